@@ -1,0 +1,73 @@
+# Working on lockstep. `make` alone prints the targets.
+
+GO       ?= go
+LINT     := $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+BENCH    ?= .
+PKG      ?= ./...
+FUZZTIME ?= 30s
+SOAK     ?= 100
+
+# What the tests need besides Go, as command:package,package. The race detector is linked by a C compiler.
+NEEDED := redis-server:redis-server gcc:gcc,libc6-dev
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test test-short check tidy-check fmt-check lint fmt bench soak fuzz needed
+
+help: ## print the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## build bin/lockstep
+	$(GO) build -o bin/lockstep ./cmd/lockstep
+
+demo: ## three workers on an embedded Redis, with a page; more flags by ARGS=
+	$(GO) run ./cmd/lockstep demo $(ARGS)
+
+test: needed ## all tests, with the race detector; installs redis-server if it is missing
+	$(GO) test -race $(PKG)
+
+test-short: needed ## the tests that take no time, without the race detector
+	$(GO) test -short $(PKG)
+
+check: tidy-check fmt-check lint build test ## what CI runs: go.mod is tidy, formatting, lint, build, test
+
+lint: ## golangci-lint by .golangci.yml, which tells the reasons
+	$(LINT) run
+
+fmt: ## format the code
+	gofmt -w .
+
+bench: needed ## benchmarks; choose by BENCH=REGEXP and PKG=./locks
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem $(PKG)
+
+soak: needed ## tests with random histories, SOAK (100) times as long
+	LOCKSTEP_SOAK=$(SOAK) $(GO) test -count=1 -timeout 0 $(PKG)
+
+fuzz: needed ## each fuzz test for FUZZTIME (30s)
+	@grep -rE '^func Fuzz' --include='*_test.go' . | sed -E 's/^(.*)\/[^/]*:func (Fuzz[A-Za-z0-9_]*).*/\1 \2/' | sort | \
+	while read -r dir name; do \
+		echo "$$dir $$name"; \
+		$(GO) test -run '^$$' -fuzz "^$$name\$$" -fuzztime '$(FUZZTIME)' "$$dir" || exit 1; \
+	done
+
+tidy-check:
+	$(GO) mod tidy -diff
+
+fmt-check:
+	@files=$$(gofmt -l .); if [ -n "$$files" ]; then echo "not formatted, run make fmt:"; echo "$$files"; exit 1; fi
+
+# Installs what NEEDED names and the machine lacks. A redis-server that the package starts as a service does no harm: no
+# test talks to it.
+needed:
+	@missing=; \
+	for need in $(NEEDED); do \
+		command -v "$${need%%:*}" >/dev/null || missing="$$missing $$(echo "$${need##*:}" | tr , " ")"; \
+	done; \
+	[ -n "$$missing" ] || exit 0; \
+	sudo=; \
+	if [ "$$(id -u)" != 0 ]; then sudo=sudo; fi; \
+	if ! command -v apt-get >/dev/null || { [ -n "$$sudo" ] && ! command -v sudo >/dev/null; }; then \
+		echo "the tests need these packages, by their Debian names, and only apt-get as root or with sudo can install them here:$$missing" >&2; \
+		exit 1; \
+	fi; \
+	echo "installing$$missing"; \
+	$$sudo apt-get update -qq && $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing
