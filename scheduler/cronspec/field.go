@@ -1,0 +1,218 @@
+package cronspec
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// field is what may stand in one place of cron text.
+type field struct {
+	name     string
+	min, max int      // the values that may be written
+	last     int      // the last value that * and 5/15 reach: 7 is Sunday, but a week has no eighth day
+	names    []string // names[i] may stand for min+i
+	day      bool     // one of the two day fields
+}
+
+// fields are the six places in their order. Cron text with five has 0 for the second.
+var fields = [6]field{
+	{name: "second", min: 0, max: 59, last: 59},
+	{name: "minute", min: 0, max: 59, last: 59},
+	{name: "hour", min: 0, max: 23, last: 23},
+	{name: "day of month", min: 1, max: 31, last: 31, day: true},
+	{name: "month", min: 1, max: 12, last: 12,
+		names: []string{"jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"}},
+	{name: "weekday", min: 0, max: 7, last: 6, day: true,
+		names: []string{"sun", "mon", "tue", "wed", "thu", "fri", "sat"}},
+}
+
+// check refuses what is wrong in a field, and otherwise writes the field to b in such a way that the library takes it
+// as it is meant.
+func (f *field) check(p part, b *strings.Builder) *Error {
+	if p.text == "?" && f.day {
+		b.WriteByte('*')
+		return nil
+	}
+	items := strings.Split(p.text, ",")
+	at := p.at
+	for i, text := range items {
+		item := part{text: text, at: at}
+		at += len(text) + len(",")
+		switch {
+		case text == "":
+			return f.wrong(p, "an empty place in the list", "remove a comma")
+		case text == "*" && len(items) > 1:
+			return f.wrong(p, "* takes in the rest of the list", "write *, or only the rest")
+		}
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		if err := f.checkItem(item, b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkItem does for one item of the list what check does for the field.
+func (f *field) checkItem(item part, b *strings.Builder) *Error {
+	base, stepText, stepped := strings.Cut(item.text, "/")
+	low, high, err := f.span(item, base, stepped)
+	if err != nil {
+		return err
+	}
+	step := 1
+	if stepped {
+		number, ok := parseNumber(stepText)
+		if !ok || number < 1 {
+			return f.wrong(item, "what follows the / must be a number from 1", "")
+		}
+		if step = number; step > 1 && step > high-low {
+			return f.wrong(item, fmt.Sprintf("a step of %d leads past the end, so only %d would match", step, low),
+				fmt.Sprintf("write %d", low))
+		}
+	}
+	if high <= f.last {
+		b.WriteString(item.text)
+		return nil
+	}
+	// The library knows Sunday as 0 only, and no range that ends with it.
+	for v := low; v <= high; v += step {
+		if v > low {
+			b.WriteByte(',')
+		}
+		b.WriteString(strconv.Itoa(v % f.max))
+	}
+	return nil
+}
+
+// span returns the first and the last value of an item, whose part before the step is base.
+func (f *field) span(item part, base string, stepped bool) (low, high int, err *Error) {
+	if base == "*" {
+		return f.min, f.last, nil
+	}
+	if strings.ContainsAny(base, "*?") {
+		return 0, 0, f.misplaced(item, base)
+	}
+	lowText, highText, ranged := strings.Cut(base, "-")
+	if low, err = f.value(item, lowText); err != nil {
+		return 0, 0, err
+	}
+	switch {
+	case ranged:
+		if high, err = f.value(item, highText); err != nil {
+			return 0, 0, err
+		}
+	case stepped:
+		high = max(low, f.last)
+	default:
+		high = low
+	}
+	if high == 0 && f.max > f.last && strings.EqualFold(highText, f.names[0]) && low > 0 {
+		high = f.max // fri-sun
+	}
+	if high < low {
+		return 0, 0, f.backwards(item, low, high)
+	}
+	return low, high, nil
+}
+
+// value reads a number or a name.
+func (f *field) value(item part, text string) (int, *Error) {
+	for i, name := range f.names {
+		if strings.EqualFold(text, name) {
+			return f.min + i, nil
+		}
+	}
+	number, ok := parseNumber(text)
+	switch {
+	case !ok:
+		return 0, f.unknown(item, text)
+	case number < f.min || number > f.max:
+		hint := ""
+		if number >= 1900 && number <= lastYear {
+			hint = "there is no field for a year"
+		}
+		return 0, f.wrong(item, "must be "+f.bounds(), hint)
+	}
+	return number, nil
+}
+
+func (f *field) bounds() string {
+	s := fmt.Sprintf("%d to %d", f.min, f.max)
+	if n := len(f.names); n > 0 {
+		s += " or " + f.names[0] + " to " + f.names[n-1]
+	}
+	return s
+}
+
+// unknown explains a text that is neither a number nor a name.
+func (f *field) unknown(item part, text string) *Error {
+	upper := strings.ToUpper(text)
+	switch {
+	case f.day && strings.Contains(text, "#"):
+		return f.wrong(item, "# (the n-th weekday of a month) is not supported",
+			"run on that weekday and let the job look at the date")
+	case f.day && strings.Trim(upper, "0123456789") == "L":
+		return f.wrong(item, "L (the last day) is not supported",
+			"run on the 1st, or on 28-31 and let the job look at the date")
+	case f.day && strings.Trim(upper, "0123456789L") == "W":
+		return f.wrong(item, "W (the nearest working day) is not supported",
+			"run on mon-fri and let the job look at the date")
+	case upper == "H" || strings.HasPrefix(upper, "H("):
+		return f.wrong(item, "H (a value made from the job's name) is not supported", "write a number")
+	}
+	for _, name := range f.names {
+		if strings.HasPrefix(strings.ToLower(text), name) {
+			return f.wrong(item, "names have three letters", "write "+name)
+		}
+	}
+	return f.wrong(item, fmt.Sprintf("%s is not a value", quote(text)), "write "+f.bounds())
+}
+
+// misplaced explains a star or question mark that stands beside something else.
+func (f *field) misplaced(item part, base string) *Error {
+	switch {
+	case base == "?" && f.day:
+		return f.wrong(item, "? stands alone", "write *")
+	case base == "?":
+		return f.wrong(item, "? is for the two day fields", "write *")
+	}
+	return f.wrong(item, "* stands alone or before a /", "write "+f.bounds())
+}
+
+// backwards explains a range whose end lies before its beginning.
+func (f *field) backwards(item part, low, high int) *Error {
+	if strings.Contains(item.text, "/") {
+		return f.wrong(item, "the range runs backwards", "write two ranges")
+	}
+	span := func(a, b int) string {
+		if a == b {
+			return strconv.Itoa(a)
+		}
+		return fmt.Sprintf("%d-%d", a, b)
+	}
+	hint := "write " + span(f.min, high)
+	if low <= f.last {
+		hint = "write " + span(low, f.last) + "," + span(f.min, high)
+	}
+	return f.wrong(item, "the range runs backwards", hint)
+}
+
+// wrong returns an error about a part of the field; Parse adds the text.
+func (f *field) wrong(p part, problem, hint string) *Error {
+	return &Error{Field: f.name, Part: p.text, Offset: p.at, Problem: problem, Hint: hint}
+}
+
+// parseNumber reads digits, and nothing else: no sign. What is too large for an int is larger than any field's values.
+func parseNumber(text string) (int, bool) {
+	if text == "" || strings.Trim(text, "0123456789") != "" {
+		return 0, false
+	}
+	number, err := strconv.Atoi(text)
+	if err != nil {
+		number = 1 << 30
+	}
+	return number, true
+}

@@ -1,0 +1,219 @@
+package cronspec
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/agnivade/levenshtein"
+	"github.com/robfig/cron/v3"
+)
+
+// library reads the six fields that [field.check] has let pass.
+var library = cron.NewParser(cron.Second | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow)
+
+// libraryStar is the bit by which the library marks a field that is a star.
+const libraryStar = 1 << 63
+
+// aliases are the names for whole schedules.
+var aliases = map[string]string{
+	"@hourly":   "0 * * * *",
+	"@daily":    "0 0 * * *",
+	"@midnight": "0 0 * * *",
+	"@weekly":   "0 0 * * 0",
+	"@monthly":  "0 0 1 * *",
+	"@yearly":   "0 0 1 1 *",
+	"@annually": "0 0 1 1 *",
+}
+
+// longest bounds cron text, in bytes. Every value of every field written out takes about 500.
+const longest = 1000
+
+// layout is the order of the fields, as error messages name it.
+const layout = "minute hour day-of-month month weekday (and optionally seconds in front)"
+
+// Parse reads cron text: minute, hour, day of month, month and weekday, optionally with seconds as a sixth field in
+// front, or one of @hourly @daily @midnight @weekly @monthly @yearly @annually. A field is a star or a list of values,
+// ranges (9-17) and steps (*/15, 9-17/2, 5/15); months and weekdays have names of three letters; Sunday is 0 and 7. In
+// the two day fields ? is a star. The schedule follows the wall clock of loc; nil is UTC, time.Local is refused.
+//
+// The error is an [*Error]. Text without any tick is an error too.
+func Parse(expr string, loc *time.Location) (*Schedule, error) {
+	if loc == nil {
+		loc = time.UTC
+	}
+	if loc == time.Local {
+		problem, hint := explainZone("Local")
+		return nil, &Error{Key: "timezone", Text: "Local", Part: "Local", Problem: problem, Hint: hint}
+	}
+	s := &Schedule{text: strings.TrimSpace(expr), loc: loc}
+	if err := s.read(expr); err != nil {
+		err.Key, err.Text = "schedule", expr
+		return nil, err
+	}
+	return s, nil
+}
+
+// read fills in the pattern. The error lacks Key and Text.
+func (s *Schedule) read(expr string) *Error {
+	if len(expr) > longest {
+		return &Error{Part: expr, Problem: fmt.Sprintf("longer than %d characters", longest),
+			Hint: "cron text is " + layout}
+	}
+	parts := split(expr)
+	if err := checkWhole(expr, parts); err != nil {
+		return err
+	}
+	if alias, ok := aliases[parts[0].text]; ok {
+		parts = split(alias)
+	}
+	if len(parts) == 5 {
+		parts = append([]part{{text: "0"}}, parts...)
+	}
+	var b strings.Builder
+	for i := range fields {
+		if err := fields[i].check(parts[i], &b); err != nil {
+			return err
+		}
+		b.WriteByte(' ')
+	}
+	spec, err := readPlain(b.String())
+	if err != nil {
+		return &Error{Part: expr, Problem: "not cron text (" + err.Error() + ")", Hint: "write " + layout}
+	}
+	s.pattern = pattern{
+		second: spec.Second &^ libraryStar, minute: spec.Minute &^ libraryStar, hour: spec.Hour &^ libraryStar,
+		dayOfMonth: spec.Dom &^ libraryStar, month: spec.Month &^ libraryStar, weekday: spec.Dow &^ libraryStar,
+		anyDayOfMonth: spec.Dom&libraryStar != 0, anyWeekday: spec.Dow&libraryStar != 0,
+	}
+	hour := parts[2].text
+	s.realTime = strings.HasPrefix(hour, "*") && !strings.Contains(hour, ",")
+
+	if !s.pattern.comes() {
+		day := parts[3]
+		return &Error{Field: fields[3].name, Part: day.text, Offset: day.at,
+			Problem: "never comes" + s.pattern.monthWords(" in "), Hint: "write a day that does"}
+	}
+	return nil
+}
+
+// readPlain has the library read six checked fields.
+func readPlain(plain string) (spec *cron.SpecSchedule, err error) {
+	defer func() {
+		// The library panics on some texts. The checks know those of today.
+		if r := recover(); r != nil {
+			err = fmt.Errorf("panic: %v", r)
+		}
+	}()
+	read, err := library.Parse(plain)
+	if err != nil {
+		return nil, err
+	}
+	return read.(*cron.SpecSchedule), nil
+}
+
+// part is a piece of cron text and where it begins in it, in bytes.
+type part struct {
+	text string
+	at   int
+}
+
+// split cuts cron text at white space.
+func split(expr string) []part {
+	var parts []part
+	rest := expr
+	for {
+		rest = strings.TrimLeftFunc(rest, unicode.IsSpace)
+		if rest == "" {
+			return parts
+		}
+		n := strings.IndexFunc(rest, unicode.IsSpace)
+		if n < 0 {
+			n = len(rest)
+		}
+		parts = append(parts, part{text: rest[:n], at: len(expr) - len(rest)})
+		rest = rest[n:]
+	}
+}
+
+// checkWhole refuses what is wrong with the text as a whole: not five or six fields, and no known name.
+func checkWhole(expr string, parts []part) *Error {
+	if len(parts) == 0 {
+		return &Error{Part: expr, Problem: "empty", Hint: "write " + layout}
+	}
+	first := parts[0]
+	wrong := func(problem, hint string) *Error {
+		return &Error{Part: first.text, Offset: first.at, Problem: problem, Hint: hint}
+	}
+	for _, prefix := range []string{"TZ=", "CRON_TZ="} {
+		if zone, ok := strings.CutPrefix(first.text, prefix); ok {
+			if !isZone(zone) {
+				zone = "Europe/Berlin"
+			}
+			return wrong("the time zone is a key of its own", "write timezone: "+zone)
+		}
+	}
+	if strings.HasPrefix(first.text, "@") {
+		return checkAlias(parts, wrong)
+	}
+	switch {
+	case len(parts) > 6:
+		extra := parts[6]
+		return &Error{Part: extra.text, Offset: extra.at, Problem: fmt.Sprintf("%d fields are too many", len(parts)),
+			Hint: "write " + layout + "; there is no field for a year or a command"}
+	case len(parts) < 5:
+		rest := strings.ToLower(strings.Join(strings.Fields(expr), ""))
+		if interval, ok := strings.CutPrefix(rest, "every"); ok || isInterval(rest) {
+			if !isInterval(interval) {
+				interval = "15m"
+			}
+			return wrong("this is an interval", "write every: "+interval)
+		}
+		if _, ok := aliases["@"+rest]; ok {
+			return wrong("not cron text", fmt.Sprintf("did you mean %q?", "@"+rest))
+		}
+		count := "1 field is"
+		if len(parts) > 1 {
+			count = fmt.Sprintf("%d fields are", len(parts))
+		}
+		return wrong(count+" too few", "write "+layout)
+	}
+	return nil
+}
+
+// checkAlias refuses every name with an @ but the known ones.
+func checkAlias(parts []part, wrong func(problem, hint string) *Error) *Error {
+	name := parts[0].text
+	if _, ok := aliases[name]; ok {
+		if len(parts) > 1 {
+			return wrong("a name stands alone", fmt.Sprintf("write %q, or five fields", name))
+		}
+		return nil
+	}
+	switch strings.ToLower(name) {
+	case "@every":
+		interval := "15m"
+		if len(parts) > 1 && isInterval(parts[1].text) {
+			interval = parts[1].text
+		}
+		return wrong("an interval is a key of its own", "write every: "+interval)
+	case "@reboot":
+		return wrong("a job runs once for all workers, and has no start of a machine to run at",
+			"enqueue it where the machine is set up")
+	}
+	best, least := "@daily", len(name)
+	for alias := range aliases {
+		// Ties go by the alphabet, so that the message is the same each time.
+		distance := levenshtein.ComputeDistance(strings.ToLower(name), alias)
+		if distance < least || distance == least && alias < best {
+			best, least = alias, distance
+		}
+	}
+	return wrong("unknown name", fmt.Sprintf("did you mean %q?", best))
+}
+
+func isInterval(text string) bool {
+	d, err := time.ParseDuration(text)
+	return err == nil && d > 0
+}

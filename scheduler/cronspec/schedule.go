@@ -1,0 +1,133 @@
+package cronspec
+
+import (
+	"math"
+	"strings"
+	"time"
+)
+
+// Ticks lie strictly between these two, in Unix seconds: 0001-01-01T00:00Z is Go's zero time, which means never.
+const (
+	begin = -62135596800
+	end   = 253402300800 // the first second of the year after lastYear
+)
+
+// Schedule is one trigger: cron text in a time zone, made by [Parse], or an interval, made by [Every]. Ask it with
+// [Schedule.Next]. It never changes and is safe for concurrent use.
+type Schedule struct {
+	text string
+	loc  *time.Location
+
+	every int64 // in seconds; 0 for cron text
+
+	pattern  pattern // of cron text
+	realTime bool    // the hour field is "*" or "*/n"
+}
+
+// Every returns the schedule whose ticks are the multiples of interval since 1970-01-01T00:00Z, so every replica and
+// every restart has the same ones. The interval is a whole number of seconds, at least one.
+func Every(interval time.Duration) (*Schedule, error) {
+	text := formatInterval(interval)
+	fail := func(problem, hint string) (*Schedule, error) {
+		return nil, &Error{Key: "every", Text: text, Part: text, Problem: problem, Hint: hint}
+	}
+	switch {
+	case interval < time.Second:
+		return fail("the shortest interval is 1s", "")
+	case interval%time.Second != 0:
+		return fail("not a whole number of seconds", "write "+formatInterval(interval.Round(time.Second)))
+	}
+	return &Schedule{text: "every " + text, loc: time.UTC, every: int64(interval / time.Second)}, nil
+}
+
+// formatInterval writes 15m where [time.Duration] writes 15m0s.
+func formatInterval(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+// String returns the cron text as it was given to [Parse], or "every 15m".
+func (s *Schedule) String() string { return s.text }
+
+// Location returns the time zone whose wall clock the schedule follows; UTC for an interval.
+func (s *Schedule) Location() *time.Location { return s.loc }
+
+// Next returns the first tick strictly after the given instant, in UTC, without a fraction of a second. For all
+// instants from one tick up to the next the answer is the same.
+//
+// The zero time means that no tick comes before the end of the year 9999. For a schedule that [Parse] or [Every]
+// returned this is so only near that end. An instant before the year 1 counts as its beginning.
+func (s *Schedule) Next(after time.Time) time.Time {
+	a := max(after.Unix(), begin)
+	tick, ok := int64(0), a < end
+	if ok {
+		switch {
+		case s.every != 0:
+			tick = a + s.every - modulo(a, s.every)
+		case s.realTime:
+			tick, ok = s.nextRealTime(a)
+		default:
+			tick, ok = s.nextWallClock(a)
+		}
+	}
+	if !ok || tick >= end {
+		return time.Time{}
+	}
+	return time.Unix(tick, 0).UTC()
+}
+
+// nextRealTime returns the first instant after a whose wall clock matches. Instants and wall times are in seconds.
+func (s *Schedule) nextRealTime(a int64) (int64, bool) {
+	for u := a + 1; u < end; {
+		offset, until := s.stretch(u)
+		wall, ok := s.pattern.next(u + offset)
+		if !ok {
+			return 0, false
+		}
+		if wall < until+offset {
+			return wall - offset, true
+		}
+		u = until
+	}
+	return 0, false
+}
+
+// reach bounds, in seconds, how far the wall clock of an instant is from that of another one with a different offset,
+// beyond what has passed between them: offsets lie between -25 and +26 hours (RFC 9636, section 3.2).
+const reach = 51 * 3600
+
+// nextWallClock returns the instant at which the first wall time falls due that was not yet due at a; the package doc
+// explains the three steps. Instants and wall times are in seconds.
+func (s *Schedule) nextWallClock(a int64) (int64, bool) {
+	shown := int64(math.MinInt64)
+	offset, until := s.stretch(a - reach)
+	for until <= a {
+		shown = max(shown, until-1+offset)
+		offset, until = s.stretch(until)
+	}
+	shown = max(shown, a+offset)
+
+	due, ok := s.pattern.next(shown + 1)
+	if !ok {
+		return 0, false
+	}
+
+	u := a + 1
+	if far := due - reach; far > until {
+		u = far // no clock shows due before this, so the years between need not be walked
+		offset, until = s.stretch(u)
+	}
+	for until+offset <= due {
+		u = until
+		offset, until = s.stretch(u)
+	}
+	return max(u, due-offset), true
+}
+
+func modulo(a, n int64) int64 { return (a%n + n) % n }

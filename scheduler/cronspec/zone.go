@@ -1,0 +1,173 @@
+package cronspec
+
+import (
+	_ "embed"
+	"fmt"
+	"math"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+	_ "time/tzdata" // a scratch image has no zone files
+
+	"github.com/agnivade/levenshtein"
+)
+
+// zoneNames lists the zones that every binary carries, one a line. The test TestZoneNamesAreThoseOfGo writes it.
+//
+//go:embed zones.txt
+var zoneNames string
+
+// zones keeps what was loaded, name to *time.Location: reading a zone file takes longer than parsing a hundred
+// schedules, and 100,000 jobs share a handful of zones. It holds at most as many entries as zoneNames has lines.
+var zones sync.Map
+
+// LoadZone returns the time zone of the given IANA name, such as "Europe/Berlin". The empty name is UTC.
+//
+// Only names that every lockstep binary carries are accepted, so a config that loads on one host loads on all. "Local"
+// is refused for the same reason: replicas would disagree on the ticks.
+func LoadZone(name string) (*time.Location, error) {
+	if name == "" {
+		return time.UTC, nil
+	}
+	if loc, ok := zones.Load(name); ok {
+		return loc.(*time.Location), nil
+	}
+	if !isZone(name) {
+		problem, hint := explainZone(name)
+		return nil, &Error{Key: "timezone", Text: name, Part: name, Problem: problem, Hint: hint}
+	}
+	loc, err := time.LoadLocation(name)
+	if err != nil {
+		return nil, &Error{Key: "timezone", Text: name, Part: name, Problem: "its zone file cannot be read: " + err.Error(),
+			Hint: "repair the system's zone files, or remove them: lockstep carries its own"}
+	}
+	kept, _ := zones.LoadOrStore(name, loc)
+	return kept.(*time.Location), nil
+}
+
+func isZone(name string) bool {
+	for known := range strings.Lines(zoneNames) {
+		if name+"\n" == known {
+			return true
+		}
+	}
+	return false
+}
+
+// meant maps what people write to the zone they mean, in lower case: abbreviations that are no zone's name, and large
+// cities after which no zone is named. Ambiguous ones (IST) are left out.
+var meant = map[string]string{
+	"pst": "America/Los_Angeles", "pdt": "America/Los_Angeles", "pt": "America/Los_Angeles",
+	"mdt": "America/Denver", "mt": "America/Denver",
+	"cdt": "America/Chicago", "ct": "America/Chicago",
+	"edt": "America/New_York", "et": "America/New_York",
+	"bst": "Europe/London", "west": "Europe/Lisbon", "eest": "Europe/Helsinki", "msk": "Europe/Moscow",
+	"cest": "Europe/Berlin", "mez": "Europe/Berlin", "mesz": "Europe/Berlin",
+	"jst": "Asia/Tokyo", "kst": "Asia/Seoul", "sgt": "Asia/Singapore", "hkt": "Asia/Hong_Kong",
+	"aest": "Australia/Sydney", "aedt": "Australia/Sydney", "awst": "Australia/Perth",
+	"nzst": "Pacific/Auckland", "nzdt": "Pacific/Auckland", "z": "UTC",
+
+	"boston": "America/New_York", "washington": "America/New_York", "miami": "America/New_York",
+	"houston": "America/Chicago", "dallas": "America/Chicago", "san_francisco": "America/Los_Angeles",
+	"seattle": "America/Los_Angeles", "montreal": "America/Toronto", "rio_de_janeiro": "America/Sao_Paulo",
+	"frankfurt": "Europe/Berlin", "hamburg": "Europe/Berlin", "munich": "Europe/Berlin", "geneva": "Europe/Zurich",
+	"milan": "Europe/Rome", "barcelona": "Europe/Madrid", "edinburgh": "Europe/London",
+	"mumbai": "Asia/Kolkata", "delhi": "Asia/Kolkata", "new_delhi": "Asia/Kolkata", "bangalore": "Asia/Kolkata",
+	"beijing": "Asia/Shanghai", "shenzhen": "Asia/Shanghai", "osaka": "Asia/Tokyo", "abu_dhabi": "Asia/Dubai",
+}
+
+var (
+	separators   = strings.NewReplacer(" ", "_", "-", "_", `\`, "/")
+	offsetShape  = regexp.MustCompile(`^(?i:utc|gmt|z)? ?([+-])(\d{1,2})(?::?(\d\d))?$`)
+	placeExample = `write the name of a place, such as "Europe/Berlin"`
+)
+
+// explainZone says what is wrong with a name that is no zone, and which zone may be meant.
+func explainZone(name string) (problem, hint string) {
+	plain := strings.ToLower(separators.Replace(strings.TrimSpace(name)))
+	switch {
+	case plain == "local" || plain == "localtime":
+		return "every host has its own, so replicas would disagree on the ticks", placeExample
+	case strings.HasPrefix(plain, "right/"), strings.HasPrefix(plain, "posix/"):
+		return "not on every host", fmt.Sprintf("write %q", name[strings.Index(name, "/")+1:])
+	}
+	if m := offsetShape.FindStringSubmatch(strings.TrimSpace(name)); m != nil {
+		problem = "an offset is not a time zone: it knows no summer time"
+		turned := map[string]string{"+": "-", "-": "+"}[m[1]] // in these names, west is positive
+		hours := strings.TrimPrefix(m[2], "0")
+		if fixed := "Etc/GMT" + turned + hours; (m[3] == "" || m[3] == "00") && isZone(fixed) {
+			return problem, placeExample + fmt.Sprintf(`, or %q (the sign is right, in these names it is turned)`, fixed)
+		}
+		return problem, placeExample
+	}
+	problem = "unknown time zone"
+	_, place := cutLast(plain)
+	known := meant[place]
+	if known == "" {
+		known = nearestZone(plain)
+	}
+	if known == "" {
+		return problem, placeExample
+	}
+	return problem, fmt.Sprintf("did you mean %q?", known)
+}
+
+// nearestZone returns the zone that is most like a lower-case name: the same but for the case of its letters and the
+// separators, or the same place in another region, or with few letters wrong; "" when none is near.
+func nearestZone(plain string) string {
+	const longest = 60 // bytes; no zone's name is nearly as long
+	if len(plain) > longest {
+		return ""
+	}
+	best, least := "", longest
+	consider := func(known string, distance, limit int) {
+		if distance <= limit && distance < least {
+			best, least = known, distance
+		}
+	}
+	_, place := cutLast(plain)
+	limit, placeLimit := len(plain)/6, len(place)/4
+	for known := range strings.Lines(zoneNames) {
+		known = strings.TrimSuffix(known, "\n")
+		lower := strings.ToLower(separators.Replace(known))
+		switch {
+		case lower == plain:
+			return known
+		case strings.HasPrefix(lower, plain+"/"):
+			return "" // a region: any place in it may be meant
+		}
+		consider(known, 2*levenshtein.ComputeDistance(plain, lower), 2*min(limit, max(placeLimit, 1)))
+		if region, knownPlace := cutLast(lower); region != "" && region != "etc" {
+			// Odd, so that at the same number of wrong letters the right region decides.
+			consider(known, 2*levenshtein.ComputeDistance(place, knownPlace)+1, 2*placeLimit+1)
+		}
+	}
+	return best
+}
+
+// cutLast splits a zone's name at its last slash.
+func cutLast(name string) (region, place string) {
+	i := strings.LastIndexByte(name, '/')
+	return name[:max(i, 0)], name[i+1:]
+}
+
+// stretch returns the offset of the schedule's zone at the instant u, and an instant after u until which it surely
+// stays the same, all in seconds.
+func (s *Schedule) stretch(u int64) (offset, until int64) {
+	const forever = math.MaxInt64 / 2
+	t := time.Unix(u, 0).In(s.loc)
+	_, seconds := t.Zone()
+	_, bound := t.ZoneBounds()
+	if bound.IsZero() {
+		return int64(seconds), forever
+	}
+	until = bound.Unix()
+	if until <= u {
+		// Where a rule makes the changes (past the end of the zone's table) package time ends a year after 365
+		// days, and on 31 December of a leap year answers with a bound that has passed. Nothing changes on that
+		// day after the bound, so its end will do.
+		until = u - modulo(u, 24*3600) + 24*3600
+	}
+	return int64(seconds), until
+}
