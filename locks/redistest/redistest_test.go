@@ -1,0 +1,294 @@
+package redistest_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/locks/redistest"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// eventually waits until a condition holds that no event tells.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(20 * time.Second)
+	defer deadline.Stop()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !holds() {
+		select {
+		case <-deadline.C:
+			t.Fatal("never happened: ", what)
+		case <-tick.C:
+		}
+	}
+}
+
+// within gives a command so long.
+func within(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestEachRunsOnRedisAndOnMiniredis(t *testing.T) {
+	var ran []string
+	t.Run("all", func(t *testing.T) {
+		redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+			ran = append(ran, t.Name()[strings.LastIndex(t.Name(), "/")+1:])
+			key := redistest.Namespace(t)
+			if err := rdb.Set(t.Context(), key, "v", 0).Err(); err != nil {
+				t.Fatal(err)
+			}
+			if got := rdb.Get(t.Context(), key).Val(); got != "v" {
+				t.Errorf("got %q, want v", got)
+			}
+		})
+	})
+	if got := strings.Join(ran, " "); got != "redis miniredis" {
+		t.Errorf("ran on %q, want redis and miniredis", got)
+	}
+}
+
+func TestNamespacesDiffer(t *testing.T) {
+	t.Parallel()
+	if a, b := redistest.Namespace(t), redistest.Namespace(t); a == b {
+		t.Errorf("both are %s", a)
+	}
+}
+
+func TestServerListensAtItsURL(t *testing.T) {
+	t.Parallel()
+	for name, o := range map[string]redistest.Options{"socket": {}, "tcp": {TCP: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.New(t, o)
+			options, err := redis.ParseURL(s.URL())
+			if err != nil {
+				t.Fatal(err)
+			}
+			rdb := redis.NewClient(options)
+			defer rdb.Close()
+			if err := rdb.Ping(t.Context()).Err(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestConfigReachesTheServer(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.New(t, redistest.Options{Config: []string{"maxmemory-policy allkeys-lru"}}).Client(t)
+	got := rdb.ConfigGet(t.Context(), "maxmemory-policy").Val()["maxmemory-policy"]
+	if got != "allkeys-lru" {
+		t.Errorf("maxmemory-policy is %q, want allkeys-lru", got)
+	}
+}
+
+func TestBadConfigIsTold(t *testing.T) {
+	t.Parallel()
+	_, err := redistest.Start(t.Context(), redistest.Options{Config: []string{"no-such-setting 1"}})
+	if err == nil {
+		t.Fatal("the server started")
+	}
+}
+
+// Not parallel: it changes the environment.
+func TestMissingServerNamesTheRemedy(t *testing.T) {
+	t.Setenv("PATH", "")
+	_, err := redistest.Start(t.Context(), redistest.Options{})
+	if !errors.Is(err, redistest.ErrMissing) {
+		t.Fatalf("got %v, want ErrMissing", err)
+	}
+	for _, want := range []string{"make test", "redis-server"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q does not name %s", err, want)
+		}
+	}
+}
+
+func TestRestartKeepsDataAndAddress(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		options redistest.Options
+		restart func(*redistest.Server) error
+		want    string
+	}{
+		"restart":       {redistest.Options{TCP: true}, func(s *redistest.Server) error { return s.Restart(t.Context()) }, "v"},
+		"restart empty": {redistest.Options{TCP: true}, func(s *redistest.Server) error { return s.RestartEmpty(t.Context()) }, ""},
+		"of a paused one": {redistest.Options{}, func(s *redistest.Server) error {
+			return errors.Join(s.Pause(), s.Restart(t.Context()))
+		}, "v"},
+		"after a kill, in memory only": {redistest.Options{}, func(s *redistest.Server) error {
+			s.Kill()
+			return s.Restart(t.Context())
+		}, ""},
+		"after a kill, append-only file": {redistest.Options{Config: []string{"appendonly yes"}}, func(s *redistest.Server) error {
+			s.Kill()
+			return s.Restart(t.Context())
+		}, "v"},
+		"empty, append-only file": {redistest.Options{Config: []string{"appendonly yes"}}, func(s *redistest.Server) error {
+			return s.RestartEmpty(t.Context())
+		}, ""},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := redistest.New(t, tt.options)
+			url, pid := s.URL(), s.PID()
+			rdb := s.Client(t)
+			if err := rdb.Set(t.Context(), "k", "v", 0).Err(); err != nil {
+				t.Fatal(err)
+			}
+			if err := tt.restart(s); err != nil {
+				t.Fatal(err)
+			}
+			if s.URL() != url {
+				t.Errorf("the address was %s and is %s", url, s.URL())
+			}
+			if s.PID() == pid {
+				t.Errorf("it is still process %d", pid)
+			}
+			got, err := s.Client(t).Get(t.Context(), "k").Result()
+			if err != nil && !errors.Is(err, redis.Nil) {
+				t.Fatal(err)
+			}
+			if got != tt.want {
+				t.Errorf("k is %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestKilledServerRefuses(t *testing.T) {
+	t.Parallel()
+	s := redistest.New(t, redistest.Options{TCP: true})
+	rdb := s.Client(t)
+	s.Kill()
+	s.Kill() // does nothing
+	if err := rdb.Ping(t.Context()).Err(); err == nil {
+		t.Error("it answered")
+	}
+	if pid := s.PID(); pid != 0 {
+		t.Errorf("its process id is %d, want 0", pid)
+	}
+	if err := s.Pause(); err == nil {
+		t.Error("it was paused")
+	}
+}
+
+func TestPausedServerAnswersWhenResumed(t *testing.T) {
+	t.Parallel()
+	s := redistest.New(t, redistest.Options{})
+	rdb := s.Client(t)
+	if err := s.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	if err := rdb.Ping(within(t, 30*time.Millisecond)).Err(); err == nil {
+		t.Error("it answered while it was paused")
+	}
+	if err := s.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	if err := rdb.Ping(t.Context()).Err(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestStopRemovesEverything(t *testing.T) {
+	t.Parallel()
+	s, err := redistest.Start(t.Context(), redistest.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := url.Parse(s.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(u.Path); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(u.Path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket is still there: %v", err)
+	}
+	if err := s.Stop(); err != nil {
+		t.Errorf("the second Stop: %v", err)
+	}
+}
+
+// helperVariable makes a copy of this test binary start a server, tell its address, and wait to be killed.
+const helperVariable = "LOCKSTEP_REDISTEST_HELPER"
+
+func TestHelperProcess(t *testing.T) {
+	if os.Getenv(helperVariable) == "" {
+		t.Skip("runs only as the child of TestServerDiesWithAKilledTestBinary")
+	}
+	s, err := redistest.Start(t.Context(), redistest.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	runtime.GC() // threads that are idle may go; the server must not go with them
+	fmt.Println(s.URL())
+	_, _ = io.Copy(io.Discard, os.Stdin) // until the parent has killed this process
+}
+
+func TestServerDiesWithAKilledTestBinary(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux ends a child with its parent")
+	}
+	t.Parallel()
+	folder := t.TempDir() // the killed process cannot remove its files
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestHelperProcess$")
+	cmd.Env = append(os.Environ(), helperVariable+"=1", "TMPDIR="+folder)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stdin.Close()
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, readErr := bufio.NewReader(stdout).ReadString('\n')
+	u, err := url.Parse(strings.TrimSpace(line))
+	if readErr != nil || err != nil || u.Scheme != "unix" {
+		_ = cmd.Process.Kill()
+		t.Fatalf("the helper said %q (%v, %v), want its address", line, readErr, errors.Join(err, cmd.Wait()))
+	}
+	answers := func() bool {
+		conn, err := net.Dial("unix", u.Path)
+		if err != nil {
+			return false
+		}
+		_ = conn.Close()
+		return true
+	}
+	if !answers() {
+		t.Error("the helper's server does not answer")
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // "signal: killed"
+	eventually(t, "the server of a killed test binary ends", func() bool { return !answers() })
+}

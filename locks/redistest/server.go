@@ -1,0 +1,373 @@
+package redistest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// ErrMissing says that this machine has no redis-server.
+var ErrMissing = errors.New("redis-server is not installed: `make test` installs it (Debian, Ubuntu: the package redis-server)")
+
+// startTimeout bounds one start of a server. It takes 10 ms on an idle machine; the rest is for a busy one.
+const startTimeout = 30 * time.Second
+
+// Options say what kind of server to start. The zero value is an empty server on a Unix socket without persistence.
+type Options struct {
+	// TCP makes the server listen on a free port of 127.0.0.1 too, and makes [Server.URL] name that port. It is meant
+	// for tests with other processes; in one process the socket is faster and cannot be taken by anybody else.
+	TCP bool
+
+	// Config has further lines of redis.conf, such as "appendonly yes" or "maxmemory-policy allkeys-lru".
+	Config []string
+}
+
+// Server is one redis-server process and the folder of its files. Its address stays the same through restarts. The
+// methods may be called from several goroutines; those that change the process take turns.
+type Server struct {
+	options Options
+	binary  string
+	dir     string // everything of this server; removed by Stop
+	port    int    // 0 without TCP
+
+	mu      sync.Mutex // held while the process changes
+	process *process   // nil while none runs; guarded by mu
+}
+
+// process is one incarnation of the server.
+type process struct {
+	pid  int
+	done chan struct{} // closed when the process has ended and was waited for
+}
+
+// Start starts a server and returns when it answers. ctx bounds the start, not the life of the server: that ends with
+// [Server.Stop], or with this process. Tests that have a [testing.TB] use [New].
+//
+// The error is [ErrMissing] when there is no redis-server to start.
+func Start(ctx context.Context, o Options) (_ *Server, err error) {
+	binary, err := exec.LookPath("redis-server")
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrMissing, err)
+	}
+	dir, err := os.MkdirTemp("", "redis")
+	if err != nil {
+		return nil, fmt.Errorf("redistest: %w", err)
+	}
+	s := &Server{options: o, binary: binary, dir: dir}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Stop())
+		}
+	}()
+	const socketPathLimit = 103 // of the systems we know the smallest: 104 bytes on BSD, with the final zero
+	if n := len(s.socket()); n > socketPathLimit {
+		return nil, fmt.Errorf("redistest: the socket path %s has %d bytes, the system takes %d: set TMPDIR to a shorter one",
+			s.socket(), n, socketPathLimit)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !o.TCP {
+		if err = s.start(ctx); err != nil {
+			return nil, err
+		}
+		return s, nil
+	}
+	// A free port is known only by trying: another process may take it between our asking and the server's bind. Then
+	// the server ends at once and the next port is tried.
+	for range 10 {
+		if s.port, err = freePort(ctx); err != nil {
+			return nil, err
+		}
+		if err = s.start(ctx); err == nil {
+			return s, nil
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, err
+}
+
+func freePort(ctx context.Context) (int, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, fmt.Errorf("redistest: find a free port: %w", err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	return port, l.Close()
+}
+
+// New starts a server for one test and stops it when the test ends. A failure to start fails the test.
+func New(tb testing.TB, o Options) *Server {
+	tb.Helper()
+	s, err := Start(tb.Context(), o)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return s
+}
+
+// start starts the process and waits until it answers. mu is held.
+func (s *Server) start(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	if err := s.writeConfig(); err != nil {
+		return fmt.Errorf("redistest: %w", err)
+	}
+	p, err := spawn(s.binary, s.path("redis.conf"), s.path("data"))
+	if err != nil {
+		return fmt.Errorf("redistest: start %s: %w", s.binary, err)
+	}
+	s.process = p
+	if err := s.await(ctx, p); err != nil {
+		s.kill()
+		log, _ := os.ReadFile(s.path("redis.log")) // without it the error still tells the rest
+		return fmt.Errorf("redistest: %s did not start: %w\n%s", s.binary, err, bytes.TrimSpace(log))
+	}
+	return nil
+}
+
+// spawn starts the program in a goroutine that stays on its thread until the program has ended: the kernel's signal at
+// the parent's death (see ownAttributes) is bound to the thread that forked, and the Go runtime ends threads at will.
+func spawn(binary, config, dir string) (*process, error) {
+	cmd := exec.Command(binary, config)
+	cmd.Dir = dir
+	cmd.SysProcAttr = ownAttributes()
+	p := &process{done: make(chan struct{})}
+	started := make(chan error, 1)
+	go func() {
+		defer close(p.done) // whoever ends the process waits for this: see Server.kill
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		if err == nil {
+			p.pid = cmd.Process.Pid
+		}
+		started <- err
+		if err == nil {
+			_ = cmd.Wait() // how it ended is in its log
+		}
+	}()
+	return p, <-started
+}
+
+func (s *Server) writeConfig() error {
+	if err := os.MkdirAll(s.path("data"), 0o700); err != nil {
+		return err
+	}
+	var b bytes.Buffer
+	for _, line := range append([]string{
+		"daemonize no",
+		"bind 127.0.0.1",
+		"port " + strconv.Itoa(s.port),
+		"unixsocket " + strconv.Quote(s.socket()),
+		"unixsocketperm 700",
+		"dir " + strconv.Quote(s.path("data")),
+		"logfile " + strconv.Quote(s.path("redis.log")),
+		`save ""`,
+		"appendonly no",
+	}, s.options.Config...) {
+		b.WriteString(line + "\n")
+	}
+	return os.WriteFile(s.path("redis.conf"), b.Bytes(), 0o600)
+}
+
+// await returns when the server answers, which it does once its data is loaded. It asks without the client library,
+// which writes a line to stderr for each dial that fails.
+func (s *Server) await(ctx context.Context, p *process) error {
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := ping(ctx, s.socket())
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-p.done:
+			return errors.New("it ended")
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), err)
+		case <-tick.C:
+		}
+	}
+}
+
+func ping(ctx context.Context, socket string) error {
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	if _, err := conn.Write([]byte("PING\r\n")); err != nil {
+		return err
+	}
+	answer, err := bufio.NewReader(conn).ReadString('\n')
+	if err != nil {
+		return err
+	}
+	if answer != "+PONG\r\n" {
+		return fmt.Errorf("PING was answered by %q", answer)
+	}
+	return nil
+}
+
+func (s *Server) path(name string) string { return filepath.Join(s.dir, name) }
+
+func (s *Server) socket() string { return s.path("s") }
+
+// URL returns the server's address for a configuration: redis://127.0.0.1:PORT/0 with [Options].TCP, else unix:///PATH.
+func (s *Server) URL() string {
+	if s.options.TCP {
+		return fmt.Sprintf("redis://%s/0", s.address())
+	}
+	return "unix://" + s.socket()
+}
+
+func (s *Server) address() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
+
+// RedisOptions returns fresh client options for this server, over its Unix socket, set as lockstep sets its clients: a
+// command is sent once, deadlines of contexts count, and a server that is away is noticed at the first dial.
+func (s *Server) RedisOptions() *redis.Options { return clientOptions("unix", s.socket()) }
+
+func clientOptions(network, address string) *redis.Options {
+	return &redis.Options{
+		Network:               network,
+		Addr:                  address,
+		MaxRetries:            -1,
+		DialerRetries:         1,
+		ContextTimeoutEnabled: true,
+	}
+}
+
+// Client returns a client of this server, closed when the test ends.
+func (s *Server) Client(tb testing.TB) *redis.Client { return client(tb, s.RedisOptions()) }
+
+func client(tb testing.TB, o *redis.Options) *redis.Client {
+	tb.Helper()
+	rdb := redis.NewClient(o)
+	tb.Cleanup(func() {
+		// A test may close the client itself, to see what happens then.
+		if err := rdb.Close(); err != nil && !errors.Is(err, redis.ErrClosed) {
+			tb.Error(err)
+		}
+	})
+	return rdb
+}
+
+// PID returns the id of the running process, 0 while there is none.
+func (s *Server) PID() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.process == nil {
+		return 0
+	}
+	return s.process.pid
+}
+
+// Pause stops the process by SIGSTOP: connections stay open, nothing is answered. [Server.Resume] ends it.
+func (s *Server) Pause() error { return s.signal(syscall.SIGSTOP) }
+
+// Resume lets a paused process go on.
+func (s *Server) Resume() error { return s.signal(syscall.SIGCONT) }
+
+func (s *Server) signal(sig syscall.Signal) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.process == nil {
+		return errors.New("redistest: no server runs")
+	}
+	if err := syscall.Kill(s.process.pid, sig); err != nil {
+		return fmt.Errorf("redistest: send %v to redis-server: %w", sig, err)
+	}
+	return nil
+}
+
+// Kill ends the process by SIGKILL and returns when it is gone. Its address stays reserved for [Server.Restart]; data
+// that no append-only file holds is lost. To kill a server that does not run does nothing.
+func (s *Server) Kill() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kill()
+}
+
+// kill ends the process and waits for it. mu is held.
+func (s *Server) kill() {
+	if s.process == nil {
+		return
+	}
+	// It fails only for a process that has ended by itself, and that one is reaped by then or about to be.
+	select {
+	case <-s.process.done:
+	default:
+		_ = syscall.Kill(s.process.pid, syscall.SIGKILL)
+		<-s.process.done
+	}
+	s.process = nil
+}
+
+// Restart ends the process and starts one at the same address with the same data. After a [Server.Kill] the data is what
+// an append-only file kept: nothing, without one. It returns when the new process answers.
+func (s *Server) Restart(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.process != nil {
+		if err := s.save(ctx); err != nil {
+			return fmt.Errorf("redistest: save the data before a restart: %w", err)
+		}
+	}
+	s.kill()
+	return s.start(ctx)
+}
+
+func (s *Server) save(ctx context.Context) error {
+	if err := syscall.Kill(s.process.pid, syscall.SIGCONT); err != nil { // it may be paused
+		return err
+	}
+	rdb := redis.NewClient(s.RedisOptions())
+	defer rdb.Close()
+	return rdb.Save(ctx).Err()
+}
+
+// RestartEmpty ends the process and starts one at the same address without any data, as after the loss of a disk. It
+// returns when the new process answers.
+func (s *Server) RestartEmpty(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kill()
+	if err := os.RemoveAll(s.path("data")); err != nil {
+		return fmt.Errorf("redistest: remove the data: %w", err)
+	}
+	return s.start(ctx)
+}
+
+// Stop ends the process by SIGKILL, returns when it is gone, and removes its files. Only a call of Stop may follow.
+func (s *Server) Stop() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kill()
+	if err := os.RemoveAll(s.dir); err != nil {
+		return fmt.Errorf("redistest: remove the server's files: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,112 @@
+package redistest
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+)
+
+// shared is the one server of this test binary. It is state of the process, as the binary's exit is: [Run] ends it.
+var shared struct {
+	sync.Mutex
+	tried  bool // a failed start is not repeated for every test
+	ended  bool // Run has returned: nothing may start a server that nobody would stop
+	server *Server
+	err    error
+}
+
+// Main runs the tests, stops the shared server, and ends the process. It is the whole body of a TestMain. Goroutines
+// that are still there after the last test are a failure, unless leaks names them.
+//
+// A deferred call of the TestMain itself never happens, because the process ends here; use [Run] for that.
+func Main(m interface{ Run() int }, leaks ...goleak.Option) { os.Exit(Run(m, leaks...)) }
+
+// Run is [Main] for a TestMain that has more to do: it returns the exit code instead of ending the process.
+func Run(m interface{ Run() int }, leaks ...goleak.Option) int {
+	redis.SetLogger(silent{}) // outages are what many tests are about, and it has a line for each dial that fails
+	code := m.Run()
+	if err := stopShared(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
+	}
+	if code != 0 {
+		return code // a test that failed early has reason to leave something behind
+	}
+	if err := goleak.Find(leaks...); err != nil {
+		fmt.Fprintln(os.Stderr, "goroutines are left over after the tests:", err)
+		return 1
+	}
+	return code
+}
+
+// silent is a log of the client library that nobody reads.
+type silent struct{}
+
+// Printf does nothing.
+func (silent) Printf(context.Context, string, ...any) {}
+
+func stopShared() error {
+	shared.Lock()
+	defer shared.Unlock()
+	shared.ended = true
+	if shared.server == nil {
+		return nil
+	}
+	return shared.server.Stop()
+}
+
+// Shared returns the server of this test binary, which the first call starts. A failure to start fails the test. Whoever
+// wants to stop, pause or flush a server takes one of his own from [New].
+func Shared(tb testing.TB) *Server {
+	tb.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.ended {
+		tb.Fatal("redistest: the tests are over")
+	}
+	if !shared.tried {
+		shared.tried = true
+		// The server outlives the test that happens to be the first, so its start must not end with that test either.
+		shared.server, shared.err = Start(context.WithoutCancel(tb.Context()), Options{})
+	}
+	if shared.err != nil {
+		tb.Fatal(shared.err)
+	}
+	return shared.server
+}
+
+// Client returns a client of the shared server, closed when the test ends. Other tests use that server too: keep to
+// names under a [Namespace].
+func Client(tb testing.TB) *redis.Client {
+	tb.Helper()
+	return Shared(tb).Client(tb)
+}
+
+// Namespace returns a namespace that no other test has: lower-case letters, digits and inner dashes, as in "t-4f2kq7w3".
+func Namespace(tb testing.TB) string {
+	tb.Helper()
+	return "t-" + strings.ToLower(rand.Text()[:12])
+}
+
+// Each runs a test twice: on the shared redis-server as "redis" and on an empty miniredis of its own as "miniredis". The
+// two are sub-tests and may call t.Parallel.
+func Each(t *testing.T, test func(t *testing.T, rdb *redis.Client)) {
+	t.Helper()
+	t.Run("redis", func(t *testing.T) { test(t, Client(t)) })
+	t.Run("miniredis", func(t *testing.T) { test(t, Mini(t)) })
+}
+
+// Mini returns a client of a new, empty miniredis, both closed when the test ends. Its clock is the machine's, its keys
+// never expire.
+func Mini(tb testing.TB) *redis.Client {
+	tb.Helper()
+	return client(tb, clientOptions("tcp", miniredis.RunT(tb).Addr()))
+}
