@@ -1,0 +1,271 @@
+package locks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Acquire asks for a bundle, all or none, and waits until it is granted, ctx ends, or the limit of [Wait] has passed;
+// then the error is a [*BusyError]. The hold's context is derived from ctx. When ctx ends, Acquire returns at once, and
+// what the request has is given back in the background. While Redis does not answer it goes on trying; when the session
+// is lost meanwhile it queues again, at the end, in the next one.
+func (c *Client) Acquire(ctx context.Context, parts ...Part) (*Hold, error) {
+	o, err := newOrder(parts)
+	if err != nil {
+		return nil, fmt.Errorf("acquire: %w", err)
+	}
+	return c.acquire(ctx, o)
+}
+
+// TryAcquire asks for a bundle, all or none, and returns at once when it is not free: the error is a [*BusyError]. It
+// also returns at once when there is no live session, with an error that is [ErrLost].
+func (c *Client) TryAcquire(ctx context.Context, parts ...Part) (*Hold, error) {
+	o, err := newOrder(append(parts[:len(parts):len(parts)], Wait(0)))
+	if err != nil {
+		return nil, fmt.Errorf("acquire: %w", err)
+	}
+	return c.acquire(ctx, o)
+}
+
+// acquire puts the order to one session after the other until one answers it.
+func (c *Client) acquire(ctx context.Context, o *order) (*Hold, error) {
+	q := &quest{client: c, order: o, began: time.Now()}
+	if o.limited && o.limit > 0 {
+		timer := time.NewTimer(o.limit)
+		defer timer.Stop()
+		q.limit = timer.C
+	}
+	for {
+		hold, err := q.attempt(ctx)
+		if err == nil {
+			return hold, nil
+		}
+		if !errors.Is(err, errAgain) {
+			return nil, fmt.Errorf("acquire %s: %w", o, err)
+		}
+	}
+}
+
+// errAgain says that the session has ended under a request: ask in the next one.
+var errAgain = errors.New("the session has ended")
+
+// quest is one call of Acquire or TryAcquire.
+type quest struct {
+	client *Client
+	order  *order
+	began  time.Time
+	limit  <-chan time.Time // nil without a limit
+	late   bool             // the limit has passed
+	busy   *BusyError       // what was in the way when Redis last said so
+	told   bool             // OnWait was called
+}
+
+// tries tells whether the bundle is wanted at once or not at all.
+func (q *quest) tries() bool { return q.late || q.order.limited && q.order.limit == 0 }
+
+// args returns the arguments of the script.
+func (q *quest) args(r *Request) []any {
+	wait := int64(0)
+	switch {
+	case q.tries():
+		wait = -1
+	case q.order.limited:
+		wait = max(1, (q.order.limit - time.Since(q.began)).Milliseconds())
+	}
+	args := make([]any, 0, 5+len(q.order.names))
+	args = append(args, string(r.session.id), string(r.id), string(q.order.info), wait, q.client.patience.Milliseconds())
+	return append(args, q.order.items()...)
+}
+
+// gaveUp returns the error of a request that ends without an answer in its favour.
+func (q *quest) gaveUp(cause error) error {
+	switch {
+	case cause == nil && q.busy == nil:
+		return fmt.Errorf("no answer within %s", q.order.limit)
+	case q.busy == nil:
+		return cause
+	}
+	busy := *q.busy // OnWait was given the other one
+	if !(q.order.limited && q.order.limit == 0) {
+		busy.Waited = time.Since(q.began)
+	}
+	if cause == nil {
+		return &busy
+	}
+	return fmt.Errorf("%w; %w", cause, &busy)
+}
+
+// attempt asks in the current session. It waits for one to be there.
+func (q *quest) attempt(ctx context.Context) (*Hold, error) {
+	var s *session
+	for s == nil {
+		if ctx.Err() != nil {
+			return nil, q.gaveUp(context.Cause(ctx))
+		}
+		var changed <-chan struct{}
+		var err error
+		if s, changed, err = q.client.current(); err == nil {
+			break
+		}
+		if changed == nil || q.tries() {
+			return nil, q.gaveUp(err)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		case <-q.client.closing:
+		case <-q.limit:
+			return nil, q.gaveUp(err)
+		}
+	}
+	r, err := s.begin(q.order.names)
+	if err != nil {
+		return nil, q.again(s)
+	}
+	return q.follow(ctx, s, r)
+}
+
+// again returns errAgain, or why the session has ended to who does not wait for the next one.
+func (q *quest) again(s *session) error {
+	if q.order.limited && q.order.limit == 0 {
+		return s.why()
+	}
+	return errAgain
+}
+
+// follow sends the request and looks after it until it is granted, refused or given up.
+func (q *quest) follow(ctx context.Context, s *session, r *Request) (*Hold, error) {
+	answers := make(chan answer, 1)
+	asking, ok := true, q.ask(ctx, s, r, answers)
+	if !ok {
+		s.forget(r)
+		return nil, ErrClosed
+	}
+	var hurry <-chan time.Time // bounds the last question after the limit
+	if q.late {
+		hurry = time.After(q.patience())
+	}
+	for {
+		select {
+		case a := <-answers:
+			asking = false
+			switch {
+			case a.err != nil && s.why() != nil:
+				s.forget(r)
+				return nil, q.gone(s)
+			case a.err != nil:
+				s.drop(ctx, r)
+				return nil, q.gaveUp(a.err)
+			}
+			hold, err := q.take(ctx, s, r, a.reply)
+			if hold != nil || err != nil {
+				return hold, err
+			}
+		case g := <-r.grant:
+			return q.admit(ctx, s, r, g)
+		case <-r.recheck:
+			if !asking {
+				asking, ok = true, q.ask(ctx, s, r, answers)
+				if !ok {
+					s.drop(ctx, r)
+					return nil, ErrClosed
+				}
+			}
+		case <-q.limit:
+			q.late = true
+			if asking || !q.ask(ctx, s, r, answers) {
+				s.drop(ctx, r)
+				return nil, q.gaveUp(nil)
+			}
+			asking = true
+			hurry = time.After(q.patience())
+		case <-hurry:
+			s.drop(ctx, r)
+			return nil, q.gaveUp(nil)
+		case <-ctx.Done():
+			s.drop(ctx, r)
+			return nil, q.gaveUp(context.Cause(ctx))
+		case <-s.dead:
+			s.forget(r)
+			return nil, q.gone(s)
+		}
+	}
+}
+
+// patience returns how long the last question after the limit may take.
+func (q *quest) patience() time.Duration { return min(time.Second, q.client.try) }
+
+// gone returns what follows from the end of a session.
+func (q *quest) gone(s *session) error {
+	why := s.why()
+	if errors.Is(why, ErrClosed) {
+		return ErrClosed
+	}
+	return q.again(s)
+}
+
+// ask sends the request in a goroutine that leaves its answer in answers.
+func (q *quest) ask(ctx context.Context, s *session, r *Request, answers chan<- answer) bool {
+	s.mu.Lock()
+	r.asking = true
+	s.mu.Unlock()
+	args := q.args(r)
+	// It goes on when the caller's context ends, to clean up behind the answer; every command in it has its time, and
+	// the session bounds it.
+	ctx = context.WithoutCancel(ctx)
+	return q.client.spawn(func() { answers <- s.ask(ctx, r, args) })
+}
+
+// take looks at an answer. It returns neither hold nor error when the request goes on.
+func (q *quest) take(ctx context.Context, s *session, r *Request, reply reply) (*Hold, error) {
+	switch reply.text(0) {
+	case "granted":
+		token, err := ParseToken(reply.text(1))
+		if err != nil {
+			s.drop(ctx, r)
+			return nil, err
+		}
+		return q.admit(ctx, s, r, grant{token, serverTime(reply.number(2))})
+	case "busy":
+		q.blocked(reply)
+		s.forget(r)
+		return nil, q.gaveUp(nil)
+	case "waiting":
+		q.blocked(reply)
+		q.client.reaper.due(milliseconds(reply.number(1)))
+		if q.order.onWait != nil && q.busy != nil && !q.told {
+			q.told = true
+			q.order.onWait(q.busy)
+		}
+		return nil, nil
+	case "dead":
+		s.forget(r)
+		s.dog.lose(ended, errEnded)
+		return nil, q.gone(s)
+	}
+	s.drop(ctx, r)
+	return nil, errReply("acquire", reply)
+}
+
+// blocked keeps what a reply tells about who is in the way.
+func (q *quest) blocked(r reply) {
+	if len(r) < 10 {
+		return
+	}
+	token, _ := ParseToken(r.text(6))
+	q.busy = &BusyError{
+		Bundle: q.order.names, Resource: r.text(2), Holder: SessionID(r.text(3)), Hold: HoldID(r.text(4)), Info: r.text(5),
+		Token: token, HeldFor: milliseconds(r.number(7)), LeaseLeft: milliseconds(r.number(8)), Queue: int(r.number(9)),
+	}
+}
+
+// admit makes the hold, unless the session was cut off before it could.
+func (q *quest) admit(ctx context.Context, s *session, r *Request, g grant) (*Hold, error) {
+	hold, err := s.admit(ctx, r, g, q.order.names)
+	if err != nil {
+		return nil, q.gone(s)
+	}
+	return hold, nil
+}

@@ -1,0 +1,491 @@
+package locks
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Options are the settings of a [Client]. The zero value is a good start.
+type Options struct {
+	// Namespace names the lock space; clients with the same one compete. 1 to 64 letters, digits, - and _.
+	// Default "lockstep".
+	Namespace string
+
+	// Name is the first part of the ids of this client's sessions, cut to 64 bytes; other characters than letters,
+	// digits, '_', '.' and '-' become '-'. Default: the host's name.
+	Name string
+
+	// Lease is how long the holds of this client outlive it when it dies: 2 s to 10 m, 15 s by default. It is renewed
+	// every third of it. An outage of Redis is survived for 2/3 of the lease less [Client.Cutoff]. A default Redis
+	// Cluster needs 16 to 17 s to fail over: use 40 s there.
+	Lease time.Duration
+
+	// ReserveAfter is how long later requests may pass a request of this client that waits for a bundle, while some
+	// resource of it is still held; after that they wait behind it, so that large bundles do not starve. The default is
+	// 1 s; negative means at once: strictly first in, first out.
+	ReserveAfter time.Duration
+
+	// Card is what a session tells others about itself: a JSON object of at most 16 KiB. Default {host, pid, started_at}.
+	Card json.RawMessage
+
+	// OnOffer is called when waits that belong to the space were offered their bundles and this session is the one that
+	// picks offers up. It is called by the goroutine that reads messages and must not block.
+	OnOffer func()
+
+	// Logger takes one line per change of state. Default: none.
+	Logger *slog.Logger
+}
+
+const (
+	defaultNamespace    = "lockstep"
+	defaultLease        = 15 * time.Second
+	minLease            = 2 * time.Second // below it, a pause of the garbage collector or the network is an outage
+	maxLease            = 10 * time.Minute
+	defaultReserveAfter = time.Second
+	maxCard             = 16 << 10
+	maxSessionName      = 64
+)
+
+// A Client takes locks. All its holds stand on one session in Redis, which one command every third of the lease keeps
+// alive. It is safe for concurrent use; a process needs one per lock space.
+type Client struct {
+	rdb   redis.UniversalClient // for all but renewals; own
+	beat  redis.UniversalClient // for renewals, so that nothing can stand in their way; own
+	space *Space
+
+	namespace string
+	name      string
+	lease     time.Duration
+	patience  time.Duration // Options.ReserveAfter as it is sent
+	try       time.Duration // how long one command may take before it is sent again
+	onOffer   func()
+	log       *slog.Logger
+	clock     clock
+
+	reaper  *reaper
+	stop    context.CancelFunc
+	closing chan struct{}  // closed by Close
+	closed  chan struct{}  // closed when Close is done
+	running sync.WaitGroup // every goroutine of this client
+
+	mu       sync.Mutex
+	session  *session        // the one that work may begin on, nil while there is none; guarded by mu
+	last     *session        // the one that was opened last, whatever became of it; guarded by mu
+	changed  chan struct{}   // closed and replaced when session changes; guarded by mu
+	outage   error           // why there is none; guarded by mu
+	card     json.RawMessage // guarded by mu
+	finished bool            // Close was called: nothing may be started any more; guarded by mu
+}
+
+// Open connects to Redis, opens a session and starts the watchdog that keeps it alive. rdb tells where Redis is: its
+// options are copied into clients of our own, and it stays the caller's. It must be a plain client, one made for
+// Sentinel (which has to outlive this one), or a cluster client. ctx bounds the opening alone.
+func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, error) {
+	c, err := newClient(o)
+	if err != nil {
+		return nil, fmt.Errorf("open lock client: %w", err)
+	}
+	if c.rdb, err = ownClient(rdb, c.try, 0); err != nil {
+		return nil, fmt.Errorf("open lock client: %w", err)
+	}
+	// Many slots, few connections: a pool that has seen as many failed dials as it has slots refuses for a second.
+	if c.beat, err = ownClient(rdb, tryOf(c.lease), 1000); err != nil {
+		return nil, fmt.Errorf("open lock client: %w", errors.Join(err, c.rdb.Close()))
+	}
+	c.space = &Space{c.rdb, spaceKeys(c.namespace)}
+	s, listener, err := c.openSession(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("open lock client: %w", errors.Join(err, c.rdb.Close(), c.beat.Close()))
+	}
+	// The client lives until Close, not until the context of its opening ends.
+	ctx, c.stop = context.WithCancel(context.WithoutCancel(ctx))
+	c.install(s)
+	c.running.Go(func() { c.live(ctx, s, listener) })
+	c.running.Go(func() { c.reaper.run(ctx, c.log, c.reap) })
+	return c, nil
+}
+
+func newClient(o Options) (*Client, error) {
+	c := &Client{
+		namespace: o.Namespace, name: o.Name, lease: o.Lease, patience: o.ReserveAfter, onOffer: o.OnOffer, log: o.Logger,
+		clock:   clock{time.Now, BootTime},
+		reaper:  &reaper{wake: make(chan struct{}, 1)},
+		closing: make(chan struct{}), closed: make(chan struct{}), changed: make(chan struct{}),
+	}
+	if c.namespace == "" {
+		c.namespace = defaultNamespace
+	}
+	if err := checkNamespace(c.namespace); err != nil {
+		return nil, err
+	}
+	if c.lease == 0 {
+		c.lease = defaultLease
+	}
+	if c.lease < minLease || c.lease > maxLease {
+		return nil, fmt.Errorf("%w: Options.Lease is %s; it must be %s to %s", ErrInvalid, c.lease, minLease, maxLease)
+	}
+	switch {
+	case c.patience == 0:
+		c.patience = defaultReserveAfter
+	case c.patience < 0:
+		c.patience = 0
+	}
+	if c.log == nil {
+		c.log = slog.New(slog.DiscardHandler)
+	}
+	c.try = c.lease / renewalsPerLease
+	var err error
+	host, hostErr := os.Hostname()
+	if c.name == "" {
+		c.name = host
+	}
+	c.name = cleanName(c.name)
+	if o.Card == nil {
+		if hostErr != nil {
+			host = c.name
+		}
+		o.Card, err = json.Marshal(map[string]any{
+			"host": host, "pid": os.Getpid(), "started_at": time.Now().UTC().Format(time.RFC3339),
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	c.card, err = checkCard(o.Card)
+	return c, err
+}
+
+// cleanName keeps of a name what may stand in a session id.
+func cleanName(name string) string {
+	name = strings.Map(func(r rune) rune {
+		switch {
+		case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9', r == '_', r == '.', r == '-':
+			return r
+		}
+		return '-'
+	}, name)
+	if len(name) > maxSessionName {
+		name = name[:maxSessionName]
+	}
+	if name == "" {
+		name = "unnamed"
+	}
+	return name
+}
+
+func checkCard(card json.RawMessage) (json.RawMessage, error) {
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, card); err != nil {
+		return nil, fmt.Errorf("%w: Options.Card is not JSON: %w", ErrInvalid, err)
+	}
+	switch {
+	case !bytes.HasPrefix(compact.Bytes(), []byte("{")):
+		return nil, fmt.Errorf("%w: Options.Card must be a JSON object, not %.20s", ErrInvalid, compact.Bytes())
+	case compact.Len() > maxCard:
+		return nil, fmt.Errorf("%w: Options.Card has %d bytes; at most %d are kept", ErrInvalid, compact.Len(), maxCard)
+	}
+	return compact.Bytes(), nil
+}
+
+// ownClient makes a client of our own to where rdb connects: one that sends each command once and keeps deadlines. We
+// send again ourselves, because we know what is harmless to send twice and until when it makes sense. slots sets the
+// size of the pool, 0 leaves it.
+func ownClient(rdb redis.UniversalClient, try time.Duration, slots int) (redis.UniversalClient, error) {
+	switch rdb := rdb.(type) {
+	case *redis.Client:
+		o := *rdb.Options()
+		o.MaxRetries, o.DialerRetries = -1, 1
+		o.ContextTimeoutEnabled = true
+		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = try, try, try, try
+		o.MinIdleConns, o.PipelinePoolSize = 0, -1
+		if slots > 0 {
+			o.PoolSize, o.MaxConcurrentDials, o.MaxIdleConns, o.MaxActiveConns = slots, slots, 1, 0
+		}
+		return redis.NewClient(&o), nil
+	case *redis.ClusterClient:
+		o := *rdb.Options()
+		// A cluster client sends again by MaxRedirects, which it also needs to follow slots that move.
+		o.MaxRetries, o.MaxRedirects, o.DialerRetries = -1, 3, 1
+		o.ContextTimeoutEnabled = true
+		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = try, try, try, try
+		o.MinIdleConns, o.PipelinePoolSize = 0, -1
+		o.ReadOnly, o.RouteByLatency, o.RouteRandomly = false, false, false // locks are read where they are written
+		if slots > 0 {
+			o.PoolSize, o.MaxConcurrentDials, o.MaxIdleConns, o.MaxActiveConns = slots, slots, 1, 0
+		}
+		return redis.NewClusterClient(&o), nil
+	}
+	return nil, fmt.Errorf("%w: a %T cannot hold a lock space; use a plain, Sentinel or cluster client", ErrInvalid, rdb)
+}
+
+// call sends a script once, for at most c.try.
+func (c *Client) call(ctx context.Context, script *redis.Script, args ...any) (reply, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.try)
+	defer cancel()
+	return runScript(ctx, c.rdb, script, c.space.keys, args...)
+}
+
+// spawn starts a goroutine that Close waits for, unless the client is closed.
+func (c *Client) spawn(f func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.finished {
+		return false
+	}
+	c.running.Go(f)
+	return true
+}
+
+// live keeps a session open: when one has ended, it opens the next.
+func (c *Client) live(ctx context.Context, s *session, listener *subscriber) {
+	for {
+		var running sync.WaitGroup
+		work, cancel := context.WithCancel(ctx)
+		running.Go(func() { defer cancel(); s.dog.run(ctx) })
+		running.Go(func() { listener.run(work) })
+		running.Go(func() { s.audit(work) })
+		c.running.Go(running.Wait) // what hangs in the network must not keep the next session from opening
+		select {
+		case <-ctx.Done():
+			running.Wait()
+			return
+		case <-s.dead:
+		}
+		var pause backoff
+		for {
+			select {
+			case <-c.closing:
+				running.Wait()
+				return
+			default:
+			}
+			var err error
+			if s, listener, err = c.openSession(ctx); err == nil {
+				break
+			}
+			c.mu.Lock()
+			c.outage = err
+			c.mu.Unlock()
+			c.log.Debug("opening a lock session", slog.Any("error", err))
+			if !pause.wait(ctx.Done()) {
+				return
+			}
+		}
+		c.log.Info("lock session opened", slog.String("session", string(s.id)))
+		c.install(s)
+		c.mu.Lock()
+		card, changed := c.card, !bytes.Equal(c.card, s.card)
+		c.mu.Unlock()
+		if changed { // by a SetCard that found no session
+			if _, err := c.call(ctx, cardScript, string(s.id), string(card)); err != nil {
+				c.log.Warn("setting the card of a lock session", slog.Any("error", err))
+			}
+		}
+	}
+}
+
+// openSession subscribes to a new session's channel and opens it.
+func (c *Client) openSession(ctx context.Context) (*session, *subscriber, error) {
+	const tries = 5 // the ids are random: a second one that is taken says that something else is wrong
+	for range tries {
+		id := SessionID(c.name + "." + randomName())
+		s := newSession(c, id)
+		listener, err := c.subscribe(ctx, s)
+		if err != nil {
+			return nil, nil, err
+		}
+		c.mu.Lock()
+		s.card = c.card
+		c.mu.Unlock()
+		s.dog.from = c.clock.read()
+		try, cancel := context.WithTimeout(ctx, tryOf(c.lease))
+		r, err := runScript(try, c.beat, openScript, c.space.keys, string(id), c.lease.Milliseconds(), string(s.card))
+		cancel()
+		if err == nil && r.text(0) == "open" {
+			return s, listener, nil
+		}
+		_ = listener.sub.Close()
+		if err != nil {
+			return nil, nil, err
+		}
+		if r.text(0) != "taken" {
+			return nil, nil, errReply("open", r)
+		}
+	}
+	return nil, nil, fmt.Errorf("%d random session ids in a row are taken", tries)
+}
+
+// randomName returns 8 random characters of [a-z0-9].
+func randomName() string {
+	const letters = "abcdefghijklmnopqrstuvwxyz0123456789"
+	name := make([]byte, 8)
+	_, _ = rand.Read(name) // never fails
+	for i, b := range name {
+		name[i] = letters[int(b)%len(letters)] // a little uneven; the space refuses an id that it knows
+	}
+	return string(name)
+}
+
+// install makes a session the current one.
+func (c *Client) install(s *session) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.session, c.last = s, s
+	c.outage = nil
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// retire has no more work begin on a session.
+func (c *Client) retire(s *session) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.session == s {
+		c.session = nil
+	}
+}
+
+// current returns the live session; without one, an error that is ErrClosed or ErrLost.
+func (c *Client) current() (*session, <-chan struct{}, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.finished:
+		return nil, nil, ErrClosed
+	case c.session != nil:
+		return c.session, nil, nil
+	case c.outage != nil:
+		return nil, c.changed, fmt.Errorf("%w: no session is open: %w", ErrLost, c.outage)
+	}
+	return nil, c.changed, fmt.Errorf("%w: no session is open", ErrLost)
+}
+
+// reap does what is due in the space.
+func (c *Client) reap(ctx context.Context) (time.Duration, error) {
+	r, err := c.call(ctx, reapScript)
+	if err != nil {
+		return 0, err
+	}
+	return milliseconds(r.number(0)), nil
+}
+
+func (c *Client) readSession(ctx context.Context, id SessionID) (*Listing, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.lease)
+	defer cancel()
+	return c.space.Read(ctx, id)
+}
+
+// Session returns the id of the current session, or of the last one while a new one cannot be opened.
+func (c *Client) Session() SessionID {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.last.id
+}
+
+// Lease returns the lease in use.
+func (c *Client) Lease() time.Duration { return c.lease }
+
+// Cutoff returns how long before its lease ends work is told to stop: the time that it has to react.
+func (c *Client) Cutoff() time.Duration { return cutoffOf(c.lease) }
+
+// Space returns the lock space, for reading. It sends through this client's connections, until it is closed.
+func (c *Client) Space() *Space { return c.space }
+
+// SetCard replaces what the session tells about itself, and what later sessions of this client will. Without a live
+// session it returns nil: the next one brings the card.
+func (c *Client) SetCard(ctx context.Context, card json.RawMessage) error {
+	card, err := checkCard(card)
+	if err != nil {
+		return fmt.Errorf("set card: %w", err)
+	}
+	c.mu.Lock()
+	c.card = card
+	s := c.session
+	finished := c.finished
+	c.mu.Unlock()
+	switch {
+	case finished:
+		return fmt.Errorf("set card: %w", ErrClosed)
+	case s == nil:
+		return nil
+	}
+	if _, err := c.call(ctx, cardScript, string(s.id), string(card)); err != nil {
+		return fmt.Errorf("set card: %w", err)
+	}
+	return nil
+}
+
+// Begin opens a request that a script of another package puts to the space; most callers want [Client.Acquire]. It
+// draws the id under which that script has to grant. While there is no live session the error is [ErrLost].
+func (c *Client) Begin() (*Request, error) {
+	s, _, err := c.current()
+	if err != nil {
+		return nil, fmt.Errorf("begin request: %w", err)
+	}
+	r, err := s.begin(nil)
+	if err != nil {
+		return nil, fmt.Errorf("begin request: %w", err)
+	}
+	return r, nil
+}
+
+// Close ends the session, which releases everything that stands on it, and waits for every goroutine. The contexts of
+// holds that are still there end with the cause [ErrClosed]: end the work before. When ctx ends first, the error says
+// so, and the holds pass on when the lease ends.
+func (c *Client) Close(ctx context.Context) error {
+	c.mu.Lock()
+	if c.finished {
+		c.mu.Unlock()
+		<-c.closed // a second call waits for the first, which its context bounds
+		return nil
+	}
+	c.finished = true
+	s := c.last
+	close(c.closing)
+	c.mu.Unlock()
+	defer close(c.closed)
+
+	var err error
+	if s.dog.now() != ended { // else its lease has run out in Redis, too
+		s.dog.lose(ended, ErrClosed)
+		err = c.closeSession(ctx, s)
+	}
+	c.stop()
+	// Closing the connections ends commands that are in flight.
+	err = errors.Join(err, c.rdb.Close(), c.beat.Close())
+	c.running.Wait()
+	if err != nil {
+		return fmt.Errorf("close lock client: %w", err)
+	}
+	return nil
+}
+
+// closeSession ends a session in Redis, some hundred holds a call.
+func (c *Client) closeSession(ctx context.Context, s *session) error {
+	var pause backoff
+	for {
+		r, err := c.call(ctx, closeScript, string(s.id))
+		switch {
+		case err == nil && r.text(0) == "ended":
+			return nil
+		case err == nil:
+			continue
+		case ctx.Err() != nil || !passing(err):
+			return fmt.Errorf("session %s was not ended, its holds pass on when the lease ends: %w", s.id, err)
+		}
+		if !pause.wait(ctx.Done()) {
+			return fmt.Errorf("session %s was not ended, its holds pass on when the lease ends: %w", s.id, err)
+		}
+	}
+}

@@ -1,0 +1,102 @@
+// Package locks takes named locks in Redis, many at once, and ends the work under them before they can pass to somebody
+// else.
+//
+//	client, err := locks.Open(ctx, rdb, locks.Options{})   // one per process; Close it at the end
+//	hold, err := client.Acquire(ctx, locks.Exclusive("bill:1001", "bill:1002"))
+//	defer hold.Release()
+//	work(hold.Context(), hold.Token())
+//
+// Which call to use:
+//
+//   - [Client.Acquire] waits until the whole bundle is free. [Wait] bounds the waiting.
+//   - [Client.TryAcquire] never waits. The error says who is in the way.
+//   - [Hold.Context] is the context to work under: it ends while the lock is still yours.
+//   - [Hold.Token] goes to whatever can refuse an older one: only that protects what a paused process writes late.
+//   - [Space.Read] and [Space.Sessions] tell who holds, who waits and who lives, without a lock of one's own.
+//
+// # The problem
+//
+// A lock in Redis is a lease: when its holder dies, it has to pass on by itself. So it can also pass on while its holder
+// lives: stopped, cut off from the network, or only slow. Then two of them work. A bundle of several locks adds: taken
+// one after the other they deadlock; taken all or none, by trying again and again, large bundles starve. And a reply
+// that is lost leaves a lock that nobody knows he has.
+//
+// # Words
+//
+// A resource is a name. A bundle is the set of resources that one request asks for, granted together or not at all. A
+// hold is a granted bundle, a wait is a queued request. A session is the lease of one client in Redis; all its holds and
+// waits stand and fall with it, so that one command renews any number of them. The space is all of it: eight keys with
+// one hash tag, written by Lua scripts alone. A token is a number that grows with every grant of the space. A request id
+// is used once; when it is granted, it is the hold's id.
+//
+// # How it works
+//
+// Everything that decides happens in scripts, one at a time, by the server's clock (scripts/space.lua tells the layout).
+//
+// A request whose bundle is free is granted in one round trip. Else it gets a ticket and stands in the queue of each of
+// its resources. The script that frees a resource walks its queue from the oldest ticket on and grants to the first
+// request whose whole bundle is free; so the next holder has the lock before the releaser has its answer, and hears of it
+// by one message. Until a request is as old as Options.ReserveAfter, later ones may pass it while some other part of its
+// bundle is held; after that nobody who wants one of its resources may.
+//
+//	open ──granted──────────────▶ held ──Release──▶ over
+//	  │                            ▲ │
+//	  ├─queued─▶ waiting ──granted─┘ └─session lost─▶ lost: context ends, cause ErrLost
+//	  │            │
+//	  └─refused────┴─limit, cancelled, session lost─▶ over
+//
+// The timer wheel in Redis holds what is due by itself: ends of sessions, limits of waits. Every script does a bounded
+// amount of what is due before its own work. Since nobody else may call for hours, a client with a waiting request calls
+// at the moment of the next due entry.
+//
+// Waits may also belong to the space instead of a session: runs of the scheduler wait so, without a worker. Such a wait
+// is not granted its bundle but offered it: the bundle is reserved for some seconds, the session that is the desk is told
+// (Options.OnOffer), and a script of package ledger turns the offer into a hold. An offer that is not taken lapses; the
+// wait keeps its ticket.
+//
+// # The watchdog
+//
+// Each renewal is counted from before it was sent. Until its lease, less a margin for clock rates, has passed from then
+// on, Redis surely has not given the session's locks to anybody. Some time before that moment (Client.Cutoff: 3 s, or a
+// fifth of the lease if that is less) every hold's context ends with the cause [ErrLost]; at that moment the session is
+// dead here, whatever Redis says later, and a new one is opened. An error never moves the deadline, and the goroutine
+// that looks at it does no I/O. Passed time is the largest of what the monotonic, the wall and the boot clock say,
+// because the first one stands still while the machine sleeps.
+//
+// # Nothing is taken for nobody
+//
+// Every script may be sent twice: it is keyed by an id that is never used again. A reply that does not come makes the
+// client send the same again until it is answered or the session is dead. When the caller's context ends, the call
+// returns at once; behind the answer, the request is released. What is applied later still (a copy that was stuck in
+// the network) would be held for nobody: every renewal tells how many holds and waits stand on the session, a count that
+// the open requests do not explain makes the client compare its table with Redis, and what it does not know it releases.
+// The same comparison finds grants whose message was lost: each has a revision, the renewal tells the last one.
+//
+// # Invariants
+//
+//  1. A resource has at most one hold, or one offer.
+//  2. A bundle is held whole or not at all.
+//  3. After every script, no wait is grantable, unless it stands behind more than 64 others that had to be looked at: then
+//     the timer wheel has an entry that is due now.
+//  4. Tokens grow: max(last + 1, server time in µs), also when all keys are lost, unless the clock is set back then.
+//  5. What stands in a session's index stands in its table, or is released within one renewal.
+//  6. The context of a hold has ended before the lease of its session ends in Redis.
+//
+// # When something fails
+//
+//   - The holder's process dies: its locks pass on when the lease ends, 15 s by default, to the first in line.
+//   - Redis is away for less than 2/3 of the lease less the cutoff: nothing happens. For longer: all work under the
+//     session is told to stop, requests go on trying and queue in the next session.
+//   - Redis loses its data: the next renewal finds no session and cuts off at once. Within that time (a third of the
+//     lease) another client may be granted the lock. Tokens still grow.
+//   - The process is stopped or suspended past its lease: when it goes on, its contexts end within 100 ms. What it does in
+//     between is what tokens are for.
+//   - The subscriber's connection breaks: grants are heard of at the next renewal, or when it is back.
+//
+// # What is not promised
+//
+// A handler that ignores its context can work on after its lock has passed on, and so can a write that was sent before
+// and arrives late. Where the effect happens, the token has to be checked. Redis' clock must not be set forward, and
+// clock rates of machines must agree within 0.1 %. Requests of one process are not re-entrant: who holds a resource and
+// asks for it again waits for itself. Bundles cannot deadlock, nested requests can: ask for all in one bundle.
+package locks

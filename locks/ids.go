@@ -1,0 +1,44 @@
+package locks
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// Token is a fencing token: a number that the lock space draws anew for every grant and that only grows, also
+// through expiry, an emptied Redis and failover. Whoever guards an effect keeps the highest token seen and refuses a
+// lower one. It stays below 2^53; in JSON it is a decimal string, because many readers of JSON would round it.
+type Token uint64
+
+// String returns the token in decimal.
+func (t Token) String() string { return strconv.FormatUint(uint64(t), 10) }
+
+// MarshalText writes the token in decimal.
+func (t Token) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
+
+// UnmarshalText reads what [Token.MarshalText] wrote.
+func (t *Token) UnmarshalText(text []byte) error {
+	token, err := ParseToken(string(text))
+	if err != nil {
+		return err
+	}
+	*t = token
+	return nil
+}
+
+// ParseToken reads a token in decimal.
+func ParseToken(text string) (Token, error) {
+	n, err := strconv.ParseUint(text, 10, 53)
+	if err != nil {
+		return 0, fmt.Errorf("fencing token %q: want a decimal number below 2^53", text)
+	}
+	return Token(n), nil
+}
+
+// SessionID names one lease of one process incarnation, as "<name>.<8 random characters>". It is never used again
+// once its session has ended. A worker's id is its session's.
+type SessionID string
+
+// HoldID names one attempt to acquire a bundle, as "<session>.<n>"; once granted, it names the hold. Every script is
+// keyed by it, so sending one twice does no harm and a release frees one grant, never a later one of the same name.
+type HoldID string

@@ -1,0 +1,62 @@
+package locks
+
+import (
+	"context"
+	"slices"
+	"time"
+)
+
+// A Request is one attempt to get a bundle: an id under which one hold may come to be. [Client.Acquire] makes its own;
+// [Client.Begin] makes one for a package that puts the request to the space with a script of its own. Exactly one of
+// [Request.Granted] and [Request.Drop] ends it.
+type Request struct {
+	id      HoldID
+	session *session
+	grant   chan grant    // buffer 1: a grant that was heard of
+	recheck chan struct{} // buffer 1: the wait is not in Redis any more; ask again
+
+	// Guarded by session.mu:
+	names  []string // sorted
+	state  requestState
+	doubt  bool  // a copy of the acquire got no answer, so that it may still arrive
+	asking bool  // a goroutine is sending the acquire
+	hold   *Hold // once the holder has it
+}
+
+type requestState int
+
+const (
+	open    requestState = iota // sent or about to be; whether it stands in Redis is not known
+	waiting                     // it stands in Redis, as a wait or, by now, as a hold
+	held                        // it stands in Redis as a hold
+	ending                      // being released or cancelled; whether it still stands in Redis is not known
+	over                        // forgotten
+)
+
+// grant is what tells that a request was granted.
+type grant struct {
+	token Token
+	since time.Time
+}
+
+// ID returns the id that the script has to grant under.
+func (r *Request) ID() HoldID { return r.id }
+
+// Session returns the session that the hold will stand on.
+func (r *Request) Session() SessionID { return r.session.id }
+
+// Done is closed when the session is dead in this process. What was sent may still be granted in Redis for a moment,
+// but must not be acted on: stop sending.
+func (r *Request) Done() <-chan struct{} { return r.session.dead }
+
+// Granted returns the hold after the script has granted it. Its context is derived from parent. When the session was
+// cut off meanwhile, the hold is lost from the beginning: its context has ended with the cause [ErrLost].
+func (r *Request) Granted(parent context.Context, token Token, names []string) *Hold {
+	names = slices.Sorted(slices.Values(names))
+	hold, _ := r.session.admit(parent, r, grant{token, time.Now()}, names) // the error is the context's cause, too
+	return hold
+}
+
+// Drop ends a request that was refused or given up: it holds nothing. Should a copy of it still be granted, that is
+// found at the next renewal and released.
+func (r *Request) Drop() { r.session.forget(r) }

@@ -1,0 +1,119 @@
+package locks
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Each script has its own file, which tells its arguments and replies. space.lua is put in front of all of them.
+//
+//go:embed scripts/*.lua
+var scriptFiles embed.FS
+
+var (
+	spaceSource = readScript("space")
+
+	openScript     = newScript("open")
+	renewScript    = newScript("renew")
+	closeScript    = newScript("close")
+	cardScript     = newScript("card")
+	acquireScript  = newScript("acquire")
+	releaseScript  = newScript("release")
+	reapScript     = newScript("reap")
+	listScript     = newScript("list")
+	sessionsScript = newScript("sessions")
+)
+
+func readScript(name string) string {
+	source, err := scriptFiles.ReadFile("scripts/" + name + ".lua")
+	if err != nil {
+		panic(err) // it is embedded
+	}
+	return string(source)
+}
+
+func newScript(name string) *redis.Script { return redis.NewScript(spaceSource + readScript(name)) }
+
+// Source returns the Lua that every script of a lock space begins with: its keys, its words, and the functions that
+// grant, free and queue. A package that changes runs and locks in one step puts it in front of its own scripts and
+// gives them [Space.Keys] as their first keys.
+func Source() string { return spaceSource }
+
+// runScript sends a script once. A server that does not know it yet is sent the text.
+func runScript(ctx context.Context, rdb redis.Scripter, script *redis.Script, keys []string, args ...any) (reply, error) {
+	answer, err := script.Run(ctx, rdb, keys, args...).Result()
+	if err != nil {
+		return nil, err
+	}
+	if fields, ok := answer.([]any); ok {
+		return fields, nil
+	}
+	return reply{answer}, nil
+}
+
+// reply is a script's answer: a list of strings and integers.
+type reply []any
+
+// text returns field i as a string, and "" where the reply is shorter.
+func (r reply) text(i int) string {
+	if i >= len(r) {
+		return ""
+	}
+	switch field := r[i].(type) {
+	case string:
+		return field
+	case int64:
+		return strconv.FormatInt(field, 10)
+	}
+	return ""
+}
+
+// number returns field i as a number, and 0 where it is none.
+func (r reply) number(i int) int64 {
+	if i < len(r) {
+		if field, ok := r[i].(int64); ok {
+			return field
+		}
+	}
+	n, _ := strconv.ParseInt(r.text(i), 10, 64)
+	return n
+}
+
+// errReply says that Redis answered with something that the protocol does not know.
+func errReply(script string, r reply) error {
+	return fmt.Errorf("locks: unexpected reply of script %s: %q", script, r.text(0))
+}
+
+// passing tells whether an error may go away by itself, so that the same command should be sent again: all that happens
+// on the way, and what a server says while it starts, fails over or is busy.
+func passing(err error) bool {
+	if errors.Is(err, redis.ErrClosed) {
+		return false
+	}
+	var refused redis.Error
+	if !errors.As(err, &refused) {
+		return true
+	}
+	for _, prefix := range []string{
+		"LOADING", "BUSY", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "NOREPLICAS",
+		"ERR max number of clients", "UNBLOCKED",
+	} {
+		if redis.HasErrorPrefix(err, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// unsent tells whether a command that failed with err surely never reached Redis.
+func unsent(err error) bool {
+	var refused redis.Error
+	var op *net.OpError
+	return errors.As(err, &refused) || errors.Is(err, redis.ErrPoolTimeout) || errors.As(err, &op) && op.Op == "dial"
+}

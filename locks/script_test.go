@@ -1,0 +1,377 @@
+package locks
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/locks/redistest"
+)
+
+// TestScriptsSentTwiceChangeNothing sends every script in every situation again and compares all keys.
+func TestScriptsSentTwiceChangeNothing(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		r := newRig(t, rdb)
+		if err := r.setTime(1_750_000_000_000_000); err != nil {
+			t.Fatal(err)
+		}
+		for _, step := range []struct {
+			script, reply, again string
+			args                 []any
+		}{
+			{"open", "open", "taken", []any{"s", 60_000, "{}"}},
+			{"renew", "ok", "ok", []any{"s", 60_000}},
+			{"card", "ok", "ok", []any{"s", `{"a":1}`}},
+			{"acquire", "granted", "granted", []any{"s", "s.1", "", 0, 1000, "xa", "xb"}},
+			{"acquire", "waiting", "waiting", []any{"s", "s.2", "", 0, 1000, "xb", "xc"}},
+			{"acquire", "waiting", "waiting", []any{"s", "s.3", "", 500, 0, "xa"}},
+			{"acquire", "busy", "busy", []any{"s", "s.4", "", -1, 1000, "xa"}},
+			{"acquire", "dead", "dead", []any{"nobody", "nobody.1", "", -1, 1000, "xz"}},
+			{"acquire", "busy", "busy", []any{"s", "s.3", "", -1, 0, "xa"}}, // a wait's last try
+			{"release", "released", "gone", []any{"s.1"}},                   // passes b to s.2
+			{"acquire", "granted", "granted", []any{"s", "s.2", "", 0, 1000, "xb", "xc"}},
+			{"acquire", "waiting", "waiting", []any{"s", "s.5", "", 0, 1000, "xb"}},
+			{"release", "cancelled", "gone", []any{"s.5"}},
+			{"release", "released", "gone", []any{"s.2", "s", "b", "c"}},
+			{"reap", "60000", "60000", nil},
+			{"close", "ended", "ended", []any{"s"}},
+			{"renew", "dead", "dead", []any{"s", 60_000}},
+			{"card", "dead", "dead", []any{"s", "{}"}},
+		} {
+			var dumps [2]*dump
+			for i, want := range []string{step.reply, step.again} {
+				if got := r.do(t, step.script, step.args...); got[0] != want {
+					t.Errorf("%s %v, sending %d: got %q, want %s", step.script, step.args, i+1, got, want)
+				}
+				var err error
+				if dumps[i], err = r.dump(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := dumps[1].differs(dumps[0]); err != nil {
+				t.Errorf("%s %v: sending it again changed %v", step.script, step.args, err)
+			}
+			if err := dumps[0].check(r.us/1000, true); err != nil {
+				t.Errorf("%s %v: %v", step.script, step.args, err)
+			}
+		}
+	})
+}
+
+func TestTokensGrowWhateverHappens(t *testing.T) {
+	t.Parallel()
+	for name, rdb := range map[string]func() redis.UniversalClient{
+		"redis":     func() redis.UniversalClient { return redistest.New(t, redistest.Options{}).Client(t) },
+		"miniredis": func() redis.UniversalClient { return redistest.Mini(t) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, rdb()) // its own server: it is flushed
+			var last int64
+			n := 0
+			grows := func(when string) {
+				t.Helper()
+				r.do(t, "open", "s", 60_000, "{}")
+				for range 3 {
+					n++
+					got := r.do(t, "acquire", "s", fmt.Sprint("s.", n), "", -1, 0, fmt.Sprint("x", n))
+					if got[0] != "granted" || parseInt(got[1]) <= last {
+						t.Errorf("%s: got %q after token %d", when, got, last)
+					}
+					last = parseInt(got[1])
+				}
+			}
+			grows("at first")
+			// The clock is set back: what is last is ahead of it.
+			last = time.Now().Add(time.Hour).UnixMicro()
+			if err := r.rdb.Set(r.ctx, r.keys[7], last, 0).Err(); err != nil {
+				t.Fatal(err)
+			}
+			grows("with the clock an hour back")
+			if want := time.Now().Add(time.Hour).UnixMicro(); last > want {
+				t.Errorf("got token %d, want at most %d", last, want)
+			}
+			last = time.Now().UnixMicro() // what was issued since is of no effect on another clock
+			if err := r.rdb.FlushAll(r.ctx).Err(); err != nil {
+				t.Fatal(err)
+			}
+			grows("after FLUSHALL")
+			if err := r.rdb.Set(r.ctx, r.keys[7], int64(1)<<53-10, 0).Err(); err != nil {
+				t.Fatal(err)
+			}
+			last = 0
+			grows("near 2^53")
+			if want := int64(1)<<53 - 10 + 3; last != want {
+				t.Errorf("got token %d, want %d: it lost digits", last, want)
+			}
+		})
+	}
+}
+
+// TestFastPathIsShort counts the commands inside the scripts when nothing is due and nobody waits.
+func TestFastPathIsShort(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.New(t, redistest.Options{}).Client(t)) // its own server: its statistics are reset
+	r.do(t, "open", "s", 60_000, "{}")
+	inside := func(script string, args ...any) int {
+		t.Helper()
+		r.do(t, "reap") // and load it
+		if _, err := r.run(script, "nobody"); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.rdb.ConfigResetStat(r.ctx).Err(); err != nil {
+			t.Fatal(err)
+		}
+		r.do(t, script, args...)
+		n := 0
+		for command, calls := range commandStats(t, r.rdb) {
+			if command != "evalsha" && command != "config|resetstat" && command != "info" {
+				n += calls
+			}
+		}
+		return n
+	}
+	items := []any{"s", "s.1", "", 0, 1000, "xa", "xb", "xc"}
+	if got := inside("acquire", items...); got >= 10 {
+		t.Errorf("acquire makes %d calls, want under 10", got)
+	}
+	if got := inside("release", "s.1", "s", "a", "b", "c"); got > 5 {
+		t.Errorf("release makes %d calls, want at most 5", got)
+	}
+	if got := r.do(t, "list", "-", "+", 10); len(got) != 1 {
+		t.Errorf("got %q after the release", got)
+	}
+}
+
+// commandStats returns how often each command was called.
+func commandStats(t testing.TB, rdb redis.UniversalClient) map[string]int {
+	t.Helper()
+	info, err := rdb.Info(t.Context(), "commandstats").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stats := make(map[string]int)
+	for _, m := range regexp.MustCompile(`cmdstat_([^:]+):calls=(\d+)`).FindAllStringSubmatch(info, -1) {
+		stats[m[1]], _ = strconv.Atoi(m[2])
+	}
+	return stats
+}
+
+// TestScriptsUseRedis62 keeps newer commands out.
+func TestScriptsUseRedis62(t *testing.T) {
+	t.Parallel()
+	known := strings.Fields(`
+		HDEL HEXISTS HGET HINCRBY HMGET HSET PUBLISH SET TIME ZADD ZCARD ZLEXCOUNT ZRANGE ZRANGEBYLEX ZRANGEBYSCORE ZREM
+		ZSCORE`)
+	files, err := scriptFiles.ReadDir("scripts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := make(map[string]bool)
+	for _, file := range files {
+		source := readScript(strings.TrimSuffix(file.Name(), ".lua"))
+		if strings.HasPrefix(source, "#!") {
+			t.Errorf("%s: #!lua is Redis 7.0", file.Name())
+		}
+		for _, m := range regexp.MustCompile(`\bcall\(('([A-Z]+)')?`).FindAllStringSubmatch(source, -1) {
+			used[m[2]] = true
+			if !slices.Contains(known, m[2]) {
+				t.Errorf("%s calls %q, which is not known to be in Redis 6.2", file.Name(), m[2])
+			}
+		}
+		if strings.Contains(source, "pcall") || strings.Contains(source, "redis.log") || strings.Contains(source, "cjson") {
+			t.Errorf("%s uses more of Redis' Lua than both servers have alike", file.Name())
+		}
+	}
+	for _, command := range known {
+		if !used[command] {
+			t.Errorf("%s is in the list and in no script", command)
+		}
+	}
+}
+
+// TestFullRedisKeepsLocks proves that with no memory left holds live on and can be given back.
+func TestFullRedisKeepsLocks(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.New(t, redistest.Options{}).Client(t))
+	r.do(t, "open", "s", 60_000, "{}")
+	for i := range 4 {
+		r.do(t, "acquire", "s", fmt.Sprint("s.", i), "", 0, 0, fmt.Sprint("x", i))
+	}
+	r.do(t, "acquire", "s", "s.9", "", 0, 0, "x3")
+	for setting, value := range map[string]string{"maxmemory": "1", "maxmemory-policy": "noeviction"} {
+		if err := r.rdb.ConfigSet(r.ctx, setting, value).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before, err := r.dump()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := r.run("acquire", "s", "s.5", "", 0, 0, "x5"); err == nil || passing(err) {
+		t.Errorf("got %q, %v for an acquire, want a refusal for good", texts(got), err)
+	}
+	after, err := r.dump()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := after.differs(before); err != nil {
+		t.Errorf("the refused acquire changed %v", err)
+	}
+	for _, step := range [][]any{
+		{"renew", "ok", "s", 60_000}, {"release", "released", "s.0"}, {"release", "released", "s.1", "s", "1"},
+		{"release", "released", "s.3"}, {"close", "ended", "s"},
+	} {
+		if got := r.do(t, step[0].(string), step[2:]...); got[0] != step[1] {
+			t.Errorf("%v: got %q", step, got)
+		}
+	}
+}
+
+// TestLargeSessionEndsInSteps ends a session of some hundred holds, by a close and by its lease, and finds everything
+// passed on.
+func TestLargeSessionEndsInSteps(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		for _, way := range []string{"close", "reap"} {
+			r := newRig(t, rdb)
+			if err := r.setTime(1_750_000_000_000_000); err != nil {
+				t.Fatal(err)
+			}
+			r.do(t, "open", "s", 1000, "{}")
+			r.do(t, "open", "heir", 60_000, "{}")
+			const n = 450
+			for i := range n {
+				r.do(t, "acquire", "s", fmt.Sprint("s.", i), "", 0, 1000, fmt.Sprint("xr", i))
+				if i%3 == 0 {
+					r.do(t, "acquire", "heir", fmt.Sprint("heir.", i), "", 0, 1000, fmt.Sprint("xr", i))
+				}
+			}
+			calls := 0
+			for done := false; !done; calls++ {
+				if calls > 20 {
+					t.Fatalf("%s: not ended after %d calls", way, calls)
+				}
+				if way == "close" {
+					done = r.do(t, "close", "s")[0] == "ended"
+					continue
+				}
+				if calls == 0 {
+					if err := r.setTime(r.us + 1_000_000); err != nil {
+						t.Fatal(err)
+					}
+				}
+				done = r.do(t, "reap")[0] != "0"
+			}
+			if calls < 3 {
+				t.Errorf("%s: %d holds ended in %d calls, want some hundred a call", way, n, calls)
+			}
+			d, err := r.dump()
+			if err == nil {
+				err = d.check(r.us/1000, true)
+			}
+			if err != nil {
+				t.Errorf("%s: %v", way, err)
+			}
+			if len(d.hold) != n/3 || len(d.wait) != 0 || len(d.exp) != 1 {
+				t.Errorf("%s: got %d holds, %d waits and %d entries on the wheel, want %d, 0, 1",
+					way, len(d.hold), len(d.wait), len(d.exp), n/3)
+			}
+		}
+	})
+}
+
+// TestLongQueueIsWalkedInSteps has the only wait that can be granted stand behind a hundred that cannot.
+func TestLongQueueIsWalkedInSteps(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		r := newRig(t, rdb)
+		r.do(t, "open", "s", 60_000, "{}")
+		r.do(t, "acquire", "s", "s.a", "", 0, 1000, "xa")
+		r.do(t, "acquire", "s", "s.b", "", 0, 1000, "xb")
+		for i := range 100 {
+			r.do(t, "acquire", "s", fmt.Sprint("s.", i), "", 0, 600_000, "xa", "xb")
+		}
+		r.do(t, "acquire", "s", "s.last", "", 0, 600_000, "xa")
+		if got := r.do(t, "release", "s.a"); got[1] != "1" {
+			t.Fatalf("got %q, want to hear of work that is left", got)
+		}
+		if r.do(t, "reap")[0] == "0" {
+			t.Error("a second call did not finish the queue")
+		}
+		d, err := r.dump()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.own["a"] != "xs.last" {
+			t.Errorf("a is occupied by %q, want xs.last", d.own["a"])
+		}
+		if err := d.check(time.Now().UnixMilli(), true); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestGrantsGoByAge frees a bundle that an older and a younger request can use, and the younger one's first resource
+// comes first.
+func TestGrantsGoByAge(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		r := newRig(t, rdb)
+		r.do(t, "open", "s", 60_000, "{}")
+		r.do(t, "acquire", "s", "s.1", "", 0, 60_000, "xa", "xb")
+		r.do(t, "acquire", "s", "s.old", "", 0, 60_000, "xb")
+		r.do(t, "acquire", "s", "s.young", "", 0, 60_000, "xa", "xb")
+		r.do(t, "release", "s.1")
+		d, err := r.dump()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.own["b"] != "xs.old" || d.own["a"] != "" {
+			t.Errorf("got %v, want b passed to the older request", d.own)
+		}
+	})
+}
+
+func TestLargestBundle(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		r := newRig(t, rdb)
+		r.do(t, "open", "s", 60_000, "{}")
+		items := func(id string, wait int) []any {
+			args := []any{"s", id, "", wait, 0}
+			for i := range maxBundle {
+				args = append(args, fmt.Sprintf("x%0*d", maxName, i))
+			}
+			return args
+		}
+		if got := r.do(t, "acquire", items("s.1", 0)...); got[0] != "granted" {
+			t.Fatalf("got %q", got[0])
+		}
+		for _, id := range []string{"s.2", "s.3"} {
+			if got := r.do(t, "acquire", items(id, 0)...); got[0] != "waiting" {
+				t.Fatalf("got %q for %s", got[0], id)
+			}
+		}
+		r.do(t, "release", "s.1")
+		d, err := r.dump()
+		if err == nil {
+			err = d.check(time.Now().UnixMilli(), true)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(d.own) != maxBundle || d.hold["s.2"] == "" {
+			t.Errorf("got %d resources occupied, want all by s.2", len(d.own))
+		}
+		if got := r.do(t, "close", "s"); got[0] != "ended" {
+			t.Errorf("got %q", got)
+		}
+	})
+}

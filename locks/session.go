@@ -1,0 +1,545 @@
+package locks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// session is one lease, with a table of all that may stand in Redis on it. Requests enter the table before they are
+// sent and leave it when they surely have nothing any more, so that whatever Redis lists beyond it belongs to nobody.
+type session struct {
+	id     SessionID
+	client *Client
+	dog    *watchdog
+	card   []byte        // the card it was opened with
+	dead   chan struct{} // closed by end
+	wake   chan struct{} // buffer 1: there is something to audit
+
+	mu       sync.Mutex // guards what follows, and the fields of its requests that say so
+	requests map[HoldID]*Request
+	drawn    uint64 // the number of the last request
+	cause    error  // why no work may begin on it any more; nil while it lives
+	tally    tally
+	heard    uint64               // the highest revision of a grant that was heard of
+	told     uint64               // the highest revision that a renewal told
+	compare  bool                 // the table and Redis have to be compared
+	suspects map[HoldID]time.Time // requests that are over, of which a late copy may still be applied; when it ended
+}
+
+// tally counts what a renewal's count of holds and waits is compared with.
+type tally struct {
+	begun   uint64 // requests that ever entered the table
+	eased   uint64 // requests that stopped being certain
+	table   int    // requests in the table: at most so many stand in Redis
+	certain int    // of these, those that surely do: waiting or held
+}
+
+// suspectFor is how long a request is suspected of a late copy. It is about what a system's network goes on trying to
+// deliver bytes of a connection that was given up; what comes still later shows in the count of some renewal.
+const suspectFor = 2 * time.Minute
+
+func newSession(c *Client, id SessionID) *session {
+	s := &session{
+		id: id, client: c, dead: make(chan struct{}), wake: make(chan struct{}, 1),
+		requests: make(map[HoldID]*Request), suspects: make(map[HoldID]time.Time),
+	}
+	s.dog = &watchdog{lease: c.lease, clock: c.clock, renew: s.renew, cut: s.cut, end: s.end}
+	return s
+}
+
+// begin enters a new request, or says why none may begin.
+func (s *session) begin(names []string) (*Request, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cause != nil {
+		return nil, s.cause
+	}
+	s.drawn++
+	r := &Request{
+		id: HoldID(string(s.id) + "." + strconv.FormatUint(s.drawn, 10)), session: s, names: names,
+		grant: make(chan grant, 1), recheck: make(chan struct{}, 1),
+	}
+	s.requests[r.id] = r
+	s.tally.begun++
+	s.tally.table++
+	return r, nil
+}
+
+// become moves a request to another state. The caller holds mu.
+func (s *session) become(r *Request, state requestState) {
+	was, is := r.state == waiting || r.state == held, state == waiting || state == held
+	switch {
+	case is && !was:
+		s.tally.certain++
+	case was && !is:
+		s.tally.certain--
+		s.tally.eased++
+	}
+	if r.state == waiting {
+		s.client.reaper.waits(-1)
+	}
+	if state == waiting {
+		s.client.reaper.waits(1)
+	}
+	if state == over && r.state != over {
+		delete(s.requests, r.id)
+		s.tally.table--
+		if r.doubt {
+			s.suspects[r.id] = time.Now()
+		}
+	}
+	r.state = state
+}
+
+func (s *session) forget(r *Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.become(r, over)
+}
+
+// admit gives a granted request its hold. The error is the cause when the hold is lost already.
+func (s *session) admit(parent context.Context, r *Request, g grant, names []string) (*Hold, error) {
+	trusted := s.dog.trusted()
+	h := newHold(parent, r, g.token, g.since)
+	s.mu.Lock()
+	r.names = names
+	r.hold = h
+	s.become(r, held)
+	switch {
+	case s.cause != nil:
+		h.lost = s.cause
+	case !trusted:
+		h.lost = fmt.Errorf("%w: the lease may have run out", ErrLost)
+	}
+	lost := h.lost
+	s.mu.Unlock()
+	if lost != nil {
+		h.cancel(lost)
+	}
+	return h, lost
+}
+
+// cut stops all work on the session: it is about to lose its holds, or has lost them.
+func (s *session) cut(cause error) {
+	s.client.retire(s) // first: who finds no work may begin on it then looks for the next session
+	s.mu.Lock()
+	if s.cause != nil {
+		s.mu.Unlock()
+		return
+	}
+	s.cause = cause
+	var holds []*Hold
+	for _, r := range s.requests {
+		if r.state == held && r.hold != nil && r.hold.lost == nil {
+			r.hold.lost = cause
+			holds = append(holds, r.hold)
+		}
+	}
+	s.mu.Unlock()
+	for _, h := range holds {
+		h.cancel(cause)
+	}
+	if errors.Is(cause, ErrClosed) {
+		return
+	}
+	s.client.log.Warn("lock session cut off", slog.String("session", string(s.id)), slog.Int("holds", len(holds)),
+		slog.Any("error", cause))
+}
+
+// end is the last moment of the session here: from now on others may hold what it held.
+func (s *session) end(cause error) {
+	s.cut(cause)
+	close(s.dead)
+}
+
+func (s *session) why() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cause
+}
+
+func (s *session) killBy(h *Hold) time.Duration {
+	s.mu.Lock()
+	stands := h.request.state == held && h.lost == nil
+	s.mu.Unlock()
+	if !stands {
+		return 0
+	}
+	return s.dog.killBy()
+}
+
+// renew is the watchdog's command.
+func (s *session) renew(ctx context.Context) error {
+	s.mu.Lock()
+	before := s.tally
+	s.mu.Unlock()
+	c := s.client
+	r, err := runScript(ctx, c.beat, renewScript, c.space.keys, string(s.id), c.lease.Milliseconds())
+	if err != nil {
+		return err
+	}
+	switch r.text(0) {
+	case "dead":
+		return errEnded
+	case "ok":
+	default:
+		return errReply("renew", r)
+	}
+	s.check(before, uint64(r.number(2)), int(r.number(3)))
+	c.reaper.due(milliseconds(r.number(4)))
+	return nil
+}
+
+// check compares what a renewal told with the table. Commands were on their way while it was, so the count lies
+// between what was certain all the time and what was in the table at any time.
+func (s *session) check(before tally, revision uint64, count int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	atLeast := before.certain - int(s.tally.eased-before.eased)
+	atMost := before.table + int(s.tally.begun-before.begun)
+	if count < atLeast || count > atMost {
+		s.compare = true
+	}
+	s.told = max(s.told, revision)
+	if s.compare || s.told > s.heard || len(s.suspects) > 0 {
+		s.rouse()
+	}
+}
+
+// rouse wakes the audit.
+func (s *session) rouse() {
+	select {
+	case s.wake <- struct{}{}:
+	default: // it will look at everything anyway
+	}
+}
+
+// recompare has the table compared with Redis: messages may have been lost.
+func (s *session) recompare() {
+	s.mu.Lock()
+	s.compare = true
+	s.mu.Unlock()
+	s.rouse()
+}
+
+// granted takes the news that a request was granted.
+func (s *session) granted(id HoldID, g grant, revision uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if revision > s.heard+1 {
+		s.compare = true // those in between got lost
+		s.rouse()
+	}
+	s.heard = max(s.heard, revision)
+	if r := s.requests[id]; r != nil {
+		s.take(r, g)
+		return
+	}
+	s.suspects[id] = time.Now() // it was given up; its cancellation may have come too early
+	s.rouse()
+}
+
+// take hands a grant to the request that waits for it. The caller holds mu.
+func (s *session) take(r *Request, g grant) {
+	if r.state == open || r.state == waiting {
+		s.become(r, held)
+		r.grant <- g // has room: only the first grant of a request gets here
+	}
+}
+
+// release gives a hold back, for [Hold.Release].
+func (s *session) release(ctx context.Context, h *Hold) error {
+	r := h.request
+	s.mu.Lock()
+	switch {
+	case r.state == over && h.lost == nil:
+		s.mu.Unlock()
+		return nil // another script has freed it
+	case h.lost != nil:
+		lost := h.lost
+		s.mu.Unlock()
+		return h.ended(lost)
+	}
+	s.become(r, ending)
+	s.mu.Unlock()
+	h.cancel(errReleased)
+
+	args := make([]any, 0, 2+len(r.names))
+	args = append(args, string(r.id), string(s.id))
+	for _, name := range r.names {
+		args = append(args, name)
+	}
+	answer, resent, err := s.sendRelease(ctx, args)
+	switch {
+	case err != nil:
+		return h.ended(err)
+	case answer == "gone" && !resent:
+		s.forget(r)
+		return h.ended(fmt.Errorf("%w: redis did not have the hold any more", ErrLost))
+	}
+	s.forget(r)
+	return nil
+}
+
+// released forgets a hold that another script has freed.
+func (s *session) released(h *Hold) {
+	s.mu.Lock()
+	if h.lost == nil {
+		s.become(h.request, over)
+	}
+	s.mu.Unlock()
+	h.cancel(errReleased)
+}
+
+// drop gives a request up: whatever it has or will get is released in the background.
+func (s *session) drop(ctx context.Context, r *Request) {
+	s.mu.Lock()
+	if r.state == ending || r.state == over {
+		s.mu.Unlock()
+		return
+	}
+	s.become(r, ending)
+	asking := r.asking
+	s.mu.Unlock()
+	if asking {
+		return // who asks cancels, behind the answer: then nothing can overtake
+	}
+	// It outlives the caller's context, which has ended; every command in it has its time, and the session bounds it.
+	s.client.spawn(func() { s.cancel(context.WithoutCancel(ctx), r) })
+}
+
+// cancel releases or cancels what a request has.
+func (s *session) cancel(ctx context.Context, r *Request) {
+	if _, _, err := s.sendRelease(ctx, []any{string(r.id)}); err != nil {
+		s.client.log.Debug("cancelling a lock request", slog.String("request", string(r.id)), slog.Any("error", err))
+	}
+	s.forget(r)
+}
+
+// sendRelease sends a release until it is answered or the session is dead. resent tells that an earlier copy got no
+// answer and may have been the one that was applied.
+func (s *session) sendRelease(ctx context.Context, args []any) (answer string, resent bool, err error) {
+	var pause backoff
+	for {
+		r, err := s.client.call(ctx, releaseScript, args...)
+		if err == nil {
+			if r.number(1) == 1 {
+				s.client.reaper.now()
+			}
+			return r.text(0), resent, nil
+		}
+		if !passing(err) {
+			return "", resent, err
+		}
+		resent = resent || !unsent(err)
+		if !pause.wait(s.dead) {
+			return "", resent, s.why()
+		}
+	}
+}
+
+// answer is what an acquire ended with.
+type answer struct {
+	reply reply
+	err   error
+}
+
+// ask sends an acquire until it is answered, given up or the session is dead. It runs in a goroutine of its own, since
+// a command in flight cannot be interrupted and the caller's context may end meanwhile.
+func (s *session) ask(ctx context.Context, r *Request, args []any) answer {
+	var pause backoff
+	for {
+		reply, err := s.client.call(ctx, acquireScript, args...)
+		s.mu.Lock()
+		if err != nil && !unsent(err) {
+			r.doubt = true
+		}
+		if err == nil && reply.text(0) == "waiting" && r.state == open {
+			s.become(r, waiting)
+		}
+		state := r.state
+		final := err == nil || !passing(err) || state == ending || state == over
+		if final {
+			r.asking = false
+		}
+		if state == over && r.doubt {
+			s.suspects[r.id] = time.Now()
+		}
+		s.mu.Unlock()
+		switch {
+		case state == ending:
+			s.cancel(ctx, r)
+			return answer{err: s.why()}
+		case state == over && err == nil:
+			s.cancel(ctx, r) // it may have been applied after the release of what a message said was granted
+			return answer{err: s.why()}
+		case final:
+			return answer{reply, err}
+		}
+		if !pause.wait(s.dead) {
+			s.mu.Lock()
+			r.asking = false
+			s.mu.Unlock()
+			return answer{err: s.why()}
+		}
+	}
+}
+
+// audit looks after the doubtful until the session ends: requests that may have been applied late, and differences
+// between the table and Redis.
+func (s *session) audit(ctx context.Context) {
+	var pause backoff
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.dead:
+			return
+		case <-s.wake:
+		}
+		if err := s.auditOnce(ctx); err != nil {
+			s.client.log.Debug("comparing lock session", slog.String("session", string(s.id)), slog.Any("error", err))
+			s.rouse()
+			if !pause.wait(s.dead) {
+				return
+			}
+			continue
+		}
+		pause = backoff{}
+	}
+}
+
+// settleTime is how long the message of a grant may be under way when a renewal already counts it.
+const settleTime = 50 * time.Millisecond
+
+func (s *session) auditOnce(ctx context.Context) error {
+	s.mu.Lock()
+	behind := !s.compare && s.told > s.heard
+	s.mu.Unlock()
+	if behind {
+		sleep(settleTime, s.dead)
+	}
+	s.mu.Lock()
+	compare := s.compare || s.told > s.heard
+	told := s.told
+	s.compare = false
+	var suspects []HoldID
+	for id, since := range s.suspects {
+		suspects = append(suspects, id)
+		if time.Since(since) > suspectFor {
+			delete(s.suspects, id)
+		}
+	}
+	s.mu.Unlock()
+	if compare {
+		strays, err := s.compareTable(ctx, told)
+		if err != nil {
+			s.mu.Lock()
+			s.compare = true
+			s.mu.Unlock()
+			return err
+		}
+		suspects = append(suspects, strays...)
+	}
+	for _, id := range suspects {
+		r, err := s.client.call(ctx, releaseScript, string(id))
+		if err != nil {
+			s.recompare()
+			return err
+		}
+		if r.text(0) != "gone" {
+			s.client.log.Warn("released a lock that nobody here asked for any more", slog.String("hold", string(id)))
+		}
+	}
+	return nil
+}
+
+// compareTable reads what Redis has for the session. It delivers grants whose message was lost, ends holds that are
+// gone, has waits that are gone asked again, and returns what nobody here knows.
+func (s *session) compareTable(ctx context.Context, told uint64) (strays []HoldID, err error) {
+	before := make(map[HoldID]requestState)
+	s.mu.Lock()
+	for id, r := range s.requests {
+		if r.state == held || r.state == waiting {
+			before[id] = r.state
+		}
+	}
+	s.mu.Unlock()
+	listing, err := s.client.readSession(ctx, s.id)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	for _, h := range listing.Holds {
+		delete(before, h.ID)
+		if r := s.requests[h.ID]; r != nil {
+			s.take(r, grant{h.Token, h.Since})
+		} else {
+			strays = append(strays, h.ID)
+		}
+	}
+	for _, w := range listing.Waits {
+		delete(before, w.Request)
+		if s.requests[w.Request] == nil {
+			strays = append(strays, w.Request)
+		}
+	}
+	cause := fmt.Errorf("%w: redis no longer has the hold", ErrLost)
+	var lost []*Hold
+	for id, state := range before { // what was there before the read and is not in it
+		r := s.requests[id]
+		switch {
+		case r == nil || r.state != state:
+		case state == waiting:
+			s.become(r, open)
+			select {
+			case r.recheck <- struct{}{}:
+			default:
+			}
+		case r.hold != nil && r.hold.lost == nil:
+			r.hold.lost = cause
+			lost = append(lost, r.hold)
+			s.become(r, over)
+		}
+	}
+	s.heard = max(s.heard, told)
+	s.mu.Unlock()
+	for _, h := range lost {
+		h.cancel(cause)
+		s.client.log.Warn("lock is gone from redis", slog.String("hold", string(h.request.id)),
+			slog.Any("locks", h.request.names))
+	}
+	return slices.Compact(slices.Sorted(slices.Values(strays))), nil
+}
+
+// backoff is a growing pause between two sendings of a command.
+type backoff struct{ last time.Duration }
+
+const (
+	firstPause = 20 * time.Millisecond
+	maxPause   = 500 * time.Millisecond
+)
+
+// wait pauses, and returns false when dead is closed.
+func (b *backoff) wait(dead <-chan struct{}) bool {
+	b.last = min(max(2*b.last, firstPause), maxPause)
+	return sleep(b.last, dead)
+}
+
+// sleep returns false when done is closed before the time is over.
+func sleep(d time.Duration, done <-chan struct{}) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return false
+	case <-timer.C:
+		return true
+	}
+}

@@ -1,0 +1,268 @@
+package locks
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+var namespacePattern = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+
+func checkNamespace(namespace string) error {
+	if !namespacePattern.MatchString(namespace) {
+		return fmt.Errorf("%w: namespace %q: use 1 to 64 letters, digits, - and _", ErrInvalid, namespace)
+	}
+	return nil
+}
+
+// A Space is one lock space, seen without a session: [Space.Read] tells who holds and who waits, [Space.Sessions] who
+// lives. Packages whose own scripts grant and free in the space take [Space.Keys] and [Source] for them. Reading
+// changes nothing and creates nothing.
+type Space struct {
+	rdb  redis.UniversalClient
+	keys []string
+}
+
+// NewSpace returns the space of a namespace: 1 to 64 letters, digits, - and _. It sends through rdb, which stays the
+// caller's. It dials nothing.
+func NewSpace(rdb redis.UniversalClient, namespace string) (*Space, error) {
+	if err := checkNamespace(namespace); err != nil {
+		return nil, err
+	}
+	return &Space{rdb, spaceKeys(namespace)}, nil
+}
+
+// spaceKeys returns the keys in the order of KEYS. The namespace is the hash tag: a space lives in one slot.
+func spaceKeys(namespace string) []string {
+	keys := []string{"exp", "own", "hold", "wait", "q", "idx", "meta", "seq"}
+	for i, key := range keys {
+		keys[i] = "{" + namespace + "}:" + key
+	}
+	return keys
+}
+
+// channel returns the one channel that a session listens to.
+func channel(namespace string, session SessionID) string {
+	return "{" + namespace + "}:to:" + string(session)
+}
+
+// Keys returns the keys of the space in the order in which [Source] expects them at the front of KEYS. The caller may
+// append to the slice.
+func (s *Space) Keys() []string { return slices.Clip(slices.Clone(s.keys)) }
+
+// HoldRecord is a granted bundle.
+type HoldRecord struct {
+	ID        HoldID
+	Session   SessionID
+	Token     Token
+	Since     time.Time       // of the grant, by the server's clock
+	Info      json.RawMessage // what its holder told about it; nil when nothing
+	Names     []string        // sorted
+	LeaseLeft time.Duration   // until its session ends unless it is renewed; 0 when it has ended and nobody noticed yet
+}
+
+// WaitState says where a wait stands.
+type WaitState string
+
+const (
+	Waiting WaitState = "waiting" // in the queues of its resources
+	Offered WaitState = "offered" // its bundle is reserved for it for a moment; only a run's wait is offered something
+	Lapsed  WaitState = "lapsed"  // an offer was not taken in time: others may pass, the ticket stays
+)
+
+// WaitRecord is a queued request for a bundle.
+type WaitRecord struct {
+	Request HoldID
+	Session SessionID // "" for a wait that belongs to the space: that of a run, which waits without a worker
+	Since   time.Time // when it was queued, by the server's clock
+	Ticket  uint64    // its place: lower ones came earlier
+	State   WaitState
+	Names   []string // sorted
+	Info    json.RawMessage
+}
+
+// SessionRecord is one session.
+type SessionRecord struct {
+	ID        SessionID
+	Card      json.RawMessage // what it tells about itself
+	LeaseLeft time.Duration   // 0 when it has ended and nobody noticed yet
+}
+
+// Listing is what stands in a space, or for some sessions in it. It is read in pages of 1,000, each of one moment: a
+// bundle that is granted while they are read may be listed as a wait and as a hold.
+type Listing struct {
+	At    time.Time // when the first page was read, by the server's clock
+	Holds []HoldRecord
+	Waits []WaitRecord // in the order of their tickets
+}
+
+const pageSize = 1000
+
+// Read lists the holds and waits of the given sessions, or all of the space when none is given.
+func (s *Space) Read(ctx context.Context, sessions ...SessionID) (*Listing, error) {
+	listing := new(Listing)
+	ranges := [][2]string{{"-", "+"}}
+	if len(sessions) > 0 {
+		ranges = ranges[:0]
+		for _, id := range sessions {
+			ranges = append(ranges, [2]string{"[" + string(id) + "\x00", "(" + string(id) + "\x01"})
+		}
+	}
+	for _, r := range ranges {
+		if err := s.readRange(ctx, r[0], r[1], listing); err != nil {
+			return nil, fmt.Errorf("read lock space: %w", err)
+		}
+	}
+	slices.SortFunc(listing.Waits, func(a, b WaitRecord) int { return int(int64(a.Ticket) - int64(b.Ticket)) })
+	return listing, nil
+}
+
+// Holds lists the holds of the given sessions, or all when none is given, and the server's time.
+func (s *Space) Holds(ctx context.Context, sessions ...SessionID) ([]HoldRecord, time.Time, error) {
+	listing, err := s.Read(ctx, sessions...)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	return listing.Holds, listing.At, nil
+}
+
+// Waits lists the waits of the given sessions in the order of their tickets, or all when none is given, and the
+// server's time. The waits of runs are the session "@"'s.
+func (s *Space) Waits(ctx context.Context, sessions ...SessionID) ([]WaitRecord, time.Time, error) {
+	listing, err := s.Read(ctx, sessions...)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	return listing.Waits, listing.At, nil
+}
+
+func (s *Space) readRange(ctx context.Context, from, to string, listing *Listing) error {
+	for {
+		r, err := runScript(ctx, s.rdb, listScript, s.keys, from, to, pageSize)
+		if err != nil {
+			return err
+		}
+		if listing.At.IsZero() {
+			listing.At = serverTime(r.number(0))
+		}
+		last := ""
+		for i := 1; i+2 < len(r); i += 3 {
+			last = r.text(i)
+			listing.add(last, r.text(i+1), milliseconds(r.number(i+2)))
+		}
+		if (len(r)-1)/3 < pageSize {
+			return nil
+		}
+		from = "(" + last
+	}
+}
+
+// add takes one entry of the index: session \0 kind \0 id, its record, and what is left of the session's lease.
+func (l *Listing) add(member, record string, left time.Duration) {
+	entry := strings.SplitN(member, "\x00", 3)
+	if len(entry) != 3 || record == "" {
+		return
+	}
+	fields := strings.Split(record, "\x1f")
+	switch {
+	case entry[1] == "h" && len(fields) > 4:
+		token, _ := ParseToken(fields[1])
+		l.Holds = append(l.Holds, HoldRecord{
+			ID: HoldID(entry[2]), Session: SessionID(fields[0]), Token: token, Since: serverTime(parseInt(fields[2])),
+			Info: rawInfo(fields[3]), Names: itemNames(fields[4:]), LeaseLeft: left,
+		})
+	case entry[1] == "w" && len(fields) > 6:
+		session := SessionID(fields[0])
+		if session == "@" {
+			session = ""
+		}
+		state := map[string]WaitState{"w": Waiting, "o": Offered, "l": Lapsed}[fields[3]]
+		l.Waits = append(l.Waits, WaitRecord{
+			Request: HoldID(entry[2]), Session: session, Ticket: uint64(parseInt(fields[1])), State: state,
+			Since: serverTime(parseInt(fields[2])), Info: rawInfo(fields[5]), Names: itemNames(fields[6:]),
+		})
+	}
+}
+
+// Sessions lists every session and the server's time.
+func (s *Space) Sessions(ctx context.Context) ([]SessionRecord, time.Time, error) {
+	r, err := runScript(ctx, s.rdb, sessionsScript, s.keys)
+	if err != nil {
+		return nil, time.Time{}, fmt.Errorf("read lock space: %w", err)
+	}
+	var records []SessionRecord
+	for i := 1; i+2 < len(r); i += 3 {
+		left := max(0, milliseconds(r.number(i+2)))
+		records = append(records, SessionRecord{SessionID(r.text(i)), rawInfo(r.text(i + 1)), left})
+	}
+	return records, serverTime(r.number(0)), nil
+}
+
+// BlockedBy tells for each wait what keeps it waiting: for each of its resources the hold on it, or the wait that it is
+// reserved for, and the wait right in front in its queue. A wait whose offer lapsed stands in no queue.
+func BlockedBy(holds []HoldRecord, waits []WaitRecord) map[HoldID][]HoldID {
+	owner := make(map[string]HoldID)
+	for _, h := range holds {
+		for _, name := range h.Names {
+			owner[name] = h.ID
+		}
+	}
+	for _, w := range waits {
+		if w.State == Offered {
+			for _, name := range w.Names {
+				owner[name] = w.Request
+			}
+		}
+	}
+	queue := make([]WaitRecord, 0, len(waits))
+	for _, w := range waits {
+		if w.State == Waiting {
+			queue = append(queue, w)
+		}
+	}
+	slices.SortFunc(queue, func(a, b WaitRecord) int { return int(int64(a.Ticket) - int64(b.Ticket)) })
+	blocked := make(map[HoldID][]HoldID, len(queue))
+	front := make(map[string]HoldID) // the last wait seen in each queue
+	for _, w := range queue {
+		var by []HoldID
+		add := func(id HoldID) {
+			if id != "" && !slices.Contains(by, id) {
+				by = append(by, id)
+			}
+		}
+		for _, name := range w.Names {
+			add(owner[name])
+			add(front[name])
+			front[name] = w.Request
+		}
+		blocked[w.Request] = by
+	}
+	return blocked
+}
+
+func serverTime(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
+
+func milliseconds(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+
+func parseInt(text string) int64 { return reply{text}.number(0) }
+
+func rawInfo(text string) json.RawMessage {
+	if text == "" {
+		return nil
+	}
+	return json.RawMessage(text)
+}
+
+func itemNames(items []string) []string {
+	names := make([]string, len(items))
+	for i, item := range items {
+		names[i] = item[min(1, len(item)):]
+	}
+	return names
+}

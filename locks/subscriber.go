@@ -1,0 +1,89 @@
+package locks
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// subscriber reads a session's channel. It never blocks on anything but the network.
+type subscriber struct {
+	session *session
+	channel string
+	sub     *redis.PubSub
+	quiet   time.Duration // without a message for so long it asks whether the connection lives
+}
+
+// subscribe listens to the session's channel. It returns once Redis has confirmed that, so that no grant is published
+// to nobody.
+func (c *Client) subscribe(ctx context.Context, s *session) (*subscriber, error) {
+	l := &subscriber{session: s, channel: channel(c.namespace, s.id), quiet: c.lease / renewalsPerLease}
+	l.sub = c.rdb.Subscribe(ctx, l.channel)
+	if _, err := l.sub.ReceiveTimeout(ctx, c.try); err != nil {
+		_ = l.sub.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// run reads until ctx ends or the session is dead. go-redis connects and subscribes again after errors; what was
+// published meanwhile is lost, hence each confirmed subscription has the session compared with Redis.
+func (l *subscriber) run(ctx context.Context) {
+	defer func() { _ = l.sub.Close() }()
+	var pause backoff
+	asked := false // whether the connection lives
+	for {
+		// A read is not interrupted by its context, only by closing the connection.
+		sub := l.sub
+		unhook := context.AfterFunc(ctx, func() { _ = sub.Close() })
+		message, err := sub.ReceiveTimeout(ctx, l.quiet)
+		unhook()
+		if ctx.Err() != nil {
+			return
+		}
+		switch {
+		case err == nil:
+			asked, pause = false, backoff{}
+			l.hear(message)
+		case errors.Is(err, os.ErrDeadlineExceeded) && !asked:
+			asked = true
+			_ = sub.Ping(ctx) // an error shows in the next read
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			asked = false
+			_ = sub.Close()
+			l.sub = l.session.client.rdb.Subscribe(ctx, l.channel)
+		default:
+			l.session.client.log.Debug("lock channel", slog.String("session", string(l.session.id)), slog.Any("error", err))
+			if !pause.wait(ctx.Done()) {
+				return
+			}
+		}
+	}
+}
+
+func (l *subscriber) hear(message any) {
+	switch m := message.(type) {
+	case *redis.Subscription:
+		l.session.recompare()
+	case *redis.Message:
+		fields := strings.Split(m.Payload, "\x1f")
+		switch {
+		case fields[0] == "g" && len(fields) == 5:
+			revision, err := strconv.ParseUint(fields[1], 10, 64)
+			token, err2 := ParseToken(fields[3])
+			if err != nil || err2 != nil {
+				return
+			}
+			since := serverTime(parseInt(fields[4]))
+			l.session.granted(HoldID(fields[2]), grant{token, since}, revision)
+		case fields[0] == "o" && l.session.client.onOffer != nil:
+			l.session.client.onOffer()
+		}
+	}
+}

@@ -1,0 +1,194 @@
+package locks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// What a lease is divided into. All of it is counted from before the last successful renewal was sent:
+//
+//	0          lease/3                        trust-cutoff   trust-cutoff/3   trust    lease
+//	|- renewed -|- tried again, many times ------|- work ends ----|- killed ----|- dead -|- Redis passes it on
+//
+// trust is the lease less a margin. In the margin go 0.1 % by which clock rates may differ, and the pace at which
+// passed time is looked at.
+const (
+	renewalsPerLease = 3
+	lookEvery        = 100 * time.Millisecond // how often the cut-off is looked for; a part of the margin
+	maxCutoff        = 3 * time.Second
+)
+
+func trustOf(lease time.Duration) time.Duration { return lease - lease/1000 - lookEvery }
+
+// cutoffOf returns how long before the end of trust work is told to end: what a handler has to react.
+func cutoffOf(lease time.Duration) time.Duration { return min(maxCutoff, lease/5) }
+
+// tryOf returns how long one command of the watchdog may take before it is given up and sent again.
+func tryOf(lease time.Duration) time.Duration { return lease / 6 }
+
+// errEnded says that Redis does not know the session any more.
+var errEnded = errors.New("redis no longer knows the session")
+
+// A watchdog keeps one session alive, and ends the work that stands on it when it cannot. Two goroutines do that: one
+// renews, and may hang in the network for as long as it likes; the other one looks at the clocks, does no I/O, and cuts
+// off. Only a renewal that was answered moves the deadline, and it is counted from before that renewal was sent.
+//
+// States: alive -> cut -> ended; it never goes back. Once cut it renews no more, since what has stopped working must
+// not keep its locks: they pass on when the lease ends.
+type watchdog struct {
+	lease time.Duration
+	clock clock
+	// renew sends one renewal and returns nil once it is applied, errEnded when the session is gone, and any other
+	// error when it is not known.
+	renew func(ctx context.Context) error
+	cut   func(cause error) // called once, before end: stop all work, it may be about to lose its locks
+	end   func(cause error) // called once: from now on others may hold what this session held
+
+	mu    sync.Mutex
+	from  instant // read before the last renewal that was answered was sent; guarded by mu
+	state watchdogState
+	last  error // of the last renewal, nil when it was answered; guarded by mu
+}
+
+type watchdogState int
+
+const (
+	alive watchdogState = iota
+	cutOff
+	ended
+)
+
+// run returns when the session has ended here, or ctx. from is the instant before the session was opened.
+func (w *watchdog) run(ctx context.Context) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() { defer stop(); w.look(ctx) })
+	w.keep(ctx)
+	<-ctx.Done() // look ends it
+}
+
+// keep renews until the session is cut off, or ctx ends.
+func (w *watchdog) keep(ctx context.Context) {
+	pause := w.lease / renewalsPerLease
+	for {
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		left := w.left() - cutoffOf(w.lease)
+		if left <= 0 {
+			return
+		}
+		sent := w.clock.read()
+		try, cancel := context.WithTimeout(ctx, min(left, tryOf(w.lease)))
+		err := w.renew(try)
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		switch {
+		case err == nil:
+			w.renewed(sent)
+			pause = max(0, w.lease/renewalsPerLease-w.clock.since(sent))
+		case errors.Is(err, errEnded):
+			w.lose(ended, err)
+			return
+		default:
+			w.note(err)
+			pause = max(10*time.Millisecond, w.lease/300) // what it adds to an outage has to be small beside the lease
+		}
+	}
+}
+
+// look cuts off when the time has come, whatever the renewal is doing.
+func (w *watchdog) look(ctx context.Context) {
+	ticker := time.NewTicker(lookEvery)
+	defer ticker.Stop()
+	for {
+		switch left := w.left(); {
+		case left <= 0:
+			w.lose(ended, nil)
+		case left <= cutoffOf(w.lease):
+			w.lose(cutOff, nil)
+		}
+		if w.now() == ended {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// left returns for how long the session may be trusted.
+func (w *watchdog) left() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return trustOf(w.lease) - w.clock.since(w.from)
+}
+
+// trusted tells whether new work may begin: it looks at the clocks itself, because a process that was stopped may come
+// here before look does.
+func (w *watchdog) trusted() bool { return w.now() == alive && w.left() > cutoffOf(w.lease) }
+
+// killBy returns the reading of the boot clock by which no process under the session may live any more.
+func (w *watchdog) killBy() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.from.boot + trustOf(w.lease) - cutoffOf(w.lease)/3
+}
+
+func (w *watchdog) now() watchdogState {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.state
+}
+
+func (w *watchdog) note(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.last = err
+}
+
+func (w *watchdog) renewed(sent instant) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.state == alive {
+		w.from, w.last = sent, nil
+	}
+}
+
+// lose moves on to a later state and calls what belongs to it.
+func (w *watchdog) lose(to watchdogState, why error) {
+	w.mu.Lock()
+	from := w.state
+	if to <= from {
+		w.mu.Unlock()
+		return
+	}
+	w.state = to
+	if why == nil {
+		why = fmt.Errorf("not renewed for %s", w.clock.since(w.from).Round(time.Millisecond))
+		if w.last != nil {
+			why = fmt.Errorf("%w: %w", why, w.last)
+		}
+	}
+	w.mu.Unlock()
+	cause := fmt.Errorf("%w: %w", ErrLost, why)
+	if from < cutOff {
+		w.cut(cause)
+	}
+	if to == ended {
+		w.end(cause)
+	}
+}

@@ -1,0 +1,260 @@
+package locks
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A bubble is a watchdog in fake time, over a network that a test breaks.
+type bubble struct {
+	*watchdog
+	start time.Time
+	boot  func() time.Duration
+
+	mu       sync.Mutex
+	outage   error         // of every renewal
+	hang     bool          // renewals get no answer until their context ends
+	latency  time.Duration // of every renewal
+	sent     []time.Duration
+	cutAt    time.Duration
+	endAt    time.Duration
+	cutCause error
+	endCause error
+}
+
+func newBubble(lease time.Duration) *bubble {
+	b := &bubble{start: time.Now(), cutAt: -1, endAt: -1}
+	b.boot = b.elapsed // in a bubble the real boot clock goes on counting real time
+	b.watchdog = &watchdog{
+		lease: lease,
+		clock: clock{time.Now, func() time.Duration { return b.boot() }},
+		renew: b.answer,
+		cut:   func(cause error) { b.cutAt, b.cutCause = b.elapsed(), cause },
+		end:   func(cause error) { b.endAt, b.endCause = b.elapsed(), cause },
+	}
+	b.from = b.clock.read()
+	return b
+}
+
+func (b *bubble) elapsed() time.Duration { return time.Since(b.start) }
+
+func (b *bubble) answer(ctx context.Context) error {
+	b.mu.Lock()
+	outage, hang, latency := b.outage, b.hang, b.latency
+	b.sent = append(b.sent, b.elapsed())
+	b.mu.Unlock()
+	if hang {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	time.Sleep(latency)
+	return outage
+}
+
+func (b *bubble) set(outage error, hang bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.outage, b.hang = outage, hang
+}
+
+// during runs the watchdog while f runs, and stops it then.
+func (b *bubble) during(t *testing.T, f func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { b.run(ctx) })
+	f()
+	synctest.Wait()
+	cancel()
+	running.Wait()
+}
+
+func TestRenewsThreeTimesPerLease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBubble(15 * time.Second)
+		b.latency = 30 * time.Millisecond
+		b.during(t, func() { time.Sleep(time.Hour) })
+		if got, want := len(b.sent), 720; got < want-5 || got > want {
+			t.Errorf("got %d renewals in an hour, want about %d", got, want)
+		}
+		if b.cutAt >= 0 || b.endAt >= 0 {
+			t.Errorf("cut off at %s, ended at %s without an outage", b.cutAt, b.endAt)
+		}
+	})
+}
+
+// TestCutsOffBeforeTheLeaseEnds is the promise: whatever the network does from some renewal on, work is told to stop
+// cutoff before the end of trust, and the session is dead before the lease can have run out in Redis.
+func TestCutsOffBeforeTheLeaseEnds(t *testing.T) {
+	t.Parallel()
+	for _, lease := range []time.Duration{minLease, defaultLease, 40 * time.Second, maxLease} {
+		for _, network := range []string{"hangs", "refuses"} {
+			t.Run(lease.String()+" "+network, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					b := newBubble(lease)
+					b.during(t, func() {
+						time.Sleep(10*lease + time.Duration(rand.Int64N(int64(lease/3))))
+						b.set(errors.New("refused"), network == "hangs")
+						time.Sleep(2 * lease)
+					})
+					last := b.from.wall.Sub(b.start) // the last renewal that was answered
+					if b.cutAt < 0 || b.endAt < 0 {
+						t.Fatalf("cut off at %s, ended at %s, want both", b.cutAt, b.endAt)
+					}
+					if want := last + lease - cutoffOf(lease) - lease/1000; b.cutAt > want {
+						t.Errorf("cut off %s after the last renewal, want at most %s", b.cutAt-last, want-last)
+					}
+					if want := last + lease - lease/1000; b.endAt > want {
+						t.Errorf("ended %s after the last renewal, want at most %s", b.endAt-last, want-last)
+					}
+					if early := last + trustOf(lease) - cutoffOf(lease); b.cutAt < early {
+						t.Errorf("cut off %s after the last renewal, although it had until %s", b.cutAt-last, early-last)
+					}
+					if !errors.Is(b.cutCause, ErrLost) || !errors.Is(b.endCause, ErrLost) {
+						t.Errorf("got causes %v and %v, want ErrLost", b.cutCause, b.endCause)
+					}
+					var tries int
+					for _, at := range b.sent {
+						if at > last && at < b.cutAt {
+							tries++
+						}
+						if at >= b.cutAt {
+							t.Errorf("renewed at %s, after the cut-off at %s", at, b.cutAt)
+						}
+					}
+					if tries < 2 {
+						t.Errorf("tried %d times within the window", tries)
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestSurvivesAnOutageOfThePromisedLength(t *testing.T) {
+	t.Parallel()
+	for _, network := range []string{"hangs", "refuses"} {
+		t.Run(network, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := newBubble(15 * time.Second)
+				b.during(t, func() {
+					// The longest outage that is promised, begun at the worst moment: right before a renewal. What hangs needs
+					// its own timeout before it is sent again.
+					length := 6800 * time.Millisecond
+					if network == "hangs" {
+						length -= tryOf(b.lease)
+					}
+					time.Sleep(10*time.Second - time.Millisecond)
+					b.set(errors.New("refused"), network == "hangs")
+					time.Sleep(length)
+					b.set(nil, false)
+					time.Sleep(time.Minute)
+				})
+				if b.cutAt >= 0 {
+					t.Errorf("cut off at %s: %v", b.cutAt, b.cutCause)
+				}
+			})
+		})
+	}
+}
+
+func TestSlowAnswerCountsFromItsSending(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBubble(15 * time.Second)
+		b.latency = 2 * time.Second
+		b.during(t, func() {
+			time.Sleep(7100 * time.Millisecond) // sent at 5 s, answered at 7 s
+			b.set(nil, true)
+			time.Sleep(time.Minute)
+		})
+		if want := 5*time.Second + b.lease; b.endAt >= want || b.endAt < want-time.Second {
+			t.Errorf("ended at %s, want just before %s", b.endAt, want)
+		}
+	})
+}
+
+func TestUnknownSessionIsCutOffAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBubble(15 * time.Second)
+		b.during(t, func() {
+			b.set(errEnded, false)
+			time.Sleep(time.Minute)
+		})
+		if b.cutAt != 5*time.Second || b.endAt != 5*time.Second || len(b.sent) != 1 {
+			t.Errorf("cut off at %s, ended at %s after %d renewals, want all at the first renewal",
+				b.cutAt, b.endAt, len(b.sent))
+		}
+	})
+}
+
+// TestSleptTimeCounts has clocks jump as they do when a machine was suspended (the monotonic clock stood still, the boot
+// clock did not) and when its wall clock is set: forward ends the trust, backward does not prolong it.
+func TestSleptTimeCounts(t *testing.T) {
+	t.Parallel()
+	t.Run("suspend", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			b := newBubble(15 * time.Second)
+			var slept atomic.Int64
+			b.boot = func() time.Duration { return b.elapsed() + time.Duration(slept.Load()) }
+			b.during(t, func() {
+				time.Sleep(7 * time.Second)
+				slept.Store(int64(time.Minute))
+				time.Sleep(2 * lookEvery)
+			})
+			if b.endAt < 0 || b.endAt > 7*time.Second+lookEvery || b.trusted() {
+				t.Errorf("ended at %s, want at once after the suspend at 7 s", b.endAt)
+			}
+		})
+	})
+	t.Run("clock set back", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			b := newBubble(15 * time.Second)
+			var set atomic.Int64
+			b.clock.now = func() time.Time {
+				if set.Load() == 0 {
+					return time.Now()
+				}
+				return time.Now().Round(0).Add(time.Duration(set.Load())) // without the monotonic reading, so the step shows
+			}
+			b.during(t, func() {
+				time.Sleep(7 * time.Second)
+				set.Store(int64(-time.Hour))
+				b.set(nil, true)
+				time.Sleep(time.Minute)
+			})
+			if want := 5*time.Second + b.lease; b.endAt < 0 || b.endAt >= want {
+				t.Errorf("ended at %s, want before %s: the boot clock counts on", b.endAt, want)
+			}
+		})
+	})
+}
+
+func TestKillByMovesWithRenewals(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBubble(15 * time.Second)
+		from := b.from.boot
+		b.during(t, func() {
+			first := b.killBy()
+			if want := from + trustOf(b.lease) - time.Second; first != want {
+				t.Errorf("got %s, want %s", first, want)
+			}
+			time.Sleep(5*time.Second + time.Millisecond)
+			if got, want := b.killBy()-first, 5*time.Second; got != want {
+				t.Errorf("moved by %s after a renewal, want %s", got, want)
+			}
+		})
+	})
+}
