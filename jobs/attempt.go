@@ -1,0 +1,46 @@
+package jobs
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"time"
+
+	"lockstep/locks"
+)
+
+// Attempt is one try at a run, as its worker hands it to an [Executor].
+type Attempt struct {
+	Job    *Job // with every ${...} replaced
+	Run    RunID
+	Number int       // 1 for a run's first attempt, one more for each further one, however the last one ended
+	Tick   time.Time // UTC; zero for a run without a tick
+	Args   json.RawMessage
+	Token  locks.Token
+	Hold   locks.HoldID
+	Locks  []string // every resource of the hold, sorted
+	Worker string
+
+	TraceParent string // W3C trace context; may be empty
+
+	// Output takes what the work prints; its tail is kept with the run. Safe for concurrent use.
+	Output io.Writer
+
+	// KillBy returns the reading of the boot clock (locks.BootTime) at which no process of this attempt may be alive
+	// any more: it moves on with every renewal of the lease. Safe for concurrent use.
+	KillBy func() time.Duration
+}
+
+// IdempotencyKey returns the text that is the same for all attempts of this run and for no other run.
+func (a *Attempt) IdempotencyKey() string { return string(a.Run) }
+
+// Executor does the work of one attempt: [lockstep/jobs/command] and [lockstep/jobs/http] do it for jobs that need no
+// Go code, a [Registry] for Go handlers.
+//
+// Execute returns when the work has ended and nothing of it goes on: nil for success, else the reason. ctx ends, with
+// a cause, when the attempt has to stop: the lease is about to run out (locks.ErrLost), the time is up
+// ([ErrTimeout]), or the worker drains ([ErrDrain]). An error made with [Permanent] is not retried; one made with
+// [RetryAfter] is retried after that pause.
+type Executor interface {
+	Execute(ctx context.Context, attempt *Attempt) error
+}

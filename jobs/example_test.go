@@ -1,0 +1,64 @@
+package jobs_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"lockstep/jobs"
+)
+
+func ExampleHandle() {
+	type SettleArgs struct {
+		BillIDs []int `json:"bill_ids"`
+	}
+	reg := jobs.NewRegistry()
+	jobs.Handle(reg, "bills.settle", func(ctx context.Context, run *jobs.Run[SettleArgs]) error {
+		fmt.Println("settle", run.Args.BillIDs, "under token", run.Token())
+		return ctx.Err() // pass ctx on to all that can take long: it ends before the lock can pass on
+	})
+
+	// The worker does this, while it holds the locks of the run.
+	err := reg.Execute(context.Background(), &jobs.Attempt{
+		Job:   &jobs.Job{Name: "settle-bills", Handler: "bills.settle"},
+		Run:   jobs.RequestRunID("settle-bills", "4711"),
+		Args:  json.RawMessage(`{"bill_ids": [1001, 1002]}`),
+		Token: 1795222978000042,
+	})
+	fmt.Println(err)
+	// Output:
+	// settle [1001 1002] under token 1795222978000042
+	// <nil>
+}
+
+func ExamplePermanent() {
+	errNoSuchBill := errors.New("no such bill")
+	settle := func(bill int) error {
+		// Trying again will not bring the bill into being.
+		return jobs.Permanent(fmt.Errorf("bill %d: %w", bill, errNoSuchBill))
+	}
+	err := settle(1001)
+	fmt.Println(err, jobs.IsPermanent(err), errors.Is(err, errNoSuchBill))
+	// Output: bill 1001: no such bill true true
+}
+
+func ExampleRetryAfter() {
+	err := jobs.RetryAfter(30*time.Second, errors.New("the partner is in maintenance"))
+	delay, ok := jobs.RetryDelay(err)
+	fmt.Println(err, delay, ok)
+	// Output: the partner is in maintenance 30s true
+}
+
+func ExampleParseKey() {
+	key, err := jobs.ParseKey("bill:{bill_ids[*]}")
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(key.Expand(json.RawMessage(`{"bill_ids": [1001, 1002]}`)))
+	fmt.Println(key.Expand(json.RawMessage(`{"bills": []}`)))
+	// Output:
+	// [bill:1001 bill:1002] <nil>
+	// [] lock key "bill:{bill_ids[*]}": field "bill_ids" of the args is missing
+}

@@ -1,0 +1,202 @@
+package httpjob
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"lockstep/jobs"
+)
+
+// Options configure an [Executor].
+type Options struct {
+	// Transport sends the requests. nil means a new one with connections of its own, with the proxy that the
+	// environment names. There is no time limit but the context's, since a job may take as long as it takes.
+	Transport http.RoundTripper
+
+	// Output is how many bytes of a response's body go to the run's output. 0 means 8 KiB: half of what is kept.
+	Output int64
+}
+
+// Executor sends the request of a job. It is safe for concurrent use. [Executor.Close] closes its idle connections.
+type Executor struct {
+	client *http.Client
+	output int64
+}
+
+// New returns an executor. It dials nothing. Error: Output is negative.
+func New(options Options) (*Executor, error) {
+	if options.Output < 0 {
+		return nil, fmt.Errorf("httpjob: Options.Output %d is negative", options.Output)
+	}
+	if options.Output == 0 {
+		options.Output = jobs.DefaultTail / 2
+	}
+	if options.Transport == nil {
+		options.Transport = &http.Transport{
+			Proxy:                 http.ProxyFromEnvironment,
+			DialContext:           (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
+			TLSHandshakeTimeout:   10 * time.Second,
+			ExpectContinueTimeout: time.Second,
+			IdleConnTimeout:       90 * time.Second,
+			MaxIdleConnsPerHost:   16, // jobs often call one and the same host
+			ForceAttemptHTTP2:     true,
+		}
+	}
+	return &Executor{
+		client: &http.Client{
+			Transport:     options.Transport,
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+		output: options.Output,
+	}, nil
+}
+
+// Close closes the idle connections. Attempts that still run are not touched.
+func (e *Executor) Close() { e.client.CloseIdleConnections() }
+
+// Execute sends the request of attempt.Job.HTTP once and reads the answer to its end. The package's comment says what
+// counts as success; an error that is not to be retried was made with jobs.Permanent, one with a Retry-After with
+// jobs.RetryAfter, and the cause of ctx, once that has ended, is in front of any error.
+func (e *Executor) Execute(ctx context.Context, attempt *jobs.Attempt) error {
+	request, err := newRequest(ctx, attempt)
+	if err != nil {
+		return jobs.Permanent(err)
+	}
+	err = e.send(request, attempt.Output)
+	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
+		return fmt.Errorf("%w: %w", cause, err)
+	}
+	return err
+}
+
+// newRequest returns the request of an attempt; its errors will be the same next time.
+func newRequest(ctx context.Context, attempt *jobs.Attempt) (*http.Request, error) {
+	job := attempt.Job.HTTP
+	if job == nil {
+		return nil, fmt.Errorf("job %s has no http request", attempt.Job.Name)
+	}
+	method := job.Method
+	if method == "" {
+		method = http.MethodPost
+	}
+	var body io.Reader
+	if args := bytes.TrimSpace(attempt.Args); len(args) > 0 {
+		body = bytes.NewReader(args)
+	} else if method != http.MethodGet && method != http.MethodHead {
+		body = strings.NewReader("{}")
+	}
+	request, err := http.NewRequestWithContext(ctx, method, job.URL, body)
+	if err != nil {
+		return nil, fmt.Errorf("http request: %w", withoutURL(err))
+	}
+	if scheme := request.URL.Scheme; scheme != "http" && scheme != "https" || request.URL.Host == "" {
+		return nil, fmt.Errorf("http request: want a url that begins with http://host or https://host, got the scheme %q and the host %q", scheme, request.URL.Host)
+	}
+
+	header := request.Header
+	if body != nil {
+		header.Set("Content-Type", "application/json")
+	}
+	header.Set("User-Agent", "lockstep")
+	header.Set("Idempotency-Key", attempt.IdempotencyKey())
+	header.Set("Lockstep-Token", attempt.Token.String())
+	header.Set("Lockstep-Run-Id", string(attempt.Run))
+	header.Set("Lockstep-Attempt", strconv.Itoa(attempt.Number))
+	if attempt.TraceParent != "" {
+		header.Set("traceparent", attempt.TraceParent)
+	}
+	for name, value := range job.Headers {
+		if strings.ContainsAny(value, "\r\n\x00") {
+			return nil, fmt.Errorf("header %s: its value has a line break or a zero byte (does the file of a secret end with a line break?)", name)
+		}
+		if http.CanonicalHeaderKey(name) == "Host" {
+			request.Host = value // net/http reads it from there alone
+			continue
+		}
+		header.Set(name, value)
+	}
+	return request, nil
+}
+
+func (e *Executor) send(request *http.Request, output io.Writer) error {
+	what := request.Method + " " + request.URL.Host
+	response, err := e.client.Do(request)
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, withoutURL(err))
+	}
+	defer response.Body.Close()
+	if output == nil {
+		output = io.Discard
+	}
+	fmt.Fprintf(output, "%s %s\n", response.Proto, response.Status)
+	_, readErr := io.CopyN(output, response.Body, e.output)
+	if readErr == nil { // the rest, or nothing
+		var rest int64
+		if rest, readErr = io.Copy(io.Discard, response.Body); rest > 0 {
+			fmt.Fprintf(output, "\n[%d more bytes left out]\n", rest)
+		}
+	} else if errors.Is(readErr, io.EOF) {
+		readErr = nil
+	}
+
+	code := response.StatusCode
+	if code >= 200 && code <= 299 {
+		if readErr != nil {
+			return fmt.Errorf("%s: %s, but its body broke off: %w", what, response.Status, readErr)
+		}
+		return nil
+	}
+	err = fmt.Errorf("%s: %s", what, response.Status)
+	switch {
+	case code >= 500, slices.Contains([]int{http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests}, code):
+		if delay, ok := retryAfter(response.Header, time.Now); ok {
+			return jobs.RetryAfter(delay, err)
+		}
+		return err
+	case code >= 300 && code <= 399:
+		if location, locationErr := response.Location(); locationErr == nil {
+			err = fmt.Errorf("%w: redirects are not followed; this one points to %s://%s", err, location.Scheme, location.Host)
+		}
+	}
+	return jobs.Permanent(err)
+}
+
+// maxRetryAfter bounds what a server may ask for: a wrong unit there must not put a job to sleep for years.
+const maxRetryAfter = 24 * time.Hour
+
+// retryAfter reads the header Retry-After: seconds or a date. A date counts from the answer's own Date, since the
+// server's clock and ours may differ; only without that from now.
+func retryAfter(header http.Header, now func() time.Time) (time.Duration, bool) {
+	text := strings.TrimSpace(header.Get("Retry-After"))
+	if seconds, err := strconv.ParseUint(text, 10, 64); err == nil {
+		return time.Duration(min(seconds, uint64(maxRetryAfter/time.Second))) * time.Second, true
+	}
+	at, err := http.ParseTime(text)
+	if err != nil {
+		return 0, false
+	}
+	from, err := http.ParseTime(header.Get("Date"))
+	if err != nil {
+		from = now()
+	}
+	return min(max(at.Sub(from), 0), maxRetryAfter), true
+}
+
+// withoutURL takes the URL out of an error of net/http.
+func withoutURL(err error) error {
+	var urlError *url.Error
+	if errors.As(err, &urlError) {
+		return urlError.Err
+	}
+	return err
+}

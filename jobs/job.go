@@ -1,0 +1,130 @@
+package jobs
+
+import (
+	"encoding/json"
+	"strings"
+	"time"
+)
+
+// RunID names one run for ever and is its idempotency key: "<job>@<tick, RFC 3339 UTC>" for a tick,
+// "<job>#<id>" for a run that was enqueued or started by hand.
+type RunID string
+
+// TickRunID returns the id of the run for one tick of a job. Ticks are instants without a fraction of a second.
+func TickRunID(job string, tick time.Time) RunID {
+	return RunID(job + "@" + tick.UTC().Format(time.RFC3339))
+}
+
+// RequestRunID returns the id of a queued or hand-made run that its requester named id.
+func RequestRunID(job, id string) RunID { return RunID(job + "#" + id) }
+
+// Job returns the job's part of a run id, or "" when it has none.
+func (id RunID) Job() string {
+	if at := strings.IndexAny(string(id), "@#"); at > 0 {
+		return string(id[:at])
+	}
+	return ""
+}
+
+// RunResource is the name of the lock that every attempt at a run holds on the run itself.
+func RunResource(id RunID) string { return "run:" + string(id) }
+
+// Overlap says what happens to a tick that comes while an earlier tick's run of the same job is not finished.
+type Overlap string
+
+const (
+	OverlapSkip  Overlap = "skip"  // the new tick is skipped, with the reason in the ledger
+	OverlapQueue Overlap = "queue" // the new run waits, behind at most MaxQueued others; then ticks are skipped
+)
+
+// OnMissed says what happens to ticks that were decided more than [MissedAfter] late, because nobody was there.
+type OnMissed string
+
+const (
+	MissedSkip OnMissed = "skip" // none of them runs
+	MissedLast OnMissed = "last" // the newest one runs
+	MissedAll  OnMissed = "all"  // the newest hundred run, one after the other
+)
+
+// MissedAfter is how late a tick may be decided before it counts as missed.
+const MissedAfter = time.Minute
+
+// OnCrash says what happens to a run whose worker died.
+type OnCrash string
+
+const (
+	CrashRerun   OnCrash = "rerun"   // another worker runs it again, at most MaxCrashes times
+	CrashAbandon OnCrash = "abandon" // it is lost, for a person to decide
+)
+
+// Backoff is how the pause between failed attempts grows.
+type Backoff string
+
+const (
+	BackoffFixed       Backoff = "fixed"
+	BackoffLinear      Backoff = "linear"
+	BackoffExponential Backoff = "exponential"
+)
+
+// Job is one definition from a config file. It is stored with every run it makes, as JSON, so a run keeps the
+// definition it was created with. Texts hold their ${...} unreplaced: only the worker that runs the job replaces
+// them, in memory, so that no secret reaches Redis; the trigger (Schedule, Every, Timezone) alone is stored replaced.
+//
+// The zero value of a field means "not set" here; configs fills in the documented defaults.
+type Job struct {
+	Name        string `json:"name"` // [a-z0-9] with inner "-", at most 63 characters
+	Description string `json:"description,omitempty"`
+
+	// The trigger: at most one of Schedule and Every; a job with neither runs when it is enqueued or by hand.
+	Schedule string        `json:"schedule,omitempty"` // cron text
+	Every    time.Duration `json:"every,omitempty"`    // at least one second, aligned to the clock
+	Timezone string        `json:"timezone,omitempty"` // IANA name; "" is UTC
+
+	// The work: exactly one of Command, HTTP and Handler.
+	Command []string `json:"command,omitempty"` // argv, no shell
+	HTTP    *HTTP    `json:"http,omitempty"`
+	Handler string   `json:"handler,omitempty"` // a name in the worker's Registry
+
+	Env     map[string]string `json:"env,omitempty"`  // beside the worker's own, for commands; wins over it
+	Args    json.RawMessage   `json:"args,omitempty"` // default arguments, a JSON value; a run may bring its own
+	Queue   string            `json:"queue"`
+	Timeout time.Duration     `json:"timeout,omitempty"` // bounds each attempt; 0: none
+	Retry   Retry             `json:"retry"`
+	Lock    Lock              `json:"lock"`
+
+	Overlap    Overlap  `json:"overlap"`
+	MaxQueued  int      `json:"max_queued"` // for OverlapQueue
+	OnMissed   OnMissed `json:"on_missed"`
+	OnCrash    OnCrash  `json:"on_crash"`
+	MaxCrashes int      `json:"max_crashes"` // the crash that reaches it ends the run as failed
+	History    History  `json:"history"`
+}
+
+// HTTP is the request that an http job sends.
+type HTTP struct {
+	Method  string            `json:"method"`
+	URL     string            `json:"url"`
+	Headers map[string]string `json:"headers,omitempty"`
+}
+
+// Retry is how failed attempts are repeated. Only failures count against Max; crashes and hand-backs do not.
+type Retry struct {
+	Max      int           `json:"max"` // retries after the first attempt: 0 means one attempt
+	Backoff  Backoff       `json:"backoff"`
+	Initial  time.Duration `json:"initial"`
+	MaxDelay time.Duration `json:"max_delay"`
+}
+
+// Lock is the bundle that each attempt holds, beside the lock of its job and of its own run.
+type Lock struct {
+	Exclusive []string `json:"exclusive,omitempty"` // names, or templates that read the run's args (see [ParseKey])
+}
+
+// History bounds what is kept of finished runs: at most Runs of them, none older than For.
+type History struct {
+	Runs int           `json:"runs"`
+	For  time.Duration `json:"for"`
+}
+
+// Scheduled tells whether the job has a trigger of its own.
+func (j *Job) Scheduled() bool { return j.Schedule != "" || j.Every > 0 }

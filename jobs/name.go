@@ -1,0 +1,53 @@
+package jobs
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// ValidName checks the name of a job: 1 to 63 characters of a-z, 0-9 and "-", the last neither first nor last.
+func ValidName(name string) error {
+	ok := name != "" && len(name) <= 63 && name[0] != '-' && name[len(name)-1] != '-'
+	for i := 0; ok && i < len(name); i++ {
+		c := name[i]
+		ok = 'a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '-'
+	}
+	if !ok {
+		return fmt.Errorf(`job name %q: want 1 to 63 characters of a-z, 0-9 and inner "-"`, name)
+	}
+	return nil
+}
+
+// ValidHandlerName checks the name of a Go handler: 1 to 100 ASCII letters, digits and inner ".", "_", "-", "/".
+func ValidHandlerName(name string) error {
+	alphanumeric := func(c byte) bool {
+		return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+	}
+	ok := name != "" && len(name) <= 100 && alphanumeric(name[0]) && alphanumeric(name[len(name)-1])
+	for i := 0; ok && i < len(name); i++ {
+		ok = alphanumeric(name[i]) || strings.IndexByte("._-/", name[i]) >= 0
+	}
+	if !ok {
+		return fmt.Errorf(`handler name %q: want 1 to 100 ASCII letters, digits and inner ".", "_", "-", "/"`, name)
+	}
+	return nil
+}
+
+// ValidRunName checks the part of a run's id that its requester chose (see [RequestRunID]): 1 to 200 printable ASCII
+// characters, none of them a space, a quote of any kind or a backslash, so that an id can be pasted into a shell, a
+// header and a URL's query as it is.
+func ValidRunName(id string) error {
+	if id == "" {
+		return errors.New("run id is empty")
+	}
+	if len(id) > 200 {
+		return fmt.Errorf("run id %.20q...: %d characters, want at most 200", id, len(id))
+	}
+	for i := 0; i < len(id); i++ {
+		if c := id[i]; c <= ' ' || c > '~' || strings.IndexByte("\"'`\\", c) >= 0 {
+			return fmt.Errorf("run id %q: want printable ASCII without spaces, quotes and backslashes, got byte %#02x at %d", id, c, i)
+		}
+	}
+	return nil
+}

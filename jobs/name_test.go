@@ -1,0 +1,39 @@
+package jobs_test
+
+import (
+	"strings"
+	"testing"
+
+	"lockstep/jobs"
+)
+
+func TestNames(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		rule  string
+		check func(string) error
+		good  []string
+		bad   []string
+	}{
+		{"ValidName", jobs.ValidName,
+			[]string{"a", "0", "nightly-backup", "a--b", strings.Repeat("a", 63)},
+			[]string{"", "-a", "a-", "A", "a_b", "a.b", "a b", "ä", "a\n", strings.Repeat("a", 64)}},
+		{"ValidHandlerName", jobs.ValidHandlerName,
+			[]string{"a", "bills.settle", "Bills/settle_v2", "a-1", strings.Repeat("a", 100)},
+			[]string{"", ".a", "a.", "a b", "ä", "a\x00b", strings.Repeat("a", 101)}},
+		{"ValidRunName", jobs.ValidRunName,
+			[]string{"1", "order-4711", "a/b#c@d:e{f}", "~!", strings.Repeat("x", 200)},
+			[]string{"", "a b", `a"b`, "a'b", "a`b", `a\b`, "a\tb", "a\x7f", "ä", strings.Repeat("x", 201)}},
+	} {
+		for _, name := range test.good {
+			if err := test.check(name); err != nil {
+				t.Errorf("%s(%q) = %v, want nil", test.rule, name, err)
+			}
+		}
+		for _, name := range test.bad {
+			if err := test.check(name); err == nil {
+				t.Errorf("%s(%q) = nil, want an error", test.rule, name)
+			}
+		}
+	}
+}
