@@ -1,0 +1,94 @@
+package queue
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hibiken/asynq"
+)
+
+// TaskType is the asynq task type of all our deliveries. The colon keeps it apart from job names, which plain asynq
+// clients may use as types.
+const TaskType = "lockstep:run"
+
+// Delivery is the message "this run may be runnable". It is disposable: whether the run is runnable, only the ledger
+// knows, and it takes the claim of a delivery only while N is the run's current one.
+type Delivery struct {
+	Run   string // id of the run
+	N     int64  // counts the times that the run became due; never used twice for one run
+	Queue string
+}
+
+// payload is what a delivery carries. Its namespace tells deliveries that went to the wrong place.
+type payload struct {
+	Namespace string `json:"namespace"`
+	Run       string `json:"run"`
+	N         int64  `json:"n"`
+}
+
+// endless is the deadline of a delivery. asynq takes a task without timeout and deadline for one of 30 minutes.
+var endless = time.Date(2200, time.January, 1, 0, 0, 0, 0, time.UTC)
+
+// uncounted is more retries than a delivery can use up. asynq archives a task that has none left, before it looks at
+// whether the error counts.
+const uncounted = 1_000_000
+
+// taskID returns the delivery's id in asynq.
+func (d Delivery) taskID(namespace string) string {
+	return namespace + ":" + d.Run + "#" + strconv.FormatInt(d.N, 10)
+}
+
+func (d Delivery) task(namespace string) (*asynq.Task, error) {
+	if d.Run == "" {
+		return nil, errors.New("delivery without a run")
+	}
+	if err := checkQueueName(d.Queue); err != nil {
+		return nil, err
+	}
+	b, err := json.Marshal(payload{Namespace: namespace, Run: d.Run, N: d.N})
+	if err != nil {
+		return nil, err
+	}
+	return asynq.NewTask(TaskType, b,
+		asynq.Queue(d.Queue),
+		asynq.TaskID(d.taskID(namespace)),
+		asynq.MaxRetry(uncounted),
+		asynq.Deadline(endless),
+	), nil
+}
+
+func decode(data []byte) (payload, error) {
+	var p payload
+	if err := json.Unmarshal(data, &p); err != nil {
+		return payload{}, err
+	}
+	if p.Namespace == "" || p.Run == "" {
+		return payload{}, errors.New("namespace or run is missing")
+	}
+	return p, nil
+}
+
+// checkQueueName refuses names that asynq takes and then handles badly: the name is the hash tag of the queue's keys.
+func checkQueueName(name string) error {
+	if strings.TrimSpace(name) == "" {
+		return errors.New("queue name is empty")
+	}
+	if strings.ContainsAny(name, "{}") {
+		return fmt.Errorf("queue %q: a name must not have braces", name)
+	}
+	return nil
+}
+
+// The keys of asynq that are read here without asynq, whose inspector knows no contexts and no leases. They are the same
+// in all releases so far; a test compares what we read with what the inspector says.
+const (
+	queuesKey = "asynq:queues" // SET: every queue that was announced
+)
+
+func queueKey(queue, part string) string { return "asynq:{" + queue + "}:" + part }
+
+func taskKey(queue, id string) string { return queueKey(queue, "t:"+id) }

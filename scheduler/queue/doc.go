@@ -1,0 +1,68 @@
+// Package queue carries deliveries over asynq, and is the only package that knows asynq.
+//
+// # The problem
+//
+// A run that is due must reach a worker that is free, soon, by weight of its queue, and not while that queue is paused.
+// asynq does that well. What it does not do is remember what happened: an acknowledgement that gets lost runs a task
+// again a minute later, a stalled server's late one deletes the task that another server is running, ids block for as
+// long as a hash is left over, and a handler is abandoned, not waited for, at every deadline. So nothing here rests on
+// the fate of an asynq task. What is sent is a [Delivery]: the words "this run may be runnable". It may come late, twice
+// or never; the ledger alone knows whether the run is still to do.
+//
+// # A delivery
+//
+//	Client.Push ──> pending ──> fetched ──> Handle ──> ended
+//	                   ^           │
+//	                   └── retry <─┘
+//
+// The way back is taken only when the worker stops or dies in this moment.
+//
+//   - It has one task type of our own, [TaskType], and the payload {namespace, run, n}.
+//   - Its asynq id is "namespace:run#n". Whoever makes a run due takes the next n, so that no id is ever used again and a
+//     conflict can only mean "already there". It is not an error.
+//   - MaxRetry is a million and the deadline the year 2200: to asynq a task without retries left is one to archive, and
+//     no timeout, or a timeout of zero, means 30 minutes. There is no Retention and no Unique: the one is only a window
+//     for id conflicts, the other a lock with a time limit.
+//   - It ends as soon as [Options].Handle returns. Handle claims the run in the ledger, starts the attempt in a goroutine
+//     of its own and returns: an attempt never runs inside an asynq handler, where a lost heartbeat, a cancellation or a
+//     shutdown would leave it behind.
+//
+// # Tasks that are not ours
+//
+// A queue is asynq's and its name is as the configuration has it, so plain asynq clients reach it, and so do asynq's
+// tools. A task of another type goes back after [foreignDelay], uncounted, never archived and never ended, whatever its
+// own limits say: it may belong to a program that looks at this queue too. A delivery of another namespace, or one of
+// our type that cannot be read, is ended with a line in the log; that can only be a mistake, since a queue belongs to
+// one namespace: [Client.Own] registers it in Redis, in a hash beside asynq's keys.
+//
+// # Fetching
+//
+// An asynq server fetches one task per round trip, so a [Server] runs several of them. Left alone, each would poll on
+// its own, would fetch what nobody here has a slot for, and would hammer a Redis that is away without a pause. They are
+// therefore given a client that lets a fetch pass only when
+//
+//   - the queues are known to belong to this namespace,
+//   - it is time: all fetchers together poll an idle queue once per [Options].PollInterval, and as soon as one finds
+//     something they all go on without waiting; after an error they rest for [errorPause],
+//   - a slot is free, when [Options].Slots says what that is. The slot goes to Handle together with the delivery. A busy
+//     worker so keeps nothing from an idle one.
+//
+// # What happens when
+//
+//   - Redis is away: fetching goes on failing at a gentle pace and resumes by itself. [Client.Push] fails, and says which
+//     deliveries did arrive; the sweep pushes the others again.
+//   - A reply is lost. Our Redis clients send every command once (MaxRetries -1), and asynq does not send one again by
+//     itself. A lost reply to a fetch leaves a delivery "active" that nobody knows of: [Client.Alive] says so after
+//     [nobodyAfter]. One to a push leaves a delivery that is there: the next push of that n meets it, or the next n makes
+//     it a leftover. One to an end makes the same delivery come again after one or two minutes. The ledger drops it.
+//   - A worker dies with a delivery in hand: as after a lost reply.
+//   - Redis is emptied (FLUSHALL, a restart without data). Deliveries are gone; Alive says so. asynq's client does not
+//     announce its queues again, and its tools then say "queue not found": Push and the running server announce them.
+//   - A worker stops: no fetch is begun, what was fetched in this very moment goes back, Handle is waited for.
+//   - asynq cancels a task (its tools can): the delivery comes again, and Handle's context knows nothing of it.
+//
+// # Not promised
+//
+// No order within a queue, no exactness of weights, no delivery at all: those who push keep the record from which they
+// can push again. An exhausted task of somebody else whose fetch was hit by a crash is archived by asynq itself.
+package queue

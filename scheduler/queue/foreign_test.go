@@ -1,0 +1,99 @@
+package queue_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"lockstep/locks/redistest"
+	"lockstep/scheduler/queue"
+)
+
+func TestForeignTaskGoesBackAndIsNeverEnded(t *testing.T) {
+	t.Parallel()
+	for name, options := range map[string][]asynq.Option{
+		"plain":              nil,
+		"without retries":    {asynq.MaxRetry(0)},
+		"with a unique lock": {asynq.Unique(time.Hour)},
+		"kept when complete": {asynq.Retention(time.Hour), asynq.MaxRetry(0)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rdb := redistest.Client(t)
+			c, q := newClient(t, rdb)
+			plain := asynq.NewClientFromRedisClient(rdb)
+			inspector := asynq.NewInspectorFromRedisClient(rdb)
+			task, err := plain.Enqueue(asynq.NewTask("mail:send", []byte("hello")), append(options, asynq.Queue(q))...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			log, lines := newLog()
+			got := make(chan queue.Delivery)
+			slots := newSlots(1)
+			serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Handle: into(got), Logger: log, Slots: slots})
+			for round := range 3 {
+				var now *asynq.TaskInfo
+				eventually(t, "the task is back", func() bool {
+					now, err = inspector.GetTaskInfo(q, task.ID)
+					return err == nil && now.State == asynq.TaskStateRetry
+				})
+				if now.Retried != 0 || now.MaxRetry != task.MaxRetry || string(now.Payload) != "hello" {
+					t.Errorf("round %d: it was changed to %+v", round, now)
+				}
+				if in := time.Until(now.NextProcessAt); in < 5*time.Second || in > 10*time.Second {
+					t.Errorf("round %d: it comes again in %v, want 10s", round, in)
+				}
+				if err := inspector.RunTask(q, task.ID); err != nil { // not to wait for that
+					t.Fatal(err)
+				}
+			}
+			// Its slot is free again each time.
+			push(t, c, queue.Delivery{Run: "ours", N: 1, Queue: q})
+			if d := receive(t, got); d.Run != "ours" {
+				t.Errorf("got %+v, want ours", d)
+			}
+			if n := lines.count("unknown type"); n != 1 {
+				t.Errorf("%d lines about it, want 1", n)
+			}
+			slots.Release()
+		})
+	}
+}
+
+// Tasks that asynq sends away before it calls a handler, and such that it cannot read, must not cost the worker a slot.
+func TestSlotsSurviveTasksThatAreNoneOfOurs(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Client(t)
+	c, q := newClient(t, rdb)
+	plain := asynq.NewClientFromRedisClient(rdb)
+	for range 3 {
+		if _, err := plain.Enqueue(asynq.NewTask("mail:send", nil), asynq.Queue(q), asynq.Deadline(time.Unix(1, 0))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 2 {
+		key := fmt.Sprintf("asynq:{%s}:t:broken-%d", q, i)
+		err := errors.Join(
+			rdb.HSet(t.Context(), key, "msg", "\xff\xff broken", "state", "pending").Err(),
+			rdb.LPush(t.Context(), "asynq:{"+q+"}:pending", fmt.Sprint("broken-", i)).Err(),
+		)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := make(chan queue.Delivery)
+	slots := newSlots(1)
+	stop := serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Handle: into(got), Slots: slots})
+	push(t, c, queue.Delivery{Run: "ours", N: 1, Queue: q})
+	receive(t, got)
+	slots.Release()
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	if n := slots.free(); n != 1 {
+		t.Errorf("%d slots are free after the server has stopped, want 1", n)
+	}
+}

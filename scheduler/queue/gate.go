@@ -1,0 +1,148 @@
+package queue
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// errorPause is how long all fetchers rest after an error.
+const errorPause = 500 * time.Millisecond
+
+// A gate decides when the fetchers of a server may fetch. They share it, so that four of them cost an idle Redis no more
+// than one.
+//
+//	closed ──open──> idle ──found──> busy ──empty──> idle
+//	                  one pass per interval   every fetcher goes on at once
+//
+// An error leads to idle as well, with a longer pause.
+type gate struct {
+	interval time.Duration
+	slots    Slots
+	log      *slog.Logger
+	once     sync.Once
+	opened   chan struct{} // closed by open: the queues are known to be ours
+
+	mu      sync.Mutex
+	idle    bool          // the last pass found nothing; guarded by mu
+	next    time.Time     // when the next pass may begin, while idle; guarded by mu
+	busy    chan struct{} // closed and replaced when idle ends; guarded by mu
+	failing bool          // the last answer was an error; guarded by mu
+}
+
+func newGate(interval time.Duration, slots Slots, log *slog.Logger) *gate {
+	return &gate{
+		interval: interval,
+		slots:    slots,
+		log:      log,
+		opened:   make(chan struct{}),
+		idle:     true,
+		busy:     make(chan struct{}),
+	}
+}
+
+// open lets fetchers pass, for good.
+func (g *gate) open() { g.once.Do(func() { close(g.opened) }) }
+
+// pass waits until a pass may begin and takes a slot for what it may find. The caller owns that slot. The error is the
+// one of ctx; then there is no slot.
+func (g *gate) pass(ctx context.Context) error {
+	select {
+	case <-g.opened:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if err := g.turn(ctx); err != nil {
+		return err
+	}
+	return g.slots.Acquire(ctx)
+}
+
+// turn waits for one's turn to poll.
+func (g *gate) turn(ctx context.Context) error {
+	for {
+		wait, busy := g.take()
+		if wait <= 0 {
+			return ctx.Err()
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-busy:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+}
+
+// take takes the turn if there is one, else it tells how long to wait for it at most, and for what.
+func (g *gate) take() (wait time.Duration, busy <-chan struct{}) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.idle {
+		return 0, nil
+	}
+	now := time.Now()
+	if wait := g.next.Sub(now); wait > 0 {
+		return wait, g.busy
+	}
+	g.next = now.Add(g.spread(g.interval)) // the others wait while this one looks
+	return 0, nil
+}
+
+// spread returns half to one and a half of d, so that replicas that were started together do not poll together.
+func (g *gate) spread(d time.Duration) time.Duration { return d/2 + rand.N(d+1) }
+
+// found tells that a pass has found something.
+func (g *gate) found() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.recovered()
+	if g.idle {
+		g.idle = false
+		close(g.busy)
+		g.busy = make(chan struct{})
+	}
+}
+
+// empty tells that a pass has found nothing.
+func (g *gate) empty() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.recovered()
+	if !g.idle { // else take has set the time already
+		g.idle = true
+		g.next = time.Now().Add(g.spread(g.interval))
+	}
+}
+
+// failed tells that Redis did not answer, or with an error.
+func (g *gate) failed(err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.idle = true
+	g.next = time.Now().Add(g.spread(errorPause))
+	if !g.failing {
+		g.failing = true
+		g.log.Warn("fetching deliveries fails", "error", err)
+	}
+}
+
+// recovered notes an answer. mu is held.
+func (g *gate) recovered() {
+	if g.failing {
+		g.failing = false
+		g.log.Info("fetching deliveries works again")
+	}
+}
+
+func (g *gate) fails() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.failing
+}

@@ -1,0 +1,93 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// polls runs fetchers that find nothing for so long, and returns how often they looked.
+func polls(t *testing.T, g *gate, fetchers int, d time.Duration, result func()) int {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	var (
+		running sync.WaitGroup
+		mu      sync.Mutex
+		n       int
+	)
+	for range fetchers {
+		running.Go(func() {
+			for g.pass(ctx) == nil {
+				mu.Lock()
+				n++
+				mu.Unlock()
+				result()
+			}
+		})
+	}
+	running.Wait()
+	return n
+}
+
+func TestIdleQueueCostsTheSameWhateverTheNumberOfFetchers(t *testing.T) {
+	for _, fetchers := range []int{1, 4, 16} {
+		synctest.Test(t, func(t *testing.T) {
+			g := newGate(100*time.Millisecond, noSlots{}, slog.New(slog.DiscardHandler))
+			g.open()
+			if n := polls(t, g, fetchers, 100*time.Second, g.empty); n < 900 || n > 1100 {
+				t.Errorf("%d fetchers looked %d times in 100 s, want 1000", fetchers, n)
+			}
+		})
+	}
+}
+
+func TestRedisThatFailsIsLeftInPeace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(100*time.Millisecond, noSlots{}, slog.New(slog.DiscardHandler))
+		g.open()
+		away := errors.New("connection refused")
+		if n := polls(t, g, 4, 100*time.Second, func() { g.failed(away) }); n > 230 {
+			t.Errorf("it was asked %d times in 100 s, want 200", n)
+		}
+	})
+}
+
+func TestFetchersGoOnAtOnceWhenOneFindsSomething(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(time.Hour, noSlots{}, slog.New(slog.DiscardHandler))
+		g.open()
+		if err := g.pass(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		passed := make(chan error)
+		go func() { passed <- g.pass(t.Context()) }() // received below
+		synctest.Wait()
+		select {
+		case err := <-passed:
+			t.Fatalf("the second passed while the first was looking: %v", err)
+		default:
+		}
+		begin := time.Now()
+		g.found()
+		if err := <-passed; err != nil {
+			t.Error(err)
+		}
+		if waited := time.Since(begin); waited != 0 {
+			t.Errorf("the second waited %v more", waited)
+		}
+	})
+}
+
+func TestNothingPassesAClosedGate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(time.Millisecond, noSlots{}, slog.New(slog.DiscardHandler))
+		if n := polls(t, g, 4, time.Hour, g.empty); n != 0 {
+			t.Errorf("%d passed", n)
+		}
+	})
+}

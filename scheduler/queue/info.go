@@ -1,0 +1,131 @@
+package queue
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Info is the state of a queue as asynq has it. The numbers count tasks: deliveries of ours and tasks of others.
+type Info struct {
+	Name      string
+	Namespace string // whose it is; empty when no lockstep worker has ever served it
+	Pending   int64
+	Active    int64 // fetched and not ended
+	Scheduled int64 // for later, by plain asynq clients
+	Retry     int64 // gone back for a while
+	Archived  int64
+	Paused    bool
+
+	// Latency is how long the oldest pending task has waited, from the wall clock of its sender to Redis' one.
+	Latency time.Duration
+}
+
+// Queues returns all queues that asynq or a namespace knows, ordered by name, those of other namespaces included.
+func (c *Client) Queues(ctx context.Context) ([]Info, error) {
+	infos, err := c.queues(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list queues: %w", err)
+	}
+	return infos, nil
+}
+
+func (c *Client) queues(ctx context.Context) ([]Info, error) {
+	var (
+		names  *redis.StringSliceCmd
+		owners *redis.MapStringStringCmd
+		now    *redis.TimeCmd
+	)
+	err := c.pipeline(ctx, func(p redis.Pipeliner) {
+		names = p.SMembers(ctx, queuesKey)
+		owners = p.HGetAll(ctx, ownersKey)
+		now = p.Time(ctx)
+	})
+	if err != nil {
+		return nil, err
+	}
+	infos := make([]Info, 0, len(names.Val()))
+	for _, name := range names.Val() {
+		infos = append(infos, Info{Name: name, Namespace: owners.Val()[name]})
+	}
+	for name, namespace := range owners.Val() {
+		if !slices.Contains(names.Val(), name) {
+			infos = append(infos, Info{Name: name, Namespace: namespace})
+		}
+	}
+	slices.SortFunc(infos, func(a, b Info) int { return cmp.Compare(a.Name, b.Name) })
+	oldest, err := c.count(ctx, infos)
+	if err != nil {
+		return nil, err
+	}
+	return infos, c.age(ctx, infos, oldest, now.Val())
+}
+
+// count fills in the numbers and returns the id of the oldest pending task of each queue that has one.
+func (c *Client) count(ctx context.Context, infos []Info) (map[string]string, error) {
+	type counts struct {
+		pending, active, scheduled, retry, archived, paused *redis.IntCmd
+		oldest                                              *redis.StringCmd
+	}
+	all := make([]counts, len(infos))
+	err := c.pipeline(ctx, func(p redis.Pipeliner) {
+		for i, info := range infos {
+			all[i] = counts{
+				pending:   p.LLen(ctx, queueKey(info.Name, "pending")),
+				active:    p.LLen(ctx, queueKey(info.Name, "active")),
+				scheduled: p.ZCard(ctx, queueKey(info.Name, "scheduled")),
+				retry:     p.ZCard(ctx, queueKey(info.Name, "retry")),
+				archived:  p.ZCard(ctx, queueKey(info.Name, "archived")),
+				paused:    p.Exists(ctx, queueKey(info.Name, "paused")),
+				oldest:    p.LIndex(ctx, queueKey(info.Name, "pending"), -1),
+			}
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	oldest := make(map[string]string)
+	for i, n := range all {
+		info := &infos[i]
+		info.Pending = n.pending.Val()
+		info.Active = n.active.Val()
+		info.Scheduled = n.scheduled.Val()
+		info.Retry = n.retry.Val()
+		info.Archived = n.archived.Val()
+		info.Paused = n.paused.Val() == 1
+		if id := n.oldest.Val(); id != "" {
+			oldest[info.Name] = id
+		}
+	}
+	return oldest, nil
+}
+
+// age fills in the latencies.
+func (c *Client) age(ctx context.Context, infos []Info, oldest map[string]string, now time.Time) error {
+	since := make(map[string]*redis.StringCmd, len(oldest))
+	err := c.pipeline(ctx, func(p redis.Pipeliner) {
+		for name, id := range oldest {
+			since[name] = p.HGet(ctx, taskKey(name, id), "pending_since")
+		}
+	})
+	if err != nil {
+		return err
+	}
+	for i := range infos {
+		cmd, waits := since[infos[i].Name]
+		if !waits {
+			continue
+		}
+		ns, err := strconv.ParseInt(cmd.Val(), 10, 64)
+		if err != nil {
+			continue // fetched meanwhile: nothing is known to wait
+		}
+		infos[i].Latency = max(0, now.Sub(time.Unix(0, ns)))
+	}
+	return nil
+}

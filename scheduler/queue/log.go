@@ -1,0 +1,27 @@
+package queue
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+)
+
+// asynqLog writes asynq's log lines to ours. What asynq says while Redis is away is debugging: the gate has told that
+// once, and a server of asynq repeats it every few seconds.
+type asynqLog struct {
+	log  *slog.Logger
+	gate *gate
+}
+
+func (l asynqLog) Debug(args ...any) { l.write(l.log.Debug, args) }
+func (l asynqLog) Info(args ...any)  { l.write(l.log.Debug, args) } // starting, stopping: our own lines tell that
+func (l asynqLog) Warn(args ...any)  { l.write(l.log.Warn, args) }
+func (l asynqLog) Error(args ...any) { l.write(l.log.Error, args) }
+func (l asynqLog) Fatal(args ...any) { l.write(l.log.Error, args) } // to end the process is not for a library
+
+func (l asynqLog) write(to func(string, ...any), args []any) {
+	if l.gate.fails() {
+		to = l.log.Debug
+	}
+	to("asynq", "says", strings.TrimSpace(fmt.Sprint(args...)))
+}

@@ -1,0 +1,18 @@
+-- putback: an active task becomes one that is tried again later; nothing is counted and the message stays as it is.
+--
+-- KEYS[1]  HASH asynq's task
+-- KEYS[2]  LIST asynq's active tasks of the queue
+-- KEYS[3]  ZSET asynq's leases of the queue
+-- KEYS[4]  ZSET asynq's tasks to retry, score = when, in Unix seconds
+-- ARGV[1]  task id
+-- ARGV[2]  when to try again, Unix seconds
+--
+-- Reply: 1 it was put back; 0 it is no longer active, and nothing was changed.
+-- Invariant: the task is in exactly one of asynq's lists.
+if redis.call('LREM', KEYS[2], 0, ARGV[1]) == 0 then
+  return 0
+end
+redis.call('ZREM', KEYS[3], ARGV[1])
+redis.call('ZADD', KEYS[4], ARGV[2], ARGV[1])
+redis.call('HSET', KEYS[1], 'state', 'retry')
+return 1

@@ -1,0 +1,325 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	// DefaultFetchers is how many asynq servers one [Server] runs. Each fetches one delivery per round trip.
+	DefaultFetchers = 4
+
+	// DefaultPollInterval is how often an idle queue is looked at.
+	DefaultPollInterval = 100 * time.Millisecond
+
+	// maxWeight bounds weights: asynq writes the name of each queue down as often as its weight says and shuffles that
+	// list for every fetch.
+	maxWeight = 1000
+
+	// handlersPerFetcher is how many deliveries one asynq server has in hand at most. Two would do to fetch the next one
+	// while one is handled; the rest is for handlers that wait for an answer from Redis.
+	handlersPerFetcher = 4
+
+	// foreignDelay is after what time a task that is not ours is tried again.
+	foreignDelay = 10 * time.Second
+
+	// ownInterval is how often a running server registers its queues again, should Redis have been emptied.
+	ownInterval = 5 * time.Second
+
+	// fetchAgain is asynq's own pause after a fetch that found nothing: as good as none, the gate decides.
+	fetchAgain = time.Millisecond
+
+	// handlerPatience is how long asynq waits for handlers at a shutdown before it leaves them behind. We wait for them
+	// whatever it does; this only has to be longer than any Handle takes.
+	handlerPatience = time.Hour
+)
+
+// Slots bound what a worker has in hand. A [Server] takes one before it fetches, so that what it fetches can run.
+type Slots interface {
+	// Acquire waits for a free slot. It returns an error only when ctx has ended, and then holds none.
+	Acquire(ctx context.Context) error
+	// Release gives a slot back.
+	Release()
+}
+
+// Options say what a [Server] serves and how. Queues and Handle are required.
+type Options struct {
+	// Queues are the weights, 1 to 1000, of the queues to serve: of {a: 6, b: 3}, when both have something to do, a gets
+	// two thirds of the fetches.
+	Queues map[string]int
+
+	// Handle takes a delivery in; when it returns, the delivery is ended. It should do no more than claim the run and
+	// start it elsewhere: as long as it works, asynq counts the delivery as active. It is called from several goroutines
+	// at once, at most four for each fetcher. ctx ends when the server stops; nothing else ends it.
+	//
+	// With Slots, each call owns one slot. Handle gives it back, or hands it on to what it starts.
+	Handle func(ctx context.Context, d Delivery)
+
+	// Slots, when given, bound what is fetched. Without them up to four deliveries for each fetcher are.
+	Slots Slots
+
+	Fetchers     int           // asynq servers to run; 0 means DefaultFetchers
+	PollInterval time.Duration // between looks at idle queues, all fetchers together; 0 means DefaultPollInterval
+	Logger       *slog.Logger  // nil means slog.Default()
+}
+
+// A Server fetches deliveries and hands them to [Options].Handle, while [Server.Run] runs.
+type Server struct {
+	client *Client
+	o      Options
+	queues []string
+	log    *slog.Logger
+}
+
+// NewServer checks the options and returns a server that does nothing yet.
+func NewServer(c *Client, o Options) (*Server, error) {
+	if len(o.Queues) == 0 {
+		return nil, errors.New("queue server: no queues")
+	}
+	for q, weight := range o.Queues {
+		if err := checkQueueName(q); err != nil {
+			return nil, fmt.Errorf("queue server: %w", err)
+		}
+		if weight < 1 || weight > maxWeight {
+			return nil, fmt.Errorf("queue server: the weight of queue %q is %d, want 1 to %d", q, weight, maxWeight)
+		}
+	}
+	if o.Handle == nil {
+		return nil, errors.New("queue server: no Handle")
+	}
+	if o.Fetchers < 0 || o.PollInterval < 0 {
+		return nil, fmt.Errorf("queue server: fetchers %d and poll interval %v must not be negative", o.Fetchers, o.PollInterval)
+	}
+	o.Queues = maps.Clone(o.Queues)
+	if o.Fetchers == 0 {
+		o.Fetchers = DefaultFetchers
+	}
+	if o.PollInterval == 0 {
+		o.PollInterval = DefaultPollInterval
+	}
+	if o.Slots == nil {
+		o.Slots = noSlots{}
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	return &Server{client: c, o: o, queues: slices.Sorted(maps.Keys(o.Queues)), log: o.Logger}, nil
+}
+
+// noSlots are as many as anybody wants.
+type noSlots struct{}
+
+func (noSlots) Acquire(ctx context.Context) error { return ctx.Err() }
+func (noSlots) Release()                          {}
+
+// Run serves until ctx ends, and returns when every Handle has returned and everything it started has stopped. A Redis
+// that is away is waited for. The error is nil, or an [ErrOwned] when a queue belongs to another namespace; then nothing
+// of it was fetched, or nothing more after it changed hands in an emptied Redis.
+func (s *Server) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	gate := newGate(s.o.PollInterval, s.o.Slots, s.log)
+	r := &reception{Server: s, ctx: ctx, gate: gate, foreign: newForeign()}
+	g.Go(func() error { return s.keepOwned(ctx, gate) })
+	for range s.o.Fetchers {
+		g.Go(func() error { return s.fetch(ctx, r) })
+	}
+	err := g.Wait()
+	r.handlers.Wait() // asynq leaves some of them behind: those whose lease it lost
+	return err
+}
+
+// keepOwned registers the queues, opens the gate when they are ours, and goes on registering them.
+func (s *Server) keepOwned(ctx context.Context, g *gate) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		}
+		err := s.client.Own(ctx, s.queues)
+		switch {
+		case err == nil:
+			g.open()
+			timer.Reset(ownInterval)
+		case errors.Is(err, ErrOwned):
+			return err
+		default: // Redis is away: the gate tells so, once
+			g.failed(err)
+			timer.Reset(errorPause)
+		}
+	}
+}
+
+// fetch runs one asynq server until ctx ends.
+func (s *Server) fetch(ctx context.Context, r *reception) error {
+	f := &fetcher{UniversalClient: s.client.rdb, reception: r, queues: len(s.queues), arrived: make(chan struct{}, 1)}
+	server := asynq.NewServerFromRedisClient(f, asynq.Config{
+		Concurrency:       handlersPerFetcher,
+		Queues:            s.o.Queues,
+		TaskCheckInterval: fetchAgain,
+		BaseContext:       f.receive,
+		ErrorHandler:      asynq.ErrorHandlerFunc(r.returnUnused),
+		IsFailure:         countsAsFailure,
+		RetryDelayFunc:    retryDelay,
+		ShutdownTimeout:   handlerPatience,
+		JanitorInterval:   time.Minute, // it looks for completed tasks to delete, and we keep none
+		Logger:            asynqLog{s.log, r.gate},
+		LogLevel:          asynq.InfoLevel,
+	})
+	if err := server.Start(r); err != nil { // not Run: that one waits for signals
+		return fmt.Errorf("start an asynq server: %w", err)
+	}
+	<-ctx.Done()
+	server.Shutdown()
+	return nil
+}
+
+var (
+	// errForeign sends a task back that is not ours.
+	errForeign = errors.New("no lockstep delivery")
+	// errStopping sends a delivery back that was fetched while the server stops.
+	errStopping = errors.New("worker stops")
+)
+
+// countsAsFailure tells which errors use up a retry. An expired lease does: a count above 0 tells a task that asynq has
+// recovered from one that was sent anew.
+func countsAsFailure(err error) bool {
+	return !errors.Is(err, errForeign) && !errors.Is(err, errStopping)
+}
+
+func retryDelay(n int, err error, task *asynq.Task) time.Duration {
+	switch {
+	case task.Type() == TaskType:
+		return 0
+	case errors.Is(err, errForeign):
+		return foreignDelay
+	default: // of a task that another program's server lost: as that program would have it
+		return asynq.DefaultRetryDelayFunc(n, err, task)
+	}
+}
+
+// reception takes in what all fetchers of a server have fetched.
+type reception struct {
+	*Server
+	ctx      context.Context // the one of Run: asynq hands on none. A reception lives only as long as Run does
+	gate     *gate
+	foreign  *foreign
+	handlers sync.WaitGroup
+}
+
+// ticket goes with a fetched task through asynq, and with it a slot.
+type ticket struct {
+	slot bool        // a slot was taken for it before the fetch
+	used atomic.Bool // whoever sets it decides what becomes of the slot
+}
+
+type ticketKey struct{}
+
+func ticketOf(ctx context.Context) *ticket { return ctx.Value(ticketKey{}).(*ticket) }
+
+// ProcessTask is what asynq calls for each task. asynqCtx ends when asynq wants the task to stop, which is nothing to us.
+func (r *reception) ProcessTask(asynqCtx context.Context, task *asynq.Task) error {
+	r.handlers.Add(1)
+	defer r.handlers.Done()
+	t := ticketOf(asynqCtx)
+	if t.used.Swap(true) {
+		return nil // asynq has given the task up already, and sent it back
+	}
+	d, err := r.read(asynqCtx, task)
+	if err != nil || d.Run == "" {
+		if t.slot {
+			r.o.Slots.Release()
+		}
+		return err
+	}
+	if !t.slot && r.o.Slots.Acquire(r.ctx) != nil {
+		return errStopping
+	}
+	r.o.Handle(r.ctx, d)
+	return nil
+}
+
+// read returns the delivery in a task; none, when the task is to be ended; an error, when it is to go back.
+func (r *reception) read(asynqCtx context.Context, task *asynq.Task) (Delivery, error) {
+	queue, _ := asynq.GetQueueName(asynqCtx)
+	id, _ := asynq.GetTaskID(asynqCtx)
+	if task.Type() != TaskType {
+		retried, _ := asynq.GetRetryCount(asynqCtx)
+		limit, _ := asynq.GetMaxRetry(asynqCtx)
+		if r.foreign.add(taskKey(queue, id), queue, task.Type(), retried >= limit) {
+			r.log.Warn("task of an unknown type goes back to its queue", "queue", queue, "type", task.Type(), "task", id)
+		}
+		return Delivery{}, errForeign
+	}
+	if r.ctx.Err() != nil {
+		return Delivery{}, errStopping
+	}
+	p, err := decode(task.Payload())
+	switch {
+	case err != nil:
+		r.log.Warn("unreadable delivery ended", "queue", queue, "task", id, "error", err)
+		return Delivery{}, nil
+	case p.Namespace != r.client.namespace:
+		r.log.Warn("delivery of another namespace ended", "queue", queue, "run", p.Run, "namespace", p.Namespace)
+		return Delivery{}, nil
+	}
+	return Delivery{Run: p.Run, N: p.N, Queue: queue}, nil
+}
+
+// returnUnused gives back the slot of a task that asynq sends away without having called ProcessTask: one whose own
+// deadline has passed. asynq calls it for every error.
+func (r *reception) returnUnused(asynqCtx context.Context, _ *asynq.Task, _ error) {
+	if t := ticketOf(asynqCtx); !t.used.Swap(true) && t.slot {
+		r.o.Slots.Release()
+	}
+}
+
+// foreign remembers tasks that are not ours.
+type foreign struct {
+	mu        sync.Mutex
+	exhausted map[string]bool    // by task key: on their way back, with no retries left; guarded by mu
+	told      map[[2]string]bool // queue and type that the log has a line about; guarded by mu
+}
+
+func newForeign() *foreign {
+	return &foreign{exhausted: make(map[string]bool), told: make(map[[2]string]bool)}
+}
+
+// add records a task and tells whether its type is news.
+func (f *foreign) add(key, queue, taskType string, exhausted bool) (news bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if exhausted {
+		f.exhausted[key] = true
+	}
+	const enough = 1000 // types come from others: there may be any number
+	name := [2]string{queue, taskType}
+	if f.told[name] || len(f.told) >= enough {
+		return false
+	}
+	f.told[name] = true
+	return true
+}
+
+// take tells whether a task is an exhausted one, and forgets it.
+func (f *foreign) take(key string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.exhausted[key] {
+		return false
+	}
+	delete(f.exhausted, key)
+	return true
+}
