@@ -1,0 +1,311 @@
+package ledger
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+)
+
+// Verdict says what is to become of a tick when it is decided.
+type Verdict string
+
+const (
+	Run     Verdict = "run"    // it runs, unless the job's overlap policy skips it
+	CatchUp Verdict = "catch"  // it was missed and runs all the same; overlap does not skip it
+	Missed  Verdict = "missed" // it does not run, nobody was there
+	Broken  Verdict = "failed" // it cannot run: its bundle cannot be made
+)
+
+// Tick is one due time with its verdict.
+type Tick struct {
+	At      time.Time
+	Verdict Verdict
+	Reason  string    // for Missed and Broken
+	Upto    time.Time // the last tick of a line that stands for a whole range of missed ticks; else zero
+}
+
+// Decision is what [Ledger.Create] is asked to record: every tick of a job after Seen, up to Cursor.
+type Decision struct {
+	Job    *jobs.Job
+	Seen   time.Time // the cursor that the ticks were computed from
+	Cursor time.Time // the new one: the last of the ticks
+	Ticks  []Tick    // oldest first, at most MaxTicks
+	By     locks.SessionID
+}
+
+// MaxTicks bounds the ticks of one decision; more take several, one after the other.
+const MaxTicks = 500
+
+// Created is the answer to a [Decision].
+type Created struct {
+	Due    []Due     // runs to be delivered or claimed
+	Cursor time.Time // where the job's cursor stands now
+	Moved  bool      // somebody else had moved the cursor: nothing was recorded, Cursor tells where it stands
+	Early  bool      // a tick has not come yet by the server's clock: nothing was recorded
+	Err    error     // this decision alone could not be sent or was not answered; it may be sent again
+}
+
+var (
+	//go:embed scripts/register.lua
+	registerSource string
+	registerScript = script(registerSource)
+	//go:embed scripts/create.lua
+	createSource string
+	createScript = script(createSource)
+	//go:embed scripts/enqueue.lua
+	enqueueSource string
+	enqueueScript = script(enqueueSource)
+)
+
+// Registered is the answer to [Ledger.Register].
+type Registered struct {
+	Now      time.Time            // the server's
+	Revision int64                // to begin [Ledger.Poll] with
+	Cursors  map[string]time.Time // by job
+}
+
+// Register makes jobs known under their definitions. The cursor of a job that the ledger has never seen starts at the
+// server's time; any other goes on where it stopped. Sending it again changes nothing.
+func (l *Ledger) Register(ctx context.Context, definitions []*jobs.Job) (*Registered, error) {
+	registered := &Registered{Cursors: make(map[string]time.Time, len(definitions))}
+	const batch = 1000
+	for first := 0; first == 0 || first < len(definitions); first += batch {
+		some := definitions[first:min(first+batch, len(definitions))]
+		args := make([]any, 0, 2*len(some))
+		for _, job := range some {
+			definition, err := json.Marshal(job)
+			if err != nil {
+				return nil, fmt.Errorf("register job %s: %w", job.Name, err)
+			}
+			args = append(args, job.Name, definition)
+		}
+		r := read(l.run(ctx, registerScript, "", args...))
+		registered.Now = r.time()
+		if revision := r.number(); first == 0 {
+			registered.Revision = revision
+		}
+		for _, job := range some {
+			registered.Cursors[job.Name] = r.time()
+		}
+		if r.err != nil {
+			return nil, fmt.Errorf("register %d jobs: %w", len(definitions), r.err)
+		}
+	}
+	return registered, nil
+}
+
+// Create records decisions, each whole or not at all, in one round trip. A decision that was computed from a cursor
+// that has moved since is refused (Moved), and so is one that is sent again after it was applied.
+func (l *Ledger) Create(ctx context.Context, decisions []Decision) []Created {
+	created := make([]Created, len(decisions))
+	commands := make([]*redis.Cmd, len(decisions))
+	send := func(script *redis.Script, eval bool) {
+		pipe := l.rdb.Pipeline()
+		for i := range decisions {
+			if commands[i] != nil && !redis.HasErrorPrefix(commands[i].Err(), "NOSCRIPT") || created[i].Err != nil {
+				continue
+			}
+			args, err := decisions[i].args()
+			if err != nil {
+				created[i].Err = err
+				continue
+			}
+			job := decisions[i].Job.Name
+			keys := append(l.keys[:len(l.keys):len(l.keys)], l.prefix+"hist:"+job, l.prefix+"done:"+job, l.prefix+"output:"+job)
+			if eval {
+				commands[i] = script.Eval(ctx, pipe, keys, args...)
+			} else {
+				commands[i] = script.EvalSha(ctx, pipe, keys, args...)
+			}
+		}
+		_, _ = pipe.Exec(ctx) // each command carries its own error
+	}
+	send(createScript, false)
+	send(createScript, true) // those that a restarted server did not know by their digest
+	for i := range decisions {
+		if created[i].Err != nil {
+			continue
+		}
+		if err := created[i].decode(commands[i], decisions[i].Cursor); err != nil {
+			created[i] = Created{Err: fmt.Errorf("create ticks of %s: %w", decisions[i].Job.Name, err)}
+		}
+	}
+	return created
+}
+
+func (c *Created) decode(command *redis.Cmd, cursor time.Time) error {
+	r := read(command.Result())
+	switch outcome := r.text(); outcome {
+	case "ok":
+		c.Cursor = cursor
+		for r.more() {
+			c.Due = append(c.Due, r.oneDue())
+		}
+		return r.err
+	case "moved":
+		c.Moved = true
+		if r.more() {
+			if text := r.text(); text != "" {
+				ms, err := strconv.ParseInt(text, 10, 64)
+				c.Cursor = millis(ms)
+				return err
+			}
+		}
+		return r.err
+	case "early":
+		c.Early = true
+		return nil
+	default:
+		return r.unknown(outcome)
+	}
+}
+
+func (d *Decision) args() ([]any, error) {
+	definition, err := json.Marshal(d.Job)
+	if err != nil {
+		return nil, fmt.Errorf("create ticks of %s: %w", d.Job.Name, err)
+	}
+	arguments, err := compact(d.Job.Args)
+	if err != nil {
+		return nil, fmt.Errorf("create ticks of %s: args: %w", d.Job.Name, err)
+	}
+	// The script adds the lock of each run, which alone differs from tick to tick.
+	first := jobs.TickRunID(d.Job.Name, d.Ticks[0].At)
+	items, err := d.Job.Resources(first, arguments)
+	items = slices.DeleteFunc(items, func(name string) bool { return name == jobs.RunResource(first) })
+	ticks := d.Ticks
+	if err != nil { // for good: the arguments of a tick are the definition's
+		ticks = make([]Tick, len(d.Ticks))
+		for i, tick := range d.Ticks {
+			ticks[i] = tick
+			if tick.Verdict != Missed {
+				ticks[i].Verdict, ticks[i].Reason = Broken, plain(err.Error())
+			}
+		}
+		items = nil
+	}
+	args := []any{d.Job.Name, d.Seen.UnixMilli(), d.Cursor.UnixMilli(), string(d.By), d.Job.Queue, string(d.Job.Overlap),
+		d.Job.MaxQueued, d.Job.History.Runs, d.Job.History.For.Milliseconds(), string(arguments), definition, len(items)}
+	for _, item := range items {
+		args = append(args, exclusive(item))
+	}
+	for _, tick := range ticks {
+		id, upto := jobs.TickRunID(d.Job.Name, tick.At), ""
+		if !tick.Upto.IsZero() {
+			id += jobs.RunID(".." + tick.Upto.UTC().Format(time.RFC3339))
+			upto = strconv.FormatInt(tick.Upto.UnixMilli(), 10)
+		}
+		args = append(args, string(id), tick.At.UnixMilli(), string(tick.Verdict), plain(tick.Reason), upto)
+	}
+	return args, nil
+}
+
+// Request asks for a run of a job, beside its schedule.
+type Request struct {
+	Job     *jobs.Job
+	ID      string          // the requester's; with it, asking twice gives one run
+	Args    json.RawMessage // nil: the definition's
+	Trigger Trigger         // ByRequest or ByHand
+	At      time.Time       // not before this instant of the server's clock; zero: at once
+	In      time.Duration   // nor before so long from now
+	Named   bool            // the id was chosen by a client: it is remembered for Remembered at least
+}
+
+// Remembered is how long an id that a client chose names the same run, even when the history is shorter.
+const Remembered = 7 * 24 * time.Hour
+
+// Enqueued is the answer to a [Request].
+type Enqueued struct {
+	Run    jobs.RunID
+	State  State // "" for a run that is there already and of which only the id is remembered
+	Exists bool  // the run was there already; nothing was changed
+	Due    []Due // to be delivered or claimed
+}
+
+// Enqueue records a run that somebody asks for. Sent again with the same id, it answers that the run exists.
+func (l *Ledger) Enqueue(ctx context.Context, request Request) (*Enqueued, error) {
+	job := request.Job
+	id := jobs.RequestRunID(job.Name, request.ID)
+	fail := func(err error) (*Enqueued, error) { return nil, fmt.Errorf("enqueue %s: %w", id, err) }
+	if err := jobs.ValidRunName(request.ID); err != nil {
+		return fail(err)
+	}
+	source := request.Args
+	if source == nil {
+		source = job.Args
+	}
+	arguments, err := compact(source)
+	if err != nil {
+		return fail(fmt.Errorf("args: %w", err))
+	}
+	items, err := job.Resources(id, arguments)
+	if err != nil {
+		return fail(err)
+	}
+	definition, err := json.Marshal(job)
+	if err != nil {
+		return fail(err)
+	}
+	remember := int64(0)
+	if request.Named {
+		remember = Remembered.Milliseconds()
+	}
+	args := []any{job.Name, string(id), job.Queue, string(request.Trigger), unixMillis(request.At),
+		request.In.Milliseconds(), remember, string(arguments), definition}
+	for _, item := range items {
+		args = append(args, exclusive(item))
+	}
+	r := read(l.run(ctx, enqueueScript, job.Name, args...))
+	enqueued := &Enqueued{Run: id}
+	switch outcome := r.text(); outcome {
+	case "created":
+		n := r.number()
+		enqueued.State = State(r.text())
+		if n > 0 {
+			enqueued.Due = []Due{{Run: id, N: n, Queue: job.Queue}}
+		}
+	case "exists":
+		enqueued.Exists, enqueued.State = true, State(r.text())
+	default:
+		return fail(r.unknown(outcome))
+	}
+	if r.err != nil {
+		return fail(r.err)
+	}
+	return enqueued, nil
+}
+
+// exclusive is the item of the lock space that takes a resource exclusively.
+func exclusive(name string) string { return "x" + name }
+
+// compact writes JSON without white space, so that no control byte of it can be taken for a separator.
+func compact(text json.RawMessage) (json.RawMessage, error) {
+	if len(text) == 0 {
+		return json.RawMessage("null"), nil
+	}
+	var b bytes.Buffer
+	if err := json.Compact(&b, text); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}
+
+// plain makes a text fit for a record: control bytes, which part its fields, become blanks.
+func plain(text string) string {
+	return string(bytes.Map(func(r rune) rune {
+		if r < ' ' {
+			return ' '
+		}
+		return r
+	}, []byte(text)))
+}

@@ -1,0 +1,63 @@
+// Package ledger is the record of ticks and runs in Redis, and the only answer to "did it happen?".
+//
+// # The problem
+//
+// Many workers know the same schedule and take from the same queue; they pause, die, come back, and lose replies. Each
+// tick must become one run, each run must come to one end, and what has ended must never run again. A queue cannot
+// carry that: its tasks are lost, doubled and late. So the truth is here, and a delivery is only a hint that somebody
+// might look.
+//
+// # The words
+//
+// A tick is one due time of a job. A run is one piece of work: a tick's, or a request's. An attempt is one try at a
+// run; it has a worker, a token, a start and an end. A job's cursor is the last tick decided: everything after it and
+// not after now is still to decide.
+//
+// # The states of a run
+//
+//	           Create, Enqueue                      Claim                    Finish
+//	tick ────────────────────────> due ──────────────────────────> running ──────────> succeeded, failed
+//	 │            ^   ^             │ bundle taken    ^                │  │
+//	 │            │   │             v                 │                │  └─ session ended ──> due, lost, failed
+//	 │            │   └──offered─ waiting             │                └──── hand back ──────> due
+//	 │        scheduled, retrying <─────────────── pause is over, a failed attempt to be repeated
+//	 └─> skipped, missed, failed (never began)
+//
+// succeeded, failed, lost, canceled, skipped and missed are final. Outstanding runs are records of their own; final
+// ones move to their job's history, which is kept within bounds. So a run that has neither record is over, and a claim
+// finds nothing: no expiry time carries that.
+//
+// # The invariants
+//
+//   - A tick is accounted for exactly once: creation names the cursor it was computed from, and moves it in the same
+//     script that writes the records.
+//   - A run runs only under its bundle. Looking at the run, taking the bundle and beginning the attempt are one script
+//     ([Ledger.Claim]); recording the end and passing the bundle on are one as well ([Ledger.Finish]).
+//   - A claim names the n of the delivery that led to it. Whatever makes a run due, or stops it being due, takes the next
+//     n, so a claim that arrives late or twice takes nothing.
+//   - A finish counts when its token is the run's last one and the run is not final. An attempt is counted once, by the
+//     first of its finish and the sweep; after that only its success still counts, as long as no other attempt began.
+//   - Failures and crashes are counted apart, and a hand-back is neither.
+//   - All times are the server's, read inside the scripts. A worker's clock is an alarm clock only.
+//
+// # Waiting for locks
+//
+// A run whose bundle is not free waits in the lock space, without a worker, under a wait of its own that keeps its
+// ticket until the run has begun. When its turn comes the space offers it the bundle: the resources are reserved for two
+// seconds and the run becomes due under its next n. A ledger script that frees a bundle does both in one step and tells
+// its caller what to deliver. A script of the lock library knows no runs: it leaves the offer in the index, tells the
+// session at the desk, and the next [Ledger.Sweep] makes the run due. An offer nobody takes in time lapses. The run
+// stays due and keeps its ticket: when its claim comes, it goes before every younger wait, their offers included.
+//
+// # What happens when
+//
+//   - a worker dies between creating a run and delivering it: the push is not confirmed, the sweep repeats it;
+//   - the queue loses a delivery: the sweep looks up what has been in the queue for long, and repeats what is gone;
+//   - a worker dies in an attempt: its session ends, and [Ledger.Crash] makes the run due again, or ends it;
+//   - a reply is lost: every call may be sent again, and its comment says what that gives.
+//
+// # What is not promised
+//
+// That runs of one job begin in the order of their ticks: waits are in the order in which they began to wait. That a
+// finished run can be looked up for ever: the history is trimmed. Anything, when Redis loses its data.
+package ledger

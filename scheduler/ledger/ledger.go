@@ -1,0 +1,175 @@
+package ledger
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+)
+
+// Ledger reads and writes the record of ticks and runs of one namespace. Its methods are safe for concurrent use, and
+// each that changes something is one script: it has happened whole, or not at all. All of them may be sent again after
+// an error in transit; each says what that gives.
+type Ledger struct {
+	rdb    redis.UniversalClient
+	space  *locks.Space
+	prefix string
+	keys   []string // the lock space's and the ledger's own, in KEYS order
+}
+
+// New returns the ledger that belongs to a lock space. It sends through rdb, which must not send scripts again by
+// itself (MaxRetries -1) if the caller wants to know of every doubtful reply.
+func New(rdb redis.UniversalClient, space *locks.Space) *Ledger {
+	keys := space.Keys()
+	prefix := strings.TrimSuffix(keys[0], "exp")
+	for _, name := range []string{"run", "body", "log", "timer", "ready", "push", "sent", "busy", "open", "cursor", "def",
+		"rev", "ledger", "ids"} {
+		keys = append(keys, prefix+name)
+	}
+	return &Ledger{rdb: rdb, space: space, prefix: prefix, keys: keys}
+}
+
+// Space returns the lock space that the ledger's runs take their locks in.
+func (l *Ledger) Space() *locks.Space { return l.space }
+
+// Due is a run that is due under its n-th delivery: to be pushed to its queue, or claimed at once.
+type Due struct {
+	Run   jobs.RunID
+	N     int64
+	Queue string
+}
+
+//go:embed scripts/ledger.lua
+var shared string
+
+func script(source string) *redis.Script { return redis.NewScript(locks.Source() + shared + source) }
+
+// run sends a script. job "" is for scripts that touch no job's history.
+func (l *Ledger) run(ctx context.Context, s *redis.Script, job string, args ...any) (any, error) {
+	keys := l.keys
+	if job != "" {
+		keys = append(keys[:len(keys):len(keys)], l.prefix+"hist:"+job, l.prefix+"done:"+job, l.prefix+"output:"+job)
+	}
+	return s.Run(ctx, l.rdb, keys, args...).Result()
+}
+
+// errReply says that a script answered something that this version does not know.
+var errReply = errors.New("unexpected reply of a ledger script")
+
+// reply reads the fields of a script's answer one after the other; the first that is not there, or not of its kind,
+// spoils it, and err tells.
+type reply struct {
+	values []any
+	err    error
+}
+
+func read(value any, err error) *reply {
+	if err != nil {
+		return &reply{err: err}
+	}
+	values, ok := value.([]any)
+	if !ok {
+		return &reply{err: fmt.Errorf("%w: %v", errReply, value)}
+	}
+	return &reply{values: values}
+}
+
+func (r *reply) more() bool { return r.err == nil && len(r.values) > 0 }
+
+func (r *reply) next() any {
+	if r.err != nil {
+		return nil
+	}
+	if len(r.values) == 0 {
+		r.err = fmt.Errorf("%w: it ends too soon", errReply)
+		return nil
+	}
+	value := r.values[0]
+	r.values = r.values[1:]
+	return value
+}
+
+func (r *reply) text() string {
+	switch value := r.next().(type) {
+	case string:
+		return value
+	case int64:
+		return strconv.FormatInt(value, 10)
+	case nil:
+		return ""
+	default:
+		r.err = fmt.Errorf("%w: %T instead of a text", errReply, value)
+		return ""
+	}
+}
+
+func (r *reply) number() int64 {
+	text := r.text()
+	if r.err != nil {
+		return 0
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		r.err = fmt.Errorf("%w: %q instead of a number", errReply, text)
+	}
+	return n
+}
+
+func (r *reply) time() time.Time { return millis(r.number()) }
+
+// each reads a list inside the answer; one ends when the list does.
+func (r *reply) each(one func(list *reply)) {
+	value := r.next()
+	if r.err != nil {
+		return
+	}
+	values, ok := value.([]any)
+	if !ok {
+		r.err = fmt.Errorf("%w: %T instead of a list", errReply, value)
+		return
+	}
+	list := &reply{values: values}
+	for list.more() {
+		one(list)
+	}
+	r.err = list.err
+}
+
+// due reads a list of runs to push.
+func (r *reply) due() []Due {
+	var due []Due
+	r.each(func(list *reply) { due = append(due, list.oneDue()) })
+	return due
+}
+
+func (r *reply) oneDue() Due { return Due{Run: jobs.RunID(r.text()), N: r.number(), Queue: r.text()} }
+
+func (r *reply) unknown(outcome string) error {
+	if r.err != nil {
+		return r.err
+	}
+	return fmt.Errorf("%w: %q", errReply, outcome)
+}
+
+// millis is the instant of a server time in ms; 0 is no time.
+func millis(ms int64) time.Time {
+	if ms == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms).UTC()
+}
+
+func unixMillis(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMilli()
+}

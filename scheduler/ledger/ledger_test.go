@@ -1,0 +1,758 @@
+package ledger_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+	"lockstep/locks/redistest"
+	"lockstep/scheduler/ledger"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// fixture is a namespace of its own with a ledger in it.
+type fixture struct {
+	*testing.T
+	rdb       *redis.Client
+	namespace string
+	*ledger.Ledger
+	job *jobs.Job // "j", every second, overlap queue
+}
+
+func each(t *testing.T, test func(f *fixture)) {
+	t.Helper()
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		namespace := redistest.Namespace(t)
+		space, err := locks.NewSpace(rdb, namespace)
+		if err != nil {
+			t.Fatal(err)
+		}
+		test(&fixture{T: t, rdb: rdb, namespace: namespace, Ledger: ledger.New(rdb, space), job: newJob("j")})
+	})
+}
+
+func newJob(name string) *jobs.Job {
+	return &jobs.Job{
+		Name: name, Every: time.Second, Queue: "default", Command: []string{"true"},
+		Overlap: jobs.OverlapQueue, MaxQueued: 10, OnMissed: jobs.MissedAll, OnCrash: jobs.CrashRerun, MaxCrashes: 3,
+		Retry: jobs.Retry{Max: 3, Backoff: jobs.BackoffFixed, Initial: time.Second}, History: jobs.History{Runs: 1000, For: time.Hour},
+	}
+}
+
+// session opens a worker's session.
+func (f *fixture) session(name string) *locks.Client {
+	f.Helper()
+	client, err := locks.Open(f.Context(), f.rdb, locks.Options{Namespace: f.namespace, Name: name})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(f.Context()), 10*time.Second)
+		defer cancel()
+		if err := client.Close(ctx); err != nil {
+			f.Error(err)
+		}
+	})
+	return client
+}
+
+// end makes a session end now, as if its lease had run out.
+func (f *fixture) end(client *locks.Client) {
+	f.Helper()
+	err := f.rdb.ZAddXX(f.Context(), f.key("exp"), redis.Z{Score: 1, Member: "s" + string(client.Session())}).Err()
+	if err != nil {
+		f.Fatal(err)
+	}
+}
+
+func (f *fixture) key(name string) string { return "{" + f.namespace + "}:" + name }
+
+// cursor registers the job and sets its cursor so many ticks of one second back.
+func (f *fixture) cursor(job *jobs.Job, back int) time.Time {
+	f.Helper()
+	registered, err := f.Register(f.Context(), []*jobs.Job{job})
+	if err != nil {
+		f.Fatal(err)
+	}
+	cursor := registered.Now.Truncate(time.Second).Add(-time.Duration(back) * time.Second)
+	if err := f.rdb.HSet(f.Context(), f.key("cursor"), job.Name, cursor.UnixMilli()).Err(); err != nil {
+		f.Fatal(err)
+	}
+	return cursor
+}
+
+// tick creates the next so many ticks of one second after a cursor.
+func (f *fixture) tick(job *jobs.Job, cursor time.Time, n int, verdict ledger.Verdict) ledger.Created {
+	f.Helper()
+	var ticks []ledger.Tick
+	for i := range n {
+		ticks = append(ticks, ledger.Tick{At: cursor.Add(time.Duration(i+1) * time.Second), Verdict: verdict})
+	}
+	created := f.Create(f.Context(), []ledger.Decision{{Job: job, Seen: cursor, Cursor: ticks[n-1].At, Ticks: ticks, By: "me.1"}})[0]
+	if created.Err != nil {
+		f.Fatal(created.Err)
+	}
+	return created
+}
+
+// run creates one run of the fixture's job that is due.
+func (f *fixture) run() ledger.Due {
+	f.Helper()
+	created := f.tick(f.job, f.cursor(f.job, 5), 1, ledger.Run)
+	if len(created.Due) != 1 {
+		f.Fatalf("created %+v, want one run", created)
+	}
+	return created.Due[0]
+}
+
+// attempt is a claim that was granted.
+type attempt struct {
+	*ledger.Claimed
+	request *locks.Request
+	client  *locks.Client
+}
+
+func (a attempt) token() locks.Token { return a.Record.Last().Token }
+
+func (f *fixture) request(client *locks.Client) *locks.Request {
+	f.Helper()
+	request, err := client.Begin()
+	if err != nil {
+		f.Fatal(err)
+	}
+	return request
+}
+
+func (f *fixture) claim(client *locks.Client, due ledger.Due, want ledger.ClaimOutcome) attempt {
+	f.Helper()
+	a := attempt{request: f.request(client), client: client}
+	var err error
+	if a.Claimed, err = f.Claim(f.Context(), a.request, due, 0, nil); err != nil {
+		f.Fatal(err)
+	}
+	if a.Outcome != want {
+		f.Fatalf("claim of %+v: %s, want %s", due, a.Outcome, want)
+	}
+	if want != ledger.Granted {
+		a.request.Drop()
+	}
+	return a
+}
+
+func (f *fixture) finish(a attempt, outcome ledger.Outcome, want ledger.FinishVerdict) *ledger.Finished {
+	f.Helper()
+	finished, err := f.Finish(f.Context(), ledger.Finish{
+		Run: a.Record.ID, Job: a.Job, Token: a.token(), Hold: a.request.ID(), Outcome: outcome, Pause: time.Millisecond,
+		Error: "it said: \"no\"\n", Output: "out of " + string(outcome),
+	})
+	if err != nil {
+		f.Fatal(err)
+	}
+	if finished.Verdict != want {
+		f.Fatalf("finish %s of %s: %s, want %s", outcome, a.Record.ID, finished.Verdict, want)
+	}
+	return finished
+}
+
+func (f *fixture) sweep() *ledger.Sweep {
+	f.Helper()
+	sweep, err := f.Sweep(f.Context(), ledger.SweepLimits{Most: 100, Unconfirmed: time.Hour, LookUp: time.Hour})
+	if err != nil {
+		f.Fatal(err)
+	}
+	return sweep
+}
+
+// crash ends a session and closes the attempts under it, as a sweep does.
+func (f *fixture) crash(client *locks.Client) []ledger.Due {
+	f.Helper()
+	f.end(client)
+	var due []ledger.Due
+	for _, dead := range f.sweep().Dead {
+		job, err := f.Definition(f.Context(), dead.Run)
+		if err != nil {
+			f.Fatal(err)
+		}
+		runs, err := f.Crash(f.Context(), dead, job)
+		if err != nil {
+			f.Fatal(err)
+		}
+		due = append(due, runs...)
+	}
+	return due
+}
+
+// await sweeps until something is due.
+func (f *fixture) await() []ledger.Due {
+	f.Helper()
+	ctx, cancel := context.WithTimeout(f.Context(), 10*time.Second)
+	defer cancel()
+	for ctx.Err() == nil {
+		if due := f.sweep().Due; len(due) > 0 {
+			return due
+		}
+	}
+	f.Fatal("nothing came due")
+	return nil
+}
+
+func (f *fixture) find(id jobs.RunID) *ledger.Record {
+	f.Helper()
+	record, _, err := f.Find(f.Context(), id)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return record
+}
+
+func (f *fixture) wantState(id jobs.RunID, want ledger.State) *ledger.Record {
+	f.Helper()
+	record := f.find(id)
+	if record.State != want {
+		f.Fatalf("run %s is %s (%s), want %s", id, record.State, record.Reason, want)
+	}
+	return record
+}
+
+// wantNothingLeft checks that no key of the lock space or the ledger speaks of a run or a hold any more.
+func (f *fixture) wantNothingLeft() {
+	f.Helper()
+	for _, hash := range []string{"own", "hold", "wait", "run", "body", "log"} {
+		if left, err := f.rdb.HGetAll(f.Context(), f.key(hash)).Result(); err != nil || len(left) > 0 {
+			f.Errorf("%s: %q, %v, want nothing", hash, left, err)
+		}
+	}
+	for _, zset := range []string{"q", "idx", "timer", "ready", "push", "sent", "busy", "open"} {
+		if left, err := f.rdb.ZRange(f.Context(), f.key(zset), 0, -1).Result(); err != nil || len(left) > 0 {
+			f.Errorf("%s: %q, %v, want nothing", zset, left, err)
+		}
+	}
+}
+
+func TestATickIsCreatedOnceByWhoeverComesFirst(t *testing.T) {
+	each(t, func(f *fixture) {
+		cursor := f.cursor(f.job, 5)
+		first, second := f.tick(f.job, cursor, 2, ledger.Run), f.tick(f.job, cursor, 2, ledger.Run)
+		if len(first.Due) != 2 || first.Moved {
+			f.Errorf("first: %+v, want two runs", first)
+		}
+		if !second.Moved || len(second.Due) != 0 || !second.Cursor.Equal(first.Cursor) {
+			f.Errorf("second: %+v, want it refused, with the cursor at %v", second, first.Cursor)
+		}
+		records, err := f.Outstanding(f.Context(), "j", 0)
+		if err != nil || len(records) != 2 {
+			f.Fatalf("%d outstanding runs, %v, want 2", len(records), err)
+		}
+		if id := jobs.TickRunID("j", cursor.Add(time.Second)); records[0].ID != id || records[0].State != ledger.DueNow {
+			f.Errorf("first run is %s, %s, want %s, due", records[0].ID, records[0].State, id)
+		}
+	})
+}
+
+func TestATickThatHasNotComeIsRefusedAndNothingChanges(t *testing.T) {
+	each(t, func(f *fixture) {
+		cursor := f.cursor(f.job, 0)
+		if created := f.tick(f.job, cursor, 3600, ledger.Run); !created.Early {
+			f.Errorf("%+v, want it refused as early", created)
+		}
+		record, err := f.Job(f.Context(), "j")
+		if err != nil || !record.Cursor.Equal(cursor) {
+			f.Errorf("cursor %v, %v, want %v", record.Cursor, err, cursor)
+		}
+	})
+}
+
+func TestOverlapSkipsATickWithItsReason(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.job.Overlap = jobs.OverlapSkip
+		created := f.tick(f.job, f.cursor(f.job, 5), 2, ledger.Run)
+		if len(created.Due) != 1 {
+			f.Fatalf("%d runs are due, want 1", len(created.Due))
+		}
+		history, err := f.History(f.Context(), "j", 0)
+		if err != nil || len(history) != 1 {
+			f.Fatalf("history %v, %v, want one entry", history, err)
+		}
+		want := fmt.Sprintf("overlap: skip; %s is due", created.Due[0].Run)
+		if history[0].State != ledger.Skipped || history[0].Reason != want {
+			f.Errorf("%s (%s), want skipped (%s)", history[0].State, history[0].Reason, want)
+		}
+	})
+}
+
+func TestOverlapQueuesOnlySoMany(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.job.MaxQueued = 2
+		worker := f.session("w")
+		cursor := f.cursor(f.job, 9)
+		created := f.tick(f.job, cursor, 1, ledger.Run)
+		f.claim(worker, created.Due[0], ledger.Granted)
+		// One runs, which does not count; two may wait.
+		if created = f.tick(f.job, created.Cursor, 4, ledger.Run); len(created.Due) != 2 {
+			f.Errorf("%d runs are due, want 2", len(created.Due))
+		}
+		history, err := f.History(f.Context(), "j", 0)
+		if err != nil || len(history) != 2 || !strings.Contains(history[0].Reason, "2 runs wait already") {
+			f.Errorf("history %+v, %v, want two skipped for the two that wait", history, err)
+		}
+	})
+}
+
+func TestCaughtUpTicksAreNotSkippedForEachOther(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.job.Overlap = jobs.OverlapSkip
+		if created := f.tick(f.job, f.cursor(f.job, 9), 3, ledger.CatchUp); len(created.Due) != 3 {
+			f.Errorf("%d runs are due, want 3", len(created.Due))
+		}
+	})
+}
+
+func TestARunGoesItsWay(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.job.Args = []byte(` {"a": "b\u001f"} `)
+		f.job.Lock.Exclusive = []string{"bill:1"}
+		due := f.run()
+		a := f.claim(f.session("w"), due, ledger.Granted)
+		if string(a.Args) != `{"a":"b\u001f"}` || a.Job.Name != "j" || a.Record.Attempts[0].Number != 1 {
+			f.Errorf("claimed %s %s attempt %d", a.Args, a.Job.Name, a.Record.Attempts[0].Number)
+		}
+		slices.Sort(a.Resources)
+		if want := []string{"bill:1", "job:j", "run:" + string(due.Run)}; !slices.Equal(a.Resources, want) {
+			f.Errorf("holds %q, want %q", a.Resources, want)
+		}
+		f.wantState(due.Run, ledger.Running)
+		f.finish(a, ledger.Success, ledger.Recorded)
+		record, output, err := f.Find(f.Context(), due.Run)
+		if err != nil {
+			f.Fatal(err)
+		}
+		if record.State != ledger.Succeeded || output != "out of succeeded" || record.Finished.Before(record.Started) {
+			f.Errorf("%+v, output %q", record, output)
+		}
+		if len(record.Attempts) != 1 || record.Attempts[0].Outcome != "succeeded" || record.Attempts[0].Token != a.token() {
+			f.Errorf("attempts %+v, want the one that succeeded", record.Attempts)
+		}
+		f.wantNothingLeft()
+	})
+}
+
+func TestOneOfManyClaimsStartsTheAttempt(t *testing.T) {
+	each(t, func(f *fixture) {
+		due := f.run()
+		a := f.claim(f.session("a"), due, ledger.Granted)
+		b := f.session("b")
+		f.claim(b, due, ledger.Stale)
+		f.finish(a, ledger.Success, ledger.Recorded)
+		f.claim(b, due, ledger.Stale) // a late copy of the delivery: finished means finished
+		f.claim(b, ledger.Due{Run: due.Run, N: due.N + 1}, ledger.Stale)
+		f.wantNothingLeft()
+	})
+}
+
+func TestAClaimSentAgainIsAnsweredTheSame(t *testing.T) {
+	each(t, func(f *fixture) {
+		a := f.claim(f.session("a"), f.run(), ledger.Granted)
+		again, err := f.Claim(f.Context(), a.request, ledger.Due{Run: a.Record.ID, N: 1}, 0, nil)
+		if err != nil || again.Outcome != ledger.Granted || (attempt{Claimed: again}).token() != a.token() {
+			f.Errorf("%+v, %v, want it granted under token %v", again, err, a.token())
+		}
+	})
+}
+
+func TestAClaimNamesTheCurrentDelivery(t *testing.T) {
+	each(t, func(f *fixture) {
+		due := f.run()
+		again, err := f.Repush(f.Context(), due)
+		if err != nil || len(again) != 1 || again[0].N != due.N+1 {
+			f.Fatalf("pushed again as %+v, %v, want n %d", again, err, due.N+1)
+		}
+		if twice, err := f.Repush(f.Context(), due); err != nil || len(twice) != 0 {
+			f.Errorf("a delivery was repeated twice: %+v, %v", twice, err)
+		}
+		w := f.session("w")
+		f.claim(w, due, ledger.Stale)
+		f.claim(w, again[0], ledger.Granted)
+	})
+}
+
+func TestAnEndedSessionClaimsNothing(t *testing.T) {
+	each(t, func(f *fixture) {
+		due, w := f.run(), f.session("w")
+		request := f.request(w)
+		f.end(w)
+		claimed, err := f.Claim(f.Context(), request, due, 0, nil)
+		if err != nil || claimed.Outcome != ledger.SessionDead {
+			f.Errorf("%+v, %v, want the session dead", claimed, err)
+		}
+		f.wantState(due.Run, ledger.DueNow)
+	})
+}
+
+func TestARunThatWaitsIsOfferedItsBundleByTheReleaseOfALibraryLock(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.job.Lock.Exclusive = []string{"bill:1"}
+		due, w := f.run(), f.session("w")
+		hold, err := w.TryAcquire(f.Context(), locks.Exclusive("bill:1"))
+		if err != nil {
+			f.Fatal(err)
+		}
+		a := f.claim(w, due, ledger.Waiting)
+		if a.Busy.Resource != "bill:1" || a.Busy.Hold != hold.ID() {
+			f.Errorf("busy %+v, want bill:1 held by %s", a.Busy, hold.ID())
+		}
+		f.claim(w, due, ledger.Stale) // its delivery is over
+		f.wantState(due.Run, ledger.WaitsLock)
+		if err := hold.Release(); err != nil {
+			f.Fatal(err)
+		}
+		offered := f.sweep().Due
+		if len(offered) != 1 || offered[0].Run != due.Run {
+			f.Fatalf("offered %+v, want %s", offered, due.Run)
+		}
+		if _, err := w.TryAcquire(f.Context(), locks.Exclusive("bill:1")); !errors.Is(err, locks.ErrBusy) {
+			f.Errorf("a bundle on offer was given to somebody else: %v", err)
+		}
+		f.finish(f.claim(w, offered[0], ledger.Granted), ledger.Success, ledger.Recorded)
+		f.wantNothingLeft()
+	})
+}
+
+func TestAFinishPassesTheLockToTheNextRunInTheSameStep(t *testing.T) {
+	each(t, func(f *fixture) {
+		created := f.tick(f.job, f.cursor(f.job, 9), 3, ledger.Run)
+		w := f.session("w")
+		a := f.claim(w, created.Due[0], ledger.Granted)
+		f.claim(w, created.Due[2], ledger.Waiting) // whoever waits first is first, whatever the tick
+		f.claim(w, created.Due[1], ledger.Waiting)
+		for _, next := range []int{2, 1} {
+			finished := f.finish(a, ledger.Success, ledger.Recorded)
+			if len(finished.Due) != 1 || finished.Due[0].Run != created.Due[next].Run {
+				f.Fatalf("due %+v, want %s", finished.Due, created.Due[next].Run)
+			}
+			a = f.claim(w, finished.Due[0], ledger.Granted)
+		}
+		f.finish(a, ledger.Success, ledger.Recorded)
+		f.wantNothingLeft()
+	})
+}
+
+func TestAnOfferThatLapsesLeavesTheRunItsTicketAndDelivery(t *testing.T) {
+	each(t, func(f *fixture) {
+		created := f.tick(f.job, f.cursor(f.job, 9), 3, ledger.Run)
+		w := f.session("w")
+		a := f.claim(w, created.Due[0], ledger.Granted)
+		f.claim(w, created.Due[1], ledger.Waiting)
+		f.claim(w, created.Due[2], ledger.Waiting)
+		first := f.finish(a, ledger.Success, ledger.Recorded).Due[0]
+		// Nobody takes it: the offer's time is up, and the next one in line is offered the bundle.
+		if err := f.rdb.ZAddXX(f.Context(), f.key("exp"), redis.Z{Score: 1, Member: "o+" + string(first.Run)}).Err(); err != nil {
+			f.Fatal(err)
+		}
+		second := f.sweep().Due
+		if len(second) != 1 || second[0].Run != created.Due[2].Run {
+			f.Fatalf("offered %+v, want %s", second, created.Due[2].Run)
+		}
+		// The older ticket beats the younger one's untaken offer, under the delivery it had.
+		a = f.claim(w, first, ledger.Granted)
+		f.claim(w, second[0], ledger.Waiting)
+		last := f.finish(a, ledger.Success, ledger.Recorded).Due
+		f.finish(f.claim(w, last[0], ledger.Granted), ledger.Success, ledger.Recorded)
+		f.wantNothingLeft()
+	})
+}
+
+func TestAFailedAttemptIsRetriedAfterItsPause(t *testing.T) {
+	each(t, func(f *fixture) {
+		w := f.session("w")
+		a := f.claim(w, f.run(), ledger.Granted)
+		f.finish(a, ledger.Again, ledger.Recorded)
+		f.finish(a, ledger.Again, ledger.Counted) // sent again: it counts once
+		record := f.wantState(a.Record.ID, ledger.Retrying)
+		if record.Fails != 1 || record.Attempts[0].Error != "it said: \"no\"\n" || record.At.IsZero() {
+			f.Errorf("%+v, want one failure with its error, and the time of the next attempt", record)
+		}
+		b := f.claim(w, f.await()[0], ledger.Granted)
+		if b.token() <= a.token() || b.Record.Last().Number != 2 || b.Record.Fails != 1 {
+			f.Errorf("second attempt %+v, want number 2 with a higher token", b.Record)
+		}
+		f.finish(b, ledger.Failure, ledger.Recorded)
+		if record := f.wantState(a.Record.ID, ledger.Failed); record.Fails != 2 || len(record.Attempts) != 2 {
+			f.Errorf("%+v, want two failed attempts", record)
+		}
+		f.wantNothingLeft()
+	})
+}
+
+func TestAHandBackCountsNothing(t *testing.T) {
+	each(t, func(f *fixture) {
+		w := f.session("w")
+		a := f.claim(w, f.run(), ledger.Granted)
+		f.finish(a, ledger.HandBack, ledger.Recorded)
+		record := f.find(a.Record.ID)
+		if record.Fails != 0 || record.Crashes != 0 || len(record.Attempts) != 1 || record.State != ledger.Scheduled {
+			f.Errorf("%+v, want it scheduled with nothing counted", record)
+		}
+		f.finish(f.claim(w, f.await()[0], ledger.Granted), ledger.Success, ledger.Recorded)
+		f.wantNothingLeft()
+	})
+}
+
+func TestACrashIsNotARetry(t *testing.T) {
+	each(t, func(f *fixture) {
+		a := f.claim(f.session("a"), f.run(), ledger.Granted)
+		b := f.session("b")
+		due := f.crash(a.client)
+		if len(due) != 1 {
+			f.Fatalf("due after the crash: %+v, want the run", due)
+		}
+		next := f.claim(b, due[0], ledger.Granted)
+		if next.token() <= a.token() {
+			f.Errorf("token %v after %v, want it to grow", next.token(), a.token())
+		}
+		if record := f.find(a.Record.ID); record.Crashes != 1 || record.Fails != 0 || record.Attempts[0].Outcome != "crashed" {
+			f.Errorf("%+v, want one crash and no failure", record)
+		}
+		f.finish(a, ledger.Success, ledger.Fenced) // the first worker was only paused
+		f.finish(next, ledger.Success, ledger.Recorded)
+		f.finish(a, ledger.Failure, ledger.Fenced)
+		f.wantNothingLeft()
+	})
+}
+
+func TestASuccessAfterTheCountedCrashStandsUntilAnotherAttemptBegins(t *testing.T) {
+	each(t, func(f *fixture) {
+		a := f.claim(f.session("a"), f.run(), ledger.Granted)
+		due := f.crash(a.client)
+		f.finish(a, ledger.Failure, ledger.Counted)
+		f.finish(a, ledger.Success, ledger.Recorded)
+		record := f.wantState(a.Record.ID, ledger.Succeeded)
+		if record.Reason == "" || len(record.Attempts) != 1 {
+			f.Errorf("%+v, want the late success marked, and no attempt counted twice", record)
+		}
+		f.claim(f.session("b"), due[0], ledger.Stale)
+		f.finish(a, ledger.Success, ledger.Recorded)
+		f.wantNothingLeft()
+	})
+}
+
+func TestAPoisonJobEndsAfterMaxCrashes(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.job.MaxCrashes = 2
+		a := f.claim(f.session("a"), f.run(), ledger.Granted)
+		a = f.claim(f.session("b"), f.crash(a.client)[0], ledger.Granted)
+		if due := f.crash(a.client); len(due) != 0 {
+			f.Errorf("due after the last crash: %+v", due)
+		}
+		if record := f.wantState(a.Record.ID, ledger.Failed); record.Crashes != 2 || !strings.Contains(record.Reason, "max_crashes") {
+			f.Errorf("%+v, want it failed by its crashes", record)
+		}
+		f.wantNothingLeft()
+	})
+}
+
+func TestAnAbandonedRunIsLost(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.job.OnCrash = jobs.CrashAbandon
+		a := f.claim(f.session("a"), f.run(), ledger.Granted)
+		if due := f.crash(a.client); len(due) != 0 {
+			f.Errorf("due: %+v, want nothing", due)
+		}
+		f.wantState(a.Record.ID, ledger.Lost)
+		f.wantNothingLeft()
+	})
+}
+
+func TestAPushThatNobodyConfirmedIsRepeated(t *testing.T) {
+	each(t, func(f *fixture) {
+		due := f.run()
+		at := func(unconfirmed, lookUp time.Duration) *ledger.Sweep {
+			sweep, err := f.Sweep(f.Context(), ledger.SweepLimits{Most: 10, Unconfirmed: unconfirmed, LookUp: lookUp})
+			if err != nil {
+				f.Fatal(err)
+			}
+			return sweep
+		}
+		if sweep := at(time.Hour, time.Hour); len(sweep.Due) != 0 {
+			f.Fatalf("repeated at once: %+v", sweep.Due)
+		}
+		repeated := at(0, time.Hour).Due
+		if len(repeated) != 1 || repeated[0].N != due.N+1 {
+			f.Fatalf("repeated %+v, want n %d", repeated, due.N+1)
+		}
+		if err := f.Confirm(f.Context(), []ledger.Due{due, repeated[0]}); err != nil {
+			f.Fatal(err)
+		}
+		sweep := at(0, 0)
+		if len(sweep.Due) != 0 || len(sweep.LookUp) != 1 || sweep.LookUp[0] != repeated[0] {
+			f.Errorf("due %+v, to look up %+v, want only %+v to be looked up", sweep.Due, sweep.LookUp, repeated)
+		}
+	})
+}
+
+func TestARequestAskedForTwiceIsOneRun(t *testing.T) {
+	each(t, func(f *fixture) {
+		ask := func() *ledger.Enqueued {
+			f.Helper()
+			enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: f.job, ID: "x", Trigger: ledger.ByRequest, Named: true})
+			if err != nil {
+				f.Fatal(err)
+			}
+			return enqueued
+		}
+		first := ask()
+		if first.Run != "j#x" || first.Exists || len(first.Due) != 1 {
+			f.Fatalf("%+v, want run j#x due", first)
+		}
+		if again := ask(); !again.Exists || again.State != ledger.DueNow || len(again.Due) != 0 {
+			f.Errorf("%+v, want it there, due", again)
+		}
+		f.finish(f.claim(f.session("w"), first.Due[0], ledger.Granted), ledger.Success, ledger.Recorded)
+		if again := ask(); !again.Exists || again.State != ledger.Succeeded {
+			f.Errorf("%+v, want it there, succeeded", again)
+		}
+		for _, key := range []string{"hist:j", "done:j"} { // as if the history were full of others
+			if err := f.rdb.Del(f.Context(), f.key(key)).Err(); err != nil {
+				f.Fatal(err)
+			}
+		}
+		if again := ask(); !again.Exists || again.State != "" {
+			f.Errorf("%+v, want the id remembered", again)
+		}
+	})
+}
+
+func TestARequestForLaterIsNotDueBefore(t *testing.T) {
+	each(t, func(f *fixture) {
+		enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: f.job, ID: "x", Trigger: ledger.ByRequest, In: 50 * time.Millisecond})
+		if err != nil || enqueued.State != ledger.Scheduled || len(enqueued.Due) != 0 {
+			f.Fatalf("%+v, %v, want it scheduled", enqueued, err)
+		}
+		at := f.find(enqueued.Run).At
+		due := f.await()
+		if now := f.sweep().Now; now.Before(at) || due[0].Run != enqueued.Run {
+			f.Errorf("%+v came due at %v, want not before %v", due, now, at)
+		}
+	})
+}
+
+func TestARequestWithoutWhatItsLocksNeedIsRefused(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.job.Lock.Exclusive = []string{"bill:{id}"}
+		_, err := f.Enqueue(f.Context(), ledger.Request{Job: f.job, ID: "x", Args: []byte(`{"no":1}`), Trigger: ledger.ByRequest})
+		if err == nil || !strings.Contains(err.Error(), "bill:{id}") || !strings.Contains(err.Error(), `id`) {
+			f.Errorf("%v, want the key and the field named", err)
+		}
+		f.wantNothingLeft()
+	})
+}
+
+func TestATickWithoutWhatItsLocksNeedFailsForGood(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.job.Lock.Exclusive = []string{"bill:{id}"}
+		created := f.tick(f.job, f.cursor(f.job, 5), 1, ledger.Run)
+		if len(created.Due) != 0 {
+			f.Fatalf("due %+v, want nothing", created.Due)
+		}
+		history, err := f.History(f.Context(), "j", 0)
+		if err != nil || len(history) != 1 || history[0].State != ledger.Failed || !strings.Contains(history[0].Reason, "bill:{id}") {
+			f.Errorf("history %+v, %v, want it failed with the key named", history, err)
+		}
+	})
+}
+
+func TestAHistoryKeepsItsBounds(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.job.History.Runs = 3
+		cursor := f.cursor(f.job, 50)
+		for range 10 {
+			cursor = f.tick(f.job, cursor, 1, ledger.Missed).Cursor
+		}
+		history, err := f.History(f.Context(), "j", 0)
+		if err != nil || len(history) != 3 || !history[0].Tick.Equal(cursor) {
+			f.Errorf("%d kept, the newest %v, %v, want 3 up to %v", len(history), history[0].Tick, err, cursor)
+		}
+	})
+}
+
+func TestWhoHasBeenDueForLongerGoesFirst(t *testing.T) {
+	each(t, func(f *fixture) {
+		older := f.run()
+		enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: newJob("other"), ID: "x", Trigger: ledger.ByRequest})
+		if err != nil {
+			f.Fatal(err)
+		}
+		// Due times have a resolution of 1 ms: make the first one older for sure.
+		record := f.find(older.Run)
+		member := func(at time.Time) string { return fmt.Sprintf("default\x00%016d\x00%s", at.UnixMilli(), older.Run) }
+		f.rdb.ZRem(f.Context(), f.key("ready"), member(record.DueSince))
+		f.rdb.ZAdd(f.Context(), f.key("ready"), redis.Z{Member: member(record.DueSince.Add(-time.Second))})
+		w := f.session("w")
+		direct := func(before ...string) ledger.ClaimOutcome {
+			request := f.request(w)
+			claimed, err := f.Claim(f.Context(), request, enqueued.Due[0], 0, before)
+			if err != nil {
+				f.Fatal(err)
+			}
+			if claimed.Outcome != ledger.Granted {
+				request.Drop()
+			}
+			return claimed.Outcome
+		}
+		if got := direct("default"); got != ledger.Later {
+			f.Errorf("%s, want %s", got, ledger.Later)
+		}
+		if got := direct("another"); got != ledger.Granted {
+			f.Errorf("%s, want %s", got, ledger.Granted)
+		}
+	})
+}
+
+func TestDutyPassesOnWhenItsHolderEnds(t *testing.T) {
+	each(t, func(f *fixture) {
+		a, b := f.session("a"), f.session("b")
+		poll := func(c *locks.Client) bool {
+			f.Helper()
+			poll, err := f.Poll(f.Context(), c.Session(), 0)
+			if err != nil {
+				f.Fatal(err)
+			}
+			return poll.Duty
+		}
+		if !poll(a) || poll(b) || !poll(a) {
+			f.Error("want duty with the first who asks")
+		}
+		f.end(a)
+		if !poll(b) {
+			f.Error("want duty to pass on")
+		}
+	})
+}
+
+func TestAPollTellsWhoseCursorMoved(t *testing.T) {
+	each(t, func(f *fixture) {
+		w := f.session("w")
+		cursor := f.cursor(f.job, 5)
+		before, err := f.Poll(f.Context(), w.Session(), 0)
+		if err != nil {
+			f.Fatal(err)
+		}
+		created := f.tick(f.job, cursor, 1, ledger.Run)
+		after, err := f.Poll(f.Context(), w.Session(), before.Revision)
+		if err != nil || len(after.Cursors) != 1 || !after.Cursors["j"].Equal(created.Cursor) {
+			f.Errorf("%+v, %v, want j at %v", after, err, created.Cursor)
+		}
+		if again, err := f.Poll(f.Context(), w.Session(), after.Revision); err != nil || len(again.Cursors) != 0 {
+			f.Errorf("%+v, %v, want nothing new", again, err)
+		}
+	})
+}

@@ -1,0 +1,222 @@
+package ledger
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/jobs"
+)
+
+var (
+	//go:embed scripts/outstanding.lua
+	outstandingSource string
+	outstandingScript = script(outstandingSource)
+	//go:embed scripts/history.lua
+	historySource string
+	historyScript = script(historySource)
+	//go:embed scripts/find.lua
+	findSource string
+	findScript = script(findSource)
+)
+
+// ErrUnknown says that the ledger has no such run or job (any more).
+var ErrUnknown = errors.New("not in the ledger")
+
+const page = 1000 // records a read
+
+// Outstanding returns the runs that are not finished, of one job or, with "", of all; by job and tick. At most limit
+// of them; 0: all.
+func (l *Ledger) Outstanding(ctx context.Context, job string, limit int) ([]*Record, error) {
+	from, to := "-", "+"
+	if job != "" {
+		from, to = "["+job+"\x00", "("+job+"\x01"
+	}
+	var records []*Record
+	for {
+		want := page
+		if limit > 0 {
+			want = min(page, limit-len(records))
+		}
+		r := read(l.run(ctx, outstandingScript, "", from, to, want))
+		r.time()
+		n := 0
+		for r.more() {
+			member, id := r.text(), jobs.RunID(r.text())
+			record, log, args := r.text(), r.text(), r.text()
+			if r.err != nil {
+				break
+			}
+			decoded, _, err := decode(id, record, log, args)
+			if err != nil {
+				return nil, err
+			}
+			records = append(records, decoded)
+			from = "(" + member
+			n++
+		}
+		if r.err != nil {
+			return nil, fmt.Errorf("read outstanding runs: %w", r.err)
+		}
+		if n < want || limit > 0 && len(records) >= limit {
+			return records, nil
+		}
+	}
+}
+
+// History returns the finished runs of a job, skipped and missed ticks included, the last finished first. At most
+// limit of them; 0: all that is kept.
+func (l *Ledger) History(ctx context.Context, job string, limit int) ([]*Record, error) {
+	var records []*Record
+	for {
+		want := page
+		if limit > 0 {
+			want = min(page, limit-len(records))
+		}
+		r := read(l.run(ctx, historyScript, job, len(records), want))
+		n := 0
+		for r.more() {
+			id, text := jobs.RunID(r.text()), r.text()
+			if r.err != nil {
+				break
+			}
+			n++
+			record, err := decodeFinal(id, text)
+			if err != nil {
+				return nil, err
+			}
+			records = append(records, record)
+		}
+		if r.err != nil {
+			return nil, fmt.Errorf("read history of %s: %w", job, r.err)
+		}
+		if n < want || limit > 0 && len(records) >= limit {
+			return records, nil
+		}
+	}
+}
+
+// Find returns one run and the tail of what its last attempt printed, or [ErrUnknown].
+func (l *Ledger) Find(ctx context.Context, id jobs.RunID) (*Record, string, error) {
+	job := id.Job()
+	fail := func(err error) (*Record, string, error) { return nil, "", fmt.Errorf("run %s: %w", id, err) }
+	if job == "" {
+		return fail(ErrUnknown)
+	}
+	r := read(l.run(ctx, findScript, job, string(id)))
+	switch outcome := r.text(); outcome {
+	case "open":
+		record, log, args, output := r.text(), r.text(), r.text(), r.text()
+		if r.err != nil {
+			return fail(r.err)
+		}
+		decoded, _, err := decode(id, record, log, args)
+		return decoded, output, err
+	case "done":
+		text, output := r.text(), r.text()
+		if r.err != nil {
+			return fail(r.err)
+		}
+		decoded, err := decodeFinal(id, text)
+		return decoded, output, err
+	case "none":
+		return fail(ErrUnknown)
+	default:
+		return fail(r.unknown(outcome))
+	}
+}
+
+// JobRecord is what the ledger knows of one job.
+type JobRecord struct {
+	Job    *jobs.Job // as registered last
+	Cursor time.Time // the last tick decided
+}
+
+// Jobs returns every job that was ever registered, by name.
+func (l *Ledger) Jobs(ctx context.Context) ([]JobRecord, error) {
+	definitions, err := l.scan(ctx, "def")
+	if err != nil {
+		return nil, fmt.Errorf("read jobs: %w", err)
+	}
+	cursors, err := l.scan(ctx, "cursor")
+	if err != nil {
+		return nil, fmt.Errorf("read cursors: %w", err)
+	}
+	records := make([]JobRecord, 0, len(definitions))
+	for name, definition := range definitions {
+		record, err := decodeJob(name, definition, cursors[name])
+		if err != nil {
+			return nil, err
+		}
+		records = append(records, record)
+	}
+	slices.SortFunc(records, func(a, b JobRecord) int { return strings.Compare(a.Job.Name, b.Job.Name) })
+	return records, nil
+}
+
+// Job returns what is known of one job, or [ErrUnknown].
+func (l *Ledger) Job(ctx context.Context, name string) (JobRecord, error) {
+	var definition, cursor *redis.StringCmd
+	_, err := l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		definition, cursor = pipe.HGet(ctx, l.prefix+"def", name), pipe.HGet(ctx, l.prefix+"cursor", name)
+		return nil
+	})
+	if errors.Is(err, redis.Nil) {
+		return JobRecord{}, fmt.Errorf("job %s: %w", name, ErrUnknown)
+	}
+	if err != nil {
+		return JobRecord{}, fmt.Errorf("read job %s: %w", name, err)
+	}
+	return decodeJob(name, definition.Val(), cursor.Val())
+}
+
+// Definition returns the definition that an outstanding run was made with, or [ErrUnknown].
+func (l *Ledger) Definition(ctx context.Context, id jobs.RunID) (*jobs.Job, error) {
+	body, err := l.rdb.HGet(ctx, l.prefix+"body", string(id)).Result()
+	if errors.Is(err, redis.Nil) {
+		return nil, fmt.Errorf("run %s: %w", id, ErrUnknown)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read definition of run %s: %w", id, err)
+	}
+	_, definition, _ := strings.Cut(body, "\x1f")
+	job := new(jobs.Job)
+	if err := json.Unmarshal([]byte(definition), job); err != nil {
+		return nil, fmt.Errorf("definition of run %s: %w", id, err)
+	}
+	return job, nil
+}
+
+func decodeJob(name, definition, cursor string) (JobRecord, error) {
+	job := new(jobs.Job)
+	if err := json.Unmarshal([]byte(definition), job); err != nil {
+		return JobRecord{}, fmt.Errorf("definition of job %s: %w", name, err)
+	}
+	r := reply{values: []any{cursor}}
+	record := JobRecord{Job: job, Cursor: r.time()}
+	return record, r.err
+}
+
+// scan reads a whole hash in pages, so that no single command holds Redis up.
+func (l *Ledger) scan(ctx context.Context, name string) (map[string]string, error) {
+	all := make(map[string]string)
+	for at := uint64(0); ; {
+		pairs, next, err := l.rdb.HScan(ctx, l.prefix+name, at, "", page).Result()
+		if err != nil {
+			return nil, err
+		}
+		for i := 0; i+1 < len(pairs); i += 2 {
+			all[pairs[i]] = pairs[i+1]
+		}
+		if at = next; at == 0 {
+			return all, nil
+		}
+	}
+}

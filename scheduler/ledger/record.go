@@ -1,0 +1,205 @@
+package ledger
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+)
+
+// State is where a run stands.
+type State string
+
+const (
+	Scheduled State = "scheduled" // not before At
+	DueNow    State = "due"       // its delivery is on its way
+	WaitsLock State = "waiting"   // for its bundle, in the lock space
+	Running   State = "running"
+	Retrying  State = "retrying" // a failed attempt; the next one not before At
+
+	// The final ones.
+	Succeeded State = "succeeded"
+	Failed    State = "failed"
+	Lost      State = "lost"
+	Canceled  State = "canceled"
+	Skipped   State = "skipped"
+	MissedRun State = "missed"
+)
+
+// Final tells whether a run in this state never runs again.
+func (s State) Final() bool {
+	switch s {
+	case Scheduled, DueNow, WaitsLock, Running, Retrying, "":
+		return false
+	}
+	return true
+}
+
+// Trigger says what a run was made by.
+type Trigger string
+
+const (
+	BySchedule Trigger = "schedule"
+	ByRequest  Trigger = "enqueue"
+	ByHand     Trigger = "hand"
+)
+
+// Record is what the ledger knows of one run.
+type Record struct {
+	ID      jobs.RunID
+	Job     string
+	Queue   string
+	Trigger Trigger
+	Tick    time.Time // zero: the run has none
+	Upto    time.Time // the last tick of a line that stands for a range; else zero
+	State   State
+	Reason  string // why it is skipped, missed, lost or failed without an attempt's error
+	Args    json.RawMessage
+
+	Created  time.Time
+	By       locks.SessionID // who decided the tick; "" without one
+	At       time.Time       // for Scheduled and Retrying: when it becomes due
+	DueSince time.Time       // first; zero until then
+	Started  time.Time       // its first attempt; zero until then
+	Finished time.Time       // zero while outstanding
+	Fails    int             // attempts that failed
+	Crashes  int             // attempts whose worker died
+
+	// Attempts in order; the last one is open (Finished zero) while the run is running.
+	Attempts []AttemptRecord
+}
+
+// Last returns the last attempt, or nil when none has begun.
+func (r *Record) Last() *AttemptRecord {
+	if len(r.Attempts) == 0 {
+		return nil
+	}
+	return &r.Attempts[len(r.Attempts)-1]
+}
+
+// AttemptRecord is one try at a run.
+type AttemptRecord struct {
+	Number   int
+	Worker   locks.SessionID
+	Token    locks.Token
+	Hold     locks.HoldID // of an open attempt; "" for a closed one
+	Started  time.Time
+	Finished time.Time
+	Outcome  string // succeeded, failed, crashed, handed back; "" while it is open
+	Error    string
+}
+
+// The fields of a record, as scripts/ledger.lua numbers them, from 0.
+const (
+	fState = iota
+	fN
+	fJob
+	fQueue
+	fTrigger
+	fTick
+	fCreated
+	fSince
+	fToken
+	fHolder
+	fSession
+	fAttempt
+	fStarted
+	fFirst
+	fFails
+	fCrashes
+	fReason
+	fFinished
+	fClosed
+	fAt
+	fBy
+	fUpto
+	fWaits
+	fItems
+)
+
+// decode reads a record as the scripts write it, and the names of the bundle of its attempts.
+func decode(id jobs.RunID, record, log, args string) (*Record, []string, error) {
+	f := strings.Split(record, "\x1f")
+	if len(f) < fItems {
+		return nil, nil, fmt.Errorf("%w: a record of %d fields for run %s", errReply, len(f), id)
+	}
+	var broken error
+	number := func(field int) int64 {
+		if f[field] == "" {
+			return 0
+		}
+		n, err := strconv.ParseInt(f[field], 10, 64)
+		if err != nil && broken == nil {
+			broken = fmt.Errorf("%w: field %d of run %s: %w", errReply, field, id, err)
+		}
+		return n
+	}
+	instant := func(field int) time.Time { return millis(number(field)) }
+	r := &Record{
+		ID: id, Job: f[fJob], Queue: f[fQueue], Trigger: Trigger(f[fTrigger]), Tick: instant(fTick), Upto: instant(fUpto),
+		State: State(f[fState]), Reason: f[fReason], Created: instant(fCreated), By: locks.SessionID(f[fBy]),
+		At: instant(fAt), DueSince: instant(fSince), Started: instant(fFirst), Finished: instant(fFinished),
+		Fails: int(number(fFails)), Crashes: int(number(fCrashes)),
+	}
+	if args != "" {
+		r.Args = json.RawMessage(args)
+	}
+	if r.State != Scheduled && r.State != Retrying {
+		r.At = time.Time{}
+	}
+	var err error
+	if r.Attempts, err = decodeLog(log); err != nil {
+		return nil, nil, fmt.Errorf("%w: attempts of run %s: %w", errReply, id, err)
+	}
+	if r.State == Running {
+		r.Attempts = append(r.Attempts, AttemptRecord{
+			Number: int(number(fAttempt)), Worker: locks.SessionID(f[fSession]), Token: locks.Token(number(fToken)),
+			Hold: locks.HoldID(f[fHolder]), Started: instant(fStarted),
+		})
+	}
+	var names []string
+	for _, item := range f[fItems:] {
+		if item != "" {
+			names = append(names, item[1:])
+		}
+	}
+	return r, names, broken
+}
+
+func decodeLog(log string) ([]AttemptRecord, error) {
+	var closed []struct {
+		Attempt    int
+		Worker     locks.SessionID
+		Token      locks.Token
+		StartedAt  int64 `json:"started_at"`
+		FinishedAt int64 `json:"finished_at"`
+		Outcome    string
+		Error      string
+	}
+	if log == "" {
+		return nil, nil
+	}
+	if err := json.Unmarshal([]byte("["+log+"]"), &closed); err != nil {
+		return nil, err
+	}
+	attempts := make([]AttemptRecord, len(closed))
+	for i, a := range closed {
+		attempts[i] = AttemptRecord{Number: a.Attempt, Worker: a.Worker, Token: a.Token, Started: millis(a.StartedAt),
+			Finished: millis(a.FinishedAt), Outcome: a.Outcome, Error: a.Error}
+	}
+	return attempts, nil
+}
+
+// decodeFinal reads a record of the history.
+func decodeFinal(id jobs.RunID, text string) (*Record, error) {
+	parts := strings.SplitN(text, "\x1d", 3)
+	if len(parts) != 3 {
+		return nil, fmt.Errorf("%w: a final record of %d parts for run %s", errReply, len(parts), id)
+	}
+	record, _, err := decode(id, parts[0], parts[1], parts[2])
+	return record, err
+}

@@ -1,0 +1,24 @@
+-- poll is what every worker reads once a second: the time, whether it has duty, and whose cursor has moved.
+-- ARGV: 1 session  2 the last revision known  3 entries at most  4 ms without a poll after which duty passes on
+-- Replies: now (ms), 1 when this session has duty else 0, the revision read up to, then job and cursor of each change
+-- Duty is for speed alone, nothing rests on it: who has it creates ticks first and sweeps. It goes, and with it the
+-- desk of the lock space, to the first live session that asks when the last one has ended or has not polled in time.
+local session, stale = ARGV[1], tonumber(ARGV[4])
+local duty = call('HMGET', LEDGER, 'duty', 'seen')
+local mine = duty[1] == session
+if not mine and ends(session) then
+  mine = not duty[1] or not ends(duty[1]) or tonumber(duty[2]) < now - stale
+  if mine then
+    call('HSET', LEDGER, 'duty', session)
+    call('HSET', META, 'desk', session)
+  end
+end
+if mine then call('HSET', LEDGER, 'seen', ms) end
+local out = {ms, mine and 1 or 0, ARGV[2]}
+local changed = call('ZRANGEBYSCORE', REV, '(' .. ARGV[2], '+inf', 'WITHSCORES', 'LIMIT', 0, ARGV[3])
+for i = 1, #changed, 2 do
+  out[#out + 1] = changed[i]
+  out[#out + 1] = call('HGET', CURSOR, changed[i]) or '0'
+  out[3] = changed[i + 1]
+end
+return out

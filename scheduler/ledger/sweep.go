@@ -1,0 +1,105 @@
+package ledger
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"time"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+)
+
+var (
+	//go:embed scripts/poll.lua
+	pollSource string
+	pollScript = script(pollSource)
+	//go:embed scripts/sweep.lua
+	sweepSource string
+	sweepScript = script(sweepSource)
+	//go:embed scripts/crash.lua
+	crashSource string
+	crashScript = script(crashSource)
+)
+
+// DutyStale is how long who has duty may go without a poll before another session takes it over.
+const DutyStale = 1200 * time.Millisecond
+
+// Poll is the answer to [Ledger.Poll].
+type Poll struct {
+	Now      time.Time // the server's
+	Duty     bool      // this session creates ticks first and sweeps for all
+	Revision int64     // to go on with
+	Cursors  map[string]time.Time
+	More     bool // more cursors have moved than one answer holds: ask again at once
+}
+
+// Poll reads, in one command, what every worker has to know once a second: the server's time, whether it has duty, and
+// which cursors have moved since a revision. Sending it again does no harm.
+func (l *Ledger) Poll(ctx context.Context, session locks.SessionID, revision int64) (*Poll, error) {
+	const most = 1000
+	r := read(l.run(ctx, pollScript, "", string(session), revision, most, DutyStale.Milliseconds()))
+	poll := &Poll{Now: r.time(), Duty: r.number() == 1, Revision: r.number(), Cursors: make(map[string]time.Time)}
+	for r.more() {
+		poll.Cursors[r.text()] = r.time()
+	}
+	if r.err != nil {
+		return nil, fmt.Errorf("poll: %w", r.err)
+	}
+	poll.More = len(poll.Cursors) == most
+	return poll, nil
+}
+
+// Dead is a run whose attempt's session has ended.
+type Dead struct {
+	Run   jobs.RunID
+	Token locks.Token
+	Job   string
+}
+
+// Sweep is the answer to [Ledger.Sweep].
+type Sweep struct {
+	Now    time.Time     // the server's
+	Next   time.Duration // until the next scheduled or retrying run becomes due; negative: there is none
+	More   bool          // more is left to do now: sweep again at once
+	Due    []Due         // runs that became due, or whose push was not confirmed: to be delivered
+	Dead   []Dead        // to be closed by Crash, one by one
+	LookUp []Due         // deliveries nobody has heard of for a while: Confirm those that are there, Repush the others
+}
+
+// SweepLimits bound one sweep.
+type SweepLimits struct {
+	Most        int           // entries of each kind
+	Unconfirmed time.Duration // after which a push that was not confirmed is repeated
+	LookUp      time.Duration // after which a confirmed delivery is looked up again
+}
+
+// Sweep makes good for what went astray and makes due what has come due: offers of the lock space, scheduled and
+// retrying runs, pushes that nobody confirmed. Whoever calls it has to deliver what it returns; if the answer is lost,
+// the next sweep returns the same runs again, after Unconfirmed.
+func (l *Ledger) Sweep(ctx context.Context, limits SweepLimits) (*Sweep, error) {
+	r := read(l.run(ctx, sweepScript, "", limits.Most, limits.Unconfirmed.Milliseconds(), limits.LookUp.Milliseconds()))
+	sweep := &Sweep{Now: r.time(), Next: time.Duration(r.number()) * time.Millisecond, More: r.number() == 1, Due: r.due()}
+	r.each(func(list *reply) {
+		sweep.Dead = append(sweep.Dead, Dead{Run: jobs.RunID(list.text()), Token: locks.Token(list.number()), Job: list.text()})
+	})
+	sweep.LookUp = r.due()
+	if r.err != nil {
+		return nil, fmt.Errorf("sweep: %w", r.err)
+	}
+	return sweep, nil
+}
+
+// Crash closes the attempt of a run whose session has ended, by the policies of the definition the run was made with,
+// and frees its locks. Nothing happens when that is not so any more; hence it may be sent again.
+func (l *Ledger) Crash(ctx context.Context, dead Dead, job *jobs.Job) ([]Due, error) {
+	r := read(l.run(ctx, crashScript, dead.Job, string(dead.Run), dead.Token.String(), string(job.OnCrash), job.MaxCrashes,
+		job.History.Runs, job.History.For.Milliseconds()))
+	r.text()
+	r.text()
+	due := r.due()
+	if r.err != nil {
+		return nil, fmt.Errorf("close the attempt of %s: %w", dead.Run, r.err)
+	}
+	return due, nil
+}
