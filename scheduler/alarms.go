@@ -1,0 +1,99 @@
+package scheduler
+
+import (
+	"container/heap"
+	"time"
+
+	"lockstep/jobs"
+)
+
+// serverTime estimates the server's clock: what its last answer said, and what has passed here since. It is never
+// ahead of the server by more than the clocks' rates differ since that answer, so a tick is seldom tried early.
+type serverTime struct {
+	told time.Time // by the server
+	at   time.Time // when its answer was here; with a monotonic reading
+}
+
+func (t *serverTime) set(told time.Time) { t.told, t.at = told, time.Now() }
+func (t *serverTime) now() time.Time     { return t.told.Add(time.Since(t.at)) }
+
+// alarm is the next tick of one job.
+type alarm struct {
+	job    *jobs.Job
+	next   func(time.Time) time.Time // the first tick after an instant; zero: never again
+	cursor time.Time                 // as far as known here
+	at     time.Time                 // next(cursor); zero: never
+	index  int                       // in the heap
+}
+
+// alarms is a heap of alarms by their time, and an index by job. The zero value is ready.
+type alarms struct {
+	queue  queue
+	byName map[string]*alarm
+}
+
+// add puts an alarm in that has no cursor yet: it never goes off before move gives it one.
+func (a *alarms) add(one *alarm) {
+	if a.byName == nil {
+		a.byName = make(map[string]*alarm)
+	}
+	a.byName[one.job.Name] = one
+	heap.Push(&a.queue, one)
+}
+
+// move sets the cursor of a job, wherever it stood: the ledger has the say. Unknown jobs are other workers' matter.
+func (a *alarms) move(job string, cursor time.Time) {
+	one := a.byName[job]
+	if one == nil || one.cursor.Equal(cursor) {
+		return
+	}
+	one.cursor, one.at = cursor, one.next(cursor)
+	heap.Fix(&a.queue, one.index)
+}
+
+// due returns, in no particular order, at most so many of the alarms that are not after an instant. They stay where
+// they are until they are moved.
+func (a *alarms) due(now time.Time, most int) []*alarm {
+	var due []*alarm
+	for level := []int{0}; len(level) > 0 && len(due) < most; { // down the heap, along what is due
+		i := level[0]
+		level = level[1:]
+		if i >= len(a.queue) || a.queue[i].at.IsZero() || a.queue[i].at.After(now) {
+			continue
+		}
+		due = append(due, a.queue[i])
+		level = append(level, 2*i+1, 2*i+2)
+	}
+	return due
+}
+
+// until returns how long it is from now to the first alarm; an hour when there is none.
+func (a *alarms) until(now time.Time) time.Duration {
+	if len(a.queue) == 0 || a.queue[0].at.IsZero() {
+		return time.Hour
+	}
+	return max(0, a.queue[0].at.Sub(now))
+}
+
+// queue is the heap itself: alarms that never go off come last.
+type queue []*alarm
+
+func (q queue) Len() int { return len(q) }
+func (q queue) Less(i, j int) bool {
+	if q[i].at.IsZero() || q[j].at.IsZero() {
+		return !q[i].at.IsZero()
+	}
+	return q[i].at.Before(q[j].at)
+}
+func (q queue) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].index, q[j].index = i, j
+}
+func (q *queue) Push(x any) {
+	one := x.(*alarm)
+	one.index = len(*q)
+	*q = append(*q, one)
+}
+func (q *queue) Pop() any {
+	panic("scheduler: alarms are moved, never taken out") // heap.Interface wants the method
+}

@@ -1,0 +1,89 @@
+package scheduler
+
+import (
+	"fmt"
+	"time"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+	"lockstep/scheduler/cronspec"
+	"lockstep/scheduler/ledger"
+)
+
+const (
+	catchUpMost = 100   // missed ticks that `on_missed: all` runs
+	missedLines = 1_000 // missed ticks with a line of their own; older ones share one
+)
+
+// Trigger returns the schedule of a job, or nil for a job that has none.
+func Trigger(job *jobs.Job) (*cronspec.Schedule, error) {
+	if !job.Scheduled() {
+		return nil, nil
+	}
+	if job.Every > 0 {
+		return cronspec.Every(job.Every)
+	}
+	zone, err := cronspec.LoadZone(job.Timezone)
+	if err != nil {
+		return nil, err
+	}
+	return cronspec.Parse(job.Schedule, zone)
+}
+
+// decide accounts for every tick of a job after its cursor and not after now: it returns what to record, oldest first,
+// in as many decisions as the ledger takes, each of which goes on from the one before. Nothing due: none.
+//
+// A tick more than [jobs.MissedAfter] late was missed, and the job's policy says which of those run all the same. Of
+// very many missed ticks only the newest get a line each; the older ones share one that names the first and the last.
+func decide(job *jobs.Job, next func(time.Time) time.Time, cursor, now time.Time, by locks.SessionID) []ledger.Decision {
+	var (
+		ticks         []ledger.Tick
+		missed        []time.Time // a ring of the newest once it is full
+		dropped       int         // older ones, from oldest to newestDropped
+		oldest, newer time.Time
+	)
+	for tick := next(cursor); !tick.IsZero() && !tick.After(now); tick = next(tick) {
+		if now.Sub(tick) <= jobs.MissedAfter {
+			ticks = append(ticks, ledger.Tick{At: tick, Verdict: ledger.Run})
+			continue
+		}
+		if len(missed) < missedLines {
+			missed = append(missed, tick)
+			continue
+		}
+		slot := &missed[dropped%missedLines] // the oldest of those kept
+		if dropped == 0 {
+			oldest = *slot
+		}
+		newer, *slot = *slot, tick
+		dropped++
+	}
+	var lines []ledger.Tick
+	if dropped > 0 {
+		reason := fmt.Sprintf("nobody was there for %d ticks", dropped)
+		lines = append(lines, ledger.Tick{At: oldest, Upto: newer, Verdict: ledger.Missed, Reason: reason})
+	}
+	run := map[jobs.OnMissed]int{jobs.MissedLast: 1, jobs.MissedAll: catchUpMost}[job.OnMissed]
+	for i := range missed {
+		line := ledger.Tick{At: missed[(dropped+i)%len(missed)], Verdict: ledger.CatchUp}
+		if i < len(missed)-run {
+			line.Verdict, line.Reason = ledger.Missed, fmt.Sprintf("nobody was there (on_missed: %s)", job.OnMissed)
+		}
+		lines = append(lines, line)
+	}
+	ticks = append(lines, ticks...)
+
+	var decisions []ledger.Decision
+	for seen := cursor; len(ticks) > 0; {
+		some := ticks[:min(len(ticks), ledger.MaxTicks)]
+		ticks = ticks[len(some):]
+		last := some[len(some)-1]
+		upto := last.At
+		if !last.Upto.IsZero() {
+			upto = last.Upto
+		}
+		decisions = append(decisions, ledger.Decision{Job: job, Seen: seen, Cursor: upto, Ticks: some, By: by})
+		seen = upto
+	}
+	return decisions
+}

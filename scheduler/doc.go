@@ -1,0 +1,30 @@
+// Package scheduler says when a run is made, and that none is forgotten. Its folders do the rest: cronspec computes
+// ticks, ledger records them, queue carries deliveries, worker does the work, admin shows it.
+//
+// # Ticks
+//
+// Every worker knows every job and its cursor, the last tick that was decided. It computes next(cursor), never
+// next(now): a tick that came while nobody was there is then simply a tick that is still to decide, and the job's
+// policy says whether it runs. A [Scheduler] keeps an alarm for the next tick of each job. When it goes off, the ticks
+// since the cursor are put to the ledger, which takes them only from the cursor they were computed from: whoever comes
+// first decides, and to the others it says how far that was.
+//
+// So that not all come at once, one worker has duty: it creates at the tick, while the others read once a second whose
+// cursor has moved and create what is then still undecided though it came [overdue] ago. Nothing rests on duty but
+// speed and the number of commands. It passes on when its holder's session has ended, or when it has not asked for a
+// second.
+//
+// Alarms go by the server's time: what the last poll said and what has passed since. A worker whose clock is ten
+// minutes off fires at the right moment.
+//
+// # The sweep
+//
+// Whoever has duty also makes good for what went astray: it delivers again what was not confirmed, looks up deliveries
+// that have been under way for long, makes due what was scheduled or waits for its next attempt, picks up what the lock
+// space has offered to waiting runs, and closes the attempts of workers whose sessions have ended.
+//
+// # Not promised
+//
+// A tick may be decided late: by some milliseconds by who has duty, by up to a second and a half when that one has just
+// died. How late it was stands in its record.
+package scheduler

@@ -1,0 +1,112 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"lockstep/scheduler/ledger"
+)
+
+// limits of a sweep: how much of each kind it does at a time, and when a delivery is looked after.
+var limits = ledger.SweepLimits{Most: 200, Unconfirmed: 2 * time.Second, LookUp: 10 * time.Second}
+
+// sweeps makes good, while this worker has duty, for what others left undone: twice a second, when a pause between
+// attempts is over, and when woken.
+func (s *Scheduler) sweeps(ctx context.Context) {
+	timer := time.NewTimer(dutyEvery)
+	defer timer.Stop()
+	for {
+		woken := false
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.wake:
+			woken = true
+		case <-timer.C:
+		}
+		wait := dutyEvery
+		if woken || s.duty.Load() {
+			wait = min(wait, s.sweep(ctx))
+		}
+		timer.Reset(wait)
+	}
+}
+
+// sweep does one round and returns how long to wait until the next, if nothing happens before.
+func (s *Scheduler) sweep(ctx context.Context) time.Duration {
+	call, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	sweep, err := s.o.Ledger.Sweep(call, limits)
+	if err != nil {
+		s.failed(ctx, "sweep failed", err)
+		return again
+	}
+	due := sweep.Due
+	for _, dead := range sweep.Dead {
+		runs, err := s.takeOver(call, dead)
+		if err != nil {
+			s.failed(ctx, "a run whose worker has gone is not taken over yet", err)
+			continue
+		}
+		due = append(due, runs...)
+	}
+	if len(due) > 0 {
+		s.o.Deliver(ctx, due)
+	}
+	s.lookUp(ctx, sweep.LookUp)
+	if sweep.More {
+		return 0
+	}
+	if sweep.Next >= 0 {
+		return max(sweep.Next, time.Millisecond)
+	}
+	return dutyEvery
+}
+
+// takeOver closes the attempt of a run whose session has ended.
+func (s *Scheduler) takeOver(ctx context.Context, dead ledger.Dead) ([]ledger.Due, error) {
+	job, err := s.o.Ledger.Definition(ctx, dead.Run)
+	if errors.Is(err, ledger.ErrUnknown) {
+		return nil, nil // it has ended meanwhile
+	}
+	if err != nil {
+		return nil, err
+	}
+	due, err := s.o.Ledger.Crash(ctx, dead, job)
+	if err != nil {
+		return nil, err
+	}
+	s.o.Logger.WarnContext(ctx, "worker gone, its run is taken over", "job", dead.Job, "run", dead.Run, "token", dead.Token)
+	return due, nil
+}
+
+// lookUp asks after deliveries that have been in their queues for a while.
+func (s *Scheduler) lookUp(ctx context.Context, deliveries []ledger.Due) {
+	call, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	var there, due []ledger.Due
+	for _, delivery := range deliveries {
+		alive, err := s.o.Delivered(call, delivery)
+		if err != nil {
+			s.failed(ctx, "deliveries cannot be looked up", err)
+			return
+		}
+		if alive {
+			there = append(there, delivery)
+			continue
+		}
+		runs, err := s.o.Ledger.Repush(call, delivery)
+		if err != nil {
+			s.failed(ctx, "a lost delivery is not repeated yet", err)
+			return
+		}
+		due = append(due, runs...)
+	}
+	if err := s.o.Ledger.Confirm(call, there); err != nil {
+		s.failed(ctx, "deliveries are not confirmed yet", err)
+	}
+	if len(due) > 0 {
+		s.o.Deliver(ctx, due)
+	}
+}

@@ -1,0 +1,198 @@
+package worker
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"time"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+	"lockstep/scheduler/ledger"
+)
+
+const (
+	resendFirst = 50 * time.Millisecond // pauses between sendings of a script that was not answered
+	resendMost  = time.Second
+)
+
+// claim tries to start an attempt in a slot that the caller has taken, and gives the slot back if none comes of it.
+// before: see [ledger.Ledger.Claim]; nil for a run that a delivery brought.
+func (w *Worker) claim(due ledger.Due, before []string) {
+	request, err := w.locks.Begin()
+	if err != nil { // no session now: the delivery is for somebody who has one
+		w.slots.Release(1)
+		w.pusher.add(due)
+		return
+	}
+	claimed := w.sendClaim(request, due, before)
+	if claimed == nil || claimed.Outcome != ledger.Granted {
+		request.Drop()
+		w.slots.Release(1)
+	}
+	switch {
+	case claimed == nil:
+	case claimed.Outcome == ledger.Granted:
+		record := claimed.Record
+		hold := request.Granted(w.attempts, record.Last().Token, claimed.Resources)
+		w.attempt.Go(func() {
+			defer w.slots.Release(1)
+			w.run(hold, claimed)
+		})
+	case claimed.Outcome == ledger.Later, claimed.Outcome == ledger.SessionDead:
+		w.pusher.add(due) // for whoever comes first, or has a session
+	case claimed.Outcome == ledger.Waiting:
+		w.log.DebugContext(w.attempts, "run waits for its locks", "run", due.Run, "lock", claimed.Busy.Resource, "held_by", claimed.Busy.Holder)
+	}
+	if claimed != nil {
+		w.deliver(w.attempts, claimed.Due)
+	}
+}
+
+// sendClaim sends a claim until it is answered. A claim is never given up while its session lives, since it may have
+// been granted; nil says that the session is over, and with it whatever was granted.
+func (w *Worker) sendClaim(request *locks.Request, due ledger.Due, before []string) *ledger.Claimed {
+	for pause := resendFirst; ; pause = min(2*pause, resendMost) {
+		call, cancel := context.WithTimeout(w.attempts, callLimit)
+		claimed, err := w.ledger.Claim(call, request, due, max(0, w.o.ReserveAfter), before)
+		cancel()
+		if err == nil {
+			return claimed
+		}
+		w.log.WarnContext(w.attempts, "claim is not answered, it is sent again", "run", due.Run, "error", err)
+		timer := time.NewTimer(pause)
+		select {
+		case <-request.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		}
+	}
+}
+
+// run does one attempt under its hold and records how it ended.
+func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
+	record := claimed.Record
+	number := record.Last().Number
+	log := w.log.With("job", record.Job, "run", record.ID, "attempt", number, "token", hold.Token(), "worker", hold.Session())
+	log.InfoContext(hold.Context(), "attempt begins", "locks", hold.Names())
+	began := time.Now()
+
+	output := jobs.NewTail(0)
+	err := w.execute(hold, claimed, output)
+	finish := ledger.Finish{
+		Run: record.ID, Job: claimed.Job, Token: hold.Token(), Hold: hold.ID(), Output: output.String(),
+	}
+	cause := context.Cause(hold.Context())
+	switch delay, asked := jobs.RetryDelay(err); {
+	case err == nil:
+		finish.Outcome = ledger.Success
+	case errors.Is(cause, locks.ErrLost):
+		// Another worker may have the run already; this attempt is counted by the sweep.
+		log.WarnContext(hold.Context(), "attempt lost its locks", "error", err)
+		_ = hold.Release() // ErrLost again
+		return
+	case errors.Is(err, jobs.ErrUnknownHandler):
+		finish.Outcome, finish.Pause = ledger.HandBack, decline
+	case errors.Is(context.Cause(w.attempts), jobs.ErrDrain) && !errors.Is(err, jobs.ErrTimeout):
+		finish.Outcome = ledger.HandBack
+	case jobs.IsPermanent(err) || record.Fails >= claimed.Job.Retry.Max:
+		finish.Outcome = ledger.Failure
+	default:
+		finish.Outcome, finish.Pause = ledger.Again, claimed.Job.Retry.Delay(record.Fails+1)
+		if asked {
+			finish.Pause = delay
+		}
+	}
+	if err != nil {
+		finish.Error = err.Error()
+	}
+	finished := w.sendFinish(finish, hold)
+	if finished == nil {
+		log.ErrorContext(w.attempts, "the end of an attempt could not be recorded", "outcome", finish.Outcome)
+		_ = hold.Release() // what is left of it; the error has just been told
+		return
+	}
+	hold.Released()
+	w.deliver(w.attempts, finished.Due)
+	log.InfoContext(w.attempts, "attempt ended", "outcome", finish.Outcome, "recorded", finished.Verdict,
+		"state", finished.State, "took", time.Since(began).Round(time.Millisecond), "error", err)
+}
+
+// execute hands the attempt to who can do it.
+func (w *Worker) execute(hold *locks.Hold, claimed *ledger.Claimed, output *jobs.Tail) error {
+	record := claimed.Record
+	job, err := w.o.Expand(claimed.Job)
+	if err != nil {
+		return err
+	}
+	var executor jobs.Executor
+	switch {
+	case job.Handler != "" && w.o.Handlers != nil && w.o.Handlers.Has(job.Handler):
+		executor = w.o.Handlers
+	case len(job.Command) > 0:
+		executor = w.o.Command
+	case job.HTTP != nil:
+		executor = w.o.HTTP
+	}
+	if executor == nil {
+		return fmt.Errorf("job %s: %w", job.Name, jobs.ErrUnknownHandler)
+	}
+	ctx := hold.Context()
+	if job.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, job.Timeout, jobs.ErrTimeout)
+		defer cancel()
+	}
+	args := claimed.Args
+	if record.Trigger == ledger.BySchedule {
+		args = job.Args // the definition's, with its ${...} replaced
+	}
+	return executor.Execute(ctx, &jobs.Attempt{
+		Job: job, Run: record.ID, Number: record.Last().Number, Tick: record.Tick, Args: args,
+		Token: hold.Token(), Hold: hold.ID(), Locks: hold.Names(), Worker: string(hold.Session()),
+		TraceParent: traceParent(record.ID), Output: output, KillBy: hold.KillBy,
+	})
+}
+
+// sendFinish sends a finish until it is answered, or, for what only counts while the hold stands, until that has ended.
+func (w *Worker) sendFinish(finish ledger.Finish, hold *locks.Hold) *ledger.Finished {
+	// A success counts even when the lease has run out meanwhile, as long as no other attempt has begun. So long is
+	// waited for a Redis that is away; the slot is kept.
+	const patience = 10 * time.Minute
+	deadline := time.Now().Add(patience)
+	for pause := resendFirst; ; pause = min(2*pause, resendMost) {
+		// Not under the attempts' context: it has ended when the worker hands its runs back.
+		call, cancel := context.WithTimeout(context.WithoutCancel(w.attempts), callLimit)
+		finished, err := w.ledger.Finish(call, finish)
+		cancel()
+		if err == nil {
+			return finished
+		}
+		lost := errors.Is(context.Cause(hold.Context()), locks.ErrLost)
+		if finish.Outcome != ledger.Success && lost || time.Now().After(deadline) {
+			return nil
+		}
+		w.log.WarnContext(w.attempts, "the end of an attempt is not recorded yet", "run", finish.Run, "error", err)
+		timer := time.NewTimer(pause)
+		select {
+		case <-w.o.Abort:
+			if pause == resendMost { // tried for a while, and a person waits
+				timer.Stop()
+				return nil
+			}
+			<-timer.C
+		case <-timer.C:
+		}
+	}
+}
+
+// traceParent makes a W3C trace context: all attempts of a run belong to one trace.
+func traceParent(run jobs.RunID) string {
+	trace := sha256.Sum256([]byte(run))
+	var span [8]byte
+	_, _ = rand.Read(span[:]) // never fails, says its documentation
+	return fmt.Sprintf("00-%x-%x-01", trace[:16], span)
+}

@@ -1,0 +1,33 @@
+// Package worker is one replica: it takes deliveries, holds the bundle of each run, does the attempt, and records how
+// it ended. Call [New], then [Worker.Run] once; it returns when all it started has stopped.
+//
+// # The way of a run
+//
+//	due ──> free slot here, queue served and not paused? ──yes──> claim ──granted──> attempt ──> finish
+//	          │ no                                                  ^                              │
+//	          v                                                     │                              v
+//	        pushed to its queue ──> fetched by whoever has a slot ──┘              what it freed is due
+//
+// A slot is taken before a delivery is fetched, and kept for the claim and the attempt. Direct claims, of runs that this
+// worker made due itself, share the slots and go last: never before a run that has been due for longer in a queue of
+// the same or a higher weight.
+//
+// # Doubt
+//
+// A claim that is not answered may have been granted. It is sent again under the same hold id until it is answered or
+// the session has ended, and its slot is kept so long; it is never given up. A finish is sent again until it is
+// answered; one that is not a success ends with its hold, because then the sweep counts the attempt.
+//
+// # The end of an attempt
+//
+// The context of an attempt ends, with a cause, when the lease is about to run out (locks.ErrLost), when the job's
+// timeout is over (jobs.ErrTimeout), or when a drain has lasted too long (jobs.ErrDrain). What the executor then answers
+// is recorded as follows: no error is a success, whatever happened meanwhile; after a lost lock nothing is recorded, for
+// another worker may have the run; in a drain the run is handed back and nothing is counted; everything else is a
+// failure, retried by the job's policy. An executor that does not come back keeps its slot and its locks.
+//
+// # The drain
+//
+// When the context of Run ends: no new ticks, no new deliveries; running attempts may go on for the drain timeout; then
+// they are cancelled and their runs handed back; the session ends last, which frees whatever is left.
+package worker

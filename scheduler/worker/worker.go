@@ -1,0 +1,332 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+	"lockstep/scheduler"
+	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/queue"
+)
+
+// decline is how long a run stays away that this worker cannot do.
+const decline = 10 * time.Second
+
+// Options are what a [Worker] works with. Redis, Jobs, Expand and at least one executor are required.
+type Options struct {
+	Redis        redis.UniversalClient // for the ledger and the queue; the lock client copies its options
+	Namespace    string                // of the lock space, the ledger and the queues; default "lockstep"
+	Name         string                // first part of the worker's id; default: the host's name
+	Lease        time.Duration         // default 15 s: a dead host's work moves on after it
+	ReserveAfter time.Duration         // how long others may pass a waiting bundle; default 1 s, negative: not at all
+
+	Concurrency  int            // attempts at a time; default 8
+	DrainTimeout time.Duration  // how long running attempts may go on when the worker is to stop; default 50 s
+	Queues       map[string]int // queues served, with their weights; default {"default": 1}
+	Fetchers     int            // deliveries fetched side by side; default queue.DefaultFetchers, at most Concurrency
+
+	Jobs []*jobs.Job
+
+	// Expand replaces the ${...} of a definition, in memory, right before an attempt.
+	Expand func(*jobs.Job) (*jobs.Job, error)
+
+	// Who does the work, by the kind of the job; nil: this worker declines such jobs.
+	Command, HTTP jobs.Executor
+	Handlers      *jobs.Registry
+
+	Version string // shown to others
+	Config  string // a digest of the configuration, shown to others
+
+	// Abort, when closed, ends the drain at once: running attempts are cancelled and handed back.
+	Abort <-chan struct{}
+
+	Logger *slog.Logger // default: slog.Default
+}
+
+// Worker is one replica: it takes deliveries, holds each run's bundle, does the attempt and records how it ended; and
+// it runs a [scheduler.Scheduler]. Make one with [New], then call [Worker.Run] once.
+type Worker struct {
+	o       Options
+	log     *slog.Logger
+	started time.Time
+	slots   *semaphore.Weighted // one for each attempt, and for a fetch on its way
+
+	// Made by Run, before anything else runs.
+	locks   *locks.Client
+	ledger  *ledger.Ledger
+	queue   *queue.Client
+	pusher  *pusher
+	attempt sync.WaitGroup // every claim, and every attempt that came of it
+
+	ready    atomic.Bool
+	draining atomic.Bool
+	paused   atomic.Pointer[map[string]bool]
+
+	attempts context.Context         // all attempts run under it; ends with a cause when the drain is over
+	cancel   context.CancelCauseFunc // of attempts
+}
+
+// New checks the options. It starts nothing and dials nothing.
+func New(o Options) (*Worker, error) {
+	if o.Redis == nil || o.Expand == nil {
+		return nil, errors.New("worker: Options.Redis and Options.Expand are required")
+	}
+	if o.Concurrency < 0 || o.DrainTimeout < 0 || o.Fetchers < 0 {
+		return nil, errors.New("worker: concurrency, drain timeout and fetchers must not be negative")
+	}
+	if o.Namespace == "" {
+		o.Namespace = "lockstep"
+	}
+	if o.Concurrency == 0 {
+		o.Concurrency = 8
+	}
+	if o.DrainTimeout == 0 {
+		o.DrainTimeout = 50 * time.Second
+	}
+	if o.ReserveAfter == 0 {
+		o.ReserveAfter = time.Second
+	}
+	if len(o.Queues) == 0 {
+		o.Queues = map[string]int{"default": 1}
+	}
+	if o.Fetchers == 0 {
+		o.Fetchers = queue.DefaultFetchers
+	}
+	o.Fetchers = min(o.Fetchers, o.Concurrency)
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	for _, job := range o.Jobs {
+		if _, err := scheduler.Trigger(job); err != nil {
+			return nil, fmt.Errorf("job %s: %w", job.Name, err)
+		}
+	}
+	return &Worker{o: o, log: o.Logger, slots: semaphore.NewWeighted(int64(o.Concurrency))}, nil
+}
+
+// Ready tells whether the worker may take runs: it has begun, is not draining, and its session is certain.
+func (w *Worker) Ready() bool { return w.ready.Load() && !w.draining.Load() && w.locks.Session() != "" }
+
+// ID returns the worker's id, its session's; "" before it has begun and while it has no session.
+func (w *Worker) ID() locks.SessionID {
+	if !w.ready.Load() {
+		return ""
+	}
+	return w.locks.Session()
+}
+
+// Run works until ctx ends, then drains: it takes nothing new, waits for running attempts up to the drain timeout,
+// cancels the others, hands their runs back, and returns nil when all has stopped and the session is ended. An error
+// says why it could not begin.
+func (w *Worker) Run(ctx context.Context) (err error) {
+	w.started = time.Now()
+	// Attempts, and what is recorded of them, outlive ctx: the drain decides when they end.
+	running := context.WithoutCancel(ctx)
+	w.attempts, w.cancel = context.WithCancelCause(running)
+	defer w.cancel(nil)
+
+	var loop atomic.Pointer[scheduler.Scheduler]
+	w.locks, err = locks.Open(ctx, w.o.Redis, locks.Options{
+		Namespace: w.o.Namespace, Name: w.o.Name, Lease: w.o.Lease, ReserveAfter: w.o.ReserveAfter,
+		Card: w.card("ready"), Logger: w.log,
+		OnOffer: func() {
+			if s := loop.Load(); s != nil {
+				s.Wake()
+			}
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("start worker: %w", err)
+	}
+	defer func() { err = errors.Join(err, w.close(running)) }()
+	space, err := locks.NewSpace(w.o.Redis, w.o.Namespace)
+	if err != nil {
+		return fmt.Errorf("start worker: %w", err)
+	}
+	w.ledger = ledger.New(w.o.Redis, space)
+	if w.queue, err = queue.New(w.o.Redis, w.o.Namespace); err != nil {
+		return fmt.Errorf("start worker: %w", err)
+	}
+	if err := w.queue.Own(ctx, names(w.o.Queues)); err != nil {
+		return fmt.Errorf("start worker: %w", err)
+	}
+	server, err := queue.NewServer(w.queue, queue.Options{
+		Queues: w.o.Queues, Fetchers: w.o.Fetchers, Slots: slots{w.slots}, Handle: w.take, Logger: w.log,
+	})
+	if err != nil {
+		return fmt.Errorf("start worker: %w", err)
+	}
+	ticks, err := scheduler.New(scheduler.Options{
+		Ledger: w.ledger, Session: w.locks.Session, Jobs: w.o.Jobs, Deliver: w.deliver, Delivered: w.delivered, Logger: w.log,
+	})
+	if err != nil {
+		return fmt.Errorf("start worker: %w", err)
+	}
+	loop.Store(ticks)
+	w.pusher = newPusher(w.queue, w.ledger, w.log)
+
+	// The pusher outlives the rest: a run that is handed back is pushed again.
+	pushing, stop := context.WithCancel(running)
+	var pushes sync.WaitGroup
+	pushes.Go(func() { w.pusher.run(pushing) })
+	defer pushes.Wait()
+	defer stop()
+
+	w.ready.Store(true)
+	w.log.InfoContext(ctx, "worker is ready", "worker", w.locks.Session(), "slots", w.o.Concurrency, "jobs", len(w.o.Jobs))
+	group, work := errgroup.WithContext(ctx)
+	group.Go(func() error { return ticks.Run(work) })
+	group.Go(func() error { return server.Run(work) })
+	group.Go(func() error { w.watchPauses(work); return nil })
+	group.Go(func() error { // begins with the end of the others, which may be an error's
+		<-work.Done()
+		w.draining.Store(true)
+		return nil
+	})
+	err = group.Wait()
+	w.drain(running)
+	return err
+}
+
+// drain waits for the attempts, and cancels those that take too long.
+func (w *Worker) drain(ctx context.Context) {
+	call, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	if err := w.locks.SetCard(call, w.card("draining")); err != nil {
+		w.log.DebugContext(ctx, "others are not told of the drain", "error", err)
+	}
+	w.log.InfoContext(ctx, "worker drains", "worker", w.locks.Session(), "for_at_most", w.o.DrainTimeout)
+	ended := make(chan struct{})
+	go func() { // ends when the attempts have; this function waits for that
+		w.attempt.Wait()
+		close(ended)
+	}()
+	timer := time.NewTimer(w.o.DrainTimeout)
+	defer timer.Stop()
+	select {
+	case <-ended:
+		return
+	case <-timer.C:
+	case <-w.o.Abort:
+	}
+	w.cancel(jobs.ErrDrain)
+	<-ended
+}
+
+// close ends the session, which frees what is left.
+func (w *Worker) close(ctx context.Context) error {
+	call, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	if err := w.locks.Close(call); err != nil {
+		return fmt.Errorf("end the worker's session: %w", err)
+	}
+	w.log.InfoContext(ctx, "worker has stopped")
+	return nil
+}
+
+// take is what a delivery comes to: a claim in the slot that it was fetched for. It returns when that is answered.
+func (w *Worker) take(_ context.Context, delivery queue.Delivery) {
+	w.claim(ledger.Due{Run: jobs.RunID(delivery.Run), N: delivery.N, Queue: delivery.Queue}, nil)
+}
+
+// slots is the semaphore as the queue's server wants it: it takes a slot before it fetches, so that a busy worker
+// leaves deliveries in the queue, where an idle one finds them.
+type slots struct{ free *semaphore.Weighted }
+
+func (s slots) Acquire(ctx context.Context) error { return s.free.Acquire(ctx, 1) }
+func (s slots) Release()                          { s.free.Release(1) }
+
+// deliver brings runs that became due here to whoever can run them: to this worker when it has a free slot and serves
+// the queue, else to the queue. It does not wait.
+func (w *Worker) deliver(_ context.Context, due []ledger.Due) {
+	paused := w.paused.Load()
+	for _, d := range due {
+		weight, served := w.o.Queues[d.Queue]
+		if !served || w.draining.Load() || paused == nil || (*paused)[d.Queue] || !w.slots.TryAcquire(1) {
+			w.pusher.add(d)
+			continue
+		}
+		var before []string
+		for name, other := range w.o.Queues {
+			if other >= weight {
+				before = append(before, name)
+			}
+		}
+		w.attempt.Go(func() { w.claim(d, before) })
+	}
+}
+
+func (w *Worker) delivered(ctx context.Context, d ledger.Due) (bool, error) {
+	return w.queue.Alive(ctx, queue.Delivery{Run: string(d.Run), N: d.N, Queue: d.Queue})
+}
+
+// watchPauses keeps the pause flags of the queues, which anybody's tools may set, until ctx ends.
+func (w *Worker) watchPauses(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		call, cancel := context.WithTimeout(ctx, callLimit)
+		paused, err := w.queue.Paused(call, names(w.o.Queues))
+		cancel()
+		if err != nil {
+			w.paused.Store(nil) // no direct claims while it is not known
+		} else {
+			w.paused.Store(&paused)
+		}
+		timer.Reset(time.Second)
+	}
+}
+
+// card is what others see of this worker.
+func (w *Worker) card(state string) json.RawMessage {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	card, err := json.Marshal(Card{
+		Host: host, PID: os.Getpid(), Version: w.o.Version, Config: w.o.Config, State: state,
+		Slots: w.o.Concurrency, Queues: w.o.Queues, StartedAt: w.started.UTC(),
+	})
+	if err != nil {
+		panic("worker: a card is plain data: " + err.Error())
+	}
+	return card
+}
+
+// Card is what a worker tells others about itself, beside its session's id and lease.
+type Card struct {
+	Host      string         `json:"host"`
+	PID       int            `json:"pid"`
+	Version   string         `json:"version"`
+	Config    string         `json:"config"`
+	State     string         `json:"state"` // ready or draining
+	Slots     int            `json:"slots"`
+	Queues    map[string]int `json:"queues"`
+	StartedAt time.Time      `json:"started_at"`
+}
+
+func names(queues map[string]int) []string {
+	out := make([]string, 0, len(queues))
+	for name := range queues {
+		out = append(out, name)
+	}
+	return out
+}

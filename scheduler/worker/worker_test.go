@@ -1,0 +1,369 @@
+package worker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+	"lockstep/locks/redistest"
+	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/queue"
+	"lockstep/scheduler/worker"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+const patience = 30 * time.Second // for what is to happen at some time; long, since machines are shared
+
+// fleet is a namespace with a queue of its own, and the workers in it.
+type fleet struct {
+	*testing.T
+	rdb       *redis.Client
+	namespace string
+	queue     string
+	ledger    *ledger.Ledger
+	handlers  *jobs.Registry
+	jobs      []*jobs.Job
+}
+
+func newFleet(t *testing.T) *fleet {
+	t.Parallel()
+	rdb, namespace := redistest.Client(t), redistest.Namespace(t)
+	space, err := locks.NewSpace(rdb, namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &fleet{
+		T: t, rdb: rdb, namespace: namespace, queue: "q-" + namespace, ledger: ledger.New(rdb, space), handlers: jobs.NewRegistry(),
+	}
+}
+
+// job adds a job with a Go handler.
+func (f *fleet) job(name string, handle func(context.Context, *jobs.Run[struct{}]) error, change ...func(*jobs.Job)) *jobs.Job {
+	f.Helper()
+	jobs.Handle(f.handlers, name, handle)
+	job := &jobs.Job{
+		Name: name, Handler: name, Queue: f.queue, Overlap: jobs.OverlapQueue, MaxQueued: 100, OnMissed: jobs.MissedAll,
+		OnCrash: jobs.CrashRerun, MaxCrashes: 3, Retry: jobs.Retry{Max: 3, Backoff: jobs.BackoffFixed, Initial: 10 * time.Millisecond},
+		History: jobs.History{Runs: 1000, For: time.Hour},
+	}
+	for _, c := range change {
+		c(job)
+	}
+	f.jobs = append(f.jobs, job)
+	return job
+}
+
+// running is a worker under way.
+type running struct {
+	*worker.Worker
+	stop func() // drains it and waits
+}
+
+func (f *fleet) start(change ...func(*worker.Options)) *running {
+	f.Helper()
+	o := worker.Options{
+		Redis: f.rdb, Namespace: f.namespace, Name: "w", Lease: 2 * time.Second, Concurrency: 4, Queues: map[string]int{f.queue: 1},
+		Jobs: f.jobs, Expand: func(job *jobs.Job) (*jobs.Job, error) { return job, nil }, Handlers: f.handlers,
+		Logger: slog.New(slog.NewTextHandler(f.Output(), &slog.HandlerOptions{Level: slog.LevelInfo})),
+	}
+	for _, c := range change {
+		c(&o)
+	}
+	w, err := worker.New(o)
+	if err != nil {
+		f.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(f.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	stop := sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			f.Errorf("worker ended with: %v", err)
+		}
+	})
+	f.Cleanup(stop)
+	f.await("the worker to be ready", func() bool { return w.Ready() })
+	return &running{w, stop}
+}
+
+// await waits until something is so.
+func (f *fleet) await(what string, so func() bool) {
+	f.Helper()
+	ctx, cancel := context.WithTimeout(f.Context(), patience)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !so() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			f.Fatalf("waited in vain for %s", what)
+		}
+	}
+}
+
+func (f *fleet) enqueue(job *jobs.Job, id string) jobs.RunID {
+	f.Helper()
+	enqueued, err := f.ledger.Enqueue(f.Context(), ledger.Request{Job: job, ID: id, Trigger: ledger.ByRequest})
+	if err != nil {
+		f.Fatal(err)
+	}
+	q, err := queue.New(f.rdb, f.namespace)
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, due := range enqueued.Due {
+		if _, err := q.Push(f.Context(), queue.Delivery{Run: string(due.Run), N: due.N, Queue: due.Queue}); err != nil {
+			f.Fatal(err)
+		}
+		if err := f.ledger.Confirm(f.Context(), []ledger.Due{due}); err != nil {
+			f.Fatal(err)
+		}
+	}
+	return enqueued.Run
+}
+
+func (f *fleet) awaitState(id jobs.RunID, want ledger.State) *ledger.Record {
+	f.Helper()
+	var record *ledger.Record
+	f.await(fmt.Sprintf("run %s to be %s", id, want), func() bool {
+		var err error
+		if record, _, err = f.ledger.Find(f.Context(), id); err != nil {
+			f.Fatal(err)
+		}
+		if record.State.Final() && record.State != want {
+			f.Fatalf("run %s is %s, want %s: %+v", id, record.State, want, record)
+		}
+		return record.State == want
+	})
+	return record
+}
+
+func TestATickRunsOnceOnManyWorkers(t *testing.T) {
+	f := newFleet(t)
+	var mu sync.Mutex
+	ran := make(map[jobs.RunID]int)
+	job := f.job("tick", func(_ context.Context, r *jobs.Run[struct{}]) error {
+		mu.Lock()
+		defer mu.Unlock()
+		ran[r.ID()]++
+		return nil
+	}, func(j *jobs.Job) { j.Every = time.Second })
+	for range 3 {
+		f.start()
+	}
+	f.await("four ticks", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(ran) >= 4
+	})
+	var history []*ledger.Record
+	f.await("their records", func() (so bool) {
+		var err error
+		if history, err = f.ledger.History(f.Context(), job.Name, 0); err != nil {
+			t.Fatal(err)
+		}
+		return len(history) >= 4
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	slices.SortFunc(history, func(a, b *ledger.Record) int { return a.Tick.Compare(b.Tick) })
+	for i, record := range history {
+		if i > 0 && !record.Tick.Equal(history[i-1].Tick.Add(time.Second)) {
+			t.Errorf("tick %v follows %v, want every second", record.Tick, history[i-1].Tick)
+		}
+		if record.State != ledger.Succeeded || ran[record.ID] != 1 || len(record.Attempts) != 1 {
+			t.Errorf("run %s: %s, ran %d times in %d attempts, want once", record.ID, record.State, ran[record.ID], len(record.Attempts))
+		}
+	}
+}
+
+func TestAFailedAttemptIsRepeatedUntilItSucceeds(t *testing.T) {
+	f := newFleet(t)
+	job := f.job("flaky", func(_ context.Context, r *jobs.Run[struct{}]) error {
+		switch r.Attempt() {
+		case 1:
+			return errors.New("not yet")
+		case 2:
+			panic("no")
+		}
+		return nil
+	})
+	f.start()
+	record := f.awaitState(f.enqueue(job, "x"), ledger.Succeeded)
+	if len(record.Attempts) != 3 || record.Fails != 2 {
+		t.Fatalf("%+v, want two failures and a success", record)
+	}
+	if a := record.Attempts; a[0].Error != "not yet" || !strings.HasPrefix(a[1].Error, "panic: no") || a[2].Token <= a[1].Token || a[1].Token <= a[0].Token {
+		t.Errorf("attempts %+v, want both errors and growing tokens", a)
+	}
+}
+
+func TestRetriesEnd(t *testing.T) {
+	f := newFleet(t)
+	job := f.job("broken", func(context.Context, *jobs.Run[struct{}]) error { return errors.New("never") },
+		func(j *jobs.Job) { j.Retry.Max = 2 })
+	final := f.job("final", func(context.Context, *jobs.Run[struct{}]) error { return jobs.Permanent(errors.New("no use")) })
+	f.start()
+	if record := f.awaitState(f.enqueue(job, "x"), ledger.Failed); len(record.Attempts) != 3 {
+		t.Errorf("%d attempts, want 3", len(record.Attempts))
+	}
+	if record := f.awaitState(f.enqueue(final, "x"), ledger.Failed); len(record.Attempts) != 1 {
+		t.Errorf("%d attempts, want 1", len(record.Attempts))
+	}
+}
+
+func TestATimeoutEndsAnAttempt(t *testing.T) {
+	f := newFleet(t)
+	job := f.job("slow", func(ctx context.Context, _ *jobs.Run[struct{}]) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}, func(j *jobs.Job) { j.Timeout, j.Retry.Max = 10*time.Millisecond, 0 })
+	f.start()
+	record := f.awaitState(f.enqueue(job, "x"), ledger.Failed)
+	if !strings.Contains(record.Last().Error, "timeout") {
+		t.Errorf("error %q, want the timeout named", record.Last().Error)
+	}
+}
+
+func TestARunThatWaitsForALockTakesNoSlot(t *testing.T) {
+	f := newFleet(t)
+	nothing := func(context.Context, *jobs.Run[struct{}]) error { return nil }
+	billed := f.job("billed", nothing, func(j *jobs.Job) { j.Lock.Exclusive = []string{"bill:1"} })
+	free := f.job("free", nothing)
+	client, err := locks.Open(t.Context(), f.rdb, locks.Options{Namespace: f.namespace, Name: "other"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := client.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	}()
+	hold, err := client.Acquire(t.Context(), locks.Exclusive("bill:1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.start(func(o *worker.Options) { o.Concurrency = 1 })
+	var waiting []jobs.RunID
+	for i := range 20 {
+		waiting = append(waiting, f.enqueue(billed, fmt.Sprint(i)))
+	}
+	for _, id := range waiting {
+		f.awaitState(id, ledger.WaitsLock)
+	}
+	f.awaitState(f.enqueue(free, "x"), ledger.Succeeded)
+	if err := hold.Release(); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range waiting {
+		f.awaitState(id, ledger.Succeeded)
+	}
+}
+
+func TestADrainHandsRunsBack(t *testing.T) {
+	f := newFleet(t)
+	began := make(chan int, 10)
+	job := f.job("long", func(ctx context.Context, r *jobs.Run[struct{}]) error {
+		began <- r.Attempt()
+		if r.Attempt() > 1 {
+			return nil
+		}
+		<-ctx.Done()
+		if !errors.Is(context.Cause(ctx), jobs.ErrDrain) {
+			t.Errorf("the context ended with %v, want the drain", context.Cause(ctx))
+		}
+		return ctx.Err()
+	})
+	abort := make(chan struct{})
+	first := f.start(func(o *worker.Options) { o.DrainTimeout, o.Abort = time.Hour, abort })
+	id := f.enqueue(job, "x")
+	<-began
+	close(abort) // as a second signal does: no waiting
+	first.stop()
+	record, _, err := f.ledger.Find(t.Context(), id)
+	if err != nil || record.Fails != 0 || record.Crashes != 0 || record.State.Final() {
+		t.Fatalf("%+v, %v, want it handed back with nothing counted", record, err)
+	}
+	f.start()
+	if record = f.awaitState(id, ledger.Succeeded); len(record.Attempts) != 2 {
+		t.Errorf("attempts %+v, want the one handed back and the next", record.Attempts)
+	}
+}
+
+func TestADrainLetsRunsEnd(t *testing.T) {
+	f := newFleet(t)
+	began, end := make(chan struct{}), make(chan struct{})
+	job := f.job("long", func(ctx context.Context, _ *jobs.Run[struct{}]) error {
+		close(began)
+		<-end
+		return ctx.Err()
+	})
+	w := f.start()
+	id := f.enqueue(job, "x")
+	<-began
+	stopped := make(chan struct{})
+	go func() { w.stop(); close(stopped) }()
+	f.await("the drain", func() bool { return !w.Ready() })
+	close(end)
+	<-stopped
+	f.awaitState(id, ledger.Succeeded)
+}
+
+func TestARunWhoseSessionEndsIsTakenOver(t *testing.T) {
+	f := newFleet(t)
+	began, second := make(chan locks.Token, 10), make(chan struct{})
+	causes := make(chan error, 1)
+	job := f.job("long", func(ctx context.Context, r *jobs.Run[struct{}]) error {
+		began <- r.Token()
+		if r.Attempt() > 1 {
+			close(second)
+			return nil
+		}
+		<-ctx.Done()
+		causes <- context.Cause(ctx)
+		<-second
+		return nil // it says that it is done, but somebody else has it by now
+	})
+	first := f.start()
+	id := f.enqueue(job, "x")
+	token := <-began
+	f.start()
+	exp := "{" + f.namespace + "}:exp"
+	if err := f.rdb.ZAddXX(t.Context(), exp, redis.Z{Score: 1, Member: "s" + string(first.ID())}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if next := <-began; next <= token {
+		t.Errorf("token %v after %v, want it to grow", next, token)
+	}
+	if cause := <-causes; !errors.Is(cause, locks.ErrLost) {
+		t.Errorf("the first attempt's context ended with %v, want the lock lost", cause)
+	}
+	record := f.awaitState(id, ledger.Succeeded)
+	if record.Crashes != 1 || record.Fails != 0 || len(record.Attempts) != 2 {
+		t.Errorf("%+v, want one crash and then the success", record)
+	}
+}
+
+func TestAJobWithoutAHandlerHereIsLeftToOthers(t *testing.T) {
+	f := newFleet(t)
+	job := f.job("known", func(context.Context, *jobs.Run[struct{}]) error { return nil })
+	f.start(func(o *worker.Options) { o.Handlers = jobs.NewRegistry() })
+	id := f.enqueue(job, "x")
+	record := f.awaitState(id, ledger.Scheduled)
+	if record.Fails != 0 || !strings.Contains(record.Last().Error, "handler") {
+		t.Errorf("%+v, want it declined, uncounted", record)
+	}
+}
