@@ -34,7 +34,7 @@ const (
 	Granted     ClaimOutcome = "granted" // the attempt has begun, the bundle is held
 	Waiting     ClaimOutcome = "waiting" // the bundle is not free: the run waits for it, without a worker
 	Stale       ClaimOutcome = "stale"   // the run is not due, or not under this n: the delivery is to be dropped
-	Later       ClaimOutcome = "later"   // another run has been due for longer: push the delivery instead
+	Later       ClaimOutcome = "later"   // another run has been due for longer: this one is to be pushed instead, as Due says
 	SessionDead ClaimOutcome = "dead"    // the claimant's session has ended
 )
 
@@ -90,7 +90,9 @@ func (l *Ledger) Claim(ctx context.Context, request *locks.Request, due Due, pat
 		busy.LeaseLeft = time.Duration(r.number()) * time.Millisecond
 		busy.Queue = int(r.number())
 		claimed.Busy, claimed.Due = busy, r.due()
-	case Stale, Later, SessionDead:
+	case Later:
+		claimed.Due = r.due()
+	case Stale, SessionDead:
 	default:
 		r.err = r.unknown(string(claimed.Outcome))
 	}

@@ -560,6 +560,17 @@ func TestAPoisonJobEndsAfterMaxCrashes(t *testing.T) {
 	})
 }
 
+func TestAnAttemptUnderALiveSessionIsNotClosed(t *testing.T) {
+	each(t, func(f *fixture) {
+		a := f.claim(f.session("a"), f.run(), ledger.Granted)
+		due, err := f.Crash(f.Context(), ledger.Dead{Run: a.Record.ID, Token: a.token(), Job: "j"}, f.job)
+		if err != nil || len(due) != 0 {
+			f.Errorf("%+v, %v, want nothing", due, err)
+		}
+		f.wantState(a.Record.ID, ledger.Running)
+	})
+}
+
 func TestAnAbandonedRunIsLost(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.job.OnCrash = jobs.CrashAbandon
@@ -711,6 +722,10 @@ func TestWhoHasBeenDueForLongerGoesFirst(t *testing.T) {
 		if got := direct("default"); got != ledger.Later {
 			f.Errorf("%s, want %s", got, ledger.Later)
 		}
+		if got := direct("another"); got != ledger.Stale {
+			f.Errorf("%s, want %s: the refused claim gave the run its next delivery", got, ledger.Stale)
+		}
+		enqueued.Due[0].N++
 		if got := direct("another"); got != ledger.Granted {
 			f.Errorf("%s, want %s", got, ledger.Granted)
 		}
@@ -753,6 +768,63 @@ func TestAPollTellsWhoseCursorMoved(t *testing.T) {
 		}
 		if again, err := f.Poll(f.Context(), w.Session(), after.Revision); err != nil || len(again.Cursors) != 0 {
 			f.Errorf("%+v, %v, want nothing new", again, err)
+		}
+	})
+}
+
+// billed enqueues a run that needs these bills.
+func (f *fixture) billed(id string, bills ...string) ledger.Due {
+	f.Helper()
+	job := newJob("billed")
+	job.Every, job.Lock.Exclusive = 0, bills
+	enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: job, ID: id, Trigger: ledger.ByRequest})
+	if err != nil {
+		f.Fatal(err)
+	}
+	return enqueued.Due[0]
+}
+
+func TestAClaimThatGivesItsOfferUpPassesItOnInTheSameStep(t *testing.T) {
+	each(t, func(f *fixture) {
+		w := f.session("w")
+		take := func(bill string) *locks.Hold {
+			f.Helper()
+			hold, err := w.TryAcquire(f.Context(), locks.Exclusive(bill))
+			if err != nil {
+				f.Fatal(err)
+			}
+			return hold
+		}
+		wait := func(due ledger.Due, patience time.Duration) []ledger.Due {
+			f.Helper()
+			request := f.request(w)
+			defer request.Drop()
+			claimed, err := f.Claim(f.Context(), request, due, patience, nil)
+			if err != nil || claimed.Outcome != ledger.Waiting {
+				f.Fatalf("claim of %s: %+v, %v, want it to wait", due.Run, claimed, err)
+			}
+			return claimed.Due
+		}
+		x, y := take("x"), take("y")
+		a, b, c := f.billed("a", "x", "y"), f.billed("b", "x", "z"), f.billed("c", "z")
+		wait(a, 0)         // nobody may pass it
+		wait(b, time.Hour) // everybody may
+		for _, hold := range []*locks.Hold{x, y} {
+			if err := hold.Release(); err != nil {
+				f.Fatal(err)
+			}
+		}
+		a = f.sweep().Due[0] // its offer lapses, and b is offered x and z
+		if err := f.rdb.ZAddXX(f.Context(), f.key("exp"), redis.Z{Score: 1, Member: "o+" + string(a.Run)}).Err(); err != nil {
+			f.Fatal(err)
+		}
+		b = f.sweep().Due[0]
+		take("y")
+		wait(c, 0) // z is reserved for b
+		wait(a, 0) // back to its place, in front of b
+		passed := wait(b, time.Hour)
+		if len(passed) != 1 || passed[0].Run != c.Run {
+			f.Errorf("due %+v, want %s, for which b's offer was in the way", passed, c.Run)
 		}
 	})
 }

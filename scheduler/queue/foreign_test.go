@@ -58,6 +58,9 @@ func TestForeignTaskGoesBackAndIsNeverEnded(t *testing.T) {
 			if n := lines.count("unknown type"); n != 1 {
 				t.Errorf("%d lines about it, want 1", n)
 			}
+			if n := lines.count("level="); n != 1 {
+				t.Errorf("%d lines in all, want 1", n)
+			}
 			slots.Release()
 		})
 	}

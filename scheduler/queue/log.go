@@ -20,8 +20,10 @@ func (l asynqLog) Error(args ...any) { l.write(l.log.Error, args) }
 func (l asynqLog) Fatal(args ...any) { l.write(l.log.Error, args) } // to end the process is not for a library
 
 func (l asynqLog) write(to func(string, ...any), args []any) {
-	if l.gate.fails() {
+	says := strings.TrimSpace(fmt.Sprint(args...))
+	// The second is about foreign tasks, every ten seconds, and not even true: they are put back.
+	if l.gate.fails() || strings.HasPrefix(says, "Retry exhausted") {
 		to = l.log.Debug
 	}
-	to("asynq", "says", strings.TrimSpace(fmt.Sprint(args...)))
+	to("asynq", "says", says)
 }

@@ -155,6 +155,8 @@ func (s *Server) keepOwned(ctx context.Context, g *gate) error {
 			timer.Reset(ownInterval)
 		case errors.Is(err, ErrOwned):
 			return err
+		case ctx.Err() != nil:
+			return nil
 		default: // Redis is away: the gate tells so, once
 			g.failed(err)
 			timer.Reset(errorPause)
@@ -183,6 +185,7 @@ func (s *Server) fetch(ctx context.Context, r *reception) error {
 	}
 	<-ctx.Done()
 	server.Shutdown()
+	f.settle() // the last fetch may have brought something that asynq could not read
 	return nil
 }
 

@@ -41,8 +41,11 @@ func (w *Worker) claim(due ledger.Due, before []string) {
 			defer w.slots.Release(1)
 			w.run(hold, claimed)
 		})
-	case claimed.Outcome == ledger.Later, claimed.Outcome == ledger.SessionDead:
-		w.pusher.add(due) // for whoever comes first, or has a session
+	case claimed.Outcome == ledger.SessionDead:
+		w.pusher.add(due) // for somebody who has a session
+	case claimed.Outcome == ledger.Later:
+		w.pusher.add(claimed.Due...)
+		return
 	case claimed.Outcome == ledger.Waiting:
 		w.log.DebugContext(w.attempts, "run waits for its locks", "run", due.Run, "lock", claimed.Busy.Resource, "held_by", claimed.Busy.Holder)
 	}

@@ -5,7 +5,8 @@
 -- Replies, each with the pushes to do (id, n, queue) last, as one list:
 --   granted, token, n of fields, record..., arguments and definition, pushes
 --   waiting, <describe> (eight fields), pushes
---   later: a run that was due earlier goes first | stale: not due, or another n | dead: the session has ended
+--   later, pushes: a run that was due earlier goes first; this one is to be pushed, under the next n
+--   stale: not due, or another n | dead: the session has ended
 -- Sent again it gives the answer once more, for as long as the attempt runs.
 local session, hid, id = ARGV[1], ARGV[2], ARGV[3]
 if not ends(session) then return {'dead'} end
@@ -20,7 +21,12 @@ if run[STATE] == 'running' and run[HOLDER] == hid then return granted({}) end
 if run[STATE] ~= 'due' or run[N] ~= ARGV[4] then return {'stale'} end
 for i = 6, #ARGV do
   local first = call('ZRANGEBYLEX', READY, '[' .. ARGV[i] .. '\0', '(' .. ARGV[i] .. '\1', 'LIMIT', 0, 1)[1]
-  if first and string.match(first, '^[^%z]*%z([^%z]*)') < pad(run[SINCE]) then return {'later'} end
+  if first and string.match(first, '^[^%z]*%z([^%z]*)') < pad(run[SINCE]) then
+    local list = {}
+    due(id, run) -- under the next n: a late copy of this claim must not take what a delivery is pushed for
+    pushes(list, id, run)
+    return {'later', list}
+  end
 end
 
 local names, items = bundle(run, R_ITEMS)

@@ -1,0 +1,453 @@
+package ledger_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+	"lockstep/scheduler/ledger"
+)
+
+// TestRandomHistoriesKeepThePromise plays workers that lose replies and deliveries, send late and twice, crash and are
+// taken for dead, on runs that compete for three bills, and looks at every key after every step. In the end all faults
+// stop, and every run must come to its end.
+func TestRandomHistoriesKeepThePromise(t *testing.T) {
+	steps, seeds := 150, 4
+	if n, err := strconv.Atoi(os.Getenv("LOCKSTEP_SOAK")); err == nil {
+		seeds = n
+	}
+	each(t, func(f *fixture) {
+		for seed := range uint64(seeds) {
+			f.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+				f := &fixture{T: t, rdb: f.rdb, namespace: f.namespace + strconv.FormatUint(seed, 10), job: newJob("j")}
+				space, err := locks.NewSpace(f.rdb, f.namespace)
+				if err != nil {
+					t.Fatal(err)
+				}
+				f.Ledger = ledger.New(f.rdb, space)
+				p := newPlay(f, seed)
+				for range steps {
+					p.step()
+					p.check()
+				}
+				p.settle()
+			})
+		}
+	})
+}
+
+// play is one random history with what its players know.
+type play struct {
+	*fixture
+	rand    *rand.Rand
+	workers []*locks.Client
+	cursor  time.Time
+	asked   int
+	queue   []ledger.Due // deliveries under way: any may be lost, doubled or late
+	sent    []sentClaim  // claims, of which a copy may still come
+	acting  []attempt    // attempts whose worker lives and has not heard that it lost anything
+	stale   []attempt    // attempts that have ended or whose worker is taken for dead: a late finish may come
+	library []*locks.Hold
+	success map[jobs.RunID]int
+	tokens  locks.Token
+	trace   []string
+}
+
+type sentClaim struct {
+	request *locks.Request
+	due     ledger.Due
+	before  []string
+	wait    time.Duration // for which others may pass the wait it may come to
+}
+
+func newPlay(f *fixture, seed uint64) *play {
+	p := &play{fixture: f, rand: rand.New(rand.NewPCG(seed, 1)), success: make(map[jobs.RunID]int)}
+	f.job.MaxCrashes, f.job.Retry.Max = 5, 5
+	p.cursor = f.cursor(f.job, 3000)
+	for range 3 {
+		p.workers = append(p.workers, f.session("w"))
+	}
+	return p
+}
+
+func (p *play) fatalf(format string, args ...any) {
+	p.Helper()
+	p.Fatalf("%s\nafter:\n  %s", fmt.Sprintf(format, args...), strings.Join(p.trace, "\n  "))
+}
+
+func (p *play) say(format string, args ...any) {
+	p.trace = append(p.trace, fmt.Sprintf(format, args...))
+}
+
+// push takes deliveries; some get lost, some are doubled.
+func (p *play) push(due []ledger.Due) {
+	for _, d := range due {
+		switch p.rand.IntN(10) {
+		case 0:
+		case 1:
+			p.queue = append(p.queue, d, d)
+		default:
+			p.queue = append(p.queue, d)
+		}
+	}
+}
+
+// pick takes one element out of a slice.
+func pick[T any](r *rand.Rand, all *[]T) T {
+	i := r.IntN(len(*all))
+	one := (*all)[i]
+	*all = slices.Delete(*all, i, i+1)
+	return one
+}
+
+func (p *play) step() {
+	switch n := p.rand.IntN(100); {
+	case n < 12:
+		created := p.tick(p.job, p.cursor, 1, ledger.CatchUp)
+		p.say("tick %s", created.Due[0].Run)
+		p.cursor = created.Cursor
+		p.push(created.Due)
+	case n < 25:
+		p.enqueue()
+	case n < 60 && len(p.queue) > 0:
+		p.send(sentClaim{p.begin(), pick(p.rand, &p.queue), [][]string{nil, {"default"}}[p.rand.IntN(2)], time.Duration(p.rand.IntN(2)) * time.Hour})
+	case n < 63 && len(p.sent) > 0: // a copy of an older claim arrives; nobody hears the answer
+		claim := pick(p.rand, &p.sent)
+		claimed, err := p.Claim(p.Context(), claim.request, claim.due, claim.wait, claim.before)
+		if err != nil {
+			p.fatalf("%v", err)
+		}
+		p.say("late copy of claim %s n %d by %s: %s", claim.due.Run, claim.due.N, claim.request.ID(), claimed.Outcome)
+		runs := func(a attempt) bool { return a.request.ID() == claim.request.ID() }
+		if claimed.Outcome != ledger.Stale && claimed.Outcome != ledger.SessionDead && !slices.ContainsFunc(p.acting, runs) {
+			p.fatalf("it did something, and nobody hears of it")
+		}
+	case n < 83 && len(p.acting) > 0:
+		a := pick(p.rand, &p.acting)
+		p.end(a, []ledger.Outcome{ledger.Success, ledger.Success, ledger.Again, ledger.HandBack, ledger.Failure}[p.rand.IntN(5)])
+	case n < 86 && len(p.stale) > 0:
+		p.end(p.stale[p.rand.IntN(len(p.stale))], []ledger.Outcome{ledger.Success, ledger.Again}[p.rand.IntN(2)])
+	case n < 89:
+		p.crashOne()
+	case n < 93:
+		p.useLibrary()
+	case n < 96:
+		p.lapse()
+	default:
+		p.sweepAll(time.Duration(p.rand.IntN(2)) * time.Hour)
+	}
+}
+
+func (p *play) begin() *locks.Request { return p.request(p.workers[p.rand.IntN(len(p.workers))]) }
+
+func (p *play) enqueue() {
+	p.asked++
+	job := newJob("billed")
+	job.Every = 0
+	job.MaxCrashes, job.Retry.Max = 5, 5
+	for i := range 3 {
+		if p.rand.IntN(2) == 0 {
+			job.Lock.Exclusive = append(job.Lock.Exclusive, fmt.Sprint("bill:", i))
+		}
+	}
+	enqueued, err := p.Enqueue(p.Context(), ledger.Request{Job: job, ID: fmt.Sprint(p.asked), Trigger: ledger.ByRequest})
+	if err != nil {
+		p.fatalf("%v", err)
+	}
+	p.say("enqueue %s %v", enqueued.Run, job.Lock.Exclusive)
+	p.push(enqueued.Due)
+}
+
+func (p *play) send(claim sentClaim) {
+	claimed, err := p.Claim(p.Context(), claim.request, claim.due, claim.wait, claim.before)
+	if err != nil {
+		p.fatalf("%v", err)
+	}
+	p.say("claim %s n %d by %s: %s", claim.due.Run, claim.due.N, claim.request.ID(), claimed.Outcome)
+	p.push(claimed.Due)
+	if p.rand.IntN(4) == 0 {
+		p.sent = append(p.sent, claim)
+	}
+	if claimed.Outcome != ledger.Granted {
+		return
+	}
+	a := attempt{Claimed: claimed, request: claim.request}
+	for _, other := range p.acting {
+		if other.request.ID() == claim.request.ID() {
+			return // the answer once more
+		}
+	}
+	if a.token() <= p.tokens {
+		p.fatalf("token %v after %v", a.token(), p.tokens)
+	}
+	p.tokens = a.token()
+	if p.success[a.Record.ID] > 0 {
+		p.fatalf("run %s was started again after its success", a.Record.ID)
+	}
+	p.acting = append(p.acting, a)
+}
+
+func (p *play) end(a attempt, outcome ledger.Outcome) {
+	finish := ledger.Finish{Run: a.Record.ID, Job: a.Job, Token: a.token(), Hold: a.request.ID(), Outcome: outcome}
+	times := 1 + p.rand.IntN(2) // a lost reply: it is sent again
+	for i := range times {
+		finished, err := p.Finish(p.Context(), finish)
+		if err != nil {
+			p.fatalf("%v", err)
+		}
+		p.say("finish %s token %v %s: %s, %s", a.Record.ID, a.token(), outcome, finished.Verdict, finished.State)
+		p.push(finished.Due)
+		if finished.Verdict == ledger.Recorded && outcome == ledger.Success && i == 0 && !p.knows(a) {
+			p.success[a.Record.ID]++
+		}
+	}
+	p.stale = append(p.stale, a)
+}
+
+// knows tells whether this attempt's end is recorded already.
+func (p *play) knows(a attempt) bool {
+	return slices.ContainsFunc(p.stale, func(s attempt) bool { return s.token() == a.token() }) && p.success[a.Record.ID] > 0
+}
+
+func (p *play) crashOne() {
+	i := p.rand.IntN(len(p.workers))
+	dead := p.workers[i]
+	p.say("session %s ends", dead.Session())
+	p.fixture.end(dead)
+	p.workers[i] = p.session("w")
+	p.acting = slices.DeleteFunc(p.acting, func(a attempt) bool {
+		gone := a.request.Session() == dead.Session()
+		if gone {
+			p.stale = append(p.stale, a)
+		}
+		return gone
+	})
+}
+
+// useLibrary takes or gives back a bill without any run.
+func (p *play) useLibrary() {
+	if len(p.library) > 0 && p.rand.IntN(2) == 0 {
+		hold := pick(p.rand, &p.library)
+		err := hold.Release()
+		p.say("release %s: %v", hold.ID(), err)
+		return
+	}
+	bill := fmt.Sprint("bill:", p.rand.IntN(3))
+	hold, err := p.workers[p.rand.IntN(len(p.workers))].TryAcquire(p.Context(), locks.Exclusive(bill))
+	p.say("try %s: %v", bill, err)
+	if err == nil {
+		p.library = append(p.library, hold)
+	}
+}
+
+func (p *play) lapse() {
+	for _, owner := range p.all("own") {
+		if strings.HasPrefix(owner, "o") {
+			p.say("offer %s lapses", owner[1:])
+			if err := p.rdb.ZAddXX(p.Context(), p.key("exp"), redis.Z{Score: 1, Member: owner}).Err(); err != nil {
+				p.fatalf("%v", err)
+			}
+			return
+		}
+	}
+}
+
+func (p *play) sweepAll(unconfirmed time.Duration) {
+	sweep, err := p.Sweep(p.Context(), ledger.SweepLimits{Most: 100, Unconfirmed: unconfirmed, LookUp: time.Hour})
+	if err != nil {
+		p.fatalf("%v", err)
+	}
+	p.say("sweep: due %v, dead %v", sweep.Due, sweep.Dead)
+	p.push(sweep.Due)
+	for _, dead := range sweep.Dead {
+		job, err := p.Definition(p.Context(), dead.Run)
+		if err != nil {
+			p.fatalf("%v", err)
+		}
+		due, err := p.Crash(p.Context(), dead, job)
+		if err != nil {
+			p.fatalf("%v", err)
+		}
+		p.push(due)
+	}
+}
+
+func (p *play) all(hash string) map[string]string {
+	all, err := p.rdb.HGetAll(p.Context(), p.key(hash)).Result()
+	if err != nil {
+		p.fatalf("%v", err)
+	}
+	return all
+}
+
+func (p *play) members(zset string) map[string]bool {
+	members, err := p.rdb.ZRange(p.Context(), p.key(zset), 0, -1).Result()
+	if err != nil {
+		p.fatalf("%v", err)
+	}
+	set := make(map[string]bool, len(members))
+	for _, m := range members {
+		set[m] = true
+	}
+	return set
+}
+
+const (
+	us        = "\x1f"
+	itemsHold = 4  // where the items begin, in a hold's record,
+	itemsWait = 6  // in a wait's,
+	itemsRun  = 23 // and in a run's
+)
+
+// check reads every key and compares it with every other one and with what the players know.
+func (p *play) check() {
+	p.Helper()
+	own, holds, waits, runs := p.all("own"), p.all("hold"), p.all("wait"), p.all("run")
+	q := p.members("q")
+	soon := strconv.FormatInt(time.Now().Add(30*time.Minute).UnixMilli(), 10)
+	owned, queued := 0, 0
+	for id, record := range holds {
+		for _, item := range strings.Split(record, us)[itemsHold:] {
+			owned++
+			if own[item[1:]] != "x"+id {
+				p.fatalf("hold %s has %s, which is %q", id, item, own[item[1:]])
+			}
+		}
+	}
+	for id, record := range waits {
+		f := strings.Split(record, us)
+		free := true
+		for _, item := range f[itemsWait:] {
+			name := item[1:]
+			switch f[3] {
+			case "o":
+				owned++
+				if own[name] != "o"+id {
+					p.fatalf("offer %s has %s, which is %q", id, name, own[name])
+				}
+			case "w":
+				queued++
+				if !q[strings.Join([]string{name, f[1], "x", f[4], id}, "\x00")] {
+					p.fatalf("wait %s is not in the queue of %s", id, name)
+				}
+				free = free && own[name] == ""
+				for member := range q { // an older wait without patience is never passed
+					if m := strings.Split(member, "\x00"); m[0] == name && m[1] < f[1] && m[3] < soon {
+						free = false
+					}
+				}
+			}
+		}
+		if f[3] == "w" && free {
+			p.fatalf("wait %s is grantable: %q", id, record)
+		}
+		if run := strings.Split(runs[strings.TrimPrefix(id, "+")], us); run[0] != "waiting" && run[0] != "due" {
+			p.fatalf("wait %s of a run that is %q", id, run[0])
+		}
+	}
+	if owned != len(own) || queued != len(q) {
+		p.fatalf("%d of %d resources, %d of %d queue members belong to somebody", owned, len(own), queued, len(q))
+	}
+	p.checkRuns(runs, holds, waits)
+	p.checkActing(own)
+}
+
+func (p *play) checkRuns(runs, holds, waits map[string]string) {
+	p.Helper()
+	ready, push, sent, busy, timer, open := p.members("ready"), p.members("push"), p.members("sent"), p.members("busy"), p.members("timer"), p.members("open")
+	if len(open) != len(runs) {
+		p.fatalf("%d runs, %d in the index", len(runs), len(open))
+	}
+	count := make(map[string]int)
+	for id, record := range runs {
+		f := strings.Split(record, us)
+		state := f[0]
+		count[state]++
+		due, _ := strconv.Atoi(f[7])
+		is := map[string]bool{
+			"ready": ready[fmt.Sprintf("%s\x00%016d\x00%s", f[3], due, id)], "push": push[id] || sent[id], "timer": timer[id],
+			"busy": busy[f[10]+"\x00"+id], "wait": waits["+"+id] != "",
+		}
+		want := map[string]bool{
+			"ready": state == "due", "push": state == "due", "timer": state == "scheduled" || state == "retrying",
+			"busy": state == "running", "wait": state == "waiting" || state == "due" && f[22] == "1",
+		}
+		for what := range want {
+			if is[what] != want[what] {
+				p.fatalf("run %s, %s: %s is %v, want %v: %q", id, state, what, is[what], want[what], record)
+			}
+		}
+		if f[22] == "1" != is["wait"] {
+			p.fatalf("run %s, %s, says wait %q, has one: %v", id, state, f[22], is["wait"])
+		}
+		if len(f) <= itemsRun {
+			p.fatalf("run %s has no bundle: %q", id, record)
+		}
+	}
+	if len(ready) != count["due"] || len(busy) != count["running"] || len(timer) != count["scheduled"]+count["retrying"] {
+		p.fatalf("runs %v, but %d ready, %d busy, %d in the timer", count, len(ready), len(busy), len(timer))
+	}
+}
+
+// checkActing compares with who acts: no two on one resource, each under its hold.
+func (p *play) checkActing(own map[string]string) {
+	p.Helper()
+	by := make(map[string]locks.HoldID)
+	for _, a := range p.acting {
+		for _, name := range a.Resources {
+			if other := by[name]; other != "" {
+				p.fatalf("%s and %s both act on %s", other, a.request.ID(), name)
+			}
+			by[name] = a.request.ID()
+			if own[name] != "x"+string(a.request.ID()) {
+				p.fatalf("%s acts on %s, which is %q", a.request.ID(), name, own[name])
+			}
+		}
+	}
+	for id, n := range p.success {
+		if n > 1 {
+			p.fatalf("run %s succeeded %d times", id, n)
+		}
+	}
+}
+
+// settle ends all faults: whoever acts finishes, whatever is due is delivered, until every run has ended.
+func (p *play) settle() {
+	for _, hold := range p.library {
+		if err := hold.Release(); err != nil && !errors.Is(err, locks.ErrLost) {
+			p.fatalf("%v", err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(p.Context(), 30*time.Second)
+	defer cancel()
+	for len(p.all("run")) > 0 {
+		if ctx.Err() != nil {
+			p.fatalf("stuck: %v", p.all("run"))
+		}
+		p.sweepAll(0)
+		for len(p.queue) > 0 {
+			p.send(sentClaim{p.begin(), pick(p.rand, &p.queue), nil, 0})
+			p.check()
+			for len(p.acting) > 0 {
+				p.end(pick(p.rand, &p.acting), ledger.Success)
+				p.check()
+			}
+		}
+		for len(p.acting) > 0 {
+			p.end(pick(p.rand, &p.acting), ledger.Success)
+		}
+	}
+	p.check()
+	p.wantNothingLeft()
+}
