@@ -48,7 +48,6 @@ if busy then
     run[STATE], run[WAITS] = 'waiting', '1'
     save(id, run)
     S.park(wid, '@', info, items, tonumber(ARGV[5]))
-    S.settle()
     offered(S, list)
     local reply = {'waiting', S.describe(resource, owner)}
     reply[10] = list
