@@ -1,0 +1,50 @@
+package configs
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// manyJobs is a file like those that a program writes.
+func manyJobs(n int) string {
+	var b strings.Builder
+	b.WriteString("defaults: {timezone: Europe/Berlin, retry: {max: 2}}\njobs:\n")
+	for i := range n {
+		fmt.Fprintf(&b, "  job-%d:\n    description: Job number %d\n    schedule: \"%d %d * * *\"\n"+
+			"    command: [echo, \"${GREETING:-hello}\", \"%d\"]\n    timeout: 10m\n    lock: {exclusive: [\"host:%d\"]}\n",
+			i, i, i%60, i%24, i, i%100)
+	}
+	return b.String()
+}
+
+// BenchmarkLoad10000Jobs shows what one job costs: 100,000 are to start within three seconds.
+func BenchmarkLoad10000Jobs(b *testing.B) {
+	const n = 10_000
+	path := filepath.Join(writeFiles(b, map[string]string{"lockstep.yaml": manyJobs(n)}), "lockstep.yaml")
+	b.ReportAllocs()
+	for b.Loop() {
+		c, err := Load(Options{Paths: []string{path}, Environ: []string{}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if len(c.Jobs) != n || len(c.Warnings.List) > 0 {
+			b.Fatalf("got %d jobs, %s", len(c.Jobs), c.Warnings.Summary())
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/n, "µs/job")
+}
+
+// BenchmarkLoad10000WrongJobs shows that places are found in time also when every job needs one.
+func BenchmarkLoad10000WrongJobs(b *testing.B) {
+	const n = 10_000
+	text := strings.ReplaceAll(manyJobs(n), "timeout: 10m", "timeout: 10")
+	path := filepath.Join(writeFiles(b, map[string]string{"lockstep.yaml": text}), "lockstep.yaml")
+	for b.Loop() {
+		_, err := Load(Options{Paths: []string{path}, Environ: []string{}})
+		if found, ok := err.(Problems); !ok || found.Errors() != n {
+			b.Fatal(err)
+		}
+	}
+}

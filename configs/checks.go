@@ -1,0 +1,268 @@
+package configs
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"lockstep/jobs"
+	"lockstep/scheduler/cronspec"
+)
+
+// checks are what the tags "check" and "keys" of the file types name. Each says what is wrong with a text, or nil.
+var checks = map[string]func(s string) *fault{
+	"redis-url":   checkRedisURL,
+	"namespace":   checkNamespace,
+	"worker-name": checkWorkerName,
+	"queue":       checkQueue,
+	"address":     checkAddress,
+	"timezone":    checkTimezone,
+	"handler":     checkHandler,
+	"http-url":    checkHTTPURL,
+	"header":      checkHeader,
+	"env":         checkVariable,
+	"lock-key":    checkLockKey,
+}
+
+// redisSchemes are the first parts of redis.url.
+var redisSchemes = []string{"redis", "rediss", "redis-sentinel", "redis-cluster", "unix"}
+
+// redisEmbedded is the redis.url of a Redis inside the process.
+const redisEmbedded = "embedded"
+
+// bareAddress is a host with a port. Without a port it might be anything, even a password, and is not repeated.
+var bareAddress = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]*:[0-9]+(/[0-9]+)?$`)
+
+// checkRedisURL reads the URL by itself: package net/url knows no lists of hosts, and its errors quote what may be a
+// password.
+func checkRedisURL(s string) *fault {
+	bad := func(reason, hint string) *fault {
+		return &fault{code: CodeURL, kind: "Redis URL", reason: reason, want: "a Redis URL", hint: hint}
+	}
+	if s == redisEmbedded {
+		return nil
+	}
+	const shape = "write redis://host:6379/0, or embedded"
+	scheme, rest, ok := strings.Cut(s, "://")
+	switch {
+	case !ok && nearest(s, []string{redisEmbedded}) != "":
+		return bad("it has no scheme", didYouMean(redisEmbedded))
+	case !ok && bareAddress.MatchString(s):
+		return bad("it has no scheme", didYouMean("redis://"+s))
+	case !ok:
+		return bad("it has no scheme", shape)
+	}
+	rest, query, _ := strings.Cut(rest, "?")
+	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
+		if strings.ContainsAny(rest[:at], "/#[] ") {
+			return bad("the password has a character that a URL may not have",
+				"write it percent-encoded (/ is %2F), or use redis.password_file")
+		}
+		rest = rest[at+1:]
+	}
+	hosts, db, hasDB := strings.Cut(rest, "/")
+	parameters, err := url.ParseQuery(query)
+	if err != nil {
+		return bad("what stands behind the ? is not key=value", "")
+	}
+	switch scheme {
+	case "unix":
+		if hosts != "" || db == "" {
+			return bad("it names no absolute path", "write unix:///path/to/redis.sock")
+		}
+		return nil
+	case "redis", "rediss":
+		if strings.Contains(hosts, ",") {
+			return bad("it names several hosts", "write redis-cluster:// or redis-sentinel://")
+		}
+	case "redis-sentinel":
+		if parameters.Get("master") == "" {
+			return bad("it names no master", "write redis-sentinel://host:26379,host:26379/0?master=NAME")
+		}
+	case "redis-cluster":
+		if hasDB && db != "" && db != "0" {
+			return bad("a cluster has no database but 0", "leave out the part behind the /")
+		}
+	default:
+		if likely := nearest(scheme, redisSchemes); likely != "" {
+			return bad("its scheme is not "+strings.Join(redisSchemes, ", "), didYouMean(likely+"://"))
+		}
+		return bad("its scheme is not "+strings.Join(redisSchemes, ", "), shape)
+	}
+	for host := range strings.SplitSeq(hosts, ",") {
+		if reason := badHost(host); reason != "" {
+			return bad(reason, "")
+		}
+	}
+	if n, err := strconv.Atoi(db); hasDB && db != "" && (err != nil || n < 0) {
+		return bad("the part behind the / is not the number of a database", "write "+scheme+"://host:port/0")
+	}
+	return nil
+}
+
+// badHost says what is wrong with host or host:port, or "".
+func badHost(s string) string {
+	host, port := s, ""
+	if i := strings.LastIndexByte(s, ':'); i >= 0 && !strings.HasSuffix(s, "]") {
+		host, port = s[:i], s[i+1:]
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return "the port is not a number from 1 to 65535"
+		}
+	}
+	switch {
+	case host == "":
+		return "it names no host"
+	case strings.ContainsAny(strings.Trim(host, "[]"), " /[]"), strings.Contains(host, ":") && host[0] != '[':
+		return "it names no host that can be read"
+	}
+	return ""
+}
+
+var (
+	namespaceShape  = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+	workerNameShape = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
+)
+
+// checkNamespace has the rule of package locks, which may not be imported here: a namespace becomes the hash tag of all
+// keys.
+func checkNamespace(s string) *fault {
+	if namespaceShape.MatchString(s) {
+		return nil
+	}
+	const want = "1 to 64 letters, digits, - and _"
+	return &fault{code: CodeName, kind: "namespace", own: true, reason: "it takes " + want, want: want}
+}
+
+// checkWorkerName refuses what package locks would replace or cut.
+func checkWorkerName(s string) *fault {
+	if workerNameShape.MatchString(s) {
+		return nil
+	}
+	const want = "1 to 64 letters, digits, -, _ and ."
+	return &fault{code: CodeName, kind: "name", reason: "it takes " + want, want: want}
+}
+
+// checkQueue refuses what asynq would take for a hash tag, and what nobody could type.
+func checkQueue(s string) *fault {
+	f := &fault{code: CodeQueue, kind: "queue", own: true, want: "the name of a queue"}
+	switch {
+	case s == "":
+		f.reason = "it is empty"
+	case strings.ContainsAny(s, "{}"):
+		f.reason = "{ and } have a meaning in Redis"
+	case strings.ContainsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) || r == ',' || r == '=' }):
+		f.reason = "it has a blank, a comma or = in it"
+	case len(s) > 100:
+		f.reason = "it is longer than 100 bytes"
+	default:
+		return nil
+	}
+	return f
+}
+
+func checkAddress(s string) *fault {
+	f := &fault{code: CodeAddress, kind: "address", want: "host:port"}
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		f.reason = "it is not host:port"
+		if _, err := strconv.ParseUint(s, 10, 16); err == nil {
+			f.hint = didYouMean("127.0.0.1:" + s)
+		} else {
+			f.hint = "write 127.0.0.1:9620"
+		}
+		return f
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		f.reason = "the port is not a number from 0 to 65535"
+		return f
+	}
+	if strings.ContainsAny(host, " /") {
+		f.reason = "the host has a character that no host has"
+		f.hint = "write host:port, without http://"
+		return f
+	}
+	return nil
+}
+
+func checkTimezone(s string) *fault {
+	if _, err := cronspec.LoadZone(s); err != nil {
+		return cronFault(err, CodeTimezone, "timezone", "the name of a time zone")
+	}
+	return nil
+}
+
+func checkHandler(s string) *fault {
+	err := jobs.ValidHandlerName(s)
+	if err == nil {
+		return nil
+	}
+	return &fault{code: CodeName, kind: "handler name", own: true, want: "the name of a handler",
+		reason: strings.TrimPrefix(err.Error(), fmt.Sprintf("handler name %q: ", s))}
+}
+
+func checkHTTPURL(s string) *fault {
+	f := &fault{code: CodeURL, kind: "URL", own: true, want: "a http:// or https:// URL"}
+	u, err := url.Parse(s)
+	switch {
+	case err != nil && !strings.Contains(s, "@"):
+		f.reason = strings.TrimPrefix(err.Error(), fmt.Sprintf("parse %q: ", s))
+	case err != nil: // what is quoted may be a part of a password
+		f.reason = "it is not a URL"
+	case u.Scheme == "" || u.Opaque != "":
+		f.reason = "it has no scheme"
+		f.hint = didYouMean("https://" + s)
+		if strings.Contains(s, "@") || len(s) > 80 {
+			f.hint = "write https://host/path"
+		}
+	case u.Scheme != "http" && u.Scheme != "https":
+		f.reason = "its scheme is not http or https"
+	case u.Hostname() == "":
+		f.reason = "it names no host"
+		f.hint = "write https://host/path"
+	default:
+		return nil
+	}
+	return f
+}
+
+var headerName = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
+
+func checkHeader(s string) *fault {
+	if headerName.MatchString(s) {
+		return nil
+	}
+	return &fault{code: CodeName, kind: "header name", reason: "it takes letters, digits and -"}
+}
+
+func checkVariable(s string) *fault {
+	if s != "" && !strings.ContainsAny(s, "=\x00") {
+		return nil
+	}
+	return &fault{code: CodeName, kind: "variable name", reason: "it is empty or has = in it"}
+}
+
+func checkLockKey(s string) *fault {
+	_, err := jobs.ParseKey(s)
+	if err == nil {
+		return nil
+	}
+	return &fault{code: CodeLockKey, kind: "lock key", own: true, want: "a lock key",
+		reason: strings.TrimPrefix(err.Error(), fmt.Sprintf("lock key %.100q: ", s))}
+}
+
+// cronFault turns an error of cronspec into a fault of the part that is wrong.
+func cronFault(err error, code, kind, want string) *fault {
+	f := &fault{code: code, kind: kind, own: true, reason: err.Error(), want: want}
+	if e, ok := err.(*cronspec.Error); ok {
+		f.reason, f.hint = e.Problem, e.Hint
+		if e.Field != "" {
+			f.reason = fmt.Sprintf("%s %s: %s", e.Field, quote(e.Part), e.Problem)
+		}
+		f.part, f.offset = e.Part, e.Offset
+	}
+	return f
+}

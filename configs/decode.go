@@ -1,0 +1,802 @@
+package configs
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"reflect"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+)
+
+var (
+	durationType = reflect.TypeFor[time.Duration]()
+	rawType      = reflect.TypeFor[json.RawMessage]()
+	textType     = reflect.TypeFor[text]()
+	proseType    = reflect.TypeFor[prose]()
+	stringType   = reflect.TypeFor[string]()
+	jobFileType  = reflect.TypeFor[*jobFile]()
+)
+
+// rules are what the tags of a field say about its value.
+type rules struct {
+	enum     []string
+	min, max *bound
+	check    string
+	keys     string
+	size     int
+	secret   bool
+}
+
+// bound is a limit as a number (for a duration in nanoseconds) and as it is written.
+type bound struct {
+	n    int64
+	text string
+}
+
+// field is one key of a file type.
+type field struct {
+	name  string
+	index []int
+	typ   reflect.Type
+	rules rules
+}
+
+// fields are the keys of a file type, in the order of its fields.
+type fields struct {
+	list   []*field
+	names  []string
+	byName map[string]*field
+}
+
+var fieldCache sync.Map // reflect.Type -> *fields
+
+func fieldsOf(t reflect.Type) *fields {
+	if f, ok := fieldCache.Load(t); ok {
+		return f.(*fields)
+	}
+	f := &fields{byName: make(map[string]*field)}
+	f.read(t, nil)
+	cached, _ := fieldCache.LoadOrStore(t, f)
+	return cached.(*fields)
+}
+
+func (f *fields) read(t reflect.Type, at []int) {
+	for i := range t.NumField() {
+		sf := t.Field(i)
+		index := append(at[:len(at):len(at)], i)
+		tag, ok := sf.Tag.Lookup("yaml")
+		if !ok {
+			continue
+		}
+		if tag == ",inline" {
+			f.read(sf.Type, index)
+			continue
+		}
+		one := &field{name: tag, index: index, typ: sf.Type, rules: readRules(sf)}
+		f.list = append(f.list, one)
+		f.names = append(f.names, tag)
+		f.byName[tag] = one
+	}
+}
+
+// readRules panics on a tag that cannot be read: it is a mistake in this package.
+func readRules(sf reflect.StructField) rules {
+	r := rules{check: sf.Tag.Get("check"), keys: sf.Tag.Get("keys"), secret: sf.Tag.Get("secret") != ""}
+	if words := sf.Tag.Get("enum"); words != "" {
+		r.enum = strings.Split(words, ",")
+	}
+	if size := sf.Tag.Get("size"); size != "" {
+		r.size = must(strconv.Atoi(size))
+	}
+	r.min, r.max = readBound(sf, "min"), readBound(sf, "max")
+	for _, name := range []string{r.check, r.keys} {
+		if _, ok := checks[name]; !ok && name != "" {
+			panic(fmt.Sprintf("configs: field %s names no check: %s", sf.Name, name))
+		}
+	}
+	return r
+}
+
+func readBound(sf reflect.StructField, tag string) *bound {
+	s := sf.Tag.Get(tag)
+	if s == "" {
+		return nil
+	}
+	if sf.Type == reflect.PointerTo(durationType) {
+		return &bound{int64(must(time.ParseDuration(s))), s}
+	}
+	return &bound{must(strconv.ParseInt(s, 10, 64)), s}
+}
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic("configs: " + err.Error())
+	}
+	return value
+}
+
+// path is where in a file the decoder is, for messages.
+type path struct {
+	up  *path
+	key string // "[2]" for an element of a list
+}
+
+func (p *path) to(key string) *path { return &path{p, key} }
+
+func (p *path) elem(i int) *path { return &path{p, "[" + strconv.Itoa(i) + "]"} }
+
+// split returns the keys below the job, and the job's name, if the path leads into a job.
+func (p *path) split() (keys []string, job string, inJob bool) {
+	for at := p; at != nil && at.up != nil; at = at.up {
+		keys = append([]string{at.key}, keys...)
+	}
+	if len(keys) > 1 && keys[0] == "jobs" {
+		return keys[2:], keys[1], true
+	}
+	return keys, "", false
+}
+
+// String returns `retry.max of job "a"`, `job "a"`, "worker.queues", or "the file".
+func (p *path) String() string {
+	keys, job, inJob := p.split()
+	name := strings.ReplaceAll(strings.Join(keys, "."), ".[", "[")
+	switch {
+	case inJob && name == "":
+		return fmt.Sprintf("job %q", job)
+	case inJob:
+		return fmt.Sprintf("%s of job %q", name, job)
+	case name == "":
+		return "the file"
+	}
+	return name
+}
+
+// in returns `in job "a"`, "in redis" or "at the top level".
+func (p *path) in() string {
+	if p.up == nil {
+		return "at the top level"
+	}
+	return "in " + p.String()
+}
+
+// decoder reads the nodes of one file into values of the file types. Everything that is wrong becomes a problem, and
+// leaves the value as it was.
+type decoder struct {
+	*loader
+	src    *source
+	stored bool // what is decoded reaches Redis
+}
+
+// decodeFile fills in s.file.
+func (l *loader) decodeFile(s *source) {
+	d := &decoder{loader: l, src: s}
+	d.structure(s.root, reflect.ValueOf(&s.file).Elem(), &path{})
+}
+
+func (d *decoder) error(n *yaml.Node, code, message, hint string) {
+	d.errorAt(d.src, n, code, message, hint)
+}
+
+// value decodes one node. It returns false when v could not be set.
+func (d *decoder) value(n *yaml.Node, v reflect.Value, r *rules, p *path) bool {
+	n = deref(n)
+	if v.Type() == rawType {
+		value, ok := d.json(n, p)
+		if !ok {
+			return false
+		}
+		raw, err := encodeJSON(value)
+		if err != nil {
+			panic("configs: " + err.Error()) // only types that JSON has were put in
+		}
+		v.SetBytes(raw)
+		return true
+	}
+	switch v.Kind() {
+	case reflect.Pointer:
+		to := reflect.New(v.Type().Elem())
+		ok := d.value(n, to.Elem(), r, p)
+		if ok {
+			v.Set(to)
+		}
+		return ok
+	case reflect.Struct:
+		return d.structure(n, v, p)
+	case reflect.Map:
+		return d.mapping(n, v, r, p)
+	case reflect.Slice:
+		return d.list(n, v, r, p)
+	}
+	return d.scalar(n, v, r, p)
+}
+
+// structure decodes a map whose keys are the fields of a struct.
+func (d *decoder) structure(n *yaml.Node, v reflect.Value, p *path) bool {
+	known := fieldsOf(v.Type())
+	if n.Kind != yaml.MappingNode {
+		hint := ""
+		if len(known.names) < 10 {
+			hint = "its keys are " + strings.Join(known.names, ", ")
+		}
+		d.mismatch(n, "a map", p, hint)
+		return false
+	}
+	for _, e := range d.entries(n, p) {
+		f, ok := known.byName[e.key.Value]
+		if !ok {
+			likely := d.unknownKey(e.key, v.Type(), p)
+			if job, ok := v.Addr().Interface().(*jobFile); ok && isWork(likely) {
+				job.likelyWork = true
+			}
+			continue
+		}
+		if isNull(e.value) {
+			d.warnAt(d.src, e.key, CodeEmpty, p.to(f.name).String()+" is empty", "give it a value, or remove it")
+			continue
+		}
+		if p.up == nil {
+			// What a job says is stored with its runs.
+			d.stored = f.name == "jobs" || f.name == "defaults"
+			if d.stored && d.settingsOnly {
+				continue
+			}
+		}
+		before := len(d.report.list)
+		d.value(e.value, v.FieldByIndex(f.index), &f.rules, p.to(f.name))
+		if f.rules.keys == "queue" && len(d.report.list) > before {
+			d.queuesWrong = true
+		}
+	}
+	return true
+}
+
+// entries returns the keys of a map that are texts, and reports the others, and those that are there twice.
+func (d *decoder) entries(n *yaml.Node, p *path) []entry {
+	all := entries(n,
+		func(first, second *yaml.Node) {
+			if p.up != nil && p.up.up == nil && p.key == "jobs" {
+				d.duplicateJob(second.Value, place{d.src, first}, place{d.src, second})
+				return
+			}
+			d.error(second, CodeDuplicateKey, fmt.Sprintf("key %s %s is already at %s",
+				quote(second.Value), p.in(), d.src.origin(first)), "keep one of them")
+		},
+		func(value *yaml.Node) {
+			d.error(value, CodeType, "<< takes a map or a list of maps, not "+describe(value), "write <<: *name")
+		})
+	list := all[:0]
+	for _, e := range all {
+		if e.key.Kind != yaml.ScalarNode || isNull(e.key) {
+			d.error(e.key, CodeType, fmt.Sprintf("a key %s is a text, not %s", p.in(), describe(e.key)), "")
+			continue
+		}
+		list = append(list, e)
+	}
+	return list
+}
+
+// unknownKey reports a key that nothing reads, and returns the key that was probably meant, if there is one.
+func (d *decoder) unknownKey(key *yaml.Node, t reflect.Type, p *path) (likely string) {
+	known := fieldsOf(t)
+	message := fmt.Sprintf("unknown key %s %s", quote(key.Value), p.in())
+	if name := nearest(key.Value, known.names); name != "" {
+		d.error(key, CodeUnknownKey, message, didYouMean(name))
+		return name
+	}
+	wanted := plainKey(key.Value)
+	if other, ok := otherWords[wanted]; ok {
+		if known.byName[other] != nil {
+			d.error(key, CodeUnknownKey, message, didYouMean(other))
+			return other
+		}
+		wanted = other
+	}
+	for _, f := range known.list {
+		inner := f.typ
+		if inner.Kind() == reflect.Map {
+			inner = inner.Elem()
+		}
+		if inner.Kind() != reflect.Pointer || inner.Elem().Kind() != reflect.Struct ||
+			fieldsOf(inner.Elem()).byName[wanted] == nil || f.name == "defaults" {
+			continue
+		}
+		where := fmt.Sprintf("%q belongs under %q", wanted, f.name)
+		if f.typ == reflect.MapOf(stringType, jobFileType) {
+			where = fmt.Sprintf("%q belongs into a job, under %q", wanted, f.name)
+		}
+		d.error(key, CodeUnknownKey, message, where)
+		return f.name
+	}
+	d.error(key, CodeUnknownKey, message, "this version knows "+strings.Join(known.names, ", "))
+	return ""
+}
+
+// mapping decodes a map whose keys are the user's.
+func (d *decoder) mapping(n *yaml.Node, v reflect.Value, r *rules, p *path) bool {
+	if n.Kind != yaml.MappingNode {
+		hint := "write NAME: VALUE"
+		if v.Type().Elem() == jobFileType {
+			hint = `write the job's name as a key, "NAME:", and what it does below that`
+		}
+		d.mismatch(n, "a map", p, hint)
+		return false
+	}
+	list := d.entries(n, p)
+	if len(list) < r.size {
+		d.error(n, CodeEmpty, p.String()+" is empty", "name at least one")
+		return false
+	}
+	m := reflect.MakeMapWithSize(v.Type(), len(list))
+	elem := v.Type().Elem()
+	for _, e := range list {
+		at := p.to(e.key.Value)
+		if r.keys != "" {
+			if f := checks[r.keys](e.key.Value); f != nil {
+				d.fault(e.key, e.key.Value, p.in(), f, false, false)
+				continue
+			}
+		}
+		value := reflect.New(elem).Elem()
+		switch {
+		case elem == jobFileType:
+			job := &jobFile{name: e.key.Value, src: d.src, key: e.key}
+			if !isNull(e.value) { // a job without any key is reported as one without work
+				job.node = deref(e.value)
+				job.broken = !d.value(job.node, reflect.ValueOf(job).Elem(), &rules{}, at)
+			}
+			value.Set(reflect.ValueOf(job))
+		case isNull(e.value):
+			d.error(e.key, CodeEmpty, at.String()+" is empty", emptyHint(elem))
+			continue
+		case !d.value(e.value, value, r, at):
+			continue
+		}
+		m.SetMapIndex(reflect.ValueOf(e.key.Value), value)
+	}
+	v.Set(m)
+	return true
+}
+
+func emptyHint(t reflect.Type) string {
+	if t == textType {
+		return `write "" for an empty text`
+	}
+	return "give it a value"
+}
+
+// list decodes a list. An element that cannot be decoded leaves its place empty, so that places match those in the file.
+func (d *decoder) list(n *yaml.Node, v reflect.Value, r *rules, p *path) bool {
+	if n.Kind != yaml.SequenceNode {
+		d.mismatch(n, "a list", p, listHint(n, v.Type().Elem() == textType))
+		return false
+	}
+	if len(n.Content) < r.size {
+		d.error(n, CodeEmpty, p.String()+" is empty", "")
+		return false
+	}
+	s := reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content))
+	for i, c := range n.Content {
+		if isNull(c) {
+			d.error(c, CodeEmpty, p.elem(i).String()+" is empty", emptyHint(s.Type().Elem()))
+			continue
+		}
+		d.value(c, s.Index(i), r, p.elem(i))
+	}
+	v.Set(s)
+	return true
+}
+
+// listHint writes a scalar as the list that was probably meant.
+func listHint(n *yaml.Node, command bool) string {
+	if n.Kind != yaml.ScalarNode || len(n.Value) > 80 || strings.ContainsAny(n.Value, "\n") {
+		return ""
+	}
+	if !command {
+		return fmt.Sprintf("write [%s]", strconv.Quote(n.Value))
+	}
+	if strings.ContainsAny(n.Value, "|&;<>()`\"'\\*?~") || strings.Contains(n.Value, "$") {
+		return fmt.Sprintf("write [sh, -c, %s]", strconv.Quote(n.Value))
+	}
+	words := strings.Fields(n.Value)
+	for i, w := range words {
+		if strings.ContainsAny(w, "[]{},:#%@!") {
+			words[i] = strconv.Quote(w)
+		}
+	}
+	return "write [" + strings.Join(words, ", ") + "]"
+}
+
+// mismatch reports a value of another shape than its key takes.
+func (d *decoder) mismatch(n *yaml.Node, want string, p *path, hint string) {
+	d.error(n, CodeType, fmt.Sprintf("%s takes %s, not %s", p, want, describe(n)), hint)
+}
+
+// scalar decodes a single value.
+func (d *decoder) scalar(n *yaml.Node, v reflect.Value, r *rules, p *path) bool {
+	t := v.Type()
+	if n.Kind != yaml.ScalarNode {
+		d.mismatch(n, wanted(t, r), p, "")
+		return false
+	}
+	if !strings.HasPrefix(n.Tag, "!!") || n.Tag == "!!binary" {
+		d.error(n, CodeYAML, fmt.Sprintf("the tag %s means nothing here", n.Tag), "")
+		return false
+	}
+	switch t {
+	case proseType:
+		v.SetString(n.Value)
+		return true
+	case textType:
+		// A number is taken as it is written: [sleep, 5] is what everybody writes.
+		stored := d.stored
+		d.stored = false
+		value, replaced, ok := d.replace(n, p)
+		d.stored = stored
+		if ok && r.check != "" {
+			if f := checkString(value, r); f != nil {
+				d.fault(n, n.Value, f.where(p), f, replaced, r.secret)
+				return false
+			}
+		}
+		v.SetString(n.Value) // as written: the job's worker replaces it
+		return ok
+	}
+
+	value, replaced, ok := d.replace(n, p)
+	if !ok {
+		return false
+	}
+	if f := strict(n, t, replaced, r, p); f != nil {
+		d.fault(n, n.Value, f.where(p), f, replaced, r.secret)
+		return false
+	}
+	decoded, f := convert(t, r, value, n.Tag == "!!int")
+	if f != nil {
+		d.fault(n, n.Value, f.where(p), f, replaced, r.secret)
+		return false
+	}
+	v.Set(decoded)
+	return true
+}
+
+// fault is what is wrong with one value.
+type fault struct {
+	code   string
+	kind   string // what it should be, as "bad <kind>"
+	reason string // may quote the value
+	want   string // what is said instead of the reason when the value must not be quoted: "a duration, like 30s"
+	hint   string
+	own    bool   // the kind tells the key, so that it is enough to say in what the key is
+	whole  string // the whole message, if it does not fit into "bad <kind> <value> <where>: <reason>"
+	part   string // for a fault of a part of the value: the part
+	offset int
+}
+
+// where says where a value is: "for retry.max of job "a"", or for one whose kind says the key, "in job "a"".
+func (f *fault) where(p *path) string {
+	if f.own {
+		return p.up.in()
+	}
+	return "for " + p.String()
+}
+
+// fault reports what is wrong with a value. shown is the value as it was written; replaced means that there are ${...}
+// in it, so that only the text as written may be told.
+func (d *decoder) fault(n *yaml.Node, shown, where string, f *fault, replaced, secret bool) {
+	message, hint := f.sentence(shown, where, replaced, secret)
+	if replaced || secret || f.part == "" {
+		d.error(n, f.code, message, hint)
+		return
+	}
+	d.partError(d.src, n, f.part, f.offset, f.code, message, hint)
+}
+
+// sentence returns the message and hint of a fault.
+func (f *fault) sentence(shown, where string, replaced, secret bool) (message, hint string) {
+	if f.whole != "" && !replaced {
+		return f.whole, f.hint
+	}
+	if !secret {
+		shown = " " + quote(shown)
+	} else {
+		shown = ""
+	}
+	if replaced {
+		return fmt.Sprintf("bad %s%s %s: what it stands for is not %s", f.kind, shown, where, f.want), ""
+	}
+	return fmt.Sprintf("bad %s%s %s: %s", f.kind, shown, where, f.reason), f.hint
+}
+
+// wanted says what kind of value a key takes.
+func wanted(t reflect.Type, r *rules) string {
+	switch {
+	case t == durationType:
+		return "a duration, such as 30s"
+	case t.Kind() == reflect.Int:
+		return "a whole number"
+	case r.enum != nil:
+		return "one of " + strings.Join(r.enum, ", ")
+	}
+	return "a text"
+}
+
+// strict refuses what YAML or Go would convert: a number in quotes, a text that looks like a number.
+func strict(n *yaml.Node, t reflect.Type, replaced bool, r *rules, p *path) *fault {
+	quoted := n.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle) != 0
+	want := wanted(t, r)
+	mismatch := func(hint string) *fault {
+		return &fault{code: CodeType, want: want, hint: hint,
+			whole: fmt.Sprintf("%s takes %s, not %s", p, want, describe(n))}
+	}
+	switch n.Tag {
+	case "!!bool":
+		if t.Kind() == reflect.String && r.enum == nil {
+			return mismatch(fmt.Sprintf("write %q", n.Value))
+		}
+		return mismatch("")
+	case "!!int", "!!float":
+		switch {
+		case t == durationType:
+			return nil // refused later, with the unit that is missing
+		case t.Kind() == reflect.String && r.enum == nil:
+			if f := checkString(n.Value, r); f != nil {
+				return mismatch(f.hint) // in quotes it would be wrong too
+			}
+			return mismatch(fmt.Sprintf("write %q", n.Value))
+		case t.Kind() == reflect.String:
+			return nil // refused later, with the words that are possible
+		case n.Tag == "!!float" && strings.Trim(n.Value, "-0123456789") == "":
+			return &fault{code: CodeRange, kind: "number", reason: "it is too large", want: want}
+		case n.Tag == "!!float":
+			return &fault{code: CodeNumber, kind: "number", reason: "it must be " + want, want: want}
+		}
+		return octal(n.Value)
+	}
+	if t.Kind() == reflect.Int && !replaced {
+		if _, err := strconv.Atoi(n.Value); err == nil && quoted {
+			return mismatch("write " + n.Value + ", without quotes")
+		}
+		return &fault{code: CodeNumber, kind: "number", reason: "it must be " + want, want: want}
+	}
+	return nil
+}
+
+var leadingZero = regexp.MustCompile(`^[-+]?0[0-9_]+$`)
+
+// octal refuses 010, which YAML reads as 8.
+func octal(s string) *fault {
+	if !leadingZero.MatchString(s) {
+		return nil
+	}
+	return &fault{code: CodeNumber, kind: "number", reason: "a zero in front makes it octal", want: "a plain number",
+		hint: "write it without the zero, or in quotes if it is a text"}
+}
+
+// convert turns one text, with its ${...} replaced, into a value of a file type and checks it. It serves files,
+// environment and flags. yamlInt allows the notations that YAML has for whole numbers.
+func convert(t reflect.Type, r *rules, s string, yamlInt bool) (reflect.Value, *fault) {
+	v := reflect.New(t).Elem()
+	switch {
+	case t == durationType:
+		d, f := parseDuration(s)
+		if f != nil {
+			return v, f
+		}
+		v.SetInt(int64(d))
+	case t.Kind() == reflect.Int:
+		n, f := parseInt(s, yamlInt)
+		if f != nil {
+			return v, f
+		}
+		v.SetInt(int64(n))
+	case t.Kind() == reflect.String:
+		v.SetString(s)
+	default:
+		panic("configs: no way to read a " + t.String())
+	}
+	return v, checkValue(v, r)
+}
+
+// checkValue holds a value against the rules of its field.
+func checkValue(v reflect.Value, r *rules) *fault {
+	if v.Kind() == reflect.String {
+		return checkString(v.String(), r)
+	}
+	n := v.Int()
+	kind, write := "number", func(n int64) string { return strconv.FormatInt(n, 10) }
+	if v.Type() == durationType {
+		kind, write = "duration", func(n int64) string { return formatDuration(time.Duration(n)) }
+	}
+	want := ""
+	switch {
+	case r.min != nil && r.max != nil:
+		want = fmt.Sprintf("from %s to %s", r.min.text, r.max.text)
+	case r.min != nil:
+		want = "at least " + r.min.text
+	}
+	switch {
+	case r.min != nil && n < r.min.n, r.max != nil && n > r.max.n:
+		return &fault{code: CodeRange, kind: kind, reason: "it must be " + want, want: "a " + kind + " " + want}
+	case r.min == nil && n < 0:
+		return &fault{code: CodeRange, kind: kind, reason: write(n) + " is negative", want: "positive"}
+	}
+	return nil
+}
+
+func checkString(s string, r *rules) *fault {
+	if s == "" {
+		return &fault{code: CodeEmpty, kind: "value", reason: "it is empty", want: "a text that is not empty",
+			hint: "give it a value, or remove the key"}
+	}
+	if r.enum != nil {
+		for _, word := range r.enum {
+			if s == word {
+				return nil
+			}
+		}
+		f := &fault{code: CodeEnum, kind: "value", want: "one of " + strings.Join(r.enum, ", ")}
+		f.reason = "it must be " + f.want
+		if word := nearest(s, r.enum); word != "" {
+			f.hint = didYouMean(word)
+		}
+		return f
+	}
+	if r.check != "" {
+		return checks[r.check](s)
+	}
+	return nil
+}
+
+// parseDuration wants a unit, also for 0, where package time would do without.
+func parseDuration(s string) (time.Duration, *fault) {
+	d, err := time.ParseDuration(s)
+	if err == nil && s != "0" && s != "+0" && s != "-0" {
+		return d, nil
+	}
+	f := &fault{code: CodeDuration, kind: "duration", want: "a duration with a unit, such as 30s",
+		reason: "it must be a number and a unit, such as 30s, 15m or 1h30m"}
+	if _, err := strconv.ParseFloat(s, 64); err == nil {
+		f.reason = "it needs a unit"
+	}
+	if likely := nearestDuration(s); likely != "" {
+		f.hint = didYouMean(likely)
+	}
+	return 0, f
+}
+
+func parseInt(s string, yamlInt bool) (int, *fault) {
+	base := 10
+	if yamlInt {
+		s, base = strings.ReplaceAll(s, "_", ""), 0
+	}
+	n, err := strconv.ParseInt(s, base, strconv.IntSize)
+	if err == nil {
+		return int(n), nil
+	}
+	f := &fault{code: CodeNumber, kind: "number", reason: "it must be a whole number", want: "a whole number"}
+	if e, ok := err.(*strconv.NumError); ok && e.Err == strconv.ErrRange {
+		f.code, f.reason = CodeRange, "it is too large"
+	}
+	return 0, f
+}
+
+// replace returns a scalar with its ${...} replaced. replaced is false when there is nothing in it that means anything.
+func (d *decoder) replace(n *yaml.Node, p *path) (value string, replaced, ok bool) {
+	list, bad := pieces(n.Value)
+	if bad != nil {
+		d.placeholder(n, bad, p)
+		return "", false, false
+	}
+	if list == nil {
+		return n.Value, false, true
+	}
+	var b strings.Builder
+	ok = true
+	for _, part := range list {
+		if d.stored && part.file != "" {
+			d.placeholder(n, &placeholderError{CodeSecretInRedis, part.source, "would reach Redis: this value is stored there",
+				"secrets can stand in command, http, env and args"}, p)
+			ok = false
+			continue
+		}
+		replaced = replaced || part.source != ""
+		s, bad := d.replacer.value(part)
+		if bad != nil {
+			d.placeholder(n, bad, p)
+			ok = false
+		}
+		b.WriteString(s)
+	}
+	return b.String(), replaced, ok
+}
+
+// placeholder reports a ${...}, at its own place in the text if that can be found.
+func (d *decoder) placeholder(n *yaml.Node, bad *placeholderError, p *path) {
+	message := fmt.Sprintf("%s %s, in %s", oneLine(bad.source), bad.reason, p)
+	d.partError(d.src, n, bad.source, strings.Index(n.Value, bad.source), bad.code, message, bad.hint)
+}
+
+// oneLine shortens a ${...} that is not closed, and so goes on to the end of a text.
+func oneLine(s string) string {
+	const limit = 100
+	s = strings.Join(strings.Fields(s), " ")
+	if runes := []rune(s); len(runes) > limit {
+		return string(runes[:limit]) + "..."
+	}
+	return s
+}
+
+// json returns a node as a value that encoding/json can write. The ${...} in it are checked and stay.
+func (d *decoder) json(n *yaml.Node, p *path) (any, bool) {
+	n = deref(n)
+	switch n.Kind {
+	case yaml.MappingNode:
+		m := make(map[string]any)
+		good := true
+		for _, e := range d.entries(n, p) {
+			value, ok := d.json(e.value, p.to(e.key.Value))
+			m[e.key.Value] = value
+			good = good && ok
+		}
+		return m, good
+	case yaml.SequenceNode:
+		list := make([]any, len(n.Content))
+		good := true
+		for i, c := range n.Content {
+			value, ok := d.json(c, p.elem(i))
+			list[i] = value
+			good = good && ok
+		}
+		return list, good
+	}
+	switch n.Tag {
+	case "!!null":
+		return nil, true
+	case "!!bool":
+		value, err := strconv.ParseBool(strings.ToLower(n.Value))
+		if err == nil {
+			return value, true
+		}
+	case "!!int", "!!float":
+		number, f := jsonNumber(n.Value)
+		if f == nil {
+			return number, true
+		}
+		d.fault(n, n.Value, f.where(p), f, false, false)
+		return nil, false
+	case "!!str", "!!timestamp":
+		stored := d.stored
+		d.stored = false
+		_, _, ok := d.replace(n, p)
+		d.stored = stored
+		return n.Value, ok
+	}
+	d.error(n, CodeYAML, fmt.Sprintf("the tag %s does not fit %s", n.Tag, quote(n.Value)), "")
+	return nil, false
+}
+
+var plainNumber = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?$`)
+
+// jsonNumber returns a YAML number as JSON: as it is written, if JSON can write it so.
+func jsonNumber(s string) (json.Number, *fault) {
+	if plainNumber.MatchString(s) {
+		return json.Number(s), nil
+	}
+	if f := octal(s); f != nil {
+		return "", f
+	}
+	digits := strings.ReplaceAll(s, "_", "")
+	if n, err := strconv.ParseInt(digits, 0, 64); err == nil {
+		return json.Number(strconv.FormatInt(n, 10)), nil
+	}
+	if x, err := strconv.ParseFloat(digits, 64); err == nil && !math.IsInf(x, 0) && !math.IsNaN(x) {
+		return json.Number(strconv.FormatFloat(x, 'g', -1, 64)), nil
+	}
+	return "", &fault{code: CodeNumber, kind: "number", reason: "JSON has no such number", want: "a number"}
+}

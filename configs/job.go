@@ -1,0 +1,412 @@
+package configs
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+
+	"lockstep/jobs"
+	"lockstep/scheduler/cronspec"
+)
+
+// builtin are the defaults of a job that neither it nor the files' defaults override. They are a function because what
+// they point to is overlaid.
+func builtin() policies {
+	return policies{
+		Timezone: new(""), // UTC
+		Queue:    new("default"),
+		Timeout:  new(time.Duration(0)), // none
+		Retry: &retryFile{
+			Max:      new(3),
+			Backoff:  new(jobs.BackoffExponential),
+			Initial:  new(5 * time.Second),
+			MaxDelay: new(5 * time.Minute),
+		},
+		Overlap:    new(jobs.OverlapSkip),
+		MaxQueued:  new(10),
+		OnMissed:   new(jobs.MissedLast),
+		OnCrash:    new(jobs.CrashRerun),
+		MaxCrashes: new(3),
+		History: &historyFile{
+			Runs: new(1000),
+			For:  new(7 * 24 * time.Hour),
+		},
+	}
+}
+
+// defaultMethod is the method of an http job without one: args go as a body.
+const defaultMethod = "POST"
+
+// overlay lays the keys that were written in over onto base. It copies on the way: base stays as it is.
+func overlay(base, over policies) policies {
+	laid := reflect.New(reflect.TypeFor[policies]()).Elem()
+	overlayStruct(laid, reflect.ValueOf(base), reflect.ValueOf(over))
+	return laid.Interface().(policies)
+}
+
+func overlayStruct(laid, base, over reflect.Value) {
+	for i := range laid.NumField() {
+		lower, upper := base.Field(i), over.Field(i)
+		switch {
+		case upper.IsNil():
+			laid.Field(i).Set(lower)
+		case upper.Type().Elem().Kind() == reflect.Struct && !lower.IsNil():
+			merged := reflect.New(upper.Type().Elem())
+			overlayStruct(merged.Elem(), lower.Elem(), upper.Elem())
+			laid.Field(i).Set(merged)
+		default:
+			laid.Field(i).Set(upper)
+		}
+	}
+}
+
+// register takes in the jobs of a file. Of two with one name the first stays.
+func (l *loader) register(s *source) {
+	for _, name := range slices.Sorted(maps.Keys(s.file.Jobs)) {
+		job := s.file.Jobs[name]
+		if first, ok := l.jobs[name]; ok {
+			l.duplicateJob(name, place{first.src, first.key}, place{s, job.key})
+			continue
+		}
+		l.jobs[name] = job
+	}
+}
+
+func (l *loader) duplicateJob(name string, first, second place) {
+	l.errorAt(second.src, second.node, CodeDuplicateJob,
+		fmt.Sprintf("job %q is already defined at %s", name, first.src.origin(first.node)), "")
+}
+
+// buildJobs makes the jobs of all files, and reports what is wrong across their keys.
+func (l *loader) buildJobs() []*jobs.Job {
+	base := builtin()
+	for _, s := range l.sources {
+		if s.file.Defaults == nil {
+			continue
+		}
+		base = overlay(base, *s.file.Defaults)
+		_, node := find(s.root, "defaults")
+		if retry := s.file.Defaults.Retry; retry != nil && retry.pauses() {
+			l.checkRetry(base, place{s, node}, " of defaults")
+		}
+	}
+	list := make([]*jobs.Job, 0, len(l.jobs))
+	for _, name := range slices.Sorted(maps.Keys(l.jobs)) {
+		if f := l.jobs[name]; !f.broken {
+			list = append(list, l.buildJob(f, base))
+		}
+	}
+	return list
+}
+
+// buildJob makes one job. What was not decoded, because it is wrong, has been reported; rules about keys ask whether the
+// key is there, so that one mistake does not become two problems.
+func (l *loader) buildJob(f *jobFile, base policies) *jobs.Job {
+	if err := jobs.ValidName(f.name); err != nil {
+		reason := strings.TrimPrefix(err.Error(), fmt.Sprintf("job name %q: ", f.name))
+		hint := ""
+		if likely := likelyName(f.name); jobs.ValidName(likely) == nil && 2*len(likely) > len([]rune(f.name)) {
+			hint = didYouMean(likely)
+		}
+		l.errorAt(f.src, f.key, CodeName, fmt.Sprintf("bad job name %s: %s", quote(f.name), reason), hint)
+	}
+	p := overlay(base, f.policies)
+	job := &jobs.Job{
+		Name:       f.name,
+		Timezone:   *p.Timezone,
+		Env:        plainMap(f.Env),
+		Args:       f.Args,
+		Queue:      *p.Queue,
+		Timeout:    *p.Timeout,
+		Retry:      jobs.Retry{Max: *p.Retry.Max, Backoff: *p.Retry.Backoff, Initial: *p.Retry.Initial, MaxDelay: *p.Retry.MaxDelay},
+		Overlap:    *p.Overlap,
+		MaxQueued:  *p.MaxQueued,
+		OnMissed:   *p.OnMissed,
+		OnCrash:    *p.OnCrash,
+		MaxCrashes: *p.MaxCrashes,
+		History:    jobs.History{Runs: *p.History.Runs, For: *p.History.For},
+	}
+	if f.Description != nil {
+		job.Description = string(*f.Description)
+	}
+	for _, argument := range f.Command {
+		job.Command = append(job.Command, string(argument))
+	}
+	if f.HTTP != nil {
+		job.HTTP = &jobs.HTTP{Method: defaultMethod, Headers: plainMap(f.HTTP.Headers)}
+		if f.HTTP.Method != nil {
+			job.HTTP.Method = *f.HTTP.Method
+		}
+		if f.HTTP.URL != nil {
+			job.HTTP.URL = string(*f.HTTP.URL)
+		}
+	}
+	if f.Handler != nil {
+		job.Handler = *f.Handler
+	}
+	l.trigger(f, job)
+	l.work(f)
+	if retry := f.policies.Retry; retry != nil && retry.pauses() {
+		l.checkRetry(p, place{f.src, f.node}, fmt.Sprintf(" of job %q", f.name))
+	}
+	if f.Lock != nil {
+		job.Lock.Exclusive = f.Lock.Exclusive
+		l.lockKeys(f, job)
+	}
+	l.unused(f, job)
+	return job
+}
+
+// likelyName turns a name into one that a job may have.
+func likelyName(name string) string {
+	name = strings.ReplaceAll(plainKey(strings.TrimSpace(name)), "_", "-")
+	name = strings.Map(func(r rune) rune {
+		switch {
+		case r == '.' || r == '/' || r == ':' || r == '-':
+			return '-'
+		case r >= 'a' && r <= 'z' || r >= '0' && r <= '9':
+			return r
+		}
+		return -1
+	}, name)
+	return strings.Trim(name, "-")
+}
+
+func plainMap(m map[string]text) map[string]string {
+	if len(m) == 0 {
+		return nil
+	}
+	out := make(map[string]string, len(m))
+	for name, value := range m {
+		out[name] = string(value)
+	}
+	return out
+}
+
+// has tells whether a key of the job was written with a value, right or wrong.
+func (f *jobFile) has(keys ...string) bool {
+	_, value := f.find(keys...)
+	return value != nil
+}
+
+// find returns the key and value at a path of keys, or nils.
+func (f *jobFile) find(keys ...string) (key, value *yaml.Node) {
+	if f.node == nil {
+		return nil, nil
+	}
+	key, value = find(f.node, keys...)
+	if value == nil || isNull(value) {
+		return nil, nil
+	}
+	return key, value
+}
+
+// trigger sets when the job runs.
+func (l *loader) trigger(f *jobFile, job *jobs.Job) {
+	report := func(key, kind, want string, err error) {
+		_, node := f.find(key)
+		d := decoder{loader: l, src: f.src}
+		fault := cronFault(err, CodeSchedule, kind, want)
+		list, _ := pieces(node.Value)
+		replaced := slices.ContainsFunc(list, func(p piece) bool { return p.source != "" })
+		d.fault(node, node.Value, fmt.Sprintf("in job %q", f.name), fault, replaced, false)
+	}
+	if f.Schedule != nil {
+		job.Schedule = *f.Schedule
+		zone, err := cronspec.LoadZone(job.Timezone)
+		if err != nil {
+			zone = time.UTC // reported where it was decoded
+		}
+		if _, err := cronspec.Parse(job.Schedule, zone); err != nil {
+			report("schedule", "schedule", "cron text that can be read", err)
+		}
+	}
+	if f.Every != nil {
+		job.Every = *f.Every
+		if _, err := cronspec.Every(job.Every); err != nil {
+			report("every", "interval", "at least 1s, in whole seconds", err)
+		}
+	}
+	if f.Schedule != nil || f.Every != nil {
+		schedule, _ := f.find("schedule")
+		every, _ := f.find("every")
+		if schedule != nil && every != nil {
+			second := every
+			if schedule.Line > every.Line || schedule.Line == every.Line && schedule.Column > every.Column {
+				second = schedule
+			}
+			l.errorAt(f.src, second, CodeTriggers, fmt.Sprintf("job %q has both schedule and every", f.name), "keep one of them")
+		}
+	}
+}
+
+// work checks that there is exactly one thing to do.
+func (l *loader) work(f *jobFile) {
+	// Most jobs are right, and their keys need not be looked for in the file.
+	if n := btoi(f.Command != nil) + btoi(f.HTTP != nil) + btoi(f.Handler != nil); n != 1 || f.HTTP != nil && f.HTTP.URL == nil {
+		l.workProblems(f)
+	}
+	if len(f.Command) > 0 && f.Command[0] == "" {
+		if _, list := f.find("command"); list.Content[0].Tag == "!!str" && deref(list.Content[0]).Value == "" {
+			l.errorAt(f.src, list.Content[0], CodeEmpty, fmt.Sprintf("command of job %q names no program", f.name), "")
+		}
+	}
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func (l *loader) workProblems(f *jobFile) {
+	var kinds []string
+	var last *yaml.Node
+	for _, kind := range []string{"command", "http", "handler"} {
+		key, _ := f.find(kind)
+		if key == nil {
+			continue
+		}
+		kinds = append(kinds, kind)
+		if last == nil || key.Line > last.Line || key.Line == last.Line && key.Column > last.Column {
+			last = key
+		}
+	}
+	switch len(kinds) {
+	case 0:
+		if f.likelyWork {
+			return
+		}
+		l.errorAt(f.src, f.key, CodeNoWork, fmt.Sprintf("job %q has nothing to do", f.name),
+			"give it one of command, http, handler")
+	case 1:
+	default:
+		l.errorAt(f.src, last, CodeTwoKinds, fmt.Sprintf("job %q has %s", f.name, enumerate(kinds)), "keep one of them")
+	}
+	if f.HTTP != nil && !f.has("http", "url") {
+		key, _ := f.find("http")
+		l.errorAt(f.src, key, CodeMissingKey, fmt.Sprintf("http of job %q has no url", f.name), "write url: https://host/path")
+	}
+}
+
+func enumerate(words []string) string {
+	if len(words) == 2 {
+		return "both " + words[0] + " and " + words[1]
+	}
+	return strings.Join(words[:len(words)-1], ", ") + " and " + words[len(words)-1]
+}
+
+// pauses tells whether anything is written about the pauses between attempts.
+func (r *retryFile) pauses() bool { return r.Backoff != nil || r.Initial != nil || r.MaxDelay != nil }
+
+// checkRetry compares the pauses between attempts. at is the map that has the key retry; of is its name.
+func (l *loader) checkRetry(p policies, at place, of string) {
+	r := p.Retry
+	// A fixed pause has no limit, and a limit of 0 is none.
+	if *r.Backoff == jobs.BackoffFixed || *r.MaxDelay == 0 || *r.Initial <= *r.MaxDelay {
+		return
+	}
+	_, node := find(at.node, "retry", "initial")
+	if node == nil {
+		_, node = find(at.node, "retry", "max_delay")
+	}
+	if node == nil {
+		_, node = find(at.node, "retry", "backoff")
+	}
+	l.errorAt(at.src, node, CodeRetry, fmt.Sprintf("retry.initial%s is %s, longer than retry.max_delay, which is %s",
+		of, formatDuration(*r.Initial), formatDuration(*r.MaxDelay)), "set both")
+}
+
+func isWork(key string) bool { return key == "command" || key == "http" || key == "handler" }
+
+// lockKeys checks that a job which runs by itself brings the args that its lock keys read. For a job that is enqueued
+// this can be known only then.
+func (l *loader) lockKeys(f *jobFile, job *jobs.Job) {
+	for i, template := range job.Lock.Exclusive {
+		key, err := jobs.ParseKey(template)
+		if err != nil || template == "" {
+			continue // reported where it was decoded
+		}
+		names, err := key.Expand(job.Args)
+		report := func(reason, hint string) {
+			_, list := f.find("lock", "exclusive")
+			shown := template
+			if at := deref(list.Content[i]); at.Value != template {
+				shown = at.Value // as written
+			}
+			l.errorAt(f.src, list.Content[i], CodeLockKey, fmt.Sprintf("bad lock key %s in lock.exclusive of job %q: %s",
+				quote(shown), f.name, reason), hint)
+		}
+		if err != nil && job.Scheduled() {
+			reason := strings.TrimPrefix(err.Error(), fmt.Sprintf("lock key %q: ", template))
+			report(reason, "a job with a schedule runs with its own args: add what the key reads")
+		}
+		if slices.ContainsFunc(names, func(name string) bool { return strings.Contains(name, "${") }) {
+			report("it reads a value of the args that has ${...} in it, which is replaced only when the job runs",
+				"a lock has the same name on every host: write the value out")
+		}
+	}
+}
+
+// unused warns of keys that have no effect together with the others of their job.
+func (l *loader) unused(f *jobFile, job *jobs.Job) {
+	warn := func(key, why string) {
+		at, _ := f.find(key)
+		l.warnAt(f.src, at, CodeUnused, fmt.Sprintf("%s of job %q has no effect: %s", key, f.name, why), "remove it")
+	}
+	if f.Env != nil && f.Command == nil && !f.has("command") {
+		warn("env", "only a command has an environment")
+	}
+	if f.policies.Timezone != nil && f.Schedule == nil && !f.has("schedule") {
+		warn("timezone", "only a schedule has a time zone")
+	}
+	if f.policies.MaxQueued != nil && job.Overlap != jobs.OverlapQueue {
+		warn("max_queued", "it is for overlap: queue")
+	}
+	if !job.Scheduled() && !f.has("schedule") && !f.has("every") {
+		if f.policies.Overlap != nil {
+			warn("overlap", "the job has neither schedule nor every")
+		}
+		if f.policies.OnMissed != nil {
+			warn("on_missed", "the job has neither schedule nor every")
+		}
+	}
+}
+
+// unknownQueues warns of jobs that no worker of this config would run.
+func (l *loader) unknownQueues(c *Config) {
+	served := c.Settings.Worker.Queues
+	names := slices.Sorted(maps.Keys(served))
+	for _, job := range c.Jobs {
+		if _, ok := served[job.Queue]; ok {
+			continue
+		}
+		f := l.jobs[job.Name]
+		at, who := place{f.src, f.key}, fmt.Sprintf("job %q", job.Name)
+		if _, node := f.find("queue"); node != nil {
+			if f.policies.Queue == nil {
+				continue // its queue was reported as wrong
+			}
+			at.node = node
+		} else {
+			for _, s := range l.sources {
+				if s.file.Defaults != nil && s.file.Defaults.Queue != nil {
+					_, node := find(s.root, "defaults", "queue")
+					at, who = place{s, node}, "the default of jobs"
+				}
+			}
+		}
+		hint := "name it there, unless other workers serve it"
+		if likely := nearest(job.Queue, names); likely != "" {
+			hint = didYouMean(likely)
+		}
+		l.warnAt(at.src, at.node, CodeUnknownQueue, fmt.Sprintf("%s goes to the queue %s, which worker.queues does not name",
+			who, quote(job.Queue)), hint)
+	}
+}

@@ -1,0 +1,150 @@
+package configs
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"lockstep/jobs"
+)
+
+// Config is what files, environment and flags say, checked and with all defaults filled in.
+type Config struct {
+	Settings Settings
+
+	// Jobs are sorted by name. Their texts hold ${...} as written: see [Expand].
+	Jobs []*jobs.Job
+
+	// Files are those that were read, in this order.
+	Files []string
+
+	// Origins tells where the value of a setting comes from, by its key ("redis.url"). A key that is not in it has
+	// its default.
+	Origins map[string]Origin
+
+	// Warnings are what is doubtful; there are no errors in it.
+	Warnings Problems
+}
+
+// Options says where a config comes from.
+type Options struct {
+	// Paths are files, and folders whose *.yaml and *.yml are read. Without any, there are only the defaults, the
+	// environment and the flags. See [Find].
+	Paths []string
+
+	// Environ is the environment as "NAME=value"; nil is the process's own.
+	Environ []string
+
+	// Flags are those of the command line, and FlagKeys says which setting each is for: "concurrency" ->
+	// "worker.concurrency". Only flags that were given count. A map is given as a=6,b=1, either as text or by a flag
+	// of the type stringToInt.
+	Flags    *pflag.FlagSet
+	FlagKeys map[string]string
+
+	// SettingsOnly leaves the jobs and their defaults unread, so that who only looks at a running system is not
+	// stopped by a job that is wrong, or by a secret that is not on this machine. Config.Jobs is then empty.
+	SettingsOnly bool
+}
+
+// Find returns the paths that are meant when named are those of the flag -c: these, else $LOCKSTEP_CONFIG (several are
+// parted like those of $PATH), else ./lockstep.yaml if it exists, else none. environ is as in [Options].
+func Find(named, environ []string) []string {
+	if len(named) > 0 {
+		return named
+	}
+	if paths := filepath.SplitList(variables(environ)["LOCKSTEP_CONFIG"]); len(paths) > 0 {
+		return paths
+	}
+	if _, err := os.Stat("lockstep.yaml"); err == nil {
+		return []string{"lockstep.yaml"}
+	}
+	return nil
+}
+
+// Load reads a config. The error is a [Problems] with all errors and warnings of all files, environment and flags, if
+// there is at least one error among them. Load reads what it is told to and changes nothing.
+func Load(o Options) (*Config, error) {
+	l := &loader{
+		settingsOnly: o.SettingsOnly,
+		env:          variables(o.Environ),
+		known:        make(map[string]bool),
+		jobs:         make(map[string]*jobFile),
+		secrets:      make(map[string]secret),
+	}
+	l.replacer = replacer{lookup: l.variable, read: l.secret}
+
+	for _, path := range o.Paths {
+		l.readPath(path, nil)
+	}
+	settings, origins, err := l.loadSettings(o)
+	if err != nil {
+		return nil, err
+	}
+	c := &Config{Settings: settings, Origins: origins, Jobs: l.buildJobs()}
+	// With a flag or a variable this worker serves some queues, and others the rest.
+	if origin, set := origins["worker.queues"]; (!set || origin.File != "") && !l.queuesWrong {
+		l.unknownQueues(c)
+	}
+	for _, s := range l.sources {
+		c.Files = append(c.Files, s.path)
+	}
+	found := Problems{List: l.sorted(c.Files), Files: len(c.Files), Jobs: len(l.jobs)}
+	if found.Errors() > 0 {
+		return nil, found
+	}
+	c.Warnings = found
+	return c, nil
+}
+
+// loader is one pass over a config.
+type loader struct {
+	report
+	replacer replacer
+
+	settingsOnly bool
+	env          map[string]string
+
+	sources []*source       // in the order they were read
+	known   map[string]bool // identities of the files that were read, or could not be
+	open    []openFile      // the files whose includes are being read, the outermost first
+
+	queuesWrong bool // there are errors in worker.queues, so that it is not known which there are
+
+	jobs    map[string]*jobFile
+	secrets map[string]secret // a file that many jobs name is read once
+}
+
+type secret struct {
+	value string
+	err   error
+}
+
+func (l *loader) variable(name string) (string, bool) {
+	value, set := l.env[name]
+	return value, set
+}
+
+func (l *loader) secret(path string) (string, error) {
+	s, ok := l.secrets[path]
+	if !ok {
+		s.value, s.err = readSecret(path)
+		l.secrets[path] = s
+	}
+	return s.value, s.err
+}
+
+// variables turns an environment into a map. Of a name that is there twice the last one counts.
+func variables(environ []string) map[string]string {
+	if environ == nil {
+		environ = os.Environ()
+	}
+	m := make(map[string]string, len(environ))
+	for _, pair := range environ {
+		if name, value, ok := strings.Cut(pair, "="); ok {
+			m[name] = value
+		}
+	}
+	return m
+}

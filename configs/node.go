@@ -1,0 +1,243 @@
+package configs
+
+import (
+	"fmt"
+
+	"go.yaml.in/yaml/v4"
+)
+
+// deref follows aliases to what they stand for. [loader.bounded] has made sure that this ends.
+func deref(n *yaml.Node) *yaml.Node {
+	for n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	return n
+}
+
+func isNull(n *yaml.Node) bool {
+	n = deref(n)
+	return n.Kind == yaml.ScalarNode && n.Tag == "!!null"
+}
+
+func isMerge(key *yaml.Node) bool { return key.Kind == yaml.ScalarNode && key.Tag == "!!merge" }
+
+// describe names what a node is, for "takes a map, not ...".
+func describe(n *yaml.Node) string {
+	switch n = deref(n); n.Kind {
+	case yaml.MappingNode:
+		return "a map"
+	case yaml.SequenceNode:
+		return "a list"
+	}
+	switch n.Tag {
+	case "!!int", "!!float":
+		return "a number"
+	case "!!bool":
+		return "a boolean"
+	case "!!null":
+		return "nothing"
+	}
+	return "a text"
+}
+
+// entry is one key of a map with its value.
+type entry struct{ key, value *yaml.Node }
+
+// entries returns the keys of a map in their order, then those it merges by "<<": a key of the map itself beats a
+// merged one, and of several merged maps the first has its way. twice is called for a key that the map itself has two
+// times, misuse for a "<<" that merges something else than maps; both may be nil.
+func entries(m *yaml.Node, twice func(first, second *yaml.Node), misuse func(value *yaml.Node)) []entry {
+	list := make([]entry, 0, len(m.Content)/2)
+	var index map[string]*yaml.Node // made for large maps: for a few keys, looking through the list is faster
+	if len(m.Content) > 32 {
+		index = make(map[string]*yaml.Node, len(m.Content)/2)
+	}
+	defined := func(name string) *yaml.Node {
+		if index != nil {
+			return index[name]
+		}
+		for _, e := range list {
+			if e.key.Value == name && e.key.Kind == yaml.ScalarNode {
+				return e.key
+			}
+		}
+		return nil
+	}
+	add := func(key, value *yaml.Node) {
+		list = append(list, entry{key, value})
+		if index != nil && key.Kind == yaml.ScalarNode {
+			index[key.Value] = key
+		}
+	}
+
+	var merges []*yaml.Node
+	var merge *yaml.Node
+	for i := 0; i+1 < len(m.Content); i += 2 {
+		key, value := deref(m.Content[i]), m.Content[i+1]
+		switch {
+		case isMerge(key):
+			if merge != nil && twice != nil {
+				twice(merge, key)
+			}
+			merge = key
+			merges = append(merges, value)
+		case key.Kind != yaml.ScalarNode:
+			add(key, value)
+		default:
+			if first := defined(key.Value); first != nil {
+				if twice != nil {
+					twice(first, key)
+				}
+				continue
+			}
+			add(key, value)
+		}
+	}
+
+	// Merging one map a second time changes nothing; so this takes no longer than the file is long.
+	merged := map[*yaml.Node]bool{m: true}
+	var take func(value *yaml.Node, list bool)
+	take = func(value *yaml.Node, list bool) {
+		from := deref(value)
+		switch {
+		case merged[from]:
+		case from.Kind == yaml.MappingNode:
+			merged[from] = true
+			for _, e := range entries(from, nil, nil) {
+				if e.key.Kind != yaml.ScalarNode || defined(e.key.Value) == nil {
+					add(e.key, e.value)
+				}
+			}
+		case from.Kind == yaml.SequenceNode && list:
+			for _, element := range from.Content {
+				take(element, false)
+			}
+		case misuse != nil:
+			misuse(value)
+		}
+	}
+	for _, value := range merges {
+		take(value, true)
+	}
+	return list
+}
+
+// find returns the key and value that a path of keys leads to, or nils. It is for the places of problems, which are
+// few: it walks the maps again.
+func find(m *yaml.Node, path ...string) (key, value *yaml.Node) {
+	for i, name := range path {
+		if m == nil {
+			return nil, nil
+		}
+		if m = deref(m); m.Kind != yaml.MappingNode {
+			return nil, nil
+		}
+		key, value = nil, nil
+		for _, e := range entries(m, nil, nil) {
+			if e.key.Kind == yaml.ScalarNode && e.key.Value == name {
+				key, value = e.key, deref(e.value)
+				break
+			}
+		}
+		if i < len(path)-1 {
+			m = value
+		}
+	}
+	return key, value
+}
+
+// Bounds of what a file may unfold to. Aliases let a short file stand for an endless one.
+const (
+	depthLimit  = 100
+	aliasFactor = 20      // nodes with aliases unfolded, for each node in the file
+	aliasFree   = 100_000 // and so many anyway
+)
+
+// bounded tells, with a problem if not, whether a file is finite once its aliases are followed.
+func (l *loader) bounded(s *source, root *yaml.Node) bool {
+	b := bounds{measured: make(map[*yaml.Node]measure)}
+	b.count(root)
+	b.limit = aliasFree + aliasFactor*b.nodes
+	b.measure(root, 1)
+	if b.at == nil {
+		return true
+	}
+	l.errorAt(s, b.at, b.code, b.message, b.hint)
+	return false
+}
+
+type bounds struct {
+	nodes    int
+	aliases  bool
+	limit    int
+	measured map[*yaml.Node]measure
+
+	at                  *yaml.Node // the first offender
+	code, message, hint string
+}
+
+// measure is how large a node is with its aliases unfolded.
+type measure struct {
+	size, depth int
+	open        bool // it is being measured
+}
+
+func (b *bounds) count(n *yaml.Node) {
+	b.nodes++
+	if n.Kind == yaml.AliasNode {
+		b.aliases = true
+	}
+	for _, c := range n.Content {
+		b.count(c)
+	}
+}
+
+func (b *bounds) fail(n *yaml.Node, code, message, hint string) {
+	if b.at == nil {
+		b.at, b.code, b.message, b.hint = n, code, message, hint
+	}
+}
+
+// measure works through a node and all it stands for, each once. depth is how deep the node itself lies.
+func (b *bounds) measure(n *yaml.Node, depth int) measure {
+	if b.at != nil {
+		return measure{}
+	}
+	if depth > depthLimit {
+		b.fail(n, CodeYAML, fmt.Sprintf("nested more than %d levels deep", depthLimit), "")
+		return measure{}
+	}
+	if n.Kind == yaml.AliasNode {
+		m, ok := b.measured[n.Alias]
+		switch {
+		case m.open:
+			b.fail(n, CodeAliases, fmt.Sprintf("alias *%s stands for something that contains it", n.Value), "")
+		case !ok:
+			m = b.measure(n.Alias, depth)
+		case depth+m.depth > depthLimit:
+			b.fail(n, CodeYAML, fmt.Sprintf("nested more than %d levels deep", depthLimit), "")
+		}
+		return m
+	}
+	if len(n.Content) == 0 {
+		return measure{size: 1, depth: 1}
+	}
+	if b.aliases && n.Anchor != "" {
+		b.measured[n] = measure{open: true}
+	}
+	total := measure{size: 1}
+	for _, c := range n.Content {
+		m := b.measure(c, depth+1)
+		total.depth = max(total.depth, m.depth)
+		if total.size += m.size; total.size > b.limit {
+			b.fail(c, CodeAliases, fmt.Sprintf("aliases unfold this file to more than %d values", b.limit),
+				"write out what is meant, or use defaults:")
+			return measure{}
+		}
+	}
+	total.depth++
+	if b.aliases && n.Anchor != "" {
+		b.measured[n] = total
+	}
+	return total
+}

@@ -1,0 +1,286 @@
+package configs
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"lockstep/jobs"
+)
+
+// Lookup tells the value of an environment variable, like [os.LookupEnv].
+type Lookup func(name string) (value string, set bool)
+
+// piece is a stretch of a text: plain, or one ${...}.
+type piece struct {
+	plain    string
+	source   string // the ${...} as written; "" for a plain piece
+	variable string
+	fallback *string // of a variable
+	file     string
+}
+
+// placeholderError says what is wrong with one ${...}.
+type placeholderError struct {
+	code   string
+	source string // the ${...} as written
+	reason string
+	hint   string
+}
+
+func (e *placeholderError) Error() string { return e.source + " " + e.reason }
+
+// pieces cuts a text at its ${...}; nil for a text without any dollar sign that means something.
+func pieces(s string) ([]piece, *placeholderError) {
+	if !strings.Contains(s, "${") && !strings.Contains(s, "$$") {
+		return nil, nil
+	}
+	var list []piece
+	for s != "" {
+		i := strings.IndexByte(s, '$')
+		switch {
+		case i < 0 || i == len(s)-1:
+			return append(list, piece{plain: s}), nil
+		case s[i+1] == '$':
+			list, s = append(list, piece{plain: s[:i+1]}), s[i+2:]
+		case s[i+1] != '{':
+			list, s = append(list, piece{plain: s[:i+1]}), s[i+1:]
+		default:
+			if i > 0 {
+				list = append(list, piece{plain: s[:i]})
+			}
+			end := strings.IndexByte(s[i:], '}')
+			if end < 0 {
+				return nil, &placeholderError{CodePlaceholder, s[i:], "has no closing }", dollarHint}
+			}
+			p, err := parsePlaceholder(s[i : i+end+1])
+			if err != nil {
+				return nil, err
+			}
+			list, s = append(list, p), s[i+end+1:]
+		}
+	}
+	return list, nil
+}
+
+const dollarHint = "a dollar sign that means nothing is written $$"
+
+// parsePlaceholder reads one ${...}.
+func parsePlaceholder(source string) (piece, *placeholderError) {
+	bad := func(reason, hint string) (piece, *placeholderError) {
+		return piece{}, &placeholderError{CodePlaceholder, source, reason, hint}
+	}
+	inner := source[2 : len(source)-1]
+	if strings.Contains(inner, "${") {
+		return bad("has another ${ inside", "a default is plain text")
+	}
+	if file, ok := strings.CutPrefix(inner, "file:"); ok {
+		if !filepath.IsAbs(file) {
+			return bad("does not name an absolute path", "write ${file:/path}")
+		}
+		return piece{source: source, file: file}, nil
+	}
+	name, rest := inner, ""
+	if i := strings.IndexFunc(inner, notInVariable); i >= 0 {
+		name, rest = inner[:i], inner[i:]
+	}
+	if name == "" || name[0] >= '0' && name[0] <= '9' {
+		return bad("does not name a variable", dollarHint)
+	}
+	if rest == "" {
+		return piece{source: source, variable: name}, nil
+	}
+	fallback, ok := strings.CutPrefix(rest, ":-")
+	if !ok {
+		return bad(fmt.Sprintf("has %s after the name", quote(rest)), "write ${VAR}, ${VAR:-default} or ${file:/path}")
+	}
+	return piece{source: source, variable: name, fallback: &fallback}, nil
+}
+
+func notInVariable(r rune) bool {
+	return r != '_' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
+}
+
+// secretLimit bounds what ${file:...} may bring in.
+const secretLimit = 1 << 20
+
+// readSecret returns the text of a file without the newlines at its end, which editors and kubectl put there.
+func readSecret(path string) (string, error) {
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("not a file")
+	}
+	if err == nil && info.Size() > secretLimit {
+		err = fmt.Errorf("larger than %d KiB", secretLimit>>10)
+	}
+	var data []byte
+	if err == nil {
+		data, err = os.ReadFile(path)
+	}
+	if err != nil {
+		if reason, ok := errors.AsType[*fs.PathError](err); ok {
+			err = reason.Err // the path is named already
+		}
+		return "", err
+	}
+	return strings.TrimRight(string(data), "\r\n"), nil
+}
+
+// replacer gives ${...} their values.
+type replacer struct {
+	lookup Lookup
+	read   func(path string) (string, error)
+}
+
+// value returns what one piece of a text becomes.
+func (r replacer) value(p piece) (string, *placeholderError) {
+	switch {
+	case p.source == "":
+		return p.plain, nil
+	case p.file != "":
+		secret, err := r.read(p.file)
+		if err != nil {
+			return "", &placeholderError{CodeSecretFile, p.source, "cannot be read: " + err.Error(), ""}
+		}
+		return secret, nil
+	}
+	value, set := r.lookup(p.variable)
+	switch {
+	case p.fallback != nil && value == "":
+		return *p.fallback, nil
+	case !set:
+		return "", &placeholderError{CodeUnsetVariable, p.source, "is not set",
+			fmt.Sprintf("set the variable, or give it a default: ${%s:-...}", p.variable)}
+	}
+	return value, nil
+}
+
+// text replaces all of a text.
+func (r replacer) text(s string) (string, error) {
+	list, bad := pieces(s)
+	if bad != nil {
+		return "", bad
+	}
+	if list == nil {
+		return s, nil
+	}
+	var b strings.Builder
+	for _, p := range list {
+		value, bad := r.value(p)
+		if bad != nil {
+			return "", bad
+		}
+		b.WriteString(value)
+	}
+	return b.String(), nil
+}
+
+// Expand returns a copy of a job with every ${VAR}, ${VAR:-default}, ${file:/path} and $$ replaced in its command,
+// http.url, http.headers, env and args. A worker calls it right before an attempt and keeps the copy in memory only:
+// it may hold secrets. lookup is [os.LookupEnv], except in tests.
+//
+// The error names the job, the key, and the variable or file, never a value.
+func Expand(job *jobs.Job, lookup Lookup) (*jobs.Job, error) {
+	e := expansion{replacer: replacer{lookup: lookup, read: readSecret}, job: job.Name}
+	out := *job
+	out.Command = slices.Clone(job.Command)
+	for i, argument := range out.Command {
+		out.Command[i] = e.text(argument, "command[%d]", i)
+	}
+	out.Env = e.texts(job.Env, "env.%s")
+	if job.HTTP != nil {
+		request := *job.HTTP
+		request.URL = e.text(request.URL, "http.url")
+		request.Headers = e.texts(request.Headers, "http.headers.%s")
+		out.HTTP = &request
+	}
+	out.Args = e.args(job.Args)
+	if e.err != nil {
+		return nil, e.err
+	}
+	return &out, nil
+}
+
+// expansion replaces the texts of one job, up to the first error.
+type expansion struct {
+	replacer
+	job string
+	err error
+}
+
+func (e *expansion) text(s string, key string, args ...any) string {
+	if e.err != nil {
+		return ""
+	}
+	value, err := e.replacer.text(s)
+	if err != nil {
+		e.err = fmt.Errorf("job %q: %s: %w", e.job, fmt.Sprintf(key, args...), err)
+	}
+	return value
+}
+
+func (e *expansion) texts(m map[string]string, key string) map[string]string {
+	out := maps.Clone(m)
+	for _, name := range slices.Sorted(maps.Keys(m)) { // sorted: the same error each time
+		out[name] = e.text(m[name], key, name)
+	}
+	return out
+}
+
+// args replaces the texts inside a JSON value. Each is replaced as a text, so a secret with a quote in it cannot change
+// the shape of the value.
+func (e *expansion) args(raw json.RawMessage) json.RawMessage {
+	if e.err != nil || !bytes.ContainsRune(raw, '$') && !bytes.Contains(raw, []byte(`\u0024`)) {
+		return slices.Clone(raw)
+	}
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.UseNumber() // a number keeps its digits
+	var value any
+	if err := decoder.Decode(&value); err != nil {
+		e.err = fmt.Errorf("job %q: args: %w", e.job, err)
+		return nil
+	}
+	value = e.leaves(value, "args")
+	if e.err != nil {
+		return nil
+	}
+	out, err := encodeJSON(value)
+	if err != nil {
+		e.err = fmt.Errorf("job %q: args: %w", e.job, err)
+	}
+	return out
+}
+
+func (e *expansion) leaves(value any, key string) any {
+	switch v := value.(type) {
+	case string:
+		return e.text(v, "%s", key)
+	case []any:
+		for i := range v {
+			v[i] = e.leaves(v[i], fmt.Sprintf("%s[%d]", key, i))
+		}
+	case map[string]any:
+		for _, name := range slices.Sorted(maps.Keys(v)) {
+			v[name] = e.leaves(v[name], key+"."+name)
+		}
+	}
+	return value
+}
+
+// encodeJSON writes a value with sorted keys, and with < > & as they are: args are data for programs, not a page.
+func encodeJSON(value any) (json.RawMessage, error) {
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(value); err != nil {
+		return nil, err
+	}
+	return bytes.TrimRight(b.Bytes(), "\n"), nil
+}

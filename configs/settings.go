@@ -1,0 +1,381 @@
+package configs
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-viper/mapstructure/v2"
+	"github.com/knadh/koanf/providers/confmap"
+	"github.com/knadh/koanf/providers/env/v2"
+	"github.com/knadh/koanf/providers/posflag"
+	"github.com/knadh/koanf/v2"
+	"github.com/spf13/pflag"
+)
+
+// Settings are what one worker, or one call of the command line, is told about itself; the rest of a config is jobs.
+type Settings struct {
+	Redis  Redis  `koanf:"redis"`
+	Worker Worker `koanf:"worker"`
+	Locks  Locks  `koanf:"locks"`
+	Admin  Admin  `koanf:"admin"`
+	Log    Log    `koanf:"log"`
+}
+
+// Redis says where the lock space, the ledger and the queues are. It prints without its password.
+type Redis struct {
+	// URL is redis://, rediss://, redis-sentinel:// with ?master=NAME, redis-cluster:// or unix://, or the word
+	// "embedded". Default redis://127.0.0.1:6379/0.
+	URL string `koanf:"url"`
+
+	// PasswordFile holds the password, so that it need not stand in the URL. [Redis.Password] reads it. Default none.
+	PasswordFile string `koanf:"password_file"`
+
+	// Namespace parts the lock space and the ledger of one installation from others on the same Redis. Default
+	// "lockstep".
+	Namespace string `koanf:"namespace"`
+}
+
+// Worker says how much one replica does at a time, and of what.
+type Worker struct {
+	// Name begins the worker's id. Default: the host's name.
+	Name string `koanf:"name"`
+
+	// Concurrency is the number of slots: how many attempts run at a time, up to 100,000. Default 8, whatever the
+	// number of cores: most jobs wait for something else, and a number that depends on the host surprises.
+	Concurrency int `koanf:"concurrency"`
+
+	// DrainTimeout is how long running attempts may go on after SIGTERM. Default 50s; Kubernetes kills after its
+	// grace period of 30s, which has to be set to 10s more than this.
+	DrainTimeout time.Duration `koanf:"drain_timeout"`
+
+	// Queues are those that the worker serves, with their weights from 1 to 100. Default {default: 1}.
+	Queues map[string]int `koanf:"queues"`
+}
+
+// Locks says how a worker keeps what it holds.
+type Locks struct {
+	// Lease is after how long the work of a dead host moves on, from 2s to 10m. Default 15s.
+	Lease time.Duration `koanf:"lease"`
+
+	// ReserveAfter is how long later requests may pass a bundle that waits; 0 is not at all (for which locks.Options
+	// has a negative value). Default 1s.
+	ReserveAfter time.Duration `koanf:"reserve_after"`
+}
+
+// Admin says where the API and the pages are.
+type Admin struct {
+	// Listen is host:port. Default 127.0.0.1:9620.
+	Listen string `koanf:"listen"`
+
+	// ListenSet tells that somebody set Listen: then a port that is taken is an error. The default moves on to the
+	// next free port.
+	ListenSet bool `koanf:"-"`
+}
+
+// Log says what is logged and how.
+type Log struct {
+	Level  string `koanf:"level"`  // debug, info, warn or error. Default info.
+	Format string `koanf:"format"` // text, json, or auto: text on a terminal, else json. Default auto.
+}
+
+// defaultSettings is the lowest layer. The doc comments above tell the reasons.
+func defaultSettings() map[string]any {
+	return map[string]any{
+		"redis.url":            "redis://127.0.0.1:6379/0",
+		"redis.password_file":  "",
+		"redis.namespace":      "lockstep",
+		"worker.name":          "",
+		"worker.concurrency":   8,
+		"worker.drain_timeout": 50 * time.Second,
+		"worker.queues":        map[string]int{"default": 1},
+		"locks.lease":          15 * time.Second,
+		"locks.reserve_after":  time.Second,
+		"admin.listen":         "127.0.0.1:9620",
+		"log.level":            "info",
+		"log.format":           "auto",
+	}
+}
+
+const hidden = "(hidden)"
+
+// SafeURL returns the URL without what stands before the host, where a password may be.
+func (r Redis) SafeURL() string {
+	scheme, rest, ok := strings.Cut(r.URL, "://")
+	at := strings.LastIndexByte(rest, '@')
+	if !ok || at < 0 {
+		return r.URL
+	}
+	return scheme + "://" + hidden + rest[at:]
+}
+
+// String returns the settings without the password.
+func (r Redis) String() string { return fmt.Sprintf("%s (namespace %s)", r.SafeURL(), r.Namespace) }
+
+// LogValue keeps the password out of logs.
+func (r Redis) LogValue() slog.Value {
+	return slog.GroupValue(slog.String("url", r.SafeURL()), slog.String("namespace", r.Namespace))
+}
+
+// Password returns the text of PasswordFile without the newlines at its end, or "" when there is none. Ask again for
+// each new connection: a mounted secret changes.
+func (r Redis) Password() (string, error) {
+	if r.PasswordFile == "" {
+		return "", nil
+	}
+	password, err := readSecret(r.PasswordFile)
+	if err != nil {
+		return "", fmt.Errorf("redis.password_file %s: %w", r.PasswordFile, err)
+	}
+	return password, nil
+}
+
+// setting is one key of the settings, as the file types have it.
+type setting struct {
+	section string
+	field   *field
+}
+
+// settingKeys are all settings by their keys: "redis.url".
+var settingKeys = func() map[string]setting {
+	keys := make(map[string]setting)
+	for _, section := range fieldsOf(reflect.TypeFor[settingsFile]()).list {
+		for _, f := range fieldsOf(section.typ.Elem()).list {
+			keys[section.name+"."+f.name] = setting{section.name, f}
+		}
+	}
+	return keys
+}()
+
+// loadSettings lays the layers over each other. origins tells for each key that was set where its value comes from.
+func (l *loader) loadSettings(o Options) (s Settings, origins map[string]Origin, err error) {
+	// A delimiter in a queue's name does no harm: koanf takes apart map[string]any only, and Queues is none.
+	ko := koanf.New(".")
+	origins = make(map[string]Origin)
+	load := func(p koanf.Provider) {
+		if err == nil {
+			err = ko.Load(p, nil)
+		}
+	}
+	load(confmap.Provider(defaultSettings(), "."))
+	for _, src := range l.sources {
+		load(confmap.Provider(src.settings(origins), "."))
+	}
+	// A variable that was set for somebody else does no harm where ours, or a flag, says more.
+	if value := l.env["REDIS_URL"]; value != "" && l.env["LOCKSTEP_REDIS__URL"] == "" && !given(o, "redis.url") {
+		layer := make(map[string]any)
+		l.setText(layer, origins, "redis.url", value, Origin{Variable: "REDIS_URL"})
+		load(confmap.Provider(layer, "."))
+	}
+	load(l.envLayer(origins))
+	if o.Flags != nil {
+		load(l.flagLayer(o.Flags, o.FlagKeys, origins))
+	}
+	if err != nil {
+		return s, nil, fmt.Errorf("merge settings: %w", err)
+	}
+
+	// All values were checked where they came from. This only keeps the file types and Settings together.
+	err = ko.UnmarshalWithConf("", &s, koanf.UnmarshalConf{DecoderConfig: &mapstructure.DecoderConfig{
+		ErrorUnused: true,
+		MatchName:   func(key, field string) bool { return key == field },
+	}})
+	if err != nil {
+		return s, nil, fmt.Errorf("decode settings: %w", err)
+	}
+	_, s.Admin.ListenSet = origins["admin.listen"]
+	return s, origins, nil
+}
+
+// given tells whether a flag for the setting was given.
+func given(o Options, key string) bool {
+	for name, k := range o.FlagKeys {
+		if k == key && o.Flags != nil && o.Flags.Changed(name) {
+			return true
+		}
+	}
+	return false
+}
+
+// settings returns what the file sets, by key.
+func (s *source) settings(origins map[string]Origin) map[string]any {
+	layer := make(map[string]any)
+	sections := reflect.ValueOf(s.file.settingsFile)
+	for i, section := range fieldsOf(sections.Type()).list {
+		values := sections.Field(i)
+		if values.IsNil() {
+			continue
+		}
+		for _, f := range fieldsOf(values.Type().Elem()).list {
+			value := values.Elem().FieldByIndex(f.index)
+			if value.IsNil() {
+				continue
+			}
+			if value.Kind() == reflect.Pointer {
+				value = value.Elem()
+			}
+			key := section.name + "." + f.name
+			layer[key] = value.Interface()
+			at, _ := find(s.root, section.name, f.name)
+			origins[key] = s.origin(at)
+		}
+	}
+	return layer
+}
+
+const envPrefix = "LOCKSTEP_"
+
+// envLayer reads LOCKSTEP_REDIS__URL and the like.
+func (l *loader) envLayer(origins map[string]Origin) koanf.Provider {
+	environ := make([]string, 0, len(l.env))
+	for _, name := range slices.Sorted(maps.Keys(l.env)) { // sorted: the same problems in the same order
+		environ = append(environ, name+"="+l.env[name])
+	}
+	layer := make(map[string]any)
+	return env.Provider(".", env.Opt{
+		Prefix:      envPrefix,
+		EnvironFunc: func() []string { return environ },
+		TransformFunc: func(name, value string) (string, any) {
+			rest := strings.TrimPrefix(name, envPrefix)
+			if !strings.Contains(rest, "__") || value == "" {
+				return "", nil
+			}
+			key := strings.ToLower(strings.ReplaceAll(rest, "__", "."))
+			if _, ok := settingKeys[key]; !ok {
+				l.unknownSetting(name, key)
+				return "", nil
+			}
+			if !l.setText(layer, origins, key, value, Origin{Variable: name}) {
+				return "", nil
+			}
+			return key, layer[key]
+		},
+	})
+}
+
+func (l *loader) unknownSetting(name, key string) {
+	p := Problem{Origin: Origin{Variable: name}, Severity: SeverityWarning, Code: CodeUnknownSetting,
+		Message: fmt.Sprintf("there is no setting %q", key)}
+	section, _, _ := strings.Cut(key, ".")
+	switch likely := nearest(key, slices.Sorted(maps.Keys(settingKeys))); {
+	case strings.HasPrefix(key, "worker.queues."):
+		p.Hint = "write LOCKSTEP_WORKER__QUEUES=a=6,b=1"
+	case likely != "":
+		p.Hint = didYouMean(envPrefix + strings.ToUpper(strings.ReplaceAll(likely, ".", "__")))
+	case section == "jobs" || section == "defaults":
+		p.Hint = "jobs are defined in files only"
+	}
+	l.add(p, "")
+}
+
+// flagLayer reads the flags that were given. keys tells which setting a flag is for.
+func (l *loader) flagLayer(flags *pflag.FlagSet, keys map[string]string, origins map[string]Origin) koanf.Provider {
+	layer := make(map[string]any)
+	return posflag.ProviderWithFlag(flags, ".", nil, func(f *pflag.Flag) (string, any) {
+		key, ok := keys[f.Name]
+		if !ok || !f.Changed {
+			return "", nil
+		}
+		setting, ok := settingKeys[key]
+		if !ok {
+			panic("configs: flag " + f.Name + " is for an unknown setting " + key)
+		}
+		origin := Origin{Flag: f.Name}
+		if value := reflect.ValueOf(posflag.FlagVal(flags, f)); value.Type() == valueType(setting.field.typ) {
+			if l.check(value, key, f.Value.String(), origin) {
+				layer[key], origins[key] = value.Interface(), origin
+			}
+		} else {
+			l.setText(layer, origins, key, f.Value.String(), origin)
+		}
+		if layer[key] == nil {
+			return "", nil
+		}
+		return key, layer[key]
+	})
+}
+
+func valueType(t reflect.Type) reflect.Type {
+	if t.Kind() == reflect.Pointer {
+		return t.Elem()
+	}
+	return t
+}
+
+// setText puts a setting that comes as text into a layer. It returns false, with a problem, when the text is wrong.
+func (l *loader) setText(layer map[string]any, origins map[string]Origin, key, s string, origin Origin) bool {
+	setting := settingKeys[key]
+	r := &setting.field.rules
+	var value reflect.Value
+	var f *fault
+	if t := valueType(setting.field.typ); t.Kind() == reflect.Map {
+		value, f = parseWeights(s)
+	} else {
+		value, f = convert(t, r, s, false)
+	}
+	if f != nil {
+		l.settingFault(f, key, s, origin)
+		return false
+	}
+	if !l.check(value, key, s, origin) {
+		return false
+	}
+	layer[key], origins[key] = value.Interface(), origin
+	return true
+}
+
+// check holds a typed value against the rules of its setting.
+func (l *loader) check(value reflect.Value, key, shown string, origin Origin) bool {
+	r := &settingKeys[key].field.rules
+	if value.Kind() != reflect.Map {
+		if f := checkValue(value, r); f != nil {
+			l.settingFault(f, key, shown, origin)
+			return false
+		}
+		return true
+	}
+	if value.Len() < r.size {
+		l.settingFault(&fault{code: CodeEmpty, kind: "value", reason: "it is empty", hint: "name at least one"}, key, shown, origin)
+		return false
+	}
+	good := true
+	for _, name := range slices.SortedFunc(slices.Values(value.MapKeys()), func(a, b reflect.Value) int {
+		return strings.Compare(a.String(), b.String())
+	}) {
+		weight := value.MapIndex(name)
+		if f := checks[r.keys](name.String()); f != nil {
+			l.settingFault(f, key, name.String(), origin)
+			good = false
+		} else if f := checkValue(weight, r); f != nil {
+			l.settingFault(f, key+"."+name.String(), strconv.FormatInt(weight.Int(), 10), origin)
+			good = false
+		}
+	}
+	return good
+}
+
+func (l *loader) settingFault(f *fault, key, shown string, origin Origin) {
+	setting, ok := settingKeys[key] // not for a key of a map
+	message, hint := f.sentence(shown, "for "+key, false, ok && setting.field.rules.secret)
+	l.add(Problem{Origin: origin, Severity: SeverityError, Code: f.code, Message: message, Hint: hint}, message)
+}
+
+// parseWeights reads "critical=6,default=3", the form that a map has outside of files.
+func parseWeights(s string) (reflect.Value, *fault) {
+	weights := make(map[string]int)
+	for pair := range strings.SplitSeq(s, ",") {
+		name, number, ok := strings.Cut(strings.TrimSpace(pair), "=")
+		weight, err := strconv.Atoi(number)
+		if _, twice := weights[name]; !ok || err != nil || twice {
+			return reflect.Value{}, &fault{code: CodeType, kind: "value",
+				reason: "it is a list of different names, each with a whole number", hint: "write critical=6,default=3"}
+		}
+		weights[name] = weight
+	}
+	return reflect.ValueOf(weights), nil
+}

@@ -1,0 +1,235 @@
+package configs
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+// settings loads files in the order of their names, with an environment and flags.
+func settings(t *testing.T, files map[string]string, environ []string, args ...string) *Config {
+	t.Helper()
+	o := Options{Environ: append([]string{}, environ...)}
+	if len(files) > 0 {
+		o.Paths = []string{writeFiles(t, files)}
+	}
+	o.Flags, o.FlagKeys = testFlags(t, args...)
+	c, err := Load(o)
+	if err != nil {
+		t.Fatalf("load:\n%v", err)
+	}
+	noWarnings(t, c)
+	return c
+}
+
+func TestStrongerLayerWins(t *testing.T) {
+	t.Parallel()
+	file := map[string]string{"a.yaml": "redis: {url: 'redis://file:1'}\nlocks: {lease: 20s}"}
+	two := map[string]string{"a.yaml": file["a.yaml"], "b.yaml": "redis: {url: 'redis://second:1'}"}
+	plain := []string{"REDIS_URL=redis://plain:1"}
+	ours := append([]string{"LOCKSTEP_REDIS__URL=redis://ours:1"}, plain...)
+	for _, tt := range []struct {
+		name    string
+		files   map[string]string
+		environ []string
+		args    []string
+		url     string
+		origin  string
+	}{
+		{"default", nil, nil, nil, "redis://127.0.0.1:6379/0", "default"},
+		{"file", file, nil, nil, "redis://file:1", "a.yaml:1:9"},
+		{"later file", two, nil, nil, "redis://second:1", "b.yaml:1:9"},
+		{"REDIS_URL beats files", two, plain, nil, "redis://plain:1", "REDIS_URL"},
+		{"LOCKSTEP_REDIS__URL beats REDIS_URL", two, ours, nil, "redis://ours:1", "LOCKSTEP_REDIS__URL"},
+		{"flag beats all", two, ours, []string{"--redis=redis://flag:1"}, "redis://flag:1", "--redis"},
+		{"REDIS_URL without a file", nil, plain, nil, "redis://plain:1", "REDIS_URL"},
+		{"empty variables count as unset", file, []string{"REDIS_URL=", "LOCKSTEP_REDIS__URL="}, nil, "redis://file:1", "a.yaml:1:9"},
+		{"REDIS_URL of somebody else", nil, []string{"REDIS_URL=redis+foo://x", "LOCKSTEP_REDIS__URL=redis://ours:1"}, nil, "redis://ours:1", "LOCKSTEP_REDIS__URL"},
+		{"flag against a wrong REDIS_URL", nil, []string{"REDIS_URL=redis+foo://x"}, []string{"--redis=redis://flag:1"}, "redis://flag:1", "--redis"},
+		{"flag that was not given", file, nil, []string{"--watch"}, "redis://file:1", "a.yaml:1:9"},
+	} {
+		c := settings(t, tt.files, tt.environ, tt.args...)
+		origin := c.Origins["redis.url"]
+		origin.File = filepath.Base(origin.File)
+		if origin.File == "." {
+			origin.File = ""
+		}
+		if c.Settings.Redis.URL != tt.url || origin.String() != tt.origin {
+			t.Errorf("%s: got %s from %s, want %s from %s", tt.name, c.Settings.Redis.URL, origin, tt.url, tt.origin)
+		}
+		if lease := c.Settings.Locks.Lease; (tt.files != nil) != (lease == 20*time.Second) {
+			t.Errorf("%s: got a lease of %s: a layer swept away what it does not set", tt.name, lease)
+		}
+	}
+}
+
+func TestEverySettingCanComeFromEachLayer(t *testing.T) {
+	t.Parallel()
+	values := map[string]string{
+		"redis.url": "redis://x:1", "redis.password_file": "/etc/hostname", "redis.namespace": "shop",
+		"worker.name": "web-1", "worker.concurrency": "3", "worker.drain_timeout": "7s", "worker.queues": "a.b=2,c=1",
+		"locks.lease": "9s", "locks.reserve_after": "2s", "admin.listen": "0.0.0.0:80",
+		"log.level": "debug", "log.format": "json",
+	}
+	want := Settings{
+		Redis:  Redis{URL: "redis://x:1", PasswordFile: "/etc/hostname", Namespace: "shop"},
+		Worker: Worker{Name: "web-1", Concurrency: 3, DrainTimeout: 7 * time.Second, Queues: map[string]int{"a.b": 2, "c": 1}},
+		Locks:  Locks{Lease: 9 * time.Second, ReserveAfter: 2 * time.Second},
+		Admin:  Admin{Listen: "0.0.0.0:80", ListenSet: true},
+		Log:    Log{Level: "debug", Format: "json"},
+	}
+	var environ []string
+	var text strings.Builder
+	for key := range settingKeys {
+		value, ok := values[key]
+		if !ok {
+			t.Errorf("this test lacks the setting %s", key)
+		}
+		environ = append(environ, envPrefix+strings.ToUpper(strings.ReplaceAll(key, ".", "__"))+"="+value)
+	}
+	for _, section := range []string{"redis", "worker", "locks", "admin", "log"} {
+		fmt.Fprintf(&text, "%s:\n", section)
+		for key, value := range values {
+			if in, name, _ := strings.Cut(key, "."); in == section {
+				if name == "queues" {
+					value = "{a.b: 2, c: 1}"
+				}
+				fmt.Fprintf(&text, "  %s: %s\n", name, value)
+			}
+		}
+	}
+	fromEnv := settings(t, nil, environ)
+	fromFile := settings(t, map[string]string{"a.yaml": text.String()}, nil)
+	for name, c := range map[string]*Config{"environment": fromEnv, "file": fromFile} {
+		if !reflect.DeepEqual(c.Settings, want) {
+			t.Errorf("%s: got %+v\nwant %+v", name, c.Settings, want)
+		}
+		if len(c.Origins) != len(values) {
+			t.Errorf("%s: got %d origins, want %d", name, len(c.Origins), len(values))
+		}
+	}
+}
+
+func TestMapIsReplacedAsAWhole(t *testing.T) {
+	t.Parallel()
+	one := "worker: {queues: {critical: 6, default: 3}}"
+	for _, tt := range []struct {
+		name    string
+		files   map[string]string
+		environ []string
+		args    []string
+		want    map[string]int
+	}{
+		{"the default by a file", map[string]string{"a.yaml": one}, nil, nil, map[string]int{"critical": 6, "default": 3}},
+		{"a file by a later one", map[string]string{"a.yaml": one, "b.yaml": "worker: {queues: {low: 1}}"}, nil, nil, map[string]int{"low": 1}},
+		{"a file by the environment", map[string]string{"a.yaml": one}, []string{"LOCKSTEP_WORKER__QUEUES=x=1, y=2"}, nil, map[string]int{"x": 1, "y": 2}},
+		{"all by a flag", map[string]string{"a.yaml": one}, []string{"LOCKSTEP_WORKER__QUEUES=x=1"}, []string{"--queues=z=3"}, map[string]int{"z": 3}},
+		{"all by a typed flag", map[string]string{"a.yaml": one}, nil, []string{"--weights=z=3,w=4"}, map[string]int{"z": 3, "w": 4}},
+	} {
+		if got := settings(t, tt.files, tt.environ, tt.args...).Settings.Worker.Queues; !maps.Equal(got, tt.want) {
+			t.Errorf("%s: got %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestTypedFlags(t *testing.T) {
+	t.Parallel()
+	c := settings(t, nil, nil, "--concurrency=3", "--lease=20s")
+	if c.Settings.Worker.Concurrency != 3 || c.Settings.Locks.Lease != 20*time.Second {
+		t.Errorf("got %+v", c.Settings)
+	}
+}
+
+func TestOnlyDoubleUnderscoresAreSettings(t *testing.T) {
+	t.Parallel()
+	c := settings(t, nil, []string{"LOCKSTEP_PORT=tcp://10.0.0.1:80", "LOCKSTEP_SERVICE_HOST=10.0.0.1", "LOCKSTEP_CONFIG=/x", "LOCKSTEP_RUN_ID=x", "_LOCKSTEP_A__B=x", "ODD"})
+	if len(c.Origins) > 0 {
+		t.Errorf("got %v, want no setting", c.Origins)
+	}
+}
+
+func TestQueueThatAFlagLeavesOutIsNoWarning(t *testing.T) {
+	t.Parallel()
+	files := map[string]string{"a.yaml": "worker: {queues: {default: 1, low: 1}}\njobs: {a: {command: [a], queue: low}}"}
+	settings(t, files, nil, "--queues=default=1")
+	settings(t, files, []string{"LOCKSTEP_WORKER__QUEUES=default=1"})
+}
+
+func TestRedisHidesItsPassword(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]string{
+		"redis://user:SECRET@host:6379/0":   "redis://(hidden)@host:6379/0",
+		"redis://:SEC@RET@host":             "redis://(hidden)@host",
+		"redis-cluster://:SECRET@a:1,b:2":   "redis-cluster://(hidden)@a:1,b:2",
+		"redis://host:6379/0":               "redis://host:6379/0",
+		"embedded":                          "embedded",
+		"unix://:SECRET@/run/redis.sock":    "unix://(hidden)@/run/redis.sock",
+		"redis-sentinel://SECRET@a/0?x=y@z": "redis-sentinel://(hidden)@z",
+	} {
+		s := Settings{Redis: Redis{URL: url, Namespace: "n"}}
+		if got := s.Redis.SafeURL(); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+		var log strings.Builder
+		slog.New(slog.NewJSONHandler(&log, nil)).Info("x", "redis", s.Redis)
+		if printed := fmt.Sprint(s) + fmt.Sprintf("%+v", s) + log.String(); strings.Contains(printed, "SECRET") {
+			t.Errorf("printed %s", printed)
+		}
+	}
+}
+
+func TestPasswordFileIsReadWithoutItsNewline(t *testing.T) {
+	t.Parallel()
+	dir := writeFiles(t, map[string]string{"password": " a b\r\n\n"})
+	if got, err := (Redis{PasswordFile: filepath.Join(dir, "password")}).Password(); got != " a b" || err != nil {
+		t.Errorf("got %q, %v", got, err)
+	}
+	if got, err := (Redis{}).Password(); got != "" || err != nil {
+		t.Errorf("got %q, %v", got, err)
+	}
+	_, err := (Redis{PasswordFile: filepath.Join(dir, "missing")}).Password()
+	if want := fmt.Sprintf("redis.password_file %s/missing: no such file or directory", dir); err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+func TestGoodRedisURLs(t *testing.T) {
+	t.Parallel()
+	for _, url := range []string{
+		"redis://localhost", "redis://localhost:6379", "redis://user:p%2Fw@host:6379/15", "redis://:pa@ss@host/", "rediss://host:1?db=2",
+		"redis://[::1]:6379/0", "unix:///run/redis.sock", "unix:///run/redis.sock?db=1", "embedded",
+		"redis-sentinel://a:26379,b:26379,c/2?master=main", "redis-sentinel://:pw@a?master=main", "redis-cluster://a:1,b:2", "redis-cluster://a:1/0",
+	} {
+		if f := checkRedisURL(url); f != nil {
+			t.Errorf("%s: %s", url, f.reason)
+		}
+	}
+}
+
+func TestSecretOfAFileIsNeverTold(t *testing.T) {
+	t.Parallel()
+	dir := writeFiles(t, map[string]string{"secret": "SECRET/x\n"})
+	text := fmt.Sprintf("redis: {url: 'redis://:${file:%[1]s}@host', namespace: '${file:%[1]s}'}\nworker: {concurrency: '${file:%[1]s}'}\n"+
+		"jobs: {a: {http: {url: '${file:%[1]s}'}, lock: {exclusive: ['{${file:%[1]s}']}}}", filepath.Join(dir, "secret"))
+	found := problems(t, text)
+	if found.Errors() != 5 || strings.Contains(found.Error(), "SECRET") {
+		t.Errorf("got %v", found)
+	}
+}
+
+func TestEnvironmentOfTheProcessIsTheDefault(t *testing.T) {
+	t.Setenv("LOCKSTEP_WORKER__CONCURRENCY", "77")
+	t.Setenv("REDIS_URL", "")
+	c, err := Load(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Settings.Worker.Concurrency; got != 77 {
+		t.Errorf("got %d, want 77", got)
+	}
+}

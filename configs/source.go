@@ -1,0 +1,453 @@
+package configs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v4"
+)
+
+// fileLimit bounds the size of a config file; 100,000 jobs take a tenth of it.
+const fileLimit = 256 << 20
+
+// source is one file that was read: its text for excerpts, its nodes for positions.
+type source struct {
+	path  string // as the operator named it, or as the including file led to it
+	data  []byte
+	lines []string   // of data, once a problem needs them
+	root  *yaml.Node // the file's map; nil when it is empty or cannot be used
+	file  file
+}
+
+// readPath reads a file, or the files of a folder. by is the include that names it; nil for a path of [Options].
+func (l *loader) readPath(path string, by *place) {
+	info, err := os.Stat(path)
+	if err != nil {
+		l.unreadable(path, by, err)
+		return
+	}
+	if !info.IsDir() {
+		l.readFile(path, by)
+		return
+	}
+	entries, err := os.ReadDir(path) // sorted by name
+	if err != nil {
+		l.unreadable(path, by, err)
+		return
+	}
+	found := false
+	for _, e := range entries {
+		if !isConfigName(e.Name()) || isFolder(filepath.Join(path, e.Name())) {
+			continue
+		}
+		found = true
+		// The folder was named, not this file: so it may well include the one that named the folder.
+		l.readFile(filepath.Join(path, e.Name()), nil)
+	}
+	if !found {
+		l.pathProblem(path, by, CodeNoFiles, fmt.Sprintf("folder %q has no *.yaml or *.yml", path), "")
+	}
+}
+
+func isConfigName(name string) bool {
+	ext := filepath.Ext(name)
+	return (ext == ".yaml" || ext == ".yml") && !strings.HasPrefix(name, ".")
+}
+
+// isFolder follows symbolic links, as config maps of Kubernetes are made of them.
+func isFolder(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}
+
+// readFile reads one file, and then what it includes. by is the include that names this very file; nil when a pattern,
+// a folder or the operator led here.
+func (l *loader) readFile(path string, by *place) {
+	id := identity(path)
+	if i := slices.IndexFunc(l.open, func(o openFile) bool { return o.id == id }); i >= 0 {
+		// A pattern that also matches the file it stands in does no harm.
+		if by != nil {
+			var chain []string
+			for _, o := range l.open[i:] {
+				chain = append(chain, o.path)
+			}
+			l.errorAt(by.src, by.node, CodeIncludeCycle,
+				"files include each other: "+strings.Join(append(chain, path), " -> "), "remove one of these includes")
+		}
+		return
+	}
+	if l.known[id] {
+		return
+	}
+	l.known[id] = true
+
+	data, err := readLimited(path)
+	if err != nil {
+		l.unreadable(path, by, err)
+		return
+	}
+	s := &source{path: path, data: data}
+	l.sources = append(l.sources, s)
+	l.parse(s)
+	if s.root == nil {
+		return
+	}
+	l.decodeFile(s)
+	l.register(s)
+
+	l.open = append(l.open, openFile{id, path})
+	_, list := find(s.root, "include")
+	for i, pattern := range s.file.Include {
+		if pattern != "" {
+			l.include(pattern, place{s, list.Content[i]})
+		}
+	}
+	l.open = l.open[:len(l.open)-1]
+}
+
+// openFile is a file whose includes are being read.
+type openFile struct{ id, path string }
+
+// identity tells whether two paths lead to one file.
+func identity(path string) string {
+	if abs, err := filepath.Abs(path); err == nil {
+		path = abs
+	}
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		return real
+	}
+	return path // a pipe, such as bash's <(...)
+}
+
+func readLimited(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, fileLimit+1))
+	if err == nil && len(data) > fileLimit {
+		err = fmt.Errorf("larger than %d MiB", fileLimit>>20)
+	}
+	return data, err
+}
+
+// include reads the files that one entry of an include list names.
+func (l *loader) include(pattern string, by place) {
+	full := pattern
+	if !filepath.IsAbs(pattern) {
+		full = filepath.Join(filepath.Dir(by.src.path), pattern)
+	}
+	if !strings.ContainsAny(pattern, "*?[") {
+		l.readPath(full, &by)
+		return
+	}
+	if !filepath.IsAbs(pattern) {
+		full = filepath.Join(escapePattern.Replace(filepath.Dir(by.src.path)), pattern)
+	}
+	matches, err := filepath.Glob(full) // sorted
+	if err != nil {
+		l.errorAt(by.src, by.node, CodeUnreadable, fmt.Sprintf("include %s: not a pattern", quote(pattern)),
+			"write a pattern such as conf.d/*.yaml")
+		return
+	}
+	hidden := strings.HasPrefix(filepath.Base(pattern), ".")
+	found := false
+	for _, m := range matches {
+		if isFolder(m) || strings.HasPrefix(filepath.Base(m), ".") != hidden {
+			continue
+		}
+		found = true
+		l.readFile(m, nil)
+	}
+	if !found {
+		l.warnAt(by.src, by.node, CodeNoFiles, fmt.Sprintf("include %s matches no file", quote(pattern)), "")
+	}
+}
+
+// escapePattern keeps the folder of the including file from being taken for a pattern.
+var escapePattern = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
+
+func (l *loader) unreadable(path string, by *place, err error) {
+	var reason *fs.PathError
+	if errors.As(err, &reason) {
+		err = reason.Err // the path is named already
+	}
+	hint := ""
+	if errors.Is(err, fs.ErrNotExist) {
+		hint = nearestFile(path, path)
+	}
+	message := fmt.Sprintf("cannot be read: %v", err)
+	if by != nil {
+		if hint != "" {
+			hint = nearestFile(path, by.node.Value)
+		}
+		message = fmt.Sprintf("include %s cannot be read: %v", quote(by.node.Value), err)
+	}
+	l.pathProblem(path, by, CodeUnreadable, message, hint)
+}
+
+// nearestFile suggests a file beside one that does not exist, in the way in which that one was written.
+func nearestFile(path, written string) string {
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil {
+		return ""
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	if name := nearest(filepath.Base(path), names); name != "" {
+		return didYouMean(filepath.Join(filepath.Dir(written), name))
+	}
+	return ""
+}
+
+func (l *loader) pathProblem(path string, by *place, code, message, hint string) {
+	if by != nil {
+		l.errorAt(by.src, by.node, code, message, hint)
+		return
+	}
+	l.add(Problem{Origin: Origin{File: path}, Severity: SeverityError, Code: code, Message: message, Hint: hint}, "")
+}
+
+// parse turns the text of a file into nodes. It leaves root nil, with a problem, when the file cannot be used.
+func (l *loader) parse(s *source) {
+	if line, column, what := badCharacter(s.data); what != "" {
+		l.lineError(s, line, column, CodeYAML, what, "")
+		return
+	}
+	loader, err := yaml.NewLoader(bytes.NewReader(s.data))
+	if err != nil {
+		l.lineError(s, 1, 1, CodeYAML, err.Error(), "")
+		return
+	}
+	var document yaml.Node
+	if err := loader.Load(&document); err != nil {
+		if err != io.EOF {
+			l.syntaxError(s, err)
+		}
+		return
+	}
+	var second yaml.Node
+	switch err := loader.Load(&second); {
+	case err == nil:
+		l.errorAt(s, &second, CodeSecondDocument, "a second YAML document begins here; a config file holds one",
+			"put it into a file of its own, and include that")
+		return
+	case err != io.EOF:
+		l.syntaxError(s, err)
+		return
+	}
+	if len(document.Content) != 1 {
+		return
+	}
+	root := document.Content[0]
+	if isNull(root) {
+		return // only comments, or "---"
+	}
+	if !l.bounded(s, root) {
+		return
+	}
+	if root.Kind != yaml.MappingNode {
+		l.errorAt(s, root, CodeType, "a config file is a map of keys, not "+describe(root), "begin with a key, such as jobs:")
+		return
+	}
+	s.root = root
+}
+
+// badCharacter finds what no config file may hold: what the parser refuses without saying where, and the line breaks of
+// YAML that editors do not count as such, so that lines would have other numbers there than here.
+func badCharacter(data []byte) (line, column int, what string) {
+	line, column = 1, 1
+	for i := 0; i < len(data); {
+		r, size := utf8.DecodeRune(data[i:])
+		switch {
+		case r == utf8.RuneError && size == 1:
+			return line, column, "not UTF-8 text"
+		case r == '\u0085' || r == '\u2028' || r == '\u2029' || r == '\r' && !bytes.HasPrefix(data[i+1:], []byte("\n")):
+			return line, column, fmt.Sprintf("the character %U breaks the line in YAML, but not in an editor", r)
+		case r < ' ' && r != '\t' && r != '\n' && r != '\r' || r == 0x7f:
+			return line, column, fmt.Sprintf("control character %U", r)
+		case r == '\n':
+			line, column = line+1, 0
+		}
+		i += size
+		column++
+	}
+	return 0, 0, ""
+}
+
+// syntaxError reports what the YAML parser refused. It stops at the first mistake, so there is one a file.
+func (l *loader) syntaxError(s *source, err error) {
+	var load *yaml.LoadError
+	if !errors.As(err, &load) {
+		l.lineError(s, 1, 1, CodeYAML, err.Error(), "")
+		return
+	}
+	message, hint := load.Message, ""
+	if load.ContextMsg != "" {
+		message += " " + load.ContextMsg
+	}
+	switch {
+	case strings.Contains(message, "tab character"), strings.HasPrefix(s.line(load.Mark.Line), "\t"):
+		hint = "YAML is indented with spaces, not with tabs"
+	case strings.Contains(message, "mapping values are not allowed"):
+		hint = `put a value that has ": " in it into quotes, and look at the indentation`
+	}
+	line, column := load.Mark.Line, load.Mark.Column
+	blank := func() bool { return strings.TrimSpace(s.line(line)) == "" }
+	// An open bracket or quote is noticed at the end of the file; the place where it was opened helps more.
+	if blank() && load.ContextMark.Line > 0 {
+		line, column = load.ContextMark.Line, load.ContextMark.Column
+	}
+	for blank() && line > 1 {
+		line--
+		column = utf8.RuneCountInString(s.line(line))
+	}
+	l.lineError(s, max(line, 1), max(column, 1), CodeYAML, message, hint)
+}
+
+// place is a node in its file.
+type place struct {
+	src  *source
+	node *yaml.Node
+}
+
+func (l *loader) errorAt(s *source, n *yaml.Node, code, message, hint string) {
+	l.addAt(s, n, SeverityError, code, message, hint)
+}
+
+func (l *loader) warnAt(s *source, n *yaml.Node, code, message, hint string) {
+	l.addAt(s, n, SeverityWarning, code, message, hint)
+}
+
+func (l *loader) addAt(s *source, n *yaml.Node, severity Severity, code, message, hint string) {
+	l.add(Problem{Origin: s.origin(n), Severity: severity, Code: code, Message: message, Hint: hint,
+		Excerpt: s.line(n.Line), Width: s.width(n)}, "")
+}
+
+// partError reports a part of a value, such as one field of cron text, if the part can be found in the file as it
+// stands there; else the whole value.
+func (l *loader) partError(s *source, n *yaml.Node, part string, offset int, code, message, hint string) {
+	p := Problem{Origin: s.origin(n), Severity: SeverityError, Code: code, Message: message, Hint: hint,
+		Excerpt: s.line(n.Line), Width: s.width(n)}
+	if part != "" && offset >= 0 && offset <= len(n.Value) {
+		if line, column := s.search(n, part, strings.Count(n.Value[:offset], part)); line > 0 {
+			p.Line, p.Column, p.Excerpt, p.Width = line, column, s.line(line), utf8.RuneCountInString(part)
+		}
+	}
+	l.add(p, part)
+}
+
+// search finds the place of a part of a scalar in the file; skip is how often the same text comes earlier in the
+// scalar. It returns 0 when the part is not there as it is, because of escapes or folded lines.
+func (s *source) search(n *yaml.Node, part string, skip int) (line, column int) {
+	lines := s.allLines()
+	indent := indentation(s.line(n.Line))
+	for i := n.Line; i <= len(lines); i++ {
+		text, before := s.line(i), ""
+		switch {
+		case i == n.Line:
+			runes := []rune(text)
+			from := min(max(n.Column-1, 0), len(runes))
+			before, text = string(runes[:from]), string(runes[from:])
+		case strings.TrimSpace(text) != "" && indentation(text) <= indent:
+			return 0, 0 // the scalar is over
+		}
+		for {
+			at := strings.Index(text, part)
+			if at < 0 {
+				break
+			}
+			if skip == 0 {
+				return i, utf8.RuneCountInString(before+text[:at]) + 1
+			}
+			skip--
+			before, text = before+text[:at+len(part)], text[at+len(part):]
+		}
+	}
+	return 0, 0
+}
+
+func indentation(line string) int { return len(line) - len(strings.TrimLeft(line, " ")) }
+
+func (l *loader) lineError(s *source, line, column int, code, message, hint string) {
+	l.add(Problem{Origin: Origin{File: s.path, Line: line, Column: column}, Severity: SeverityError, Code: code,
+		Message: message, Hint: hint, Excerpt: s.line(line), Width: 1}, "")
+}
+
+func (s *source) origin(n *yaml.Node) Origin {
+	return Origin{File: s.path, Line: n.Line, Column: n.Column}
+}
+
+func (s *source) allLines() []string {
+	if s.lines == nil {
+		text := strings.TrimPrefix(string(s.data), "\ufeff") // the parser does not count it as a column
+		s.lines = strings.Split(text, "\n")
+	}
+	return s.lines
+}
+
+// line returns one line, counted from 1, as it stands in the file.
+func (s *source) line(n int) string {
+	lines := s.allLines()
+	if n < 1 || n > len(lines) {
+		return ""
+	}
+	return strings.TrimRight(lines[n-1], "\r")
+}
+
+// width returns how many characters of its line a node takes.
+func (s *source) width(n *yaml.Node) int {
+	line := []rune(s.line(n.Line))
+	if n.Column < 1 || n.Column > len(line) {
+		return 1
+	}
+	rest := line[n.Column-1:]
+	switch {
+	case n.Kind == yaml.AliasNode, n.Anchor != "", n.Style&yaml.TaggedStyle != 0:
+		return wordWidth(rest)
+	case n.Kind == yaml.ScalarNode && n.Style&(yaml.DoubleQuotedStyle|yaml.SingleQuotedStyle) != 0:
+		return quotedWidth(rest)
+	case n.Kind == yaml.ScalarNode && n.Style&(yaml.LiteralStyle|yaml.FoldedStyle) == 0:
+		if value := []rune(n.Value); len(value) <= len(rest) && string(rest[:len(value)]) == n.Value {
+			return max(1, len(value))
+		}
+		return wordWidth(rest) // a plain text over several lines
+	case n.Kind == yaml.MappingNode && n.Style&yaml.FlowStyle == 0 && len(n.Content) > 0:
+		return s.width(n.Content[0]) // a block begins where its first key does
+	}
+	return 1
+}
+
+func wordWidth(rest []rune) int {
+	i := slices.IndexFunc(rest, func(r rune) bool { return r == ' ' || r == ',' || r == ']' || r == '}' })
+	if i < 0 {
+		return len(rest)
+	}
+	return max(1, i)
+}
+
+func quotedWidth(rest []rune) int {
+	mark := rest[0]
+	for i := 1; i < len(rest); i++ {
+		switch {
+		case rest[i] == '\\' && mark == '"':
+			i++
+		case rest[i] == mark && mark == '\'' && i+1 < len(rest) && rest[i+1] == mark:
+			i++
+		case rest[i] == mark:
+			return i + 1
+		}
+	}
+	return len(rest)
+}
