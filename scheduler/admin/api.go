@@ -1,0 +1,246 @@
+package admin
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+)
+
+const (
+	defaultLimit = 100
+	mostLimit    = 1000
+)
+
+// routes are the paths of the API. The package's doc lists them.
+func (s *Server) routes() {
+	const v1 = "/api/v1/"
+	r := s.o.Reader
+
+	list(s, v1+"jobs", func(ctx context.Context, q question) (*part[Job], error) {
+		all, err := shared(ctx, s.read, "jobs", r.Jobs)
+		return cut(q, all, func(job *Job) string { return job.Name }, strings.Compare), err
+	})
+	list(s, v1+"jobs/{job}/ticks", func(ctx context.Context, q question) (*part[Tick], error) {
+		job := q.path("job")
+		all, err := shared(ctx, s.read, "ticks "+job, func(ctx context.Context) ([]Tick, error) { return r.Ticks(ctx, job, 0) })
+		newest := func(a, b string) int { return strings.Compare(b, a) } // RFC 3339 in UTC orders as text
+		return cut(q, all, func(tick *Tick) string { return tick.Tick.String() }, newest), err
+	})
+	list(s, v1+"runs", s.runs, "job", "state")
+	list(s, v1+"locks", func(ctx context.Context, q question) (*part[Lock], error) {
+		scene, err := s.scene(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return cut(q, scene.locks(), func(lock *Lock) string { return lock.Name }, strings.Compare), nil
+	})
+	list(s, v1+"waits", func(ctx context.Context, q question) (*part[Wait], error) {
+		scene, err := s.scene(ctx)
+		if err != nil {
+			return nil, err
+		}
+		ticket := func(wait *Wait) string { return fmt.Sprintf("%020d", wait.ticket) }
+		return cut(q, scene.waits, ticket, strings.Compare), nil
+	})
+	list(s, v1+"workers", func(ctx context.Context, q question) (*part[Worker], error) {
+		scene, err := s.scene(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return cut(q, scene.workers(), func(w *Worker) string { return string(w.ID) }, strings.Compare), nil
+	})
+
+	one(s, v1+"jobs/{job}", func(ctx context.Context, q question) (*Job, error) {
+		name := q.path("job")
+		return shared(ctx, s.read, "job "+name, func(ctx context.Context) (*Job, error) { return r.Job(ctx, name) })
+	})
+	one(s, v1+"runs/{id}", func(ctx context.Context, q question) (*Run, error) {
+		found, err := s.find(ctx, q)
+		return found.run, err
+	})
+	one(s, v1+"locks/{lock}", func(ctx context.Context, q question) (*Lock, error) {
+		scene, err := s.scene(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return scene.lock(q.path("lock")), nil
+	})
+	one(s, v1+"workers/{id}", func(ctx context.Context, q question) (*Worker, error) {
+		scene, err := s.scene(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return scene.worker(locks.SessionID(q.path("id")))
+	})
+	s.handle(v1+"runs/{id}/output", func(w http.ResponseWriter, r *http.Request) error {
+		q, err := ask(r)
+		if err != nil {
+			return err
+		}
+		found, err := s.find(r.Context(), q)
+		if err == nil {
+			write(w, http.StatusOK, plainText, []byte(found.output))
+		}
+		return err
+	})
+}
+
+// found is a run and what its last attempt printed.
+type found struct {
+	run    *Run
+	output string
+}
+
+func (s *Server) find(ctx context.Context, q question) (found, error) {
+	id := q.path("id")
+	return shared(ctx, s.read, "run "+id, func(ctx context.Context) (f found, err error) {
+		f.run, f.output, err = s.o.Reader.Run(ctx, jobs.RunID(id))
+		return f, err
+	})
+}
+
+// runs reads just as many runs as are asked for, and one more, which tells whether there are more.
+func (s *Server) runs(ctx context.Context, q question) (*part[Run], error) {
+	filter := RunFilter{Job: q.value("job"), State: q.value("state"), Limit: q.limit + 1}
+	var after *place
+	if q.cursor != "" {
+		after = new(place)
+		if err := json.Unmarshal([]byte(q.cursor), after); err != nil {
+			return nil, errCursor
+		}
+	}
+	name := fmt.Sprintf("runs %q %q %d %s", filter.Job, filter.State, filter.Limit, q.cursor)
+	runs, err := shared(ctx, s.read, name, func(ctx context.Context) ([]Run, error) {
+		return s.o.Reader.runs(ctx, filter, after)
+	})
+	q.cursor = "" // they begin after it
+	return cut(q, runs, func(run *Run) string {
+		text, err := json.Marshal(run.place())
+		if err != nil {
+			panic("admin: a place is plain data: " + err.Error())
+		}
+		return string(text)
+	}, nil), err
+}
+
+// question is what a request asks beside its path: parameters that have been checked.
+type question struct {
+	request *http.Request
+	query   url.Values
+	limit   int
+	cursor  string // the place of the last item that the asker has; "" to begin with the first
+}
+
+func (q question) path(name string) string  { return q.request.PathValue(name) }
+func (q question) value(name string) string { return q.query.Get(name) }
+
+var errCursor = fmt.Errorf("%w: this cursor is none that a list gave as next_cursor", ErrInvalid)
+
+// ask reads the parameters of a request. Only the named ones are known.
+func ask(r *http.Request, known ...string) (question, error) {
+	q := question{request: r, limit: defaultLimit}
+	var err error
+	if q.query, err = url.ParseQuery(r.URL.RawQuery); err != nil {
+		return q, fmt.Errorf("%w: the query cannot be read: %w", ErrInvalid, err)
+	}
+	for name, values := range q.query {
+		if !slices.Contains(known, name) {
+			if len(known) == 0 {
+				return q, fmt.Errorf("%w: %q: this path takes no parameters", ErrInvalid, name)
+			}
+			return q, fmt.Errorf("%w: unknown parameter %q; this path takes %s", ErrInvalid, name, strings.Join(known, ", "))
+		}
+		if len(values) > 1 {
+			return q, fmt.Errorf("%w: parameter %q is given %d times", ErrInvalid, name, len(values))
+		}
+	}
+	if text := q.query.Get("limit"); text != "" {
+		if q.limit, err = strconv.Atoi(text); err != nil || q.limit < 1 || q.limit > mostLimit {
+			return q, fmt.Errorf("%w: limit %q: it has to be a number from 1 to %d", ErrInvalid, text, mostLimit)
+		}
+	}
+	if text := q.query.Get("cursor"); text != "" {
+		place, err := base64.RawURLEncoding.DecodeString(text)
+		if err != nil {
+			return q, errCursor
+		}
+		q.cursor = string(place)
+	}
+	return q, nil
+}
+
+// part is some of a list, and where it goes on.
+type part[T any] struct {
+	Items      []T     `json:"items"`
+	NextCursor *string `json:"next_cursor"` // null: nothing comes after
+}
+
+// cut takes the part that a question asks for out of a list. place tells an item's place in a text by which compare
+// orders; an item may be gone when its place is asked about.
+func cut[T any](q question, items []T, place func(*T) string, compare func(a, b string) int) *part[T] {
+	if q.cursor != "" {
+		begin := slices.IndexFunc(items, func(item T) bool { return compare(place(&item), q.cursor) > 0 })
+		if begin < 0 {
+			begin = len(items)
+		}
+		items = items[begin:]
+	}
+	p := &part[T]{Items: items[:min(len(items), q.limit)]}
+	if len(items) > q.limit {
+		next := base64.RawURLEncoding.EncodeToString([]byte(place(&p.Items[q.limit-1])))
+		p.NextCursor = &next
+	}
+	if p.Items == nil {
+		p.Items = []T{}
+	}
+	return p
+}
+
+// list registers a path that answers with a part of a list. It takes limit, cursor, and the named parameters.
+func list[T any](s *Server, pattern string, read func(context.Context, question) (*part[T], error), known ...string) {
+	known = append(known, "limit", "cursor")
+	s.handle(pattern, func(w http.ResponseWriter, r *http.Request) error {
+		q, err := ask(r, known...)
+		if err != nil {
+			return err
+		}
+		p, err := read(r.Context(), q)
+		if err != nil {
+			return err
+		}
+		return writeJSON(w, p)
+	})
+}
+
+// one registers a path that answers with one thing.
+func one[T any](s *Server, pattern string, read func(context.Context, question) (*T, error)) {
+	s.handle(pattern, func(w http.ResponseWriter, r *http.Request) error {
+		q, err := ask(r)
+		if err != nil {
+			return err
+		}
+		it, err := read(r.Context(), q)
+		if err != nil {
+			return err
+		}
+		return writeJSON(w, it)
+	})
+}
+
+func writeJSON(w http.ResponseWriter, value any) error {
+	body, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errBroken, err)
+	}
+	write(w, http.StatusOK, "application/json", append(body, '\n'))
+	return nil
+}

@@ -1,0 +1,61 @@
+// Package admin shows what goes on in a fleet of workers: over HTTP as JSON and as a page, and, through the [Reader],
+// to the command line. It answers: what runs now, on which worker, since when; who waits for whom; how did the last runs
+// end. It changes nothing.
+//
+// # Use
+//
+// A worker opens its address with [Listen], makes a [Server] with [New] and runs it with [Serve]. A program that only
+// wants to know takes a [Reader]. It needs no server and no session: it reads the ledger and the lock space themselves,
+// so any worker, and the command line beside them, give the same answer.
+//
+// # Shapes
+//
+// The types [Run], [Lock], [Worker], [Tick], [Job], [Wait] and [NextTick] are what scripts rely on, in the API and in
+// the command line's -o json alike. Names are in snake_case. Times are RFC 3339 in UTC with milliseconds ([Instant]),
+// ticks have no fraction ([TickTime]), durations are seconds in a field called ..._seconds ([Seconds]). Tokens and ids
+// are strings. What is not there is null, and a list without elements is []. All times and ages are by Redis' clock, but a
+// worker's started_at, which only its own clock knows.
+//
+// A run holds, beside its locks, the resource "run:<run id>" that keeps it from running twice. It would fill every list
+// of locks and tell nobody anything, so it is left out there, unless a hold has nothing else. A [Holder]'s bundle has it.
+//
+// Who is in the way of a wait is told by ids that mean something: a run by its run id, whether it holds or waits in
+// front, and what is no run's (`lock exec`, users of the lock library) by its hold id, which begins with its session's.
+//
+// # Paths
+//
+//	/                            the page
+//	/livez                       200 while the process serves; it asks nobody
+//	/readyz                      200 while the worker may take runs, else 503
+//	/api/v1/jobs                 and jobs/{job}, jobs/{job}/ticks (the newest first)
+//	/api/v1/runs                 ?job= ?state=: the outstanding ones first, then the finished ones; the newest first
+//	/api/v1/runs/{id}            and runs/{id}/output: the tail of what its last attempt printed, as plain text
+//	/api/v1/locks                and locks/{lock}: a lock that nobody holds is not an error, it has no holders
+//	/api/v1/waits                in the order of their tickets
+//	/api/v1/workers              and workers/{id}
+//
+// An id in a path is escaped: "#" is %23, "/" is %2F. Only GET and HEAD are answered. A list is {"items": [...],
+// "next_cursor": null} and takes ?limit=, 1 to 1,000, by default 100; whoever sends next_cursor back as ?cursor= gets
+// what comes after. A parameter that a path does not know is an error, so that a slip of the pen in a filter does not
+// answer with everything. A run that ends while somebody pages through the runs may be listed twice, before and after.
+//
+// Errors are application/problem+json (RFC 9457): 400 for a bad parameter, 404, 405, and 503 when Redis cannot be read.
+//
+// # One read a second
+//
+// Pages refresh themselves every second and scripts poll. However many there are, each thing is read at most once a
+// second and everybody gets that answer; who comes while it is being read waits for it. A read that took long is kept
+// five times as long as it took, up to half a minute, so that an installation with very much to show does not spend its
+// Redis on being looked at. The page shows of each kind the first few and says what it leaves out.
+//
+// # When Redis cannot be read
+//
+// The API answers 503. The page answers 503 too, with a banner that says why, above what was last seen and when that
+// was. /livez stays 200: a probe that asks Redis would have all workers restarted in an outage.
+//
+// # Not promised
+//
+// There is no sign-in yet. Therefore [Listen] takes a loopback address only; whoever can open a port of this machine can
+// read. One answer is put together from several reads, one after the other: a run may show as running in one place and
+// have ended in another. Ask the ledger, by the run's id, for the last word.
+package admin

@@ -1,0 +1,46 @@
+package admin_test
+
+import (
+	"context"
+	"fmt"
+
+	"lockstep/scheduler/admin"
+	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/worker"
+)
+
+// A worker serves the API and the page beside its work, until ctx ends.
+func ExampleServe() {
+	serve := func(ctx context.Context, l *ledger.Ledger, w *worker.Worker) error {
+		listener, err := admin.Listen("127.0.0.1:9620", false) // or the next free port
+		if err != nil {
+			return err
+		}
+		server, err := admin.New(admin.Options{
+			Reader: admin.NewReader(l), Ready: w.Ready, Worker: func() string { return string(w.ID()) },
+		})
+		if err != nil {
+			return err
+		}
+		fmt.Println("http://" + listener.Addr().String())
+		return admin.Serve(ctx, listener, server)
+	}
+	_ = serve
+}
+
+// Who holds what, without any server.
+func ExampleReader_Locks() {
+	list := func(ctx context.Context, l *ledger.Ledger) error {
+		all, err := admin.NewReader(l).Locks(ctx)
+		if err != nil {
+			return err
+		}
+		for _, lock := range all {
+			for _, holder := range lock.Holders {
+				fmt.Println(lock.Name, holder.Worker, holder.Purpose(), holder.Token)
+			}
+		}
+		return nil
+	}
+	_ = list
+}

@@ -1,0 +1,217 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+	"lockstep/scheduler/ledger"
+)
+
+// fake is a ledger and a lock space in memory, for what the real ones can hardly be brought to: many jobs, exact times,
+// outages. Its histories are in the order of the real ones.
+type fake struct {
+	outstanding []*ledger.Record
+	history     map[string][]*ledger.Record
+	output      map[jobs.RunID]string
+	jobs        []ledger.JobRecord
+	listing     locks.Listing
+	sessions    []locks.SessionRecord
+
+	broken    atomic.Pointer[error] // what each read answers, when it is set
+	reads     atomic.Int64          // of everything
+	histories atomic.Int64          // of histories alone
+}
+
+func (f *fake) read() error {
+	f.reads.Add(1)
+	if err := f.broken.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+func (f *fake) fail(text string) {
+	err := errors.New(text)
+	f.broken.Store(&err)
+}
+
+func (f *fake) recover() { f.broken.Store(nil) }
+
+func (f *fake) Outstanding(_ context.Context, job string, limit int) ([]*ledger.Record, error) {
+	records := slices.Clone(f.outstanding)
+	if job != "" {
+		records = slices.DeleteFunc(records, func(r *ledger.Record) bool { return r.Job != job })
+	}
+	if limit > 0 {
+		records = records[:min(limit, len(records))]
+	}
+	return records, f.read()
+}
+
+func (f *fake) History(_ context.Context, job string, limit int) ([]*ledger.Record, error) {
+	f.histories.Add(1)
+	records := slices.Clone(f.history[job])
+	slices.SortFunc(records, func(a, b *ledger.Record) int {
+		return cmp.Or(b.Finished.Compare(a.Finished), cmp.Compare(b.ID, a.ID))
+	})
+	if limit > 0 {
+		records = records[:min(limit, len(records))]
+	}
+	return records, f.read()
+}
+
+func (f *fake) Find(_ context.Context, id jobs.RunID) (*ledger.Record, string, error) {
+	if err := f.read(); err != nil {
+		return nil, "", err
+	}
+	for _, record := range slices.Concat(f.outstanding, f.history[id.Job()]) {
+		if record.ID == id {
+			return record, f.output[id], nil
+		}
+	}
+	return nil, "", fmt.Errorf("run %s: %w", id, ledger.ErrUnknown)
+}
+
+func (f *fake) Jobs(context.Context) ([]ledger.JobRecord, error) { return f.jobs, f.read() }
+
+func (f *fake) Job(_ context.Context, name string) (ledger.JobRecord, error) {
+	if err := f.read(); err != nil {
+		return ledger.JobRecord{}, err
+	}
+	for _, record := range f.jobs {
+		if record.Job.Name == name {
+			return record, nil
+		}
+	}
+	return ledger.JobRecord{}, fmt.Errorf("job %s: %w", name, ledger.ErrUnknown)
+}
+
+func (f *fake) Read(context.Context, ...locks.SessionID) (*locks.Listing, error) {
+	listing := f.listing
+	return &listing, f.read()
+}
+
+func (f *fake) Sessions(context.Context) ([]locks.SessionRecord, time.Time, error) {
+	return f.sessions, f.listing.At, f.read()
+}
+
+func (f *fake) reader() *Reader { return &Reader{book: f, space: f} }
+
+// noon is the time of every fake.
+var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+const (
+	web1Card = `{"host":"web-1","pid":4711,"version":"1.0.0","config":"9f2c1e","state":"ready","slots":8,` +
+		`"queues":{"critical":6,"default":3},"started_at":"2026-11-21T09:00:00Z"}`
+	web2Card = `{"host":"web-2","pid":4712,"version":"1.0.0","config":"9f2c1e","state":"draining","slots":2,` +
+		`"queues":{"default":1},"started_at":"2026-11-21T09:00:00.5Z"}`
+)
+
+// fleet is a fake with something of everything: two workers, one that is gone, a shell that holds a lock, two runs that
+// run, two that wait, and a history.
+func fleet() *fake {
+	const run1, run2 = "settle-bills#01K9B7ZK3M5W7QF", "nightly-backup@2026-11-21T01:00:00Z"
+	f := &fake{output: map[jobs.RunID]string{"nightly-backup@2026-11-20T01:00:00Z": "dumped\n"}}
+	f.jobs = []ledger.JobRecord{
+		{Job: &jobs.Job{
+			Name: "nightly-backup", Description: "Dump the shop database", Schedule: "0 2 * * *", Timezone: "Europe/Berlin",
+			Command: []string{"pg_dump", "shop"}, Queue: "default", Timeout: 2 * time.Hour, Overlap: jobs.OverlapSkip,
+			OnMissed: jobs.MissedLast, OnCrash: jobs.CrashRerun, MaxCrashes: 3, MaxQueued: 10,
+			Retry: jobs.Retry{Max: 3, Backoff: jobs.BackoffExponential, Initial: 5 * time.Second, MaxDelay: 5 * time.Minute},
+		}, Cursor: noon.Add(-11 * time.Hour)},
+		{Job: &jobs.Job{
+			Name: "settle-bills", Handler: "bills.settle", Queue: "critical",
+			Lock: jobs.Lock{Exclusive: []string{"bill:{bill_ids[*]}"}}, Overlap: jobs.OverlapSkip, OnMissed: jobs.MissedLast,
+			OnCrash: jobs.CrashRerun, MaxCrashes: 3, MaxQueued: 10,
+		}, Cursor: noon.Add(-time.Hour)},
+		{Job: &jobs.Job{
+			Name: "warm-cache", Every: 15 * time.Minute, Queue: "default",
+			HTTP: &jobs.HTTP{Method: "POST", URL: "https://me:secret@shop.internal/warm", Headers: map[string]string{"Authorization": "Bearer hush"}},
+		}, Cursor: noon},
+	}
+	f.outstanding = []*ledger.Record{
+		{
+			ID: run2, Job: "nightly-backup", Queue: "default", Trigger: ledger.BySchedule, State: ledger.Running,
+			Tick: noon.Add(-11 * time.Hour), Created: noon.Add(-11*time.Hour + 31*time.Millisecond), By: "web-1.x7k2m9qa",
+			Started: noon.Add(-182 * time.Second), Args: []byte("null"), Crashes: 1,
+			Attempts: []ledger.AttemptRecord{
+				{Number: 1, Worker: "web-9.aaaaaaaa", Token: 1795222700000001, Started: noon.Add(-time.Hour),
+					Finished: noon.Add(-50 * time.Minute), Outcome: "crashed", Error: "the worker web-9.aaaaaaaa ended or lost its lease"},
+				{Number: 2, Worker: "web-1.x7k2m9qa", Token: 1795222800123456, Hold: "web-1.x7k2m9qa.3", Started: noon.Add(-182 * time.Second)},
+			},
+		},
+		{
+			ID: run1, Job: "settle-bills", Queue: "critical", Trigger: ledger.ByRequest, State: ledger.Running,
+			Created: noon.Add(-5 * time.Second), Started: noon.Add(-4 * time.Second), Args: []byte(`{"bill_ids":[1001,1002]}`),
+			Attempts: []ledger.AttemptRecord{{Number: 1, Worker: "web-2.p91qd3f7", Token: 1795222978000042,
+				Hold: "web-2.p91qd3f7.1", Started: noon.Add(-4 * time.Second)}},
+		},
+		{
+			ID: "settle-bills#second", Job: "settle-bills", Queue: "critical", Trigger: ledger.ByHand, State: ledger.WaitsLock,
+			Created: noon.Add(-2 * time.Second), Args: []byte(`{"bill_ids":[1001]}`),
+		},
+		{
+			ID: "settle-bills#third", Job: "settle-bills", Queue: "critical", Trigger: ledger.ByRequest, State: ledger.Retrying,
+			Created: noon.Add(-time.Minute), At: noon.Add(5 * time.Second), Args: []byte("null"), Fails: 1,
+			Attempts: []ledger.AttemptRecord{{Number: 1, Worker: "web-1.x7k2m9qa", Token: 1795222900000001,
+				Started: noon.Add(-time.Minute), Finished: noon.Add(-59 * time.Second), Outcome: "failed", Error: "no <b>bank</b> today"}},
+		},
+	}
+	ended := func(day, hour int, state ledger.State, reason string) *ledger.Record {
+		tick := time.Date(2026, 11, day, hour, 0, 0, 0, time.UTC)
+		r := &ledger.Record{
+			ID: jobs.TickRunID("nightly-backup", tick), Job: "nightly-backup", Queue: "default", Trigger: ledger.BySchedule,
+			Tick: tick, State: state, Reason: reason, Created: tick.Add(20 * time.Millisecond), By: "web-1.x7k2m9qa",
+			Finished: tick.Add(20 * time.Millisecond), Args: []byte("null"),
+		}
+		if state == ledger.Succeeded || state == ledger.Failed {
+			r.Started, r.Finished = tick.Add(50*time.Millisecond), tick.Add(41*time.Minute)
+			r.Attempts = []ledger.AttemptRecord{{Number: 1, Worker: "web-1.x7k2m9qa", Token: 1795000000000001, Started: r.Started,
+				Finished: r.Finished, Outcome: string(state)}}
+		}
+		return r
+	}
+	f.history = map[string][]*ledger.Record{"nightly-backup": {
+		ended(18, 1, ledger.Failed, ""),
+		ended(19, 1, ledger.Skipped, "overlap: skip; nightly-backup@2026-11-18T01:00:00Z is running"),
+		ended(20, 1, ledger.Succeeded, ""),
+		ended(17, 1, ledger.MissedRun, "nobody was there (on_missed: last)"),
+	}}
+	f.sessions = []locks.SessionRecord{
+		{ID: "web-2.p91qd3f7", Card: []byte(web2Card), LeaseLeft: 13900 * time.Millisecond},
+		{ID: "web-1.x7k2m9qa", Card: []byte(web1Card), LeaseLeft: 12 * time.Second},
+		{ID: "web-3.m4t8c2wz", Card: []byte(web1Card)},
+		{ID: "shell.00000001", Card: []byte(`{"host":"web-1","pid":99,"started_at":"2026-11-21T11:00:00Z"}`), LeaseLeft: 9 * time.Second},
+		{ID: "odd.00000001", Card: []byte(`["not","a","card"]`), LeaseLeft: 9 * time.Second},
+	}
+	f.listing = locks.Listing{At: noon, Holds: []locks.HoldRecord{
+		{ID: "web-2.p91qd3f7.1", Session: "web-2.p91qd3f7", Token: 1795222978000042, Since: noon.Add(-4200 * time.Millisecond),
+			Info: []byte(`{"job":"settle-bills","run":"` + run1 + `"}`), Names: []string{"bill:1001", "bill:1002", "run:" + run1},
+			LeaseLeft: 13900 * time.Millisecond},
+		{ID: "web-1.x7k2m9qa.3", Session: "web-1.x7k2m9qa", Token: 1795222800123456, Since: noon.Add(-182 * time.Second),
+			Info:  []byte(`{"job":"nightly-backup","run":"` + run2 + `"}`),
+			Names: []string{"job:nightly-backup", "run:" + run2}, LeaseLeft: 12 * time.Second},
+		{ID: "shell.00000001.1", Session: "shell.00000001", Token: 1795222979000000, Since: noon.Add(-time.Second),
+			Info: []byte(`{"command":["./settle.sh","--all"]}`), Names: []string{"bill:1003"}, LeaseLeft: 9 * time.Second},
+		{ID: "web-1.x7k2m9qa.4", Session: "web-1.x7k2m9qa", Token: 1795222979000001, Since: noon.Add(-time.Second),
+			Info: []byte(`{"job":"settle-bills","run":"settle-bills#alone"}`), Names: []string{"run:settle-bills#alone"},
+			LeaseLeft: 12 * time.Second},
+	}, Waits: []locks.WaitRecord{
+		{Request: "+settle-bills#second", Since: noon.Add(-2 * time.Second), Ticket: 7, State: locks.Waiting,
+			Info:  []byte(`{"job":"settle-bills","run":"settle-bills#second"}`),
+			Names: []string{"bill:1001", "bill:1003", "run:settle-bills#second"}},
+		{Request: "shell.00000002.1", Session: "shell.00000002", Since: noon.Add(-time.Second), Ticket: 8, State: locks.Waiting,
+			Info: []byte(`{"command":"make it"}`), Names: []string{"bill:1003"}},
+		{Request: "+settle-bills#offered", Since: noon.Add(-9 * time.Second), Ticket: 3, State: locks.Offered,
+			Info:  []byte(`{"job":"settle-bills","run":"settle-bills#offered"}`),
+			Names: []string{"bill:2001", "run:settle-bills#offered"}},
+	}}
+	return f
+}

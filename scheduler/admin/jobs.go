@@ -1,0 +1,202 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/url"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"lockstep/jobs"
+	"lockstep/scheduler"
+	"lockstep/scheduler/ledger"
+)
+
+// Jobs returns every job that some worker ever registered, by name.
+func (r *Reader) Jobs(ctx context.Context) ([]Job, error) {
+	records, err := r.book.Jobs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	outstanding, err := r.book.Outstanding(ctx, "", 0)
+	if err != nil {
+		return nil, err
+	}
+	return r.describe(ctx, records, outstanding)
+}
+
+// Job returns one job.
+func (r *Reader) Job(ctx context.Context, name string) (*Job, error) {
+	record, err := r.book.Job(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	outstanding, err := r.book.Outstanding(ctx, name, 0)
+	if err != nil {
+		return nil, err
+	}
+	described, err := r.describe(ctx, []ledger.JobRecord{record}, outstanding)
+	if err != nil {
+		return nil, err
+	}
+	return &described[0], nil
+}
+
+// describe adds to each job how it stands.
+func (r *Reader) describe(ctx context.Context, records []ledger.JobRecord, outstanding []*ledger.Record) ([]Job, error) {
+	now, err := r.now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	described := make([]Job, len(records))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(sideBySide)
+	at := make(map[string]*Job, len(records))
+	for i, record := range records {
+		job := &described[i]
+		*job = newJob(record, now)
+		at[job.Name] = job
+		group.Go(func() error {
+			last, err := r.history(ctx, job.Name, 1, wasRun)
+			if len(last) > 0 {
+				run := newRun(last[0])
+				job.LastRun = &run
+			}
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	for _, record := range outstanding {
+		job := at[record.Job]
+		if job == nil {
+			continue // enqueued by somebody who has it in his config, and no worker has
+		}
+		job.Outstanding++
+		if record.State == ledger.Running {
+			job.Running++
+		}
+	}
+	return described, nil
+}
+
+// now returns the server's time.
+func (r *Reader) now(ctx context.Context) (time.Time, error) {
+	_, now, err := r.space.Sessions(ctx)
+	return now, err
+}
+
+func newJob(record ledger.JobRecord, now time.Time) Job {
+	d := record.Job
+	job := Job{
+		Name: d.Name, Description: Text(d.Description), Schedule: Text(d.Schedule), Every: seconds(d.Every),
+		Args: d.Args, Queue: d.Queue, Locks: locksOf(d), Timeout: seconds(d.Timeout),
+		Retry: Retry{Max: d.Retry.Max, Backoff: d.Retry.Backoff, Initial: Seconds(d.Retry.Initial),
+			MaxDelay: Seconds(d.Retry.MaxDelay)},
+		Overlap: d.Overlap, MaxQueued: d.MaxQueued, OnMissed: d.OnMissed, OnCrash: d.OnCrash, MaxCrashes: d.MaxCrashes,
+	}
+	switch {
+	case d.HTTP != nil:
+		job.Kind, job.HTTP = "http", &Call{Method: d.HTTP.Method, URL: withoutPassword(d.HTTP.URL)}
+	case d.Handler != "":
+		job.Kind, job.Handler = "handler", d.Handler
+	default:
+		job.Kind, job.Command = "command", d.Command
+	}
+	if d.Scheduled() {
+		job.Cursor = Instant{record.Cursor}
+		job.Timezone = Text(d.Timezone)
+		if trigger, err := scheduler.Trigger(d); err != nil {
+			job.Problem = Text(err.Error())
+		} else {
+			job.Words = Text(trigger.Words())
+			job.NextTick = TickTime{trigger.Next(later(record.Cursor, now))}
+		}
+	}
+	return job
+}
+
+// locksOf returns what each attempt holds beside its run: the keys as the config has them, and the job's own lock.
+func locksOf(d *jobs.Job) []string {
+	bare := *d
+	bare.Lock = jobs.Lock{} // its placeholders need a run's arguments
+	id := jobs.RequestRunID(d.Name, "any")
+	names, err := bare.Resources(id, nil)
+	if err != nil {
+		names = nil // only a name that no job can have is an error here
+	}
+	names = slices.DeleteFunc(names, func(name string) bool { return name == jobs.RunResource(id) })
+	names = slices.Concat([]string{}, names, d.Lock.Exclusive)
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func withoutPassword(text string) string {
+	if u, err := url.Parse(text); err == nil && u.User != nil {
+		return u.Redacted()
+	}
+	return text
+}
+
+// later returns the later of a cursor and now. Ticks between them are due, not next: they are about to be decided, or
+// nobody is there to do it.
+func later(cursor, now time.Time) time.Time {
+	if cursor.After(now) {
+		return cursor
+	}
+	return now
+}
+
+// Next returns the next n ticks of a job, or, with "", of each job that has a trigger, the soonest first.
+func (r *Reader) Next(ctx context.Context, job string, n int) ([]NextTick, error) {
+	if n < 1 {
+		return nil, fmt.Errorf("%w: the next %d ticks", ErrInvalid, n)
+	}
+	var records []ledger.JobRecord
+	if job == "" {
+		var err error
+		if records, err = r.book.Jobs(ctx); err != nil {
+			return nil, err
+		}
+	} else {
+		record, err := r.book.Job(ctx, job)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := scheduler.Trigger(record.Job); err != nil {
+			return nil, fmt.Errorf("job %s: %w", job, err)
+		}
+		records = append(records, record)
+	}
+	now, err := r.now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return nextTicks(records, now, n), nil
+}
+
+// nextTicks leaves out jobs whose trigger this machine cannot compute; [Job] says so for each.
+func nextTicks(records []ledger.JobRecord, now time.Time, n int) []NextTick {
+	ticks := []NextTick{}
+	for _, record := range records {
+		trigger, err := scheduler.Trigger(record.Job)
+		if err != nil || trigger == nil {
+			continue
+		}
+		tick := later(record.Cursor, now)
+		for range n {
+			if tick = trigger.Next(tick); tick.IsZero() {
+				break
+			}
+			ticks = append(ticks, NextTick{Job: record.Job.Name, Tick: TickTime{tick}, In: Seconds(tick.Sub(now))})
+		}
+	}
+	slices.SortFunc(ticks, func(a, b NextTick) int {
+		return cmp.Or(a.Tick.Compare(b.Tick.Time), cmp.Compare(a.Job, b.Job))
+	})
+	return ticks
+}

@@ -1,0 +1,98 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+const (
+	portsTried    = 100             // from the default one on
+	shutdownLimit = 3 * time.Second // so long requests may go on when the server is to stop
+)
+
+// Listen opens the address that admin.listen names, as host:port. It has to be a loopback address, because there is no
+// sign-in yet: an IP address or localhost. Port 0 is any free one.
+//
+// explicit tells that somebody chose the address: then a port that is taken is an error. Otherwise the next free one of
+// a hundred is used, for several workers on one host; the listener's address tells which.
+func Listen(address string, explicit bool) (net.Listener, error) {
+	host, port, err := parse(address)
+	if err != nil {
+		return nil, fmt.Errorf("admin.listen: %w", err)
+	}
+	last := port
+	if !explicit && port != 0 {
+		last = min(port+portsTried-1, 65535)
+	}
+	for ; ; port++ {
+		listener, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+		switch {
+		case err == nil:
+			return listener, nil
+		case !errors.Is(err, syscall.EADDRINUSE):
+			return nil, fmt.Errorf("admin.listen: %w", err)
+		case explicit:
+			return nil, fmt.Errorf("admin.listen: %s is taken by another process: stop that, or set another address "+
+				"(port 0 takes any free one): %w", address, err)
+		case port >= last:
+			return nil, fmt.Errorf("admin.listen: %s and the ports after it, up to %d, are taken: set another address: %w",
+				address, last, err)
+		}
+	}
+}
+
+func parse(address string) (host string, port int, err error) {
+	host, text, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", 0, fmt.Errorf("%q is not host:port; write 127.0.0.1:9620", address)
+	}
+	number, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		return "", 0, fmt.Errorf("%q: the port has to be a number from 0 to 65535", address)
+	}
+	// No other names: what they stand for is up to somebody else.
+	if host == "localhost" {
+		host = "127.0.0.1"
+	}
+	if ip, err := netip.ParseAddr(host); err != nil || !ip.Unmap().IsLoopback() {
+		return "", 0, fmt.Errorf("%q is not a loopback address: there is no sign-in yet, so the page is for this machine "+
+			"alone; write 127.0.0.1:%d", address, number)
+	}
+	return host, int(number), nil
+}
+
+// Serve answers requests until ctx ends, then gives those under way a moment to end, and returns nil. It closes the
+// listener.
+func Serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
+	server := &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      30 * time.Second, // a read of Redis may take 10 s, a slow reader the rest
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		// A request that is under way when everything ends is still answered.
+		BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	select {
+	case err := <-served:
+		return fmt.Errorf("serve the admin page: %w", err)
+	case <-ctx.Done():
+	}
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownLimit)
+	defer cancel()
+	if err := server.Shutdown(limit); err != nil {
+		_ = server.Close() // they had their time
+	}
+	<-served // http.ErrServerClosed
+	return nil
+}

@@ -1,0 +1,192 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"lockstep/locks"
+	"lockstep/scheduler/ledger"
+)
+
+// How much of each kind the page shows. What is left out is counted, and the API and the command line have it.
+const (
+	showHolds    = 200
+	showWaits    = 100
+	showNext     = 12
+	showPending  = 10
+	showRuns     = 25
+	countPending = 1000 // outstanding runs that are read to count them
+	askHistories = 500  // jobs whose histories are read for the last runs
+)
+
+// overview is everything that the page shows, read a moment ago.
+type overview struct {
+	At       time.Time // by the server's clock
+	Workers  []replica
+	Others   []Holder // holds of those that are no workers
+	MoreHold int      // holds that are not shown
+	Waits    []Wait
+	MoreWait int
+	Next     []NextTick
+	MoreNext int
+	Words    map[string]string // the triggers of the jobs in Next
+	Pending  []Run             // outstanding, not running, the oldest first
+	Runs     []Run             // finished, the newest first
+	Jobs     int
+	Asked    int // of so many jobs the histories were read
+
+	Count       map[ledger.State]int // of outstanding runs
+	CountedAll  bool                 // there are no more than those
+	Ready, Live int                  // workers: that take runs, that have a lease
+	Slots, Busy int                  // of those with a lease
+}
+
+// replica is a worker with what it holds.
+type replica struct {
+	Worker
+	Holds []Holder
+}
+
+// overview reads what the page shows.
+func (s *Server) overview(ctx context.Context) (*overview, error) {
+	scene, err := s.scene(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := s.o.Reader
+	now, err := r.now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	records, err := r.book.Jobs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	outstanding, err := r.book.Outstanding(ctx, "", countPending)
+	if err != nil {
+		return nil, err
+	}
+	asked := likelyLast(records, outstanding)
+	finished, err := r.finished(ctx, asked, showRuns, wasRun)
+	if err != nil {
+		return nil, err
+	}
+
+	o := &overview{At: now, Jobs: len(records), Asked: len(asked), Runs: newRuns(nil, finished, showRuns)}
+	o.fleet(scene)
+	o.Waits, o.MoreWait = some(scene.waits, showWaits)
+	o.Next, o.MoreNext = some(nextTicks(records, now, 1), showNext)
+	o.Words = make(map[string]string, len(o.Next))
+	for _, tick := range o.Next {
+		o.Words[tick.Job] = triggerOf(records, tick.Job)
+	}
+	o.pending(outstanding)
+	return o, nil
+}
+
+// fleet fills in the workers and what everybody holds, and counts them.
+func (o *overview) fleet(scene *scene) {
+	holders, more := some(scene.holders, showHolds)
+	o.MoreHold = more
+	at := make(map[locks.SessionID]int)
+	for i, worker := range scene.workers() {
+		o.Workers = append(o.Workers, replica{Worker: worker})
+		at[worker.ID] = i
+		if worker.State == Gone {
+			continue
+		}
+		o.Live++
+		o.Slots += worker.Slots
+		o.Busy += worker.Busy
+		if worker.State == "ready" {
+			o.Ready++
+		}
+	}
+	for _, holder := range holders {
+		if i, is := at[holder.Worker]; is {
+			o.Workers[i].Holds = append(o.Workers[i].Holds, holder)
+		} else {
+			o.Others = append(o.Others, holder)
+		}
+	}
+}
+
+// pending counts the outstanding runs and takes the oldest that are not running.
+func (o *overview) pending(outstanding []*ledger.Record) {
+	o.CountedAll = len(outstanding) < countPending
+	o.Count = make(map[ledger.State]int)
+	var waiting []*ledger.Record
+	for _, record := range outstanding {
+		o.Count[record.State]++
+		if record.State != ledger.Running {
+			waiting = append(waiting, record)
+		}
+	}
+	slices.SortStableFunc(waiting, func(a, b *ledger.Record) int { return a.Created.Compare(b.Created) })
+	waiting, _ = some(waiting, showPending)
+	for _, record := range waiting {
+		o.Pending = append(o.Pending, newRun(record))
+	}
+}
+
+// WaitCount is how many wait for locks.
+func (o *overview) WaitCount() int { return len(o.Waits) + o.MoreWait }
+
+// Outstanding is how many runs are not finished, and not running.
+func (o *overview) Outstanding() int {
+	n := 0
+	for state, count := range o.Count {
+		if state != ledger.Running {
+			n += count
+		}
+	}
+	return n
+}
+
+// likelyLast returns the names of the jobs whose histories may have the last runs. Each history costs a read, so there
+// is a limit: then it is those that have something outstanding, those that no schedule tells about, and those whose
+// ticks were decided last.
+func likelyLast(records []ledger.JobRecord, outstanding []*ledger.Record) []string {
+	if len(records) <= askHistories {
+		return namesOf(records)
+	}
+	active := make(map[string]bool)
+	for _, record := range outstanding {
+		active[record.Job] = true
+	}
+	rank := func(record ledger.JobRecord) int {
+		switch {
+		case active[record.Job.Name]:
+			return 0
+		case !record.Job.Scheduled():
+			return 1
+		}
+		return 2
+	}
+	records = slices.Clone(records)
+	slices.SortStableFunc(records, func(a, b ledger.JobRecord) int {
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), b.Cursor.Compare(a.Cursor))
+	})
+	return namesOf(records[:askHistories])
+}
+
+// triggerOf says the trigger of a job as plainly as it can be said.
+func triggerOf(records []ledger.JobRecord, name string) string {
+	i := slices.IndexFunc(records, func(record ledger.JobRecord) bool { return record.Job.Name == name })
+	job := newJob(records[i], records[i].Cursor)
+	words := string(cmp.Or(job.Words, job.Schedule))
+	if job.Timezone != "" && job.Every == nil {
+		words += ", " + string(job.Timezone)
+	}
+	return words
+}
+
+// some returns the first so many and the number of the others.
+func some[T any](items []T, most int) ([]T, int) {
+	if len(items) <= most {
+		return items, 0
+	}
+	return items[:most], len(items) - most
+}

@@ -1,0 +1,241 @@
+package admin
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"embed"
+	"errors"
+	"fmt"
+	"html/template"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+	"lockstep/scheduler/ledger"
+)
+
+//go:embed page
+var files embed.FS
+
+var pageTemplate = template.Must(template.New("page.html").Funcs(template.FuncMap{
+	"ago":     func(t Instant, now time.Time) moment { return relative(t.Time, now) },
+	"tick":    func(t TickTime, now time.Time) moment { return relative(t.Time, now) },
+	"exactly": func(t time.Time) moment { return relative(t, t) },
+	"for":     func(s Seconds) string { return span(time.Duration(s)) },
+	"took":    func(r Run) string { return took(&r) },
+	"badge":   newBadge,
+	"run":     newRunName,
+	"last":    lastAttempt,
+	"why":     why,
+	"slots":   slotMarks,
+	"few":     newFewNames,
+	"escape":  url.PathEscape,
+	"plural":  plural,
+	"text":    func(t Text) string { return string(t) },
+	"purpose": func(h Holder) string { return h.Purpose() },
+	"waiter":  func(w Wait) string { return w.Purpose() },
+	"locks":   func(h Holder) []string { return h.Locks() },
+	"paths":   func() []string { return []string{"workers", "locks", "waits", "jobs", "runs"} },
+}).ParseFS(files, "page/page.html"))
+
+// view is what the template is given.
+type view struct {
+	Seen    *overview // nil: nothing was read yet
+	Worker  string    // that serves the page
+	Problem string    // why Redis cannot be read; "" when it can
+}
+
+// page answers with the overview. When Redis cannot be read it shows what it last saw, and says so.
+func (s *Server) page(w http.ResponseWriter, r *http.Request) error {
+	v := view{Worker: s.o.Worker()}
+	status := http.StatusOK
+	seen, err := shared(r.Context(), s.read, "overview", s.overview)
+	if err == nil {
+		s.last.Store(seen)
+	} else {
+		status, seen, v.Problem = http.StatusServiceUnavailable, s.last.Load(), err.Error()
+		w.Header().Set("Retry-After", "1")
+	}
+	v.Seen = seen
+	var body bytes.Buffer
+	if err := pageTemplate.Execute(&body, v); err != nil {
+		return errors.Join(errBroken, err)
+	}
+	write(w, status, "text/html; charset=utf-8", body.Bytes())
+	return nil
+}
+
+func digest(body []byte) string { return fmt.Sprintf(`"%x"`, sha256.Sum256(body)) }
+
+// moment is an instant as people like it, and exactly.
+type moment struct {
+	Text   string // "3m 2s ago", "in 12s"; "" for no instant
+	ISO    string
+	Exact  string
+	Clock  string // the time of day
+	Minute string // without seconds
+}
+
+func relative(t, now time.Time) moment {
+	if t.IsZero() {
+		return moment{}
+	}
+	t = t.UTC()
+	m := moment{
+		ISO: Instant{t}.String(), Exact: t.Format("Mon 2006-01-02 15:04:05.000 UTC"), Clock: t.Format("15:04:05 UTC"),
+		Minute: t.Format("2006-01-02 15:04 UTC"),
+	}
+	switch d := now.Sub(t); {
+	case d > -time.Second && d < time.Second:
+		m.Text = "now"
+	case d > 0:
+		m.Text = span(d) + " ago"
+	default:
+		m.Text = "in " + span(-d)
+	}
+	return m
+}
+
+// span says a duration in at most two units.
+func span(d time.Duration) string {
+	d = max(0, d)
+	if d < 10*time.Second {
+		switch {
+		case d < time.Second:
+			return strconv.FormatInt(d.Milliseconds(), 10) + "ms"
+		case d%time.Second < 50*time.Millisecond:
+			return strconv.FormatInt(int64(d/time.Second), 10) + "s"
+		}
+		return strconv.FormatFloat(d.Truncate(100*time.Millisecond).Seconds(), 'f', 1, 64) + "s"
+	}
+	units := []struct {
+		size time.Duration
+		name string
+	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "m"}, {time.Second, "s"}}
+	for i, unit := range units {
+		if d < unit.size {
+			continue
+		}
+		text := strconv.FormatInt(int64(d/unit.size), 10) + unit.name
+		if i+1 < len(units) {
+			if rest := d % unit.size / units[i+1].size; rest > 0 {
+				text += " " + strconv.FormatInt(int64(rest), 10) + units[i+1].name
+			}
+		}
+		return text
+	}
+	return "0s"
+}
+
+func took(r *Run) string {
+	if r.StartedAt.IsZero() || r.FinishedAt.IsZero() {
+		return ""
+	}
+	return span(r.took())
+}
+
+// badge is a state with a sign of its own, so that nobody needs to tell colours apart.
+type badge struct {
+	Sign, Word string
+	Kind       string // class of the style sheet: good, bad, busy, idle
+}
+
+var badges = map[string]badge{
+	string(ledger.Succeeded): {Sign: "✓", Kind: "good"},
+	string(ledger.Failed):    {Sign: "✗", Kind: "bad"},
+	string(ledger.Lost):      {Sign: "?", Kind: "bad"},
+	string(ledger.Canceled):  {Sign: "–", Kind: "idle"},
+	string(ledger.Running):   {Sign: "●", Kind: "busy"},
+	string(ledger.DueNow):    {Sign: "○", Kind: "busy"},
+	string(ledger.WaitsLock): {Sign: "◐", Kind: "warn"},
+	string(ledger.Retrying):  {Sign: "↻", Kind: "warn"},
+	string(ledger.Scheduled): {Sign: "◌", Kind: "idle"},
+	string(locks.Offered):    {Sign: "◑", Kind: "busy"},
+	string(locks.Lapsed):     {Sign: "◌", Kind: "warn"},
+	"ready":                  {Sign: "✓", Kind: "good"},
+	"draining":               {Sign: "↓", Kind: "warn"},
+	Gone:                     {Sign: "✗", Kind: "bad"},
+}
+
+func newBadge(state any) badge {
+	word := fmt.Sprint(state)
+	b, known := badges[word]
+	if !known {
+		b = badge{Sign: "·", Kind: "idle"}
+	}
+	b.Word = word
+	return b
+}
+
+// runName is a run's id in two parts: its job, and what tells it from the job's other runs.
+type runName struct{ ID, Job, Rest string }
+
+func newRunName(id any) runName {
+	text := fmt.Sprint(id)
+	job := jobs.RunID(text).Job()
+	return runName{text, job, strings.TrimPrefix(text, job)}
+}
+
+func lastAttempt(r Run) *Attempt {
+	if len(r.Attempts) == 0 {
+		return nil
+	}
+	return &r.Attempts[len(r.Attempts)-1]
+}
+
+// why says what went wrong with a run, in its own words: "" when nothing did.
+func why(r Run) string {
+	if r.Reason != "" {
+		return string(r.Reason)
+	}
+	if last := lastAttempt(r); last != nil && r.State != ledger.Succeeded {
+		return string(last.Error)
+	}
+	return ""
+}
+
+const mostMarks = 32 // a worker with more slots has its numbers only
+
+// slotMarks is one mark for each slot of a worker: whether it is busy.
+func slotMarks(w Worker) []bool {
+	if w.Slots > mostMarks {
+		return nil
+	}
+	marks := make([]bool, w.Slots)
+	for i := range min(w.Busy, w.Slots) {
+		marks[i] = true
+	}
+	return marks
+}
+
+// fewNames is a list of names of which the page shows the first ones.
+type fewNames struct {
+	Names []string
+	More  int
+	Rest  string // the others, for who wants to know
+}
+
+func newFewNames(names []string) fewNames {
+	const most, mostRest = 4, 50
+	few := fewNames{}
+	few.Names, few.More = some(names, most)
+	if few.More > 0 {
+		rest, more := some(names[most:], mostRest)
+		few.Rest = strings.Join(rest, "\n")
+		if more > 0 {
+			few.Rest += fmt.Sprintf("\nand %d more", more)
+		}
+	}
+	return few
+}
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return strconv.Itoa(n) + " " + many
+}

@@ -1,0 +1,401 @@
+package admin
+
+import (
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+	"lockstep/scheduler/ledger"
+)
+
+// element is one element of a page: its attributes, and the text inside it with single spaces.
+type element struct {
+	name  string
+	attr  map[string]string
+	text  string
+	inner []*element
+}
+
+// parse reads a page. It fails the test when tags are not closed in order.
+func parsePage(t *testing.T, page string) *element {
+	t.Helper()
+	d := xml.NewDecoder(strings.NewReader(page))
+	d.Strict = false
+	d.AutoClose = xml.HTMLAutoClose
+	d.Entity = xml.HTMLEntity
+	root := &element{name: "root"}
+	open := []*element{root}
+	space := func(name string) { // what a browser sets apart, it sets apart
+		if slices.Contains([]string{"dt", "dd", "td", "th", "tr", "li", "p", "h1", "h2", "caption", "div"}, name) {
+			for _, e := range open {
+				e.text += " "
+			}
+		}
+	}
+	for {
+		token, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatalf("the page cannot be parsed: %v\n%s", err, page)
+		}
+		switch token := token.(type) {
+		case xml.StartElement:
+			e := &element{name: token.Name.Local, attr: make(map[string]string)}
+			for _, a := range token.Attr {
+				e.attr[a.Name.Local] = a.Value
+			}
+			last := open[len(open)-1]
+			last.inner = append(last.inner, e)
+			space(e.name)
+			open = append(open, e)
+		case xml.EndElement:
+			open = open[:len(open)-1]
+			space(token.Name.Local)
+		case xml.CharData:
+			for _, e := range open {
+				e.text += string(token)
+			}
+		}
+	}
+	root.each(func(e *element) { e.text = strings.Join(strings.Fields(e.text), " ") })
+	return root
+}
+
+func (e *element) each(f func(*element)) {
+	f(e)
+	for _, inner := range e.inner {
+		inner.each(f)
+	}
+}
+
+func (e *element) all(name string) []*element {
+	var found []*element
+	e.each(func(e *element) {
+		if e.name == name {
+			found = append(found, e)
+		}
+	})
+	return found
+}
+
+func (e *element) id(id string) *element {
+	var found *element
+	e.each(func(e *element) {
+		if e.attr["id"] == id {
+			found = e
+		}
+	})
+	return found
+}
+
+func getPage(t *testing.T, h http.Handler, status int) *element {
+	t.Helper()
+	w := get(h, "/")
+	if w.Code != status || w.Header().Get("Content-Type") != "text/html; charset=utf-8" {
+		t.Fatalf("got %d, %s, want %d: %s", w.Code, w.Header().Get("Content-Type"), status, w.Body)
+	}
+	return parsePage(t, w.Body.String())
+}
+
+func TestPageShowsWhoHoldsWhatAndWhoWaits(t *testing.T) {
+	t.Parallel()
+	f := fleet()
+	s, err := New(Options{Reader: f.reader(), Worker: func() string { return "web-1.x7k2m9qa" }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := getPage(t, s, http.StatusOK)
+	for id, wants := range map[string][]string{
+		"main": {"As of 12:00:00 UTC by Redis’ clock · served by web-1.x7k2m9qa", "Workers ready 1 of 2", "Slots busy 3 of 10",
+			"Waiting for locks 3", "Runs not begun 2", "Jobs 3"},
+		"workers": {
+			"web-1.x7k2m9qa ✓ ready 2 of 8 slots busy host web-1, pid 4711 · since 2026-11-21 09:00 UTC · queues critical=6 default=3 · " +
+				"version 1.0.0 · config 9f2c1e · lease 12s left",
+			"nightly-backup@2026-11-21T01:00:00Z job:nightly-backup 3m 2s 1795222800123456",
+			"settle-bills#alone run:settle-bills#alone 1s 1795222979000001",
+			"web-2.p91qd3f7 ↓ draining 1 of 2 slots busy",
+			"settle-bills#01K9B7ZK3M5W7QF bill:1001 bill:1002 4.2s 1795222978000042",
+			"web-3.m4t8c2wz ✗ gone", "lease over Its lease is over; what it held is passed on.",
+		},
+		"others": {"shell.00000001 ./settle.sh --all host web-1, pid 99 bill:1003 1s 1795222979000000 9s"},
+		"waits": {
+			"settle-bills#offered bill:2001 nobody: its turn has come 9s",
+			"settle-bills#second bill:1001 bill:1003 settle-bills#01K9B7ZK3M5W7QF on web-2.p91qd3f7 shell.00000001.1 on shell.00000001 2s",
+			"shell.00000002 make it bill:1003 shell.00000001.1 on shell.00000001 behind settle-bills#second, which waits too 1s",
+		},
+		"next":    {"warm-cache every 15 minutes in 15m", "nightly-backup at 02:00, every day, Europe/Berlin in 13h"},
+		"pending": {"↻ retrying settle-bills#third no <b>bank</b> today due in 5s", "◐ waiting settle-bills#second made 2s ago"},
+		"runs": {
+			"✓ succeeded nightly-backup@2026-11-20T01:00:00Z web-1.x7k2m9qa 1d 10h ago 40m 59s 1",
+			"✗ failed nightly-backup@2026-11-18T01:00:00Z",
+		},
+	} {
+		section := page.id(id)
+		if section == nil {
+			t.Errorf("there is no #%s", id)
+			continue
+		}
+		for _, want := range wants {
+			if !strings.Contains(section.text, want) {
+				t.Errorf("#%s does not say %q:\n%s", id, want, section.text)
+			}
+		}
+	}
+	if title := page.all("title")[0].text; title != "3 running, 3 waits · lockstep" {
+		t.Errorf("the title is %q", title)
+	}
+	if page.id("runs") != nil && strings.Contains(page.id("runs").text, "skipped") {
+		t.Error("a skipped tick is among the runs")
+	}
+	links := make(map[string]bool)
+	for _, a := range page.all("a") {
+		links[a.attr["href"]] = true
+	}
+	if want := "/api/v1/runs/settle-bills%23second"; !links[want] {
+		t.Errorf("no link goes to %s: %v", want, links)
+	}
+}
+
+// TestPageIsSound checks what a browser, a screen reader and the policy of the page ask of its markup.
+func TestPageIsSound(t *testing.T) {
+	t.Parallel()
+	broken := fleet()
+	broken.fail("connection refused")
+	for name, test := range map[string]struct {
+		f      *fake
+		status int
+	}{"full": {fleet(), 200}, "empty": {&fake{listing: locks.Listing{At: noon}}, 200}, "broken": {broken, 503}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			page := getPage(t, newServer(t, test.f), test.status)
+			ids := make(map[string]bool)
+			page.each(func(e *element) {
+				if id := e.attr["id"]; id != "" {
+					if ids[id] {
+						t.Errorf("two elements are #%s", id)
+					}
+					ids[id] = true
+				}
+				for name := range e.attr {
+					if strings.HasPrefix(name, "on") || name == "style" {
+						t.Errorf("<%s> has an inline %s, which the policy forbids", e.name, name)
+					}
+				}
+			})
+			page.each(func(e *element) {
+				if ref := e.attr["aria-labelledby"]; ref != "" && !ids[ref] {
+					t.Errorf("<%s> is labelled by #%s, which is not there", e.name, ref)
+				}
+				for _, name := range []string{"src", "href"} {
+					ref, has := e.attr[name]
+					if has && !strings.HasPrefix(ref, "/") && !strings.HasPrefix(ref, "#") {
+						t.Errorf("<%s> goes to %q, somewhere else", e.name, ref)
+					}
+				}
+			})
+			for name, want := range map[string]int{"html": 1, "title": 1, "header": 1, "nav": 1, "main": 1, "footer": 1, "style": 0} {
+				if got := len(page.all(name)); got != want {
+					t.Errorf("there are %d <%s>, want %d", got, name, want)
+				}
+			}
+			for _, script := range page.all("script") {
+				if script.attr["src"] == "" || script.text != "" {
+					t.Error("there is an inline script")
+				}
+			}
+			if lang := page.all("html")[0].attr["lang"]; lang != "en" {
+				t.Errorf("the language is %q", lang)
+			}
+			for _, table := range page.all("table") {
+				if len(table.all("caption")) != 1 {
+					t.Error("a table has no caption")
+				}
+				columns := len(table.all("thead")[0].all("th"))
+				for _, body := range table.all("tbody") {
+					for _, row := range body.all("tr") {
+						cells := 0
+						for _, cell := range row.inner {
+							span := 1
+							if text := cell.attr["colspan"]; text != "" {
+								_, _ = fmt.Sscan(text, &span)
+							}
+							cells += span
+						}
+						if cells != columns {
+							t.Errorf("a row has %d cells under %d headers: %s", cells, columns, row.text)
+						}
+					}
+				}
+			}
+			for _, th := range page.all("th") {
+				if !slices.Contains([]string{"col", "row", "rowgroup"}, th.attr["scope"]) {
+					t.Errorf("a header has the scope %q: %s", th.attr["scope"], th.text)
+				}
+			}
+			for _, e := range page.all("time") {
+				if _, err := time.Parse(time.RFC3339, e.attr["datetime"]); err != nil || e.attr["title"] == "" || e.text == "" {
+					t.Errorf("<time datetime=%q title=%q>%s: %v", e.attr["datetime"], e.attr["title"], e.text, err)
+				}
+			}
+		})
+	}
+}
+
+func TestEmptyPageSaysSo(t *testing.T) {
+	t.Parallel()
+	page := getPage(t, newServer(t, &fake{}), http.StatusOK)
+	for _, want := range []string{"No worker is there. lockstep start", "Nobody waits for a lock.", "No job has a schedule.", "Nothing is due.", "No run has finished yet."} {
+		if !strings.Contains(page.text, want) {
+			t.Errorf("it does not say %q", want)
+		}
+	}
+	if page.id("others") != nil {
+		t.Error("it has other holders")
+	}
+}
+
+func TestTextsCannotBecomeMarkup(t *testing.T) {
+	t.Parallel()
+	f := fleet()
+	const evil = `<script>alert("1")</script>`
+	f.outstanding[3].Attempts[0].Error = evil
+	f.history["nightly-backup"][0].Reason = evil
+	f.listing.Holds[2].Names = []string{evil}
+	f.listing.Holds[2].Info = []byte(`{"command":"<script>alert(1)</script>"}`)
+	f.sessions[0].Card = []byte(strings.Replace(web2Card, "web-2", "<script>", 1))
+	page := get(newServer(t, f), "/").Body.String()
+	if n := strings.Count(page, "<script"); n != 1 {
+		t.Errorf("there are %d scripts, want only our own", n)
+	}
+	if n := len(parsePage(t, page).all("script")); n != 1 {
+		t.Errorf("there are %d scripts, want only our own", n)
+	}
+}
+
+func TestLongListsAreCutAndCounted(t *testing.T) {
+	t.Parallel()
+	f := &fake{listing: locks.Listing{At: noon}, history: map[string][]*ledger.Record{}}
+	f.sessions = []locks.SessionRecord{{ID: "web-1.x7k2m9qa", Card: []byte(web1Card), LeaseLeft: time.Second}}
+	names := make([]string, 1000)
+	for i := range names {
+		names[i] = fmt.Sprintf("bill:%04d", i)
+	}
+	for i := range 1500 {
+		f.listing.Holds = append(f.listing.Holds, locks.HoldRecord{
+			ID: locks.HoldID(fmt.Sprintf("web-1.x7k2m9qa.%d", i)), Session: "web-1.x7k2m9qa", Names: names, Since: noon,
+		})
+		f.listing.Waits = append(f.listing.Waits, locks.WaitRecord{
+			Request: locks.HoldID(fmt.Sprintf("+a#%d", i)), Ticket: uint64(i), State: locks.Waiting, Names: names[:5], Since: noon,
+		})
+		f.outstanding = append(f.outstanding, &ledger.Record{ID: jobs.RunID(fmt.Sprintf("a#%d", i)), Job: "a", State: ledger.DueNow, Created: noon})
+		name := fmt.Sprintf("job-%04d", i)
+		f.jobs = append(f.jobs, ledger.JobRecord{Job: &jobs.Job{Name: name, Every: time.Minute}, Cursor: noon})
+		f.history[name] = []*ledger.Record{{ID: jobs.RequestRunID(name, "1"), Job: name, State: ledger.Succeeded, Finished: noon}}
+	}
+	w := get(newServer(t, f), "/")
+	page := parsePage(t, w.Body.String())
+	for _, want := range []string{
+		"1300 holds are not shown", "1400 waits are not shown", "1488 jobs have a later tick", "The oldest 10 of 1000 or more",
+		"Of 1500 jobs the 500 were looked at that were active last", "and 996 more", "Waiting for locks 1500", "Runs not begun 1000 or more",
+	} {
+		if !strings.Contains(page.text, want) {
+			t.Errorf("it does not say %q", want)
+		}
+	}
+	if n := w.Body.Len(); n > 1<<20 {
+		t.Errorf("the page has %d bytes", n)
+	}
+	if n := f.histories.Load(); n > askHistories {
+		t.Errorf("%d histories were read, want at most %d", n, askHistories)
+	}
+}
+
+func TestJobsThatWereActiveLastAreLookedAt(t *testing.T) {
+	t.Parallel()
+	var records []ledger.JobRecord
+	for i := range 2 * askHistories {
+		records = append(records, ledger.JobRecord{
+			Job: &jobs.Job{Name: fmt.Sprintf("job-%04d", i), Every: time.Minute}, Cursor: noon.Add(time.Duration(i) * time.Second),
+		})
+	}
+	records = append(records, ledger.JobRecord{Job: &jobs.Job{Name: "by-hand"}})
+	asked := likelyLast(records, []*ledger.Record{{Job: "job-0000"}})
+	if len(asked) != askHistories {
+		t.Fatalf("%d are looked at, want %d", len(asked), askHistories)
+	}
+	if want := []string{"job-0000", "by-hand", "job-0999", "job-0998"}; !slices.Equal(asked[:4], want) {
+		t.Errorf("got %q first, want %q", asked[:4], want)
+	}
+}
+
+func TestPageInAnOutageShowsWhatWasLastSeen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := fleet()
+		s := newServer(t, f)
+		f.fail("dial unix: <connection refused>")
+		page := getPage(t, s, http.StatusServiceUnavailable)
+		if !strings.Contains(page.id("main").text, "Redis cannot be read. Nothing has been seen since this process began.") ||
+			!strings.Contains(page.text, "dial unix: <connection refused>") {
+			t.Errorf("before anything was seen it says: %s", page.text)
+		}
+		f.recover()
+		time.Sleep(2 * keepAtLast)
+		if page = getPage(t, s, http.StatusOK); strings.Contains(page.text, "cannot be read") {
+			t.Errorf("after the outage it says: %s", page.text)
+		}
+		f.fail("connection refused")
+		time.Sleep(2 * keepAtLast)
+		page = getPage(t, s, http.StatusServiceUnavailable)
+		for _, want := range []string{"What follows is what was last seen, at 12:00:00 UTC", "connection refused", "nightly-backup@2026-11-21T01:00:00Z"} {
+			if !strings.Contains(page.text, want) {
+				t.Errorf("in the outage it does not say %q: %s", want, page.text)
+			}
+		}
+		alerts := 0
+		page.each(func(e *element) {
+			if e.attr["role"] == "alert" {
+				alerts++
+			}
+		})
+		if alerts != 1 {
+			t.Errorf("there are %d alerts, want 1", alerts)
+		}
+	})
+}
+
+func TestSpansAreSaidInAtMostTwoUnits(t *testing.T) {
+	t.Parallel()
+	for d, want := range map[time.Duration]string{
+		-time.Second: "0ms", 0: "0ms", 420 * time.Millisecond: "420ms", time.Second: "1s", 4200 * time.Millisecond: "4.2s",
+		4020 * time.Millisecond: "4s", 9990 * time.Millisecond: "9.9s", 12 * time.Second: "12s", 182 * time.Second: "3m 2s",
+		time.Hour: "1h", time.Hour + time.Second: "1h", 90 * time.Minute: "1h 30m", 34 * time.Hour: "1d 10h",
+		400 * 24 * time.Hour: "400d",
+	} {
+		if got := span(d); got != want {
+			t.Errorf("%s: got %q, want %q", d, got, want)
+		}
+	}
+}
+
+func TestEveryStateHasABadgeOfItsOwn(t *testing.T) {
+	t.Parallel()
+	for _, state := range states {
+		if _, known := badges[string(state)]; !known && wasRun(&ledger.Record{State: state}) {
+			t.Errorf("%s has no badge", state)
+		}
+	}
+	if b := newBadge("something new"); b.Word != "something new" || b.Sign == "" {
+		t.Errorf("an unknown state is shown as %+v", b)
+	}
+}

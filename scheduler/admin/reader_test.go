@@ -1,0 +1,328 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+	"lockstep/scheduler/ledger"
+)
+
+func idsOf(runs []Run) []string {
+	ids := make([]string, len(runs))
+	for i, run := range runs {
+		ids[i] = string(run.ID)
+	}
+	return ids
+}
+
+func TestRunsAreTheOutstandingOnesThenTheFinishedOnesNewestFirst(t *testing.T) {
+	t.Parallel()
+	const (
+		running  = "settle-bills#01K9B7ZK3M5W7QF"
+		waiting  = "settle-bills#second"
+		retrying = "settle-bills#third"
+		night21  = "nightly-backup@2026-11-21T01:00:00Z"
+		night20  = "nightly-backup@2026-11-20T01:00:00Z"
+		night19  = "nightly-backup@2026-11-19T01:00:00Z"
+		night18  = "nightly-backup@2026-11-18T01:00:00Z"
+		night17  = "nightly-backup@2026-11-17T01:00:00Z"
+	)
+	r := fleet().reader()
+	for name, test := range map[string]struct {
+		filter RunFilter
+		want   []string
+	}{
+		"all":          {RunFilter{}, []string{waiting, running, retrying, night21, night20, night18}},
+		"limit":        {RunFilter{Limit: 2}, []string{waiting, running}},
+		"limit beyond": {RunFilter{Limit: 5}, []string{waiting, running, retrying, night21, night20}},
+		"job":          {RunFilter{Job: "nightly-backup"}, []string{night21, night20, night18}},
+		"outstanding":  {RunFilter{State: "running"}, []string{running, night21}},
+		"finished":     {RunFilter{State: "failed"}, []string{night18}},
+		"skipped":      {RunFilter{State: "skipped"}, []string{night19}},
+		"missed":       {RunFilter{State: "missed", Job: "nightly-backup", Limit: 1}, []string{night17}},
+		"none":         {RunFilter{State: "canceled"}, []string{}},
+		"none of job":  {RunFilter{Job: "warm-cache"}, []string{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			runs, err := r.Runs(t.Context(), test.filter)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := idsOf(runs); !slices.Equal(got, test.want) {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+func TestWhatIsNotThereIsUnknown(t *testing.T) {
+	t.Parallel()
+	r := fleet().reader()
+	ctx := t.Context()
+	for name, read := range map[string]func() error{
+		"run":        func() error { _, _, err := r.Run(ctx, "settle-bills#nobody"); return err },
+		"job":        func() error { _, err := r.Job(ctx, "nobody"); return err },
+		"ticks":      func() error { _, err := r.Ticks(ctx, "nobody", 0); return err },
+		"next ticks": func() error { _, err := r.Next(ctx, "nobody", 1); return err },
+		"runs":       func() error { _, err := r.Runs(ctx, RunFilter{Job: "nobody"}); return err },
+		"worker":     func() error { _, err := r.Worker(ctx, "nobody"); return err },
+		"no worker":  func() error { _, err := r.Worker(ctx, "shell.00000001"); return err },
+	} {
+		if err := read(); !errors.Is(err, ledger.ErrUnknown) {
+			t.Errorf("%s: got %v, want ledger.ErrUnknown", name, err)
+		}
+	}
+}
+
+func TestQuestionsThatCannotBeAreRefused(t *testing.T) {
+	t.Parallel()
+	r := fleet().reader()
+	ctx := t.Context()
+	for name, read := range map[string]func() error{
+		"state":       func() error { _, err := r.Runs(ctx, RunFilter{State: "runing"}); return err },
+		"limit":       func() error { _, err := r.Runs(ctx, RunFilter{Limit: -1}); return err },
+		"ticks":       func() error { _, err := r.Ticks(ctx, "nightly-backup", -1); return err },
+		"no next one": func() error { _, err := r.Next(ctx, "", 0); return err },
+	} {
+		if err := read(); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%s: got %v, want ErrInvalid", name, err)
+		}
+	}
+}
+
+// busyHistory gives a job a history in which runs are rare among skipped ticks: of n records, every 50th is a run.
+func busyHistory(f *fake, job string, n int) {
+	for i := range n {
+		at := noon.Add(-time.Duration(i) * time.Minute)
+		record := &ledger.Record{
+			ID: jobs.TickRunID(job, at), Job: job, Tick: at, State: ledger.Skipped, Created: at, Finished: at,
+		}
+		if i%50 == 49 {
+			record.State = ledger.Succeeded
+		}
+		f.history[job] = append(f.history[job], record)
+	}
+}
+
+func TestLimitCountsRunsNotSkippedTicks(t *testing.T) {
+	t.Parallel()
+	f := &fake{history: map[string][]*ledger.Record{}}
+	f.jobs = []ledger.JobRecord{{Job: &jobs.Job{Name: "busy"}}}
+	busyHistory(f, "busy", 1000)
+	runs, err := f.reader().Runs(t.Context(), RunFilter{Limit: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{}
+	for _, i := range []int{49, 99, 149} {
+		want = append(want, string(jobs.TickRunID("busy", noon.Add(-time.Duration(i)*time.Minute))))
+	}
+	if got := idsOf(runs); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if reads := f.histories.Load(); reads > 4 {
+		t.Errorf("the history was read %d times, want at most 4", reads)
+	}
+}
+
+func TestManyJobsGiveTheNewestRunsOfAll(t *testing.T) {
+	t.Parallel()
+	f := &fake{history: map[string][]*ledger.Record{}}
+	var all []*ledger.Record
+	for i := range 300 {
+		name := fmt.Sprintf("job-%03d", i)
+		f.jobs = append(f.jobs, ledger.JobRecord{Job: &jobs.Job{Name: name}})
+		for j := range 20 {
+			record := &ledger.Record{
+				ID: jobs.RequestRunID(name, fmt.Sprint(j)), Job: name, State: ledger.Succeeded,
+				Finished: noon.Add(time.Duration((i*7919+j*104729)%5000) * time.Millisecond), // many at the same moment
+			}
+			f.history[name] = append(f.history[name], record)
+			all = append(all, record)
+		}
+	}
+	want := idsOf(newRuns(nil, first(all, 0), 40))
+	runs, err := f.reader().Runs(t.Context(), RunFilter{Limit: 40})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := idsOf(runs); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestRunThatEndsWhileItIsReadIsListedOnce(t *testing.T) {
+	t.Parallel()
+	f := fleet()
+	done := *f.outstanding[1]
+	done.State, done.Finished = ledger.Succeeded, noon
+	f.history["settle-bills"] = append(f.history["settle-bills"], &done)
+	runs, err := f.reader().Runs(t.Context(), RunFilter{Job: "settle-bills"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"settle-bills#second", "settle-bills#third", "settle-bills#01K9B7ZK3M5W7QF"}
+	if got := idsOf(runs); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if runs[2].State != ledger.Succeeded {
+		t.Errorf("its state is %s, want succeeded", runs[2].State)
+	}
+}
+
+func TestTicksHaveOneLineForARangeOfMissedOnes(t *testing.T) {
+	t.Parallel()
+	f := fleet()
+	first, last := noon.Add(-30*24*time.Hour), noon.Add(-20*24*time.Hour)
+	f.history["warm-cache"] = []*ledger.Record{{
+		ID: "warm-cache@2026-10-22T12:00:00Z..2026-11-01T12:00:00Z", Job: "warm-cache", Tick: first, Upto: last,
+		State: ledger.MissedRun, Created: noon, Finished: noon, By: "web-1.x7k2m9qa", Reason: "nobody was there for 961 ticks",
+	}}
+	ticks, err := f.reader().Ticks(t.Context(), "warm-cache", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(ticks) != 1 || ticks[0].Outcome != "missed" || !ticks[0].Upto.Equal(last) {
+		t.Errorf("got %+v, want one missed line up to %s", ticks, last)
+	}
+}
+
+func TestLocksLeaveOutWhatOnlyKeepsARunFromRunningTwice(t *testing.T) {
+	t.Parallel()
+	all, err := fleet().reader().Locks(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, lock := range all {
+		got = append(got, fmt.Sprintf("%s %d %d", lock.Name, len(lock.Holders), len(lock.Waits)))
+	}
+	want := []string{
+		"bill:1001 1 1", "bill:1002 1 0", "bill:1003 1 2", "bill:2001 0 1", "job:nightly-backup 1 0",
+		"run:settle-bills#alone 1 0", // it has nothing else
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestHoldsAndWaitsSayWhatTheyAreFor(t *testing.T) {
+	t.Parallel()
+	r := fleet().reader()
+	holds, err := r.Holds(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, h := range holds {
+		got = append(got, h.Purpose())
+	}
+	want := []string{"nightly-backup@2026-11-21T01:00:00Z", "settle-bills#01K9B7ZK3M5W7QF", "./settle.sh --all", "settle-bills#alone"}
+	if !slices.Equal(got, want) {
+		t.Errorf("holds: got %q, want %q", got, want)
+	}
+	waits, err := r.Waits(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got = nil
+	for _, w := range waits {
+		got = append(got, w.Purpose())
+	}
+	if want := []string{"settle-bills#offered", "settle-bills#second", "make it"}; !slices.Equal(got, want) {
+		t.Errorf("waits: got %q, want %q", got, want)
+	}
+	of, err := r.Holds(t.Context(), "web-1.x7k2m9qa")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(of) != 2 || of[0].Worker != "web-1.x7k2m9qa" {
+		t.Errorf("holds of web-1: got %+v, want 2", of)
+	}
+}
+
+func TestWaitThatIsGrantedBetweenTwoPagesIsAHold(t *testing.T) {
+	t.Parallel()
+	f := fleet()
+	f.listing.Waits = append(f.listing.Waits, locks.WaitRecord{
+		Request: "shell.00000001.1", Session: "shell.00000001", Names: []string{"bill:1003"}, Since: noon, Ticket: 1, State: locks.Waiting,
+	})
+	waits, err := f.reader().Waits(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, wait := range waits {
+		if wait.ID == "shell.00000001.1" {
+			t.Errorf("%+v holds its bundle", wait)
+		}
+	}
+}
+
+func TestWorkersAreTheSessionsWithAWorkersCard(t *testing.T) {
+	t.Parallel()
+	workers, err := fleet().reader().Workers(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, w := range workers {
+		got = append(got, fmt.Sprintf("%s %s %d/%d", w.ID, w.State, w.Busy, w.Slots))
+	}
+	want := []string{"web-1.x7k2m9qa ready 2/8", "web-2.p91qd3f7 draining 1/2", "web-3.m4t8c2wz gone 0/8"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestJobWhoseTriggerCannotBeComputedHereSaysSo(t *testing.T) {
+	t.Parallel()
+	f := fleet()
+	f.jobs = append(f.jobs, ledger.JobRecord{Job: &jobs.Job{Name: "odd", Schedule: "0 2 * * *", Timezone: "Mars/Olympus"}})
+	all, err := f.reader().Jobs(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) != 4 || all[3].Problem == "" || !all[3].NextTick.IsZero() {
+		t.Errorf("got %+v, want a problem for the last of four", all)
+	}
+	if _, err := f.reader().Next(t.Context(), "odd", 1); err == nil {
+		t.Error("its next tick was computed")
+	}
+	if ticks, err := f.reader().Next(t.Context(), "", 1); err != nil || len(ticks) != 2 {
+		t.Errorf("got %v and %v, want the ticks of the two others", ticks, err)
+	}
+}
+
+func TestErrorsOfAReadAreReturned(t *testing.T) {
+	t.Parallel()
+	f := fleet()
+	f.fail("connection refused")
+	r := f.reader()
+	ctx := t.Context()
+	for name, read := range map[string]func(context.Context) error{
+		"runs":    func(ctx context.Context) error { _, err := r.Runs(ctx, RunFilter{}); return err },
+		"final":   func(ctx context.Context) error { _, err := r.Runs(ctx, RunFilter{State: "failed"}); return err },
+		"run":     func(ctx context.Context) error { _, _, err := r.Run(ctx, "a#b"); return err },
+		"jobs":    func(ctx context.Context) error { _, err := r.Jobs(ctx); return err },
+		"job":     func(ctx context.Context) error { _, err := r.Job(ctx, "warm-cache"); return err },
+		"ticks":   func(ctx context.Context) error { _, err := r.Ticks(ctx, "warm-cache", 0); return err },
+		"next":    func(ctx context.Context) error { _, err := r.Next(ctx, "", 1); return err },
+		"locks":   func(ctx context.Context) error { _, err := r.Locks(ctx); return err },
+		"lock":    func(ctx context.Context) error { _, err := r.Lock(ctx, "a"); return err },
+		"holds":   func(ctx context.Context) error { _, err := r.Holds(ctx); return err },
+		"waits":   func(ctx context.Context) error { _, err := r.Waits(ctx); return err },
+		"workers": func(ctx context.Context) error { _, err := r.Workers(ctx); return err },
+		"worker":  func(ctx context.Context) error { _, err := r.Worker(ctx, "a"); return err },
+	} {
+		if err := read(ctx); err == nil || errors.Is(err, ledger.ErrUnknown) {
+			t.Errorf("%s: got %v, want the error of the connection", name, err)
+		}
+	}
+}

@@ -1,0 +1,187 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync/atomic"
+
+	"lockstep/scheduler/ledger"
+)
+
+// Options are what a [Server] works with. Reader is required.
+type Options struct {
+	Reader *Reader
+
+	// Ready tells whether the worker of this process may take runs. Default: always, for a process that has none.
+	Ready func() bool
+
+	// Worker returns the id of the worker of this process, which the page names; "" while there is none. Default: none.
+	Worker func() string
+
+	Logger *slog.Logger // default: slog.Default
+}
+
+// Server answers requests for the API, the probes and the page. Give it to [Serve], or use it as any [http.Handler].
+// It has no goroutine of its own.
+type Server struct {
+	o    Options
+	mux  *http.ServeMux
+	read *share
+
+	// last is what the page showed when Redis could last be read; nil before that. It is replaced, never changed.
+	last atomic.Pointer[overview]
+}
+
+// New returns a server. It reads nothing yet.
+func New(o Options) (*Server, error) {
+	if o.Reader == nil {
+		return nil, errors.New("admin: Options.Reader is required")
+	}
+	if o.Ready == nil {
+		o.Ready = func() bool { return true }
+	}
+	if o.Worker == nil {
+		o.Worker = func() string { return "" }
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	s := &Server{o: o, mux: http.NewServeMux(), read: newShare()}
+	s.handle("/{$}", s.page)
+	s.handle("/static/{file}", s.static)
+	s.handle("/livez", s.live)
+	s.handle("/readyz", s.ready)
+	s.routes()
+	s.handle("/", func(http.ResponseWriter, *http.Request) error { return errNoPath })
+	return s, nil
+}
+
+// ServeHTTP answers one request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	// Nothing of another origin, no inline code, no frame around it: what runs and prints tell ends up on this page.
+	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "+
+		"img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cache-Control", "no-store")
+	s.mux.ServeHTTP(w, r)
+}
+
+// handle registers what answers a path. Its error becomes a problem, so it must not have written anything then. A
+// method in the pattern would have the mux answer others by itself, in plain text.
+func (s *Server) handle(pattern string, answer func(http.ResponseWriter, *http.Request) error) {
+	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+		var err error
+		if pattern != "/" && r.Method != http.MethodGet && r.Method != http.MethodHead {
+			w.Header().Set("Allow", "GET, HEAD")
+			err = errMethod
+		} else {
+			err = answer(w, r)
+		}
+		if err != nil {
+			s.problem(w, r, err)
+		}
+	})
+}
+
+var (
+	errNoPath = errors.New("there is nothing at this path")
+	errMethod = errors.New("only GET and HEAD are answered here: nothing can be changed over HTTP yet")
+)
+
+// problem answers with an error.
+func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) {
+	status := http.StatusServiceUnavailable // what is left comes from Redis
+	detail := err.Error()
+	switch {
+	case errors.Is(err, errNoPath), errors.Is(err, ledger.ErrUnknown):
+		status = http.StatusNotFound
+	case errors.Is(err, errMethod):
+		status = http.StatusMethodNotAllowed
+	case errors.Is(err, ErrInvalid):
+		status = http.StatusBadRequest
+	case errors.Is(err, errBroken):
+		status = http.StatusInternalServerError
+		s.o.Logger.ErrorContext(r.Context(), "admin request failed", "path", r.URL.Path, "error", err)
+	default:
+		w.Header().Set("Retry-After", "1")
+		detail = "Redis cannot be read: " + detail
+	}
+	body, err := json.Marshal(struct {
+		Type     string `json:"type"`
+		Title    string `json:"title"`
+		Status   int    `json:"status"`
+		Detail   string `json:"detail"`
+		Instance string `json:"instance"`
+	}{"about:blank", http.StatusText(status), status, detail, r.URL.EscapedPath()})
+	if err != nil {
+		panic("admin: a problem is plain data: " + err.Error())
+	}
+	write(w, status, "application/problem+json", append(body, '\n'))
+}
+
+// errBroken says that an answer could not be made although everything was read: a fault of this package.
+var errBroken = errors.New("the answer could not be made")
+
+// write sends an answer that is complete. That its reader has gone is his affair.
+func write(w http.ResponseWriter, status int, contentType string, body []byte) {
+	w.Header().Set("Content-Type", contentType)
+	w.WriteHeader(status)
+	_, _ = io.Copy(w, bytes.NewReader(body))
+}
+
+const plainText = "text/plain; charset=utf-8"
+
+// live says that the process serves. It asks nobody: see the package's doc.
+func (s *Server) live(w http.ResponseWriter, _ *http.Request) error {
+	write(w, http.StatusOK, plainText, []byte("ok\n"))
+	return nil
+}
+
+func (s *Server) ready(w http.ResponseWriter, _ *http.Request) error {
+	if s.o.Ready() {
+		write(w, http.StatusOK, plainText, []byte("ready\n"))
+	} else {
+		write(w, http.StatusServiceUnavailable, plainText, []byte("not ready: the worker takes no runs now\n"))
+	}
+	return nil
+}
+
+// scene is the lock space as it was a moment ago.
+func (s *Server) scene(ctx context.Context) (*scene, error) {
+	return shared(ctx, s.read, "scene", s.o.Reader.scene)
+}
+
+// static answers with the files that the page needs.
+func (s *Server) static(w http.ResponseWriter, r *http.Request) error {
+	name := r.PathValue("file")
+	contentType := map[string]string{
+		"page.css": "text/css; charset=utf-8", "live.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml",
+	}[name]
+	if contentType == "" {
+		return errNoPath
+	}
+	body, err := files.ReadFile("page/" + name)
+	if err != nil {
+		return errors.Join(errBroken, err)
+	}
+	etag := digest(body)
+	w.Header().Set("Cache-Control", "no-cache") // kept, and asked about: a new version of the program has new files
+	w.Header().Set("ETag", etag)
+	if strings.Contains(r.Header.Get("If-None-Match"), etag) {
+		w.WriteHeader(http.StatusNotModified)
+		return nil
+	}
+	write(w, http.StatusOK, contentType, body)
+	return nil
+}

@@ -1,0 +1,233 @@
+package admin
+
+import (
+	"encoding/json"
+	"time"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+	"lockstep/scheduler/ledger"
+)
+
+// Run is one piece of work and what became of it.
+type Run struct {
+	ID         jobs.RunID      `json:"id"`
+	Job        string          `json:"job"`
+	Trigger    ledger.Trigger  `json:"trigger"`
+	Tick       TickTime        `json:"tick"` // null for a run without one
+	State      ledger.State    `json:"state"`
+	Reason     Text            `json:"reason"` // why it was skipped, missed, lost, or failed without an attempt's error
+	Args       json.RawMessage `json:"args"`
+	Queue      string          `json:"queue"`
+	CreatedAt  Instant         `json:"created_at"`
+	StartedAt  Instant         `json:"started_at"` // of its first attempt
+	FinishedAt Instant         `json:"finished_at"`
+	Crashes    int             `json:"crashes"`
+	Attempts   []Attempt       `json:"attempts"` // in order; the last one of a running run has no end
+
+	// DueAt is when a scheduled or retrying run becomes due. Other runs do not have the field.
+	DueAt Instant `json:"due_at,omitzero"`
+}
+
+// Attempt is one try at a run.
+type Attempt struct {
+	Number     int             `json:"attempt"`
+	Worker     locks.SessionID `json:"worker"`
+	Token      locks.Token     `json:"token"`
+	StartedAt  Instant         `json:"started_at"`
+	FinishedAt Instant         `json:"finished_at"`
+	Outcome    Text            `json:"outcome"` // succeeded, failed, crashed, handed back
+	Error      Text            `json:"error"`
+}
+
+// Lock is one resource, who holds it and who waits for it.
+type Lock struct {
+	Name    string   `json:"lock"`
+	Mode    string   `json:"mode"`
+	Limit   *int     `json:"limit"`   // of permits
+	Holders []Holder `json:"holders"` // none: it is free, or reserved for the first of the waits
+	Waits   []Wait   `json:"waits"`   // in order
+}
+
+// Exclusive is the mode of a lock that one holder has for itself.
+const Exclusive = "exclusive"
+
+// Holder is a hold: a granted bundle and who has it.
+type Holder struct {
+	Worker    locks.SessionID `json:"worker"` // or the session of a user of the lock library
+	Host      Text            `json:"host"`
+	PID       int             `json:"pid"` // 0 when it is not known
+	Job       Text            `json:"job"`
+	RunID     Text            `json:"run_id"`
+	HoldID    locks.HoldID    `json:"hold_id"`
+	Token     locks.Token     `json:"token"`
+	Bundle    []string        `json:"bundle"` // all it holds, the run's own resource included
+	Since     Instant         `json:"since"`
+	Held      Seconds         `json:"held_seconds"`
+	LeaseLeft Seconds         `json:"lease_left_seconds"` // 0: the session is over, its locks are about to pass on
+
+	// Info is what a holder that is no run told about itself. Runs do not have the field.
+	Info json.RawMessage `json:"info,omitempty"`
+}
+
+// Purpose says in one word or line what the lock is held for: the id of a run, the command of `lock exec`, or "".
+func (h *Holder) Purpose() string { return purpose(h.RunID, h.Info) }
+
+// Locks returns the names that a list of locks shows for this hold: its bundle without the run's own resource, unless
+// there is nothing else.
+func (h *Holder) Locks() []string { return visible(h.Bundle) }
+
+// Wait is a queued request for a bundle.
+type Wait struct {
+	ID        locks.HoldID    `json:"wait_id"`
+	Worker    Text            `json:"worker"` // null for a run's: it waits without a worker
+	Job       Text            `json:"job"`
+	RunID     Text            `json:"run_id"`
+	State     locks.WaitState `json:"state"` // waiting, offered (reserved for it for a moment), lapsed (an offer was not taken)
+	Since     Instant         `json:"since"`
+	Waited    Seconds         `json:"waited_seconds"`
+	Wants     []string        `json:"wants"`      // without the run's own resource
+	BlockedBy []string        `json:"blocked_by"` // ids of runs, or of what is no run
+
+	// Info is what a waiting request that is no run's told about itself. Runs do not have the field.
+	Info json.RawMessage `json:"info,omitempty"`
+
+	// Blockers has one for each of BlockedBy.
+	Blockers []Blocker `json:"-"`
+
+	ticket uint64
+}
+
+// Purpose says in one word or line what is waited for: the id of a run, the command of `lock exec`, or "".
+func (w *Wait) Purpose() string { return purpose(w.RunID, w.Info) }
+
+// Blocker is who keeps a wait waiting.
+type Blocker struct {
+	ID     string          // as in BlockedBy
+	Worker locks.SessionID // "" for a run that waits itself
+	Waits  bool            // it does not hold anything yet: it is in front
+}
+
+// Worker is one replica.
+type Worker struct {
+	ID        locks.SessionID `json:"id"`
+	Host      string          `json:"host"`
+	PID       int             `json:"pid"`
+	Version   string          `json:"version"`
+	Config    string          `json:"config"` // a digest of its configuration
+	State     string          `json:"state"`  // ready, draining, gone
+	Slots     int             `json:"slots"`
+	Busy      int             `json:"busy"`   // runs that run there
+	Queues    map[string]int  `json:"queues"` // served, with their weights
+	StartedAt Instant         `json:"started_at"`
+	LeaseLeft Seconds         `json:"lease_left_seconds"`
+}
+
+// Gone is the state of a worker whose lease is over. It vanishes as soon as somebody takes care of what it left.
+const Gone = "gone"
+
+// Tick is one due time of a job and what became of it.
+type Tick struct {
+	Job       string          `json:"job"`
+	Tick      TickTime        `json:"tick"`
+	Outcome   string          `json:"outcome"` // succeeded, failed, skipped, missed, canceled, lost, pending
+	Reason    Text            `json:"reason"`
+	RunID     jobs.RunID      `json:"run_id"`
+	DecidedAt Instant         `json:"decided_at"`
+	DecidedBy locks.SessionID `json:"decided_by"`
+
+	// Upto is the last tick of a line that stands for many missed ones. Other lines do not have the field.
+	Upto TickTime `json:"upto,omitzero"`
+}
+
+// Pending is the outcome of a tick whose run is not finished.
+const Pending = "pending"
+
+// NextTick is a tick that is still to come.
+type NextTick struct {
+	Job  string   `json:"job"`
+	Tick TickTime `json:"tick"`
+	In   Seconds  `json:"in_seconds"`
+}
+
+// Job is a definition as the ledger knows it, and how it stands.
+type Job struct {
+	Name        string `json:"job"`
+	Description Text   `json:"description"`
+
+	// The trigger. A job without one runs when it is enqueued or by hand.
+	Schedule Text     `json:"schedule"` // cron text
+	Every    *Seconds `json:"every_seconds"`
+	Timezone Text     `json:"timezone"`
+	Words    Text     `json:"words"` // the trigger in plain words; null where there are none for it
+	NextTick TickTime `json:"next_tick"`
+	Cursor   Instant  `json:"cursor"` // up to here every tick is decided
+
+	// The work: one of the three.
+	Kind    string   `json:"kind"` // command, http, handler
+	Command []string `json:"command,omitempty"`
+	HTTP    *Call    `json:"http,omitempty"`
+	Handler string   `json:"handler,omitempty"`
+
+	Args       json.RawMessage `json:"args"` // default arguments
+	Queue      string          `json:"queue"`
+	Locks      []string        `json:"locks"` // what an attempt holds beside its run; with the placeholders of the config
+	Timeout    *Seconds        `json:"timeout_seconds"`
+	Retry      Retry           `json:"retry"`
+	Overlap    jobs.Overlap    `json:"overlap"`
+	MaxQueued  int             `json:"max_queued"`
+	OnMissed   jobs.OnMissed   `json:"on_missed"`
+	OnCrash    jobs.OnCrash    `json:"on_crash"`
+	MaxCrashes int             `json:"max_crashes"`
+
+	Running     int  `json:"running"`     // runs
+	Outstanding int  `json:"outstanding"` // runs that are not finished, the running ones included
+	LastRun     *Run `json:"last_run"`    // the last that finished; skipped and missed ticks are no runs
+
+	// Problem says why the trigger cannot be computed on this machine. Other jobs do not have the field.
+	Problem Text `json:"problem,omitempty"`
+}
+
+// Call is the request that an http job sends, without its headers, which may hold secrets.
+type Call struct {
+	Method string `json:"method"`
+	URL    string `json:"url"`
+}
+
+// Retry is how failed attempts are repeated.
+type Retry struct {
+	Max      int          `json:"max"`
+	Backoff  jobs.Backoff `json:"backoff"`
+	Initial  Seconds      `json:"initial_seconds"`
+	MaxDelay Seconds      `json:"max_delay_seconds"`
+}
+
+func newRun(record *ledger.Record) Run {
+	run := Run{
+		ID: record.ID, Job: record.Job, Trigger: record.Trigger, Tick: TickTime{record.Tick}, State: record.State,
+		Reason: Text(record.Reason), Args: record.Args, Queue: record.Queue, CreatedAt: Instant{record.Created},
+		StartedAt: Instant{record.Started}, FinishedAt: Instant{record.Finished}, Crashes: record.Crashes,
+		DueAt: Instant{record.At}, Attempts: make([]Attempt, len(record.Attempts)),
+	}
+	for i, a := range record.Attempts {
+		run.Attempts[i] = Attempt{
+			Number: a.Number, Worker: a.Worker, Token: a.Token, StartedAt: Instant{a.Started}, FinishedAt: Instant{a.Finished},
+			Outcome: Text(a.Outcome), Error: Text(a.Error),
+		}
+	}
+	return run
+}
+
+func newTick(record *ledger.Record) Tick {
+	tick := Tick{
+		Job: record.Job, Tick: TickTime{record.Tick}, Outcome: string(record.State), Reason: Text(record.Reason),
+		RunID: record.ID, DecidedAt: Instant{record.Created}, DecidedBy: record.By, Upto: TickTime{record.Upto},
+	}
+	if !record.State.Final() {
+		tick.Outcome = Pending
+	}
+	return tick
+}
+
+// took returns how long a run has taken from its first attempt on.
+func (r *Run) took() time.Duration { return r.FinishedAt.Sub(r.StartedAt.Time) }

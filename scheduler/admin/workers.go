@@ -1,0 +1,216 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+	"lockstep/scheduler/worker"
+)
+
+// scene is the lock space at one moment: who is there, who holds what, who waits.
+type scene struct {
+	holders  []Holder // by the time of their grant
+	waits    []Wait   // by ticket
+	sessions []session
+}
+
+// session is one session with what its card says.
+type session struct {
+	id     locks.SessionID
+	left   time.Duration
+	card   worker.Card
+	worker bool // the card is a worker's
+}
+
+// scene reads the lock space. Sessions come second, so that every holder's is there unless it has ended.
+func (r *Reader) scene(ctx context.Context) (*scene, error) {
+	listing, err := r.space.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	records, _, err := r.space.Sessions(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s := &scene{sessions: make([]session, len(records))}
+	cards := make(map[locks.SessionID]worker.Card, len(records))
+	for i, record := range records {
+		s.sessions[i] = newSession(record)
+		cards[record.ID] = s.sessions[i].card
+	}
+	s.holders = make([]Holder, len(listing.Holds))
+	names := make(map[locks.HoldID]Blocker, len(listing.Holds)+len(listing.Waits))
+	for i, hold := range listing.Holds {
+		s.holders[i] = newHolder(hold, cards[hold.Session], listing.At)
+		names[hold.ID] = Blocker{ID: s.holders[i].name(), Worker: hold.Session}
+	}
+	for _, wait := range listing.Waits {
+		if _, granted := names[wait.Request]; granted { // between two pages of the listing
+			continue
+		}
+		s.waits = append(s.waits, newWait(wait, listing.At))
+		names[wait.Request] = Blocker{ID: s.waits[len(s.waits)-1].name(), Worker: wait.Session, Waits: true}
+	}
+	blocked := locks.BlockedBy(listing.Holds, listing.Waits)
+	for i := range s.waits {
+		for _, id := range blocked[s.waits[i].ID] {
+			blocker := names[id]
+			s.waits[i].BlockedBy = append(s.waits[i].BlockedBy, blocker.ID)
+			s.waits[i].Blockers = append(s.waits[i].Blockers, blocker)
+		}
+	}
+	slices.SortFunc(s.holders, func(a, b Holder) int {
+		return cmp.Or(a.Since.Compare(b.Since.Time), cmp.Compare(a.HoldID, b.HoldID))
+	})
+	slices.SortFunc(s.waits, func(a, b Wait) int { return cmp.Compare(a.ticket, b.ticket) })
+	return s, nil
+}
+
+// newSession reads a card. Every session has one; a worker's is the one that tells of slots and queues.
+func newSession(record locks.SessionRecord) session {
+	s := session{id: record.ID, left: record.LeaseLeft}
+	if err := json.Unmarshal(record.Card, &s.card); err != nil {
+		s.card = worker.Card{} // somebody else's idea of a card
+	}
+	s.worker = s.card.Slots > 0 && s.card.Queues != nil
+	return s
+}
+
+// about is what a holder tells about itself: a run its job and id, `lock exec` its command.
+type about struct {
+	Job     string     `json:"job"`
+	Run     jobs.RunID `json:"run"`
+	Command any        `json:"command"` // a line, or a list of words
+}
+
+func readInfo(info json.RawMessage) about {
+	var a about
+	if json.Unmarshal(info, &a) != nil {
+		return about{} // not an object: it is shown as it is
+	}
+	return a
+}
+
+func purpose(run Text, info json.RawMessage) string {
+	if run != "" {
+		return string(run)
+	}
+	switch command := readInfo(info).Command.(type) {
+	case string:
+		return command
+	case []any:
+		words := make([]string, len(command))
+		for i, word := range command {
+			words[i] = fmt.Sprint(word)
+		}
+		return strings.Join(words, " ")
+	}
+	return ""
+}
+
+func newHolder(hold locks.HoldRecord, card worker.Card, now time.Time) Holder {
+	holder := Holder{
+		Worker: hold.Session, Host: Text(card.Host), PID: card.PID, HoldID: hold.ID, Token: hold.Token, Bundle: hold.Names,
+		Since: Instant{hold.Since}, Held: Seconds(max(0, now.Sub(hold.Since))), LeaseLeft: Seconds(hold.LeaseLeft),
+	}
+	if a := readInfo(hold.Info); a.Run != "" {
+		holder.Job, holder.RunID = Text(a.Job), Text(a.Run)
+	} else {
+		holder.Info = hold.Info
+	}
+	return holder
+}
+
+func newWait(record locks.WaitRecord, now time.Time) Wait {
+	wait := Wait{
+		ID: record.Request, Worker: Text(record.Session), State: record.State, Since: Instant{record.Since},
+		Waited: Seconds(max(0, now.Sub(record.Since))), Wants: visible(record.Names), BlockedBy: []string{},
+		ticket: record.Ticket,
+	}
+	if a := readInfo(record.Info); a.Run != "" {
+		wait.Job, wait.RunID = Text(a.Job), Text(a.Run)
+	} else {
+		wait.Info = record.Info
+	}
+	return wait
+}
+
+// name is how others call it who wait for it.
+func (h *Holder) name() string { return string(cmp.Or(h.RunID, Text(h.HoldID))) }
+func (w *Wait) name() string   { return string(cmp.Or(w.RunID, Text(w.ID))) }
+
+// visible returns the names of a bundle without the lock that each run has on itself, unless there is nothing else.
+func visible(bundle []string) []string {
+	own := jobs.RunResource("")
+	names := make([]string, 0, len(bundle))
+	for _, name := range bundle {
+		if !strings.HasPrefix(name, own) {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return bundle
+	}
+	return names
+}
+
+func (s *scene) workers() []Worker {
+	busy := make(map[locks.SessionID]int)
+	for _, holder := range s.holders {
+		if holder.RunID != "" {
+			busy[holder.Worker]++
+		}
+	}
+	workers := []Worker{}
+	for _, session := range s.sessions {
+		if !session.worker {
+			continue
+		}
+		card := session.card
+		w := Worker{
+			ID: session.id, Host: card.Host, PID: card.PID, Version: card.Version, Config: card.Config, State: card.State,
+			Slots: card.Slots, Busy: busy[session.id], Queues: card.Queues, StartedAt: Instant{card.StartedAt},
+			LeaseLeft: Seconds(session.left),
+		}
+		if session.left <= 0 {
+			w.State = Gone
+		}
+		workers = append(workers, w)
+	}
+	slices.SortFunc(workers, func(a, b Worker) int { return cmp.Compare(a.ID, b.ID) })
+	return workers
+}
+
+// Workers returns the replicas, by id. Other users of the lock library have sessions, too, but are no workers.
+func (r *Reader) Workers(ctx context.Context) ([]Worker, error) {
+	s, err := r.scene(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.workers(), nil
+}
+
+// Worker returns one replica.
+func (r *Reader) Worker(ctx context.Context, id locks.SessionID) (*Worker, error) {
+	s, err := r.scene(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.worker(id)
+}
+
+func (s *scene) worker(id locks.SessionID) (*Worker, error) {
+	for _, w := range s.workers() {
+		if w.ID == id {
+			return &w, nil
+		}
+	}
+	return nil, unknownError(fmt.Sprintf("worker %s is not there: no worker of that id has a session", id))
+}
