@@ -367,3 +367,69 @@ func TestAJobWithoutAHandlerHereIsLeftToOthers(t *testing.T) {
 		t.Errorf("%+v, want it declined, uncounted", record)
 	}
 }
+
+func TestADeliveryThatNeverCameIsRepeated(t *testing.T) {
+	f := newFleet(t)
+	job := f.job("j", func(context.Context, *jobs.Run[struct{}]) error { return nil })
+	enqueued, err := f.ledger.Enqueue(t.Context(), ledger.Request{Job: job, ID: "x", Trigger: ledger.ByRequest})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.start() // whoever enqueued it died before the push
+	f.awaitState(enqueued.Run, ledger.Succeeded)
+}
+
+func TestADeliveryThatTheQueueLostIsRepeated(t *testing.T) {
+	f := newFleet(t)
+	job := f.job("j", func(context.Context, *jobs.Run[struct{}]) error { return nil })
+	enqueued, err := f.ledger.Enqueue(t.Context(), ledger.Request{Job: job, ID: "x", Trigger: ledger.ByRequest})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.ledger.Confirm(t.Context(), enqueued.Due); err != nil { // it was pushed, and then the queue was emptied
+		t.Fatal(err)
+	}
+	// Ten seconds ago, that is: no test needs to wait for them.
+	sent := redis.Z{Score: 1, Member: string(enqueued.Run)}
+	if err := f.rdb.ZAddXX(t.Context(), "{"+f.namespace+"}:sent", sent).Err(); err != nil {
+		t.Fatal(err)
+	}
+	f.start()
+	f.awaitState(enqueued.Run, ledger.Succeeded)
+}
+
+func TestTicksGoOnWhenWhoHasDutyIsGone(t *testing.T) {
+	f := newFleet(t)
+	job := f.job("tick", func(context.Context, *jobs.Run[struct{}]) error { return nil }, func(j *jobs.Job) { j.Every = time.Second })
+	for range 3 {
+		f.start()
+	}
+	ticks := func() []*ledger.Record {
+		history, err := f.ledger.History(t.Context(), job.Name, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return history
+	}
+	f.await("two ticks", func() bool { return len(ticks()) >= 2 })
+	duty, err := f.rdb.HGet(t.Context(), "{"+f.namespace+"}:ledger", "duty").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// To the others it has died; it goes on polling, which gives it nothing back.
+	if err := f.rdb.ZAddXX(t.Context(), "{"+f.namespace+"}:exp", redis.Z{Score: 1, Member: "s" + duty}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	before := len(ticks())
+	f.await("three more ticks", func() bool { return len(ticks()) >= before+3 })
+	history := ticks()
+	slices.SortFunc(history, func(a, b *ledger.Record) int { return a.Tick.Compare(b.Tick) })
+	for i := 1; i < len(history); i++ {
+		if !history[i].Tick.Equal(history[i-1].Tick.Add(time.Second)) {
+			t.Errorf("tick %v follows %v, want every second", history[i].Tick, history[i-1].Tick)
+		}
+	}
+	if by := history[len(history)-1].By; string(by) == duty {
+		t.Errorf("the last tick was decided by %s, whose session has ended", by)
+	}
+}
