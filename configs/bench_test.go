@@ -1,6 +1,7 @@
 package configs
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -43,7 +44,7 @@ func BenchmarkLoad10000WrongJobs(b *testing.B) {
 	path := filepath.Join(writeFiles(b, map[string]string{"lockstep.yaml": text}), "lockstep.yaml")
 	for b.Loop() {
 		_, err := Load(Options{Paths: []string{path}, Environ: []string{}})
-		if found, ok := err.(Problems); !ok || found.Errors() != n {
+		if found, ok := errors.AsType[Problems](err); !ok || found.Errors() != n {
 			b.Fatal(err)
 		}
 	}

@@ -1,6 +1,7 @@
 package configs
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -257,7 +258,7 @@ func checkLockKey(s string) *fault {
 // cronFault turns an error of cronspec into a fault of the part that is wrong.
 func cronFault(err error, code, kind, want string) *fault {
 	f := &fault{code: code, kind: kind, own: true, reason: err.Error(), want: want}
-	if e, ok := err.(*cronspec.Error); ok {
+	if e, ok := errors.AsType[*cronspec.Error](err); ok {
 		f.reason, f.hint = e.Problem, e.Hint
 		if e.Field != "" {
 			f.reason = fmt.Sprintf("%s %s: %s", e.Field, quote(e.Part), e.Problem)

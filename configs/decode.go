@@ -2,6 +2,7 @@ package configs
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"reflect"
@@ -680,7 +681,7 @@ func parseInt(s string, yamlInt bool) (int, *fault) {
 		return int(n), nil
 	}
 	f := &fault{code: CodeNumber, kind: "number", reason: "it must be a whole number", want: "a whole number"}
-	if e, ok := err.(*strconv.NumError); ok && e.Err == strconv.ErrRange {
+	if errors.Is(err, strconv.ErrRange) {
 		f.code, f.reason = CodeRange, "it is too large"
 	}
 	return 0, f

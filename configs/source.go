@@ -232,7 +232,7 @@ func (l *loader) parse(s *source) {
 	}
 	var document yaml.Node
 	if err := loader.Load(&document); err != nil {
-		if err != io.EOF {
+		if !errors.Is(err, io.EOF) {
 			l.syntaxError(s, err)
 		}
 		return
@@ -243,7 +243,7 @@ func (l *loader) parse(s *source) {
 		l.errorAt(s, &second, CodeSecondDocument, "a second YAML document begins here; a config file holds one",
 			"put it into a file of its own, and include that")
 		return
-	case err != io.EOF:
+	case !errors.Is(err, io.EOF):
 		l.syntaxError(s, err)
 		return
 	}

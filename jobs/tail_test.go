@@ -49,7 +49,7 @@ func TestTailAgreesWithKeepingEverything(t *testing.T) {
 		for range random.IntN(12) {
 			s := strings.Repeat(string(rune('a'+random.IntN(26))), random.IntN(60))
 			all += s
-			tail.Write([]byte(s))
+			_, _ = tail.Write([]byte(s))
 			want := all
 			if omitted := len(all) - size; omitted > 0 {
 				want = fmt.Sprintf("[%d bytes left out]\n%s", omitted, all[omitted:])
@@ -73,7 +73,7 @@ func TestTailTakesManyWritersAndIsNeverLongerThanAsked(t *testing.T) {
 				for i := range p {
 					p[i] = byte(random.Uint32())
 				}
-				tail.Write(p)
+				_, _ = tail.Write(p)
 				_ = tail.String() // beside the writers, for the race detector
 			}
 		})

@@ -129,7 +129,7 @@ func (s *Scheduler) register(ctx context.Context, now *serverTime) (revision int
 	defer cancel()
 	registered, err := s.o.Ledger.Register(call, s.o.Jobs)
 	if err != nil {
-		s.failed(ctx, "jobs are not registered yet", err)
+		s.failed(ctx, "register jobs", err)
 		return 0, false
 	}
 	now.set(registered.Now)
@@ -146,7 +146,7 @@ func (s *Scheduler) poll(ctx context.Context, now *serverTime, revision *int64) 
 		poll, err := s.o.Ledger.Poll(call, s.o.Session(), *revision)
 		cancel()
 		if err != nil {
-			s.failed(ctx, "poll failed", err)
+			s.failed(ctx, "poll", err)
 			s.duty.Store(false) // by now somebody else may have it
 			return
 		}
@@ -181,7 +181,7 @@ func (s *Scheduler) create(ctx context.Context, now time.Time, late time.Duratio
 	for i, created := range s.o.Ledger.Create(call, decisions) {
 		switch job := decisions[i].Job.Name; {
 		case created.Err != nil:
-			s.failed(ctx, "ticks are not recorded yet", created.Err)
+			s.failed(ctx, "create ticks", created.Err)
 			wait = max(wait, again)
 		case created.Early:
 			wait = max(wait, soon)
@@ -201,10 +201,10 @@ func (s *Scheduler) create(ctx context.Context, now time.Time, late time.Duratio
 	return wait
 }
 
-// failed logs an error of a call, unless the call failed because everything ends.
-func (s *Scheduler) failed(ctx context.Context, what string, err error) {
+// failed logs an error of a call that will be made again, unless it failed because everything ends.
+func (s *Scheduler) failed(ctx context.Context, call string, err error) {
 	if ctx.Err() == nil {
-		s.o.Logger.WarnContext(ctx, what, "error", err)
+		s.o.Logger.WarnContext(ctx, "call failed, it is made again", "call", call, "error", err)
 	}
 }
 

@@ -39,14 +39,14 @@ func (s *Scheduler) sweep(ctx context.Context) time.Duration {
 	defer cancel()
 	sweep, err := s.o.Ledger.Sweep(call, limits)
 	if err != nil {
-		s.failed(ctx, "sweep failed", err)
+		s.failed(ctx, "sweep", err)
 		return again
 	}
 	due := sweep.Due
 	for _, dead := range sweep.Dead {
 		runs, err := s.takeOver(call, dead)
 		if err != nil {
-			s.failed(ctx, "a run whose worker has gone is not taken over yet", err)
+			s.failed(ctx, "take over a run whose worker has gone", err)
 			continue
 		}
 		due = append(due, runs...)
@@ -89,7 +89,7 @@ func (s *Scheduler) lookUp(ctx context.Context, deliveries []ledger.Due) {
 	for _, delivery := range deliveries {
 		alive, err := s.o.Delivered(call, delivery)
 		if err != nil {
-			s.failed(ctx, "deliveries cannot be looked up", err)
+			s.failed(ctx, "look up deliveries", err)
 			return
 		}
 		if alive {
@@ -98,13 +98,13 @@ func (s *Scheduler) lookUp(ctx context.Context, deliveries []ledger.Due) {
 		}
 		runs, err := s.o.Ledger.Repush(call, delivery)
 		if err != nil {
-			s.failed(ctx, "a lost delivery is not repeated yet", err)
+			s.failed(ctx, "repeat a lost delivery", err)
 			return
 		}
 		due = append(due, runs...)
 	}
 	if err := s.o.Ledger.Confirm(call, there); err != nil {
-		s.failed(ctx, "deliveries are not confirmed yet", err)
+		s.failed(ctx, "confirm deliveries", err)
 	}
 	if len(due) > 0 {
 		s.o.Deliver(ctx, due)

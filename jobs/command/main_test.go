@@ -184,7 +184,7 @@ func helperWorker(folder string) {
 	attempt, _ := attemptOf("sh", "-c", tree+"wait")
 	attempt.Job.Env = map[string]string{"PIDS": filepath.Join(folder, "pids")}
 	attempt.KillBy = func() time.Duration { return locks.BootTime() + 1500*time.Millisecond }
-	err := newExecutor(0).Execute(context.Background(), attempt)
+	err := newExecutor(0).Execute(context.Background(), attempt) //nolint:forbidigo // the root of this process
 	result := fmt.Sprintf("lost=%v %v", errors.Is(err, locks.ErrLost), err)
 	if err := os.WriteFile(filepath.Join(folder, "result"), []byte(result), 0o600); err != nil {
 		panic(err)

@@ -371,7 +371,7 @@ func (c *child) killGroup() {
 	}
 	end := time.Now().Add(outputDelay)
 	for syscall.Kill(-c.pid, syscall.SIGKILL) == nil && time.Now().Before(end) {
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(5 * time.Millisecond) //nolint:forbidigo // nothing calls this off, and it is short
 	}
 }
 

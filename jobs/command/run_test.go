@@ -114,7 +114,7 @@ func helperForeground(folder string) {
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, syscall.SIGINT)
 	foreground := command.Foreground(os.Stdin)
-	err := newExecutor(0).Run(context.Background(), command.Spec{
+	err := newExecutor(0).Run(context.Background(), command.Spec{ //nolint:forbidigo // the root of this process
 		Argv:       []string{"sh", "-c", "trap 'echo interrupted; exit 5' INT; read line; echo got $line; while :; do sleep 0.1; done"},
 		Stdin:      os.Stdin,
 		Stdout:     os.Stdout,

@@ -93,6 +93,8 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler) err
 	if err := server.Shutdown(limit); err != nil {
 		_ = server.Close() // they had their time
 	}
-	<-served // http.ErrServerClosed
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve the admin page: %w", err)
+	}
 	return nil
 }

@@ -79,7 +79,7 @@ func TestDefaultAddressThatIsTakenMovesOn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer listener.Close() //nolint:errcheck // nothing was sent
+		defer listener.Close()
 		if got := listener.Addr().(*net.TCPAddr).Port; got <= port || got >= port+portsTried {
 			t.Errorf("got port %d, want one of the %d after %d", got, portsTried, port)
 		}
@@ -95,7 +95,7 @@ func TestDefaultAddressGivesUpAfterTheLastPort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer listener.Close() //nolint:errcheck // nothing was sent
+	defer listener.Close()
 	_, err = Listen(address, false)
 	if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "admin.listen") {
 		t.Errorf("got %v, want an error about admin.listen", err)
@@ -140,7 +140,7 @@ func TestRequestUnderWayIsAnsweredWhenTheServerStops(t *testing.T) {
 			answers <- result{err: err}
 			return
 		}
-		defer answer.Body.Close() //nolint:errcheck // it was read
+		defer answer.Body.Close()
 		body, err := io.ReadAll(answer.Body)
 		answers <- result{string(body), err}
 	}()
