@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -129,10 +130,13 @@ func (q *quest) attempt(ctx context.Context) (*Hold, error) {
 
 // again returns errAgain, or why the session has ended to who does not wait for the next one.
 func (q *quest) again(s *session) error {
-	if q.order.limited && q.order.limit == 0 {
-		return s.why()
+	if !(q.order.limited && q.order.limit == 0) {
+		return errAgain
 	}
-	return errAgain
+	if why := s.why(); why != nil {
+		return why
+	}
+	return ErrLost // the watchdog is about to say why
 }
 
 // follow sends the request and looks after it until it is granted, refused or given up.
@@ -175,12 +179,12 @@ func (q *quest) follow(ctx context.Context, s *session, r *Request) (*Hold, erro
 			}
 		case <-q.limit:
 			q.late = true
-			if asking || !q.ask(ctx, s, r, answers) {
+			hurry = time.After(q.patience())
+			if !asking && !q.ask(ctx, s, r, answers) {
 				s.drop(ctx, r)
-				return nil, q.gaveUp(nil)
+				return nil, ErrClosed
 			}
 			asking = true
-			hurry = time.After(q.patience())
 		case <-hurry:
 			s.drop(ctx, r)
 			return nil, q.gaveUp(nil)
@@ -234,6 +238,10 @@ func (q *quest) take(ctx context.Context, s *session, r *Request, reply reply) (
 		return nil, q.gaveUp(nil)
 	case "waiting":
 		q.blocked(reply)
+		if q.late { // the limit has passed while the answer was under way
+			s.drop(ctx, r)
+			return nil, q.gaveUp(nil)
+		}
 		q.client.reaper.due(milliseconds(reply.number(1)))
 		if q.order.onWait != nil && q.busy != nil && !q.told {
 			q.told = true
@@ -256,15 +264,15 @@ func (q *quest) blocked(r reply) {
 	}
 	token, _ := ParseToken(r.text(6))
 	q.busy = &BusyError{
-		Bundle: q.order.names, Resource: r.text(2), Holder: SessionID(r.text(3)), Hold: HoldID(r.text(4)), Info: r.text(5),
+		Bundle: slices.Clone(q.order.names), Resource: r.text(2), Holder: SessionID(r.text(3)), Hold: HoldID(r.text(4)), Info: r.text(5),
 		Token: token, HeldFor: milliseconds(r.number(7)), LeaseLeft: milliseconds(r.number(8)), Queue: int(r.number(9)),
 	}
 }
 
 // admit makes the hold, unless the session was cut off before it could.
 func (q *quest) admit(ctx context.Context, s *session, r *Request, g grant) (*Hold, error) {
-	hold, err := s.admit(ctx, r, g, q.order.names)
-	if err != nil {
+	hold, lost := s.admit(ctx, r, g, q.order.names)
+	if lost != nil {
 		return nil, q.gone(s)
 	}
 	return hold, nil

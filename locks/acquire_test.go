@@ -183,12 +183,15 @@ func TestCancelledWaitIsForgotten(t *testing.T) {
 		first := acquire(t, c, locks.Exclusive("a"))
 		why := errors.New("changed my mind")
 		ctx, cancel := context.WithCancelCause(t.Context())
-		done := make(chan error)
+		done, queued := make(chan error), make(chan struct{})
 		go func() {
-			_, err := c.Acquire(ctx, locks.Exclusive("a"))
+			_, err := c.Acquire(ctx, locks.Exclusive("a"), locks.OnWait(func(*locks.BusyError) { close(queued) }))
 			done <- err
 		}()
-		eventually(t, "it waits", func() bool { return len(waits(t, c)) == 1 })
+		<-queued
+		if got := waits(t, c); len(got) != 1 {
+			t.Errorf("got waits %+v, want one", got)
+		}
 		cancel(why)
 		if err := <-done; !errors.Is(err, why) || !errors.Is(err, locks.ErrBusy) {
 			t.Errorf("got %v, want the cause and who was in the way", err)
@@ -219,4 +222,75 @@ func TestContextOfTheRequestEndsTheHoldsContext(t *testing.T) {
 		t.Errorf("got %d holds, want the hold to stay until it is released", len(got))
 	}
 	release(t, hold)
+}
+
+// TestWaitingBundleIsPassedOnlyWhileYoung has a bundle wait for one of its resources and asks for another one.
+func TestWaitingBundleIsPassedOnlyWhileYoung(t *testing.T) {
+	t.Parallel()
+	for name, reserveAfter := range map[string]time.Duration{"young": time.Hour, "strict order": -1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+				c := openClient(t, rdb, locks.Options{Namespace: redistest.Namespace(t), ReserveAfter: reserveAfter})
+				first := acquire(t, c, locks.Exclusive("a"))
+				done := make(chan *locks.Hold, 1)
+				go func() {
+					hold, err := c.Acquire(within(t, patient), locks.Exclusive("a", "b"))
+					if err != nil {
+						t.Error(err)
+					}
+					done <- hold
+				}()
+				eventually(t, "it waits", func() bool { return len(waits(t, c)) == 1 })
+				hold, err := c.TryAcquire(t.Context(), locks.Exclusive("b"))
+				if reserveAfter > 0 {
+					if err != nil {
+						t.Fatalf("got %v, want to pass the young bundle", err)
+					}
+					release(t, hold)
+				} else {
+					var busy *locks.BusyError
+					if !errors.As(err, &busy) || busy.Holder != "" || busy.Hold != waits(t, c)[0].Request || busy.Resource != "b" {
+						t.Fatalf("got %v (%+v), want b reserved for the wait", err, busy)
+					}
+					if !strings.Contains(err.Error(), "b is reserved for an older wait") {
+						t.Errorf("the error says %q", err)
+					}
+				}
+				release(t, first)
+				if hold := <-done; hold != nil {
+					release(t, hold)
+				}
+			})
+		})
+	}
+}
+
+// TestDeskHearsOfOffers offers a run's wait its bundle.
+func TestDeskHearsOfOffers(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		offers := make(chan struct{}, 10)
+		c := openClient(t, rdb, locks.Options{
+			Namespace: redistest.Namespace(t), OnOffer: func() { offers <- struct{}{} },
+		})
+		keys := c.Space().Keys()
+		if err := rdb.HSet(t.Context(), keys[6], "desk", string(c.Session())).Err(); err != nil {
+			t.Fatal(err)
+		}
+		hold := acquire(t, c, locks.Exclusive("a"))
+		park := locks.Source() + "local S = space() S.park('run', '@', '', {'xa'}, 0) S.settle() S.tell() return 'ok'"
+		if err := rdb.Eval(t.Context(), park, keys).Err(); err != nil {
+			t.Fatal(err)
+		}
+		release(t, hold)
+		select {
+		case <-offers:
+		case <-time.After(patient):
+			t.Error("the desk did not hear of the offer")
+		}
+		if got := waits(t, c); len(got) != 1 || got[0].State != locks.Offered || got[0].Session != "" {
+			t.Errorf("got %+v, want the run's wait offered", got)
+		}
+	})
 }

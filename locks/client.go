@@ -206,6 +206,7 @@ func ownClient(rdb redis.UniversalClient, try time.Duration, slots int) (redis.U
 	case *redis.Client:
 		o := *rdb.Options()
 		o.MaxRetries, o.DialerRetries = -1, 1
+		o.PushNotificationProcessor = nil // it belongs to one client
 		o.ContextTimeoutEnabled = true
 		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = try, try, try, try
 		o.MinIdleConns, o.PipelinePoolSize = 0, -1
@@ -250,23 +251,11 @@ func (c *Client) spawn(f func()) bool {
 // live keeps a session open: when one has ended, it opens the next.
 func (c *Client) live(ctx context.Context, s *session, listener *subscriber) {
 	for {
-		var running sync.WaitGroup
-		work, cancel := context.WithCancel(ctx)
-		running.Go(func() { defer cancel(); s.dog.run(ctx) })
-		running.Go(func() { listener.run(work) })
-		running.Go(func() { s.audit(work) })
-		c.running.Go(running.Wait) // what hangs in the network must not keep the next session from opening
-		select {
-		case <-ctx.Done():
-			running.Wait()
-			return
-		case <-s.dead:
-		}
+		c.keep(ctx, s, listener)
 		var pause backoff
 		for {
 			select {
 			case <-c.closing:
-				running.Wait()
 				return
 			default:
 			}
@@ -292,6 +281,23 @@ func (c *Client) live(ctx context.Context, s *session, listener *subscriber) {
 				c.log.Warn("setting the card of a lock session", slog.Any("error", err))
 			}
 		}
+	}
+}
+
+// keep runs what belongs to a session, and waits until the session is dead. What hangs in the network then must not keep
+// the next one from opening: Close waits for it.
+func (c *Client) keep(ctx context.Context, s *session, listener *subscriber) {
+	c.running.Go(func() {
+		work, cancel := context.WithCancel(ctx)
+		var running sync.WaitGroup
+		running.Go(func() { defer cancel(); s.dog.run(ctx) })
+		running.Go(func() { listener.run(work) })
+		running.Go(func() { s.audit(work) })
+		running.Wait()
+	})
+	select {
+	case <-ctx.Done():
+	case <-s.dead:
 	}
 }
 

@@ -174,6 +174,9 @@ func (h *history) step() error {
 		args := []any{id}
 		held := m.holds[id]
 		quick := held != nil && h.rand.IntN(2) == 0
+		if _, ok := h.sent[id]; !ok && !h.strict {
+			quick = false // which bundle a claim took, the model does not know then
+		}
 		if quick {
 			args = append(args, held.session)
 			for _, name := range held.names {

@@ -21,8 +21,14 @@ type Hold struct {
 	ctx     context.Context // the holder's, handed out; nothing in here waits on it
 	cancel  context.CancelCauseFunc
 	release func() error // once
-	lost    error        // why the hold ended before it was released; guarded by session.mu
+
+	// Guarded by session.mu:
+	lost error // why the hold ended before it was released
+	done bool  // it is being or was released
 }
+
+// stands tells whether work may go on under the hold. The caller holds session.mu.
+func (h *Hold) stands() bool { return h.lost == nil && !h.done }
 
 func newHold(parent context.Context, r *Request, token Token, since time.Time) *Hold {
 	h := &Hold{request: r, token: token, since: since}
@@ -53,13 +59,18 @@ func (h *Hold) Since() time.Time { return h.since }
 func (h *Hold) Session() SessionID { return h.request.session.id }
 
 // KillBy returns the reading of [BootTime] at which no process that works under the hold may live any more. It moves
-// on with every renewal of the lease, and has passed once the hold is lost or released.
+// on with every renewal of the lease, stays as it is when the context ends because none succeeds, and has passed once the
+// hold is released or lost in another way.
 func (h *Hold) KillBy() time.Duration { return h.request.session.killBy(h) }
 
 // Release frees the bundle and passes it on to who waits for it. It is sent again until Redis has answered or the
 // session has ended, which bounds its time by the lease. It returns nil when the hold was given back, and an error that
 // is [ErrLost] when it had ended before. Calling it again returns the same and does nothing.
 func (h *Hold) Release() error { return h.release() }
+
+// Freeing says that a script of another package is about to free the hold: from now on Redis may lack it without its
+// being lost. Released follows, or Release when the script did not do it. The context goes on until then.
+func (h *Hold) Freeing() { h.request.session.freeing(h) }
 
 // Released forgets a hold that another script has freed, without asking Redis. A later Release returns nil.
 func (h *Hold) Released() { h.request.session.released(h) }

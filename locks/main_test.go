@@ -2,6 +2,7 @@ package locks_test
 
 import (
 	"context"
+	"flag"
 	"os"
 	"testing"
 	"time"
@@ -15,6 +16,11 @@ import (
 func TestMain(m *testing.M) {
 	if os.Getenv(holderURL) != "" {
 		os.Exit(holderMain())
+	}
+	// Most of these tests wait, for leases and for processes: more of them run at a time than there are cores. The
+	// command line is parsed later and wins.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
 	}
 	redistest.Main(m)
 }

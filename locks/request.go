@@ -19,6 +19,7 @@ type Request struct {
 	names  []string // sorted
 	state  requestState
 	doubt  bool  // a copy of the acquire got no answer, so that it may still arrive
+	late   bool  // one was answered when the hold was being released already
 	asking bool  // a goroutine is sending the acquire
 	hold   *Hold // once the holder has it
 }

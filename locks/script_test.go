@@ -344,19 +344,23 @@ func TestLargestBundle(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		r := newRig(t, rdb)
 		r.do(t, "open", "s", 60_000, "{}")
-		items := func(id string, wait int) []any {
-			args := []any{"s", id, "", wait, 0}
-			for i := range maxBundle {
+		ask := func(id string, n int) string {
+			args := []any{"s", id, "", 0, 0}
+			for i := range n {
 				args = append(args, fmt.Sprintf("x%0*d", maxName, i))
 			}
-			return args
+			return r.do(t, "acquire", args...)[0]
 		}
-		if got := r.do(t, "acquire", items("s.1", 0)...); got[0] != "granted" {
-			t.Fatalf("got %q", got[0])
+		if got := ask("s.1", maxBundle); got != "granted" {
+			t.Fatalf("got %q", got)
+		}
+		n := maxBundle
+		if strings.HasSuffix(t.Name(), "miniredis") {
+			n = 50 // it sorts a whole queue for each look into it
 		}
 		for _, id := range []string{"s.2", "s.3"} {
-			if got := r.do(t, "acquire", items(id, 0)...); got[0] != "waiting" {
-				t.Fatalf("got %q for %s", got[0], id)
+			if got := ask(id, n); got != "waiting" {
+				t.Fatalf("got %q for %s", got, id)
 			}
 		}
 		r.do(t, "release", "s.1")
@@ -367,8 +371,8 @@ func TestLargestBundle(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(d.own) != maxBundle || d.hold["s.2"] == "" {
-			t.Errorf("got %d resources occupied, want all by s.2", len(d.own))
+		if len(d.own) != n || d.hold["s.2"] == "" {
+			t.Errorf("got %d resources occupied, want %d, by s.2", len(d.own), n)
 		}
 		if got := r.do(t, "close", "s"); got[0] != "ended" {
 			t.Errorf("got %q", got)

@@ -20,6 +20,7 @@ type session struct {
 	card   []byte        // the card it was opened with
 	dead   chan struct{} // closed by end
 	wake   chan struct{} // buffer 1: there is something to audit
+	cutOne sync.Once     // cut works once, and whoever comes second waits until it is done
 
 	mu       sync.Mutex // guards what follows, and the fields of its requests that say so
 	requests map[HoldID]*Request
@@ -29,7 +30,7 @@ type session struct {
 	heard    uint64               // the highest revision of a grant that was heard of
 	told     uint64               // the highest revision that a renewal told
 	compare  bool                 // the table and Redis have to be compared
-	suspects map[HoldID]time.Time // requests that are over, of which a late copy may still be applied; when it ended
+	suspects map[HoldID]time.Time // requests that are over, of which a late copy may be applied; until when
 }
 
 // tally counts what a renewal's count of holds and waits is compared with.
@@ -43,6 +44,9 @@ type tally struct {
 // suspectFor is how long a request is suspected of a late copy. It is about what a system's network goes on trying to
 // deliver bytes of a connection that was given up; what comes still later shows in the count of some renewal.
 const suspectFor = 2 * time.Minute
+
+// maxSuspects is from how many suspects on it is cheaper to read what Redis has than to release each.
+const maxSuspects = 64
 
 func newSession(c *Client, id SessionID) *session {
 	s := &session{
@@ -90,11 +94,21 @@ func (s *session) become(r *Request, state requestState) {
 	if state == over && r.state != over {
 		delete(s.requests, r.id)
 		s.tally.table--
-		if r.doubt {
-			s.suspects[r.id] = time.Now()
+		if r.doubt || r.late {
+			s.suspect(r)
 		}
 	}
 	r.state = state
+}
+
+// suspect has a request that is over released once more, since a copy of its acquire may have been applied late; while
+// another may still come, also at every renewal. The caller holds mu.
+func (s *session) suspect(r *Request) {
+	s.suspects[r.id] = time.Now()
+	if r.doubt {
+		s.suspects[r.id] = time.Now().Add(suspectFor)
+	}
+	s.rouse()
 }
 
 func (s *session) forget(r *Request) {
@@ -105,18 +119,13 @@ func (s *session) forget(r *Request) {
 
 // admit gives a granted request its hold. The error is the cause when the hold is lost already.
 func (s *session) admit(parent context.Context, r *Request, g grant, names []string) (*Hold, error) {
-	trusted := s.dog.trusted()
+	s.dog.inspect() // a process that was stopped may come here before the watchdog looks
 	h := newHold(parent, r, g.token, g.since)
 	s.mu.Lock()
 	r.names = names
 	r.hold = h
 	s.become(r, held)
-	switch {
-	case s.cause != nil:
-		h.lost = s.cause
-	case !trusted:
-		h.lost = fmt.Errorf("%w: the lease may have run out", ErrLost)
-	}
+	h.lost = s.cause
 	lost := h.lost
 	s.mu.Unlock()
 	if lost != nil {
@@ -126,19 +135,17 @@ func (s *session) admit(parent context.Context, r *Request, g grant, names []str
 }
 
 // cut stops all work on the session: it is about to lose its holds, or has lost them.
-func (s *session) cut(cause error) {
+func (s *session) cut(cause error) { s.cutOne.Do(func() { s.cutAll(cause) }) }
+
+func (s *session) cutAll(cause error) {
 	s.client.retire(s) // first: who finds no work may begin on it then looks for the next session
 	s.mu.Lock()
-	if s.cause != nil {
-		s.mu.Unlock()
-		return
-	}
 	s.cause = cause
 	var holds []*Hold
 	for _, r := range s.requests {
-		if r.state == held && r.hold != nil && r.hold.lost == nil {
-			r.hold.lost = cause
-			holds = append(holds, r.hold)
+		if h := r.hold; h != nil && h.stands() {
+			h.lost = cause
+			holds = append(holds, h)
 		}
 	}
 	s.mu.Unlock()
@@ -148,8 +155,10 @@ func (s *session) cut(cause error) {
 	if errors.Is(cause, ErrClosed) {
 		return
 	}
-	s.client.log.Warn("lock session cut off", slog.String("session", string(s.id)), slog.Int("holds", len(holds)),
-		slog.Any("error", cause))
+	s.client.spawn(func() { // the goroutine that looks at the clocks must not wait for a log to be written
+		s.client.log.Warn("lock session cut off", slog.String("session", string(s.id)), slog.Int("holds", len(holds)),
+			slog.Any("error", cause))
+	})
 }
 
 // end is the last moment of the session here: from now on others may hold what it held.
@@ -164,11 +173,13 @@ func (s *session) why() error {
 	return s.cause
 }
 
+// killBy returns the boot clock's reading for [Hold.KillBy]. A hold whose lease is only about to run out keeps its time:
+// its processes have been told to end, and may do so in order.
 func (s *session) killBy(h *Hold) time.Duration {
 	s.mu.Lock()
-	stands := h.request.state == held && h.lost == nil
+	done, lost := h.done, h.lost != nil
 	s.mu.Unlock()
-	if !stands {
+	if done || lost && s.dog.now() != cutOff {
 		return 0
 	}
 	return s.dog.killBy()
@@ -258,14 +269,15 @@ func (s *session) release(ctx context.Context, h *Hold) error {
 	r := h.request
 	s.mu.Lock()
 	switch {
-	case r.state == over && h.lost == nil:
-		s.mu.Unlock()
-		return nil // another script has freed it
 	case h.lost != nil:
 		lost := h.lost
 		s.mu.Unlock()
 		return h.ended(lost)
+	case h.done:
+		s.mu.Unlock()
+		return nil // another script has freed it
 	}
+	h.done = true
 	s.become(r, ending)
 	s.mu.Unlock()
 	h.cancel(errReleased)
@@ -276,23 +288,30 @@ func (s *session) release(ctx context.Context, h *Hold) error {
 		args = append(args, name)
 	}
 	answer, resent, err := s.sendRelease(ctx, args)
+	s.forget(r)
 	switch {
 	case err != nil:
 		return h.ended(err)
 	case answer == "gone" && !resent:
-		s.forget(r)
 		return h.ended(fmt.Errorf("%w: redis did not have the hold any more", ErrLost))
 	}
-	s.forget(r)
 	return nil
+}
+
+// freeing expects a hold to be freed by another script.
+func (s *session) freeing(h *Hold) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h.stands() {
+		s.become(h.request, ending)
+	}
 }
 
 // released forgets a hold that another script has freed.
 func (s *session) released(h *Hold) {
 	s.mu.Lock()
-	if h.lost == nil {
-		s.become(h.request, over)
-	}
+	h.done = true
+	s.become(h.request, over)
 	s.mu.Unlock()
 	h.cancel(errReleased)
 }
@@ -334,6 +353,9 @@ func (s *session) sendRelease(ctx context.Context, args []any) (answer string, r
 			}
 			return r.text(0), resent, nil
 		}
+		if why := s.why(); why != nil && !passing(err) {
+			return "", resent, why
+		}
 		if !passing(err) {
 			return "", resent, err
 		}
@@ -363,21 +385,23 @@ func (s *session) ask(ctx context.Context, r *Request, args []any) answer {
 		if err == nil && reply.text(0) == "waiting" && r.state == open {
 			s.become(r, waiting)
 		}
-		state := r.state
-		final := err == nil || !passing(err) || state == ending || state == over
+		dropped := r.state == ending && r.hold == nil
+		late := !dropped && (r.state == ending || r.state == over)
+		final := err == nil || !passing(err) || dropped || late
 		if final {
 			r.asking = false
 		}
-		if state == over && r.doubt {
-			s.suspects[r.id] = time.Now()
+		if late {
+			// A message told of the grant, and the hold was released meanwhile. Was this copy applied before or after?
+			r.late = true
+			if r.state == over {
+				s.suspect(r)
+			}
 		}
 		s.mu.Unlock()
 		switch {
-		case state == ending:
+		case dropped:
 			s.cancel(ctx, r)
-			return answer{err: s.why()}
-		case state == over && err == nil:
-			s.cancel(ctx, r) // it may have been applied after the release of what a message said was granted
 			return answer{err: s.why()}
 		case final:
 			return answer{reply, err}
@@ -415,7 +439,8 @@ func (s *session) audit(ctx context.Context) {
 	}
 }
 
-// settleTime is how long the message of a grant may be under way when a renewal already counts it.
+// settleTime is how long the message of a grant, or the reply to a release, may be under way when a renewal already
+// counts it.
 const settleTime = 50 * time.Millisecond
 
 func (s *session) auditOnce(ctx context.Context) error {
@@ -430,11 +455,14 @@ func (s *session) auditOnce(ctx context.Context) error {
 	told := s.told
 	s.compare = false
 	var suspects []HoldID
-	for id, since := range s.suspects {
+	for id, until := range s.suspects {
 		suspects = append(suspects, id)
-		if time.Since(since) > suspectFor {
+		if time.Now().After(until) {
 			delete(s.suspects, id)
 		}
+	}
+	if len(suspects) > maxSuspects {
+		suspects, compare = nil, true
 	}
 	s.mu.Unlock()
 	if compare {
@@ -490,8 +518,7 @@ func (s *session) compareTable(ctx context.Context, told uint64) (strays []HoldI
 			strays = append(strays, w.Request)
 		}
 	}
-	cause := fmt.Errorf("%w: redis no longer has the hold", ErrLost)
-	var lost []*Hold
+	var missing []*Hold
 	for id, state := range before { // what was there before the read and is not in it
 		r := s.requests[id]
 		switch {
@@ -502,20 +529,35 @@ func (s *session) compareTable(ctx context.Context, told uint64) (strays []HoldI
 			case r.recheck <- struct{}{}:
 			default:
 			}
-		case r.hold != nil && r.hold.lost == nil:
-			r.hold.lost = cause
-			lost = append(lost, r.hold)
-			s.become(r, over)
+		case r.hold != nil:
+			missing = append(missing, r.hold)
 		}
 	}
 	s.heard = max(s.heard, told)
 	s.mu.Unlock()
-	for _, h := range lost {
+	s.lose(missing)
+	return strays, nil
+}
+
+// lose ends holds that Redis does not have any more.
+func (s *session) lose(missing []*Hold) {
+	if len(missing) == 0 {
+		return
+	}
+	sleep(settleTime, s.dead) // whoever had them freed may be about to say so
+	cause := fmt.Errorf("%w: redis no longer has the hold", ErrLost)
+	s.mu.Lock()
+	missing = slices.DeleteFunc(missing, func(h *Hold) bool { return h.request.state != held || !h.stands() })
+	for _, h := range missing {
+		h.lost = cause
+		s.become(h.request, over)
+	}
+	s.mu.Unlock()
+	for _, h := range missing {
 		h.cancel(cause)
 		s.client.log.Warn("lock is gone from redis", slog.String("hold", string(h.request.id)),
 			slog.Any("locks", h.request.names))
 	}
-	return slices.Compact(slices.Sorted(slices.Values(strays))), nil
 }
 
 // backoff is a growing pause between two sendings of a command.

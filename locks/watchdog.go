@@ -113,12 +113,7 @@ func (w *watchdog) look(ctx context.Context) {
 	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
 	for {
-		switch left := w.left(); {
-		case left <= 0:
-			w.lose(ended, nil)
-		case left <= cutoffOf(w.lease):
-			w.lose(cutOff, nil)
-		}
+		w.inspect()
 		if w.now() == ended {
 			return
 		}
@@ -130,16 +125,22 @@ func (w *watchdog) look(ctx context.Context) {
 	}
 }
 
+// inspect cuts off, or ends the session, if it is time.
+func (w *watchdog) inspect() {
+	switch left := w.left(); {
+	case left <= 0:
+		w.lose(ended, nil)
+	case left <= cutoffOf(w.lease):
+		w.lose(cutOff, nil)
+	}
+}
+
 // left returns for how long the session may be trusted.
 func (w *watchdog) left() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return trustOf(w.lease) - w.clock.since(w.from)
 }
-
-// trusted tells whether new work may begin: it looks at the clocks itself, because a process that was stopped may come
-// here before look does.
-func (w *watchdog) trusted() bool { return w.now() == alive && w.left() > cutoffOf(w.lease) }
 
 // killBy returns the reading of the boot clock by which no process under the session may live any more.
 func (w *watchdog) killBy() time.Duration {

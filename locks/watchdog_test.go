@@ -212,7 +212,7 @@ func TestSleptTimeCounts(t *testing.T) {
 				slept.Store(int64(time.Minute))
 				time.Sleep(2 * lookEvery)
 			})
-			if b.endAt < 0 || b.endAt > 7*time.Second+lookEvery || b.trusted() {
+			if b.endAt < 0 || b.endAt > 7*time.Second+lookEvery || b.now() != ended {
 				t.Errorf("ended at %s, want at once after the suspend at 7 s", b.endAt)
 			}
 		})
@@ -256,5 +256,31 @@ func TestKillByMovesWithRenewals(t *testing.T) {
 				t.Errorf("moved by %s after a renewal, want %s", got, want)
 			}
 		})
+	})
+}
+
+// TestInspectDoesNotWaitForTheLook has a request come back before the goroutine that looks at the clocks does, as after
+// the process was stopped.
+func TestInspectDoesNotWaitForTheLook(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBubble(15 * time.Second)
+		time.Sleep(trustOf(b.lease) - cutoffOf(b.lease) - time.Millisecond)
+		if b.inspect(); b.cutAt >= 0 {
+			t.Errorf("cut off at %s, too early", b.cutAt)
+		}
+		time.Sleep(time.Millisecond)
+		if b.inspect(); b.cutAt != b.elapsed() || b.endAt >= 0 {
+			t.Errorf("cut off at %s, ended at %s; want cut off now", b.cutAt, b.endAt)
+		}
+		b.inspect() // again: cut is called once
+		time.Sleep(cutoffOf(b.lease))
+		if b.inspect(); b.endAt != b.elapsed() || b.cutAt == b.endAt {
+			t.Errorf("cut off at %s, ended at %s; want ended now", b.cutAt, b.endAt)
+		}
+		b.renewed(b.clock.read()) // too late: it never goes back
+		if b.inspect(); b.now() != ended || b.left() > 0 {
+			t.Error("a late renewal revived the session")
+		}
 	})
 }

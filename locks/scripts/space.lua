@@ -154,6 +154,9 @@ local function space()
     free(names)
   end
 
+  -- visit has settle() look along the queues of resources that were not freed: somebody was parked for what is free.
+  function S.visit(names) free(names) end
+
   -- park queues a request; one that already has a wait (its offer lapsed, or is given up here) goes back to its place:
   -- ticket, age and reserve time stay. patience, ms: so long later requests may pass. deadline: server ms, or nil.
   function S.park(id, session, info, items, patience, deadline)

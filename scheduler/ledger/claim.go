@@ -34,6 +34,7 @@ const (
 	Granted     ClaimOutcome = "granted" // the attempt has begun, the bundle is held
 	Waiting     ClaimOutcome = "waiting" // the bundle is not free: the run waits for it, without a worker
 	Stale       ClaimOutcome = "stale"   // the run is not due, or not under this n: the delivery is to be dropped
+	Behind      ClaimOutcome = "behind"  // earlier ticks of its job were due, too: it waits behind them
 	Later       ClaimOutcome = "later"   // another run has been due for longer: this one is to be pushed instead, as Due says
 	SessionDead ClaimOutcome = "dead"    // the claimant's session has ended
 )
@@ -90,7 +91,7 @@ func (l *Ledger) Claim(ctx context.Context, request *locks.Request, due Due, pat
 		busy.LeaseLeft = time.Duration(r.number()) * time.Millisecond
 		busy.Queue = int(r.number())
 		claimed.Busy, claimed.Due = busy, r.due()
-	case Later:
+	case Later, Behind:
 		claimed.Due = r.due()
 	case Stale, SessionDead:
 	default:

@@ -49,6 +49,9 @@
 // session at the desk, and the next [Ledger.Sweep] makes the run due. An offer nobody takes in time lapses. The run
 // stays due and keeps its ticket: when its claim comes, it goes before every younger wait, their offers included.
 //
+// Ticks of one job begin in their order, though their deliveries come in any: a claim sends earlier ticks that are due
+// to wait in front of it. A tick that failed and waits for its next attempt lets later ones pass.
+//
 // # What happens when
 //
 //   - a worker dies between creating a run and delivering it: the push is not confirmed, the sweep repeats it;
@@ -58,6 +61,7 @@
 //
 // # What is not promised
 //
-// That runs of one job begin in the order of their ticks: waits are in the order in which they began to wait. That a
-// finished run can be looked up for ever: the history is trimmed. Anything, when Redis loses its data.
+// That runs of different jobs begin in the order in which they were due: waits are in the order in which they began to
+// wait, and queues have weights. That a finished run can be looked up for ever: the history is trimmed. Anything, when
+// Redis loses its data.
 package ledger

@@ -432,9 +432,9 @@ func TestAFinishPassesTheLockToTheNextRunInTheSameStep(t *testing.T) {
 		created := f.tick(f.job, f.cursor(f.job, 9), 3, ledger.Run)
 		w := f.session("w")
 		a := f.claim(w, created.Due[0], ledger.Granted)
-		f.claim(w, created.Due[2], ledger.Waiting) // whoever waits first is first, whatever the tick
 		f.claim(w, created.Due[1], ledger.Waiting)
-		for _, next := range []int{2, 1} {
+		f.claim(w, created.Due[2], ledger.Waiting)
+		for _, next := range []int{1, 2} {
 			finished := f.finish(a, ledger.Success, ledger.Recorded)
 			if len(finished.Due) != 1 || finished.Due[0].Run != created.Due[next].Run {
 				f.Fatalf("due %+v, want %s", finished.Due, created.Due[next].Run)
@@ -442,6 +442,25 @@ func TestAFinishPassesTheLockToTheNextRunInTheSameStep(t *testing.T) {
 			a = f.claim(w, finished.Due[0], ledger.Granted)
 		}
 		f.finish(a, ledger.Success, ledger.Recorded)
+		f.wantNothingLeft()
+	})
+}
+
+func TestTicksOfOneJobBeginInTheirOrder(t *testing.T) {
+	each(t, func(f *fixture) {
+		created := f.tick(f.job, f.cursor(f.job, 9), 4, ledger.Run)
+		w := f.session("w")
+		// The last delivery comes first.
+		due := f.claim(w, created.Due[3], ledger.Behind).Due
+		for i := range 3 {
+			f.claim(w, created.Due[i], ledger.Stale) // they wait in front of it
+		}
+		for i := range 4 {
+			if len(due) != 1 || due[0].Run != created.Due[i].Run {
+				f.Fatalf("due %+v, want %s", due, created.Due[i].Run)
+			}
+			due = f.finish(f.claim(w, due[0], ledger.Granted), ledger.Success, ledger.Recorded).Due
+		}
 		f.wantNothingLeft()
 	})
 }

@@ -5,6 +5,7 @@
 -- Replies, each with the pushes to do (id, n, queue) last, as one list:
 --   granted, token, n of fields, record..., arguments and definition, pushes
 --   waiting, <describe> (eight fields), pushes
+--   behind, pushes: earlier ticks of its job go first, it waits behind them
 --   later, pushes: a run that was due earlier goes first; this one is to be pushed, under the next n
 --   stale: not due, or another n | dead: the session has ended
 -- Sent again it gives the answer once more, for as long as the attempt runs.
@@ -12,6 +13,8 @@ local session, hid, id = ARGV[1], ARGV[2], ARGV[3]
 if not ends(session) then return {'dead'} end
 local run = load(id)
 if not run then return {'stale'} end
+
+local function info(id, run) return '{"job":"' .. run[JOB] .. '","run":"' .. id .. '"}' end
 
 local function granted(list)
   return {'granted', run[TOKEN], concat(run, US), call('HGET', BODY, id), list}
@@ -29,9 +32,40 @@ for i = 6, #ARGV do
   end
 end
 
-local names, items = bundle(run, R_ITEMS)
-local info = '{"job":"' .. run[JOB] .. '","run":"' .. id .. '"}'
 local S, list = nil, {}
+
+-- wait sends a run to wait under the ticket that it has, or the next one.
+local function wait(id, run)
+  local names, items = bundle(run, R_ITEMS)
+  undue(id, run)
+  run[STATE], run[WAITS] = 'waiting', '1'
+  save(id, run)
+  S.park('+' .. id, '@', info(id, run), items, tonumber(ARGV[5]))
+  S.visit(names)
+end
+
+-- Ticks of one job begin in their order: those before this one that are due, but whose deliveries take longer, go to
+-- wait in front of it.
+if run[TICK] ~= '' and run[WAITS] ~= '1' then
+  local before, first = '(' .. run[JOB] .. '\0' .. pad(run[TICK]), '[' .. run[JOB] .. '\0' .. pad(1)
+  local earlier = call('ZREVRANGEBYLEX', OPEN, before, first, 'LIMIT', 0, 128) -- still earlier ones were due long ago
+  for i = #earlier, 1, -1 do
+    local other = string.match(earlier[i], '([^%z]*)$')
+    local tick = load(other)
+    if tick[STATE] == 'due' and tick[WAITS] ~= '1' then
+      S = S or space()
+      wait(other, tick)
+    end
+  end
+  if S then
+    wait(id, run)
+    S.reap()
+    offered(S, list)
+    return {'behind', list}
+  end
+end
+
+local names, items = bundle(run, R_ITEMS)
 local busy = run[WAITS] == '1' or not quiet() or call('ZCARD', Q) > 0
 if not busy then
   local owners = call('HMGET', OWN, unpack(names))
@@ -41,13 +75,11 @@ if busy then
   S = space()
   S.reap()
   local wid = '+' .. id
-  local wait = S.wait(wid)
-  local resource, owner, beaten = S.blocked(names, wait and wait[2], wid)
+  local place = S.wait(wid)
+  local resource, owner, beaten = S.blocked(names, place and place[2], wid)
   if resource then
-    undue(id, run)
-    run[STATE], run[WAITS] = 'waiting', '1'
-    save(id, run)
-    S.park(wid, '@', info, items, tonumber(ARGV[5]))
+    wait(id, run)
+    S.settle()
     offered(S, list)
     local reply = {'waiting', S.describe(resource, owner)}
     reply[10] = list
@@ -61,7 +93,7 @@ undue(id, run)
 run[STATE], run[HOLDER], run[SESSION], run[CLOSED], run[WAITS] = 'running', hid, session, '', ''
 run[ATTEMPT], run[STARTED] = format('%d', run[ATTEMPT] + 1), ms
 if run[FIRST] == '' then run[FIRST] = ms end
-run[TOKEN] = take(hid, session, info, items)
+run[TOKEN] = take(hid, session, info(id, run), items)
 call('ZADD', BUSY, 0, session .. '\0' .. id)
 save(id, run)
 if S then

@@ -1,0 +1,137 @@
+package locks_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/locks"
+)
+
+// someRedis stands for your Redis.
+func someRedis() (rdb *redis.Client, stop func()) {
+	server, err := miniredis.Run()
+	if err != nil {
+		panic(err)
+	}
+	rdb = redis.NewClient(&redis.Options{Addr: server.Addr()})
+	return rdb, func() { _ = rdb.Close(); server.Close() }
+}
+
+// settle stands for work that passes the token on to whatever can refuse an older one.
+func settle(ctx context.Context, _ locks.Token) error { return ctx.Err() }
+
+func Example() {
+	rdb, stop := someRedis()
+	defer stop()
+	ctx := context.Background()
+
+	client, err := locks.Open(ctx, rdb, locks.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = client.Close(ctx) }()
+
+	hold, err := client.Acquire(ctx, locks.Exclusive("bill:1001", "bill:1002"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = hold.Release() }()
+
+	err = settle(hold.Context(), hold.Token())
+	fmt.Println(hold.Names(), err)
+	// Output: [bill:1001 bill:1002] <nil>
+}
+
+func ExampleClient_TryAcquire() {
+	rdb, stop := someRedis()
+	defer stop()
+	ctx := context.Background()
+	client, err := locks.Open(ctx, rdb, locks.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = client.Close(ctx) }()
+
+	hold, err := client.TryAcquire(ctx, locks.Exclusive("bill:1001"), locks.Info([]byte(`{"job":"settle"}`)))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	_, err = client.TryAcquire(ctx, locks.Exclusive("bill:1001", "bill:1002"))
+	var busy *locks.BusyError
+	if errors.As(err, &busy) {
+		fmt.Println("busy:", busy.Resource, "held by us:", busy.Holder == hold.Session(), busy.Info)
+	}
+	fmt.Println(hold.Release())
+	// Output:
+	// busy: bill:1001 held by us: true {"job":"settle"}
+	// <nil>
+}
+
+func ExampleWait() {
+	rdb, stop := someRedis()
+	defer stop()
+	ctx := context.Background()
+	client, err := locks.Open(ctx, rdb, locks.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = client.Close(ctx) }()
+
+	hold, err := client.Acquire(ctx, locks.Exclusive("bill:1001"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	_, err = client.Acquire(ctx, locks.Exclusive("bill:1001"), locks.Wait(10*time.Millisecond),
+		locks.OnWait(func(b *locks.BusyError) { fmt.Println("waiting for", b.Resource) }))
+	fmt.Println("busy:", errors.Is(err, locks.ErrBusy))
+
+	go func() { _ = hold.Release() }()
+	hold, err = client.Acquire(ctx, locks.Exclusive("bill:1001"), locks.Wait(time.Minute))
+	fmt.Println(hold.Names(), err)
+	// Output:
+	// waiting for bill:1001
+	// busy: true
+	// [bill:1001] <nil>
+}
+
+func ExampleSpace() {
+	rdb, stop := someRedis()
+	defer stop()
+	ctx := context.Background()
+	client, err := locks.Open(ctx, rdb, locks.Options{Name: "web-1"})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = client.Close(ctx) }()
+	if _, err := client.Acquire(ctx, locks.Exclusive("bill:1001")); err != nil {
+		fmt.Println(err)
+		return
+	}
+
+	space, err := locks.NewSpace(rdb, "lockstep")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	listing, err := space.Read(ctx)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, h := range listing.Holds {
+		fmt.Println(h.Names, h.Session == client.Session(), h.LeaseLeft > 10*time.Second)
+	}
+	// Output: [bill:1001] true true
+}

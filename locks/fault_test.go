@@ -1,0 +1,235 @@
+package locks_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/locks"
+	"lockstep/locks/redistest"
+)
+
+// proxied opens a client behind a proxy, and one that sees the server directly.
+func proxied(t *testing.T, lease time.Duration) (c, direct *locks.Client, p *redistest.Proxy) {
+	t.Helper()
+	server, ns := redistest.Shared(t), redistest.Namespace(t)
+	p = server.Proxy(t)
+	c = openClient(t, p.Client(t), locks.Options{Namespace: ns, Name: "proxied", Lease: lease})
+	direct = openClient(t, server.Client(t), locks.Options{Namespace: ns, Name: "direct"})
+	return c, direct, p
+}
+
+// TestLostReplyIsAskedForAgain loses the replies of acquires and releases that were applied.
+func TestLostReplyIsAskedForAgain(t *testing.T) {
+	t.Parallel()
+	c, direct, p := proxied(t, 15*time.Second) // long: renewals lose their replies too
+	// lose runs f with its reply lost, and tells whether it was applied then: when f happens to dial a new connection,
+	// it is the reply to the greeting that is lost.
+	lose := func(what string, applied func() bool, f func() error) bool {
+		t.Helper()
+		release(t, acquire(t, c, locks.Exclusive("warm"))) // a connection is there
+		p.Set(redistest.Faults{DropReplies: true})
+		done := make(chan error, 1)
+		go func() { done <- f() }()
+		lost := false
+		for began := time.Now(); !lost && time.Since(began) < time.Second; time.Sleep(time.Millisecond) {
+			lost = applied()
+		}
+		p.Set(redistest.Faults{})
+		p.Cut() // and the client learns that nothing will come
+		if err := <-done; err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		return lost
+	}
+	var lostAcquires, lostReleases int
+	for round := 0; round < 4 || lostAcquires == 0 || lostReleases == 0; round++ {
+		if round == 20 {
+			t.Fatal("no reply was lost: the test proves nothing")
+		}
+		var hold *locks.Hold
+		if lose("acquire", func() bool { return len(holds(t, direct)) == 1 }, func() (err error) {
+			if round%2 == 0 {
+				hold, err = c.TryAcquire(within(t, patient), locks.Exclusive("a"))
+			} else {
+				hold, err = c.Acquire(within(t, patient), locks.Exclusive("a"))
+			}
+			return err
+		}) {
+			lostAcquires++
+		}
+		if got := holds(t, direct); len(got) != 1 || got[0].ID != hold.ID() || got[0].Token != hold.Token() {
+			t.Fatalf("got holds %+v, want %s with token %s alone", got, hold.ID(), hold.Token())
+		}
+		if lose("release", func() bool { return len(holds(t, direct)) == 0 }, hold.Release) {
+			lostReleases++
+		}
+		if got := holds(t, direct); len(got) != 0 {
+			t.Fatalf("got holds %+v after the release", got)
+		}
+	}
+}
+
+// TestCancelledOnTheWay cancels acquires while their requests or replies are on the way.
+func TestCancelledOnTheWay(t *testing.T) {
+	t.Parallel()
+	for name, faults := range map[string]redistest.Faults{
+		"request": {RequestDelay: 600 * time.Millisecond}, "reply": {ReplyDelay: 600 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, direct, p := proxied(t, 15*time.Second)
+			release(t, acquire(t, c, locks.Exclusive("a"))) // the connection is there
+			p.Set(faults)
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(20*time.Millisecond, cancel)
+			began := time.Now()
+			if _, err := c.Acquire(ctx, locks.Exclusive("a")); !errors.Is(err, context.Canceled) {
+				t.Fatalf("got %v", err)
+			}
+			if took := time.Since(began); took > 500*time.Millisecond {
+				t.Errorf("returned after %s, want at once", took)
+			}
+			seen := false
+			for began := time.Now(); time.Since(began) < patient; time.Sleep(time.Millisecond) {
+				held := len(holds(t, direct)) > 0
+				if seen && !held {
+					break
+				}
+				seen = seen || held
+			}
+			if !seen {
+				t.Fatal("the acquire was never applied: the test proves nothing")
+			}
+			if got := holds(t, direct); len(got) != 0 {
+				t.Errorf("still held: %+v", got)
+			}
+		})
+	}
+}
+
+// TestSilentPartitionEndsTheContextFirst cuts a holder off without a word. Its context has to end before the next one is
+// granted the lock; both times are this process's.
+func TestSilentPartitionEndsTheContextFirst(t *testing.T) {
+	t.Parallel()
+	for name, faults := range map[string]redistest.Faults{
+		"dropped": {DropRequests: true, DropReplies: true},
+		"no way":  {HoldRequests: true},
+		"no back": {DropReplies: true}, // renewals arrive: the lease lives on in Redis until they stop
+		"refused": {Refuse: true},
+	} {
+		for trial := range 2 {
+			t.Run(fmt.Sprint(name, trial), func(t *testing.T) {
+				t.Parallel()
+				c, direct, p := proxied(t, 2*time.Second)
+				hold := acquire(t, c, locks.Exclusive("a", "b"))
+				other, err := c.Acquire(t.Context(), locks.Exclusive("c"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				var running sync.WaitGroup
+				defer running.Wait()
+				var ended time.Time
+				running.Go(func() {
+					<-hold.Context().Done()
+					ended = time.Now()
+				})
+				time.Sleep(time.Duration(trial) * 300 * time.Millisecond) // at another moment between two renewals
+				p.Set(faults)
+				if faults.Refuse {
+					p.Cut()
+				}
+				next := acquire(t, direct, locks.Exclusive("b"))
+				granted := time.Now()
+				running.Wait()
+				if !ended.Before(granted) {
+					t.Errorf("the context ended %s after the next grant", ended.Sub(granted))
+				}
+				if cause := context.Cause(hold.Context()); !errors.Is(cause, locks.ErrLost) {
+					t.Errorf("got cause %v", cause)
+				}
+				<-other.Context().Done()
+				if err := hold.Release(); !errors.Is(err, locks.ErrLost) {
+					t.Errorf("got %v from Release, want ErrLost", err)
+				}
+				if next.Token() <= hold.Token() {
+					t.Errorf("got token %s after %s", next.Token(), hold.Token())
+				}
+				// When the network is back, the client goes on in a new session.
+				p.Set(redistest.Faults{})
+				p.Cut()
+				again := acquire(t, c, locks.Exclusive("a"))
+				if again.Session() == hold.Session() || again.Token() <= next.Token() {
+					t.Errorf("got token %s of session %s", again.Token(), again.Session())
+				}
+				if next.Context().Err() != nil {
+					t.Error("the hold granted meanwhile was ended")
+				}
+			})
+		}
+	}
+}
+
+// TestShortOutageLosesNothing breaks the network for less than what is promised.
+func TestShortOutageLosesNothing(t *testing.T) {
+	t.Parallel()
+	c, _, p := proxied(t, 2*time.Second)
+	hold := acquire(t, c, locks.Exclusive("a"))
+	for range 3 {
+		p.Set(redistest.Faults{Refuse: true})
+		p.Cut()
+		time.Sleep(300 * time.Millisecond) // the outage; 2/3 of 2 s, less cutoff and margin, is 831 ms
+		p.Set(redistest.Faults{})
+		time.Sleep(700 * time.Millisecond) // at least one renewal
+		if err := context.Cause(hold.Context()); err != nil {
+			t.Fatalf("lost: %v", err)
+		}
+	}
+	release(t, hold)
+}
+
+// TestUnreachableRedis tells how the calls end when Redis is not there.
+func TestUnreachableRedis(t *testing.T) {
+	t.Parallel()
+	nowhere := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	t.Cleanup(func() { _ = nowhere.Close() })
+	began := time.Now()
+	if _, err := locks.Open(t.Context(), nowhere, locks.Options{}); err == nil {
+		t.Error("opened a client of nothing")
+	}
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("open failed after %s", took)
+	}
+
+	c, _, p := proxied(t, 2*time.Second)
+	hold := acquire(t, c, locks.Exclusive("a"))
+	p.Set(redistest.Faults{Refuse: true})
+	p.Cut()
+	<-hold.Context().Done()
+	if _, err := c.TryAcquire(t.Context(), locks.Exclusive("b")); !errors.Is(err, locks.ErrLost) {
+		t.Errorf("try: got %v, want ErrLost", err)
+	}
+	if _, err := c.Begin(); !errors.Is(err, locks.ErrLost) {
+		t.Errorf("begin: got %v, want ErrLost", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := c.Acquire(ctx, locks.Exclusive("b")); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("acquire: got %v, want the context's error", err)
+	}
+	if _, err := c.Acquire(t.Context(), locks.Exclusive("b"), locks.Wait(50*time.Millisecond)); err == nil {
+		t.Error("acquire with a limit: got a hold")
+	}
+	ctx, cancel = context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	began = time.Now()
+	_ = c.Close(ctx)
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("close took %s with Redis away", took)
+	}
+}

@@ -1,0 +1,649 @@
+package locks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	"lockstep/locks/redistest"
+)
+
+// quick is the shortest lease: it is renewed every 667 ms.
+const quick = minLease
+
+// opened opens a client with a quick lease in a new space, and closes it when the test ends.
+func opened(t testing.TB, rdb redis.UniversalClient, namespace string) *Client {
+	t.Helper()
+	c, err := Open(t.Context(), rdb, Options{Namespace: namespace, Name: "test", Lease: quick})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*time.Second)
+		defer cancel()
+		_ = c.Close(ctx)
+	})
+	return c
+}
+
+// eventually returns how long it took until a condition held.
+func eventually(t testing.TB, what string, holds func() bool) time.Duration {
+	t.Helper()
+	began := time.Now()
+	for time.Since(began) < 30*time.Second {
+		if holds() {
+			return time.Since(began)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	t.Fatalf("not within 30 s: %s", what)
+	return 0
+}
+
+func (c *Client) listing(t testing.TB) *Listing {
+	t.Helper()
+	listing, err := c.space.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return listing
+}
+
+// raw runs a script as an eavesdropper would send it.
+func (c *Client) raw(t testing.TB, script *redis.Script, args ...any) []string {
+	t.Helper()
+	answer, err := c.call(t.Context(), script, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return texts(answer)
+}
+
+// keepBusy has requests of the client on their way all the time, until the test ends.
+func (c *Client) keepBusy(t testing.TB) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	for i := range 4 {
+		running.Go(func() {
+			for ctx.Err() == nil {
+				hold, err := c.Acquire(ctx, Exclusive(fmt.Sprint("busy", i%2)))
+				if err != nil {
+					continue
+				}
+				_ = hold.Release()
+			}
+		})
+	}
+	t.Cleanup(func() { cancel(); running.Wait() })
+}
+
+func TestWhatNobodyAskedForIsReleasedWithinARenewal(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		t.Parallel()
+		c := opened(t, rdb, redistest.Namespace(t))
+		mine, err := c.Acquire(t.Context(), Exclusive("mine"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		session := string(c.Session())
+		stray := session + ".777"
+		if got := c.raw(t, acquireScript, session, stray, "", 0, 0, "xa"); got[0] != "granted" {
+			t.Fatalf("got %q", got)
+		}
+		if got := c.raw(t, acquireScript, session, stray+"8", "", 0, 0, "xmine"); got[0] != "waiting" {
+			t.Fatalf("got %q", got)
+		}
+		took := eventually(t, "the strays are gone", func() bool {
+			l := c.listing(t)
+			return len(l.Holds) == 1 && len(l.Waits) == 0
+		})
+		if took > quick {
+			t.Errorf("took %s, want one renewal", took)
+		}
+		if err := mine.Release(); err != nil {
+			t.Errorf("the hold that was asked for: %v", err)
+		}
+	})
+}
+
+// TestLateAcquireIsReleasedWithinARenewal has the acquire of a given-up request arrive after its cancellation. On a busy session
+// the count of a renewal cannot tell; that the request is suspect can.
+func TestLateAcquireIsReleasedWithinARenewal(t *testing.T) {
+	t.Parallel()
+	for _, busy := range []bool{false, true} {
+		t.Run(fmt.Sprint("busy ", busy), func(t *testing.T) {
+			t.Parallel()
+			c := opened(t, redistest.Client(t), redistest.Namespace(t))
+			if busy {
+				c.keepBusy(t)
+			}
+			s, _, err := c.current()
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := s.begin([]string{"a"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.mu.Lock()
+			r.doubt = true // it was sent, and no answer came
+			s.mu.Unlock()
+			s.drop(t.Context(), r)
+			eventually(t, "the cancellation was answered", func() bool {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				return r.state == over
+			})
+			if got := c.raw(t, acquireScript, string(s.id), string(r.id), "", 0, 0, "xa"); got[0] != "granted" {
+				t.Fatalf("got %q", got)
+			}
+			took := eventually(t, "the late hold is gone", func() bool {
+				return !slices.ContainsFunc(c.listing(t).Holds, func(h HoldRecord) bool { return h.ID == r.id })
+			})
+			if took > quick {
+				t.Errorf("took %s, want one renewal", took)
+			}
+		})
+	}
+}
+
+func TestHoldThatRedisLostIsLost(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		t.Parallel()
+		c := opened(t, rdb, redistest.Namespace(t))
+		hold, err := c.Acquire(t.Context(), Exclusive("a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		other, err := c.Acquire(t.Context(), Exclusive("b"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		c.raw(t, releaseScript, string(hold.ID()))
+		<-hold.Context().Done()
+		if took := time.Since(began); took > quick {
+			t.Errorf("took %s, want one renewal", took)
+		}
+		if cause := context.Cause(hold.Context()); !errors.Is(cause, ErrLost) {
+			t.Errorf("got cause %v, want ErrLost", cause)
+		}
+		if err := hold.Release(); !errors.Is(err, ErrLost) {
+			t.Errorf("got %v from Release, want ErrLost", err)
+		}
+		if hold.KillBy() > BootTime() {
+			t.Error("KillBy of the lost hold lies in the future")
+		}
+		if other.Context().Err() != nil {
+			t.Error("the other hold ended too")
+		}
+		if err := other.Release(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// silent is release without its messages.
+var silent = redis.NewScript(strings.Replace(spaceSource, "call('PUBLISH', ", "select('#', ", 1) + readScript("release"))
+
+func TestGrantIsFoundWithoutItsMessage(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		t.Parallel()
+		ns := redistest.Namespace(t)
+		c, other := opened(t, rdb, ns), opened(t, rdb, ns)
+		hold, err := other.Acquire(t.Context(), Exclusive("a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make(chan *Hold, 1)
+		go func() {
+			defer close(got)
+			hold, err := c.Acquire(t.Context(), Exclusive("a"))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			got <- hold
+		}()
+		eventually(t, "it waits", func() bool { return len(c.listing(t).Waits) == 1 })
+		began := time.Now()
+		c.raw(t, silent, string(hold.ID()))
+		granted := <-got
+		if took := time.Since(began); took > quick {
+			t.Errorf("took %s, want one renewal", took)
+		}
+		if granted == nil || granted.Token() <= hold.Token() {
+			t.Errorf("got %v", granted)
+		}
+	})
+}
+
+func TestWaitThatRedisLostIsQueuedAgain(t *testing.T) {
+	t.Parallel()
+	c := opened(t, redistest.Client(t), redistest.Namespace(t))
+	hold, err := c.Acquire(t.Context(), Exclusive("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		hold, err := c.Acquire(t.Context(), Exclusive("a"))
+		if err == nil {
+			err = hold.Release()
+		}
+		done <- err
+	}()
+	var wait []WaitRecord
+	eventually(t, "it waits", func() bool { wait = c.listing(t).Waits; return len(wait) == 1 })
+	c.raw(t, releaseScript, string(wait[0].Request))
+	took := eventually(t, "it waits again", func() bool {
+		again := c.listing(t).Waits
+		return len(again) == 1 && again[0].Ticket > wait[0].Ticket
+	})
+	if took > quick {
+		t.Errorf("took %s, want one renewal", took)
+	}
+	if err := hold.Release(); err != nil {
+		t.Error(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// calls counts how often a client has sent a script and was answered.
+type calls struct {
+	hash string
+	n    atomic.Int64
+}
+
+func (h *calls) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *calls) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if args := cmd.Args(); len(args) > 1 && args[1] == h.hash {
+			h.n.Add(1)
+		}
+		return err
+	}
+}
+
+func (h *calls) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func TestBusySessionIsNotComparedAllTheTime(t *testing.T) {
+	t.Parallel()
+	c := opened(t, redistest.Client(t), redistest.Namespace(t))
+	compared, renewed := &calls{hash: listScript.Hash()}, &calls{hash: renewScript.Hash()}
+	c.rdb.AddHook(compared)
+	c.beat.AddHook(renewed)
+	c.keepBusy(t)
+	for i := range 5 { // and some that stay
+		if _, err := c.Acquire(t.Context(), Exclusive(fmt.Sprint("stays", i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "four renewals", func() bool { return renewed.n.Load() >= 4 })
+	// A message may be late on a busy machine, so one comparison is no fault; one per renewal would be.
+	if n := compared.n.Load(); n > 1 {
+		t.Errorf("compared %d times in 4 renewals, want none", n)
+	}
+}
+
+func TestSubscriberComesBack(t *testing.T) {
+	t.Parallel()
+	server := redistest.New(t, redistest.Options{}) // its own: connections are killed
+	rdb := server.Client(t)
+	ns := redistest.Namespace(t)
+	c, other := opened(t, rdb, ns), opened(t, rdb, ns)
+	for range 3 {
+		hold, err := other.Acquire(t.Context(), Exclusive("a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() {
+			hold, err := c.Acquire(t.Context(), Exclusive("a"))
+			if err == nil {
+				err = hold.Release()
+			}
+			done <- err
+		}()
+		eventually(t, "it waits", func() bool { return len(c.listing(t).Waits) == 1 })
+		if err := rdb.Do(t.Context(), "CLIENT", "KILL", "TYPE", "pubsub").Err(); err != nil {
+			t.Fatal(err)
+		}
+		if err := hold.Release(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestLostSpaceIsNoticed empties Redis under a holder and a waiter.
+func TestLostSpaceIsNoticed(t *testing.T) {
+	t.Parallel()
+	server := redistest.New(t, redistest.Options{})
+	rdb := server.Client(t)
+	c := opened(t, rdb, "ns")
+	hold, err := c.Acquire(t.Context(), Exclusive("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.SetCard(t.Context(), []byte(`{"card": 2}`)); err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan *Hold, 1)
+	go func() {
+		defer close(got)
+		hold, err := c.Acquire(t.Context(), Exclusive("a"))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		got <- hold
+	}()
+	eventually(t, "it waits", func() bool { return len(c.listing(t).Waits) == 1 })
+	request, err := c.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := c.Session()
+	began := time.Now()
+	if err := rdb.FlushAll(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	<-hold.Context().Done()
+	if took := time.Since(began); took > quick {
+		t.Errorf("took %s, want one renewal", took)
+	}
+	if cause := context.Cause(hold.Context()); !errors.Is(cause, ErrLost) {
+		t.Errorf("got cause %v", cause)
+	}
+	<-request.Done()
+	lost := request.Granted(t.Context(), 1, []string{"z"})
+	if cause := context.Cause(lost.Context()); !errors.Is(cause, ErrLost) {
+		t.Errorf("got cause %v for a hold that was granted on a dead session", cause)
+	}
+	if err := lost.Release(); !errors.Is(err, ErrLost) {
+		t.Errorf("got %v from its release", err)
+	}
+	second := <-got
+	if second == nil {
+		t.Fatal("the waiting request was not granted in the next session")
+	}
+	if second.Token() <= hold.Token() || second.Session() == first || c.Session() != second.Session() {
+		t.Errorf("got token %s after %s in session %s after %s", second.Token(), hold.Token(), second.Session(), first)
+	}
+	if err := hold.Release(); !errors.Is(err, ErrLost) {
+		t.Errorf("got %v from the release of the lost hold", err)
+	}
+	if second.Context().Err() != nil {
+		t.Error("the release of the lost hold ended the new one")
+	}
+	sessions, _, err := c.space.Sessions(t.Context())
+	if err != nil || len(sessions) != 1 || string(sessions[0].Card) != `{"card":2}` {
+		t.Errorf("got sessions %+v, %v; want the new one with the card that was set last", sessions, err)
+	}
+}
+
+// TestRequestOfAnotherScript follows what a package does that grants by a script of its own.
+func TestRequestOfAnotherScript(t *testing.T) {
+	t.Parallel()
+	c := opened(t, redistest.Client(t), redistest.Namespace(t))
+	type key struct{}
+	parent := context.WithValue(t.Context(), key{}, 1)
+	grant := func(names ...string) *Hold {
+		t.Helper()
+		r, err := c.Begin()
+		if err != nil {
+			t.Fatal(err)
+		}
+		args := []any{string(r.Session()), string(r.ID()), "", -1, 0}
+		for _, name := range names {
+			args = append(args, "x"+name)
+		}
+		got := c.raw(t, acquireScript, args...)
+		if got[0] != "granted" {
+			t.Fatalf("got %q", got)
+		}
+		token, err := ParseToken(got[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Granted(parent, token, names)
+	}
+	hold := grant("b", "a")
+	if hold.Context().Value(key{}) != 1 || hold.Context().Err() != nil || !slices.Equal(hold.Names(), []string{"a", "b"}) {
+		t.Errorf("got hold %+v", hold)
+	}
+	if err := hold.Release(); err != nil {
+		t.Error(err)
+	}
+	hold = grant("a")
+	hold.Freeing()
+	if err := hold.Release(); err != nil || len(c.listing(t).Holds) != 0 {
+		t.Errorf("got %v from Release after Freeing, and the hold is listed: %v", err, len(c.listing(t).Holds) != 0)
+	}
+	hold = grant("a")
+	hold.Freeing()
+	c.raw(t, releaseScript, string(hold.ID())) // as a finish does
+	s, _, err := c.current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.recompare()
+	eventually(t, "the table was compared", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return !s.compare
+	})
+	if hold.Context().Err() != nil || hold.KillBy() < BootTime() {
+		t.Error("the hold that is being freed counts as lost")
+	}
+	hold.Released()
+	if hold.Context().Err() == nil {
+		t.Error("the context goes on after Released")
+	}
+	if err := hold.Release(); err != nil {
+		t.Errorf("got %v from Release after Released", err)
+	}
+	r, err := c.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Drop()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.requests) != 0 || s.tally.table != 0 || s.tally.certain != 0 {
+		t.Errorf("the table is not empty: %+v, %+v", s.requests, s.tally)
+	}
+}
+
+// TestCloseLeavesNothing runs alone, since it counts goroutines.
+func TestCloseLeavesNothing(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		ns := redistest.Namespace(t)
+		if err := rdb.Ping(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+		before := goleak.IgnoreCurrent()
+		c, err := Open(t.Context(), rdb, Options{Namespace: ns})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var held []*Hold
+		for i := range 250 {
+			hold, err := c.Acquire(t.Context(), Exclusive(fmt.Sprint(i)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			held = append(held, hold)
+		}
+		waiting := make(chan error, 1)
+		go func() {
+			_, err := c.Acquire(t.Context(), Exclusive("0"))
+			waiting <- err
+		}()
+		eventually(t, "it waits", func() bool { return len(c.listing(t).Waits) == 1 })
+		if err := c.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-waiting; !errors.Is(err, ErrClosed) {
+			t.Errorf("got %v for the waiting request, want ErrClosed", err)
+		}
+		for _, hold := range held {
+			if !errors.Is(context.Cause(hold.Context()), ErrClosed) {
+				t.Fatalf("got cause %v, want ErrClosed", context.Cause(hold.Context()))
+			}
+			if err := hold.Release(); err != nil {
+				t.Fatalf("release after close: %v", err)
+			}
+		}
+		if err := c.Close(t.Context()); err != nil {
+			t.Errorf("second close: %v", err)
+		}
+		_, acquireErr := c.Acquire(t.Context(), Exclusive("a"))
+		_, tryErr := c.TryAcquire(t.Context(), Exclusive("a"))
+		_, beginErr := c.Begin()
+		for _, err := range []error{acquireErr, tryErr, beginErr, c.SetCard(t.Context(), []byte("{}"))} {
+			if !errors.Is(err, ErrClosed) {
+				t.Errorf("got %v after close, want ErrClosed", err)
+			}
+		}
+		goleak.VerifyNone(t, before)
+		r := &rig{ctx: t.Context(), rdb: rdb, keys: spaceKeys(ns)}
+		d, err := r.dump()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(d.exp)+len(d.own)+len(d.hold)+len(d.wait)+len(d.q)+len(d.idx) != 0 {
+			t.Errorf("left over: %+v", d)
+		}
+	})
+}
+
+// TestNoTwoHoldersAtATime has many goroutines of several clients take random bundles, while the server forgets the
+// scripts now and then.
+func TestNoTwoHoldersAtATime(t *testing.T) {
+	t.Parallel()
+	server := redistest.New(t, redistest.Options{})
+	rdb := server.Client(t)
+	resources := []string{"a", "b", "c", "d", "e", "f"}
+	inside := make(map[string]*atomic.Int64)
+	tokens := make(map[string]*atomic.Int64)
+	for _, name := range resources {
+		inside[name], tokens[name] = new(atomic.Int64), new(atomic.Int64)
+	}
+	var clients []*Client
+	for range 3 {
+		clients = append(clients, opened(t, rdb, "ns"))
+	}
+	var grants, busy atomic.Int64
+	var running sync.WaitGroup
+	for i := range 24 {
+		random := rand.New(rand.NewPCG(uint64(i), 1))
+		c := clients[i%len(clients)]
+		running.Go(func() {
+			for range 40 * soak() {
+				bundle := make([]string, 1+random.IntN(3))
+				for j := range bundle {
+					bundle[j] = resources[random.IntN(len(resources))]
+				}
+				parts := []Part{Exclusive(bundle...)}
+				ctx, cancel := context.WithCancel(t.Context())
+				switch random.IntN(6) {
+				case 0:
+					parts = append(parts, Wait(0))
+				case 1:
+					parts = append(parts, Wait(time.Duration(random.IntN(4))*time.Millisecond))
+				case 2:
+					time.AfterFunc(time.Duration(random.IntN(4))*time.Millisecond, cancel)
+				}
+				hold, err := c.Acquire(ctx, parts...)
+				if err != nil {
+					busy.Add(1)
+					cancel()
+					if !errors.Is(err, ErrBusy) && !errors.Is(err, context.Canceled) {
+						t.Error(err)
+					}
+					continue
+				}
+				grants.Add(1)
+				for _, name := range hold.Names() {
+					if n := inside[name].Add(1); n != 1 {
+						t.Errorf("%d holders of %s", n, name)
+					}
+					if last := tokens[name].Swap(int64(hold.Token())); last >= int64(hold.Token()) {
+						t.Errorf("token %s of %s after %d", hold.Token(), name, last)
+					}
+				}
+				if random.IntN(3) == 0 {
+					time.Sleep(time.Duration(random.IntN(500)) * time.Microsecond)
+				}
+				for _, name := range hold.Names() {
+					inside[name].Add(-1)
+				}
+				if err := hold.Release(); err != nil {
+					t.Error(err)
+				}
+				cancel()
+				if random.IntN(50) == 0 {
+					if err := rdb.ScriptFlush(t.Context()).Err(); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	running.Wait()
+	if grants.Load() == 0 {
+		t.Error("nothing was granted")
+	}
+	t.Logf("%d grants, %d given up", grants.Load(), busy.Load())
+	took := eventually(t, "all is given back", func() bool {
+		l := clients[0].listing(t)
+		return len(l.Holds) == 0 && len(l.Waits) == 0
+	})
+	if took > quick {
+		t.Errorf("the last was given back after %s", took)
+	}
+}
+
+func TestHoldCutOffByItsLeaseKeepsItsKillTime(t *testing.T) {
+	t.Parallel()
+	c := opened(t, redistest.Client(t), redistest.Namespace(t))
+	hold, err := c.Acquire(t.Context(), Exclusive("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dog := hold.request.session.dog
+	dog.lose(cutOff, errors.New("no renewal succeeds"))
+	if hold.Context().Err() == nil {
+		t.Error("the context goes on")
+	}
+	if hold.KillBy() != dog.killBy() {
+		t.Errorf("KillBy is %s after the cut-off, want still %s: processes may end in order", hold.KillBy(), dog.killBy())
+	}
+	dog.lose(ended, errors.New("the lease has run out"))
+	if hold.KillBy() > 0 {
+		t.Errorf("KillBy is %s after the end, want it past", hold.KillBy())
+	}
+}
