@@ -55,6 +55,7 @@ const (
 	defaultReserveAfter = time.Second
 	maxCard             = 16 << 10
 	maxSessionName      = 64
+	minTry              = time.Second // for commands that no deadline hangs on, a slow moment is no outage
 )
 
 // A Client takes locks. All its holds stand on one session in Redis, which one command every third of the lease keeps
@@ -144,7 +145,7 @@ func newClient(o Options) (*Client, error) {
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
-	c.try = c.lease / renewalsPerLease
+	c.try = max(minTry, c.lease/renewalsPerLease)
 	var err error
 	host, hostErr := os.Hostname()
 	if c.name == "" {
@@ -315,9 +316,7 @@ func (c *Client) openSession(ctx context.Context) (*session, *subscriber, error)
 		s.card = c.card
 		c.mu.Unlock()
 		s.dog.from = c.clock.read()
-		try, cancel := context.WithTimeout(ctx, tryOf(c.lease))
-		r, err := runScript(try, c.beat, openScript, c.space.keys, string(id), c.lease.Milliseconds(), string(s.card))
-		cancel()
+		r, err := c.call(ctx, openScript, string(id), c.lease.Milliseconds(), string(s.card))
 		if err == nil && r.text(0) == "open" {
 			return s, listener, nil
 		}

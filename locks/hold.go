@@ -58,6 +58,14 @@ func (h *Hold) Since() time.Time { return h.since }
 // Session returns the session that the hold stands on.
 func (h *Hold) Session() SessionID { return h.request.session.id }
 
+// Lost returns why the hold ended before it was released, an error that is [ErrLost], or nil. The cause of the context
+// tells the same only when the hold was what ended it first.
+func (h *Hold) Lost() error {
+	h.request.session.mu.Lock()
+	defer h.request.session.mu.Unlock()
+	return h.lost
+}
+
 // KillBy returns the reading of [BootTime] at which no process that works under the hold may live any more. It moves
 // on with every renewal of the lease, stays as it is when the context ends because none succeeds, and has passed once the
 // hold is released or lost in another way.

@@ -55,6 +55,7 @@ func notByHand() int {
 // reaps, so no process id it uses can have passed to another process in between.
 type guard struct {
 	reports *gob.Encoder
+	orders  chan order // closed when the worker is dead, or wants an end; nil after that
 
 	killBy time.Duration // reading of the boot clock; 0: none
 	pid    int           // the command
@@ -79,8 +80,19 @@ func (g *guard) run(first order, decoder *gob.Decoder) {
 	becomeSubreaper()
 	g.killBy = first.KillBy
 	parent := first.Start.Parent
-	if g.isOverdue() {
-		g.report(report{Ended: &ended{Signal: syscall.SIGKILL, Stopped: true, Overdue: true}})
+	g.orders = make(chan order)
+	go func() { // ends with the process: nothing can call off a read that waits for orders
+		defer close(g.orders)
+		for {
+			var o order
+			if decoder.Decode(&o) != nil {
+				return
+			}
+			g.orders <- o
+		}
+	}()
+	if overdue := g.isOverdue(); overdue || g.stopped {
+		g.report(report{Ended: &ended{Signal: syscall.SIGKILL, Stopped: true, Overdue: overdue}})
 		g.report(report{Gone: &gone{}})
 		return
 	}
@@ -93,18 +105,6 @@ func (g *guard) run(first order, decoder *gob.Decoder) {
 	}
 	g.report(report{Started: g.pid})
 
-	orders := make(chan order)
-	go func() { // ends with the process: nothing can call off a read that waits for orders
-		defer close(orders)
-		for {
-			var o order
-			if decoder.Decode(&o) != nil {
-				return
-			}
-			orders <- o
-		}
-	}()
-
 	timer := time.NewTimer(look)
 	for !g.reap() {
 		if g.killing {
@@ -112,18 +112,13 @@ func (g *guard) run(first order, decoder *gob.Decoder) {
 		}
 		timer.Reset(g.nextLook())
 		select {
-		case o, ok := <-orders:
-			if !ok { // the worker is dead, or wants an end
-				orders = nil
-				g.kill()
-				break
-			}
-			g.obey(o)
+		case o, ok := <-g.orders:
+			g.obey(o, ok)
 		case <-children:
 		case <-timer.C:
 		}
-		if g.isOverdue() {
-			g.overdue = !g.killing && !g.ended || g.overdue
+		if !g.killing && g.isOverdue() {
+			g.overdue = !g.ended
 			g.kill()
 		}
 		if os.Getppid() != parent { // says the same as the end of orders, also if somebody else kept that pipe open
@@ -136,7 +131,26 @@ func (g *guard) run(first order, decoder *gob.Decoder) {
 // report tells the worker; if that is dead, there is nobody to tell.
 func (g *guard) report(r report) { _ = g.reports.Encode(r) }
 
-func (g *guard) isOverdue() bool { return g.killBy != 0 && locks.BootTime() >= g.killBy }
+// isOverdue tells whether the deadline has come. A guard that was starved of time may have been told a later one
+// meanwhile, which lies unread in the pipe: that is looked at first, for a moment that is nothing beside what lies
+// between this deadline and the one of the lease.
+func (g *guard) isOverdue() bool {
+	passed := func() bool { return g.killBy != 0 && locks.BootTime() >= g.killBy }
+	if !passed() {
+		return false
+	}
+	moment := time.NewTimer(look / 5)
+	defer moment.Stop()
+	for passed() && !g.killing {
+		select {
+		case o, ok := <-g.orders:
+			g.obey(o, ok)
+		case <-moment.C:
+			return true
+		}
+	}
+	return passed()
+}
 
 func (g *guard) nextLook() time.Duration {
 	switch {
@@ -194,10 +208,19 @@ func (g *guard) start(s *start) *failed {
 	return f
 }
 
-// obey does what the worker orders.
-func (g *guard) obey(o order) {
+// obey does what the worker orders. ok is false when there are no more orders.
+func (g *guard) obey(o order, ok bool) {
+	if !ok {
+		g.orders = nil
+		g.kill()
+		return
+	}
 	if o.KillBy != 0 {
 		g.killBy = o.KillBy
+	}
+	if g.pid == 0 { // not started yet, and now it will not be
+		g.stopped = g.stopped || o.Stop
+		return
 	}
 	if o.Signal == 0 || g.ended || g.killing || g.reap() || g.ended {
 		return // also if it has ended just now: then it ended by itself
@@ -227,7 +250,9 @@ func (g *guard) kill() {
 	}
 	g.killing = true
 	g.stopped = g.stopped || !g.ended
-	g.signal(syscall.SIGKILL)
+	if g.pid != 0 {
+		g.signal(syscall.SIGKILL)
+	}
 }
 
 // killChildren kills all children. Their own children, whatever group and session they are in, become the guard's when

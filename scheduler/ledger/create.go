@@ -288,10 +288,11 @@ func (l *Ledger) Enqueue(ctx context.Context, request Request) (*Enqueued, error
 // exclusive is the item of the lock space that takes a resource exclusively.
 func exclusive(name string) string { return "x" + name }
 
-// compact writes JSON without white space, so that no control byte of it can be taken for a separator.
+// compact writes JSON without white space, so that no control byte of it can be taken for a separator. No arguments are
+// an empty object.
 func compact(text json.RawMessage) (json.RawMessage, error) {
 	if len(text) == 0 {
-		return json.RawMessage("null"), nil
+		return json.RawMessage("{}"), nil
 	}
 	var b bytes.Buffer
 	if err := json.Compact(&b, text); err != nil {

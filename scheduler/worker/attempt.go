@@ -88,17 +88,19 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 	finish := ledger.Finish{
 		Run: record.ID, Job: claimed.Job, Token: hold.Token(), Hold: hold.ID(), Output: output.String(),
 	}
-	cause := context.Cause(hold.Context())
 	switch delay, asked := jobs.RetryDelay(err); {
 	case err == nil:
 		finish.Outcome = ledger.Success
-	case errors.Is(cause, locks.ErrLost):
+	case hold.Lost() != nil:
 		// Another worker may have the run already; this attempt is counted by the sweep.
 		log.WarnContext(hold.Context(), "attempt lost its locks", "error", err)
 		_ = hold.Release() // ErrLost again
 		return
 	case errors.Is(err, jobs.ErrUnknownHandler):
 		finish.Outcome, finish.Pause = ledger.HandBack, decline
+	case errors.Is(err, locks.ErrLost):
+		// It was stopped for a lease that went on after all: the executor was starved of time. Nobody's failure.
+		finish.Outcome = ledger.HandBack
 	case errors.Is(context.Cause(w.attempts), jobs.ErrDrain) && !errors.Is(err, jobs.ErrTimeout):
 		finish.Outcome = ledger.HandBack
 	case jobs.IsPermanent(err) || record.Fails >= claimed.Job.Retry.Max:
@@ -121,7 +123,7 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 	hold.Released()
 	w.deliver(w.attempts, finished.Due)
 	log.InfoContext(w.attempts, "attempt ended", "outcome", finish.Outcome, "recorded", finished.Verdict,
-		"state", finished.State, "took", time.Since(began).Round(time.Millisecond), "error", err)
+		"state", finished.State, "took", time.Since(began).Round(time.Millisecond), "error", finish.Error)
 }
 
 // execute hands the attempt to who can do it.
@@ -174,8 +176,7 @@ func (w *Worker) sendFinish(finish ledger.Finish, hold *locks.Hold) *ledger.Fini
 		if err == nil {
 			return finished
 		}
-		lost := errors.Is(context.Cause(hold.Context()), locks.ErrLost)
-		if finish.Outcome != ledger.Success && lost || time.Now().After(deadline) {
+		if finish.Outcome != ledger.Success && hold.Lost() != nil || time.Now().After(deadline) {
 			return nil
 		}
 		w.log.WarnContext(w.attempts, "the end of an attempt is not recorded yet", "run", finish.Run, "error", err)

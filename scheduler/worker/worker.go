@@ -151,7 +151,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("start worker: %w", err)
 	}
-	defer func() { err = errors.Join(err, w.close(running)) }()
+	defer w.close(running)
 	space, err := locks.NewSpace(w.o.Redis, w.o.Namespace)
 	if err != nil {
 		return fmt.Errorf("start worker: %w", err)
@@ -227,14 +227,13 @@ func (w *Worker) drain(ctx context.Context) {
 }
 
 // close ends the session, which frees what is left.
-func (w *Worker) close(ctx context.Context) error {
+func (w *Worker) close(ctx context.Context) {
 	call, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	if err := w.locks.Close(call); err != nil {
-		return fmt.Errorf("end the worker's session: %w", err)
+		w.log.WarnContext(ctx, "the session could not be ended, its lease will end it", "error", err)
 	}
 	w.log.InfoContext(ctx, "worker has stopped")
-	return nil
 }
 
 // take is what a delivery comes to: a claim in the slot that it was fetched for. It returns when that is answered.

@@ -433,3 +433,33 @@ func TestTicksGoOnWhenWhoHasDutyIsGone(t *testing.T) {
 		t.Errorf("the last tick was decided by %s, whose session has ended", by)
 	}
 }
+
+func TestADrainWithoutRedisEndsWithTheLease(t *testing.T) {
+	f := newFleet(t)
+	server := redistest.New(t, redistest.Options{})
+	f.rdb = server.Client(t)
+	space, err := locks.NewSpace(f.rdb, f.namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.ledger = ledger.New(f.rdb, space)
+	began := make(chan struct{})
+	job := f.job("long", func(ctx context.Context, _ *jobs.Run[struct{}]) error {
+		close(began)
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	abort := make(chan struct{})
+	w := f.start(func(o *worker.Options) { o.DrainTimeout, o.Abort = time.Hour, abort })
+	f.enqueue(job, "x")
+	<-began
+	server.Kill()
+	close(abort)
+	stopped := make(chan struct{})
+	go func() { w.stop(); close(stopped) }()
+	select {
+	case <-stopped:
+	case <-time.After(patience):
+		t.Fatal("the worker still tries to hand its run back, though its lease has run out")
+	}
+}
