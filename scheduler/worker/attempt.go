@@ -114,6 +114,7 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 	if err != nil {
 		finish.Error = err.Error()
 	}
+	hold.Freeing() // from here on Redis may no longer have it, without anybody having taken it
 	finished := w.sendFinish(finish, hold)
 	if finished == nil {
 		log.ErrorContext(w.attempts, "the end of an attempt could not be recorded", "outcome", finish.Outcome)

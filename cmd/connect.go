@@ -1,0 +1,142 @@
+package cmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"lockstep/configs"
+	"lockstep/locks"
+	"lockstep/scheduler/admin"
+	"lockstep/scheduler/ledger"
+)
+
+// embedded is the redis.url of a Redis inside the worker.
+const embedded = "embedded"
+
+// globalFlags are those of every command.
+type globalFlags struct {
+	config []string
+	redis  string // read by configs; kept here because a flag needs a place
+}
+
+// flagKeys tells which setting a flag is for.
+var flagKeys = map[string]string{
+	"redis":       "redis.url",
+	"concurrency": "worker.concurrency",
+	"queues":      "worker.queues",
+}
+
+// load reads the config that is meant. What is wrong with it has been told when the error comes.
+func (t *tool) load(cmd *cobra.Command, paths []string, settingsOnly bool) (*configs.Config, error) {
+	config, err := configs.Load(configs.Options{
+		Paths: paths, Flags: cmd.Flags(), FlagKeys: flagKeys, SettingsOnly: settingsOnly,
+	})
+	var problems configs.Problems
+	if errors.As(err, &problems) {
+		fmt.Fprintln(t.stderr, problems.Error())
+		return nil, exit(exitConfig, nil)
+	}
+	return config, err
+}
+
+// connection is a way to one installation: its Redis, and what stands there.
+type connection struct {
+	settings configs.Settings
+	rdb      redis.UniversalClient
+	ledger   *ledger.Ledger
+	reader   *admin.Reader
+}
+
+func (c *connection) Close() error { return c.rdb.Close() }
+
+// connect finds Redis as the worker does, or else a running demo, and asks it whether it is there.
+func (t *tool) connect(cmd *cobra.Command) (*connection, error) {
+	ctx := cmd.Context()
+	config, err := t.load(cmd, configs.Find(t.flags.config, nil), true)
+	if err != nil {
+		return nil, err
+	}
+	settings := config.Settings
+	if _, named := config.Origins["redis.url"]; !named {
+		if demo := findDemo(ctx); demo != nil {
+			fmt.Fprintf(t.stderr, "lockstep: using the demo that is running (pid %d)\n", demo.PID)
+			settings.Redis = configs.Redis{URL: demo.Redis, Namespace: demo.Namespace}
+		}
+	}
+	if settings.Redis.URL == embedded {
+		return nil, refuse("redis.url is %q: that Redis is inside its worker, where no other process reaches it; "+
+			"look at the worker's page, or use a Redis of its own", embedded)
+	}
+	rdb, err := open(ctx, settings.Redis)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := newConnection(rdb, settings)
+	if err != nil {
+		return nil, errors.Join(err, rdb.Close())
+	}
+	return conn, nil
+}
+
+func newConnection(rdb redis.UniversalClient, settings configs.Settings) (*connection, error) {
+	space, err := locks.NewSpace(rdb, settings.Redis.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	l := ledger.New(rdb, space)
+	return &connection{settings: settings, rdb: rdb, ledger: l, reader: admin.NewReader(l)}, nil
+}
+
+// open makes a client and asks Redis whether it is there.
+func open(ctx context.Context, settings configs.Redis) (redis.UniversalClient, error) {
+	rdb, err := newClient(settings)
+	if err != nil {
+		return nil, exit(exitUsage, err)
+	}
+	try, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	err = rdb.Ping(try).Err()
+	if err == nil {
+		return rdb, nil
+	}
+	_ = rdb.Close() // nothing was sent
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if errors.Is(err, redis.Nil) { // PING itself never answers that
+		return nil, exit(exitRedis, fmt.Errorf("the Sentinels of %s know no such master: check ?master= in redis.url", settings.SafeURL()))
+	}
+	var refusal redis.Error
+	if errors.As(err, &refusal) { // it is there
+		return nil, exit(exitRedis, fmt.Errorf("the Redis at %s refuses: %w; check user and password in redis.url or redis.password_file",
+			settings.SafeURL(), err))
+	}
+	return nil, exit(exitRedis, fmt.Errorf("no Redis answers at %s: %w; start it, or name another by --redis, REDIS_URL or redis.url",
+		settings.SafeURL(), err))
+}
+
+// away turns an error of a Redis that was there, and is no longer, into one with the code for that.
+func (c *connection) away(err error) error {
+	var network net.Error
+	var known *exitError
+	if errors.As(err, &known) || !errors.As(err, &network) && !errors.Is(err, io.EOF) {
+		return err
+	}
+	return exit(exitRedis, fmt.Errorf("the Redis at %s does not answer any more: %w", c.settings.Redis.SafeURL(), err))
+}
+
+// now returns the server's time, by which all records are dated.
+func (c *connection) now(ctx context.Context) (time.Time, error) {
+	now, err := c.rdb.Time(ctx).Result()
+	if err != nil {
+		return time.Time{}, fmt.Errorf("ask Redis for its time: %w", err)
+	}
+	return now, nil
+}

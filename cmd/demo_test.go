@@ -1,0 +1,217 @@
+package cmd
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// runJSON is what tests read of a run.
+type runJSON struct {
+	ID       string
+	Job      string
+	Tick     *time.Time
+	State    string
+	Attempts []attemptJSON
+	Crashes  int
+}
+
+type attemptJSON struct {
+	Attempt int
+	Worker  string
+	Token   string
+	Outcome *string
+	Error   *string
+}
+
+// token returns the token as a number, or -1 when it is none.
+func (a attemptJSON) token() int64 {
+	token, err := strconv.ParseInt(a.Token, 10, 64)
+	if err != nil {
+		return -1
+	}
+	return token
+}
+
+type workerJSON struct {
+	ID    string
+	PID   int
+	State string
+	Busy  int
+}
+
+// TestDemo is what a newcomer sees: the page, the command line that finds the demo by itself, a run that moves to
+// another worker when its own is killed, and nothing left at the end.
+func TestDemo(t *testing.T) {
+	t.Parallel()
+	env := toolEnv(t)
+	demo := launch(t, env, "demo", "--port", "0")
+	page := ""
+	eventually(t, time.Minute, "the banner", func() bool {
+		if found := regexp.MustCompile(`(?m)^  page +(\S+)$`).FindStringSubmatch(demo.stdout.String()); found != nil {
+			page = found[1]
+		}
+		return page != ""
+	})
+	if banner := firstLine(demo.stdout.String()); !regexp.MustCompile(`^lockstep demo: embedded Redis on 127\.0\.0\.1:\d+, 3 workers, \d jobs$`).MatchString(banner) {
+		t.Errorf("banner %q", banner)
+	}
+	response, err := http.Get(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(response.Body)
+	response.Body.Close()
+	if err != nil || response.StatusCode != http.StatusOK || !strings.Contains(string(body), "demo-1.") {
+		t.Errorf("the page answers %s, %v, without the workers:\n%s", response.Status, err, body)
+	}
+	http.DefaultClient.CloseIdleConnections()
+
+	stdout, stderr, code := runTool(t, env, "health")
+	if code != 0 || stdout != "ok "+page+"/livez\n" {
+		t.Errorf("health: exit code %d, %q, %q", code, stdout, stderr)
+	}
+	_, stderr, _ = runTool(t, env, "worker", "ls")
+	if want := "lockstep: using the demo that is running (pid " + strconv.Itoa(demo.Process.Pid) + ")\n"; stderr != want {
+		t.Errorf("stderr %q, want %q", stderr, want)
+	}
+	workers := ask[[]workerJSON](t, env, "worker", "ls")
+	if len(workers) != 3 {
+		t.Fatalf("workers %v, want 3", workers)
+	}
+
+	// Kill the worker of the long run.
+	var before runJSON
+	eventually(t, 20*time.Second, "the long run runs", func() bool {
+		runs := ask[[]runJSON](t, env, "run", "ls", "--job", "long-haul", "--state", "running")
+		if len(runs) == 1 {
+			before = runs[0]
+		}
+		return before.ID != ""
+	})
+	first := before.Attempts[len(before.Attempts)-1]
+	for _, w := range workers {
+		if w.ID == first.Worker {
+			if err := syscall.Kill(w.PID, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	var after runJSON
+	eventually(t, 30*time.Second, "the run has moved", func() bool {
+		after = ask[runJSON](t, env, "run", "show", before.ID)
+		return len(after.Attempts) > len(before.Attempts)
+	})
+	second := after.Attempts[len(after.Attempts)-1]
+	if second.Worker == first.Worker || second.token() <= first.token() || after.Crashes != 1 {
+		t.Errorf("after the kill: %+v, crashes %d, before: %+v; want another worker, a higher token and one crash", second, after.Crashes, first)
+	}
+	eventually(t, 30*time.Second, "the demo says so and brings a new worker", func() bool {
+		said := demo.stdout.String()
+		return strings.Contains(said, "was ended by a signal (killed)") && strings.Contains(said, before.ID+" has moved from "+first.Worker+" to "+second.Worker) &&
+			len(ask[[]workerJSON](t, env, "worker", "ls")) == 3
+	})
+
+	demo.signal(syscall.SIGINT)
+	if got := demo.code(30 * time.Second); got != 0 {
+		t.Errorf("exit code %d after SIGINT, want 0", got)
+	}
+	for _, variable := range []string{"HOME", "TMPDIR"} {
+		if left := filesIn(t, value(env, variable)); len(left) > 0 {
+			t.Errorf("%s: left over: %v", variable, left)
+		}
+	}
+	if !regexp.MustCompile(`(?m)^\d\d:\d\d:\d\d  beat@\S+ succeeded on demo-\d\.\S+ in `).MatchString(demo.stdout.String()) {
+		t.Error("no line says who did a tick of beat, and how it ended")
+	}
+}
+
+func value(env []string, name string) string {
+	for _, entry := range env {
+		if v, ok := strings.CutPrefix(entry, name+"="); ok {
+			return v
+		}
+	}
+	return ""
+}
+
+// filesIn returns the files, not the folders, below a folder.
+func filesIn(t *testing.T, folder string) []string {
+	t.Helper()
+	var files []string
+	var walk func(string)
+	walk = func(path string) {
+		entries, err := os.ReadDir(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			if e.IsDir() {
+				walk(path + "/" + e.Name())
+			} else {
+				files = append(files, path+"/"+e.Name())
+			}
+		}
+	}
+	walk(folder)
+	return files
+}
+
+// A demo that was killed leaves its file behind: it is not taken for one that runs, and its workers end by themselves.
+func TestKilledDemoIsForgotten(t *testing.T) {
+	t.Parallel()
+	env := toolEnv(t)
+	demo := launch(t, env, "demo", "--port", "0", "--workers", "1")
+	eventually(t, time.Minute, "the banner", func() bool { return strings.Contains(demo.stdout.String(), "try:") })
+	workers := ask[[]workerJSON](t, env, "worker", "ls")
+	eventually(t, 20*time.Second, "something runs", func() bool {
+		return len(ask[[]runJSON](t, env, "run", "ls", "--job", "long-haul", "--state", "running")) == 1
+	})
+	demo.signal(syscall.SIGKILL)
+	<-demo.done
+	_, stderr, code := runTool(t, append(env, "LOCKSTEP_CONFIG="+writeFile(t, "none.yaml", "")), "worker", "ls", "--redis", "redis://127.0.0.1:1/0")
+	if code != exitRedis || strings.Contains(stderr, "using the demo") {
+		t.Errorf("exit code %d, %q; want %d", code, stderr, exitRedis)
+	}
+	runTool(t, env, "health") // looks for a demo; what it answers depends on this machine
+	if left := filesIn(t, value(env, "HOME")); len(left) > 0 {
+		t.Errorf("the file of a demo that is gone is still there: %v", left)
+	}
+	for _, w := range workers {
+		eventually(t, 30*time.Second, "the worker has ended", func() bool { return gone(w.PID) })
+	}
+}
+
+func TestDemoRefusesWhatCannotBe(t *testing.T) {
+	t.Parallel()
+	env := toolEnv(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	_, port, _ := net.SplitHostPort(listener.Addr().String())
+	for _, test := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"--port", port}, exitFailed, "is taken by another process"},
+		{[]string{"--workers", "0"}, exitUsage, "--workers 0: it takes 1 to 50"},
+		{[]string{"--port", "70000"}, exitUsage, "--port 70000"},
+		{[]string{"x"}, exitUsage, "demo takes no arguments"},
+		{[]string{"--redis", "redis://h"}, exitUsage, "the demo brings its own Redis"},
+	} {
+		_, stderr, code := runTool(t, env, append([]string{"demo"}, test.args...)...)
+		if code != test.code || !strings.Contains(stderr, test.says) {
+			t.Errorf("demo %v: exit code %d, %q; want %d, %q", test.args, code, stderr, test.code, test.says)
+		}
+	}
+}

@@ -1,0 +1,172 @@
+package cmd
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+	"lockstep/scheduler/admin"
+	"lockstep/scheduler/ledger"
+)
+
+// demoHandlers are the Go handlers of the demo's workers.
+func demoHandlers() *jobs.Registry {
+	reg := jobs.NewRegistry()
+	jobs.Handle(reg, "demo.settle", func(ctx context.Context, run *jobs.Run[settleArgs]) error {
+		for _, bill := range run.Args.BillIDs {
+			if !pause(ctx, time.Second+time.Duration(rand.IntN(1000))*time.Millisecond) {
+				return context.Cause(ctx)
+			}
+			fmt.Fprintf(run.Output(), "bill %d is settled, under token %s\n", bill, run.Token())
+		}
+		return nil
+	})
+	jobs.Handle(reg, "demo.report", func(ctx context.Context, run *jobs.Run[reportArgs]) error {
+		if !pause(ctx, 500*time.Millisecond) {
+			return context.Cause(ctx)
+		}
+		fmt.Fprintf(run.Output(), "report as %s for %s\n", run.Args.Format, run.Tick().Format(time.RFC3339))
+		return nil
+	})
+	return reg
+}
+
+type settleArgs struct {
+	BillIDs []int `json:"bill_ids"`
+}
+
+type reportArgs struct {
+	Format string `json:"format"`
+}
+
+// produce asks for runs, as an application would, until ctx ends: a long haul whenever there is none, and every few
+// seconds some bills to settle, which overlap with those of others.
+func (d *demo) produce(ctx context.Context) {
+	for {
+		hauls, err := d.conn.reader.Runs(ctx, admin.RunFilter{Job: "long-haul", Limit: 1})
+		if err == nil && (len(hauls) == 0 || hauls[0].State.Final()) {
+			d.ask(ctx, "long-haul", ledger.ByRequest, "")
+		}
+		if !pause(ctx, 2*time.Second+time.Duration(rand.IntN(3000))*time.Millisecond) {
+			return
+		}
+		var bills []string
+		for _, i := range rand.Perm(6)[:2+rand.IntN(2)] {
+			bills = append(bills, strconv.Itoa(1001+i))
+		}
+		slices.Sort(bills)
+		d.ask(ctx, "settle-bills", ledger.ByRequest, fmt.Sprintf(`{"bill_ids":[%s]}`, strings.Join(bills, ",")))
+	}
+}
+
+func (d *demo) ask(ctx context.Context, job string, trigger ledger.Trigger, args string) {
+	record, err := d.conn.ledger.Job(ctx, job)
+	if err == nil {
+		request := ledger.Request{Job: record.Job, ID: newID(time.Now()), Trigger: trigger}
+		if args != "" {
+			request.Args = []byte(args)
+		}
+		_, err = d.conn.enqueue(ctx, request, func(error) {})
+	}
+	if err != nil && ctx.Err() == nil {
+		d.out.say(red, "%s could not be enqueued: %v", job, err)
+	}
+}
+
+// told is what was said of a run.
+type told struct {
+	attempts int
+	waits    bool
+	final    bool
+}
+
+// tell prints what happens, until ctx ends: a line for each run that ends, and one for what is worth seeing before: it
+// waits, it is tried again, it is a long one.
+func (d *demo) tell(ctx context.Context) {
+	const atATime = 200 // runs looked at; a demo has fewer outstanding ones
+	seen := make(map[jobs.RunID]told)
+	for pause(ctx, 200*time.Millisecond) {
+		runs, err := d.conn.reader.Runs(ctx, admin.RunFilter{Limit: atATime})
+		if err != nil {
+			continue // it is said nowhere, since only the end of the demo can be the reason
+		}
+		workers, _ := d.conn.reader.Workers(ctx)
+		waits, _ := d.conn.reader.Waits(ctx)
+		now := make(map[jobs.RunID]told, len(runs))
+		for _, run := range slices.Backward(runs) {
+			now[run.ID] = d.tellRun(&run, seen[run.ID], workers, waits)
+		}
+		seen = now
+	}
+}
+
+// tellRun says what is new about a run and returns what has been said of it.
+func (d *demo) tellRun(run *admin.Run, said told, workers []admin.Worker, waits []admin.Wait) told {
+	attempts := len(run.Attempts)
+	if run.State == ledger.WaitsLock && !said.waits {
+		if i := slices.IndexFunc(waits, func(w admin.Wait) bool { return w.RunID == admin.Text(run.ID) }); i >= 0 && len(waits[i].BlockedBy) > 0 {
+			said.waits = true
+			others := ""
+			if n := len(waits[i].BlockedBy); n > 1 {
+				others = fmt.Sprintf(" and %d more", n-1)
+			}
+			d.out.say(yellow, "%s waits for %s: in the way is %s%s", run.ID, strings.Join(waits[i].Wants, " "), waits[i].BlockedBy[0], others)
+		}
+	}
+	// What ended is said with the attempt that follows, or with the end of the run.
+	if attempts > max(said.attempts, 1) {
+		before, last := run.Attempts[attempts-2], run.Attempts[attempts-1]
+		switch before.Outcome {
+		case "crashed":
+			d.out.say(cyan, "%s has moved from %s to %s: attempt %d, token %s after %s", run.ID, before.Worker, last.Worker, last.Number, last.Token, before.Token)
+		default:
+			d.out.say("", "%s attempt %d %s on %s (%s); it is tried again", run.ID, before.Number, before.Outcome, before.Worker, firstLine(string(before.Error)))
+		}
+	}
+	if run.State == ledger.Running && run.Job == "long-haul" && attempts > said.attempts {
+		worker := run.Attempts[attempts-1].Worker
+		if pid := pidOf(workers, worker); pid != 0 {
+			d.out.say(cyan, "%s runs for a minute on %s (pid %d): kill -9 %[3]d and see it move", run.ID, worker, pid)
+		}
+	}
+	said.attempts = attempts
+	if run.State.Final() && !said.final {
+		said.final = true
+		d.out.say(map[ledger.State]string{ledger.Failed: red, ledger.Lost: red}[run.State], "%s", d.ending(run))
+	}
+	return said
+}
+
+func pidOf(workers []admin.Worker, id locks.SessionID) int {
+	for _, w := range workers {
+		if w.ID == id {
+			return w.PID
+		}
+	}
+	return 0
+}
+
+// ending says who did a run, and how it ended.
+func (d *demo) ending(run *admin.Run) string {
+	text := fmt.Sprintf("%s %s", run.ID, run.State)
+	if n := len(run.Attempts); n > 0 {
+		last := run.Attempts[n-1]
+		text += fmt.Sprintf(" on %s in %s", last.Worker, span(last.FinishedAt.Sub(last.StartedAt.Time)))
+		if n > 1 {
+			text += fmt.Sprintf(", attempt %d", last.Number)
+		}
+	}
+	if args := compactJSON(run.Args); args != "" {
+		text += " " + args
+	}
+	if why := firstLine(whyRun(run)); why != "" {
+		text += ": " + why
+	}
+	return text
+}

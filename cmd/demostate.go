@@ -1,0 +1,113 @@
+package cmd
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// demoState is what a running demo leaves in the user's cache folder, one file for each demo, so that a command line
+// which was told of no Redis finds it.
+type demoState struct {
+	PID       int       `json:"pid"`
+	Redis     string    `json:"redis"`
+	Namespace string    `json:"namespace"`
+	Page      string    `json:"page"`
+	Started   time.Time `json:"started_at"`
+}
+
+func demoFolder() (string, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(cache, "lockstep"), nil
+}
+
+const demoPrefix, demoSuffix = "demo-", ".json"
+
+// write makes the demo known and returns how to take that back.
+func (s *demoState) write() (remove func() error, err error) {
+	folder, err := demoFolder()
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(s)
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(folder, fmt.Sprintf("%s%d%s", demoPrefix, s.PID, demoSuffix))
+	// Written aside and renamed: nobody reads half of it.
+	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
+		return nil, err
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return nil, err
+	}
+	return func() error {
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		return nil
+	}, nil
+}
+
+// findDemo returns the demo that was started last and still answers, or nil. Files of demos that are gone are removed.
+func findDemo(ctx context.Context) *demoState {
+	folder, err := demoFolder()
+	if err != nil {
+		return nil
+	}
+	files, err := filepath.Glob(filepath.Join(folder, demoPrefix+"*"+demoSuffix))
+	if err != nil {
+		return nil
+	}
+	var demos []*demoState
+	for _, path := range files {
+		demo := new(demoState)
+		text, err := os.ReadFile(path)
+		if err != nil || json.Unmarshal(text, demo) != nil || !demo.answers(ctx) {
+			if ctx.Err() == nil {
+				_ = os.Remove(path) // where that is not allowed it is looked at again the next time
+			}
+			continue
+		}
+		demos = append(demos, demo)
+	}
+	if len(demos) == 0 {
+		return nil
+	}
+	return slices.MaxFunc(demos, func(a, b *demoState) int { return cmp.Compare(a.Started.UnixNano(), b.Started.UnixNano()) })
+}
+
+// answers tells whether the demo's process lives and its Redis answers: a pid alone may have passed to another process.
+func (s *demoState) answers(ctx context.Context) bool {
+	if s.PID <= 0 || errors.Is(syscall.Kill(s.PID, 0), syscall.ESRCH) {
+		return false
+	}
+	u, err := url.Parse(s.Redis)
+	if err != nil || !strings.HasPrefix(u.Host, "127.0.0.1:") {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	rdb := redis.NewClient(&redis.Options{
+		Addr: u.Host, MaxRetries: sendOnce, DialerRetries: dialOnce, DialTimeout: time.Second, ContextTimeoutEnabled: true,
+	})
+	defer func() { _ = rdb.Close() }() // it was only asked
+	return rdb.Ping(ctx).Err() == nil
+}

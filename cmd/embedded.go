@@ -1,0 +1,42 @@
+package cmd
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+)
+
+// embeddedRedis is a Redis inside this process, on a loopback port: for `lockstep demo`, and for redis.url: embedded.
+// It keeps nothing on disk.
+type embeddedRedis struct{ mini *miniredis.Miniredis }
+
+func startEmbedded() (*embeddedRedis, error) {
+	mini := miniredis.NewMiniRedis()
+	if err := mini.StartAddr("127.0.0.1:0"); err != nil {
+		return nil, fmt.Errorf("start the embedded Redis: %w", err)
+	}
+	return &embeddedRedis{mini}, nil
+}
+
+func (e *embeddedRedis) url() string { return "redis://" + e.mini.Addr() + "/0" }
+
+func (e *embeddedRedis) close() { e.mini.Close() }
+
+// age lets keys expire until ctx ends: miniredis does so only when it is told how much time has passed. Its clock, which
+// scripts see, goes by itself.
+func (e *embeddedRedis) age(ctx context.Context) {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for last := time.Now(); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		now := time.Now()
+		e.mini.FastForward(now.Sub(last))
+		last = now
+	}
+}

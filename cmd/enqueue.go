@@ -1,0 +1,349 @@
+package cmd
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base32"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"lockstep/configs"
+	"lockstep/jobs"
+	"lockstep/scheduler/cronspec"
+	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/queue"
+)
+
+func (t *tool) enqueueCommand() *cobra.Command {
+	return t.request("enqueue JOB", ledger.ByRequest, "Ask for a run of a job",
+		`Ask for a run of a job, with arguments of its own or those of its definition, and print the run's id. The job is the
+one that workers have registered, else the one of the config.
+
+With --id X the run is <job>#X, and asking again, while it is outstanding or in the kept history, gives the same run.`,
+		`  lockstep enqueue settle-bills --args '{"bill_ids": [1001, 1002]}'
+  lockstep enqueue settle-bills --args @bills.json --id invoice-4711 --wait=5m`)
+}
+
+func (t *tool) jobRunCommand() *cobra.Command {
+	return t.request("run JOB", ledger.ByHand, "Run a job now, by hand",
+		`Run a job now, beside its schedule, and print the run's id. It is lockstep enqueue, but for the run's trigger, which
+is "hand". The locks of the job hold for it as for any other run.`,
+		`  lockstep job run nightly-backup --wait`)
+}
+
+// asked is what the command line asks for.
+type asked struct {
+	args, id, at string
+	in           duration
+	wait         waitFlag
+	output       *format
+}
+
+func (t *tool) request(use string, trigger ledger.Trigger, short, long, example string) *cobra.Command {
+	var a asked
+	cmd := &cobra.Command{Use: use, Short: short, Long: long, Example: example}
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 2 && a.wait.set {
+			if _, err := time.ParseDuration(args[1]); err == nil {
+				return misuse(cmd, "a JOB and %q: write --wait=%[1]s", args[1])
+			}
+		}
+		return oneArg("a JOB")(cmd, args)
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&a.args, "args", "", "arguments: `JSON`, @FILE, or - for stdin (default: those of the job's definition)")
+	flags.StringVar(&a.id, "id", "", "name the run <job>#`ID`: asking twice gives one run (default: a new id)")
+	flags.Var(&a.in, "in", "not before `D` from now")
+	flags.StringVar(&a.at, "at", "", "not before this `TIME`, RFC 3339 or in the job's time zone: 2027-03-26T12:00")
+	flags.Var(&a.wait, "wait", "wait for the end of the run; --wait=`D`: so long at most")
+	flags.Lookup("wait").NoOptDefVal = endless
+	a.output = outputFlag(cmd, names, asJSON, asYAML)
+	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		if a.at != "" && a.in.set {
+			return misuse(cmd, "--at and --in say the same thing; give one of them")
+		}
+		request := ledger.Request{ID: a.id, Trigger: trigger, In: a.in.Duration, Named: cmd.Flags().Changed("id")}
+		if !request.Named {
+			request.ID = newID(time.Now())
+		} else if err := jobs.ValidRunName(a.id); err != nil {
+			return misuse(cmd, "--id: %v", err)
+		}
+		if request.Args, err = t.readArgs(cmd.Context(), a.args, cmd.Flags().Changed("args")); err != nil {
+			return err
+		}
+		conn, err := t.connect(cmd)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, conn.Close()) }()
+		if request.Job, err = t.findJob(cmd, conn, args[0]); err != nil {
+			return conn.away(err)
+		}
+		if a.at != "" {
+			zone, err := cronspec.LoadZone(request.Job.Timezone)
+			if err != nil {
+				return err
+			}
+			if request.At, err = parseTime(a.at, zone); err != nil {
+				return misuse(cmd, "--at: %v", err)
+			}
+		}
+		return conn.away(t.enqueue(cmd.Context(), conn, request, a))
+	}
+	return cmd
+}
+
+// enqueue records a run, brings its delivery to the queue, prints it and, if asked to, waits for its end.
+func (t *tool) enqueue(ctx context.Context, conn *connection, request ledger.Request, a asked) error {
+	enqueued, err := conn.enqueue(ctx, request, func(err error) { fmt.Fprintln(t.stderr, "lockstep:", err) })
+	if err != nil {
+		return err
+	}
+	if enqueued.Exists {
+		state := ""
+		if enqueued.State != "" {
+			state = fmt.Sprintf(" (%s)", enqueued.State)
+		}
+		fmt.Fprintf(t.stderr, "lockstep: run %s is there already%s; nothing was changed\n", enqueued.Run, state)
+	}
+	if *a.output == names { // before the wait: who waits may want to look
+		if err := t.write(string(enqueued.Run) + "\n"); err != nil {
+			return err
+		}
+	}
+	var ended error
+	if a.wait.set {
+		ended = t.await(ctx, conn, enqueued.Run, a.wait.limit)
+	}
+	if *a.output != names && ctx.Err() == nil {
+		run, _, err := conn.reader.Run(ctx, enqueued.Run)
+		if err != nil {
+			return errors.Join(ended, err)
+		}
+		if err := t.encode(*a.output, run); err != nil {
+			return err
+		}
+	}
+	return ended
+}
+
+// enqueue records a run and brings its delivery to the queue. A delivery that cannot be brought is no error, because a
+// worker will bring it; told hears of it.
+func (c *connection) enqueue(ctx context.Context, request ledger.Request, told func(error)) (*ledger.Enqueued, error) {
+	enqueued, err := c.ledger.Enqueue(ctx, request)
+	switch {
+	case jobs.IsPermanent(err): // the arguments do not fit, whoever asks
+		return nil, refuse("%w; give other arguments", err)
+	case err != nil:
+		return nil, err
+	case len(enqueued.Due) == 0:
+		return enqueued, nil
+	}
+	if err := c.deliver(ctx, enqueued.Due); err != nil {
+		told(fmt.Errorf("the run is recorded, a worker will bring it to its queue within seconds: %w", err))
+	}
+	return enqueued, nil
+}
+
+func (c *connection) deliver(ctx context.Context, due []ledger.Due) error {
+	client, err := queue.New(c.rdb, c.settings.Redis.Namespace)
+	if err != nil {
+		return err
+	}
+	deliveries := make([]queue.Delivery, len(due))
+	for i, d := range due {
+		deliveries[i] = queue.Delivery{Run: string(d.Run), N: d.N, Queue: d.Queue}
+	}
+	if _, err := client.Push(ctx, deliveries...); err != nil {
+		return err
+	}
+	return c.ledger.Confirm(ctx, due)
+}
+
+// findJob returns the definition of a job: the one that workers have registered, else the one of the config.
+func (t *tool) findJob(cmd *cobra.Command, conn *connection, name string) (*jobs.Job, error) {
+	record, err := conn.ledger.Job(cmd.Context(), name)
+	if err == nil {
+		return record.Job, nil
+	}
+	if !errors.Is(err, ledger.ErrUnknown) {
+		return nil, err
+	}
+	known, err := conn.jobNames(cmd.Context())
+	if err != nil {
+		return nil, err
+	}
+	if paths := configs.Find(t.flags.config, nil); len(paths) > 0 {
+		config, err := t.load(cmd, paths, false)
+		if err != nil {
+			return nil, err
+		}
+		for _, job := range config.Jobs {
+			if job.Name == name {
+				return job, nil
+			}
+			known = append(known, job.Name)
+		}
+	}
+	return nil, unknown("job", name, known)
+}
+
+// readArgs returns the arguments that a flag gives: JSON, a file of it, or stdin.
+func (t *tool) readArgs(ctx context.Context, flag string, given bool) (json.RawMessage, error) {
+	if !given {
+		return nil, nil
+	}
+	text, from := []byte(flag), "--args"
+	var err error
+	if path, isFile := strings.CutPrefix(flag, "@"); isFile {
+		from = path
+		if text, err = os.ReadFile(path); err != nil {
+			return nil, refuse("--args: %w", err)
+		}
+	} else if flag == "-" {
+		from = "stdin"
+		if text, err = readAll(ctx, t.stdin); err != nil {
+			return nil, fmt.Errorf("read the arguments from stdin: %w", err)
+		}
+	}
+	var value json.RawMessage
+	if err := json.Unmarshal(text, &value); err != nil {
+		return nil, refuse(`the arguments in %s are not JSON: %w; write an object, such as '{"bill_ids": [1001]}'`, from, err)
+	}
+	return value, nil
+}
+
+// readAll reads until the end, or ctx ends. A read of a terminal cannot be called off, so its goroutine may be left
+// over; the process ends then anyway.
+func readAll(ctx context.Context, r io.Reader) ([]byte, error) {
+	type result struct {
+		text []byte
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() {
+		text, err := io.ReadAll(r)
+		done <- result{text, err}
+	}()
+	select {
+	case r := <-done:
+		return r.text, r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// crockford is base 32 without the letters that are taken for digits.
+var crockford = base32.NewEncoding("0123456789ABCDEFGHJKMNPQRSTVWXYZ").WithPadding(base32.NoPadding)
+
+// newID returns a random id that sorts by time: a ULID, that is 48 bits of Unix milliseconds and 80 random ones, in 26
+// characters.
+func newID(now time.Time) string {
+	// The text has 130 bits and the first two are 0. Counted from the left, base32 fills up at the right instead: so the
+	// 128 bits are put two bits to the right, into 17 bytes, and the last characters cut off.
+	var id [16]byte
+	binary.BigEndian.PutUint64(id[:8], uint64(now.UnixMilli())<<16)
+	_, _ = rand.Read(id[6:]) // never fails
+	var shifted [17]byte
+	for i, b := range id {
+		shifted[i] |= b >> 2
+		shifted[i+1] = b << 6
+	}
+	return crockford.EncodeToString(shifted[:])[:26]
+}
+
+// waitFlag is --wait or --wait=D.
+type waitFlag struct {
+	set   bool
+	limit time.Duration // 0: without limit
+}
+
+const endless = "endless" // what --wait alone stands for
+
+func (w *waitFlag) Type() string   { return "D" }
+func (w *waitFlag) String() string { return "" }
+
+func (w *waitFlag) Set(s string) error {
+	if s == endless {
+		*w = waitFlag{set: true}
+		return nil
+	}
+	var d duration
+	if err := d.Set(s); err != nil {
+		return err
+	}
+	*w = waitFlag{true, max(d.Duration, time.Nanosecond)}
+	return nil
+}
+
+// errWaited is the cause of the end of a wait that took too long.
+var errWaited = errors.New("waited long enough")
+
+// await waits for the end of a run. The error carries the code for how it ended. A Redis that goes away meanwhile is
+// waited for.
+func (t *tool) await(ctx context.Context, conn *connection, id jobs.RunID, limit time.Duration) error {
+	if limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, limit, errWaited)
+		defer cancel()
+	}
+	const first, longest = 50 * time.Millisecond, time.Second
+	state, away := ledger.State(""), false
+	for pause := first; ; pause = min(pause*5/4, longest) {
+		record, _, err := conn.ledger.Find(ctx, id)
+		switch {
+		case ctx.Err() != nil:
+		case errors.Is(err, ledger.ErrUnknown):
+			return fmt.Errorf("%w: it is no longer kept", err)
+		case err != nil:
+			if !away {
+				fmt.Fprintf(t.stderr, "lockstep: cannot look at the run, trying again: %v\n", err)
+			}
+			away = true
+		case record.State.Final():
+			return outcome(record)
+		default:
+			state, away = record.State, false
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			if errors.Is(context.Cause(ctx), errWaited) {
+				return exit(exitTimeout, fmt.Errorf("run %s is %s after %s; it goes on", id, orUnknown(state), span(limit)))
+			}
+			return ctx.Err()
+		}
+	}
+}
+
+func orUnknown(state ledger.State) string {
+	if state == "" {
+		return "not seen"
+	}
+	return string(state)
+}
+
+// outcome turns the end of a run into an error, unless it succeeded.
+func outcome(record *ledger.Record) error {
+	if record.State == ledger.Succeeded {
+		return nil
+	}
+	why := record.Reason
+	if n := len(record.Attempts); why == "" && n > 0 {
+		why = record.Attempts[n-1].Error
+	}
+	if why != "" {
+		why = ": " + why
+	}
+	return exit(exitRun, fmt.Errorf("run %s %s%s", record.ID, record.State, oneLine(why)))
+}

@@ -1,0 +1,22 @@
+package cmd_test
+
+import (
+	"context"
+	"fmt"
+
+	"lockstep/cmd"
+	"lockstep/jobs"
+)
+
+// A binary with handlers of its own is the whole tool: `acme start` is a worker that has them, `acme job ls` looks.
+func ExampleMain() {
+	type settleArgs struct {
+		BillIDs []int `json:"bill_ids"`
+	}
+	reg := jobs.NewRegistry()
+	jobs.Handle(reg, "bills.settle", func(ctx context.Context, run *jobs.Run[settleArgs]) error {
+		fmt.Fprintln(run.Output(), "settle", run.Args.BillIDs, "under token", run.Token())
+		return ctx.Err()
+	})
+	cmd.Main(reg) // ends the process
+}

@@ -1,0 +1,80 @@
+package cmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"lockstep/configs"
+)
+
+func (t *tool) healthCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "health",
+		Short: "Tell whether the worker on this host lives, for HEALTHCHECK",
+		Long: `Ask the worker that listens at admin.listen whether it lives: exits with 0, or with 1. Redis is not asked, since an
+outage of Redis is no reason to restart workers. For a worker on a port of its own name the config that it has, or set
+LOCKSTEP_ADMIN__LISTEN.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			config, err := t.load(cmd, configs.Find(t.flags.config, nil), true)
+			if err != nil {
+				return err
+			}
+			base := "http://" + localAddress(config.Settings.Admin.Listen)
+			if !config.Settings.Admin.ListenSet {
+				if demo := findDemo(cmd.Context()); demo != nil {
+					base = demo.Page
+				}
+			}
+			url := base + "/livez"
+			if err := alive(cmd.Context(), url); err != nil {
+				return fmt.Errorf("no healthy worker at %s: %w; its address is admin.listen", url, err)
+			}
+			return t.write("ok " + url + "\n")
+		},
+	}
+}
+
+// localAddress is where a server that listens at an address is reached from its own host.
+func localAddress(listen string) string {
+	host, port, err := net.SplitHostPort(listen)
+	if err != nil {
+		return listen
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// alive asks a probe once.
+func alive(ctx context.Context, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	response, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(request) // no proxy: it is this host
+	if err != nil {
+		var failed interface{ Unwrap() error }
+		if errors.As(err, &failed) { // without the URL, which is told already
+			err = failed.Unwrap()
+		}
+		return err
+	}
+	defer func() { _ = response.Body.Close() }() // it was only read
+	if response.StatusCode != http.StatusOK {
+		body, _ := io.ReadAll(io.LimitReader(response.Body, 200))
+		return fmt.Errorf("it answers %s: %s", response.Status, strings.TrimSpace(firstLine(string(body))))
+	}
+	return nil
+}

@@ -1,0 +1,329 @@
+package cmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"lockstep/scheduler/admin"
+	"lockstep/scheduler/cronspec"
+	"lockstep/scheduler/ledger"
+)
+
+func (t *tool) jobCommand() *cobra.Command {
+	return group("job", "Look at jobs and run them", "Jobs as the workers have registered them: their schedules, their ticks, their last runs.",
+		t.jobLsCommand(), t.jobShowCommand(), t.jobNextCommand(), t.jobHistoryCommand(), t.jobRunCommand())
+}
+
+// reads makes the RunE of a command that connects, reads and prints.
+func (t *tool) reads(f func(ctx context.Context, conn *connection, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) (err error) {
+		conn, err := t.connect(cmd)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, conn.Close()) }()
+		return conn.away(f(cmd.Context(), conn, args))
+	}
+}
+
+// limitFlag gives a command the flag --limit; 0 is no limit.
+func limitFlag(cmd *cobra.Command) *limit {
+	var n limit
+	cmd.Flags().Var(&n, "limit", "print at most `N` (default: all)")
+	return &n
+}
+
+type limit int
+
+func (l *limit) Type() string { return "N" }
+
+func (l *limit) String() string {
+	if *l == 0 {
+		return ""
+	}
+	return strconv.Itoa(int(*l))
+}
+
+func (l *limit) Set(s string) error {
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 {
+		return errors.New("it takes a whole number, 1 or more")
+	}
+	*l = limit(n)
+	return nil
+}
+
+// first returns at most so many items.
+func first[T any](items []T, l limit) []T {
+	if l > 0 {
+		return items[:min(int(l), len(items))]
+	}
+	return items
+}
+
+func (t *tool) jobLsCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "ls", Aliases: []string{"list"}, Short: "List all jobs", Args: noArgs}
+	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)
+	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, _ []string) error {
+		jobs, err := conn.reader.Jobs(ctx)
+		if err != nil {
+			return err
+		}
+		now, err := conn.now(ctx)
+		if err != nil {
+			return err
+		}
+		return t.jobView(now).print(t, *output, first(jobs, *limit))
+	})
+	return cmd
+}
+
+func (t *tool) jobView(now time.Time) view[admin.Job] {
+	return view[admin.Job]{
+		none: "no jobs: no worker has registered any yet",
+		name: func(j admin.Job) string { return j.Name },
+		columns: []column[admin.Job]{
+			{title: "job", cell: func(j admin.Job) string { return j.Name }},
+			{title: "schedule", cell: func(j admin.Job) string { return trigger(&j) }},
+			{title: "next", cell: func(j admin.Job) string { return until(now, j.NextTick.Time) }},
+			{title: "last run", cell: func(j admin.Job) string {
+				if j.LastRun == nil {
+					return ""
+				}
+				return t.state(string(j.LastRun.State)) + " " + ago(now, j.LastRun.FinishedAt.Time)
+			}},
+			{title: "running", cell: func(j admin.Job) string { return strconv.Itoa(j.Running) }},
+			{title: "outstanding", cell: func(j admin.Job) string { return strconv.Itoa(j.Outstanding) }},
+			{title: "words", wide: true, cell: func(j admin.Job) string { return string(j.Words) }},
+			{title: "kind", wide: true, cell: func(j admin.Job) string { return j.Kind }},
+			{title: "queue", wide: true, cell: func(j admin.Job) string { return j.Queue }},
+			{title: "locks", wide: true, cell: func(j admin.Job) string { return strings.Join(j.Locks, " ") }},
+			{title: "description", wide: true, cell: func(j admin.Job) string { return string(j.Description) }},
+		},
+	}
+}
+
+// trigger writes the trigger of a job as its definition has it; "" for none.
+func trigger(j *admin.Job) string {
+	switch {
+	case j.Every != nil:
+		return "every " + age(time.Duration(*j.Every))
+	case j.Schedule != "" && j.Timezone != "" && j.Timezone != "UTC":
+		return fmt.Sprintf("%s %s", j.Schedule, j.Timezone)
+	}
+	return string(j.Schedule)
+}
+
+func (t *tool) jobShowCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "show JOB", Short: "Show a job and how it stands", Args: oneArg("a JOB")}
+	output := outputFlag(cmd, text, asJSON, asYAML)
+	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, args []string) error {
+		job, err := conn.reader.Job(ctx, args[0])
+		if err != nil {
+			return conn.noJob(ctx, args[0], err)
+		}
+		if *output != text {
+			return t.encode(*output, job)
+		}
+		now, err := conn.now(ctx)
+		if err != nil {
+			return err
+		}
+		return t.facts(t.jobFacts(job, now))
+	})
+	return cmd
+}
+
+// noJob says what is known of a name that is no job's.
+func (c *connection) noJob(ctx context.Context, name string, err error) error {
+	if !errors.Is(err, ledger.ErrUnknown) {
+		return err
+	}
+	known, readErr := c.jobNames(ctx)
+	if readErr != nil {
+		return readErr
+	}
+	return unknown("job", name, known)
+}
+
+func (t *tool) jobFacts(j *admin.Job, now time.Time) []fact {
+	work := strings.Join(j.Command, " ")
+	switch j.Kind {
+	case "http":
+		work = j.HTTP.Method + " " + j.HTTP.URL
+	case "handler":
+		work = j.Handler
+	}
+	schedule := trigger(j)
+	if j.Words != "" && j.Every == nil {
+		schedule += " (" + string(j.Words) + ")"
+	}
+	facts := []fact{
+		{"job", j.Name},
+		{"description", string(j.Description)},
+		{"schedule", schedule},
+		{"problem", string(j.Problem)},
+		{"next tick", withAge(j.NextTick.String(), until(now, j.NextTick.Time))},
+		{j.Kind, work},
+		{"args", compactJSON(j.Args)},
+		{"queue", j.Queue},
+		{"locks", strings.Join(j.Locks, " ")},
+	}
+	if j.Timeout != nil {
+		facts = append(facts, fact{"timeout", age(time.Duration(*j.Timeout))})
+	}
+	retry := "none"
+	if j.Retry.Max > 0 {
+		retry = fmt.Sprintf("%d times, %s from %s to %s", j.Retry.Max, j.Retry.Backoff, age(time.Duration(j.Retry.Initial)), age(time.Duration(j.Retry.MaxDelay)))
+	}
+	facts = append(facts, fact{"retry", retry},
+		fact{"on crash", fmt.Sprintf("%s, at most %d crashes", j.OnCrash, j.MaxCrashes)})
+	if schedule != "" {
+		facts = append(facts, fact{"overlap", string(j.Overlap)}, fact{"on missed", string(j.OnMissed)},
+			fact{"decided", withAge(j.Cursor.String(), ago(now, j.Cursor.Time))})
+	}
+	facts = append(facts, fact{"runs", fmt.Sprintf("%d running, %d outstanding", j.Running, j.Outstanding)})
+	if last := j.LastRun; last != nil {
+		facts = append(facts, fact{"last run", fmt.Sprintf("%s %s %s", last.ID, t.state(string(last.State)), ago(now, last.FinishedAt.Time))})
+	}
+	return facts
+}
+
+// withAge puts an age behind what it belongs to.
+func withAge(s, age string) string {
+	if s == "" || age == "" {
+		return s
+	}
+	return fmt.Sprintf("%s (%s)", s, age)
+}
+
+// compactJSON shows arguments; "" for none.
+func compactJSON(text []byte) string {
+	if string(text) == "null" || string(text) == "{}" {
+		return ""
+	}
+	return string(text)
+}
+
+func (t *tool) jobNextCommand() *cobra.Command {
+	var n int
+	cmd := &cobra.Command{
+		Use: "next [JOB]", Short: "List the next ticks of a job, or of all jobs",
+		Args: atMostOneArg("a JOB"),
+	}
+	cmd.Flags().IntVarP(&n, "number", "n", 0, "how many `TICKS` of each job (default: 10 of a job, 1 of all)")
+	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)
+	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, args []string) error {
+		job, count := "", 1
+		if len(args) > 0 {
+			job, count = args[0], 10
+		}
+		if n < 0 {
+			return misuse(cmd, "-n %d is negative", n)
+		}
+		if n > 0 {
+			count = n
+		}
+		ticks, err := conn.reader.Next(ctx, job, count)
+		if err != nil {
+			return conn.noJob(ctx, job, err)
+		}
+		zones, err := conn.zones(ctx)
+		if err != nil {
+			return err
+		}
+		return nextView(zones).print(t, *output, first(ticks, *limit))
+	})
+	return cmd
+}
+
+// zones returns the time zone of each job.
+func (c *connection) zones(ctx context.Context) (map[string]*time.Location, error) {
+	records, err := c.ledger.Jobs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	zones := make(map[string]*time.Location, len(records))
+	for _, record := range records {
+		zones[record.Job.Name] = time.UTC
+		if zone, err := cronspec.LoadZone(record.Job.Timezone); err == nil {
+			zones[record.Job.Name] = zone
+		}
+	}
+	return zones, nil
+}
+
+func nextView(zones map[string]*time.Location) view[admin.NextTick] {
+	return view[admin.NextTick]{
+		none: "no ticks to come",
+		name: func(n admin.NextTick) string { return n.Tick.String() },
+		columns: []column[admin.NextTick]{
+			{title: "job", cell: func(n admin.NextTick) string { return n.Job }},
+			{title: "local", cell: func(n admin.NextTick) string {
+				zone := zones[n.Job]
+				if zone == nil {
+					zone = time.UTC
+				}
+				return n.Tick.In(zone).Format("Mon 2006-01-02 15:04:05 MST")
+			}},
+			{title: "UTC", cell: func(n admin.NextTick) string { return n.Tick.String() }},
+			{title: "due", cell: func(n admin.NextTick) string { return "in " + age(time.Duration(n.In)) }},
+		},
+	}
+}
+
+func (t *tool) jobHistoryCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "history JOB", Short: "List the ticks of a job and what became of each",
+		Long: "List the ticks of a job and what became of each, the newest first: also those that were skipped or missed, and why.",
+		Args: oneArg("a JOB"),
+	}
+	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)
+	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, args []string) error {
+		ticks, err := conn.reader.Ticks(ctx, args[0], int(*limit))
+		if err != nil {
+			return conn.noJob(ctx, args[0], err)
+		}
+		now, err := conn.now(ctx)
+		if err != nil {
+			return err
+		}
+		return t.tickView(now).print(t, *output, ticks)
+	})
+	return cmd
+}
+
+func (t *tool) tickView(now time.Time) view[admin.Tick] {
+	return view[admin.Tick]{
+		none: "no ticks yet",
+		name: func(k admin.Tick) string { return k.Tick.String() },
+		columns: []column[admin.Tick]{
+			{title: "tick", cell: func(k admin.Tick) string {
+				if !k.Upto.IsZero() {
+					return k.Tick.String() + " to " + k.Upto.String()
+				}
+				return k.Tick.String()
+			}},
+			{title: "due", cell: func(k admin.Tick) string { return ago(now, k.Tick.Time) }},
+			{title: "outcome", cell: func(k admin.Tick) string { return t.state(k.Outcome) }},
+			{title: "reason", cell: func(k admin.Tick) string { return string(k.Reason) }},
+			{title: "decided by", wide: true, cell: func(k admin.Tick) string { return string(k.DecidedBy) }},
+			{title: "decided after", wide: true, cell: func(k admin.Tick) string {
+				return k.DecidedAt.Sub(k.Tick.Time).Round(time.Millisecond).String()
+			}},
+			{title: "run", wide: true, cell: func(k admin.Tick) string { return string(k.RunID) }},
+		},
+	}
+}
+
+// sum adds up texts without those that are empty.
+func sum(sep string, parts ...string) string {
+	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), sep)
+}

@@ -1,0 +1,229 @@
+package cmd
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"lockstep/locks"
+	"lockstep/scheduler/admin"
+)
+
+func (t *tool) lockCommand() *cobra.Command {
+	return group("lock", "Look at locks, and run commands under them", "Who holds which resources, since when, and who waits for whom.",
+		t.lockLsCommand(), t.lockShowCommand(), t.lockWaitsCommand(), t.lockExecCommand())
+}
+
+func (t *tool) lockLsCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "ls", Aliases: []string{"list"}, Short: "List who holds what",
+		Long: `List who holds what: one line for each bundle, with its first lock and how many more it has. -o wide has a line for
+each lock.`,
+		Args: noArgs,
+	}
+	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)
+	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, _ []string) error {
+		all, err := conn.reader.Locks(ctx)
+		if err != nil {
+			return err
+		}
+		if *output == tables {
+			return bundleView().print(t, *output, first(bundles(all), *limit))
+		}
+		return lockView().print(t, *output, first(all, *limit))
+	})
+	return cmd
+}
+
+// bundle is one line of the list of locks: a hold and the locks in it, or a lock that nobody holds.
+type bundle struct {
+	names  []string // the most wanted first
+	holder *admin.Holder
+	waits  []admin.Wait // each once
+}
+
+// bundles puts the locks of each hold together, in the order of the locks' names.
+func bundles(all []admin.Lock) []*bundle {
+	var list []*bundle
+	byHold := make(map[locks.HoldID]*bundle)
+	wanted := make(map[string]int, len(all))
+	for _, lock := range all {
+		wanted[lock.Name] = len(lock.Waits)
+		if len(lock.Holders) == 0 {
+			list = append(list, &bundle{names: []string{lock.Name}, waits: lock.Waits})
+		}
+		for _, holder := range lock.Holders {
+			b := byHold[holder.HoldID]
+			if b == nil {
+				b = &bundle{holder: &holder}
+				byHold[holder.HoldID] = b
+				list = append(list, b)
+			}
+			b.names = append(b.names, lock.Name)
+			for _, wait := range lock.Waits {
+				if !slices.ContainsFunc(b.waits, func(w admin.Wait) bool { return w.ID == wait.ID }) {
+					b.waits = append(b.waits, wait)
+				}
+			}
+		}
+	}
+	for _, b := range list {
+		slices.SortStableFunc(b.names, func(x, y string) int { return cmp.Compare(wanted[y], wanted[x]) })
+	}
+	return list
+}
+
+func bundleView() view[*bundle] {
+	columns := []column[*bundle]{{title: "lock", cell: func(b *bundle) string {
+		if n := len(b.names); n > 1 {
+			return fmt.Sprintf("%s (+%d)", b.names[0], n-1)
+		}
+		return b.names[0]
+	}}}
+	for _, c := range holderColumns() {
+		columns = append(columns, column[*bundle]{title: c.title, cell: func(b *bundle) string {
+			if b.holder == nil {
+				return ""
+			}
+			return c.cell(b.holder)
+		}})
+	}
+	columns = append(columns, column[*bundle]{title: "waiting", cell: func(b *bundle) string { return waiting(b.waits) }})
+	return view[*bundle]{none: "no locks are held", columns: columns}
+}
+
+func holderColumns() []column[*admin.Holder] {
+	return []column[*admin.Holder]{
+		{title: "held by", cell: func(h *admin.Holder) string { return string(h.Worker) }},
+		{title: "run", cell: func(h *admin.Holder) string { return h.Purpose() }},
+		{title: "token", cell: func(h *admin.Holder) string { return h.Token.String() }},
+		{title: "held", cell: func(h *admin.Holder) string { return age(time.Duration(h.Held)) }},
+		{title: "lease", cell: func(h *admin.Holder) string { return age(time.Duration(h.LeaseLeft)) }},
+	}
+}
+
+// lockView has a line for each lock. All modes so far have one holder at most.
+func lockView() view[admin.Lock] {
+	columns := []column[admin.Lock]{{title: "lock", cell: func(l admin.Lock) string { return l.Name }}}
+	more := []column[*admin.Holder]{
+		{title: "host", cell: func(h *admin.Holder) string { return string(h.Host) }},
+		{title: "pid", cell: func(h *admin.Holder) string {
+			if h.PID == 0 {
+				return ""
+			}
+			return strconv.Itoa(h.PID)
+		}},
+		{title: "bundle", cell: func(h *admin.Holder) string { return strings.Join(h.Bundle, " ") }},
+	}
+	for _, c := range append(holderColumns(), more...) {
+		columns = append(columns, column[admin.Lock]{title: c.title, cell: func(l admin.Lock) string {
+			var cells []string
+			for i := range l.Holders {
+				cells = append(cells, c.cell(&l.Holders[i]))
+			}
+			return sum(", ", cells...)
+		}})
+	}
+	columns = append(columns, column[admin.Lock]{title: "waiting", cell: func(l admin.Lock) string { return waiting(l.Waits) }})
+	return view[admin.Lock]{none: "no locks are held", name: func(l admin.Lock) string { return l.Name }, columns: columns}
+}
+
+// waiting says how many wait, and who is first: "1: web-3.m4t8c2wz, 2s".
+func waiting(waits []admin.Wait) string {
+	if len(waits) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d: %s, %s", len(waits), waiter(&waits[0]), age(time.Duration(waits[0].Waited)))
+}
+
+// waiter names who waits: a run, which waits without a worker, or a session.
+func waiter(w *admin.Wait) string { return cmp.Or(string(w.RunID), string(w.Worker)) }
+
+func (t *tool) lockShowCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "show LOCK", Short: "Show who holds a lock and who waits for it", Args: oneArg("a LOCK")}
+	output := outputFlag(cmd, text, asJSON, asYAML)
+	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, args []string) error {
+		lock, err := conn.reader.Lock(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		if *output != text {
+			return t.encode(*output, lock)
+		}
+		return t.showLock(lock)
+	})
+	return cmd
+}
+
+func (t *tool) showLock(lock *admin.Lock) error {
+	facts := []fact{{"lock", lock.Name}}
+	if len(lock.Holders) == 0 {
+		facts = append(facts, fact{"held by", "nobody"})
+	}
+	for i := range lock.Holders {
+		h := &lock.Holders[i]
+		host := string(h.Host)
+		if h.PID != 0 {
+			host += ", pid " + strconv.Itoa(h.PID)
+		}
+		facts = append(facts,
+			fact{"held by", withAge(string(h.Worker), host)},
+			fact{"run", h.Purpose()},
+			fact{"hold", string(h.HoldID)},
+			fact{"token", h.Token.String()},
+			fact{"since", withAge(h.Since.String(), age(time.Duration(h.Held)))},
+			fact{"lease", age(time.Duration(h.LeaseLeft)) + " left, renewed while its worker lives"},
+			fact{"bundle", strings.Join(h.Bundle, " ")},
+		)
+	}
+	if err := t.facts(facts); err != nil || len(lock.Waits) == 0 {
+		return err
+	}
+	if err := t.write("\n"); err != nil {
+		return err
+	}
+	return waitView().print(t, tables, lock.Waits)
+}
+
+func (t *tool) lockWaitsCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "waits", Short: "List who waits for locks, in order, and who is in the way", Args: noArgs}
+	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)
+	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, _ []string) error {
+		waits, err := conn.reader.Waits(ctx)
+		if err != nil {
+			return err
+		}
+		return waitView().print(t, *output, first(waits, *limit))
+	})
+	return cmd
+}
+
+func waitView() view[admin.Wait] {
+	return view[admin.Wait]{
+		none: "nobody waits",
+		name: func(w admin.Wait) string { return string(w.ID) },
+		columns: []column[admin.Wait]{
+			{title: "waiting", cell: func(w admin.Wait) string { return waiter(&w) }},
+			{title: "for", cell: func(w admin.Wait) string { return age(time.Duration(w.Waited)) }},
+			{title: "wants", cell: func(w admin.Wait) string { return strings.Join(w.Wants, " ") }},
+			{title: "blocked by", cell: func(w admin.Wait) string {
+				ids := make([]string, len(w.Blockers))
+				for i, b := range w.Blockers {
+					ids[i] = b.ID
+					if b.Waits {
+						ids[i] += " (waits too)"
+					}
+				}
+				return strings.Join(ids, ", ")
+			}},
+			{title: "state", wide: true, cell: func(w admin.Wait) string { return string(w.State) }},
+			{title: "what", wide: true, cell: func(w admin.Wait) string { return w.Purpose() }},
+		},
+	}
+}

@@ -1,0 +1,309 @@
+package cmd
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v4"
+)
+
+// format is how data is printed, as -o says.
+type format string
+
+const (
+	text   format = "text" // for commands that print no table
+	tables format = "table"
+	wide   format = "wide" // a table with more columns
+	asJSON format = "json"
+	asYAML format = "yaml"
+	names  format = "name" // one name a line, for shells
+)
+
+// outputFlag gives a command the flag -o. The first of the formats is the default.
+func outputFlag(cmd *cobra.Command, formats ...format) *format {
+	choice := &formatFlag{format: formats[0], possible: formats}
+	cmd.Flags().VarP(choice, "output", "o", "`FORMAT`: "+choice.list())
+	_ = cmd.RegisterFlagCompletionFunc("output", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return strings.Split(choice.list(), ", "), cobra.ShellCompDirectiveNoFileComp
+	}) // fails only for a flag that is not there
+	return &choice.format
+}
+
+// listFormats are those of a command that prints a list.
+func listFormats() []format { return []format{tables, wide, asJSON, asYAML, names} }
+
+type formatFlag struct {
+	format   format
+	possible []format
+}
+
+func (f *formatFlag) String() string { return string(f.format) }
+func (f *formatFlag) Type() string   { return "format" }
+
+func (f *formatFlag) list() string {
+	words := make([]string, len(f.possible))
+	for i, p := range f.possible {
+		words[i] = string(p)
+	}
+	return strings.Join(words, ", ")
+}
+
+func (f *formatFlag) Set(s string) error {
+	if !slices.Contains(f.possible, format(s)) {
+		return fmt.Errorf("it takes one of %s", f.list())
+	}
+	f.format = format(s)
+	return nil
+}
+
+// column is one column of a table of Ts.
+type column[T any] struct {
+	title string
+	wide  bool // shown with -o wide alone
+	cell  func(T) string
+}
+
+// view is how a list of Ts is shown.
+type view[T any] struct {
+	none    string // what to say when there are none: "no runs"
+	name    func(T) string
+	columns []column[T]
+}
+
+// print prints items in a format. JSON and YAML have them as they are, the other formats as the view shows them.
+func (v view[T]) print(t *tool, f format, items []T) error {
+	switch f {
+	case asJSON, asYAML:
+		return t.encode(f, append([]T{}, items...)) // never null
+	case names:
+		var b strings.Builder
+		for _, item := range items {
+			b.WriteString(v.name(item) + "\n")
+		}
+		return t.write(b.String())
+	}
+	if len(items) == 0 {
+		fmt.Fprintln(t.stderr, v.none)
+		return nil
+	}
+	var titles []string
+	rows := make([][]string, len(items))
+	for _, c := range v.columns {
+		if c.wide && f != wide {
+			continue
+		}
+		titles = append(titles, c.title)
+		for i, item := range items {
+			rows[i] = append(rows[i], c.cell(item))
+		}
+	}
+	return t.table(titles, rows)
+}
+
+// table prints a table without any lines, so that other programs can cut it. An empty cell is a dash.
+func (t *tool) table(titles []string, rows [][]string) error {
+	lines := make([][]string, 0, len(rows)+1)
+	header := make([]string, len(titles))
+	for i, title := range titles {
+		header[i] = strings.ToUpper(title)
+	}
+	lines = append(lines, header)
+	for _, cells := range rows {
+		line := make([]string, len(cells))
+		for i, cell := range cells {
+			line[i] = cmp.Or(oneLine(cell), "-")
+		}
+		lines = append(lines, line)
+	}
+	widths := make([]int, len(titles))
+	for _, line := range lines {
+		for i, cell := range line {
+			widths[i] = max(widths[i], width(cell))
+		}
+	}
+	var b strings.Builder
+	for _, line := range lines {
+		for i, cell := range line {
+			b.WriteString(cell)
+			if i < len(line)-1 {
+				b.WriteString(strings.Repeat(" ", widths[i]-width(cell)+2))
+			}
+		}
+		b.WriteByte('\n')
+	}
+	return t.write(b.String())
+}
+
+// width is how many characters a text takes on a terminal.
+func width(s string) int {
+	if strings.Contains(s, "\x1b") {
+		s = escapes.ReplaceAllString(s, "")
+	}
+	return utf8.RuneCountInString(s)
+}
+
+// oneLine keeps text from others, such as an error of a command, from breaking a table or the terminal. Of what a
+// terminal would obey, only colours stay.
+func oneLine(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' && r != '\x1b' || r >= 0x7f && r < 0xa0 {
+			return ' '
+		}
+		return r
+	}, s)
+	return escapes.ReplaceAllStringFunc(s, func(found string) string {
+		if found == "\x1b" {
+			return " "
+		}
+		return found
+	})
+}
+
+var escapes = regexp.MustCompile("\x1b(\\[[0-9]*m)?")
+
+// fact is one line of what a show command prints.
+type fact struct{ name, value string }
+
+// facts prints what is known of one thing, without what is empty.
+func (t *tool) facts(facts []fact) error {
+	width := 0
+	for _, f := range facts {
+		if f.value != "" {
+			width = max(width, len(f.name))
+		}
+	}
+	var b strings.Builder
+	for _, f := range facts {
+		if f.value != "" {
+			fmt.Fprintf(&b, "%-*s  %s\n", width, f.name, oneLine(f.value))
+		}
+	}
+	return t.write(b.String())
+}
+
+func (t *tool) write(s string) error {
+	_, err := fmt.Fprint(t.stdout, s)
+	return err
+}
+
+// encode prints a value as JSON, or as the same in YAML.
+func (t *tool) encode(f format, value any) error {
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(value); err != nil {
+		return fmt.Errorf("write JSON: %w", err)
+	}
+	if f != asYAML {
+		return t.write(b.String())
+	}
+	var node yaml.Node // JSON is YAML: read as nodes, keys keep their order
+	if err := yaml.Unmarshal(b.Bytes(), &node); err != nil {
+		return fmt.Errorf("write YAML: %w", err)
+	}
+	plain(&node)
+	out, err := yaml.Marshal(&node)
+	if err != nil {
+		return fmt.Errorf("write YAML: %w", err)
+	}
+	return t.write(string(out))
+}
+
+// plain takes JSON's braces and quotes off nodes. What would be read as something else without quotes gets them back
+// from the encoder, which goes by the tag.
+func plain(n *yaml.Node) {
+	n.Style = 0
+	if len(n.Content) == 0 && n.Kind != yaml.ScalarNode {
+		n.Style = yaml.FlowStyle // [] and {}
+	}
+	for _, c := range n.Content {
+		plain(c)
+	}
+}
+
+// age writes a span of time as people say it: 4s, 3m 2s, 5h 10m, 2d 3h.
+func age(d time.Duration) string {
+	d = max(d, 0).Round(time.Second)
+	units := []struct {
+		letter string
+		length time.Duration
+	}{{"d", 24 * time.Hour}, {"h", time.Hour}, {"m", time.Minute}, {"s", time.Second}}
+	for i, u := range units {
+		if d < u.length && i < len(units)-1 {
+			continue
+		}
+		text := strconv.Itoa(int(d/u.length)) + u.letter
+		if i+1 < len(units) {
+			if rest := d % u.length / units[i+1].length; rest > 0 {
+				text += " " + strconv.Itoa(int(rest)) + units[i+1].letter
+			}
+		}
+		return text
+	}
+	return ""
+}
+
+// ago and until say how far an instant is from now; "" for no instant.
+func ago(now, at time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return age(now.Sub(at)) + " ago"
+}
+
+func until(now, at time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	if d := at.Sub(now); d > 0 {
+		return "in " + age(d)
+	}
+	return "now"
+}
+
+// colours tells whether a stream is for eyes that may see colours.
+func colours(stream any) bool {
+	return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && isTerminal(stream)
+}
+
+// isTerminal tells whether a stream is a terminal, or at least a device.
+func isTerminal(stream any) bool {
+	file, ok := stream.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := file.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// state colours the word for how something stands or has ended.
+func (t *tool) state(word string) string {
+	if !colours(t.stdout) {
+		return word
+	}
+	code := map[string]string{
+		"succeeded": green, "ready": green, "running": cyan,
+		"waiting": yellow, "retrying": yellow, "draining": yellow, "skipped": yellow, "missed": yellow,
+		"failed": red, "crashed": red, "lost": red, "gone": red,
+	}[word]
+	if code == "" {
+		return word
+	}
+	return code + word + plainAgain
+}
+
+const (
+	red, green, yellow, cyan = "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[36m"
+	plainAgain               = "\x1b[0m"
+)

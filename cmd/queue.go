@@ -1,0 +1,94 @@
+package cmd
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"lockstep/scheduler/queue"
+)
+
+func (t *tool) queueCommand() *cobra.Command {
+	return group("queue", "Look at queues", "The queues that bring runs to workers.", t.queueLsCommand())
+}
+
+// queueLine is a queue as JSON has it. The numbers count deliveries, and tasks of plain asynq clients.
+type queueLine struct {
+	Queue     string  `json:"queue"`
+	Namespace *string `json:"namespace"` // null when no lockstep worker has served it
+	Paused    bool    `json:"paused"`
+	Pending   int64   `json:"pending"`
+	Active    int64   `json:"active"`
+	Scheduled int64   `json:"scheduled"`
+	Retry     int64   `json:"retry"`
+	Archived  int64   `json:"archived"`
+	Latency   float64 `json:"latency_seconds"` // how long the oldest pending one has waited
+	info      queue.Info
+}
+
+func newQueueLine(info queue.Info) queueLine {
+	line := queueLine{
+		Queue: info.Name, Paused: info.Paused, Pending: info.Pending, Active: info.Active, Scheduled: info.Scheduled,
+		Retry: info.Retry, Archived: info.Archived, Latency: float64(info.Latency.Milliseconds()) / 1000, info: info,
+	}
+	if info.Namespace != "" {
+		line.Namespace = &info.Namespace
+	}
+	return line
+}
+
+func (t *tool) queueLsCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "ls", Aliases: []string{"list"}, Short: "List the queues and what is in them",
+		Long: `List the queues of this Redis and what is in them. The numbers count deliveries: the messages that bring runs which
+are due to a worker, and tasks of plain asynq clients. What is running or waits for a lock is in no queue: lockstep run ls.`,
+		Args: noArgs,
+	}
+	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)
+	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, _ []string) error {
+		client, err := queue.New(conn.rdb, conn.settings.Redis.Namespace)
+		if err != nil {
+			return err
+		}
+		infos, err := client.Queues(ctx)
+		if err != nil {
+			return err
+		}
+		lines := make([]queueLine, len(infos))
+		for i, info := range infos {
+			lines[i] = newQueueLine(info)
+		}
+		return queueView().print(t, *output, first(lines, *limit))
+	})
+	return cmd
+}
+
+func queueView() view[queueLine] {
+	count := func(n int64) string { return strconv.FormatInt(n, 10) }
+	return view[queueLine]{
+		none: "no queues: no worker has served one yet",
+		name: func(q queueLine) string { return q.Queue },
+		columns: []column[queueLine]{
+			{title: "queue", cell: func(q queueLine) string { return q.Queue }},
+			{title: "namespace", cell: func(q queueLine) string { return q.info.Namespace }},
+			{title: "state", cell: func(q queueLine) string {
+				if q.Paused {
+					return "paused"
+				}
+				return "open"
+			}},
+			{title: "pending", cell: func(q queueLine) string { return count(q.Pending) }},
+			{title: "active", cell: func(q queueLine) string { return count(q.Active) }},
+			{title: "oldest", cell: func(q queueLine) string {
+				if q.Pending == 0 {
+					return ""
+				}
+				return age(q.info.Latency)
+			}},
+			{title: "scheduled", wide: true, cell: func(q queueLine) string { return count(q.Scheduled) }},
+			{title: "retry", wide: true, cell: func(q queueLine) string { return count(q.Retry) }},
+			{title: "archived", wide: true, cell: func(q queueLine) string { return count(q.Archived) }},
+		},
+	}
+}

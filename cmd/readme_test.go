@@ -1,0 +1,139 @@
+package cmd
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"lockstep/configs"
+	"lockstep/jobs"
+)
+
+// fence is one block of the README between ``` lines.
+type fence struct{ language, text string }
+
+func readmeFences(t *testing.T) []fence {
+	t.Helper()
+	text, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var fences []fence
+	for _, m := range regexp.MustCompile("(?ms)^```(\\w*)\n(.*?)^```$").FindAllStringSubmatch(string(text), -1) {
+		fences = append(fences, fence{m[1], m[2]})
+	}
+	if len(fences) < 8 {
+		t.Fatalf("found %d blocks in the README", len(fences))
+	}
+	return fences
+}
+
+func TestReadmeCommandsAreTheTools(t *testing.T) {
+	t.Parallel()
+	makefile, err := os.ReadFile("../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	commands := 0
+	for _, f := range readmeFences(t) {
+		if f.language != "" {
+			continue
+		}
+		for line := range strings.Lines(f.text) {
+			line = strings.TrimPrefix(strings.TrimSpace(line), "$ ")
+			line, _, _ = strings.Cut(line, "   ") // what it does stands behind
+			line = strings.TrimPrefix(line, "go run ./cmd/")
+			if target, ok := strings.CutPrefix(line, "make "); ok {
+				commands++
+				if !strings.Contains(string(makefile), "\n"+target+":") {
+					t.Errorf("%q: the Makefile has no target %s", line, target)
+				}
+			}
+			if args, ok := strings.CutPrefix(line, "lockstep "); ok && !strings.HasSuffix(strings.Fields(args)[0], ":") {
+				commands++
+				if err := knows(t, words(args)); err != nil {
+					t.Errorf("%q: %v", line, err)
+				}
+			}
+		}
+	}
+	if commands < 14 {
+		t.Errorf("checked %d commands, want all of the README's", commands)
+	}
+}
+
+// knows tells whether the tool has this command with these flags. It runs nothing.
+func knows(t *testing.T, args []string) error {
+	t.Helper()
+	tool := &tool{handlers: jobs.NewRegistry(), stdin: strings.NewReader(""), stdout: t.Output(), stderr: t.Output()}
+	cmd, rest, err := tool.root().Find(args)
+	if err != nil {
+		return err
+	}
+	if err := cmd.ParseFlags(rest); err != nil {
+		return err
+	}
+	if cmd.RunE == nil && cmd.Run == nil {
+		return cobra.NoArgs(cmd, cmd.Flags().Args())
+	}
+	return cmd.ValidateArgs(cmd.Flags().Args())
+}
+
+// words parts a command line as a shell does, as far as the README needs it.
+func words(line string) []string {
+	var out []string
+	for _, m := range regexp.MustCompile(`'([^']*)'|"([^"]*)"|(\S+)`).FindAllStringSubmatch(line, -1) {
+		out = append(out, m[1]+m[2]+m[3])
+	}
+	return out
+}
+
+func TestReadmeConfigIsRight(t *testing.T) {
+	t.Parallel()
+	for _, f := range readmeFences(t) {
+		if f.language != "yaml" {
+			continue
+		}
+		path := writeFile(t, "lockstep.yaml", f.text)
+		config, err := configs.Load(configs.Options{Paths: []string{path}, Environ: []string{}})
+		if err != nil {
+			t.Fatalf("%v\nin:\n%s", err, f.text)
+		}
+		if n := len(config.Warnings.List); n > 0 || len(config.Jobs) == 0 {
+			t.Errorf("%d jobs, %d warnings: %v", len(config.Jobs), n, config.Warnings.List)
+		}
+	}
+}
+
+func TestReadmeProgramBuilds(t *testing.T) {
+	t.Parallel()
+	for _, f := range readmeFences(t) {
+		if f.language != "go" {
+			continue
+		}
+		program := f.text + "\nfunc settle(context.Context, []int, locks.Token) error { return nil }\n"
+		program = strings.Replace(program, "\t\"lockstep/jobs\"\n", "\t\"lockstep/jobs\"\n\t\"lockstep/locks\"\n", 1)
+		// As a package of this module, which is on no disk: it needs no go.mod of its own then.
+		here, err := os.Getwd()
+		if err != nil {
+			t.Fatal(err)
+		}
+		overlay, err := json.Marshal(map[string]map[string]string{
+			"Replace": {filepath.Join(here, "readme", "main.go"): writeFile(t, "main.go", program)},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		build := exec.CommandContext(t.Context(), "go", "build", "-overlay", writeFile(t, "overlay.json", string(overlay)),
+			"-o", filepath.Join(t.TempDir(), "program"), "./readme")
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+	}
+}

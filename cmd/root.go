@@ -1,0 +1,94 @@
+package cmd
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// root puts all commands together.
+func (t *tool) root() *cobra.Command {
+	root := group("lockstep", "One cron schedule and one task queue on many workers, each run once",
+		`lockstep runs the same cron schedule and the same task queue on many worker replicas and makes each run happen
+once: before a run starts, its worker takes the job's lock and every resource that the run touches, all or none,
+in Redis. The commands below that look or act work straight on Redis; no worker needs to be there.
+
+  lockstep demo             see it work, with nothing else installed
+  lockstep start            start a worker`)
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.SetIn(t.stdin)
+	root.SetOut(t.stdout)
+	root.SetErr(t.stderr)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return misuse(cmd, "%v", err) })
+	flags := root.PersistentFlags()
+	flags.StringArrayVarP(&t.flags.config, "config", "c", nil,
+		"config `FILE` or folder, repeatable (default: $LOCKSTEP_CONFIG, else ./lockstep.yaml)")
+	flags.StringVar(&t.flags.redis, "redis", "", "`URL` of Redis (default: $LOCKSTEP_REDIS__URL, $REDIS_URL, the config, a running demo)")
+
+	root.AddGroup(&cobra.Group{ID: "run", Title: "Run:"}, &cobra.Group{ID: "look", Title: "Look and act:"})
+	add := func(id string, commands ...*cobra.Command) {
+		for _, cmd := range commands {
+			cmd.GroupID = id
+			root.AddCommand(cmd)
+		}
+	}
+	add("run", t.startCommand(), t.demoCommand(), t.checkCommand(), t.scheduleCommand())
+	add("look", t.enqueueCommand(), t.jobCommand(), t.runCommand(), t.lockCommand(), t.workerCommand(), t.queueCommand(),
+		t.healthCommand())
+	root.AddCommand(t.versionCommand())
+	root.AddCommand(topics()...)
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	return root
+}
+
+// group returns a command that has nothing to do but hold others.
+func group(use, short, long string, commands ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: use, Short: short, Long: long,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			cmd.SuggestionsMinimumDistance = 2
+			hint := fmt.Sprintf("see: %s --help", cmd.CommandPath())
+			if likely := cmd.SuggestionsFor(args[0]); len(likely) > 0 {
+				hint = "did you mean " + strings.Join(likely, " or ") + "?"
+			}
+			return refuse("unknown command %q for %s; %s", args[0], cmd.CommandPath(), hint)
+		},
+	}
+	cmd.AddCommand(commands...)
+	return cmd
+}
+
+// noArgs and oneArg check the arguments of a command and say what is expected. what names it: "a JOB".
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return misuse(cmd, "%s takes no arguments, got %q", cmd.Name(), args[0])
+	}
+	return nil
+}
+
+func oneArg(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch len(args) {
+		case 0:
+			return misuse(cmd, "%s needs %s", cmd.Name(), what)
+		case 1:
+			return nil
+		}
+		return misuse(cmd, "%s takes one argument, %s, got %d", cmd.Name(), what, len(args))
+	}
+}
+
+func atMostOneArg(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) > 1 {
+			return misuse(cmd, "%s takes at most one argument, %s, got %d", cmd.Name(), what, len(args))
+		}
+		return nil
+	}
+}

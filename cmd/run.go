@@ -1,0 +1,202 @@
+package cmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"lockstep/jobs"
+	"lockstep/scheduler/admin"
+	"lockstep/scheduler/ledger"
+)
+
+func (t *tool) runCommand() *cobra.Command {
+	return group("run", "Look at runs", "Runs: for a tick of a schedule, for a request, or by hand.",
+		t.runLsCommand(), t.runShowCommand(), t.runOutputCommand())
+}
+
+func (t *tool) runLsCommand() *cobra.Command {
+	var job, state string
+	cmd := &cobra.Command{
+		Use: "ls", Aliases: []string{"list"}, Short: "List runs",
+		Long: `List runs: the outstanding ones first, then the finished ones, the newest first. Skipped and missed ticks never were
+runs: lockstep job history lists them, or --state skipped.`,
+		Args: noArgs,
+	}
+	cmd.Flags().StringVar(&job, "job", "", "of this `JOB` alone")
+	cmd.Flags().StringVar(&state, "state", "", "in this `STATE` alone: scheduled, due, waiting, running, retrying, succeeded, failed, lost, canceled, skipped, missed")
+	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)
+	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, _ []string) error {
+		runs, err := conn.reader.Runs(ctx, admin.RunFilter{Job: job, State: state, Limit: int(*limit)})
+		switch {
+		case errors.Is(err, admin.ErrInvalid):
+			return misuse(cmd, "%v", err)
+		case err != nil:
+			return conn.noJob(ctx, job, err)
+		}
+		now, err := conn.now(ctx)
+		if err != nil {
+			return err
+		}
+		return t.runView(now).print(t, *output, runs)
+	})
+	return cmd
+}
+
+func (t *tool) runView(now time.Time) view[admin.Run] {
+	return view[admin.Run]{
+		none: "no runs",
+		name: func(r admin.Run) string { return string(r.ID) },
+		columns: []column[admin.Run]{
+			{title: "run", cell: func(r admin.Run) string { return string(r.ID) }},
+			{title: "state", cell: func(r admin.Run) string { return t.state(string(r.State)) }},
+			{title: "attempts", cell: func(r admin.Run) string { return strconv.Itoa(len(r.Attempts)) }},
+			{title: "worker", cell: func(r admin.Run) string { return lastWorker(&r) }},
+			{title: "created", cell: func(r admin.Run) string { return ago(now, r.CreatedAt.Time) }},
+			{title: "took", cell: func(r admin.Run) string { return took(&r, now) }},
+			{title: "why", cell: func(r admin.Run) string { return firstLine(whyRun(&r)) }},
+			{title: "trigger", wide: true, cell: func(r admin.Run) string { return string(r.Trigger) }},
+			{title: "queue", wide: true, cell: func(r admin.Run) string { return r.Queue }},
+			{title: "crashes", wide: true, cell: func(r admin.Run) string { return strconv.Itoa(r.Crashes) }},
+			{title: "token", wide: true, cell: func(r admin.Run) string {
+				if n := len(r.Attempts); n > 0 {
+					return r.Attempts[n-1].Token.String()
+				}
+				return ""
+			}},
+			{title: "args", wide: true, cell: func(r admin.Run) string { return compactJSON(r.Args) }},
+		},
+	}
+}
+
+func lastWorker(r *admin.Run) string {
+	if n := len(r.Attempts); n > 0 {
+		return string(r.Attempts[n-1].Worker)
+	}
+	return ""
+}
+
+// took is how long a run has taken, or takes already, from its first attempt on.
+func took(r *admin.Run, now time.Time) string {
+	switch {
+	case r.StartedAt.IsZero():
+		return ""
+	case !r.FinishedAt.IsZero():
+		now = r.FinishedAt.Time
+	}
+	return span(now.Sub(r.StartedAt.Time))
+}
+
+// span is a length of time, exact to the millisecond where it is short.
+func span(d time.Duration) string {
+	if d < 10*time.Second {
+		return max(d, 0).Round(time.Millisecond).String()
+	}
+	return age(d)
+}
+
+// whyRun is why a run stands where it stands: its reason, or the error of its last attempt.
+func whyRun(r *admin.Run) string {
+	if r.Reason != "" {
+		return string(r.Reason)
+	}
+	if n := len(r.Attempts); n > 0 && r.State != ledger.Succeeded && r.State != ledger.Running {
+		return string(r.Attempts[n-1].Error)
+	}
+	return ""
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(s, "\n")
+	return line
+}
+
+func (t *tool) runShowCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "show RUN", Short: "Show a run and its attempts", Args: oneArg("a RUN")}
+	output := outputFlag(cmd, text, asJSON, asYAML)
+	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, args []string) error {
+		run, _, err := conn.reader.Run(ctx, jobs.RunID(args[0]))
+		if err != nil {
+			return noRun(args[0], err)
+		}
+		if *output != text {
+			return t.encode(*output, run)
+		}
+		now, err := conn.now(ctx)
+		if err != nil {
+			return err
+		}
+		return t.showRun(run, now)
+	})
+	return cmd
+}
+
+func noRun(id string, err error) error {
+	if !errors.Is(err, ledger.ErrUnknown) {
+		return err
+	}
+	if jobs.RunID(id).Job() == "" {
+		return fmt.Errorf("no run %q: an id is <job>@<tick> or <job>#<id> (see: lockstep run ls)", id)
+	}
+	return fmt.Errorf("no run %q: there was none, or it is no longer kept (see: lockstep run ls)", id)
+}
+
+func (t *tool) showRun(r *admin.Run, now time.Time) error {
+	facts := []fact{
+		{"run", string(r.ID)},
+		{"job", r.Job},
+		{"trigger", string(r.Trigger)},
+		{"tick", r.Tick.String()},
+		{"state", t.state(string(r.State))},
+		{"reason", string(r.Reason)},
+		{"due", withAge(r.DueAt.String(), until(now, r.DueAt.Time))},
+		{"args", compactJSON(r.Args)},
+		{"queue", r.Queue},
+		{"created", withAge(r.CreatedAt.String(), ago(now, r.CreatedAt.Time))},
+		{"started", withAge(r.StartedAt.String(), ago(now, r.StartedAt.Time))},
+		{"finished", withAge(r.FinishedAt.String(), ago(now, r.FinishedAt.Time))},
+		{"took", took(r, now)},
+	}
+	if r.Crashes > 0 {
+		facts = append(facts, fact{"crashes", strconv.Itoa(r.Crashes)})
+	}
+	if err := t.facts(facts); err != nil || len(r.Attempts) == 0 {
+		return err
+	}
+	rows := make([][]string, len(r.Attempts))
+	for i, a := range r.Attempts {
+		length, outcome := now.Sub(a.StartedAt.Time), "running"
+		if !a.FinishedAt.IsZero() {
+			length, outcome = a.FinishedAt.Sub(a.StartedAt.Time), string(a.Outcome)
+		}
+		rows[i] = []string{strconv.Itoa(a.Number), string(a.Worker), a.Token.String(), a.StartedAt.String(), span(length),
+			t.state(outcome), firstLine(string(a.Error))}
+	}
+	if err := t.write("\n"); err != nil {
+		return err
+	}
+	return t.table([]string{"attempt", "worker", "token", "started", "took", "outcome", "error"}, rows)
+}
+
+func (t *tool) runOutputCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "output RUN", Short: "Print the tail of what the last attempt of a run printed",
+		Args: oneArg("a RUN"),
+	}
+	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, args []string) error {
+		run, output, err := conn.reader.Run(ctx, jobs.RunID(args[0]))
+		if err != nil {
+			return noRun(args[0], err)
+		}
+		if output == "" && !run.State.Final() {
+			fmt.Fprintf(t.stderr, "no output yet: it is kept when an attempt has ended, and the run is %s\n", run.State)
+		}
+		return t.write(output)
+	})
+	return cmd
+}

@@ -1,0 +1,221 @@
+package cmd
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+
+	"github.com/lmittmann/tint"
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"lockstep/configs"
+	"lockstep/jobs"
+	"lockstep/jobs/command"
+	httpjob "lockstep/jobs/http"
+	"lockstep/scheduler/admin"
+	"lockstep/scheduler/queue"
+	"lockstep/scheduler/worker"
+)
+
+func (t *tool) startCommand() *cobra.Command {
+	var inDemo bool
+	cmd := &cobra.Command{
+		Use:   "start",
+		Short: "Start a worker",
+		Long: `Start a worker: it shares schedule and queue with all workers of the same Redis and namespace, and serves the admin page
+at admin.listen. SIGINT, SIGTERM and SIGHUP drain it: it takes nothing new, and runs that take longer than
+worker.drain_timeout are handed back. A second signal hands them back at once. Both end with exit code 0.`,
+		Example: `  lockstep start -c lockstep.yaml --concurrency 16`,
+		Args:    noArgs,
+	}
+	flags := cmd.Flags()
+	flags.Int("concurrency", 0, "how many attempts run at a time, `N` (default: worker.concurrency, 8)")
+	flags.String("queues", "", "`QUEUES` to serve, with their weights: critical=6,default=3 (default: worker.queues)")
+	flags.BoolVar(&inDemo, "demo-worker", false, "be a worker of lockstep demo")
+	_ = flags.MarkHidden("demo-worker") // fails only for a flag that is not there
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		t.manners.Store(orderly)
+		ctx, handlers, abort := cmd.Context(), t.handlers, (<-chan struct{})(t.again)
+		if inDemo {
+			handlers = demoHandlers()
+			var cancel context.CancelFunc
+			ctx, cancel, abort = untilEOF(ctx, os.Stdin)
+			defer cancel()
+		}
+		paths := configs.Find(t.flags.config, nil)
+		if len(paths) == 0 {
+			return refuse("no config: name a file with -c, set LOCKSTEP_CONFIG, or write ./lockstep.yaml (to look around first: lockstep demo)")
+		}
+		config, err := t.load(cmd, paths, false)
+		if err != nil {
+			return err
+		}
+		return start(ctx, config, handlers, abort, newLogger(t.stderr, config.Settings.Log))
+	}
+	return cmd
+}
+
+// newLogger logs as the settings say.
+func newLogger(w io.Writer, settings configs.Log) *slog.Logger {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(settings.Level)); err != nil {
+		level = slog.LevelInfo // configs lets no other words through
+	}
+	if settings.Format == "text" || settings.Format == "auto" && isTerminal(w) {
+		return slog.New(tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: "15:04:05.000", NoColor: !colours(w)}))
+	}
+	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: readable}))
+}
+
+// readable writes durations as 15ms: by default JSON has them as nanoseconds.
+func readable(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		return slog.String(a.Key, a.Value.Duration().String())
+	}
+	return a
+}
+
+// start runs a worker and its admin page until ctx ends and the worker has drained. abort, when closed, ends the drain.
+func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry, abort <-chan struct{}, log *slog.Logger) (err error) {
+	for _, problem := range config.Warnings.List {
+		log.WarnContext(ctx, "config is doubtful", "at", problem.Origin.String(), "says", problem.Message, "hint", problem.Hint, "code", problem.Code)
+	}
+	warnOfHandlers(ctx, config.Jobs, handlers, log)
+
+	group, running := errgroup.WithContext(ctx)
+	settings := config.Settings
+	background := context.WithoutCancel(ctx) // what has to stay until the worker has drained
+	if settings.Redis.URL == embedded {
+		log.WarnContext(ctx, "redis.url is embedded: this is one process with a Redis of its own inside, and all is gone when it ends")
+		mini, err := startEmbedded()
+		if err != nil {
+			return err
+		}
+		aging, stop := context.WithCancel(background)
+		aged := make(chan struct{})
+		go func() { defer close(aged); mini.age(aging) }()
+		defer func() { stop(); <-aged; mini.close() }()
+		settings.Redis = configs.Redis{URL: mini.url(), Namespace: settings.Redis.Namespace}
+	}
+	rdb, err := open(ctx, settings.Redis)
+	if err != nil {
+		return interruptedIsFine(ctx, err)
+	}
+	defer func() { err = errors.Join(err, rdb.Close()) }()
+	if err := checkServer(ctx, rdb, log); err != nil {
+		return interruptedIsFine(ctx, err)
+	}
+	options, err := workerOptions(config, settings, rdb, handlers, abort, log)
+	if err != nil {
+		return err
+	}
+	w, err := worker.New(options)
+	if err != nil {
+		return err
+	}
+	conn, err := newConnection(rdb, settings)
+	if err != nil {
+		return err
+	}
+	server, err := admin.New(admin.Options{
+		Reader: conn.reader, Ready: w.Ready, Worker: func() string { return string(w.ID()) }, Logger: log,
+	})
+	if err != nil {
+		return err
+	}
+	listener, err := admin.Listen(settings.Admin.Listen, settings.Admin.ListenSet)
+	if err != nil {
+		return err
+	}
+	log.InfoContext(ctx, "admin page is served", "url", "http://"+listener.Addr().String())
+
+	// The page stays until the worker has drained: that is when somebody looks.
+	serving, stop := context.WithCancel(background)
+	defer stop()
+	group.Go(func() error { return admin.Serve(serving, listener, server) })
+	group.Go(func() error {
+		defer stop()
+		return w.Run(running)
+	})
+	err = group.Wait()
+	if errors.Is(err, queue.ErrOwned) {
+		return exit(exitUsage, err)
+	}
+	return err
+}
+
+// interruptedIsFine makes a start that a signal called off a success, as it is for a worker that ran.
+func interruptedIsFine(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func workerOptions(config *configs.Config, settings configs.Settings, rdb redis.UniversalClient, handlers *jobs.Registry,
+	abort <-chan struct{}, log *slog.Logger) (worker.Options, error) {
+	guard, err := guardArgv()
+	if err != nil {
+		return worker.Options{}, err
+	}
+	commands, err := command.New(command.Options{Guard: guard, Logger: log})
+	if err != nil {
+		return worker.Options{}, err
+	}
+	calls, err := httpjob.New(httpjob.Options{})
+	if err != nil {
+		return worker.Options{}, err
+	}
+	return worker.Options{
+		Redis: rdb, Namespace: settings.Redis.Namespace, Name: settings.Worker.Name,
+		Lease: settings.Locks.Lease, ReserveAfter: reserveAfter(settings.Locks.ReserveAfter),
+		Concurrency: settings.Worker.Concurrency, DrainTimeout: settings.Worker.DrainTimeout, Queues: settings.Worker.Queues,
+		Jobs:    config.Jobs,
+		Expand:  func(job *jobs.Job) (*jobs.Job, error) { return configs.Expand(job, os.LookupEnv) },
+		Command: commands, HTTP: calls, Handlers: handlers,
+		Version: readBuild().short(), Config: digest(config.Jobs),
+		Abort: abort, Logger: log,
+	}, nil
+}
+
+// digest is a short name for a set of definitions: workers that show the same one have the same jobs.
+func digest(definitions []*jobs.Job) string {
+	text, err := json.Marshal(definitions)
+	if err != nil {
+		panic("cmd: a definition is plain data: " + err.Error())
+	}
+	hash := sha256.Sum256(text)
+	return hex.EncodeToString(hash[:3])
+}
+
+// warnOfHandlers tells of jobs that this binary cannot run. Another one may: so it is no error.
+func warnOfHandlers(ctx context.Context, definitions []*jobs.Job, handlers *jobs.Registry, log *slog.Logger) {
+	for _, job := range definitions {
+		if job.Handler == "" || handlers.Has(job.Handler) {
+			continue
+		}
+		log.WarnContext(ctx, "a job's handler is not in this binary: other workers have to run it", "job", job.Name,
+			"handler", job.Handler, "handlers_here", handlers.Names())
+	}
+}
+
+// untilEOF returns a context that ends with ctx or when r does, and a channel that is closed when r ends. For a worker of
+// the demo that is the demo's own end, and that of its Redis: then there is nothing to wait for.
+func untilEOF(ctx context.Context, r io.Reader) (context.Context, context.CancelFunc, <-chan struct{}) {
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	// A read of a pipe cannot be called off: the goroutine stays until the process ends, which is about to.
+	go func() {
+		_, _ = io.Copy(io.Discard, r)
+		close(ended)
+		cancel()
+	}()
+	return ctx, cancel, ended
+}

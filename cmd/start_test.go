@@ -1,0 +1,163 @@
+package cmd
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"lockstep/locks/redistest"
+)
+
+// pageOf waits until a worker is ready and returns the address of its page.
+func pageOf(t *testing.T, worker *process) string {
+	t.Helper()
+	address := ""
+	eventually(t, 30*time.Second, "the worker is ready", func() bool {
+		if found := regexp.MustCompile(`"url":"http://([^"]+)"`).FindStringSubmatch(worker.stderr.String()); found != nil {
+			address = found[1]
+		}
+		return address != "" && strings.Contains(worker.stderr.String(), "worker is ready")
+	})
+	return address
+}
+
+func TestWorkerWithAnEmbeddedRedisNeedsNothingElse(t *testing.T) {
+	t.Parallel()
+	config := writeFile(t, "lockstep.yaml", `jobs: {beat: {every: 1s, command: ["true"]}}`)
+	env := toolEnv(t, "LOCKSTEP_ADMIN__LISTEN=127.0.0.1:0")
+	worker := launch(t, env, "start", "-c", config, "--redis", "embedded")
+	page := pageOf(t, worker)
+	if !strings.Contains(worker.stderr.String(), "redis.url is embedded: this is one process") {
+		t.Errorf("no warning that all is gone with the process: %s", worker.stderr)
+	}
+	if stdout, stderr, code := runTool(t, append(env, "LOCKSTEP_ADMIN__LISTEN="+page), "health"); code != 0 {
+		t.Errorf("health: exit code %d, %s%s", code, stdout, stderr)
+	}
+	eventually(t, 20*time.Second, "a run has ended", func() bool { return strings.Contains(worker.stderr.String(), `"outcome":"succeeded"`) })
+	worker.signal(syscall.SIGTERM)
+	if got := worker.code(20 * time.Second); got != 0 {
+		t.Errorf("exit code %d after SIGTERM, want 0", got)
+	}
+	if _, _, code := runTool(t, append(env, "LOCKSTEP_ADMIN__LISTEN="+page), "health"); code != exitFailed {
+		t.Errorf("health of a worker that is gone: exit code %d, want %d", code, exitFailed)
+	}
+}
+
+func TestDrainWaitsAndASecondSignalHandsBack(t *testing.T) {
+	t.Parallel()
+	server := redistest.New(t, redistest.Options{})
+	config := writeFile(t, "lockstep.yaml", `
+worker: {drain_timeout: 5m}
+jobs:
+  short: {command: [sleep, "1"]}
+  long: {command: [sleep, "300"]}
+`)
+	env := toolEnv(t, "REDIS_URL="+server.URL(), "LOCKSTEP_ADMIN__LISTEN=127.0.0.1:0", "LOCKSTEP_CONFIG="+config)
+	worker := launch(t, env, "start")
+	page := pageOf(t, worker)
+	for _, job := range []string{"short", "long"} {
+		if _, stderr, code := runTool(t, env, "enqueue", job, "--id", "x"); code != 0 {
+			t.Fatal(stderr)
+		}
+	}
+	state := func(run string) runJSON { return ask[runJSON](t, env, "run", "show", run) }
+	eventually(t, 10*time.Second, "both run", func() bool { return state("short#x").State == "running" && state("long#x").State == "running" })
+
+	worker.signal(syscall.SIGTERM)
+	eventually(t, 10*time.Second, "the short one ends in peace", func() bool { return state("short#x").State == "succeeded" })
+	if response, err := http.Get("http://" + page + "/readyz"); err != nil || response.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("readyz of a worker that drains: %v, %v, want 503", response, err)
+	} else {
+		response.Body.Close()
+	}
+	http.DefaultClient.CloseIdleConnections()
+	if w := ask[[]workerJSON](t, env, "worker", "ls"); len(w) != 1 || w[0].State != "draining" {
+		t.Errorf("workers %+v, want one that drains", w)
+	}
+	select {
+	case <-worker.done:
+		t.Fatal("the worker has not waited for the long run")
+	default:
+	}
+
+	worker.signal(syscall.SIGTERM)
+	if got := worker.code(30 * time.Second); got != 0 {
+		t.Errorf("exit code %d after the second SIGTERM, want 0", got)
+	}
+	long := state("long#x")
+	if long.State != "due" || long.Crashes != 0 || len(long.Attempts) != 1 || long.Attempts[0].Outcome == nil || *long.Attempts[0].Outcome != "handed back" {
+		t.Errorf("the run that was handed back: %+v; want it due, with nothing counted", long)
+	}
+	if workers := ask[[]workerJSON](t, env, "worker", "ls"); len(workers) != 0 {
+		t.Errorf("workers %+v are left", workers)
+	}
+}
+
+func TestPasswordFileIsUsedForEveryConnection(t *testing.T) {
+	t.Parallel()
+	server := redistest.New(t, redistest.Options{})
+	if err := server.Client(t).ConfigSet(t.Context(), "requirepass", "secret").Err(); err != nil {
+		t.Fatal(err)
+	}
+	env := toolEnv(t, "REDIS_URL="+server.URL())
+	if _, stderr, code := runTool(t, env, "job", "ls"); code != exitRedis || !strings.Contains(stderr, "redis.password_file") {
+		t.Errorf("without the password: exit code %d, %q; want %d and the remedy", code, stderr, exitRedis)
+	}
+	env = append(env, "LOCKSTEP_REDIS__PASSWORD_FILE="+writeFile(t, "password", "secret\n"))
+	if stdout, stderr, code := runTool(t, env, "lock", "exec", "--exclusive", "a", "--", "echo", "mine"); code != 0 || stdout != "mine\n" {
+		t.Errorf("with the password: exit code %d, %q, %q", code, stdout, stderr)
+	}
+	env = append(env, "LOCKSTEP_REDIS__PASSWORD_FILE=/nowhere/password")
+	if _, stderr, code := runTool(t, env, "job", "ls"); code != exitUsage || !strings.Contains(stderr, "/nowhere/password") {
+		t.Errorf("without the file: exit code %d, %q; want %d and its name", code, stderr, exitUsage)
+	}
+}
+
+func TestHTTPJobSendsItsRequest(t *testing.T) {
+	t.Parallel()
+	keys := make(chan string, 10)
+	web := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { keys <- r.Header.Get("Idempotency-Key") }))
+	t.Cleanup(web.Close)
+	server := redistest.New(t, redistest.Options{})
+	config := writeFile(t, "lockstep.yaml", "jobs: {call: {http: {method: POST, url: \""+web.URL+"\"}}}")
+	env := toolEnv(t, "REDIS_URL="+server.URL(), "LOCKSTEP_ADMIN__LISTEN=127.0.0.1:0", "LOCKSTEP_CONFIG="+config)
+	launch(t, env, "start")
+	if _, stderr, code := runTool(t, env, "enqueue", "call", "--id", "x", "--wait=30s"); code != 0 {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	if key := <-keys; key != "call#x" {
+		t.Errorf("Idempotency-Key %q, want call#x", key)
+	}
+}
+
+// A Redis that is there and does not answer is told about in time, too.
+func TestHangingRedisIsNotReachable(t *testing.T) {
+	t.Parallel()
+	server := redistest.New(t, redistest.Options{})
+	if err := server.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Resume() })
+	began := time.Now()
+	_, stderr, code := runTool(t, toolEnv(t, "REDIS_URL="+server.URL()), "job", "ls")
+	if code != exitRedis || time.Since(began) > 15*time.Second {
+		t.Errorf("exit code %d after %s: %q; want %d within seconds", code, time.Since(began), stderr, exitRedis)
+	}
+}
+
+func TestInterruptedWaitIsNoFailure(t *testing.T) {
+	t.Parallel()
+	server := redistest.New(t, redistest.Options{})
+	config := writeFile(t, "lockstep.yaml", `jobs: {a: {command: ["true"]}}`)
+	env := toolEnv(t, "REDIS_URL="+server.URL(), "LOCKSTEP_CONFIG="+config)
+	p := launch(t, env, "enqueue", "a", "--id", "x", "--wait")
+	eventually(t, 10*time.Second, "it waits", func() bool { return p.stdout.String() == "a#x\n" })
+	p.signal(syscall.SIGINT)
+	if got := p.code(10 * time.Second); got != exitInterrupted || p.stderr.String() != "" {
+		t.Errorf("exit code %d, %q; want %d and silence", got, p.stderr, exitInterrupted)
+	}
+}

@@ -1,0 +1,55 @@
+package cmd
+
+import "github.com/spf13/cobra"
+
+// topics are what `lockstep help` tells beside the commands.
+func topics() []*cobra.Command {
+	return []*cobra.Command{
+		{
+			Use:   "exit-codes",
+			Short: "What the exit codes mean",
+			Long: `Exit codes:
+
+    0  ok
+    1  it failed
+    2  wrong usage, or refused
+    3  the config has errors
+    4  Redis is not reachable
+    5  the run that was waited for did not succeed        enqueue --wait, job run --wait
+   75  the lock was not to be had in time                 lock exec
+   76  the lock was lost, and the command was ended       lock exec
+  124  --wait timed out                                   enqueue --wait=D, job run --wait=D
+  130  interrupted
+
+lock exec else ends with the code of its command: 128+n when signal n ended it, 127 when there is no such
+program, 126 when it cannot be executed. start and demo end with 0 when a signal asked them to end.`,
+		},
+		{
+			Use:   "environment",
+			Short: "The environment variables that are read and given",
+			Long: `Read by lockstep:
+
+  LOCKSTEP_CONFIG          config files and folders, parted like $PATH; -c goes before it
+  LOCKSTEP_REDIS__URL      any setting of a config file: a double underscore nests, so that
+  LOCKSTEP_WORKER__QUEUES  is worker.queues, as critical=6,default=3. These go before the files, flags before these.
+  REDIS_URL                the same as LOCKSTEP_REDIS__URL, which goes before it
+  NO_COLOR                 if it is not empty, nothing is coloured
+
+A command job gets, beside the environment of its worker:
+
+  LOCKSTEP_JOB             the name of the job
+  LOCKSTEP_RUN_ID          the id of the run
+  LOCKSTEP_ATTEMPT         1 for the first attempt of the run, one more for each further one
+  LOCKSTEP_TICK            the due time the run is for, RFC 3339 in UTC; empty without one
+  LOCKSTEP_ARGS            the arguments, as JSON
+  LOCKSTEP_IDEMPOTENCY_KEY the same for all attempts of the run
+  LOCKSTEP_TOKEN           the fencing token: it grows with every grant of the locks
+  LOCKSTEP_LOCKS           the names of what is held, as a JSON array
+  LOCKSTEP_HOLD            the id of the hold
+  LOCKSTEP_WORKER          the id of the worker
+  TRACEPARENT              the W3C trace context
+
+The command of lock exec gets LOCKSTEP_TOKEN, LOCKSTEP_LOCKS, LOCKSTEP_HOLD and LOCKSTEP_WORKER.`,
+		},
+	}
+}

@@ -1,0 +1,193 @@
+package cmd
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/configs"
+)
+
+func TestURLKinds(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		url  string
+		want address
+	}{
+		{"redis://", address{scheme: "redis", hosts: []string{"127.0.0.1:6379"}}},
+		{"redis://h/3", address{scheme: "redis", hosts: []string{"h:6379"}, db: 3}},
+		{"redis://u%40:p%2Fw@h:1/0", address{scheme: "redis", user: "u@", password: "p/w", hosts: []string{"h:1"}}},
+		{"redis://:p@h:1", address{scheme: "redis", password: "p", hosts: []string{"h:1"}}},
+		{"rediss://[::1]:7", address{scheme: "rediss", hosts: []string{"[::1]:7"}}},
+		{"redis://[::1]", address{scheme: "redis", hosts: []string{"[::1]:6379"}}},
+		{"unix:///run/r.sock?db=2", address{scheme: "unix", hosts: []string{"/run/r.sock"}, db: 2}},
+		{"unix://u:p@/r.sock", address{scheme: "unix", user: "u", password: "p", hosts: []string{"/r.sock"}}},
+		{"redis-sentinel://a,b:2/1?master=m", address{scheme: "redis-sentinel", hosts: []string{"a:26379", "b:2"}, db: 1, master: "m"}},
+		{"redis-cluster://u:p@a:1,b", address{scheme: "redis-cluster", user: "u", password: "p", hosts: []string{"a:1", "b:6379"}}},
+	} {
+		got, err := parseURL(test.url)
+		if err != nil || fmt.Sprint(*got) != fmt.Sprint(test.want) {
+			t.Errorf("%s: got %+v, %v; want %+v", test.url, got, err, test.want)
+		}
+	}
+}
+
+// A command that is sent twice by the client, or that ignores its deadline, would break what the scripts rest on.
+func TestClientsSendOnceAndKeepDeadlines(t *testing.T) {
+	t.Parallel()
+	for _, url := range []string{"redis://h/1", "rediss://h", "unix:///s", "redis-sentinel://h?master=m", "redis-cluster://h"} {
+		rdb, err := newClient(configs.Redis{URL: url})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer rdb.Close()
+		switch rdb := rdb.(type) {
+		case *redis.Client:
+			// The client turns -1 into 0: no retries.
+			if o := rdb.Options(); o.MaxRetries != 0 || !o.ContextTimeoutEnabled || o.DialerRetries != 1 {
+				t.Errorf("%s: %d retries, deadlines kept %v, %d dials", url, o.MaxRetries, o.ContextTimeoutEnabled, o.DialerRetries)
+			}
+			if (url == "rediss://h") != (rdb.Options().TLSConfig != nil) {
+				t.Errorf("%s: TLS %v", url, rdb.Options().TLSConfig)
+			}
+		case *redis.ClusterClient:
+			if o := rdb.Options(); o.MaxRetries > 0 || o.MaxRedirects != 3 || !o.ContextTimeoutEnabled {
+				t.Errorf("%s: %d retries, %d redirects, deadlines kept %v", url, o.MaxRetries, o.MaxRedirects, o.ContextTimeoutEnabled)
+			}
+		}
+	}
+}
+
+func TestServersThatAreRefused(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ info, want string }{
+		{"redis_version:7.0.15\r\nmaxmemory_policy:noeviction\r\n", ""},
+		{"redis_version:6.2.0\r\nmaxmemory_policy:volatile-lru", ""},
+		{"", ""},
+		{"redis_version:unknown", ""},
+		{"redis_version:6.0.16", "this is Redis 6.0.16; lockstep needs 6.2 or newer"},
+		{"redis_version:7.2.4\r\nvalkey_version:7.2.5", ""},
+		{"redis_version:7.2.4\r\nvalkey_version:7.0.0", "this is Valkey 7.0.0; lockstep needs 7.2 or newer"},
+		{"maxmemory_policy:allkeys-lfu", "set it to noeviction"},
+	} {
+		err := judge(parseInfo(test.info))
+		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+			t.Errorf("%q: got %v, want %q", test.info, err, test.want)
+		}
+		var exit *exitError
+		if err != nil && (!errors.As(err, &exit) || exit.code != exitUsage) {
+			t.Errorf("%q: %v does not exit with %d", test.info, err, exitUsage)
+		}
+	}
+}
+
+func TestNewIDsSortByTime(t *testing.T) {
+	t.Parallel()
+	at := time.UnixMilli(1469918176385) // the example of the ULID specification: 01ARYZ6S41
+	id := newID(at)
+	if len(id) != 26 || !strings.HasPrefix(id, "01ARYZ6S41") {
+		t.Errorf("newID = %q, want 26 characters that begin with 01ARYZ6S41", id)
+	}
+	var ids []string
+	for i := range 100 {
+		ids = append(ids, newID(at.Add(time.Duration(i)*time.Millisecond)))
+	}
+	if !slices.IsSorted(ids) || len(slices.Compact(ids)) != len(ids) {
+		t.Errorf("ids of later instants do not sort after earlier ones, or repeat: %q", ids)
+	}
+	if a, b := newID(at), newID(at); a == b {
+		t.Errorf("the same id twice: %q", a)
+	}
+}
+
+func TestAge(t *testing.T) {
+	t.Parallel()
+	for d, want := range map[time.Duration]string{
+		-time.Second: "0s", 400 * time.Millisecond: "0s", 4 * time.Second: "4s", 59600 * time.Millisecond: "1m", 182 * time.Second: "3m 2s",
+		time.Hour: "1h", 5*time.Hour + 10*time.Minute + 7*time.Second: "5h 10m", 51 * time.Hour: "2d 3h", 400 * 24 * time.Hour: "400d",
+	} {
+		if got := age(d); got != want {
+			t.Errorf("age(%s) = %q, want %q", d, got, want)
+		}
+	}
+}
+
+func TestNearNames(t *testing.T) {
+	t.Parallel()
+	known := []string{"nightly-backup", "settle-bills", "settle-books", "a", "b"}
+	for name, want := range map[string]string{
+		"settle-bils": "settle-bills settle-books", "nightly": "nightly-backup", "nightlybackup": "nightly-backup", "zzzzzzzz": "", "c": "a b",
+	} {
+		if got := strings.Join(near(name, known), " "); got != want {
+			t.Errorf("near(%q) = %q, want %q", name, got, want)
+		}
+	}
+}
+
+// What a command printed, or a run was given, must not move the cursor or fake a line of a table.
+func TestTextFromOthersStaysOnItsLine(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"a\nb\r\tc": "a b  c", "\x1b[31mred\x1b[0m": "\x1b[31mred\x1b[0m", "\x1b[2Jgone": " [2Jgone", "\x1b]0;title\x07": " ]0;title ", "\u009b2J": " 2J", "ä": "ä",
+	} {
+		if got := oneLine(in); got != want {
+			t.Errorf("oneLine(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestTableLinesUp(t *testing.T) {
+	t.Parallel()
+	var b bytes.Buffer
+	if err := (&tool{stdout: &b}).table([]string{"a", "name"}, [][]string{{"ä\x1b[31mö\x1b[0m", ""}, {"", "x y"}, {"long", "z"}}); err != nil {
+		t.Fatal(err)
+	}
+	want := "A     NAME\nä\x1b[31mö\x1b[0m    -\n-     x y\nlong  z\n"
+	if got := b.String(); got != want {
+		t.Errorf("got\n%q, want\n%q", got, want)
+	}
+}
+
+// YAML without quotes must not turn texts into something else.
+func TestYAMLKeepsTextsTexts(t *testing.T) {
+	t.Parallel()
+	var b bytes.Buffer
+	value := map[string]any{"b": []any{}, "c": map[string]any{}, "n": 7, "null": nil, "t": "1795222800123456", "u": "yes: no", "v": "null", "w": "2027-01-01", "x": "a\nb", "y": "#", "z": true}
+	if err := (&tool{stdout: &b}).encode(asYAML, value); err != nil {
+		t.Fatal(err)
+	}
+	want := `b: []
+c: {}
+n: 7
+"null": null
+t: "1795222800123456"
+u: 'yes: no'
+v: "null"
+w: "2027-01-01"
+x: |-
+    a
+    b
+y: '#'
+z: true
+`
+	if got := b.String(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestLocalAddress(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"127.0.0.1:9620": "127.0.0.1:9620", ":9620": "127.0.0.1:9620", "0.0.0.0:1": "127.0.0.1:1", "[::]:1": "127.0.0.1:1", "[::1]:1": "[::1]:1", "localhost:1": "localhost:1",
+	} {
+		if got := localAddress(in); got != want {
+			t.Errorf("localAddress(%q) = %q, want %q", in, got, want)
+		}
+	}
+}

@@ -1,0 +1,63 @@
+package cmd
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// build is what the binary knows of itself.
+type build struct {
+	Version  string `json:"version"` // of the module that was built: a tag, or "devel"
+	Revision string `json:"revision,omitempty"`
+	Time     string `json:"time,omitempty"` // of the revision
+	Modified bool   `json:"modified"`       // the checkout had changes
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+func readBuild() build {
+	b := build{Version: "devel", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return b
+	}
+	if v := info.Main.Version; v != "" && v != "(devel)" {
+		b.Version = v
+	}
+	for _, setting := range info.Settings {
+		switch setting.Key {
+		case "vcs.revision":
+			b.Revision = setting.Value
+		case "vcs.time":
+			b.Time = setting.Value
+		case "vcs.modified":
+			b.Modified = setting.Value == "true"
+		}
+	}
+	return b
+}
+
+// short is the version as workers tell it to others.
+func (b build) short() string {
+	if b.Version != "devel" || b.Revision == "" {
+		return b.Version
+	}
+	return "devel-" + b.Revision[:min(8, len(b.Revision))]
+}
+
+func (t *tool) versionCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "version", Short: "Print the version", Args: noArgs}
+	output := outputFlag(cmd, text, asJSON, asYAML)
+	cmd.RunE = func(*cobra.Command, []string) error {
+		b := readBuild()
+		if *output != text {
+			return t.encode(*output, b)
+		}
+		_, err := fmt.Fprintf(t.stdout, "lockstep %s %s %s\n", b.short(), b.Go, b.Platform)
+		return err
+	}
+	return cmd
+}

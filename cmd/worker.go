@@ -1,0 +1,139 @@
+package cmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"lockstep/locks"
+	"lockstep/scheduler/admin"
+	"lockstep/scheduler/ledger"
+)
+
+func (t *tool) workerCommand() *cobra.Command {
+	return group("worker", "Look at workers", "The replicas that are there, and what each runs.",
+		t.workerLsCommand(), t.workerShowCommand())
+}
+
+func (t *tool) workerLsCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "ls", Aliases: []string{"list"}, Short: "List the workers", Args: noArgs}
+	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)
+	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, _ []string) error {
+		workers, err := conn.reader.Workers(ctx)
+		if err != nil {
+			return err
+		}
+		now, err := conn.now(ctx)
+		if err != nil {
+			return err
+		}
+		return t.workerView(now).print(t, *output, first(workers, *limit))
+	})
+	return cmd
+}
+
+func (t *tool) workerView(now time.Time) view[admin.Worker] {
+	return view[admin.Worker]{
+		none: "no workers",
+		name: func(w admin.Worker) string { return string(w.ID) },
+		columns: []column[admin.Worker]{
+			{title: "worker", cell: func(w admin.Worker) string { return string(w.ID) }},
+			{title: "state", cell: func(w admin.Worker) string { return t.state(w.State) }},
+			{title: "busy", cell: func(w admin.Worker) string { return fmt.Sprintf("%d/%d", w.Busy, w.Slots) }},
+			{title: "host", cell: func(w admin.Worker) string { return w.Host }},
+			{title: "pid", cell: func(w admin.Worker) string { return strconv.Itoa(w.PID) }},
+			{title: "started", cell: func(w admin.Worker) string { return ago(now, w.StartedAt.Time) }},
+			{title: "lease", cell: func(w admin.Worker) string { return age(time.Duration(w.LeaseLeft)) }},
+			{title: "queues", wide: true, cell: func(w admin.Worker) string { return weights(w.Queues) }},
+			{title: "version", wide: true, cell: func(w admin.Worker) string { return w.Version }},
+			{title: "config", wide: true, cell: func(w admin.Worker) string { return w.Config }},
+		},
+	}
+}
+
+// weights writes queues as the flag --queues takes them, the heaviest first.
+func weights(queues map[string]int) string {
+	order := slices.SortedFunc(maps.Keys(queues), func(a, b string) int {
+		if d := queues[b] - queues[a]; d != 0 {
+			return d
+		}
+		return strings.Compare(a, b)
+	})
+	for i, name := range order {
+		order[i] = fmt.Sprintf("%s=%d", name, queues[name])
+	}
+	return strings.Join(order, ",")
+}
+
+func (t *tool) workerShowCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "show WORKER", Short: "Show a worker and what it holds", Args: oneArg("a WORKER")}
+	output := outputFlag(cmd, text, asJSON, asYAML)
+	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, args []string) error {
+		worker, err := conn.reader.Worker(ctx, locks.SessionID(args[0]))
+		if errors.Is(err, ledger.ErrUnknown) {
+			return conn.noWorker(ctx, args[0])
+		}
+		if err != nil {
+			return err
+		}
+		if *output != text {
+			return t.encode(*output, worker)
+		}
+		holds, err := conn.reader.Holds(ctx, worker.ID)
+		if err != nil {
+			return err
+		}
+		now, err := conn.now(ctx)
+		if err != nil {
+			return err
+		}
+		return t.showWorker(worker, holds, now)
+	})
+	return cmd
+}
+
+func (c *connection) noWorker(ctx context.Context, id string) error {
+	workers, err := c.reader.Workers(ctx)
+	if err != nil {
+		return err
+	}
+	known := make([]string, len(workers))
+	for i, w := range workers {
+		known[i] = string(w.ID)
+	}
+	return unknown("worker", id, known)
+}
+
+func (t *tool) showWorker(w *admin.Worker, holds []admin.Holder, now time.Time) error {
+	err := t.facts([]fact{
+		{"worker", string(w.ID)},
+		{"state", t.state(w.State)},
+		{"host", w.Host},
+		{"pid", strconv.Itoa(w.PID)},
+		{"version", w.Version},
+		{"config", w.Config},
+		{"queues", weights(w.Queues)},
+		{"busy", fmt.Sprintf("%d of %d slots", w.Busy, w.Slots)},
+		{"started", withAge(w.StartedAt.String(), ago(now, w.StartedAt.Time))},
+		{"lease", age(time.Duration(w.LeaseLeft)) + " left"},
+	})
+	if err != nil || len(holds) == 0 {
+		return err
+	}
+	if err := t.write("\n"); err != nil {
+		return err
+	}
+	return view[admin.Holder]{columns: []column[admin.Holder]{
+		{title: "run", cell: func(h admin.Holder) string { return h.Purpose() }},
+		{title: "locks", cell: func(h admin.Holder) string { return strings.Join(h.Locks(), " ") }},
+		{title: "token", cell: func(h admin.Holder) string { return h.Token.String() }},
+		{title: "held", cell: func(h admin.Holder) string { return age(time.Duration(h.Held)) }},
+	}}.print(t, tables, holds)
+}
