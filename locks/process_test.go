@@ -30,7 +30,7 @@ func holderMain() int {
 	say := func(what string, args ...any) {
 		fmt.Printf("%d %s\n", time.Now().UnixNano(), fmt.Sprintf(what, args...))
 	}
-	ctx := context.Background() // the root of this process
+	ctx := context.Background() //nolint:forbidigo // the root of this process
 	options, err := redis.ParseURL(os.Getenv(holderURL))
 	if err != nil {
 		say("error %v", err)

@@ -2,6 +2,7 @@ package locks
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -105,7 +106,7 @@ func (r *rig) dump() (*dump, error) {
 	idx := pipe.ZRange(r.ctx, r.keys[5], 0, -1)
 	meta := pipe.HGetAll(r.ctx, r.keys[6])
 	seq := pipe.Get(r.ctx, r.keys[7])
-	if _, err := pipe.Exec(r.ctx); err != nil && err != redis.Nil {
+	if _, err := pipe.Exec(r.ctx); err != nil && !errors.Is(err, redis.Nil) {
 		return nil, fmt.Errorf("dump: %w", err)
 	}
 	d := &dump{

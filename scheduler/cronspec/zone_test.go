@@ -2,6 +2,7 @@ package cronspec_test
 
 import (
 	"archive/zip"
+	"errors"
 	"flag"
 	"os"
 	"os/exec"
@@ -107,7 +108,7 @@ func TestLoadZoneRefusesWithASuggestion(t *testing.T) {
 			t.Errorf("%q is accepted", name)
 			continue
 		}
-		if got := err.(*cronspec.Error); got.Key != "timezone" || got.Text != name ||
+		if got, ok := errors.AsType[*cronspec.Error](err); !ok || got.Key != "timezone" || got.Text != name ||
 			strings.TrimSuffix(got.Problem+"; "+got.Hint, "; ") != want {
 			t.Errorf("%q: got %s; %s, want %s", name, got.Problem, got.Hint, want)
 		}
