@@ -1,0 +1,83 @@
+package guard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"lockstep/locks"
+)
+
+var (
+	// ErrStale says that a resource has seen a higher token: the holder was superseded and must not act any more. The
+	// error that carries it is a [*StaleError].
+	ErrStale = errors.New("fencing token is stale")
+
+	// ErrInvalid says that a check cannot be made, whatever was seen: no resource, a name that a store cannot keep, or a
+	// token that no grant has. Nothing was recorded.
+	ErrInvalid = errors.New("invalid fencing check")
+)
+
+// StaleError tells why a token was refused. errors.Is(err, [ErrStale]) is true.
+type StaleError struct {
+	Resource string      // the first of the named resources, by their bytes, that has seen a higher token
+	Token    locks.Token // the one that was offered
+	Seen     locks.Token // the highest one seen
+}
+
+func (e *StaleError) Error() string {
+	return fmt.Sprintf("%s: token %s is stale, %s was seen", e.Resource, e.Token, e.Seen)
+}
+
+// Is reports whether target is [ErrStale].
+func (e *StaleError) Is(target error) bool { return target == ErrStale }
+
+// Store keeps the highest token seen of each resource. [Memory], [Redis] and [SQLStore] are stores; [HTTP] needs one.
+type Store interface {
+	// Check records token for all resources, in one step, unless one of them has seen a higher one. That is a
+	// *StaleError. It is ErrInvalid when there is nothing to check: no resource or no token. Any other error leaves
+	// open whether the token was recorded. It is safe for concurrent use.
+	Check(ctx context.Context, token locks.Token, resources ...string) error
+}
+
+const (
+	maxToken = 1<<53 - 1 // what a number in Lua, and in many readers of JSON, holds exactly
+	maxName  = 512       // bytes; an index of PostgreSQL takes no row above 2,700
+)
+
+// prepare checks what a guard was given and returns the resources sorted, without duplicates. The order is the same for
+// every caller, so that none of two waits for what the other has while that one waits for it.
+func prepare(token locks.Token, resources []string) ([]string, error) {
+	if token == 0 {
+		return nil, fmt.Errorf("%w: the token is 0, which no hold has", ErrInvalid)
+	}
+	if token > maxToken {
+		return nil, fmt.Errorf("%w: token %s is not below 2^53", ErrInvalid, token)
+	}
+	if len(resources) == 0 {
+		return nil, fmt.Errorf("%w: no resource is named", ErrInvalid)
+	}
+	for _, name := range resources {
+		switch {
+		case name == "":
+			return nil, fmt.Errorf("%w: a resource has no name", ErrInvalid)
+		case len(name) > maxName:
+			return nil, fmt.Errorf("%w: the name of a resource has %d bytes, at most %d are kept", ErrInvalid, len(name), maxName)
+		case !utf8.ValidString(name) || strings.ContainsRune(name, 0):
+			return nil, fmt.Errorf("%w: resource %q is not UTF-8 without NUL", ErrInvalid, name)
+		}
+	}
+	sorted := slices.Sorted(slices.Values(resources))
+	return slices.Compact(sorted), nil
+}
+
+// brief writes the names of a bundle for an error.
+func brief(resources []string) string {
+	if len(resources) <= 4 {
+		return strings.Join(resources, " ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(resources[:3], " "), len(resources)-3)
+}

@@ -1,0 +1,232 @@
+package guard_test
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	_ "github.com/jackc/pgx/v5/stdlib"
+)
+
+// postgres is the one PostgreSQL of this test binary: on a Unix socket in a temporary folder, started by the first test
+// that needs it, ended by stopPostgres or with this process.
+var postgres struct {
+	sync.Mutex
+	tried  bool // a failed start is not repeated for every test
+	server *postgresServer
+	err    error
+}
+
+type postgresServer struct {
+	dir  string
+	pid  int
+	done chan struct{} // closed when the process has ended and was waited for
+}
+
+var errNoPostgres = errors.New("PostgreSQL is not installed (Debian, Ubuntu: the package postgresql)")
+
+// openPostgres opens a database in which the test has a schema of its own. Without PostgreSQL the test is skipped, or
+// fails if everything has to be tested.
+func openPostgres(t testing.TB) *sql.DB {
+	t.Helper()
+	postgres.Lock()
+	if !postgres.tried {
+		postgres.tried = true
+		// The server outlives the test that happens to be the first.
+		postgres.server, postgres.err = startPostgres(context.WithoutCancel(t.Context()))
+	}
+	server, err := postgres.server, postgres.err
+	postgres.Unlock()
+	if errors.Is(err, errNoPostgres) && !everything() {
+		t.Skip(err)
+	}
+	noError(t, err)
+	schema := "t_" + strings.ToLower(rand.Text()[:12])
+	db, err := sql.Open("pgx", server.dsn()+" search_path="+schema)
+	noError(t, err)
+	t.Cleanup(func() { noError(t, db.Close()) })
+	mustExec(t, db, "CREATE SCHEMA "+schema)
+	return db
+}
+
+// everything tells whether what is not installed is a failure.
+func everything() bool { return os.Getenv("LOCKSTEP_TEST_ALL") == "1" }
+
+func stopPostgres() error {
+	postgres.Lock()
+	defer postgres.Unlock()
+	if postgres.server == nil {
+		return nil
+	}
+	return postgres.server.stop()
+}
+
+// postgresBinary finds a program of PostgreSQL. Debian keeps most of them out of the PATH.
+func postgresBinary(name string) (string, error) {
+	if path, err := exec.LookPath(name); err == nil {
+		return path, nil
+	}
+	found, err := filepath.Glob("/usr/lib/postgresql/*/bin/" + name)
+	if err != nil {
+		return "", err
+	}
+	if len(found) == 0 {
+		return "", errNoPostgres
+	}
+	return slices.Max(found), nil
+}
+
+func startPostgres(ctx context.Context) (_ *postgresServer, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute) // initdb takes seconds, on a busy machine many
+	defer cancel()
+	initdb, err := postgresBinary("initdb")
+	if err != nil {
+		return nil, err
+	}
+	binary, err := postgresBinary("postgres")
+	if err != nil {
+		return nil, err
+	}
+	attributes, err := postgresAttributes()
+	if err != nil {
+		return nil, err
+	}
+	s := &postgresServer{}
+	if s.dir, err = os.MkdirTemp("", "pg"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			log, _ := os.ReadFile(s.log()) // without it the error still tells the rest
+			err = errors.Join(fmt.Errorf("start PostgreSQL: %w\n%s", err, log), s.stop())
+		}
+	}()
+	if attributes.Credential != nil {
+		if err = os.Chown(s.dir, int(attributes.Credential.Uid), int(attributes.Credential.Gid)); err != nil {
+			return nil, err
+		}
+	}
+	data := filepath.Join(s.dir, "data")
+	// A setting of the user's for another server must not reach this one.
+	environment := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "PG") })
+	command := exec.CommandContext(ctx, initdb, "--pgdata="+data, "--username=lockstep", "--auth=trust", "--no-sync",
+		"--encoding=UTF8", "--locale=C")
+	command.Dir, command.Env, command.SysProcAttr = s.dir, environment, attributes
+	if output, err := command.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("initdb: %w\n%s", err, output)
+	}
+	command = exec.Command(binary, "-D", data, "-k", s.dir, "-c", "listen_addresses=", "-c", "fsync=off",
+		"-c", "full_page_writes=off", "-c", "max_connections=400")
+	command.Dir, command.Env, command.SysProcAttr = s.dir, environment, attributes
+	if err = s.spawn(command); err != nil {
+		return nil, err
+	}
+	return s, s.await(ctx)
+}
+
+// postgresAttributes say how the server runs: in a process group of its own, so that a Ctrl-C for the tests does not end
+// it under them, and never as root, which it refuses.
+func postgresAttributes() (*syscall.SysProcAttr, error) {
+	attributes := ownAttributes()
+	if os.Getuid() != 0 {
+		return attributes, nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		account, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, err := strconv.ParseUint(account.Uid, 10, 32)
+		if err != nil {
+			return nil, err
+		}
+		gid, err := strconv.ParseUint(account.Gid, 10, 32)
+		if err != nil {
+			return nil, err
+		}
+		attributes.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+		return attributes, nil
+	}
+	return nil, errors.New("start PostgreSQL: it does not run as root, and there is no user postgres or nobody")
+}
+
+// spawn starts the server in a goroutine that stays on its thread until the server has ended: the kernel's signal at
+// the parent's death (see ownAttributes) is bound to the thread that forked.
+func (s *postgresServer) spawn(command *exec.Cmd) error {
+	log, err := os.OpenFile(s.log(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close() // the child has its own descriptor
+	command.Stdout, command.Stderr = log, log
+	s.done = make(chan struct{})
+	started := make(chan error, 1)
+	go func() {
+		defer close(s.done) // stop waits for it
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := command.Start()
+		if err == nil {
+			s.pid = command.Process.Pid
+		}
+		started <- err
+		if err == nil {
+			_ = command.Wait() // how it ended is in its log
+		}
+	}()
+	return <-started
+}
+
+func (s *postgresServer) await(ctx context.Context) error {
+	db, err := sql.Open("pgx", s.dsn())
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := db.PingContext(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-s.done:
+			return errors.New("it ended")
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), err)
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *postgresServer) log() string { return filepath.Join(s.dir, "log") }
+
+func (s *postgresServer) dsn() string {
+	return "host=" + s.dir + " user=lockstep dbname=postgres sslmode=disable"
+}
+
+// stop ends the server, if it was started, and removes its files.
+func (s *postgresServer) stop() error {
+	if s.pid != 0 {
+		// SIGINT is its fast shutdown: it ends its children and frees what it has of the system. It fails only for a
+		// process that has ended by itself.
+		_ = syscall.Kill(s.pid, syscall.SIGINT)
+		<-s.done
+	}
+	return os.RemoveAll(s.dir)
+}

@@ -1,0 +1,187 @@
+package guard
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/locks"
+)
+
+// Each script has its own file, which tells its arguments and replies. fence.lua is put in front of all of them.
+//
+//go:embed scripts/*.lua
+var scriptFiles embed.FS
+
+var (
+	fenceSource = readScript("fence")
+	checkScript = NewScript(readScript("check"))
+	setScript   = NewScript(readScript("set"))
+)
+
+func readScript(name string) string {
+	source, err := scriptFiles.ReadFile("scripts/" + name + ".lua")
+	if err != nil {
+		panic(err) // it is embedded
+	}
+	return string(source)
+}
+
+// RedisOptions are the settings of a [Redis] guard.
+type RedisOptions struct {
+	// Prefix begins the name of each record. Guards of the same effects need the same one. Default "lockstep:guard".
+	Prefix string
+
+	// Keep is how long a record stays after the last check that it passed. 0, the default, is for ever, about 100 bytes
+	// for each name. A resource without a record accepts any token: Keep has to be longer than any holder can be stopped
+	// and still go on. At least 1 s; days are a good value. (Redis may evict what has a limit earlier, under a
+	// maxmemory-policy that begins with volatile.)
+	Keep time.Duration
+}
+
+const (
+	defaultPrefix = "lockstep:guard"
+	minKeep       = time.Second // below it, a setting in the wrong unit is likelier than a reason
+)
+
+// Redis guards what is written to Redis, by a record of each resource beside it. [Redis.Set] is for one value,
+// [Redis.Run] for anything else that a script can do; [Redis.Check] writes nothing but the record, for the moment when a
+// holder begins to read, and makes it a [Store]. It is safe for concurrent use.
+//
+// The record of resource r is the key <prefix>{r}, or <prefix>:<r> when r has a hash tag of its own. So on Redis Cluster
+// it lies in the slot of a key that is called r, or that has the same hash tag: resource "bill:{4711}", key
+// "{4711}:total". Keys of several slots in one call are refused by Redis. To check bundles of any names there, give
+// Prefix a hash tag: all records are in its slot then.
+//
+// Redis must not evict the records: maxmemory-policy noeviction, or volatile-* without Keep.
+type Redis struct {
+	rdb    redis.Scripter
+	prefix string
+	keep   int64 // ms; 0: for ever
+}
+
+// NewRedis returns a guard that sends its scripts by rdb, which stays the caller's. It dials nothing. Error: Keep is
+// negative or below 1 s.
+func NewRedis(rdb redis.Scripter, o RedisOptions) (*Redis, error) {
+	if o.Prefix == "" {
+		o.Prefix = defaultPrefix
+	}
+	if o.Keep < 0 || o.Keep > 0 && o.Keep < minKeep {
+		return nil, fmt.Errorf("guard: RedisOptions.Keep %s: want 0, for ever, or at least %s", o.Keep, minKeep)
+	}
+	return &Redis{rdb, o.Prefix, o.Keep.Milliseconds()}, nil
+}
+
+// record returns the key of a resource's record. No two resources have the same one: the byte behind the prefix tells
+// how the rest is meant.
+func (g *Redis) record(resource string) string {
+	if open := strings.IndexByte(resource, '{'); open >= 0 {
+		if length := strings.IndexByte(resource[open+1:], '}'); length > 0 {
+			return g.prefix + ":" + resource
+		}
+	}
+	if strings.Contains(resource, "}") { // would end the hash tag; such a name shares its slot with no other
+		return g.prefix + ":" + resource
+	}
+	return g.prefix + "{" + resource + "}"
+}
+
+// Check records token for all resources, or for none: it is that of [Store]. An effect that follows it is not protected
+// by it; use [Redis.Set] or [Redis.Run] for that.
+func (g *Redis) Check(ctx context.Context, token locks.Token, resources ...string) error {
+	if err := g.Run(ctx, checkScript, token, resources, nil).Err(); err != nil {
+		if errors.Is(err, ErrStale) {
+			return err // it says all
+		}
+		return fmt.Errorf("check token %s of %s: %w", token, brief(resources), err)
+	}
+	return nil
+}
+
+// Set sets key to value, unless resource has seen a higher token: then key stays what it was and the error is a
+// [*StaleError]. value is anything that go-redis takes. The key loses its value after expire; 0 is never, as for SET.
+//
+// To send it twice does no harm. A copy that arrives after a later write under the same token does: it sets the key back.
+// go-redis sends again by itself when a reply is late, unless its MaxRetries is -1.
+func (g *Redis) Set(ctx context.Context, token locks.Token, resource, key string, value any, expire time.Duration) error {
+	if expire < 0 || expire > 0 && expire < time.Millisecond {
+		return fmt.Errorf("%w: key %q expires after %s: want 0, never, or at least 1ms", ErrInvalid, key, expire)
+	}
+	cmd := g.Run(ctx, setScript, token, []string{resource}, []string{key}, value, expire.Milliseconds())
+	if err := cmd.Err(); err != nil {
+		if errors.Is(err, ErrStale) {
+			return err
+		}
+		return fmt.Errorf("set key %q under token %s of %s: %w", key, token, resource, err)
+	}
+	return nil
+}
+
+// A Script is Lua that runs behind the check of a token; see [NewScript].
+type Script struct{ script *redis.Script }
+
+// NewScript makes a script for [Redis.Run]. Its Lua is written as any other: it has the KEYS and ARGV that are given to
+// Run, and its reply is Run's. It may not begin with a "#!" line, and Redis counts its lines from those of the check that
+// is put in front of it. Before it runs, the token has been recorded, also if it then fails.
+func NewScript(lua string) *Script { return &Script{redis.NewScript(fenceSource + lua)} }
+
+// Run runs script if no resource has seen a higher token; else nothing is written and the error of the command is a
+// [*StaleError]. All keys that script uses have to be among keys.
+//
+// The check does no harm when it is sent twice. Whether script does is its author's to know: INCR counts twice when
+// go-redis sends again after a late reply. Set MaxRetries to -1 there, or let the script remember the run's idempotency
+// key.
+func (g *Redis) Run(
+	ctx context.Context, script *Script, token locks.Token, resources, keys []string, args ...any,
+) *redis.Cmd {
+	resources, err := prepare(token, resources)
+	if err != nil {
+		return failed(ctx, err)
+	}
+	allKeys := make([]string, 0, len(resources)+len(keys))
+	for _, resource := range resources {
+		allKeys = append(allKeys, g.record(resource))
+	}
+	allKeys = append(allKeys, keys...)
+	allArgs := append([]any{token.String(), len(resources), g.keep}, args...)
+	cmd := script.script.Run(ctx, g.rdb, allKeys, allArgs...)
+	if err := cmd.Err(); err != nil {
+		cmd.SetErr(g.explain(err, token, resources))
+	}
+	return cmd
+}
+
+func failed(ctx context.Context, err error) *redis.Cmd {
+	cmd := redis.NewCmd(ctx)
+	cmd.SetErr(err)
+	return cmd
+}
+
+// explain turns the refusal of fence.lua into a StaleError, and leaves any other error as it is: among them are
+// redis.Nil, which is a script's reply, and those that say to a caller what he may do.
+func (g *Redis) explain(err error, token locks.Token, resources []string) error {
+	var refused redis.Error
+	if !errors.As(err, &refused) {
+		return err
+	}
+	fields := strings.SplitN(refused.Error(), " ", 3)
+	if len(fields) != 3 || fields[0] != "LOCKSTEPSTALE" {
+		return err
+	}
+	i, err := strconv.Atoi(fields[1])
+	if err != nil || i < 1 || i > len(resources) {
+		return fmt.Errorf("guard: unexpected reply of a script: %w", refused)
+	}
+	resource := resources[i-1]
+	seen, err := locks.ParseToken(fields[2])
+	if err != nil {
+		return fmt.Errorf("guard: the record %s is broken: %w", g.record(resource), err)
+	}
+	return &StaleError{resource, token, seen}
+}

@@ -1,0 +1,3 @@
+-- check records a token, and does nothing else.
+-- Replies: 1
+return 1
