@@ -842,3 +842,36 @@ func TestAStandingOfferIsTakenWhateverHasGrownOldSince(t *testing.T) {
 		f.claim(w, b, ledger.Granted)
 	})
 }
+
+func TestAFinishIsRecordedWhenRedisIsFull(t *testing.T) {
+	t.Parallel()
+	server := redistest.New(t, redistest.Options{})
+	rdb, namespace := server.Client(t), redistest.Namespace(t)
+	space, err := locks.NewSpace(rdb, namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fixture{T: t, rdb: rdb, namespace: namespace, Ledger: ledger.New(rdb, space), job: newJob("j")}
+	w := f.session("w")
+	created := f.tick(f.job, f.cursor(f.job, 9), 1, ledger.Run)
+	a := f.claim(w, created.Due[0], ledger.Granted)
+	if err := rdb.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	tick := created.Cursor.Add(time.Second)
+	refused := f.Create(t.Context(), []ledger.Decision{{
+		Job: f.job, Seen: created.Cursor, Cursor: tick, Ticks: []ledger.Tick{{At: tick, Verdict: ledger.Run}},
+	}})[0]
+	if refused.Err == nil || !strings.Contains(refused.Err.Error(), "OOM") {
+		t.Errorf("a tick with full memory: %+v, want it refused", refused)
+	}
+	f.finish(a, ledger.Success, ledger.Recorded)
+	if err := rdb.ConfigSet(t.Context(), "maxmemory", "0").Err(); err != nil {
+		t.Fatal(err)
+	}
+	f.wantState(a.Record.ID, ledger.Succeeded)
+	f.wantNothingLeft()
+	if again := f.tick(f.job, created.Cursor, 1, ledger.Run); len(again.Due) != 1 {
+		t.Errorf("%+v, want the refused tick to have changed nothing", again)
+	}
+}
