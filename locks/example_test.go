@@ -92,17 +92,20 @@ func ExampleWait() {
 		fmt.Println(err)
 		return
 	}
-	_, err = client.Acquire(ctx, locks.Exclusive("bill:1001"), locks.Wait(10*time.Millisecond),
-		locks.OnWait(func(b *locks.BusyError) { fmt.Println("waiting for", b.Resource) }))
+	_, err = client.Acquire(ctx, locks.Exclusive("bill:1001"), locks.Wait(0)) // as TryAcquire does
 	fmt.Println("busy:", errors.Is(err, locks.ErrBusy))
 
-	go func() { _ = hold.Release() }()
-	hold, err = client.Acquire(ctx, locks.Exclusive("bill:1001"), locks.Wait(time.Minute))
-	fmt.Println(hold.Names(), err)
+	released := make(chan error, 1)
+	next, err := client.Acquire(ctx, locks.Exclusive("bill:1001"), locks.Wait(time.Minute),
+		locks.OnWait(func(b *locks.BusyError) {
+			fmt.Println("waiting for", b.Resource)
+			go func() { released <- hold.Release() }()
+		}))
+	fmt.Println(next.Names(), err, <-released)
 	// Output:
-	// waiting for bill:1001
 	// busy: true
-	// [bill:1001] <nil>
+	// waiting for bill:1001
+	// [bill:1001] <nil> <nil>
 }
 
 func ExampleSpace() {
