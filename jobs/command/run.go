@@ -290,18 +290,10 @@ func (c *child) watch(ctx context.Context) {
 	for {
 		select {
 		case r, ok := <-reports:
-			switch {
-			case !ok:
+			if !ok {
 				return
-			case r.Failed != nil:
-				c.failed = r.Failed
-			case r.Started != 0:
-				c.pid = r.Started
-			case r.Ended != nil:
-				c.ended = r.Ended
-			case r.Gone != nil:
-				c.gone = r.Gone
 			}
+			c.note(r)
 		case <-done:
 			done = nil
 			c.grace = locks.BootTime() + c.killAfter
@@ -319,7 +311,13 @@ func (c *child) watch(ctx context.Context) {
 				c.told = deadline
 				c.send(order{KillBy: deadline})
 			}
-			if deadline != 0 && locks.BootTime() > deadline+backstop && c.ended == nil && c.pid != 0 {
+			overdue := func() bool {
+				return deadline != 0 && locks.BootTime() > deadline+backstop && c.ended == nil && c.pid != 0
+			}
+			if overdue() && !c.killed && !c.catchUp(reports) {
+				return
+			}
+			if overdue() {
 				if !c.killed {
 					c.killed = true
 					c.log.Warn("guard does not answer; its worker kills the command", "guard", c.cmd.Process.Pid, "command", c.pid, "label", c.spec.Label)
@@ -330,6 +328,40 @@ func (c *child) watch(ctx context.Context) {
 		}
 		timer.Reset(c.nextLook())
 	}
+}
+
+// note takes what the guard reports.
+func (c *child) note(r report) {
+	switch {
+	case r.Failed != nil:
+		c.failed = r.Failed
+	case r.Started != 0:
+		c.pid = r.Started
+	case r.Ended != nil:
+		c.ended = r.Ended
+	case r.Gone != nil:
+		c.gone = r.Gone
+	}
+}
+
+// catchUp takes the reports that are waiting. A worker that was stopped itself comes back behind the deadline, while the
+// guard has done its work long ago, and the command's id may belong to a stranger by now. It returns false when the
+// guard has ended.
+func (c *child) catchUp(reports <-chan report) bool {
+	moment := time.NewTimer(backstop / 5)
+	defer moment.Stop()
+	for c.ended == nil {
+		select {
+		case r, ok := <-reports:
+			if !ok {
+				return false
+			}
+			c.note(r)
+		case <-moment.C:
+			return true
+		}
+	}
+	return true
 }
 
 // nextLook returns when to ask for the deadline again: soon enough that a guard never takes an old one for the last.
