@@ -11,7 +11,7 @@ SOAK     ?= 100
 NEEDED := redis-server:redis-server gcc:gcc,libc6-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-short check tidy-check fmt-check lint fmt bench soak fuzz needed
+.PHONY: help build demo test test-short check tidy-check fmt-check lint fmt bench bench-go soak fuzz needed
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,7 +36,10 @@ lint: ## golangci-lint by .golangci.yml, which tells the reasons
 fmt: ## format the code
 	gofmt -w .
 
-bench: needed ## benchmarks; choose by BENCH=REGEXP and PKG=./locks
+bench: needed ## locks beside redislock, redsync and rueidislock; choose by ARGS='-short -run pairs'
+	cd cmd/bench && $(GO) run . $(ARGS)
+
+bench-go: needed ## our own benchmarks; choose by BENCH=REGEXP and PKG=./locks
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem $(PKG)
 
 soak: needed ## tests with random histories, SOAK (100) times as long

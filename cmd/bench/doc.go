@@ -1,0 +1,67 @@
+// Command bench measures the lock library (lockstep/locks) side by side with three others: bsm/redislock, redsync and
+// rueidislock.
+//
+//	go run .                        # all of it, some five minutes
+//	go run . -short                 # a minute and a half, rougher
+//	go run . -run 'pairs|shares'    # some of it
+//	go run . -o json
+//
+// It is a module of its own, so that the other libraries stay out of lockstep's go.mod. Nothing has to run beforehand:
+// each measurement starts a redis-server of its own on a free port of the loopback interface and stops it again.
+//
+// # Why ratios
+//
+// What a machine does in a second depends on the machine, on its neighbours, and on the minute. What one library does
+// beside another one in the same second depends on much less. So the libraries take turns: in each round each of them
+// runs for a short time at each load, in an order that moves on with every round, and each round yields its own ratio.
+// What is printed is the median over the rounds. Targets are set for ratios and for counts of commands. One is a time,
+// the server's per pair: it is worth what the machine is worth. The load average is printed, before and after, so that
+// nobody has to guess how busy it was.
+//
+// # What is measured
+//
+// pairs: lock and unlock of distinct resources, one for each of 1, 64 and 512 goroutines that share one client. No
+// contention: what is left is the way to Redis and back, twice. Beside the pairs per second there are three costs of a
+// pair: server, the time Redis says its commands took (INFO commandstats, of the commands that a client sent, because
+// the time of a script already holds that of the commands in it); redis cpu, what its main thread used, which also
+// counts reading requests and writing replies and is less disturbed by neighbours; and client cpu, of this process. On a
+// busy machine the ratio of these two costs tells more than that of the throughputs, which then depends on who happened
+// to be given a core.
+//
+// delayed: the same through a proxy that delays each direction. The proxy measures its round trip with PINGs and the
+// table says it, because timers round short delays up. The client's cost includes the proxy's here.
+//
+// handoff: n goroutines want the same resource, give it back at once and ask again. Scripts, messages (PUBLISH), all
+// commands, those inside scripts included, and bytes sent by Redis are divided by the grants. Invalidations that Redis
+// sends to clients that cache (rueidislock) are in no count of commands, but they are in the bytes. The grants per second
+// are not a race: without an order of waiters the resource mostly goes back to who has just had it, which is cheap, and
+// the next table shows who pays.
+//
+// shares: ten goroutines of one client, then ten processes, want the same resource, hold it for a millisecond and ask
+// again. What each of them got is compared: the most served with the least served, and the greatest deviation from an
+// equal share.
+//
+// partition: a holder's connections to Redis fall silent: nothing is refused, nothing arrives. Somebody with healthy
+// connections waits for the lock. When does the holder learn that it must stop, and when is the other one granted? What
+// lies between is the time in which both work. The trials begin at different points of the renewal interval, since what
+// counts is the worst one. Where a library neither renews nor tells (redislock, redsync), the holder runs the loop that
+// one writes by hand: extend every third of the lease, stop at the first error.
+//
+// renewal: commands that keep n held resources alive, per renewal interval.
+//
+// bundle: 40 goroutines each take one of ten resources for some milliseconds, again and again; one more wants all ten.
+// How often does it get them, and what does that cost the others? Libraries without bundles take the ten one after the
+// other, in the order of their names, which cannot deadlock but holds some while it waits for others.
+//
+// # What is equal for all
+//
+// One client per process, on default options: a pool of ten connections per core for the three that use go-redis,
+// rueidis' own pipelining for rueidislock, with a majority of one key, as there is one Redis. The same lease for all.
+// Waiting is what each library's documentation shows first: redislock asks every 100 ms, redsync after 50 to 250 ms,
+// rueidislock when Redis invalidates the key, locks is told. Two things are set so that a measurement ends: rueidislock
+// has more than its 20 ms for a try, and asks again after a second where several goroutines of one client want the same
+// (peer_rueidislock.go tells why).
+//
+// What is not equal is what the others do not do: a fencing token, a record of who holds what since when, an order of
+// waiters, one renewal for all. The comparison is of what a user pays, not of what he gets.
+package main

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// settings are what the flags say to every measurement.
+type settings struct {
+	rounds int
+	turn   time.Duration // how long one library runs before it is the next one's turn
+	short  bool
+	stderr io.Writer // takes a line for each step, for who waits in front of it
+}
+
+// measurement is one table.
+type measurement struct {
+	name  string
+	title string
+	run   func(context.Context, settings, *result) error
+}
+
+var measurements = []measurement{
+	{"pairs", "lock and unlock of distinct resources", measurePairs},
+	{"delayed", "lock and unlock of distinct resources, Redis far away", measureDelayed},
+	{"handoff", "one resource that everybody wants, given back at once", measureHandoff},
+	{"shares", "ten equal waiters, 1 ms of work each", measureShares},
+	{"partition", "the holder's connections fall silent", measurePartition},
+	{"renewal", "commands that keep resources held", measureRenewal},
+	{"bundle", "one wants ten resources, forty take one of them", measureBundle},
+}
+
+// run returns the exit code: 0 when everything was measured, whether targets are met or not, 1 when something went
+// wrong, 2 for wrong usage.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	if len(args) > 0 && args[0] == contendCommand {
+		if err := contend(ctx, args[1:], stdin, stdout); err != nil {
+			fmt.Fprintln(stderr, "bench:", err)
+			return 1
+		}
+		return 0
+	}
+	redis.SetLogger(quietly{})
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	s := settings{stderr: stderr}
+	which := flags.String("run", "", "measure only what matches this `regexp`: "+strings.Join(names(), ", "))
+	flags.IntVar(&s.rounds, "rounds", 0, "how often each library gets its turn at each load (default 7, with -short 3)")
+	flags.DurationVar(&s.turn, "d", 0, "how long a turn takes (default 500ms, with -short 250ms)")
+	flags.BoolVar(&s.short, "short", false, "fewer rounds and trials, less load")
+	format := flags.String("o", "table", "table or json")
+	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return 0
+	} else if err != nil {
+		return 2
+	}
+	pattern, err := regexp.Compile(*which)
+	switch {
+	case err != nil:
+	case flags.NArg() > 0:
+		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	case *format != "table" && *format != "json":
+		err = fmt.Errorf("-o is %q; it must be table or json", *format)
+	case s.rounds < 0 || s.turn < 0:
+		err = errors.New("-rounds and -d must not be negative")
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "bench:", err)
+		return 2
+	}
+	s.defaults()
+
+	if err := measure(ctx, s, pattern, *format == "json", stdout); err != nil {
+		fmt.Fprintln(stderr, "bench:", err)
+		return 1
+	}
+	return 0
+}
+
+func (s *settings) defaults() {
+	rounds, turn := 7, 500*time.Millisecond
+	if s.short {
+		rounds, turn = 3, 250*time.Millisecond
+	}
+	if s.rounds == 0 {
+		s.rounds = rounds
+	}
+	if s.turn == 0 {
+		s.turn = turn
+	}
+}
+
+// step tells who waits in front of the terminal what is being done.
+func (s *settings) step(format string, args ...any) {
+	fmt.Fprintf(s.stderr, "bench: "+format+"\n", args...)
+}
+
+func names() []string {
+	var names []string
+	for _, m := range measurements {
+		names = append(names, m.name)
+	}
+	return names
+}
+
+// measure runs what matches, and prints each table when it is there, or all of them as JSON at the end.
+func measure(ctx context.Context, s settings, which *regexp.Regexp, asJSON bool, stdout io.Writer) error {
+	m, err := thisMachine(ctx)
+	if err != nil {
+		return err
+	}
+	r := report{Machine: m}
+	if !asJSON {
+		fmt.Fprintln(stdout, r.Machine)
+	}
+	for _, m := range measurements {
+		if !which.MatchString(m.name) {
+			continue
+		}
+		one := &result{Name: m.name, Title: m.title}
+		if err := m.run(ctx, s, one); err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
+		}
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("%s: %w", m.name, context.Cause(ctx))
+		}
+		one.Load = loadAverage()
+		r.Results = append(r.Results, one)
+		if !asJSON {
+			fmt.Fprintf(stdout, "\n%s", one)
+		}
+	}
+	if len(r.Results) == 0 {
+		return fmt.Errorf("nothing matches -run %q; there are %s", which, strings.Join(names(), ", "))
+	}
+	if asJSON {
+		return r.writeJSON(stdout)
+	}
+	return nil
+}

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// ours is the name of the library that the others are compared with.
+const ours = "locks"
+
+// peer is one of the libraries.
+type peer struct {
+	name   string
+	module string   // where its version is told
+	sends  []string // the commands that its client sends itself, all others run inside its scripts
+	open   opener
+	shared opener // for locks that several goroutines of a client want
+}
+
+// opener opens a client of a library.
+type opener func(ctx context.Context, addr string, lease time.Duration) (locker, error)
+
+var peers = []peer{
+	{ours, "lockstep", []string{"evalsha"}, openOurs, openOurs},
+	{"redislock", "github.com/bsm/redislock", []string{"evalsha"}, openRedislock, openRedislock},
+	{"redsync", "github.com/go-redsync/redsync/v4", []string{"evalsha", "set"}, openRedsync, openRedsync},
+	{"rueidislock", "github.com/redis/rueidis", []string{"evalsha"}, openRueidislock, openRueidislockShared},
+}
+
+func peerOf(name string) (peer, error) {
+	for _, p := range peers {
+		if p.name == name {
+			return p, nil
+		}
+	}
+	return peer{}, fmt.Errorf("there is no library %q", name)
+}
+
+// locker is a library as one process uses it: one client, shared by all goroutines.
+type locker interface {
+	// lock waits until it has the lock of a name, in the way that the library waits. When ctx ends it returns an error.
+	lock(ctx context.Context, name string) (held, error)
+	// close frees what is still held, where the library knows it, and closes the connections.
+	close(ctx context.Context) error
+}
+
+// held is a lock that was granted.
+type held struct {
+	ctx    context.Context // ends when the library says that the lock is lost
+	unlock func() error
+	extend func(context.Context) error // renews it by hand; nil where the library renews by itself
+}
+
+// quietly is a logger for go-redis, which would write to stderr when connections break, and that they do here.
+type quietly struct{}
+
+// Printf does nothing.
+func (quietly) Printf(context.Context, string, ...any) {}
+
+// clientTo returns a client on default options.
+func clientTo(addr string) *redis.Client { return redis.NewClient(&redis.Options{Addr: addr}) }
+
+// pause waits, and returns false when ctx ended before the time was over.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
