@@ -34,14 +34,14 @@ end
 
 local S, list = nil, {}
 
--- wait sends a run to wait under the ticket that it has, or the next one.
+-- wait sends a run to wait under the ticket that it has, or the next one, and returns what for.
 local function wait(id, run)
   local names, items = bundle(run, R_ITEMS)
   undue(id, run)
   run[STATE], run[WAITS] = 'waiting', '1'
   save(id, run)
   S.park('+' .. id, '@', info(id, run), items, tonumber(ARGV[5]))
-  S.visit(names)
+  return names
 end
 
 -- Ticks of one job begin in their order: those before this one that are due, but whose deliveries take longer, go to
@@ -54,11 +54,11 @@ if run[TICK] ~= '' and run[WAITS] ~= '1' then
     local tick = load(other)
     if tick[STATE] == 'due' and tick[WAITS] ~= '1' then
       S = S or space()
-      wait(other, tick)
+      S.visit(wait(other, tick))
     end
   end
   if S then
-    wait(id, run)
+    S.visit(wait(id, run))
     S.reap()
     offered(S, list)
     return {'behind', list}
@@ -79,7 +79,6 @@ if busy then
   local resource, owner, beaten = S.blocked(names, place and place[2], wid)
   if resource then
     wait(id, run)
-    S.settle()
     offered(S, list)
     local reply = {'waiting', S.describe(resource, owner)}
     reply[10] = list
