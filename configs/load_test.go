@@ -378,11 +378,8 @@ func TestSettingsOnlyDoesNotCareAboutJobs(t *testing.T) {
 
 func TestUnreadableFileIsOneProblemAmongOthers(t *testing.T) {
 	t.Parallel()
-	if os.Getuid() == 0 {
-		t.Skip("root may read everything")
-	}
-	dir := writeFiles(t, map[string]string{"a.yaml": "jobs: {}", "b.yaml": "nope: 1"})
-	if err := os.Chmod(filepath.Join(dir, "a.yaml"), 0); err != nil {
+	dir := writeFiles(t, map[string]string{"b.yaml": "nope: 1"})
+	if err := os.Symlink("a.yaml", filepath.Join(dir, "a.yaml")); err != nil { // a link to itself: not even root can read it
 		t.Fatal(err)
 	}
 	_, err := Load(Options{Paths: []string{dir}, Environ: []string{}})

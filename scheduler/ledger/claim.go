@@ -176,7 +176,7 @@ func (l *Ledger) Confirm(ctx context.Context, deliveries []Due) error {
 	return nil
 }
 
-// Repush takes the next n for a run whose delivery found no slot, or has gone. Nothing is due when the run was not due
+// Repush takes the next n for a run whose delivery has gone. Nothing is due when the run was not due
 // under that n any more; so is the answer when it is sent again, and the sweep makes good for the delivery.
 func (l *Ledger) Repush(ctx context.Context, delivery Due) ([]Due, error) {
 	var due []Due

@@ -1,4 +1,4 @@
--- repush takes the next n for a run whose delivery found no slot or has gone.
+-- repush takes the next n for a run whose delivery has gone.
 -- ARGV: 1 run  2 n of that delivery
 -- Replies: the pushes to do (id, n, queue), none when the run is not due under that n
 local id, list = ARGV[1], {}
