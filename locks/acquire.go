@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 )
 
@@ -56,6 +55,7 @@ var errAgain = errors.New("the session has ended")
 type quest struct {
 	client *Client
 	order  *order
+	nest   *nest // how it stands to the holds of its context
 	began  time.Time
 	limit  <-chan time.Time // nil without a limit
 	late   bool             // the limit has passed
@@ -75,9 +75,19 @@ func (q *quest) args(r *Request) []any {
 	case q.order.limited:
 		wait = max(1, (q.order.limit - time.Since(q.began)).Milliseconds())
 	}
-	args := make([]any, 0, 5+len(q.order.names))
-	args = append(args, string(r.session.id), string(r.id), string(q.order.info), wait, q.client.patience.Milliseconds())
-	return append(args, q.order.items()...)
+	barge := ""
+	if q.order.barge {
+		barge = "1"
+	}
+	args := make([]any, 0, 9+len(r.items))
+	args = append(args, string(r.session.id), string(r.id), wait, q.client.patience.Milliseconds(), barge, q.nest.text(),
+		q.order.limits.text(q.client.Cutoff()), string(q.order.info), joinItems(r.items))
+	if r.plain {
+		for _, item := range r.items {
+			args = append(args, item.Name)
+		}
+	}
+	return args
 }
 
 // gaveUp returns the error of a request that ends without an answer in its favour.
@@ -121,11 +131,24 @@ func (q *quest) attempt(ctx context.Context) (*Hold, error) {
 			return nil, q.gaveUp(err)
 		}
 	}
-	r, err := s.begin(q.order.names)
+	q.nest = q.client.nesting(ctx, q.order.items)
+	if err := q.nest.enter(); err != nil {
+		return nil, err
+	}
+	if len(q.nest.rest) == 0 {
+		return q.client.reenter(ctx, q.order, q.nest), nil
+	}
+	r, err := s.begin(q.nest.rest)
 	if err != nil {
+		q.nest.leave()
 		return nil, q.again(s)
 	}
-	return q.follow(ctx, s, r)
+	r.plain = q.order.plain(q.nest)
+	hold, err := q.follow(ctx, s, r)
+	if err != nil {
+		q.nest.leave()
+	}
+	return hold, err
 }
 
 // again returns errAgain, or why the session has ended to who does not wait for the next one.
@@ -248,6 +271,22 @@ func (q *quest) take(ctx context.Context, s *session, r *Request, reply reply) (
 			q.order.onWait(q.busy)
 		}
 		return nil, nil
+	case "grace":
+		s.forget(r)
+		return nil, q.grace(ctx, s, milliseconds(reply.number(1)))
+	case "mode", "limit":
+		s.forget(r)
+		return nil, q.unfit(reply)
+	case "lost":
+		s.forget(r)
+		return nil, fmt.Errorf("%w: the hold %s that the request is nested in does not stand any more", ErrLost, reply.text(1))
+	case "deadlock":
+		s.forget(r)
+		e := new(DeadlockError)
+		for i := 1; i+2 < len(reply); i += 3 {
+			e.Circle = append(e.Circle, DeadlockEdge{reply.text(i), HoldID(reply.text(i + 1)), reply.text(i + 2)})
+		}
+		return nil, e
 	case "dead":
 		s.forget(r)
 		s.dog.lose(ended, errEnded)
@@ -257,6 +296,37 @@ func (q *quest) take(ctx context.Context, s *session, r *Request, reply reply) (
 	return nil, errReply("acquire", reply)
 }
 
+// unfit returns the error of a request that can never be granted as it is.
+func (q *quest) unfit(r reply) error {
+	name := r.text(1)
+	switch {
+	case r.text(0) == "limit":
+		return fmt.Errorf("%w: %q has %d permits in all", ErrInvalid, name, r.number(2))
+	case r.number(2) == 1:
+		return fmt.Errorf("%w: %q is declared as permits; ask for it with locks.Permits", ErrInvalid, name)
+	}
+	return fmt.Errorf("%w: no permits of %q are declared; declare them with Client.Declare", ErrInvalid, name)
+}
+
+// grace waits for the space to grant again.
+func (q *quest) grace(ctx context.Context, s *session, left time.Duration) error {
+	busy := fmt.Errorf("%w for another %s", ErrGrace, left)
+	if q.tries() {
+		return q.gaveUp(busy)
+	}
+	timer := time.NewTimer(left + reapSlack())
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-s.dead:
+	case <-ctx.Done():
+		return q.gaveUp(context.Cause(ctx))
+	case <-q.limit:
+		return q.gaveUp(busy)
+	}
+	return errAgain
+}
+
 // blocked keeps what a reply tells about who is in the way.
 func (q *quest) blocked(r reply) {
 	if len(r) < 10 {
@@ -264,14 +334,14 @@ func (q *quest) blocked(r reply) {
 	}
 	token, _ := ParseToken(r.text(6))
 	q.busy = &BusyError{
-		Bundle: slices.Clone(q.order.names), Resource: r.text(2), Holder: SessionID(r.text(3)), Hold: HoldID(r.text(4)), Info: r.text(5),
+		Bundle: namesOf(q.order.items), Resource: r.text(2), Holder: SessionID(r.text(3)), Hold: HoldID(r.text(4)), Info: r.text(5),
 		Token: token, HeldFor: milliseconds(r.number(7)), LeaseLeft: milliseconds(r.number(8)), Queue: int(r.number(9)),
 	}
 }
 
 // admit makes the hold, unless the session was cut off before it could.
 func (q *quest) admit(ctx context.Context, s *session, r *Request, g grant) (*Hold, error) {
-	hold, lost := s.admit(ctx, r, g, q.order.names)
+	hold, lost := s.admit(ctx, r, g, q.order, q.nest)
 	if lost != nil {
 		return nil, q.gone(s)
 	}

@@ -66,6 +66,8 @@ type Client struct {
 	space *Space
 
 	namespace string
+	spaceID   string // told by the first open
+	epoch     string
 	name      string
 	lease     time.Duration
 	patience  time.Duration // Options.ReserveAfter as it is sent
@@ -81,12 +83,13 @@ type Client struct {
 	running sync.WaitGroup // every goroutine of this client
 
 	mu       sync.Mutex
-	session  *session        // the one that work may begin on, nil while there is none; guarded by mu
-	last     *session        // the one that was opened last, whatever became of it; guarded by mu
-	changed  chan struct{}   // closed and replaced when session changes; guarded by mu
-	outage   error           // why there is none; guarded by mu
-	card     json.RawMessage // guarded by mu
-	finished bool            // Close was called: nothing may be started any more; guarded by mu
+	session  *session               // the one that work may begin on, nil while there is none; guarded by mu
+	last     *session               // the one that was opened last, whatever became of it; guarded by mu
+	changed  chan struct{}          // closed and replaced when session changes; guarded by mu
+	outage   error                  // why there is none; guarded by mu
+	card     json.RawMessage        // guarded by mu
+	declared map[string]PermitLimit // by this client; guarded by mu
+	finished bool                   // Close was called: nothing may be started any more; guarded by mu
 }
 
 // Open connects to Redis, opens a session and starts the watchdog that keeps it alive. rdb tells where Redis is: its
@@ -123,6 +126,7 @@ func newClient(o Options) (*Client, error) {
 		clock:   clock{time.Now, BootTime},
 		reaper:  &reaper{wake: make(chan struct{}, 1)},
 		closing: make(chan struct{}), closed: make(chan struct{}), changed: make(chan struct{}),
+		declared: make(map[string]PermitLimit),
 	}
 	if c.namespace == "" {
 		c.namespace = defaultNamespace
@@ -316,8 +320,10 @@ func (c *Client) openSession(ctx context.Context) (*session, *subscriber, error)
 		s.card = c.card
 		c.mu.Unlock()
 		s.dog.from = c.clock.read()
-		r, err := c.call(ctx, openScript, string(id), c.lease.Milliseconds(), string(s.card))
+		r, err := c.call(ctx, openScript, string(id), c.lease.Milliseconds(), string(s.card), rand.Text(), "", 0)
 		if err == nil && r.text(0) == "open" {
+			s.see(sighting{serverTime(r.number(1)), s.dog.from})
+			c.spaceID, c.epoch = r.text(2), r.text(3)
 			return s, listener, nil
 		}
 		_ = listener.sub.Close()

@@ -25,3 +25,6 @@ func (c clock) since(then instant) time.Duration {
 	wall := now.wall.Round(0).Sub(then.wall.Round(0)) // Round(0) strips the monotonic reading
 	return max(monotonic, wall, now.boot-then.boot)
 }
+
+// earlier returns the reading of d before.
+func (i instant) earlier(d time.Duration) instant { return instant{i.wall.Add(-d), i.boot - d} }

@@ -7,16 +7,19 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 )
 
-// Each script has its own file, which tells its arguments and replies. space.lua is put in front of all of them.
+// Each script has its own file, which tells its arguments and replies. keys.lua, then its fast path if it has one
+// (<name>.fast.lua), then space.lua are put in front of it.
 //
 //go:embed scripts/*.lua
 var scriptFiles embed.FS
 
 var (
+	keysSource  = readScript("keys")
 	spaceSource = readScript("space")
 
 	openScript     = newScript("open")
@@ -28,6 +31,13 @@ var (
 	reapScript     = newScript("reap")
 	listScript     = newScript("list")
 	sessionsScript = newScript("sessions")
+	declareScript  = newScript("declare")
+	downScript     = newScript("downgrade")
+	revokeScript   = newScript("revoke")
+	standsScript   = newScript("stands")
+	holdersScript  = newScript("holders")
+	greetScript    = newScript("greet")
+	assertScript   = newScript("assert")
 )
 
 func readScript(name string) string {
@@ -38,12 +48,20 @@ func readScript(name string) string {
 	return string(source)
 }
 
-func newScript(name string) *redis.Script { return redis.NewScript(spaceSource + readScript(name)) }
+func newScript(name string) *redis.Script { return redis.NewScript(scriptSource(name)) }
+
+func scriptSource(name string) string {
+	fast := ""
+	if name == "acquire" || name == "release" {
+		fast = readScript(name + ".fast")
+	}
+	return keysSource + fast + spaceSource + readScript(name)
+}
 
 // Source returns the Lua that every script of a lock space begins with: its keys, its words, and the functions that
 // grant, free and queue. A package that changes runs and locks in one step puts it in front of its own scripts and
 // gives them [Space.Keys] as their first keys.
-func Source() string { return spaceSource }
+func Source() string { return keysSource + spaceSource }
 
 // runScript sends a script once. A server that does not know it yet is sent the text.
 func runScript(ctx context.Context, rdb redis.Scripter, script *redis.Script, keys []string, args ...any) (reply, error) {
@@ -73,6 +91,9 @@ func (r reply) text(i int) string {
 	}
 	return ""
 }
+
+// fieldsOf parts a record, or a list in an argument or a reply.
+func fieldsOf(text string) []string { return strings.Split(text, "\x1f") }
 
 // number returns field i as a number, and 0 where it is none.
 func (r reply) number(i int) int64 {

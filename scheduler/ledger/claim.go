@@ -45,10 +45,10 @@ type Claimed struct {
 	Due     []Due // runs that became due in this step, whatever the outcome
 
 	// For Granted:
-	Record    *Record   // with the attempt that begins as its only one
-	Job       *jobs.Job // the definition that the run was made with
-	Args      json.RawMessage
-	Resources []string // what the hold holds
+	Record *Record   // with the attempt that begins as its only one
+	Job    *jobs.Job // the definition that the run was made with
+	Args   json.RawMessage
+	Items  []locks.Item // what the hold holds
 
 	// For Waiting: what stood in the way.
 	Busy *locks.BusyError
@@ -81,7 +81,7 @@ func (l *Ledger) Claim(ctx context.Context, request *locks.Request, due Due, pat
 			break
 		}
 		claimed.Job, claimed.Args = new(jobs.Job), json.RawMessage(body[0])
-		if claimed.Record, claimed.Resources, r.err = decode(due.Run, record, "", body[0]); r.err == nil {
+		if claimed.Record, claimed.Items, r.err = decode(due.Run, record, "", body[0]); r.err == nil {
 			r.err = json.Unmarshal([]byte(body[1]), claimed.Job)
 		}
 	case Waiting:

@@ -227,12 +227,12 @@ func (f *fixture) wantState(id jobs.RunID, want ledger.State) *ledger.Record {
 // wantNothingLeft checks that no key of the lock space or the ledger speaks of a run or a hold any more.
 func (f *fixture) wantNothingLeft() {
 	f.Helper()
-	for _, hash := range []string{"own", "hold", "wait", "run", "body", "log"} {
+	for _, hash := range []string{"own", "wait", "run", "body", "log"} {
 		if left, err := f.rdb.HGetAll(f.Context(), f.key(hash)).Result(); err != nil || len(left) > 0 {
 			f.Errorf("%s: %q, %v, want nothing", hash, left, err)
 		}
 	}
-	for _, zset := range []string{"q", "idx", "timer", "ready", "push", "sent", "busy", "open"} {
+	for _, zset := range []string{"hold", "q", "idx", "timer", "ready", "push", "sent", "busy", "open"} {
 		if left, err := f.rdb.ZRange(f.Context(), f.key(zset), 0, -1).Result(); err != nil || len(left) > 0 {
 			f.Errorf("%s: %q, %v, want nothing", zset, left, err)
 		}
@@ -326,9 +326,13 @@ func TestARunGoesItsWay(t *testing.T) {
 		if string(a.Args) != `{"a":"b\u001f"}` || a.Job.Name != "j" || a.Record.Attempts[0].Number != 1 {
 			f.Errorf("claimed %s %s attempt %d", a.Args, a.Job.Name, a.Record.Attempts[0].Number)
 		}
-		slices.Sort(a.Resources)
-		if want := []string{"bill:1", "job:j", "run:" + string(due.Run)}; !slices.Equal(a.Resources, want) {
-			f.Errorf("holds %q, want %q", a.Resources, want)
+		var names []string
+		for _, item := range a.Items {
+			names = append(names, item.Name)
+		}
+		slices.Sort(names)
+		if want := []string{"bill:1", "job:j", "run:" + string(due.Run)}; !slices.Equal(names, want) {
+			f.Errorf("holds %q, want %q", names, want)
 		}
 		f.wantState(due.Run, ledger.Running)
 		f.finish(a, ledger.Success, ledger.Recorded)

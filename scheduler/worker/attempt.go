@@ -36,7 +36,9 @@ func (w *Worker) claim(due ledger.Due, before []string) {
 	case claimed == nil:
 	case claimed.Outcome == ledger.Granted:
 		record := claimed.Record
-		hold := request.Granted(w.attempts, record.Last().Token, claimed.Resources)
+		hold := request.Granted(w.attempts, locks.Grant{
+			Token: record.Last().Token, Since: record.Last().Started, Items: claimed.Items,
+		})
 		w.attempt.Go(func() {
 			defer w.slots.Release(1)
 			w.run(hold, claimed)

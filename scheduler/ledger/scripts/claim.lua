@@ -67,7 +67,7 @@ end
 
 local names, items = bundle(run, R_ITEMS)
 local busy = run[WAITS] == '1' or not quiet() or call('ZCARD', Q) > 0
-if not busy then
+if not busy then -- as it is for almost every run: what it wants is there for the taking
   local owners = call('HMGET', OWN, unpack(names))
   for i = 1, #names do busy = busy or owners[i] end
 end
@@ -76,7 +76,7 @@ if busy then
   S.reap()
   local wid = '+' .. id
   local place = S.wait(wid)
-  local resource, owner, beaten = S.blocked(names, place and place[2], wid)
+  local resource, owner, beaten = S.blocked(items, place and place[2], wid)
   if resource then
     wait(id, run)
     offered(S, list)
