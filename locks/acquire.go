@@ -165,17 +165,49 @@ func (q *quest) again(s *session) error {
 // follow sends the request and looks after it until it is granted, refused or given up.
 func (q *quest) follow(ctx context.Context, s *session, r *Request) (*Hold, error) {
 	answers := make(chan answer, 1)
-	asking, ok := true, q.ask(ctx, s, r, answers)
-	if !ok {
+	s.mu.Lock()
+	r.asking = true
+	s.mu.Unlock()
+	// The first question goes out in this goroutine, or with those of others; only what has to be asked again, or comes
+	// later, needs a goroutine of its own.
+	var posted *letter
+	var sent <-chan struct{}
+	asking, args := true, q.args(r)
+	if reply, err, ok := q.client.post.own(ctx, acquireScript, args, true); !ok {
+		posted = q.client.post.drop(ctx, acquireScript, args)
+		sent = posted.done
+	} else if final, a := s.answered(ctx, r, answer{reply, err}); final {
+		answers <- a
+	} else if !q.ask(ctx, s, r, answers) {
 		s.forget(r)
 		return nil, ErrClosed
 	}
+	defer func() {
+		if sent == nil {
+			return
+		}
+		ctx := context.WithoutCancel(ctx) // to clean up behind the answer; the session bounds it
+		q.client.spawn(func() {
+			<-posted.done
+			if final, _ := s.answered(ctx, r, answer{posted.reply, posted.err}); !final {
+				s.ask(ctx, r, args)
+			}
+		})
+	}()
 	var hurry <-chan time.Time // bounds the last question after the limit
 	if q.late {
 		hurry = time.After(q.patience())
 	}
 	for {
 		select {
+		case <-sent:
+			sent = nil
+			if final, a := s.answered(ctx, r, answer{posted.reply, posted.err}); final {
+				answers <- a
+			} else if !q.ask(ctx, s, r, answers) {
+				s.drop(ctx, r)
+				return nil, ErrClosed
+			}
 		case a := <-answers:
 			asking = false
 			switch {
@@ -194,8 +226,8 @@ func (q *quest) follow(ctx context.Context, s *session, r *Request) (*Hold, erro
 			return q.admit(ctx, s, r, g)
 		case <-r.recheck:
 			if !asking {
-				asking, ok = true, q.ask(ctx, s, r, answers)
-				if !ok {
+				asking = true
+				if !q.ask(ctx, s, r, answers) {
 					s.drop(ctx, r)
 					return nil, ErrClosed
 				}

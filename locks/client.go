@@ -64,6 +64,7 @@ type Client struct {
 	rdb   redis.UniversalClient // for all but renewals; own
 	beat  redis.UniversalClient // for renewals, so that nothing can stand in their way; own
 	space *Space
+	post  *post // for acquires and releases
 
 	namespace string
 	spaceID   string // told by the first open
@@ -108,6 +109,7 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, e
 		return nil, fmt.Errorf("open lock client: %w", errors.Join(err, c.rdb.Close()))
 	}
 	c.space = &Space{c.rdb, spaceKeys(c.namespace)}
+	c.post = &post{rdb: c.rdb, keys: c.space.keys, try: c.try, spawn: c.spawn, now: time.Now}
 	s, listener, err := c.openSession(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("open lock client: %w", errors.Join(err, c.rdb.Close(), c.beat.Close()))

@@ -79,7 +79,7 @@ func (h *Hold) Downgrade(ctx context.Context, names ...string) error {
 	if lost != nil {
 		return fmt.Errorf("downgrade: %w", lost)
 	}
-	r, _, err := s.sendUntilAnswered(ctx, downScript, args)
+	r, _, err := s.untilAnswered(func() (reply, error) { return h.client.call(ctx, downScript, args...) })
 	switch {
 	case err != nil:
 		return fmt.Errorf("downgrade %s: %w", names, err)

@@ -69,10 +69,14 @@ func runScript(ctx context.Context, rdb redis.Scripter, script *redis.Script, ke
 	if err != nil {
 		return nil, err
 	}
+	return toReply(answer), nil
+}
+
+func toReply(answer any) reply {
 	if fields, ok := answer.([]any); ok {
-		return fields, nil
+		return fields
 	}
-	return reply{answer}, nil
+	return reply{answer}
 }
 
 // reply is a script's answer: a list of strings and integers.

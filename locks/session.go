@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"sync"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // session is one lease, with a table of all that may stand in Redis on it. Requests enter the table before they are
@@ -469,19 +467,19 @@ func (s *session) cancel(ctx context.Context, r *Request) {
 
 // sendRelease sends a release until it is answered or the session is dead.
 func (s *session) sendRelease(ctx context.Context, args []any) (answer string, resent bool, err error) {
-	r, resent, err := s.sendUntilAnswered(ctx, releaseScript, args)
+	r, resent, err := s.untilAnswered(func() (reply, error) { return s.client.post.wait(ctx, releaseScript, args) })
 	if r.number(1) == 1 {
 		s.client.reaper.now()
 	}
 	return r.text(0), resent, err
 }
 
-// sendUntilAnswered sends a script until it is answered or the session is dead. resent tells that an earlier copy got no
+// untilAnswered sends a script until it is answered or the session is dead. resent tells that an earlier copy got no
 // answer and may have been the one that was applied.
-func (s *session) sendUntilAnswered(ctx context.Context, script *redis.Script, args []any) (r reply, resent bool, err error) {
+func (s *session) untilAnswered(send func() (reply, error)) (r reply, resent bool, err error) {
 	var pause backoff
 	for {
-		r, err := s.client.call(ctx, script, args...)
+		r, err := send()
 		if err == nil {
 			return r, resent, nil
 		}
@@ -509,34 +507,9 @@ type answer struct {
 func (s *session) ask(ctx context.Context, r *Request, args []any) answer {
 	var pause backoff
 	for {
-		reply, err := s.client.call(ctx, acquireScript, args...)
-		s.mu.Lock()
-		if err != nil && !unsent(err) {
-			r.doubt = true
-		}
-		if err == nil && reply.text(0) == "waiting" && r.state == open {
-			s.become(r, waiting)
-		}
-		dropped := r.state == ending && r.hold == nil
-		late := !dropped && (r.state == ending || r.state == over)
-		final := err == nil || !passing(err) || dropped || late
-		if final {
-			r.asking = false
-		}
-		if late {
-			// A message told of the grant, and the hold was released meanwhile. Was this copy applied before or after?
-			r.late = true
-			if r.state == over {
-				s.suspect(r)
-			}
-		}
-		s.mu.Unlock()
-		switch {
-		case dropped:
-			s.cancel(ctx, r)
-			return answer{err: s.why()}
-		case final:
-			return answer{reply, err}
+		reply, err := s.client.post.wait(ctx, acquireScript, args)
+		if final, a := s.answered(ctx, r, answer{reply, err}); final {
+			return a
 		}
 		if !pause.wait(s.dead) {
 			s.mu.Lock()
@@ -545,6 +518,37 @@ func (s *session) ask(ctx context.Context, r *Request, args []any) answer {
 			return answer{err: s.why()}
 		}
 	}
+}
+
+// answered notes what came of one sending of an acquire. When that is final, it returns what to make of it; otherwise the
+// same has to be sent again.
+func (s *session) answered(ctx context.Context, r *Request, a answer) (final bool, _ answer) {
+	s.mu.Lock()
+	if a.err != nil && !unsent(a.err) {
+		r.doubt = true
+	}
+	if a.err == nil && a.reply.text(0) == "waiting" && r.state == open {
+		s.become(r, waiting)
+	}
+	dropped := r.state == ending && r.hold == nil
+	late := !dropped && (r.state == ending || r.state == over)
+	final = a.err == nil || !passing(a.err) || dropped || late
+	if final {
+		r.asking = false
+	}
+	if late {
+		// A message told of the grant, and the hold was released meanwhile. Was this copy applied before or after?
+		r.late = true
+		if r.state == over {
+			s.suspect(r)
+		}
+	}
+	s.mu.Unlock()
+	if dropped {
+		s.cancel(ctx, r)
+		return true, answer{err: s.why()}
+	}
+	return final, a
 }
 
 // audit looks after the doubtful until the session ends: requests that may have been applied late, and differences
