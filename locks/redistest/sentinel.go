@@ -19,7 +19,7 @@ type SentinelOptions struct {
 	Replicas int
 
 	// DownAfter is how long a server does not answer before a sentinel holds it for dead, 1 s by default. It is then
-	// about 3 s more until a replica has taken over. A process that a busy machine has not run for so long is dead, too:
+	// about 2 s more until a replica has taken over. A process that a busy machine has not run for so long is dead, too:
 	// a test that relies on there being no failover takes more.
 	DownAfter time.Duration
 
