@@ -453,12 +453,22 @@ func (c *Cluster) promote(ctx context.Context, key string, command ...any) error
 	if i < 0 {
 		return fmt.Errorf("redistest: failover: no replica of %s runs", old.address())
 	}
-	err = replicas[i].ask(ctx, func(ctx context.Context, rdb *redis.Client) error { return rdb.Do(ctx, command...).Err() })
-	if err != nil {
-		return fmt.Errorf("redistest: failover: %w", err)
+	// A replica gives up what is not done within 5 s, as it happens on a busy machine: then it is asked again.
+	const patience = 10 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	for first := true; ; first = false {
+		err := replicas[i].ask(ctx, func(ctx context.Context, rdb *redis.Client) error { return rdb.Do(ctx, command...).Err() })
+		if err != nil && first {
+			return fmt.Errorf("redistest: failover: %w", err)
+		}
+		try, cancel := context.WithTimeout(ctx, patience)
+		_, err = c.AwaitMaster(try, key, old)
+		cancel()
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
 	}
-	_, err = c.AwaitMaster(ctx, key, old)
-	return err
 }
 
 // A Move is a slot on its way from one master to another. While it lasts, a key that has gone, or does not exist, is

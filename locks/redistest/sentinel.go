@@ -93,26 +93,40 @@ func StartSentinel(ctx context.Context, o SentinelOptions) (_ *Sentinel, err err
 			return nil, err
 		}
 	}
+	if err = settle(ctx, func(ctx context.Context) error { return s.checkWatchers(ctx, master) }); err != nil {
+		return nil, err
+	}
+	// A server that a sentinel holds for a replica, and that says it is a master for four times this long, is told to be
+	// a replica: one that another sentinel has promoted, too, unless that one was heard of in time.
 	for _, watcher := range s.sentinels {
-		if err = settle(ctx, func(ctx context.Context) error { return s.checkWatcher(ctx, watcher) }); err != nil {
+		if err = watcher.ask(ctx, func(ctx context.Context, rdb *redis.Client) error {
+			return setPace(ctx, rdb, "publish-period", 1000)
+		}); err != nil {
 			return nil, err
 		}
 	}
 	return s, nil
 }
 
+// setPace has a sentinel work faster than is good for networks of some size. It is gone when the sentinel is restarted,
+// and unknown before Redis 7: then all takes longer.
+func setPace(ctx context.Context, rdb *redis.Client, pace ...any) error {
+	err := rdb.Do(ctx, append([]any{"SENTINEL", "DEBUG"}, pace...)...).Err()
+	if err != nil && strings.Contains(strings.ToLower(err.Error()), "unknown") {
+		return nil
+	}
+	return err
+}
+
 // watch has a sentinel begin.
 func watch(ctx context.Context, rdb *redis.Client, master *Server, o SentinelOptions) error {
-	// Sentinel's own pace is made for networks of some size. What is set here is gone when the sentinel is restarted, and
-	// unknown before Redis 7: then it takes longer.
-	pace := []any{
-		"SENTINEL", "DEBUG",
-		"publish-period", 250, // how it finds the others, and how they hear of a new master
+	if err := setPace(
+		ctx, rdb,
+		"publish-period", 250, // how it finds the others
 		"info-period", 1000, // how it sees the state of a replica
 		"ask-period", 250, // how it asks the others whether they hold a master for dead
 		"tilt-period", 2000, // how long it does nothing after it was paused
-	}
-	if err := rdb.Do(ctx, pace...).Err(); err != nil && !strings.Contains(strings.ToLower(err.Error()), "unknown") {
+	); err != nil {
 		return err
 	}
 	if err := rdb.Do(ctx, "SENTINEL", "MONITOR", masterName, "127.0.0.1", master.port, quorum).Err(); err != nil {
@@ -126,32 +140,66 @@ func watch(ctx context.Context, rdb *redis.Client, master *Server, o SentinelOpt
 	).Err()
 }
 
-// checkWatcher says what a sentinel does not see yet.
-func (s *Sentinel) checkWatcher(ctx context.Context, watcher *Server) error {
-	return watcher.ask(ctx, func(ctx context.Context, rdb *redis.Client) error {
-		if err := rdb.Do(ctx, "SENTINEL", "CKQUORUM", masterName).Err(); err != nil {
-			return err
+// checkWatchers says what some sentinel that runs does not see yet: the others, or a replica as a replica.
+func (s *Sentinel) checkWatchers(ctx context.Context, master *Server) error {
+	for _, watcher := range s.sentinels {
+		if !watcher.running() {
+			continue
 		}
-		for _, seen := range []struct {
-			what, flags string
-			want        int
-		}{{"replicas", "slave", len(s.members) - 1}, {"sentinels", "sentinel", len(s.sentinels) - 1}} {
-			list := redis.NewMapStringStringSliceCmd(ctx, "SENTINEL", seen.what, masterName)
-			if err := rdb.Process(ctx, list); err != nil {
+		err := watcher.ask(ctx, func(ctx context.Context, rdb *redis.Client) error {
+			if err := rdb.Do(ctx, "SENTINEL", "CKQUORUM", masterName).Err(); err != nil {
 				return err
 			}
-			good := 0
-			for _, one := range list.Val() {
-				if one["flags"] == seen.flags && (seen.what == "sentinels" || one["master-link-status"] == "ok") {
-					good++
+			replicas, err := seen(ctx, rdb, "replicas")
+			if err != nil {
+				return err
+			}
+			sentinels, err := seen(ctx, rdb, "sentinels")
+			if err != nil {
+				return err
+			}
+			for _, m := range s.members {
+				if m == master || !m.running() {
+					continue
+				}
+				f := replicas[m.port]
+				if f["flags"] != "slave" || f["role-reported"] != "slave" || f["master-link-status"] != "ok" {
+					return fmt.Errorf("the sentinel at %s sees the replica %s as %q, with the role %q and the link %q",
+						watcher.address(), m.address(), f["flags"], f["role-reported"], f["master-link-status"])
 				}
 			}
-			if good != seen.want {
-				return fmt.Errorf("the sentinel at %s sees %d of %d %s", watcher.address(), good, seen.want, seen.what)
+			for _, other := range s.sentinels {
+				if other == watcher || !other.running() {
+					continue
+				}
+				if f := sentinels[other.port]; f["flags"] != "sentinel" {
+					return fmt.Errorf("the sentinel at %s sees the one at %s as %q", watcher.address(), other.address(), f["flags"])
+				}
 			}
+			return nil
+		})
+		if err != nil {
+			return err
 		}
-		return nil
-	})
+	}
+	return nil
+}
+
+// seen returns what a sentinel knows of the replicas, or of the other sentinels, by their ports.
+func seen(ctx context.Context, rdb *redis.Client, what string) (map[int]map[string]string, error) {
+	list := redis.NewMapStringStringSliceCmd(ctx, "SENTINEL", what, masterName)
+	if err := rdb.Process(ctx, list); err != nil {
+		return nil, err
+	}
+	out := make(map[int]map[string]string)
+	for _, one := range list.Val() {
+		port, err := strconv.Atoi(one["port"])
+		if err != nil {
+			return nil, err
+		}
+		out[port] = one
+	}
+	return out, nil
 }
 
 // NewSentinel starts a topology for one test and stops it when the test ends. A failure to start fails the test.
@@ -216,22 +264,18 @@ func (s *Sentinel) master(ctx context.Context) (*Server, error) {
 		if !watcher.running() {
 			continue
 		}
-		var address []string
-		err := watcher.ask(ctx, func(ctx context.Context, rdb *redis.Client) error {
-			reply := redis.NewStringSliceCmd(ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", masterName)
-			if err := rdb.Process(ctx, reply); err != nil {
-				return err
-			}
-			address = reply.Val()
-			return nil
+		var port int
+		err := watcher.ask(ctx, func(ctx context.Context, rdb *redis.Client) (err error) {
+			port, err = masterPort(ctx, rdb)
+			return err
 		})
 		if err != nil {
 			return nil, err
 		}
-		i := slices.IndexFunc(s.members, func(m *Server) bool { return slices.Equal(address, []string{"127.0.0.1", strconv.Itoa(m.port)}) })
+		i := slices.IndexFunc(s.members, func(m *Server) bool { return m.port == port })
 		switch {
 		case i < 0:
-			return nil, fmt.Errorf("a sentinel names %v, which is none of ours", address)
+			return nil, fmt.Errorf("a sentinel names the master at port %d, which is none of ours", port)
 		case named != nil && named != s.members[i]:
 			return nil, errors.New("the sentinels do not agree")
 		}
@@ -279,8 +323,8 @@ func (s *Sentinel) AwaitMaster(ctx context.Context, old *Server) (master *Server
 	return master, nil
 }
 
-// AwaitReplicas waits until every member that runs, besides the master, is its replica, with a copy of its data. Only
-// then does what [redis.Client.Wait] promises cover them, and can a further failover choose them.
+// AwaitReplicas waits until every member that runs, besides the master, is its replica, with a copy of its data, and the
+// sentinels that run know. Only then does what [redis.Client.Wait] promises cover them, and can they take over.
 func (s *Sentinel) AwaitReplicas(ctx context.Context) error {
 	err := settle(ctx, func(ctx context.Context) error {
 		master, err := s.master(ctx)
@@ -295,7 +339,7 @@ func (s *Sentinel) AwaitReplicas(ctx context.Context) error {
 				return err
 			}
 		}
-		return nil
+		return s.checkWatchers(ctx, master)
 	})
 	if err != nil {
 		return fmt.Errorf("redistest: wait for the replicas: %w", err)
@@ -304,8 +348,8 @@ func (s *Sentinel) AwaitReplicas(ctx context.Context) error {
 }
 
 // Failover has a replica take over although the master lives, and returns when [Sentinel.AwaitMaster] does. The old
-// master is told seconds later, as Sentinel does it: until then it takes writes, which are lost. [Sentinel.AwaitReplicas]
-// waits for that.
+// master is told about 5 s later, as Sentinel does it: until then it takes writes of clients that still talk to it, and
+// they are lost. [Sentinel.AwaitReplicas] waits for that.
 func (s *Sentinel) Failover(ctx context.Context) error {
 	old, err := s.Master(ctx)
 	if err != nil {
@@ -317,8 +361,15 @@ func (s *Sentinel) Failover(ctx context.Context) error {
 	}
 	err = settle(ctx, func(ctx context.Context) error {
 		return s.sentinels[i].ask(ctx, func(ctx context.Context, rdb *redis.Client) error {
-			// It is refused while another one goes on, or no replica is fit yet: both pass.
-			return rdb.Do(ctx, "SENTINEL", "FAILOVER", masterName).Err()
+			port, err := masterPort(ctx, rdb)
+			if err != nil || port != old.port {
+				return err
+			}
+			// It is refused while one goes on, or no replica is fit yet; and one that goes on may be given up.
+			if err := rdb.Do(ctx, "SENTINEL", "FAILOVER", masterName).Err(); err != nil {
+				return err
+			}
+			return fmt.Errorf("the failover from %s has just begun", old.address())
 		})
 	})
 	if err != nil {
@@ -326,4 +377,16 @@ func (s *Sentinel) Failover(ctx context.Context) error {
 	}
 	_, err = s.AwaitMaster(ctx, old)
 	return err
+}
+
+// masterPort asks a sentinel which member it holds for the master.
+func masterPort(ctx context.Context, rdb *redis.Client) (int, error) {
+	address := redis.NewStringSliceCmd(ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", masterName)
+	if err := rdb.Process(ctx, address); err != nil {
+		return 0, err
+	}
+	if len(address.Val()) != 2 {
+		return 0, fmt.Errorf("a sentinel names the master %q", address.Val())
+	}
+	return strconv.Atoi(address.Val()[1])
 }

@@ -38,14 +38,18 @@ func settle(ctx context.Context, f func(context.Context) error) error {
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
+	var last error // that was not about ctx's end
 	for {
 		err := f(ctx)
 		if err == nil {
 			return nil
 		}
+		if ctx.Err() == nil || last == nil {
+			last = err
+		}
 		select {
 		case <-ctx.Done():
-			return errors.Join(context.Cause(ctx), err)
+			return errors.Join(context.Cause(ctx), last)
 		case <-tick.C:
 		}
 	}
