@@ -56,7 +56,7 @@ func TestCluster(t *testing.T) {
 
 	t.Run("every key has a master with a replica", func(t *testing.T) {
 		masters := make(map[*redistest.Server]bool)
-		for i := range 100 {
+		for i := range 30 {
 			key := fmt.Sprint("key", i)
 			if err := rdb.Set(t.Context(), key, i, 0).Err(); err != nil {
 				t.Fatal(err)
@@ -71,7 +71,7 @@ func TestCluster(t *testing.T) {
 			}
 		}
 		if len(masters) != 3 {
-			t.Errorf("100 keys are on %d masters, want 3", len(masters))
+			t.Errorf("30 keys are on %d masters, want 3", len(masters))
 		}
 	})
 
@@ -196,12 +196,10 @@ func TestClusterReplacesADeadMaster(t *testing.T) {
 	setAndWait(t, c, "{a}", "v")
 	old, replica := owner(t, c, "{a}")
 	old.Kill()
-	began := time.Now()
 	master, err := c.AwaitMaster(t.Context(), "{a}", old)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("failover: %v", time.Since(began))
 	if master != replica {
 		t.Errorf("the master is %s, want %s", master.URL(), replica.URL())
 	}

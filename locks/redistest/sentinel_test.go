@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -28,11 +27,9 @@ func TestSentinelFailoverMovesTheMasterAndKeepsWhatWasWaitedFor(t *testing.T) {
 	if _, err := pipe.Exec(t.Context()); err != nil || acks.Val() != int64(2) {
 		t.Fatalf("%v replicas have the write (%v), want 2", acks.Val(), err)
 	}
-	began := time.Now()
 	if err := s.Failover(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("failover: %v", time.Since(began))
 	master, err := s.Master(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -53,14 +50,12 @@ func TestSentinelFailoverMovesTheMasterAndKeepsWhatWasWaitedFor(t *testing.T) {
 	if err := s.AwaitReplicas(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("replicas: %v", time.Since(began))
 	if err := s.Failover(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if again, err := s.Master(t.Context()); err != nil || again == master {
 		t.Errorf("after a second failover the master is %v (%v), want another one", again, err)
 	}
-	t.Logf("second: %v", time.Since(began))
 }
 
 func TestSentinelsReplaceADeadMaster(t *testing.T) {
@@ -71,7 +66,7 @@ func TestSentinelsReplaceADeadMaster(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := redistest.NewSentinel(t, redistest.SentinelOptions{Config: []string{"appendonly yes"}})
+			s := redistest.NewSentinel(t, redistest.SentinelOptions{})
 			old := s.Members()[0]
 			if err := old.Client(t).Set(t.Context(), "k", "old", 0).Err(); err != nil {
 				t.Fatal(err)
@@ -79,27 +74,25 @@ func TestSentinelsReplaceADeadMaster(t *testing.T) {
 			if err := harm(old); err != nil {
 				t.Fatal(err)
 			}
-			began := time.Now()
 			master, err := s.AwaitMaster(t.Context(), old)
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Logf("failover: %v", time.Since(began))
 			if err := master.Client(t).Set(t.Context(), "k", "new", 0).Err(); err != nil {
 				t.Fatal(err)
 			}
-			if name == "paused" {
-				err = old.Resume()
-			} else {
-				err = old.Restart(t.Context())
+			if name == "killed" {
+				return
 			}
-			if err != nil {
+			if err := old.Resume(); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "the old master is a replica of the new one", func() bool {
-				return s.AwaitReplicas(t.Context()) == nil && old.Client(t).Get(t.Context(), "k").Val() == "new"
-			})
-			t.Logf("back: %v", time.Since(began))
+			if err := s.AwaitReplicas(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := old.Client(t).Get(t.Context(), "k").Val(); got != "new" {
+				t.Errorf("the old master has %q, want what was written to the new one", got)
+			}
 		})
 	}
 }
@@ -120,7 +113,7 @@ func TestMasterWithoutItsReplicaRefusesWrites(t *testing.T) {
 		err := rdb.Set(t.Context(), "k", "v", 0).Err()
 		return err != nil && strings.HasPrefix(err.Error(), "NOREPLICAS")
 	})
-	if err := replicas[0].Restart(t.Context()); err != nil {
+	if err := replicas[0].Restart(t.Context()); err != nil { // still as a replica
 		t.Fatal(err)
 	}
 	eventually(t, "writes are taken again", func() bool { return rdb.Set(t.Context(), "k", "v", 0).Err() == nil })
