@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 )
 
@@ -79,9 +80,10 @@ func (q *quest) args(r *Request) []any {
 	if q.order.barge {
 		barge = "1"
 	}
-	args := make([]any, 0, 9+len(r.items))
-	args = append(args, string(r.session.id), string(r.id), wait, q.client.patience.Milliseconds(), barge, q.nest.text(),
-		q.order.limits.text(q.client.Cutoff()), string(q.order.info), joinItems(r.items))
+	how := strconv.FormatInt(wait, 10) + "\x1f" + strconv.FormatInt(q.client.patience.Milliseconds(), 10) + "\x1f" + barge +
+		"\x1f" + q.nest.text() + "\x1f" + q.order.limits.text(q.client.Cutoff())
+	args := make([]any, 0, 5+len(r.items))
+	args = append(args, string(r.session.id), string(r.id), how, string(q.order.info), joinItems(r.items))
 	if r.plain {
 		for _, item := range r.items {
 			args = append(args, item.Name)

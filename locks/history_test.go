@@ -141,8 +141,9 @@ func (a modelAsk) args() []any {
 		barge = "1"
 	}
 	args := []any{
-		a.session, a.id, a.wait, a.patience, barge, strings.Join(a.under, " "), a.limits.String(), a.info,
-		strings.Join(a.items, "\x1f"),
+		a.session, a.id,
+		fmt.Sprintf("%d\x1f%d\x1f%s\x1f%s\x1f%s", a.wait, a.patience, barge, strings.Join(a.under, " "), a.limits),
+		a.info, strings.Join(a.items, "\x1f"),
 	}
 	if a.plain() {
 		args = append(args, argNames(a.items)...)

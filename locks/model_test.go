@@ -633,7 +633,7 @@ func (m *model) release(id string, quick bool) []string {
 	h := m.holds[id]
 	if h != nil && h.rests == 0 && quick && len(m.inOrder()) == 0 {
 		delete(m.holds, id)
-		return []string{"released", "0"}
+		return []string{"released"}
 	}
 	answer := "gone"
 	if m.free(id, false, false) {

@@ -73,8 +73,15 @@ func runScript(ctx context.Context, rdb redis.Scripter, script *redis.Script, ke
 }
 
 func toReply(answer any) reply {
-	if fields, ok := answer.([]any); ok {
-		return fields
+	switch answer := answer.(type) {
+	case []any:
+		return answer
+	case string: // of a fast path
+		var r reply
+		for field := range strings.SplitSeq(answer, "\x1f") {
+			r = append(r, field)
+		}
+		return r
 	}
 	return reply{answer}
 }

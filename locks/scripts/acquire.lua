@@ -1,15 +1,16 @@
 -- acquire grants a bundle to a session, all or none; else queues the request or says who is in the way.
--- ARGV: 1 session  2 request id  3 wait: -1 not at all, 0 without limit, else ms  4 patience, ms  5 barge: 1 or ''
---       6 the holds that the request is nested in, joined by blanks  7 limits, as in a hold's record  8 info
---       9 items, joined by \31  10... names, for the fast path: of an exclusive bundle without 6 and 7, else none
+-- ARGV: 1 session  2 request id  3 how to ask, joined by \31: wait (-1 not at all, 0 without limit, else ms), patience (ms),
+--       barge (1 or ''), the holds that the request is nested in (joined by blanks), limits (as in a hold's record)
+--       4 info  5 items, joined by \31  6... names, for the fast path: of an exclusive bundle that is not nested and has
+--       no limits, else none
 -- Replies: granted, token, since (ms) | waiting, ms to the next due entry[, <describe>] | busy, 0, <describe> | dead
 --   lost, hold: a hold that the request is nested in does not stand | grace, ms until something is granted again
 --   mode, name, 1 when it is declared as permits, else 0 | limit, name, permits there are: never grantable as it is
 --   deadlock, resource, hold, info, resource, hold, info...: see S.cycle
 -- Sent twice it changes nothing more: an id that holds or waits is told so. Sent with -1 for an id that waits, it is the
 -- wait's last try: the bundle, or the reason without the wait.
-local session, id, patience, under = ARGV[1], ARGV[2], ARGV[4], ARGV[6]
-local items, nested = fields(ARGV[9]), nil
+local session, id, info, items, nested = ARGV[1], ARGV[2], ARGV[4], fields(ARGV[5]), nil
+local longest, patience, barge, under, limits = unpack(fields(ARGV[3]))
 if not ends(session) then return {'dead'} end
 local S = space()
 S.reap()
@@ -28,7 +29,7 @@ for ancestor in string.gmatch(under, '[^ ]+') do
 end
 
 local wait = S.wait(id)
-if wait and ARGV[3] == '-1' then
+if wait and longest == '-1' then
   S.drop(id)
   S.settle()
   wait = nil
@@ -49,14 +50,14 @@ if S.grace() then
   S.tell()
   return {'grace', S.grace()}
 end
-local resource, owner = S.blocked(items, nil, nil, nested, ARGV[5] == '1')
+local resource, owner = S.blocked(items, nil, nil, nested, barge == '1')
 if not resource then
-  local token = S.seize(id, session, ARGV[8], items, ARGV[7], under)
+  local token = S.seize(id, session, info, items, limits, under)
   S.tell()
   return {'granted', token, ms}
 end
 local reply = 'busy'
-if ARGV[3] ~= '-1' then
+if longest ~= '-1' then
   local path = nested and S.cycle(items, under)
   if path then
     reply = {'deadlock'}
@@ -69,8 +70,8 @@ if ARGV[3] ~= '-1' then
     return reply
   end
   reply = 'waiting'
-  local deadline = ARGV[3] ~= '0' and format('%.0f', now + ARGV[3]) or nil
-  S.park(id, session, ARGV[8], items, patience, deadline, ARGV[7], under)
+  local deadline = longest ~= '0' and format('%.0f', now + longest) or nil
+  S.park(id, session, info, items, patience, deadline, limits, under)
 end
 S.tell()
 return {reply, soonest(), S.describe(resource, owner)}

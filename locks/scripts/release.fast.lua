@@ -3,6 +3,6 @@ if ARGV[3] and call('ZCARD', Q) == 0 then
   local from = ARGV[2] .. '\0' .. ARGV[1]
   if call('ZREMRANGEBYLEX', HOLD, '[' .. from .. '\31', '(' .. from .. '\32') == 1 then
     call('HDEL', OWN, unpack(ARGV, 3))
-    return {'released', 0}
+    return 'released'
   end
 end
