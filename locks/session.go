@@ -389,9 +389,8 @@ func (s *session) release(ctx context.Context, h *Hold) error {
 	s.mu.Lock()
 	lost := h.lost
 	if h.done || s.cause != nil || r.state == over {
-		done := h.done
 		s.mu.Unlock()
-		if done || lost == nil {
+		if lost == nil {
 			return nil // another script has freed it
 		}
 		return h.ended(lost)
