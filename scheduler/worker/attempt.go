@@ -21,7 +21,7 @@ const (
 // claim tries to start an attempt in a slot that the caller has taken, and gives the slot back if none comes of it.
 // before: see [ledger.Ledger.Claim]; nil for a run that a delivery brought.
 func (w *Worker) claim(due ledger.Due, before []string) {
-	request, err := w.locks.Begin()
+	request, err := w.begin()
 	if err != nil { // no session now: the delivery is for somebody who has one
 		w.slots.Release(1)
 		w.pusher.add(due)

@@ -53,6 +53,11 @@ type Options struct {
 	// Abort, when closed, ends the drain at once: running attempts are cancelled and handed back.
 	Abort <-chan struct{}
 
+	// OnSession is told each session of this worker before anything is claimed under it; some may be told again. Whoever
+	// outlives this process can end the session in its place ([locks.Space.EndSession]). Called from several goroutines;
+	// nil: nobody wants to know.
+	OnSession func(locks.SessionID)
+
 	Logger *slog.Logger // default: slog.Default
 }
 
@@ -74,6 +79,8 @@ type Worker struct {
 	ready    atomic.Bool
 	draining atomic.Bool
 	paused   atomic.Pointer[map[string]bool]
+
+	told atomic.Pointer[locks.SessionID] // the last one that OnSession was told
 
 	attempts context.Context         // all attempts run under it; ends with a cause when the drain is over
 	cancel   context.CancelCauseFunc // of attempts
@@ -152,6 +159,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		return fmt.Errorf("start worker: %w", err)
 	}
 	defer w.close(running)
+	w.tell(w.locks.Session())
 	space, err := locks.NewSpace(w.o.Redis, w.o.Namespace)
 	if err != nil {
 		return fmt.Errorf("start worker: %w", err)
@@ -199,6 +207,24 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	err = group.Wait()
 	w.drain(running)
 	return err
+}
+
+// begin opens a request, on a session that OnSession has been told.
+func (w *Worker) begin() (*locks.Request, error) {
+	request, err := w.locks.Begin()
+	if err == nil {
+		w.tell(request.Session())
+	}
+	return request, err
+}
+
+// tell tells OnSession of a session, unless it was the last one told.
+func (w *Worker) tell(session locks.SessionID) {
+	if told := w.told.Load(); w.o.OnSession == nil || told != nil && *told == session {
+		return
+	}
+	w.o.OnSession(session)
+	w.told.Store(&session) // behind the call: who finds it here may rely on its being told
 }
 
 // drain waits for the attempts, and cancels those that take too long.
