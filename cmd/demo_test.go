@@ -89,7 +89,10 @@ func TestDemo(t *testing.T) {
 
 	// Kill the worker of the long run.
 	var before runJSON
-	eventually(t, 20*time.Second, "the long run runs", func() bool {
+	eventually(t, 20*time.Second, "the long run runs, and the demo says what to do about it", func() bool {
+		if !strings.Contains(demo.stdout.String(), "and see it move") {
+			return false
+		}
 		runs := ask[[]runJSON](t, env, "run", "ls", "--job", "long-haul", "--state", "running")
 		if len(runs) == 1 {
 			before = runs[0]
