@@ -37,6 +37,7 @@ const (
 	Behind      ClaimOutcome = "behind"  // earlier ticks of its job were due, too: it waits behind them
 	Later       ClaimOutcome = "later"   // another run has been due for longer: this one is to be pushed instead, as Due says
 	SessionDead ClaimOutcome = "dead"    // the claimant's session has ended
+	Suspect     ClaimOutcome = "suspect" // the run has crashed before, and ClaimSound was called: nothing was changed
 )
 
 // Claimed is the answer to [Ledger.Claim].
@@ -62,7 +63,17 @@ type Claimed struct {
 // A claim may be sent again with the same request: as long as its attempt runs it is answered the same. It has to be
 // sent until it is answered or the request's session is over, for until then the attempt may have begun.
 func (l *Ledger) Claim(ctx context.Context, request *locks.Request, due Due, patience time.Duration, before []string) (*Claimed, error) {
-	args := []any{string(request.Session()), string(request.ID()), string(due.Run), due.N, patience.Milliseconds()}
+	return l.claim(ctx, request, due, patience, 1, before)
+}
+
+// ClaimSound is [Ledger.Claim] for a worker that wants no run now that has crashed before. Such a run stays as it is,
+// and may be claimed after all with the same request.
+func (l *Ledger) ClaimSound(ctx context.Context, request *locks.Request, due Due, patience time.Duration, before []string) (*Claimed, error) {
+	return l.claim(ctx, request, due, patience, 0, before)
+}
+
+func (l *Ledger) claim(ctx context.Context, request *locks.Request, due Due, patience time.Duration, suspects int, before []string) (*Claimed, error) {
+	args := []any{string(request.Session()), string(request.ID()), string(due.Run), due.N, patience.Milliseconds(), suspects}
 	for _, queue := range before {
 		args = append(args, queue)
 	}
@@ -93,7 +104,7 @@ func (l *Ledger) Claim(ctx context.Context, request *locks.Request, due Due, pat
 		claimed.Busy, claimed.Due = busy, r.due()
 	case Later, Behind:
 		claimed.Due = r.due()
-	case Stale, SessionDead:
+	case Stale, SessionDead, Suspect:
 	default:
 		r.err = r.unknown(string(claimed.Outcome))
 	}

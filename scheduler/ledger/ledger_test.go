@@ -879,3 +879,33 @@ func TestAFinishIsRecordedWhenRedisIsFull(t *testing.T) {
 		t.Errorf("%+v, want the refused tick to have changed nothing", again)
 	}
 }
+
+// TestASuspectIsClaimedOnlyByWhoWantsOne: what has crashed before is told apart before anything is taken for it.
+func TestASuspectIsClaimedOnlyByWhoWantsOne(t *testing.T) {
+	each(t, func(f *fixture) {
+		a, b := f.session("a"), f.session("b")
+		due := f.run()
+		first, err := f.ClaimSound(f.Context(), f.request(a), due, 0, nil)
+		if err != nil || first.Outcome != ledger.Granted {
+			f.Fatalf("claim of a run that has never crashed: %+v, %v, want it granted", first, err)
+		}
+		again := f.crash(a)
+		if len(again) != 1 {
+			f.Fatalf("after the crash %+v are due, want the run", again)
+		}
+		request := f.request(b)
+		for range 2 {
+			refused, err := f.ClaimSound(f.Context(), request, again[0], 0, nil)
+			if err != nil || refused.Outcome != ledger.Suspect {
+				f.Fatalf("claim of a run that has crashed: %+v, %v, want it refused", refused, err)
+			}
+		}
+		second, err := f.Claim(f.Context(), request, again[0], 0, nil)
+		if err != nil || second.Outcome != ledger.Granted || second.Record.Last().Number != 2 {
+			f.Fatalf("claim under the same request by who takes it: %+v, %v, want the second attempt", second, err)
+		}
+		if sent, err := f.ClaimSound(f.Context(), request, again[0], 0, nil); err != nil || sent.Outcome != ledger.Granted {
+			f.Fatalf("a late copy of the refused claim: %+v, %v, want the attempt that runs", sent, err)
+		}
+	})
+}

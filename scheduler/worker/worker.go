@@ -68,6 +68,7 @@ type Worker struct {
 	log     *slog.Logger
 	started time.Time
 	slots   *semaphore.Weighted // one for each attempt, and for a fetch on its way
+	suspect suspect             // beside a slot, for a run that has crashed before
 
 	// Made by Run, before anything else runs.
 	locks   *locks.Client

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -354,6 +355,77 @@ func TestARunWhoseSessionEndsIsTakenOver(t *testing.T) {
 	record := f.awaitState(id, ledger.Succeeded)
 	if record.Crashes != 1 || record.Fails != 0 || len(record.Attempts) != 2 {
 		t.Errorf("%+v, want one crash and then the success", record)
+	}
+}
+
+// TestAWorkerRunsOneSuspectAtATime: three runs crash together, and are not put at risk together again.
+func TestAWorkerRunsOneSuspectAtATime(t *testing.T) {
+	f := newFleet(t)
+	var mu sync.Mutex
+	suspects, most := 0, 0
+	began, end, endHealthy := make(chan jobs.RunID, 10), make(chan struct{}), make(chan struct{})
+	job := f.job("risky", func(ctx context.Context, r *jobs.Run[struct{}]) error {
+		if r.Attempt() == 1 {
+			began <- r.ID()
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		mu.Lock()
+		suspects++
+		most = max(most, suspects)
+		mu.Unlock()
+		began <- r.ID()
+		<-end
+		mu.Lock()
+		suspects--
+		mu.Unlock()
+		return nil
+	})
+	healthy := f.job("healthy", func(context.Context, *jobs.Run[struct{}]) error { <-endHealthy; return nil })
+	w := f.start() // four slots
+	var runs []jobs.RunID
+	for i := range 3 {
+		runs = append(runs, f.enqueue(job, fmt.Sprint(i)))
+	}
+	for range runs {
+		<-began
+	}
+	exp := "{" + f.namespace + "}:exp"
+	if err := f.rdb.ZAddXX(t.Context(), exp, redis.Z{Score: 1, Member: "s" + string(w.ID())}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	<-began // the first suspect runs
+	other := f.enqueue(healthy, "x")
+	f.awaitState(other, ledger.Running) // beside it
+	close(endHealthy)
+	f.awaitState(other, ledger.Succeeded)
+	// The other two are offered again and again meanwhile. How often shows in the n of their deliveries.
+	f.await("the other two to be put off several times", func() bool {
+		off := 0
+		for _, id := range runs {
+			record, err := f.rdb.HGet(t.Context(), "{"+f.namespace+"}:run", string(id)).Result()
+			if err != nil {
+				t.Fatal(err)
+			}
+			fields := strings.Split(record, "\x1f") // state, n, ...
+			if n, err := strconv.Atoi(fields[1]); err == nil && fields[0] == string(ledger.DueNow) && n > 5 {
+				off++
+			}
+		}
+		return off == 2
+	})
+	for range 2 {
+		end <- struct{}{}
+		<-began
+	}
+	close(end)
+	for _, id := range runs {
+		if record := f.awaitState(id, ledger.Succeeded); record.Crashes != 1 || len(record.Attempts) != 2 {
+			t.Errorf("%s: %d crashes, %d attempts, want one crash and then the success", id, record.Crashes, len(record.Attempts))
+		}
+	}
+	if most != 1 {
+		t.Errorf("%d runs that had crashed before ran at a time, want 1", most)
 	}
 }
 
