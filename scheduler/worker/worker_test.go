@@ -383,6 +383,9 @@ func TestAWorkerRunsOneSuspectAtATime(t *testing.T) {
 	})
 	healthy := f.job("healthy", func(context.Context, *jobs.Run[struct{}]) error { <-endHealthy; return nil })
 	w := f.start() // four slots
+	release := sync.OnceFunc(func() { close(end) })
+	healed := sync.OnceFunc(func() { close(endHealthy) })
+	t.Cleanup(func() { release(); healed() })
 	var runs []jobs.RunID
 	for i := range 3 {
 		runs = append(runs, f.enqueue(job, fmt.Sprint(i)))
@@ -397,7 +400,7 @@ func TestAWorkerRunsOneSuspectAtATime(t *testing.T) {
 	<-began // the first suspect runs
 	other := f.enqueue(healthy, "x")
 	f.awaitState(other, ledger.Running) // beside it
-	close(endHealthy)
+	healed()
 	f.awaitState(other, ledger.Succeeded)
 	// The other two are offered again and again meanwhile. How often shows in the n of their deliveries.
 	f.await("the other two to be put off several times", func() bool {
@@ -418,7 +421,7 @@ func TestAWorkerRunsOneSuspectAtATime(t *testing.T) {
 		end <- struct{}{}
 		<-began
 	}
-	close(end)
+	release()
 	for _, id := range runs {
 		if record := f.awaitState(id, ledger.Succeeded); record.Crashes != 1 || len(record.Attempts) != 2 {
 			t.Errorf("%s: %d crashes, %d attempts, want one crash and then the success", id, record.Crashes, len(record.Attempts))
