@@ -19,6 +19,7 @@ type runJSON struct {
 	Job      string
 	Tick     *time.Time
 	State    string
+	Reason   *string
 	Attempts []attemptJSON
 	Crashes  int
 }
@@ -29,6 +30,7 @@ type attemptJSON struct {
 	Token   string
 	Outcome *string
 	Error   *string
+	Started time.Time `json:"started_at"`
 }
 
 // token returns the token as a number, or -1 when it is none.

@@ -382,7 +382,7 @@ func TestNoTickIsLostOrFinishedTwiceWhenWorkersAreKilled(t *testing.T) {
 		t.Skip("a fleet of workers takes its time")
 	}
 	t.Parallel()
-	f := newFleet(t, 300*time.Millisecond)
+	f := newFleet(t, 500*time.Millisecond)
 	from := time.Now()
 	for range fleetSize {
 		f.start()

@@ -23,7 +23,18 @@ import (
 // toolPath is the tool as it is shipped, built once: tests of processes start it, since only a real process can be killed.
 var toolPath string
 
-func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+func TestMain(m *testing.M) {
+	if os.Getenv(withHandlers) != "" { // this binary is the tool, with handlers of its own
+		switch os.Getenv(buriedBy) {
+		case nobody:
+			burial = func(*parent) bool { return true }
+		case inVain:
+			burial = func(*parent) bool { return false }
+		}
+		Main(crashHandlers())
+	}
+	os.Exit(testMain(m))
+}
 
 func testMain(m *testing.M) int {
 	folder, err := os.MkdirTemp("", "lockstep-cmd-")
@@ -88,7 +99,11 @@ func (o *output) String() string {
 // launch starts the tool. It is killed when the test ends, if it is still there.
 func launch(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
-	p := &process{Cmd: exec.Command(toolPath, args...), t: t, name: strings.Join(args, " "), stdout: new(output), stderr: new(output), done: make(chan struct{})}
+	program := toolPath
+	if value(env, withHandlers) != "" {
+		program = os.Args[0]
+	}
+	p := &process{Cmd: exec.Command(program, args...), t: t, name: strings.Join(args, " "), stdout: new(output), stderr: new(output), done: make(chan struct{})}
 	p.Env, p.Stdout, p.Stderr = env, p.stdout, p.stderr
 	p.Cmd.WaitDelay = 5 * time.Second
 	if err := p.Start(); err != nil {
@@ -145,8 +160,10 @@ func childrenOf(parent int) []int {
 
 // worker returns the working child of a worker, which is the process that other workers see, or 0.
 func (p *process) worker() int {
-	if children := childrenOf(p.Process.Pid); len(children) == 1 {
-		return children[0]
+	for _, pid := range childrenOf(p.Process.Pid) { // orphans fall to it, too
+		if args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err == nil && bytes.Contains(args, []byte("\x00"+childWord+"\x00")) {
+			return pid
+		}
 	}
 	return 0
 }

@@ -42,7 +42,8 @@
 //   - The parent dies: the orders end. The child hands its runs back at once, as after a second signal, ends its session
 //     and exits; if that takes longer than ten seconds it exits as it is, and the lease decides. It does not go on alone,
 //     since whoever has killed the parent, or sees it dead and starts another, takes the worker for dead.
-//   - Both die, or the machine does: the lease decides.
+//   - Both die, or the machine does, or the parent is stopped when its child crashes: the lease decides. A kernel may kill
+//     all processes of a control group for want of memory (memory.oom.group, which Kubernetes sets).
 //   - The child crashes while it drains: it is buried, and the parent ends with 1.
 //   - A child that was started after a crash cannot begin, because Redis is away or the config has become wrong: that
 //     counts like a crash. The very first one's error is the parent's own.
@@ -332,7 +333,7 @@ func endSessions(ctx context.Context, settings configs.Redis, sessions []locks.S
 	return nil
 }
 
-// burial is exchanged by the test that shows what comes of none.
+// burial is exchanged by tests that show what comes of a bad one.
 var burial = (*parent).killOrphans
 
 // killOrphans kills all that is left below this process, and tells whether it was all dead in time.
