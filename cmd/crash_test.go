@@ -619,6 +619,30 @@ func TestCrashDuringAnOutageHeals(t *testing.T) {
 	f.drain()
 }
 
+// TestOtherChildrenAreLeftAlone: a script has started something before it became the parent. That is nobody's orphan.
+func TestOtherChildrenAreLeftAlone(t *testing.T) {
+	t.Parallel()
+	f, _ := newPack(t, `jobs: {during: {command: HOLD}}`, "LOCKSTEP_LOCKS__LEASE=2s")
+	companion := filepath.Join(t.TempDir(), "pid")
+	script := writeFile(t, "entry.sh", `sleep 1000 & echo $! > `+companion+`; exec "$@"`)
+	f.workers = append(f.workers, launchProgram(t, "sh", f.env, script, toolPath, "start"))
+	f.startAll(0)
+	run := f.enqueue("during", "x")
+	f.held(run)
+	t.Logf("with a lease of 2s the next attempt began after %s", f.takenOver(run, f.workers[0].killChild()))
+	f.checkOverlap()
+	text, err := os.ReadFile(companion)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pid, err := strconv.Atoi(strings.TrimSpace(string(text))); err != nil || gone(pid) {
+		t.Errorf("the process that was there before was killed (%v)", err)
+	} else if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Error(err)
+	}
+	f.drain()
+}
+
 func TestChildIsNotStartedByHand(t *testing.T) {
 	t.Parallel()
 	_, stderr, code := runTool(t, toolEnv(t), childWord, "start")

@@ -99,10 +99,14 @@ func (o *output) String() string {
 // launch starts the tool. It is killed when the test ends, if it is still there.
 func launch(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
-	program := toolPath
 	if value(env, withHandlers) != "" {
-		program = os.Args[0]
+		return launchProgram(t, os.Args[0], env, args...)
 	}
+	return launchProgram(t, toolPath, env, args...)
+}
+
+func launchProgram(t *testing.T, program string, env []string, args ...string) *process {
+	t.Helper()
 	p := &process{Cmd: exec.Command(program, args...), t: t, name: strings.Join(args, " "), stdout: new(output), stderr: new(output), done: make(chan struct{})}
 	p.Env, p.Stdout, p.Stderr = env, p.stdout, p.stderr
 	p.Cmd.WaitDelay = 5 * time.Second

@@ -37,11 +37,13 @@
 //   - The child hangs, or is stopped: nothing. Its lease decides, and its guards kill by the deadline they know. When it
 //     goes on, its watchdog ends what it was doing, and what it still tells the ledger is refused.
 //   - A process cannot be killed within a second (it waits for a disk, or belongs to another user), or the system has no
-//     subreaper: the session is left to the lease, and the next child starts all the same.
+//     subreaper, or the parent had children before (a script that starts something and then executes lockstep): the
+//     session is left to the lease, and the next child starts all the same.
 //   - Redis does not answer for two seconds while the session is to be ended: the lease decides.
 //   - The parent dies: the orders end. The child hands its runs back at once, as after a second signal, ends its session
 //     and exits; if that takes longer than ten seconds it exits as it is, and the lease decides. It does not go on alone,
-//     since whoever has killed the parent, or sees it dead and starts another, takes the worker for dead.
+//     since whoever has killed the parent, or sees it dead and starts another, takes the worker for dead. The kernel could
+//     kill it with its parent (Pdeathsig), but then its runs would have crashed, and would wait for the lease.
 //   - Both die, or the machine does, or the parent is stopped when its child crashes: the lease decides. A kernel may kill
 //     all processes of a control group for want of memory (memory.oom.group, which Kubernetes sets).
 //   - The child crashes while it drains: it is buried, and the parent ends with 1.
@@ -99,7 +101,7 @@ type parent struct {
 	argv     []string         // of the child
 	signals  <-chan os.Signal // to be passed on
 	children <-chan os.Signal // some child has ended
-	adopts   bool             // orphans fall to this process, so that it can tell when nothing is left
+	adopts   bool             // it can tell when nothing is left: orphans fall to it, and it has no other children
 	logAs    func(configs.Log) *slog.Logger
 	log      *slog.Logger
 
@@ -139,6 +141,10 @@ func (t *tool) watchOver(ctx context.Context) error {
 		logAs:  func(settings configs.Log) *slog.Logger { return newLogger(t.stderr, settings) },
 	}
 	p.log = p.logAs(configs.Log{Level: "info", Format: "auto"})
+	if _, none := p.reap(nil); !none {
+		p.adopts = false
+		p.log.WarnContext(ctx, "this process had children before it started a worker, which cannot be told from what a crashed worker leaves: the lease will decide")
+	}
 	return p.run(ctx)
 }
 

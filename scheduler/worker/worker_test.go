@@ -358,6 +358,48 @@ func TestARunWhoseSessionEndsIsTakenOver(t *testing.T) {
 	}
 }
 
+func TestSessionsAreToldBeforeAnythingIsClaimed(t *testing.T) {
+	f := newFleet(t)
+	var mu sync.Mutex
+	var told []locks.SessionID
+	began := make(chan int, 10)
+	job := f.job("long", func(ctx context.Context, r *jobs.Run[struct{}]) error {
+		mu.Lock()
+		began <- len(told)
+		mu.Unlock()
+		if r.Attempt() > 1 {
+			return nil
+		}
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	w := f.start(func(o *worker.Options) {
+		o.OnSession = func(id locks.SessionID) {
+			mu.Lock()
+			defer mu.Unlock()
+			if !slices.Contains(told, id) {
+				told = append(told, id)
+			}
+		}
+	})
+	id := f.enqueue(job, "x")
+	if n := <-began; n != 1 {
+		t.Errorf("the first attempt began when %d sessions had been told, want its own", n)
+	}
+	exp := "{" + f.namespace + "}:exp"
+	if err := f.rdb.ZAddXX(t.Context(), exp, redis.Z{Score: 1, Member: "s" + string(w.ID())}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if n := <-began; n != 2 {
+		t.Errorf("the second attempt began when %d sessions had been told, want its own as well", n)
+	}
+	for i, a := range f.awaitState(id, ledger.Succeeded).Attempts {
+		if a.Worker != told[i] {
+			t.Errorf("attempt %d ran under %s, told was %s", i+1, a.Worker, told[i])
+		}
+	}
+}
+
 // TestAWorkerRunsOneSuspectAtATime: three runs crash together, and are not put at risk together again.
 func TestAWorkerRunsOneSuspectAtATime(t *testing.T) {
 	f := newFleet(t)
