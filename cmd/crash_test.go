@@ -1,6 +1,7 @@
 package cmd
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -187,6 +188,12 @@ func (f *fleet) runner(run string) (*process, int) {
 	return nil, 0
 }
 
+// goesOn tells whether a process can still do something: a dead one stays in the list until its parent has looked.
+func goesOn(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && !strings.HasPrefix(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " Z")
+}
+
 // killChild kills the process that works in a worker, and returns when.
 func (p *process) killChild() time.Time {
 	p.t.Helper()
@@ -242,7 +249,7 @@ jobs:
 		if took > 20*time.Second {
 			t.Errorf("killed %s its effect: the next attempt began after %s; want at once, not at the end of the lease", job, took)
 		}
-		if !gone(command) {
+		if goesOn(command) {
 			t.Errorf("killed %s its effect: the command goes on", job)
 		}
 	}
@@ -359,7 +366,7 @@ func TestKilledHostsRunGoesOnAfterTheLease(t *testing.T) {
 			if took > 10*time.Second {
 				t.Errorf("the next attempt began after %s, want the lease and a second", took)
 			}
-			if !gone(command) {
+			if goesOn(command) {
 				t.Error("the command goes on")
 			}
 			f.checkOverlap()
@@ -394,7 +401,7 @@ jobs:
 			t.Errorf("%s: the next attempt began after %s, want the lease and a second", run, took)
 		}
 	}
-	if !gone(command) {
+	if goesOn(command) {
 		t.Error("the stopped worker's command goes on")
 	}
 	if err := syscall.Kill(stopped, syscall.SIGCONT); err != nil {
@@ -561,8 +568,8 @@ jobs: {during: {command: HOLD}}
 	if got.Crashes != 0 || len(got.Attempts) != 2 || *got.Attempts[0].Outcome != "handed back" {
 		t.Errorf("%+v, want it handed back, with nothing counted", got)
 	}
-	eventually(t, 20*time.Second, "the child has ended", func() bool { return gone(child) })
-	if !gone(command) {
+	eventually(t, 20*time.Second, "the child has ended", func() bool { return !goesOn(child) })
+	if goesOn(command) {
 		t.Error("its command goes on")
 	}
 	f.checkOverlap()
@@ -635,7 +642,7 @@ func TestOtherChildrenAreLeftAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if pid, err := strconv.Atoi(strings.TrimSpace(string(text))); err != nil || gone(pid) {
+	if pid, err := strconv.Atoi(strings.TrimSpace(string(text))); err != nil || !goesOn(pid) {
 		t.Errorf("the process that was there before was killed (%v)", err)
 	} else if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Error(err)
