@@ -58,7 +58,7 @@ type Claimed struct {
 // Claim starts an attempt at a run: in one step it looks whether the run is due under this n, takes its bundle under
 // the request's hold id and begins the attempt under the new token. A run whose bundle is not free goes to wait
 // instead. patience is how long younger requests may pass that wait. before names the queues in which a run that has
-// been due for longer goes first; it is for a claim that no delivery brought, else empty.
+// been due for longer goes first, unless it has crashed before; it is for a claim that no delivery brought, else empty.
 //
 // A claim may be sent again with the same request: as long as its attempt runs it is answered the same. It has to be
 // sent until it is answered or the request's session is over, for until then the attempt may have begun.

@@ -893,6 +893,18 @@ func TestASuspectIsClaimedOnlyByWhoWantsOne(t *testing.T) {
 		if len(again) != 1 {
 			f.Fatalf("after the crash %+v are due, want the run", again)
 		}
+		// Nobody else waits for it to find a place.
+		other, err := f.Enqueue(f.Context(), ledger.Request{Job: newJob("other"), ID: "x", Trigger: ledger.ByRequest})
+		if err != nil {
+			f.Fatal(err)
+		}
+		if ready, err := f.rdb.ZRange(f.Context(), f.key("ready"), 0, 0).Result(); err != nil || !strings.HasSuffix(ready[0], string(due.Run)) {
+			f.Fatalf("due for longest is %q, %v; want the run that crashed", ready, err)
+		}
+		younger, err := f.ClaimSound(f.Context(), f.request(b), other.Due[0], 0, []string{"default"})
+		if err != nil || younger.Outcome != ledger.Granted {
+			f.Fatalf("direct claim of a run that is due since later: %+v, %v, want it granted", younger, err)
+		}
 		request := f.request(b)
 		for range 2 {
 			refused, err := f.ClaimSound(f.Context(), request, again[0], 0, nil)

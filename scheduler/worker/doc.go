@@ -10,7 +10,7 @@
 //
 // A slot is taken before a delivery is fetched, and kept for the claim and the attempt. Direct claims, of runs that this
 // worker made due itself, share the slots and go last: never before a run that has been due for longer in a queue of
-// the same or a higher weight.
+// the same or a higher weight, and has never crashed.
 //
 // # Suspects
 //
