@@ -13,12 +13,12 @@ import (
 type Request struct {
 	id      HoldID
 	session *session
+
+	// Guarded by session.mu. The channels are made when they are needed, which is for requests that wait.
 	grant   chan grant    // buffer 1: a grant that was heard of
 	recheck chan struct{} // buffer 1: the wait is not in Redis any more; ask again
-
-	// Guarded by session.mu:
-	items   []Item // what it asks of Redis, sorted
-	plain   bool   // exclusive, not nested and without limits: scripts have a fast path for it
+	items   []Item        // what it asks of Redis, sorted
+	plain   bool          // exclusive, not nested and without limits: scripts have a fast path for it
 	state   requestState
 	doubt   bool   // a copy of the acquire got no answer, so that it may still arrive
 	late    bool   // one was answered when the hold was being released already
@@ -41,6 +41,13 @@ const (
 type grant struct {
 	token Token
 	since time.Time
+}
+
+// channels makes the channels. The caller holds session.mu.
+func (r *Request) channels() {
+	if r.grant == nil {
+		r.grant, r.recheck = make(chan grant, 1), make(chan struct{}, 1)
+	}
 }
 
 // ID returns the id that the script has to grant under.

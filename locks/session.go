@@ -76,7 +76,6 @@ func (s *session) begin(items []Item) (*Request, error) {
 	s.drawn++
 	r := &Request{
 		id: HoldID(string(s.id) + "." + strconv.FormatUint(s.drawn, 10)), session: s, items: items,
-		grant: make(chan grant, 1), recheck: make(chan struct{}, 1),
 	}
 	s.requests[r.id] = r
 	s.tally.begun++
@@ -221,6 +220,9 @@ func (s *session) revoke(r *Request, news Asked) {
 	h := r.hold
 	s.mu.Lock()
 	first := h.why == nil
+	if first && h.asked != nil {
+		close(h.asked)
+	}
 	if first || news.Force != Ask {
 		h.why = &news.Revocation
 	}
@@ -232,7 +234,6 @@ func (s *session) revoke(r *Request, news Asked) {
 	}
 	s.mu.Unlock()
 	if first {
-		close(h.asked)
 		s.client.log.Info("lock is asked for", slog.String("hold", string(h.id)), slog.String("by", news.Revocation.By),
 			slog.String("reason", news.Revocation.Reason))
 	}
@@ -378,6 +379,7 @@ func (s *session) granted(id HoldID, g grant, revision uint64) {
 func (s *session) take(r *Request, g grant) {
 	if r.state == open || r.state == waiting {
 		s.become(r, held)
+		r.channels()
 		r.grant <- g // has room: only the first grant of a request gets here
 	}
 }
@@ -466,7 +468,7 @@ func (s *session) cancel(ctx context.Context, r *Request) {
 
 // sendRelease sends a release until it is answered or the session is dead.
 func (s *session) sendRelease(ctx context.Context, args []any) (answer string, resent bool, err error) {
-	r, resent, err := s.untilAnswered(func() (reply, error) { return s.client.post.wait(ctx, releaseScript, args) })
+	r, resent, err := s.untilAnswered(func() (reply, error) { return s.client.post.wait(ctx, s.client.releaseScript, args) })
 	if r.number(1) == 1 {
 		s.client.reaper.now()
 	}
@@ -506,7 +508,7 @@ type answer struct {
 func (s *session) ask(ctx context.Context, r *Request, args []any) answer {
 	var pause backoff
 	for {
-		reply, err := s.client.post.wait(ctx, acquireScript, args)
+		reply, err := s.client.post.wait(ctx, s.client.acquireScript, args)
 		if final, a := s.answered(ctx, r, answer{reply, err}); final {
 			return a
 		}
@@ -666,6 +668,7 @@ func (s *session) compareTable(ctx context.Context, told uint64) (strays []HoldI
 		case r == nil || r.state != state:
 		case state == waiting:
 			s.become(r, open)
+			r.channels()
 			select {
 			case r.recheck <- struct{}{}:
 			default:
