@@ -220,11 +220,11 @@ func (h *Hold) ended(cause error) error {
 }
 
 // overdue returns why a hold has to end by its limits, or nil. The caller holds mu.
-func (h *Hold) overdue(c clock) error {
-	if most := h.limits.most; most > 0 && h.spent+c.since(h.admitted) >= most {
+func (h *Hold) overdue(now instant) error {
+	if most := h.limits.most; most > 0 && h.spent+now.since(h.admitted) >= most {
 		return fmt.Errorf("%w: %w of %s", ErrLost, ErrExpired, most)
 	}
-	if within := h.limits.progress; within > 0 && c.since(h.progress) >= within {
+	if within := h.limits.progress; within > 0 && now.since(h.progress) >= within {
 		return fmt.Errorf("%w: %w for %s", ErrLost, ErrStalled, within)
 	}
 	return nil

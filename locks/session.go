@@ -159,12 +159,13 @@ func (s *session) admit(parent context.Context, r *Request, g grant, o *order, n
 // lookAtLimits ends holds whose own time is up. The watchdog calls it whenever it looks at the clocks.
 func (s *session) lookAtLimits() {
 	var over, stuck []*Hold
+	now := s.client.clock.read()
 	s.mu.Lock()
 	for h, ended := range s.limited {
-		switch why := h.overdue(s.client.clock); {
+		switch why := h.overdue(now); {
 		case h.done || s.cause != nil:
 			delete(s.limited, h)
-		case ended && s.client.clock.read().boot >= h.killBy:
+		case ended && now.boot >= h.killBy:
 			stuck = append(stuck, h)
 			delete(s.limited, h)
 		case h.lost == nil && why != nil:
