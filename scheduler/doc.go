@@ -21,7 +21,8 @@
 //
 // Whoever has duty also makes good for what went astray: it delivers again what was not confirmed, looks up deliveries
 // that have been under way for long, makes due what was scheduled or waits for its next attempt, picks up what the lock
-// space has offered to waiting runs, and closes the attempts of workers whose sessions have ended.
+// space has offered to waiting runs, closes the attempts of workers whose sessions have ended, and ends runs that may not
+// start any more or have waited for their locks long enough.
 //
 // # Not promised
 //

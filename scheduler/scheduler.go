@@ -37,6 +37,11 @@ type Options struct {
 	// Delivered tells whether a delivery that was pushed is still on its way.
 	Delivered func(ctx context.Context, delivery ledger.Due) (bool, error)
 
+	// Stop is told which runs of this worker are to stop, and Drain that all are; both again and again, until it is so.
+	// They must not wait.
+	Stop  func(run jobs.RunID, why string)
+	Drain func()
+
 	Logger *slog.Logger // default: slog.Default
 }
 
@@ -154,6 +159,12 @@ func (s *Scheduler) poll(ctx context.Context, now *serverTime, revision *int64) 
 		if s.duty.Swap(poll.Duty) != poll.Duty {
 			s.o.Logger.DebugContext(ctx, "duty changed", "duty", poll.Duty)
 			s.Wake()
+		}
+		for run, why := range poll.Stop {
+			s.o.Stop(run, why)
+		}
+		if poll.Drain {
+			s.o.Drain()
 		}
 		for job, cursor := range poll.Cursors {
 			s.alarms.move(job, cursor)

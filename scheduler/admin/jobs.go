@@ -125,12 +125,16 @@ func locksOf(d *jobs.Job) []string {
 	bare := *d
 	bare.Lock = jobs.Lock{} // its placeholders need a run's arguments
 	id := jobs.RequestRunID(d.Name, "any")
-	names, err := bare.Resources(id, nil)
+	items, err := bare.Resources(id, nil)
 	if err != nil {
-		names = nil // only a name that no job can have is an error here
+		items = nil // only a name that no job can have is an error here
 	}
-	names = slices.DeleteFunc(names, func(name string) bool { return name == jobs.RunResource(id) })
-	names = slices.Concat([]string{}, names, d.Lock.Exclusive)
+	names := append([]string{}, d.Lock.Exclusive...) // never null
+	for _, item := range items {
+		if name := item.Name(); name != jobs.RunResource(id) {
+			names = append(names, name)
+		}
+	}
 	slices.Sort(names)
 	return slices.Compact(names)
 }

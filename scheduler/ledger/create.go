@@ -29,6 +29,7 @@ const (
 // Tick is one due time with its verdict.
 type Tick struct {
 	At      time.Time
+	After   time.Duration // so long after it its run becomes due
 	Verdict Verdict
 	Reason  string    // for Missed and Broken
 	Upto    time.Time // the last tick of a line that stands for a whole range of missed ticks; else zero
@@ -182,7 +183,7 @@ func (d *Decision) args() ([]any, error) {
 	// The script adds the lock of each run, which alone differs from tick to tick.
 	first := jobs.TickRunID(d.Job.Name, d.Ticks[0].At)
 	items, err := d.Job.Resources(first, arguments)
-	items = slices.DeleteFunc(items, func(name string) bool { return name == jobs.RunResource(first) })
+	items = slices.DeleteFunc(items, func(item jobs.Item) bool { return item.Name() == jobs.RunResource(first) })
 	ticks := d.Ticks
 	if err != nil { // for good: the arguments of a tick are the definition's
 		ticks = make([]Tick, len(d.Ticks))
@@ -194,10 +195,19 @@ func (d *Decision) args() ([]any, error) {
 		}
 		items = nil
 	}
+	paused, alone := 0, ""
+	if d.Job.Paused {
+		paused = 1
+	}
+	if d.Job.Overlap == jobs.OverlapAllow {
+		alone = string(jobs.Exclusive(jobs.JobResource(d.Job.Name))) // runs that catch up come one after the other
+	}
+	patience, onBusy := waitOf(d.Job)
 	args := []any{d.Job.Name, d.Seen.UnixMilli(), d.Cursor.UnixMilli(), string(d.By), d.Job.Queue, string(d.Job.Overlap),
-		d.Job.MaxQueued, d.Job.History.Runs, d.Job.History.For.Milliseconds(), string(arguments), definition, len(items)}
+		d.Job.MaxQueued, d.Job.History.Runs, d.Job.History.For.Milliseconds(), string(arguments), definition,
+		positive(d.Job.StartDeadline), patience, onBusy, paused, alone, len(items)}
 	for _, item := range items {
-		args = append(args, exclusive(item))
+		args = append(args, string(item))
 	}
 	for _, tick := range ticks {
 		id, upto := jobs.TickRunID(d.Job.Name, tick.At), ""
@@ -205,9 +215,26 @@ func (d *Decision) args() ([]any, error) {
 			id += jobs.RunID(".." + tick.Upto.UTC().Format(time.RFC3339))
 			upto = strconv.FormatInt(tick.Upto.UnixMilli(), 10)
 		}
-		args = append(args, string(id), tick.At.UnixMilli(), string(tick.Verdict), plain(tick.Reason), upto)
+		args = append(args, string(id), tick.At.UnixMilli(), string(tick.Verdict), plain(tick.Reason), upto,
+			tick.At.Add(tick.After).UnixMilli())
 	}
 	return args, nil
+}
+
+// waitOf returns how long a run of a job waits for its bundle, as the scripts want it, and what becomes of it then.
+func waitOf(job *jobs.Job) (patience, onBusy string) {
+	if job.Lock.Wait <= 0 {
+		return "", ""
+	}
+	return positive(job.Lock.Wait), string(job.Lock.OnBusy)
+}
+
+// positive writes a duration in ms; "" for none.
+func positive(d time.Duration) string {
+	if d <= 0 {
+		return ""
+	}
+	return strconv.FormatInt(d.Milliseconds(), 10)
 }
 
 // Request asks for a run of a job, beside its schedule.
@@ -219,6 +246,7 @@ type Request struct {
 	At      time.Time       // not before this instant of the server's clock; zero: at once
 	In      time.Duration   // nor before so long from now
 	Named   bool            // the id was chosen by a client: it is remembered for Remembered at least
+	Act     *Act            // for the audit; nil: what clients ask for by the thousand is not kept there
 }
 
 // Remembered is how long an id that a client chose names the same run, even when the history is shorter.
@@ -260,10 +288,11 @@ func (l *Ledger) Enqueue(ctx context.Context, request Request) (*Enqueued, error
 	if request.Named {
 		remember = Remembered.Milliseconds()
 	}
+	patience, onBusy := waitOf(job)
 	args := []any{job.Name, string(id), job.Queue, string(request.Trigger), unixMillis(request.At),
-		request.In.Milliseconds(), remember, string(arguments), definition}
+		request.In.Milliseconds(), remember, string(arguments), definition, patience, onBusy, request.Act.entry()}
 	for _, item := range items {
-		args = append(args, exclusive(item))
+		args = append(args, string(item))
 	}
 	r := read(l.run(ctx, enqueueScript, job.Name, args...))
 	enqueued := &Enqueued{Run: id}
@@ -284,9 +313,6 @@ func (l *Ledger) Enqueue(ctx context.Context, request Request) (*Enqueued, error
 	}
 	return enqueued, nil
 }
-
-// exclusive is the item of the lock space that takes a resource exclusively.
-func exclusive(name string) string { return "x" + name }
 
 // compact writes JSON without white space, so that no control byte of it can be taken for a separator. No arguments are
 // an empty object.

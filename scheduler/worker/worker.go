@@ -75,6 +75,8 @@ type Worker struct {
 	draining atomic.Bool
 	paused   atomic.Pointer[map[string]bool]
 
+	running sync.Map // jobs.RunID -> context.CancelCauseFunc of its attempt
+
 	attempts context.Context         // all attempts run under it; ends with a cause when the drain is over
 	cancel   context.CancelCauseFunc // of attempts
 }
@@ -128,10 +130,12 @@ func (w *Worker) ID() locks.SessionID {
 	return w.locks.Session()
 }
 
-// Run works until ctx ends, then drains: it takes nothing new, waits for running attempts up to the drain timeout,
+// Run works until ctx ends, or until somebody asks the worker to drain ([ledger.Ledger.Drain]). Then it drains: it takes nothing new, waits for running attempts up to the drain timeout,
 // cancels the others, hands their runs back, and returns nil when all has stopped and the session is ended. An error
 // says why it could not begin.
 func (w *Worker) Run(ctx context.Context) (err error) {
+	ctx, end := context.WithCancel(ctx)
+	defer end()
 	w.started = time.Now()
 	// Attempts, and what is recorded of them, outlive ctx: the drain decides when they end.
 	running := context.WithoutCancel(ctx)
@@ -170,7 +174,8 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		return fmt.Errorf("start worker: %w", err)
 	}
 	ticks, err := scheduler.New(scheduler.Options{
-		Ledger: w.ledger, Session: w.locks.Session, Jobs: w.o.Jobs, Deliver: w.deliver, Delivered: w.delivered, Logger: w.log,
+		Ledger: w.ledger, Session: w.locks.Session, Jobs: w.o.Jobs, Deliver: w.deliver, Delivered: w.delivered,
+		Stop: w.stop, Drain: end, Logger: w.log,
 	})
 	if err != nil {
 		return fmt.Errorf("start worker: %w", err)
@@ -270,6 +275,13 @@ func (w *Worker) deliver(_ context.Context, due []ledger.Due) {
 
 func (w *Worker) delivered(ctx context.Context, d ledger.Due) (bool, error) {
 	return w.queue.Alive(ctx, queue.Delivery{Run: string(d.Run), N: d.N, Queue: d.Queue})
+}
+
+// stop ends the attempt at a run, if it is under way here.
+func (w *Worker) stop(run jobs.RunID, why string) {
+	if cancel, ok := w.running.Load(run); ok {
+		cancel.(context.CancelCauseFunc)(fmt.Errorf("%w: %s", jobs.ErrCanceled, why))
+	}
 }
 
 // watchPauses keeps the pause flags of the queues, which anybody's tools may set, until ctx ends.

@@ -6,7 +6,9 @@
 --   granted, token, n of fields, record..., arguments and definition, pushes
 --   waiting, <describe> (eight fields), pushes
 --   behind, pushes: earlier ticks of its job go first, it waits behind them
---   later, pushes: a run that was due earlier goes first; this one is to be pushed, under the next n
+--   later, pushes: a run that was due earlier goes first, or one that has crashed before runs under this session already;
+--     this one is to be pushed, under the next n, or will be by the sweep
+--   over, pushes: its time to start is over, it is missed
 --   stale: not due, or another n | dead: the session has ended
 -- Sent again it gives the answer once more, for as long as the attempt runs.
 local session, hid, id = ARGV[1], ARGV[2], ARGV[3]
@@ -14,51 +16,55 @@ if not ends(session) then return {'dead'} end
 local run = load(id)
 if not run then return {'stale'} end
 
-local function info(id, run) return '{"job":"' .. run[JOB] .. '","run":"' .. id .. '"}' end
-
 local function granted(list)
   return {'granted', run[TOKEN], concat(run, US), call('HGET', BODY, id), list}
 end
 
 if run[STATE] == 'running' and run[HOLDER] == hid then return granted({}) end
 if run[STATE] ~= 'due' or run[N] ~= ARGV[4] then return {'stale'} end
+local S, list = nil, {}
+
+local why = overdue(run)
+if why then
+  S = space()
+  final(S, id, run, 'missed', why)
+  S.settle()
+  offered(S, list)
+  return {'over', list}
+end
 for i = 6, #ARGV do
   local first = call('ZRANGEBYLEX', READY, '[' .. ARGV[i] .. '\0', '(' .. ARGV[i] .. '\1', 'LIMIT', 0, 1)[1]
   if first and string.match(first, '^[^%z]*%z([^%z]*)') < pad(run[SINCE]) then
-    local list = {}
     due(id, run) -- under the next n: a late copy of this claim must not take what a delivery is pushed for
     pushes(list, id, run)
     return {'later', list}
   end
 end
-
-local S, list = nil, {}
-
--- wait sends a run to wait under the ticket that it has, or the next one, and returns what for.
-local function wait(id, run)
-  local names, items = bundle(run, R_ITEMS)
-  undue(id, run)
-  run[STATE], run[WAITS] = 'waiting', '1'
-  save(id, run)
-  S.park('+' .. id, '@', info(id, run), items, tonumber(ARGV[5]))
-  return names
+if run[CRASHES] ~= '0' then
+  local suspect = call('HGET', LEDGER, 'suspect:' .. session)
+  local other = suspect and load(suspect)
+  if other and other[STATE] == 'running' and other[SESSION] == session then
+    due(id, run)
+    if #ARGV >= 6 then pushes(list, id, run) end -- else it came from its queue and would come back at once: the sweep pushes
+    return {'later', list}
+  end
 end
 
 -- Ticks of one job begin in their order: those before this one that are due, but whose deliveries take longer, go to
 -- wait in front of it.
-if run[TICK] ~= '' and run[WAITS] ~= '1' then
+if run[SERIAL] == '1' and run[TICK] ~= '' and run[WAITS] ~= '1' then
   local before, first = '(' .. run[JOB] .. '\0' .. pad(run[TICK]), '[' .. run[JOB] .. '\0' .. pad(1)
   local earlier = call('ZREVRANGEBYLEX', OPEN, before, first, 'LIMIT', 0, 128) -- still earlier ones were due long ago
   for i = #earlier, 1, -1 do
     local other = string.match(earlier[i], '([^%z]*)$')
     local tick = load(other)
-    if tick[STATE] == 'due' and tick[WAITS] ~= '1' then
+    if tick[STATE] == 'due' and tick[WAITS] ~= '1' and tick[SERIAL] == '1' then
       S = S or space()
-      S.visit(wait(other, tick))
+      S.visit(park(S, other, tick, ARGV[5], {'job:' .. run[JOB], '', '', '', '0', ms}))
     end
   end
   if S then
-    S.visit(wait(id, run))
+    S.visit(park(S, id, run, ARGV[5], {'job:' .. run[JOB], '', '', '', '0', ms}))
     S.reap()
     offered(S, list)
     return {'behind', list}
@@ -78,22 +84,24 @@ if busy then
   local place = S.wait(wid)
   local resource, owner, beaten = S.blocked(names, place and place[2], wid)
   if resource then
-    wait(id, run)
+    local who = {S.describe(resource, owner)}
+    park(S, id, run, ARGV[5], {who[1], who[2], who[3], who[4], who[5], format('%.0f', now - who[6])})
     offered(S, list)
-    local reply = {'waiting', S.describe(resource, owner)}
-    reply[10] = list
-    return reply
+    table.insert(who, 1, 'waiting')
+    who[10] = list
+    return who
   end
   for i = 1, #beaten do S.lapse(beaten[i]) end
   if run[WAITS] == '1' then S.drop(wid) end
 end
 
 undue(id, run)
-run[STATE], run[HOLDER], run[SESSION], run[CLOSED], run[WAITS] = 'running', hid, session, '', ''
+run[STATE], run[HOLDER], run[SESSION], run[CLOSED], run[WAITS], run[WAITBY] = 'running', hid, session, '', '', ''
 run[ATTEMPT], run[STARTED] = format('%d', run[ATTEMPT] + 1), ms
 if run[FIRST] == '' then run[FIRST] = ms end
 run[TOKEN] = take(hid, session, info(id, run), items)
-call('ZADD', BUSY, 0, session .. '\0' .. id)
+works(id, run)
+watch(id, run)
 save(id, run)
 if S then
   S.settle()
