@@ -18,8 +18,8 @@ import (
 )
 
 func (t *tool) workerCommand() *cobra.Command {
-	return group("worker", "Look at workers", "The replicas that are there, and what each runs.",
-		t.workerLsCommand(), t.workerShowCommand())
+	return group("worker", "Look at workers, drain them", "The replicas that are there, and what each runs.",
+		t.workerLsCommand(), t.workerShowCommand(), t.workerDrainCommand())
 }
 
 func (t *tool) workerLsCommand() *cobra.Command {

@@ -98,6 +98,12 @@ func newJob(record ledger.JobRecord, now time.Time) Job {
 		Retry: Retry{Max: d.Retry.Max, Backoff: d.Retry.Backoff, Initial: Seconds(d.Retry.Initial),
 			MaxDelay: Seconds(d.Retry.MaxDelay)},
 		Overlap: d.Overlap, MaxQueued: d.MaxQueued, OnMissed: d.OnMissed, OnCrash: d.OnCrash, MaxCrashes: d.MaxCrashes,
+		StartDeadline: seconds(d.StartDeadline), Jitter: seconds(d.Jitter), MaxSilence: seconds(d.MaxSilence),
+		Paused: Text(record.Paused), LastSuccess: Instant{record.LastSuccess},
+		Late: d.MaxSilence > 0 && !record.Silent.IsZero() && now.Sub(record.Silent) > d.MaxSilence,
+	}
+	if d.Paused {
+		job.Paused = "by its definition"
 	}
 	switch {
 	case d.HTTP != nil:

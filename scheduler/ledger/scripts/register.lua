@@ -8,6 +8,7 @@ for i = 1, #ARGV, 2 do
     call('ZADD', REV, call('HINCRBY', LEDGER, 'rev', 1), job)
   end
   call('HSET', DEF, job, ARGV[i + 1])
+  call('HSETNX', FACTS, 'g' .. job, 'r' .. ms)
   out[#out + 1] = call('HGET', CURSOR, job)
 end
 return out
