@@ -41,6 +41,18 @@ type asked struct {
 	At   *time.Time      `json:"at"`
 }
 
+// name checks the name that a run is to have, or gives it one.
+func (a *asked) name() error {
+	if a.ID == "" {
+		a.ID = jobs.NewRunName(time.Now())
+		return nil
+	}
+	if err := jobs.ValidRunName(a.ID); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	return nil
+}
+
 // acts are the paths that change something. The package's doc lists them.
 func (s *Server) acts() {
 	const v1 = "/api/v1/"
@@ -63,8 +75,8 @@ func (s *Server) acts() {
 			return 0, nil, fmt.Errorf("%w: this path takes args, id and reason", errBody)
 		}
 		named := body.ID != ""
-		if !named {
-			body.ID = jobs.NewRunName(time.Now())
+		if err := body.name(); err != nil {
+			return 0, nil, err
 		}
 		enqueued, err := o.RunNow(ctx, request.PathValue("job"), body.ID, body.Args, named, by)
 		return s.enqueued(ctx, enqueued, err)
@@ -120,10 +132,11 @@ func (s *Server) enqueue(ctx context.Context, _ *http.Request, body order, _ Act
 	if err != nil {
 		return 0, nil, err
 	}
-	request := ledger.Request{Job: record.Job, ID: body.ID, Named: body.ID != "", Args: body.Args, Trigger: ledger.ByRequest}
-	if !request.Named {
-		request.ID = jobs.NewRunName(time.Now())
+	request := ledger.Request{Job: record.Job, Named: body.ID != "", Args: body.Args, Trigger: ledger.ByRequest}
+	if err := body.name(); err != nil {
+		return 0, nil, err
 	}
+	request.ID = body.ID
 	if body.At != nil {
 		request.At = *body.At
 	}

@@ -121,6 +121,7 @@ type Worker struct {
 	Queues    map[string]int  `json:"queues"` // served, with their weights
 	StartedAt Instant         `json:"started_at"`
 	LeaseLeft Seconds         `json:"lease_left_seconds"`
+	Drifted   int             `json:"drifted"` // jobs of which another definition than its own is active
 }
 
 // Gone is the state of a worker whose lease is over. It vanishes as soon as somebody takes care of what it left.
@@ -198,6 +199,8 @@ type Job struct {
 	Paused      Text    `json:"paused"` // who paused it and why, or that its definition does; null when its ticks run
 	LastSuccess Instant `json:"last_success_at"`
 	Late        bool    `json:"late"` // there was no success for longer than max_silence
+
+	Definition Text `json:"definition"` // the hash of the active one, which this shows
 
 	Running     int  `json:"running"`     // runs
 	Outstanding int  `json:"outstanding"` // runs that are not finished, the running ones included

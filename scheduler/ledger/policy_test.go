@@ -61,7 +61,7 @@ func (f *fixture) expire() (due []ledger.Due) {
 
 func (f *fixture) asked(client *locks.Client) *ledger.Poll {
 	f.Helper()
-	poll, err := f.Poll(f.Context(), client.Session(), 0)
+	poll, err := f.Poll(f.Context(), client.Session(), "config", 0)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -340,7 +340,7 @@ func TestTicksOfAPausedJobAreSkipped(t *testing.T) {
 		}
 		f.job.Paused = true // its definition has the same effect
 		created = f.tick(f.job, created.Cursor, 1, ledger.Run)
-		f.job.Paused = false
+		f.job.Paused, f.job.Description = false, "goes on"
 		if created = f.tick(f.job, created.Cursor, 1, ledger.Run); len(created.Due) != 1 {
 			f.Errorf("due %+v, want the tick after the pause", created.Due)
 		}

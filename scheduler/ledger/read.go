@@ -135,7 +135,8 @@ func (l *Ledger) Find(ctx context.Context, id jobs.RunID) (*Record, string, erro
 
 // JobRecord is what the ledger knows of one job.
 type JobRecord struct {
-	Job    *jobs.Job // as registered last
+	Job    *jobs.Job // the active definition
+	Hash   string    // of it
 	Cursor time.Time // the last tick decided
 
 	Paused      string    // "by ..." who, and why; "" when nobody paused it; its definition may do so as well
@@ -159,7 +160,7 @@ func (l *Ledger) Jobs(ctx context.Context) ([]JobRecord, error) {
 	}
 	records := make([]JobRecord, 0, len(definitions))
 	for name, definition := range definitions {
-		record, err := decodeJob(name, definition, cursors[name], facts["g"+name], facts["p"+name])
+		record, err := decodeJob(name, definition, cursors[name], facts["g"+name], facts["p"+name], facts["v"+name])
 		if err != nil {
 			return nil, err
 		}
@@ -175,7 +176,7 @@ func (l *Ledger) Job(ctx context.Context, name string) (JobRecord, error) {
 	var facts *redis.SliceCmd
 	_, err := l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		definition, cursor = pipe.HGet(ctx, l.prefix+"def", name), pipe.HGet(ctx, l.prefix+"cursor", name)
-		facts = pipe.HMGet(ctx, l.prefix+"facts", "g"+name, "p"+name)
+		facts = pipe.HMGet(ctx, l.prefix+"facts", "g"+name, "p"+name, "v"+name)
 		return nil
 	})
 	if errors.Is(err, redis.Nil) {
@@ -186,7 +187,8 @@ func (l *Ledger) Job(ctx context.Context, name string) (JobRecord, error) {
 	}
 	silent, _ := facts.Val()[0].(string) // nil: there is none
 	paused, _ := facts.Val()[1].(string)
-	return decodeJob(name, definition.Val(), cursor.Val(), silent, paused)
+	versions, _ := facts.Val()[2].(string)
+	return decodeJob(name, definition.Val(), cursor.Val(), silent, paused, versions)
 }
 
 // Definition returns the definition that an outstanding run was made with, or [ErrUnknown].
@@ -206,13 +208,14 @@ func (l *Ledger) Definition(ctx context.Context, id jobs.RunID) (*jobs.Job, erro
 	return job, nil
 }
 
-func decodeJob(name, definition, cursor, silent, paused string) (JobRecord, error) {
+func decodeJob(name, definition, cursor, silent, paused, versions string) (JobRecord, error) {
 	job := new(jobs.Job)
 	if err := json.Unmarshal([]byte(definition), job); err != nil {
 		return JobRecord{}, fmt.Errorf("definition of job %s: %w", name, err)
 	}
 	r := reply{values: []any{cursor}}
 	record := JobRecord{Job: job, Cursor: r.time(), Paused: paused}
+	record.Hash, _, _ = strings.Cut(versions, "\x1f")
 	if silent != "" {
 		since := reply{values: []any{silent[1:]}}
 		record.Silent = since.time()

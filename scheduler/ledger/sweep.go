@@ -30,21 +30,28 @@ const DutyStale = 1200 * time.Millisecond
 
 // Poll is the answer to [Ledger.Poll].
 type Poll struct {
-	Now      time.Time // the server's
-	Duty     bool      // this session creates ticks first and sweeps for all
-	Revision int64     // to go on with
-	Cursors  map[string]time.Time
+	Now      time.Time             // the server's
+	Duty     bool                  // this session creates ticks first and sweeps for all
+	Revision int64                 // to go on with
+	Moved    map[string]Moved      // by job
 	More     bool                  // more cursors have moved than one answer holds: ask again at once
 	Stop     map[jobs.RunID]string // runs of this session that are to stop, and why
 	Drain    bool                  // the worker is asked to drain
 }
 
+// Moved is what changed about a job.
+type Moved struct {
+	Cursor time.Time
+	Active string // the hash of the definition that decides its ticks
+}
+
 // Poll reads, in one command, what every worker has to know once a second: the server's time, whether it has duty, and
-// what the session is asked to stop, and which cursors have moved since a revision. Sending it again does no harm.
-func (l *Ledger) Poll(ctx context.Context, session locks.SessionID, revision int64) (*Poll, error) {
+// what the session is asked to stop, and which cursors have moved or definitions become active since a revision. It
+// keeps the definitions of the config of this digest carried. Sending it again does no harm.
+func (l *Ledger) Poll(ctx context.Context, session locks.SessionID, digest string, revision int64) (*Poll, error) {
 	const most = 1000
-	r := read(l.run(ctx, pollScript, "", string(session), revision, most, DutyStale.Milliseconds()))
-	poll := &Poll{Now: r.time(), Duty: r.number() == 1, Revision: r.number(), Cursors: make(map[string]time.Time), Stop: make(map[jobs.RunID]string)}
+	r := read(l.run(ctx, pollScript, "", string(session), revision, most, DutyStale.Milliseconds(), digest))
+	poll := &Poll{Now: r.time(), Duty: r.number() == 1, Revision: r.number(), Moved: make(map[string]Moved), Stop: make(map[jobs.RunID]string)}
 	r.each(func(list *reply) {
 		if run, why := jobs.RunID(list.text()), list.text(); run == "" {
 			poll.Drain = true
@@ -53,12 +60,12 @@ func (l *Ledger) Poll(ctx context.Context, session locks.SessionID, revision int
 		}
 	})
 	for r.more() {
-		poll.Cursors[r.text()] = r.time()
+		poll.Moved[r.text()] = Moved{r.time(), r.text()}
 	}
 	if r.err != nil {
 		return nil, fmt.Errorf("poll: %w", r.err)
 	}
-	poll.More = len(poll.Cursors) == most
+	poll.More = len(poll.Moved) == most
 	return poll, nil
 }
 

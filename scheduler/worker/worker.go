@@ -75,7 +75,8 @@ type Worker struct {
 	draining atomic.Bool
 	paused   atomic.Pointer[map[string]bool]
 
-	running sync.Map // jobs.RunID -> context.CancelCauseFunc of its attempt
+	drifted atomic.Int64 // jobs whose active definition is another one
+	running sync.Map     // jobs.RunID -> context.CancelCauseFunc of its attempt
 
 	attempts context.Context         // all attempts run under it; ends with a cause when the drain is over
 	cancel   context.CancelCauseFunc // of attempts
@@ -175,7 +176,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	}
 	ticks, err := scheduler.New(scheduler.Options{
 		Ledger: w.ledger, Session: w.locks.Session, Jobs: w.o.Jobs, Deliver: w.deliver, Delivered: w.delivered,
-		Stop: w.stop, Drain: end, Logger: w.log,
+		Stop: w.stop, Drain: end, Drift: w.drift, Logger: w.log,
 	})
 	if err != nil {
 		return fmt.Errorf("start worker: %w", err)
@@ -277,6 +278,16 @@ func (w *Worker) delivered(ctx context.Context, d ledger.Due) (bool, error) {
 	return w.queue.Alive(ctx, queue.Delivery{Run: string(d.Run), N: d.N, Queue: d.Queue})
 }
 
+// drift lets others see how many definitions here are not the active ones of their jobs.
+func (w *Worker) drift(ctx context.Context, jobs int) {
+	w.drifted.Store(int64(jobs))
+	call, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	if err := w.locks.SetCard(call, w.card("ready")); err != nil {
+		w.log.DebugContext(ctx, "others are not told of drifted jobs", "error", err)
+	}
+}
+
 // stop ends the attempt at a run, if it is under way here.
 func (w *Worker) stop(run jobs.RunID, why string) {
 	if cancel, ok := w.running.Load(run); ok {
@@ -314,7 +325,7 @@ func (w *Worker) card(state string) json.RawMessage {
 	}
 	card, err := json.Marshal(Card{
 		Host: host, PID: os.Getpid(), Version: w.o.Version, Config: w.o.Config, State: state,
-		Slots: w.o.Concurrency, Queues: w.o.Queues, StartedAt: w.started.UTC(),
+		Slots: w.o.Concurrency, Queues: w.o.Queues, StartedAt: w.started.UTC(), Drifted: int(w.drifted.Load()),
 	})
 	if err != nil {
 		panic("worker: a card is plain data: " + err.Error())
@@ -332,6 +343,7 @@ type Card struct {
 	Slots     int            `json:"slots"`
 	Queues    map[string]int `json:"queues"`
 	StartedAt time.Time      `json:"started_at"`
+	Drifted   int            `json:"drifted,omitempty"` // jobs whose active definition is another one
 }
 
 func names(queues map[string]int) []string {

@@ -2,21 +2,32 @@
 -- ARGV: 1 job  2 cursor seen (ms)  3 new cursor (ms)  4 decided by (session)  5 queue  6 overlap  7 max queued
 --       8 history: runs  9 history: ms  10 arguments (JSON)  11 definition (JSON)  12 start deadline, ms after the tick, or ""
 --       13 ms that a run waits for its bundle, or ""  14 and what becomes of it then  15 1 when the definition says paused
---       16 item that a run which catches up takes beside the others, or ""  17 number of items  ... items
+--       16 item that a run which catches up takes beside the others, or ""  17 hash of the definition
+--       18 hash of the definition that becomes active with this, or ""  19 that definition (JSON)  20 number of items
+--       ... items
 --       then six for each tick, oldest first: run id, tick (ms), verdict, reason, last tick (ms) of a range line or "",
 --       server ms at which it becomes due
 -- verdict: run | catch (a missed tick that runs: overlap does not skip it) | a final state: missed, failed
 -- Replies: ok, then id, n, queue of each run that is due | moved, the cursor | early: a tick has not come yet
-local job, items = ARGV[1], tonumber(ARGV[17])
+--   | inactive: another definition of the job decides its ticks
+local job, items = ARGV[1], tonumber(ARGV[20])
 local cursor = call('HGET', CURSOR, job)
 if cursor ~= ARGV[2] then return {'moved', cursor or ''} end
+local active, versions = known(job)
+local valid = active == ARGV[17] and ARGV[18] == ''
+for i = 1, #versions do valid = valid or active == ARGV[17] and versions[i].hash == ARGV[18] end
+if not valid then return {'inactive'} end
 if tonumber(ARGV[3]) > now then return {'early'} end
 local list = {}
-for i = 1, items do list[i] = ARGV[17 + i] end
+for i = 1, items do list[i] = ARGV[20 + i] end
 list = concat(list, US)
 
 call('HSET', CURSOR, job, ARGV[3])
 call('ZADD', REV, call('HINCRBY', LEDGER, 'rev', 1), job)
+if ARGV[18] ~= '' then
+  keep(job, ARGV[18], versions)
+  call('HSET', DEF, job, ARGV[19])
+end
 
 local S, out = nil, {'ok'}
 local from, to = '[' .. job .. '\0' .. pad(1), '(' .. job .. '\1' -- the outstanding tick runs
@@ -64,7 +75,7 @@ local function overlap(id)
   return queued >= most and 'overlap: queue; ' .. queued .. ' runs wait already' or nil
 end
 
-for i = 18 + items, #ARGV, 6 do
+for i = 21 + items, #ARGV, 6 do
   local id, tick, verdict, reason, upto, at = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4], ARGV[i + 5]
   local deadline = ARGV[12] ~= '' and format('%.0f', tick + ARGV[12]) or ''
   local wait = false

@@ -14,13 +14,16 @@
 --   19 def     HASH  job -> definition, JSON
 --   20 rev     ZSET  job, score = the revision at which its cursor last moved
 --   21 ledger  HASH  rev (the last revision), duty (the session that creates and sweeps for all), suspect:<session> (the
---                    run under it that has crashed before)
+--                    run under it that has crashed before), config:<digest> (ms at which somebody who carries it was last
+--                    there), order (of definitions)
 --   22 ids     ZSET  run, score = server ms until which an id that a client chose is remembered
 --   23 late    ZSET  run, score = server ms at which it may start no longer, or has waited for its bundle long enough
 --   24 ask     ZSET  all scores 0: session \0 run. What a worker is asked to stop; with no run: all, it is to drain
 --   25 facts   HASH  by their first letter, then the job:
 --                      g<job>  ms from which its silence counts: s<ms> its last success, r<ms> it never had one
 --                      p<job>  who paused it, and why
+--                      v<job>  the hash of its active definition, then all that are carried: hash, order of their first
+--                              registration, trigger, configs (by commas); joined by \30, and by \31
 --                      s<job>  spans of ticks to be skipped: from, to (ms), who and why; joined by \30, and by \31
 --   26 audit   STREAM what people did: field e, a JSON object
 -- and, in scripts that can end a run, those of its job:
@@ -217,4 +220,28 @@ end
 -- audit keeps what somebody did; entry '' for nobody.
 local function audit(entry)
   if entry ~= '' then call('XADD', AUDIT, 'MAXLEN', '~', '10000', '*', 'e', entry) end
+end
+
+-- known returns the hash of a job's active definition, or nil, and its definitions.
+local function known(job)
+  local text, active, versions = call('HGET', FACTS, 'v' .. job), nil, {}
+  for entry in string.gmatch(text or '', '[^\31]+') do
+    if not active then
+      active = entry
+    else
+      local hash, order, trigger, configs = string.match(entry, '^([^\30]*)\30([^\30]*)\30([^\30]*)\30(.*)$')
+      versions[#versions + 1] = {hash = hash, order = tonumber(order), trigger = trigger, configs = configs, seen = 0}
+    end
+  end
+  return active, versions
+end
+
+-- keep writes what known reads.
+local function keep(job, active, versions)
+  local text = active
+  for i = 1, #versions do
+    local v = versions[i]
+    text = text .. US .. v.hash .. '\30' .. v.order .. '\30' .. v.trigger .. '\30' .. v.configs
+  end
+  call('HSET', FACTS, 'v' .. job, text)
 end
