@@ -17,6 +17,12 @@
 // Alarms go by the server's time: what the last poll said and what has passed since. A worker whose clock is ten
 // minutes off fires at the right moment.
 //
+// # Definitions
+//
+// A worker creates the ticks of a job only while its definition is the active one (see the ledger); it learns that with
+// every poll. One that has drifted asks every five seconds whether it is active again. A worker whose definition is to
+// become active with another trigger first decides the ticks up to now by the old one.
+//
 // # The sweep
 //
 // Whoever has duty also makes good for what went astray: it delivers again what was not confirmed, looks up deliveries
