@@ -55,7 +55,11 @@ func (t *tool) explain(e *admin.Explanation) error {
 	if e.Tick.IsZero() {
 		fmt.Fprintf(&b, "%s, at %s\n", e.Job, e.Local)
 	} else {
-		fmt.Fprintf(&b, "%s, tick %s (%s)\n", e.Job, e.Local, e.Tick.UTC().Format("15:04:05Z"))
+		layout := "15:04Z"
+		if e.Tick.Second() != 0 {
+			layout = "15:04:05Z"
+		}
+		fmt.Fprintf(&b, "%s, tick %s (%s)\n", e.Job, e.Local, e.Tick.UTC().Format(layout))
 	}
 	width := 0
 	for _, step := range e.Steps {

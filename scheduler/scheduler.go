@@ -228,12 +228,16 @@ func (s *Scheduler) stands(ctx context.Context, job string, active bool) {
 	} else {
 		s.drift[job] = true
 	}
-	s.o.Logger.InfoContext(ctx, "definition of a job", "job", job, "active", active)
+	s.o.Logger.DebugContext(ctx, "definition of a job", "job", job, "active", active)
 }
 
 // tellDrift tells how many definitions have drifted, if that has changed.
 func (s *Scheduler) tellDrift(ctx context.Context, before int) {
-	if s.o.Drift != nil && len(s.drift) != before {
+	if len(s.drift) == before {
+		return
+	}
+	s.o.Logger.InfoContext(ctx, "jobs of which another definition is active", "drifted", len(s.drift), "jobs", len(s.own))
+	if s.o.Drift != nil {
 		s.o.Drift(ctx, len(s.drift))
 	}
 }

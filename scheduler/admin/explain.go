@@ -102,7 +102,11 @@ func (s *story) local(at time.Time) string {
 }
 
 func (s *story) tell(at time.Time) *Explanation {
-	s.e = &Explanation{Job: s.known.Job.Name, Tick: TickTime{at}, Local: at.In(s.zone).Format("Mon 2006-01-02 15:04:05 MST"), Steps: []Step{}}
+	layout := "Mon 2006-01-02 15:04 MST"
+	if at.Second() != 0 {
+		layout = "Mon 2006-01-02 15:04:05 MST"
+	}
+	s.e = &Explanation{Job: s.known.Job.Name, Tick: TickTime{at}, Local: at.In(s.zone).Format(layout), Steps: []Step{}}
 	record := s.record(at)
 	isTick := s.trigger.Next(at.Add(-time.Nanosecond)).Equal(at)
 	switch {

@@ -149,9 +149,9 @@ func (o *Operator) Replay(ctx context.Context, job string, from, to time.Time, b
 	act := by.act("replay ticks", job, TickTime{from}.String()+" to "+TickTime{to}.String())
 	var due []ledger.Due
 	defer func() { o.deliver(ctx, due) }()
-	for i, tick := range ticks {
+	for _, tick := range ticks {
 		re := ledger.Reopening{Run: jobs.TickRunID(job, tick), Tick: tick, Job: record.Job, Args: record.Job.Args, Any: true}
-		if i == 0 {
+		if len(due) == 0 { // kept once, with the first that runs
 			re.Act = &act
 		}
 		some, err := o.ledger.Reopen(ctx, re)

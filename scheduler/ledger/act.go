@@ -194,7 +194,7 @@ func (l *Ledger) pause(ctx context.Context, job, by string, act Act) (bool, erro
 func (l *Ledger) Skip(ctx context.Context, job *jobs.Job, from, to time.Time, act Act) (skipped int, due []Due, err error) {
 	entry := act.entry()
 	for more := true; more; entry = "" {
-		r := read(l.run(ctx, skipScript, job.Name, job.Name, from.UnixMilli(), to.UnixMilli(), "skipped "+act.by(),
+		r := read(l.run(ctx, skipScript, job.Name, job.Name, max(0, from.UnixMilli()), max(0, to.UnixMilli()), "skipped "+act.by(),
 			job.History.Runs, job.History.For.Milliseconds(), entry))
 		outcome := r.text()
 		n := r.number()

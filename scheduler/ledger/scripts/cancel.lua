@@ -8,12 +8,12 @@ if not run then
   if not past then return {'none', '', list} end
   return {'over', string.match(past, '^([^\31]*)'), list}
 end
-audit(ARGV[5])
 local S, reply = space(), 'asked'
 if cancel(S, id, run, ARGV[2]) then
   reply = 'canceled'
   trim(tonumber(ARGV[3]), tonumber(ARGV[4]))
 end
+audit(ARGV[5])
 S.settle()
 offered(S, list)
 return {reply, run[STATE], list}

@@ -8,6 +8,7 @@
 -- Duty is for speed alone, nothing rests on it: who has it creates ticks first and sweeps. It goes, and with it the
 -- desk of the lock space, to the first live session that asks when the last one has ended or has not polled in time.
 local session, stale = ARGV[1], tonumber(ARGV[4])
+call('HDEL', LEDGER, '') -- a removal, of nothing, so that a full Redis does not refuse what follows
 local duty = call('HMGET', LEDGER, 'duty', 'seen')
 local mine = duty[1] == session
 if not mine and ends(session) then
