@@ -170,7 +170,7 @@ func (s *Scheduler) register(ctx context.Context, now *serverTime, definitions [
 	drifted := len(s.drift)
 	for name, standing := range registered.Jobs {
 		if standing.Standing == ledger.Change {
-			standing = s.activate(call, s.own[name].job, standing, registered.Now)
+			standing = s.activate(ctx, s.own[name].job, standing, registered.Now)
 		}
 		s.alarms.move(name, standing.Cursor)
 		s.stands(ctx, name, standing.Standing == ledger.Active)
@@ -183,6 +183,8 @@ func (s *Scheduler) register(ctx context.Context, now *serverTime, definitions [
 // the old one. It returns how the definition stands then; if it could not be done, it is tried again as for one that has
 // drifted.
 func (s *Scheduler) activate(ctx context.Context, job *jobs.Job, standing ledger.RegisteredJob, now time.Time) ledger.RegisteredJob {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
 	var decisions []ledger.Decision
 	trigger, err := Trigger(standing.Old)
 	if err != nil { // it was computed once: the zone files of this machine lack what others have

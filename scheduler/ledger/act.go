@@ -70,7 +70,7 @@ var ErrRefused = errors.New("refused")
 
 // Cancellation is the answer to [Ledger.Cancel].
 type Cancellation struct {
-	Asked bool  // it runs: its worker was asked to stop it, and will have heard of it within a second, unless it drains
+	Asked bool  // it runs: its worker was asked to stop it, and will have heard of it within a second
 	Due   []Due // runs that became due in this step
 }
 

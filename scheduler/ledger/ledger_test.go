@@ -240,7 +240,7 @@ func (f *fixture) wantNothingLeft() {
 			f.Errorf("%s: %q, %v, want nothing", hash, left, err)
 		}
 	}
-	for _, zset := range []string{"q", "idx", "timer", "ready", "push", "sent", "busy", "open"} {
+	for _, zset := range []string{"q", "idx", "timer", "ready", "push", "sent", "busy", "open", "late", "ask"} {
 		if left, err := f.rdb.ZRange(f.Context(), f.key(zset), 0, -1).Result(); err != nil || len(left) > 0 {
 			f.Errorf("%s: %q, %v, want nothing", zset, left, err)
 		}

@@ -14,6 +14,9 @@ var (
 	//go:embed scripts/poll.lua
 	pollSource string
 	pollScript = script(pollSource)
+	//go:embed scripts/asked.lua
+	askedSource string
+	askedScript = script(askedSource)
 	//go:embed scripts/sweep.lua
 	sweepSource string
 	sweepScript = script(sweepSource)
@@ -51,14 +54,8 @@ type Moved struct {
 func (l *Ledger) Poll(ctx context.Context, session locks.SessionID, digest string, revision int64) (*Poll, error) {
 	const most = 1000
 	r := read(l.run(ctx, pollScript, "", string(session), revision, most, DutyStale.Milliseconds(), digest))
-	poll := &Poll{Now: r.time(), Duty: r.number() == 1, Revision: r.number(), Moved: make(map[string]Moved), Stop: make(map[jobs.RunID]string)}
-	r.each(func(list *reply) {
-		if run, why := jobs.RunID(list.text()), list.text(); run == "" {
-			poll.Drain = true
-		} else {
-			poll.Stop[run] = why
-		}
-	})
+	poll := &Poll{Now: r.time(), Duty: r.number() == 1, Revision: r.number(), Moved: make(map[string]Moved)}
+	poll.Stop, poll.Drain = r.asked()
 	for r.more() {
 		poll.Moved[r.text()] = Moved{r.time(), r.text()}
 	}
@@ -67,6 +64,29 @@ func (l *Ledger) Poll(ctx context.Context, session locks.SessionID, digest strin
 	}
 	poll.More = len(poll.Moved) == most
 	return poll, nil
+}
+
+// asked reads what a session is asked to stop.
+func (r *reply) asked() (stop map[jobs.RunID]string, drain bool) {
+	stop = make(map[jobs.RunID]string)
+	r.each(func(list *reply) {
+		if run, why := jobs.RunID(list.text()), list.text(); run == "" {
+			drain = true
+		} else {
+			stop[run] = why
+		}
+	})
+	return stop, drain
+}
+
+// Asked returns the runs of a session that are to stop, and why: for a worker that drains, and polls no more.
+func (l *Ledger) Asked(ctx context.Context, session locks.SessionID) (map[jobs.RunID]string, error) {
+	r := read(l.run(ctx, askedScript, "", string(session)))
+	stop, _ := r.asked()
+	if r.err != nil {
+		return nil, fmt.Errorf("ask what is to stop: %w", r.err)
+	}
+	return stop, nil
 }
 
 // Dead is a run whose attempt's session has ended.

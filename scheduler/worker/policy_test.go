@@ -90,6 +90,27 @@ func TestAWorkerThatIsAskedToDrainsAndEnds(t *testing.T) {
 	})
 }
 
+func TestARunIsCanceledAlsoWhileItsWorkerDrains(t *testing.T) {
+	f := newFleet(t)
+	began := make(chan struct{})
+	job := f.job("long", func(ctx context.Context, _ *jobs.Run[struct{}]) error {
+		close(began)
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	w := f.start(func(o *worker.Options) { o.DrainTimeout = time.Hour })
+	id := f.enqueue(job, "x")
+	<-began
+	stopped := make(chan struct{})
+	go func() { w.stop(); close(stopped) }()
+	f.await("the drain", func() bool { return !w.Ready() })
+	if _, err := f.ledger.Cancel(t.Context(), id, job, ledger.Act{Who: "ann"}); err != nil {
+		t.Fatal(err)
+	}
+	<-stopped
+	f.awaitState(id, ledger.Canceled)
+}
+
 func TestJitterPartsTheRunsOfOneTick(t *testing.T) {
 	f := newFleet(t)
 	job := f.job("tick", func(context.Context, *jobs.Run[struct{}]) error { return nil },

@@ -222,14 +222,35 @@ func (w *Worker) drain(ctx context.Context) {
 	}()
 	timer := time.NewTimer(w.o.DrainTimeout)
 	defer timer.Stop()
-	select {
-	case <-ended:
-		return
-	case <-timer.C:
-	case <-w.o.Abort:
+	ask := time.NewTicker(time.Second)
+	defer ask.Stop()
+	for waiting := true; waiting; {
+		select {
+		case <-ended:
+			return
+		case <-ask.C: // the scheduler, which does this otherwise, has ended
+			w.stopAsked(ctx)
+		case <-timer.C:
+			waiting = false
+		case <-w.o.Abort:
+			waiting = false
+		}
 	}
 	w.cancel(jobs.ErrDrain)
 	<-ended
+}
+
+// stopAsked ends the attempts that somebody asks to stop.
+func (w *Worker) stopAsked(ctx context.Context) {
+	call, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	stop, err := w.ledger.Asked(call, w.locks.Session())
+	if err != nil {
+		w.log.DebugContext(ctx, "it is not known which runs are to stop", "error", err)
+	}
+	for run, why := range stop {
+		w.stop(run, why)
+	}
 }
 
 // close ends the session, which frees what is left.

@@ -203,6 +203,19 @@ local function cancel(S, id, run, reason)
   return false
 end
 
+-- asked lists what a worker is asked to stop: runs and why; no run: all of them, it is to drain.
+local function asked(session)
+  local list = {}
+  local members = call('ZRANGEBYLEX', ASK, '[' .. session .. '\0', '(' .. session .. '\1', 'LIMIT', 0, 1000)
+  for i = 1, #members do
+    local id = string.match(members[i], '^[^%z]*%z(.*)$')
+    local run = id ~= '' and load(id)
+    list[2 * i - 1] = id
+    list[2 * i] = run and run[STOP] or ''
+  end
+  return list
+end
+
 -- park sends a run to wait for its bundle, under the ticket that it has or the next one, and returns what for. blocker
 -- is what was in its way: resource, session, id, info, token, since (ms).
 local function park(S, id, run, patience, blocker)

@@ -20,15 +20,7 @@ if not mine and ends(session) then
 end
 if mine then call('HSET', LEDGER, 'seen', ms) end
 if ends(session) then call('HSET', LEDGER, 'config:' .. ARGV[5], ms) end
-local asked, out = {}, {ms, mine and 1 or 0, ARGV[2]}
-local members = call('ZRANGEBYLEX', ASK, '[' .. session .. '\0', '(' .. session .. '\1', 'LIMIT', 0, ARGV[3])
-for i = 1, #members do
-  local id = string.match(members[i], '^[^%z]*%z(.*)$')
-  local run = id ~= '' and load(id)
-  asked[#asked + 1] = id
-  asked[#asked + 1] = run and run[STOP] or ''
-end
-out[4] = asked
+local out = {ms, mine and 1 or 0, ARGV[2], asked(session)}
 local changed = call('ZRANGEBYSCORE', REV, '(' .. ARGV[2], '+inf', 'WITHSCORES', 'LIMIT', 0, ARGV[3])
 for i = 1, #changed, 2 do
   out[#out + 1] = changed[i]
