@@ -135,8 +135,15 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	if err != nil {
 		return err
 	}
+	queues, err := queue.New(rdb, settings.Redis.Namespace)
+	if err != nil {
+		return err
+	}
+	operator := admin.NewOperator(conn.ledger, queues, func(err error) {
+		log.WarnContext(ctx, "a delivery is not pushed, the sweep will repeat it", "error", err)
+	})
 	server, err := admin.New(admin.Options{
-		Reader: conn.reader, Ready: w.Ready, Worker: func() string { return string(w.ID()) }, Logger: log,
+		Reader: conn.reader, Operator: operator, Ready: w.Ready, Worker: func() string { return string(w.ID()) }, Logger: log,
 	})
 	if err != nil {
 		return err
