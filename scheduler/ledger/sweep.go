@@ -89,11 +89,12 @@ func (l *Ledger) Asked(ctx context.Context, session locks.SessionID) (map[jobs.R
 	return stop, nil
 }
 
-// Dead is a run whose attempt's session has ended.
+// Dead is a run whose attempt's session has ended, or whose attempt goes on without its hold.
 type Dead struct {
 	Run   jobs.RunID
 	Token locks.Token
 	Job   string
+	Fails int // attempts that have failed before
 }
 
 // Sweep is the answer to [Ledger.Sweep].
@@ -121,7 +122,8 @@ func (l *Ledger) Sweep(ctx context.Context, limits SweepLimits) (*Sweep, error) 
 	r := read(l.run(ctx, sweepScript, "", limits.Most, limits.Unconfirmed.Milliseconds(), limits.LookUp.Milliseconds()))
 	sweep := &Sweep{Now: r.time(), Next: time.Duration(r.number()) * time.Millisecond, More: r.number() == 1, Due: r.due()}
 	r.each(func(list *reply) {
-		sweep.Dead = append(sweep.Dead, Dead{Run: jobs.RunID(list.text()), Token: locks.Token(list.number()), Job: list.text()})
+		sweep.Dead = append(sweep.Dead, Dead{Run: jobs.RunID(list.text()), Token: locks.Token(list.number()), Job: list.text(),
+			Fails: int(list.number())})
 	})
 	sweep.LookUp = r.due()
 	r.each(func(list *reply) { sweep.Late = append(sweep.Late, jobs.RunID(list.text())) })
@@ -132,10 +134,11 @@ func (l *Ledger) Sweep(ctx context.Context, limits SweepLimits) (*Sweep, error) 
 }
 
 // Crash closes the attempt of a run whose session has ended, by the policies of the definition the run was made with,
-// and frees its locks. Nothing happens when that is not so any more; hence it may be sent again.
+// and frees its locks. When only its hold has ended, because it was held for too long or was revoked, the attempt has
+// failed, and its worker hears of it by the hold. Nothing happens when that is not so any more; hence it may be sent again.
 func (l *Ledger) Crash(ctx context.Context, dead Dead, job *jobs.Job) ([]Due, error) {
 	r := read(l.run(ctx, crashScript, dead.Job, string(dead.Run), dead.Token.String(), string(job.OnCrash), job.MaxCrashes,
-		job.History.Runs, job.History.For.Milliseconds()))
+		job.History.Runs, job.History.For.Milliseconds(), job.Retry.Max, job.Retry.Pause(dead.Run, dead.Fails+1).Milliseconds()))
 	r.text()
 	r.text()
 	due := r.due()

@@ -102,6 +102,13 @@ func (w *Worker) sendClaim(request *locks.Request, due ledger.Due, before []stri
 	}
 }
 
+// failed tells whether the hold ended for a reason that makes its attempt a failed one: it held its locks for too long,
+// or somebody had them taken away.
+func failed(hold *locks.Hold) bool {
+	lost := hold.Lost()
+	return errors.Is(lost, locks.ErrExpired) || errors.Is(lost, locks.ErrRevoked)
+}
+
 // run does one attempt under its hold and records how it ended.
 func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 	record := claimed.Record
@@ -122,7 +129,7 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 	switch delay, asked := jobs.RetryDelay(err); {
 	case err == nil:
 		finish.Outcome = ledger.Success
-	case hold.Lost() != nil:
+	case hold.Lost() != nil && !failed(hold):
 		// Another worker may have the run already; this attempt is counted by the sweep.
 		log.WarnContext(hold.Context(), "attempt lost its locks", "error", err)
 		_ = hold.Release() // ErrLost again
@@ -131,10 +138,10 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 		finish.Outcome = ledger.Stopped
 	case errors.Is(err, jobs.ErrUnknownHandler):
 		finish.Outcome, finish.Pause = ledger.HandBack, decline
-	case errors.Is(err, locks.ErrLost):
+	case errors.Is(err, locks.ErrLost) && !failed(hold):
 		// It was stopped for a lease that went on after all: the executor was starved of time. Nobody's failure.
 		finish.Outcome = ledger.HandBack
-	case errors.Is(context.Cause(w.attempts), jobs.ErrDrain) && !errors.Is(err, jobs.ErrTimeout):
+	case errors.Is(context.Cause(w.attempts), jobs.ErrDrain) && !errors.Is(err, jobs.ErrTimeout) && !failed(hold):
 		finish.Outcome = ledger.HandBack
 	case jobs.IsPermanent(err) || record.Fails >= claimed.Job.Retry.Max:
 		finish.Outcome = ledger.Failure
@@ -209,7 +216,7 @@ func (w *Worker) sendFinish(finish ledger.Finish, hold *locks.Hold) *ledger.Fini
 		if err == nil {
 			return finished
 		}
-		if finish.Outcome != ledger.Success && hold.Lost() != nil || time.Now().After(deadline) {
+		if finish.Outcome != ledger.Success && hold.Lost() != nil && !failed(hold) || time.Now().After(deadline) {
 			return nil
 		}
 		w.log.WarnContext(w.attempts, "the end of an attempt is not recorded yet", "run", finish.Run, "error", err)

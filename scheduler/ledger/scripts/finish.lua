@@ -9,7 +9,9 @@
 local id, token, hid, outcome = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local run, list = load(id), {}
 local last = run and run[TOKEN] == token
-local stood = last and run[STATE] == 'running' and run[HOLDER] == hid and stands(hid)
+-- A hold that ended under its attempt (max hold, revoked) while the session lives is the attempt's failure; one whose
+-- session has ended is the sweep's to count.
+local stood = last and run[STATE] == 'running' and run[HOLDER] == hid and (stands(hid) or ends(run[SESSION]))
 local S = space()
 if last then settled(id, run) end
 S.free(hid)

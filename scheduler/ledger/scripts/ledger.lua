@@ -13,7 +13,8 @@
 --   18 cursor  HASH  job -> the last tick decided, server ms
 --   19 def     HASH  job -> definition, JSON
 --   20 rev     ZSET  job, score = the revision at which its cursor last moved
---   21 ledger  HASH  rev (the last revision), duty (the session that creates and sweeps for all),
+--   21 ledger  HASH  rev (the last revision), duty (the session that creates and sweeps for all), looked (where
+--                    the sweep goes on to look at what runs),
 --                    config:<digest> (ms at which somebody who carries it was last there), order (of definitions)
 --   22 ids     ZSET  run, score = server ms until which an id that a client chose is remembered
 --   23 late    ZSET  run, score = server ms at which it may start no longer, or has waited for its bundle long enough

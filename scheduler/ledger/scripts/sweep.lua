@@ -2,7 +2,7 @@
 -- ARGV: 1 entries of each kind at most  2 ms after which an unconfirmed push is repeated  3 ms after which a confirmed
 --       delivery is looked up
 -- Replies: now (ms); ms to the next timer, or -1; 1 when more is left to do now, else 0; the pushes to do (id, n,
--- queue); runs under ended sessions (id, token, job); deliveries to look up (id, n, queue); runs whose time may be over
+-- queue); runs under ended sessions, or without their hold (id, token, job, failures); deliveries to look up (id, n, queue); runs whose time may be over
 local most = tonumber(ARGV[1])
 local S, list, dead, look = space(), {}, {}, {}
 S.reap()
@@ -30,9 +30,14 @@ for i = 1, #unsure do
   pushes(list, unsure[i], run)
 end
 
+local function fallen(id, run)
+  local k = #dead
+  dead[k + 1], dead[k + 2], dead[k + 3], dead[k + 4] = id, run[TOKEN], run[JOB], run[FAILS]
+end
+
 -- from session to session, without looking at what runs under the live ones
 local from = '-'
-while #dead < 3 * most do
+while #dead < 4 * most do
   local member = call('ZRANGEBYLEX', BUSY, from, '+', 'LIMIT', 0, 1)[1]
   if not member then break end
   local session = string.match(member, '^([^%z]*)')
@@ -40,12 +45,24 @@ while #dead < 3 * most do
     local members = call('ZRANGEBYLEX', BUSY, '[' .. session .. '\0', '(' .. session .. '\1', 'LIMIT', 0, most)
     for i = 1, #members do
       local id = string.match(members[i], '([^%z]*)$')
-      local run = load(id)
-      local k = #dead
-      dead[k + 1], dead[k + 2], dead[k + 3] = id, run[TOKEN], run[JOB]
+      fallen(id, load(id))
     end
   end
   from = '[' .. session .. '\1'
+end
+
+-- some of those under live sessions in turns: a hold may end before its work does
+local after = call('HGET', LEDGER, 'looked')
+local some = call('ZRANGEBYLEX', BUSY, after and '(' .. after or '-', '+', 'LIMIT', 0, most)
+for i = 1, #some do
+  local session, id = string.match(some[i], '^([^%z]*)%z(.*)$')
+  local run = load(id)
+  if ends(session) and not stands(run[HOLDER]) then fallen(id, run) end
+end
+if #some == most then
+  call('HSET', LEDGER, 'looked', some[most])
+elseif after then
+  call('HDEL', LEDGER, 'looked')
 end
 
 local known = call('ZRANGEBYSCORE', SENT, '-inf', format('%.0f', now - ARGV[3]), 'LIMIT', 0, most)

@@ -1,0 +1,179 @@
+package ledger_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+	"lockstep/scheduler/ledger"
+)
+
+// asks enqueues a run of a job that takes these locks.
+func (f *fixture) asks(id string, lock jobs.Lock) ledger.Due {
+	f.Helper()
+	job := newJob("asks")
+	job.Every, job.Lock = 0, lock
+	enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: job, ID: id, Trigger: ledger.ByRequest})
+	if err != nil {
+		f.Fatal(err)
+	}
+	return enqueued.Due[0]
+}
+
+func TestRunsShareWhatTheyOnlyRead(t *testing.T) {
+	each(t, func(f *fixture) {
+		w := f.session("w")
+		reads := jobs.Lock{Shared: []string{"rates"}}
+		first, second := f.claim(w, f.asks("a", reads), ledger.Granted), f.claim(w, f.asks("b", reads), ledger.Granted)
+		writer := f.asks("c", jobs.Lock{Exclusive: []string{"rates"}})
+		f.claim(w, writer, ledger.Waiting)
+		f.finish(first, ledger.Success, ledger.Recorded)
+		next := f.finish(second, ledger.Success, ledger.Recorded).Due
+		if len(next) != 1 || next[0].Run != writer.Run {
+			f.Fatalf("due %+v, want the one that writes", next)
+		}
+		f.finish(f.claim(w, next[0], ledger.Granted), ledger.Success, ledger.Recorded)
+		f.wantNothingLeft()
+	})
+}
+
+func TestRunsTakePermits(t *testing.T) {
+	each(t, func(f *fixture) {
+		w := f.session("w")
+		some := func(n int) jobs.Lock { return jobs.Lock{Permits: map[string]int{"api": n}} }
+		undeclared := f.asks("undeclared", some(1))
+		f.claim(w, undeclared, ledger.Over)
+		if record := f.wantState(undeclared.Run, ledger.Failed); !strings.Contains(record.Reason, "no permits of api are declared") {
+			f.Errorf("it failed for %q", record.Reason)
+		}
+		if _, err := w.Declare(f.Context(), "api", locks.PermitLimit{Permits: 3}); err != nil {
+			f.Fatal(err)
+		}
+		many := f.asks("many", some(4))
+		f.claim(w, many, ledger.Over)
+		if record := f.wantState(many.Run, ledger.Failed); !strings.Contains(record.Reason, "api has 3 permits in all") {
+			f.Errorf("it failed for %q", record.Reason)
+		}
+		two, one := f.claim(w, f.asks("two", some(2)), ledger.Granted), f.claim(w, f.asks("one", some(1)), ledger.Granted)
+		last := f.asks("last", some(2))
+		if busy := f.claim(w, last, ledger.Waiting).Busy; busy.Resource != "api" {
+			f.Errorf("it waits for %q", busy.Resource)
+		}
+		if next := f.finish(one, ledger.Success, ledger.Recorded).Due; len(next) != 0 {
+			f.Errorf("due %+v with one permit free of two that it needs", next)
+		}
+		next := f.finish(two, ledger.Success, ledger.Recorded).Due
+		f.finish(f.claim(w, next[0], ledger.Granted), ledger.Success, ledger.Recorded)
+	})
+}
+
+func TestSoManyRunsOfAJobWorkSideBySide(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.job.Concurrency = 2
+		created := f.tick(f.job, f.cursor(f.job, 9), 3, ledger.Run)
+		w := f.session("w")
+		first, second := f.claim(w, created.Due[0], ledger.Granted), f.claim(w, created.Due[1], ledger.Granted)
+		f.claim(w, created.Due[2], ledger.Waiting)
+		next := f.finish(first, ledger.Success, ledger.Recorded).Due
+		f.finish(f.claim(w, next[0], ledger.Granted), ledger.Success, ledger.Recorded)
+		f.finish(second, ledger.Success, ledger.Recorded)
+		f.wantNothingLeft()
+	})
+}
+
+// expireHold has a hold's max hold be over.
+func (f *fixture) expireHold(id locks.HoldID) {
+	f.Helper()
+	if n, err := f.rdb.ZAddXX(f.Context(), f.key("exp"), redis.Z{Score: 1, Member: "m" + string(id)}).Result(); err != nil || n != 0 {
+		f.Fatal(n, err)
+	}
+	if score, err := f.rdb.ZScore(f.Context(), f.key("exp"), "m"+string(id)).Result(); err != nil || score != 1 {
+		f.Fatalf("the hold has no end on the timer wheel: %v", err)
+	}
+}
+
+// TestWhoHoldsForTooLongHasFailed has a hold end under an attempt that goes on: the sweep counts a failure, and what the
+// attempt itself says later counts only if it is a success and no other attempt has begun.
+func TestWhoHoldsForTooLongHasFailed(t *testing.T) {
+	each(t, func(f *fixture) {
+		w := f.session("w")
+		lock := jobs.Lock{Exclusive: []string{"bill"}, MaxHold: time.Minute}
+		stuck := f.claim(w, f.asks("a", lock), ledger.Granted)
+		next := f.asks("b", lock)
+		f.claim(w, next, ledger.Waiting)
+		f.expireHold(stuck.request.ID())
+		sweep := f.sweep()
+		if len(sweep.Due) != 1 || sweep.Due[0].Run != next.Run || len(sweep.Dead) != 1 || sweep.Dead[0].Run != stuck.Record.ID {
+			f.Fatalf("got %+v, want the bill passed on, and the stuck attempt found", sweep)
+		}
+		job, err := f.Definition(f.Context(), stuck.Record.ID)
+		if err != nil {
+			f.Fatal(err)
+		}
+		for range 2 { // sent twice it counts once
+			if _, err := f.Crash(f.Context(), sweep.Dead[0], job); err != nil {
+				f.Fatal(err)
+			}
+		}
+		record := f.wantState(stuck.Record.ID, ledger.Retrying)
+		if record.Fails != 1 || record.Crashes != 0 || !strings.Contains(record.Attempts[0].Error, "held them for too long") {
+			f.Errorf("got %+v", record)
+		}
+		f.finish(stuck, ledger.Again, ledger.Counted)
+		f.finish(stuck, ledger.Success, ledger.Recorded)
+		f.finish(f.claim(w, sweep.Due[0], ledger.Granted), ledger.Success, ledger.Recorded)
+		f.wantNothingLeft()
+	})
+}
+
+// TestFailureAfterItsHoldWasTakenAwayCountsAtOnce: the worker lives, so nobody else counts it.
+func TestFailureAfterItsHoldWasTakenAwayCountsAtOnce(t *testing.T) {
+	each(t, func(f *fixture) {
+		w := f.session("w")
+		a := f.claim(w, f.asks("a", jobs.Lock{Exclusive: []string{"bill"}}), ledger.Granted)
+		if _, err := w.Space().Revoke(f.Context(), "bill", a.token(), locks.Seize, locks.Revocation{By: "ann"}); err != nil {
+			f.Fatal(err)
+		}
+		f.finish(a, ledger.Again, ledger.Recorded)
+		if record := f.wantState(a.Record.ID, ledger.Retrying); record.Fails != 1 || len(record.Attempts) != 1 {
+			f.Errorf("got %+v", record)
+		}
+		if dead := f.sweep().Dead; len(dead) != 0 {
+			f.Errorf("the sweep finds %+v", dead)
+		}
+	})
+}
+
+func TestLocksOfARunRestAfterItsEnd(t *testing.T) {
+	each(t, func(f *fixture) {
+		w, dying := f.session("w"), f.session("dying")
+		busy := func(name string) bool {
+			f.Helper()
+			hold, err := w.TryAcquire(f.Context(), locks.Exclusive(name))
+			if err == nil {
+				f.Error(hold.Release())
+			} else if !errors.Is(err, locks.ErrBusy) {
+				f.Fatal(err)
+			}
+			return err != nil
+		}
+		short := f.claim(w, f.asks("a", jobs.Lock{Exclusive: []string{"short"}, MinHold: time.Hour}), ledger.Granted)
+		f.finish(short, ledger.Success, ledger.Recorded)
+		if !busy("short") {
+			t.Error("a short job's lock is free at once")
+		}
+		lock := jobs.Lock{Exclusive: []string{"crashed"}, CrashDelay: time.Hour}
+		f.claim(dying, f.asks("b", lock), ledger.Granted)
+		if due := f.crash(dying); len(due) != 1 {
+			f.Fatalf("due %+v, want the run that crashed", due)
+		}
+		if !busy("crashed") {
+			t.Error("the lock of a run that crashed is free at once")
+		}
+	})
+}
