@@ -280,7 +280,7 @@ func TestDeskHearsOfOffers(t *testing.T) {
 			t.Fatal(err)
 		}
 		hold := acquire(t, c, locks.Exclusive("a"))
-		park := locks.Source() + "local S = space() S.park('run', '@', '', {'xa'}, 0) S.settle() S.tell() return 'ok'"
+		park := locks.Link("", "local S = space() S.park('run', '@', '', {'xa'}, 0) S.settle() S.tell() return 'ok'")
 		if err := rdb.Eval(t.Context(), park, keys).Err(); err != nil {
 			t.Fatal(err)
 		}

@@ -90,7 +90,7 @@ func widen(t testing.TB, source string) string {
 
 func replaceBounds(t testing.TB, source, bounds string) string {
 	const real = "= 64, 16, 200, 2000, 16"
-	if !strings.Contains(source, real) {
+	if !strings.Contains(spaceSource, real) {
 		t.Fatalf("space.lua has no bounds %q", real)
 	}
 	return strings.Replace(source, real, bounds, 1)
@@ -377,7 +377,7 @@ func TestCheckerCatchesFaults(t *testing.T) {
 	for _, fault := range []struct{ name, old, new string }{
 		{"release grants to nobody", "S.settle()\nS.reap()", "S.reap()"},
 		{"who drops a wait frees nobody", "free(names, wait[2]) -- it may", "-- it may"},
-		{"who gives up what he had frees nobody", "free(names)\n  end\n\n  local function queued", "end\n\n  local function queued"},
+		{"who gives up what he had frees nobody", "free(names)\n  end\n  local function queued", "end\n  local function queued"},
 		{"young waits are never passed", "format('%.0f', now + patience)", "format('%.0f', now)"},
 		{"old waits are passed", "if tonumber(reserve) <= now and (mode", "if false and (mode"},
 		{"a queue is taken from its end", "not first or head.ticket < first.ticket", "not first or head.ticket > first.ticket"},

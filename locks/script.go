@@ -55,13 +55,8 @@ func scriptSource(name string) string {
 	if name == "acquire" || name == "release" {
 		fast = readScript(name + ".fast")
 	}
-	return keysSource + fast + spaceSource + readScript(name)
+	return keysSource + fast + link(spaceSource, readScript(name))
 }
-
-// Source returns the Lua that every script of a lock space begins with: its keys, its words, and the functions that
-// grant, free and queue. A package that changes runs and locks in one step puts it in front of its own scripts and
-// gives them [Space.Keys] as their first keys.
-func Source() string { return keysSource + spaceSource }
 
 // runScript sends a script once. A server that does not know it yet is sent the text.
 func runScript(ctx context.Context, rdb redis.Scripter, script *redis.Script, keys []string, args ...any) (reply, error) {

@@ -196,7 +196,7 @@ func TestHoldThatRedisLostIsLost(t *testing.T) {
 }
 
 // silent is release without its messages.
-var silent = redis.NewScript(strings.Replace(Source(), "call('PUBLISH', ", "select('#', ", 1) + readScript("release"))
+var silent = redis.NewScript(strings.Replace(Link("", readScript("release")), "call('PUBLISH', ", "select('#', ", 1))
 
 func TestGrantIsFoundWithoutItsMessage(t *testing.T) {
 	t.Parallel()

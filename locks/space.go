@@ -22,7 +22,7 @@ func checkNamespace(namespace string) error {
 }
 
 // A Space is one lock space, seen without a session: [Space.Read] tells who holds and who waits, [Space.Sessions] who
-// lives. Packages whose own scripts grant and free in the space take [Space.Keys] and [Source] for them. Reading
+// lives. Packages whose own scripts grant and free in the space take [Space.Keys] and [Link] for them. Reading
 // changes nothing and creates nothing.
 type Space struct {
 	rdb  redis.UniversalClient
@@ -52,7 +52,7 @@ func channel(namespace string, session SessionID) string {
 	return "{" + namespace + "}:to:" + string(session)
 }
 
-// Keys returns the keys of the space in the order in which [Source] expects them at the front of KEYS. The caller may
+// Keys returns the keys of the space in the order in which [Link] expects them at the front of KEYS. The caller may
 // append to the slice.
 func (s *Space) Keys() []string { return slices.Clip(slices.Clone(s.keys)) }
 

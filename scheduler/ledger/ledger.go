@@ -50,7 +50,7 @@ type Due struct {
 //go:embed scripts/ledger.lua
 var shared string
 
-func script(source string) *redis.Script { return redis.NewScript(locks.Source() + shared + source) }
+func script(source string) *redis.Script { return redis.NewScript(locks.Link(shared, source)) }
 
 // run sends a script. job "" is for scripts that touch no job's history.
 func (l *Ledger) run(ctx context.Context, s *redis.Script, job string, args ...any) (any, error) {

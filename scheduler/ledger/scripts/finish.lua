@@ -12,14 +12,28 @@ local last = run and run[TOKEN] == token
 -- A hold that ended under its attempt (max hold, revoked) while the session lives is the attempt's failure; one whose
 -- session has ended is the sweep's to count.
 local stood = last and run[STATE] == 'running' and run[HOLDER] == hid and (stands(hid) or ends(run[SESSION]))
-local S = space()
 if last then settled(id, run) end
-S.free(hid)
+
+-- While nobody waits anywhere and nothing is due, a bundle that is held alone is simply given up.
+local hold, member = held(hid)
+local names, items = bundle(hold or {}, H_ITEMS)
+local plain = hold and hold[1] ~= '@' and hold[4] == '' and call('ZCARD', Q) == 0 and quiet() and not (run and run[WAITS] == '1')
+for i = 1, #items do plain = plain and sub(items[i], 1, 1) == 'x' end
+local S
+if plain then
+  call('ZREM', HOLD, member)
+  call('HDEL', OWN, unpack(names))
+else
+  S = space()
+  S.free(hid)
+end
 
 local function done(reply, state)
-  S.settle()
-  if not quiet() then S.reap() end
-  offered(S, list)
+  if S then
+    S.settle()
+    if not quiet() then S.reap() end
+    offered(S, list)
+  end
   return {reply, state, list}
 end
 
