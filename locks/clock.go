@@ -22,10 +22,10 @@ func (c clock) read() instant { return instant{c.now(), c.boot()} }
 func (c clock) since(then instant) time.Duration { return c.read().since(then) }
 
 // since returns the time that passed from an earlier reading to this one.
-func (now instant) since(then instant) time.Duration {
-	monotonic := now.wall.Sub(then.wall)
-	wall := now.wall.Round(0).Sub(then.wall.Round(0)) // Round(0) strips the monotonic reading
-	return max(monotonic, wall, now.boot-then.boot)
+func (i instant) since(then instant) time.Duration {
+	monotonic := i.wall.Sub(then.wall)
+	wall := i.wall.Round(0).Sub(then.wall.Round(0)) // Round(0) strips the monotonic reading
+	return max(monotonic, wall, i.boot-then.boot)
 }
 
 // earlier returns the reading of d before.

@@ -68,7 +68,7 @@ func TestMinHoldKeepsTheLockForALateReplica(t *testing.T) {
 	if hold.Context().Err() == nil {
 		t.Error("the context goes on after the release")
 	}
-	e := busy(t, c, "a", locks.Exclusive("a"))
+	e := inTheWay(t, c, "a", locks.Exclusive("a"))
 	if e.Holder != "" || e.Hold != hold.ID() || e.LeaseLeft <= 0 || e.LeaseLeft > least {
 		t.Errorf("got %+v", e)
 	}
