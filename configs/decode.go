@@ -30,8 +30,11 @@ type rules struct {
 	min, max *bound
 	check    string
 	keys     string
+	shape    string
 	size     int
 	secret   bool
+
+	initial string // what a key that was not written has, as text; "" for the zero value
 }
 
 // bound is a limit as a number (for a duration in nanoseconds) and as it is written.
@@ -88,7 +91,8 @@ func (f *fields) read(t reflect.Type, at []int) {
 
 // readRules panics on a tag that cannot be read: it is a mistake in this package.
 func readRules(sf reflect.StructField) rules {
-	r := rules{check: sf.Tag.Get("check"), keys: sf.Tag.Get("keys"), secret: sf.Tag.Get("secret") != ""}
+	r := rules{check: sf.Tag.Get("check"), keys: sf.Tag.Get("keys"), shape: sf.Tag.Get("shape"),
+		secret: sf.Tag.Get("secret") != "", initial: sf.Tag.Get("default")}
 	if words := sf.Tag.Get("enum"); words != "" {
 		r.enum = strings.Split(words, ",")
 	}
@@ -314,7 +318,11 @@ func (d *decoder) unknownKey(key *yaml.Node, t reflect.Type, p *path) (likely st
 		d.error(key, CodeUnknownKey, message, where)
 		return f.name
 	}
-	d.error(key, CodeUnknownKey, message, "this version knows "+strings.Join(known.names, ", "))
+	hint := "this version knows " + strings.Join(known.names, ", ")
+	if len(known.names) > 10 {
+		hint = "lockstep config schema tells the keys that this version knows"
+	}
+	d.error(key, CodeUnknownKey, message, hint)
 	return ""
 }
 

@@ -14,33 +14,29 @@ import (
 	"lockstep/scheduler/cronspec"
 )
 
-// builtin are the defaults of a job that neither it nor the files' defaults override. They are a function because what
-// they point to is overlaid.
+// builtin are the defaults of a job that neither it nor the files' defaults override: those of the tags, and the zero
+// value of what has none. They are made anew because what they point to is overlaid.
 func builtin() policies {
-	return policies{
-		Timezone: new(""), // UTC
-		Queue:    new("default"),
-		Timeout:  new(time.Duration(0)), // none
-		Retry: &retryFile{
-			Max:      new(3),
-			Backoff:  new(jobs.BackoffExponential),
-			Initial:  new(5 * time.Second),
-			MaxDelay: new(5 * time.Minute),
-		},
-		Overlap:    new(jobs.OverlapSkip),
-		MaxQueued:  new(10),
-		OnMissed:   new(jobs.MissedLast),
-		OnCrash:    new(jobs.CrashRerun),
-		MaxCrashes: new(3),
-		History: &historyFile{
-			Runs: new(1000),
-			For:  new(7 * 24 * time.Hour),
-		},
+	var p policies
+	fillDefaults(reflect.ValueOf(&p).Elem())
+	return p
+}
+
+func fillDefaults(v reflect.Value) {
+	for _, f := range fieldsOf(v.Type()).list {
+		to := reflect.New(valueType(f.typ))
+		switch {
+		case to.Elem().Kind() == reflect.Struct:
+			fillDefaults(to.Elem())
+		case f.rules.initial != "":
+			to.Elem().Set(f.defaultValue())
+		}
+		v.FieldByIndex(f.index).Set(to)
 	}
 }
 
 // defaultMethod is the method of an http job without one: args go as a body.
-const defaultMethod = "POST"
+var defaultMethod = fieldsOf(reflect.TypeFor[httpFile]()).byName["method"].rules.initial
 
 // overlay lays the keys that were written in over onto base. It copies on the way: base stays as it is.
 func overlay(base, over policies) policies {
