@@ -100,7 +100,7 @@ type workerFile struct {
 }
 
 type locksFile struct {
-	// After this the work of a dead host moves on; the watchdog renews every third of it. From 2s to 10m.
+	// After this the work of a dead host moves on; the watchdog renews every third of it.
 	Lease *time.Duration `yaml:"lease" min:"2s" max:"10m" default:"15s" example:"40s"`
 
 	// How long later requests may pass a bundle that waits. 0s: not at all.
