@@ -15,7 +15,7 @@ func manyJobs(n int) string {
 	for i := range n {
 		fmt.Fprintf(&b, "  job-%d:\n    description: Job number %d\n    schedule: \"%d %d * * *\"\n"+
 			"    command: [echo, \"${GREETING:-hello}\", \"%d\"]\n    timeout: 10m\n    lock: {exclusive: [\"host:%d\"]}\n",
-			i, i, i%60, i%24, i, i%100)
+			i, i, i%60, 3+i%20, i, i%100)
 	}
 	return b.String()
 }

@@ -499,12 +499,18 @@ func (f *fault) where(p *path) string {
 // in it, so that only the text as written may be told.
 func (d *decoder) fault(n *yaml.Node, shown, where string, f *fault, replaced, secret bool) {
 	message, hint := f.sentence(shown, where, replaced, secret)
+	if secret && strings.Contains(n.Value, "@") && !replacedPassword.MatchString(n.Value) {
+		d.src.hide(n)
+	}
 	if replaced || secret || f.part == "" {
 		d.error(n, f.code, message, hint)
 		return
 	}
 	d.partError(d.src, n, f.part, f.offset, f.code, message, hint)
 }
+
+// replacedPassword is the part of a URL in which ${...} stands for the whole password.
+var replacedPassword = regexp.MustCompile(`:\$\{[^}]*\}@`)
 
 // sentence returns the message and hint of a fault.
 func (f *fault) sentence(shown, where string, replaced, secret bool) (message, hint string) {

@@ -6,7 +6,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"time"
 
 	"go.yaml.in/yaml/v4"
 
@@ -155,6 +154,7 @@ func (l *loader) buildJob(f *jobFile, base policies) *jobs.Job {
 		l.lockKeys(f, job)
 	}
 	l.unused(f, job)
+	l.lintJob(f, job)
 	return job
 }
 
@@ -214,12 +214,8 @@ func (l *loader) trigger(f *jobFile, job *jobs.Job) {
 	}
 	if f.Schedule != nil {
 		job.Schedule = *f.Schedule
-		zone, err := cronspec.LoadZone(job.Timezone)
-		if err != nil {
-			zone = time.UTC // reported where it was decoded
-		}
-		if _, err := cronspec.Parse(job.Schedule, zone); err != nil {
-			report("schedule", "schedule", "cron text that can be read", err)
+		if info := l.schedule(job.Schedule, job.Timezone); info.err != nil {
+			report("schedule", "schedule", "cron text that can be read", info.err)
 		}
 	}
 	if f.Every != nil {

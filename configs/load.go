@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -46,6 +47,13 @@ type Options struct {
 	// SettingsOnly leaves the jobs and their defaults unread, so that who only looks at a running system is not
 	// stopped by a job that is wrong, or by a secret that is not on this machine. Config.Jobs is then empty.
 	SettingsOnly bool
+
+	// Handlers are the names of the Go handlers of this binary. A job that names another one is a warning, unless there
+	// are none at all: then they are in somebody's own binary.
+	Handlers []string
+
+	// Now is the instant from which warnings look ahead, for clock changes and rare dates. Default: the time.
+	Now time.Time
 }
 
 // Find returns the paths that are meant when named are those of the flag -c: these, else $LOCKSTEP_CONFIG (several are
@@ -72,6 +80,12 @@ func Load(o Options) (*Config, error) {
 		known:        make(map[string]bool),
 		jobs:         make(map[string]*jobFile),
 		secrets:      make(map[string]secret),
+		schedules:    make(map[[2]string]*scheduleInfo),
+		handlers:     o.Handlers,
+		now:          o.Now,
+	}
+	if l.now.IsZero() {
+		l.now = time.Now()
 	}
 	l.replacer = replacer{lookup: l.variable, read: l.secret}
 
@@ -87,9 +101,11 @@ func Load(o Options) (*Config, error) {
 	if origin, set := origins["worker.queues"]; (!set || origin.File != "") && !l.queuesWrong {
 		l.unknownQueues(c)
 	}
+	l.lintSettings(c)
 	for _, s := range l.sources {
 		c.Files = append(c.Files, s.path)
 	}
+	l.maskSecrets()
 	found := Problems{List: l.sorted(c.Files), Files: len(c.Files), Jobs: len(l.jobs)}
 	if found.Errors() > 0 {
 		return nil, found
@@ -114,6 +130,10 @@ type loader struct {
 
 	jobs    map[string]*jobFile
 	secrets map[string]secret // a file that many jobs name is read once
+
+	schedules map[[2]string]*scheduleInfo // by cron text and time zone
+	handlers  []string
+	now       time.Time
 }
 
 type secret struct {

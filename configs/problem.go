@@ -52,6 +52,24 @@ const (
 	CodeSecretFile     = "secret-file"     // ${file:...} of a file that cannot be read
 	CodeSecretInRedis  = "secret-in-redis" // ${file:...} in a value that is stored in Redis
 	CodeUnknownSetting = "unknown-setting" // an environment variable that looks like a setting and is none
+
+	// What is doubtful: see lint.go.
+	CodeStarMinute      = "cron-star-minute"  // a star for the minute of a fixed hour: sixty runs
+	CodeStarSecond      = "cron-star-second"  // the same of a fixed minute
+	CodeUnevenStep      = "cron-uneven-step"  // a step that does not divide its unit, so that it begins anew
+	CodeTwoDays         = "cron-two-days"     // both day of month and weekday: either one matches
+	CodeShortMonth      = "cron-short-month"  // a day that not every month has
+	CodeRare            = "cron-rare"         // the next tick is about a year away, or more
+	CodeClockChange     = "cron-clock-change" // a time that the clocks of its zone skip, or show twice
+	CodeEveryUneven     = "every-uneven"      // an interval that does not divide a day
+	CodeFixedZone       = "fixed-zone"        // a time zone without the summer time that its place has
+	CodeTimeoutInterval = "timeout-interval"  // a timeout longer than the time between two ticks
+	CodeConstantLock    = "constant-lock"     // a lock that all runs of an enqueued job share
+	CodeNoShell         = "no-shell"          // a command that was written for a shell
+	CodePlainDollar     = "plain-dollar"      // $VAR, which is not replaced
+	CodeInlineSecret    = "inline-secret"     // a secret that stands in a file
+	CodeUnknownHandler  = "unknown-handler"   // a handler that this binary does not have
+	CodeShortLease      = "short-lease"       // a lease that is shorter than what Redis may need to come back
 )
 
 // Origin is the place a value or a problem comes from: a file, an environment variable or a flag. The zero Origin is

@@ -25,6 +25,8 @@ type source struct {
 	lines []string   // of data, once a problem needs them
 	root  *yaml.Node // the file's map; nil when it is empty or cannot be used
 	file  file
+
+	secrets []*yaml.Node // scalars that no excerpt may show
 }
 
 // readPath reads a file, or the files of a folder. by is the include that names it; nil for a path of [Options].
@@ -338,7 +340,11 @@ func (l *loader) addAt(s *source, n *yaml.Node, severity Severity, code, message
 // partError reports a part of a value, such as one field of cron text, if the part can be found in the file as it
 // stands there; else the whole value.
 func (l *loader) partError(s *source, n *yaml.Node, part string, offset int, code, message, hint string) {
-	p := Problem{Origin: s.origin(n), Severity: SeverityError, Code: code, Message: message, Hint: hint,
+	l.partProblem(s, n, part, offset, SeverityError, code, message, hint)
+}
+
+func (l *loader) partProblem(s *source, n *yaml.Node, part string, offset int, severity Severity, code, message, hint string) {
+	p := Problem{Origin: s.origin(n), Severity: severity, Code: code, Message: message, Hint: hint,
 		Excerpt: s.line(n.Line), Width: s.width(n)}
 	if part != "" && offset >= 0 && offset <= len(n.Value) {
 		if line, column := s.search(n, part, strings.Count(n.Value[:offset], part)); line > 0 {
@@ -383,6 +389,73 @@ func indentation(line string) int { return len(line) - len(strings.TrimLeft(line
 func (l *loader) lineError(s *source, line, column int, code, message, hint string) {
 	l.add(Problem{Origin: Origin{File: s.path, Line: line, Column: column}, Severity: SeverityError, Code: code,
 		Message: message, Hint: hint, Excerpt: s.line(line), Width: 1}, "")
+}
+
+// hide keeps a scalar out of all excerpts of the file.
+func (s *source) hide(n *yaml.Node) {
+	if !slices.Contains(s.secrets, n) {
+		s.secrets = append(s.secrets, n)
+	}
+}
+
+// masked returns a line of the file without the secrets in it. Each is as many stars as it has characters, so that
+// columns stay what they are.
+func (s *source) masked(number int, line string) string {
+	runes := []rune(line)
+	for _, n := range s.secrets {
+		switch {
+		case number == n.Line && n.Style&(yaml.LiteralStyle|yaml.FoldedStyle) == 0:
+			from := min(n.Column-1, len(runes))
+			to := len(runes)
+			if s.ends(n) {
+				to = min(from+s.width(n), len(runes))
+			}
+			from, to = passwordPart(runes, from, to)
+			for i := from; i < to; i++ {
+				runes[i] = '*'
+			}
+		case number > n.Line && !s.ends(n) && s.continues(n, number):
+			for i := indentation(line); i < len(runes); i++ {
+				runes[i] = '*'
+			}
+		}
+	}
+	return string(runes)
+}
+
+// passwordPart narrows a stretch of a line to what stands in front of the host, if it is a URL with such a part.
+func passwordPart(line []rune, from, to int) (int, int) {
+	text := string(line[from:to])
+	scheme, at := strings.Index(text, "://"), strings.LastIndexByte(text, '@')
+	if scheme < 0 || at < scheme {
+		return from, to
+	}
+	return from + utf8.RuneCountInString(text[:scheme+len("://")]), from + utf8.RuneCountInString(text[:at])
+}
+
+// ends tells whether a scalar ends in the line in which it begins.
+func (s *source) ends(n *yaml.Node) bool {
+	line := []rune(s.line(n.Line))
+	rest := line[min(max(n.Column-1, 0), len(line)):]
+	switch {
+	case n.Style&(yaml.LiteralStyle|yaml.FoldedStyle) != 0 || len(rest) == 0:
+		return false
+	case n.Style&(yaml.DoubleQuotedStyle|yaml.SingleQuotedStyle) != 0:
+		width := quotedWidth(rest)
+		return width > 1 && rest[width-1] == rest[0]
+	}
+	return strings.HasPrefix(string(rest), n.Value)
+}
+
+// continues tells whether a line may belong to a scalar that began above: it is indented deeper than the line in which
+// that begins.
+func (s *source) continues(n *yaml.Node, number int) bool {
+	for i := n.Line + 1; i <= number; i++ {
+		if line := s.line(i); strings.TrimSpace(line) != "" && indentation(line) <= indentation(s.line(n.Line)) {
+			return false
+		}
+	}
+	return true
 }
 
 func (s *source) origin(n *yaml.Node) Origin {
@@ -450,4 +523,18 @@ func quotedWidth(rest []rune) int {
 		}
 	}
 	return len(rest)
+}
+
+// maskSecrets hides in all excerpts what was found to be a secret, whatever the problem is about.
+func (l *loader) maskSecrets() {
+	for _, s := range l.sources {
+		if len(s.secrets) == 0 {
+			continue
+		}
+		for i := range l.list {
+			if p := &l.list[i]; p.File == s.path && p.Excerpt != "" {
+				p.Excerpt = s.masked(p.Line, p.Excerpt)
+			}
+		}
+	}
 }
