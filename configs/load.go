@@ -27,6 +27,8 @@ type Config struct {
 
 	// Warnings are what is doubtful; there are no errors in it.
 	Warnings Problems
+
+	origins *loader // for JobValues; nil unless they were asked for
 }
 
 // Options says where a config comes from.
@@ -51,6 +53,9 @@ type Options struct {
 	// Handlers are the names of the Go handlers of this binary. A job that names another one is a warning, unless there
 	// are none at all: then they are in somebody's own binary.
 	Handlers []string
+
+	// Origins keeps what [Config.JobValues] needs: the nodes of all files, which are many times as large as the jobs.
+	Origins bool
 
 	// Now is the instant from which warnings look ahead, for clock changes and rare dates. Default: the time.
 	Now time.Time
@@ -111,6 +116,9 @@ func Load(o Options) (*Config, error) {
 		return nil, found
 	}
 	c.Warnings = found
+	if o.Origins {
+		c.origins = l
+	}
 	return c, nil
 }
 

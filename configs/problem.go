@@ -174,6 +174,15 @@ type Problems struct {
 	Jobs  int       `json:"jobs"`  // how many jobs they define
 }
 
+// Strict returns the same problems with every warning made an error.
+func (p Problems) Strict() Problems {
+	p.List = slices.Clone(p.List)
+	for i := range p.List {
+		p.List[i].Severity = SeverityError
+	}
+	return p
+}
+
 // Errors returns how many of the problems keep the config from being used.
 func (p Problems) Errors() int { return p.count(SeverityError) }
 
