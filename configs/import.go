@@ -46,7 +46,7 @@ func (j *imported) remark(format string, args ...any) {
 func importFile(head []string, timezone string, list []*imported) []byte {
 	var b bytes.Buffer
 	for _, line := range head {
-		b.WriteString(strings.TrimRight("# "+line, " ") + "\n")
+		b.WriteString(strings.TrimRight("# "+printable(line), " ") + "\n")
 	}
 	if timezone != "" {
 		b.WriteString("\ndefaults:\n  timezone: " + timezone + "\n")
@@ -166,7 +166,7 @@ func ImportCrontab(text []byte, o ImportOptions) []byte {
 		shell    = "sh"
 	)
 	for line := range strings.Lines(string(text)) {
-		line = strings.TrimRight(line, "\r\n")
+		line = printable(strings.ToValidUTF8(strings.TrimRight(line, "\r\n"), "?"))
 		trimmed := strings.TrimSpace(line)
 		switch {
 		case trimmed == "":

@@ -57,6 +57,9 @@ type Options struct {
 	// Origins keeps what [Config.JobValues] needs: the nodes of all files, which are many times as large as the jobs.
 	Origins bool
 
+	// Inputs, if not nil, takes in what Load looks at, whether or not the config is right: see [Watch].
+	Inputs *Inputs
+
 	// Now is the instant from which warnings look ahead, for clock changes and rare dates. Default: the time.
 	Now time.Time
 }
@@ -87,6 +90,7 @@ func Load(o Options) (*Config, error) {
 		secrets:      make(map[string]secret),
 		schedules:    make(map[[2]string]*scheduleInfo),
 		handlers:     o.Handlers,
+		inputs:       o.Inputs,
 		now:          o.Now,
 	}
 	if l.now.IsZero() {
@@ -142,6 +146,7 @@ type loader struct {
 	schedules map[[2]string]*scheduleInfo // by cron text and time zone
 	handlers  []string
 	now       time.Time
+	inputs    *Inputs
 }
 
 type secret struct {
@@ -158,6 +163,9 @@ func (l *loader) secret(path string) (string, error) {
 	s, ok := l.secrets[path]
 	if !ok {
 		s.value, s.err = readSecret(path)
+		if s.err != nil {
+			l.inputs.missing(path)
+		}
 		l.secrets[path] = s
 	}
 	return s.value, s.err

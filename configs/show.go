@@ -253,3 +253,46 @@ func plainNode(value any) *yaml.Node {
 	}
 	return n
 }
+
+// Change is one key of a job that another definition has otherwise. A side that lacks the key has nil there.
+type Change struct {
+	Key string `json:"key"`
+	Old any    `json:"old"`
+	New any    `json:"new"`
+}
+
+// Changes compares two definitions of a job, key by key, in the order of the keys. Secrets that differ are hidden on
+// both sides, and still are a change.
+func Changes(before, after *jobs.Job) []Change {
+	var was, is []Value
+	jobKeys(reflect.ValueOf(*before), "", &was)
+	jobKeys(reflect.ValueOf(*after), "", &is)
+	safe := make(map[string][2]any)
+	for side, list := range [][]Value{JobKeys(before), JobKeys(after)} {
+		for _, v := range list {
+			pair := safe[v.Key]
+			pair[side] = v.Value
+			safe[v.Key] = pair
+		}
+	}
+	find := func(list []Value, key string) any {
+		for _, v := range list {
+			if v.Key == key {
+				return v.Value
+			}
+		}
+		return nil
+	}
+	var changes []Change
+	for _, v := range is {
+		if !reflect.DeepEqual(find(was, v.Key), v.Value) {
+			changes = append(changes, Change{v.Key, safe[v.Key][0], safe[v.Key][1]})
+		}
+	}
+	for _, v := range was {
+		if find(is, v.Key) == nil {
+			changes = append(changes, Change{v.Key, safe[v.Key][0], nil})
+		}
+	}
+	return changes
+}

@@ -33,6 +33,7 @@ type source struct {
 func (l *loader) readPath(path string, by *place) {
 	info, err := os.Stat(path)
 	if err != nil {
+		l.inputs.missing(path)
 		l.unreadable(path, by, err)
 		return
 	}
@@ -40,23 +41,35 @@ func (l *loader) readPath(path string, by *place) {
 		l.readFile(path, by)
 		return
 	}
-	entries, err := os.ReadDir(path) // sorted by name
+	list := func() ([]string, error) { return configFiles(path) }
+	files, err := list()
+	l.inputs.folder(path, files, list)
 	if err != nil {
 		l.unreadable(path, by, err)
 		return
 	}
-	found := false
-	for _, e := range entries {
-		if !isConfigName(e.Name()) || isFolder(filepath.Join(path, e.Name())) {
-			continue
-		}
-		found = true
+	for _, file := range files {
 		// The folder was named, not this file: so it may well include the one that named the folder.
-		l.readFile(filepath.Join(path, e.Name()), nil)
+		l.readFile(file, nil)
 	}
-	if !found {
+	if len(files) == 0 {
 		l.pathProblem(path, by, CodeNoFiles, fmt.Sprintf("folder %q has no *.yaml or *.yml", path), "")
 	}
+}
+
+// configFiles returns the config files of a folder, sorted.
+func configFiles(folder string) ([]string, error) {
+	entries, err := os.ReadDir(folder) // sorted by name
+	if err != nil {
+		return nil, err
+	}
+	var files []string
+	for _, e := range entries {
+		if path := filepath.Join(folder, e.Name()); isConfigName(e.Name()) && !isFolder(path) {
+			files = append(files, path)
+		}
+	}
+	return files, nil
 }
 
 func isConfigName(name string) bool {
@@ -91,11 +104,14 @@ func (l *loader) readFile(path string, by *place) {
 	}
 	l.known[id] = true
 
+	before := identify(path)
 	data, err := readLimited(path)
 	if err != nil {
+		l.inputs.missing(path)
 		l.unreadable(path, by, err)
 		return
 	}
+	l.inputs.file(path, before, data)
 	s := &source{path: path, data: data}
 	l.sources = append(l.sources, s)
 	l.parse(s)
@@ -155,24 +171,28 @@ func (l *loader) include(pattern string, by place) {
 	if !filepath.IsAbs(pattern) {
 		full = filepath.Join(escapePattern.Replace(filepath.Dir(by.src.path)), pattern)
 	}
-	matches, err := filepath.Glob(full) // sorted
+	list := func() ([]string, error) { return matchFiles(full, strings.HasPrefix(filepath.Base(pattern), ".")) }
+	matches, err := list()
+	l.inputs.folder(full, matches, list)
 	if err != nil {
 		l.errorAt(by.src, by.node, CodeUnreadable, fmt.Sprintf("include %s: not a pattern", quote(pattern)),
 			"write a pattern such as conf.d/*.yaml")
 		return
 	}
-	hidden := strings.HasPrefix(filepath.Base(pattern), ".")
-	found := false
 	for _, m := range matches {
-		if isFolder(m) || strings.HasPrefix(filepath.Base(m), ".") != hidden {
-			continue
-		}
-		found = true
 		l.readFile(m, nil)
 	}
-	if !found {
+	if len(matches) == 0 {
 		l.warnAt(by.src, by.node, CodeNoFiles, fmt.Sprintf("include %s matches no file", quote(pattern)), "")
 	}
+}
+
+// matchFiles returns the files that a pattern matches, sorted: those that begin with a dot, or those that do not.
+func matchFiles(pattern string, hidden bool) ([]string, error) {
+	matches, err := filepath.Glob(pattern) // sorted
+	return slices.DeleteFunc(matches, func(m string) bool {
+		return isFolder(m) || strings.HasPrefix(filepath.Base(m), ".") != hidden
+	}), err
 }
 
 // escapePattern keeps the folder of the including file from being taken for a pattern.

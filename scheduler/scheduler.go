@@ -2,7 +2,6 @@ package scheduler
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -47,6 +46,9 @@ type Scheduler struct {
 	alarms alarms        // of the jobs with a trigger; only the goroutine of ticks uses it
 	duty   atomic.Bool   // whether this worker creates first and sweeps
 	wake   chan struct{} // asks for a sweep; buffer of one: wake-ups may merge
+
+	next    atomic.Pointer[jobSet] // what SetJobs gave and ticks has not taken over yet
+	changed chan struct{}          // tells of it; buffer of one
 }
 
 // New checks the jobs' triggers. It starts nothing; see [Scheduler.Run].
@@ -54,17 +56,11 @@ func New(o Options) (*Scheduler, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	s := &Scheduler{o: o, wake: make(chan struct{}, 1)}
-	for _, job := range o.Jobs {
-		trigger, err := Trigger(job)
-		if err != nil {
-			return nil, fmt.Errorf("job %s: %w", job.Name, err)
-		}
-		if trigger != nil {
-			s.alarms.add(&alarm{job: job, next: trigger.Next})
-		}
+	set, err := newJobSet(o.Jobs)
+	if err != nil {
+		return nil, err
 	}
-	return s, nil
+	return &Scheduler{o: o, alarms: set.alarms, wake: make(chan struct{}, 1), changed: make(chan struct{}, 1)}, nil
 }
 
 // Wake makes the scheduler look at once for what has come due: the lock space has offered something to a waiting run.
@@ -97,6 +93,7 @@ func (s *Scheduler) ticks(ctx context.Context) {
 	}
 	var polled, notBefore time.Time // by this machine's clock: the last poll; when creating may be tried again
 	for {
+		s.takeOverJobs(ctx, &now)
 		every := pollEvery
 		if s.duty.Load() {
 			every = dutyEvery
@@ -117,7 +114,7 @@ func (s *Scheduler) ticks(ctx context.Context) {
 			}
 			wait = min(wait, max(s.alarms.until(now.now()), time.Until(notBefore)))
 		}
-		if !sleep(ctx, wait) {
+		if !sleepUnless(ctx, wait, s.changed) {
 			return
 		}
 	}
@@ -209,13 +206,16 @@ func (s *Scheduler) failed(ctx context.Context, call string, err error) {
 }
 
 // sleep waits, and tells whether it waited to the end.
-func sleep(ctx context.Context, d time.Duration) bool {
+func sleep(ctx context.Context, d time.Duration) bool { return sleepUnless(ctx, d, nil) }
+
+// sleepUnless waits until there is something in a channel, at most so long. It returns false when ctx has ended.
+func sleepUnless(ctx context.Context, d time.Duration, woken <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		return ctx.Err() == nil
+	case <-woken:
 	case <-ctx.Done():
-		return false
 	}
+	return ctx.Err() == nil
 }

@@ -59,6 +59,8 @@ func (s *Server) routes() {
 		return cut(q, scene.workers(), func(w *Worker) string { return string(w.ID) }, strings.Compare), nil
 	})
 
+	s.configRoutes(v1)
+
 	one(s, v1+"jobs/{job}", func(ctx context.Context, q question) (*Job, error) {
 		name := q.path("job")
 		return shared(ctx, s.read, "job "+name, func(ctx context.Context) (*Job, error) { return r.Job(ctx, name) })

@@ -1,6 +1,6 @@
 // Package admin shows what goes on in a fleet of workers: over HTTP as JSON and as a page, and, through the [Reader],
 // to the command line. It answers: what runs now, on which worker, since when; who waits for whom; how did the last runs
-// end. It changes nothing.
+// end. It changes nothing, but for having its worker read its config again.
 //
 // # Use
 //
@@ -33,13 +33,16 @@
 //	/api/v1/locks                and locks/{lock}: a lock that nobody holds is not an error, it has no holders
 //	/api/v1/waits                in the order of their tickets
 //	/api/v1/workers              and workers/{id}
+//	/api/v1/config               of the worker that serves it: what it has, and why its last reload was refused
+//	/api/v1/config/reload        POST: load it again. 200 when it was taken, 422 when the old one stays
 //
-// An id in a path is escaped: "#" is %23, "/" is %2F. Only GET and HEAD are answered. A list is {"items": [...],
+// An id in a path is escaped: "#" is %23, "/" is %2F. But for the reload, only GET and HEAD are answered. A list is {"items": [...],
 // "next_cursor": null} and takes ?limit=, 1 to 1,000, by default 100; whoever sends next_cursor back as ?cursor= gets
 // what comes after. A parameter that a path does not know is an error, so that a slip of the pen in a filter does not
 // answer with everything. A run that ends while somebody pages through the runs may be listed twice, before and after.
 //
-// Errors are application/problem+json (RFC 9457): 400 for a bad parameter, 404, 405, and 503 when Redis cannot be read.
+// Errors are application/problem+json (RFC 9457): 400 for a bad parameter, 403 for a POST from another origin's page, 404,
+// 405, 409 for a POST to another worker than was meant, and 503 when Redis cannot be read.
 //
 // # One read a second
 //

@@ -24,6 +24,13 @@ type Options struct {
 	// Worker returns the id of the worker of this process, which the page names; "" while there is none. Default: none.
 	Worker func() string
 
+	// Config returns what is known of the worker's config. Default: nothing.
+	Config func() *Config
+
+	// Reload loads the worker's config again, or keeps it: then Config tells why, and the error is nil. Default: it
+	// cannot be done.
+	Reload func(ctx context.Context) error
+
 	Logger *slog.Logger // default: slog.Default
 }
 
@@ -33,6 +40,8 @@ type Server struct {
 	o    Options
 	mux  *http.ServeMux
 	read *share
+
+	crossOrigin *http.CrossOriginProtection // of what changes something
 
 	// last is what the page showed when Redis could last be read; nil before that. It is replaced, never changed.
 	last atomic.Pointer[overview]
@@ -52,7 +61,7 @@ func New(o Options) (*Server, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	s := &Server{o: o, mux: http.NewServeMux(), read: newShare()}
+	s := &Server{o: o, mux: http.NewServeMux(), read: newShare(), crossOrigin: http.NewCrossOriginProtection()}
 	s.handle("/{$}", s.page)
 	s.handle("/static/{file}", s.static)
 	s.handle("/livez", s.live)
@@ -96,7 +105,7 @@ func (s *Server) handle(pattern string, answer func(http.ResponseWriter, *http.R
 
 var (
 	errNoPath = errors.New("there is nothing at this path")
-	errMethod = errors.New("only GET and HEAD are answered here: nothing can be changed over HTTP yet")
+	errMethod = errors.New("only GET and HEAD are answered here: nothing can be changed by this path")
 )
 
 // problem answers with an error.
@@ -104,10 +113,14 @@ func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) {
 	status := http.StatusServiceUnavailable // what is left comes from Redis
 	detail := err.Error()
 	switch {
-	case errors.Is(err, errNoPath), errors.Is(err, ledger.ErrUnknown):
+	case errors.Is(err, errNoPath), errors.Is(err, ledger.ErrUnknown), errors.Is(err, ErrNoConfig):
 		status = http.StatusNotFound
-	case errors.Is(err, errMethod):
+	case errors.Is(err, errMethod), errors.Is(err, errPostOnly):
 		status = http.StatusMethodNotAllowed
+	case errors.Is(err, errCrossOrigin):
+		status = http.StatusForbidden
+	case errors.Is(err, errOtherWorker):
+		status = http.StatusConflict
 	case errors.Is(err, ErrInvalid):
 		status = http.StatusBadRequest
 	case errors.Is(err, errBroken):

@@ -121,6 +121,7 @@ type Worker struct {
 	Queues    map[string]int  `json:"queues"` // served, with their weights
 	StartedAt Instant         `json:"started_at"`
 	LeaseLeft Seconds         `json:"lease_left_seconds"`
+	Admin     Text            `json:"admin"` // host:port of its API and page
 }
 
 // Gone is the state of a worker whose lease is over. It vanishes as soon as somebody takes care of what it left.

@@ -49,6 +49,7 @@ type Options struct {
 
 	Version string // shown to others
 	Config  string // a digest of the configuration, shown to others
+	Admin   string // where the API and the page of this worker are, shown to others; "" for nowhere
 
 	// Abort, when closed, ends the drain at once: running attempts are cancelled and handed back.
 	Abort <-chan struct{}
@@ -71,12 +72,23 @@ type Worker struct {
 	pusher  *pusher
 	attempt sync.WaitGroup // every claim, and every attempt that came of it
 
+	jobs atomic.Pointer[definitions]
+	loop atomic.Pointer[scheduler.Scheduler] // nil until Run has made it
+
+	telling sync.Mutex // one card at a time, so that the last one told is the last one that was so
+
 	ready    atomic.Bool
 	draining atomic.Bool
 	paused   atomic.Pointer[map[string]bool]
 
 	attempts context.Context         // all attempts run under it; ends with a cause when the drain is over
 	cancel   context.CancelCauseFunc // of attempts
+}
+
+// definitions are the jobs of a worker, under the digest of the config they come from.
+type definitions struct {
+	jobs   []*jobs.Job
+	config string
 }
 
 // New checks the options. It starts nothing and dials nothing.
@@ -114,7 +126,45 @@ func New(o Options) (*Worker, error) {
 			return nil, fmt.Errorf("job %s: %w", job.Name, err)
 		}
 	}
-	return &Worker{o: o, log: o.Logger, slots: semaphore.NewWeighted(int64(o.Concurrency))}, nil
+	w := &Worker{o: o, log: o.Logger, slots: semaphore.NewWeighted(int64(o.Concurrency))}
+	w.jobs.Store(&definitions{o.Jobs, o.Config})
+	return w, nil
+}
+
+// SetJobs replaces all jobs while the worker runs: see [scheduler.Scheduler.SetJobs]. config is the digest that others
+// are shown. An error leaves everything as it was.
+func (w *Worker) SetJobs(ctx context.Context, list []*jobs.Job, config string) error {
+	for _, job := range list {
+		if _, err := scheduler.Trigger(job); err != nil {
+			return fmt.Errorf("job %s: %w", job.Name, err)
+		}
+	}
+	w.jobs.Store(&definitions{list, config})
+	loop := w.loop.Load()
+	if loop == nil {
+		return nil // Run takes them when it has come so far
+	}
+	if err := loop.SetJobs(list); err != nil {
+		return err
+	}
+	w.tell(ctx)
+	return nil
+}
+
+// tell shows others what this worker is now. When Redis does not answer they go on seeing what it was, and nothing rests
+// on that.
+func (w *Worker) tell(ctx context.Context) {
+	w.telling.Lock()
+	defer w.telling.Unlock()
+	state := "ready"
+	if w.draining.Load() {
+		state = "draining"
+	}
+	call, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	if err := w.locks.SetCard(call, w.card(state)); err != nil {
+		w.log.DebugContext(ctx, "others are not told of the worker's state", "state", state, "error", err)
+	}
 }
 
 // Ready tells whether the worker may take runs: it has begun, is not draining, and its session is certain.
@@ -138,12 +188,11 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	w.attempts, w.cancel = context.WithCancelCause(running)
 	defer w.cancel(nil)
 
-	var loop atomic.Pointer[scheduler.Scheduler]
 	w.locks, err = locks.Open(ctx, w.o.Redis, locks.Options{
 		Namespace: w.o.Namespace, Name: w.o.Name, Lease: w.o.Lease, ReserveAfter: w.o.ReserveAfter,
 		Card: w.card("ready"), Logger: w.log,
 		OnOffer: func() {
-			if s := loop.Load(); s != nil {
+			if s := w.loop.Load(); s != nil {
 				s.Wake()
 			}
 		},
@@ -169,13 +218,19 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("start worker: %w", err)
 	}
+	begun := w.jobs.Load()
 	ticks, err := scheduler.New(scheduler.Options{
-		Ledger: w.ledger, Session: w.locks.Session, Jobs: w.o.Jobs, Deliver: w.deliver, Delivered: w.delivered, Logger: w.log,
+		Ledger: w.ledger, Session: w.locks.Session, Jobs: begun.jobs, Deliver: w.deliver, Delivered: w.delivered, Logger: w.log,
 	})
 	if err != nil {
 		return fmt.Errorf("start worker: %w", err)
 	}
-	loop.Store(ticks)
+	w.loop.Store(ticks)
+	if now := w.jobs.Load(); now != begun { // they were replaced meanwhile
+		if err := w.SetJobs(ctx, now.jobs, now.config); err != nil {
+			return fmt.Errorf("start worker: %w", err)
+		}
+	}
 	w.pusher = newPusher(w.queue, w.ledger, w.log)
 
 	// The pusher outlives the rest: a run that is handed back is pushed again.
@@ -186,7 +241,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	defer stop()
 
 	w.ready.Store(true)
-	w.log.InfoContext(ctx, "worker is ready", "worker", w.locks.Session(), "slots", w.o.Concurrency, "jobs", len(w.o.Jobs))
+	w.log.InfoContext(ctx, "worker is ready", "worker", w.locks.Session(), "slots", w.o.Concurrency, "jobs", len(begun.jobs))
 	group, work := errgroup.WithContext(ctx)
 	group.Go(func() error { return ticks.Run(work) })
 	group.Go(func() error { return server.Run(work) })
@@ -203,11 +258,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 
 // drain waits for the attempts, and cancels those that take too long.
 func (w *Worker) drain(ctx context.Context) {
-	call, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
-	if err := w.locks.SetCard(call, w.card("draining")); err != nil {
-		w.log.DebugContext(ctx, "others are not told of the drain", "error", err)
-	}
+	w.tell(ctx)
 	w.log.InfoContext(ctx, "worker drains", "worker", w.locks.Session(), "for_at_most", w.o.DrainTimeout)
 	ended := make(chan struct{})
 	go func() { // ends when the attempts have; this function waits for that
@@ -301,8 +352,8 @@ func (w *Worker) card(state string) json.RawMessage {
 		host = "unknown"
 	}
 	card, err := json.Marshal(Card{
-		Host: host, PID: os.Getpid(), Version: w.o.Version, Config: w.o.Config, State: state,
-		Slots: w.o.Concurrency, Queues: w.o.Queues, StartedAt: w.started.UTC(),
+		Host: host, PID: os.Getpid(), Version: w.o.Version, Config: w.jobs.Load().config, State: state,
+		Slots: w.o.Concurrency, Queues: w.o.Queues, StartedAt: w.started.UTC(), Admin: w.o.Admin,
 	})
 	if err != nil {
 		panic("worker: a card is plain data: " + err.Error())
@@ -320,6 +371,7 @@ type Card struct {
 	Slots     int            `json:"slots"`
 	Queues    map[string]int `json:"queues"`
 	StartedAt time.Time      `json:"started_at"`
+	Admin     string         `json:"admin,omitempty"` // host:port of its API and page; "" for none
 }
 
 func names(queues map[string]int) []string {
