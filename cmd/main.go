@@ -54,6 +54,9 @@ type tool struct {
 
 	manners atomic.Int32  // what signals do beside the first one's ending of the root context
 	again   chan struct{} // closed by the second signal
+
+	reloads atomic.Bool   // SIGHUP means to read the config again
+	hangups chan struct{} // such a SIGHUP; buffer of one
 }
 
 // manners of a command.
@@ -65,11 +68,12 @@ const (
 
 // run does what a command line asks for and returns the exit code.
 func run(reg *jobs.Registry, args []string) int {
-	t := &tool{handlers: reg, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, again: make(chan struct{})}
+	t := &tool{handlers: reg, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, again: make(chan struct{}), hangups: make(chan struct{}, 1)}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	ended := make(chan struct{})
 	signals := make(chan os.Signal, 2)
-	// SIGHUP as well: a terminal that is closed must not leave runs behind that look crashed.
+	// SIGHUP as well: a terminal that is closed must not leave runs behind that look crashed. A worker without one, or
+	// with one that is still there, reads its config again.
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	var listening sync.WaitGroup
 	defer listening.Wait()
@@ -85,11 +89,16 @@ func run(reg *jobs.Registry, args []string) int {
 
 // listen turns signals into the end of the command, until the command has ended.
 func (t *tool) listen(signals <-chan os.Signal, cancel context.CancelCauseFunc, ended <-chan struct{}) {
+	terminal := hasTerminal()
 	for n := 1; ; n++ {
 		select {
 		case <-ended:
 			return
-		case <-signals:
+		case s := <-signals:
+			if s == syscall.SIGHUP && t.rereads(terminal) {
+				n--
+				continue
+			}
 		}
 		switch manners := t.manners.Load(); {
 		case manners == handsOff:

@@ -25,23 +25,27 @@ import (
 )
 
 func (t *tool) startCommand() *cobra.Command {
-	var inDemo bool
+	var inDemo, watch bool
 	cmd := &cobra.Command{
 		Use:   "start",
 		Short: "Start a worker",
 		Long: `Start a worker: it shares schedule and queue with all workers of the same Redis and namespace, and serves the admin page
-at admin.listen. SIGINT, SIGTERM and SIGHUP drain it: it takes nothing new, and runs that take longer than
-worker.drain_timeout are handed back. A second signal hands them back at once. Both end with exit code 0.`,
+at admin.listen. SIGINT and SIGTERM drain it: it takes nothing new, and runs that take longer than
+worker.drain_timeout are handed back. A second signal hands them back at once. Both end with exit code 0.
+
+SIGHUP has it read its config again, and so have changes of the files with --watch; see lockstep config reload.`,
 		Example: `  lockstep start -c lockstep.yaml --concurrency 16`,
 		Args:    noArgs,
 	}
 	flags := cmd.Flags()
 	flags.Int("concurrency", 0, "how many attempts run at a time, `N` (default: worker.concurrency, 8)")
 	flags.String("queues", "", "`QUEUES` to serve, with their weights: critical=6,default=3 (default: worker.queues)")
+	flags.BoolVar(&watch, "watch", false, "read the config again when its files change")
 	flags.BoolVar(&inDemo, "demo-worker", false, "be a worker of lockstep demo")
 	_ = flags.MarkHidden("demo-worker") // fails only for a flag that is not there
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		t.manners.Store(orderly)
+		t.reloads.Store(!inDemo)
 		ctx, handlers, abort := cmd.Context(), t.handlers, (<-chan struct{})(t.again)
 		if inDemo {
 			handlers = demoHandlers()
@@ -53,11 +57,13 @@ worker.drain_timeout are handed back. A second signal hands them back at once. B
 		if len(paths) == 0 {
 			return refuse("no config: name a file with -c, set LOCKSTEP_CONFIG, or write ./lockstep.yaml (to look around first: lockstep demo)")
 		}
-		config, err := t.load(cmd, paths, false)
+		options := t.loadOptions(cmd, paths)
+		options.Inputs = new(configs.Inputs)
+		config, err := t.told(configs.Load(options))
 		if err != nil {
 			return err
 		}
-		return start(ctx, config, handlers, abort, newLogger(t.stderr, config.Settings.Log))
+		return start(ctx, config, handlers, abort, reloading{options, t.hangups, watch}, newLogger(t.stderr, config.Settings.Log))
 	}
 	return cmd
 }
@@ -83,7 +89,8 @@ func readable(_ []string, a slog.Attr) slog.Attr {
 }
 
 // start runs a worker and its admin page until ctx ends and the worker has drained. abort, when closed, ends the drain.
-func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry, abort <-chan struct{}, log *slog.Logger) (err error) {
+func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry, abort <-chan struct{}, again reloading,
+	log *slog.Logger) (err error) {
 	for _, problem := range config.Warnings.List {
 		log.WarnContext(ctx, "config is doubtful", "at", problem.Origin.String(), "says", problem.Message, "hint", problem.Hint, "code", problem.Code)
 	}
@@ -112,25 +119,29 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	if err := checkServer(ctx, rdb, log); err != nil {
 		return interruptedIsFine(ctx, err)
 	}
+	listener, err := admin.Listen(settings.Admin.Listen, settings.Admin.ListenSet)
+	if err != nil {
+		return err
+	}
+	defer listener.Close() // once more, unless it was never served
 	options, err := workerOptions(config, settings, rdb, handlers, abort, log)
 	if err != nil {
 		return err
 	}
+	options.Admin = listener.Addr().String()
 	w, err := worker.New(options)
 	if err != nil {
 		return err
 	}
+	reloads := newReloader(again.options, config, log, w.SetJobs)
 	conn, err := newConnection(rdb, settings)
 	if err != nil {
 		return err
 	}
 	server, err := admin.New(admin.Options{
 		Reader: conn.reader, Ready: w.Ready, Worker: func() string { return string(w.ID()) }, Logger: log,
+		Config: reloads.status.Load, Reload: func(ctx context.Context) error { return reloads.reload(ctx, "a request") },
 	})
-	if err != nil {
-		return err
-	}
-	listener, err := admin.Listen(settings.Admin.Listen, settings.Admin.ListenSet)
 	if err != nil {
 		return err
 	}
@@ -140,6 +151,7 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	serving, stop := context.WithCancel(background)
 	defer stop()
 	group.Go(func() error { return admin.Serve(serving, listener, server) })
+	group.Go(func() error { reloads.run(running, again.hangups, again.watch); return nil })
 	group.Go(func() error {
 		defer stop()
 		return w.Run(running)
