@@ -67,14 +67,14 @@ type reloader struct {
 	status atomic.Pointer[admin.Config]   // replaced, never changed
 }
 
-// newReloader begins with the config that a worker is started with. options are those that it was loaded by; apply gives
-// the worker other jobs.
-func newReloader(options configs.Options, config *configs.Config, log *slog.Logger,
+// newReloader begins with the config that a worker is started with. options are those that it was loaded by, mark is
+// the digest of its jobs; apply gives the worker other ones.
+func newReloader(options configs.Options, config *configs.Config, mark string, log *slog.Logger,
 	apply func(ctx context.Context, list []*jobs.Job, digest string) error) *reloader {
 	r := &reloader{options: options, log: log, apply: apply, running: config, settings: config.Values()}
 	r.inputs.Store(options.Inputs)
 	r.status.Store(&admin.Config{
-		Digest: digest(config.Jobs), Files: config.Files, Jobs: len(config.Jobs), Warnings: len(config.Warnings.List),
+		Digest: mark, Files: config.Files, Jobs: len(config.Jobs), Warnings: len(config.Warnings.List),
 		LoadedAt: admin.Instant{Time: time.Now()},
 	})
 	return r

@@ -133,7 +133,7 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	if err != nil {
 		return err
 	}
-	reloads := newReloader(again.options, config, log, w.SetJobs)
+	reloads := newReloader(again.options, config, options.Config, log, w.SetJobs)
 	conn, err := newConnection(rdb, settings)
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // manyJobs is a file like those that a program writes.
@@ -35,6 +36,50 @@ func BenchmarkLoad10000Jobs(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/n, "µs/job")
+}
+
+// many writes 100,000 jobs into a hundred files, as a program that makes them would, and returns their folder.
+func many(t testing.TB) string {
+	const files, jobs = 100, 1000
+	texts := make(map[string]string, files)
+	for i := range files {
+		texts[fmt.Sprintf("jobs-%03d.yaml", i)] = strings.ReplaceAll(manyJobs(jobs), "  job-", fmt.Sprintf("  job-%d-", i))
+	}
+	return writeFiles(t, texts)
+}
+
+// BenchmarkLoad100000Jobs is the number to watch: three seconds are the budget of a start.
+func BenchmarkLoad100000Jobs(b *testing.B) {
+	dir := many(b)
+	for b.Loop() {
+		c, err := Load(Options{Paths: []string{dir}, Environ: []string{}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if len(c.Jobs) != 100_000 || len(c.Warnings.List) > 0 {
+			b.Fatalf("got %d jobs, %s", len(c.Jobs), c.Warnings.Summary())
+		}
+	}
+	b.ReportMetric(b.Elapsed().Seconds()/float64(b.N), "s/load")
+}
+
+// The budget is three seconds on a machine that has nothing else to do; this one is shared with other tests, under the
+// race detector perhaps. What it would notice is work that grows faster than the number of jobs.
+func TestHundredThousandJobsLoad(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	dir := many(t)
+	began := time.Now()
+	c, err := Load(Options{Paths: []string{dir}, Environ: []string{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	took := time.Since(began)
+	t.Logf("%d jobs took %s", len(c.Jobs), took.Round(time.Millisecond))
+	if len(c.Jobs) != 100_000 || took > time.Minute {
+		t.Errorf("%d jobs took %s", len(c.Jobs), took)
+	}
 }
 
 // BenchmarkLoad10000WrongJobs shows that places are found in time also when every job needs one.

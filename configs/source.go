@@ -8,8 +8,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v4"
@@ -38,7 +40,7 @@ func (l *loader) readPath(path string, by *place) {
 		return
 	}
 	if !info.IsDir() {
-		l.readFile(path, by)
+		l.readFile(path, by, func() *opened { return open(path) })
 		return
 	}
 	list := func() ([]string, error) { return configFiles(path) }
@@ -48,10 +50,7 @@ func (l *loader) readPath(path string, by *place) {
 		l.unreadable(path, by, err)
 		return
 	}
-	for _, file := range files {
-		// The folder was named, not this file: so it may well include the one that named the folder.
-		l.readFile(file, nil)
-	}
+	l.readFiles(files) // the folder was named, not they: so one may well include the file that named the folder
 	if len(files) == 0 {
 		l.pathProblem(path, by, CodeNoFiles, fmt.Sprintf("folder %q has no *.yaml or *.yml", path), "")
 	}
@@ -83,9 +82,55 @@ func isFolder(path string) bool {
 	return err == nil && info.IsDir()
 }
 
+// readFiles reads the files of a folder or a pattern, in their order. They are parsed on all cores, as that is most of
+// what there is to do.
+func (l *loader) readFiles(files []string) {
+	var parsing sync.WaitGroup
+	defer parsing.Wait()
+	cores := make(chan struct{}, runtime.GOMAXPROCS(0))
+	ready := make([]chan *opened, len(files))
+	for i := range files {
+		ready[i] = make(chan *opened, 1) // one that is known by then is never asked for
+	}
+	parsing.Go(func() {
+		for i, path := range files {
+			cores <- struct{}{}
+			parsing.Go(func() {
+				ready[i] <- open(path)
+				<-cores
+			})
+		}
+	})
+	for i, path := range files {
+		l.readFile(path, nil, func() *opened { return <-ready[i] })
+	}
+}
+
+// opened is a file that was read and parsed, with what was wrong with its text.
+type opened struct {
+	id       fileID // before it was read
+	src      *source
+	problems []Problem
+	err      error // it could not be read
+}
+
+func open(path string) *opened {
+	o := &opened{id: identify(path)}
+	data, err := readLimited(path)
+	if err != nil {
+		o.err = err
+		return o
+	}
+	o.src = &source{path: path, data: data}
+	var l loader
+	l.parse(o.src)
+	o.problems = l.list
+	return o
+}
+
 // readFile reads one file, and then what it includes. by is the include that names this very file; nil when a pattern,
-// a folder or the operator led here.
-func (l *loader) readFile(path string, by *place) {
+// a folder or the operator led here. opened returns the file.
+func (l *loader) readFile(path string, by *place, opened func() *opened) {
 	id := identity(path)
 	if i := slices.IndexFunc(l.open, func(o openFile) bool { return o.id == id }); i >= 0 {
 		// A pattern that also matches the file it stands in does no harm.
@@ -104,17 +149,18 @@ func (l *loader) readFile(path string, by *place) {
 	}
 	l.known[id] = true
 
-	before := identify(path)
-	data, err := readLimited(path)
-	if err != nil {
+	o := opened()
+	if o.err != nil {
 		l.inputs.missing(path)
-		l.unreadable(path, by, err)
+		l.unreadable(path, by, o.err)
 		return
 	}
-	l.inputs.file(path, before, data)
-	s := &source{path: path, data: data}
+	s := o.src
+	l.inputs.file(path, o.id, s.data)
 	l.sources = append(l.sources, s)
-	l.parse(s)
+	for _, problem := range o.problems {
+		l.add(problem, "")
+	}
 	if s.root == nil {
 		return
 	}
@@ -179,9 +225,7 @@ func (l *loader) include(pattern string, by place) {
 			"write a pattern such as conf.d/*.yaml")
 		return
 	}
-	for _, m := range matches {
-		l.readFile(m, nil)
-	}
+	l.readFiles(matches)
 	if len(matches) == 0 {
 		l.warnAt(by.src, by.node, CodeNoFiles, fmt.Sprintf("include %s matches no file", quote(pattern)), "")
 	}

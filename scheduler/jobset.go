@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"time"
 
 	"lockstep/jobs"
+	"lockstep/scheduler/cronspec"
 )
 
 // jobSet is a set of jobs with an alarm for each that has a trigger.
@@ -14,18 +16,36 @@ type jobSet struct {
 	alarms alarms
 }
 
+// triggerKey is what two jobs with the same ticks have in common.
+type triggerKey struct {
+	schedule, timezone string
+	every              time.Duration
+}
+
 func newJobSet(list []*jobs.Job) (*jobSet, error) {
 	set := &jobSet{jobs: list}
+	triggers := make(map[triggerKey]*cronspec.Schedule) // never change, so that many jobs may share one
 	for _, job := range list {
-		trigger, err := Trigger(job)
-		if err != nil {
-			return nil, fmt.Errorf("job %s: %w", job.Name, err)
+		key := triggerKey{job.Schedule, job.Timezone, job.Every}
+		trigger, known := triggers[key]
+		if !known {
+			var err error
+			if trigger, err = Trigger(job); err != nil {
+				return nil, fmt.Errorf("job %s: %w", job.Name, err)
+			}
+			triggers[key] = trigger
 		}
 		if trigger != nil {
 			set.alarms.add(&alarm{job: job, next: trigger.Next})
 		}
 	}
 	return set, nil
+}
+
+// CheckJobs tells whether jobs have triggers that a [Scheduler] can use.
+func CheckJobs(list []*jobs.Job) error {
+	_, err := newJobSet(list)
+	return err
 }
 
 // SetJobs replaces all jobs, as soon as those that changed are registered; until then, and for ever if the error is not

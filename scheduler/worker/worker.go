@@ -121,10 +121,8 @@ func New(o Options) (*Worker, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	for _, job := range o.Jobs {
-		if _, err := scheduler.Trigger(job); err != nil {
-			return nil, fmt.Errorf("job %s: %w", job.Name, err)
-		}
+	if err := scheduler.CheckJobs(o.Jobs); err != nil {
+		return nil, err
 	}
 	w := &Worker{o: o, log: o.Logger, slots: semaphore.NewWeighted(int64(o.Concurrency))}
 	w.jobs.Store(&definitions{o.Jobs, o.Config})
@@ -134,10 +132,8 @@ func New(o Options) (*Worker, error) {
 // SetJobs replaces all jobs while the worker runs: see [scheduler.Scheduler.SetJobs]. config is the digest that others
 // are shown. An error leaves everything as it was.
 func (w *Worker) SetJobs(ctx context.Context, list []*jobs.Job, config string) error {
-	for _, job := range list {
-		if _, err := scheduler.Trigger(job); err != nil {
-			return fmt.Errorf("job %s: %w", job.Name, err)
-		}
+	if err := scheduler.CheckJobs(list); err != nil {
+		return err
 	}
 	w.jobs.Store(&definitions{list, config})
 	loop := w.loop.Load()
