@@ -87,9 +87,16 @@ func (o *output) String() string {
 // launch starts the tool. It is killed when the test ends, if it is still there.
 func launch(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
+	return launchWith(t, env, func(*process) {}, args...)
+}
+
+// launchWith starts the tool as prepare has it.
+func launchWith(t *testing.T, env []string, prepare func(*process), args ...string) *process {
+	t.Helper()
 	p := &process{Cmd: exec.Command(toolPath, args...), t: t, name: strings.Join(args, " "), stdout: new(output), stderr: new(output), done: make(chan struct{})}
 	p.Env, p.Stdout, p.Stderr = env, p.stdout, p.stderr
 	p.Cmd.WaitDelay = 5 * time.Second
+	prepare(p)
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
