@@ -361,6 +361,9 @@ func (l *loader) unused(f *jobFile, job *jobs.Job) {
 	if f.policies.MaxQueued != nil && job.Overlap != jobs.OverlapQueue {
 		warn("max_queued", "it is for overlap: queue")
 	}
+	if f.policies.MaxCrashes != nil && job.OnCrash == jobs.CrashAbandon {
+		warn("max_crashes", "with on_crash: abandon the first crash is the last")
+	}
 	if !job.Scheduled() && !f.has("schedule") && !f.has("every") {
 		if f.policies.Overlap != nil {
 			warn("overlap", "the job has neither schedule nor every")

@@ -59,6 +59,6 @@
 // # Not promised
 //
 // There is no sign-in yet. Therefore [Listen] takes a loopback address only; whoever can open a port of this machine can
-// read. One answer is put together from several reads, one after the other: a run may show as running in one place and
+// read, and have the worker read its config files again. One answer is put together from several reads, one after the other: a run may show as running in one place and
 // have ended in another. Ask the ledger, by the run's id, for the last word.
 package admin
