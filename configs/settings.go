@@ -100,14 +100,13 @@ func (f *field) defaultValue() reflect.Value {
 	if text == "" {
 		return reflect.Zero(t)
 	}
-	value, fault := reflect.Value{}, (*fault)(nil)
+	read := func() (reflect.Value, *fault) { return convert(t, &f.rules, text, false) }
 	if t.Kind() == reflect.Map {
-		value, fault = parseWeights(text)
-	} else {
-		value, fault = convert(t, &f.rules, text, false)
+		read = func() (reflect.Value, *fault) { return parseWeights(text) }
 	}
-	if fault != nil {
-		panic(fmt.Sprintf("configs: default %q of %s: %s", text, f.name, fault.reason))
+	value, wrong := read()
+	if wrong != nil {
+		panic(fmt.Sprintf("configs: default %q of %s: %s", text, f.name, wrong.reason))
 	}
 	return value
 }

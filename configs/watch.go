@@ -207,7 +207,8 @@ func Watch(ctx context.Context, inputs func() *Inputs, changed func(context.Cont
 		select {
 		case <-ctx.Done():
 			return
-		case <-overflows: // events were lost: look
+		case err := <-overflows: // events were lost, so nothing is known of what happened
+			_ = err // there is nothing to do but look
 			since = time.Time{}
 			timer.Reset(settleTime)
 			continue
