@@ -112,19 +112,19 @@ func (r *reloader) reload(ctx context.Context, why string) error {
 	for _, problem := range config.Warnings.List {
 		r.log.WarnContext(ctx, "config is doubtful", "at", problem.Origin.String(), "says", problem.Message, "hint", problem.Hint, "code", problem.Code)
 	}
-	var added, changed, removed []string
-	for _, change := range changes {
-		switch change.Change {
-		case "added":
-			added = append(added, change.Job)
-		case "removed":
-			removed = append(removed, change.Job)
-		default:
-			changed = append(changed, change.Job)
+	facts := []any{"because_of", why, "config", mark, "jobs", len(config.Jobs)}
+	for _, kind := range []string{"added", "changed", "removed"} {
+		var names []string
+		for _, change := range changes {
+			if change.Change == kind {
+				names = append(names, change.Job)
+			}
+		}
+		if names != nil {
+			facts = append(facts, kind, few(names))
 		}
 	}
-	r.log.InfoContext(ctx, "config is loaded again", "because_of", why, "config", mark, "jobs", len(config.Jobs),
-		"added", few(added), "changed", few(changed), "removed", few(removed))
+	r.log.InfoContext(ctx, "config is loaded again", facts...)
 	if len(restart) > 0 {
 		r.log.WarnContext(ctx, "some settings need a restart", "settings", restart)
 	}

@@ -133,7 +133,10 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	if err != nil {
 		return err
 	}
-	reloads := newReloader(again.options, config, options.Config, log, w.SetJobs)
+	reloads := newReloader(again.options, config, options.Config, log, func(ctx context.Context, list []*jobs.Job, mark string) error {
+		warnOfHandlers(ctx, list, handlers, log)
+		return w.SetJobs(ctx, list, mark)
+	})
 	conn, err := newConnection(rdb, settings)
 	if err != nil {
 		return err

@@ -382,7 +382,12 @@ func emptyHint(t reflect.Type) string {
 // list decodes a list. An element that cannot be decoded leaves its place empty, so that places match those in the file.
 func (d *decoder) list(n *yaml.Node, v reflect.Value, r *rules, p *path) bool {
 	if n.Kind != yaml.SequenceNode {
-		d.mismatch(n, "a list", p, listHint(n, v.Type().Elem() == textType))
+		hint := listHint(n, v.Type().Elem() == textType)
+		if n.Kind == yaml.ScalarNode && tellsSecret(n.Value) {
+			d.src.hide(n)
+			hint = ""
+		}
+		d.mismatch(n, "a list", p, hint)
 		return false
 	}
 	if len(n.Content) < r.size {

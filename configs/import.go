@@ -437,8 +437,8 @@ func importCronJob(c *cronJob) *imported {
 	words := append(slices.Clone(container.Command), container.Args...)
 	remark := ""
 	if len(container.Command) == 0 {
-		remark = "the manifest names no command: put the image's entry point in front"
-		words = append([]string{"true"}, words...)
+		remark = "the manifest names no command: write that of the image"
+		words = append([]string{"ENTRYPOINT"}, words...) // which fails, rather than do nothing in silence
 	}
 	values := make(map[string]string) // of variables that the manifest itself sets
 	for _, v := range container.Env {

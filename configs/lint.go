@@ -147,6 +147,7 @@ func (l *loader) lintCommand(f *jobFile) {
 	const shell = `write [sh, -c, "..."]`
 	for i, word := range f.Command {
 		switch word := string(word); {
+		case i == 0 && tellsSecret(word): // what is quoted might be one
 		case i == 0 && len(f.Command) == 1 && strings.ContainsAny(word, " \t") && !strings.HasPrefix(word, "/") && !strings.Contains(word, "${"):
 			warn(i, fmt.Sprintf("%s is taken for the name of a program, with its blanks", quote(word)),
 				"write ["+strings.Join(strings.Fields(word), ", ")+"]")
@@ -163,7 +164,7 @@ func (l *loader) lintCommand(f *jobFile) {
 // lintTexts looks for secrets that stand in the file, and for variables that are written as for a shell.
 func (l *loader) lintTexts(f *jobFile) {
 	for i, word := range f.Command {
-		if isSecretArgument(f.Command, i) || isSecretText(string(word)) {
+		if isSecretArgument(f.Command, i) || isSecretText(string(word)) || tellsSecret(string(word)) {
 			_, list := f.find("command")
 			l.inlineSecret(place{f.src, list.Content[i]}, fmt.Sprintf("command of job %q", f.name))
 		}
@@ -269,6 +270,20 @@ func isSecretArgument(words []text, i int) bool {
 	}
 	m := secretFlag.FindStringSubmatch(string(words[i-1]))
 	return m != nil && !strings.Contains(string(words[i-1]), "=") && isSecretName(m[1]) && isSecretValue(word)
+}
+
+// tellsSecret tells whether a command line, which should have been a list, has a secret in it.
+func tellsSecret(line string) bool {
+	var words []text
+	for word := range strings.FieldsSeq(line) {
+		words = append(words, text(word))
+	}
+	for i := range words {
+		if isSecretArgument(words, i) || isSecretText(string(words[i])) {
+			return true
+		}
+	}
+	return false
 }
 
 // hasPassword tells whether a URL has one in front of the host.

@@ -150,13 +150,12 @@ func Redact(job *jobs.Job) *jobs.Job {
 	}
 	out.Command = slices.Clone(job.Command)
 	for i, word := range job.Command {
-		if !isSecretArgument(words, i) && !isSecretText(word) {
-			continue
-		}
 		flag, _, joined := strings.Cut(word, "=")
-		out.Command[i] = hidden
-		if joined && strings.HasPrefix(flag, "-") {
+		switch {
+		case isSecretArgument(words, i) && joined && strings.HasPrefix(flag, "-"):
 			out.Command[i] = flag + "=" + hidden
+		case isSecretArgument(words, i), isSecretText(word), tellsSecret(word):
+			out.Command[i] = hidden
 		}
 	}
 	out.Env = redactTexts(job.Env, isSecretName)

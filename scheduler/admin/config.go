@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 )
 
 // Config is what the worker of this process knows of its config: which one it has, and what became of the last attempt
@@ -73,8 +74,10 @@ func (s *Server) config() *Config {
 	return &full
 }
 
-// reloadLimit bounds the body of a request to reload.
-const reloadLimit = 4 << 10
+const (
+	reloadLimit    = 4 << 10 // of the body of a request to reload
+	reloadPatience = 2 * time.Minute
+)
 
 // reload has the config loaded again and answers with what came of it: 200 when it was taken, 422 when it was refused and
 // the old one stays. The body may name the worker that is meant; another one answers 409.
@@ -102,6 +105,8 @@ func (s *Server) reload(w http.ResponseWriter, r *http.Request) error {
 	if self := s.o.Worker(); wanted.Worker != "" && wanted.Worker != self {
 		return fmt.Errorf("%w: this is the worker %q, not %q", errOtherWorker, self, wanted.Worker)
 	}
+	// Very many jobs take longer than other answers may. A writer without deadlines needs no other one.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(reloadPatience))
 	if err := s.o.Reload(r.Context()); err != nil {
 		return fmt.Errorf("%w: %w", errBroken, err)
 	}
