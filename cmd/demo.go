@@ -32,8 +32,7 @@ import (
 var demoConfig string
 
 const (
-	demoLease   = 5 * time.Second  // as in demo.yaml: after it, the run of a worker that was killed moves on
-	replaceIn   = 10 * time.Second // so long two workers are left alone: enough to see the run move
+	replaceIn   = 10 * time.Second // so long two workers are left alone when a worker's parent process was killed, too
 	readyWithin = 30 * time.Second // a machine that is busy compiling the demo is slow
 )
 
@@ -224,15 +223,15 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// keepWorker runs a worker process, and another one after it has been killed, until ctx ends and the last has ended.
+// keepWorker runs a worker, a parent process that replaces its child when that is killed, and another one when the parent
+// has ended itself, until ctx ends and the last has ended.
 func (d *demo) keepWorker(ctx context.Context, name string) error {
 	for {
 		pid, ended, err := d.runWorker(ctx, name)
 		if err != nil || ctx.Err() != nil {
 			return err
 		}
-		what := fmt.Sprintf("worker %s (pid %d) was ended by a signal (%s): what it ran moves to another worker when its lease of %s is over",
-			name, pid, ended, age(demoLease))
+		what := fmt.Sprintf("the parent process of %s (pid %d) was ended by a signal (%s): what its worker ran is handed back", name, pid, ended)
 		if ended == "" {
 			what = fmt.Sprintf("worker %s (pid %d) was asked to stop and has drained", name, pid)
 		}

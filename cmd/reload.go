@@ -29,10 +29,9 @@ type reloading struct {
 	watch   bool
 }
 
-// rereads passes a SIGHUP on to who reads the config again, and tells whether there is somebody. The SIGHUP of a terminal
-// that has been closed, which is known from there having been one, is none of these.
-func (t *tool) rereads(terminal bool) bool {
-	if !t.reloads.Load() || terminal && !hasTerminal() {
+// rereads passes a SIGHUP on to who reads the config again, and tells whether there is somebody.
+func (t *tool) rereads() bool {
+	if !t.reloads.Load() {
 		return false
 	}
 	select {

@@ -28,7 +28,7 @@ func TestClosedTerminalDrainsTheWorker(t *testing.T) {
 	server := redistest.New(t, redistest.Options{})
 	config := writeFile(t, "lockstep.yaml", `jobs: {a: {command: ["true"]}}`)
 	env := toolEnv(t, "REDIS_URL="+server.URL(), "LOCKSTEP_ADMIN__LISTEN=127.0.0.1:0", "LOCKSTEP_CONFIG="+config)
-	worker := launchWith(t, env, func(p *process) {
+	worker := launchWith(t, toolPath, env, func(p *process) {
 		p.Stdin = terminal
 		p.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
 	}, "start")

@@ -33,7 +33,10 @@ func (t *tool) startCommand() *cobra.Command {
 at admin.listen. SIGINT and SIGTERM drain it: it takes nothing new, and runs that take longer than
 worker.drain_timeout are handed back. A second signal hands them back at once. Both end with exit code 0.
 
-SIGHUP has it read its config again, and so have changes of the files with --watch; see lockstep config reload.`,
+SIGHUP has it read its config again, and so have changes of the files with --watch; see lockstep config reload.
+
+The work is done by a second process, which this one starts. When that one crashes, this one kills what it has left and
+ends its session, so that other workers go on with its runs at once, and starts another; five crashes in a minute end it.`,
 		Example: `  lockstep start -c lockstep.yaml --concurrency 16`,
 		Args:    noArgs,
 	}
@@ -44,6 +47,9 @@ SIGHUP has it read its config again, and so have changes of the files with --wat
 	flags.BoolVar(&inDemo, "demo-worker", false, "be a worker of lockstep demo")
 	_ = flags.MarkHidden("demo-worker") // fails only for a flag that is not there
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if t.parent == nil {
+			return t.watchOver(cmd.Context())
+		}
 		t.manners.Store(orderly)
 		t.reloads.Store(!inDemo)
 		ctx, handlers, abort := cmd.Context(), t.handlers, (<-chan struct{})(t.again)
@@ -63,7 +69,8 @@ SIGHUP has it read its config again, and so have changes of the files with --wat
 		if err != nil {
 			return err
 		}
-		return start(ctx, config, handlers, abort, reloading{options, t.hangups, watch}, newLogger(t.stderr, config.Settings.Log))
+		t.parent.settings(config.Settings)
+		return start(ctx, config, handlers, abort, reloading{options, t.hangups, watch}, t.parent, newLogger(t.stderr, config.Settings.Log))
 	}
 	return cmd
 }
@@ -89,8 +96,9 @@ func readable(_ []string, a slog.Attr) slog.Attr {
 }
 
 // start runs a worker and its admin page until ctx ends and the worker has drained. abort, when closed, ends the drain.
+// parent hears of the worker's sessions, and again says when the config is read again.
 func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry, abort <-chan struct{}, again reloading,
-	log *slog.Logger) (err error) {
+	parent *upward, log *slog.Logger) (err error) {
 	for _, problem := range config.Warnings.List {
 		log.WarnContext(ctx, "config is doubtful", "at", problem.Origin.String(), "says", problem.Message, "hint", problem.Hint, "code", problem.Code)
 	}
@@ -129,6 +137,9 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 		return err
 	}
 	options.Admin = listener.Addr().String()
+	if config.Settings.Redis.URL != embedded {
+		options.OnSession = parent.session
+	}
 	w, err := worker.New(options)
 	if err != nil {
 		return err

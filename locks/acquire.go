@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"strconv"
 	"time"
 )
 
@@ -56,6 +56,7 @@ var errAgain = errors.New("the session has ended")
 type quest struct {
 	client *Client
 	order  *order
+	nest   *nest // how it stands to the holds of its context
 	began  time.Time
 	limit  <-chan time.Time // nil without a limit
 	late   bool             // the limit has passed
@@ -75,9 +76,20 @@ func (q *quest) args(r *Request) []any {
 	case q.order.limited:
 		wait = max(1, (q.order.limit - time.Since(q.began)).Milliseconds())
 	}
-	args := make([]any, 0, 5+len(q.order.names))
-	args = append(args, string(r.session.id), string(r.id), string(q.order.info), wait, q.client.patience.Milliseconds())
-	return append(args, q.order.items()...)
+	barge := ""
+	if q.order.barge {
+		barge = "1"
+	}
+	how := strconv.FormatInt(wait, 10) + "\x1f" + strconv.FormatInt(q.client.patience.Milliseconds(), 10) + "\x1f" + barge +
+		"\x1f" + q.nest.text() + "\x1f" + q.order.limits.text(q.client.Cutoff())
+	args := make([]any, 0, 5+len(r.items))
+	args = append(args, string(r.session.id), string(r.id), how, string(q.order.info), joinItems(r.items))
+	if r.plain {
+		for _, item := range r.items {
+			args = append(args, item.Name)
+		}
+	}
+	return args
 }
 
 // gaveUp returns the error of a request that ends without an answer in its favour.
@@ -121,11 +133,24 @@ func (q *quest) attempt(ctx context.Context) (*Hold, error) {
 			return nil, q.gaveUp(err)
 		}
 	}
-	r, err := s.begin(q.order.names)
+	q.nest = q.client.nesting(ctx, q.order.items)
+	if err := q.nest.enter(); err != nil {
+		return nil, err
+	}
+	if len(q.nest.rest) == 0 {
+		return q.client.reenter(ctx, q.order, q.nest), nil
+	}
+	r, err := s.begin(q.nest.rest)
 	if err != nil {
+		q.nest.leave()
 		return nil, q.again(s)
 	}
-	return q.follow(ctx, s, r)
+	r.plain = q.order.plain(q.nest)
+	hold, err := q.follow(ctx, s, r)
+	if err != nil {
+		q.nest.leave()
+	}
+	return hold, err
 }
 
 // again returns errAgain, or why the session has ended to who does not wait for the next one.
@@ -139,52 +164,104 @@ func (q *quest) again(s *session) error {
 	return ErrLost // the watchdog is about to say why
 }
 
-// follow sends the request and looks after it until it is granted, refused or given up.
+// follow sends the request and looks after it until it is granted, refused or given up. The first question goes out in
+// this goroutine, or with those of others; only what has to be asked again, or comes later, needs a goroutine of its own.
 func (q *quest) follow(ctx context.Context, s *session, r *Request) (*Hold, error) {
-	answers := make(chan answer, 1)
-	asking, ok := true, q.ask(ctx, s, r, answers)
+	s.mu.Lock()
+	r.asking = true
+	s.mu.Unlock()
+	args := q.args(r)
+	reply, err, own := q.client.post.own(ctx, q.client.acquireScript, args, true)
+	if !own {
+		return q.await(ctx, s, r, q.client.post.drop(ctx, q.client.acquireScript, args), nil)
+	}
+	final, a := s.answered(ctx, r, answer{reply, err})
+	if final {
+		if hold, err := q.judge(ctx, s, r, a); hold != nil || err != nil {
+			return hold, err
+		}
+		return q.await(ctx, s, r, nil, nil)
+	}
+	answers, ok := q.ask(ctx, s, r)
 	if !ok {
 		s.forget(r)
 		return nil, ErrClosed
 	}
+	return q.await(ctx, s, r, nil, answers)
+}
+
+// judge looks at an answer to the request. It returns neither hold nor error when the request goes on.
+func (q *quest) judge(ctx context.Context, s *session, r *Request, a answer) (*Hold, error) {
+	switch {
+	case a.err != nil && s.why() != nil:
+		s.forget(r)
+		return nil, q.gone(s)
+	case a.err != nil:
+		s.drop(ctx, r)
+		return nil, q.gaveUp(a.err)
+	}
+	return q.take(ctx, s, r, a.reply)
+}
+
+// await looks after a request that was sent: in a letter, by a goroutine that leaves its answer in answers, or, with
+// neither of them, one that waits in Redis.
+func (q *quest) await(ctx context.Context, s *session, r *Request, posted *letter, answers <-chan answer) (*Hold, error) {
+	s.mu.Lock()
+	r.channels()
+	grants, recheck := r.grant, r.recheck
+	s.mu.Unlock()
+	var sent <-chan struct{}
+	if posted != nil {
+		sent = posted.done
+	}
+	defer func() {
+		if sent != nil {
+			q.cleanUp(ctx, s, r, posted)
+		}
+	}()
 	var hurry <-chan time.Time // bounds the last question after the limit
 	if q.late {
 		hurry = time.After(q.patience())
 	}
+	again := func() bool { // asks again, unless a question is under way
+		if sent != nil || answers != nil {
+			return true
+		}
+		var ok bool
+		if answers, ok = q.ask(ctx, s, r); !ok {
+			s.drop(ctx, r)
+		}
+		return ok
+	}
 	for {
 		select {
-		case a := <-answers:
-			asking = false
-			switch {
-			case a.err != nil && s.why() != nil:
-				s.forget(r)
-				return nil, q.gone(s)
-			case a.err != nil:
-				s.drop(ctx, r)
-				return nil, q.gaveUp(a.err)
+		case <-sent:
+			sent = nil
+			final, a := s.answered(ctx, r, answer{posted.reply, posted.err})
+			if final {
+				if hold, err := q.judge(ctx, s, r, a); hold != nil || err != nil {
+					return hold, err
+				}
+			} else if !again() {
+				return nil, ErrClosed
 			}
-			hold, err := q.take(ctx, s, r, a.reply)
-			if hold != nil || err != nil {
+		case a := <-answers:
+			answers = nil
+			if hold, err := q.judge(ctx, s, r, a); hold != nil || err != nil {
 				return hold, err
 			}
-		case g := <-r.grant:
+		case g := <-grants:
 			return q.admit(ctx, s, r, g)
-		case <-r.recheck:
-			if !asking {
-				asking, ok = true, q.ask(ctx, s, r, answers)
-				if !ok {
-					s.drop(ctx, r)
-					return nil, ErrClosed
-				}
+		case <-recheck:
+			if !again() {
+				return nil, ErrClosed
 			}
 		case <-q.limit:
 			q.late = true
 			hurry = time.After(q.patience())
-			if !asking && !q.ask(ctx, s, r, answers) {
-				s.drop(ctx, r)
+			if !again() {
 				return nil, ErrClosed
 			}
-			asking = true
 		case <-hurry:
 			s.drop(ctx, r)
 			return nil, q.gaveUp(nil)
@@ -196,6 +273,17 @@ func (q *quest) follow(ctx context.Context, s *session, r *Request) (*Hold, erro
 			return nil, q.gone(s)
 		}
 	}
+}
+
+// cleanUp looks after a letter that nobody waits for any more.
+func (q *quest) cleanUp(ctx context.Context, s *session, r *Request, posted *letter) {
+	ctx = context.WithoutCancel(ctx) // the caller's has ended; the session bounds it
+	q.client.spawn(func() {
+		<-posted.done
+		if final, _ := s.answered(ctx, r, answer{posted.reply, posted.err}); !final {
+			s.ask(ctx, r, posted.args)
+		}
+	})
 }
 
 // patience returns how long the last question after the limit may take.
@@ -210,16 +298,17 @@ func (q *quest) gone(s *session) error {
 	return q.again(s)
 }
 
-// ask sends the request in a goroutine that leaves its answer in answers.
-func (q *quest) ask(ctx context.Context, s *session, r *Request, answers chan<- answer) bool {
+// ask sends the request in a goroutine that leaves its answer in the channel. It returns false when the client is closed.
+func (q *quest) ask(ctx context.Context, s *session, r *Request) (<-chan answer, bool) {
 	s.mu.Lock()
 	r.asking = true
 	s.mu.Unlock()
 	args := q.args(r)
+	answers := make(chan answer, 1)
 	// It goes on when the caller's context ends, to clean up behind the answer; every command in it has its time, and
 	// the session bounds it.
 	ctx = context.WithoutCancel(ctx)
-	return q.client.spawn(func() { answers <- s.ask(ctx, r, args) })
+	return answers, q.client.spawn(func() { answers <- s.ask(ctx, r, args) })
 }
 
 // take looks at an answer. It returns neither hold nor error when the request goes on.
@@ -248,6 +337,22 @@ func (q *quest) take(ctx context.Context, s *session, r *Request, reply reply) (
 			q.order.onWait(q.busy)
 		}
 		return nil, nil
+	case "grace":
+		s.forget(r)
+		return nil, q.grace(ctx, s, milliseconds(reply.number(1)))
+	case "mode", "limit":
+		s.forget(r)
+		return nil, q.unfit(reply)
+	case "lost":
+		s.forget(r)
+		return nil, fmt.Errorf("%w: the hold %s that the request is nested in does not stand any more", ErrLost, reply.text(1))
+	case "deadlock":
+		s.forget(r)
+		e := new(DeadlockError)
+		for i := 1; i+2 < len(reply); i += 3 {
+			e.Circle = append(e.Circle, DeadlockEdge{reply.text(i), HoldID(reply.text(i + 1)), reply.text(i + 2)})
+		}
+		return nil, e
 	case "dead":
 		s.forget(r)
 		s.dog.lose(ended, errEnded)
@@ -257,6 +362,37 @@ func (q *quest) take(ctx context.Context, s *session, r *Request, reply reply) (
 	return nil, errReply("acquire", reply)
 }
 
+// unfit returns the error of a request that can never be granted as it is.
+func (q *quest) unfit(r reply) error {
+	name := r.text(1)
+	switch {
+	case r.text(0) == "limit":
+		return fmt.Errorf("%w: %q has %d permits in all", ErrInvalid, name, r.number(2))
+	case r.number(2) == 1:
+		return fmt.Errorf("%w: %q is declared as permits; ask for it with locks.Permits", ErrInvalid, name)
+	}
+	return fmt.Errorf("%w: no permits of %q are declared; declare them with Client.Declare", ErrInvalid, name)
+}
+
+// grace waits for the space to grant again.
+func (q *quest) grace(ctx context.Context, s *session, left time.Duration) error {
+	busy := fmt.Errorf("%w for another %s", ErrGrace, left)
+	if q.tries() {
+		return q.gaveUp(busy)
+	}
+	timer := time.NewTimer(left + reapSlack())
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-s.dead:
+	case <-ctx.Done():
+		return q.gaveUp(context.Cause(ctx))
+	case <-q.limit:
+		return q.gaveUp(busy)
+	}
+	return errAgain
+}
+
 // blocked keeps what a reply tells about who is in the way.
 func (q *quest) blocked(r reply) {
 	if len(r) < 10 {
@@ -264,14 +400,14 @@ func (q *quest) blocked(r reply) {
 	}
 	token, _ := ParseToken(r.text(6))
 	q.busy = &BusyError{
-		Bundle: slices.Clone(q.order.names), Resource: r.text(2), Holder: SessionID(r.text(3)), Hold: HoldID(r.text(4)), Info: r.text(5),
+		Bundle: namesOf(q.order.items), Resource: r.text(2), Holder: SessionID(r.text(3)), Hold: HoldID(r.text(4)), Info: r.text(5),
 		Token: token, HeldFor: milliseconds(r.number(7)), LeaseLeft: milliseconds(r.number(8)), Queue: int(r.number(9)),
 	}
 }
 
 // admit makes the hold, unless the session was cut off before it could.
 func (q *quest) admit(ctx context.Context, s *session, r *Request, g grant) (*Hold, error) {
-	hold, lost := s.admit(ctx, r, g, q.order.names)
+	hold, lost := s.admit(ctx, r, g, q.order, q.nest)
 	if lost != nil {
 		return nil, q.gone(s)
 	}

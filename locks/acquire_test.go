@@ -70,6 +70,7 @@ func TestHoldTellsWhatWasGranted(t *testing.T) {
 		got := holds(t, c)
 		want := locks.HoldRecord{
 			ID: hold.ID(), Session: c.Session(), Token: hold.Token(), Since: hold.Since(), Names: hold.Names(),
+			Items: hold.Items(),
 		}
 		if len(got) == 1 {
 			want.LeaseLeft = got[0].LeaseLeft

@@ -72,7 +72,7 @@ func BenchmarkRenewal(b *testing.B) {
 			}
 			b.ResetTimer()
 			for range b.N {
-				if err := s.renew(b.Context()); err != nil {
+				if _, err := s.renew(b.Context()); err != nil {
 					b.Fatal(err)
 				}
 			}

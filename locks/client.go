@@ -64,8 +64,13 @@ type Client struct {
 	rdb   redis.UniversalClient // for all but renewals; own
 	beat  redis.UniversalClient // for renewals, so that nothing can stand in their way; own
 	space *Space
+	post  *post // for acquires and releases
+
+	acquireScript, releaseScript prepared
 
 	namespace string
+	spaceID   string // told by the first open
+	epoch     string
 	name      string
 	lease     time.Duration
 	patience  time.Duration // Options.ReserveAfter as it is sent
@@ -81,12 +86,13 @@ type Client struct {
 	running sync.WaitGroup // every goroutine of this client
 
 	mu       sync.Mutex
-	session  *session        // the one that work may begin on, nil while there is none; guarded by mu
-	last     *session        // the one that was opened last, whatever became of it; guarded by mu
-	changed  chan struct{}   // closed and replaced when session changes; guarded by mu
-	outage   error           // why there is none; guarded by mu
-	card     json.RawMessage // guarded by mu
-	finished bool            // Close was called: nothing may be started any more; guarded by mu
+	session  *session               // the one that work may begin on, nil while there is none; guarded by mu
+	last     *session               // the one that was opened last, whatever became of it; guarded by mu
+	changed  chan struct{}          // closed and replaced when session changes; guarded by mu
+	outage   error                  // why there is none; guarded by mu
+	card     json.RawMessage        // guarded by mu
+	declared map[string]PermitLimit // by this client; guarded by mu
+	finished bool                   // Close was called: nothing may be started any more; guarded by mu
 }
 
 // Open connects to Redis, opens a session and starts the watchdog that keeps it alive. rdb tells where Redis is: its
@@ -105,6 +111,8 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, e
 		return nil, fmt.Errorf("open lock client: %w", errors.Join(err, c.rdb.Close()))
 	}
 	c.space = &Space{c.rdb, spaceKeys(c.namespace)}
+	c.post = &post{rdb: c.rdb, keys: c.space.keys, try: c.try, spawn: c.spawn, now: time.Now}
+	c.acquireScript, c.releaseScript = prepare(acquireScript, c.space.keys), prepare(releaseScript, c.space.keys)
 	s, listener, err := c.openSession(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("open lock client: %w", errors.Join(err, c.rdb.Close(), c.beat.Close()))
@@ -123,6 +131,7 @@ func newClient(o Options) (*Client, error) {
 		clock:   clock{time.Now, BootTime},
 		reaper:  &reaper{wake: make(chan struct{}, 1)},
 		closing: make(chan struct{}), closed: make(chan struct{}), changed: make(chan struct{}),
+		declared: make(map[string]PermitLimit),
 	}
 	if c.namespace == "" {
 		c.namespace = defaultNamespace
@@ -316,8 +325,10 @@ func (c *Client) openSession(ctx context.Context) (*session, *subscriber, error)
 		s.card = c.card
 		c.mu.Unlock()
 		s.dog.from = c.clock.read()
-		r, err := c.call(ctx, openScript, string(id), c.lease.Milliseconds(), string(s.card))
+		r, err := c.call(ctx, openScript, string(id), c.lease.Milliseconds(), string(s.card), rand.Text(), "", 0)
 		if err == nil && r.text(0) == "open" {
+			s.see(sighting{serverTime(r.number(1)), s.dog.from})
+			c.spaceID, c.epoch = r.text(2), r.text(3)
 			return s, listener, nil
 		}
 		_ = listener.sub.Close()

@@ -16,11 +16,32 @@ var (
 	// be renewed in time, or Redis no longer knows it. It is the cause of the contexts of the holds that it ends.
 	ErrLost = errors.New("lock is lost")
 
+	// ErrExpired says that a hold reached its [MaxHold]. It is an [ErrLost].
+	ErrExpired = errors.New("lock was held for longer than its max hold")
+
+	// ErrStalled says that the work under a hold made no progress within the time of [ProgressWithin]. It is an
+	// [ErrLost].
+	ErrStalled = errors.New("work under the lock made no progress")
+
+	// ErrRevoked says that somebody had the hold given up, see [Space.Revoke]. It is an [ErrLost], and the error that
+	// carries it is a [*RevokedError].
+	ErrRevoked = errors.New("lock was revoked")
+
+	// ErrStale says that a hold that was named by its token is not there any more: another one has the lock, or nobody.
+	ErrStale = errors.New("lock has moved on")
+
+	// ErrDeadlock says that a nested request would wait for itself. The error that carries it is a [*DeadlockError].
+	ErrDeadlock = errors.New("deadlock")
+
+	// ErrGrace says that Redis has lost data a moment ago, and that nothing is granted until every holder has had the
+	// time to say what it holds.
+	ErrGrace = errors.New("lock space is in its grace time")
+
 	// ErrClosed says that the client was closed.
 	ErrClosed = errors.New("lock client is closed")
 
-	// ErrInvalid says that a request cannot be granted whatever the state of the space: a bad name, no resource or
-	// too many. Nothing was sent.
+	// ErrInvalid says that a request cannot be granted whatever others do: a bad name, no resource or too many, more
+	// permits than there are, a mode that the resource does not have. Nothing has changed.
 	ErrInvalid = errors.New("invalid lock request")
 )
 
@@ -28,22 +49,28 @@ var (
 type BusyError struct {
 	Bundle    []string      // what was asked for
 	Resource  string        // the first resource of it that was not free
-	Holder    SessionID     // who holds it; "" when it is reserved for an older wait
-	Hold      HoldID        // the hold, or the request of the older wait
+	Holder    SessionID     // who holds it; "" when nobody does: see Hold and LeaseLeft
+	Hold      HoldID        // the hold, or the request of an older wait that it is reserved for; "" for a limit
 	Info      string        // what the holder told about it, see [Info]
 	Token     Token         // the hold's fencing token; 0 for a wait
 	HeldFor   time.Duration // since it was granted, or, for a wait, since it was queued; by the server's clock
-	LeaseLeft time.Duration // until the holder's session ends unless it is renewed
-	Queue     int           // how many bundles wait for the resource
-	Waited    time.Duration // how long this request waited
+	LeaseLeft time.Duration // until the holder's session ends unless it is renewed; without a holder, until a hold that was
+	// released, or whose holder died, stops keeping the resource taken (MinHold, CrashDelay)
+	Queue  int           // how many bundles wait for the resource
+	Waited time.Duration // how long this request waited
 }
 
 func (e *BusyError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s is ", e.Resource)
-	if e.Holder != "" {
+	switch {
+	case e.Holder != "":
 		fmt.Fprintf(&b, "held by %s (for %s)", e.Holder, e.HeldFor.Round(time.Second))
-	} else {
+	case e.Token != 0:
+		fmt.Fprintf(&b, "kept for another %s after the hold %s", e.LeaseLeft.Round(time.Millisecond), e.Hold)
+	case e.Hold == "":
+		b.WriteString("limited to less than is asked for, or is held in another mode for good")
+	default:
 		fmt.Fprintf(&b, "reserved for an older wait (%s, for %s)", e.Hold, e.HeldFor.Round(time.Second))
 	}
 	if e.Waited > 0 {
@@ -54,3 +81,51 @@ func (e *BusyError) Error() string {
 
 // Is reports whether target is [ErrBusy].
 func (e *BusyError) Is(target error) bool { return target == ErrBusy }
+
+// RevokedError tells who had a hold given up, and why. errors.Is(err, [ErrRevoked]) and errors.Is(err, [ErrLost]) are
+// true.
+type RevokedError struct{ Revocation Revocation }
+
+func (e *RevokedError) Error() string {
+	text := ErrRevoked.Error()
+	if e.Revocation.By != "" {
+		text += " by " + e.Revocation.By
+	}
+	if e.Revocation.Reason != "" {
+		text += ": " + e.Revocation.Reason
+	}
+	return text
+}
+
+// Is reports whether target is [ErrRevoked] or [ErrLost].
+func (e *RevokedError) Is(target error) bool { return target == ErrRevoked || target == ErrLost }
+
+// DeadlockError names the circle in which a nested request would have waited for itself. errors.Is(err, [ErrDeadlock]) is
+// true. The request is over; whoever gets this error should release what it holds, so that the others can go on.
+type DeadlockError struct {
+	Circle []DeadlockEdge
+}
+
+// DeadlockEdge is one step of a circle: somebody waits for a resource that a hold has. The first one is the request
+// itself; each later one is a request nested in the hold before; the last hold is one that the request is nested in.
+type DeadlockEdge struct {
+	Resource string
+	Hold     HoldID
+	Info     string // what the holder told about it, see [Info]
+}
+
+func (e *DeadlockError) Error() string {
+	var b strings.Builder
+	b.WriteString("deadlock: this request waits for ")
+	for i, edge := range e.Circle {
+		if i > 0 {
+			b.WriteString(", which waits for ")
+		}
+		fmt.Fprintf(&b, "%s of %s", edge.Resource, edge.Hold)
+	}
+	b.WriteString(", in which this request is nested")
+	return b.String()
+}
+
+// Is reports whether target is [ErrDeadlock].
+func (e *DeadlockError) Is(target error) bool { return target == ErrDeadlock }

@@ -3,6 +3,7 @@ package locks
 import (
 	"fmt"
 	"strconv"
+	"strings"
 )
 
 // Token is a fencing token: a number that the lock space draws anew for every grant and that only grows, also
@@ -42,3 +43,8 @@ type SessionID string
 // HoldID names one attempt to acquire a bundle, as "<session>.<n>"; once granted, it names the hold. Every script is
 // keyed by it, so sending one twice does no harm and a release frees one grant, never a later one of the same name.
 type HoldID string
+
+// sessionOf returns the session that drew an id.
+func sessionOf(id HoldID) SessionID {
+	return SessionID(id[:max(0, strings.LastIndexByte(string(id), '.'))])
+}

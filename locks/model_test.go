@@ -11,20 +11,35 @@ import (
 // A model is the lock space as it is meant: slow, obvious, and without a bound on what one step may do. It gives the
 // reply of every operation and what all keys hold after it.
 type model struct {
-	us      int64
-	ticket  int64
-	seq     int64
-	ends    map[string]int64 // session -> ms
-	revs    map[string]int64
-	holds   map[string]*modelHold
-	waits   map[string]*modelWait
-	offered map[string]bool // offers that nobody picked up
+	us       int64
+	ticket   int64
+	seq      int64
+	ends     map[string]int64 // session -> ms
+	revs     map[string]int64
+	holds    map[string]*modelHold
+	waits    map[string]*modelWait
+	offered  map[string]bool // offers that nobody picked up
+	declared map[string]modelPermits
 }
 
+type modelPermits struct{ limit, version int64 }
+
 type modelHold struct {
-	session, info string
-	token, since  int64
-	names         []string
+	session, info, asked string
+	token, since         int64
+	limits               modelLimits
+	items                []string
+	rests                int64 // 0, or until when its bundle stays taken, by nobody
+}
+
+// modelLimits are the times, in ms, that a hold stands at most, at least, and after a crash.
+type modelLimits struct{ most, least, crash int64 }
+
+func (l modelLimits) String() string {
+	if l == (modelLimits{}) {
+		return ""
+	}
+	return fmt.Sprintf("%d,%d,%d", l.most, l.least, l.crash)
 }
 
 type modelWait struct {
@@ -34,13 +49,18 @@ type modelWait struct {
 	deadline          int64 // 0: none
 	state             string
 	lapse             int64
-	names             []string
+	limits            modelLimits
+	under             []string
+	items             []string
 }
+
+// nestedTickets is above the tickets of nested requests, which come first.
+const nestedTickets = 1_000_000_000_000_000
 
 func newModel(us int64) *model {
 	return &model{
 		us: us, ends: map[string]int64{}, revs: map[string]int64{}, holds: map[string]*modelHold{},
-		waits: map[string]*modelWait{}, offered: map[string]bool{},
+		waits: map[string]*modelWait{}, offered: map[string]bool{}, declared: map[string]modelPermits{},
 	}
 }
 
@@ -48,19 +68,58 @@ func (m *model) now() int64 { return m.us / 1000 }
 
 func (m *model) alive(session string) bool { return m.ends[session] > m.now() }
 
-// owner returns who occupies a resource: "", x<hold> or o<request>.
-func (m *model) owner(name string) string {
-	for id, h := range m.holds {
-		if slices.Contains(h.names, name) {
-			return "x" + id
+// parseItem parts an item: x, s, c or p; its number, 0 without one; the name.
+func parseItem(item string) (mode byte, n int64, name string) {
+	mode, name = item[0], item[1:]
+	if mode == 'c' || mode == 'p' {
+		number, rest, _ := strings.Cut(name, ":")
+		n, name = parseInt(number), rest
+	}
+	return mode, n, name
+}
+
+// want returns what a bundle wants of a resource: its mode, 0 for nothing, and the number in it.
+func want(items []string, resource string) (byte, int64) {
+	for _, item := range items {
+		if mode, n, name := parseItem(item); name == resource {
+			return mode, n
 		}
 	}
-	for id, w := range m.waits {
-		if w.state == "o" && slices.Contains(w.names, name) {
-			return "o" + id
+	return 0, 0
+}
+
+// occupant is one hold or offer on a resource.
+type occupant struct {
+	tag  string // x<hold> or o<request>
+	mode byte
+	n    int64
+}
+
+// occupants returns who is on a resource: offers, then holds, each by their ids.
+func (m *model) occupants(name string) (on []occupant) {
+	for _, id := range slices.Sorted(maps.Keys(m.waits)) {
+		if mode, n := want(m.waits[id].items, name); mode != 0 && m.waits[id].state == "o" {
+			on = append(on, occupant{"o" + id, mode, n})
 		}
 	}
-	return ""
+	for _, id := range slices.Sorted(maps.Keys(m.holds)) {
+		if mode, n := want(m.holds[id].items, name); mode != 0 {
+			on = append(on, occupant{"x" + id, mode, n})
+		}
+	}
+	return on
+}
+
+// used returns how much of a resource is taken, in permits or sharers.
+func used(on []occupant) (n int64) {
+	for _, o := range on {
+		if o.mode == 'p' {
+			n += o.n
+		} else {
+			n++
+		}
+	}
+	return n
 }
 
 // inOrder returns the waits that stand in the queues, the oldest first.
@@ -75,44 +134,163 @@ func (m *model) inOrder() []*modelWait {
 	return queue
 }
 
-// barred tells whether an older wait than ticket (0: than nobody's) reserves a resource.
-func (m *model) barred(name string, ticket int64) string {
+// barred returns the wait that may no longer be passed by a request for an item, whose ticket is later, or "".
+func (m *model) barred(item string, ticket int64) string {
+	mode, n, name := parseItem(item)
+	room := m.room(name, mode, n)
 	for _, w := range m.inOrder() {
-		if (ticket == 0 || w.ticket < ticket) && w.reserve <= m.now() && slices.Contains(w.names, name) {
-			return "w" + w.id
+		other, wants := want(w.items, name)
+		if other == 0 || ticket != 0 && w.ticket >= ticket || w.reserve > m.now() {
+			continue
+		}
+		if mode == 'p' && other != 'p' {
+			continue // it is from before they were declared, and will never be granted
+		}
+		if mode == 'x' || other == 'x' {
+			return w.id
+		}
+		if mode == 's' {
+			continue
+		}
+		if mode == 'c' {
+			wants = 1
+		}
+		if room -= wants; room < 0 {
+			return w.id
 		}
 	}
 	return ""
 }
 
-// blocked is who is in the way of a bundle; claim: an older ticket beats younger offers, which it returns.
-func (m *model) blocked(names []string, ticket int64, self string) (resource, by string, beaten []string) {
-	for _, name := range names {
-		owner := m.owner(name)
-		if owner == "" || owner == "o"+self {
-			continue
+// room returns how much more of a resource somebody who wants n of it leaves.
+func (m *model) room(name string, mode byte, n int64) int64 {
+	switch mode {
+	case 'p':
+		return m.declared[name].limit - used(m.occupants(name)) - n
+	case 'c':
+		on := m.occupants(name)
+		if len(on) > 0 && on[0].mode == 'x' {
+			return n - 1
 		}
-		if owner[0] == 'o' && ticket != 0 && ticket < m.waits[owner[1:]].ticket {
-			beaten = append(beaten, owner[1:])
-			continue
-		}
-		return name, owner, nil
+		return n - 1 - used(on)
 	}
-	for _, name := range names {
-		if m.owner(name) == "o"+self {
+	return 0
+}
+
+// blocked is who is in the way of a bundle. An older ticket beats younger offers, which it returns. self is a wait whose
+// own offer may stand. nested are the holds that the request is nested in.
+func (m *model) blocked(items []string, ticket int64, self string, nested []string, barge bool) (resource, by string, beaten []string) {
+	if w := m.waits[self]; w != nil && w.state == "o" {
+		return "", "", nil
+	}
+	beat := func(tag string) bool {
+		id := tag[1:]
+		if ticket == 0 || ticket >= m.waits[id].ticket {
+			return false
+		}
+		if !slices.Contains(beaten, id) {
+			beaten = append(beaten, id)
+		}
+		return true
+	}
+	for _, item := range items {
+		mode, n, name := parseItem(item)
+		on := m.occupants(name)
+		var alone, offers, holds []occupant
+		for _, o := range on {
+			switch {
+			case o.mode == 'x':
+				alone = append(alone, o)
+			case o.tag[0] == 'o':
+				offers = append(offers, o)
+			default:
+				holds = append(holds, o)
+			}
+		}
+		needed := int64(0)
+		_, declared := m.declared[name]
+		switch {
+		case declared != (mode == 'p'): // it was declared after the request had been checked
+			return name, "l", nil
+		case len(alone) > 0:
+			if o := alone[0]; o.tag[0] == 'x' || !beat(o.tag) {
+				return name, o.tag, nil
+			}
+		case mode == 'x':
+			for _, o := range offers {
+				if !beat(o.tag) {
+					return name, o.tag, nil
+				}
+			}
+			for _, o := range holds {
+				if !slices.Contains(nested, o.tag[1:]) {
+					return name, o.tag, nil
+				}
+			}
+		case mode == 'c':
+			needed = used(on) + 1 - n
+		case mode == 'p':
+			needed = used(on) + n - m.declared[name].limit
+		}
+		if needed <= 0 {
 			continue
 		}
-		if by := m.barred(name, ticket); by != "" && by != "w"+self {
-			return name, by, nil
+		slices.SortFunc(offers, func(a, b occupant) int {
+			return cmp.Compare(m.waits[b.tag[1:]].ticket, m.waits[a.tag[1:]].ticket)
+		})
+		for _, o := range offers {
+			if needed > 0 && beat(o.tag) {
+				needed -= used([]occupant{o})
+			}
+		}
+		switch {
+		case needed <= 0:
+		case len(holds) > 0:
+			return name, holds[0].tag, nil
+		case len(offers) > 0:
+			return name, offers[0].tag, nil
+		default:
+			return name, "l", nil
+		}
+	}
+	if len(nested) == 0 && !barge {
+		for _, item := range items {
+			if by := m.barred(item, ticket); by != "" {
+				_, _, name := parseItem(item)
+				return name, "w" + by, nil
+			}
 		}
 	}
 	return "", "", beaten
 }
 
-func (m *model) take(id, session, info string, names []string) string {
+func (m *model) take(id, session, info string, items []string, limits modelLimits) string {
 	m.seq = max(m.seq+1, m.us)
-	m.holds[id] = &modelHold{session, info, m.seq, m.now(), names}
+	m.holds[id] = &modelHold{
+		session: session, info: info, token: m.seq, since: m.now(), limits: limits, items: slices.Clone(items),
+	}
 	return fmt.Sprint(m.seq)
+}
+
+// free ends a hold, or has it rest. It returns false when there is none that stands.
+func (m *model) free(id string, crashed, atOnce bool) bool {
+	h := m.holds[id]
+	if h == nil || h.rests != 0 && !atOnce {
+		return false
+	}
+	rest := int64(0)
+	if h.limits.least > 0 {
+		rest = h.since + h.limits.least
+	}
+	if crashed && h.limits.crash > 0 {
+		rest = max(rest, m.now()+h.limits.crash)
+	}
+	if rest > m.now() && !atOnce {
+		h.rests = rest
+	} else {
+		delete(m.holds, id)
+	}
+	return true
 }
 
 // settle grants to whoever can be granted, the oldest first.
@@ -121,7 +299,7 @@ func (m *model) settle() {
 		if w.session != "@" && !m.alive(w.session) {
 			continue
 		}
-		if resource, _, beaten := m.blocked(w.names, w.ticket, w.id); resource != "" || len(beaten) > 0 {
+		if resource, _, beaten := m.blocked(w.items, w.ticket, "", w.under, false); resource != "" || len(beaten) > 0 {
 			continue
 		}
 		if w.session == "@" {
@@ -130,7 +308,7 @@ func (m *model) settle() {
 			continue
 		}
 		delete(m.waits, w.id)
-		m.take(w.id, w.session, w.info, w.names)
+		m.take(w.id, w.session, w.info, w.items, w.limits)
 		m.revs[w.session]++
 	}
 }
@@ -153,7 +331,20 @@ func (m *model) isDue() bool {
 			return true
 		}
 	}
+	for _, h := range m.holds {
+		if at := h.due(); at != 0 && at <= m.now() {
+			return true
+		}
+	}
 	return false
+}
+
+// due returns when a hold ends by its limits, 0 for never.
+func (h *modelHold) due() int64 {
+	if h.rests == 0 && h.limits.most > 0 {
+		return h.since + h.limits.most
+	}
+	return h.rests
 }
 
 func (m *model) reap() {
@@ -163,8 +354,9 @@ func (m *model) reap() {
 			continue
 		}
 		for id, h := range m.holds {
-			if h.session == session {
-				delete(m.holds, id)
+			if h.session == session && h.rests == 0 {
+				late := h.limits.most > 0 && h.due() <= at // the timer wheel comes to it before
+				m.free(id, at > 0 && !late, false)
 			}
 		}
 		for id, w := range m.waits {
@@ -183,15 +375,24 @@ func (m *model) reap() {
 			w.state = "l"
 		}
 	}
+	for id, h := range m.holds {
+		if at := h.due(); at != 0 && at <= now {
+			m.free(id, false, h.rests != 0)
+		}
+	}
 	m.settle()
 }
 
-func (m *model) park(id, session, info string, names []string, patience, limit int64) {
+func (m *model) park(id, session, info string, items []string, patience, limit int64, limits modelLimits, under []string) {
 	w := m.waits[id]
 	if w == nil {
 		m.ticket++
 		w = &modelWait{
-			id: id, session: session, info: info, ticket: m.ticket, since: m.now(), reserve: m.now() + patience, names: names,
+			id: id, session: session, info: info, ticket: m.ticket, since: m.now(), reserve: m.now() + patience, items: items,
+			limits: limits, under: under,
+		}
+		if len(under) == 0 {
+			w.ticket += nestedTickets
 		}
 		if limit != 0 {
 			w.deadline = m.now() + limit
@@ -208,7 +409,7 @@ func (m *model) open(session string, lease int64) []string {
 		return []string{"taken"}
 	}
 	m.ends[session] = m.now() + lease
-	return []string{"open", fmt.Sprint(m.now())}
+	return []string{"open", fmt.Sprint(m.now()), "space", "1", "0"}
 }
 
 func (m *model) renew(session string, lease int64) []string {
@@ -221,7 +422,7 @@ func (m *model) renew(session string, lease int64) []string {
 	}
 	count := 0
 	for _, h := range m.holds {
-		if h.session == session {
+		if h.session == session && h.rests == 0 {
 			count++
 		}
 	}
@@ -249,63 +450,179 @@ func (m *model) soonest() string {
 			see(w.lapse)
 		}
 	}
+	for _, h := range m.holds {
+		see(h.due())
+	}
 	if soonest < 0 {
 		return "-1"
 	}
 	return fmt.Sprint(max(0, soonest-m.now()))
 }
 
-// acquire's wait is -1, 0 or a limit in ms.
-func (m *model) acquire(session, id, info string, wait, patience int64, names []string) []string {
-	if !m.alive(session) {
+// modelAsk is what an acquire asks for. wait is -1, 0 or a limit in ms.
+type modelAsk struct {
+	session, id, info string
+	wait, patience    int64
+	barge             bool
+	under             []string
+	limits            modelLimits
+	items             []string
+}
+
+func (a modelAsk) nested() bool { return len(a.under) > 0 }
+
+// plain tells whether the scripts have a fast path for it.
+func (a modelAsk) plain() bool {
+	shared := slices.ContainsFunc(a.items, func(item string) bool { return item[0] != 'x' })
+	return !shared && !a.nested() && a.limits == (modelLimits{})
+}
+
+func (m *model) acquire(a modelAsk) []string {
+	if !m.alive(a.session) {
 		return []string{"dead"}
 	}
 	if m.isDue() {
 		m.reap()
 	}
-	if h := m.holds[id]; h != nil {
+	if h := m.holds[a.id]; h != nil {
 		return []string{"granted", fmt.Sprint(h.token), fmt.Sprint(h.since)}
 	}
-	if w := m.waits[id]; w != nil {
-		if wait == -1 {
-			m.drop(id)
-			m.settle()
-		} else {
-			return m.describe([]string{"waiting", m.soonest()}, names, w.ticket, id)
+	for _, id := range a.under {
+		if h := m.holds[id]; h == nil || h.rests != 0 {
+			return []string{"lost", id}
 		}
 	}
-	if resource, _, _ := m.blocked(names, 0, id); resource == "" {
-		token := m.take(id, session, info, names)
+	if w := m.waits[a.id]; w != nil {
+		if a.wait != -1 {
+			return m.describe([]string{"waiting", m.soonest()}, a.items, w.ticket, a.under, false)
+		}
+		m.drop(a.id)
+		m.settle()
+	}
+	if why := m.unfit(a.items); why != nil {
+		return why
+	}
+	if resource, _, _ := m.blocked(a.items, 0, "", a.under, a.barge); resource == "" {
+		token := m.take(a.id, a.session, a.info, a.items, a.limits)
 		return []string{"granted", token, fmt.Sprint(m.now())}
 	}
-	if wait == -1 {
-		return m.describe([]string{"busy", m.soonest()}, names, 0, id)
+	if a.wait == -1 {
+		return m.describe([]string{"busy", m.soonest()}, a.items, 0, a.under, a.barge)
 	}
-	described := m.describe(nil, names, 0, id)
-	m.park(id, session, info, names, patience, wait)
+	if a.nested() && m.circle(a.items, a.under, a.under, map[string]bool{}) {
+		return []string{"deadlock"}
+	}
+	described := m.describe(nil, a.items, 0, a.under, a.barge)
+	m.park(a.id, a.session, a.info, a.items, a.patience, a.wait, a.limits, a.under)
 	// It counts itself among those that wait for the resource.
-	n := parseInt(described[7])
-	described[7] = fmt.Sprint(n + 1)
+	described[7] = fmt.Sprint(parseInt(described[7]) + 1)
 	return append([]string{"waiting", m.soonest()}, described...)
 }
 
+// unfit is the reply to what can never be granted as it is.
+func (m *model) unfit(items []string) []string {
+	for _, item := range items {
+		mode, n, name := parseItem(item)
+		permits, declared := m.declared[name]
+		switch {
+		case declared && mode != 'p':
+			return []string{"mode", name, "1"}
+		case !declared && mode == 'p':
+			return []string{"mode", name, "0"}
+		case declared && n > permits.limit:
+			return []string{"limit", name, fmt.Sprint(permits.limit)}
+		}
+	}
+	return nil
+}
+
+// blockers returns the holds that have to end before a bundle can be granted. nested is what the request stands in.
+func (m *model) blockers(items, nested []string) (holds []string) {
+	for _, item := range items {
+		mode, n, name := parseItem(item)
+		on := m.occupants(name)
+		alone := slices.ContainsFunc(on, func(o occupant) bool { return o.mode == 'x' })
+		full := mode == 'p' && used(on)+n > m.declared[name].limit || mode == 'c' && used(on)+1 > n
+		for _, o := range on {
+			switch {
+			case o.tag[0] == 'o', alone && o.mode != 'x':
+			case !alone && mode == 'x' && slices.Contains(nested, o.tag[1:]): // it shares with itself
+			case alone || mode == 'x' || full:
+				holds = append(holds, o.tag[1:])
+			}
+		}
+	}
+	return holds
+}
+
+// circle tells whether a bundle waits for one of the holds that the asking request is nested in, through whatever waits
+// inside others.
+func (m *model) circle(items, nested, mine []string, seen map[string]bool) bool {
+	for _, id := range m.blockers(items, nested) {
+		if slices.Contains(mine, id) {
+			return true
+		}
+		if seen[id] {
+			continue
+		}
+		seen[id] = true
+		for _, w := range m.waits {
+			if slices.Contains(w.under, id) && m.circle(w.items, w.under, mine, seen) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// checkCircle tells what is wrong with the circle that a deadlock names.
+func (m *model) checkCircle(a modelAsk, path []string) error {
+	if len(path) == 0 || len(path)%3 != 0 {
+		return fmt.Errorf("a circle of %d fields", len(path))
+	}
+	wants := [][]string{a.items}
+	for i := 0; i < len(path); i += 3 {
+		name, id := path[i], path[i+1]
+		wanted := slices.ContainsFunc(wants, func(items []string) bool { mode, _ := want(items, name); return mode != 0 })
+		if mode, _ := want(m.holds[id].items, name); !wanted || mode == 0 {
+			return fmt.Errorf("circle %q: nobody waits there for %s, or %s does not have it", path, name, id)
+		}
+		wants = nil
+		for _, w := range m.waits {
+			if slices.Contains(w.under, id) {
+				wants = append(wants, w.items)
+			}
+		}
+	}
+	if last := path[len(path)-2]; !slices.Contains(a.under, last) {
+		return fmt.Errorf("circle %q does not come back to %q", path, a.under)
+	}
+	return nil
+}
+
 // describe appends who is in the way.
-func (m *model) describe(to, names []string, ticket int64, self string) []string {
-	name, by, _ := m.blocked(names, ticket, self)
+func (m *model) describe(to, items []string, ticket int64, nested []string, barge bool) []string {
+	name, by, _ := m.blocked(items, ticket, "", nested, barge)
 	if name == "" {
 		return to
 	}
 	queue := 0
 	for _, w := range m.inOrder() {
-		if slices.Contains(w.names, name) {
+		if mode, _ := want(w.items, name); mode != 0 {
 			queue++
 		}
 	}
-	if by[0] == 'x' {
+	switch by[0] {
+	case 'x':
 		h := m.holds[by[1:]]
-		left := max(0, m.ends[h.session]-m.now())
-		return append(to, name, h.session, by[1:], h.info, fmt.Sprint(h.token), fmt.Sprint(m.now()-h.since),
+		session, left := h.session, max(0, m.ends[h.session]-m.now())
+		if h.rests != 0 {
+			session, left = "", h.rests-m.now()
+		}
+		return append(to, name, session, by[1:], h.info, fmt.Sprint(h.token), fmt.Sprint(m.now()-h.since),
 			fmt.Sprint(left), fmt.Sprint(queue))
+	case 'l':
+		return append(to, name, "", "", "", "0", "0", "0", fmt.Sprint(queue))
 	}
 	w := m.waits[by[1:]]
 	return append(to, name, "", w.id, w.info, "0", fmt.Sprint(m.now()-w.since), "0", fmt.Sprint(queue))
@@ -313,14 +630,13 @@ func (m *model) describe(to, names []string, ticket int64, self string) []string
 
 // release's quick tells that the caller named the bundle.
 func (m *model) release(id string, quick bool) []string {
-	_, held := m.holds[id]
-	if held && quick && len(m.inOrder()) == 0 {
+	h := m.holds[id]
+	if h != nil && h.rests == 0 && quick && len(m.inOrder()) == 0 {
 		delete(m.holds, id)
-		return []string{"released", "0"}
+		return []string{"released"}
 	}
 	answer := "gone"
-	if held {
-		delete(m.holds, id)
+	if m.free(id, false, false) {
 		answer = "released"
 	} else if m.drop(id) {
 		answer = "cancelled"
@@ -328,6 +644,77 @@ func (m *model) release(id string, quick bool) []string {
 	m.settle()
 	m.reap()
 	return []string{answer, "0"}
+}
+
+func (m *model) declare(name string, limit, version int64) []string {
+	if on := m.occupants(name); len(on) > 0 && on[0].mode != 'p' {
+		return []string{"mode"}
+	}
+	known, ok := m.declared[name]
+	switch {
+	case ok && version == known.version && limit != known.limit:
+		return []string{"differs", fmt.Sprint(known.limit), fmt.Sprint(known.version)}
+	case ok && version <= known.version:
+		return []string{"ok", fmt.Sprint(known.limit), fmt.Sprint(known.version)}
+	}
+	m.declared[name] = modelPermits{limit, version}
+	m.settle()
+	m.reap()
+	return []string{"ok", fmt.Sprint(limit), fmt.Sprint(version)}
+}
+
+func (m *model) downgrade(id string, names []string) []string {
+	h := m.holds[id]
+	if h == nil || h.rests != 0 {
+		return []string{"gone"}
+	}
+	for _, name := range names {
+		if mode, _ := want(h.items, name); mode != 'x' && mode != 's' {
+			return []string{"mode", name}
+		}
+	}
+	for i, item := range h.items {
+		if mode, _, name := parseItem(item); mode == 'x' && slices.Contains(names, name) {
+			h.items[i] = "s" + name
+		}
+	}
+	m.settle()
+	m.reap()
+	return []string{"ok"}
+}
+
+func (m *model) revoke(name string, token int64, how string) []string {
+	var id, other string
+	for _, o := range m.occupants(name) {
+		if o.tag[0] != 'x' {
+			continue
+		}
+		switch h := m.holds[o.tag[1:]]; {
+		case h.token == token:
+			id = o.tag[1:]
+		case other == "" || o.mode == 'x':
+			other = fmt.Sprint(h.token)
+		}
+	}
+	switch {
+	case id == "" && other == "":
+		return []string{"free"}
+	case id == "":
+		return []string{"stale", other}
+	}
+	h := m.holds[id]
+	if how != "f" && h.rests == 0 && (h.asked == "" || h.asked[0] == 'a') {
+		h.asked = how + `{"reason":"test"}`
+	}
+	if how == "f" {
+		m.free(id, false, true)
+	}
+	if m.alive(h.session) {
+		m.revs[h.session]++
+	}
+	m.settle()
+	m.reap()
+	return []string{"done", id, h.session}
 }
 
 func (m *model) close(session string) []string {
@@ -340,18 +727,21 @@ func (m *model) close(session string) []string {
 }
 
 // claim is what a claim of the ledger does: it takes a run's bundle, by the run's ticket if it has one, or parks the run.
-func (m *model) claim(run, hold, session string, patience int64, names []string) []string {
+func (m *model) claim(run, hold, session string, patience int64, items []string) []string {
 	if !m.alive(session) {
 		return []string{"dead"}
 	}
 	m.reap()
 	var ticket int64
 	if w := m.waits[run]; w != nil {
-		ticket, names = w.ticket, w.names
+		ticket, items = w.ticket, w.items
 	}
-	resource, _, beaten := m.blocked(names, ticket, run)
+	if why := m.unfit(items); why != nil {
+		return why[:1]
+	}
+	resource, _, beaten := m.blocked(items, ticket, run, nil, false)
 	if resource != "" {
-		m.park(run, "@", "", names, patience, 0)
+		m.park(run, "@", "", items, patience, 0, modelLimits{}, nil)
 		m.settle()
 		return []string{"parked"}
 	}
@@ -359,7 +749,7 @@ func (m *model) claim(run, hold, session string, patience int64, names []string)
 		m.waits[id].state = "l"
 	}
 	m.drop(run)
-	token := m.take(hold, session, "", names)
+	token := m.take(hold, session, "", items, modelLimits{})
 	m.settle()
 	return []string{"granted", token}
 }
@@ -367,8 +757,7 @@ func (m *model) claim(run, hold, session string, patience int64, names []string)
 // dump gives what the keys have to hold.
 func (m *model) dump() *dump {
 	d := &dump{
-		exp: map[string]int64{}, own: map[string]string{}, hold: map[string]string{}, wait: map[string]string{},
-		meta: map[string]string{},
+		exp: map[string]int64{}, own: map[string]string{}, wait: map[string]string{}, meta: map[string]string{},
 	}
 	for session, at := range m.ends {
 		d.exp["s"+session] = at
@@ -382,38 +771,81 @@ func (m *model) dump() *dump {
 	if m.seq > 0 {
 		d.seq = fmt.Sprint(m.seq)
 	}
-	for id, h := range m.holds {
-		d.hold[id] = strings.Join([]string{
-			h.session, fmt.Sprint(h.token), fmt.Sprint(h.since), h.info, "x" + strings.Join(h.names, "\x1fx"),
-		}, "\x1f")
-		d.idx = append(d.idx, h.session+"\x00h\x00"+id)
-		for _, name := range h.names {
-			d.own[name] = "x" + id
+	names := map[string]bool{}
+	note := func(items []string) {
+		for _, item := range items {
+			_, _, name := parseItem(item)
+			names[name] = true
 		}
+	}
+	for name := range m.declared {
+		names[name] = true
+	}
+	for id, h := range m.holds {
+		session := h.session
+		if h.rests != 0 {
+			session = "@"
+			d.exp["d"+id] = h.rests
+		} else if h.limits.most > 0 {
+			d.exp["m"+id] = h.due()
+		}
+		d.hold = append(d.hold, strings.Join([]string{
+			session + "\x00" + id, fmt.Sprint(h.token), fmt.Sprint(h.since), h.limits.String(), h.asked, h.info,
+			strings.Join(h.items, "\x1f"),
+		}, "\x1f"))
+		note(h.items)
 	}
 	for id, w := range m.waits {
 		ticket := fmt.Sprintf("%016d", w.ticket)
 		d.wait[id] = strings.Join([]string{
-			w.session, ticket, fmt.Sprint(w.since), w.state, fmt.Sprint(w.reserve), w.info,
-			"x" + strings.Join(w.names, "\x1fx"),
+			w.session, ticket, fmt.Sprint(w.since), w.state, fmt.Sprint(w.reserve), w.limits.String(),
+			strings.Join(w.under, " "), w.info, strings.Join(w.items, "\x1f"),
 		}, "\x1f")
 		d.idx = append(d.idx, w.session+"\x00w\x00"+id)
+		for _, hold := range w.under {
+			d.idx = append(d.idx, "~u"+hold+"\x00"+id)
+		}
 		if m.offered[id] {
 			d.idx = append(d.idx, "@\x00o\x00"+id)
 		}
 		if w.deadline != 0 {
 			d.exp["w"+id] = w.deadline
 		}
-		for _, name := range w.names {
-			switch w.state {
-			case "o":
-				d.own[name] = "o" + id
-				d.exp["o"+id] = w.lapse
-			case "w":
-				d.q = append(d.q, fmt.Sprintf("%s\x00%s\x00x\x00%d\x00%s", name, ticket, w.reserve, id))
+		if w.state == "o" {
+			d.exp["o"+id] = w.lapse
+		}
+		note(w.items)
+		for _, item := range w.items {
+			if mode, n, name := parseItem(item); w.state == "w" {
+				text := string(mode)
+				if n > 0 {
+					text += fmt.Sprint(n)
+				}
+				d.q = append(d.q, fmt.Sprintf("%s\x00%s\x00%s\x00%d\x00%s", name, ticket, text, w.reserve, id))
 			}
 		}
 	}
+	for name := range names {
+		on := m.occupants(name)
+		alone := ""
+		for _, o := range on {
+			if o.mode == 'x' {
+				alone = o.tag
+			} else {
+				d.idx = append(d.idx, "~r"+name+"\x00"+o.tag)
+			}
+		}
+		permits, declared := m.declared[name]
+		switch {
+		case declared:
+			d.own[name] = fmt.Sprintf("p%d:%d:%d", used(on), permits.limit, permits.version)
+		case alone != "":
+			d.own[name] = alone
+		case len(on) > 0:
+			d.own[name] = fmt.Sprintf("s%d", len(on))
+		}
+	}
+	slices.Sort(d.hold)
 	slices.Sort(d.q)
 	slices.Sort(d.idx)
 	return d
@@ -421,6 +853,11 @@ func (m *model) dump() *dump {
 
 // differs tells the first difference between what is and what should be.
 func (d *dump) differs(want *dump) error {
+	for name, by := range d.own {
+		if by[0] == 'u' { // that something is or was shared under it, check looks at
+			d.own[name] = "x" + by[1:]
+		}
+	}
 	for _, part := range []struct {
 		name      string
 		got, want any
@@ -428,7 +865,7 @@ func (d *dump) differs(want *dump) error {
 	}{
 		{"exp", d.exp, want.exp, maps.Equal(d.exp, want.exp)},
 		{"own", d.own, want.own, maps.Equal(d.own, want.own)},
-		{"hold", d.hold, want.hold, maps.Equal(d.hold, want.hold)},
+		{"hold", d.hold, want.hold, slices.Equal(d.hold, want.hold)},
 		{"wait", d.wait, want.wait, maps.Equal(d.wait, want.wait)},
 		{"q", d.q, want.q, slices.Equal(d.q, want.q)},
 		{"idx", d.idx, want.idx, slices.Equal(d.idx, want.idx)},

@@ -19,30 +19,131 @@ const (
 	maxInfo   = 4 << 10 // bytes of JSON
 )
 
-// A Part is one piece of a request: [Exclusive] names resources, [Wait], [Info] and [OnWait] say how to ask for them.
+// A Part is one piece of a request. [Exclusive], [Shared], [AtMost] and [Permits] name resources and mix in one bundle;
+// [Wait], [Barge], [MaxHold], [MinHold], [CrashDelay], [ProgressWithin], [Info] and [OnWait] say how to ask for them.
 type Part func(*order) error
 
 // order is a request put together from its parts.
 type order struct {
-	names   []string // sorted, without duplicates
-	limited bool     // whether limit counts
+	items   []Item // sorted by names, without duplicates
+	limited bool   // whether limit counts
 	limit   time.Duration
+	barge   bool
+	limits  limits
 	info    json.RawMessage
 	onWait  func(*BusyError)
 }
 
-// Exclusive asks for resources that nobody else may hold at the same time. Duplicates count once; the order does not
-// matter. A name is 1 to 512 bytes of UTF-8 without control characters; a bundle has 1 to 1,000 of them.
-func Exclusive(names ...string) Part {
-	return func(o *order) error {
-		for _, name := range names {
-			if err := checkName(name); err != nil {
-				return err
-			}
+// limits are the times that bound a hold; 0 for none.
+type limits struct {
+	most     time.Duration // until its context ends
+	least    time.Duration // that its bundle stays taken
+	crash    time.Duration // that its bundle stays taken when its session has ended by itself
+	progress time.Duration // between two calls of Hold.Progress
+}
+
+// text is how the scripts know them. What a hold may be held at most ends in Redis by slack later than here.
+func (l limits) text(slack time.Duration) string {
+	if l.most == 0 && l.least == 0 && l.crash == 0 {
+		return ""
+	}
+	most := int64(0)
+	if l.most > 0 {
+		most = (l.most + slack).Milliseconds()
+	}
+	return fmt.Sprintf("%d,%d,%d", most, l.least.Milliseconds(), l.crash.Milliseconds())
+}
+
+func (o *order) add(mode Mode, n int, names ...string) error {
+	for _, name := range names {
+		if err := checkName(name); err != nil {
+			return err
 		}
-		o.names = append(o.names, names...)
+		o.items = append(o.items, Item{name, mode, n})
+	}
+	return nil
+}
+
+// Exclusive asks for resources that nobody else may hold at the same time, in whatever mode. Duplicates count once; the
+// order does not matter. A name is 1 to 512 bytes of UTF-8 without control characters; a bundle has 1 to 1,000 of them.
+func Exclusive(names ...string) Part {
+	return func(o *order) error { return o.add(ModeExclusive, 0, names...) }
+}
+
+// Shared asks for resources that others may share, but nobody may hold exclusively at the same time: the readers' side
+// of a read-write lock.
+func Shared(names ...string) Part {
+	return func(o *order) error { return o.add(ModeShared, 0, names...) }
+}
+
+// AtMost asks for resources that at most n may share, this request included. The limit is the request's own and is
+// written down nowhere: it is for a limit that belongs to the code that asks, while [Permits] is for one that everybody
+// has to agree on.
+func AtMost(n int, names ...string) Part {
+	return func(o *order) error {
+		if n < 1 {
+			return fmt.Errorf("%w: at most %d may share a resource; let it be 1 or more", ErrInvalid, n)
+		}
+		return o.add(ModeShared, n, names...)
+	}
+}
+
+// Permits asks for n permits of a resource whose limit was declared with [Client.Declare]: a counting semaphore.
+func Permits(name string, n int) Part {
+	return func(o *order) error {
+		if n < 1 {
+			return fmt.Errorf("%w: %d permits of %q; ask for 1 or more", ErrInvalid, n, name)
+		}
+		return o.add(ModePermits, n, name)
+	}
+}
+
+// Barge has a try take what is free although an older request has waited so long that it may not be passed any more.
+// Without it, a try respects the queue. It is for [Client.TryAcquire] alone: who waits has a place in the queue.
+func Barge() Part {
+	return func(o *order) error {
+		o.barge = true
 		return nil
 	}
+}
+
+// MaxHold bounds how long the bundle is held: after d its context ends, and a while ([Client.Cutoff]) later it passes on,
+// whether it was released or not. The cause is [ErrExpired]. Counted from the grant.
+func MaxHold(d time.Duration) Part {
+	return func(o *order) error { return bound(&o.limits.most, "max hold", d) }
+}
+
+// MinHold keeps the bundle taken for at least d from the grant on, although it is released earlier: so that a replica
+// that is late, by its clock or its load, does not do again what was done a moment ago.
+func MinHold(d time.Duration) Part {
+	return func(o *order) error { return bound(&o.limits.least, "min hold", d) }
+}
+
+// CrashDelay keeps the bundle taken for d when its session ends by itself, because the process died or lost Redis: time
+// for what it left behind to settle before somebody else goes on.
+func CrashDelay(d time.Duration) Part {
+	return func(o *order) error { return bound(&o.limits.crash, "crash delay", d) }
+}
+
+// ProgressWithin ends the context of a hold whose work is stuck: when [Hold.Progress] is not called for d. A while
+// ([Client.Cutoff]) later the bundle is released. The cause is [ErrStalled].
+func ProgressWithin(d time.Duration) Part {
+	return func(o *order) error { return bound(&o.limits.progress, "progress deadline", d) }
+}
+
+const maxLimit = 365 * 24 * time.Hour // of a hold; what is longer is no limit
+
+func bound(limit *time.Duration, what string, d time.Duration) error {
+	switch {
+	case d < 0:
+		return fmt.Errorf("%w: a %s of %s is negative", ErrInvalid, what, d)
+	case d > maxLimit:
+		return fmt.Errorf("%w: a %s of %s is longer than a year; leave it out", ErrInvalid, what, d)
+	case d > 0 && d < time.Millisecond:
+		return fmt.Errorf("%w: a %s of %s is shorter than a millisecond", ErrInvalid, what, d)
+	}
+	*limit = d
+	return nil
 }
 
 // Wait bounds how long [Client.Acquire] waits; after it, the error is a [*BusyError]. 0 asks once. Prefer it to a
@@ -89,31 +190,33 @@ func newOrder(parts []Part) (*order, error) {
 			return nil, err
 		}
 	}
-	slices.Sort(o.names)
-	o.names = slices.Compact(o.names)
-	switch n := len(o.names); {
+	var err error
+	if o.items, err = sortItems(o.items); err != nil {
+		return nil, err
+	}
+	switch n := len(o.items); {
 	case n == 0:
 		return nil, fmt.Errorf("%w: no resource is named; add locks.Exclusive(name)", ErrInvalid)
 	case n > maxBundle:
 		return nil, fmt.Errorf("%w: %d resources, from %q to %q; a bundle has at most %d: lock something coarser",
-			ErrInvalid, n, o.names[0], o.names[n-1], maxBundle)
+			ErrInvalid, n, o.items[0].Name, o.items[n-1].Name, maxBundle)
+	case o.barge && !(o.limited && o.limit == 0):
+		return nil, fmt.Errorf("%w: Barge is for TryAcquire; a request that waits has a place in the queue", ErrInvalid)
 	}
 	return o, nil
 }
 
-// items returns the bundle as the scripts want it: each name behind its mode.
-func (o *order) items() []any {
-	items := make([]any, len(o.names))
-	for i, name := range o.names {
-		items[i] = "x" + name
-	}
-	return items
+// plain tells whether the scripts have a fast path for the request.
+func (o *order) plain(n *nest) bool {
+	shared := slices.ContainsFunc(n.rest, func(item Item) bool { return item.Mode != ModeExclusive })
+	return !shared && len(n.under) == 0 && o.limits.text(0) == ""
 }
 
-func (o *order) String() string { return brief(o.names) }
+func (o *order) String() string { return brief(o.items) }
 
 // brief writes a bundle for an error or a log line.
-func brief(names []string) string {
+func brief(items []Item) string {
+	names := namesOf(items)
 	if len(names) <= 4 {
 		return "[" + strings.Join(names, " ") + "]"
 	}

@@ -98,7 +98,7 @@ func FuzzNames(f *testing.F) {
 			}
 			return
 		}
-		if strings.ContainsAny(name, "\x00\x1f") || len(name) > maxName || o.names[0] != name {
+		if strings.ContainsAny(name, "\x00\x1f") || len(name) > maxName || o.items[0].Name != name {
 			t.Errorf("%q was accepted", name)
 		}
 	})

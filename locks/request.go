@@ -1,6 +1,7 @@
 package locks
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -12,16 +13,18 @@ import (
 type Request struct {
 	id      HoldID
 	session *session
+
+	// Guarded by session.mu. The channels are made when they are needed, which is for requests that wait.
 	grant   chan grant    // buffer 1: a grant that was heard of
 	recheck chan struct{} // buffer 1: the wait is not in Redis any more; ask again
-
-	// Guarded by session.mu:
-	names  []string // sorted
-	state  requestState
-	doubt  bool  // a copy of the acquire got no answer, so that it may still arrive
-	late   bool  // one was answered when the hold was being released already
-	asking bool  // a goroutine is sending the acquire
-	hold   *Hold // once the holder has it
+	items   []Item        // what it asks of Redis, sorted
+	plain   bool          // exclusive, not nested and without limits: scripts have a fast path for it
+	state   requestState
+	doubt   bool   // a copy of the acquire got no answer, so that it may still arrive
+	late    bool   // one was answered when the hold was being released already
+	asking  bool   // a goroutine is sending the acquire
+	hold    *Hold  // once the holder has it
+	revoked *Asked // that came before the holder had it
 }
 
 type requestState int
@@ -30,7 +33,7 @@ const (
 	open    requestState = iota // sent or about to be; whether it stands in Redis is not known
 	waiting                     // it stands in Redis, as a wait or, by now, as a hold
 	held                        // it stands in Redis as a hold
-	ending                      // being released or cancelled; whether it still stands in Redis is not known
+	ending                      // being released, cancelled or ended; whether it still stands in Redis is not known
 	over                        // forgotten
 )
 
@@ -38,6 +41,13 @@ const (
 type grant struct {
 	token Token
 	since time.Time
+}
+
+// channels makes the channels. The caller holds session.mu.
+func (r *Request) channels() {
+	if r.grant == nil {
+		r.grant, r.recheck = make(chan grant, 1), make(chan struct{}, 1)
+	}
 }
 
 // ID returns the id that the script has to grant under.
@@ -50,11 +60,23 @@ func (r *Request) Session() SessionID { return r.session.id }
 // but must not be acted on: stop sending.
 func (r *Request) Done() <-chan struct{} { return r.session.dead }
 
+// Grant is what a script of another package has granted.
+type Grant struct {
+	Token   Token
+	Since   time.Time // by the server's clock
+	Items   []Item
+	MaxHold time.Duration // as in [MaxHold]; 0 for none
+}
+
 // Granted returns the hold after the script has granted it. Its context is derived from parent. When the session was
 // cut off meanwhile, the hold is lost from the beginning: its context has ended with the cause [ErrLost].
-func (r *Request) Granted(parent context.Context, token Token, names []string) *Hold {
-	names = slices.Sorted(slices.Values(names))
-	hold, _ := r.session.admit(parent, r, grant{token, time.Now()}, names) // the error is the context's cause, too
+func (r *Request) Granted(parent context.Context, g Grant) *Hold {
+	items := slices.SortedFunc(slices.Values(g.Items), func(a, b Item) int { return cmp.Compare(a.Name, b.Name) })
+	r.session.mu.Lock()
+	r.items = items
+	r.session.mu.Unlock()
+	o := &order{items: items, limits: limits{most: g.MaxHold}}
+	hold, _ := r.session.admit(parent, r, grant{g.Token, g.Since}, o, nil) // the error is the context's cause, too
 	return hold
 }
 

@@ -7,16 +7,19 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 )
 
-// Each script has its own file, which tells its arguments and replies. space.lua is put in front of all of them.
+// Each script has its own file, which tells its arguments and replies. keys.lua, then its fast path if it has one
+// (<name>.fast.lua), then space.lua are put in front of it.
 //
 //go:embed scripts/*.lua
 var scriptFiles embed.FS
 
 var (
+	keysSource  = readScript("keys")
 	spaceSource = readScript("space")
 
 	openScript     = newScript("open")
@@ -28,6 +31,13 @@ var (
 	reapScript     = newScript("reap")
 	listScript     = newScript("list")
 	sessionsScript = newScript("sessions")
+	declareScript  = newScript("declare")
+	downScript     = newScript("downgrade")
+	revokeScript   = newScript("revoke")
+	standsScript   = newScript("stands")
+	holdersScript  = newScript("holders")
+	greetScript    = newScript("greet")
+	assertScript   = newScript("assert")
 )
 
 func readScript(name string) string {
@@ -38,12 +48,20 @@ func readScript(name string) string {
 	return string(source)
 }
 
-func newScript(name string) *redis.Script { return redis.NewScript(spaceSource + readScript(name)) }
+func newScript(name string) *redis.Script { return redis.NewScript(scriptSource(name)) }
+
+func scriptSource(name string) string {
+	fast := ""
+	if name == "acquire" || name == "release" {
+		fast = readScript(name + ".fast")
+	}
+	return keysSource + fast + spaceSource + readScript(name)
+}
 
 // Source returns the Lua that every script of a lock space begins with: its keys, its words, and the functions that
 // grant, free and queue. A package that changes runs and locks in one step puts it in front of its own scripts and
 // gives them [Space.Keys] as their first keys.
-func Source() string { return spaceSource }
+func Source() string { return keysSource + spaceSource }
 
 // runScript sends a script once. A server that does not know it yet is sent the text.
 func runScript(ctx context.Context, rdb redis.Scripter, script *redis.Script, keys []string, args ...any) (reply, error) {
@@ -51,10 +69,41 @@ func runScript(ctx context.Context, rdb redis.Scripter, script *redis.Script, ke
 	if err != nil {
 		return nil, err
 	}
-	if fields, ok := answer.([]any); ok {
-		return fields, nil
+	return toReply(answer), nil
+}
+
+// A prepared script is one that is sent so often that its command is put together once.
+type prepared struct {
+	script *redis.Script
+	prefix []any // of the command: EVALSHA, hash, number of keys, keys
+}
+
+func prepare(script *redis.Script, keys []string) prepared {
+	p := prepared{script, []any{"EVALSHA", script.Hash(), len(keys)}}
+	for _, key := range keys {
+		p.prefix = append(p.prefix, key)
 	}
-	return reply{answer}, nil
+	return p
+}
+
+// command returns the whole command.
+func (p prepared) command(args []any) []any {
+	command := make([]any, 0, len(p.prefix)+len(args))
+	return append(append(command, p.prefix...), args...)
+}
+
+func toReply(answer any) reply {
+	switch answer := answer.(type) {
+	case []any:
+		return answer
+	case string: // of a fast path
+		r := make(reply, 0, 3)
+		for field := range strings.SplitSeq(answer, "\x1f") {
+			r = append(r, field)
+		}
+		return r
+	}
+	return reply{answer}
 }
 
 // reply is a script's answer: a list of strings and integers.
@@ -73,6 +122,9 @@ func (r reply) text(i int) string {
 	}
 	return ""
 }
+
+// fieldsOf parts a record, or a list in an argument or a reply.
+func fieldsOf(text string) []string { return strings.Split(text, "\x1f") }
 
 // number returns field i as a number, and 0 where it is none.
 func (r reply) number(i int) int64 {

@@ -26,23 +26,23 @@ func TestScriptsSentTwiceChangeNothing(t *testing.T) {
 			script, reply, again string
 			args                 []any
 		}{
-			{"open", "open", "taken", []any{"s", 60_000, "{}"}},
-			{"renew", "ok", "ok", []any{"s", 60_000}},
+			{"open", "open", "taken", []any{"s", 60_000, "{}", "space", "", 0}},
+			{"renew", "ok", "ok", []any{"s", 60_000, "space", "1"}},
 			{"card", "ok", "ok", []any{"s", `{"a":1}`}},
-			{"acquire", "granted", "granted", []any{"s", "s.1", "", 0, 1000, "xa", "xb"}},
-			{"acquire", "waiting", "waiting", []any{"s", "s.2", "", 0, 1000, "xb", "xc"}},
-			{"acquire", "waiting", "waiting", []any{"s", "s.3", "", 500, 0, "xa"}},
-			{"acquire", "busy", "busy", []any{"s", "s.4", "", -1, 1000, "xa"}},
-			{"acquire", "dead", "dead", []any{"nobody", "nobody.1", "", -1, 1000, "xz"}},
-			{"acquire", "busy", "busy", []any{"s", "s.3", "", -1, 0, "xa"}}, // a wait's last try
-			{"release", "released", "gone", []any{"s.1"}},                   // passes b to s.2
-			{"acquire", "granted", "granted", []any{"s", "s.2", "", 0, 1000, "xb", "xc"}},
-			{"acquire", "waiting", "waiting", []any{"s", "s.5", "", 0, 1000, "xb"}},
+			{"acquire", "granted", "granted", ask("s", "s.1", 0, 1000, "xa", "xb").args()},
+			{"acquire", "waiting", "waiting", ask("s", "s.2", 0, 1000, "xb", "xc").args()},
+			{"acquire", "waiting", "waiting", ask("s", "s.3", 500, 0, "xa").args()},
+			{"acquire", "busy", "busy", ask("s", "s.4", -1, 1000, "xa").args()},
+			{"acquire", "dead", "dead", ask("nobody", "nobody.1", -1, 1000, "xz").args()},
+			{"acquire", "busy", "busy", ask("s", "s.3", -1, 0, "xa").args()}, // a wait's last try
+			{"release", "released", "gone", []any{"s.1"}},                    // passes b to s.2
+			{"acquire", "granted", "granted", ask("s", "s.2", 0, 1000, "xb", "xc").args()},
+			{"acquire", "waiting", "waiting", ask("s", "s.5", 0, 1000, "xb").args()},
 			{"release", "cancelled", "gone", []any{"s.5"}},
 			{"release", "released", "gone", []any{"s.2", "s", "b", "c"}},
 			{"reap", "60000", "60000", nil},
 			{"close", "ended", "ended", []any{"s"}},
-			{"renew", "dead", "dead", []any{"s", 60_000}},
+			{"renew", "dead", "dead", []any{"s", 60_000, "space", "1"}},
 			{"card", "dead", "dead", []any{"s", "{}"}},
 		} {
 			var dumps [2]*dump
@@ -77,10 +77,10 @@ func TestTokensGrowWhateverHappens(t *testing.T) {
 			n := 0
 			grows := func(when string) {
 				t.Helper()
-				r.do(t, "open", "s", 60_000, "{}")
+				r.open(t, "s", 60_000)
 				for range 3 {
 					n++
-					got := r.do(t, "acquire", "s", fmt.Sprint("s.", n), "", -1, 0, fmt.Sprint("x", n))
+					got := r.acquire(t, "s", fmt.Sprint("s.", n), -1, 0, fmt.Sprint("x", n))
 					if got[0] != "granted" || parseInt(got[1]) <= last {
 						t.Errorf("%s: got %q after token %d", when, got, last)
 					}
@@ -118,11 +118,11 @@ func TestTokensGrowWhateverHappens(t *testing.T) {
 func TestFastPathIsShort(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.New(t, redistest.Options{}).Client(t)) // its own server: its statistics are reset
-	r.do(t, "open", "s", 60_000, "{}")
+	r.open(t, "s", 60_000)
 	inside := func(script string, args ...any) int {
 		t.Helper()
-		r.do(t, "reap") // and load it
-		if _, err := r.run(script, "nobody"); err != nil {
+		r.do(t, "reap")
+		if err := redis.NewScript(scriptSource(script)).Load(r.ctx, r.rdb).Err(); err != nil {
 			t.Fatal(err)
 		}
 		if err := r.rdb.ConfigResetStat(r.ctx).Err(); err != nil {
@@ -137,14 +137,14 @@ func TestFastPathIsShort(t *testing.T) {
 		}
 		return n
 	}
-	items := []any{"s", "s.1", "", 0, 1000, "xa", "xb", "xc"}
+	items := ask("s", "s.1", 0, 1000, "xa", "xb", "xc").args()
 	if got := inside("acquire", items...); got >= 10 {
 		t.Errorf("acquire makes %d calls, want under 10", got)
 	}
 	if got := inside("release", "s.1", "s", "a", "b", "c"); got > 5 {
 		t.Errorf("release makes %d calls, want at most 5", got)
 	}
-	if got := r.do(t, "list", "-", "+", 10); len(got) != 1 {
+	if got := r.do(t, "list", "h", "-", "+", 10); len(got) != 1 {
 		t.Errorf("got %q after the release", got)
 	}
 }
@@ -167,8 +167,8 @@ func commandStats(t testing.TB, rdb redis.UniversalClient) map[string]int {
 func TestScriptsUseRedis62(t *testing.T) {
 	t.Parallel()
 	known := strings.Fields(`
-		HDEL HEXISTS HGET HINCRBY HMGET HSET PUBLISH SET TIME ZADD ZCARD ZLEXCOUNT ZRANGE ZRANGEBYLEX ZRANGEBYSCORE ZREM
-		ZSCORE`)
+		GET HDEL HEXISTS HGET HINCRBY HMGET HSET HSETNX PUBLISH SET TIME ZADD ZCARD ZCOUNT ZLEXCOUNT ZRANGE ZRANGEBYLEX
+		ZRANGEBYSCORE ZREM ZREMRANGEBYLEX ZSCORE`)
 	files, err := scriptFiles.ReadDir("scripts")
 	if err != nil {
 		t.Fatal(err)
@@ -200,11 +200,11 @@ func TestScriptsUseRedis62(t *testing.T) {
 func TestFullRedisKeepsLocks(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.New(t, redistest.Options{}).Client(t))
-	r.do(t, "open", "s", 60_000, "{}")
+	r.open(t, "s", 60_000)
 	for i := range 4 {
-		r.do(t, "acquire", "s", fmt.Sprint("s.", i), "", 0, 0, fmt.Sprint("x", i))
+		r.acquire(t, "s", fmt.Sprint("s.", i), 0, 0, fmt.Sprint("x", i))
 	}
-	r.do(t, "acquire", "s", "s.9", "", 0, 0, "x3")
+	r.acquire(t, "s", "s.9", 0, 0, "x3")
 	for setting, value := range map[string]string{"maxmemory": "1", "maxmemory-policy": "noeviction"} {
 		if err := r.rdb.ConfigSet(r.ctx, setting, value).Err(); err != nil {
 			t.Fatal(err)
@@ -214,7 +214,7 @@ func TestFullRedisKeepsLocks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := r.run("acquire", "s", "s.5", "", 0, 0, "x5"); err == nil || passing(err) {
+	if got, err := r.run("acquire", ask("s", "s.5", 0, 0, "x5").args()...); err == nil || passing(err) {
 		t.Errorf("got %q, %v for an acquire, want a refusal for good", texts(got), err)
 	}
 	after, err := r.dump()
@@ -225,7 +225,7 @@ func TestFullRedisKeepsLocks(t *testing.T) {
 		t.Errorf("the refused acquire changed %v", err)
 	}
 	for _, step := range [][]any{
-		{"renew", "ok", "s", 60_000}, {"release", "released", "s.0"}, {"release", "released", "s.1", "s", "1"},
+		{"renew", "ok", "s", 60_000, "space", "1"}, {"release", "released", "s.0"}, {"release", "released", "s.1", "s", "1"},
 		{"release", "released", "s.3"}, {"close", "ended", "s"},
 	} {
 		if got := r.do(t, step[0].(string), step[2:]...); got[0] != step[1] {
@@ -244,13 +244,13 @@ func TestLargeSessionEndsInSteps(t *testing.T) {
 			if err := r.setTime(1_750_000_000_000_000); err != nil {
 				t.Fatal(err)
 			}
-			r.do(t, "open", "s", 1000, "{}")
-			r.do(t, "open", "heir", 60_000, "{}")
+			r.open(t, "s", 1000)
+			r.open(t, "heir", 60_000)
 			const n = 450
 			for i := range n {
-				r.do(t, "acquire", "s", fmt.Sprint("s.", i), "", 0, 1000, fmt.Sprint("xr", i))
+				r.acquire(t, "s", fmt.Sprint("s.", i), 0, 1000, fmt.Sprint("xr", i))
 				if i%3 == 0 {
-					r.do(t, "acquire", "heir", fmt.Sprint("heir.", i), "", 0, 1000, fmt.Sprint("xr", i))
+					r.acquire(t, "heir", fmt.Sprint("heir.", i), 0, 1000, fmt.Sprint("xr", i))
 				}
 			}
 			calls := 0
@@ -292,13 +292,13 @@ func TestLongQueueIsWalkedInSteps(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		r := newRig(t, rdb)
-		r.do(t, "open", "s", 60_000, "{}")
-		r.do(t, "acquire", "s", "s.a", "", 0, 1000, "xa")
-		r.do(t, "acquire", "s", "s.b", "", 0, 1000, "xb")
+		r.open(t, "s", 60_000)
+		r.acquire(t, "s", "s.a", 0, 1000, "xa")
+		r.acquire(t, "s", "s.b", 0, 1000, "xb")
 		for i := range 100 {
-			r.do(t, "acquire", "s", fmt.Sprint("s.", i), "", 0, 600_000, "xa", "xb")
+			r.acquire(t, "s", fmt.Sprint("s.", i), 0, 600_000, "xa", "xb")
 		}
-		r.do(t, "acquire", "s", "s.last", "", 0, 600_000, "xa")
+		r.acquire(t, "s", "s.last", 0, 600_000, "xa")
 		if got := r.do(t, "release", "s.a"); got[1] != "1" {
 			t.Fatalf("got %q, want to hear of work that is left", got)
 		}
@@ -324,10 +324,10 @@ func TestGrantsGoByAge(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		r := newRig(t, rdb)
-		r.do(t, "open", "s", 60_000, "{}")
-		r.do(t, "acquire", "s", "s.1", "", 0, 60_000, "xa", "xb")
-		r.do(t, "acquire", "s", "s.old", "", 0, 60_000, "xb")
-		r.do(t, "acquire", "s", "s.young", "", 0, 60_000, "xa", "xb")
+		r.open(t, "s", 60_000)
+		r.acquire(t, "s", "s.1", 0, 60_000, "xa", "xb")
+		r.acquire(t, "s", "s.old", 0, 60_000, "xb")
+		r.acquire(t, "s", "s.young", 0, 60_000, "xa", "xb")
 		r.do(t, "release", "s.1")
 		d, err := r.dump()
 		if err != nil {
@@ -343,15 +343,15 @@ func TestLargestBundle(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		r := newRig(t, rdb)
-		r.do(t, "open", "s", 60_000, "{}")
-		ask := func(id string, n int) string {
-			args := []any{"s", id, "", 0, 0}
+		r.open(t, "s", 60_000)
+		large := func(id string, n int) string {
+			items := make([]string, n)
 			for i := range n {
-				args = append(args, fmt.Sprintf("x%0*d", maxName, i))
+				items[i] = fmt.Sprintf("x%0*d", maxName, i)
 			}
-			return r.do(t, "acquire", args...)[0]
+			return r.acquire(t, "s", id, 0, 0, items...)[0]
 		}
-		if got := ask("s.1", maxBundle); got != "granted" {
+		if got := large("s.1", maxBundle); got != "granted" {
 			t.Fatalf("got %q", got)
 		}
 		n := maxBundle
@@ -359,7 +359,7 @@ func TestLargestBundle(t *testing.T) {
 			n = 50 // it sorts a whole queue for each look into it
 		}
 		for _, id := range []string{"s.2", "s.3"} {
-			if got := ask(id, n); got != "waiting" {
+			if got := large(id, n); got != "waiting" {
 				t.Fatalf("got %q for %s", got, id)
 			}
 		}
@@ -371,7 +371,7 @@ func TestLargestBundle(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(d.own) != n || d.hold["s.2"] == "" {
+		if len(d.own) != n || !strings.HasPrefix(d.hold[0], "s\x00s.2\x1f") {
 			t.Errorf("got %d resources occupied, want %d, by s.2", len(d.own), n)
 		}
 		if got := r.do(t, "close", "s"); got[0] != "ended" {

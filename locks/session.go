@@ -31,6 +31,15 @@ type session struct {
 	told     uint64               // the highest revision that a renewal told
 	compare  bool                 // the table and Redis have to be compared
 	suspects map[HoldID]time.Time // requests that are over, of which a late copy may be applied; until when
+	seen     sighting
+	limited  map[*Hold]bool // holds with limits that are looked at here; true: ended, and to be released in a while
+}
+
+// sighting is what the server's clock said, and a reading of ours from before it was asked: from then on the server's has
+// gone on by no more than ours.
+type sighting struct {
+	server time.Time
+	local  instant
 }
 
 // tally counts what a renewal's count of holds and waits is compared with.
@@ -51,14 +60,14 @@ const maxSuspects = 64
 func newSession(c *Client, id SessionID) *session {
 	s := &session{
 		id: id, client: c, dead: make(chan struct{}), wake: make(chan struct{}, 1),
-		requests: make(map[HoldID]*Request), suspects: make(map[HoldID]time.Time),
+		requests: make(map[HoldID]*Request), suspects: make(map[HoldID]time.Time), limited: make(map[*Hold]bool),
 	}
-	s.dog = &watchdog{lease: c.lease, clock: c.clock, renew: s.renew, cut: s.cut, end: s.end}
+	s.dog = &watchdog{lease: c.lease, clock: c.clock, renew: s.renew, cut: s.cut, end: s.end, each: s.lookAtLimits}
 	return s
 }
 
 // begin enters a new request, or says why none may begin.
-func (s *session) begin(names []string) (*Request, error) {
+func (s *session) begin(items []Item) (*Request, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.cause != nil {
@@ -66,8 +75,7 @@ func (s *session) begin(names []string) (*Request, error) {
 	}
 	s.drawn++
 	r := &Request{
-		id: HoldID(string(s.id) + "." + strconv.FormatUint(s.drawn, 10)), session: s, names: names,
-		grant: make(chan grant, 1), recheck: make(chan struct{}, 1),
+		id: HoldID(string(s.id) + "." + strconv.FormatUint(s.drawn, 10)), session: s, items: items,
 	}
 	s.requests[r.id] = r
 	s.tally.begun++
@@ -117,21 +125,123 @@ func (s *session) forget(r *Request) {
 	s.become(r, over)
 }
 
-// admit gives a granted request its hold. The error is the cause when the hold is lost already.
-func (s *session) admit(parent context.Context, r *Request, g grant, names []string) (*Hold, error) {
+// admit gives a granted request its hold. n is nil, or says which part of the bundle outer holds have. The error is the
+// cause when the hold is lost already.
+func (s *session) admit(parent context.Context, r *Request, g grant, o *order, n *nest) (*Hold, error) {
 	s.dog.inspect() // a process that was stopped may come here before the watchdog looks
-	h := newHold(parent, r, g.token, g.since)
+	h := newHold(s.client, parent, &s.mu, o.items)
+	h.request, h.id, h.session, h.token, h.since = r, r.id, s.id, g.token, g.since
+	h.limits, h.admitted = o.limits, s.client.clock.read()
+	h.progress = h.admitted
+	if n != nil {
+		h.covers = n.covers
+	}
 	s.mu.Lock()
-	r.names = names
 	r.hold = h
 	s.become(r, held)
 	h.lost = s.cause
+	if h.limits.most > 0 || h.limits.progress > 0 {
+		s.limited[h] = false
+		h.spent = max(0, s.seen.server.Add(s.client.clock.since(s.seen.local)).Sub(h.since))
+	}
+	revoked := r.revoked
 	lost := h.lost
 	s.mu.Unlock()
 	if lost != nil {
 		h.cancel(lost)
 	}
+	if revoked != nil {
+		s.revoke(r, *revoked)
+	}
 	return h, lost
+}
+
+// lookAtLimits ends holds whose own time is up. The watchdog calls it whenever it looks at the clocks.
+func (s *session) lookAtLimits() {
+	var over, stuck []*Hold
+	now := s.client.clock.read()
+	s.mu.Lock()
+	for h, ended := range s.limited {
+		switch why := h.overdue(now); {
+		case h.done || s.cause != nil:
+			delete(s.limited, h)
+		case ended && now.boot >= h.killBy:
+			stuck = append(stuck, h)
+			delete(s.limited, h)
+		case h.lost == nil && why != nil:
+			h.lose(why)
+			s.become(h.request, ending)
+			s.limited[h] = true
+			over = append(over, h)
+		}
+	}
+	s.mu.Unlock()
+	for _, h := range over {
+		h.cancel(h.Lost())
+	}
+	if len(over) > 0 {
+		s.client.spawn(func() { // the goroutine that looks at the clocks must not wait for a log to be written
+			for _, h := range over {
+				s.client.log.Warn("lock was ended by its limit", slog.String("hold", string(h.id)), slog.Any("error", h.Lost()))
+			}
+		})
+	}
+	for _, h := range stuck { // its holder had the time to end; nobody else is to wait for one that does not
+		// Every command of the release has its time, and the session bounds it.
+		s.client.spawn(func() { _ = s.release(context.WithoutCancel(h.ctx), h) })
+	}
+}
+
+// heardOf notes the revision of news, and has what was lost before it looked for. The caller holds mu.
+func (s *session) heardOf(revision uint64) {
+	if revision > s.heard+1 {
+		s.compare = true // those in between got lost
+		s.rouse()
+	}
+	s.heard = max(s.heard, revision)
+}
+
+// revoked takes the news that a hold is wanted back.
+func (s *session) revoked(id HoldID, news Asked, revision uint64) {
+	s.mu.Lock()
+	s.heardOf(revision)
+	r := s.requests[id]
+	if r != nil && r.hold == nil {
+		r.revoked = &news // its holder learns it when he has it
+		r = nil
+	}
+	s.mu.Unlock()
+	if r != nil {
+		s.revoke(r, news)
+	}
+}
+
+// revoke tells a holder that the lock is wanted back, or ends its work.
+func (s *session) revoke(r *Request, news Asked) {
+	h := r.hold
+	s.mu.Lock()
+	first := h.why == nil
+	if first && h.asked != nil {
+		close(h.asked)
+	}
+	if first || news.Force != Ask {
+		h.why = &news.Revocation
+	}
+	ends := news.Force != Ask && h.stands()
+	cause := &RevokedError{news.Revocation}
+	if ends {
+		h.lose(cause)
+		s.become(r, ending)
+	}
+	s.mu.Unlock()
+	if first {
+		s.client.log.Info("lock is asked for", slog.String("hold", string(h.id)), slog.String("by", news.Revocation.By),
+			slog.String("reason", news.Revocation.Reason))
+	}
+	if ends {
+		h.cancel(cause)
+		s.client.log.Warn("lock was revoked", slog.String("hold", string(h.id)), slog.Any("error", cause))
+	}
 }
 
 // cut stops all work on the session: it is about to lose its holds, or has lost them.
@@ -177,34 +287,48 @@ func (s *session) why() error {
 // its processes have been told to end, and may do so in order.
 func (s *session) killBy(h *Hold) time.Duration {
 	s.mu.Lock()
-	done, lost := h.done, h.lost != nil
-	s.mu.Unlock()
-	if done || lost && s.dog.now() != cutOff {
-		return 0
+	done, lost, own := h.done, h.lost != nil, h.killBy
+	if most := h.limits.most; most > 0 && own == 0 {
+		own = h.admitted.boot + most - h.spent + s.client.Cutoff()*2/3
 	}
-	return s.dog.killBy()
+	s.mu.Unlock()
+	switch {
+	case done, lost && own == 0 && s.dog.now() != cutOff:
+		return 0
+	case own == 0:
+		return s.dog.killBy()
+	}
+	return min(own, s.dog.killBy())
 }
 
 // renew is the watchdog's command.
-func (s *session) renew(ctx context.Context) error {
+func (s *session) renew(ctx context.Context) (time.Duration, error) {
 	s.mu.Lock()
 	before := s.tally
 	s.mu.Unlock()
 	c := s.client
-	r, err := runScript(ctx, c.beat, renewScript, c.space.keys, string(s.id), c.lease.Milliseconds())
+	local := c.clock.read()
+	r, err := runScript(ctx, c.beat, renewScript, c.space.keys, string(s.id), c.lease.Milliseconds(), c.spaceID, c.epoch)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	switch r.text(0) {
-	case "dead":
-		return errEnded
+	case "dead", "assert":
+		return 0, errEnded
 	case "ok":
 	default:
-		return errReply("renew", r)
+		return 0, errReply("renew", r)
 	}
+	s.see(sighting{serverTime(r.number(1)), local})
 	s.check(before, uint64(r.number(2)), int(r.number(3)))
 	c.reaper.due(milliseconds(r.number(4)))
-	return nil
+	return c.lease, nil
+}
+
+func (s *session) see(seen sighting) {
+	s.mu.Lock()
+	s.seen = seen
+	s.mu.Unlock()
 }
 
 // check compares what a renewal told with the table. Commands were on their way while it was, so the count lies
@@ -243,11 +367,7 @@ func (s *session) recompare() {
 func (s *session) granted(id HoldID, g grant, revision uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if revision > s.heard+1 {
-		s.compare = true // those in between got lost
-		s.rouse()
-	}
-	s.heard = max(s.heard, revision)
+	s.heardOf(revision)
 	if r := s.requests[id]; r != nil {
 		s.take(r, g)
 		return
@@ -260,36 +380,42 @@ func (s *session) granted(id HoldID, g grant, revision uint64) {
 func (s *session) take(r *Request, g grant) {
 	if r.state == open || r.state == waiting {
 		s.become(r, held)
+		r.channels()
 		r.grant <- g // has room: only the first grant of a request gets here
 	}
 }
 
-// release gives a hold back, for [Hold.Release].
+// release gives a hold back, for [Hold.Release]. One that was ended by its limits or revoked is given back, too, so that
+// it passes on before its time.
 func (s *session) release(ctx context.Context, h *Hold) error {
 	r := h.request
 	s.mu.Lock()
-	switch {
-	case h.lost != nil:
-		lost := h.lost
+	lost := h.lost
+	if h.done || s.cause != nil || r.state == over {
 		s.mu.Unlock()
+		if lost == nil {
+			return nil // another script has freed it
+		}
 		return h.ended(lost)
-	case h.done:
-		s.mu.Unlock()
-		return nil // another script has freed it
 	}
 	h.done = true
 	s.become(r, ending)
+	args := make([]any, 0, 2+len(r.items))
+	args = append(args, string(r.id))
+	if r.plain && lost == nil {
+		args = append(args, string(s.id))
+		for _, item := range r.items {
+			args = append(args, item.Name)
+		}
+	}
 	s.mu.Unlock()
 	h.cancel(errReleased)
 
-	args := make([]any, 0, 2+len(r.names))
-	args = append(args, string(r.id), string(s.id))
-	for _, name := range r.names {
-		args = append(args, name)
-	}
 	answer, resent, err := s.sendRelease(ctx, args)
 	s.forget(r)
 	switch {
+	case lost != nil:
+		return h.ended(lost)
 	case err != nil:
 		return h.ended(err)
 	case answer == "gone" && !resent:
@@ -341,27 +467,33 @@ func (s *session) cancel(ctx context.Context, r *Request) {
 	s.forget(r)
 }
 
-// sendRelease sends a release until it is answered or the session is dead. resent tells that an earlier copy got no
-// answer and may have been the one that was applied.
+// sendRelease sends a release until it is answered or the session is dead.
 func (s *session) sendRelease(ctx context.Context, args []any) (answer string, resent bool, err error) {
+	r, resent, err := s.untilAnswered(func() (reply, error) { return s.client.post.wait(ctx, s.client.releaseScript, args) })
+	if r.number(1) == 1 {
+		s.client.reaper.now()
+	}
+	return r.text(0), resent, err
+}
+
+// untilAnswered sends a script until it is answered or the session is dead. resent tells that an earlier copy got no
+// answer and may have been the one that was applied.
+func (s *session) untilAnswered(send func() (reply, error)) (r reply, resent bool, err error) {
 	var pause backoff
 	for {
-		r, err := s.client.call(ctx, releaseScript, args...)
+		r, err := send()
 		if err == nil {
-			if r.number(1) == 1 {
-				s.client.reaper.now()
-			}
-			return r.text(0), resent, nil
+			return r, resent, nil
 		}
 		if why := s.why(); why != nil && !passing(err) {
-			return "", resent, why
+			return nil, resent, why
 		}
 		if !passing(err) {
-			return "", resent, err
+			return nil, resent, err
 		}
 		resent = resent || !unsent(err)
 		if !pause.wait(s.dead) {
-			return "", resent, s.why()
+			return nil, resent, s.why()
 		}
 	}
 }
@@ -377,34 +509,9 @@ type answer struct {
 func (s *session) ask(ctx context.Context, r *Request, args []any) answer {
 	var pause backoff
 	for {
-		reply, err := s.client.call(ctx, acquireScript, args...)
-		s.mu.Lock()
-		if err != nil && !unsent(err) {
-			r.doubt = true
-		}
-		if err == nil && reply.text(0) == "waiting" && r.state == open {
-			s.become(r, waiting)
-		}
-		dropped := r.state == ending && r.hold == nil
-		late := !dropped && (r.state == ending || r.state == over)
-		final := err == nil || !passing(err) || dropped || late
-		if final {
-			r.asking = false
-		}
-		if late {
-			// A message told of the grant, and the hold was released meanwhile. Was this copy applied before or after?
-			r.late = true
-			if r.state == over {
-				s.suspect(r)
-			}
-		}
-		s.mu.Unlock()
-		switch {
-		case dropped:
-			s.cancel(ctx, r)
-			return answer{err: s.why()}
-		case final:
-			return answer{reply, err}
+		reply, err := s.client.post.wait(ctx, s.client.acquireScript, args)
+		if final, a := s.answered(ctx, r, answer{reply, err}); final {
+			return a
 		}
 		if !pause.wait(s.dead) {
 			s.mu.Lock()
@@ -413,6 +520,37 @@ func (s *session) ask(ctx context.Context, r *Request, args []any) answer {
 			return answer{err: s.why()}
 		}
 	}
+}
+
+// answered notes what came of one sending of an acquire. When that is final, it returns what to make of it; otherwise the
+// same has to be sent again.
+func (s *session) answered(ctx context.Context, r *Request, a answer) (final bool, _ answer) {
+	s.mu.Lock()
+	if a.err != nil && !unsent(a.err) {
+		r.doubt = true
+	}
+	if a.err == nil && a.reply.text(0) == "waiting" && r.state == open {
+		s.become(r, waiting)
+	}
+	dropped := r.state == ending && r.hold == nil
+	late := !dropped && (r.state == ending || r.state == over)
+	final = a.err == nil || !passing(a.err) || dropped || late
+	if final {
+		r.asking = false
+	}
+	if late {
+		// A message told of the grant, and the hold was released meanwhile. Was this copy applied before or after?
+		r.late = true
+		if r.state == over {
+			s.suspect(r)
+		}
+	}
+	s.mu.Unlock()
+	if dropped {
+		s.cancel(ctx, r)
+		return true, answer{err: s.why()}
+	}
+	return final, a
 }
 
 // audit looks after the doubtful until the session ends: requests that may have been applied late, and differences
@@ -504,10 +642,16 @@ func (s *session) compareTable(ctx context.Context, told uint64) (strays []HoldI
 		return nil, err
 	}
 	s.mu.Lock()
+	var asked []func()
 	for _, h := range listing.Holds {
 		delete(before, h.ID)
 		if r := s.requests[h.ID]; r != nil {
 			s.take(r, grant{h.Token, h.Since})
+			if h.Asked != nil && r.hold != nil {
+				asked = append(asked, func() { s.revoke(r, *h.Asked) })
+			} else {
+				r.revoked = h.Asked
+			}
 		} else {
 			strays = append(strays, h.ID)
 		}
@@ -525,6 +669,7 @@ func (s *session) compareTable(ctx context.Context, told uint64) (strays []HoldI
 		case r == nil || r.state != state:
 		case state == waiting:
 			s.become(r, open)
+			r.channels()
 			select {
 			case r.recheck <- struct{}{}:
 			default:
@@ -535,6 +680,9 @@ func (s *session) compareTable(ctx context.Context, told uint64) (strays []HoldI
 	}
 	s.heard = max(s.heard, told)
 	s.mu.Unlock()
+	for _, tell := range asked {
+		tell()
+	}
 	s.lose(missing)
 	return strays, nil
 }
@@ -551,12 +699,13 @@ func (s *session) lose(missing []*Hold) {
 	for _, h := range missing {
 		h.lost = cause
 		s.become(h.request, over)
+		delete(s.limited, h)
 	}
 	s.mu.Unlock()
 	for _, h := range missing {
 		h.cancel(cause)
 		s.client.log.Warn("lock is gone from redis", slog.String("hold", string(h.request.id)),
-			slog.Any("locks", h.request.names))
+			slog.Any("locks", h.Names()))
 	}
 }
 

@@ -98,10 +98,10 @@ func TestWhatNobodyAskedForIsReleasedWithinARenewal(t *testing.T) {
 		}
 		session := string(c.Session())
 		stray := session + ".777"
-		if got := c.raw(t, acquireScript, session, stray, "", 0, 0, "xa"); got[0] != "granted" {
+		if got := c.raw(t, acquireScript, ask(session, stray, 0, 0, "xa").args()...); got[0] != "granted" {
 			t.Fatalf("got %q", got)
 		}
-		if got := c.raw(t, acquireScript, session, stray+"8", "", 0, 0, "xmine"); got[0] != "waiting" {
+		if got := c.raw(t, acquireScript, ask(session, stray+"8", 0, 0, "xmine").args()...); got[0] != "waiting" {
 			t.Fatalf("got %q", got)
 		}
 		took := eventually(t, "the strays are gone", func() bool {
@@ -132,7 +132,7 @@ func TestLateAcquireIsReleasedWithinARenewal(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r, err := s.begin([]string{"a"})
+			r, err := s.begin(exclusively([]string{"a"}))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -145,7 +145,7 @@ func TestLateAcquireIsReleasedWithinARenewal(t *testing.T) {
 				defer s.mu.Unlock()
 				return r.state == over
 			})
-			if got := c.raw(t, acquireScript, string(s.id), string(r.id), "", 0, 0, "xa"); got[0] != "granted" {
+			if got := c.raw(t, acquireScript, ask(string(s.id), string(r.id), 0, 0, "xa").args()...); got[0] != "granted" {
 				t.Fatalf("got %q", got)
 			}
 			took := eventually(t, "the late hold is gone", func() bool {
@@ -196,7 +196,7 @@ func TestHoldThatRedisLostIsLost(t *testing.T) {
 }
 
 // silent is release without its messages.
-var silent = redis.NewScript(strings.Replace(spaceSource, "call('PUBLISH', ", "select('#', ", 1) + readScript("release"))
+var silent = redis.NewScript(strings.Replace(Source(), "call('PUBLISH', ", "select('#', ", 1) + readScript("release"))
 
 func TestGrantIsFoundWithoutItsMessage(t *testing.T) {
 	t.Parallel()
@@ -378,7 +378,7 @@ func TestLostSpaceIsNoticed(t *testing.T) {
 		t.Errorf("got cause %v", cause)
 	}
 	<-request.Done()
-	lost := request.Granted(t.Context(), 1, []string{"z"})
+	lost := request.Granted(t.Context(), Grant{Token: 1, Items: exclusively([]string{"z"})})
 	if cause := context.Cause(lost.Context()); !errors.Is(cause, ErrLost) {
 		t.Errorf("got cause %v for a hold that was granted on a dead session", cause)
 	}
@@ -416,10 +416,11 @@ func TestRequestOfAnotherScript(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		args := []any{string(r.Session()), string(r.ID()), "", -1, 0}
-		for _, name := range names {
-			args = append(args, "x"+name)
+		items := make([]string, len(names))
+		for i, name := range names {
+			items[i] = "x" + name
 		}
+		args := ask(string(r.Session()), string(r.ID()), -1, 0, items...).args()
 		got := c.raw(t, acquireScript, args...)
 		if got[0] != "granted" {
 			t.Fatalf("got %q", got)
@@ -428,7 +429,7 @@ func TestRequestOfAnotherScript(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return r.Granted(parent, token, names)
+		return r.Granted(parent, Grant{Token: token, Since: time.Now(), Items: exclusively(names)})
 	}
 	hold := grant("b", "a")
 	if hold.Context().Value(key{}) != 1 || hold.Context().Err() != nil || !slices.Equal(hold.Names(), []string{"a", "b"}) {

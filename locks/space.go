@@ -64,7 +64,10 @@ type HoldRecord struct {
 	Since     time.Time       // of the grant, by the server's clock
 	Info      json.RawMessage // what its holder told about it; nil when nothing
 	Names     []string        // sorted
-	LeaseLeft time.Duration   // until its session ends unless it is renewed; 0 when it has ended and nobody noticed yet
+	Items     []Item          // the same, and how each is held
+	Resting   bool            // it was released or its holder died, but its bundle stays taken (MinHold, CrashDelay)
+	LeaseLeft time.Duration   // until its session ends unless it is renewed, or the rest; 0 when that is over and nobody noticed yet
+	Asked     *Asked          // how it is wanted back, nil when it is not
 }
 
 // WaitState says where a wait stands.
@@ -84,6 +87,8 @@ type WaitRecord struct {
 	Ticket  uint64    // its place: lower ones came earlier
 	State   WaitState
 	Names   []string // sorted
+	Items   []Item   // the same, and how each is wanted
+	Under   []HoldID // the holds that it is nested in
 	Info    json.RawMessage
 }
 
@@ -107,7 +112,7 @@ const pageSize = 1000
 // Read lists the holds and waits of the given sessions, or all of the space when none is given.
 func (s *Space) Read(ctx context.Context, sessions ...SessionID) (*Listing, error) {
 	listing := new(Listing)
-	ranges := [][2]string{{"-", "+"}}
+	ranges := [][2]string{{"-", "(~"}} // behind that are indexes of other things
 	if len(sessions) > 0 {
 		ranges = ranges[:0]
 		for _, id := range sessions {
@@ -115,8 +120,10 @@ func (s *Space) Read(ctx context.Context, sessions ...SessionID) (*Listing, erro
 		}
 	}
 	for _, r := range ranges {
-		if err := s.readRange(ctx, r[0], r[1], listing); err != nil {
-			return nil, fmt.Errorf("read lock space: %w", err)
+		for _, kind := range []string{"h", "w"} {
+			if err := s.readRange(ctx, kind, r[0], r[1], listing); err != nil {
+				return nil, fmt.Errorf("read lock space: %w", err)
+			}
 		}
 	}
 	slices.SortFunc(listing.Waits, func(a, b WaitRecord) int { return int(int64(a.Ticket) - int64(b.Ticket)) })
@@ -142,9 +149,9 @@ func (s *Space) Waits(ctx context.Context, sessions ...SessionID) ([]WaitRecord,
 	return listing.Waits, listing.At, nil
 }
 
-func (s *Space) readRange(ctx context.Context, from, to string, listing *Listing) error {
+func (s *Space) readRange(ctx context.Context, kind, from, to string, listing *Listing) error {
 	for {
-		r, err := runScript(ctx, s.rdb, listScript, s.keys, from, to, pageSize)
+		r, err := runScript(ctx, s.rdb, listScript, s.keys, kind, from, to, pageSize)
 		if err != nil {
 			return err
 		}
@@ -154,7 +161,14 @@ func (s *Space) readRange(ctx context.Context, from, to string, listing *Listing
 		last := ""
 		for i := 1; i+2 < len(r); i += 3 {
 			last = r.text(i)
-			listing.add(last, r.text(i+1), milliseconds(r.number(i+2)))
+			left := milliseconds(r.number(i + 2))
+			if kind == "h" {
+				if hold, ok := parseHold(last, left); ok {
+					listing.Holds = append(listing.Holds, hold)
+				}
+			} else {
+				listing.addWait(last, r.text(i+1))
+			}
 		}
 		if (len(r)-1)/3 < pageSize {
 			return nil
@@ -163,31 +177,49 @@ func (s *Space) readRange(ctx context.Context, from, to string, listing *Listing
 	}
 }
 
-// add takes one entry of the index: session \0 kind \0 id, its record, and what is left of the session's lease.
-func (l *Listing) add(member, record string, left time.Duration) {
+// parseHold reads a hold as the space keeps it.
+func parseHold(member string, left time.Duration) (HoldRecord, bool) {
+	fields := strings.Split(member, "\x1f")
+	session, id, ok := strings.Cut(fields[0], "\x00")
+	if !ok || len(fields) < 7 {
+		return HoldRecord{}, false
+	}
+	token, _ := ParseToken(fields[1])
+	h := HoldRecord{
+		ID: HoldID(id), Session: SessionID(session), Token: token, Since: serverTime(parseInt(fields[2])),
+		Info: rawInfo(fields[5]), Items: parseItems(fields[6:]), LeaseLeft: left,
+	}
+	h.Names = namesOf(h.Items)
+	if session == "@" {
+		h.Resting, h.Session = true, sessionOf(h.ID)
+	}
+	if asked := fields[4]; asked != "" {
+		h.Asked = &Asked{Force(asked[:1]), parseRevocation(asked[1:])}
+	}
+	return h, true
+}
+
+// addWait takes one entry of the index, session \0 w \0 id, and its record.
+func (l *Listing) addWait(member, record string) {
 	entry := strings.SplitN(member, "\x00", 3)
-	if len(entry) != 3 || record == "" {
+	fields := strings.Split(record, "\x1f")
+	if len(entry) != 3 || entry[1] != "w" || len(fields) < 9 {
 		return
 	}
-	fields := strings.Split(record, "\x1f")
-	switch {
-	case entry[1] == "h" && len(fields) > 4:
-		token, _ := ParseToken(fields[1])
-		l.Holds = append(l.Holds, HoldRecord{
-			ID: HoldID(entry[2]), Session: SessionID(fields[0]), Token: token, Since: serverTime(parseInt(fields[2])),
-			Info: rawInfo(fields[3]), Names: itemNames(fields[4:]), LeaseLeft: left,
-		})
-	case entry[1] == "w" && len(fields) > 6:
-		session := SessionID(fields[0])
-		if session == "@" {
-			session = ""
-		}
-		state := map[string]WaitState{"w": Waiting, "o": Offered, "l": Lapsed}[fields[3]]
-		l.Waits = append(l.Waits, WaitRecord{
-			Request: HoldID(entry[2]), Session: session, Ticket: uint64(parseInt(fields[1])), State: state,
-			Since: serverTime(parseInt(fields[2])), Info: rawInfo(fields[5]), Names: itemNames(fields[6:]),
-		})
+	session := SessionID(fields[0])
+	if session == "@" {
+		session = ""
 	}
+	w := WaitRecord{
+		Request: HoldID(entry[2]), Session: session, Ticket: uint64(parseInt(fields[1])),
+		State: map[string]WaitState{"w": Waiting, "o": Offered, "l": Lapsed}[fields[3]],
+		Since: serverTime(parseInt(fields[2])), Info: rawInfo(fields[7]), Items: parseItems(fields[8:]),
+	}
+	for _, id := range strings.Fields(fields[6]) {
+		w.Under = append(w.Under, HoldID(id))
+	}
+	w.Names = namesOf(w.Items)
+	l.Waits = append(l.Waits, w)
 }
 
 // Sessions lists every session and the server's time.
@@ -204,26 +236,31 @@ func (s *Space) Sessions(ctx context.Context) ([]SessionRecord, time.Time, error
 	return records, serverTime(r.number(0)), nil
 }
 
-// BlockedBy tells for each wait what keeps it waiting: for each of its resources the hold on it, or the wait that it is
-// reserved for, and the wait right in front in its queue. A wait whose offer lapsed stands in no queue.
+// BlockedBy tells for each wait what keeps it waiting: for each of its resources the holds on it that are in its way, or
+// the wait that it is reserved for, and the wait right in front in its queue. A wait whose offer lapsed stands in no queue.
+// For permits it names everybody who has some.
 func BlockedBy(holds []HoldRecord, waits []WaitRecord) map[HoldID][]HoldID {
-	owner := make(map[string]HoldID)
-	for _, h := range holds {
-		for _, name := range h.Names {
-			owner[name] = h.ID
+	type user struct {
+		id   HoldID
+		mode Mode
+	}
+	users := make(map[string][]user)
+	use := func(id HoldID, items []Item) {
+		for _, item := range items {
+			users[item.Name] = append(users[item.Name], user{id, item.Mode})
 		}
 	}
-	for _, w := range waits {
-		if w.State == Offered {
-			for _, name := range w.Names {
-				owner[name] = w.Request
-			}
-		}
+	for _, h := range holds {
+		use(h.ID, h.Items)
 	}
 	queue := make([]WaitRecord, 0, len(waits))
 	for _, w := range waits {
-		if w.State == Waiting {
+		switch w.State {
+		case Offered:
+			use(w.Request, w.Items)
+		case Waiting:
 			queue = append(queue, w)
+		case Lapsed:
 		}
 	}
 	slices.SortFunc(queue, func(a, b WaitRecord) int { return int(int64(a.Ticket) - int64(b.Ticket)) })
@@ -236,14 +273,59 @@ func BlockedBy(holds []HoldRecord, waits []WaitRecord) map[HoldID][]HoldID {
 				by = append(by, id)
 			}
 		}
-		for _, name := range w.Names {
-			add(owner[name])
-			add(front[name])
-			front[name] = w.Request
+		for _, item := range w.Items {
+			on := users[item.Name]
+			for _, u := range on {
+				full := item.Mode == ModePermits || item.N > 0 && len(on) >= item.N
+				if u.mode == ModeExclusive || full || item.Mode == ModeExclusive && !slices.Contains(w.Under, u.id) {
+					add(u.id)
+				}
+			}
+			add(front[item.Name])
+			front[item.Name] = w.Request
 		}
 		blocked[w.Request] = by
 	}
 	return blocked
+}
+
+// LockRecord is one resource: who has it, and how.
+type LockRecord struct {
+	Name  string
+	At    time.Time // when it was read, by the server's clock
+	Mode  Mode      // "" when nobody has it
+	Limit int       // for permits that are declared: how many there are; else 0
+	Used  int       // how many permits or shares are taken, offers that stand included; 1 when it is held exclusively
+	Holds []HoldRecord
+}
+
+// HeldBy tells who has a resource. At most 1,000 who share it are read.
+func (s *Space) HeldBy(ctx context.Context, name string) (*LockRecord, error) {
+	if err := checkName(name); err != nil {
+		return nil, fmt.Errorf("read lock: %w", err)
+	}
+	r, err := runScript(ctx, s.rdb, holdersScript, s.keys, name, pageSize)
+	if err != nil {
+		return nil, fmt.Errorf("read lock %s: %w", name, err)
+	}
+	lock := &LockRecord{Name: name, At: serverTime(r.number(0))}
+	owner := r.text(1)
+	switch {
+	case owner == "":
+	case owner[0] == 's':
+		lock.Mode, lock.Used = ModeShared, int(parseInt(owner[1:]))
+	case owner[0] == 'p':
+		numbers := strings.Split(owner[1:], ":")
+		lock.Mode, lock.Used, lock.Limit = ModePermits, int(parseInt(numbers[0])), int(parseInt(numbers[1]))
+	default:
+		lock.Mode, lock.Used = ModeExclusive, 1
+	}
+	for i := 2; i+1 < len(r); i += 2 {
+		if hold, ok := parseHold(r.text(i), milliseconds(r.number(i+1))); ok {
+			lock.Holds = append(lock.Holds, hold)
+		}
+	}
+	return lock, nil
 }
 
 func serverTime(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
@@ -257,12 +339,4 @@ func rawInfo(text string) json.RawMessage {
 		return nil
 	}
 	return json.RawMessage(text)
-}
-
-func itemNames(items []string) []string {
-	names := make([]string, len(items))
-	for i, item := range items {
-		names[i] = item[min(1, len(item)):]
-	}
-	return names
 }

@@ -48,11 +48,13 @@ func TestListing(t *testing.T) {
 			t.Errorf("reading created %d keys (%v)", n, err)
 		}
 
-		r.do(t, "open", "s.b", 60_000, `{"host":"x"}`)
-		r.do(t, "open", "s.c", 60_000, `{}`)
-		r.do(t, "acquire", "s.b", "s.b.1", `{"i":1}`, 0, 1000, "xa", "xb")
-		r.do(t, "acquire", "s.c", "s.c.1", "", 0, 0, "xb", "xc")
-		r.do(t, "acquire", "s.b", "s.b.2", "", 0, 0, "xc")
+		r.do(t, "open", "s.b", 60_000, `{"host":"x"}`, "space", "", 0)
+		r.open(t, "s.c", 60_000)
+		first := ask("s.b", "s.b.1", 0, 1000, "xa", "xb")
+		first.info = `{"i":1}`
+		r.do(t, "acquire", first.args()...)
+		r.acquire(t, "s.c", "s.c.1", 0, 0, "xb", "xc")
+		r.acquire(t, "s.b", "s.b.2", 0, 0, "xc")
 		r.do(t, claimLua, "run", "s.b.9", "s.b", 1000, "xa")
 		r.do(t, claimLua, "run2", "s.b.10", "s.b", 1000, "xd")
 		r.do(t, claimLua, "run3", "s.b.11", "s.b", 1000, "xd")
@@ -83,7 +85,7 @@ func TestListing(t *testing.T) {
 		var got []brief
 		for i, w := range waits {
 			got = append(got, brief{w.Request, w.Session, w.State, strings.Join(w.Names, " ")})
-			if w.Ticket != uint64(i+1) || w.Since.After(at) {
+			if w.Ticket != nestedTickets+uint64(i+1) || w.Since.After(at) {
 				t.Errorf("got %+v, want ticket %d", w, i+1)
 			}
 		}
@@ -108,7 +110,7 @@ func TestListing(t *testing.T) {
 
 		// Pages: entries of one session and of its neighbour in the index.
 		for i := range 1100 {
-			r.do(t, "acquire", "s.c", fmt.Sprint("s.c.", 100+i), "", 0, 0, fmt.Sprint("xr", i))
+			r.acquire(t, "s.c", fmt.Sprint("s.c.", 100+i), 0, 0, fmt.Sprint("xr", i))
 		}
 		holds, _, err = space.Holds(t.Context(), "s.c")
 		if err != nil || len(holds) != 1100 {
@@ -123,9 +125,9 @@ func TestListing(t *testing.T) {
 
 func TestBlockedByNamesHolderAndTheOneInFront(t *testing.T) {
 	t.Parallel()
-	holds := []HoldRecord{{ID: "h", Names: []string{"a", "b"}}}
+	holds := []HoldRecord{{ID: "h", Items: exclusively([]string{"a", "b"})}}
 	wait := func(ticket uint64, request HoldID, state WaitState, names ...string) WaitRecord {
-		return WaitRecord{Request: request, Ticket: ticket, State: state, Names: names}
+		return WaitRecord{Request: request, Ticket: ticket, State: state, Items: exclusively(names)}
 	}
 	got := BlockedBy(holds, []WaitRecord{
 		wait(5, "w5", Waiting, "a"),

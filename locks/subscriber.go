@@ -82,6 +82,12 @@ func (l *subscriber) hear(message any) {
 			}
 			since := serverTime(parseInt(fields[4]))
 			l.session.granted(HoldID(fields[2]), grant{token, since}, revision)
+		case fields[0] == "r" && len(fields) == 5:
+			revision, err := strconv.ParseUint(fields[1], 10, 64)
+			if err != nil {
+				return
+			}
+			l.session.revoked(HoldID(fields[2]), Asked{Force(fields[3]), parseRevocation(fields[4])}, revision)
 		case fields[0] == "o" && l.session.client.onOffer != nil:
 			l.session.client.onOffer()
 		}

@@ -41,11 +41,12 @@ var errEnded = errors.New("redis no longer knows the session")
 type watchdog struct {
 	lease time.Duration
 	clock clock
-	// renew sends one renewal and returns nil once it is applied, errEnded when the session is gone, and any other
-	// error when it is not known.
-	renew func(ctx context.Context) error
+	// renew sends one renewal and returns how long the lease goes from when Redis applied it; errEnded when the session is
+	// gone, and any other error when it is not known.
+	renew func(ctx context.Context) (time.Duration, error)
 	cut   func(cause error) // called once, before end: stop all work, it may be about to lose its locks
 	end   func(cause error) // called once: from now on others may hold what this session held
+	each  func()            // called whenever the clocks are looked at
 
 	mu    sync.Mutex
 	from  instant // read before the last renewal that was answered was sent; guarded by mu
@@ -83,20 +84,20 @@ func (w *watchdog) keep(ctx context.Context) {
 			return
 		case <-timer.C:
 		}
-		left := w.left() - cutoffOf(w.lease)
-		if left <= 0 {
+		rest := w.left() - cutoffOf(w.lease)
+		if rest <= 0 {
 			return
 		}
 		sent := w.clock.read()
-		try, cancel := context.WithTimeout(ctx, min(left, tryOf(w.lease)))
-		err := w.renew(try)
+		try, cancel := context.WithTimeout(ctx, min(rest, tryOf(w.lease)))
+		left, err := w.renew(try)
 		cancel()
 		if ctx.Err() != nil {
 			return
 		}
 		switch {
 		case err == nil:
-			w.renewed(sent)
+			w.renewed(sent, left)
 			pause = max(0, w.lease/renewalsPerLease-w.clock.since(sent))
 		case errors.Is(err, errEnded):
 			w.lose(ended, err)
@@ -117,6 +118,7 @@ func (w *watchdog) look(ctx context.Context) {
 		if w.now() == ended {
 			return
 		}
+		w.each()
 		select {
 		case <-ctx.Done():
 			return
@@ -161,11 +163,11 @@ func (w *watchdog) note(err error) {
 	w.last = err
 }
 
-func (w *watchdog) renewed(sent instant) {
+func (w *watchdog) renewed(sent instant, left time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.state == alive {
-		w.from, w.last = sent, nil
+		w.from, w.last = sent.earlier(max(0, w.lease-left)), nil
 	}
 }
 

@@ -37,6 +37,7 @@ func newBubble(lease time.Duration) *bubble {
 		renew: b.answer,
 		cut:   func(cause error) { b.cutAt, b.cutCause = b.elapsed(), cause },
 		end:   func(cause error) { b.endAt, b.endCause = b.elapsed(), cause },
+		each:  func() {},
 	}
 	b.from = b.clock.read()
 	return b
@@ -44,17 +45,17 @@ func newBubble(lease time.Duration) *bubble {
 
 func (b *bubble) elapsed() time.Duration { return time.Since(b.start) }
 
-func (b *bubble) answer(ctx context.Context) error {
+func (b *bubble) answer(ctx context.Context) (time.Duration, error) {
 	b.mu.Lock()
 	outage, hang, latency := b.outage, b.hang, b.latency
 	b.sent = append(b.sent, b.elapsed())
 	b.mu.Unlock()
 	if hang {
 		<-ctx.Done()
-		return ctx.Err()
+		return 0, ctx.Err()
 	}
 	time.Sleep(latency)
-	return outage
+	return b.lease, outage
 }
 
 func (b *bubble) set(outage error, hang bool) {
@@ -278,7 +279,7 @@ func TestInspectDoesNotWaitForTheLook(t *testing.T) {
 		if b.inspect(); b.endAt != b.elapsed() || b.cutAt == b.endAt {
 			t.Errorf("cut off at %s, ended at %s; want ended now", b.cutAt, b.endAt)
 		}
-		b.renewed(b.clock.read()) // too late: it never goes back
+		b.renewed(b.clock.read(), b.lease) // too late: it never goes back
 		if b.inspect(); b.now() != ended || b.left() > 0 {
 			t.Error("a late renewal revived the session")
 		}

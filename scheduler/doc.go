@@ -21,7 +21,9 @@
 //
 // Whoever has duty also makes good for what went astray: it delivers again what was not confirmed, looks up deliveries
 // that have been under way for long, makes due what was scheduled or waits for its next attempt, picks up what the lock
-// space has offered to waiting runs, and closes the attempts of workers whose sessions have ended.
+// space has offered to waiting runs, and closes the attempts of workers whose sessions have ended. It does so twice a
+// second, and at once when the lock space tells the desk: when something was offered, and when somebody who outlives a
+// worker has ended its session. If nobody with duty is left then, whoever is told sweeps.
 //
 // # Not promised
 //

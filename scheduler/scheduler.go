@@ -63,7 +63,8 @@ func New(o Options) (*Scheduler, error) {
 	return &Scheduler{o: o, alarms: set.alarms, wake: make(chan struct{}, 1), changed: make(chan struct{}, 1)}, nil
 }
 
-// Wake makes the scheduler look at once for what has come due: the lock space has offered something to a waiting run.
+// Wake makes the scheduler look at once for what has come due: the lock space has offered something to a waiting run, or
+// the session of a crashed worker was ended.
 // It does not wait.
 func (s *Scheduler) Wake() {
 	select {

@@ -112,12 +112,17 @@ func TestBadConfigIsTold(t *testing.T) {
 func TestMissingServerNamesTheRemedy(t *testing.T) {
 	t.Setenv("PATH", "")
 	_, err := redistest.Start(t.Context(), redistest.Options{})
-	if !errors.Is(err, redistest.ErrMissing) {
-		t.Fatalf("got %v, want ErrMissing", err)
-	}
-	for _, want := range []string{"make test", "redis-server"} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("%q does not name %s", err, want)
+	_, sentinelErr := redistest.StartSentinel(t.Context(), redistest.SentinelOptions{})
+	_, clusterErr := redistest.StartCluster(t.Context(), redistest.ClusterOptions{})
+	for _, err := range []error{err, sentinelErr, clusterErr} {
+		if !errors.Is(err, redistest.ErrMissing) {
+			t.Errorf("got %v, want ErrMissing", err)
+			continue
+		}
+		for _, want := range []string{"make test", "redis-server"} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%q does not name %s", err, want)
+			}
 		}
 	}
 }
@@ -233,30 +238,53 @@ func TestStopRemovesEverything(t *testing.T) {
 	}
 }
 
-// helperVariable makes a copy of this test binary start a server, tell its address, and wait to be killed.
+// helperVariable makes a copy of this test binary start a server, or what else is named, tell the addresses, and wait to
+// be killed.
 const helperVariable = "LOCKSTEP_REDISTEST_HELPER"
 
 func TestHelperProcess(t *testing.T) {
-	if os.Getenv(helperVariable) == "" {
-		t.Skip("runs only as the child of TestServerDiesWithAKilledTestBinary")
-	}
-	s, err := redistest.Start(t.Context(), redistest.Options{})
-	if err != nil {
-		t.Fatal(err)
+	var servers []*redistest.Server
+	switch os.Getenv(helperVariable) {
+	case "":
+		t.Skip("runs only as the child of TestServersDieWithAKilledTestBinary")
+	case "server":
+		s, err := redistest.Start(t.Context(), redistest.Options{TCP: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		servers = append(servers, s)
+	case "sentinel":
+		s, err := redistest.StartSentinel(t.Context(), redistest.SentinelOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		servers = append(s.Members(), s.Sentinels()...)
 	}
 	runtime.GC() // threads that are idle may go; the server must not go with them
-	fmt.Println(s.URL())
+	for _, s := range servers {
+		fmt.Print(s.URL(), " ")
+	}
+	fmt.Println()
 	_, _ = io.Copy(io.Discard, os.Stdin) // until the parent has killed this process
 }
 
-func TestServerDiesWithAKilledTestBinary(t *testing.T) {
+func TestServersDieWithAKilledTestBinary(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux ends a child with its parent")
 	}
 	t.Parallel()
+	for kind, count := range map[string]int{"server": 1, "sentinel": 5} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			testKilledBinary(t, kind, count)
+		})
+	}
+}
+
+func testKilledBinary(t *testing.T, kind string, count int) {
 	folder := t.TempDir() // the killed process cannot remove its files
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestHelperProcess$")
-	cmd.Env = append(os.Environ(), helperVariable+"=1", "TMPDIR="+folder)
+	cmd.Env = append(os.Environ(), helperVariable+"="+kind, "TMPDIR="+folder)
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -269,26 +297,31 @@ func TestServerDiesWithAKilledTestBinary(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	line, readErr := bufio.NewReader(stdout).ReadString('\n')
-	u, err := url.Parse(strings.TrimSpace(line))
-	if readErr != nil || err != nil || u.Scheme != "unix" {
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	urls := strings.Fields(line)
+	if err != nil || len(urls) != count || !strings.HasPrefix(urls[0], "redis://") {
 		_ = cmd.Process.Kill()
-		t.Fatalf("the helper said %q (%v, %v), want its address", line, readErr, errors.Join(err, cmd.Wait()))
+		t.Fatalf("the helper said %q (%v, %v), want %d addresses", line, err, cmd.Wait(), count)
 	}
-	answers := func() bool {
-		conn, err := net.Dial("unix", u.Path)
-		if err != nil {
-			return false
+	answers := func() (n int) {
+		for _, address := range urls {
+			u, err := url.Parse(address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", u.Host); err == nil {
+				_ = conn.Close()
+				n++
+			}
 		}
-		_ = conn.Close()
-		return true
+		return n
 	}
-	if !answers() {
-		t.Error("the helper's server does not answer")
+	if n := answers(); n != count {
+		t.Errorf("%d of the helper's %d servers answer", n, count)
 	}
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait() // "signal: killed"
-	eventually(t, "the server of a killed test binary ends", func() bool { return !answers() })
+	eventually(t, "the servers of a killed test binary end", func() bool { return answers() == 0 })
 }

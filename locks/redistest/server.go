@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -36,10 +38,20 @@ type Options struct {
 	Config []string
 }
 
+// kind is what a redis-server does.
+type kind int
+
+const (
+	data        kind = iota // keeps data, as a master or as a replica
+	sentinel                // watches masters
+	clusterNode             // keeps the data of some slots
+)
+
 // Server is one redis-server process and the folder of its files. Its address stays the same through restarts. The
 // methods may be called from several goroutines; those that change the process take turns.
 type Server struct {
 	options Options
+	kind    kind
 	binary  string
 	dir     string // everything of this server; removed by Stop
 	port    int    // 0 without TCP
@@ -50,15 +62,18 @@ type Server struct {
 
 // process is one incarnation of the server.
 type process struct {
-	pid  int
-	done chan struct{} // closed when the process has ended and was waited for
+	pid    int
+	paused bool          // guarded by Server.mu
+	done   chan struct{} // closed when the process has ended and was waited for
 }
 
 // Start starts a server and returns when it answers. ctx bounds the start, not the life of the server: that ends with
 // [Server.Stop], or with this process. Tests that have a [testing.TB] use [New].
 //
 // The error is [ErrMissing] when there is no redis-server to start.
-func Start(ctx context.Context, o Options) (_ *Server, err error) {
+func Start(ctx context.Context, o Options) (*Server, error) { return launch(ctx, data, o) }
+
+func launch(ctx context.Context, k kind, o Options) (_ *Server, err error) {
 	binary, err := exec.LookPath("redis-server")
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrMissing, err)
@@ -67,7 +82,7 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("redistest: %w", err)
 	}
-	s := &Server{options: o, binary: binary, dir: dir}
+	s := &Server{options: o, kind: k, binary: binary, dir: dir}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Stop())
@@ -81,7 +96,7 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !o.TCP {
-		if err = s.start(ctx); err != nil {
+		if err = s.startNew(ctx); err != nil {
 			return nil, err
 		}
 		return s, nil
@@ -92,7 +107,7 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 		if s.port, err = freePort(ctx); err != nil {
 			return nil, err
 		}
-		if err = s.start(ctx); err == nil {
+		if err = s.startNew(ctx); err == nil {
 			return s, nil
 		}
 		if ctx.Err() != nil {
@@ -102,14 +117,36 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	return nil, err
 }
 
+// busOffset is between the port of a Cluster node and the one on which the nodes talk among themselves.
+const busOffset = 10_000
+
+// freePort returns a port that nobody listens on, nor on the one busOffset above it. It draws from those below the ports
+// that systems give to outgoing connections: such a connection could take the port while its server is being restarted,
+// and one that is dialed to a dead server could even meet itself.
 func freePort(ctx context.Context) (int, error) {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("redistest: find a free port: %w", err)
+	const first, end = 11_000, 21_000 // with the offset below 32,768, where Linux' own choice begins
+	var err error
+	for range 100 {
+		port := first + rand.N(end-first)
+		if err = errors.Join(tryPort(ctx, port), tryPort(ctx, port+busOffset)); err == nil {
+			return port, nil
+		}
+		if ctx.Err() != nil {
+			break
+		}
 	}
-	port := l.Addr().(*net.TCPAddr).Port
-	return port, l.Close()
+	return 0, fmt.Errorf("redistest: find a free port: %w", err)
 }
+
+func tryPort(ctx context.Context, port int) error {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", loopback(port))
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}
+
+func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
 // New starts a server for one test and stops it when the test ends. A failure to start fails the test.
 func New(tb testing.TB, o Options) *Server {
@@ -126,14 +163,27 @@ func New(tb testing.TB, o Options) *Server {
 	return s
 }
 
+// startNew writes the configuration and starts the process. Later starts read the file as it is by then: Sentinel keeps
+// its state there, and has Redis servers write down whose replica they are. mu is held.
+func (s *Server) startNew(ctx context.Context) error {
+	if err := s.writeConfig(); err != nil {
+		return fmt.Errorf("redistest: %w", err)
+	}
+	return s.start(ctx)
+}
+
 // start starts the process and waits until it answers. mu is held.
 func (s *Server) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	if err := s.writeConfig(); err != nil {
+	if err := os.MkdirAll(s.path("data"), 0o700); err != nil {
 		return fmt.Errorf("redistest: %w", err)
 	}
-	p, err := spawn(s.binary, s.path("redis.conf"), s.path("data"))
+	args := []string{s.path("redis.conf")}
+	if s.kind == sentinel {
+		args = append(args, "--sentinel")
+	}
+	p, err := spawn(s.path("data"), s.binary, args...)
 	if err != nil {
 		return fmt.Errorf("redistest: start %s: %w", s.binary, err)
 	}
@@ -148,8 +198,8 @@ func (s *Server) start(ctx context.Context) error {
 
 // spawn starts the program in a goroutine that stays on its thread until the program has ended: the kernel's signal at
 // the parent's death (see ownAttributes) is bound to the thread that forked, and the Go runtime ends threads at will.
-func spawn(binary, config, dir string) (*process, error) {
-	cmd := exec.Command(binary, config)
+func spawn(dir, binary string, args ...string) (*process, error) {
+	cmd := exec.Command(binary, args...)
 	cmd.Dir = dir
 	cmd.SysProcAttr = ownAttributes()
 	p := &process{done: make(chan struct{})}
@@ -171,11 +221,8 @@ func spawn(binary, config, dir string) (*process, error) {
 }
 
 func (s *Server) writeConfig() error {
-	if err := os.MkdirAll(s.path("data"), 0o700); err != nil {
-		return err
-	}
 	var b bytes.Buffer
-	for _, line := range append([]string{
+	lines := []string{
 		"daemonize no",
 		"bind 127.0.0.1",
 		"port " + strconv.Itoa(s.port),
@@ -183,9 +230,15 @@ func (s *Server) writeConfig() error {
 		"unixsocketperm 700",
 		"dir " + strconv.Quote(s.path("data")),
 		"logfile " + strconv.Quote(s.path("redis.log")),
-		`save ""`,
-		"appendonly no",
-	}, s.options.Config...) {
+	}
+	if s.kind != sentinel {
+		lines = append(lines, `save ""`, "appendonly no")
+	}
+	if s.kind == clusterNode {
+		// Beside the data, so that a node that loses them still knows who it is, as one without persistence does.
+		lines = append(lines, "cluster-enabled yes", "cluster-config-file "+strconv.Quote(s.path("nodes.conf")))
+	}
+	for _, line := range append(lines, s.options.Config...) {
 		b.WriteString(line + "\n")
 	}
 	return os.WriteFile(s.path("redis.conf"), b.Bytes(), 0o600)
@@ -244,7 +297,7 @@ func (s *Server) URL() string {
 	return "unix://" + s.socket()
 }
 
-func (s *Server) address() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
+func (s *Server) address() string { return loopback(s.port) }
 
 // RedisOptions returns fresh client options for this server, over its Unix socket, set as lockstep sets its clients: a
 // command is sent once, deadlines of contexts count, and a server that is away is noticed at the first dial.
@@ -265,7 +318,11 @@ func (s *Server) Client(tb testing.TB) *redis.Client { return client(tb, s.Redis
 
 func client(tb testing.TB, o *redis.Options) *redis.Client {
 	tb.Helper()
-	rdb := redis.NewClient(o)
+	return closing(tb, redis.NewClient(o))
+}
+
+// closing has a client closed when the test ends.
+func closing[C io.Closer](tb testing.TB, rdb C) C {
 	tb.Cleanup(func() {
 		// A test may close the client itself, to see what happens then.
 		if err := rdb.Close(); err != nil && !errors.Is(err, redis.ErrClosed) {
@@ -291,6 +348,21 @@ func (s *Server) Pause() error { return s.signal(syscall.SIGSTOP) }
 // Resume lets a paused process go on.
 func (s *Server) Resume() error { return s.signal(syscall.SIGCONT) }
 
+// running tells whether there is a process that can answer.
+func (s *Server) running() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.process == nil || s.process.paused {
+		return false
+	}
+	select {
+	case <-s.process.done:
+		return false
+	default:
+		return true
+	}
+}
+
 func (s *Server) signal(sig syscall.Signal) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -300,6 +372,7 @@ func (s *Server) signal(sig syscall.Signal) error {
 	if err := syscall.Kill(s.process.pid, sig); err != nil {
 		return fmt.Errorf("redistest: send %v to redis-server: %w", sig, err)
 	}
+	s.process.paused = sig == syscall.SIGSTOP
 	return nil
 }
 
@@ -327,11 +400,12 @@ func (s *Server) kill() {
 }
 
 // Restart ends the process and starts one at the same address with the same data. After a [Server.Kill] the data is what
-// an append-only file kept: nothing, without one. It returns when the new process answers.
+// an append-only file kept: nothing, without one. The configuration is what Redis itself has made of the first one by
+// CONFIG REWRITE, so the new process has the old one's part in a topology. It returns when the new process answers.
 func (s *Server) Restart(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.process != nil {
+	if s.process != nil && s.kind != sentinel {
 		if err := s.save(ctx); err != nil {
 			return fmt.Errorf("redistest: save the data before a restart: %w", err)
 		}
@@ -349,8 +423,8 @@ func (s *Server) save(ctx context.Context) error {
 	return rdb.Save(ctx).Err()
 }
 
-// RestartEmpty ends the process and starts one at the same address without any data, as after the loss of a disk. It
-// returns when the new process answers.
+// RestartEmpty ends the process and starts one at the same address without any data, as after the loss of a disk. The
+// configuration stays, and with it the process's part in a topology. It returns when the new process answers.
 func (s *Server) RestartEmpty(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,54 +1,77 @@
 -- acquire grants a bundle to a session, all or none; else queues the request or says who is in the way.
--- ARGV: 1 session  2 request id  3 info  4 wait: -1 not at all, 0 without limit, else ms  5 patience, ms  6... items
+-- ARGV: 1 session  2 request id  3 how to ask, joined by \31: wait (-1 not at all, 0 without limit, else ms), patience (ms),
+--       barge (1 or ''), the holds that the request is nested in (joined by blanks), limits (as in a hold's record)
+--       4 info  5 items, joined by \31  6... names, for the fast path: of an exclusive bundle that is not nested and has
+--       no limits, else none
 -- Replies: granted, token, since (ms) | waiting, ms to the next due entry[, <describe>] | busy, 0, <describe> | dead
+--   lost, hold: a hold that the request is nested in does not stand | grace, ms until something is granted again
+--   mode, name, 1 when it is declared as permits, else 0 | limit, name, permits there are: never grantable as it is
+--   deadlock, resource, hold, info, resource, hold, info...: see S.cycle
 -- Sent twice it changes nothing more: an id that holds or waits is told so. Sent with -1 for an id that waits, it is the
 -- wait's last try: the bundle, or the reason without the wait.
-local session, id, info, patience = ARGV[1], ARGV[2], ARGV[3], ARGV[5]
-local items, names = {}, {}
-for i = 6, #ARGV do
-  items[i - 5] = ARGV[i]
-  names[i - 5] = sub(ARGV[i], 2)
-end
-
+local session, id, info, items, nested = ARGV[1], ARGV[2], ARGV[4], fields(ARGV[5]), nil
+local longest, patience, barge, under, limits = unpack(fields(ARGV[3]))
 if not ends(session) then return {'dead'} end
-if quiet() and call('ZCARD', Q) == 0 then
-  local owners = call('HMGET', OWN, unpack(names))
-  local busy = false
-  for i = 1, #names do busy = busy or owners[i] end
-  if not busy then return {'granted', take(id, session, info, items), ms} end
-end
-
 local S = space()
 S.reap()
-local held = call('HGET', HOLD, id)
-if held then
-  held = fields(held)
+local hold = held(id)
+if hold then
   S.tell()
-  return {'granted', held[2], held[3]}
+  return {'granted', hold[2], hold[3]}
 end
+for ancestor in string.gmatch(under, '[^ ]+') do
+  if not stands(ancestor) then
+    S.tell()
+    return {'lost', ancestor}
+  end
+  nested = nested or {}
+  nested[ancestor] = true
+end
+
 local wait = S.wait(id)
-if wait and ARGV[4] == '-1' then
+if wait and longest == '-1' then
   S.drop(id)
   S.settle()
   wait = nil
 end
 if wait then
   -- Only settle() grants to a wait. Where its walk has not come to this one yet, nothing is in the way.
-  local resource, owner = S.blocked(names, wait[2], id)
+  local resource, owner = S.blocked(items, wait[2], nil, nested)
   S.tell()
   if not resource then return {'waiting', soonest()} end
   return {'waiting', soonest(), S.describe(resource, owner)}
 end
-local resource, owner = S.blocked(names, nil, id)
+local why, name, n = S.unfit(items)
+if why then
+  S.tell()
+  return {why, name, n}
+end
+if S.grace() then
+  S.tell()
+  return {'grace', S.grace()}
+end
+local resource, owner = S.blocked(items, nil, nil, nested, barge == '1')
 if not resource then
-  local token = take(id, session, info, items)
+  local token = S.seize(id, session, info, items, limits, under)
   S.tell()
   return {'granted', token, ms}
 end
 local reply = 'busy'
-if ARGV[4] ~= '-1' then
+if longest ~= '-1' then
+  local path = nested and S.cycle(items, under)
+  if path then
+    reply = {'deadlock'}
+    for i = 1, #path, 2 do
+      local k = #reply
+      local blocker = held(path[i + 1])
+      reply[k + 1], reply[k + 2], reply[k + 3] = path[i], path[i + 1], blocker[6]
+    end
+    S.tell()
+    return reply
+  end
   reply = 'waiting'
-  S.park(id, session, info, items, patience, ARGV[4] ~= '0' and format('%.0f', now + ARGV[4]) or nil)
+  local deadline = longest ~= '0' and format('%.0f', now + longest) or nil
+  S.park(id, session, info, items, patience, deadline, limits, under)
 end
 S.tell()
 return {reply, soonest(), S.describe(resource, owner)}

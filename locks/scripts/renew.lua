@@ -1,16 +1,20 @@
 -- renew moves a session's end on. One command, however many holds stand on the session.
--- ARGV: 1 session  2 lease, ms
+-- ARGV: 1 session  2 lease, ms  3 the id of the space that the session was opened in  4 the epoch it knows
 -- Replies: ok, now (ms), revision, holds and waits of the session, ms to the next due entry | dead
+--   assert: the space is another one or has another epoch, and the session has to say first what it holds (assert.lua)
 -- The first write is a removal, of nothing, so that a full Redis does not refuse it.
 local session = ARGV[1]
-if not ends(session) then return {'dead'} end
+local known = call('HMGET', META, 'id', 'epoch', 'at:' .. session, 'rev:' .. session)
+if known[1] ~= ARGV[3] or known[2] ~= ARGV[4] then return {'assert'} end
+if known[3] ~= ARGV[4] or not ends(session) then return {'dead'} end
 call('ZREM', EXP, '')
 call('ZADD', EXP, 'XX', now + ARGV[2], 's' .. session)
 if not quiet() then
   local S = space()
   S.reap()
   S.tell()
+  known[4] = call('HGET', META, 'rev:' .. session)
 end
-local rev = call('HGET', META, 'rev:' .. session) or '0'
-local count = call('ZLEXCOUNT', IDX, '[' .. session .. '\0', '(' .. session .. '\1')
-return {'ok', ms, rev, count, soonest()}
+local from, to = '[' .. session .. '\0', '(' .. session .. '\1'
+local count = call('ZLEXCOUNT', HOLD, from, to) + call('ZLEXCOUNT', IDX, from, to)
+return {'ok', ms, known[4] or '0', count, soonest()}

@@ -1,30 +1,6 @@
--- The lock space: what every script of it shares. It is put in front of each script, so it is kept short: the fast
--- path runs straight through, and space() makes the functions of the slow path only where they are needed.
---
--- KEYS, the same in every script, all in one slot:
---   1 exp   ZSET  the timer wheel, score = server ms; members by their first byte:
---                   s<session> its end   w<request> a wait's deadline   o<request> an offer's end
---                   g<resource>\0<ticket> a queue that is still to be walked, from that ticket on
---   2 own   HASH  resource -> x<hold> (held) | o<request> (reserved for an offer)
---   3 hold  HASH  hold -> session, token, since (ms), info, items...              joined by \31
---   4 wait  HASH  request -> session, ticket, since, state, reserve, info, items... joined by \31
---                   state: w waiting, in the queues | o offered, bundle reserved | l offer lapsed, keeps its ticket
---                   session: @ for a wait that belongs to the space; it is offered its bundle, not granted it
---   5 q     ZSET  all scores 0: resource \0 ticket \0 mode \0 reserve (ms) \0 request. One FIFO per resource, of the
---                   waits in state w alone
---   6 idx   ZSET  all scores 0: session \0 h|w \0 id; and @ \0 o \0 request: offers nobody has picked up yet
---   7 meta  HASH  card:<session>, rev:<session> (grants it must hear of), ticket (the last one), desk (the session
---                   that picks up offers)
---   8 seq   STRING  the last token
---
--- An item is a mode and a name: x<name> for exclusive. Names hold no control bytes, so \0 and \31 part what they part.
--- Times are server milliseconds, tokens server microseconds at least; both are printed by %.0f, for tostring and ..
--- keep only 14 digits.
-local EXP, OWN, HOLD, WAIT = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local Q, IDX, META, SEQ = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local call, sub, format, concat = redis.call, string.sub, string.format, table.concat
-local US = '\31'
-
+-- The lock space: what the scripts share behind the keys. Simple things run straight through, and space() makes the
+-- functions of the slow path only where they are needed.
+local concat, US = table.concat, '\31'
 local clock = call('TIME')
 local us = clock[1] * 1000000 + clock[2]
 local now = math.floor(us / 1000)
@@ -37,26 +13,6 @@ local function ends(session)
   return at and at > now and at or nil
 end
 
--- take grants a bundle: draws the token, writes occupation, hold and index. The caller has checked that all is free.
-local function take(id, session, info, items)
-  local token = format('%.0f', us)
-  local last = call('SET', SEQ, token, 'GET')
-  last = last and tonumber(last)
-  if last and last >= us then
-    token = format('%.0f', last + 1)
-    call('SET', SEQ, token)
-  end
-  local slots, value = {}, 'x' .. id
-  for i = 1, #items do
-    slots[2 * i - 1] = sub(items[i], 2)
-    slots[2 * i] = value
-  end
-  call('HSET', OWN, unpack(slots))
-  call('HSET', HOLD, id, concat({session, token, ms, info, concat(items, US)}, US))
-  call('ZADD', IDX, 0, session .. '\0h\0' .. id)
-  return token
-end
-
 -- fields parts a record.
 local function fields(record)
   local out, n = {}, 0
@@ -67,23 +23,113 @@ local function fields(record)
   return out
 end
 
+-- named returns the name in an item, and the number in it, if there is one.
+local function named(item)
+  local mode = sub(item, 1, 1)
+  if mode == 'x' or mode == 's' then return sub(item, 2) end
+  local n, name = string.match(item, '^.(%d+):(.*)$')
+  return name, tonumber(n)
+end
+
 -- bundle returns the names of a record's items, which begin at field `from`; items likewise with their modes.
 local function bundle(record, from)
   local names, items = {}, {}
   for i = from, #record do
     items[#items + 1] = record[i]
-    names[#names + 1] = sub(record[i], 2)
+    names[#names + 1] = named(record[i])
   end
   return names, items
 end
 
-local H_ITEMS, W_ITEMS = 5, 7 -- where the items begin in a hold's and in a wait's record
+-- Where the items begin in a hold's and in a wait's record.
+local H_ITEMS, W_ITEMS = 7, 9
+
+-- permits parts the occupation of a declared number of permits: used, limit, version.
+local function permits(owner)
+  local used, limit, version = string.match(owner, '^p(%d+):(%d+):(.*)$')
+  return tonumber(used), tonumber(limit), version
+end
+
+-- occupy takes a bundle that is free for x<hold> or o<request>.
+local function occupy(items, tag)
+  local slots, n, shared = {}, 0, nil
+  for i = 1, #items do
+    local name, m = named(items[i])
+    if sub(items[i], 1, 1) == 'x' then
+      slots[n + 1], slots[n + 2] = name, tag
+      n = n + 2
+    else
+      shared = shared or {}
+      shared[#shared + 1] = {name, m, sub(items[i], 1, 1)}
+    end
+  end
+  for i = 1, shared and #shared or 0 do
+    local name, m, mode = unpack(shared[i])
+    local owner = call('HGET', OWN, name)
+    if mode == 'p' then
+      local used, limit, version = permits(owner)
+      owner = format('p%d:%d:%s', used + m, limit, version)
+    else
+      owner = format('s%d', owner and sub(owner, 2) + 1 or 1)
+    end
+    slots[n + 1], slots[n + 2] = name, owner
+    n = n + 2
+    call('ZADD', IDX, 0, '~r' .. name .. '\0' .. tag)
+  end
+  call('HSET', OWN, unpack(slots))
+end
+
+-- limit parts a record's limits: ms that a hold stands at most, at least, and after a crash; 0 for none.
+local function limit(text)
+  if text == '' then return 0, 0, 0 end
+  local most, least, crash = string.match(text, '^(%d+),(%d+),(%d+)$')
+  return tonumber(most), tonumber(least), tonumber(crash)
+end
+
+-- take grants a bundle: draws the token, writes occupation and hold. The caller has checked that all is free.
+local function take(id, session, info, items, limits)
+  local token = format('%.0f', us)
+  local last = call('SET', SEQ, token, 'GET')
+  last = last and tonumber(last)
+  if last and last >= us then
+    token = format('%.0f', last + 1)
+    call('SET', SEQ, token)
+  end
+  occupy(items, 'x' .. id)
+  limits = limits or ''
+  call('ZADD', HOLD, 0, concat({session .. '\0' .. id, token, ms, limits, '', info, concat(items, US)}, US))
+  local most = limit(limits)
+  if most > 0 then call('ZADD', EXP, format('%.0f', now + most), 'm' .. id) end
+  return token
+end
+
+-- held returns a hold's record, the session as its first field, and the member; or nil. One that rests belongs to @.
+local function held(id)
+  local session = string.match(id, '^(.*)%.[^.]*$') or ''
+  local from = session .. '\0' .. id
+  local member = call('ZRANGEBYLEX', HOLD, '[' .. from .. '\31', '(' .. from .. '\32', 'LIMIT', 0, 1)[1]
+  if not member then
+    session, from = '@', '@\0' .. id
+    member = call('ZRANGEBYLEX', HOLD, '[' .. from .. '\31', '(' .. from .. '\32', 'LIMIT', 0, 1)[1]
+  end
+  if not member then return nil end
+  local hold = fields(member)
+  hold[1] = session
+  return hold, member
+end
+
+-- stands tells whether a hold is its session's: granted, and neither released nor resting.
+local function stands(id)
+  local hold = held(id)
+  return hold ~= nil and hold[1] ~= '@'
+end
 
 -- space makes the slow path: what expires, waits and is granted on. Its rule: after settle() no waiter is grantable,
--- save those behind a resource on the work list (S.more), which the next script looks at.
+-- save those behind a resource on the work list (S.more), which the next script looks at, and all during a grace time.
 local function space()
   local S = {offers = {}, more = false}
   local OFFER = 2000 -- ms
+  local NESTED = '1' -- tickets below it are those of nested requests
   -- What one script does at most: waits looked at, due entries, holds and waits of ended sessions, their resources.
   local LOOK, DUE, HOLDS, NAMES, PAGE = 64, 16, 200, 2000, 16
   local freed, since, looked = {}, {}, 0 -- resources to be settled, from which ticket on each
@@ -97,48 +143,115 @@ local function space()
     end
   end
 
-  local function queued(wait, id) -- the queue members of a wait
-    local names, items = bundle(wait, W_ITEMS)
-    for i = 1, #names do
-      names[i] = names[i] .. '\0' .. wait[2] .. '\0' .. sub(items[i], 1, 1) .. '\0' .. wait[5] .. '\0' .. id
+  -- vacate gives up what occupy took.
+  local function vacate(items, tag)
+    local names, gone, slots = {}, {}, {}
+    for i = 1, #items do names[i] = named(items[i]) end
+    local owners = call('HMGET', OWN, unpack(names))
+    for i = 1, #items do
+      local name, owner, mode = names[i], owners[i] or '', sub(items[i], 1, 1)
+      local kind, left = sub(owner, 1, 1), 0
+      if mode ~= 'x' then
+        call('ZREM', IDX, '~r' .. name .. '\0' .. tag)
+        if kind == 's' then left = sub(owner, 2) - 1 end
+      elseif kind == 'u' then -- what is under it comes back
+        left = call('ZLEXCOUNT', IDX, '[~r' .. name .. '\0', '(~r' .. name .. '\1')
+      end
+      local value
+      if mode == 'p' then
+        local used, most, version = permits(owner)
+        local _, n = named(items[i])
+        value = format('p%d:%d:%s', used - n, most, version)
+      elseif left > 0 then
+        value = format('s%d', left)
+      elseif mode == 'x' or kind == 's' then
+        gone[#gone + 1] = name
+      end
+      if value then slots[#slots + 1], slots[#slots + 2] = name, value end
     end
-    return names
+    if #gone > 0 then call('HDEL', OWN, unpack(gone)) end
+    if #slots > 0 then call('HSET', OWN, unpack(slots)) end
+    free(names)
+  end
+
+  local function queued(wait, id) -- the queue members of a wait
+    local members = {}
+    for i = W_ITEMS, #wait do
+      local name, n = named(wait[i])
+      local mode = sub(wait[i], 1, 1) .. (n or '')
+      members[#members + 1] = name .. '\0' .. wait[2] .. '\0' .. mode .. '\0' .. wait[5] .. '\0' .. id
+    end
+    return members
   end
 
   local function store(id, wait) call('HSET', WAIT, id, concat(wait, US)) end
+
+  -- within returns the holds that a request is nested in as a set, or nil when there are none.
+  local function within(under)
+    local set
+    for id in string.gmatch(under, '[^ ]+') do
+      set = set or {}
+      set[id] = true
+    end
+    return set
+  end
 
   function S.wait(id)
     local record = call('HGET', WAIT, id)
     return record and fields(record)
   end
 
-  -- free ends a hold and returns its record, or nil when there is none.
-  function S.free(id)
-    local record = call('HGET', HOLD, id)
-    if not record then return nil end
-    local hold = fields(record)
-    local names = bundle(hold, H_ITEMS)
-    call('ZREM', IDX, hold[1] .. '\0h\0' .. id)
-    call('HDEL', HOLD, id)
-    call('HDEL', OWN, unpack(names))
-    free(names)
+  -- wake ends the rest of a hold.
+  local function wake(id, hold, member)
+    call('ZREM', HOLD, member)
+    call('ZREM', EXP, 'd' .. id)
+    local _, items = bundle(hold, H_ITEMS)
+    vacate(items, 'x' .. id)
+  end
+
+  -- free ends a hold and returns its record, or nil when there is none. One that has to stand for longer rests: its bundle
+  -- stays taken, by nobody. crashed: its session has ended by itself. at_once: whatever its limits say.
+  function S.free(id, crashed, at_once)
+    local hold, member = held(id)
+    if not hold then return nil end
+    if hold[1] == '@' then
+      if at_once then wake(id, hold, member) end
+      return at_once and hold or nil
+    end
+    call('ZREM', HOLD, member)
+    local most, least, crash = limit(hold[4])
+    if most > 0 then call('ZREM', EXP, 'm' .. id) end
+    local rest = least > 0 and hold[3] + least or 0
+    if crashed and crash > 0 then rest = math.max(rest, now + crash) end
+    if rest > now and not at_once then
+      call('ZADD', HOLD, 0, '@' .. sub(member, #hold[1] + 1))
+      call('ZADD', EXP, format('%.0f', rest), 'd' .. id)
+      return hold
+    end
+    local _, items = bundle(hold, H_ITEMS)
+    vacate(items, 'x' .. id)
     return hold
+  end
+
+  local function forget(id, wait) -- takes a wait off the index
+    call('ZREM', IDX, wait[1] .. '\0w\0' .. id, '@\0o\0' .. id)
+    for under in string.gmatch(wait[7], '[^ ]+') do call('ZREM', IDX, '~u' .. under .. '\0' .. id) end
+    call('ZREM', EXP, 'w' .. id, 'o' .. id)
+    call('HDEL', WAIT, id)
   end
 
   -- drop ends a wait in any state, its offer included, and returns its record, or nil when there is none.
   function S.drop(id)
     local wait = S.wait(id)
     if not wait then return nil end
-    local names = bundle(wait, W_ITEMS)
-    call('ZREM', IDX, wait[1] .. '\0w\0' .. id, '@\0o\0' .. id)
-    call('ZREM', EXP, 'w' .. id, 'o' .. id)
-    call('HDEL', WAIT, id)
+    local names, items = bundle(wait, W_ITEMS)
+    forget(id, wait)
     if wait[4] == 'w' then
       call('ZREM', Q, unpack(queued(wait, id)))
+      free(names, wait[2]) -- it may have kept others from passing
     elseif wait[4] == 'o' then
-      call('HDEL', OWN, unpack(names))
+      vacate(items, 'o' .. id)
     end
-    free(names) -- also when it only stood in the queues: it may have kept others from passing
     return wait
   end
 
@@ -146,12 +259,11 @@ local function space()
   function S.lapse(id)
     local wait = S.wait(id)
     if not wait or wait[4] ~= 'o' then return end
-    local names = bundle(wait, W_ITEMS)
+    local _, items = bundle(wait, W_ITEMS)
     call('ZREM', EXP, 'o' .. id)
-    call('HDEL', OWN, unpack(names))
     wait[4] = 'l'
     store(id, wait)
-    free(names)
+    vacate(items, 'o' .. id)
   end
 
   -- visit has settle() look along the queues of resources that were not freed: somebody was parked for what is free.
@@ -159,15 +271,20 @@ local function space()
 
   -- park queues a request; one that already has a wait (its offer lapsed, or is given up here) goes back to its place:
   -- ticket, age and reserve time stay. patience, ms: so long later requests may pass. deadline: server ms, or nil.
-  function S.park(id, session, info, items, patience, deadline)
+  -- limits and under as in the record, nil for none.
+  function S.park(id, session, info, items, patience, deadline, limits, under)
     S.lapse(id)
     local wait = S.wait(id)
     if wait then
       wait[4] = 'w'
     else
-      local ticket = format('%016.0f', call('HINCRBY', META, 'ticket', 1))
-      wait = fields(concat({session, ticket, ms, 'w', format('%.0f', now + patience), info, concat(items, US)}, US))
+      under = under or ''
+      local n = call('HINCRBY', META, 'ticket', 1)
+      local ticket = format('%016.0f', under == '' and 1000000000000000 + n or n)
+      wait = fields(concat({session, ticket, ms, 'w', format('%.0f', now + patience), limits or '', under, info,
+        concat(items, US)}, US))
       call('ZADD', IDX, 0, session .. '\0w\0' .. id)
+      for hold in string.gmatch(under, '[^ ]+') do call('ZADD', IDX, 0, '~u' .. hold .. '\0' .. id) end
       if deadline then call('ZADD', EXP, deadline, 'w' .. id) end
     end
     store(id, wait)
@@ -175,99 +292,254 @@ local function space()
     for i = 1, #members do call('ZADD', Q, 0, members[i]) end
   end
 
-  -- older returns the request of a wait that stands before `ticket` (nil: before everybody new) in the queue of a
-  -- resource and may no longer be passed, or nil. It looks at the LOOK oldest: younger ones became aged no earlier.
-  local function older(name, ticket, self)
+  -- sharers returns who shares a resource: x for holds, o for offers.
+  local function sharers(name, kind, limit)
+    local from = '~r' .. name .. '\0' .. kind
+    local members = call('ZRANGEBYLEX', IDX, '[' .. from, '(' .. from .. '\255', 'LIMIT', 0, limit)
+    for i = 1, #members do members[i] = sub(members[i], #from + 1) end
+    return members
+  end
+
+  -- older returns the request of a wait that stands before `ticket` (nil: before everybody new) in the queue of an item's
+  -- resource and may no longer be passed by it, or nil: an old wait reserves what it wants of the resource. It looks at
+  -- the LOOK oldest: younger ones became aged no earlier.
+  local function older(item, name, n, owner, ticket)
     local upto = ticket and '(' .. name .. '\0' .. ticket or '(' .. name .. '\1'
     local members = call('ZRANGEBYLEX', Q, '[' .. name .. '\0', upto, 'LIMIT', 0, LOOK)
+    local mode, room = sub(item, 1, 1), nil
+    if mode == 'p' then
+      local used, most = permits(owner)
+      room = most - used - n
+    elseif mode == 'c' then
+      room = n - 1 - (owner and sub(owner, 1, 1) == 's' and sub(owner, 2) or 0)
+    end
     for i = 1, #members do
-      local reserve, id = string.match(members[i], '^[^%z]*%z[^%z]*%z.%z([^%z]*)%z(.*)$')
-      if tonumber(reserve) <= now and id ~= self then return id end
+      local other, want, reserve, id = string.match(members[i], '^[^%z]*%z[^%z]*%z(.)(%d*)%z([^%z]*)%z(.*)$')
+      -- Who wants permits in another way, from before they were declared, will never get them.
+      if tonumber(reserve) <= now and (mode ~= 'p' or other == 'p') then
+        if mode == 'x' or other == 'x' then return id end
+        if room then
+          room = room - (mode == 'p' and want or 1)
+          if room < 0 then return id end
+        end
+      end
     end
     return nil
   end
 
-  -- blocked tells what keeps a request from its bundle: the resource, and x<hold>, o<request> or w<request>; or nil,
-  -- nil and the younger waits whose offers it would beat. self: the request's own wait. ticket nil: the youngest.
-  -- What is reserved for the request by its own offer, no wait that has grown old since then takes away.
-  function S.blocked(names, ticket, self)
-    local beaten, mine = {}, 'o' .. (self or '')
+  -- unfit tells why an item can never be granted as it is: mode (a declared permit is asked for in another way, or one
+  -- that is not declared), limit (more permits than there are); and the name. Else nil.
+  function S.unfit(items)
+    local names = {}
+    for i = 1, #items do names[i] = named(items[i]) end
     local owners = call('HMGET', OWN, unpack(names))
-    for i = 1, #names do
-      local owner = owners[i]
-      if owner and owner ~= mine then
-        local offered = sub(owner, 1, 1) == 'o' and ticket and S.wait(sub(owner, 2))
-        if not (offered and ticket < offered[2]) then return names[i], owner end
-        beaten[#beaten + 1] = sub(owner, 2)
+    for i = 1, #items do
+      local _, n = named(items[i])
+      local declared = owners[i] and sub(owners[i], 1, 1) == 'p'
+      if declared ~= (sub(items[i], 1, 1) == 'p') and (declared or sub(items[i], 1, 1) == 'p') then
+        return 'mode', names[i], declared and 1 or 0
+      end
+      if declared then
+        local _, most = permits(owners[i])
+        if n > most then return 'limit', names[i], most end
       end
     end
-    for i = 1, #names do
-      local id = owners[i] ~= mine and older(names[i], ticket, self)
-      if id then return names[i], 'w' .. id end
+    return nil
+  end
+
+  -- blocked tells what keeps a request from its bundle: the resource, and x<hold>, o<request>, w<request>, or l for a
+  -- limit below what is asked for; or nil, nil and the younger waits whose offers it would beat. self: the request's own
+  -- wait, where its offer may stand; what that reserves, nobody takes away. ticket nil: the youngest. nested: the holds
+  -- that the request is nested in, as a set; what they share is not in its way, and no queue is: who waited behind
+  -- somebody that waits for him would wait for ever. barge: no queue is in the way either.
+  function S.blocked(items, ticket, self, nested, barge)
+    local beaten, beats = {}, {}
+    local mine = self and S.wait(self)
+    if mine and mine[4] == 'o' then return nil, nil, beaten end
+    local names, wants = {}, {}
+    for i = 1, #items do names[i], wants[i] = named(items[i]) end
+    local owners = call('HMGET', OWN, unpack(names))
+
+    local function beat(id) -- returns the wait whose offer an older ticket takes
+      local wait = ticket and S.wait(id)
+      if not wait or ticket >= wait[2] then return nil end
+      if not beats[id] then
+        beats[id] = true
+        beaten[#beaten + 1] = id
+      end
+      return wait
+    end
+
+    -- need returns who has to give way before so many of a shared resource are free: nil, when offers that are beaten do.
+    local function need(name, n, mode)
+      local offers = sharers(name, 'o', LOOK)
+      local waits = {}
+      for i = 1, #offers do
+        local wait = S.wait(offers[i])
+        waits[i] = {wait[2], offers[i], wait}
+      end
+      table.sort(waits, function(a, b) return a[1] > b[1] end)
+      for i = 1, #waits do
+        if n <= 0 then return nil end
+        local ours = 1
+        for j = W_ITEMS, mode == 'p' and #waits[i][3] or 0 do
+          local item, m = named(waits[i][3][j])
+          if item == name then ours = m end
+        end
+        if beats[waits[i][2]] or beat(waits[i][2]) then n = n - ours end
+      end
+      if n <= 0 then return nil end
+      local holds = sharers(name, 'x', 1)
+      if holds[1] then return 'x' .. holds[1] end
+      return waits[1] and 'o' .. waits[1][2] or 'l'
+    end
+
+    for i = 1, #items do
+      local owner, mode = owners[i], sub(items[i], 1, 1)
+      local kind, by = owner and sub(owner, 1, 1), nil
+      if kind == 'x' or kind == 'u' then
+        by = 'x' .. sub(owner, 2)
+      elseif kind == 'o' then
+        if not beat(sub(owner, 2)) then by = owner end
+      elseif kind == 's' and mode == 'x' then
+        local offers = sharers(names[i], 'o', LOOK)
+        for j = 1, #offers do
+          if not by and not beat(offers[j]) then by = 'o' .. offers[j] end
+        end
+        if #offers == LOOK then by = by or 'o' .. offers[1] end
+        if not by then
+          local size = 1
+          for _ in pairs(nested or {}) do size = size + 1 end
+          local holds = sharers(names[i], 'x', size)
+          for j = 1, #holds do
+            if not (nested and nested[holds[j]]) then by = by or 'x' .. holds[j] end
+          end
+        end
+      elseif kind == 's' and mode == 'c' and sub(owner, 2) - wants[i] >= 0 then
+        by = need(names[i], sub(owner, 2) - wants[i] + 1, mode)
+      elseif kind == 'p' and mode == 'p' then
+        local used, most = permits(owner)
+        if used + wants[i] > most then by = need(names[i], used + wants[i] - most, mode) end
+      elseif kind == 'p' or mode == 'p' then
+        by = 'l' -- it was declared, or is no more, since the request was checked
+      end
+      if by then return names[i], by end
+    end
+    if not nested and not barge and call('ZCARD', Q) > 0 then
+      for i = 1, #items do
+        local id = older(items[i], names[i], wants[i], owners[i], ticket)
+        if id then return names[i], 'w' .. id end
+      end
     end
     return nil, nil, beaten
   end
 
+  -- seize takes a free bundle for a request that may be nested in others: what these share stays under it.
+  function S.seize(id, session, info, items, limits, under)
+    local nested, over = within(under), {}
+    for i = 1, nested and #items or 0 do
+      local name = named(items[i])
+      if sub(items[i], 1, 1) == 'x' and call('HEXISTS', OWN, name) == 1 then over[#over + 1] = name end
+    end
+    local token = take(id, session, info, items, limits)
+    for i = 1, #over do call('HSET', OWN, over[i], 'u' .. id) end
+    return token
+  end
+
+  -- inform publishes news to a session, under its next revision.
+  function S.inform(session, kind, ...)
+    local rev = call('HINCRBY', META, 'rev:' .. session, 1)
+    call('PUBLISH', sub(META, 1, -5) .. 'to:' .. session, concat({kind, rev, ...}, US))
+  end
+
   -- give hands a bundle that is free to a wait: a session's gets its hold and hears of it, the space's an offer.
   local function give(id, wait)
-    local names, items = bundle(wait, W_ITEMS)
+    local _, items = bundle(wait, W_ITEMS)
     call('ZREM', Q, unpack(queued(wait, id)))
     if wait[1] ~= '@' then
-      call('HDEL', WAIT, id)
-      call('ZREM', IDX, wait[1] .. '\0w\0' .. id)
-      call('ZREM', EXP, 'w' .. id)
-      local token = take(id, wait[1], wait[6], items)
-      local rev = call('HINCRBY', META, 'rev:' .. wait[1], 1)
-      call('PUBLISH', sub(META, 1, -5) .. 'to:' .. wait[1], concat({'g', rev, id, token, ms}, US))
+      forget(id, wait)
+      local token = S.seize(id, wait[1], wait[8], items, wait[6], wait[7])
+      S.inform(wait[1], 'g', id, token, ms)
       return
-    end
-    local slots = {}
-    for i = 1, #names do
-      slots[2 * i - 1] = names[i]
-      slots[2 * i] = 'o' .. id
     end
     wait[4] = 'o'
     store(id, wait)
-    call('HSET', OWN, unpack(slots))
+    occupy(items, 'o' .. id)
     call('ZADD', EXP, now + OFFER, 'o' .. id)
     call('ZADD', IDX, 0, '@\0o\0' .. id)
     S.offers[#S.offers + 1] = id
+  end
+
+  -- grace returns how many ms nothing is granted yet, or nil.
+  function S.grace()
+    if S.resumes == nil then
+      local upto = call('HGET', META, 'grace')
+      S.resumes = upto and tonumber(upto) or 0
+    end
+    return S.resumes > now and S.resumes - now or nil
   end
 
   -- settle grants what was freed to who waits for it: to each wait that can be granted, the oldest first, whichever of
   -- the freed resources it waits for. It looks along all their queues at once, by tickets.
   function S.settle()
     local heads = {}
-    if #freed > 0 and call('ZCARD', Q) > 0 then
+    if #freed > 0 and call('ZCARD', Q) > 0 and not S.grace() then
       for i = 1, #freed do
         local name = freed[i]
-        if not call('HGET', OWN, name) then
-          heads[#heads + 1] = {name = name, from = '[' .. name .. '\0' .. since[name], members = {}, at = 0}
-        end
+        heads[#heads + 1] = {name = name, from = '[' .. name .. '\0' .. since[name], members = {}, at = 0, fresh = true}
       end
     end
     freed, since = {}, {}
+
+    -- open tells whether somebody in a head's queue may still be granted, by what occupies the resource.
+    local function open(head)
+      local owner = call('HGET', OWN, head.name)
+      local kind = owner and sub(owner, 1, 1)
+      head.shared, head.permits = kind == 's', kind == 'p'
+      if kind == 'p' then
+        local used, most = permits(owner)
+        return used < most
+      end
+      return not kind or kind == 's'
+    end
+
+    -- advance moves a head to the next wait in its queue that is worth a look, and returns whether there is one.
+    local function advance(head)
+      while true do
+        head.at = head.at + 1
+        if head.at > #head.members and (head.at == 1 or head.at > PAGE) then
+          head.members = call('ZRANGEBYLEX', Q, head.from, '(' .. head.name .. '\1', 'LIMIT', 0, PAGE)
+          head.from, head.at = '(' .. (head.members[PAGE] or ''), 1
+        end
+        local member = head.members[head.at]
+        if not member then return false end
+        head.ticket, head.mode, head.reserve, head.id = string.match(member, '^[^%z]*%z([^%z]*)%z(.)%d*%z([^%z]*)%z(.*)$')
+        -- Whoever wants it alone waits for all who share it to end, unless he is one of them.
+        if not head.shared or head.mode ~= 'x' or head.ticket < NESTED then return true end
+        if tonumber(head.reserve) <= now then return false end
+        looked = looked + 1 / 8
+        if looked >= LOOK then return true end
+      end
+    end
+
     local ticket, given, barred -- of the wait looked at last; barred: nobody passes it
     while true do
       local rest, first = {}, nil
       for i = 1, #heads do
-        local head = heads[i]
-        if head.ticket == ticket and not given and not barred then -- on to the next in its queue
-          head.at = head.at + 1
-          if head.at > #head.members and (head.at == 1 or head.at > PAGE) then
-            head.members = call('ZRANGEBYLEX', Q, head.from, '(' .. head.name .. '\1', 'LIMIT', 0, PAGE)
-            head.from, head.at = '(' .. (head.members[PAGE] or ''), 1
+        local head, stay = heads[i], true
+        if head.fresh or head.ticket == ticket then
+          if head.fresh or given then
+            stay = open(head)
+          else
+            stay = not (barred and head.mode == 'x' and not head.permits)
           end
-          local member = head.members[head.at]
-          if member then
-            head.ticket, head.reserve, head.id = string.match(member, '^[^%z]*%z([^%z]*)%z.%z([^%z]*)%z(.*)$')
-            rest[#rest + 1] = head
-          end
-        elseif head.ticket ~= ticket then
-          rest[#rest + 1] = head
+          head.fresh = false
+          stay = stay and advance(head)
         end
-        head = rest[#rest]
-        if head and (not first or head.ticket < first.ticket) then first = head end
+        if stay then
+          rest[#rest + 1] = head
+          if not first or head.ticket < first.ticket then first = head end
+        end
       end
       heads = rest
       if not first then return end
@@ -277,49 +549,80 @@ local function space()
         return
       end
       local wait = S.wait(first.id)
-      local names = bundle(wait, W_ITEMS)
-      looked = looked + 1 + math.floor(#names / 16)
-      ticket, given, barred = first.ticket, false, tonumber(first.reserve) <= now
+      looked = looked + 1 + math.floor((#wait - W_ITEMS) / 16)
+      ticket, given = first.ticket, false
+      barred = ticket >= NESTED and tonumber(first.reserve) <= now
       if wait[1] == '@' or ends(wait[1]) then
-        local resource, _, beaten = S.blocked(names, ticket, first.id)
+        local _, items = bundle(wait, W_ITEMS)
+        local resource, _, beaten = S.blocked(items, ticket, nil, within(wait[7]))
         given = not resource and #beaten == 0
         if given then give(first.id, wait) end
       end
     end
   end
 
-  -- reap ends what is due: sessions with all they have, waits, offers; and goes on with the work list.
+  -- reap ends what is due: sessions with all they have, waits, offers, limits of holds; and goes on with the work list.
   function S.reap()
-    local due = call('ZRANGEBYSCORE', EXP, '-inf', ms, 'LIMIT', 0, DUE)
-    S.more = S.more or #due == DUE
+    local due = call('ZRANGEBYSCORE', EXP, '-inf', ms, 'WITHSCORES', 'LIMIT', 0, DUE)
+    S.more = S.more or #due == 2 * DUE
     local left = HOLDS
-    for i = 1, #due do
+    for i = 1, #due, 2 do
       local kind, id = sub(due[i], 1, 1), sub(due[i], 2)
       if kind == 's' then
-        local mine, ended = {}, 0
-        if left > 0 then mine = call('ZRANGEBYLEX', IDX, '[' .. id .. '\0', '(' .. id .. '\1', 'LIMIT', 0, left) end
-        while ended < #mine and #freed < NAMES do
-          ended = ended + 1
-          local what, it = string.match(mine[ended], '^[^%z]*%z(.)%z(.*)$')
-          if what == 'h' then S.free(it) else S.drop(it) end
+        local crashed = tonumber(due[i + 1]) > 0 -- one that was closed ends at 0
+        local holds, waits, ended = {}, {}, 0
+        if left > 0 then holds = call('ZRANGEBYLEX', HOLD, '[' .. id .. '\0', '(' .. id .. '\1', 'LIMIT', 0, left) end
+        if #holds < left then
+          waits = call('ZRANGEBYLEX', IDX, '[' .. id .. '\0', '(' .. id .. '\1', 'LIMIT', 0, left - #holds)
         end
-        if ended < #mine or #mine == left then
+        for j = 1, #holds + #waits do
+          if #freed >= NAMES then break end
+          ended = j
+          if j <= #holds then
+            S.free(string.match(holds[j], '^[^%z]*%z([^\31]*)'), crashed)
+          else
+            S.drop(string.match(waits[j - #holds], '^[^%z]*%z.%z(.*)$'))
+          end
+        end
+        if ended < #holds + #waits or #holds + #waits == left then
           S.more = true -- there may be more of them: the entry stays due
         else
           call('ZREM', EXP, due[i])
-          call('HDEL', META, 'card:' .. id, 'rev:' .. id)
+          call('HDEL', META, 'card:' .. id, 'rev:' .. id, 'at:' .. id)
         end
         left = left - ended
-      else
+      elseif kind ~= 'e' then
         call('ZREM', EXP, due[i])
         if kind == 'w' then
           S.drop(id)
         elseif kind == 'o' then
           S.lapse(id)
+        elseif kind == 'm' then
+          S.free(id)
+        elseif kind == 'd' then
+          local hold, member = held(id)
+          if hold and hold[1] == '@' then wake(id, hold, member) end
         elseif kind == 'g' then
           local name, ticket = string.match(id, '^([^%z]*)%z(.*)$')
           free({name}, ticket)
+        elseif kind == 'G' then
+          local name = id
+          for _ = 1, PAGE do
+            local member = call('ZRANGEBYLEX', Q, '(' .. name .. '\1', '+', 'LIMIT', 0, 1)[1]
+            name = member and string.match(member, '^[^%z]*')
+            if not name then break end
+            free({name})
+          end
+          if name then
+            call('ZADD', EXP, ms, 'G' .. name)
+            S.more = true
+          end
         end
+      elseif not S.grace() then -- it is over: everybody who waits is looked at
+        call('ZREM', EXP, 'e')
+        call('HDEL', META, 'grace')
+        call('ZADD', EXP, ms, 'G')
+        S.more = true
       end
     end
     S.settle()
@@ -332,31 +635,96 @@ local function space()
     if desk then call('PUBLISH', sub(META, 1, -5) .. 'to:' .. desk, 'o') end
   end
 
-  -- describe reports who is in the way: resource, session ('' for a reservation), id, info, token, ms since, ms of
-  -- lease left, waits for the resource.
+  -- cycle returns the circle in which a nested request would wait for itself, or nil: a list of resource, hold, resource,
+  -- hold...: the request waits for the first resource, which the first hold has; inside that one somebody waits for the
+  -- second; the last hold is one that the request is nested in. It is a search from holds along the waits nested in
+  -- them, with a stack of its own. Only a new wait can close a circle, so only that one looks.
+  function S.cycle(items, under)
+    local SEEN, MANY = 1000, 200
+    local stack, seen, count = {}, {}, 0
+
+    -- push adds the holds that a bundle waits for. from: the entry that led here.
+    local function push(bundled, nested, from)
+      for i = 1, #bundled do
+        local name, n = named(bundled[i])
+        local owner, mode = call('HGET', OWN, name), sub(bundled[i], 1, 1)
+        local kind, holds = owner and sub(owner, 1, 1), {}
+        if kind == 'x' or kind == 'u' then
+          holds[1] = sub(owner, 2)
+        elseif kind == 's' and (mode == 'x' or mode == 'c' and tonumber(sub(owner, 2)) >= n) then
+          holds = sharers(name, 'x', MANY)
+        elseif kind == 'p' and mode == 'p' then
+          local used, most = permits(owner)
+          if used + n > most then holds = sharers(name, 'x', MANY) end
+        end
+        for j = 1, #holds do
+          local id = holds[j]
+          if not seen[id] and not (mode == 'x' and kind == 's' and nested[id]) and count < SEEN then
+            seen[id], count = true, count + 1
+            stack[#stack + 1] = {id, name, from}
+          end
+        end
+      end
+    end
+
+    local nested = within(under)
+    push(items, nested, nil)
+    while #stack > 0 do
+      local top = table.remove(stack)
+      if nested[top[1]] then
+        local path = {}
+        while top do
+          table.insert(path, 1, top[1])
+          table.insert(path, 1, top[2])
+          top = top[3]
+        end
+        return path
+      end
+      local from = '~u' .. top[1] .. '\0'
+      local waits = call('ZRANGEBYLEX', IDX, '[' .. from, '(~u' .. top[1] .. '\1', 'LIMIT', 0, MANY)
+      for i = 1, #waits do
+        local wait = S.wait(sub(waits[i], #from + 1))
+        local _, wanted = bundle(wait, W_ITEMS)
+        push(wanted, within(wait[7]), top)
+      end
+    end
+    return nil
+  end
+
+  -- describe reports who is in the way: resource, session ('' for who has none: a reservation, a hold that rests, a
+  -- limit), id, info, token, ms since, ms left (of the lease, or of the rest), waits for the resource.
   function S.describe(name, owner)
-    local id = sub(owner, 2)
+    local id, kind = sub(owner, 2), sub(owner, 1, 1)
     local waits = call('ZLEXCOUNT', Q, '[' .. name .. '\0', '(' .. name .. '\1')
-    if sub(owner, 1, 1) == 'x' then
-      local hold = fields(call('HGET', HOLD, id))
-      local left = (ends(hold[1]) or now) - now
-      return name, hold[1], id, hold[4], hold[2], format('%.0f', now - hold[3]), format('%.0f', left), waits
+    if kind == 'x' then
+      local hold = held(id)
+      local session, left = hold[1], nil
+      if session == '@' then
+        session, left = '', tonumber(call('ZSCORE', EXP, 'd' .. id))
+      else
+        left = ends(session)
+      end
+      return name, session, id, hold[6], hold[2], format('%.0f', now - hold[3]), format('%.0f', (left or now) - now), waits
+    elseif kind == 'l' then
+      return name, '', '', '', '0', '0', '0', waits
     end
     local wait = S.wait(id)
-    return name, '', id, wait[6], '0', format('%.0f', now - wait[3]), '0', waits
+    return name, '', id, wait[8], '0', format('%.0f', now - wait[3]), '0', waits
   end
 
   return S
 end
 
 -- quiet tells whether nothing is due, so that the fast path may be taken.
-local function quiet()
-  local first = call('ZRANGE', EXP, 0, 0, 'WITHSCORES')
-  return not first[2] or tonumber(first[2]) > now
-end
+local function quiet() return call('ZCOUNT', EXP, '-inf', ms) == 0 end
 
 -- soonest returns in how many ms the next entry of the timer wheel is due, or -1.
 local function soonest()
-  local first = call('ZRANGE', EXP, 0, 0, 'WITHSCORES')
-  return first[2] and math.max(0, tonumber(first[2]) - now) or -1
+  local first = call('ZRANGE', EXP, 0, 1, 'WITHSCORES')
+  local at = first[2]
+  if first[1] == 'e' then -- it stands in front until the grace time ends
+    at = call('HGET', META, 'grace')
+    if first[4] and tonumber(first[4]) < tonumber(at) then at = first[4] end
+  end
+  return at and math.max(0, tonumber(at) - now) or -1
 end

@@ -94,7 +94,21 @@ func (f *fake) Job(_ context.Context, name string) (ledger.JobRecord, error) {
 }
 
 func (f *fake) Read(context.Context, ...locks.SessionID) (*locks.Listing, error) {
-	listing := f.listing
+	listing := locks.Listing{At: f.listing.At}
+	items := func(names []string) (items []locks.Item) {
+		for _, name := range names {
+			items = append(items, locks.Item{Name: name, Mode: locks.ModeExclusive})
+		}
+		return items
+	}
+	for _, hold := range f.listing.Holds {
+		hold.Items = items(hold.Names)
+		listing.Holds = append(listing.Holds, hold)
+	}
+	for _, wait := range f.listing.Waits {
+		wait.Items = items(wait.Names)
+		listing.Waits = append(listing.Waits, wait)
+	}
 	return &listing, f.read()
 }
 

@@ -88,8 +88,8 @@ func (s *stage) begin(client *locks.Client, due ledger.Due) (*ledger.Claimed, *l
 	if claimed.Outcome != ledger.Granted {
 		s.t.Fatalf("claim of %s: %s", due.Run, claimed.Outcome)
 	}
-	token := claimed.Record.Attempts[len(claimed.Record.Attempts)-1].Token
-	return claimed, request.Granted(s.t.Context(), token, claimed.Resources)
+	last := claimed.Record.Last()
+	return claimed, request.Granted(s.t.Context(), locks.Grant{Token: last.Token, Since: last.Started, Items: claimed.Items})
 }
 
 func (s *stage) enqueue(job *jobs.Job, id, args string) ledger.Due {

@@ -37,6 +37,7 @@ const (
 	Behind      ClaimOutcome = "behind"  // earlier ticks of its job were due, too: it waits behind them
 	Later       ClaimOutcome = "later"   // another run has been due for longer: this one is to be pushed instead, as Due says
 	SessionDead ClaimOutcome = "dead"    // the claimant's session has ended
+	Suspect     ClaimOutcome = "suspect" // the run has crashed before, and ClaimSound was called: nothing was changed
 )
 
 // Claimed is the answer to [Ledger.Claim].
@@ -45,10 +46,10 @@ type Claimed struct {
 	Due     []Due // runs that became due in this step, whatever the outcome
 
 	// For Granted:
-	Record    *Record   // with the attempt that begins as its only one
-	Job       *jobs.Job // the definition that the run was made with
-	Args      json.RawMessage
-	Resources []string // what the hold holds
+	Record *Record   // with the attempt that begins as its only one
+	Job    *jobs.Job // the definition that the run was made with
+	Args   json.RawMessage
+	Items  []locks.Item // what the hold holds
 
 	// For Waiting: what stood in the way.
 	Busy *locks.BusyError
@@ -57,12 +58,22 @@ type Claimed struct {
 // Claim starts an attempt at a run: in one step it looks whether the run is due under this n, takes its bundle under
 // the request's hold id and begins the attempt under the new token. A run whose bundle is not free goes to wait
 // instead. patience is how long younger requests may pass that wait. before names the queues in which a run that has
-// been due for longer goes first; it is for a claim that no delivery brought, else empty.
+// been due for longer goes first, unless it has crashed before; it is for a claim that no delivery brought, else empty.
 //
 // A claim may be sent again with the same request: as long as its attempt runs it is answered the same. It has to be
 // sent until it is answered or the request's session is over, for until then the attempt may have begun.
 func (l *Ledger) Claim(ctx context.Context, request *locks.Request, due Due, patience time.Duration, before []string) (*Claimed, error) {
-	args := []any{string(request.Session()), string(request.ID()), string(due.Run), due.N, patience.Milliseconds()}
+	return l.claim(ctx, request, due, patience, 1, before)
+}
+
+// ClaimSound is [Ledger.Claim] for a worker that wants no run now that has crashed before. Such a run stays as it is,
+// and may be claimed after all with the same request.
+func (l *Ledger) ClaimSound(ctx context.Context, request *locks.Request, due Due, patience time.Duration, before []string) (*Claimed, error) {
+	return l.claim(ctx, request, due, patience, 0, before)
+}
+
+func (l *Ledger) claim(ctx context.Context, request *locks.Request, due Due, patience time.Duration, suspects int, before []string) (*Claimed, error) {
+	args := []any{string(request.Session()), string(request.ID()), string(due.Run), due.N, patience.Milliseconds(), suspects}
 	for _, queue := range before {
 		args = append(args, queue)
 	}
@@ -81,7 +92,7 @@ func (l *Ledger) Claim(ctx context.Context, request *locks.Request, due Due, pat
 			break
 		}
 		claimed.Job, claimed.Args = new(jobs.Job), json.RawMessage(body[0])
-		if claimed.Record, claimed.Resources, r.err = decode(due.Run, record, "", body[0]); r.err == nil {
+		if claimed.Record, claimed.Items, r.err = decode(due.Run, record, "", body[0]); r.err == nil {
 			r.err = json.Unmarshal([]byte(body[1]), claimed.Job)
 		}
 	case Waiting:
@@ -93,7 +104,7 @@ func (l *Ledger) Claim(ctx context.Context, request *locks.Request, due Due, pat
 		claimed.Busy, claimed.Due = busy, r.due()
 	case Later, Behind:
 		claimed.Due = r.due()
-	case Stale, SessionDead:
+	case Stale, SessionDead, Suspect:
 	default:
 		r.err = r.unknown(string(claimed.Outcome))
 	}

@@ -305,15 +305,20 @@ func (p *play) members(zset string) map[string]bool {
 
 const (
 	us        = "\x1f"
-	itemsHold = 4  // where the items begin, in a hold's record,
-	itemsWait = 6  // in a wait's,
+	itemsHold = 6  // where the items begin, in a hold's record,
+	itemsWait = 8  // in a wait's,
 	itemsRun  = 23 // and in a run's
 )
 
 // check reads every key and compares it with every other one and with what the players know.
 func (p *play) check() {
 	p.Helper()
-	own, holds, waits, runs := p.all("own"), p.all("hold"), p.all("wait"), p.all("run")
+	own, waits, runs := p.all("own"), p.all("wait"), p.all("run")
+	holds := make(map[string]string)
+	for member := range p.members("hold") {
+		_, id, _ := strings.Cut(strings.Split(member, us)[0], "\x00")
+		holds[id] = member
+	}
 	q := p.members("q")
 	soon := strconv.FormatInt(time.Now().Add(30*time.Minute).UnixMilli(), 10)
 	owned, queued := 0, 0
@@ -405,7 +410,8 @@ func (p *play) checkActing(own map[string]string) {
 	p.Helper()
 	by := make(map[string]locks.HoldID)
 	for _, a := range p.acting {
-		for _, name := range a.Resources {
+		for _, item := range a.Items {
+			name := item.Name
 			if other := by[name]; other != "" {
 				p.fatalf("%s and %s both act on %s", other, a.request.ID(), name)
 			}

@@ -227,12 +227,12 @@ func (f *fixture) wantState(id jobs.RunID, want ledger.State) *ledger.Record {
 // wantNothingLeft checks that no key of the lock space or the ledger speaks of a run or a hold any more.
 func (f *fixture) wantNothingLeft() {
 	f.Helper()
-	for _, hash := range []string{"own", "hold", "wait", "run", "body", "log"} {
+	for _, hash := range []string{"own", "wait", "run", "body", "log"} {
 		if left, err := f.rdb.HGetAll(f.Context(), f.key(hash)).Result(); err != nil || len(left) > 0 {
 			f.Errorf("%s: %q, %v, want nothing", hash, left, err)
 		}
 	}
-	for _, zset := range []string{"q", "idx", "timer", "ready", "push", "sent", "busy", "open"} {
+	for _, zset := range []string{"hold", "q", "idx", "timer", "ready", "push", "sent", "busy", "open"} {
 		if left, err := f.rdb.ZRange(f.Context(), f.key(zset), 0, -1).Result(); err != nil || len(left) > 0 {
 			f.Errorf("%s: %q, %v, want nothing", zset, left, err)
 		}
@@ -326,9 +326,13 @@ func TestARunGoesItsWay(t *testing.T) {
 		if string(a.Args) != `{"a":"b\u001f"}` || a.Job.Name != "j" || a.Record.Attempts[0].Number != 1 {
 			f.Errorf("claimed %s %s attempt %d", a.Args, a.Job.Name, a.Record.Attempts[0].Number)
 		}
-		slices.Sort(a.Resources)
-		if want := []string{"bill:1", "job:j", "run:" + string(due.Run)}; !slices.Equal(a.Resources, want) {
-			f.Errorf("holds %q, want %q", a.Resources, want)
+		var names []string
+		for _, item := range a.Items {
+			names = append(names, item.Name)
+		}
+		slices.Sort(names)
+		if want := []string{"bill:1", "job:j", "run:" + string(due.Run)}; !slices.Equal(names, want) {
+			f.Errorf("holds %q, want %q", names, want)
 		}
 		f.wantState(due.Run, ledger.Running)
 		f.finish(a, ledger.Success, ledger.Recorded)
@@ -874,4 +878,46 @@ func TestAFinishIsRecordedWhenRedisIsFull(t *testing.T) {
 	if again := f.tick(f.job, created.Cursor, 1, ledger.Run); len(again.Due) != 1 {
 		t.Errorf("%+v, want the refused tick to have changed nothing", again)
 	}
+}
+
+// TestASuspectIsClaimedOnlyByWhoWantsOne: what has crashed before is told apart before anything is taken for it.
+func TestASuspectIsClaimedOnlyByWhoWantsOne(t *testing.T) {
+	each(t, func(f *fixture) {
+		a, b := f.session("a"), f.session("b")
+		due := f.run()
+		first, err := f.ClaimSound(f.Context(), f.request(a), due, 0, nil)
+		if err != nil || first.Outcome != ledger.Granted {
+			f.Fatalf("claim of a run that has never crashed: %+v, %v, want it granted", first, err)
+		}
+		again := f.crash(a)
+		if len(again) != 1 {
+			f.Fatalf("after the crash %+v are due, want the run", again)
+		}
+		// Nobody else waits for it to find a place.
+		other, err := f.Enqueue(f.Context(), ledger.Request{Job: newJob("other"), ID: "x", Trigger: ledger.ByRequest})
+		if err != nil {
+			f.Fatal(err)
+		}
+		if ready, err := f.rdb.ZRange(f.Context(), f.key("ready"), 0, 0).Result(); err != nil || !strings.HasSuffix(ready[0], string(due.Run)) {
+			f.Fatalf("due for longest is %q, %v; want the run that crashed", ready, err)
+		}
+		younger, err := f.ClaimSound(f.Context(), f.request(b), other.Due[0], 0, []string{"default"})
+		if err != nil || younger.Outcome != ledger.Granted {
+			f.Fatalf("direct claim of a run that is due since later: %+v, %v, want it granted", younger, err)
+		}
+		request := f.request(b)
+		for range 2 {
+			refused, err := f.ClaimSound(f.Context(), request, again[0], 0, nil)
+			if err != nil || refused.Outcome != ledger.Suspect {
+				f.Fatalf("claim of a run that has crashed: %+v, %v, want it refused", refused, err)
+			}
+		}
+		second, err := f.Claim(f.Context(), request, again[0], 0, nil)
+		if err != nil || second.Outcome != ledger.Granted || second.Record.Last().Number != 2 {
+			f.Fatalf("claim under the same request by who takes it: %+v, %v, want the second attempt", second, err)
+		}
+		if sent, err := f.ClaimSound(f.Context(), request, again[0], 0, nil); err != nil || sent.Outcome != ledger.Granted {
+			f.Fatalf("a late copy of the refused claim: %+v, %v, want the attempt that runs", sent, err)
+		}
+	})
 }

@@ -121,8 +121,8 @@ const (
 	fItems
 )
 
-// decode reads a record as the scripts write it, and the names of the bundle of its attempts.
-func decode(id jobs.RunID, record, log, args string) (*Record, []string, error) {
+// decode reads a record as the scripts write it, and the bundle of its attempts.
+func decode(id jobs.RunID, record, log, args string) (*Record, []locks.Item, error) {
 	f := strings.Split(record, "\x1f")
 	if len(f) < fItems {
 		return nil, nil, fmt.Errorf("%w: a record of %d fields for run %s", errReply, len(f), id)
@@ -161,13 +161,18 @@ func decode(id jobs.RunID, record, log, args string) (*Record, []string, error) 
 			Hold: locks.HoldID(f[fHolder]), Started: instant(fStarted),
 		})
 	}
-	var names []string
-	for _, item := range f[fItems:] {
-		if item != "" {
-			names = append(names, item[1:])
+	var items []locks.Item
+	for _, text := range f[fItems:] {
+		if text == "" {
+			continue
 		}
+		item, err := locks.ParseItem(text)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%w: bundle of run %s: %w", errReply, id, err)
+		}
+		items = append(items, item)
 	}
-	return r, names, broken
+	return r, items, broken
 }
 
 func decodeLog(log string) ([]AttemptRecord, error) {

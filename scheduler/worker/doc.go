@@ -10,7 +10,13 @@
 //
 // A slot is taken before a delivery is fetched, and kept for the claim and the attempt. Direct claims, of runs that this
 // worker made due itself, share the slots and go last: never before a run that has been due for longer in a queue of
-// the same or a higher weight.
+// the same or a higher weight, and has never crashed.
+//
+// # Suspects
+//
+// A run that has crashed before may be what kills its workers. A worker has one place for such a run, beside the slot
+// that it takes as well: a second one is put off, offered to all workers again after a pause. So what a poison run has
+// taken down with it, it does not take down again.
 //
 // # Doubt
 //

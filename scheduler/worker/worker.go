@@ -54,6 +54,11 @@ type Options struct {
 	// Abort, when closed, ends the drain at once: running attempts are cancelled and handed back.
 	Abort <-chan struct{}
 
+	// OnSession is told each session of this worker before anything is claimed under it; some may be told again. Whoever
+	// outlives this process can end the session in its place ([locks.Space.EndSession]). Called from several goroutines;
+	// nil: nobody wants to know.
+	OnSession func(locks.SessionID)
+
 	Logger *slog.Logger // default: slog.Default
 }
 
@@ -64,6 +69,7 @@ type Worker struct {
 	log     *slog.Logger
 	started time.Time
 	slots   *semaphore.Weighted // one for each attempt, and for a fetch on its way
+	suspect suspect             // beside a slot, for a run that has crashed before
 
 	// Made by Run, before anything else runs.
 	locks   *locks.Client
@@ -75,11 +81,13 @@ type Worker struct {
 	jobs atomic.Pointer[definitions]
 	loop atomic.Pointer[scheduler.Scheduler] // nil until Run has made it
 
-	telling sync.Mutex // one card at a time, so that the last one told is the last one that was so
+	showing sync.Mutex // one card at a time, so that the last one told is the last one that was so
 
 	ready    atomic.Bool
 	draining atomic.Bool
 	paused   atomic.Pointer[map[string]bool]
+
+	told atomic.Pointer[locks.SessionID] // the last one that OnSession was told
 
 	attempts context.Context         // all attempts run under it; ends with a cause when the drain is over
 	cancel   context.CancelCauseFunc // of attempts
@@ -143,15 +151,15 @@ func (w *Worker) SetJobs(ctx context.Context, list []*jobs.Job, config string) e
 	if err := loop.SetJobs(list); err != nil {
 		return err
 	}
-	w.tell(ctx)
+	w.show(ctx)
 	return nil
 }
 
-// tell shows others what this worker is now. When Redis does not answer they go on seeing what it was, and nothing rests
+// show shows others what this worker is now. When Redis does not answer they go on seeing what it was, and nothing rests
 // on that.
-func (w *Worker) tell(ctx context.Context) {
-	w.telling.Lock()
-	defer w.telling.Unlock()
+func (w *Worker) show(ctx context.Context) {
+	w.showing.Lock()
+	defer w.showing.Unlock()
 	state := "ready"
 	if w.draining.Load() {
 		state = "draining"
@@ -197,6 +205,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		return fmt.Errorf("start worker: %w", err)
 	}
 	defer w.close(running)
+	w.tell(w.locks.Session())
 	space, err := locks.NewSpace(w.o.Redis, w.o.Namespace)
 	if err != nil {
 		return fmt.Errorf("start worker: %w", err)
@@ -252,9 +261,27 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	return err
 }
 
+// begin opens a request, on a session that OnSession has been told.
+func (w *Worker) begin() (*locks.Request, error) {
+	request, err := w.locks.Begin()
+	if err == nil {
+		w.tell(request.Session())
+	}
+	return request, err
+}
+
+// tell tells OnSession of a session, unless it was the last one told.
+func (w *Worker) tell(session locks.SessionID) {
+	if told := w.told.Load(); w.o.OnSession == nil || told != nil && *told == session {
+		return
+	}
+	w.o.OnSession(session)
+	w.told.Store(&session) // behind the call: who finds it here may rely on its being told
+}
+
 // drain waits for the attempts, and cancels those that take too long.
 func (w *Worker) drain(ctx context.Context) {
-	w.tell(ctx)
+	w.show(ctx)
 	w.log.InfoContext(ctx, "worker drains", "worker", w.locks.Session(), "for_at_most", w.o.DrainTimeout)
 	ended := make(chan struct{})
 	go func() { // ends when the attempts have; this function waits for that

@@ -1,13 +1,14 @@
 -- claim starts an attempt: it looks at the run first, then takes its whole bundle and begins the attempt under the
 -- hold's token, all in one step; a bundle that is not free sends the run to wait, without a worker.
--- ARGV: 1 session  2 hold id  3 run  4 n  5 patience of a wait, ms  6... for a claim without a delivery: the queues in
---       which a run that has been due longer goes first
+-- ARGV: 1 session  2 hold id  3 run  4 n  5 patience of a wait, ms  6 1: also when the run has crashed before, else 0
+--       7... for a claim without a delivery: the queues in which a run that has been due longer, and has never crashed,
+--       goes first
 -- Replies, each with the pushes to do (id, n, queue) last, as one list:
 --   granted, token, n of fields, record..., arguments and definition, pushes
 --   waiting, <describe> (eight fields), pushes
 --   behind, pushes: earlier ticks of its job go first, it waits behind them
 --   later, pushes: a run that was due earlier goes first; this one is to be pushed, under the next n
---   stale: not due, or another n | dead: the session has ended
+--   stale: not due, or another n | dead: the session has ended | suspect: it has crashed before; nothing was changed
 -- Sent again it gives the answer once more, for as long as the attempt runs.
 local session, hid, id = ARGV[1], ARGV[2], ARGV[3]
 if not ends(session) then return {'dead'} end
@@ -22,13 +23,18 @@ end
 
 if run[STATE] == 'running' and run[HOLDER] == hid then return granted({}) end
 if run[STATE] ~= 'due' or run[N] ~= ARGV[4] then return {'stale'} end
-for i = 6, #ARGV do
-  local first = call('ZRANGEBYLEX', READY, '[' .. ARGV[i] .. '\0', '(' .. ARGV[i] .. '\1', 'LIMIT', 0, 1)[1]
-  if first and string.match(first, '^[^%z]*%z([^%z]*)') < pad(run[SINCE]) then
-    local list = {}
-    due(id, run) -- under the next n: a late copy of this claim must not take what a delivery is pushed for
-    pushes(list, id, run)
-    return {'later', list}
+if ARGV[6] == '0' and run[CRASHES] ~= '0' then return {'suspect'} end
+for i = 7, #ARGV do
+  local first = call('ZRANGEBYLEX', READY, '[' .. ARGV[i] .. '\0', '(' .. ARGV[i] .. '\1', 'LIMIT', 0, 8)
+  for j = 1, #first do
+    local since, other = string.match(first[j], '^[^%z]*%z([^%z]*)%z(.*)$')
+    if since >= pad(run[SINCE]) then break end
+    if load(other)[CRASHES] == '0' then -- others may be put off for long, and hold up nobody meanwhile
+      local list = {}
+      due(id, run) -- under the next n: a late copy of this claim must not take what a delivery is pushed for
+      pushes(list, id, run)
+      return {'later', list}
+    end
   end
 end
 
@@ -67,7 +73,7 @@ end
 
 local names, items = bundle(run, R_ITEMS)
 local busy = run[WAITS] == '1' or not quiet() or call('ZCARD', Q) > 0
-if not busy then
+if not busy then -- as it is for almost every run: what it wants is there for the taking
   local owners = call('HMGET', OWN, unpack(names))
   for i = 1, #names do busy = busy or owners[i] end
 end
@@ -76,7 +82,7 @@ if busy then
   S.reap()
   local wid = '+' .. id
   local place = S.wait(wid)
-  local resource, owner, beaten = S.blocked(names, place and place[2], wid)
+  local resource, owner, beaten = S.blocked(items, place and place[2], wid)
   if resource then
     wait(id, run)
     offered(S, list)

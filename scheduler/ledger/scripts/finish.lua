@@ -8,7 +8,7 @@
 local id, token, hid, outcome = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local run, list = load(id), {}
 local last = run and run[TOKEN] == token
-local stood = last and run[STATE] == 'running' and run[HOLDER] == hid and call('HEXISTS', HOLD, hid) == 1
+local stood = last and run[STATE] == 'running' and run[HOLDER] == hid and stands(hid)
 local S = space()
 if last then call('ZREM', BUSY, run[SESSION] .. '\0' .. id) end
 S.free(hid)

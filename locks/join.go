@@ -1,0 +1,126 @@
+package locks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// A joint is what keeps the hold of another process trusted here. It renews nothing: it asks how long the lease of that
+// hold's session still goes, and a watchdog ends the work here when it cannot learn that in time.
+type joint struct {
+	client *Client
+	hold   *Hold
+	dog    *watchdog
+	stop   context.CancelFunc
+}
+
+// Join returns the hold of another process, so that requests of this one can be nested in it: typically of the process
+// that started this one and passed it the id, as a job's worker and `lockstep lock exec` do in the environment variable
+// LOCKSTEP_HOLD. A request with the context of the joined hold re-enters it as one of its own process would.
+//
+// The context of the hold ends with the cause [ErrLost] before the lease of the other process ends, and when it gives the
+// hold up. Release stops that and frees nothing: the lock stays the other process's. When the hold does not stand, the
+// error is [ErrLost]. ctx bounds the joining, and is the parent of the hold's context.
+func (c *Client) Join(ctx context.Context, id HoldID) (*Hold, error) {
+	if _, _, err := c.current(); err != nil {
+		return nil, fmt.Errorf("join hold %s: %w", id, err)
+	}
+	local := c.clock.read()
+	r, err := c.call(ctx, standsScript, string(id))
+	if err != nil {
+		return nil, fmt.Errorf("join hold %s: %w", id, err)
+	}
+	left, err := leftOf(r)
+	if err != nil {
+		return nil, fmt.Errorf("join hold %s: %w", id, err)
+	}
+	token, err := ParseToken(r.text(2))
+	if err != nil {
+		return nil, fmt.Errorf("join hold %s: %w", id, err)
+	}
+	h := newHold(c, ctx, new(sync.Mutex), parseItems(fieldsOf(r.text(5))))
+	h.id, h.session, h.token, h.since = id, sessionOf(id), token, serverTime(r.number(3))
+	h.admitted, h.progress = local, local
+	j := &joint{client: c, hold: h}
+	h.joint = j
+	lose := func(cause error) {
+		h.mu.Lock()
+		first := h.stands()
+		if first {
+			h.lost = cause
+		}
+		h.mu.Unlock()
+		if first {
+			h.cancel(cause)
+		}
+	}
+	lease := max(time.Second, min(c.lease, left)) // the other one's is not known; what is left of it now is at most that
+	j.dog = &watchdog{lease: lease, clock: c.clock, renew: j.ask, cut: lose, end: lose, each: func() {}}
+	j.dog.renewed(local, left)
+	var work context.Context
+	// It goes on for as long as the hold, not for as long as the joining.
+	work, j.stop = context.WithCancel(context.WithoutCancel(ctx))
+	if !c.spawn(func() { j.run(work) }) {
+		j.stop()
+		return nil, fmt.Errorf("join hold %s: %w", id, ErrClosed)
+	}
+	return h, nil
+}
+
+// run ends with the hold, with work, and with the client.
+func (j *joint) run(work context.Context) {
+	defer j.stop()
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() { defer j.stop(); j.dog.run(work) })
+	select {
+	case <-j.client.closing:
+		j.dog.lose(ended, ErrClosed)
+	case <-work.Done():
+	}
+}
+
+// ask returns what is left of the lease of the hold's session.
+func (j *joint) ask(ctx context.Context) (time.Duration, error) {
+	r, err := runScript(ctx, j.client.beat, standsScript, j.client.space.keys, string(j.hold.id))
+	if err != nil {
+		return 0, err
+	}
+	left, err := leftOf(r)
+	if errors.Is(err, ErrLost) {
+		return 0, errEnded
+	}
+	return left, err
+}
+
+func leftOf(r reply) (time.Duration, error) {
+	switch r.text(0) {
+	case "stands":
+		return milliseconds(r.number(4)), nil
+	case "gone":
+		return 0, fmt.Errorf("%w: it does not stand", ErrLost)
+	}
+	return 0, errReply("stands", r)
+}
+
+// leave stops to look after a joined hold.
+func (j *joint) leave(h *Hold) {
+	h.mu.Lock()
+	h.done = true
+	h.mu.Unlock()
+	j.stop()
+	h.cancel(errReleased)
+}
+
+func (j *joint) killBy(h *Hold) time.Duration {
+	h.mu.Lock()
+	done, lost := h.done, h.lost != nil
+	h.mu.Unlock()
+	if done || lost && j.dog.now() != cutOff {
+		return 0
+	}
+	return j.dog.killBy()
+}

@@ -1,0 +1,140 @@
+package locks
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// nest is how a request stands to the holds that its context comes from.
+type nest struct {
+	rest   []Item   // what none of them has
+	covers []*Hold  // those that have a part of the bundle, the innermost first; then those that re-enter them
+	under  []HoldID // all of them, the innermost first
+}
+
+// nesting tells what of a bundle the holds have that ctx comes from. Holds of other clients are none of our business,
+// and a hold beside that chain, a sibling's, is somebody else's.
+func (c *Client) nesting(ctx context.Context, items []Item) *nest {
+	innermost, _ := ctx.Value(holdKey{}).(*Hold)
+	if innermost == nil {
+		return &nest{rest: items}
+	}
+	n := new(nest)
+	var chain, between []*Hold
+	for h := innermost; h != nil; h = h.outer {
+		switch {
+		case h.client != c:
+		case h.request == nil && h.joint == nil:
+			between = append(between, h)
+		default:
+			chain = append(chain, h)
+			n.under = append(n.under, h.id)
+		}
+	}
+	covering := make(map[*Hold]bool)
+	for _, want := range items {
+		covered := false
+		for _, h := range chain {
+			rest, all := h.part(want)
+			if all || rest != want {
+				covering[h] = true
+			}
+			if covered = all; covered {
+				break
+			}
+			want = rest
+		}
+		if !covered {
+			n.rest = append(n.rest, want)
+		}
+	}
+	for _, h := range chain {
+		if covering[h] {
+			n.covers = append(n.covers, h)
+		}
+	}
+	if len(n.covers) > 0 {
+		n.covers = append(n.covers, between...) // whose contexts have to go on, too
+	}
+	return n
+}
+
+// part returns what is left of an item beside what the hold's own request got, and whether that is nothing.
+func (h *Hold) part(want Item) (rest Item, all bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	own := h.items
+	if h.request != nil {
+		own = h.request.items
+	}
+	for _, item := range own {
+		if item.Name == want.Name {
+			return item.covers(want)
+		}
+	}
+	return want, false
+}
+
+// enter makes use of the covering holds. The error is [ErrLost] when one of them does not stand any more.
+func (n *nest) enter() error {
+	for i, h := range n.covers {
+		if !h.enter() {
+			n.leaveTo(i)
+			return fmt.Errorf("%w: the hold %s that the request is nested in has ended", ErrLost, h.id)
+		}
+	}
+	return nil
+}
+
+// leave gives up the use of the covering holds for a request that was not granted.
+func (n *nest) leave() { n.leaveTo(len(n.covers)) }
+
+func (n *nest) leaveTo(end int) {
+	for _, h := range n.covers[:end] {
+		_ = h.leave() // whose last user it was, hears of the loss by the context
+	}
+}
+
+// text is how the scripts know what a request is nested in.
+func (n *nest) text() string {
+	ids := make([]string, len(n.under))
+	for i, id := range n.under {
+		ids[i] = string(id)
+	}
+	return strings.Join(ids, " ")
+}
+
+// reenter makes the hold of a bundle that other holds cover: nothing is asked of Redis.
+func (c *Client) reenter(ctx context.Context, o *order, n *nest) *Hold {
+	innermost := n.covers[0]
+	h := newHold(c, ctx, innermost.mu, o.items)
+	h.id, h.session, h.since, h.covers = innermost.id, innermost.session, innermost.since, n.covers
+	for _, outer := range n.covers {
+		h.token = max(h.token, outer.token)
+	}
+	return h
+}
+
+// IsHeld tells whether the holds that ctx comes from have all the named resources, in whatever mode: whether the code
+// that runs under ctx works under their locks. It asks nobody. [Space.HeldBy] tells who else has one.
+func (c *Client) IsHeld(ctx context.Context, names ...string) bool {
+	innermost, _ := ctx.Value(holdKey{}).(*Hold)
+	for _, name := range names {
+		found := false
+		for h := innermost; h != nil && !found; h = h.outer {
+			found = h.client == c && h.has(name)
+		}
+		if !found {
+			return false
+		}
+	}
+	return len(names) > 0
+}
+
+func (h *Hold) has(name string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.stands() && slices.ContainsFunc(h.items, func(item Item) bool { return item.Name == name })
+}

@@ -1,0 +1,392 @@
+package redistest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// SentinelOptions say what [NewSentinel] starts. The zero value is a master with one replica and without persistence.
+type SentinelOptions struct {
+	// Replicas is how many replicas the master has: 1 by default; negative means none.
+	Replicas int
+
+	// DownAfter is how long a server does not answer before a sentinel holds it for dead, 1 s by default. It is then
+	// about 2 s more until a replica has taken over. A process that a busy machine has not run for so long is dead, too:
+	// a test that relies on there being no failover takes more.
+	DownAfter time.Duration
+
+	// MinReplicasToWrite is how many replicas a master needs to take writes: 0 by default. Without them it answers
+	// NOREPLICAS, a second or two after the last one was heard. A replica that has taken over has none itself until the
+	// others have come over to it.
+	MinReplicasToWrite int
+
+	// Config has further lines of redis.conf for the master and its replicas, such as "appendonly yes".
+	Config []string
+}
+
+const (
+	masterName    = "lockstep"
+	sentinelCount = 3
+	quorum        = 2
+)
+
+// A Sentinel is a master, its replicas, and three sentinels that watch them and have a replica take over when the master
+// is dead. All are processes of its own on ports of 127.0.0.1. Tests do harm to single ones through their [Server], of
+// which [Sentinel.Members] and [Sentinel.Sentinels] are lists; [Sentinel.Failover] is the orderly way to another master.
+// The methods may be called from several goroutines.
+type Sentinel struct {
+	members   []*Server
+	sentinels []*Server
+}
+
+// StartSentinel starts the servers and returns when each sentinel sees the master, its replicas and the other sentinels.
+// ctx bounds the start, not the life, which ends with [Sentinel.Stop] or with this process. Tests that have a
+// [testing.TB] use [NewSentinel].
+//
+// The error is [ErrMissing] when there is no redis-server to start.
+func StartSentinel(ctx context.Context, o SentinelOptions) (_ *Sentinel, err error) {
+	if o.Replicas == 0 {
+		o.Replicas = 1
+	}
+	if o.DownAfter == 0 {
+		o.DownAfter = time.Second
+	}
+	s := new(Sentinel)
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("redistest: start a sentinel topology: %w", err), s.Stop())
+		}
+	}()
+	config := slices.Concat(replicated, []string{
+		"min-replicas-to-write " + strconv.Itoa(o.MinReplicasToWrite),
+		"min-replicas-max-lag 2",
+	}, o.Config)
+	if s.members, err = launchAll(ctx, data, 1, func(int) Options { return Options{TCP: true, Config: config} }); err != nil {
+		return nil, err
+	}
+	master := s.members[0]
+	config = append(config, fmt.Sprintf("replicaof 127.0.0.1 %d", master.port))
+	replicas, err := launchAll(ctx, data, max(o.Replicas, 0), func(int) Options { return Options{TCP: true, Config: config} })
+	s.members = append(s.members, replicas...)
+	if err != nil {
+		return nil, err
+	}
+	// A sentinel reads the state of a replica every ten seconds, the first time when it meets it: it has to be good then.
+	for _, replica := range replicas {
+		if err = settle(ctx, func(ctx context.Context) error { return replica.checkReplica(ctx, master) }); err != nil {
+			return nil, err
+		}
+	}
+	if s.sentinels, err = launchAll(ctx, sentinel, sentinelCount, func(int) Options { return Options{TCP: true} }); err != nil {
+		return nil, err
+	}
+	for _, watcher := range s.sentinels {
+		if err = watcher.ask(ctx, func(ctx context.Context, rdb *redis.Client) error { return watch(ctx, rdb, master, o) }); err != nil {
+			return nil, err
+		}
+	}
+	if err = settle(ctx, func(ctx context.Context) error { return s.checkWatchers(ctx, master) }); err != nil {
+		return nil, err
+	}
+	// A server that a sentinel holds for a replica, and that says it is a master for four times this long, is told to be
+	// a replica: one that another sentinel has promoted, too, unless that one was heard of in time.
+	for _, watcher := range s.sentinels {
+		if err = watcher.ask(ctx, func(ctx context.Context, rdb *redis.Client) error {
+			return setPace(ctx, rdb, "publish-period", 1000)
+		}); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// setPace has a sentinel work faster than is good for networks of some size. It is gone when the sentinel is restarted,
+// and unknown before Redis 7: then all takes longer.
+func setPace(ctx context.Context, rdb *redis.Client, pace ...any) error {
+	err := rdb.Do(ctx, append([]any{"SENTINEL", "DEBUG"}, pace...)...).Err()
+	if err != nil && strings.Contains(strings.ToLower(err.Error()), "unknown") {
+		return nil
+	}
+	return err
+}
+
+// watch has a sentinel begin.
+func watch(ctx context.Context, rdb *redis.Client, master *Server, o SentinelOptions) error {
+	if err := setPace(
+		ctx, rdb,
+		"publish-period", 250, // how it finds the others
+		"info-period", 1000, // how it sees the state of a replica
+		"ask-period", 250, // how it asks the others whether they hold a master for dead
+		"tilt-period", 2000, // how long it does nothing after it was paused
+	); err != nil {
+		return err
+	}
+	if err := rdb.Do(ctx, "SENTINEL", "MONITOR", masterName, "127.0.0.1", master.port, quorum).Err(); err != nil {
+		return err
+	}
+	down := o.DownAfter.Milliseconds()
+	return rdb.Do(ctx, "SENTINEL", "SET", masterName,
+		"down-after-milliseconds", down,
+		// The sentinels try a second time after twice this.
+		"failover-timeout", max(3*down, 3000),
+	).Err()
+}
+
+// checkWatchers says what some sentinel that runs does not see yet: the others, or a replica as a replica.
+func (s *Sentinel) checkWatchers(ctx context.Context, master *Server) error {
+	for _, watcher := range s.sentinels {
+		if !watcher.running() {
+			continue
+		}
+		err := watcher.ask(ctx, func(ctx context.Context, rdb *redis.Client) error {
+			if err := rdb.Do(ctx, "SENTINEL", "CKQUORUM", masterName).Err(); err != nil {
+				return err
+			}
+			replicas, err := seen(ctx, rdb, "replicas")
+			if err != nil {
+				return err
+			}
+			sentinels, err := seen(ctx, rdb, "sentinels")
+			if err != nil {
+				return err
+			}
+			for _, m := range s.members {
+				if m == master || !m.running() {
+					continue
+				}
+				f := replicas[m.port]
+				if f["flags"] != "slave" || f["role-reported"] != "slave" || f["master-link-status"] != "ok" {
+					return fmt.Errorf("the sentinel at %s sees the replica %s as %q, with the role %q and the link %q",
+						watcher.address(), m.address(), f["flags"], f["role-reported"], f["master-link-status"])
+				}
+			}
+			for _, other := range s.sentinels {
+				if other == watcher || !other.running() {
+					continue
+				}
+				if f := sentinels[other.port]; f["flags"] != "sentinel" {
+					return fmt.Errorf("the sentinel at %s sees the one at %s as %q", watcher.address(), other.address(), f["flags"])
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// seen returns what a sentinel knows of the replicas, or of the other sentinels, by their ports.
+func seen(ctx context.Context, rdb *redis.Client, what string) (map[int]map[string]string, error) {
+	list := redis.NewMapStringStringSliceCmd(ctx, "SENTINEL", what, masterName)
+	if err := rdb.Process(ctx, list); err != nil {
+		return nil, err
+	}
+	out := make(map[int]map[string]string)
+	for _, one := range list.Val() {
+		port, err := strconv.Atoi(one["port"])
+		if err != nil {
+			return nil, err
+		}
+		out[port] = one
+	}
+	return out, nil
+}
+
+// NewSentinel starts a topology for one test and stops it when the test ends. A failure to start fails the test.
+func NewSentinel(tb testing.TB, o SentinelOptions) *Sentinel {
+	tb.Helper()
+	s, err := StartSentinel(tb.Context(), o)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return s
+}
+
+// Stop ends all processes by SIGKILL, returns when they are gone, and removes their files.
+func (s *Sentinel) Stop() error { return errors.Join(stopAll(s.sentinels), stopAll(s.members)) }
+
+// Members returns the servers that keep the data, whatever they do now; the first was the first master.
+func (s *Sentinel) Members() []*Server { return slices.Clone(s.members) }
+
+// Sentinels returns the three that watch.
+func (s *Sentinel) Sentinels() []*Server { return slices.Clone(s.sentinels) }
+
+// URL returns the topology's address for a configuration: redis-sentinel://HOST:PORT,.../0?master=NAME.
+func (s *Sentinel) URL() string {
+	return fmt.Sprintf("redis-sentinel://%s/0?master=%s", strings.Join(addresses(s.sentinels), ","), masterName)
+}
+
+// FailoverOptions returns fresh options for a client that follows the master, otherwise as [Server.RedisOptions].
+func (s *Sentinel) FailoverOptions() *redis.FailoverOptions {
+	return &redis.FailoverOptions{
+		MasterName:            masterName,
+		SentinelAddrs:         addresses(s.sentinels),
+		MaxRetries:            -1,
+		DialerRetries:         1,
+		ContextTimeoutEnabled: true,
+	}
+}
+
+// Client returns a client that follows the master, closed when the test ends.
+func (s *Sentinel) Client(tb testing.TB) *redis.Client {
+	tb.Helper()
+	return closing(tb, redis.NewFailoverClient(s.FailoverOptions()))
+}
+
+// Master returns the member that the sentinels name as the master, dead or alive. Sentinels that are dead or paused are
+// not asked; while the others do not agree there is an error, which passes: use [Sentinel.AwaitMaster] after a harm.
+func (s *Sentinel) Master(ctx context.Context) (*Server, error) {
+	master, err := s.master(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("redistest: which is the master: %w", err)
+	}
+	return master, nil
+}
+
+func (s *Sentinel) master(ctx context.Context) (*Server, error) {
+	var named *Server
+	for _, watcher := range s.sentinels {
+		if !watcher.running() {
+			continue
+		}
+		var port int
+		err := watcher.ask(ctx, func(ctx context.Context, rdb *redis.Client) (err error) {
+			port, err = masterPort(ctx, rdb)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		i := slices.IndexFunc(s.members, func(m *Server) bool { return m.port == port })
+		switch {
+		case i < 0:
+			return nil, fmt.Errorf("a sentinel names the master at port %d, which is none of ours", port)
+		case named != nil && named != s.members[i]:
+			return nil, errors.New("the sentinels do not agree")
+		}
+		named = s.members[i]
+	}
+	if named == nil {
+		return nil, errors.New("no sentinel runs")
+	}
+	return named, nil
+}
+
+// Replicas returns the other members than [Sentinel.Master].
+func (s *Sentinel) Replicas(ctx context.Context) ([]*Server, error) {
+	master, err := s.Master(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(s.Members(), func(m *Server) bool { return m == master }), nil
+}
+
+// AwaitMaster waits until all sentinels that run name another master than old and that one has taken over, and returns
+// it. With MinReplicasToWrite it may still refuse writes then.
+func (s *Sentinel) AwaitMaster(ctx context.Context, old *Server) (master *Server, err error) {
+	err = settle(ctx, func(ctx context.Context) (err error) {
+		if master, err = s.master(ctx); err != nil {
+			return err
+		}
+		if master == old {
+			return fmt.Errorf("the master is still %s", old.address())
+		}
+		return master.ask(ctx, func(ctx context.Context, rdb *redis.Client) error {
+			role, err := rdb.Do(ctx, "ROLE").Slice()
+			if err != nil {
+				return err
+			}
+			if role[0] != "master" {
+				return fmt.Errorf("%s has the role %v", master.address(), role[0])
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("redistest: wait for a new master: %w", err)
+	}
+	return master, nil
+}
+
+// AwaitReplicas waits until every member that runs, besides the master, is its replica, with a copy of its data, and the
+// sentinels that run know. Only then does what [redis.Client.Wait] promises cover them, and can they take over.
+func (s *Sentinel) AwaitReplicas(ctx context.Context) error {
+	err := settle(ctx, func(ctx context.Context) error {
+		master, err := s.master(ctx)
+		if err != nil {
+			return err
+		}
+		for _, m := range s.members {
+			if m == master || !m.running() {
+				continue
+			}
+			if err := m.checkReplica(ctx, master); err != nil {
+				return err
+			}
+		}
+		return s.checkWatchers(ctx, master)
+	})
+	if err != nil {
+		return fmt.Errorf("redistest: wait for the replicas: %w", err)
+	}
+	return nil
+}
+
+// Failover has a replica take over although the master lives, and returns when [Sentinel.AwaitMaster] does. The old
+// master is told about 5 s later, as Sentinel does it: until then it takes writes of clients that still talk to it, and
+// they are lost. [Sentinel.AwaitReplicas] waits for that.
+func (s *Sentinel) Failover(ctx context.Context) error {
+	old, err := s.Master(ctx)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(s.sentinels, (*Server).running)
+	if i < 0 {
+		return errors.New("redistest: failover: no sentinel runs")
+	}
+	err = settle(ctx, func(ctx context.Context) error {
+		return s.sentinels[i].ask(ctx, func(ctx context.Context, rdb *redis.Client) error {
+			port, err := masterPort(ctx, rdb)
+			if err != nil || port != old.port {
+				return err
+			}
+			// It is refused while one goes on, or no replica is fit yet; and one that goes on may be given up.
+			if err := rdb.Do(ctx, "SENTINEL", "FAILOVER", masterName).Err(); err != nil {
+				return err
+			}
+			return fmt.Errorf("the failover from %s has just begun", old.address())
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("redistest: failover: %w", err)
+	}
+	_, err = s.AwaitMaster(ctx, old)
+	return err
+}
+
+// masterPort asks a sentinel which member it holds for the master.
+func masterPort(ctx context.Context, rdb *redis.Client) (int, error) {
+	address := redis.NewStringSliceCmd(ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", masterName)
+	if err := rdb.Process(ctx, address); err != nil {
+		return 0, err
+	}
+	if len(address.Val()) != 2 {
+		return 0, fmt.Errorf("a sentinel names the master %q", address.Val())
+	}
+	return strconv.Atoi(address.Val()[1])
+}

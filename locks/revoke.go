@@ -1,0 +1,76 @@
+package locks
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// Revocation says who wants a lock back, and why.
+type Revocation struct {
+	By     string `json:"by,omitempty"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// Force is how hard a lock is wanted back.
+type Force string
+
+const (
+	// Ask asks the holder, who learns it by [Hold.Asked] and decides himself.
+	Ask Force = "a"
+	// Take ends the context of the hold with the cause [ErrRevoked]. The lock passes on when its holder has released it, or
+	// its session has ended.
+	Take Force = "t"
+	// Seize frees the lock at once, and then ends the context of the hold: until its holder has heard of it, two may
+	// work. Its token is refused by whoever guards what it did.
+	Seize Force = "f"
+)
+
+// Asked tells how a hold is wanted back.
+type Asked struct {
+	Force      Force
+	Revocation Revocation
+}
+
+const maxReason = 1 << 10
+
+// Revoke has a lock given up. token names the hold that is meant, as [Space.Read] or [Space.HeldBy] showed it: when
+// another one has the lock by now, or nobody, the error is [ErrStale] and nothing has happened. It returns the hold.
+func (s *Space) Revoke(ctx context.Context, name string, token Token, force Force, why Revocation) (HoldID, error) {
+	if err := checkName(name); err != nil {
+		return "", fmt.Errorf("revoke: %w", err)
+	}
+	if force != Ask && force != Take && force != Seize {
+		return "", fmt.Errorf("revoke %s: %w: force %q", name, ErrInvalid, string(force))
+	}
+	text, err := json.Marshal(why)
+	if err != nil {
+		return "", fmt.Errorf("revoke %s: %w", name, err)
+	}
+	if len(text) > maxReason {
+		return "", fmt.Errorf("revoke %s: %w: who and why take %d bytes of JSON; at most %d are kept", name, ErrInvalid, len(text), maxReason)
+	}
+	r, err := runScript(ctx, s.rdb, revokeScript, s.keys, name, token.String(), string(force), string(text))
+	if err != nil {
+		return "", fmt.Errorf("revoke %s: %w", name, err)
+	}
+	switch r.text(0) {
+	case "done":
+		return HoldID(r.text(1)), nil
+	case "stale":
+		return "", fmt.Errorf("revoke %s: %w: it is held under token %s, not %s", name, ErrStale, r.text(1), token)
+	case "free":
+		return "", fmt.Errorf("revoke %s: %w: nobody holds it", name, ErrStale)
+	}
+	return "", fmt.Errorf("revoke %s: %w", name, errReply("revoke", r))
+}
+
+// parseRevocation reads what Revoke wrote; JSON has no control characters, so it fits into a record.
+func parseRevocation(text string) Revocation {
+	var why Revocation
+	if err := json.NewDecoder(strings.NewReader(text)).Decode(&why); err != nil {
+		return Revocation{Reason: text}
+	}
+	return why
+}

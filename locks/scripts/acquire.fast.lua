@@ -1,0 +1,31 @@
+-- The fast path of acquire: an exclusive bundle while nothing is due and nobody waits anywhere. It comes before every
+-- function is made, since that takes as long as the commands do, and answers by one string, the fields joined by \31.
+if ARGV[6] and call('ZCARD', Q) == 0 then
+  local clock = call('TIME')
+  local token = format('%d%06d', clock[1], clock[2])
+  local ms = sub(token, 1, -4)
+  if call('ZCOUNT', EXP, '-inf', ms) == 0 and call('HEXISTS', META, 'card:' .. ARGV[1]) == 1 then
+    local value, free = 'x' .. ARGV[2], true
+    if ARGV[7] then
+      local owners = call('HMGET', OWN, unpack(ARGV, 6))
+      for i = 1, #owners do free = free and not owners[i] end
+      if free then
+        local slots = {}
+        for i = 6, #ARGV do slots[2 * i - 11], slots[2 * i - 10] = ARGV[i], value end
+        call('HSET', OWN, unpack(slots))
+      end
+    else
+      free = call('HSETNX', OWN, ARGV[6], value) == 1
+    end
+    if free then
+      local last = call('SET', SEQ, token, 'GET')
+      if last and tonumber(last) >= tonumber(token) then
+        token = format('%.0f', last + 1)
+        call('SET', SEQ, token)
+      end
+      local grant = token .. '\31' .. ms
+      call('ZADD', HOLD, 0, ARGV[1] .. '\0' .. ARGV[2] .. '\31' .. grant .. '\31\31\31' .. ARGV[4] .. '\31' .. ARGV[5])
+      return 'granted\31' .. grant
+    end
+  end
+end

@@ -1,0 +1,24 @@
+-- declare sets how many permits a resource has, once for each version: what an older one says changes nothing.
+-- ARGV: 1 name  2 permits  3 version
+-- Replies: ok, permits, version: what stands now | differs, permits, version: this version was declared otherwise
+--   mode: somebody holds the name in another way | dead work is left to a reap: ms
+local name = ARGV[1]
+local owner = call('HGET', OWN, name)
+if owner and sub(owner, 1, 1) ~= 'p' then return {'mode'} end
+local used = 0
+if owner then
+  local n, most, version = permits(owner)
+  local newer = tonumber(ARGV[3]) > tonumber(version)
+  if not newer then
+    if version == ARGV[3] and format('%d', most) ~= ARGV[2] then return {'differs', most, version} end
+    return {'ok', most, version}
+  end
+  used = n
+end
+call('HSET', OWN, name, format('p%d:%d:%s', used, ARGV[2], ARGV[3]))
+local S = space()
+S.visit({name})
+S.settle()
+S.reap()
+S.tell()
+return {'ok', ARGV[2], ARGV[3]}

@@ -1,0 +1,34 @@
+-- downgrade makes a hold share what it had alone, without giving it up in between.
+-- ARGV: 1 hold  2... names
+-- Replies: ok | gone: it does not stand | mode, name: it does not have that exclusively
+-- Sent twice it answers the same.
+local id = ARGV[1]
+local hold, member = held(id)
+if not hold or hold[1] == '@' then return {'gone'} end
+local place = {}
+for i = H_ITEMS, #hold do place[named(hold[i])] = i end
+for i = 2, #ARGV do
+  local at = place[ARGV[i]]
+  local mode = at and sub(hold[at], 1, 1)
+  if mode ~= 'x' and mode ~= 's' then return {'mode', ARGV[i]} end
+end
+call('ZREM', HOLD, member)
+local session, changed = hold[1], {}
+hold[1] = session .. '\0' .. id
+for i = 2, #ARGV do
+  local name = ARGV[i]
+  if sub(hold[place[name]], 1, 1) == 'x' then
+    call('ZADD', IDX, 0, '~r' .. name .. '\0x' .. id)
+    local n = call('ZLEXCOUNT', IDX, '[~r' .. name .. '\0', '(~r' .. name .. '\1')
+    call('HSET', OWN, name, format('s%d', n))
+    hold[place[name]] = 's' .. name
+    changed[#changed + 1] = name
+  end
+end
+call('ZADD', HOLD, 0, concat(hold, US))
+local S = space()
+S.visit(changed)
+S.settle()
+S.reap()
+S.tell()
+return {'ok'}

@@ -1,0 +1,36 @@
+-- The keys of a lock space: what every script of it begins with.
+--
+-- KEYS, the same in every script, all in one slot:
+--   1 exp   ZSET  the timer wheel, score = server ms; members by their first byte:
+--                   s<session> its end   w<request> a wait's deadline   o<request> an offer's end
+--                   m<hold> the end of what may be held at most   d<hold> the end of a hold that rests
+--                   g<resource>\0<ticket> a queue that is still to be walked, from that ticket on
+--                   G<resource> all queues from that resource on are still to be walked
+--                   e the grace time, score 0: always due, so that no script takes its fast path meanwhile
+--   2 own   HASH  resource -> how it is occupied:
+--                   x<hold> exclusively   u<hold> the same, over what an ancestor of the hold shares
+--                   o<request> reserved for an exclusive offer   s<n> shared by n holds and offers
+--                   p<used>:<limit>:<version> a declared number of permits; it stays when none is used
+--   3 hold  ZSET  all scores 0: session \0 hold \31 token, since (ms), limits, asked, info, items... joined by \31
+--                   session: @ for a hold that rests: it was released or its holder died, but its bundle stays taken
+--                   limits: '' or max, min, crash (ms, joined by commas): held at most; at least; after a crash
+--                   asked: '' or how the holder is to give it up (a ask | t take), then JSON
+--   4 wait  HASH  request -> session, ticket, since, state, reserve, limits, under, info, items... joined by \31
+--                   state: w waiting, in the queues | o offered, bundle reserved | l offer lapsed, keeps its ticket
+--                   session: @ for a wait that belongs to the space; it is offered its bundle, not granted it
+--                   under: the holds that the request is nested in, joined by blanks
+--   5 q     ZSET  all scores 0: resource \0 ticket \0 mode \0 reserve (ms) \0 request. One FIFO per resource, of the
+--                   waits in state w alone
+--   6 idx   ZSET  all scores 0: session \0 w \0 request   @ \0 o \0 request: offers nobody has picked up yet
+--                   ~r resource \0 x<hold> or o<request>: who shares it   ~u hold \0 request: waits nested in it
+--   7 meta  HASH  card:<session>, rev:<session> (news it must hear of), ticket (the last one), desk (the session that
+--                   picks up offers), id, epoch, server and grace (see greet.lua), at:<session> (the epoch it knows)
+--   8 seq   STRING  the last token
+--
+-- An item is a mode and a name: x<name> exclusive, s<name> shared, c<n>:<name> shared by at most n, p<n>:<name> n
+-- permits. Names hold no control bytes, so \0 and \31 part what they part. The ticket of a nested request is below 10^15,
+-- any other's above, so that it comes first in every queue. Times are server milliseconds, tokens server microseconds at
+-- least; both are printed by %.0f, for tostring and .. keep only 14 digits.
+local EXP, OWN, HOLD, WAIT = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local Q, IDX, META, SEQ = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local call, sub, format = redis.call, string.sub, string.format

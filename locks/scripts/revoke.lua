@@ -1,0 +1,41 @@
+-- revoke has a lock given up: its holder is asked, or told, or not waited for.
+-- ARGV: 1 resource  2 token of the hold that is meant  3 a ask: its holder decides | t take: its work is ended, the lock
+--       passes on when it has answered or its session has ended | f force: the lock passes on at once
+--       4 who and why, JSON
+-- Replies: done, hold, session | stale, token: another hold has it (the first one, of those who share it)
+--   free: nobody has it
+-- It names a grant by its token, so that a lock that moved on is left alone. Sent twice it tells its holder twice.
+local name, token, how, why = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local owner, ids = call('HGET', OWN, name), {}
+local kind = owner and sub(owner, 1, 1)
+if kind == 'x' or kind == 'u' then ids[1] = sub(owner, 2) end
+local from = '~r' .. name .. '\0x'
+if kind == 's' or kind == 'p' or kind == 'u' then
+  local members = call('ZRANGEBYLEX', IDX, '[' .. from, '(' .. from .. '\255', 'LIMIT', 0, 1000)
+  for i = 1, #members do ids[#ids + 1] = sub(members[i], #from + 1) end
+end
+local id, hold, member, other
+for i = 1, #ids do
+  local record, at = held(ids[i])
+  if record and record[2] == token then
+    id, hold, member = ids[i], record, at
+  else
+    other = other or record and record[2]
+  end
+end
+if not hold then return other and {'stale', other} or {'free'} end
+
+local session = string.match(id, '^(.*)%.[^.]*$') or ''
+local S = space()
+if how == 'f' then
+  S.free(id, false, true)
+elseif hold[1] ~= '@' and (hold[5] == '' or sub(hold[5], 1, 1) == 'a') then
+  call('ZREM', HOLD, member)
+  hold[1], hold[5] = hold[1] .. '\0' .. id, how .. why
+  call('ZADD', HOLD, 0, concat(hold, US))
+end
+if ends(session) then S.inform(session, 'r', id, how, why) end
+S.settle()
+S.reap()
+S.tell()
+return {'done', id, session}
