@@ -81,6 +81,7 @@ type demo struct {
 	folder string // of the config and the workers' logs; removed at the end
 	redis  *embeddedRedis
 	conn   *connection
+	acts   *admin.Operator
 	page   string
 }
 
@@ -117,7 +118,10 @@ func (d *demo) run(ctx context.Context, listen string, explicit bool) (err error
 	if d.conn, err = newConnection(rdb, settings); err != nil {
 		return err
 	}
-	server, err := admin.New(admin.Options{Reader: d.conn.reader, Logger: slog.New(slog.DiscardHandler)})
+	if d.acts, err = d.operator(d.conn); err != nil {
+		return err
+	}
+	server, err := admin.New(admin.Options{Reader: d.conn.reader, Operator: d.acts, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
 	}

@@ -68,11 +68,11 @@ func (d *demo) produce(ctx context.Context) {
 func (d *demo) ask(ctx context.Context, job string, trigger ledger.Trigger, args string) {
 	record, err := d.conn.ledger.Job(ctx, job)
 	if err == nil {
-		request := ledger.Request{Job: record.Job, ID: newID(time.Now()), Trigger: trigger}
+		request := ledger.Request{Job: record.Job, ID: jobs.NewRunName(time.Now()), Trigger: trigger}
 		if args != "" {
 			request.Args = []byte(args)
 		}
-		_, err = d.conn.enqueue(ctx, request, func(error) {})
+		_, err = d.acts.Enqueue(ctx, request)
 	}
 	if err != nil && ctx.Err() == nil {
 		d.out.say(red, "%s could not be enqueued: %v", job, err)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"os"
 	"reflect"
@@ -18,8 +19,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/configs"
-	"lockstep/jobs"
 	"lockstep/scheduler/admin"
+	"lockstep/scheduler/worker"
 )
 
 // reloading says when a worker reads its config again, beside requests.
@@ -56,7 +57,7 @@ func hasTerminal() bool {
 type reloader struct {
 	options configs.Options // those of the start
 	log     *slog.Logger
-	apply   func(ctx context.Context, list []*jobs.Job, digest string) error
+	apply   func(ctx context.Context, config *configs.Config, digest string) error
 
 	mu       sync.Mutex      // one reload at a time; guards running
 	running  *configs.Config // what the worker was started with, with the jobs that it has now
@@ -67,9 +68,9 @@ type reloader struct {
 }
 
 // newReloader begins with the config that a worker is started with. options are those that it was loaded by, mark is
-// the digest of its jobs; apply gives the worker other ones.
+// the digest of its jobs; apply gives the worker other jobs and permits.
 func newReloader(options configs.Options, config *configs.Config, mark string, log *slog.Logger,
-	apply func(ctx context.Context, list []*jobs.Job, digest string) error) *reloader {
+	apply func(ctx context.Context, config *configs.Config, digest string) error) *reloader {
 	r := &reloader{options: options, log: log, apply: apply, running: config, settings: config.Values()}
 	r.inputs.Store(options.Inputs)
 	r.status.Store(&admin.Config{
@@ -89,7 +90,7 @@ func (r *reloader) reload(ctx context.Context, why string) error {
 	r.inputs.Store(options.Inputs)
 	status := *r.status.Load()
 	if problems, ok := errors.AsType[configs.Problems](err); ok {
-		r.refused(ctx, why, problems, status)
+		r.refused(ctx, why, problems.List, status)
 		return nil
 	}
 	if err != nil {
@@ -97,8 +98,14 @@ func (r *reloader) reload(ctx context.Context, why string) error {
 	}
 	changes, restart := compareJobs(r.running.Jobs, config.Jobs), changedSettings(r.settings, config.Values())
 	mark := digest(config.Jobs)
-	if len(changes) > 0 {
-		if err := r.apply(ctx, config.Jobs, mark); err != nil {
+	permits := !maps.Equal(limits(r.running.Permits), limits(config.Permits))
+	if len(changes) > 0 || permits {
+		err := r.apply(ctx, config, mark)
+		if errors.Is(err, worker.ErrPermits) {
+			r.refused(ctx, why, []configs.Problem{{Severity: configs.SeverityError, Code: configs.CodePermits, Message: err.Error()}}, status)
+			return nil
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -123,6 +130,9 @@ func (r *reloader) reload(ctx context.Context, why string) error {
 			facts = append(facts, kind, few(names))
 		}
 	}
+	if permits {
+		facts = append(facts, "permits", "changed")
+	}
 	r.log.InfoContext(ctx, "config is loaded again", facts...)
 	if len(restart) > 0 {
 		r.log.WarnContext(ctx, "some settings need a restart", "settings", restart)
@@ -131,11 +141,11 @@ func (r *reloader) reload(ctx context.Context, why string) error {
 }
 
 // refused tells of a config that has errors.
-func (r *reloader) refused(ctx context.Context, why string, problems configs.Problems, status admin.Config) {
+func (r *reloader) refused(ctx context.Context, why string, problems []configs.Problem, status admin.Config) {
 	status.Refused++
 	status.RefusedAt, status.Problems = admin.Instant{Time: time.Now()}, nil
 	const most = 20 // of a file that is wholly wrong
-	for _, p := range problems.List {
+	for _, p := range problems {
 		if p.Severity != configs.SeverityError {
 			continue
 		}
@@ -145,7 +155,7 @@ func (r *reloader) refused(ctx context.Context, why string, problems configs.Pro
 		}
 	}
 	r.status.Store(&status)
-	r.log.ErrorContext(ctx, "the new config is refused, the old one stays", "because_of", why, "errors", problems.Errors(), "config", status.Digest)
+	r.log.ErrorContext(ctx, "the new config is refused, the old one stays", "because_of", why, "errors", len(status.Problems), "config", status.Digest)
 }
 
 // few shortens a list for a log line.

@@ -19,6 +19,7 @@ import (
 	"lockstep/jobs"
 	"lockstep/jobs/command"
 	httpjob "lockstep/jobs/http"
+	"lockstep/locks"
 	"lockstep/scheduler/admin"
 	"lockstep/scheduler/queue"
 	"lockstep/scheduler/worker"
@@ -144,16 +145,23 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	if err != nil {
 		return err
 	}
-	reloads := newReloader(again.options, config, options.Config, log, func(ctx context.Context, list []*jobs.Job, mark string) error {
-		warnOfHandlers(ctx, list, handlers, log)
-		return w.SetJobs(ctx, list, mark)
+	reloads := newReloader(again.options, config, options.Config, log, func(ctx context.Context, config *configs.Config, mark string) error {
+		warnOfHandlers(ctx, config.Jobs, handlers, log)
+		return w.SetJobs(ctx, config.Jobs, limits(config.Permits), mark)
 	})
 	conn, err := newConnection(rdb, settings)
 	if err != nil {
 		return err
 	}
+	queues, err := queue.New(rdb, settings.Redis.Namespace)
+	if err != nil {
+		return err
+	}
+	operator := admin.NewOperator(conn.ledger, queues, func(err error) {
+		log.WarnContext(ctx, "a delivery is not pushed, the sweep will repeat it", "error", err)
+	})
 	server, err := admin.New(admin.Options{
-		Reader: conn.reader, Ready: w.Ready, Worker: func() string { return string(w.ID()) }, Logger: log,
+		Reader: conn.reader, Operator: operator, Ready: w.Ready, Worker: func() string { return string(w.ID()) }, Logger: log,
 		Config: reloads.status.Load, Reload: func(ctx context.Context) error { return reloads.reload(ctx, "a request") },
 	})
 	if err != nil {
@@ -171,10 +179,22 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 		return w.Run(running)
 	})
 	err = group.Wait()
-	if errors.Is(err, queue.ErrOwned) {
+	switch {
+	case errors.Is(err, queue.ErrOwned):
 		return exit(exitUsage, err)
+	case errors.Is(err, worker.ErrPermits):
+		return exit(exitConfig, err)
 	}
 	return err
+}
+
+// limits are permits as the lock space has them.
+func limits(permits map[string]configs.Permit) map[string]locks.PermitLimit {
+	out := make(map[string]locks.PermitLimit, len(permits))
+	for name, permit := range permits {
+		out[name] = locks.PermitLimit{Permits: permit.Limit, Version: permit.Version}
+	}
+	return out
 }
 
 // interruptedIsFine makes a start that a signal called off a success, as it is for a worker that ran.
@@ -204,6 +224,7 @@ func workerOptions(config *configs.Config, settings configs.Settings, rdb redis.
 		Lease: settings.Locks.Lease, ReserveAfter: reserveAfter(settings.Locks.ReserveAfter),
 		Concurrency: settings.Worker.Concurrency, DrainTimeout: settings.Worker.DrainTimeout, Queues: settings.Worker.Queues,
 		Jobs:    config.Jobs,
+		Permits: limits(config.Permits),
 		Expand:  func(job *jobs.Job) (*jobs.Job, error) { return configs.Expand(job, os.LookupEnv) },
 		Command: commands, HTTP: calls, Handlers: handlers,
 		Version: readBuild().short(), Config: digest(config.Jobs),

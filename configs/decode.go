@@ -22,6 +22,7 @@ var (
 	proseType    = reflect.TypeFor[prose]()
 	stringType   = reflect.TypeFor[string]()
 	jobFileType  = reflect.TypeFor[*jobFile]()
+	permitType   = reflect.TypeFor[*permitFile]()
 )
 
 // rules are what the tags of a field say about its value.
@@ -239,6 +240,9 @@ func (d *decoder) structure(n *yaml.Node, v reflect.Value, p *path) bool {
 			if job, ok := v.Addr().Interface().(*jobFile); ok && isWork(likely) {
 				job.likelyWork = true
 			}
+			if permit, ok := v.Addr().Interface().(*permitFile); ok && likely == "limit" {
+				permit.likelyLimit = true
+			}
 			continue
 		}
 		if isNull(e.value) {
@@ -246,8 +250,8 @@ func (d *decoder) structure(n *yaml.Node, v reflect.Value, p *path) bool {
 			continue
 		}
 		if p.up == nil {
-			// What a job says is stored with its runs.
-			d.stored = f.name == "jobs" || f.name == "defaults"
+			// What a job says is stored with its runs, and a limit in the lock space.
+			d.stored = f.name == "jobs" || f.name == "defaults" || f.name == "permits"
 			if d.stored && d.settingsOnly {
 				continue
 			}
@@ -360,6 +364,15 @@ func (d *decoder) mapping(n *yaml.Node, v reflect.Value, r *rules, p *path) bool
 				job.broken = !d.value(job.node, reflect.ValueOf(job).Elem(), &rules{}, at)
 			}
 			value.Set(reflect.ValueOf(job))
+		case elem == permitType:
+			permit := &permitFile{src: d.src, key: e.key, node: deref(e.value)}
+			if isNull(e.value) {
+				d.error(e.key, CodeEmpty, at.String()+" is empty", "write limit: NUMBER below it")
+				permit.broken = true
+			} else {
+				permit.broken = !d.value(permit.node, reflect.ValueOf(permit).Elem(), &rules{}, at)
+			}
+			value.Set(reflect.ValueOf(permit))
 		case isNull(e.value):
 			d.error(e.key, CodeEmpty, at.String()+" is empty", emptyHint(elem))
 			continue
@@ -540,6 +553,8 @@ func wanted(t reflect.Type, r *rules) string {
 		return "a duration, such as 30s"
 	case t.Kind() == reflect.Int:
 		return "a whole number"
+	case t.Kind() == reflect.Bool:
+		return "true or false"
 	case r.enum != nil:
 		return "one of " + strings.Join(r.enum, ", ")
 	}
@@ -556,6 +571,9 @@ func strict(n *yaml.Node, t reflect.Type, replaced bool, r *rules, p *path) *fau
 	}
 	switch n.Tag {
 	case "!!bool":
+		if t.Kind() == reflect.Bool {
+			return nil
+		}
 		if t.Kind() == reflect.String && r.enum == nil {
 			return mismatch(fmt.Sprintf("write %q", n.Value))
 		}
@@ -564,6 +582,8 @@ func strict(n *yaml.Node, t reflect.Type, replaced bool, r *rules, p *path) *fau
 		switch {
 		case t == durationType:
 			return nil // refused later, with the unit that is missing
+		case t.Kind() == reflect.Bool:
+			return mismatch("")
 		case t.Kind() == reflect.String && r.enum == nil:
 			if f := checkString(n.Value, r); f != nil {
 				return mismatch(f.hint) // in quotes it would be wrong too
@@ -577,6 +597,9 @@ func strict(n *yaml.Node, t reflect.Type, replaced bool, r *rules, p *path) *fau
 			return &fault{code: CodeNumber, kind: "number", reason: "it must be " + want, want: want}
 		}
 		return octal(n.Value)
+	}
+	if word := strings.ToLower(n.Value); t.Kind() == reflect.Bool && quoted && !replaced && (word == "true" || word == "false") {
+		return mismatch("write " + word + ", without quotes")
 	}
 	if t.Kind() == reflect.Int && !replaced {
 		if _, err := strconv.Atoi(n.Value); err == nil && quoted {
@@ -615,6 +638,12 @@ func convert(t reflect.Type, r *rules, s string, yamlInt bool) (reflect.Value, *
 			return v, f
 		}
 		v.SetInt(int64(n))
+	case t.Kind() == reflect.Bool:
+		word := strings.ToLower(s) // YAML has True and TRUE, too
+		if word != "true" && word != "false" {
+			return v, &fault{code: CodeEnum, kind: "value", reason: "it must be true or false", want: "true or false"}
+		}
+		v.SetBool(word == "true")
 	case t.Kind() == reflect.String:
 		v.SetString(s)
 	default:
@@ -625,8 +654,11 @@ func convert(t reflect.Type, r *rules, s string, yamlInt bool) (reflect.Value, *
 
 // checkValue holds a value against the rules of its field.
 func checkValue(v reflect.Value, r *rules) *fault {
-	if v.Kind() == reflect.String {
+	switch v.Kind() {
+	case reflect.String:
 		return checkString(v.String(), r)
+	case reflect.Bool:
+		return nil
 	}
 	n := v.Int()
 	kind, write := "number", func(n int64) string { return strconv.FormatInt(n, 10) }

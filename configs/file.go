@@ -49,6 +49,10 @@ type file struct {
 	// What holds for every job of every file that does not say otherwise.
 	Defaults *policies `yaml:"defaults"`
 
+	// What only so many may use at a time, over all workers, by name. Jobs take of it by lock.permits. It is declared in
+	// one place.
+	Permits map[string]*permitFile `yaml:"permits" keys:"permit" unset:"none" example:"{partner-api: {limit: 3}}"`
+
 	// The jobs, by name: a-z, 0-9 and inner "-", up to 63 characters. A job is defined in one place.
 	Jobs map[string]*jobFile `yaml:"jobs"`
 }
@@ -121,6 +125,25 @@ type logFile struct {
 	Format *string `yaml:"format" enum:"auto,text,json" default:"auto" example:"json"`
 }
 
+type permitFile struct {
+	// How many permits there are. It has to be there.
+	Limit *int `yaml:"limit" min:"1" max:"1000000" example:"3"`
+
+	// Raise it to change the limit: the highest version that a worker brings counts, so that one with an older config
+	// cannot set the limit back.
+	Version *int `yaml:"version" min:"0" max:"9007199254740991" default:"0" example:"1"`
+
+	// What it is for, in your words.
+	Description *prose `yaml:"description" unset:"none" example:"The partner allows three parallel calls"`
+
+	src  *source
+	key  *yaml.Node // the name, where it is declared
+	node *yaml.Node // its keys and values
+
+	broken      bool // it is no map of keys, which was reported
+	likelyLimit bool // a misspelled key is probably its limit
+}
+
 // policies are the keys that a job and the defaults share.
 type policies struct {
 	// Whose wall clock the schedule means, by its IANA name.
@@ -135,8 +158,9 @@ type policies struct {
 	// How failed attempts are repeated.
 	Retry *retryFile `yaml:"retry"`
 
-	// What happens to a tick that comes while an earlier one's run is not finished: it is skipped, or it waits.
-	Overlap *jobs.Overlap `yaml:"overlap" enum:"skip,queue" default:"skip" example:"queue"`
+	// What happens to a tick that comes while an earlier one's run is not finished: it is skipped, or waits, or runs beside
+	// it (allow), or takes its place: a run that has begun is asked to stop, and the new one waits for that.
+	Overlap *jobs.Overlap `yaml:"overlap" enum:"skip,queue,allow,replace" default:"skip" example:"queue"`
 
 	// How many ticks may wait, for overlap: queue; more are skipped.
 	MaxQueued *int `yaml:"max_queued" min:"1" default:"10" example:"3"`
@@ -153,6 +177,15 @@ type policies struct {
 
 	// What is kept of finished runs.
 	History *historyFile `yaml:"history"`
+
+	// A tick's run that has not started so long after its tick is missed; 0s is no bound, against one of the defaults.
+	StartDeadline *time.Duration `yaml:"start_deadline" min:"0s" unset:"no bound" example:"3h"`
+
+	// Runs become due up to so long after their tick, each at its own time, which is the same on every replica.
+	Jitter *time.Duration `yaml:"jitter" min:"0s" default:"0s" example:"20s"`
+
+	// Without a success for so long the job shows as late; 0s is never, against one of the defaults.
+	MaxSilence *time.Duration `yaml:"max_silence" min:"0s" unset:"never late" example:"26h"`
 }
 
 type retryFile struct {
@@ -208,6 +241,12 @@ type jobFile struct {
 	// What a run holds while it runs, all or none of it.
 	Lock *lockFile `yaml:"lock"`
 
+	// How many runs of the job may work side by side, over all workers.
+	Concurrency *int `yaml:"concurrency" min:"1" max:"1000000" unset:"one run of a tick, any number of others" example:"3"`
+
+	// Its ticks are skipped. lockstep job pause does that without a deploy.
+	Paused *bool `yaml:"paused" default:"false" example:"true"`
+
 	policies `yaml:",inline"`
 
 	name string
@@ -233,4 +272,25 @@ type httpFile struct {
 type lockFile struct {
 	// Names that are held alone. They may read the args: {a.b}, {list[0]}; a list gives one name per element: {list[*]}.
 	Exclusive []string `yaml:"exclusive" check:"lock-key" unset:"none" example:"[\"bill:{bill_ids[*]}\", \"account:{account.id}\"]"`
+
+	// Names that runs may hold side by side, while nobody holds them alone. They are written the same way.
+	Shared []string `yaml:"shared" check:"lock-key" unset:"none" example:"[\"rates:{month}\"]"`
+
+	// How many permits a run takes, of those that are declared at the top, under permits.
+	Permits map[string]int `yaml:"permits" keys:"permit" min:"1" max:"1000000" unset:"none" example:"{partner-api: 1}"`
+
+	// How long a run waits for all of them; 0s is without limit.
+	Wait *time.Duration `yaml:"wait" min:"0s" unset:"no limit" example:"2m"`
+
+	// What becomes of a run that has waited so long: it waits again, at the end of the line, or is skipped, or has failed.
+	OnBusy *jobs.OnBusy `yaml:"on_busy" enum:"requeue,skip,fail" default:"requeue" example:"skip"`
+
+	// An attempt that holds them for longer has failed, and gives them up. 0s is no bound.
+	MaxHold *time.Duration `yaml:"max_hold" min:"0s" unset:"no bound" example:"30m"`
+
+	// They stay taken so long from the start of an attempt, even when it ends before.
+	MinHold *time.Duration `yaml:"min_hold" min:"0s" default:"0s" example:"10s"`
+
+	// After a crash nobody gets them for so long.
+	CrashDelay *time.Duration `yaml:"crash_delay" min:"0s" default:"0s" example:"1m"`
 }

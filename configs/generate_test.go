@@ -165,6 +165,7 @@ var shapes = map[string]string{
 	"http-url":    `^https?://[^/]`,
 	"header":      headerName.String(),
 	"env":         `^[^=]+$`,
+	"permit":      `^[^\s{},=]{1,512}$`,
 	"cron":        `^\s*(@[a-z]+|\S+(\s+\S+){4,5})\s*$`,
 }
 
@@ -220,6 +221,8 @@ func (g generator) structure(t reflect.Type) *jsonSchema {
 		s.Not = &jsonSchema{Required: []string{"schedule", "every"}}
 	case reflect.TypeFor[httpFile]():
 		s.Required = []string{"url"}
+	case reflect.TypeFor[permitFile]():
+		s.Required = []string{"limit"}
 	}
 	return s
 }
@@ -277,6 +280,8 @@ func (g generator) scalar(t reflect.Type, r *rules) *jsonSchema {
 			s.Maximum = &r.max.n
 		}
 		return s
+	case t.Kind() == reflect.Bool:
+		return &jsonSchema{Type: []string{"boolean", "string"}, Pattern: placeholderPattern}
 	case t == textType || t == proseType: // taken as it is written
 		return &jsonSchema{Type: []string{"string", "number", "boolean"}, Pattern: pattern}
 	case r.enum != nil:
@@ -419,6 +424,8 @@ func typeWords(s *jsonSchema) string {
 		return "map of names to " + strings.Replace(typeWords(inner), "number", "numbers", 1)
 	case reflect.DeepEqual(s.Type, []string{"integer", "string"}):
 		return "number"
+	case reflect.DeepEqual(s.Type, []string{"boolean", "string"}):
+		return "true or false"
 	}
 	return "text"
 }

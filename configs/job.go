@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v4"
 
@@ -125,6 +126,14 @@ func (l *loader) buildJob(f *jobFile, base policies) *jobs.Job {
 		OnCrash:    *p.OnCrash,
 		MaxCrashes: *p.MaxCrashes,
 		History:    jobs.History{Runs: *p.History.Runs, For: *p.History.For},
+
+		StartDeadline: *p.StartDeadline,
+		Jitter:        *p.Jitter,
+		MaxSilence:    *p.MaxSilence,
+		Paused:        f.Paused != nil && *f.Paused,
+	}
+	if f.Concurrency != nil {
+		job.Concurrency = *f.Concurrency
 	}
 	if f.Description != nil {
 		job.Description = string(*f.Description)
@@ -149,13 +158,38 @@ func (l *loader) buildJob(f *jobFile, base policies) *jobs.Job {
 	if retry := f.policies.Retry; retry != nil && retry.pauses() {
 		l.checkRetry(p, place{f.src, f.node}, fmt.Sprintf(" of job %q", f.name))
 	}
+	l.checkJitter(f, job)
 	if f.Lock != nil {
-		job.Lock.Exclusive = f.Lock.Exclusive
+		job.Lock = f.Lock.lock()
 		l.lockKeys(f, job)
+		l.lockPermits(f, job)
 	}
 	l.unused(f, job)
 	l.lintJob(f, job)
 	return job
+}
+
+// defaultOnBusy is what becomes of a run that has waited for its locks, where nothing is said.
+var defaultOnBusy = jobs.OnBusy(fieldsOf(reflect.TypeFor[lockFile]()).byName["on_busy"].rules.initial)
+
+// lock is what was written, with the defaults.
+func (f *lockFile) lock() jobs.Lock {
+	lock := jobs.Lock{Exclusive: f.Exclusive, Shared: f.Shared, Permits: f.Permits}
+	if f.Wait != nil && *f.Wait > 0 {
+		lock.Wait, lock.OnBusy = *f.Wait, defaultOnBusy
+		if f.OnBusy != nil {
+			lock.OnBusy = *f.OnBusy
+		}
+	}
+	for _, limit := range []struct {
+		to   *time.Duration
+		from *time.Duration
+	}{{&lock.MaxHold, f.MaxHold}, {&lock.MinHold, f.MinHold}, {&lock.CrashDelay, f.CrashDelay}} {
+		if limit.from != nil {
+			*limit.to = *limit.from
+		}
+	}
+	return lock
 }
 
 // likelyName turns a name into one that a job may have.
@@ -315,33 +349,83 @@ func (l *loader) checkRetry(p policies, at place, of string) {
 		of, formatDuration(*r.Initial), formatDuration(*r.MaxDelay)), "set both")
 }
 
+// checkJitter compares jitter with the ticks that it may not reach, and with how late a run may start.
+func (l *loader) checkJitter(f *jobFile, job *jobs.Job) {
+	if job.Jitter == 0 || !job.Scheduled() {
+		return
+	}
+	report := func(than, hint string) {
+		at, _ := f.find("jitter")
+		if at == nil { // a default's
+			at = f.key
+		}
+		l.errorAt(f.src, at, CodeJitter, fmt.Sprintf("jitter of job %q is %s, %s", f.name, formatDuration(job.Jitter), than), hint)
+	}
+	if job.StartDeadline > 0 && job.Jitter >= job.StartDeadline {
+		report("not shorter than start_deadline, which is "+formatDuration(job.StartDeadline), "some runs would never start")
+		return
+	}
+	var trigger *cronspec.Schedule
+	var err error
+	if job.Every > 0 {
+		trigger, err = cronspec.Every(job.Every)
+	} else if zone, zoneErr := cronspec.LoadZone(job.Timezone); zoneErr == nil {
+		trigger, err = cronspec.Parse(job.Schedule, zone)
+	}
+	if trigger == nil || err != nil {
+		return // reported where it was decoded
+	}
+	if gap := trigger.ShortestGap(); job.Jitter >= gap {
+		report("not shorter than the shortest time between two of its ticks, which is "+formatDuration(gap), "")
+	}
+}
+
 func isWork(key string) bool { return key == "command" || key == "http" || key == "handler" }
 
 // lockKeys checks that a job which runs by itself brings the args that its lock keys read. For a job that is enqueued
-// this can be known only then.
+// this can be known only then. And no name may be wanted in two ways.
 func (l *loader) lockKeys(f *jobFile, job *jobs.Job) {
-	for i, template := range job.Lock.Exclusive {
-		key, err := jobs.ParseKey(template)
-		if err != nil || template == "" {
-			continue // reported where it was decoded
-		}
-		names, err := key.Expand(job.Args)
-		report := func(reason, hint string) {
-			_, list := f.find("lock", "exclusive")
-			shown := template
-			if at := deref(list.Content[i]); at.Value != template {
-				shown = at.Value // as written
+	alone := make(map[string]bool)
+	for _, keys := range []struct {
+		name string
+		list []string
+	}{{"exclusive", job.Lock.Exclusive}, {"shared", job.Lock.Shared}} {
+		for i, template := range keys.list {
+			key, err := jobs.ParseKey(template)
+			if err != nil || template == "" {
+				continue // reported where it was decoded
 			}
-			l.errorAt(f.src, list.Content[i], CodeLockKey, fmt.Sprintf("bad lock key %s in lock.exclusive of job %q: %s",
-				quote(shown), f.name, reason), hint)
-		}
-		if err != nil && job.Scheduled() {
-			reason := strings.TrimPrefix(err.Error(), fmt.Sprintf("lock key %q: ", template))
-			report(reason, "a job with a schedule runs with its own args: add what the key reads")
-		}
-		if slices.ContainsFunc(names, func(name string) bool { return strings.Contains(name, "${") }) {
-			report("it reads a value of the args that has ${...} in it, which is replaced only when the job runs",
-				"a lock has the same name on every host: write the value out")
+			names, err := key.Expand(job.Args)
+			report := func(code, reason, hint string) {
+				_, list := f.find("lock", keys.name)
+				shown := template
+				if at := deref(list.Content[i]); at.Value != template {
+					shown = at.Value // as written
+				}
+				l.errorAt(f.src, list.Content[i], code, fmt.Sprintf("bad lock key %s in lock.%s of job %q: %s",
+					quote(shown), keys.name, f.name, reason), hint)
+			}
+			if err != nil && job.Scheduled() {
+				reason := strings.TrimPrefix(err.Error(), fmt.Sprintf("lock key %q: ", template))
+				report(CodeLockKey, reason, "a job with a schedule runs with its own args: add what the key reads")
+			}
+			if slices.ContainsFunc(names, func(name string) bool { return strings.Contains(name, "${") }) {
+				report(CodeLockKey, "it reads a value of the args that has ${...} in it, which is replaced only when the job runs",
+					"a lock has the same name on every host: write the value out")
+			}
+			for _, name := range names {
+				switch {
+				case l.permits[name] != nil:
+					report(CodePermits, fmt.Sprintf("%s is declared as permits at %s", quote(name), l.permits[name].src.origin(l.permits[name].key)),
+						"take some of them by lock.permits, or give the lock another name")
+				case keys.name == "shared" && alone[name]:
+					report(CodeLockKey, fmt.Sprintf("lock.exclusive has %s too", quote(name)), "keep one of them")
+				default:
+					alone[name] = alone[name] || keys.name == "exclusive"
+					continue
+				}
+				break // of a list of names, one is enough to tell
+			}
 		}
 	}
 }
@@ -364,12 +448,25 @@ func (l *loader) unused(f *jobFile, job *jobs.Job) {
 	if f.policies.MaxCrashes != nil && job.OnCrash == jobs.CrashAbandon {
 		warn("max_crashes", "with on_crash: abandon the first crash is the last")
 	}
+	if f.Lock != nil && f.Lock.OnBusy != nil && job.Lock.Wait == 0 && !f.has("lock", "wait") {
+		at, _ := f.find("lock", "on_busy")
+		l.warnAt(f.src, at, CodeUnused, fmt.Sprintf("lock.on_busy of job %q has no effect: it is for when lock.wait is over", f.name), "add lock.wait")
+	}
 	if !job.Scheduled() && !f.has("schedule") && !f.has("every") {
 		if f.policies.Overlap != nil {
 			warn("overlap", "the job has neither schedule nor every")
 		}
 		if f.policies.OnMissed != nil {
 			warn("on_missed", "the job has neither schedule nor every")
+		}
+		if f.policies.StartDeadline != nil {
+			warn("start_deadline", "the job has neither schedule nor every")
+		}
+		if f.policies.Jitter != nil {
+			warn("jitter", "the job has neither schedule nor every")
+		}
+		if f.Paused != nil {
+			warn("paused", "the job has neither schedule nor every")
 		}
 	}
 }

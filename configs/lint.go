@@ -113,8 +113,10 @@ func (l *loader) lintTimeout(f *jobFile, job *jobs.Job) {
 		formatDuration(job.Timeout), f.name, formatDuration(interval), outcome), "")
 }
 
-// lintLock warns of what makes all runs of a job that is enqueued wait for each other.
+// lintLock warns of what makes all runs of a job that is enqueued wait for each other, and of limits of the hold that get
+// in each other's way.
 func (l *loader) lintLock(f *jobFile, job *jobs.Job) {
+	l.lintHold(f, job)
 	if f.Lock == nil || job.Scheduled() || f.has("schedule") || f.has("every") {
 		return
 	}
@@ -125,6 +127,24 @@ func (l *loader) lintLock(f *jobFile, job *jobs.Job) {
 		_, list := f.find("lock", "exclusive")
 		l.warnAt(f.src, list.Content[i], CodeConstantLock, fmt.Sprintf("lock key %s of job %q is the same for all its runs: they wait for each other",
 			quote(key), f.name), `name what a run locks by its args: "bill:{bill_id}"`)
+	}
+}
+
+// lintHold compares what bounds a hold. A timeout that comes from the defaults is meant for many jobs.
+func (l *loader) lintHold(f *jobFile, job *jobs.Job) {
+	most := job.Lock.MaxHold
+	if most == 0 {
+		return
+	}
+	warn := func(than, hint string) {
+		_, node := f.find("lock", "max_hold")
+		l.warnAt(f.src, node, CodeHoldLimits, fmt.Sprintf("lock.max_hold of job %q is %s, shorter than %s", f.name, formatDuration(most), than), hint)
+	}
+	if f.policies.Timeout != nil && job.Timeout > most {
+		warn("its timeout, which is "+formatDuration(job.Timeout), "an attempt never comes to its timeout")
+	}
+	if job.Lock.MinHold > most {
+		warn("lock.min_hold, which is "+formatDuration(job.Lock.MinHold), "")
 	}
 }
 

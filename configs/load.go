@@ -18,6 +18,9 @@ type Config struct {
 	// Jobs are sorted by name. Their texts hold ${...} as written: see [Expand].
 	Jobs []*jobs.Job
 
+	// Permits are by name.
+	Permits map[string]Permit
+
 	// Files are those that were read, in this order.
 	Files []string
 
@@ -87,6 +90,7 @@ func Load(o Options) (*Config, error) {
 		env:          variables(o.Environ),
 		known:        make(map[string]bool),
 		jobs:         make(map[string]*jobFile),
+		permits:      make(map[string]*permitFile),
 		secrets:      make(map[string]secret),
 		schedules:    make(map[[2]string]*scheduleInfo),
 		handlers:     o.Handlers,
@@ -105,7 +109,7 @@ func Load(o Options) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Config{Settings: settings, Origins: origins, Jobs: l.buildJobs()}
+	c := &Config{Settings: settings, Origins: origins, Permits: l.buildPermits(), Jobs: l.buildJobs()}
 	// With a flag or a variable this worker serves some queues, and others the rest.
 	if origin, set := origins["worker.queues"]; (!set || origin.File != "") && !l.queuesWrong {
 		l.unknownQueues(c)
@@ -141,6 +145,7 @@ type loader struct {
 	queuesWrong bool // there are errors in worker.queues, so that it is not known which there are
 
 	jobs    map[string]*jobFile
+	permits map[string]*permitFile
 	secrets map[string]secret // a file that many jobs name is read once
 
 	schedules map[[2]string]*scheduleInfo // by cron text and time zone

@@ -166,6 +166,7 @@ func (l *loader) readFile(path string, by *place, opened func() *opened) {
 	}
 	l.decodeFile(s)
 	l.register(s)
+	l.declare(s)
 
 	l.open = append(l.open, openFile{id, path})
 	_, list := find(s.root, "include")

@@ -60,6 +60,9 @@ func (r *Request) Session() SessionID { return r.session.id }
 // but must not be acted on: stop sending.
 func (r *Request) Done() <-chan struct{} { return r.session.dead }
 
+// Cutoff returns how long before a lease ends work is told to stop, see [Client.Cutoff].
+func (r *Request) Cutoff() time.Duration { return r.session.client.Cutoff() }
+
 // Grant is what a script of another package has granted.
 type Grant struct {
 	Token   Token

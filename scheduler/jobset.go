@@ -3,17 +3,25 @@ package scheduler
 import (
 	"context"
 	"fmt"
-	"reflect"
 	"time"
 
 	"lockstep/jobs"
 	"lockstep/scheduler/cronspec"
+	"lockstep/scheduler/ledger"
 )
 
-// jobSet is a set of jobs with an alarm for each that has a trigger.
+// jobSet is a set of jobs with what is made of them. Only its alarms change.
 type jobSet struct {
 	jobs   []*jobs.Job
-	alarms alarms
+	own    map[string]definition
+	digest string // of all definitions
+	alarms alarms // of the jobs with a trigger
+}
+
+// definition is a job as this worker has it.
+type definition struct {
+	job  *jobs.Job
+	hash string
 }
 
 // triggerKey is what two jobs with the same ticks have in common.
@@ -23,13 +31,21 @@ type triggerKey struct {
 }
 
 func newJobSet(list []*jobs.Job) (*jobSet, error) {
-	set := &jobSet{jobs: list}
+	digest, err := ledger.Digest(list)
+	if err != nil {
+		return nil, err
+	}
+	set := &jobSet{jobs: list, own: make(map[string]definition, len(list)), digest: digest}
 	triggers := make(map[triggerKey]*cronspec.Schedule) // never change, so that many jobs may share one
 	for _, job := range list {
+		hash, err := ledger.Hash(job)
+		if err != nil {
+			return nil, err
+		}
+		set.own[job.Name] = definition{job, hash}
 		key := triggerKey{job.Schedule, job.Timezone, job.Every}
 		trigger, known := triggers[key]
 		if !known {
-			var err error
 			if trigger, err = Trigger(job); err != nil {
 				return nil, fmt.Errorf("job %s: %w", job.Name, err)
 			}
@@ -48,8 +64,9 @@ func CheckJobs(list []*jobs.Job) error {
 	return err
 }
 
-// SetJobs replaces all jobs, as soon as those that changed are registered; until then, and for ever if the error is not
-// nil, the old ones stay. A job goes on from its cursor. Runs that are there keep the definition they were made with.
+// SetJobs replaces all jobs, as soon as they are registered; until then, and for ever if the error is not nil, the old
+// ones stay. A job whose trigger changes goes over to it as in a rolling deploy: its ticks up to now are decided by the
+// old one. Runs that are there keep the definition they were made with.
 func (s *Scheduler) SetJobs(list []*jobs.Job) error {
 	set, err := newJobSet(list)
 	if err != nil {
@@ -63,37 +80,17 @@ func (s *Scheduler) SetJobs(list []*jobs.Job) error {
 	return nil
 }
 
-// takeOverJobs puts what SetJobs gave in the place of the jobs. While Redis does not answer it is tried again with each
-// round of ticks.
+// takeOverJobs puts what SetJobs gave in the place of the jobs. All of it is registered, also what has not changed: from
+// now on it is carried under another digest. While Redis does not answer it is tried again with each round of ticks.
 func (s *Scheduler) takeOverJobs(ctx context.Context, now *serverTime) {
 	set := s.next.Load()
 	if set == nil {
 		return
 	}
-	old := make(map[string]*jobs.Job, len(s.o.Jobs))
-	for _, job := range s.o.Jobs {
-		old[job.Name] = job
-	}
-	var changed []*jobs.Job
-	for _, job := range set.jobs {
-		if !reflect.DeepEqual(old[job.Name], job) {
-			changed = append(changed, job)
+	if set.digest != s.set.digest {
+		if _, ok := s.register(ctx, now, set, set.jobs); !ok {
+			return
 		}
 	}
-	call, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
-	registered, err := s.o.Ledger.Register(call, changed)
-	if err != nil {
-		s.failed(ctx, "register jobs", err)
-		return
-	}
-	now.set(registered.Now)
-	for job, one := range s.alarms.byName {
-		set.alarms.move(job, one.cursor)
-	}
-	for job, cursor := range registered.Cursors {
-		set.alarms.move(job, cursor)
-	}
-	s.o.Jobs, s.alarms = set.jobs, set.alarms
 	s.next.CompareAndSwap(set, nil) // unless there are newer ones already
 }

@@ -14,16 +14,17 @@ import (
 )
 
 const (
-	pollEvery = time.Second            // every worker reads what it has to know
-	dutyEvery = 500 * time.Millisecond // who has duty reads, and sweeps, more often
-	overdue   = 150 * time.Millisecond // so late a tick is created by who has no duty
-	again     = 200 * time.Millisecond // until a call that failed is made again
-	soon      = 5 * time.Millisecond   // until a tick is tried again that the server called early
-	batch     = 500                    // jobs whose ticks are created in one round trip
-	callLimit = 5 * time.Second        // for one call of the ledger
+	pollEvery  = time.Second            // every worker reads what it has to know
+	driftEvery = 5 * time.Second        // a worker asks whether its definitions have become active again
+	dutyEvery  = 500 * time.Millisecond // who has duty reads, and sweeps, more often
+	overdue    = 150 * time.Millisecond // so late a tick is created by who has no duty
+	again      = 200 * time.Millisecond // until a call that failed is made again
+	soon       = 5 * time.Millisecond   // until a tick is tried again that the server called early
+	batch      = 500                    // jobs whose ticks are created in one round trip
+	callLimit  = 5 * time.Second        // for one call of the ledger
 )
 
-// Options are what a [Scheduler] works with. All but Logger are required.
+// Options are what a [Scheduler] works with. All but Drift and Logger are required.
 type Options struct {
 	Ledger  *ledger.Ledger
 	Session func() locks.SessionID // this worker's
@@ -33,8 +34,17 @@ type Options struct {
 	// manage, the sweep makes good for. It must not wait for runs to end. Called from two goroutines.
 	Deliver func(ctx context.Context, due []ledger.Due)
 
+	// Drift is told how many of Jobs have a definition that is not the active one of their job, whenever that changes. It
+	// may be nil.
+	Drift func(ctx context.Context, jobs int)
+
 	// Delivered tells whether a delivery that was pushed is still on its way.
 	Delivered func(ctx context.Context, delivery ledger.Due) (bool, error)
+
+	// Stop is told which runs of this worker are to stop, and Drain that all are; both again and again, until it is so.
+	// They must not wait.
+	Stop  func(run jobs.RunID, why string)
+	Drain func()
 
 	Logger *slog.Logger // default: slog.Default
 }
@@ -42,10 +52,12 @@ type Options struct {
 // Scheduler makes the ticks of a set of jobs into runs, and sees to it that no run is forgotten. Every worker has one;
 // that they do not get in each other's way is the ledger's doing.
 type Scheduler struct {
-	o      Options
-	alarms alarms        // of the jobs with a trigger; only the goroutine of ticks uses it
-	duty   atomic.Bool   // whether this worker creates first and sweeps
-	wake   chan struct{} // asks for a sweep; buffer of one: wake-ups may merge
+	o     Options
+	set   *jobSet         // this and the next are the goroutine of ticks' alone
+	drift map[string]bool // jobs whose active definition is another one than that of the set
+
+	duty atomic.Bool   // whether this worker creates first and sweeps
+	wake chan struct{} // asks for a sweep; buffer of one: wake-ups may merge
 
 	next    atomic.Pointer[jobSet] // what SetJobs gave and ticks has not taken over yet
 	changed chan struct{}          // tells of it; buffer of one
@@ -60,7 +72,7 @@ func New(o Options) (*Scheduler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Scheduler{o: o, alarms: set.alarms, wake: make(chan struct{}, 1), changed: make(chan struct{}, 1)}, nil
+	return &Scheduler{o: o, set: set, drift: make(map[string]bool), wake: make(chan struct{}, 1), changed: make(chan struct{}, 1)}, nil
 }
 
 // Wake makes the scheduler look at once for what has come due: the lock space has offered something to a waiting run, or
@@ -85,13 +97,14 @@ func (s *Scheduler) Run(ctx context.Context) error {
 // ticks registers the jobs and then, for ever, waits for the next alarm or poll, whichever comes first.
 func (s *Scheduler) ticks(ctx context.Context) {
 	var now serverTime
-	revision, ok := s.register(ctx, &now)
+	revision, ok := s.register(ctx, &now, s.set, s.set.jobs)
 	for !ok {
 		if !sleep(ctx, pollEvery) {
 			return
 		}
-		revision, ok = s.register(ctx, &now)
+		revision, ok = s.register(ctx, &now, s.set, s.set.jobs)
 	}
+	asked := time.Now()             // about definitions that have drifted
 	var polled, notBefore time.Time // by this machine's clock: the last poll; when creating may be tried again
 	for {
 		s.takeOverJobs(ctx, &now)
@@ -104,6 +117,10 @@ func (s *Scheduler) ticks(ctx context.Context) {
 		if time.Since(polled) >= every {
 			polled = time.Now()
 			s.poll(ctx, &now, &revision)
+			if time.Since(asked) >= driftEvery {
+				asked = time.Now()
+				s.returned(ctx, &now)
+			}
 			if !s.duty.Load() {
 				s.create(ctx, now.now(), overdue)
 			}
@@ -113,7 +130,7 @@ func (s *Scheduler) ticks(ctx context.Context) {
 			if !time.Now().Before(notBefore) {
 				notBefore = time.Now().Add(s.create(ctx, now.now(), 0))
 			}
-			wait = min(wait, max(s.alarms.until(now.now()), time.Until(notBefore)))
+			wait = min(wait, max(s.set.alarms.until(now.now()), time.Until(notBefore)))
 		}
 		if !sleepUnless(ctx, wait, s.changed) {
 			return
@@ -121,27 +138,113 @@ func (s *Scheduler) ticks(ctx context.Context) {
 	}
 }
 
-// register makes the jobs known and sets the alarms by their cursors.
-func (s *Scheduler) register(ctx context.Context, now *serverTime) (revision int64, ok bool) {
+// register makes definitions of a set known and sets the alarms by how they stand. When it has, the set is the
+// scheduler's, whatever that had before.
+func (s *Scheduler) register(ctx context.Context, now *serverTime, set *jobSet, definitions []*jobs.Job) (revision int64, ok bool) {
 	call, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
-	registered, err := s.o.Ledger.Register(call, s.o.Jobs)
+	registered, err := s.o.Ledger.Register(call, set.digest, definitions)
 	if err != nil {
 		s.failed(ctx, "register jobs", err)
 		return 0, false
 	}
 	now.set(registered.Now)
-	for job, cursor := range registered.Cursors {
-		s.alarms.move(job, cursor)
+	drifted := len(s.drift)
+	if set != s.set { // all of it was registered
+		s.set, s.drift = set, make(map[string]bool)
 	}
+	for name, standing := range registered.Jobs {
+		if standing.Standing == ledger.Change {
+			standing = s.activate(ctx, set.own[name].job, standing, registered.Now)
+		}
+		s.set.alarms.move(name, standing.Cursor)
+		s.stands(ctx, name, standing.Standing == ledger.Active)
+	}
+	s.tellDrift(ctx, drifted)
 	return registered.Revision, true
+}
+
+// activate makes a definition the active one of its job, whose trigger differs: the ticks up to now are decided first, by
+// the old one. It returns how the definition stands then; if it could not be done, it is tried again as for one that has
+// drifted.
+func (s *Scheduler) activate(ctx context.Context, job *jobs.Job, standing ledger.RegisteredJob, now time.Time) ledger.RegisteredJob {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	var decisions []ledger.Decision
+	trigger, err := Trigger(standing.Old)
+	if err != nil { // it was computed once: the zone files of this machine lack what others have
+		s.o.Logger.ErrorContext(ctx, "the old trigger of a job cannot be computed here, another worker has to change it", "job", job.Name, "error", err)
+		standing.Standing = ledger.Drifted
+		return standing
+	}
+	if trigger != nil {
+		decisions = decide(standing.Old, trigger.Next, standing.Cursor, now, s.o.Session())
+	}
+	last := ledger.Decision{Job: standing.Old, Seen: standing.Cursor, Cursor: now, By: s.o.Session(), Activate: job}
+	if n := len(decisions); n > 0 {
+		last.Seen = decisions[n-1].Cursor
+	}
+	for i, created := range s.o.Ledger.Create(ctx, append(decisions, last)) {
+		if created.Err != nil {
+			s.failed(ctx, "change the trigger of a job", created.Err)
+		}
+		if created.Err != nil || created.Moved || created.Early || created.Inactive {
+			standing.Standing = ledger.Drifted
+			return standing
+		}
+		standing.Cursor = created.Cursor
+		if i == len(decisions) {
+			standing.Standing = ledger.Active
+		}
+		if len(created.Due) > 0 {
+			s.o.Deliver(ctx, created.Due)
+		}
+	}
+	s.o.Logger.InfoContext(ctx, "the trigger of a job has changed", "job", job.Name, "from", standing.Cursor)
+	return standing
+}
+
+// stands notes whether this worker's definition of a job is the active one.
+func (s *Scheduler) stands(ctx context.Context, job string, active bool) {
+	if s.drift[job] == !active {
+		return
+	}
+	s.set.alarms.turn(job, !active)
+	if active {
+		delete(s.drift, job)
+	} else {
+		s.drift[job] = true
+	}
+	s.o.Logger.DebugContext(ctx, "definition of a job", "job", job, "active", active)
+}
+
+// tellDrift tells how many definitions have drifted, if that has changed.
+func (s *Scheduler) tellDrift(ctx context.Context, before int) {
+	if len(s.drift) == before {
+		return
+	}
+	s.o.Logger.InfoContext(ctx, "jobs of which another definition is active", "drifted", len(s.drift), "jobs", len(s.set.own))
+	if s.o.Drift != nil {
+		s.o.Drift(ctx, len(s.drift))
+	}
+}
+
+// returned asks whether definitions that have drifted are to be active again.
+func (s *Scheduler) returned(ctx context.Context, now *serverTime) {
+	definitions := make([]*jobs.Job, 0, len(s.drift))
+	for name := range s.drift {
+		definitions = append(definitions, s.set.own[name].job)
+	}
+	if len(definitions) > 0 {
+		s.register(ctx, now, s.set, definitions)
+	}
 }
 
 // poll reads the time, the duty, and how far others have decided.
 func (s *Scheduler) poll(ctx context.Context, now *serverTime, revision *int64) {
 	for more := true; more; {
 		call, cancel := context.WithTimeout(ctx, callLimit)
-		poll, err := s.o.Ledger.Poll(call, s.o.Session(), *revision)
+		poll, err := s.o.Ledger.Poll(call, s.o.Session(), s.set.digest, *revision)
 		cancel()
 		if err != nil {
 			s.failed(ctx, "poll", err)
@@ -153,9 +256,20 @@ func (s *Scheduler) poll(ctx context.Context, now *serverTime, revision *int64) 
 			s.o.Logger.DebugContext(ctx, "duty changed", "duty", poll.Duty)
 			s.Wake()
 		}
-		for job, cursor := range poll.Cursors {
-			s.alarms.move(job, cursor)
+		for run, why := range poll.Stop {
+			s.o.Stop(run, why)
 		}
+		if poll.Drain {
+			s.o.Drain()
+		}
+		drifted := len(s.drift)
+		for job, moved := range poll.Moved {
+			s.set.alarms.move(job, moved.Cursor)
+			if own, ok := s.set.own[job]; ok {
+				s.stands(ctx, job, moved.Active == own.hash)
+			}
+		}
+		s.tellDrift(ctx, drifted)
 		*revision, more = poll.Revision, poll.More
 	}
 }
@@ -164,7 +278,7 @@ func (s *Scheduler) poll(ctx context.Context, now *serverTime, revision *int64) 
 // came less than so long ago to others. It returns how long to wait before creating again.
 func (s *Scheduler) create(ctx context.Context, now time.Time, late time.Duration) time.Duration {
 	var decisions []ledger.Decision
-	for _, one := range s.alarms.due(now.Add(-late), batch) {
+	for _, one := range s.set.alarms.due(now.Add(-late), batch) {
 		decisions = append(decisions, decide(one.job, one.next, one.cursor, now, s.o.Session())...)
 	}
 	if len(decisions) == 0 {
@@ -183,13 +297,17 @@ func (s *Scheduler) create(ctx context.Context, now time.Time, late time.Duratio
 			wait = max(wait, again)
 		case created.Early:
 			wait = max(wait, soon)
+		case created.Inactive:
+			drifted := len(s.drift)
+			s.stands(ctx, job, false)
+			s.tellDrift(ctx, drifted)
 		case created.Moved && created.Cursor.IsZero():
 			// Redis has forgotten this job, and with it perhaps more than we know.
 			s.o.Logger.ErrorContext(ctx, "the ledger has lost the cursor of a job: it starts at now", "job", job)
-			s.register(ctx, new(serverTime))
+			s.register(ctx, new(serverTime), s.set, s.set.jobs)
 			wait = max(wait, again)
 		default:
-			s.alarms.move(job, created.Cursor)
+			s.set.alarms.move(job, created.Cursor)
 			runs = append(runs, created.Due...)
 		}
 	}

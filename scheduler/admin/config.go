@@ -84,13 +84,13 @@ const (
 func (s *Server) reload(w http.ResponseWriter, r *http.Request) error {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
-		return errPostOnly
-	}
-	if err := s.crossOrigin.Check(r); err != nil {
-		return fmt.Errorf("%w: %w", errCrossOrigin, err)
+		return errOnlyPost
 	}
 	if s.o.Reload == nil {
 		return ErrNoConfig
+	}
+	if s.foreign.Check(r) != nil || !ownHost(r.Host) {
+		return errOrigin
 	}
 	var wanted struct {
 		Worker string `json:"worker"`
@@ -126,8 +126,4 @@ func (s *Server) reload(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-var (
-	errPostOnly    = errors.New("only POST is answered here")
-	errCrossOrigin = errors.New("refused, as it comes from a page of another origin")
-	errOtherWorker = errors.New("another worker is meant")
-)
+var errOtherWorker = errors.New("another worker is meant")

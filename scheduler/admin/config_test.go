@@ -25,7 +25,11 @@ func configServer(t *testing.T, config *Config, reload func(context.Context) err
 
 func postReload(s *Server, body string, header ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(http.MethodPost, "/api/v1/config/reload", strings.NewReader(body))
+	r.Host = "127.0.0.1:9620"
 	for i := 0; i < len(header); i += 2 {
+		if header[i] == "Host" {
+			r.Host = header[i+1]
+		}
 		r.Header.Set(header[i], header[i+1])
 	}
 	w := httptest.NewRecorder()
@@ -88,6 +92,7 @@ func TestReloadIsAskedFor(t *testing.T) {
 		"400 too long":       postReload(s, `{"worker":"`+strings.Repeat("x", reloadLimit)+`"}`),
 		"403 another page":   postReload(s, "", "Sec-Fetch-Site", "cross-site"),
 		"403 another origin": postReload(s, "", "Origin", "https://elsewhere.example"),
+		"403 another name":   postReload(s, "", "Host", "elsewhere.example:9620"),
 		"405 GET":            get(s, "/api/v1/config/reload"),
 		"404 nothing to do":  postReload(newServer(t, fleet()), ""),
 		"500 failed":         postReload(configServer(t, config, func(context.Context) error { return errors.New("no") }), ""),

@@ -35,7 +35,8 @@ const (
 	Waiting     ClaimOutcome = "waiting" // the bundle is not free: the run waits for it, without a worker
 	Stale       ClaimOutcome = "stale"   // the run is not due, or not under this n: the delivery is to be dropped
 	Behind      ClaimOutcome = "behind"  // earlier ticks of its job were due, too: it waits behind them
-	Later       ClaimOutcome = "later"   // another run has been due for longer: this one is to be pushed instead, as Due says
+	Later       ClaimOutcome = "later"   // not here, or not yet: it is to be pushed instead, as Due says
+	Over        ClaimOutcome = "over"    // it has ended without an attempt: its time to start was over, or its bundle can never be granted
 	SessionDead ClaimOutcome = "dead"    // the claimant's session has ended
 	Suspect     ClaimOutcome = "suspect" // the run has crashed before, and ClaimSound was called: nothing was changed
 )
@@ -73,11 +74,12 @@ func (l *Ledger) ClaimSound(ctx context.Context, request *locks.Request, due Due
 }
 
 func (l *Ledger) claim(ctx context.Context, request *locks.Request, due Due, patience time.Duration, suspects int, before []string) (*Claimed, error) {
-	args := []any{string(request.Session()), string(request.ID()), string(due.Run), due.N, patience.Milliseconds(), suspects}
+	args := []any{string(request.Session()), string(request.ID()), string(due.Run), due.N, patience.Milliseconds(), suspects,
+		request.Cutoff().Milliseconds()}
 	for _, queue := range before {
 		args = append(args, queue)
 	}
-	r := read(l.run(ctx, claimScript, "", args...))
+	r := read(l.run(ctx, claimScript, due.Run.Job(), args...))
 	claimed := &Claimed{Outcome: ClaimOutcome(r.text())}
 	switch claimed.Outcome {
 	case Granted:
@@ -102,7 +104,7 @@ func (l *Ledger) claim(ctx context.Context, request *locks.Request, due Due, pat
 		busy.LeaseLeft = time.Duration(r.number()) * time.Millisecond
 		busy.Queue = int(r.number())
 		claimed.Busy, claimed.Due = busy, r.due()
-	case Later, Behind:
+	case Later, Behind, Over:
 		claimed.Due = r.due()
 	case Stale, SessionDead, Suspect:
 	default:
@@ -122,6 +124,7 @@ const (
 	Failure  Outcome = "failed"   // for good: it is the run's end
 	Again    Outcome = "retry"    // it failed, and the run is tried again after a pause
 	HandBack Outcome = "handback" // the worker drains, or cannot do it: the run is due again, and nothing is counted
+	Stopped  Outcome = "canceled" // it was asked to stop: it is the run's end
 )
 
 // Finish tells how one attempt ended.

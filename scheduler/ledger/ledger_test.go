@@ -77,13 +77,20 @@ func (f *fixture) end(client *locks.Client) {
 
 func (f *fixture) key(name string) string { return "{" + f.namespace + "}:" + name }
 
-// cursor registers the job and sets its cursor so many ticks of one second back.
-func (f *fixture) cursor(job *jobs.Job, back int) time.Time {
+// register makes a definition the active one of its job, if its trigger is that of the one before.
+func (f *fixture) register(job *jobs.Job) *ledger.Registered {
 	f.Helper()
-	registered, err := f.Register(f.Context(), []*jobs.Job{job})
+	registered, err := f.Register(f.Context(), "config", []*jobs.Job{job})
 	if err != nil {
 		f.Fatal(err)
 	}
+	return registered
+}
+
+// cursor registers the job and sets its cursor so many ticks of one second back.
+func (f *fixture) cursor(job *jobs.Job, back int) time.Time {
+	f.Helper()
+	registered := f.register(job)
 	cursor := registered.Now.Truncate(time.Second).Add(-time.Duration(back) * time.Second)
 	if err := f.rdb.HSet(f.Context(), f.key("cursor"), job.Name, cursor.UnixMilli()).Err(); err != nil {
 		f.Fatal(err)
@@ -91,9 +98,10 @@ func (f *fixture) cursor(job *jobs.Job, back int) time.Time {
 	return cursor
 }
 
-// tick creates the next so many ticks of one second after a cursor.
+// tick creates the next so many ticks of one second after a cursor, by the definition as it is now.
 func (f *fixture) tick(job *jobs.Job, cursor time.Time, n int, verdict ledger.Verdict) ledger.Created {
 	f.Helper()
+	f.register(job)
 	var ticks []ledger.Tick
 	for i := range n {
 		ticks = append(ticks, ledger.Tick{At: cursor.Add(time.Duration(i+1) * time.Second), Verdict: verdict})
@@ -232,7 +240,7 @@ func (f *fixture) wantNothingLeft() {
 			f.Errorf("%s: %q, %v, want nothing", hash, left, err)
 		}
 	}
-	for _, zset := range []string{"hold", "q", "idx", "timer", "ready", "push", "sent", "busy", "open"} {
+	for _, zset := range []string{"hold", "q", "idx", "timer", "ready", "push", "sent", "busy", "open", "late", "ask"} {
 		if left, err := f.rdb.ZRange(f.Context(), f.key(zset), 0, -1).Result(); err != nil || len(left) > 0 {
 			f.Errorf("%s: %q, %v, want nothing", zset, left, err)
 		}
@@ -760,7 +768,7 @@ func TestDutyPassesOnWhenItsHolderEnds(t *testing.T) {
 		a, b := f.session("a"), f.session("b")
 		poll := func(c *locks.Client) bool {
 			f.Helper()
-			poll, err := f.Poll(f.Context(), c.Session(), 0)
+			poll, err := f.Poll(f.Context(), c.Session(), "config", 0)
 			if err != nil {
 				f.Fatal(err)
 			}
@@ -780,16 +788,16 @@ func TestAPollTellsWhoseCursorMoved(t *testing.T) {
 	each(t, func(f *fixture) {
 		w := f.session("w")
 		cursor := f.cursor(f.job, 5)
-		before, err := f.Poll(f.Context(), w.Session(), 0)
+		before, err := f.Poll(f.Context(), w.Session(), "config", 0)
 		if err != nil {
 			f.Fatal(err)
 		}
 		created := f.tick(f.job, cursor, 1, ledger.Run)
-		after, err := f.Poll(f.Context(), w.Session(), before.Revision)
-		if err != nil || len(after.Cursors) != 1 || !after.Cursors["j"].Equal(created.Cursor) {
+		after, err := f.Poll(f.Context(), w.Session(), "config", before.Revision)
+		if err != nil || len(after.Moved) != 1 || !after.Moved["j"].Cursor.Equal(created.Cursor) {
 			f.Errorf("%+v, %v, want j at %v", after, err, created.Cursor)
 		}
-		if again, err := f.Poll(f.Context(), w.Session(), after.Revision); err != nil || len(again.Cursors) != 0 {
+		if again, err := f.Poll(f.Context(), w.Session(), "config", after.Revision); err != nil || len(again.Moved) != 0 {
 			f.Errorf("%+v, %v, want nothing new", again, err)
 		}
 	})

@@ -47,7 +47,7 @@ func (w *Worker) claim(due ledger.Due, before []string) {
 	case claimed.Outcome == ledger.Granted:
 		record := claimed.Record
 		hold := request.Granted(w.attempts, locks.Grant{
-			Token: record.Last().Token, Since: record.Last().Started, Items: claimed.Items,
+			Token: record.Last().Token, Since: record.Last().Started, Items: claimed.Items, MaxHold: claimed.Job.Lock.MaxHold,
 		})
 		w.attempt.Go(func() {
 			defer done()
@@ -58,6 +58,8 @@ func (w *Worker) claim(due ledger.Due, before []string) {
 	case claimed.Outcome == ledger.Later:
 		w.pusher.add(claimed.Due...)
 		return
+	case claimed.Outcome == ledger.Over:
+		w.log.InfoContext(w.attempts, "run has ended without an attempt", "run", due.Run)
 	case claimed.Outcome == ledger.Waiting:
 		w.log.DebugContext(w.attempts, "run waits for its locks", "run", due.Run, "lock", claimed.Busy.Resource, "held_by", claimed.Busy.Holder)
 	}
@@ -109,7 +111,11 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 	began := time.Now()
 
 	output := jobs.NewTail(0)
-	err := w.execute(hold, claimed, output)
+	ctx, cancel := context.WithCancelCause(hold.Context())
+	defer cancel(nil)
+	w.running.Store(record.ID, cancel)
+	err := w.execute(ctx, hold, claimed, output)
+	w.running.Delete(record.ID)
 	finish := ledger.Finish{
 		Run: record.ID, Job: claimed.Job, Token: hold.Token(), Hold: hold.ID(), Output: output.String(),
 	}
@@ -121,6 +127,8 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 		log.WarnContext(hold.Context(), "attempt lost its locks", "error", err)
 		_ = hold.Release() // ErrLost again
 		return
+	case errors.Is(context.Cause(ctx), jobs.ErrCanceled):
+		finish.Outcome = ledger.Stopped
 	case errors.Is(err, jobs.ErrUnknownHandler):
 		finish.Outcome, finish.Pause = ledger.HandBack, decline
 	case errors.Is(err, locks.ErrLost):
@@ -131,7 +139,7 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 	case jobs.IsPermanent(err) || record.Fails >= claimed.Job.Retry.Max:
 		finish.Outcome = ledger.Failure
 	default:
-		finish.Outcome, finish.Pause = ledger.Again, claimed.Job.Retry.Delay(record.Fails+1)
+		finish.Outcome, finish.Pause = ledger.Again, claimed.Job.Retry.Pause(record.ID, record.Fails+1)
 		if asked {
 			finish.Pause = delay
 		}
@@ -153,7 +161,7 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 }
 
 // execute hands the attempt to who can do it.
-func (w *Worker) execute(hold *locks.Hold, claimed *ledger.Claimed, output *jobs.Tail) error {
+func (w *Worker) execute(ctx context.Context, hold *locks.Hold, claimed *ledger.Claimed, output *jobs.Tail) error {
 	record := claimed.Record
 	job, err := w.o.Expand(claimed.Job)
 	if err != nil {
@@ -171,7 +179,6 @@ func (w *Worker) execute(hold *locks.Hold, claimed *ledger.Claimed, output *jobs
 	if executor == nil {
 		return fmt.Errorf("job %s: %w", job.Name, jobs.ErrUnknownHandler)
 	}
-	ctx := hold.Context()
 	if job.Timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, job.Timeout, jobs.ErrTimeout)

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,6 +41,9 @@ type Options struct {
 	Fetchers     int            // deliveries fetched side by side; default queue.DefaultFetchers, at most Concurrency
 
 	Jobs []*jobs.Job
+
+	// Permits are declared before anything is claimed: what Jobs may take by their locks.
+	Permits map[string]locks.PermitLimit
 
 	// Expand replaces the ${...} of a definition, in memory, right before an attempt.
 	Expand func(*jobs.Job) (*jobs.Job, error)
@@ -87,17 +92,23 @@ type Worker struct {
 	draining atomic.Bool
 	paused   atomic.Pointer[map[string]bool]
 
-	told atomic.Pointer[locks.SessionID] // the last one that OnSession was told
+	told    atomic.Pointer[locks.SessionID] // the last one that OnSession was told
+	drifted atomic.Int64                    // jobs whose active definition is another one
+	running sync.Map                        // jobs.RunID -> context.CancelCauseFunc of its attempt
 
 	attempts context.Context         // all attempts run under it; ends with a cause when the drain is over
 	cancel   context.CancelCauseFunc // of attempts
 }
 
-// definitions are the jobs of a worker, under the digest of the config they come from.
+// definitions are the jobs of a worker and the permits they take, under the digest of the config they come from.
 type definitions struct {
-	jobs   []*jobs.Job
-	config string
+	jobs    []*jobs.Job
+	permits map[string]locks.PermitLimit
+	config  string
 }
+
+// ErrPermits says that permits cannot be declared as the config has them.
+var ErrPermits = errors.New("the permits cannot be declared")
 
 // New checks the options. It starts nothing and dials nothing.
 func New(o Options) (*Worker, error) {
@@ -133,18 +144,24 @@ func New(o Options) (*Worker, error) {
 		return nil, err
 	}
 	w := &Worker{o: o, log: o.Logger, slots: semaphore.NewWeighted(int64(o.Concurrency))}
-	w.jobs.Store(&definitions{o.Jobs, o.Config})
+	w.jobs.Store(&definitions{o.Jobs, o.Permits, o.Config})
 	return w, nil
 }
 
 // SetJobs replaces all jobs while the worker runs: see [scheduler.Scheduler.SetJobs]. config is the digest that others
-// are shown. An error leaves everything as it was.
-func (w *Worker) SetJobs(ctx context.Context, list []*jobs.Job, config string) error {
+// are shown. permits are declared before; that they cannot be is an [ErrPermits]. An error leaves the jobs as they were,
+// but of several permits some may have been declared.
+func (w *Worker) SetJobs(ctx context.Context, list []*jobs.Job, permits map[string]locks.PermitLimit, config string) error {
 	if err := scheduler.CheckJobs(list); err != nil {
 		return err
 	}
-	w.jobs.Store(&definitions{list, config})
 	loop := w.loop.Load()
+	if loop != nil {
+		if err := w.declare(ctx, permits); err != nil {
+			return err
+		}
+	}
+	w.jobs.Store(&definitions{list, permits, config})
 	if loop == nil {
 		return nil // Run takes them when it has come so far
 	}
@@ -152,6 +169,31 @@ func (w *Worker) SetJobs(ctx context.Context, list []*jobs.Job, config string) e
 		return err
 	}
 	w.show(ctx)
+	return nil
+}
+
+// declare makes the limits of permits known.
+func (w *Worker) declare(ctx context.Context, permits map[string]locks.PermitLimit) error {
+	for _, name := range slices.Sorted(maps.Keys(permits)) {
+		limit := permits[name]
+		call, cancel := context.WithTimeout(ctx, callLimit)
+		stands, err := w.locks.Declare(call, name, limit)
+		cancel()
+		switch {
+		case err != nil && stands.Permits > 0:
+			return fmt.Errorf("%w: permits.%s.limit is %d, and version %d of it has been declared with %d: raise permits.%s.version to change it",
+				ErrPermits, name, limit.Permits, stands.Version, stands.Permits, name)
+		case errors.Is(err, locks.ErrBusy):
+			return fmt.Errorf("%w: permits.%s: it is held as a lock, exclusive or shared: wait until it is free, or take another name", ErrPermits, name)
+		case errors.Is(err, locks.ErrInvalid):
+			return fmt.Errorf("%w: permits.%s: %w", ErrPermits, name, err)
+		case err != nil:
+			return err
+		case stands.Version > limit.Version:
+			w.log.InfoContext(ctx, "a newer version of permits stands", "permits", name, "limit", stands.Permits, "version", stands.Version,
+				"limit_here", limit.Permits, "version_here", limit.Version)
+		}
+	}
 	return nil
 }
 
@@ -182,10 +224,12 @@ func (w *Worker) ID() locks.SessionID {
 	return w.locks.Session()
 }
 
-// Run works until ctx ends, then drains: it takes nothing new, waits for running attempts up to the drain timeout,
-// cancels the others, hands their runs back, and returns nil when all has stopped and the session is ended. An error
-// says why it could not begin.
+// Run works until ctx ends, or until somebody asks the worker to drain ([ledger.Ledger.Drain]). Then it drains: it takes
+// nothing new, waits for running attempts up to the drain timeout, cancels the others, hands their runs back, and returns
+// nil when all has stopped and the session is ended. An error says why it could not begin.
 func (w *Worker) Run(ctx context.Context) (err error) {
+	ctx, end := context.WithCancel(ctx)
+	defer end()
 	w.started = time.Now()
 	// Attempts, and what is recorded of them, outlive ctx: the drain decides when they end.
 	running := context.WithoutCancel(ctx)
@@ -217,22 +261,26 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	if err := w.queue.Own(ctx, names(w.o.Queues)); err != nil {
 		return fmt.Errorf("start worker: %w", err)
 	}
+	begun := w.jobs.Load()
+	if err := w.declare(ctx, begun.permits); err != nil {
+		return fmt.Errorf("start worker: %w", err)
+	}
 	server, err := queue.NewServer(w.queue, queue.Options{
 		Queues: w.o.Queues, Fetchers: w.o.Fetchers, Slots: slots{w.slots}, Handle: w.take, Logger: w.log,
 	})
 	if err != nil {
 		return fmt.Errorf("start worker: %w", err)
 	}
-	begun := w.jobs.Load()
 	ticks, err := scheduler.New(scheduler.Options{
-		Ledger: w.ledger, Session: w.locks.Session, Jobs: begun.jobs, Deliver: w.deliver, Delivered: w.delivered, Logger: w.log,
+		Ledger: w.ledger, Session: w.locks.Session, Jobs: begun.jobs, Deliver: w.deliver, Delivered: w.delivered,
+		Stop: w.stop, Drain: end, Drift: w.drift, Logger: w.log,
 	})
 	if err != nil {
 		return fmt.Errorf("start worker: %w", err)
 	}
 	w.loop.Store(ticks)
 	if now := w.jobs.Load(); now != begun { // they were replaced meanwhile
-		if err := w.SetJobs(ctx, now.jobs, now.config); err != nil {
+		if err := w.SetJobs(ctx, now.jobs, now.permits, now.config); err != nil {
 			return fmt.Errorf("start worker: %w", err)
 		}
 	}
@@ -290,14 +338,35 @@ func (w *Worker) drain(ctx context.Context) {
 	}()
 	timer := time.NewTimer(w.o.DrainTimeout)
 	defer timer.Stop()
-	select {
-	case <-ended:
-		return
-	case <-timer.C:
-	case <-w.o.Abort:
+	ask := time.NewTicker(time.Second)
+	defer ask.Stop()
+	for waiting := true; waiting; {
+		select {
+		case <-ended:
+			return
+		case <-ask.C: // the scheduler, which does this otherwise, has ended
+			w.stopAsked(ctx)
+		case <-timer.C:
+			waiting = false
+		case <-w.o.Abort:
+			waiting = false
+		}
 	}
 	w.cancel(jobs.ErrDrain)
 	<-ended
+}
+
+// stopAsked ends the attempts that somebody asks to stop.
+func (w *Worker) stopAsked(ctx context.Context) {
+	call, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	stop, err := w.ledger.Asked(call, w.locks.Session())
+	if err != nil {
+		w.log.DebugContext(ctx, "it is not known which runs are to stop", "error", err)
+	}
+	for run, why := range stop {
+		w.stop(run, why)
+	}
 }
 
 // close ends the session, which frees what is left.
@@ -346,6 +415,19 @@ func (w *Worker) delivered(ctx context.Context, d ledger.Due) (bool, error) {
 	return w.queue.Alive(ctx, queue.Delivery{Run: string(d.Run), N: d.N, Queue: d.Queue})
 }
 
+// drift lets others see how many definitions here are not the active ones of their jobs.
+func (w *Worker) drift(ctx context.Context, jobs int) {
+	w.drifted.Store(int64(jobs))
+	w.show(ctx)
+}
+
+// stop ends the attempt at a run, if it is under way here.
+func (w *Worker) stop(run jobs.RunID, why string) {
+	if cancel, ok := w.running.Load(run); ok {
+		cancel.(context.CancelCauseFunc)(fmt.Errorf("%w: %s", jobs.ErrCanceled, why))
+	}
+}
+
 // watchPauses keeps the pause flags of the queues, which anybody's tools may set, until ctx ends.
 func (w *Worker) watchPauses(ctx context.Context) {
 	timer := time.NewTimer(0)
@@ -376,7 +458,7 @@ func (w *Worker) card(state string) json.RawMessage {
 	}
 	card, err := json.Marshal(Card{
 		Host: host, PID: os.Getpid(), Version: w.o.Version, Config: w.jobs.Load().config, State: state,
-		Slots: w.o.Concurrency, Queues: w.o.Queues, StartedAt: w.started.UTC(), Admin: w.o.Admin,
+		Slots: w.o.Concurrency, Queues: w.o.Queues, StartedAt: w.started.UTC(), Admin: w.o.Admin, Drifted: int(w.drifted.Load()),
 	})
 	if err != nil {
 		panic("worker: a card is plain data: " + err.Error())
@@ -394,7 +476,8 @@ type Card struct {
 	Slots     int            `json:"slots"`
 	Queues    map[string]int `json:"queues"`
 	StartedAt time.Time      `json:"started_at"`
-	Admin     string         `json:"admin,omitempty"` // host:port of its API and page; "" for none
+	Admin     string         `json:"admin,omitempty"`   // host:port of its API and page; "" for none
+	Drifted   int            `json:"drifted,omitempty"` // jobs whose active definition is another one
 }
 
 func names(queues map[string]int) []string {

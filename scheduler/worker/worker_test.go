@@ -604,11 +604,11 @@ func TestJobsAreReplacedWhileTheWorkerRuns(t *testing.T) {
 	f.await("ticks of the first set", func() bool { return len(ticks(stays)) > 0 && len(ticks(goes)) > 0 })
 	broken := *stays
 	broken.Schedule, broken.Every = "x", 0
-	if err := w.SetJobs(t.Context(), []*jobs.Job{&broken}, "broken"); err == nil || !strings.Contains(err.Error(), "stays") {
+	if err := w.SetJobs(t.Context(), []*jobs.Job{&broken}, nil, "broken"); err == nil || !strings.Contains(err.Error(), "stays") {
 		t.Errorf("a set that cannot be used: got %v, want an error that names the job", err)
 	}
 	for range 5 {
-		if err := w.SetJobs(t.Context(), []*jobs.Job{stays, comes}, "two"); err != nil {
+		if err := w.SetJobs(t.Context(), []*jobs.Job{stays, comes}, nil, "two"); err != nil {
 			t.Fatal(err)
 		}
 	}
