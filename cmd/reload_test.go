@@ -207,6 +207,36 @@ func TestBrokenConfigChangesNothingUntilItIsMended(t *testing.T) {
 	eventually(t, 20*time.Second, "no restart is needed any more", func() bool { return len(f.state().NeedsRestart) == 0 })
 }
 
+// A limit is one number for all workers: another one needs a version of its own.
+func TestPermitsAreChangedByTheirVersion(t *testing.T) {
+	t.Parallel()
+	config := func(job, permit string) string {
+		return jobNamed(job) + "  calls: {command: [\"true\"], lock: {permits: {api: 1}}}\npermits: {api: {" + permit + "}}\n"
+	}
+	f := watchedWorker(t, func(dir string) string {
+		path := filepath.Join(dir, "lockstep.yaml")
+		write(t, path, config("before", "limit: 1"))
+		return path
+	})
+	write(t, f.config, config("after", "limit: 2"))
+	eventually(t, 20*time.Second, "the config is refused", func() bool { return f.state().Refused == 1 })
+	state := f.state()
+	if len(state.Problems) != 1 || state.Problems[0].Code != "bad-permits" || !strings.Contains(state.Problems[0].Message, "raise permits.api.version") {
+		t.Errorf("state %+v, want the permits told", state)
+	}
+	_, stderr, code := runTool(t, f.env, "start", "-c", f.config)
+	if code != exitConfig || !strings.Contains(stderr, "raise permits.api.version to change it") {
+		t.Errorf("start with another limit exits with %d: %s", code, stderr)
+	}
+	write(t, f.config, config("again", "limit: 2, version: 1"))
+	f.has("again", 1)
+	write(t, f.config, config("again", "limit: 3, version: 2")) // nothing but the permits
+	eventually(t, 20*time.Second, "the permits are taken", func() bool { return f.state().Reloads >= 2 })
+	if _, stderr, code := runTool(t, f.env, "enqueue", "calls", "--wait=30s"); code != 0 {
+		t.Errorf("a run with permits exits with %d: %s", code, stderr)
+	}
+}
+
 // Without --watch a worker reloads when it is told to; what runs meanwhile goes on as it began.
 func TestRunKeepsTheDefinitionItBeganWith(t *testing.T) {
 	t.Parallel()

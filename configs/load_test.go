@@ -172,6 +172,58 @@ jobs:
 	}
 }
 
+func TestPoliciesLocksAndPermitsReachTheJob(t *testing.T) {
+	t.Parallel()
+	c := load(t, `
+defaults: {start_deadline: 1h, jitter: 1s, max_silence: 2h}
+permits:
+  api: {limit: 3, version: 2, description: "costs ${NOTHING}"}
+  seats: {limit: "${N}"}
+jobs:
+  a:
+    command: [a]
+    schedule: "0 2 * * *"
+    overlap: replace
+    start_deadline: 0s
+    jitter: 2s
+    paused: true
+    concurrency: 4
+    lock:
+      exclusive: [x]
+      shared: ["rates:{month}"]
+      permits: {api: 2, seats: 1}
+      wait: 2m
+      on_busy: fail
+      max_hold: 30m
+      min_hold: 10s
+      crash_delay: 1m
+    args: {month: 11}
+  b: {command: [b], lock: {exclusive: ["x:{id}"], wait: 1m}}
+  c: {command: [c], lock: {exclusive: ["x:{id}"], wait: 0s}}
+`, "N=7")
+	noWarnings(t, c)
+	if want := map[string]Permit{"api": {3, 2, "costs ${NOTHING}"}, "seats": {Limit: 7}}; !reflect.DeepEqual(c.Permits, want) {
+		t.Errorf("got %+v\nwant %+v", c.Permits, want)
+	}
+	a := c.Jobs[0]
+	lock := jobs.Lock{
+		Exclusive: []string{"x"}, Shared: []string{"rates:{month}"}, Permits: map[string]int{"api": 2, "seats": 1},
+		Wait: 2 * time.Minute, OnBusy: jobs.BusyFail, MaxHold: 30 * time.Minute, MinHold: 10 * time.Second, CrashDelay: time.Minute,
+	}
+	if !reflect.DeepEqual(a.Lock, lock) {
+		t.Errorf("got %+v\nwant %+v", a.Lock, lock)
+	}
+	if a.Overlap != jobs.OverlapReplace || a.StartDeadline != 0 || a.Jitter != 2*time.Second || a.MaxSilence != 2*time.Hour || !a.Paused || a.Concurrency != 4 {
+		t.Errorf("got %+v", a)
+	}
+	if b := c.Jobs[1]; b.Lock.OnBusy != jobs.BusyRequeue || b.StartDeadline != time.Hour || b.Concurrency != 0 || b.Paused {
+		t.Errorf("got %+v, want the defaults", b)
+	}
+	if lock := c.Jobs[2].Lock; lock.Wait != 0 || lock.OnBusy != "" {
+		t.Errorf("got %+v, want no limit", lock)
+	}
+}
+
 func TestTextsKeepPlaceholdersAndEverythingElseIsReplaced(t *testing.T) {
 	t.Parallel()
 	c := load(t, `
