@@ -210,7 +210,8 @@ func (t *tool) configReloadCommand() *cobra.Command {
 		Short: "Have workers read their config again",
 		Long: `Have the workers of this host, or those that are named, read their config again, and tell what became of it. A
 config with errors changes nothing: the errors are told, and the worker goes on with the old one. Running runs keep the
-definition that they began with. Settings other than jobs need a restart; they are named.
+definition that they began with. Settings other than jobs and permits need a restart; they are
+named.
 
 SIGHUP to a worker does the same, and so does a change of its files when it was started with --watch. A worker is told
 by its admin address, so workers of other hosts have to be told there.

@@ -535,7 +535,7 @@ args of a job they are replaced by the worker, right before each attempt: no sec
 ` + "`500ms`, `30s`, `15m`, `1h30m`, `168h`" + `.
 
 A worker reads its files again on SIGHUP, on ` + "`lockstep config reload`" + `, and, started with ` + "`--watch`" + `, when they change. Files
-with errors change nothing; settings other than jobs need a restart, and the log names them.
+with errors change nothing; settings other than jobs and permits need a restart, and the log names them.
 
 `
 
