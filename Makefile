@@ -11,7 +11,7 @@ SOAK     ?= 100
 NEEDED := redis-server:redis-server gcc:gcc,libc6-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-short check tidy-check fmt-check lint fmt bench bench-go soak fuzz needed
+.PHONY: help build demo test test-short check tidy-check fmt-check lint fmt generate bench bench-go soak fuzz needed
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ lint: ## golangci-lint by .golangci.yml, which tells the reasons
 
 fmt: ## format the code
 	gofmt -w .
+
+generate: ## the schema and the reference of config files, from the types in configs/file.go
+	$(GO) generate ./configs
 
 bench: needed ## locks beside redislock, redsync and rueidislock; choose by ARGS='-short -run pairs'
 	cd cmd/bench && $(GO) run . $(ARGS)

@@ -3,37 +3,184 @@ package cmd
 import (
 	"errors"
 	"fmt"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"lockstep/configs"
+	"lockstep/jobs"
+	"lockstep/scheduler"
+	"lockstep/scheduler/cronspec"
 )
 
+// asGitHub prints problems as the workflow commands by which GitHub marks lines of a pull request.
+const asGitHub format = "github"
+
 func (t *tool) checkCommand() *cobra.Command {
-	return &cobra.Command{
+	var strict bool
+	var next int
+	cmd := &cobra.Command{
 		Use:   "check [PATH...]",
 		Short: "Check config files",
 		Long: `Check the config files and folders that are named, else the config that a worker would use. All errors and
 warnings of all files come at once, with the place and the remedy. Nothing is asked of Redis.
 
-Exits with 3 when there are errors; warnings alone are 0.`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			paths := configs.Find(append(t.flags.config, args...), nil)
-			if len(paths) == 0 {
-				return refuse("no config to check: name a file or folder, set LOCKSTEP_CONFIG, or write ./lockstep.yaml")
-			}
-			config, err := configs.Load(configs.Options{Paths: paths, Flags: cmd.Flags(), FlagKeys: flagKeys})
-			var problems configs.Problems
-			switch {
-			case errors.As(err, &problems):
-				err = exit(exitConfig, nil)
-			case err != nil:
-				return err
-			default:
-				problems = config.Warnings
-			}
-			_, printed := fmt.Fprintln(t.stdout, problems.Error()) // they are what was asked for: data, not a failure
-			return errors.Join(printed, err)
-		},
+Exits with 3 when there are errors; warnings alone are 0, unless --strict makes errors of them.`,
+		Example: `  lockstep check --strict conf.d
+  lockstep check --next 3
+  lockstep check -o github`,
 	}
+	cmd.Flags().BoolVar(&strict, "strict", false, "take warnings for errors")
+	cmd.Flags().IntVar(&next, "next", 0, "list the next `N` times of each job, local and in UTC")
+	output := outputFlag(cmd, text, asJSON, asGitHub)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if next < 0 {
+			return misuse(cmd, "--next %d is negative", next)
+		}
+		paths := configs.Find(append(t.flags.config, args...), nil)
+		if len(paths) == 0 {
+			return refuse("no config to check: name a file or folder, set LOCKSTEP_CONFIG, or write ./lockstep.yaml")
+		}
+		options := t.loadOptions(cmd, paths)
+		options.Handlers = t.handlers.Names()
+		config, err := configs.Load(options)
+		var problems configs.Problems
+		switch {
+		case errors.As(err, &problems):
+		case err != nil:
+			return err
+		default:
+			problems = config.Warnings
+		}
+		if strict {
+			problems = problems.Strict()
+		}
+		report := checkReport{Problems: problems}
+		if config != nil {
+			report.next, err = upcoming(config.Jobs, time.Now(), next)
+		} else {
+			err = nil
+		}
+		if err == nil {
+			err = t.printCheck(*output, report) // the problems are what was asked for: data, not a failure
+		}
+		if problems.Errors() > 0 {
+			err = errors.Join(err, exit(exitConfig, nil))
+		}
+		return err
+	}
+	return cmd
+}
+
+// checkReport is what check says.
+type checkReport struct {
+	configs.Problems
+	next []jobTicks
+}
+
+// jobTicks are the next times of one job.
+type jobTicks struct {
+	Job      string     `json:"job"`
+	Trigger  string     `json:"trigger"`
+	Timezone string     `json:"timezone"`
+	Words    string     `json:"words"`
+	Next     []tickTime `json:"next"`
+
+	zone *time.Location
+}
+
+// upcoming lists the next n times of each job that has a schedule.
+func upcoming(definitions []*jobs.Job, now time.Time, n int) ([]jobTicks, error) {
+	list := []jobTicks{}
+	for _, job := range definitions {
+		if n == 0 || !job.Scheduled() {
+			continue
+		}
+		trigger, err := scheduler.Trigger(job)
+		if err != nil {
+			return nil, err
+		}
+		zone, err := cronspec.LoadZone(job.Timezone) // also of an interval: its people live somewhere
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, jobTicks{
+			Job: job.Name, Trigger: trigger.String(), Timezone: zone.String(), Words: trigger.Words(),
+			Next: nextTicks(trigger, zone, now, n), zone: zone,
+		})
+	}
+	return list, nil
+}
+
+func (t *tool) printCheck(f format, report checkReport) error {
+	switch f {
+	case asJSON:
+		problems := report.List
+		if problems == nil {
+			problems = []configs.Problem{}
+		}
+		return t.encode(f, map[string]any{
+			"problems": problems, "errors": report.Errors(), "warnings": report.Warnings(),
+			"files": report.Files, "jobs": report.Jobs, "next": append([]jobTicks{}, report.next...),
+		})
+	case asGitHub:
+		var b strings.Builder
+		for _, p := range report.List {
+			b.WriteString(workflowCommand(p) + "\n")
+		}
+		return t.write(b.String() + report.Summary() + "\n")
+	}
+	if err := t.write(report.Error() + "\n"); err != nil {
+		return err
+	}
+	for _, job := range report.next {
+		title := fmt.Sprintf("\n%s: %q %s", job.Job, job.Trigger, job.Timezone)
+		if job.Words != "" {
+			title += ": " + job.Words
+		}
+		if err := t.write(title + "\n"); err != nil {
+			return err
+		}
+		if len(job.Next) == 0 {
+			if err := t.write("never again\n"); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := t.tickTable(job.Next, job.zone, time.Now(), true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var (
+	workflowText     = strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A")
+	workflowProperty = strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A", ":", "%3A", ",", "%2C")
+)
+
+// workflowCommand writes a problem as GitHub takes it.
+func workflowCommand(p configs.Problem) string {
+	var properties []string
+	add := func(name, value string) {
+		properties = append(properties, name+"="+workflowProperty.Replace(value))
+	}
+	if p.File != "" {
+		add("file", p.File)
+		if p.Line > 0 {
+			add("line", fmt.Sprint(p.Line))
+			add("col", fmt.Sprint(p.Column))
+			add("endColumn", fmt.Sprint(p.Column+max(1, p.Width)))
+		}
+	}
+	add("title", p.Code)
+	message := p.Message
+	if p.File == "" {
+		message = p.Origin.String() + ": " + message
+	}
+	if p.Hint != "" {
+		message += "; " + p.Hint
+	}
+	return fmt.Sprintf("::%s %s::%s", p.Severity, strings.Join(properties, ","), workflowText.Replace(message))
 }

@@ -35,15 +35,9 @@ var flagKeys = map[string]string{
 
 // load reads the config that is meant. What is wrong with it has been told when the error comes.
 func (t *tool) load(cmd *cobra.Command, paths []string, settingsOnly bool) (*configs.Config, error) {
-	config, err := configs.Load(configs.Options{
-		Paths: paths, Flags: cmd.Flags(), FlagKeys: flagKeys, SettingsOnly: settingsOnly,
-	})
-	var problems configs.Problems
-	if errors.As(err, &problems) {
-		fmt.Fprintln(t.stderr, problems.Error())
-		return nil, exit(exitConfig, nil)
-	}
-	return config, err
+	options := t.loadOptions(cmd, paths)
+	options.SettingsOnly = settingsOnly
+	return t.told(configs.Load(options))
 }
 
 // connection is a way to one installation: its Redis, and what stands there.

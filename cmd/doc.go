@@ -18,7 +18,8 @@
 // into before anything else happens, as the working child of `lockstep start`, and as the workers of `lockstep demo`.
 //
 // The first SIGINT, SIGTERM or SIGHUP ends the root context, from which all others are derived; a worker then drains. A
-// second one cancels what still runs.
+// second one cancels what still runs. To a worker SIGHUP says something else: to read its config again (reload.go). Only
+// that of a terminal which has been closed asks it to end.
 //
 // # Parent and child
 //

@@ -69,6 +69,9 @@ type tool struct {
 
 	manners atomic.Int32  // what signals do beside the first one's ending of the root context
 	again   chan struct{} // closed by the second signal, and when a working child has lost its parent
+
+	reloads atomic.Bool   // SIGHUP means to read the config again
+	hangups chan struct{} // such a SIGHUP; buffer of one
 }
 
 // manners of a command.
@@ -82,11 +85,14 @@ const (
 func run(reg *jobs.Registry, args []string, parent *upward) int {
 	t := &tool{
 		handlers: reg, args: args, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, parent: parent, again: make(chan struct{}),
+		hangups: make(chan struct{}, 1),
 	}
+	t.reloads.Store(parent != nil)
 	ctx, cancel := context.WithCancelCause(context.Background())
 	ended := make(chan struct{})
 	signals := make(chan os.Signal, 2)
-	// SIGHUP as well: a terminal that is closed must not leave runs behind that look crashed.
+	// SIGHUP as well: a terminal that is closed must not leave runs behind that look crashed. What it means to a worker is
+	// said by its parent.
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	var orders chan os.Signal
 	if parent != nil {
@@ -113,14 +119,20 @@ func (t *tool) listen(signals, orders <-chan os.Signal, cancel context.CancelCau
 		select {
 		case <-ended:
 			return
-		case <-signals:
+		case s := <-signals:
+			if s == syscall.SIGHUP && t.rereads() {
+				continue
+			}
 			direct++
-		case _, ok := <-orders:
+		case s, ok := <-orders:
 			if !ok { // the parent is dead
 				orders = nil
 				time.AfterFunc(orphanLimit, func() { os.Exit(exitFailed) })
 				cancel(errInterrupted)
 				abort()
+				continue
+			}
+			if s == syscall.SIGHUP && t.rereads() {
 				continue
 			}
 			passed++

@@ -107,9 +107,16 @@ func launch(t *testing.T, env []string, args ...string) *process {
 
 func launchProgram(t *testing.T, program string, env []string, args ...string) *process {
 	t.Helper()
+	return launchWith(t, program, env, func(*process) {}, args...)
+}
+
+// launchWith starts a program as prepare has it.
+func launchWith(t *testing.T, program string, env []string, prepare func(*process), args ...string) *process {
+	t.Helper()
 	p := &process{Cmd: exec.Command(program, args...), t: t, name: strings.Join(args, " "), stdout: new(output), stderr: new(output), done: make(chan struct{})}
 	p.Env, p.Stdout, p.Stderr = env, p.stdout, p.stderr
 	p.Cmd.WaitDelay = 5 * time.Second
+	prepare(p)
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -46,6 +46,7 @@ type parent struct {
 	argv     []string         // of the child
 	signals  <-chan os.Signal // to be passed on
 	children <-chan os.Signal // some child has ended
+	terminal bool             // it had one when it began
 	adopts   bool             // it can tell when nothing is left: orphans fall to it, and it has no other children
 	logAs    func(configs.Log) *slog.Logger
 	log      *slog.Logger
@@ -81,7 +82,7 @@ func (t *tool) watchOver(ctx context.Context) error {
 	}
 	p := &parent{
 		argv:    append([]string{os.Args[0], childWord}, t.args...),
-		signals: signals, children: children,
+		signals: signals, children: children, terminal: hasTerminal(),
 		adopts: command.AdoptOrphans() == nil,
 		logAs:  func(settings configs.Log) *slog.Logger { return newLogger(t.stderr, settings) },
 	}
@@ -182,10 +183,7 @@ func (p *parent) attend(c *child) {
 	for ended := false; !ended; {
 		select {
 		case s := <-p.signals:
-			p.asked = true
-			if sig, ok := s.(syscall.Signal); ok {
-				_, _ = c.orders.Write([]byte{byte(sig)}) // fails when the child has just ended
-			}
+			_, _ = c.orders.Write([]byte{byte(p.meaning(s))}) // fails when the child has just ended
 		case n, ok := <-heard:
 			if !ok {
 				heard = nil
@@ -209,6 +207,21 @@ func (p *parent) attend(c *child) {
 			return
 		}
 	}
+}
+
+// meaning returns what the child is told of a signal: SIGHUP to read the config again, anything else to end. The SIGHUP
+// of a terminal that has been closed, which is known from there having been one, asks for the end: it must not leave a
+// worker behind that nobody sees.
+func (p *parent) meaning(s os.Signal) syscall.Signal {
+	sig, ok := s.(syscall.Signal)
+	if ok && sig == syscall.SIGHUP && (!p.terminal || hasTerminal()) {
+		return sig
+	}
+	p.asked = true
+	if !ok || sig == syscall.SIGHUP {
+		return syscall.SIGTERM
+	}
+	return sig
 }
 
 // note takes what the child tells.
@@ -314,9 +327,10 @@ func (p *parent) rest(d time.Duration) bool {
 	defer timer.Stop()
 	for {
 		select {
-		case <-p.signals:
-			p.asked = true
-			return false
+		case s := <-p.signals:
+			if p.meaning(s) != syscall.SIGHUP { // the next child reads the config anyway
+				return false
+			}
 		case <-p.children: // one that could not be killed in time has ended after all
 			p.reap(nil)
 		case <-timer.C:

@@ -33,7 +33,7 @@ in Redis. The commands below that look or act work straight on Redis; no worker 
 			root.AddCommand(cmd)
 		}
 	}
-	add("run", t.startCommand(), t.demoCommand(), t.checkCommand(), t.scheduleCommand())
+	add("run", t.startCommand(), t.demoCommand(), t.initCommand(), t.checkCommand(), t.configCommand(), t.scheduleCommand())
 	add("look", t.enqueueCommand(), t.jobCommand(), t.runCommand(), t.lockCommand(), t.workerCommand(), t.queueCommand(),
 		t.auditCommand(), t.healthCommand())
 	root.AddCommand(t.versionCommand())

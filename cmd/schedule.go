@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"lockstep/configs"
 	"lockstep/scheduler/cronspec"
 )
 
@@ -58,6 +59,13 @@ job with this schedule would do. Cron text has five fields, or six with the seco
 			return exit(exitUsage, err)
 		}
 		ticks := nextTicks(schedule, zone, start, n)
+		for _, p := range configs.LintSchedule(schedule, start) {
+			hint := ""
+			if p.Hint != "" {
+				hint = "; " + p.Hint
+			}
+			fmt.Fprintf(t.stderr, "warning: %s%s [%s]\n", p.Message, hint, p.Code)
+		}
 		if *output != tables {
 			return t.encode(*output, map[string]any{
 				"schedule": args[0], "timezone": zone.String(), "words": schedule.Words(), "next": ticks,

@@ -19,19 +19,22 @@ import (
 	"lockstep/jobs"
 	"lockstep/jobs/command"
 	httpjob "lockstep/jobs/http"
+	"lockstep/locks"
 	"lockstep/scheduler/admin"
 	"lockstep/scheduler/queue"
 	"lockstep/scheduler/worker"
 )
 
 func (t *tool) startCommand() *cobra.Command {
-	var inDemo bool
+	var inDemo, watch bool
 	cmd := &cobra.Command{
 		Use:   "start",
 		Short: "Start a worker",
 		Long: `Start a worker: it shares schedule and queue with all workers of the same Redis and namespace, and serves the admin page
-at admin.listen. SIGINT, SIGTERM and SIGHUP drain it: it takes nothing new, and runs that take longer than
+at admin.listen. SIGINT and SIGTERM drain it: it takes nothing new, and runs that take longer than
 worker.drain_timeout are handed back. A second signal hands them back at once. Both end with exit code 0.
+
+SIGHUP has it read its config again, and so have changes of the files with --watch; see lockstep config reload.
 
 The work is done by a second process, which this one starts. When that one crashes, this one kills what it has left and
 ends its session, so that other workers go on with its runs at once, and starts another; five crashes in a minute end it.`,
@@ -41,6 +44,7 @@ ends its session, so that other workers go on with its runs at once, and starts 
 	flags := cmd.Flags()
 	flags.Int("concurrency", 0, "how many attempts run at a time, `N` (default: worker.concurrency, 8)")
 	flags.String("queues", "", "`QUEUES` to serve, with their weights: critical=6,default=3 (default: worker.queues)")
+	flags.BoolVar(&watch, "watch", false, "read the config again when its files change")
 	flags.BoolVar(&inDemo, "demo-worker", false, "be a worker of lockstep demo")
 	_ = flags.MarkHidden("demo-worker") // fails only for a flag that is not there
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -48,6 +52,7 @@ ends its session, so that other workers go on with its runs at once, and starts 
 			return t.watchOver(cmd.Context())
 		}
 		t.manners.Store(orderly)
+		t.reloads.Store(!inDemo)
 		ctx, handlers, abort := cmd.Context(), t.handlers, (<-chan struct{})(t.again)
 		if inDemo {
 			handlers = demoHandlers()
@@ -59,12 +64,14 @@ ends its session, so that other workers go on with its runs at once, and starts 
 		if len(paths) == 0 {
 			return refuse("no config: name a file with -c, set LOCKSTEP_CONFIG, or write ./lockstep.yaml (to look around first: lockstep demo)")
 		}
-		config, err := t.load(cmd, paths, false)
+		options := t.loadOptions(cmd, paths)
+		options.Inputs = new(configs.Inputs)
+		config, err := t.told(configs.Load(options))
 		if err != nil {
 			return err
 		}
 		t.parent.settings(config.Settings)
-		return start(ctx, config, handlers, abort, t.parent, newLogger(t.stderr, config.Settings.Log))
+		return start(ctx, config, handlers, abort, reloading{options, t.hangups, watch}, t.parent, newLogger(t.stderr, config.Settings.Log))
 	}
 	return cmd
 }
@@ -90,8 +97,9 @@ func readable(_ []string, a slog.Attr) slog.Attr {
 }
 
 // start runs a worker and its admin page until ctx ends and the worker has drained. abort, when closed, ends the drain.
-// parent hears of the worker's sessions.
-func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry, abort <-chan struct{}, parent *upward, log *slog.Logger) (err error) {
+// parent hears of the worker's sessions, and again says when the config is read again.
+func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry, abort <-chan struct{}, again reloading,
+	parent *upward, log *slog.Logger) (err error) {
 	for _, problem := range config.Warnings.List {
 		log.WarnContext(ctx, "config is doubtful", "at", problem.Origin.String(), "says", problem.Message, "hint", problem.Hint, "code", problem.Code)
 	}
@@ -120,10 +128,16 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	if err := checkServer(ctx, rdb, log); err != nil {
 		return interruptedIsFine(ctx, err)
 	}
+	listener, err := admin.Listen(settings.Admin.Listen, settings.Admin.ListenSet)
+	if err != nil {
+		return err
+	}
+	defer listener.Close() // once more, unless it was never served
 	options, err := workerOptions(config, settings, rdb, handlers, abort, log)
 	if err != nil {
 		return err
 	}
+	options.Admin = listener.Addr().String()
 	if config.Settings.Redis.URL != embedded {
 		options.OnSession = parent.session
 	}
@@ -131,6 +145,10 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	if err != nil {
 		return err
 	}
+	reloads := newReloader(again.options, config, options.Config, log, func(ctx context.Context, config *configs.Config, mark string) error {
+		warnOfHandlers(ctx, config.Jobs, handlers, log)
+		return w.SetJobs(ctx, config.Jobs, limits(config.Permits), mark)
+	})
 	conn, err := newConnection(rdb, settings)
 	if err != nil {
 		return err
@@ -144,11 +162,8 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	})
 	server, err := admin.New(admin.Options{
 		Reader: conn.reader, Operator: operator, Ready: w.Ready, Worker: func() string { return string(w.ID()) }, Logger: log,
+		Config: reloads.status.Load, Reload: func(ctx context.Context) error { return reloads.reload(ctx, "a request") },
 	})
-	if err != nil {
-		return err
-	}
-	listener, err := admin.Listen(settings.Admin.Listen, settings.Admin.ListenSet)
 	if err != nil {
 		return err
 	}
@@ -158,15 +173,28 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	serving, stop := context.WithCancel(background)
 	defer stop()
 	group.Go(func() error { return admin.Serve(serving, listener, server) })
+	group.Go(func() error { reloads.run(running, again.hangups, again.watch); return nil })
 	group.Go(func() error {
 		defer stop()
 		return w.Run(running)
 	})
 	err = group.Wait()
-	if errors.Is(err, queue.ErrOwned) {
+	switch {
+	case errors.Is(err, queue.ErrOwned):
 		return exit(exitUsage, err)
+	case errors.Is(err, worker.ErrPermits):
+		return exit(exitConfig, err)
 	}
 	return err
+}
+
+// limits are permits as the lock space has them.
+func limits(permits map[string]configs.Permit) map[string]locks.PermitLimit {
+	out := make(map[string]locks.PermitLimit, len(permits))
+	for name, permit := range permits {
+		out[name] = locks.PermitLimit{Permits: permit.Limit, Version: permit.Version}
+	}
+	return out
 }
 
 // interruptedIsFine makes a start that a signal called off a success, as it is for a worker that ran.
@@ -196,6 +224,7 @@ func workerOptions(config *configs.Config, settings configs.Settings, rdb redis.
 		Lease: settings.Locks.Lease, ReserveAfter: reserveAfter(settings.Locks.ReserveAfter),
 		Concurrency: settings.Worker.Concurrency, DrainTimeout: settings.Worker.DrainTimeout, Queues: settings.Worker.Queues,
 		Jobs:    config.Jobs,
+		Permits: limits(config.Permits),
 		Expand:  func(job *jobs.Job) (*jobs.Job, error) { return configs.Expand(job, os.LookupEnv) },
 		Command: commands, HTTP: calls, Handlers: handlers,
 		Version: readBuild().short(), Config: digest(config.Jobs),

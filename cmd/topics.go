@@ -13,7 +13,7 @@ func topics() []*cobra.Command {
     0  ok
     1  it failed
     2  wrong usage, or refused
-    3  the config has errors
+    3  the config has errors                              check, config, start; check --strict: or warnings
     4  Redis is not reachable
     5  the run that was waited for did not succeed        enqueue --wait, job run --wait
    75  the lock was not to be had in time                 lock exec

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // manyJobs is a file like those that a program writes.
@@ -15,7 +16,7 @@ func manyJobs(n int) string {
 	for i := range n {
 		fmt.Fprintf(&b, "  job-%d:\n    description: Job number %d\n    schedule: \"%d %d * * *\"\n"+
 			"    command: [echo, \"${GREETING:-hello}\", \"%d\"]\n    timeout: 10m\n    lock: {exclusive: [\"host:%d\"]}\n",
-			i, i, i%60, i%24, i, i%100)
+			i, i, i%60, 3+i%20, i, i%100)
 	}
 	return b.String()
 }
@@ -35,6 +36,48 @@ func BenchmarkLoad10000Jobs(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/n, "µs/job")
+}
+
+// many writes a thousand jobs into each of so many files, as a program that makes them would, and returns their folder.
+func many(t testing.TB, files int) string {
+	const jobs = 1000
+	texts := make(map[string]string, files)
+	for i := range files {
+		texts[fmt.Sprintf("jobs-%03d.yaml", i)] = strings.ReplaceAll(manyJobs(jobs), "  job-", fmt.Sprintf("  job-%d-", i))
+	}
+	return writeFiles(t, texts)
+}
+
+// BenchmarkLoad100000Jobs is the number to watch: three seconds are the budget of a start.
+func BenchmarkLoad100000Jobs(b *testing.B) {
+	dir := many(b, 100)
+	for b.Loop() {
+		c, err := Load(Options{Paths: []string{dir}, Environ: []string{}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if len(c.Jobs) != 100_000 || len(c.Warnings.List) > 0 {
+			b.Fatalf("got %d jobs, %s", len(c.Jobs), c.Warnings.Summary())
+		}
+	}
+	b.ReportMetric(b.Elapsed().Seconds()/float64(b.N), "s/load")
+}
+
+// The budget is three seconds for five times as many, on a machine that has nothing else to do; this one is shared with
+// other tests, under the race detector perhaps. What it would notice is work that grows faster than the number of jobs.
+func TestVeryManyJobsLoad(t *testing.T) {
+	t.Parallel()
+	dir := many(t, 20)
+	began := time.Now()
+	c, err := Load(Options{Paths: []string{dir}, Environ: []string{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	took := time.Since(began)
+	t.Logf("%d jobs took %s", len(c.Jobs), took.Round(time.Millisecond))
+	if len(c.Jobs) != 20_000 || took > time.Minute {
+		t.Errorf("%d jobs took %s", len(c.Jobs), took)
+	}
 }
 
 // BenchmarkLoad10000WrongJobs shows that places are found in time also when every job needs one.

@@ -27,6 +27,7 @@ var checks = map[string]func(s string) *fault{
 	"header":      checkHeader,
 	"env":         checkVariable,
 	"lock-key":    checkLockKey,
+	"permit":      checkPermit,
 }
 
 // redisSchemes are the first parts of redis.url.
@@ -253,6 +254,27 @@ func checkLockKey(s string) *fault {
 	}
 	return &fault{code: CodeLockKey, kind: "lock key", own: true, want: "a lock key",
 		reason: strings.TrimPrefix(err.Error(), fmt.Sprintf("lock key %.100q: ", s))}
+}
+
+// checkPermit refuses what only makes sense in a lock key, what lockstep lock exec could not name, and the names under
+// which runs hold their job and themselves.
+func checkPermit(s string) *fault {
+	f := &fault{code: CodeName, kind: "name of permits", want: "a name for permits"}
+	switch {
+	case s == "":
+		f.reason = "it is empty"
+	case strings.ContainsAny(s, "{}"):
+		f.reason = "permits have one name for all runs, so there are no { and } in it"
+	case strings.ContainsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) || r == ',' || r == '=' }):
+		f.reason = "it has a blank, a comma or = in it"
+	case strings.HasPrefix(s, jobs.JobResource("")), strings.HasPrefix(s, jobs.RunResource("")):
+		f.reason = "such names are the locks of jobs and runs themselves"
+	case len(s) > 512:
+		f.reason = "it is longer than 512 bytes"
+	default:
+		return nil
+	}
+	return f
 }
 
 // cronFault turns an error of cronspec into a fault of the part that is wrong.

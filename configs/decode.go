@@ -22,6 +22,7 @@ var (
 	proseType    = reflect.TypeFor[prose]()
 	stringType   = reflect.TypeFor[string]()
 	jobFileType  = reflect.TypeFor[*jobFile]()
+	permitType   = reflect.TypeFor[*permitFile]()
 )
 
 // rules are what the tags of a field say about its value.
@@ -30,8 +31,11 @@ type rules struct {
 	min, max *bound
 	check    string
 	keys     string
+	shape    string
 	size     int
 	secret   bool
+
+	initial string // what a key that was not written has, as text; "" for the zero value
 }
 
 // bound is a limit as a number (for a duration in nanoseconds) and as it is written.
@@ -88,7 +92,8 @@ func (f *fields) read(t reflect.Type, at []int) {
 
 // readRules panics on a tag that cannot be read: it is a mistake in this package.
 func readRules(sf reflect.StructField) rules {
-	r := rules{check: sf.Tag.Get("check"), keys: sf.Tag.Get("keys"), secret: sf.Tag.Get("secret") != ""}
+	r := rules{check: sf.Tag.Get("check"), keys: sf.Tag.Get("keys"), shape: sf.Tag.Get("shape"),
+		secret: sf.Tag.Get("secret") != "", initial: sf.Tag.Get("default")}
 	if words := sf.Tag.Get("enum"); words != "" {
 		r.enum = strings.Split(words, ",")
 	}
@@ -235,6 +240,9 @@ func (d *decoder) structure(n *yaml.Node, v reflect.Value, p *path) bool {
 			if job, ok := v.Addr().Interface().(*jobFile); ok && isWork(likely) {
 				job.likelyWork = true
 			}
+			if permit, ok := v.Addr().Interface().(*permitFile); ok && likely == "limit" {
+				permit.likelyLimit = true
+			}
 			continue
 		}
 		if isNull(e.value) {
@@ -242,8 +250,8 @@ func (d *decoder) structure(n *yaml.Node, v reflect.Value, p *path) bool {
 			continue
 		}
 		if p.up == nil {
-			// What a job says is stored with its runs.
-			d.stored = f.name == "jobs" || f.name == "defaults"
+			// What a job says is stored with its runs, and a limit in the lock space.
+			d.stored = f.name == "jobs" || f.name == "defaults" || f.name == "permits"
 			if d.stored && d.settingsOnly {
 				continue
 			}
@@ -314,7 +322,11 @@ func (d *decoder) unknownKey(key *yaml.Node, t reflect.Type, p *path) (likely st
 		d.error(key, CodeUnknownKey, message, where)
 		return f.name
 	}
-	d.error(key, CodeUnknownKey, message, "this version knows "+strings.Join(known.names, ", "))
+	hint := "this version knows " + strings.Join(known.names, ", ")
+	if len(known.names) > 10 {
+		hint = "lockstep config schema tells the keys that this version knows"
+	}
+	d.error(key, CodeUnknownKey, message, hint)
 	return ""
 }
 
@@ -352,6 +364,15 @@ func (d *decoder) mapping(n *yaml.Node, v reflect.Value, r *rules, p *path) bool
 				job.broken = !d.value(job.node, reflect.ValueOf(job).Elem(), &rules{}, at)
 			}
 			value.Set(reflect.ValueOf(job))
+		case elem == permitType:
+			permit := &permitFile{src: d.src, key: e.key, node: deref(e.value)}
+			if isNull(e.value) {
+				d.error(e.key, CodeEmpty, at.String()+" is empty", "write limit: NUMBER below it")
+				permit.broken = true
+			} else {
+				permit.broken = !d.value(permit.node, reflect.ValueOf(permit).Elem(), &rules{}, at)
+			}
+			value.Set(reflect.ValueOf(permit))
 		case isNull(e.value):
 			d.error(e.key, CodeEmpty, at.String()+" is empty", emptyHint(elem))
 			continue
@@ -374,7 +395,12 @@ func emptyHint(t reflect.Type) string {
 // list decodes a list. An element that cannot be decoded leaves its place empty, so that places match those in the file.
 func (d *decoder) list(n *yaml.Node, v reflect.Value, r *rules, p *path) bool {
 	if n.Kind != yaml.SequenceNode {
-		d.mismatch(n, "a list", p, listHint(n, v.Type().Elem() == textType))
+		hint := listHint(n, v.Type().Elem() == textType)
+		if n.Kind == yaml.ScalarNode && tellsSecret(n.Value) {
+			d.src.hide(n)
+			hint = ""
+		}
+		d.mismatch(n, "a list", p, hint)
 		return false
 	}
 	if len(n.Content) < r.size {
@@ -491,12 +517,18 @@ func (f *fault) where(p *path) string {
 // in it, so that only the text as written may be told.
 func (d *decoder) fault(n *yaml.Node, shown, where string, f *fault, replaced, secret bool) {
 	message, hint := f.sentence(shown, where, replaced, secret)
+	if secret && strings.Contains(n.Value, "@") && !replacedPassword.MatchString(n.Value) {
+		d.src.hide(n)
+	}
 	if replaced || secret || f.part == "" {
 		d.error(n, f.code, message, hint)
 		return
 	}
 	d.partError(d.src, n, f.part, f.offset, f.code, message, hint)
 }
+
+// replacedPassword is the part of a URL in which ${...} stands for the whole password.
+var replacedPassword = regexp.MustCompile(`:\$\{[^}]*\}@`)
 
 // sentence returns the message and hint of a fault.
 func (f *fault) sentence(shown, where string, replaced, secret bool) (message, hint string) {
@@ -565,6 +597,9 @@ func strict(n *yaml.Node, t reflect.Type, replaced bool, r *rules, p *path) *fau
 			return &fault{code: CodeNumber, kind: "number", reason: "it must be " + want, want: want}
 		}
 		return octal(n.Value)
+	}
+	if word := strings.ToLower(n.Value); t.Kind() == reflect.Bool && quoted && !replaced && (word == "true" || word == "false") {
+		return mismatch("write " + word + ", without quotes")
 	}
 	if t.Kind() == reflect.Int && !replaced {
 		if _, err := strconv.Atoi(n.Value); err == nil && quoted {

@@ -1,7 +1,9 @@
 // Package configs reads the settings of a worker and the definitions of its jobs.
 //
 // Start with [Load]: files, environment and flags in, a [Config] out, or everything that is wrong with them. A worker
-// calls [Expand] right before each attempt. [Find] tells which files are meant when nobody named any.
+// calls [Expand] right before each attempt, and [Watch] tells when another Load would see something else. [Find] tells
+// which files are meant when nobody named any. [Schema] is for editors; [ImportCrontab] and [ImportCronJobs] make files of
+// what runs elsewhere.
 //
 // # The problem
 //
@@ -12,16 +14,24 @@
 //
 // # The way through
 //
-//	files -> YAML nodes -> file types -----------------------------> jobs + defaults -> rules -> jobs.Job
-//	                          |                                                           |
-//	                          +-> koanf: defaults < files < environment < flags -> Settings
+//	files -> YAML nodes -> file types ---------------------> jobs + defaults -> rules -> lints -> jobs.Job
+//	                          |                                                 |
+//	                          +-> koanf: defaults < files < environment < flags +-> Settings
 //
-// The file types (file.go) are plain Go structs. Their tags say what a key may hold; one decoder (decode.go) reads any
-// YAML node into any of them and is as strict for the settings as for the jobs. Nodes keep their positions, so a rule
+// The file types (file.go) are plain Go structs, and the only place where a key is written down. Their tags say what a
+// key may hold and what it has by default; one decoder (decode.go) reads any YAML node into any of them and is as strict
+// for the settings as for the jobs. The JSON Schema and the reference (README.md) are made of the same types by go
+// generate; a test tries every key and every wrong file of testdata against both and finds them of one mind. Load does not
+// use the schema: what a schema's checker says of a mistake helps nobody to find it. Nodes keep their positions, so a rule
 // that compares keys looks up the place of the key it complains about only when it complains. Environment and flags
 // are read by the same types: what is wrong in a file is wrong there too, and the problem names the variable or flag.
 // koanf merges the layers of the settings; it never sees text that was not checked before, because by itself it takes
 // "lease: 30" for 30 nanoseconds.
+//
+// Rules find what cannot be used, and are errors. Lints (lint.go) find what can be used and was probably not meant, and
+// are warnings: a star in the minute field, a step that does not divide the hour, a time that a clock change skips. Lints
+// look ahead from [Options.Now], so a warning may come with a new year's clock changes. A secret that stands in a file is
+// one too, and is blotted out in every line that is quoted.
 //
 // # Files
 //
@@ -45,7 +55,7 @@
 //     so ${file:...}, which is for secrets, is refused in them;
 //   - nowhere in a description: it is prose.
 //
-// A problem quotes a line as it stands in the file, never what ${...} became.
+// A problem quotes a line as it stands in the file, without secrets, and never what ${...} became.
 //
 // # Settings
 //
@@ -60,6 +70,14 @@
 // A variable that is empty counts as unset. LOCKSTEP_ names without a double underscore are no settings (Kubernetes sets
 // LOCKSTEP_PORT for a service called lockstep); one with it that is unknown is a warning. A map, such as
 // worker.queues, is replaced as a whole by a stronger layer.
+//
+// # Loading again
+//
+// A Load keeps nothing, and a Config is never changed: whoever wants a newer one loads again, and goes on with the old one
+// when that fails. [Inputs] are what a Load looked at: files, folders, patterns, and secrets that were not there. [Watch]
+// compares what they say, not when they were written, so it does not matter how a file came to change. A change is
+// looked at when nothing more has happened for a quarter of a second; a file that was there and is gone has two seconds
+// to come back.
 //
 // # What is not promised
 //

@@ -12,25 +12,7 @@ import (
 
 // FuzzLoad looks for a file that makes Load panic, hang, or return something that its own rules refuse.
 func FuzzLoad(f *testing.F) {
-	example, err := os.ReadFile("lockstep.example.yaml")
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(string(example))
-	archives, _ := filepath.Glob("testdata/wrong/*.txtar")
-	for _, path := range archives {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			f.Fatal(err)
-		}
-		head, _, _ := strings.Cut(string(data), wantLine)
-		for _, part := range strings.Split(head, "\n-- ")[1:] {
-			_, text, _ := strings.Cut(part, "\n")
-			f.Add(text)
-		}
-		_, text, _ := strings.Cut(head, "-- lockstep.yaml --\n")
-		f.Add(text)
-	}
+	addFiles(f)
 	path := filepath.Join(f.TempDir(), "lockstep.yaml")
 	f.Fuzz(func(t *testing.T, text string) {
 		if strings.Contains(text, "include") {
@@ -65,4 +47,54 @@ func FuzzLoad(f *testing.F) {
 			}
 		}
 	})
+}
+
+// FuzzSchemaAgreesWithLoad looks for a file of which one takes what the other refuses.
+func FuzzSchemaAgreesWithLoad(f *testing.F) {
+	addFiles(f)
+	path := filepath.Join(f.TempDir(), "lockstep.yaml")
+	schema := compiledSchema(f)
+	f.Fuzz(func(t *testing.T, text string) {
+		if strings.Contains(text, "include") || strings.Contains(text, "!") {
+			return // would read files of this machine; a schema knows no YAML tags
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		root := parseYAML(t, path)
+		if root == nil {
+			return
+		}
+		c, err := Load(Options{Paths: []string{path}, Environ: []string{"A=a", "EMPTY="}})
+		var found Problems
+		if err == nil {
+			found = c.Warnings
+		} else if !errors.As(err, &found) {
+			t.Fatal(err)
+		}
+		agree(t, schema, root, found.List, text)
+	})
+}
+
+// addFiles begins with the example and all files of testdata.
+func addFiles(f *testing.F) {
+	example, err := os.ReadFile("lockstep.example.yaml")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(string(example))
+	archives, _ := filepath.Glob("testdata/wrong/*.txtar")
+	for _, path := range archives {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		head, _, _ := strings.Cut(string(data), wantLine)
+		for _, part := range strings.Split(head, "\n-- ")[1:] {
+			_, text, _ := strings.Cut(part, "\n")
+			f.Add(text)
+		}
+		_, text, _ := strings.Cut(head, "-- lockstep.yaml --\n")
+		f.Add(text)
+	}
 }

@@ -14,36 +14,29 @@ import (
 	"lockstep/scheduler/cronspec"
 )
 
-// builtin are the defaults of a job that neither it nor the files' defaults override. They are a function because what
-// they point to is overlaid.
+// builtin are the defaults of a job that neither it nor the files' defaults override: those of the tags, and the zero
+// value of what has none. They are made anew because what they point to is overlaid.
 func builtin() policies {
-	return policies{
-		Timezone: new(""), // UTC
-		Queue:    new("default"),
-		Timeout:  new(time.Duration(0)), // none
-		Retry: &retryFile{
-			Max:      new(3),
-			Backoff:  new(jobs.BackoffExponential),
-			Initial:  new(5 * time.Second),
-			MaxDelay: new(5 * time.Minute),
-		},
-		Overlap:    new(jobs.OverlapSkip),
-		MaxQueued:  new(10),
-		OnMissed:   new(jobs.MissedLast),
-		OnCrash:    new(jobs.CrashRerun),
-		MaxCrashes: new(3),
-		History: &historyFile{
-			Runs: new(1000),
-			For:  new(7 * 24 * time.Hour),
-		},
-		StartDeadline: new(time.Duration(0)), // none
-		Jitter:        new(time.Duration(0)),
-		MaxSilence:    new(time.Duration(0)), // never late
+	var p policies
+	fillDefaults(reflect.ValueOf(&p).Elem())
+	return p
+}
+
+func fillDefaults(v reflect.Value) {
+	for _, f := range fieldsOf(v.Type()).list {
+		to := reflect.New(valueType(f.typ))
+		switch {
+		case to.Elem().Kind() == reflect.Struct:
+			fillDefaults(to.Elem())
+		case f.rules.initial != "":
+			to.Elem().Set(f.defaultValue())
+		}
+		v.FieldByIndex(f.index).Set(to)
 	}
 }
 
 // defaultMethod is the method of an http job without one: args go as a body.
-const defaultMethod = "POST"
+var defaultMethod = fieldsOf(reflect.TypeFor[httpFile]()).byName["method"].rules.initial
 
 // overlay lays the keys that were written in over onto base. It copies on the way: base stays as it is.
 func overlay(base, over policies) policies {
@@ -139,6 +132,9 @@ func (l *loader) buildJob(f *jobFile, base policies) *jobs.Job {
 		MaxSilence:    *p.MaxSilence,
 		Paused:        f.Paused != nil && *f.Paused,
 	}
+	if f.Concurrency != nil {
+		job.Concurrency = *f.Concurrency
+	}
 	if f.Description != nil {
 		job.Description = string(*f.Description)
 	}
@@ -164,17 +160,36 @@ func (l *loader) buildJob(f *jobFile, base policies) *jobs.Job {
 	}
 	l.checkJitter(f, job)
 	if f.Lock != nil {
-		job.Lock.Exclusive = f.Lock.Exclusive
+		job.Lock = f.Lock.lock()
 		l.lockKeys(f, job)
-		if f.Lock.Wait != nil && *f.Lock.Wait > 0 {
-			job.Lock.Wait, job.Lock.OnBusy = *f.Lock.Wait, jobs.BusyRequeue
-			if f.Lock.OnBusy != nil {
-				job.Lock.OnBusy = *f.Lock.OnBusy
-			}
-		}
+		l.lockPermits(f, job)
 	}
 	l.unused(f, job)
+	l.lintJob(f, job)
 	return job
+}
+
+// defaultOnBusy is what becomes of a run that has waited for its locks, where nothing is said.
+var defaultOnBusy = jobs.OnBusy(fieldsOf(reflect.TypeFor[lockFile]()).byName["on_busy"].rules.initial)
+
+// lock is what was written, with the defaults.
+func (f *lockFile) lock() jobs.Lock {
+	lock := jobs.Lock{Exclusive: f.Exclusive, Shared: f.Shared, Permits: f.Permits}
+	if f.Wait != nil && *f.Wait > 0 {
+		lock.Wait, lock.OnBusy = *f.Wait, defaultOnBusy
+		if f.OnBusy != nil {
+			lock.OnBusy = *f.OnBusy
+		}
+	}
+	for _, limit := range []struct {
+		to   *time.Duration
+		from *time.Duration
+	}{{&lock.MaxHold, f.MaxHold}, {&lock.MinHold, f.MinHold}, {&lock.CrashDelay, f.CrashDelay}} {
+		if limit.from != nil {
+			*limit.to = *limit.from
+		}
+	}
+	return lock
 }
 
 // likelyName turns a name into one that a job may have.
@@ -233,12 +248,8 @@ func (l *loader) trigger(f *jobFile, job *jobs.Job) {
 	}
 	if f.Schedule != nil {
 		job.Schedule = *f.Schedule
-		zone, err := cronspec.LoadZone(job.Timezone)
-		if err != nil {
-			zone = time.UTC // reported where it was decoded
-		}
-		if _, err := cronspec.Parse(job.Schedule, zone); err != nil {
-			report("schedule", "schedule", "cron text that can be read", err)
+		if info := l.schedule(job.Schedule, job.Timezone); info.err != nil {
+			report("schedule", "schedule", "cron text that can be read", info.err)
 		}
 	}
 	if f.Every != nil {
@@ -372,30 +383,49 @@ func (l *loader) checkJitter(f *jobFile, job *jobs.Job) {
 func isWork(key string) bool { return key == "command" || key == "http" || key == "handler" }
 
 // lockKeys checks that a job which runs by itself brings the args that its lock keys read. For a job that is enqueued
-// this can be known only then.
+// this can be known only then. And no name may be wanted in two ways.
 func (l *loader) lockKeys(f *jobFile, job *jobs.Job) {
-	for i, template := range job.Lock.Exclusive {
-		key, err := jobs.ParseKey(template)
-		if err != nil || template == "" {
-			continue // reported where it was decoded
-		}
-		names, err := key.Expand(job.Args)
-		report := func(reason, hint string) {
-			_, list := f.find("lock", "exclusive")
-			shown := template
-			if at := deref(list.Content[i]); at.Value != template {
-				shown = at.Value // as written
+	alone := make(map[string]bool)
+	for _, keys := range []struct {
+		name string
+		list []string
+	}{{"exclusive", job.Lock.Exclusive}, {"shared", job.Lock.Shared}} {
+		for i, template := range keys.list {
+			key, err := jobs.ParseKey(template)
+			if err != nil || template == "" {
+				continue // reported where it was decoded
 			}
-			l.errorAt(f.src, list.Content[i], CodeLockKey, fmt.Sprintf("bad lock key %s in lock.exclusive of job %q: %s",
-				quote(shown), f.name, reason), hint)
-		}
-		if err != nil && job.Scheduled() {
-			reason := strings.TrimPrefix(err.Error(), fmt.Sprintf("lock key %q: ", template))
-			report(reason, "a job with a schedule runs with its own args: add what the key reads")
-		}
-		if slices.ContainsFunc(names, func(name string) bool { return strings.Contains(name, "${") }) {
-			report("it reads a value of the args that has ${...} in it, which is replaced only when the job runs",
-				"a lock has the same name on every host: write the value out")
+			names, err := key.Expand(job.Args)
+			report := func(code, reason, hint string) {
+				_, list := f.find("lock", keys.name)
+				shown := template
+				if at := deref(list.Content[i]); at.Value != template {
+					shown = at.Value // as written
+				}
+				l.errorAt(f.src, list.Content[i], code, fmt.Sprintf("bad lock key %s in lock.%s of job %q: %s",
+					quote(shown), keys.name, f.name, reason), hint)
+			}
+			if err != nil && job.Scheduled() {
+				reason := strings.TrimPrefix(err.Error(), fmt.Sprintf("lock key %q: ", template))
+				report(CodeLockKey, reason, "a job with a schedule runs with its own args: add what the key reads")
+			}
+			if slices.ContainsFunc(names, func(name string) bool { return strings.Contains(name, "${") }) {
+				report(CodeLockKey, "it reads a value of the args that has ${...} in it, which is replaced only when the job runs",
+					"a lock has the same name on every host: write the value out")
+			}
+			for _, name := range names {
+				switch {
+				case l.permits[name] != nil:
+					report(CodePermits, fmt.Sprintf("%s is declared as permits at %s", quote(name), l.permits[name].src.origin(l.permits[name].key)),
+						"take some of them by lock.permits, or give the lock another name")
+				case keys.name == "shared" && alone[name]:
+					report(CodeLockKey, fmt.Sprintf("lock.exclusive has %s too", quote(name)), "keep one of them")
+				default:
+					alone[name] = alone[name] || keys.name == "exclusive"
+					continue
+				}
+				break // of a list of names, one is enough to tell
+			}
 		}
 	}
 }
@@ -414,6 +444,9 @@ func (l *loader) unused(f *jobFile, job *jobs.Job) {
 	}
 	if f.policies.MaxQueued != nil && job.Overlap != jobs.OverlapQueue {
 		warn("max_queued", "it is for overlap: queue")
+	}
+	if f.policies.MaxCrashes != nil && job.OnCrash == jobs.CrashAbandon {
+		warn("max_crashes", "with on_crash: abandon the first crash is the last")
 	}
 	if f.Lock != nil && f.Lock.OnBusy != nil && job.Lock.Wait == 0 && !f.has("lock", "wait") {
 		at, _ := f.find("lock", "on_busy")

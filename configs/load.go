@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -17,6 +18,9 @@ type Config struct {
 	// Jobs are sorted by name. Their texts hold ${...} as written: see [Expand].
 	Jobs []*jobs.Job
 
+	// Permits are by name.
+	Permits map[string]Permit
+
 	// Files are those that were read, in this order.
 	Files []string
 
@@ -26,6 +30,8 @@ type Config struct {
 
 	// Warnings are what is doubtful; there are no errors in it.
 	Warnings Problems
+
+	origins *loader // for JobValues; nil unless they were asked for
 }
 
 // Options says where a config comes from.
@@ -46,6 +52,19 @@ type Options struct {
 	// SettingsOnly leaves the jobs and their defaults unread, so that who only looks at a running system is not
 	// stopped by a job that is wrong, or by a secret that is not on this machine. Config.Jobs is then empty.
 	SettingsOnly bool
+
+	// Handlers are the names of the Go handlers of this binary. A job that names another one is a warning, unless there
+	// are none at all: then they are in somebody's own binary.
+	Handlers []string
+
+	// Origins keeps what [Config.JobValues] needs: the nodes of all files, which are many times as large as the jobs.
+	Origins bool
+
+	// Inputs, if not nil, takes in what Load looks at, whether or not the config is right: see [Watch].
+	Inputs *Inputs
+
+	// Now is the instant from which warnings look ahead, for clock changes and rare dates. Default: the time.
+	Now time.Time
 }
 
 // Find returns the paths that are meant when named are those of the flag -c: these, else $LOCKSTEP_CONFIG (several are
@@ -71,7 +90,15 @@ func Load(o Options) (*Config, error) {
 		env:          variables(o.Environ),
 		known:        make(map[string]bool),
 		jobs:         make(map[string]*jobFile),
+		permits:      make(map[string]*permitFile),
 		secrets:      make(map[string]secret),
+		schedules:    make(map[[2]string]*scheduleInfo),
+		handlers:     o.Handlers,
+		inputs:       o.Inputs,
+		now:          o.Now,
+	}
+	if l.now.IsZero() {
+		l.now = time.Now()
 	}
 	l.replacer = replacer{lookup: l.variable, read: l.secret}
 
@@ -82,19 +109,24 @@ func Load(o Options) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Config{Settings: settings, Origins: origins, Jobs: l.buildJobs()}
+	c := &Config{Settings: settings, Origins: origins, Permits: l.buildPermits(), Jobs: l.buildJobs()}
 	// With a flag or a variable this worker serves some queues, and others the rest.
 	if origin, set := origins["worker.queues"]; (!set || origin.File != "") && !l.queuesWrong {
 		l.unknownQueues(c)
 	}
+	l.lintSettings(c)
 	for _, s := range l.sources {
 		c.Files = append(c.Files, s.path)
 	}
+	l.maskSecrets()
 	found := Problems{List: l.sorted(c.Files), Files: len(c.Files), Jobs: len(l.jobs)}
 	if found.Errors() > 0 {
 		return nil, found
 	}
 	c.Warnings = found
+	if o.Origins {
+		c.origins = l
+	}
 	return c, nil
 }
 
@@ -113,7 +145,13 @@ type loader struct {
 	queuesWrong bool // there are errors in worker.queues, so that it is not known which there are
 
 	jobs    map[string]*jobFile
+	permits map[string]*permitFile
 	secrets map[string]secret // a file that many jobs name is read once
+
+	schedules map[[2]string]*scheduleInfo // by cron text and time zone
+	handlers  []string
+	now       time.Time
+	inputs    *Inputs
 }
 
 type secret struct {
@@ -130,6 +168,9 @@ func (l *loader) secret(path string) (string, error) {
 	s, ok := l.secrets[path]
 	if !ok {
 		s.value, s.err = readSecret(path)
+		if s.err != nil {
+			l.inputs.missing(path)
+		}
 		l.secrets[path] = s
 	}
 	return s.value, s.err

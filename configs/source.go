@@ -8,8 +8,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v4"
@@ -25,36 +27,48 @@ type source struct {
 	lines []string   // of data, once a problem needs them
 	root  *yaml.Node // the file's map; nil when it is empty or cannot be used
 	file  file
+
+	secrets []*yaml.Node // scalars that no excerpt may show
 }
 
 // readPath reads a file, or the files of a folder. by is the include that names it; nil for a path of [Options].
 func (l *loader) readPath(path string, by *place) {
 	info, err := os.Stat(path)
 	if err != nil {
+		l.inputs.missing(path)
 		l.unreadable(path, by, err)
 		return
 	}
 	if !info.IsDir() {
-		l.readFile(path, by)
+		l.readFile(path, by, func() *opened { return open(path) })
 		return
 	}
-	entries, err := os.ReadDir(path) // sorted by name
+	list := func() ([]string, error) { return configFiles(path) }
+	files, err := list()
+	l.inputs.folder(path, files, list)
 	if err != nil {
 		l.unreadable(path, by, err)
 		return
 	}
-	found := false
-	for _, e := range entries {
-		if !isConfigName(e.Name()) || isFolder(filepath.Join(path, e.Name())) {
-			continue
-		}
-		found = true
-		// The folder was named, not this file: so it may well include the one that named the folder.
-		l.readFile(filepath.Join(path, e.Name()), nil)
-	}
-	if !found {
+	l.readFiles(files) // the folder was named, not they: so one may well include the file that named the folder
+	if len(files) == 0 {
 		l.pathProblem(path, by, CodeNoFiles, fmt.Sprintf("folder %q has no *.yaml or *.yml", path), "")
 	}
+}
+
+// configFiles returns the config files of a folder, sorted.
+func configFiles(folder string) ([]string, error) {
+	entries, err := os.ReadDir(folder) // sorted by name
+	if err != nil {
+		return nil, err
+	}
+	var files []string
+	for _, e := range entries {
+		if path := filepath.Join(folder, e.Name()); isConfigName(e.Name()) && !isFolder(path) {
+			files = append(files, path)
+		}
+	}
+	return files, nil
 }
 
 func isConfigName(name string) bool {
@@ -68,9 +82,55 @@ func isFolder(path string) bool {
 	return err == nil && info.IsDir()
 }
 
+// readFiles reads the files of a folder or a pattern, in their order. They are parsed on all cores, as that is most of
+// what there is to do.
+func (l *loader) readFiles(files []string) {
+	var parsing sync.WaitGroup
+	defer parsing.Wait()
+	cores := make(chan struct{}, runtime.GOMAXPROCS(0))
+	ready := make([]chan *opened, len(files))
+	for i := range files {
+		ready[i] = make(chan *opened, 1) // one that is known by then is never asked for
+	}
+	parsing.Go(func() {
+		for i, path := range files {
+			cores <- struct{}{}
+			parsing.Go(func() {
+				ready[i] <- open(path)
+				<-cores
+			})
+		}
+	})
+	for i, path := range files {
+		l.readFile(path, nil, func() *opened { return <-ready[i] })
+	}
+}
+
+// opened is a file that was read and parsed, with what was wrong with its text.
+type opened struct {
+	id       fileID // before it was read
+	src      *source
+	problems []Problem
+	err      error // it could not be read
+}
+
+func open(path string) *opened {
+	o := &opened{id: identify(path)}
+	data, err := readLimited(path)
+	if err != nil {
+		o.err = err
+		return o
+	}
+	o.src = &source{path: path, data: data}
+	var l loader
+	l.parse(o.src)
+	o.problems = l.list
+	return o
+}
+
 // readFile reads one file, and then what it includes. by is the include that names this very file; nil when a pattern,
-// a folder or the operator led here.
-func (l *loader) readFile(path string, by *place) {
+// a folder or the operator led here. opened returns the file.
+func (l *loader) readFile(path string, by *place, opened func() *opened) {
 	id := identity(path)
 	if i := slices.IndexFunc(l.open, func(o openFile) bool { return o.id == id }); i >= 0 {
 		// A pattern that also matches the file it stands in does no harm.
@@ -89,19 +149,24 @@ func (l *loader) readFile(path string, by *place) {
 	}
 	l.known[id] = true
 
-	data, err := readLimited(path)
-	if err != nil {
-		l.unreadable(path, by, err)
+	o := opened()
+	if o.err != nil {
+		l.inputs.missing(path)
+		l.unreadable(path, by, o.err)
 		return
 	}
-	s := &source{path: path, data: data}
+	s := o.src
+	l.inputs.file(path, o.id, s.data)
 	l.sources = append(l.sources, s)
-	l.parse(s)
+	for _, problem := range o.problems {
+		l.add(problem, "")
+	}
 	if s.root == nil {
 		return
 	}
 	l.decodeFile(s)
 	l.register(s)
+	l.declare(s)
 
 	l.open = append(l.open, openFile{id, path})
 	_, list := find(s.root, "include")
@@ -153,24 +218,26 @@ func (l *loader) include(pattern string, by place) {
 	if !filepath.IsAbs(pattern) {
 		full = filepath.Join(escapePattern.Replace(filepath.Dir(by.src.path)), pattern)
 	}
-	matches, err := filepath.Glob(full) // sorted
+	list := func() ([]string, error) { return matchFiles(full, strings.HasPrefix(filepath.Base(pattern), ".")) }
+	matches, err := list()
+	l.inputs.folder(full, matches, list)
 	if err != nil {
 		l.errorAt(by.src, by.node, CodeUnreadable, fmt.Sprintf("include %s: not a pattern", quote(pattern)),
 			"write a pattern such as conf.d/*.yaml")
 		return
 	}
-	hidden := strings.HasPrefix(filepath.Base(pattern), ".")
-	found := false
-	for _, m := range matches {
-		if isFolder(m) || strings.HasPrefix(filepath.Base(m), ".") != hidden {
-			continue
-		}
-		found = true
-		l.readFile(m, nil)
-	}
-	if !found {
+	l.readFiles(matches)
+	if len(matches) == 0 {
 		l.warnAt(by.src, by.node, CodeNoFiles, fmt.Sprintf("include %s matches no file", quote(pattern)), "")
 	}
+}
+
+// matchFiles returns the files that a pattern matches, sorted: those that begin with a dot, or those that do not.
+func matchFiles(pattern string, hidden bool) ([]string, error) {
+	matches, err := filepath.Glob(pattern) // sorted
+	return slices.DeleteFunc(matches, func(m string) bool {
+		return isFolder(m) || strings.HasPrefix(filepath.Base(m), ".") != hidden
+	}), err
 }
 
 // escapePattern keeps the folder of the including file from being taken for a pattern.
@@ -338,7 +405,11 @@ func (l *loader) addAt(s *source, n *yaml.Node, severity Severity, code, message
 // partError reports a part of a value, such as one field of cron text, if the part can be found in the file as it
 // stands there; else the whole value.
 func (l *loader) partError(s *source, n *yaml.Node, part string, offset int, code, message, hint string) {
-	p := Problem{Origin: s.origin(n), Severity: SeverityError, Code: code, Message: message, Hint: hint,
+	l.partProblem(s, n, part, offset, SeverityError, code, message, hint)
+}
+
+func (l *loader) partProblem(s *source, n *yaml.Node, part string, offset int, severity Severity, code, message, hint string) {
+	p := Problem{Origin: s.origin(n), Severity: severity, Code: code, Message: message, Hint: hint,
 		Excerpt: s.line(n.Line), Width: s.width(n)}
 	if part != "" && offset >= 0 && offset <= len(n.Value) {
 		if line, column := s.search(n, part, strings.Count(n.Value[:offset], part)); line > 0 {
@@ -383,6 +454,73 @@ func indentation(line string) int { return len(line) - len(strings.TrimLeft(line
 func (l *loader) lineError(s *source, line, column int, code, message, hint string) {
 	l.add(Problem{Origin: Origin{File: s.path, Line: line, Column: column}, Severity: SeverityError, Code: code,
 		Message: message, Hint: hint, Excerpt: s.line(line), Width: 1}, "")
+}
+
+// hide keeps a scalar out of all excerpts of the file.
+func (s *source) hide(n *yaml.Node) {
+	if !slices.Contains(s.secrets, n) {
+		s.secrets = append(s.secrets, n)
+	}
+}
+
+// masked returns a line of the file without the secrets in it. Each is as many stars as it has characters, so that
+// columns stay what they are.
+func (s *source) masked(number int, line string) string {
+	runes := []rune(line)
+	for _, n := range s.secrets {
+		switch {
+		case number == n.Line && n.Style&(yaml.LiteralStyle|yaml.FoldedStyle) == 0:
+			from := min(n.Column-1, len(runes))
+			to := len(runes)
+			if s.ends(n) {
+				to = min(from+s.width(n), len(runes))
+			}
+			from, to = passwordPart(runes, from, to)
+			for i := from; i < to; i++ {
+				runes[i] = '*'
+			}
+		case number > n.Line && !s.ends(n) && s.continues(n, number):
+			for i := indentation(line); i < len(runes); i++ {
+				runes[i] = '*'
+			}
+		}
+	}
+	return string(runes)
+}
+
+// passwordPart narrows a stretch of a line to what stands in front of the host, if it is a URL with such a part.
+func passwordPart(line []rune, from, to int) (int, int) {
+	text := string(line[from:to])
+	scheme, at := strings.Index(text, "://"), strings.LastIndexByte(text, '@')
+	if scheme < 0 || at < scheme {
+		return from, to
+	}
+	return from + utf8.RuneCountInString(text[:scheme+len("://")]), from + utf8.RuneCountInString(text[:at])
+}
+
+// ends tells whether a scalar ends in the line in which it begins.
+func (s *source) ends(n *yaml.Node) bool {
+	line := []rune(s.line(n.Line))
+	rest := line[min(max(n.Column-1, 0), len(line)):]
+	switch {
+	case n.Style&(yaml.LiteralStyle|yaml.FoldedStyle) != 0 || len(rest) == 0:
+		return false
+	case n.Style&(yaml.DoubleQuotedStyle|yaml.SingleQuotedStyle) != 0:
+		width := quotedWidth(rest)
+		return width > 1 && rest[width-1] == rest[0]
+	}
+	return strings.HasPrefix(string(rest), n.Value)
+}
+
+// continues tells whether a line may belong to a scalar that began above: it is indented deeper than the line in which
+// that begins.
+func (s *source) continues(n *yaml.Node, number int) bool {
+	for i := n.Line + 1; i <= number; i++ {
+		if line := s.line(i); strings.TrimSpace(line) != "" && indentation(line) <= indentation(s.line(n.Line)) {
+			return false
+		}
+	}
+	return true
 }
 
 func (s *source) origin(n *yaml.Node) Origin {
@@ -450,4 +588,18 @@ func quotedWidth(rest []rune) int {
 		}
 	}
 	return len(rest)
+}
+
+// maskSecrets hides in all excerpts what was found to be a secret, whatever the problem is about.
+func (l *loader) maskSecrets() {
+	for _, s := range l.sources {
+		if len(s.secrets) == 0 {
+			continue
+		}
+		for i := range l.list {
+			if p := &l.list[i]; p.File == s.path && p.Excerpt != "" {
+				p.Excerpt = s.masked(p.Line, p.Excerpt)
+			}
+		}
+	}
 }

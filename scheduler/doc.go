@@ -23,6 +23,9 @@
 // every poll. One that has drifted asks every five seconds whether it is active again. A worker whose definition is to
 // become active with another trigger first decides the ticks up to now by the old one.
 //
+// [Scheduler.SetJobs] is a deploy of one worker: the new set is registered whole, under its own digest, before it takes
+// the place of the old one, whose digest nobody may carry from then on.
+//
 // # The sweep
 //
 // Whoever has duty also makes good for what went astray: it delivers again what was not confirmed, looks up deliveries

@@ -2,7 +2,6 @@ package scheduler
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -53,20 +52,15 @@ type Options struct {
 // Scheduler makes the ticks of a set of jobs into runs, and sees to it that no run is forgotten. Every worker has one;
 // that they do not get in each other's way is the ledger's doing.
 type Scheduler struct {
-	o      Options
-	alarms alarms // of the jobs with a trigger; this and the next two are the goroutine of ticks' alone
-	own    map[string]definition
-	drift  map[string]bool // jobs whose active definition is another one
+	o     Options
+	set   *jobSet         // this and the next are the goroutine of ticks' alone
+	drift map[string]bool // jobs whose active definition is another one than that of the set
 
-	digest string        // of all definitions
-	duty   atomic.Bool   // whether this worker creates first and sweeps
-	wake   chan struct{} // asks for a sweep; buffer of one: wake-ups may merge
-}
+	duty atomic.Bool   // whether this worker creates first and sweeps
+	wake chan struct{} // asks for a sweep; buffer of one: wake-ups may merge
 
-// definition is a job as this worker has it.
-type definition struct {
-	job  *jobs.Job
-	hash string
+	next    atomic.Pointer[jobSet] // what SetJobs gave and ticks has not taken over yet
+	changed chan struct{}          // tells of it; buffer of one
 }
 
 // New checks the jobs' triggers. It starts nothing; see [Scheduler.Run].
@@ -74,26 +68,11 @@ func New(o Options) (*Scheduler, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	s := &Scheduler{o: o, wake: make(chan struct{}, 1), own: make(map[string]definition), drift: make(map[string]bool)}
-	var err error
-	if s.digest, err = ledger.Digest(o.Jobs); err != nil {
+	set, err := newJobSet(o.Jobs)
+	if err != nil {
 		return nil, err
 	}
-	for _, job := range o.Jobs {
-		hash, err := ledger.Hash(job)
-		if err != nil {
-			return nil, err
-		}
-		s.own[job.Name] = definition{job, hash}
-		trigger, err := Trigger(job)
-		if err != nil {
-			return nil, fmt.Errorf("job %s: %w", job.Name, err)
-		}
-		if trigger != nil {
-			s.alarms.add(&alarm{job: job, next: trigger.Next})
-		}
-	}
-	return s, nil
+	return &Scheduler{o: o, set: set, drift: make(map[string]bool), wake: make(chan struct{}, 1), changed: make(chan struct{}, 1)}, nil
 }
 
 // Wake makes the scheduler look at once for what has come due: the lock space has offered something to a waiting run, or
@@ -118,16 +97,17 @@ func (s *Scheduler) Run(ctx context.Context) error {
 // ticks registers the jobs and then, for ever, waits for the next alarm or poll, whichever comes first.
 func (s *Scheduler) ticks(ctx context.Context) {
 	var now serverTime
-	revision, ok := s.register(ctx, &now, s.o.Jobs)
+	revision, ok := s.register(ctx, &now, s.set, s.set.jobs)
 	for !ok {
 		if !sleep(ctx, pollEvery) {
 			return
 		}
-		revision, ok = s.register(ctx, &now, s.o.Jobs)
+		revision, ok = s.register(ctx, &now, s.set, s.set.jobs)
 	}
 	asked := time.Now()             // about definitions that have drifted
 	var polled, notBefore time.Time // by this machine's clock: the last poll; when creating may be tried again
 	for {
+		s.takeOverJobs(ctx, &now)
 		every := pollEvery
 		if s.duty.Load() {
 			every = dutyEvery
@@ -150,30 +130,34 @@ func (s *Scheduler) ticks(ctx context.Context) {
 			if !time.Now().Before(notBefore) {
 				notBefore = time.Now().Add(s.create(ctx, now.now(), 0))
 			}
-			wait = min(wait, max(s.alarms.until(now.now()), time.Until(notBefore)))
+			wait = min(wait, max(s.set.alarms.until(now.now()), time.Until(notBefore)))
 		}
-		if !sleep(ctx, wait) {
+		if !sleepUnless(ctx, wait, s.changed) {
 			return
 		}
 	}
 }
 
-// register makes definitions known and sets the alarms by how they stand.
-func (s *Scheduler) register(ctx context.Context, now *serverTime, definitions []*jobs.Job) (revision int64, ok bool) {
+// register makes definitions of a set known and sets the alarms by how they stand. When it has, the set is the
+// scheduler's, whatever that had before.
+func (s *Scheduler) register(ctx context.Context, now *serverTime, set *jobSet, definitions []*jobs.Job) (revision int64, ok bool) {
 	call, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
-	registered, err := s.o.Ledger.Register(call, s.digest, definitions)
+	registered, err := s.o.Ledger.Register(call, set.digest, definitions)
 	if err != nil {
 		s.failed(ctx, "register jobs", err)
 		return 0, false
 	}
 	now.set(registered.Now)
 	drifted := len(s.drift)
+	if set != s.set { // all of it was registered
+		s.set, s.drift = set, make(map[string]bool)
+	}
 	for name, standing := range registered.Jobs {
 		if standing.Standing == ledger.Change {
-			standing = s.activate(ctx, s.own[name].job, standing, registered.Now)
+			standing = s.activate(ctx, set.own[name].job, standing, registered.Now)
 		}
-		s.alarms.move(name, standing.Cursor)
+		s.set.alarms.move(name, standing.Cursor)
 		s.stands(ctx, name, standing.Standing == ledger.Active)
 	}
 	s.tellDrift(ctx, drifted)
@@ -225,7 +209,7 @@ func (s *Scheduler) stands(ctx context.Context, job string, active bool) {
 	if s.drift[job] == !active {
 		return
 	}
-	s.alarms.turn(job, !active)
+	s.set.alarms.turn(job, !active)
 	if active {
 		delete(s.drift, job)
 	} else {
@@ -239,7 +223,7 @@ func (s *Scheduler) tellDrift(ctx context.Context, before int) {
 	if len(s.drift) == before {
 		return
 	}
-	s.o.Logger.InfoContext(ctx, "jobs of which another definition is active", "drifted", len(s.drift), "jobs", len(s.own))
+	s.o.Logger.InfoContext(ctx, "jobs of which another definition is active", "drifted", len(s.drift), "jobs", len(s.set.own))
 	if s.o.Drift != nil {
 		s.o.Drift(ctx, len(s.drift))
 	}
@@ -249,10 +233,10 @@ func (s *Scheduler) tellDrift(ctx context.Context, before int) {
 func (s *Scheduler) returned(ctx context.Context, now *serverTime) {
 	definitions := make([]*jobs.Job, 0, len(s.drift))
 	for name := range s.drift {
-		definitions = append(definitions, s.own[name].job)
+		definitions = append(definitions, s.set.own[name].job)
 	}
 	if len(definitions) > 0 {
-		s.register(ctx, now, definitions)
+		s.register(ctx, now, s.set, definitions)
 	}
 }
 
@@ -260,7 +244,7 @@ func (s *Scheduler) returned(ctx context.Context, now *serverTime) {
 func (s *Scheduler) poll(ctx context.Context, now *serverTime, revision *int64) {
 	for more := true; more; {
 		call, cancel := context.WithTimeout(ctx, callLimit)
-		poll, err := s.o.Ledger.Poll(call, s.o.Session(), s.digest, *revision)
+		poll, err := s.o.Ledger.Poll(call, s.o.Session(), s.set.digest, *revision)
 		cancel()
 		if err != nil {
 			s.failed(ctx, "poll", err)
@@ -280,8 +264,8 @@ func (s *Scheduler) poll(ctx context.Context, now *serverTime, revision *int64) 
 		}
 		drifted := len(s.drift)
 		for job, moved := range poll.Moved {
-			s.alarms.move(job, moved.Cursor)
-			if own, ok := s.own[job]; ok {
+			s.set.alarms.move(job, moved.Cursor)
+			if own, ok := s.set.own[job]; ok {
 				s.stands(ctx, job, moved.Active == own.hash)
 			}
 		}
@@ -294,7 +278,7 @@ func (s *Scheduler) poll(ctx context.Context, now *serverTime, revision *int64) 
 // came less than so long ago to others. It returns how long to wait before creating again.
 func (s *Scheduler) create(ctx context.Context, now time.Time, late time.Duration) time.Duration {
 	var decisions []ledger.Decision
-	for _, one := range s.alarms.due(now.Add(-late), batch) {
+	for _, one := range s.set.alarms.due(now.Add(-late), batch) {
 		decisions = append(decisions, decide(one.job, one.next, one.cursor, now, s.o.Session())...)
 	}
 	if len(decisions) == 0 {
@@ -320,10 +304,10 @@ func (s *Scheduler) create(ctx context.Context, now time.Time, late time.Duratio
 		case created.Moved && created.Cursor.IsZero():
 			// Redis has forgotten this job, and with it perhaps more than we know.
 			s.o.Logger.ErrorContext(ctx, "the ledger has lost the cursor of a job: it starts at now", "job", job)
-			s.register(ctx, new(serverTime), s.o.Jobs)
+			s.register(ctx, new(serverTime), s.set, s.set.jobs)
 			wait = max(wait, again)
 		default:
-			s.alarms.move(job, created.Cursor)
+			s.set.alarms.move(job, created.Cursor)
 			runs = append(runs, created.Due...)
 		}
 	}
@@ -341,13 +325,16 @@ func (s *Scheduler) failed(ctx context.Context, call string, err error) {
 }
 
 // sleep waits, and tells whether it waited to the end.
-func sleep(ctx context.Context, d time.Duration) bool {
+func sleep(ctx context.Context, d time.Duration) bool { return sleepUnless(ctx, d, nil) }
+
+// sleepUnless waits until there is something in a channel, at most so long. It returns false when ctx has ended.
+func sleepUnless(ctx context.Context, d time.Duration, woken <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		return ctx.Err() == nil
+	case <-woken:
 	case <-ctx.Done():
-		return false
 	}
+	return ctx.Err() == nil
 }

@@ -60,6 +60,8 @@ func (s *Server) routes() {
 		return cut(q, scene.workers(), func(w *Worker) string { return string(w.ID) }, strings.Compare), nil
 	})
 
+	s.configRoutes(v1)
+
 	list(s, v1+"audit", func(ctx context.Context, q question) (*part[Act], error) {
 		before := q.cursor
 		acts, err := shared(ctx, s.read, fmt.Sprintf("audit %d %s", q.limit, before), func(ctx context.Context) ([]Act, error) {

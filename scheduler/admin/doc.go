@@ -1,6 +1,6 @@
 // Package admin shows what goes on in a fleet of workers: over HTTP as JSON and as a page, and, through the [Reader],
 // to the command line. It answers: what runs now, on which worker, since when; who waits for whom; how did the last runs
-// end. And it does what people ask for, through the [Operator].
+// end. And it does what people ask for: acts through the [Operator], and having its worker read its config again.
 //
 // # Use
 //
@@ -33,6 +33,7 @@
 //	/api/v1/locks                and locks/{lock}: a lock that nobody holds is not an error, it has no holders
 //	/api/v1/waits                in the order of their tickets
 //	/api/v1/workers              and workers/{id}
+//	/api/v1/config               of the worker that serves it: what it has, and why its last reload was refused
 //	/api/v1/audit                what people did, the last first
 //
 // These answer GET and HEAD and change nothing. The following take POST:
@@ -42,6 +43,7 @@
 //	/api/v1/runs/{id}/cancel     and runs/{id}/retry {"reason"}
 //	/api/v1/workers/{id}/drain   {"reason"}
 //	/api/v1/queues/{queue}/pause and resume {"reason"}
+//	/api/v1/config/reload        {"worker"}: load the config again. 200 when it was taken, 422 when the old one stays
 //
 // The body may be left out where nothing in it is needed. The answer is the thing as it stands then. What the page of
 // another origin sends is refused (403), also under a name that is made to point to this machine.
@@ -51,8 +53,8 @@
 // what comes after. A parameter that a path does not know is an error, so that a slip of the pen in a filter does not
 // answer with everything. A run that ends while somebody pages through the runs may be listed twice, before and after.
 //
-// Errors are application/problem+json (RFC 9457): 400 for a bad parameter or body, 403, 404, 405, 409 for
-// what cannot be done to a thing that stands as it does, and 503 when Redis cannot be read.
+// Errors are application/problem+json (RFC 9457): 400 for a bad parameter or body, 403, 404, 405, 409 for what cannot be
+// done to a thing that stands as it does or was meant for another worker, and 503 when Redis cannot be read.
 //
 // # One read a second
 //
@@ -69,6 +71,7 @@
 // # Not promised
 //
 // There is no sign-in yet. Therefore [Listen] takes a loopback address only; whoever can open a port of this machine can
-// read and act. One answer is put together from several reads, one after the other: a run may show as running in one place and
+// read and act, and have the worker read its config files again. One answer is put together from several reads, one after
+// the other: a run may show as running in one place and
 // have ended in another. Ask the ledger, by the run's id, for the last word.
 package admin

@@ -137,7 +137,7 @@ const (
 	web1Card = `{"host":"web-1","pid":4711,"version":"1.0.0","config":"9f2c1e","state":"ready","slots":8,` +
 		`"queues":{"critical":6,"default":3},"started_at":"2026-11-21T09:00:00Z"}`
 	web2Card = `{"host":"web-2","pid":4712,"version":"1.0.0","config":"9f2c1e","state":"draining","slots":2,` +
-		`"queues":{"default":1},"started_at":"2026-11-21T09:00:00.5Z"}`
+		`"queues":{"default":1},"started_at":"2026-11-21T09:00:00.5Z","admin":"127.0.0.1:9621"}`
 )
 
 // fleet is a fake with something of everything: two workers, one that is gone, a shell that holds a lock, two runs that

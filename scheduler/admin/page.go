@@ -39,6 +39,8 @@ var pageTemplate = template.Must(template.New("page.html").Funcs(template.FuncMa
 	"purpose": func(h Holder) string { return h.Purpose() },
 	"waiter":  func(w Wait) string { return w.Purpose() },
 	"locks":   func(h Holder) []string { return h.Locks() },
+	"few10":   func(list []ConfigProblem) []ConfigProblem { return list[:min(len(list), 10)] },
+	"more10":  func(list []ConfigProblem) int { return len(list) - 10 },
 	"paths":   func() []string { return []string{"workers", "locks", "waits", "jobs", "runs"} },
 }).ParseFS(files, "page/page.html"))
 
@@ -47,11 +49,15 @@ type view struct {
 	Seen    *overview // nil: nothing was read yet
 	Worker  string    // that serves the page
 	Problem string    // why Redis cannot be read; "" when it can
+	Config  *Config   // of the worker, when its last reload was refused or it has to be restarted; else nil
 }
 
 // page answers with the overview. When Redis cannot be read it shows what it last saw, and says so.
 func (s *Server) page(w http.ResponseWriter, r *http.Request) error {
 	v := view{Worker: s.o.Worker()}
+	if config := s.config(); config.refused() || config != nil && len(config.NeedsRestart) > 0 {
+		v.Config = config
+	}
 	status := http.StatusOK
 	seen, err := shared(r.Context(), s.read, "overview", s.overview)
 	if err == nil {

@@ -29,6 +29,13 @@ type Options struct {
 	// Worker returns the id of the worker of this process, which the page names; "" while there is none. Default: none.
 	Worker func() string
 
+	// Config returns what is known of the worker's config. Default: nothing.
+	Config func() *Config
+
+	// Reload loads the worker's config again, or keeps it: then Config tells why, and the error is nil. Default: it
+	// cannot be done.
+	Reload func(ctx context.Context) error
+
 	Logger *slog.Logger // default: slog.Default
 }
 
@@ -113,11 +120,11 @@ func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) {
 	status := http.StatusServiceUnavailable // what is left comes from Redis
 	detail := err.Error()
 	switch {
-	case errors.Is(err, errNoPath), errors.Is(err, ledger.ErrUnknown), errors.Is(err, queue.ErrNoQueue):
+	case errors.Is(err, errNoPath), errors.Is(err, ledger.ErrUnknown), errors.Is(err, queue.ErrNoQueue), errors.Is(err, ErrNoConfig):
 		status = http.StatusNotFound
 	case errors.Is(err, errOrigin):
 		status = http.StatusForbidden
-	case errors.Is(err, ledger.ErrRefused), errors.Is(err, queue.ErrOwned):
+	case errors.Is(err, ledger.ErrRefused), errors.Is(err, queue.ErrOwned), errors.Is(err, errOtherWorker):
 		status = http.StatusConflict
 	case errors.Is(err, errMethod), errors.Is(err, errOnlyPost):
 		status = http.StatusMethodNotAllowed

@@ -122,6 +122,7 @@ type Worker struct {
 	StartedAt Instant         `json:"started_at"`
 	LeaseLeft Seconds         `json:"lease_left_seconds"`
 	Drifted   int             `json:"drifted"` // jobs of which another definition than its own is active
+	Admin     Text            `json:"admin"`   // host:port of its API and page
 }
 
 // Gone is the state of a worker whose lease is over. It vanishes as soon as somebody takes care of what it left.

@@ -46,6 +46,9 @@ func LoadZone(name string) (*time.Location, error) {
 	return kept.(*time.Location), nil
 }
 
+// ZoneNames returns the names that [LoadZone] takes, sorted.
+func ZoneNames() []string { return strings.Fields(zoneNames) }
+
 func isZone(name string) bool {
 	for known := range strings.Lines(zoneNames) {
 		if name+"\n" == known {

@@ -33,6 +33,12 @@
 // a drain the run is handed back and nothing is counted; everything else is a failure, retried by the job's policy. An
 // executor that does not come back keeps its slot and its locks.
 //
+// # A reload
+//
+// [Worker.SetJobs] declares the permits of the new config, as [Worker.Run] does before anything is claimed, and then has
+// the scheduler take over the jobs. A limit is one for all workers, so it changes only with a version of its own; what
+// refuses it leaves the old jobs in place. Runs keep the definition they were made with.
+//
 // # The drain
 //
 // When the context of Run ends, or somebody asks the worker for it: no new ticks, no new deliveries; running attempts may

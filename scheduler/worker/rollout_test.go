@@ -13,52 +13,151 @@ import (
 	"lockstep/scheduler/worker"
 )
 
-// TestARollingDeployLosesAndDoublesNoTick starts a worker with a new trigger beside one with the old, and then ends it.
-func TestARollingDeployLosesAndDoublesNoTick(t *testing.T) {
-	f := newFleet(t)
-	job := f.job("tick", func(context.Context, *jobs.Run[struct{}]) error { return nil }, func(j *jobs.Job) { j.Every = time.Second })
-	old := f.start()
-	ticks := func() []*ledger.Record {
-		history, err := f.ledger.History(t.Context(), job.Name, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		slices.SortFunc(history, func(a, b *ledger.Record) int { return a.Tick.Compare(b.Tick) })
-		return history
+// everySecond adds a job with a tick every second that does nothing.
+func (f *fleet) everySecond(name string) *jobs.Job {
+	return f.job(name, func(context.Context, *jobs.Run[struct{}]) error { return nil }, func(j *jobs.Job) { j.Every = time.Second })
+}
+
+// ticks are those of a job that were decided, in their order.
+func (f *fleet) ticks(job *jobs.Job) []*ledger.Record {
+	f.Helper()
+	history, err := f.ledger.History(f.Context(), job.Name, 0)
+	if err != nil {
+		f.Fatal(err)
 	}
-	f.await("two ticks by the old trigger", func() bool { return len(ticks()) >= 2 })
-	changed := *job
-	changed.Every = 3 * time.Second
-	began := time.Now()
-	f.start(func(o *worker.Options) { o.Jobs = []*jobs.Job{&changed} })
-	f.await("the old worker to show as drifted", func() bool { return f.card(old.ID()).Drifted == 1 })
+	slices.SortFunc(history, func(a, b *ledger.Record) int { return a.Tick.Compare(b.Tick) })
+	return history
+}
+
+// turns waits for two ticks of a job that goes over from each second to each three seconds, and checks all there are.
+func (f *fleet) turns(job *jobs.Job, began time.Time) {
+	f.Helper()
 	f.await("two ticks by the new trigger", func() bool {
 		n := 0
-		for _, record := range ticks() {
+		for _, record := range f.ticks(job) {
 			if record.Tick.After(began.Add(2 * time.Second)) {
 				n++
 			}
 		}
 		return n >= 2
 	})
-	history := ticks()
+	history := f.ticks(job)
 	since := -1 // the first tick by the new trigger
 	for i, record := range history {
 		if i > 0 && record.Tick.Sub(history[i-1].Tick) != time.Second && since < 0 {
 			since = i
 		}
 		if since >= 0 && (record.Tick.Unix()%3 != 0 || i > since && record.Tick.Sub(history[i-1].Tick) != 3*time.Second) {
-			t.Errorf("tick %v after %v, want one each three seconds", record.Tick, history[i-1].Tick)
+			f.Errorf("tick %v after %v, want one each three seconds", record.Tick, history[i-1].Tick)
 		}
 		if record.State != ledger.Succeeded {
-			t.Errorf("tick %v %s (%s), want it to have run", record.Tick, record.State, record.Reason)
+			f.Errorf("tick %v %s (%s), want it to have run", record.Tick, record.State, record.Reason)
 		}
 	}
 	if since < 0 {
-		t.Fatal("no tick by the new trigger")
+		f.Fatal("no tick by the new trigger")
 	}
 	if gap := history[since].Tick.Sub(history[since-1].Tick); gap > 3*time.Second {
-		t.Errorf("%v between the last tick by the old trigger and the first by the new one", gap)
+		f.Errorf("%v between the last tick by the old trigger and the first by the new one", gap)
+	}
+}
+
+// TestARollingDeployLosesAndDoublesNoTick starts a worker with a new trigger beside one with the old, and then ends it.
+func TestARollingDeployLosesAndDoublesNoTick(t *testing.T) {
+	f := newFleet(t)
+	job := f.everySecond("tick")
+	old := f.start()
+	f.await("two ticks by the old trigger", func() bool { return len(f.ticks(job)) >= 2 })
+	changed := *job
+	changed.Every = 3 * time.Second
+	began := time.Now()
+	f.start(func(o *worker.Options) { o.Jobs = []*jobs.Job{&changed} })
+	f.await("the old worker to show as drifted", func() bool { return f.card(old.ID()).Drifted == 1 })
+	f.turns(job, began)
+}
+
+func TestAReloadedTriggerLosesAndDoublesNoTick(t *testing.T) {
+	f := newFleet(t)
+	job := f.everySecond("tick")
+	w := f.start()
+	f.await("two ticks by the old trigger", func() bool { return len(f.ticks(job)) >= 2 })
+	changed := *job
+	changed.Every = 3 * time.Second
+	began := time.Now()
+	if err := w.SetJobs(t.Context(), []*jobs.Job{&changed}, nil, "two"); err != nil {
+		t.Fatal(err)
+	}
+	f.turns(job, began)
+	if card := f.card(w.ID()); card.Drifted != 0 || card.Config != "two" {
+		t.Errorf("%+v, want the new config and nothing drifted", card)
+	}
+}
+
+// One of two workers reloads; the other one has the old trigger until the end.
+func TestAReloadBesideAWorkerWithTheOldConfigLosesAndDoublesNoTick(t *testing.T) {
+	f := newFleet(t)
+	job, stays := f.everySecond("tick"), f.everySecond("stays")
+	old, w := f.start(), f.start()
+	f.await("two ticks by the old trigger", func() bool { return len(f.ticks(job)) >= 2 })
+	changed := *job
+	changed.Every = 3 * time.Second
+	began := time.Now()
+	if err := w.SetJobs(t.Context(), []*jobs.Job{&changed, stays}, nil, "two"); err != nil {
+		t.Fatal(err)
+	}
+	f.await("the other worker to show as drifted", func() bool { return f.card(old.ID()).Drifted == 1 })
+	f.turns(job, began)
+	if card := f.card(w.ID()); card.Drifted != 0 {
+		t.Errorf("%+v, want nothing drifted where it was reloaded", card)
+	}
+
+	// Reloaded too, the other one agrees.
+	if err := old.SetJobs(t.Context(), []*jobs.Job{&changed, stays}, nil, "two"); err != nil {
+		t.Fatal(err)
+	}
+	f.await("nobody to be drifted", func() bool { return f.card(old.ID()).Drifted == 0 })
+	records := f.ticks(stays)
+	for i := 1; i < len(records); i++ {
+		if gap := records[i].Tick.Sub(records[i-1].Tick); gap != time.Second {
+			t.Errorf("%v between two ticks of the job that stays", gap)
+		}
+	}
+}
+
+// What a reload does not change is carried by the new config as it was by the old one: else an older definition of
+// somebody else would come back.
+func TestAReloadCarriesWhatItDoesNotChange(t *testing.T) {
+	f := newFleet(t)
+	stays, changes := f.everySecond("stays"), f.everySecond("changes")
+	before := *stays
+	before.Description = "of another worker, and older"
+	if _, err := f.ledger.Register(t.Context(), "other", []*jobs.Job{&before}); err != nil {
+		t.Fatal(err)
+	}
+	w := f.start()
+	f.await("ticks", func() bool { return len(f.ticks(stays)) > 0 })
+	changed := *changes
+	changed.Description = "new"
+	if err := w.SetJobs(t.Context(), []*jobs.Job{stays, &changed}, nil, "two"); err != nil {
+		t.Fatal(err)
+	}
+	f.await("the reload", func() bool {
+		record, err := f.ledger.Job(t.Context(), "changes")
+		return err == nil && record.Job.Description == "new"
+	})
+	digest, err := ledger.Digest(f.jobs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.rdb.HSet(t.Context(), "{"+f.namespace+"}:ledger", "config:"+digest, time.Now().Add(-time.Hour).UnixMilli()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	registered, err := f.ledger.Register(t.Context(), "other", []*jobs.Job{&before})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := registered.Jobs["stays"].Standing; got != ledger.Drifted {
+		t.Errorf("the older definition is %s, want %s", got, ledger.Drifted)
 	}
 }
 

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,6 +42,9 @@ type Options struct {
 
 	Jobs []*jobs.Job
 
+	// Permits are declared before anything is claimed: what Jobs may take by their locks.
+	Permits map[string]locks.PermitLimit
+
 	// Expand replaces the ${...} of a definition, in memory, right before an attempt.
 	Expand func(*jobs.Job) (*jobs.Job, error)
 
@@ -49,6 +54,7 @@ type Options struct {
 
 	Version string // shown to others
 	Config  string // a digest of the configuration, shown to others
+	Admin   string // where the API and the page of this worker are, shown to others; "" for nowhere
 
 	// Abort, when closed, ends the drain at once: running attempts are cancelled and handed back.
 	Abort <-chan struct{}
@@ -77,6 +83,11 @@ type Worker struct {
 	pusher  *pusher
 	attempt sync.WaitGroup // every claim, and every attempt that came of it
 
+	jobs atomic.Pointer[definitions]
+	loop atomic.Pointer[scheduler.Scheduler] // nil until Run has made it
+
+	showing sync.Mutex // one card at a time, so that the last one told is the last one that was so
+
 	ready    atomic.Bool
 	draining atomic.Bool
 	paused   atomic.Pointer[map[string]bool]
@@ -88,6 +99,16 @@ type Worker struct {
 	attempts context.Context         // all attempts run under it; ends with a cause when the drain is over
 	cancel   context.CancelCauseFunc // of attempts
 }
+
+// definitions are the jobs of a worker and the permits they take, under the digest of the config they come from.
+type definitions struct {
+	jobs    []*jobs.Job
+	permits map[string]locks.PermitLimit
+	config  string
+}
+
+// ErrPermits says that permits cannot be declared as the config has them.
+var ErrPermits = errors.New("the permits cannot be declared")
 
 // New checks the options. It starts nothing and dials nothing.
 func New(o Options) (*Worker, error) {
@@ -119,12 +140,77 @@ func New(o Options) (*Worker, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	for _, job := range o.Jobs {
-		if _, err := scheduler.Trigger(job); err != nil {
-			return nil, fmt.Errorf("job %s: %w", job.Name, err)
+	if err := scheduler.CheckJobs(o.Jobs); err != nil {
+		return nil, err
+	}
+	w := &Worker{o: o, log: o.Logger, slots: semaphore.NewWeighted(int64(o.Concurrency))}
+	w.jobs.Store(&definitions{o.Jobs, o.Permits, o.Config})
+	return w, nil
+}
+
+// SetJobs replaces all jobs while the worker runs: see [scheduler.Scheduler.SetJobs]. config is the digest that others
+// are shown. permits are declared before; that they cannot be is an [ErrPermits]. An error leaves the jobs as they were,
+// but of several permits some may have been declared.
+func (w *Worker) SetJobs(ctx context.Context, list []*jobs.Job, permits map[string]locks.PermitLimit, config string) error {
+	if err := scheduler.CheckJobs(list); err != nil {
+		return err
+	}
+	loop := w.loop.Load()
+	if loop != nil {
+		if err := w.declare(ctx, permits); err != nil {
+			return err
 		}
 	}
-	return &Worker{o: o, log: o.Logger, slots: semaphore.NewWeighted(int64(o.Concurrency))}, nil
+	w.jobs.Store(&definitions{list, permits, config})
+	if loop == nil {
+		return nil // Run takes them when it has come so far
+	}
+	if err := loop.SetJobs(list); err != nil {
+		return err
+	}
+	w.show(ctx)
+	return nil
+}
+
+// declare makes the limits of permits known.
+func (w *Worker) declare(ctx context.Context, permits map[string]locks.PermitLimit) error {
+	for _, name := range slices.Sorted(maps.Keys(permits)) {
+		limit := permits[name]
+		call, cancel := context.WithTimeout(ctx, callLimit)
+		stands, err := w.locks.Declare(call, name, limit)
+		cancel()
+		switch {
+		case err != nil && stands.Permits > 0:
+			return fmt.Errorf("%w: permits.%s.limit is %d, and version %d of it has been declared with %d: raise permits.%s.version to change it",
+				ErrPermits, name, limit.Permits, stands.Version, stands.Permits, name)
+		case errors.Is(err, locks.ErrBusy):
+			return fmt.Errorf("%w: permits.%s: it is held as a lock, exclusive or shared: wait until it is free, or take another name", ErrPermits, name)
+		case errors.Is(err, locks.ErrInvalid):
+			return fmt.Errorf("%w: permits.%s: %w", ErrPermits, name, err)
+		case err != nil:
+			return err
+		case stands.Version > limit.Version:
+			w.log.InfoContext(ctx, "a newer version of permits stands", "permits", name, "limit", stands.Permits, "version", stands.Version,
+				"limit_here", limit.Permits, "version_here", limit.Version)
+		}
+	}
+	return nil
+}
+
+// show shows others what this worker is now. When Redis does not answer they go on seeing what it was, and nothing rests
+// on that.
+func (w *Worker) show(ctx context.Context) {
+	w.showing.Lock()
+	defer w.showing.Unlock()
+	state := "ready"
+	if w.draining.Load() {
+		state = "draining"
+	}
+	call, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	if err := w.locks.SetCard(call, w.card(state)); err != nil {
+		w.log.DebugContext(ctx, "others are not told of the worker's state", "state", state, "error", err)
+	}
 }
 
 // Ready tells whether the worker may take runs: it has begun, is not draining, and its session is certain.
@@ -138,9 +224,9 @@ func (w *Worker) ID() locks.SessionID {
 	return w.locks.Session()
 }
 
-// Run works until ctx ends, or until somebody asks the worker to drain ([ledger.Ledger.Drain]). Then it drains: it takes nothing new, waits for running attempts up to the drain timeout,
-// cancels the others, hands their runs back, and returns nil when all has stopped and the session is ended. An error
-// says why it could not begin.
+// Run works until ctx ends, or until somebody asks the worker to drain ([ledger.Ledger.Drain]). Then it drains: it takes
+// nothing new, waits for running attempts up to the drain timeout, cancels the others, hands their runs back, and returns
+// nil when all has stopped and the session is ended. An error says why it could not begin.
 func (w *Worker) Run(ctx context.Context) (err error) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
@@ -150,12 +236,11 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	w.attempts, w.cancel = context.WithCancelCause(running)
 	defer w.cancel(nil)
 
-	var loop atomic.Pointer[scheduler.Scheduler]
 	w.locks, err = locks.Open(ctx, w.o.Redis, locks.Options{
 		Namespace: w.o.Namespace, Name: w.o.Name, Lease: w.o.Lease, ReserveAfter: w.o.ReserveAfter,
 		Card: w.card("ready"), Logger: w.log,
 		OnOffer: func() {
-			if s := loop.Load(); s != nil {
+			if s := w.loop.Load(); s != nil {
 				s.Wake()
 			}
 		},
@@ -176,6 +261,10 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	if err := w.queue.Own(ctx, names(w.o.Queues)); err != nil {
 		return fmt.Errorf("start worker: %w", err)
 	}
+	begun := w.jobs.Load()
+	if err := w.declare(ctx, begun.permits); err != nil {
+		return fmt.Errorf("start worker: %w", err)
+	}
 	server, err := queue.NewServer(w.queue, queue.Options{
 		Queues: w.o.Queues, Fetchers: w.o.Fetchers, Slots: slots{w.slots}, Handle: w.take, Logger: w.log,
 	})
@@ -183,13 +272,18 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		return fmt.Errorf("start worker: %w", err)
 	}
 	ticks, err := scheduler.New(scheduler.Options{
-		Ledger: w.ledger, Session: w.locks.Session, Jobs: w.o.Jobs, Deliver: w.deliver, Delivered: w.delivered,
+		Ledger: w.ledger, Session: w.locks.Session, Jobs: begun.jobs, Deliver: w.deliver, Delivered: w.delivered,
 		Stop: w.stop, Drain: end, Drift: w.drift, Logger: w.log,
 	})
 	if err != nil {
 		return fmt.Errorf("start worker: %w", err)
 	}
-	loop.Store(ticks)
+	w.loop.Store(ticks)
+	if now := w.jobs.Load(); now != begun { // they were replaced meanwhile
+		if err := w.SetJobs(ctx, now.jobs, now.permits, now.config); err != nil {
+			return fmt.Errorf("start worker: %w", err)
+		}
+	}
 	w.pusher = newPusher(w.queue, w.ledger, w.log)
 
 	// The pusher outlives the rest: a run that is handed back is pushed again.
@@ -200,7 +294,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	defer stop()
 
 	w.ready.Store(true)
-	w.log.InfoContext(ctx, "worker is ready", "worker", w.locks.Session(), "slots", w.o.Concurrency, "jobs", len(w.o.Jobs))
+	w.log.InfoContext(ctx, "worker is ready", "worker", w.locks.Session(), "slots", w.o.Concurrency, "jobs", len(begun.jobs))
 	group, work := errgroup.WithContext(ctx)
 	group.Go(func() error { return ticks.Run(work) })
 	group.Go(func() error { return server.Run(work) })
@@ -235,11 +329,7 @@ func (w *Worker) tell(session locks.SessionID) {
 
 // drain waits for the attempts, and cancels those that take too long.
 func (w *Worker) drain(ctx context.Context) {
-	call, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
-	if err := w.locks.SetCard(call, w.card("draining")); err != nil {
-		w.log.DebugContext(ctx, "others are not told of the drain", "error", err)
-	}
+	w.show(ctx)
 	w.log.InfoContext(ctx, "worker drains", "worker", w.locks.Session(), "for_at_most", w.o.DrainTimeout)
 	ended := make(chan struct{})
 	go func() { // ends when the attempts have; this function waits for that
@@ -328,11 +418,7 @@ func (w *Worker) delivered(ctx context.Context, d ledger.Due) (bool, error) {
 // drift lets others see how many definitions here are not the active ones of their jobs.
 func (w *Worker) drift(ctx context.Context, jobs int) {
 	w.drifted.Store(int64(jobs))
-	call, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
-	if err := w.locks.SetCard(call, w.card("ready")); err != nil {
-		w.log.DebugContext(ctx, "others are not told of drifted jobs", "error", err)
-	}
+	w.show(ctx)
 }
 
 // stop ends the attempt at a run, if it is under way here.
@@ -371,8 +457,8 @@ func (w *Worker) card(state string) json.RawMessage {
 		host = "unknown"
 	}
 	card, err := json.Marshal(Card{
-		Host: host, PID: os.Getpid(), Version: w.o.Version, Config: w.o.Config, State: state,
-		Slots: w.o.Concurrency, Queues: w.o.Queues, StartedAt: w.started.UTC(), Drifted: int(w.drifted.Load()),
+		Host: host, PID: os.Getpid(), Version: w.o.Version, Config: w.jobs.Load().config, State: state,
+		Slots: w.o.Concurrency, Queues: w.o.Queues, StartedAt: w.started.UTC(), Admin: w.o.Admin, Drifted: int(w.drifted.Load()),
 	})
 	if err != nil {
 		panic("worker: a card is plain data: " + err.Error())
@@ -390,6 +476,7 @@ type Card struct {
 	Slots     int            `json:"slots"`
 	Queues    map[string]int `json:"queues"`
 	StartedAt time.Time      `json:"started_at"`
+	Admin     string         `json:"admin,omitempty"`   // host:port of its API and page; "" for none
 	Drifted   int            `json:"drifted,omitempty"` // jobs whose active definition is another one
 }
 

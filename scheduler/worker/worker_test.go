@@ -580,3 +580,56 @@ func TestADrainWithoutRedisEndsWithTheLease(t *testing.T) {
 		t.Fatal("the worker still tries to hand its run back, though its lease has run out")
 	}
 }
+
+// A job that is taken away has no more ticks, one that is added begins with now, and one that stays loses none, also
+// while it is replaced again and again.
+func TestJobsAreReplacedWhileTheWorkerRuns(t *testing.T) {
+	f := newFleet(t)
+	handle := func(context.Context, *jobs.Run[struct{}]) error { return nil }
+	everySecond := func(job *jobs.Job) { job.Every = time.Second }
+	stays, goes, comes := f.job("stays", handle, everySecond), f.job("goes", handle, everySecond), f.job("comes", handle, everySecond)
+	ticks := func(job *jobs.Job) []time.Time {
+		records, err := f.ledger.History(t.Context(), job.Name, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var list []time.Time
+		for _, record := range records {
+			list = append(list, record.Tick)
+		}
+		slices.SortFunc(list, time.Time.Compare)
+		return list
+	}
+	w := f.start(func(o *worker.Options) { o.Jobs, o.Config = []*jobs.Job{stays, goes}, "one" })
+	f.await("ticks of the first set", func() bool { return len(ticks(stays)) > 0 && len(ticks(goes)) > 0 })
+	broken := *stays
+	broken.Schedule, broken.Every = "x", 0
+	if err := w.SetJobs(t.Context(), []*jobs.Job{&broken}, nil, "broken"); err == nil || !strings.Contains(err.Error(), "stays") {
+		t.Errorf("a set that cannot be used: got %v, want an error that names the job", err)
+	}
+	for range 5 {
+		if err := w.SetJobs(t.Context(), []*jobs.Job{stays, comes}, nil, "two"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.await("ticks of the second set", func() bool { return len(ticks(comes)) > 1 })
+	last := len(ticks(goes))
+	f.await("more of them", func() bool { return len(ticks(comes)) > 3 })
+	if now := len(ticks(goes)); now > last+1 { // one was perhaps decided and not finished yet
+		t.Errorf("the job that was taken away had %d ticks, and has %d now", last, now)
+	}
+	list := ticks(stays)
+	for i := 1; i < len(list); i++ {
+		if gap := list[i].Sub(list[i-1]); gap != time.Second {
+			t.Errorf("the job that stays has a gap of %s after %s", gap, list[i-1])
+		}
+	}
+	space, err := locks.NewSpace(f.rdb, f.namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sessions, _, err := space.Sessions(t.Context())
+	if err != nil || len(sessions) != 1 || !strings.Contains(string(sessions[0].Card), `"config":"two"`) {
+		t.Errorf("got %+v, %v, want the card to tell of the new config", sessions, err)
+	}
+}

@@ -1,0 +1,288 @@
+package cmd
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"lockstep/configs"
+	"lockstep/jobs"
+	"lockstep/scheduler/cronspec"
+)
+
+func (t *tool) configCommand() *cobra.Command {
+	return group("config", "Look at the config, and change workers to a new one",
+		"What a config says, where it says so, what it would change, and how to get one from elsewhere.",
+		t.configShowCommand(), t.configSchemaCommand(), t.configDiffCommand(), t.configReloadCommand(), t.configImportCommand())
+}
+
+// loadOptions say where the config of a command comes from.
+func (t *tool) loadOptions(cmd *cobra.Command, paths []string) configs.Options {
+	return configs.Options{Paths: paths, Flags: cmd.Flags(), FlagKeys: flagKeys}
+}
+
+// told prints the problems of a config that cannot be used, and returns the error that ends the command then.
+func (t *tool) told(config *configs.Config, err error) (*configs.Config, error) {
+	if problems, ok := errors.AsType[configs.Problems](err); ok {
+		fmt.Fprintln(t.stderr, problems.Error())
+		return nil, exit(exitConfig, nil)
+	}
+	return config, err
+}
+
+// shownValue is a key as `config show` prints it.
+type shownValue struct {
+	Key   string `json:"key"`
+	Value any    `json:"value"`
+	From  string `json:"from"` // file:line:column, a variable, a flag, or "default"
+}
+
+func (t *tool) configShowCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "show [JOB]",
+		Short: "Show the settings, or a job, and where each value comes from",
+		Long: `Show all settings as a worker would have them, each with the file, variable or flag it comes from; or, for a JOB,
+all its keys, with those that it has by default. Passwords and other secrets are hidden; ${...} in a job is shown as it
+is written.`,
+		Example: `  lockstep config show
+  lockstep config show nightly-backup -o json`,
+		Args: atMostOneArg("a JOB"),
+	}
+	output := outputFlag(cmd, tables, asJSON, asYAML)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		options := t.loadOptions(cmd, configs.Find(t.flags.config, nil))
+		options.SettingsOnly, options.Origins = len(args) == 0, true
+		config, err := t.told(configs.Load(options))
+		if err != nil {
+			return err
+		}
+		values := config.Values()
+		if len(args) > 0 {
+			if values = config.JobValues(args[0]); values == nil {
+				return notInFiles(config, args[0])
+			}
+		}
+		list := make([]shownValue, len(values))
+		for i, v := range values {
+			list[i] = shownValue{v.Key, v.Value, v.Origin.String()}
+		}
+		return view[shownValue]{columns: []column[shownValue]{
+			{title: "key", cell: func(v shownValue) string { return v.Key }},
+			{title: "value", cell: func(v shownValue) string { return inline(v.Value) }},
+			{title: "from", cell: func(v shownValue) string { return v.From }},
+		}}.print(t, *output, list)
+	}
+	return cmd
+}
+
+func notInFiles(config *configs.Config, name string) error {
+	known := make([]string, len(config.Jobs))
+	for i, job := range config.Jobs {
+		known[i] = job.Name
+	}
+	if likely := near(name, known); len(likely) > 0 {
+		return fmt.Errorf("no job %q in the config; did you mean %s?", name, strings.Join(likely, " or "))
+	}
+	return fmt.Errorf("no job %q in the config, which has %d", name, len(known))
+}
+
+// inline writes a value on one line: a text as it is, anything else as JSON.
+func inline(value any) string {
+	switch v := value.(type) {
+	case nil:
+		return ""
+	case string:
+		return v
+	case map[string]int:
+		return weights(v)
+	}
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(value); err != nil {
+		return fmt.Sprint(value)
+	}
+	return strings.TrimSpace(b.String())
+}
+
+func (t *tool) configSchemaCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "schema",
+		Short: "Print the JSON Schema of config files",
+		Long: `Print the JSON Schema of config files: every key with its type, default, description and an example. Editors that
+know it complete keys and underline mistakes in files that begin with
+
+  # yaml-language-server: $schema=./` + configs.SchemaFile,
+		Example: `  lockstep config schema > ` + configs.SchemaFile,
+		Args:    noArgs,
+		RunE:    func(*cobra.Command, []string) error { return t.write(string(configs.Schema())) },
+	}
+}
+
+// jobChange is what a config would do to one job.
+type jobChange struct {
+	Job    string           `json:"job"`
+	Change string           `json:"change"` // added, removed or changed
+	Keys   []configs.Change `json:"keys"`   // of a changed one
+}
+
+func (t *tool) configDiffCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "diff [OLD]",
+		Short: "Tell what the config would change",
+		Long: `Tell which jobs the config adds, removes and changes, and in which keys: compared with what the workers have
+registered in Redis, or with the config in OLD, a file or folder (then nothing is asked of Redis). Secrets are hidden;
+that one differs is told. Jobs that workers with other files have registered show as removed.`,
+		Example: `  lockstep config diff
+  lockstep config diff -c new/lockstep.yaml old/lockstep.yaml`,
+		Args: atMostOneArg("an OLD config"),
+	}
+	output := outputFlag(cmd, text, asJSON, asYAML)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		paths := configs.Find(t.flags.config, nil)
+		if len(paths) == 0 {
+			return refuse("no config: name a file with -c, set LOCKSTEP_CONFIG, or write ./lockstep.yaml")
+		}
+		config, err := t.told(configs.Load(t.loadOptions(cmd, paths)))
+		if err != nil {
+			return err
+		}
+		var old []*jobs.Job
+		if len(args) > 0 {
+			before, err := t.told(configs.Load(t.loadOptions(cmd, args)))
+			if err != nil {
+				return err
+			}
+			old = before.Jobs
+		} else if old, err = t.registered(cmd); err != nil {
+			return err
+		}
+		changes := compareJobs(old, config.Jobs)
+		if *output != text {
+			return t.encode(*output, changes)
+		}
+		return t.printChanges(changes)
+	}
+	return cmd
+}
+
+// registered returns the definitions that workers have registered.
+func (t *tool) registered(cmd *cobra.Command) ([]*jobs.Job, error) {
+	var list []*jobs.Job
+	err := t.reads(func(ctx context.Context, conn *connection, _ []string) error {
+		records, err := conn.ledger.Jobs(ctx)
+		for _, record := range records {
+			list = append(list, record.Job)
+		}
+		return err
+	})(cmd, nil)
+	return list, err
+}
+
+// compareJobs tells what changes from one set of jobs to another, by name.
+func compareJobs(before, after []*jobs.Job) []jobChange {
+	old := make(map[string]*jobs.Job, len(before))
+	for _, job := range before {
+		old[job.Name] = job
+	}
+	changes := []jobChange{}
+	for _, job := range after {
+		was, there := old[job.Name]
+		delete(old, job.Name)
+		if !there {
+			changes = append(changes, jobChange{job.Name, "added", []configs.Change{}})
+			continue
+		}
+		if keys := configs.Changes(was, job); len(keys) > 0 {
+			changes = append(changes, jobChange{job.Name, "changed", keys})
+		}
+	}
+	for name := range old {
+		changes = append(changes, jobChange{name, "removed", []configs.Change{}})
+	}
+	slices.SortFunc(changes, func(a, b jobChange) int { return strings.Compare(a.Job, b.Job) })
+	return changes
+}
+
+func (t *tool) printChanges(changes []jobChange) error {
+	if len(changes) == 0 {
+		return t.write("no changes\n")
+	}
+	var b strings.Builder
+	for _, change := range changes {
+		sign := map[string]string{"added": "+", "removed": "-", "changed": "~"}[change.Change]
+		fmt.Fprintf(&b, "%s %s\n", sign, change.Job)
+		for _, key := range change.Keys {
+			was, is := inline(key.Old), inline(key.New)
+			if key.Old == nil {
+				was = "(none)"
+			}
+			if key.New == nil {
+				is = "(none)"
+			}
+			fmt.Fprintf(&b, "    %s: %s -> %s\n", key.Key, oneLine(was), oneLine(is))
+		}
+	}
+	return t.write(b.String())
+}
+
+func (t *tool) configImportCommand() *cobra.Command {
+	var system bool
+	var timezone string
+	crontab := &cobra.Command{
+		Use:   "crontab FILE",
+		Short: "Turn a crontab into a config file",
+		Long:  `Print a config file with the jobs of a crontab, and comments on what has no equivalent. FILE - is standard input.`,
+		Example: `  crontab -l | lockstep config import crontab - --timezone Europe/Berlin > conf.d/cron.yaml
+  lockstep config import crontab /etc/crontab --system`,
+		Args: oneArg("a FILE"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if _, err := cronspec.LoadZone(timezone); err != nil {
+				return exit(exitUsage, err)
+			}
+			text, err := t.readInput(args[0])
+			if err != nil {
+				return err
+			}
+			return t.write(string(configs.ImportCrontab(text, configs.ImportOptions{Timezone: timezone, System: system})))
+		},
+	}
+	crontab.Flags().BoolVar(&system, "system", false, "the sixth field is a user, as in /etc/crontab")
+	crontab.Flags().StringVar(&timezone, "timezone", "", "the `ZONE` of the machine that the crontab is from")
+	kubernetes := &cobra.Command{
+		Use:     "k8s FILE",
+		Short:   "Turn Kubernetes CronJobs into a config file",
+		Long:    `Print a config file with the CronJobs among Kubernetes manifests, and comments on what has no equivalent. FILE - is standard input.`,
+		Example: `  kubectl get cronjobs -o yaml | lockstep config import k8s -`,
+		Args:    oneArg("a FILE"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			text, err := t.readInput(args[0])
+			if err != nil {
+				return err
+			}
+			config, err := configs.ImportCronJobs(text)
+			if err != nil {
+				return exit(exitUsage, fmt.Errorf("%s: %w", args[0], err))
+			}
+			return t.write(string(config))
+		},
+	}
+	return group("import", "Turn a crontab or Kubernetes CronJobs into a config file",
+		"Turn what runs elsewhere into a config file, printed, with comments on what has no equivalent.", crontab, kubernetes)
+}
+
+// readInput reads a file, or standard input for "-".
+func (t *tool) readInput(path string) ([]byte, error) {
+	if path == "-" {
+		return io.ReadAll(t.stdin)
+	}
+	return os.ReadFile(path)
+}

@@ -1,0 +1,60 @@
+package cmd
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"lockstep/configs"
+)
+
+// starter is what init writes. A test checks that nothing is wrong with it.
+//
+//go:embed init.yaml
+var starter []byte
+
+func (t *tool) initCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "init [DIR]",
+		Short: "Write a commented config to begin with",
+		Long: `Write lockstep.yaml, a config with one job of each kind and comments, into the folder (by default this one), and
+beside it the JSON Schema by which editors complete keys and underline mistakes. A lockstep.yaml that is there is left
+alone.`,
+		Args: atMostOneArg("a DIR"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			dir := "."
+			if len(args) > 0 {
+				dir = args[0]
+			}
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				return err
+			}
+			path := filepath.Join(dir, "lockstep.yaml")
+			file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+			if errors.Is(err, fs.ErrExist) {
+				return refuse("%s is there already, and is left alone; name another folder, or remove it", path)
+			}
+			if err != nil {
+				return err
+			}
+			_, err = file.Write(starter)
+			if err = errors.Join(err, file.Close()); err != nil {
+				return err
+			}
+			schema := filepath.Join(dir, configs.SchemaFile)
+			if err := os.WriteFile(schema, configs.Schema(), 0o644); err != nil {
+				return err
+			}
+			where := ""
+			if dir != "." {
+				where = fmt.Sprintf(" -c %s", path)
+			}
+			return t.write(fmt.Sprintf("wrote %s and %s\nnow:  lockstep check%s\n      lockstep start%s\n", path, schema, where, where))
+		},
+	}
+}

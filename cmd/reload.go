@@ -1,0 +1,359 @@
+package cmd
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"os"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"lockstep/configs"
+	"lockstep/scheduler/admin"
+	"lockstep/scheduler/worker"
+)
+
+// reloading says when a worker reads its config again, beside requests.
+type reloading struct {
+	options configs.Options // by which it was loaded
+	hangups <-chan struct{}
+	watch   bool
+}
+
+// rereads passes a SIGHUP on to who reads the config again, and tells whether there is somebody.
+func (t *tool) rereads() bool {
+	if !t.reloads.Load() {
+		return false
+	}
+	select {
+	case t.hangups <- struct{}{}:
+	default: // one that is not taken yet says the same
+	}
+	return true
+}
+
+// hasTerminal tells whether the process has a controlling terminal.
+func hasTerminal() bool {
+	file, err := os.OpenFile("/dev/tty", os.O_RDONLY, 0)
+	if err != nil {
+		return false
+	}
+	_ = file.Close() // nothing was written
+	return true
+}
+
+// reloader keeps a worker's jobs what its files say. Everything is built and checked before the worker is given anything;
+// a config with errors changes nothing but what is told of it.
+type reloader struct {
+	options configs.Options // those of the start
+	log     *slog.Logger
+	apply   func(ctx context.Context, config *configs.Config, digest string) error
+
+	mu       sync.Mutex      // one reload at a time; guards running
+	running  *configs.Config // what the worker was started with, with the jobs that it has now
+	settings []configs.Value // of the start: they stay until a restart
+
+	inputs atomic.Pointer[configs.Inputs] // of the last load, good or bad
+	status atomic.Pointer[admin.Config]   // replaced, never changed
+}
+
+// newReloader begins with the config that a worker is started with. options are those that it was loaded by, mark is
+// the digest of its jobs; apply gives the worker other jobs and permits.
+func newReloader(options configs.Options, config *configs.Config, mark string, log *slog.Logger,
+	apply func(ctx context.Context, config *configs.Config, digest string) error) *reloader {
+	r := &reloader{options: options, log: log, apply: apply, running: config, settings: config.Values()}
+	r.inputs.Store(options.Inputs)
+	r.status.Store(&admin.Config{
+		Digest: mark, Files: config.Files, Jobs: len(config.Jobs), Warnings: len(config.Warnings.List),
+		LoadedAt: admin.Instant{Time: time.Now()},
+	})
+	return r
+}
+
+// reload loads the config again. That it was refused is no error: status tells it.
+func (r *reloader) reload(ctx context.Context, why string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	options := r.options
+	options.Inputs = new(configs.Inputs)
+	config, err := configs.Load(options)
+	r.inputs.Store(options.Inputs)
+	status := *r.status.Load()
+	if problems, ok := errors.AsType[configs.Problems](err); ok {
+		r.refused(ctx, why, problems.List, status)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	changes, restart := compareJobs(r.running.Jobs, config.Jobs), changedSettings(r.settings, config.Values())
+	mark := digest(config.Jobs)
+	permits := !maps.Equal(limits(r.running.Permits), limits(config.Permits))
+	if len(changes) > 0 || permits {
+		err := r.apply(ctx, config, mark)
+		if errors.Is(err, worker.ErrPermits) {
+			r.refused(ctx, why, []configs.Problem{{Severity: configs.SeverityError, Code: configs.CodePermits, Message: err.Error()}}, status)
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	r.running = config
+	status.Digest, status.Files, status.Jobs, status.Warnings = mark, config.Files, len(config.Jobs), len(config.Warnings.List)
+	status.LoadedAt, status.Reloads = admin.Instant{Time: time.Now()}, status.Reloads+1
+	status.RefusedAt, status.Problems, status.NeedsRestart = admin.Instant{}, nil, restart
+	r.status.Store(&status)
+
+	for _, problem := range config.Warnings.List {
+		r.log.WarnContext(ctx, "config is doubtful", "at", problem.Origin.String(), "says", problem.Message, "hint", problem.Hint, "code", problem.Code)
+	}
+	facts := []any{"because_of", why, "config", mark, "jobs", len(config.Jobs)}
+	for _, kind := range []string{"added", "changed", "removed"} {
+		var names []string
+		for _, change := range changes {
+			if change.Change == kind {
+				names = append(names, change.Job)
+			}
+		}
+		if names != nil {
+			facts = append(facts, kind, few(names))
+		}
+	}
+	if permits {
+		facts = append(facts, "permits", "changed")
+	}
+	r.log.InfoContext(ctx, "config is loaded again", facts...)
+	if len(restart) > 0 {
+		r.log.WarnContext(ctx, "some settings need a restart", "settings", restart)
+	}
+	return nil
+}
+
+// refused tells of a config that has errors.
+func (r *reloader) refused(ctx context.Context, why string, problems []configs.Problem, status admin.Config) {
+	status.Refused++
+	status.RefusedAt, status.Problems = admin.Instant{Time: time.Now()}, nil
+	const most = 20 // of a file that is wholly wrong
+	for _, p := range problems {
+		if p.Severity != configs.SeverityError {
+			continue
+		}
+		status.Problems = append(status.Problems, admin.ConfigProblem{At: p.Origin.String(), Code: p.Code, Message: p.Message, Hint: admin.Text(p.Hint)})
+		if len(status.Problems) <= most {
+			r.log.ErrorContext(ctx, "config has an error", "at", p.Origin.String(), "says", p.Message, "hint", p.Hint, "code", p.Code)
+		}
+	}
+	r.status.Store(&status)
+	r.log.ErrorContext(ctx, "the new config is refused, the old one stays", "because_of", why, "errors", len(status.Problems), "config", status.Digest)
+}
+
+// few shortens a list for a log line.
+func few(names []string) []string {
+	const most = 10
+	if len(names) <= most {
+		return names
+	}
+	return append(names[:most:most], fmt.Sprintf("and %d more", len(names)-most))
+}
+
+// changedSettings names the settings that differ.
+func changedSettings(before, after []configs.Value) []string {
+	var keys []string
+	for i := range before { // in the same order
+		if !reflect.DeepEqual(before[i].Value, after[i].Value) {
+			keys = append(keys, before[i].Key)
+		}
+	}
+	return keys
+}
+
+// run reloads when something comes from hangups, and, if watch is set, when the files change, until ctx ends.
+func (r *reloader) run(ctx context.Context, hangups <-chan struct{}, watch bool) {
+	try := func(ctx context.Context, why string) {
+		if err := r.reload(ctx, why); err != nil {
+			r.log.ErrorContext(ctx, "the config could not be loaded again, the old one stays", "because_of", why, "error", err)
+		}
+	}
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	if watch {
+		watching.Go(func() {
+			configs.Watch(ctx, r.inputs.Load, func(ctx context.Context) { try(ctx, "files changed") }, func(err error) {
+				r.log.WarnContext(ctx, "the system does not tell when files change, so they are looked at every two seconds", "error", err)
+			})
+		})
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hangups:
+			try(ctx, "SIGHUP")
+		}
+	}
+}
+
+func (t *tool) configReloadCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "reload [WORKER...]",
+		Short: "Have workers read their config again",
+		Long: `Have the workers of this host, or those that are named, read their config again, and tell what became of it. A
+config with errors changes nothing: the errors are told, and the worker goes on with the old one. Running runs keep the
+definition that they began with. Settings other than jobs and permits need a restart; they are
+named.
+
+SIGHUP to a worker does the same, and so does a change of its files when it was started with --watch. A worker is told
+by its admin address, so workers of other hosts have to be told there.
+
+Exits with 3 when a worker refused its config.`,
+		Example: `  lockstep config reload`,
+		Args:    cobra.ArbitraryArgs,
+	}
+	output := outputFlag(cmd, text, asJSON, asYAML)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		var workers []admin.Worker
+		err := t.reads(func(ctx context.Context, conn *connection, _ []string) (err error) {
+			workers, err = conn.reader.Workers(ctx)
+			return err
+		})(cmd, nil)
+		if err != nil {
+			return err
+		}
+		chosen, err := chooseWorkers(workers, args)
+		if err != nil {
+			return err
+		}
+		var states []*admin.Config
+		var failures []error
+		refused := false
+		for _, w := range chosen {
+			state, err := askReload(cmd.Context(), w)
+			if err != nil {
+				failures = append(failures, fmt.Errorf("worker %s: %w", w.ID, err))
+				continue
+			}
+			states = append(states, state)
+			refused = refused || !state.RefusedAt.IsZero()
+		}
+		if *output != text {
+			err = t.encode(*output, append([]*admin.Config{}, states...))
+		} else {
+			err = t.printReloads(states)
+		}
+		if err := errors.Join(append(failures, err)...); err != nil {
+			return err
+		}
+		if refused {
+			return exit(exitConfig, nil)
+		}
+		return nil
+	}
+	return cmd
+}
+
+// chooseWorkers returns the workers that are named, or all of this host.
+func chooseWorkers(workers []admin.Worker, named []string) ([]admin.Worker, error) {
+	var chosen []admin.Worker
+	known := make([]string, len(workers))
+	for i, w := range workers {
+		known[i] = string(w.ID)
+	}
+	for _, name := range named {
+		found := false
+		for _, w := range workers {
+			if string(w.ID) == name {
+				chosen, found = append(chosen, w), true
+			}
+		}
+		if !found {
+			return nil, unknown("worker", name, known)
+		}
+	}
+	if len(named) > 0 {
+		return chosen, nil
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, fmt.Errorf("find the workers of this host: %w", err)
+	}
+	for _, w := range workers {
+		if w.Host == host && w.State != admin.Gone {
+			chosen = append(chosen, w)
+		}
+	}
+	if len(chosen) == 0 {
+		return nil, fmt.Errorf("no worker runs on this host, %s; there are %d elsewhere (see: lockstep worker ls)", host, len(workers))
+	}
+	return chosen, nil
+}
+
+// askReload has one worker load its config again. That it was refused is no error.
+func askReload(ctx context.Context, w admin.Worker) (*admin.Config, error) {
+	if w.Admin == "" {
+		return nil, errors.New("it has no admin address to ask at; send SIGHUP to its process")
+	}
+	body, err := json.Marshal(map[string]string{"worker": string(w.ID)})
+	if err != nil {
+		return nil, err
+	}
+	const patience = time.Minute // for very many jobs on a busy machine
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+string(w.Admin)+"/api/v1/config/reload", bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // no proxy: it is this host
+	response, err := client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK && response.StatusCode != http.StatusUnprocessableEntity {
+		var problem struct {
+			Detail string `json:"detail"`
+		}
+		if json.NewDecoder(response.Body).Decode(&problem) != nil || problem.Detail == "" {
+			problem.Detail = response.Status
+		}
+		return nil, errors.New(problem.Detail)
+	}
+	state := new(admin.Config)
+	if err := json.NewDecoder(response.Body).Decode(state); err != nil {
+		return nil, fmt.Errorf("its answer: %w", err)
+	}
+	return state, nil
+}
+
+func (t *tool) printReloads(states []*admin.Config) error {
+	var b strings.Builder
+	for _, state := range states {
+		if state.RefusedAt.IsZero() {
+			fmt.Fprintf(&b, "%s: config %s, %d jobs\n", state.Worker, state.Digest, state.Jobs)
+		} else {
+			fmt.Fprintf(&b, "%s: refused, config %s stays\n", state.Worker, state.Digest)
+		}
+		for _, p := range state.Problems {
+			hint := ""
+			if p.Hint != "" {
+				hint = "; " + string(p.Hint)
+			}
+			fmt.Fprintf(&b, "  %s: error: %s%s [%s]\n", p.At, p.Message, hint, p.Code)
+		}
+		if len(state.NeedsRestart) > 0 {
+			fmt.Fprintf(&b, "  a restart is needed for %s\n", strings.Join(state.NeedsRestart, ", "))
+		}
+	}
+	return t.write(b.String())
+}

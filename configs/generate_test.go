@@ -1,0 +1,549 @@
+package configs
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+
+	"lockstep/scheduler/cronspec"
+)
+
+// TestGeneratedFilesAreCurrent makes the schema and the reference from the file types, and compares them with the files
+// that are there. With -update, which is what go generate gives it, it writes them.
+func TestGeneratedFilesAreCurrent(t *testing.T) {
+	docs := fieldDocs(t)
+	generated := map[string][]byte{
+		SchemaFile:  encodeSchema(t, fileSchema(docs)),
+		"README.md": reference(t, docs),
+	}
+	for name, want := range generated {
+		if *update {
+			if err := os.WriteFile(name, want, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		got, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, want) {
+			t.Errorf("%s is not what the file types say: run go generate ./configs", name)
+		}
+	}
+}
+
+// fieldDocs returns the comments above the fields of the file types, by "type.Field", on one line each.
+func fieldDocs(t *testing.T) map[string]string {
+	t.Helper()
+	docs := make(map[string]string)
+	for name, spec := range declarations(t, "file.go", token.TYPE) {
+		structure, ok := spec.(*ast.TypeSpec).Type.(*ast.StructType)
+		if !ok {
+			continue
+		}
+		for _, f := range structure.Fields.List {
+			if len(f.Names) == 1 && f.Doc != nil {
+				docs[name+"."+f.Names[0].Name] = strings.Join(strings.Fields(f.Doc.Text()), " ")
+			}
+		}
+	}
+	return docs
+}
+
+// declarations returns what a source file of this package declares at its top level, by name.
+func declarations(t *testing.T, path string, kind token.Token) map[string]ast.Spec {
+	t.Helper()
+	source, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := make(map[string]ast.Spec)
+	for _, declaration := range source.Decls {
+		group, ok := declaration.(*ast.GenDecl)
+		if !ok || group.Tok != kind {
+			continue
+		}
+		for _, spec := range group.Specs {
+			switch spec := spec.(type) {
+			case *ast.TypeSpec:
+				found[spec.Name.Name] = spec
+			case *ast.ValueSpec:
+				found[spec.Names[0].Name] = spec
+			}
+		}
+	}
+	return found
+}
+
+// jsonSchema is what of JSON Schema is used here, in the order in which it is written.
+type jsonSchema struct {
+	Schema               string                 `json:"$schema,omitempty"`
+	Title                string                 `json:"title,omitempty"`
+	Ref                  string                 `json:"$ref,omitempty"`
+	Description          string                 `json:"description,omitempty"`
+	Type                 any                    `json:"type,omitempty"`
+	Enum                 []string               `json:"enum,omitempty"`
+	AnyOf                []*jsonSchema          `json:"anyOf,omitempty"`
+	MinLength            int                    `json:"minLength,omitempty"`
+	Pattern              string                 `json:"pattern,omitempty"`
+	Minimum              *int64                 `json:"minimum,omitempty"`
+	Maximum              *int64                 `json:"maximum,omitempty"`
+	MinItems             int                    `json:"minItems,omitempty"`
+	Items                *jsonSchema            `json:"items,omitempty"`
+	MinProperties        int                    `json:"minProperties,omitempty"`
+	PropertyNames        *jsonSchema            `json:"propertyNames,omitempty"`
+	Required             []string               `json:"required,omitempty"`
+	OneOf                []*jsonSchema          `json:"oneOf,omitempty"`
+	Not                  *jsonSchema            `json:"not,omitempty"`
+	Properties           properties             `json:"properties,omitempty"`
+	AdditionalProperties any                    `json:"additionalProperties,omitempty"` // a schema, or false
+	Default              any                    `json:"default,omitempty"`
+	Examples             []any                  `json:"examples,omitempty"`
+	Definitions          map[string]*jsonSchema `json:"definitions,omitempty"`
+}
+
+// properties keep the order of the file types.
+type properties []property
+
+type property struct {
+	name   string
+	schema *jsonSchema
+	field  *field
+	unset  string
+}
+
+func (p properties) MarshalJSON() ([]byte, error) {
+	var b bytes.Buffer
+	for i, one := range p {
+		value, err := json.Marshal(one.schema)
+		if err != nil {
+			return nil, err
+		}
+		fmt.Fprintf(&b, "%c%q:%s", "{,"[min(i, 1)], one.name, value)
+	}
+	return append(b.Bytes(), '}'), nil
+}
+
+func encodeSchema(t *testing.T, s *jsonSchema) []byte {
+	t.Helper()
+	var compact, indented bytes.Buffer
+	encoder := json.NewEncoder(&compact)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(s); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Indent(&indented, compact.Bytes(), "", "  "); err != nil {
+		t.Fatal(err)
+	}
+	return indented.Bytes()
+}
+
+// placeholderPattern matches a text with a ${...}: it may stand for anything.
+const placeholderPattern = `\$\{`
+
+// shapes are the patterns of what checks let through, as far as a pattern can say it; by the tags "check", "keys" and
+// "shape".
+var shapes = map[string]string{
+	"redis-url":   `^(embedded$|(redis|rediss|redis-sentinel|redis-cluster|unix)://)`,
+	"namespace":   namespaceShape.String(),
+	"worker-name": workerNameShape.String(),
+	"queue":       `^[^\s{},=]{1,100}$`,
+	"address":     `^[^ /]*:[0-9]+$`,
+	"http-url":    `^https?://[^/]`,
+	"header":      headerName.String(),
+	"env":         `^[^=]+$`,
+	"permit":      `^[^\s{},=]{1,512}$`,
+	"cron":        `^\s*(@[a-z]+|\S+(\s+\S+){4,5})\s*$`,
+}
+
+const (
+	jobNamePattern  = `^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`
+	durationPattern = `^\+?(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+$`
+)
+
+// fileSchema is the schema of a config file.
+func fileSchema(docs map[string]string) *jsonSchema {
+	g := generator{docs}
+	s := g.structure(reflect.TypeFor[file]())
+	s.Schema = "http://json-schema.org/draft-07/schema#"
+	s.Title = "lockstep config file"
+	s.Description = "Settings of a worker and definitions of jobs. Lists, maps and their meaning: configs/README.md of lockstep."
+	s.Type = []string{"object", "null"} // an empty file is fine
+	s.Definitions = map[string]*jsonSchema{
+		"placeholder": {Description: "${VAR}, ${VAR:-default} or ${file:/path}, replaced when the config is loaded.",
+			Type: "string", Pattern: placeholderPattern},
+		"timezone": {Description: "A time zone by its IANA name.", Enum: cronspec.ZoneNames()},
+	}
+	return s
+}
+
+// anyType is what args may be; a null counts as not written.
+var anyType = []string{"object", "array", "string", "number", "boolean"}
+
+type generator struct{ docs map[string]string }
+
+func (g generator) structure(t reflect.Type) *jsonSchema {
+	s := &jsonSchema{Type: "object", AdditionalProperties: false}
+	for _, f := range fieldsOf(t).list {
+		owner, sf := declaredBy(t, f.index)
+		property := property{name: f.name, field: f, schema: g.value(f.typ, &f.rules), unset: sf.Tag.Get("unset")}
+		property.schema.Description = g.docs[owner.Name()+"."+sf.Name]
+		if f.rules.initial != "" {
+			property.schema.Default = plain(f.defaultValue())
+		}
+		if example := sf.Tag.Get("example"); example != "" {
+			var node yaml.Node
+			if err := yaml.Unmarshal([]byte(example), &node); err != nil {
+				panic(fmt.Sprintf("example of %s: %v", f.name, err))
+			}
+			property.schema.Examples = []any{plainValue(node.Content[0])}
+		}
+		s.Properties = append(s.Properties, property)
+	}
+	switch t {
+	case reflect.TypeFor[jobFile]():
+		for _, kind := range []string{"command", "http", "handler"} {
+			s.OneOf = append(s.OneOf, &jsonSchema{Required: []string{kind}})
+		}
+		s.Not = &jsonSchema{Required: []string{"schedule", "every"}}
+	case reflect.TypeFor[httpFile]():
+		s.Required = []string{"url"}
+	case reflect.TypeFor[permitFile]():
+		s.Required = []string{"limit"}
+	}
+	return s
+}
+
+// declaredBy returns the struct that has the field itself, and the field.
+func declaredBy(t reflect.Type, index []int) (reflect.Type, reflect.StructField) {
+	for _, i := range index[:len(index)-1] {
+		t = t.Field(i).Type
+	}
+	return t, t.Field(index[len(index)-1])
+}
+
+func (g generator) value(t reflect.Type, r *rules) *jsonSchema {
+	if t == rawType {
+		return &jsonSchema{Type: anyType}
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		return g.value(t.Elem(), r)
+	case reflect.Struct:
+		return g.structure(t)
+	case reflect.Slice:
+		return &jsonSchema{Type: "array", MinItems: r.size, Items: g.value(t.Elem(), r)}
+	case reflect.Map:
+		s := &jsonSchema{Type: "object", MinProperties: r.size, AdditionalProperties: g.value(t.Elem(), &rules{min: r.min, max: r.max, check: r.check})}
+		switch {
+		case t.Elem() == jobFileType:
+			s.PropertyNames = &jsonSchema{Pattern: jobNamePattern}
+		case r.keys != "":
+			s.PropertyNames = &jsonSchema{Pattern: shapes[r.keys]}
+		}
+		return s
+	}
+	return g.scalar(t, r)
+}
+
+func (g generator) scalar(t reflect.Type, r *rules) *jsonSchema {
+	placeholder := &jsonSchema{Ref: "#/definitions/placeholder"}
+	pattern := shapes[r.check]
+	if r.shape != "" {
+		pattern = shapes[r.shape]
+	}
+	if pattern != "" {
+		pattern = "(" + pattern + ")|" + placeholderPattern
+	}
+	switch {
+	case t == durationType:
+		return &jsonSchema{Type: "string", Pattern: "(" + durationPattern + ")|" + placeholderPattern}
+	case t.Kind() == reflect.Int:
+		s := &jsonSchema{Type: []string{"integer", "string"}, Pattern: placeholderPattern}
+		if r.min != nil {
+			s.Minimum = &r.min.n
+		}
+		if r.max != nil {
+			s.Maximum = &r.max.n
+		}
+		return s
+	case t.Kind() == reflect.Bool:
+		return &jsonSchema{Type: []string{"boolean", "string"}, Pattern: placeholderPattern}
+	case t == textType || t == proseType: // taken as it is written
+		return &jsonSchema{Type: []string{"string", "number", "boolean"}, Pattern: pattern}
+	case r.enum != nil:
+		return &jsonSchema{AnyOf: []*jsonSchema{{Enum: r.enum}, placeholder}}
+	case r.check == "timezone":
+		return &jsonSchema{AnyOf: []*jsonSchema{{Ref: "#/definitions/timezone"}, placeholder}}
+	}
+	return &jsonSchema{Type: "string", MinLength: 1, Pattern: pattern}
+}
+
+// plain returns a default as JSON has it.
+func plain(v reflect.Value) any {
+	if v.Type() == durationType {
+		return formatDuration(time.Duration(v.Int()))
+	}
+	return v.Interface()
+}
+
+// plainValue returns a node as the schema's checker wants it: with aliases and merges resolved, and all of JSON's types.
+func plainValue(n *yaml.Node) any {
+	switch n = deref(n); n.Kind {
+	case yaml.MappingNode:
+		m := make(map[string]any)
+		for _, e := range entries(n, nil, nil) {
+			m[e.key.Value] = plainValue(e.value)
+		}
+		return m
+	case yaml.SequenceNode:
+		list := make([]any, len(n.Content))
+		for i, c := range n.Content {
+			list[i] = plainValue(c)
+		}
+		return list
+	}
+	switch n.Tag {
+	case "!!null":
+		return nil
+	case "!!bool":
+		value, _ := strconv.ParseBool(strings.ToLower(n.Value))
+		return value
+	case "!!int", "!!float":
+		if number, fault := jsonNumber(n.Value); fault == nil {
+			return number
+		}
+	}
+	return n.Value
+}
+
+// reference is the README of this package: each key with its type, default, meaning and an example, and each code.
+func reference(t *testing.T, docs map[string]string) []byte {
+	t.Helper()
+	var b strings.Builder
+	b.WriteString(referenceHead)
+	root := fileSchema(docs)
+	var sections func(at string, s *jsonSchema, level int)
+	sections = func(at string, s *jsonSchema, level int) {
+		table(&b, s.Properties)
+		for _, p := range s.Properties {
+			inner, name := p.schema, p.name
+			if at != "" {
+				name = at + "." + p.name
+			}
+			if jobs, ok := inner.AdditionalProperties.(*jsonSchema); ok && len(jobs.Properties) > 0 {
+				inner, name = jobs, name+".NAME"
+			}
+			if len(inner.Properties) == 0 {
+				continue
+			}
+			fmt.Fprintf(&b, "\n%s %s\n\n%s\n\n", strings.Repeat("#", level), name, prosePart(p.schema.Description))
+			if name == "defaults" {
+				names := make([]string, len(inner.Properties))
+				for i, p := range inner.Properties {
+					names[i] = "`" + p.name + "`"
+				}
+				fmt.Fprintf(&b, "%s, as in a job.\n", strings.Join(names, ", "))
+				continue
+			}
+			sections(name, inner, level+1)
+		}
+	}
+	b.WriteString("## Keys\n\n")
+	sections("", root, 3)
+	b.WriteString(codeHead)
+	for _, c := range codes(t) {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", c.code, c.meaning)
+	}
+	return []byte(b.String())
+}
+
+func table(b *strings.Builder, list properties) {
+	b.WriteString("| key | type | default | meaning | example |\n|---|---|---|---|---|\n")
+	for _, p := range list {
+		initial, example := p.unset, ""
+		if p.field.rules.initial != "" {
+			initial = "`" + yamlText(plain(p.field.defaultValue())) + "`"
+		}
+		if len(p.schema.Examples) > 0 {
+			example = "`" + yamlText(p.schema.Examples[0]) + "`"
+		}
+		fmt.Fprintf(b, "| `%s` | %s | %s | %s | %s |\n", p.name, typeWords(p.schema)+durationBounds(p.field), initial, cell(p.schema.Description), cell(example))
+	}
+}
+
+// durationBounds says from where to where a duration may go, which the schema cannot.
+func durationBounds(f *field) string {
+	switch r := f.rules; {
+	case valueType(f.typ) != durationType || r.min == nil || r.min.n == 0 && r.max == nil:
+		return ""
+	case r.max == nil:
+		return ", at least " + r.min.text
+	default:
+		return ", " + r.min.text + " to " + r.max.text
+	}
+}
+
+// typeWords says what a key takes.
+func typeWords(s *jsonSchema) string {
+	switch {
+	case len(s.AnyOf) > 0 && s.AnyOf[0].Ref != "":
+		return "time zone"
+	case len(s.AnyOf) > 0:
+		return strings.Join(s.AnyOf[0].Enum, ", ")
+	case strings.Contains(s.Pattern, durationPattern):
+		return "duration"
+	case reflect.DeepEqual(s.Type, anyType):
+		return "any value"
+	case s.Minimum != nil && s.Maximum != nil:
+		return fmt.Sprintf("number, %d to %d", *s.Minimum, *s.Maximum)
+	case s.Minimum != nil:
+		return fmt.Sprintf("number, at least %d", *s.Minimum)
+	case s.Type == "array":
+		return "list of " + typeWords(s.Items) + "s"
+	case s.Type == "object" && len(s.Properties) > 0:
+		return "map, below"
+	case s.Type == "object":
+		inner := s.AdditionalProperties.(*jsonSchema)
+		if len(inner.Properties) > 0 {
+			return "map of maps, below"
+		}
+		return "map of names to " + strings.Replace(typeWords(inner), "number", "numbers", 1)
+	case reflect.DeepEqual(s.Type, []string{"integer", "string"}):
+		return "number"
+	case reflect.DeepEqual(s.Type, []string{"boolean", "string"}):
+		return "true or false"
+	}
+	return "text"
+}
+
+// yamlText writes a value on one line, as one would in a file.
+func yamlText(value any) string {
+	switch v := value.(type) {
+	case string:
+		if strings.ContainsAny(v, ":{}[],&*#?|<>=!%@\"'") && !strings.Contains(v, "://") {
+			return strconv.Quote(v)
+		}
+		return v
+	case []any:
+		words := make([]string, len(v))
+		for i, element := range v {
+			words[i] = yamlText(element)
+		}
+		return "[" + strings.Join(words, ", ") + "]"
+	case map[string]any:
+		return flowMap(v)
+	case map[string]int:
+		m := make(map[string]any, len(v))
+		for name, n := range v {
+			m[name] = n
+		}
+		return flowMap(m)
+	}
+	return fmt.Sprint(value)
+}
+
+func flowMap(m map[string]any) string {
+	words := make([]string, 0, len(m))
+	for name, value := range m {
+		words = append(words, name+": "+yamlText(value))
+	}
+	slices.Sort(words)
+	return "{" + strings.Join(words, ", ") + "}"
+}
+
+// cell makes a text fit into a table.
+func cell(s string) string { return strings.ReplaceAll(prosePart(s), "|", `\|`) }
+
+// prosePart keeps Markdown from taking a part of a sentence for HTML or for emphasis.
+func prosePart(s string) string {
+	if strings.HasPrefix(s, "`") {
+		return s
+	}
+	return strings.NewReplacer("<", `\<`, "*", `\*`, "_", `\_`).Replace(s)
+}
+
+type codeDoc struct{ code, meaning string }
+
+// codes returns the codes of problems with the comments behind them, in their order.
+func codes(t *testing.T) []codeDoc {
+	t.Helper()
+	source, err := parser.ParseFile(token.NewFileSet(), "problem.go", nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []codeDoc
+	ast.Inspect(source, func(n ast.Node) bool {
+		spec, ok := n.(*ast.ValueSpec)
+		if !ok || !strings.HasPrefix(spec.Names[0].Name, "Code") {
+			return true
+		}
+		code, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
+		if err != nil || spec.Comment == nil {
+			t.Fatalf("%s has no comment", spec.Names[0].Name)
+		}
+		list = append(list, codeDoc{code, cell(strings.TrimSpace(spec.Comment.Text()))})
+		return true
+	})
+	return list
+}
+
+const referenceHead = `# Config files
+
+<!-- Written by go generate from file.go and problem.go: change those. -->
+
+Settings of a worker and definitions of jobs. [lockstep.example.yaml](lockstep.example.yaml) is a file to begin with, and
+so is what ` + "`lockstep init`" + ` writes.
+
+` + "```" + `
+lockstep init                 write a commented config into this folder
+lockstep check                what is wrong or doubtful, with file, line and column; --strict, --next 3, -o json|github
+lockstep config show          the settings, and where each value comes from; config show JOB: a job, with all its defaults
+lockstep config schema        the JSON Schema, for editors
+lockstep config diff          what these files would change in what is registered
+lockstep config reload        have the workers of this host read their files again
+lockstep config import crontab FILE
+lockstep config import k8s FILE
+lockstep schedule "0 2 * * *"
+` + "```" + `
+
+An editor that knows JSON Schema completes keys and underlines mistakes when the file begins with
+
+` + "```yaml" + `
+# yaml-language-server: $schema=./lockstep.schema.json
+` + "```" + `
+
+Which files: ` + "`-c FILE|DIR`" + `, else ` + "`LOCKSTEP_CONFIG`" + `, else ` + "`./lockstep.yaml`" + `. Of a folder all *.yaml and *.yml are read, in the
+order of their names. A setting can also come from the environment (` + "`LOCKSTEP_WORKER__CONCURRENCY=16`" + `: a double underscore
+nests; ` + "`LOCKSTEP_WORKER__QUEUES=critical=6,default=3`" + `) or from a flag: defaults < files < environment < flags.
+
+` + "`${VAR}`, `${VAR:-default}` and `${file:/path}`" + ` are replaced inside values; ` + "`$$`" + ` is a dollar sign. In the command, http, env and
+args of a job they are replaced by the worker, right before each attempt: no secret reaches Redis. Durations have a unit:
+` + "`500ms`, `30s`, `15m`, `1h30m`, `168h`" + `.
+
+A worker reads its files again on SIGHUP, on ` + "`lockstep config reload`" + `, and, started with ` + "`--watch`" + `, when they change. Files
+with errors change nothing; settings other than jobs and permits need a restart, and the log names them.
+
+`
+
+const codeHead = `
+## Problems
+
+Each problem ends with its code in brackets. ` + "`lockstep check --strict`" + ` takes warnings for errors.
+
+| code | meaning |
+|---|---|
+`

@@ -1,0 +1,644 @@
+package configs
+
+import (
+	"fmt"
+	"maps"
+	"net/url"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+
+	"lockstep/jobs"
+	"lockstep/scheduler/cronspec"
+)
+
+// The lints warn of what is a config, and probably not the one that was meant. Each is about a mistake that users of
+// cron files and of job runners make; what is merely unusual is left alone, so that --strict can be lived with.
+
+// lintJob looks at one job whose form is right.
+func (l *loader) lintJob(f *jobFile, job *jobs.Job) {
+	l.lintTrigger(f, job)
+	l.lintTimeout(f, job)
+	l.lintLock(f, job)
+	l.lintCommand(f)
+	l.lintTexts(f)
+	l.lintHandler(f)
+}
+
+func (l *loader) lintTrigger(f *jobFile, job *jobs.Job) {
+	if f.Schedule != nil {
+		if info := l.schedule(job.Schedule, job.Timezone); info.err == nil && len(info.findings) > 0 {
+			_, node := f.find("schedule")
+			for _, finding := range info.findings {
+				part := finding.part
+				if node.Value != job.Schedule {
+					part = "" // there are ${...} in it
+				}
+				l.partWarning(f.src, node, part, finding)
+			}
+		}
+	}
+	if f.Every != nil {
+		if day := 24 * time.Hour; job.Every >= time.Second && day%job.Every != 0 && job.Every%day != 0 {
+			_, node := f.find("every")
+			l.warnAt(f.src, node, CodeEveryUneven, fmt.Sprintf("every %s does not divide a day: it comes at other times each day, counted from 1970",
+				formatDuration(job.Every)), "write "+formatDuration(evenInterval(job.Every))+", or a schedule")
+		}
+	}
+	if fixed := map[string]string{"EST": "America/New_York", "MST": "America/Denver", "HST": "Pacific/Honolulu"}[job.Timezone]; fixed != "" && f.Schedule != nil {
+		at, node := place{f.src, f.key}, (*yaml.Node)(nil)
+		if _, node = f.find("timezone"); node == nil {
+			if at, node = l.ofDefaults("timezone"); node == nil {
+				return
+			}
+		}
+		l.warnAt(at.src, node, CodeFixedZone, fmt.Sprintf("time zone %s has no summer time", job.Timezone),
+			fmt.Sprintf("did you mean %q?", fixed))
+	}
+}
+
+// ofDefaults returns where the files' defaults set a key last.
+func (l *loader) ofDefaults(key string) (at place, node *yaml.Node) {
+	for _, s := range l.sources {
+		if s.file.Defaults == nil {
+			continue
+		}
+		if _, value := find(s.root, "defaults", key); value != nil && !isNull(value) {
+			at, node = place{s, value}, value
+		}
+	}
+	return at, node
+}
+
+// evenInterval returns the next longer interval, in whole units of its size, that divides a day or is made of days.
+func evenInterval(d time.Duration) time.Duration {
+	const day = 24 * time.Hour
+	unit := time.Second
+	for _, larger := range []time.Duration{time.Minute, time.Hour, day} {
+		if d > larger {
+			unit = larger
+		}
+	}
+	d = (d + unit - 1) / unit * unit
+	for day%d != 0 && d%day != 0 {
+		d += unit
+	}
+	return d
+}
+
+// lintTimeout compares the job's own timeout with the time between its ticks. One that comes from the defaults is
+// meant for the longest of many jobs.
+func (l *loader) lintTimeout(f *jobFile, job *jobs.Job) {
+	if f.policies.Timeout == nil || job.Timeout == 0 || job.Overlap != jobs.OverlapSkip && job.Overlap != jobs.OverlapQueue {
+		return
+	}
+	interval := job.Every
+	if f.Schedule != nil {
+		interval = l.schedule(job.Schedule, job.Timezone).shortest(job.Timeout, l.now)
+	}
+	if interval <= 0 || job.Timeout <= interval {
+		return
+	}
+	outcome := "the ticks meanwhile are skipped"
+	if job.Overlap == jobs.OverlapQueue {
+		outcome = "the ticks meanwhile pile up"
+	}
+	_, node := f.find("timeout")
+	l.warnAt(f.src, node, CodeTimeoutInterval, fmt.Sprintf("timeout %s of job %q is longer than the %s between two ticks: when a run takes that long, %s",
+		formatDuration(job.Timeout), f.name, formatDuration(interval), outcome), "")
+}
+
+// lintLock warns of what makes all runs of a job that is enqueued wait for each other, and of limits of the hold that get
+// in each other's way.
+func (l *loader) lintLock(f *jobFile, job *jobs.Job) {
+	l.lintHold(f, job)
+	if f.Lock == nil || job.Scheduled() || f.has("schedule") || f.has("every") {
+		return
+	}
+	for i, key := range f.Lock.Exclusive {
+		if key == "" || strings.Contains(key, "{") {
+			continue
+		}
+		_, list := f.find("lock", "exclusive")
+		l.warnAt(f.src, list.Content[i], CodeConstantLock, fmt.Sprintf("lock key %s of job %q is the same for all its runs: they wait for each other",
+			quote(key), f.name), `name what a run locks by its args: "bill:{bill_id}"`)
+	}
+}
+
+// lintHold compares what bounds a hold. A timeout that comes from the defaults is meant for many jobs.
+func (l *loader) lintHold(f *jobFile, job *jobs.Job) {
+	most := job.Lock.MaxHold
+	if most == 0 {
+		return
+	}
+	warn := func(than, hint string) {
+		_, node := f.find("lock", "max_hold")
+		l.warnAt(f.src, node, CodeHoldLimits, fmt.Sprintf("lock.max_hold of job %q is %s, shorter than %s", f.name, formatDuration(most), than), hint)
+	}
+	if f.policies.Timeout != nil && job.Timeout > most {
+		warn("its timeout, which is "+formatDuration(job.Timeout), "an attempt never comes to its timeout")
+	}
+	if job.Lock.MinHold > most {
+		warn("lock.min_hold, which is "+formatDuration(job.Lock.MinHold), "")
+	}
+}
+
+var (
+	shells       = []string{"sh", "bash", "dash", "ash", "zsh", "ksh", "fish", "pwsh", "ssh"} // ssh has one on the other side
+	shellWords   = []string{"|", "||", "&", "&&", ";", ">", ">>", "<", "2>&1", "2>", "&>"}
+	plainDollar  = regexp.MustCompile(`(?:^|[^$])\$([A-Za-z_][A-Za-z0-9_]*)`)
+	dollarPrefix = regexp.MustCompile(`^\$[A-Za-z_][A-Za-z0-9_]*(/|$)`)
+)
+
+// lintCommand warns of a command that was written for a shell.
+func (l *loader) lintCommand(f *jobFile) {
+	if len(f.Command) == 0 || slices.Contains(shells, filepath.Base(string(f.Command[0]))) {
+		return
+	}
+	warn := func(i int, what, hint string) {
+		_, list := f.find("command")
+		l.warnAt(f.src, list.Content[i], CodeNoShell, fmt.Sprintf("command of job %q: there is no shell, so %s", f.name, what), hint)
+	}
+	const shell = `write [sh, -c, "..."]`
+	for i, word := range f.Command {
+		switch word := string(word); {
+		case i == 0 && tellsSecret(word): // what is quoted might be one
+		case i == 0 && len(f.Command) == 1 && strings.ContainsAny(word, " \t") && !strings.HasPrefix(word, "/") && !strings.Contains(word, "${"):
+			warn(i, fmt.Sprintf("%s is taken for the name of a program, with its blanks", quote(word)),
+				"write ["+strings.Join(strings.Fields(word), ", ")+"]")
+		case slices.Contains(shellWords, word):
+			warn(i, word+" is an argument like any other", shell)
+		case strings.HasPrefix(word, "~/"):
+			warn(i, "~ is not replaced by a home folder", "write ${HOME}"+word[1:])
+		case dollarPrefix.MatchString(word):
+			warn(i, plainDollar.FindString(word)+" is not replaced", "write ${"+plainDollar.FindStringSubmatch(word)[1]+"}")
+		}
+	}
+}
+
+// lintTexts looks for secrets that stand in the file, and for variables that are written as for a shell.
+func (l *loader) lintTexts(f *jobFile) {
+	for i, word := range f.Command {
+		if isSecretArgument(f.Command, i) || isSecretText(string(word)) || tellsSecret(string(word)) {
+			_, list := f.find("command")
+			l.inlineSecret(place{f.src, list.Content[i]}, fmt.Sprintf("command of job %q", f.name))
+		}
+	}
+	one := func(name string, value text, keys ...string) {
+		named := keys[0] == "env" && isSecretName(name) || keys[0] == "http" && name != "" && isSecretHeader(name)
+		switch s := string(value); {
+		case strings.Contains(s, "${"):
+		case named && isSecretValue(s), isSecretText(s), keys[len(keys)-1] == "url" && hasPassword(s):
+			_, node := f.find(keys...)
+			l.inlineSecret(place{f.src, node}, fmt.Sprintf("%s of job %q", strings.Join(keys, "."), f.name))
+		case strings.Contains(s, "$") && plainDollar.MatchString(s):
+			_, node := f.find(keys...)
+			variable := plainDollar.FindStringSubmatch(s)[1]
+			l.warnAt(f.src, node, CodePlainDollar, fmt.Sprintf("$%s in %s of job %q is not replaced", variable, strings.Join(keys, "."), f.name),
+				fmt.Sprintf("write ${%s}, or $$%s for the text as it is", variable, variable))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.Env)) {
+		one(name, f.Env[name], "env", name)
+	}
+	if f.HTTP != nil {
+		if f.HTTP.URL != nil {
+			one("", *f.HTTP.URL, "http", "url")
+		}
+		for _, name := range slices.Sorted(maps.Keys(f.HTTP.Headers)) {
+			one(name, f.HTTP.Headers[name], "http", "headers", name)
+		}
+	}
+	// Args that are wrong were not decoded; their secrets must not be shown for that.
+	if secretName.Match(f.Args) || secretText.Match(f.Args) || f.Args == nil && len(l.list) > 0 && f.has("args") {
+		l.lintArgs(f)
+	}
+}
+
+// lintArgs looks for secrets among the arguments. They reach Redis as they are written.
+func (l *loader) lintArgs(f *jobFile) {
+	_, args := f.find("args")
+	var walk func(n *yaml.Node, name string)
+	walk = func(n *yaml.Node, name string) {
+		switch n = deref(n); n.Kind {
+		case yaml.MappingNode:
+			for _, e := range entries(n, nil, nil) {
+				walk(e.value, e.key.Value)
+			}
+		case yaml.SequenceNode:
+			for _, c := range n.Content {
+				walk(c, name)
+			}
+		default:
+			if n.Tag == "!!str" && !strings.Contains(n.Value, "${") && (isSecretName(name) && isSecretValue(n.Value) || isSecretText(n.Value)) {
+				l.inlineSecret(place{f.src, n}, fmt.Sprintf("args of job %q", f.name))
+			}
+		}
+	}
+	walk(args, "")
+}
+
+var (
+	secretName = regexp.MustCompile(`(?i)passwo?r?d|passphrase|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credential`)
+
+	// What a name ends with that tells where a secret is, or about one.
+	noSecretName = regexp.MustCompile(`(?i)([_-]?(file|path|dir|name|url|uri|id|header|type|ttl|count|limit)|tokens)$`)
+
+	// What providers begin their keys with, so that such searches find them; and a private key.
+	secretText = regexp.MustCompile(`\b(ghp_|gho_|ghs_|github_pat_|glpat-|xox[abps]-|sk_live_|rk_live_|AKIA|ASIA|AIza)[A-Za-z0-9_-]{12,}|-----BEGIN [A-Z ]*PRIVATE KEY`)
+
+	secretFlag = regexp.MustCompile(`^--?([A-Za-z][A-Za-z0-9_-]*)(?:=(.*))?$`)
+)
+
+func isSecretName(name string) bool {
+	return secretName.MatchString(name) && !noSecretName.MatchString(name)
+}
+
+func isSecretHeader(name string) bool {
+	switch strings.ToLower(name) {
+	case "authorization", "proxy-authorization", "cookie":
+		return true
+	}
+	return isSecretName(name)
+}
+
+// isSecretValue tells whether what stands under a secret's name may be one: a path says where it is, a number and a
+// yes or no are none.
+func isSecretValue(s string) bool {
+	if _, err := strconv.ParseFloat(s, 64); err == nil {
+		return false
+	}
+	_, err := strconv.ParseBool(s)
+	return err != nil && s != "" && !strings.HasPrefix(s, "/") && !strings.Contains(s, "$")
+}
+
+func isSecretText(s string) bool { return len(s) >= 16 && secretText.MatchString(s) }
+
+// isSecretArgument tells whether an argument is the value of a flag such as --password.
+func isSecretArgument(words []text, i int) bool {
+	word := string(words[i])
+	if m := secretFlag.FindStringSubmatch(word); m != nil {
+		return strings.Contains(word, "=") && isSecretName(m[1]) && isSecretValue(m[2])
+	}
+	if i == 0 || strings.HasPrefix(word, "-") {
+		return false
+	}
+	m := secretFlag.FindStringSubmatch(string(words[i-1]))
+	return m != nil && !strings.Contains(string(words[i-1]), "=") && isSecretName(m[1]) && isSecretValue(word)
+}
+
+// tellsSecret tells whether a command line, which should have been a list, has a secret in it.
+func tellsSecret(line string) bool {
+	var words []text
+	for word := range strings.FieldsSeq(line) {
+		words = append(words, text(word))
+	}
+	for i := range words {
+		if isSecretArgument(words, i) || isSecretText(string(words[i])) {
+			return true
+		}
+	}
+	return false
+}
+
+// hasPassword tells whether a URL has one in front of the host.
+func hasPassword(s string) bool {
+	if !strings.Contains(s, "@") {
+		return false
+	}
+	u, err := url.Parse(s)
+	if err != nil || u.User == nil {
+		return false
+	}
+	password, set := u.User.Password()
+	return set && password != ""
+}
+
+// inlineSecret warns of a secret that stands in the file, and hides it in every excerpt.
+func (l *loader) inlineSecret(at place, where string) {
+	at.src.hide(deref(at.node))
+	l.warnAt(at.src, at.node, CodeInlineSecret, "a secret stands in "+where, "write ${VAR} or ${file:/path}, and put it there")
+}
+
+func (l *loader) lintHandler(f *jobFile) {
+	if f.Handler == nil || len(l.handlers) == 0 || slices.Contains(l.handlers, *f.Handler) {
+		return
+	}
+	hint := "this binary has " + strings.Join(l.handlers[:min(5, len(l.handlers))], ", ")
+	if likely := nearest(*f.Handler, l.handlers); likely != "" {
+		hint = didYouMean(likely)
+	}
+	_, node := f.find("handler")
+	l.warnAt(f.src, node, CodeUnknownHandler, fmt.Sprintf("this binary has no handler %s for job %q", quote(*f.Handler), f.name), hint)
+}
+
+// lintSettings looks at settings whose form is right.
+func (l *loader) lintSettings(c *Config) {
+	lease, cutoff := c.Settings.Locks.Lease, min(3*time.Second, c.Settings.Locks.Lease/5)
+	outage := (2*lease/3 - cutoff).Round(100 * time.Millisecond)
+	const short, failover = 5 * time.Second, 40 * time.Second
+	switch {
+	case lease < short:
+		l.settingWarning(c, "locks.lease", CodeShortLease, fmt.Sprintf("with a lease of %s, work is cut off when Redis is away for about %s",
+			formatDuration(lease), formatDuration(outage)), "the default is 15s")
+	case lease < failover && strings.HasPrefix(c.Settings.Redis.URL, "redis-cluster://"):
+		key := "locks.lease"
+		if _, set := c.Origins[key]; !set {
+			key = "redis.url"
+		}
+		l.settingWarning(c, key, CodeShortLease, fmt.Sprintf("a lease of %s does not outlive the failover of a Redis Cluster, which takes 16s or more",
+			formatDuration(lease)), "set locks.lease to 40s")
+	}
+	for _, s := range l.sources {
+		if s.file.Redis == nil || s.file.Redis.URL == nil {
+			continue
+		}
+		if _, node := find(s.root, "redis", "url"); node != nil && !replacedPassword.MatchString(node.Value) && hasPassword(node.Value) {
+			s.hide(node)
+			l.warnAt(s, node, CodeInlineSecret, "a secret stands in redis.url", "write ${VAR}, or put the password into redis.password_file")
+		}
+	}
+}
+
+// settingWarning warns of a setting where it was set.
+func (l *loader) settingWarning(c *Config, key, code, message, hint string) {
+	origin := c.Origins[key]
+	for _, s := range l.sources {
+		if s.path == origin.File {
+			section, name, _ := strings.Cut(key, ".")
+			_, node := find(s.root, section, name)
+			l.warnAt(s, node, code, message, hint)
+			return
+		}
+	}
+	l.add(Problem{Origin: origin, Severity: SeverityWarning, Code: code, Message: message, Hint: hint}, "")
+}
+
+// partWarning warns of a part of a value, such as one field of cron text.
+func (l *loader) partWarning(s *source, n *yaml.Node, part string, f finding) {
+	if part == "" {
+		l.warnAt(s, n, f.code, f.message, f.hint)
+		return
+	}
+	l.partProblem(s, n, part, f.offset, SeverityWarning, f.code, f.message, f.hint)
+}
+
+// LintSchedule returns what is doubtful about cron text that can be parsed: each problem is a warning without a place.
+// now is the instant from which clock changes and rare dates are looked for.
+func LintSchedule(schedule *cronspec.Schedule, now time.Time) []Problem {
+	var list []Problem
+	for _, f := range lintSchedule(schedule, now) {
+		list = append(list, Problem{Severity: SeverityWarning, Code: f.code, Message: f.message, Hint: f.hint})
+	}
+	return list
+}
+
+// scheduleInfo is what is known of one schedule in one zone. Many jobs share one.
+type scheduleInfo struct {
+	schedule *cronspec.Schedule
+	err      error
+	findings []finding
+
+	gap    time.Duration // the shortest time between the next ticks; 0 until it is asked for
+	coarse bool          // the minute is fixed, so there are no two ticks in an hour
+}
+
+// schedule returns what is known of cron text in a zone.
+func (l *loader) schedule(text, timezone string) *scheduleInfo {
+	key := [2]string{text, timezone}
+	if info, ok := l.schedules[key]; ok {
+		return info
+	}
+	zone, err := cronspec.LoadZone(timezone)
+	if err != nil {
+		zone = time.UTC // reported where it was decoded
+	}
+	info := new(scheduleInfo)
+	if info.schedule, info.err = cronspec.Parse(text, zone); info.err == nil {
+		info.findings = lintSchedule(info.schedule, l.now)
+		if fields := cronFields(text); fields != nil {
+			info.coarse = isNumber(fields[0].text) && isNumber(fields[1].text)
+		}
+	}
+	l.schedules[key] = info
+	return info
+}
+
+// shortest returns the shortest time between two of the next ticks, as far as it matters for a limit: 0 when it is
+// surely longer.
+func (i *scheduleInfo) shortest(limit time.Duration, now time.Time) time.Duration {
+	if i.err != nil || i.coarse && limit <= time.Hour {
+		return 0
+	}
+	if i.gap == 0 {
+		const looked = 16
+		last := i.schedule.Next(now)
+		for range looked {
+			next := i.schedule.Next(last)
+			if last.IsZero() || next.IsZero() {
+				break
+			}
+			if gap := next.Sub(last); i.gap == 0 || gap < i.gap {
+				i.gap = gap
+			}
+			last = next
+		}
+	}
+	return i.gap
+}
+
+// finding is one thing that is doubtful about a schedule. Part is the field it is about, and Offset where that begins.
+type finding struct {
+	code, message, hint string
+	part                string
+	offset              int
+}
+
+// cronField is one field of cron text.
+type cronField struct {
+	text string
+	at   int // in bytes
+}
+
+// cronFields returns second, minute, hour, day of month, month and weekday, or nil for @daily and the like.
+func cronFields(text string) []cronField {
+	var list []cronField
+	for i := 0; i < len(text); {
+		if text[i] == ' ' || text[i] == '\t' {
+			i++
+			continue
+		}
+		end := i + strings.IndexAny(text[i:]+" ", " \t")
+		list = append(list, cronField{text[i:end], i})
+		i = end
+	}
+	switch len(list) {
+	case 5:
+		return append([]cronField{{text: "0"}}, list...)
+	case 6:
+		return list
+	}
+	return nil
+}
+
+func isNumber(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
+
+// isFixed tells whether a field names single values only: "0", "9,12".
+func isFixed(s string) bool { return s != "" && strings.Trim(s, "0123456789,") == "" }
+
+func isStar(s string) bool { return s == "*" || s == "?" }
+
+// lintSchedule says what is doubtful about a schedule.
+func lintSchedule(schedule *cronspec.Schedule, now time.Time) []finding {
+	var list []finding
+	text := schedule.String()
+	fields := cronFields(text)
+	if fields != nil {
+		list = append(list, lintStars(text, fields)...)
+		list = append(list, lintSteps(fields)...)
+		list = append(list, lintDays(fields)...)
+		list = append(list, lintRare(text, schedule, now)...)
+	}
+	return append(list, lintClock(text, fields, schedule, now)...)
+}
+
+// lintStars finds a star that stands for each value of a unit below one that is fixed: "* 0 * * *" is no way to say
+// "at midnight".
+func lintStars(text string, fields []cronField) []finding {
+	second, minute, hour := fields[0], fields[1], fields[2]
+	times, code, star := 0, "", minute
+	fixed := func(f cronField) int { return strings.Count(f.text, ",") + 1 }
+	span := ""
+	switch {
+	case minute.text == "*" && isFixed(hour.text):
+		times, code = 60*fixed(hour), CodeStarMinute
+		if second.text == "*" {
+			times, star = 60*times, second
+		}
+		if n, err := strconv.Atoi(hour.text); err == nil {
+			span = fmt.Sprintf(", every minute from %02d:00 to %02d:59", n, n)
+			if second.text == "*" {
+				span = fmt.Sprintf(", every second from %02d:00:00 to %02d:59:59", n, n)
+			}
+		}
+	case second.text == "*" && isFixed(minute.text):
+		times, code, star = 60*fixed(minute), CodeStarSecond, second
+		span = " an hour"
+		if isFixed(hour.text) {
+			times, span = times*fixed(hour), ""
+		}
+	default:
+		return nil
+	}
+	once := strings.Replace(text, "*", "0", 1)
+	if code == CodeStarMinute && second.text == "*" {
+		once = strings.Replace(once, "*", "0", 1)
+	}
+	return []finding{{code, fmt.Sprintf("%q runs %d times%s", text, times, span), fmt.Sprintf("did you mean %q?", once), star.text, star.at}}
+}
+
+// cronUnits are the fields whose steps begin anew with the next larger unit.
+var cronUnits = [6]struct {
+	name, anew  string
+	first, size int
+	every       time.Duration
+}{
+	{"second", "each minute", 0, 60, time.Second},
+	{"minute", "each hour", 0, 60, time.Minute},
+	{"hour", "each day", 0, 24, time.Hour},
+	{"day of month", "each month", 1, 31, 24 * time.Hour},
+	{"month", "each year", 1, 12, 0},
+	{"weekday", "each week", 0, 7, 0},
+}
+
+// lintSteps finds steps that do not divide what they step through.
+func lintSteps(fields []cronField) []finding {
+	var list []finding
+	for i, f := range fields {
+		unit := cronUnits[i]
+		rest, ok := strings.CutPrefix(f.text, "*/")
+		step, err := strconv.Atoi(rest)
+		if !ok || err != nil || step < 2 || unit.size%step == 0 {
+			continue
+		}
+		last := (unit.size - 1) / step * step
+		hint := ""
+		if unit.every > 0 {
+			hint = fmt.Sprintf("every: %s keeps the distance", formatDuration(time.Duration(step)*unit.every))
+		}
+		message := fmt.Sprintf("%s %s begins anew %s: after %d comes %d", unit.name, f.text, unit.anew, unit.first+last, unit.first)
+		list = append(list, finding{CodeUnevenStep, message, hint, f.text, f.at})
+	}
+	return list
+}
+
+// lintDays finds day fields of which either one matches, and days that few months have.
+func lintDays(fields []cronField) []finding {
+	day, month, weekday := fields[3], fields[4], fields[5]
+	if !isStar(day.text) && !isStar(weekday.text) {
+		return []finding{{CodeTwoDays, fmt.Sprintf("day of month %s and weekday %s: a day matches when either does", day.text, weekday.text),
+			"keep one of them, and let the job look at the other", weekday.text, weekday.at}}
+	}
+	n, err := strconv.Atoi(day.text)
+	if err != nil || n < 29 || !isStar(month.text) {
+		return nil
+	}
+	missing := map[int]string{29: "February has it in leap years only", 30: "February has none", 31: "five months have none"}[n]
+	return []finding{{CodeShortMonth, fmt.Sprintf("day of month %d: %s", n, missing),
+		"for the last day of a month run on 28-31 and let the job look at the date", day.text, day.at}}
+}
+
+// rareAfter is how far away the next tick is of what was probably meant to come sooner.
+const rareAfter = 330 * 24 * time.Hour
+
+func lintRare(text string, schedule *cronspec.Schedule, now time.Time) []finding {
+	next := schedule.Next(now)
+	if next.IsZero() || next.Sub(now) <= rareAfter {
+		return nil
+	}
+	return []finding{{CodeRare, fmt.Sprintf("%q comes next on %s, in %d days", text,
+		next.In(schedule.Location()).Format(time.DateOnly), int(next.Sub(now).Hours()/24)),
+		"cron text has no year; for a single run: lockstep enqueue JOB --at TIME", "", 0}}
+}
+
+// lintClock finds times that a clock skips, or shows twice, within a year. The first instant of either is left alone:
+// a run at 02:00 comes where it always comes.
+func lintClock(text string, fields []cronField, schedule *cronspec.Schedule, now time.Time) []finding {
+	zone := schedule.Location()
+	followsRealTime := text == "@hourly" || fields != nil && strings.HasPrefix(fields[2].text, "*") && !strings.Contains(fields[2].text, ",")
+	if zone == time.UTC || followsRealTime {
+		return nil
+	}
+	wall, err := cronspec.Parse(text, time.UTC) // its ticks are wall times, counted as if they were UTC
+	if err != nil {
+		return nil
+	}
+	for at := now; ; {
+		_, change := at.In(zone).ZoneBounds()
+		if change.IsZero() || !change.After(at) || change.Sub(now) > 366*24*time.Hour {
+			return nil
+		}
+		at = change
+		_, before := change.Add(-time.Second).In(zone).Zone()
+		_, after := change.In(zone).Zone()
+		from, to := change.Unix()+int64(min(before, after)), change.Unix()+int64(max(before, after))
+		tick := wall.Next(time.Unix(from, 0))
+		if tick.IsZero() || tick.Unix() >= to {
+			continue
+		}
+		clock := func(unix int64) string { return time.Unix(unix, 0).UTC().Format("15:04") }
+		f := finding{code: CodeClockChange, hint: fmt.Sprintf("a time outside of %s to %s comes once on every day", clock(from), clock(to))}
+		day := tick.Format("Mon 2006-01-02")
+		if after > before {
+			f.message = fmt.Sprintf("the clocks of %s skip %s on %s: it runs at %s then", zone, clock(tick.Unix()), day, clock(to))
+		} else {
+			f.message = fmt.Sprintf("the clocks of %s show %s twice on %s: it runs at the first one only", zone, clock(tick.Unix()), day)
+		}
+		return []finding{f}
+	}
+}

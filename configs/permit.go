@@ -1,0 +1,74 @@
+package configs
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"lockstep/jobs"
+)
+
+// Permit is what only so many may use at a time, over all workers.
+type Permit struct {
+	Limit       int
+	Version     int64 // the highest one that a worker brings counts
+	Description string
+}
+
+// declare takes in the permits of a file. Of two with one name the first stays.
+func (l *loader) declare(s *source) {
+	for _, name := range slices.Sorted(maps.Keys(s.file.Permits)) {
+		permit := s.file.Permits[name]
+		if first, ok := l.permits[name]; ok {
+			l.errorAt(s, permit.key, CodeDuplicatePermit, fmt.Sprintf("permits %q are already declared at %s",
+				name, first.src.origin(first.key)), "keep one of them")
+			continue
+		}
+		l.permits[name] = permit
+	}
+}
+
+// buildPermits makes the permits of all files.
+func (l *loader) buildPermits() map[string]Permit {
+	built := make(map[string]Permit, len(l.permits))
+	for name, f := range l.permits {
+		if f.broken {
+			continue
+		}
+		if _, written := find(f.node, "limit"); (written == nil || isNull(written)) && !f.likelyLimit {
+			l.errorAt(f.src, f.key, CodeMissingKey, fmt.Sprintf("permits %q have no limit", name), "write limit: NUMBER below it")
+		}
+		var permit Permit
+		if f.Limit != nil {
+			permit.Limit = *f.Limit
+		}
+		if f.Version != nil {
+			permit.Version = int64(*f.Version)
+		}
+		if f.Description != nil {
+			permit.Description = string(*f.Description)
+		}
+		built[name] = permit
+	}
+	return built
+}
+
+// lockPermits checks that the permits which a job takes are there.
+func (l *loader) lockPermits(f *jobFile, job *jobs.Job) {
+	for _, name := range slices.Sorted(maps.Keys(job.Lock.Permits)) {
+		n, permit := job.Lock.Permits[name], l.permits[name]
+		switch {
+		case permit == nil:
+			key, _ := f.find("lock", "permits", name)
+			hint := fmt.Sprintf("write permits: {%s: {limit: %d}} at the top level", name, n)
+			if likely := nearest(name, slices.Sorted(maps.Keys(l.permits))); likely != "" {
+				hint = didYouMean(likely)
+			}
+			l.errorAt(f.src, key, CodeUnknownPermit, fmt.Sprintf("job %q takes permits of %s, which are not declared", f.name, quote(name)), hint)
+		case permit.Limit != nil && n > *permit.Limit:
+			_, value := f.find("lock", "permits", name)
+			l.errorAt(f.src, value, CodePermits, fmt.Sprintf("job %q takes %d permits of %s, which has %d at %s", f.name, n, quote(name),
+				*permit.Limit, permit.src.origin(permit.key)), "it could never run")
+		}
+	}
+}

@@ -1,0 +1,316 @@
+package configs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"go.yaml.in/yaml/v4"
+)
+
+// compiledSchema is the checker of the schema that the tool hands out.
+func compiledSchema(t testing.TB) *jsonschema.Schema {
+	t.Helper()
+	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(Schema()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	compiler := jsonschema.NewCompiler()
+	if err := compiler.AddResource(SchemaFile, document); err != nil {
+		t.Fatal(err)
+	}
+	compiled, err := compiler.Compile(SchemaFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return compiled
+}
+
+// structural are the codes of what a schema can see: keys, shapes and words. What it cannot see are rules between
+// values, and what stands elsewhere: files, variables, clocks.
+var structural = []string{CodeUnknownKey, CodeType, CodeNumber, CodeDuration, CodeEnum, CodeEmpty, CodeMissingKey,
+	CodeNoWork, CodeTwoKinds, CodeTriggers, CodeTimezone}
+
+// isStructural tells whether the schema has to refuse a file with this problem.
+func isStructural(p Problem) bool {
+	switch {
+	case strings.Contains(p.Message, "what it stands for"), strings.Contains(p.Message, `names no program`):
+		return false // only who replaces ${...}, or runs it, can know
+	case strings.Contains(p.Message, " for args."):
+		return false // any JSON value is fine, but not any YAML number is one
+	case p.Code == CodeRange:
+		return strings.HasPrefix(p.Message, "bad number") && !strings.Contains(p.Message, "too large")
+	}
+	return slices.Contains(structural, p.Code)
+}
+
+// agree holds the schema against what Load says of one file, given as its nodes and the problems in it.
+func agree(t *testing.T, schema *jsonschema.Schema, root *yaml.Node, found []Problem, what string) {
+	t.Helper()
+	refusal := schema.Validate(plainValue(root))
+	var seen []string
+	for _, p := range found {
+		if isStructural(p) {
+			seen = append(seen, p.Error())
+		}
+	}
+	switch {
+	case refusal == nil && len(seen) > 0:
+		t.Errorf("%s: the schema takes it, Load says\n%s", what, strings.Join(seen, "\n"))
+	case refusal != nil && len(found) == 0:
+		t.Errorf("%s: Load takes it, the schema says\n%v", what, refusal)
+	}
+}
+
+// Error makes a problem printable in tests.
+func (p Problem) Error() string { return p.String() }
+
+// parseYAML returns the nodes of a file, or nil for one that Load cannot use either.
+func parseYAML(t *testing.T, path string) *yaml.Node {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil
+	}
+	l := new(loader)
+	s := &source{path: path, data: data}
+	l.parse(s)
+	return s.root
+}
+
+func TestSchemaAndLoaderAgreeOnWrongFiles(t *testing.T) {
+	t.Parallel()
+	schema := compiledSchema(t)
+	archives, err := filepath.Glob("testdata/wrong/*.txtar")
+	if err != nil || len(archives) == 0 {
+		t.Fatal(archives, err)
+	}
+	checked := 0
+	for _, archive := range archives {
+		u := unpack(t, archive)
+		if u.options.SettingsOnly {
+			continue // says nothing of the rest
+		}
+		var found Problems
+		if c, err := Load(u.options); err == nil {
+			found = c.Warnings
+		} else if !errors.As(err, &found) {
+			t.Fatal(err)
+		}
+		byFile := make(map[string][]Problem)
+		for _, p := range found.List {
+			byFile[p.File] = append(byFile[p.File], p)
+		}
+		for path, problems := range byFile {
+			if root := parseYAML(t, path); root != nil {
+				checked++
+				agree(t, schema, root, problems, filepath.Base(archive)+" "+filepath.Base(path))
+			}
+		}
+	}
+	if checked < 50 {
+		t.Errorf("checked %d files, want most of the archives", checked)
+	}
+}
+
+// Every key is tried with its example, its default and much that is wrong; what the schema and Load say must be the
+// same. A key that is added to the file types is tried without another line here.
+func TestSchemaAndLoaderAgreeOnEveryKey(t *testing.T) {
+	t.Parallel()
+	schema := compiledSchema(t)
+	dir := t.TempDir()
+	tried := 0
+	check := func(text, what string, right bool) {
+		t.Helper()
+		tried++
+		path := filepath.Join(dir, fmt.Sprintf("%d.yaml", tried))
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		c, err := Load(Options{Paths: []string{path}, Environ: []string{}})
+		var found Problems
+		if err == nil {
+			found = c.Warnings
+		} else if !errors.As(err, &found) {
+			t.Fatal(err)
+		}
+		if right && !onlyAboutFiles(found) {
+			t.Errorf("%s: %s\n%v", what, text, found)
+		}
+		agree(t, schema, parseYAML(t, path), found.List, what+"\n"+text)
+	}
+	wrong := []string{"[]", "{}", "[a]", "{a: b}", "", "true", "'true'", "0", "-1", "3", "1.5", "'3'", "30", "30s", "-5s", "0s", "12 parsecs",
+		"''", "wibble wobble", "Europe/Berln", "2026-01-01", "[[a]]", "{a: {b: c}}", "${HOME:-x}", "99999999999999999999"}
+	eachKey(reflect.TypeFor[file](), nil, func(path []string, f *field, sf reflect.StructField) {
+		name := strings.Join(path, ".")
+		if example := sf.Tag.Get("example"); example != "" {
+			check(document(path, example), "the example of "+name, true)
+		} else if valueType(f.typ).Kind() != reflect.Struct && f.name != "jobs" {
+			t.Errorf("%s has no example", name)
+		}
+		if f.rules.initial != "" {
+			check(document(path, yamlText(plain(f.defaultValue()))), "the default of "+name, true)
+		} else if valueType(f.typ).Kind() != reflect.Struct && sf.Tag.Get("unset") == "" && !slices.Contains([]string{"jobs", "include", "url", "limit"}, f.name) {
+			t.Errorf("%s tells neither its default nor what holds without one", name)
+		}
+		for _, word := range f.rules.enum {
+			check(document(path, word), "a word of "+name, true)
+		}
+		for _, value := range wrong {
+			check(document(path, value), name, false)
+		}
+	})
+	if tried < 500 {
+		t.Errorf("tried %d values", tried)
+	}
+}
+
+// onlyAboutFiles tells whether nothing is wrong but that an example names what is not on this machine, or what makes no
+// sense alone.
+func onlyAboutFiles(found Problems) bool {
+	for _, p := range found.List {
+		if !slices.Contains([]string{CodeSecretFile, CodeNoFiles, CodeUnused, CodeUnknownQueue, CodeUnknownPermit, CodeRetry}, p.Code) && !isLint(p) {
+			return false
+		}
+	}
+	return true
+}
+
+// isLint tells whether a problem is about the sense of a value, not its form.
+func isLint(p Problem) bool { return p.Severity == SeverityWarning && p.Code != CodeEmpty }
+
+// eachKey visits all keys of a file type. A path leads into the job "a" where it leads into jobs.
+func eachKey(t reflect.Type, at []string, visit func(path []string, f *field, sf reflect.StructField)) {
+	for _, f := range fieldsOf(t).list {
+		_, sf := declaredBy(t, f.index)
+		path := append(slices.Clone(at), f.name)
+		visit(path, f, sf)
+		inner := f.typ
+		if inner.Kind() == reflect.Map {
+			inner, path = inner.Elem(), append(path, "a")
+		}
+		if inner.Kind() == reflect.Pointer && inner.Elem().Kind() == reflect.Struct {
+			eachKey(inner.Elem(), path, visit)
+		}
+	}
+}
+
+// document is a config file with one key, and with what a job needs beside it.
+func document(path []string, value string) string {
+	var b strings.Builder
+	for i, key := range path {
+		indent := strings.Repeat("  ", i)
+		switch {
+		case i == 2 && path[0] == "jobs" && !slices.Contains([]string{"command", "http", "handler"}, key):
+			b.WriteString(indent + "command: [a]\n")
+		case i == 3 && path[2] == "http" && key != "url":
+			b.WriteString(indent + "url: https://example.com\n")
+		case i == 2 && path[0] == "permits" && key != "limit":
+			b.WriteString(indent + "limit: 1\n")
+		}
+		b.WriteString(indent + key + ":")
+		if i < len(path)-1 {
+			b.WriteString("\n")
+		}
+	}
+	return b.String() + " " + value + "\n"
+}
+
+func TestSchemaTakesTheExamples(t *testing.T) {
+	t.Parallel()
+	schema := compiledSchema(t)
+	for _, path := range []string{"lockstep.example.yaml", "../cmd/demo.yaml"} {
+		root := parseYAML(t, path)
+		if root == nil {
+			t.Fatalf("%s cannot be read", path)
+		}
+		if err := schema.Validate(plainValue(root)); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
+// An editor tells what a key means, so each has to say it.
+func TestEveryKeyIsDescribed(t *testing.T) {
+	t.Parallel()
+	docs := fieldDocs(t)
+	eachKey(reflect.TypeFor[file](), nil, func(path []string, _ *field, sf reflect.StructField) {
+		found := false
+		for name, text := range docs {
+			found = found || strings.HasSuffix(name, "."+sf.Name) && text != ""
+		}
+		if !found {
+			t.Errorf("%s: the field %s of file.go has no comment above it", strings.Join(path, "."), sf.Name)
+		}
+	})
+}
+
+var fencePattern = regexp.MustCompile("(?ms)^[ ]*```(\\w*)[^\n]*\n(.*?)^[ ]*```")
+
+// isForOthers tells whether a file is for Kubernetes, Compose or Prometheus, and not a config of ours.
+func isForOthers(root *yaml.Node) bool {
+	for _, key := range []string{"apiVersion", "services", "scrape_configs", "groups"} {
+		if _, value := find(root, key); value != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Every YAML block of every Markdown file of the repository has to load without a warning, and to please the schema.
+func TestYAMLInMarkdownIsRight(t *testing.T) {
+	t.Parallel()
+	schema := compiledSchema(t)
+	blocks, documents := 0, 0
+	err := filepath.WalkDir("..", func(path string, entry os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() && strings.HasPrefix(entry.Name(), ".") && entry.Name() != ".." {
+			return filepath.SkipDir
+		}
+		if filepath.Ext(path) != ".md" {
+			return nil
+		}
+		documents++
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		for _, fence := range fencePattern.FindAllStringSubmatch(string(text), -1) {
+			if fence[1] != "yaml" && fence[1] != "yml" {
+				continue
+			}
+			blocks++
+			file := filepath.Join(writeFiles(t, map[string]string{"lockstep.yaml": fence[2]}), "lockstep.yaml")
+			if root := parseYAML(t, file); root != nil && isForOthers(root) {
+				continue // it is YAML, and that is all that can be said here
+			}
+			c, err := Load(Options{Paths: []string{file}, Environ: []string{}})
+			if err != nil {
+				t.Errorf("%s:\n%s\n%v", path, fence[2], err)
+				continue
+			}
+			if len(c.Warnings.List) > 0 {
+				t.Errorf("%s:\n%s\n%v", path, fence[2], c.Warnings)
+			}
+			if root := parseYAML(t, file); root != nil {
+				if err := schema.Validate(plainValue(root)); err != nil {
+					t.Errorf("%s:\n%s\n%v", path, fence[2], err)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil || documents < 2 || blocks < 2 {
+		t.Errorf("%d blocks in %d Markdown files, %v", blocks, documents, err)
+	}
+}

@@ -1,0 +1,297 @@
+package configs
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"net/url"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+
+	"lockstep/jobs"
+)
+
+// Value is one key with its value, for people: a duration is a text, and a secret is hidden.
+type Value struct {
+	Key    string // "worker.concurrency", or below a job "retry.max"
+	Value  any
+	Origin Origin // the zero Origin is the default
+}
+
+// Values returns all settings with their values and where these come from, in the order of the file types.
+func (c *Config) Values() []Value {
+	var list []Value
+	settings := reflect.ValueOf(c.Settings)
+	for i, section := range fieldsOf(reflect.TypeFor[settingsFile]()).list {
+		for _, f := range fieldsOf(section.typ.Elem()).list {
+			key := section.name + "." + f.name
+			value := koanfField(settings.Field(i), f.name)
+			if key == "redis.url" {
+				value = reflect.ValueOf(c.Settings.Redis.SafeURL())
+			}
+			list = append(list, Value{key, shown(value), c.Origins[key]})
+		}
+	}
+	return list
+}
+
+// koanfField returns the field of a section of [Settings] that a key is merged into.
+func koanfField(section reflect.Value, key string) reflect.Value {
+	for i := range section.NumField() {
+		if section.Type().Field(i).Tag.Get("koanf") == key {
+			return section.Field(i)
+		}
+	}
+	panic("configs: " + section.Type().Name() + " has no " + key)
+}
+
+// shown returns a value as people write it.
+func shown(v reflect.Value) any {
+	switch {
+	case v.Type() == durationType:
+		return formatDuration(time.Duration(v.Int()))
+	case v.Kind() == reflect.String:
+		return v.String() // without the name of its type
+	}
+	return v.Interface()
+}
+
+// JobValues returns what a job is, key by key, with all defaults and without secrets, and where each value comes from. It
+// needs [Options.Origins]; nil is a job that is not there.
+func (c *Config) JobValues(name string) []Value {
+	at := slices.IndexFunc(c.Jobs, func(job *jobs.Job) bool { return job.Name == name })
+	if at < 0 || c.origins == nil {
+		return nil
+	}
+	f := c.origins.jobs[name]
+	values := JobKeys(c.Jobs[at])
+	for i := range values {
+		path := keyPath(values[i].Key)
+		if f.node != nil {
+			if key, value := find(f.node, path...); value != nil && !isNull(value) {
+				values[i].Origin = f.src.origin(key)
+				continue
+			}
+		}
+		for _, s := range c.origins.sources {
+			if s.file.Defaults == nil {
+				continue
+			}
+			if key, value := find(s.root, append([]string{"defaults"}, path...)...); value != nil && !isNull(value) {
+				values[i].Origin = s.origin(key)
+			}
+		}
+	}
+	return values
+}
+
+// keyPath parts a key of a job. Only env and headers have keys of their users, which may have dots in them.
+func keyPath(key string) []string {
+	for _, prefix := range []string{"env.", "http.headers."} {
+		if name, ok := strings.CutPrefix(key, prefix); ok {
+			return append(strings.Split(strings.TrimSuffix(prefix, "."), "."), name)
+		}
+	}
+	return strings.Split(key, ".")
+}
+
+// JobKeys returns the keys of a job that have a value, without their origins and without secrets. A map of texts, such
+// as env, has one for each of its keys.
+func JobKeys(job *jobs.Job) []Value {
+	var list []Value
+	jobKeys(reflect.ValueOf(*Redact(job)), "", &list)
+	return list
+}
+
+func jobKeys(v reflect.Value, prefix string, list *[]Value) {
+	for i := range v.NumField() {
+		name, options, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
+		value, key := v.Field(i), prefix+name
+		if name == "" || name == "-" || key == "name" || options != "" && value.IsZero() {
+			continue
+		}
+		if value.Kind() == reflect.Pointer {
+			if value.IsNil() {
+				continue
+			}
+			value = value.Elem()
+		}
+		switch {
+		case value.Kind() == reflect.Struct:
+			jobKeys(value, key+".", list)
+		case value.Type() == rawType:
+			var args any
+			decoder := json.NewDecoder(bytes.NewReader(value.Bytes()))
+			decoder.UseNumber()
+			if decoder.Decode(&args) == nil {
+				*list = append(*list, Value{Key: key, Value: args})
+			}
+		case value.Type() == reflect.TypeFor[map[string]string]():
+			m := value.Interface().(map[string]string)
+			for _, name := range slices.Sorted(maps.Keys(m)) {
+				*list = append(*list, Value{Key: key + "." + name, Value: m[name]})
+			}
+		default:
+			*list = append(*list, Value{Key: key, Value: shown(value)})
+		}
+	}
+}
+
+// Redact returns a copy of a job in which what looks like a secret is hidden. ${...} stays: it is no secret.
+func Redact(job *jobs.Job) *jobs.Job {
+	out := *job
+	words := make([]text, len(job.Command))
+	for i, word := range job.Command {
+		words[i] = text(word)
+	}
+	out.Command = slices.Clone(job.Command)
+	for i, word := range job.Command {
+		flag, _, joined := strings.Cut(word, "=")
+		switch {
+		case isSecretArgument(words, i) && joined && strings.HasPrefix(flag, "-"):
+			out.Command[i] = flag + "=" + hidden
+		case isSecretArgument(words, i), isSecretText(word), tellsSecret(word):
+			out.Command[i] = hidden
+		}
+	}
+	out.Env = redactTexts(job.Env, isSecretName)
+	if job.HTTP != nil {
+		request := *job.HTTP
+		request.URL = redactURL(request.URL)
+		request.Headers = redactTexts(request.Headers, isSecretHeader)
+		out.HTTP = &request
+	}
+	if secretName.Match(job.Args) || secretText.Match(job.Args) {
+		out.Args = redactArgs(job.Args)
+	}
+	return &out
+}
+
+func redactTexts(m map[string]string, secret func(name string) bool) map[string]string {
+	out := maps.Clone(m)
+	for name, value := range m {
+		if !strings.Contains(value, "${") && (secret(name) && isSecretValue(value) || isSecretText(value)) {
+			out[name] = hidden
+		}
+	}
+	return out
+}
+
+func redactURL(s string) string {
+	if strings.Contains(s, "${") || !hasPassword(s) {
+		return s
+	}
+	u, err := url.Parse(s)
+	if err != nil {
+		return hidden
+	}
+	u.User = nil
+	return u.Scheme + "://" + hidden + "@" + strings.TrimPrefix(u.String(), u.Scheme+"://")
+}
+
+func redactArgs(raw json.RawMessage) json.RawMessage {
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.UseNumber()
+	var value any
+	if decoder.Decode(&value) != nil {
+		return raw // it is no JSON, and will be refused for that
+	}
+	var walk func(value any, name string) any
+	walk = func(value any, name string) any {
+		switch v := value.(type) {
+		case map[string]any:
+			for key, inner := range v {
+				v[key] = walk(inner, key)
+			}
+		case []any:
+			for i, inner := range v {
+				v[i] = walk(inner, name)
+			}
+		case string:
+			if !strings.Contains(v, "${") && (isSecretName(name) && isSecretValue(v) || isSecretText(v)) {
+				return hidden
+			}
+		}
+		return value
+	}
+	out, err := encodeJSON(walk(value, ""))
+	if err != nil {
+		panic("configs: " + err.Error()) // it was JSON a moment ago
+	}
+	return out
+}
+
+// Knows tells whether this version has a key, below a job, and, if word is not empty, whether that is one of its words.
+func Knows(key, word string) bool {
+	t := reflect.TypeFor[jobFile]()
+	path := strings.Split(key, ".")
+	for i, name := range path {
+		f := fieldsOf(t).byName[name]
+		switch {
+		case f == nil:
+			return false
+		case i == len(path)-1:
+			return word == "" || slices.Contains(f.rules.enum, word)
+		case valueType(f.typ).Kind() != reflect.Struct:
+			return false
+		}
+		t = valueType(f.typ)
+	}
+	return false
+}
+
+// plainNode makes a node of what a file is to say.
+func plainNode(value any) *yaml.Node {
+	n := new(yaml.Node)
+	if err := n.Encode(value); err != nil {
+		panic("configs: " + err.Error()) // only plain values are put in
+	}
+	return n
+}
+
+// Change is one key of a job that another definition has otherwise. A side that lacks the key has nil there.
+type Change struct {
+	Key string `json:"key"`
+	Old any    `json:"old"`
+	New any    `json:"new"`
+}
+
+// Changes compares two definitions of a job, key by key, in the order of the keys. Secrets that differ are hidden on
+// both sides, and still are a change.
+func Changes(before, after *jobs.Job) []Change {
+	var was, is []Value
+	jobKeys(reflect.ValueOf(*before), "", &was)
+	jobKeys(reflect.ValueOf(*after), "", &is)
+	safe := make(map[string][2]any)
+	for side, list := range [][]Value{JobKeys(before), JobKeys(after)} {
+		for _, v := range list {
+			pair := safe[v.Key]
+			pair[side] = v.Value
+			safe[v.Key] = pair
+		}
+	}
+	find := func(list []Value, key string) any {
+		for _, v := range list {
+			if v.Key == key {
+				return v.Value
+			}
+		}
+		return nil
+	}
+	var changes []Change
+	for _, v := range is {
+		if !reflect.DeepEqual(find(was, v.Key), v.Value) {
+			changes = append(changes, Change{v.Key, safe[v.Key][0], safe[v.Key][1]})
+		}
+	}
+	for _, v := range was {
+		if find(is, v.Key) == nil {
+			changes = append(changes, Change{v.Key, safe[v.Key][0], nil})
+		}
+	}
+	return changes
+}

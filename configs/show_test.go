@@ -1,0 +1,87 @@
+package configs
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"lockstep/jobs"
+)
+
+func TestSecretsAreRedactedAndNothingElse(t *testing.T) {
+	t.Parallel()
+	job := &jobs.Job{
+		Name:    "a",
+		Command: []string{"dump", "--password=hush1", "--token", "hush2", "mysql --password hush3 | x", "--user=me", "${file:/secret}"},
+		Env:     map[string]string{"DB_PASSWORD": "hush4", "TOKEN": "${TOKEN}", "HOME": "/root", "TOKEN_FILE": "/run/token"},
+		HTTP: &jobs.HTTP{Method: "POST", URL: "https://me:hush5@host/x?a=b",
+			Headers: map[string]string{"Authorization": "Bearer hush6", "Accept": "text/plain"}},
+		Args: json.RawMessage(`{"list":[{"client_secret":"hush7","n":12345678901234567890}],"key":"AKIAHUSHHUSHHUSHHUSH"}`),
+	}
+	before := fmt.Sprintf("%+v %s", job, job.Args)
+	got := Redact(job)
+	want := &jobs.Job{
+		Name:    "a",
+		Command: []string{"dump", "--password=(hidden)", "--token", "(hidden)", "(hidden)", "--user=me", "${file:/secret}"},
+		Env:     map[string]string{"DB_PASSWORD": "(hidden)", "TOKEN": "${TOKEN}", "HOME": "/root", "TOKEN_FILE": "/run/token"},
+		HTTP: &jobs.HTTP{Method: "POST", URL: "https://(hidden)@host/x?a=b",
+			Headers: map[string]string{"Authorization": "(hidden)", "Accept": "text/plain"}},
+		Args: json.RawMessage(`{"key":"(hidden)","list":[{"client_secret":"(hidden)","n":12345678901234567890}]}`),
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v %+v %s\nwant %+v %+v %s", got, got.HTTP, got.Args, want, want.HTTP, want.Args)
+	}
+	if after := fmt.Sprintf("%+v %s", job, job.Args); after != before {
+		t.Errorf("the job itself was changed: %s", after)
+	}
+}
+
+func TestChangesAreToldKeyByKeyWithoutSecrets(t *testing.T) {
+	t.Parallel()
+	c := load(t, `
+jobs:
+  old: {command: [a], every: 1h, env: {PASSWORD: hush1, GONE: x, SAME: y}, retry: {max: 1}, args: {a: 1}}
+  new: {command: [a], every: 2h, env: {PASSWORD: hush2, SAME: y}, retry: {max: 2}, args: {a: 2}, timeout: 5m}
+`)
+	got := fmt.Sprint(Changes(c.Jobs[1], c.Jobs[0]))
+	want := "[{every 1h 2h} {args map[a:1] map[a:2]} {env.PASSWORD (hidden) (hidden)} {timeout <nil> 5m} {retry.max 1 2} {env.GONE x <nil>}]"
+	if strings.Contains(got, "hush") || len(Changes(c.Jobs[0], c.Jobs[0])) != 0 {
+		t.Errorf("got %s", got)
+	}
+	for _, part := range strings.Split(strings.Trim(want, "[]"), "} {") {
+		if !strings.Contains(got, strings.Trim(part, "{}")) {
+			t.Errorf("got %s\nwithout %s", got, part)
+		}
+	}
+}
+
+// Every key that a job has by now is among those that are shown, with the place where it was written.
+func TestEachKeyOfAJobHasItsOrigin(t *testing.T) {
+	t.Parallel()
+	dir := writeFiles(t, map[string]string{
+		"a.yaml": "defaults:\n  timeout: 5m\n  retry: {max: 7}\ninclude: [b.yaml]\n",
+		"b.yaml": "jobs:\n  a:\n    http: {url: https://x, headers: {X.Y: z}}\n    <<: {queue: q}\n",
+	})
+	c, err := Load(Options{Paths: []string{filepath.Join(dir, "a.yaml")}, Environ: []string{}, Origins: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(map[string]string)
+	for _, v := range c.JobValues("a") {
+		got[v.Key] = strings.ReplaceAll(fmt.Sprint(v.Value, " ", v.Origin), dir+"/", "")
+	}
+	for key, want := range map[string]string{
+		"http.method": "POST default", "http.url": "https://x b.yaml:3:12", "http.headers.X.Y": "z b.yaml:3:38", "queue": "q b.yaml:4:10",
+		"timeout": "5m a.yaml:2:3", "retry.max": "7 a.yaml:3:11", "retry.initial": "5s default",
+	} {
+		if got[key] != want {
+			t.Errorf("%s: got %q, want %q", key, got[key], want)
+		}
+	}
+	if c.JobValues("b") != nil {
+		t.Error("a job that is not there has values")
+	}
+}

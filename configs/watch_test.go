@@ -1,0 +1,137 @@
+package configs
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// watched is a config under watch: each load adds the number of its jobs, or -1 for one that is refused.
+type watched struct {
+	t      *testing.T
+	dir    string
+	loads  chan int
+	inputs atomic.Pointer[Inputs]
+}
+
+func watch(t *testing.T, path string, files map[string]string) *watched {
+	t.Helper()
+	w := &watched{t: t, dir: writeFiles(t, files), loads: make(chan int, 100)}
+	load := func(context.Context) {
+		inputs := new(Inputs)
+		c, err := Load(Options{Paths: []string{filepath.Join(w.dir, path)}, Environ: []string{}, Inputs: inputs})
+		w.inputs.Store(inputs)
+		if err != nil {
+			w.loads <- -1
+			return
+		}
+		w.loads <- len(c.Jobs)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	load(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		Watch(ctx, w.inputs.Load, load, func(err error) { t.Error(err) })
+	}()
+	t.Cleanup(func() { cancel(); <-ended })
+	return w
+}
+
+// next waits for the next load.
+func (w *watched) next(want int, after string) {
+	w.t.Helper()
+	timer := time.NewTimer(20 * time.Second)
+	defer timer.Stop()
+	select {
+	case got := <-w.loads:
+		if got != want {
+			w.t.Errorf("after %s: got %d jobs, want %d", after, got, want)
+		}
+	case <-timer.C:
+		w.t.Fatalf("after %s: nothing was loaded", after)
+	}
+}
+
+func (w *watched) write(name, text string) {
+	w.t.Helper()
+	path := filepath.Join(w.dir, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		w.t.Fatal(err)
+	}
+	whole := filepath.Join(w.t.TempDir(), "file") // at once, so that no load sees half of it
+	if err := os.WriteFile(whole, []byte(text), 0o644); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := os.Rename(whole, path); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+const oneJob, twoJobs = "jobs: {a: {command: [a]}}", "jobs: {a: {command: [a]}, b: {command: [a]}}"
+
+func TestIncludedFilesAreWatched(t *testing.T) {
+	t.Parallel()
+	w := watch(t, "lockstep.yaml", map[string]string{
+		"lockstep.yaml": "include: [conf.d/*.yaml, more/x.yaml]", "conf.d/a.yaml": oneJob, "more/x.yaml": "",
+	})
+	w.next(1, "the start")
+	w.write("conf.d/b.yaml", "jobs: {c: {command: [a]}}")
+	w.next(2, "a file that a pattern matches")
+	w.write("more/x.yaml", "jobs: {d: {command: [a]}}")
+	w.next(3, "a change of an included file")
+	if err := os.Remove(filepath.Join(w.dir, "conf.d/b.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	w.next(2, "a file that is gone")
+	if err := os.RemoveAll(filepath.Join(w.dir, "more")); err != nil {
+		t.Fatal(err)
+	}
+	w.next(-1, "a folder that is gone")
+	w.write("more/x.yaml", "jobs: {d: {command: [a]}}")
+	w.next(2, "a folder that is back")
+}
+
+func TestWhatSaysTheSameIsNotLoadedAgain(t *testing.T) {
+	t.Parallel()
+	w := watch(t, "lockstep.yaml", map[string]string{"lockstep.yaml": oneJob, "other.log": ""})
+	w.next(1, "the start")
+	w.write("other.log", "line") // no config
+	w.write("lockstep.yaml", oneJob)
+	if err := os.Chtimes(filepath.Join(w.dir, "lockstep.yaml"), time.Time{}, time.Now().Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	w.write("lockstep.yaml", twoJobs)
+	w.next(2, "the first change of what it says")
+}
+
+func TestSecretThatComesLaterIsSeen(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	w := watch(t, "lockstep.yaml", map[string]string{
+		"lockstep.yaml": "jobs: {a: {command: [a, '${file:" + dir + "/secret}']}}",
+	})
+	w.next(-1, "the start without the secret")
+	if err := os.WriteFile(filepath.Join(dir, "secret"), []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.next(1, "the secret is there")
+}
+
+func TestLinksThatLeadToEachOtherAreFollowedOnce(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for from, to := range map[string]string{"a": "b", "b": "a"} {
+		if err := os.Symlink(to, filepath.Join(dir, from)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	inputs := new(Inputs)
+	inputs.missing(filepath.Join(dir, "a", "lockstep.yaml"))
+	if folders := inputs.watched(); !folders[dir] {
+		t.Errorf("got %v, want the folder of the links", folders)
+	}
+}

@@ -1,0 +1,129 @@
+package admin
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// Config is what the worker of this process knows of its config: which one it has, and what became of the last attempt
+// to get another. Scripts rely on its shape.
+type Config struct {
+	Worker       string          `json:"worker"` // whose config it is
+	Digest       string          `json:"digest"` // the same for workers with the same jobs
+	Files        []string        `json:"files"`
+	Jobs         int             `json:"jobs"`
+	Warnings     int             `json:"warnings"`
+	LoadedAt     Instant         `json:"loaded_at"` // by the clock of the process, like all times here
+	Reloads      int             `json:"reloads"`   // that were taken since the process began
+	Refused      int             `json:"refused_reloads"`
+	RefusedAt    Instant         `json:"refused_at"`    // of the last reload, if that was refused; else null
+	Problems     []ConfigProblem `json:"problems"`      // why it was
+	NeedsRestart []string        `json:"needs_restart"` // settings that stand otherwise in the files than this process has them
+}
+
+// ConfigProblem is one thing that is wrong with a config.
+type ConfigProblem struct {
+	At      string `json:"at"` // file:line:column, a variable or a flag
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	Hint    Text   `json:"hint"`
+}
+
+// refused tells whether the last reload was.
+func (c *Config) refused() bool { return c != nil && !c.RefusedAt.IsZero() }
+
+// ErrNoConfig says that this process has no config to tell of or to load again.
+var ErrNoConfig = errors.New("this process has no config of a worker")
+
+// configRoutes are the paths about the worker's config.
+func (s *Server) configRoutes(v1 string) {
+	s.handle(v1+"config", func(w http.ResponseWriter, r *http.Request) error {
+		if _, err := ask(r); err != nil {
+			return err
+		}
+		config := s.config()
+		if config == nil {
+			return ErrNoConfig
+		}
+		return writeJSON(w, config)
+	})
+	s.mux.HandleFunc(v1+"config/reload", func(w http.ResponseWriter, r *http.Request) {
+		if err := s.reload(w, r); err != nil {
+			s.problem(w, r, err)
+		}
+	})
+}
+
+// config returns what is known of the config, or nil.
+func (s *Server) config() *Config {
+	if s.o.Config == nil {
+		return nil
+	}
+	config := s.o.Config()
+	if config == nil {
+		return nil
+	}
+	full := *config // lists are never null
+	full.Files = append([]string{}, config.Files...)
+	full.Problems = append([]ConfigProblem{}, config.Problems...)
+	full.NeedsRestart = append([]string{}, config.NeedsRestart...)
+	full.Worker = s.o.Worker()
+	return &full
+}
+
+const (
+	reloadLimit    = 4 << 10 // of the body of a request to reload
+	reloadPatience = 2 * time.Minute
+)
+
+// reload has the config loaded again and answers with what came of it: 200 when it was taken, 422 when it was refused and
+// the old one stays. The body may name the worker that is meant; another one answers 409.
+func (s *Server) reload(w http.ResponseWriter, r *http.Request) error {
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		return errOnlyPost
+	}
+	if s.o.Reload == nil {
+		return ErrNoConfig
+	}
+	if s.foreign.Check(r) != nil || !ownHost(r.Host) {
+		return errOrigin
+	}
+	var wanted struct {
+		Worker string `json:"worker"`
+	}
+	if r.ContentLength != 0 {
+		decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, reloadLimit))
+		decoder.DisallowUnknownFields()
+		if err := decoder.Decode(&wanted); err != nil {
+			return fmt.Errorf("%w: the body: %w", ErrInvalid, err)
+		}
+	}
+	if self := s.o.Worker(); wanted.Worker != "" && wanted.Worker != self {
+		return fmt.Errorf("%w: this is the worker %q, not %q", errOtherWorker, self, wanted.Worker)
+	}
+	// Very many jobs take longer than other answers may. A writer without deadlines needs no other one.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(reloadPatience))
+	if err := s.o.Reload(r.Context()); err != nil {
+		return fmt.Errorf("%w: %w", errBroken, err)
+	}
+	config := s.config()
+	if config == nil {
+		return ErrNoConfig
+	}
+	body, err := json.Marshal(config)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errBroken, err)
+	}
+	status := http.StatusOK
+	if config.refused() {
+		status = http.StatusUnprocessableEntity
+	}
+	write(w, status, "application/json", append(body, '\n'))
+	return nil
+}
+
+var errOtherWorker = errors.New("another worker is meant")
