@@ -21,7 +21,7 @@ type PermitLimit struct {
 //
 // A resource that is declared has no other mode, for good. While somebody holds it in another one the error is [ErrBusy].
 func (c *Client) Declare(ctx context.Context, name string, limit PermitLimit) (PermitLimit, error) {
-	err := checkName(name)
+	err := CheckName(name)
 	switch {
 	case err != nil:
 	case limit.Permits < 1 || limit.Permits > maxPermits:

@@ -306,7 +306,7 @@ type LockRecord struct {
 
 // HeldBy tells who has a resource. At most 1,000 who share it are read.
 func (s *Space) HeldBy(ctx context.Context, name string) (*LockRecord, error) {
-	if err := checkName(name); err != nil {
+	if err := CheckName(name); err != nil {
 		return nil, fmt.Errorf("read lock: %w", err)
 	}
 	r, err := runScript(ctx, s.rdb, holdersScript, s.keys, name, pageSize)
