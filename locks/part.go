@@ -83,8 +83,8 @@ func Shared(names ...string) Part {
 // has to agree on.
 func AtMost(n int, names ...string) Part {
 	return func(o *order) error {
-		if n < 1 {
-			return fmt.Errorf("%w: at most %d may share a resource; let it be 1 or more", ErrInvalid, n)
+		if n < 1 || n > maxPermits {
+			return fmt.Errorf("%w: at most %d may share a resource; let it be 1 to %d", ErrInvalid, n, maxPermits)
 		}
 		return o.add(ModeShared, n, names...)
 	}
@@ -93,8 +93,8 @@ func AtMost(n int, names ...string) Part {
 // Permits asks for n permits of a resource whose limit was declared with [Client.Declare]: a counting semaphore.
 func Permits(name string, n int) Part {
 	return func(o *order) error {
-		if n < 1 {
-			return fmt.Errorf("%w: %d permits of %q; ask for 1 or more", ErrInvalid, n, name)
+		if n < 1 || n > maxPermits {
+			return fmt.Errorf("%w: %d permits of %.100q; ask for 1 to %d", ErrInvalid, n, name, maxPermits)
 		}
 		return o.add(ModePermits, n, name)
 	}
@@ -192,20 +192,27 @@ func newOrder(parts []Part) (*order, error) {
 			return nil, err
 		}
 	}
-	var err error
-	if o.items, err = Bundle(o.items); err != nil {
+	if err := o.seal(); err != nil {
 		return nil, err
+	}
+	return o, nil
+}
+
+// seal sorts the bundle of a request, and checks what no part can know alone.
+func (o *order) seal() (err error) {
+	if o.items, err = Bundle(o.items); err != nil {
+		return err
 	}
 	switch n := len(o.items); {
 	case n == 0:
-		return nil, fmt.Errorf("%w: no resource is named; add locks.Exclusive(name)", ErrInvalid)
+		return fmt.Errorf("%w: no resource is named; add locks.Exclusive(name)", ErrInvalid)
 	case n > MaxBundle:
-		return nil, fmt.Errorf("%w: %d resources, from %q to %q; a bundle has at most %d: lock something coarser",
+		return fmt.Errorf("%w: %d resources, from %q to %q; a bundle has at most %d: lock something coarser",
 			ErrInvalid, n, o.items[0].Name, o.items[n-1].Name, MaxBundle)
 	case o.barge && !(o.limited && o.limit == 0):
-		return nil, fmt.Errorf("%w: Barge is for TryAcquire; a request that waits has a place in the queue", ErrInvalid)
+		return fmt.Errorf("%w: Barge is for TryAcquire; a request that waits has a place in the queue", ErrInvalid)
 	}
-	return o, nil
+	return nil
 }
 
 // plain tells whether the scripts have a fast path for the request.
