@@ -19,6 +19,11 @@
 // A run holds, beside its locks, the resource "run:<run id>" that keeps it from running twice. It would fill every list
 // of locks and tell nobody anything, so it is left out there, unless a hold has nothing else. A [Holder]'s bundle has it.
 //
+// A lock's mode is that of who has it, else of who wants it. Of permits there is how many there are (limit) and how many are
+// taken (used), also while nobody has one; what in a bundle is not exclusive, its holder names as shared or permits. A
+// holder that is resting has been released, or its session has ended, and its locks stay taken for the rest of their min
+// hold or crash delay; lease_left_seconds says how long.
+//
 // Who is in the way of a wait is told by ids that mean something: a run by its run id, whether it holds or waits in
 // front, and what is no run's (`lock exec`, users of the lock library) by its hold id, which begins with its session's.
 //
