@@ -304,6 +304,16 @@ type LockRecord struct {
 	Holds []HoldRecord
 }
 
+// Holder returns the hold of a token, or nil when it is not among those that were read.
+func (l *LockRecord) Holder(token Token) *HoldRecord {
+	for i := range l.Holds {
+		if l.Holds[i].Token == token {
+			return &l.Holds[i]
+		}
+	}
+	return nil
+}
+
 // HeldBy tells who has a resource. At most 1,000 who share it are read.
 func (s *Space) HeldBy(ctx context.Context, name string) (*LockRecord, error) {
 	if err := CheckName(name); err != nil {

@@ -46,6 +46,7 @@
 //	/api/v1/enqueue              {"job", "args", "id", "in", "at"}; 201 with the new run, 200 when it was there
 //	/api/v1/runs/{id}/cancel     and runs/{id}/retry {"reason"}
 //	/api/v1/workers/{id}/drain   {"reason"}
+//	/api/v1/locks/{lock}/release {"token", "reason", "force"}; 409 when the token is not a present holder's
 //	/api/v1/queues/{queue}/pause and resume {"reason"}
 //
 // The body may be left out where nothing in it is needed. The answer is the thing as it stands then. What the page of
