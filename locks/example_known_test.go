@@ -90,7 +90,7 @@ func Example_tryLock() {
 
 	hold, err := client.TryAcquire(ctx, locks.Exclusive("bill:1001"), locks.Info([]byte(`{"by":"settlement"}`)))
 	ensure(err)
-	defer hold.Release()
+	defer func() { ensure(hold.Release()) }()
 
 	_, err = client.TryAcquire(ctx, locks.Exclusive("bill:1001"))
 	if busy, ok := errors.AsType[*locks.BusyError](err); ok { // more than false: who has it, since when, how many wait
@@ -107,7 +107,7 @@ func Example_tryLockTimeout() {
 
 	hold, err := client.Acquire(ctx, locks.Exclusive("bill:1001"))
 	ensure(err)
-	defer hold.Release()
+	defer func() { ensure(hold.Release()) }()
 
 	_, err = client.Acquire(ctx, locks.Exclusive("bill:1001"), locks.Wait(20*time.Millisecond))
 	busy, ok := errors.AsType[*locks.BusyError](err)
