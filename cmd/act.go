@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/user"
+	"slices"
 	"strings"
 	"time"
 
@@ -93,8 +94,10 @@ func (t *tool) does(f func(ctx context.Context, conn *connection, o *admin.Opera
 			return err
 		}
 		err = f(ctx, conn, o, args)
-		if errors.Is(err, ledger.ErrRefused) || errors.Is(err, admin.ErrInvalid) || errors.Is(err, queue.ErrOwned) {
-			return exit(exitUsage, err)
+		for _, refusal := range []error{ledger.ErrRefused, admin.ErrInvalid, queue.ErrOwned, locks.ErrStale, locks.ErrInvalid} {
+			if errors.Is(err, refusal) {
+				return exit(exitUsage, err)
+			}
 		}
 		return err
 	})
@@ -377,10 +380,70 @@ worker.drain_timeout are handed back. What restarts ended processes will start a
 	return cmd
 }
 
+func (t *tool) lockReleaseCommand() *cobra.Command {
+	var a action
+	var force bool
+	var token string
+	cmd := &cobra.Command{
+		Use: "release LOCK --token TOKEN --reason TEXT", Short: "Have the holder of a lock give it up",
+		Long: `Have the holder of a lock give it up, with all else that it holds in the same bundle. Its work is ended, and it learns
+the reason; the bundle passes on when it has answered, or when its session has ended. With --force the bundle passes on at
+once: until the holder has heard of that, it and the next one may both be at work. Whatever checks the fencing token of
+what they write then refuses the old one's.
+
+The token says which hold is meant, so that a lock which has moved on meanwhile is left alone: the exit code is 2 then.`,
+		Example: `  lockstep lock release bill:1001 --token 1795222978000042 --reason "stuck, and the bill is wanted"`,
+		Args:    oneArg("a LOCK"),
+	}
+	cmd.Flags().StringVar(&token, "token", "", "fencing `TOKEN` of the hold that is meant, as lock show tells it")
+	cmd.Flags().BoolVar(&force, "force", false, "do not wait for the holder: two may be at work then")
+	a.flags(cmd, true)
+	cmd.RunE = t.does(func(ctx context.Context, conn *connection, o *admin.Operator, args []string) error {
+		name := args[0]
+		if token == "" || a.reason == "" {
+			return misuse(cmd, "which hold, and why? Give both --token and --reason")
+		}
+		meant, err := locks.ParseToken(token)
+		if err != nil {
+			return misuse(cmd, "--token: %v", err)
+		}
+		lock, err := conn.reader.Lock(ctx, name)
+		if err != nil {
+			return err
+		}
+		at := slices.IndexFunc(lock.Holders, func(h admin.Holder) bool { return h.Token == meant })
+		switch {
+		case at < 0 && len(lock.Holders) == 0:
+			return refuse("nobody holds %s (any more); nothing was done", name)
+		case at < 0:
+			return refuse("%s is not held under token %s (any more), but under %s by %s; nothing was done",
+				name, meant, lock.Holders[0].Token, lock.Holders[0].Worker)
+		}
+		h := &lock.Holders[at]
+		who := fmt.Sprintf("%s (%s)", h.Worker, sum(", ", h.Purpose(), "for "+age(time.Duration(h.Held))))
+		what := bundleName(name, len(h.Locks()))
+		question := fmt.Sprintf("the work of %s is ended, and %s passes on when it has answered", who, what)
+		if force {
+			question = fmt.Sprintf("%s passes on at once, while %s may still be at work under it", what, who)
+		}
+		if err := t.confirm(ctx, &a, "%s", question); err != nil {
+			return err
+		}
+		if _, err := o.ReleaseLock(ctx, name, meant, force, a.by()); err != nil {
+			return err
+		}
+		if force {
+			return t.write(fmt.Sprintf("%s is taken from %s\n", what, h.Worker))
+		}
+		return t.write(fmt.Sprintf("%s is told to give up %s\n", h.Worker, what))
+	})
+	return cmd
+}
+
 func (t *tool) auditCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "audit", Short: "List what people did: who, when, what, why",
-		Long: "List what people did to jobs, runs, queues and workers, the last first. The last 10,000 or so are kept.",
+		Long: "List what people did to jobs, runs, locks, queues and workers, the last first. The last 10,000 or so are kept.",
 		Args: noArgs,
 	}
 	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)

@@ -17,14 +17,15 @@ import (
 
 func (t *tool) lockCommand() *cobra.Command {
 	return group("lock", "Look at locks, and run commands under them", "Who holds which resources, since when, and who waits for whom.",
-		t.lockLsCommand(), t.lockShowCommand(), t.lockWaitsCommand(), t.lockExecCommand())
+		t.lockLsCommand(), t.lockShowCommand(), t.lockWaitsCommand(), t.lockReleaseCommand(), t.lockExecCommand())
 }
 
 func (t *tool) lockLsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "ls", Aliases: []string{"list"}, Short: "List who holds what",
-		Long: `List who holds what: one line for each bundle, with its first lock and how many more it has. -o wide has a line for
-each lock.`,
+		Long: `List who holds what: one line for each bundle, with its first lock and how many more it has alone. A lock that more than
+one may hold has a line of its own, with the first of its holders and how many more there are; for permits it says how many
+are taken, and how many there are. -o wide has a line for each lock.`,
 		Args: noArgs,
 	}
 	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)
@@ -41,11 +42,13 @@ each lock.`,
 	return cmd
 }
 
-// bundle is one line of the list of locks: a hold and the locks in it, or a lock that nobody holds.
+// bundle is one line of the list of locks: a hold and the locks that it has alone, or a lock that more than one may hold,
+// or one that nobody holds.
 type bundle struct {
-	names  []string // the most wanted first
-	holder *admin.Holder
-	waits  []admin.Wait // each once
+	names   []string // the most wanted first
+	state   string   // of a lock of its own: "2/3", "shared", ""
+	holders []admin.Holder
+	waits   []admin.Wait // each once
 }
 
 // bundles puts the locks of each hold together, in the order of the locks' names.
@@ -55,21 +58,21 @@ func bundles(all []admin.Lock) []*bundle {
 	wanted := make(map[string]int, len(all))
 	for _, lock := range all {
 		wanted[lock.Name] = len(lock.Waits)
-		if len(lock.Holders) == 0 {
-			list = append(list, &bundle{names: []string{lock.Name}, waits: lock.Waits})
+		if len(lock.Holders) != 1 || lock.Mode != locks.ModeExclusive {
+			list = append(list, &bundle{[]string{lock.Name}, occupation(&lock), lock.Holders, lock.Waits})
+			continue
 		}
-		for _, holder := range lock.Holders {
-			b := byHold[holder.HoldID]
-			if b == nil {
-				b = &bundle{holder: &holder}
-				byHold[holder.HoldID] = b
-				list = append(list, b)
-			}
-			b.names = append(b.names, lock.Name)
-			for _, wait := range lock.Waits {
-				if !slices.ContainsFunc(b.waits, func(w admin.Wait) bool { return w.ID == wait.ID }) {
-					b.waits = append(b.waits, wait)
-				}
+		holder := lock.Holders[0]
+		b := byHold[holder.HoldID]
+		if b == nil {
+			b = &bundle{holders: lock.Holders}
+			byHold[holder.HoldID] = b
+			list = append(list, b)
+		}
+		b.names = append(b.names, lock.Name)
+		for _, wait := range lock.Waits {
+			if !slices.ContainsFunc(b.waits, func(w admin.Wait) bool { return w.ID == wait.ID }) {
+				b.waits = append(b.waits, wait)
 			}
 		}
 	}
@@ -79,19 +82,39 @@ func bundles(all []admin.Lock) []*bundle {
 	return list
 }
 
+// occupation says how a lock is held that is not held alone: "2/3" of the permits, "shared".
+func occupation(l *admin.Lock) string {
+	switch {
+	case l.Limit != nil:
+		return fmt.Sprintf("%d/%d", *l.Used, *l.Limit)
+	case l.Mode == locks.ModeShared && len(l.Holders) > 0:
+		return string(l.Mode)
+	}
+	return ""
+}
+
+// bundleName names a bundle by one of its locks.
+func bundleName(name string, locks int) string {
+	if locks > 1 {
+		return fmt.Sprintf("%s (+%d)", name, locks-1)
+	}
+	return name
+}
+
 func bundleView() view[*bundle] {
 	columns := []column[*bundle]{{title: "lock", cell: func(b *bundle) string {
-		if n := len(b.names); n > 1 {
-			return fmt.Sprintf("%s (+%d)", b.names[0], n-1)
-		}
-		return b.names[0]
+		return sum(" ", bundleName(b.names[0], len(b.names)), b.state)
 	}}}
 	for _, c := range holderColumns() {
 		columns = append(columns, column[*bundle]{title: c.title, cell: func(b *bundle) string {
-			if b.holder == nil {
+			if len(b.holders) == 0 {
 				return ""
 			}
-			return c.cell(b.holder)
+			cell := c.cell(&b.holders[0])
+			if n := len(b.holders); n > 1 && c.title == "held by" {
+				cell += fmt.Sprintf(" + %d", n-1)
+			}
+			return cell
 		}})
 	}
 	columns = append(columns, column[*bundle]{title: "waiting", cell: func(b *bundle) string { return waiting(b.waits) }})
@@ -108,9 +131,12 @@ func holderColumns() []column[*admin.Holder] {
 	}
 }
 
-// lockView has a line for each lock. All modes so far have one holder at most.
+// lockView has a line for each lock.
 func lockView() view[admin.Lock] {
-	columns := []column[admin.Lock]{{title: "lock", cell: func(l admin.Lock) string { return l.Name }}}
+	columns := []column[admin.Lock]{
+		{title: "lock", cell: func(l admin.Lock) string { return l.Name }},
+		{title: "mode", cell: func(l admin.Lock) string { return modeOf(&l) }},
+	}
 	more := []column[*admin.Holder]{
 		{title: "host", cell: func(h *admin.Holder) string { return string(h.Host) }},
 		{title: "pid", cell: func(h *admin.Holder) string {
@@ -132,6 +158,14 @@ func lockView() view[admin.Lock] {
 	}
 	columns = append(columns, column[admin.Lock]{title: "waiting", cell: func(l admin.Lock) string { return waiting(l.Waits) }})
 	return view[admin.Lock]{none: "no locks are held", name: func(l admin.Lock) string { return l.Name }, columns: columns}
+}
+
+// modeOf says how a lock is held, or else wanted: "exclusive", "shared", "permits 2/3".
+func modeOf(l *admin.Lock) string {
+	if l.Limit != nil {
+		return sum(" ", string(l.Mode), occupation(l))
+	}
+	return string(l.Mode)
 }
 
 // waiting says how many wait, and who is first: "1: web-3.m4t8c2wz, 2s".
@@ -163,6 +197,12 @@ func (t *tool) lockShowCommand() *cobra.Command {
 
 func (t *tool) showLock(lock *admin.Lock) error {
 	facts := []fact{{"lock", lock.Name}}
+	switch {
+	case lock.Limit != nil:
+		facts = append(facts, fact{"permits", fmt.Sprintf("%d of %d are taken", *lock.Used, *lock.Limit)})
+	case len(lock.Holders) > 0:
+		facts = append(facts, fact{"mode", string(lock.Mode)})
+	}
 	if len(lock.Holders) == 0 {
 		facts = append(facts, fact{"held by", "nobody"})
 	}
@@ -172,13 +212,23 @@ func (t *tool) showLock(lock *admin.Lock) error {
 		if h.PID != 0 {
 			host += ", pid " + strconv.Itoa(h.PID)
 		}
+		lease := age(time.Duration(h.LeaseLeft)) + " left, renewed while its worker lives"
+		if h.Resting {
+			lease = "it has ended, and its locks stay taken for another " + age(time.Duration(h.LeaseLeft))
+		}
+		if n := h.Permits[lock.Name]; n > 0 {
+			host = sum(", ", host, many(n, "permit"))
+		} else if len(lock.Holders) > 1 {
+			host = sum(", ", host, string(h.Of(lock.Name)))
+		}
 		facts = append(facts,
 			fact{"held by", withAge(string(h.Worker), host)},
+			fact{"wanted back", wantedBack(h.Asked)},
 			fact{"run", h.Purpose()},
 			fact{"hold", string(h.HoldID)},
 			fact{"token", h.Token.String()},
 			fact{"since", withAge(h.Since.String(), age(time.Duration(h.Held)))},
-			fact{"lease", age(time.Duration(h.LeaseLeft)) + " left, renewed while its worker lives"},
+			fact{"lease", lease},
 			fact{"bundle", strings.Join(h.Bundle, " ")},
 		)
 	}
@@ -189,6 +239,22 @@ func (t *tool) showLock(lock *admin.Lock) error {
 		return err
 	}
 	return waitView().print(t, tables, lock.Waits)
+}
+
+// wantedBack says who wants a lock back from its holder, and why.
+func wantedBack(asked *admin.Asked) string {
+	if asked == nil {
+		return ""
+	}
+	by := "somebody"
+	if asked.By != "" {
+		by = string(asked.By)
+	}
+	how := " asks for it"
+	if asked.Force == "take" {
+		how = " has ended its work"
+	}
+	return sum(": ", by+how, string(asked.Reason))
 }
 
 func (t *tool) lockWaitsCommand() *cobra.Command {

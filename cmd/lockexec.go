@@ -9,6 +9,9 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -18,20 +21,53 @@ import (
 	"lockstep/locks"
 )
 
+// execFlags is the bundle that lock exec is asked for.
+type execFlags struct {
+	exclusive, shared, permits []string
+	wait                       duration
+}
+
+// parts makes the request. Each problem is one of the command line.
+func (f *execFlags) parts(cmd *cobra.Command) ([]locks.Part, error) {
+	if len(f.exclusive)+len(f.shared)+len(f.permits) == 0 {
+		return nil, misuse(cmd, "no lock is named; add --exclusive NAME")
+	}
+	parts := []locks.Part{locks.Exclusive(f.exclusive...), locks.Shared(f.shared...)}
+	for _, text := range f.permits {
+		at := strings.LastIndexByte(text, '=') // a name may have one, too
+		if at < 0 {
+			return nil, misuse(cmd, "--permits %s: how many? Write --permits %s=1", text, text)
+		}
+		n, err := strconv.Atoi(text[at+1:])
+		if err != nil {
+			return nil, misuse(cmd, "--permits %s: %q is no number", text, text[at+1:])
+		}
+		parts = append(parts, locks.Permits(text[:at], n))
+	}
+	if f.wait.set {
+		parts = append(parts, locks.Wait(f.wait.Duration))
+	}
+	return parts, nil
+}
+
 func (t *tool) lockExecCommand() *cobra.Command {
-	var exclusive []string
-	var wait duration
+	var f execFlags
 	cmd := &cobra.Command{
-		Use:   "exec [--exclusive NAME]... [--wait D] [--] COMMAND [ARG...]",
+		Use:   "exec [--exclusive NAME]... [--shared NAME]... [--permits NAME=N]... [--wait D] [--] COMMAND [ARG...]",
 		Short: "Run a command under a bundle of locks, like flock(1)",
 		Long: `Run a command while holding a bundle of locks, all or none. Without --wait it waits until it gets them, --wait 0s
 tries once. The command keeps the terminal, and gets LOCKSTEP_TOKEN, a fencing token that grows with every grant, and
 LOCKSTEP_LOCKS, LOCKSTEP_HOLD and LOCKSTEP_WORKER. When the lease cannot be kept, the command gets TERM, and KILL before
 the locks can pass to somebody else.
 
-Exits with the code of the command, 128+n when signal n ended it; 75 when the locks were not to be had in time, 76 when
-they were lost, 130 when it was interrupted while it waited.`,
-		Example: `  lockstep lock exec --exclusive bill:1001 --exclusive bill:1002 --wait 10s -- ./settle.sh`,
+Inside a command that holds locks already, a job's or another lock exec's, it asks only for what that does not have:
+LOCKSTEP_HOLD tells it. A lock that the outer command shares can be had exclusively for a while so. When the outer command
+loses its locks, this one is ended as well.
+
+Exits with the code of the command, 128+n when signal n ended it; 75 when the locks were not to be had in time, or only by
+waiting for itself; 76 when they were lost, or those of LOCKSTEP_HOLD were, 130 when it was interrupted while it waited.`,
+		Example: `  lockstep lock exec --exclusive bill:1001 --exclusive bill:1002 --wait 10s -- ./settle.sh
+  lockstep lock exec --shared rates:2026-11 --permits partner-api=1 -- ./report.sh`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return misuse(cmd, "%s needs a command to run", cmd.Name())
@@ -41,21 +77,20 @@ they were lost, 130 when it was interrupted while it waited.`,
 	}
 	flags := cmd.Flags()
 	flags.SetInterspersed(false) // what stands behind the command is the command's
-	flags.StringArrayVar(&exclusive, "exclusive", nil, "`NAME` of a resource to hold alone; repeatable")
-	flags.Var(&wait, "wait", "wait at most `D` for the locks (default: without limit)")
+	flags.StringArrayVar(&f.exclusive, "exclusive", nil, "`NAME` of a resource to hold alone; repeatable")
+	flags.StringArrayVar(&f.shared, "shared", nil, "`NAME` of a resource to share with others who do; repeatable")
+	flags.StringArrayVar(&f.permits, "permits", nil, "`NAME=N`: that many of the permits of a resource; repeatable")
+	flags.Var(&f.wait, "wait", "wait at most `D` for the locks (default: without limit)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if len(exclusive) == 0 {
-			return misuse(cmd, "no lock is named; add --exclusive NAME")
-		}
-		parts := []locks.Part{locks.Exclusive(exclusive...), locks.Info(execInfo(args))}
-		if wait.set {
-			parts = append(parts, locks.Wait(wait.Duration))
+		parts, err := f.parts(cmd)
+		if err != nil {
+			return err
 		}
 		limit := ""
-		if wait.set {
-			limit = " up to " + wait.Duration.String()
+		if f.wait.set {
+			limit = " up to " + f.wait.Duration.String()
 		}
-		parts = append(parts, locks.OnWait(func(busy *locks.BusyError) {
+		parts = append(parts, locks.Info(execInfo(args)), locks.OnWait(func(busy *locks.BusyError) {
 			fmt.Fprintf(t.stderr, "lockstep: %s; waiting%s\n", inTheWay(busy), limit)
 		}))
 		return t.lockExec(cmd, parts, args)
@@ -86,45 +121,85 @@ func (t *tool) lockExec(cmd *cobra.Command, parts []locks.Part, argv []string) (
 		}
 	}()
 
-	hold, err := acquire(ctx, client, parts)
+	chain := strings.Fields(os.Getenv(holdVariable))
+	holds, err := acquire(ctx, client, chain, parts)
 	if err != nil {
 		return notAcquired(err)
 	}
 	t.manners.Store(handsOff) // from here on signals are the command's
-	err = t.runUnder(hold, argv)
-	if released := hold.Release(); released != nil && err == nil {
+	err = t.runUnder(holds, argv)
+	if released := holds[0].Release(); released != nil && err == nil {
 		fmt.Fprintln(t.stderr, "lockstep: the command has ended, but its locks could not be given back:", released)
 	}
 	return err
 }
 
+// holdVariable tells a command the holds that it works under, the innermost first: a job's, or one of each lock exec that
+// is nested in another. With it, a lock exec in the command is nested in them.
+const holdVariable = "LOCKSTEP_HOLD"
+
 // closeLimit bounds how long the end of a session may take; then the lease ends it.
 const closeLimit = 5 * time.Second
 
-// acquire waits for a bundle until it is granted or ctx ends. The hold's context does not end with ctx: signals that
-// come later are passed to the command.
-func acquire(ctx context.Context, client *locks.Client, parts []locks.Part) (*locks.Hold, error) {
+// acquire joins the holds of chain, that this process was started under, and waits for a bundle until it is granted or ctx
+// ends. It returns the new hold, and behind it the joined ones, the innermost first; closing the client leaves those. The
+// contexts of the holds do not end with ctx: signals that come later are passed to the command.
+func acquire(ctx context.Context, client *locks.Client, chain []string, parts []locks.Part) ([]*locks.Hold, error) {
 	waiting, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
-	hold, err := client.Acquire(waiting, parts...)
+	within, holds := waiting, make([]*locks.Hold, 1, 1+len(chain))
+	for _, id := range slices.Backward(chain) {
+		outer, err := client.Join(within, locks.HoldID(id))
+		if err != nil {
+			return nil, &outerError{id, err}
+		}
+		within, holds = outer.Context(), slices.Insert(holds, 1, outer)
+	}
+	hold, err := client.Acquire(within, parts...)
 	if !stop() && err == nil {
 		return nil, errors.Join(errInterrupted, hold.Release())
 	}
-	return hold, err
+	if err != nil {
+		for _, outer := range holds[1:] {
+			if lost := outer.Lost(); lost != nil {
+				return nil, &outerError{string(outer.ID()), lost}
+			}
+		}
+		return nil, err
+	}
+	holds[0] = hold
+	return holds, nil
 }
+
+// outerError says that this process was started under a hold that it could not join, or that was lost while it waited.
+type outerError struct {
+	hold string
+	err  error
+}
+
+func (e *outerError) Error() string {
+	return fmt.Sprintf("%s names the hold %s, under which this was started: %v", holdVariable, e.hold, e.err)
+}
+
+func (e *outerError) Unwrap() error { return e.err }
 
 // notAcquired gives an error of acquire its exit code and its words.
 func notAcquired(err error) error {
 	var busy *locks.BusyError
+	var outer *outerError
 	switch {
 	case errors.Is(err, errInterrupted):
 		return exit(exitInterrupted, nil)
+	case errors.As(err, &outer) && errors.Is(err, locks.ErrLost):
+		return exit(exitLost, fmt.Errorf("%w; its locks may be somebody else's by now (unset %s to run outside of it)", outer, holdVariable))
 	case errors.As(err, &busy):
 		line := inTheWay(busy)
 		if waited := busy.Waited.Round(100 * time.Millisecond); waited > 0 {
 			line += "; gave up after " + waited.String()
 		}
 		return exit(exitBusy, errors.New(line))
+	case errors.Is(err, locks.ErrDeadlock), errors.Is(err, locks.ErrGrace):
+		return exit(exitBusy, err)
 	case errors.Is(err, locks.ErrInvalid):
 		return exit(exitUsage, err)
 	}
@@ -143,10 +218,15 @@ func inTheWay(busy *locks.BusyError) string {
 			what = info.Command + ", " + what
 		}
 	}
-	if busy.Holder == "" {
-		return fmt.Sprintf("%s is reserved for an older wait (%s)", busy.Resource, what)
+	switch {
+	case busy.Holder != "":
+		return fmt.Sprintf("%s is held by %s (%s)", busy.Resource, busy.Holder, what)
+	case busy.Token != 0:
+		return fmt.Sprintf("%s was released, and stays taken for another %s", busy.Resource, age(busy.LeaseLeft))
+	case busy.Hold == "":
+		return busy.Resource + " has less permits than are asked for, or is held in another mode for good"
 	}
-	return fmt.Sprintf("%s is held by %s (%s)", busy.Resource, busy.Holder, what)
+	return fmt.Sprintf("%s is reserved for an older wait (%s)", busy.Resource, what)
 }
 
 // execInfo is what others are told about a hold of lock exec: the program, without its arguments, which may be secret.
@@ -159,8 +239,9 @@ func execInfo(argv []string) json.RawMessage {
 	return info
 }
 
-// runUnder runs the command while the hold stands. The error carries the code to exit with.
-func (t *tool) runUnder(hold *locks.Hold, argv []string) error {
+// runUnder runs the command while the holds stand, of which each is nested in the next. The error carries the code to exit
+// with.
+func (t *tool) runUnder(holds []*locks.Hold, argv []string) error {
 	guard, err := guardArgv()
 	if err != nil {
 		return err
@@ -170,6 +251,7 @@ func (t *tool) runUnder(hold *locks.Hold, argv []string) error {
 	if err != nil {
 		return err
 	}
+	hold := holds[0]
 	names, err := json.Marshal(hold.Names())
 	if err != nil {
 		return err
@@ -177,7 +259,7 @@ func (t *tool) runUnder(hold *locks.Hold, argv []string) error {
 	env := append(os.Environ(),
 		"LOCKSTEP_TOKEN="+hold.Token().String(),
 		"LOCKSTEP_LOCKS="+string(names),
-		"LOCKSTEP_HOLD="+string(hold.ID()),
+		holdVariable+"="+strings.Join(idsOf(holds), " "),
 		"LOCKSTEP_WORKER="+string(hold.Session()),
 	)
 	// On a terminal Ctrl-C and Ctrl-\ reach the command by themselves. Here they are only caught, so that the command
@@ -194,7 +276,7 @@ func (t *tool) runUnder(hold *locks.Hold, argv []string) error {
 	defer signal.Stop(signals)
 	err = executor.Run(hold.Context(), command.Spec{
 		Argv: argv, Env: env, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		Foreground: foreground, Signals: signals, KillBy: hold.KillBy, Label: "lock exec",
+		Foreground: foreground, Signals: signals, KillBy: killBy(holds), Label: "lock exec",
 	})
 	var start *command.StartError
 	var ended *command.ExitError
@@ -207,6 +289,28 @@ func (t *tool) runUnder(hold *locks.Hold, argv []string) error {
 		return exit(ended.ExitCode(), nil)
 	}
 	return err
+}
+
+// idsOf returns the ids of holds, each once: a hold that only re-enters another one has its id.
+func idsOf(holds []*locks.Hold) []string {
+	var ids []string
+	for _, hold := range holds {
+		if id := string(hold.ID()); !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// killBy returns by when a command under all these holds has to be gone.
+func killBy(holds []*locks.Hold) func() time.Duration {
+	return func() time.Duration {
+		by := holds[0].KillBy()
+		for _, outer := range holds[1:] {
+			by = min(by, outer.KillBy())
+		}
+		return by
+	}
 }
 
 // reserveAfter says as the lock library has it how long others may pass: there 0 is the default, and negative is none.

@@ -17,7 +17,7 @@ func topics() []*cobra.Command {
     4  Redis is not reachable
     5  the run that was waited for did not succeed        enqueue --wait, job run --wait
    75  the lock was not to be had in time                 lock exec
-   76  the lock was lost, and the command was ended       lock exec
+   76  the lock was lost, and the command was ended       lock exec; also when the one of LOCKSTEP_HOLD was
   124  --wait timed out                                   enqueue --wait=D, job run --wait=D
   130  interrupted
 
@@ -33,6 +33,7 @@ program, 126 when it cannot be executed. start and demo end with 0 when a signal
   LOCKSTEP_REDIS__URL      any setting of a config file: a double underscore nests, so that
   LOCKSTEP_WORKER__QUEUES  is worker.queues, as critical=6,default=3. These go before the files, flags before these.
   REDIS_URL                the same as LOCKSTEP_REDIS__URL, which goes before it
+  LOCKSTEP_HOLD            by lock exec: the hold that it works under, see below; it asks only for what that has not
   NO_COLOR                 if it is not empty, nothing is coloured
 
 A command job gets, beside the environment of its worker:
@@ -45,7 +46,7 @@ A command job gets, beside the environment of its worker:
   LOCKSTEP_IDEMPOTENCY_KEY the same for all attempts of the run
   LOCKSTEP_TOKEN           the fencing token: it grows with every grant of the locks
   LOCKSTEP_LOCKS           the names of what is held, as a JSON array
-  LOCKSTEP_HOLD            the id of the hold
+  LOCKSTEP_HOLD            the id of the hold; of a lock exec inside another one, all of them, the innermost first
   LOCKSTEP_WORKER          the id of the worker
   TRACEPARENT              the W3C trace context
 

@@ -406,7 +406,7 @@ func (l *loader) lockKeys(f *jobFile, job *jobs.Job) {
 					quote(shown), keys.name, f.name, reason), hint)
 			}
 			if err != nil && job.Scheduled() {
-				reason := strings.TrimPrefix(err.Error(), fmt.Sprintf("lock key %q: ", template))
+				reason := strings.TrimPrefix(err.Error(), fmt.Sprintf("lock key %.100q: ", template))
 				report(CodeLockKey, reason, "a job with a schedule runs with its own args: add what the key reads")
 			}
 			if slices.ContainsFunc(names, func(name string) bool { return strings.Contains(name, "${") }) {

@@ -2,10 +2,7 @@ package jobs
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"unicode"
-	"unicode/utf8"
 
 	"lockstep/locks"
 )
@@ -28,28 +25,22 @@ func (j *Job) Resources(id RunID, args json.RawMessage) ([]locks.Item, error) {
 		items = append(items, locks.Item{Name: name, Mode: locks.ModePermits, N: n})
 	}
 	for _, item := range items {
-		if err := validResource(item.Name); err != nil {
+		if err := locks.CheckName(item.Name); err != nil {
 			return nil, Permanent(err)
 		}
 	}
-	if len(j.Lock.Exclusive)+len(j.Lock.Shared) > 0 {
-		value, err := decodeValue(args)
-		if err != nil {
-			return nil, Permanent(fmt.Errorf("locks of job %s: %w", j.Name, err))
-		}
-		for mode, templates := range map[locks.Mode][]string{locks.ModeExclusive: j.Lock.Exclusive, locks.ModeShared: j.Lock.Shared} {
-			for _, text := range templates {
-				key, err := ParseKey(text)
-				if err != nil {
-					return nil, Permanent(err)
-				}
-				keys, err := key.expand(value)
-				if err != nil {
-					return nil, err
-				}
-				for _, name := range keys {
-					items = append(items, locks.Item{Name: name, Mode: mode})
-				}
+	for mode, templates := range map[locks.Mode][]string{locks.ModeExclusive: j.Lock.Exclusive, locks.ModeShared: j.Lock.Shared} {
+		for _, text := range templates {
+			key, err := ParseKey(text)
+			if err != nil {
+				return nil, Permanent(err)
+			}
+			keys, err := key.Expand(args)
+			if err != nil {
+				return nil, err
+			}
+			for _, name := range keys {
+				items = append(items, locks.Item{Name: name, Mode: mode})
 			}
 		}
 	}
@@ -62,23 +53,4 @@ func (j *Job) Resources(id RunID, args json.RawMessage) ([]locks.Item, error) {
 			j.Name, len(items), MaxResources))
 	}
 	return items, nil
-}
-
-// validResource checks the name of a resource. The lock space has the same rule; here it lets the job's author be told
-// before anything is asked of Redis.
-func validResource(name string) error {
-	switch {
-	case name == "":
-		return errors.New("the name of a resource is empty")
-	case len(name) > 512:
-		return fmt.Errorf("resource %.40q...: %d bytes, at most 512 are possible", name, len(name))
-	case !utf8.ValidString(name):
-		return fmt.Errorf("resource %q is not valid UTF-8", name)
-	}
-	for _, r := range name {
-		if unicode.IsControl(r) {
-			return fmt.Errorf("resource %q has a control character (%U)", name, r)
-		}
-	}
-	return nil
 }

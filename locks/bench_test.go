@@ -12,8 +12,8 @@ import (
 // holdMany takes n resources in bundles of 1,000.
 func holdMany(tb testing.TB, c *Client, n int) {
 	tb.Helper()
-	for i := range n / maxBundle {
-		names := make([]string, maxBundle)
+	for i := range n / MaxBundle {
+		names := make([]string, MaxBundle)
 		for j := range names {
 			names[j] = fmt.Sprintf("bill:%d-%d", i, j)
 		}

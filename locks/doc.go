@@ -10,9 +10,16 @@
 //
 //   - [Client.Acquire] waits until the whole bundle is free. [Wait] bounds the waiting.
 //   - [Client.TryAcquire] never waits. The error says who is in the way.
+//   - [Exclusive], [Shared], [AtMost] and [Permits] say how each resource is wanted; they mix in one bundle.
+//   - [NewRule] with [Do] or [Wrap] declares beside the work what it locks, by names made from its arguments.
 //   - [Hold.Context] is the context to work under: it ends while the lock is still yours.
 //   - [Hold.Token] goes to whatever can refuse an older one: only that protects what a paused process writes late.
-//   - [Space.Read] and [Space.Sessions] tell who holds, who waits and who lives, without a lock of one's own.
+//   - [Client.Acquire] with a hold's context asks for more under it, [Client.Join] enters the hold of another process.
+//   - [MaxHold], [ProgressWithin], [MinHold] and [CrashDelay] bound a hold from above and from below.
+//   - [Space.Read], [Space.HeldBy] and [Space.Sessions] tell who holds, who waits and who lives, without a lock of one's own;
+//     [Space.Revoke] takes one back.
+//
+// README.md beside this file says how locks from elsewhere translate to these calls.
 //
 // # The problem
 //
@@ -23,21 +30,27 @@
 //
 // # Words
 //
-// A resource is a name. A bundle is the set of resources that one request asks for, granted together or not at all. A
-// hold is a granted bundle, a wait is a queued request. A session is the lease of one client in Redis; all its holds and
+// A resource is a name. A bundle is the set of resources that one request asks for, each in a mode, granted together or not
+// at all. A hold is a granted bundle, a wait is a queued request. A request is nested in the hold whose context it has, and
+// in all that one is nested in; it re-enters what these have already. A hold rests when nobody works under it any more and
+// its bundle stays taken (MinHold, CrashDelay). A session is the lease of one client in Redis; all its holds and
 // waits stand and fall with it, so that one command renews any number of them. The space is all of it: eight keys with
 // one hash tag, written by Lua scripts alone. A token is a number that grows with every grant of the space. A request id
 // is used once; when it is granted, it is the hold's id.
 //
 // # How it works
 //
-// Everything that decides happens in scripts, one at a time, by the server's clock (scripts/space.lua tells the layout).
+// Everything that decides happens in scripts, one at a time, by the server's clock (scripts/keys.lua tells the layout).
 //
 // A request whose bundle is free is granted in one round trip. Else it gets a ticket and stands in the queue of each of
 // its resources. The script that frees a resource walks its queue from the oldest ticket on and grants to the first
 // request whose whole bundle is free; so the next holder has the lock before the releaser has its answer, and hears of it
 // by one message. Until a request is as old as Options.ReserveAfter, later ones may pass it while some other part of its
 // bundle is held; after that nobody who wants one of its resources may.
+//
+// A resource is held exclusively by one hold, or shared by many, or, once a number of permits was declared for it, by holds
+// that have no more permits together than there are; a declared resource has no other mode. What is incompatible waits,
+// what can never be granted as it is asked is an error.
 //
 //	open ──granted──────────────▶ held ──Release──▶ over
 //	  │                            ▲ │
@@ -48,6 +61,29 @@
 // The timer wheel in Redis holds what is due by itself: ends of sessions, limits of waits. Every script does a bounded
 // amount of what is due before its own work. Since nobody else may call for hours, a client with a waiting request calls
 // at the moment of the next due entry.
+//
+// # Nesting
+//
+// Re-entry goes by the context and not by who calls: what runs under [Hold.Context] works under that hold's locks. A nested
+// request asks Redis only for what none of its holds has; when nothing is left, it asks nothing. A hold is freed by the last
+// of those that make use of it, itself included. A hold beside the chain of contexts, a sibling's, is somebody else's.
+//
+// To ask exclusively for what an outer hold shares is an upgrade: it waits until nobody else shares it, comes before all who
+// are not nested, and leaves the share as it was when it is released. [Hold.Downgrade] goes the other way.
+//
+// Who waits for more while he holds something can wait in a circle. A nested request that is queued looks along the chain
+// of who waits for whom. When it would close a circle it is the youngest in that, is not queued, and gets a
+// [DeadlockError] that names the others. Two that share and both upgrade are such a circle.
+//
+// # Taking back
+//
+// A hold ends before its release when its session is lost, when [MaxHold] is over, when the work makes no progress
+// ([ProgressWithin]), or when somebody revokes it. Whatever it is, the context ends first, here, with a cause that is
+// [ErrLost]; the bundle passes on when the holder has released it, and by a limit or a lost session at the latest
+// Client.Cutoff later. Only [Seize] does not wait for the holder. A revocation names the hold by its token, so a lock that
+// has moved on is left alone.
+//
+// # Waits of the space
 //
 // Waits may also belong to the space instead of a session: runs of the scheduler wait so, without a worker. Such a wait
 // is not granted its bundle but offered it: the bundle is reserved for some seconds, the session that is the desk is told
@@ -74,7 +110,9 @@
 //
 // # Invariants
 //
-//  1. A resource has at most one hold, or one offer.
+//  1. A resource is exclusive to one hold or offer; or shared, by no more at each grant than that request allowed; or its
+//     permits in use are, at each grant, no more than are declared. Inside an outer hold's share, a nested hold may have it
+//     exclusively while nobody else shares it.
 //  2. A bundle is held whole or not at all.
 //  3. After every script, no wait is grantable, unless it stands behind more than 64 others that had to be looked at: then
 //     the timer wheel has an entry that is due now.
@@ -97,6 +135,12 @@
 //
 // A handler that ignores its context can work on after its lock has passed on, and so can a write that was sent before
 // and arrives late. Where the effect happens, the token has to be checked. Redis' clock must not be set forward, and
-// clock rates of machines must agree within 0.1 %. Requests of one process are not re-entrant: who holds a resource and
-// asks for it again waits for itself. Bundles cannot deadlock, nested requests can: ask for all in one bundle.
+// clock rates of machines must agree within 0.1 %. Two work for a while when somebody seizes a lock.
+//
+// A context is passed on by hand: a request with another one is not nested, and waits for its own process like anybody; if
+// that waits for it in turn, nobody sees the circle. Bundles cannot deadlock, nested requests can, and one of them is told:
+// to ask for all in one bundle is better. Holds of different spaces know nothing of each other.
+//
+// MinHold and CrashDelay keep others out, no more: they stand in Redis, and are gone with its data. A limit that a request
+// brings along ([AtMost]) counts for that request and not for those who ask with another one.
 package locks

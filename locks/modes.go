@@ -21,7 +21,7 @@ type PermitLimit struct {
 //
 // A resource that is declared has no other mode, for good. While somebody holds it in another one the error is [ErrBusy].
 func (c *Client) Declare(ctx context.Context, name string, limit PermitLimit) (PermitLimit, error) {
-	err := checkName(name)
+	err := CheckName(name)
 	switch {
 	case err != nil:
 	case limit.Permits < 1 || limit.Permits > maxPermits:
@@ -52,14 +52,14 @@ func (c *Client) Declare(ctx context.Context, name string, limit PermitLimit) (P
 	return PermitLimit{}, fmt.Errorf("declare permits of %s: %w", name, errReply("declare", r))
 }
 
-const maxPermits = 1_000_000
+const maxPermits = 1_000_000 // also of those who may share a resource: scripts print such numbers without an exponent
 
 // Downgrade shares with others what the hold has exclusively, without giving it up in between. To get it back
 // exclusively, acquire it again under the hold's context: that waits until nobody else shares it, and releasing that
 // inner hold leaves the share as it was.
 //
-// It is sent again until Redis has answered or the session has ended. A resource that the hold does not have by its own
-// request, or has in another mode, is an error; nothing is changed then.
+// It is sent again until Redis has answered or the session has ended. What the hold shares already stays as it is.
+// A resource that it does not have by its own request, or of which it has permits, is an error; nothing is changed then.
 func (h *Hold) Downgrade(ctx context.Context, names ...string) error {
 	if h.request == nil {
 		return fmt.Errorf("downgrade: %w: the hold re-enters another one; downgrade that", ErrInvalid)

@@ -14,9 +14,11 @@ import (
 // What a request may ask for. A name is bounded so that a listing stays readable, a bundle and what it tells about
 // itself so that one script stays short.
 const (
-	maxName   = 512     // bytes of a resource's name
-	maxBundle = 1000    // resources of a bundle
-	maxInfo   = 4 << 10 // bytes of JSON
+	maxName = 512     // bytes of a resource's name
+	maxInfo = 4 << 10 // bytes of JSON
+
+	// MaxBundle is how many resources one bundle may have.
+	MaxBundle = 1000
 )
 
 // A Part is one piece of a request. [Exclusive], [Shared], [AtMost] and [Permits] name resources and mix in one bundle;
@@ -56,7 +58,7 @@ func (l limits) text(slack time.Duration) string {
 
 func (o *order) add(mode Mode, n int, names ...string) error {
 	for _, name := range names {
-		if err := checkName(name); err != nil {
+		if err := CheckName(name); err != nil {
 			return err
 		}
 		o.items = append(o.items, Item{name, mode, n})
@@ -81,8 +83,8 @@ func Shared(names ...string) Part {
 // has to agree on.
 func AtMost(n int, names ...string) Part {
 	return func(o *order) error {
-		if n < 1 {
-			return fmt.Errorf("%w: at most %d may share a resource; let it be 1 or more", ErrInvalid, n)
+		if n < 1 || n > maxPermits {
+			return fmt.Errorf("%w: at most %d may share a resource; let it be 1 to %d", ErrInvalid, n, maxPermits)
 		}
 		return o.add(ModeShared, n, names...)
 	}
@@ -91,8 +93,8 @@ func AtMost(n int, names ...string) Part {
 // Permits asks for n permits of a resource whose limit was declared with [Client.Declare]: a counting semaphore.
 func Permits(name string, n int) Part {
 	return func(o *order) error {
-		if n < 1 {
-			return fmt.Errorf("%w: %d permits of %q; ask for 1 or more", ErrInvalid, n, name)
+		if n < 1 || n > maxPermits {
+			return fmt.Errorf("%w: %d permits of %.100q; ask for 1 to %d", ErrInvalid, n, name, maxPermits)
 		}
 		return o.add(ModePermits, n, name)
 	}
@@ -190,20 +192,27 @@ func newOrder(parts []Part) (*order, error) {
 			return nil, err
 		}
 	}
-	var err error
-	if o.items, err = Bundle(o.items); err != nil {
+	if err := o.seal(); err != nil {
 		return nil, err
+	}
+	return o, nil
+}
+
+// seal sorts the bundle of a request, and checks what no part can know alone.
+func (o *order) seal() (err error) {
+	if o.items, err = Bundle(o.items); err != nil {
+		return err
 	}
 	switch n := len(o.items); {
 	case n == 0:
-		return nil, fmt.Errorf("%w: no resource is named; add locks.Exclusive(name)", ErrInvalid)
-	case n > maxBundle:
-		return nil, fmt.Errorf("%w: %d resources, from %q to %q; a bundle has at most %d: lock something coarser",
-			ErrInvalid, n, o.items[0].Name, o.items[n-1].Name, maxBundle)
+		return fmt.Errorf("%w: no resource is named; add locks.Exclusive(name)", ErrInvalid)
+	case n > MaxBundle:
+		return fmt.Errorf("%w: %d resources, from %q to %q; a bundle has at most %d: lock something coarser",
+			ErrInvalid, n, o.items[0].Name, o.items[n-1].Name, MaxBundle)
 	case o.barge && !(o.limited && o.limit == 0):
-		return nil, fmt.Errorf("%w: Barge is for TryAcquire; a request that waits has a place in the queue", ErrInvalid)
+		return fmt.Errorf("%w: Barge is for TryAcquire; a request that waits has a place in the queue", ErrInvalid)
 	}
-	return o, nil
+	return nil
 }
 
 // plain tells whether the scripts have a fast path for the request.
@@ -223,19 +232,27 @@ func brief(items []Item) string {
 	return fmt.Sprintf("[%s and %d more]", strings.Join(names[:3], " "), len(names)-3)
 }
 
-func checkName(name string) error {
-	switch {
-	case name == "":
-		return fmt.Errorf("%w: a resource's name is empty; give it 1 to %d bytes", ErrInvalid, maxName)
-	case len(name) > maxName:
-		return fmt.Errorf("%w: the resource %.40q... has %d bytes; use at most %d, or a hash of the name",
-			ErrInvalid, name, len(name), maxName)
-	case !utf8.ValidString(name):
-		return fmt.Errorf("%w: the resource %q is not UTF-8; encode it, as hex for example", ErrInvalid, name)
-	}
-	if i := strings.IndexFunc(name, unicode.IsControl); i >= 0 {
-		return fmt.Errorf("%w: the resource %q has a control character at byte %d; leave it out or encode it",
-			ErrInvalid, name, i)
+// CheckName refuses what cannot be the name of a resource: it is 1 to 512 bytes of UTF-8 without control characters. The
+// error is [ErrInvalid]. Every call that takes a name checks it; this is for who wants to know before.
+func CheckName(name string) error {
+	if fault := nameFault(name); fault != "" {
+		return fmt.Errorf("%w: %s", ErrInvalid, fault)
 	}
 	return nil
+}
+
+// nameFault says what is wrong with a name; "" for nothing.
+func nameFault(name string) string {
+	switch {
+	case name == "":
+		return fmt.Sprintf("a resource's name is empty; give it 1 to %d bytes", maxName)
+	case len(name) > maxName:
+		return fmt.Sprintf("the resource %.40q... has %d bytes; use at most %d, or a hash of the name", name, len(name), maxName)
+	case !utf8.ValidString(name):
+		return fmt.Sprintf("the resource %.100q is not UTF-8; encode it, as hex for example", name)
+	}
+	if i := strings.IndexFunc(name, unicode.IsControl); i >= 0 {
+		return fmt.Sprintf("the resource %.100q has a control character at byte %d; leave it out or encode it", name, i)
+	}
+	return ""
 }

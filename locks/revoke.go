@@ -38,7 +38,7 @@ const maxReason = 1 << 10
 // Revoke has a lock given up. token names the hold that is meant, as [Space.Read] or [Space.HeldBy] showed it: when
 // another one has the lock by now, or nobody, the error is [ErrStale] and nothing has happened. It returns the hold.
 func (s *Space) Revoke(ctx context.Context, name string, token Token, force Force, why Revocation) (HoldID, error) {
-	if err := checkName(name); err != nil {
+	if err := CheckName(name); err != nil {
 		return "", fmt.Errorf("revoke: %w", err)
 	}
 	if force != Ask && force != Take && force != Seize {

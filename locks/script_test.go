@@ -351,10 +351,10 @@ func TestLargestBundle(t *testing.T) {
 			}
 			return r.acquire(t, "s", id, 0, 0, items...)[0]
 		}
-		if got := large("s.1", maxBundle); got != "granted" {
+		if got := large("s.1", MaxBundle); got != "granted" {
 			t.Fatalf("got %q", got)
 		}
-		n := maxBundle
+		n := MaxBundle
 		if strings.HasSuffix(t.Name(), "miniredis") {
 			n = 50 // it sorts a whole queue for each look into it
 		}

@@ -304,9 +304,19 @@ type LockRecord struct {
 	Holds []HoldRecord
 }
 
+// Holder returns the hold of a token, or nil when it is not among those that were read.
+func (l *LockRecord) Holder(token Token) *HoldRecord {
+	for i := range l.Holds {
+		if l.Holds[i].Token == token {
+			return &l.Holds[i]
+		}
+	}
+	return nil
+}
+
 // HeldBy tells who has a resource. At most 1,000 who share it are read.
 func (s *Space) HeldBy(ctx context.Context, name string) (*LockRecord, error) {
-	if err := checkName(name); err != nil {
+	if err := CheckName(name); err != nil {
 		return nil, fmt.Errorf("read lock: %w", err)
 	}
 	r, err := runScript(ctx, s.rdb, holdersScript, s.keys, name, pageSize)
@@ -320,8 +330,8 @@ func (s *Space) HeldBy(ctx context.Context, name string) (*LockRecord, error) {
 	case owner[0] == 's':
 		lock.Mode, lock.Used = ModeShared, int(parseInt(owner[1:]))
 	case owner[0] == 'p':
-		numbers := strings.Split(owner[1:], ":")
-		lock.Mode, lock.Used, lock.Limit = ModePermits, int(parseInt(numbers[0])), int(parseInt(numbers[1]))
+		permits := parsePermits(owner)
+		lock.Mode, lock.Used, lock.Limit = ModePermits, permits.Used, permits.Permits
 	default:
 		lock.Mode, lock.Used = ModeExclusive, 1
 	}
@@ -331,6 +341,38 @@ func (s *Space) HeldBy(ctx context.Context, name string) (*LockRecord, error) {
 		}
 	}
 	return lock, nil
+}
+
+// PermitRecord is a declared number of permits and how many of them are taken, offers that stand included.
+type PermitRecord struct {
+	PermitLimit
+	Used int
+}
+
+// Permits reads which of some resources have permits declared, and how many.
+func (s *Space) Permits(ctx context.Context, names ...string) (map[string]PermitRecord, error) {
+	records := make(map[string]PermitRecord)
+	for some := range slices.Chunk(names, pageSize) {
+		owners, err := s.rdb.HMGet(ctx, s.keys[1], some...).Result()
+		if err != nil {
+			return nil, fmt.Errorf("read permits: %w", err)
+		}
+		for i, owner := range owners {
+			if text, _ := owner.(string); strings.HasPrefix(text, "p") {
+				records[some[i]] = parsePermits(text)
+			}
+		}
+	}
+	return records, nil
+}
+
+// parsePermits reads p<used>:<limit>:<version>.
+func parsePermits(owner string) PermitRecord {
+	var numbers [3]int64
+	for i, text := range strings.SplitN(owner[1:], ":", len(numbers)) {
+		numbers[i] = parseInt(text)
+	}
+	return PermitRecord{PermitLimit{Permits: int(numbers[1]), Version: numbers[2]}, int(numbers[0])}
 }
 
 func serverTime(ms int64) time.Time { return time.UnixMilli(ms).UTC() }

@@ -28,7 +28,9 @@ var (
 
 // order is what the body of a request may say. Each path takes some of it.
 type order struct {
-	Reason string `json:"reason"`
+	Reason string      `json:"reason"`
+	Token  locks.Token `json:"token"` // of the hold that is meant
+	Force  bool        `json:"force"`
 	asked
 }
 
@@ -105,6 +107,17 @@ func (s *Server) acts() {
 		}
 		worker, err := r.Worker(ctx, id)
 		return http.StatusOK, worker, err
+	})
+	s.act(v1+"locks/{lock}/release", func(ctx context.Context, request *http.Request, body order, by Actor) (int, any, error) {
+		name := request.PathValue("lock")
+		if body.Token == 0 {
+			return 0, nil, fmt.Errorf("%w: names no token; it is the one of the hold that is meant, as locks/{lock} shows it", errBody)
+		}
+		if _, err := o.ReleaseLock(ctx, name, body.Token, body.Force, by); err != nil {
+			return 0, nil, err
+		}
+		lock, err := r.Lock(ctx, name)
+		return http.StatusOK, lock, err
 	})
 	queue := func(paused bool, do func(ctx context.Context, name string, by Actor) (bool, error)) doer {
 		return func(ctx context.Context, request *http.Request, _ order, by Actor) (int, any, error) {

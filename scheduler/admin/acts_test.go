@@ -2,6 +2,7 @@ package admin
 
 import (
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -13,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/jobs"
+	"lockstep/locks"
 	"lockstep/locks/redistest"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
@@ -187,6 +189,64 @@ func TestASpanIsReplayedOrSkipped(t *testing.T) {
 			if tick.Outcome != string(ledger.Skipped) || tick.Reason != "skipped by ann: disk was full" {
 				t.Errorf("%+v, want it skipped with who and why", tick)
 			}
+		}
+	})
+}
+
+func TestLocksAreReleasedOverHTTP(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		t.Parallel()
+		c := newConsole(t, rdb)
+		client := c.open("w", nil)
+		const path = "/api/v1/locks/bill:1/release"
+		hold, err := client.Acquire(t.Context(), locks.Exclusive("bill:1", "bill:2"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		body := func(token locks.Token, more string) string {
+			return `{"token": "` + token.String() + `", "reason": "it is stuck"` + more + `}`
+		}
+		for text, want := range map[string]int{
+			`{"reason": "it is stuck"}`:                  400,
+			`{"token": "x", "reason": "it is stuck"}`:    400,
+			`{"token": 5, "reason": "it is stuck"}`:      400, // a number would be rounded by its writer
+			`{"token": "` + hold.Token().String() + `"}`: 400,
+			body(hold.Token()+1, ""):                     409,
+		} {
+			c.post(path, text, want)
+		}
+		c.post("/api/v1/locks/free/release", body(hold.Token(), ""), 409)
+		if hold.Lost() != nil {
+			t.Fatal("a refused release ended the hold")
+		}
+
+		lock := c.post(path, body(hold.Token(), ""), 200)
+		asked := lock["holders"].([]any)[0].(map[string]any)["asked"].(map[string]any)
+		if asked["force"] != "take" || asked["by"] != "http 127.0.0.1" || asked["reason"] != "it is stuck" {
+			t.Errorf("got %v, want who asks, and why", asked)
+		}
+		<-hold.Context().Done()
+		var revoked *locks.RevokedError
+		if !errors.As(hold.Lost(), &revoked) || revoked.Revocation.Reason != "it is stuck" {
+			t.Errorf("the holder learnt %v", hold.Lost())
+		}
+		_ = hold.Release() // its answer, which tells that it was lost
+
+		kept, err := client.Acquire(t.Context(), locks.Exclusive("bill:1"), locks.MinHold(time.Hour))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := kept.Release(); err != nil {
+			t.Fatal(err)
+		}
+		c.post(path, body(kept.Token(), ""), 409) // nobody is there to answer
+		if lock := c.post(path, body(kept.Token(), `, "force": true`), 200); len(lock["holders"].([]any)) != 0 {
+			t.Errorf("got %v, want it free", lock)
+		}
+		acts := getList(t, c.server, "/api/v1/audit?limit=3")
+		if got := strings.Join(acts.names("what"), ", "); got != "release lock, release lock" {
+			t.Errorf("the audit has %s", got)
 		}
 	})
 }

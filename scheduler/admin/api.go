@@ -102,7 +102,8 @@ func (s *Server) routes() {
 		if err != nil {
 			return nil, err
 		}
-		return scene.lock(q.path("lock")), nil
+		name := q.path("lock")
+		return shared(ctx, s.read, "lock "+name, func(ctx context.Context) (*Lock, error) { return r.lock(ctx, scene, name) })
 	})
 	one(s, v1+"workers/{id}", func(ctx context.Context, q question) (*Worker, error) {
 		scene, err := s.scene(ctx)

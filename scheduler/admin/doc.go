@@ -19,6 +19,11 @@
 // A run holds, beside its locks, the resource "run:<run id>" that keeps it from running twice. It would fill every list
 // of locks and tell nobody anything, so it is left out there, unless a hold has nothing else. A [Holder]'s bundle has it.
 //
+// A lock's mode is that of who has it, else of who wants it. Of permits there is how many there are (limit) and how many are
+// taken (used), also while nobody has one; what in a bundle is not exclusive, its holder names as shared or permits. A
+// holder that is resting has been released, or its session has ended, and its locks stay taken for the rest of their min
+// hold or crash delay; lease_left_seconds says how long.
+//
 // Who is in the way of a wait is told by ids that mean something: a run by its run id, whether it holds or waits in
 // front, and what is no run's (`lock exec`, users of the lock library) by its hold id, which begins with its session's.
 //
@@ -42,6 +47,7 @@
 //	/api/v1/enqueue              {"job", "args", "id", "in", "at"}; 201 with the new run, 200 when it was there
 //	/api/v1/runs/{id}/cancel     and runs/{id}/retry {"reason"}
 //	/api/v1/workers/{id}/drain   {"reason"}
+//	/api/v1/locks/{lock}/release {"token", "reason", "force"}; 409 when the token is not a present holder's
 //	/api/v1/queues/{queue}/pause and resume {"reason"}
 //	/api/v1/config/reload        {"worker"}: load the config again. 200 when it was taken, 422 when the old one stays
 //

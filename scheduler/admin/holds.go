@@ -45,11 +45,41 @@ func (r *Reader) Lock(ctx context.Context, name string) (*Lock, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.lock(name), nil
+	return r.lock(ctx, s, name)
+}
+
+// lock returns one resource of a scene. The scene does not know permits that nobody uses.
+func (r *Reader) lock(ctx context.Context, s *scene, name string) (*Lock, error) {
+	lock := s.lock(name)
+	if len(lock.Holders)+len(lock.Waits) == 0 {
+		permits, err := r.space.Permits(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		lock.describe(permits)
+	}
+	return lock, nil
 }
 
 func newLock(name string) *Lock {
-	return &Lock{Name: name, Mode: Exclusive, Holders: []Holder{}, Waits: []Wait{}}
+	return &Lock{Name: name, Mode: locks.ModeExclusive, Holders: []Holder{}, Waits: []Wait{}}
+}
+
+// describe says how the lock is held, or else wanted.
+func (l *Lock) describe(permits map[string]locks.PermitRecord) {
+	record, declared := permits[l.Name]
+	switch {
+	case declared:
+		l.Mode, l.Limit, l.Used = locks.ModePermits, &record.Permits, &record.Used
+	case len(l.Holders) > 0:
+		l.Mode = locks.ModeShared
+		// One of those who share it may have it alone for a while, inside its share.
+		if slices.ContainsFunc(l.Holders, func(h Holder) bool { return h.Of(l.Name) != locks.ModeShared }) {
+			l.Mode = locks.ModeExclusive
+		}
+	case len(l.Waits) > 0:
+		l.Mode = l.Waits[0].Of(l.Name)
+	}
 }
 
 func (s *scene) lock(name string) *Lock {
@@ -64,6 +94,7 @@ func (s *scene) lock(name string) *Lock {
 			lock.Waits = append(lock.Waits, w)
 		}
 	}
+	lock.describe(s.permits)
 	return lock
 }
 
@@ -89,6 +120,7 @@ func (s *scene) locks() []Lock {
 	}
 	all := make([]Lock, 0, len(byName))
 	for _, lock := range byName {
+		lock.describe(s.permits)
 		all = append(all, *lock)
 	}
 	slices.SortFunc(all, func(a, b Lock) int { return cmp.Compare(a.Name, b.Name) })

@@ -16,8 +16,8 @@ import (
 
 // Operator does what people ask for, over HTTP or on the command line: it changes what stands in Redis, keeps who did it
 // in the audit, and brings what becomes due to its queue. What is asked for by name and is not there gives an error that is
-// [ledger.ErrUnknown] or [queue.ErrNoQueue], what cannot be done one that is [ledger.ErrRefused] or [ErrInvalid]. It is
-// safe for concurrent use.
+// [ledger.ErrUnknown] or [queue.ErrNoQueue], what cannot be done one that is [ledger.ErrRefused], [locks.ErrStale],
+// [locks.ErrInvalid] or [ErrInvalid]. It is safe for concurrent use.
 type Operator struct {
 	ledger *ledger.Ledger
 	queue  *queue.Client
@@ -230,6 +230,31 @@ func (o *Operator) audited(ctx context.Context, act ledger.Act, do func() (bool,
 // DrainWorker asks a worker to take nothing new, and to end when its runs have. It tells whether that was new.
 func (o *Operator) DrainWorker(ctx context.Context, id locks.SessionID, by Actor) (bool, error) {
 	return o.ledger.Drain(ctx, id, by.act("drain worker", string(id), ""))
+}
+
+// ReleaseLock has the holder of a lock give it up: its work is ended, and the lock passes on when it has answered or its
+// session has ended. With force the lock passes on at once, and until the holder has heard of it, two may work under it.
+// token names the hold that is meant: the error is [locks.ErrStale] when another one has the lock, or nobody. The holder is
+// told who asks, and why.
+func (o *Operator) ReleaseLock(ctx context.Context, name string, token locks.Token, force bool, by Actor) (locks.HoldID, error) {
+	if by.Why == "" {
+		return "", fmt.Errorf("release lock %s: %w: give a reason: its holder is told", name, ErrInvalid)
+	}
+	space := o.ledger.Space()
+	how, detail := locks.Take, "token "+token.String()
+	if force {
+		how, detail = locks.Seize, detail+", by force"
+	} else if lock, err := space.HeldBy(ctx, name); err != nil {
+		return "", fmt.Errorf("release lock: %w", err)
+	} else if hold := lock.Holder(token); hold != nil && hold.Resting {
+		return "", fmt.Errorf("release lock %s: %w: nobody works under it any more; it stays taken for another %s, which only force ends",
+			name, ledger.ErrRefused, hold.LeaseLeft.Round(time.Second))
+	}
+	id, err := space.Revoke(ctx, name, token, how, locks.Revocation{By: by.Who, Reason: by.Why})
+	if err != nil {
+		return "", fmt.Errorf("release lock: %w", err)
+	}
+	return id, o.ledger.Audit(ctx, by.act("release lock", name, detail))
 }
 
 // RunNow asks for a run of a job by hand. named tells that the id was chosen by the one who asks; args nil are the

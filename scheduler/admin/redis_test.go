@@ -323,3 +323,103 @@ func TestRedisThatHangsIsAnOutage(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+func TestLocksOfAllModes(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		stage := newStage(t, rdb)
+		ctx := t.Context()
+		one, two := stage.open("one", nil), stage.open("two", nil)
+		for name, limit := range map[string]int{"api": 3, "idle": 2} {
+			if _, err := one.Declare(ctx, name, locks.PermitLimit{Permits: limit}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		acquire := func(client *locks.Client, parts ...locks.Part) *locks.Hold {
+			t.Helper()
+			hold, err := client.TryAcquire(ctx, parts...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return hold
+		}
+		first := acquire(one, locks.Exclusive("bill:1"), locks.Shared("rates"), locks.Permits("api", 2))
+		acquire(two, locks.Shared("rates"))
+		if _, err := stage.ledger.Space().Revoke(ctx, "api", first.Token(), locks.Ask, locks.Revocation{By: "ada", Reason: "now"}); err != nil {
+			t.Fatal(err)
+		}
+		kept := acquire(two, locks.Exclusive("kept"), locks.MinHold(time.Hour))
+		if err := kept.Release(); err != nil {
+			t.Fatal(err)
+		}
+
+		all, err := stage.reader.Locks(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		show := func(lock *Lock) string {
+			text, err := json.Marshal(lock)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var shape struct {
+				Lock, Mode  string
+				Limit, Used *int
+				Holders     []struct {
+					Shared  []string
+					Permits map[string]int
+					Asked   *Asked
+					Resting bool
+				}
+			}
+			if err := json.Unmarshal(text, &shape); err != nil {
+				t.Fatal(err)
+			}
+			line := shape.Lock + " " + shape.Mode
+			if shape.Limit != nil {
+				line += fmt.Sprintf(" %d/%d", *shape.Used, *shape.Limit)
+			}
+			for _, h := range shape.Holders {
+				line += fmt.Sprintf(" %v%v%v", h.Shared, h.Permits, h.Resting)
+				if h.Asked != nil {
+					line += fmt.Sprint(*h.Asked)
+				}
+			}
+			return line
+		}
+		var got []string
+		for _, lock := range all {
+			got = append(got, show(&lock))
+		}
+		for _, name := range []string{"rates", "api", "idle", "free"} {
+			lock, err := stage.reader.Lock(ctx, name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, show(lock))
+		}
+		const about = "[rates]map[api:2]false{ask ada now}"
+		want := []string{
+			"api permits 2/3 " + about, "bill:1 exclusive " + about, "kept exclusive []map[]true",
+			"rates shared " + about + " [rates]map[]false",
+			"rates shared " + about + " [rates]map[]false", "api permits 2/3 " + about, "idle permits 0/2", "free exclusive",
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+
+		// A share that is had alone for a while: the lock shows as exclusive, held by both requests.
+		share := acquire(one, locks.Shared("doc"))
+		inner, err := one.Acquire(share.Context(), locks.Exclusive("doc"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lock, err := stage.reader.Lock(ctx, "doc")
+		if err != nil || show(lock) != "doc exclusive [doc]map[]false []map[]false" {
+			t.Errorf("got %v, %v; want it exclusive", lock, err)
+		}
+		if err := errors.Join(inner.Release(), share.Release()); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 
 	"lockstep/jobs"
+	"lockstep/locks"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
 )
@@ -124,11 +125,11 @@ func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) {
 		status = http.StatusNotFound
 	case errors.Is(err, errOrigin):
 		status = http.StatusForbidden
-	case errors.Is(err, ledger.ErrRefused), errors.Is(err, queue.ErrOwned), errors.Is(err, errOtherWorker):
+	case errors.Is(err, ledger.ErrRefused), errors.Is(err, queue.ErrOwned), errors.Is(err, errOtherWorker), errors.Is(err, locks.ErrStale):
 		status = http.StatusConflict
 	case errors.Is(err, errMethod), errors.Is(err, errOnlyPost):
 		status = http.StatusMethodNotAllowed
-	case errors.Is(err, ErrInvalid), jobs.IsPermanent(err):
+	case errors.Is(err, ErrInvalid), errors.Is(err, locks.ErrInvalid), jobs.IsPermanent(err):
 		status = http.StatusBadRequest
 	case errors.Is(err, errBroken):
 		status = http.StatusInternalServerError

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"encoding/json"
+	"slices"
 	"time"
 
 	"lockstep/jobs"
@@ -42,15 +43,49 @@ type Attempt struct {
 
 // Lock is one resource, who holds it and who waits for it.
 type Lock struct {
-	Name    string   `json:"lock"`
-	Mode    string   `json:"mode"`
-	Limit   *int     `json:"limit"`   // of permits
-	Holders []Holder `json:"holders"` // none: it is free, or reserved for the first of the waits
-	Waits   []Wait   `json:"waits"`   // in order
+	Name    string     `json:"lock"`
+	Mode    locks.Mode `json:"mode"`    // of who has it, else of who wants it: exclusive, shared, permits
+	Limit   *int       `json:"limit"`   // of permits: how many there are
+	Holders []Holder   `json:"holders"` // none: it is free, or reserved for the first of the waits
+	Waits   []Wait     `json:"waits"`   // in order
+
+	// Used is how many permits are taken, reserved ones included. Locks of other modes do not have the field.
+	Used *int `json:"used,omitempty"`
 }
 
-// Exclusive is the mode of a lock that one holder has for itself.
-const Exclusive = "exclusive"
+// Modes tells which resources of a bundle are not held or wanted exclusively. What is empty is left out.
+type Modes struct {
+	Shared  []string       `json:"shared,omitempty"`
+	Permits map[string]int `json:"permits,omitempty"` // how many of each
+}
+
+func newModes(items []locks.Item) Modes {
+	var m Modes
+	for _, item := range items {
+		switch item.Mode {
+		case locks.ModeShared:
+			m.Shared = append(m.Shared, item.Name)
+		case locks.ModePermits:
+			if m.Permits == nil {
+				m.Permits = make(map[string]int)
+			}
+			m.Permits[item.Name] = item.N
+		case locks.ModeExclusive:
+		}
+	}
+	return m
+}
+
+// Of returns how a resource of the bundle is held or wanted.
+func (m Modes) Of(name string) locks.Mode {
+	switch {
+	case m.Permits[name] > 0:
+		return locks.ModePermits
+	case slices.Contains(m.Shared, name):
+		return locks.ModeShared
+	}
+	return locks.ModeExclusive
+}
 
 // Holder is a hold: a granted bundle and who has it.
 type Holder struct {
@@ -65,9 +100,24 @@ type Holder struct {
 	Since     Instant         `json:"since"`
 	Held      Seconds         `json:"held_seconds"`
 	LeaseLeft Seconds         `json:"lease_left_seconds"` // 0: the session is over, its locks are about to pass on
+	Modes
+
+	// Resting tells that nobody works under it any more: its locks stay taken for what LeaseLeft says. Others do not have
+	// the field.
+	Resting bool `json:"resting,omitempty"`
+
+	// Asked tells that somebody wants the locks back. Others do not have the field.
+	Asked *Asked `json:"asked,omitempty"`
 
 	// Info is what a holder that is no run told about itself. Runs do not have the field.
 	Info json.RawMessage `json:"info,omitempty"`
+}
+
+// Asked is who wants locks back from their holder.
+type Asked struct {
+	Force  string `json:"force"` // ask: the holder decides; take: its work is ended
+	By     Text   `json:"by"`
+	Reason Text   `json:"reason"`
 }
 
 // Purpose says in one word or line what the lock is held for: the id of a run, the command of `lock exec`, or "".
@@ -88,6 +138,7 @@ type Wait struct {
 	Waited    Seconds         `json:"waited_seconds"`
 	Wants     []string        `json:"wants"`      // without the run's own resource
 	BlockedBy []string        `json:"blocked_by"` // ids of runs, or of what is no run
+	Modes
 
 	// Info is what a waiting request that is no run's told about itself. Runs do not have the field.
 	Info json.RawMessage `json:"info,omitempty"`

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -19,6 +20,7 @@ type scene struct {
 	holders  []Holder // by the time of their grant
 	waits    []Wait   // by ticket
 	sessions []session
+	permits  map[string]locks.PermitRecord // those in use, or wanted
 }
 
 // session is one session with what its card says.
@@ -58,6 +60,9 @@ func (r *Reader) scene(ctx context.Context) (*scene, error) {
 		s.waits = append(s.waits, newWait(wait, listing.At))
 		names[wait.Request] = Blocker{ID: s.waits[len(s.waits)-1].name(), Worker: wait.Session, Waits: true}
 	}
+	if s.permits, err = r.space.Permits(ctx, permitsOf(s)...); err != nil {
+		return nil, err
+	}
 	blocked := locks.BlockedBy(listing.Holds, listing.Waits)
 	for i := range s.waits {
 		for _, id := range blocked[s.waits[i].ID] {
@@ -71,6 +76,22 @@ func (r *Reader) scene(ctx context.Context) (*scene, error) {
 	})
 	slices.SortFunc(s.waits, func(a, b Wait) int { return cmp.Compare(a.ticket, b.ticket) })
 	return s, nil
+}
+
+// permitsOf returns the resources of which somebody has or wants permits.
+func permitsOf(s *scene) []string {
+	names := make(map[string]bool)
+	for _, h := range s.holders {
+		for name := range h.Permits {
+			names[name] = true
+		}
+	}
+	for _, w := range s.waits {
+		for name := range w.Permits {
+			names[name] = true
+		}
+	}
+	return slices.Collect(maps.Keys(names))
 }
 
 // newSession reads a card. Every session has one; a worker's is the one that tells of slots and queues.
@@ -119,6 +140,11 @@ func newHolder(hold locks.HoldRecord, card worker.Card, now time.Time) Holder {
 	holder := Holder{
 		Worker: hold.Session, Host: Text(card.Host), PID: card.PID, HoldID: hold.ID, Token: hold.Token, Bundle: hold.Names,
 		Since: Instant{hold.Since}, Held: Seconds(max(0, now.Sub(hold.Since))), LeaseLeft: Seconds(hold.LeaseLeft),
+		Modes: newModes(hold.Items), Resting: hold.Resting,
+	}
+	if asked := hold.Asked; asked != nil {
+		force := map[locks.Force]string{locks.Ask: "ask", locks.Take: "take"}[asked.Force]
+		holder.Asked = &Asked{force, Text(asked.Revocation.By), Text(asked.Revocation.Reason)}
 	}
 	if a := readInfo(hold.Info); a.Run != "" {
 		holder.Job, holder.RunID = Text(a.Job), Text(a.Run)
@@ -132,7 +158,7 @@ func newWait(record locks.WaitRecord, now time.Time) Wait {
 	wait := Wait{
 		ID: record.Request, Worker: Text(record.Session), State: record.State, Since: Instant{record.Since},
 		Waited: Seconds(max(0, now.Sub(record.Since))), Wants: visible(record.Names), BlockedBy: []string{},
-		ticket: record.Ticket,
+		Modes: newModes(record.Items), ticket: record.Ticket,
 	}
 	if a := readInfo(record.Info); a.Run != "" {
 		wait.Job, wait.RunID = Text(a.Job), Text(a.Run)

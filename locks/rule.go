@@ -1,0 +1,203 @@
+package locks
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+)
+
+// RuleOptions say what a piece of work locks, and how. Make a [Rule] of them with [NewRule].
+type RuleOptions struct {
+	// Prefix stands before every name, those of permits included: "shop:" makes "shop:bill:1001" of "bill:1001".
+	Prefix string
+
+	// Exclusive, Shared and Permits name resources by lock keys, which read the arguments of a call: "bill:{ids[*]}".
+	// [ParseKey] has the rules. Permits has for each key how many permits are asked for; their limits are declared with
+	// [Client.Declare].
+	Exclusive []string
+	Shared    []string
+	Permits   map[string]int
+
+	// Wait bounds how long a call waits in line, and OnBusy says what becomes of one that did not get its locks.
+	Wait   time.Duration
+	OnBusy Busy
+
+	// As the parts of the same names; 0 for none.
+	MaxHold        time.Duration
+	MinHold        time.Duration
+	CrashDelay     time.Duration
+	ProgressWithin time.Duration
+
+	// Info is told to whoever lists the holds or finds them in the way, see [Info].
+	Info json.RawMessage
+}
+
+// Busy says what becomes of a call whose locks are not free.
+type Busy string
+
+const (
+	// BusyWait, the default, has it wait in line: without limit, or, with Wait set, so long at most; then it fails.
+	BusyWait Busy = ""
+	// BusyFail has it fail with a [*BusyError], after Wait if that is set, else at once.
+	BusyFail Busy = "fail"
+	// BusySkip has it return nil without any work done, after Wait if that is set, else at once: for work that is in good
+	// hands when somebody else does it.
+	BusySkip Busy = "skip"
+)
+
+// A Rule is what calls with arguments of type A lock. It is safe for concurrent use. [Do] does work under it, [Wrap] makes
+// a function that does so every time.
+type Rule[A any] struct {
+	prefix string
+	keys   []ruleKey
+	form   order // of each request, without its bundle
+	skip   bool
+}
+
+type ruleKey struct {
+	key  *Key
+	mode Mode
+	n    int
+}
+
+// NewRule checks a rule, so that what is wrong with it shows at start and not at the first call. Arguments are read as JSON
+// shows them, so fields go by their json tags; a key that names a field which no value of type A can have is an error.
+// Nothing is checked in what A leaves open (any, maps, json.RawMessage, types with a MarshalJSON method).
+func NewRule[A any](o RuleOptions) (*Rule[A], error) {
+	r := &Rule[A]{prefix: o.Prefix, skip: o.OnBusy == BusySkip}
+	if err := r.compile(&o); err != nil {
+		return nil, fmt.Errorf("lock rule: %w", err)
+	}
+	return r, nil
+}
+
+func (r *Rule[A]) compile(o *RuleOptions) error {
+	if r.prefix != "" {
+		if err := CheckName(r.prefix); err != nil {
+			return fmt.Errorf("prefix: %w", err)
+		}
+	}
+	var fixed []Item // what every call locks
+	add := func(text string, mode Mode, n int) error {
+		key, err := ParseKey(text)
+		if err != nil {
+			return err
+		}
+		if fault := nameFault(r.prefix + key.literal()); fault != "" && r.prefix+key.literal() != "" {
+			return &KeyError{Key: text, Problem: fault}
+		}
+		if err := key.checkFields(reflect.TypeFor[A]()); err != nil {
+			return err
+		}
+		if key.fixed() {
+			fixed = append(fixed, Item{r.prefix + text, mode, n})
+		}
+		r.keys = append(r.keys, ruleKey{key, mode, n})
+		return nil
+	}
+	for _, text := range o.Exclusive {
+		if err := add(text, ModeExclusive, 0); err != nil {
+			return err
+		}
+	}
+	for _, text := range o.Shared {
+		if err := add(text, ModeShared, 0); err != nil {
+			return err
+		}
+	}
+	for _, text := range slices.Sorted(maps.Keys(o.Permits)) {
+		n := o.Permits[text]
+		if n < 1 || n > maxPermits {
+			return fmt.Errorf("%w: %d permits of %.100q; ask for 1 to %d", ErrInvalid, n, text, maxPermits)
+		}
+		if err := add(text, ModePermits, n); err != nil {
+			return err
+		}
+	}
+	if len(r.keys) == 0 {
+		return fmt.Errorf("%w: it names nothing to lock; set Exclusive, Shared or Permits", ErrInvalid)
+	}
+	if _, err := Bundle(fixed); err != nil {
+		return err
+	}
+	parts := []Part{MaxHold(o.MaxHold), MinHold(o.MinHold), CrashDelay(o.CrashDelay), ProgressWithin(o.ProgressWithin)}
+	switch o.OnBusy {
+	case BusyWait:
+		if o.Wait != 0 {
+			parts = append(parts, Wait(o.Wait))
+		}
+	case BusyFail, BusySkip:
+		parts = append(parts, Wait(o.Wait))
+	default:
+		return fmt.Errorf("%w: OnBusy is %q; use BusyWait, BusyFail or BusySkip", ErrInvalid, string(o.OnBusy))
+	}
+	if o.Info != nil {
+		parts = append(parts, Info(o.Info))
+	}
+	for _, part := range parts {
+		if err := part(&r.form); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Items returns the bundle that a call with these arguments asks for, sorted by names. It asks nobody: it is how to test
+// a rule. Every error is [ErrInvalid]: a [*KeyError] when a key cannot use the arguments; else one for a resource that is
+// named in two modes, for none at all, as an empty list gives, or for more than [MaxBundle].
+func (r *Rule[A]) Items(args A) ([]Item, error) {
+	o, err := r.order(args)
+	if err != nil {
+		return nil, err
+	}
+	return o.items, nil
+}
+
+// order makes the request of one call.
+func (r *Rule[A]) order(args A) (*order, error) {
+	o := r.form
+	var value any
+	if slices.ContainsFunc(r.keys, func(k ruleKey) bool { return !k.key.fixed() }) {
+		text, err := json.Marshal(args)
+		if err == nil {
+			value, err = readArgs(text)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%w: args of a %T: %w", ErrInvalid, args, err)
+		}
+	}
+	for _, k := range r.keys {
+		names, err := k.key.expand(r.prefix, value)
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range names {
+			o.items = append(o.items, Item{name, k.mode, k.n})
+		}
+	}
+	if len(o.items) == 0 {
+		return nil, fmt.Errorf("%w: these args give no name to lock, as an empty list does", ErrInvalid)
+	}
+	if err := o.seal(); err != nil {
+		return nil, err
+	}
+	return &o, nil
+}
+
+// literal returns the text of a key without its placeholders.
+func (k *Key) literal() string {
+	var b strings.Builder
+	for _, part := range k.parts {
+		b.WriteString(part.literal)
+	}
+	return b.String()
+}
+
+// fixed tells whether a key is one name whatever the arguments.
+func (k *Key) fixed() bool {
+	return !slices.ContainsFunc(k.parts, func(part keyPart) bool { return part.path != nil })
+}
