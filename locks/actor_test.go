@@ -336,7 +336,6 @@ func (c cast) act(ctx context.Context) {
 	running.Wait()
 }
 
-
 // span is how long a test acts: short in a plain run, up to a minute when it is to soak.
 func span(short time.Duration) time.Duration {
 	return min(short*time.Duration(locks.Soak()), time.Minute)
