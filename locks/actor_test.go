@@ -47,6 +47,7 @@ type actor struct {
 	asks   bool // it asks Redis whether what it has is held there
 	calls  int  // so many requests were granted
 	dead   int  // and so many found a deadlock
+	deep   int  // the most holds it ever had on its stack
 }
 
 // having is one hold on an actor's stack.
@@ -162,6 +163,7 @@ func (a *actor) visit(ctx context.Context, outer []*having) {
 	a.calls++
 	mine := a.note(hold, items, least, outer)
 	stack := append(outer[:len(outer):len(outer)], mine)
+	a.deep = max(a.deep, len(stack))
 	a.touch(stack)
 	for range 1 + a.rand.IntN(3) {
 		switch a.rand.IntN(5) {
