@@ -30,6 +30,7 @@ const (
 )
 
 func fleetMain() int {
+	redis.SetLogger(quiet{}) // it has a line for each dial that fails
 	who, _ := strconv.Atoi(os.Getenv(fleetWho))
 	j := &journal{who: who, out: os.Stdout}
 	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // the root of this process
@@ -68,6 +69,11 @@ func fleetMain() int {
 	}
 	return 0
 }
+
+// quiet is a logger that says nothing.
+type quiet struct{}
+
+func (quiet) Printf(context.Context, string, ...any) {}
 
 // ship is one such process.
 type ship struct {
