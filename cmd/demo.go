@@ -32,8 +32,7 @@ import (
 var demoConfig string
 
 const (
-	demoLease   = 5 * time.Second  // as in demo.yaml: after it, the run of a worker that was killed moves on
-	replaceIn   = 10 * time.Second // so long two workers are left alone: enough to see the run move
+	replaceIn   = 10 * time.Second // so long two workers are left alone when a worker's parent process was killed, too
 	readyWithin = 30 * time.Second // a machine that is busy compiling the demo is slow
 )
 
@@ -82,6 +81,7 @@ type demo struct {
 	folder string // of the config and the workers' logs; removed at the end
 	redis  *embeddedRedis
 	conn   *connection
+	acts   *admin.Operator
 	page   string
 }
 
@@ -118,7 +118,10 @@ func (d *demo) run(ctx context.Context, listen string, explicit bool) (err error
 	if d.conn, err = newConnection(rdb, settings); err != nil {
 		return err
 	}
-	server, err := admin.New(admin.Options{Reader: d.conn.reader, Logger: slog.New(slog.DiscardHandler)})
+	if d.acts, err = d.operator(d.conn); err != nil {
+		return err
+	}
+	server, err := admin.New(admin.Options{Reader: d.conn.reader, Operator: d.acts, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
 	}
@@ -224,15 +227,15 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// keepWorker runs a worker process, and another one after it has been killed, until ctx ends and the last has ended.
+// keepWorker runs a worker, a parent process that replaces its child when that is killed, and another one when the parent
+// has ended itself, until ctx ends and the last has ended.
 func (d *demo) keepWorker(ctx context.Context, name string) error {
 	for {
 		pid, ended, err := d.runWorker(ctx, name)
 		if err != nil || ctx.Err() != nil {
 			return err
 		}
-		what := fmt.Sprintf("worker %s (pid %d) was ended by a signal (%s): what it ran moves to another worker when its lease of %s is over",
-			name, pid, ended, age(demoLease))
+		what := fmt.Sprintf("the parent process of %s (pid %d) was ended by a signal (%s): what its worker ran is handed back", name, pid, ended)
 		if ended == "" {
 			what = fmt.Sprintf("worker %s (pid %d) was asked to stop and has drained", name, pid)
 		}

@@ -68,11 +68,11 @@ func (d *demo) produce(ctx context.Context) {
 func (d *demo) ask(ctx context.Context, job string, trigger ledger.Trigger, args string) {
 	record, err := d.conn.ledger.Job(ctx, job)
 	if err == nil {
-		request := ledger.Request{Job: record.Job, ID: newID(time.Now()), Trigger: trigger}
+		request := ledger.Request{Job: record.Job, ID: jobs.NewRunName(time.Now()), Trigger: trigger}
 		if args != "" {
 			request.Args = []byte(args)
 		}
-		_, err = d.conn.enqueue(ctx, request, func(error) {})
+		_, err = d.acts.Enqueue(ctx, request)
 	}
 	if err != nil && ctx.Err() == nil {
 		d.out.say(red, "%s could not be enqueued: %v", job, err)
@@ -91,18 +91,36 @@ type told struct {
 func (d *demo) tell(ctx context.Context) {
 	const atATime = 200 // runs looked at; a demo has fewer outstanding ones
 	seen := make(map[jobs.RunID]told)
+	var there []admin.Worker
 	for pause(ctx, 200*time.Millisecond) {
 		runs, err := d.conn.reader.Runs(ctx, admin.RunFilter{Limit: atATime})
 		if err != nil {
 			continue // it is said nowhere, since only the end of the demo can be the reason
 		}
-		workers, _ := d.conn.reader.Workers(ctx)
+		if workers, err := d.conn.reader.Workers(ctx); err == nil {
+			d.tellWorkers(there, workers)
+			there = workers
+		}
 		waits, _ := d.conn.reader.Waits(ctx)
 		now := make(map[jobs.RunID]told, len(runs))
 		for _, run := range slices.Backward(runs) {
-			now[run.ID] = d.tellRun(&run, seen[run.ID], workers, waits)
+			now[run.ID] = d.tellRun(&run, seen[run.ID], there, waits)
 		}
 		seen = now
+	}
+}
+
+// tellWorkers says who has died, and who has come in his place.
+func (d *demo) tellWorkers(before, now []admin.Worker) {
+	for _, w := range before {
+		if pidOf(now, w.ID) == 0 && w.State == "ready" {
+			d.out.say(red, "%s (pid %d) is gone: what it ran moves to another worker", w.ID, w.PID)
+		}
+	}
+	for _, w := range now {
+		if pidOf(before, w.ID) == 0 && len(before) > 0 {
+			d.out.say(cyan, "%s (pid %d) has come", w.ID, w.PID)
+		}
 	}
 }
 

@@ -2,9 +2,6 @@ package cmd
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/base32"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,7 +16,6 @@ import (
 	"lockstep/jobs"
 	"lockstep/scheduler/cronspec"
 	"lockstep/scheduler/ledger"
-	"lockstep/scheduler/queue"
 )
 
 func (t *tool) enqueueCommand() *cobra.Command {
@@ -72,7 +68,7 @@ func (t *tool) request(use string, trigger ledger.Trigger, short, long, example 
 		}
 		request := ledger.Request{ID: a.id, Trigger: trigger, In: a.in.Duration, Named: cmd.Flags().Changed("id")}
 		if !request.Named {
-			request.ID = newID(time.Now())
+			request.ID = jobs.NewRunName(time.Now())
 		} else if err := jobs.ValidRunName(a.id); err != nil {
 			return misuse(cmd, "--id: %v", err)
 		}
@@ -86,6 +82,10 @@ func (t *tool) request(use string, trigger ledger.Trigger, short, long, example 
 		defer func() { err = errors.Join(err, conn.Close()) }()
 		if request.Job, err = t.findJob(cmd, conn, args[0]); err != nil {
 			return conn.away(err)
+		}
+		if trigger == ledger.ByHand {
+			request.Act = &ledger.Act{Who: whoAmI(), What: "run job", On: request.Job.Name,
+				Detail: string(jobs.RequestRunID(request.Job.Name, request.ID))}
 		}
 		if a.at != "" {
 			zone, err := cronspec.LoadZone(request.Job.Timezone)
@@ -103,7 +103,14 @@ func (t *tool) request(use string, trigger ledger.Trigger, short, long, example 
 
 // enqueue records a run, brings its delivery to the queue, prints it and, if asked to, waits for its end.
 func (t *tool) enqueue(ctx context.Context, conn *connection, request ledger.Request, a asked) error {
-	enqueued, err := conn.enqueue(ctx, request, func(err error) { fmt.Fprintln(t.stderr, "lockstep:", err) })
+	operator, err := t.operator(conn)
+	if err != nil {
+		return err
+	}
+	enqueued, err := operator.Enqueue(ctx, request)
+	if jobs.IsPermanent(err) { // the arguments do not fit, whoever asks
+		return refuse("%w; give other arguments", err)
+	}
 	if err != nil {
 		return err
 	}
@@ -133,39 +140,6 @@ func (t *tool) enqueue(ctx context.Context, conn *connection, request ledger.Req
 		}
 	}
 	return ended
-}
-
-// enqueue records a run and brings its delivery to the queue. A delivery that cannot be brought is no error, because a
-// worker will bring it; told hears of it.
-func (c *connection) enqueue(ctx context.Context, request ledger.Request, told func(error)) (*ledger.Enqueued, error) {
-	enqueued, err := c.ledger.Enqueue(ctx, request)
-	switch {
-	case jobs.IsPermanent(err): // the arguments do not fit, whoever asks
-		return nil, refuse("%w; give other arguments", err)
-	case err != nil:
-		return nil, err
-	case len(enqueued.Due) == 0:
-		return enqueued, nil
-	}
-	if err := c.deliver(ctx, enqueued.Due); err != nil {
-		told(fmt.Errorf("the run is recorded, a worker will bring it to its queue within seconds: %w", err))
-	}
-	return enqueued, nil
-}
-
-func (c *connection) deliver(ctx context.Context, due []ledger.Due) error {
-	client, err := queue.New(c.rdb, c.settings.Redis.Namespace)
-	if err != nil {
-		return err
-	}
-	deliveries := make([]queue.Delivery, len(due))
-	for i, d := range due {
-		deliveries[i] = queue.Delivery{Run: string(d.Run), N: d.N, Queue: d.Queue}
-	}
-	if _, err := client.Push(ctx, deliveries...); err != nil {
-		return err
-	}
-	return c.ledger.Confirm(ctx, due)
 }
 
 // findJob returns the definition of a job: the one that workers have registered, else the one of the config.
@@ -239,25 +213,6 @@ func readAll(ctx context.Context, r io.Reader) ([]byte, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-}
-
-// crockford is base 32 without the letters that are taken for digits.
-var crockford = base32.NewEncoding("0123456789ABCDEFGHJKMNPQRSTVWXYZ").WithPadding(base32.NoPadding)
-
-// newID returns a random id that sorts by time: a ULID, that is 48 bits of Unix milliseconds and 80 random ones, in 26
-// characters.
-func newID(now time.Time) string {
-	// The text has 130 bits and the first two are 0. Counted from the left, base32 fills up at the right instead: so the
-	// 128 bits are put two bits to the right, into 17 bytes, and the last characters cut off.
-	var id [16]byte
-	binary.BigEndian.PutUint64(id[:8], uint64(now.UnixMilli())<<16)
-	_, _ = rand.Read(id[6:]) // never fails
-	var shifted [17]byte
-	for i, b := range id {
-		shifted[i] |= b >> 2
-		shifted[i+1] = b << 6
-	}
-	return crockford.EncodeToString(shifted[:])[:26]
 }
 
 // waitFlag is --wait or --wait=D.

@@ -18,7 +18,8 @@ import (
 
 func (t *tool) jobCommand() *cobra.Command {
 	return group("job", "Look at jobs and run them", "Jobs as the workers have registered them: their schedules, their ticks, their last runs.",
-		t.jobLsCommand(), t.jobShowCommand(), t.jobNextCommand(), t.jobHistoryCommand(), t.jobRunCommand())
+		t.jobLsCommand(), t.jobShowCommand(), t.jobNextCommand(), t.jobHistoryCommand(), t.jobExplainCommand(), t.jobRunCommand(),
+		t.jobPauseCommand(), t.jobResumeCommand(), t.jobReplayCommand(), t.jobSkipCommand())
 }
 
 // reads makes the RunE of a command that connects, reads and prints.
@@ -92,12 +93,21 @@ func (t *tool) jobView(now time.Time) view[admin.Job] {
 		columns: []column[admin.Job]{
 			{title: "job", cell: func(j admin.Job) string { return j.Name }},
 			{title: "schedule", cell: func(j admin.Job) string { return trigger(&j) }},
-			{title: "next", cell: func(j admin.Job) string { return until(now, j.NextTick.Time) }},
+			{title: "next", cell: func(j admin.Job) string {
+				if j.Paused != "" && !j.NextTick.IsZero() {
+					return "paused"
+				}
+				return until(now, j.NextTick.Time)
+			}},
 			{title: "last run", cell: func(j admin.Job) string {
 				if j.LastRun == nil {
 					return ""
 				}
-				return t.state(string(j.LastRun.State)) + " " + ago(now, j.LastRun.FinishedAt.Time)
+				last := t.state(string(j.LastRun.State)) + " " + ago(now, j.LastRun.FinishedAt.Time)
+				if j.Late {
+					last += ", " + t.state("late")
+				}
+				return last
 			}},
 			{title: "running", cell: func(j admin.Job) string { return strconv.Itoa(j.Running) }},
 			{title: "outstanding", cell: func(j admin.Job) string { return strconv.Itoa(j.Outstanding) }},
@@ -170,6 +180,7 @@ func (t *tool) jobFacts(j *admin.Job, now time.Time) []fact {
 		{"description", string(j.Description)},
 		{"schedule", schedule},
 		{"problem", string(j.Problem)},
+		{"paused", string(j.Paused)},
 		{"next tick", withAge(j.NextTick.String(), until(now, j.NextTick.Time))},
 		{j.Kind, work},
 		{"args", compactJSON(j.Args)},
@@ -189,6 +200,20 @@ func (t *tool) jobFacts(j *admin.Job, now time.Time) []fact {
 		facts = append(facts, fact{"overlap", string(j.Overlap)}, fact{"on missed", string(j.OnMissed)},
 			fact{"decided", withAge(j.Cursor.String(), ago(now, j.Cursor.Time))})
 	}
+	if j.StartDeadline != nil {
+		facts = append(facts, fact{"start deadline", age(time.Duration(*j.StartDeadline)) + " after the tick"})
+	}
+	if j.Jitter != nil {
+		facts = append(facts, fact{"jitter", "up to " + age(time.Duration(*j.Jitter))})
+	}
+	if j.MaxSilence != nil {
+		state := "in time"
+		if j.Late {
+			state = "late"
+		}
+		facts = append(facts, fact{"max silence", fmt.Sprintf("%s: %s", age(time.Duration(*j.MaxSilence)), state)})
+	}
+	facts = append(facts, fact{"last success", ago(now, j.LastSuccess.Time)})
 	facts = append(facts, fact{"runs", fmt.Sprintf("%d running, %d outstanding", j.Running, j.Outstanding)})
 	if last := j.LastRun; last != nil {
 		facts = append(facts, fact{"last run", fmt.Sprintf("%s %s %s", last.ID, t.state(string(last.State)), ago(now, last.FinishedAt.Time))})

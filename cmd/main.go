@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -17,14 +18,26 @@ import (
 )
 
 // Main is the whole of a main function: it makes a binary the lockstep tool, whose workers have the handlers of reg. It
-// ends the process.
+// ends the process. A worker is several processes of the same binary, a parent, its child, and a guard for each command:
+// what the caller does before Main, it does in all of them.
 func Main(reg *jobs.Registry) {
 	args := os.Args[1:]
 	if len(args) > 0 && args[0] == guardWord {
 		os.Exit(command.GuardMain(args[1:]))
 	}
 	redis.SetLogger(quiet{})
-	os.Exit(run(reg, args))
+	var parent *upward
+	if len(args) > 0 && args[0] == childWord {
+		var err error
+		if parent, err = openUpward(); err != nil {
+			fmt.Fprintln(os.Stderr, "lockstep:", err)
+			os.Exit(exitUsage)
+		}
+		args = args[1:]
+	}
+	code := run(reg, args, parent)
+	parent.orderly()
+	os.Exit(code)
 }
 
 // guardWord is the first argument of this binary when it is to be the guard of a command.
@@ -47,13 +60,15 @@ func (quiet) Printf(context.Context, string, ...any) {}
 // tool is what the commands share.
 type tool struct {
 	handlers       *jobs.Registry
+	args           []string
 	stdin          io.Reader
 	stdout, stderr io.Writer
+	parent         *upward // nil but for a working child
 
 	flags globalFlags
 
 	manners atomic.Int32  // what signals do beside the first one's ending of the root context
-	again   chan struct{} // closed by the second signal
+	again   chan struct{} // closed by the second signal, and when a working child has lost its parent
 }
 
 // manners of a command.
@@ -64,18 +79,25 @@ const (
 )
 
 // run does what a command line asks for and returns the exit code.
-func run(reg *jobs.Registry, args []string) int {
-	t := &tool{handlers: reg, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, again: make(chan struct{})}
+func run(reg *jobs.Registry, args []string, parent *upward) int {
+	t := &tool{
+		handlers: reg, args: args, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, parent: parent, again: make(chan struct{}),
+	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	ended := make(chan struct{})
 	signals := make(chan os.Signal, 2)
 	// SIGHUP as well: a terminal that is closed must not leave runs behind that look crashed.
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	var orders chan os.Signal
+	if parent != nil {
+		orders = make(chan os.Signal)
+		go parent.obey(orders) // a read of a pipe cannot be called off: it stays until the process ends, which is about to
+	}
 	var listening sync.WaitGroup
 	defer listening.Wait()
 	defer close(ended)
 	defer signal.Stop(signals)
-	listening.Go(func() { t.listen(signals, cancel, ended) })
+	listening.Go(func() { t.listen(signals, orders, cancel, ended) })
 
 	root := t.root()
 	root.SetArgs(args)
@@ -83,20 +105,37 @@ func run(reg *jobs.Registry, args []string) int {
 	return codeOf(ctx, t.stderr, err)
 }
 
-// listen turns signals into the end of the command, until the command has ended.
-func (t *tool) listen(signals <-chan os.Signal, cancel context.CancelCauseFunc, ended <-chan struct{}) {
-	for n := 1; ; n++ {
+// listen turns signals into the end of the command, until the command has ended. orders are the signals that a parent
+// passes on. A service manager may send a signal to every process of a service: then it comes both ways, and counts once.
+func (t *tool) listen(signals, orders <-chan os.Signal, cancel context.CancelCauseFunc, ended <-chan struct{}) {
+	abort := sync.OnceFunc(func() { close(t.again) })
+	for direct, passed, acted := 0, 0, 0; ; {
 		select {
 		case <-ended:
 			return
 		case <-signals:
+			direct++
+		case _, ok := <-orders:
+			if !ok { // the parent is dead
+				orders = nil
+				time.AfterFunc(orphanLimit, func() { os.Exit(exitFailed) })
+				cancel(errInterrupted)
+				abort()
+				continue
+			}
+			passed++
 		}
+		n := max(direct, passed)
+		if n == acted {
+			continue
+		}
+		acted = n
 		switch manners := t.manners.Load(); {
 		case manners == handsOff:
 		case n == 1:
 			cancel(errInterrupted)
 		case manners == orderly && n == 2:
-			close(t.again)
+			abort()
 		default:
 			os.Exit(exitInterrupted)
 		}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -22,7 +23,18 @@ import (
 // toolPath is the tool as it is shipped, built once: tests of processes start it, since only a real process can be killed.
 var toolPath string
 
-func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+func TestMain(m *testing.M) {
+	if os.Getenv(withHandlers) != "" { // this binary is the tool, with handlers of its own
+		switch os.Getenv(buriedBy) {
+		case nobody:
+			burial = func(*parent) bool { return true }
+		case inVain:
+			burial = func(*parent) bool { return false }
+		}
+		Main(crashHandlers())
+	}
+	os.Exit(testMain(m))
+}
 
 func testMain(m *testing.M) int {
 	folder, err := os.MkdirTemp("", "lockstep-cmd-")
@@ -87,7 +99,15 @@ func (o *output) String() string {
 // launch starts the tool. It is killed when the test ends, if it is still there.
 func launch(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
-	p := &process{Cmd: exec.Command(toolPath, args...), t: t, name: strings.Join(args, " "), stdout: new(output), stderr: new(output), done: make(chan struct{})}
+	if value(env, withHandlers) != "" {
+		return launchProgram(t, os.Args[0], env, args...)
+	}
+	return launchProgram(t, toolPath, env, args...)
+}
+
+func launchProgram(t *testing.T, program string, env []string, args ...string) *process {
+	t.Helper()
+	p := &process{Cmd: exec.Command(program, args...), t: t, name: strings.Join(args, " "), stdout: new(output), stderr: new(output), done: make(chan struct{})}
 	p.Env, p.Stdout, p.Stderr = env, p.stdout, p.stderr
 	p.Cmd.WaitDelay = 5 * time.Second
 	if err := p.Start(); err != nil {
@@ -98,7 +118,9 @@ func launch(t *testing.T, env []string, args ...string) *process {
 		p.err = p.Wait()
 	}()
 	t.Cleanup(func() {
-		_ = p.Process.Kill()
+		if !p.hasEnded() {
+			killTree(p.Process.Pid)
+		}
 		<-p.done
 		if t.Failed() && !p.told {
 			t.Logf("%s (pid %d):\nstdout:\n%s\nstderr:\n%s", p.name, p.Process.Pid, tail(p.stdout.String()), tail(p.stderr.String()))
@@ -121,6 +143,62 @@ func (p *process) signal(s syscall.Signal) {
 	p.t.Helper()
 	if err := p.Process.Signal(s); err != nil {
 		p.t.Fatalf("signal %v to %s: %v", s, p.name, err)
+	}
+}
+
+// childrenOf returns the processes whose parent a process is.
+func childrenOf(parent int) []int {
+	var found []int
+	files, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, file := range files {
+		text, _ := os.ReadFile(file)                                    // it may have ended
+		fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:]) // the name before may contain anything
+		if len(fields) > 1 && string(fields[0]) != "Z" && string(fields[1]) == strconv.Itoa(parent) {
+			if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil {
+				found = append(found, pid)
+			}
+		}
+	}
+	return found
+}
+
+// worker returns the working child of a worker, which is the process that other workers see, or 0.
+func (p *process) worker() int {
+	for _, pid := range childrenOf(p.Process.Pid) { // orphans fall to it, too
+		if args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err == nil && bytes.Contains(args, []byte("\x00"+childWord+"\x00")) {
+			return pid
+		}
+	}
+	return 0
+}
+
+// killPair kills a worker's parent and child at once, so that neither can do anything about the other's end.
+func (p *process) killPair() {
+	_ = p.Process.Signal(syscall.SIGSTOP) // errors: it has ended already
+	for _, pid := range childrenOf(p.Process.Pid) {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	_ = p.Process.Kill()
+}
+
+// killTree kills a process and everything below it at once, as a machine does that fails.
+func killTree(pid int) {
+	if syscall.Kill(pid, syscall.SIGSTOP) != nil {
+		return
+	}
+	for _, child := range childrenOf(pid) {
+		killTree(child)
+	}
+	_ = syscall.Kill(pid, syscall.SIGKILL)
+}
+
+// hasEnded tells whether the process has ended.
+func (p *process) hasEnded() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
 	}
 }
 

@@ -295,7 +295,7 @@ func (t *tool) state(word string) string {
 	code := map[string]string{
 		"succeeded": green, "ready": green, "running": cyan,
 		"waiting": yellow, "retrying": yellow, "draining": yellow, "skipped": yellow, "missed": yellow,
-		"failed": red, "crashed": red, "lost": red, "gone": red,
+		"failed": red, "crashed": red, "lost": red, "gone": red, "late": red,
 	}[word]
 	if code == "" {
 		return word

@@ -10,7 +10,8 @@ import (
 )
 
 func (t *tool) queueCommand() *cobra.Command {
-	return group("queue", "Look at queues", "The queues that bring runs to workers.", t.queueLsCommand())
+	return group("queue", "Look at queues, pause them", "The queues that bring runs to workers.",
+		t.queueLsCommand(), t.queuePauseCommand(), t.queueResumeCommand())
 }
 
 // queueLine is a queue as JSON has it. The numbers count deliveries, and tasks of plain asynq clients.

@@ -16,8 +16,8 @@ import (
 )
 
 func (t *tool) runCommand() *cobra.Command {
-	return group("run", "Look at runs", "Runs: for a tick of a schedule, for a request, or by hand.",
-		t.runLsCommand(), t.runShowCommand(), t.runOutputCommand())
+	return group("run", "Look at runs, cancel them, do them again", "Runs: for a tick of a schedule, for a request, or by hand.",
+		t.runLsCommand(), t.runShowCommand(), t.runOutputCommand(), t.runCancelCommand(), t.runRetryCommand())
 }
 
 func (t *tool) runLsCommand() *cobra.Command {

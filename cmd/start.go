@@ -31,7 +31,10 @@ func (t *tool) startCommand() *cobra.Command {
 		Short: "Start a worker",
 		Long: `Start a worker: it shares schedule and queue with all workers of the same Redis and namespace, and serves the admin page
 at admin.listen. SIGINT, SIGTERM and SIGHUP drain it: it takes nothing new, and runs that take longer than
-worker.drain_timeout are handed back. A second signal hands them back at once. Both end with exit code 0.`,
+worker.drain_timeout are handed back. A second signal hands them back at once. Both end with exit code 0.
+
+The work is done by a second process, which this one starts. When that one crashes, this one kills what it has left and
+ends its session, so that other workers go on with its runs at once, and starts another; five crashes in a minute end it.`,
 		Example: `  lockstep start -c lockstep.yaml --concurrency 16`,
 		Args:    noArgs,
 	}
@@ -41,6 +44,9 @@ worker.drain_timeout are handed back. A second signal hands them back at once. B
 	flags.BoolVar(&inDemo, "demo-worker", false, "be a worker of lockstep demo")
 	_ = flags.MarkHidden("demo-worker") // fails only for a flag that is not there
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if t.parent == nil {
+			return t.watchOver(cmd.Context())
+		}
 		t.manners.Store(orderly)
 		ctx, handlers, abort := cmd.Context(), t.handlers, (<-chan struct{})(t.again)
 		if inDemo {
@@ -57,7 +63,8 @@ worker.drain_timeout are handed back. A second signal hands them back at once. B
 		if err != nil {
 			return err
 		}
-		return start(ctx, config, handlers, abort, newLogger(t.stderr, config.Settings.Log))
+		t.parent.settings(config.Settings)
+		return start(ctx, config, handlers, abort, t.parent, newLogger(t.stderr, config.Settings.Log))
 	}
 	return cmd
 }
@@ -83,7 +90,8 @@ func readable(_ []string, a slog.Attr) slog.Attr {
 }
 
 // start runs a worker and its admin page until ctx ends and the worker has drained. abort, when closed, ends the drain.
-func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry, abort <-chan struct{}, log *slog.Logger) (err error) {
+// parent hears of the worker's sessions.
+func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry, abort <-chan struct{}, parent *upward, log *slog.Logger) (err error) {
 	for _, problem := range config.Warnings.List {
 		log.WarnContext(ctx, "config is doubtful", "at", problem.Origin.String(), "says", problem.Message, "hint", problem.Hint, "code", problem.Code)
 	}
@@ -116,6 +124,9 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	if err != nil {
 		return err
 	}
+	if config.Settings.Redis.URL != embedded {
+		options.OnSession = parent.session
+	}
 	w, err := worker.New(options)
 	if err != nil {
 		return err
@@ -124,8 +135,15 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	if err != nil {
 		return err
 	}
+	queues, err := queue.New(rdb, settings.Redis.Namespace)
+	if err != nil {
+		return err
+	}
+	operator := admin.NewOperator(conn.ledger, queues, func(err error) {
+		log.WarnContext(ctx, "a delivery is not pushed, the sweep will repeat it", "error", err)
+	})
 	server, err := admin.New(admin.Options{
-		Reader: conn.reader, Ready: w.Ready, Worker: func() string { return string(w.ID()) }, Logger: log,
+		Reader: conn.reader, Operator: operator, Ready: w.Ready, Worker: func() string { return string(w.ID()) }, Logger: log,
 	})
 	if err != nil {
 		return err

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -84,25 +83,6 @@ func TestServersThatAreRefused(t *testing.T) {
 		if err != nil && (!errors.As(err, &exit) || exit.code != exitUsage) {
 			t.Errorf("%q: %v does not exit with %d", test.info, err, exitUsage)
 		}
-	}
-}
-
-func TestNewIDsSortByTime(t *testing.T) {
-	t.Parallel()
-	at := time.UnixMilli(1469918176385) // the example of the ULID specification: 01ARYZ6S41
-	id := newID(at)
-	if len(id) != 26 || !strings.HasPrefix(id, "01ARYZ6S41") {
-		t.Errorf("newID = %q, want 26 characters that begin with 01ARYZ6S41", id)
-	}
-	var ids []string
-	for i := range 100 {
-		ids = append(ids, newID(at.Add(time.Duration(i)*time.Millisecond)))
-	}
-	if !slices.IsSorted(ids) || len(slices.Compact(ids)) != len(ids) {
-		t.Errorf("ids of later instants do not sort after earlier ones, or repeat: %q", ids)
-	}
-	if a, b := newID(at), newID(at); a == b {
-		t.Errorf("the same id twice: %q", a)
 	}
 }
 

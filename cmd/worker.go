@@ -18,8 +18,8 @@ import (
 )
 
 func (t *tool) workerCommand() *cobra.Command {
-	return group("worker", "Look at workers", "The replicas that are there, and what each runs.",
-		t.workerLsCommand(), t.workerShowCommand())
+	return group("worker", "Look at workers, drain them", "The replicas that are there, and what each runs.",
+		t.workerLsCommand(), t.workerShowCommand(), t.workerDrainCommand())
 }
 
 func (t *tool) workerLsCommand() *cobra.Command {
@@ -52,6 +52,7 @@ func (t *tool) workerView(now time.Time) view[admin.Worker] {
 			{title: "started", cell: func(w admin.Worker) string { return ago(now, w.StartedAt.Time) }},
 			{title: "lease", cell: func(w admin.Worker) string { return age(time.Duration(w.LeaseLeft)) }},
 			{title: "queues", wide: true, cell: func(w admin.Worker) string { return weights(w.Queues) }},
+			{title: "drifted", wide: true, cell: func(w admin.Worker) string { return strconv.Itoa(w.Drifted) }},
 			{title: "version", wide: true, cell: func(w admin.Worker) string { return w.Version }},
 			{title: "config", wide: true, cell: func(w admin.Worker) string { return w.Config }},
 		},
@@ -119,6 +120,7 @@ func (t *tool) showWorker(w *admin.Worker, holds []admin.Holder, now time.Time) 
 		{"pid", strconv.Itoa(w.PID)},
 		{"version", w.Version},
 		{"config", w.Config},
+		{"drifted", drifted(w.Drifted)},
 		{"queues", weights(w.Queues)},
 		{"busy", fmt.Sprintf("%d of %d slots", w.Busy, w.Slots)},
 		{"started", withAge(w.StartedAt.String(), ago(now, w.StartedAt.Time))},
@@ -136,4 +138,12 @@ func (t *tool) showWorker(w *admin.Worker, holds []admin.Holder, now time.Time) 
 		{title: "token", cell: func(h admin.Holder) string { return h.Token.String() }},
 		{title: "held", cell: func(h admin.Holder) string { return age(time.Duration(h.Held)) }},
 	}}.print(t, tables, holds)
+}
+
+// drifted says how many jobs of a worker have another active definition; "" for none.
+func drifted(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return many(n, "job") + ": another definition is the active one"
 }

@@ -521,6 +521,8 @@ func wanted(t reflect.Type, r *rules) string {
 		return "a duration, such as 30s"
 	case t.Kind() == reflect.Int:
 		return "a whole number"
+	case t.Kind() == reflect.Bool:
+		return "true or false"
 	case r.enum != nil:
 		return "one of " + strings.Join(r.enum, ", ")
 	}
@@ -537,6 +539,9 @@ func strict(n *yaml.Node, t reflect.Type, replaced bool, r *rules, p *path) *fau
 	}
 	switch n.Tag {
 	case "!!bool":
+		if t.Kind() == reflect.Bool {
+			return nil
+		}
 		if t.Kind() == reflect.String && r.enum == nil {
 			return mismatch(fmt.Sprintf("write %q", n.Value))
 		}
@@ -545,6 +550,8 @@ func strict(n *yaml.Node, t reflect.Type, replaced bool, r *rules, p *path) *fau
 		switch {
 		case t == durationType:
 			return nil // refused later, with the unit that is missing
+		case t.Kind() == reflect.Bool:
+			return mismatch("")
 		case t.Kind() == reflect.String && r.enum == nil:
 			if f := checkString(n.Value, r); f != nil {
 				return mismatch(f.hint) // in quotes it would be wrong too
@@ -596,6 +603,12 @@ func convert(t reflect.Type, r *rules, s string, yamlInt bool) (reflect.Value, *
 			return v, f
 		}
 		v.SetInt(int64(n))
+	case t.Kind() == reflect.Bool:
+		word := strings.ToLower(s) // YAML has True and TRUE, too
+		if word != "true" && word != "false" {
+			return v, &fault{code: CodeEnum, kind: "value", reason: "it must be true or false", want: "true or false"}
+		}
+		v.SetBool(word == "true")
 	case t.Kind() == reflect.String:
 		v.SetString(s)
 	default:
@@ -606,8 +619,11 @@ func convert(t reflect.Type, r *rules, s string, yamlInt bool) (reflect.Value, *
 
 // checkValue holds a value against the rules of its field.
 func checkValue(v reflect.Value, r *rules) *fault {
-	if v.Kind() == reflect.String {
+	switch v.Kind() {
+	case reflect.String:
 		return checkString(v.String(), r)
+	case reflect.Bool:
+		return nil
 	}
 	n := v.Int()
 	kind, write := "number", func(n int64) string { return strconv.FormatInt(n, 10) }

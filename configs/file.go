@@ -79,12 +79,16 @@ type policies struct {
 	Queue      *string        `yaml:"queue" check:"queue"`
 	Timeout    *time.Duration `yaml:"timeout" min:"0s"` // 0s: none, against a default
 	Retry      *retryFile     `yaml:"retry"`
-	Overlap    *jobs.Overlap  `yaml:"overlap" enum:"skip,queue"`
+	Overlap    *jobs.Overlap  `yaml:"overlap" enum:"skip,queue,allow,replace"`
 	MaxQueued  *int           `yaml:"max_queued" min:"1"`
 	OnMissed   *jobs.OnMissed `yaml:"on_missed" enum:"skip,last,all"`
 	OnCrash    *jobs.OnCrash  `yaml:"on_crash" enum:"rerun,abandon"`
 	MaxCrashes *int           `yaml:"max_crashes" min:"1"`
 	History    *historyFile   `yaml:"history"`
+
+	StartDeadline *time.Duration `yaml:"start_deadline" min:"0s"` // 0s: none, against a default
+	Jitter        *time.Duration `yaml:"jitter" min:"0s"`
+	MaxSilence    *time.Duration `yaml:"max_silence" min:"0s"` // 0s: never late, against a default
 }
 
 type retryFile struct {
@@ -111,6 +115,7 @@ type jobFile struct {
 	Args        json.RawMessage `yaml:"args"`
 	Env         map[string]text `yaml:"env" keys:"env"`
 	Lock        *lockFile       `yaml:"lock"`
+	Paused      *bool           `yaml:"paused"`
 
 	name string
 	src  *source
@@ -128,5 +133,7 @@ type httpFile struct {
 }
 
 type lockFile struct {
-	Exclusive []string `yaml:"exclusive" check:"lock-key"`
+	Exclusive []string       `yaml:"exclusive" check:"lock-key"`
+	Wait      *time.Duration `yaml:"wait" min:"0s"` // 0s: without limit
+	OnBusy    *jobs.OnBusy   `yaml:"on_busy" enum:"requeue,skip,fail"`
 }

@@ -36,6 +36,9 @@ func builtin() policies {
 			Runs: new(1000),
 			For:  new(7 * 24 * time.Hour),
 		},
+		StartDeadline: new(time.Duration(0)), // none
+		Jitter:        new(time.Duration(0)),
+		MaxSilence:    new(time.Duration(0)), // never late
 	}
 }
 
@@ -130,6 +133,11 @@ func (l *loader) buildJob(f *jobFile, base policies) *jobs.Job {
 		OnCrash:    *p.OnCrash,
 		MaxCrashes: *p.MaxCrashes,
 		History:    jobs.History{Runs: *p.History.Runs, For: *p.History.For},
+
+		StartDeadline: *p.StartDeadline,
+		Jitter:        *p.Jitter,
+		MaxSilence:    *p.MaxSilence,
+		Paused:        f.Paused != nil && *f.Paused,
 	}
 	if f.Description != nil {
 		job.Description = string(*f.Description)
@@ -154,9 +162,16 @@ func (l *loader) buildJob(f *jobFile, base policies) *jobs.Job {
 	if retry := f.policies.Retry; retry != nil && retry.pauses() {
 		l.checkRetry(p, place{f.src, f.node}, fmt.Sprintf(" of job %q", f.name))
 	}
+	l.checkJitter(f, job)
 	if f.Lock != nil {
 		job.Lock.Exclusive = f.Lock.Exclusive
 		l.lockKeys(f, job)
+		if f.Lock.Wait != nil && *f.Lock.Wait > 0 {
+			job.Lock.Wait, job.Lock.OnBusy = *f.Lock.Wait, jobs.BusyRequeue
+			if f.Lock.OnBusy != nil {
+				job.Lock.OnBusy = *f.Lock.OnBusy
+			}
+		}
 	}
 	l.unused(f, job)
 	return job
@@ -323,6 +338,37 @@ func (l *loader) checkRetry(p policies, at place, of string) {
 		of, formatDuration(*r.Initial), formatDuration(*r.MaxDelay)), "set both")
 }
 
+// checkJitter compares jitter with the ticks that it may not reach, and with how late a run may start.
+func (l *loader) checkJitter(f *jobFile, job *jobs.Job) {
+	if job.Jitter == 0 || !job.Scheduled() {
+		return
+	}
+	report := func(than, hint string) {
+		at, _ := f.find("jitter")
+		if at == nil { // a default's
+			at = f.key
+		}
+		l.errorAt(f.src, at, CodeJitter, fmt.Sprintf("jitter of job %q is %s, %s", f.name, formatDuration(job.Jitter), than), hint)
+	}
+	if job.StartDeadline > 0 && job.Jitter >= job.StartDeadline {
+		report("not shorter than start_deadline, which is "+formatDuration(job.StartDeadline), "some runs would never start")
+		return
+	}
+	var trigger *cronspec.Schedule
+	var err error
+	if job.Every > 0 {
+		trigger, err = cronspec.Every(job.Every)
+	} else if zone, zoneErr := cronspec.LoadZone(job.Timezone); zoneErr == nil {
+		trigger, err = cronspec.Parse(job.Schedule, zone)
+	}
+	if trigger == nil || err != nil {
+		return // reported where it was decoded
+	}
+	if gap := trigger.ShortestGap(); job.Jitter >= gap {
+		report("not shorter than the shortest time between two of its ticks, which is "+formatDuration(gap), "")
+	}
+}
+
 func isWork(key string) bool { return key == "command" || key == "http" || key == "handler" }
 
 // lockKeys checks that a job which runs by itself brings the args that its lock keys read. For a job that is enqueued
@@ -369,12 +415,25 @@ func (l *loader) unused(f *jobFile, job *jobs.Job) {
 	if f.policies.MaxQueued != nil && job.Overlap != jobs.OverlapQueue {
 		warn("max_queued", "it is for overlap: queue")
 	}
+	if f.Lock != nil && f.Lock.OnBusy != nil && job.Lock.Wait == 0 && !f.has("lock", "wait") {
+		at, _ := f.find("lock", "on_busy")
+		l.warnAt(f.src, at, CodeUnused, fmt.Sprintf("lock.on_busy of job %q has no effect: it is for when lock.wait is over", f.name), "add lock.wait")
+	}
 	if !job.Scheduled() && !f.has("schedule") && !f.has("every") {
 		if f.policies.Overlap != nil {
 			warn("overlap", "the job has neither schedule nor every")
 		}
 		if f.policies.OnMissed != nil {
 			warn("on_missed", "the job has neither schedule nor every")
+		}
+		if f.policies.StartDeadline != nil {
+			warn("start_deadline", "the job has neither schedule nor every")
+		}
+		if f.policies.Jitter != nil {
+			warn("jitter", "the job has neither schedule nor every")
+		}
+		if f.Paused != nil {
+			warn("paused", "the job has neither schedule nor every")
 		}
 	}
 }

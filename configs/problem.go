@@ -45,6 +45,7 @@ const (
 	CodeNoWork         = "no-work"         // none of command, http and handler
 	CodeTwoKinds       = "two-kinds"       // more than one of them
 	CodeRetry          = "bad-retry"       // pauses between attempts that contradict each other
+	CodeJitter         = "bad-jitter"      // a jitter that reaches the next tick, or the start deadline
 	CodeLockKey        = "bad-lock-key"    // a lock key that cannot be read, or whose field is not in the args
 	CodeUnused         = "unused"          // a key that has no effect here
 	CodeUnsetVariable  = "unset-variable"  // ${VAR} without a value and without a default

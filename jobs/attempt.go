@@ -39,7 +39,7 @@ func (a *Attempt) IdempotencyKey() string { return string(a.Run) }
 //
 // Execute returns when the work has ended and nothing of it goes on: nil for success, else the reason. ctx ends, with
 // a cause, when the attempt has to stop: the lease is about to run out (locks.ErrLost), the time is up
-// ([ErrTimeout]), or the worker drains ([ErrDrain]). An error made with [Permanent] is not retried; one made with
+// ([ErrTimeout]), the run is canceled ([ErrCanceled]), or the worker drains ([ErrDrain]). An error made with [Permanent] is not retried; one made with
 // [RetryAfter] is retried after that pause.
 type Executor interface {
 	Execute(ctx context.Context, attempt *Attempt) error

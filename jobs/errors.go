@@ -14,6 +14,10 @@ var (
 
 	// ErrDrain says that the worker shuts down and hands the run back. Neither a failure nor a crash is counted.
 	ErrDrain = errors.New("the worker drains")
+
+	// ErrCanceled says that the run is to end: a person canceled it, or its job's next tick replaces it. It is not tried
+	// again.
+	ErrCanceled = errors.New("the run is canceled")
 )
 
 // ErrUnknownHandler says that a job names a handler that this worker's [Registry] does not have.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"strconv"
 	"testing"
 	"time"
 
@@ -52,5 +53,26 @@ func TestRetryDelay(t *testing.T) {
 				t.Errorf("%+v: Delay(%d) = %v, want %v", test.retry, failures, got, want)
 			}
 		}
+	}
+}
+
+func TestPausesOfRunsThatFailedTogetherDiffer(t *testing.T) {
+	t.Parallel()
+	retry := jobs.Retry{Backoff: jobs.BackoffExponential, Initial: 4 * time.Second}
+	seen := make(map[time.Duration]bool)
+	for i := range 100 {
+		id := jobs.RequestRunID("j", strconv.Itoa(i))
+		pause := retry.Pause(id, 2)
+		if pause <= 4*time.Second || pause > 8*time.Second || pause != retry.Pause(id, 2) {
+			t.Errorf("%s: %v, want the same each time, from half of 8s to the whole", id, pause)
+		}
+		seen[pause] = true
+	}
+	if len(seen) < 90 {
+		t.Errorf("%d different pauses for 100 runs, want them spread", len(seen))
+	}
+	fixed := jobs.Retry{Backoff: jobs.BackoffFixed, Initial: 4 * time.Second}
+	if pause := fixed.Pause("j#1", 2); pause != 4*time.Second {
+		t.Errorf("fixed: %v, want 4s", pause)
 	}
 }

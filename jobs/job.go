@@ -1,6 +1,8 @@
 package jobs
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"strings"
 	"time"
@@ -29,12 +31,21 @@ func (id RunID) Job() string {
 // RunResource is the name of the lock that every attempt at a run holds on the run itself.
 func RunResource(id RunID) string { return "run:" + string(id) }
 
+// JobResource is the name of the lock that keeps the runs of a job with a schedule apart.
+func JobResource(job string) string { return "job:" + job }
+
 // Overlap says what happens to a tick that comes while an earlier tick's run of the same job is not finished.
 type Overlap string
 
 const (
 	OverlapSkip  Overlap = "skip"  // the new tick is skipped, with the reason in the ledger
 	OverlapQueue Overlap = "queue" // the new run waits, behind at most MaxQueued others; then ticks are skipped
+
+	// OverlapAllow lets runs of the job work side by side: they do not take the job's lock.
+	OverlapAllow Overlap = "allow"
+
+	// OverlapReplace cancels the runs that have not started and asks a running one to stop; the new run waits for it.
+	OverlapReplace Overlap = "replace"
 )
 
 // OnMissed says what happens to ticks that were decided more than [MissedAfter] late, because nobody was there.
@@ -55,6 +66,15 @@ type OnCrash string
 const (
 	CrashRerun   OnCrash = "rerun"   // another worker runs it again, at most MaxCrashes times
 	CrashAbandon OnCrash = "abandon" // it is lost, for a person to decide
+)
+
+// OnBusy says what happens to a run that has waited for its bundle for Lock.Wait.
+type OnBusy string
+
+const (
+	BusyRequeue OnBusy = "requeue" // it waits again, at the end of the line
+	BusySkip    OnBusy = "skip"    // it is skipped
+	BusyFail    OnBusy = "fail"    // it fails, for good
 )
 
 // Backoff is how the pause between failed attempts grows.
@@ -92,12 +112,19 @@ type Job struct {
 	Retry   Retry             `json:"retry"`
 	Lock    Lock              `json:"lock"`
 
+	Concurrency int `json:"concurrency,omitempty"` // how many of its runs may work side by side; 0: one tick's run at a time, any others
+
 	Overlap    Overlap  `json:"overlap"`
 	MaxQueued  int      `json:"max_queued"` // for OverlapQueue
 	OnMissed   OnMissed `json:"on_missed"`
 	OnCrash    OnCrash  `json:"on_crash"`
 	MaxCrashes int      `json:"max_crashes"` // the crash that reaches it ends the run as failed
 	History    History  `json:"history"`
+
+	StartDeadline time.Duration `json:"start_deadline,omitempty"` // a tick's run that has not started so long after its tick is missed; 0: none
+	Jitter        time.Duration `json:"jitter,omitempty"`         // so long at most after its tick a run becomes due (see [Job.Spread])
+	Paused        bool          `json:"paused,omitempty"`         // its ticks are skipped
+	MaxSilence    time.Duration `json:"max_silence,omitempty"`    // without a success for so long it shows as late; 0: never
 }
 
 // HTTP is the request that an http job sends.
@@ -117,13 +144,34 @@ type Retry struct {
 
 // Lock is the bundle that each attempt holds, beside the lock of its job and of its own run.
 type Lock struct {
-	Exclusive []string `json:"exclusive,omitempty"` // names, or templates that read the run's args (see [ParseKey])
+	Exclusive []string       `json:"exclusive,omitempty"` // names, or templates that read the run's args (see [ParseKey])
+	Shared    []string       `json:"shared,omitempty"`    // the same; others may share them
+	Permits   map[string]int `json:"permits,omitempty"`   // resource -> permits of it; their limits are declared elsewhere
+
+	Wait   time.Duration `json:"wait,omitempty"`    // how long a run waits for its bundle; 0: without limit
+	OnBusy OnBusy        `json:"on_busy,omitempty"` // what becomes of it then; only with Wait
+
+	MaxHold    time.Duration `json:"max_hold,omitempty"`    // an attempt that holds it for longer has failed; 0: none
+	MinHold    time.Duration `json:"min_hold,omitempty"`    // the bundle stays taken so long from the attempt's start on
+	CrashDelay time.Duration `json:"crash_delay,omitempty"` // and so long after a crash
 }
 
 // History bounds what is kept of finished runs: at most Runs of them, none older than For.
 type History struct {
 	Runs int           `json:"runs"`
 	For  time.Duration `json:"for"`
+}
+
+// Spread returns how long after a tick its run becomes due: less than Jitter, and less than the gap to the next tick. It
+// depends on the job's name and the tick alone, so every replica answers the same, and different jobs of one tick do not
+// start together.
+func (j *Job) Spread(tick time.Time, gap time.Duration) time.Duration {
+	limit := min(j.Jitter, gap).Milliseconds()
+	if limit <= 0 {
+		return 0
+	}
+	sum := sha256.Sum256([]byte(TickRunID(j.Name, tick)))
+	return time.Duration(binary.BigEndian.Uint64(sum[:])%uint64(limit)) * time.Millisecond
 }
 
 // Scheduled tells whether the job has a trigger of its own.

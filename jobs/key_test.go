@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"lockstep/jobs"
@@ -177,7 +178,7 @@ func TestAnAttemptHoldsAtMostAThousandResources(t *testing.T) {
 		}
 	}
 	job.Lock.Exclusive = []string{"b:{same[*]}"}
-	if got, err := job.Resources("j#1", listArgs(5000)); err != nil || !slices.Equal(got, []string{"b:1", "job:j", "run:j#1"}) {
+	if got, err := job.Resources("j#1", listArgs(5000)); err != nil || fmt.Sprint(got) != "[xb:1 xjob:j xrun:j#1]" {
 		t.Errorf("5000 equal keys: got %q, %v; want one of them", got, err)
 	}
 	job.Lock.Exclusive = []string{"b:{same[*]}{l[*]}{none[*]}"} // without a bound, 25 million visits for nothing
@@ -192,23 +193,55 @@ func TestResourcesOfAnAttempt(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		job  jobs.Job
-		want []string
+		want string
 	}{
-		{"queued", jobs.Job{Name: "j"}, []string{"run:j#1"}},
-		{"cron", jobs.Job{Name: "j", Schedule: "* * * * *"}, []string{"job:j", "run:j#1"}},
-		{"every", jobs.Job{Name: "j", Every: 1}, []string{"job:j", "run:j#1"}},
+		{"queued", jobs.Job{Name: "j"}, "[xrun:j#1]"},
+		{"cron", jobs.Job{Name: "j", Schedule: "* * * * *"}, "[xjob:j xrun:j#1]"},
+		{"every", jobs.Job{Name: "j", Every: 1}, "[xjob:j xrun:j#1]"},
+		{"side by side", jobs.Job{Name: "j", Every: 1, Overlap: jobs.OverlapAllow}, "[xrun:j#1]"},
 		{"keys", jobs.Job{Name: "j", Lock: jobs.Lock{Exclusive: []string{"z:{l[*]}", "a:{id}", "z:{l[0]}", "fixed"}}},
-			[]string{"a:7", "fixed", "run:j#1", "z:1", "z:2"}},
+			"[xa:7 xfixed xrun:j#1 xz:1 xz:2]"},
+		{"some at a time", jobs.Job{Name: "j", Every: 1, Concurrency: 3}, "[c3:job:j xrun:j#1]"},
+		{"modes", jobs.Job{Name: "j", Lock: jobs.Lock{Shared: []string{"rates:{id}"}, Permits: map[string]int{"api": 2}}},
+			"[p2:api srates:7 xrun:j#1]"},
 	} {
 		got, err := test.job.Resources("j#1", json.RawMessage(`{"id": 7, "l": [2, 1]}`))
-		if err != nil || !slices.Equal(got, test.want) {
-			t.Errorf("%s: got %q, %v; want %q", test.name, got, err, test.want)
+		if err != nil || fmt.Sprint(got) != test.want {
+			t.Errorf("%s: got %v, %v; want %s", test.name, got, err, test.want)
 		}
 	}
-	for _, bad := range []jobs.Job{{Name: "j", Lock: jobs.Lock{Exclusive: []string{"{"}}}, {Name: "j", Lock: jobs.Lock{Exclusive: []string{"{x}"}}}} {
+	for _, bad := range []jobs.Job{{Name: "j", Lock: jobs.Lock{Exclusive: []string{"{"}}}, {Name: "j", Lock: jobs.Lock{Exclusive: []string{"{x}"}}},
+		{Name: "j", Lock: jobs.Lock{Exclusive: []string{"a"}, Shared: []string{"a"}}}} {
 		if _, err := bad.Resources("j#1", nil); !jobs.IsPermanent(err) {
 			t.Errorf("%q: got %v, want a permanent error", bad.Lock.Exclusive, err)
 		}
+	}
+}
+
+func TestASpreadIsTheSameEverywhereAndShorterThanTheGap(t *testing.T) {
+	t.Parallel()
+	job := &jobs.Job{Name: "j", Jitter: time.Minute}
+	tick := time.Date(2026, 11, 21, 1, 0, 0, 0, time.UTC)
+	seen := make(map[time.Duration]bool)
+	for i := range 100 {
+		at := tick.Add(time.Duration(i) * time.Minute)
+		spread := job.Spread(at, time.Hour)
+		if spread != (&jobs.Job{Name: "j", Jitter: time.Minute}).Spread(at.In(time.Local), time.Hour) {
+			t.Errorf("%v: another replica answers otherwise", at)
+		}
+		if spread < 0 || spread >= time.Minute {
+			t.Errorf("%v: %v, want less than the jitter", at, spread)
+		}
+		if short := job.Spread(at, time.Second); short >= time.Second {
+			t.Errorf("%v: %v, want less than the gap", at, short)
+		}
+		seen[spread] = true
+	}
+	if len(seen) < 90 {
+		t.Errorf("%d different answers for 100 ticks, want them spread", len(seen))
+	}
+	if none := (&jobs.Job{Name: "j"}).Spread(tick, time.Hour); none != 0 {
+		t.Errorf("without jitter: %v, want 0", none)
 	}
 }
 

@@ -1,9 +1,13 @@
 package jobs
 
 import (
+	"crypto/rand"
+	"encoding/base32"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 )
 
 // ValidName checks the name of a job: 1 to 63 characters of a-z, 0-9 and "-", the last neither first nor last.
@@ -50,4 +54,23 @@ func ValidRunName(id string) error {
 		}
 	}
 	return nil
+}
+
+// crockford is base 32 without the letters that are taken for digits.
+var crockford = base32.NewEncoding("0123456789ABCDEFGHJKMNPQRSTVWXYZ").WithPadding(base32.NoPadding)
+
+// NewRunName returns a name for a run that its requester did not name (see [RequestRunID]). It is random and sorts by
+// time: a ULID, that is 48 bits of Unix milliseconds and 80 random ones, in 26 characters.
+func NewRunName(now time.Time) string {
+	// The text has 130 bits and the first two are 0. Counted from the left, base32 fills up at the right instead: so the
+	// 128 bits are put two bits to the right, into 17 bytes, and the last characters cut off.
+	var id [16]byte
+	binary.BigEndian.PutUint64(id[:8], uint64(now.UnixMilli())<<16)
+	_, _ = rand.Read(id[6:]) // never fails
+	var shifted [17]byte
+	for i, b := range id {
+		shifted[i] |= b >> 2
+		shifted[i+1] = b << 6
+	}
+	return crockford.EncodeToString(shifted[:])[:26]
 }

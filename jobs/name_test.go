@@ -1,8 +1,10 @@
 package jobs_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"lockstep/jobs"
 )
@@ -35,5 +37,24 @@ func TestNames(t *testing.T) {
 				t.Errorf("%s(%q) = nil, want an error", test.rule, name)
 			}
 		}
+	}
+}
+
+func TestNewRunNamesSortByTime(t *testing.T) {
+	t.Parallel()
+	at := time.UnixMilli(1469918176385) // the example of the ULID specification: 01ARYZ6S41
+	id := jobs.NewRunName(at)
+	if len(id) != 26 || !strings.HasPrefix(id, "01ARYZ6S41") {
+		t.Errorf("NewRunName = %q, want 26 characters that begin with 01ARYZ6S41", id)
+	}
+	var ids []string
+	for i := range 100 {
+		ids = append(ids, jobs.NewRunName(at.Add(time.Duration(i)*time.Millisecond)))
+	}
+	if !slices.IsSorted(ids) || len(slices.Compact(ids)) != len(ids) {
+		t.Errorf("ids of later instants do not sort after earlier ones, or repeat: %q", ids)
+	}
+	if a, b := jobs.NewRunName(at), jobs.NewRunName(at); a == b {
+		t.Errorf("the same id twice: %q", a)
 	}
 }

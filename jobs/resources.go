@@ -4,50 +4,64 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"unicode"
 	"unicode/utf8"
+
+	"lockstep/locks"
 )
 
-// Resources returns what an attempt at the given run must hold alone: "job:<name>" if the job has a schedule, so that
-// its ticks do not overlap; the keys of Lock.Exclusive, read from the run's args; and always "run:<id>". They are
-// sorted and without duplicates.
+// Resources returns what an attempt at the given run must hold: "job:<name>" if the job has a schedule and its runs may
+// not overlap, or as one of Concurrency if it says how many may; the keys of Lock, read from the run's args; and always
+// "run:<id>". They are sorted by name and without duplicates.
 //
-// All errors are [Permanent]: those of [ParseKey] and [Key.Expand], and one when there are more than [MaxResources].
-func (j *Job) Resources(id RunID, args json.RawMessage) ([]string, error) {
-	names := []string{"run:" + string(id)}
-	if j.Scheduled() {
-		names = append(names, "job:"+j.Name)
+// All errors are [Permanent]: those of [ParseKey] and [Key.Expand], one when there are more than [MaxResources], and one
+// when a resource is wanted in two ways.
+func (j *Job) Resources(id RunID, args json.RawMessage) ([]locks.Item, error) {
+	items := []locks.Item{{Name: RunResource(id), Mode: locks.ModeExclusive}}
+	switch {
+	case j.Concurrency > 0:
+		items = append(items, locks.Item{Name: JobResource(j.Name), Mode: locks.ModeShared, N: j.Concurrency})
+	case j.Scheduled() && j.Overlap != OverlapAllow:
+		items = append(items, locks.Item{Name: JobResource(j.Name), Mode: locks.ModeExclusive})
 	}
-	for _, name := range names {
-		if err := validResource(name); err != nil {
+	for name, n := range j.Lock.Permits {
+		items = append(items, locks.Item{Name: name, Mode: locks.ModePermits, N: n})
+	}
+	for _, item := range items {
+		if err := validResource(item.Name); err != nil {
 			return nil, Permanent(err)
 		}
 	}
-	if len(j.Lock.Exclusive) > 0 {
+	if len(j.Lock.Exclusive)+len(j.Lock.Shared) > 0 {
 		value, err := decodeValue(args)
 		if err != nil {
 			return nil, Permanent(fmt.Errorf("locks of job %s: %w", j.Name, err))
 		}
-		for _, text := range j.Lock.Exclusive {
-			key, err := ParseKey(text)
-			if err != nil {
-				return nil, Permanent(err)
+		for mode, templates := range map[locks.Mode][]string{locks.ModeExclusive: j.Lock.Exclusive, locks.ModeShared: j.Lock.Shared} {
+			for _, text := range templates {
+				key, err := ParseKey(text)
+				if err != nil {
+					return nil, Permanent(err)
+				}
+				keys, err := key.expand(value)
+				if err != nil {
+					return nil, err
+				}
+				for _, name := range keys {
+					items = append(items, locks.Item{Name: name, Mode: mode})
+				}
 			}
-			keys, err := key.expand(value)
-			if err != nil {
-				return nil, err
-			}
-			names = append(names, keys...)
 		}
 	}
-	slices.Sort(names)
-	names = slices.Compact(names)
-	if len(names) > MaxResources {
+	items, err := locks.Bundle(items)
+	switch {
+	case err != nil:
+		return nil, Permanent(fmt.Errorf("locks of job %s: %w", j.Name, err))
+	case len(items) > MaxResources:
 		return nil, Permanent(fmt.Errorf("locks of job %s: %d resources, at most %d can be held at once (the locks of the run and of the job count)",
-			j.Name, len(names), MaxResources))
+			j.Name, len(items), MaxResources))
 	}
-	return names, nil
+	return items, nil
 }
 
 // validResource checks the name of a resource. The lock space has the same rule; here it lets the job's author be told

@@ -1,9 +1,25 @@
 package jobs
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
 	"math"
 	"time"
 )
+
+// Pause returns how long to wait after the n-th failed attempt of a run, n = failures: [Retry.Delay], and of an
+// exponential one, to part runs that failed together, something between half of it and the whole. Which it is depends
+// on the run and n alone.
+func (r Retry) Pause(run RunID, failures int) time.Duration {
+	delay := r.Delay(failures)
+	half := (delay / 2).Milliseconds()
+	if r.Backoff != BackoffExponential || half <= 0 {
+		return delay
+	}
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s %d", run, failures))
+	return delay - time.Duration(binary.BigEndian.Uint64(sum[:])%uint64(half))*time.Millisecond
+}
 
 // Delay returns the pause between the n-th failed attempt of a run, n = failures, and the next one:
 //
@@ -11,8 +27,7 @@ import (
 //	linear        Initial * n, at most MaxDelay
 //	exponential   Initial * 2^(n-1), at most MaxDelay
 //
-// A MaxDelay of 0 is no limit, a number of failures below 1 counts as 1. There is no jitter: the pause depends on its
-// input alone, so whoever looks at a run can tell when it will be tried again.
+// A MaxDelay of 0 is no limit, a number of failures below 1 counts as 1.
 func (r Retry) Delay(failures int) time.Duration {
 	if r.Initial <= 0 {
 		return 0

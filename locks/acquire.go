@@ -164,84 +164,104 @@ func (q *quest) again(s *session) error {
 	return ErrLost // the watchdog is about to say why
 }
 
-// follow sends the request and looks after it until it is granted, refused or given up.
+// follow sends the request and looks after it until it is granted, refused or given up. The first question goes out in
+// this goroutine, or with those of others; only what has to be asked again, or comes later, needs a goroutine of its own.
 func (q *quest) follow(ctx context.Context, s *session, r *Request) (*Hold, error) {
-	answers := make(chan answer, 1)
 	s.mu.Lock()
 	r.asking = true
 	s.mu.Unlock()
-	// The first question goes out in this goroutine, or with those of others; only what has to be asked again, or comes
-	// later, needs a goroutine of its own.
-	var posted *letter
-	var sent <-chan struct{}
-	asking, args := true, q.args(r)
-	if reply, err, ok := q.client.post.own(ctx, acquireScript, args, true); !ok {
-		posted = q.client.post.drop(ctx, acquireScript, args)
-		sent = posted.done
-	} else if final, a := s.answered(ctx, r, answer{reply, err}); final {
-		answers <- a
-	} else if !q.ask(ctx, s, r, answers) {
+	args := q.args(r)
+	reply, err, own := q.client.post.own(ctx, q.client.acquireScript, args, true)
+	if !own {
+		return q.await(ctx, s, r, q.client.post.drop(ctx, q.client.acquireScript, args), nil)
+	}
+	final, a := s.answered(ctx, r, answer{reply, err})
+	if final {
+		if hold, err := q.judge(ctx, s, r, a); hold != nil || err != nil {
+			return hold, err
+		}
+		return q.await(ctx, s, r, nil, nil)
+	}
+	answers, ok := q.ask(ctx, s, r)
+	if !ok {
 		s.forget(r)
 		return nil, ErrClosed
 	}
+	return q.await(ctx, s, r, nil, answers)
+}
+
+// judge looks at an answer to the request. It returns neither hold nor error when the request goes on.
+func (q *quest) judge(ctx context.Context, s *session, r *Request, a answer) (*Hold, error) {
+	switch {
+	case a.err != nil && s.why() != nil:
+		s.forget(r)
+		return nil, q.gone(s)
+	case a.err != nil:
+		s.drop(ctx, r)
+		return nil, q.gaveUp(a.err)
+	}
+	return q.take(ctx, s, r, a.reply)
+}
+
+// await looks after a request that was sent: in a letter, by a goroutine that leaves its answer in answers, or, with
+// neither of them, one that waits in Redis.
+func (q *quest) await(ctx context.Context, s *session, r *Request, posted *letter, answers <-chan answer) (*Hold, error) {
+	s.mu.Lock()
+	r.channels()
+	grants, recheck := r.grant, r.recheck
+	s.mu.Unlock()
+	var sent <-chan struct{}
+	if posted != nil {
+		sent = posted.done
+	}
 	defer func() {
-		if sent == nil {
-			return
+		if sent != nil {
+			q.cleanUp(ctx, s, r, posted)
 		}
-		ctx := context.WithoutCancel(ctx) // to clean up behind the answer; the session bounds it
-		q.client.spawn(func() {
-			<-posted.done
-			if final, _ := s.answered(ctx, r, answer{posted.reply, posted.err}); !final {
-				s.ask(ctx, r, args)
-			}
-		})
 	}()
 	var hurry <-chan time.Time // bounds the last question after the limit
 	if q.late {
 		hurry = time.After(q.patience())
 	}
+	again := func() bool { // asks again, unless a question is under way
+		if sent != nil || answers != nil {
+			return true
+		}
+		var ok bool
+		if answers, ok = q.ask(ctx, s, r); !ok {
+			s.drop(ctx, r)
+		}
+		return ok
+	}
 	for {
 		select {
 		case <-sent:
 			sent = nil
-			if final, a := s.answered(ctx, r, answer{posted.reply, posted.err}); final {
-				answers <- a
-			} else if !q.ask(ctx, s, r, answers) {
-				s.drop(ctx, r)
+			final, a := s.answered(ctx, r, answer{posted.reply, posted.err})
+			if final {
+				if hold, err := q.judge(ctx, s, r, a); hold != nil || err != nil {
+					return hold, err
+				}
+			} else if !again() {
 				return nil, ErrClosed
 			}
 		case a := <-answers:
-			asking = false
-			switch {
-			case a.err != nil && s.why() != nil:
-				s.forget(r)
-				return nil, q.gone(s)
-			case a.err != nil:
-				s.drop(ctx, r)
-				return nil, q.gaveUp(a.err)
-			}
-			hold, err := q.take(ctx, s, r, a.reply)
-			if hold != nil || err != nil {
+			answers = nil
+			if hold, err := q.judge(ctx, s, r, a); hold != nil || err != nil {
 				return hold, err
 			}
-		case g := <-r.grant:
+		case g := <-grants:
 			return q.admit(ctx, s, r, g)
-		case <-r.recheck:
-			if !asking {
-				asking = true
-				if !q.ask(ctx, s, r, answers) {
-					s.drop(ctx, r)
-					return nil, ErrClosed
-				}
+		case <-recheck:
+			if !again() {
+				return nil, ErrClosed
 			}
 		case <-q.limit:
 			q.late = true
 			hurry = time.After(q.patience())
-			if !asking && !q.ask(ctx, s, r, answers) {
-				s.drop(ctx, r)
+			if !again() {
 				return nil, ErrClosed
 			}
-			asking = true
 		case <-hurry:
 			s.drop(ctx, r)
 			return nil, q.gaveUp(nil)
@@ -253,6 +273,17 @@ func (q *quest) follow(ctx context.Context, s *session, r *Request) (*Hold, erro
 			return nil, q.gone(s)
 		}
 	}
+}
+
+// cleanUp looks after a letter that nobody waits for any more.
+func (q *quest) cleanUp(ctx context.Context, s *session, r *Request, posted *letter) {
+	ctx = context.WithoutCancel(ctx) // the caller's has ended; the session bounds it
+	q.client.spawn(func() {
+		<-posted.done
+		if final, _ := s.answered(ctx, r, answer{posted.reply, posted.err}); !final {
+			s.ask(ctx, r, posted.args)
+		}
+	})
 }
 
 // patience returns how long the last question after the limit may take.
@@ -267,16 +298,17 @@ func (q *quest) gone(s *session) error {
 	return q.again(s)
 }
 
-// ask sends the request in a goroutine that leaves its answer in answers.
-func (q *quest) ask(ctx context.Context, s *session, r *Request, answers chan<- answer) bool {
+// ask sends the request in a goroutine that leaves its answer in the channel. It returns false when the client is closed.
+func (q *quest) ask(ctx context.Context, s *session, r *Request) (<-chan answer, bool) {
 	s.mu.Lock()
 	r.asking = true
 	s.mu.Unlock()
 	args := q.args(r)
+	answers := make(chan answer, 1)
 	// It goes on when the caller's context ends, to clean up behind the answer; every command in it has its time, and
 	// the session bounds it.
 	ctx = context.WithoutCancel(ctx)
-	return q.client.spawn(func() { answers <- s.ask(ctx, r, args) })
+	return answers, q.client.spawn(func() { answers <- s.ask(ctx, r, args) })
 }
 
 // take looks at an answer. It returns neither hold nor error when the request goes on.

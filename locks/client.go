@@ -66,6 +66,8 @@ type Client struct {
 	space *Space
 	post  *post // for acquires and releases
 
+	acquireScript, releaseScript prepared
+
 	namespace string
 	spaceID   string // told by the first open
 	epoch     string
@@ -110,6 +112,7 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, e
 	}
 	c.space = &Space{c.rdb, spaceKeys(c.namespace)}
 	c.post = &post{rdb: c.rdb, keys: c.space.keys, try: c.try, spawn: c.spawn, now: time.Now}
+	c.acquireScript, c.releaseScript = prepare(acquireScript, c.space.keys), prepare(releaseScript, c.space.keys)
 	s, listener, err := c.openSession(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("open lock client: %w", errors.Join(err, c.rdb.Close(), c.beat.Close()))

@@ -19,8 +19,10 @@ type instant struct {
 func (c clock) read() instant { return instant{c.now(), c.boot()} }
 
 // since returns the time that has passed from the reading until now.
-func (c clock) since(then instant) time.Duration {
-	now := c.read()
+func (c clock) since(then instant) time.Duration { return c.read().since(then) }
+
+// since returns the time that passed from an earlier reading to this one.
+func (now instant) since(then instant) time.Duration {
 	monotonic := now.wall.Sub(then.wall)
 	wall := now.wall.Round(0).Sub(then.wall.Round(0)) // Round(0) strips the monotonic reading
 	return max(monotonic, wall, now.boot-then.boot)

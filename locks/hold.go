@@ -28,8 +28,8 @@ type Hold struct {
 	covers   []*Hold         // the outer holds that have a part of the bundle
 	ctx      context.Context // the holder's, handed out; nothing in here waits on it
 	cancel   context.CancelCauseFunc
-	release  func() error  // once
-	asked    chan struct{} // closed when somebody asks for it
+	once     sync.Once // of the release
+	result   error     // of it; written in once
 	limits   limits
 	admitted instant       // when it was made here
 	spent    time.Duration // how much of its time had passed then, at most
@@ -41,6 +41,7 @@ type Hold struct {
 	lost     error  // why the hold ended before it was released
 	done     bool   // it is being or was released
 	why      *Revocation
+	asked    chan struct{} // made by who wants to know, closed when somebody asks for the lock
 	progress instant       // of the last sign of it
 	killBy   time.Duration // boot clock, once a limit or a revocation has ended it; 0 before
 }
@@ -52,11 +53,10 @@ type holdKey struct{}
 
 // newHold makes the hold of a bundle. Its context is the parent's, with the hold in it for the requests nested in it.
 func newHold(c *Client, parent context.Context, mu *sync.Mutex, items []Item) *Hold {
-	h := &Hold{client: c, mu: mu, items: items, users: 1, asked: make(chan struct{})}
+	h := &Hold{client: c, mu: mu, items: items, users: 1}
 	h.outer, _ = parent.Value(holdKey{}).(*Hold)
 	ctx, cancel := context.WithCancelCause(parent)
 	h.ctx, h.cancel = context.WithValue(ctx, holdKey{}, h), cancel
-	h.release = sync.OnceValue(h.leave)
 	return h
 }
 
@@ -137,6 +137,14 @@ func (h *Hold) Asked() <-chan struct{} {
 	if h.request == nil && h.joint == nil {
 		return h.covers[0].Asked()
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.asked == nil {
+		h.asked = make(chan struct{})
+		if h.why != nil {
+			close(h.asked)
+		}
+	}
 	return h.asked
 }
 
@@ -154,7 +162,10 @@ func (h *Hold) Why() *Revocation {
 // session has ended, which bounds its time by the lease. It returns nil when the hold was given back, and an error that
 // is [ErrLost] when it had ended before. Calling it again returns the same and does nothing. While other holds make use
 // of this one, the last of them frees it.
-func (h *Hold) Release() error { return h.release() }
+func (h *Hold) Release() error {
+	h.once.Do(func() { h.result = h.leave() })
+	return h.result
+}
 
 // enter counts one more user of a hold, unless it does not stand any more.
 func (h *Hold) enter() bool {
@@ -209,11 +220,11 @@ func (h *Hold) ended(cause error) error {
 }
 
 // overdue returns why a hold has to end by its limits, or nil. The caller holds mu.
-func (h *Hold) overdue(c clock) error {
-	if most := h.limits.most; most > 0 && h.spent+c.since(h.admitted) >= most {
+func (h *Hold) overdue(now instant) error {
+	if most := h.limits.most; most > 0 && h.spent+now.since(h.admitted) >= most {
 		return fmt.Errorf("%w: %w of %s", ErrLost, ErrExpired, most)
 	}
-	if within := h.limits.progress; within > 0 && c.since(h.progress) >= within {
+	if within := h.limits.progress; within > 0 && now.since(h.progress) >= within {
 		return fmt.Errorf("%w: %w for %s", ErrLost, ErrStalled, within)
 	}
 	return nil

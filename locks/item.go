@@ -108,8 +108,8 @@ func namesOf(items []Item) []string {
 	return names
 }
 
-// sortItems sorts a bundle by names and drops duplicates. Two ways to want one resource are an error.
-func sortItems(items []Item) ([]Item, error) {
+// Bundle sorts items by their names and drops duplicates, in place. A resource that is wanted in two ways is an error.
+func Bundle(items []Item) ([]Item, error) {
 	slices.SortFunc(items, func(a, b Item) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Mode, b.Mode), cmp.Compare(a.N, b.N))
 	})

@@ -10,7 +10,7 @@ import (
 // nest is how a request stands to the holds that its context comes from.
 type nest struct {
 	rest   []Item   // what none of them has
-	covers []*Hold  // those that have a part of the bundle
+	covers []*Hold  // those that have a part of the bundle, the innermost first; then those that re-enter them
 	under  []HoldID // all of them, the innermost first
 }
 
@@ -22,19 +22,24 @@ func (c *Client) nesting(ctx context.Context, items []Item) *nest {
 		return &nest{rest: items}
 	}
 	n := new(nest)
-	var chain []*Hold
+	var chain, between []*Hold
 	for h := innermost; h != nil; h = h.outer {
-		if h.client == c && (h.request != nil || h.joint != nil) {
+		switch {
+		case h.client != c:
+		case h.request == nil && h.joint == nil:
+			between = append(between, h)
+		default:
 			chain = append(chain, h)
 			n.under = append(n.under, h.id)
 		}
 	}
+	covering := make(map[*Hold]bool)
 	for _, want := range items {
 		covered := false
 		for _, h := range chain {
 			rest, all := h.part(want)
-			if (all || rest != want) && !slices.Contains(n.covers, h) {
-				n.covers = append(n.covers, h)
+			if all || rest != want {
+				covering[h] = true
 			}
 			if covered = all; covered {
 				break
@@ -44,6 +49,14 @@ func (c *Client) nesting(ctx context.Context, items []Item) *nest {
 		if !covered {
 			n.rest = append(n.rest, want)
 		}
+	}
+	for _, h := range chain {
+		if covering[h] {
+			n.covers = append(n.covers, h)
+		}
+	}
+	if len(n.covers) > 0 {
+		n.covers = append(n.covers, between...) // whose contexts have to go on, too
 	}
 	return n
 }

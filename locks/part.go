@@ -191,7 +191,7 @@ func newOrder(parts []Part) (*order, error) {
 		}
 	}
 	var err error
-	if o.items, err = sortItems(o.items); err != nil {
+	if o.items, err = Bundle(o.items); err != nil {
 		return nil, err
 	}
 	switch n := len(o.items); {

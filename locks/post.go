@@ -14,7 +14,7 @@ import (
 // have given up, hence this.
 type post struct {
 	rdb   redis.UniversalClient
-	keys  []string
+	keys  []string          // of every script
 	try   time.Duration     // how long one sending may take
 	spawn func(func()) bool // starts a goroutine, unless the client is closed
 	now   func() time.Time
@@ -27,7 +27,7 @@ type post struct {
 
 // A letter is one script that is sent together with others.
 type letter struct {
-	script *redis.Script
+	script prepared
 	args   []any
 	done   chan struct{} // closed when there are reply and err
 	reply  reply
@@ -45,7 +45,7 @@ const (
 
 // own sends a script in the goroutine of its caller, when few others are under way. Otherwise ok is false, and nothing was
 // sent. It takes no longer than try, or hurried for somebody in a hurry; ctx only carries values.
-func (p *post) own(ctx context.Context, script *redis.Script, args []any, hurry bool) (r reply, err error, ok bool) {
+func (p *post) own(ctx context.Context, script prepared, args []any, hurry bool) (r reply, err error, ok bool) {
 	p.mu.Lock()
 	if p.under >= sendings || hurry && !p.slow.IsZero() && p.now().Before(p.slow) {
 		p.mu.Unlock()
@@ -59,7 +59,7 @@ func (p *post) own(ctx context.Context, script *redis.Script, args []any, hurry 
 	}
 	ctx = context.WithoutCancel(ctx)
 	bounded, cancel := context.WithTimeout(ctx, patience)
-	r, err = runScript(bounded, p.rdb, script, p.keys, args...)
+	r, err = p.evaluate(bounded, script, args)
 	late := hurry && bounded.Err() != nil
 	cancel()
 	p.mu.Lock()
@@ -76,8 +76,20 @@ func (p *post) own(ctx context.Context, script *redis.Script, args []any, hurry 
 	return r, err, true
 }
 
+// evaluate sends a script. A server that does not know it yet is sent the text.
+func (p *post) evaluate(ctx context.Context, script prepared, args []any) (reply, error) {
+	answer, err := p.rdb.Do(ctx, script.command(args)...).Result()
+	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		return runScript(ctx, p.rdb, script.script, p.keys, args...)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return toReply(answer), nil
+}
+
 // drop has a script sent with others. It is answered within twice try.
-func (p *post) drop(ctx context.Context, script *redis.Script, args []any) *letter {
+func (p *post) drop(ctx context.Context, script prepared, args []any) *letter {
 	l := &letter{script: script, args: args, done: make(chan struct{})}
 	p.mu.Lock()
 	p.letters = append(p.letters, l)
@@ -129,13 +141,13 @@ func (p *post) send(ctx context.Context, batch []*letter) {
 	pipe := p.rdb.Pipeline()
 	answers := make([]*redis.Cmd, len(batch))
 	for i, l := range batch {
-		answers[i] = l.script.EvalSha(ctx, pipe, p.keys, l.args...)
+		answers[i] = pipe.Do(ctx, l.script.command(l.args)...)
 	}
 	_, _ = pipe.Exec(ctx) // each command has its own error
 	for i, l := range batch {
 		answer, err := answers[i].Result()
 		if redis.HasErrorPrefix(err, "NOSCRIPT") {
-			r, err := runScript(ctx, p.rdb, l.script, p.keys, l.args...)
+			r, err := runScript(ctx, p.rdb, l.script.script, p.keys, l.args...)
 			l.answer(r, err)
 			continue
 		}
@@ -149,7 +161,7 @@ func (l *letter) answer(r reply, err error) {
 }
 
 // wait sends a script with or without others, whichever is faster, and waits for the answer.
-func (p *post) wait(ctx context.Context, script *redis.Script, args []any) (reply, error) {
+func (p *post) wait(ctx context.Context, script prepared, args []any) (reply, error) {
 	if r, err, ok := p.own(ctx, script, args, false); ok {
 		return r, err
 	}

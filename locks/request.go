@@ -13,12 +13,12 @@ import (
 type Request struct {
 	id      HoldID
 	session *session
+
+	// Guarded by session.mu. The channels are made when they are needed, which is for requests that wait.
 	grant   chan grant    // buffer 1: a grant that was heard of
 	recheck chan struct{} // buffer 1: the wait is not in Redis any more; ask again
-
-	// Guarded by session.mu:
-	items   []Item // what it asks of Redis, sorted
-	plain   bool   // exclusive, not nested and without limits: scripts have a fast path for it
+	items   []Item        // what it asks of Redis, sorted
+	plain   bool          // exclusive, not nested and without limits: scripts have a fast path for it
 	state   requestState
 	doubt   bool   // a copy of the acquire got no answer, so that it may still arrive
 	late    bool   // one was answered when the hold was being released already
@@ -43,6 +43,13 @@ type grant struct {
 	since time.Time
 }
 
+// channels makes the channels. The caller holds session.mu.
+func (r *Request) channels() {
+	if r.grant == nil {
+		r.grant, r.recheck = make(chan grant, 1), make(chan struct{}, 1)
+	}
+}
+
 // ID returns the id that the script has to grant under.
 func (r *Request) ID() HoldID { return r.id }
 
@@ -52,6 +59,9 @@ func (r *Request) Session() SessionID { return r.session.id }
 // Done is closed when the session is dead in this process. What was sent may still be granted in Redis for a moment,
 // but must not be acted on: stop sending.
 func (r *Request) Done() <-chan struct{} { return r.session.dead }
+
+// Cutoff returns how long before a lease ends work is told to stop, see [Client.Cutoff].
+func (r *Request) Cutoff() time.Duration { return r.session.client.Cutoff() }
 
 // Grant is what a script of another package has granted.
 type Grant struct {

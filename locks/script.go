@@ -72,12 +72,32 @@ func runScript(ctx context.Context, rdb redis.Scripter, script *redis.Script, ke
 	return toReply(answer), nil
 }
 
+// A prepared script is one that is sent so often that its command is put together once.
+type prepared struct {
+	script *redis.Script
+	prefix []any // of the command: EVALSHA, hash, number of keys, keys
+}
+
+func prepare(script *redis.Script, keys []string) prepared {
+	p := prepared{script, []any{"EVALSHA", script.Hash(), len(keys)}}
+	for _, key := range keys {
+		p.prefix = append(p.prefix, key)
+	}
+	return p
+}
+
+// command returns the whole command.
+func (p prepared) command(args []any) []any {
+	command := make([]any, 0, len(p.prefix)+len(args))
+	return append(append(command, p.prefix...), args...)
+}
+
 func toReply(answer any) reply {
 	switch answer := answer.(type) {
 	case []any:
 		return answer
 	case string: // of a fast path
-		var r reply
+		r := make(reply, 0, 3)
 		for field := range strings.SplitSeq(answer, "\x1f") {
 			r = append(r, field)
 		}

@@ -76,7 +76,6 @@ func (s *session) begin(items []Item) (*Request, error) {
 	s.drawn++
 	r := &Request{
 		id: HoldID(string(s.id) + "." + strconv.FormatUint(s.drawn, 10)), session: s, items: items,
-		grant: make(chan grant, 1), recheck: make(chan struct{}, 1),
 	}
 	s.requests[r.id] = r
 	s.tally.begun++
@@ -164,12 +163,13 @@ func (s *session) admit(parent context.Context, r *Request, g grant, o *order, n
 // lookAtLimits ends holds whose own time is up. The watchdog calls it whenever it looks at the clocks.
 func (s *session) lookAtLimits() {
 	var over, stuck []*Hold
+	now := s.client.clock.read()
 	s.mu.Lock()
 	for h, ended := range s.limited {
-		switch why := h.overdue(s.client.clock); {
+		switch why := h.overdue(now); {
 		case h.done || s.cause != nil:
 			delete(s.limited, h)
-		case ended && s.client.clock.read().boot >= h.killBy:
+		case ended && now.boot >= h.killBy:
 			stuck = append(stuck, h)
 			delete(s.limited, h)
 		case h.lost == nil && why != nil:
@@ -225,6 +225,9 @@ func (s *session) revoke(r *Request, news Asked) {
 	h := r.hold
 	s.mu.Lock()
 	first := h.why == nil
+	if first && h.asked != nil {
+		close(h.asked)
+	}
 	if first || news.Force != Ask {
 		h.why = &news.Revocation
 	}
@@ -236,7 +239,6 @@ func (s *session) revoke(r *Request, news Asked) {
 	}
 	s.mu.Unlock()
 	if first {
-		close(h.asked)
 		s.client.log.Info("lock is asked for", slog.String("hold", string(h.id)), slog.String("by", news.Revocation.By),
 			slog.String("reason", news.Revocation.Reason))
 	}
@@ -382,6 +384,7 @@ func (s *session) granted(id HoldID, g grant, revision uint64) {
 func (s *session) take(r *Request, g grant) {
 	if r.state == open || r.state == waiting {
 		s.become(r, held)
+		r.channels()
 		r.grant <- g // has room: only the first grant of a request gets here
 	}
 }
@@ -393,9 +396,8 @@ func (s *session) release(ctx context.Context, h *Hold) error {
 	s.mu.Lock()
 	lost := h.lost
 	if h.done || s.cause != nil || r.state == over {
-		done := h.done
 		s.mu.Unlock()
-		if done || lost == nil {
+		if lost == nil {
 			return nil // another script has freed it
 		}
 		return h.ended(lost)
@@ -471,7 +473,7 @@ func (s *session) cancel(ctx context.Context, r *Request) {
 
 // sendRelease sends a release until it is answered or the session is dead.
 func (s *session) sendRelease(ctx context.Context, args []any) (answer string, resent bool, err error) {
-	r, resent, err := s.untilAnswered(func() (reply, error) { return s.client.post.wait(ctx, releaseScript, args) })
+	r, resent, err := s.untilAnswered(func() (reply, error) { return s.client.post.wait(ctx, s.client.releaseScript, args) })
 	if r.number(1) == 1 {
 		s.client.reaper.now()
 	}
@@ -511,7 +513,7 @@ type answer struct {
 func (s *session) ask(ctx context.Context, r *Request, args []any) answer {
 	var pause backoff
 	for {
-		reply, err := s.client.post.wait(ctx, acquireScript, args)
+		reply, err := s.client.post.wait(ctx, s.client.acquireScript, args)
 		if final, a := s.answered(ctx, r, answer{reply, err}); final {
 			return a
 		}
@@ -671,6 +673,7 @@ func (s *session) compareTable(ctx context.Context, told uint64) (strays []HoldI
 		case r == nil || r.state != state:
 		case state == waiting:
 			s.become(r, open)
+			r.channels()
 			select {
 			case r.recheck <- struct{}{}:
 			default:

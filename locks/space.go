@@ -238,7 +238,7 @@ func (s *Space) Sessions(ctx context.Context) ([]SessionRecord, time.Time, error
 
 // BlockedBy tells for each wait what keeps it waiting: for each of its resources the holds on it that are in its way, or
 // the wait that it is reserved for, and the wait right in front in its queue. A wait whose offer lapsed stands in no queue.
-// For permits it names everybody who has some.
+// For permits it names everybody who has some. It names 32 at most.
 func BlockedBy(holds []HoldRecord, waits []WaitRecord) map[HoldID][]HoldID {
 	type user struct {
 		id   HoldID
@@ -276,6 +276,9 @@ func BlockedBy(holds []HoldRecord, waits []WaitRecord) map[HoldID][]HoldID {
 		for _, item := range w.Items {
 			on := users[item.Name]
 			for _, u := range on {
+				if len(by) >= namedBlockers {
+					break
+				}
 				full := item.Mode == ModePermits || item.N > 0 && len(on) >= item.N
 				if u.mode == ModeExclusive || full || item.Mode == ModeExclusive && !slices.Contains(w.Under, u.id) {
 					add(u.id)
@@ -288,6 +291,8 @@ func BlockedBy(holds []HoldRecord, waits []WaitRecord) map[HoldID][]HoldID {
 	}
 	return blocked
 }
+
+const namedBlockers = 32
 
 // LockRecord is one resource: who has it, and how.
 type LockRecord struct {

@@ -22,7 +22,8 @@ type alarm struct {
 	job    *jobs.Job
 	next   func(time.Time) time.Time // the first tick after an instant; zero: never again
 	cursor time.Time                 // as far as known here
-	at     time.Time                 // next(cursor); zero: never
+	off    bool                      // another definition decides the job's ticks
+	at     time.Time                 // next(cursor); zero: never, or it is off
 	index  int                       // in the heap
 }
 
@@ -47,7 +48,25 @@ func (a *alarms) move(job string, cursor time.Time) {
 	if one == nil || one.cursor.Equal(cursor) {
 		return
 	}
-	one.cursor, one.at = cursor, one.next(cursor)
+	one.cursor = cursor
+	a.set(one)
+}
+
+// turn puts the alarm of a job on or off.
+func (a *alarms) turn(job string, off bool) {
+	one := a.byName[job]
+	if one == nil || one.off == off {
+		return
+	}
+	one.off = off
+	a.set(one)
+}
+
+func (a *alarms) set(one *alarm) {
+	one.at = time.Time{}
+	if !one.off && !one.cursor.IsZero() {
+		one.at = one.next(one.cursor)
+	}
 	heap.Fix(&a.queue, one.index)
 }
 

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"lockstep/jobs"
@@ -30,6 +31,18 @@ func Trigger(job *jobs.Job) (*cronspec.Schedule, error) {
 	return cronspec.Parse(job.Schedule, zone)
 }
 
+// spread returns how long after a tick its run becomes due.
+func spread(job *jobs.Job, next func(time.Time) time.Time, tick time.Time) time.Duration {
+	if job.Jitter <= 0 {
+		return 0
+	}
+	gap := time.Duration(math.MaxInt64)
+	if after := next(tick); !after.IsZero() {
+		gap = after.Sub(tick) // may be shorter than any that was checked: clocks change
+	}
+	return job.Spread(tick, gap)
+}
+
 // decide accounts for every tick of a job after its cursor and not after now: it returns what to record, oldest first,
 // in as many decisions as the ledger takes, each of which goes on from the one before. Nothing due: none.
 //
@@ -44,7 +57,7 @@ func decide(job *jobs.Job, next func(time.Time) time.Time, cursor, now time.Time
 	)
 	for tick := next(cursor); !tick.IsZero() && !tick.After(now); tick = next(tick) {
 		if now.Sub(tick) <= jobs.MissedAfter {
-			ticks = append(ticks, ledger.Tick{At: tick, Verdict: ledger.Run})
+			ticks = append(ticks, ledger.Tick{At: tick, After: spread(job, next, tick), Verdict: ledger.Run})
 			continue
 		}
 		if len(missed) < missedLines {

@@ -17,11 +17,20 @@
 // Alarms go by the server's time: what the last poll said and what has passed since. A worker whose clock is ten
 // minutes off fires at the right moment.
 //
+// # Definitions
+//
+// A worker creates the ticks of a job only while its definition is the active one (see the ledger); it learns that with
+// every poll. One that has drifted asks every five seconds whether it is active again. A worker whose definition is to
+// become active with another trigger first decides the ticks up to now by the old one.
+//
 // # The sweep
 //
 // Whoever has duty also makes good for what went astray: it delivers again what was not confirmed, looks up deliveries
 // that have been under way for long, makes due what was scheduled or waits for its next attempt, picks up what the lock
-// space has offered to waiting runs, and closes the attempts of workers whose sessions have ended.
+// space has offered to waiting runs, closes the attempts of workers whose sessions have ended, and ends runs that may not
+// start any more or have waited for their locks long enough. It does so twice a second, and at once when the lock space
+// tells the desk: when something was offered, and when somebody who outlives a worker has ended its session. If nobody
+// with duty is left then, whoever is told sweeps.
 //
 // # Not promised
 //

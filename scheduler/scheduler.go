@@ -15,16 +15,17 @@ import (
 )
 
 const (
-	pollEvery = time.Second            // every worker reads what it has to know
-	dutyEvery = 500 * time.Millisecond // who has duty reads, and sweeps, more often
-	overdue   = 150 * time.Millisecond // so late a tick is created by who has no duty
-	again     = 200 * time.Millisecond // until a call that failed is made again
-	soon      = 5 * time.Millisecond   // until a tick is tried again that the server called early
-	batch     = 500                    // jobs whose ticks are created in one round trip
-	callLimit = 5 * time.Second        // for one call of the ledger
+	pollEvery  = time.Second            // every worker reads what it has to know
+	driftEvery = 5 * time.Second        // a worker asks whether its definitions have become active again
+	dutyEvery  = 500 * time.Millisecond // who has duty reads, and sweeps, more often
+	overdue    = 150 * time.Millisecond // so late a tick is created by who has no duty
+	again      = 200 * time.Millisecond // until a call that failed is made again
+	soon       = 5 * time.Millisecond   // until a tick is tried again that the server called early
+	batch      = 500                    // jobs whose ticks are created in one round trip
+	callLimit  = 5 * time.Second        // for one call of the ledger
 )
 
-// Options are what a [Scheduler] works with. All but Logger are required.
+// Options are what a [Scheduler] works with. All but Drift and Logger are required.
 type Options struct {
 	Ledger  *ledger.Ledger
 	Session func() locks.SessionID // this worker's
@@ -34,8 +35,17 @@ type Options struct {
 	// manage, the sweep makes good for. It must not wait for runs to end. Called from two goroutines.
 	Deliver func(ctx context.Context, due []ledger.Due)
 
+	// Drift is told how many of Jobs have a definition that is not the active one of their job, whenever that changes. It
+	// may be nil.
+	Drift func(ctx context.Context, jobs int)
+
 	// Delivered tells whether a delivery that was pushed is still on its way.
 	Delivered func(ctx context.Context, delivery ledger.Due) (bool, error)
+
+	// Stop is told which runs of this worker are to stop, and Drain that all are; both again and again, until it is so.
+	// They must not wait.
+	Stop  func(run jobs.RunID, why string)
+	Drain func()
 
 	Logger *slog.Logger // default: slog.Default
 }
@@ -44,9 +54,19 @@ type Options struct {
 // that they do not get in each other's way is the ledger's doing.
 type Scheduler struct {
 	o      Options
-	alarms alarms        // of the jobs with a trigger; only the goroutine of ticks uses it
+	alarms alarms // of the jobs with a trigger; this and the next two are the goroutine of ticks' alone
+	own    map[string]definition
+	drift  map[string]bool // jobs whose active definition is another one
+
+	digest string        // of all definitions
 	duty   atomic.Bool   // whether this worker creates first and sweeps
 	wake   chan struct{} // asks for a sweep; buffer of one: wake-ups may merge
+}
+
+// definition is a job as this worker has it.
+type definition struct {
+	job  *jobs.Job
+	hash string
 }
 
 // New checks the jobs' triggers. It starts nothing; see [Scheduler.Run].
@@ -54,8 +74,17 @@ func New(o Options) (*Scheduler, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	s := &Scheduler{o: o, wake: make(chan struct{}, 1)}
+	s := &Scheduler{o: o, wake: make(chan struct{}, 1), own: make(map[string]definition), drift: make(map[string]bool)}
+	var err error
+	if s.digest, err = ledger.Digest(o.Jobs); err != nil {
+		return nil, err
+	}
 	for _, job := range o.Jobs {
+		hash, err := ledger.Hash(job)
+		if err != nil {
+			return nil, err
+		}
+		s.own[job.Name] = definition{job, hash}
 		trigger, err := Trigger(job)
 		if err != nil {
 			return nil, fmt.Errorf("job %s: %w", job.Name, err)
@@ -67,7 +96,8 @@ func New(o Options) (*Scheduler, error) {
 	return s, nil
 }
 
-// Wake makes the scheduler look at once for what has come due: the lock space has offered something to a waiting run.
+// Wake makes the scheduler look at once for what has come due: the lock space has offered something to a waiting run, or
+// the session of a crashed worker was ended.
 // It does not wait.
 func (s *Scheduler) Wake() {
 	select {
@@ -88,13 +118,14 @@ func (s *Scheduler) Run(ctx context.Context) error {
 // ticks registers the jobs and then, for ever, waits for the next alarm or poll, whichever comes first.
 func (s *Scheduler) ticks(ctx context.Context) {
 	var now serverTime
-	revision, ok := s.register(ctx, &now)
+	revision, ok := s.register(ctx, &now, s.o.Jobs)
 	for !ok {
 		if !sleep(ctx, pollEvery) {
 			return
 		}
-		revision, ok = s.register(ctx, &now)
+		revision, ok = s.register(ctx, &now, s.o.Jobs)
 	}
+	asked := time.Now()             // about definitions that have drifted
 	var polled, notBefore time.Time // by this machine's clock: the last poll; when creating may be tried again
 	for {
 		every := pollEvery
@@ -106,6 +137,10 @@ func (s *Scheduler) ticks(ctx context.Context) {
 		if time.Since(polled) >= every {
 			polled = time.Now()
 			s.poll(ctx, &now, &revision)
+			if time.Since(asked) >= driftEvery {
+				asked = time.Now()
+				s.returned(ctx, &now)
+			}
 			if !s.duty.Load() {
 				s.create(ctx, now.now(), overdue)
 			}
@@ -123,27 +158,109 @@ func (s *Scheduler) ticks(ctx context.Context) {
 	}
 }
 
-// register makes the jobs known and sets the alarms by their cursors.
-func (s *Scheduler) register(ctx context.Context, now *serverTime) (revision int64, ok bool) {
+// register makes definitions known and sets the alarms by how they stand.
+func (s *Scheduler) register(ctx context.Context, now *serverTime, definitions []*jobs.Job) (revision int64, ok bool) {
 	call, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
-	registered, err := s.o.Ledger.Register(call, s.o.Jobs)
+	registered, err := s.o.Ledger.Register(call, s.digest, definitions)
 	if err != nil {
 		s.failed(ctx, "register jobs", err)
 		return 0, false
 	}
 	now.set(registered.Now)
-	for job, cursor := range registered.Cursors {
-		s.alarms.move(job, cursor)
+	drifted := len(s.drift)
+	for name, standing := range registered.Jobs {
+		if standing.Standing == ledger.Change {
+			standing = s.activate(ctx, s.own[name].job, standing, registered.Now)
+		}
+		s.alarms.move(name, standing.Cursor)
+		s.stands(ctx, name, standing.Standing == ledger.Active)
 	}
+	s.tellDrift(ctx, drifted)
 	return registered.Revision, true
+}
+
+// activate makes a definition the active one of its job, whose trigger differs: the ticks up to now are decided first, by
+// the old one. It returns how the definition stands then; if it could not be done, it is tried again as for one that has
+// drifted.
+func (s *Scheduler) activate(ctx context.Context, job *jobs.Job, standing ledger.RegisteredJob, now time.Time) ledger.RegisteredJob {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	var decisions []ledger.Decision
+	trigger, err := Trigger(standing.Old)
+	if err != nil { // it was computed once: the zone files of this machine lack what others have
+		s.o.Logger.ErrorContext(ctx, "the old trigger of a job cannot be computed here, another worker has to change it", "job", job.Name, "error", err)
+		standing.Standing = ledger.Drifted
+		return standing
+	}
+	if trigger != nil {
+		decisions = decide(standing.Old, trigger.Next, standing.Cursor, now, s.o.Session())
+	}
+	last := ledger.Decision{Job: standing.Old, Seen: standing.Cursor, Cursor: now, By: s.o.Session(), Activate: job}
+	if n := len(decisions); n > 0 {
+		last.Seen = decisions[n-1].Cursor
+	}
+	for i, created := range s.o.Ledger.Create(ctx, append(decisions, last)) {
+		if created.Err != nil {
+			s.failed(ctx, "change the trigger of a job", created.Err)
+		}
+		if created.Err != nil || created.Moved || created.Early || created.Inactive {
+			standing.Standing = ledger.Drifted
+			return standing
+		}
+		standing.Cursor = created.Cursor
+		if i == len(decisions) {
+			standing.Standing = ledger.Active
+		}
+		if len(created.Due) > 0 {
+			s.o.Deliver(ctx, created.Due)
+		}
+	}
+	s.o.Logger.InfoContext(ctx, "the trigger of a job has changed", "job", job.Name, "from", standing.Cursor)
+	return standing
+}
+
+// stands notes whether this worker's definition of a job is the active one.
+func (s *Scheduler) stands(ctx context.Context, job string, active bool) {
+	if s.drift[job] == !active {
+		return
+	}
+	s.alarms.turn(job, !active)
+	if active {
+		delete(s.drift, job)
+	} else {
+		s.drift[job] = true
+	}
+	s.o.Logger.DebugContext(ctx, "definition of a job", "job", job, "active", active)
+}
+
+// tellDrift tells how many definitions have drifted, if that has changed.
+func (s *Scheduler) tellDrift(ctx context.Context, before int) {
+	if len(s.drift) == before {
+		return
+	}
+	s.o.Logger.InfoContext(ctx, "jobs of which another definition is active", "drifted", len(s.drift), "jobs", len(s.own))
+	if s.o.Drift != nil {
+		s.o.Drift(ctx, len(s.drift))
+	}
+}
+
+// returned asks whether definitions that have drifted are to be active again.
+func (s *Scheduler) returned(ctx context.Context, now *serverTime) {
+	definitions := make([]*jobs.Job, 0, len(s.drift))
+	for name := range s.drift {
+		definitions = append(definitions, s.own[name].job)
+	}
+	if len(definitions) > 0 {
+		s.register(ctx, now, definitions)
+	}
 }
 
 // poll reads the time, the duty, and how far others have decided.
 func (s *Scheduler) poll(ctx context.Context, now *serverTime, revision *int64) {
 	for more := true; more; {
 		call, cancel := context.WithTimeout(ctx, callLimit)
-		poll, err := s.o.Ledger.Poll(call, s.o.Session(), *revision)
+		poll, err := s.o.Ledger.Poll(call, s.o.Session(), s.digest, *revision)
 		cancel()
 		if err != nil {
 			s.failed(ctx, "poll", err)
@@ -155,9 +272,20 @@ func (s *Scheduler) poll(ctx context.Context, now *serverTime, revision *int64) 
 			s.o.Logger.DebugContext(ctx, "duty changed", "duty", poll.Duty)
 			s.Wake()
 		}
-		for job, cursor := range poll.Cursors {
-			s.alarms.move(job, cursor)
+		for run, why := range poll.Stop {
+			s.o.Stop(run, why)
 		}
+		if poll.Drain {
+			s.o.Drain()
+		}
+		drifted := len(s.drift)
+		for job, moved := range poll.Moved {
+			s.alarms.move(job, moved.Cursor)
+			if own, ok := s.own[job]; ok {
+				s.stands(ctx, job, moved.Active == own.hash)
+			}
+		}
+		s.tellDrift(ctx, drifted)
 		*revision, more = poll.Revision, poll.More
 	}
 }
@@ -185,10 +313,14 @@ func (s *Scheduler) create(ctx context.Context, now time.Time, late time.Duratio
 			wait = max(wait, again)
 		case created.Early:
 			wait = max(wait, soon)
+		case created.Inactive:
+			drifted := len(s.drift)
+			s.stands(ctx, job, false)
+			s.tellDrift(ctx, drifted)
 		case created.Moved && created.Cursor.IsZero():
 			// Redis has forgotten this job, and with it perhaps more than we know.
 			s.o.Logger.ErrorContext(ctx, "the ledger has lost the cursor of a job: it starts at now", "job", job)
-			s.register(ctx, new(serverTime))
+			s.register(ctx, new(serverTime), s.o.Jobs)
 			wait = max(wait, again)
 		default:
 			s.alarms.move(job, created.Cursor)

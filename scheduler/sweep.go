@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"lockstep/jobs"
 	"lockstep/scheduler/ledger"
 )
 
@@ -51,6 +52,14 @@ func (s *Scheduler) sweep(ctx context.Context) time.Duration {
 		}
 		due = append(due, runs...)
 	}
+	for _, late := range sweep.Late {
+		runs, err := s.expire(call, late)
+		if err != nil {
+			s.failed(ctx, "end a run whose time is over", err)
+			continue
+		}
+		due = append(due, runs...)
+	}
 	if len(due) > 0 {
 		s.o.Deliver(ctx, due)
 	}
@@ -79,6 +88,18 @@ func (s *Scheduler) takeOver(ctx context.Context, dead ledger.Dead) ([]ledger.Du
 	}
 	s.o.Logger.WarnContext(ctx, "worker gone, its run is taken over", "job", dead.Job, "run", dead.Run, "token", dead.Token)
 	return due, nil
+}
+
+// expire looks after a run that may not start any more, or has waited for its locks long enough.
+func (s *Scheduler) expire(ctx context.Context, run jobs.RunID) ([]ledger.Due, error) {
+	job, err := s.o.Ledger.Definition(ctx, run)
+	if errors.Is(err, ledger.ErrUnknown) {
+		job, err = new(jobs.Job), nil // it has ended meanwhile: what is left of it goes
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s.o.Ledger.Expire(ctx, run, job)
 }
 
 // lookUp asks after deliveries that have been in their queues for a while.

@@ -1,5 +1,5 @@
-// Command bench measures the lock library (lockstep/locks) side by side with three others: bsm/redislock, redsync and
-// rueidislock.
+// Command bench measures the lock library (lockstep/locks) side by side with three others (bsm/redislock, redsync
+// and rueidislock), and jobs through lockstep side by side with plain asynq.
 //
 //	go run .                        # all of it, some five minutes
 //	go run . -short                 # a minute and a half, rougher
@@ -52,6 +52,10 @@
 // bundle: 40 goroutines each take one of ten resources for some milliseconds, again and again; one more wants all ten.
 // How often does it get them, and what does that cost the others? Libraries without bundles take the ten one after the
 // other, in the order of their names, which cannot deadlock but holds some while it waits for others.
+//
+// jobs: so many jobs are asked for by 16 goroutines, then done by one worker of concurrency 64, by lockstep and by plain
+// asynq. asynq does no more than carry them; lockstep records each run, holds a lock on it and on a record that its
+// arguments name, and keeps its outcome. jobs-delayed: the same with Redis 1 ms away, where what counts is round trips.
 //
 // # What is equal for all
 //

@@ -46,6 +46,8 @@ var measurements = []measurement{
 	{"partition", "the holder's connections fall silent", measurePartition},
 	{"renewal", "commands that keep resources held", measureRenewal},
 	{"bundle", "one wants ten resources, forty take one of them", measureBundle},
+	{"jobs", "jobs through the whole machine, beside plain asynq", measureJobs},
+	{"jobs-delayed", "the same, Redis 1 ms away", measureJobsDelayed},
 }
 
 // run returns the exit code: 0 when everything was measured, whether targets are met or not, 1 when something went

@@ -77,7 +77,7 @@ func (g *guard) run(first order, decoder *gob.Decoder) {
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, syscall.SIGCHLD)
 
-	becomeSubreaper()
+	_ = AdoptOrphans() // without it the group is still killed
 	g.killBy = first.KillBy
 	parent := first.Start.Parent
 	g.orders = make(chan order)
@@ -255,17 +255,13 @@ func (g *guard) kill() {
 	}
 }
 
-// killChildren kills all children. Their own children, whatever group and session they are in, become the guard's when
-// they are dead, and are killed in the next round. Going down step by step is safe: a child's id stays taken until the
-// guard reaps it, that of a grandchild might pass to a stranger.
+// killChildren is one round of killing: the command, and all that has become the guard's child so far.
 func (g *guard) killChildren() {
 	g.rounds++
 	if !g.ended {
 		_ = syscall.Kill(g.pid, syscall.SIGKILL)
 	}
-	for _, pid := range childrenOf(os.Getpid()) {
-		_ = syscall.Kill(pid, syscall.SIGKILL)
-	}
+	KillChildren()
 }
 
 // reap takes note of every child that has ended, and tells whether none is left. When the command is among them, it

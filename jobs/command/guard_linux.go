@@ -9,9 +9,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// becomeSubreaper lets every descendant that loses its parent become a child of this process. If the kernel refuses
-// (there is none so old that Go runs on it), the group is still killed.
-func becomeSubreaper() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
+// AdoptOrphans lets every descendant that loses its parent become a child of this process from now on: it becomes a
+// subreaper. An error says that they go elsewhere, so that nobody can tell when the last of them has ended.
+func AdoptOrphans() error { return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
+
+// KillChildren kills the children that this process has at this moment. Their own children, whatever group and session
+// they are in, become this process's when they are dead, if it adopts orphans: who calls it again and again, and reaps,
+// until no child is left has killed all descendants. Going down step by step is safe: a child's id stays taken until it
+// is reaped, that of a grandchild might pass to a stranger. So only who reaps may call it, and in the same goroutine.
+func KillChildren() {
+	for _, pid := range childrenOf(os.Getpid()) {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+}
 
 // dieWithParent lets the kernel kill the process that is started with attr when the starting thread ends.
 func dieWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL }

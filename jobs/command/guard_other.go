@@ -3,15 +3,18 @@
 package command
 
 import (
+	"errors"
 	"os"
 	"syscall"
 )
 
-func becomeSubreaper() {}
+// AdoptOrphans would let every descendant that loses its parent become a child of this process: Linux alone does that.
+func AdoptOrphans() error { return errors.ErrUnsupported }
+
+// KillChildren would kill the children of this process. Here they cannot be told from others' without a risk.
+func KillChildren() {}
 
 func dieWithParent(*syscall.SysProcAttr) {}
-
-func childrenOf(int) []int { return nil }
 
 // Self returns the path by which this program can be executed again, for Options.Guard.
 func Self() (string, error) { return os.Executable() }

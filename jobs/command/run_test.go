@@ -122,7 +122,13 @@ func helperForeground(folder string) {
 		Foreground: foreground,
 		KillBy:     never,
 	})
-	result := fmt.Sprintf("foreground=%v caught=%d %v", foreground, len(caught), err)
+	signals := 0
+	select {
+	case <-caught: // the command may have ended of it before it is passed on here
+		signals++
+	case <-time.After(10 * time.Second):
+	}
+	result := fmt.Sprintf("foreground=%v caught=%d %v", foreground, signals, err)
 	if err := os.WriteFile(filepath.Join(folder, "result"), []byte(result), 0o600); err != nil {
 		panic(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"lockstep/jobs"
 	"lockstep/locks"
@@ -59,6 +60,33 @@ func (s *Server) routes() {
 		return cut(q, scene.workers(), func(w *Worker) string { return string(w.ID) }, strings.Compare), nil
 	})
 
+	list(s, v1+"audit", func(ctx context.Context, q question) (*part[Act], error) {
+		before := q.cursor
+		acts, err := shared(ctx, s.read, fmt.Sprintf("audit %d %s", q.limit, before), func(ctx context.Context) ([]Act, error) {
+			return r.audit(ctx, before, q.limit+1)
+		})
+		q.cursor = "" // they begin after it
+		return cut(q, acts, func(act *Act) string { return act.ID }, nil), err
+	})
+
+	s.handle(v1+"jobs/{job}/explain", func(w http.ResponseWriter, request *http.Request) error {
+		q, err := ask(request, "at")
+		if err != nil {
+			return err
+		}
+		name, at := q.path("job"), time.Time{}
+		if text := q.value("at"); text != "" {
+			if at, err = time.Parse(time.RFC3339, text); err != nil {
+				return fmt.Errorf("%w: at %q: it has to be a time, as in RFC 3339", ErrInvalid, text)
+			}
+		}
+		explained, err := shared(request.Context(), s.read, fmt.Sprintf("explain %s %d", name, at.Unix()),
+			func(ctx context.Context) (*Explanation, error) { return r.Explain(ctx, name, at) })
+		if err != nil {
+			return err
+		}
+		return writeJSON(w, explained)
+	})
 	one(s, v1+"jobs/{job}", func(ctx context.Context, q question) (*Job, error) {
 		name := q.path("job")
 		return shared(ctx, s.read, "job "+name, func(ctx context.Context) (*Job, error) { return r.Job(ctx, name) })

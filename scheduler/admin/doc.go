@@ -1,16 +1,16 @@
 // Package admin shows what goes on in a fleet of workers: over HTTP as JSON and as a page, and, through the [Reader],
 // to the command line. It answers: what runs now, on which worker, since when; who waits for whom; how did the last runs
-// end. It changes nothing.
+// end. And it does what people ask for, through the [Operator].
 //
 // # Use
 //
 // A worker opens its address with [Listen], makes a [Server] with [New] and runs it with [Serve]. A program that only
-// wants to know takes a [Reader]. It needs no server and no session: it reads the ledger and the lock space themselves,
-// so any worker, and the command line beside them, give the same answer.
+// wants to know takes a [Reader], one that acts an [Operator]. Neither needs a server or a session: they go to the ledger
+// and the lock space themselves, so any worker, and the command line beside them, give the same answer.
 //
 // # Shapes
 //
-// The types [Run], [Lock], [Worker], [Tick], [Job], [Wait] and [NextTick] are what scripts rely on, in the API and in
+// The types [Run], [Lock], [Worker], [Tick], [Job], [Wait], [NextTick], [Explanation] and [Act] are what scripts rely on, in the API and in
 // the command line's -o json alike. Names are in snake_case. Times are RFC 3339 in UTC with milliseconds ([Instant]),
 // ticks have no fraction ([TickTime]), durations are seconds in a field called ..._seconds ([Seconds]). Tokens and ids
 // are strings. What is not there is null, and a list without elements is []. All times and ages are by Redis' clock, but a
@@ -27,19 +27,32 @@
 //	/                            the page
 //	/livez                       200 while the process serves; it asks nobody
 //	/readyz                      200 while the worker may take runs, else 503
-//	/api/v1/jobs                 and jobs/{job}, jobs/{job}/ticks (the newest first)
+//	/api/v1/jobs                 and jobs/{job}, jobs/{job}/ticks (the newest first), jobs/{job}/explain?at=
 //	/api/v1/runs                 ?job= ?state=: the outstanding ones first, then the finished ones; the newest first
 //	/api/v1/runs/{id}            and runs/{id}/output: the tail of what its last attempt printed, as plain text
 //	/api/v1/locks                and locks/{lock}: a lock that nobody holds is not an error, it has no holders
 //	/api/v1/waits                in the order of their tickets
 //	/api/v1/workers              and workers/{id}
+//	/api/v1/audit                what people did, the last first
 //
-// An id in a path is escaped: "#" is %23, "/" is %2F. Only GET and HEAD are answered. A list is {"items": [...],
+// These answer GET and HEAD and change nothing. The following take POST:
+//
+//	/api/v1/jobs/{job}/run       {"args", "id", "reason"}; jobs/{job}/pause and resume {"reason"}
+//	/api/v1/enqueue              {"job", "args", "id", "in", "at"}; 201 with the new run, 200 when it was there
+//	/api/v1/runs/{id}/cancel     and runs/{id}/retry {"reason"}
+//	/api/v1/workers/{id}/drain   {"reason"}
+//	/api/v1/queues/{queue}/pause and resume {"reason"}
+//
+// The body may be left out where nothing in it is needed. The answer is the thing as it stands then. What the page of
+// another origin sends is refused (403), also under a name that is made to point to this machine.
+//
+// An id in a path is escaped: "#" is %23, "/" is %2F. A list is {"items": [...],
 // "next_cursor": null} and takes ?limit=, 1 to 1,000, by default 100; whoever sends next_cursor back as ?cursor= gets
 // what comes after. A parameter that a path does not know is an error, so that a slip of the pen in a filter does not
 // answer with everything. A run that ends while somebody pages through the runs may be listed twice, before and after.
 //
-// Errors are application/problem+json (RFC 9457): 400 for a bad parameter, 404, 405, and 503 when Redis cannot be read.
+// Errors are application/problem+json (RFC 9457): 400 for a bad parameter or body, 403, 404, 405, 409 for
+// what cannot be done to a thing that stands as it does, and 503 when Redis cannot be read.
 //
 // # One read a second
 //
@@ -56,6 +69,6 @@
 // # Not promised
 //
 // There is no sign-in yet. Therefore [Listen] takes a loopback address only; whoever can open a port of this machine can
-// read. One answer is put together from several reads, one after the other: a run may show as running in one place and
+// read and act. One answer is put together from several reads, one after the other: a run may show as running in one place and
 // have ended in another. Ask the ledger, by the run's id, for the last word.
 package admin

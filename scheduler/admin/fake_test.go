@@ -21,6 +21,7 @@ type fake struct {
 	history     map[string][]*ledger.Record
 	output      map[jobs.RunID]string
 	jobs        []ledger.JobRecord
+	acts        []ledger.ActRecord // the last first
 	listing     locks.Listing
 	sessions    []locks.SessionRecord
 
@@ -114,6 +115,17 @@ func (f *fake) Read(context.Context, ...locks.SessionID) (*locks.Listing, error)
 
 func (f *fake) Sessions(context.Context) ([]locks.SessionRecord, time.Time, error) {
 	return f.sessions, f.listing.At, f.read()
+}
+
+func (f *fake) Acts(_ context.Context, before string, limit int) ([]ledger.ActRecord, error) {
+	acts := slices.Clone(f.acts)
+	if before != "" {
+		acts = slices.DeleteFunc(acts, func(a ledger.ActRecord) bool { return a.ID >= before })
+	}
+	if limit > 0 {
+		acts = acts[:min(limit, len(acts))]
+	}
+	return acts, f.read()
 }
 
 func (f *fake) reader() *Reader { return &Reader{book: f, space: f} }

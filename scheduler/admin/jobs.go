@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"time"
@@ -98,6 +99,12 @@ func newJob(record ledger.JobRecord, now time.Time) Job {
 		Retry: Retry{Max: d.Retry.Max, Backoff: d.Retry.Backoff, Initial: Seconds(d.Retry.Initial),
 			MaxDelay: Seconds(d.Retry.MaxDelay)},
 		Overlap: d.Overlap, MaxQueued: d.MaxQueued, OnMissed: d.OnMissed, OnCrash: d.OnCrash, MaxCrashes: d.MaxCrashes,
+		StartDeadline: seconds(d.StartDeadline), Jitter: seconds(d.Jitter), MaxSilence: seconds(d.MaxSilence),
+		Definition: Text(record.Hash), Paused: Text(record.Paused), LastSuccess: Instant{record.LastSuccess},
+		Late: d.MaxSilence > 0 && !record.Silent.IsZero() && now.Sub(record.Silent) > d.MaxSilence,
+	}
+	if d.Paused {
+		job.Paused = "by its definition"
 	}
 	switch {
 	case d.HTTP != nil:
@@ -125,12 +132,18 @@ func locksOf(d *jobs.Job) []string {
 	bare := *d
 	bare.Lock = jobs.Lock{} // its placeholders need a run's arguments
 	id := jobs.RequestRunID(d.Name, "any")
-	names, err := bare.Resources(id, nil)
+	items, err := bare.Resources(id, nil)
 	if err != nil {
-		names = nil // only a name that no job can have is an error here
+		items = nil // only a name that no job can have is an error here
 	}
-	names = slices.DeleteFunc(names, func(name string) bool { return name == jobs.RunResource(id) })
-	names = slices.Concat([]string{}, names, d.Lock.Exclusive)
+	names := append([]string{}, d.Lock.Exclusive...) // never null
+	names = append(names, d.Lock.Shared...)
+	names = slices.AppendSeq(names, maps.Keys(d.Lock.Permits))
+	for _, item := range items {
+		if name := item.Name; name != jobs.RunResource(id) {
+			names = append(names, name)
+		}
+	}
 	slices.Sort(names)
 	return slices.Compact(names)
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // ErrInvalid says that what was asked for cannot be: a state that there is not, a negative number.
-var ErrInvalid = errors.New("invalid question")
+var ErrInvalid = errors.New("invalid request")
 
 // Reader answers questions about runs, jobs, locks and workers in the shapes of this package. Each call reads anew; it
 // changes nothing. What is asked for by name and is not there gives an error that is [ledger.ErrUnknown]. It is safe for
@@ -33,6 +33,7 @@ type book interface {
 	Find(ctx context.Context, id jobs.RunID) (*ledger.Record, string, error)
 	Jobs(ctx context.Context) ([]ledger.JobRecord, error)
 	Job(ctx context.Context, name string) (ledger.JobRecord, error)
+	Acts(ctx context.Context, before string, limit int) ([]ledger.ActRecord, error)
 }
 
 // space is what is read of the lock space.
@@ -246,6 +247,25 @@ func (r *Reader) Ticks(ctx context.Context, job string, limit int) ([]Tick, erro
 		ticks = ticks[:min(limit, len(ticks))]
 	}
 	return ticks, nil
+}
+
+// Audit returns what people did, the last first: at most so many, or, with 0, all that are kept.
+func (r *Reader) Audit(ctx context.Context, limit int) ([]Act, error) { return r.audit(ctx, "", limit) }
+
+// audit is [Reader.Audit] of what was done before the act of an id.
+func (r *Reader) audit(ctx context.Context, before string, limit int) ([]Act, error) {
+	if limit < 0 {
+		return nil, fmt.Errorf("%w: a limit of %d", ErrInvalid, limit)
+	}
+	records, err := r.book.Acts(ctx, before, limit)
+	if err != nil {
+		return nil, err
+	}
+	acts := make([]Act, len(records))
+	for i, a := range records {
+		acts[i] = Act{ID: a.ID, At: Instant{a.At}, Who: a.Who, What: a.What, On: a.On, Why: Text(a.Why), Detail: Text(a.Detail)}
+	}
+	return acts, nil
 }
 
 // unknownError is about what the ledger does not know because it is not in the ledger.

@@ -124,8 +124,8 @@ func TestReaderFollowsWhatHappens(t *testing.T) {
 			Queues: map[string]int{"default": 1}, StartedAt: started})
 		shell := s.open("shell", nil)
 
-		registered := must(s.ledger.Register(ctx, []*jobs.Job{nightly, bills}))
-		cursor := registered.Cursors["nightly"]
+		registered := must(s.ledger.Register(ctx, "config", []*jobs.Job{nightly, bills}))
+		cursor := registered.Jobs["nightly"].Cursor
 		tick := cursor.Truncate(time.Second)
 		created := s.ledger.Create(ctx, []ledger.Decision{{
 			Job: nightly, Seen: cursor, Cursor: cursor, By: web.Session(),

@@ -11,12 +11,17 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"lockstep/jobs"
 	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/queue"
 )
 
 // Options are what a [Server] works with. Reader is required.
 type Options struct {
 	Reader *Reader
+
+	// Operator does what requests ask for. Default: nothing can be changed, and the paths that do are not there.
+	Operator *Operator
 
 	// Ready tells whether the worker of this process may take runs. Default: always, for a process that has none.
 	Ready func() bool
@@ -33,6 +38,8 @@ type Server struct {
 	o    Options
 	mux  *http.ServeMux
 	read *share
+
+	foreign *http.CrossOriginProtection // of what changes something
 
 	// last is what the page showed when Redis could last be read; nil before that. It is replaced, never changed.
 	last atomic.Pointer[overview]
@@ -52,12 +59,13 @@ func New(o Options) (*Server, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	s := &Server{o: o, mux: http.NewServeMux(), read: newShare()}
+	s := &Server{o: o, mux: http.NewServeMux(), read: newShare(), foreign: http.NewCrossOriginProtection()}
 	s.handle("/{$}", s.page)
 	s.handle("/static/{file}", s.static)
 	s.handle("/livez", s.live)
 	s.handle("/readyz", s.ready)
 	s.routes()
+	s.acts()
 	s.handle("/", func(http.ResponseWriter, *http.Request) error { return errNoPath })
 	return s, nil
 }
@@ -95,8 +103,9 @@ func (s *Server) handle(pattern string, answer func(http.ResponseWriter, *http.R
 }
 
 var (
-	errNoPath = errors.New("there is nothing at this path")
-	errMethod = errors.New("only GET and HEAD are answered here: nothing can be changed over HTTP yet")
+	errNoPath   = errors.New("there is nothing at this path")
+	errMethod   = errors.New("only GET and HEAD are answered at this path: it changes nothing")
+	errOnlyPost = errors.New("only POST is answered at this path: it changes something")
 )
 
 // problem answers with an error.
@@ -104,11 +113,15 @@ func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) {
 	status := http.StatusServiceUnavailable // what is left comes from Redis
 	detail := err.Error()
 	switch {
-	case errors.Is(err, errNoPath), errors.Is(err, ledger.ErrUnknown):
+	case errors.Is(err, errNoPath), errors.Is(err, ledger.ErrUnknown), errors.Is(err, queue.ErrNoQueue):
 		status = http.StatusNotFound
-	case errors.Is(err, errMethod):
+	case errors.Is(err, errOrigin):
+		status = http.StatusForbidden
+	case errors.Is(err, ledger.ErrRefused), errors.Is(err, queue.ErrOwned):
+		status = http.StatusConflict
+	case errors.Is(err, errMethod), errors.Is(err, errOnlyPost):
 		status = http.StatusMethodNotAllowed
-	case errors.Is(err, ErrInvalid):
+	case errors.Is(err, ErrInvalid), jobs.IsPermanent(err):
 		status = http.StatusBadRequest
 	case errors.Is(err, errBroken):
 		status = http.StatusInternalServerError

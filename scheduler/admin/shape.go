@@ -16,7 +16,7 @@ type Run struct {
 	Trigger    ledger.Trigger  `json:"trigger"`
 	Tick       TickTime        `json:"tick"` // null for a run without one
 	State      ledger.State    `json:"state"`
-	Reason     Text            `json:"reason"` // why it was skipped, missed, lost, or failed without an attempt's error
+	Reason     Text            `json:"reason"` // why it was skipped, missed, canceled, lost, or failed without an attempt's error
 	Args       json.RawMessage `json:"args"`
 	Queue      string          `json:"queue"`
 	CreatedAt  Instant         `json:"created_at"`
@@ -36,7 +36,7 @@ type Attempt struct {
 	Token      locks.Token     `json:"token"`
 	StartedAt  Instant         `json:"started_at"`
 	FinishedAt Instant         `json:"finished_at"`
-	Outcome    Text            `json:"outcome"` // succeeded, failed, crashed, handed back
+	Outcome    Text            `json:"outcome"` // succeeded, failed, crashed, canceled, handed back
 	Error      Text            `json:"error"`
 }
 
@@ -121,6 +121,7 @@ type Worker struct {
 	Queues    map[string]int  `json:"queues"` // served, with their weights
 	StartedAt Instant         `json:"started_at"`
 	LeaseLeft Seconds         `json:"lease_left_seconds"`
+	Drifted   int             `json:"drifted"` // jobs of which another definition than its own is active
 }
 
 // Gone is the state of a worker whose lease is over. It vanishes as soon as somebody takes care of what it left.
@@ -142,6 +143,17 @@ type Tick struct {
 
 // Pending is the outcome of a tick whose run is not finished.
 const Pending = "pending"
+
+// Act is what a person did.
+type Act struct {
+	ID     string  `json:"id"`
+	At     Instant `json:"at"`
+	Who    string  `json:"who"`
+	What   string  `json:"what"` // "pause job", "cancel run", ...
+	On     string  `json:"on"`   // the job, run, worker or queue
+	Why    Text    `json:"why"`
+	Detail Text    `json:"detail"`
+}
 
 // NextTick is a tick that is still to come.
 type NextTick struct {
@@ -179,6 +191,16 @@ type Job struct {
 	OnMissed   jobs.OnMissed   `json:"on_missed"`
 	OnCrash    jobs.OnCrash    `json:"on_crash"`
 	MaxCrashes int             `json:"max_crashes"`
+
+	StartDeadline *Seconds `json:"start_deadline_seconds"`
+	Jitter        *Seconds `json:"jitter_seconds"`
+	MaxSilence    *Seconds `json:"max_silence_seconds"`
+
+	Paused      Text    `json:"paused"` // who paused it and why, or that its definition does; null when its ticks run
+	LastSuccess Instant `json:"last_success_at"`
+	Late        bool    `json:"late"` // there was no success for longer than max_silence
+
+	Definition Text `json:"definition"` // the hash of the active one, which this shows
 
 	Running     int  `json:"running"`     // runs
 	Outstanding int  `json:"outstanding"` // runs that are not finished, the running ones included

@@ -73,7 +73,7 @@ func TestShapesAreWhatScriptsRelyOn(t *testing.T) {
 		"worker": {get(r.Worker(ctx, "web-2.p91qd3f7")), `{
 			"id": "web-2.p91qd3f7", "host": "web-2", "pid": 4712, "version": "1.0.0", "config": "9f2c1e", "state": "draining",
 			"slots": 2, "busy": 1, "queues": {"default": 1}, "started_at": "2026-11-21T09:00:00.500Z",
-			"lease_left_seconds": 13.9}`},
+			"lease_left_seconds": 13.9, "drifted": 0}`},
 		"ticks": {get(r.Ticks(ctx, "nightly-backup", 3)), `[
 			{"job": "nightly-backup", "tick": "2026-11-21T01:00:00Z", "outcome": "pending", "reason": null,
 				"run_id": "nightly-backup@2026-11-21T01:00:00Z", "decided_at": "2026-11-21T01:00:00.031Z",
@@ -92,7 +92,8 @@ func TestShapesAreWhatScriptsRelyOn(t *testing.T) {
 			"command": ["pg_dump", "shop"], "args": null, "queue": "default", "locks": ["job:nightly-backup"],
 			"timeout_seconds": 7200,
 			"retry": {"max": 3, "backoff": "exponential", "initial_seconds": 5, "max_delay_seconds": 300},
-			"overlap": "skip", "max_queued": 10, "on_missed": "last", "on_crash": "rerun", "max_crashes": 3, "running": 1,
+			"overlap": "skip", "max_queued": 10, "on_missed": "last", "on_crash": "rerun", "max_crashes": 3, "start_deadline_seconds": null, "jitter_seconds": null,
+			"max_silence_seconds": null, "paused": null, "last_success_at": null, "late": false, "definition": null, "running": 1,
 			"outstanding": 1,
 			"last_run": {"id": "nightly-backup@2026-11-20T01:00:00Z", "job": "nightly-backup", "trigger": "schedule",
 				"tick": "2026-11-20T01:00:00Z", "state": "succeeded", "reason": null, "args": null, "queue": "default",
@@ -106,7 +107,8 @@ func TestShapesAreWhatScriptsRelyOn(t *testing.T) {
 			"words": null, "next_tick": null, "cursor": null, "kind": "handler", "handler": "bills.settle", "args": null,
 			"queue": "critical", "locks": ["bill:{bill_ids[*]}"], "timeout_seconds": null,
 			"retry": {"max": 0, "backoff": "", "initial_seconds": 0, "max_delay_seconds": 0}, "overlap": "skip",
-			"max_queued": 10, "on_missed": "last", "on_crash": "rerun", "max_crashes": 3, "running": 1, "outstanding": 3,
+			"max_queued": 10, "on_missed": "last", "on_crash": "rerun", "max_crashes": 3, "start_deadline_seconds": null, "jitter_seconds": null,
+			"max_silence_seconds": null, "paused": null, "last_success_at": null, "late": false, "definition": null, "running": 1, "outstanding": 3,
 			"last_run": null}`},
 		"next ticks": {get(r.Next(ctx, "", 1)), `[
 			{"job": "warm-cache", "tick": "2026-11-21T12:15:00Z", "in_seconds": 900},

@@ -176,7 +176,7 @@ func (s *scene) workers() []Worker {
 		card := session.card
 		w := Worker{
 			ID: session.id, Host: card.Host, PID: card.PID, Version: card.Version, Config: card.Config, State: card.State,
-			Slots: card.Slots, Busy: busy[session.id], Queues: card.Queues, StartedAt: Instant{card.StartedAt},
+			Slots: card.Slots, Busy: busy[session.id], Queues: card.Queues, StartedAt: Instant{card.StartedAt}, Drifted: card.Drifted,
 			LeaseLeft: Seconds(session.left),
 		}
 		if session.left <= 0 {

@@ -35,8 +35,10 @@ const (
 	Waiting     ClaimOutcome = "waiting" // the bundle is not free: the run waits for it, without a worker
 	Stale       ClaimOutcome = "stale"   // the run is not due, or not under this n: the delivery is to be dropped
 	Behind      ClaimOutcome = "behind"  // earlier ticks of its job were due, too: it waits behind them
-	Later       ClaimOutcome = "later"   // another run has been due for longer: this one is to be pushed instead, as Due says
+	Later       ClaimOutcome = "later"   // not here, or not yet: it is to be pushed instead, as Due says
+	Over        ClaimOutcome = "over"    // it has ended without an attempt: its time to start was over, or its bundle can never be granted
 	SessionDead ClaimOutcome = "dead"    // the claimant's session has ended
+	Suspect     ClaimOutcome = "suspect" // the run has crashed before, and ClaimSound was called: nothing was changed
 )
 
 // Claimed is the answer to [Ledger.Claim].
@@ -57,16 +59,27 @@ type Claimed struct {
 // Claim starts an attempt at a run: in one step it looks whether the run is due under this n, takes its bundle under
 // the request's hold id and begins the attempt under the new token. A run whose bundle is not free goes to wait
 // instead. patience is how long younger requests may pass that wait. before names the queues in which a run that has
-// been due for longer goes first; it is for a claim that no delivery brought, else empty.
+// been due for longer goes first, unless it has crashed before; it is for a claim that no delivery brought, else empty.
 //
 // A claim may be sent again with the same request: as long as its attempt runs it is answered the same. It has to be
 // sent until it is answered or the request's session is over, for until then the attempt may have begun.
 func (l *Ledger) Claim(ctx context.Context, request *locks.Request, due Due, patience time.Duration, before []string) (*Claimed, error) {
-	args := []any{string(request.Session()), string(request.ID()), string(due.Run), due.N, patience.Milliseconds()}
+	return l.claim(ctx, request, due, patience, 1, before)
+}
+
+// ClaimSound is [Ledger.Claim] for a worker that wants no run now that has crashed before. Such a run stays as it is,
+// and may be claimed after all with the same request.
+func (l *Ledger) ClaimSound(ctx context.Context, request *locks.Request, due Due, patience time.Duration, before []string) (*Claimed, error) {
+	return l.claim(ctx, request, due, patience, 0, before)
+}
+
+func (l *Ledger) claim(ctx context.Context, request *locks.Request, due Due, patience time.Duration, suspects int, before []string) (*Claimed, error) {
+	args := []any{string(request.Session()), string(request.ID()), string(due.Run), due.N, patience.Milliseconds(), suspects,
+		request.Cutoff().Milliseconds()}
 	for _, queue := range before {
 		args = append(args, queue)
 	}
-	r := read(l.run(ctx, claimScript, "", args...))
+	r := read(l.run(ctx, claimScript, due.Run.Job(), args...))
 	claimed := &Claimed{Outcome: ClaimOutcome(r.text())}
 	switch claimed.Outcome {
 	case Granted:
@@ -91,9 +104,9 @@ func (l *Ledger) Claim(ctx context.Context, request *locks.Request, due Due, pat
 		busy.LeaseLeft = time.Duration(r.number()) * time.Millisecond
 		busy.Queue = int(r.number())
 		claimed.Busy, claimed.Due = busy, r.due()
-	case Later, Behind:
+	case Later, Behind, Over:
 		claimed.Due = r.due()
-	case Stale, SessionDead:
+	case Stale, SessionDead, Suspect:
 	default:
 		r.err = r.unknown(string(claimed.Outcome))
 	}
@@ -111,6 +124,7 @@ const (
 	Failure  Outcome = "failed"   // for good: it is the run's end
 	Again    Outcome = "retry"    // it failed, and the run is tried again after a pause
 	HandBack Outcome = "handback" // the worker drains, or cannot do it: the run is due again, and nothing is counted
+	Stopped  Outcome = "canceled" // it was asked to stop: it is the run's end
 )
 
 // Finish tells how one attempt ended.

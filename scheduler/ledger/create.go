@@ -3,11 +3,14 @@ package ledger
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	_ "embed"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -29,6 +32,7 @@ const (
 // Tick is one due time with its verdict.
 type Tick struct {
 	At      time.Time
+	After   time.Duration // so long after it its run becomes due
 	Verdict Verdict
 	Reason  string    // for Missed and Broken
 	Upto    time.Time // the last tick of a line that stands for a whole range of missed ticks; else zero
@@ -41,6 +45,10 @@ type Decision struct {
 	Cursor time.Time // the new one: the last of the ticks
 	Ticks  []Tick    // oldest first, at most MaxTicks
 	By     locks.SessionID
+
+	// Activate is the definition that is active from here on. It may only follow on one whose ticks are decided up to
+	// Cursor, which need not be a tick then. Nil: Job stays.
+	Activate *jobs.Job
 }
 
 // MaxTicks bounds the ticks of one decision; more take several, one after the other.
@@ -52,7 +60,11 @@ type Created struct {
 	Cursor time.Time // where the job's cursor stands now
 	Moved  bool      // somebody else had moved the cursor: nothing was recorded, Cursor tells where it stands
 	Early  bool      // a tick has not come yet by the server's clock: nothing was recorded
-	Err    error     // this decision alone could not be sent or was not answered; it may be sent again
+
+	// Inactive tells that another definition of the job decides its ticks: nothing was recorded.
+	Inactive bool
+
+	Err error // this decision alone could not be sent or was not answered; it may be sent again
 }
 
 var (
@@ -67,27 +79,89 @@ var (
 	enqueueScript = script(enqueueSource)
 )
 
+// Standing says how a definition stands to the others of its job.
+type Standing string
+
+const (
+	Active  Standing = "active"  // it decides the job's ticks
+	Drifted Standing = "drifted" // another one does
+	Change  Standing = "change"  // it is to, and its trigger differs: the ticks up to now are the old one's to decide
+)
+
 // Registered is the answer to [Ledger.Register].
 type Registered struct {
-	Now      time.Time            // the server's
-	Revision int64                // to begin [Ledger.Poll] with
-	Cursors  map[string]time.Time // by job
+	Now      time.Time // the server's
+	Revision int64     // to begin [Ledger.Poll] with
+	Jobs     map[string]RegisteredJob
 }
 
-// Register makes jobs known under their definitions. The cursor of a job that the ledger has never seen starts at the
-// server's time; any other goes on where it stopped. Sending it again changes nothing.
-func (l *Ledger) Register(ctx context.Context, definitions []*jobs.Job) (*Registered, error) {
-	registered := &Registered{Cursors: make(map[string]time.Time, len(definitions))}
+// RegisteredJob says how one definition stands.
+type RegisteredJob struct {
+	Cursor   time.Time
+	Standing Standing
+	Old      *jobs.Job // for Change: the definition that is active still
+}
+
+const (
+	goneAfter    = time.Minute        // a definition that nobody carries gives way to one that somebody does
+	retiredAfter = 7 * 24 * time.Hour // a job that nobody carries is retired: when it comes back it begins anew
+)
+
+// Hash names a definition. It is over the text before its ${...} are replaced, so it is the same on all hosts.
+func Hash(job *jobs.Job) (string, error) {
+	text, err := json.Marshal(job)
+	if err != nil {
+		return "", fmt.Errorf("definition of job %s: %w", job.Name, err)
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:16]), nil
+}
+
+// Digest names a set of definitions: what one worker carries.
+func Digest(definitions []*jobs.Job) (string, error) {
+	hashes := make([]string, len(definitions))
+	for i, job := range definitions {
+		hash, err := Hash(job)
+		if err != nil {
+			return "", err
+		}
+		hashes[i] = job.Name + " " + hash
+	}
+	slices.Sort(hashes)
+	sum := sha256.Sum256([]byte(strings.Join(hashes, "\n")))
+	return hex.EncodeToString(sum[:8]), nil
+}
+
+// trigger writes what decides when a job's ticks are.
+func trigger(job *jobs.Job) string {
+	if job.Every > 0 {
+		return "every " + job.Every.String()
+	}
+	return plain(job.Schedule + " " + job.Timezone)
+}
+
+// Register makes definitions known, some or all of those that the config of this digest has, and tells how each stands.
+// The newest definition of a job, by when it was first registered, is the active one as long as somebody carries it: has
+// polled with its config within the last minute. The cursor of a job that the ledger has never seen starts at the server's
+// time, as does that of one which nobody has carried for a week; any other goes on where it stopped. Sending it again
+// changes nothing.
+func (l *Ledger) Register(ctx context.Context, digest string, definitions []*jobs.Job) (*Registered, error) {
+	registered := &Registered{Jobs: make(map[string]RegisteredJob, len(definitions))}
 	const batch = 1000
 	for first := 0; first == 0 || first < len(definitions); first += batch {
 		some := definitions[first:min(first+batch, len(definitions))]
-		args := make([]any, 0, 2*len(some))
+		args := make([]any, 0, 3+4*len(some))
+		args = append(args, digest, goneAfter.Milliseconds(), retiredAfter.Milliseconds())
 		for _, job := range some {
 			definition, err := json.Marshal(job)
 			if err != nil {
 				return nil, fmt.Errorf("register job %s: %w", job.Name, err)
 			}
-			args = append(args, job.Name, definition)
+			hash, err := Hash(job)
+			if err != nil {
+				return nil, err
+			}
+			args = append(args, job.Name, hash, trigger(job), definition)
 		}
 		r := read(l.run(ctx, registerScript, "", args...))
 		registered.Now = r.time()
@@ -95,7 +169,12 @@ func (l *Ledger) Register(ctx context.Context, definitions []*jobs.Job) (*Regist
 			registered.Revision = revision
 		}
 		for _, job := range some {
-			registered.Cursors[job.Name] = r.time()
+			one := RegisteredJob{Cursor: r.time(), Standing: Standing(r.text())}
+			if old := r.text(); old != "" && r.err == nil {
+				one.Old = new(jobs.Job)
+				r.err = json.Unmarshal([]byte(old), one.Old)
+			}
+			registered.Jobs[job.Name] = one
 		}
 		if r.err != nil {
 			return nil, fmt.Errorf("register %d jobs: %w", len(definitions), r.err)
@@ -165,6 +244,9 @@ func (c *Created) decode(command *redis.Cmd, cursor time.Time) error {
 	case "early":
 		c.Early = true
 		return nil
+	case "inactive":
+		c.Inactive = true
+		return nil
 	default:
 		return r.unknown(outcome)
 	}
@@ -180,9 +262,9 @@ func (d *Decision) args() ([]any, error) {
 		return nil, fmt.Errorf("create ticks of %s: args: %w", d.Job.Name, err)
 	}
 	// The script adds the lock of each run, which alone differs from tick to tick.
-	first := jobs.TickRunID(d.Job.Name, d.Ticks[0].At)
+	first := jobs.TickRunID(d.Job.Name, d.Cursor)
 	items, err := d.Job.Resources(first, arguments)
-	items = slices.DeleteFunc(items, func(name string) bool { return name == jobs.RunResource(first) })
+	items = slices.DeleteFunc(items, func(item locks.Item) bool { return item.Name == jobs.RunResource(first) })
 	ticks := d.Ticks
 	if err != nil { // for good: the arguments of a tick are the definition's
 		ticks = make([]Tick, len(d.Ticks))
@@ -194,10 +276,32 @@ func (d *Decision) args() ([]any, error) {
 		}
 		items = nil
 	}
+	paused, alone := 0, ""
+	if d.Job.Paused {
+		paused = 1
+	}
+	if d.Job.Overlap == jobs.OverlapAllow && d.Job.Concurrency == 0 {
+		alone = aloneItem(d.Job).String() // runs that catch up come one after the other
+	}
+	patience, onBusy, limits := waitOf(d.Job)
+	hash, err := Hash(d.Job)
+	if err != nil {
+		return nil, err
+	}
+	activate, next := "", []byte{}
+	if d.Activate != nil {
+		if activate, err = Hash(d.Activate); err != nil {
+			return nil, err
+		}
+		if next, err = json.Marshal(d.Activate); err != nil {
+			return nil, err
+		}
+	}
 	args := []any{d.Job.Name, d.Seen.UnixMilli(), d.Cursor.UnixMilli(), string(d.By), d.Job.Queue, string(d.Job.Overlap),
-		d.Job.MaxQueued, d.Job.History.Runs, d.Job.History.For.Milliseconds(), string(arguments), definition, len(items)}
+		d.Job.MaxQueued, d.Job.History.Runs, d.Job.History.For.Milliseconds(), string(arguments), definition,
+		positive(d.Job.StartDeadline), patience, onBusy, limits, paused, alone, hash, activate, next, len(items)}
 	for _, item := range items {
-		args = append(args, exclusive(item))
+		args = append(args, item.String())
 	}
 	for _, tick := range ticks {
 		id, upto := jobs.TickRunID(d.Job.Name, tick.At), ""
@@ -205,9 +309,35 @@ func (d *Decision) args() ([]any, error) {
 			id += jobs.RunID(".." + tick.Upto.UTC().Format(time.RFC3339))
 			upto = strconv.FormatInt(tick.Upto.UnixMilli(), 10)
 		}
-		args = append(args, string(id), tick.At.UnixMilli(), string(tick.Verdict), plain(tick.Reason), upto)
+		args = append(args, string(id), tick.At.UnixMilli(), string(tick.Verdict), plain(tick.Reason), upto,
+			tick.At.Add(tick.After).UnixMilli())
 	}
 	return args, nil
+}
+
+// aloneItem is the lock of a job, for runs that come one after the other although the job's may overlap.
+func aloneItem(job *jobs.Job) locks.Item {
+	return locks.Item{Name: jobs.JobResource(job.Name), Mode: locks.ModeExclusive}
+}
+
+// waitOf returns how long a run of a job waits for its bundle, as the scripts want it, what becomes of it then, and the
+// limits of its holds: max, min, crash delay in ms.
+func waitOf(job *jobs.Job) (patience, onBusy, limits string) {
+	if l := job.Lock; l.MaxHold > 0 || l.MinHold > 0 || l.CrashDelay > 0 {
+		limits = fmt.Sprintf("%d,%d,%d", l.MaxHold.Milliseconds(), l.MinHold.Milliseconds(), l.CrashDelay.Milliseconds())
+	}
+	if job.Lock.Wait <= 0 {
+		return "", "", limits
+	}
+	return strconv.FormatInt(job.Lock.Wait.Milliseconds(), 10), string(job.Lock.OnBusy), limits
+}
+
+// positive writes a duration in ms; "" for none.
+func positive(d time.Duration) string {
+	if d <= 0 {
+		return ""
+	}
+	return strconv.FormatInt(d.Milliseconds(), 10)
 }
 
 // Request asks for a run of a job, beside its schedule.
@@ -219,6 +349,7 @@ type Request struct {
 	At      time.Time       // not before this instant of the server's clock; zero: at once
 	In      time.Duration   // nor before so long from now
 	Named   bool            // the id was chosen by a client: it is remembered for Remembered at least
+	Act     *Act            // for the audit; nil: what clients ask for by the thousand is not kept there
 }
 
 // Remembered is how long an id that a client chose names the same run, even when the history is shorter.
@@ -260,10 +391,11 @@ func (l *Ledger) Enqueue(ctx context.Context, request Request) (*Enqueued, error
 	if request.Named {
 		remember = Remembered.Milliseconds()
 	}
+	patience, onBusy, limits := waitOf(job)
 	args := []any{job.Name, string(id), job.Queue, string(request.Trigger), unixMillis(request.At),
-		request.In.Milliseconds(), remember, string(arguments), definition}
+		request.In.Milliseconds(), remember, string(arguments), definition, patience, onBusy, limits, request.Act.entry()}
 	for _, item := range items {
-		args = append(args, exclusive(item))
+		args = append(args, item.String())
 	}
 	r := read(l.run(ctx, enqueueScript, job.Name, args...))
 	enqueued := &Enqueued{Run: id}
@@ -284,9 +416,6 @@ func (l *Ledger) Enqueue(ctx context.Context, request Request) (*Enqueued, error
 	}
 	return enqueued, nil
 }
-
-// exclusive is the item of the lock space that takes a resource exclusively.
-func exclusive(name string) string { return "x" + name }
 
 // compact writes JSON without white space, so that no control byte of it can be taken for a separator. No arguments are
 // an empty object.

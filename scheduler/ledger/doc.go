@@ -23,6 +23,11 @@
 //	 │        scheduled, retrying <─────────────── pause is over, a failed attempt to be repeated
 //	 └─> skipped, missed, failed (never began)
 //
+// Beside these ways: Create, for a tick that replaces it, and Cancel end a run that does not run, and have the worker of
+// one that does asked to stop it ([Ledger.Poll]); Expire ends one that may not start any more, or has waited for its
+// bundle long enough; Skip ends one that has not begun. Reopen, which only a person asks for, makes an ended run due
+// again.
+//
 // succeeded, failed, lost, canceled, skipped and missed are final. Outstanding runs are records of their own; final
 // ones move to their job's history, which is kept within bounds. So a run that has neither record is over, and a claim
 // finds nothing: no expiry time carries that.
@@ -38,6 +43,11 @@
 //   - A finish counts when its token is the run's last one and the run is not final. An attempt is counted once, by the
 //     first of its finish and the sweep; after that only its success still counts, as long as no other attempt began.
 //   - Failures and crashes are counted apart, and a hand-back is neither.
+//   - A run that was asked to stop is not tried again: whatever its attempt comes to, if that is no success, the run is
+//     canceled.
+//   - A session runs one run at a time that has crashed before, so that a job which kills its workers does not take the
+//     same others along again and again.
+//   - A job's ticks are decided by one definition at a time.
 //   - All times are the server's, read inside the scripts. A worker's clock is an alarm clock only.
 //
 // # Waiting for locks
@@ -51,6 +61,20 @@
 //
 // Ticks of one job begin in their order, though their deliveries come in any: a claim sends earlier ticks that are due
 // to wait in front of it. A tick that failed and waits for its next attempt lets later ones pass.
+//
+// # Definitions
+//
+// Workers with different configs work side by side while a new one is rolled out. Each registers its definitions by their
+// hashes, and keeps them carried by polling. The definition that was first registered last, of those that somebody has
+// carried within the last minute, is the active one: [Ledger.Create] refuses all others. So a new definition takes over
+// when its first worker comes, and gives way when its last one has been gone for a minute. When nobody is there at all,
+// the last active one stays, with the cursor, until somebody comes; after a week without, the job begins anew.
+//
+// Where the trigger stays the same, becoming active is one write. Where it changes, the ticks up to now are the old
+// trigger's: a [Decision] with Activate accounts for the last of them, moves the cursor to now and changes the
+// definition, in one step.
+//
+// A run carries the definition it was made with, so any worker can do it, whatever it has itself.
 //
 // # What happens when
 //

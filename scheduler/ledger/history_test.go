@@ -20,8 +20,9 @@ import (
 )
 
 // TestRandomHistoriesKeepThePromise plays workers that lose replies and deliveries, send late and twice, crash and are
-// taken for dead, on runs that compete for three bills, and looks at every key after every step. In the end all faults
-// stop, and every run must come to its end.
+// taken for dead, and people who cancel runs and have them done again, on runs that compete for three bills, wait for
+// them so long and no longer, replace each other and may not start too late. It looks at every key after every step. In
+// the end all faults stop, and every run must come to its end.
 func TestRandomHistoriesKeepThePromise(t *testing.T) {
 	steps, seeds := 150, 4
 	if n, err := strconv.Atoi(os.Getenv("LOCKSTEP_SOAK")); err == nil {
@@ -52,7 +53,8 @@ type play struct {
 	*fixture
 	rand    *rand.Rand
 	workers []*locks.Client
-	cursor  time.Time
+	cursors map[string]time.Time
+	ticking []*jobs.Job // with a schedule: one queues its runs, one replaces them, one lets them overlap
 	asked   int
 	queue   []ledger.Due // deliveries under way: any may be lost, doubled or late
 	sent    []sentClaim  // claims, of which a copy may still come
@@ -73,8 +75,14 @@ type sentClaim struct {
 
 func newPlay(f *fixture, seed uint64) *play {
 	p := &play{fixture: f, rand: rand.New(rand.NewPCG(seed, 1)), success: make(map[jobs.RunID]int)}
-	f.job.MaxCrashes, f.job.Retry.Max = 5, 5
-	p.cursor = f.cursor(f.job, 3000)
+	p.cursors = make(map[string]time.Time)
+	for _, overlap := range []jobs.Overlap{jobs.OverlapQueue, jobs.OverlapReplace, jobs.OverlapAllow} {
+		job := newJob(string(overlap))
+		job.Overlap, job.MaxCrashes, job.Retry.Max, job.StartDeadline = overlap, 5, 5, 2*time.Hour
+		job.Lock = jobs.Lock{Wait: time.Hour, OnBusy: []jobs.OnBusy{jobs.BusyRequeue, jobs.BusySkip, jobs.BusyFail}[p.rand.IntN(3)]}
+		p.ticking = append(p.ticking, job)
+		p.cursors[job.Name] = f.cursor(job, 3000)
+	}
 	for range 3 {
 		p.workers = append(p.workers, f.session("w"))
 	}
@@ -112,12 +120,21 @@ func pick[T any](r *rand.Rand, all *[]T) T {
 }
 
 func (p *play) step() {
-	switch n := p.rand.IntN(100); {
+	switch n := p.rand.IntN(115); {
 	case n < 12:
-		created := p.tick(p.job, p.cursor, 1, ledger.CatchUp)
-		p.say("tick %s", created.Due[0].Run)
-		p.cursor = created.Cursor
+		job := p.ticking[p.rand.IntN(len(p.ticking))]
+		created := p.tick(job, p.cursors[job.Name], 1, []ledger.Verdict{ledger.CatchUp, ledger.Run}[p.rand.IntN(2)])
+		p.say("tick %v of %s: due %v", created.Cursor, job.Name, created.Due)
+		p.cursors[job.Name] = created.Cursor
 		p.push(created.Due)
+	case n >= 112:
+		p.cancelOne()
+	case n >= 108:
+		p.reopenOne()
+	case n >= 104:
+		p.late()
+	case n >= 100:
+		p.stopAsked()
 	case n < 25:
 		p.enqueue()
 	case n < 60 && len(p.queue) > 0:
@@ -149,6 +166,95 @@ func (p *play) step() {
 	}
 }
 
+// some returns the id of an outstanding run for which a field of its record is as wanted, or "".
+func (p *play) some(is func(fields []string) bool) jobs.RunID {
+	var found []string
+	for id, record := range p.all("run") {
+		if is(strings.Split(record, us)) {
+			found = append(found, id)
+		}
+	}
+	if len(found) == 0 {
+		return ""
+	}
+	slices.Sort(found)
+	return jobs.RunID(found[p.rand.IntN(len(found))])
+}
+
+// cancelOne cancels any outstanding run.
+func (p *play) cancelOne() {
+	id := p.some(func([]string) bool { return true })
+	if id == "" {
+		return
+	}
+	job, err := p.Definition(p.Context(), id)
+	if err != nil {
+		p.fatalf("%v", err)
+	}
+	canceled, err := p.Cancel(p.Context(), id, job, ledger.Act{Who: "ann", What: "cancel run", On: string(id)})
+	if err != nil {
+		p.fatalf("%v", err)
+	}
+	p.say("cancel %s: %+v", id, canceled)
+	p.push(canceled.Due)
+}
+
+// reopenOne has a run that has ended done again.
+func (p *play) reopenOne() {
+	job := p.ticking[p.rand.IntN(len(p.ticking))]
+	history, err := p.History(p.Context(), job.Name, 20)
+	if err != nil {
+		p.fatalf("%v", err)
+	}
+	if len(history) == 0 {
+		return
+	}
+	record := history[p.rand.IntN(len(history))]
+	due, err := p.Reopen(p.Context(), ledger.Reopening{Run: record.ID, Tick: record.Tick, Job: job, Any: p.rand.IntN(2) == 0,
+		Act: &ledger.Act{Who: "ann"}})
+	p.say("reopen %s, which is %s: %v, %v", record.ID, record.State, due, err)
+	if err != nil && !errors.Is(err, ledger.ErrRefused) {
+		p.fatalf("%v", err)
+	}
+	if len(due) > 0 {
+		p.success[record.ID] = 0
+	}
+	p.push(due)
+}
+
+// late has a time of some run be over, and the sweep see it.
+func (p *play) late() {
+	field := []int{fieldDeadline, fieldWaitBy}[p.rand.IntN(2)]
+	id := p.some(func(f []string) bool {
+		return f[fieldState] != "running" && f[field] != "" && (field == fieldDeadline || f[fieldState] == "waiting")
+	})
+	if id == "" {
+		return
+	}
+	p.say("a time of %s is over", id)
+	p.set(id, field, "1")
+	if err := p.rdb.ZAddXX(p.Context(), p.key("late"), redis.Z{Score: 1, Member: string(id)}).Err(); err != nil {
+		p.fatalf("%v", err)
+	}
+	if p.rand.IntN(3) > 0 { // else whoever meets it first
+		p.push(p.expire())
+	}
+}
+
+// stopAsked has a worker hear what it is asked to stop.
+func (p *play) stopAsked() {
+	w := p.workers[p.rand.IntN(len(p.workers))]
+	for id := range p.fixture.asked(w).Stop {
+		i := slices.IndexFunc(p.acting, func(a attempt) bool { return a.Record.ID == id && a.request.Session() == w.Session() })
+		if i < 0 {
+			p.fatalf("%s is asked to stop %s, which it does not run", w.Session(), id)
+		}
+		a := p.acting[i]
+		p.acting = slices.Delete(p.acting, i, i+1)
+		p.end(a, ledger.Stopped)
+	}
+}
+
 func (p *play) begin() *locks.Request { return p.request(p.workers[p.rand.IntN(len(p.workers))]) }
 
 func (p *play) enqueue() {
@@ -156,6 +262,9 @@ func (p *play) enqueue() {
 	job := newJob("billed")
 	job.Every = 0
 	job.MaxCrashes, job.Retry.Max = 5, 5
+	if p.rand.IntN(2) == 0 {
+		job.Lock.Wait, job.Lock.OnBusy = time.Hour, []jobs.OnBusy{jobs.BusyRequeue, jobs.BusySkip, jobs.BusyFail}[p.rand.IntN(3)]
+	}
 	for i := range 3 {
 		if p.rand.IntN(2) == 0 {
 			job.Lock.Exclusive = append(job.Lock.Exclusive, fmt.Sprint("bill:", i))
@@ -307,7 +416,7 @@ const (
 	us        = "\x1f"
 	itemsHold = 6  // where the items begin, in a hold's record,
 	itemsWait = 8  // in a wait's,
-	itemsRun  = 23 // and in a run's
+	itemsRun  = 32 // and in a run's
 )
 
 // check reads every key and compares it with every other one and with what the players know.
@@ -365,6 +474,7 @@ func (p *play) check() {
 		p.fatalf("%d of %d resources, %d of %d queue members belong to somebody", owned, len(own), queued, len(q))
 	}
 	p.checkRuns(runs, holds, waits)
+	p.checkBeside(runs)
 	p.checkActing(own)
 }
 
@@ -402,6 +512,34 @@ func (p *play) checkRuns(runs, holds, waits map[string]string) {
 	}
 	if len(ready) != count["due"] || len(busy) != count["running"] || len(timer) != count["scheduled"]+count["retrying"] {
 		p.fatalf("runs %v, but %d ready, %d busy, %d in the timer", count, len(ready), len(busy), len(timer))
+	}
+}
+
+// checkBeside looks at what stands beside the records: times to look at, what is asked of workers.
+func (p *play) checkBeside(runs map[string]string) {
+	p.Helper()
+	late, ask := p.members("late"), p.members("ask")
+	asked := 0
+	for id, record := range runs {
+		f := strings.Split(record, us)
+		watched := f[fieldFirst] == "" && f[fieldDeadline] != "" || f[fieldState] == "waiting" && f[fieldWaitBy] != ""
+		if watched && !late[id] {
+			p.fatalf("run %s, %s, has a time to look at, and nobody looks: %q", id, f[fieldState], record)
+		}
+		if f[fieldState] == "running" && f[fieldStop] != "" {
+			asked++
+			if !ask[f[fieldSession]+"\x00"+id] {
+				p.fatalf("run %s is to stop, and its worker is not asked", id)
+			}
+		}
+	}
+	if asked != len(ask) {
+		p.fatalf("%d of %d runs are asked to stop", len(ask), asked)
+	}
+	for id := range late {
+		if runs[id] == "" {
+			p.fatalf("run %s has ended and is looked at for its time", id)
+		}
 	}
 }
 

@@ -77,13 +77,20 @@ func (f *fixture) end(client *locks.Client) {
 
 func (f *fixture) key(name string) string { return "{" + f.namespace + "}:" + name }
 
-// cursor registers the job and sets its cursor so many ticks of one second back.
-func (f *fixture) cursor(job *jobs.Job, back int) time.Time {
+// register makes a definition the active one of its job, if its trigger is that of the one before.
+func (f *fixture) register(job *jobs.Job) *ledger.Registered {
 	f.Helper()
-	registered, err := f.Register(f.Context(), []*jobs.Job{job})
+	registered, err := f.Register(f.Context(), "config", []*jobs.Job{job})
 	if err != nil {
 		f.Fatal(err)
 	}
+	return registered
+}
+
+// cursor registers the job and sets its cursor so many ticks of one second back.
+func (f *fixture) cursor(job *jobs.Job, back int) time.Time {
+	f.Helper()
+	registered := f.register(job)
 	cursor := registered.Now.Truncate(time.Second).Add(-time.Duration(back) * time.Second)
 	if err := f.rdb.HSet(f.Context(), f.key("cursor"), job.Name, cursor.UnixMilli()).Err(); err != nil {
 		f.Fatal(err)
@@ -91,9 +98,10 @@ func (f *fixture) cursor(job *jobs.Job, back int) time.Time {
 	return cursor
 }
 
-// tick creates the next so many ticks of one second after a cursor.
+// tick creates the next so many ticks of one second after a cursor, by the definition as it is now.
 func (f *fixture) tick(job *jobs.Job, cursor time.Time, n int, verdict ledger.Verdict) ledger.Created {
 	f.Helper()
+	f.register(job)
 	var ticks []ledger.Tick
 	for i := range n {
 		ticks = append(ticks, ledger.Tick{At: cursor.Add(time.Duration(i+1) * time.Second), Verdict: verdict})
@@ -232,7 +240,7 @@ func (f *fixture) wantNothingLeft() {
 			f.Errorf("%s: %q, %v, want nothing", hash, left, err)
 		}
 	}
-	for _, zset := range []string{"hold", "q", "idx", "timer", "ready", "push", "sent", "busy", "open"} {
+	for _, zset := range []string{"hold", "q", "idx", "timer", "ready", "push", "sent", "busy", "open", "late", "ask"} {
 		if left, err := f.rdb.ZRange(f.Context(), f.key(zset), 0, -1).Result(); err != nil || len(left) > 0 {
 			f.Errorf("%s: %q, %v, want nothing", zset, left, err)
 		}
@@ -760,7 +768,7 @@ func TestDutyPassesOnWhenItsHolderEnds(t *testing.T) {
 		a, b := f.session("a"), f.session("b")
 		poll := func(c *locks.Client) bool {
 			f.Helper()
-			poll, err := f.Poll(f.Context(), c.Session(), 0)
+			poll, err := f.Poll(f.Context(), c.Session(), "config", 0)
 			if err != nil {
 				f.Fatal(err)
 			}
@@ -780,16 +788,16 @@ func TestAPollTellsWhoseCursorMoved(t *testing.T) {
 	each(t, func(f *fixture) {
 		w := f.session("w")
 		cursor := f.cursor(f.job, 5)
-		before, err := f.Poll(f.Context(), w.Session(), 0)
+		before, err := f.Poll(f.Context(), w.Session(), "config", 0)
 		if err != nil {
 			f.Fatal(err)
 		}
 		created := f.tick(f.job, cursor, 1, ledger.Run)
-		after, err := f.Poll(f.Context(), w.Session(), before.Revision)
-		if err != nil || len(after.Cursors) != 1 || !after.Cursors["j"].Equal(created.Cursor) {
+		after, err := f.Poll(f.Context(), w.Session(), "config", before.Revision)
+		if err != nil || len(after.Moved) != 1 || !after.Moved["j"].Cursor.Equal(created.Cursor) {
 			f.Errorf("%+v, %v, want j at %v", after, err, created.Cursor)
 		}
-		if again, err := f.Poll(f.Context(), w.Session(), after.Revision); err != nil || len(again.Cursors) != 0 {
+		if again, err := f.Poll(f.Context(), w.Session(), "config", after.Revision); err != nil || len(again.Moved) != 0 {
 			f.Errorf("%+v, %v, want nothing new", again, err)
 		}
 	})
@@ -878,4 +886,46 @@ func TestAFinishIsRecordedWhenRedisIsFull(t *testing.T) {
 	if again := f.tick(f.job, created.Cursor, 1, ledger.Run); len(again.Due) != 1 {
 		t.Errorf("%+v, want the refused tick to have changed nothing", again)
 	}
+}
+
+// TestASuspectIsClaimedOnlyByWhoWantsOne: what has crashed before is told apart before anything is taken for it.
+func TestASuspectIsClaimedOnlyByWhoWantsOne(t *testing.T) {
+	each(t, func(f *fixture) {
+		a, b := f.session("a"), f.session("b")
+		due := f.run()
+		first, err := f.ClaimSound(f.Context(), f.request(a), due, 0, nil)
+		if err != nil || first.Outcome != ledger.Granted {
+			f.Fatalf("claim of a run that has never crashed: %+v, %v, want it granted", first, err)
+		}
+		again := f.crash(a)
+		if len(again) != 1 {
+			f.Fatalf("after the crash %+v are due, want the run", again)
+		}
+		// Nobody else waits for it to find a place.
+		other, err := f.Enqueue(f.Context(), ledger.Request{Job: newJob("other"), ID: "x", Trigger: ledger.ByRequest})
+		if err != nil {
+			f.Fatal(err)
+		}
+		if ready, err := f.rdb.ZRange(f.Context(), f.key("ready"), 0, 0).Result(); err != nil || !strings.HasSuffix(ready[0], string(due.Run)) {
+			f.Fatalf("due for longest is %q, %v; want the run that crashed", ready, err)
+		}
+		younger, err := f.ClaimSound(f.Context(), f.request(b), other.Due[0], 0, []string{"default"})
+		if err != nil || younger.Outcome != ledger.Granted {
+			f.Fatalf("direct claim of a run that is due since later: %+v, %v, want it granted", younger, err)
+		}
+		request := f.request(b)
+		for range 2 {
+			refused, err := f.ClaimSound(f.Context(), request, again[0], 0, nil)
+			if err != nil || refused.Outcome != ledger.Suspect {
+				f.Fatalf("claim of a run that has crashed: %+v, %v, want it refused", refused, err)
+			}
+		}
+		second, err := f.Claim(f.Context(), request, again[0], 0, nil)
+		if err != nil || second.Outcome != ledger.Granted || second.Record.Last().Number != 2 {
+			f.Fatalf("claim under the same request by who takes it: %+v, %v, want the second attempt", second, err)
+		}
+		if sent, err := f.ClaimSound(f.Context(), request, again[0], 0, nil); err != nil || sent.Outcome != ledger.Granted {
+			f.Fatalf("a late copy of the refused claim: %+v, %v, want the attempt that runs", sent, err)
+		}
+	})
 }

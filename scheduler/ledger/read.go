@@ -135,8 +135,13 @@ func (l *Ledger) Find(ctx context.Context, id jobs.RunID) (*Record, string, erro
 
 // JobRecord is what the ledger knows of one job.
 type JobRecord struct {
-	Job    *jobs.Job // as registered last
+	Job    *jobs.Job // the active definition
+	Hash   string    // of it
 	Cursor time.Time // the last tick decided
+
+	Paused      string    // "by ..." who, and why; "" when nobody paused it; its definition may do so as well
+	LastSuccess time.Time // zero: there was none
+	Silent      time.Time // since when there was no success: the last one, or its first registration
 }
 
 // Jobs returns every job that was ever registered, by name.
@@ -149,9 +154,13 @@ func (l *Ledger) Jobs(ctx context.Context) ([]JobRecord, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read cursors: %w", err)
 	}
+	facts, err := l.scan(ctx, "facts")
+	if err != nil {
+		return nil, fmt.Errorf("read facts of jobs: %w", err)
+	}
 	records := make([]JobRecord, 0, len(definitions))
 	for name, definition := range definitions {
-		record, err := decodeJob(name, definition, cursors[name])
+		record, err := decodeJob(name, definition, cursors[name], facts["g"+name], facts["p"+name], facts["v"+name])
 		if err != nil {
 			return nil, err
 		}
@@ -164,8 +173,10 @@ func (l *Ledger) Jobs(ctx context.Context) ([]JobRecord, error) {
 // Job returns what is known of one job, or [ErrUnknown].
 func (l *Ledger) Job(ctx context.Context, name string) (JobRecord, error) {
 	var definition, cursor *redis.StringCmd
+	var facts *redis.SliceCmd
 	_, err := l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		definition, cursor = pipe.HGet(ctx, l.prefix+"def", name), pipe.HGet(ctx, l.prefix+"cursor", name)
+		facts = pipe.HMGet(ctx, l.prefix+"facts", "g"+name, "p"+name, "v"+name)
 		return nil
 	})
 	if errors.Is(err, redis.Nil) {
@@ -174,7 +185,10 @@ func (l *Ledger) Job(ctx context.Context, name string) (JobRecord, error) {
 	if err != nil {
 		return JobRecord{}, fmt.Errorf("read job %s: %w", name, err)
 	}
-	return decodeJob(name, definition.Val(), cursor.Val())
+	silent, _ := facts.Val()[0].(string) // nil: there is none
+	paused, _ := facts.Val()[1].(string)
+	versions, _ := facts.Val()[2].(string)
+	return decodeJob(name, definition.Val(), cursor.Val(), silent, paused, versions)
 }
 
 // Definition returns the definition that an outstanding run was made with, or [ErrUnknown].
@@ -194,13 +208,22 @@ func (l *Ledger) Definition(ctx context.Context, id jobs.RunID) (*jobs.Job, erro
 	return job, nil
 }
 
-func decodeJob(name, definition, cursor string) (JobRecord, error) {
+func decodeJob(name, definition, cursor, silent, paused, versions string) (JobRecord, error) {
 	job := new(jobs.Job)
 	if err := json.Unmarshal([]byte(definition), job); err != nil {
 		return JobRecord{}, fmt.Errorf("definition of job %s: %w", name, err)
 	}
 	r := reply{values: []any{cursor}}
-	record := JobRecord{Job: job, Cursor: r.time()}
+	record := JobRecord{Job: job, Cursor: r.time(), Paused: paused}
+	record.Hash, _, _ = strings.Cut(versions, "\x1f")
+	if silent != "" {
+		since := reply{values: []any{silent[1:]}}
+		record.Silent = since.time()
+		if silent[0] == 's' {
+			record.LastSuccess = record.Silent
+		}
+		r.err = errors.Join(r.err, since.err)
+	}
 	return record, r.err
 }
 

@@ -57,7 +57,7 @@ type Record struct {
 	Tick    time.Time // zero: the run has none
 	Upto    time.Time // the last tick of a line that stands for a range; else zero
 	State   State
-	Reason  string // why it is skipped, missed, lost or failed without an attempt's error
+	Reason  string // why it is skipped, missed, canceled, lost or failed without an attempt's error
 	Args    json.RawMessage
 
 	Created  time.Time
@@ -68,6 +68,10 @@ type Record struct {
 	Finished time.Time       // zero while outstanding
 	Fails    int             // attempts that failed
 	Crashes  int             // attempts whose worker died
+	StartBy  time.Time       // it may not start after this instant; zero: whenever
+	Waited   time.Time       // when it first went to wait for its bundle; zero: never
+	Blocker  *Blocker        // what was in its way then; nil: nothing ever was
+	Stop     string          // why its worker was asked to stop it; "": nobody did
 
 	// Attempts in order; the last one is open (Finished zero) while the run is running.
 	Attempts []AttemptRecord
@@ -81,6 +85,15 @@ func (r *Record) Last() *AttemptRecord {
 	return &r.Attempts[len(r.Attempts)-1]
 }
 
+// Blocker is what kept a run from its bundle.
+type Blocker struct {
+	Resource string
+	Session  locks.SessionID // "" when nobody held it: it was reserved for somebody who had waited longer
+	Run      jobs.RunID      // of the holder or of who waited; "" when that was no run
+	Token    locks.Token     // of the hold; 0 without one
+	Since    time.Time       // of the hold or the wait
+}
+
 // AttemptRecord is one try at a run.
 type AttemptRecord struct {
 	Number   int
@@ -89,7 +102,7 @@ type AttemptRecord struct {
 	Hold     locks.HoldID // of an open attempt; "" for a closed one
 	Started  time.Time
 	Finished time.Time
-	Outcome  string // succeeded, failed, crashed, handed back; "" while it is open
+	Outcome  string // succeeded, failed, crashed, handed back, canceled; "" while it is open
 	Error    string
 }
 
@@ -118,6 +131,15 @@ const (
 	fBy
 	fUpto
 	fWaits
+	fSerial
+	fDeadline
+	fPatience
+	fOnBusy
+	fWaitBy
+	fWaited
+	fBlocker
+	fStop
+	fLimits
 	fItems
 )
 
@@ -143,7 +165,13 @@ func decode(id jobs.RunID, record, log, args string) (*Record, []locks.Item, err
 		ID: id, Job: f[fJob], Queue: f[fQueue], Trigger: Trigger(f[fTrigger]), Tick: instant(fTick), Upto: instant(fUpto),
 		State: State(f[fState]), Reason: f[fReason], Created: instant(fCreated), By: locks.SessionID(f[fBy]),
 		At: instant(fAt), DueSince: instant(fSince), Started: instant(fFirst), Finished: instant(fFinished),
-		Fails: int(number(fFails)), Crashes: int(number(fCrashes)),
+		Fails: int(number(fFails)), Crashes: int(number(fCrashes)), StartBy: instant(fDeadline), Waited: instant(fWaited),
+		Stop: f[fStop],
+	}
+	if f[fBlocker] != "" {
+		if r.Blocker = decodeBlocker(f[fBlocker]); r.Blocker == nil {
+			return nil, nil, fmt.Errorf("%w: what was in the way of run %s: %q", errReply, id, f[fBlocker])
+		}
 	}
 	if args != "" {
 		r.Args = json.RawMessage(args)
@@ -173,6 +201,25 @@ func decode(id jobs.RunID, record, log, args string) (*Record, []locks.Item, err
 		items = append(items, item)
 	}
 	return r, items, broken
+}
+
+// decodeBlocker returns nil for what is none.
+func decodeBlocker(text string) *Blocker {
+	f := strings.Split(text, "\x1e")
+	if len(f) != 6 {
+		return nil
+	}
+	token, err1 := locks.ParseToken(f[4])
+	since, err2 := strconv.ParseInt(f[5], 10, 64)
+	if err1 != nil || err2 != nil {
+		return nil
+	}
+	blocker := &Blocker{Resource: f[0], Session: locks.SessionID(f[1]), Token: token, Since: millis(since)}
+	var holder struct{ Run jobs.RunID }
+	if json.Unmarshal([]byte(f[3]), &holder) == nil { // what is no run's may say anything, or nothing
+		blocker.Run = holder.Run
+	}
+	return blocker
 }
 
 func decodeLog(log string) ([]AttemptRecord, error) {

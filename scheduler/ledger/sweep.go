@@ -14,12 +14,18 @@ var (
 	//go:embed scripts/poll.lua
 	pollSource string
 	pollScript = script(pollSource)
+	//go:embed scripts/asked.lua
+	askedSource string
+	askedScript = script(askedSource)
 	//go:embed scripts/sweep.lua
 	sweepSource string
 	sweepScript = script(sweepSource)
 	//go:embed scripts/crash.lua
 	crashSource string
 	crashScript = script(crashSource)
+	//go:embed scripts/expire.lua
+	expireSource string
+	expireScript = script(expireSource)
 )
 
 // DutyStale is how long who has duty may go without a poll before another session takes it over.
@@ -27,27 +33,60 @@ const DutyStale = 1200 * time.Millisecond
 
 // Poll is the answer to [Ledger.Poll].
 type Poll struct {
-	Now      time.Time // the server's
-	Duty     bool      // this session creates ticks first and sweeps for all
-	Revision int64     // to go on with
-	Cursors  map[string]time.Time
-	More     bool // more cursors have moved than one answer holds: ask again at once
+	Now      time.Time             // the server's
+	Duty     bool                  // this session creates ticks first and sweeps for all
+	Revision int64                 // to go on with
+	Moved    map[string]Moved      // by job
+	More     bool                  // more cursors have moved than one answer holds: ask again at once
+	Stop     map[jobs.RunID]string // runs of this session that are to stop, and why
+	Drain    bool                  // the worker is asked to drain
+}
+
+// Moved is what changed about a job.
+type Moved struct {
+	Cursor time.Time
+	Active string // the hash of the definition that decides its ticks
 }
 
 // Poll reads, in one command, what every worker has to know once a second: the server's time, whether it has duty, and
-// which cursors have moved since a revision. Sending it again does no harm.
-func (l *Ledger) Poll(ctx context.Context, session locks.SessionID, revision int64) (*Poll, error) {
+// what the session is asked to stop, and which cursors have moved or definitions become active since a revision. It
+// keeps the definitions of the config of this digest carried. Sending it again does no harm.
+func (l *Ledger) Poll(ctx context.Context, session locks.SessionID, digest string, revision int64) (*Poll, error) {
 	const most = 1000
-	r := read(l.run(ctx, pollScript, "", string(session), revision, most, DutyStale.Milliseconds()))
-	poll := &Poll{Now: r.time(), Duty: r.number() == 1, Revision: r.number(), Cursors: make(map[string]time.Time)}
+	r := read(l.run(ctx, pollScript, "", string(session), revision, most, DutyStale.Milliseconds(), digest))
+	poll := &Poll{Now: r.time(), Duty: r.number() == 1, Revision: r.number(), Moved: make(map[string]Moved)}
+	poll.Stop, poll.Drain = r.asked()
 	for r.more() {
-		poll.Cursors[r.text()] = r.time()
+		poll.Moved[r.text()] = Moved{r.time(), r.text()}
 	}
 	if r.err != nil {
 		return nil, fmt.Errorf("poll: %w", r.err)
 	}
-	poll.More = len(poll.Cursors) == most
+	poll.More = len(poll.Moved) == most
 	return poll, nil
+}
+
+// asked reads what a session is asked to stop.
+func (r *reply) asked() (stop map[jobs.RunID]string, drain bool) {
+	stop = make(map[jobs.RunID]string)
+	r.each(func(list *reply) {
+		if run, why := jobs.RunID(list.text()), list.text(); run == "" {
+			drain = true
+		} else {
+			stop[run] = why
+		}
+	})
+	return stop, drain
+}
+
+// Asked returns the runs of a session that are to stop, and why: for a worker that drains, and polls no more.
+func (l *Ledger) Asked(ctx context.Context, session locks.SessionID) (map[jobs.RunID]string, error) {
+	r := read(l.run(ctx, askedScript, "", string(session)))
+	stop, _ := r.asked()
+	if r.err != nil {
+		return nil, fmt.Errorf("ask what is to stop: %w", r.err)
+	}
+	return stop, nil
 }
 
 // Dead is a run whose attempt's session has ended.
@@ -64,6 +103,7 @@ type Sweep struct {
 	More   bool          // more is left to do now: sweep again at once
 	Due    []Due         // runs that became due, or whose push was not confirmed: to be delivered
 	Dead   []Dead        // to be closed by Crash, one by one
+	Late   []jobs.RunID  // runs whose time may be over: to be given to Expire
 	LookUp []Due         // deliveries nobody has heard of for a while: Confirm those that are there, Repush the others
 }
 
@@ -84,6 +124,7 @@ func (l *Ledger) Sweep(ctx context.Context, limits SweepLimits) (*Sweep, error) 
 		sweep.Dead = append(sweep.Dead, Dead{Run: jobs.RunID(list.text()), Token: locks.Token(list.number()), Job: list.text()})
 	})
 	sweep.LookUp = r.due()
+	r.each(func(list *reply) { sweep.Late = append(sweep.Late, jobs.RunID(list.text())) })
 	if r.err != nil {
 		return nil, fmt.Errorf("sweep: %w", r.err)
 	}
@@ -100,6 +141,20 @@ func (l *Ledger) Crash(ctx context.Context, dead Dead, job *jobs.Job) ([]Due, er
 	due := r.due()
 	if r.err != nil {
 		return nil, fmt.Errorf("close the attempt of %s: %w", dead.Run, r.err)
+	}
+	return due, nil
+}
+
+// Expire ends a run that may not start any more, and does what its job wants with one that has waited for its bundle long
+// enough. Nothing happens when neither is so (any more); hence it may be sent again. job is the definition that the run
+// was made with.
+func (l *Ledger) Expire(ctx context.Context, run jobs.RunID, job *jobs.Job) ([]Due, error) {
+	r := read(l.run(ctx, expireScript, run.Job(), string(run), job.History.Runs, job.History.For.Milliseconds()))
+	r.text()
+	r.text()
+	due := r.due()
+	if r.err != nil {
+		return nil, fmt.Errorf("look whether the time of %s is over: %w", run, r.err)
 	}
 	return due, nil
 }

@@ -18,29 +18,39 @@ const (
 	resendMost  = time.Second
 )
 
+// claim is one of the ledger's methods for it.
+type claim func(context.Context, *locks.Request, ledger.Due, time.Duration, []string) (*ledger.Claimed, error)
+
 // claim tries to start an attempt in a slot that the caller has taken, and gives the slot back if none comes of it.
 // before: see [ledger.Ledger.Claim]; nil for a run that a delivery brought.
 func (w *Worker) claim(due ledger.Due, before []string) {
-	request, err := w.locks.Begin()
+	request, err := w.begin()
 	if err != nil { // no session now: the delivery is for somebody who has one
 		w.slots.Release(1)
 		w.pusher.add(due)
 		return
 	}
-	claimed := w.sendClaim(request, due, before)
+	claimed := w.sendClaim(request, due, before, w.ledger.ClaimSound)
+	done := func() { w.slots.Release(1) }
+	if claimed != nil && claimed.Outcome == ledger.Suspect && w.suspect.take() {
+		done = func() { w.suspect.free(); w.slots.Release(1) }
+		claimed = w.sendClaim(request, due, before, w.ledger.Claim)
+	}
 	if claimed == nil || claimed.Outcome != ledger.Granted {
 		request.Drop()
-		w.slots.Release(1)
+		done()
 	}
 	switch {
 	case claimed == nil:
+	case claimed.Outcome == ledger.Suspect:
+		w.putOff(due)
 	case claimed.Outcome == ledger.Granted:
 		record := claimed.Record
 		hold := request.Granted(w.attempts, locks.Grant{
-			Token: record.Last().Token, Since: record.Last().Started, Items: claimed.Items,
+			Token: record.Last().Token, Since: record.Last().Started, Items: claimed.Items, MaxHold: claimed.Job.Lock.MaxHold,
 		})
 		w.attempt.Go(func() {
-			defer w.slots.Release(1)
+			defer done()
 			w.run(hold, claimed)
 		})
 	case claimed.Outcome == ledger.SessionDead:
@@ -48,6 +58,8 @@ func (w *Worker) claim(due ledger.Due, before []string) {
 	case claimed.Outcome == ledger.Later:
 		w.pusher.add(claimed.Due...)
 		return
+	case claimed.Outcome == ledger.Over:
+		w.log.InfoContext(w.attempts, "run has ended without an attempt", "run", due.Run)
 	case claimed.Outcome == ledger.Waiting:
 		w.log.DebugContext(w.attempts, "run waits for its locks", "run", due.Run, "lock", claimed.Busy.Resource, "held_by", claimed.Busy.Holder)
 	}
@@ -56,12 +68,25 @@ func (w *Worker) claim(due ledger.Due, before []string) {
 	}
 }
 
+// putOff leaves a run that has crashed before to another worker, or to a later time.
+func (w *Worker) putOff(due ledger.Due) {
+	call, cancel := context.WithTimeout(w.attempts, callLimit)
+	defer cancel()
+	// Under the next n: nobody has confirmed that one, so the sweep pushes it should this worker end during the pause.
+	next, err := w.ledger.Repush(call, due)
+	if err != nil {
+		w.log.WarnContext(w.attempts, "a run is not passed on, the sweep will do it", "run", due.Run, "error", err)
+		return
+	}
+	time.AfterFunc(w.suspect.pause(), func() { w.pusher.add(next...) })
+}
+
 // sendClaim sends a claim until it is answered. A claim is never given up while its session lives, since it may have
 // been granted; nil says that the session is over, and with it whatever was granted.
-func (w *Worker) sendClaim(request *locks.Request, due ledger.Due, before []string) *ledger.Claimed {
+func (w *Worker) sendClaim(request *locks.Request, due ledger.Due, before []string, send claim) *ledger.Claimed {
 	for pause := resendFirst; ; pause = min(2*pause, resendMost) {
 		call, cancel := context.WithTimeout(w.attempts, callLimit)
-		claimed, err := w.ledger.Claim(call, request, due, max(0, w.o.ReserveAfter), before)
+		claimed, err := send(call, request, due, max(0, w.o.ReserveAfter), before)
 		cancel()
 		if err == nil {
 			return claimed
@@ -86,7 +111,11 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 	began := time.Now()
 
 	output := jobs.NewTail(0)
-	err := w.execute(hold, claimed, output)
+	ctx, cancel := context.WithCancelCause(hold.Context())
+	defer cancel(nil)
+	w.running.Store(record.ID, cancel)
+	err := w.execute(ctx, hold, claimed, output)
+	w.running.Delete(record.ID)
 	finish := ledger.Finish{
 		Run: record.ID, Job: claimed.Job, Token: hold.Token(), Hold: hold.ID(), Output: output.String(),
 	}
@@ -98,6 +127,8 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 		log.WarnContext(hold.Context(), "attempt lost its locks", "error", err)
 		_ = hold.Release() // ErrLost again
 		return
+	case errors.Is(context.Cause(ctx), jobs.ErrCanceled):
+		finish.Outcome = ledger.Stopped
 	case errors.Is(err, jobs.ErrUnknownHandler):
 		finish.Outcome, finish.Pause = ledger.HandBack, decline
 	case errors.Is(err, locks.ErrLost):
@@ -108,7 +139,7 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 	case jobs.IsPermanent(err) || record.Fails >= claimed.Job.Retry.Max:
 		finish.Outcome = ledger.Failure
 	default:
-		finish.Outcome, finish.Pause = ledger.Again, claimed.Job.Retry.Delay(record.Fails+1)
+		finish.Outcome, finish.Pause = ledger.Again, claimed.Job.Retry.Pause(record.ID, record.Fails+1)
 		if asked {
 			finish.Pause = delay
 		}
@@ -130,7 +161,7 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 }
 
 // execute hands the attempt to who can do it.
-func (w *Worker) execute(hold *locks.Hold, claimed *ledger.Claimed, output *jobs.Tail) error {
+func (w *Worker) execute(ctx context.Context, hold *locks.Hold, claimed *ledger.Claimed, output *jobs.Tail) error {
 	record := claimed.Record
 	job, err := w.o.Expand(claimed.Job)
 	if err != nil {
@@ -148,7 +179,6 @@ func (w *Worker) execute(hold *locks.Hold, claimed *ledger.Claimed, output *jobs
 	if executor == nil {
 		return fmt.Errorf("job %s: %w", job.Name, jobs.ErrUnknownHandler)
 	}
-	ctx := hold.Context()
 	if job.Timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, job.Timeout, jobs.ErrTimeout)

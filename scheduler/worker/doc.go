@@ -10,7 +10,13 @@
 //
 // A slot is taken before a delivery is fetched, and kept for the claim and the attempt. Direct claims, of runs that this
 // worker made due itself, share the slots and go last: never before a run that has been due for longer in a queue of
-// the same or a higher weight.
+// the same or a higher weight, and has never crashed.
+//
+// # Suspects
+//
+// A run that has crashed before may be what kills its workers. A worker has one place for such a run, beside the slot
+// that it takes as well: a second one is put off, offered to all workers again after a pause. So what a poison run has
+// taken down with it, it does not take down again.
 //
 // # Doubt
 //
@@ -21,13 +27,15 @@
 // # The end of an attempt
 //
 // The context of an attempt ends, with a cause, when the lease is about to run out (locks.ErrLost), when the job's
-// timeout is over (jobs.ErrTimeout), or when a drain has lasted too long (jobs.ErrDrain). What the executor then answers
-// is recorded as follows: no error is a success, whatever happened meanwhile; after a lost lock nothing is recorded, for
-// another worker may have the run; in a drain the run is handed back and nothing is counted; everything else is a
-// failure, retried by the job's policy. An executor that does not come back keeps its slot and its locks.
+// timeout is over (jobs.ErrTimeout), when the run is canceled (jobs.ErrCanceled), or when a drain has lasted too long
+// (jobs.ErrDrain). What the executor then answers is recorded as follows: no error is a success, whatever happened
+// meanwhile; after a lost lock nothing is recorded, for another worker may have the run; a canceled run ends as that; in
+// a drain the run is handed back and nothing is counted; everything else is a failure, retried by the job's policy. An
+// executor that does not come back keeps its slot and its locks.
 //
 // # The drain
 //
-// When the context of Run ends: no new ticks, no new deliveries; running attempts may go on for the drain timeout; then
-// they are cancelled and their runs handed back; the session ends last, which frees whatever is left.
+// When the context of Run ends, or somebody asks the worker for it: no new ticks, no new deliveries; running attempts may
+// go on for the drain timeout; then they are cancelled and their runs handed back; the session ends last, which frees
+// whatever is left.
 package worker

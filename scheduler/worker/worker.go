@@ -53,6 +53,11 @@ type Options struct {
 	// Abort, when closed, ends the drain at once: running attempts are cancelled and handed back.
 	Abort <-chan struct{}
 
+	// OnSession is told each session of this worker before anything is claimed under it; some may be told again. Whoever
+	// outlives this process can end the session in its place ([locks.Space.EndSession]). Called from several goroutines;
+	// nil: nobody wants to know.
+	OnSession func(locks.SessionID)
+
 	Logger *slog.Logger // default: slog.Default
 }
 
@@ -63,6 +68,7 @@ type Worker struct {
 	log     *slog.Logger
 	started time.Time
 	slots   *semaphore.Weighted // one for each attempt, and for a fetch on its way
+	suspect suspect             // beside a slot, for a run that has crashed before
 
 	// Made by Run, before anything else runs.
 	locks   *locks.Client
@@ -74,6 +80,10 @@ type Worker struct {
 	ready    atomic.Bool
 	draining atomic.Bool
 	paused   atomic.Pointer[map[string]bool]
+
+	told    atomic.Pointer[locks.SessionID] // the last one that OnSession was told
+	drifted atomic.Int64                    // jobs whose active definition is another one
+	running sync.Map                        // jobs.RunID -> context.CancelCauseFunc of its attempt
 
 	attempts context.Context         // all attempts run under it; ends with a cause when the drain is over
 	cancel   context.CancelCauseFunc // of attempts
@@ -128,10 +138,12 @@ func (w *Worker) ID() locks.SessionID {
 	return w.locks.Session()
 }
 
-// Run works until ctx ends, then drains: it takes nothing new, waits for running attempts up to the drain timeout,
+// Run works until ctx ends, or until somebody asks the worker to drain ([ledger.Ledger.Drain]). Then it drains: it takes nothing new, waits for running attempts up to the drain timeout,
 // cancels the others, hands their runs back, and returns nil when all has stopped and the session is ended. An error
 // says why it could not begin.
 func (w *Worker) Run(ctx context.Context) (err error) {
+	ctx, end := context.WithCancel(ctx)
+	defer end()
 	w.started = time.Now()
 	// Attempts, and what is recorded of them, outlive ctx: the drain decides when they end.
 	running := context.WithoutCancel(ctx)
@@ -152,6 +164,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		return fmt.Errorf("start worker: %w", err)
 	}
 	defer w.close(running)
+	w.tell(w.locks.Session())
 	space, err := locks.NewSpace(w.o.Redis, w.o.Namespace)
 	if err != nil {
 		return fmt.Errorf("start worker: %w", err)
@@ -170,7 +183,8 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		return fmt.Errorf("start worker: %w", err)
 	}
 	ticks, err := scheduler.New(scheduler.Options{
-		Ledger: w.ledger, Session: w.locks.Session, Jobs: w.o.Jobs, Deliver: w.deliver, Delivered: w.delivered, Logger: w.log,
+		Ledger: w.ledger, Session: w.locks.Session, Jobs: w.o.Jobs, Deliver: w.deliver, Delivered: w.delivered,
+		Stop: w.stop, Drain: end, Drift: w.drift, Logger: w.log,
 	})
 	if err != nil {
 		return fmt.Errorf("start worker: %w", err)
@@ -201,6 +215,24 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	return err
 }
 
+// begin opens a request, on a session that OnSession has been told.
+func (w *Worker) begin() (*locks.Request, error) {
+	request, err := w.locks.Begin()
+	if err == nil {
+		w.tell(request.Session())
+	}
+	return request, err
+}
+
+// tell tells OnSession of a session, unless it was the last one told.
+func (w *Worker) tell(session locks.SessionID) {
+	if told := w.told.Load(); w.o.OnSession == nil || told != nil && *told == session {
+		return
+	}
+	w.o.OnSession(session)
+	w.told.Store(&session) // behind the call: who finds it here may rely on its being told
+}
+
 // drain waits for the attempts, and cancels those that take too long.
 func (w *Worker) drain(ctx context.Context) {
 	call, cancel := context.WithTimeout(ctx, callLimit)
@@ -216,14 +248,35 @@ func (w *Worker) drain(ctx context.Context) {
 	}()
 	timer := time.NewTimer(w.o.DrainTimeout)
 	defer timer.Stop()
-	select {
-	case <-ended:
-		return
-	case <-timer.C:
-	case <-w.o.Abort:
+	ask := time.NewTicker(time.Second)
+	defer ask.Stop()
+	for waiting := true; waiting; {
+		select {
+		case <-ended:
+			return
+		case <-ask.C: // the scheduler, which does this otherwise, has ended
+			w.stopAsked(ctx)
+		case <-timer.C:
+			waiting = false
+		case <-w.o.Abort:
+			waiting = false
+		}
 	}
 	w.cancel(jobs.ErrDrain)
 	<-ended
+}
+
+// stopAsked ends the attempts that somebody asks to stop.
+func (w *Worker) stopAsked(ctx context.Context) {
+	call, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	stop, err := w.ledger.Asked(call, w.locks.Session())
+	if err != nil {
+		w.log.DebugContext(ctx, "it is not known which runs are to stop", "error", err)
+	}
+	for run, why := range stop {
+		w.stop(run, why)
+	}
 }
 
 // close ends the session, which frees what is left.
@@ -272,6 +325,23 @@ func (w *Worker) delivered(ctx context.Context, d ledger.Due) (bool, error) {
 	return w.queue.Alive(ctx, queue.Delivery{Run: string(d.Run), N: d.N, Queue: d.Queue})
 }
 
+// drift lets others see how many definitions here are not the active ones of their jobs.
+func (w *Worker) drift(ctx context.Context, jobs int) {
+	w.drifted.Store(int64(jobs))
+	call, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	if err := w.locks.SetCard(call, w.card("ready")); err != nil {
+		w.log.DebugContext(ctx, "others are not told of drifted jobs", "error", err)
+	}
+}
+
+// stop ends the attempt at a run, if it is under way here.
+func (w *Worker) stop(run jobs.RunID, why string) {
+	if cancel, ok := w.running.Load(run); ok {
+		cancel.(context.CancelCauseFunc)(fmt.Errorf("%w: %s", jobs.ErrCanceled, why))
+	}
+}
+
 // watchPauses keeps the pause flags of the queues, which anybody's tools may set, until ctx ends.
 func (w *Worker) watchPauses(ctx context.Context) {
 	timer := time.NewTimer(0)
@@ -302,7 +372,7 @@ func (w *Worker) card(state string) json.RawMessage {
 	}
 	card, err := json.Marshal(Card{
 		Host: host, PID: os.Getpid(), Version: w.o.Version, Config: w.o.Config, State: state,
-		Slots: w.o.Concurrency, Queues: w.o.Queues, StartedAt: w.started.UTC(),
+		Slots: w.o.Concurrency, Queues: w.o.Queues, StartedAt: w.started.UTC(), Drifted: int(w.drifted.Load()),
 	})
 	if err != nil {
 		panic("worker: a card is plain data: " + err.Error())
@@ -320,6 +390,7 @@ type Card struct {
 	Slots     int            `json:"slots"`
 	Queues    map[string]int `json:"queues"`
 	StartedAt time.Time      `json:"started_at"`
+	Drifted   int            `json:"drifted,omitempty"` // jobs whose active definition is another one
 }
 
 func names(queues map[string]int) []string {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -354,6 +355,122 @@ func TestARunWhoseSessionEndsIsTakenOver(t *testing.T) {
 	record := f.awaitState(id, ledger.Succeeded)
 	if record.Crashes != 1 || record.Fails != 0 || len(record.Attempts) != 2 {
 		t.Errorf("%+v, want one crash and then the success", record)
+	}
+}
+
+func TestSessionsAreToldBeforeAnythingIsClaimed(t *testing.T) {
+	f := newFleet(t)
+	var mu sync.Mutex
+	var told []locks.SessionID
+	began := make(chan int, 10)
+	job := f.job("long", func(ctx context.Context, r *jobs.Run[struct{}]) error {
+		mu.Lock()
+		began <- len(told)
+		mu.Unlock()
+		if r.Attempt() > 1 {
+			return nil
+		}
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	w := f.start(func(o *worker.Options) {
+		o.OnSession = func(id locks.SessionID) {
+			mu.Lock()
+			defer mu.Unlock()
+			if !slices.Contains(told, id) {
+				told = append(told, id)
+			}
+		}
+	})
+	id := f.enqueue(job, "x")
+	if n := <-began; n != 1 {
+		t.Errorf("the first attempt began when %d sessions had been told, want its own", n)
+	}
+	exp := "{" + f.namespace + "}:exp"
+	if err := f.rdb.ZAddXX(t.Context(), exp, redis.Z{Score: 1, Member: "s" + string(w.ID())}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if n := <-began; n != 2 {
+		t.Errorf("the second attempt began when %d sessions had been told, want its own as well", n)
+	}
+	for i, a := range f.awaitState(id, ledger.Succeeded).Attempts {
+		if a.Worker != told[i] {
+			t.Errorf("attempt %d ran under %s, told was %s", i+1, a.Worker, told[i])
+		}
+	}
+}
+
+// TestAWorkerRunsOneSuspectAtATime: three runs crash together, and are not put at risk together again.
+func TestAWorkerRunsOneSuspectAtATime(t *testing.T) {
+	f := newFleet(t)
+	var mu sync.Mutex
+	suspects, most := 0, 0
+	began, end, endHealthy := make(chan jobs.RunID, 10), make(chan struct{}), make(chan struct{})
+	job := f.job("risky", func(ctx context.Context, r *jobs.Run[struct{}]) error {
+		if r.Attempt() == 1 {
+			began <- r.ID()
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		mu.Lock()
+		suspects++
+		most = max(most, suspects)
+		mu.Unlock()
+		began <- r.ID()
+		<-end
+		mu.Lock()
+		suspects--
+		mu.Unlock()
+		return nil
+	})
+	healthy := f.job("healthy", func(context.Context, *jobs.Run[struct{}]) error { <-endHealthy; return nil })
+	w := f.start() // four slots
+	release := sync.OnceFunc(func() { close(end) })
+	healed := sync.OnceFunc(func() { close(endHealthy) })
+	t.Cleanup(func() { release(); healed() })
+	var runs []jobs.RunID
+	for i := range 3 {
+		runs = append(runs, f.enqueue(job, fmt.Sprint(i)))
+	}
+	for range runs {
+		<-began
+	}
+	exp := "{" + f.namespace + "}:exp"
+	if err := f.rdb.ZAddXX(t.Context(), exp, redis.Z{Score: 1, Member: "s" + string(w.ID())}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	<-began // the first suspect runs
+	other := f.enqueue(healthy, "x")
+	f.awaitState(other, ledger.Running) // beside it
+	healed()
+	f.awaitState(other, ledger.Succeeded)
+	// The other two are offered again and again meanwhile. How often shows in the n of their deliveries.
+	f.await("the other two to be put off several times", func() bool {
+		off := 0
+		for _, id := range runs {
+			record, err := f.rdb.HGet(t.Context(), "{"+f.namespace+"}:run", string(id)).Result()
+			if err != nil {
+				t.Fatal(err)
+			}
+			fields := strings.Split(record, "\x1f") // state, n, ...
+			if n, err := strconv.Atoi(fields[1]); err == nil && fields[0] == string(ledger.DueNow) && n > 5 {
+				off++
+			}
+		}
+		return off == 2
+	})
+	for range 2 {
+		end <- struct{}{}
+		<-began
+	}
+	release()
+	for _, id := range runs {
+		if record := f.awaitState(id, ledger.Succeeded); record.Crashes != 1 || len(record.Attempts) != 2 {
+			t.Errorf("%s: %d crashes, %d attempts, want one crash and then the success", id, record.Crashes, len(record.Attempts))
+		}
+	}
+	if most != 1 {
+		t.Errorf("%d runs that had crashed before ran at a time, want 1", most)
 	}
 }
 

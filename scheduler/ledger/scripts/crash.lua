@@ -5,13 +5,15 @@ local id = ARGV[1]
 local run, list = load(id), {}
 if not run or run[STATE] ~= 'running' or run[TOKEN] ~= ARGV[2] or ends(run[SESSION]) then return {'no', '', list} end
 local S = space()
-call('ZREM', BUSY, run[SESSION] .. '\0' .. id)
+settled(id, run)
 S.free(run[HOLDER])
 local crashes = run[CRASHES] + 1
 run[CRASHES] = format('%d', crashes)
 close(id, run, 'crashed', '"the worker ' .. run[SESSION] .. ' ended or lost its lease"')
 if ARGV[3] == 'abandon' then
   final(S, id, run, 'lost', 'its worker ' .. run[SESSION] .. ' died (on_crash: abandon)')
+elseif run[STOP] ~= '' then
+  final(S, id, run, 'canceled', run[STOP])
 elseif crashes >= tonumber(ARGV[4]) then
   final(S, id, run, 'failed', 'its worker died ' .. crashes .. ' times (max_crashes)')
 else

@@ -1,31 +1,74 @@
 -- create decides ticks of one job: it moves the cursor over them and accounts for each, in one step.
 -- ARGV: 1 job  2 cursor seen (ms)  3 new cursor (ms)  4 decided by (session)  5 queue  6 overlap  7 max queued
---       8 history: runs  9 history: ms  10 arguments (JSON)  11 definition (JSON)  12 number of items  ... items
---       then five for each tick, oldest first: run id, tick (ms), verdict, reason, last tick (ms) of a range line or ""
+--       8 history: runs  9 history: ms  10 arguments (JSON)  11 definition (JSON)  12 start deadline, ms after the tick, or ""
+--       13 ms that a run waits for its bundle, or ""  14 and what becomes of it then  15 limits of its holds
+--       16 1 when the definition says paused  17 item that a run which catches up takes beside the others, or ""
+--       18 hash of the definition  19 hash of the definition that becomes active with this, or ""  20 that definition (JSON)
+--       21 number of items
+--       ... items
+--       then six for each tick, oldest first: run id, tick (ms), verdict, reason, last tick (ms) of a range line or "",
+--       server ms at which it becomes due
 -- verdict: run | catch (a missed tick that runs: overlap does not skip it) | a final state: missed, failed
 -- Replies: ok, then id, n, queue of each run that is due | moved, the cursor | early: a tick has not come yet
-local job, items = ARGV[1], tonumber(ARGV[12])
+--   | inactive: another definition of the job decides its ticks
+local job, items = ARGV[1], tonumber(ARGV[21])
 local cursor = call('HGET', CURSOR, job)
 if cursor ~= ARGV[2] then return {'moved', cursor or ''} end
+local active, versions = known(job)
+local valid = active == ARGV[18] and ARGV[19] == ''
+for i = 1, #versions do valid = valid or active == ARGV[18] and versions[i].hash == ARGV[19] end
+if not valid then return {'inactive'} end
 if tonumber(ARGV[3]) > now then return {'early'} end
 local list = {}
-for i = 1, items do list[i] = ARGV[12 + i] end
+for i = 1, items do list[i] = ARGV[21 + i] end
 list = concat(list, US)
 
 call('HSET', CURSOR, job, ARGV[3])
 call('ZADD', REV, call('HINCRBY', LEDGER, 'rev', 1), job)
+if ARGV[19] ~= '' then
+  keep(job, ARGV[19], versions)
+  call('HSET', DEF, job, ARGV[20])
+end
 
--- overlap returns why a tick is skipped, or nil.
-local function overlap()
-  local from, to = '[' .. job .. '\0' .. pad(1), '(' .. job .. '\1'
+local S, out = nil, {'ok'}
+local from, to = '[' .. job .. '\0' .. pad(1), '(' .. job .. '\1' -- the outstanding tick runs
+local ordered = call('HMGET', FACTS, 'p' .. job, 's' .. job)
+local paused = ARGV[16] == '1' and 'by its definition' or ordered[1]
+
+-- The spans that are to be skipped; those that the cursor has passed are forgotten.
+local spans, kept = {}, {}
+for span in string.gmatch(ordered[2] or '', '[^\31]+') do
+  local first, last, why = string.match(span, '^(%d+)\30(%d+)\30(.*)$')
+  spans[#spans + 1] = {tonumber(first), tonumber(last), why}
+  if tonumber(last) > tonumber(ARGV[3]) then kept[#kept + 1] = span end
+end
+if #kept == 0 and #spans > 0 then
+  call('HDEL', FACTS, 's' .. job)
+elseif #kept < #spans then
+  call('HSET', FACTS, 's' .. job, concat(kept, US))
+end
+
+-- overlap returns why a tick is skipped, or nil; and whether it has to wait, in front of all that come later, for one
+-- that it replaces.
+local function overlap(id)
+  if ARGV[6] == 'allow' then return nil end
   if ARGV[6] == 'skip' then
     local first = call('ZRANGEBYLEX', OPEN, from, to, 'LIMIT', 0, 1)[1]
     if not first then return nil end
-    local id = string.match(first, '([^%z]*)$')
-    return 'overlap: skip; ' .. id .. ' is ' .. load(id)[STATE]
+    local other = string.match(first, '([^%z]*)$')
+    return 'overlap: skip; ' .. other .. ' is ' .. load(other)[STATE]
+  end
+  local others = call('ZRANGEBYLEX', OPEN, from, to)
+  if ARGV[6] == 'replace' then
+    local wait = false
+    for i = 1, #others do
+      S = S or space()
+      local other = string.match(others[i], '([^%z]*)$')
+      if not cancel(S, other, load(other), 'overlap: replace; by ' .. id) then wait = true end
+    end
+    return nil, wait
   end
   local queued, most = 0, tonumber(ARGV[7])
-  local others = call('ZRANGEBYLEX', OPEN, from, to)
   if #others < most then return nil end
   for i = 1, #others do
     if load(string.match(others[i], '([^%z]*)$'))[STATE] ~= 'running' then queued = queued + 1 end
@@ -33,25 +76,58 @@ local function overlap()
   return queued >= most and 'overlap: queue; ' .. queued .. ' runs wait already' or nil
 end
 
-local out = {'ok'}
-for i = 13 + items, #ARGV, 5 do
-  local id, tick, verdict, reason, upto = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
-  if verdict == 'run' then
-    local why = overlap()
-    if why then verdict, reason = 'skipped', why end
+for i = 22 + items, #ARGV, 6 do
+  local id, tick, verdict, reason, upto, at = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4], ARGV[i + 5]
+  local deadline = ARGV[12] ~= '' and format('%.0f', tick + ARGV[12]) or ''
+  local wait = false
+  if upto == '' and verdict ~= 'failed' then
+    for k = 1, #spans do
+      if tonumber(tick) >= spans[k][1] and tonumber(tick) <= spans[k][2] then verdict, reason = 'skipped', spans[k][3] end
+    end
   end
-  local run = {'due', '0', job, ARGV[5], 'schedule', tick, ms, '', '0', '', '', '0', '', '', '0', '0', reason, '', '',
-    '', ARGV[4], upto, ''}
   if verdict == 'run' or verdict == 'catch' then
-    run[R_ITEMS] = list == '' and 'xrun:' .. id or list .. US .. 'xrun:' .. id
-    due(id, run)
-    pushes(out, id, run)
+    if paused then
+      verdict, reason = 'skipped', 'paused ' .. paused
+    elseif deadline ~= '' and now >= tonumber(deadline) then
+      verdict, reason = 'missed', 'start_deadline: nobody was there'
+    elseif verdict == 'run' then
+      local why
+      why, wait = overlap(id)
+      if why then verdict, reason = 'skipped', why end
+    end
+  end
+  local run = fresh(job, ARGV[5], 'schedule', tick)
+  run[REASON], run[BY], run[UPTO] = reason, ARGV[4], upto
+  if verdict == 'run' or verdict == 'catch' then
+    local own = list == '' and 'xrun:' .. id or list .. US .. 'xrun:' .. id
+    local alone = verdict == 'catch' and ARGV[17] or ''
+    if alone ~= '' then own = own .. US .. alone end
+    run[SERIAL] = (ARGV[6] ~= 'allow' or alone ~= '') and '1' or ''
+    run[DEADLINE], run[PATIENCE], run[ONBUSY], run[LIMITS] = deadline, ARGV[13], ARGV[14], ARGV[15]
+    run[R_ITEMS] = own
     call('HSET', BODY, id, ARGV[10] .. US .. ARGV[11])
     call('ZADD', OPEN, 0, job .. '\0' .. pad(tick) .. '\0' .. id)
+    if tonumber(at) > now then
+      run[STATE], run[AT] = 'scheduled', at
+      call('ZADD', TIMER, at, id)
+      save(id, run)
+    elseif wait then
+      run = fields(concat(run, US)) -- its items one by one
+      run[SINCE] = ms
+      S.visit(park(S, id, run, 0, {'job:' .. job, '', '', '', '0', ms}))
+    else
+      due(id, run)
+      pushes(out, id, run)
+    end
+    watch(id, run)
   else
     run[STATE], run[FINISHED] = verdict, ms
     archive(id, run, '', ARGV[10])
   end
 end
 trim(tonumber(ARGV[8]), tonumber(ARGV[9]))
+if S then
+  S.settle()
+  offered(S, out)
+end
 return out

@@ -1,16 +1,17 @@
 -- finish records how an attempt ended and frees its locks, which pass to the next waiters, in one step.
--- ARGV: 1 run  2 token  3 hold id  4 outcome: succeeded | failed | retry | handback  5 pause before the run is due again, ms
+-- ARGV: 1 run  2 token  3 hold id  4 outcome: succeeded | failed | retry | handback | canceled  5 pause before the run is due again, ms
 --       6 error (JSON: a string, or null)  7 output  8 history: runs  9 history: ms
 -- Replies, with the pushes to do last: recorded, the run's state | counted: this attempt was closed before, and only a
 -- success could still count | fenced: a later attempt has begun, or another outcome is final
 -- A success counts while its token is the last one claimed and the run is not final, even when its hold has ended.
+-- A run that was asked to stop is canceled, whatever its attempt came to, if that is no success.
 -- The first write is a removal, so that a full Redis does not refuse it.
 local id, token, hid, outcome = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local run, list = load(id), {}
 local last = run and run[TOKEN] == token
 local stood = last and run[STATE] == 'running' and run[HOLDER] == hid and stands(hid)
 local S = space()
-if last then call('ZREM', BUSY, run[SESSION] .. '\0' .. id) end
+if last then settled(id, run) end
 S.free(hid)
 
 local function done(reply, state)
@@ -44,7 +45,7 @@ if outcome == 'succeeded' then
 end
 if not stood then
   if run[STATE] == 'running' and run[CLOSED] ~= '1' then
-    call('ZADD', BUSY, 0, run[SESSION] .. '\0' .. id) -- the sweep counts this attempt
+    works(id, run) -- the sweep counts this attempt
   end
   return done('counted', run[STATE])
 end
@@ -56,7 +57,13 @@ local function pause(state)
   save(id, run)
 end
 
-if outcome == 'handback' then
+if outcome == 'canceled' or run[STOP] ~= '' then
+  local closed = {failed = 'failed', retry = 'failed', handback = 'handed back', canceled = 'canceled'}
+  close(id, run, closed[outcome], ARGV[6])
+  if closed[outcome] == 'failed' then run[FAILS] = format('%d', run[FAILS] + 1) end
+  final(S, id, run, 'canceled', run[STOP])
+  trim(tonumber(ARGV[8]), tonumber(ARGV[9]))
+elseif outcome == 'handback' then
   close(id, run, 'handed back', ARGV[6])
   if ARGV[5] == '0' then
     due(id, run)

@@ -13,25 +13,43 @@
 --   18 cursor  HASH  job -> the last tick decided, server ms
 --   19 def     HASH  job -> definition, JSON
 --   20 rev     ZSET  job, score = the revision at which its cursor last moved
---   21 ledger  HASH  rev (the last revision), duty (the session that creates and sweeps for all)
+--   21 ledger  HASH  rev (the last revision), duty (the session that creates and sweeps for all),
+--                    config:<digest> (ms at which somebody who carries it was last there), order (of definitions)
 --   22 ids     ZSET  run, score = server ms until which an id that a client chose is remembered
+--   23 late    ZSET  run, score = server ms at which it may start no longer, or has waited for its bundle long enough
+--   24 ask     ZSET  all scores 0: session \0 run. What a worker is asked to stop; with no run: all, it is to drain
+--   25 facts   HASH  by their first letter, then the job:
+--                      g<job>  ms from which its silence counts: s<ms> its last success, r<ms> it never had one
+--                      p<job>  who paused it, and why
+--                      v<job>  the hash of its active definition, then all that are carried: hash, order of their first
+--                              registration, trigger, configs (by commas); joined by \30, and by \31
+--                      s<job>  spans of ticks to be skipped: from, to (ms), who and why; joined by \30, and by \31
+--   26 audit   STREAM what people did: field e, a JSON object
 -- and, in scripts that can end a run, those of its job:
---   23 hist    HASH  run -> final record, attempts, arguments, joined by \29
---   24 done    ZSET  run, score = server ms of its end
---   25 output  HASH  run -> the tail of what its last attempt printed
+--   27 hist    HASH  run -> final record, attempts, arguments, joined by \29
+--   28 done    ZSET  run, score = server ms of its end
+--   29 output  HASH  run -> the tail of what its last attempt printed
 --
 -- A run's wait in the lock space is called +<run>. Whatever makes a run due takes the next n; a claim that names an
 -- older one takes nothing.
 local RUN, BODY, LOG, TIMER, READY = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local PUSH, SENT, BUSY, OPEN, CURSOR = KEYS[14], KEYS[15], KEYS[16], KEYS[17], KEYS[18]
 local DEF, REV, LEDGER, IDS = KEYS[19], KEYS[20], KEYS[21], KEYS[22]
-local HIST, DONE, OUTPUT = KEYS[23], KEYS[24], KEYS[25]
+local LATE, ASK, FACTS, AUDIT = KEYS[23], KEYS[24], KEYS[25], KEYS[26]
+local HIST, DONE, OUTPUT = KEYS[27], KEYS[28], KEYS[29]
 
 -- The fields of a run's record. Items, the bundle of its attempts, follow.
 local STATE, N, JOB, QUEUE, TRIGGER, TICK, CREATED, SINCE = 1, 2, 3, 4, 5, 6, 7, 8
 local TOKEN, HOLDER, SESSION, ATTEMPT, STARTED, FIRST = 9, 10, 11, 12, 13, 14
 local FAILS, CRASHES, REASON, FINISHED, CLOSED, AT, BY, UPTO, WAITS = 15, 16, 17, 18, 19, 20, 21, 22, 23
-local R_ITEMS = 24
+local SERIAL = 24   -- 1: its bundle has the lock of its job, so ticks begin in their order
+local DEADLINE = 25 -- server ms after which it may not start for the first time
+local PATIENCE, ONBUSY = 26, 27 -- ms that it waits for its bundle, and what becomes of it then
+local WAITBY = 28   -- server ms at which that is over
+local WAITED, BLOCKER = 29, 30 -- when it first went to wait, and what was in its way (joined by \30)
+local STOP = 31     -- why it was asked to stop
+local LIMITS = 32   -- of its holds, ms: at most, at least, after a crash; joined by commas, '' for none
+local R_ITEMS = 33
 
 local function pad(at) return format('%016.0f', tonumber(at) or 0) end
 
@@ -41,6 +59,18 @@ local function load(id)
 end
 
 local function save(id, run) call('HSET', RUN, id, concat(run, US)) end
+
+-- fresh returns the record of a new run, without its items.
+local function fresh(job, queue, trigger, tick)
+  local run = {}
+  for i = 1, R_ITEMS - 1 do run[i] = '' end
+  run[STATE], run[N], run[JOB], run[QUEUE], run[TRIGGER], run[TICK] = 'due', '0', job, queue, trigger, tick
+  run[CREATED], run[TOKEN], run[ATTEMPT], run[FAILS], run[CRASHES] = ms, '0', '0', '0', '0'
+  return run
+end
+
+-- info is what the lock space tells of a run's hold or wait.
+local function info(id, run) return '{"job":"' .. run[JOB] .. '","run":"' .. id .. '"}' end
 
 -- due makes a run due under its next n, or, with n 1, for the first time.
 local function due(id, run)
@@ -66,19 +96,43 @@ local function pushes(list, id, run)
   list[k + 1], list[k + 2], list[k + 3] = id, run[N], run[QUEUE]
 end
 
--- offered makes the runs due that the lock space has offered their bundle in this script.
-local function offered(S, list)
-  for i = 1, #S.offers do
-    local wid = S.offers[i]
-    local id = sub(wid, 2)
-    local run = load(id)
-    call('ZREM', IDX, '@\0o\0' .. wid)
-    if run and run[STATE] == 'waiting' then
-      due(id, run)
-      pushes(list, id, run)
-    end
+-- watch notes when a run has to be looked at because its time is over, if ever.
+local function watch(id, run)
+  local at = run[FIRST] == '' and tonumber(run[DEADLINE]) or nil
+  local by = run[STATE] == 'waiting' and tonumber(run[WAITBY]) or nil
+  if by and (not at or by < at) then at = by end
+  if at then
+    call('ZADD', LATE, format('%.0f', at), id)
+  elseif run[DEADLINE] ~= '' or run[PATIENCE] ~= '' then
+    call('ZREM', LATE, id)
   end
-  S.offers = {}
+end
+
+-- overdue returns why a run may not start any more, or nil.
+local function overdue(run)
+  if run[FIRST] ~= '' or run[DEADLINE] == '' or now < tonumber(run[DEADLINE]) then return nil end
+  return 'start_deadline: it was ' .. run[STATE]
+end
+
+-- offered makes the runs due that the lock space has offered their bundle in this script. One whose time is over is not
+-- given it: its delivery, or the sweep, ends it.
+local function offered(S, list)
+  while #S.offers > 0 do
+    local offers = S.offers
+    S.offers = {}
+    for i = 1, #offers do
+      local wid = offers[i]
+      local id = sub(wid, 2)
+      local run = load(id)
+      call('ZREM', IDX, '@\0o\0' .. wid)
+      if run and run[STATE] == 'waiting' then
+        if overdue(run) then S.lapse(wid) end
+        due(id, run)
+        pushes(list, id, run)
+      end
+    end
+    S.settle()
+  end
 end
 
 -- close ends the attempt that runs: at most once for each, by the first of a finish and the sweep. failure: JSON.
@@ -108,10 +162,22 @@ local function archive(id, run, log, args)
   call('ZADD', DONE, ms, id)
 end
 
+-- works writes what stands beside the record of a run while it runs, settled takes it off.
+local function works(id, run)
+  call('ZADD', BUSY, 0, run[SESSION] .. '\0' .. id)
+  if run[STOP] ~= '' then call('ZADD', ASK, 0, run[SESSION] .. '\0' .. id) end
+end
+
+local function settled(id, run)
+  call('ZREM', BUSY, run[SESSION] .. '\0' .. id)
+  if run[STOP] ~= '' then call('ZREM', ASK, run[SESSION] .. '\0' .. id) end
+end
+
 -- final ends an outstanding run for good.
 local function final(S, id, run, state, reason)
   undue(id, run)
   call('ZREM', TIMER, id)
+  if run[DEADLINE] ~= '' or run[PATIENCE] ~= '' then call('ZREM', LATE, id) end
   call('ZREM', OPEN, run[JOB] .. '\0' .. pad(run[TICK]) .. '\0' .. id)
   if run[WAITS] == '1' then S.drop('+' .. id) end
   run[STATE], run[REASON], run[FINISHED] = state, reason, ms
@@ -120,4 +186,73 @@ local function final(S, id, run, state, reason)
   call('HDEL', RUN, id)
   call('HDEL', BODY, id)
   call('HDEL', LOG, id)
+  if state == 'succeeded' then call('HSET', FACTS, 'g' .. run[JOB], 's' .. ms) end
+end
+
+-- cancel ends a run that does not run; one that does is asked to stop. It returns whether it ended.
+local function cancel(S, id, run, reason)
+  if run[STATE] ~= 'running' then
+    final(S, id, run, 'canceled', reason)
+    return true
+  end
+  run[STOP] = reason
+  works(id, run)
+  save(id, run)
+  return false
+end
+
+-- asked lists what a worker is asked to stop: runs and why; no run: all of them, it is to drain.
+local function asked(session)
+  local list = {}
+  local members = call('ZRANGEBYLEX', ASK, '[' .. session .. '\0', '(' .. session .. '\1', 'LIMIT', 0, 1000)
+  for i = 1, #members do
+    local id = string.match(members[i], '^[^%z]*%z(.*)$')
+    local run = id ~= '' and load(id)
+    list[2 * i - 1] = id
+    list[2 * i] = run and run[STOP] or ''
+  end
+  return list
+end
+
+-- park sends a run to wait for its bundle, under the ticket that it has or the next one, and returns what for. blocker
+-- is what was in its way: resource, session, id, info, token, since (ms).
+local function park(S, id, run, patience, blocker)
+  local names, items = bundle(run, R_ITEMS)
+  undue(id, run)
+  run[STATE], run[WAITS] = 'waiting', '1'
+  if run[WAITED] == '' then run[WAITED], run[BLOCKER] = ms, concat(blocker, '\30') end
+  if run[PATIENCE] ~= '' and run[WAITBY] == '' then run[WAITBY] = format('%.0f', now + run[PATIENCE]) end
+  save(id, run)
+  watch(id, run)
+  S.park('+' .. id, '@', info(id, run), items, tonumber(patience))
+  return names
+end
+
+-- audit keeps what somebody did; entry '' for nobody.
+local function audit(entry)
+  if entry ~= '' then call('XADD', AUDIT, 'MAXLEN', '~', '10000', '*', 'e', entry) end
+end
+
+-- known returns the hash of a job's active definition, or nil, and its definitions.
+local function known(job)
+  local text, active, versions = call('HGET', FACTS, 'v' .. job), nil, {}
+  for entry in string.gmatch(text or '', '[^\31]+') do
+    if not active then
+      active = entry
+    else
+      local hash, order, trigger, configs = string.match(entry, '^([^\30]*)\30([^\30]*)\30([^\30]*)\30(.*)$')
+      versions[#versions + 1] = {hash = hash, order = tonumber(order), trigger = trigger, configs = configs, seen = 0}
+    end
+  end
+  return active, versions
+end
+
+-- keep writes what known reads.
+local function keep(job, active, versions)
+  local text = active
+  for i = 1, #versions do
+    local v = versions[i]
+    text = text .. US .. v.hash .. '\30' .. v.order .. '\30' .. v.trigger .. '\30' .. v.configs
+  end
+  call('HSET', FACTS, 'v' .. job, text)
 end

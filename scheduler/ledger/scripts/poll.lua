@@ -1,9 +1,14 @@
--- poll is what every worker reads once a second: the time, whether it has duty, and whose cursor has moved.
+-- poll is what every worker reads once a second: the time, whether it has duty, what it is asked to stop, and whose
+-- cursor has moved.
 -- ARGV: 1 session  2 the last revision known  3 entries at most  4 ms without a poll after which duty passes on
--- Replies: now (ms), 1 when this session has duty else 0, the revision read up to, then job and cursor of each change
+--       5 digest of the config that this session carries
+-- Replies: now (ms), 1 when this session has duty else 0, the revision read up to, what it is asked to stop (a list
+-- of runs and why; no run: all of them, it is to drain), then job, cursor and active definition (its
+-- hash) of each change
 -- Duty is for speed alone, nothing rests on it: who has it creates ticks first and sweeps. It goes, and with it the
 -- desk of the lock space, to the first live session that asks when the last one has ended or has not polled in time.
 local session, stale = ARGV[1], tonumber(ARGV[4])
+call('HDEL', LEDGER, '') -- a removal, of nothing, so that a full Redis does not refuse what follows
 local duty = call('HMGET', LEDGER, 'duty', 'seen')
 local mine = duty[1] == session
 if not mine and ends(session) then
@@ -14,11 +19,13 @@ if not mine and ends(session) then
   end
 end
 if mine then call('HSET', LEDGER, 'seen', ms) end
-local out = {ms, mine and 1 or 0, ARGV[2]}
+if ends(session) then call('HSET', LEDGER, 'config:' .. ARGV[5], ms) end
+local out = {ms, mine and 1 or 0, ARGV[2], asked(session)}
 local changed = call('ZRANGEBYSCORE', REV, '(' .. ARGV[2], '+inf', 'WITHSCORES', 'LIMIT', 0, ARGV[3])
 for i = 1, #changed, 2 do
   out[#out + 1] = changed[i]
   out[#out + 1] = call('HGET', CURSOR, changed[i]) or '0'
+  out[#out + 1] = string.match(call('HGET', FACTS, 'v' .. changed[i]) or '', '^([^\31]*)')
   out[3] = changed[i + 1]
 end
 return out

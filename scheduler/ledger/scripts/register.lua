@@ -1,13 +1,77 @@
--- register makes jobs known. A job that has no cursor yet starts at now; one that has goes on where it stopped.
--- ARGV: pairs of job and definition (JSON)
--- Replies: now (ms), the revision of the cursors before this, then each job's cursor (ms) in the order asked for
-local out = {ms, call('HGET', LEDGER, 'rev') or '0'}
-for i = 1, #ARGV, 2 do
-  local job = ARGV[i]
-  if call('HSETNX', CURSOR, job, ms) == 1 then
+-- register makes the definitions of a config known, and says of each whether it is the active one of its job.
+-- ARGV: 1 digest of the config  2 ms after which a definition that nobody carries gives way  3 ms after which a job that
+--       nobody carries is retired  then four for each job: job, hash of its definition, trigger, definition (JSON)
+-- Replies: now (ms), the revision of the cursors before this, then three for each job, in the order asked for:
+--   its cursor (ms), active | drifted | change, and for change, the definition (JSON) that is active still
+-- The newest definition, by when it was first registered, is active as long as somebody carries it. It becomes so at once
+-- when its trigger is that of the one before; else (change) by create, which decides up to now by the old trigger first.
+-- A definition is carried by who has polled with a config that it is in. A job that is new, or was retired, begins now.
+local config, gone, retired = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local out, seen = {ms, call('HGET', LEDGER, 'rev') or '0'}, {}
+call('HSET', LEDGER, 'config:' .. config, ms)
+local all = call('HGETALL', LEDGER)
+for i = 1, #all, 2 do
+  local name = string.match(all[i], '^config:(.*)$')
+  if name then
+    seen[name] = tonumber(all[i + 1])
+    if seen[name] < now - retired then call('HDEL', LEDGER, all[i]) end
+  end
+end
+
+for i = 4, #ARGV, 4 do
+  local job, hash, trigger, definition = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
+  local active, versions = known(job)
+  local carried, mine = 0, nil -- when the job was last carried
+  for k = 1, #versions do
+    local v = versions[k]
+    for c in string.gmatch(v.configs, '[^,]+') do v.seen = math.max(v.seen, seen[c] or 0) end
+    carried = math.max(carried, v.seen)
+    if v.hash == hash then mine = v end
+  end
+  if active and carried < now - retired then
+    active, versions, mine = nil, {}, nil
+  end
+  local first = not active
+  if not mine then
+    mine = {hash = hash, order = call('HINCRBY', LEDGER, 'order', 1), trigger = trigger, configs = ''}
+    versions[#versions + 1] = mine
+  end
+  mine.seen = now
+  if not string.find(',' .. mine.configs .. ',', ',' .. config .. ',', 1, true) then
+    local kept = config -- and those of its configs that others carry still
+    for c in string.gmatch(mine.configs, '[^,]+') do
+      if (seen[c] or 0) >= now - gone then kept = kept .. ',' .. c end
+    end
+    mine.configs = kept
+  end
+  local left, newest, was = {}, nil, nil
+  for k = 1, #versions do
+    local v = versions[k]
+    if v.hash == active then was = v end
+    if v.seen >= now - gone then
+      left[#left + 1] = v
+      if not newest or v.order > newest.order then newest = v end
+    end
+  end
+  local status = 'active'
+  if first then
+    active = hash
+    call('HSET', CURSOR, job, ms)
+    call('HSETNX', FACTS, 'g' .. job, 'r' .. ms)
+  elseif newest ~= mine then
+    status = 'drifted'
+  elseif active ~= hash and was.trigger == trigger then
+    active, first = hash, true
+  elseif active ~= hash then
+    status = 'change'
+  end
+  if was and was.hash == active and was.seen < now - gone then left[#left + 1] = was end -- until its ticks are decided
+  if first then
+    call('HSET', DEF, job, definition)
     call('ZADD', REV, call('HINCRBY', LEDGER, 'rev', 1), job)
   end
-  call('HSET', DEF, job, ARGV[i + 1])
-  out[#out + 1] = call('HGET', CURSOR, job)
+  keep(job, active, left)
+  local k = #out
+  out[k + 1], out[k + 2], out[k + 3] = call('HGET', CURSOR, job), status, status == 'change' and call('HGET', DEF, job) or ''
 end
 return out

@@ -2,7 +2,7 @@
 -- ARGV: 1 entries of each kind at most  2 ms after which an unconfirmed push is repeated  3 ms after which a confirmed
 --       delivery is looked up
 -- Replies: now (ms); ms to the next timer, or -1; 1 when more is left to do now, else 0; the pushes to do (id, n,
--- queue); runs under ended sessions (id, token, job); deliveries to look up (id, n, queue)
+-- queue); runs under ended sessions (id, token, job); deliveries to look up (id, n, queue); runs whose time may be over
 local most = tonumber(ARGV[1])
 local S, list, dead, look = space(), {}, {}, {}
 S.reap()
@@ -51,7 +51,20 @@ end
 local known = call('ZRANGEBYSCORE', SENT, '-inf', format('%.0f', now - ARGV[3]), 'LIMIT', 0, most)
 for i = 1, #known do pushes(look, known[i], load(known[i])) end
 
-local first = call('ZRANGE', TIMER, 0, 0, 'WITHSCORES')
-local wait = first[2] and format('%.0f', math.max(0, tonumber(first[2]) - now)) or '-1'
-local more = S.more or #waiting == most or #timers == most or #unsure == most
-return {ms, wait, more and 1 or 0, list, dead, look}
+local late = call('ZRANGEBYSCORE', LATE, '-inf', ms, 'LIMIT', 0, most)
+
+-- workers that were asked to drain and have ended; what was asked about a run goes with its attempt
+local asked = call('ZRANGEBYLEX', ASK, '-', '+', 'LIMIT', 0, most)
+for i = 1, #asked do
+  local session = string.match(asked[i], '^([^%z]*)%z$')
+  if session and not ends(session) then call('ZREM', ASK, asked[i]) end
+end
+
+local wait
+for _, key in ipairs({TIMER, LATE}) do
+  local first = call('ZRANGEBYSCORE', key, '(' .. ms, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  local left = first[2] and tonumber(first[2]) - now
+  if left and (not wait or left < wait) then wait = left end
+end
+local more = S.more or #waiting == most or #timers == most or #unsure == most or #late == most
+return {ms, format('%.0f', wait or -1), more and 1 or 0, list, dead, look, late}

@@ -1,0 +1,411 @@
+package cmd
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+	"lockstep/scheduler/admin"
+	"lockstep/scheduler/cronspec"
+	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/queue"
+)
+
+// operator returns what acts on an installation. That a delivery could not be brought is told, and no error.
+func (t *tool) operator(conn *connection) (*admin.Operator, error) {
+	client, err := queue.New(conn.rdb, conn.settings.Redis.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	return admin.NewOperator(conn.ledger, client, func(err error) { fmt.Fprintln(t.stderr, "lockstep:", err) }), nil
+}
+
+// whoAmI is who acts, for the audit: the user and the host.
+func whoAmI() string {
+	name := os.Getenv("USER")
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return name + "@" + host
+}
+
+// action is a command that changes something, with what its command line says.
+type action struct {
+	reason string
+	yes    bool
+}
+
+// flags gives a command the flag --reason and, when it asks before it acts, --yes.
+func (a *action) flags(cmd *cobra.Command, asks bool) {
+	cmd.Flags().StringVar(&a.reason, "reason", "", "why, for the audit: `TEXT`")
+	if asks {
+		cmd.Flags().BoolVar(&a.yes, "yes", false, "do not ask first")
+	}
+}
+
+func (a *action) by() admin.Actor { return admin.Actor{Who: whoAmI(), Why: a.reason} }
+
+// confirm asks whether to do what is said. Without a terminal there is nobody to ask.
+func (t *tool) confirm(ctx context.Context, a *action, format string, args ...any) error {
+	if a.yes {
+		return nil
+	}
+	question := fmt.Sprintf(format, args...)
+	if !isTerminal(t.stdin) {
+		return refuse("%s; add --yes, since there is no terminal to ask at", question)
+	}
+	fmt.Fprintf(t.stderr, "lockstep: %s. Go on? [y/N] ", question)
+	answer := make(chan string, 1)
+	// A read of a terminal cannot be called off: when ctx ends, so does the process.
+	go func() {
+		line, _ := bufio.NewReader(t.stdin).ReadString('\n')
+		answer <- strings.ToLower(strings.TrimSpace(line))
+	}()
+	select {
+	case said := <-answer:
+		if said != "y" && said != "yes" {
+			return refuse("not confirmed; nothing was done")
+		}
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// does makes the RunE of a command that connects and acts. What is refused exits as such.
+func (t *tool) does(f func(ctx context.Context, conn *connection, o *admin.Operator, args []string) error) func(*cobra.Command, []string) error {
+	return t.reads(func(ctx context.Context, conn *connection, args []string) error {
+		o, err := t.operator(conn)
+		if err != nil {
+			return err
+		}
+		err = f(ctx, conn, o, args)
+		if errors.Is(err, ledger.ErrRefused) || errors.Is(err, admin.ErrInvalid) || errors.Is(err, queue.ErrOwned) {
+			return exit(exitUsage, err)
+		}
+		return err
+	})
+}
+
+// said prints what was done, or that there was nothing to do.
+func (t *tool) said(news bool, done, already string) error {
+	if news {
+		return t.write(done + "\n")
+	}
+	fmt.Fprintln(t.stderr, "lockstep:", already)
+	return nil
+}
+
+func (t *tool) jobPauseCommand() *cobra.Command {
+	var a action
+	cmd := &cobra.Command{
+		Use: "pause JOB", Short: "Skip the ticks of a job from now on",
+		Long: `Skip the ticks of a job from now on, each with the reason in its history. Runs that there are go on, and the job can
+still be enqueued and run by hand.`,
+		Args: oneArg("a JOB"),
+	}
+	a.flags(cmd, false)
+	cmd.RunE = t.does(func(ctx context.Context, conn *connection, o *admin.Operator, args []string) error {
+		news, err := o.PauseJob(ctx, args[0], a.by())
+		if err != nil {
+			return conn.noJob(ctx, args[0], err)
+		}
+		return t.said(news, args[0]+" is paused", args[0]+" is paused already")
+	})
+	return cmd
+}
+
+func (t *tool) jobResumeCommand() *cobra.Command {
+	var a action
+	cmd := &cobra.Command{Use: "resume JOB", Short: "Let the ticks of a paused job run again", Args: oneArg("a JOB")}
+	a.flags(cmd, false)
+	cmd.RunE = t.does(func(ctx context.Context, conn *connection, o *admin.Operator, args []string) error {
+		news, err := o.ResumeJob(ctx, args[0], a.by())
+		if err != nil {
+			return conn.noJob(ctx, args[0], err)
+		}
+		return t.said(news, args[0]+" goes on", args[0]+" is not paused")
+	})
+	return cmd
+}
+
+// spanOfTicks is --from and --to.
+type spanOfTicks struct{ from, to string }
+
+func (s *spanOfTicks) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&s.from, "from", "", "the first `TIME`, RFC 3339 or in the job's time zone: 2027-03-26T12:00")
+	cmd.Flags().StringVar(&s.to, "to", "", "the last `TIME`, itself included")
+}
+
+// read returns the instants that are meant, and says them in the job's time zone.
+func (s *spanOfTicks) read(ctx context.Context, conn *connection, job string) (from, to time.Time, words string, err error) {
+	if s.from == "" || s.to == "" {
+		return from, to, "", refuse("which ticks? Give both --from and --to")
+	}
+	record, err := conn.ledger.Job(ctx, job)
+	if err != nil {
+		return from, to, "", conn.noJob(ctx, job, err)
+	}
+	zone, err := cronspec.LoadZone(record.Job.Timezone)
+	if err != nil {
+		return from, to, "", err
+	}
+	if from, err = parseTime(s.from, zone); err != nil {
+		return from, to, "", refuse("--from: %w", err)
+	}
+	if to, err = parseTime(s.to, zone); err != nil {
+		return from, to, "", refuse("--to: %w", err)
+	}
+	const layout = "Mon 2006-01-02 15:04:05 MST"
+	return from, to, from.In(zone).Format(layout) + " to " + to.In(zone).Format(layout), nil
+}
+
+func (t *tool) jobReplayCommand() *cobra.Command {
+	var a action
+	var span spanOfTicks
+	cmd := &cobra.Command{
+		Use: "replay JOB", Short: "Run the ticks of a span (again)",
+		Long: `Run the ticks of a span, both ends included, whatever became of them: missed, skipped, failed, or succeeded. A run
+keeps its id, and with it its idempotency key; the record of its earlier attempts stays. Ticks whose runs are not finished
+are left as they are. They run one after the other, by the job's present definition.`,
+		Example: `  lockstep job replay nightly-backup --from 2026-11-18T02:00 --to 2026-11-20T02:00`,
+		Args:    oneArg("a JOB"),
+	}
+	span.flags(cmd)
+	a.flags(cmd, true)
+	cmd.RunE = t.does(func(ctx context.Context, conn *connection, o *admin.Operator, args []string) error {
+		from, to, words, err := span.read(ctx, conn, args[0])
+		if err != nil {
+			return err
+		}
+		ticks, err := o.Span(ctx, args[0], from, to)
+		if err != nil {
+			return err
+		}
+		if err := t.confirm(ctx, &a, "this runs %s of %s, from %s", many(len(ticks), "tick"), args[0], words); err != nil {
+			return err
+		}
+		n, err := o.Replay(ctx, args[0], from, to, a.by())
+		if err != nil {
+			return err
+		}
+		return t.said(n > 0, fmt.Sprintf("%s of %s run", many(n, "tick"), args[0]), "no tick there to run: none is in the span, or all are outstanding")
+	})
+	return cmd
+}
+
+func (t *tool) jobSkipCommand() *cobra.Command {
+	var a action
+	var span spanOfTicks
+	cmd := &cobra.Command{
+		Use: "skip JOB", Short: "Declare the ticks of a span skipped",
+		Long: `Declare that the ticks of a span, both ends included, do not run: those to come are skipped when they come, and runs
+of earlier ones that have not begun end as skipped.`,
+		Example: `  lockstep job skip nightly-backup --from 2026-12-24 --to 2026-12-27 --reason holidays`,
+		Args:    oneArg("a JOB"),
+	}
+	span.flags(cmd)
+	a.flags(cmd, true)
+	cmd.RunE = t.does(func(ctx context.Context, conn *connection, o *admin.Operator, args []string) error {
+		from, to, words, err := span.read(ctx, conn, args[0])
+		if err != nil {
+			return err
+		}
+		if err := t.confirm(ctx, &a, "no tick of %s will run from %s", args[0], words); err != nil {
+			return err
+		}
+		n, err := o.Skip(ctx, args[0], from, to, a.by())
+		if err != nil {
+			return err
+		}
+		return t.write(fmt.Sprintf("%s skips its ticks from %s (%s outstanding)\n", args[0], words, many(n, "run")))
+	})
+	return cmd
+}
+
+// many writes a number of things.
+func many(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+func (t *tool) runCancelCommand() *cobra.Command {
+	var a action
+	cmd := &cobra.Command{
+		Use: "cancel RUN", Short: "End a run, also one that is under way",
+		Long: `End a run that has not begun or waits for its next attempt. The worker of one that is under way is asked to stop it: it
+hears of that within a second, and the run ends when its work has.`,
+		Args: oneArg("a RUN"),
+	}
+	a.flags(cmd, true)
+	cmd.RunE = t.does(func(ctx context.Context, conn *connection, o *admin.Operator, args []string) error {
+		id := jobs.RunID(args[0])
+		record, _, err := conn.ledger.Find(ctx, id)
+		if err != nil {
+			return noRun(args[0], err)
+		}
+		if !record.State.Final() { // else it is refused anyway
+			if err := t.confirm(ctx, &a, "run %s, which is %s, ends and is not tried again", id, record.State); err != nil {
+				return err
+			}
+		}
+		asked, err := o.CancelRun(ctx, id, a.by())
+		if err != nil {
+			return noRun(args[0], err)
+		}
+		return t.said(true, map[bool]string{true: fmt.Sprintf("%s is asked to stop", id), false: fmt.Sprintf("%s is canceled", id)}[asked], "")
+	})
+	return cmd
+}
+
+func (t *tool) runRetryCommand() *cobra.Command {
+	var a action
+	cmd := &cobra.Command{
+		Use: "retry RUN", Short: "Do a run again that has ended without a success",
+		Long: `Do a run again that failed, was lost, canceled, skipped or missed: under its id, so that its idempotency key stays the
+same, with its arguments, and by the job's present definition. Failures and crashes count anew.`,
+		Args: oneArg("a RUN"),
+	}
+	a.flags(cmd, false)
+	cmd.RunE = t.does(func(ctx context.Context, _ *connection, o *admin.Operator, args []string) error {
+		err := o.RetryRun(ctx, jobs.RunID(args[0]), a.by())
+		switch {
+		case jobs.IsPermanent(err):
+			return refuse("%w", err)
+		case err != nil:
+			return noRun(args[0], err)
+		}
+		return t.write(args[0] + " is due\n")
+	})
+	return cmd
+}
+
+func (t *tool) queuePauseCommand() *cobra.Command {
+	var a action
+	cmd := &cobra.Command{
+		Use: "pause QUEUE", Short: "Begin no run of a queue", Args: oneArg("a QUEUE"),
+		Long: `Begin no run of a queue until it is resumed, and no task of plain asynq clients there. What is under way goes on.`,
+	}
+	a.flags(cmd, false)
+	cmd.RunE = t.does(func(ctx context.Context, conn *connection, o *admin.Operator, args []string) error {
+		news, err := o.PauseQueue(ctx, args[0], a.by())
+		if err != nil {
+			return conn.noQueue(ctx, args[0], err)
+		}
+		return t.said(news, args[0]+" is paused", args[0]+" is paused already")
+	})
+	return cmd
+}
+
+func (t *tool) queueResumeCommand() *cobra.Command {
+	var a action
+	cmd := &cobra.Command{Use: "resume QUEUE", Short: "Let the runs of a paused queue begin again", Args: oneArg("a QUEUE")}
+	a.flags(cmd, false)
+	cmd.RunE = t.does(func(ctx context.Context, conn *connection, o *admin.Operator, args []string) error {
+		news, err := o.ResumeQueue(ctx, args[0], a.by())
+		if err != nil {
+			return conn.noQueue(ctx, args[0], err)
+		}
+		return t.said(news, args[0]+" goes on", args[0]+" is not paused")
+	})
+	return cmd
+}
+
+// noQueue says what is known of a name that is no queue's.
+func (c *connection) noQueue(ctx context.Context, name string, err error) error {
+	if !errors.Is(err, queue.ErrNoQueue) {
+		return err
+	}
+	client, err := queue.New(c.rdb, c.settings.Redis.Namespace)
+	if err != nil {
+		return err
+	}
+	infos, err := client.Queues(ctx)
+	if err != nil {
+		return err
+	}
+	var known []string
+	for _, info := range infos {
+		if info.Namespace == c.settings.Redis.Namespace {
+			known = append(known, info.Name)
+		}
+	}
+	return unknown("queue", name, known)
+}
+
+func (t *tool) workerDrainCommand() *cobra.Command {
+	var a action
+	cmd := &cobra.Command{
+		Use: "drain WORKER", Short: "Have a worker end when its runs have",
+		Long: `Ask a worker to take nothing new, and to end when its runs have, as SIGTERM does: runs that take longer than its
+worker.drain_timeout are handed back. What restarts ended processes will start a new one.`,
+		Args: oneArg("a WORKER"),
+	}
+	a.flags(cmd, true)
+	cmd.RunE = t.does(func(ctx context.Context, conn *connection, o *admin.Operator, args []string) error {
+		worker, err := conn.reader.Worker(ctx, locks.SessionID(args[0]))
+		if errors.Is(err, ledger.ErrUnknown) {
+			return conn.noWorker(ctx, args[0])
+		}
+		if err != nil {
+			return err
+		}
+		if err := t.confirm(ctx, &a, "worker %s, which has %s under way, ends", worker.ID, many(worker.Busy, "run")); err != nil {
+			return err
+		}
+		news, err := o.DrainWorker(ctx, worker.ID, a.by())
+		if err != nil {
+			return err
+		}
+		return t.said(news, string(worker.ID)+" is asked to drain", string(worker.ID)+" has been asked already")
+	})
+	return cmd
+}
+
+func (t *tool) auditCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "audit", Short: "List what people did: who, when, what, why",
+		Long: "List what people did to jobs, runs, queues and workers, the last first. The last 10,000 or so are kept.",
+		Args: noArgs,
+	}
+	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)
+	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, _ []string) error {
+		acts, err := conn.reader.Audit(ctx, int(*limit))
+		if err != nil {
+			return err
+		}
+		now, err := conn.now(ctx)
+		if err != nil {
+			return err
+		}
+		return view[admin.Act]{
+			none: "nobody has done anything yet",
+			name: func(a admin.Act) string { return a.ID },
+			columns: []column[admin.Act]{
+				{title: "when", cell: func(a admin.Act) string { return ago(now, a.At.Time) }},
+				{title: "who", cell: func(a admin.Act) string { return a.Who }},
+				{title: "what", cell: func(a admin.Act) string { return a.What }},
+				{title: "on", cell: func(a admin.Act) string { return a.On }},
+				{title: "detail", cell: func(a admin.Act) string { return string(a.Detail) }},
+				{title: "why", cell: func(a admin.Act) string { return string(a.Why) }},
+				{title: "at", wide: true, cell: func(a admin.Act) string { return a.At.String() }},
+			},
+		}.print(t, *output, acts)
+	})
+	return cmd
+}

@@ -1,0 +1,229 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+	"lockstep/locks/redistest"
+	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/queue"
+	"lockstep/scheduler/worker"
+)
+
+// What is measured: so many jobs are asked for by some goroutines, then done by one worker. Plain asynq is one server of
+// the same concurrency and takes no locks; lockstep writes each run into the ledger, takes the lock of the run and of a
+// record of its own, and keeps the outcome.
+const (
+	askers      = 16
+	concurrency = 64
+)
+
+// A system does jobs.
+type system interface {
+	// ask asks for job i.
+	ask(ctx context.Context, i int) error
+	// work does what was asked for until ctx ends; done is called by each job.
+	work(ctx context.Context, done func()) error
+}
+
+func measureJobs(ctx context.Context, set settings, r *result) error {
+	return measureJobsAt(ctx, set, r, 0)
+}
+
+func measureJobsDelayed(ctx context.Context, set settings, r *result) error {
+	return measureJobsAt(ctx, set, r, 500*time.Microsecond)
+}
+
+// measureJobsAt has Redis far away by twice delay.
+func measureJobsAt(ctx context.Context, set settings, r *result, delay time.Duration) error {
+	n, target := 4000, 1.0
+	if delay > 0 {
+		n, target = 2000, 8
+	}
+	if set.short {
+		n /= 4
+	}
+	s, err := startServer(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.stop()
+	addr := s.addr
+	if delay > 0 {
+		proxy, err := redistest.NewProxy(ctx, "tcp", s.addr)
+		if err != nil {
+			return err
+		}
+		defer proxy.Close()
+		proxy.Set(redistest.Faults{RequestDelay: delay, ReplyDelay: delay})
+		if addr, err = addrOf(proxy.URL()); err != nil {
+			return err
+		}
+		trip, err := roundTrip(ctx, addr)
+		if err != nil {
+			return err
+		}
+		r.note("round trip through the idle proxy: %.2f ms", trip.Seconds()*1000)
+	}
+	names := []string{"lockstep", "asynq"}
+	asked, done, all := make([][]float64, len(names)), make([][]float64, len(names)), make([][]float64, len(names))
+	for round := range set.rounds {
+		set.step("jobs, round %d of %d", round+1, set.rounds)
+		for k := range names {
+			which := (round + k) % len(names) // nobody always comes first
+			if err := s.admin.FlushAll(ctx).Err(); err != nil {
+				return err
+			}
+			askedIn, doneIn, err := through(ctx, names[which], addr, n)
+			if err != nil {
+				return fmt.Errorf("%s: %w", names[which], err)
+			}
+			asked[which] = append(asked[which], float64(n)/askedIn.Seconds())
+			done[which] = append(done[which], float64(n)/doneIn.Seconds())
+			all[which] = append(all[which], float64(n)/(askedIn+doneIn).Seconds())
+		}
+	}
+	r.note("medians of %d rounds of %d jobs, asked for by %d goroutines, then done by one worker of concurrency %d",
+		set.rounds, n, askers, concurrency)
+	r.Columns = []string{"system", "asked for/s", "done/s", "through all/s", "ratio"}
+	for k, name := range names {
+		r.row(name, median(asked[k]), median(done[k]), median(all[k]), median(all[k])/median(all[1]))
+	}
+	r.atLeast(target, median(done[0])/median(done[1]), "jobs done per second, by those of plain asynq")
+	return nil
+}
+
+// through returns how long it took until all was asked for, and then until all was done.
+func through(ctx context.Context, name, addr string, n int) (asked, done time.Duration, err error) {
+	var s system
+	rdb := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, PoolSize: 2 * concurrency, ContextTimeoutEnabled: true})
+	defer rdb.Close()
+	if name == "asynq" {
+		s = &plain{rdb: rdb, client: asynq.NewClientFromRedisClient(rdb)}
+	} else if s, err = newWhole(rdb); err != nil {
+		return 0, 0, err
+	}
+	began := time.Now()
+	var next atomic.Int64
+	group, asking := errgroup.WithContext(ctx)
+	for range askers {
+		group.Go(func() error {
+			for i := next.Add(1); i <= int64(n); i = next.Add(1) {
+				if err := s.ask(asking, int(i)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return 0, 0, err
+	}
+	asked = time.Since(began)
+
+	working, stop := context.WithCancel(ctx)
+	defer stop()
+	var count atomic.Int64
+	began = time.Now()
+	err = s.work(working, func() {
+		if count.Add(1) == int64(n) {
+			done = time.Since(began)
+			stop()
+		}
+	})
+	if err == nil && count.Load() < int64(n) {
+		err = fmt.Errorf("%d of %d jobs were done", count.Load(), n)
+	}
+	return asked, done, err
+}
+
+// plain is asynq alone.
+type plain struct {
+	rdb    *redis.Client
+	client *asynq.Client
+}
+
+func (p *plain) ask(ctx context.Context, i int) error {
+	_, err := p.client.EnqueueContext(ctx, asynq.NewTask("work", []byte(fmt.Sprintf(`{"record":%d}`, i))))
+	return err
+}
+
+func (p *plain) work(ctx context.Context, done func()) error {
+	server := asynq.NewServerFromRedisClient(p.rdb, asynq.Config{
+		Concurrency: concurrency, TaskCheckInterval: 50 * time.Millisecond, LogLevel: asynq.FatalLevel,
+	})
+	err := server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { done(); return nil }))
+	if err != nil {
+		return err
+	}
+	<-ctx.Done()
+	server.Shutdown()
+	return nil
+}
+
+// whole is lockstep: ledger, queue, locks, worker.
+type whole struct {
+	rdb    *redis.Client
+	ledger *ledger.Ledger
+	queue  *queue.Client
+	job    *jobs.Job
+}
+
+type record struct {
+	Record int `json:"record"`
+}
+
+func newWhole(rdb *redis.Client) (*whole, error) {
+	space, err := locks.NewSpace(rdb, "bench")
+	if err != nil {
+		return nil, err
+	}
+	client, err := queue.New(rdb, "bench")
+	if err != nil {
+		return nil, err
+	}
+	job := &jobs.Job{
+		Name: "work", Handler: "work", Queue: "default", Overlap: jobs.OverlapSkip, OnMissed: jobs.MissedLast,
+		OnCrash: jobs.CrashRerun, MaxCrashes: 3, History: jobs.History{Runs: 1000, For: time.Hour},
+		Lock: jobs.Lock{Exclusive: []string{"record:{record}"}},
+	}
+	return &whole{rdb, ledger.New(rdb, space), client, job}, nil
+}
+
+func (w *whole) ask(ctx context.Context, i int) error {
+	enqueued, err := w.ledger.Enqueue(ctx, ledger.Request{
+		Job: w.job, ID: fmt.Sprint(i), Trigger: ledger.ByRequest, Args: []byte(fmt.Sprintf(`{"record":%d}`, i)),
+	})
+	if err != nil {
+		return err
+	}
+	for _, due := range enqueued.Due {
+		if _, err := w.queue.Push(ctx, queue.Delivery{Run: string(due.Run), N: due.N, Queue: due.Queue}); err != nil {
+			return err
+		}
+	}
+	return w.ledger.Confirm(ctx, enqueued.Due)
+}
+
+func (w *whole) work(ctx context.Context, done func()) error {
+	handlers := jobs.NewRegistry()
+	jobs.Handle(handlers, "work", func(context.Context, *jobs.Run[record]) error { done(); return nil })
+	worker, err := worker.New(worker.Options{
+		Redis: w.rdb, Namespace: "bench", Name: "bench", Concurrency: concurrency, Queues: map[string]int{"default": 1},
+		Jobs: []*jobs.Job{w.job}, Expand: func(job *jobs.Job) (*jobs.Job, error) { return job, nil }, Handlers: handlers,
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		return err
+	}
+	return worker.Run(ctx)
+}

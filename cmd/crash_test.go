@@ -1,0 +1,659 @@
+package cmd
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"lockstep/jobs"
+	"lockstep/locks/redistest"
+)
+
+// What happens when workers crash: rows of the failure table, with real processes.
+
+// With withHandlers in its environment the test binary is the tool, with the handlers below. buriedBy says how its
+// parents then bury what a dead child has left: nobody, who does not look at all and says that it is dead, or
+// inVain, who cannot say for certain.
+const (
+	withHandlers = "LOCKSTEP_CMD_TEST_HANDLERS"
+	buriedBy     = "LOCKSTEP_CMD_TEST_BURIED_BY"
+	nobody       = "nobody"
+	inVain       = "in vain"
+)
+
+// crashArgs tell a handler where to leave its traces.
+type crashArgs struct {
+	Effects string `json:"effects"`
+	Gate    string `json:"gate"` // a file; stubborn waits for it
+}
+
+func crashHandlers() *jobs.Registry {
+	reg := jobs.NewRegistry()
+	trace := func(r *jobs.Run[crashArgs], what string) {
+		line := fmt.Sprintf("%s %s %d %s\n", what, r.ID(), r.Attempt(), r.Token())
+		f, err := os.OpenFile(r.Args.Effects, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		if err == nil {
+			_, err = f.WriteString(line)
+			_ = f.Close()
+		}
+		if err != nil {
+			panic(err)
+		}
+	}
+	// A goroutine of the first attempt panics: nobody can recover that.
+	jobs.Handle(reg, "panics", func(ctx context.Context, r *jobs.Run[crashArgs]) error {
+		trace(r, "start")
+		if r.Attempt() == 1 {
+			go func() { panic("in a goroutine of its own") }()
+			<-ctx.Done()
+		}
+		trace(r, "end")
+		return nil
+	})
+	// The first attempt goes on after its context has ended, until the gate is there, and says that it succeeded.
+	jobs.Handle(reg, "stubborn", func(ctx context.Context, r *jobs.Run[crashArgs]) error {
+		trace(r, "start")
+		if r.Attempt() == 1 {
+			<-ctx.Done()
+			trace(r, "canceled")
+			for !exists(r.Args.Gate) {
+				pause(context.WithoutCancel(ctx), 10*time.Millisecond)
+			}
+		}
+		trace(r, "end")
+		return nil
+	})
+	// The first attempt starts a daemon that goes on working for it.
+	jobs.Handle(reg, "spawns", func(ctx context.Context, r *jobs.Run[crashArgs]) error {
+		if r.Attempt() > 1 {
+			trace(r, "start")
+			pause(ctx, time.Second)
+			trace(r, "end")
+			return nil
+		}
+		script := fmt.Sprintf(`(setsid sh -c 'while :; do echo "start %s 1 %s" >> %s; sleep 0.02; done' &)`, r.ID(), r.Token(), r.Args.Effects)
+		if err := exec.Command("sh", "-c", script).Run(); err != nil {
+			return err
+		}
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	return reg
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// newPack makes a fleet without workers yet, on a Redis of its own. Of the config, EFFECTS is replaced by the effect log,
+// and HOLD by a script whose first attempt stops at a place that $AT or else its job's name tells, before, during or after
+// its effect, and says so by a file that is named as the run and has its process id.
+func newPack(t *testing.T, config string, more ...string) (*fleet, *redistest.Server) {
+	t.Helper()
+	server := redistest.New(t, redistest.Options{})
+	folder := t.TempDir()
+	effects, hold := filepath.Join(folder, "effects"), filepath.Join(folder, "hold.sh")
+	script := fmt.Sprintf(`
+e() { echo "$1 $LOCKSTEP_RUN_ID $LOCKSTEP_ATTEMPT $LOCKSTEP_TOKEN" >> %s; }
+hold() {
+	[ "${AT:-$LOCKSTEP_JOB} $LOCKSTEP_ATTEMPT" = "$1 1" ] || return 0
+	echo $$ > %[2]s/$LOCKSTEP_RUN_ID.new; mv %[2]s/$LOCKSTEP_RUN_ID.new %[2]s/$LOCKSTEP_RUN_ID
+	setsid sleep 1000 & # gone with the rest
+	wait
+}
+hold before; e start; hold during; e end; hold after
+`, effects, folder)
+	if err := os.WriteFile(hold, []byte(script), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := &fleet{t: t, effects: effects, locks: make(map[string][]string)}
+	f.config = writeFile(t, "lockstep.yaml", strings.NewReplacer("EFFECTS", effects, "HOLD", "[sh, "+hold+"]").Replace(config))
+	f.env = toolEnv(t, append([]string{
+		"REDIS_URL=" + server.URL(), "LOCKSTEP_ADMIN__LISTEN=127.0.0.1:0", "LOCKSTEP_CONFIG=" + f.config,
+	}, more...)...)
+	return f, server
+}
+
+// startAll adds workers and waits until they are up.
+func (f *fleet) startAll(n int) {
+	f.t.Helper()
+	for range n {
+		f.start()
+	}
+	eventually(f.t, 30*time.Second, "all workers are up", func() bool {
+		return len(ask[[]workerJSON](f.t, f.env, "worker", "ls")) >= len(f.workers)
+	})
+}
+
+func (f *fleet) enqueue(job, id string) string {
+	f.t.Helper()
+	if _, stderr, code := runTool(f.t, f.env, "enqueue", job, "--id", id); code != 0 {
+		f.t.Fatal(stderr)
+	}
+	return job + "#" + id
+}
+
+func (f *fleet) show(run string) runJSON {
+	f.t.Helper()
+	return ask[runJSON](f.t, f.env, "run", "show", run)
+}
+
+// await waits until a run is in a state, and returns it.
+func (f *fleet) await(run, state string) runJSON {
+	f.t.Helper()
+	var got runJSON
+	eventually(f.t, time.Minute, run+" is "+state, func() bool {
+		got = f.show(run)
+		return got.State == state
+	})
+	return got
+}
+
+// held waits until the first attempt of a run of HOLD has stopped at its place, and returns its process.
+func (f *fleet) held(run string) int {
+	f.t.Helper()
+	pid := 0
+	eventually(f.t, 30*time.Second, run+" has got to its place", func() bool {
+		text, err := os.ReadFile(filepath.Join(filepath.Dir(f.effects), run))
+		if err != nil {
+			return false
+		}
+		pid, err = strconv.Atoi(strings.TrimSpace(string(text)))
+		return err == nil
+	})
+	return pid
+}
+
+// runner returns the worker that runs a run, and the index of it.
+func (f *fleet) runner(run string) (*process, int) {
+	f.t.Helper()
+	attempts := f.show(run).Attempts
+	for _, w := range ask[[]workerJSON](f.t, f.env, "worker", "ls") {
+		i := slices.IndexFunc(f.workers, func(p *process) bool { return p.worker() == w.PID })
+		if i >= 0 && len(attempts) > 0 && w.ID == attempts[len(attempts)-1].Worker {
+			return f.workers[i], i
+		}
+	}
+	f.t.Fatalf("nobody runs %s: %+v", run, attempts)
+	return nil, 0
+}
+
+// goesOn tells whether a process can still do something: a dead one stays in the list until its parent has looked.
+func goesOn(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && !strings.HasPrefix(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " Z")
+}
+
+// killChild kills the process that works in a worker, and returns when.
+func (p *process) killChild() time.Time {
+	p.t.Helper()
+	at := time.Now()
+	if err := syscall.Kill(p.worker(), syscall.SIGKILL); err != nil {
+		p.t.Fatal(err)
+	}
+	return at
+}
+
+// takenOver waits until a run whose first attempt crashed has succeeded in its second one, and returns how long after an
+// instant that began.
+func (f *fleet) takenOver(run string, from time.Time) time.Duration {
+	f.t.Helper()
+	got := f.await(run, "succeeded")
+	if got.Crashes != 1 || len(got.Attempts) != 2 || *got.Attempts[0].Outcome != "crashed" || got.Attempts[1].token() <= got.Attempts[0].token() {
+		f.t.Fatalf("%s: %+v, want one crash, then success under a higher token", run, got)
+	}
+	return got.Attempts[1].Started.Sub(from)
+}
+
+// checkOverlap proves that nobody acted under a run's lock after its next attempt had.
+func (f *fleet) checkOverlap() {
+	f.t.Helper()
+	c := new(checker)
+	c.locks(f.readEffects(), f.locks)
+	for _, problem := range c.problems {
+		f.t.Error(problem)
+	}
+}
+
+const anyLock = `{exclusive: [desk]}`
+
+// long is a lease that explains no takeover in these tests.
+const long = "LOCKSTEP_LOCKS__LEASE=60s"
+
+func TestKilledChildsRunGoesOnElsewhere(t *testing.T) {
+	t.Parallel()
+	f, _ := newPack(t, `
+jobs:
+  before: {command: HOLD, lock: `+anyLock+`}
+  during: {command: HOLD, lock: `+anyLock+`}
+  after: {command: HOLD, lock: `+anyLock+`}
+`, long)
+	f.startAll(3)
+	for _, job := range []string{"before", "during", "after"} {
+		f.locks[job] = []string{"desk"}
+		run := f.enqueue(job, "x")
+		command := f.held(run)
+		worker, _ := f.runner(run)
+		took := f.takenOver(run, worker.killChild())
+		t.Logf("killed %s its effect: the next attempt began after %s", job, took)
+		if took > 20*time.Second {
+			t.Errorf("killed %s its effect: the next attempt began after %s; want at once, not at the end of the lease", job, took)
+		}
+		if goesOn(command) {
+			t.Errorf("killed %s its effect: the command goes on", job)
+		}
+	}
+	f.checkOverlap()
+}
+
+func TestAbandonedRunIsLostAtOnce(t *testing.T) {
+	t.Parallel()
+	f, _ := newPack(t, `jobs: {once: {command: HOLD, env: {AT: during}, on_crash: abandon}}`, long)
+	f.startAll(2)
+	run := f.enqueue("once", "x")
+	f.held(run)
+	worker, _ := f.runner(run)
+	killed := worker.killChild()
+	got := f.await(run, "lost")
+	t.Logf("it was lost within %s", time.Since(killed))
+	if took := time.Since(killed); took > 20*time.Second {
+		t.Errorf("it was lost after %s; want at once", took)
+	}
+	if len(got.Attempts) != 1 || got.Crashes != 1 {
+		t.Errorf("%+v, want one attempt", got)
+	}
+	f.drain()
+}
+
+// TestUncertainBurialLeavesItToTheLease: a process that cannot be killed may still act under the lock.
+func TestUncertainBurialLeavesItToTheLease(t *testing.T) {
+	t.Parallel()
+	const lease = 4 * time.Second
+	f, _ := newPack(t, `jobs: {during: {command: HOLD}}`, "LOCKSTEP_LOCKS__LEASE="+lease.String(), withHandlers+"=1", buriedBy+"="+inVain)
+	f.startAll(2)
+	run := f.enqueue("during", "x")
+	f.held(run)
+	worker, _ := f.runner(run)
+	took := f.takenOver(run, worker.killChild())
+	t.Logf("with a lease of %s the next attempt began after %s", lease, took)
+	if least := lease - lease/3; took < least-time.Second { // it was renewed not longer ago than that
+		t.Errorf("the next attempt began after %s; want the lease waited for", took)
+	}
+	f.checkOverlap()
+	f.drain() // both parents have children that work
+}
+
+// TestTakeoverTime measures how long the run of a killed child stands still.
+func TestTakeoverTime(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes many kills")
+	}
+	t.Parallel()
+	kills := 12
+	if os.Getenv("LOCKSTEP_TEST_ALL") == "1" {
+		kills = 60
+	}
+	f, _ := newPack(t, `
+jobs:
+  during: {command: HOLD}
+`, long)
+	f.startAll(3)
+	var took []time.Duration
+	for i := range kills {
+		run := f.enqueue("during", strconv.Itoa(i))
+		f.held(run)
+		worker, at := f.runner(run)
+		took = append(took, f.takenOver(run, worker.killChild()))
+		if strings.Count(worker.stderr.String(), "worker crashed") >= maxCrashes-1 { // it would give up at the next one
+			worker.signal(syscall.SIGTERM)
+			worker.code(30 * time.Second)
+			f.workers = slices.Delete(f.workers, at, at+1)
+		}
+		f.startAll(3 - len(f.workers))
+	}
+	f.checkOverlap()
+	slices.Sort(took)
+	p50, p99 := took[len(took)/2], took[len(took)*99/100]
+	t.Logf("takeover of %d killed children, from the kill to the next attempt: p50 %s, p99 %s, most %s", kills, p50, p99, took[len(took)-1])
+	if p50 > time.Second || p99 > 20*time.Second {
+		t.Errorf("p50 %s, p99 %s; want less than a second, and never the lease of a minute", p50, p99)
+	}
+}
+
+func TestLoneWorkerHeals(t *testing.T) {
+	t.Parallel()
+	f, _ := newPack(t, `jobs: {during: {command: HOLD}}`, long)
+	f.startAll(1)
+	run := f.enqueue("during", "x")
+	f.held(run)
+	took := f.takenOver(run, f.workers[0].killChild())
+	t.Logf("the next child began the next attempt after %s", took)
+	if took > 20*time.Second {
+		t.Errorf("the next attempt began after %s; want soon", took)
+	}
+	f.checkOverlap()
+	f.drain()
+}
+
+// TestKilledHostsRunGoesOnAfterTheLease: nobody is left who could end the session.
+func TestKilledHostsRunGoesOnAfterTheLease(t *testing.T) {
+	t.Parallel()
+	for name, kill := range map[string]func(*process){
+		"worker alone":    func(p *process) { p.killPair() }, // its guards are left
+		"with all it has": func(p *process) { killTree(p.Process.Pid) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f, _ := newPack(t, `jobs: {during: {command: HOLD}}`, "LOCKSTEP_LOCKS__LEASE=2s")
+			f.startAll(2)
+			run := f.enqueue("during", "x")
+			command := f.held(run)
+			worker, _ := f.runner(run)
+			killed := time.Now()
+			kill(worker)
+			took := f.takenOver(run, killed)
+			t.Logf("with a lease of 2s the next attempt began after %s", took)
+			if took > 10*time.Second {
+				t.Errorf("the next attempt began after %s, want the lease and a second", took)
+			}
+			if goesOn(command) {
+				t.Error("the command goes on")
+			}
+			f.checkOverlap()
+		})
+	}
+}
+
+// TestStoppedWorkerIsFenced stops a child for longer than its lease, and lets it go on when another worker has done its
+// runs.
+func TestStoppedWorkerIsFenced(t *testing.T) {
+	t.Parallel()
+	gate := filepath.Join(t.TempDir(), "gate")
+	f, _ := newPack(t, `
+jobs:
+  during: {command: HOLD}
+  stubborn: {handler: stubborn, args: {effects: EFFECTS, gate: `+gate+`}}
+`, "LOCKSTEP_LOCKS__LEASE=2s", withHandlers+"=1")
+	f.startAll(1)
+	runs := []string{f.enqueue("during", "x"), f.enqueue("stubborn", "x")}
+	command := f.held(runs[0])
+	f.await(runs[1], "running")
+	stopped := f.workers[0].worker()
+	f.startAll(1)
+	at := time.Now()
+	if err := syscall.Kill(stopped, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	for _, run := range runs {
+		took := f.takenOver(run, at)
+		t.Logf("%s: with a lease of 2s the next attempt began after %s", run, took)
+		if took > 10*time.Second {
+			t.Errorf("%s: the next attempt began after %s, want the lease and a second", run, took)
+		}
+	}
+	if goesOn(command) {
+		t.Error("the stopped worker's command goes on")
+	}
+	if err := syscall.Kill(stopped, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 10*time.Second, "the old attempt is canceled", func() bool {
+		text, err := os.ReadFile(f.effects)
+		return err == nil && strings.Contains(string(text), "canceled "+runs[1]+" 1 ")
+	})
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 10*time.Second, "the old attempt's success is refused", func() bool {
+		return strings.Contains(f.workers[0].stderr.String(), `"outcome":"succeeded","recorded":"fenced"`)
+	})
+	f.takenOver(runs[1], at) // nothing has changed
+	eventually(t, 10*time.Second, "both workers work", func() bool { return len(ask[[]workerJSON](t, f.env, "worker", "ls")) == 2 })
+	if child := f.workers[0].worker(); child != stopped {
+		t.Errorf("the parent has child %d, was %d: it must leave one alone that is only stopped", child, stopped)
+	}
+	f.drain()
+}
+
+func TestPanicInAGoroutineIsACrash(t *testing.T) {
+	t.Parallel()
+	f, _ := newPack(t, `jobs: {panics: {handler: panics, args: {effects: EFFECTS}}}`, long, withHandlers+"=1")
+	f.startAll(2)
+	run := f.enqueue("panics", "x")
+	first := f.await(run, "succeeded").Attempts[0].Started
+	took := f.takenOver(run, first)
+	t.Logf("the next attempt began %s after the one that panicked", took)
+	if took > 20*time.Second {
+		t.Errorf("the next attempt began after %s; want at once", took)
+	}
+	f.checkOverlap()
+	f.drain() // exits with 0, though one of them has lost a child that exited with 2
+}
+
+// TestOrphansAreDeadBeforeTheSessionEnds: what a handler has started, and what left every group and session it was in,
+// does nothing any more when the next attempt begins. Without a burial it does, and the checker sees it.
+func TestOrphansAreDeadBeforeTheSessionEnds(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]string{"buried": "", "not buried": nobody} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f, _ := newPack(t, `jobs: {spawns: {handler: spawns, args: {effects: EFFECTS}}}`, long, withHandlers+"=1", buriedBy+"="+fault)
+			f.startAll(2)
+			run := f.enqueue("spawns", "x")
+			eventually(t, 10*time.Second, "the orphan works", func() bool { return exists(f.effects) })
+			worker, _ := f.runner(run)
+			took := f.takenOver(run, worker.killChild())
+			t.Logf("the next attempt began after %s", took)
+			later := 0 // lines of the first attempt after one of the second
+			effects := f.readEffects()
+			second := slices.IndexFunc(effects, func(e effect) bool { return e.attempt == 2 })
+			for _, e := range effects[second:] {
+				if e.attempt == 1 {
+					later++
+				}
+			}
+			switch {
+			case fault == "" && later > 0:
+				t.Errorf("the orphan has worked %d times after the next attempt had begun", later)
+			case fault != "" && later == 0:
+				t.Error("nothing is wrong, although nobody was buried: this test cannot fail")
+			}
+		})
+	}
+}
+
+// TestPoisonJobFailsAlone: a job that kills its worker is given up after three takeovers, and what ran beside it when it
+// first did so does not crash with it again.
+func TestPoisonJobFailsAlone(t *testing.T) {
+	t.Parallel()
+	f, _ := newPack(t, `
+worker: {concurrency: 4}
+jobs:
+  neighbour: {command: [sleep, "1"]}
+  poison:
+    max_crashes: 3
+    command: [sh, -c, 'sleep 0.3; kill -9 $(sed -n "s/^PPid:[^0-9]*//p" /proc/$PPID/status); sleep 1000']
+`, long)
+	f.startAll(1) // so that all run side by side
+	var neighbours []string
+	for i := range 3 {
+		neighbours = append(neighbours, f.enqueue("neighbour", strconv.Itoa(i)))
+	}
+	poison := f.enqueue("poison", "x")
+	f.startAll(2)
+	got := f.await(poison, "failed")
+	if got.Crashes != 3 || len(got.Attempts) != 3 || got.Reason == nil || !strings.Contains(*got.Reason, "max_crashes") {
+		t.Errorf("poison: %+v, want three crashes and why it is given up", got)
+	}
+	for _, run := range neighbours {
+		if got := f.await(run, "succeeded"); got.Crashes > 1 {
+			t.Errorf("%s crashed %d times, want once at most", run, got.Crashes)
+		}
+	}
+	f.drain()
+}
+
+func TestFiveCrashesInAMinuteEndTheParent(t *testing.T) {
+	t.Parallel()
+	f, _ := newPack(t, `jobs: {a: {command: ["true"]}}`, long)
+	f.startAll(1)
+	worker := f.workers[0]
+	last := 0
+	for range maxCrashes {
+		eventually(t, 20*time.Second, "another child works", func() bool {
+			up := ask[[]workerJSON](t, f.env, "worker", "ls")
+			return len(up) == 1 && up[0].PID == worker.worker() && up[0].PID != last
+		})
+		last = worker.worker()
+		worker.killChild()
+	}
+	if got := worker.code(20 * time.Second); got != exitFailed {
+		t.Errorf("exit code %d, want %d", got, exitFailed)
+	}
+	if want := "lockstep: the worker crashed 5 times within 1m, at last: signal: killed"; !strings.Contains(worker.stderr.String(), want) {
+		t.Errorf("it says %q, want %q", tail(worker.stderr.String()), want)
+	}
+	if up := ask[[]workerJSON](t, f.env, "worker", "ls"); len(up) != 0 {
+		t.Errorf("workers %+v are left", up)
+	}
+}
+
+// A service manager sends its signal to every process of a service.
+func TestSignalThatComesBothWaysCountsOnce(t *testing.T) {
+	t.Parallel()
+	f, _ := newPack(t, `
+worker: {drain_timeout: 5m}
+jobs: {short: {command: [sleep, "2"]}}
+`, long)
+	f.startAll(1)
+	run := f.enqueue("short", "x")
+	f.await(run, "running")
+	worker := f.workers[0]
+	if err := syscall.Kill(worker.worker(), syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	worker.signal(syscall.SIGTERM)
+	if got := worker.code(30 * time.Second); got != 0 {
+		t.Errorf("exit code %d, want 0", got)
+	}
+	if got := f.show(run); got.State != "succeeded" || len(got.Attempts) != 1 {
+		t.Errorf("%+v, want the run to have ended in peace", got)
+	}
+}
+
+// TestOrphanedChildHandsBack: whoever kills the parent takes the worker for dead.
+func TestOrphanedChildHandsBack(t *testing.T) {
+	t.Parallel()
+	f, _ := newPack(t, `
+worker: {drain_timeout: 5m}
+jobs: {during: {command: HOLD}}
+`, long)
+	f.startAll(2)
+	run := f.enqueue("during", "x")
+	command := f.held(run)
+	worker, i := f.runner(run)
+	child := worker.worker()
+	worker.signal(syscall.SIGKILL)
+	got := f.await(run, "succeeded")
+	if got.Crashes != 0 || len(got.Attempts) != 2 || *got.Attempts[0].Outcome != "handed back" {
+		t.Errorf("%+v, want it handed back, with nothing counted", got)
+	}
+	eventually(t, 20*time.Second, "the child has ended", func() bool { return !goesOn(child) })
+	if goesOn(command) {
+		t.Error("its command goes on")
+	}
+	f.checkOverlap()
+	f.workers = slices.Delete(f.workers, i, i+1)
+	f.drain()
+}
+
+func TestCrashWhileDrainingIsAFailure(t *testing.T) {
+	t.Parallel()
+	f, _ := newPack(t, `
+worker: {drain_timeout: 5m}
+jobs: {during: {command: HOLD}}
+`, long)
+	f.startAll(1)
+	run := f.enqueue("during", "x")
+	f.held(run)
+	worker := f.workers[0]
+	worker.signal(syscall.SIGTERM)
+	eventually(t, 10*time.Second, "it drains", func() bool {
+		up := ask[[]workerJSON](t, f.env, "worker", "ls")
+		return len(up) == 1 && up[0].State == "draining"
+	})
+	killed := worker.killChild()
+	if got := worker.code(20 * time.Second); got != exitFailed || !strings.Contains(worker.stderr.String(), "crashed while it was to end") {
+		t.Errorf("exit code %d, %s; want %d and why", got, tail(worker.stderr.String()), exitFailed)
+	}
+	f.workers = nil
+	f.startAll(1)
+	if took := f.takenOver(run, killed); took > 30*time.Second {
+		t.Errorf("the next attempt began after %s; want at once", took)
+	}
+}
+
+// TestCrashDuringAnOutageHeals: neither can the session be ended, nor can the next child begin, until Redis is back.
+func TestCrashDuringAnOutageHeals(t *testing.T) {
+	t.Parallel()
+	f, server := newPack(t, `jobs: {during: {command: HOLD}}`, "LOCKSTEP_LOCKS__LEASE=4s")
+	f.startAll(1)
+	run := f.enqueue("during", "x")
+	f.held(run)
+	worker := f.workers[0]
+	if err := server.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	killed := worker.killChild()
+	eventually(t, 30*time.Second, "the next child finds no Redis", func() bool {
+		return strings.Contains(worker.stderr.String(), "could not be ended") && strings.Contains(worker.stderr.String(), "no Redis answers")
+	})
+	if err := server.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("the next attempt began %s after the kill", f.takenOver(run, killed))
+	f.checkOverlap()
+	f.drain()
+}
+
+// TestOtherChildrenAreLeftAlone: a script has started something before it became the parent. That is nobody's orphan.
+func TestOtherChildrenAreLeftAlone(t *testing.T) {
+	t.Parallel()
+	f, _ := newPack(t, `jobs: {during: {command: HOLD}}`, "LOCKSTEP_LOCKS__LEASE=2s")
+	companion := filepath.Join(t.TempDir(), "pid")
+	script := writeFile(t, "entry.sh", `sleep 1000 & echo $! > `+companion+`; exec "$@"`)
+	f.workers = append(f.workers, launchProgram(t, "sh", f.env, script, toolPath, "start"))
+	f.startAll(0)
+	run := f.enqueue("during", "x")
+	f.held(run)
+	t.Logf("with a lease of 2s the next attempt began after %s", f.takenOver(run, f.workers[0].killChild()))
+	f.checkOverlap()
+	text, err := os.ReadFile(companion)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pid, err := strconv.Atoi(strings.TrimSpace(string(text))); err != nil || !goesOn(pid) {
+		t.Errorf("the process that was there before was killed (%v)", err)
+	} else if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Error(err)
+	}
+	f.drain()
+}
+
+func TestChildIsNotStartedByHand(t *testing.T) {
+	t.Parallel()
+	_, stderr, code := runTool(t, toolEnv(t), childWord, "start")
+	if code != exitUsage || !strings.Contains(stderr, "by hand: lockstep start") {
+		t.Errorf("exit code %d, %q; want %d and how to start a worker", code, stderr, exitUsage)
+	}
+}

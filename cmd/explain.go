@@ -1,0 +1,73 @@
+package cmd
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"lockstep/scheduler/admin"
+	"lockstep/scheduler/cronspec"
+)
+
+func (t *tool) jobExplainCommand() *cobra.Command {
+	var at string
+	cmd := &cobra.Command{
+		Use: "explain JOB", Short: "Tell why a tick of a job ran, when and where, or why not",
+		Long: `Tell why a tick of a job ran, when and where, or why not, from what was recorded when it happened. Without --at it is
+the last tick on record.`,
+		Example: `  lockstep job explain nightly-backup --at 2026-11-20T02:00`,
+		Args:    oneArg("a JOB"),
+	}
+	cmd.Flags().StringVar(&at, "at", "", "the tick at this `TIME`, RFC 3339 or in the job's time zone: 2027-03-26T12:00")
+	output := outputFlag(cmd, text, asJSON, asYAML)
+	cmd.RunE = t.does(func(ctx context.Context, conn *connection, _ *admin.Operator, args []string) error {
+		var when time.Time
+		if at != "" {
+			record, err := conn.ledger.Job(ctx, args[0])
+			if err != nil {
+				return conn.noJob(ctx, args[0], err)
+			}
+			zone, err := cronspec.LoadZone(record.Job.Timezone)
+			if err != nil {
+				return err
+			}
+			if when, err = parseTime(at, zone); err != nil {
+				return misuse(cmd, "--at: %v", err)
+			}
+		}
+		explained, err := conn.reader.Explain(ctx, args[0], when)
+		if err != nil {
+			return conn.noJob(ctx, args[0], err)
+		}
+		if *output != text {
+			return t.encode(*output, explained)
+		}
+		return t.explain(explained)
+	})
+	return cmd
+}
+
+func (t *tool) explain(e *admin.Explanation) error {
+	var b strings.Builder
+	if e.Tick.IsZero() {
+		fmt.Fprintf(&b, "%s, at %s\n", e.Job, e.Local)
+	} else {
+		layout := "15:04Z"
+		if e.Tick.Second() != 0 {
+			layout = "15:04:05Z"
+		}
+		fmt.Fprintf(&b, "%s, tick %s (%s)\n", e.Job, e.Local, e.Tick.UTC().Format(layout))
+	}
+	width := 0
+	for _, step := range e.Steps {
+		width = max(width, len(step.Name))
+	}
+	for _, step := range e.Steps {
+		fmt.Fprintf(&b, "  %-4s  %-*s  %s\n", map[bool]string{true: "ok", false: "no"}[step.OK], width, step.Name, oneLine(step.Text))
+	}
+	fmt.Fprintf(&b, "  %-4s  %s\n", "=>", oneLine(e.Conclusion))
+	return t.write(b.String())
+}

@@ -1,0 +1,334 @@
+package cmd
+
+import (
+	"context"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+	"time"
+
+	"lockstep/configs"
+	"lockstep/jobs/command"
+	"lockstep/locks"
+)
+
+const (
+	burialLimit = time.Second            // for killing all that a crashed child leaves; then the lease decides
+	lookAgain   = 5 * time.Millisecond   // until orphans are looked for again, of which no signal tells
+	endLimit    = 2 * time.Second        // for ending its sessions
+	lastWords   = 100 * time.Millisecond // for news that are still in the pipe when the child is dead
+	crashSpan   = time.Minute            // in which
+	maxCrashes  = 5                      // end the parent
+)
+
+// crashPauses are how long the parent waits after the first, second, ... crash within crashSpan.
+var crashPauses = [maxCrashes - 1]time.Duration{0, 500 * time.Millisecond, time.Second, 2 * time.Second}
+
+// childWord is the first argument of this binary when it is to be the working child of a parent.
+const childWord = "worker:"
+
+// news is what a working child tells its parent. Both are the same binary, so it needs no version.
+type news struct {
+	Redis   *configs.Redis // where its sessions are: told once, before the first of them
+	Log     *configs.Log   // how the parent is to log
+	Session locks.SessionID
+	Orderly bool // it ends now, and has ended or handed back what it had begun
+}
+
+// parent is the first of the two processes of a worker; the package comment tells the protocol. All of it belongs to one goroutine: only that one starts, kills
+// and reaps, so no process id it uses can have passed to another process in between.
+type parent struct {
+	argv     []string         // of the child
+	signals  <-chan os.Signal // to be passed on
+	children <-chan os.Signal // some child has ended
+	adopts   bool             // it can tell when nothing is left: orphans fall to it, and it has no other children
+	logAs    func(configs.Log) *slog.Logger
+	log      *slog.Logger
+
+	asked   bool        // somebody has asked for the end
+	crashes []time.Time // within crashSpan
+}
+
+// child is a working child, seen by its parent.
+type child struct {
+	pid    int
+	status syscall.WaitStatus // once it was reaped
+	orders *os.File           // what is written there it obeys
+	ear    *os.File           // where it tells its news
+	news   <-chan news        // what came of that; closed when nobody can tell any more
+
+	redis    *configs.Redis
+	sessions []locks.SessionID
+	orderly  bool
+}
+
+// watchOver runs the command line of this process in a working child, and in another one when that has crashed, until
+// one ends in order. The error has its exit code.
+func (t *tool) watchOver(ctx context.Context) error {
+	signals, children := make(chan os.Signal, 8), make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Notify(children, syscall.SIGCHLD)
+	defer signal.Stop(signals)
+	defer signal.Stop(children)
+	t.manners.Store(handsOff)
+	if ctx.Err() != nil {
+		return nil // a signal came before there was anything to end
+	}
+	p := &parent{
+		argv:    append([]string{os.Args[0], childWord}, t.args...),
+		signals: signals, children: children,
+		adopts: command.AdoptOrphans() == nil,
+		logAs:  func(settings configs.Log) *slog.Logger { return newLogger(t.stderr, settings) },
+	}
+	p.log = p.logAs(configs.Log{Level: "info", Format: "auto"})
+	if _, none := p.reap(nil); !none {
+		p.adopts = false
+		p.log.WarnContext(ctx, "this process had children before it started a worker, which cannot be told from what a crashed worker leaves: the lease will decide")
+	}
+	return p.run(ctx)
+}
+
+func (p *parent) run(ctx context.Context) error {
+	for {
+		c, err := p.start()
+		if err != nil {
+			return err
+		}
+		p.attend(c)
+		code, how := ending(c.status)
+		if c.orderly && (code == 0 || p.asked || len(p.crashes) == 0 || len(c.sessions) > 0) {
+			return exitWith(code)
+		}
+		if !c.orderly {
+			p.settle(ctx, c, how)
+		}
+		now := time.Now()
+		p.crashes = append(slices.DeleteFunc(p.crashes, func(at time.Time) bool { return now.Sub(at) > crashSpan }), now)
+		switch n := len(p.crashes); {
+		case p.asked && code == exitInterrupted:
+			return exitWith(code) // it was told so often that it left everything as it was
+		case p.asked:
+			return fmt.Errorf("the worker crashed while it was to end: %s", how)
+		case n == maxCrashes:
+			return fmt.Errorf("the worker crashed %d times within %s, at last: %s", n, age(crashSpan), how)
+		case !p.rest(crashPauses[n-1]):
+			return nil // nothing runs that would have to be ended
+		}
+	}
+}
+
+// exitWith ends this process with the code of its child, which has said why.
+func exitWith(code int) error {
+	if code == 0 {
+		return nil
+	}
+	return exit(code, nil)
+}
+
+// start starts a working child. It has a process group of its own: what a terminal sends to the parent's is passed on,
+// and would count twice.
+func (p *parent) start() (*child, error) {
+	self, err := command.Self()
+	if err != nil {
+		return nil, fmt.Errorf("find this program, to start a worker: %w", err)
+	}
+	ordersRead, ordersWrite, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	newsRead, newsWrite, err := os.Pipe()
+	if err != nil {
+		return nil, errors.Join(err, ordersRead.Close(), ordersWrite.Close())
+	}
+	pid, err := syscall.ForkExec(self, p.argv, &syscall.ProcAttr{ // not by os/exec: here one loop reaps everything
+		Env: os.Environ(), Files: []uintptr{0, 1, 2, ordersRead.Fd(), newsWrite.Fd()}, Sys: &syscall.SysProcAttr{Setpgid: true},
+	})
+	err = errors.Join(err, ordersRead.Close(), newsWrite.Close())
+	if err != nil {
+		return nil, fmt.Errorf("start a worker: %w", errors.Join(err, ordersWrite.Close(), newsRead.Close()))
+	}
+	told := make(chan news)
+	go func() { // ends with the child, or when the pipe is closed; dismiss waits for it
+		defer close(told)
+		decoder := gob.NewDecoder(newsRead)
+		for {
+			var n news
+			if decoder.Decode(&n) != nil {
+				return
+			}
+			told <- n
+		}
+	}()
+	return &child{pid: pid, orders: ordersWrite, ear: newsRead, news: told}, nil
+}
+
+// dismiss closes the pipes.
+func (c *child) dismiss() {
+	_ = c.orders.Close() // nobody is there to get what may be left
+	_ = c.ear.Close()
+	for range c.news { // until it is closed
+	}
+}
+
+// attend passes signals on and takes news until the child has ended and its last words are heard.
+func (p *parent) attend(c *child) {
+	defer c.dismiss()
+	heard := c.news
+	for ended := false; !ended; {
+		select {
+		case s := <-p.signals:
+			p.asked = true
+			if sig, ok := s.(syscall.Signal); ok {
+				_, _ = c.orders.Write([]byte{byte(sig)}) // fails when the child has just ended
+			}
+		case n, ok := <-heard:
+			if !ok {
+				heard = nil
+				continue
+			}
+			p.note(c, n)
+		case <-p.children:
+			ended, _ = p.reap(c)
+		}
+	}
+	timer := time.NewTimer(lastWords) // a process that was being started has the pipe open, too, until it is executed
+	defer timer.Stop()
+	for heard != nil && !c.orderly {
+		select {
+		case n, ok := <-heard:
+			if !ok {
+				return
+			}
+			p.note(c, n)
+		case <-timer.C:
+			return
+		}
+	}
+}
+
+// note takes what the child tells.
+func (p *parent) note(c *child, n news) {
+	if n.Redis != nil {
+		c.redis = n.Redis
+	}
+	if n.Log != nil {
+		p.log = p.logAs(*n.Log)
+	}
+	if n.Session != "" && !slices.Contains(c.sessions, n.Session) {
+		c.sessions = append(c.sessions, n.Session)
+	}
+	c.orderly = c.orderly || n.Orderly
+}
+
+// reap takes note of every process that has ended: whether the child is among them, and whether no other is left.
+func (p *parent) reap(c *child) (ended, none bool) {
+	for {
+		var status syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG, nil)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+		case err != nil: // ECHILD
+			return ended, true
+		case pid == 0:
+			return ended, false
+		case c != nil && pid == c.pid:
+			c.status, ended = status, true
+		}
+	}
+}
+
+// settle buries what a crashed child has left, and then, and only then, ends its sessions.
+func (p *parent) settle(ctx context.Context, c *child, how string) {
+	began := time.Now()
+	log := p.log.With("pid", c.pid, "how", how, "sessions", c.sessions)
+	if !p.adopts || !burial(p) {
+		log.ErrorContext(ctx, "worker crashed, and not all of its processes are dead for certain: its locks pass on when its lease ends")
+		return
+	}
+	if len(c.sessions) == 0 {
+		log.ErrorContext(ctx, "worker crashed")
+		return
+	}
+	buried := time.Since(began)
+	if err := endSessions(ctx, *c.redis, c.sessions); err != nil {
+		log.ErrorContext(ctx, "worker crashed, and its session could not be ended: its locks pass on when its lease ends", "error", err)
+		return
+	}
+	log.ErrorContext(ctx, "worker crashed, its session is ended: its locks have passed on",
+		"buried_after", buried.Round(time.Microsecond), "ended_after", time.Since(began).Round(time.Microsecond))
+}
+
+// endSessions ends sessions whose process is dead.
+func endSessions(ctx context.Context, settings configs.Redis, sessions []locks.SessionID) (err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endLimit) // also when the parent is to end
+	defer cancel()
+	rdb, err := newClient(settings)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, rdb.Close()) }()
+	space, err := locks.NewSpace(rdb, settings.Namespace)
+	if err != nil {
+		return err
+	}
+	for _, id := range sessions {
+		if err := space.EndSession(ctx, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// burial is exchanged by tests that show what comes of a bad one.
+var burial = (*parent).killOrphans
+
+// killOrphans kills all that is left below this process, and tells whether it was all dead in time.
+func (p *parent) killOrphans() bool {
+	limit := time.NewTimer(burialLimit)
+	defer limit.Stop()
+	for {
+		if _, none := p.reap(nil); none {
+			return true
+		}
+		command.KillChildren()
+		again := time.NewTimer(lookAgain)
+		select {
+		case <-p.children:
+		case <-again.C:
+		case <-limit.C:
+			again.Stop()
+			return false
+		}
+		again.Stop()
+	}
+}
+
+// rest waits before the next child is started; it returns false when somebody asks for the end meanwhile.
+func (p *parent) rest(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	for {
+		select {
+		case <-p.signals:
+			p.asked = true
+			return false
+		case <-p.children: // one that could not be killed in time has ended after all
+			p.reap(nil)
+		case <-timer.C:
+			return true
+		}
+	}
+}
+
+// ending says how a process has ended; the code of one that a signal has ended is that of a failure.
+func ending(status syscall.WaitStatus) (code int, how string) {
+	if status.Signaled() {
+		return exitFailed, "signal: " + status.Signal().String()
+	}
+	return status.ExitStatus(), fmt.Sprintf("exit status %d", status.ExitStatus())
+}

@@ -1,0 +1,51 @@
+package locks
+
+import (
+	"context"
+	"fmt"
+)
+
+var rouseScript = newScript("rouse")
+
+// EndSession ends a session from outside the process that opened it, which has to be dead, and all that it has started
+// with it: the session's holds pass on at once. Whoever sees that for certain, as a parent process does, saves others
+// the wait for the lease. It is sent again until it is answered or ctx ends; a session that has ended, or never was, is
+// no error.
+//
+// The id stays refused: a request or renewal of that session that arrives later changes nothing. At the end the session
+// at the desk is told as after an offer (Options.OnOffer), because the packages above may have records of what ended;
+// when the desk has ended too, all live sessions are.
+func (s *Space) EndSession(ctx context.Context, id SessionID) error {
+	if err := s.insist(ctx, func(ctx context.Context) (bool, error) {
+		r, err := runScript(ctx, s.rdb, closeScript, s.keys, string(id))
+		return r.text(0) == "ended", err // else there is more of it than one call ends
+	}); err != nil {
+		return fmt.Errorf("end session %s: %w", id, err)
+	}
+	if err := s.insist(ctx, func(ctx context.Context) (bool, error) {
+		_, err := runScript(ctx, s.rdb, rouseScript, s.keys)
+		return true, err
+	}); err != nil {
+		return fmt.Errorf("session %s has ended, but nobody was told: %w", id, err)
+	}
+	return nil
+}
+
+// insist makes a call, which may be made any number of times, until it says that it is done. It gives up at an error
+// that does not pass, and when ctx ends.
+func (s *Space) insist(ctx context.Context, call func(context.Context) (done bool, err error)) error {
+	var pause backoff
+	for {
+		try, cancel := context.WithTimeout(ctx, minTry)
+		done, err := call(try)
+		cancel()
+		switch {
+		case err == nil && done:
+			return nil
+		case err == nil:
+			continue
+		case !passing(err) || !pause.wait(ctx.Done()):
+			return err
+		}
+	}
+}

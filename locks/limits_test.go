@@ -1,0 +1,146 @@
+package locks_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"lockstep/locks"
+	"lockstep/locks/redistest"
+)
+
+// shortest is the shortest lease: its cut-off is 400 ms.
+const shortest = 2 * time.Second
+
+func TestMaxHoldEndsWorkBeforeTheLockPassesOn(t *testing.T) {
+	t.Parallel()
+	c := openClient(t, redistest.Client(t), locks.Options{Namespace: redistest.Namespace(t), Lease: shortest})
+	const most = 300 * time.Millisecond
+	began := time.Now()
+	hold := acquire(t, c, locks.Exclusive("a"), locks.MaxHold(most))
+	next := make(chan time.Time, 1)
+	go func() {
+		release(t, must(c.Acquire(within(t, patient), locks.Exclusive("a"))))
+		next <- time.Now()
+	}()
+	<-hold.Context().Done()
+	ended := time.Now()
+	if took := ended.Sub(began); took < most-50*time.Millisecond {
+		t.Errorf("ended after %s, want %s", took, most)
+	}
+	cause := context.Cause(hold.Context())
+	if !errors.Is(cause, locks.ErrExpired) || !errors.Is(cause, locks.ErrLost) || !errors.Is(hold.Lost(), locks.ErrExpired) {
+		t.Errorf("got cause %v", cause)
+	}
+	if left := hold.KillBy() - locks.BootTime(); left > c.Cutoff() {
+		t.Errorf("its processes may live for another %s", left)
+	}
+	// It is not released: the next one gets it when the cut-off has passed, too.
+	if after := (<-next).Sub(ended); after < 0 {
+		t.Errorf("granted %s before the work had to end", -after)
+	} else if after < c.Cutoff()/2 {
+		t.Errorf("granted %s after the work had to end, want about %s", after, c.Cutoff())
+	}
+	if err := hold.Release(); !errors.Is(err, locks.ErrExpired) {
+		t.Errorf("got %v from the release", err)
+	}
+}
+
+func TestReleaseAfterMaxHoldPassesTheLockOn(t *testing.T) {
+	t.Parallel()
+	c := openClient(t, redistest.Client(t), locks.Options{Namespace: redistest.Namespace(t), Lease: time.Minute})
+	hold := acquire(t, c, locks.Exclusive("a"), locks.MaxHold(50*time.Millisecond))
+	<-hold.Context().Done()
+	if err := hold.Release(); !errors.Is(err, locks.ErrExpired) {
+		t.Errorf("got %v", err)
+	}
+	release(t, acquireAtOnce(t, c, locks.Exclusive("a"))) // not 3 s later
+}
+
+func TestMinHoldKeepsTheLockForALateReplica(t *testing.T) {
+	t.Parallel()
+	c := openClient(t, redistest.Client(t), locks.Options{Namespace: redistest.Namespace(t)})
+	began := time.Now()
+	const least = 400 * time.Millisecond
+	hold := acquire(t, c, locks.Exclusive("a"), locks.Shared("r"), locks.MinHold(least))
+	release(t, hold)
+	if hold.Context().Err() == nil {
+		t.Error("the context goes on after the release")
+	}
+	e := busy(t, c, "a", locks.Exclusive("a"))
+	if e.Holder != "" || e.Hold != hold.ID() || e.LeaseLeft <= 0 || e.LeaseLeft > least {
+		t.Errorf("got %+v", e)
+	}
+	records := holds(t, c)
+	if len(records) != 1 || !records[0].Resting || records[0].Session != c.Session() {
+		t.Errorf("got %+v, want a hold that rests", records)
+	}
+	next := acquire(t, c, locks.Exclusive("a", "r")) // woken when the time is up
+	if took := time.Since(began); took < least-50*time.Millisecond {
+		t.Errorf("granted after %s, want %s", took, least)
+	}
+	release(t, next)
+
+	late := acquire(t, c, locks.Exclusive("a"), locks.MinHold(time.Millisecond))
+	eventually(t, "a millisecond has passed", func() bool { return time.Since(late.Since()) > 20*time.Millisecond })
+	release(t, late)
+	release(t, acquireAtOnce(t, c, locks.Exclusive("a")))
+}
+
+func TestCrashDelayIsForCrashesAlone(t *testing.T) {
+	t.Parallel()
+	server := redistest.New(t, redistest.Options{})
+	c := openClient(t, server.Client(t), locks.Options{})
+	proxy := server.Proxy(t)
+	dying, err := locks.Open(t.Context(), proxy.Client(t), locks.Options{Name: "dying", Lease: shortest})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const delay = 1500 * time.Millisecond
+	release(t, acquire(t, dying, locks.Exclusive("orderly"), locks.CrashDelay(delay)))
+	release(t, acquireAtOnce(t, c, locks.Exclusive("orderly")))
+
+	hold := acquire(t, dying, locks.Exclusive("a"), locks.CrashDelay(delay))
+	proxy.Set(redistest.Faults{DropRequests: true})
+	<-hold.Context().Done()
+	ended := time.Now()
+	eventually(t, "the session has ended", func() bool {
+		records := holds(t, c)
+		if len(records) == 0 {
+			t.Fatal("the lock was free at once")
+		}
+		_, _ = c.TryAcquire(t.Context(), locks.Exclusive("a")) // somebody has to look
+		return records[0].Resting
+	})
+	release(t, acquire(t, c, locks.Exclusive("a")))
+	if took := time.Since(ended); took < delay {
+		t.Errorf("granted %s after the work had ended, want the crash delay of %s", took, delay)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_ = dying.Close(ctx) // nothing gets through
+}
+
+func TestWorkThatIsStuckLosesItsLock(t *testing.T) {
+	t.Parallel()
+	c := openClient(t, redistest.Client(t), locks.Options{Namespace: redistest.Namespace(t), Lease: shortest})
+	const within = 400 * time.Millisecond
+	hold := acquire(t, c, locks.Exclusive("a"), locks.ProgressWithin(within))
+	inner := nested(t, c, hold, locks.Exclusive("a"))
+	for began := time.Now(); time.Since(began) < 2*within; time.Sleep(within / 20) {
+		inner.Progress() // of the inner one is progress of the outer one
+		if hold.Context().Err() != nil {
+			t.Fatalf("ended although there was progress: %v", context.Cause(hold.Context()))
+		}
+	}
+	release(t, inner)
+	<-hold.Context().Done()
+	if cause := context.Cause(hold.Context()); !errors.Is(cause, locks.ErrStalled) || !errors.Is(cause, locks.ErrLost) {
+		t.Errorf("got cause %v", cause)
+	}
+	release(t, acquire(t, c, locks.Exclusive("a"))) // nobody releases the stuck one
+	if err := hold.Release(); !errors.Is(err, locks.ErrStalled) {
+		t.Errorf("got %v from the release", err)
+	}
+}

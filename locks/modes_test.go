@@ -1,0 +1,241 @@
+package locks_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/locks"
+	"lockstep/locks/redistest"
+)
+
+// busy checks that a bundle is refused because of one resource.
+func busy(t testing.TB, c *locks.Client, resource string, parts ...locks.Part) *locks.BusyError {
+	t.Helper()
+	hold, err := c.TryAcquire(within(t, patient), parts...)
+	var busy *locks.BusyError
+	if !errors.As(err, &busy) {
+		if hold != nil {
+			release(t, hold)
+		}
+		t.Fatalf("got %v, want a BusyError", err)
+	}
+	if busy.Resource != resource {
+		t.Errorf("got %q in the way, want %q", busy.Resource, resource)
+	}
+	return busy
+}
+
+func TestReadersShareAndWritersDoNot(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		t.Parallel()
+		ns := redistest.Namespace(t)
+		c, other := openClient(t, rdb, locks.Options{Namespace: ns}), openClient(t, rdb, locks.Options{Namespace: ns})
+		first := acquire(t, c, locks.Shared("rates"), locks.Exclusive("bill:1"))
+		second := acquire(t, other, locks.Shared("rates"), locks.Exclusive("bill:2"))
+		if first.Token() >= second.Token() {
+			t.Errorf("got tokens %s and %s, want them to grow", first.Token(), second.Token())
+		}
+		busy(t, c, "rates", locks.Exclusive("rates"))
+		busy(t, c, "bill:1", locks.Shared("bill:1", "rates"))
+
+		lock, err := c.Space().HeldBy(t.Context(), "rates")
+		if err != nil || lock.Mode != locks.ModeShared || lock.Used != 2 || len(lock.Holds) != 2 {
+			t.Errorf("got %+v, %v", lock, err)
+		}
+		release(t, first)
+		release(t, second)
+		writer := acquire(t, other, locks.Exclusive("rates"))
+		if e := busy(t, c, "rates", locks.Shared("rates")); e.Hold != writer.ID() || e.Holder != other.Session() {
+			t.Errorf("got %+v in the way", e)
+		}
+		release(t, writer)
+		if lock, err = c.Space().HeldBy(t.Context(), "rates"); err != nil || lock.Mode != "" || len(lock.Holds) != 0 {
+			t.Errorf("got %+v, %v after all releases", lock, err)
+		}
+	})
+}
+
+func TestAtMostSoManyShare(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		c := openClient(t, rdb, locks.Options{Namespace: redistest.Namespace(t)})
+		first := acquire(t, c, locks.AtMost(2, "job"))
+		second := acquire(t, c, locks.AtMost(2, "job"))
+		busy(t, c, "job", locks.AtMost(2, "job"))
+		third := acquire(t, c, locks.AtMost(3, "job")) // the limit is each request's own
+		release(t, first)
+		busy(t, c, "job", locks.AtMost(2, "job"))
+		busy(t, c, "job", locks.Exclusive("job")) // another mode waits
+		release(t, second)
+		release(t, third)
+		release(t, acquire(t, c, locks.Exclusive("job")))
+	})
+}
+
+func TestPermitsAreALimitThatIsDeclared(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		t.Parallel()
+		ctx := within(t, patient)
+		c := openClient(t, rdb, locks.Options{Namespace: redistest.Namespace(t)})
+		if _, err := c.TryAcquire(ctx, locks.Permits("api", 1)); !errors.Is(err, locks.ErrInvalid) {
+			t.Errorf("got %v for permits that nobody declared", err)
+		}
+		declare := func(permits int, version int64, want locks.PermitLimit) {
+			t.Helper()
+			if got, err := c.Declare(ctx, "api", locks.PermitLimit{Permits: permits, Version: version}); err != nil || got != want {
+				t.Errorf("declare %d of version %d: got %+v, %v, want %+v", permits, version, got, err, want)
+			}
+		}
+		declare(3, 5, locks.PermitLimit{Permits: 3, Version: 5})
+		declare(3, 5, locks.PermitLimit{Permits: 3, Version: 5})
+		declare(9, 4, locks.PermitLimit{Permits: 3, Version: 5}) // an older configuration changes nothing
+		if _, err := c.Declare(ctx, "api", locks.PermitLimit{Permits: 4, Version: 5}); !errors.Is(err, locks.ErrInvalid) {
+			t.Errorf("got %v for another limit under the same version", err)
+		}
+		for _, wrong := range []locks.Part{locks.Exclusive("api"), locks.Shared("api"), locks.Permits("api", 4)} {
+			if _, err := c.TryAcquire(ctx, wrong); !errors.Is(err, locks.ErrInvalid) {
+				t.Errorf("got %v, want an invalid request", err)
+			}
+		}
+		two := acquire(t, c, locks.Permits("api", 2))
+		one := acquire(t, c, locks.Permits("api", 1))
+		busy(t, c, "api", locks.Permits("api", 1))
+		if lock, err := c.Space().HeldBy(ctx, "api"); err != nil || lock.Mode != locks.ModePermits || lock.Used != 3 || lock.Limit != 3 {
+			t.Errorf("got %+v, %v", lock, err)
+		}
+		got := make(chan *locks.Hold, 1)
+		go func() { got <- must(c.Acquire(ctx, locks.Permits("api", 2))) }()
+		eventually(t, "it waits", func() bool { return len(waits(t, c)) == 1 })
+		release(t, one)
+		if len(waits(t, c)) != 1 {
+			t.Fatal("two permits were granted where one was free")
+		}
+		declare(4, 6, locks.PermitLimit{Permits: 4, Version: 6}) // raising it grants
+		second := <-got
+		declare(1, 7, locks.PermitLimit{Permits: 1, Version: 7}) // lowering it takes nothing away
+		release(t, second)
+		busy(t, c, "api", locks.Permits("api", 1))
+		release(t, two)
+		release(t, acquire(t, c, locks.Permits("api", 1)))
+
+		held := acquire(t, c, locks.Exclusive("other"))
+		if _, err := c.Declare(ctx, "other", locks.PermitLimit{Permits: 1}); !errors.Is(err, locks.ErrBusy) {
+			t.Errorf("got %v for a name that is held exclusively", err)
+		}
+		release(t, held)
+	})
+}
+
+func must(hold *locks.Hold, err error) *locks.Hold {
+	if err != nil {
+		panic(err)
+	}
+	return hold
+}
+
+func TestTryRespectsTheQueueUnlessItBarges(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		t.Parallel()
+		c := openClient(t, rdb, locks.Options{Namespace: redistest.Namespace(t), ReserveAfter: -1}) // strictly in order
+		held := acquire(t, c, locks.Exclusive("a"))
+		ctx, cancel := context.WithCancel(t.Context())
+		gone := make(chan error, 1)
+		go func() {
+			_, err := c.Acquire(ctx, locks.Exclusive("a", "b"))
+			gone <- err
+		}()
+		eventually(t, "it waits", func() bool { return len(waits(t, c)) == 1 })
+		if e := busy(t, c, "b", locks.Exclusive("b")); e.Holder != "" || e.Hold != waits(t, c)[0].Request {
+			t.Errorf("got %+v, want b reserved for the request that waits", e)
+		}
+		release(t, acquireAtOnce(t, c, locks.Exclusive("b"), locks.Barge()))
+		cancel()
+		if err := <-gone; !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+		release(t, held)
+		if _, err := c.Acquire(t.Context(), locks.Exclusive("b"), locks.Barge()); !errors.Is(err, locks.ErrInvalid) {
+			t.Errorf("got %v for a request that barges and waits", err)
+		}
+	})
+}
+
+func acquireAtOnce(t testing.TB, c *locks.Client, parts ...locks.Part) *locks.Hold {
+	t.Helper()
+	hold, err := c.TryAcquire(within(t, patient), parts...)
+	if err != nil {
+		t.Fatalf("try acquire: %v", err)
+	}
+	return hold
+}
+
+func TestDowngradeLetsReadersInAndNoWriter(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		t.Parallel()
+		ctx := within(t, patient)
+		c := openClient(t, rdb, locks.Options{Namespace: redistest.Namespace(t)})
+		writer := acquire(t, c, locks.Exclusive("a", "b"))
+		reader := make(chan *locks.Hold, 1)
+		go func() { reader <- must(c.Acquire(ctx, locks.Shared("a"))) }()
+		eventually(t, "the reader waits", func() bool { return len(waits(t, c)) == 1 })
+		if err := writer.Downgrade(ctx, "a"); err != nil {
+			t.Fatal(err)
+		}
+		second := <-reader
+		busy(t, c, "a", locks.Exclusive("a"))
+		busy(t, c, "b", locks.Shared("b"))
+		if err := writer.Downgrade(ctx, "a"); err != nil {
+			t.Errorf("got %v for what is shared already", err)
+		}
+		if err := writer.Downgrade(ctx, "c"); !errors.Is(err, locks.ErrInvalid) {
+			t.Errorf("got %v for what it does not have", err)
+		}
+
+		// Upgrade: it waits for the other reader, and going back leaves the share.
+		upgraded := make(chan *locks.Hold, 1)
+		go func() { upgraded <- must(c.Acquire(writer.Context(), locks.Exclusive("a"))) }()
+		eventually(t, "the upgrade waits", func() bool { return len(waits(t, c)) == 1 })
+		release(t, second)
+		alone := <-upgraded
+		if alone.Token() <= writer.Token() {
+			t.Errorf("got token %s after %s, want a new one", alone.Token(), writer.Token())
+		}
+		busy(t, c, "a", locks.Shared("a"))
+		release(t, alone)
+		release(t, acquireAtOnce(t, c, locks.Shared("a")))
+		busy(t, c, "a", locks.Exclusive("a"))
+		release(t, writer)
+		release(t, acquireAtOnce(t, c, locks.Exclusive("a", "b")))
+		if left := holds(t, c); len(left) != 0 {
+			t.Errorf("got %+v after all releases", left)
+		}
+	})
+}
+
+func TestOneResourceHasOneModeInABundle(t *testing.T) {
+	t.Parallel()
+	c := openClient(t, redistest.Client(t), locks.Options{Namespace: redistest.Namespace(t)})
+	for _, parts := range [][]locks.Part{
+		{locks.Exclusive("a"), locks.Shared("a")},
+		{locks.AtMost(2, "a"), locks.AtMost(3, "a")},
+		{locks.Permits("a", 1), locks.Permits("a", 2)},
+		{locks.Permits("a", 0)}, {locks.AtMost(0, "a")},
+		{locks.Exclusive("a"), locks.MaxHold(-time.Second)},
+		{locks.Exclusive("a"), locks.MinHold(time.Microsecond)},
+		{locks.Exclusive("a"), locks.CrashDelay(10_000 * time.Hour)},
+		{locks.Exclusive("a"), locks.ProgressWithin(-1)},
+	} {
+		if _, err := c.TryAcquire(t.Context(), parts...); !errors.Is(err, locks.ErrInvalid) {
+			t.Errorf("got %v, want an invalid request", err)
+		}
+	}
+	release(t, acquire(t, c, locks.Shared("a"), locks.Shared("a"))) // twice the same is once
+}

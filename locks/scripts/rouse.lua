@@ -1,0 +1,15 @@
+-- rouse has the desk look for work, as after an offer. While nobody lives there, every session is told that does: it is
+-- not known here which of them can do it.
+-- ARGV: none
+-- Replies: how many sessions were told
+local desk = call('HGET', META, 'desk')
+local alive = {'s' .. (desk or '')}
+if not desk or not ends(desk) then alive = call('ZRANGEBYSCORE', EXP, '(' .. ms, '+inf', 'LIMIT', 0, 200) end
+local told = 0
+for i = 1, #alive do
+  if sub(alive[i], 1, 1) == 's' then
+    call('PUBLISH', sub(META, 1, -5) .. 'to:' .. sub(alive[i], 2), 'o')
+    told = told + 1
+  end
+end
+return told

@@ -1,0 +1,235 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+	"lockstep/scheduler/ledger"
+)
+
+const (
+	bodyMost = 4 << 20          // bytes of a request's body
+	actLimit = 10 * time.Second // so long an act may take
+)
+
+var (
+	errOrigin = errors.New("this request comes from a page of another origin")
+	errBody   = fmt.Errorf("%w: the body", ErrInvalid)
+)
+
+// order is what the body of a request may say. Each path takes some of it.
+type order struct {
+	Reason string `json:"reason"`
+	asked
+}
+
+// asked is what is said of a run that is asked for.
+type asked struct {
+	Job  string          `json:"job"`
+	Args json.RawMessage `json:"args"`
+	ID   string          `json:"id"`
+	In   string          `json:"in"` // a duration: 5m
+	At   *time.Time      `json:"at"`
+}
+
+// name checks the name that a run is to have, or gives it one.
+func (a *asked) name() error {
+	if a.ID == "" {
+		a.ID = jobs.NewRunName(time.Now())
+		return nil
+	}
+	if err := jobs.ValidRunName(a.ID); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	return nil
+}
+
+// acts are the paths that change something. The package's doc lists them.
+func (s *Server) acts() {
+	const v1 = "/api/v1/"
+	r, o := s.o.Reader, s.o.Operator
+
+	job := func(do func(ctx context.Context, name string, by Actor) (bool, error)) doer {
+		return func(ctx context.Context, request *http.Request, _ order, by Actor) (int, any, error) {
+			name := request.PathValue("job")
+			if _, err := do(ctx, name, by); err != nil {
+				return 0, nil, err
+			}
+			job, err := r.Job(ctx, name)
+			return http.StatusOK, job, err
+		}
+	}
+	s.act(v1+"jobs/{job}/pause", job(func(ctx context.Context, name string, by Actor) (bool, error) { return o.PauseJob(ctx, name, by) }))
+	s.act(v1+"jobs/{job}/resume", job(func(ctx context.Context, name string, by Actor) (bool, error) { return o.ResumeJob(ctx, name, by) }))
+	s.act(v1+"jobs/{job}/run", func(ctx context.Context, request *http.Request, body order, by Actor) (int, any, error) {
+		if body.Job != "" || body.In != "" || body.At != nil {
+			return 0, nil, fmt.Errorf("%w: this path takes args, id and reason", errBody)
+		}
+		named := body.ID != ""
+		if err := body.name(); err != nil {
+			return 0, nil, err
+		}
+		enqueued, err := o.RunNow(ctx, request.PathValue("job"), body.ID, body.Args, named, by)
+		return s.enqueued(ctx, enqueued, err)
+	})
+	s.act(v1+"enqueue", s.enqueue)
+
+	run := func(do func(ctx context.Context, id jobs.RunID, by Actor) error) doer {
+		return func(ctx context.Context, request *http.Request, _ order, by Actor) (int, any, error) {
+			id := jobs.RunID(request.PathValue("id"))
+			if err := do(ctx, id, by); err != nil {
+				return 0, nil, err
+			}
+			run, _, err := r.Run(ctx, id)
+			return http.StatusOK, run, err
+		}
+	}
+	s.act(v1+"runs/{id}/cancel", run(func(ctx context.Context, id jobs.RunID, by Actor) error {
+		_, err := o.CancelRun(ctx, id, by)
+		return err
+	}))
+	s.act(v1+"runs/{id}/retry", run(func(ctx context.Context, id jobs.RunID, by Actor) error { return o.RetryRun(ctx, id, by) }))
+	s.act(v1+"workers/{id}/drain", func(ctx context.Context, request *http.Request, _ order, by Actor) (int, any, error) {
+		id := locks.SessionID(request.PathValue("id"))
+		if _, err := o.DrainWorker(ctx, id, by); err != nil {
+			return 0, nil, err
+		}
+		worker, err := r.Worker(ctx, id)
+		return http.StatusOK, worker, err
+	})
+	queue := func(paused bool, do func(ctx context.Context, name string, by Actor) (bool, error)) doer {
+		return func(ctx context.Context, request *http.Request, _ order, by Actor) (int, any, error) {
+			name := request.PathValue("queue")
+			_, err := do(ctx, name, by)
+			return http.StatusOK, struct {
+				Queue  string `json:"queue"`
+				Paused bool   `json:"paused"`
+			}{name, paused}, err
+		}
+	}
+	s.act(v1+"queues/{queue}/pause", queue(true, func(ctx context.Context, name string, by Actor) (bool, error) { return o.PauseQueue(ctx, name, by) }))
+	s.act(v1+"queues/{queue}/resume", queue(false, func(ctx context.Context, name string, by Actor) (bool, error) { return o.ResumeQueue(ctx, name, by) }))
+}
+
+// enqueue asks for a run of the job that the body names.
+func (s *Server) enqueue(ctx context.Context, _ *http.Request, body order, _ Actor) (int, any, error) {
+	if body.Reason != "" {
+		return 0, nil, fmt.Errorf("%w: this path takes job, args, id, in and at", errBody)
+	}
+	if body.Job == "" {
+		return 0, nil, fmt.Errorf("%w: names no job", errBody)
+	}
+	record, err := s.o.Reader.book.Job(ctx, body.Job)
+	if err != nil {
+		return 0, nil, err
+	}
+	request := ledger.Request{Job: record.Job, Named: body.ID != "", Args: body.Args, Trigger: ledger.ByRequest}
+	if err := body.name(); err != nil {
+		return 0, nil, err
+	}
+	request.ID = body.ID
+	if body.At != nil {
+		request.At = *body.At
+	}
+	if body.In != "" {
+		if request.In, err = time.ParseDuration(body.In); err != nil || request.In < 0 || body.At != nil {
+			return 0, nil, fmt.Errorf("%w: in %q: want a duration with a unit, such as 5m, and no at beside it", errBody, body.In)
+		}
+	}
+	enqueued, err := s.o.Operator.Enqueue(ctx, request)
+	return s.enqueued(ctx, enqueued, err)
+}
+
+// enqueued answers with a run: 201 when it is new, 200 when it was there.
+func (s *Server) enqueued(ctx context.Context, enqueued *ledger.Enqueued, err error) (int, any, error) {
+	if err != nil {
+		return 0, nil, err
+	}
+	status := http.StatusCreated
+	if enqueued.Exists {
+		status = http.StatusOK
+	}
+	run, _, err := s.o.Reader.Run(ctx, enqueued.Run)
+	return status, run, err
+}
+
+// doer does what a request asks for, and returns what to answer with.
+type doer func(ctx context.Context, r *http.Request, body order, by Actor) (status int, answer any, err error)
+
+// act registers a path that changes something: POST, with an object of JSON or nothing as the body.
+func (s *Server) act(pattern string, do doer) {
+	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+		status, answer, err := s.do(w, r, do)
+		if err == nil {
+			var body []byte
+			if body, err = json.Marshal(answer); err == nil {
+				write(w, status, "application/json", append(body, '\n'))
+				return
+			}
+			err = fmt.Errorf("%w: %w", errBroken, err)
+		}
+		s.problem(w, r, err)
+	})
+}
+
+func (s *Server) do(w http.ResponseWriter, r *http.Request, do doer) (int, any, error) {
+	switch {
+	case r.Method != http.MethodPost:
+		w.Header().Set("Allow", "POST")
+		return 0, nil, errOnlyPost
+	case s.o.Operator == nil:
+		return 0, nil, errNoPath
+	case s.foreign.Check(r) != nil || !ownHost(r.Host):
+		return 0, nil, errOrigin
+	}
+	body, err := readOrder(w, r)
+	if err != nil {
+		return 0, nil, err
+	}
+	// What is begun is not left half done because its asker goes away.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), actLimit)
+	defer cancel()
+	return do(ctx, r, body, Actor{Who: "http " + remoteHost(r), Why: body.Reason})
+}
+
+func readOrder(w http.ResponseWriter, r *http.Request) (body order, err error) {
+	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, bodyMost))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&body); err != nil && !errors.Is(err, io.EOF) {
+		return body, fmt.Errorf("%w: %w", errBody, err)
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return body, fmt.Errorf("%w: something stands behind the object", errBody)
+	}
+	return body, nil
+}
+
+// ownHost tells whether a request names this machine as a page of another origin cannot: a name that is made to point
+// here is not ours, an address is.
+func ownHost(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	if host == "localhost" {
+		return true
+	}
+	_, err := netip.ParseAddr(host)
+	return err == nil
+}
+
+func remoteHost(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	return host
+}

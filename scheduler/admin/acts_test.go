@@ -1,0 +1,192 @@
+package admin
+
+import (
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/jobs"
+	"lockstep/locks/redistest"
+	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/queue"
+)
+
+// console is a server with an operator on a real ledger.
+type console struct {
+	*stage
+	server   *Server
+	operator *Operator
+	job      *jobs.Job
+	queue    string
+}
+
+func newConsole(t *testing.T, rdb *redis.Client) *console {
+	t.Helper()
+	s := newStage(t, rdb)
+	client, err := queue.New(rdb, s.namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &console{stage: s, queue: "q-" + s.namespace}
+	if err := client.Own(t.Context(), []string{c.queue}); err != nil {
+		t.Fatal(err)
+	}
+	c.operator = NewOperator(s.ledger, client, func(err error) { t.Error(err) })
+	if c.server, err = New(Options{Reader: s.reader, Operator: c.operator, Logger: slog.New(slog.DiscardHandler)}); err != nil {
+		t.Fatal(err)
+	}
+	c.job = &jobs.Job{
+		Name: "nightly", Schedule: "0 2 * * *", Timezone: "Europe/Berlin", Command: []string{"true"}, Queue: c.queue,
+		Overlap: jobs.OverlapSkip, OnMissed: jobs.MissedLast, OnCrash: jobs.CrashRerun, MaxCrashes: 3,
+		History: jobs.History{Runs: 100, For: 1000 * time.Hour},
+	}
+	if _, err := s.ledger.Register(t.Context(), "config", []*jobs.Job{c.job}); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// post sends a body and reads the answer as a stranger does.
+func (c *console) post(path, body string, want int) map[string]any {
+	c.t.Helper()
+	r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(body))
+	r.Host, r.RemoteAddr = "127.0.0.1:9620", "127.0.0.1:1234"
+	w := httptest.NewRecorder()
+	c.server.ServeHTTP(w, r)
+	var answer map[string]any
+	if err := json.Unmarshal(w.Body.Bytes(), &answer); err != nil || w.Code != want {
+		c.t.Fatalf("%s %s: %d, %s (%v), want %d", path, body, w.Code, w.Body, err, want)
+	}
+	return answer
+}
+
+func TestWhatPeopleDoOverHTTP(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		t.Parallel()
+		c := newConsole(t, rdb)
+		const v1 = "/api/v1/"
+
+		if job := c.post(v1+"jobs/nightly/pause", `{"reason": "the partner is down"}`, 200); job["paused"] != "by http 127.0.0.1: the partner is down" {
+			t.Errorf("paused %v, want who and why", job["paused"])
+		}
+		if job := c.post(v1+"jobs/nightly/resume", "", 200); job["paused"] != nil {
+			t.Errorf("paused %v, want it to go on", job["paused"])
+		}
+		c.post(v1+"jobs/nobody/pause", "{}", 404)
+
+		run := c.post(v1+"enqueue", `{"job": "nightly", "id": "x", "args": {"a": 1}}`, 201)
+		if run["id"] != "nightly#x" || run["state"] != "due" || run["trigger"] != "enqueue" {
+			t.Errorf("%v, want the new run", run)
+		}
+		c.post(v1+"enqueue", `{"job": "nightly", "id": "x"}`, 200)
+		if run := c.post(v1+"enqueue", `{"job": "nightly", "in": "1h"}`, 201); run["state"] != "scheduled" {
+			t.Errorf("%v, want it scheduled", run)
+		}
+		for _, bad := range []string{`{}`, `{"job": "nightly", "in": "5"}`, `{"job": "nightly", "wat": 1}`, `[`, `{} {}`, `{"job": "nightly", "id": "a b"}`} {
+			c.post(v1+"enqueue", bad, 400)
+		}
+		if run := c.post(v1+"jobs/nightly/run", `{"reason": "again", "id": "byhand"}`, 201); run["trigger"] != "hand" {
+			t.Errorf("%v, want it made by hand", run)
+		}
+
+		id := url.PathEscape("nightly#x")
+		c.post(v1+"runs/"+id+"/retry", "", 409)
+		if run := c.post(v1+"runs/"+id+"/cancel", `{"reason": "wrong"}`, 200); run["state"] != "canceled" || run["reason"] != "canceled by http 127.0.0.1: wrong" {
+			t.Errorf("%v, want it canceled", run)
+		}
+		c.post(v1+"runs/"+id+"/cancel", "", 409)
+		if run := c.post(v1+"runs/"+id+"/retry", "", 200); run["state"] != "due" || run["args"].(map[string]any)["a"] != 1.0 {
+			t.Errorf("%v, want it due with its arguments", run)
+		}
+		c.post(v1+"runs/nightly%23none/retry", "", 404)
+
+		if q := c.post(v1+"queues/"+c.queue+"/pause", "", 200); q["paused"] != true {
+			t.Errorf("%v, want it paused", q)
+		}
+		if q := c.post(v1+"queues/"+c.queue+"/resume", "", 200); q["paused"] != false {
+			t.Errorf("%v, want it open", q)
+		}
+		c.post(v1+"queues/none/pause", "", 404)
+
+		w := c.open("w", nil)
+		c.post(v1+"workers/nobody.12345678/drain", "", 404)
+		if _, err := c.operator.DrainWorker(t.Context(), w.Session(), Actor{Who: "ann"}); err != nil {
+			t.Error(err)
+		}
+
+		acts := getList(t, c.server, v1+"audit?limit=3")
+		if got := acts.names("what"); strings.Join(got, ", ") != "drain worker, resume queue, pause queue" || acts.NextCursor == nil {
+			t.Fatalf("%q, %v, want the last three and more to come", got, acts.NextCursor)
+		}
+		rest := getList(t, c.server, v1+"audit?limit=10&cursor="+*acts.NextCursor)
+		if got := strings.Join(rest.names("what"), ", "); got != "retry run, cancel run, run job, resume job, pause job" {
+			t.Errorf("%q, want the rest", got)
+		}
+	})
+}
+
+func TestOtherOriginsChangeNothing(t *testing.T) {
+	t.Parallel()
+	c := newConsole(t, redistest.Client(t))
+	for name, change := range map[string]func(r *http.Request){
+		"another site":              func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") },
+		"another origin":            func(r *http.Request) { r.Header.Set("Origin", "https://evil.example") },
+		"a name that points to us":  func(r *http.Request) { r.Host = "evil.example:9620" },
+		"the same with its headers": func(r *http.Request) { r.Host = "evil.example"; r.Header.Set("Sec-Fetch-Site", "same-origin") },
+	} {
+		r := httptest.NewRequest(http.MethodPost, "/api/v1/jobs/nightly/pause", nil)
+		r.Host = "127.0.0.1:9620"
+		change(r)
+		w := httptest.NewRecorder()
+		c.server.ServeHTTP(w, r)
+		checkProblem(t, w, http.StatusForbidden, "another origin")
+		if record, err := c.ledger.Job(t.Context(), "nightly"); err != nil || record.Paused != "" {
+			t.Errorf("%s: paused %q, %v", name, record.Paused, err)
+		}
+	}
+	checkProblem(t, get(c.server, "/api/v1/jobs/nightly/pause"), http.StatusMethodNotAllowed, "POST")
+}
+
+func TestASpanIsReplayedOrSkipped(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		t.Parallel()
+		c := newConsole(t, rdb)
+		record, err := c.ledger.Job(t.Context(), "nightly")
+		if err != nil {
+			t.Fatal(err)
+		}
+		by := Actor{Who: "ann", Why: "disk was full"}
+		from, to := record.Cursor.Add(-72*time.Hour), record.Cursor
+		n, err := c.operator.Replay(t.Context(), "nightly", from, to, by)
+		if err != nil || n != 3 {
+			t.Fatalf("%d, %v, want the three ticks of three days", n, err)
+		}
+		if n, err = c.operator.Replay(t.Context(), "nightly", from, to, by); err != nil || n != 0 {
+			t.Errorf("%d, %v, want those that are outstanding left alone", n, err)
+		}
+		if _, err = c.operator.Replay(t.Context(), "nightly", from, to.Add(48*time.Hour), by); err == nil || !strings.Contains(err.Error(), "come by themselves") {
+			t.Errorf("%v, want ticks to come refused", err)
+		}
+		if n, err = c.operator.Skip(t.Context(), "nightly", from, to, by); err != nil || n != 3 {
+			t.Errorf("%d, %v, want the outstanding ones skipped", n, err)
+		}
+		ticks, err := c.reader.Ticks(t.Context(), "nightly", 0)
+		if err != nil || len(ticks) != 3 {
+			t.Fatalf("%v, %v, want three ticks", ticks, err)
+		}
+		for _, tick := range ticks {
+			if tick.Outcome != string(ledger.Skipped) || tick.Reason != "skipped by ann: disk was full" {
+				t.Errorf("%+v, want it skipped with who and why", tick)
+			}
+		}
+	})
+}

@@ -1,0 +1,359 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"lockstep/jobs"
+	"lockstep/scheduler"
+	"lockstep/scheduler/cronspec"
+	"lockstep/scheduler/ledger"
+)
+
+// Explanation tells why a tick of a job ran, or why not, from what was written when it happened.
+type Explanation struct {
+	Job        string   `json:"job"`
+	Tick       TickTime `json:"tick"`  // null: the job had none then
+	Local      string   `json:"local"` // the instant asked about, in the job's time zone
+	Outcome    Text     `json:"outcome"`
+	RunID      Text     `json:"run_id"`
+	Steps      []Step   `json:"steps"` // in the order in which they happened
+	Conclusion string   `json:"conclusion"`
+}
+
+// Step is one thing that happened to a tick, or should have.
+type Step struct {
+	OK   bool   `json:"ok"`
+	Name string `json:"step"` // due, decided, paused, lock, waited, attempt, ...
+	Text string `json:"text"`
+}
+
+// Explain tells about the tick of a job at an instant, or, with the zero time, about the last one that was decided.
+func (r *Reader) Explain(ctx context.Context, job string, at time.Time) (*Explanation, error) {
+	known, err := r.book.Job(ctx, job)
+	if err != nil {
+		return nil, err
+	}
+	outstanding, err := r.book.Outstanding(ctx, job, 0)
+	if err != nil {
+		return nil, err
+	}
+	history, err := r.book.History(ctx, job, 0)
+	if err != nil {
+		return nil, err
+	}
+	now, err := r.now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	trigger, err := scheduler.Trigger(known.Job)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("job %s: %w", job, err)
+	case trigger == nil:
+		return nil, fmt.Errorf("job %s: %w: it has no schedule, so it has no ticks; see its runs", job, ErrInvalid)
+	}
+	s := &story{known: known, trigger: trigger, zone: trigger.Location(), now: now, records: slices.Concat(outstanding, history)}
+	if zone, err := cronspec.LoadZone(known.Job.Timezone); err == nil {
+		s.zone = zone
+	}
+	if at.IsZero() {
+		for _, record := range s.records {
+			if record.Tick.After(at) {
+				at = record.Tick
+			}
+		}
+		if at.IsZero() {
+			return nil, unknownError(fmt.Sprintf("job %s: no tick of it is on record", job))
+		}
+	}
+	return s.tell(at), nil
+}
+
+// story is what is known of a job, to tell of one tick.
+type story struct {
+	known   ledger.JobRecord
+	trigger *cronspec.Schedule
+	zone    *time.Location
+	now     time.Time
+	records []*ledger.Record
+	e       *Explanation
+}
+
+func (s *story) say(ok bool, name, format string, args ...any) {
+	s.e.Steps = append(s.e.Steps, Step{ok, name, fmt.Sprintf(format, args...)})
+}
+
+func (s *story) conclude(format string, args ...any) *Explanation {
+	s.e.Conclusion = fmt.Sprintf(format, args...)
+	return s.e
+}
+
+// local writes an instant as people of the job's time zone do, date included when that is not that of the tick.
+func (s *story) local(at time.Time) string {
+	at = at.In(s.zone)
+	if day := s.e.Tick.In(s.zone); at.YearDay() == day.YearDay() && at.Year() == day.Year() {
+		return at.Format("15:04:05.000")
+	}
+	return at.Format("Mon 2006-01-02 15:04:05")
+}
+
+func (s *story) tell(at time.Time) *Explanation {
+	layout := "Mon 2006-01-02 15:04 MST"
+	if at.Second() != 0 {
+		layout = "Mon 2006-01-02 15:04:05 MST"
+	}
+	s.e = &Explanation{Job: s.known.Job.Name, Tick: TickTime{at}, Local: at.In(s.zone).Format(layout), Steps: []Step{}}
+	record := s.record(at)
+	isTick := s.trigger.Next(at.Add(-time.Nanosecond)).Equal(at)
+	switch {
+	case isTick:
+		s.say(true, "due", "%s", s.words())
+	case record != nil:
+		s.say(true, "due", "by the schedule that the job had then")
+	default:
+		s.e.Tick = TickTime{}
+		s.say(false, "due", "%s: the next tick is %s", s.words(), s.trigger.Next(at).In(s.zone).Format("Mon 2006-01-02 15:04:05"))
+		return s.conclude("no tick of its present schedule, and none on record")
+	}
+	if record == nil {
+		return s.unrecorded(at)
+	}
+	s.e.RunID, s.e.Outcome = Text(record.ID), Text(record.State)
+	if !record.State.Final() {
+		s.e.Outcome = Pending
+	}
+	by := string(record.By)
+	if by == "" {
+		by = "hand" // it was replayed, and there was no record of it
+	}
+	s.say(true, "decided", "by %s at %s (+%s)", by, s.local(record.Created), brief(record.Created.Sub(record.Tick)))
+	if !record.Upto.IsZero() {
+		s.say(false, "recorded", "in one line for all ticks from %s to %s", s.local(record.Tick), s.local(record.Upto))
+	}
+	switch record.State {
+	case ledger.Skipped:
+		return s.skipped(record)
+	case ledger.MissedRun:
+		s.waited(record)
+		s.say(false, "started", "%s", record.Reason)
+		return s.conclude("missed (%s)", record.Reason)
+	}
+	s.waited(record)
+	for _, a := range record.Attempts {
+		s.attempt(&a)
+	}
+	return s.ended(record)
+}
+
+// record returns the record of a tick, or of the range that it is in; nil when there is none.
+func (s *story) record(at time.Time) (found *ledger.Record) {
+	for _, record := range s.records {
+		switch {
+		case record.Tick.IsZero():
+		case record.Upto.IsZero() && record.Tick.Equal(at):
+			return record
+		case !record.Upto.IsZero() && !at.Before(record.Tick) && !at.After(record.Upto):
+			found = record
+		}
+	}
+	return found
+}
+
+func (s *story) words() string {
+	text := s.trigger.String()
+	if s.known.Job.Every == 0 {
+		text = fmt.Sprintf("%q", text)
+		if zone := s.known.Job.Timezone; zone != "" {
+			text += " " + zone
+		}
+		if words := s.trigger.Words(); words != "" {
+			text += ": " + words
+		}
+	}
+	return text
+}
+
+// unrecorded tells of a tick without a record.
+func (s *story) unrecorded(at time.Time) *Explanation {
+	switch {
+	case at.After(s.now):
+		s.say(false, "decided", "not yet: it is still to come, in %s", brief(at.Sub(s.now)))
+		return s.conclude("still to come")
+	case at.After(s.known.Cursor):
+		s.say(false, "decided", "by nobody yet: ticks are decided up to %s", s.local(s.known.Cursor))
+		return s.conclude("undecided: no worker that has the job is there, or it is about to decide it")
+	}
+	keep := s.known.Job.History
+	s.say(false, "recorded", "not, or not any more: the last %d are kept, for %s at most; the job may have come later, too", keep.Runs, brief(keep.For))
+	return s.conclude("unknown: nothing is written of it")
+}
+
+func (s *story) skipped(record *ledger.Record) *Explanation {
+	policy, rest, _ := strings.Cut(record.Reason, "; ")
+	switch {
+	case strings.HasPrefix(record.Reason, "overlap: skip"):
+		id, state, _ := strings.Cut(rest, " is ")
+		other := s.find(jobs.RunID(id))
+		if other == nil {
+			s.say(false, "lock", "%s was %s; it is not on record any more", id, state)
+			return s.conclude("skipped (%s)", policy)
+		}
+		during := during(other, record.Created)
+		if during == nil {
+			s.say(false, "lock", "%s was %s", id, state)
+		} else {
+			s.say(false, "lock", "%s was held by %s since %s, token %s", jobs.JobResource(record.Job), during.Worker,
+				s.local(during.Started), during.Token)
+		}
+		end := ""
+		if !other.Finished.IsZero() && !other.Started.IsZero() {
+			end = fmt.Sprintf(". That run took %s", brief(other.Finished.Sub(other.Started)))
+		} else if !other.Started.IsZero() {
+			end = fmt.Sprintf(". That run has taken %s so far", brief(s.now.Sub(other.Started)))
+		}
+		if usual := s.usual(); end != "" && usual > 0 {
+			end += "; usual is " + brief(usual)
+		}
+		return s.conclude("skipped (%s)%s", policy, dot(end))
+	case strings.HasPrefix(record.Reason, "paused"):
+		s.say(false, "paused", "%s", strings.TrimPrefix(record.Reason, "paused "))
+	case strings.HasPrefix(record.Reason, "lock.wait"):
+		s.waited(record)
+		s.say(false, "lock", "%s", record.Reason)
+		return s.conclude("skipped (lock.wait is over)")
+	default:
+		s.say(false, "started", "%s", record.Reason)
+	}
+	return s.conclude("skipped (%s)", record.Reason)
+}
+
+func dot(text string) string {
+	if text == "" {
+		return ""
+	}
+	return text + "."
+}
+
+// during returns the attempt at a run that was under way at an instant, or nil.
+func during(record *ledger.Record, at time.Time) *ledger.AttemptRecord {
+	for i := range record.Attempts {
+		a := &record.Attempts[i]
+		if !a.Started.After(at) && (a.Finished.IsZero() || !a.Finished.Before(at)) {
+			return a
+		}
+	}
+	return nil
+}
+
+func (s *story) find(id jobs.RunID) *ledger.Record {
+	for _, record := range s.records {
+		if record.ID == id {
+			return record
+		}
+	}
+	return nil
+}
+
+// usual returns how long half of the job's kept runs that succeeded took at most; 0 when none is kept.
+func (s *story) usual() time.Duration {
+	var took []time.Duration
+	for _, record := range s.records {
+		if record.State == ledger.Succeeded {
+			took = append(took, record.Finished.Sub(record.Started))
+		}
+	}
+	if len(took) == 0 {
+		return 0
+	}
+	slices.Sort(took)
+	return took[len(took)/2]
+}
+
+// waited tells what kept a run from beginning at once.
+func (s *story) waited(record *ledger.Record) {
+	if record.Waited.IsZero() {
+		return
+	}
+	until := ""
+	if !record.Started.IsZero() {
+		until = " to " + s.local(record.Started)
+	}
+	b, what := record.Blocker, "its locks"
+	if b != nil {
+		what = b.Resource
+		switch {
+		case b.Session != "" && b.Run != "":
+			what += fmt.Sprintf(", held by %s (%s) since %s, token %s", b.Session, b.Run, s.local(b.Since), b.Token)
+		case b.Session != "":
+			what += fmt.Sprintf(", held by %s since %s, token %s", b.Session, s.local(b.Since), b.Token)
+		case b.Run != "":
+			what += fmt.Sprintf(", for which %s waited", b.Run)
+		default:
+			what += ", behind an earlier tick"
+		}
+	}
+	s.say(true, "waited", "from %s%s for %s", s.local(record.Waited), until, what)
+}
+
+func (s *story) attempt(a *ledger.AttemptRecord) {
+	name := fmt.Sprintf("attempt %d", a.Number)
+	switch {
+	case a.Finished.IsZero():
+		s.say(true, name, "runs on %s since %s, token %s", a.Worker, s.local(a.Started), a.Token)
+	case a.Error == "":
+		s.say(a.Outcome == string(ledger.Success), name, "%s on %s at %s after %s, token %s", a.Outcome, a.Worker, s.local(a.Finished),
+			brief(a.Finished.Sub(a.Started)), a.Token)
+	default:
+		line, _, _ := strings.Cut(a.Error, "\n")
+		s.say(false, name, "%s on %s at %s after %s: %s", a.Outcome, a.Worker, s.local(a.Finished), brief(a.Finished.Sub(a.Started)), line)
+	}
+}
+
+func (s *story) ended(record *ledger.Record) *Explanation {
+	reason := ""
+	if record.Reason != "" {
+		reason = " (" + record.Reason + ")"
+	}
+	switch record.State {
+	case ledger.Running:
+		return s.conclude("running")
+	case ledger.Scheduled, ledger.Retrying:
+		return s.conclude("%s: due at %s", record.State, s.local(record.At))
+	case ledger.DueNow:
+		return s.conclude("due: it waits for a worker with a free slot that serves the queue %s", record.Queue)
+	case ledger.WaitsLock:
+		return s.conclude("waiting for its locks")
+	case ledger.Succeeded:
+		if !record.Started.IsZero() {
+			return s.conclude("succeeded after %s%s", brief(record.Finished.Sub(record.Started)), reason)
+		}
+	}
+	return s.conclude("%s%s", record.State, reason)
+}
+
+// brief writes a span of time: 31ms, 4.2s, 3h 2m.
+func brief(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d < time.Minute:
+		return d.Round(100 * time.Millisecond).String()
+	case d < time.Hour:
+		return spaced(d.Round(time.Second), time.Minute, "m", time.Second, "s")
+	case d < 48*time.Hour:
+		return spaced(d.Round(time.Minute), time.Hour, "h", time.Minute, "m")
+	}
+	return spaced(d.Round(time.Hour), 24*time.Hour, "d", time.Hour, "h")
+}
+
+func spaced(d, big time.Duration, bigUnit string, small time.Duration, smallUnit string) string {
+	text := fmt.Sprintf("%d%s", d/big, bigUnit)
+	if rest := d % big / small; rest > 0 {
+		text += fmt.Sprintf(" %d%s", rest, smallUnit)
+	}
+	return text
+}

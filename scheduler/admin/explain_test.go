@@ -1,0 +1,120 @@
+package admin
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+	"lockstep/scheduler/ledger"
+)
+
+// told writes an explanation as the command line does, a line for each step.
+func told(e *Explanation) string {
+	var b strings.Builder
+	for _, step := range e.Steps {
+		b.WriteString(map[bool]string{true: "ok", false: "no"}[step.OK] + " " + step.Name + ": " + step.Text + "\n")
+	}
+	return b.String() + "=> " + e.Conclusion
+}
+
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	utc := func(text string) time.Time {
+		at, err := time.Parse("2006-01-02 15:04:05.999", text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return at
+	}
+	tick := func(text string, r ledger.Record) *ledger.Record {
+		r.Job, r.Tick, r.By, r.Trigger = "nightly", utc(text), "web-1.x7k2m9qa", ledger.BySchedule
+		r.ID, r.Created = jobs.TickRunID("nightly", r.Tick), r.Tick.Add(31*time.Millisecond)
+		return &r
+	}
+	attempt := func(worker locks.SessionID, from, to, outcome, failure string) ledger.AttemptRecord {
+		a := ledger.AttemptRecord{Number: 1, Worker: worker, Token: 1795000000000001, Started: utc(from), Outcome: outcome, Error: failure}
+		if to != "" {
+			a.Finished = utc(to)
+		}
+		return a
+	}
+	long := tick("2026-11-19 01:00:00", ledger.Record{State: ledger.Succeeded, Started: utc("2026-11-19 21:58:00"), Finished: utc("2026-11-20 01:00:09"),
+		Attempts: []ledger.AttemptRecord{attempt("web-3.m4t8c2wz", "2026-11-19 21:58:00", "2026-11-20 01:00:09", "succeeded", "")}})
+	usual := func(text string) *ledger.Record {
+		begin := utc(text)
+		return tick(text, ledger.Record{State: ledger.Succeeded, Started: begin, Finished: begin.Add(41 * time.Minute)})
+	}
+	f := &fake{
+		listing: locks.Listing{At: utc("2026-11-21 12:00:00")},
+		jobs: []ledger.JobRecord{{
+			Job: &jobs.Job{Name: "nightly", Schedule: "0 2 * * *", Timezone: "Europe/Berlin", Command: []string{"a"},
+				History: jobs.History{Runs: 1000, For: 168 * time.Hour}},
+			Cursor: utc("2026-11-21 01:00:00"),
+		}},
+		history: map[string][]*ledger.Record{"nightly": {
+			usual("2026-11-16 01:00:00"), usual("2026-11-17 01:00:00"),
+			tick("2026-11-18 01:00:00", ledger.Record{State: ledger.Skipped, Reason: "paused by ann: the partner is down"}),
+			long,
+			tick("2026-11-20 01:00:00", ledger.Record{State: ledger.Skipped, Reason: "overlap: skip; " + string(long.ID) + " is running"}),
+			{Job: "nightly", ID: "nightly@2026-11-01T01:00:00Z..2026-11-10T01:00:00Z", Tick: utc("2026-11-01 01:00:00"), Upto: utc("2026-11-10 01:00:00"),
+				State: ledger.MissedRun, Reason: "nobody was there for 10 ticks", By: "web-1.x7k2m9qa", Created: utc("2026-11-11 09:00:00")},
+			tick("2026-11-15 01:00:00", ledger.Record{State: ledger.MissedRun, Reason: "start_deadline: it was waiting", Waited: utc("2026-11-15 01:00:00.1"),
+				Blocker: &ledger.Blocker{Resource: "disk", Session: "web-2.p91qd3f7", Run: "copy#1", Token: 17, Since: utc("2026-11-15 00:10:00")}}),
+		}},
+		outstanding: []*ledger.Record{tick("2026-11-21 01:00:00", ledger.Record{State: ledger.Retrying, At: utc("2026-11-21 12:05:00"), Fails: 1,
+			Attempts: []ledger.AttemptRecord{attempt("web-1.x7k2m9qa", "2026-11-21 01:00:00.05", "2026-11-21 01:00:04", "failed", "exit 1\nmore")}})},
+	}
+	const due = `ok due: "0 2 * * *" Europe/Berlin: at 02:00, every day` + "\n"
+	const decided = "ok decided: by web-1.x7k2m9qa at 02:00:00.031 (+31ms)\n"
+	for at, want := range map[string]string{
+		"2026-11-20 01:00:00": due + decided +
+			"no lock: job:nightly was held by web-3.m4t8c2wz since Thu 2026-11-19 22:58:00, token 1795000000000001\n" +
+			"=> skipped (overlap: skip). That run took 3h 2m; usual is 41m.",
+		"2026-11-18 01:00:00": due + decided + "no paused: by ann: the partner is down\n=> skipped (paused by ann: the partner is down)",
+		"2026-11-15 01:00:00": due + decided +
+			"ok waited: from 02:00:00.100 for disk, held by web-2.p91qd3f7 (copy#1) since 01:10:00.000, token 17\n" +
+			"no started: start_deadline: it was waiting\n=> missed (start_deadline: it was waiting)",
+		"2026-11-05 01:00:00": due + "ok decided: by web-1.x7k2m9qa at Wed 2026-11-11 10:00:00 (+10d 8h)\n" +
+			"no recorded: in one line for all ticks from Sun 2026-11-01 02:00:00 to Tue 2026-11-10 02:00:00\n" +
+			"no started: nobody was there for 10 ticks\n=> missed (nobody was there for 10 ticks)",
+		"2026-11-21 01:00:00": due + decided + "no attempt 1: failed on web-1.x7k2m9qa at 02:00:04.000 after 4s: exit 1\n" +
+			"=> retrying: due at 13:05:00.000",
+		"2026-11-22 01:00:00": due + "no decided: not yet: it is still to come, in 13h\n=> still to come",
+		"2026-10-31 01:00:00": due + "no recorded: not, or not any more: the last 1000 are kept, for 7d at most; the job may have come later, too\n" +
+			"=> unknown: nothing is written of it",
+		"2026-11-20 01:30:00": `no due: "0 2 * * *" Europe/Berlin: at 02:00, every day: the next tick is Sat 2026-11-21 02:00:00` +
+			"\n=> no tick of its present schedule, and none on record",
+		"": due + decided + "no attempt 1: failed on web-1.x7k2m9qa at 02:00:04.000 after 4s: exit 1\n=> retrying: due at 13:05:00.000",
+	} {
+		var when time.Time
+		if at != "" {
+			when = utc(at)
+		}
+		e, err := f.reader().Explain(t.Context(), "nightly", when)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := told(e); got != want {
+			t.Errorf("%s:\ngot:\n%s\nwant:\n%s", at, got, want)
+		}
+	}
+	if _, err := f.reader().Explain(t.Context(), "nobody", time.Time{}); err == nil {
+		t.Error("a job that is not there was explained")
+	}
+}
+
+func TestAJobIsLateWhenItWasSilentForTooLong(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	for _, test := range []struct {
+		silence, since time.Duration
+		want           bool
+	}{{26 * time.Hour, 25 * time.Hour, false}, {26 * time.Hour, 27 * time.Hour, true}, {0, 1000 * time.Hour, false}} {
+		record := ledger.JobRecord{Job: &jobs.Job{Name: "j", MaxSilence: test.silence}, Silent: now.Add(-test.since)}
+		if got := newJob(record, now).Late; got != test.want {
+			t.Errorf("silent for %v of %v: late %v, want %v", test.since, test.silence, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,244 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+	"lockstep/scheduler"
+	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/queue"
+)
+
+// Operator does what people ask for, over HTTP or on the command line: it changes what stands in Redis, keeps who did it
+// in the audit, and brings what becomes due to its queue. What is asked for by name and is not there gives an error that is
+// [ledger.ErrUnknown] or [queue.ErrNoQueue], what cannot be done one that is [ledger.ErrRefused] or [ErrInvalid]. It is
+// safe for concurrent use.
+type Operator struct {
+	ledger *ledger.Ledger
+	queue  *queue.Client
+	told   func(error)
+}
+
+// NewOperator returns an operator. undelivered, if not nil, is told when a run is recorded and its delivery could not be
+// brought: a worker will do that within seconds.
+func NewOperator(l *ledger.Ledger, q *queue.Client, undelivered func(error)) *Operator {
+	if undelivered == nil {
+		undelivered = func(error) {}
+	}
+	return &Operator{l, q, undelivered}
+}
+
+// Actor is who asks for something, and why.
+type Actor struct {
+	Who string
+	Why string // "" when nobody said
+}
+
+func (a Actor) act(what, on, detail string) ledger.Act {
+	return ledger.Act{Who: a.Who, What: what, On: on, Why: a.Why, Detail: detail}
+}
+
+// deliver brings runs to their queues.
+func (o *Operator) deliver(ctx context.Context, due []ledger.Due) {
+	if len(due) == 0 {
+		return
+	}
+	deliveries := make([]queue.Delivery, len(due))
+	for i, d := range due {
+		deliveries[i] = queue.Delivery{Run: string(d.Run), N: d.N, Queue: d.Queue}
+	}
+	pushed, err := o.queue.Push(ctx, deliveries...)
+	confirm := make([]ledger.Due, len(pushed))
+	for i, d := range pushed {
+		confirm[i] = ledger.Due{Run: jobs.RunID(d.Run), N: d.N, Queue: d.Queue}
+	}
+	if err = errors.Join(err, o.ledger.Confirm(ctx, confirm)); err != nil {
+		o.told(fmt.Errorf("the run is recorded, a worker will bring it to its queue within seconds: %w", err))
+	}
+}
+
+// Enqueue asks for a run. Arguments that do not fit give an error that is [jobs.IsPermanent].
+func (o *Operator) Enqueue(ctx context.Context, request ledger.Request) (*ledger.Enqueued, error) {
+	enqueued, err := o.ledger.Enqueue(ctx, request)
+	if err != nil {
+		return nil, err
+	}
+	o.deliver(ctx, enqueued.Due)
+	return enqueued, nil
+}
+
+// PauseJob has the ticks of a job skipped from now on. It tells whether that was new.
+func (o *Operator) PauseJob(ctx context.Context, job string, by Actor) (bool, error) {
+	return o.ledger.Pause(ctx, job, by.act("pause job", job, ""))
+}
+
+// ResumeJob lets the ticks of a job run again. It tells whether it was paused; a job that its definition pauses is
+// refused.
+func (o *Operator) ResumeJob(ctx context.Context, job string, by Actor) (bool, error) {
+	record, err := o.ledger.Job(ctx, job)
+	if err != nil {
+		return false, err
+	}
+	if record.Job.Paused {
+		return false, fmt.Errorf("resume job %s: %w: its definition says paused: true; change that", job, ledger.ErrRefused)
+	}
+	return o.ledger.Resume(ctx, job, by.act("resume job", job, ""))
+}
+
+// CancelRun ends a run, or asks its worker to stop it; then asked is true.
+func (o *Operator) CancelRun(ctx context.Context, id jobs.RunID, by Actor) (asked bool, err error) {
+	job, err := o.ledger.Definition(ctx, id)
+	if errors.Is(err, ledger.ErrUnknown) {
+		job = new(jobs.Job) // it has ended, or there is none: the ledger says which
+	} else if err != nil {
+		return false, err
+	}
+	canceled, err := o.ledger.Cancel(ctx, id, job, by.act("cancel run", string(id), ""))
+	if err != nil {
+		return false, err
+	}
+	o.deliver(ctx, canceled.Due)
+	return canceled.Asked, nil
+}
+
+// RetryRun has a run done again that has ended without a success, under its id and by the job's present definition.
+func (o *Operator) RetryRun(ctx context.Context, id jobs.RunID, by Actor) error {
+	record, _, err := o.ledger.Find(ctx, id)
+	if err != nil {
+		return err
+	}
+	if !record.State.Final() {
+		return fmt.Errorf("retry %s: %w: it is %s", id, ledger.ErrRefused, record.State)
+	}
+	job, err := o.ledger.Job(ctx, id.Job())
+	if err != nil {
+		return err
+	}
+	act := by.act("retry run", string(id), "it was "+string(record.State))
+	due, err := o.ledger.Reopen(ctx, ledger.Reopening{Run: id, Tick: record.Tick, Job: job.Job, Args: record.Args, Act: &act})
+	if err != nil {
+		return err
+	}
+	o.deliver(ctx, due)
+	return nil
+}
+
+// ReplayMost bounds the ticks of one replay.
+const ReplayMost = 1000
+
+// Replay has the ticks of a job in a span, both ends included, run (again), whatever became of them; those that are
+// outstanding are left as they are. It returns how many run. The span has to be decided: later ticks come by themselves.
+func (o *Operator) Replay(ctx context.Context, job string, from, to time.Time, by Actor) (int, error) {
+	record, ticks, err := o.span(ctx, job, from, to)
+	if err != nil {
+		return 0, err
+	}
+	if to.After(record.Cursor) {
+		return 0, fmt.Errorf("replay %s: %w: its ticks are decided up to %s; later ones come by themselves", job, ErrInvalid,
+			TickTime{record.Cursor})
+	}
+	if len(ticks) > ReplayMost {
+		return 0, fmt.Errorf("replay %s: %w: there are more than %d ticks from %s to %s", job, ErrInvalid, ReplayMost,
+			TickTime{from}, TickTime{to})
+	}
+	act := by.act("replay ticks", job, TickTime{from}.String()+" to "+TickTime{to}.String())
+	var due []ledger.Due
+	defer func() { o.deliver(ctx, due) }()
+	for _, tick := range ticks {
+		re := ledger.Reopening{Run: jobs.TickRunID(job, tick), Tick: tick, Job: record.Job, Args: record.Job.Args, Any: true}
+		if len(due) == 0 { // kept once, with the first that runs
+			re.Act = &act
+		}
+		some, err := o.ledger.Reopen(ctx, re)
+		if err != nil {
+			return len(due), err
+		}
+		due = append(due, some...)
+	}
+	return len(due), nil
+}
+
+// Skip declares that the ticks of a job in a span, both ends included, do not run: those to come, and those whose runs have
+// not begun. It returns how many of the latter there were.
+func (o *Operator) Skip(ctx context.Context, job string, from, to time.Time, by Actor) (int, error) {
+	record, ticks, err := o.span(ctx, job, from, to)
+	if err != nil {
+		return 0, err
+	}
+	if len(ticks) == 0 {
+		return 0, fmt.Errorf("skip ticks of %s: %w: it has none from %s to %s", job, ErrInvalid, TickTime{from}, TickTime{to})
+	}
+	act := by.act("skip ticks", job, TickTime{from}.String()+" to "+TickTime{to}.String())
+	n, due, err := o.ledger.Skip(ctx, record.Job, from, to, act)
+	o.deliver(ctx, due)
+	return n, err
+}
+
+// Span returns the ticks of a job from one instant to another, both included: at most one more than a replay takes.
+func (o *Operator) Span(ctx context.Context, job string, from, to time.Time) ([]time.Time, error) {
+	_, ticks, err := o.span(ctx, job, from, to)
+	return ticks, err
+}
+
+func (o *Operator) span(ctx context.Context, job string, from, to time.Time) (ledger.JobRecord, []time.Time, error) {
+	record, err := o.ledger.Job(ctx, job)
+	if err != nil {
+		return record, nil, err
+	}
+	trigger, err := scheduler.Trigger(record.Job)
+	switch {
+	case err != nil:
+		return record, nil, fmt.Errorf("job %s: %w", job, err)
+	case trigger == nil:
+		return record, nil, fmt.Errorf("job %s: %w: it has no schedule", job, ErrInvalid)
+	case to.Before(from):
+		return record, nil, fmt.Errorf("job %s: %w: the span ends before it begins", job, ErrInvalid)
+	}
+	var ticks []time.Time
+	for tick := trigger.Next(from.Add(-time.Nanosecond)); !tick.IsZero() && !tick.After(to); tick = trigger.Next(tick) {
+		if ticks = append(ticks, tick); len(ticks) > ReplayMost {
+			break
+		}
+	}
+	return record, ticks, nil
+}
+
+// PauseQueue keeps the deliveries of a queue back. It tells whether that was new.
+func (o *Operator) PauseQueue(ctx context.Context, name string, by Actor) (bool, error) {
+	return o.audited(ctx, by.act("pause queue", name, ""), func() (bool, error) { return o.queue.Pause(ctx, name) })
+}
+
+// ResumeQueue lets the deliveries of a queue go on. It tells whether it was paused.
+func (o *Operator) ResumeQueue(ctx context.Context, name string, by Actor) (bool, error) {
+	return o.audited(ctx, by.act("resume queue", name, ""), func() (bool, error) { return o.queue.Resume(ctx, name) })
+}
+
+// audited keeps an act if it changed something.
+func (o *Operator) audited(ctx context.Context, act ledger.Act, do func() (bool, error)) (bool, error) {
+	news, err := do()
+	if err != nil || !news {
+		return news, err
+	}
+	return true, o.ledger.Audit(ctx, act)
+}
+
+// DrainWorker asks a worker to take nothing new, and to end when its runs have. It tells whether that was new.
+func (o *Operator) DrainWorker(ctx context.Context, id locks.SessionID, by Actor) (bool, error) {
+	return o.ledger.Drain(ctx, id, by.act("drain worker", string(id), ""))
+}
+
+// RunNow asks for a run of a job by hand. named tells that the id was chosen by the one who asks; args nil are the
+// definition's.
+func (o *Operator) RunNow(ctx context.Context, job, id string, args json.RawMessage, named bool, by Actor) (*ledger.Enqueued, error) {
+	record, err := o.ledger.Job(ctx, job)
+	if err != nil {
+		return nil, err
+	}
+	act := by.act("run job", job, string(jobs.RequestRunID(job, id)))
+	return o.Enqueue(ctx, ledger.Request{Job: record.Job, ID: id, Args: args, Named: named, Trigger: ledger.ByHand, Act: &act})
+}

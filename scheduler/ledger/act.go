@@ -1,0 +1,290 @@
+package ledger
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+)
+
+var (
+	//go:embed scripts/cancel.lua
+	cancelSource string
+	cancelScript = script(cancelSource)
+	//go:embed scripts/reopen.lua
+	reopenSource string
+	reopenScript = script(reopenSource)
+	//go:embed scripts/pause.lua
+	pauseSource string
+	pauseScript = script(pauseSource)
+	//go:embed scripts/skip.lua
+	skipSource string
+	skipScript = script(skipSource)
+	//go:embed scripts/drain.lua
+	drainSource string
+	drainScript = script(drainSource)
+	//go:embed scripts/audit.lua
+	auditSource string
+	auditScript = script(auditSource)
+)
+
+// Act is what a person does, for the audit, which keeps some 10,000 of them.
+type Act struct {
+	Who    string `json:"who"`
+	What   string `json:"what"` // "pause job", "cancel run"
+	On     string `json:"on"`   // what it is done to: a job, a run, a worker, a queue
+	Why    string `json:"why,omitempty"`
+	Detail string `json:"detail,omitempty"`
+}
+
+// entry returns the act as the scripts want it; "" for none.
+func (a *Act) entry() string {
+	if a == nil {
+		return ""
+	}
+	text, err := json.Marshal(a)
+	if err != nil {
+		panic("ledger: an act is plain data: " + err.Error())
+	}
+	return string(text)
+}
+
+// by returns who did it and why, as it stands in the reasons of runs and ticks.
+func (a *Act) by() string {
+	if a.Why == "" {
+		return plain("by " + a.Who)
+	}
+	return plain("by " + a.Who + ": " + a.Why)
+}
+
+// ErrRefused says that what was asked for cannot be done to a run or job that stands as it does. The error that carries
+// it says why.
+var ErrRefused = errors.New("refused")
+
+// Cancellation is the answer to [Ledger.Cancel].
+type Cancellation struct {
+	Asked bool  // it runs: its worker was asked to stop it, and will have heard of it within a second
+	Due   []Due // runs that became due in this step
+}
+
+// Cancel ends a run that has not begun, or waits for its next attempt; the worker of one that runs is asked to stop it. A
+// run that has ended gives an [ErrRefused]. job is the definition that the run was made with. It may be sent again: what
+// is canceled then is refused, and what was asked is asked.
+func (l *Ledger) Cancel(ctx context.Context, run jobs.RunID, job *jobs.Job, act Act) (*Cancellation, error) {
+	r := read(l.run(ctx, cancelScript, run.Job(), string(run), "canceled "+act.by(), job.History.Runs,
+		job.History.For.Milliseconds(), act.entry()))
+	outcome, state, due := r.text(), r.text(), r.due()
+	switch {
+	case r.err != nil:
+		return nil, fmt.Errorf("cancel %s: %w", run, r.err)
+	case outcome == "none":
+		return nil, fmt.Errorf("cancel %s: %w", run, ErrUnknown)
+	case outcome == "over":
+		return nil, fmt.Errorf("cancel %s: %w: it has ended (%s)", run, ErrRefused, state)
+	}
+	return &Cancellation{Asked: outcome == "asked", Due: due}, nil
+}
+
+// Reopening asks for a run that has ended to be done once more, under its id and with the numbers of its attempts going
+// on. Failures and crashes count anew.
+type Reopening struct {
+	Run  jobs.RunID
+	Tick time.Time // zero for a run without one
+	Job  *jobs.Job // the definition to do it by
+	Args json.RawMessage
+	Any  bool // also when it succeeded, and when the ledger has no record of it (any more): a tick is to be done again
+	Act  *Act
+}
+
+// Reopen makes an ended run due again. One that is outstanding is left as it is: nothing is due then, and sending it
+// again gives that. The error is an [ErrRefused] for a run that succeeded, unless Any is set, and for a line that
+// stands for many ticks.
+func (l *Ledger) Reopen(ctx context.Context, re Reopening) ([]Due, error) {
+	fail := func(err error) ([]Due, error) { return nil, fmt.Errorf("run %s again: %w", re.Run, err) }
+	job := re.Job
+	arguments, err := compact(re.Args)
+	if err != nil {
+		return fail(err)
+	}
+	items, err := job.Resources(re.Run, arguments)
+	if err != nil {
+		return fail(err)
+	}
+	if job.Overlap == jobs.OverlapAllow && job.Concurrency == 0 && re.Any { // a span of ticks: one after the other
+		items = append(items, aloneItem(job))
+	}
+	definition, err := json.Marshal(job)
+	if err != nil {
+		return fail(err)
+	}
+	patience, onBusy, limits := waitOf(job)
+	serial, anyState := "", 0
+	for _, item := range items {
+		if item.Name == jobs.JobResource(job.Name) {
+			serial = "1"
+		}
+	}
+	if re.Any {
+		anyState = 1
+	}
+	tick := ""
+	if !re.Tick.IsZero() {
+		tick = fmt.Sprint(re.Tick.UnixMilli())
+	}
+	args := []any{string(re.Run), tick, job.Name, job.Queue, string(arguments), definition, patience, onBusy, limits, serial, anyState,
+		re.Act.entry()}
+	for _, item := range items {
+		args = append(args, item.String())
+	}
+	r := read(l.run(ctx, reopenScript, job.Name, args...))
+	switch outcome := r.text(); outcome {
+	case "due":
+		due := Due{Run: re.Run, N: r.number(), Queue: job.Queue}
+		if r.err != nil {
+			return fail(r.err)
+		}
+		return []Due{due}, nil
+	case "outstanding":
+		return nil, nil
+	case "refused":
+		if state := r.text(); state == string(Succeeded) {
+			return fail(fmt.Errorf("%w: it succeeded", ErrRefused))
+		}
+		return fail(fmt.Errorf("%w: it stands for many ticks; replay those that are meant", ErrRefused))
+	case "none":
+		return fail(ErrUnknown)
+	default:
+		return fail(r.unknown(outcome))
+	}
+}
+
+// Pause has the ticks of a job skipped from now on. Runs that there are, and those that are asked for, go on. It returns
+// whether that was new.
+func (l *Ledger) Pause(ctx context.Context, job string, act Act) (bool, error) {
+	return l.pause(ctx, job, act.by(), act)
+}
+
+// Resume lets the ticks of a job run again. It returns whether the job was paused.
+func (l *Ledger) Resume(ctx context.Context, job string, act Act) (bool, error) {
+	return l.pause(ctx, job, "", act)
+}
+
+func (l *Ledger) pause(ctx context.Context, job, by string, act Act) (bool, error) {
+	r := read(l.run(ctx, pauseScript, "", job, by, act.entry()))
+	outcome := r.text()
+	if r.err == nil && outcome == "none" {
+		r.err = ErrUnknown
+	}
+	if r.err != nil {
+		return false, fmt.Errorf("%s %s: %w", act.What, job, r.err)
+	}
+	return outcome == "done", nil
+}
+
+// Skip declares that the ticks of a job from one instant to another, both included, do not run: those still to come are
+// skipped when they come, runs of earlier ones end as skipped if they have not begun. It returns how many of these there
+// were. It may be sent again.
+func (l *Ledger) Skip(ctx context.Context, job *jobs.Job, from, to time.Time, act Act) (skipped int, due []Due, err error) {
+	entry := act.entry()
+	for more := true; more; entry = "" {
+		r := read(l.run(ctx, skipScript, job.Name, job.Name, max(0, from.UnixMilli()), max(0, to.UnixMilli()), "skipped "+act.by(),
+			job.History.Runs, job.History.For.Milliseconds(), entry))
+		outcome := r.text()
+		n := r.number()
+		more = r.number() == 1
+		due = append(due, r.due()...)
+		skipped += int(n)
+		switch {
+		case r.err != nil:
+		case outcome == "none":
+			r.err = ErrUnknown
+		case outcome == "many":
+			r.err = fmt.Errorf("%w: it has a hundred spans of ticks to skip already", ErrRefused)
+		}
+		if r.err != nil {
+			return skipped, due, fmt.Errorf("skip ticks of %s: %w", job.Name, r.err)
+		}
+	}
+	return skipped, due, nil
+}
+
+// Drain asks a worker to take nothing new and to end when its attempts have. It hears of it within a second. It returns
+// whether that was new; a worker that is not there gives [ErrUnknown].
+func (l *Ledger) Drain(ctx context.Context, worker locks.SessionID, act Act) (bool, error) {
+	r := read(l.run(ctx, drainScript, "", string(worker), act.entry()))
+	outcome := r.text()
+	if r.err == nil && outcome == "none" {
+		r.err = ErrUnknown
+	}
+	if r.err != nil {
+		return false, fmt.Errorf("drain worker %s: %w", worker, r.err)
+	}
+	return outcome == "asked", nil
+}
+
+// Audit keeps an act that no other method of the ledger does.
+func (l *Ledger) Audit(ctx context.Context, act Act) error {
+	if _, err := l.run(ctx, auditScript, "", act.entry()); err != nil {
+		return fmt.Errorf("audit: %w", err)
+	}
+	return nil
+}
+
+// ActRecord is an act and when it was done.
+type ActRecord struct {
+	ID string // grows
+	At time.Time
+	Act
+}
+
+// Acts returns what people did, the last first: at most so many, or, with 0, all that are kept; with before, only what
+// was done before the act of that id.
+func (l *Ledger) Acts(ctx context.Context, before string, limit int) ([]ActRecord, error) {
+	var acts []ActRecord
+	for {
+		want := page
+		if limit > 0 {
+			want = min(page, limit-len(acts))
+		}
+		to := "+"
+		if before != "" {
+			to = "(" + before
+		}
+		messages, err := l.rdb.XRevRangeN(ctx, l.prefix+"audit", to, "-", int64(want)).Result()
+		if err != nil && !errors.Is(err, redis.Nil) {
+			return nil, fmt.Errorf("read audit: %w", err)
+		}
+		for _, message := range messages {
+			record, err := decodeAct(message)
+			if err != nil {
+				return nil, err
+			}
+			acts = append(acts, record)
+			before = message.ID
+		}
+		if len(messages) < want || limit > 0 && len(acts) >= limit {
+			return acts, nil
+		}
+	}
+}
+
+func decodeAct(message redis.XMessage) (ActRecord, error) {
+	record := ActRecord{ID: message.ID}
+	text, _ := message.Values["e"].(string)
+	var ms int64
+	if _, err := fmt.Sscanf(message.ID, "%d-", &ms); err != nil {
+		return record, fmt.Errorf("%w: id %q in the audit", errReply, message.ID)
+	}
+	record.At = millis(ms)
+	if err := json.Unmarshal([]byte(text), &record.Act); err != nil {
+		return record, fmt.Errorf("%w: entry %s of the audit: %w", errReply, message.ID, err)
+	}
+	return record, nil
+}

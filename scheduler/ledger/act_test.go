@@ -1,0 +1,193 @@
+package ledger_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"lockstep/jobs"
+	"lockstep/scheduler/ledger"
+)
+
+func (f *fixture) reopen(id jobs.RunID, tick time.Time, anyState bool) ([]ledger.Due, error) {
+	return f.Reopen(f.Context(), ledger.Reopening{Run: id, Tick: tick, Job: f.job, Any: anyState,
+		Act: &ledger.Act{Who: "ann", What: "retry run", On: string(id)}})
+}
+
+func TestARunThatFailedIsDoneAgainUnderItsID(t *testing.T) {
+	each(t, func(f *fixture) {
+		w, due := f.session("w"), f.run()
+		a := f.claim(w, due, ledger.Granted)
+		if again, err := f.reopen(due.Run, time.Time{}, false); err != nil || len(again) != 0 {
+			f.Errorf("%+v, %v, want an outstanding run left alone", again, err)
+		}
+		f.finish(a, ledger.Failure, ledger.Recorded)
+		again, err := f.reopen(due.Run, time.Time{}, false)
+		if err != nil || len(again) != 1 || again[0].N <= due.N {
+			f.Fatalf("%+v, %v, want it due under a later n than %d", again, err, due.N)
+		}
+		if record := f.wantState(due.Run, ledger.DueNow); record.Fails != 0 || len(record.Attempts) != 1 || record.Reason != "" {
+			f.Errorf("%+v, want its attempt kept and its failures counted anew", record)
+		}
+		if left := f.history("j"); len(left) != 0 {
+			f.Errorf("history %+v, want it outstanding", left)
+		}
+		f.claim(w, due, ledger.Stale)
+		b := f.claim(w, again[0], ledger.Granted)
+		if b.Record.Last().Number != 2 || b.token() <= a.token() {
+			f.Errorf("attempt %+v, want the second, with a higher token", b.Record.Last())
+		}
+		f.finish(a, ledger.Success, ledger.Fenced)
+		f.finish(b, ledger.Success, ledger.Recorded)
+		if _, err := f.reopen(due.Run, time.Time{}, false); !errors.Is(err, ledger.ErrRefused) {
+			f.Errorf("%v, want a run that succeeded refused", err)
+		}
+		if _, err := f.reopen("j#nobody", time.Time{}, false); !errors.Is(err, ledger.ErrUnknown) {
+			f.Errorf("%v, want a run that is not there refused", err)
+		}
+		f.wantNothingLeft()
+	})
+}
+
+func TestALateSuccessCountsForAReopenedRunUnlessItHadSucceeded(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.job.OnCrash = jobs.CrashAbandon
+		a := f.claim(f.session("w"), f.run(), ledger.Granted)
+		f.crash(a.client)
+		id := a.Record.ID
+		if _, err := f.reopen(id, time.Time{}, false); err != nil {
+			f.Fatal(err)
+		}
+		f.finish(a, ledger.Failure, ledger.Counted)
+		f.finish(a, ledger.Success, ledger.Recorded) // the worker was only cut off: the work is done
+		f.wantState(id, ledger.Succeeded)
+		due, err := f.reopen(id, a.Record.Tick, true)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.finish(a, ledger.Success, ledger.Fenced) // the finish is sent again: it is not what was asked for now
+		f.finish(f.claim(f.session("b"), due[0], ledger.Granted), ledger.Success, ledger.Recorded)
+		f.wantNothingLeft()
+	})
+}
+
+func TestATickIsReplayedWhateverIsKnownOfIt(t *testing.T) {
+	each(t, func(f *fixture) {
+		w := f.session("w")
+		created := f.tick(f.job, f.cursor(f.job, 50), 1, ledger.Missed)
+		forgotten := created.Cursor.Add(-time.Hour)
+		for _, tick := range []time.Time{created.Cursor, forgotten} {
+			due, err := f.reopen(jobs.TickRunID("j", tick), tick, true)
+			if err != nil || len(due) != 1 {
+				f.Fatalf("%+v, %v, want the tick of %v due", due, err, tick)
+			}
+			a := f.claim(w, due[0], ledger.Granted)
+			if !a.Record.Tick.Equal(tick) || a.Record.Trigger != ledger.BySchedule {
+				f.Errorf("%+v, want the tick %v", a.Record, tick)
+			}
+			f.finish(a, ledger.Success, ledger.Recorded)
+		}
+		f.wantNothingLeft()
+	})
+}
+
+func TestALineForManyTicksIsNotReplayed(t *testing.T) {
+	each(t, func(f *fixture) {
+		cursor := f.cursor(f.job, 50)
+		line := ledger.Tick{At: cursor.Add(time.Second), Upto: cursor.Add(9 * time.Second), Verdict: ledger.Missed}
+		created := f.Create(f.Context(), []ledger.Decision{{Job: f.job, Seen: cursor, Cursor: line.Upto, Ticks: []ledger.Tick{line}}})[0]
+		if created.Err != nil {
+			f.Fatal(created.Err)
+		}
+		if _, err := f.reopen(f.history("j")[0].ID, line.At, true); !errors.Is(err, ledger.ErrRefused) {
+			f.Errorf("%v, want it refused", err)
+		}
+	})
+}
+
+func TestASpanOfTicksIsSkipped(t *testing.T) {
+	each(t, func(f *fixture) {
+		cursor := f.cursor(f.job, 50)
+		at := func(n int) time.Time { return cursor.Add(time.Duration(n) * time.Second) }
+		created := f.tick(f.job, cursor, 3, ledger.Run) // ticks 1 to 3
+		a := f.claim(f.session("w"), created.Due[0], ledger.Granted)
+		for range 2 { // sent again, it changes nothing
+			n, _, err := f.Skip(f.Context(), f.job, at(1), at(5), ledger.Act{Who: "ann", What: "skip ticks", On: "j", Why: "holidays"})
+			if err != nil {
+				f.Fatal(err)
+			}
+			if n != 2 && n != 0 {
+				f.Errorf("%d runs were skipped, want 2 at first", n)
+			}
+		}
+		created = f.tick(f.job, created.Cursor, 3, ledger.Run) // ticks 4 to 6
+		if len(created.Due) != 1 || created.Due[0].Run != jobs.TickRunID("j", at(6)) {
+			f.Errorf("due %+v, want the tick after the span alone", created.Due)
+		}
+		f.wantState(a.Record.ID, ledger.Running)
+		for n := 2; n <= 5; n++ {
+			if record := f.wantState(jobs.TickRunID("j", at(n)), ledger.Skipped); record.Reason != "skipped by ann: holidays" {
+				f.Errorf("reason %q, want who and why", record.Reason)
+			}
+		}
+		if left, err := f.rdb.HExists(f.Context(), f.key("facts"), "sj").Result(); err != nil || left {
+			f.Errorf("the span is still there, %v, want it forgotten once it is over", err)
+		}
+	})
+}
+
+func TestAWorkerIsAskedToDrain(t *testing.T) {
+	each(t, func(f *fixture) {
+		w := f.session("w")
+		if f.asked(w).Drain {
+			f.Error("asked before anybody did")
+		}
+		for _, want := range []bool{true, false} {
+			if news, err := f.Drain(f.Context(), w.Session(), ledger.Act{Who: "ann", What: "drain worker"}); err != nil || news != want {
+				f.Errorf("%v, %v, want %v", news, err, want)
+			}
+		}
+		if !f.asked(w).Drain {
+			f.Error("not asked")
+		}
+		f.end(w)
+		f.sweep()
+		if n, err := f.rdb.ZCard(f.Context(), f.key("ask")).Result(); err != nil || n != 0 {
+			f.Errorf("%d are asked, %v, want none that has ended", n, err)
+		}
+		if _, err := f.Drain(f.Context(), w.Session(), ledger.Act{Who: "ann"}); !errors.Is(err, ledger.ErrUnknown) {
+			f.Errorf("%v, want a worker that has ended unknown", err)
+		}
+	})
+}
+
+func TestTheAuditTellsWhoDidWhat(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.cursor(f.job, 5)
+		act := ledger.Act{Who: "ann@desk", What: "pause job", On: "j", Why: "\"no\"\n", Detail: "a"}
+		if _, err := f.Pause(f.Context(), "j", act); err != nil {
+			f.Fatal(err)
+		}
+		if _, err := f.Pause(f.Context(), "j", act); err != nil { // it changes nothing, so nothing is kept
+			f.Fatal(err)
+		}
+		for i := range 5 {
+			if err := f.Audit(f.Context(), ledger.Act{Who: "bob", What: "pause queue", On: fmt.Sprint(i)}); err != nil {
+				f.Fatal(err)
+			}
+		}
+		acts, err := f.Acts(f.Context(), "", 0)
+		if err != nil || len(acts) != 6 {
+			f.Fatalf("%d acts, %v, want 6", len(acts), err)
+		}
+		if last := acts[5]; last.Act != act || last.At.IsZero() {
+			f.Errorf("%+v, want %+v", last, act)
+		}
+		some, err := f.Acts(f.Context(), acts[1].ID, 2)
+		if err != nil || len(some) != 2 || some[0].ID != acts[2].ID || !strings.HasPrefix(some[0].On, "2") {
+			f.Errorf("%+v, %v, want the third and the fourth", some, err)
+		}
+	})
+}

@@ -1,0 +1,410 @@
+package ledger_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+	"lockstep/scheduler/ledger"
+)
+
+// The numbers of some fields of a run's record, as scripts/ledger.lua has them, from 0.
+const (
+	fieldState, fieldSession, fieldFirst, fieldCrashes = 0, 10, 13, 15
+	fieldDeadline, fieldWaitBy, fieldStop              = 24, 27, 30
+)
+
+// set changes one field of an outstanding run's record, as if time had passed.
+func (f *fixture) set(id jobs.RunID, field int, value string) {
+	f.Helper()
+	record, err := f.rdb.HGet(f.Context(), f.key("run"), string(id)).Result()
+	if err != nil {
+		f.Fatal(err)
+	}
+	fields := strings.Split(record, us)
+	fields[field] = value
+	if err := f.rdb.HSet(f.Context(), f.key("run"), string(id), strings.Join(fields, us)).Err(); err != nil {
+		f.Fatal(err)
+	}
+}
+
+// over has a time of a run be over: its start deadline, or its wait.
+func (f *fixture) over(id jobs.RunID, field int) {
+	f.Helper()
+	f.set(id, field, "1")
+	if err := f.rdb.ZAddXX(f.Context(), f.key("late"), redis.Z{Score: 1, Member: string(id)}).Err(); err != nil {
+		f.Fatal(err)
+	}
+}
+
+// expire gives what a sweep finds late to Expire.
+func (f *fixture) expire() (due []ledger.Due) {
+	f.Helper()
+	for _, id := range f.sweep().Late {
+		job, err := f.Definition(f.Context(), id)
+		if err != nil {
+			f.Fatal(err)
+		}
+		some, err := f.Expire(f.Context(), id, job)
+		if err != nil {
+			f.Fatal(err)
+		}
+		due = append(due, some...)
+	}
+	return due
+}
+
+func (f *fixture) asked(client *locks.Client) *ledger.Poll {
+	f.Helper()
+	poll, err := f.Poll(f.Context(), client.Session(), "config", 0)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return poll
+}
+
+func (f *fixture) history(job string) []*ledger.Record {
+	f.Helper()
+	history, err := f.History(f.Context(), job, 0)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return history
+}
+
+func TestRunsOfAJobThatMayOverlapWorkSideBySide(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.job.Overlap = jobs.OverlapAllow
+		created := f.tick(f.job, f.cursor(f.job, 9), 3, ledger.Run)
+		w := f.session("w")
+		var attempts []attempt
+		for i := range 3 { // in the order in which deliveries happen to come
+			attempts = append(attempts, f.claim(w, created.Due[2-i], ledger.Granted))
+		}
+		for _, a := range attempts {
+			f.finish(a, ledger.Success, ledger.Recorded)
+		}
+		f.wantNothingLeft()
+	})
+}
+
+func TestMissedTicksOfAJobThatMayOverlapRunOneAfterTheOther(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.job.Overlap = jobs.OverlapAllow
+		created := f.tick(f.job, f.cursor(f.job, 9), 2, ledger.CatchUp)
+		w := f.session("w")
+		a := f.claim(w, created.Due[0], ledger.Granted)
+		f.claim(w, created.Due[1], ledger.Waiting)
+		next := f.finish(a, ledger.Success, ledger.Recorded).Due
+		f.finish(f.claim(w, next[0], ledger.Granted), ledger.Success, ledger.Recorded)
+		f.wantNothingLeft()
+	})
+}
+
+func TestAReplacingTickCancelsWhatHasNotStartedAndAsksWhatRuns(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.job.Overlap = jobs.OverlapReplace
+		w := f.session("w")
+		created := f.tick(f.job, f.cursor(f.job, 9), 1, ledger.Run)
+		first := f.claim(w, created.Due[0], ledger.Granted)
+		created = f.tick(f.job, created.Cursor, 1, ledger.Run)
+		if len(created.Due) != 0 {
+			f.Errorf("due %+v, want the new run to wait for the one that it replaces", created.Due)
+		}
+		second := jobs.TickRunID("j", created.Cursor)
+		f.wantState(second, ledger.WaitsLock)
+		created = f.tick(f.job, created.Cursor, 1, ledger.Run)
+		third := jobs.TickRunID("j", created.Cursor)
+		if record := f.wantState(second, ledger.Canceled); record.Reason != "overlap: replace; by "+string(third) {
+			f.Errorf("reason %q, want the run named that replaces it", record.Reason)
+		}
+		if why := f.asked(w).Stop[first.Record.ID]; why != "overlap: replace; by "+string(third) {
+			f.Errorf("the worker is asked to stop for %q, want the reason", why)
+		}
+		// Whoever comes later goes behind it.
+		hand, err := f.Enqueue(f.Context(), ledger.Request{Job: f.job, ID: "x", Trigger: ledger.ByHand})
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.claim(w, hand.Due[0], ledger.Waiting)
+		due := f.finish(first, ledger.Stopped, ledger.Recorded).Due
+		if record := f.wantState(first.Record.ID, ledger.Canceled); record.Last().Outcome != "canceled" || record.Fails != 0 {
+			f.Errorf("%+v, want its attempt canceled and no failure counted", record)
+		}
+		if len(due) != 1 || due[0].Run != third {
+			f.Fatalf("due %+v, want %s", due, third)
+		}
+		if left := f.asked(w).Stop; len(left) != 0 {
+			f.Errorf("the worker is still asked to stop %v", left)
+		}
+		due = f.finish(f.claim(w, due[0], ledger.Granted), ledger.Success, ledger.Recorded).Due
+		f.finish(f.claim(w, due[0], ledger.Granted), ledger.Success, ledger.Recorded)
+		f.wantNothingLeft()
+	})
+}
+
+func TestARunThatWasAskedToStopIsNotTriedAgain(t *testing.T) {
+	for name, end := range map[string]func(f *fixture, a attempt){
+		"it failed":        func(f *fixture, a attempt) { f.finish(a, ledger.Again, ledger.Recorded) },
+		"it was handed":    func(f *fixture, a attempt) { f.finish(a, ledger.HandBack, ledger.Recorded) },
+		"its worker ended": func(f *fixture, a attempt) { f.crash(a.client) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			each(t, func(f *fixture) {
+				a := f.claim(f.session("w"), f.run(), ledger.Granted)
+				canceled, err := f.Cancel(f.Context(), a.Record.ID, f.job, ledger.Act{Who: "ann", What: "cancel run", Why: "wrong day"})
+				if err != nil || !canceled.Asked {
+					f.Fatalf("%+v, %v, want its worker asked", canceled, err)
+				}
+				end(f, a)
+				if record := f.wantState(a.Record.ID, ledger.Canceled); record.Reason != "canceled by ann: wrong day" {
+					f.Errorf("reason %q, want who and why", record.Reason)
+				}
+				f.wantNothingLeft()
+			})
+		})
+	}
+}
+
+func TestASuccessCountsAlsoWhenTheRunWasToStop(t *testing.T) {
+	each(t, func(f *fixture) {
+		a := f.claim(f.session("w"), f.run(), ledger.Granted)
+		if _, err := f.Cancel(f.Context(), a.Record.ID, f.job, ledger.Act{Who: "ann"}); err != nil {
+			f.Fatal(err)
+		}
+		f.finish(a, ledger.Success, ledger.Recorded)
+		f.wantState(a.Record.ID, ledger.Succeeded)
+		f.wantNothingLeft()
+	})
+}
+
+func TestACanceledRunIsNeverClaimed(t *testing.T) {
+	each(t, func(f *fixture) {
+		w, due := f.session("w"), f.run()
+		canceled, err := f.Cancel(f.Context(), due.Run, f.job, ledger.Act{Who: "ann"})
+		if err != nil || canceled.Asked {
+			f.Fatalf("%+v, %v, want it ended at once", canceled, err)
+		}
+		f.claim(w, due, ledger.Stale)
+		if _, err := f.Cancel(f.Context(), due.Run, f.job, ledger.Act{Who: "ann"}); err == nil || !strings.Contains(err.Error(), "canceled") {
+			f.Errorf("canceled twice: %v, want it refused", err)
+		}
+		f.wantNothingLeft()
+	})
+}
+
+func TestARunIsMissedWhenItsStartDeadlineIsOver(t *testing.T) {
+	over := func(f *fixture, due ledger.Due) { f.over(due.Run, fieldDeadline) }
+	for name, test := range map[string]struct {
+		state  string
+		happen func(f *fixture, due ledger.Due)
+	}{
+		"seen by its claim": {"due", func(f *fixture, due ledger.Due) {
+			over(f, due)
+			f.claim(f.session("w"), due, ledger.Over)
+		}},
+		"seen by the sweep": {"due", func(f *fixture, due ledger.Due) {
+			over(f, due)
+			f.expire()
+		}},
+		"seen by the sweep while it waits": {"waiting", func(f *fixture, due ledger.Due) {
+			w := f.session("w")
+			hold, err := w.TryAcquire(f.Context(), locks.Exclusive("job:j"))
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.claim(w, due, ledger.Waiting)
+			over(f, due)
+			f.expire()
+			if err := hold.Release(); err != nil {
+				f.Fatal(err)
+			}
+		}},
+		"seen at its offer": {"due", func(f *fixture, due ledger.Due) {
+			w := f.session("w")
+			next := f.billed("behind", "job:j")
+			hold, err := w.TryAcquire(f.Context(), locks.Exclusive("job:j"))
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.claim(w, due, ledger.Waiting)
+			f.claim(w, next, ledger.Waiting)
+			over(f, due)
+			if err := hold.Release(); err != nil {
+				f.Fatal(err)
+			}
+			// The lock goes on to the next one at once.
+			offered := f.sweep().Due
+			if len(offered) != 2 || offered[0].Run != due.Run || offered[1].Run != next.Run {
+				f.Fatalf("offered %+v, want both due", offered)
+			}
+			f.finish(f.claim(w, offered[1], ledger.Granted), ledger.Success, ledger.Recorded)
+			f.claim(w, offered[0], ledger.Over)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			each(t, func(f *fixture) {
+				f.job.StartDeadline = time.Hour
+				due := f.run()
+				test.happen(f, due)
+				if record := f.wantState(due.Run, ledger.MissedRun); record.Reason != "start_deadline: it was "+test.state {
+					f.Errorf("reason %q, want it to have been %s", record.Reason, test.state)
+				}
+				f.wantNothingLeft()
+			})
+		})
+	}
+}
+
+func TestATickDecidedAfterItsStartDeadlineIsMissed(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.job.StartDeadline = 10 * time.Second
+		if created := f.tick(f.job, f.cursor(f.job, 3000), 2, ledger.CatchUp); len(created.Due) != 0 {
+			f.Errorf("due %+v, want none", created.Due)
+		}
+		for _, record := range f.history("j") {
+			if record.State != ledger.MissedRun || !strings.HasPrefix(record.Reason, "start_deadline") {
+				f.Errorf("%s (%s), want missed for the start deadline", record.State, record.Reason)
+			}
+		}
+	})
+}
+
+func TestAStartDeadlineEndsWithTheFirstStart(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.job.StartDeadline = time.Hour
+		w := f.session("w")
+		a := f.claim(w, f.run(), ledger.Granted)
+		if n, err := f.rdb.ZCard(f.Context(), f.key("late")).Result(); err != nil || n != 0 {
+			f.Errorf("%d runs are watched, %v, want none", n, err)
+		}
+		f.finish(a, ledger.Again, ledger.Recorded)
+		f.set(a.Record.ID, fieldDeadline, "1")
+		f.finish(f.claim(w, f.await()[0], ledger.Granted), ledger.Success, ledger.Recorded)
+		f.wantNothingLeft()
+	})
+}
+
+func TestJitterDelaysTheRunAndNotItsRecord(t *testing.T) {
+	each(t, func(f *fixture) {
+		cursor := f.cursor(f.job, 5)
+		tick := cursor.Add(time.Second)
+		created := f.Create(f.Context(), []ledger.Decision{{Job: f.job, Seen: cursor, Cursor: tick, By: "me.1",
+			Ticks: []ledger.Tick{{At: tick, After: time.Hour, Verdict: ledger.Run}}}})[0]
+		if created.Err != nil || len(created.Due) != 0 {
+			f.Fatalf("%+v, want nothing due", created)
+		}
+		record := f.wantState(jobs.TickRunID("j", tick), ledger.Scheduled)
+		if !record.At.Equal(tick.Add(time.Hour)) || !record.Tick.Equal(tick) {
+			f.Errorf("due at %v for tick %v, want an hour after it", record.At, record.Tick)
+		}
+		// The tick that comes next finds it outstanding.
+		f.job.Overlap = jobs.OverlapSkip
+		if created := f.tick(f.job, tick, 1, ledger.Run); len(created.Due) != 0 {
+			f.Errorf("due %+v, want the tick skipped", created.Due)
+		}
+		if err := f.rdb.ZAdd(f.Context(), f.key("timer"), redis.Z{Score: 1, Member: string(record.ID)}).Err(); err != nil {
+			f.Fatal(err)
+		}
+		f.finish(f.claim(f.session("w"), f.await()[0], ledger.Granted), ledger.Success, ledger.Recorded)
+		f.wantNothingLeft()
+	})
+}
+
+func TestTicksOfAPausedJobAreSkipped(t *testing.T) {
+	each(t, func(f *fixture) {
+		cursor := f.cursor(f.job, 20)
+		act := ledger.Act{Who: "ann", What: "pause job", On: "j", Why: "the partner is down"}
+		for _, want := range []bool{true, false} {
+			if news, err := f.Pause(f.Context(), "j", act); err != nil || news != want {
+				f.Errorf("pause: %v, %v, want %v", news, err, want)
+			}
+		}
+		created := f.tick(f.job, cursor, 1, ledger.Run)
+		created = f.tick(f.job, created.Cursor, 1, ledger.CatchUp)
+		for _, record := range f.history("j") {
+			if record.State != ledger.Skipped || record.Reason != "paused by ann: the partner is down" {
+				f.Errorf("%s (%s), want it skipped with who and why", record.State, record.Reason)
+			}
+		}
+		if f.billed("x").Run == "" {
+			f.Error("what is asked for goes on")
+		}
+		if news, err := f.Resume(f.Context(), "j", ledger.Act{Who: "ann", What: "resume job"}); err != nil || !news {
+			f.Errorf("resume: %v, %v, want it done", news, err)
+		}
+		f.job.Paused = true // its definition has the same effect
+		created = f.tick(f.job, created.Cursor, 1, ledger.Run)
+		f.job.Paused, f.job.Description = false, "goes on"
+		if created = f.tick(f.job, created.Cursor, 1, ledger.Run); len(created.Due) != 1 {
+			f.Errorf("due %+v, want the tick after the pause", created.Due)
+		}
+		if history := f.history("j"); len(history) != 3 {
+			f.Errorf("%d ticks are skipped, want 3", len(history))
+		}
+		if _, err := f.Pause(f.Context(), "no-such-job", act); err == nil {
+			f.Error("a job that is not there was paused")
+		}
+	})
+}
+
+func TestAWaitForLocksEnds(t *testing.T) {
+	for _, onBusy := range []jobs.OnBusy{jobs.BusyRequeue, jobs.BusySkip, jobs.BusyFail} {
+		t.Run(string(onBusy), func(t *testing.T) {
+			each(t, func(f *fixture) {
+				f.job.Every = 0
+				f.job.Lock = jobs.Lock{Exclusive: []string{"bill:1"}, Wait: 90 * time.Second, OnBusy: onBusy}
+				w := f.session("w")
+				hold, err := w.TryAcquire(f.Context(), locks.Exclusive("bill:1"))
+				if err != nil {
+					f.Fatal(err)
+				}
+				var runs []ledger.Due
+				for _, id := range []string{"a", "b"} {
+					enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: f.job, ID: id, Trigger: ledger.ByRequest})
+					if err != nil {
+						f.Fatal(err)
+					}
+					runs = append(runs, enqueued.Due[0])
+					f.claim(w, enqueued.Due[0], ledger.Waiting)
+				}
+				if due := f.expire(); len(due) != 0 {
+					f.Errorf("due %+v before the time is over", due)
+				}
+				f.over(runs[0].Run, fieldWaitBy)
+				f.expire()
+				if onBusy == jobs.BusyRequeue {
+					if record := f.wantState(runs[0].Run, ledger.WaitsLock); record.Blocker == nil || record.Blocker.Resource != "bill:1" || record.Blocker.Session != w.Session() {
+						f.Errorf("%+v, want what was in its way first", record.Blocker)
+					}
+				} else {
+					want := map[jobs.OnBusy]ledger.State{jobs.BusySkip: ledger.Skipped, jobs.BusyFail: ledger.Failed}[onBusy]
+					reason := fmt.Sprintf("lock.wait: its locks were not free for 90s (on_busy: %s); first in the way: bill:1", onBusy)
+					if record := f.wantState(runs[0].Run, want); record.Reason != reason {
+						f.Errorf("reason %q, want %q", record.Reason, reason)
+					}
+				}
+				if err := hold.Release(); err != nil {
+					f.Fatal(err)
+				}
+				order := []jobs.RunID{runs[1].Run}
+				if onBusy == jobs.BusyRequeue {
+					order = append(order, runs[0].Run)
+				}
+				due := f.sweep().Due
+				for _, want := range order {
+					if len(due) != 1 || due[0].Run != want {
+						f.Fatalf("due %+v, want %s", due, want)
+					}
+					due = f.finish(f.claim(w, due[0], ledger.Granted), ledger.Success, ledger.Recorded).Due
+				}
+				f.wantNothingLeft()
+			})
+		})
+	}
+}

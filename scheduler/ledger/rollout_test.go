@@ -1,0 +1,196 @@
+package ledger_test
+
+import (
+	"testing"
+	"time"
+
+	"lockstep/jobs"
+	"lockstep/scheduler/ledger"
+)
+
+// carries registers a definition as a worker with this config does.
+func (f *fixture) carries(config string, job *jobs.Job, want ledger.Standing) ledger.RegisteredJob {
+	f.Helper()
+	registered, err := f.Register(f.Context(), config, []*jobs.Job{job})
+	if err != nil {
+		f.Fatal(err)
+	}
+	if got := registered.Jobs[job.Name]; got.Standing != want {
+		f.Fatalf("with config %s the definition is %s, want %s", config, got.Standing, want)
+	}
+	return registered.Jobs[job.Name]
+}
+
+// left has everybody with a config have been gone for a while.
+func (f *fixture) left(config string, since time.Duration) {
+	f.Helper()
+	now, err := f.rdb.Time(f.Context()).Result()
+	if err != nil {
+		f.Fatal(err)
+	}
+	if err := f.rdb.HSet(f.Context(), f.key("ledger"), "config:"+config, now.Add(-since).UnixMilli()).Err(); err != nil {
+		f.Fatal(err)
+	}
+}
+
+// decides puts one tick to the ledger by a definition, and tells what came of it.
+func (f *fixture) decides(job *jobs.Job, cursor time.Time) ledger.Created {
+	f.Helper()
+	tick := cursor.Add(time.Second)
+	created := f.Create(f.Context(), []ledger.Decision{{Job: job, Seen: cursor, Cursor: tick, By: "me.1",
+		Ticks: []ledger.Tick{{At: tick, Verdict: ledger.Run}}}})[0]
+	if created.Err != nil {
+		f.Fatal(created.Err)
+	}
+	return created
+}
+
+// versions are definitions of job "j" with the same trigger.
+func versions(descriptions ...string) (list []*jobs.Job) {
+	for _, d := range descriptions {
+		job := newJob("j")
+		job.Description, job.Overlap = d, jobs.OverlapAllow
+		list = append(list, job)
+	}
+	return list
+}
+
+func TestTheNewestDefinitionDecides(t *testing.T) {
+	each(t, func(f *fixture) {
+		v := versions("one", "two")
+		f.job = v[0]
+		cursor := f.cursor(f.job, 20)
+		f.carries("old", v[0], ledger.Active)
+		f.carries("new", v[1], ledger.Active)
+		f.carries("old", v[0], ledger.Drifted) // it was there before
+		if created := f.decides(v[0], cursor); !created.Inactive || len(created.Due) > 0 {
+			f.Errorf("%+v, want the older one refused", created)
+		}
+		created := f.decides(v[1], cursor)
+		a := f.claim(f.session("w"), created.Due[0], ledger.Granted)
+		if a.Job.Description != "two" {
+			f.Errorf("the run carries %q, want the newest", a.Job.Description)
+		}
+		if record, err := f.Job(f.Context(), "j"); err != nil || record.Job.Description != "two" {
+			f.Errorf("%+v, %v, want the newest shown", record.Job, err)
+		}
+	})
+}
+
+func TestADefinitionThatNobodyCarriesGivesWay(t *testing.T) {
+	each(t, func(f *fixture) {
+		v := versions("one", "two")
+		f.job = v[0]
+		cursor := f.cursor(f.job, 20)
+		f.carries("config", v[0], ledger.Active)
+		f.carries("new", v[1], ledger.Active)
+		f.left("new", 50*time.Second)
+		f.carries("config", v[0], ledger.Drifted)
+		f.left("new", 70*time.Second)
+		if got := f.carries("config", v[0], ledger.Active).Cursor; !got.Equal(cursor) {
+			f.Errorf("cursor %v, want it to stay at %v", got, cursor)
+		}
+		if created := f.decides(v[0], cursor); len(created.Due) != 1 {
+			f.Errorf("%+v, want the one before to decide again", created)
+		}
+		f.carries("new", v[1], ledger.Active) // it was forgotten, so it is the newest once more
+		f.carries("config", v[0], ledger.Drifted)
+	})
+}
+
+func TestAPollKeepsADefinitionCarried(t *testing.T) {
+	each(t, func(f *fixture) {
+		v := versions("one", "two")
+		f.job = v[0]
+		f.cursor(f.job, 20)
+		w := f.session("w")
+		f.carries("new", v[1], ledger.Active)
+		f.left("new", 70*time.Second)
+		poll, err := f.Poll(f.Context(), w.Session(), "new", 0)
+		if err != nil {
+			f.Fatal(err)
+		}
+		hash, err := ledger.Hash(v[1])
+		if err != nil || poll.Moved["j"].Active != hash {
+			f.Errorf("active %q, want %q, %v", poll.Moved["j"].Active, hash, err)
+		}
+		f.carries("config", v[0], ledger.Drifted)
+	})
+}
+
+func TestAFleetThatWasDownGoesOnWhereItStopped(t *testing.T) {
+	each(t, func(f *fixture) {
+		v := versions("one", "two")
+		f.job = v[0]
+		cursor := f.cursor(f.job, 3000)
+		f.left("config", 6*24*time.Hour)
+		if got := f.carries("other", v[1], ledger.Active).Cursor; !got.Equal(cursor) { // also with another definition
+			f.Errorf("cursor %v, want it to stay at %v", got, cursor)
+		}
+	})
+}
+
+func TestAJobThatNobodyCarriedForAWeekBeginsAnew(t *testing.T) {
+	each(t, func(f *fixture) {
+		cursor := f.cursor(f.job, 3000)
+		f.left("config", 8*24*time.Hour)
+		if got := f.carries("other", f.job, ledger.Active).Cursor; got.Before(cursor.Add(time.Minute)) {
+			f.Errorf("cursor %v, want it to begin now", got)
+		}
+	})
+}
+
+func TestAChangedTriggerDecidesUpToNowByTheOldOneFirst(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.job.Overlap = jobs.OverlapAllow
+		cursor := f.cursor(f.job, 20)
+		changed := newJob("j")
+		changed.Every = 7 * time.Second
+		standing := f.carries("new", changed, ledger.Change)
+		if standing.Old == nil || standing.Old.Every != time.Second || !standing.Cursor.Equal(cursor) {
+			f.Fatalf("%+v, want the old definition and its cursor", standing)
+		}
+		if created := f.decides(changed, cursor); !created.Inactive {
+			f.Errorf("%+v, want it to wait for the change", created)
+		}
+		// Meanwhile the old one goes on.
+		if created := f.decides(f.job, cursor); len(created.Due) != 1 {
+			f.Fatalf("%+v, want the old one to decide until then", created)
+		}
+		now := cursor.Add(3500 * time.Millisecond)
+		change := ledger.Decision{Job: f.job, Seen: cursor.Add(time.Second), Cursor: now, By: "me.1", Activate: changed,
+			Ticks: []ledger.Tick{{At: cursor.Add(2 * time.Second), Verdict: ledger.Run}, {At: cursor.Add(3 * time.Second), Verdict: ledger.Run}}}
+		created := f.Create(f.Context(), []ledger.Decision{change})[0]
+		if created.Err != nil || len(created.Due) != 2 {
+			f.Fatalf("%+v, want the ticks of the old trigger", created)
+		}
+		if again := f.Create(f.Context(), []ledger.Decision{change})[0]; !again.Moved {
+			f.Errorf("%+v, want whoever comes second refused", again)
+		}
+		a := f.claim(f.session("w"), created.Due[0], ledger.Granted)
+		if a.Job.Every != time.Second {
+			f.Errorf("a tick of the old trigger carries %v", a.Job.Every)
+		}
+		if standing := f.carries("new", changed, ledger.Active); !standing.Cursor.Equal(now) {
+			f.Errorf("cursor %v, want %v", standing.Cursor, now)
+		}
+		if created := f.decides(f.job, now); !created.Inactive {
+			f.Errorf("%+v, want the old one refused", created)
+		}
+		if created := f.decides(changed, now); len(created.Due) != 1 {
+			f.Errorf("%+v, want the new one to go on", created)
+		}
+	})
+}
+
+func TestADefinitionThatNobodyKnowsIsNotActivated(t *testing.T) {
+	each(t, func(f *fixture) {
+		cursor := f.cursor(f.job, 20)
+		changed := newJob("j")
+		changed.Every = 7 * time.Second
+		created := f.Create(f.Context(), []ledger.Decision{{Job: f.job, Seen: cursor, Cursor: cursor, By: "me.1", Activate: changed}})[0]
+		if created.Err != nil || !created.Inactive {
+			f.Errorf("%+v, want it refused", created)
+		}
+	})
+}

@@ -1,0 +1,5 @@
+-- audit keeps what somebody did that no other script of the ledger does.
+-- ARGV: 1 entry
+-- Replies: ok
+audit(ARGV[1])
+return {'ok'}

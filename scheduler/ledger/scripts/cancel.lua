@@ -1,0 +1,19 @@
+-- cancel ends a run that has not started, or waits for its next attempt, and asks the worker of one that runs to stop it.
+-- ARGV: 1 run  2 reason  3 history: runs  4 history: ms  5 entry for the audit
+-- Replies, with the pushes to do last: canceled | asked (also when it has been before) | over, its final state | none
+local id = ARGV[1]
+local run, list = load(id), {}
+if not run then
+  local past = call('HGET', HIST, id)
+  if not past then return {'none', '', list} end
+  return {'over', string.match(past, '^([^\31]*)'), list}
+end
+local S, reply = space(), 'asked'
+if cancel(S, id, run, ARGV[2]) then
+  reply = 'canceled'
+  trim(tonumber(ARGV[3]), tonumber(ARGV[4]))
+end
+audit(ARGV[5])
+S.settle()
+offered(S, list)
+return {reply, run[STATE], list}

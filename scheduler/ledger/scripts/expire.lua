@@ -1,0 +1,32 @@
+-- expire ends, or sends to the end of the line, a run whose time is over.
+-- ARGV: 1 run  2 history: runs  3 history: ms
+-- Replies, with the pushes to do last: ended, its state | requeued | no: nothing is over (any more)
+local id = ARGV[1]
+local run, list = load(id), {}
+if not run then
+  call('ZREM', LATE, id)
+  return {'no', '', list}
+end
+local why = run[STATE] ~= 'running' and overdue(run)
+if not why and (run[STATE] ~= 'waiting' or run[WAITBY] == '' or now < tonumber(run[WAITBY])) then
+  watch(id, run)
+  return {'no', run[STATE], list}
+end
+local S, state, reply = space(), 'missed', 'ended'
+if not why then
+  local resource = string.match(run[BLOCKER], '^([^\30]*)')
+  why = 'lock.wait: its locks were not free for ' .. format('%g', run[PATIENCE] / 1000) .. 's (on_busy: ' .. run[ONBUSY] ..
+    '); first in the way: ' .. resource
+  state = run[ONBUSY] == 'skip' and 'skipped' or 'failed'
+end
+if state == 'failed' and run[ONBUSY] ~= 'fail' then
+  reply, run[WAITBY] = 'requeued', ''
+  local wait = S.drop('+' .. id)
+  S.visit(park(S, id, run, wait[5] - wait[3], {}))
+else
+  final(S, id, run, state, why)
+  trim(tonumber(ARGV[2]), tonumber(ARGV[3]))
+end
+S.settle()
+offered(S, list)
+return {reply, run[STATE], list}

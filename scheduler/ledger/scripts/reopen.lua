@@ -1,0 +1,39 @@
+-- reopen makes a run due again that has ended, under its id: somebody asks for it. Failures and crashes count anew; the
+-- attempts it had stay in its record, and the numbers of its deliveries go on.
+-- ARGV: 1 run  2 tick (ms), or ""  3 job  4 queue  5 arguments (JSON)  6 definition (JSON)  7 ms that it waits for its
+--       bundle, or ""  8 what becomes of it then  9 limits of its holds  10 1 when it has the lock of its job
+--       11 1: also when it succeeded, and when the ledger has no record of it  12 entry for the audit  13... items
+-- Replies: due, n | outstanding, its state | refused, its state | none
+local id = ARGV[1]
+local run = load(id)
+if run then return {'outstanding', run[STATE]} end
+local past, log = call('HGET', HIST, id), ''
+if past then
+  local record
+  record, log = string.match(past, '^([^\29]*)\29([^\29]*)')
+  run = fields(record)
+  local state = run[STATE]
+  if run[UPTO] ~= '' or state == 'succeeded' and ARGV[11] ~= '1' then return {'refused', state} end
+  -- A late success of its last attempt still counts, since the work is done; that of one which succeeded is what
+  -- somebody wants done once more.
+  if state == 'succeeded' then run[TOKEN] = '0' end
+  for i = R_ITEMS, #run do run[i] = nil end
+  call('HDEL', HIST, id)
+  call('ZREM', DONE, id)
+elseif ARGV[11] == '1' then
+  run = fresh(ARGV[3], ARGV[4], ARGV[2] == '' and 'hand' or 'schedule', ARGV[2])
+  run[N] = ms -- it may have had deliveries, of which nobody knows the numbers any more
+else
+  return {'none'}
+end
+audit(ARGV[12])
+for i = SERIAL, R_ITEMS - 1 do run[i] = '' end
+run[QUEUE], run[SINCE], run[FAILS], run[CRASHES], run[REASON], run[FINISHED] = ARGV[4], '', '0', '0', '', ''
+run[CLOSED], run[AT], run[WAITS] = '1', '', ''
+run[PATIENCE], run[ONBUSY], run[LIMITS], run[SERIAL] = ARGV[7], ARGV[8], ARGV[9], ARGV[10]
+for i = 13, #ARGV do run[R_ITEMS + i - 13] = ARGV[i] end
+call('HSET', BODY, id, ARGV[5] .. US .. ARGV[6])
+if log ~= '' then call('HSET', LOG, id, log) end
+call('ZADD', OPEN, 0, run[JOB] .. '\0' .. pad(run[TICK]) .. '\0' .. id)
+due(id, run)
+return {'due', run[N]}

@@ -1,0 +1,217 @@
+package worker_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/worker"
+)
+
+func TestATickReplacesTheRunBeforeIt(t *testing.T) {
+	f := newFleet(t)
+	causes := make(chan error, 100)
+	job := f.job("long", func(ctx context.Context, _ *jobs.Run[struct{}]) error {
+		<-ctx.Done()
+		causes <- context.Cause(ctx)
+		return ctx.Err()
+	}, func(j *jobs.Job) { j.Every, j.Overlap = 2*time.Second, jobs.OverlapReplace })
+	for range 2 {
+		f.start(func(o *worker.Options) { o.DrainTimeout = time.Millisecond }) // the last run would go on for ever
+	}
+	for range 2 {
+		if cause := <-causes; !errors.Is(cause, jobs.ErrCanceled) || !strings.Contains(cause.Error(), "overlap: replace") {
+			t.Errorf("a run ended with %v, want it replaced", cause)
+		}
+	}
+	var canceled []*ledger.Record
+	f.await("two runs to be recorded as replaced", func() bool {
+		history, err := f.ledger.History(t.Context(), job.Name, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		canceled = history
+		return len(history) >= 2
+	})
+	for _, record := range canceled {
+		if record.State != ledger.Canceled || len(record.Attempts) != 1 || record.Fails != 0 {
+			t.Errorf("%+v, want it canceled in its only attempt, and no failure counted", record)
+		}
+	}
+}
+
+func TestACanceledRunIsStoppedWithItsReason(t *testing.T) {
+	f := newFleet(t)
+	began, causes := make(chan struct{}, 1), make(chan error, 1)
+	job := f.job("long", func(ctx context.Context, _ *jobs.Run[struct{}]) error {
+		began <- struct{}{}
+		<-ctx.Done()
+		causes <- context.Cause(ctx)
+		return ctx.Err()
+	})
+	f.start()
+	id := f.enqueue(job, "x")
+	<-began
+	act := ledger.Act{Who: "ann", What: "cancel run", Why: "wrong bill"}
+	if canceled, err := f.ledger.Cancel(t.Context(), id, job, act); err != nil || !canceled.Asked {
+		t.Fatalf("%+v, %v, want its worker asked", canceled, err)
+	}
+	if cause := <-causes; !errors.Is(cause, jobs.ErrCanceled) || !strings.Contains(cause.Error(), "ann: wrong bill") {
+		t.Errorf("it was stopped for %v, want who and why", cause)
+	}
+	f.awaitState(id, ledger.Canceled)
+}
+
+func TestAWorkerThatIsAskedToDrainsAndEnds(t *testing.T) {
+	f := newFleet(t)
+	began, end := make(chan struct{}), make(chan struct{})
+	job := f.job("long", func(context.Context, *jobs.Run[struct{}]) error {
+		close(began)
+		<-end
+		return nil
+	})
+	w := f.start()
+	id := f.enqueue(job, "x")
+	<-began
+	if _, err := f.ledger.Drain(t.Context(), w.ID(), ledger.Act{Who: "ann"}); err != nil {
+		t.Fatal(err)
+	}
+	f.await("the drain", func() bool { return !w.Ready() })
+	close(end)
+	f.awaitState(id, ledger.Succeeded)
+	f.await("the end of the session", func() bool {
+		sessions, _, err := f.ledger.Space().Sessions(t.Context())
+		return err == nil && len(sessions) == 0
+	})
+}
+
+func TestARunIsCanceledAlsoWhileItsWorkerDrains(t *testing.T) {
+	f := newFleet(t)
+	began := make(chan struct{})
+	job := f.job("long", func(ctx context.Context, _ *jobs.Run[struct{}]) error {
+		close(began)
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	w := f.start(func(o *worker.Options) { o.DrainTimeout = time.Hour })
+	id := f.enqueue(job, "x")
+	<-began
+	stopped := make(chan struct{})
+	go func() { w.stop(); close(stopped) }()
+	f.await("the drain", func() bool { return !w.Ready() })
+	if _, err := f.ledger.Cancel(t.Context(), id, job, ledger.Act{Who: "ann"}); err != nil {
+		t.Fatal(err)
+	}
+	<-stopped
+	f.awaitState(id, ledger.Canceled)
+}
+
+func TestJitterPartsTheRunsOfOneTick(t *testing.T) {
+	f := newFleet(t)
+	job := f.job("tick", func(context.Context, *jobs.Run[struct{}]) error { return nil },
+		func(j *jobs.Job) { j.Every, j.Jitter = 2*time.Second, time.Second })
+	f.start()
+	f.start()
+	var history []*ledger.Record
+	f.await("three runs", func() bool {
+		var err error
+		if history, err = f.ledger.History(t.Context(), job.Name, 0); err != nil {
+			t.Fatal(err)
+		}
+		return len(history) >= 3
+	})
+	for _, record := range history {
+		want := record.Tick.Add(job.Spread(record.Tick, 2*time.Second))
+		if record.State != ledger.Succeeded || record.Started.Before(want) || record.Created.After(want.Add(5*time.Second)) {
+			t.Errorf("tick %v was decided at %v and began at %v, want it not to begin before %v", record.Tick, record.Created, record.Started, want)
+		}
+	}
+}
+
+func TestAWaitForLocksThatIsOverEndsTheRun(t *testing.T) {
+	f := newFleet(t)
+	nothing := func(context.Context, *jobs.Run[struct{}]) error { return nil }
+	job := f.job("billed", nothing, func(j *jobs.Job) {
+		j.Lock = jobs.Lock{Exclusive: []string{"bill:1"}, Wait: 200 * time.Millisecond, OnBusy: jobs.BusySkip}
+	})
+	client, err := locks.Open(t.Context(), f.rdb, locks.Options{Namespace: f.namespace, Name: "other"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := client.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	}()
+	if _, err := client.Acquire(t.Context(), locks.Exclusive("bill:1")); err != nil {
+		t.Fatal(err)
+	}
+	f.start()
+	if record := f.awaitState(f.enqueue(job, "x"), ledger.Skipped); !strings.Contains(record.Reason, "lock.wait") {
+		t.Errorf("reason %q, want the wait named", record.Reason)
+	}
+}
+
+func TestAWorkerRunsOneRunAtATimeThatHasCrashedBefore(t *testing.T) {
+	f := newFleet(t)
+	began, release := make(chan struct{}, 10), make(chan struct{})
+	job := f.job("poison", func(context.Context, *jobs.Run[struct{}]) error {
+		began <- struct{}{}
+		<-release
+		return nil
+	})
+	// A worker has begun both, and its session ends.
+	client, err := locks.Open(t.Context(), f.rdb, locks.Options{Namespace: f.namespace, Name: "dead"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ids []jobs.RunID
+	for _, id := range []string{"a", "b"} {
+		enqueued, err := f.ledger.Enqueue(t.Context(), ledger.Request{Job: job, ID: id, Trigger: ledger.ByRequest})
+		if err != nil {
+			t.Fatal(err)
+		}
+		request, err := client.Begin()
+		if err != nil {
+			t.Fatal(err)
+		}
+		claimed, err := f.ledger.Claim(t.Context(), request, enqueued.Due[0], 0, nil)
+		if err != nil || claimed.Outcome != ledger.Granted {
+			t.Fatalf("%+v, %v, want it granted", claimed, err)
+		}
+		ids = append(ids, enqueued.Run)
+	}
+	if err := client.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f.start()
+	<-began
+	running := func() (n int) {
+		records, err := f.ledger.Outstanding(t.Context(), job.Name, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, record := range records {
+			if record.State == ledger.Running {
+				n++
+			}
+		}
+		return n
+	}
+	if n := running(); n != 1 {
+		t.Errorf("%d of them run at a time, want 1", n)
+	}
+	f.start() // another worker may take the other one
+	<-began
+	close(release)
+	for _, id := range ids {
+		if record := f.awaitState(id, ledger.Succeeded); record.Crashes != 1 {
+			t.Errorf("%+v, want one crash", record)
+		}
+	}
+}
