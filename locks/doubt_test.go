@@ -3,6 +3,7 @@ package locks_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -47,6 +48,36 @@ func TestDowngradeEndsAlthoughItsContextHas(t *testing.T) {
 		}
 	case <-time.After(patient):
 		t.Fatal("it does not end")
+	}
+	release(t, hold)
+}
+
+// TestRequestThatHasGivenUpDoesNotWait has the limits of waits pass while the answers that they were queued are on their
+// way. Were a wait to stand for longer than its call, it could be granted, for nobody, in somebody else's way.
+func TestRequestThatHasGivenUpDoesNotWait(t *testing.T) {
+	t.Parallel()
+	c, direct, p := proxied(t, 15*time.Second)
+	release(t, acquire(t, c, locks.Exclusive("a")))
+	hold := acquire(t, direct, locks.Exclusive("a"))
+	p.Set(redistest.Faults{RequestDelay: 15 * time.Millisecond, ReplyDelay: 15 * time.Millisecond})
+	for range 5 {
+		var calls sync.WaitGroup
+		slow := make(chan struct{}, 8)
+		for range cap(slow) { // so many that most are sent together
+			calls.Go(func() {
+				_, err := c.Acquire(t.Context(), locks.Exclusive("a"), locks.Wait(10*time.Millisecond))
+				var busy *locks.BusyError
+				if !errors.As(err, &busy) || busy.Hold != hold.ID() {
+					t.Errorf("got %v, want %s in the way", err, hold.ID())
+				} else if busy.Waited > time.Second { // so long it asks whether it still waits
+					slow <- struct{}{}
+				}
+			})
+		}
+		calls.Wait()
+		if got := waits(t, direct); len(got) > len(slow) {
+			t.Errorf("%d still wait: %+v", len(got), got)
+		}
 	}
 	release(t, hold)
 }
