@@ -107,6 +107,9 @@ func (a *actor) ask(ctx context.Context, items []locks.Item) (hold *locks.Hold, 
 	}
 	if a.limits && a.dice(8) {
 		least = time.Duration(1+a.rand.IntN(40)) * time.Millisecond
+		if a.dice(4) {
+			least *= 10 // to be seen on a slow machine
+		}
 		asked = append(asked, locks.MinHold(least))
 	}
 	if a.limits && a.dice(8) {

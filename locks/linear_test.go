@@ -117,10 +117,15 @@ func parseState(state string) map[string][]locks.Item {
 	return held
 }
 
-// linearHistory has each client do some calls at the same time as the others, and returns the history.
-func linearHistory(t *testing.T, clients []*locks.Client, seed uint64, calls int) []porcupine.Operation {
+// linearHistory has each client do some calls at the same time as the others, and returns the history, and errors that
+// nothing explains.
+func linearHistory(t *testing.T, clients []*locks.Client, seed uint64, calls int) (history []porcupine.Operation, errs []error) {
 	var mu sync.Mutex
-	var history []porcupine.Operation
+	fault := func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		errs = append(errs, err)
+	}
 	note := func(client int, call asked, from int64, result came) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -136,7 +141,7 @@ func linearHistory(t *testing.T, clients []*locks.Client, seed uint64, calls int
 				n := random.IntN(len(held))
 				from := stamp()
 				if err := held[n].Release(); err != nil {
-					t.Error(err)
+					fault(err)
 				}
 				note(i, asked{release: string(held[n].ID())}, from, came{})
 				held = slices.Delete(held, n, n+1)
@@ -183,7 +188,7 @@ func linearHistory(t *testing.T, clients []*locks.Client, seed uint64, calls int
 				case errors.As(err, &busy) && tries:
 					note(i, asked{items: items, tries: true}, from, came{inWay: busy.Hold})
 				default:
-					t.Errorf("seed %d: %v", seed, err)
+					fault(err)
 				}
 			}
 			for len(held) > 0 {
@@ -192,7 +197,7 @@ func linearHistory(t *testing.T, clients []*locks.Client, seed uint64, calls int
 		})
 	}
 	running.Wait()
-	return history
+	return history, errs
 }
 
 // linearClients opens clients behind a network that is late by a few milliseconds, so that calls are under way together.
@@ -270,7 +275,10 @@ func TestSmallHistoriesAreLinearizable(t *testing.T) {
 			granted, refused, ghosts := 0, 0, 0
 			for range 20 * locks.Soak() {
 				seed := uint64(time.Now().UnixNano())
-				history := linearHistory(t, clients, seed, 8)
+				history, errs := linearHistory(t, clients, seed, 8)
+				if len(errs) > 0 {
+					t.Fatalf("seed %d: %v", seed, errs)
+				}
 				real := withoutGhosts(history)
 				ghosts += len(history) - len(real)
 				if !linear(t, real) {
@@ -314,7 +322,7 @@ func TestLinearizabilityFindsFaults(t *testing.T) {
 				locks.Plant(t, c, fault.old, fault.new)
 			}
 			for seed := range uint64(200) {
-				if !linear(t, linearHistory(t, clients, seed, 8)) {
+				if history, _ := linearHistory(t, clients, seed, 8); !linear(t, history) {
 					return
 				}
 			}
