@@ -327,6 +327,7 @@ func (a *actor) verify(ctx context.Context, h *having) {
 func (a *actor) rounds(ctx context.Context) {
 	for ctx.Err() == nil {
 		a.visit(context.WithoutCancel(ctx), nil) // ends in order
+		time.Sleep(time.Duration(a.rand.IntN(3000)) * time.Microsecond)
 	}
 }
 
