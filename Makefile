@@ -22,8 +22,8 @@ build: ## build bin/lockstep
 demo: ## three workers on an embedded Redis, with a page; more flags by ARGS=
 	$(GO) run ./cmd/lockstep demo $(ARGS)
 
-test: needed ## all tests, with the race detector; installs redis-server if it is missing
-	$(GO) test -race $(PKG)
+test: needed ## all tests, one package after the other, with the race detector; installs redis-server if it is missing
+	$(GO) test -race -p 1 -timeout 20m $(PKG)
 
 test-short: needed ## the tests that take no time, without the race detector
 	$(GO) test -short $(PKG)

@@ -45,6 +45,8 @@ type Options struct {
 
 	// Logger takes one line per change of state. Default: none.
 	Logger *slog.Logger
+
+	clock *clock // the machine's; tests set another one
 }
 
 const (
@@ -132,6 +134,9 @@ func newClient(o Options) (*Client, error) {
 		reaper:  &reaper{wake: make(chan struct{}, 1)},
 		closing: make(chan struct{}), closed: make(chan struct{}), changed: make(chan struct{}),
 		declared: make(map[string]PermitLimit),
+	}
+	if o.clock != nil {
+		c.clock = *o.clock
 	}
 	if c.namespace == "" {
 		c.namespace = defaultNamespace

@@ -353,9 +353,13 @@ func TestScriptsDoAsTheModel(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		t.Parallel()
 		histories, steps := 8, 500
-		if strings.HasSuffix(t.Name(), "miniredis") {
+		switch {
+		case strings.HasSuffix(t.Name(), "miniredis"):
 			histories, steps = 3, 250
+		case soak() > 1:
+			histories = 20 // a million operations, by make soak
 		}
+		t.Logf("%d operations", histories*soak()*steps)
 		for range histories * soak() {
 			seed := uint64(time.Now().UnixNano())
 			r := newRig(t, rdb)
@@ -401,7 +405,7 @@ func TestCheckerCatchesFaults(t *testing.T) {
 		t.Run(fault.name, func(t *testing.T) {
 			t.Parallel()
 			planted := false
-			for seed := range uint64(20) {
+			for seed := range uint64(100) {
 				r := newRig(t, redistest.Client(t))
 				r.source = func(source string) string {
 					planted = planted || strings.Contains(source, fault.old)

@@ -36,8 +36,6 @@ var (
 	revokeScript   = newScript("revoke")
 	standsScript   = newScript("stands")
 	holdersScript  = newScript("holders")
-	greetScript    = newScript("greet")
-	assertScript   = newScript("assert")
 )
 
 func readScript(name string) string {
