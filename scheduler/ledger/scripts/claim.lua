@@ -6,7 +6,8 @@
 --   granted, token, n of fields, record..., arguments and definition, pushes
 --   waiting, <describe> (eight fields), pushes
 --   behind, pushes: earlier ticks of its job go first, it waits behind them
---   later, pushes: a run that was due earlier goes first; this one is to be pushed, under the next n
+--   later, pushes: a run that was due earlier goes first; this one is to be pushed, under the next n; no pushes during a
+--     grace time, in which nothing is claimed
 --   stale: not due, or another n | dead: the session has ended
 -- Sent again it gives the answer once more, for as long as the attempt runs.
 local session, hid, id = ARGV[1], ARGV[2], ARGV[3]
@@ -22,6 +23,10 @@ end
 
 if run[STATE] == 'running' and run[HOLDER] == hid then return granted({}) end
 if run[STATE] ~= 'due' or run[N] ~= ARGV[4] then return {'stale'} end
+if not quiet() and space().grace() then -- what was lost is being said again: the sweep pushes it when that is over
+  due(id, run)
+  return {'later', {}}
+end
 for i = 6, #ARGV do
   local first = call('ZRANGEBYLEX', READY, '[' .. ARGV[i] .. '\0', '(' .. ARGV[i] .. '\1', 'LIMIT', 0, 1)[1]
   if first and string.match(first, '^[^%z]*%z([^%z]*)') < pad(run[SINCE]) then

@@ -3,11 +3,12 @@
 --       8 history: runs  9 history: ms  10 arguments (JSON)  11 definition (JSON)  12 number of items  ... items
 --       then five for each tick, oldest first: run id, tick (ms), verdict, reason, last tick (ms) of a range line or ""
 -- verdict: run | catch (a missed tick that runs: overlap does not skip it) | a final state: missed, failed
--- Replies: ok, then id, n, queue of each run that is due | moved, the cursor | early: a tick has not come yet
+-- Replies: ok, then id, n, queue of each run that is due | moved, the cursor | early: a tick has not come yet, or a
+--   grace time goes on
 local job, items = ARGV[1], tonumber(ARGV[12])
 local cursor = call('HGET', CURSOR, job)
 if cursor ~= ARGV[2] then return {'moved', cursor or ''} end
-if tonumber(ARGV[3]) > now then return {'early'} end
+if tonumber(ARGV[3]) > now or not quiet() and space().grace() then return {'early'} end
 local list = {}
 for i = 1, items do list[i] = ARGV[12 + i] end
 list = concat(list, US)
