@@ -14,7 +14,7 @@ import (
 )
 
 // ErrServer says that a Redis cannot be trusted with locks: it evicts them when its memory is full, or is too old.
-var ErrServer = errors.New("this Redis cannot keep locks")
+var ErrServer = errors.New("redis cannot keep locks")
 
 // Level says how bad a [Finding] is.
 type Level string
@@ -198,7 +198,7 @@ func (s server) judge(lease time.Duration) (findings []Finding) {
 	switch policy := s.config["maxmemory-policy"]; {
 	case policy == "":
 	case strings.HasPrefix(policy, "allkeys-"):
-		say(Fatal, "eviction", "it evicts any key when its memory is full (maxmemory-policy %s), and with it all locks at once; "+
+		say(Fatal, "eviction", "the Redis evicts any key when its memory is full (maxmemory-policy %s), and with it all locks at once; "+
 			"set it to noeviction: redis-cli CONFIG SET maxmemory-policy noeviction, and in redis.conf", policy)
 	default:
 		say(Fine, "eviction", "maxmemory-policy %s", policy)
