@@ -2,7 +2,9 @@ package locks_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -18,19 +20,19 @@ type fleet struct {
 	t       *testing.T
 	clients []*locks.Client
 	held    []*locks.Hold // by the clients, to be kept
+	more    []string      // names that are held besides those of holdAll
 	highest locks.Token   // that any of them has seen
 }
 
 // lease of the fleets: short, for the grace time is longer.
 const fleetLease = 3 * time.Second
 
-func newFleet(t *testing.T, rdb redis.UniversalClient, namespace string, n int) *fleet {
+func newFleet(t *testing.T, rdb redis.UniversalClient, o locks.Options, n int) *fleet {
 	t.Helper()
 	f := &fleet{t: t}
 	for i := range n {
-		f.clients = append(f.clients, openClient(t, rdb, locks.Options{
-			Namespace: namespace, Name: fmt.Sprint("member", i), Lease: fleetLease, Grace: -1,
-		}))
+		o.Name = fmt.Sprint("member", i)
+		f.clients = append(f.clients, openClient(t, rdb, o))
 	}
 	return f
 }
@@ -67,7 +69,7 @@ func (f *fleet) names() (names []string) {
 	for i := range f.clients {
 		names = append(names, fmt.Sprint("own", i), fmt.Sprint("also", i), fmt.Sprint("up", i))
 	}
-	return append(names, "rates")
+	return append(append(names, "rates"), f.more...)
 }
 
 // besiege has a client that knows nothing of the others try to get what they hold, until the function it returns is
@@ -161,7 +163,7 @@ func TestHoldsSurviveTheLossOfAllData(t *testing.T) {
 			t.Parallel()
 			server := redistest.New(t, redistest.Options{})
 			rdb := server.Client(t)
-			f := newFleet(t, rdb, "ns", 3)
+			f := newFleet(t, rdb, locks.Options{Namespace: "ns", Lease: fleetLease}, 3)
 			f.holdAll()
 			// Somebody waits, and goes on waiting.
 			got := make(chan *locks.Hold, 1)
@@ -203,5 +205,146 @@ func TestHoldsSurviveTheLossOfAllData(t *testing.T) {
 			release(t, waited)
 			f.survives()
 		})
+	}
+}
+
+// TestClientThatIsAwayDuringTheGraceTimeIsCutOff keeps a client from hearing that the space was emptied. Its work has to
+// end before what it held is granted to somebody else; both times are this process's.
+func TestClientThatIsAwayDuringTheGraceTimeIsCutOff(t *testing.T) {
+	t.Parallel()
+	server := redistest.New(t, redistest.Options{})
+	rdb, proxy := server.Client(t), server.Proxy(t)
+	o := locks.Options{Namespace: "ns", Lease: fleetLease}
+	f := newFleet(t, rdb, o, 1)
+	o.Name = "away"
+	away := openClient(t, proxy.Client(t), o)
+	hold := acquire(t, away, locks.Exclusive("a"))
+	kept := f.hold(0, t.Context(), locks.Exclusive("b"))
+	var ended time.Time
+	var running sync.WaitGroup
+	running.Go(func() {
+		<-hold.Context().Done()
+		ended = time.Now()
+	})
+	proxy.Set(redistest.Faults{HoldRequests: true})
+	if err := rdb.FlushAll(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	next := acquire(t, f.clients[0], locks.Exclusive("a"))
+	granted := time.Now()
+	running.Wait()
+	if !ended.Before(granted) {
+		t.Errorf("the work ended %s after the next grant", ended.Sub(granted))
+	}
+	if cause := context.Cause(hold.Context()); !errors.Is(cause, locks.ErrLost) {
+		t.Errorf("got cause %v", cause)
+	}
+	if next.Token() <= hold.Token() || kept.Context().Err() != nil {
+		t.Errorf("got token %s after %s; what was held by who was there: %v", next.Token(), hold.Token(), kept.Lost())
+	}
+	// What it sent before arrives now, late.
+	proxy.Set(redistest.Faults{})
+	again := acquire(t, away, locks.Exclusive("c"))
+	if again.Session() == hold.Session() {
+		t.Errorf("it goes on in session %s", again.Session())
+	}
+	if next.Context().Err() != nil {
+		t.Errorf("the hold that was granted meanwhile has ended: %v", next.Lost())
+	}
+}
+
+// loseReplication has a replica hear nothing more of its master, without either of them being down: what is written from
+// then on is lost when the replica takes over.
+func loseReplication(t *testing.T, master, replica *redistest.Server) {
+	t.Helper()
+	down := replica.Client(t)
+	for name, value := range map[string]string{"masteruser": "nobody", "masterauth": "nothing"} {
+		if err := down.ConfigSet(t.Context(), name, value).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := master.Client(t).Do(t.Context(), "CLIENT", "KILL", "TYPE", "replica").Err(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the replica is cut off", func() bool {
+		return strings.Contains(down.Info(t.Context(), "replication").Val(), "master_link_status:down")
+	})
+}
+
+// healReplication lets a server be a replica again.
+func healReplication(t *testing.T, s *redistest.Server) {
+	t.Helper()
+	for _, name := range []string{"masteruser", "masterauth"} {
+		if err := s.Client(t).ConfigSet(t.Context(), name, "").Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// One topology for several rules.
+func TestHoldsSurviveASentinelFailover(t *testing.T) {
+	t.Parallel()
+	s := redistest.NewSentinel(t, redistest.SentinelOptions{Config: []string{"min-replicas-max-lag 6"}})
+	rdb := s.Client(t)
+
+	// The old master lives on for 5 s, as one does that is cut off from the others, and takes the writes of those who still
+	// talk to it.
+	t.Run("the old master goes on", func(t *testing.T) {
+		o := locks.Options{Namespace: "forced", Lease: fleetLease}
+		f := newFleet(t, rdb, o, 3)
+		f.holdAll()
+		given := acquire(t, f.clients[1], locks.Exclusive("given"))
+		awaitWrites(t, rdb)
+		master, replica := s.Members()[0], s.Members()[1]
+		loseReplication(t, master, replica)
+		f.more = []string{"lost", "after"}
+		f.hold(0, t.Context(), locks.Exclusive("lost"))
+		release(t, given) // that is lost, too
+		if err := s.Failover(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		o.Name = "stranger"
+		end := f.besiege(s.Client(t), o)
+		f.hold(2, t.Context(), locks.Exclusive("after"))
+		f.awaitGrants(1)
+		end()
+		release(t, acquire(t, f.clients[0], locks.Exclusive("given")))
+		f.survives()
+		healReplication(t, replica)
+		if err := s.AwaitReplicas(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+
+	t.Run("the master is killed", func(t *testing.T) {
+		const lease = 10 * time.Second // it outlives an outage of 4.5 s
+		o := locks.Options{Namespace: "killed", Lease: lease, Grace: lease}
+		f := newFleet(t, rdb, o, 2)
+		f.holdAll()
+		awaitWrites(t, rdb)
+		master, replica := s.Members()[1], s.Members()[0]
+		loseReplication(t, master, replica)
+		f.more = []string{"lost"}
+		f.hold(0, t.Context(), locks.Exclusive("lost"))
+		master.Kill()
+		if _, err := s.AwaitMaster(t.Context(), master); err != nil {
+			t.Fatal(err)
+		}
+		o.Name = "stranger"
+		end := f.besiege(s.Client(t), o)
+		f.awaitGrants(1)
+		end()
+		f.survives()
+	})
+}
+
+// awaitWrites returns when a replica has all that was written through a client.
+func awaitWrites(t *testing.T, rdb redis.UniversalClient) {
+	t.Helper()
+	pipe := rdb.Pipeline()
+	pipe.Set(t.Context(), "written", 1, 0)
+	acks := pipe.Do(t.Context(), "WAIT", 1, 10_000)
+	if _, err := pipe.Exec(t.Context()); err != nil || acks.Val() != int64(1) {
+		t.Fatalf("%v replicas have the write (%v), want 1", acks.Val(), err)
 	}
 }
