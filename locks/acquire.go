@@ -146,6 +146,7 @@ func (q *quest) attempt(ctx context.Context) (*Hold, error) {
 		return nil, q.again(s)
 	}
 	r.plain = q.order.plain(q.nest)
+	r.under, r.info, r.limits = q.nest.text(), q.order.info, q.order.limits.text(q.client.Cutoff())
 	hold, err := q.follow(ctx, s, r)
 	if err != nil {
 		q.nest.leave()
@@ -355,7 +356,18 @@ func (q *quest) take(ctx context.Context, s *session, r *Request, reply reply) (
 		return nil, e
 	case "dead":
 		s.forget(r)
-		s.dog.lose(ended, errEnded)
+		limit := q.limit
+		if q.tries() {
+			limit = time.After(q.patience())
+		}
+		switch {
+		case s.doubt(ctx, limit):
+			return nil, errAgain
+		case ctx.Err() != nil:
+			return nil, q.gaveUp(context.Cause(ctx))
+		case s.why() == nil:
+			return nil, q.gaveUp(ErrLost)
+		}
 		return nil, q.gone(s)
 	}
 	s.drop(ctx, r)

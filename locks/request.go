@@ -3,6 +3,7 @@ package locks
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"slices"
 	"time"
 )
@@ -25,6 +26,12 @@ type Request struct {
 	asking  bool   // a goroutine is sending the acquire
 	hold    *Hold  // once the holder has it
 	revoked *Asked // that came before the holder had it
+	granted grant  // once it was
+	limits  string // as in its record; under and info likewise
+	under   string
+	info    json.RawMessage
+	said    place // where this hold was last said again
+	refused error // another one was stronger there
 }
 
 type requestState int
@@ -68,7 +75,8 @@ type Grant struct {
 	Token   Token
 	Since   time.Time // by the server's clock
 	Items   []Item
-	MaxHold time.Duration // as in [MaxHold]; 0 for none
+	MaxHold time.Duration   // as in [MaxHold]; 0 for none
+	Info    json.RawMessage // as the script wrote it into the hold's record; said again should Redis lose it
 }
 
 // Granted returns the hold after the script has granted it. Its context is derived from parent. When the session was
@@ -76,7 +84,7 @@ type Grant struct {
 func (r *Request) Granted(parent context.Context, g Grant) *Hold {
 	items := slices.SortedFunc(slices.Values(g.Items), func(a, b Item) int { return cmp.Compare(a.Name, b.Name) })
 	r.session.mu.Lock()
-	r.items = items
+	r.items, r.info = items, g.Info
 	r.session.mu.Unlock()
 	o := &order{items: items, limits: limits{most: g.MaxHold}}
 	hold, _ := r.session.admit(parent, r, grant{g.Token, g.Since}, o, nil) // the error is the context's cause, too

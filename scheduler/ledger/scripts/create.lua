@@ -9,7 +9,8 @@
 --       then six for each tick, oldest first: run id, tick (ms), verdict, reason, last tick (ms) of a range line or "",
 --       server ms at which it becomes due
 -- verdict: run | catch (a missed tick that runs: overlap does not skip it) | a final state: missed, failed
--- Replies: ok, then id, n, queue of each run that is due | moved, the cursor | early: a tick has not come yet
+-- Replies: ok, then id, n, queue of each run that is due | moved, the cursor | early: a tick has not come yet, or a
+--   grace time goes on
 --   | inactive: another definition of the job decides its ticks
 local job, items = ARGV[1], tonumber(ARGV[21])
 local cursor = call('HGET', CURSOR, job)
@@ -18,7 +19,7 @@ local active, versions = known(job)
 local valid = active == ARGV[18] and ARGV[19] == ''
 for i = 1, #versions do valid = valid or active == ARGV[18] and versions[i].hash == ARGV[19] end
 if not valid then return {'inactive'} end
-if tonumber(ARGV[3]) > now then return {'early'} end
+if tonumber(ARGV[3]) > now or not quiet() and space().grace() then return {'early'} end
 local list = {}
 for i = 1, items do list[i] = ARGV[21 + i] end
 list = concat(list, US)
