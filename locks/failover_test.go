@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -110,7 +112,7 @@ func (f *fleet) siege(open func(context.Context) *locks.Client) (end func()) {
 				hold, err := c.TryAcquire(ctx, locks.Exclusive(name))
 				if err == nil {
 					f.t.Errorf("%s was granted to somebody else, token %s", name, hold.Token())
-					_ = hold.Release()
+					return // and he keeps it: once is enough
 				}
 				if errors.Is(err, locks.ErrBusy) {
 					refused.Add(1)
@@ -127,7 +129,7 @@ func (f *fleet) siege(open func(context.Context) *locks.Client) (end func()) {
 		}
 	})
 	return func() {
-		eventually(f.t, "somebody was refused", func() bool { return refused.Load() > int64(len(f.names())) })
+		eventually(f.t, "somebody was refused", func() bool { return f.t.Failed() || refused.Load() > int64(len(f.names())) })
 		cancel()
 		running.Wait()
 		if paused.Load() == 0 {
@@ -477,4 +479,37 @@ func TestHoldsSurviveAClusterThatChanges(t *testing.T) {
 		end()
 		f.survives()
 	})
+}
+
+// TestFaultsUnderAFailoverAreFound runs tests of this file again with faults in the scripts: each has to fail, and to say
+// that a lock had two holders or was lost.
+func TestFaultsUnderAFailoverAreFound(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("it starts whole topologies")
+	}
+	if os.Getenv(locks.FaultEnv) != "" {
+		t.Skip("this is a run with a fault")
+	}
+	for name, fault := range map[string]struct{ test, from, to, says string }{
+		"there is no grace time": {
+			"TestHoldsSurviveTheLossOfAllData/flushed", "if S.grace() then\n  S.tell()", "if false then\n  S.tell()", "was granted to somebody else",
+		},
+		"connections are not greeted": {
+			"TestHoldsSurviveAClusterThatChanges/a_replica", "return {notice(ARGV[1], ARGV[2])}", "return {'known'}", "was granted to somebody else",
+		},
+		"another server is not noticed": {
+			"TestHoldsSurviveASentinelFailover/the_old", "if not run or server == run then return 'known' end", "if true then return 'known' end", "lock is lost",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			run := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+strings.ReplaceAll(fault.test, "/", "$/^"), "-test.timeout=2m")
+			run.Env = append(os.Environ(), locks.FaultEnv+"="+fault.from+"=>"+fault.to)
+			out, err := run.CombinedOutput()
+			if err == nil || !strings.Contains(string(out), fault.says) {
+				t.Errorf("%v, want a failure that says %q:\n%s", err, fault.says, out)
+			}
+		})
+	}
 }
