@@ -111,6 +111,9 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, e
 	if err != nil {
 		return nil, fmt.Errorf("open lock client: %w", err)
 	}
+	if err = c.inspect(ctx, rdb); err != nil {
+		return nil, fmt.Errorf("open lock client: %w", err)
+	}
 	c.space = &Space{keys: spaceKeys(c.namespace)}
 	greeter := &greeter{keys: c.space.keys, recovery: &c.recovery, changed: c.hurry}
 	if c.rdb, err = ownClient(rdb, greeter, c.try, 0); err != nil {
@@ -123,11 +126,7 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, e
 	c.space.rdb = c.rdb
 	c.post = &post{rdb: c.rdb, keys: c.space.keys, try: c.try, spawn: c.spawn, now: time.Now}
 	c.acquireScript, c.releaseScript = prepare(acquireScript, c.space.keys), prepare(releaseScript, c.space.keys)
-	var s *session
-	var listener *subscriber
-	if err = c.inspect(ctx); err == nil {
-		s, listener, err = c.openSession(ctx)
-	}
+	s, listener, err := c.openSession(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("open lock client: %w", errors.Join(err, c.rdb.Close(), c.beat.Close()))
 	}
@@ -233,7 +232,7 @@ func checkCard(card json.RawMessage) (json.RawMessage, error) {
 
 // ownClient makes a client of our own to where rdb connects: one that sends each command once and keeps deadlines. We
 // send again ourselves, because we know what is harmless to send twice and until when it makes sense. slots sets the
-// size of the pool, 0 leaves it. Every connection is greeted.
+// size of the pool, 0 leaves it. Every connection is greeted, unless g is nil.
 func ownClient(rdb redis.UniversalClient, g *greeter, try time.Duration, slots int) (redis.UniversalClient, error) {
 	switch rdb := rdb.(type) {
 	case *redis.Client:
@@ -243,7 +242,9 @@ func ownClient(rdb redis.UniversalClient, g *greeter, try time.Duration, slots i
 		o.ContextTimeoutEnabled = true
 		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = try, try, try, try
 		o.MinIdleConns, o.PipelinePoolSize = 0, -1
-		o.OnConnect = g.connected(o.OnConnect)
+		if g != nil {
+			o.OnConnect = g.connected(o.OnConnect)
+		}
 		if slots > 0 {
 			o.PoolSize, o.MaxConcurrentDials, o.MaxIdleConns, o.MaxActiveConns = slots, slots, 1, 0
 		}
@@ -258,6 +259,9 @@ func ownClient(rdb redis.UniversalClient, g *greeter, try time.Duration, slots i
 		o.ReadOnly, o.RouteByLatency, o.RouteRandomly = false, false, false // locks are read where they are written
 		if slots > 0 {
 			o.PoolSize, o.MaxConcurrentDials, o.MaxIdleConns, o.MaxActiveConns = slots, slots, 1, 0
+		}
+		if g == nil {
+			return redis.NewClusterClient(&o), nil
 		}
 		own := *g // each cluster client has its own view of the slots
 		o.NewClient = own.nodes(o.NewClient)

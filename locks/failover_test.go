@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -75,25 +79,46 @@ func (f *fleet) names() (names []string) {
 // besiege has a client that knows nothing of the others try to get what they hold, until the function it returns is
 // called. Being granted any of it is an error.
 func (f *fleet) besiege(rdb redis.UniversalClient, o locks.Options) (end func()) {
+	return f.siege(func(ctx context.Context) *locks.Client {
+		for ctx.Err() == nil {
+			if c, err := locks.Open(ctx, rdb, o); err == nil {
+				return c
+			}
+			_ = sleep(ctx, 20*time.Millisecond)
+		}
+		return nil
+	})
+}
+
+// besiegeFrom does the same with a client that is there already.
+func (f *fleet) besiegeFrom(c *locks.Client) (end func()) {
+	return f.siege(func(context.Context) *locks.Client { return c })
+}
+
+func (f *fleet) siege(open func(context.Context) *locks.Client) (end func()) {
 	ctx, cancel := context.WithCancel(f.t.Context())
 	var running sync.WaitGroup
+	var refused, paused atomic.Int64
 	running.Go(func() {
-		var c *locks.Client
-		for c == nil {
-			var err error
-			if c, err = locks.Open(ctx, rdb, o); err != nil {
-				if sleep(ctx, 20*time.Millisecond) != nil {
-					return
-				}
-			}
+		c := open(ctx)
+		if c == nil {
+			return
 		}
 		defer func() { _ = c.Close(context.WithoutCancel(ctx)) }()
-		for round := 0; ctx.Err() == nil; round++ {
-			for _, name := range f.names() {
+		names := f.names()
+		slices.Reverse(names) // what was lost first
+		for ctx.Err() == nil {
+			for _, name := range names {
 				hold, err := c.TryAcquire(ctx, locks.Exclusive(name))
 				if err == nil {
 					f.t.Errorf("%s was granted to somebody else, token %s", name, hold.Token())
-					_ = hold.Release()
+					return // and he keeps it: once is enough
+				}
+				if errors.Is(err, locks.ErrBusy) {
+					refused.Add(1)
+				}
+				if errors.Is(err, locks.ErrGrace) {
+					paused.Add(1)
 				}
 			}
 			if hold, err := c.TryAcquire(ctx, locks.Permits("seats", 1)); err == nil {
@@ -103,7 +128,14 @@ func (f *fleet) besiege(rdb redis.UniversalClient, o locks.Options) (end func())
 			_ = sleep(ctx, 20*time.Millisecond)
 		}
 	})
-	return func() { cancel(); running.Wait() }
+	return func() {
+		eventually(f.t, "somebody was refused", func() bool { return f.t.Failed() || refused.Load() > int64(len(f.names())) })
+		cancel()
+		running.Wait()
+		if paused.Load() == 0 {
+			f.t.Error("nobody met the grace time: the test proves nothing")
+		}
+	}
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
@@ -306,6 +338,9 @@ func TestHoldsSurviveASentinelFailover(t *testing.T) {
 		o.Name = "stranger"
 		end := f.besiege(s.Client(t), o)
 		f.hold(2, t.Context(), locks.Exclusive("after"))
+		eventually(t, "the old master is told", func() bool {
+			return strings.Contains(master.Client(t).Info(t.Context(), "replication").Val(), "role:slave")
+		})
 		f.awaitGrants(1)
 		end()
 		release(t, acquire(t, f.clients[0], locks.Exclusive("given")))
@@ -346,5 +381,135 @@ func awaitWrites(t *testing.T, rdb redis.UniversalClient) {
 	acks := pipe.Do(t.Context(), "WAIT", 1, 10_000)
 	if _, err := pipe.Exec(t.Context()); err != nil || acks.Val() != int64(1) {
 		t.Fatalf("%v replicas have the write (%v), want 1", acks.Val(), err)
+	}
+}
+
+// One cluster for several rules: it takes over two seconds to start.
+func TestHoldsSurviveAClusterThatChanges(t *testing.T) {
+	t.Parallel()
+	c := redistest.NewCluster(t, redistest.ClusterOptions{NodeTimeout: 4 * time.Second}) // half of it is added to the lease
+
+	t.Run("a replica takes over", func(t *testing.T) {
+		const ns = "taken"
+		o := locks.Options{Namespace: ns, Lease: fleetLease}
+		f := newFleet(t, c.Client(t), o, 3)
+		f.holdAll()
+		given := acquire(t, f.clients[1], locks.Exclusive("given"))
+		master, replicas, err := c.NodeFor(t.Context(), "{"+ns+"}")
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The stranger has connections to the replica that are older than its being the master.
+		var nodes sync.Map
+		options := c.ClusterOptions()
+		options.NewClient = func(o *redis.Options) *redis.Client {
+			node := redis.NewClient(o)
+			nodes.Store(node, o.Addr)
+			return node
+		}
+		rdb := redis.NewClusterClient(options)
+		t.Cleanup(func() { _ = rdb.Close() })
+		o.Name = "stranger"
+		stranger := openClient(t, rdb, o)
+		connected := false
+		nodes.Range(func(node, address any) bool {
+			err := node.(*redis.Client).Ping(t.Context()).Err()
+			connected = connected || err == nil && strings.Contains(replicas[0].URL(), address.(string))
+			return true
+		})
+		if !connected {
+			t.Fatal("there is no connection to the replica: the test proves less than it says")
+		}
+		awaitWrites(t, master.Client(t))
+		loseReplication(t, master, replicas[0])
+		f.more = []string{"lost"}
+		f.hold(0, t.Context(), locks.Exclusive("lost"))
+		release(t, given)
+		end := f.besiegeFrom(stranger)
+		if err := c.TakeOver(t.Context(), "{"+ns+"}"); err != nil {
+			t.Fatal(err)
+		}
+		f.awaitGrants(2)
+		end()
+		release(t, acquire(t, f.clients[0], locks.Exclusive("given")))
+		f.survives()
+		healReplication(t, replicas[0])
+		if err := c.AwaitReplicas(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+
+	t.Run("the slot moves under load", func(t *testing.T) {
+		const ns = "moved"
+		o := locks.Options{Namespace: ns, Lease: fleetLease}
+		f := newFleet(t, c.Client(t), o, 3)
+		f.holdAll()
+		from, _, err := c.NodeFor(t.Context(), "{"+ns+"}")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var to *redistest.Server
+		for _, key := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
+			if to, _, err = c.NodeFor(t.Context(), key); err != nil {
+				t.Fatal(err)
+			}
+			if to != from {
+				break
+			}
+		}
+		o.Name = "stranger"
+		end := f.besiege(c.Client(t), o)
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		for i, client := range f.clients {
+			running.Go(func() {
+				for ctx.Err() == nil {
+					if hold, err := client.Acquire(ctx, locks.Exclusive(fmt.Sprint("busy", i%2))); err == nil {
+						_ = hold.Release()
+					}
+				}
+			})
+		}
+		if err := c.MoveSlot(t.Context(), "{"+ns+"}", to); err != nil {
+			t.Fatal(err)
+		}
+		f.awaitGrants(0)
+		cancel()
+		running.Wait()
+		end()
+		f.survives()
+	})
+}
+
+// TestFaultsUnderAFailoverAreFound runs tests of this file again with faults in the scripts: each has to fail, and to say
+// that a lock had two holders or was lost.
+func TestFaultsUnderAFailoverAreFound(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("it starts whole topologies")
+	}
+	if os.Getenv(locks.FaultEnv) != "" {
+		t.Skip("this is a run with a fault")
+	}
+	for name, fault := range map[string]struct{ test, from, to, says string }{
+		"there is no grace time": {
+			"TestHoldsSurviveTheLossOfAllData/flushed", "if S.grace() then\n  S.tell()", "if false then\n  S.tell()", "was granted to somebody else",
+		},
+		"connections are not greeted": {
+			"TestHoldsSurviveAClusterThatChanges/a_replica", "return {notice(ARGV[1], ARGV[2])}", "return {'known'}", "was granted to somebody else",
+		},
+		"another server is not noticed": {
+			"TestHoldsSurviveASentinelFailover/the_old", "if not run or server == run then return 'known' end", "if true then return 'known' end", "lock is lost",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			run := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+strings.ReplaceAll(fault.test, "/", "$/^"), "-test.timeout=2m")
+			run.Env = append(os.Environ(), locks.FaultEnv+"="+fault.from+"=>"+fault.to)
+			out, err := run.CombinedOutput()
+			if err == nil || !strings.Contains(string(out), fault.says) {
+				t.Errorf("%v, want a failure that says %q:\n%s", err, fault.says, out)
+			}
+		})
 	}
 }

@@ -52,11 +52,17 @@ func CheckServer(ctx context.Context, rdb redis.UniversalClient, lease time.Dura
 	return findings, nil
 }
 
-// inspect refuses a server that cannot be trusted, and learns for how long the topology may have two masters.
-func (c *Client) inspect(ctx context.Context) error {
+// inspect refuses a server that cannot be trusted, and learns for how long the topology may have two masters: before the
+// first greeting, which may begin a grace time.
+func (c *Client) inspect(ctx context.Context, rdb redis.UniversalClient) (err error) {
+	plain, err := ownClient(rdb, nil, c.try, 1)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, plain.Close()) }()
 	ctx, cancel := context.WithTimeout(ctx, c.try)
 	defer cancel()
-	servers, err := askServers(ctx, c.rdb)
+	servers, err := askServers(ctx, plain)
 	if err != nil {
 		return err
 	}
