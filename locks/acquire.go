@@ -243,7 +243,8 @@ func (q *quest) await(ctx context.Context, s *session, r *Request, posted *lette
 				if hold, err := q.judge(ctx, s, r, a); hold != nil || err != nil {
 					return hold, err
 				}
-			} else if !again() {
+			}
+			if (!final || q.late) && !again() {
 				return nil, ErrClosed
 			}
 		case a := <-answers:
@@ -251,7 +252,22 @@ func (q *quest) await(ctx context.Context, s *session, r *Request, posted *lette
 			if hold, err := q.judge(ctx, s, r, a); hold != nil || err != nil {
 				return hold, err
 			}
+			if q.late && !again() {
+				return nil, ErrClosed
+			}
 		case g := <-grants:
+			// A question that is still under way would be granted once more, for nobody, if the release overtook it.
+			if sent != nil || answers != nil {
+				select {
+				case <-sent:
+					sent = nil
+					s.answered(ctx, r, answer{posted.reply, posted.err})
+				case <-answers:
+				case <-time.After(hurried):
+				case <-ctx.Done():
+				case <-s.dead:
+				}
+			}
 			return q.admit(ctx, s, r, g)
 		case <-recheck:
 			if !again() {
@@ -328,9 +344,8 @@ func (q *quest) take(ctx context.Context, s *session, r *Request, reply reply) (
 		return nil, q.gaveUp(nil)
 	case "waiting":
 		q.blocked(reply)
-		if q.late { // the limit has passed while the answer was under way
-			s.drop(ctx, r)
-			return nil, q.gaveUp(nil)
+		if q.late { // the limit has passed while the answer was under way; the last question ends the wait
+			return nil, nil
 		}
 		q.client.reaper.due(milliseconds(reply.number(1)))
 		if q.order.onWait != nil && q.busy != nil && !q.told {

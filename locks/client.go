@@ -53,6 +53,8 @@ type Options struct {
 
 	// Logger takes one line per change of state. Default: none.
 	Logger *slog.Logger
+
+	clock *clock // the machine's; tests set another one
 }
 
 const (
@@ -149,6 +151,9 @@ func newClient(o Options) (*Client, error) {
 		reaper:  &reaper{wake: make(chan struct{}, 1)},
 		closing: make(chan struct{}), closed: make(chan struct{}), changed: make(chan struct{}),
 		declared: make(map[string]PermitLimit),
+	}
+	if o.clock != nil {
+		c.clock = *o.clock
 	}
 	if c.namespace == "" {
 		c.namespace = defaultNamespace

@@ -505,9 +505,13 @@ func TestScriptsDoAsTheModel(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		t.Parallel()
 		histories, steps := 8, 500
-		if strings.HasSuffix(t.Name(), "miniredis") {
+		switch {
+		case strings.HasSuffix(t.Name(), "miniredis"):
 			histories, steps = 3, 250
+		case soak() > 1:
+			histories = 20 // a million operations, by make soak
 		}
+		t.Logf("%d operations", histories*soak()*steps)
 		for range histories * soak() {
 			seed := uint64(time.Now().UnixNano())
 			r := newRig(t, rdb)

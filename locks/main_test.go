@@ -17,6 +17,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(holderURL) != "" {
 		os.Exit(holderMain())
 	}
+	if os.Getenv(fleetURL) != "" {
+		os.Exit(fleetMain())
+	}
 	// Most of these tests wait, for leases and for processes: more of them run at a time than there are cores. The
 	// command line is parsed later and wins.
 	if err := flag.Set("test.parallel", "8"); err != nil {

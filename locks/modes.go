@@ -58,12 +58,17 @@ const maxPermits = 1_000_000 // also of those who may share a resource: scripts 
 // exclusively, acquire it again under the hold's context: that waits until nobody else shares it, and releasing that
 // inner hold leaves the share as it was.
 //
-// It is sent again until Redis has answered or the session has ended. What the hold shares already stays as it is.
-// A resource that it does not have by its own request, or of which it has permits, is an error; nothing is changed then.
+// It is sent again until Redis has answered or the session has ended: once it is on its way, only the answer tells what the
+// hold has, so that the end of ctx does not stop it any more. What the hold shares already stays as it is. A resource
+// that it does not have by its own request, or of which it has permits, is an error; nothing is changed then.
 func (h *Hold) Downgrade(ctx context.Context, names ...string) error {
 	if h.request == nil {
 		return fmt.Errorf("downgrade: %w: the hold re-enters another one; downgrade that", ErrInvalid)
 	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("downgrade: %w", context.Cause(ctx))
+	}
+	ctx = context.WithoutCancel(ctx)
 	s := h.request.session
 	args := []any{string(h.id)}
 	s.mu.Lock()

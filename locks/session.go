@@ -160,9 +160,13 @@ func (s *session) admit(parent context.Context, r *Request, g grant, o *order, n
 	}
 	revoked := r.revoked
 	lost := h.lost
+	overdue := h.limits.most > 0 && h.spent >= h.limits.most
 	s.mu.Unlock()
 	if lost != nil {
 		h.cancel(lost)
+	}
+	if overdue { // the grant was long on its way
+		s.lookAtLimits()
 	}
 	if revoked != nil {
 		s.revoke(r, *revoked)

@@ -21,6 +21,10 @@ import (
 // quick is the shortest lease: it is renewed every 667 ms.
 const quick = minLease
 
+// renewal bounds how long it takes until the next one has told something: a third of the lease, and a busy machine. What is
+// not found by a renewal is not found at all.
+const renewal = quick/renewalsPerLease + 5*time.Second
+
 // opened opens a client with a quick lease in a new space, and closes it when the test ends.
 func opened(t testing.TB, rdb redis.UniversalClient, namespace string) *Client {
 	t.Helper()
@@ -108,7 +112,7 @@ func TestWhatNobodyAskedForIsReleasedWithinARenewal(t *testing.T) {
 			l := c.listing(t)
 			return len(l.Holds) == 1 && len(l.Waits) == 0
 		})
-		if took > quick {
+		if took > renewal {
 			t.Errorf("took %s, want one renewal", took)
 		}
 		if err := mine.Release(); err != nil {
@@ -151,7 +155,7 @@ func TestLateAcquireIsReleasedWithinARenewal(t *testing.T) {
 			took := eventually(t, "the late hold is gone", func() bool {
 				return !slices.ContainsFunc(c.listing(t).Holds, func(h HoldRecord) bool { return h.ID == r.id })
 			})
-			if took > quick {
+			if took > renewal {
 				t.Errorf("took %s, want one renewal", took)
 			}
 		})
@@ -174,7 +178,7 @@ func TestHoldThatRedisLostIsLost(t *testing.T) {
 		began := time.Now()
 		c.raw(t, releaseScript, string(hold.ID()))
 		<-hold.Context().Done()
-		if took := time.Since(began); took > quick {
+		if took := time.Since(began); took > renewal {
 			t.Errorf("took %s, want one renewal", took)
 		}
 		if cause := context.Cause(hold.Context()); !errors.Is(cause, ErrLost) {
@@ -222,7 +226,7 @@ func TestGrantIsFoundWithoutItsMessage(t *testing.T) {
 		began := time.Now()
 		c.raw(t, silent, string(hold.ID()))
 		granted := <-got
-		if took := time.Since(began); took > quick {
+		if took := time.Since(began); took > renewal {
 			t.Errorf("took %s, want one renewal", took)
 		}
 		if granted == nil || granted.Token() <= hold.Token() {
@@ -253,7 +257,7 @@ func TestWaitThatRedisLostIsQueuedAgain(t *testing.T) {
 		again := c.listing(t).Waits
 		return len(again) == 1 && again[0].Ticket > wait[0].Ticket
 	})
-	if took > quick {
+	if took > renewal {
 		t.Errorf("took %s, want one renewal", took)
 	}
 	if err := hold.Release(); err != nil {
@@ -380,7 +384,7 @@ func TestLateSessionIsCutOff(t *testing.T) {
 		t.Fatalf("got %q for somebody new", got)
 	}
 	<-hold.Context().Done()
-	if took := time.Since(began); took > quick {
+	if took := time.Since(began); took > renewal {
 		t.Errorf("took %s, want one renewal", took)
 	}
 	if cause := context.Cause(hold.Context()); !errors.Is(cause, ErrLost) {
@@ -633,7 +637,7 @@ func TestNoTwoHoldersAtATime(t *testing.T) {
 		l := clients[0].listing(t)
 		return len(l.Holds) == 0 && len(l.Waits) == 0
 	})
-	if took > quick {
+	if took > renewal {
 		t.Errorf("the last was given back after %s", took)
 	}
 }

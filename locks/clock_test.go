@@ -1,0 +1,145 @@
+package locks
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"lockstep/locks/redistest"
+)
+
+// steppedClock is the clock of a machine on which somebody sets the wall clock, or which sleeps.
+type steppedClock struct {
+	wall atomic.Int64 // ns by which the wall clock was set
+	boot atomic.Int64 // ns that only the boot clock counted
+}
+
+func (c *steppedClock) clock() *clock {
+	return &clock{
+		now: func() time.Time {
+			if by := c.wall.Load(); by != 0 {
+				return time.Now().Round(0).Add(time.Duration(by)) // without its monotonic reading, so that the step shows
+			}
+			return time.Now()
+		},
+		boot: func() time.Duration { return BootTime() + time.Duration(c.boot.Load()) },
+	}
+}
+
+// TestContextEndsBeforeTheNextGrant cuts holders off from Redis, in many ways and at random moments, while the clocks of
+// their machines are set. Their work has to have ended before somebody else is granted the lock, in every trial.
+func TestContextEndsBeforeTheNextGrant(t *testing.T) {
+	t.Parallel()
+	silent := redistest.Faults{DropRequests: true, DropReplies: true}
+	for _, way := range []struct {
+		name   string
+		before redistest.Faults // until the silence
+		faults redistest.Faults
+		step   func(c *steppedClock)
+	}{
+		{"silence", redistest.Faults{}, silent, nil},
+		{"only requests are lost", redistest.Faults{}, redistest.Faults{DropRequests: true}, nil},
+		{"only replies are lost", redistest.Faults{}, redistest.Faults{DropReplies: true}, nil},
+		{"replies are held back", redistest.Faults{}, redistest.Faults{HoldReplies: true}, nil},
+		{"silence after slowness", redistest.Faults{ReplyDelay: 120 * time.Millisecond, ReplyJitter: 100 * time.Millisecond}, silent, nil},
+		{"slower and slower", redistest.Faults{ReplyDelay: 200 * time.Millisecond}, redistest.Faults{ReplyDelay: time.Second}, nil},
+		{"set forward", redistest.Faults{}, silent, func(c *steppedClock) { c.wall.Store(int64(time.Hour)) }},
+		{"set back", redistest.Faults{}, silent, func(c *steppedClock) { c.wall.Store(-int64(time.Hour)) }},
+		{"slept", redistest.Faults{}, silent, func(c *steppedClock) { c.boot.Store(int64(time.Minute)) }},
+		{"set back, with a network", redistest.Faults{}, redistest.Faults{}, func(c *steppedClock) { c.wall.Store(-int64(time.Hour)) }},
+	} {
+		t.Run(way.name, func(t *testing.T) {
+			t.Parallel()
+			var mu sync.Mutex
+			var least time.Duration
+			for range min(soak(), 50) {
+				var trials sync.WaitGroup
+				for trial := range 5 {
+					trials.Go(func() {
+						margin, err := cutOffTrial(t, trial, way.before, way.faults, way.step)
+						if err != nil {
+							t.Error(err)
+						}
+						mu.Lock()
+						defer mu.Unlock()
+						if least == 0 || margin < least {
+							least = margin
+						}
+					})
+				}
+				trials.Wait()
+			}
+			t.Logf("the context ended %s before the next grant, at the least", least.Round(time.Millisecond))
+		})
+	}
+}
+
+// cutOffTrial returns how long before the next grant the last holder was seen at work.
+func cutOffTrial(t *testing.T, trial int, before, faults redistest.Faults, step func(*steppedClock)) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	server, ns := redistest.Shared(t), redistest.Namespace(t)
+	p, err := redistest.NewProxy(ctx, "unix", server.RedisOptions().Addr)
+	if err != nil {
+		return 0, err
+	}
+	defer p.Close()
+	clock := new(steppedClock)
+	c, err := Open(ctx, p.Client(t), Options{Namespace: ns, Name: "cut", Lease: quick, clock: clock.clock()})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { closeSoon(t, c) }()
+	direct := opened(t, server.Client(t), ns)
+	hold, err := c.Acquire(ctx, Exclusive("a"))
+	if err != nil {
+		return 0, err
+	}
+	var working sync.WaitGroup
+	var worked time.Time // the last time after which the context was seen alive
+	working.Go(func() {
+		for {
+			at := time.Now()
+			if hold.Context().Err() != nil {
+				return
+			}
+			worked = at
+			time.Sleep(time.Millisecond)
+		}
+	})
+	p.Set(before)
+	time.Sleep(quick/2 + time.Duration(trial)*150*time.Millisecond) // at different moments between two renewals
+	p.Set(faults)
+	if step != nil {
+		step(clock)
+	}
+	if !faults.DropRequests && !faults.DropReplies && !faults.HoldReplies && faults.ReplyDelay == 0 { // nothing but the clock: it is renewed, or ends
+		time.Sleep(2 * quick)
+		if hold.Context().Err() == nil {
+			if err := hold.Release(); err != nil {
+				return 0, err
+			}
+		}
+	}
+	next, err := direct.Acquire(ctx, Exclusive("a"))
+	if err != nil {
+		return 0, err
+	}
+	granted := time.Now()
+	working.Wait()
+	p.Set(redistest.Faults{})
+	p.Cut()
+	if !worked.Before(granted) {
+		return 0, fmt.Errorf("trial %d: at work %s after the next grant", trial, worked.Sub(granted))
+	}
+	return granted.Sub(worked), next.Release()
+}
+
+func closeSoon(t *testing.T, c *Client) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*time.Second)
+	defer cancel()
+	_ = c.Close(ctx)
+}

@@ -1,0 +1,83 @@
+package locks_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"lockstep/locks"
+	"lockstep/locks/redistest"
+)
+
+// TestDowngradeEndsAlthoughItsContextHas asks for one with a context that has ended, and with one that ends while the
+// answer is on its way.
+func TestDowngradeEndsAlthoughItsContextHas(t *testing.T) {
+	t.Parallel()
+	c, direct, p := proxied(t, 15*time.Second)
+	hold := acquire(t, c, locks.Exclusive("a"))
+	why := errors.New("changed my mind")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(why)
+	if err := hold.Downgrade(ctx, "a"); !errors.Is(err, why) {
+		t.Errorf("got %v, want the cause of the context", err)
+	}
+	if got := holds(t, direct); len(got) != 1 || got[0].Items[0].Mode != locks.ModeExclusive {
+		t.Errorf("got %+v, want it exclusive still", got)
+	}
+
+	ctx, cancel = context.WithCancelCause(t.Context())
+	p.Set(redistest.Faults{HoldReplies: true})
+	done := make(chan error, 1)
+	go func() { done <- hold.Downgrade(ctx, "a") }()
+	time.Sleep(50 * time.Millisecond) // whether it has reached Redis by then makes no difference to the outcome
+	cancel(why)
+	p.Set(redistest.Faults{})
+	select {
+	case err := <-done:
+		if err != nil && !errors.Is(err, why) {
+			t.Fatal(err)
+		}
+		want := locks.ModeShared
+		if err != nil {
+			want = locks.ModeExclusive
+		}
+		if got := holds(t, direct); len(got) != 1 || got[0].Items[0].Mode != want || hold.Items()[0].Mode != want {
+			t.Errorf("got %+v and %+v here, want both %s", got, hold.Items(), want)
+		}
+	case <-time.After(patient):
+		t.Fatal("it does not end")
+	}
+	release(t, hold)
+}
+
+// TestRequestThatHasGivenUpDoesNotWait has the limits of waits pass while the answers that they were queued are on their
+// way. Were a wait to stand for longer than its call, it could be granted, for nobody, in somebody else's way.
+func TestRequestThatHasGivenUpDoesNotWait(t *testing.T) {
+	t.Parallel()
+	c, direct, p := proxied(t, 15*time.Second)
+	release(t, acquire(t, c, locks.Exclusive("a")))
+	hold := acquire(t, direct, locks.Exclusive("a"))
+	p.Set(redistest.Faults{RequestDelay: 15 * time.Millisecond, ReplyDelay: 15 * time.Millisecond})
+	for range 5 {
+		var calls sync.WaitGroup
+		slow := make(chan struct{}, 8)
+		for range cap(slow) { // so many that most are sent together
+			calls.Go(func() {
+				_, err := c.Acquire(t.Context(), locks.Exclusive("a"), locks.Wait(10*time.Millisecond))
+				var busy *locks.BusyError
+				if !errors.As(err, &busy) || busy.Hold != hold.ID() {
+					t.Errorf("got %v, want %s in the way", err, hold.ID())
+				} else if busy.Waited > time.Second { // so long it asks whether it still waits
+					slow <- struct{}{}
+				}
+			})
+		}
+		calls.Wait()
+		if got := waits(t, direct); len(got) > len(slow) {
+			t.Errorf("%d still wait: %+v", len(got), got)
+		}
+	}
+	release(t, hold)
+}

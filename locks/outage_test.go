@@ -1,0 +1,149 @@
+package locks_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/locks"
+	"lockstep/locks/redistest"
+)
+
+// afterwards bounds how long it takes until locks are granted again after an outage: what is left of leases, a grace time,
+// a session that is opened again, and a busy machine.
+const afterwards = 30 * time.Second
+
+// TestServerIsHarmedUnderLoad does harm to the server while actors of several clients are at work. What they saw of it must
+// be no overlap and no request that is never answered; and afterwards they get locks again.
+func TestServerIsHarmedUnderLoad(t *testing.T) {
+	t.Parallel()
+	kill := func(t *testing.T, s *redistest.Server, _ *redis.Client, away time.Duration) {
+		s.Kill()
+		time.Sleep(away)
+		if err := s.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	command := func(t *testing.T, rdb *redis.Client, args ...any) {
+		if err := rdb.Do(t.Context(), args...).Err(); err != nil {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+	for _, harm := range []struct {
+		name   string
+		config []string
+		away   time.Duration // at most
+		loses  bool          // data, so that what is held may be granted again until its holder has heard of it
+		do     func(t *testing.T, s *redistest.Server, rdb *redis.Client, away time.Duration)
+	}{
+		// What is answered is on disk, so that nothing that anybody knows of is lost.
+		{"kill, with a log", []string{"appendonly yes", "appendfsync always"}, 500 * time.Millisecond, false, kill},
+		{"long kill, with a log", []string{"appendonly yes", "appendfsync always"}, 2 * stormLease, false, kill},
+		{"kill, without a log", nil, 500 * time.Millisecond, true, kill},
+		{"stop", nil, 2 * stormLease, false, func(t *testing.T, s *redistest.Server, _ *redis.Client, away time.Duration) {
+			if err := s.Pause(); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(away)
+			if err := s.Resume(); err != nil {
+				t.Error(err)
+			}
+		}},
+		{"client pause", nil, 2 * stormLease, false, func(t *testing.T, _ *redistest.Server, rdb *redis.Client, away time.Duration) {
+			command(t, rdb, "CLIENT", "PAUSE", away.Milliseconds(), "ALL")
+			time.Sleep(away)
+		}},
+		{"pause of writes", nil, stormLease, false, func(t *testing.T, _ *redistest.Server, rdb *redis.Client, away time.Duration) {
+			command(t, rdb, "CLIENT", "PAUSE", away.Milliseconds(), "WRITE")
+			time.Sleep(away)
+		}},
+		{"client kill", nil, 100 * time.Millisecond, false, func(t *testing.T, _ *redistest.Server, rdb *redis.Client, away time.Duration) {
+			for _, kind := range []string{"normal", "pubsub"} {
+				command(t, rdb, "CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
+				time.Sleep(away)
+			}
+		}},
+		{"script flush", nil, 20 * time.Millisecond, false, func(t *testing.T, _ *redistest.Server, rdb *redis.Client, away time.Duration) {
+			command(t, rdb, "SCRIPT", "FLUSH")
+			time.Sleep(away)
+		}},
+		{"flushall", nil, time.Second, true, func(t *testing.T, _ *redistest.Server, rdb *redis.Client, away time.Duration) {
+			command(t, rdb, "FLUSHALL")
+			time.Sleep(away)
+		}},
+	} {
+		t.Run(harm.name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.New(t, redistest.Options{Config: harm.config})
+			rdb := server.Client(t)
+			j := newJournal()
+			ctx, cancel := context.WithTimeout(t.Context(), span(5*time.Second))
+			defer cancel()
+			seed := uint64(time.Now().UnixNano())
+			var clients []*locks.Client
+			var actors cast
+			for i := range 3 {
+				clients = append(clients, openClient(t, rdb, locks.Options{Namespace: "ns", Name: fmt.Sprint("c", i), Lease: stormLease}))
+				for k := range 3 {
+					actors = append(actors, &actor{
+						client: clients[i], journal: j, rand: rand.New(rand.NewPCG(seed, uint64(10*i+k))), depth: 2, loses: true,
+						poolless: harm.loses, // what was declared is lost, too
+					})
+				}
+			}
+			declarePool(t, clients[0])
+			var running sync.WaitGroup
+			harms, rest := 0, time.Duration(0)
+			if harm.loses {
+				rest = stormLease // there has to be a time in which nothing is excused
+			}
+			running.Go(func() {
+				random := rand.New(rand.NewPCG(seed, 100))
+				for wait := time.Duration(0); ; wait = rest {
+					select {
+					case <-ctx.Done():
+						return
+					case <-time.After(wait + time.Duration(200+random.IntN(800))*time.Millisecond):
+					}
+					from := stamp()
+					harm.do(t, server, rdb, time.Duration(random.Int64N(int64(harm.away))))
+					harms++
+					if harm.loses {
+						j.mu.Lock()
+						// It is heard of at the next renewal, after a third of the lease; the rest is for a busy machine.
+						j.lost = append(j.lost, pause{from: from, to: stamp() + int64(stormLease*2/3)})
+						j.mu.Unlock()
+					}
+				}
+			})
+			actors.act(ctx)
+			running.Wait()
+			if harm.loses {
+				for _, c := range clients {
+					eventually(t, "what was declared is declared again", func() bool {
+						_, err := c.Declare(t.Context(), pool, locks.PermitLimit{Permits: poolSize, Version: 1})
+						return err == nil
+					})
+				}
+			}
+			began := time.Now()
+			for _, c := range clients {
+				hold, err := c.Acquire(within(t, afterwards), locks.Exclusive("c", "d"), locks.Shared("e"), locks.Permits(pool, poolSize))
+				if err != nil {
+					t.Fatalf("seed %d: after %d harms: %v", seed, harms, err)
+				}
+				release(t, hold)
+			}
+			again := time.Since(began)
+			took := emptied(t, clients[0])
+			t.Logf("seed %d: %d harms; all could be had %s after the last one, and was given back after another %s", seed, harms,
+				again.Round(time.Millisecond), took.Round(time.Millisecond))
+			j.verify(t)
+		})
+	}
+}

@@ -1,0 +1,68 @@
+package locks
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// What the tests of package locks_test need of the inside.
+
+// Soak multiplies the length of tests, see soak.
+var Soak = soak
+
+// Plant has a client send scripts in which old is replaced by new: a fault that a test has to find.
+func Plant(t testing.TB, c *Client, old, new string) {
+	t.Helper()
+	p := planted{}
+	files, err := scriptFiles.ReadDir("scripts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		name, _ := strings.CutSuffix(file.Name(), ".lua")
+		source := scriptSource(name)
+		if faulty := strings.ReplaceAll(source, old, new); faulty != source {
+			p[source] = faulty
+			p[redis.NewScript(source).Hash()] = redis.NewScript(faulty).Hash()
+		}
+	}
+	if len(p) == 0 {
+		t.Fatalf("the fault is not in the scripts: %q is not there", old)
+	}
+	c.rdb.AddHook(p)
+	c.beat.AddHook(p)
+}
+
+// planted has for the text of a script, and for its hash, those of the faulty one.
+type planted map[string]string
+
+func (p planted) swap(cmd redis.Cmder) {
+	args := cmd.Args()
+	if len(args) < 2 || cmd.Name() != "eval" && cmd.Name() != "evalsha" {
+		return
+	}
+	if text, ok := args[1].(string); ok && p[text] != "" {
+		args[1] = p[text]
+	}
+}
+
+func (p planted) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (p planted) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		p.swap(cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func (p planted) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			p.swap(cmd)
+		}
+		return next(ctx, cmds)
+	}
+}
