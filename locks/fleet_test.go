@@ -30,7 +30,7 @@ const (
 )
 
 func fleetMain() int {
-	redis.SetLogger(quiet{}) // it has a line for each dial that fails
+	redis.SetLogger(quiet{}) // it has a entry for each dial that fails
 	who, _ := strconv.Atoi(os.Getenv(fleetWho))
 	j := &journal{who: who, out: os.Stdout}
 	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // the root of this process
@@ -65,7 +65,7 @@ func fleetMain() int {
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), stormLease)
 	defer cancel()
 	if err := c.Close(closing); err != nil {
-		j.tell(line{Note: err.Error()})
+		j.tell(entry{Note: err.Error()})
 	}
 	return 0
 }
@@ -104,9 +104,9 @@ func launch(t *testing.T, who int, url, namespace string, j *journal) *ship {
 	s.read.Go(func() {
 		known := make(map[int]*claim)
 		for lines := bufio.NewScanner(out); lines.Scan(); {
-			var l line
+			var l entry
 			if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
-				continue // half a line: it was killed
+				continue // half a entry: it was killed
 			}
 			j.adopt(l, known)
 		}

@@ -76,14 +76,14 @@ type journal struct {
 	lost   []pause // times after a loss of data in which Redis may grant what somebody has; who is any
 }
 
-// line is what a process tells its parent.
-type line struct {
+// entry is what a process tells its parent.
+type entry struct {
 	Claim *claim `json:",omitempty"`
 	Fault string `json:",omitempty"`
 	Note  string `json:",omitempty"`
 }
 
-func (j *journal) tell(l line) {
+func (j *journal) tell(l entry) {
 	text, err := json.Marshal(l)
 	if err != nil {
 		panic(err)
@@ -96,7 +96,7 @@ func (j *journal) fault(format string, args ...any) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.faults = append(j.faults, fmt.Sprintf(format, args...)); j.out != nil {
-		j.tell(line{Fault: fmt.Sprintf(format, args...)})
+		j.tell(entry{Fault: fmt.Sprintf(format, args...)})
 	}
 }
 
@@ -106,7 +106,7 @@ func (j *journal) add(c *claim, at int64) {
 	defer j.mu.Unlock()
 	c.Who, c.N, c.From, c.To = j.who, len(j.claims), at, at
 	if j.claims = append(j.claims, c); j.out != nil {
-		j.tell(line{Claim: c})
+		j.tell(entry{Claim: c})
 	}
 }
 
@@ -115,7 +115,7 @@ func (j *journal) seen(c *claim, at int64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if c.To = at; j.out != nil {
-		j.tell(line{Claim: c})
+		j.tell(entry{Claim: c})
 	}
 }
 
@@ -125,12 +125,12 @@ func (j *journal) eased(c *claim) {
 	defer j.mu.Unlock()
 	c.Least = 0
 	if j.out != nil && c.From != 0 {
-		j.tell(line{Claim: c})
+		j.tell(entry{Claim: c})
 	}
 }
 
 // adopt takes what a process has told.
-func (j *journal) adopt(l line, known map[int]*claim) {
+func (j *journal) adopt(l entry, known map[int]*claim) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	switch {
