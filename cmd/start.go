@@ -173,9 +173,12 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	serving, stop := context.WithCancel(background)
 	defer stop()
 	group.Go(func() error { return admin.Serve(serving, listener, server) })
-	group.Go(func() error { reloads.run(running, again.hangups, again.watch); return nil })
+	rereading, done := context.WithCancel(running) // also with the worker, which may be asked to drain
+	defer done()
+	group.Go(func() error { reloads.run(rereading, again.hangups, again.watch); return nil })
 	group.Go(func() error {
 		defer stop()
+		defer done()
 		return w.Run(running)
 	})
 	err = group.Wait()
