@@ -62,7 +62,7 @@ func TestMinHoldKeepsTheLockForALateReplica(t *testing.T) {
 	t.Parallel()
 	c := openClient(t, redistest.Client(t), locks.Options{Namespace: redistest.Namespace(t)})
 	began := time.Now()
-	const least = 400 * time.Millisecond
+	const least = 1500 * time.Millisecond
 	hold := acquire(t, c, locks.Exclusive("a"), locks.Shared("r"), locks.MinHold(least))
 	release(t, hold)
 	if hold.Context().Err() == nil {
