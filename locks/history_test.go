@@ -598,7 +598,7 @@ func TestCheckerCatchesFaults(t *testing.T) {
 		t.Run(fault.name, func(t *testing.T) {
 			t.Parallel()
 			planted := false
-			for seed := range uint64(20) {
+			for seed := range uint64(60) {
 				r := newRig(t, redistest.Client(t))
 				r.source = func(source string) string {
 					planted = planted || strings.Contains(source, fault.old)
