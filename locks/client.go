@@ -514,8 +514,8 @@ func (c *Client) Close(ctx context.Context) error {
 	var err error
 	if s.dog.now() != ended { // else its lease has run out in Redis, too
 		s.dog.lose(ended, ErrClosed)
-		s.asserting.Lock() // a page of an assertion that is under way goes first; from now on there is none
-		s.asserting.Unlock()
+		s.asserting.Lock()   // a page of an assertion that is under way goes first; from now on there is none
+		s.asserting.Unlock() //nolint:staticcheck // it is the waiting that is wanted
 		err = c.closeSession(ctx, s)
 	}
 	c.stop()
