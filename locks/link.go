@@ -1,9 +1,11 @@
 package locks
 
 import (
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // Link puts a script together: the keys of the space, then what the script uses of the space's functions and of a library
@@ -15,47 +17,69 @@ func Link(library, script string) string {
 	return keysSource + link(spaceSource+library, script)
 }
 
-var declared = regexp.MustCompile(`(?m)^local (function )?([A-Za-z_][\w, ]*)`)
-
 // link returns the declarations of a library that a script uses, by itself or through others, and the script.
 func link(library, script string) string {
-	starts := declared.FindAllStringSubmatchIndex(library, -1)
+	used := words(withoutComments(script))
+	all := declarations(library)
 	var parts []string
-	rest := script
-	for i := len(starts) - 1; i >= 0; i-- {
-		end := len(library)
-		if i+1 < len(starts) {
-			end = starts[i+1][0]
-		}
-		text := withoutComments(library[starts[i][0]:end])
-		names := strings.FieldsFunc(library[starts[i][4]:starts[i][5]], func(r rune) bool { return r == ',' || r == ' ' })
-		if slices.ContainsFunc(names, func(name string) bool { return uses(rest, name) }) {
-			parts = append(parts, text)
-			rest += text
+	for _, d := range slices.Backward(all) {
+		if slices.ContainsFunc(d.names, func(name string) bool { return used[name] }) {
+			parts = append(parts, d.text)
+			maps.Copy(used, d.words)
 		}
 	}
 	slices.Reverse(parts)
 	return strings.Join(parts, "") + script
 }
 
-// uses tells whether a text has a name as a word of its own; a word too many does no harm.
-func uses(text, name string) bool {
-	for at := 0; ; {
-		i := strings.Index(text[at:], name)
-		if i < 0 {
-			return false
-		}
-		at += i
-		before, after := at == 0 || !isWord(text[at-1]), at+len(name) == len(text) || !isWord(text[at+len(name)])
-		if before && after {
-			return true
-		}
-		at += len(name)
-	}
+// A declaration is one of a library: what it is called, its text without comments, and the words of its text.
+type declaration struct {
+	names []string
+	text  string
+	words map[string]bool
 }
 
-func isWord(b byte) bool {
-	return b == '_' || '0' <= b && b <= '9' || 'A' <= b && b <= 'Z' || 'a' <= b && b <= 'z'
+var declared = regexp.MustCompile(`(?m)^local (function )?([A-Za-z_][\w, ]*)`)
+
+// declarations takes a library apart. Each program links some dozens of scripts of two libraries before its main begins,
+// so a library is taken apart once.
+func declarations(library string) []declaration {
+	libraries.Lock()
+	defer libraries.Unlock()
+	if known, ok := libraries.declarations[library]; ok {
+		return known
+	}
+	starts := declared.FindAllStringSubmatchIndex(library, -1)
+	all := make([]declaration, len(starts))
+	for i, at := range starts {
+		end := len(library)
+		if i+1 < len(starts) {
+			end = starts[i+1][0]
+		}
+		text := withoutComments(library[at[0]:end])
+		names := strings.FieldsFunc(library[at[4]:at[5]], func(r rune) bool { return r == ',' || r == ' ' })
+		all[i] = declaration{names: names, text: text, words: words(text)}
+	}
+	libraries.declarations[library] = all
+	return all
+}
+
+var libraries = struct {
+	sync.Mutex
+	declarations map[string][]declaration
+}{declarations: make(map[string][]declaration)}
+
+// words returns the names in a text, and some words more, which do no harm.
+func words(text string) map[string]bool {
+	found := make(map[string]bool)
+	for word := range strings.FieldsFuncSeq(text, func(r rune) bool { return !isWord(r) }) {
+		found[word] = true
+	}
+	return found
+}
+
+func isWord(r rune) bool {
+	return r == '_' || '0' <= r && r <= '9' || 'A' <= r && r <= 'Z' || 'a' <= r && r <= 'z'
 }
 
 // withoutComments drops the lines that are nothing but a comment, and empty ones.
