@@ -54,7 +54,7 @@ func TestOneCommandRenewsAllHolds(t *testing.T) {
 	if scripts != 1 {
 		t.Errorf("got %.2f scripts per renewal, want 1", scripts)
 	}
-	if commands > 12 {
+	if commands > 15 {
 		t.Errorf("got %.1f commands per renewal, want those of one script", commands)
 	}
 }

@@ -188,7 +188,7 @@ func (s *Scheduler) activate(ctx context.Context, job *jobs.Job, standing ledger
 		if created.Err != nil {
 			s.failed(ctx, "change the trigger of a job", created.Err)
 		}
-		if created.Err != nil || created.Moved || created.Early || created.Inactive {
+		if created.Err != nil || created.Moved || created.Early || created.Inactive || created.Grace > 0 {
 			standing.Standing = ledger.Drifted
 			return standing
 		}
@@ -297,6 +297,8 @@ func (s *Scheduler) create(ctx context.Context, now time.Time, late time.Duratio
 			wait = max(wait, again)
 		case created.Early:
 			wait = max(wait, soon)
+		case created.Grace > 0:
+			wait = max(wait, created.Grace)
 		case created.Inactive:
 			drifted := len(s.drift)
 			s.stands(ctx, job, false)

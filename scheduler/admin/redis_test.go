@@ -88,8 +88,7 @@ func (s *stage) begin(client *locks.Client, due ledger.Due) (*ledger.Claimed, *l
 	if claimed.Outcome != ledger.Granted {
 		s.t.Fatalf("claim of %s: %s", due.Run, claimed.Outcome)
 	}
-	last := claimed.Record.Last()
-	return claimed, request.Granted(s.t.Context(), locks.Grant{Token: last.Token, Since: last.Started, Items: claimed.Items})
+	return claimed, request.Granted(s.t.Context(), claimed.Grant())
 }
 
 func (s *stage) enqueue(job *jobs.Job, id, args string) ledger.Due {

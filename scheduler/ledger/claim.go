@@ -56,6 +56,20 @@ type Claimed struct {
 	Busy *locks.BusyError
 }
 
+// Grant says what was granted, to [locks.Request.Granted].
+func (c *Claimed) Grant() locks.Grant {
+	last, lock := c.Record.Last(), c.Job.Lock
+	return locks.Grant{
+		Token: last.Token, Since: last.Started, Items: c.Items, Info: info(c.Record),
+		MaxHold: lock.MaxHold, MinHold: lock.MinHold, CrashDelay: lock.CrashDelay,
+	}
+}
+
+// info is what the lock space tells of a run's hold, as the function of that name in scripts/ledger.lua.
+func info(record *Record) json.RawMessage {
+	return fmt.Appendf(nil, `{"job":"%s","run":"%s"}`, record.Job, record.ID)
+}
+
 // Claim starts an attempt at a run: in one step it looks whether the run is due under this n, takes its bundle under
 // the request's hold id and begins the attempt under the new token. A run whose bundle is not free goes to wait
 // instead. patience is how long younger requests may pass that wait. before names the queues in which a run that has

@@ -61,6 +61,9 @@ type Created struct {
 	Moved  bool      // somebody else had moved the cursor: nothing was recorded, Cursor tells where it stands
 	Early  bool      // a tick has not come yet by the server's clock: nothing was recorded
 
+	// Grace is for how long the lock space grants nothing, since Redis has lost data: nothing was recorded.
+	Grace time.Duration
+
 	// Inactive tells that another definition of the job decides its ticks: nothing was recorded.
 	Inactive bool
 
@@ -244,6 +247,9 @@ func (c *Created) decode(command *redis.Cmd, cursor time.Time) error {
 	case "early":
 		c.Early = true
 		return nil
+	case "grace":
+		c.Grace = time.Duration(r.number()) * time.Millisecond
+		return r.err
 	case "inactive":
 		c.Inactive = true
 		return nil

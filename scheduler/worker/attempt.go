@@ -45,10 +45,7 @@ func (w *Worker) claim(due ledger.Due, before []string) {
 	case claimed.Outcome == ledger.Suspect:
 		w.putOff(due)
 	case claimed.Outcome == ledger.Granted:
-		record := claimed.Record
-		hold := request.Granted(w.attempts, locks.Grant{
-			Token: record.Last().Token, Since: record.Last().Started, Items: claimed.Items, MaxHold: claimed.Job.Lock.MaxHold,
-		})
+		hold := request.Granted(w.attempts, claimed.Grant())
 		w.attempt.Go(func() {
 			defer done()
 			w.run(hold, claimed)

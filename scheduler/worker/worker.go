@@ -34,6 +34,7 @@ type Options struct {
 	Name         string                // first part of the worker's id; default: the host's name
 	Lease        time.Duration         // default 15 s: a dead host's work moves on after it
 	ReserveAfter time.Duration         // how long others may pass a waiting bundle; default 1 s, negative: not at all
+	Grace        time.Duration         // how long nothing is granted after Redis lost data, as in locks.Options
 
 	Concurrency  int            // attempts at a time; default 8
 	DrainTimeout time.Duration  // how long running attempts may go on when the worker is to stop; default 50 s
@@ -237,7 +238,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	defer w.cancel(nil)
 
 	w.locks, err = locks.Open(ctx, w.o.Redis, locks.Options{
-		Namespace: w.o.Namespace, Name: w.o.Name, Lease: w.o.Lease, ReserveAfter: w.o.ReserveAfter,
+		Namespace: w.o.Namespace, Name: w.o.Name, Lease: w.o.Lease, ReserveAfter: w.o.ReserveAfter, Grace: w.o.Grace,
 		Card: w.card("ready"), Logger: w.log,
 		OnOffer: func() {
 			if s := w.loop.Load(); s != nil {
@@ -250,11 +251,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	}
 	defer w.close(running)
 	w.tell(w.locks.Session())
-	space, err := locks.NewSpace(w.o.Redis, w.o.Namespace)
-	if err != nil {
-		return fmt.Errorf("start worker: %w", err)
-	}
-	w.ledger = ledger.New(w.o.Redis, space)
+	w.ledger = ledger.New(w.locks.Redis(), w.locks.Space())
 	if w.queue, err = queue.New(w.o.Redis, w.o.Namespace); err != nil {
 		return fmt.Errorf("start worker: %w", err)
 	}

@@ -10,7 +10,7 @@
 --       server ms at which it becomes due
 -- verdict: run | catch (a missed tick that runs: overlap does not skip it) | a final state: missed, failed
 -- Replies: ok, then id, n, queue of each run that is due | moved, the cursor | early: a tick has not come yet
---   | inactive: another definition of the job decides its ticks
+--   | inactive: another definition of the job decides its ticks | grace, ms left of a grace time: nothing is decided in it
 local job, items = ARGV[1], tonumber(ARGV[21])
 local cursor = call('HGET', CURSOR, job)
 if cursor ~= ARGV[2] then return {'moved', cursor or ''} end
@@ -19,6 +19,8 @@ local valid = active == ARGV[18] and ARGV[19] == ''
 for i = 1, #versions do valid = valid or active == ARGV[18] and versions[i].hash == ARGV[19] end
 if not valid then return {'inactive'} end
 if tonumber(ARGV[3]) > now then return {'early'} end
+local pause = not quiet() and space().grace()
+if pause then return {'grace', format('%.0f', pause)} end
 local list = {}
 for i = 1, items do list[i] = ARGV[21 + i] end
 list = concat(list, US)
