@@ -103,8 +103,17 @@ type Worker struct {
 // definitions are the jobs of a worker and the permits they take, under the digest of the config they come from.
 type definitions struct {
 	jobs    []*jobs.Job
+	named   map[string]*jobs.Job
 	permits map[string]locks.PermitLimit
 	config  string
+}
+
+func newDefinitions(list []*jobs.Job, permits map[string]locks.PermitLimit, config string) *definitions {
+	d := &definitions{jobs: list, named: make(map[string]*jobs.Job, len(list)), permits: permits, config: config}
+	for _, job := range list {
+		d.named[job.Name] = job
+	}
+	return d
 }
 
 // ErrPermits says that permits cannot be declared as the config has them.
@@ -144,7 +153,7 @@ func New(o Options) (*Worker, error) {
 		return nil, err
 	}
 	w := &Worker{o: o, log: o.Logger, slots: semaphore.NewWeighted(int64(o.Concurrency))}
-	w.jobs.Store(&definitions{o.Jobs, o.Permits, o.Config})
+	w.jobs.Store(newDefinitions(o.Jobs, o.Permits, o.Config))
 	return w, nil
 }
 
@@ -161,7 +170,7 @@ func (w *Worker) SetJobs(ctx context.Context, list []*jobs.Job, permits map[stri
 			return err
 		}
 	}
-	w.jobs.Store(&definitions{list, permits, config})
+	w.jobs.Store(newDefinitions(list, permits, config))
 	if loop == nil {
 		return nil // Run takes them when it has come so far
 	}
@@ -266,7 +275,8 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		return fmt.Errorf("start worker: %w", err)
 	}
 	server, err := queue.NewServer(w.queue, queue.Options{
-		Queues: w.o.Queues, Fetchers: w.o.Fetchers, Slots: slots{w.slots}, Handle: w.take, Logger: w.log,
+		Queues: w.o.Queues, Fetchers: w.o.Fetchers, Slots: slots{w.slots}, Handle: w.take, Adopt: w.adopt,
+		Logger: w.log,
 	})
 	if err != nil {
 		return fmt.Errorf("start worker: %w", err)
