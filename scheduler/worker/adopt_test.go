@@ -151,44 +151,6 @@ func TestTaskWhileItsRunIsOutstandingIsThereAlready(t *testing.T) {
 	}
 }
 
-// fault breaks commands of a worker.
-type fault struct {
-	breaks func(cmd redis.Cmder, send func() error) error
-}
-
-func (f fault) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (f fault) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-func (f fault) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := f.breaks(cmd, func() error { return next(ctx, cmd) })
-		if err != nil {
-			cmd.SetErr(err)
-		}
-		return err
-	}
-}
-
-// broken gives a worker a client of its own, whose commands break.
-func (f *fleet) broken(breaks func(redis.Cmder, func() error) error) func(*worker.Options) {
-	return func(o *worker.Options) {
-		options := *f.rdb.Options()
-		rdb := redis.NewClient(&options)
-		f.Cleanup(func() { _ = rdb.Close() })
-		rdb.AddHook(fault{breaks: breaks})
-		o.Redis = rdb
-	}
-}
-
-// says tells whether a text is one of the words of a command.
-func says(cmd redis.Cmder, text string) bool {
-	return slices.ContainsFunc(cmd.Args(), func(arg any) bool { return fmt.Sprint(arg) == text })
-}
-
-var errLost = errors.New("the answer is lost")
-
 // TestLostAnswerToAnAdoptionMakesNoSecondRun loses the first answers, and the run ends before the adoption is sent again.
 func TestLostAnswerToAnAdoptionMakesNoSecondRun(t *testing.T) {
 	f := newFleet(t)
