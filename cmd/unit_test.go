@@ -2,7 +2,6 @@ package cmd
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -59,29 +58,6 @@ func TestClientsSendOnceAndKeepDeadlines(t *testing.T) {
 			if o := rdb.Options(); o.MaxRetries > 0 || o.MaxRedirects != 3 || !o.ContextTimeoutEnabled {
 				t.Errorf("%s: %d retries, %d redirects, deadlines kept %v", url, o.MaxRetries, o.MaxRedirects, o.ContextTimeoutEnabled)
 			}
-		}
-	}
-}
-
-func TestServersThatAreRefused(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct{ info, want string }{
-		{"redis_version:7.0.15\r\nmaxmemory_policy:noeviction\r\n", ""},
-		{"redis_version:6.2.0\r\nmaxmemory_policy:volatile-lru", ""},
-		{"", ""},
-		{"redis_version:unknown", ""},
-		{"redis_version:6.0.16", "this is Redis 6.0.16; lockstep needs 6.2 or newer"},
-		{"redis_version:7.2.4\r\nvalkey_version:7.2.5", ""},
-		{"redis_version:7.2.4\r\nvalkey_version:7.0.0", "this is Valkey 7.0.0; lockstep needs 7.2 or newer"},
-		{"maxmemory_policy:allkeys-lfu", "set it to noeviction"},
-	} {
-		err := judge(parseInfo(test.info))
-		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
-			t.Errorf("%q: got %v, want %q", test.info, err, test.want)
-		}
-		var exit *exitError
-		if err != nil && (!errors.As(err, &exit) || exit.code != exitUsage) {
-			t.Errorf("%q: %v does not exit with %d", test.info, err, exitUsage)
 		}
 	}
 }

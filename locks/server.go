@@ -1,0 +1,228 @@
+package locks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// ErrServer says that a Redis cannot be trusted with locks: it evicts them when its memory is full, or is too old.
+var ErrServer = errors.New("redis cannot keep locks")
+
+// Level says how bad a [Finding] is.
+type Level string
+
+const (
+	Fatal   Level = "fatal"   // locks would not be safe, or would not work: Open refuses
+	Warning Level = "warning" // they are less safe than they could be, or are cut off needlessly
+	Fine    Level = "fine"    // as it should be
+)
+
+// A Finding is one thing that [CheckServer] has to say about a Redis.
+type Finding struct {
+	Level Level
+	Topic string // version, eviction, persistence, replicas, failover, or embedded
+	Node  string // of a cluster; "" otherwise
+	Text  string // what it is, and what to do about it
+}
+
+// CheckServer looks at the Redis that a client of locks with this lease (0: the default one) would use: its version, and
+// the settings that decide what a full memory, a restart or a failover does to locks. On a cluster every master is asked.
+// What a server does not tell is not held against it: hosters hide it.
+func CheckServer(ctx context.Context, rdb redis.UniversalClient, lease time.Duration) ([]Finding, error) {
+	if lease == 0 {
+		lease = defaultLease
+	}
+	servers, err := askServers(ctx, rdb)
+	if err != nil {
+		return nil, fmt.Errorf("check server: %w", err)
+	}
+	var findings []Finding
+	for _, s := range servers {
+		findings = append(findings, s.judge(lease)...)
+	}
+	return findings, nil
+}
+
+// server is what one Redis tells about itself.
+type server struct {
+	node     string            // its address in a cluster, else ""
+	sentinel bool              // found by Sentinel
+	info     map[string]string // of INFO; empty when it does not tell
+	config   map[string]string
+}
+
+// askServers asks the server, or the masters of a cluster. The error is one of the network.
+func askServers(ctx context.Context, rdb redis.UniversalClient) ([]server, error) {
+	switch rdb := rdb.(type) {
+	case *redis.ClusterClient:
+		var mu sync.Mutex
+		var servers []server
+		err := rdb.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
+			s, err := askServer(ctx, node)
+			s.node = node.Options().Addr
+			mu.Lock()
+			defer mu.Unlock()
+			servers = append(servers, s)
+			return err
+		})
+		return servers, err
+	case *redis.Client:
+		s, err := askServer(ctx, rdb)
+		s.sentinel = rdb.Options().Addr == "FailoverClient" // as go-redis calls it
+		return []server{s}, err
+	}
+	return nil, fmt.Errorf("%w: a %T cannot hold a lock space; use a plain, Sentinel or cluster client", ErrInvalid, rdb)
+}
+
+func askServer(ctx context.Context, rdb redis.Cmdable) (server, error) {
+	s := server{info: make(map[string]string), config: make(map[string]string)}
+	var refused redis.Error
+	text, err := rdb.Info(ctx).Result()
+	if err != nil && !errors.As(err, &refused) {
+		return s, err
+	}
+	for line := range strings.Lines(text) {
+		if key, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			s.info[key] = value
+		}
+	}
+	for _, name := range []string{
+		"maxmemory-policy", "save", "min-replicas-to-write", "min-replicas-max-lag", "cluster-node-timeout",
+	} {
+		config, err := rdb.ConfigGet(ctx, name).Result()
+		if errors.As(err, &refused) {
+			break
+		}
+		if err != nil {
+			return s, err
+		}
+		for key, value := range config {
+			s.config[key] = value
+		}
+	}
+	if policy := s.info["maxmemory_policy"]; policy != "" {
+		s.config["maxmemory-policy"] = policy
+	}
+	return s, nil
+}
+
+// number returns a setting, or what it is by default where the server does not tell.
+func (s server) number(name string, otherwise int) int {
+	if n, err := strconv.Atoi(s.config[name]); err == nil {
+		return n
+	}
+	return otherwise
+}
+
+func (s server) clustered() bool { return s.node != "" || s.info["redis_mode"] == "cluster" }
+
+func (s server) replicated() bool {
+	return s.sentinel || s.info["connected_slaves"] != "" && s.info["connected_slaves"] != "0"
+}
+
+func (s server) nodeTimeout() time.Duration {
+	return milliseconds(int64(s.number("cluster-node-timeout", 15_000)))
+}
+
+func (s server) maxLag() time.Duration {
+	return time.Duration(s.number("min-replicas-max-lag", 10)) * time.Second
+}
+
+// judge says what there is to say about a server.
+func (s server) judge(lease time.Duration) (findings []Finding) {
+	say := func(level Level, topic, format string, args ...any) {
+		findings = append(findings, Finding{level, topic, s.node, fmt.Sprintf(format, args...)})
+	}
+	if s.info["redis_version"] == "" && s.info["valkey_version"] == "" && len(s.config) == 0 {
+		say(Fine, "embedded", "embedded, or it tells nothing about itself")
+		return findings
+	}
+
+	name, version, least := "Redis", s.info["redis_version"], [2]int{6, 2}
+	if valkey := s.info["valkey_version"]; valkey != "" {
+		name, version, least = "Valkey", valkey, [2]int{7, 2}
+	}
+	have, ok := parseVersion(version)
+	switch {
+	case !ok:
+	case have[0] < least[0] || have[0] == least[0] && have[1] < least[1]:
+		say(Fatal, "version", "this is %s %s; %d.%d or newer is needed", name, version, least[0], least[1])
+	default:
+		say(Fine, "version", "%s %s", name, version)
+	}
+
+	switch policy := s.config["maxmemory-policy"]; {
+	case policy == "":
+	case strings.HasPrefix(policy, "allkeys-"):
+		say(Fatal, "eviction", "the Redis evicts any key when its memory is full (maxmemory-policy %s), and with it all locks at once; "+
+			"set it to noeviction: redis-cli CONFIG SET maxmemory-policy noeviction, and in redis.conf", policy)
+	default:
+		say(Fine, "eviction", "maxmemory-policy %s", policy)
+	}
+
+	save, saves := s.config["save"]
+	switch aof := s.info["aof_enabled"]; {
+	case aof == "1":
+		say(Fine, "persistence", "append-only file")
+	case aof == "0" && saves && save == "":
+		say(Warning, "persistence", "it keeps nothing on disk: a restart loses every lock, wait and record of which no living "+
+			"worker knows; set appendonly yes")
+	case aof == "0" && saves:
+		say(Warning, "persistence", "it keeps snapshots only (save %s): a restart loses what came after the last one; "+
+			"set appendonly yes", save)
+	}
+
+	replicas := s.info["connected_slaves"]
+	writes := s.number("min-replicas-to-write", -1)
+	switch {
+	case !s.clustered() && !s.replicated():
+	case replicas == "0":
+		say(Warning, "replicas", "no replica is connected: nothing can take over")
+	case writes == 0 && s.clustered():
+		say(Warning, "replicas", "a master takes writes that no replica has (min-replicas-to-write 0): cut off from the others it "+
+			"goes on granting for %s; set min-replicas-to-write 1", s.nodeTimeout())
+	case writes == 0:
+		say(Warning, "replicas", "a master takes writes that no replica has (min-replicas-to-write 0): cut off from the others it "+
+			"goes on granting until somebody tells it that it was replaced, and a lock may have two holders; "+
+			"set min-replicas-to-write 1")
+	case writes > 0:
+		say(Fine, "replicas", "%s connected, min-replicas-to-write %d, min-replicas-max-lag %s", replicas, writes, s.maxLag())
+	}
+
+	// What an outage may last without cutting work off, against the time that a cluster needs: the node timeout, and about
+	// two seconds for the votes.
+	if takes := s.nodeTimeout() + 2*time.Second; s.clustered() {
+		lasts := 2*lease/3 - cutoffOf(lease) - (lease - trustOf(lease))
+		if lasts < takes {
+			say(Warning, "failover", "a lease of %s outlives an outage of %s, a failover takes about %s "+
+				"(cluster-node-timeout %s): all work is cut off by one; with the default timeout, 15s, a lease of 40s is not",
+				lease, lasts.Round(100*time.Millisecond), takes, s.nodeTimeout())
+		} else {
+			say(Fine, "failover", "a lease of %s outlives a failover of about %s", lease, takes)
+		}
+	}
+	return findings
+}
+
+// parseVersion reads the first two numbers of a version.
+func parseVersion(text string) (version [2]int, ok bool) {
+	parts := strings.SplitN(text, ".", 3)
+	if len(parts) < 2 {
+		return version, false
+	}
+	for i := range version {
+		n, err := strconv.Atoi(parts[i])
+		if err != nil {
+			return version, false
+		}
+		version[i] = n
+	}
+	return version, true
+}
