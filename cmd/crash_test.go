@@ -87,6 +87,7 @@ func crashHandlers() *jobs.Registry {
 		<-ctx.Done()
 		return ctx.Err()
 	})
+	jobs.Handle(reg, "transfer", transfer)
 	return reg
 }
 

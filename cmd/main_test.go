@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"lockstep/locks/guard/pgtest"
 	"lockstep/locks/redistest"
 )
 
@@ -52,7 +53,7 @@ func testMain(m *testing.M) int {
 		fmt.Fprintf(os.Stderr, "build the tool: %v\n%s", err, out)
 		return 1
 	}
-	return redistest.Run(m)
+	return redistest.Run(pgtest.Tests(m))
 }
 
 // toolEnv is the environment of the tool in tests: nothing of this machine's, and a cache folder of its own, in which no

@@ -293,9 +293,9 @@ func (t *tool) state(word string) string {
 		return word
 	}
 	code := map[string]string{
-		"succeeded": green, "ready": green, "running": cyan,
+		"succeeded": green, "ready": green, "ok": green, "running": cyan,
 		"waiting": yellow, "retrying": yellow, "draining": yellow, "skipped": yellow, "missed": yellow,
-		"failed": red, "crashed": red, "lost": red, "gone": red, "late": red,
+		"warning": yellow, "error": red, "failed": red, "crashed": red, "lost": red, "gone": red, "late": red,
 	}[word]
 	if code == "" {
 		return word

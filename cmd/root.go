@@ -35,7 +35,7 @@ in Redis. The commands below that look or act work straight on Redis; no worker 
 	}
 	add("run", t.startCommand(), t.demoCommand(), t.initCommand(), t.checkCommand(), t.configCommand(), t.scheduleCommand())
 	add("look", t.enqueueCommand(), t.jobCommand(), t.runCommand(), t.lockCommand(), t.workerCommand(), t.queueCommand(),
-		t.auditCommand(), t.healthCommand())
+		t.auditCommand(), t.doctorCommand(), t.healthCommand())
 	root.AddCommand(t.versionCommand())
 	root.AddCommand(topics()...)
 	root.InitDefaultHelpCmd()

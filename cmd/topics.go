@@ -11,7 +11,7 @@ func topics() []*cobra.Command {
 			Long: `Exit codes:
 
     0  ok
-    1  it failed
+    1  it failed                                          doctor: or something is wrong
     2  wrong usage, or refused
     3  the config has errors                              check, config, start; check --strict: or warnings
     4  Redis is not reachable

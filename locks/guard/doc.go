@@ -29,7 +29,7 @@
 // # Which guard to use
 //
 //	effect                                 guard
-//	rows in PostgreSQL or SQLite           [SQL.Check] in the transaction that writes them
+//	rows in PostgreSQL or SQLite           [SQL.Once] around the transaction of a run, [SQL.Check] in any transaction
 //	keys in Redis                          [Redis.Set] for one value, [Redis.Run] for a script of your own
 //	a service of yours behind HTTP         [HTTP] in front of it, and in its handlers the guard of what they write to;
 //	                                       [SetToken] and [ResponseError] in its client
@@ -48,23 +48,47 @@
 //   - [ErrStale] is final. The lock is somebody else's: roll back and end; to try again with the same token is useless.
 //   - All who write must check. A path without a check is a path for the paused holder.
 //
+// # What a token does not do
+//
+// A worker dies after its run has committed its effect, and before the ledger knows. The next attempt has a higher token
+// and every right to go on: no fence keeps it from making the effect a second time. What it has in common with the first
+// one is the run's idempotency key. [SQL.Once] records that key in the transaction of the effect, so whoever dies when,
+// effect and record are both there or both not:
+//
+//	return fence.Once(ctx, db, run, func(tx *sql.Tx) error {
+//		_, err := tx.ExecContext(ctx, "UPDATE account SET balance = balance - 30 WHERE id = $1", run.Args.Account)
+//		return err
+//	})
+//
+//	killed                         the effect is made by
+//	before the commit              the next attempt
+//	between commit and finish      this attempt; the next one finds the record, and the run has succeeded
+//	in doubt about the commit      this attempt or the next one, as the database decided
+//
+// The two are for different faults: a record orders the attempts at one run, a token the holders of one lock, of whatever
+// run. Where both matter, [SQL.Check] stands at the beginning of the effect. A run that somebody has done again under its
+// id, though it succeeded (a replayed tick), is recorded still; remove its row if the effect is meant, too. A command job
+// can do the same in SQL, with LOCKSTEP_IDEMPOTENCY_KEY as the key: insert first, and end with success if it is there.
+//
 // # Invariants
 //
 //  1. The record of a resource never goes back, unless it was removed (see below).
 //  2. Once an effect under a token is visible, no effect under a lower token for that resource follows it.
 //  3. Record and effect are applied together or not at all: one transaction in SQL, one script in Redis. So a failover
 //     or a restored backup that loses the one loses the other, and what is left fits together.
+//  4. Of the transactions that record one key as done, at most one commits, unless the record was removed.
 //
 // # When something fails
 //
 //   - The holder is stopped before its write: refused once a newer holder has checked. Stopped within its transaction:
-//     the newer holder's check waits for the end of that transaction. Bound it (idle_in_transaction_session_timeout in
-//     PostgreSQL); a connection that breaks ends it by itself.
+//     the newer holder's check, or the next attempt at the same run, waits for the end of that transaction. Bound it
+//     (idle_in_transaction_session_timeout in PostgreSQL); a connection that breaks ends it by itself.
 //   - The reply to a commit or a script is lost: whether it was applied is unknown, as without a guard. The same again is
 //     accepted as long as nobody newer has come.
 //   - The guard's store cannot be reached: the error is returned and nothing is written; [HTTP] answers 503.
 //   - Records are lost without the effects (evicted by Redis, expired by [RedisOptions.Keep], removed by [SQL.Prune], a
-//     restarted [Memory]): the next token is accepted, whatever it is.
+//     restarted [Memory]): the next token is accepted, whatever it is. After [SQL.PruneDone] a run that has not been
+//     finished is done again.
 //
 // # What is not promised
 //

@@ -97,6 +97,50 @@ func ExampleSQL_Schema() {
 	// 	token      bigint NOT NULL,
 	// 	checked_at timestamptz NOT NULL
 	// );
+	// CREATE TABLE IF NOT EXISTS "shop"."fence_done" (
+	// 	key     text COLLATE "C" PRIMARY KEY,
+	// 	token   bigint NOT NULL,
+	// 	done_at timestamptz NOT NULL
+	// );
+}
+
+// attempt stands for the *jobs.Run that a handler is given.
+type attempt struct{ token locks.Token }
+
+func (a attempt) IdempotencyKey() string { return "settle-bills#4711" }
+func (a attempt) Token() locks.Token     { return a.token }
+
+func ExampleSQL_Once() {
+	ctx := context.Background()
+	db := someDatabase()
+	defer db.Close()
+	fence, err := guard.NewSQL(guard.SQLite, guard.SQLOptions{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	if err := fence.Create(ctx, db); err != nil {
+		fmt.Println(err)
+		return
+	}
+
+	// A handler: func(ctx context.Context, run *jobs.Run[Args]) error.
+	settle := func(ctx context.Context, run attempt) error {
+		return fence.Once(ctx, db, run, func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, "UPDATE bill SET settled_by = settled_by || 'x' WHERE id = 4711")
+			return err
+		})
+	}
+	// The worker of the first attempt dies behind the commit, before the ledger knows. So there is a second one.
+	fmt.Println(settle(ctx, attempt{oldHolder}))
+	fmt.Println(settle(ctx, attempt{newHolder}))
+
+	var by string
+	fmt.Println(db.QueryRowContext(ctx, "SELECT settled_by FROM bill").Scan(&by), by)
+	// Output:
+	// <nil>
+	// <nil>
+	// <nil> x
 }
 
 func ExampleRedis_Set() {

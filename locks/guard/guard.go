@@ -51,27 +51,43 @@ const (
 // prepare checks what a guard was given and returns the resources sorted, without duplicates. The order is the same for
 // every caller, so that none of two waits for what the other has while that one waits for it.
 func prepare(token locks.Token, resources []string) ([]string, error) {
-	if token == 0 {
-		return nil, fmt.Errorf("%w: the token is 0, which no hold has", ErrInvalid)
-	}
-	if token > maxToken {
-		return nil, fmt.Errorf("%w: token %s is not below 2^53", ErrInvalid, token)
+	if err := checkToken(token); err != nil {
+		return nil, err
 	}
 	if len(resources) == 0 {
 		return nil, fmt.Errorf("%w: no resource is named", ErrInvalid)
 	}
 	for _, name := range resources {
-		switch {
-		case name == "":
-			return nil, fmt.Errorf("%w: a resource has no name", ErrInvalid)
-		case len(name) > maxName:
-			return nil, fmt.Errorf("%w: the name of a resource has %d bytes, at most %d are kept", ErrInvalid, len(name), maxName)
-		case !utf8.ValidString(name) || strings.ContainsRune(name, 0):
-			return nil, fmt.Errorf("%w: resource %q is not UTF-8 without NUL", ErrInvalid, name)
+		if err := checkName("the name of a resource", name); err != nil {
+			return nil, err
 		}
 	}
 	sorted := slices.Sorted(slices.Values(resources))
 	return slices.Compact(sorted), nil
+}
+
+// checkToken refuses a token that no grant has.
+func checkToken(token locks.Token) error {
+	if token == 0 {
+		return fmt.Errorf("%w: the token is 0, which no hold has", ErrInvalid)
+	}
+	if token > maxToken {
+		return fmt.Errorf("%w: token %s is not below 2^53", ErrInvalid, token)
+	}
+	return nil
+}
+
+// checkName refuses a name that a store cannot keep. what says whose it is.
+func checkName(what, name string) error {
+	switch {
+	case name == "":
+		return fmt.Errorf("%w: %s is empty", ErrInvalid, what)
+	case len(name) > maxName:
+		return fmt.Errorf("%w: %s has %d bytes, at most %d are kept", ErrInvalid, what, len(name), maxName)
+	case !utf8.ValidString(name) || strings.ContainsRune(name, 0):
+		return fmt.Errorf("%w: %s, %q, is not UTF-8 without NUL", ErrInvalid, what, name)
+	}
+	return nil
 }
 
 // brief writes the names of a bundle for an error.

@@ -3,29 +3,16 @@ package guard_test
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
 	"testing"
 	"time"
 
 	"lockstep/locks"
 	"lockstep/locks/guard"
+	"lockstep/locks/guard/pgtest"
 	"lockstep/locks/redistest"
 )
 
-func TestMain(m *testing.M) { redistest.Main(withPostgres{m}) }
-
-// withPostgres stops the tests' PostgreSQL before redistest looks for goroutines that are left.
-type withPostgres struct{ m *testing.M }
-
-func (w withPostgres) Run() int {
-	code := w.m.Run()
-	if err := stopPostgres(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = max(code, 1)
-	}
-	return code
-}
+func TestMain(m *testing.M) { redistest.Main(pgtest.Tests(m)) }
 
 // patient is a bound that only a broken test reaches.
 const patient = 30 * time.Second

@@ -14,6 +14,7 @@ import (
 
 	"lockstep/locks"
 	"lockstep/locks/guard"
+	"lockstep/locks/guard/pgtest"
 	"lockstep/locks/redistest"
 )
 
@@ -70,7 +71,7 @@ func TestPausedHolderIsRefused(t *testing.T) {
 	for name, e := range effects {
 		t.Run(name, func(t *testing.T) {
 			if e.write == nil {
-				t.Skip(errNoPostgres)
+				t.Skip(pgtest.ErrNotInstalled)
 			}
 			noError(t, e.write(b.Token(), "b"))
 			wantStale(t, e.write(a.Token(), "a, late"), "bill:4711", a.Token(), b.Token())
@@ -86,14 +87,13 @@ func TestPausedHolderIsRefused(t *testing.T) {
 	}
 }
 
-// openPostgresIf is openPostgres for a test that has more to do: without PostgreSQL it returns nil.
+// openPostgresIf opens a PostgreSQL for a test that has more to do: without one it returns nil.
 func openPostgresIf(t *testing.T) *sql.DB {
 	t.Helper()
-	var db *sql.DB
-	if _, err := postgresBinary("initdb"); err == nil || everything() {
-		db = openPostgres(t)
+	if !pgtest.Available() {
+		return nil
 	}
-	return db
+	return pgtest.Open(t)
 }
 
 func sqlEffect(t testing.TB, db *sql.DB, dialect guard.Dialect) effect {

@@ -34,23 +34,27 @@ func (d Dialect) String() string {
 // SQLOptions are the settings of a [SQL] guard.
 type SQLOptions struct {
 	// Table is the name of the guard's table, with or without a schema before it: letters, digits, '_' and one dot. It is
-	// always quoted, so case counts. Default "lockstep_guard".
+	// always quoted, so case counts. A second one, of runs that are done, has "_done" behind that name. Default
+	// "lockstep_guard".
 	Table string
 }
 
 const defaultTable = "lockstep_guard"
 
-// Each part has at most 63 bytes: PostgreSQL cuts a longer name, and two could become one.
-var tableName = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}$`)
+// Each part has at most 63 bytes, with "_done" behind it: PostgreSQL cuts a longer name, and two could become one.
+var tableName = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,57}$`)
 
-// SQL guards what is written to a SQL database, by a table in the same database. Its table is made once, by
-// [SQL.Create] or from [SQL.Schema]; after that [SQL.Check] is the method to reach for. It knows database/sql alone, so
-// any driver of the dialect will do. It is safe for concurrent use.
+// SQL guards what is written to a SQL database, by two tables in the same database. They are made once, by [SQL.Create]
+// or from [SQL.Schema]. After that [SQL.Once] is the method to reach for in a handler whose effect is one transaction,
+// and [SQL.Check] in everything else that writes under a lock. It knows database/sql alone, so any driver of the dialect
+// will do. It is safe for concurrent use.
 type SQL struct {
-	dialect Dialect
-	schema  []string // statements, in order
-	check   string
-	prune   string
+	dialect   Dialect
+	schema    []string // statements, in order
+	check     string
+	prune     string
+	done      string
+	pruneDone string
 }
 
 // NewSQL returns a guard for a dialect. It opens nothing. Error: an unknown dialect, a table name that is none.
@@ -59,9 +63,9 @@ func NewSQL(dialect Dialect, o SQLOptions) (*SQL, error) {
 		o.Table = defaultTable
 	}
 	if !tableName.MatchString(o.Table) {
-		return nil, fmt.Errorf("guard: SQLOptions.Table %q: want letters, digits and '_', at most 63, with or without a schema before it", o.Table)
+		return nil, fmt.Errorf("guard: SQLOptions.Table %q: want letters, digits and '_', at most 58, with or without a schema before it", o.Table)
 	}
-	table := `"` + strings.ReplaceAll(o.Table, ".", `"."`) + `"`
+	name := strings.NewReplacer("TABLE_NAME_DONE", quote(o.Table+"_done"), "TABLE_NAME", quote(o.Table))
 	var statements map[string]string
 	switch dialect {
 	case PostgreSQL:
@@ -71,9 +75,15 @@ func NewSQL(dialect Dialect, o SQLOptions) (*SQL, error) {
 	default:
 		return nil, fmt.Errorf("guard: %v is not a dialect: want guard.PostgreSQL or guard.SQLite", dialect)
 	}
-	in := func(name string) string { return strings.ReplaceAll(statements[name], "TABLE_NAME", table) }
-	return &SQL{dialect, []string{in("create")}, in("check"), in("prune")}, nil
+	in := func(statement string) string { return name.Replace(statements[statement]) }
+	return &SQL{
+		dialect: dialect, schema: []string{in("create"), in("create done")},
+		check: in("check"), prune: in("prune"), done: in("done"), pruneDone: in("prune done"),
+	}, nil
 }
+
+// quote writes the name of a table, with or without a schema before it.
+func quote(table string) string { return `"` + strings.ReplaceAll(table, ".", `"."`) + `"` }
 
 // The statements of both dialects take the same arguments in the same order. The columns are the resource, the highest
 // token seen, and when a token was last offered.
@@ -104,6 +114,19 @@ RETURNING resource, token`,
 	WHERE checked_at < CURRENT_TIMESTAMP - make_interval(secs => CAST($1 AS double precision))
 	LIMIT CAST($2 AS bigint) FOR UPDATE SKIP LOCKED
 ))`,
+	"create done": `CREATE TABLE IF NOT EXISTS TABLE_NAME_DONE (
+	key     text COLLATE "C" PRIMARY KEY,
+	token   bigint NOT NULL,
+	done_at timestamptz NOT NULL
+)`,
+	// The conflict is with what was committed: a row of a transaction that has not ended is waited for.
+	"done": `INSERT INTO TABLE_NAME_DONE (key, token, done_at)
+VALUES (CAST($1 AS text), CAST($2 AS bigint), CURRENT_TIMESTAMP) ON CONFLICT (key) DO NOTHING`,
+	"prune done": `DELETE FROM TABLE_NAME_DONE WHERE key = ANY (ARRAY(
+	SELECT key FROM TABLE_NAME_DONE
+	WHERE done_at < CURRENT_TIMESTAMP - make_interval(secs => CAST($1 AS double precision))
+	LIMIT CAST($2 AS bigint) FOR UPDATE SKIP LOCKED
+))`,
 }
 
 // SQLite has one writer at a time, so there is no order of locks.
@@ -121,13 +144,22 @@ RETURNING resource, token`,
 	"prune": `DELETE FROM TABLE_NAME WHERE resource IN (
 	SELECT resource FROM TABLE_NAME WHERE checked_at < datetime('now', '-' || ? || ' seconds') LIMIT ?
 )`,
+	"create done": `CREATE TABLE IF NOT EXISTS TABLE_NAME_DONE (
+	key     TEXT PRIMARY KEY,
+	token   INTEGER NOT NULL,
+	done_at TEXT NOT NULL
+) WITHOUT ROWID`,
+	"done": `INSERT INTO TABLE_NAME_DONE (key, token, done_at) VALUES (?, ?, CURRENT_TIMESTAMP) ON CONFLICT (key) DO NOTHING`,
+	"prune done": `DELETE FROM TABLE_NAME_DONE WHERE key IN (
+	SELECT key FROM TABLE_NAME_DONE WHERE done_at < datetime('now', '-' || ? || ' seconds') LIMIT ?
+)`,
 }
 
-// Schema returns the statements that make the guard's table if it is not there, each ended by a semicolon: for
+// Schema returns the statements that make the guard's tables if they are not there, each ended by a semicolon: for
 // migrations, and for a program that may not change the schema.
 func (g *SQL) Schema() string { return strings.Join(g.schema, ";\n") + ";\n" }
 
-// Create makes the guard's table if it is not there. Several processes may do it at the same time.
+// Create makes the guard's tables if they are not there. Several processes may do it at the same time.
 func (g *SQL) Create(ctx context.Context, db *sql.DB) error {
 	err := inTx(ctx, db, nil, func(tx *sql.Tx) error {
 		if g.dialect == PostgreSQL {
@@ -144,7 +176,7 @@ func (g *SQL) Create(ctx context.Context, db *sql.DB) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("create the guard's table: %w", err)
+		return fmt.Errorf("create the guard's tables: %w", err)
 	}
 	return nil
 }
@@ -211,25 +243,30 @@ func (g *SQL) record(ctx context.Context, tx *sql.Tx, token locks.Token, resourc
 	return nil
 }
 
-// pruneBatch is how many rows one transaction of [SQL.Prune] removes, so that none keeps checks waiting for long.
+// pruneBatch is how many rows one transaction of a prune removes, so that none keeps others waiting for long.
 const pruneBatch = 1000
 
 // Prune removes the records of resources that nobody has checked for age, by the database's clock, and returns how many.
 // A record is about 100 bytes, so this is for names that are used once. A resource without a record accepts any token:
 // age has to be longer than any holder can be stopped and still go on. Days are a good age.
 func (g *SQL) Prune(ctx context.Context, db *sql.DB, age time.Duration) (int64, error) {
+	return prune(ctx, db, g.prune, age)
+}
+
+// prune removes what is older than age by a statement, batch after batch.
+func prune(ctx context.Context, db *sql.DB, statement string, age time.Duration) (int64, error) {
 	if age <= 0 { // also a setting that was forgotten, which would forget everything
 		return 0, fmt.Errorf("%w: prune records older than %s: want an age above 0", ErrInvalid, age)
 	}
 	var total int64
 	for {
-		result, err := db.ExecContext(ctx, g.prune, age.Seconds(), pruneBatch)
+		result, err := db.ExecContext(ctx, statement, age.Seconds(), pruneBatch)
 		if err != nil {
-			return total, fmt.Errorf("prune the guard's table: %w", err)
+			return total, fmt.Errorf("prune the guard's tables: %w", err)
 		}
 		n, err := result.RowsAffected()
 		if err != nil {
-			return total, fmt.Errorf("prune the guard's table: %w", err)
+			return total, fmt.Errorf("prune the guard's tables: %w", err)
 		}
 		total += n
 		if n < pruneBatch {

@@ -19,12 +19,13 @@ import (
 
 	"lockstep/locks"
 	"lockstep/locks/guard"
+	"lockstep/locks/guard/pgtest"
 )
 
 // eachSQL runs a test on every kind of database, in a table-less one of its own.
 func eachSQL(t *testing.T, test func(t *testing.T, db *sql.DB, dialect guard.Dialect)) {
 	t.Helper()
-	t.Run("postgresql", func(t *testing.T) { t.Parallel(); test(t, openPostgres(t), guard.PostgreSQL) })
+	t.Run("postgresql", func(t *testing.T) { t.Parallel(); test(t, pgtest.Open(t), guard.PostgreSQL) })
 	t.Run("sqlite file", func(t *testing.T) { t.Parallel(); test(t, openSQLite(t), guard.SQLite) })
 	t.Run("sqlite wal", func(t *testing.T) {
 		t.Parallel()
@@ -157,7 +158,7 @@ func TestOverlappingTransactionsTakeTurns(t *testing.T) {
 				} {
 					t.Run(c.name, func(t *testing.T) {
 						t.Parallel()
-						db := openPostgres(t)
+						db := pgtest.Open(t)
 						g := newSQL(t, db, guard.PostgreSQL)
 						ctx := within(t)
 						mustExec(t, db, "CREATE TABLE effect (token bigint)")
@@ -173,7 +174,7 @@ func TestOverlappingTransactionsTakeTurns(t *testing.T) {
 						second := begin(t, db, level)
 						answer := make(chan error, 1)
 						go func() { answer <- g.Check(ctx, second, c.second, "bill:1") }()
-						eventually(t, "the second check waits", func() bool { return waitsForLock(t, db, answer) })
+						eventually(t, "the second check waits", func() bool { return waitsForLock(t, db, "lockstep_guard", answer) })
 						if c.commit {
 							noError(t, first.Commit())
 						} else {
@@ -210,19 +211,20 @@ func TestOverlappingTransactionsTakeTurns(t *testing.T) {
 	}
 }
 
-// waitsForLock tells whether a statement on the guard's table of this test's schema waits for another transaction.
-func waitsForLock(t testing.TB, db *sql.DB, answer chan error) bool {
+// waitsForLock tells whether a statement on a table of this test's schema, whose answer is still to come, waits for
+// another transaction.
+func waitsForLock(t testing.TB, db *sql.DB, table string, answer chan error) bool {
 	t.Helper()
 	select {
 	case err := <-answer:
-		t.Fatalf("the second check did not wait: %v", err)
+		t.Fatalf("the second transaction did not wait: %v", err)
 	default:
 	}
 	// A row's lock is waited for as the transaction that has it; the schema tells whose wait it is.
 	var n int
 	noError(t, db.QueryRowContext(within(t), `SELECT count(*) FROM pg_locks waiting
-		JOIN pg_locks relation ON relation.pid = waiting.pid AND relation.relation = 'lockstep_guard'::regclass
-		WHERE NOT waiting.granted`).Scan(&n))
+		JOIN pg_locks relation ON relation.pid = waiting.pid AND relation.relation = $1::regclass
+		WHERE NOT waiting.granted`, table).Scan(&n))
 	return n > 0
 }
 
@@ -420,7 +422,7 @@ func TestSchemaMakesTheTable(t *testing.T) {
 
 func TestTableMayHaveASchema(t *testing.T) {
 	t.Parallel()
-	db := openPostgres(t)
+	db := pgtest.Open(t)
 	var schema string
 	noError(t, db.QueryRowContext(within(t), "SELECT current_schema").Scan(&schema))
 	g, err := guard.NewSQL(guard.PostgreSQL, guard.SQLOptions{Table: schema + ".fence"})
@@ -437,7 +439,7 @@ func TestBadSQLOptionsAreRefused(t *testing.T) {
 		table   string
 	}{
 		{0, ""}, {3, ""}, {-1, ""}, {guard.SQLite, "a b"}, {guard.SQLite, `a"b`}, {guard.SQLite, "a.b.c"}, {guard.SQLite, ".a"},
-		{guard.SQLite, "a."}, {guard.SQLite, "1a"}, {guard.PostgreSQL, strings.Repeat("a", 64)}, {guard.PostgreSQL, "a;b"},
+		{guard.SQLite, "a."}, {guard.SQLite, "1a"}, {guard.PostgreSQL, strings.Repeat("a", 59)}, {guard.PostgreSQL, "a;b"},
 	} {
 		if _, err := guard.NewSQL(c.dialect, guard.SQLOptions{Table: c.table}); err == nil {
 			t.Errorf("dialect %v with table %q is accepted", c.dialect, c.table)
@@ -481,7 +483,7 @@ func TestPruneRemovesWhatNobodyChecks(t *testing.T) {
 
 func TestPruneWaitsForNobody(t *testing.T) {
 	t.Parallel()
-	db := openPostgres(t)
+	db := pgtest.Open(t)
 	g := newSQL(t, db, guard.PostgreSQL)
 	ctx := within(t)
 	noError(t, g.Store(db).Check(ctx, 10, "a", "b"))

@@ -172,8 +172,9 @@ type Worker struct {
 	Queues    map[string]int  `json:"queues"` // served, with their weights
 	StartedAt Instant         `json:"started_at"`
 	LeaseLeft Seconds         `json:"lease_left_seconds"`
-	Drifted   int             `json:"drifted"` // jobs of which another definition than its own is active
-	Admin     Text            `json:"admin"`   // host:port of its API and page
+	Drifted   int             `json:"drifted"`              // jobs of which another definition than its own is active
+	Admin     Text            `json:"admin"`                // host:port of its API and page
+	Clock     Seconds         `json:"clock_offset_seconds"` // by how much its host's clock is ahead of Redis'
 }
 
 // Gone is the state of a worker whose lease is over. It vanishes as soon as somebody takes care of what it left.

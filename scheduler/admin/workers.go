@@ -205,6 +205,7 @@ func (s *scene) workers() []Worker {
 			Slots: card.Slots, Busy: busy[session.id], Queues: card.Queues, StartedAt: Instant{card.StartedAt}, Drifted: card.Drifted,
 			Admin:     Text(card.Admin),
 			LeaseLeft: Seconds(session.left),
+			Clock:     Seconds(card.Clock),
 		}
 		if session.left <= 0 {
 			w.State = Gone

@@ -30,7 +30,13 @@
 // # Tasks that are not ours
 //
 // A queue is asynq's and its name is as the configuration has it, so plain asynq clients reach it, and so do asynq's
-// tools. A task of another type goes back after [foreignDelay], uncounted, never archived and never ended, whatever its
+// tools. A task of another type is a [Request], and [Options].Adopt says whether it is one that we know: then it is
+// recorded elsewhere and the task ended, and nothing of what its sender asked asynq for (its timeout, its retries, how
+// long it is kept) has a meaning any more. asynq's count of its tries is the only mark that it has been here before: an
+// id alone can be used again as soon as asynq has forgotten it. So a task whose adoption is in doubt goes back counted,
+// and so does one that asynq recovers from a dead worker, since our servers call an expired lease a failure.
+//
+// A task that nobody here knows goes back after [foreignDelay], uncounted, never archived and never ended, whatever its
 // own limits say: it may belong to a program that looks at this queue too. A delivery of another namespace, or one of
 // our type that cannot be read, is ended with a line in the log; that can only be a mistake, since a queue belongs to
 // one namespace: [Client.Own] registers it in Redis, in a hash beside asynq's keys.
@@ -64,5 +70,7 @@
 // # Not promised
 //
 // No order within a queue, no exactness of weights, no delivery at all: those who push keep the record from which they
-// can push again. An exhausted task of somebody else whose fetch was hit by a crash is archived by asynq itself.
+// can push again. A task of somebody else that has no retries left and whose fetch was hit by a crash is archived by
+// asynq itself, whether or not it was adopted by then; so a plain client had better leave its tasks some retries. And when
+// another program's server, which calls an expired lease no failure, recovers a task of ours, it comes as a new one.
 package queue

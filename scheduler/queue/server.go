@@ -65,6 +65,13 @@ type Options struct {
 	// With Slots, each call owns one slot. Handle gives it back, or hands it on to what it starts.
 	Handle func(ctx context.Context, d Delivery)
 
+	// Adopt is offered what plain asynq clients have sent; without it all of that is foreign. When it returns nil, the
+	// task is ended: what it asks for is recorded. With ErrForeign or ErrLater it comes again after 10 s, to whoever
+	// fetches it, and asynq counts nothing, so it is never given up. Any other error leaves open whether the request was
+	// taken in: the task comes again, counted as tried; one that has no retries left is archived then. It is called like
+	// Handle, but a slot is kept for it until it returns.
+	Adopt func(ctx context.Context, request Request) error
+
 	// Slots, when given, bound what is fetched. Without them up to four deliveries for each fetcher are.
 	Slots Slots
 
@@ -190,8 +197,6 @@ func (s *Server) fetch(ctx context.Context, r *reception) error {
 }
 
 var (
-	// errForeign sends a task back that is not ours.
-	errForeign = errors.New("no lockstep delivery")
 	// errStopping sends a delivery back that was fetched while the server stops.
 	errStopping = errors.New("worker stops")
 )
@@ -199,14 +204,14 @@ var (
 // countsAsFailure tells which errors use up a retry. An expired lease does: a count above 0 tells a task that asynq has
 // recovered from one that was sent anew.
 func countsAsFailure(err error) bool {
-	return !errors.Is(err, errForeign) && !errors.Is(err, errStopping)
+	return !errors.Is(err, ErrForeign) && !errors.Is(err, errStopping)
 }
 
 func retryDelay(n int, err error, task *asynq.Task) time.Duration {
 	switch {
 	case task.Type() == TaskType:
 		return 0
-	case errors.Is(err, errForeign):
+	case errors.Is(err, ErrForeign), errors.Is(err, errDoubt):
 		return foreignDelay
 	default: // of a task that another program's server lost: as that program would have it
 		return asynq.DefaultRetryDelayFunc(n, err, task)
@@ -256,16 +261,11 @@ func (r *reception) ProcessTask(asynqCtx context.Context, task *asynq.Task) erro
 
 // read returns the delivery in a task; none, when the task is to be ended; an error, when it is to go back.
 func (r *reception) read(asynqCtx context.Context, task *asynq.Task) (Delivery, error) {
+	if task.Type() != TaskType {
+		return Delivery{}, r.adopt(asynqCtx, task)
+	}
 	queue, _ := asynq.GetQueueName(asynqCtx)
 	id, _ := asynq.GetTaskID(asynqCtx)
-	if task.Type() != TaskType {
-		retried, _ := asynq.GetRetryCount(asynqCtx)
-		limit, _ := asynq.GetMaxRetry(asynqCtx)
-		if r.foreign.add(taskKey(queue, id), queue, task.Type(), retried >= limit) {
-			r.log.Warn("task of an unknown type goes back to its queue", "queue", queue, "type", task.Type(), "task", id)
-		}
-		return Delivery{}, errForeign
-	}
 	if r.ctx.Err() != nil {
 		return Delivery{}, errStopping
 	}

@@ -12,6 +12,14 @@
 // worker made due itself, share the slots and go last: never before a run that has been due for longer in a queue of
 // the same or a higher weight, and has never crashed.
 //
+// # Requests of plain asynq clients
+//
+// A task in one of the queues whose type is the name of a job here becomes a run of that job, and the task ends: see
+// [ledger.Ledger.Adopt]. What its sender asked asynq for ends with it; the job's policies hold. The run stays in the queue
+// that the task came by, and its definition is the active one, which a worker that has drifted asks the ledger for. An
+// adoption that is not answered is sent again until it is, or until the session has ended: then somebody else may have
+// been given the task, and this worker says nothing more about it.
+//
 // # Suspects
 //
 // A run that has crashed before may be what kills its workers. A worker has one place for such a run, beside the slot

@@ -95,6 +95,7 @@ type Worker struct {
 
 	told    atomic.Pointer[locks.SessionID] // the last one that OnSession was told
 	drifted atomic.Int64                    // jobs whose active definition is another one
+	clock   atomic.Int64                    // a time.Duration: by how much this host's clock is ahead of Redis'
 	running sync.Map                        // jobs.RunID -> context.CancelCauseFunc of its attempt
 
 	attempts context.Context         // all attempts run under it; ends with a cause when the drain is over
@@ -104,8 +105,17 @@ type Worker struct {
 // definitions are the jobs of a worker and the permits they take, under the digest of the config they come from.
 type definitions struct {
 	jobs    []*jobs.Job
+	named   map[string]*jobs.Job
 	permits map[string]locks.PermitLimit
 	config  string
+}
+
+func newDefinitions(list []*jobs.Job, permits map[string]locks.PermitLimit, config string) *definitions {
+	d := &definitions{jobs: list, named: make(map[string]*jobs.Job, len(list)), permits: permits, config: config}
+	for _, job := range list {
+		d.named[job.Name] = job
+	}
+	return d
 }
 
 // ErrPermits says that permits cannot be declared as the config has them.
@@ -145,7 +155,7 @@ func New(o Options) (*Worker, error) {
 		return nil, err
 	}
 	w := &Worker{o: o, log: o.Logger, slots: semaphore.NewWeighted(int64(o.Concurrency))}
-	w.jobs.Store(&definitions{o.Jobs, o.Permits, o.Config})
+	w.jobs.Store(newDefinitions(o.Jobs, o.Permits, o.Config))
 	return w, nil
 }
 
@@ -162,7 +172,7 @@ func (w *Worker) SetJobs(ctx context.Context, list []*jobs.Job, permits map[stri
 			return err
 		}
 	}
-	w.jobs.Store(&definitions{list, permits, config})
+	w.jobs.Store(newDefinitions(list, permits, config))
 	if loop == nil {
 		return nil // Run takes them when it has come so far
 	}
@@ -265,7 +275,8 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		return fmt.Errorf("start worker: %w", err)
 	}
 	server, err := queue.NewServer(w.queue, queue.Options{
-		Queues: w.o.Queues, Fetchers: w.o.Fetchers, Slots: slots{w.slots}, Handle: w.take, Logger: w.log,
+		Queues: w.o.Queues, Fetchers: w.o.Fetchers, Slots: slots{w.slots}, Handle: w.take, Adopt: w.adopt,
+		Logger: w.log,
 	})
 	if err != nil {
 		return fmt.Errorf("start worker: %w", err)
@@ -298,6 +309,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	group.Go(func() error { return ticks.Run(work) })
 	group.Go(func() error { return server.Run(work) })
 	group.Go(func() error { w.watchPauses(work); return nil })
+	group.Go(func() error { w.watchClock(work); return nil })
 	group.Go(func() error { // begins with the end of the others, which may be an error's
 		<-work.Done()
 		w.draining.Store(true)
@@ -469,6 +481,30 @@ func (w *Worker) watchPauses(ctx context.Context) {
 	}
 }
 
+// watchClock compares this host's clock with Redis' until ctx ends, for people to see. Nothing here goes by it.
+func (w *Worker) watchClock(ctx context.Context) {
+	const tells = 100 * time.Millisecond // a smaller change is not worth a word: answers take time
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		call, cancel := context.WithTimeout(ctx, callLimit)
+		before := time.Now()
+		now, err := w.o.Redis.Time(call).Result()
+		cancel()
+		off := before.Add(time.Since(before) / 2).Sub(now)
+		if err == nil && (off-time.Duration(w.clock.Load())).Abs() >= tells {
+			w.clock.Store(int64(off))
+			w.show(ctx)
+		}
+		timer.Reset(time.Minute)
+	}
+}
+
 // card is what others see of this worker.
 func (w *Worker) card(state string) json.RawMessage {
 	host, err := os.Hostname()
@@ -478,6 +514,7 @@ func (w *Worker) card(state string) json.RawMessage {
 	card, err := json.Marshal(Card{
 		Host: host, PID: os.Getpid(), Version: w.o.Version, Config: w.jobs.Load().config, State: state,
 		Slots: w.o.Concurrency, Queues: w.o.Queues, StartedAt: w.started.UTC(), Admin: w.o.Admin, Drifted: int(w.drifted.Load()),
+		Clock: time.Duration(w.clock.Load()),
 	})
 	if err != nil {
 		panic("worker: a card is plain data: " + err.Error())
@@ -497,6 +534,7 @@ type Card struct {
 	StartedAt time.Time      `json:"started_at"`
 	Admin     string         `json:"admin,omitempty"`   // host:port of its API and page; "" for none
 	Drifted   int            `json:"drifted,omitempty"` // jobs whose active definition is another one
+	Clock     time.Duration  `json:"clock,omitempty"`   // ns by which its host's clock is ahead of Redis'; 0 for next to nothing
 }
 
 func names(queues map[string]int) []string {

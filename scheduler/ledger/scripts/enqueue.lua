@@ -13,7 +13,7 @@ if there then return {'exists', string.match(there, '^([^\31]*)')} end
 local remembered = call('ZSCORE', IDS, id)
 if remembered and tonumber(remembered) > now then return {'exists', ''} end
 
-call('ZREMRANGEBYSCORE', IDS, '-inf', ms)
+forget()
 if ARGV[7] ~= '0' then call('ZADD', IDS, format('%.0f', now + ARGV[7]), id) end
 audit(ARGV[13])
 local run = fresh(job, ARGV[3], ARGV[4], '')

@@ -25,6 +25,8 @@
 --                      v<job>  the hash of its active definition, then all that are carried: hash, order of their first
 --                              registration, trigger, configs (by commas); joined by \30, and by \31
 --                      s<job>  spans of ticks to be skipped: from, to (ms), who and why; joined by \30, and by \31
+--                    and by the id of the first run of an adopted id, for as long as that is in ids:
+--                      a<run>  how many runs that id has had, and a word for how the last came; joined by \30
 --   26 audit   STREAM what people did: field e, a JSON object
 --   27 news    STREAM which runs became outstanding or ended: fields r, the run, and s, its final state or ""
 -- and, in scripts that can end a run, those of its job:
@@ -246,6 +248,15 @@ end
 -- audit keeps what somebody did; entry '' for nobody.
 local function audit(entry)
   if entry ~= '' then call('XADD', AUDIT, 'MAXLEN', '~', '10000', '*', 'e', entry) end
+end
+
+-- forget drops ids that need not be remembered any more, some of them.
+local function forget()
+  local old = call('ZRANGEBYSCORE', IDS, '-inf', ms, 'LIMIT', 0, 100)
+  if #old == 0 then return end
+  call('ZREM', IDS, unpack(old))
+  for i = 1, #old do old[i] = 'a' .. old[i] end
+  call('HDEL', FACTS, unpack(old))
 end
 
 -- known returns the hash of a job's active definition, or nil, and its definitions.

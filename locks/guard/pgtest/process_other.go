@@ -1,6 +1,6 @@
 //go:build unix && !linux
 
-package guard_test
+package pgtest
 
 import "syscall"
 

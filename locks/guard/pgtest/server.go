@@ -1,4 +1,4 @@
-package guard_test
+package pgtest
 
 import (
 	"context"
@@ -22,61 +22,105 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 )
 
-// postgres is the one PostgreSQL of this test binary: on a Unix socket in a temporary folder, started by the first test
-// that needs it, ended by stopPostgres or with this process.
-var postgres struct {
+// shared is the one server of this test binary. It is state of the process, as the binary's exit is.
+var shared struct {
 	sync.Mutex
 	tried  bool // a failed start is not repeated for every test
-	server *postgresServer
+	server *server
 	err    error
 }
 
-type postgresServer struct {
+type server struct {
 	dir  string
 	pid  int
 	done chan struct{} // closed when the process has ended and was waited for
 }
 
-var errNoPostgres = errors.New("PostgreSQL is not installed (Debian, Ubuntu: the package postgresql)")
+// ErrNotInstalled says that there is no PostgreSQL on this machine.
+var ErrNotInstalled = errors.New("PostgreSQL is not installed (Debian, Ubuntu: the package postgresql)")
 
-// openPostgres opens a database in which the test has a schema of its own. Without PostgreSQL the test is skipped, or
-// fails if everything has to be tested.
-func openPostgres(t testing.TB) *sql.DB {
-	t.Helper()
-	postgres.Lock()
-	if !postgres.tried {
-		postgres.tried = true
-		// The server outlives the test that happens to be the first.
-		postgres.server, postgres.err = startPostgres(context.WithoutCancel(t.Context()))
-	}
-	server, err := postgres.server, postgres.err
-	postgres.Unlock()
-	if errors.Is(err, errNoPostgres) && !everything() {
-		t.Skip(err)
-	}
-	noError(t, err)
-	schema := "t_" + strings.ToLower(rand.Text()[:12])
-	db, err := sql.Open("pgx", server.dsn()+" search_path="+schema)
-	noError(t, err)
-	t.Cleanup(func() { noError(t, db.Close()) })
-	mustExec(t, db, "CREATE SCHEMA "+schema)
-	return db
+// Available tells whether a test that asks for PostgreSQL goes on: it is installed, or has to be.
+func Available() bool {
+	_, err := program("initdb")
+	return err == nil || everything()
 }
 
 // everything tells whether what is not installed is a failure.
 func everything() bool { return os.Getenv("LOCKSTEP_TEST_ALL") == "1" }
 
-func stopPostgres() error {
-	postgres.Lock()
-	defer postgres.Unlock()
-	if postgres.server == nil {
-		return nil
+// Tests are the tests of a binary, with the end of the server behind them.
+func Tests(m interface{ Run() int }) interface{ Run() int } { return tests{m} }
+
+type tests struct{ m interface{ Run() int } }
+
+func (t tests) Run() int {
+	code := t.m.Run()
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.server == nil {
+		return code
 	}
-	return postgres.server.stop()
+	if err := shared.server.stop(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
+	}
+	return code
 }
 
-// postgresBinary finds a program of PostgreSQL. Debian keeps most of them out of the PATH.
-func postgresBinary(name string) (string, error) {
+// Open returns a database in which the test has a schema of its own, closed when the test ends. Without PostgreSQL the
+// test is skipped, or fails if everything has to be tested.
+func Open(tb testing.TB) *sql.DB {
+	tb.Helper()
+	db, err := sql.Open(driver, DSN(tb))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return db
+}
+
+const driver = "pgx" // as the package that is imported for it registers it
+
+// DSN is [Open] for several connections or processes: it returns the name of the database for the driver "pgx", which
+// this package registers.
+func DSN(tb testing.TB) string {
+	tb.Helper()
+	shared.Lock()
+	if !shared.tried {
+		shared.tried = true
+		// The server outlives the test that happens to be the first.
+		shared.server, shared.err = start(context.WithoutCancel(tb.Context()))
+	}
+	server, err := shared.server, shared.err
+	shared.Unlock()
+	if errors.Is(err, ErrNotInstalled) && !everything() {
+		tb.Skip(err)
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	schema := "t_" + strings.ToLower(rand.Text()[:12])
+	if err := server.makeSchema(tb.Context(), schema); err != nil {
+		tb.Fatal(err)
+	}
+	return server.dsn() + " search_path=" + schema
+}
+
+func (s *server) makeSchema(ctx context.Context, name string) error {
+	db, err := sql.Open(driver, s.dsn())
+	if err != nil {
+		return err
+	}
+	_, err = db.ExecContext(ctx, "CREATE SCHEMA "+name)
+	return errors.Join(err, db.Close())
+}
+
+// program finds a program of PostgreSQL. Debian keeps most of them out of the PATH.
+func program(name string) (string, error) {
 	if path, err := exec.LookPath(name); err == nil {
 		return path, nil
 	}
@@ -85,27 +129,27 @@ func postgresBinary(name string) (string, error) {
 		return "", err
 	}
 	if len(found) == 0 {
-		return "", errNoPostgres
+		return "", ErrNotInstalled
 	}
 	return slices.Max(found), nil
 }
 
-func startPostgres(ctx context.Context) (_ *postgresServer, err error) {
+func start(ctx context.Context) (_ *server, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute) // initdb takes seconds, on a busy machine many
 	defer cancel()
-	initdb, err := postgresBinary("initdb")
+	initdb, err := program("initdb")
 	if err != nil {
 		return nil, err
 	}
-	binary, err := postgresBinary("postgres")
+	binary, err := program("postgres")
 	if err != nil {
 		return nil, err
 	}
-	attributes, err := postgresAttributes()
+	system, err := attributes()
 	if err != nil {
 		return nil, err
 	}
-	s := &postgresServer{}
+	s := &server{}
 	if s.dir, err = os.MkdirTemp("", "pg"); err != nil {
 		return nil, err
 	}
@@ -115,8 +159,8 @@ func startPostgres(ctx context.Context) (_ *postgresServer, err error) {
 			err = errors.Join(fmt.Errorf("start PostgreSQL: %w\n%s", err, log), s.stop())
 		}
 	}()
-	if attributes.Credential != nil {
-		if err = os.Chown(s.dir, int(attributes.Credential.Uid), int(attributes.Credential.Gid)); err != nil {
+	if system.Credential != nil {
+		if err = os.Chown(s.dir, int(system.Credential.Uid), int(system.Credential.Gid)); err != nil {
 			return nil, err
 		}
 	}
@@ -125,22 +169,22 @@ func startPostgres(ctx context.Context) (_ *postgresServer, err error) {
 	environment := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "PG") })
 	command := exec.CommandContext(ctx, initdb, "--pgdata="+data, "--username=lockstep", "--auth=trust", "--no-sync",
 		"--encoding=UTF8", "--locale=C")
-	command.Dir, command.Env, command.SysProcAttr = s.dir, environment, attributes
+	command.Dir, command.Env, command.SysProcAttr = s.dir, environment, system
 	if output, err := command.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("initdb: %w\n%s", err, output)
 	}
 	command = exec.Command(binary, "-D", data, "-k", s.dir, "-c", "listen_addresses=", "-c", "fsync=off",
 		"-c", "full_page_writes=off", "-c", "max_connections=400")
-	command.Dir, command.Env, command.SysProcAttr = s.dir, environment, attributes
+	command.Dir, command.Env, command.SysProcAttr = s.dir, environment, system
 	if err = s.spawn(command); err != nil {
 		return nil, err
 	}
 	return s, s.await(ctx)
 }
 
-// postgresAttributes say how the server runs: in a process group of its own, so that a Ctrl-C for the tests does not end
+// attributes say how the server runs: in a process group of its own, so that a Ctrl-C for the tests does not end
 // it under them, and never as root, which it refuses.
-func postgresAttributes() (*syscall.SysProcAttr, error) {
+func attributes() (*syscall.SysProcAttr, error) {
 	attributes := ownAttributes()
 	if os.Getuid() != 0 {
 		return attributes, nil
@@ -166,7 +210,7 @@ func postgresAttributes() (*syscall.SysProcAttr, error) {
 
 // spawn starts the server in a goroutine that stays on its thread until the server has ended: the kernel's signal at
 // the parent's death (see ownAttributes) is bound to the thread that forked.
-func (s *postgresServer) spawn(command *exec.Cmd) error {
+func (s *server) spawn(command *exec.Cmd) error {
 	log, err := os.OpenFile(s.log(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
@@ -191,8 +235,8 @@ func (s *postgresServer) spawn(command *exec.Cmd) error {
 	return <-started
 }
 
-func (s *postgresServer) await(ctx context.Context) error {
-	db, err := sql.Open("pgx", s.dsn())
+func (s *server) await(ctx context.Context) error {
+	db, err := sql.Open(driver, s.dsn())
 	if err != nil {
 		return err
 	}
@@ -214,14 +258,14 @@ func (s *postgresServer) await(ctx context.Context) error {
 	}
 }
 
-func (s *postgresServer) log() string { return filepath.Join(s.dir, "log") }
+func (s *server) log() string { return filepath.Join(s.dir, "log") }
 
-func (s *postgresServer) dsn() string {
+func (s *server) dsn() string {
 	return "host=" + s.dir + " user=lockstep dbname=postgres sslmode=disable"
 }
 
 // stop ends the server, if it was started, and removes its files.
-func (s *postgresServer) stop() error {
+func (s *server) stop() error {
 	if s.pid != 0 {
 		// SIGINT is its fast shutdown: it ends its children and frees what it has of the system. It fails only for a
 		// process that has ended by itself.

@@ -1,0 +1,311 @@
+package cmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"lockstep/configs"
+	"lockstep/locks"
+	"lockstep/scheduler/admin"
+	"lockstep/scheduler/queue"
+)
+
+// How a finding stands: as it should be, worse than it could be, or wrong.
+const (
+	levelOK      = "ok"
+	levelWarning = "warning"
+	levelError   = "error"
+)
+
+// finding is one thing that doctor has to say.
+type finding struct {
+	Level   string  `json:"level"`
+	Topic   string  `json:"topic"`
+	On      *string `json:"on"` // a worker, a queue, a node of a cluster; null: all of it
+	Finding string  `json:"finding"`
+}
+
+// clocksApart is how far a clock may be off before doctor says so. Ticks and locks go by Redis' clock, but people read
+// logs, and asynq dates its tasks by the sender's clock.
+const clocksApart = 2 * time.Second
+
+func (t *tool) doctorCommand() *cobra.Command {
+	var strict bool
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Look for what is wrong, or could be better, with config, Redis and workers",
+		Long: `Look at the config, at Redis (its version, what it does when its memory is full, what it keeps on disk, its replicas,
+whether the lease outlives a failover), at the clocks of this host and of the workers, at workers that have another config
+than the others, and at queues that nobody serves or that belong to another namespace. Nothing is changed.
+
+Exits with 1 when something is wrong, with 3 when the config has errors, with 4 when Redis is not reachable; warnings alone
+are 0, unless --strict makes errors of them.`,
+		Args: noArgs,
+	}
+	cmd.Flags().BoolVar(&strict, "strict", false, "take warnings for errors")
+	output := outputFlag(cmd, tables, asJSON, asYAML)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		d := &doctor{tool: t}
+		err := d.look(cmd)
+		if printed := doctorView(t).print(t, *output, d.findings); printed != nil {
+			return errors.Join(err, printed)
+		}
+		if err != nil {
+			return err // it was not possible to look at the rest
+		}
+		return d.verdict(strict)
+	}
+	return cmd
+}
+
+func doctorView(t *tool) view[finding] {
+	return view[finding]{columns: []column[finding]{
+		{title: "level", cell: func(f finding) string { return t.state(f.Level) }},
+		{title: "topic", cell: func(f finding) string { return f.Topic }},
+		{title: "on", cell: func(f finding) string {
+			if f.On == nil {
+				return ""
+			}
+			return *f.On
+		}},
+		{title: "finding", cell: func(f finding) string { return f.Finding }},
+	}}
+}
+
+// doctor collects findings.
+type doctor struct {
+	*tool
+	findings []finding
+	code     int // for a config that has errors
+}
+
+func (d *doctor) say(level, topic, on, format string, args ...any) {
+	f := finding{Level: level, Topic: topic, Finding: fmt.Sprintf(format, args...)}
+	if on != "" {
+		f.On = &on
+	}
+	d.findings = append(d.findings, f)
+}
+
+// verdict is how the command ends when it could look at all.
+func (d *doctor) verdict(strict bool) error {
+	count := make(map[string]int)
+	for _, f := range d.findings {
+		count[f.Level]++
+	}
+	fmt.Fprintf(d.stderr, "%s, %s\n", many(count[levelError], "error"), many(count[levelWarning], "warning"))
+	switch {
+	case d.code != 0:
+		return exit(d.code, nil)
+	case count[levelError] > 0 || strict && count[levelWarning] > 0:
+		return exit(exitFailed, nil)
+	}
+	return nil
+}
+
+func (d *doctor) look(cmd *cobra.Command) error {
+	config := d.config(cmd)
+	conn, err := d.connect(cmd)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }() // it was only read from
+	ctx := cmd.Context()
+	return conn.away(errors.Join(
+		d.redis(ctx, conn),
+		d.workers(ctx, conn, config),
+		d.queues(ctx, conn, config),
+	))
+}
+
+// config looks at the config files, and returns what they say, or nil when they have errors.
+func (d *doctor) config(cmd *cobra.Command) *configs.Config {
+	paths := configs.Find(d.flags.config, nil)
+	if len(paths) == 0 {
+		d.say(levelOK, "config", "", "no config file here: settings are those of the environment and of flags")
+		return nil
+	}
+	options := d.loadOptions(cmd, paths)
+	options.Handlers = d.handlers.Names()
+	config, err := configs.Load(options)
+	var problems configs.Problems
+	switch {
+	case errors.As(err, &problems):
+		d.code = exitConfig
+		d.say(levelError, "config", "", "%s, %s; lockstep check tells them", many(problems.Errors(), "error"), many(problems.Warnings(), "warning"))
+		return nil
+	case err != nil:
+		d.say(levelError, "config", "", "%v", err)
+		return nil
+	case config.Warnings.Warnings() > 0:
+		d.say(levelWarning, "config", "", "%s; lockstep check tells them", many(config.Warnings.Warnings(), "warning"))
+	default:
+		d.say(levelOK, "config", "", "%s in %s", many(len(config.Jobs), "job"), many(config.Warnings.Files, "file"))
+	}
+	return config
+}
+
+func (d *doctor) redis(ctx context.Context, conn *connection) error {
+	before := time.Now()
+	now, err := conn.now(ctx)
+	if err != nil {
+		return err
+	}
+	took := time.Since(before)
+	d.say(levelOK, "redis", "", "%s answers in %s", conn.settings.Redis.SafeURL(), took.Round(10*time.Microsecond))
+	findings, err := locks.CheckServer(ctx, conn.rdb, conn.settings.Locks.Lease)
+	if err != nil {
+		return err
+	}
+	levels := map[locks.Level]string{locks.Fine: levelOK, locks.Warning: levelWarning, locks.Fatal: levelError}
+	for _, f := range findings {
+		d.say(levels[f.Level], f.Topic, f.Node, "%s", f.Text)
+	}
+	// Half of the way, or some other part of it, is the reply's.
+	if off := before.Add(took / 2).Sub(now); off.Abs() > clocksApart+took {
+		d.say(levelWarning, "clock", "", "this host's clock is %s Redis'; no tick and no lock goes by it", apart(off))
+	} else {
+		d.say(levelOK, "clock", "", "this host's clock is within %s of Redis'", clocksApart)
+	}
+	return nil
+}
+
+// apart says by how much a clock differs from another one.
+func apart(off time.Duration) string {
+	if off < 0 {
+		return age(-off) + " behind"
+	}
+	return age(off) + " ahead of"
+}
+
+// workers looks at who is there, by what clock, and with which config.
+func (d *doctor) workers(ctx context.Context, conn *connection, config *configs.Config) error {
+	workers, err := conn.reader.Workers(ctx)
+	if err != nil {
+		return err
+	}
+	workers = slices.DeleteFunc(workers, func(w admin.Worker) bool { return w.State == admin.Gone })
+	if len(workers) == 0 {
+		d.say(levelWarning, "workers", "", "nobody is there: nothing runs")
+		return nil
+	}
+	slots, apartBy := 0, false
+	digests, versions := make(map[string][]string), make(map[string][]string)
+	for _, w := range workers {
+		id := string(w.ID)
+		slots += w.Slots
+		digests[w.Config] = append(digests[w.Config], id)
+		versions[w.Version] = append(versions[w.Version], id)
+		if off := time.Duration(w.Clock); off.Abs() > clocksApart {
+			apartBy = true
+			d.say(levelWarning, "clock", id, "its clock is %s Redis'; no tick and no lock goes by it, but its log does", apart(off))
+		}
+		if w.Drifted > 0 {
+			d.say(levelWarning, "drift", id, "%s of its config: another definition is the active one", many(w.Drifted, "job"))
+		}
+	}
+	d.say(levelOK, "workers", "", "%s, %s", many(len(workers), "worker"), many(slots, "slot"))
+	if !apartBy {
+		d.say(levelOK, "clock", "", "all their clocks are within %s of Redis'", clocksApart)
+	}
+	d.differences("configs", digests)
+	d.differences("versions", versions)
+	if config != nil && len(digests) == 1 && digests[digest(config.Jobs)] == nil {
+		d.say(levelWarning, "drift", "", "the workers have another config than this one; lockstep config diff tells the differences")
+	}
+	return nil
+}
+
+// differences says who has what, when not all have the same.
+func (d *doctor) differences(what string, who map[string][]string) {
+	if len(who) == 1 {
+		d.say(levelOK, "drift", "", "the workers have the same %s", strings.TrimSuffix(what, "s"))
+		return
+	}
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(who)) {
+		parts = append(parts, fmt.Sprintf("%s: %s", name, strings.Join(who[name], " ")))
+	}
+	d.say(levelWarning, "drift", "", "the workers have %d %s (%s): fine while a new one is rolled out", len(who), what, strings.Join(parts, "; "))
+}
+
+// queues looks at whose they are, and whether somebody serves them.
+func (d *doctor) queues(ctx context.Context, conn *connection, config *configs.Config) error {
+	client, err := queue.New(conn.rdb, conn.settings.Redis.Namespace)
+	if err != nil {
+		return err
+	}
+	infos, err := client.Queues(ctx)
+	if err != nil {
+		return err
+	}
+	workers, err := conn.reader.Workers(ctx)
+	if err != nil {
+		return err
+	}
+	served := make(map[string]bool)
+	for _, w := range workers {
+		for name := range w.Queues {
+			served[name] = served[name] || w.State != admin.Gone
+		}
+	}
+	// Those that the config's jobs use, with how many do, and those that a worker of it would serve.
+	used, meant := make(map[string]int), make(map[string]bool)
+	if config != nil {
+		for _, job := range config.Jobs {
+			used[job.Queue]++
+		}
+		for name := range conn.settings.Worker.Queues {
+			meant[name] = true
+		}
+	}
+	before, own := len(d.findings), conn.settings.Redis.Namespace
+	for _, info := range infos {
+		ours := info.Namespace == own
+		switch {
+		case info.Namespace != "" && !ours && (meant[info.Name] || used[info.Name] > 0):
+			d.say(levelError, "queue", info.Name, "it belongs to namespace %q, and this config, of %q, names it: a worker with it does not start; "+
+				"choose another name", info.Namespace, own)
+		case ours && info.Paused:
+			d.say(levelWarning, "queue", info.Name, "it is paused: lockstep queue resume %s", info.Name)
+		}
+		if ours && info.Archived > 0 {
+			d.say(levelWarning, "queue", info.Name, "%s of plain asynq clients archived: asynq had given them up", many(int(info.Archived), "task"))
+		}
+		if ours && used[info.Name] == 0 && !served[info.Name] && info.Pending > 0 {
+			d.say(levelError, "queue", info.Name, "%s for a worker, and none that is there serves it", deliveries(int(info.Pending)))
+		}
+	}
+	if len(workers) > 0 {
+		for _, name := range slices.Sorted(maps.Keys(used)) {
+			if !served[name] {
+				d.say(levelError, "queue", name, "%s, and no worker that is there serves it", users(used[name]))
+			}
+		}
+	}
+	if len(d.findings) == before {
+		d.say(levelOK, "queues", "", "%s of namespace %s", many(len(slices.DeleteFunc(infos, func(i queue.Info) bool { return i.Namespace != own })), "queue"), own)
+	}
+	return nil
+}
+
+func deliveries(n int) string {
+	if n == 1 {
+		return "1 delivery waits"
+	}
+	return fmt.Sprintf("%d deliveries wait", n)
+}
+
+func users(jobs int) string {
+	if jobs == 1 {
+		return "1 job uses it"
+	}
+	return fmt.Sprintf("%d jobs use it", jobs)
+}

@@ -1,0 +1,137 @@
+package ledger
+
+import (
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+)
+
+var (
+	//go:embed scripts/adopt.lua
+	adoptSource string
+	adoptScript = script(adoptSource)
+)
+
+// ErrSession says that the session in whose name something was to be recorded has ended. Nothing was changed.
+var ErrSession = errors.New("the session has ended")
+
+// Adoption is a request that came by the queue itself, from a client that knows nothing of the ledger.
+type Adoption struct {
+	Job     *jobs.Job
+	Queue   string // the one it came by: its run stays in it
+	ID      string // the sender's; unique in that queue for as long as the request is in it
+	Payload []byte // JSON becomes the arguments; nothing: those of the definition
+
+	Session locks.SessionID // of the worker that was given the request
+	Giving  string          // a random word for this giving of the request; the same when it is sent again
+	Again   bool            // it may have been given to somebody before
+}
+
+// Adopt records the run <job>#<queue>/<id> of a request, once, however often the request is given to somebody. While that
+// run is outstanding the request is there already. After its end the same id may be used again, and the run is then
+// <job>#<queue>/<id>~2, ~3 and so on; but one that is given Again is the old one. All this is remembered for [Remembered]
+// at least. A request that cannot be run becomes a run that has failed and says why: nobody waits for an answer who could
+// be told.
+//
+// It has to be sent until it is answered, or the session is over: until then the run may be there. The error is an
+// [ErrSession] when it is.
+func (l *Ledger) Adopt(ctx context.Context, a Adoption) (*Enqueued, error) {
+	job, id := a.Job, jobs.RequestRunID(a.Job.Name, adoptedName(a.Queue, a.ID))
+	fail := func(err error) (*Enqueued, error) { return nil, fmt.Errorf("adopt %s: %w", id, err) }
+	arguments, items, reason := a.read(id)
+	definition, err := json.Marshal(job)
+	if err != nil {
+		return fail(err)
+	}
+	again := 0
+	if a.Again {
+		again = 1
+	}
+	patience, onBusy, limits := waitOf(job)
+	args := []any{job.Name, string(id), string(a.Session), a.Giving, again, a.Queue, Remembered.Milliseconds(), reason,
+		string(arguments), definition, patience, onBusy, limits, job.History.Runs, job.History.For.Milliseconds()}
+	for _, item := range items {
+		args = append(args, item.String())
+	}
+	r := read(l.run(ctx, adoptScript, job.Name, args...))
+	enqueued := new(Enqueued)
+	switch outcome := r.text(); outcome {
+	case "created":
+		enqueued.Run = jobs.RunID(r.text())
+		n := r.number()
+		enqueued.State = State(r.text())
+		if n > 0 {
+			enqueued.Due = []Due{{Run: enqueued.Run, N: n, Queue: a.Queue}}
+		}
+	case "exists":
+		enqueued.Exists, enqueued.Run, enqueued.State = true, jobs.RunID(r.text()), State(r.text())
+	case "dead":
+		return fail(ErrSession)
+	default:
+		return fail(r.unknown(outcome))
+	}
+	if r.err != nil {
+		return fail(r.err)
+	}
+	return enqueued, nil
+}
+
+// read returns the arguments and the bundle of the run, without its own lock; or why it fails at once.
+func (a *Adoption) read(id jobs.RunID) (arguments json.RawMessage, items []locks.Item, reason string) {
+	source := json.RawMessage(a.Payload)
+	if len(source) == 0 {
+		source = a.Job.Args
+	}
+	arguments, err := compact(source)
+	if err != nil { // people are shown the text; it is not taken for arguments
+		return asText(a.Payload), nil, plain(fmt.Sprintf("the payload of the task is not JSON: %v", err))
+	}
+	if items, err = a.Job.Resources(id, arguments); err != nil {
+		return arguments, nil, plain(err.Error())
+	}
+	return arguments, slices.DeleteFunc(items, func(item locks.Item) bool { return item.Name == jobs.RunResource(id) }), ""
+}
+
+// asText returns the beginning of a payload as a JSON string.
+func asText(payload []byte) json.RawMessage {
+	const most = 4 << 10
+	text := string(payload[:min(len(payload), most)])
+	quoted, err := json.Marshal(strings.ToValidUTF8(text, string(utf8.RuneError)))
+	if err != nil {
+		panic("ledger: a string is plain data: " + err.Error())
+	}
+	return quoted
+}
+
+// adoptedName makes one part of a run's id (see [jobs.ValidRunName]) of a queue's name and the id of a task in it, such
+// that no two tasks share a name: <queue>/<id>, where bytes that must not be in a name, '%', '~' and the '/' of a queue
+// are written as in a URL; %sha256-<digest> when that is too long.
+func adoptedName(queue, id string) string {
+	name := escape(queue, "%~/") + "/" + escape(id, "%~")
+	const longest = 180 // with room for ~2 and so on
+	if len(name) > longest {
+		return fmt.Sprintf("%%sha256-%x", sha256.Sum256([]byte(queue+"\x00"+id)))
+	}
+	return name
+}
+
+func escape(text, special string) string {
+	var b strings.Builder
+	for i := range len(text) {
+		if c := text[i]; c <= ' ' || c > '~' || strings.IndexByte("\"'`\\"+special, c) >= 0 {
+			fmt.Fprintf(&b, "%%%02X", c)
+		} else {
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,227 @@
+package ledger_test
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+	"lockstep/scheduler/ledger"
+)
+
+// given is a request that a worker was given, for the first time that anybody knows.
+func (f *fixture) given(client *locks.Client, id string) ledger.Adoption {
+	return ledger.Adoption{
+		Job: f.job, Queue: "low", ID: id, Payload: []byte(`{"n": 1}`), Session: client.Session(), Giving: rand.Text(),
+	}
+}
+
+func (f *fixture) adopt(a ledger.Adoption) *ledger.Enqueued {
+	f.Helper()
+	enqueued, err := f.Adopt(f.Context(), a)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return enqueued
+}
+
+// adopted adopts a request that has to become a run, and does that.
+func (f *fixture) adopted(client *locks.Client, a ledger.Adoption, want jobs.RunID) {
+	f.Helper()
+	enqueued := f.adopt(a)
+	if enqueued.Exists || enqueued.Run != want || enqueued.State != ledger.DueNow || len(enqueued.Due) != 1 || enqueued.Due[0].Queue != a.Queue {
+		f.Fatalf("got %+v, want the new run %s", enqueued, want)
+	}
+	f.finish(f.claim(client, enqueued.Due[0], ledger.Granted), ledger.Success, ledger.Recorded)
+}
+
+func (f *fixture) thereAlready(a ledger.Adoption, want jobs.RunID, state ledger.State) {
+	f.Helper()
+	if got := f.adopt(a); !got.Exists || got.Run != want || got.State != state || got.Due != nil {
+		f.Errorf("got %+v, want that run %s is there already (%s)", got, want, state)
+	}
+}
+
+func TestAdoptedRequestIsOneRun(t *testing.T) {
+	each(t, func(f *fixture) {
+		w := f.session("w")
+		first := f.given(w, "4711")
+		const run = "j#low/4711"
+		enqueued := f.adopt(first)
+		if enqueued.Run != run || enqueued.Exists || len(enqueued.Due) != 1 {
+			f.Fatalf("got %+v, want a new run that is due", enqueued)
+		}
+		f.thereAlready(first, run, ledger.DueNow)              // sent again
+		f.thereAlready(f.given(w, "4711"), run, ledger.DueNow) // given again, uncounted
+		a := f.claim(w, enqueued.Due[0], ledger.Granted)
+		if string(a.Args) != `{"n":1}` || a.Record.Trigger != ledger.ByRequest || a.Record.Queue != "low" {
+			f.Errorf("got %+v with %s", a.Record, a.Args)
+		}
+		var held []string
+		for _, item := range a.Items {
+			held = append(held, item.Name)
+		}
+		if got := strings.Join(held, " "); got != "job:j run:"+run {
+			f.Errorf("its attempt holds %s, want the lock of its job and its own", got)
+		}
+		f.thereAlready(f.given(w, "4711"), run, ledger.Running)
+		f.finish(a, ledger.Success, ledger.Recorded)
+		f.thereAlready(first, run, ledger.Succeeded) // a late copy of what was sent first
+		again := f.given(w, "4711")
+		again.Again = true
+		f.thereAlready(again, run, ledger.Succeeded)
+	})
+}
+
+func TestIDUsedAgainAfterItsRunIsANewRequest(t *testing.T) {
+	each(t, func(f *fixture) {
+		w := f.session("w")
+		f.job.History.Runs = 1 // a short history is no short memory
+		f.adopted(w, f.given(w, "daily"), "j#low/daily")
+		f.adopted(w, f.given(w, "other"), "j#low/other")
+		f.adopted(w, f.given(w, "daily"), "j#low/daily~2")
+		f.adopted(w, f.given(w, "daily"), "j#low/daily~3")
+		old := f.given(w, "daily")
+		old.Again = true
+		f.thereAlready(old, "j#low/daily~3", ledger.Succeeded)
+		f.adopted(w, f.given(w, "other"), "j#low/other~2")
+
+		// Of one that comes again, and that nobody has recorded, this is the first that is heard.
+		lost := f.given(w, "lost")
+		lost.Again = true
+		f.adopted(w, lost, "j#low/lost")
+		// Another queue and another job have their own ids.
+		elsewhere := f.given(w, "daily")
+		elsewhere.Queue = "high"
+		f.adopted(w, elsewhere, "j#high/daily")
+		other := f.given(w, "daily")
+		other.Job = newJob("k")
+		f.adopted(w, other, "k#low/daily")
+	})
+}
+
+// TestIDsAreRememberedForAWeek: then they are forgotten, with all that was kept of them.
+func TestIDsAreRememberedForAWeek(t *testing.T) {
+	each(t, func(f *fixture) {
+		w := f.session("w")
+		f.adopted(w, f.given(w, "4711"), "j#low/4711")
+		f.adopted(w, f.given(w, "4711"), "j#low/4711~2")
+		until, err := f.rdb.ZScore(f.Context(), f.key("ids"), "j#low/4711").Result()
+		if err != nil {
+			f.Fatal(err)
+		}
+		if left := time.Until(time.UnixMilli(int64(until))); left < 7*24*time.Hour-time.Hour || left > 7*24*time.Hour+time.Hour {
+			f.Errorf("it is remembered for %s, want 7 days", left)
+		}
+		if err := f.rdb.ZAdd(f.Context(), f.key("ids"), redis.Z{Score: 1, Member: "j#low/4711"}).Err(); err != nil {
+			f.Fatal(err)
+		}
+		f.adopted(w, f.given(w, "other"), "j#low/other")
+		facts, err := f.rdb.HKeys(f.Context(), f.key("facts")).Result()
+		if err != nil {
+			f.Fatal(err)
+		}
+		for _, field := range facts {
+			if strings.HasPrefix(field, "aj#low/4711") {
+				f.Errorf("%s is kept for an id that is forgotten", field)
+			}
+		}
+		// What the history still has keeps its name.
+		f.adopted(w, f.given(w, "4711"), "j#low/4711~3")
+	})
+}
+
+func TestRequestThatCannotBeRunIsAFailedRun(t *testing.T) {
+	each(t, func(f *fixture) {
+		w := f.session("w")
+		f.job.Lock.Exclusive = []string{"bill:{bill}"}
+		for i, c := range []struct{ payload, args, reason string }{
+			{"hello", `"hello"`, "the payload of the task is not JSON: invalid character 'h'"},
+			{`{"bill": 1} x`, `"{\"bill\": 1} x"`, "not JSON"},
+			{"\x08\x01\xff\n", `"\b\u0001` + "\uFFFD" + `\n"`, "not JSON"},
+			{`{"bill": `, `"{\"bill\": "`, "not JSON"},
+			{`{"n": 1}`, `{"n":1}`, `lock key "bill:{bill}": field "bill" of the args is missing`},
+			{"", `{}`, `field "bill" of the args is missing`},
+		} {
+			a := f.given(w, fmt.Sprint(i))
+			a.Payload = []byte(c.payload)
+			enqueued := f.adopt(a)
+			if enqueued.State != ledger.Failed || enqueued.Exists || enqueued.Due != nil {
+				f.Fatalf("%q: got %+v, want a failed run", c.payload, enqueued)
+			}
+			record, _, err := f.Find(f.Context(), enqueued.Run)
+			if err != nil {
+				f.Fatal(err)
+			}
+			var got, want any
+			if err := errors.Join(json.Unmarshal(record.Args, &got), json.Unmarshal([]byte(c.args), &want)); err != nil {
+				f.Fatal(err)
+			}
+			if record.State != ledger.Failed || !strings.Contains(record.Reason, c.reason) || !reflect.DeepEqual(got, want) ||
+				len(record.Attempts) != 0 || record.Finished.IsZero() {
+				f.Errorf("%q: got %+v with %s, want it failed because %s, with %s", c.payload, record, record.Args, c.reason, c.args)
+			}
+			a.Again = true
+			f.thereAlready(a, enqueued.Run, ledger.Failed)
+		}
+		// Without a payload the definition's arguments count, as for any other request.
+		f.job.Args = json.RawMessage(`{"bill": 7}`)
+		a := f.given(w, "empty")
+		a.Payload = nil
+		f.adopted(w, a, "j#low/empty")
+	})
+}
+
+func TestEndedSessionAdoptsNothing(t *testing.T) {
+	each(t, func(f *fixture) {
+		w := f.session("w")
+		late := f.given(w, "4711")
+		f.end(w)
+		if _, err := f.Adopt(f.Context(), late); !errors.Is(err, ledger.ErrSession) {
+			f.Errorf("got %v, want ErrSession", err)
+		}
+		if _, _, err := f.Find(f.Context(), "j#low/4711"); !errors.Is(err, ledger.ErrUnknown) {
+			f.Errorf("got %v, want no run", err)
+		}
+	})
+}
+
+func TestAnyTaskIDMakesAValidRunName(t *testing.T) {
+	each(t, func(f *fixture) {
+		w := f.session("w")
+		long := strings.Repeat("a", 300)
+		seen := make(map[jobs.RunID]string)
+		for _, c := range []struct{ queue, id, want string }{
+			{"low", "4711", "low/4711"}, {"low", "a b", "low/a%20b"}, {"low", "a%20b", "low/a%2520b"}, {"low", "a~2", "low/a%7E2"},
+			{"a/b", "c", "a%2Fb/c"}, {"a", "b/c", "a/b/c"}, {"low", "ä", "low/%C3%A4"}, {"low", "a'\"`\\", "low/a%27%22%60%5C"},
+			{"low", "#@:{}", "low/#@:{}"}, {"low", long, "%sha256-"}, {"low", long + "a", "%sha256-"}, {"low", "\xff\x00\n", "low/%FF%00%0A"},
+			{"low", "sha256-", "low/sha256-"},
+		} {
+			a := f.given(w, c.id)
+			a.Queue = c.queue
+			run := f.adopt(a).Run
+			name := strings.TrimPrefix(string(run), "j#")
+			if name != c.want && (!strings.HasPrefix(name, c.want) || c.want != "%sha256-") {
+				f.Errorf("%q of queue %q is run %s, want %s", c.id, c.queue, name, c.want)
+			}
+			if err := jobs.ValidRunName(name + "~100"); err != nil {
+				f.Error(err)
+			}
+			if other, taken := seen[run]; taken {
+				f.Errorf("%q and %q are both %s", other, c.id, run)
+			}
+			seen[run] = c.id
+			if run.Job() != "j" {
+				f.Errorf("the job of %s is %q", run, run.Job())
+			}
+		}
+	})
+}

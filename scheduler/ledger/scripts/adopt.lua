@@ -1,0 +1,47 @@
+-- adopt records the run of a request that came by the queue itself, under an id that its sender chose. While that run is
+-- outstanding the request is there already; after its end it is a new one, id~2 and so on, unless it has come before.
+-- ARGV: 1 job  2 run id  3 session of who was given it  4 one word for this giving, whose sendings are all the same
+--       5 1: it may have been given to somebody before  6 queue  7 ms for which the id is remembered
+--       8 why the run fails at once, or ""  9 arguments (JSON)  10 definition (JSON)  11 ms that it waits for its bundle, or ""
+--       12 what becomes of it then  13 limits of its holds  14 history: runs  15 history: ms
+--       16... items, without the lock of the run
+-- Replies: created, run id, n (0 when it has failed), state | exists, run id, its state ("" when only the id is
+-- remembered) | dead: the session has ended: by now somebody else may have been given it
+local job, base = ARGV[1], ARGV[2]
+if not ends(ARGV[3]) then return {'dead'} end
+local last, given = string.match(call('HGET', FACTS, 'a' .. base) or '', '^(%d+)\30(.*)$')
+local k = tonumber(last or 1)
+local function name() return k == 1 and base or format('%s~%d', base, k) end
+local function stateOf(id)
+  local there = load(id)
+  if there then return there[STATE], true end
+  there = call('HGET', HIST, id)
+  return there and string.match(there, '^([^\31]*)')
+end
+
+local state, outstanding = stateOf(name())
+local remembered = call('ZSCORE', IDS, base) -- also one that a client gave to a run in another way
+if state or last or remembered and tonumber(remembered) > now then
+  if outstanding or given == ARGV[4] or ARGV[5] == '1' then return {'exists', name(), state or ''} end
+  -- Of an id that was forgotten, the history may still have some.
+  repeat k = k + 1 until not stateOf(name())
+end
+
+local id = name()
+forget()
+call('ZADD', IDS, format('%.0f', now + ARGV[7]), base)
+call('HSET', FACTS, 'a' .. base, format('%d', k) .. '\30' .. ARGV[4])
+local run = fresh(job, ARGV[6], 'enqueue', '')
+if ARGV[8] ~= '' then
+  run[STATE], run[REASON], run[FINISHED] = 'failed', ARGV[8], ms
+  archive(id, run, '', ARGV[9])
+  trim(tonumber(ARGV[14]), tonumber(ARGV[15]))
+  return {'created', id, '0', 'failed'}
+end
+run[PATIENCE], run[ONBUSY], run[LIMITS] = ARGV[11], ARGV[12], ARGV[13]
+for i = 16, #ARGV do run[R_ITEMS + i - 16] = ARGV[i] end
+run[#run + 1] = 'xrun:' .. id
+call('HSET', BODY, id, ARGV[9] .. US .. ARGV[10])
+call('ZADD', OPEN, 0, job .. '\0' .. pad(0) .. '\0' .. id)
+due(id, run)
+return {'created', id, run[N], run[STATE]}

@@ -1,0 +1,100 @@
+package worker
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/jobs"
+	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/queue"
+)
+
+// adopt makes a run of what a plain asynq client has sent, if its type is the name of a job. The errors are those that
+// [queue.Options] asks for.
+func (w *Worker) adopt(ctx context.Context, request queue.Request) error {
+	job, err := w.active(ctx, request.Type)
+	if err != nil {
+		return err
+	}
+	session := w.locks.Session()
+	if session == "" {
+		return queue.ErrLater
+	}
+	enqueued, err := w.sendAdoption(ctx, ledger.Adoption{
+		Job: job, Queue: request.Queue, ID: request.ID, Payload: request.Payload,
+		Session: session, Giving: rand.Text(), Again: request.Again,
+	})
+	if err != nil {
+		return err
+	}
+	log := w.log.With("job", job.Name, "run", enqueued.Run, "queue", request.Queue, "task", request.ID)
+	switch {
+	case enqueued.Exists:
+		log.InfoContext(ctx, "a task asks for a run that is there already", "state", enqueued.State)
+	case enqueued.State == ledger.Failed:
+		log.WarnContext(ctx, "a task asks for a run that cannot be")
+	default:
+		log.InfoContext(ctx, "a task has become a run")
+	}
+	w.deliver(ctx, enqueued.Due)
+	return nil
+}
+
+// active returns the active definition of a job that this worker has.
+func (w *Worker) active(ctx context.Context, name string) (*jobs.Job, error) {
+	job, known := w.jobs.Load().named[name]
+	switch {
+	case !known:
+		return nil, queue.ErrForeign
+	case w.drifted.Load() == 0:
+		return job, nil
+	}
+	call, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	record, err := w.ledger.Job(call, name)
+	switch {
+	case errors.Is(err, ledger.ErrUnknown): // nobody has registered it yet
+		return job, nil
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", queue.ErrLater, err)
+	}
+	return record.Job, nil
+}
+
+// sendAdoption sends an adoption until it is answered. One that is refused, or was never sent while its session lived, is
+// for later; of any other nobody knows.
+func (w *Worker) sendAdoption(ctx context.Context, adoption ledger.Adoption) (*ledger.Enqueued, error) {
+	doubt := false
+	for pause := resendFirst; ; pause = min(2*pause, resendMost) {
+		// Not under ctx: when the server stops, the answer to what was sent is still wanted.
+		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), callLimit)
+		enqueued, err := w.ledger.Adopt(call, adoption)
+		cancel()
+		if err == nil {
+			return enqueued, nil
+		}
+		var refusal redis.Error
+		if refused := errors.Is(err, ledger.ErrSession) || errors.As(err, &refusal); refused && !doubt {
+			w.log.WarnContext(ctx, "a task is not made a run now", "job", adoption.Job.Name, "task", adoption.ID, "error", err)
+			return nil, fmt.Errorf("%w: %w", queue.ErrLater, err)
+		} else if !refused {
+			doubt = true
+		}
+		if errors.Is(err, ledger.ErrSession) || w.locks.Session() != adoption.Session {
+			return nil, err
+		}
+		w.log.WarnContext(ctx, "an adoption is not answered, it is sent again", "job", adoption.Job.Name, "task", adoption.ID, "error", err)
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, err
+		case <-timer.C:
+		}
+	}
+}

@@ -1,0 +1,283 @@
+package worker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/jobs"
+	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/worker"
+)
+
+// done counts what the runs of a job did.
+type done struct {
+	mu   sync.Mutex
+	runs []string // in order: their ids
+}
+
+func (d *done) handle(_ context.Context, r *jobs.Run[struct{}]) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.runs = append(d.runs, string(r.ID()))
+	return nil
+}
+
+func (d *done) all() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.runs)
+}
+
+func (f *fleet) send(taskType, payload string, options ...asynq.Option) *asynq.TaskInfo {
+	f.Helper()
+	task := asynq.NewTask(taskType, []byte(payload))
+	sent, err := asynq.NewClientFromRedisClient(f.rdb).Enqueue(task, append(options, asynq.Queue(f.queue))...)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return sent
+}
+
+// gone waits until asynq has ended a task.
+func (f *fleet) gone(id string) {
+	f.Helper()
+	inspector := asynq.NewInspectorFromRedisClient(f.rdb)
+	f.await("task "+id+" to end", func() bool {
+		_, err := inspector.GetTaskInfo(f.queue, id)
+		return errors.Is(err, asynq.ErrTaskNotFound)
+	})
+}
+
+func (f *fleet) adopted(job, id string) jobs.RunID {
+	return jobs.RequestRunID(job, f.queue+"/"+id)
+}
+
+// becomes waits for a run to be made and to come to a state.
+func (f *fleet) becomes(run jobs.RunID, want ledger.State) *ledger.Record {
+	f.Helper()
+	f.await("a run "+string(run), func() bool {
+		_, _, err := f.ledger.Find(f.Context(), run)
+		if err != nil && !errors.Is(err, ledger.ErrUnknown) {
+			f.Fatal(err)
+		}
+		return err == nil
+	})
+	return f.awaitState(run, want)
+}
+
+// noSecond looks whether a task has come to another run than its first one.
+func (f *fleet) noSecond(job, id string) {
+	f.Helper()
+	if record, _, err := f.ledger.Find(f.Context(), f.adopted(job, id+"~2")); !errors.Is(err, ledger.ErrUnknown) {
+		f.Errorf("got %+v, %v; want no second run", record, err)
+	}
+}
+
+func TestTaskOfAPlainClientBecomesARun(t *testing.T) {
+	f := newFleet(t)
+	var d done
+	f.job("settle", d.handle)
+	f.start()
+	f.start()
+	var want []string
+	for i := range 20 {
+		sent := f.send("settle", "{}", asynq.TaskID(fmt.Sprint("bill-", i)))
+		want = append(want, string(f.adopted("settle", sent.ID)))
+	}
+	for i, run := range want {
+		record := f.becomes(jobs.RunID(run), ledger.Succeeded)
+		if len(record.Attempts) != 1 || record.Trigger != ledger.ByRequest || record.Queue != f.queue {
+			t.Errorf("%+v, want one attempt in the queue that it came by", record)
+		}
+		f.gone(fmt.Sprint("bill-", i))
+	}
+	got := d.all()
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("got runs %v, want %v", got, want)
+	}
+
+	// The same id after its run's end is a new request, also one that was kept by asynq for a while.
+	f.send("settle", "{}", asynq.TaskID("bill-7"))
+	f.becomes(f.adopted("settle", "bill-7~2"), ledger.Succeeded)
+	// What a run cannot be made of is a run that has failed.
+	sent := f.send("settle", "hello")
+	failed := f.becomes(f.adopted("settle", sent.ID), ledger.Failed)
+	if !strings.Contains(failed.Reason, "not JSON") {
+		t.Errorf("it failed because %q", failed.Reason)
+	}
+	// And what nobody knows stays.
+	other := f.send("mail:send", "hello")
+	f.await("the foreign task to go back", func() bool {
+		now, err := asynq.NewInspectorFromRedisClient(f.rdb).GetTaskInfo(f.queue, other.ID)
+		return err == nil && now.State == asynq.TaskStateRetry && now.Retried == 0
+	})
+	if n := len(d.all()); n != 21 {
+		t.Errorf("%d attempts in all, want 21", n)
+	}
+}
+
+// TestTaskWhileItsRunIsOutstandingIsThereAlready: asynq has forgotten the first task of the id as soon as it was adopted.
+func TestTaskWhileItsRunIsOutstandingIsThereAlready(t *testing.T) {
+	f := newFleet(t)
+	begun, end := make(chan struct{}, 10), make(chan struct{})
+	f.job("settle", func(context.Context, *jobs.Run[struct{}]) error {
+		begun <- struct{}{}
+		<-end
+		return nil
+	})
+	f.start()
+	f.send("settle", "{}", asynq.TaskID("4711"))
+	<-begun
+	f.gone("4711")
+	f.send("settle", "{}", asynq.TaskID("4711"))
+	f.gone("4711")
+	close(end)
+	f.becomes(f.adopted("settle", "4711"), ledger.Succeeded)
+	f.noSecond("settle", "4711")
+	if len(begun) > 0 {
+		t.Error("it ran twice")
+	}
+}
+
+// TestLostAnswerToAnAdoptionMakesNoSecondRun loses the first answers, and the run ends before the adoption is sent again.
+func TestLostAnswerToAnAdoptionMakesNoSecondRun(t *testing.T) {
+	f := newFleet(t)
+	var d done
+	f.job("settle", d.handle)
+	run := f.adopted("settle", "4711")
+	var sent atomic.Int32
+	f.start(f.broken(func(cmd redis.Cmder, send func() error) error {
+		if !says(cmd, "settle") || !says(cmd, string(run)) || sent.Add(1) > 2 { // a claim names no job
+			return send()
+		}
+		err := send()
+		if redis.HasErrorPrefix(err, "NOSCRIPT") {
+			sent.Add(-1)
+			return err
+		}
+		f.awaitState(run, ledger.Succeeded) // its delivery is the sweep's
+		return errLost
+	}))
+	f.send("settle", "{}", asynq.TaskID("4711"))
+	f.gone("4711")
+	if n := sent.Load(); n < 3 {
+		t.Errorf("it was sent %d times, want again until it was answered", n)
+	}
+	if got := d.all(); len(got) != 1 || got[0] != string(run) {
+		t.Errorf("got runs %v, want %s once", got, run)
+	}
+	f.noSecond("settle", "4711")
+}
+
+// TestLostAckMakesNoSecondRun: asynq keeps a task active whose end it could not record, and recovers it when its lease is
+// over. By then its run has long ended.
+func TestLostAckMakesNoSecondRun(t *testing.T) {
+	f := newFleet(t)
+	var d done
+	f.job("settle", d.handle)
+	task := "asynq:{" + f.queue + "}:t:4711"
+	var lost atomic.Int32
+	first := f.start(f.broken(func(cmd redis.Cmder, send func() error) error {
+		// asynq's script that ends a task is the only one that names it and the number of tasks that were processed.
+		processed := slices.ContainsFunc(cmd.Args(), func(arg any) bool { return strings.Contains(fmt.Sprint(arg), "}:processed:") })
+		if !says(cmd, task) || !processed {
+			return send()
+		}
+		lost.Add(1)
+		return errLost
+	}))
+	f.send("settle", "{}", asynq.TaskID("4711"))
+	f.becomes(f.adopted("settle", "4711"), ledger.Succeeded)
+	f.await("the ack to be lost", func() bool { return lost.Load() > 0 })
+	first.stop()
+
+	inspector := asynq.NewInspectorFromRedisClient(f.rdb)
+	lease := "asynq:{" + f.queue + "}:lease"
+	if err := f.rdb.ZAdd(f.Context(), lease, redis.Z{Score: float64(time.Now().Add(-time.Hour).Unix()), Member: "4711"}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	f.start()
+	f.await("asynq to recover the task", func() bool {
+		now, err := inspector.GetTaskInfo(f.queue, "4711")
+		return err == nil && now.State == asynq.TaskStateRetry && now.Retried == 1
+	})
+	if err := inspector.RunTask(f.queue, "4711"); err != nil { // not to wait for asynq's pause
+		t.Fatal(err)
+	}
+	f.gone("4711")
+	if got := d.all(); len(got) != 1 {
+		t.Errorf("got runs %v, want one", got)
+	}
+	f.send("settle", "{}", asynq.TaskID("4711")) // and this one is new
+	f.becomes(f.adopted("settle", "4711~2"), ledger.Succeeded)
+}
+
+// TestWhatAPlainClientSetsIsNothingToTheRun: the task ends when it is adopted, and with it what asynq would do to it.
+func TestWhatAPlainClientSetsIsNothingToTheRun(t *testing.T) {
+	f := newFleet(t)
+	const timeout = time.Second
+	var d done
+	f.job("settle", func(ctx context.Context, r *jobs.Run[struct{}]) error {
+		timer := time.NewTimer(timeout + timeout/5)
+		defer timer.Stop()
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timer.C:
+		}
+		return d.handle(ctx, r)
+	})
+	f.start(func(o *worker.Options) { o.Concurrency = 8 })
+	sets := [][]asynq.Option{
+		{asynq.Timeout(timeout)}, {asynq.MaxRetry(0)}, {asynq.Retention(time.Minute)}, {asynq.Unique(time.Minute)},
+		{asynq.ProcessIn(50 * time.Millisecond)}, {asynq.Deadline(time.Now().Add(timeout))},
+	}
+	for i, options := range sets {
+		f.send("settle", "{}", append(options, asynq.TaskID(fmt.Sprint(i)))...)
+	}
+	for i := range sets {
+		if record := f.becomes(f.adopted("settle", fmt.Sprint(i)), ledger.Succeeded); len(record.Attempts) != 1 {
+			t.Errorf("%+v, want one attempt", record)
+		}
+	}
+	if got := d.all(); len(got) != len(sets) {
+		t.Errorf("got runs %v, want %d", got, len(sets))
+	}
+}
+
+// TestDriftedWorkerAdoptsByTheActiveDefinition: a request that comes while a new config is rolled out.
+func TestDriftedWorkerAdoptsByTheActiveDefinition(t *testing.T) {
+	f := newFleet(t)
+	var d done
+	old := f.job("settle", d.handle)
+	var ran atomic.Value
+	w := f.start(func(o *worker.Options) {
+		o.Expand = func(job *jobs.Job) (*jobs.Job, error) { ran.Store(job.Description); return job, nil }
+	})
+	f.await("the old definition to be registered", func() bool { _, err := f.ledger.Job(f.Context(), "settle"); return err == nil })
+	changed := *old
+	changed.Description = "of the next config"
+	if _, err := f.ledger.Register(f.Context(), "next config", []*jobs.Job{&changed}); err != nil {
+		t.Fatal(err)
+	}
+	f.await("the worker to show as drifted", func() bool { return f.card(w.ID()).Drifted == 1 })
+	sent := f.send("settle", "{}")
+	run := f.adopted("settle", sent.ID)
+	f.gone(sent.ID)
+	f.becomes(run, ledger.Succeeded)
+	if got := ran.Load(); got != changed.Description {
+		t.Errorf("it ran by the definition %q, want %q", got, changed.Description)
+	}
+}
