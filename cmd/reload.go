@@ -86,7 +86,7 @@ func (r *reloader) reload(ctx context.Context, why string) error {
 	defer r.mu.Unlock()
 	options := r.options
 	options.Inputs = new(configs.Inputs)
-	config, err := configs.Load(options)
+	config, err := load(options)
 	r.inputs.Store(options.Inputs)
 	status := *r.status.Load()
 	if problems, ok := errors.AsType[configs.Problems](err); ok {

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v4"
 
@@ -215,7 +216,7 @@ func (l *loader) lintTexts(f *jobFile) {
 		}
 	}
 	// Args that are wrong were not decoded; their secrets must not be shown for that.
-	if secretName.Match(f.Args) || secretText.Match(f.Args) || f.Args == nil && len(l.list) > 0 && f.has("args") {
+	if f.Args != nil && (secretName.Match(f.Args) || isSecretText(string(f.Args))) || f.Args == nil && l.flawed && f.has("args") {
 		l.lintArgs(f)
 	}
 }
@@ -249,10 +250,12 @@ var (
 	// What a name ends with that tells where a secret is, or about one.
 	noSecretName = regexp.MustCompile(`(?i)([_-]?(file|path|dir|name|url|uri|id|header|type|ttl|count|limit)|tokens)$`)
 
-	// What providers begin their keys with, so that such searches find them; and a private key.
-	secretText = regexp.MustCompile(`\b(ghp_|gho_|ghs_|github_pat_|glpat-|xox[abps]-|sk_live_|rk_live_|AKIA|ASIA|AIza)[A-Za-z0-9_-]{12,}|-----BEGIN [A-Z ]*PRIVATE KEY`)
+	// What providers begin their keys with, so that such searches find them.
+	secretPrefixes = []string{"ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "xoxa-", "xoxb-", "xoxp-", "xoxs-", "sk_live_",
+		"rk_live_", "AKIA", "ASIA", "AIza"}
 
-	secretFlag = regexp.MustCompile(`^--?([A-Za-z][A-Za-z0-9_-]*)(?:=(.*))?$`)
+	privateKey = regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY`)
+	secretFlag = regexp.MustCompile(`(?s)^--?([A-Za-z][A-Za-z0-9_-]*)(?:=(.*))?$`)
 )
 
 func isSecretName(name string) bool {
@@ -277,15 +280,36 @@ func isSecretValue(s string) bool {
 	return err != nil && s != "" && !strings.HasPrefix(s, "/") && !strings.Contains(s, "$")
 }
 
-func isSecretText(s string) bool { return len(s) >= 16 && secretText.MatchString(s) }
+// isSecretText tells whether there is a word in a text that begins like a provider's key and is as long as one, or a
+// private key. Every text of every job is looked at, so it does without a regular expression where it can.
+func isSecretText(s string) bool {
+	const least = 12 // characters behind the prefix
+	for i := 0; i+least < len(s); i++ {
+		if i > 0 && isKeyCharacter(s[i-1]) && s[i-1] != '-' {
+			continue // in the middle of a word
+		}
+		for _, prefix := range secretPrefixes {
+			rest, ok := strings.CutPrefix(s[i:], prefix)
+			if ok && len(rest) >= least && strings.IndexFunc(rest[:least], func(r rune) bool { return r >= utf8.RuneSelf || !isKeyCharacter(byte(r)) }) < 0 {
+				return true
+			}
+		}
+	}
+	return strings.Contains(s, "PRIVATE KEY") && privateKey.MatchString(s)
+}
+
+func isKeyCharacter(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-'
+}
 
 // isSecretArgument tells whether an argument is the value of a flag such as --password.
 func isSecretArgument(words []text, i int) bool {
 	word := string(words[i])
-	if m := secretFlag.FindStringSubmatch(word); m != nil {
-		return strings.Contains(word, "=") && isSecretName(m[1]) && isSecretValue(m[2])
+	if strings.HasPrefix(word, "-") {
+		m := secretFlag.FindStringSubmatch(word)
+		return m != nil && strings.Contains(word, "=") && isSecretName(m[1]) && isSecretValue(m[2])
 	}
-	if i == 0 || strings.HasPrefix(word, "-") {
+	if i == 0 || !strings.HasPrefix(string(words[i-1]), "-") {
 		return false
 	}
 	m := secretFlag.FindStringSubmatch(string(words[i-1]))

@@ -239,8 +239,14 @@ func plural(n int, noun string) string {
 
 // report collects problems during a pass.
 type report struct {
-	list []Problem
+	list []reported
 	seen map[problemKey]bool
+}
+
+// reported is a problem with its subject: see [problemKey].
+type reported struct {
+	Problem
+	subject string
 }
 
 // problemKey tells two problems apart. A mistake in a map that several jobs merge, or in the defaults, is met once for
@@ -262,7 +268,7 @@ func (r *report) add(p Problem, subject string) {
 	}
 	r.seen[key] = true
 	p.Message, p.Hint = printable(p.Message), printable(p.Hint) // a value may be quoted in them by another package
-	r.list = append(r.list, p)
+	r.list = append(r.list, reported{p, subject})
 }
 
 // sorted returns the problems file by file, in the order in which the files were read, and from top to bottom.
@@ -271,7 +277,7 @@ func (r *report) sorted(files []string) []Problem {
 	for i, f := range files {
 		order[f] = i + 1
 	}
-	rank := func(p Problem) int {
+	rank := func(p reported) int {
 		if p.File == "" {
 			return len(files) + 2
 		}
@@ -280,7 +286,7 @@ func (r *report) sorted(files []string) []Problem {
 		}
 		return len(files) + 1 // a path that was given and could not be read
 	}
-	slices.SortStableFunc(r.list, func(a, b Problem) int {
+	slices.SortStableFunc(r.list, func(a, b reported) int {
 		if d := rank(a) - rank(b); d != 0 {
 			return d
 		}
@@ -289,5 +295,9 @@ func (r *report) sorted(files []string) []Problem {
 		}
 		return a.Column - b.Column
 	})
-	return r.list
+	var list []Problem
+	for _, f := range r.list {
+		list = append(list, f.Problem)
+	}
+	return list
 }

@@ -165,7 +165,7 @@ func Redact(job *jobs.Job) *jobs.Job {
 		request.Headers = redactTexts(request.Headers, isSecretHeader)
 		out.HTTP = &request
 	}
-	if secretName.Match(job.Args) || secretText.Match(job.Args) {
+	if secretName.Match(job.Args) || isSecretText(string(job.Args)) {
 		out.Args = redactArgs(job.Args)
 	}
 	return &out

@@ -107,29 +107,37 @@ const (
 	retiredAfter = 7 * 24 * time.Hour // a job that nobody carries is retired: when it comes back it begins anew
 )
 
+// RegisterBatch is how many definitions [Ledger.Register] sends in one call.
+const RegisterBatch = 1000
+
 // Hash names a definition. It is over the text before its ${...} are replaced, so it is the same on all hosts.
 func Hash(job *jobs.Job) (string, error) {
 	text, err := json.Marshal(job)
 	if err != nil {
 		return "", fmt.Errorf("definition of job %s: %w", job.Name, err)
 	}
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:16]), nil
+	return hashText(text), nil
 }
 
-// Digest names a set of definitions: what one worker carries.
-func Digest(definitions []*jobs.Job) (string, error) {
-	hashes := make([]string, len(definitions))
+func hashText(definition []byte) string {
+	sum := sha256.Sum256(definition)
+	return hex.EncodeToString(sum[:16])
+}
+
+// Digest names a set of definitions, which is what one worker carries, and each of them by its job's name: see [Hash].
+func Digest(definitions []*jobs.Job) (digest string, hashes map[string]string, err error) {
+	hashes = make(map[string]string, len(definitions))
+	lines := make([]string, len(definitions))
 	for i, job := range definitions {
 		hash, err := Hash(job)
 		if err != nil {
-			return "", err
+			return "", nil, err
 		}
-		hashes[i] = job.Name + " " + hash
+		hashes[job.Name], lines[i] = hash, job.Name+" "+hash
 	}
-	slices.Sort(hashes)
-	sum := sha256.Sum256([]byte(strings.Join(hashes, "\n")))
-	return hex.EncodeToString(sum[:8]), nil
+	slices.Sort(lines)
+	sum := sha256.Sum256([]byte(strings.Join(lines, "\n")))
+	return hex.EncodeToString(sum[:8]), hashes, nil
 }
 
 // trigger writes what decides when a job's ticks are.
@@ -147,9 +155,8 @@ func trigger(job *jobs.Job) string {
 // changes nothing.
 func (l *Ledger) Register(ctx context.Context, digest string, definitions []*jobs.Job) (*Registered, error) {
 	registered := &Registered{Jobs: make(map[string]RegisteredJob, len(definitions))}
-	const batch = 1000
-	for first := 0; first == 0 || first < len(definitions); first += batch {
-		some := definitions[first:min(first+batch, len(definitions))]
+	for first := 0; first == 0 || first < len(definitions); first += RegisterBatch {
+		some := definitions[first:min(first+RegisterBatch, len(definitions))]
 		args := make([]any, 0, 3+4*len(some))
 		args = append(args, digest, goneAfter.Milliseconds(), retiredAfter.Milliseconds())
 		for _, job := range some {
@@ -157,11 +164,7 @@ func (l *Ledger) Register(ctx context.Context, digest string, definitions []*job
 			if err != nil {
 				return nil, fmt.Errorf("register job %s: %w", job.Name, err)
 			}
-			hash, err := Hash(job)
-			if err != nil {
-				return nil, err
-			}
-			args = append(args, job.Name, hash, trigger(job), definition)
+			args = append(args, job.Name, hashText(definition), trigger(job), definition)
 		}
 		r := read(l.run(ctx, registerScript, "", args...))
 		registered.Now = r.time()

@@ -145,7 +145,7 @@ func TestAReloadCarriesWhatItDoesNotChange(t *testing.T) {
 		record, err := f.ledger.Job(t.Context(), "changes")
 		return err == nil && record.Job.Description == "new"
 	})
-	digest, err := ledger.Digest(f.jobs)
+	digest, _, err := ledger.Digest(f.jobs)
 	if err != nil {
 		t.Fatal(err)
 	}
