@@ -186,6 +186,13 @@ func TestBrokenConfigChangesNothingUntilItIsMended(t *testing.T) {
 	if ready, _ := fetch(t, "http://"+f.page+"/readyz"); ready != http.StatusOK {
 		t.Errorf("readyz answers %d after a refused reload, want 200", ready)
 	}
+	_, metrics := fetch(t, "http://"+f.page+"/metrics")
+	for _, want := range []string{`lockstep_config_info{digest="` + digest + `"} 1`, `lockstep_config_reloads_total{outcome="refused"} 1`,
+		"lockstep_config_last_reload_successful 0", "lockstep_slots 8", `lockstep_workers{state="ready"} 1`} {
+		if !strings.Contains(string(metrics), want+"\n") {
+			t.Errorf("the metrics lack %s:\n%s", want, metrics)
+		}
+	}
 	stdout, stderr, code := runTool(t, f.env, "config", "reload")
 	if code != exitConfig || !strings.Contains(stdout, ": refused, config "+digest+" stays\n") || !strings.Contains(stdout, `unknown key "evry"`) {
 		t.Errorf("config reload exits with %d: %q, %q; want %d and the errors", code, stdout, stderr, exitConfig)
@@ -193,6 +200,10 @@ func TestBrokenConfigChangesNothingUntilItIsMended(t *testing.T) {
 	if _, stderr, code := runTool(t, f.env, "enqueue", "fixed", "--id", "x", "--wait=30s"); code != 0 {
 		t.Errorf("the worker takes no runs any more: %d, %s", code, stderr)
 	}
+	eventually(t, 10*time.Second, "the run is counted", func() bool {
+		_, metrics := fetch(t, "http://"+f.page+"/metrics")
+		return strings.Contains(string(metrics), `lockstep_runs_ended_total{job="fixed",outcome="succeeded"} 1`+"\n")
+	})
 
 	// Restart settings are named, and everything else is taken.
 	write(t, f.config, jobNamed("after")+"locks: {lease: 20s}\nworker: {concurrency: 3}\n")

@@ -64,6 +64,10 @@ type Options struct {
 	// nil: nobody wants to know.
 	OnSession func(locks.SessionID)
 
+	// OnAttempt is told of each attempt that begins here. What it returns is told when that has ended: how the ledger
+	// answered, or nil when the end was not recorded. Called from many goroutines; nil: nobody wants to know.
+	OnAttempt func(*ledger.Claimed) (ended func(*ledger.Finished))
+
 	Logger *slog.Logger // default: slog.Default
 }
 
@@ -137,6 +141,9 @@ func New(o Options) (*Worker, error) {
 		o.Fetchers = queue.DefaultFetchers
 	}
 	o.Fetchers = min(o.Fetchers, o.Concurrency)
+	if o.OnAttempt == nil {
+		o.OnAttempt = func(*ledger.Claimed) func(*ledger.Finished) { return func(*ledger.Finished) {} }
+	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
