@@ -66,7 +66,7 @@ ends its session, so that other workers go on with its runs at once, and starts 
 		}
 		options := t.loadOptions(cmd, paths)
 		options.Inputs = new(configs.Inputs)
-		config, err := t.told(load(options))
+		config, err := t.told(readConfig(options))
 		if err != nil {
 			return err
 		}

@@ -33,7 +33,8 @@ type Config struct {
 	// Warnings are what is doubtful; there are no errors in it.
 	Warnings Problems
 
-	origins *loader // for JobValues; nil unless they were asked for
+	declared map[string]Origin // of permits
+	origins  *loader           // for JobValues; nil unless they were asked for
 }
 
 // Options says where a config comes from.
@@ -111,7 +112,10 @@ func Load(o Options) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Config{Settings: settings, Origins: origins, Permits: l.buildPermits(), Jobs: l.buildJobs()}
+	c := &Config{Settings: settings, Origins: origins, Permits: l.buildPermits(), Jobs: l.buildJobs(), declared: make(map[string]Origin)}
+	for name, f := range l.permits {
+		c.declared[name] = f.src.origin(f.key)
+	}
 	// With a flag or a variable this worker serves some queues, and others the rest.
 	if origin, set := origins["worker.queues"]; (!set || origin.File != "") && !l.queuesWrong {
 		l.unknownQueues(c)

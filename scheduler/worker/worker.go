@@ -111,8 +111,21 @@ type definitions struct {
 	config  string
 }
 
-// ErrPermits says that permits cannot be declared as the config has them.
+// ErrPermits says that permits cannot be declared as the config has them: see [PermitsError].
 var ErrPermits = errors.New("the permits cannot be declared")
+
+// PermitsError is an [ErrPermits] that names the permits.
+type PermitsError struct {
+	Permits string
+	reason  string
+}
+
+func (e *PermitsError) Error() string {
+	return fmt.Sprintf("%s: permits.%s%s", ErrPermits, e.Permits, e.reason)
+}
+
+// Is makes it an [ErrPermits].
+func (e *PermitsError) Is(target error) bool { return target == ErrPermits }
 
 // New checks the options. It starts nothing and dials nothing.
 func New(o Options) (*Worker, error) {
@@ -188,12 +201,12 @@ func (w *Worker) declare(ctx context.Context, permits map[string]locks.PermitLim
 		cancel()
 		switch {
 		case err != nil && stands.Permits > 0:
-			return fmt.Errorf("%w: permits.%s.limit is %d, and version %d of it has been declared with %d: raise permits.%s.version to change it",
-				ErrPermits, name, limit.Permits, stands.Version, stands.Permits, name)
+			return &PermitsError{name, fmt.Sprintf(".limit is %d, and version %d of it has been declared with %d: raise permits.%s.version to change it",
+				limit.Permits, stands.Version, stands.Permits, name)}
 		case errors.Is(err, locks.ErrBusy):
-			return fmt.Errorf("%w: permits.%s: it is held as a lock, exclusive or shared: wait until it is free, or take another name", ErrPermits, name)
+			return &PermitsError{name, ": it is held as a lock, exclusive or shared: wait until it is free, or take another name"}
 		case errors.Is(err, locks.ErrInvalid):
-			return fmt.Errorf("%w: permits.%s: %w", ErrPermits, name, err)
+			return &PermitsError{name, ": " + err.Error()}
 		case err != nil:
 			return err
 		case stands.Version > limit.Version:
