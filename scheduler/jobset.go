@@ -96,10 +96,15 @@ func (s *Scheduler) takeOverJobs(ctx context.Context, now *serverTime) {
 	if set == nil {
 		return
 	}
-	if set.digest != s.set.digest {
+	if before := s.set.digest; set.digest != before {
 		if _, ok := s.register(ctx, now, set, set.jobs); !ok {
 			return
 		}
+		call, cancel := context.WithTimeout(ctx, callLimit)
+		if err := s.o.Ledger.Leave(call, before); err != nil {
+			s.o.Logger.DebugContext(ctx, "the old definitions seem carried for a while", "error", err)
+		}
+		cancel()
 	}
 	s.next.CompareAndSwap(set, nil) // unless there are newer ones already
 }

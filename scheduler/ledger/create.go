@@ -71,6 +71,9 @@ var (
 	//go:embed scripts/register.lua
 	registerSource string
 	registerScript = script(registerSource)
+	//go:embed scripts/leave.lua
+	leaveSource string
+	leaveScript = script(leaveSource)
 	//go:embed scripts/create.lua
 	createSource string
 	createScript = script(createSource)
@@ -105,6 +108,7 @@ type RegisteredJob struct {
 const (
 	goneAfter    = time.Minute        // a definition that nobody carries gives way to one that somebody does
 	retiredAfter = 7 * 24 * time.Hour // a job that nobody carries is retired: when it comes back it begins anew
+	leftAfter    = 3 * time.Second    // instead of goneAfter, when its worker has left it: others poll more often
 )
 
 // RegisterBatch is how many definitions [Ledger.Register] sends in one call.
@@ -184,6 +188,17 @@ func (l *Ledger) Register(ctx context.Context, digest string, definitions []*job
 		}
 	}
 	return registered, nil
+}
+
+// Leave tells that a worker which has carried the config of this digest has registered another one and carries that. Without
+// it, whoever goes back to an older definition would have to wait until the newer one has been gone for a minute; now that
+// gives way within seconds, unless another worker carries it: then it does not matter.
+func (l *Ledger) Leave(ctx context.Context, digest string) error {
+	r := read(l.run(ctx, leaveScript, "", digest, goneAfter.Milliseconds(), leftAfter.Milliseconds()))
+	if r.err != nil {
+		return fmt.Errorf("leave a config: %w", r.err)
+	}
+	return nil
 }
 
 // Create records decisions, each whole or not at all, in one round trip. A decision that was computed from a cursor

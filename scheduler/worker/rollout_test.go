@@ -161,6 +161,37 @@ func TestAReloadCarriesWhatItDoesNotChange(t *testing.T) {
 	}
 }
 
+// A config that was a mistake is taken back within a minute: the older definition decides again soon, and misses nothing.
+func TestAReloadIsTakenBack(t *testing.T) {
+	f := newFleet(t)
+	job := f.everySecond("j")
+	w := f.start()
+	f.await("ticks", func() bool { return len(f.ticks(job)) > 0 })
+	mistake := *job
+	mistake.Description = "a mistake"
+	active := func() string {
+		record, err := f.ledger.Job(t.Context(), "j")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return record.Job.Description
+	}
+	for _, version := range []*jobs.Job{&mistake, job} {
+		if err := w.SetJobs(t.Context(), []*jobs.Job{version}, nil, version.Description); err != nil {
+			t.Fatal(err)
+		}
+		f.await("definition "+version.Description, func() bool { return active() == version.Description })
+	}
+	seen := len(f.ticks(job))
+	f.await("more ticks", func() bool { return len(f.ticks(job)) > seen+1 })
+	records := f.ticks(job)
+	for i := 1; i < len(records); i++ {
+		if gap := records[i].Tick.Sub(records[i-1].Tick); gap != time.Second {
+			t.Errorf("%v between two ticks", gap)
+		}
+	}
+}
+
 // card returns what a worker shows of itself.
 func (f *fleet) card(id locks.SessionID) (card worker.Card) {
 	f.Helper()
