@@ -378,8 +378,11 @@ func (l *loader) checkJitter(f *jobFile, job *jobs.Job) {
 	}
 	report := func(than, hint string) {
 		at, _ := f.find("jitter")
-		if at == nil { // a default's
+		if at == nil {
 			at = f.key
+			if file, node := l.ofDefaults("jitter"); node != nil && hint == "" {
+				hint = fmt.Sprintf("the defaults set it, at %s: give this job its own", file.src.origin(node))
+			}
 		}
 		l.errorAt(f.src, at, CodeJitter, fmt.Sprintf("jitter of job %q is %s, %s", f.name, formatDuration(job.Jitter), than), hint)
 	}

@@ -25,6 +25,7 @@ import (
 func (l *loader) lintJob(f *jobFile, job *jobs.Job) {
 	l.lintTrigger(f, job)
 	l.lintTimeout(f, job)
+	l.lintSilence(f, job)
 	l.lintLock(f, job)
 	l.lintCommand(f)
 	l.lintTexts(f)
@@ -112,6 +113,24 @@ func (l *loader) lintTimeout(f *jobFile, job *jobs.Job) {
 	_, node := f.find("timeout")
 	l.warnAt(f.src, node, CodeTimeoutInterval, fmt.Sprintf("timeout %s of job %q is longer than the %s between two ticks: when a run takes that long, %s",
 		formatDuration(job.Timeout), f.name, formatDuration(interval), outcome), "")
+}
+
+// lintSilence compares the job's own max_silence with the time between its ticks. One that comes from the defaults is
+// meant for many jobs.
+func (l *loader) lintSilence(f *jobFile, job *jobs.Job) {
+	if f.policies.MaxSilence == nil || job.MaxSilence == 0 {
+		return
+	}
+	interval := job.Every
+	if f.Schedule != nil {
+		interval = l.schedule(job.Schedule, job.Timezone).longest(l.now)
+	}
+	if interval < job.MaxSilence || interval <= 0 {
+		return
+	}
+	_, node := f.find("max_silence")
+	l.warnAt(f.src, node, CodeSilenceInterval, fmt.Sprintf("max_silence %s of job %q is not longer than the %s between two ticks: it shows as late although nothing failed",
+		formatDuration(job.MaxSilence), f.name, formatDuration(interval)), "")
 }
 
 // lintLock warns of what makes all runs of a job that is enqueued wait for each other, and of limits of the hold that get
@@ -428,8 +447,8 @@ type scheduleInfo struct {
 	err      error
 	findings []finding
 
-	gap    time.Duration // the shortest time between the next ticks; 0 until it is asked for
-	coarse bool          // the minute is fixed, so there are no two ticks in an hour
+	gaps   *gaps // between the next ticks; nil until they are asked for
+	coarse bool  // the minute is fixed, so there are no two ticks in an hour
 }
 
 // schedule returns what is known of cron text in a zone.
@@ -459,21 +478,40 @@ func (i *scheduleInfo) shortest(limit time.Duration, now time.Time) time.Duratio
 	if i.err != nil || i.coarse && limit <= time.Hour {
 		return 0
 	}
-	if i.gap == 0 {
-		const looked = 16
-		last := i.schedule.Next(now)
-		for range looked {
-			next := i.schedule.Next(last)
-			if last.IsZero() || next.IsZero() {
-				break
-			}
-			if gap := next.Sub(last); i.gap == 0 || gap < i.gap {
-				i.gap = gap
-			}
-			last = next
-		}
+	return i.between(now).shortest
+}
+
+// longest returns the longest time between two of the next ticks; 0 when there are no two.
+func (i *scheduleInfo) longest(now time.Time) time.Duration {
+	if i.err != nil {
+		return 0
 	}
-	return i.gap
+	return i.between(now).longest
+}
+
+// gaps are the times between ticks; 0 when there are no two.
+type gaps struct{ shortest, longest time.Duration }
+
+func (i *scheduleInfo) between(now time.Time) *gaps {
+	if i.gaps != nil {
+		return i.gaps
+	}
+	i.gaps = new(gaps)
+	const looked = 16
+	last := i.schedule.Next(now)
+	for range looked {
+		next := i.schedule.Next(last)
+		if last.IsZero() || next.IsZero() {
+			break
+		}
+		gap := next.Sub(last)
+		if i.gaps.shortest == 0 || gap < i.gaps.shortest {
+			i.gaps.shortest = gap
+		}
+		i.gaps.longest = max(i.gaps.longest, gap)
+		last = next
+	}
+	return i.gaps
 }
 
 // finding is one thing that is doubtful about a schedule. Part is the field it is about, and Offset where that begins.

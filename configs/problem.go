@@ -68,6 +68,7 @@ const (
 	CodeEveryUneven     = "every-uneven"      // an interval that does not divide a day
 	CodeFixedZone       = "fixed-zone"        // a time zone without the summer time that its place has
 	CodeTimeoutInterval = "timeout-interval"  // a timeout longer than the time between two ticks
+	CodeSilenceInterval = "silence-interval"  // a max_silence that is shorter than the time between ticks
 	CodeConstantLock    = "constant-lock"     // a lock that all runs of an enqueued job share
 	CodeHoldLimits      = "hold-limits"       // limits of a hold that get in each other's way
 	CodeNoShell         = "no-shell"          // a command that was written for a shell
