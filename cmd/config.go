@@ -80,6 +80,11 @@ ${...} in a job is shown as it is written.`,
 		if config, err = t.told(config, err); err != nil {
 			return err
 		}
+		for _, p := range config.Warnings.List {
+			if p.Variable != "" { // it is why a value is not what it was set to
+				fmt.Fprintln(t.stderr, p)
+			}
+		}
 		values := append(config.Values(), config.PermitValues()...)
 		if len(args) > 0 {
 			if values = config.JobValues(args[0]); values == nil {
