@@ -162,7 +162,8 @@ func (s *Scheduler) ticks(ctx context.Context) {
 // register makes definitions of a set known and sets the alarms by how they stand. When it has, the set is the
 // scheduler's, whatever that had before.
 func (s *Scheduler) register(ctx context.Context, now *serverTime, set *jobSet, definitions []*jobs.Job) (revision int64, ok bool) {
-	call, cancel := context.WithTimeout(ctx, callLimit)
+	calls := 1 + len(definitions)/ledger.RegisterBatch
+	call, cancel := context.WithTimeout(ctx, time.Duration(calls)*callLimit)
 	defer cancel()
 	registered, err := s.o.Ledger.Register(call, set.digest, definitions)
 	if err != nil {

@@ -76,6 +76,9 @@ var (
 	//go:embed scripts/register.lua
 	registerSource string
 	registerScript = script(registerSource)
+	//go:embed scripts/leave.lua
+	leaveSource string
+	leaveScript = script(leaveSource)
 	//go:embed scripts/create.lua
 	createSource string
 	createScript = script(createSource)
@@ -110,7 +113,11 @@ type RegisteredJob struct {
 const (
 	goneAfter    = time.Minute        // a definition that nobody carries gives way to one that somebody does
 	retiredAfter = 7 * 24 * time.Hour // a job that nobody carries is retired: when it comes back it begins anew
+	leftAfter    = 3 * time.Second    // instead of goneAfter, when its worker has left it: others poll more often
 )
+
+// RegisterBatch is how many definitions [Ledger.Register] sends in one call.
+const RegisterBatch = 1000
 
 // Hash names a definition. It is over the text before its ${...} are replaced, so it is the same on all hosts.
 func Hash(job *jobs.Job) (string, error) {
@@ -118,23 +125,28 @@ func Hash(job *jobs.Job) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("definition of job %s: %w", job.Name, err)
 	}
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:16]), nil
+	return hashText(text), nil
 }
 
-// Digest names a set of definitions: what one worker carries.
-func Digest(definitions []*jobs.Job) (string, error) {
-	hashes := make([]string, len(definitions))
+func hashText(definition []byte) string {
+	sum := sha256.Sum256(definition)
+	return hex.EncodeToString(sum[:16])
+}
+
+// Digest names a set of definitions, which is what one worker carries, and each of them by its job's name: see [Hash].
+func Digest(definitions []*jobs.Job) (digest string, hashes map[string]string, err error) {
+	hashes = make(map[string]string, len(definitions))
+	lines := make([]string, len(definitions))
 	for i, job := range definitions {
 		hash, err := Hash(job)
 		if err != nil {
-			return "", err
+			return "", nil, err
 		}
-		hashes[i] = job.Name + " " + hash
+		hashes[job.Name], lines[i] = hash, job.Name+" "+hash
 	}
-	slices.Sort(hashes)
-	sum := sha256.Sum256([]byte(strings.Join(hashes, "\n")))
-	return hex.EncodeToString(sum[:8]), nil
+	slices.Sort(lines)
+	sum := sha256.Sum256([]byte(strings.Join(lines, "\n")))
+	return hex.EncodeToString(sum[:8]), hashes, nil
 }
 
 // trigger writes what decides when a job's ticks are.
@@ -153,9 +165,8 @@ func trigger(job *jobs.Job) string {
 func (l *Ledger) Register(ctx context.Context, digest string, definitions []*jobs.Job) (*Registered, error) {
 	registered := &Registered{Jobs: make(map[string]RegisteredJob, len(definitions))}
 	lost := make(map[*jobs.Job]time.Time)
-	const batch = 1000
-	for first := 0; first == 0 || first < len(definitions); first += batch {
-		some := definitions[first:min(first+batch, len(definitions))]
+	for first := 0; first == 0 || first < len(definitions); first += RegisterBatch {
+		some := definitions[first:min(first+RegisterBatch, len(definitions))]
 		args := make([]any, 0, 3+5*len(some))
 		args = append(args, digest, goneAfter.Milliseconds(), retiredAfter.Milliseconds())
 		for _, job := range some {
@@ -163,11 +174,7 @@ func (l *Ledger) Register(ctx context.Context, digest string, definitions []*job
 			if err != nil {
 				return nil, fmt.Errorf("register job %s: %w", job.Name, err)
 			}
-			hash, err := Hash(job)
-			if err != nil {
-				return nil, err
-			}
-			args = append(args, job.Name, hash, trigger(job), definition, l.memory.cursor(job.Name))
+			args = append(args, job.Name, hashText(definition), trigger(job), definition, l.memory.cursor(job.Name))
 		}
 		r := read(l.run(ctx, registerScript, "", args...))
 		registered.Now = r.time()
@@ -191,6 +198,17 @@ func (l *Ledger) Register(ctx context.Context, digest string, definitions []*job
 		}
 	}
 	return registered, l.writeLost(ctx, lost)
+}
+
+// Leave tells that a worker which has carried the config of this digest has registered another one and carries that. Without
+// it, whoever goes back to an older definition would have to wait until the newer one has been gone for a minute; now that
+// gives way within seconds, unless another worker carries it: then it does not matter.
+func (l *Ledger) Leave(ctx context.Context, digest string) error {
+	r := read(l.run(ctx, leaveScript, "", digest, goneAfter.Milliseconds(), leftAfter.Milliseconds()))
+	if r.err != nil {
+		return fmt.Errorf("leave a config: %w", r.err)
+	}
+	return nil
 }
 
 // Create records decisions, each whole or not at all, in one round trip. A decision that was computed from a cursor

@@ -70,6 +70,10 @@
 // when its first worker comes, and gives way when its last one has been gone for a minute. When nobody is there at all,
 // the last active one stays, with the cursor, until somebody comes; after a week without, the job begins anew.
 //
+// A worker that is reloaded is not gone for a minute, it has left ([Ledger.Leave]): what nobody else carries gives way
+// within seconds. So a config that is taken back, even at once, decides again after about that and the pause in which
+// workers ask how their definitions stand. Meanwhile nobody decides ticks of the jobs it changes; none of them is missed.
+//
 // Where the trigger stays the same, becoming active is one write. Where it changes, the ticks up to now are the old
 // trigger's: a [Decision] with Activate accounts for the last of them, moves the cursor to now and changes the
 // definition, in one step.

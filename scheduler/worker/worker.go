@@ -65,6 +65,10 @@ type Options struct {
 	// nil: nobody wants to know.
 	OnSession func(locks.SessionID)
 
+	// OnAttempt is told of each attempt that begins here. What it returns is told when that has ended: how the ledger
+	// answered, or nil when the end was not recorded. Called from many goroutines; nil: nobody wants to know.
+	OnAttempt func(*ledger.Claimed) (ended func(*ledger.Finished))
+
 	Logger *slog.Logger // default: slog.Default
 }
 
@@ -118,8 +122,21 @@ func newDefinitions(list []*jobs.Job, permits map[string]locks.PermitLimit, conf
 	return d
 }
 
-// ErrPermits says that permits cannot be declared as the config has them.
+// ErrPermits says that permits cannot be declared as the config has them: see [PermitsError].
 var ErrPermits = errors.New("the permits cannot be declared")
+
+// PermitsError is an [ErrPermits] that names the permits.
+type PermitsError struct {
+	Permits string
+	reason  string
+}
+
+func (e *PermitsError) Error() string {
+	return fmt.Sprintf("%s: permits.%s%s", ErrPermits, e.Permits, e.reason)
+}
+
+// Is makes it an [ErrPermits].
+func (e *PermitsError) Is(target error) bool { return target == ErrPermits }
 
 // New checks the options. It starts nothing and dials nothing.
 func New(o Options) (*Worker, error) {
@@ -148,6 +165,9 @@ func New(o Options) (*Worker, error) {
 		o.Fetchers = queue.DefaultFetchers
 	}
 	o.Fetchers = min(o.Fetchers, o.Concurrency)
+	if o.OnAttempt == nil {
+		o.OnAttempt = func(*ledger.Claimed) func(*ledger.Finished) { return func(*ledger.Finished) {} }
+	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
@@ -192,12 +212,12 @@ func (w *Worker) declare(ctx context.Context, permits map[string]locks.PermitLim
 		cancel()
 		switch {
 		case err != nil && stands.Permits > 0:
-			return fmt.Errorf("%w: permits.%s.limit is %d, and version %d of it has been declared with %d: raise permits.%s.version to change it",
-				ErrPermits, name, limit.Permits, stands.Version, stands.Permits, name)
+			return &PermitsError{name, fmt.Sprintf(".limit is %d, and version %d of it has been declared with %d: raise permits.%s.version to change it",
+				limit.Permits, stands.Version, stands.Permits, name)}
 		case errors.Is(err, locks.ErrBusy):
-			return fmt.Errorf("%w: permits.%s: it is held as a lock, exclusive or shared: wait until it is free, or take another name", ErrPermits, name)
+			return &PermitsError{name, ": it is held as a lock, exclusive or shared: wait until it is free, or take another name"}
 		case errors.Is(err, locks.ErrInvalid):
-			return fmt.Errorf("%w: permits.%s: %w", ErrPermits, name, err)
+			return &PermitsError{name, ": " + err.Error()}
 		case err != nil:
 			return err
 		case stands.Version > limit.Version:
@@ -327,7 +347,7 @@ func (w *Worker) recover(ctx context.Context, session locks.SessionID) error {
 		return nil // nothing is known yet
 	}
 	carried := w.jobs.Load().jobs
-	digest, err := ledger.Digest(carried)
+	digest, _, err := ledger.Digest(carried)
 	if err != nil {
 		return err
 	}
