@@ -443,11 +443,7 @@ func (m *model) open(session string, lease int64, id, pause string) []string {
 	}
 	m.ends[session] = m.now() + lease
 	m.know(session, lease, fmt.Sprint(m.epoch))
-	left := max(0, m.grace-m.now())
-	if m.grace == 0 {
-		left = 0
-	}
-	return []string{"open", fmt.Sprint(m.now()), m.id, fmt.Sprint(m.epoch), fmt.Sprint(left), fmt.Sprint(m.longest())}
+	return []string{"open", fmt.Sprint(m.now()), m.id, fmt.Sprint(m.epoch), fmt.Sprint(m.longest())}
 }
 
 // modelUptime is for how many seconds the server says it is up.
