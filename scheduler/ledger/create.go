@@ -76,7 +76,9 @@ var (
 	createScript = script(createSource)
 	//go:embed scripts/enqueue.lua
 	enqueueSource string
-	enqueueScript = script(enqueueSource)
+	//go:embed scripts/enqueue.fast.lua
+	enqueueFast   string
+	enqueueScript = quick(enqueueFast, enqueueSource)
 )
 
 // Standing says how a definition stands to the others of its job.
@@ -187,35 +189,21 @@ func (l *Ledger) Register(ctx context.Context, digest string, definitions []*job
 // that has moved since is refused (Moved), and so is one that is sent again after it was applied.
 func (l *Ledger) Create(ctx context.Context, decisions []Decision) []Created {
 	created := make([]Created, len(decisions))
-	commands := make([]*redis.Cmd, len(decisions))
-	send := func(script *redis.Script, eval bool) {
-		pipe := l.rdb.Pipeline()
-		for i := range decisions {
-			if commands[i] != nil && !redis.HasErrorPrefix(commands[i].Err(), "NOSCRIPT") || created[i].Err != nil {
-				continue
-			}
-			args, err := decisions[i].args()
-			if err != nil {
-				created[i].Err = err
-				continue
-			}
-			job := decisions[i].Job.Name
-			keys := append(l.keys[:len(l.keys):len(l.keys)], l.prefix+"hist:"+job, l.prefix+"done:"+job, l.prefix+"output:"+job)
-			if eval {
-				commands[i] = script.Eval(ctx, pipe, keys, args...)
-			} else {
-				commands[i] = script.EvalSha(ctx, pipe, keys, args...)
-			}
-		}
-		_, _ = pipe.Exec(ctx) // each command carries its own error
-	}
-	send(createScript, false)
-	send(createScript, true) // those that a restarted server did not know by their digest
+	var (
+		steps []step
+		which []int // decision of a step
+	)
 	for i := range decisions {
-		if created[i].Err != nil {
+		args, err := decisions[i].args()
+		if err != nil {
+			created[i].Err = err
 			continue
 		}
-		if err := created[i].decode(commands[i], decisions[i].Cursor); err != nil {
+		steps, which = append(steps, step{decisions[i].Job.Name, args}), append(which, i)
+	}
+	for k, command := range l.runAll(ctx, createScript, steps) {
+		i := which[k]
+		if err := created[i].decode(command, decisions[i].Cursor); err != nil {
 			created[i] = Created{Err: fmt.Errorf("create ticks of %s: %w", decisions[i].Job.Name, err)}
 		}
 	}

@@ -52,13 +52,46 @@ var shared string
 
 func script(source string) *redis.Script { return redis.NewScript(locks.Link(shared, source)) }
 
+// quick puts a fast path in front of a script.
+func quick(fast, source string) *redis.Script {
+	return redis.NewScript(fast + locks.Link(shared, source))
+}
+
 // run sends a script. job "" is for scripts that touch no job's history.
 func (l *Ledger) run(ctx context.Context, s *redis.Script, job string, args ...any) (any, error) {
-	keys := l.keys
-	if job != "" {
-		keys = append(keys[:len(keys):len(keys)], l.prefix+"hist:"+job, l.prefix+"done:"+job, l.prefix+"output:"+job)
+	return s.Run(ctx, l.rdb, l.keysOf(job), args...).Result()
+}
+
+func (l *Ledger) keysOf(job string) []string {
+	if job == "" {
+		return l.keys
 	}
-	return s.Run(ctx, l.rdb, keys, args...).Result()
+	return append(l.keys[:len(l.keys):len(l.keys)], l.prefix+"hist:"+job, l.prefix+"done:"+job, l.prefix+"output:"+job)
+}
+
+// A step is one call of a script among several.
+type step struct {
+	job  string // as in run
+	args []any
+}
+
+// runAll sends calls of a script in one round trip, or two where Redis does not know it. They are run in their order, but
+// others' may come in between. Each has an answer or an error of its own.
+func (l *Ledger) runAll(ctx context.Context, s *redis.Script, steps []step) []*redis.Cmd {
+	sent := make([]*redis.Cmd, len(steps))
+	pipe := l.rdb.Pipeline()
+	for i, step := range steps {
+		sent[i] = s.EvalSha(ctx, pipe, l.keysOf(step.job), step.args...)
+	}
+	_, _ = pipe.Exec(ctx) // each command carries its own error
+	pipe = l.rdb.Pipeline()
+	for i, step := range steps {
+		if redis.HasErrorPrefix(sent[i].Err(), "NOSCRIPT") {
+			sent[i] = s.Eval(ctx, pipe, l.keysOf(step.job), step.args...)
+		}
+	}
+	_, _ = pipe.Exec(ctx) // the same; without commands it sends nothing
+	return sent
 }
 
 // errReply says that a script answered something that this version does not know.
