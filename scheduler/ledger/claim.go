@@ -52,7 +52,7 @@ type Claimed struct {
 
 	// For Granted:
 	Record *Record   // with the attempt that begins as its only one
-	Job    *jobs.Job // the definition that the run was made with
+	Job    *jobs.Job // the definition that the run was made with; others have it, too: it must not be changed
 	Args   json.RawMessage
 	Items  []locks.Item // what the hold holds
 
@@ -79,7 +79,7 @@ func (l *Ledger) ClaimSound(ctx context.Context, request *locks.Request, due Due
 
 func (l *Ledger) claim(ctx context.Context, request *locks.Request, due Due, patience time.Duration, suspects int, before []string) (*Claimed, error) {
 	step := claimStep(request, due, patience, suspects, before)
-	return decodeClaim(due, read(l.run(ctx, claimScript, step.job, step.args...)))
+	return l.decodeClaim(due, read(l.run(ctx, claimScript, step.job, step.args...)))
 }
 
 func claimStep(request *locks.Request, due Due, patience time.Duration, suspects int, before []string) step {
@@ -123,7 +123,7 @@ func (l *Ledger) ClaimAll(ctx context.Context, claims []Claim, patience time.Dur
 		several, _ := answers.([]any)
 		for k, answer := range several {
 			if _, plain := answer.([]any); plain {
-				claimed[which[k]], _ = decodeClaim(claims[which[k]].Due, read(answer, nil))
+				claimed[which[k]], _ = l.decodeClaim(claims[which[k]].Due, read(answer, nil))
 			}
 		}
 		which = nil
@@ -135,12 +135,12 @@ func (l *Ledger) ClaimAll(ctx context.Context, claims []Claim, patience time.Dur
 	}
 	for k, command := range l.runAll(ctx, claimScript, steps) {
 		i := which[k]
-		claimed[i], _ = decodeClaim(claims[i].Due, read(command.Result())) // nil with an error
+		claimed[i], _ = l.decodeClaim(claims[i].Due, read(command.Result())) // nil with an error
 	}
 	return claimed
 }
 
-func decodeClaim(due Due, r *reply) (*Claimed, error) {
+func (l *Ledger) decodeClaim(due Due, r *reply) (*Claimed, error) {
 	claimed := &Claimed{Outcome: ClaimOutcome(r.text())}
 	switch claimed.Outcome {
 	case Granted:
@@ -154,9 +154,9 @@ func decodeClaim(due Due, r *reply) (*Claimed, error) {
 		if r.err != nil {
 			break
 		}
-		claimed.Job, claimed.Args = new(jobs.Job), json.RawMessage(body[0])
+		claimed.Args = json.RawMessage(body[0])
 		if claimed.Record, claimed.Items, r.err = decode(due.Run, record, "", body[0]); r.err == nil {
-			r.err = json.Unmarshal([]byte(body[1]), claimed.Job)
+			claimed.Job, r.err = l.definition(body[1])
 		}
 	case Waiting:
 		busy := &locks.BusyError{Resource: r.text(), Holder: locks.SessionID(r.text()), Hold: locks.HoldID(r.text()), Info: r.text()}

@@ -3,10 +3,12 @@ package ledger
 import (
 	"context"
 	_ "embed"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -23,6 +25,9 @@ type Ledger struct {
 	space  *locks.Space
 	prefix string
 	keys   []string // the lock space's and the ledger's own, in KEYS order
+
+	mu          sync.Mutex
+	definitions map[string]*jobs.Job // what claims have brought of late, by its text; guarded by mu
 }
 
 // New returns the ledger that belongs to a lock space. It sends through rdb, which must not send scripts again by
@@ -34,7 +39,27 @@ func New(rdb redis.UniversalClient, space *locks.Space) *Ledger {
 		"rev", "ledger", "ids", "late", "ask", "facts", "audit"} {
 		keys = append(keys, prefix+name)
 	}
-	return &Ledger{rdb: rdb, space: space, prefix: prefix, keys: keys}
+	return &Ledger{rdb: rdb, space: space, prefix: prefix, keys: keys, definitions: make(map[string]*jobs.Job)}
+}
+
+// definition reads a definition that a claim has brought. The runs of a job carry the same text again and again, and
+// parsing it costs a worker more than the rest of a claim.
+func (l *Ledger) definition(text string) (*jobs.Job, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if job, ok := l.definitions[text]; ok {
+		return job, nil
+	}
+	job := new(jobs.Job)
+	if err := json.Unmarshal([]byte(text), job); err != nil {
+		return nil, err
+	}
+	const many = 1000 // more than a worker meets in a while; who does begins anew
+	if len(l.definitions) >= many {
+		clear(l.definitions)
+	}
+	l.definitions[text] = job
+	return job, nil
 }
 
 // Space returns the lock space that the ledger's runs take their locks in.

@@ -72,6 +72,7 @@ do
     end
 
     if #granted > 0 then
+      -- Scores are texts, for a number would be printed by Redis and read again.
       local mine, ready, slots, holds, busy, writes = {}, {}, {}, {}, {}, {}
       for g = 1, #granted do mine[g] = ids[granted[g][1]] end
       local bodies = call('HMGET', BODY, unpack(mine))
@@ -88,9 +89,9 @@ do
         local tag = 'x' .. hid
         for i = from, upto do slots[#slots + 1], slots[#slots + 2] = names[i], tag end
         ready[g] = queue .. '\0' .. rank .. '\0' .. id
-        holds[2 * g - 1], holds[2 * g] = 0, session .. '\0' .. hid .. '\31' .. number .. '\31' .. ms .. '\31\31\31{"job":"' ..
+        holds[2 * g - 1], holds[2 * g] = '0', session .. '\0' .. hid .. '\31' .. number .. '\31' .. ms .. '\31\31\31{"job":"' ..
           job .. '","run":"' .. id .. '"}\31' .. items
-        busy[2 * g - 1], busy[2 * g] = 0, session .. '\0' .. id
+        busy[2 * g - 1], busy[2 * g] = '0', session .. '\0' .. id
         writes[2 * g - 1], writes[2 * g] = id, record
         replies[k] = {'granted', number, record, bodies[g], {}}
         token = token + 1

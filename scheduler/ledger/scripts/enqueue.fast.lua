@@ -14,8 +14,8 @@ do
       call('ZADD', IDS, format('%.0f', ms + ARGV[7]), id)
     end
     call('HSET', BODY, id, ARGV[8] .. '\31' .. ARGV[9])
-    call('ZADD', OPEN, 0, job .. '\0' .. '0000000000000000' .. '\0' .. id)
-    call('ZADD', READY, 0, ARGV[3] .. '\0' .. format('%016.0f', tonumber(ms)) .. '\0' .. id)
+    call('ZADD', OPEN, '0', job .. '\0' .. '0000000000000000' .. '\0' .. id)
+    call('ZADD', READY, '0', ARGV[3] .. '\0' .. format('%016.0f', tonumber(ms)) .. '\0' .. id)
     call('ZADD', PUSH, ms, id)
     -- state, n, job, queue, trigger, no tick, created, due since, token ... patience, what then ... limits, items
     call('HSET', RUN, id, concat({'due\0311', job, ARGV[3], ARGV[4], '', ms, ms, '0\31\31\0310\31\31\0310\0310\31\31\31\31\31\31\31\31\31',

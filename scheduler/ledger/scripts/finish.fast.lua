@@ -46,8 +46,12 @@ do
     end
     if #ended > 0 then
       local mine, names, busy, open, hist, done, tails = {}, {}, {}, {}, {}, {}, {}
-      for e = 1, #ended do mine[e] = ids[ended[e][1]] end
-      local bodies, logs = call('HMGET', BODY, unpack(mine)), call('HMGET', LOG, unpack(mine))
+      local again = false -- whether one of them is not the first attempt at its run
+      for e = 1, #ended do
+        mine[e] = ids[ended[e][1]]
+        again = again or ended[e][8] ~= '1'
+      end
+      local bodies, logs = call('HMGET', BODY, unpack(mine)), again and call('HMGET', LOG, unpack(mine)) or {}
       for e = 1, #ended do
         local k, n, made, job, tick, token, session, attempt, started, rest, items, tail = unpack(ended[e])
         local id = mine[e]
@@ -71,7 +75,7 @@ do
       call('ZREM', OPEN, unpack(open))
       call('HDEL', RUN, unpack(mine))
       call('HDEL', BODY, unpack(mine))
-      call('HDEL', LOG, unpack(mine))
+      if again then call('HDEL', LOG, unpack(mine)) end
       call('HSET', FACTS, 'g' .. ended[1][4], 's' .. ms)
       if #tails > 0 then call('HSET', OUTPUT, unpack(tails)) end
       call('HSET', HIST, unpack(hist))
