@@ -311,10 +311,11 @@ func TestDeliveryEndsWithItsFetch(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		t.Parallel()
 		c, q := newClient(t, rdb)
-		inHand, release := make(chan queue.Delivery), make(chan struct{})
-		serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Handle: func(_ context.Context, some []queue.Delivery) {
+		inHand, release, slots := make(chan queue.Delivery), make(chan struct{}), newSlots(1)
+		serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Slots: slots, Handle: func(_ context.Context, some []queue.Delivery) {
 			inHand <- some[0]
 			<-release
+			slots.Release(len(some))
 		}})
 		d := queue.Delivery{Run: "r#a", N: 7, Queue: q}
 		push(t, c, d)
