@@ -57,6 +57,19 @@
 // asynq. asynq does no more than carry them; lockstep records each run, holds a lock on it and on a record that its
 // arguments name, and keeps its outcome. jobs-delayed: the same with Redis 1 ms away, where what counts is round trips.
 //
+// Both phases have a line of their own, and one for both. The time of doing begins with the end of the first job, which
+// leaves out how a worker starts. Beside the rates stand the costs of a job, of which the ratios tell more on a busy machine:
+// reads are those of Redis from its sockets, about one for each round trip, as a pipeline is read at once; scripts, and the
+// server's time in them; the CPU of Redis' main thread and of this process.
+//
+// Where a job's time goes: asking takes three round trips and three scripts (record, delivery, its confirmation), of which
+// asynq has the second alone. Doing takes 0.4 scripts: deliveries are fetched up to sixteen at a time, claimed in one
+// script, and ended together as they end. One at a time a claim is some thirteen calls of Redis inside a script and a finish
+// twenty; together they share them, and what is left of each run is its entries in the ledger's sets: two dozen, of which
+// asynq, which remembers nothing, has eight. So doing costs Redis up to twice of what it costs asynq, and this process less:
+// while Redis has a core of its own, lockstep is the faster one, for asynq's one fetch at a time keeps neither busy; where
+// both share what is left of a machine, the sum decides.
+//
 // # What is equal for all
 //
 // One client per process, on default options: a pool of ten connections per core for the three that use go-redis,

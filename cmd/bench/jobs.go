@@ -21,7 +21,8 @@ import (
 
 // What is measured: so many jobs are asked for by some goroutines, then done by one worker. Plain asynq is one server of
 // the same concurrency and takes no locks; lockstep writes each run into the ledger, takes the lock of the run and of a
-// record of its own, and keeps the outcome.
+// record of its own, and keeps the outcome. The time in which jobs are done begins with the end of the first one, so that
+// starting a worker is not in it.
 const (
 	askers      = 16
 	concurrency = 64
@@ -75,7 +76,7 @@ func measureJobsAt(ctx context.Context, set settings, r *result, delay time.Dura
 		r.note("round trip through the idle proxy: %.2f ms", trip.Seconds()*1000)
 	}
 	names := []string{"lockstep", "asynq"}
-	asked, done, all := make([][]float64, len(names)), make([][]float64, len(names)), make([][]float64, len(names))
+	passages := make([][]passage, len(names))
 	for round := range set.rounds {
 		set.step("jobs, round %d of %d", round+1, set.rounds)
 		for k := range names {
@@ -83,42 +84,97 @@ func measureJobsAt(ctx context.Context, set settings, r *result, delay time.Dura
 			if err := s.admin.FlushAll(ctx).Err(); err != nil {
 				return err
 			}
-			askedIn, doneIn, err := through(ctx, names[which], addr, n)
+			one, err := through(ctx, s, names[which], addr, n)
 			if err != nil {
 				return fmt.Errorf("%s: %w", names[which], err)
 			}
-			asked[which] = append(asked[which], float64(n)/askedIn.Seconds())
-			done[which] = append(done[which], float64(n)/doneIn.Seconds())
-			all[which] = append(all[which], float64(n)/(askedIn+doneIn).Seconds())
+			passages[which] = append(passages[which], one)
 		}
 	}
 	r.note("medians of %d rounds of %d jobs, asked for by %d goroutines, then done by one worker of concurrency %d",
 		set.rounds, n, askers, concurrency)
-	r.Columns = []string{"system", "asked for/s", "done/s", "through all/s", "ratio"}
+	r.note("costs a job, to ask for it and to do it: reads of Redis from its sockets (about one a round trip), scripts, µs in")
+	r.note("them, µs of CPU of Redis' main thread and of this process")
+	r.Columns = []string{"system", "phase", "jobs/s", "ratio", "reads", "scripts", "µs in scripts", "redis cpu", "client cpu"}
 	for k, name := range names {
-		r.row(name, median(asked[k]), median(done[k]), median(all[k]), median(all[k])/median(all[1]))
+		for phase, what := range []string{"ask", "do", "both"} {
+			of := func(what func(stretch) float64) float64 {
+				return medianOf(passages[k], func(p passage) float64 { return what(p[phase]) })
+			}
+			r.row(name, what, of(stretch.rate), ratioOf(passages[k], passages[1], phase),
+				of(func(s stretch) float64 { return s.redis.reads / s.jobs }), of(func(s stretch) float64 { return s.redis.scripts() / s.jobs }),
+				of(func(s stretch) float64 { return s.redis.scriptTime() / s.jobs }),
+				of(func(s stretch) float64 { return s.redis.cpu / s.jobs }), of(func(s stretch) float64 { return s.client / s.jobs }))
+		}
 	}
-	r.atLeast(target, median(done[0])/median(done[1]), "jobs done per second, by those of plain asynq")
+	r.atLeast(target, ratioOf(passages[0], passages[1], doing), "jobs done per second, by those of plain asynq")
+	r.atLeast(target, ratioOf(passages[0], passages[1], bothOf), "the same with the time in which they were asked for")
 	return nil
 }
 
-// through returns how long it took until all was asked for, and then until all was done.
-func through(ctx context.Context, name, addr string, n int) (asked, done time.Duration, err error) {
+// passage is how n jobs went through a system.
+type passage [3]stretch
+
+// The parts of a passage.
+const (
+	asking = iota
+	doing
+	bothOf
+)
+
+// stretch is one part of a passage.
+type stretch struct {
+	jobs   float64
+	took   time.Duration
+	redis  usage
+	client float64 // µs of CPU of this process
+}
+
+func (s stretch) rate() float64 { return s.jobs / s.took.Seconds() }
+
+func medianOf(all []passage, what func(passage) float64) float64 {
+	values := make([]float64, len(all))
+	for i, p := range all {
+		values[i] = what(p)
+	}
+	return median(values)
+}
+
+// ratioOf returns the median, over the rounds, of what each shows as the ratio of rates.
+func ratioOf(all, base []passage, phase int) float64 {
+	values := make([]float64, len(all))
+	for i := range all {
+		values[i] = all[i][phase].rate() / base[i][phase].rate()
+	}
+	return median(values)
+}
+
+// between returns the part between two sights.
+func between(before, after sight, n int, took time.Duration) stretch {
+	return stretch{jobs: float64(n), took: took, redis: after.redis.since(before.redis), client: after.client - before.client}
+}
+
+// through brings n jobs through a system.
+func through(ctx context.Context, server *server, name, addr string, n int) (p passage, err error) {
 	var s system
 	rdb := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, PoolSize: 2 * concurrency, ContextTimeoutEnabled: true})
 	defer rdb.Close()
 	if name == "asynq" {
 		s = &plain{rdb: rdb, client: asynq.NewClientFromRedisClient(rdb)}
 	} else if s, err = newWhole(rdb); err != nil {
-		return 0, 0, err
+		return p, err
+	}
+	before, err := look(ctx, server, nil)
+	if err != nil {
+		return p, err
 	}
 	began := time.Now()
 	var next atomic.Int64
-	group, asking := errgroup.WithContext(ctx)
+	group, asks := errgroup.WithContext(ctx)
 	for range askers {
 		group.Go(func() error {
 			for i := next.Add(1); i <= int64(n); i = next.Add(1) {
-				if err := s.ask(asking, int(i)); err != nil {
+				if err := s.ask(asks, int(i)); err != nil {
 					return err
 				}
 			}
@@ -126,24 +182,39 @@ func through(ctx context.Context, name, addr string, n int) (asked, done time.Du
 		})
 	}
 	if err := group.Wait(); err != nil {
-		return 0, 0, err
+		return p, err
 	}
-	asked = time.Since(began)
+	took := time.Since(began)
+	asked, err := look(ctx, server, nil)
+	if err != nil {
+		return p, err
+	}
 
 	working, stop := context.WithCancel(ctx)
 	defer stop()
-	var count atomic.Int64
-	began = time.Now()
+	var (
+		count       atomic.Int64
+		first, last time.Time // each written by one job, before stop or the return of work
+	)
 	err = s.work(working, func() {
-		if count.Add(1) == int64(n) {
-			done = time.Since(began)
+		switch count.Add(1) {
+		case 1:
+			first = time.Now()
+		case int64(n):
+			last = time.Now()
 			stop()
 		}
 	})
 	if err == nil && count.Load() < int64(n) {
 		err = fmt.Errorf("%d of %d jobs were done", count.Load(), n)
 	}
-	return asked, done, err
+	if err != nil {
+		return p, err
+	}
+	done, err := look(ctx, server, nil)
+	p[asking], p[doing] = between(before, asked, n, took), between(asked, done, n, last.Sub(first))
+	p[bothOf] = between(before, done, n, took+last.Sub(first))
+	return p, err
 }
 
 // plain is asynq alone.

@@ -70,6 +70,7 @@ type usage struct {
 	micro map[string]float64 // µs spent in them; that of a script holds that of the commands in it
 	cpu   float64            // µs of the main thread
 	sent  float64            // bytes
+	reads float64            // from sockets: one for each round trip of a client, as long as commands are short
 }
 
 // usage asks the server. The INFO commands that it needs are left out of its own counts.
@@ -104,6 +105,7 @@ func (s *server) usage(ctx context.Context) (usage, error) {
 		return u, err
 	}
 	u.sent = parseNumber(network["total_net_output_bytes"])
+	u.reads = parseNumber(network["total_reads_processed"])
 	return u, nil
 }
 
@@ -117,6 +119,7 @@ func parseNumber(text string) float64 {
 func (u usage) since(before usage) usage {
 	d := usage{
 		calls: make(map[string]float64), micro: make(map[string]float64), cpu: u.cpu - before.cpu, sent: u.sent - before.sent,
+		reads: u.reads - before.reads,
 	}
 	for command, n := range u.calls {
 		d.calls[command] = n - before.calls[command]
@@ -138,6 +141,9 @@ func (u usage) commands() float64 {
 
 // scripts returns how many scripts were run.
 func (u usage) scripts() float64 { return u.calls["evalsha"] + u.calls["eval"] }
+
+// scriptTime returns the µs spent in scripts, the commands in them included.
+func (u usage) scriptTime() float64 { return u.timeOf([]string{"evalsha", "eval"}) }
 
 // timeOf returns the µs spent in commands that a client sent itself.
 func (u usage) timeOf(sent []string) float64 {

@@ -15,10 +15,14 @@ import (
 var (
 	//go:embed scripts/claim.lua
 	claimSource string
-	claimScript = script(claimSource)
+	//go:embed scripts/claim.fast.lua
+	claimFast   string
+	claimScript = quick(claimFast, claimSource)
 	//go:embed scripts/finish.lua
 	finishSource string
-	finishScript = script(finishSource)
+	//go:embed scripts/finish.fast.lua
+	finishFast   string
+	finishScript = quick(finishFast, finishSource)
 	//go:embed scripts/confirm.lua
 	confirmSource string
 	confirmScript = script(confirmSource)
@@ -48,7 +52,7 @@ type Claimed struct {
 
 	// For Granted:
 	Record *Record   // with the attempt that begins as its only one
-	Job    *jobs.Job // the definition that the run was made with
+	Job    *jobs.Job // the definition that the run was made with; others have it, too: it must not be changed
 	Args   json.RawMessage
 	Items  []locks.Item // what the hold holds
 
@@ -88,12 +92,69 @@ func (l *Ledger) ClaimSound(ctx context.Context, request *locks.Request, due Due
 }
 
 func (l *Ledger) claim(ctx context.Context, request *locks.Request, due Due, patience time.Duration, suspects int, before []string) (*Claimed, error) {
+	step := claimStep(request, due, patience, suspects, before)
+	return l.decodeClaim(due, read(l.run(ctx, claimScript, step.job, step.args...)))
+}
+
+func claimStep(request *locks.Request, due Due, patience time.Duration, suspects int, before []string) step {
 	args := []any{string(request.Session()), string(request.ID()), string(due.Run), due.N, patience.Milliseconds(), suspects,
 		request.Cutoff().Milliseconds()}
 	for _, queue := range before {
 		args = append(args, queue)
 	}
-	r := read(l.run(ctx, claimScript, due.Run.Job(), args...))
+	return step{due.Run.Job(), args}
+}
+
+// A Claim is one of several, see [Ledger.ClaimAll].
+type Claim struct {
+	Request *locks.Request
+	Due     Due
+}
+
+// Together is how many claims or finishes are sent together at most: a script is to be short.
+const Together = 100
+
+// ClaimAll is [Ledger.ClaimSound] for up to [Together] runs that deliveries brought: in one round trip when all of them are
+// free to begin, as most are, else in two. The answers stand in the order of the claims. One that is nil did not come: its claim
+// has to be sent again, by ClaimSound, as it is said there.
+func (l *Ledger) ClaimAll(ctx context.Context, claims []Claim, patience time.Duration) []*Claimed {
+	claimed := make([]*Claimed, len(claims))
+	var steps []step
+	var which []int // claim of a step
+	if len(claims) > 1 {
+		session := claims[0].Request.Session()
+		args := make([]any, 0, 2+3*len(claims))
+		args = append(args, string(session), "")
+		for i, c := range claims {
+			if c.Request.Session() == session { // else it was replaced just now
+				args, which = append(args, string(c.Request.ID()), string(c.Due.Run), c.Due.N), append(which, i)
+			}
+		}
+		answers, err := l.run(ctx, claimScript, "", args...)
+		if err != nil {
+			return claimed
+		}
+		several, _ := answers.([]any)
+		for k, answer := range several {
+			if _, plain := answer.([]any); plain {
+				claimed[which[k]], _ = l.decodeClaim(claims[which[k]].Due, read(answer, nil))
+			}
+		}
+		which = nil
+	}
+	for i, c := range claims {
+		if claimed[i] == nil {
+			steps, which = append(steps, claimStep(c.Request, c.Due, patience, 0, nil)), append(which, i)
+		}
+	}
+	for k, command := range l.runAll(ctx, claimScript, steps) {
+		i := which[k]
+		claimed[i], _ = l.decodeClaim(claims[i].Due, read(command.Result())) // nil with an error
+	}
+	return claimed
+}
+
+func (l *Ledger) decodeClaim(due Due, r *reply) (*Claimed, error) {
 	claimed := &Claimed{Outcome: ClaimOutcome(r.text())}
 	switch claimed.Outcome {
 	case Granted:
@@ -108,9 +169,9 @@ func (l *Ledger) claim(ctx context.Context, request *locks.Request, due Due, pat
 		if r.err != nil {
 			break
 		}
-		claimed.Job, claimed.Args = new(jobs.Job), json.RawMessage(body[0])
+		claimed.Args = json.RawMessage(body[0])
 		if claimed.Record, claimed.Items, r.err = decode(due.Run, record, "", body[0]); r.err == nil {
-			r.err = json.Unmarshal([]byte(body[1]), claimed.Job)
+			claimed.Job, r.err = l.definition(body[1])
 		}
 		if r.err == nil {
 			l.memory.claimed(claimed, record, text)
@@ -179,23 +240,76 @@ const (
 // Finish records how an attempt ended, frees its bundle and passes it on, in one step. It may be sent again: once
 // recorded, a finish of the same token is answered the same. It frees the hold whatever the verdict.
 func (l *Ledger) Finish(ctx context.Context, finish Finish) (*Finished, error) {
+	l.memory.finishing(finish)
+	step, err := finish.step()
+	if err != nil {
+		return nil, err
+	}
+	finished, err := finish.decode(read(l.run(ctx, finishScript, step.job, step.args...)))
+	l.memory.finished(finish, finished)
+	return finished, err
+}
+
+func (f *Finish) step() (step, error) {
 	failure := []byte("null")
-	if finish.Error != "" {
+	if f.Error != "" {
 		var err error
-		if failure, err = json.Marshal(finish.Error); err != nil {
-			return nil, fmt.Errorf("finish %s: %w", finish.Run, err)
+		if failure, err = json.Marshal(f.Error); err != nil {
+			return step{}, fmt.Errorf("finish %s: %w", f.Run, err)
 		}
 	}
-	l.memory.finishing(finish)
-	r := read(l.run(ctx, finishScript, finish.Job.Name, string(finish.Run), finish.Token.String(), string(finish.Hold),
-		string(finish.Outcome), finish.Pause.Milliseconds(), failure, finish.Output, finish.Job.History.Runs,
-		finish.Job.History.For.Milliseconds()))
+	return step{f.Job.Name, []any{string(f.Run), f.Token.String(), string(f.Hold), string(f.Outcome), f.Pause.Milliseconds(),
+		failure, f.Output, f.Job.History.Runs, f.Job.History.For.Milliseconds()}}, nil
+}
+
+func (f *Finish) decode(r *reply) (*Finished, error) {
 	finished := &Finished{Verdict: FinishVerdict(r.text()), State: State(r.text()), Due: r.due()}
 	if r.err != nil {
-		return nil, fmt.Errorf("finish %s: %w", finish.Run, r.err)
+		return nil, fmt.Errorf("finish %s: %w", f.Run, r.err)
 	}
-	l.memory.finished(finish, finished.Verdict)
 	return finished, nil
+}
+
+// FinishAll is [Ledger.Finish] for up to [Together] attempts that succeeded: in one round trip while nobody waits for
+// anything, as mostly, else in two. The answers stand in the order of the finishes. One that is nil did not come: its
+// finish has to be sent again, by Finish.
+func (l *Ledger) FinishAll(ctx context.Context, finishes []Finish) []*Finished {
+	finished := make([]*Finished, len(finishes))
+	jobs := make(map[string]int) // index of a job's step
+	var steps []step
+	var which [][]int // finishes of a step
+	for i, f := range finishes {
+		l.memory.finishing(f)
+		k, ok := jobs[f.Job.Name]
+		if !ok {
+			k = len(steps)
+			jobs[f.Job.Name], which = k, append(which, nil)
+			steps = append(steps, step{f.Job.Name, []any{"", f.Job.History.Runs, f.Job.History.For.Milliseconds()}})
+		}
+		which[k] = append(which[k], i)
+		steps[k].args = append(steps[k].args, string(f.Run), f.Token.String(), string(f.Hold), f.Output)
+	}
+	var single []step
+	var rest []int // finish of a single step
+	for k, command := range l.runAll(ctx, finishScript, steps) {
+		answers, err := command.Slice()
+		if err != nil || len(answers) != len(which[k]) {
+			continue
+		}
+		for j, i := range which[k] {
+			if answers[j] == int64(1) {
+				finished[i] = &Finished{Verdict: Recorded, State: Succeeded}
+			} else if step, err := finishes[i].step(); err == nil {
+				single, rest = append(single, step), append(rest, i)
+			}
+		}
+	}
+	for k, command := range l.runAll(ctx, finishScript, single) {
+		i := rest[k]
+		finished[i], _ = finishes[i].decode(read(command.Result())) // nil with an error
+		l.memory.finished(finishes[i], finished[i])
+	}
+	return finished
 }
 
 // Confirm notes that deliveries are known to be in their queues. What is not confirmed is pushed again by the sweep.

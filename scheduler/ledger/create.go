@@ -84,7 +84,9 @@ var (
 	createScript = script(createSource)
 	//go:embed scripts/enqueue.lua
 	enqueueSource string
-	enqueueScript = script(enqueueSource)
+	//go:embed scripts/enqueue.fast.lua
+	enqueueFast   string
+	enqueueScript = quick(enqueueFast, enqueueSource)
 )
 
 // Standing says how a definition stands to the others of its job.
@@ -215,17 +217,19 @@ func (l *Ledger) Leave(ctx context.Context, digest string) error {
 // that has moved since is refused (Moved), and so is one that is sent again after it was applied.
 func (l *Ledger) Create(ctx context.Context, decisions []Decision) []Created {
 	created := make([]Created, len(decisions))
-	var calls []call
-	var which []int // of the decisions each call is
+	var (
+		steps []step
+		which []int // decision of a step
+	)
 	for i := range decisions {
 		args, err := decisions[i].args()
 		if err != nil {
 			created[i].Err = err
 			continue
 		}
-		calls, which = append(calls, call{decisions[i].Job.Name, args}), append(which, i)
+		steps, which = append(steps, step{decisions[i].Job.Name, args}), append(which, i)
 	}
-	for k, command := range l.send(ctx, createScript, calls) {
+	for k, command := range l.runAll(ctx, createScript, steps) {
 		d, c := &decisions[which[k]], &created[which[k]]
 		if err := c.decode(command, d.Cursor); err != nil {
 			*c = Created{Err: fmt.Errorf("create ticks of %s: %w", d.Job.Name, err)}

@@ -50,6 +50,13 @@
 //   - A job's ticks are decided by one definition at a time.
 //   - All times are the server's, read inside the scripts. A worker's clock is an alarm clock only.
 //
+// # Fast paths
+//
+// Most runs are plain: their bundle is free, nobody waits, they succeed. Scripts that decide such runs by themselves stand
+// before the others' text (scripts/*.fast.lua), and take several runs at once ([Ledger.ClaimAll], [Ledger.FinishAll]). They
+// know the layout of a record and every rule that they leave out of account; a test has both ways do the same on random
+// ledgers, and what is changed in one has to be changed in the other.
+//
 // # Waiting for locks
 //
 // A run whose bundle is not free waits in the lock space, without a worker, under a wait of its own that keeps its

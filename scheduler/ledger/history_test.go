@@ -1,6 +1,7 @@
 package ledger_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,6 +65,9 @@ type play struct {
 	success map[jobs.RunID]int
 	tokens  locks.Token
 	trace   []string
+
+	bills int  // that runs compete for
+	plain bool // runs mostly find their bundles free, and an id may be asked for again
 }
 
 type sentClaim struct {
@@ -74,7 +78,7 @@ type sentClaim struct {
 }
 
 func newPlay(f *fixture, seed uint64) *play {
-	p := &play{fixture: f, rand: rand.New(rand.NewPCG(seed, 1)), success: make(map[jobs.RunID]int)}
+	p := &play{fixture: f, rand: rand.New(rand.NewPCG(seed, 1)), success: make(map[jobs.RunID]int), bills: 3}
 	p.cursors = make(map[string]time.Time)
 	for _, overlap := range []jobs.Overlap{jobs.OverlapQueue, jobs.OverlapReplace, jobs.OverlapAllow} {
 		job := newJob(string(overlap))
@@ -137,6 +141,8 @@ func (p *play) step() {
 		p.stopAsked()
 	case n < 25:
 		p.enqueue()
+	case n < 32 && len(p.queue) > 1:
+		p.sendSeveral()
 	case n < 60 && len(p.queue) > 0:
 		p.send(sentClaim{p.begin(), pick(p.rand, &p.queue), [][]string{nil, {"default"}}[p.rand.IntN(2)], time.Duration(p.rand.IntN(2)) * time.Hour})
 	case n < 63 && len(p.sent) > 0: // a copy of an older claim arrives; nobody hears the answer
@@ -150,9 +156,13 @@ func (p *play) step() {
 		if claimed.Outcome != ledger.Stale && claimed.Outcome != ledger.SessionDead && !slices.ContainsFunc(p.acting, runs) {
 			p.fatalf("it did something, and nobody hears of it")
 		}
+	case n < 70 && len(p.acting) > 1:
+		p.endSeveral()
 	case n < 83 && len(p.acting) > 0:
 		a := pick(p.rand, &p.acting)
 		p.end(a, []ledger.Outcome{ledger.Success, ledger.Success, ledger.Again, ledger.HandBack, ledger.Failure}[p.rand.IntN(5)])
+	case p.plain && n < 89 && len(p.stale) > 0: // of late, so that its run may be running again
+		p.end(p.stale[max(0, len(p.stale)-1-p.rand.IntN(4))], ledger.Success)
 	case n < 86 && len(p.stale) > 0:
 		p.end(p.stale[p.rand.IntN(len(p.stale))], []ledger.Outcome{ledger.Success, ledger.Again}[p.rand.IntN(2)])
 	case n < 89:
@@ -258,15 +268,17 @@ func (p *play) stopAsked() {
 func (p *play) begin() *locks.Request { return p.request(p.workers[p.rand.IntN(len(p.workers))]) }
 
 func (p *play) enqueue() {
-	p.asked++
+	if p.asked++; p.plain && p.rand.IntN(4) == 0 {
+		p.asked -= p.rand.IntN(4)
+	}
 	job := newJob("billed")
 	job.Every = 0
 	job.MaxCrashes, job.Retry.Max = 5, 5
-	if p.rand.IntN(2) == 0 {
+	if !p.plain && p.rand.IntN(2) == 0 {
 		job.Lock.Wait, job.Lock.OnBusy = time.Hour, []jobs.OnBusy{jobs.BusyRequeue, jobs.BusySkip, jobs.BusyFail}[p.rand.IntN(3)]
 	}
-	for i := range 3 {
-		if p.rand.IntN(2) == 0 {
+	for i := range p.bills {
+		if p.plain && p.rand.IntN(p.bills) == 0 || !p.plain && p.rand.IntN(2) == 0 {
 			job.Lock.Exclusive = append(job.Lock.Exclusive, fmt.Sprint("bill:", i))
 		}
 	}
@@ -284,6 +296,49 @@ func (p *play) send(claim sentClaim) {
 		p.fatalf("%v", err)
 	}
 	p.say("claim %s n %d by %s: %s", claim.due.Run, claim.due.N, claim.request.ID(), claimed.Outcome)
+	p.claimed(claim, claimed)
+}
+
+// sendSeveral claims several runs together, for one worker.
+func (p *play) sendSeveral() {
+	w := p.workers[p.rand.IntN(len(p.workers))]
+	var claims []ledger.Claim
+	for range min(2+p.rand.IntN(4), len(p.queue)) {
+		claims = append(claims, ledger.Claim{Request: p.request(w), Due: pick(p.rand, &p.queue)})
+	}
+	wait := time.Duration(p.rand.IntN(2)) * time.Hour
+	all := p.ClaimAll(p.Context(), claims, wait)
+	order := make([]int, len(all)) // of tokens: what is not plain comes after the others
+	for i := range order {
+		order[i] = i
+	}
+	token := func(i int) locks.Token {
+		if all[i] == nil || all[i].Outcome != ledger.Granted {
+			return 0
+		}
+		return all[i].Record.Last().Token
+	}
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(token(a), token(b)) })
+	var suspects []sentClaim
+	for _, i := range order {
+		claimed, claim := all[i], sentClaim{claims[i].Request, claims[i].Due, nil, wait}
+		if claimed == nil {
+			p.fatalf("claim of %s was not answered", claim.due.Run)
+		}
+		p.say("claim %s n %d by %s with %d others: %s", claim.due.Run, claim.due.N, claim.request.ID(), len(claims)-1, claimed.Outcome)
+		if claimed.Outcome == ledger.Suspect {
+			suspects = append(suspects, claim)
+			continue
+		}
+		p.claimed(claim, claimed)
+	}
+	for _, claim := range suspects {
+		p.send(claim)
+	}
+}
+
+// claimed notes the answer to a claim.
+func (p *play) claimed(claim sentClaim, claimed *ledger.Claimed) {
 	p.push(claimed.Due)
 	if p.rand.IntN(4) == 0 {
 		p.sent = append(p.sent, claim)
@@ -324,6 +379,36 @@ func (p *play) end(a attempt, outcome ledger.Outcome) {
 	p.stale = append(p.stale, a)
 }
 
+// endSeveral ends several attempts together, some of which are known to have ended or lost something.
+func (p *play) endSeveral() {
+	var ending []attempt
+	for range min(2+p.rand.IntN(4), len(p.acting)) {
+		ending = append(ending, pick(p.rand, &p.acting))
+	}
+	if len(p.stale) > 0 && p.rand.IntN(3) == 0 {
+		ending = append(ending, p.stale[p.rand.IntN(len(p.stale))])
+	}
+	finishes := make([]ledger.Finish, len(ending))
+	for i, a := range ending {
+		finishes[i] = ledger.Finish{Run: a.Record.ID, Job: a.Job, Token: a.token(), Hold: a.request.ID(), Outcome: ledger.Success}
+	}
+	for range 1 + p.rand.IntN(2) { // a lost reply: they are sent again
+		for i, finished := range p.FinishAll(p.Context(), finishes) {
+			a := ending[i]
+			if finished == nil {
+				p.fatalf("finish of %s was not answered", a.Record.ID)
+			}
+			p.say("finish %s token %v together: %s, %s", a.Record.ID, a.token(), finished.Verdict, finished.State)
+			p.push(finished.Due)
+			if finished.Verdict == ledger.Recorded && !p.knows(a) {
+				p.success[a.Record.ID]++
+				p.stale = append(p.stale, a)
+			}
+		}
+	}
+	p.stale = append(p.stale, ending...)
+}
+
 // knows tells whether this attempt's end is recorded already.
 func (p *play) knows(a attempt) bool {
 	return slices.ContainsFunc(p.stale, func(s attempt) bool { return s.token() == a.token() }) && p.success[a.Record.ID] > 0
@@ -352,7 +437,10 @@ func (p *play) useLibrary() {
 		p.say("release %s: %v", hold.ID(), err)
 		return
 	}
-	bill := fmt.Sprint("bill:", p.rand.IntN(3))
+	if p.plain && len(p.library) > 1 {
+		return
+	}
+	bill := fmt.Sprint("bill:", p.rand.IntN(p.bills))
 	hold, err := p.workers[p.rand.IntN(len(p.workers))].TryAcquire(p.Context(), locks.Exclusive(bill))
 	p.say("try %s: %v", bill, err)
 	if err == nil {

@@ -3,10 +3,12 @@ package ledger
 import (
 	"context"
 	_ "embed"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -24,6 +26,9 @@ type Ledger struct {
 	prefix string
 	keys   []string // the lock space's and the ledger's own, in KEYS order
 	memory *memory  // nil unless Remember was called
+
+	mu          sync.Mutex
+	definitions map[string]*jobs.Job // what claims have brought of late, by its text; guarded by mu
 }
 
 // New returns the ledger that belongs to a lock space. It sends through rdb, which must not send scripts again by
@@ -35,7 +40,27 @@ func New(rdb redis.UniversalClient, space *locks.Space) *Ledger {
 		"rev", "ledger", "ids", "late", "ask", "facts", "audit", "news"} {
 		keys = append(keys, prefix+name)
 	}
-	return &Ledger{rdb: rdb, space: space, prefix: prefix, keys: keys}
+	return &Ledger{rdb: rdb, space: space, prefix: prefix, keys: keys, definitions: make(map[string]*jobs.Job)}
+}
+
+// definition reads a definition that a claim has brought. The runs of a job carry the same text again and again, and
+// parsing it costs a worker more than the rest of a claim.
+func (l *Ledger) definition(text string) (*jobs.Job, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if job, ok := l.definitions[text]; ok {
+		return job, nil
+	}
+	job := new(jobs.Job)
+	if err := json.Unmarshal([]byte(text), job); err != nil {
+		return nil, err
+	}
+	const many = 1000 // more than a worker meets in a while; who does begins anew
+	if len(l.definitions) >= many {
+		clear(l.definitions)
+	}
+	l.definitions[text] = job
+	return job, nil
 }
 
 // Space returns the lock space that the ledger's runs take their locks in.
@@ -53,6 +78,11 @@ var shared string
 
 func script(source string) *redis.Script { return redis.NewScript(locks.Link(shared, source)) }
 
+// quick puts a fast path in front of a script.
+func quick(fast, source string) *redis.Script {
+	return redis.NewScript(fast + locks.Link(shared, source))
+}
+
 // run sends a script. job "" is for scripts that touch no job's history.
 func (l *Ledger) run(ctx context.Context, s *redis.Script, job string, args ...any) (any, error) {
 	return s.Run(ctx, l.rdb, l.keysOf(job), args...).Result()
@@ -66,30 +96,29 @@ func (l *Ledger) keysOf(job string) []string {
 	return append(l.keys[:len(l.keys):len(l.keys)], l.prefix+"hist:"+job, l.prefix+"done:"+job, l.prefix+"output:"+job)
 }
 
-// call is one of many sendings of a script.
-type call struct {
+// A step is one call of a script among several.
+type step struct {
 	job  string // as in run
 	args []any
 }
 
-// send sends a script many times in one round trip, and in a second one to a server that has forgotten it.
-func (l *Ledger) send(ctx context.Context, s *redis.Script, calls []call) []*redis.Cmd {
-	commands := make([]*redis.Cmd, len(calls))
-	for _, eval := range []bool{false, true} {
-		pipe := l.rdb.Pipeline()
-		for i, c := range calls {
-			switch {
-			case !eval:
-				commands[i] = s.EvalSha(ctx, pipe, l.keysOf(c.job), c.args...)
-			case redis.HasErrorPrefix(commands[i].Err(), "NOSCRIPT"):
-				commands[i] = s.Eval(ctx, pipe, l.keysOf(c.job), c.args...)
-			}
-		}
-		if pipe.Len() > 0 {
-			_, _ = pipe.Exec(ctx) // each command carries its own error
+// runAll sends calls of a script in one round trip, or two where Redis does not know it. They are run in their order, but
+// others' may come in between. Each has an answer or an error of its own.
+func (l *Ledger) runAll(ctx context.Context, s *redis.Script, steps []step) []*redis.Cmd {
+	sent := make([]*redis.Cmd, len(steps))
+	pipe := l.rdb.Pipeline()
+	for i, step := range steps {
+		sent[i] = s.EvalSha(ctx, pipe, l.keysOf(step.job), step.args...)
+	}
+	_, _ = pipe.Exec(ctx) // each command carries its own error
+	pipe = l.rdb.Pipeline()
+	for i, step := range steps {
+		if redis.HasErrorPrefix(sent[i].Err(), "NOSCRIPT") {
+			sent[i] = s.Eval(ctx, pipe, l.keysOf(step.job), step.args...)
 		}
 	}
-	return commands
+	_, _ = pipe.Exec(ctx) // the same; without commands it sends nothing
+	return sent
 }
 
 // errReply says that a script answered something that this version does not know.

@@ -26,7 +26,8 @@ type fixture struct {
 	rdb       *redis.Client
 	namespace string
 	*ledger.Ledger
-	job *jobs.Job // "j", every second, overlap queue
+	job   *jobs.Job     // "j", every second, overlap queue
+	lease time.Duration // of the sessions; 0: the default
 }
 
 func each(t *testing.T, test func(f *fixture)) {
@@ -53,7 +54,7 @@ func newJob(name string) *jobs.Job {
 // session opens a worker's session.
 func (f *fixture) session(name string) *locks.Client {
 	f.Helper()
-	client, err := locks.Open(f.Context(), f.rdb, locks.Options{Namespace: f.namespace, Name: name, Grace: -1})
+	client, err := locks.Open(f.Context(), f.rdb, locks.Options{Namespace: f.namespace, Name: name, Lease: f.lease, Grace: -1})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -608,6 +609,36 @@ func TestASuccessAfterTheCountedCrashStandsUntilAnotherAttemptBegins(t *testing.
 		f.claim(f.session("b"), due[0], ledger.Stale)
 		f.finish(a, ledger.Success, ledger.Recorded)
 		f.wantNothingLeft()
+	})
+}
+
+func TestALateSuccessFreesNobodyElsesLocks(t *testing.T) {
+	each(t, func(f *fixture) {
+		dead, other := f.session("dead"), f.session("other")
+		late, together := f.billed("late", "bill:1"), f.billed("together", "bill:2")
+		attempts := []attempt{f.claim(dead, late, ledger.Granted), f.claim(dead, together, ledger.Granted)}
+		f.end(dead)
+		hold, err := other.TryAcquire(f.Context(), locks.Exclusive("bill:1", "bill:2")) // which ends what is due
+		if err != nil {
+			f.Fatal(err)
+		}
+		finishes := make([]ledger.Finish, len(attempts))
+		for i, a := range attempts {
+			finishes[i] = ledger.Finish{Run: a.Record.ID, Job: a.Job, Token: a.token(), Hold: a.request.ID(), Outcome: ledger.Success}
+		}
+		if finished, err := f.Finish(f.Context(), finishes[0]); err != nil || finished.Verdict != ledger.Recorded {
+			f.Errorf("the late success: %+v, %v, want it recorded", finished, err)
+		}
+		for _, finished := range f.FinishAll(f.Context(), finishes) {
+			if finished == nil || finished.Verdict != ledger.Recorded {
+				f.Errorf("together: %+v, want it recorded", finished)
+			}
+		}
+		for _, bill := range hold.Names() {
+			if owner := f.rdb.HGet(f.Context(), f.key("own"), bill).Val(); owner != "x"+string(hold.ID()) {
+				f.Errorf("%s is %q, want it held by %s", bill, owner, hold.ID())
+			}
+		}
 	})
 }
 

@@ -135,9 +135,9 @@ func (m *memory) finishing(finish Finish) {
 	}
 }
 
-// finished forgets an attempt that did not count.
-func (m *memory) finished(finish Finish, verdict FinishVerdict) {
-	if m == nil || verdict == Recorded {
+// finished forgets an attempt that did not count. finished is nil while there is no answer.
+func (m *memory) finished(finish Finish, finished *Finished) {
+	if m == nil || finished == nil || finished.Verdict == Recorded {
 		return
 	}
 	m.mu.Lock()
@@ -258,7 +258,7 @@ func (l *Ledger) Assert(ctx context.Context, session locks.SessionID, digest str
 	}
 	byJob, finishes := l.memory.recollect(session, definitions)
 	var (
-		calls     []call
+		steps     []step
 		decisions []Decision
 	)
 	for name, of := range byJob {
@@ -268,20 +268,20 @@ func (l *Ledger) Assert(ctx context.Context, session locks.SessionID, digest str
 				history = []any{of.job.History.Runs, of.job.History.For.Milliseconds()}
 			}
 			for some := range slices.Chunk(of.args, 4*assertMost) {
-				calls = append(calls, call{name, slices.Concat(history, some)})
+				steps = append(steps, step{name, slices.Concat(history, some)})
 			}
 		}
 		for some := range slices.Chunk(of.again, MaxTicks) {
 			decisions = append(decisions, Decision{Job: of.job, Ticks: some, By: session, again: true})
 		}
 	}
-	for i, command := range l.send(ctx, assertScript, calls) {
+	for i, command := range l.runAll(ctx, assertScript, steps) {
 		r := read(command.Result())
 		if outcome := r.text(); outcome == "late" {
 			return ErrLate
 		}
 		if r.err != nil {
-			return fmt.Errorf("say runs of %s again: %w", calls[i].job, r.err)
+			return fmt.Errorf("say runs of %s again: %w", steps[i].job, r.err)
 		}
 	}
 	for _, finish := range finishes {
@@ -365,15 +365,15 @@ func tickOf(run jobs.RunID) string {
 
 // writeLost writes a line for each of these jobs, up to a cursor each: what came before is not known any more.
 func (l *Ledger) writeLost(ctx context.Context, lost map[*jobs.Job]time.Time) error {
-	var calls []call
+	var steps []step
 	for job, upto := range lost {
 		id := job.Name + "@.." + upto.UTC().Format(time.RFC3339)
-		calls = append(calls, call{job.Name, []any{job.Name, id, upto.Add(-job.History.For).UnixMilli(), upto.UnixMilli()}})
+		steps = append(steps, step{job.Name, []any{job.Name, id, upto.Add(-job.History.For).UnixMilli(), upto.UnixMilli()}})
 	}
 	var errs []error
-	for i, command := range l.send(ctx, lostScript, calls) {
+	for i, command := range l.runAll(ctx, lostScript, steps) {
 		if err := command.Err(); err != nil {
-			errs = append(errs, fmt.Errorf("note what was lost of %s: %w", calls[i].job, err))
+			errs = append(errs, fmt.Errorf("note what was lost of %s: %w", steps[i].job, err))
 		}
 	}
 	return errors.Join(errs...)

@@ -42,7 +42,7 @@ func serveAdopting(t *testing.T, c *queue.Client, q string, a *adopter) {
 	t.Helper()
 	serve(t, c, queue.Options{
 		Queues: map[string]int{q: 1}, Adopt: a.adopt, Slots: newSlots(1),
-		Handle: func(_ context.Context, d queue.Delivery) { t.Errorf("a delivery: %+v", d) },
+		Handle: func(_ context.Context, some []queue.Delivery) { t.Errorf("a delivery: %+v", some) },
 	})
 }
 

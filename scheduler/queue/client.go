@@ -12,7 +12,6 @@ import (
 
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
-	"golang.org/x/sync/errgroup"
 )
 
 // ErrOwned says that a queue belongs to another namespace. The error that carries it names both, and the remedy.
@@ -21,9 +20,8 @@ var ErrOwned = errors.New("queue belongs to another namespace")
 // ownersKey is a HASH queue -> namespace. It is one key for all namespaces, since queue names are common to them all.
 const ownersKey = "lockstep:queues"
 
-// pushers bounds how many deliveries of one Push are on their way at a time. asynq takes one per round trip, so pushing
-// side by side is all that helps over a slow network; more would fill the connection pool that others use too.
-const pushers = 16
+// pushMost is how many deliveries are sent in one round trip.
+const pushMost = 500
 
 //go:embed scripts/own.lua
 var ownSource string
@@ -34,7 +32,7 @@ var ownScript = redis.NewScript(ownSource)
 // goroutines and holds nothing that needs closing; the Redis client stays its caller's.
 type Client struct {
 	rdb       redis.UniversalClient
-	asynq     *asynq.Client
+	asynq     *asynq.Client // sends nothing, see recorder
 	namespace string
 	now       func() time.Time // only differences of its readings are used, so it must be monotonic
 
@@ -50,83 +48,95 @@ func New(rdb redis.UniversalClient, namespace string) (*Client, error) {
 	}
 	return &Client{
 		rdb:       rdb,
-		asynq:     asynq.NewClientFromRedisClient(rdb),
+		asynq:     asynq.NewClientFromRedisClient(&recorder{UniversalClient: rdb}),
 		namespace: namespace,
 		now:       time.Now,
 		sightings: make(map[string]sighting),
 	}, nil
 }
 
-// Push sends deliveries, several at a time, and returns those that asynq has now, in no particular order: the ones that
-// were there already belong to them. The error joins what went wrong with the others; they may have arrived all the
-// same, if only the answer was lost. To push a delivery again is harmless.
+// Push sends deliveries, many in one round trip, and returns those that asynq has now: the ones that were there already
+// belong to them. The error joins what went wrong with the others; they may have arrived all the same, if only the answer
+// was lost. To push a delivery again is harmless.
 func (c *Client) Push(ctx context.Context, deliveries ...Delivery) ([]Delivery, error) {
-	if len(deliveries) == 0 {
-		return nil, nil
-	}
 	var (
-		g      errgroup.Group // without its context: one failure must not end the others
-		mu     sync.Mutex
 		pushed []Delivery
 		errs   []error
 	)
-	g.SetLimit(pushers)
-	g.Go(func() error {
-		if err := c.announce(ctx, deliveries); err != nil {
-			mu.Lock()
-			defer mu.Unlock()
-			errs = append(errs, err)
+	for some := range slices.Chunk(deliveries, pushMost) {
+		if err := ctx.Err(); err != nil {
+			return pushed, errors.Join(append(errs, fmt.Errorf("push %d deliveries: %w", len(deliveries)-len(pushed), err))...)
 		}
-		return nil
-	})
-	for _, d := range deliveries {
-		g.Go(func() error {
-			err := c.push(ctx, d)
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				errs = append(errs, fmt.Errorf("push run %s to queue %s: %w", d.Run, d.Queue, err))
-				return nil
-			}
-			pushed = append(pushed, d)
-			return nil
-		})
+		there, err := c.push(ctx, some)
+		pushed, errs = append(pushed, there...), append(errs, err)
 	}
-	_ = g.Wait() // the functions return no error: all of them are in errs
 	return pushed, errors.Join(errs...)
 }
 
-func (c *Client) push(ctx context.Context, d Delivery) error {
-	if err := ctx.Err(); err != nil {
-		return err // of a thousand deliveries most have not been sent when a context ends
-	}
-	task, err := d.task(c.namespace)
-	if err != nil {
-		return err
-	}
-	_, err = c.asynq.EnqueueContext(ctx, task)
-	if errors.Is(err, asynq.ErrTaskIDConflict) {
-		return nil
-	}
-	return err
-}
-
-// announce makes the queues known to asynq's tools. asynq's client does so once in its life; but Redis may have been
+// push sends some deliveries in one round trip, or two when Redis does not know asynq's script.
+//
+// It also makes their queues known to asynq's tools. asynq's client does so once in its life; but Redis may have been
 // emptied since, which nothing tells a client that stays connected. So it is done with every push.
-func (c *Client) announce(ctx context.Context, deliveries []Delivery) error {
-	var names []any
-	for _, d := range deliveries {
-		if !slices.Contains(names, any(d.Queue)) && checkQueueName(d.Queue) == nil {
-			names = append(names, d.Queue)
+func (c *Client) push(ctx context.Context, deliveries []Delivery) (pushed []Delivery, err error) {
+	var (
+		errs   []error
+		queues []any
+		calls  = make([]*enqueueing, len(deliveries))
+		sent   = make([]*redis.Cmd, len(deliveries))
+	)
+	for i, d := range deliveries {
+		if calls[i], err = c.enqueueing(ctx, d); err != nil {
+			errs = append(errs, fmt.Errorf("push run %s to queue %s: %w", d.Run, d.Queue, err))
+			continue
+		}
+		if !slices.Contains(queues, any(d.Queue)) {
+			queues = append(queues, d.Queue)
 		}
 	}
-	if len(names) == 0 {
-		return nil
+	if len(queues) == 0 {
+		return nil, errors.Join(errs...)
 	}
-	if err := c.rdb.SAdd(ctx, queuesKey, names...).Err(); err != nil {
-		return fmt.Errorf("announce queues %v: %w", names, err)
+	pipe := c.rdb.Pipeline()
+	announced := pipe.SAdd(ctx, queuesKey, queues...)
+	for i, call := range calls {
+		if call != nil {
+			sent[i] = call.script.EvalSha(ctx, pipe, call.keys, call.args...)
+		}
 	}
-	return nil
+	_, _ = pipe.Exec(ctx) // each command carries its own error
+	if err := announced.Err(); err != nil {
+		errs = append(errs, fmt.Errorf("announce queues %v: %w", queues, err))
+	}
+	pipe = c.rdb.Pipeline()
+	for i, call := range calls {
+		if call != nil && redis.HasErrorPrefix(sent[i].Err(), "NOSCRIPT") {
+			sent[i] = call.script.Eval(ctx, pipe, call.keys, call.args...)
+		}
+	}
+	_, _ = pipe.Exec(ctx) // the same; without commands it sends nothing
+	for i, d := range deliveries {
+		switch {
+		case sent[i] == nil:
+		case sent[i].Err() != nil:
+			errs = append(errs, fmt.Errorf("push run %s to queue %s: %w", d.Run, d.Queue, sent[i].Err()))
+		default: // 1, or 0 for an id that is there
+			pushed = append(pushed, d)
+		}
+	}
+	return pushed, errors.Join(errs...)
+}
+
+// enqueueing returns how asynq would put a delivery into its queue.
+func (c *Client) enqueueing(ctx context.Context, d Delivery) (*enqueueing, error) {
+	task, err := d.task(c.namespace)
+	if err != nil {
+		return nil, err
+	}
+	ctx, e := record(ctx)
+	if _, err := c.asynq.EnqueueContext(ctx, task); err != nil {
+		return nil, err
+	}
+	return e, nil
 }
 
 // Own registers queues as this namespace's, all or none, and announces them to asynq's tools. The error is an

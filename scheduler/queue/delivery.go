@@ -61,6 +61,20 @@ func (d Delivery) task(namespace string) (*asynq.Task, error) {
 	), nil
 }
 
+// messagePrefix is what asynq's encoding of our deliveries begins with: protobuf's field 1, the type, with its length.
+// Were it another one some day, asynq's own script would fetch our deliveries, one by one.
+var messagePrefix = "\x0a" + string(rune(len(TaskType))) + TaskType
+
+// deliveryOf reads a delivery off its id in asynq, without the namespace.
+func deliveryOf(id, queue string) Delivery {
+	at := strings.LastIndexByte(id, '#')
+	n, err := strconv.ParseInt(id[at+1:], 10, 64)
+	if at < 0 || err != nil { // nobody has pushed that: the ledger knows no such run
+		return Delivery{Run: id, Queue: queue}
+	}
+	return Delivery{Run: id[:at], N: n, Queue: queue}
+}
+
 func decode(data []byte) (payload, error) {
 	var p payload
 	if err := json.Unmarshal(data, &p); err != nil {

@@ -11,21 +11,24 @@
 //
 // # A delivery
 //
-//	Client.Push ──> pending ──> fetched ──> Handle ──> ended
-//	                   ^           │
-//	                   └── retry <─┘
+//		Client.Push ──> pending ──> fetched, and ended by that ──> Handle
+//		                   ^                        │
+//		                   └── only when the worker ┘ stops in this moment
 //
-// The way back is taken only when the worker stops or dies in this moment.
+//	  - It has one task type of our own, [TaskType], and the payload {namespace, run, n}.
+//	  - Its asynq id is "namespace:run#n". Whoever makes a run due takes the next n, so that no id is ever used again and a
+//	    conflict can only mean "already there". It is not an error.
+//	  - MaxRetry is a million and the deadline the year 2200: to asynq a task without retries left is one to archive, and
+//	    no timeout, or a timeout of zero, means 30 minutes. There is no Retention and no Unique: the one is only a window
+//	    for id conflicts, the other a lock with a time limit.
+//	  - It ends with its fetch: the script that takes it deletes it, since nothing rests on it from then on. When the worker
+//	    dies before it has claimed the run, [Client.Alive] says at once that the delivery is gone.
+//	  - [Options].Handle claims the run in the ledger, starts the attempt in a goroutine of its own and returns: an attempt
+//	    never runs inside an asynq handler, where a lost heartbeat, a cancellation or a shutdown would leave it behind.
 //
-//   - It has one task type of our own, [TaskType], and the payload {namespace, run, n}.
-//   - Its asynq id is "namespace:run#n". Whoever makes a run due takes the next n, so that no id is ever used again and a
-//     conflict can only mean "already there". It is not an error.
-//   - MaxRetry is a million and the deadline the year 2200: to asynq a task without retries left is one to archive, and
-//     no timeout, or a timeout of zero, means 30 minutes. There is no Retention and no Unique: the one is only a window
-//     for id conflicts, the other a lock with a time limit.
-//   - It ends as soon as [Options].Handle returns. Handle claims the run in the ledger, starts the attempt in a goroutine
-//     of its own and returns: an attempt never runs inside an asynq handler, where a lost heartbeat, a cancellation or a
-//     shutdown would leave it behind.
+// Pushing sends many deliveries in one round trip, though asynq knows no such call: its client writes each task down for
+// us, as the script that would enqueue it, and these scripts go out together. So what a task looks like stays asynq's
+// business.
 //
 // # Tasks that are not ours
 //
@@ -43,29 +46,32 @@
 //
 // # Fetching
 //
-// An asynq server fetches one task per round trip, so a [Server] runs several of them. Left alone, each would poll on
-// its own, would fetch what nobody here has a slot for, and would hammer a Redis that is away without a pause. They are
-// therefore given a client that lets a fetch pass only when
+// An asynq server fetches one task per round trip. It would poll an empty queue on its own, would fetch what nobody here
+// has a slot for, and would hammer a Redis that is away without a pause. It is therefore given a client that comes between:
+// where asynq is about to fetch from a queue that it has chosen by weight, a script of ours takes what is ours from the head
+// of that queue, as many deliveries as there are free slots, up to [fetchMost]. asynq's own script follows only when a task
+// that is not ours stands at the head. A [Server] runs several asynq servers, so that one fetch does not wait for the
+// answer of another. Their client lets a fetch pass only when
 //
 //   - the queues are known to belong to this namespace,
 //   - it is time: all fetchers together poll an idle queue once per [Options].PollInterval, and as soon as one finds
 //     something they all go on without waiting; after an error they rest for [errorPause],
-//   - a slot is free, when [Options].Slots says what that is. The slot goes to Handle together with the delivery. A busy
-//     worker so keeps nothing from an idle one.
+//   - a slot is free, when [Options].Slots says what that is. A look at an idle queue takes one slot, others as many as
+//     there are. They go to Handle together with the deliveries. A busy worker so keeps nothing from an idle one.
 //
 // # What happens when
 //
 //   - Redis is away: fetching goes on failing at a gentle pace and resumes by itself. [Client.Push] fails, and says which
 //     deliveries did arrive; the sweep pushes the others again.
 //   - A reply is lost. Our Redis clients send every command once (MaxRetries -1), and asynq does not send one again by
-//     itself. A lost reply to a fetch leaves a delivery "active" that nobody knows of: [Client.Alive] says so after
-//     [nobodyAfter]. One to a push leaves a delivery that is there: the next push of that n meets it, or the next n makes
-//     it a leftover. One to an end makes the same delivery come again after one or two minutes. The ledger drops it.
+//     itself. A lost reply to a fetch loses what it has taken: Alive says so. One to a push leaves a delivery that is
+//     there: the next push of that n meets it, or the next n makes it a leftover. What asynq's own script has fetched stays
+//     "active" then, and Alive says that it is nobody's after [nobodyAfter]; asynq brings it again after one or two minutes,
+//     and the ledger drops it.
 //   - A worker dies with a delivery in hand: as after a lost reply.
 //   - Redis is emptied (FLUSHALL, a restart without data). Deliveries are gone; Alive says so. asynq's client does not
 //     announce its queues again, and its tools then say "queue not found": Push and the running server announce them.
 //   - A worker stops: no fetch is begun, what was fetched in this very moment goes back, Handle is waited for.
-//   - asynq cancels a task (its tools can): the delivery comes again, and Handle's context knows nothing of it.
 //
 // # Not promised
 //

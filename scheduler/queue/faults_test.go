@@ -3,11 +3,13 @@ package queue_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
 
 	"lockstep/locks/redistest"
 	"lockstep/scheduler/queue"
@@ -61,6 +63,29 @@ func (c *clock) turn(d time.Duration) {
 	c.now = c.now.Add(d)
 }
 
+// holdInAsynq has asynq itself fetch a delivery and keep it in hand until release is called: what is left to asynq, or was
+// fetched by an earlier release of ours, is active there.
+func holdInAsynq(t *testing.T, rdb redis.UniversalClient, q string) (inHand <-chan struct{}, release func()) {
+	t.Helper()
+	begun, end := make(chan struct{}), make(chan struct{})
+	server := asynq.NewServerFromRedisClient(rdb, asynq.Config{
+		Concurrency: 1, Queues: map[string]int{q: 1}, TaskCheckInterval: 5 * time.Millisecond, LogLevel: asynq.FatalLevel,
+	})
+	if err := server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
+		close(begun)
+		<-end
+		return nil
+	})); err != nil {
+		t.Fatal(err)
+	}
+	release = sync.OnceFunc(func() {
+		close(end)
+		server.Shutdown()
+	})
+	t.Cleanup(release)
+	return begun, release
+}
+
 // A server that is cut off from Redis while it has a delivery in hand is the same to others as one that was killed.
 func TestDeliveryActiveUnderNobodyIsNotAlive(t *testing.T) {
 	t.Parallel()
@@ -72,15 +97,8 @@ func TestDeliveryActiveUnderNobodyIsNotAlive(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := queue.Delivery{Run: "r", N: 1, Queue: q}
-	inHand := make(chan struct{})
-	stop := serve(t, there, queue.Options{
-		Queues: map[string]int{q: 1},
-		Handle: func(ctx context.Context, _ queue.Delivery) {
-			close(inHand)
-			<-ctx.Done()
-		},
-	})
 	push(t, there, d)
+	inHand, release := holdInAsynq(t, proxy.Client(t), q)
 	receive(t, inHand)
 
 	rdb := s.Client(t)
@@ -129,9 +147,7 @@ func TestDeliveryActiveUnderNobodyIsNotAlive(t *testing.T) {
 		t.Error("the next delivery is not alive")
 	}
 	proxy.Close() // else asynq's last commands wait for their timeouts
-	if err := stop(); err != nil {
-		t.Error(err)
-	}
+	release()
 }
 
 func TestDeliveryActiveUnderALivingServerIsAlive(t *testing.T) {
@@ -144,17 +160,12 @@ func TestDeliveryActiveUnderALivingServerIsAlive(t *testing.T) {
 	now := &clock{now: time.Now()}
 	c.SetClock(now.read)
 	d := queue.Delivery{Run: "r", N: 1, Queue: q}
-	inHand, release := make(chan struct{}), make(chan struct{})
-	serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Handle: func(context.Context, queue.Delivery) {
-		close(inHand)
-		<-release
-	}})
 	push(t, c, d)
+	inHand, _ := holdInAsynq(t, rdb, q)
 	receive(t, inHand)
 	alive(t, c, d)
 	now.turn(queue.NobodyAfter)
 	eventually(t, "a heartbeat moves the lease", func() bool { return alive(t, c, d) })
-	close(release)
 }
 
 func TestEmptiedRedisIsServedOn(t *testing.T) {
@@ -227,10 +238,14 @@ func TestStopWaitsForHandle(t *testing.T) {
 	c, q := newClient(t, redistest.Client(t))
 	inHand := make(chan struct{})
 	finished := false // written before Run returns, read after
-	stop := serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Handle: func(ctx context.Context, _ queue.Delivery) {
+	stop := serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Handle: func(ctx context.Context, _ []queue.Delivery) {
 		close(inHand)
 		<-ctx.Done()
-		work(t, c)
+		for range 3000 { // many round trips: longer than asynq needs to shut down
+			if _, err := c.Paused(t.Context(), []string{"q"}); err != nil {
+				t.Error(err)
+			}
+		}
 		finished = true
 	}})
 	push(t, c, queue.Delivery{Run: "r", N: 1, Queue: q})
@@ -240,9 +255,6 @@ func TestStopWaitsForHandle(t *testing.T) {
 	}
 	if !finished {
 		t.Error("Run returned before Handle")
-	}
-	if i := info(t, c, q); i.Active+i.Pending+i.Retry != 0 {
-		t.Errorf("the handled delivery was not ended: %+v", i)
 	}
 }
 
@@ -262,7 +274,7 @@ func TestDeliveryFetchedWhileStoppingGoesBack(t *testing.T) {
 	slots := newSlots(1)
 	server, err := queue.NewServer(there, queue.Options{
 		Queues: map[string]int{q: 1}, Slots: slots, PollInterval: time.Millisecond,
-		Handle: func(_ context.Context, d queue.Delivery) { t.Errorf("handled %+v", d) },
+		Handle: func(_ context.Context, some []queue.Delivery) { t.Errorf("handled %+v", some) },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -278,7 +290,7 @@ func TestDeliveryFetchedWhileStoppingGoesBack(t *testing.T) {
 	d := queue.Delivery{Run: "r", N: 1, Queue: q}
 	push(t, here, d)
 	proxy.Set(redistest.Faults{HoldReplies: true})
-	eventually(t, "it is fetched", func() bool { return info(t, here, q).Active == 1 })
+	eventually(t, "it is fetched", func() bool { return info(t, here, q).Pending == 0 })
 	cancel()
 	proxy.Set(redistest.Faults{})
 	if err := receive(t, stopped); err != nil {
@@ -290,16 +302,45 @@ func TestDeliveryFetchedWhileStoppingGoesBack(t *testing.T) {
 	if !alive(t, here, d) {
 		t.Error("the delivery is lost")
 	}
-	task, err := asynq.NewInspectorFromRedisClient(s.Client(t)).GetTaskInfo(q, namespace+":r#1")
-	if err != nil || task.State != asynq.TaskStateRetry || task.Retried != 0 {
-		t.Errorf("the delivery is %+v (%v), want one that is tried again, uncounted", task, err)
+	if n := info(t, here, q).Pending; n != 1 {
+		t.Errorf("%d are pending, want the one that was put back", n)
 	}
 }
 
-func TestCancellationByAsynqDoesNotReachHandle(t *testing.T) {
-	if testing.Short() {
-		t.Skip("waits until asynq brings the delivery again, 5 s")
-	}
+func TestDeliveryEndsWithItsFetch(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		t.Parallel()
+		c, q := newClient(t, rdb)
+		inHand, release, slots := make(chan queue.Delivery), make(chan struct{}), newSlots(1)
+		serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Slots: slots, Handle: func(_ context.Context, some []queue.Delivery) {
+			inHand <- some[0]
+			<-release
+			slots.Release(len(some))
+		}})
+		d := queue.Delivery{Run: "r#a", N: 7, Queue: q}
+		push(t, c, d)
+		if got := receive(t, inHand); got != d {
+			t.Errorf("got %+v, want %+v", got, d)
+		}
+		if alive(t, c, d) {
+			t.Error("it is alive although somebody has taken it")
+		}
+		// As if it had gone through asynq's own hands.
+		now, err := asynq.NewInspectorFromRedisClient(rdb).GetQueueInfo(q)
+		if err != nil || now.Size != 0 || now.Processed != 1 || now.ProcessedTotal != 1 {
+			t.Errorf("the inspector has %+v (%v), want nothing but one processed", now, err)
+		}
+		push(t, c, d) // whoever pushes it again finds no rest of it in the way
+		if !alive(t, c, d) {
+			t.Error("it is not alive after it was pushed again")
+		}
+		close(release)
+		receive(t, inHand)
+	})
+}
+
+// One fetch takes what is ours up to the first task that is not, which it leaves to asynq.
+func TestDeliveriesBehindAForeignTaskAreFetched(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Client(t)
 	namespace, q := redistest.Namespace(t), redistest.Namespace(t)
@@ -307,56 +348,28 @@ func TestCancellationByAsynqDoesNotReachHandle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	inspector := asynq.NewInspectorFromRedisClient(rdb)
-	inHand, again := make(chan struct{}), make(chan struct{})
-	var (
-		first    sync.Once
-		finished bool // written before Run returns, read after
-	)
-	stop := serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Handle: func(ctx context.Context, _ queue.Delivery) {
-		isFirst := false
-		first.Do(func() { isFirst = true })
-		if !isFirst {
-			close(again)
-			return
+	plain := asynq.NewClientFromRedisClient(rdb)
+	want := make(map[queue.Delivery]bool)
+	for i := range 6 {
+		for j := range 3 {
+			d := queue.Delivery{Run: fmt.Sprint("r", i), N: int64(j), Queue: q}
+			push(t, c, d)
+			want[d] = true
 		}
-		close(inHand)
-		select {
-		case <-again:
-		case <-ctx.Done():
-			t.Error("Handle was cancelled")
-		}
-		<-ctx.Done()
-		work(t, c)
-		finished = true
-	}})
-	push(t, c, queue.Delivery{Run: "r", N: 1, Queue: q})
-	receive(t, inHand)
-	eventually(t, "the delivery comes again", func() bool {
-		if err := inspector.CancelProcessing(namespace + ":r#1"); err != nil {
+		// An id like ours does not make a task ours.
+		id := asynq.TaskID(fmt.Sprintf("%s:r%d#9", namespace, i))
+		if _, err := plain.Enqueue(asynq.NewTask("mail:send", nil), asynq.Queue(q), id); err != nil {
 			t.Fatal(err)
 		}
-		select {
-		case <-again:
-			return true
-		default:
-			return false
+	}
+	got := make(chan queue.Delivery)
+	serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Handle: into(got), Slots: newSlots(100), Fetchers: 2})
+	for range len(want) {
+		d := receive(t, got)
+		if !want[d] {
+			t.Errorf("got %+v, which was not pushed or came twice", d)
 		}
-	})
-	if err := stop(); err != nil {
-		t.Error(err)
+		delete(want, d)
 	}
-	if !finished {
-		t.Error("Run returned before a Handle that asynq had left behind")
-	}
-}
-
-// work takes a while: many round trips, longer than asynq needs to shut down.
-func work(t *testing.T, c *queue.Client) {
-	t.Helper()
-	for range 3000 {
-		if _, err := c.Paused(t.Context(), []string{"q"}); err != nil {
-			t.Error(err)
-		}
-	}
+	eventually(t, "the foreign tasks are back", func() bool { return info(t, c, q).Retry == 6 })
 }

@@ -10,27 +10,35 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-//go:embed scripts/putback.lua
-var putBackSource string
-
-var putBackScript = redis.NewScript(putBackSource)
+var (
+	//go:embed scripts/putback.lua
+	putBackSource string
+	putBackScript = redis.NewScript(putBackSource)
+	//go:embed scripts/take.lua
+	takeSource string
+	takeScript = redis.NewScript(takeSource)
+)
 
 // lostTicket is how long a fetched task may take from Redis' answer to asynq's call of BaseContext: microseconds. After
 // it, the task is one that asynq could not read.
 const lostTicket = time.Second
 
 // fetcher is the Redis client of one asynq server. It passes everything on, but for two scripts: a fetch waits for the
-// gate, and a foreign task that asynq would archive is put back. The scripts are known by their keys; a test fails if a
-// new release of asynq has others.
+// gate and takes deliveries of ours many at a time, and a foreign task that asynq would archive is put back. The scripts
+// are known by their keys; a test fails if a new release of asynq has others.
 //
 // asynq fetches in passes: one script for each queue, in random order, until one has a task. All passes of a server come
-// from one goroutine, one after the other.
+// from one goroutine, one after the other. A pass in which we have taken something ourselves finds nothing for asynq.
 type fetcher struct {
 	redis.UniversalClient
 	reception *reception
 	queues    int // how many scripts a pass has that finds nothing
 
-	left    int                    // scripts left in this pass; 0 between passes; only for the fetching goroutine
+	// Only for the fetching goroutine.
+	left  int  // scripts left in this pass; 0 between passes
+	slots int  // that this pass owns
+	over  bool // this pass has found something, or is to find nothing
+
 	pending atomic.Pointer[ticket] // of the last pass, until asynq calls receive or we write it off
 	arrived chan struct{}          // room for one: pending was taken out
 }
@@ -61,7 +69,7 @@ func (f *fetcher) settle() {
 		case <-f.arrived:
 		case <-timer.C:
 			if f.pending.Swap(nil) != nil {
-				f.reception.o.Slots.Release()
+				f.reception.o.Slots.Release(1)
 			}
 			return
 		}
@@ -81,7 +89,7 @@ func (f *fetcher) Eval(ctx context.Context, source string, keys []string, args .
 func (f *fetcher) script(ctx context.Context, keys []string, args []any, call func() *redis.Cmd) *redis.Cmd {
 	switch {
 	case len(keys) == 4 && strings.HasSuffix(keys[0], "}:pending") && strings.HasSuffix(keys[1], "}:paused"):
-		return f.fetch(ctx, call)
+		return f.fetch(ctx, keys[0], call)
 	case len(keys) > 4 && len(args) > 0 && strings.HasSuffix(keys[3], "}:archived") && f.reception.foreign.take(keys[0]):
 		retry := strings.TrimSuffix(keys[3], "archived") + "retry"
 		due := time.Now().Add(foreignDelay).Unix()
@@ -90,33 +98,99 @@ func (f *fetcher) script(ctx context.Context, keys []string, args []any, call fu
 	return call()
 }
 
-// fetch is one script of a pass.
-func (f *fetcher) fetch(ctx context.Context, call func() *redis.Cmd) *redis.Cmd {
+// fetch is one script of a pass: what asynq calls to fetch one task from a queue.
+func (f *fetcher) fetch(ctx context.Context, pending string, call func() *redis.Cmd) *redis.Cmd {
 	if f.left == 0 {
 		f.settle()
-		if err := f.reception.gate.pass(f.reception.ctx); err != nil {
-			return nothing(ctx) // the server stops: asynq sees that when it has found nothing
-		}
-		f.left = f.queues
+		n, err := f.reception.gate.pass(f.reception.ctx)
+		// When the server stops, asynq sees that after it has found nothing.
+		f.left, f.slots, f.over = f.queues, n, err != nil
+	}
+	f.left--
+	if f.over {
+		return nothing(ctx)
+	}
+	queue := strings.TrimSuffix(strings.TrimPrefix(pending, "asynq:{"), "}:pending")
+	some, foreign, err := f.take(ctx, queue)
+	switch {
+	case err != nil:
+		return f.failed(ctx, err)
+	case len(some) > 0:
+		f.release(f.slots - len(some))
+		f.slots, f.over = 0, true
+		f.reception.gate.found()
+		f.reception.hand(some)
+		return nothing(ctx)
+	case !foreign:
+		return f.empty(ctx)
 	}
 	cmd := call()
 	switch err := cmd.Err(); {
 	case err == nil:
-		f.left = 0
+		f.release(f.slots - 1)
+		f.left, f.slots = 0, 0
 		f.pending.Store(&ticket{slot: true})
 		f.reception.gate.found()
+		return cmd
 	case err == redis.Nil: //nolint:errorlint // asynq compares it so, too: what it takes for empty is empty
-		if f.left--; f.left == 0 {
-			f.reception.o.Slots.Release()
-			f.reception.gate.empty()
-		}
+		return f.empty(ctx)
 	case redis.HasErrorPrefix(err, "NOSCRIPT"): // Eval follows, with the same keys
+		f.left++
+		return cmd
 	default:
-		f.left = 0
-		f.reception.o.Slots.Release()
-		f.reception.gate.failed(err)
+		return f.failed(ctx, err)
 	}
+}
+
+// take takes as many deliveries of a queue as this pass has slots for. foreign tells that the next task is not ours.
+func (f *fetcher) take(ctx context.Context, queue string) (some []Delivery, foreign bool, err error) {
+	const (
+		day       = 24 * time.Hour
+		statsKept = 90 * day // as asynq does it
+	)
+	now := time.Now().UTC()
+	keys := []string{
+		queueKey(queue, "pending"), queueKey(queue, "paused"), queueKey(queue, "processed:"+now.Format(time.DateOnly)),
+		queueKey(queue, "processed"),
+	}
+	prefix := f.reception.client.namespace + ":"
+	reply, err := takeScript.Run(ctx, f.UniversalClient, keys, taskKey(queue, ""), prefix, messagePrefix, f.slots,
+		now.Add(statsKept).Unix()).Slice()
+	if err != nil || len(reply) == 0 {
+		return nil, false, err
+	}
+	foreign = reply[0] == int64(1)
+	for _, id := range reply[1:] {
+		text, _ := id.(string)
+		some = append(some, deliveryOf(strings.TrimPrefix(text, prefix), queue))
+	}
+	return some, foreign, nil
+}
+
+// empty ends the look at a queue that has nothing, and with it perhaps the pass.
+func (f *fetcher) empty(ctx context.Context) *redis.Cmd {
+	if f.left == 0 {
+		f.release(f.slots)
+		f.slots = 0
+		f.reception.gate.empty()
+	}
+	return nothing(ctx)
+}
+
+// failed ends a pass.
+func (f *fetcher) failed(ctx context.Context, err error) *redis.Cmd {
+	f.release(f.slots)
+	f.left, f.slots = 0, 0
+	f.reception.gate.failed(err)
+	cmd := redis.NewCmd(ctx)
+	cmd.SetErr(err)
 	return cmd
+}
+
+func (f *fetcher) release(n int) {
+	if n > 0 {
+		f.reception.o.Slots.Release(n)
+	}
 }
 
 func nothing(ctx context.Context) *redis.Cmd {

@@ -61,7 +61,7 @@ func TestForeignTaskGoesBackAndIsNeverEnded(t *testing.T) {
 			if n := lines.count("level="); n != 1 {
 				t.Errorf("%d lines in all, want 1", n)
 			}
-			slots.Release()
+			slots.Release(1)
 		})
 	}
 }
@@ -92,7 +92,7 @@ func TestSlotsSurviveTasksThatAreNoneOfOurs(t *testing.T) {
 	stop := serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Handle: into(got), Slots: slots})
 	push(t, c, queue.Delivery{Run: "ours", N: 1, Queue: q})
 	receive(t, got)
-	slots.Release()
+	slots.Release(1)
 	if err := stop(); err != nil {
 		t.Error(err)
 	}

@@ -46,18 +46,25 @@ func newGate(interval time.Duration, slots Slots, log *slog.Logger) *gate {
 // open lets fetchers pass, for good.
 func (g *gate) open() { g.once.Do(func() { close(g.opened) }) }
 
-// pass waits until a pass may begin and takes a slot for what it may find. The caller owns that slot. The error is the
-// one of ctx; then there is no slot.
-func (g *gate) pass(ctx context.Context) error {
+// pass waits until a pass may begin and takes slots for what it may find: one, and more while there is something to be
+// found, so that a look at an idle queue leaves the others to whoever wants them. The caller owns these slots. The error
+// is the one of ctx; then there are none.
+func (g *gate) pass(ctx context.Context) (n int, err error) {
 	select {
 	case <-g.opened:
 	case <-ctx.Done():
-		return ctx.Err()
+		return 0, ctx.Err()
 	}
 	if err := g.turn(ctx); err != nil {
-		return err
+		return 0, err
 	}
-	return g.slots.Acquire(ctx)
+	if err := g.slots.Acquire(ctx); err != nil {
+		return 0, err
+	}
+	if g.finds() {
+		return 1 + g.slots.More(fetchMost-1), nil
+	}
+	return 1, nil
 }
 
 // turn waits for one's turn to poll.
@@ -139,6 +146,13 @@ func (g *gate) recovered() {
 		g.failing = false
 		g.log.Info("fetching deliveries works again")
 	}
+}
+
+// finds tells whether the last pass has found something.
+func (g *gate) finds() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return !g.idle
 }
 
 func (g *gate) fails() bool {

@@ -10,6 +10,18 @@ import (
 	"time"
 )
 
+// unbounded slots are as many as anybody wants.
+type unbounded struct{}
+
+func (unbounded) Acquire(ctx context.Context) error { return ctx.Err() }
+func (unbounded) More(most int) int                 { return most }
+func (unbounded) Release(int)                       {}
+
+func passes(ctx context.Context, g *gate) error {
+	_, err := g.pass(ctx)
+	return err
+}
+
 // polls runs fetchers that find nothing for so long, and returns how often they looked.
 func polls(t *testing.T, g *gate, fetchers int, d time.Duration, result func()) int {
 	t.Helper()
@@ -22,7 +34,7 @@ func polls(t *testing.T, g *gate, fetchers int, d time.Duration, result func()) 
 	)
 	for range fetchers {
 		running.Go(func() {
-			for g.pass(ctx) == nil {
+			for passes(ctx, g) == nil {
 				mu.Lock()
 				n++
 				mu.Unlock()
@@ -37,7 +49,7 @@ func polls(t *testing.T, g *gate, fetchers int, d time.Duration, result func()) 
 func TestIdleQueueCostsTheSameWhateverTheNumberOfFetchers(t *testing.T) {
 	for _, fetchers := range []int{1, 4, 16} {
 		synctest.Test(t, func(t *testing.T) {
-			g := newGate(100*time.Millisecond, noSlots{}, slog.New(slog.DiscardHandler))
+			g := newGate(100*time.Millisecond, unbounded{}, slog.New(slog.DiscardHandler))
 			g.open()
 			if n := polls(t, g, fetchers, 100*time.Second, g.empty); n < 900 || n > 1100 {
 				t.Errorf("%d fetchers looked %d times in 100 s, want 1000", fetchers, n)
@@ -48,7 +60,7 @@ func TestIdleQueueCostsTheSameWhateverTheNumberOfFetchers(t *testing.T) {
 
 func TestRedisThatFailsIsLeftInPeace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate(100*time.Millisecond, noSlots{}, slog.New(slog.DiscardHandler))
+		g := newGate(100*time.Millisecond, unbounded{}, slog.New(slog.DiscardHandler))
 		g.open()
 		away := errors.New("connection refused")
 		if n := polls(t, g, 4, 100*time.Second, func() { g.failed(away) }); n > 230 {
@@ -59,13 +71,13 @@ func TestRedisThatFailsIsLeftInPeace(t *testing.T) {
 
 func TestFetchersGoOnAtOnceWhenOneFindsSomething(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate(time.Hour, noSlots{}, slog.New(slog.DiscardHandler))
+		g := newGate(time.Hour, unbounded{}, slog.New(slog.DiscardHandler))
 		g.open()
-		if err := g.pass(t.Context()); err != nil {
+		if err := passes(t.Context(), g); err != nil {
 			t.Fatal(err)
 		}
 		passed := make(chan error)
-		go func() { passed <- g.pass(t.Context()) }() // received below
+		go func() { passed <- passes(t.Context(), g) }() // received below
 		synctest.Wait()
 		select {
 		case err := <-passed:
@@ -85,9 +97,25 @@ func TestFetchersGoOnAtOnceWhenOneFindsSomething(t *testing.T) {
 
 func TestNothingPassesAClosedGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate(time.Millisecond, noSlots{}, slog.New(slog.DiscardHandler))
+		g := newGate(time.Millisecond, unbounded{}, slog.New(slog.DiscardHandler))
 		if n := polls(t, g, 4, time.Hour, g.empty); n != 0 {
 			t.Errorf("%d passed", n)
+		}
+	})
+}
+
+func TestLookAtAnIdleQueueTakesOneSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(time.Millisecond, unbounded{}, slog.New(slog.DiscardHandler))
+		g.open()
+		for _, step := range []struct {
+			then func()
+			want int
+		}{{func() {}, 1}, {g.found, fetchMost}, {g.found, fetchMost}, {g.empty, 1}, {func() { g.failed(errors.New("away")) }, 1}} {
+			step.then()
+			if n, err := g.pass(t.Context()); n != step.want || err != nil {
+				t.Errorf("it took %d slots (%v), want %d", n, err, step.want)
+			}
 		}
 	})
 }

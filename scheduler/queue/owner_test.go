@@ -53,7 +53,7 @@ func TestServerFetchesNothingFromAnotherNamespacesQueue(t *testing.T) {
 	other, free := newClient(t, rdb)
 	s, err := queue.NewServer(other, queue.Options{
 		Queues: map[string]int{q: 1, free: 1},
-		Handle: func(_ context.Context, d queue.Delivery) { t.Errorf("handled %+v", d) },
+		Handle: func(_ context.Context, d []queue.Delivery) { t.Errorf("handled %+v", d) },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -86,7 +86,7 @@ func TestMisdirectedDeliveriesAreEndedWithALine(t *testing.T) {
 	if d := receive(t, got); d.Run != "good" {
 		t.Errorf("got %+v, want the good one", d)
 	}
-	slots.Release()
+	slots.Release(1)
 	eventually(t, "the others are ended", func() bool { i := info(t, c, q); return i.Pending+i.Active+i.Retry+i.Archived == 0 })
 	if n := lines.count("delivery of another namespace ended"); n != 1 {
 		t.Errorf("%d lines about the other namespace, want 1", n)

@@ -58,11 +58,13 @@ func serve(t testing.TB, c *queue.Client, o queue.Options) (stop func() error) {
 }
 
 // into returns a Handle that sends what it gets to a channel.
-func into(ch chan<- queue.Delivery) func(context.Context, queue.Delivery) {
-	return func(ctx context.Context, d queue.Delivery) {
-		select {
-		case ch <- d:
-		case <-ctx.Done():
+func into(ch chan<- queue.Delivery) func(context.Context, []queue.Delivery) {
+	return func(ctx context.Context, some []queue.Delivery) {
+		for _, d := range some {
+			select {
+			case ch <- d:
+			case <-ctx.Done():
+			}
 		}
 	}
 }
@@ -225,11 +227,13 @@ func TestEveryDeliveryIsHandledOnceByManyFetchers(t *testing.T) {
 		times = make(map[queue.Delivery]int)
 		all   = make(chan struct{})
 	)
-	handle := func(_ context.Context, d queue.Delivery) {
+	handle := func(_ context.Context, some []queue.Delivery) {
 		mu.Lock()
 		defer mu.Unlock()
-		if times[d]++; len(times) == n && times[d] == 1 {
-			close(all)
+		for _, d := range some {
+			if times[d]++; len(times) == n && times[d] == 1 {
+				close(all)
+			}
 		}
 	}
 	o := queue.Options{Queues: map[string]int{q: 1}, Handle: handle}
@@ -366,7 +370,7 @@ func TestQueuesTellsWhatTheInspectorTells(t *testing.T) {
 func TestBadOptionsAreRefused(t *testing.T) {
 	t.Parallel()
 	c, q := newClient(t, redistest.Client(t))
-	handle := func(context.Context, queue.Delivery) {}
+	handle := func(context.Context, []queue.Delivery) {}
 	for name, o := range map[string]queue.Options{
 		"no queues":          {Handle: handle},
 		"no handle":          {Queues: map[string]int{q: 1}},

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hibiken/asynq"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 )
 
 const (
@@ -26,9 +27,13 @@ const (
 	// list for every fetch.
 	maxWeight = 1000
 
-	// handlersPerFetcher is how many deliveries one asynq server has in hand at most. Two would do to fetch the next one
-	// while one is handled; the rest is for handlers that wait for an answer from Redis.
+	// handlersPerFetcher is how many deliveries are in hand for each asynq server at most, when there are no Slots. Two
+	// would do to fetch the next one while one is handled; the rest is for handlers that wait for an answer from Redis.
 	handlersPerFetcher = 4
+
+	// fetchMost is how many deliveries one fetch takes at most. More would save little, and what one fetch takes all comes
+	// from one queue, whatever the weights.
+	fetchMost = 16
 
 	// foreignDelay is after what time a task that is not ours is tried again.
 	foreignDelay = 10 * time.Second
@@ -42,14 +47,19 @@ const (
 	// handlerPatience is how long asynq waits for handlers at a shutdown before it leaves them behind. We wait for them
 	// whatever it does; this only has to be longer than any Handle takes.
 	handlerPatience = time.Hour
+
+	// putBackLimit is how long a server that stops tries to give back what it has fetched in that moment.
+	putBackLimit = 5 * time.Second
 )
 
 // Slots bound what a worker has in hand. A [Server] takes one before it fetches, so that what it fetches can run.
 type Slots interface {
 	// Acquire waits for a free slot. It returns an error only when ctx has ended, and then holds none.
 	Acquire(ctx context.Context) error
-	// Release gives a slot back.
-	Release()
+	// More takes up to so many further slots, as far as they are free now, and returns how many it took.
+	More(most int) int
+	// Release gives slots back.
+	Release(n int)
 }
 
 // Options say what a [Server] serves and how. Queues and Handle are required.
@@ -58,12 +68,12 @@ type Options struct {
 	// two thirds of the fetches.
 	Queues map[string]int
 
-	// Handle takes a delivery in; when it returns, the delivery is ended. It should do no more than claim the run and
-	// start it elsewhere: as long as it works, asynq counts the delivery as active. It is called from several goroutines
-	// at once, at most four for each fetcher. ctx ends when the server stops; nothing else ends it.
+	// Handle takes deliveries of one queue in, the oldest first; they have ended already. It should do no more than claim
+	// the runs and start them elsewhere. It is called from several goroutines at once. ctx ends when the server stops;
+	// nothing else ends it.
 	//
-	// With Slots, each call owns one slot. Handle gives it back, or hands it on to what it starts.
-	Handle func(ctx context.Context, d Delivery)
+	// With Slots, each delivery comes with one slot. Handle gives them back, or hands them on to what it starts.
+	Handle func(ctx context.Context, some []Delivery)
 
 	// Adopt is offered what plain asynq clients have sent; without it all of that is foreign. When it returns nil, the
 	// task is ended: what it asks for is recorded. With ErrForeign or ErrLater it comes again after 10 s, to whoever
@@ -72,7 +82,7 @@ type Options struct {
 	// Handle, but a slot is kept for it until it returns.
 	Adopt func(ctx context.Context, request Request) error
 
-	// Slots, when given, bound what is fetched. Without them up to four deliveries for each fetcher are.
+	// Slots, when given, bound what is fetched. Without them up to four deliveries for each fetcher are in hand.
 	Slots Slots
 
 	Fetchers     int           // asynq servers to run; 0 means DefaultFetchers
@@ -115,7 +125,7 @@ func NewServer(c *Client, o Options) (*Server, error) {
 		o.PollInterval = DefaultPollInterval
 	}
 	if o.Slots == nil {
-		o.Slots = noSlots{}
+		o.Slots, o.Handle = own(handlersPerFetcher*o.Fetchers, o.Handle)
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
@@ -123,11 +133,27 @@ func NewServer(c *Client, o Options) (*Server, error) {
 	return &Server{client: c, o: o, queues: slices.Sorted(maps.Keys(o.Queues)), log: o.Logger}, nil
 }
 
-// noSlots are as many as anybody wants.
-type noSlots struct{}
+// own returns n slots for a server that is given none, and a handle that gives them back.
+func own(n int, handle func(context.Context, []Delivery)) (Slots, func(context.Context, []Delivery)) {
+	s := slots{semaphore.NewWeighted(int64(n))}
+	return s, func(ctx context.Context, some []Delivery) {
+		defer s.Release(len(some))
+		handle(ctx, some)
+	}
+}
 
-func (noSlots) Acquire(ctx context.Context) error { return ctx.Err() }
-func (noSlots) Release()                          {}
+type slots struct{ free *semaphore.Weighted }
+
+func (s slots) Acquire(ctx context.Context) error { return s.free.Acquire(ctx, 1) }
+func (s slots) Release(n int)                     { s.free.Release(int64(n)) }
+
+func (s slots) More(most int) int {
+	n := 0
+	for n < most && s.free.TryAcquire(1) {
+		n++
+	}
+	return n
+}
 
 // Run serves until ctx ends, and returns when every Handle has returned and everything it started has stopped. A Redis
 // that is away is waited for. The error is nil, or an [ErrOwned] when a queue belongs to another namespace; then nothing
@@ -248,15 +274,32 @@ func (r *reception) ProcessTask(asynqCtx context.Context, task *asynq.Task) erro
 	d, err := r.read(asynqCtx, task)
 	if err != nil || d.Run == "" {
 		if t.slot {
-			r.o.Slots.Release()
+			r.o.Slots.Release(1)
 		}
 		return err
 	}
 	if !t.slot && r.o.Slots.Acquire(r.ctx) != nil {
 		return errStopping
 	}
-	r.o.Handle(r.ctx, d)
+	r.o.Handle(r.ctx, []Delivery{d})
 	return nil
+}
+
+// hand hands over what a fetch has taken, each delivery with its slot. It does not wait.
+func (r *reception) hand(some []Delivery) {
+	r.handlers.Go(func() {
+		if r.ctx.Err() == nil {
+			r.o.Handle(r.ctx, some)
+			return
+		}
+		// It was taken in the moment in which the server stops.
+		r.o.Slots.Release(len(some))
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), putBackLimit)
+		defer cancel()
+		if _, err := r.client.Push(ctx, some...); err != nil {
+			r.log.Warn("deliveries are not put back, the sweep will push them again", "deliveries", len(some), "error", err)
+		}
+	})
 }
 
 // read returns the delivery in a task; none, when the task is to be ended; an error, when it is to go back.
@@ -285,7 +328,7 @@ func (r *reception) read(asynqCtx context.Context, task *asynq.Task) (Delivery, 
 // deadline has passed. asynq calls it for every error.
 func (r *reception) returnUnused(asynqCtx context.Context, _ *asynq.Task, _ error) {
 	if t := ticketOf(asynqCtx); !t.used.Swap(true) && t.slot {
-		r.o.Slots.Release()
+		r.o.Slots.Release(1)
 	}
 }
 

@@ -14,9 +14,7 @@ type slots chan struct{}
 
 func newSlots(n int) slots {
 	s := make(slots, n)
-	for range n {
-		s.Release()
-	}
+	s.Release(n)
 	return s
 }
 
@@ -29,11 +27,24 @@ func (s slots) Acquire(ctx context.Context) error {
 	}
 }
 
-func (s slots) Release() {
-	select {
-	case s <- struct{}{}:
-	default:
-		panic("a slot was given back twice")
+func (s slots) More(most int) int {
+	for n := range most {
+		select {
+		case <-s:
+		default:
+			return n
+		}
+	}
+	return most
+}
+
+func (s slots) Release(n int) {
+	for range n {
+		select {
+		case s <- struct{}{}:
+		default:
+			panic("a slot was given back twice")
+		}
 	}
 }
 
@@ -70,9 +81,9 @@ func TestSlotGoesToHandle(t *testing.T) {
 	c, q := newClient(t, redistest.Client(t))
 	s := newSlots(1)
 	free := make(chan int)
-	stop := serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Slots: s, Handle: func(context.Context, queue.Delivery) {
+	stop := serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Slots: s, Handle: func(context.Context, []queue.Delivery) {
 		free <- s.free()
-		s.Release()
+		s.Release(1)
 	}})
 	for i := range 20 {
 		push(t, c, queue.Delivery{Run: "r", N: int64(i), Queue: q})

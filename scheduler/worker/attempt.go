@@ -30,7 +30,37 @@ func (w *Worker) claim(due ledger.Due, before []string) {
 		w.pusher.add(due)
 		return
 	}
-	claimed := w.sendClaim(request, due, before, w.ledger.ClaimSound)
+	w.follow(request, due, before, w.sendClaim(request, due, before, w.ledger.ClaimSound))
+}
+
+// claimAll is claim for several runs that deliveries brought, each with its slot.
+func (w *Worker) claimAll(due []ledger.Due) {
+	claims := make([]ledger.Claim, 0, len(due))
+	for _, d := range due {
+		request, err := w.begin()
+		if err != nil {
+			w.slots.Release(1)
+			w.pusher.add(d)
+			continue
+		}
+		claims = append(claims, ledger.Claim{Request: request, Due: d})
+	}
+	call, cancel := context.WithTimeout(w.attempts, callLimit)
+	claimed := w.ledger.ClaimAll(call, claims, max(0, w.o.ReserveAfter))
+	cancel()
+	for i, c := range claims {
+		if claimed[i] != nil {
+			w.follow(c.Request, c.Due, nil, claimed[i])
+			continue
+		}
+		w.attempt.Go(func() { // it may have been granted
+			w.follow(c.Request, c.Due, nil, w.sendClaim(c.Request, c.Due, nil, w.ledger.ClaimSound))
+		})
+	}
+}
+
+// follow does what a claim's answer says. claimed is nil when the session ended before there was one.
+func (w *Worker) follow(request *locks.Request, due ledger.Due, before []string, claimed *ledger.Claimed) {
 	done := func() { w.slots.Release(1) }
 	if claimed != nil && claimed.Outcome == ledger.Suspect && w.suspect.take() {
 		done = func() { w.suspect.free(); w.slots.Release(1) }
@@ -155,7 +185,12 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 		finish.Error = err.Error()
 	}
 	hold.Freeing() // from here on Redis may no longer have it, without anybody having taken it
-	finished = w.sendFinish(finish, hold)
+	if finish.Outcome == ledger.Success {
+		finished = w.ends.send(context.WithoutCancel(w.attempts), w.ledger, finish, w.attempt.Go)
+	}
+	if finished == nil {
+		finished = w.sendFinish(finish, hold)
+	}
 	if finished == nil {
 		log.ErrorContext(w.attempts, "the end of an attempt could not be recorded", "outcome", finish.Outcome)
 		_ = hold.Release() // what is left of it; the error has just been told

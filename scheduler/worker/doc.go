@@ -12,6 +12,10 @@
 // worker made due itself, share the slots and go last: never before a run that has been due for longer in a queue of
 // the same or a higher weight, and has never crashed.
 //
+// What one fetch brings is claimed together, and attempts that end while another end is being sent are ended together:
+// each in one script, as far as the runs are plain. So a job costs a fraction of a round trip when there are many, and
+// three when there is one.
+//
 // # Requests of plain asynq clients
 //
 // A task in one of the queues whose type is the name of a job here becomes a run of that job, and the task ends: see

@@ -80,6 +80,7 @@ type Worker struct {
 	started time.Time
 	slots   *semaphore.Weighted // one for each attempt, and for a fetch on its way
 	suspect suspect             // beside a slot, for a run that has crashed before
+	ends    finishes            // of attempts that have succeeded
 
 	// Made by Run, before anything else runs.
 	locks   *locks.Client
@@ -430,9 +431,13 @@ func (w *Worker) close(ctx context.Context) {
 	w.log.InfoContext(ctx, "worker has stopped")
 }
 
-// take is what a delivery comes to: a claim in the slot that it was fetched for. It returns when that is answered.
-func (w *Worker) take(_ context.Context, delivery queue.Delivery) {
-	w.claim(ledger.Due{Run: jobs.RunID(delivery.Run), N: delivery.N, Queue: delivery.Queue}, nil)
+// take is what deliveries come to: claims in the slots that they were fetched for. It returns when these are answered.
+func (w *Worker) take(_ context.Context, some []queue.Delivery) {
+	due := make([]ledger.Due, len(some))
+	for i, d := range some {
+		due[i] = ledger.Due{Run: jobs.RunID(d.Run), N: d.N, Queue: d.Queue}
+	}
+	w.claimAll(due)
 }
 
 // slots is the semaphore as the queue's server wants it: it takes a slot before it fetches, so that a busy worker
@@ -440,7 +445,15 @@ func (w *Worker) take(_ context.Context, delivery queue.Delivery) {
 type slots struct{ free *semaphore.Weighted }
 
 func (s slots) Acquire(ctx context.Context) error { return s.free.Acquire(ctx, 1) }
-func (s slots) Release()                          { s.free.Release(1) }
+func (s slots) Release(n int)                     { s.free.Release(int64(n)) }
+
+func (s slots) More(most int) int {
+	n := 0
+	for n < most && s.free.TryAcquire(1) {
+		n++
+	}
+	return n
+}
 
 // deliver brings runs that became due here to whoever can run them: to this worker when it has a free slot and serves
 // the queue, else to the queue. It does not wait.

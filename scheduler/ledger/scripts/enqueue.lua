@@ -13,8 +13,10 @@ if there then return {'exists', string.match(there, '^([^\31]*)')} end
 local remembered = call('ZSCORE', IDS, id)
 if remembered and tonumber(remembered) > now then return {'exists', ''} end
 
-forget()
-if ARGV[7] ~= '0' then call('ZADD', IDS, format('%.0f', now + ARGV[7]), id) end
+if ARGV[7] ~= '0' then
+  forget()
+  call('ZADD', IDS, format('%.0f', now + ARGV[7]), id)
+end
 audit(ARGV[13])
 local run = fresh(job, ARGV[3], ARGV[4], '')
 run[PATIENCE], run[ONBUSY], run[LIMITS] = ARGV[10], ARGV[11], ARGV[12]

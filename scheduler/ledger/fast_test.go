@@ -1,0 +1,337 @@
+package ledger_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+	"lockstep/locks/redistest"
+	"lockstep/scheduler/ledger"
+)
+
+// TestFastPathsDoWhatTheOthersDo plays random histories in which every script that has a fast path runs twice, from the
+// same state and at the same time: without it, for the history, and with it, on a copy of all keys. The answers and all
+// keys must be the same. It also wants each fast path to be taken often, for one run and for several.
+func TestFastPathsDoWhatTheOthersDo(t *testing.T) {
+	t.Parallel()
+	server := redistest.New(t, redistest.Options{})
+	taken := make(map[string]int)
+	for seed := range uint64(6) {
+		twin := playTwins(t, server, seed, "", "")
+		if twin.differs != "" {
+			t.Errorf("seed %d: %s", seed, twin.differs)
+		}
+		for what, n := range twin.taken {
+			taken[what] += n
+		}
+	}
+	for _, what := range []string{"claim", "several of claim", "finish", "several of finish", "enqueue"} {
+		if taken[what] < 5 {
+			t.Errorf("the fast path of %s was taken %d times: %v", what, taken[what], taken)
+		}
+	}
+}
+
+// TestFaultsOfFastPathsAreFound plants faults in the fast paths, which such histories have to find.
+func TestFaultsOfFastPathsAreFound(t *testing.T) {
+	t.Parallel()
+	server := redistest.New(t, redistest.Options{})
+	for what, fault := range map[string][2]string{
+		"a claim does not look who holds its locks": {"if owners[i] or taken[names[i]] then free = false end", "if taken[names[i]] then free = false end"},
+		"two claims take one lock together":         {"if owners[i] or taken[names[i]] then free = false end", "if owners[i] then free = false end"},
+		"a claim passes those who wait":             {"if call('ZCARD', Q) == 0 and call('ZCOUNT', EXP", "if call('ZCOUNT', EXP"},
+		"a claim overlooks what is due":             {"call('ZCOUNT', EXP, '-inf', ms) == 0 and call('ZSCORE', EXP, 's' .. session)", "true"},
+		"a claim takes whatever n":                  {"local fit = n == ARGV[first + 3 * k - 1]", "local fit = n ~= nil"},
+		"a claim takes a later attempt for the first": {"\\0310\\31\\31\\0310\\31\\31\\0310\\0310\\31([^\\31]*\\31\\31\\31",
+			"\\031%d+\\31[^\\31]*\\31[^\\31]*\\031%d+\\31%d*\\31%d*\\31%d+\\31%d+\\31([^\\31]*\\31\\31[^\\31]*\\31"},
+		"a tick passes earlier ones":                      {"tonumber(tick))) == 0", "tonumber(tick))) >= 0"},
+		"a claim passes one that goes first":              {"< rank then fit = false end", "< rank then fit = true end"},
+		"a claim leaves its run due":                      {"call('ZREM', READY, unpack(ready))", ""},
+		"a claim leaves its delivery to be pushed":        {"call('ZREM', PUSH, unpack(mine))", ""},
+		"a claim keeps its n":                             {"'running\\31' .. format('%d', n + 1)", "'running\\31' .. n"},
+		"a claim issues a token twice":                    {"token = token + 1", "token = token + 0"},
+		"an attempt runs and nobody knows":                {"call('ZADD', BUSY, unpack(busy))", ""},
+		"a finish ends what was asked to stop":            {"[^\\31]*)\\31\\31\\31(x.*)$'\n  local several", "[^\\31]*)\\31[^\\31]*\\31\\31(x.*)$'\n  local several"},
+		"a finish leaves the locks to nobody":             {"call('HDEL', OWN, unpack(names))", ""},
+		"a finish passes its locks to nobody who waits":   {"and call('ZCARD', Q) == 0 and call('ZCOUNT', EXP", "and call('ZCOUNT', EXP"},
+		"a finish forgets the attempts before":            {"logs[e] and logs[e] .. ',' or ''", "''"},
+		"a finish does not move the job's last success":   {"call('HSET', FACTS, 'g' .. ended[1][4], 's' .. ms)", ""},
+		"a finish leaves its run in the index":            {"call('ZREM', OPEN, unpack(open))", ""},
+		"a finish is recorded for several, not for whom":  {"replies[k] = 1", "replies[1] = 1"},
+		"an id asked for twice is two runs":               {"call('HEXISTS', RUN, id) == 0 and", ""},
+		"an id that has ended is asked for again":         {"call('HEXISTS', HIST, id) == 0 and", ""},
+		"a request is not pushed when its maker has died": {"call('ZADD', PUSH, ms, id)", ""},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			for seed := range uint64(50) {
+				if playTwins(t, server, seed, fault[0], fault[1]).differs != "" {
+					return
+				}
+			}
+			t.Error("nobody has noticed it")
+		})
+	}
+}
+
+// playTwins plays one history with a fault in the fast paths, "" for none.
+func playTwins(t *testing.T, server *redistest.Server, seed uint64, old, fault string) *twins {
+	t.Helper()
+	namespace := redistest.Namespace(t)
+	twin := &twins{plain: server.Client(t), namespace: namespace, copy: redistest.Namespace(t), taken: make(map[string]int),
+		scripts: make(map[string]ledger.FastPath)}
+	planted := false
+	for _, script := range ledger.FastPaths {
+		faulty := strings.Replace(script.Fast, old, fault, 1)
+		if old != "" && faulty != script.Fast {
+			script.Fast, planted = faulty, true
+		}
+		twin.scripts[script.Hash] = script
+	}
+	if old != "" && !planted {
+		t.Fatalf("the fault is not in the scripts: %q is not there", old)
+	}
+	rdb := server.Client(t)
+	space, err := locks.NewSpace(rdb, namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fixture{T: t, rdb: rdb, namespace: namespace, Ledger: ledger.New(rdb, space), job: newJob("j")}
+	f.lease = 10 * time.Minute // no renewal changes a key between a script and its twin
+	p := newPlay(f, seed)
+	p.plain, p.bills = true, 12
+	for _, job := range p.ticking {
+		job.StartDeadline, job.Lock = 0, jobs.Lock{}
+	}
+	rdb.AddHook(twin)
+	for range 200 {
+		p.step()
+		if twin.differs != "" {
+			break
+		}
+	}
+	return twin
+}
+
+// twins is a hook that has scripts with a fast path run without it, and compares with what they do with it in a copy.
+type twins struct {
+	plain           *redis.Client
+	namespace, copy string
+	scripts         map[string]ledger.FastPath // by digest
+
+	taken   map[string]int // how often a fast path was taken
+	differs string         // the first difference
+}
+
+func (w *twins) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (w *twins) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if script, ok := w.script(cmd); ok {
+			w.run(ctx, script, cmd.(*redis.Cmd))
+			return cmd.Err()
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (w *twins) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			script, ok := w.script(cmd)
+			if !ok {
+				if err := next(ctx, []redis.Cmder{cmd}); err != nil {
+					return err
+				}
+				continue
+			}
+			w.run(ctx, script, cmd.(*redis.Cmd))
+		}
+		return nil
+	}
+}
+
+func (w *twins) script(cmd redis.Cmder) (ledger.FastPath, bool) {
+	if cmd.Name() != "evalsha" {
+		return ledger.FastPath{}, false
+	}
+	script, ok := w.scripts[cmd.Args()[1].(string)]
+	return script, ok
+}
+
+const (
+	copyKeys = `for _, key in ipairs(redis.call('KEYS', '{' .. ARGV[2] .. '}:*')) do redis.call('DEL', key) end
+for _, key in ipairs(redis.call('KEYS', '{' .. ARGV[1] .. '}:*')) do
+  redis.call('COPY', key, '{' .. ARGV[2] .. '}' .. string.sub(key, #ARGV[1] + 3))
+end
+return 1`
+	readKeys = `local out = {}
+for _, key in ipairs(redis.call('KEYS', '{' .. ARGV[1] .. '}:*')) do
+  local kind, all = redis.call('TYPE', key).ok, nil
+  if kind == 'hash' then
+    all = redis.call('HGETALL', key)
+  elseif kind == 'zset' then
+    all = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+  elseif kind == 'stream' then
+    all = {tostring(redis.call('XLEN', key))}
+  else
+    all = {redis.call('GET', key)}
+  end
+  out[#out + 1] = {string.sub(key, #ARGV[1] + 3), kind, all}
+end
+return out`
+)
+
+// run runs a script in both ways, and answers a command by the one without the fast path.
+func (w *twins) run(ctx context.Context, script ledger.FastPath, cmd *redis.Cmd) {
+	// All of it happens at one time, which stands in a key.
+	clock := "frozen:" + w.namespace
+	frozen := func(source string) *redis.Script {
+		return redis.NewScript(strings.ReplaceAll(source, "call('TIME')", "call('LRANGE', '"+clock+"', 0, 1)"))
+	}
+	if err := w.begin(ctx, clock); err != nil {
+		cmd.SetErr(err)
+		return
+	}
+	n, err := strconv.Atoi(fmt.Sprint(cmd.Args()[2]))
+	if err != nil {
+		cmd.SetErr(err)
+		return
+	}
+	var keys, copies []string
+	for _, key := range cmd.Args()[3 : 3+n] {
+		keys = append(keys, key.(string))
+		copies = append(copies, strings.Replace(key.(string), "{"+w.namespace+"}", "{"+w.copy+"}", 1))
+	}
+	args := cmd.Args()[3+n:]
+
+	// With it: first alone, to see whether it is taken.
+	fast, err := frozen(script.Fast+"\nreturn 'not taken'").Run(ctx, w.plain, copies, args...).Result()
+	if err != nil {
+		w.differs = "the fast path: " + err.Error()
+		cmd.SetErr(err)
+		return
+	}
+	var slow any
+	switch several := script.Name != "enqueue" && (args[0] == "" || args[1] == ""); {
+	case several:
+		slow, err = w.several(ctx, script, frozen(script.Slow), keys, args, fast.([]any))
+	case fast == "not taken":
+		fast, err = frozen(script.Fast+script.Slow).Run(ctx, w.plain, copies, args...).Result()
+		if err == nil {
+			slow, err = frozen(script.Slow).Run(ctx, w.plain, keys, args...).Result()
+		}
+	default:
+		w.taken[script.Name]++
+		slow, err = frozen(script.Slow).Run(ctx, w.plain, keys, args...).Result()
+	}
+	if err != nil {
+		w.differs = script.Name + ": " + err.Error()
+		cmd.SetErr(err)
+		return
+	}
+	cmd.SetVal(slow)
+	if got, want := fmt.Sprintf("%q", fast), fmt.Sprintf("%q", slow); got != want {
+		w.differs = fmt.Sprintf("%s %q answers %s, without its fast path %s", script.Name, args, got, want)
+		return
+	}
+	w.compare(ctx, fmt.Sprintf("%s %q", script.Name, args))
+}
+
+// begin makes the copy and notes the time.
+func (w *twins) begin(ctx context.Context, clock string) error {
+	now, err := w.plain.Time(ctx).Result()
+	if err != nil {
+		return err
+	}
+	_, err = w.plain.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		pipe.Del(ctx, clock)
+		pipe.RPush(ctx, clock, now.Unix(), fmt.Sprintf("%06d", now.Nanosecond()/1000))
+		pipe.Eval(ctx, copyKeys, nil, w.namespace, w.copy)
+		return nil
+	})
+	return err
+}
+
+// several does one by one, without the fast path, what that did for several; what it left alone stays alone.
+func (w *twins) several(ctx context.Context, script ledger.FastPath, slow *redis.Script, keys []string, args, fast []any) (any, error) {
+	answers := make([]any, len(fast))
+	for k := range fast {
+		var one []any
+		history := keys
+		if script.Name == "claim" {
+			answers[k] = ""
+			id := fmt.Sprint(args[2+3*k+1])
+			one = []any{args[0], args[2+3*k], id, args[2+3*k+2], 0, 0, 0}
+			for _, name := range []string{"hist:", "done:", "output:"} {
+				history = append(history[:len(history):len(history)], "{"+w.namespace+"}:"+name+strings.Split(strings.Split(id, "@")[0], "#")[0])
+			}
+		} else {
+			answers[k] = int64(0)
+			f := args[3+4*k:]
+			one = []any{f[0], f[1], f[2], "succeeded", 0, "null", f[3], args[1], args[2]}
+		}
+		if fast[k] == answers[k] {
+			continue
+		}
+		answer, err := slow.Run(ctx, w.plain, history, one...).Result()
+		if err != nil {
+			return nil, err
+		}
+		w.taken["several of "+script.Name]++
+		answers[k] = answer
+		if script.Name == "finish" {
+			answers[k] = fmt.Sprint(answer)
+			if answers[k] == "[recorded succeeded []]" {
+				answers[k] = int64(1)
+			}
+		}
+	}
+	return answers, nil
+}
+
+// compare looks for a difference between all keys and their copies.
+func (w *twins) compare(ctx context.Context, after string) {
+	want, got := w.read(ctx, w.namespace), w.read(ctx, w.copy)
+	for _, key := range slices.Sorted(maps.Keys(want)) {
+		if got[key] != want[key] {
+			w.differs = fmt.Sprintf("%s leaves %s as %s, without its fast path %s", after, key, got[key], want[key])
+			return
+		}
+		delete(got, key)
+	}
+	for key, value := range got {
+		w.differs = fmt.Sprintf("%s leaves %s as %s, which is not there without its fast path", after, key, value)
+	}
+}
+
+func (w *twins) read(ctx context.Context, namespace string) map[string]string {
+	reply, err := w.plain.Eval(ctx, readKeys, nil, namespace).Slice()
+	if err != nil {
+		w.differs = err.Error()
+	}
+	keys := make(map[string]string, len(reply))
+	for _, one := range reply {
+		parts := one.([]any)
+		values := parts[2].([]any)
+		if parts[1] == "hash" || parts[1] == "zset" { // pairs, in any order
+			pairs := make([]any, 0, len(values)/2)
+			for i := 0; i < len(values); i += 2 {
+				pairs = append(pairs, fmt.Sprintf("%q=%q", values[i], values[i+1]))
+			}
+			slices.SortFunc(pairs, func(a, b any) int { return strings.Compare(a.(string), b.(string)) })
+			values = pairs
+		}
+		keys[parts[0].(string)] = fmt.Sprint(values)
+	}
+	return keys
+}

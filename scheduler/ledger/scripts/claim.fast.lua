@@ -1,0 +1,114 @@
+-- The fast path of claim, for one run or several: plain ones, while nothing is due and nobody waits anywhere. It comes
+-- before every function is made, since Redis makes them anew at each call and that takes as long as the commands do.
+-- What it does, claim.lua does as well, with due, undue, take, works and watch of the libraries; a test has both do the
+-- same on random ledgers and compares all keys.
+--
+-- ARGV for several: 1 session  2 ''  3... hold id, run, n of each
+-- Replies for several: one for each, as claim gives it; '' for a run that is not plain, of which nothing was changed
+--
+-- A run is plain when it is due under this n for its first attempt, has neither waited nor crashed, has no start deadline
+-- and no limits of its hold, was not asked to stop, and wants nothing but exclusive locks that are free; when no earlier
+-- tick of its job is outstanding, if its ticks begin in order; and no run that goes first is due in the queues that a claim
+-- without a delivery names.
+do
+  local call, sub, format, match, find = redis.call, string.sub, string.format, string.match, string.find
+  local EXP, OWN, HOLD, Q, SEQ = KEYS[1], KEYS[2], KEYS[3], KEYS[5], KEYS[8]
+  local RUN, BODY, READY, PUSH, SENT, BUSY, OPEN = KEYS[9], KEYS[10], KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17]
+  -- The fields of a plain record, in the order of ledger.lua: n, job, queue; trigger, tick, created; since; nothing of an
+  -- attempt; reason, at, by, upto; serial; patience and what then; items.
+  local PLAIN = '^due\31(%d+)\31([^\31]*)\31([^\31]*)\31([^\31]*\31%d*\31%d+)\31(%d+)\0310\31\31\0310\31\31\0310\0310\31([^\31]*\31\31\31[^\31]*\31[^\31]*\31[^\31]*)\31\31([^\31]*)\31(\31[^\31]*\31[^\31]*)\31\31\31\31\31\31(x.*)$'
+  local session, several, first, last = ARGV[1], ARGV[2] == '', 2, 2
+  local replies = {}
+  if several then first, last = 3, #ARGV - 2 end
+  local clock = call('TIME')
+  local ms = clock[1] .. sub(format('%06d', clock[2]), 1, 3)
+  -- While nothing is due, a session that is on the timer wheel lives.
+  if call('ZCARD', Q) == 0 and call('ZCOUNT', EXP, '-inf', ms) == 0 and call('ZSCORE', EXP, 's' .. session) then
+    local ids = {}
+    for i = first, last, 3 do ids[#ids + 1] = ARGV[i + 1] end
+    local records = call('HMGET', RUN, unpack(ids))
+
+    -- What of the runs themselves is plain.
+    local plain, names = {}, {}
+    for k = 1, #ids do
+      local n, job, queue, made, since, told, serial, wait, items = match(records[k] or '', PLAIN)
+      local fit = n == ARGV[first + 3 * k - 1]
+      if fit and find(items, '\31[^x]') then fit = false end
+      local rank = fit and (#since == 13 and '000' .. since or format('%016.0f', tonumber(since)))
+      if fit and serial == '1' then
+        local tick = match(made, '\31(%d+)\31')
+        fit = not tick or call('ZLEXCOUNT', OPEN, '[' .. job .. '\0' .. format('%016.0f', 1),
+          '(' .. job .. '\0' .. format('%016.0f', tonumber(tick))) == 0
+      end
+      for i = 8, several and 0 or #ARGV do
+        local other = fit and call('ZRANGEBYLEX', READY, '[' .. ARGV[i] .. '\0', '(' .. ARGV[i] .. '\1', 'LIMIT', 0, 1)[1]
+        if other and match(other, '^[^%z]*%z([^%z]*)') < rank then fit = false end
+      end
+      if fit then
+        local from = #names
+        for name in string.gmatch(items, 'x([^\31]*)') do names[#names + 1] = name end
+        if #names > 1000 then -- the others take their way one by one
+          for i = #names, from + 1, -1 do names[i] = nil end
+        else
+          plain[#plain + 1] = {k, from + 1, #names, n, job, queue, made, since, told, serial, wait, items, rank}
+        end
+      end
+    end
+
+    -- What is free of the bundles. Not in one expression: two "and not" in an assignment are compiled wrongly by the Lua
+    -- of miniredis.
+    local granted, taken = {}, {}
+    local owners = #names > 0 and call('HMGET', OWN, unpack(names)) or {}
+    for p = 1, #plain do
+      local run = plain[p]
+      local free = true
+      for i = run[2], run[3] do
+        if owners[i] or taken[names[i]] then free = false end
+      end
+      if free then
+        granted[#granted + 1] = run
+        for i = run[2], run[3] do taken[names[i]] = true end
+      end
+    end
+
+    if #granted > 0 then
+      -- Scores are texts, for a number would be printed by Redis and read again.
+      local mine, ready, slots, holds, busy, writes = {}, {}, {}, {}, {}, {}
+      for g = 1, #granted do mine[g] = ids[granted[g][1]] end
+      local bodies = call('HMGET', BODY, unpack(mine))
+      local token = clock[1] * 1000000 + clock[2]
+      local before = call('GET', SEQ)
+      before = before and tonumber(before)
+      if before and before >= token then token = before + 1 end
+      for g = 1, #granted do
+        local k, from, upto, n, job, queue, made, since, told, serial, wait, items, rank = unpack(granted[g])
+        local id, hid, number = mine[g], ARGV[first + 3 * k - 3], format('%.0f', token)
+        local record = 'running\31' .. format('%d', n + 1) .. '\31' .. job .. '\31' .. queue .. '\31' .. made .. '\31' .. since ..
+          '\31' .. number .. '\31' .. hid .. '\31' .. session .. '\0311\31' .. ms .. '\31' .. ms .. '\0310\0310\31' .. told ..
+          '\31\31' .. serial .. '\31' .. wait .. '\31\31\31\31\31\31' .. items
+        local tag = 'x' .. hid
+        for i = from, upto do slots[#slots + 1], slots[#slots + 2] = names[i], tag end
+        ready[g] = queue .. '\0' .. rank .. '\0' .. id
+        holds[2 * g - 1], holds[2 * g] = '0', session .. '\0' .. hid .. '\31' .. number .. '\31' .. ms .. '\31\31\31{"job":"' ..
+          job .. '","run":"' .. id .. '"}\31' .. items
+        busy[2 * g - 1], busy[2 * g] = '0', session .. '\0' .. id
+        writes[2 * g - 1], writes[2 * g] = id, record
+        replies[k] = {'granted', number, record, bodies[g], {}}
+        token = token + 1
+      end
+      call('ZREM', READY, unpack(ready))
+      call('ZREM', PUSH, unpack(mine))
+      call('ZREM', SENT, unpack(mine))
+      call('SET', SEQ, format('%.0f', token - 1))
+      call('HSET', OWN, unpack(slots))
+      call('ZADD', HOLD, unpack(holds))
+      call('ZADD', BUSY, unpack(busy))
+      call('HSET', RUN, unpack(writes))
+    end
+  end
+  if several then
+    for k = 1, (#ARGV - 2) / 3 do replies[k] = replies[k] or '' end
+    return replies
+  end
+  if replies[1] then return replies[1] end
+end

@@ -1,0 +1,53 @@
+package queue
+
+import (
+	"testing"
+
+	"github.com/hibiken/asynq"
+
+	"lockstep/locks/redistest"
+)
+
+// What we push is what asynq would have pushed, and to write it down asynq needs nothing of Redis but what a recorder
+// answers.
+func TestPushedDeliveryIsAsynqsOwn(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Client(t)
+	namespace, q := redistest.Namespace(t), redistest.Namespace(t)
+	c, err := New(rdb, namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.asynq = asynq.NewClientFromRedisClient(&recorder{}) // without a Redis: any other command panics
+	d := Delivery{Run: "r", N: 1, Queue: q}
+	if _, err := c.Push(t.Context(), d); err != nil {
+		t.Fatal(err)
+	}
+	task, err := d.task(namespace + "-plain")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := asynq.NewClientFromRedisClient(rdb).EnqueueContext(t.Context(), task)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := asynq.NewInspectorFromRedisClient(rdb).GetTaskInfo(q, d.taskID(namespace))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.State != want.State || got.Type != want.Type || got.MaxRetry != want.MaxRetry || got.Timeout != want.Timeout ||
+		!got.Deadline.Equal(want.Deadline) || got.Retention != want.Retention || got.Queue != want.Queue {
+		t.Errorf("pushed %+v, want one like %+v", got, want)
+	}
+	fields, err := rdb.HKeys(t.Context(), taskKey(q, d.taskID(namespace))).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, err := rdb.HKeys(t.Context(), taskKey(q, d.taskID(namespace+"-plain"))).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(fields) != len(plain) {
+		t.Errorf("pushed with the fields %v, want %v", fields, plain)
+	}
+}
