@@ -115,7 +115,7 @@ func (h *history) lose() error {
 		us = max(us, h.saved.us)
 	}
 	us += int64(h.rand.IntN(3)) * 1_000_000
-	if greets { // only then its clock may be behind the last one's
+	if greets && (h.saved == nil || h.saved.server != "") { // only where it is noticed its clock may be behind the last one's
 		us -= 1_000_000
 	}
 	if h.saved != nil || server == "" || h.rand.IntN(2) == 0 { // FLUSHALL leaves the server as it is
