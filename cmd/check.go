@@ -44,7 +44,7 @@ Exits with 3 when there are errors; warnings alone are 0, unless --strict makes 
 		}
 		options := t.loadOptions(cmd, paths)
 		options.Handlers = t.handlers.Names()
-		config, err := configs.Load(options)
+		config, err := readConfig(options)
 		var problems configs.Problems
 		switch {
 		case errors.As(err, &problems):

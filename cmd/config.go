@@ -2,19 +2,17 @@ package cmd
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"slices"
+	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"lockstep/configs"
-	"lockstep/jobs"
 	"lockstep/scheduler/cronspec"
 )
 
@@ -27,6 +25,18 @@ func (t *tool) configCommand() *cobra.Command {
 // loadOptions say where the config of a command comes from.
 func (t *tool) loadOptions(cmd *cobra.Command, paths []string) configs.Options {
 	return configs.Options{Paths: paths, Flags: cmd.Flags(), FlagKeys: flagKeys}
+}
+
+// readConfig is [configs.Load]. While a config is read the heap only grows, and the collector would go through nearly all of it
+// again at each doubling: for very many jobs that is a third of the time.
+func readConfig(options configs.Options) (*configs.Config, error) {
+	const percent = 400
+	if before := debug.SetGCPercent(percent); before < 0 || before > percent { // as $GOGC has it
+		debug.SetGCPercent(before)
+	} else {
+		defer debug.SetGCPercent(before)
+	}
+	return configs.Load(options)
 }
 
 // told prints the problems of a config that cannot be used, and returns the error that ends the command then.
@@ -48,10 +58,10 @@ type shownValue struct {
 func (t *tool) configShowCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show [JOB]",
-		Short: "Show the settings, or a job, and where each value comes from",
-		Long: `Show all settings as a worker would have them, each with the file, variable or flag it comes from; or, for a JOB,
-all its keys, with those that it has by default. Passwords and other secrets are hidden; ${...} in a job is shown as it
-is written.`,
+		Short: "Show settings and permits, or a job, and where each value comes from",
+		Long: `Show all settings as a worker would have them, and the permits that are declared, each with the file, variable or
+flag it comes from; or, for a JOB, all its keys, with those that it has by default. Passwords and other secrets are hidden;
+${...} in a job is shown as it is written.`,
 		Example: `  lockstep config show
   lockstep config show nightly-backup -o json`,
 		Args: atMostOneArg("a JOB"),
@@ -59,12 +69,23 @@ is written.`,
 	output := outputFlag(cmd, tables, asJSON, asYAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		options := t.loadOptions(cmd, configs.Find(t.flags.config, nil))
-		options.SettingsOnly, options.Origins = len(args) == 0, true
-		config, err := t.told(configs.Load(options))
-		if err != nil {
+		options.Origins = true
+		config, err := readConfig(options)
+		if problems, ok := errors.AsType[configs.Problems](err); ok && len(args) == 0 {
+			// The settings may be right all the same, and whoever looks for a mistake wants to see them.
+			options.SettingsOnly = true
+			fmt.Fprintf(t.stderr, "lockstep: permits and jobs cannot be used: %s (see: lockstep check)\n", problems.Summary())
+			config, err = readConfig(options)
+		}
+		if config, err = t.told(config, err); err != nil {
 			return err
 		}
-		values := config.Values()
+		for _, p := range config.Warnings.List {
+			if p.Variable != "" { // it is why a value is not what it was set to
+				fmt.Fprintln(t.stderr, p)
+			}
+		}
+		values := append(config.Values(), config.PermitValues()...)
 		if len(args) > 0 {
 			if values = config.JobValues(args[0]); values == nil {
 				return notInFiles(config, args[0])
@@ -125,113 +146,6 @@ know it complete keys and underline mistakes in files that begin with
 		Args:    noArgs,
 		RunE:    func(*cobra.Command, []string) error { return t.write(string(configs.Schema())) },
 	}
-}
-
-// jobChange is what a config would do to one job.
-type jobChange struct {
-	Job    string           `json:"job"`
-	Change string           `json:"change"` // added, removed or changed
-	Keys   []configs.Change `json:"keys"`   // of a changed one
-}
-
-func (t *tool) configDiffCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "diff [OLD]",
-		Short: "Tell what the config would change",
-		Long: `Tell which jobs the config adds, removes and changes, and in which keys: compared with what the workers have
-registered in Redis, or with the config in OLD, a file or folder (then nothing is asked of Redis). Secrets are hidden;
-that one differs is told. Jobs that workers with other files have registered show as removed.`,
-		Example: `  lockstep config diff
-  lockstep config diff -c new/lockstep.yaml old/lockstep.yaml`,
-		Args: atMostOneArg("an OLD config"),
-	}
-	output := outputFlag(cmd, text, asJSON, asYAML)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		paths := configs.Find(t.flags.config, nil)
-		if len(paths) == 0 {
-			return refuse("no config: name a file with -c, set LOCKSTEP_CONFIG, or write ./lockstep.yaml")
-		}
-		config, err := t.told(configs.Load(t.loadOptions(cmd, paths)))
-		if err != nil {
-			return err
-		}
-		var old []*jobs.Job
-		if len(args) > 0 {
-			before, err := t.told(configs.Load(t.loadOptions(cmd, args)))
-			if err != nil {
-				return err
-			}
-			old = before.Jobs
-		} else if old, err = t.registered(cmd); err != nil {
-			return err
-		}
-		changes := compareJobs(old, config.Jobs)
-		if *output != text {
-			return t.encode(*output, changes)
-		}
-		return t.printChanges(changes)
-	}
-	return cmd
-}
-
-// registered returns the definitions that workers have registered.
-func (t *tool) registered(cmd *cobra.Command) ([]*jobs.Job, error) {
-	var list []*jobs.Job
-	err := t.reads(func(ctx context.Context, conn *connection, _ []string) error {
-		records, err := conn.ledger.Jobs(ctx)
-		for _, record := range records {
-			list = append(list, record.Job)
-		}
-		return err
-	})(cmd, nil)
-	return list, err
-}
-
-// compareJobs tells what changes from one set of jobs to another, by name.
-func compareJobs(before, after []*jobs.Job) []jobChange {
-	old := make(map[string]*jobs.Job, len(before))
-	for _, job := range before {
-		old[job.Name] = job
-	}
-	changes := []jobChange{}
-	for _, job := range after {
-		was, there := old[job.Name]
-		delete(old, job.Name)
-		if !there {
-			changes = append(changes, jobChange{job.Name, "added", []configs.Change{}})
-			continue
-		}
-		if keys := configs.Changes(was, job); len(keys) > 0 {
-			changes = append(changes, jobChange{job.Name, "changed", keys})
-		}
-	}
-	for name := range old {
-		changes = append(changes, jobChange{name, "removed", []configs.Change{}})
-	}
-	slices.SortFunc(changes, func(a, b jobChange) int { return strings.Compare(a.Job, b.Job) })
-	return changes
-}
-
-func (t *tool) printChanges(changes []jobChange) error {
-	if len(changes) == 0 {
-		return t.write("no changes\n")
-	}
-	var b strings.Builder
-	for _, change := range changes {
-		sign := map[string]string{"added": "+", "removed": "-", "changed": "~"}[change.Change]
-		fmt.Fprintf(&b, "%s %s\n", sign, change.Job)
-		for _, key := range change.Keys {
-			was, is := inline(key.Old), inline(key.New)
-			if key.Old == nil {
-				was = "(none)"
-			}
-			if key.New == nil {
-				is = "(none)"
-			}
-			fmt.Fprintf(&b, "    %s: %s -> %s\n", key.Key, oneLine(was), oneLine(is))
-		}
-	}
-	return t.write(b.String())
 }
 
 func (t *tool) configImportCommand() *cobra.Command {

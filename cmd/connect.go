@@ -37,7 +37,7 @@ var flagKeys = map[string]string{
 func (t *tool) load(cmd *cobra.Command, paths []string, settingsOnly bool) (*configs.Config, error) {
 	options := t.loadOptions(cmd, paths)
 	options.SettingsOnly = settingsOnly
-	return t.told(configs.Load(options))
+	return t.told(readConfig(options))
 }
 
 // connection is a way to one installation: its Redis, and what stands there.

@@ -627,6 +627,35 @@ func TestCrashDuringAnOutageHeals(t *testing.T) {
 	f.drain()
 }
 
+// TestRefusedConfigAndACrash: the config that the worker had is gone with it, and the files have one that was refused.
+// Whatever is wrong with them, in itself or by what has been declared in Redis, the worker is back when it is mended.
+func TestRefusedConfigAndACrash(t *testing.T) {
+	t.Parallel()
+	const good = "permits: {api: {limit: 1}}\njobs: {a: {command: [\"true\"]}}\n"
+	f, _ := newPack(t, good, long)
+	f.startAll(1)
+	worker := f.workers[0]
+	config := value(f.env, "LOCKSTEP_CONFIG")
+	for i, bad := range []string{"jobs: {a: {comand: [a]}}\n", strings.Replace(good, "limit: 1", "limit: 2", 1)} {
+		write(t, config, bad)
+		if stdout, stderr, code := runTool(t, f.env, "config", "reload"); code != exitConfig {
+			t.Fatalf("config reload exits with %d: %q, %q; want %d", code, stdout, stderr, exitConfig)
+		}
+		worker.killChild()
+		eventually(t, 30*time.Second, "the parent says what keeps it", func() bool {
+			said := worker.stderr.String()
+			return strings.Count(said, "no worker runs since one crashed") > i && strings.Contains(said, "the config has errors, and the one before is gone")
+		})
+		write(t, config, good)
+		worker.signal(syscall.SIGHUP) // need not be waited for
+		eventually(t, 60*time.Second, "another child works", func() bool {
+			up := ask[[]workerJSON](t, f.env, "worker", "ls")
+			return len(up) == 1 && up[0].State == "ready" && up[0].PID == worker.worker()
+		})
+	}
+	f.drain()
+}
+
 // TestOtherChildrenAreLeftAlone: a script has started something before it became the parent. That is nobody's orphan.
 func TestOtherChildrenAreLeftAlone(t *testing.T) {
 	t.Parallel()

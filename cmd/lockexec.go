@@ -110,6 +110,9 @@ func (t *tool) lockExec(cmd *cobra.Command, parts []locks.Part, argv []string) (
 		Namespace: conn.settings.Redis.Namespace, Name: conn.settings.Worker.Name, Lease: conn.settings.Locks.Lease,
 		ReserveAfter: reserveAfter(conn.settings.Locks.ReserveAfter),
 	})
+	if errors.Is(err, locks.ErrServer) {
+		return refuse("%w", err)
+	}
 	if err != nil {
 		return err
 	}

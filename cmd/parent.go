@@ -24,6 +24,8 @@ const (
 	lastWords   = 100 * time.Millisecond // for news that are still in the pipe when the child is dead
 	crashSpan   = time.Minute            // in which
 	maxCrashes  = 5                      // end the parent
+	mendFirst   = time.Second            // until it is looked whether what keeps a child from beginning is mended;
+	mendMost    = 30 * time.Second       // twice as long each time, up to this
 )
 
 // crashPauses are how long the parent waits after the first, second, ... crash within crashSpan.
@@ -52,7 +54,8 @@ type parent struct {
 	log      *slog.Logger
 
 	asked   bool        // somebody has asked for the end
-	crashes []time.Time // within crashSpan
+	crashes []time.Time // within crashSpan of the last one; not empty once there was one
+	hinders int         // children since then that could not begin, for a reason that lies outside
 }
 
 // child is a working child, seen by its parent.
@@ -102,6 +105,16 @@ func (p *parent) run(ctx context.Context) error {
 		}
 		p.attend(c)
 		code, how := ending(c.status)
+		if c.orderly && !p.asked && len(p.crashes) > 0 && hindered[code] != "" {
+			pause := min(mendFirst<<min(p.hinders, 10), mendMost)
+			p.hinders++
+			p.log.ErrorContext(ctx, "no worker runs since one crashed: the next one cannot begin, and is tried again", "because", hindered[code], "in", pause)
+			if !p.rest(pause) {
+				return nil
+			}
+			continue
+		}
+		p.hinders = 0
 		if c.orderly && (code == 0 || p.asked || len(p.crashes) == 0 || len(c.sessions) > 0) {
 			return exitWith(code)
 		}
@@ -121,6 +134,13 @@ func (p *parent) run(ctx context.Context) error {
 			return nil // nothing runs that would have to be ended
 		}
 	}
+}
+
+// hindered tells for which exit codes a child could not begin although nothing is wrong with it, and why. Who has worked
+// before waits for that to be mended, as the crashed child would have, which had its config in memory.
+var hindered = map[int]string{
+	exitConfig: "the config has errors, and the one before is gone with the worker that had it",
+	exitRedis:  "Redis is not reachable",
 }
 
 // exitWith ends this process with the code of its child, which has said why.
@@ -321,16 +341,15 @@ func (p *parent) killOrphans() bool {
 	}
 }
 
-// rest waits before the next child is started; it returns false when somebody asks for the end meanwhile.
+// rest waits before the next child is started, at most until somebody asks for the config to be read, which that does; it
+// returns false when somebody asks for the end meanwhile.
 func (p *parent) rest(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	for {
 		select {
 		case s := <-p.signals:
-			if p.meaning(s) != syscall.SIGHUP { // the next child reads the config anyway
-				return false
-			}
+			return p.meaning(s) == syscall.SIGHUP
 		case <-p.children: // one that could not be killed in time has ended after all
 			p.reap(nil)
 		case <-timer.C:

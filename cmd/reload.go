@@ -86,7 +86,7 @@ func (r *reloader) reload(ctx context.Context, why string) error {
 	defer r.mu.Unlock()
 	options := r.options
 	options.Inputs = new(configs.Inputs)
-	config, err := configs.Load(options)
+	config, err := readConfig(options)
 	r.inputs.Store(options.Inputs)
 	status := *r.status.Load()
 	if problems, ok := errors.AsType[configs.Problems](err); ok {
@@ -101,8 +101,9 @@ func (r *reloader) reload(ctx context.Context, why string) error {
 	permits := !maps.Equal(limits(r.running.Permits), limits(config.Permits))
 	if len(changes) > 0 || permits {
 		err := r.apply(ctx, config, mark)
-		if errors.Is(err, worker.ErrPermits) {
-			r.refused(ctx, why, []configs.Problem{{Severity: configs.SeverityError, Code: configs.CodePermits, Message: err.Error()}}, status)
+		if permits, ok := errors.AsType[*worker.PermitsError](err); ok {
+			r.refused(ctx, why, []configs.Problem{{Origin: config.PermitOrigin(permits.Permits),
+				Severity: configs.SeverityError, Code: configs.CodePermits, Message: permits.Error()}}, status)
 			return nil
 		}
 		if err != nil {

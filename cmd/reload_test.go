@@ -186,6 +186,13 @@ func TestBrokenConfigChangesNothingUntilItIsMended(t *testing.T) {
 	if ready, _ := fetch(t, "http://"+f.page+"/readyz"); ready != http.StatusOK {
 		t.Errorf("readyz answers %d after a refused reload, want 200", ready)
 	}
+	_, metrics := fetch(t, "http://"+f.page+"/metrics")
+	for _, want := range []string{`lockstep_config_info{digest="` + digest + `"} 1`, `lockstep_config_reloads_total{outcome="refused"} 1`,
+		"lockstep_config_last_reload_successful 0", "lockstep_slots 8", `lockstep_workers{state="ready"} 1`} {
+		if !strings.Contains(string(metrics), want+"\n") {
+			t.Errorf("the metrics lack %s:\n%s", want, metrics)
+		}
+	}
 	stdout, stderr, code := runTool(t, f.env, "config", "reload")
 	if code != exitConfig || !strings.Contains(stdout, ": refused, config "+digest+" stays\n") || !strings.Contains(stdout, `unknown key "evry"`) {
 		t.Errorf("config reload exits with %d: %q, %q; want %d and the errors", code, stdout, stderr, exitConfig)
@@ -193,6 +200,10 @@ func TestBrokenConfigChangesNothingUntilItIsMended(t *testing.T) {
 	if _, stderr, code := runTool(t, f.env, "enqueue", "fixed", "--id", "x", "--wait=30s"); code != 0 {
 		t.Errorf("the worker takes no runs any more: %d, %s", code, stderr)
 	}
+	eventually(t, 10*time.Second, "the run is counted", func() bool {
+		_, metrics := fetch(t, "http://"+f.page+"/metrics")
+		return strings.Contains(string(metrics), `lockstep_runs_ended_total{job="fixed",outcome="succeeded"} 1`+"\n")
+	})
 
 	// Restart settings are named, and everything else is taken.
 	write(t, f.config, jobNamed("after")+"locks: {lease: 20s}\nworker: {concurrency: 3}\n")
@@ -221,9 +232,16 @@ func TestPermitsAreChangedByTheirVersion(t *testing.T) {
 	write(t, f.config, config("after", "limit: 2"))
 	eventually(t, 20*time.Second, "the config is refused", func() bool { return f.state().Refused == 1 })
 	state := f.state()
-	if len(state.Problems) != 1 || state.Problems[0].Code != "bad-permits" || !strings.Contains(state.Problems[0].Message, "raise permits.api.version") {
+	if len(state.Problems) != 1 || !strings.HasSuffix(state.Problems[0].At, "lockstep.yaml:5:11") || state.Problems[0].Code != "bad-permits" || !strings.Contains(state.Problems[0].Message, "raise permits.api.version") {
 		t.Errorf("state %+v, want the permits told", state)
 	}
+	diff := func(want string) {
+		t.Helper()
+		if got, stderr, code := runTool(t, f.env, "config", "diff"); code != 0 || !strings.Contains(got, want) {
+			t.Errorf("config diff exits with %d: %q, %q; want %q", code, got, stderr, want)
+		}
+	}
+	diff("~ permits api\n    limit: 1 -> 2\n    workers would refuse this config: raise permits.api.version above 0 to change the limit\n")
 	_, stderr, code := runTool(t, f.env, "start", "-c", f.config)
 	if code != exitConfig || !strings.Contains(stderr, "raise permits.api.version to change it") {
 		t.Errorf("start with another limit exits with %d: %s", code, stderr)
@@ -232,6 +250,14 @@ func TestPermitsAreChangedByTheirVersion(t *testing.T) {
 	f.has("again", 1)
 	write(t, f.config, config("again", "limit: 3, version: 2")) // nothing but the permits
 	eventually(t, 20*time.Second, "the permits are taken", func() bool { return f.state().Reloads >= 2 })
+	if got, _, _ := runTool(t, f.env, "config", "diff"); strings.Contains(got, "permits") {
+		t.Errorf("config diff of permits that are as declared: %q", got)
+	}
+	older := writeFile(t, "older.yaml", config("again", "limit: 2, version: 1"))
+	if got, _, _ := runTool(t, f.env, "config", "diff", "-c", older); !strings.Contains(got,
+		"    limit: 3 -> 2\n    version: 2 -> 1\n    it stays 3: a worker has brought version 2, which is newer\n") {
+		t.Errorf("config diff of an older config: %q", got)
+	}
 	if _, stderr, code := runTool(t, f.env, "enqueue", "calls", "--wait=30s"); code != 0 {
 		t.Errorf("a run with permits exits with %d: %s", code, stderr)
 	}

@@ -3,6 +3,7 @@ package cmd
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -86,9 +87,13 @@ job with this schedule would do. Cron text has five fields, or six with the seco
 	return cmd
 }
 
-// parseSchedule reads cron text, or an interval.
+// parseSchedule reads cron text, or an interval, also as it is said, or stands in a config: "every 15m", "every: 15m".
 func parseSchedule(text string, zone *time.Location) (*cronspec.Schedule, error) {
-	if interval, err := time.ParseDuration(text); err == nil {
+	length := text
+	for _, said := range []string{"every ", "every: "} {
+		length = strings.TrimPrefix(length, said)
+	}
+	if interval, err := time.ParseDuration(length); err == nil {
 		return cronspec.Every(interval)
 	}
 	return cronspec.Parse(text, zone)

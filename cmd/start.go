@@ -66,7 +66,7 @@ ends its session, so that other workers go on with its runs at once, and starts 
 		}
 		options := t.loadOptions(cmd, paths)
 		options.Inputs = new(configs.Inputs)
-		config, err := t.told(configs.Load(options))
+		config, err := t.told(readConfig(options))
 		if err != nil {
 			return err
 		}
@@ -137,6 +137,8 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	if err != nil {
 		return err
 	}
+	metrics := admin.NewMetrics(options.Version, options.Concurrency)
+	options.OnAttempt = metrics.Attempt
 	options.Admin = listener.Addr().String()
 	if config.Settings.Redis.URL != embedded {
 		options.OnSession = parent.session
@@ -163,6 +165,7 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	server, err := admin.New(admin.Options{
 		Reader: conn.reader, Operator: operator, Ready: w.Ready, Worker: func() string { return string(w.ID()) }, Logger: log,
 		Config: reloads.status.Load, Reload: func(ctx context.Context) error { return reloads.reload(ctx, "a request") },
+		Metrics: metrics,
 	})
 	if err != nil {
 		return err

@@ -241,10 +241,16 @@ func checkHeader(s string) *fault {
 }
 
 func checkVariable(s string) *fault {
-	if s != "" && !strings.ContainsAny(s, "=\x00") {
+	f := &fault{code: CodeName, kind: "variable name"}
+	switch {
+	case strings.Contains(s, "${"):
+		f.reason = "${...} is replaced in values only"
+	case s == "" || strings.ContainsAny(s, "=\x00"):
+		f.reason = "it is empty or has = in it"
+	default:
 		return nil
 	}
-	return &fault{code: CodeName, kind: "variable name", reason: "it is empty or has = in it"}
+	return f
 }
 
 func checkLockKey(s string) *fault {

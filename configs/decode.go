@@ -322,6 +322,10 @@ func (d *decoder) unknownKey(key *yaml.Node, t reflect.Type, p *path) (likely st
 		d.error(key, CodeUnknownKey, message, where)
 		return f.name
 	}
+	if keys, _, inJob := p.split(); inJob && len(keys) > 0 && fieldsOf(jobFileType.Elem()).byName[wanted] != nil {
+		d.error(key, CodeUnknownKey, message, fmt.Sprintf("%q belongs beside %q, not into it", wanted, keys[0]))
+		return ""
+	}
 	hint := "this version knows " + strings.Join(known.names, ", ")
 	if len(known.names) > 10 {
 		hint = "lockstep config schema tells the keys that this version knows"
@@ -641,7 +645,14 @@ func convert(t reflect.Type, r *rules, s string, yamlInt bool) (reflect.Value, *
 	case t.Kind() == reflect.Bool:
 		word := strings.ToLower(s) // YAML has True and TRUE, too
 		if word != "true" && word != "false" {
-			return v, &fault{code: CodeEnum, kind: "value", reason: "it must be true or false", want: "true or false"}
+			f := &fault{code: CodeEnum, kind: "value", reason: "it must be true or false", want: "true or false"}
+			switch word {
+			case "yes", "y", "on", "1":
+				f.hint = "write true"
+			case "no", "n", "off", "0":
+				f.hint = "write false"
+			}
+			return v, f
 		}
 		v.SetBool(word == "true")
 	case t.Kind() == reflect.String:

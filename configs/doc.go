@@ -79,6 +79,10 @@
 // looked at when nothing more has happened for a quarter of a second; a file that was there and is gone has two seconds
 // to come back.
 //
+// The config that goes on is in the memory of its process alone. A process that is started while the files are wrong has
+// none, whatever ran before: it says what is wrong and ends, and lockstep start, when that happens after a crash, tries
+// again until the files are mended.
+//
 // # What is not promised
 //
 // Values that depend on the host (a variable used in a schedule) are this host's. What ${...} gives may change between

@@ -164,7 +164,7 @@ var shapes = map[string]string{
 	"address":     `^[^ /]*:[0-9]+$`,
 	"http-url":    `^https?://[^/]`,
 	"header":      headerName.String(),
-	"env":         `^[^=]+$`,
+	"env":         `^([^=$]|\$+([^={$]|$))+$`,
 	"permit":      `^[^\s{},=]{1,512}$`,
 	"cron":        `^\s*(@[a-z]+|\S+(\s+\S+){4,5})\s*$`,
 }

@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"go.yaml.in/yaml/v4"
@@ -40,23 +42,22 @@ var defaultMethod = fieldsOf(reflect.TypeFor[httpFile]()).byName["method"].rules
 
 // overlay lays the keys that were written in over onto base. It copies on the way: base stays as it is.
 func overlay(base, over policies) policies {
-	laid := reflect.New(reflect.TypeFor[policies]()).Elem()
-	overlayStruct(laid, reflect.ValueOf(base), reflect.ValueOf(over))
-	return laid.Interface().(policies)
+	overlayStruct(reflect.ValueOf(&base).Elem(), reflect.ValueOf(&over).Elem())
+	return base // a copy: it came as a value
 }
 
-func overlayStruct(laid, base, over reflect.Value) {
+func overlayStruct(laid, over reflect.Value) {
 	for i := range laid.NumField() {
-		lower, upper := base.Field(i), over.Field(i)
+		lower, upper := laid.Field(i), over.Field(i)
 		switch {
 		case upper.IsNil():
-			laid.Field(i).Set(lower)
 		case upper.Type().Elem().Kind() == reflect.Struct && !lower.IsNil():
 			merged := reflect.New(upper.Type().Elem())
-			overlayStruct(merged.Elem(), lower.Elem(), upper.Elem())
-			laid.Field(i).Set(merged)
+			merged.Elem().Set(lower.Elem())
+			overlayStruct(merged.Elem(), upper.Elem())
+			lower.Set(merged)
 		default:
-			laid.Field(i).Set(upper)
+			lower.Set(upper)
 		}
 	}
 }
@@ -91,11 +92,32 @@ func (l *loader) buildJobs() []*jobs.Job {
 			l.checkRetry(base, place{s, node}, " of defaults")
 		}
 	}
-	list := make([]*jobs.Job, 0, len(l.jobs))
-	for _, name := range slices.Sorted(maps.Keys(l.jobs)) {
-		if f := l.jobs[name]; !f.broken {
-			list = append(list, l.buildJob(f, base))
+	files := make([]*jobFile, 0, len(l.jobs))
+	for _, f := range l.jobs {
+		if !f.broken {
+			files = append(files, f)
 		}
+	}
+	slices.SortFunc(files, func(a, b *jobFile) int { return strings.Compare(a.name, b.name) })
+
+	// On all cores, as each job is looked at by itself.
+	const few = 100 // for which a goroutine of their own does not pay
+	list := make([]*jobs.Job, len(files))
+	share := max(few, (len(files)+runtime.GOMAXPROCS(0)-1)/runtime.GOMAXPROCS(0))
+	var parts []*loader
+	var building sync.WaitGroup
+	for from := 0; from < len(files); from += share {
+		part := l.aside()
+		parts = append(parts, part)
+		building.Go(func() {
+			for i := from; i < min(from+share, len(files)); i++ {
+				list[i] = part.buildJob(files[i], base)
+			}
+		})
+	}
+	building.Wait()
+	for _, part := range parts { // in the order of names, however long each took
+		l.take(part)
 	}
 	return list
 }
@@ -356,8 +378,11 @@ func (l *loader) checkJitter(f *jobFile, job *jobs.Job) {
 	}
 	report := func(than, hint string) {
 		at, _ := f.find("jitter")
-		if at == nil { // a default's
+		if at == nil {
 			at = f.key
+			if file, node := l.ofDefaults("jitter"); node != nil && hint == "" {
+				hint = fmt.Sprintf("the defaults set it, at %s: give this job its own", file.src.origin(node))
+			}
 		}
 		l.errorAt(f.src, at, CodeJitter, fmt.Sprintf("jitter of job %q is %s, %s", f.name, formatDuration(job.Jitter), than), hint)
 	}

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v4"
 
@@ -24,6 +25,7 @@ import (
 func (l *loader) lintJob(f *jobFile, job *jobs.Job) {
 	l.lintTrigger(f, job)
 	l.lintTimeout(f, job)
+	l.lintSilence(f, job)
 	l.lintLock(f, job)
 	l.lintCommand(f)
 	l.lintTexts(f)
@@ -111,6 +113,24 @@ func (l *loader) lintTimeout(f *jobFile, job *jobs.Job) {
 	_, node := f.find("timeout")
 	l.warnAt(f.src, node, CodeTimeoutInterval, fmt.Sprintf("timeout %s of job %q is longer than the %s between two ticks: when a run takes that long, %s",
 		formatDuration(job.Timeout), f.name, formatDuration(interval), outcome), "")
+}
+
+// lintSilence compares the job's own max_silence with the time between its ticks. One that comes from the defaults is
+// meant for many jobs.
+func (l *loader) lintSilence(f *jobFile, job *jobs.Job) {
+	if f.policies.MaxSilence == nil || job.MaxSilence == 0 {
+		return
+	}
+	interval := job.Every
+	if f.Schedule != nil {
+		interval = l.schedule(job.Schedule, job.Timezone).longest(l.now)
+	}
+	if interval < job.MaxSilence || interval <= 0 {
+		return
+	}
+	_, node := f.find("max_silence")
+	l.warnAt(f.src, node, CodeSilenceInterval, fmt.Sprintf("max_silence %s of job %q is not longer than the %s between two ticks: it shows as late although nothing failed",
+		formatDuration(job.MaxSilence), f.name, formatDuration(interval)), "")
 }
 
 // lintLock warns of what makes all runs of a job that is enqueued wait for each other, and of limits of the hold that get
@@ -215,7 +235,7 @@ func (l *loader) lintTexts(f *jobFile) {
 		}
 	}
 	// Args that are wrong were not decoded; their secrets must not be shown for that.
-	if secretName.Match(f.Args) || secretText.Match(f.Args) || f.Args == nil && len(l.list) > 0 && f.has("args") {
+	if f.Args != nil && (secretName.Match(f.Args) || isSecretText(string(f.Args))) || f.Args == nil && l.flawed && f.has("args") {
 		l.lintArgs(f)
 	}
 }
@@ -249,10 +269,12 @@ var (
 	// What a name ends with that tells where a secret is, or about one.
 	noSecretName = regexp.MustCompile(`(?i)([_-]?(file|path|dir|name|url|uri|id|header|type|ttl|count|limit)|tokens)$`)
 
-	// What providers begin their keys with, so that such searches find them; and a private key.
-	secretText = regexp.MustCompile(`\b(ghp_|gho_|ghs_|github_pat_|glpat-|xox[abps]-|sk_live_|rk_live_|AKIA|ASIA|AIza)[A-Za-z0-9_-]{12,}|-----BEGIN [A-Z ]*PRIVATE KEY`)
+	// What providers begin their keys with, so that such searches find them.
+	secretPrefixes = []string{"ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "xoxa-", "xoxb-", "xoxp-", "xoxs-", "sk_live_",
+		"rk_live_", "AKIA", "ASIA", "AIza"}
 
-	secretFlag = regexp.MustCompile(`^--?([A-Za-z][A-Za-z0-9_-]*)(?:=(.*))?$`)
+	privateKey = regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY`)
+	secretFlag = regexp.MustCompile(`(?s)^--?([A-Za-z][A-Za-z0-9_-]*)(?:=(.*))?$`)
 )
 
 func isSecretName(name string) bool {
@@ -277,15 +299,36 @@ func isSecretValue(s string) bool {
 	return err != nil && s != "" && !strings.HasPrefix(s, "/") && !strings.Contains(s, "$")
 }
 
-func isSecretText(s string) bool { return len(s) >= 16 && secretText.MatchString(s) }
+// isSecretText tells whether there is a word in a text that begins like a provider's key and is as long as one, or a
+// private key. Every text of every job is looked at, so it does without a regular expression where it can.
+func isSecretText(s string) bool {
+	const least = 12 // characters behind the prefix
+	for i := 0; i+least < len(s); i++ {
+		if i > 0 && isKeyCharacter(s[i-1]) && s[i-1] != '-' {
+			continue // in the middle of a word
+		}
+		for _, prefix := range secretPrefixes {
+			rest, ok := strings.CutPrefix(s[i:], prefix)
+			if ok && len(rest) >= least && strings.IndexFunc(rest[:least], func(r rune) bool { return r >= utf8.RuneSelf || !isKeyCharacter(byte(r)) }) < 0 {
+				return true
+			}
+		}
+	}
+	return strings.Contains(s, "PRIVATE KEY") && privateKey.MatchString(s)
+}
+
+func isKeyCharacter(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-'
+}
 
 // isSecretArgument tells whether an argument is the value of a flag such as --password.
 func isSecretArgument(words []text, i int) bool {
 	word := string(words[i])
-	if m := secretFlag.FindStringSubmatch(word); m != nil {
-		return strings.Contains(word, "=") && isSecretName(m[1]) && isSecretValue(m[2])
+	if strings.HasPrefix(word, "-") {
+		m := secretFlag.FindStringSubmatch(word)
+		return m != nil && strings.Contains(word, "=") && isSecretName(m[1]) && isSecretValue(m[2])
 	}
-	if i == 0 || strings.HasPrefix(word, "-") {
+	if i == 0 || !strings.HasPrefix(string(words[i-1]), "-") {
 		return false
 	}
 	m := secretFlag.FindStringSubmatch(string(words[i-1]))
@@ -404,8 +447,8 @@ type scheduleInfo struct {
 	err      error
 	findings []finding
 
-	gap    time.Duration // the shortest time between the next ticks; 0 until it is asked for
-	coarse bool          // the minute is fixed, so there are no two ticks in an hour
+	gaps   *gaps // between the next ticks; nil until they are asked for
+	coarse bool  // the minute is fixed, so there are no two ticks in an hour
 }
 
 // schedule returns what is known of cron text in a zone.
@@ -435,21 +478,40 @@ func (i *scheduleInfo) shortest(limit time.Duration, now time.Time) time.Duratio
 	if i.err != nil || i.coarse && limit <= time.Hour {
 		return 0
 	}
-	if i.gap == 0 {
-		const looked = 16
-		last := i.schedule.Next(now)
-		for range looked {
-			next := i.schedule.Next(last)
-			if last.IsZero() || next.IsZero() {
-				break
-			}
-			if gap := next.Sub(last); i.gap == 0 || gap < i.gap {
-				i.gap = gap
-			}
-			last = next
-		}
+	return i.between(now).shortest
+}
+
+// longest returns the longest time between two of the next ticks; 0 when there are no two.
+func (i *scheduleInfo) longest(now time.Time) time.Duration {
+	if i.err != nil {
+		return 0
 	}
-	return i.gap
+	return i.between(now).longest
+}
+
+// gaps are the times between ticks; 0 when there are no two.
+type gaps struct{ shortest, longest time.Duration }
+
+func (i *scheduleInfo) between(now time.Time) *gaps {
+	if i.gaps != nil {
+		return i.gaps
+	}
+	i.gaps = new(gaps)
+	const looked = 16
+	last := i.schedule.Next(now)
+	for range looked {
+		next := i.schedule.Next(last)
+		if last.IsZero() || next.IsZero() {
+			break
+		}
+		gap := next.Sub(last)
+		if i.gaps.shortest == 0 || gap < i.gaps.shortest {
+			i.gaps.shortest = gap
+		}
+		i.gaps.longest = max(i.gaps.longest, gap)
+		last = next
+	}
+	return i.gaps
 }
 
 // finding is one thing that is doubtful about a schedule. Part is the field it is about, and Offset where that begins.

@@ -3,7 +3,9 @@ package configs
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -31,7 +33,8 @@ type Config struct {
 	// Warnings are what is doubtful; there are no errors in it.
 	Warnings Problems
 
-	origins *loader // for JobValues; nil unless they were asked for
+	declared map[string]Origin // of permits
+	origins  *loader           // for JobValues; nil unless they were asked for
 }
 
 // Options says where a config comes from.
@@ -91,7 +94,7 @@ func Load(o Options) (*Config, error) {
 		known:        make(map[string]bool),
 		jobs:         make(map[string]*jobFile),
 		permits:      make(map[string]*permitFile),
-		secrets:      make(map[string]secret),
+		secrets:      &secretCache{files: make(map[string]secret)},
 		schedules:    make(map[[2]string]*scheduleInfo),
 		handlers:     o.Handlers,
 		inputs:       o.Inputs,
@@ -100,7 +103,7 @@ func Load(o Options) (*Config, error) {
 	if l.now.IsZero() {
 		l.now = time.Now()
 	}
-	l.replacer = replacer{lookup: l.variable, read: l.secret}
+	l.replacer = replacer{lookup: l.variable, read: l.secrets.read}
 
 	for _, path := range o.Paths {
 		l.readPath(path, nil)
@@ -109,12 +112,18 @@ func Load(o Options) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Config{Settings: settings, Origins: origins, Permits: l.buildPermits(), Jobs: l.buildJobs()}
+	c := &Config{Settings: settings, Origins: origins, Permits: l.buildPermits(), Jobs: l.buildJobs(), declared: make(map[string]Origin)}
+	for name, f := range l.permits {
+		c.declared[name] = f.src.origin(f.key)
+	}
 	// With a flag or a variable this worker serves some queues, and others the rest.
 	if origin, set := origins["worker.queues"]; (!set || origin.File != "") && !l.queuesWrong {
 		l.unknownQueues(c)
 	}
 	l.lintSettings(c)
+	for _, path := range l.secrets.missing() {
+		l.inputs.missing(path)
+	}
 	for _, s := range l.sources {
 		c.Files = append(c.Files, s.path)
 	}
@@ -130,9 +139,10 @@ func Load(o Options) (*Config, error) {
 	return c, nil
 }
 
-// loader is one pass over a config.
+// loader is one pass over a config, or a part of one: see [loader.aside].
 type loader struct {
 	report
+	flawed   bool // problems were found before this part began
 	replacer replacer
 
 	settingsOnly bool
@@ -146,7 +156,7 @@ type loader struct {
 
 	jobs    map[string]*jobFile
 	permits map[string]*permitFile
-	secrets map[string]secret // a file that many jobs name is read once
+	secrets *secretCache
 
 	schedules map[[2]string]*scheduleInfo // by cron text and time zone
 	handlers  []string
@@ -154,9 +164,21 @@ type loader struct {
 	inputs    *Inputs
 }
 
-type secret struct {
-	value string
-	err   error
+// aside returns a loader for a part of the work that is done while other parts are. It knows what has been read up to now
+// and collects problems of its own, until [loader.take] brings them in.
+func (l *loader) aside() *loader {
+	part := *l
+	part.report, part.flawed = report{}, l.flawed || len(l.list) > 0
+	part.schedules = make(map[[2]string]*scheduleInfo)
+	return &part
+}
+
+// take brings in what a part has found.
+func (l *loader) take(part *loader) {
+	for _, f := range part.list {
+		l.add(f.Problem, f.subject)
+	}
+	l.queuesWrong = l.queuesWrong || part.queuesWrong
 }
 
 func (l *loader) variable(name string) (string, bool) {
@@ -164,16 +186,40 @@ func (l *loader) variable(name string) (string, bool) {
 	return value, set
 }
 
-func (l *loader) secret(path string) (string, error) {
-	s, ok := l.secrets[path]
+// secretCache has a file that many jobs name read once.
+type secretCache struct {
+	mu    sync.Mutex // guards files
+	files map[string]secret
+}
+
+type secret struct {
+	value string
+	err   error
+}
+
+func (c *secretCache) read(path string) (string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s, ok := c.files[path]
 	if !ok {
 		s.value, s.err = readSecret(path)
-		if s.err != nil {
-			l.inputs.missing(path)
-		}
-		l.secrets[path] = s
+		c.files[path] = s
 	}
 	return s.value, s.err
+}
+
+// missing returns the files that could not be read, sorted.
+func (c *secretCache) missing() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var paths []string
+	for path, s := range c.files {
+		if s.err != nil {
+			paths = append(paths, path)
+		}
+	}
+	slices.Sort(paths)
+	return paths
 }
 
 // variables turns an environment into a map. Of a name that is there twice the last one counts.

@@ -15,6 +15,9 @@ type Permit struct {
 	Description string
 }
 
+// PermitOrigin returns where permits are declared; the zero Origin for those that are not.
+func (c *Config) PermitOrigin(name string) Origin { return c.declared[name] }
+
 // declare takes in the permits of a file. Of two with one name the first stays.
 func (l *loader) declare(s *source) {
 	for _, name := range slices.Sorted(maps.Keys(s.file.Permits)) {

@@ -68,6 +68,7 @@ const (
 	CodeEveryUneven     = "every-uneven"      // an interval that does not divide a day
 	CodeFixedZone       = "fixed-zone"        // a time zone without the summer time that its place has
 	CodeTimeoutInterval = "timeout-interval"  // a timeout longer than the time between two ticks
+	CodeSilenceInterval = "silence-interval"  // a max_silence that is shorter than the time between ticks
 	CodeConstantLock    = "constant-lock"     // a lock that all runs of an enqueued job share
 	CodeHoldLimits      = "hold-limits"       // limits of a hold that get in each other's way
 	CodeNoShell         = "no-shell"          // a command that was written for a shell
@@ -239,8 +240,14 @@ func plural(n int, noun string) string {
 
 // report collects problems during a pass.
 type report struct {
-	list []Problem
+	list []reported
 	seen map[problemKey]bool
+}
+
+// reported is a problem with its subject: see [problemKey].
+type reported struct {
+	Problem
+	subject string
 }
 
 // problemKey tells two problems apart. A mistake in a map that several jobs merge, or in the defaults, is met once for
@@ -262,7 +269,7 @@ func (r *report) add(p Problem, subject string) {
 	}
 	r.seen[key] = true
 	p.Message, p.Hint = printable(p.Message), printable(p.Hint) // a value may be quoted in them by another package
-	r.list = append(r.list, p)
+	r.list = append(r.list, reported{p, subject})
 }
 
 // sorted returns the problems file by file, in the order in which the files were read, and from top to bottom.
@@ -271,7 +278,7 @@ func (r *report) sorted(files []string) []Problem {
 	for i, f := range files {
 		order[f] = i + 1
 	}
-	rank := func(p Problem) int {
+	rank := func(p reported) int {
 		if p.File == "" {
 			return len(files) + 2
 		}
@@ -280,7 +287,7 @@ func (r *report) sorted(files []string) []Problem {
 		}
 		return len(files) + 1 // a path that was given and could not be read
 	}
-	slices.SortStableFunc(r.list, func(a, b Problem) int {
+	slices.SortStableFunc(r.list, func(a, b reported) int {
 		if d := rank(a) - rank(b); d != 0 {
 			return d
 		}
@@ -289,5 +296,9 @@ func (r *report) sorted(files []string) []Problem {
 		}
 		return a.Column - b.Column
 	})
-	return r.list
+	var list []Problem
+	for _, f := range r.list {
+		list = append(list, f.Problem)
+	}
+	return list
 }

@@ -81,7 +81,7 @@ func parseYAML(t *testing.T, path string) *yaml.Node {
 		return nil
 	}
 	l := new(loader)
-	s := &source{path: path, data: data}
+	s := newSource(path, data)
 	l.parse(s)
 	return s.root
 }

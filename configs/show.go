@@ -89,6 +89,27 @@ func (c *Config) JobValues(name string) []Value {
 	return values
 }
 
+// PermitValues returns what is declared of each of the permits, by their names, and where. It needs [Options.Origins].
+func (c *Config) PermitValues() []Value {
+	var list []Value
+	if c.origins == nil {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Permits)) {
+		permit, f := c.Permits[name], c.origins.permits[name]
+		for _, v := range []Value{{Key: "limit", Value: permit.Limit}, {Key: "version", Value: permit.Version}, {Key: "description", Value: permit.Description}} {
+			if key, value := find(f.node, v.Key); value != nil && !isNull(value) {
+				v.Origin = f.src.origin(key)
+			} else if v.Key == "description" {
+				continue // it has no default
+			}
+			v.Key = "permits." + name + "." + v.Key
+			list = append(list, v)
+		}
+	}
+	return list
+}
+
 // keyPath parts a key of a job. Only env and headers have keys of their users, which may have dots in them.
 func keyPath(key string) []string {
 	for _, prefix := range []string{"env.", "http.headers."} {
@@ -165,7 +186,7 @@ func Redact(job *jobs.Job) *jobs.Job {
 		request.Headers = redactTexts(request.Headers, isSecretHeader)
 		out.HTTP = &request
 	}
-	if secretName.Match(job.Args) || secretText.Match(job.Args) {
+	if secretName.Match(job.Args) || isSecretText(string(job.Args)) {
 		out.Args = redactArgs(job.Args)
 	}
 	return &out

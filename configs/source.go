@@ -2,6 +2,7 @@ package configs
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -22,13 +23,22 @@ const fileLimit = 256 << 20
 
 // source is one file that was read: its text for excerpts, its nodes for positions.
 type source struct {
-	path  string // as the operator named it, or as the including file led to it
-	data  []byte
-	lines []string   // of data, once a problem needs them
-	root  *yaml.Node // the file's map; nil when it is empty or cannot be used
-	file  file
+	path string // as the operator named it, or as the including file led to it
+	data []byte
+	root *yaml.Node // the file's map; nil when it is empty or cannot be used
+	file file
 
+	lines func() []string // of data, parted once a problem needs them
+
+	mu      sync.Mutex   // guards secrets: jobs of one file are looked at side by side
 	secrets []*yaml.Node // scalars that no excerpt may show
+}
+
+func newSource(path string, data []byte) *source {
+	return &source{path: path, data: data, lines: sync.OnceValue(func() []string {
+		text := strings.TrimPrefix(string(data), "\ufeff") // the parser does not count it as a column
+		return strings.Split(text, "\n")
+	})}
 }
 
 // readPath reads a file, or the files of a folder. by is the include that names it; nil for a path of [Options].
@@ -40,7 +50,7 @@ func (l *loader) readPath(path string, by *place) {
 		return
 	}
 	if !info.IsDir() {
-		l.readFile(path, by, func() *opened { return open(path) })
+		l.readFile(path, by, func() *opened { return open(path, l.aside()) })
 		return
 	}
 	list := func() ([]string, error) { return configFiles(path) }
@@ -82,9 +92,10 @@ func isFolder(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-// readFiles reads the files of a folder or a pattern, in their order. They are parsed on all cores, as that is most of
-// what there is to do.
+// readFiles reads the files of a folder or a pattern, in their order. They are parsed and decoded on all cores, as that
+// is most of what there is to do.
 func (l *loader) readFiles(files []string) {
+	before := l.aside() // l itself goes on meanwhile
 	var parsing sync.WaitGroup
 	defer parsing.Wait()
 	cores := make(chan struct{}, runtime.GOMAXPROCS(0))
@@ -96,7 +107,7 @@ func (l *loader) readFiles(files []string) {
 		for i, path := range files {
 			cores <- struct{}{}
 			parsing.Go(func() {
-				ready[i] <- open(path)
+				ready[i] <- open(path, before.aside())
 				<-cores
 			})
 		}
@@ -106,25 +117,27 @@ func (l *loader) readFiles(files []string) {
 	}
 }
 
-// opened is a file that was read and parsed, with what was wrong with its text.
+// opened is a file that was read, parsed and decoded.
 type opened struct {
-	id       fileID // before it was read
-	src      *source
-	problems []Problem
-	err      error // it could not be read
+	input fileInput
+	src   *source
+	found *loader // with what is wrong in it
+	err   error   // it could not be read
 }
 
-func open(path string) *opened {
-	o := &opened{id: identify(path)}
+// open reads a file by itself; l is for what is wrong with it.
+func open(path string, l *loader) *opened {
+	o := &opened{input: fileInput{path: path, id: identify(path)}, found: l}
 	data, err := readLimited(path)
 	if err != nil {
 		o.err = err
 		return o
 	}
-	o.src = &source{path: path, data: data}
-	var l loader
-	l.parse(o.src)
-	o.problems = l.list
+	o.input.sum, o.input.read = sha256.Sum256(data), true
+	o.src = newSource(path, data)
+	if l.parse(o.src); o.src.root != nil {
+		l.decodeFile(o.src)
+	}
 	return o
 }
 
@@ -156,15 +169,12 @@ func (l *loader) readFile(path string, by *place, opened func() *opened) {
 		return
 	}
 	s := o.src
-	l.inputs.file(path, o.id, s.data)
+	l.inputs.file(o.input)
 	l.sources = append(l.sources, s)
-	for _, problem := range o.problems {
-		l.add(problem, "")
-	}
+	l.take(o.found)
 	if s.root == nil {
 		return
 	}
-	l.decodeFile(s)
 	l.register(s)
 	l.declare(s)
 
@@ -336,6 +346,10 @@ func (l *loader) parse(s *source) {
 func badCharacter(data []byte) (line, column int, what string) {
 	line, column = 1, 1
 	for i := 0; i < len(data); {
+		if c := data[i]; c >= ' ' && c < 0x7f { // most of them
+			i, column = i+1, column+1
+			continue
+		}
 		r, size := utf8.DecodeRune(data[i:])
 		switch {
 		case r == utf8.RuneError && size == 1:
@@ -422,7 +436,7 @@ func (l *loader) partProblem(s *source, n *yaml.Node, part string, offset int, s
 // search finds the place of a part of a scalar in the file; skip is how often the same text comes earlier in the
 // scalar. It returns 0 when the part is not there as it is, because of escapes or folded lines.
 func (s *source) search(n *yaml.Node, part string, skip int) (line, column int) {
-	lines := s.allLines()
+	lines := s.lines()
 	indent := indentation(s.line(n.Line))
 	for i := n.Line; i <= len(lines); i++ {
 		text, before := s.line(i), ""
@@ -458,6 +472,8 @@ func (l *loader) lineError(s *source, line, column int, code, message, hint stri
 
 // hide keeps a scalar out of all excerpts of the file.
 func (s *source) hide(n *yaml.Node) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if !slices.Contains(s.secrets, n) {
 		s.secrets = append(s.secrets, n)
 	}
@@ -527,17 +543,9 @@ func (s *source) origin(n *yaml.Node) Origin {
 	return Origin{File: s.path, Line: n.Line, Column: n.Column}
 }
 
-func (s *source) allLines() []string {
-	if s.lines == nil {
-		text := strings.TrimPrefix(string(s.data), "\ufeff") // the parser does not count it as a column
-		s.lines = strings.Split(text, "\n")
-	}
-	return s.lines
-}
-
 // line returns one line, counted from 1, as it stands in the file.
 func (s *source) line(n int) string {
-	lines := s.allLines()
+	lines := s.lines()
 	if n < 1 || n > len(lines) {
 		return ""
 	}

@@ -3,6 +3,7 @@ package configs
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -36,7 +37,11 @@ func nearest(name string, candidates []string) string {
 		if other == plain {
 			return c
 		}
-		if d := levenshtein.ComputeDistance(plain, other); d < least {
+		d := levenshtein.ComputeDistance(plain, other)
+		if d == 2 && len(plain) < 5 && !sameLetters(plain, other) {
+			continue // half of a short word differs: wait, fail
+		}
+		if d < least {
 			best, least = c, d
 		}
 	}
@@ -50,6 +55,14 @@ func nearest(name string, candidates []string) string {
 		}
 	}
 	return ""
+}
+
+// sameLetters tells whether two words differ in the order of their letters only.
+func sameLetters(a, b string) bool {
+	x, y := []rune(a), []rune(b)
+	slices.Sort(x)
+	slices.Sort(y)
+	return slices.Equal(x, y)
 }
 
 // plainKey takes away what people vary in names: maxDelay, Max-Delay and max_delay are one.

@@ -53,9 +53,9 @@ type folderInput struct {
 	list  func() ([]string, error)
 }
 
-func (i *Inputs) file(path string, id fileID, data []byte) {
+func (i *Inputs) file(f fileInput) {
 	if i != nil {
-		i.files = append(i.files, fileInput{path, id, sha256.Sum256(data), true})
+		i.files = append(i.files, f)
 	}
 }
 

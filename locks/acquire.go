@@ -21,7 +21,8 @@ func (c *Client) Acquire(ctx context.Context, parts ...Part) (*Hold, error) {
 }
 
 // TryAcquire asks for a bundle, all or none, and returns at once when it is not free: the error is a [*BusyError]. It
-// also returns at once when there is no live session, with an error that is [ErrLost].
+// also returns at once when there is no live session, with an error that is [ErrLost]. Only on a space that was just made,
+// by a server that may have lost another one, it waits: for a second at most.
 func (c *Client) TryAcquire(ctx context.Context, parts ...Part) (*Hold, error) {
 	o, err := newOrder(append(parts[:len(parts):len(parts)], Wait(0)))
 	if err != nil {
@@ -146,6 +147,7 @@ func (q *quest) attempt(ctx context.Context) (*Hold, error) {
 		return nil, q.again(s)
 	}
 	r.plain = q.order.plain(q.nest)
+	r.under, r.info, r.limits = q.nest.text(), q.order.info, q.order.limits.text(q.client.Cutoff())
 	hold, err := q.follow(ctx, s, r)
 	if err != nil {
 		q.nest.leave()
@@ -370,7 +372,18 @@ func (q *quest) take(ctx context.Context, s *session, r *Request, reply reply) (
 		return nil, e
 	case "dead":
 		s.forget(r)
-		s.dog.lose(ended, errEnded)
+		limit := q.limit
+		if q.tries() {
+			limit = time.After(q.patience())
+		}
+		switch {
+		case s.doubt(ctx, limit):
+			return nil, errAgain
+		case ctx.Err() != nil:
+			return nil, q.gaveUp(context.Cause(ctx))
+		case s.why() == nil:
+			return nil, q.gaveUp(ErrLost)
+		}
 		return nil, q.gone(s)
 	}
 	s.drop(ctx, r)
@@ -389,10 +402,11 @@ func (q *quest) unfit(r reply) error {
 	return fmt.Errorf("%w: no permits of %q are declared; declare them with Client.Declare", ErrInvalid, name)
 }
 
-// grace waits for the space to grant again.
+// grace waits for the space to grant again. A try waits, too, for no longer than a new space does: else the first one to try
+// would be refused.
 func (q *quest) grace(ctx context.Context, s *session, left time.Duration) error {
 	busy := fmt.Errorf("%w for another %s", ErrGrace, left)
-	if q.tries() {
+	if q.tries() && left > newborn {
 		return q.gaveUp(busy)
 	}
 	timer := time.NewTimer(left + reapSlack())

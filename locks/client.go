@@ -11,6 +11,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -35,6 +36,18 @@ type Options struct {
 	// resource of it is still held; after that they wait behind it, so that large bundles do not starve. The default is
 	// 1 s; negative means at once: strictly first in, first out.
 	ReserveAfter time.Duration
+
+	// Grace is for how long nothing is granted after Redis has lost data, while every client says again what it holds.
+	// The default is the longest lease in use, and on Sentinel and Cluster the time for which there may be two masters. A
+	// time that is set, at least the lease, also keeps every new space from granting for so long: that makes sure that
+	// nobody who never knew an emptied space is faster than those who hold something in it. Without it, a new space
+	// waits for 1 s when the server is younger than the lease; negative: not even that.
+	Grace time.Duration
+
+	// Recover is called when Redis has lost data, after the session has said again what it holds and before it is renewed:
+	// whoever keeps more in the space than holds says that again. It is called again until it returns nil or the session
+	// has ended, and with every further loss. It must not wait for grants. May be nil.
+	Recover func(ctx context.Context, session SessionID) error
 
 	// Card is what a session tells others about itself: a JSON object of at most 16 KiB. Default {host, pid, started_at}.
 	Card json.RawMessage
@@ -71,15 +84,16 @@ type Client struct {
 	acquireScript, releaseScript prepared
 
 	namespace string
-	spaceID   string // told by the first open
-	epoch     string
 	name      string
 	lease     time.Duration
 	patience  time.Duration // Options.ReserveAfter as it is sent
 	try       time.Duration // how long one command may take before it is sent again
 	onOffer   func()
+	recover   func(context.Context, SessionID) error
 	log       *slog.Logger
 	clock     clock
+	recovery  recovery
+	highest   atomic.Uint64 // the highest token seen
 
 	reaper  *reaper
 	stop    context.CancelFunc
@@ -105,14 +119,19 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, e
 	if err != nil {
 		return nil, fmt.Errorf("open lock client: %w", err)
 	}
-	if c.rdb, err = ownClient(rdb, c.try, 0); err != nil {
+	if err = c.inspect(ctx, rdb); err != nil {
+		return nil, fmt.Errorf("open lock client: %w", err)
+	}
+	c.space = &Space{keys: spaceKeys(c.namespace)}
+	greeter := &greeter{keys: c.space.keys, recovery: &c.recovery, changed: c.Doubt}
+	if c.rdb, err = ownClient(rdb, greeter, c.try, 0); err != nil {
 		return nil, fmt.Errorf("open lock client: %w", err)
 	}
 	// Many slots, few connections: a pool that has seen as many failed dials as it has slots refuses for a second.
-	if c.beat, err = ownClient(rdb, tryOf(c.lease), 1000); err != nil {
+	if c.beat, err = ownClient(rdb, greeter, tryOf(c.lease), 1000); err != nil {
 		return nil, fmt.Errorf("open lock client: %w", errors.Join(err, c.rdb.Close()))
 	}
-	c.space = &Space{c.rdb, spaceKeys(c.namespace)}
+	c.space.rdb = c.rdb
 	c.post = &post{rdb: c.rdb, keys: c.space.keys, try: c.try, spawn: c.spawn, now: time.Now}
 	c.acquireScript, c.releaseScript = prepare(acquireScript, c.space.keys), prepare(releaseScript, c.space.keys)
 	s, listener, err := c.openSession(ctx)
@@ -129,7 +148,7 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, e
 
 func newClient(o Options) (*Client, error) {
 	c := &Client{
-		namespace: o.Namespace, name: o.Name, lease: o.Lease, patience: o.ReserveAfter, onOffer: o.OnOffer, log: o.Logger,
+		namespace: o.Namespace, name: o.Name, lease: o.Lease, patience: o.ReserveAfter, onOffer: o.OnOffer, recover: o.Recover, log: o.Logger,
 		clock:   clock{time.Now, BootTime},
 		reaper:  &reaper{wake: make(chan struct{}, 1)},
 		closing: make(chan struct{}), closed: make(chan struct{}), changed: make(chan struct{}),
@@ -150,6 +169,11 @@ func newClient(o Options) (*Client, error) {
 	if c.lease < minLease || c.lease > maxLease {
 		return nil, fmt.Errorf("%w: Options.Lease is %s; it must be %s to %s", ErrInvalid, c.lease, minLease, maxLease)
 	}
+	if c.recovery.fixed = o.Grace; o.Grace > 0 && o.Grace < c.lease {
+		return nil, fmt.Errorf("%w: Options.Grace is %s; it must be at least the lease, %s: so long may a client that is cut off from Redis go on",
+			ErrInvalid, o.Grace, c.lease)
+	}
+	c.recovery.heard(0, c.lease)
 	switch {
 	case c.patience == 0:
 		c.patience = defaultReserveAfter
@@ -215,8 +239,8 @@ func checkCard(card json.RawMessage) (json.RawMessage, error) {
 
 // ownClient makes a client of our own to where rdb connects: one that sends each command once and keeps deadlines. We
 // send again ourselves, because we know what is harmless to send twice and until when it makes sense. slots sets the
-// size of the pool, 0 leaves it.
-func ownClient(rdb redis.UniversalClient, try time.Duration, slots int) (redis.UniversalClient, error) {
+// size of the pool, 0 leaves it. Every connection is greeted, unless g is nil.
+func ownClient(rdb redis.UniversalClient, g *greeter, try time.Duration, slots int) (redis.UniversalClient, error) {
 	switch rdb := rdb.(type) {
 	case *redis.Client:
 		o := *rdb.Options()
@@ -225,6 +249,9 @@ func ownClient(rdb redis.UniversalClient, try time.Duration, slots int) (redis.U
 		o.ContextTimeoutEnabled = true
 		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = try, try, try, try
 		o.MinIdleConns, o.PipelinePoolSize = 0, -1
+		if g != nil {
+			o.OnConnect = g.connected(o.OnConnect)
+		}
 		if slots > 0 {
 			o.PoolSize, o.MaxConcurrentDials, o.MaxIdleConns, o.MaxActiveConns = slots, slots, 1, 0
 		}
@@ -240,7 +267,14 @@ func ownClient(rdb redis.UniversalClient, try time.Duration, slots int) (redis.U
 		if slots > 0 {
 			o.PoolSize, o.MaxConcurrentDials, o.MaxIdleConns, o.MaxActiveConns = slots, slots, 1, 0
 		}
-		return redis.NewClusterClient(&o), nil
+		if g == nil {
+			return redis.NewClusterClient(&o), nil
+		}
+		own := *g // each cluster client has its own view of the slots
+		o.NewClient = own.nodes(o.NewClient)
+		client := redis.NewClusterClient(&o)
+		own.reload = client.ReloadState
+		return client, nil
 	}
 	return nil, fmt.Errorf("%w: a %T cannot hold a lock space; use a plain, Sentinel or cluster client", ErrInvalid, rdb)
 }
@@ -328,12 +362,14 @@ func (c *Client) openSession(ctx context.Context) (*session, *subscriber, error)
 		}
 		c.mu.Lock()
 		s.card = c.card
+		knew := c.last != nil
 		c.mu.Unlock()
 		s.dog.from = c.clock.read()
-		r, err := c.call(ctx, openScript, string(id), c.lease.Milliseconds(), string(s.card), rand.Text(), "", 0)
+		r, err := c.call(ctx, openScript, string(id), c.lease.Milliseconds(), string(s.card), rand.Text(), c.recovery.first(knew))
 		if err == nil && r.text(0) == "open" {
 			s.see(sighting{serverTime(r.number(1)), s.dog.from})
-			c.spaceID, c.epoch = r.text(2), r.text(3)
+			s.at = place{r.text(2), r.text(3)}
+			c.recovery.heard(r.number(4), c.lease)
 			return s, listener, nil
 		}
 		_ = listener.sub.Close()
@@ -423,6 +459,11 @@ func (c *Client) Cutoff() time.Duration { return cutoffOf(c.lease) }
 // Space returns the lock space, for reading. It sends through this client's connections, until it is closed.
 func (c *Client) Space() *Space { return c.space }
 
+// Redis returns connections to the Redis of the lock space for scripts of the caller's over the same keys (see [Link]).
+// Over each of them the space has been made to notice a new server, one that may have lost data, before anything is sent.
+// A command is sent once and keeps its deadline. They are closed with the client.
+func (c *Client) Redis() redis.UniversalClient { return c.rdb }
+
 // SetCard replaces what the session tells about itself, and what later sessions of this client will. Without a live
 // session it returns nil: the next one brings the card.
 func (c *Client) SetCard(ctx context.Context, card json.RawMessage) error {
@@ -480,6 +521,8 @@ func (c *Client) Close(ctx context.Context) error {
 	var err error
 	if s.dog.now() != ended { // else its lease has run out in Redis, too
 		s.dog.lose(ended, ErrClosed)
+		s.asserting.Lock()   // a page of an assertion that is under way goes first; from now on there is none
+		s.asserting.Unlock() //nolint:staticcheck // it is the waiting that is wanted
 		err = c.closeSession(ctx, s)
 	}
 	c.stop()

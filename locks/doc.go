@@ -108,6 +108,49 @@
 // the open requests do not explain makes the client compare its table with Redis, and what it does not know it releases.
 // The same comparison finds grants whose message was lost: each has a revision, the renewal tells the last one.
 //
+// # When Redis loses data
+//
+// A failover loses the last writes, a restart without persistence and FLUSHALL lose all. Then Redis may give to somebody what
+// still is in use, unless those who use it say so first. The space has a random id and an epoch, and remembers the run id
+// of its server; a session knows the id and the epoch in which it has said all that it holds.
+//
+// Noticed is a new server by its run id, which scripts/greet.lua compares on every new connection before anything else is
+// sent over it. A replica of a cluster may take over under connections that are there already: a node is greeted
+// before the first script that it is sent as the master. Renewals compare, too, for proxies that keep connections. An
+// emptied space is noticed by its missing or other id.
+//
+// A grace time begins then, and with another server a new epoch. In it nothing is granted and no wait is offered anything;
+// what is given back is taken. Every session's lease ends with it, whatever the last server's clock said. It takes as long
+// as the longest lease in use, and as a master that was replaced may go on answering: half of cluster-node-timeout on
+// Cluster, min-replicas-max-lag on Sentinel (Options.Grace). So whoever is not heard in it has been cut off before it ends.
+//
+// Said again are, by each session whose renewal is answered that the epoch or the id is another one:
+//
+//   - the permits that its client has declared;
+//   - the highest token that it has seen, so that the next one is higher;
+//   - its holds, in pages, each as it was granted: also those that were ended by a limit and are not given back yet, but
+//     none whose release has begun.
+//
+// Until its last page was accepted no renewal is answered and the session's deadline stays where it was. After it the
+// table is compared with Redis: what was released meanwhile is released again, and waits that are gone are asked again, at
+// the end of the queue. A session that comes after the grace time is late, and cut off.
+//
+// Of two holds on one resource the one with the higher token stands, since its holder was granted later, by a server that
+// did not know of the other one; of permits, those with the lowest tokens fall. Who loses is told at once, and his work ends
+// with the cause [ErrLost]. Permits that nobody has declared again have as many as are said to be held, until somebody does.
+// What nobody says is released when the grace time ends, and then everybody who waits is looked at.
+//
+// A space that is made on a server younger than the lease waits a second before its first grant: whoever knew another space
+// there is back within that time, and makes a full grace time of it. The same happens as long as nothing was granted in
+// the new space.
+//
+// What remains possible: in a space that was emptied on a server that runs on (FLUSHALL), or after more than that second, a
+// client that never knew it may be granted a lock before anybody who holds it has come; those come late then and are cut
+// off, within a third of the lease. A set Options.Grace, which every new space waits for, closes that. A hold whose holder died
+// in the same moment is gone. A master that is cut off from its replicas and has no min-replicas-to-write may
+// go on for longer than the grace time ([CheckServer] says so). Only connections of this package's clients are greeted: a script
+// of another package that is first on a promoted server may be granted what the server does not know to be held.
+//
 // # Invariants
 //
 //  1. A resource is exclusive to one hold or offer; or shared, by no more at each grant than that request allowed; or its
@@ -115,7 +158,7 @@
 //     exclusively while nobody else shares it.
 //  2. A bundle is held whole or not at all.
 //  3. After every script, no wait is grantable, unless it stands behind more than 64 others that had to be looked at: then
-//     the timer wheel has an entry that is due now.
+//     the timer wheel has an entry that is due now; and unless a grace time goes on.
 //  4. Tokens grow: max(last + 1, server time in µs), also when all keys are lost, unless the clock is set back then.
 //  5. What stands in a session's index stands in its table, or is released within one renewal.
 //  6. The context of a hold has ended before the lease of its session ends in Redis.
@@ -125,8 +168,7 @@
 //   - The holder's process dies: its locks pass on when the lease ends, 15 s by default, to the first in line.
 //   - Redis is away for less than 2/3 of the lease less the cutoff: nothing happens. For longer: all work under the
 //     session is told to stop, requests go on trying and queue in the next session.
-//   - Redis loses its data: the next renewal finds no session and cuts off at once. Within that time (a third of the
-//     lease) another client may be granted the lock. Tokens still grow.
+//   - Redis loses data: nothing is granted for about a lease, and live holds go on (see above).
 //   - The process is stopped or suspended past its lease: when it goes on, its contexts end within 100 ms. What it does in
 //     between is what tokens are for.
 //   - The subscriber's connection breaks: grants are heard of at the next renewal, or when it is back.

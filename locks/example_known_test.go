@@ -23,6 +23,7 @@ func open(ctx context.Context, o locks.Options) (client *locks.Client, stop func
 	server, err := redistest.Start(ctx, redistest.Options{})
 	ensure(err)
 	rdb := redis.NewClient(server.RedisOptions())
+	o.Grace = -1 // leave it out: a server this young may have lost something, and is given a second
 	client, err = locks.Open(ctx, rdb, o)
 	ensure(err)
 	return client, func() {

@@ -36,11 +36,11 @@ type Hold struct {
 
 	mu *sync.Mutex // the session's, or its own; guards:
 
-	items    []Item // the whole bundle, also what is covered; sorted
-	users    int    // it and the holds that make use of it; freed when none is left
-	lost     error  // why the hold ended before it was released
-	done     bool   // it is being or was released
-	why      *Revocation
+	items    []Item        // the whole bundle, also what is covered; sorted
+	users    int           // it and the holds that make use of it; freed when none is left
+	lost     error         // why the hold ended before it was released
+	done     bool          // it is being or was released
+	wanted   *Asked        // how it was wanted back last
 	asked    chan struct{} // made by who wants to know, closed when somebody asks for the lock
 	progress instant       // of the last sign of it
 	killBy   time.Duration // boot clock, once a limit or a revocation has ended it; 0 before
@@ -141,7 +141,7 @@ func (h *Hold) Asked() <-chan struct{} {
 	defer h.mu.Unlock()
 	if h.asked == nil {
 		h.asked = make(chan struct{})
-		if h.why != nil {
+		if h.wanted != nil {
 			close(h.asked)
 		}
 	}
@@ -155,7 +155,10 @@ func (h *Hold) Why() *Revocation {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.why
+	if h.wanted == nil {
+		return nil
+	}
+	return &h.wanted.Revocation
 }
 
 // Release frees the bundle and passes it on to who waits for it. It is sent again until Redis has answered or the

@@ -102,6 +102,8 @@ func leftOf(r reply) (time.Duration, error) {
 		return milliseconds(r.number(4)), nil
 	case "gone":
 		return 0, fmt.Errorf("%w: it does not stand", ErrLost)
+	case "unsure":
+		return 0, fmt.Errorf("%w: it may be said again", ErrGrace)
 	}
 	return 0, errReply("stands", r)
 }

@@ -20,6 +20,15 @@ type model struct {
 	waits    map[string]*modelWait
 	offered  map[string]bool // offers that nobody picked up
 	declared map[string]modelPermits
+
+	server string // the run id of the server, "" where it does not tell
+	id     string // "" for an empty space
+	epoch  int64
+	knows  string // the server that the space knows
+	grace  int64  // ms; 0: none
+	lost   bool
+	at     map[string]string
+	leases map[string]int64
 }
 
 type modelPermits struct{ limit, version int64 }
@@ -30,6 +39,7 @@ type modelHold struct {
 	limits               modelLimits
 	items                []string
 	rests                int64 // 0, or until when its bundle stays taken, by nobody
+	counts               int64 // from when on the longest time is counted
 }
 
 // modelLimits are the times, in ms, that a hold stands at most, at least, and after a crash.
@@ -61,6 +71,7 @@ func newModel(us int64) *model {
 	return &model{
 		us: us, ends: map[string]int64{}, revs: map[string]int64{}, holds: map[string]*modelHold{},
 		waits: map[string]*modelWait{}, offered: map[string]bool{}, declared: map[string]modelPermits{},
+		id: "space", epoch: 1, at: map[string]string{}, leases: map[string]int64{},
 	}
 }
 
@@ -268,6 +279,7 @@ func (m *model) take(id, session, info string, items []string, limits modelLimit
 	m.seq = max(m.seq+1, m.us)
 	m.holds[id] = &modelHold{
 		session: session, info: info, token: m.seq, since: m.now(), limits: limits, items: slices.Clone(items),
+		counts: m.now(),
 	}
 	return fmt.Sprint(m.seq)
 }
@@ -295,6 +307,9 @@ func (m *model) free(id string, crashed, atOnce bool) bool {
 
 // settle grants to whoever can be granted, the oldest first.
 func (m *model) settle() {
+	if m.grace != 0 { // reap ends it
+		return
+	}
 	for _, w := range m.inOrder() {
 		if w.session != "@" && !m.alive(w.session) {
 			continue
@@ -321,6 +336,9 @@ func (m *model) drop(id string) bool {
 }
 
 func (m *model) isDue() bool {
+	if m.grace != 0 {
+		return true
+	}
 	for _, at := range m.ends {
 		if at <= m.now() {
 			return true
@@ -342,13 +360,16 @@ func (m *model) isDue() bool {
 // due returns when a hold ends by its limits, 0 for never.
 func (h *modelHold) due() int64 {
 	if h.rests == 0 && h.limits.most > 0 {
-		return h.since + h.limits.most
+		return h.counts + h.limits.most
 	}
 	return h.rests
 }
 
 func (m *model) reap() {
 	now := m.now()
+	if m.grace <= now {
+		m.grace = 0
+	}
 	for session, at := range m.ends {
 		if at > now {
 			continue
@@ -366,6 +387,8 @@ func (m *model) reap() {
 		}
 		delete(m.ends, session)
 		delete(m.revs, session)
+		delete(m.at, session)
+		delete(m.leases, session)
 	}
 	for id, w := range m.waits {
 		switch {
@@ -404,16 +427,79 @@ func (m *model) park(id, session, info string, items []string, patience, limit i
 
 // The operations. Each returns what the script replies, without what it describes.
 
-func (m *model) open(session string, lease int64) []string {
+func (m *model) open(session string, lease int64, id, pause string) []string {
 	if _, ok := m.ends[session]; ok {
 		return []string{"taken"}
 	}
+	if m.id == "" {
+		m.id, m.epoch, m.knows = id, m.us, m.server
+		waits := parseInt(pause)
+		if pause == "" && m.server != "" && lease > modelUptime*1000 {
+			waits = 1000
+		}
+		if waits > 0 {
+			m.grace = m.now() + waits
+		}
+	}
 	m.ends[session] = m.now() + lease
-	return []string{"open", fmt.Sprint(m.now()), "space", "1", "0"}
+	m.know(session, lease, fmt.Sprint(m.epoch))
+	return []string{"open", fmt.Sprint(m.now()), m.id, fmt.Sprint(m.epoch), fmt.Sprint(m.longest())}
 }
 
-func (m *model) renew(session string, lease int64) []string {
-	if !m.alive(session) {
+// modelUptime is for how many seconds the server says it is up.
+const modelUptime = 3
+
+func (m *model) know(session string, lease int64, epoch string) {
+	m.leases[session], m.at[session] = lease, fmt.Sprintf("%s %d", epoch, lease)
+}
+
+func (m *model) longest() (longest int64) {
+	for _, lease := range m.leases {
+		longest = max(longest, lease)
+	}
+	return longest
+}
+
+func (m *model) place() (id, epoch string) {
+	if m.id == "" {
+		return "", ""
+	}
+	return m.id, fmt.Sprint(m.epoch)
+}
+
+func (m *model) pause(least, margin int64) {
+	m.grace, m.lost = max(m.grace, m.now()+max(least, m.longest()+margin)), true
+}
+
+// notice begins a grace time on a server that the space does not know.
+func (m *model) notice(least, margin int64) string {
+	knew := m.knows
+	switch {
+	case m.id == "":
+		return "empty"
+	case m.server == "" || m.server == knew:
+		return "known"
+	}
+	m.knows = m.server
+	if knew == "" {
+		return "known"
+	}
+	m.epoch = max(m.epoch+1, m.us)
+	m.pause(least, margin)
+	for session, at := range m.ends {
+		if at > 0 {
+			m.ends[session] = m.grace
+		}
+	}
+	return "changed"
+}
+
+func (m *model) renew(session string, lease int64, id, epoch string, least, margin int64) []string {
+	m.notice(least, margin)
+	if at, now := m.place(); at == "" || at != id || now != epoch {
+		return []string{"assert", at, now}
+	}
+	if m.at[session] != fmt.Sprintf("%s %d", epoch, lease) || !m.alive(session) {
 		return []string{"dead"}
 	}
 	m.ends[session] = m.now() + lease
@@ -431,7 +517,150 @@ func (m *model) renew(session string, lease int64) []string {
 			count++
 		}
 	}
-	return []string{"ok", fmt.Sprint(m.now()), fmt.Sprint(m.revs[session]), fmt.Sprint(count), m.soonest()}
+	return []string{"ok", fmt.Sprint(m.now()), fmt.Sprint(m.revs[session]), fmt.Sprint(count), m.soonest(), fmt.Sprint(m.longest())}
+}
+
+// A modelClaim is a hold that a session says it has.
+type modelClaim struct {
+	id    string
+	hold  modelHold
+	under []string
+}
+
+// assert takes what a session says it holds.
+func (m *model) assert(session string, lease int64, id, epoch, newID string, least, margin, highest int64, last bool, claims []modelClaim) []string {
+	m.notice(least, margin)
+	if at, now := m.place(); at != id || now != epoch {
+		return []string{"again", at, now}
+	}
+	switch {
+	case m.id == "":
+		m.id, m.epoch, m.knows = newID, m.us, m.server
+		m.pause(least, margin)
+	case !m.lost && m.seq == 0:
+		m.pause(least, margin)
+	}
+	if !m.lost || m.grace <= m.now() {
+		return []string{"late"}
+	}
+	left := m.grace - m.now()
+	m.ends[session] = m.now() + max(lease, left)
+	m.know(session, lease, map[bool]string{true: fmt.Sprint(m.epoch)}[last])
+	m.seq = max(m.seq, highest)
+	id, epoch = m.place()
+	reply := []string{"ok", id, epoch, fmt.Sprint(left)}
+	for _, claim := range claims {
+		claim.hold.counts = m.now()
+		claim.hold.items = slices.Clone(claim.hold.items)
+		switch known := m.holds[claim.id]; {
+		case known != nil && known.rests != 0:
+			m.holds[claim.id] = &claim.hold
+		case known == nil:
+			m.drop(claim.id)
+			if !m.admit(claim) {
+				reply = append(reply, claim.id)
+			}
+		}
+	}
+	m.reap()
+	return reply
+}
+
+// admit takes a hold that was lost, unless a stronger one is in its way.
+func (m *model) admit(claim modelClaim) bool {
+	var rivals, offers []string
+	for _, item := range claim.hold.items {
+		mode, n, name := parseItem(item)
+		permits, declared := m.declared[name]
+		if declared && mode != 'p' {
+			return false
+		}
+		on := m.occupants(name)
+		over := int64(0)
+		if declared {
+			if over = used(on) + n - permits.limit; over <= 0 || permits.version < 0 {
+				continue
+			}
+		}
+		slices.SortFunc(on, func(a, b occupant) int { // offers first, then the weakest
+			return cmp.Compare(m.strength(a), m.strength(b))
+		})
+		for _, o := range on {
+			switch {
+			case declared && over <= 0:
+			case !declared && o.mode != 'x' && (mode == 's' || mode == 'c'): // they share it
+			case !declared && o.mode != 'x' && slices.Contains(claim.under, o.tag[1:]): // it is inside that one
+			case o.tag[0] == 'o':
+				offers = append(offers, o.tag[1:])
+				over -= used([]occupant{o})
+			default:
+				rivals = append(rivals, o.tag[1:])
+				over -= used([]occupant{o})
+			}
+		}
+		if declared && over > 0 {
+			return false
+		}
+	}
+	for _, id := range rivals {
+		if m.holds[id].token >= claim.hold.token {
+			return false
+		}
+	}
+	for _, id := range rivals {
+		session, _, _ := cutLast(id)
+		if m.free(id, false, true) && m.alive(session) {
+			m.revs[session]++
+		}
+	}
+	for _, id := range offers {
+		if w := m.waits[id]; w.state == "o" {
+			w.state = "l"
+		}
+	}
+	for _, item := range claim.hold.items {
+		mode, n, name := parseItem(item)
+		if permits, declared := m.declared[name]; mode == 'p' && (!declared || permits.version < 0) {
+			m.declared[name] = modelPermits{used(m.occupants(name)) + n, -1}
+		}
+	}
+	m.holds[claim.id] = &claim.hold
+	return true
+}
+
+// strength orders who is on a resource: offers give way to any hold, holds to one with a higher token.
+func (m *model) strength(o occupant) int64 {
+	if o.tag[0] == 'o' {
+		return 0
+	}
+	return m.holds[o.tag[1:]].token
+}
+
+// cutLast returns the session of an id.
+func cutLast(id string) (session, number string, ok bool) {
+	i := strings.LastIndexByte(id, '.')
+	if i < 0 {
+		return "", "", false
+	}
+	return id[:i], id[i+1:], true
+}
+
+// clone returns a copy that shares nothing.
+func (m *model) clone() *model {
+	c := *m
+	c.ends, c.revs, c.offered, c.declared = maps.Clone(m.ends), maps.Clone(m.revs), maps.Clone(m.offered), maps.Clone(m.declared)
+	c.at, c.leases = maps.Clone(m.at), maps.Clone(m.leases)
+	c.holds, c.waits = map[string]*modelHold{}, map[string]*modelWait{}
+	for id, h := range m.holds {
+		hold := *h
+		hold.items = slices.Clone(h.items)
+		c.holds[id] = &hold
+	}
+	for id, w := range m.waits {
+		wait := *w
+		c.waits[id] = &wait
+	}
+	return &c
 }
 
 func (m *model) soonest() string {
@@ -441,6 +670,7 @@ func (m *model) soonest() string {
 			soonest = at
 		}
 	}
+	see(m.grace)
 	for _, at := range m.ends {
 		see(at)
 	}
@@ -501,6 +731,9 @@ func (m *model) acquire(a modelAsk) []string {
 	}
 	if why := m.unfit(a.items); why != nil {
 		return why
+	}
+	if m.grace != 0 {
+		return []string{"grace", fmt.Sprint(m.grace - m.now())}
 	}
 	if resource, _, _ := m.blocked(a.items, 0, "", a.under, a.barge); resource == "" {
 		token := m.take(a.id, a.session, a.info, a.items, a.limits)
@@ -732,6 +965,9 @@ func (m *model) claim(run, hold, session string, patience int64, items []string)
 		return []string{"dead"}
 	}
 	m.reap()
+	if m.grace != 0 {
+		return []string{"grace"}
+	}
 	var ticket int64
 	if w := m.waits[run]; w != nil {
 		ticket, items = w.ticket, w.items
@@ -767,6 +1003,20 @@ func (m *model) dump() *dump {
 	}
 	if m.ticket > 0 {
 		d.meta["ticket"] = fmt.Sprint(m.ticket)
+	}
+	if m.id != "" {
+		d.meta["id"], d.meta["epoch"] = m.place()
+		d.meta["server"] = m.knows
+	}
+	if m.lost {
+		d.meta["lost"] = "1"
+	}
+	if m.grace != 0 {
+		d.meta["grace"], d.exp["e"] = fmt.Sprint(m.grace), 0
+	}
+	for session, at := range m.at {
+		d.meta["at:"+session] = at
+		d.idx = append(d.idx, fmt.Sprintf("~l%09d\x00%s", m.leases[session], session))
 	}
 	if m.seq > 0 {
 		d.seq = fmt.Sprint(m.seq)

@@ -59,8 +59,8 @@ const maxPermits = 1_000_000 // also of those who may share a resource: scripts 
 // inner hold leaves the share as it was.
 //
 // It is sent again until Redis has answered or the session has ended: once it is on its way, only the answer tells what the
-// hold has, so that the end of ctx does not stop it any more. A resource that the hold does not have by its own
-// request, or has in another mode, is an error; nothing is changed then.
+// hold has, so that the end of ctx does not stop it any more. What the hold shares already stays as it is. A resource
+// that it does not have by its own request, or of which it has permits, is an error; nothing is changed then.
 func (h *Hold) Downgrade(ctx context.Context, names ...string) error {
 	if h.request == nil {
 		return fmt.Errorf("downgrade: %w: the hold re-enters another one; downgrade that", ErrInvalid)

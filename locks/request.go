@@ -3,6 +3,7 @@ package locks
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"slices"
 	"time"
 )
@@ -25,6 +26,12 @@ type Request struct {
 	asking  bool   // a goroutine is sending the acquire
 	hold    *Hold  // once the holder has it
 	revoked *Asked // that came before the holder had it
+	granted grant  // once it was
+	limits  string // as in its record; under and info likewise
+	under   string
+	info    json.RawMessage
+	said    place // where this hold was last said again
+	refused error // another one was stronger there
 }
 
 type requestState int
@@ -65,20 +72,25 @@ func (r *Request) Cutoff() time.Duration { return r.session.client.Cutoff() }
 
 // Grant is what a script of another package has granted.
 type Grant struct {
-	Token   Token
-	Since   time.Time // by the server's clock
-	Items   []Item
-	MaxHold time.Duration // as in [MaxHold]; 0 for none
+	Token Token
+	Since time.Time // by the server's clock
+	Items []Item
+
+	// As the script wrote it into the hold's record, should Redis lose it: then the hold is said again as it was.
+	Info       json.RawMessage
+	MaxHold    time.Duration // as in [MaxHold]; 0 for none
+	MinHold    time.Duration // as in [MinHold]; 0 for none
+	CrashDelay time.Duration // as in [CrashDelay]; 0 for none
 }
 
 // Granted returns the hold after the script has granted it. Its context is derived from parent. When the session was
 // cut off meanwhile, the hold is lost from the beginning: its context has ended with the cause [ErrLost].
 func (r *Request) Granted(parent context.Context, g Grant) *Hold {
 	items := slices.SortedFunc(slices.Values(g.Items), func(a, b Item) int { return cmp.Compare(a.Name, b.Name) })
+	o := &order{items: items, limits: limits{most: g.MaxHold, least: g.MinHold, crash: g.CrashDelay}}
 	r.session.mu.Lock()
-	r.items = items
+	r.items, r.info, r.limits = items, g.Info, o.limits.text(r.Cutoff())
 	r.session.mu.Unlock()
-	o := &order{items: items, limits: limits{most: g.MaxHold}}
 	hold, _ := r.session.admit(parent, r, grant{g.Token, g.Since}, o, nil) // the error is the context's cause, too
 	return hold
 }

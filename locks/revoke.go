@@ -66,6 +66,15 @@ func (s *Space) Revoke(ctx context.Context, name string, token Token, force Forc
 	return "", fmt.Errorf("revoke %s: %w", name, errReply("revoke", r))
 }
 
+// text is how a record has it.
+func (a *Asked) text() string {
+	why, err := json.Marshal(a.Revocation)
+	if err != nil {
+		return "" // two strings can always be written
+	}
+	return string(a.Force) + string(why)
+}
+
 // parseRevocation reads what Revoke wrote; JSON has no control characters, so it fits into a record.
 func parseRevocation(text string) Revocation {
 	var why Revocation

@@ -25,17 +25,28 @@ type rig struct {
 	us      int64 // virtual time; 0: the server's
 }
 
+// newRig makes a rig with a space called "space" in its first epoch.
 func newRig(t testing.TB, rdb redis.UniversalClient) *rig {
-	return &rig{
+	t.Helper()
+	r := &rig{
 		ctx: t.Context(), rdb: rdb, keys: spaceKeys(redistest.Namespace(t)), scripts: make(map[string]*redis.Script),
 	}
+	if err := rdb.HSet(r.ctx, r.keys[6], "id", "space", "epoch", "1", "server", "").Err(); err != nil {
+		t.Fatal(err)
+	}
+	return r
 }
 
 // clockCall is how the scripts read the time.
 const clockCall = "call('TIME')"
 
+// serverCall is how they learn on which server they run.
+const serverCall = "redis.pcall('INFO', 'server')"
+
+// virtualTime has a script take time and server from what the test has set.
 func virtualTime(source string) string {
-	return strings.ReplaceAll(source, clockCall, "call('HMGET', KEYS[7], 'test:s', 'test:us')")
+	source = strings.ReplaceAll(source, clockCall, "call('HMGET', KEYS[7], 'test:s', 'test:us')")
+	return strings.ReplaceAll(source, serverCall, "call('HGET', KEYS[7], 'test:server')")
 }
 
 // run sends a script once; name is a file's, or Lua of a test.
@@ -71,7 +82,7 @@ func (r *rig) do(t testing.TB, name string, args ...any) []string {
 // open opens a session in the space called "space".
 func (r *rig) open(t testing.TB, session string, lease int) []string {
 	t.Helper()
-	return r.do(t, "open", session, lease, "{}", "space", "", 0)
+	return r.do(t, "open", session, lease, "{}", "space", 0)
 }
 
 // ask is a request without anything special.
@@ -105,7 +116,7 @@ type dump struct {
 	wait map[string]string
 	q    []string
 	idx  []string
-	meta map[string]string // without cards, what tells one space from another, and the test's clock
+	meta map[string]string // without cards and the test's clock
 	seq  string
 }
 
@@ -131,7 +142,7 @@ func (r *rig) dump() (*dump, error) {
 	}
 	for field, value := range meta.Val() {
 		kind, _, _ := strings.Cut(field, ":")
-		if kind == "ticket" || kind == "rev" {
+		if kind != "card" && kind != "test" {
 			d.meta[field] = value
 		}
 	}
@@ -257,6 +268,12 @@ func (d *dump) check(now int64, settled bool) error {
 	for member := range q {
 		fault("queue lacks %q", member)
 	}
+	for field, at := range d.meta {
+		if session, ok := strings.CutPrefix(field, "at:"); ok {
+			_, lease, _ := strings.Cut(at, " ")
+			idx[fmt.Sprintf("~l%09d\x00%s", parseInt(lease), session)] = true
+		}
+	}
 	for _, member := range d.idx {
 		if strings.HasPrefix(member, "@\x00o\x00") {
 			if _, ok := d.wait[member[4:]]; !ok {
@@ -293,6 +310,12 @@ func (d *dump) check(now int64, settled bool) error {
 				fault("work is left: %q", member)
 			}
 		}
+	}
+
+	if _, pauses := d.exp["e"]; pauses != (d.meta["grace"] != "") {
+		fault("grace until %q, its end is on the wheel: %v", d.meta["grace"], pauses)
+	} else if pauses && !settled {
+		return report(faults) // nothing is granted
 	}
 
 	// Nobody who could be granted waits.
@@ -343,8 +366,12 @@ waits:
 		}
 		fault("%s waits although nothing is in its way", id)
 	}
-	if len(faults) > 0 {
-		return fmt.Errorf("%s", strings.Join(faults, "; "))
+	return report(faults)
+}
+
+func report(faults []string) error {
+	if len(faults) == 0 {
+		return nil
 	}
-	return nil
+	return errors.New(strings.Join(faults, "; "))
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // Each script has its own file, which tells its arguments and replies. keys.lua, then its fast path if it has one
-// (<name>.fast.lua), then space.lua are put in front of it.
+// (<name>.fast.lua), then space.lua are put in front of it, and server.lua where it matters which server it is.
 //
 //go:embed scripts/*.lua
 var scriptFiles embed.FS
@@ -36,6 +36,9 @@ var (
 	revokeScript   = newScript("revoke")
 	standsScript   = newScript("stands")
 	holdersScript  = newScript("holders")
+	greetScript    = newScript("greet")
+	assertScript   = newScript("assert")
+	placeScript    = newScript("place")
 )
 
 func readScript(name string) string {
@@ -49,11 +52,14 @@ func readScript(name string) string {
 func newScript(name string) *redis.Script { return redis.NewScript(scriptSource(name)) }
 
 func scriptSource(name string) string {
-	fast := ""
-	if name == "acquire" || name == "release" {
+	fast, server := "", ""
+	switch name {
+	case "acquire", "release":
 		fast = readScript(name + ".fast")
+	case "open", "renew", "greet", "assert":
+		server = readScript("server")
 	}
-	return keysSource + fast + link(spaceSource, readScript(name))
+	return keysSource + fast + link(spaceSource, server+readScript(name))
 }
 
 // runScript sends a script once. A server that does not know it yet is sent the text.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"strings"
 	"sync"
@@ -34,7 +35,8 @@ type Finding struct {
 
 // CheckServer looks at the Redis that a client of locks with this lease (0: the default one) would use: its version, and
 // the settings that decide what a full memory, a restart or a failover does to locks. On a cluster every master is asked.
-// What a server does not tell is not held against it: hosters hide it.
+// What a server does not tell is not held against it: hosters hide it. [Open] refuses what is [Fatal] and logs each
+// [Warning].
 func CheckServer(ctx context.Context, rdb redis.UniversalClient, lease time.Duration) ([]Finding, error) {
 	if lease == 0 {
 		lease = defaultLease
@@ -48,6 +50,36 @@ func CheckServer(ctx context.Context, rdb redis.UniversalClient, lease time.Dura
 		findings = append(findings, s.judge(lease)...)
 	}
 	return findings, nil
+}
+
+// inspect refuses a server that cannot be trusted, and learns for how long the topology may have two masters: before the
+// first greeting, which may begin a grace time.
+func (c *Client) inspect(ctx context.Context, rdb redis.UniversalClient) (err error) {
+	plain, err := ownClient(rdb, nil, c.try, 1)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, plain.Close()) }()
+	ctx, cancel := context.WithTimeout(ctx, c.try)
+	defer cancel()
+	servers, err := askServers(ctx, plain)
+	if err != nil {
+		return err
+	}
+	for _, s := range servers {
+		c.recovery.margin = max(c.recovery.margin, s.margin())
+		for _, f := range s.judge(c.lease) {
+			switch f.Level {
+			case Fatal:
+				return fmt.Errorf("%w: %s", ErrServer, f.Text)
+			case Warning:
+				c.log.Warn("this Redis is less safe for locks than it could be", slog.String("topic", f.Topic),
+					slog.String("node", f.Node), slog.String("finding", f.Text))
+			case Fine:
+			}
+		}
+	}
+	return nil
 }
 
 // server is what one Redis tells about itself.
@@ -133,6 +165,17 @@ func (s server) nodeTimeout() time.Duration {
 
 func (s server) maxLag() time.Duration {
 	return time.Duration(s.number("min-replicas-max-lag", 10)) * time.Second
+}
+
+// margin returns for how long a master that was replaced may go on answering.
+func (s server) margin() time.Duration {
+	switch {
+	case s.clustered():
+		return s.nodeTimeout() / 2
+	case s.replicated():
+		return s.maxLag()
+	}
+	return 0
 }
 
 // judge says what there is to say about a server.

@@ -22,6 +22,8 @@ type session struct {
 	wake   chan struct{} // buffer 1: there is something to audit
 	cutOne sync.Once     // cut works once, and whoever comes second waits until it is done
 
+	asserting sync.Mutex // held while a page of an assertion is under way
+
 	mu       sync.Mutex // guards what follows, and the fields of its requests that say so
 	requests map[HoldID]*Request
 	drawn    uint64 // the number of the last request
@@ -32,6 +34,8 @@ type session struct {
 	compare  bool                 // the table and Redis have to be compared
 	suspects map[HoldID]time.Time // requests that are over, of which a late copy may be applied; until when
 	seen     sighting
+	at       place          // which space it knows
+	answer   chan struct{}  // closed and replaced when a renewal was answered
 	limited  map[*Hold]bool // holds with limits that are looked at here; true: ended, and to be released in a while
 }
 
@@ -61,8 +65,12 @@ func newSession(c *Client, id SessionID) *session {
 	s := &session{
 		id: id, client: c, dead: make(chan struct{}), wake: make(chan struct{}, 1),
 		requests: make(map[HoldID]*Request), suspects: make(map[HoldID]time.Time), limited: make(map[*Hold]bool),
+		answer: make(chan struct{}),
 	}
-	s.dog = &watchdog{lease: c.lease, clock: c.clock, renew: s.renew, cut: s.cut, end: s.end, each: s.lookAtLimits}
+	s.dog = &watchdog{
+		lease: c.lease, clock: c.clock, renew: s.renew, cut: s.cut, end: s.end, each: s.lookAtLimits,
+		soon: make(chan struct{}, 1),
+	}
 	return s
 }
 
@@ -137,9 +145,14 @@ func (s *session) admit(parent context.Context, r *Request, g grant, o *order, n
 		h.covers = n.covers
 	}
 	s.mu.Lock()
-	r.hold = h
-	s.become(r, held)
-	h.lost = s.cause
+	r.hold, r.granted = h, g
+	s.client.saw(g.token)
+	if h.lost = s.cause; h.lost == nil && r.refused != nil {
+		h.lost = r.refused
+		s.become(r, over)
+	} else {
+		s.become(r, held)
+	}
 	if h.limits.most > 0 || h.limits.progress > 0 {
 		s.limited[h] = false
 		h.spent = max(0, s.seen.server.Add(s.client.clock.since(s.seen.local)).Sub(h.since))
@@ -224,12 +237,12 @@ func (s *session) revoked(id HoldID, news Asked, revision uint64) {
 func (s *session) revoke(r *Request, news Asked) {
 	h := r.hold
 	s.mu.Lock()
-	first := h.why == nil
+	first := h.wanted == nil
 	if first && h.asked != nil {
 		close(h.asked)
 	}
 	if first || news.Force != Ask {
-		h.why = &news.Revocation
+		h.wanted = &news
 	}
 	ends := news.Force != Ask && h.stands()
 	cause := &RevokedError{news.Revocation}
@@ -308,24 +321,35 @@ func (s *session) killBy(h *Hold) time.Duration {
 // renew is the watchdog's command.
 func (s *session) renew(ctx context.Context) (time.Duration, error) {
 	s.mu.Lock()
-	before := s.tally
+	before, at := s.tally, s.at
 	s.mu.Unlock()
 	c := s.client
 	local := c.clock.read()
-	r, err := runScript(ctx, c.beat, renewScript, c.space.keys, string(s.id), c.lease.Milliseconds(), c.spaceID, c.epoch)
+	least, margin := c.recovery.args()
+	r, err := runScript(ctx, c.beat, renewScript, c.space.keys, string(s.id), c.lease.Milliseconds(), at.id, at.epoch,
+		least, margin)
 	if err != nil {
 		return 0, err
 	}
 	switch r.text(0) {
-	case "dead", "assert":
+	case "dead":
 		return 0, errEnded
+	case "assert":
+		if err := s.reclaim(ctx, place{r.text(1), r.text(2)}); err != nil {
+			return 0, err
+		}
 	case "ok":
+		s.see(sighting{serverTime(r.number(1)), local})
+		s.check(before, uint64(r.number(2)), int(r.number(3)))
+		c.reaper.due(milliseconds(r.number(4)))
+		c.recovery.heard(r.number(5), c.lease)
 	default:
 		return 0, errReply("renew", r)
 	}
-	s.see(sighting{serverTime(r.number(1)), local})
-	s.check(before, uint64(r.number(2)), int(r.number(3)))
-	c.reaper.due(milliseconds(r.number(4)))
+	s.mu.Lock()
+	close(s.answer)
+	s.answer = make(chan struct{})
+	s.mu.Unlock()
 	return c.lease, nil
 }
 
@@ -385,6 +409,8 @@ func (s *session) take(r *Request, g grant) {
 	if r.state == open || r.state == waiting {
 		s.become(r, held)
 		r.channels()
+		r.granted = g
+		s.client.saw(g.token)
 		r.grant <- g // has room: only the first grant of a request gets here
 	}
 }
@@ -635,6 +661,7 @@ func (s *session) auditOnce(ctx context.Context) error {
 func (s *session) compareTable(ctx context.Context, told uint64) (strays []HoldID, err error) {
 	before := make(map[HoldID]requestState)
 	s.mu.Lock()
+	at := s.at
 	for id, r := range s.requests {
 		if r.state == held || r.state == waiting {
 			before[id] = r.state
@@ -644,6 +671,15 @@ func (s *session) compareTable(ctx context.Context, told uint64) (strays []HoldI
 	listing, err := s.client.readSession(ctx, s.id)
 	if err != nil {
 		return nil, err
+	}
+	// What was read of a space that has lost data proves nothing: the session says first what it holds.
+	r, err := s.client.call(ctx, placeScript, string(s.id))
+	if err != nil {
+		return nil, err
+	}
+	if at != (place{r.text(0), r.text(1)}) || r.number(2) != 1 {
+		s.dog.hurry()
+		return nil, errors.New("the space has lost data")
 	}
 	s.mu.Lock()
 	var asked []func()

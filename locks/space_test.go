@@ -40,6 +40,9 @@ func TestListing(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		r := newRig(t, rdb)
 		space := &Space{rdb, r.keys}
+		if err := rdb.Del(t.Context(), r.keys...).Err(); err != nil {
+			t.Fatal(err)
+		}
 		empty, err := space.Read(t.Context())
 		if err != nil || len(empty.Holds)+len(empty.Waits) != 0 || empty.At.IsZero() {
 			t.Errorf("got %+v, %v of an empty space", empty, err)
@@ -48,7 +51,7 @@ func TestListing(t *testing.T) {
 			t.Errorf("reading created %d keys (%v)", n, err)
 		}
 
-		r.do(t, "open", "s.b", 60_000, `{"host":"x"}`, "space", "", 0)
+		r.do(t, "open", "s.b", 60_000, `{"host":"x"}`, "space", 0)
 		r.open(t, "s.c", 60_000)
 		first := ask("s.b", "s.b.1", 0, 1000, "xa", "xb")
 		first.info = `{"i":1}`

@@ -47,6 +47,7 @@ type watchdog struct {
 	cut   func(cause error) // called once, before end: stop all work, it may be about to lose its locks
 	end   func(cause error) // called once: from now on others may hold what this session held
 	each  func()            // called whenever the clocks are looked at
+	soon  chan struct{}     // buffer 1: renew at once; nil where nobody asks for it
 
 	mu    sync.Mutex
 	from  instant // read before the last renewal that was answered was sent; guarded by mu
@@ -82,6 +83,8 @@ func (w *watchdog) keep(ctx context.Context) {
 		case <-ctx.Done():
 			timer.Stop()
 			return
+		case <-w.soon:
+			timer.Stop()
 		case <-timer.C:
 		}
 		rest := w.left() - cutoffOf(w.lease)
@@ -106,6 +109,14 @@ func (w *watchdog) keep(ctx context.Context) {
 			w.note(err)
 			pause = max(10*time.Millisecond, w.lease/300) // what it adds to an outage has to be small beside the lease
 		}
+	}
+}
+
+// hurry has the session renewed at once.
+func (w *watchdog) hurry() {
+	select {
+	case w.soon <- struct{}{}:
+	default: // it is about to be
 	}
 }
 

@@ -31,36 +31,45 @@ type triggerKey struct {
 }
 
 func newJobSet(list []*jobs.Job) (*jobSet, error) {
-	digest, err := ledger.Digest(list)
+	digest, hashes, err := ledger.Digest(list)
+	if err != nil {
+		return nil, err
+	}
+	triggers, err := triggersOf(list)
 	if err != nil {
 		return nil, err
 	}
 	set := &jobSet{jobs: list, own: make(map[string]definition, len(list)), digest: digest}
-	triggers := make(map[triggerKey]*cronspec.Schedule) // never change, so that many jobs may share one
 	for _, job := range list {
-		hash, err := ledger.Hash(job)
-		if err != nil {
-			return nil, err
-		}
-		set.own[job.Name] = definition{job, hash}
-		key := triggerKey{job.Schedule, job.Timezone, job.Every}
-		trigger, known := triggers[key]
-		if !known {
-			if trigger, err = Trigger(job); err != nil {
-				return nil, fmt.Errorf("job %s: %w", job.Name, err)
-			}
-			triggers[key] = trigger
-		}
-		if trigger != nil {
+		set.own[job.Name] = definition{job, hashes[job.Name]}
+		if trigger := triggers[keyOf(job)]; trigger != nil {
 			set.alarms.add(&alarm{job: job, next: trigger.Next})
 		}
 	}
 	return set, nil
 }
 
+func keyOf(job *jobs.Job) triggerKey { return triggerKey{job.Schedule, job.Timezone, job.Every} }
+
+// triggersOf returns the triggers of jobs. They never change, so that many jobs may share one. Nil: such jobs have none.
+func triggersOf(list []*jobs.Job) (map[triggerKey]*cronspec.Schedule, error) {
+	triggers := make(map[triggerKey]*cronspec.Schedule)
+	for _, job := range list {
+		if _, known := triggers[keyOf(job)]; known {
+			continue
+		}
+		trigger, err := Trigger(job)
+		if err != nil {
+			return nil, fmt.Errorf("job %s: %w", job.Name, err)
+		}
+		triggers[keyOf(job)] = trigger
+	}
+	return triggers, nil
+}
+
 // CheckJobs tells whether jobs have triggers that a [Scheduler] can use.
 func CheckJobs(list []*jobs.Job) error {
-	_, err := newJobSet(list)
+	_, err := triggersOf(list)
 	return err
 }
 
@@ -87,10 +96,15 @@ func (s *Scheduler) takeOverJobs(ctx context.Context, now *serverTime) {
 	if set == nil {
 		return
 	}
-	if set.digest != s.set.digest {
+	if before := s.set.digest; set.digest != before {
 		if _, ok := s.register(ctx, now, set, set.jobs); !ok {
 			return
 		}
+		call, cancel := context.WithTimeout(ctx, callLimit)
+		if err := s.o.Ledger.Leave(call, before); err != nil {
+			s.o.Logger.DebugContext(ctx, "the old definitions seem carried for a while", "error", err)
+		}
+		cancel()
 	}
 	s.next.CompareAndSwap(set, nil) // unless there are newer ones already
 }

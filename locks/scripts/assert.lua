@@ -1,64 +1,154 @@
 -- assert has a session say what it holds, in pages, after the space has lost some or all of its writes.
--- ARGV: 1 session  2 lease, ms  3 card  4 an id for the space, should it be empty  5 the server's run id, or ''
---       6 ms of the grace time that an empty space begins with  7 the highest token that the session has seen
---       8 1: this is the last page, else 0  9... per hold: its member in the key hold, as it was granted
--- Replies: ok, now (ms), the space's id, epoch, the holds that cannot stand: another one with a higher token does
---   late: the grace time is over | dead: it ended, or was ended, before
--- Of two holds on one resource the one with the higher token stands. Holds of the session that it does not assert are
--- strays: it releases them itself, as always.
+-- ARGV: 1 session  2 lease, ms  3 card  4 and 5 the id and epoch that it was told, '' for an empty space
+--       6 an id for the space, should it be empty  7 and 8 how long a grace time is, as greet says
+--       9 the highest token that the session has seen  10 1: this is the last page, else 0
+--       11... per hold, in the order of their tokens: its member in the key hold, as it was granted; the holds that it
+--       is nested in, joined by blanks
+-- Replies: ok, id, epoch, ms of the grace time left, then the holds of this page that cannot stand
+--   again, id, epoch: the space is not, or no longer, the one that it was told of: begin with the first page
+--   late: the grace time is over, others may have been granted what it holds
+-- Of two holds on one resource the one with the higher token stands; the other one's holder is told. The session is
+-- renewed only after its last page was accepted. What stands in Redis and is not asserted is a stray: the session releases
+-- it, as always. Sent twice it changes nothing more.
+-- The first write is a removal, of nothing, so that a full Redis does not refuse it.
 local session = ARGV[1]
-if call('HEXISTS', META, 'id') == 0 then
-  call('HSET', META, 'id', ARGV[4], 'epoch', '1', 'server', ARGV[5], 'grace', format('%.0f', now + ARGV[6]))
-  call('ZADD', EXP, 0, 'e')
+notice(ARGV[7], ARGV[8])
+local id, epoch, lost = unpack(call('HMGET', META, 'id', 'epoch', 'lost'))
+if ARGV[4] ~= (id or '') or ARGV[5] ~= (epoch or '') then return {'again', id or '', epoch or ''} end
+call('ZREM', EXP, '')
+if not id then
+  id, epoch = ARGV[6], format('%.0f', us)
+  call('HSET', META, 'id', id, 'epoch', epoch, 'server', identity() or '')
+  pause(ARGV[7], ARGV[8])
+elseif not lost and call('EXISTS', SEQ) == 0 then
+  pause(ARGV[7], ARGV[8]) -- somebody new has made the space, but nothing was granted in it yet: it is still time
 end
 local S = space()
-if not S.grace() then return {'late'} end
-local id, epoch, at = unpack(call('HMGET', META, 'id', 'epoch', 'at:' .. session))
-local last = call('GET', SEQ)
-if not last or tonumber(last) < tonumber(ARGV[7]) then call('SET', SEQ, ARGV[7]) end
+local left = S.grace()
+if not left or not (lost or call('HEXISTS', META, 'lost') == 1) then return {'late'} end
 
--- It stands at least until the grace time is over, also when the last server's clock said otherwise.
-call('ZADD', EXP, format('%.0f', now + math.max(tonumber(ARGV[2]), S.grace())), 's' .. session)
+call('ZADD', EXP, format('%.0f', now + math.max(tonumber(ARGV[2]), left)), 's' .. session)
 call('HSET', META, 'card:' .. session, ARGV[3])
+know(session, ARGV[2], ARGV[10] == '1' and epoch or '')
+local last = call('GET', SEQ)
+if ARGV[9] ~= '0' and (not last or tonumber(last) < tonumber(ARGV[9])) then call('SET', SEQ, ARGV[9]) end
 
-local refused = {}
-for i = 9, #ARGV do
-  local record = fields(ARGV[i])
-  local hid = string.match(record[1], '^[^%z]*%z(.*)$')
-  local known = held(hid)
-  if not known then
-    local _, items = bundle(record, H_ITEMS)
-    local stronger = false
-    local rivals = {}
-    for j = 1, #items do -- who is in the way, and is he weaker?
-      local resource, owner = S.blocked({items[j]}, nil, nil, {}, true)
-      if resource then
-        local rival = sub(owner, 1, 1) == 'x' and held(sub(owner, 2))
-        if rival and tonumber(rival[2]) >= tonumber(record[2]) then stronger = true end
-        rivals[#rivals + 1] = owner
+-- grown tells whether a number of permits is not what somebody declared, but what was asserted so far.
+local function grown(version) return version == '-1' end
+
+-- rivals returns the holds that stand in the way of an item, with the offers in its way, which give way to any hold; or
+-- nil when nothing can make room for it.
+local function rivals(item, nested)
+  local name, n = named(item)
+  local mode, owner = sub(item, 1, 1), call('HGET', OWN, name)
+  local kind, holds, offers = owner and sub(owner, 1, 1), {}, {}
+  if kind == 'x' or kind == 'u' then
+    holds[1] = sub(owner, 2)
+  elseif kind == 'o' then
+    offers[1] = sub(owner, 2)
+  elseif kind == 'p' and mode ~= 'p' then
+    return nil -- it was declared since
+  end
+  if (kind == 's' or kind == 'u') and (mode == 'x' or mode == 'p') then
+    local sharers = S.sharers(name, 'x', -1)
+    for i = 1, #sharers do
+      if not (nested and nested[sharers[i]]) then holds[#holds + 1] = sharers[i] end
+    end
+    offers = S.sharers(name, 'o', -1)
+  elseif kind == 'p' then
+    local used, most, version = permits(owner)
+    local over = used + n - most
+    if grown(version) or over <= 0 then return holds, offers end
+    -- Too many: of all who have some, those with the lowest tokens give way.
+    offers = S.sharers(name, 'o', -1)
+    for i = 1, #offers do
+      local wait = S.wait(offers[i])
+      for j = W_ITEMS, #wait do
+        local other, m = named(wait[j])
+        if other == name then over = over - m end
       end
     end
-    if stronger then
-      refused[#refused + 1] = hid
-    else
-      for j = 1, #rivals do
-        local kind, rival = sub(rivals[j], 1, 1), sub(rivals[j], 2)
-        if kind == 'x' then S.free(rival, false, true) elseif kind == 'o' then S.lapse(rival) end
+    local sharers, weak = S.sharers(name, 'x', -1), {}
+    for i = 1, #sharers do
+      local hold = held(sharers[i])
+      for j = H_ITEMS, #hold do
+        local other, m = named(hold[j])
+        if other == name then weak[#weak + 1] = {tonumber(hold[2]), sharers[i], m} end
       end
-      for j = 1, #items do -- permits are declared anew by who knows their number; until then he has what he says
-        local name, n = named(items[j])
-        if sub(items[j], 1, 1) == 'p' and not call('HGET', OWN, name) then
-          call('HSET', OWN, name, format('p0:%d:0', n))
-        end
+    end
+    table.sort(weak, function(a, b) return a[1] < b[1] end)
+    for i = 1, #weak do
+      if over <= 0 then break end
+      holds[#holds + 1] = weak[i][2]
+      over = over - weak[i][3]
+    end
+    if over > 0 then return nil end
+  end
+  return holds, offers
+end
+
+-- admit has a hold stand that Redis has lost, unless a stronger one is in the way.
+local function admit(hid, record, member, nested)
+  local _, items = bundle(record, H_ITEMS)
+  local holds, offers, over = {}, {}, {}
+  for i = 1, #items do
+    local others, waits = rivals(items[i], nested)
+    if not others then return false end
+    for j = 1, #others do
+      if tonumber(held(others[j])[2]) >= tonumber(record[2]) then return false end
+      holds[#holds + 1] = others[j]
+    end
+    for j = 1, #waits do offers[#offers + 1] = waits[j] end
+  end
+  for i = 1, #holds do -- one may be in the way twice
+    if S.free(holds[i], false, true) then
+      local whose = string.match(holds[i], '^(.*)%.[^.]*$') or ''
+      if ends(whose) then
+        S.inform(whose, 'r', holds[i], 'f', '{"reason":"after Redis lost data, another worker proved to hold a part of it"}')
       end
-      occupy(items, 'x' .. hid)
-      call('ZADD', HOLD, 0, ARGV[i])
-      local most = limit(record[4])
-      if most > 0 then call('ZADD', EXP, format('%.0f', now + most), 'm' .. hid) end
     end
   end
+  for i = 1, #offers do S.lapse(offers[i]) end
+  for i = 1, #items do
+    local name, n = named(items[i])
+    local mode, owner = sub(items[i], 1, 1), call('HGET', OWN, name)
+    if mode == 'x' and owner then
+      over[#over + 1] = name -- what it is nested in shares it
+    elseif mode == 'p' then
+      local used, _, version = 0, nil, '-1'
+      if owner then used, _, version = permits(owner) end
+      if grown(version) then call('HSET', OWN, name, format('p%d:%d:-1', used, used + n)) end
+    end
+  end
+  occupy(items, 'x' .. hid)
+  for i = 1, #over do call('HSET', OWN, over[i], 'u' .. hid) end
+  return true
 end
-if ARGV[8] == '1' then call('HSET', META, 'at:' .. session, epoch) end
+
+local refused = {}
+for i = 11, #ARGV, 2 do
+  local member, nested = ARGV[i], nil
+  local record = fields(member)
+  local hid = string.match(record[1], '^[^%z]*%z(.*)$')
+  for ancestor in string.gmatch(ARGV[i + 1], '[^ ]+') do
+    nested = nested or {}
+    nested[ancestor] = true
+  end
+  local known, at = held(hid)
+  local rests = known and known[1] == '@' -- as if it had been given up
+  if not known then S.drop(hid) end -- Redis has lost that it was granted, and still has it wait
+  if not known and not admit(hid, record, member, nested) then
+    refused[#refused + 1] = hid
+  elseif not known or rests then
+    if rests then
+      call('ZREM', HOLD, at)
+      call('ZREM', EXP, 'd' .. hid)
+    end
+    call('ZADD', HOLD, 0, member)
+    local most = limit(record[4])
+    if most > 0 then call('ZADD', EXP, format('%.0f', now + most), 'm' .. hid) end
+  end
+end
 S.reap()
 S.tell()
-return {'ok', ms, id, epoch, unpack(refused)}
+return {'ok', id, epoch, format('%.0f', left), unpack(refused)}

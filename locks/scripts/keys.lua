@@ -23,8 +23,11 @@
 --                   waits in state w alone
 --   6 idx   ZSET  all scores 0: session \0 w \0 request   @ \0 o \0 request: offers nobody has picked up yet
 --                   ~r resource \0 x<hold> or o<request>: who shares it   ~u hold \0 request: waits nested in it
+--                   ~l lease (ms, 9 digits) \0 session
 --   7 meta  HASH  card:<session>, rev:<session> (news it must hear of), ticket (the last one), desk (the session that
---                   picks up offers), id, epoch, server and grace (see greet.lua), at:<session> (the epoch it knows)
+--                   picks up offers); and see server.lua: id, epoch (grows when data was lost), server (its run id),
+--                   grace (nothing is granted before, ms), lost (1: that was for a loss of data),
+--                   at:<session> (the epoch in which it has said all that it holds, a blank, its lease)
 --   8 seq   STRING  the last token
 --
 -- An item is a mode and a name: x<name> exclusive, s<name> shared, c<n>:<name> shared by at most n, p<n>:<name> n

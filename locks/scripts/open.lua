@@ -1,18 +1,22 @@
 -- open begins a session. An id that the space knows is refused: ids are never used twice. The first session of an empty
 -- space makes it.
--- ARGV: 1 session  2 lease, ms  3 card  4 an id for the space, should there be none  5 the server's run id, or ''
---       6 ms for which a space that is made now grants nothing
--- Replies: open, now (ms), the space's id, epoch, ms of its grace time left | taken
+-- ARGV: 1 session  2 lease, ms  3 card  4 an id for the space, should there be none  5 ms for which a space that is made
+--       now grants nothing; '' for 1 s if the server has not been up for as long as the lease, else 0
+-- Replies: open, now (ms), the space's id, epoch, longest lease of a session (ms) | taken
 local session = ARGV[1]
 if call('ZSCORE', EXP, 's' .. session) or call('HEXISTS', META, 'card:' .. session) == 1 then return {'taken'} end
 if call('HEXISTS', META, 'id') == 0 then
-  call('HSET', META, 'id', ARGV[4], 'epoch', '1', 'server', ARGV[5])
-  if ARGV[6] ~= '0' then
-    call('HSET', META, 'grace', format('%.0f', now + ARGV[6]))
+  local server, up = identity()
+  call('HSET', META, 'id', ARGV[4], 'epoch', format('%.0f', us), 'server', server or '')
+  local pauses = tonumber(ARGV[5]) or up and up * 1000 < tonumber(ARGV[2]) and 1000 or 0
+  if pauses > 0 then
+    call('HSET', META, 'grace', format('%.0f', now + pauses))
     call('ZADD', EXP, 0, 'e')
   end
 end
-local id, epoch, grace = unpack(call('HMGET', META, 'id', 'epoch', 'grace'))
+local id, epoch = unpack(call('HMGET', META, 'id', 'epoch'))
 call('ZADD', EXP, now + ARGV[2], 's' .. session)
-call('HSET', META, 'card:' .. session, ARGV[3], 'at:' .. session, epoch)
-return {'open', ms, id, epoch, grace and format('%.0f', math.max(0, grace - now)) or '0'}
+call('HSET', META, 'card:' .. session, ARGV[3])
+know(session, ARGV[2], epoch)
+local longest = call('ZREVRANGEBYLEX', IDX, '(~m', '[~l', 'LIMIT', 0, 1)[1]
+return {'open', ms, id, epoch, tonumber(sub(longest, 3, 11))}

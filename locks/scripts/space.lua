@@ -299,6 +299,7 @@ local function space()
     for i = 1, #members do members[i] = sub(members[i], #from + 1) end
     return members
   end
+  S.sharers = sharers
 
   -- older returns the request of a wait that stands before `ticket` (nil: before everybody new) in the queue of an item's
   -- resource and may no longer be passed by it, or nil: an old wait reserves what it wants of the resource. It looks at
@@ -480,10 +481,11 @@ local function space()
   end
 
   -- settle grants what was freed to who waits for it: to each wait that can be granted, the oldest first, whichever of
-  -- the freed resources it waits for. It looks along all their queues at once, by tickets.
+  -- the freed resources it waits for. It looks along all their queues at once, by tickets. It leaves a grace time to
+  -- reap, which ends it, and then has everybody looked at.
   function S.settle()
     local heads = {}
-    if #freed > 0 and call('ZCARD', Q) > 0 and not S.grace() then
+    if #freed > 0 and call('ZCARD', Q) > 0 and not S.grace() and S.resumes == 0 then
       for i = 1, #freed do
         local name = freed[i]
         heads[#heads + 1] = {name = name, from = '[' .. name .. '\0' .. since[name], members = {}, at = 0, fresh = true}
@@ -587,11 +589,13 @@ local function space()
         if ended < #holds + #waits or #holds + #waits == left then
           S.more = true -- there may be more of them: the entry stays due
         else
+          local lease = string.match(call('HGET', META, 'at:' .. id) or '', ' (%d+)$')
           call('ZREM', EXP, due[i])
+          if lease then call('ZREM', IDX, format('~l%09d', tonumber(lease)) .. '\0' .. id) end
           call('HDEL', META, 'card:' .. id, 'rev:' .. id, 'at:' .. id)
         end
         left = left - ended
-      elseif kind ~= 'e' then
+      elseif kind ~= 'e' or not S.grace() then
         call('ZREM', EXP, due[i])
         if kind == 'w' then
           S.drop(id)
@@ -605,7 +609,11 @@ local function space()
         elseif kind == 'g' then
           local name, ticket = string.match(id, '^([^%z]*)%z(.*)$')
           free({name}, ticket)
-        elseif kind == 'G' then
+        elseif kind == 'e' or kind == 'G' then
+          if kind == 'e' then -- the grace time is over: everybody who waits is looked at
+            call('HDEL', META, 'grace')
+            S.resumes = 0
+          end
           local name = id
           for _ = 1, PAGE do
             local member = call('ZRANGEBYLEX', Q, '(' .. name .. '\1', '+', 'LIMIT', 0, 1)[1]
@@ -618,11 +626,6 @@ local function space()
             S.more = true
           end
         end
-      elseif not S.grace() then -- it is over: everybody who waits is looked at
-        call('ZREM', EXP, 'e')
-        call('HDEL', META, 'grace')
-        call('ZADD', EXP, ms, 'G')
-        S.more = true
       end
     end
     S.settle()
@@ -723,7 +726,7 @@ local function soonest()
   local first = call('ZRANGE', EXP, 0, 1, 'WITHSCORES')
   local at = first[2]
   if first[1] == 'e' then -- it stands in front until the grace time ends
-    at = call('HGET', META, 'grace')
+    at = call('HGET', META, 'grace') or '0'
     if first[4] and tonumber(first[4]) < tonumber(at) then at = first[4] end
   end
   return at and math.max(0, tonumber(at) - now) or -1

@@ -32,6 +32,7 @@
 //	/                            the page
 //	/livez                       200 while the process serves; it asks nobody
 //	/readyz                      200 while the worker may take runs, else 503
+//	/metrics                     for Prometheus: see [Metrics]
 //	/api/v1/jobs                 and jobs/{job}, jobs/{job}/ticks (the newest first), jobs/{job}/explain?at=
 //	/api/v1/runs                 ?job= ?state=: the outstanding ones first, then the finished ones; the newest first
 //	/api/v1/runs/{id}            and runs/{id}/output: the tail of what its last attempt printed, as plain text
@@ -72,7 +73,8 @@
 // # When Redis cannot be read
 //
 // The API answers 503. The page answers 503 too, with a banner that says why, above what was last seen and when that
-// was. /livez stays 200: a probe that asks Redis would have all workers restarted in an outage.
+// was. /livez stays 200: a probe that asks Redis would have all workers restarted in an outage. /metrics goes on with what
+// the process itself counts, and says lockstep_redis_up 0 in place of what it would see of the lock space.
 //
 // # Not promised
 //

@@ -44,7 +44,7 @@ func newStage(t *testing.T, rdb *redis.Client) *stage {
 // open opens a session; card nil is that of a user of the lock library.
 func (s *stage) open(name string, card *worker.Card) *locks.Client {
 	s.t.Helper()
-	o := locks.Options{Namespace: s.namespace, Name: name}
+	o := locks.Options{Namespace: s.namespace, Name: name, Grace: -1}
 	if card != nil {
 		text, err := json.Marshal(card)
 		if err != nil {
@@ -88,8 +88,7 @@ func (s *stage) begin(client *locks.Client, due ledger.Due) (*ledger.Claimed, *l
 	if claimed.Outcome != ledger.Granted {
 		s.t.Fatalf("claim of %s: %s", due.Run, claimed.Outcome)
 	}
-	last := claimed.Record.Last()
-	return claimed, request.Granted(s.t.Context(), locks.Grant{Token: last.Token, Since: last.Started, Items: claimed.Items})
+	return claimed, request.Granted(s.t.Context(), claimed.Grant())
 }
 
 func (s *stage) enqueue(job *jobs.Job, id, args string) ledger.Due {

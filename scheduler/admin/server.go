@@ -37,6 +37,9 @@ type Options struct {
 	// cannot be done.
 	Reload func(ctx context.Context) error
 
+	// Metrics are what the worker of this process counts. Default: none, for a process that has no worker.
+	Metrics *Metrics
+
 	Logger *slog.Logger // default: slog.Default
 }
 
@@ -72,6 +75,7 @@ func New(o Options) (*Server, error) {
 	s.handle("/static/{file}", s.static)
 	s.handle("/livez", s.live)
 	s.handle("/readyz", s.ready)
+	s.handle("/metrics", s.metrics())
 	s.routes()
 	s.acts()
 	s.handle("/", func(http.ResponseWriter, *http.Request) error { return errNoPath })

@@ -49,6 +49,8 @@ type Decision struct {
 	// Activate is the definition that is active from here on. It may only follow on one whose ticks are decided up to
 	// Cursor, which need not be a tick then. Nil: Job stays.
 	Activate *jobs.Job
+
+	again bool // Redis has lost the runs of these ticks; the cursor stays
 }
 
 // MaxTicks bounds the ticks of one decision; more take several, one after the other.
@@ -61,6 +63,9 @@ type Created struct {
 	Moved  bool      // somebody else had moved the cursor: nothing was recorded, Cursor tells where it stands
 	Early  bool      // a tick has not come yet by the server's clock: nothing was recorded
 
+	// Grace is for how long the lock space grants nothing, since Redis has lost data: nothing was recorded.
+	Grace time.Duration
+
 	// Inactive tells that another definition of the job decides its ticks: nothing was recorded.
 	Inactive bool
 
@@ -71,6 +76,9 @@ var (
 	//go:embed scripts/register.lua
 	registerSource string
 	registerScript = script(registerSource)
+	//go:embed scripts/leave.lua
+	leaveSource string
+	leaveScript = script(leaveSource)
 	//go:embed scripts/create.lua
 	createSource string
 	createScript = script(createSource)
@@ -105,7 +113,11 @@ type RegisteredJob struct {
 const (
 	goneAfter    = time.Minute        // a definition that nobody carries gives way to one that somebody does
 	retiredAfter = 7 * 24 * time.Hour // a job that nobody carries is retired: when it comes back it begins anew
+	leftAfter    = 3 * time.Second    // instead of goneAfter, when its worker has left it: others poll more often
 )
+
+// RegisterBatch is how many definitions [Ledger.Register] sends in one call.
+const RegisterBatch = 1000
 
 // Hash names a definition. It is over the text before its ${...} are replaced, so it is the same on all hosts.
 func Hash(job *jobs.Job) (string, error) {
@@ -113,23 +125,28 @@ func Hash(job *jobs.Job) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("definition of job %s: %w", job.Name, err)
 	}
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:16]), nil
+	return hashText(text), nil
 }
 
-// Digest names a set of definitions: what one worker carries.
-func Digest(definitions []*jobs.Job) (string, error) {
-	hashes := make([]string, len(definitions))
+func hashText(definition []byte) string {
+	sum := sha256.Sum256(definition)
+	return hex.EncodeToString(sum[:16])
+}
+
+// Digest names a set of definitions, which is what one worker carries, and each of them by its job's name: see [Hash].
+func Digest(definitions []*jobs.Job) (digest string, hashes map[string]string, err error) {
+	hashes = make(map[string]string, len(definitions))
+	lines := make([]string, len(definitions))
 	for i, job := range definitions {
 		hash, err := Hash(job)
 		if err != nil {
-			return "", err
+			return "", nil, err
 		}
-		hashes[i] = job.Name + " " + hash
+		hashes[job.Name], lines[i] = hash, job.Name+" "+hash
 	}
-	slices.Sort(hashes)
-	sum := sha256.Sum256([]byte(strings.Join(hashes, "\n")))
-	return hex.EncodeToString(sum[:8]), nil
+	slices.Sort(lines)
+	sum := sha256.Sum256([]byte(strings.Join(lines, "\n")))
+	return hex.EncodeToString(sum[:8]), hashes, nil
 }
 
 // trigger writes what decides when a job's ticks are.
@@ -147,21 +164,17 @@ func trigger(job *jobs.Job) string {
 // changes nothing.
 func (l *Ledger) Register(ctx context.Context, digest string, definitions []*jobs.Job) (*Registered, error) {
 	registered := &Registered{Jobs: make(map[string]RegisteredJob, len(definitions))}
-	const batch = 1000
-	for first := 0; first == 0 || first < len(definitions); first += batch {
-		some := definitions[first:min(first+batch, len(definitions))]
-		args := make([]any, 0, 3+4*len(some))
+	lost := make(map[*jobs.Job]time.Time)
+	for first := 0; first == 0 || first < len(definitions); first += RegisterBatch {
+		some := definitions[first:min(first+RegisterBatch, len(definitions))]
+		args := make([]any, 0, 3+5*len(some))
 		args = append(args, digest, goneAfter.Milliseconds(), retiredAfter.Milliseconds())
 		for _, job := range some {
 			definition, err := json.Marshal(job)
 			if err != nil {
 				return nil, fmt.Errorf("register job %s: %w", job.Name, err)
 			}
-			hash, err := Hash(job)
-			if err != nil {
-				return nil, err
-			}
-			args = append(args, job.Name, hash, trigger(job), definition)
+			args = append(args, job.Name, hashText(definition), trigger(job), definition, l.memory.cursor(job.Name))
 		}
 		r := read(l.run(ctx, registerScript, "", args...))
 		registered.Now = r.time()
@@ -174,50 +187,51 @@ func (l *Ledger) Register(ctx context.Context, digest string, definitions []*job
 				one.Old = new(jobs.Job)
 				r.err = json.Unmarshal([]byte(old), one.Old)
 			}
+			if r.number() == 1 && (job.Every > 0 || job.Schedule != "") {
+				lost[job] = one.Cursor
+			}
 			registered.Jobs[job.Name] = one
+			l.memory.saw(job.Name, one.Cursor)
 		}
 		if r.err != nil {
 			return nil, fmt.Errorf("register %d jobs: %w", len(definitions), r.err)
 		}
 	}
-	return registered, nil
+	return registered, l.writeLost(ctx, lost)
+}
+
+// Leave tells that a worker which has carried the config of this digest has registered another one and carries that. Without
+// it, whoever goes back to an older definition would have to wait until the newer one has been gone for a minute; now that
+// gives way within seconds, unless another worker carries it: then it does not matter.
+func (l *Ledger) Leave(ctx context.Context, digest string) error {
+	r := read(l.run(ctx, leaveScript, "", digest, goneAfter.Milliseconds(), leftAfter.Milliseconds()))
+	if r.err != nil {
+		return fmt.Errorf("leave a config: %w", r.err)
+	}
+	return nil
 }
 
 // Create records decisions, each whole or not at all, in one round trip. A decision that was computed from a cursor
 // that has moved since is refused (Moved), and so is one that is sent again after it was applied.
 func (l *Ledger) Create(ctx context.Context, decisions []Decision) []Created {
 	created := make([]Created, len(decisions))
-	commands := make([]*redis.Cmd, len(decisions))
-	send := func(script *redis.Script, eval bool) {
-		pipe := l.rdb.Pipeline()
-		for i := range decisions {
-			if commands[i] != nil && !redis.HasErrorPrefix(commands[i].Err(), "NOSCRIPT") || created[i].Err != nil {
-				continue
-			}
-			args, err := decisions[i].args()
-			if err != nil {
-				created[i].Err = err
-				continue
-			}
-			job := decisions[i].Job.Name
-			keys := append(l.keys[:len(l.keys):len(l.keys)], l.prefix+"hist:"+job, l.prefix+"done:"+job, l.prefix+"output:"+job)
-			if eval {
-				commands[i] = script.Eval(ctx, pipe, keys, args...)
-			} else {
-				commands[i] = script.EvalSha(ctx, pipe, keys, args...)
-			}
-		}
-		_, _ = pipe.Exec(ctx) // each command carries its own error
-	}
-	send(createScript, false)
-	send(createScript, true) // those that a restarted server did not know by their digest
+	var calls []call
+	var which []int // of the decisions each call is
 	for i := range decisions {
-		if created[i].Err != nil {
+		args, err := decisions[i].args()
+		if err != nil {
+			created[i].Err = err
 			continue
 		}
-		if err := created[i].decode(commands[i], decisions[i].Cursor); err != nil {
-			created[i] = Created{Err: fmt.Errorf("create ticks of %s: %w", decisions[i].Job.Name, err)}
+		calls, which = append(calls, call{decisions[i].Job.Name, args}), append(which, i)
+	}
+	for k, command := range l.send(ctx, createScript, calls) {
+		d, c := &decisions[which[k]], &created[which[k]]
+		if err := c.decode(command, d.Cursor); err != nil {
+			*c = Created{Err: fmt.Errorf("create ticks of %s: %w", d.Job.Name, err)}
+			continue
 		}
+		l.memory.saw(d.Job.Name, c.Cursor)
 	}
 	return created
 }
@@ -244,9 +258,14 @@ func (c *Created) decode(command *redis.Cmd, cursor time.Time) error {
 	case "early":
 		c.Early = true
 		return nil
+	case "grace":
+		c.Grace = time.Duration(r.number()) * time.Millisecond
+		return r.err
 	case "inactive":
 		c.Inactive = true
 		return nil
+	case "late":
+		return ErrLate
 	default:
 		return r.unknown(outcome)
 	}
@@ -297,7 +316,11 @@ func (d *Decision) args() ([]any, error) {
 			return nil, err
 		}
 	}
-	args := []any{d.Job.Name, d.Seen.UnixMilli(), d.Cursor.UnixMilli(), string(d.By), d.Job.Queue, string(d.Job.Overlap),
+	seen := strconv.FormatInt(d.Seen.UnixMilli(), 10)
+	if d.again {
+		seen = "again"
+	}
+	args := []any{d.Job.Name, seen, d.Cursor.UnixMilli(), string(d.By), d.Job.Queue, string(d.Job.Overlap),
 		d.Job.MaxQueued, d.Job.History.Runs, d.Job.History.For.Milliseconds(), string(arguments), definition,
 		positive(d.Job.StartDeadline), patience, onBusy, limits, paused, alone, hash, activate, next, len(items)}
 	for _, item := range items {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -52,7 +53,7 @@ func newJob(name string) *jobs.Job {
 // session opens a worker's session.
 func (f *fixture) session(name string) *locks.Client {
 	f.Helper()
-	client, err := locks.Open(f.Context(), f.rdb, locks.Options{Namespace: f.namespace, Name: name})
+	client, err := locks.Open(f.Context(), f.rdb, locks.Options{Namespace: f.namespace, Name: name, Grace: -1})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -241,7 +242,9 @@ func (f *fixture) wantNothingLeft() {
 		}
 	}
 	for _, zset := range []string{"hold", "q", "idx", "timer", "ready", "push", "sent", "busy", "open", "late", "ask"} {
-		if left, err := f.rdb.ZRange(f.Context(), f.key(zset), 0, -1).Result(); err != nil || len(left) > 0 {
+		left, err := f.rdb.ZRange(f.Context(), f.key(zset), 0, -1).Result()
+		left = slices.DeleteFunc(left, func(member string) bool { return strings.HasPrefix(member, "~l") }) // of sessions
+		if err != nil || len(left) > 0 {
 			f.Errorf("%s: %q, %v, want nothing", zset, left, err)
 		}
 	}
@@ -276,6 +279,38 @@ func TestATickThatHasNotComeIsRefusedAndNothingChanges(t *testing.T) {
 		record, err := f.Job(f.Context(), "j")
 		if err != nil || !record.Cursor.Equal(cursor) {
 			f.Errorf("cursor %v, %v, want %v", record.Cursor, err, cursor)
+		}
+	})
+}
+
+func TestNothingIsCreatedOrClaimedInAGraceTime(t *testing.T) {
+	each(t, func(f *fixture) {
+		client, run, cursor := f.session("w"), f.run(), f.cursor(f.job, 5)
+		// As after a loss of data: the grace time ends in an hour, and stands at the front of the timer wheel.
+		until := strconv.FormatInt(time.Now().Add(time.Hour).UnixMilli(), 10)
+		if err := f.rdb.HSet(f.Context(), f.key("meta"), "grace", until).Err(); err != nil {
+			f.Fatal(err)
+		}
+		if err := f.rdb.ZAdd(f.Context(), f.key("exp"), redis.Z{Member: "e"}).Err(); err != nil {
+			f.Fatal(err)
+		}
+		if created := f.tick(f.job, cursor, 1, ledger.Run); created.Grace < 59*time.Minute {
+			f.Errorf("%+v, want it refused for an hour", created)
+		}
+		if refused := f.claim(client, run, ledger.Later); len(refused.Due) != 0 {
+			f.Errorf("got %+v to push, want the sweep to do it", refused.Due)
+		}
+		f.claim(client, run, ledger.Stale) // it has the next n
+		swept, err := f.Sweep(f.Context(), ledger.SweepLimits{Most: 100, LookUp: time.Hour})
+		if err != nil || len(swept.Due) != 1 {
+			f.Fatalf("swept %+v, %v, want the run", swept, err)
+		}
+		if err := f.rdb.HSet(f.Context(), f.key("meta"), "grace", 1).Err(); err != nil {
+			f.Fatal(err)
+		}
+		f.claim(client, swept.Due[0], ledger.Granted)
+		if created := f.tick(f.job, cursor, 1, ledger.Run); len(created.Due) != 1 {
+			f.Errorf("%+v after the grace time, want a run", created)
 		}
 	})
 }

@@ -118,6 +118,57 @@ func TestAPollKeepsADefinitionCarried(t *testing.T) {
 	})
 }
 
+// A config that is taken back: its definitions are older than those it follows on.
+func TestADefinitionThatIsLeftGivesWaySoon(t *testing.T) {
+	each(t, func(f *fixture) {
+		v := versions("one", "two")
+		f.job = v[0]
+		f.cursor(f.job, 20)
+		f.carries("config", v[0], ledger.Active)
+		f.carries("new", v[1], ledger.Active)
+		w := f.session("w")
+		leave := func() {
+			if err := f.Leave(f.Context(), "new"); err != nil {
+				f.Fatal(err)
+			}
+		}
+		leave()
+		f.carries("config", v[0], ledger.Drifted) // not before others could say that they carry it
+		standing := func() ledger.Standing {
+			registered, err := f.Register(f.Context(), "config", []*jobs.Job{v[0]})
+			if err != nil {
+				f.Fatal(err)
+			}
+			return registered.Jobs["j"].Standing
+		}
+		began := time.Now()
+		tick := time.NewTicker(50 * time.Millisecond)
+		defer tick.Stop()
+		for standing() != ledger.Active {
+			if <-tick.C; time.Since(began) > 30*time.Second {
+				f.Fatal("it does not give way")
+			}
+		}
+		f.carries("new", v[1], ledger.Active) // it was forgotten, so it is the newest once more
+
+		// Left by one worker, and carried by another.
+		leave()
+		if _, err := f.Poll(f.Context(), w.Session(), "new", 0); err != nil {
+			f.Fatal(err)
+		}
+		for began := time.Now(); time.Since(began) < 4*time.Second; <-tick.C {
+			if got := standing(); got != ledger.Drifted {
+				f.Fatalf("%s although the other definition is carried", got)
+			}
+		}
+
+		// What was left long ago does not come back by leaving it again.
+		f.left("new", 70*time.Second)
+		leave()
+		f.carries("config", v[0], ledger.Active)
+	})
+}
+
 func TestAFleetThatWasDownGoesOnWhereItStopped(t *testing.T) {
 	each(t, func(f *fixture) {
 		v := versions("one", "two")

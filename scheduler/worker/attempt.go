@@ -45,10 +45,7 @@ func (w *Worker) claim(due ledger.Due, before []string) {
 	case claimed.Outcome == ledger.Suspect:
 		w.putOff(due)
 	case claimed.Outcome == ledger.Granted:
-		record := claimed.Record
-		hold := request.Granted(w.attempts, locks.Grant{
-			Token: record.Last().Token, Since: record.Last().Started, Items: claimed.Items, MaxHold: claimed.Job.Lock.MaxHold,
-		})
+		hold := request.Granted(w.attempts, claimed.Grant())
 		w.attempt.Go(func() {
 			defer done()
 			w.run(hold, claimed)
@@ -116,6 +113,9 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 	log := w.log.With("job", record.Job, "run", record.ID, "attempt", number, "token", hold.Token(), "worker", hold.Session())
 	log.InfoContext(hold.Context(), "attempt begins", "locks", hold.Names())
 	began := time.Now()
+	var finished *ledger.Finished
+	ended := w.o.OnAttempt(claimed)
+	defer func() { ended(finished) }()
 
 	output := jobs.NewTail(0)
 	ctx, cancel := context.WithCancelCause(hold.Context())
@@ -155,7 +155,7 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 		finish.Error = err.Error()
 	}
 	hold.Freeing() // from here on Redis may no longer have it, without anybody having taken it
-	finished := w.sendFinish(finish, hold)
+	finished = w.sendFinish(finish, hold)
 	if finished == nil {
 		log.ErrorContext(w.attempts, "the end of an attempt could not be recorded", "outcome", finish.Outcome)
 		_ = hold.Release() // what is left of it; the error has just been told

@@ -145,7 +145,7 @@ func TestAReloadCarriesWhatItDoesNotChange(t *testing.T) {
 		record, err := f.ledger.Job(t.Context(), "changes")
 		return err == nil && record.Job.Description == "new"
 	})
-	digest, err := ledger.Digest(f.jobs)
+	digest, _, err := ledger.Digest(f.jobs)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,6 +158,37 @@ func TestAReloadCarriesWhatItDoesNotChange(t *testing.T) {
 	}
 	if got := registered.Jobs["stays"].Standing; got != ledger.Drifted {
 		t.Errorf("the older definition is %s, want %s", got, ledger.Drifted)
+	}
+}
+
+// A config that was a mistake is taken back within a minute: the older definition decides again soon, and misses nothing.
+func TestAReloadIsTakenBack(t *testing.T) {
+	f := newFleet(t)
+	job := f.everySecond("j")
+	w := f.start()
+	f.await("ticks", func() bool { return len(f.ticks(job)) > 0 })
+	mistake := *job
+	mistake.Description = "a mistake"
+	active := func() string {
+		record, err := f.ledger.Job(t.Context(), "j")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return record.Job.Description
+	}
+	for _, version := range []*jobs.Job{&mistake, job} {
+		if err := w.SetJobs(t.Context(), []*jobs.Job{version}, nil, version.Description); err != nil {
+			t.Fatal(err)
+		}
+		f.await("definition "+version.Description, func() bool { return active() == version.Description })
+	}
+	seen := len(f.ticks(job))
+	f.await("more ticks", func() bool { return len(f.ticks(job)) > seen+1 })
+	records := f.ticks(job)
+	for i := 1; i < len(records); i++ {
+		if gap := records[i].Tick.Sub(records[i-1].Tick); gap != time.Second {
+			t.Errorf("%v between two ticks", gap)
+		}
 	}
 }
 

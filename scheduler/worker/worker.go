@@ -34,6 +34,7 @@ type Options struct {
 	Name         string                // first part of the worker's id; default: the host's name
 	Lease        time.Duration         // default 15 s: a dead host's work moves on after it
 	ReserveAfter time.Duration         // how long others may pass a waiting bundle; default 1 s, negative: not at all
+	Grace        time.Duration         // how long nothing is granted after Redis lost data, as in locks.Options
 
 	Concurrency  int            // attempts at a time; default 8
 	DrainTimeout time.Duration  // how long running attempts may go on when the worker is to stop; default 50 s
@@ -63,6 +64,10 @@ type Options struct {
 	// outlives this process can end the session in its place ([locks.Space.EndSession]). Called from several goroutines;
 	// nil: nobody wants to know.
 	OnSession func(locks.SessionID)
+
+	// OnAttempt is told of each attempt that begins here. What it returns is told when that has ended: how the ledger
+	// answered, or nil when the end was not recorded. Called from many goroutines; nil: nobody wants to know.
+	OnAttempt func(*ledger.Claimed) (ended func(*ledger.Finished))
 
 	Logger *slog.Logger // default: slog.Default
 }
@@ -117,8 +122,21 @@ func newDefinitions(list []*jobs.Job, permits map[string]locks.PermitLimit, conf
 	return d
 }
 
-// ErrPermits says that permits cannot be declared as the config has them.
+// ErrPermits says that permits cannot be declared as the config has them: see [PermitsError].
 var ErrPermits = errors.New("the permits cannot be declared")
+
+// PermitsError is an [ErrPermits] that names the permits.
+type PermitsError struct {
+	Permits string
+	reason  string
+}
+
+func (e *PermitsError) Error() string {
+	return fmt.Sprintf("%s: permits.%s%s", ErrPermits, e.Permits, e.reason)
+}
+
+// Is makes it an [ErrPermits].
+func (e *PermitsError) Is(target error) bool { return target == ErrPermits }
 
 // New checks the options. It starts nothing and dials nothing.
 func New(o Options) (*Worker, error) {
@@ -147,6 +165,9 @@ func New(o Options) (*Worker, error) {
 		o.Fetchers = queue.DefaultFetchers
 	}
 	o.Fetchers = min(o.Fetchers, o.Concurrency)
+	if o.OnAttempt == nil {
+		o.OnAttempt = func(*ledger.Claimed) func(*ledger.Finished) { return func(*ledger.Finished) {} }
+	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
@@ -191,12 +212,12 @@ func (w *Worker) declare(ctx context.Context, permits map[string]locks.PermitLim
 		cancel()
 		switch {
 		case err != nil && stands.Permits > 0:
-			return fmt.Errorf("%w: permits.%s.limit is %d, and version %d of it has been declared with %d: raise permits.%s.version to change it",
-				ErrPermits, name, limit.Permits, stands.Version, stands.Permits, name)
+			return &PermitsError{name, fmt.Sprintf(".limit is %d, and version %d of it has been declared with %d: raise permits.%s.version to change it",
+				limit.Permits, stands.Version, stands.Permits, name)}
 		case errors.Is(err, locks.ErrBusy):
-			return fmt.Errorf("%w: permits.%s: it is held as a lock, exclusive or shared: wait until it is free, or take another name", ErrPermits, name)
+			return &PermitsError{name, ": it is held as a lock, exclusive or shared: wait until it is free, or take another name"}
 		case errors.Is(err, locks.ErrInvalid):
-			return fmt.Errorf("%w: permits.%s: %w", ErrPermits, name, err)
+			return &PermitsError{name, ": " + err.Error()}
 		case err != nil:
 			return err
 		case stands.Version > limit.Version:
@@ -247,24 +268,22 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	defer w.cancel(nil)
 
 	w.locks, err = locks.Open(ctx, w.o.Redis, locks.Options{
-		Namespace: w.o.Namespace, Name: w.o.Name, Lease: w.o.Lease, ReserveAfter: w.o.ReserveAfter,
+		Namespace: w.o.Namespace, Name: w.o.Name, Lease: w.o.Lease, ReserveAfter: w.o.ReserveAfter, Grace: w.o.Grace,
 		Card: w.card("ready"), Logger: w.log,
 		OnOffer: func() {
 			if s := w.loop.Load(); s != nil {
 				s.Wake()
 			}
 		},
+		Recover: w.recover,
 	})
 	if err != nil {
 		return fmt.Errorf("start worker: %w", err)
 	}
 	defer w.close(running)
 	w.tell(w.locks.Session())
-	space, err := locks.NewSpace(w.o.Redis, w.o.Namespace)
-	if err != nil {
-		return fmt.Errorf("start worker: %w", err)
-	}
-	w.ledger = ledger.New(w.o.Redis, space)
+	w.ledger = ledger.New(w.locks.Redis(), w.locks.Space())
+	w.ledger.Remember()
 	if w.queue, err = queue.New(w.o.Redis, w.o.Namespace); err != nil {
 		return fmt.Errorf("start worker: %w", err)
 	}
@@ -284,7 +303,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	}
 	ticks, err := scheduler.New(scheduler.Options{
 		Ledger: w.ledger, Session: w.locks.Session, Jobs: begun.jobs, Deliver: w.deliver, Delivered: w.delivered,
-		Stop: w.stop, Drain: end, Drift: w.drift, Logger: w.log,
+		Stop: w.stop, Drain: end, Drift: w.drift, Doubt: w.locks.Doubt, Logger: w.log,
 	})
 	if err != nil {
 		return fmt.Errorf("start worker: %w", err)
@@ -319,6 +338,26 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	err = group.Wait()
 	w.drain(running)
 	return err
+}
+
+// recover says again what Redis has lost.
+func (w *Worker) recover(ctx context.Context, session locks.SessionID) error {
+	ticks := w.loop.Load()
+	if ticks == nil {
+		return nil // nothing is known yet
+	}
+	carried := w.jobs.Load().jobs
+	digest, _, err := ledger.Digest(carried)
+	if err != nil {
+		return err
+	}
+	if err := w.ledger.Assert(ctx, session, digest, carried); err != nil {
+		w.log.WarnContext(ctx, "what Redis has lost is not said again yet", "worker", session, "error", err)
+		return err
+	}
+	w.log.WarnContext(ctx, "Redis has lost data; what is known of jobs and runs here was said again", "worker", session)
+	ticks.Recovered()
+	return nil
 }
 
 // begin opens a request, on a session that OnSession has been told.

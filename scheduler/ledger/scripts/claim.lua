@@ -8,7 +8,8 @@
 --   granted, token, n of fields, record..., arguments and definition, pushes
 --   waiting, <describe> (eight fields), pushes
 --   behind, pushes: earlier ticks of its job go first, it waits behind them
---   later, pushes: a run that was due earlier goes first; this one is to be pushed, under the next n
+--   later, pushes: a run that was due earlier goes first; this one is to be pushed, under the next n; no pushes during a
+--     grace time, in which nothing is claimed
 --   over, pushes: it has ended: its time to start is over, or its bundle can never be granted
 --   stale: not due, or another n | dead: the session has ended | suspect: it has crashed before; nothing was changed
 -- Sent again it gives the answer once more, for as long as the attempt runs.
@@ -23,6 +24,10 @@ end
 
 if run[STATE] == 'running' and run[HOLDER] == hid then return granted({}) end
 if run[STATE] ~= 'due' or run[N] ~= ARGV[4] then return {'stale'} end
+if not quiet() and space().grace() then -- what was lost is being said again: the sweep pushes it when that is over
+  due(id, run)
+  return {'later', {}}
+end
 local S, list = nil, {}
 
 local why = overdue(run)

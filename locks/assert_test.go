@@ -1,0 +1,203 @@
+package locks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"lockstep/locks/redistest"
+)
+
+// rival has a session of nobody say that it holds a resource under a token, and returns the reply.
+func rival(t *testing.T, c *Client, at place, token Token) []string {
+	t.Helper()
+	member := strings.Join([]string{"rival.x\x00rival.x.1", token.String(), "1", "", "", "", "xa"}, "\x1f")
+	return c.raw(t, assertScript, "rival.x", 60_000, "{}", at.id, at.epoch, "the rival's", 10_000, 0, token.String(), "1", member, "")
+}
+
+// TestOfTwoHoldersTheHigherTokenStands has somebody else say, before and after the client does, that he holds the same.
+func TestOfTwoHoldersTheHigherTokenStands(t *testing.T) {
+	t.Parallel()
+	for _, first := range []bool{true, false} {
+		for _, stronger := range []bool{true, false} {
+			t.Run(fmt.Sprintf("first %v, stronger %v", first, stronger), func(t *testing.T) {
+				t.Parallel()
+				c := opened(t, redistest.New(t, redistest.Options{}).Client(t), "ns")
+				hold, err := c.Acquire(t.Context(), Exclusive("a", "b"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				other, err := c.Acquire(t.Context(), Exclusive("c"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				token := hold.Token() - 1
+				if stronger {
+					token = other.Token() + 1
+				}
+				session := c.Session()
+				pipe := c.rdb.TxPipeline()
+				pipe.FlushAll(t.Context())
+				if first {
+					assertScript.Eval(t.Context(), pipe, c.space.keys, "rival.x", 60_000, "{}", "", "", "the rival's", 10_000, 0, "0", "1")
+				}
+				if _, err := pipe.Exec(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				s, _, err := c.current()
+				if err != nil {
+					t.Fatal(err)
+				}
+				at := func() place {
+					known := c.raw(t, placeScript, string(session))
+					return place{known[0], known[1]}
+				}
+				if !first {
+					eventually(t, "it has said what it holds", func() bool {
+						s.mu.Lock()
+						defer s.mu.Unlock()
+						return s.at == at() && s.at.id != ""
+					})
+				}
+				got := rival(t, c, at(), token)
+				refused := len(got) > 4
+				if !first && refused == stronger {
+					t.Errorf("got %q for a rival that came second", got)
+				}
+				if stronger {
+					<-hold.Context().Done()
+					if cause := context.Cause(hold.Context()); !errors.Is(cause, ErrLost) {
+						t.Errorf("got cause %v", cause)
+					}
+					if err := hold.Release(); !errors.Is(err, ErrLost) {
+						t.Errorf("got %v from Release", err)
+					}
+				}
+				eventually(t, "it has said what it holds", func() bool {
+					s.mu.Lock()
+					defer s.mu.Unlock()
+					return s.at == at()
+				})
+				if !stronger {
+					if err := hold.Release(); err != nil {
+						t.Errorf("the stronger hold: %v", err)
+					}
+				}
+				if err := other.Release(); err != nil || c.Session() != session {
+					t.Errorf("the other hold: %v, in session %s after %s", err, c.Session(), session)
+				}
+				var ids []HoldID
+				for _, h := range c.listing(t).Holds {
+					ids = append(ids, h.ID)
+				}
+				if stronger != (len(ids) == 1) || len(ids) > 1 {
+					t.Errorf("left are %q", ids)
+				}
+			})
+		}
+	}
+}
+
+// TestManyHoldsAreSaidAgainWhileOthersComeAndGo loses all data under a client with some pages of holds that goes on
+// acquiring and releasing. In the end exactly what it holds stands in Redis.
+func TestManyHoldsAreSaidAgainWhileOthersComeAndGo(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.New(t, redistest.Options{}).Client(t)
+	c := opened(t, rdb, "ns")
+	kept := make(map[HoldID]*Hold)
+	for i := range 3*assertPage + 7 {
+		hold, err := c.Acquire(t.Context(), Exclusive(fmt.Sprint("kept", i)), MaxHold(time.Hour), Info([]byte(`{"n":1}`)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept[hold.ID()] = hold
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	for i := range 8 {
+		running.Go(func() {
+			for ctx.Err() == nil {
+				hold, err := c.Acquire(ctx, Exclusive(fmt.Sprint("busy", i%3)))
+				if err != nil {
+					continue
+				}
+				if err := hold.Release(); err != nil && !errors.Is(err, ErrLost) {
+					t.Errorf("release: %v", err)
+				}
+			}
+		})
+	}
+	for range 3 {
+		s, _, err := c.current()
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.mu.Lock()
+		was := s.at
+		s.mu.Unlock()
+		if err := rdb.FlushAll(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "it has said what it holds", func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.at != was
+		})
+	}
+	hold, err := c.Acquire(t.Context(), Exclusive("after")) // the grace time is over
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	running.Wait()
+	if err := hold.Release(); err != nil {
+		t.Error(err)
+	}
+	for _, hold := range kept {
+		if hold.Context().Err() != nil {
+			t.Fatalf("%s ended: %v", hold.Names(), context.Cause(hold.Context()))
+		}
+	}
+	eventually(t, "what was given back is gone", func() bool { return len(c.listing(t).Holds) == len(kept) })
+	for _, record := range c.listing(t).Holds {
+		hold := kept[record.ID]
+		if hold == nil || record.Token != hold.Token() || string(record.Info) != `{"n":1}` {
+			t.Fatalf("got %+v, want %+v", record, hold)
+		}
+	}
+}
+
+// TestJoinedHoldOutlivesTheLossOfAllData has a hold that another client has joined said again.
+func TestJoinedHoldOutlivesTheLossOfAllData(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.New(t, redistest.Options{}).Client(t)
+	parent, child := opened(t, rdb, "ns"), opened(t, rdb, "ns")
+	hold, err := parent.Acquire(t.Context(), Exclusive("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	joined, err := child.Join(t.Context(), hold.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rdb.FlushAll(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	after, err := child.Acquire(t.Context(), Exclusive("b"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := after.Release(); err != nil {
+		t.Error(err)
+	}
+	if err := errors.Join(context.Cause(hold.Context()), context.Cause(joined.Context())); err != nil {
+		t.Errorf("ended: %v", err)
+	}
+	if err := errors.Join(joined.Release(), hold.Release()); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,32 @@
+package locks
+
+import (
+	"os"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// faultEnv has a test binary run with a fault in its scripts: a text, and behind => what stands there instead.
+const faultEnv = "LOCKS_TEST_FAULT"
+
+// FaultEnv is for tests that run this binary again with a fault, to show that another test finds it.
+const FaultEnv = faultEnv
+
+func init() {
+	from, to, planted := strings.Cut(os.Getenv(faultEnv), "=>")
+	if !planted {
+		return
+	}
+	found := false
+	for name, script := range map[string]**redis.Script{
+		"acquire": &acquireScript, "assert": &assertScript, "greet": &greetScript, "renew": &renewScript,
+	} {
+		source := scriptSource(name)
+		found = found || strings.Contains(source, from)
+		*script = redis.NewScript(strings.ReplaceAll(source, from, to))
+	}
+	if !found {
+		panic("no script has " + from)
+	}
+}

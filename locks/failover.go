@@ -1,0 +1,413 @@
+package locks
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// newborn is for how long a space that was made on a young server grants nothing, as in open.lua.
+const newborn = time.Second
+
+// errLate says that a session came too late to say what it holds.
+var errLate = fmt.Errorf("%w: redis has lost data, and the grace time in which to say what it held was over", errEnded)
+
+// errDoubled is why a hold ends that another one is stronger than.
+var errDoubled = fmt.Errorf("%w: redis has lost data, and a younger hold has a part of the bundle", ErrLost)
+
+// place is which space a session knows: an id, and an epoch that grows whenever the space may have lost writes.
+type place struct{ id, epoch string }
+
+// recovery says how long a grace time is: Options.Grace, or the longest lease that this client has heard of and the
+// time for which the topology may have two masters.
+type recovery struct {
+	fixed   time.Duration
+	margin  time.Duration // set by Open before anything is sent that needs it
+	longest atomic.Int64  // ms
+}
+
+// args are two arguments of the scripts: ms at least, and ms more than the longest lease in use.
+func (r *recovery) args() (least, margin int64) {
+	if r.fixed > 0 {
+		return r.fixed.Milliseconds(), 0
+	}
+	margin = r.margin.Milliseconds()
+	return r.longest.Load() + margin, margin
+}
+
+// heard takes the longest lease in use from a reply. One's own counts, too.
+func (r *recovery) heard(longest int64, own time.Duration) {
+	r.longest.Store(max(longest, own.Milliseconds()))
+}
+
+// first is for how long a space grants nothing that this client makes, as open.lua takes it. knew: it had another one.
+func (r *recovery) first(knew bool) string {
+	least, _ := r.args()
+	switch {
+	case r.fixed < 0 && !knew:
+		return "0"
+	case r.fixed > 0 || knew:
+		return strconv.FormatInt(least, 10)
+	}
+	return ""
+}
+
+// A greeter has the space notice on which server it is, on every new connection and before anything else is sent over
+// it. So nothing is granted by a server that may lack the last writes of another one.
+type greeter struct {
+	keys     []string
+	recovery *recovery
+	changed  func()                // it was another server
+	reload   func(context.Context) // on a cluster: its slots have moved
+}
+
+func (g *greeter) greet(ctx context.Context, via redis.Scripter) error {
+	least, margin := g.recovery.args()
+	r, err := runScript(ctx, via, greetScript, g.keys, least, margin)
+	if err == nil && r.text(0) == "changed" {
+		g.changed()
+	}
+	return err
+}
+
+// connected returns what a new connection of a plain client goes through. first is the caller's own, or nil. A connection
+// that could not be greeted is not used.
+func (g *greeter) connected(first func(context.Context, *redis.Conn) error) func(context.Context, *redis.Conn) error {
+	return func(ctx context.Context, cn *redis.Conn) error {
+		if first != nil {
+			if err := first(ctx, cn); err != nil {
+				return err
+			}
+		}
+		return g.greet(ctx, cn)
+	}
+}
+
+// nodes has every node of a cluster watched. newClient is the caller's own way to make one, or nil.
+func (g *greeter) nodes(newClient func(*redis.Options) *redis.Client) func(*redis.Options) *redis.Client {
+	if newClient == nil {
+		newClient = redis.NewClient
+	}
+	return func(o *redis.Options) *redis.Client {
+		n := &node{greeter: g}
+		o.OnConnect = n.connected(o.OnConnect)
+		n.client = newClient(o)
+		n.client.AddHook(n)
+		return n.client
+	}
+}
+
+// A node is one server of a cluster. Connections to it may be older than its being the master of the space: then it is
+// greeted before the first script, and no script is sent while it says that it is not the master.
+type node struct {
+	greeter *greeter
+	client  *redis.Client
+	ours    atomic.Bool // it was greeted as the master of the space, and has not said otherwise since
+}
+
+// greeting marks the context of a greeting, which is a script itself.
+type greeting struct{}
+
+func (n *node) greet(ctx context.Context, via redis.Scripter) error {
+	err := n.greeter.greet(context.WithValue(ctx, greeting{}, true), via)
+	n.ours.Store(err == nil)
+	return err
+}
+
+func (n *node) connected(first func(context.Context, *redis.Conn) error) func(context.Context, *redis.Conn) error {
+	return func(ctx context.Context, cn *redis.Conn) error {
+		if first != nil {
+			if err := first(ctx, cn); err != nil {
+				return err
+			}
+		}
+		var refused redis.Error
+		if err := n.greet(ctx, cn); !errors.As(err, &refused) {
+			return err
+		}
+		return nil // it is not the master of the space, but may be asked who is
+	}
+}
+
+// DialHook leaves dialling as it is.
+func (n *node) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+// ProcessHook greets before a script when that has to be.
+func (n *node) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if err := n.prepare(ctx, cmd); err != nil {
+			cmd.SetErr(err)
+			return err // what a script would have been answered, MOVED mostly
+		}
+		err := next(ctx, cmd)
+		n.learn(err)
+		return err
+	}
+}
+
+// ProcessPipelineHook does the same for scripts that are sent together.
+func (n *node) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		// Behind ASKING is a script that was sent on by the old owner of a slot on the move: its keys are all here, as they
+		// were there.
+		if err := n.prepare(ctx, cmds[0]); err != nil {
+			for _, cmd := range cmds {
+				cmd.SetErr(err)
+			}
+			n.greeter.reload(ctx) // a pipeline that a hook has ended is not sent on
+			return err
+		}
+		err := next(ctx, cmds)
+		for _, cmd := range cmds {
+			n.learn(cmd.Err())
+		}
+		return err
+	}
+}
+
+func (n *node) prepare(ctx context.Context, cmd redis.Cmder) error {
+	name := cmd.Name()
+	if n.ours.Load() || name != "evalsha" && name != "eval" || ctx.Value(greeting{}) != nil {
+		return nil
+	}
+	return n.greet(ctx, n.client)
+}
+
+// learn hears from an error that the server is not the master of the space any more.
+func (n *node) learn(err error) {
+	if err != nil && (redis.HasErrorPrefix(err, "MOVED") || redis.HasErrorPrefix(err, "READONLY")) {
+		n.ours.Store(false)
+	}
+}
+
+// Doubt has the session renewed at once: for who has seen that Redis may have lost data. The answer tells.
+func (c *Client) Doubt() {
+	c.mu.Lock()
+	s := c.last
+	c.mu.Unlock()
+	if s != nil {
+		s.dog.hurry()
+	}
+}
+
+// saw keeps the highest token that this client has seen: no later grant may have a lower one, whatever Redis lost.
+func (c *Client) saw(token Token) {
+	for {
+		highest := c.highest.Load()
+		if uint64(token) <= highest || c.highest.CompareAndSwap(highest, uint64(token)) {
+			return
+		}
+	}
+}
+
+// assertPage is how many holds are said at a time.
+const assertPage = 200
+
+// reclaim says what the session holds, after a renewal was answered that the space is at another place than the session
+// knows it. Only when the last page was accepted, the session is renewed. What was said at one place is not said there
+// again, so that an assertion that does not fit into the time of one renewal goes on in the next.
+func (s *session) reclaim(ctx context.Context, at place) error {
+	if err := s.client.redeclare(ctx); err != nil {
+		return err
+	}
+	recovered := s.client.recover == nil
+	for {
+		page, last := s.toAssert(at)
+		accepted, next, refused, err := s.assert(ctx, at, page, last && recovered)
+		if err != nil {
+			return err
+		}
+		at = next
+		if !accepted {
+			recovered = s.client.recover == nil
+			continue
+		}
+		s.asserted(at, page, refused)
+		switch {
+		case !last:
+		case !recovered:
+			if err := s.client.recover(ctx, s.id); err != nil {
+				return err
+			}
+			recovered = true
+		case s.arrive(at):
+			return nil
+		}
+	}
+}
+
+// an assertion is one hold as it is said again.
+type assertion struct {
+	request *Request
+	token   Token
+	member  string // as it stands in Redis
+	under   string
+}
+
+// toAssert returns holds that were not said yet, the oldest first, and whether these are the last ones. A hold that is
+// being released is not among them; one that has ended but was not released yet, as by its limits, is: its holder may
+// not have stopped.
+func (s *session) toAssert(at place) (page []assertion, last bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.requests {
+		granted := r.state == held && r.hold == nil || r.hold != nil && !r.hold.done
+		if granted && r.refused == nil && (r.said != at || at.id == "") {
+			page = append(page, assertion{r, r.granted.token, s.member(r), r.under})
+		}
+	}
+	slices.SortFunc(page, func(a, b assertion) int { return int(int64(a.token) - int64(b.token)) })
+	if len(page) > assertPage {
+		return page[:assertPage], false
+	}
+	return page, true
+}
+
+// member writes a hold as the space keeps it. The caller holds mu.
+func (s *session) member(r *Request) string {
+	asked := ""
+	if r.hold != nil && r.hold.wanted != nil {
+		asked = r.hold.wanted.text()
+	} else if r.revoked != nil {
+		asked = r.revoked.text()
+	}
+	return strings.Join([]string{
+		string(s.id) + "\x00" + string(r.id), r.granted.token.String(), strconv.FormatInt(r.granted.since.UnixMilli(), 10),
+		r.limits, asked, string(r.info), joinItems(r.items),
+	}, "\x1f")
+}
+
+// assert sends one page. Where the space is by now at another place than it was sent to, nothing was accepted.
+func (s *session) assert(ctx context.Context, at place, page []assertion, last bool) (accepted bool, next place, refused []HoldID, err error) {
+	c := s.client
+	c.mu.Lock()
+	card := c.card
+	c.mu.Unlock()
+	least, margin := c.recovery.args()
+	args := []any{
+		string(s.id), c.lease.Milliseconds(), string(card), at.id, at.epoch, rand.Text(), least, margin,
+		strconv.FormatUint(c.highest.Load(), 10), "0",
+	}
+	if last {
+		args[9] = "1"
+	}
+	for _, a := range page {
+		args = append(args, a.member, a.under)
+	}
+	// A client that is being closed must not say again what it has just given up.
+	s.asserting.Lock()
+	defer s.asserting.Unlock()
+	if why := s.why(); why != nil {
+		return false, at, nil, why
+	}
+	r, err := runScript(ctx, c.beat, assertScript, c.space.keys, args...)
+	if err != nil {
+		return false, at, nil, err
+	}
+	switch r.text(0) {
+	case "ok":
+		for i := 4; i < len(r); i++ {
+			refused = append(refused, HoldID(r.text(i)))
+		}
+		c.reaper.due(milliseconds(r.number(3)))
+		return true, place{r.text(1), r.text(2)}, refused, nil
+	case "again":
+		return false, place{r.text(1), r.text(2)}, nil, nil
+	case "late":
+		return false, at, nil, errLate
+	}
+	return false, at, nil, errReply("assert", r)
+}
+
+// asserted notes what came of a page.
+func (s *session) asserted(at place, page []assertion, refused []HoldID) {
+	var lost []*Hold
+	s.mu.Lock()
+	for _, a := range page {
+		r := a.request
+		r.said = at
+		if !slices.Contains(refused, r.id) {
+			continue
+		}
+		r.refused = errDoubled // for who has not got the hold yet
+		if h := r.hold; h != nil && h.stands() {
+			h.lose(errDoubled)
+			s.become(r, over)
+			delete(s.limited, h)
+			lost = append(lost, h)
+		}
+	}
+	s.mu.Unlock()
+	for _, h := range lost {
+		h.cancel(errDoubled)
+		s.client.log.Warn("lock has another holder after redis lost data", slog.String("hold", string(h.id)),
+			slog.Any("locks", h.Names()))
+	}
+}
+
+// arrive ends an assertion, unless there is something new to say. What else stands in Redis is compared with the table: waits
+// that are gone are asked again, and what was released while it was said is released once more.
+func (s *session) arrive(at place) bool {
+	if page, _ := s.toAssert(at); len(page) > 0 {
+		return false
+	}
+	s.mu.Lock()
+	s.at = at
+	s.heard, s.told = 0, 0 // the count of news may have gone back
+	s.mu.Unlock()
+	s.client.log.Warn("redis has lost data or was replaced; what is held here was said again",
+		slog.String("session", string(s.id)))
+	s.recompare()
+	return true
+}
+
+// redeclare declares again the permits that this client has declared: they bound what may be held of them.
+func (c *Client) redeclare(ctx context.Context) error {
+	c.mu.Lock()
+	declared := maps.Clone(c.declared)
+	c.mu.Unlock()
+	first := true
+	pipe := c.beat.Pipeline()
+	for name, limit := range declared {
+		if first { // so that Redis surely has the script
+			first = false
+			if _, err := runScript(ctx, c.beat, declareScript, c.space.keys, name, limit.Permits, limit.Version); err != nil {
+				return err
+			}
+			continue
+		}
+		declareScript.EvalSha(ctx, pipe, c.space.keys, name, limit.Permits, limit.Version)
+	}
+	if pipe.Len() == 0 {
+		return nil
+	}
+	_, err := pipe.Exec(ctx) // a limit that does not fit to what is held has no effect, and is no error
+	return err
+}
+
+// doubt is for an answer that the session has ended: perhaps Redis has only lost it. It has the session renewed and waits
+// until that is answered, which tells, and returns whether the session lives.
+func (s *session) doubt(ctx context.Context, limit <-chan time.Time) bool {
+	s.mu.Lock()
+	answered := s.answer
+	s.mu.Unlock()
+	s.dog.hurry()
+	select {
+	case <-answered:
+		return true
+	case <-s.dead:
+	case <-ctx.Done():
+	case <-limit:
+	}
+	return false
+}

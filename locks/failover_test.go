@@ -1,0 +1,515 @@
+package locks_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/locks"
+	"lockstep/locks/redistest"
+)
+
+// A fleet is some clients that hold things while their Redis comes to harm, and a witness of every grant.
+type fleet struct {
+	t       *testing.T
+	clients []*locks.Client
+	held    []*locks.Hold // by the clients, to be kept
+	more    []string      // names that are held besides those of holdAll
+	highest locks.Token   // that any of them has seen
+}
+
+// lease of the fleets: short, for the grace time is longer.
+const fleetLease = 3 * time.Second
+
+func newFleet(t *testing.T, rdb redis.UniversalClient, o locks.Options, n int) *fleet {
+	t.Helper()
+	f := &fleet{t: t}
+	for i := range n {
+		o.Name = fmt.Sprint("member", i)
+		f.clients = append(f.clients, openClient(t, rdb, o))
+	}
+	return f
+}
+
+// hold acquires something for one of the clients, to be kept.
+func (f *fleet) hold(client int, ctx context.Context, parts ...locks.Part) *locks.Hold {
+	f.t.Helper()
+	hold, err := f.clients[client].Acquire(ctx, parts...)
+	if err != nil {
+		f.t.Fatalf("acquire: %v", err)
+	}
+	f.held = append(f.held, hold)
+	f.highest = max(f.highest, hold.Token())
+	return hold
+}
+
+// holdAll has the clients hold something of every kind: alone, shared, permits, nested, and a bundle.
+func (f *fleet) holdAll() {
+	f.t.Helper()
+	ctx := f.t.Context()
+	for i, c := range f.clients {
+		if _, err := c.Declare(ctx, "seats", locks.PermitLimit{Permits: 2 * len(f.clients), Version: 1}); err != nil {
+			f.t.Fatal(err)
+		}
+		f.hold(i, ctx, locks.Exclusive(fmt.Sprint("own", i), fmt.Sprint("also", i)))
+		f.hold(i, ctx, locks.Shared("rates"), locks.Permits("seats", 2))
+		outer := f.hold(i, ctx, locks.Shared(fmt.Sprint("up", i)))
+		f.hold(i, outer.Context(), locks.Exclusive(fmt.Sprint("up", i)))
+	}
+}
+
+// names returns what nobody else may be granted.
+func (f *fleet) names() (names []string) {
+	for i := range f.clients {
+		names = append(names, fmt.Sprint("own", i), fmt.Sprint("also", i), fmt.Sprint("up", i))
+	}
+	return append(append(names, "rates"), f.more...)
+}
+
+// besiege has a client that knows nothing of the others try to get what they hold, until the function it returns is
+// called. Being granted any of it is an error.
+func (f *fleet) besiege(rdb redis.UniversalClient, o locks.Options) (end func()) {
+	return f.siege(func(ctx context.Context) *locks.Client {
+		for ctx.Err() == nil {
+			if c, err := locks.Open(ctx, rdb, o); err == nil {
+				return c
+			}
+			_ = sleep(ctx, 20*time.Millisecond)
+		}
+		return nil
+	})
+}
+
+// besiegeFrom does the same with a client that is there already.
+func (f *fleet) besiegeFrom(c *locks.Client) (end func()) {
+	return f.siege(func(context.Context) *locks.Client { return c })
+}
+
+func (f *fleet) siege(open func(context.Context) *locks.Client) (end func()) {
+	ctx, cancel := context.WithCancel(f.t.Context())
+	var running sync.WaitGroup
+	var refused, paused atomic.Int64
+	running.Go(func() {
+		c := open(ctx)
+		if c == nil {
+			return
+		}
+		defer func() { _ = c.Close(context.WithoutCancel(ctx)) }()
+		names := f.names()
+		slices.Reverse(names) // what was lost first
+		for ctx.Err() == nil {
+			for _, name := range names {
+				hold, err := c.TryAcquire(ctx, locks.Exclusive(name))
+				if err == nil {
+					f.t.Errorf("%s was granted to somebody else, token %s", name, hold.Token())
+					return // and he keeps it: once is enough
+				}
+				if errors.Is(err, locks.ErrBusy) {
+					refused.Add(1)
+				}
+				if errors.Is(err, locks.ErrGrace) {
+					paused.Add(1)
+				}
+			}
+			if hold, err := c.TryAcquire(ctx, locks.Permits("seats", 1)); err == nil {
+				f.t.Errorf("one permit too many was granted, token %s", hold.Token())
+				_ = hold.Release()
+			}
+			_ = sleep(ctx, 20*time.Millisecond)
+		}
+	})
+	return func() {
+		eventually(f.t, "somebody was refused", func() bool { return f.t.Failed() || refused.Load() > int64(len(f.names())) })
+		cancel()
+		running.Wait()
+		if paused.Load() == 0 {
+			f.t.Error("nobody met the grace time: the test proves nothing")
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// awaitGrants waits until the space grants again, and checks that tokens have grown.
+func (f *fleet) awaitGrants(client int) {
+	f.t.Helper()
+	hold := acquire(f.t, f.clients[client], locks.Exclusive("fresh"))
+	if hold.Token() <= f.highest {
+		f.t.Errorf("got token %s after %s", hold.Token(), f.highest)
+	}
+	release(f.t, hold)
+}
+
+// survives checks that all that is held is held still, in Redis too, and can be given back.
+func (f *fleet) survives() {
+	f.t.Helper()
+	for _, hold := range f.held {
+		if err := context.Cause(hold.Context()); err != nil {
+			f.t.Errorf("%s of %s ended: %v", hold.Names(), hold.Session(), err)
+		}
+	}
+	listed := make(map[locks.HoldID]locks.HoldRecord)
+	for _, record := range holds(f.t, f.clients[0]) {
+		listed[record.ID] = record
+	}
+	for _, hold := range f.held {
+		if record := listed[hold.ID()]; record.Token != hold.Token() || fmt.Sprint(record.Items) != fmt.Sprint(hold.Items()) {
+			f.t.Errorf("redis has %+v, want %v with token %s", record, hold.Items(), hold.Token())
+		}
+	}
+	for i := len(f.held) - 1; i >= 0; i-- { // the inner ones first
+		release(f.t, f.held[i])
+	}
+	f.held = nil
+	for _, name := range f.names() {
+		release(f.t, acquire(f.t, f.clients[0], locks.Exclusive(name)))
+	}
+}
+
+func TestHoldsSurviveTheLossOfAllData(t *testing.T) {
+	t.Parallel()
+	for name, harm := range map[string]func(context.Context, *redistest.Server, *redis.Client) error{
+		"flushed": func(ctx context.Context, _ *redistest.Server, rdb *redis.Client) error {
+			return rdb.FlushAll(ctx).Err()
+		},
+		"restarted empty": func(ctx context.Context, s *redistest.Server, _ *redis.Client) error { return s.RestartEmpty(ctx) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.New(t, redistest.Options{})
+			rdb := server.Client(t)
+			f := newFleet(t, rdb, locks.Options{Namespace: "ns", Lease: fleetLease}, 3)
+			f.holdAll()
+			// Somebody waits, and goes on waiting.
+			got := make(chan *locks.Hold, 1)
+			go func() {
+				defer close(got)
+				hold, err := f.clients[1].Acquire(t.Context(), locks.Exclusive("own0"))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				got <- hold
+			}()
+			eventually(t, "it waits", func() bool { return len(waits(t, f.clients[0])) == 1 })
+			sessions := make([]locks.SessionID, len(f.clients))
+			for i, c := range f.clients {
+				sessions[i] = c.Session()
+			}
+			if err := harm(t.Context(), server, rdb); err != nil {
+				t.Fatal(err)
+			}
+			// Whoever knew nothing of the space would be granted at once, unless one of the fleet had made it: that is the
+			// limit that the package doc tells, and what a set grace time is for.
+			end := f.besiege(rdb, locks.Options{Namespace: "ns", Name: "stranger", Lease: fleetLease, Grace: 2 * fleetLease})
+			f.awaitGrants(2)
+			eventually(t, "it waits again", func() bool { return len(waits(t, f.clients[0])) == 1 })
+			end()
+			for i, c := range f.clients {
+				if c.Session() != sessions[i] {
+					t.Errorf("client %d is in session %s, was in %s", i, c.Session(), sessions[i])
+				}
+			}
+			first := f.held[0]
+			release(t, first)
+			f.held = f.held[1:]
+			waited := <-got
+			if waited == nil || waited.Token() <= first.Token() {
+				t.Fatalf("got %+v for the wait", waited)
+			}
+			release(t, waited)
+			f.survives()
+		})
+	}
+}
+
+// TestClientThatIsAwayDuringTheGraceTimeIsCutOff keeps a client from hearing that the space was emptied. Its work has to
+// end before what it held is granted to somebody else; both times are this process's.
+func TestClientThatIsAwayDuringTheGraceTimeIsCutOff(t *testing.T) {
+	t.Parallel()
+	server := redistest.New(t, redistest.Options{})
+	rdb, proxy := server.Client(t), server.Proxy(t)
+	o := locks.Options{Namespace: "ns", Lease: fleetLease}
+	f := newFleet(t, rdb, o, 1)
+	o.Name = "away"
+	away := openClient(t, proxy.Client(t), o)
+	hold := acquire(t, away, locks.Exclusive("a"))
+	kept := f.hold(0, t.Context(), locks.Exclusive("b"))
+	var ended time.Time
+	var running sync.WaitGroup
+	running.Go(func() {
+		<-hold.Context().Done()
+		ended = time.Now()
+	})
+	proxy.Set(redistest.Faults{HoldRequests: true})
+	if err := rdb.FlushAll(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	next := acquire(t, f.clients[0], locks.Exclusive("a"))
+	granted := time.Now()
+	running.Wait()
+	if !ended.Before(granted) {
+		t.Errorf("the work ended %s after the next grant", ended.Sub(granted))
+	}
+	if cause := context.Cause(hold.Context()); !errors.Is(cause, locks.ErrLost) {
+		t.Errorf("got cause %v", cause)
+	}
+	if next.Token() <= hold.Token() || kept.Context().Err() != nil {
+		t.Errorf("got token %s after %s; what was held by who was there: %v", next.Token(), hold.Token(), kept.Lost())
+	}
+	// What it sent before arrives now, late.
+	proxy.Set(redistest.Faults{})
+	again := acquire(t, away, locks.Exclusive("c"))
+	if again.Session() == hold.Session() {
+		t.Errorf("it goes on in session %s", again.Session())
+	}
+	if next.Context().Err() != nil {
+		t.Errorf("the hold that was granted meanwhile has ended: %v", next.Lost())
+	}
+}
+
+// loseReplication has a replica hear nothing more of its master, without either of them being down: what is written from
+// then on is lost when the replica takes over.
+func loseReplication(t *testing.T, master, replica *redistest.Server) {
+	t.Helper()
+	down := replica.Client(t)
+	for name, value := range map[string]string{"masteruser": "nobody", "masterauth": "nothing"} {
+		if err := down.ConfigSet(t.Context(), name, value).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := master.Client(t).Do(t.Context(), "CLIENT", "KILL", "TYPE", "replica").Err(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the replica is cut off", func() bool {
+		return strings.Contains(down.Info(t.Context(), "replication").Val(), "master_link_status:down")
+	})
+}
+
+// healReplication lets a server be a replica again.
+func healReplication(t *testing.T, s *redistest.Server) {
+	t.Helper()
+	for _, name := range []string{"masteruser", "masterauth"} {
+		if err := s.Client(t).ConfigSet(t.Context(), name, "").Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// One topology for several rules.
+func TestHoldsSurviveASentinelFailover(t *testing.T) {
+	t.Parallel()
+	s := redistest.NewSentinel(t, redistest.SentinelOptions{Config: []string{"min-replicas-max-lag 6"}})
+	rdb := s.Client(t)
+
+	// The old master lives on for 5 s, as one does that is cut off from the others, and takes the writes of those who still
+	// talk to it.
+	t.Run("the old master goes on", func(t *testing.T) {
+		o := locks.Options{Namespace: "forced", Lease: fleetLease}
+		f := newFleet(t, rdb, o, 3)
+		f.holdAll()
+		given := acquire(t, f.clients[1], locks.Exclusive("given"))
+		awaitWrites(t, rdb)
+		master, replica := s.Members()[0], s.Members()[1]
+		loseReplication(t, master, replica)
+		f.more = []string{"lost", "after"}
+		f.hold(0, t.Context(), locks.Exclusive("lost"))
+		release(t, given) // that is lost, too
+		if err := s.Failover(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		o.Name = "stranger"
+		end := f.besiege(s.Client(t), o)
+		f.hold(2, t.Context(), locks.Exclusive("after"))
+		eventually(t, "the old master is told", func() bool {
+			return strings.Contains(master.Client(t).Info(t.Context(), "replication").Val(), "role:slave")
+		})
+		f.awaitGrants(1)
+		end()
+		release(t, acquire(t, f.clients[0], locks.Exclusive("given")))
+		f.survives()
+		healReplication(t, replica)
+		if err := s.AwaitReplicas(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+
+	t.Run("the master is killed", func(t *testing.T) {
+		const lease = 10 * time.Second // it outlives an outage of 4.5 s
+		o := locks.Options{Namespace: "killed", Lease: lease, Grace: lease}
+		f := newFleet(t, rdb, o, 2)
+		f.holdAll()
+		awaitWrites(t, rdb)
+		master, replica := s.Members()[1], s.Members()[0]
+		loseReplication(t, master, replica)
+		f.more = []string{"lost"}
+		f.hold(0, t.Context(), locks.Exclusive("lost"))
+		master.Kill()
+		if _, err := s.AwaitMaster(t.Context(), master); err != nil {
+			t.Fatal(err)
+		}
+		o.Name = "stranger"
+		end := f.besiege(s.Client(t), o)
+		f.awaitGrants(1)
+		end()
+		f.survives()
+	})
+}
+
+// awaitWrites returns when a replica has all that was written through a client.
+func awaitWrites(t *testing.T, rdb redis.UniversalClient) {
+	t.Helper()
+	pipe := rdb.Pipeline()
+	pipe.Set(t.Context(), "written", 1, 0)
+	acks := pipe.Do(t.Context(), "WAIT", 1, 10_000)
+	if _, err := pipe.Exec(t.Context()); err != nil || acks.Val() != int64(1) {
+		t.Fatalf("%v replicas have the write (%v), want 1", acks.Val(), err)
+	}
+}
+
+// One cluster for several rules: it takes over two seconds to start.
+func TestHoldsSurviveAClusterThatChanges(t *testing.T) {
+	t.Parallel()
+	c := redistest.NewCluster(t, redistest.ClusterOptions{NodeTimeout: 4 * time.Second}) // half of it is added to the lease
+
+	t.Run("a replica takes over", func(t *testing.T) {
+		const ns = "taken"
+		o := locks.Options{Namespace: ns, Lease: fleetLease}
+		f := newFleet(t, c.Client(t), o, 3)
+		f.holdAll()
+		given := acquire(t, f.clients[1], locks.Exclusive("given"))
+		master, replicas, err := c.NodeFor(t.Context(), "{"+ns+"}")
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The stranger has connections to the replica that are older than its being the master.
+		var nodes sync.Map
+		options := c.ClusterOptions()
+		options.NewClient = func(o *redis.Options) *redis.Client {
+			node := redis.NewClient(o)
+			nodes.Store(node, o.Addr)
+			return node
+		}
+		rdb := redis.NewClusterClient(options)
+		t.Cleanup(func() { _ = rdb.Close() })
+		o.Name = "stranger"
+		stranger := openClient(t, rdb, o)
+		connected := false
+		nodes.Range(func(node, address any) bool {
+			err := node.(*redis.Client).Ping(t.Context()).Err()
+			connected = connected || err == nil && strings.Contains(replicas[0].URL(), address.(string))
+			return true
+		})
+		if !connected {
+			t.Fatal("there is no connection to the replica: the test proves less than it says")
+		}
+		awaitWrites(t, master.Client(t))
+		loseReplication(t, master, replicas[0])
+		f.more = []string{"lost"}
+		f.hold(0, t.Context(), locks.Exclusive("lost"))
+		release(t, given)
+		end := f.besiegeFrom(stranger)
+		if err := c.TakeOver(t.Context(), "{"+ns+"}"); err != nil {
+			t.Fatal(err)
+		}
+		f.awaitGrants(2)
+		end()
+		release(t, acquire(t, f.clients[0], locks.Exclusive("given")))
+		f.survives()
+		healReplication(t, replicas[0])
+		if err := c.AwaitReplicas(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+
+	t.Run("the slot moves under load", func(t *testing.T) {
+		const ns = "moved"
+		o := locks.Options{Namespace: ns, Lease: fleetLease}
+		f := newFleet(t, c.Client(t), o, 3)
+		f.holdAll()
+		from, _, err := c.NodeFor(t.Context(), "{"+ns+"}")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var to *redistest.Server
+		for _, key := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
+			if to, _, err = c.NodeFor(t.Context(), key); err != nil {
+				t.Fatal(err)
+			}
+			if to != from {
+				break
+			}
+		}
+		o.Name = "stranger"
+		end := f.besiege(c.Client(t), o)
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		for i, client := range f.clients {
+			running.Go(func() {
+				for ctx.Err() == nil {
+					if hold, err := client.Acquire(ctx, locks.Exclusive(fmt.Sprint("busy", i%2))); err == nil {
+						_ = hold.Release()
+					}
+				}
+			})
+		}
+		if err := c.MoveSlot(t.Context(), "{"+ns+"}", to); err != nil {
+			t.Fatal(err)
+		}
+		f.awaitGrants(0)
+		cancel()
+		running.Wait()
+		end()
+		f.survives()
+	})
+}
+
+// TestFaultsUnderAFailoverAreFound runs tests of this file again with faults in the scripts: each has to fail, and to say
+// that a lock had two holders or was lost.
+func TestFaultsUnderAFailoverAreFound(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("it starts whole topologies")
+	}
+	if os.Getenv(locks.FaultEnv) != "" {
+		t.Skip("this is a run with a fault")
+	}
+	for name, fault := range map[string]struct{ test, from, to, says string }{
+		"there is no grace time": {
+			"TestHoldsSurviveTheLossOfAllData/flushed", "if S.grace() then\n  S.tell()", "if false then\n  S.tell()", "was granted to somebody else",
+		},
+		"connections are not greeted": {
+			"TestHoldsSurviveAClusterThatChanges/a_replica", "return {notice(ARGV[1], ARGV[2])}", "return {'known'}", "was granted to somebody else",
+		},
+		"another server is not noticed": {
+			"TestHoldsSurviveASentinelFailover/the_old", "if not run or server == run then return 'known' end", "if true then return 'known' end", "lock is lost",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			run := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+strings.ReplaceAll(fault.test, "/", "$/^"), "-test.timeout=2m")
+			run.Env = append(os.Environ(), locks.FaultEnv+"="+fault.from+"=>"+fault.to)
+			out, err := run.CombinedOutput()
+			if err == nil || !strings.Contains(string(out), fault.says) {
+				t.Errorf("%v, want a failure that says %q:\n%s", err, fault.says, out)
+			}
+		})
+	}
+}

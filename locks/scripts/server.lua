@@ -1,0 +1,48 @@
+-- Which server this is, and what follows when it is another one than the space knows: for the scripts that look.
+
+-- identity returns the server's run id and for how many seconds it has been up; nil where it does not tell.
+local function identity()
+  local info = redis.pcall('INFO', 'server')
+  if type(info) ~= 'string' then return nil end
+  return string.match(info, 'run_id:(%x+)'), tonumber(string.match(info, 'uptime_in_seconds:(%d+)'))
+end
+
+-- pause begins a grace time, or makes the one that runs longer: `least` ms, and not less than the longest lease of a
+-- session that is known plus `margin`. Whoever asserts nothing until it is over has lost what he had.
+local function pause(least, margin)
+  local last = call('ZREVRANGEBYLEX', IDX, '(~m', '[~l', 'LIMIT', 0, 1)[1]
+  local longest = last and tonumber(sub(last, 3, 11)) or 0
+  local upto = now + math.max(tonumber(least), longest + margin)
+  upto = format('%.0f', math.max(upto, tonumber(call('HGET', META, 'grace') or 0)))
+  call('HSET', META, 'grace', upto, 'lost', '1')
+  call('ZADD', EXP, 0, 'e')
+  return upto
+end
+
+-- notice compares the server with the one that the space knows. When it is another one, some of the last writes may be
+-- missing: a grace time begins, and a new epoch, in which every session has to say first what it holds. Returns what it
+-- found: empty, known, changed.
+local function notice(least, margin)
+  local id, server, epoch = unpack(call('HMGET', META, 'id', 'server', 'epoch'))
+  if not id then return 'empty' end
+  local run = identity()
+  if not run or server == run then return 'known' end
+  call('ZREM', EXP, '') -- the first write is a removal, of nothing, so that a full Redis does not refuse the others
+  call('HSET', META, 'server', run)
+  if not server or server == '' then return 'known' end -- so far, it did not tell
+  call('HSET', META, 'epoch', format('%.0f', math.max(epoch + 1, us))) -- one that is surely new, also after a restored backup
+  local upto = pause(least, margin)
+  -- The last server's clock may have been another one: each lease that it gave ends with the grace time. Those of
+  -- sessions that were closed have ended.
+  local members = call('ZRANGEBYSCORE', EXP, '(0', '+inf')
+  for i = 1, #members do
+    if sub(members[i], 1, 1) == 's' then call('ZADD', EXP, 'XX', upto, members[i]) end
+  end
+  return 'changed'
+end
+
+-- know notes a session's lease, and the epoch in which it has said all that it holds; '' while it has not.
+local function know(session, lease, epoch)
+  call('HSET', META, 'at:' .. session, epoch .. ' ' .. lease)
+  call('ZADD', IDX, 0, format('~l%09d', tonumber(lease)) .. '\0' .. session)
+end

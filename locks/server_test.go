@@ -1,0 +1,77 @@
+package locks
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"lockstep/locks/redistest"
+)
+
+func TestWhatIsSaidAboutAServer(t *testing.T) {
+	t.Parallel()
+	redis7 := map[string]string{"redis_version": "7.0.15"}
+	cluster := map[string]string{"redis_version": "7.0.15", "redis_mode": "cluster", "connected_slaves": "1"}
+	for name, test := range map[string]struct {
+		server server
+		lease  time.Duration
+		level  Level
+		topic  string
+		text   string
+		margin time.Duration
+	}{
+		"fine":           {server: server{info: redis7}, level: Fine, topic: "version", text: "7.0.15"},
+		"old":            {server: server{info: map[string]string{"redis_version": "6.0.16"}}, level: Fatal, topic: "version", text: "Redis 6.0.16; 6.2 or"},
+		"valkey":         {server: server{info: map[string]string{"redis_version": "7.2.4", "valkey_version": "7.2.5"}}, level: Fine, topic: "version", text: "Valkey 7.2.5"},
+		"old valkey":     {server: server{info: map[string]string{"redis_version": "7.2.4", "valkey_version": "7.0.0"}}, level: Fatal, topic: "version", text: "Valkey 7.0.0; 7.2 or"},
+		"embedded":       {server: server{}, level: Fine, topic: "embedded"},
+		"allkeys":        {server: server{info: redis7, config: map[string]string{"maxmemory-policy": "allkeys-lfu"}}, level: Fatal, topic: "eviction", text: "noeviction"},
+		"volatile":       {server: server{info: redis7, config: map[string]string{"maxmemory-policy": "volatile-lru"}}, level: Fine, topic: "eviction"},
+		"nothing kept":   {server: server{info: map[string]string{"redis_version": "7.0.15", "aof_enabled": "0"}, config: map[string]string{"save": ""}}, level: Warning, topic: "persistence", text: "nothing"},
+		"snapshots":      {server: server{info: map[string]string{"redis_version": "7.0.15", "aof_enabled": "0"}, config: map[string]string{"save": "3600 1"}}, level: Warning, topic: "persistence", text: "snapshots"},
+		"append-only":    {server: server{info: map[string]string{"redis_version": "7.0.15", "aof_enabled": "1"}}, level: Fine, topic: "persistence"},
+		"no replica":     {server: server{sentinel: true, info: map[string]string{"redis_version": "7.0.15", "connected_slaves": "0"}}, level: Warning, topic: "replicas", text: "no replica", margin: 10 * time.Second},
+		"sentinel":       {server: server{sentinel: true, info: map[string]string{"redis_version": "7.0.15", "connected_slaves": "1"}, config: map[string]string{"min-replicas-to-write": "0", "min-replicas-max-lag": "4"}}, level: Warning, topic: "replicas", text: "two holders", margin: 4 * time.Second},
+		"safe sentinel":  {server: server{sentinel: true, info: map[string]string{"redis_version": "7.0.15", "connected_slaves": "1"}, config: map[string]string{"min-replicas-to-write": "1"}}, level: Fine, topic: "replicas", margin: 10 * time.Second},
+		"cluster":        {server: server{node: "n", info: cluster, config: map[string]string{"min-replicas-to-write": "0"}}, level: Warning, topic: "replicas", text: "15s", margin: 7500 * time.Millisecond},
+		"short lease":    {server: server{node: "n", info: cluster}, lease: 15 * time.Second, level: Warning, topic: "failover", text: "outlives an outage of 6.9s", margin: 7500 * time.Millisecond},
+		"long lease":     {server: server{node: "n", info: cluster}, lease: 40 * time.Second, level: Fine, topic: "failover", margin: 7500 * time.Millisecond},
+		"quick cluster":  {server: server{node: "n", info: cluster, config: map[string]string{"cluster-node-timeout": "2000"}}, lease: 15 * time.Second, level: Fine, topic: "failover", margin: time.Second},
+		"hidden version": {server: server{config: map[string]string{"maxmemory-policy": "noeviction"}}, level: Fine, topic: "eviction"},
+	} {
+		if test.lease == 0 {
+			test.lease = defaultLease
+		}
+		found := false
+		findings := test.server.judge(test.lease)
+		for _, f := range findings {
+			found = found || f.Level == test.level && f.Topic == test.topic && strings.Contains(f.Text, test.text)
+		}
+		if !found {
+			t.Errorf("%s: got %+v, want %s of %s", name, findings, test.level, test.topic)
+		}
+		if got := test.server.margin(); got != test.margin {
+			t.Errorf("%s: got margin %s, want %s", name, got, test.margin)
+		}
+	}
+}
+
+func TestServerThatEvictsLocksIsRefused(t *testing.T) {
+	t.Parallel()
+	server := redistest.New(t, redistest.Options{Config: []string{"maxmemory-policy allkeys-lru"}})
+	c, err := Open(t.Context(), server.Client(t), Options{})
+	if !errors.Is(err, ErrServer) || !strings.Contains(err.Error(), "allkeys-lru") || c != nil {
+		t.Errorf("got %v, want it refused", err)
+	}
+	if n, err := server.Client(t).DBSize(t.Context()).Result(); err != nil || n != 0 {
+		t.Errorf("it left %d keys (%v)", n, err)
+	}
+	findings, err := CheckServer(t.Context(), server.Client(t), 0)
+	if err != nil || len(findings) < 3 || findings[1].Level != Fatal {
+		t.Errorf("got %+v, %v", findings, err)
+	}
+	if findings, err := CheckServer(t.Context(), redistest.Mini(t), 0); err != nil || len(findings) != 1 || findings[0].Topic != "embedded" {
+		t.Errorf("got %+v, %v of an embedded one", findings, err)
+	}
+}

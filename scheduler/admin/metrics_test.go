@@ -1,0 +1,126 @@
+package admin
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"lockstep/jobs"
+	"lockstep/scheduler/ledger"
+)
+
+// measured is a server of the worker "web-1.x7k2m9qa" of the fleet, with metrics.
+func measured(t *testing.T, f *fake, config *Config) (*Server, *Metrics) {
+	t.Helper()
+	m := NewMetrics("v1.2.3", 8)
+	s, err := New(Options{
+		Reader: f.reader(), Worker: func() string { return "web-1.x7k2m9qa" }, Logger: slog.New(slog.DiscardHandler),
+		Config: func() *Config { return config }, Metrics: m,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, m
+}
+
+// tells checks that the metrics have these lines, and that no tool has a word to say against them.
+func tells(t *testing.T, s *Server, lines ...string) (body string) {
+	t.Helper()
+	w := get(s, "/metrics")
+	body = w.Body.String()
+	if w.Code != http.StatusOK || !strings.HasPrefix(w.Header().Get("Content-Type"), "text/plain; version=0.0.4") {
+		t.Fatalf("got %d, %s:\n%s", w.Code, w.Header().Get("Content-Type"), body)
+	}
+	for _, line := range lines {
+		if !strings.Contains("\n"+body, "\n"+line+"\n") {
+			t.Errorf("there is no line %q", line)
+		}
+	}
+	if t.Failed() {
+		t.Log(body)
+	}
+	found, err := promlint.New(strings.NewReader(body)).Lint()
+	if err != nil {
+		t.Error(err)
+	}
+	for _, problem := range found {
+		t.Errorf("%s: %s", problem.Metric, problem.Text)
+	}
+	return body
+}
+
+func TestMetricsTellOfTheConfig(t *testing.T) {
+	t.Parallel()
+	config := &Config{Digest: "9f2c1e", Jobs: 4, LoadedAt: Instant{noon}, Reloads: 2}
+	s, _ := measured(t, fleet(), config)
+	good := []string{
+		`lockstep_config_info{digest="9f2c1e"} 1`, "lockstep_config_jobs 4", `lockstep_config_reloads_total{outcome="taken"} 2`,
+		"lockstep_config_last_load_timestamp_seconds 1.7952624e+09", "lockstep_config_restart_needed 0",
+		`lockstep_build_info{go_version="` + runtime.Version() + `",version="v1.2.3"} 1`,
+	}
+	tells(t, s, append(good, `lockstep_config_reloads_total{outcome="refused"} 0`, "lockstep_config_last_reload_successful 1")...)
+
+	config.Refused, config.RefusedAt = 1, Instant{noon.Add(time.Minute)} // the rest is that of the old one
+	tells(t, s, append(good, `lockstep_config_reloads_total{outcome="refused"} 1`, "lockstep_config_last_reload_successful 0")...)
+
+	config.NeedsRestart = []string{"worker.concurrency"}
+	tells(t, s, "lockstep_config_restart_needed 1")
+}
+
+func TestMetricsTellOfTheLockSpace(t *testing.T) {
+	t.Parallel()
+	f := fleet()
+	s, _ := measured(t, f, nil)
+	body := tells(t, s, "lockstep_redis_up 1", fmt.Sprintf("lockstep_holds %d", len(f.listing.Holds)),
+		fmt.Sprintf("lockstep_waits %d", len(f.listing.Waits)), `lockstep_workers{state="ready"} 1`, `lockstep_workers{state="draining"} 1`, "lockstep_session_lease_left_seconds 12", "lockstep_slots 8")
+	if strings.Contains(body, "lockstep_config") {
+		t.Errorf("metrics of a config that is not there:\n%s", body)
+	}
+
+	// In an outage what the process itself knows is told all the same.
+	f.fail("connection refused")
+	s, _ = measured(t, f, nil)
+	body = tells(t, s, "lockstep_redis_up 0", "lockstep_slots 8")
+	for _, unknown := range []string{"lockstep_holds", "lockstep_workers", "lockstep_session"} {
+		if strings.Contains(body, unknown) {
+			t.Errorf("%s is told although nobody knows", unknown)
+		}
+	}
+}
+
+func TestMetricsCountAttempts(t *testing.T) {
+	t.Parallel()
+	s, m := measured(t, fleet(), nil)
+	begin := func(job *jobs.Job, trigger ledger.Trigger, late time.Duration, before ...ledger.AttemptRecord) func(*ledger.Finished) {
+		record := &ledger.Record{
+			ID: "a run with args", Job: job.Name, Trigger: trigger, Tick: noon, DueSince: noon.Add(20 * time.Second),
+			Attempts: append(before, ledger.AttemptRecord{Number: len(before) + 1, Worker: "web-1.x7k2m9qa", Started: noon.Add(late)}),
+		}
+		return m.Attempt(&ledger.Claimed{Record: record, Job: job})
+	}
+	backup, spread := &jobs.Job{Name: "backup"}, &jobs.Job{Name: "spread", Jitter: time.Minute}
+	first := begin(backup, ledger.BySchedule, 30*time.Millisecond)
+	second := begin(spread, ledger.BySchedule, 20*time.Second+200*time.Millisecond) // due after 20 s
+	third := begin(backup, ledger.BySchedule, time.Hour, ledger.AttemptRecord{Number: 1})
+	fourth := begin(backup, ledger.ByRequest, time.Hour)
+	tells(t, s, "lockstep_attempts_running 4", `lockstep_tick_start_delay_seconds_bucket{le="0.025"} 0`,
+		`lockstep_tick_start_delay_seconds_bucket{le="0.05"} 1`, `lockstep_tick_start_delay_seconds_bucket{le="0.25"} 2`,
+		"lockstep_tick_start_delay_seconds_count 2")
+
+	first(&ledger.Finished{Verdict: ledger.Recorded, State: ledger.Succeeded})
+	second(&ledger.Finished{Verdict: ledger.Recorded, State: ledger.Retrying}) // the run goes on
+	third(&ledger.Finished{Verdict: ledger.Fenced, State: ledger.Failed})      // another attempt's failure
+	fourth(nil)
+	begin(backup, ledger.ByHand, 0)(&ledger.Finished{Verdict: ledger.Recorded, State: ledger.Failed})
+	body := tells(t, s, "lockstep_attempts_running 0", `lockstep_runs_ended_total{job="backup",outcome="succeeded"} 1`,
+		`lockstep_runs_ended_total{job="backup",outcome="failed"} 1`)
+	if strings.Contains(body, `job="spread"`) || strings.Contains(body, "a run with args") || strings.Contains(body, "web-1") {
+		t.Errorf("more is told than should be:\n%s", body)
+	}
+}
