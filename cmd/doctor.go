@@ -117,12 +117,12 @@ func (d *doctor) look(cmd *cobra.Command) error {
 		return err
 	}
 	defer func() { _ = conn.Close() }() // it was only read from
-	ctx := cmd.Context()
-	return conn.away(errors.Join(
-		d.redis(ctx, conn),
-		d.workers(ctx, conn, config),
-		d.queues(ctx, conn, config),
-	))
+	for _, look := range []func(context.Context, *connection, *configs.Config) error{d.redis, d.workers, d.queues} {
+		if err := look(cmd.Context(), conn, config); err != nil {
+			return conn.away(err)
+		}
+	}
+	return nil
 }
 
 // config looks at the config files, and returns what they say, or nil when they have errors.
@@ -152,7 +152,8 @@ func (d *doctor) config(cmd *cobra.Command) *configs.Config {
 	return config
 }
 
-func (d *doctor) redis(ctx context.Context, conn *connection) error {
+// redis looks at the server, and at this host's clock beside its.
+func (d *doctor) redis(ctx context.Context, conn *connection, _ *configs.Config) error {
 	before := time.Now()
 	now, err := conn.now(ctx)
 	if err != nil {

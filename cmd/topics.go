@@ -52,5 +52,30 @@ A command job gets, beside the environment of its worker:
 
 The command of lock exec gets LOCKSTEP_TOKEN, LOCKSTEP_LOCKS, LOCKSTEP_HOLD and LOCKSTEP_WORKER.`,
 		},
+		{
+			Use:   "guarantees",
+			Short: "What is promised, and what is not",
+			Long: `Promised:
+
+  Every tick is accounted for: each due time of each job has one record and one final outcome, whatever the number of
+  replicas, their clocks and their restarts.
+  One holder: two workers never both act on one lock. A worker's context ends, and its child processes are killed, before
+  its lease can pass to another.
+  Finished means finished: a run whose outcome is recorded never runs again, however often it is delivered.
+  A crash is not a retry: a run whose worker died is run again by another one, or is lost, as the job's on_crash says. It
+  is counted apart from failures.
+  Every attempt can be fenced: it has a token that only grows, and an idempotency key that stays the same over all attempts
+  of a run.
+
+This rests on: Redis keeps its data and its clock is not stepped forward, the rates of clocks agree within 0.1 %, and a
+handler reacts to the end of its context within a fifth of the lease (3 seconds at most).
+
+Not promised:
+
+  Exactly-once effects on something that checks neither the token nor the key: a process can be paused in the middle of a
+  write for longer than any lease. The guards in lockstep/locks/guard check them, in SQL, Redis and HTTP.
+  Stopping Go code that ignores its context. Command jobs can be killed, and are.
+  Anything that nobody alive knew, when Redis loses its data: run it with persistence. lockstep doctor looks at that.`,
+		},
 	}
 }

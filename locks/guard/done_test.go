@@ -78,7 +78,7 @@ func TestEffectThatFailsIsNotDone(t *testing.T) {
 		}
 		func() {
 			defer func() {
-				if value := recover(); value != broken {
+				if value, ok := recover().(error); !ok || !errors.Is(value, broken) {
 					t.Errorf("got %v, want the panic to go on", value)
 				}
 			}()

@@ -73,7 +73,7 @@ func TestShapesAreWhatScriptsRelyOn(t *testing.T) {
 		"worker": {get(r.Worker(ctx, "web-2.p91qd3f7")), `{
 			"id": "web-2.p91qd3f7", "host": "web-2", "pid": 4712, "version": "1.0.0", "config": "9f2c1e", "state": "draining",
 			"slots": 2, "busy": 1, "queues": {"default": 1}, "started_at": "2026-11-21T09:00:00.500Z",
-			"lease_left_seconds": 13.9, "drifted": 0, "admin": "127.0.0.1:9621"}`},
+			"lease_left_seconds": 13.9, "drifted": 0, "admin": "127.0.0.1:9621", "clock_offset_seconds": 0}`},
 		"ticks": {get(r.Ticks(ctx, "nightly-backup", 3)), `[
 			{"job": "nightly-backup", "tick": "2026-11-21T01:00:00Z", "outcome": "pending", "reason": null,
 				"run_id": "nightly-backup@2026-11-21T01:00:00Z", "decided_at": "2026-11-21T01:00:00.031Z",

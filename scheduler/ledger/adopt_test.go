@@ -85,13 +85,15 @@ func TestIDUsedAgainAfterItsRunIsANewRequest(t *testing.T) {
 	each(t, func(f *fixture) {
 		w := f.session("w")
 		f.job.History.Runs = 1 // a short history is no short memory
-		f.adopted(w, f.given(w, "daily"), "j#low/daily")
+		first := f.given(w, "daily")
+		f.adopted(w, first, "j#low/daily")
 		f.adopted(w, f.given(w, "other"), "j#low/other")
 		f.adopted(w, f.given(w, "daily"), "j#low/daily~2")
 		f.adopted(w, f.given(w, "daily"), "j#low/daily~3")
 		old := f.given(w, "daily")
 		old.Again = true
 		f.thereAlready(old, "j#low/daily~3", ledger.Succeeded)
+		f.thereAlready(first, "j#low/daily~3", ledger.Succeeded) // a copy that was long under way
 		f.adopted(w, f.given(w, "other"), "j#low/other~2")
 
 		// Of one that comes again, and that nobody has recorded, this is the first that is heard.

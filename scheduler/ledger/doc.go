@@ -15,7 +15,7 @@
 //
 // # The states of a run
 //
-//	           Create, Enqueue                      Claim                    Finish
+//	        Create, Enqueue, Adopt                  Claim                    Finish
 //	tick ────────────────────────> due ──────────────────────────> running ──────────> succeeded, failed
 //	 │            ^   ^             │ bundle taken    ^                │  │
 //	 │            │   │             v                 │                │  └─ session ended ──> due, lost, failed
@@ -69,6 +69,16 @@
 // Ticks of one job begin in their order, though their deliveries come in any: a claim sends earlier ticks that are due
 // to wait in front of it. A tick that failed and waits for its next attempt lets later ones pass.
 //
+// # Requests that come by the queue
+//
+// A plain client of the queue sends a request under an id of its own and knows nothing of runs. Whoever is given it has it
+// recorded by [Ledger.Adopt] and only then ends it in the queue; so it may be given to somebody again, and only the queue's
+// count of tries tells that from a second request under the same id. Outstanding, or counted: it is there already.
+// Otherwise it is a new one. Two things could pass an old request off as new: an adoption that is sent again, also when
+// the copy arrives late (each giving has a word, and the last ones are kept), and a worker that stood still while the
+// queue gave the request to another (its session has ended by then, and an ended session adopts nothing, as it claims
+// nothing). The id is remembered for a week.
+//
 // # Definitions
 //
 // Workers with different configs work side by side while a new one is rolled out. Each registers its definitions by their
@@ -116,7 +126,8 @@
 // # What is not promised
 //
 // That runs of different jobs begin in the order in which they were due: waits are in the order in which they began to
-// wait, and queues have weights. That a finished run can be looked up for ever: the history is trimmed. After a loss of
-// data: requests that no worker had begun, what was ordered by hand (pauses, spans to be skipped, the audit), outputs, and
-// what happened in the last second before to who died with it. Run Redis with persistence.
+// wait, and queues have weights. That a finished run can be looked up for ever: the history is trimmed. That a request is
+// adopted once by a worker that stands still for more than a minute in the middle of it, when its lease is longer than
+// that. After a loss of data: requests that no worker had begun, what was ordered by hand (pauses, spans to be skipped, the
+// audit), outputs, and what happened in the last second before to who died with it. Run Redis with persistence.
 package ledger

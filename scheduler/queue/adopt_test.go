@@ -150,7 +150,7 @@ func TestTaskOfADeadWorkerComesAsAnOldOne(t *testing.T) {
 	// What a fetch leaves when its server dies: the task is active, and its lease ends.
 	key := "asynq:{" + q + "}:"
 	err := errors.Join(
-		rdb.RPopLPush(t.Context(), key+"pending", key+"active").Err(),
+		rdb.LMove(t.Context(), key+"pending", key+"active", "RIGHT", "LEFT").Err(),
 		rdb.HSet(t.Context(), key+"t:"+sent.ID, "state", "active").Err(),
 		rdb.ZAdd(t.Context(), key+"lease", redis.Z{Score: float64(time.Now().Add(-time.Hour).Unix()), Member: sent.ID}).Err(),
 	)

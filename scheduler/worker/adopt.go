@@ -66,8 +66,8 @@ func (w *Worker) active(ctx context.Context, name string) (*jobs.Job, error) {
 	return record.Job, nil
 }
 
-// sendAdoption sends an adoption until it is answered. One that is refused, or was never sent while its session lived, is
-// for later; of any other nobody knows.
+// sendAdoption sends an adoption until it is answered. One that is refused, while no other sending of it is in doubt, is for
+// later; of any other nobody knows.
 func (w *Worker) sendAdoption(ctx context.Context, adoption ledger.Adoption) (*ledger.Enqueued, error) {
 	doubt := false
 	for pause := resendFirst; ; pause = min(2*pause, resendMost) {
@@ -79,16 +79,15 @@ func (w *Worker) sendAdoption(ctx context.Context, adoption ledger.Adoption) (*l
 			return enqueued, nil
 		}
 		var refusal redis.Error
-		if refused := errors.Is(err, ledger.ErrSession) || errors.As(err, &refusal); refused && !doubt {
-			w.log.WarnContext(ctx, "a task is not made a run now", "job", adoption.Job.Name, "task", adoption.ID, "error", err)
+		refused := errors.Is(err, ledger.ErrSession) || errors.As(err, &refusal)
+		doubt = doubt || !refused
+		w.log.WarnContext(ctx, "a task is not made a run yet", "job", adoption.Job.Name, "task", adoption.ID, "error", err)
+		switch {
+		case !doubt:
 			return nil, fmt.Errorf("%w: %w", queue.ErrLater, err)
-		} else if !refused {
-			doubt = true
-		}
-		if errors.Is(err, ledger.ErrSession) || w.locks.Session() != adoption.Session {
+		case errors.Is(err, ledger.ErrSession) || w.locks.Session() != adoption.Session:
 			return nil, err
 		}
-		w.log.WarnContext(ctx, "an adoption is not answered, it is sent again", "job", adoption.Job.Name, "task", adoption.ID, "error", err)
 		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():

@@ -9,7 +9,8 @@
 -- remembered) | dead: the session has ended: by now somebody else may have been given it
 local job, base = ARGV[1], ARGV[2]
 if not ends(ARGV[3]) then return {'dead'} end
-local last, given = string.match(call('HGET', FACTS, 'a' .. base) or '', '^(%d+)\30(.*)$')
+local last, givings = string.match(call('HGET', FACTS, 'a' .. base) or '', '^(%d+)\30(.*)$')
+local given = givings and string.find(givings, ARGV[4], 1, true)
 local k = tonumber(last or 1)
 local function name() return k == 1 and base or format('%s~%d', base, k) end
 local function stateOf(id)
@@ -22,7 +23,7 @@ end
 local state, outstanding = stateOf(name())
 local remembered = call('ZSCORE', IDS, base) -- also one that a client gave to a run in another way
 if state or last or remembered and tonumber(remembered) > now then
-  if outstanding or given == ARGV[4] or ARGV[5] == '1' then return {'exists', name(), state or ''} end
+  if outstanding or given or ARGV[5] == '1' then return {'exists', name(), state or ''} end
   -- Of an id that was forgotten, the history may still have some.
   repeat k = k + 1 until not stateOf(name())
 end
@@ -30,7 +31,8 @@ end
 local id = name()
 forget()
 call('ZADD', IDS, format('%.0f', now + ARGV[7]), base)
-call('HSET', FACTS, 'a' .. base, format('%d', k) .. '\30' .. ARGV[4])
+-- The last eight are kept: a copy of one of them may still be under way.
+call('HSET', FACTS, 'a' .. base, format('%d', k) .. '\30' .. ARGV[4] .. sub('\30' .. (givings or ''), 1, 7 * (#ARGV[4] + 1)))
 local run = fresh(job, ARGV[6], 'enqueue', '')
 if ARGV[8] ~= '' then
   run[STATE], run[REASON], run[FINISHED] = 'failed', ARGV[8], ms

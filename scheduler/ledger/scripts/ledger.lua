@@ -26,7 +26,8 @@
 --                              registration, trigger, configs (by commas); joined by \30, and by \31
 --                      s<job>  spans of ticks to be skipped: from, to (ms), who and why; joined by \30, and by \31
 --                    and by the id of the first run of an adopted id, for as long as that is in ids:
---                      a<run>  how many runs that id has had, and a word for how the last came; joined by \30
+--                      a<run>  how many runs that id has had, and a word for each of the last times that it came; joined
+--                              by \30
 --   26 audit   STREAM what people did: field e, a JSON object
 --   27 news    STREAM which runs became outstanding or ended: fields r, the run, and s, its final state or ""
 -- and, in scripts that can end a run, those of its job:
