@@ -80,6 +80,33 @@ func TestVeryManyJobsLoad(t *testing.T) {
 	}
 }
 
+// A file full of secrets is a file full of warnings, of which each is looked through for all secrets of its line alone.
+func TestVeryManySecretsAreHidden(t *testing.T) {
+	t.Parallel()
+	var b strings.Builder
+	b.WriteString("jobs:\n")
+	const n = 10_000
+	for i := range n {
+		fmt.Fprintf(&b, "  job-%d: {command: [a, --password=SECRET], env: {API_TOKEN: SECRET}}\n", i)
+	}
+	path := filepath.Join(writeFiles(t, map[string]string{"lockstep.yaml": b.String()}), "lockstep.yaml")
+	began := time.Now()
+	c, err := Load(Options{Paths: []string{path}, Environ: []string{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	took := time.Since(began)
+	t.Logf("%d warnings took %s", len(c.Warnings.List), took.Round(time.Millisecond))
+	if len(c.Warnings.List) != 2*n || took > time.Minute { // it was minutes when each was looked for in each line
+		t.Errorf("%d warnings took %s, want %d", len(c.Warnings.List), took, 2*n)
+	}
+	for _, p := range c.Warnings.List {
+		if strings.Contains(p.Excerpt, "SECRET") {
+			t.Fatalf("a secret was told: %s", p)
+		}
+	}
+}
+
 // BenchmarkLoad10000WrongJobs shows that places are found in time also when every job needs one.
 func BenchmarkLoad10000WrongJobs(b *testing.B) {
 	const n = 10_000

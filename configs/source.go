@@ -30,8 +30,8 @@ type source struct {
 
 	lines func() []string // of data, parted once a problem needs them
 
-	mu      sync.Mutex   // guards secrets: jobs of one file are looked at side by side
-	secrets []*yaml.Node // scalars that no excerpt may show
+	mu      sync.Mutex          // guards secrets: jobs of one file are looked at side by side
+	secrets map[*yaml.Node]bool // scalars that no excerpt may show
 }
 
 func newSource(path string, data []byte) *source {
@@ -474,28 +474,32 @@ func (l *loader) lineError(s *source, line, column int, code, message, hint stri
 func (s *source) hide(n *yaml.Node) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !slices.Contains(s.secrets, n) {
-		s.secrets = append(s.secrets, n)
+	if s.secrets == nil {
+		s.secrets = make(map[*yaml.Node]bool)
 	}
+	s.secrets[n] = true
 }
 
-// masked returns a line of the file without the secrets in it. Each is as many stars as it has characters, so that
-// columns stay what they are.
-func (s *source) masked(number int, line string) string {
+// masked returns a line of the file without the secrets in it: those that begin in it, and those of several lines. Each is
+// as many stars as it has characters, so that columns stay what they are.
+func (s *source) masked(number int, line string, begin, long []*yaml.Node) string {
 	runes := []rune(line)
-	for _, n := range s.secrets {
-		switch {
-		case number == n.Line && n.Style&(yaml.LiteralStyle|yaml.FoldedStyle) == 0:
-			from := min(n.Column-1, len(runes))
-			to := len(runes)
-			if s.ends(n) {
-				to = min(from+s.width(n), len(runes))
-			}
-			from, to = passwordPart(runes, from, to)
-			for i := from; i < to; i++ {
-				runes[i] = '*'
-			}
-		case number > n.Line && !s.ends(n) && s.continues(n, number):
+	for _, n := range begin {
+		if n.Style&(yaml.LiteralStyle|yaml.FoldedStyle) != 0 {
+			continue // it begins in the next line
+		}
+		from := min(n.Column-1, len(runes))
+		to := len(runes)
+		if s.ends(n) {
+			to = min(from+s.width(n), len(runes))
+		}
+		from, to = passwordPart(runes, from, to)
+		for i := from; i < to; i++ {
+			runes[i] = '*'
+		}
+	}
+	for _, n := range long {
+		if number > n.Line && s.continues(n, number) {
 			for i := indentation(line); i < len(runes); i++ {
 				runes[i] = '*'
 			}
@@ -600,14 +604,26 @@ func quotedWidth(rest []rune) int {
 
 // maskSecrets hides in all excerpts what was found to be a secret, whatever the problem is about.
 func (l *loader) maskSecrets() {
+	problems := make(map[string][]*reported)
+	for i := range l.list {
+		if p := &l.list[i]; p.Excerpt != "" {
+			problems[p.File] = append(problems[p.File], p)
+		}
+	}
 	for _, s := range l.sources {
-		if len(s.secrets) == 0 {
+		begin := make(map[int][]*yaml.Node) // by line
+		var long []*yaml.Node
+		for n := range s.secrets {
+			begin[n.Line] = append(begin[n.Line], n)
+			if !s.ends(n) {
+				long = append(long, n)
+			}
+		}
+		if len(begin) == 0 {
 			continue
 		}
-		for i := range l.list {
-			if p := &l.list[i]; p.File == s.path && p.Excerpt != "" {
-				p.Excerpt = s.masked(p.Line, p.Excerpt)
-			}
+		for _, p := range problems[s.path] {
+			p.Excerpt = s.masked(p.Line, p.Excerpt, begin[p.Line], long)
 		}
 	}
 }
