@@ -48,7 +48,6 @@ func TestFaultsOfFastPathsAreFound(t *testing.T) {
 	for what, fault := range map[string][2]string{
 		"a claim does not look who holds its locks": {"if owners[i] or taken[names[i]] then free = false end", "if taken[names[i]] then free = false end"},
 		"two claims take one lock together":         {"if owners[i] or taken[names[i]] then free = false end", "if owners[i] then free = false end"},
-		"a claim passes those who wait":             {"if call('ZCARD', Q) == 0 and call('ZCOUNT', EXP", "if call('ZCOUNT', EXP"},
 		"a claim overlooks what is due":             {"call('ZCOUNT', EXP, '-inf', ms) == 0 and call('ZSCORE', EXP, 's' .. session)", "true"},
 		"a claim takes whatever n":                  {"local fit = n == ARGV[first + 3 * k - 1]", "local fit = n ~= nil"},
 		"a claim takes a later attempt for the first": {"\\0310\\31\\31\\0310\\31\\31\\0310\\0310\\31([^\\31]*\\31\\31\\31",
@@ -73,8 +72,9 @@ func TestFaultsOfFastPathsAreFound(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			for seed := range uint64(50) {
+			for seed := range uint64(40) {
 				if playTwins(t, server, seed, fault[0], fault[1]).differs != "" {
+					t.Logf("found in history %d", seed)
 					return
 				}
 			}

@@ -612,6 +612,37 @@ func TestASuccessAfterTheCountedCrashStandsUntilAnotherAttemptBegins(t *testing.
 	})
 }
 
+func TestPlainClaimsDoNotPassWhoMayNotBePassed(t *testing.T) {
+	each(t, func(f *fixture) {
+		client := f.session("w")
+		hold, err := client.TryAcquire(f.Context(), locks.Exclusive("bill:1"))
+		if err != nil {
+			f.Fatal(err)
+		}
+		claim := func(ids ...string) []ledger.Claim {
+			claims := make([]ledger.Claim, len(ids))
+			for i, id := range ids {
+				claims[i] = ledger.Claim{Request: f.request(client), Due: f.billed(id, "bill:2")}
+			}
+			return claims
+		}
+		first, err := f.ClaimSound(f.Context(), f.request(client), f.billed("first", "bill:1", "bill:2"), 0, nil)
+		if err != nil || first.Outcome != ledger.Waiting {
+			f.Fatalf("the first: %+v, %v, want it to wait", first, err)
+		}
+		for _, claims := range [][]ledger.Claim{claim("alone"), claim("together", "beside")} {
+			for i, claimed := range f.ClaimAll(f.Context(), claims, 0) {
+				if claimed == nil || claimed.Outcome != ledger.Waiting {
+					f.Errorf("%s: %+v, want it to wait behind the first", claims[i].Due.Run, claimed)
+				}
+			}
+		}
+		if err := hold.Release(); err != nil {
+			f.Error(err)
+		}
+	})
+}
+
 func TestALateSuccessFreesNobodyElsesLocks(t *testing.T) {
 	each(t, func(f *fixture) {
 		dead, other := f.session("dead"), f.session("other")
