@@ -108,7 +108,7 @@ func (t *tool) lockExec(cmd *cobra.Command, parts []locks.Part, argv []string) (
 	defer func() { err = errors.Join(err, conn.Close()) }()
 	client, err := locks.Open(ctx, conn.rdb, locks.Options{
 		Namespace: conn.settings.Redis.Namespace, Name: conn.settings.Worker.Name, Lease: conn.settings.Locks.Lease,
-		ReserveAfter: reserveAfter(conn.settings.Locks.ReserveAfter),
+		ReserveAfter: reserveAfter(conn.settings.Locks.ReserveAfter), Grace: conn.settings.Locks.GraceTime(),
 	})
 	if errors.Is(err, locks.ErrServer) {
 		return refuse("%w", err)

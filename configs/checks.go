@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 
 	"lockstep/jobs"
@@ -28,6 +29,28 @@ var checks = map[string]func(s string) *fault{
 	"env":         checkVariable,
 	"lock-key":    checkLockKey,
 	"permit":      checkPermit,
+	"grace":       checkGrace,
+}
+
+// graceAuto is the locks.grace that depends on the leases and on the topology.
+const graceAuto = "auto"
+
+// checkGrace wants auto or a duration; that it is not less than the lease is looked at when both are known.
+func checkGrace(s string) *fault {
+	if s == graceAuto {
+		return nil
+	}
+	d, wrong := parseDuration(s)
+	switch {
+	case wrong != nil && nearest(s, []string{graceAuto}) != "":
+		wrong.hint = didYouMean(graceAuto)
+		return wrong
+	case wrong != nil:
+		return wrong
+	case d < 2*time.Second || d > time.Hour:
+		return &fault{code: CodeRange, kind: "duration", reason: "it must be auto, or from 2s to 1h", want: "auto, or a duration from 2s to 1h"}
+	}
+	return nil
 }
 
 // redisSchemes are the first parts of redis.url.

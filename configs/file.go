@@ -109,6 +109,11 @@ type locksFile struct {
 
 	// How long later requests may pass a bundle that waits. 0s: not at all.
 	ReserveAfter *time.Duration `yaml:"reserve_after" min:"0s" default:"1s" example:"0s"`
+
+	// How long nothing is granted after Redis has lost data, while workers say again what they hold. auto is the longest
+	// lease in use and, on Sentinel and Cluster, the time for which there may be two masters. A duration is at least the
+	// lease; every new space waits for it, too, so that nobody who never knew an emptied one is faster than those who did.
+	Grace *string `yaml:"grace" check:"grace" default:"auto" example:"30s"`
 }
 
 type adminFile struct {

@@ -165,6 +165,7 @@ var shapes = map[string]string{
 	"http-url":    `^https?://[^/]`,
 	"header":      headerName.String(),
 	"env":         `^([^=$]|\$+([^={$]|$))+$`,
+	"grace":       `^(auto|\+?(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$`,
 	"permit":      `^[^\s{},=]{1,512}$`,
 	"cron":        `^\s*(@[a-z]+|\S+(\s+\S+){4,5})\s*$`,
 }

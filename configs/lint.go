@@ -397,6 +397,10 @@ func (l *loader) lintSettings(c *Config) {
 		l.settingWarning(c, key, CodeShortLease, fmt.Sprintf("a lease of %s does not outlive the failover of a Redis Cluster, which takes 16s or more",
 			formatDuration(lease)), "set locks.lease to 40s")
 	}
+	if grace := c.Settings.Locks.GraceTime(); grace != 0 && grace < lease {
+		l.settingProblem(c, SeverityError, "locks.grace", CodeRange, fmt.Sprintf("a grace of %s is shorter than the lease, %s: so long may a worker that is cut off from Redis go on",
+			formatDuration(grace), formatDuration(lease)), "write auto, or "+formatDuration(lease)+" at least")
+	}
 	for _, s := range l.sources {
 		if s.file.Redis == nil || s.file.Redis.URL == nil {
 			continue
@@ -410,16 +414,20 @@ func (l *loader) lintSettings(c *Config) {
 
 // settingWarning warns of a setting where it was set.
 func (l *loader) settingWarning(c *Config, key, code, message, hint string) {
+	l.settingProblem(c, SeverityWarning, key, code, message, hint)
+}
+
+func (l *loader) settingProblem(c *Config, severity Severity, key, code, message, hint string) {
 	origin := c.Origins[key]
 	for _, s := range l.sources {
 		if s.path == origin.File {
 			section, name, _ := strings.Cut(key, ".")
 			_, node := find(s.root, section, name)
-			l.warnAt(s, node, code, message, hint)
+			l.addAt(s, node, severity, code, message, hint)
 			return
 		}
 	}
-	l.add(Problem{Origin: origin, Severity: SeverityWarning, Code: code, Message: message, Hint: hint}, "")
+	l.add(Problem{Origin: origin, Severity: severity, Code: code, Message: message, Hint: hint}, "")
 }
 
 // partWarning warns of a part of a value, such as one field of cron text.

@@ -70,7 +70,7 @@ func TestWithoutAnythingThereAreTheDefaults(t *testing.T) {
 	want := Settings{
 		Redis:  Redis{URL: "redis://127.0.0.1:6379/0", Namespace: "lockstep"},
 		Worker: Worker{Concurrency: 8, DrainTimeout: 50 * time.Second, Queues: map[string]int{"default": 1}},
-		Locks:  Locks{Lease: 15 * time.Second, ReserveAfter: time.Second},
+		Locks:  Locks{Lease: 15 * time.Second, ReserveAfter: time.Second, Grace: "auto"},
 		Admin:  Admin{Listen: "127.0.0.1:9620"},
 		Log:    Log{Level: "info", Format: "auto"},
 	}

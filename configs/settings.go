@@ -66,6 +66,16 @@ type Locks struct {
 	// ReserveAfter is how long later requests may pass a bundle that waits; 0 is not at all (for which locks.Options
 	// has a negative value). Default 1s.
 	ReserveAfter time.Duration `koanf:"reserve_after"`
+
+	// Grace is how long nothing is granted after Redis has lost data: a duration, or auto, the default; see
+	// [Locks.GraceTime].
+	Grace string `koanf:"grace"`
+}
+
+// GraceTime returns Grace as locks.Options has it: 0 for auto.
+func (l Locks) GraceTime() time.Duration {
+	d, _ := time.ParseDuration(l.Grace) // it was checked; auto is no duration
+	return d
 }
 
 // Admin says where the API and the pages are.

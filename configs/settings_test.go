@@ -73,13 +73,13 @@ func TestEverySettingCanComeFromEachLayer(t *testing.T) {
 	values := map[string]string{
 		"redis.url": "redis://x:1", "redis.password_file": "/etc/hostname", "redis.namespace": "shop",
 		"worker.name": "web-1", "worker.concurrency": "3", "worker.drain_timeout": "7s", "worker.queues": "a.b=2,c=1",
-		"locks.lease": "9s", "locks.reserve_after": "2s", "admin.listen": "0.0.0.0:80",
+		"locks.lease": "9s", "locks.reserve_after": "2s", "locks.grace": "30s", "admin.listen": "0.0.0.0:80",
 		"log.level": "debug", "log.format": "json",
 	}
 	want := Settings{
 		Redis:  Redis{URL: "redis://x:1", PasswordFile: "/etc/hostname", Namespace: "shop"},
 		Worker: Worker{Name: "web-1", Concurrency: 3, DrainTimeout: 7 * time.Second, Queues: map[string]int{"a.b": 2, "c": 1}},
-		Locks:  Locks{Lease: 9 * time.Second, ReserveAfter: 2 * time.Second},
+		Locks:  Locks{Lease: 9 * time.Second, ReserveAfter: 2 * time.Second, Grace: "30s"},
 		Admin:  Admin{Listen: "0.0.0.0:80", ListenSet: true},
 		Log:    Log{Level: "debug", Format: "json"},
 	}
