@@ -135,9 +135,10 @@ func (m *memory) finishing(finish Finish) {
 	}
 }
 
-// finished forgets an attempt that did not count. finished is nil while there is no answer.
+// finished forgets an attempt that did not count. finished is nil while there is no answer; and an answer that there is no such
+// run at all may come of a loss of data that nobody has noticed yet.
 func (m *memory) finished(finish Finish, finished *Finished) {
-	if m == nil || finished == nil || finished.Verdict == Recorded {
+	if m == nil || finished == nil || finished.Verdict == Recorded || finished.State == "" {
 		return
 	}
 	m.mu.Lock()

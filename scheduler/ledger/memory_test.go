@@ -312,3 +312,15 @@ func TestAFinishWithoutAnAnswerIsAnEnd(t *testing.T) {
 		}
 	})
 }
+
+// TestAnEndThatComesBetweenALossAndItsDiscoveryIsSaidAgain has a finish answered by a Redis that knows of nothing.
+func TestAnEndThatComesBetweenALossAndItsDiscoveryIsSaidAgain(t *testing.T) {
+	each(t, func(f *fixture) {
+		a := f.worker("a")
+		done := a.claim(a.client, a.ticks(1)[0], ledger.Granted)
+		f.lose(a)
+		a.finish(done, ledger.Success, ledger.Fenced)
+		a.say()
+		f.wantState(done.Record.ID, ledger.Succeeded)
+	})
+}
