@@ -240,7 +240,7 @@ func (c *checker) ticks(job spec, lines []tickJSON, h *history) {
 		c.found("%s: its last trigger was never in force", job.name)
 	}
 	every := time.Duration(1)
-	for next := last + 1; !firesAt(turns[len(turns)-1].trigger, next); next++ {
+	for next := last + 1; !firesAt(job.now(), next); next++ {
 		every++
 	}
 	begin, end := time.Unix(first, 0), time.Unix(last, 0)

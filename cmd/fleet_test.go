@@ -47,6 +47,14 @@ type turn struct {
 	after   time.Time // when it could be known first
 }
 
+// now is the trigger that the job has at last.
+func (s spec) now() string {
+	if n := len(s.turns); n > 0 {
+		return s.turns[n-1].trigger
+	}
+	return s.trigger
+}
+
 // fleet is workers that share jobs.
 type fleet struct {
 	t       *testing.T
@@ -82,7 +90,7 @@ func (f *fleet) configure(jobs []spec) {
 	b.WriteString("permits: {gate: {limit: 2}}\njobs:\n")
 	for _, job := range jobs {
 		f.jobs[job.name] = job
-		definition := slices.DeleteFunc([]string{job.trigger, job.more}, func(s string) bool { return s == "" })
+		definition := slices.DeleteFunc([]string{job.now(), job.more}, func(s string) bool { return s == "" })
 		definition = append(definition, fmt.Sprintf(`command: [sh, -c, '%s; e start; %s; e end']`, fmt.Sprintf(effectLine, f.effects), job.work))
 		fmt.Fprintf(&b, "  %s: {%s}\n", job.name, strings.Join(definition, ", "))
 	}
