@@ -67,6 +67,12 @@ func crashHandlers() *jobs.Registry {
 		trace(r, "end")
 		return nil
 	})
+	jobs.Handle(reg, "nothing", func(context.Context, *jobs.Run[struct{}]) error { return nil })
+	jobs.Handle(reg, "traces", func(_ context.Context, r *jobs.Run[crashArgs]) error {
+		trace(r, "start")
+		trace(r, "end")
+		return nil
+	})
 	// The first attempt goes on after its context has ended, until the gate is there, and says that it succeeded.
 	jobs.Handle(reg, "stubborn", func(ctx context.Context, r *jobs.Run[crashArgs]) error {
 		trace(r, "start")
@@ -291,7 +297,7 @@ func TestTakeoverTime(t *testing.T) {
 	}
 	t.Parallel()
 	kills := 12
-	if os.Getenv("LOCKSTEP_TEST_ALL") == "1" {
+	if allTests() {
 		kills = 60
 	}
 	f, _ := newPack(t, `

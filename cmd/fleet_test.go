@@ -248,15 +248,18 @@ func goesOn(pid int) bool {
 	return err == nil && !strings.HasPrefix(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " Z")
 }
 
-// uptime is the time since this machine was booted, as effects have it.
+// parseUptime reads the time since this machine was booted, as effects have it.
 func parseUptime(text string) (time.Duration, error) {
 	seconds, err := strconv.ParseFloat(text, 64)
 	return time.Duration(seconds * float64(time.Second)), err
 }
 
-// fleetTime is how long a fleet works: long with LOCKSTEP_TEST_ALL=1.
+// allTests tells whether time does not matter so much: in continuous integration.
+func allTests() bool { return os.Getenv("LOCKSTEP_TEST_ALL") == "1" }
+
+// fleetTime is how long a fleet works.
 func fleetTime() time.Duration {
-	if os.Getenv("LOCKSTEP_TEST_ALL") == "1" {
+	if allTests() {
 		return 30 * time.Second
 	}
 	return 10 * time.Second

@@ -395,7 +395,7 @@ func (s *soak) inject(faults []fault, total time.Duration) {
 				return
 			}
 			s.end(f)
-			if f.kind.hitsRedis() || f.kind == cutOff || f.kind == badNetwork || f.kind == childStopped {
+			if f.kind.hitsRedis() {
 				s.trouble = append(s.trouble, trouble{from, time.Now().Add(s.lease)}) // and the grace after it
 			}
 		}})
