@@ -28,6 +28,16 @@ func (id RunID) Job() string {
 	return ""
 }
 
+// Tick returns the tick in the id of a tick's run. Other ids have none.
+func (id RunID) Tick() (time.Time, bool) {
+	_, text, found := strings.Cut(string(id), "@")
+	if !found || strings.Contains(text, "#") {
+		return time.Time{}, false
+	}
+	tick, err := time.Parse(time.RFC3339, text)
+	return tick, err == nil
+}
+
 // RunResource is the name of the lock that every attempt at a run holds on the run itself.
 func RunResource(id RunID) string { return "run:" + string(id) }
 

@@ -44,6 +44,11 @@ type Options struct {
 	// waits for 1 s when the server is younger than the lease; negative: not even that.
 	Grace time.Duration
 
+	// Recover is called when Redis has lost data, after the session has said again what it holds and before it is renewed:
+	// whoever keeps more in the space than holds says that again. It is called again until it returns nil or the session
+	// has ended, and with every further loss. It must not wait for grants. May be nil.
+	Recover func(ctx context.Context, session SessionID) error
+
 	// Card is what a session tells others about itself: a JSON object of at most 16 KiB. Default {host, pid, started_at}.
 	Card json.RawMessage
 
@@ -84,6 +89,7 @@ type Client struct {
 	patience  time.Duration // Options.ReserveAfter as it is sent
 	try       time.Duration // how long one command may take before it is sent again
 	onOffer   func()
+	recover   func(context.Context, SessionID) error
 	log       *slog.Logger
 	clock     clock
 	recovery  recovery
@@ -117,7 +123,7 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, e
 		return nil, fmt.Errorf("open lock client: %w", err)
 	}
 	c.space = &Space{keys: spaceKeys(c.namespace)}
-	greeter := &greeter{keys: c.space.keys, recovery: &c.recovery, changed: c.hurry}
+	greeter := &greeter{keys: c.space.keys, recovery: &c.recovery, changed: c.Doubt}
 	if c.rdb, err = ownClient(rdb, greeter, c.try, 0); err != nil {
 		return nil, fmt.Errorf("open lock client: %w", err)
 	}
@@ -142,7 +148,7 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, e
 
 func newClient(o Options) (*Client, error) {
 	c := &Client{
-		namespace: o.Namespace, name: o.Name, lease: o.Lease, patience: o.ReserveAfter, onOffer: o.OnOffer, log: o.Logger,
+		namespace: o.Namespace, name: o.Name, lease: o.Lease, patience: o.ReserveAfter, onOffer: o.OnOffer, recover: o.Recover, log: o.Logger,
 		clock:   clock{time.Now, BootTime},
 		reaper:  &reaper{wake: make(chan struct{}, 1)},
 		closing: make(chan struct{}), closed: make(chan struct{}), changed: make(chan struct{}),

@@ -190,8 +190,8 @@ func (n *node) learn(err error) {
 	}
 }
 
-// hurry has the current session renewed at once: the space may have lost something.
-func (c *Client) hurry() {
+// Doubt has the session renewed at once: for who has seen that Redis may have lost data. The answer tells.
+func (c *Client) Doubt() {
 	c.mu.Lock()
 	s := c.last
 	c.mu.Unlock()
@@ -220,18 +220,30 @@ func (s *session) reclaim(ctx context.Context, at place) error {
 	if err := s.client.redeclare(ctx); err != nil {
 		return err
 	}
-	for done := false; !done; {
+	recovered := s.client.recover == nil
+	for {
 		page, last := s.toAssert(at)
-		accepted, next, refused, err := s.assert(ctx, at, page, last)
+		accepted, next, refused, err := s.assert(ctx, at, page, last && recovered)
 		if err != nil {
 			return err
 		}
-		if at = next; accepted {
-			s.asserted(at, page, refused)
-			done = last && s.arrive(at)
+		at = next
+		if !accepted {
+			recovered = s.client.recover == nil
+			continue
+		}
+		s.asserted(at, page, refused)
+		switch {
+		case !last:
+		case !recovered:
+			if err := s.client.recover(ctx, s.id); err != nil {
+				return err
+			}
+			recovered = true
+		case s.arrive(at):
+			return nil
 		}
 	}
-	return nil
 }
 
 // an assertion is one hold as it is said again.

@@ -46,6 +46,9 @@ type Options struct {
 	Stop  func(run jobs.RunID, why string)
 	Drain func()
 
+	// Doubt is told that Redis may have lost data; what comes of it is told by [Scheduler.Recovered], or by another session.
+	Doubt func()
+
 	Logger *slog.Logger // default: slog.Default
 }
 
@@ -55,12 +58,14 @@ type Scheduler struct {
 	o     Options
 	set   *jobSet         // this and the next are the goroutine of ticks' alone
 	drift map[string]bool // jobs whose active definition is another one than that of the set
+	under locks.SessionID // with which all of the set was registered last
 
 	duty atomic.Bool   // whether this worker creates first and sweeps
 	wake chan struct{} // asks for a sweep; buffer of one: wake-ups may merge
 
 	next    atomic.Pointer[jobSet] // what SetJobs gave and ticks has not taken over yet
-	changed chan struct{}          // tells of it; buffer of one
+	changed chan struct{}          // tells of it, or of the next; buffer of one
+	anew    atomic.Bool            // all is to be registered again
 }
 
 // New checks the jobs' triggers. It starts nothing; see [Scheduler.Run].
@@ -81,6 +86,15 @@ func New(o Options) (*Scheduler, error) {
 func (s *Scheduler) Wake() {
 	select {
 	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Recovered has the jobs registered again: Redis had lost data, and what is known of it has been said again.
+func (s *Scheduler) Recovered() {
+	s.anew.Store(true)
+	select {
+	case s.changed <- struct{}{}:
 	default:
 	}
 }
@@ -108,6 +122,13 @@ func (s *Scheduler) ticks(ctx context.Context) {
 	var polled, notBefore time.Time // by this machine's clock: the last poll; when creating may be tried again
 	for {
 		s.takeOverJobs(ctx, &now)
+		if s.anew.Swap(false) {
+			if from, ok := s.register(ctx, &now, s.set, s.set.jobs); ok {
+				revision = from
+			} else {
+				s.anew.Store(true)
+			}
+		}
 		every := pollEvery
 		if s.duty.Load() {
 			every = dutyEvery
@@ -149,6 +170,9 @@ func (s *Scheduler) register(ctx context.Context, now *serverTime, set *jobSet, 
 		return 0, false
 	}
 	now.set(registered.Now)
+	if len(definitions) == len(set.jobs) {
+		s.under = s.o.Session()
+	}
 	drifted := len(s.drift)
 	if set != s.set { // all of it was registered
 		s.set, s.drift = set, make(map[string]bool)
@@ -287,8 +311,9 @@ func (s *Scheduler) create(ctx context.Context, now time.Time, late time.Duratio
 	call, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	var (
-		wait time.Duration
-		runs []ledger.Due
+		wait      time.Duration
+		runs      []ledger.Due
+		forgotten string
 	)
 	for i, created := range s.o.Ledger.Create(call, decisions) {
 		switch job := decisions[i].Job.Name; {
@@ -304,19 +329,31 @@ func (s *Scheduler) create(ctx context.Context, now time.Time, late time.Duratio
 			s.stands(ctx, job, false)
 			s.tellDrift(ctx, drifted)
 		case created.Moved && created.Cursor.IsZero():
-			// Redis has forgotten this job, and with it perhaps more than we know.
-			s.o.Logger.ErrorContext(ctx, "the ledger has lost the cursor of a job: it starts at now", "job", job)
-			s.register(ctx, new(serverTime), s.set, s.set.jobs)
+			forgotten = job
 			wait = max(wait, again)
 		default:
 			s.set.alarms.move(job, created.Cursor)
 			runs = append(runs, created.Due...)
 		}
 	}
+	if forgotten != "" {
+		s.forgotten(ctx, forgotten)
+	}
 	if len(runs) > 0 {
 		s.o.Deliver(ctx, runs)
 	}
 	return wait
+}
+
+// forgotten is for a job whose cursor Redis has lost, and with it perhaps more than we know. The session finds out: either it
+// says again what it knows, or, when that is too late, it ends. Then the job begins anew with the next one.
+func (s *Scheduler) forgotten(ctx context.Context, job string) {
+	if s.o.Session() == s.under {
+		s.o.Doubt()
+		return
+	}
+	s.o.Logger.ErrorContext(ctx, "the ledger has lost the cursor of a job: it starts at now", "job", job)
+	s.anew.Store(true)
 }
 
 // failed logs an error of a call that will be made again, unless it failed because everything ends.

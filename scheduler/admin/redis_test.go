@@ -44,7 +44,7 @@ func newStage(t *testing.T, rdb *redis.Client) *stage {
 // open opens a session; card nil is that of a user of the lock library.
 func (s *stage) open(name string, card *worker.Card) *locks.Client {
 	s.t.Helper()
-	o := locks.Options{Namespace: s.namespace, Name: name}
+	o := locks.Options{Namespace: s.namespace, Name: name, Grace: -1}
 	if card != nil {
 		text, err := json.Marshal(card)
 		if err != nil {

@@ -99,7 +99,8 @@ func (l *Ledger) claim(ctx context.Context, request *locks.Request, due Due, pat
 	case Granted:
 		r.text() // the token stands in the record too
 		record := r.text()
-		body := strings.SplitN(r.text(), "\x1f", 2)
+		text := r.text()
+		body := strings.SplitN(text, "\x1f", 2)
 		claimed.Due = r.due()
 		if r.err == nil && len(body) != 2 {
 			r.err = fmt.Errorf("%w: a run without a definition", errReply)
@@ -110,6 +111,9 @@ func (l *Ledger) claim(ctx context.Context, request *locks.Request, due Due, pat
 		claimed.Job, claimed.Args = new(jobs.Job), json.RawMessage(body[0])
 		if claimed.Record, claimed.Items, r.err = decode(due.Run, record, "", body[0]); r.err == nil {
 			r.err = json.Unmarshal([]byte(body[1]), claimed.Job)
+		}
+		if r.err == nil {
+			l.memory.claimed(claimed, record, text)
 		}
 	case Waiting:
 		busy := &locks.BusyError{Resource: r.text(), Holder: locks.SessionID(r.text()), Hold: locks.HoldID(r.text()), Info: r.text()}
@@ -140,6 +144,9 @@ const (
 	HandBack Outcome = "handback" // the worker drains, or cannot do it: the run is due again, and nothing is counted
 	Stopped  Outcome = "canceled" // it was asked to stop: it is the run's end
 )
+
+// ends tells whether it is the run's end, too.
+func (o Outcome) ends() bool { return o != Again && o != HandBack }
 
 // Finish tells how one attempt ended.
 type Finish struct {
@@ -179,6 +186,7 @@ func (l *Ledger) Finish(ctx context.Context, finish Finish) (*Finished, error) {
 			return nil, fmt.Errorf("finish %s: %w", finish.Run, err)
 		}
 	}
+	l.memory.finishing(finish)
 	r := read(l.run(ctx, finishScript, finish.Job.Name, string(finish.Run), finish.Token.String(), string(finish.Hold),
 		string(finish.Outcome), finish.Pause.Milliseconds(), failure, finish.Output, finish.Job.History.Runs,
 		finish.Job.History.For.Milliseconds()))
@@ -186,6 +194,7 @@ func (l *Ledger) Finish(ctx context.Context, finish Finish) (*Finished, error) {
 	if r.err != nil {
 		return nil, fmt.Errorf("finish %s: %w", finish.Run, r.err)
 	}
+	l.memory.finished(finish, finished.Verdict)
 	return finished, nil
 }
 

@@ -49,6 +49,8 @@ type Decision struct {
 	// Activate is the definition that is active from here on. It may only follow on one whose ticks are decided up to
 	// Cursor, which need not be a tick then. Nil: Job stays.
 	Activate *jobs.Job
+
+	again bool // Redis has lost the runs of these ticks; the cursor stays
 }
 
 // MaxTicks bounds the ticks of one decision; more take several, one after the other.
@@ -150,10 +152,11 @@ func trigger(job *jobs.Job) string {
 // changes nothing.
 func (l *Ledger) Register(ctx context.Context, digest string, definitions []*jobs.Job) (*Registered, error) {
 	registered := &Registered{Jobs: make(map[string]RegisteredJob, len(definitions))}
+	lost := make(map[*jobs.Job]time.Time)
 	const batch = 1000
 	for first := 0; first == 0 || first < len(definitions); first += batch {
 		some := definitions[first:min(first+batch, len(definitions))]
-		args := make([]any, 0, 3+4*len(some))
+		args := make([]any, 0, 3+5*len(some))
 		args = append(args, digest, goneAfter.Milliseconds(), retiredAfter.Milliseconds())
 		for _, job := range some {
 			definition, err := json.Marshal(job)
@@ -164,7 +167,7 @@ func (l *Ledger) Register(ctx context.Context, digest string, definitions []*job
 			if err != nil {
 				return nil, err
 			}
-			args = append(args, job.Name, hash, trigger(job), definition)
+			args = append(args, job.Name, hash, trigger(job), definition, l.memory.cursor(job.Name))
 		}
 		r := read(l.run(ctx, registerScript, "", args...))
 		registered.Now = r.time()
@@ -177,50 +180,40 @@ func (l *Ledger) Register(ctx context.Context, digest string, definitions []*job
 				one.Old = new(jobs.Job)
 				r.err = json.Unmarshal([]byte(old), one.Old)
 			}
+			if r.number() == 1 && (job.Every > 0 || job.Schedule != "") {
+				lost[job] = one.Cursor
+			}
 			registered.Jobs[job.Name] = one
+			l.memory.saw(job.Name, one.Cursor)
 		}
 		if r.err != nil {
 			return nil, fmt.Errorf("register %d jobs: %w", len(definitions), r.err)
 		}
 	}
-	return registered, nil
+	return registered, l.writeLost(ctx, lost)
 }
 
 // Create records decisions, each whole or not at all, in one round trip. A decision that was computed from a cursor
 // that has moved since is refused (Moved), and so is one that is sent again after it was applied.
 func (l *Ledger) Create(ctx context.Context, decisions []Decision) []Created {
 	created := make([]Created, len(decisions))
-	commands := make([]*redis.Cmd, len(decisions))
-	send := func(script *redis.Script, eval bool) {
-		pipe := l.rdb.Pipeline()
-		for i := range decisions {
-			if commands[i] != nil && !redis.HasErrorPrefix(commands[i].Err(), "NOSCRIPT") || created[i].Err != nil {
-				continue
-			}
-			args, err := decisions[i].args()
-			if err != nil {
-				created[i].Err = err
-				continue
-			}
-			job := decisions[i].Job.Name
-			keys := append(l.keys[:len(l.keys):len(l.keys)], l.prefix+"hist:"+job, l.prefix+"done:"+job, l.prefix+"output:"+job)
-			if eval {
-				commands[i] = script.Eval(ctx, pipe, keys, args...)
-			} else {
-				commands[i] = script.EvalSha(ctx, pipe, keys, args...)
-			}
-		}
-		_, _ = pipe.Exec(ctx) // each command carries its own error
-	}
-	send(createScript, false)
-	send(createScript, true) // those that a restarted server did not know by their digest
+	var calls []call
+	var which []int // of the decisions each call is
 	for i := range decisions {
-		if created[i].Err != nil {
+		args, err := decisions[i].args()
+		if err != nil {
+			created[i].Err = err
 			continue
 		}
-		if err := created[i].decode(commands[i], decisions[i].Cursor); err != nil {
-			created[i] = Created{Err: fmt.Errorf("create ticks of %s: %w", decisions[i].Job.Name, err)}
+		calls, which = append(calls, call{decisions[i].Job.Name, args}), append(which, i)
+	}
+	for k, command := range l.send(ctx, createScript, calls) {
+		d, c := &decisions[which[k]], &created[which[k]]
+		if err := c.decode(command, d.Cursor); err != nil {
+			*c = Created{Err: fmt.Errorf("create ticks of %s: %w", d.Job.Name, err)}
+			continue
 		}
+		l.memory.saw(d.Job.Name, c.Cursor)
 	}
 	return created
 }
@@ -253,6 +246,8 @@ func (c *Created) decode(command *redis.Cmd, cursor time.Time) error {
 	case "inactive":
 		c.Inactive = true
 		return nil
+	case "late":
+		return ErrLate
 	default:
 		return r.unknown(outcome)
 	}
@@ -303,7 +298,11 @@ func (d *Decision) args() ([]any, error) {
 			return nil, err
 		}
 	}
-	args := []any{d.Job.Name, d.Seen.UnixMilli(), d.Cursor.UnixMilli(), string(d.By), d.Job.Queue, string(d.Job.Overlap),
+	seen := strconv.FormatInt(d.Seen.UnixMilli(), 10)
+	if d.again {
+		seen = "again"
+	}
+	args := []any{d.Job.Name, seen, d.Cursor.UnixMilli(), string(d.By), d.Job.Queue, string(d.Job.Overlap),
 		d.Job.MaxQueued, d.Job.History.Runs, d.Job.History.For.Milliseconds(), string(arguments), definition,
 		positive(d.Job.StartDeadline), patience, onBusy, limits, paused, alone, hash, activate, next, len(items)}
 	for _, item := range items {

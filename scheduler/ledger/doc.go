@@ -83,9 +83,29 @@
 //   - a worker dies in an attempt: its session ends, and [Ledger.Crash] makes the run due again, or ends it;
 //   - a reply is lost: every call may be sent again, and its comment says what that gives.
 //
+// # When Redis loses data
+//
+// A failover loses the last writes, a restart without persistence all of them. The lock space notices and begins a grace
+// time (see package locks), in which nothing is created or claimed, and each worker says again what it remembers
+// ([Ledger.Remember], [Ledger.Assert]), after its locks:
+//
+//   - cursors: the highest that somebody knows counts, and a tick whose run he began counts as one. A job that somebody
+//     has registered meanwhile who never knew it goes back to where it was;
+//   - his own attempts, with their records: those that run, and the ends of the last ten minutes, which are sent again as
+//     they were sent. So a finish without an answer is an end, too;
+//   - ends of other workers' runs that he has heard of, in the news that a poll brings: of every tick, and of requests
+//     that had more than one attempt;
+//   - which ticks' runs are outstanding: the news say so, and a new session begins with the whole list. They become due
+//     again, by the definition that the worker carries.
+//
+// In whatever order this is said, the furthest wins: an end, then the attempt with the highest token, then a run that is
+// due. For what nobody alive knew each job gets one line in its history (lost). A worker that comes when the grace time
+// is over is refused; its session ends then, too.
+//
 // # What is not promised
 //
 // That runs of different jobs begin in the order in which they were due: waits are in the order in which they began to
-// wait, and queues have weights. That a finished run can be looked up for ever: the history is trimmed. Anything, when
-// Redis loses its data.
+// wait, and queues have weights. That a finished run can be looked up for ever: the history is trimmed. After a loss of
+// data: requests that no worker had begun, what was ordered by hand (pauses, spans to be skipped, the audit), outputs, and
+// what happened in the last second before to who died with it. Run Redis with persistence.
 package ledger

@@ -23,6 +23,7 @@ type Ledger struct {
 	space  *locks.Space
 	prefix string
 	keys   []string // the lock space's and the ledger's own, in KEYS order
+	memory *memory  // nil unless Remember was called
 }
 
 // New returns the ledger that belongs to a lock space. It sends through rdb, which must not send scripts again by
@@ -31,7 +32,7 @@ func New(rdb redis.UniversalClient, space *locks.Space) *Ledger {
 	keys := space.Keys()
 	prefix := strings.TrimSuffix(keys[0], "exp")
 	for _, name := range []string{"run", "body", "log", "timer", "ready", "push", "sent", "busy", "open", "cursor", "def",
-		"rev", "ledger", "ids", "late", "ask", "facts", "audit"} {
+		"rev", "ledger", "ids", "late", "ask", "facts", "audit", "news"} {
 		keys = append(keys, prefix+name)
 	}
 	return &Ledger{rdb: rdb, space: space, prefix: prefix, keys: keys}
@@ -54,11 +55,41 @@ func script(source string) *redis.Script { return redis.NewScript(locks.Link(sha
 
 // run sends a script. job "" is for scripts that touch no job's history.
 func (l *Ledger) run(ctx context.Context, s *redis.Script, job string, args ...any) (any, error) {
-	keys := l.keys
-	if job != "" {
-		keys = append(keys[:len(keys):len(keys)], l.prefix+"hist:"+job, l.prefix+"done:"+job, l.prefix+"output:"+job)
+	return s.Run(ctx, l.rdb, l.keysOf(job), args...).Result()
+}
+
+// keysOf returns the keys of a script that may touch the history of a job, if it is not "".
+func (l *Ledger) keysOf(job string) []string {
+	if job == "" {
+		return l.keys
 	}
-	return s.Run(ctx, l.rdb, keys, args...).Result()
+	return append(l.keys[:len(l.keys):len(l.keys)], l.prefix+"hist:"+job, l.prefix+"done:"+job, l.prefix+"output:"+job)
+}
+
+// call is one of many sendings of a script.
+type call struct {
+	job  string // as in run
+	args []any
+}
+
+// send sends a script many times in one round trip, and in a second one to a server that has forgotten it.
+func (l *Ledger) send(ctx context.Context, s *redis.Script, calls []call) []*redis.Cmd {
+	commands := make([]*redis.Cmd, len(calls))
+	for _, eval := range []bool{false, true} {
+		pipe := l.rdb.Pipeline()
+		for i, c := range calls {
+			switch {
+			case !eval:
+				commands[i] = s.EvalSha(ctx, pipe, l.keysOf(c.job), c.args...)
+			case redis.HasErrorPrefix(commands[i].Err(), "NOSCRIPT"):
+				commands[i] = s.Eval(ctx, pipe, l.keysOf(c.job), c.args...)
+			}
+		}
+		if pipe.Len() > 0 {
+			_, _ = pipe.Exec(ctx) // each command carries its own error
+		}
+	}
+	return commands
 }
 
 // errReply says that a script answered something that this version does not know.

@@ -53,15 +53,25 @@ type Moved struct {
 // keeps the definitions of the config of this digest carried. Sending it again does no harm.
 func (l *Ledger) Poll(ctx context.Context, session locks.SessionID, digest string, revision int64) (*Poll, error) {
 	const most = 1000
-	r := read(l.run(ctx, pollScript, "", string(session), revision, most, DutyStale.Milliseconds(), digest))
+	position, err := l.position(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("poll: read what is outstanding: %w", err)
+	}
+	r := read(l.run(ctx, pollScript, "", string(session), revision, most, DutyStale.Milliseconds(), digest, position))
 	poll := &Poll{Now: r.time(), Duty: r.number() == 1, Revision: r.number(), Moved: make(map[string]Moved)}
 	poll.Stop, poll.Drain = r.asked()
+	position = r.text()
+	var news []string
+	r.each(func(list *reply) { news = append(news, list.text()) })
 	for r.more() {
-		poll.Moved[r.text()] = Moved{r.time(), r.text()}
+		job, moved := r.text(), Moved{r.time(), r.text()}
+		poll.Moved[job] = moved
+		l.memory.saw(job, moved.Cursor)
 	}
 	if r.err != nil {
 		return nil, fmt.Errorf("poll: %w", r.err)
 	}
+	l.memory.heard(position, news, len(news) == 2*most)
 	poll.More = len(poll.Moved) == most
 	return poll, nil
 }

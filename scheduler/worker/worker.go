@@ -245,6 +245,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 				s.Wake()
 			}
 		},
+		Recover: w.recover,
 	})
 	if err != nil {
 		return fmt.Errorf("start worker: %w", err)
@@ -252,6 +253,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	defer w.close(running)
 	w.tell(w.locks.Session())
 	w.ledger = ledger.New(w.locks.Redis(), w.locks.Space())
+	w.ledger.Remember()
 	if w.queue, err = queue.New(w.o.Redis, w.o.Namespace); err != nil {
 		return fmt.Errorf("start worker: %w", err)
 	}
@@ -270,7 +272,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	}
 	ticks, err := scheduler.New(scheduler.Options{
 		Ledger: w.ledger, Session: w.locks.Session, Jobs: begun.jobs, Deliver: w.deliver, Delivered: w.delivered,
-		Stop: w.stop, Drain: end, Drift: w.drift, Logger: w.log,
+		Stop: w.stop, Drain: end, Drift: w.drift, Doubt: w.locks.Doubt, Logger: w.log,
 	})
 	if err != nil {
 		return fmt.Errorf("start worker: %w", err)
@@ -304,6 +306,26 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	err = group.Wait()
 	w.drain(running)
 	return err
+}
+
+// recover says again what Redis has lost.
+func (w *Worker) recover(ctx context.Context, session locks.SessionID) error {
+	ticks := w.loop.Load()
+	if ticks == nil {
+		return nil // nothing is known yet
+	}
+	carried := w.jobs.Load().jobs
+	digest, err := ledger.Digest(carried)
+	if err != nil {
+		return err
+	}
+	if err := w.ledger.Assert(ctx, session, digest, carried); err != nil {
+		w.log.WarnContext(ctx, "what Redis has lost is not said again yet", "worker", session, "error", err)
+		return err
+	}
+	w.log.WarnContext(ctx, "Redis has lost data; what is known of jobs and runs here was said again", "worker", session)
+	ticks.Recovered()
+	return nil
 }
 
 // begin opens a request, on a session that OnSession has been told.

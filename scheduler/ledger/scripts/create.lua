@@ -1,5 +1,6 @@
 -- create decides ticks of one job: it moves the cursor over them and accounts for each, in one step.
--- ARGV: 1 job  2 cursor seen (ms)  3 new cursor (ms)  4 decided by (session)  5 queue  6 overlap  7 max queued
+-- ARGV: 1 job  2 cursor seen (ms), or again: these ticks were decided before
+--       Redis lost their runs, which become due again unless somebody knows better  3 new cursor (ms)  4 decided by (session)  5 queue  6 overlap  7 max queued
 --       8 history: runs  9 history: ms  10 arguments (JSON)  11 definition (JSON)  12 start deadline, ms after the tick, or ""
 --       13 ms that a run waits for its bundle, or ""  14 and what becomes of it then  15 limits of its holds
 --       16 1 when the definition says paused  17 item that a run which catches up takes beside the others, or ""
@@ -11,25 +12,30 @@
 -- verdict: run | catch (a missed tick that runs: overlap does not skip it) | a final state: missed, failed
 -- Replies: ok, then id, n, queue of each run that is due | moved, the cursor | early: a tick has not come yet
 --   | inactive: another definition of the job decides its ticks | grace, ms left of a grace time: nothing is decided in it
-local job, items = ARGV[1], tonumber(ARGV[21])
-local cursor = call('HGET', CURSOR, job)
-if cursor ~= ARGV[2] then return {'moved', cursor or ''} end
-local active, versions = known(job)
-local valid = active == ARGV[18] and ARGV[19] == ''
-for i = 1, #versions do valid = valid or active == ARGV[18] and versions[i].hash == ARGV[19] end
-if not valid then return {'inactive'} end
-if tonumber(ARGV[3]) > now then return {'early'} end
-local pause = not quiet() and space().grace()
-if pause then return {'grace', format('%.0f', pause)} end
+--   | late: it is over, and nothing is said again any more
+local job, items, again = ARGV[1], tonumber(ARGV[21]), ARGV[2] == 'again'
 local list = {}
 for i = 1, items do list[i] = ARGV[21 + i] end
 list = concat(list, US)
+if again then
+  if not recalling() then return {'late'} end
+else
+  local cursor = call('HGET', CURSOR, job)
+  if cursor ~= ARGV[2] then return {'moved', cursor or ''} end
+  local active, versions = known(job)
+  local valid = active == ARGV[18] and ARGV[19] == ''
+  for i = 1, #versions do valid = valid or active == ARGV[18] and versions[i].hash == ARGV[19] end
+  if not valid then return {'inactive'} end
+  if tonumber(ARGV[3]) > now then return {'early'} end
+  local pause = not quiet() and space().grace()
+  if pause then return {'grace', format('%.0f', pause)} end
 
-call('HSET', CURSOR, job, ARGV[3])
-call('ZADD', REV, call('HINCRBY', LEDGER, 'rev', 1), job)
-if ARGV[19] ~= '' then
-  keep(job, ARGV[19], versions)
-  call('HSET', DEF, job, ARGV[20])
+  call('HSET', CURSOR, job, ARGV[3])
+  call('ZADD', REV, call('HINCRBY', LEDGER, 'rev', 1), job)
+  if ARGV[19] ~= '' then
+    keep(job, ARGV[19], versions)
+    call('HSET', DEF, job, ARGV[20])
+  end
 end
 
 local S, out = nil, {'ok'}
@@ -87,7 +93,8 @@ for i = 22 + items, #ARGV, 6 do
       if tonumber(tick) >= spans[k][1] and tonumber(tick) <= spans[k][2] then verdict, reason = 'skipped', spans[k][3] end
     end
   end
-  if verdict == 'run' or verdict == 'catch' then
+  local there = again and (call('HEXISTS', RUN, id) == 1 or call('HEXISTS', HIST, id) == 1)
+  if not again and (verdict == 'run' or verdict == 'catch') then
     if paused then
       verdict, reason = 'skipped', 'paused ' .. paused
     elseif deadline ~= '' and now >= tonumber(deadline) then
@@ -100,7 +107,9 @@ for i = 22 + items, #ARGV, 6 do
   end
   local run = fresh(job, ARGV[5], 'schedule', tick)
   run[REASON], run[BY], run[UPTO] = reason, ARGV[4], upto
-  if verdict == 'run' or verdict == 'catch' then
+  if there then -- it was said again already, by who knows more
+  elseif verdict == 'run' or verdict == 'catch' then
+    announce(id, '')
     local own = list == '' and 'xrun:' .. id or list .. US .. 'xrun:' .. id
     local alone = verdict == 'catch' and ARGV[17] or ''
     if alone ~= '' then own = own .. US .. alone end
@@ -124,6 +133,7 @@ for i = 22 + items, #ARGV, 6 do
     watch(id, run)
   else
     run[STATE], run[FINISHED] = verdict, ms
+    announce(id, verdict)
     archive(id, run, '', ARGV[10])
   end
 end

@@ -26,10 +26,11 @@
 --                              registration, trigger, configs (by commas); joined by \30, and by \31
 --                      s<job>  spans of ticks to be skipped: from, to (ms), who and why; joined by \30, and by \31
 --   26 audit   STREAM what people did: field e, a JSON object
+--   27 news    STREAM which runs became outstanding or ended: fields r, the run, and s, its final state or ""
 -- and, in scripts that can end a run, those of its job:
---   27 hist    HASH  run -> final record, attempts, arguments, joined by \29
---   28 done    ZSET  run, score = server ms of its end
---   29 output  HASH  run -> the tail of what its last attempt printed
+--   28 hist    HASH  run -> final record, attempts, arguments, joined by \29
+--   29 done    ZSET  run, score = server ms of its end
+--   30 output  HASH  run -> the tail of what its last attempt printed
 --
 -- A run's wait in the lock space is called +<run>. Whatever makes a run due takes the next n; a claim that names an
 -- older one takes nothing.
@@ -37,7 +38,8 @@ local RUN, BODY, LOG, TIMER, READY = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS
 local PUSH, SENT, BUSY, OPEN, CURSOR = KEYS[14], KEYS[15], KEYS[16], KEYS[17], KEYS[18]
 local DEF, REV, LEDGER, IDS = KEYS[19], KEYS[20], KEYS[21], KEYS[22]
 local LATE, ASK, FACTS, AUDIT = KEYS[23], KEYS[24], KEYS[25], KEYS[26]
-local HIST, DONE, OUTPUT = KEYS[27], KEYS[28], KEYS[29]
+local NEWS = KEYS[27]
+local HIST, DONE, OUTPUT = KEYS[28], KEYS[29], KEYS[30]
 
 -- The fields of a run's record. Items, the bundle of its attempts, follow.
 local STATE, N, JOB, QUEUE, TRIGGER, TICK, CREATED, SINCE = 1, 2, 3, 4, 5, 6, 7, 8
@@ -157,6 +159,16 @@ local function trim(keep, age)
   call('HDEL', OUTPUT, unpack(old))
 end
 
+-- announce has every worker hear that a run became outstanding (state '') or how it ended, so that they know it should Redis
+-- lose its data.
+local function announce(id, state) call('XADD', NEWS, 'MAXLEN', '~', '10000', '*', 'r', id, 's', state) end
+
+-- recalling tells whether the workers say again at this time what Redis has lost.
+local function recalling()
+  local lost = call('HMGET', META, 'lost', 'grace')
+  return lost[1] and tonumber(lost[2] or 0) > now
+end
+
 -- archive writes a final record into the job's history.
 local function archive(id, run, log, args)
   call('HSET', HIST, id, concat({concat(run, US), log, args}, '\29'))
@@ -176,6 +188,8 @@ end
 
 -- final ends an outstanding run for good.
 local function final(S, id, run, state, reason)
+  -- Of a request's only attempt its worker knows alone, and needs nobody to tell it.
+  if run[TICK] ~= '' or run[ATTEMPT] ~= '1' or run[STATE] ~= 'running' then announce(id, state) end
   undue(id, run)
   call('ZREM', TIMER, id)
   if run[DEADLINE] ~= '' or run[PATIENCE] ~= '' then call('ZREM', LATE, id) end

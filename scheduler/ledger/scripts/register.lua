@@ -1,12 +1,16 @@
 -- register makes the definitions of a config known, and says of each whether it is the active one of its job.
 -- ARGV: 1 digest of the config  2 ms after which a definition that nobody carries gives way  3 ms after which a job that
---       nobody carries is retired  then four for each job: job, hash of its definition, trigger, definition (JSON)
--- Replies: now (ms), the revision of the cursors before this, then three for each job, in the order asked for:
---   its cursor (ms), active | drifted | change, and for change, the definition (JSON) that is active still
+--       nobody carries is retired  then five for each job: job, hash of its definition, trigger, definition (JSON), the cursor (ms) that
+--       the caller knows, or ""
+-- Replies: now (ms), the revision of the cursors before this, then four for each job, in the order asked for:
+--   its cursor (ms), active | drifted | change, for change, the definition (JSON) that is active still, and 1 when it begins
+--   anew although the caller knows a cursor: Redis has lost it
 -- The newest definition, by when it was first registered, is active as long as somebody carries it. It becomes so at once
 -- when its trigger is that of the one before; else (change) by create, which decides up to now by the old trigger first.
 -- A definition is carried by who has polled with a config that it is in. A job that is new, or was retired, begins now.
+-- While what Redis has lost is said again, the highest cursor that somebody knows counts.
 local config, gone, retired = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local recalls = recalling()
 local out, seen = {ms, call('HGET', LEDGER, 'rev') or '0'}, {}
 call('HSET', LEDGER, 'config:' .. config, ms)
 local all = call('HGETALL', LEDGER)
@@ -18,9 +22,10 @@ for i = 1, #all, 2 do
   end
 end
 
-for i = 4, #ARGV, 4 do
+for i = 4, #ARGV, 5 do
   local job, hash, trigger, definition = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   local active, versions = known(job)
+  local cursor, last, lost = call('HGET', CURSOR, job), ARGV[i + 4], 0
   local carried, mine = 0, nil -- when the job was last carried
   for k = 1, #versions do
     local v = versions[k]
@@ -56,7 +61,12 @@ for i = 4, #ARGV, 4 do
   local status = 'active'
   if first then
     active = hash
-    call('HSET', CURSOR, job, ms)
+    if cursor or last == '' then
+      cursor = ms
+    else
+      cursor, lost = recalls and last or ms, 1
+    end
+    call('HSET', CURSOR, job, cursor)
     call('HSETNX', FACTS, 'g' .. job, 'r' .. ms)
   elseif newest ~= mine then
     status = 'drifted'
@@ -65,6 +75,14 @@ for i = 4, #ARGV, 4 do
   elseif active ~= hash then
     status = 'change'
   end
+  if recalls and last ~= '' and last ~= cursor then
+    local born = call('HGET', FACTS, 'g' .. job) == 'r' .. cursor -- by who never knew it
+    if born or tonumber(last) > tonumber(cursor) then
+      cursor = last
+      call('HSET', CURSOR, job, cursor)
+      call('ZADD', REV, call('HINCRBY', LEDGER, 'rev', 1), job)
+    end
+  end
   if was and was.hash == active and was.seen < now - gone then left[#left + 1] = was end -- until its ticks are decided
   if first then
     call('HSET', DEF, job, definition)
@@ -72,6 +90,6 @@ for i = 4, #ARGV, 4 do
   end
   keep(job, active, left)
   local k = #out
-  out[k + 1], out[k + 2], out[k + 3] = call('HGET', CURSOR, job), status, status == 'change' and call('HGET', DEF, job) or ''
+  out[k + 1], out[k + 2], out[k + 3], out[k + 4] = cursor, status, status == 'change' and call('HGET', DEF, job) or '', lost
 end
 return out

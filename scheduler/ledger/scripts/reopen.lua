@@ -36,4 +36,5 @@ call('HSET', BODY, id, ARGV[5] .. US .. ARGV[6])
 if log ~= '' then call('HSET', LOG, id, log) end
 call('ZADD', OPEN, 0, run[JOB] .. '\0' .. pad(run[TICK]) .. '\0' .. id)
 due(id, run)
+announce(id, '')
 return {'due', run[N]}

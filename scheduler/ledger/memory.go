@@ -1,0 +1,380 @@
+package ledger
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+)
+
+var (
+	//go:embed scripts/assert.lua
+	assertSource string
+	assertScript = script(assertSource)
+	//go:embed scripts/lost.lua
+	lostSource string
+	lostScript = script(lostSource)
+)
+
+// ErrLate says that what Redis has lost is not said again any more: the grace time is over, or there was none.
+var ErrLate = errors.New("the grace time of the ledger is over")
+
+// So long, and at most so many, ends of this worker's own attempts are remembered.
+const (
+	rememberFor  = 10 * time.Minute
+	rememberMost = 10_000
+)
+
+// memory is what a worker knows of the ledger, to say it again should Redis lose it. A nil memory keeps nothing.
+type memory struct {
+	now func() time.Time // monotonic
+
+	mu      sync.Mutex           // guards what follows
+	news    string               // read up to here; "" when the outstanding runs are to be read as a whole
+	cursors map[string]time.Time // the highest that was seen, by job
+	open    map[jobs.RunID]bool  // ticks' runs that are outstanding, as far as was heard
+	ended   map[jobs.RunID]end   // how runs ended, as was heard
+	own     map[jobs.RunID]*turn // the last attempt of this worker at a run
+	order   []jobs.RunID         // of own, in which their attempts ended
+}
+
+// end is how a run ended, and when that was heard.
+type end struct {
+	state State
+	at    time.Time
+}
+
+// turn is one attempt of this worker.
+type turn struct {
+	record, body string
+	token        locks.Token
+	session      locks.SessionID
+	finish       *Finish // once it is being sent
+	at           time.Time
+}
+
+// Remember has the ledger keep what its caller sees of it, so that [Ledger.Assert] can say it again: for a worker, before
+// its first call.
+func (l *Ledger) Remember() {
+	l.memory = &memory{
+		now: time.Now, cursors: make(map[string]time.Time), open: make(map[jobs.RunID]bool), ended: make(map[jobs.RunID]end),
+		own: make(map[jobs.RunID]*turn),
+	}
+}
+
+// saw keeps a cursor.
+func (m *memory) saw(job string, cursor time.Time) {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if cursor.After(m.cursors[job]) {
+		m.cursors[job] = cursor
+	}
+}
+
+// cursor returns the highest cursor of a job that was seen, as the scripts take it; "" for none.
+func (m *memory) cursor(job string) string {
+	if m == nil {
+		return ""
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if seen, ok := m.cursors[job]; ok {
+		return fmt.Sprint(seen.UnixMilli())
+	}
+	return ""
+}
+
+// claimed keeps an attempt that begins.
+func (m *memory) claimed(c *Claimed, record, body string) {
+	if m == nil {
+		return
+	}
+	if tick := c.Record.Tick; !tick.IsZero() {
+		m.saw(c.Record.Job, tick)
+	}
+	last := c.Record.Last()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.own[c.Record.ID] = &turn{record: record, body: body, token: last.Token, session: last.Worker, at: m.now()}
+}
+
+// finishing keeps how an attempt ended, before that is sent: should the answer fail to come because Redis has lost the run, it
+// is an end all the same.
+func (m *memory) finishing(finish Finish) {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t := m.own[finish.Run]
+	if t == nil || t.token != finish.Token {
+		return
+	}
+	finish.Output = "" // too long to be kept
+	if t.finish == nil {
+		m.order = append(m.order, finish.Run)
+	}
+	t.finish, t.at = &finish, m.now()
+	for ; len(m.order) > rememberMost; m.order = m.order[1:] {
+		if old := m.own[m.order[0]]; old != nil && old.finish != nil && old.finish.Outcome.ends() {
+			delete(m.own, m.order[0])
+		}
+	}
+}
+
+// finished forgets an attempt that did not count.
+func (m *memory) finished(finish Finish, verdict FinishVerdict) {
+	if m == nil || verdict == Recorded {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if t := m.own[finish.Run]; t != nil && t.token == finish.Token {
+		delete(m.own, finish.Run)
+	}
+}
+
+// hear takes one of the news. A run without a final state is outstanding.
+func (m *memory) hear(run jobs.RunID, state State) {
+	if state == "" {
+		m.open[run] = true
+		delete(m.ended, run)
+		return
+	}
+	delete(m.open, run)
+	m.ended[run] = end{state, m.now()}
+}
+
+// forget drops what is too old to be of use: ends, and attempts whose run has ended or is not theirs any more.
+func (m *memory) forget() {
+	old := m.now().Add(-rememberFor)
+	maps.DeleteFunc(m.ended, func(_ jobs.RunID, e end) bool { return e.at.Before(old) })
+	maps.DeleteFunc(m.own, func(run jobs.RunID, t *turn) bool {
+		if t.finish == nil || !t.at.Before(old) {
+			return false
+		}
+		_, ended := m.ended[run]
+		return t.finish.Outcome.ends() || ended
+	})
+}
+
+// position returns how far the news were read, for the next poll. Where that is not known, it reads first which ticks' runs are
+// outstanding at this time.
+func (l *Ledger) position(ctx context.Context) (string, error) {
+	m := l.memory
+	if m == nil {
+		return "", nil
+	}
+	m.mu.Lock()
+	news := m.news
+	m.mu.Unlock()
+	if news != "" {
+		return news, nil
+	}
+	asked := m.now()
+	last, err := l.rdb.XRevRangeN(ctx, l.prefix+"news", "+", "-", 1).Result()
+	if err != nil {
+		return "", err
+	}
+	news = "0-0"
+	if len(last) > 0 {
+		news = last[0].ID
+	}
+	open, all := make(map[jobs.RunID]bool), make(map[jobs.RunID]bool)
+	for from := "-"; ; {
+		members, err := l.rdb.ZRangeByLex(ctx, l.prefix+"open", &redis.ZRangeBy{Min: from, Max: "+", Count: page}).Result()
+		if err != nil {
+			return "", err
+		}
+		for _, member := range members {
+			from = "(" + member
+			if parts := strings.Split(member, "\x00"); len(parts) == 3 {
+				run := jobs.RunID(parts[2])
+				all[run] = true
+				if _, ok := run.Tick(); ok {
+					open[run] = true
+				}
+			}
+		}
+		if len(members) < page {
+			break
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.news, m.open = news, open
+	maps.DeleteFunc(m.own, func(run jobs.RunID, t *turn) bool { // others have ended it, unheard
+		return t.finish != nil && !t.finish.Outcome.ends() && !all[run] && t.at.Before(asked)
+	})
+	return news, nil
+}
+
+// heard takes the news of a poll. more: there are more than one answer holds.
+func (m *memory) heard(position string, news []string, more bool) {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.news = position; more {
+		m.news = "" // so far behind, some may be gone
+	}
+	for i := 0; i+1 < len(news); i += 2 {
+		m.hear(jobs.RunID(news[i]), State(news[i+1]))
+	}
+	m.forget()
+}
+
+// recollection is what there is to say again of one job's runs.
+type recollection struct {
+	job   *jobs.Job // nil when it is not among the caller's
+	args  []any     // of the script
+	again []Tick    // ticks that were outstanding, of which no more is known
+}
+
+// Assert says again what Redis may have lost, in the grace time that follows on that: the cursors of these definitions, which
+// are registered anew, what became of the runs that this worker had, the ends it has heard of, and which ticks' runs are
+// outstanding. session is the caller's, which has said already what it holds. Only what was seen since [Ledger.Remember] is
+// known. It may be made any number of times; [ErrLate] says that it is too late.
+func (l *Ledger) Assert(ctx context.Context, session locks.SessionID, digest string, definitions []*jobs.Job) error {
+	if l.memory == nil {
+		return nil
+	}
+	if _, err := l.Register(ctx, digest, definitions); err != nil {
+		return err
+	}
+	byJob, finishes := l.memory.recollect(session, definitions)
+	var (
+		calls     []call
+		decisions []Decision
+	)
+	for name, of := range byJob {
+		if len(of.args) > 0 {
+			history := []any{"", ""}
+			if of.job != nil {
+				history = []any{of.job.History.Runs, of.job.History.For.Milliseconds()}
+			}
+			for some := range slices.Chunk(of.args, 4*assertMost) {
+				calls = append(calls, call{name, slices.Concat(history, some)})
+			}
+		}
+		for some := range slices.Chunk(of.again, MaxTicks) {
+			decisions = append(decisions, Decision{Job: of.job, Ticks: some, By: session, again: true})
+		}
+	}
+	for i, command := range l.send(ctx, assertScript, calls) {
+		r := read(command.Result())
+		if outcome := r.text(); outcome == "late" {
+			return ErrLate
+		}
+		if r.err != nil {
+			return fmt.Errorf("say runs of %s again: %w", calls[i].job, r.err)
+		}
+	}
+	for _, finish := range finishes {
+		if _, err := l.Finish(ctx, finish); err != nil {
+			return err
+		}
+	}
+	for _, created := range l.Create(ctx, decisions) {
+		if created.Err != nil {
+			return created.Err
+		}
+	}
+	l.memory.mu.Lock()
+	defer l.memory.mu.Unlock()
+	l.memory.news = "" // the numbers of the news begin anew, perhaps
+	return nil
+}
+
+// assertMost is how many runs are said at a time.
+const assertMost = 200
+
+// recollect sorts what is known by job, and returns the ends of this worker's own attempts, to be sent again behind the rest.
+func (m *memory) recollect(session locks.SessionID, definitions []*jobs.Job) (map[string]*recollection, []Finish) {
+	byJob, finishes := make(map[string]*recollection), []Finish(nil)
+	of := func(run jobs.RunID) *recollection {
+		name := run.Job()
+		if byJob[name] == nil {
+			byJob[name] = new(recollection)
+		}
+		return byJob[name]
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	said := make(map[jobs.RunID]bool)
+	for run, t := range m.own {
+		_, ended := m.ended[run]
+		switch {
+		case t.finish == nil && t.session != session:
+			continue // that attempt is over, and the sweep's to count
+		case ended && (t.finish == nil || !t.finish.Outcome.ends()):
+			continue // others know more
+		case t.finish != nil:
+			finishes = append(finishes, *t.finish)
+		}
+		said[run] = true
+		fields := strings.Split(t.record, "\x1f")
+		fields[fSession] = string(session) // which answers for it now
+		r := of(run)
+		r.args = append(r.args, "ran", string(run), strings.Join(fields, "\x1f"), t.body)
+	}
+	for run, e := range m.ended {
+		r := of(run)
+		r.args = append(r.args, "ended", string(run), string(e.state), tickOf(run))
+	}
+	carried := make(map[string]*jobs.Job, len(definitions))
+	for _, job := range definitions {
+		carried[job.Name] = job
+	}
+	for run := range m.open {
+		tick, ok := run.Tick()
+		if said[run] || !ok || carried[run.Job()] == nil {
+			continue
+		}
+		r := of(run)
+		r.again = append(r.again, Tick{At: tick, Verdict: CatchUp})
+	}
+	for name, r := range byJob {
+		r.job = carried[name]
+		slices.SortFunc(r.again, func(a, b Tick) int { return a.At.Compare(b.At) })
+	}
+	return byJob, finishes
+}
+
+// tickOf is the tick in a run's id, as the scripts take it.
+func tickOf(run jobs.RunID) string {
+	if tick, ok := run.Tick(); ok {
+		return fmt.Sprint(tick.UnixMilli())
+	}
+	return ""
+}
+
+// writeLost writes a line for each of these jobs, up to a cursor each: what came before is not known any more.
+func (l *Ledger) writeLost(ctx context.Context, lost map[*jobs.Job]time.Time) error {
+	var calls []call
+	for job, upto := range lost {
+		id := job.Name + "@.." + upto.UTC().Format(time.RFC3339)
+		calls = append(calls, call{job.Name, []any{job.Name, id, upto.Add(-job.History.For).UnixMilli(), upto.UnixMilli()}})
+	}
+	var errs []error
+	for i, command := range l.send(ctx, lostScript, calls) {
+		if err := command.Err(); err != nil {
+			errs = append(errs, fmt.Errorf("note what was lost of %s: %w", calls[i].job, err))
+		}
+	}
+	return errors.Join(errs...)
+}

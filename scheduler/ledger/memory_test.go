@@ -1,0 +1,314 @@
+package ledger_test
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+	"lockstep/scheduler/ledger"
+)
+
+// worker is a worker's view of the ledger: one that remembers, and its session.
+type worker struct {
+	*fixture
+	client   *locks.Client
+	revision int64
+}
+
+func (f *fixture) worker(name string) *worker {
+	f.Helper()
+	client := f.session(name)
+	own := *f
+	own.Ledger = ledger.New(client.Redis(), client.Space())
+	own.Remember()
+	return &worker{fixture: &own, client: client}
+}
+
+// hear polls, as a worker does once a second.
+func (w *worker) hear() {
+	w.Helper()
+	poll, err := w.Poll(w.Context(), w.client.Session(), "config", w.revision)
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.revision = poll.Revision
+}
+
+// say has the worker say again what Redis has lost.
+func (w *worker) say() {
+	w.Helper()
+	if err := w.Assert(w.Context(), w.client.Session(), "config", []*jobs.Job{w.job}); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// lose empties the namespace, as a Redis that was restarted without its data, and has a grace time go on, in which these
+// workers have said what they hold.
+func (f *fixture) lose(workers ...*worker) {
+	f.Helper()
+	keys, err := f.rdb.Keys(f.Context(), f.key("*")).Result()
+	if err != nil {
+		f.Fatal(err)
+	}
+	pipe := f.rdb.TxPipeline()
+	pipe.Del(f.Context(), keys...)
+	later := time.Now().Add(time.Hour).UnixMilli()
+	pipe.HSet(f.Context(), f.key("meta"), "grace", strconv.FormatInt(later, 10), "lost", "1")
+	pipe.ZAdd(f.Context(), f.key("exp"), redis.Z{Member: "e"})
+	for _, w := range workers {
+		pipe.ZAdd(f.Context(), f.key("exp"), redis.Z{Member: "s" + string(w.client.Session()), Score: float64(later)})
+	}
+	if _, err := pipe.Exec(f.Context()); err != nil {
+		f.Fatal(err)
+	}
+}
+
+// goOn ends the grace time.
+func (f *fixture) goOn() {
+	f.Helper()
+	if err := f.rdb.HSet(f.Context(), f.key("meta"), "grace", 1).Err(); err != nil {
+		f.Fatal(err)
+	}
+}
+
+// ticks have a worker create some, the others hear of them, and return their runs.
+func (w *worker) ticks(n int, others ...*worker) []ledger.Due {
+	w.Helper()
+	for _, other := range append(others, w) {
+		other.hear()
+	}
+	cursor := w.cursor(w.job, 5)
+	created := w.tick(w.job, cursor, n, ledger.Run)
+	if len(created.Due) != n {
+		w.Fatalf("created %+v, want %d runs", created, n)
+	}
+	for _, other := range append(others, w) {
+		other.hear()
+	}
+	return created.Due
+}
+
+func TestWhatOneWorkerKnowsSurvivesALossOfData(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.job.Overlap = jobs.OverlapAllow
+		a := f.worker("a")
+		due := a.ticks(5)
+		running, succeeded := a.claim(a.client, due[0], ledger.Granted), a.claim(a.client, due[1], ledger.Granted)
+		failed, retried := a.claim(a.client, due[2], ledger.Granted), a.claim(a.client, due[3], ledger.Granted)
+		a.finish(succeeded, ledger.Success, ledger.Recorded)
+		a.finish(failed, ledger.Failure, ledger.Recorded)
+		a.finish(retried, ledger.Again, ledger.Recorded)
+
+		f.lose(a)
+		for range 2 { // once more changes nothing
+			a.say()
+		}
+		now := f.wantState(running.Record.ID, ledger.Running)
+		if last := now.Last(); last.Token != running.token() || last.Number != 1 || last.Worker != a.client.Session() {
+			t.Errorf("the running attempt is said to be %+v, want it as it was", last)
+		}
+		if got := f.wantState(succeeded.Record.ID, ledger.Succeeded); got.Last().Token != succeeded.token() {
+			t.Errorf("the succeeded attempt is said to be %+v, want it as it was", got.Last())
+		}
+		f.wantState(failed.Record.ID, ledger.Failed)
+		if got := f.wantState(retried.Record.ID, ledger.Retrying); got.Fails != 1 {
+			t.Errorf("%d failures are counted, want 1", got.Fails)
+		}
+		f.wantState(due[4].Run, ledger.DueNow)
+		a.claim(a.client, f.sweepAgain(due[4].Run), ledger.Later) // the grace time
+		f.goOn()
+		a.finish(running, ledger.Success, ledger.Recorded)
+		f.wantState(running.Record.ID, ledger.Succeeded)
+		last := a.claim(a.client, f.sweepAgain(due[4].Run), ledger.Granted)
+		a.finish(last, ledger.Success, ledger.Recorded)
+	})
+}
+
+// sweepAgain has a run's delivery pushed again, and returns it.
+func (f *fixture) sweepAgain(run jobs.RunID) ledger.Due {
+	f.Helper()
+	sweep, err := f.Sweep(f.Context(), ledger.SweepLimits{Most: 100, LookUp: time.Hour})
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, due := range sweep.Due {
+		if due.Run == run {
+			return due
+		}
+	}
+	f.Fatalf("the sweep pushes %+v, want %s", sweep.Due, run)
+	return ledger.Due{}
+}
+
+func TestWhatWasHeardOfOthersSurvivesThem(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.job.Overlap = jobs.OverlapAllow
+		a, b := f.worker("a"), f.worker("b")
+		due := a.ticks(3, b)
+		a.finish(a.claim(a.client, due[0], ledger.Granted), ledger.Success, ledger.Recorded)
+		running := a.claim(a.client, due[1], ledger.Granted)
+		b.hear()
+
+		f.lose(b) // and a is gone
+		b.say()
+		ended := f.wantState(due[0].Run, ledger.Succeeded)
+		if !strings.Contains(ended.Reason, "said again") || !ended.Tick.Equal(tickOf(t, due[0].Run)) {
+			t.Errorf("the end that was heard is kept as %+v", ended)
+		}
+		f.wantState(due[1].Run, ledger.DueNow) // nobody says that it runs
+		f.wantState(due[2].Run, ledger.DueNow)
+
+		a.say() // it was not, after all
+		f.wantState(due[0].Run, ledger.Succeeded)
+		if got := f.find(due[0].Run); got.Last() == nil || got.Reason != "" {
+			t.Errorf("who knows how it came about says so, and %+v is kept", got)
+		}
+		if last := f.wantState(due[1].Run, ledger.Running).Last(); last.Token != running.token() {
+			t.Errorf("it runs as %+v, want what its worker says", last)
+		}
+	})
+}
+
+func tickOf(t *testing.T, run jobs.RunID) time.Time {
+	t.Helper()
+	tick, ok := run.Tick()
+	if !ok {
+		t.Fatalf("%s is no tick's", run)
+	}
+	return tick
+}
+
+// TestTheFurthestWinsInWhateverOrderItIsSaid has a run fail at one worker and go on at a second one.
+func TestTheFurthestWinsInWhateverOrderItIsSaid(t *testing.T) {
+	for name, order := range map[string]func(a, b *worker) []*worker{
+		"old news first": func(a, b *worker) []*worker { return []*worker{a, b, a} },
+		"old news last":  func(a, b *worker) []*worker { return []*worker{b, a, b} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			each(t, func(f *fixture) {
+				f.job.Overlap = jobs.OverlapAllow
+				a, b := f.worker("a"), f.worker("b")
+				due := a.ticks(2, b)
+				var second [2]attempt
+				for i := range due {
+					a.finish(a.claim(a.client, due[i], ledger.Granted), ledger.Again, ledger.Recorded)
+					second[i] = b.claim(b.client, f.await()[0], ledger.Granted)
+				}
+				b.finish(second[1], ledger.Success, ledger.Recorded)
+
+				f.lose(a, b)
+				for _, w := range order(a, b) {
+					w.say()
+				}
+				if got := f.wantState(due[0].Run, ledger.Running); got.Last().Token != second[0].token() || got.Last().Number != 2 {
+					t.Errorf("it runs as %+v, want the second attempt", got.Last())
+				}
+				if got := f.wantState(due[1].Run, ledger.Succeeded); got.Last().Token != second[1].token() {
+					t.Errorf("it ended with %+v, want the second attempt", got.Last())
+				}
+			})
+		})
+	}
+}
+
+func TestCursorsSurviveALossOfData(t *testing.T) {
+	each(t, func(f *fixture) {
+		a, b, c := f.worker("a"), f.worker("b"), f.worker("c")
+		cursor := f.cursor(f.job, 60) // without a memory: it is set back by hand
+		a.tick(a.job, cursor, 10, ledger.Missed)
+		b.hear()
+		mine := cursor.Add(10 * time.Second)
+		a.tick(a.job, mine, 10, ledger.Missed) // b does not hear of this
+		highest := mine.Add(10 * time.Second)
+
+		f.lose(a, b, c)
+		if got := c.register(c.job).Jobs["j"]; got.Cursor.Before(highest) {
+			t.Errorf("a job that is new to a worker begins at %v, want now", got.Cursor)
+		}
+		b.say()
+		if got := b.register(b.job).Jobs["j"]; !got.Cursor.Equal(mine) {
+			t.Errorf("the cursor is at %v, want %v, which somebody knew", got.Cursor, mine)
+		}
+		a.say()
+		b.say()
+		if got := b.register(b.job).Jobs["j"]; !got.Cursor.Equal(highest) {
+			t.Errorf("the cursor is at %v, want the highest, %v", got.Cursor, highest)
+		}
+		f.goOn()
+		if created := a.tick(a.job, highest, 1, ledger.Run); len(created.Due) != 1 {
+			t.Errorf("the next tick: %+v, want a run", created)
+		}
+	})
+}
+
+func TestALineStandsForTheTicksThatWereLost(t *testing.T) {
+	each(t, func(f *fixture) {
+		a, b := f.worker("a"), f.worker("b")
+		cursor := f.cursor(f.job, 60) // without a memory: it is set back by hand
+		a.tick(a.job, cursor, 10, ledger.Missed)
+		b.hear()
+		f.lose(a, b)
+		a.say()
+		b.say()
+		history, err := f.History(f.Context(), "j", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := 0
+		for _, record := range history {
+			if record.State == ledger.Lost {
+				lines++
+				if upto := cursor.Add(10 * time.Second); !record.Upto.Equal(upto) || !record.Tick.Before(cursor) {
+					t.Errorf("%+v, want a line for what came until %v", record, upto)
+				}
+			}
+		}
+		if lines != 1 {
+			t.Errorf("%d lines, want one", lines)
+		}
+	})
+}
+
+func TestNothingIsSaidAgainAfterTheGraceTime(t *testing.T) {
+	each(t, func(f *fixture) {
+		a := f.worker("a")
+		due := a.ticks(1)
+		a.claim(a.client, due[0], ledger.Granted)
+		f.lose(a)
+		f.goOn()
+		err := a.Assert(f.Context(), a.client.Session(), "config", []*jobs.Job{a.job})
+		if !errors.Is(err, ledger.ErrLate) {
+			t.Errorf("got %v, want %v", err, ledger.ErrLate)
+		}
+		if _, _, err := f.Find(f.Context(), due[0].Run); !errors.Is(err, ledger.ErrUnknown) {
+			t.Errorf("the run: %v, want %v", err, ledger.ErrUnknown)
+		}
+	})
+}
+
+// TestAFinishWithoutAnAnswerIsAnEnd loses the data between a finish and its answer.
+func TestAFinishWithoutAnAnswerIsAnEnd(t *testing.T) {
+	each(t, func(f *fixture) {
+		a := f.worker("a")
+		done := a.claim(a.client, a.ticks(1)[0], ledger.Granted)
+		ctx, cancel := context.WithCancel(f.Context())
+		cancel()
+		finish := ledger.Finish{Run: done.Record.ID, Job: done.Job, Token: done.token(), Hold: done.request.ID(), Outcome: ledger.Success}
+		if _, err := a.Finish(ctx, finish); err == nil {
+			t.Fatal("a finish that was not sent is answered")
+		}
+		f.lose(a)
+		a.say()
+		f.wantState(done.Record.ID, ledger.Succeeded)
+		if finished, err := a.Finish(f.Context(), finish); err != nil || finished.Verdict != ledger.Recorded {
+			t.Errorf("sent again: %+v, %v, want it recorded", finished, err)
+		}
+	})
+}

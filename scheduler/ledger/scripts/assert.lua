@@ -1,0 +1,61 @@
+-- assert says again what a worker knows of runs of one job that Redis may have lost.
+-- ARGV: 1 history: runs, or "" for leaving it as it is  2 history: ms  then four for each run: ran, run, its record while it ran, arguments and definition
+--       (joined as in body), or ended, run, its final state, its tick (ms) or ""
+-- Replies: ok | late: nothing is said again at this time
+-- The furthest wins: an end, then an attempt with a higher token, then a run that is due. An end that was only heard of
+-- gives way to who knows how it came about. What this frees goes to nobody before the grace time ends.
+if not recalling() then return {'late'} end
+local heard, S = 'said again after Redis had lost it', nil
+
+local function known(id, token)
+  local past = call('HGET', HIST, id)
+  past = past and fields(string.match(past, '^([^\29]*)'))
+  return past and tonumber(past[TOKEN]) >= token, past
+end
+
+for i = 3, #ARGV, 4 do
+  local kind, id = ARGV[i], ARGV[i + 1]
+  local run = load(id)
+  if kind == 'ran' then
+    local mine = fields(ARGV[i + 2])
+    local token = tonumber(mine[TOKEN])
+    local over, past = known(id, token)
+    if not over and not (run and tonumber(run[TOKEN]) >= token) then
+      if past then
+        call('HDEL', HIST, id)
+        call('ZREM', DONE, id)
+      end
+      if run then
+        undue(id, run)
+        settled(id, run)
+        call('ZREM', TIMER, id)
+        call('ZREM', LATE, id)
+        if run[WAITS] == '1' then
+          S = S or space()
+          S.drop('+' .. id)
+        end
+        if tonumber(run[N]) > tonumber(mine[N]) then mine[N] = run[N] end
+      end
+      mine[N] = format('%d', mine[N] + 1)
+      save(id, mine)
+      call('HSET', BODY, id, ARGV[i + 3])
+      call('ZADD', OPEN, 0, mine[JOB] .. '\0' .. pad(mine[TICK]) .. '\0' .. id)
+      works(id, mine)
+      if mine[TICK] ~= '' then announce(id, '') end
+    end
+  elseif call('HEXISTS', HIST, id) == 0 then
+    if run then
+      S = S or space()
+      settled(id, run)
+      final(S, id, run, ARGV[i + 2], heard)
+    else
+      local tick = ARGV[i + 3]
+      run = fresh(string.match(id, '^[^@#]*'), '', tick == '' and 'enqueue' or 'schedule', tick)
+      run[STATE], run[REASON], run[FINISHED] = ARGV[i + 2], heard, ms
+      archive(id, run, '', 'null')
+      if tick ~= '' then announce(id, ARGV[i + 2]) end
+    end
+  end
+end
+if ARGV[1] ~= '' then trim(tonumber(ARGV[1]), tonumber(ARGV[2])) end
+return {'ok'}

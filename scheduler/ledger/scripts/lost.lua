@@ -1,0 +1,8 @@
+-- lost writes the line that stands for the ticks of a job whose records Redis has lost.
+-- ARGV: 1 job  2 id of the line  3 and 4 the first and the last tick that it stands for (ms)
+-- Replies: ok
+local run = fresh(ARGV[1], '', 'schedule', ARGV[3])
+run[STATE], run[REASON], run[FINISHED], run[UPTO] =
+  'lost', 'Redis was emptied: what nobody alive knew of these ticks is lost', ms, ARGV[4]
+archive(ARGV[2], run, '', 'null')
+return {'ok'}
