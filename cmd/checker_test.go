@@ -106,9 +106,76 @@ type history struct {
 	ticks   map[string][]tickJSON // by job
 	effects []effect
 	asked   []string // runs whose request was answered
+	losses  []loss   // in their order
 
 	from, to time.Time     // while the fleet was up
 	slack    time.Duration // around them; 0: five seconds
+}
+
+// loss is when Redis lost its data, and what was known right before.
+type loss struct {
+	line  int // of the effect log: it came before this one
+	at    time.Time
+	runs  []runJSON
+	ticks map[string][]tickJSON
+}
+
+// remembered is a history in which stands, too, what ended before Redis lost its data. For that proves what a loss may not
+// change: what has ended stays as it ended.
+func (c *checker) remembered(h *history) *history {
+	merged := *h
+	merged.runs, merged.ticks = slices.Clone(h.runs), make(map[string][]tickJSON)
+	for job, lines := range h.ticks {
+		merged.ticks[job] = slices.Clone(lines)
+	}
+	for _, loss := range slices.Backward(h.losses) {
+		for _, run := range loss.runs {
+			if !run.final() {
+				continue
+			}
+			i := slices.IndexFunc(merged.runs, func(r runJSON) bool { return r.ID == run.ID })
+			if i < 0 {
+				merged.runs = append(merged.runs, run)
+				continue
+			}
+			if later := merged.runs[i]; later.State != run.State {
+				c.found("run %s was %s when Redis lost its data, and is %s", run.ID, run.State, later.State)
+			}
+			merged.runs[i] = run // with all its attempts, which nobody need have known
+		}
+		for job, lines := range loss.ticks {
+			for _, line := range lines {
+				i := slices.IndexFunc(merged.ticks[job], func(l tickJSON) bool { return l.Tick.Equal(line.Tick) && l.Upto.Equal(line.Upto) })
+				if line.Outcome == "pending" {
+					continue
+				}
+				if i < 0 {
+					merged.ticks[job] = append(merged.ticks[job], line)
+					continue
+				}
+				if later := merged.ticks[job][i]; later.Outcome != line.Outcome {
+					c.found("tick %s of %s was %s when Redis lost its data, and is %s", line.Tick, job, line.Outcome, later.Outcome)
+				}
+				merged.ticks[job][i] = line
+			}
+		}
+		// What had succeeded is done by nobody again.
+		done := make(map[string]bool)
+		for _, run := range loss.runs {
+			done[run.ID] = run.State == "succeeded"
+		}
+		for i, e := range h.effects[min(loss.line, len(h.effects)):] {
+			if done[e.run] {
+				c.found("line %d: %+v, whose run had succeeded before Redis lost its data", loss.line+i+1, e)
+			}
+		}
+	}
+	return &merged
+}
+
+// forgotten tells whether a line stands for ticks whose records Redis has lost.
+func (l tickJSON) forgotten() bool {
+	return l.Outcome == "lost" && strings.HasPrefix(textOf(l.Reason), "Redis was emptied")
 }
 
 // checker collects what is wrong.
@@ -131,6 +198,7 @@ func (c *checker) report(t *testing.T) {
 }
 
 func (c *checker) all(h *history) {
+	h = c.remembered(h)
 	runs := make(map[string]runJSON)
 	for _, run := range h.runs {
 		if _, twice := runs[run.ID]; twice {
@@ -141,7 +209,7 @@ func (c *checker) all(h *history) {
 	for name, job := range h.jobs {
 		if job.trigger != "" {
 			c.ticks(job, h.ticks[name], h)
-			c.outcomes(job, h.ticks[name], runs)
+			c.outcomes(job, h, runs)
 		}
 	}
 	for _, run := range h.runs {
@@ -152,7 +220,7 @@ func (c *checker) all(h *history) {
 			c.found("run %s was asked for, and there is none", id)
 		}
 	}
-	c.effects(h.effects, runs)
+	c.effects(h, runs)
 	c.locks(h.effects, h.jobs)
 	c.permits(h.effects, h.jobs)
 }
@@ -201,6 +269,17 @@ func (c *checker) ticks(job spec, lines []tickJSON, h *history) {
 		c.found("%s has no ticks", job.name)
 		return
 	}
+	lost := make(map[int64]bool) // those that a line stands for because nobody knew of them any more
+	lines = slices.DeleteFunc(slices.Clone(lines), func(line tickJSON) bool {
+		for second := line.Tick.Unix(); line.forgotten() && len(h.losses) > 0 && second <= line.Upto.Unix(); second++ {
+			lost[second] = true
+		}
+		return line.forgotten() && len(h.losses) > 0
+	})
+	if len(lines) == 0 {
+		c.found("%s has no ticks but those that are lost", job.name)
+		return
+	}
 	turns := append([]turn{{trigger: job.trigger}}, job.turns...)
 	have := make(map[int64]int)
 	first, last := lines[0].Tick.Unix(), lines[0].Tick.Unix()
@@ -226,7 +305,7 @@ func (c *checker) ticks(job spec, lines []tickJSON, h *history) {
 		}
 		next, any := make([]bool, len(turns)), false
 		for i, one := range turns {
-			if (i == 0 || time.Unix(second, 0).After(one.after)) && slices.Contains(can[:i+1], true) && firesAt(one.trigger, second) == (have[second] > 0) {
+			if (i == 0 || time.Unix(second, 0).After(one.after)) && slices.Contains(can[:i+1], true) && (firesAt(one.trigger, second) == (have[second] > 0) || lost[second] && have[second] == 0) {
 				next[i], any = true, true
 			}
 		}
@@ -250,8 +329,11 @@ func (c *checker) ticks(job spec, lines []tickJSON, h *history) {
 }
 
 // outcomes proves that each tick has an outcome that its job allows, with a reason where it did not run.
-func (c *checker) outcomes(job spec, lines []tickJSON, runs map[string]runJSON) {
-	for _, line := range lines {
+func (c *checker) outcomes(job spec, h *history, runs map[string]runJSON) {
+	for _, line := range h.ticks[job.name] {
+		if line.forgotten() && len(h.losses) > 0 {
+			continue
+		}
 		tick := job.name + "@" + line.Tick.UTC().Format(time.RFC3339)
 		if line.Outcome != "succeeded" && !slices.Contains(job.ends, line.Outcome) {
 			c.found("tick %s is %s: %s", tick, line.Outcome, textOf(line.Reason))
@@ -330,14 +412,23 @@ func (c *checker) run(run runJSON, job spec) {
 
 // effects proves that the ledger and the effects tell the same: what has an effect is an attempt of the ledger with this
 // token, each attempt has each effect once and in order, and a run that succeeded ended in its last attempt.
-func (c *checker) effects(effects []effect, runs map[string]runJSON) {
+//
+// Where Redis lost its data before an attempt had ended, its record need not be there any more.
+func (c *checker) effects(h *history, runs map[string]runJSON) {
+	lost := 0 // effects before this one
+	for _, loss := range h.losses {
+		lost = max(lost, loss.line)
+	}
 	type attempt struct {
 		run   string
 		token int64
 	}
 	began, ended := make(map[attempt]bool), make(map[attempt]bool)
-	for i, e := range effects {
+	for i, e := range h.effects {
 		run, ok := runs[e.run]
+		if i < lost && (!ok || !slices.ContainsFunc(run.Attempts, func(a attemptJSON) bool { return a.token() == e.token })) {
+			continue
+		}
 		if !ok || e.attempt < 1 || e.attempt > len(run.Attempts) || run.Attempts[e.attempt-1].token() != e.token {
 			c.found("the effect %+v is of no attempt in the ledger: %+v", e, run.Attempts)
 			continue

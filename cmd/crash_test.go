@@ -109,8 +109,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// newPack makes a fleet without workers yet. Of the config, EFFECTS is replaced by the effect log, and HOLD by a script
-// whose first attempt stops at a place that $AT or else its job's name tells, before, during or after its effect, and
+// newPack makes a fleet without workers yet. Of the config, EFFECTS is replaced by the effect log, EFFECT by the shell
+// function e that writes to it, and HOLD by a script whose first attempt stops at a place that $AT or else its job's name tells, before, during or after its effect, and
 // says so by a file that is named as the run and has its process id.
 func newPack(t *testing.T, config string, more ...string) (*fleet, *redistest.Server) {
 	t.Helper()
@@ -126,7 +126,7 @@ hold() {
 hold before; e start; hold during; e end; hold after
 `, filepath.Dir(f.effects))
 	write(t, hold, script)
-	write(t, f.config, strings.NewReplacer("EFFECTS", f.effects, "HOLD", "[sh, "+hold+"]").Replace(config))
+	write(t, f.config, strings.NewReplacer("EFFECTS", f.effects, "EFFECT", fmt.Sprintf(effectLine, f.effects), "HOLD", "[sh, "+hold+"]").Replace(config))
 	return f, f.server
 }
 
