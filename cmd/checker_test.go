@@ -124,13 +124,14 @@ type loss struct {
 // change: what has ended stays as it ended.
 func (c *checker) remembered(h *history) *history {
 	merged := *h
-	merged.runs, merged.ticks = slices.Clone(h.runs), make(map[string][]tickJSON)
+	noRun := func(run runJSON) bool { return strings.Contains(run.ID, "@..") } // but a line for ticks that are lost
+	merged.runs, merged.ticks = slices.DeleteFunc(slices.Clone(h.runs), noRun), make(map[string][]tickJSON)
 	for job, lines := range h.ticks {
 		merged.ticks[job] = slices.Clone(lines)
 	}
 	for _, loss := range slices.Backward(h.losses) {
 		for _, run := range loss.runs {
-			if !run.final() {
+			if !run.final() || noRun(run) {
 				continue
 			}
 			i := slices.IndexFunc(merged.runs, func(r runJSON) bool { return r.ID == run.ID })
@@ -173,6 +174,14 @@ func (c *checker) remembered(h *history) *history {
 	return &merged
 }
 
+// lost is when Redis lost its data at last; the zero time: never.
+func (h *history) lost() time.Time {
+	if n := len(h.losses); n > 0 {
+		return h.losses[n-1].at
+	}
+	return time.Time{}
+}
+
 // forgotten tells whether a line stands for ticks whose records Redis has lost.
 func (l tickJSON) forgotten() bool {
 	return l.Outcome == "lost" && strings.HasPrefix(textOf(l.Reason), "Redis was emptied")
@@ -213,7 +222,7 @@ func (c *checker) all(h *history) {
 		}
 	}
 	for _, run := range h.runs {
-		c.run(run, h.jobs[run.Job])
+		c.run(run, h.jobs[run.Job], run.Created.Before(h.lost()))
 	}
 	for _, id := range h.asked {
 		if _, there := runs[id]; !there {
@@ -357,6 +366,9 @@ func (c *checker) outcomes(job spec, h *history, runs map[string]runJSON) {
 		// A tick is skipped for another one that is not over at that moment.
 		if reason, ok := strings.CutPrefix(textOf(line.Reason), "overlap: skip; "); ok {
 			other, _, _ := strings.Cut(reason, " ")
+			if line.Decided.Before(h.lost()) {
+				continue // when that one ended may be known only from when it was said again
+			}
 			if run, ran := runs[other]; !ran || run.Created.After(line.Decided) || run.Finished.Before(line.Decided) {
 				c.found("tick %s was skipped at %s for %s, which was there from %s to %s", tick, line.Decided, other, run.Created, run.Finished)
 			}
@@ -367,16 +379,21 @@ func (c *checker) outcomes(job spec, h *history, runs map[string]runJSON) {
 // lateSuccess is the reason of a run whose worker had lost its lease when it told of its success.
 const lateSuccess = "succeeded after its attempt had been counted"
 
+// heardOf is the reason of a run of whose end somebody had heard, and that was all, when Redis lost its data.
+const heardOf = "said again after Redis had lost it"
+
 // run proves that a run ended once, for what its attempts came to, and that its attempts came one after the other, under
-// growing tokens.
-func (c *checker) run(run runJSON, job spec) {
+// growing tokens. Of an old run, which is from before Redis lost its data, the first attempts need not be known, nor, if
+// it had ended, any.
+func (c *checker) run(run runJSON, job spec, old bool) {
 	count := make(map[string]int)
 	var before attemptJSON
 	for i, a := range run.Attempts {
 		if a.token() <= before.token() && i > 0 {
 			c.found("run %s: token %s of attempt %d is not higher than %s", run.ID, a.Token, a.Attempt, before.Token)
 		}
-		if a.Attempt != i+1 || a.outcome() == "" || a.Started.Before(before.Finished) || a.Finished.Before(a.Started) {
+		follows := a.Attempt == i+1 || old && (i == 0 || a.Attempt > before.Attempt)
+		if !follows || a.outcome() == "" || a.Started.Before(before.Finished) || a.Finished.Before(a.Started) {
 			c.found("run %s: attempt %d is %+v, after %+v", run.ID, i+1, a, before)
 		}
 		if i > 0 && (before.outcome() == "succeeded" || before.outcome() == "canceled") {
@@ -392,16 +409,18 @@ func (c *checker) run(run runJSON, job spec) {
 	justified := false
 	switch run.State {
 	case "succeeded":
-		justified = last == "succeeded" || textOf(run.Reason) == lateSuccess && (last == "crashed" || last == "failed")
+		justified = last == "succeeded" || old && textOf(run.Reason) == heardOf || textOf(run.Reason) == lateSuccess && (last == "crashed" || last == "failed")
 	case "failed":
-		justified = last == "failed" && count["failed"] > job.retries || last == "crashed" && job.crashes > 0 && count["crashed"] >= job.crashes
+		justified = last == "failed" && (count["failed"] > job.retries || old) || last == "crashed" && job.crashes > 0 && run.Crashes >= job.crashes ||
+			old && textOf(run.Reason) == heardOf
 	case "lost":
-		justified = last == "crashed" && job.abandon
+		justified = job.abandon && (last == "crashed" || old && textOf(run.Reason) == heardOf)
 	case "canceled":
 		justified = last != "succeeded"
 	}
 	allowed := run.State == "succeeded" || slices.Contains(job.ends, run.State)
-	if !allowed || !justified || count["crashed"] != run.Crashes || count["failed"] > job.retries+1 || job.crashes > 0 && run.Crashes > job.crashes {
+	counted := count["crashed"] == run.Crashes || old && count["crashed"] < run.Crashes
+	if !allowed || !justified || !counted || count["failed"] > job.retries+1 || job.crashes > 0 && run.Crashes > job.crashes {
 		why := textOf(run.Reason)
 		if why == "" {
 			why = textOf(before.Error)
@@ -429,7 +448,7 @@ func (c *checker) effects(h *history, runs map[string]runJSON) {
 		if i < lost && (!ok || !slices.ContainsFunc(run.Attempts, func(a attemptJSON) bool { return a.token() == e.token })) {
 			continue
 		}
-		if !ok || e.attempt < 1 || e.attempt > len(run.Attempts) || run.Attempts[e.attempt-1].token() != e.token {
+		if !ok || !slices.ContainsFunc(run.Attempts, func(a attemptJSON) bool { return a.Attempt == e.attempt && a.token() == e.token }) {
 			c.found("the effect %+v is of no attempt in the ledger: %+v", e, run.Attempts)
 			continue
 		}
