@@ -420,9 +420,8 @@ func (s *soak) end(f fault) {
 func (s *soak) inject(faults []fault, total time.Duration) {
 	s.t.Helper()
 	type step struct {
-		at   time.Duration
-		do   func()
-		what fault
+		at time.Duration
+		do func()
 	}
 	var steps []step
 	for _, f := range faults {
