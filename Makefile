@@ -45,8 +45,13 @@ bench: needed ## locks beside redislock, redsync and rueidislock; choose by ARGS
 bench-go: needed ## our own benchmarks; choose by BENCH=REGEXP and PKG=./locks
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem $(PKG)
 
-soak: needed ## tests with random histories, SOAK (100) times as long
+# Two things for long nights: with FOR, a fleet of real workers under random faults, as in TestPromiseHoldsUnderRandomFaults.
+soak: needed ## tests with random histories, SOAK (100) times as long; or FOR=10m: workers under random faults, SEED=N again
+ifdef FOR
+	LOCKSTEP_SOAK_FOR=$(FOR) LOCKSTEP_SOAK_SEED=$(SEED) $(GO) test -count=1 -timeout 0 -v -run '^TestPromiseHoldsUnderRandomFaults$$' ./cmd
+else
 	LOCKSTEP_SOAK=$(SOAK) $(GO) test -count=1 -timeout 0 $(PKG)
+endif
 
 fuzz: needed ## each fuzz test for FUZZTIME (30s)
 	@grep -rE '^func Fuzz' --include='*_test.go' . | sed -E 's/^(.*)\/[^/]*:func (Fuzz[A-Za-z0-9_]*).*/\1 \2/' | sort | \

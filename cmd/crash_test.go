@@ -1,8 +1,8 @@
 package cmd
 
 import (
-	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -39,7 +39,15 @@ type crashArgs struct {
 func crashHandlers() *jobs.Registry {
 	reg := jobs.NewRegistry()
 	trace := func(r *jobs.Run[crashArgs], what string) {
-		line := fmt.Sprintf("%s %s %d %s\n", what, r.ID(), r.Attempt(), r.Token())
+		up, err := os.ReadFile("/proc/uptime")
+		if err != nil {
+			panic(err)
+		}
+		held, err := json.Marshal(r.Locks())
+		if err != nil {
+			panic(err)
+		}
+		line := fmt.Sprintf("%s %s %d %s %s %s\n", what, r.ID(), r.Attempt(), r.Token(), strings.Fields(string(up))[0], held)
 		f, err := os.OpenFile(r.Args.Effects, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 		if err == nil {
 			_, err = f.WriteString(line)
@@ -56,6 +64,12 @@ func crashHandlers() *jobs.Registry {
 			go func() { panic("in a goroutine of its own") }()
 			<-ctx.Done()
 		}
+		trace(r, "end")
+		return nil
+	})
+	jobs.Handle(reg, "nothing", func(context.Context, *jobs.Run[struct{}]) error { return nil })
+	jobs.Handle(reg, "traces", func(_ context.Context, r *jobs.Run[crashArgs]) error {
+		trace(r, "start")
 		trace(r, "end")
 		return nil
 	})
@@ -80,7 +94,7 @@ func crashHandlers() *jobs.Registry {
 			trace(r, "end")
 			return nil
 		}
-		script := fmt.Sprintf(`(setsid sh -c 'while :; do echo "start %s 1 %s" >> %s; sleep 0.02; done' &)`, r.ID(), r.Token(), r.Args.Effects)
+		script := fmt.Sprintf(`(setsid sh -c 'while :; do echo "start %s 1 %s 0 []" >> %s; sleep 0.02; done' &)`, r.ID(), r.Token(), r.Args.Effects)
 		if err := exec.Command("sh", "-c", script).Run(); err != nil {
 			return err
 		}
@@ -96,33 +110,25 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// newPack makes a fleet without workers yet, on a Redis of its own. Of the config, EFFECTS is replaced by the effect log,
-// and HOLD by a script whose first attempt stops at a place that $AT or else its job's name tells, before, during or after
-// its effect, and says so by a file that is named as the run and has its process id.
+// newPack makes a fleet without workers yet. Of the config, EFFECTS is replaced by the effect log, EFFECT by the shell
+// function e that writes to it, and HOLD by a script whose first attempt stops at a place that $AT or else its job's name tells, before, during or after its effect, and
+// says so by a file that is named as the run and has its process id.
 func newPack(t *testing.T, config string, more ...string) (*fleet, *redistest.Server) {
 	t.Helper()
-	server := redistest.New(t, redistest.Options{})
-	folder := t.TempDir()
-	effects, hold := filepath.Join(folder, "effects"), filepath.Join(folder, "hold.sh")
-	script := fmt.Sprintf(`
-e() { echo "$1 $LOCKSTEP_RUN_ID $LOCKSTEP_ATTEMPT $LOCKSTEP_TOKEN" >> %s; }
+	f := newFleet(t, nil, nil, more...)
+	hold := filepath.Join(t.TempDir(), "hold.sh")
+	script := fmt.Sprintf(effectLine, f.effects) + fmt.Sprintf(`
 hold() {
 	[ "${AT:-$LOCKSTEP_JOB} $LOCKSTEP_ATTEMPT" = "$1 1" ] || return 0
-	echo $$ > %[2]s/$LOCKSTEP_RUN_ID.new; mv %[2]s/$LOCKSTEP_RUN_ID.new %[2]s/$LOCKSTEP_RUN_ID
+	echo $$ > %[1]s/$LOCKSTEP_RUN_ID.new; mv %[1]s/$LOCKSTEP_RUN_ID.new %[1]s/$LOCKSTEP_RUN_ID
 	setsid sleep 1000 & # gone with the rest
 	wait
 }
 hold before; e start; hold during; e end; hold after
-`, effects, folder)
-	if err := os.WriteFile(hold, []byte(script), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	f := &fleet{t: t, effects: effects, locks: make(map[string][]string)}
-	f.config = writeFile(t, "lockstep.yaml", strings.NewReplacer("EFFECTS", effects, "HOLD", "[sh, "+hold+"]").Replace(config))
-	f.env = toolEnv(t, append([]string{
-		"REDIS_URL=" + server.URL(), "LOCKSTEP_ADMIN__LISTEN=127.0.0.1:0", "LOCKSTEP_CONFIG=" + f.config,
-	}, more...)...)
-	return f, server
+`, filepath.Dir(f.effects))
+	write(t, hold, script)
+	write(t, f.config, strings.NewReplacer("EFFECTS", f.effects, "EFFECT", fmt.Sprintf(effectLine, f.effects), "HOLD", "[sh, "+hold+"]").Replace(config))
+	return f, f.server
 }
 
 // startAll adds workers and waits until they are up.
@@ -132,7 +138,7 @@ func (f *fleet) startAll(n int) {
 		f.start()
 	}
 	eventually(f.t, 30*time.Second, "all workers are up", func() bool {
-		return len(ask[[]workerJSON](f.t, f.env, "worker", "ls")) >= len(f.workers)
+		return len(f.up()) >= len(f.workers)
 	})
 }
 
@@ -189,12 +195,6 @@ func (f *fleet) runner(run string) (*process, int) {
 	return nil, 0
 }
 
-// goesOn tells whether a process can still do something: a dead one stays in the list until its parent has looked.
-func goesOn(pid int) bool {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	return err == nil && !strings.HasPrefix(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " Z")
-}
-
 // killChild kills the process that works in a worker, and returns when.
 func (p *process) killChild() time.Time {
 	p.t.Helper()
@@ -220,10 +220,8 @@ func (f *fleet) takenOver(run string, from time.Time) time.Duration {
 func (f *fleet) checkOverlap() {
 	f.t.Helper()
 	c := new(checker)
-	c.locks(f.readEffects(), f.locks)
-	for _, problem := range c.problems {
-		f.t.Error(problem)
-	}
+	c.locks(f.readEffects(), nil)
+	c.report(f.t)
 }
 
 const anyLock = `{exclusive: [desk]}`
@@ -241,7 +239,6 @@ jobs:
 `, long)
 	f.startAll(3)
 	for _, job := range []string{"before", "during", "after"} {
-		f.locks[job] = []string{"desk"}
 		run := f.enqueue(job, "x")
 		command := f.held(run)
 		worker, _ := f.runner(run)
@@ -301,7 +298,7 @@ func TestTakeoverTime(t *testing.T) {
 	}
 	t.Parallel()
 	kills := 12
-	if os.Getenv("LOCKSTEP_TEST_ALL") == "1" {
+	if allTests() {
 		kills = 60
 	}
 	f, _ := newPack(t, `

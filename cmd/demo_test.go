@@ -13,35 +13,6 @@ import (
 	"time"
 )
 
-// runJSON is what tests read of a run.
-type runJSON struct {
-	ID       string
-	Job      string
-	Tick     *time.Time
-	State    string
-	Reason   *string
-	Attempts []attemptJSON
-	Crashes  int
-}
-
-type attemptJSON struct {
-	Attempt int
-	Worker  string
-	Token   string
-	Outcome *string
-	Error   *string
-	Started time.Time `json:"started_at"`
-}
-
-// token returns the token as a number, or -1 when it is none.
-func (a attemptJSON) token() int64 {
-	token, err := strconv.ParseInt(a.Token, 10, 64)
-	if err != nil {
-		return -1
-	}
-	return token
-}
-
 type workerJSON struct {
 	ID    string
 	PID   int

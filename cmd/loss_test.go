@@ -29,13 +29,12 @@ jobs:
   tick:
     every: 1s
     overlap: allow
-    command: [sh, -c, 'e() { echo "$1 $LOCKSTEP_RUN_ID $LOCKSTEP_ATTEMPT $LOCKSTEP_TOKEN" >> EFFECTS; }; e start; e end']
+    command: [sh, -c, 'EFFECT; e start; e end']
   work:
     lock: {exclusive: [desk]}
-    command: [sh, -c, 'e() { echo "$1 $LOCKSTEP_RUN_ID $LOCKSTEP_ATTEMPT $LOCKSTEP_TOKEN" >> EFFECTS; }; e start; until [ -e EFFECTS.go ]; do sleep 0.1; done; e end']
+    command: [sh, -c, 'EFFECT; e start; until [ -e EFFECTS.go ]; do sleep 0.1; done; e end']
   quick: {command: ["true"]}
 `, "LOCKSTEP_LOCKS__LEASE=4s")
-			f.locks["work"] = []string{"desk"}
 			f.startAll(3)
 			work, waits := f.enqueue("work", "a"), f.enqueue("work", "b")
 			f.await(work, "running")

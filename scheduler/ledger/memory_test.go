@@ -324,3 +324,24 @@ func TestAnEndThatComesBetweenALossAndItsDiscoveryIsSaidAgain(t *testing.T) {
 		f.wantState(done.Record.ID, ledger.Succeeded)
 	})
 }
+
+// A worker says that an attempt has run, and then how it ended. A sweep in between finds a run under a hold that is gone.
+func TestNoAttemptIsClosedWhileItIsSaidAgain(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.job.Retry.Max = 0
+		a := f.worker("a")
+		claimed := a.claim(a.client, a.ticks(1)[0], ledger.Granted)
+		f.lose(a)
+		a.say() // its hold is not there, as that of an attempt that has ended is not
+		found := f.sweep().Dead
+		if len(found) != 1 {
+			f.Fatalf("the sweep has found %+v: this test shows nothing", found)
+		}
+		if _, err := f.Crash(f.Context(), found[0], f.job); err != nil {
+			f.Fatal(err)
+		}
+		f.wantState(claimed.Record.ID, ledger.Running)
+		a.finish(claimed, ledger.Success, ledger.Recorded)
+		f.wantState(claimed.Record.ID, ledger.Succeeded)
+	})
+}

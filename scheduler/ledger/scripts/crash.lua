@@ -3,9 +3,11 @@
 -- ARGV: 1 run  2 token seen  3 on crash: rerun | abandon  4 crashes at most  5 history: runs  6 history: ms
 --       7 retries at most  8 pause before the next one, ms
 -- Replies, with the pushes to do last: closed, the run's state | no: it is not so (any more)
+-- While workers say again what Redis has lost, no attempt is closed: one that is known to have run may be said to have
+-- ended in the next moment, and its hold is gone for that reason.
 local id = ARGV[1]
 local run, list = load(id), {}
-if not run or run[STATE] ~= 'running' or run[TOKEN] ~= ARGV[2] then return {'no', '', list} end
+if not run or run[STATE] ~= 'running' or run[TOKEN] ~= ARGV[2] or recalling() then return {'no', '', list} end
 local lives = ends(run[SESSION])
 if lives and stands(run[HOLDER]) then return {'no', '', list} end
 local S = space()

@@ -1,0 +1,684 @@
+package cmd
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The checker proves, from the ledger and the effect log of a fleet, what is promised: every tick has one outcome, every
+// run one success at most, nobody acts under a lock that somebody else has, tokens and attempts grow. It computes the
+// ticks once more, in a simpler way than the program does.
+
+// runJSON is what tests read of a run.
+type runJSON struct {
+	ID       string
+	Job      string
+	Tick     *time.Time
+	State    string
+	Reason   *string
+	Attempts []attemptJSON
+	Crashes  int
+	Created  time.Time `json:"created_at"`
+	Finished time.Time `json:"finished_at"` // zero: not yet
+}
+
+// final tells whether the run is over.
+func (r runJSON) final() bool {
+	return !slices.Contains([]string{"scheduled", "due", "waiting", "running", "retrying"}, r.State)
+}
+
+type attemptJSON struct {
+	Attempt  int
+	Worker   string
+	Token    string
+	Outcome  *string
+	Error    *string
+	Started  time.Time `json:"started_at"`
+	Finished time.Time `json:"finished_at"` // zero: not yet
+}
+
+// token returns the token as a number, or -1 when it is none.
+func (a attemptJSON) token() int64 {
+	token, err := strconv.ParseInt(a.Token, 10, 64)
+	if err != nil {
+		return -1
+	}
+	return token
+}
+
+func (a attemptJSON) outcome() string { return textOf(a.Outcome) }
+
+func textOf(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
+// tickJSON is what tests read of a tick.
+type tickJSON struct {
+	Tick    time.Time
+	Upto    time.Time // of a line that stands for many; else zero
+	Outcome string
+	Reason  *string
+	Run     string    `json:"run_id"`
+	Decided time.Time `json:"decided_at"`
+}
+
+// effect is one line of the effect log.
+type effect struct {
+	end     bool
+	run     string
+	attempt int
+	token   int64
+	at      time.Duration // since this machine was booted
+	locks   []string      // that its attempt holds
+}
+
+func (e effect) job() string {
+	job, _, _ := strings.Cut(e.run, "@")
+	job, _, _ = strings.Cut(job, "#")
+	return job
+}
+
+func parseEffect(line string) (effect, error) {
+	fields := strings.Fields(line)
+	if len(fields) != 6 {
+		return effect{}, errors.New("want six words")
+	}
+	attempt, err1 := strconv.Atoi(fields[2])
+	token, err2 := strconv.ParseInt(fields[3], 10, 64)
+	at, err3 := parseUptime(fields[4])
+	e := effect{end: fields[0] == "end", run: fields[1], attempt: attempt, token: token, at: at}
+	return e, errors.Join(err1, err2, err3, json.Unmarshal([]byte(fields[5]), &e.locks))
+}
+
+// history is what a fleet has left.
+type history struct {
+	jobs    map[string]spec
+	runs    []runJSON
+	ticks   map[string][]tickJSON // by job
+	effects []effect
+	asked   []string // runs whose request was answered
+	losses  []loss   // in their order
+
+	from, to time.Time     // while the fleet was up
+	slack    time.Duration // around them; 0: five seconds
+}
+
+// loss is when Redis lost its data, and what was known right before.
+type loss struct {
+	line  int // of the effect log: it came before this one
+	at    time.Time
+	runs  []runJSON
+	ticks map[string][]tickJSON
+}
+
+// remembered is a history in which stands, too, what ended before Redis lost its data. For that proves what a loss may not
+// change: what has ended stays as it ended.
+func (c *checker) remembered(h *history) *history {
+	merged := *h
+	noRun := func(run runJSON) bool { return strings.Contains(run.ID, "@..") } // but a line for ticks that are lost
+	merged.runs, merged.ticks = slices.DeleteFunc(slices.Clone(h.runs), noRun), make(map[string][]tickJSON)
+	for job, lines := range h.ticks {
+		merged.ticks[job] = slices.Clone(lines)
+	}
+	for _, loss := range slices.Backward(h.losses) {
+		for _, run := range loss.runs {
+			if !run.final() || noRun(run) {
+				continue
+			}
+			i := slices.IndexFunc(merged.runs, func(r runJSON) bool { return r.ID == run.ID })
+			if i < 0 {
+				merged.runs = append(merged.runs, run)
+				continue
+			}
+			if later := merged.runs[i]; later.State != run.State {
+				c.found("run %s was %s when Redis lost its data, and is %s", run.ID, run.State, later.State)
+			}
+			merged.runs[i] = run // with all its attempts, which nobody need have known
+		}
+		for job, lines := range loss.ticks {
+			for _, line := range lines {
+				i := slices.IndexFunc(merged.ticks[job], func(l tickJSON) bool { return l.Tick.Equal(line.Tick) && l.Upto.Equal(line.Upto) })
+				if line.Outcome == "pending" {
+					continue
+				}
+				if i < 0 {
+					merged.ticks[job] = append(merged.ticks[job], line)
+					continue
+				}
+				if later := merged.ticks[job][i]; later.Outcome != line.Outcome {
+					c.found("tick %s of %s was %s when Redis lost its data, and is %s", line.Tick, job, line.Outcome, later.Outcome)
+				}
+				merged.ticks[job][i] = line
+			}
+		}
+		// What had succeeded is done by nobody again.
+		done := make(map[string]bool)
+		for _, run := range loss.runs {
+			done[run.ID] = run.State == "succeeded"
+		}
+		for i, e := range h.effects[min(loss.line, len(h.effects)):] {
+			if done[e.run] {
+				c.found("line %d: %+v, whose run had succeeded before Redis lost its data", loss.line+i+1, e)
+			}
+		}
+	}
+	return &merged
+}
+
+// lost is when Redis lost its data at last; the zero time: never.
+func (h *history) lost() time.Time {
+	if n := len(h.losses); n > 0 {
+		return h.losses[n-1].at
+	}
+	return time.Time{}
+}
+
+// forgotten tells whether a line stands for ticks whose records Redis has lost.
+func (l tickJSON) forgotten() bool {
+	return l.Outcome == "lost" && strings.HasPrefix(textOf(l.Reason), "Redis was emptied")
+}
+
+// checker collects what is wrong.
+type checker struct{ problems []string }
+
+func (c *checker) found(format string, args ...any) {
+	c.problems = append(c.problems, fmt.Sprintf(format, args...))
+}
+
+// report makes what was found the test's failure.
+func (c *checker) report(t *testing.T) {
+	t.Helper()
+	for i, problem := range c.problems {
+		if i == 20 {
+			t.Errorf("and %d more", len(c.problems)-i)
+			break
+		}
+		t.Error(problem)
+	}
+}
+
+func (c *checker) all(h *history) {
+	h = c.remembered(h)
+	runs := make(map[string]runJSON)
+	for _, run := range h.runs {
+		if _, twice := runs[run.ID]; twice {
+			c.found("run %s is listed twice", run.ID)
+		}
+		runs[run.ID] = run
+	}
+	for name, job := range h.jobs {
+		if job.trigger != "" {
+			c.ticks(job, h.ticks[name], h)
+			c.outcomes(job, h, runs)
+		}
+	}
+	for _, run := range h.runs {
+		c.run(run, h.jobs[run.Job], run.Created.Before(h.lost()))
+	}
+	for _, id := range h.asked {
+		if _, there := runs[id]; !there {
+			c.found("run %s was asked for, and there is none", id)
+		}
+	}
+	c.effects(h, runs)
+	c.locks(h.effects, h.jobs)
+	c.permits(h.effects, h.jobs)
+}
+
+// firesAt tells whether a trigger has a tick at a second. It knows the fields that the fleets' jobs use, and looks at
+// nothing but the one second: the program computes the next tick.
+func firesAt(trigger string, second int64) bool {
+	kind, text, _ := strings.Cut(trigger, ": ")
+	if kind == "every" {
+		every, err := time.ParseDuration(text)
+		return err == nil && second%int64(every/time.Second) == 0
+	}
+	fields := strings.Fields(strings.Trim(text, `"`))
+	at := time.Unix(second, 0).UTC()
+	for i, now := range []int{at.Second(), at.Minute()} {
+		fires := false
+		for part := range strings.SplitSeq(fields[i], ",") {
+			span, step, stepped := strings.Cut(part, "/")
+			n, by := 0, 1
+			if stepped {
+				by, _ = strconv.Atoi(step)
+			}
+			if span != "*" {
+				n, _ = strconv.Atoi(span)
+				fires = fires || now == n
+				continue
+			}
+			fires = fires || now%by == 0
+		}
+		if !fires {
+			return false
+		}
+	}
+	return true
+}
+
+// ticks proves that a job has a line for every one of its ticks between its first and its last one, each once, and that
+// these cover the time that the fleet was up, but for its start and its end. Of a job whose trigger changed it is not
+// known when that was, only that it was once and not before it could be known: any second will do.
+func (c *checker) ticks(job spec, lines []tickJSON, h *history) {
+	slack := h.slack
+	if slack == 0 {
+		slack = 5 * time.Second // a worker starts, is killed, has its successor decide
+	}
+	if len(lines) == 0 {
+		c.found("%s has no ticks", job.name)
+		return
+	}
+	lost := make(map[int64]bool) // those that a line stands for because nobody knew of them any more
+	lines = slices.DeleteFunc(slices.Clone(lines), func(line tickJSON) bool {
+		for second := line.Tick.Unix(); line.forgotten() && len(h.losses) > 0 && second <= line.Upto.Unix(); second++ {
+			lost[second] = true
+		}
+		return line.forgotten() && len(h.losses) > 0
+	})
+	if len(lines) == 0 {
+		c.found("%s has no ticks but those that are lost", job.name)
+		return
+	}
+	turns := append([]turn{{trigger: job.trigger}}, job.turns...)
+	have := make(map[int64]int)
+	first, last := lines[0].Tick.Unix(), lines[0].Tick.Unix()
+	for _, line := range lines {
+		upto := line.Tick
+		if !line.Upto.IsZero() {
+			upto = line.Upto
+		}
+		for second := line.Tick.Unix(); second <= upto.Unix(); second++ {
+			if second == line.Tick.Unix() || second == upto.Unix() || firesAt(job.trigger, second) {
+				have[second]++
+			}
+		}
+		first, last = min(first, line.Tick.Unix()), max(last, upto.Unix())
+	}
+	can := make([]bool, len(turns)) // the triggers that may be the one in force
+	for i := range can {
+		can[i] = true
+	}
+	for second := first; second <= last; second++ {
+		if have[second] > 1 {
+			c.found("%s: the tick %s is there %d times", job.name, time.Unix(second, 0).UTC(), have[second])
+		}
+		next, any := make([]bool, len(turns)), false
+		for i, one := range turns {
+			if (i == 0 || time.Unix(second, 0).After(one.after)) && slices.Contains(can[:i+1], true) && (firesAt(one.trigger, second) == (have[second] > 0) || lost[second] && have[second] == 0) {
+				next[i], any = true, true
+			}
+		}
+		if !any {
+			c.found("%s: tick %s: there are %d lines; none of its triggers says so", job.name, time.Unix(second, 0).UTC(), have[second])
+			return
+		}
+		can = next
+	}
+	if !can[len(can)-1] {
+		c.found("%s: its last trigger was never in force", job.name)
+	}
+	every := time.Duration(1)
+	for next := last + 1; !firesAt(job.now(), next); next++ {
+		every++
+	}
+	begin, end := time.Unix(first, 0), time.Unix(last, 0)
+	if begin.Sub(h.from) > every*time.Second+slack || h.to.Sub(end) > every*time.Second+slack {
+		c.found("%s: ticks from %s to %s; the fleet was up from %s to %s", job.name, begin, end, h.from, h.to)
+	}
+}
+
+// outcomes proves that each tick has an outcome that its job allows, with a reason where it did not run.
+func (c *checker) outcomes(job spec, h *history, runs map[string]runJSON) {
+	for _, line := range h.ticks[job.name] {
+		if line.forgotten() && len(h.losses) > 0 {
+			continue
+		}
+		tick := job.name + "@" + line.Tick.UTC().Format(time.RFC3339)
+		if line.Outcome != "succeeded" && !slices.Contains(job.ends, line.Outcome) {
+			c.found("tick %s is %s: %s", tick, line.Outcome, textOf(line.Reason))
+		}
+		switch line.Outcome {
+		case "skipped", "missed":
+			if _, ran := runs[line.Run]; ran {
+				c.found("tick %s is %s and has a run", tick, line.Outcome)
+			}
+			if textOf(line.Reason) == "" {
+				c.found("tick %s is %s, and nobody says why", tick, line.Outcome)
+			}
+		default:
+			if run, ran := runs[line.Run]; !ran || line.Run != tick || run.State != line.Outcome || run.Tick == nil || !run.Tick.Equal(line.Tick) {
+				c.found("tick %s is %s, and its run %s is %+v", tick, line.Outcome, line.Run, run)
+			}
+		}
+		if late := line.Decided.Sub(line.Tick); line.Outcome == "missed" && late <= time.Minute {
+			c.found("tick %s was missed, though it was decided after %s", tick, late)
+		}
+		// A tick is skipped for another one that is not over at that moment.
+		if reason, ok := strings.CutPrefix(textOf(line.Reason), "overlap: skip; "); ok {
+			other, _, _ := strings.Cut(reason, " ")
+			if line.Decided.Before(h.lost()) {
+				continue // when that one ended may be known only from when it was said again
+			}
+			if run, ran := runs[other]; !ran || run.Created.After(line.Decided) || run.Finished.Before(line.Decided) {
+				c.found("tick %s was skipped at %s for %s, which was there from %s to %s", tick, line.Decided, other, run.Created, run.Finished)
+			}
+		}
+	}
+}
+
+// lateSuccess is the reason of a run whose worker had lost its lease when it told of its success.
+const lateSuccess = "succeeded after its attempt had been counted"
+
+// heardOf is the reason of a run of whose end somebody had heard, and that was all, when Redis lost its data.
+const heardOf = "said again after Redis had lost it"
+
+// run proves that a run ended once, for what its attempts came to, and that its attempts came one after the other, under
+// growing tokens. Of an old run, which is from before Redis lost its data, the first attempts need not be known, nor, if
+// it had ended, any.
+func (c *checker) run(run runJSON, job spec, old bool) {
+	count := make(map[string]int)
+	var before attemptJSON
+	for i, a := range run.Attempts {
+		if a.token() <= before.token() && i > 0 {
+			c.found("run %s: token %s of attempt %d is not higher than %s", run.ID, a.Token, a.Attempt, before.Token)
+		}
+		follows := a.Attempt == i+1 || old && (i == 0 || a.Attempt > before.Attempt)
+		if !follows || a.outcome() == "" || a.Started.Before(before.Finished) || a.Finished.Before(a.Started) {
+			c.found("run %s: attempt %d is %+v, after %+v", run.ID, i+1, a, before)
+		}
+		if i > 0 && (before.outcome() == "succeeded" || before.outcome() == "canceled") {
+			c.found("run %s: attempt %d has %s, and there is another one", run.ID, i, before.outcome())
+		}
+		if i > 0 && before.outcome() == "crashed" && job.abandon {
+			c.found("run %s: attempt %d crashed, and the run was not abandoned", run.ID, i)
+		}
+		count[a.outcome()]++
+		before = a
+	}
+	last := before.outcome()
+	justified := false
+	switch run.State {
+	case "succeeded":
+		justified = last == "succeeded" || old && textOf(run.Reason) == heardOf || textOf(run.Reason) == lateSuccess && (last == "crashed" || last == "failed")
+	case "failed":
+		justified = last == "failed" && (count["failed"] > job.retries || old) || last == "crashed" && job.crashes > 0 && run.Crashes >= job.crashes ||
+			old && textOf(run.Reason) == heardOf
+	case "lost":
+		justified = job.abandon && (last == "crashed" || old && textOf(run.Reason) == heardOf)
+	case "canceled":
+		justified = last != "succeeded"
+	}
+	allowed := run.State == "succeeded" || slices.Contains(job.ends, run.State)
+	counted := count["crashed"] == run.Crashes || old && count["crashed"] < run.Crashes
+	if !allowed || !justified || !counted || count["failed"] > job.retries+1 || job.crashes > 0 && run.Crashes > job.crashes {
+		why := textOf(run.Reason)
+		if why == "" {
+			why = textOf(before.Error)
+		}
+		c.found("run %s is %s after %v, with %d crashes: %s", run.ID, run.State, count, run.Crashes, why)
+	}
+}
+
+// effects proves that the ledger and the effects tell the same: what has an effect is an attempt of the ledger with this
+// token, each attempt has each effect once and in order, and a run that succeeded ended in its last attempt.
+//
+// Where Redis lost its data before an attempt had ended, its record need not be there any more.
+func (c *checker) effects(h *history, runs map[string]runJSON) {
+	lost := 0 // effects before this one
+	for _, loss := range h.losses {
+		lost = max(lost, loss.line)
+	}
+	type attempt struct {
+		run   string
+		token int64
+	}
+	began, ended := make(map[attempt]bool), make(map[attempt]bool)
+	for i, e := range h.effects {
+		run, ok := runs[e.run]
+		if i < lost && (!ok || !slices.ContainsFunc(run.Attempts, func(a attemptJSON) bool { return a.token() == e.token })) {
+			continue
+		}
+		if !ok || !slices.ContainsFunc(run.Attempts, func(a attemptJSON) bool { return a.Attempt == e.attempt && a.token() == e.token }) {
+			c.found("the effect %+v is of no attempt in the ledger: %+v", e, run.Attempts)
+			continue
+		}
+		one := attempt{e.run, e.token}
+		switch {
+		case e.end && !began[one]:
+			c.found("line %d: %+v ends what did not begin", i+1, e)
+		case e.end && ended[one] || !e.end && began[one]:
+			c.found("line %d: %+v for the second time", i+1, e)
+		}
+		began[one], ended[one] = began[one] || !e.end, ended[one] || e.end
+	}
+	for _, run := range runs {
+		if n := len(run.Attempts); run.State == "succeeded" && n > 0 && !ended[attempt{run.ID, run.Attempts[n-1].token()}] {
+			c.found("run %s succeeded under token %s, without the end of its effect", run.ID, run.Attempts[n-1].Token)
+		}
+	}
+}
+
+// locks proves that nobody acts under a lock once somebody else has begun to who excludes him: with the first line of a
+// later token, whoever had an earlier one is silent for ever.
+func (c *checker) locks(effects []effect, jobs map[string]spec) {
+	alone, shared := make(map[string]effect), make(map[string]effect) // the line of the highest token, by lock
+	for i, e := range effects {
+		for _, lock := range append([]string{"run:" + e.run}, e.locks...) {
+			mode := jobs[e.job()].modes[lock]
+			if mode > 0 {
+				continue
+			}
+			before := alone[lock]
+			if mode != readers && shared[lock].token > before.token {
+				before = shared[lock]
+			}
+			switch {
+			case e.token < before.token:
+				c.found("line %d: %+v acts under %s although %+v has it since", i+1, e, lock, before)
+			case e.token == before.token && e.run != before.run:
+				c.found("line %d: %+v and %+v under one token of %s", i+1, before, e, lock)
+			}
+			highest := alone
+			if mode == readers {
+				highest = shared
+			}
+			if e.token >= highest[lock].token {
+				highest[lock] = e
+			}
+		}
+	}
+}
+
+// permits proves that no more attempts act at a time than there are permits, from the first line of each to its last.
+func (c *checker) permits(effects []effect, jobs map[string]spec) {
+	last := make(map[int64]int)
+	for i, e := range effects {
+		last[e.token] = i
+	}
+	acting := make(map[string]map[int64]effect)
+	for i, e := range effects {
+		for lock, limit := range jobs[e.job()].modes {
+			if limit <= 0 {
+				continue
+			}
+			if acting[lock] == nil {
+				acting[lock] = make(map[int64]effect)
+			}
+			acting[lock][e.token] = e
+			if len(acting[lock]) > limit {
+				c.found("line %d: %d attempts act under %s, of which there are %d: %+v", i+1, len(acting[lock]), lock, limit, acting[lock])
+			}
+			if last[e.token] == i {
+				delete(acting[lock], e.token)
+			}
+		}
+	}
+}
+
+// TestCheckerFindsPlantedFaults holds the checker against small histories that are wrong in one way each.
+func TestCheckerFindsPlantedFaults(t *testing.T) {
+	t.Parallel()
+	text := func(s string) *string { return &s }
+	at := func(second int) time.Time { return time.Date(2027, 1, 1, 0, 0, second, 0, time.UTC) }
+	id := func(job string, second int) string { return job + "@" + at(second).Format(time.RFC3339) }
+	// A run for the tick of a second, with attempts of a fifth of a second each, given as outcome and token.
+	run := func(job string, second int, state string, attempts ...string) runJSON {
+		tick, now := at(second), at(second)
+		r := runJSON{ID: id(job, second), Job: job, Tick: &tick, State: state, Created: tick}
+		for i := 0; i < len(attempts); i += 2 {
+			if attempts[i] == "crashed" {
+				r.Crashes++
+			}
+			a := attemptJSON{Attempt: i/2 + 1, Outcome: text(attempts[i]), Token: attempts[i+1], Started: now}
+			now = now.Add(200 * time.Millisecond)
+			a.Finished = now
+			r.Attempts = append(r.Attempts, a)
+		}
+		r.Finished = now
+		return r
+	}
+	tick := func(job string, second int, outcome, reason string) tickJSON {
+		return tickJSON{Tick: at(second), Outcome: outcome, Reason: text(reason), Run: id(job, second), Decided: at(second)}
+	}
+	line := func(end bool, r runJSON, attempt int, locks ...string) effect {
+		return effect{end: end, run: r.ID, attempt: attempt, token: r.Attempts[attempt-1].token(), locks: locks}
+	}
+	// Job a runs every second under a lock, but for the tick at 4, which comes while the run for 3 goes on. Job b changed
+	// its trigger between 2 and 4, gives up what crashed, and shares two permits; c reads what a locks.
+	good := func() *history {
+		a1, a2, a3 := run("a", 1, "succeeded", "succeeded", "10"), run("a", 2, "succeeded", "crashed", "20", "succeeded", "30"), run("a", 3, "succeeded", "succeeded", "50")
+		a3.Finished = at(5)
+		a3.Attempts[0].Finished = at(5)
+		b1, b2, b4 := run("b", 1, "succeeded", "succeeded", "12"), run("b", 2, "lost", "crashed", "22"), run("b", 4, "failed", "failed", "42", "failed", "44")
+		c2 := run("c", 2, "canceled", "canceled", "15")
+		return &history{
+			from: at(0), to: at(5),
+			jobs: map[string]spec{
+				"a": {name: "a", trigger: "every: 1s", ends: []string{"skipped"}},
+				"b": {
+					name: "b", trigger: "every: 1s", turns: []turn{{`schedule: "*/2 * * * * *"`, at(1)}}, ends: []string{"lost", "failed", "missed"},
+					retries: 1, abandon: true, modes: map[string]int{"gate": 2},
+				},
+				"c": {name: "c", ends: []string{"canceled"}, modes: map[string]int{"job:a": readers, "gate": 2}},
+			},
+			runs: []runJSON{a1, a2, a3, b1, b2, b4, c2},
+			ticks: map[string][]tickJSON{
+				"a": {
+					tick("a", 4, "skipped", "overlap: skip; "+a3.ID+" is running"), tick("a", 3, "succeeded", ""), tick("a", 2, "succeeded", ""),
+					tick("a", 1, "succeeded", ""),
+				},
+				"b": {tick("b", 4, "failed", ""), tick("b", 2, "lost", ""), tick("b", 1, "succeeded", "")},
+			},
+			effects: []effect{
+				line(false, a1, 1, "job:a"), line(true, a1, 1, "job:a"), line(false, b1, 1, "gate"), line(false, c2, 1, "job:a", "gate"),
+				line(true, b1, 1, "gate"), line(true, c2, 1, "job:a", "gate"), line(false, a2, 1, "job:a"), line(false, b2, 1, "gate"),
+				line(false, a2, 2, "job:a"), line(true, a2, 2, "job:a"), line(false, b4, 1, "gate"), line(false, b4, 2, "gate"),
+				line(false, a3, 1, "job:a"), line(true, a3, 1, "job:a"),
+			},
+			asked: []string{c2.ID},
+		}
+	}
+	// The places in it that faults are planted in.
+	const (
+		a1, a2, a3, b1, b2, b4, c2 = 0, 1, 2, 3, 4, 5, 6
+		startC2, endB1, endC2      = 3, 4, 5
+		startA2, againA2, endA2    = 6, 8, 9
+		startB4, againB4           = 10, 11
+	)
+	swap := func(e []effect, i, k int) { e[i], e[k] = e[k], e[i] }
+	for _, test := range []struct {
+		name  string
+		wrong func(h *history)
+		want  string // "": nothing is wrong
+	}{
+		{"nothing", func(*history) {}, ""},
+		{"lost tick", func(h *history) { h.ticks["a"] = slices.Delete(h.ticks["a"], 2, 3) }, "a: tick 2027-01-01 00:00:02 +0000 UTC: there are 0 lines"},
+		{"no ticks", func(h *history) { h.ticks["a"] = nil }, "a has no ticks"},
+		{"double tick", func(h *history) { h.ticks["a"] = append(h.ticks["a"], h.ticks["a"][1]) }, "is there 2 times"},
+		{"tick that is none", func(h *history) { h.jobs["a"] = spec{name: "a", trigger: "every: 2s"} }, "none of its triggers says so"},
+		{"ticks begin late", func(h *history) { h.from = at(-7) }, "the fleet was up from"},
+		{"ticks end early", func(h *history) { h.to = at(12) }, "the fleet was up from"},
+		{"tick by a trigger that came later", func(h *history) { h.jobs["b"].turns[0].after = at(3) }, "b: tick 2027-01-01 00:00:03 +0000 UTC"},
+		{"tick by the old trigger", func(h *history) { h.ticks["b"][0] = tick("b", 3, "succeeded", "") }, "its last trigger was never in force"},
+		{"tick without an end", func(h *history) { h.ticks["a"][1].Outcome = "pending" }, "is pending"},
+		{"tick and run differ", func(h *history) { h.runs[b2].State = "failed" }, "is lost, and its run"},
+		{"tick without its run", func(h *history) { h.runs = slices.Delete(h.runs, a3, a3+1) }, "and its run"},
+		{"tick skipped that was to run", func(h *history) { h.ticks["b"][2] = tick("b", 1, "skipped", "why not") }, "is skipped: why not"},
+		{"tick skipped and run", func(h *history) { h.ticks["a"][0].Run = h.runs[a3].ID }, "is skipped and has a run"},
+		{"skipped for nothing", func(h *history) { h.ticks["a"][0].Reason = nil }, "nobody says why"},
+		{"skipped for what was over", func(h *history) { h.runs[a3].Finished = at(3) }, "was skipped at"},
+		{"missed in time", func(h *history) { h.ticks["b"][1] = tick("b", 2, "missed", "nobody was there") }, "though it was decided after 0s"},
+		{"double run", func(h *history) { h.runs = append(h.runs, h.runs[a3]) }, "listed twice"},
+		{"run nobody has", func(h *history) { h.asked = append(h.asked, "c#2") }, "was asked for, and there is none"},
+		{"failed run", func(h *history) { h.runs[a1].State = "failed" }, "is failed"},
+		{"run that is not over", func(h *history) { h.runs[c2].State = "running" }, "is running"},
+		{"failed too early", func(h *history) { h.runs[b4].Attempts = h.runs[b4].Attempts[:1] }, "is failed after map[failed:1]"},
+		{"tried too often", func(h *history) {
+			h.runs[b4].State, h.runs[b4].Attempts = "succeeded", run("b", 4, "", "failed", "42", "failed", "44", "failed", "46", "succeeded", "48").Attempts
+		}, "after map[failed:3 succeeded:1]"},
+		{"crash that is not counted", func(h *history) { h.runs[a2].Crashes = 0 }, "with 0 crashes"},
+		{"finished twice", func(h *history) { h.runs[a2].Attempts[0].Outcome = text("succeeded") }, "and there is another one"},
+		{"abandoned and run again", func(h *history) {
+			h.runs[b2] = run("b", 2, "succeeded", "crashed", "22", "succeeded", "23")
+			h.ticks["b"][1].Outcome = "succeeded"
+		}, "was not abandoned"},
+		{"token shrinks", func(h *history) { h.runs[a2].Attempts[0].Token = "31" }, "is not higher than 31"},
+		{"attempt left out", func(h *history) { h.runs[a2].Attempts[1].Attempt = 3 }, "attempt 2 is"},
+		{"attempts overlap", func(h *history) { h.runs[a2].Attempts[0].Finished = at(3) }, "attempt 2 is"},
+		{"effect of nobody", func(h *history) { h.effects[startA2].attempt = 3 }, "is of no attempt"},
+		{"effect twice", func(h *history) { h.effects = append(h.effects[:2:2], h.effects[1:]...) }, "for the second time"},
+		{"end without a start", func(h *history) { h.effects = slices.Delete(h.effects, againA2, againA2+1) }, "ends what did not begin"},
+		{"no effect", func(h *history) { h.effects = h.effects[:len(h.effects)-1] }, "without the end of its effect"},
+		{"overlap", func(h *history) { swap(h.effects, 1, startA2) }, "although"},
+		{"zombie", func(h *history) { swap(h.effects, startA2, againA2) }, "although"},
+		{"two runs under one token", func(h *history) { h.effects[startA2].token, h.runs[a2].Attempts[0].Token = 15, "15" }, "under one token"},
+		{"reader beside a writer", func(h *history) { swap(h.effects, endC2, startA2) }, "although"},
+		{"more than there are permits", func(h *history) {
+			h.effects = slices.Insert(slices.Delete(h.effects, startB4, againB4), startC2, h.effects[startB4])
+		}, "3 attempts act under gate"},
+	} {
+		h := good()
+		test.wrong(h)
+		c := new(checker)
+		c.all(h)
+		found := strings.Join(c.problems, "\n")
+		if test.want == "" && found != "" || !strings.Contains(found, test.want) {
+			t.Errorf("%s: found %q, want %q", test.name, found, test.want)
+		}
+	}
+}
+
+// TestTriggersOfFleets: the checker's idea of a trigger, at the seconds around a minute.
+func TestTriggersOfFleets(t *testing.T) {
+	t.Parallel()
+	for trigger, want := range map[string]string{
+		`every: 3s`:                       "57 60 63",
+		`every: 7s`:                       "57 64", // 3 h 57 s are 7 times 1551 s
+		`schedule: "* * * * * *"`:         "55 56 57 58 59 60 61 62 63 64",
+		`schedule: "*/7 * * * * *"`:       "56 60",
+		`schedule: "1,59 * * * * *"`:      "59 61",
+		`schedule: "*/30,2 */2 * * * *"`:  "",
+		`schedule: "*/30,57 */2 * * * *"`: "57",
+	} {
+		const from, to = 3*3600 + 55, 3*3600 + 64
+		var got []string
+		for second := int64(from); second <= to; second++ {
+			if firesAt(trigger, second) {
+				got = append(got, strconv.FormatInt(second-3*3600, 10))
+			}
+		}
+		if want := strings.Fields(want); !slices.Equal(got, want) {
+			t.Errorf("%s fires at %v, want %v", trigger, got, want)
+		}
+	}
+}

@@ -1,0 +1,698 @@
+package cmd
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
+
+	"lockstep/locks/redistest"
+	"lockstep/scheduler/admin"
+	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/queue"
+)
+
+// faultRow is a line of the failure table.
+type faultRow struct {
+	fault string
+	tests []string // of this package, or: folder and test
+}
+
+// failureTable has a line for each row of the failure table: what goes wrong, and the tests that prove what comes of it.
+// Those of this package do so with whole workers as processes. TestPromiseHoldsUnderRandomFaults has most of it happen at
+// once.
+var failureTable = []faultRow{
+	{"all replicas down at a tick", []string{"TestFaultAllReplicasDownAtATick", "../scheduler TestEveryTickSinceTheCursorIsAccountedFor"}},
+	{"two replicas create the same tick", []string{"TestFaultTwoReplicasCreateTheSameTick", "../scheduler/ledger TestATickIsCreatedOnceByWhoeverComesFirst"}},
+	{"crash between create and delivery; delivery lost; delivery duplicated", []string{"TestFaultDeliveryNeverSentLostOrDoubled"}},
+	{"kill -9 of the working child, before, during, after the effect", []string{
+		"TestKilledChildsRunGoesOnElsewhere", "TestAbandonedRunIsLostAtOnce", "TestOrphansAreDeadBeforeTheSessionEnds", "TestTakeoverTime",
+	}},
+	{"host gone (kill -9 of the whole tree)", []string{"TestKilledHostsRunGoesOnAfterTheLease"}},
+	{"SIGSTOP longer than the lease", []string{"TestStoppedWorkerIsFenced"}},
+	{"an acquire or claim arrives late, twice, or after its caller was answered", []string{
+		"TestFaultClaimsArriveLateAndTwice", "../locks TestLateAcquireIsReleasedWithinARenewal", "../scheduler/ledger TestAClaimNamesTheCurrentDelivery",
+	}},
+	{"finish applied, reply lost; asynq ack lost", []string{"TestFaultReplyToAFinishIsLost", "../scheduler/queue TestDeliveryActiveUnderNobodyIsNotAlive"}},
+	{"Redis away for less than 2/3 lease - cutoff - margin (6.9 s of 15 s)", []string{"TestFaultRedisAwayForAMoment", "../locks TestSurvivesAnOutageOfThePromisedLength"}},
+	{"Redis away longer", []string{"TestFaultRedisAwayForLong", "TestCrashDuringAnOutageHeals"}},
+	{"Redis restarted empty, failover with lost writes", []string{
+		"TestWorkersSayAgainWhatRedisHasLost", "../scheduler/ledger TestTheFurthestWinsInWhateverOrderItIsSaid",
+		"../locks TestHoldsSurviveTheLossOfAllData", "../locks TestHoldsSurviveASentinelFailover", "../locks TestHoldsSurviveAClusterThatChanges",
+	}},
+	{"clocks of replicas 10 minutes apart", []string{"TestFaultClocksTenMinutesApart"}},
+	{"poison job that kills its worker", []string{"TestPoisonJobFailsAlone"}},
+	{"max hold or revoke ends the lock under a handler that goes on", []string{
+		"TestFaultLockEndsUnderItsHandler", "../scheduler/worker TestAnAttemptThatHoldsItsLocksForTooLongHasFailed",
+		"../scheduler/ledger TestASuccessAfterTheCountedCrashStandsUntilAnotherAttemptBegins",
+	}},
+	{"backlog of 10,000 due runs while a bill is contended", []string{"TestFaultBillIsContendedBehindABacklog"}},
+	{"bad config on reload", []string{"TestBrokenConfigChangesNothingUntilItIsMended"}},
+	{"1,000 runs wait for one bill", []string{"TestFaultThousandRunsWaitForOneBill"}},
+}
+
+// TestFailureTableNamesTestsThatAreThere: a test that is renamed is renamed in the table, too.
+func TestFailureTableNamesTestsThatAreThere(t *testing.T) {
+	t.Parallel()
+	tests := make(map[string][]string) // by folder
+	for _, row := range failureTable {
+		if len(row.tests) == 0 {
+			t.Errorf("%s: no test", row.fault)
+		}
+		for _, test := range row.tests {
+			folder, name, elsewhere := strings.Cut(test, " ")
+			if !elsewhere {
+				folder, name = ".", test
+			}
+			if tests[folder] == nil {
+				tests[folder] = testsIn(t, folder)
+			}
+			if !slices.Contains(tests[folder], name) {
+				t.Errorf("%s: there is no %s in %s", row.fault, name, folder)
+			}
+		}
+	}
+	for _, name := range tests["."] {
+		if strings.HasPrefix(name, "TestFault") && !slices.ContainsFunc(failureTable, func(row faultRow) bool { return slices.Contains(row.tests, name) }) {
+			t.Errorf("%s is of no row of the table", name)
+		}
+	}
+}
+
+// testsIn returns the names of the tests of a folder.
+func testsIn(t *testing.T, folder string) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(folder, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, file := range files {
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, declaration := range parsed.Decls {
+			if f, ok := declaration.(*ast.FuncDecl); ok && f.Recv == nil && strings.HasPrefix(f.Name.Name, "Test") {
+				names = append(names, f.Name.Name)
+			}
+		}
+	}
+	return names
+}
+
+// All replicas down at a tick: the first one up decides (cursor, now] by `on_missed`, and each tick has a ledger line.
+// Three minutes of absence are made by moving the cursors back.
+func TestFaultAllReplicasDownAtATick(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, nil, nil)
+	write(t, f.config, `
+defaults: {overlap: queue, max_queued: 1000}
+jobs:
+  none: {every: 10s, on_missed: skip, command: ["true"]}
+  last: {every: 10s, on_missed: last, command: ["true"]}
+  all: {every: 10s, on_missed: all, command: ["true"]}
+`)
+	f.startAll(1)
+	conn := f.connection()
+	cursors := func() map[string]time.Time {
+		list, err := conn.reader.Jobs(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := make(map[string]time.Time)
+		for _, job := range list {
+			if !job.Cursor.IsZero() {
+				found[job.Name] = job.Cursor.Time
+			}
+		}
+		return found
+	}
+	eventually(t, 20*time.Second, "the jobs are known", func() bool { return len(cursors()) == 3 })
+	f.drain()
+	down := time.Now().Add(-3 * time.Minute).Truncate(10 * time.Second)
+	for name := range cursors() {
+		if err := conn.rdb.HSet(t.Context(), "{lockstep}:cursor", name, down.UnixMilli()).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.startAll(1)
+	up := time.Now()
+	eventually(t, 20*time.Second, "all ticks are decided", func() bool {
+		for _, cursor := range cursors() {
+			if cursor.Before(up.Add(-10 * time.Second)) {
+				return false
+			}
+		}
+		return true
+	})
+	eventually(t, 30*time.Second, "all runs have ended", func() bool {
+		return !slices.ContainsFunc(f.runs(), func(r runJSON) bool { return !r.final() })
+	})
+	for name, want := range map[string]string{"none": "missed", "last": "missed", "all": "succeeded"} {
+		ticks, err := conn.reader.Ticks(t.Context(), name, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := make(map[int64]tickJSON)
+		for _, line := range as[[]tickJSON](t, ticks) {
+			lines[line.Tick.Unix()] = line
+		}
+		var late []tickJSON // those that were decided more than a minute late, oldest first
+		for second := down.Unix() + 10; second <= up.Unix()-10; second += 10 {
+			line, ok := lines[second]
+			if !ok {
+				t.Errorf("%s: the tick %s has no line", name, time.Unix(second, 0).UTC())
+			}
+			if line.Decided.Sub(line.Tick) > time.Minute {
+				late = append(late, line)
+			} else if line.Outcome != "succeeded" {
+				t.Errorf("%s: the tick %s is %s, though it was not a minute late", name, line.Tick, line.Outcome)
+			}
+		}
+		if len(late) < 10 {
+			t.Fatalf("%s: %d ticks were missed, want some", name, len(late))
+		}
+		for i, line := range late {
+			want := want
+			if name == "last" && i == len(late)-1 {
+				want = "succeeded"
+			}
+			if line.Outcome != want {
+				t.Errorf("%s: missed tick %d of %d is %s, want %s", name, i+1, len(late), line.Outcome, want)
+			}
+		}
+	}
+	f.drain()
+}
+
+// Two replicas create the same tick: one wins. Both try because the one that has duty is stopped and goes on again and
+// again, with the alarms of its past.
+func TestFaultTwoReplicasCreateTheSameTick(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, nil, []spec{
+		{name: "one", trigger: "every: 1s", work: ":", more: "overlap: queue"}, {name: "two", trigger: `schedule: "*/2 * * * * *"`, work: ":", more: "overlap: queue"},
+	})
+	from := time.Now()
+	f.startAll(2)
+	for i := range 6 {
+		child := f.workers[i%2].worker()
+		if err := syscall.Kill(child, syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		pause(t.Context(), 1300*time.Millisecond) // others take over what is overdue; its lease goes on
+		if err := syscall.Kill(child, syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+	}
+	to := time.Now()
+	f.drain()
+	f.finish()
+	h := f.read(from, to)
+	f.check(h)
+	by := make(map[string]bool)
+	ticks, err := f.connection().reader.Ticks(t.Context(), "one", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tick := range ticks {
+		by[string(tick.DecidedBy)] = true
+	}
+	if len(by) < 2 {
+		t.Errorf("ticks were decided by %v, want both", by)
+	}
+}
+
+// Crash between create and delivery; delivery lost; delivery duplicated: the sweep re-delivers within 2 s or so, and the
+// second claim is dropped.
+func TestFaultDeliveryNeverSentLostOrDoubled(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, nil, []spec{{name: "work", work: ":"}})
+	f.startAll(1)
+	conn := f.connection()
+	queues, err := queue.New(conn.rdb, "lockstep")
+	if err != nil {
+		t.Fatal(err)
+	}
+	create := func(id string) ledger.Due {
+		record, err := conn.ledger.Job(t.Context(), "work")
+		if err != nil {
+			t.Fatal(err)
+		}
+		enqueued, err := conn.ledger.Enqueue(t.Context(), ledger.Request{Job: record.Job, ID: id, Trigger: ledger.ByRequest})
+		if err != nil || len(enqueued.Due) != 1 {
+			t.Fatalf("%+v, %v", enqueued, err)
+		}
+		return enqueued.Due[0]
+	}
+	push := func(due ledger.Due) {
+		if _, err := queues.Push(t.Context(), queue.Delivery{Run: string(due.Run), N: due.N, Queue: due.Queue}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	once := func(due ledger.Due) {
+		t.Helper()
+		if got := f.await(string(due.Run), "succeeded"); len(got.Attempts) != 1 {
+			t.Errorf("%s: %d attempts, want 1", due.Run, len(got.Attempts))
+		}
+	}
+	began := time.Now()
+	once(create("never-sent")) // who made it died then
+	t.Logf("what nobody had sent had run after %s", time.Since(began))
+
+	lost := create("lost")
+	if err := conn.ledger.Confirm(t.Context(), []ledger.Due{lost}); err != nil { // it was sent, and then asynq's data went
+		t.Fatal(err)
+	}
+	if err := conn.rdb.ZAddXX(t.Context(), "{lockstep}:sent", redis.Z{Score: 1, Member: string(lost.Run)}).Err(); err != nil { // a while ago
+		t.Fatal(err)
+	}
+	once(lost)
+
+	doubled := create("doubled")
+	push(doubled)
+	once(doubled)
+	push(doubled) // its task has ended, so asynq takes the same once more
+	again := doubled
+	again.N++
+	push(again)
+	eventually(t, 20*time.Second, "the late deliveries are taken away", func() bool {
+		for _, n := range []int64{doubled.N, again.N} {
+			if alive, err := queues.Alive(t.Context(), queue.Delivery{Run: string(doubled.Run), N: n, Queue: doubled.Queue}); err != nil || alive {
+				return false
+			}
+		}
+		return true
+	})
+	once(doubled)
+	if n := len(f.readEffects()); n != 6 {
+		t.Errorf("%d effects of three runs, want a start and an end of each", n)
+	}
+	f.drain()
+}
+
+// An acquire or claim arrives late, twice, or after its caller was answered: it takes nothing, or is given back with the
+// next renewal. The only worker makes the runs itself, and so claims them without a queue, whose own requests are doubled
+// here like all others.
+func TestFaultClaimsArriveLateAndTwice(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, nil, []spec{
+		{name: "one", trigger: "every: 1s", work: "sleep 0.1", more: "overlap: queue, lock: {exclusive: [desk]}"},
+		{name: "two", trigger: "every: 1s", work: "sleep 0.1", more: "overlap: queue, lock: {exclusive: [desk]}"},
+	}, "LOCKSTEP_LOCKS__LEASE=6s")
+	proxy := f.server.Proxy(t)
+	direct := f.env
+	f.env = append(slices.Clone(f.env), "REDIS_URL="+proxy.URL())
+	from := time.Now()
+	f.start()
+	f.env = direct
+	f.startAll(0)
+	proxy.Set(redistest.Faults{Commands: []string{"evalsha", "eval"}, Resend: 0.5, Repeat: 0.5, RepeatDelay: 700 * time.Millisecond})
+	pause(t.Context(), 6*time.Second)
+	proxy.Set(redistest.Faults{})
+	to := time.Now()
+	f.drain()
+	f.startAll(1) // two have to begin again, to find what may be left
+	eventually(t, time.Minute, "a run after that", func() bool {
+		return slices.ContainsFunc(f.runs(), func(run runJSON) bool { return run.Created.After(to) && run.final() })
+	})
+	f.drain()
+	f.finish()
+	h := f.read(from, to)
+	f.check(h)
+	for _, run := range h.runs {
+		if len(run.Attempts) != 1 {
+			t.Errorf("%s: %+v, want one attempt", run.ID, run.Attempts)
+		}
+	}
+	if held := ask[[]admin.Lock](t, f.env, "lock", "ls"); len(held) != 0 {
+		t.Errorf("%+v are held for ever", held)
+	}
+}
+
+// Finish applied, reply lost; asynq ack lost: the outcome is recorded once, and the run is never run again.
+func TestFaultReplyToAFinishIsLost(t *testing.T) {
+	t.Parallel()
+	gate := filepath.Join(t.TempDir(), "gate")
+	f := newFleet(t, nil, []spec{{name: "work", work: "until [ -e " + gate + " ]; do sleep 0.05; done"}}, long)
+	proxy := f.server.Proxy(t)
+	direct := f.env
+	f.env = append(slices.Clone(f.env), "REDIS_URL="+proxy.URL())
+	f.start()
+	f.env = direct
+	f.startAll(1) // somebody who could run it again
+	write(t, gate, "")
+	f.await(f.enqueue("work", "before"), "succeeded") // from now on Redis knows the scripts: the first request is applied
+	if err := os.Remove(gate); err != nil {
+		t.Fatal(err)
+	}
+	var run string
+	for i := 0; ; i++ { // until it is the one whose replies can be lost
+		run = f.enqueue("work", strconv.Itoa(i))
+		f.await(run, "running")
+		if worker, _ := f.runner(run); worker == f.workers[0] {
+			break
+		}
+		if i == 20 {
+			t.Fatal("the other worker takes all runs")
+		}
+	}
+	proxy.Set(redistest.Faults{Commands: []string{"evalsha", "eval"}, LoseReplies: 1})
+	write(t, gate, "")
+	f.await(run, "succeeded")
+	if told := `"run":"` + run + `"`; strings.Contains(lineWith(f.workers[0].stderr.String(), `"msg":"attempt ended"`, told), told) {
+		t.Error("the worker has heard of it: this test shows nothing")
+	}
+	proxy.Set(redistest.Faults{})
+	eventually(t, time.Minute, "the worker hears that it was recorded", func() bool {
+		return strings.Contains(lineWith(f.workers[0].stderr.String(), `"msg":"attempt ended"`, `"run":"`+run+`"`), `"recorded":"recorded"`)
+	})
+	if got := f.show(run); len(got.Attempts) != 1 || got.State != "succeeded" {
+		t.Errorf("%+v, want one attempt that succeeded", got)
+	}
+	effects := 0
+	for _, e := range f.readEffects() {
+		if e.run == run {
+			effects++
+		}
+	}
+	if effects != 2 {
+		t.Errorf("%d effects, want a start and an end", effects)
+	}
+	f.drain()
+}
+
+// lineWith returns the first line that has all these parts.
+func lineWith(text string, parts ...string) string {
+	for line := range strings.Lines(text) {
+		if !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) }) {
+			return line
+		}
+	}
+	return ""
+}
+
+// Redis away for less than 2/3 lease - cutoff - margin (6.9 s of 15 s): nothing is lost, nothing canceled.
+func TestFaultRedisAwayForAMoment(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, nil, []spec{{name: "work", work: "sleep 5"}}) // the lease is 15 s
+	f.startAll(2)
+	run := f.enqueue("work", "x")
+	f.await(run, "running")
+	if err := f.server.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	pause(t.Context(), 3*time.Second)
+	if err := f.server.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.await(run, "succeeded"); len(got.Attempts) != 1 {
+		t.Errorf("%+v, want one attempt", got.Attempts)
+	}
+	if n := len(f.up()); n != 2 {
+		t.Errorf("%d workers, want both", n)
+	}
+	f.drain()
+}
+
+// Redis away longer: every worker cuts off in time, and runs continue elsewhere after the outage.
+func TestFaultRedisAwayForLong(t *testing.T) {
+	t.Parallel()
+	const lease = 4 * time.Second
+	f, server := newPack(t, `jobs: {during: {command: HOLD, lock: `+anyLock+`}}`, "LOCKSTEP_LOCKS__LEASE="+lease.String())
+	f.startAll(2)
+	run := f.enqueue("during", "x")
+	command := f.held(run)
+	if err := server.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	away := time.Now()
+	eventually(t, 20*time.Second, "the command is dead", func() bool { return !goesOn(command) })
+	took := time.Since(away)
+	t.Logf("with a lease of %s the command was dead after %s", lease, took)
+	pause(t.Context(), 2*lease-took) // by Redis' clock the session is over, too
+	if err := server.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("the next attempt began %s after the outage had begun", f.takenOver(run, away))
+	f.checkOverlap()
+	f.drain()
+}
+
+// Clocks of replicas 10 minutes apart: no difference.
+func TestFaultClocksTenMinutesApart(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, nil, twentyJobs(50 * time.Millisecond)[:8], shortLease)
+	from := time.Now()
+	for _, offset := range []time.Duration{10 * time.Minute, -10 * time.Minute, 0} {
+		program, env := clocked(t, offset)
+		if offset != 0 && env == nil {
+			t.Skip("no clock can be shifted on this system")
+		}
+		f.workers = append(f.workers, launchProgram(t, program, append(slices.Clone(f.env), env...), "start"))
+	}
+	f.settled()
+	for _, worker := range slices.Clone(f.workers) { // so that each of them has duty some time
+		pause(t.Context(), 2*time.Second)
+		worker.killChild()
+	}
+	pause(t.Context(), time.Second)
+	to := time.Now()
+	f.drain()
+	f.finish()
+	h := f.read(from, to)
+	h.slack = 15 * time.Second
+	f.check(h)
+	for _, run := range h.runs {
+		if late := run.Created.Sub(*run.Tick); late < 0 || late > time.Minute {
+			t.Errorf("run %s was made %s after its tick", run.ID, late)
+		}
+	}
+}
+
+// Max hold or revoke ends the lock under a handler that goes on: the attempt failed and says so; a late success counts
+// only while no other attempt has started.
+func TestFaultLockEndsUnderItsHandler(t *testing.T) {
+	t.Parallel()
+	gate := filepath.Join(t.TempDir(), "gate")
+	f, _ := newPack(t, `
+jobs:
+  held: {handler: stubborn, args: {effects: EFFECTS, gate: `+gate+`}, lock: {exclusive: [desk], max_hold: 2s}, retry: {max: 1, initial: 100ms}}
+  revoked: {handler: stubborn, args: {effects: EFFECTS, gate: `+gate+`}, lock: {exclusive: [chair]}, retry: {max: 1, initial: 100ms}}
+`, long, withHandlers+"=1")
+	f.startAll(1)
+	held, revoked := f.enqueue("held", "x"), f.enqueue("revoked", "x")
+	f.await(revoked, "running")
+	token := f.show(revoked).Attempts[0].Token
+	if _, stderr, code := runTool(t, f.env, "lock", "release", "chair", "--token", token, "--reason", "a test", "--force", "--yes"); code != 0 {
+		t.Fatal(stderr)
+	}
+	for _, run := range []string{held, revoked} {
+		var got runJSON
+		eventually(t, 30*time.Second, run+" has its second attempt", func() bool {
+			got = f.show(run)
+			return len(got.Attempts) == 2 && got.final()
+		})
+		if first := got.Attempts[0]; first.outcome() != "failed" || !strings.Contains(textOf(first.Error), "locks ended under it") || got.Crashes != 0 {
+			t.Errorf("%s: %+v, want its first attempt to have failed and to say why", run, got)
+		}
+	}
+	write(t, gate, "") // now the first attempts say that they have succeeded
+	eventually(t, 20*time.Second, "both are told that it does not count", func() bool {
+		return strings.Count(f.workers[0].stderr.String(), `"outcome":"succeeded","recorded":"fenced"`) == 2
+	})
+	for _, run := range []string{held, revoked} {
+		if got := f.show(run); got.State != "succeeded" || got.Attempts[0].outcome() != "failed" {
+			t.Errorf("%s: %+v, want the success of its second attempt", run, got)
+		}
+	}
+	f.drain()
+}
+
+// enqueueMany asks for many runs, without a process for each.
+func (f *fleet) enqueueMany(job string, n int, args any) {
+	f.t.Helper()
+	conn := f.connection()
+	record, err := conn.ledger.Job(f.t.Context(), job)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	text, err := json.Marshal(args)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	var group errgroup.Group
+	group.SetLimit(8)
+	for i := range n {
+		group.Go(func() error {
+			_, err := conn.ledger.Enqueue(f.t.Context(), ledger.Request{Job: record.Job, ID: fmt.Sprintf("%05d", i), Args: text, Trigger: ledger.ByRequest})
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// hold takes a lock by the command line, until it is let go.
+func (f *fleet) hold(lock string) (release func()) {
+	f.t.Helper()
+	p := launchProgram(f.t, toolPath, f.env, "lock", "exec", "--exclusive", lock, "--", "sh", "-c", "echo held; exec sleep 1000")
+	eventually(f.t, 20*time.Second, lock+" is held", func() bool { return strings.Contains(p.stdout.String(), "held") })
+	return func() {
+		p.signal(syscall.SIGTERM)
+		p.code(20 * time.Second)
+	}
+}
+
+// inOrder proves that runs began in an order, but for so many places.
+func (f *fleet) inOrder(want []string, places int) {
+	f.t.Helper()
+	var began []string
+	for _, e := range f.readEffects() {
+		if !e.end && slices.Contains(want, e.run) {
+			began = append(began, e.run)
+		}
+	}
+	for i, run := range want {
+		if at := slices.Index(began, run); at < 0 || max(at-i, i-at) > places || len(began) != len(want) {
+			f.t.Errorf("%s began as number %d and not as number %d; the order is\n%v, want\n%v", run, at, i, began, want)
+			return
+		}
+	}
+}
+
+// waiting waits until so many runs wait for a lock, and returns them in their order.
+func (f *fleet) waiting(lock string, n int) []string {
+	f.t.Helper()
+	conn := f.connection()
+	var runs []string
+	eventually(f.t, time.Minute, fmt.Sprintf("%d runs wait for %s", n, lock), func() bool {
+		found, err := conn.reader.Lock(f.t.Context(), lock)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		runs = nil
+		for _, wait := range found.Waits {
+			runs = append(runs, string(wait.RunID))
+		}
+		return len(runs) == n
+	})
+	return runs
+}
+
+// 1,000 runs wait for one bill: other jobs run on. And when it is free, they run in their order.
+func TestFaultThousandRunsWaitForOneBill(t *testing.T) {
+	t.Parallel()
+	f, _ := newPack(t, `
+worker: {concurrency: 2}
+jobs:
+  settle: {handler: traces, args: {effects: EFFECTS}, lock: {exclusive: ["bill:1"]}}
+  other: {handler: traces, args: {effects: EFFECTS}}
+`, withHandlers+"=1")
+	f.startAll(1)
+	release := f.hold("bill:1")
+	const many = 1000
+	f.enqueueMany("settle", many, crashArgs{Effects: f.effects})
+	runs := f.waiting("bill:1", many)
+	began := time.Now()
+	other := f.enqueue("other", "x")
+	f.await(other, "succeeded")
+	t.Logf("another job had run after %s", time.Since(began))
+	release()
+	f.await(runs[many-1], "succeeded")
+	f.inOrder(runs, 0)
+	f.drain()
+}
+
+// Backlog of 10,000 due runs while a bill is contended: the bill's waiters still run in order, none pushed twice: one
+// gets its delivery when it is offered the bill, and no second one.
+func TestFaultBillIsContendedBehindABacklog(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes many runs")
+	}
+	t.Parallel()
+	backlog := 2_000
+	if allTests() {
+		backlog = 10_000
+	}
+	f, _ := newPack(t, `
+worker: {concurrency: 4}
+jobs:
+  settle: {handler: traces, args: {effects: EFFECTS}, lock: {exclusive: ["bill:1"]}}
+  other: {handler: nothing}
+`, withHandlers+"=1")
+	f.startAll(2)
+	release := f.hold("bill:1")
+	f.enqueueMany("settle", 20, crashArgs{Effects: f.effects})
+	settle := f.waiting("bill:1", 20)
+	conn := f.connection()
+	number := func(key, run string) int { // of the run's last delivery
+		record, err := conn.rdb.HGet(t.Context(), key, run).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := strconv.Atoi(strings.Split(record, "\x1f")[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	before := make(map[string]int)
+	for _, run := range settle {
+		before[run] = number("{lockstep}:run", run)
+	}
+	if err := conn.rdb.Set(t.Context(), "asynq:{default}:paused", time.Now().Unix(), 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 20*time.Second, "the queue is paused", func() bool {
+		for _, q := range ask[[]struct {
+			Queue  string
+			Paused bool
+		}](t, f.env, "queue", "ls") {
+			if q.Queue == "default" && q.Paused {
+				return true
+			}
+		}
+		return false
+	})
+	f.enqueueMany("other", backlog, struct{}{})
+	release()
+	if err := conn.rdb.Del(t.Context(), "asynq:{default}:paused").Err(); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	for _, run := range settle {
+		f.await(run, "succeeded")
+	}
+	left, err := conn.ledger.Outstanding(context.WithoutCancel(t.Context()), "other", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("the bill's %d waiters had run after %s; of %d others %d were still to do", len(settle), time.Since(began), backlog, len(left))
+	// An offer that nobody takes within two seconds lapses, and then it is the deliveries that keep the order. Those that come
+	// together, to several slots, may pass each other.
+	f.inOrder(settle, 2*4)
+	for _, run := range settle {
+		if got := f.show(run); len(got.Attempts) != 1 {
+			t.Errorf("%s: %d attempts, want 1", run, len(got.Attempts))
+		}
+		if made := number("{lockstep}:hist:settle", run) - before[run]; made != number("{lockstep}:hist:settle", settle[0])-before[settle[0]] {
+			t.Errorf("%s was made due or not due %d times after its bill was free, want as often as the first", run, made)
+		}
+	}
+	f.drain()
+}

@@ -1,0 +1,266 @@
+package cmd
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/configs"
+	"lockstep/locks/redistest"
+)
+
+// A fleet is whole workers as processes on a real Redis of their own. Their commands append to one file, the effect log;
+// the order of its lines is the order in which things happened. At the end the log and the ledger have to agree, which
+// the checker sees to.
+
+// spec is a job of a fleet: how it stands in the config, and what the checker has to know of it.
+type spec struct {
+	name    string
+	trigger string // `every: 3s` or `schedule: "..."`; "": it runs when somebody asks for it
+	work    string // what its command does between its two effects; "" for a job that has no effects
+	more    string // the rest of its definition, as in {...}
+
+	ends    []string       // outcomes beside success that its ticks and runs may have
+	retries int            // retry.max
+	crashes int            // max_crashes; 0: so many that it does not matter
+	abandon bool           // on_crash
+	modes   map[string]int // of its locks: readers, or how many may hold it at a time; every other one is exclusive
+	turns   []turn         // triggers that it was given later, in their order
+}
+
+// readers is the mode of a lock that is shared.
+const readers = -1
+
+// turn is a change of a job's trigger.
+type turn struct {
+	trigger string
+	after   time.Time // when it could be known first
+}
+
+// now is the trigger that the job has at last.
+func (s spec) now() string {
+	if n := len(s.turns); n > 0 {
+		return s.turns[n-1].trigger
+	}
+	return s.trigger
+}
+
+// fleet is workers that share jobs.
+type fleet struct {
+	t       *testing.T
+	jobs    map[string]spec
+	env     []string
+	config  string
+	effects string
+	server  *redistest.Server
+	workers []*process
+}
+
+// newFleet makes a fleet without workers yet, on a Redis of its own with these lines of configuration.
+func newFleet(t *testing.T, redis []string, jobs []spec, more ...string) *fleet {
+	t.Helper()
+	f := &fleet{t: t, jobs: make(map[string]spec), server: redistest.New(t, redistest.Options{Config: redis})}
+	f.effects = filepath.Join(t.TempDir(), "effects")
+	f.config = filepath.Join(t.TempDir(), "lockstep.yaml")
+	f.env = toolEnv(t, append([]string{"REDIS_URL=" + f.server.URL(), "LOCKSTEP_ADMIN__LISTEN=127.0.0.1:0", "LOCKSTEP_CONFIG=" + f.config}, more...)...)
+	f.configure(jobs)
+	return f
+}
+
+// effectLine is a shell function that appends a line to the effect log: what happens, in which attempt of which run,
+// under which token, when by the clock that counts since this machine was booted, and which locks are held.
+const effectLine = `e() { read up rest < /proc/uptime; echo "$1 $LOCKSTEP_RUN_ID $LOCKSTEP_ATTEMPT $LOCKSTEP_TOKEN $up $LOCKSTEP_LOCKS" >> %s; }`
+
+// configure writes the config with these jobs. Those that were there before are still known to the checker.
+func (f *fleet) configure(jobs []spec) {
+	f.t.Helper()
+	var b strings.Builder
+	b.WriteString("worker: {drain_timeout: 20s}\n")
+	b.WriteString("defaults: {on_missed: all, max_queued: 10000, max_crashes: 1000, history: {runs: 1000000}, retry: {max: 0}}\n")
+	b.WriteString("permits: {gate: {limit: 2}}\njobs:\n")
+	for _, job := range jobs {
+		f.jobs[job.name] = job
+		definition := slices.DeleteFunc([]string{job.now(), job.more}, func(s string) bool { return s == "" })
+		definition = append(definition, fmt.Sprintf(`command: [sh, -c, '%s; e start; %s; e end']`, fmt.Sprintf(effectLine, f.effects), job.work))
+		fmt.Fprintf(&b, "  %s: {%s}\n", job.name, strings.Join(definition, ", "))
+	}
+	// Renamed into its place: a worker that starts at this moment reads one config or the other.
+	if err := os.WriteFile(f.config+".new", []byte(b.String()), 0o600); err != nil {
+		f.t.Fatal(err)
+	}
+	if err := os.Rename(f.config+".new", f.config); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// start adds a worker.
+func (f *fleet) start() {
+	f.t.Helper()
+	f.workers = append(f.workers, launch(f.t, f.env, "start"))
+}
+
+// up are the workers that Redis knows.
+func (f *fleet) up() []workerJSON {
+	f.t.Helper()
+	return ask[[]workerJSON](f.t, f.env, "worker", "ls")
+}
+
+// busiest returns the worker with the most runs at this moment, or else the given one.
+func (f *fleet) busiest(otherwise int) int {
+	f.t.Helper()
+	best, most := otherwise, 0
+	for _, w := range f.up() {
+		i := slices.IndexFunc(f.workers, func(p *process) bool { return p.worker() == w.PID })
+		if i >= 0 && w.Busy > most {
+			best, most = i, w.Busy
+		}
+	}
+	return best
+}
+
+// settled waits until all workers are up, but for those that have crashed too often.
+func (f *fleet) settled() {
+	f.t.Helper()
+	eventually(f.t, time.Minute, "all workers are up", func() bool {
+		f.workers = slices.DeleteFunc(f.workers, (*process).hasEnded)
+		up := f.up()
+		return !slices.ContainsFunc(f.workers, func(p *process) bool {
+			return !slices.ContainsFunc(up, func(w workerJSON) bool { return w.PID == p.worker() })
+		})
+	})
+}
+
+// drain tells the workers to end, once they are up, and waits for it.
+func (f *fleet) drain() {
+	f.t.Helper()
+	f.settled()
+	for _, w := range f.workers {
+		w.signal(syscall.SIGTERM)
+	}
+	for _, w := range f.workers {
+		if code := w.code(30 * time.Second); code != 0 {
+			f.t.Errorf("%s (pid %d) exits with %d after SIGTERM, want 0", w.name, w.Process.Pid, code)
+		}
+	}
+	f.workers = nil
+}
+
+// finish lets a worker that creates no ticks, as it has none of the jobs, do what is left.
+func (f *fleet) finish() {
+	f.t.Helper()
+	before := f.env
+	f.env = append(slices.Clone(f.env), "LOCKSTEP_CONFIG="+writeFile(f.t, "empty.yaml", "permits: {gate: {limit: 2}}\njobs: {other: {command: [\"true\"]}}"))
+	f.start()
+	eventually(f.t, 2*time.Minute, "all runs have ended", func() bool {
+		return !slices.ContainsFunc(f.runs(), func(run runJSON) bool { return !run.final() })
+	})
+	f.drain()
+	f.env = before
+}
+
+func (f *fleet) runs() []runJSON {
+	f.t.Helper()
+	return ask[[]runJSON](f.t, f.env, "run", "ls")
+}
+
+// connection opens the way to the fleet's Redis that the command line has.
+func (f *fleet) connection() *connection {
+	f.t.Helper()
+	rdb := redis.NewClient(f.server.RedisOptions())
+	f.t.Cleanup(func() { _ = rdb.Close() })
+	conn, err := newConnection(rdb, configs.Settings{Redis: configs.Redis{Namespace: "lockstep"}})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return conn
+}
+
+// read reads what there is to be checked.
+func (f *fleet) read(from, to time.Time) *history {
+	f.t.Helper()
+	h := &history{jobs: f.jobs, runs: f.runs(), ticks: make(map[string][]tickJSON), effects: f.readEffects(), from: from, to: to}
+	conn := f.connection()
+	for name, job := range f.jobs {
+		if job.trigger == "" {
+			continue
+		}
+		ticks, err := conn.reader.Ticks(f.t.Context(), name, 0)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		h.ticks[name] = as[[]tickJSON](f.t, ticks)
+	}
+	return h
+}
+
+// as gives something the shape in which tests read it.
+func as[T any](t *testing.T, value any) T {
+	t.Helper()
+	text, err := json.Marshal(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var shaped T
+	if err := json.Unmarshal(text, &shaped); err != nil {
+		t.Fatal(err)
+	}
+	return shaped
+}
+
+// check holds the ledger and the effects against each other.
+func (f *fleet) check(h *history) {
+	f.t.Helper()
+	c := new(checker)
+	c.all(h)
+	c.report(f.t)
+}
+
+func (f *fleet) readEffects() []effect {
+	f.t.Helper()
+	text, err := os.ReadFile(f.effects)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	var effects []effect
+	for line := range strings.Lines(string(text)) {
+		e, err := parseEffect(line)
+		if err != nil {
+			f.t.Fatalf("effect %q: %v", line, err)
+		}
+		effects = append(effects, e)
+	}
+	return effects
+}
+
+// goesOn tells whether a process can still do something: a dead one stays in the list until its parent has looked.
+func goesOn(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && !strings.HasPrefix(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " Z")
+}
+
+// parseUptime reads the time since this machine was booted, as effects have it.
+func parseUptime(text string) (time.Duration, error) {
+	seconds, err := strconv.ParseFloat(text, 64)
+	return time.Duration(seconds * float64(time.Second)), err
+}
+
+// allTests tells whether time does not matter so much: in continuous integration.
+func allTests() bool { return os.Getenv("LOCKSTEP_TEST_ALL") == "1" }
+
+// fleetTime is how long a fleet works.
+func fleetTime() time.Duration {
+	if allTests() {
+		return 30 * time.Second
+	}
+	return 10 * time.Second
+}
