@@ -194,7 +194,7 @@ func (l *Ledger) Finish(ctx context.Context, finish Finish) (*Finished, error) {
 	if r.err != nil {
 		return nil, fmt.Errorf("finish %s: %w", finish.Run, r.err)
 	}
-	l.memory.finished(finish, finished.Verdict)
+	l.memory.finished(finish, finished)
 	return finished, nil
 }
 

@@ -135,9 +135,10 @@ func (m *memory) finishing(finish Finish) {
 	}
 }
 
-// finished forgets an attempt that did not count.
-func (m *memory) finished(finish Finish, verdict FinishVerdict) {
-	if m == nil || verdict == Recorded {
+// finished forgets an attempt that did not count. One whose run is not known at all may have been asked after in a Redis that
+// had just been emptied: then its end is still to be said.
+func (m *memory) finished(finish Finish, answer *Finished) {
+	if m == nil || answer.Verdict == Recorded || answer.State == "" {
 		return
 	}
 	m.mu.Lock()

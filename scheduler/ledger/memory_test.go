@@ -333,3 +333,15 @@ func TestNoAttemptIsClosedWhileItIsSaidAgain(t *testing.T) {
 		f.wantState(claimed.Record.ID, ledger.Succeeded)
 	})
 }
+
+// Redis is emptied, and before its worker has noticed that, an attempt ends: of a run that is not known there.
+func TestAnEndThatAnEmptiedRedisRefusesIsSaidAgain(t *testing.T) {
+	each(t, func(f *fixture) {
+		a := f.worker("a")
+		claimed := a.claim(a.client, a.ticks(1)[0], ledger.Granted)
+		f.lose(a)
+		a.finish(claimed, ledger.Success, ledger.Fenced)
+		a.say()
+		f.wantState(claimed.Record.ID, ledger.Succeeded)
+	})
+}
