@@ -686,13 +686,17 @@ jobs:
 	// An offer that nobody takes within two seconds lapses, and then it is the deliveries that keep the order. Those that come
 	// together, to several slots, may pass each other.
 	f.inOrder(settle, 2*4)
+	most := 0
 	for _, run := range settle {
 		if got := f.show(run); len(got.Attempts) != 1 {
 			t.Errorf("%s: %d attempts, want 1", run, len(got.Attempts))
 		}
-		if made := number("{lockstep}:hist:settle", run) - before[run]; made != number("{lockstep}:hist:settle", settle[0])-before[settle[0]] {
-			t.Errorf("%s was made due or not due %d times after its bill was free, want as often as the first", run, made)
-		}
+		most = max(most, number("{lockstep}:hist:settle", run)-before[run])
+	}
+	// Offered, due, begun, and perhaps pushed once more because nobody confirmed the first push in time; a run that is
+	// pushed by every look at it would count with the backlog.
+	if t.Logf("no waiter changed its state more than %d times", most); most > 20 {
+		t.Errorf("a waiter was made due or not due %d times after its bill was free", most)
 	}
 	f.drain()
 }

@@ -341,6 +341,15 @@ func (m *memory) recollect(session locks.SessionID, definitions []*jobs.Job) (ma
 	for _, job := range definitions {
 		carried[job.Name] = job
 	}
+	for name, cursor := range m.cursors {
+		if carried[name] != nil {
+			continue // said by registering it
+		}
+		if byJob[name] == nil {
+			byJob[name] = new(recollection)
+		}
+		byJob[name].args = append(byJob[name].args, "cursor", name, fmt.Sprint(cursor.UnixMilli()), "")
+	}
 	for run := range m.open {
 		tick, ok := run.Tick()
 		if said[run] || !ok || carried[run.Job()] == nil {

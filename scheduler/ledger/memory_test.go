@@ -345,3 +345,59 @@ func TestNoAttemptIsClosedWhileItIsSaidAgain(t *testing.T) {
 		f.wantState(claimed.Record.ID, ledger.Succeeded)
 	})
 }
+
+// TestCursorsOfJobsThatAreCarriedNoMoreSurviveALossOfData: only who has taken a job out of his config knows its last tick.
+func TestCursorsOfJobsThatAreCarriedNoMoreSurviveALossOfData(t *testing.T) {
+	for name, order := range map[string][2]int{"known first": {0, 1}, "known last": {1, 0}} {
+		t.Run(name, func(t *testing.T) {
+			each(t, func(f *fixture) {
+				a, b := f.worker("a"), f.worker("b")
+				cursor := f.cursor(f.job, 60)
+				b.register(b.job)
+				a.register(a.job)
+				for _, w := range []*worker{a, b} {
+					w.hear()
+				}
+				due := a.tick(a.job, cursor, 1, ledger.Run).Due // b does not hear of it
+				a.finish(a.claim(a.client, due[0], ledger.Granted), ledger.Success, ledger.Recorded)
+
+				f.lose(a, b)
+				for _, i := range order {
+					w := []*worker{a, b}[i]
+					carried := []*jobs.Job{w.job}
+					if w == a {
+						carried = nil
+					}
+					if err := w.Assert(f.Context(), w.client.Session(), "config", carried); err != nil {
+						t.Fatal(err)
+					}
+				}
+				f.goOn()
+				if got, want := b.register(b.job).Jobs["j"].Cursor, cursor.Add(time.Second); !got.Equal(want) {
+					t.Errorf("the cursor is at %v, want %v", got, want)
+				}
+			})
+		})
+	}
+}
+
+// TestATickWhoseEndIsKnownIsNotDecidedAgain: the cursor went back behind it, since nobody alive knew better.
+func TestATickWhoseEndIsKnownIsNotDecidedAgain(t *testing.T) {
+	each(t, func(f *fixture) {
+		a := f.worker("a")
+		due := a.ticks(1)
+		a.finish(a.claim(a.client, due[0], ledger.Granted), ledger.Success, ledger.Recorded)
+		f.lose(a)
+		a.say()
+		f.goOn()
+		cursor := f.cursor(f.job, 5)
+		before := tickOf(t, due[0].Run).Add(-time.Second)
+		if err := f.rdb.HSet(f.Context(), f.key("cursor"), "j", before.UnixMilli()).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if created := a.tick(a.job, before, 2, ledger.Run); len(created.Due) != 1 || created.Due[0].Run == due[0].Run {
+			t.Errorf("%+v (cursor %v), want the second tick alone", created, cursor)
+		}
+		f.wantState(due[0].Run, ledger.Succeeded)
+	})
+}

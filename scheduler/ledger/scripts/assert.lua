@@ -1,6 +1,7 @@
--- assert says again what a worker knows of runs of one job that Redis may have lost.
+-- assert says again what a worker knows of one job that Redis may have lost.
 -- ARGV: 1 history: runs, or "" for leaving it as it is  2 history: ms  then four for each run: ran, run, its record while it ran, arguments and definition
---       (joined as in body), or ended, run, its final state, its tick (ms) or ""
+--       (joined as in body), or ended, run, its final state, its tick (ms) or ""; or
+--       cursor, job, its cursor (ms), "": for a job whose definition this worker does not carry
 -- Replies: ok | late: nothing is said again at this time
 -- The furthest wins: an end, then an attempt with a higher token, then a run that is due. An end that was only heard of
 -- gives way to who knows how it came about. What this frees goes to nobody before the grace time ends.
@@ -15,7 +16,7 @@ end
 
 for i = 3, #ARGV, 4 do
   local kind, id = ARGV[i], ARGV[i + 1]
-  local run = load(id)
+  local run = kind ~= 'cursor' and load(id)
   if kind == 'ran' then
     local mine = fields(ARGV[i + 2])
     local token = tonumber(mine[TOKEN])
@@ -43,6 +44,8 @@ for i = 3, #ARGV, 4 do
       works(id, mine)
       if mine[TICK] ~= '' then announce(id, '') end
     end
+  elseif kind == 'cursor' then
+    recall(id, call('HGET', CURSOR, id), ARGV[i + 2])
   elseif call('HEXISTS', HIST, id) == 0 then
     if run then
       S = S or space()

@@ -38,6 +38,9 @@ else
   end
 end
 
+-- Where data was lost once, the cursor may have gone back behind what is known of some ticks.
+local doubtful = again or call('HEXISTS', META, 'lost') == 1
+
 local S, out = nil, {'ok'}
 local from, to = '[' .. job .. '\0' .. pad(1), '(' .. job .. '\1' -- the outstanding tick runs
 local ordered = call('HMGET', FACTS, 'p' .. job, 's' .. job)
@@ -93,7 +96,7 @@ for i = 22 + items, #ARGV, 6 do
       if tonumber(tick) >= spans[k][1] and tonumber(tick) <= spans[k][2] then verdict, reason = 'skipped', spans[k][3] end
     end
   end
-  local there = again and (call('HEXISTS', RUN, id) == 1 or call('HEXISTS', HIST, id) == 1)
+  local there = doubtful and (call('HEXISTS', RUN, id) == 1 or call('HEXISTS', HIST, id) == 1)
   if not again and (verdict == 'run' or verdict == 'catch') then
     if paused then
       verdict, reason = 'skipped', 'paused ' .. paused
@@ -107,7 +110,7 @@ for i = 22 + items, #ARGV, 6 do
   end
   local run = fresh(job, ARGV[5], 'schedule', tick)
   run[REASON], run[BY], run[UPTO] = reason, ARGV[4], upto
-  if there then -- it was said again already, by who knows more
+  if there then -- somebody has said it again who knows more
   elseif verdict == 'run' or verdict == 'catch' then
     announce(id, '')
     local own = list == '' and 'xrun:' .. id or list .. US .. 'xrun:' .. id

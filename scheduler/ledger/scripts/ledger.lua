@@ -172,6 +172,16 @@ local function recalling()
   return lost[1] and tonumber(lost[2] or 0) > now
 end
 
+-- recall takes a cursor that somebody says again, unless a higher one is known, and returns the job's. One that was set by who
+-- registered the job and never knew it gives way.
+local function recall(job, cursor, last)
+  local born = cursor and call('HGET', FACTS, 'g' .. job) == 'r' .. cursor
+  if last == cursor or cursor and not born and tonumber(last) < tonumber(cursor) then return cursor end
+  call('HSET', CURSOR, job, last)
+  call('ZADD', REV, call('HINCRBY', LEDGER, 'rev', 1), job)
+  return last
+end
+
 -- archive writes a final record into the job's history.
 local function archive(id, run, log, args)
   call('HSET', HIST, id, concat({concat(run, US), log, args}, '\29'))

@@ -33,6 +33,7 @@ for i = 4, #ARGV, 5 do
     carried = math.max(carried, v.seen)
     if v.hash == hash then mine = v end
   end
+  local unknown = not active
   if active and carried < now - retired then
     active, versions, mine = nil, {}, nil
   end
@@ -61,10 +62,10 @@ for i = 4, #ARGV, 5 do
   local status = 'active'
   if first then
     active = hash
-    if cursor or last == '' then
-      cursor = ms
+    if unknown and (cursor or last ~= '') then -- Redis has lost it, and somebody may have said its cursor already
+      cursor, lost = cursor or recalls and last or ms, 1
     else
-      cursor, lost = recalls and last or ms, 1
+      cursor = ms
     end
     call('HSET', CURSOR, job, cursor)
     call('HSETNX', FACTS, 'g' .. job, 'r' .. ms)
@@ -75,14 +76,7 @@ for i = 4, #ARGV, 5 do
   elseif active ~= hash then
     status = 'change'
   end
-  if recalls and last ~= '' and last ~= cursor then
-    local born = call('HGET', FACTS, 'g' .. job) == 'r' .. cursor -- by who never knew it
-    if born or tonumber(last) > tonumber(cursor) then
-      cursor = last
-      call('HSET', CURSOR, job, cursor)
-      call('ZADD', REV, call('HINCRBY', LEDGER, 'rev', 1), job)
-    end
-  end
+  if recalls and last ~= '' then cursor = recall(job, cursor, last) end
   if was and was.hash == active and was.seen < now - gone then left[#left + 1] = was end -- until its ticks are decided
   if first then
     call('HSET', DEF, job, definition)
