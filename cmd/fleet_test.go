@@ -3,6 +3,7 @@ package cmd
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 
 	"lockstep/configs"
 	"lockstep/locks/redistest"
+	"lockstep/scheduler/ledger"
 )
 
 // A fleet is whole workers as processes on a real Redis of their own. Their commands append to one file, the effect log;
@@ -195,6 +197,9 @@ func (f *fleet) read(from, to time.Time) *history {
 			continue
 		}
 		ticks, err := conn.reader.Ticks(f.t.Context(), name, 0)
+		if errors.Is(err, ledger.ErrUnknown) {
+			continue // nobody carried it when Redis lost its data; the ticks that it should have are missed by the checker
+		}
 		if err != nil {
 			f.t.Fatal(err)
 		}
