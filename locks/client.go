@@ -45,9 +45,10 @@ type Options struct {
 	Grace time.Duration
 
 	// Recover is called when Redis has lost data, after the session has said again what it holds and before it is renewed:
-	// whoever keeps more in the space than holds says that again. It is called again until it returns nil or the session
-	// has ended, and with every further loss. It must not wait for grants. May be nil.
-	Recover func(ctx context.Context, session SessionID) error
+	// whoever keeps more in the space than holds says that again. loss names what happened. It is called again with the
+	// same name until it returns nil or the session has ended, since one renewal leaves little time. It must not wait for
+	// grants. May be nil.
+	Recover func(ctx context.Context, session SessionID, loss string) error
 
 	// Card is what a session tells others about itself: a JSON object of at most 16 KiB. Default {host, pid, started_at}.
 	Card json.RawMessage
@@ -89,7 +90,7 @@ type Client struct {
 	patience  time.Duration // Options.ReserveAfter as it is sent
 	try       time.Duration // how long one command may take before it is sent again
 	onOffer   func()
-	recover   func(context.Context, SessionID) error
+	recover   func(context.Context, SessionID, string) error
 	log       *slog.Logger
 	clock     clock
 	recovery  recovery

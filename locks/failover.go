@@ -236,7 +236,7 @@ func (s *session) reclaim(ctx context.Context, at place) error {
 		switch {
 		case !last:
 		case !recovered:
-			if err := s.client.recover(ctx, s.id); err != nil {
+			if err := s.client.recover(ctx, s.id, at.id+" "+at.epoch); err != nil {
 				return err
 			}
 			recovered = true

@@ -46,6 +46,9 @@ type memory struct {
 	ended   map[jobs.RunID]end   // how runs ended, as was heard
 	own     map[jobs.RunID]*turn // the last attempt of this worker at a run
 	order   []jobs.RunID         // of own, in which their attempts ended
+
+	loss string          // the last one
+	told map[string]bool // what has been said after it: the names of facts
 }
 
 // end is how a run ended, and when that was heard.
@@ -68,7 +71,7 @@ type turn struct {
 func (l *Ledger) Remember() {
 	l.memory = &memory{
 		now: time.Now, cursors: make(map[string]time.Time), open: make(map[jobs.RunID]bool), ended: make(map[jobs.RunID]end),
-		own: make(map[jobs.RunID]*turn),
+		own: make(map[jobs.RunID]*turn), told: make(map[string]bool),
 	}
 }
 
@@ -239,58 +242,56 @@ func (m *memory) heard(position string, news []string, more bool) {
 	m.forget()
 }
 
-// recollection is what there is to say again of one job's runs.
-type recollection struct {
-	job   *jobs.Job // nil when it is not among the caller's
-	args  []any     // of the script
-	again []Tick    // ticks that were outstanding, of which no more is known
-}
-
 // Assert says again what Redis may have lost, in the grace time that follows on that: the cursors of these definitions, which
 // are registered anew, what became of the runs that this worker had, the ends it has heard of, and which ticks' runs are
 // outstanding. session is the caller's, which has said already what it holds. Only what was seen since [Ledger.Remember] is
-// known. It may be made any number of times; [ErrLate] says that it is too late.
-func (l *Ledger) Assert(ctx context.Context, session locks.SessionID, digest string, definitions []*jobs.Job) error {
+// known. loss names what happened: called again for the same one, it goes on where an error has stopped it. [ErrLate] says
+// that it is too late.
+func (l *Ledger) Assert(ctx context.Context, session locks.SessionID, loss, digest string, definitions []*jobs.Job) error {
 	if l.memory == nil {
 		return nil
 	}
-	if _, err := l.Register(ctx, digest, definitions); err != nil {
-		return err
-	}
-	byJob, finishes := l.memory.recollect(session, definitions)
-	var (
-		steps     []step
-		decisions []Decision
-	)
-	for name, of := range byJob {
-		if len(of.args) > 0 {
-			history := []any{"", ""}
-			if of.job != nil {
-				history = []any{of.job.History.Runs, of.job.History.For.Milliseconds()}
-			}
-			for some := range slices.Chunk(of.args, 4*assertMost) {
-				steps = append(steps, step{name, slices.Concat(history, some)})
-			}
+	known := l.memory.recollect(session, loss, definitions)
+	for i := 0; i < len(definitions) || i == 0; i += RegisterBatch {
+		batch := fact{name: fmt.Sprintf("definitions %s from %d", digest, i)}
+		if l.memory.hasSaid(batch) {
+			continue
 		}
-		for some := range slices.Chunk(of.again, MaxTicks) {
-			decisions = append(decisions, Decision{Job: of.job, Ticks: some, By: session, again: true})
-		}
-	}
-	for i, command := range l.runAll(ctx, assertScript, steps) {
-		r := read(command.Result())
-		if outcome := r.text(); outcome == "late" {
-			return ErrLate
-		}
-		if r.err != nil {
-			return fmt.Errorf("say runs of %s again: %w", steps[i].job, r.err)
-		}
-	}
-	for _, finish := range finishes {
-		if _, err := l.Finish(ctx, finish); err != nil {
+		if _, err := l.Register(ctx, digest, definitions[i:min(i+RegisterBatch, len(definitions))]); err != nil {
 			return err
 		}
+		l.memory.said([]fact{batch})
 	}
-	for _, created := range l.Create(ctx, decisions) {
+	for some := range slices.Chunk(known.facts, assertMost) {
+		steps := make([]step, len(some))
+		var ends []step
+		for i, fact := range some {
+			steps[i] = step{fact.job, fact.args}
+			if fact.finish != nil {
+				end, err := fact.finish.step()
+				if err != nil {
+					return err
+				}
+				ends = append(ends, end)
+			}
+		}
+		for i, command := range l.runAll(ctx, assertScript, steps) {
+			r := read(command.Result())
+			if r.text() == "late" {
+				return ErrLate
+			}
+			if r.err != nil {
+				return fmt.Errorf("say again what is known of %s: %w", steps[i].job, r.err)
+			}
+		}
+		for i, command := range l.runAll(ctx, finishScript, ends) { // as they were sent before
+			if err := command.Err(); err != nil {
+				return fmt.Errorf("say an end of a run of %s again: %w", ends[i].job, err)
+			}
+		}
+		l.memory.said(some)
+	}
+	for _, created := range l.Create(ctx, known.again) {
 		if created.Err != nil {
 			return created.Err
 		}
@@ -301,22 +302,66 @@ func (l *Ledger) Assert(ctx context.Context, session locks.SessionID, digest str
 	return nil
 }
 
-// assertMost is how many runs are said at a time.
+// assertMost is how many facts are said in one round trip.
 const assertMost = 200
 
-// recollect sorts what is known by job, and returns the ends of this worker's own attempts, to be sent again behind the rest.
-func (m *memory) recollect(session locks.SessionID, definitions []*jobs.Job) (map[string]*recollection, []Finish) {
-	byJob, finishes := make(map[string]*recollection), []Finish(nil)
-	of := func(run jobs.RunID) *recollection {
-		name := run.Job()
-		if byJob[name] == nil {
-			byJob[name] = new(recollection)
-		}
-		return byJob[name]
+// fact is one thing to say again: what assert.lua takes, and for an attempt that has ended how it did.
+type fact struct {
+	name   string // no other fact's
+	job    string
+	args   []any
+	finish *Finish
+}
+
+// recollection is what there is to say again.
+type recollection struct {
+	facts []fact
+	again []Decision // ticks that were outstanding, of which no more is known
+}
+
+// said notes that facts need not be said once more after this loss.
+func (m *memory) said(facts []fact) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, fact := range facts {
+		m.told[fact.name] = true
+	}
+}
+
+func (m *memory) hasSaid(f fact) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.told[f.name]
+}
+
+// recollect returns what has not been said yet after a loss.
+func (m *memory) recollect(session locks.SessionID, loss string, definitions []*jobs.Job) recollection {
+	carried := make(map[string]*jobs.Job, len(definitions))
+	for _, job := range definitions {
+		carried[job.Name] = job
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	said := make(map[jobs.RunID]bool)
+	if m.loss != loss {
+		m.loss, m.told = loss, make(map[string]bool)
+	}
+	var known recollection
+	add := func(job, name string, finish *Finish, args ...any) {
+		if m.told[name] {
+			return
+		}
+		history := []any{"", ""}
+		if c := carried[job]; c != nil {
+			history = []any{c.History.Runs, c.History.For.Milliseconds()}
+		}
+		known.facts = append(known.facts, fact{name, job, slices.Concat(history, args), finish})
+	}
+	for name, cursor := range m.cursors {
+		if carried[name] == nil { // else it was said by registering it
+			add(name, "cursor "+name, nil, "cursor", name, fmt.Sprint(cursor.UnixMilli()), "")
+		}
+	}
+	own := make(map[jobs.RunID]bool)
 	for run, t := range m.own {
 		_, ended := m.ended[run]
 		switch {
@@ -324,45 +369,30 @@ func (m *memory) recollect(session locks.SessionID, definitions []*jobs.Job) (ma
 			continue // that attempt is over, and the sweep's to count
 		case ended && (t.finish == nil || !t.finish.Outcome.ends()):
 			continue // others know more
-		case t.finish != nil:
-			finishes = append(finishes, *t.finish)
 		}
-		said[run] = true
+		own[run] = true
 		fields := strings.Split(t.record, "\x1f")
 		fields[fSession] = string(session) // which answers for it now
-		r := of(run)
-		r.args = append(r.args, "ran", string(run), strings.Join(fields, "\x1f"), t.body)
+		name := fmt.Sprintf("%s %s %t", run, t.token, t.finish != nil)
+		add(run.Job(), name, t.finish, "ran", string(run), strings.Join(fields, "\x1f"), t.body)
 	}
 	for run, e := range m.ended {
-		r := of(run)
-		r.args = append(r.args, "ended", string(run), string(e.state), tickOf(run))
+		add(run.Job(), "ended "+string(run), nil, "ended", string(run), string(e.state), tickOf(run))
 	}
-	carried := make(map[string]*jobs.Job, len(definitions))
-	for _, job := range definitions {
-		carried[job.Name] = job
-	}
-	for name, cursor := range m.cursors {
-		if carried[name] != nil {
-			continue // said by registering it
-		}
-		if byJob[name] == nil {
-			byJob[name] = new(recollection)
-		}
-		byJob[name].args = append(byJob[name].args, "cursor", name, fmt.Sprint(cursor.UnixMilli()), "")
-	}
+	ticks := make(map[*jobs.Job][]Tick)
 	for run := range m.open {
 		tick, ok := run.Tick()
-		if said[run] || !ok || carried[run.Job()] == nil {
-			continue
+		if job := carried[run.Job()]; ok && job != nil && !own[run] {
+			ticks[job] = append(ticks[job], Tick{At: tick, Verdict: CatchUp})
 		}
-		r := of(run)
-		r.again = append(r.again, Tick{At: tick, Verdict: CatchUp})
 	}
-	for name, r := range byJob {
-		r.job = carried[name]
-		slices.SortFunc(r.again, func(a, b Tick) int { return a.At.Compare(b.At) })
+	for job, list := range ticks {
+		slices.SortFunc(list, func(a, b Tick) int { return a.At.Compare(b.At) })
+		for some := range slices.Chunk(list, MaxTicks) {
+			known.again = append(known.again, Decision{Job: job, Ticks: some, By: session, again: true})
+		}
 	}
-	return byJob, finishes
+	return known
 }
 
 // tickOf is the tick in a run's id, as the scripts take it.

@@ -20,6 +20,7 @@ type worker struct {
 	*fixture
 	client   *locks.Client
 	revision int64
+	lost     string // the last loss
 }
 
 func (f *fixture) worker(name string) *worker {
@@ -44,7 +45,7 @@ func (w *worker) hear() {
 // say has the worker say again what Redis has lost.
 func (w *worker) say() {
 	w.Helper()
-	if err := w.Assert(w.Context(), w.client.Session(), "config", []*jobs.Job{w.job}); err != nil {
+	if err := w.Assert(w.Context(), w.client.Session(), w.lost, "config", []*jobs.Job{w.job}); err != nil {
 		w.Fatal(err)
 	}
 }
@@ -63,6 +64,7 @@ func (f *fixture) lose(workers ...*worker) {
 	pipe.HSet(f.Context(), f.key("meta"), "grace", strconv.FormatInt(later, 10), "lost", "1")
 	pipe.ZAdd(f.Context(), f.key("exp"), redis.Z{Member: "e"})
 	for _, w := range workers {
+		w.lost += "x"
 		pipe.ZAdd(f.Context(), f.key("exp"), redis.Z{Member: "s" + string(w.client.Session()), Score: float64(later)})
 	}
 	if _, err := pipe.Exec(f.Context()); err != nil {
@@ -283,7 +285,7 @@ func TestNothingIsSaidAgainAfterTheGraceTime(t *testing.T) {
 		a.claim(a.client, due[0], ledger.Granted)
 		f.lose(a)
 		f.goOn()
-		err := a.Assert(f.Context(), a.client.Session(), "config", []*jobs.Job{a.job})
+		err := a.Assert(f.Context(), a.client.Session(), "loss", "config", []*jobs.Job{a.job})
 		if !errors.Is(err, ledger.ErrLate) {
 			t.Errorf("got %v, want %v", err, ledger.ErrLate)
 		}
@@ -368,7 +370,7 @@ func TestCursorsOfJobsThatAreCarriedNoMoreSurviveALossOfData(t *testing.T) {
 					if w == a {
 						carried = nil
 					}
-					if err := w.Assert(f.Context(), w.client.Session(), "config", carried); err != nil {
+					if err := w.Assert(f.Context(), w.client.Session(), "loss", "config", carried); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -398,6 +400,38 @@ func TestATickWhoseEndIsKnownIsNotDecidedAgain(t *testing.T) {
 		if created := a.tick(a.job, before, 2, ledger.Run); len(created.Due) != 1 || created.Due[0].Run == due[0].Run {
 			t.Errorf("%+v (cursor %v), want the second tick alone", created, cursor)
 		}
+		f.wantState(due[0].Run, ledger.Succeeded)
+	})
+}
+
+// TestManyEndsAreSaidAgainAndGoOnWhereTheyWereStopped has an assertion be stopped, and made again.
+func TestManyEndsAreSaidAgainAndGoOnWhereTheyWereStopped(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.job.Overlap = jobs.OverlapAllow
+		a := f.worker("a")
+		due := a.ticks(5)
+		for _, d := range due {
+			a.finish(a.claim(a.client, d, ledger.Granted), ledger.Success, ledger.Recorded)
+		}
+		f.lose(a)
+		ended, cancel := context.WithCancel(f.Context())
+		cancel()
+		if err := a.Assert(ended, a.client.Session(), a.lost, "config", []*jobs.Job{a.job}); err == nil {
+			t.Error("an assertion that could not be sent is answered")
+		}
+		a.say()
+		for _, d := range due {
+			f.wantState(d.Run, ledger.Succeeded)
+		}
+		// What was said is not said again after this loss, but it is after the next one.
+		f.lose(a)
+		a.lost = a.lost[1:]
+		a.say()
+		if _, _, err := f.Find(f.Context(), due[0].Run); !errors.Is(err, ledger.ErrUnknown) {
+			t.Errorf("said twice after one loss: %v", err)
+		}
+		f.lose(a)
+		a.say()
 		f.wantState(due[0].Run, ledger.Succeeded)
 	})
 }

@@ -342,7 +342,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 }
 
 // recover says again what Redis has lost.
-func (w *Worker) recover(ctx context.Context, session locks.SessionID) error {
+func (w *Worker) recover(ctx context.Context, session locks.SessionID, loss string) error {
 	ticks := w.loop.Load()
 	if ticks == nil {
 		return nil // nothing is known yet
@@ -352,7 +352,7 @@ func (w *Worker) recover(ctx context.Context, session locks.SessionID) error {
 	if err != nil {
 		return err
 	}
-	if err := w.ledger.Assert(ctx, session, digest, carried); err != nil {
+	if err := w.ledger.Assert(ctx, session, loss, digest, carried); err != nil {
 		w.log.WarnContext(ctx, "what Redis has lost is not said again yet", "worker", session, "error", err)
 		return err
 	}
