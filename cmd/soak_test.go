@@ -81,6 +81,9 @@ func plan(seed uint64, total, lease time.Duration, slots int) []fault {
 	for at := 2 * time.Second; at < total-lease; at += between(300*time.Millisecond, 1500*time.Millisecond) {
 		if len(deck) == 0 {
 			deck = slices.Clone(kinds)
+			if total < time.Minute { // well around it is too long for a short time; TestWorkersSayAgainWhatRedisHasLost has it alone
+				deck = slices.DeleteFunc(deck, func(k kind) bool { return k == dataLost })
+			}
 			random.Shuffle(len(deck), func(i, k int) { deck[i], deck[k] = deck[k], deck[i] })
 		}
 		// Not promised is what died with a worker, or nobody had heard of, in the second before Redis lost its data, and what a
@@ -618,12 +621,13 @@ func (s *soak) keep(h *history) {
 	s.t.Logf("ledger, effects and what the workers said are kept in %s", folder)
 }
 
-// soakTime is how long the faults go on, and the seed that they are drawn from.
+// soakTime is how long the faults go on, and the seed that they are drawn from: for the tests always the same one.
 func soakTime(t *testing.T) (total time.Duration, seed uint64) {
 	t.Helper()
 	var err error
-	total, seed = fleetTime()*2/3, rand.Uint64N(1_000_000)
+	total, seed = fleetTime()*2/3, 1
 	if asked := os.Getenv("LOCKSTEP_SOAK_FOR"); asked != "" {
+		seed = rand.Uint64N(1_000_000)
 		if total, err = time.ParseDuration(asked); err != nil || total < 10*time.Second {
 			t.Fatalf("FOR=%s is not a duration of 10s or more", asked)
 		}

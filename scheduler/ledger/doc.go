@@ -129,5 +129,6 @@
 // wait, and queues have weights. That a finished run can be looked up for ever: the history is trimmed. That a request is
 // adopted once by a worker that stands still for more than a minute in the middle of it, when its lease is longer than
 // that. After a loss of data: requests that no worker had begun, what was ordered by hand (pauses, spans to be skipped, the
-// audit), outputs, and what happened in the last second before to who died with it. Run Redis with persistence.
+// audit), outputs, ticks of jobs that nobody carried at the time, those between the cursor and a trigger that is changed in
+// the same moment, and what happened in the last second before to who died with it. Run Redis with persistence.
 package ledger
