@@ -16,7 +16,7 @@ func TestSecretsAreRedactedAndNothingElse(t *testing.T) {
 	job := &jobs.Job{
 		Name:    "a",
 		Command: []string{"dump", "--password=hush1", "--token", "hush2", "mysql --password hush3 | x", "--user=me", "${file:/secret}"},
-		Env:     map[string]string{"DB_PASSWORD": "hush4", "TOKEN": "${TOKEN}", "HOME": "/root", "TOKEN_FILE": "/run/token"},
+		Env:     map[string]string{"DB_PASSWORD": "hush4", "TOKEN": "${TOKEN}", "HOME": "/home/web", "TOKEN_FILE": "/run/token"},
 		HTTP: &jobs.HTTP{Method: "POST", URL: "https://me:hush5@host/x?a=b",
 			Headers: map[string]string{"Authorization": "Bearer hush6", "Accept": "text/plain"}},
 		Args: json.RawMessage(`{"list":[{"client_secret":"hush7","n":12345678901234567890}],"key":"AKIAHUSHHUSHHUSHHUSH"}`),
@@ -26,7 +26,7 @@ func TestSecretsAreRedactedAndNothingElse(t *testing.T) {
 	want := &jobs.Job{
 		Name:    "a",
 		Command: []string{"dump", "--password=(hidden)", "--token", "(hidden)", "(hidden)", "--user=me", "${file:/secret}"},
-		Env:     map[string]string{"DB_PASSWORD": "(hidden)", "TOKEN": "${TOKEN}", "HOME": "/root", "TOKEN_FILE": "/run/token"},
+		Env:     map[string]string{"DB_PASSWORD": "(hidden)", "TOKEN": "${TOKEN}", "HOME": "/home/web", "TOKEN_FILE": "/run/token"},
 		HTTP: &jobs.HTTP{Method: "POST", URL: "https://(hidden)@host/x?a=b",
 			Headers: map[string]string{"Authorization": "(hidden)", "Accept": "text/plain"}},
 		Args: json.RawMessage(`{"key":"(hidden)","list":[{"client_secret":"(hidden)","n":12345678901234567890}]}`),
