@@ -133,7 +133,7 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, e
 		return nil, fmt.Errorf("open lock client: %w", errors.Join(err, c.rdb.Close()))
 	}
 	c.space.rdb = c.rdb
-	c.post = &post{rdb: c.rdb, keys: c.space.keys, try: c.try, spawn: c.spawn, now: time.Now}
+	c.post = &post{rdb: c.rdb, keys: c.space.keys, units: batchers(c.space.keys), try: c.try, spawn: c.spawn, now: time.Now}
 	c.acquireScript, c.releaseScript = prepare(acquireScript, c.space.keys), prepare(releaseScript, c.space.keys)
 	s, listener, err := c.openSession(ctx)
 	if err != nil {

@@ -108,6 +108,14 @@
 // the open requests do not explain makes the client compare its table with Redis, and what it does not know it releases.
 // The same comparison finds grants whose message was lost: each has a revision, the renewal tells the last one.
 //
+// # Many callers
+//
+// Redis answers one script after the other, and the call of a script costs it more than what most of them do. So acquires and
+// releases have a fast path: an exclusive bundle, when nobody waits and nothing is due, takes ten commands for the pair of
+// them, before any function of the long path is made. And what many goroutines ask for while two sendings are under way
+// goes by one script, which takes the fast path for each: some nine commands for all, of which each is granted, or left to
+// be asked alone, by itself. A caller whose context ends waits for none of that.
+//
 // # When Redis loses data
 //
 // A failover loses the last writes, a restart without persistence and FLUSHALL lose all. Then Redis may give to somebody what

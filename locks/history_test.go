@@ -250,6 +250,51 @@ func (a modelAsk) args() []any {
 	return args
 }
 
+// plainAsk draws a request that may go with others by one script, now and then one that went before.
+func (h *history) plainAsk(session string) modelAsk {
+	if a, ok := h.sent[h.known(1, 1)]; ok && a.plain() && a.session == session && h.rand.IntN(2) == 0 {
+		return a
+	}
+	h.drawn++
+	a := modelAsk{session: session, id: fmt.Sprintf("%s.%d", session, h.drawn), items: h.bundle()}
+	a.info = "i" + a.id
+	for i, item := range a.items {
+		_, _, name := parseItem(item)
+		a.items[i] = "x" + name
+	}
+	h.sent[a.id] = a
+	return a
+}
+
+// plainClaim draws a hold whose release may go with others by one script, as it is or as it was, or one that there was.
+func (h *history) plainClaim() (c modelClaim, ok bool) {
+	if id := h.known(1, 1); h.model.holds[id] != nil && h.rand.IntN(4) > 0 {
+		c = modelClaim{id, *h.model.holds[id], nil}
+	} else if len(h.had) > 0 {
+		c = pick(h.rand, h.had...)
+	}
+	a, ok := h.sent[c.id]
+	return c, ok && a.plain() && slices.Equal(a.items, c.hold.items)
+}
+
+func acquireAllArgs(asks []modelAsk) []any {
+	ids, counts, names, records := []any{len(asks)}, []any{}, []any{}, []any{asks[0].session}
+	for _, a := range asks {
+		ids, counts, names = append(ids, a.id), append(counts, len(a.items)), append(names, argNames(a.items)...)
+		records = append(records, a.info+"\x1f"+strings.Join(a.items, "\x1f"))
+	}
+	return slices.Concat(ids, counts, names, records)
+}
+
+func releaseAllArgs(claims []modelClaim) []any {
+	members, counts, names := []any{len(claims)}, []any{}, []any{}
+	for _, c := range claims {
+		members, counts = append(members, c.member()), append(counts, len(c.hold.items))
+		names = append(names, argNames(c.hold.items)...)
+	}
+	return slices.Concat(members, counts, names)
+}
+
 func argNames(items []string) (names []any) {
 	for _, item := range items {
 		_, _, name := parseItem(item)
@@ -356,6 +401,14 @@ func (h *history) step() error {
 		note("renew %s %d %s %s", session, lease, id, epoch)
 		got, err = h.run("renew", session, lease, id, epoch, least, margin)
 		want = m.renew(session, lease, id, epoch, least, margin)
+	case dice < 16:
+		var asks []modelAsk
+		for range 1 + h.rand.IntN(4) {
+			asks = append(asks, h.plainAsk(session))
+		}
+		note("acquire all %q", acquireAllArgs(asks))
+		got, err = h.run("acquire.all", acquireAllArgs(asks)...)
+		want = m.acquireAll(asks)
 	case dice < 40:
 		a := h.ask(session)
 		h.sent[a.id] = a
@@ -381,6 +434,19 @@ func (h *history) step() error {
 		if want[0] == "deadlock" { // what is there is not looked at again; what was lost may be
 			want = texts(got)
 		}
+	case dice < 48:
+		var claims []modelClaim
+		for range 1 + h.rand.IntN(4) {
+			if c, ok := h.plainClaim(); ok {
+				claims = append(claims, c)
+			}
+		}
+		if len(claims) == 0 {
+			return nil
+		}
+		note("release all %q", releaseAllArgs(claims))
+		got, err = h.run("release.all", releaseAllArgs(claims)...)
+		want = m.releaseAll(claims)
 	case dice < 66:
 		id := h.known(5, 6)
 		args := []any{id}
@@ -388,7 +454,7 @@ func (h *history) step() error {
 		held := m.holds[id]
 		quick := ok && held != nil && a.plain() && slices.Equal(a.items, held.items) && h.rand.IntN(2) == 0
 		if quick {
-			args = append(append(args, held.session), argNames(held.items)...)
+			args = append(append(args, modelClaim{id, *held, nil}.member()), argNames(held.items)...)
 		}
 		note("release %q", args)
 		got, err = h.run("release", args...)
@@ -557,6 +623,14 @@ func TestLostDataIsSaidAgain(t *testing.T) {
 func TestCheckerCatchesFaults(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []struct{ name, old, new string }{
+		{"one of many is granted what another has just got", "taken[ARGV[j]] = true", ""},
+		{"one of many is granted a part", "owners[j - 2 * n - 1] or taken[ARGV[j]]", "j == name and (owners[j - 2 * n - 1] or taken[ARGV[j]])"},
+		{"many are granted what is held", "owners[j - 2 * n - 1] or ", ""},
+		{"many are granted while something is due", "if call('ZCOUNT', EXP, '-inf', ms) > 0 or", "if"},
+		{"many are granted to a session there is not", "or call('HEXISTS', META, 'card:' .. session) == 0 then return '' end", "then return '' end"},
+		{"many have one token", "next = next + 1", "next = next + 0"},
+		{"many are given back past who waits", "if call('ZCARD', Q) > 0 then return '' end\nlocal n", "local n"},
+		{"one of many is given back that is another's", "if there[i] then", "if true then"},
 		{"release grants to nobody", "S.settle()\nS.reap()", ""},
 		{"who drops a wait frees nobody", "free(names, wait[2]) -- it may", "-- it may"},
 		{"who gives up what he had frees nobody", "free(names)\n  end\n  local function queued", "end\n  local function queued"},

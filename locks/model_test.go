@@ -879,6 +879,53 @@ func (m *model) release(id string, quick bool) []string {
 	return []string{answer, "0"}
 }
 
+// acquireAll grants what nothing is in the way of, one after the other, and changes nothing for the rest.
+func (m *model) acquireAll(asks []modelAsk) []string {
+	if len(m.inOrder()) > 0 || m.isDue() || !m.alive(asks[0].session) {
+		return []string{""}
+	}
+	marks, first := "", ""
+	for _, a := range asks {
+		if resource, _, _ := m.blocked(a.items, 0, "", nil, false); resource != "" {
+			marks += "0"
+			continue
+		}
+		token := m.take(a.id, a.session, a.info, a.items, modelLimits{})
+		if marks += "1"; first == "" {
+			first = token
+		}
+	}
+	if first == "" {
+		return []string{""}
+	}
+	return []string{marks, fmt.Sprint(m.now()), first}
+}
+
+// releaseAll ends the holds that stand as they were said to, unless somebody waits.
+func (m *model) releaseAll(claims []modelClaim) []string {
+	if len(m.inOrder()) > 0 {
+		return []string{""}
+	}
+	marks := ""
+	var gone []string
+	for _, c := range claims {
+		held := m.holds[c.id]
+		if held == nil || (modelClaim{c.id, *held, nil}).member() != c.member() {
+			marks += "0"
+			continue
+		}
+		marks += "1"
+		gone = append(gone, c.id)
+	}
+	for _, id := range gone {
+		delete(m.holds, id)
+	}
+	if len(gone) == 0 {
+		return []string{""}
+	}
+	return []string{marks}
+}
+
 func (m *model) declare(name string, limit, version int64) []string {
 	if on := m.occupants(name); len(on) > 0 && on[0].mode != 'p' {
 		return []string{"mode"}

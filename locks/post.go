@@ -15,6 +15,7 @@ import (
 type post struct {
 	rdb   redis.UniversalClient
 	keys  []string          // of every script
+	units []*batcher        // the scripts that do at once what letters of one kind ask for
 	try   time.Duration     // how long one sending may take
 	spawn func(func()) bool // starts a goroutine, unless the client is closed
 	now   func() time.Time
@@ -23,6 +24,7 @@ type post struct {
 	under   int       // sendings that are under way; guarded by mu
 	letters []*letter // what waits for one of them to come back; guarded by mu
 	slow    time.Time // until then nobody in a hurry sends himself; guarded by mu
+	parted  time.Time // until then every letter goes alone; guarded by mu
 }
 
 // A letter is one script that is sent together with others.
@@ -41,6 +43,8 @@ const (
 	hurried = 50 * time.Millisecond
 	// afterSlow is for how long nobody in a hurry sends himself when one command has taken longer than that.
 	afterSlow = 10 * time.Second
+	// apart is for how long letters go alone when a script for many had left some.
+	apart = 100 * time.Millisecond
 )
 
 // own sends a script in the goroutine of its caller, when few others are under way. Otherwise ok is false, and nothing was
@@ -59,7 +63,7 @@ func (p *post) own(ctx context.Context, script prepared, args []any, hurry bool)
 	}
 	ctx = context.WithoutCancel(ctx)
 	bounded, cancel := context.WithTimeout(ctx, patience)
-	r, err = p.evaluate(bounded, script, args)
+	r, err = p.result(bounded, p.rdb.Do(bounded, script.command(args)...), script, args)
 	late := hurry && bounded.Err() != nil
 	cancel()
 	p.mu.Lock()
@@ -74,18 +78,6 @@ func (p *post) own(ctx context.Context, script prepared, args []any, hurry bool)
 	p.mu.Unlock()
 	p.start(ctx)
 	return r, err, true
-}
-
-// evaluate sends a script. A server that does not know it yet is sent the text.
-func (p *post) evaluate(ctx context.Context, script prepared, args []any) (reply, error) {
-	answer, err := p.rdb.Do(ctx, script.command(args)...).Result()
-	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		return runScript(ctx, p.rdb, script.script, p.keys, args...)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return toReply(answer), nil
 }
 
 // drop has a script sent with others. It is answered within twice try.
@@ -135,24 +127,60 @@ func (p *post) deliver(ctx context.Context) {
 	}
 }
 
-func (p *post) send(ctx context.Context, batch []*letter) {
+// send sends letters in one round trip, by one script those that one can do at once. What it could not do for some goes
+// alone, in a second round trip; and so does, for as long as apart, all that comes then: what was in the way may last.
+func (p *post) send(ctx context.Context, letters []*letter) {
 	ctx, cancel := context.WithTimeout(ctx, p.try)
 	defer cancel()
+	var together []*batch
+	alone := letters
+	p.mu.Lock()
+	unite := p.now().After(p.parted)
+	p.mu.Unlock()
+	if unite {
+		together, alone = p.sort(letters)
+	}
+	left := p.trip(ctx, together, alone)
+	if len(left) == 0 {
+		return
+	}
+	p.mu.Lock()
+	p.parted = p.now().Add(apart)
+	p.mu.Unlock()
+	p.trip(ctx, nil, left)
+}
+
+// trip is one round trip. It answers all letters but those of a batch for which nothing was done.
+func (p *post) trip(ctx context.Context, together []*batch, alone []*letter) (left []*letter) {
 	pipe := p.rdb.Pipeline()
-	answers := make([]*redis.Cmd, len(batch))
-	for i, l := range batch {
-		answers[i] = pipe.Do(ctx, l.script.command(l.args)...)
+	sent := make([]*redis.Cmd, 0, len(together)+len(alone))
+	for _, b := range together {
+		sent = append(sent, pipe.Do(ctx, b.by.command(b.args)...))
+	}
+	for _, l := range alone {
+		sent = append(sent, pipe.Do(ctx, l.script.command(l.args)...))
 	}
 	_, _ = pipe.Exec(ctx) // each command has its own error
-	for i, l := range batch {
-		answer, err := answers[i].Result()
-		if redis.HasErrorPrefix(err, "NOSCRIPT") {
-			r, err := runScript(ctx, p.rdb, l.script.script, p.keys, l.args...)
-			l.answer(r, err)
-			continue
-		}
-		l.answer(toReply(answer), err)
+	for i, b := range together {
+		all, err := p.result(ctx, sent[i], b.by.prepared, b.args)
+		left = append(left, b.deal(all, err)...)
 	}
+	for i, l := range alone {
+		l.answer(p.result(ctx, sent[len(together)+i], l.script, l.args))
+	}
+	return left
+}
+
+// result returns what a script has answered. A server that does not know it yet is sent the text.
+func (p *post) result(ctx context.Context, sent *redis.Cmd, script prepared, args []any) (reply, error) {
+	answer, err := sent.Result()
+	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		return runScript(ctx, p.rdb, script.script, p.keys, args...)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return toReply(answer), nil
 }
 
 func (l *letter) answer(r reply, err error) {

@@ -13,7 +13,8 @@ import (
 )
 
 // Each script has its own file, which tells its arguments and replies. keys.lua, then its fast path if it has one
-// (<name>.fast.lua), then space.lua are put in front of it, and server.lua where it matters which server it is.
+// (<name>.fast.lua), then space.lua are put in front of it, and server.lua where it matters which server it is. A fast path
+// for many at once is a script of its own (<name>.all.lua).
 //
 //go:embed scripts/*.lua
 var scriptFiles embed.FS
@@ -22,23 +23,25 @@ var (
 	keysSource  = readScript("keys")
 	spaceSource = readScript("space")
 
-	openScript     = newScript("open")
-	renewScript    = newScript("renew")
-	closeScript    = newScript("close")
-	cardScript     = newScript("card")
-	acquireScript  = newScript("acquire")
-	releaseScript  = newScript("release")
-	reapScript     = newScript("reap")
-	listScript     = newScript("list")
-	sessionsScript = newScript("sessions")
-	declareScript  = newScript("declare")
-	downScript     = newScript("downgrade")
-	revokeScript   = newScript("revoke")
-	standsScript   = newScript("stands")
-	holdersScript  = newScript("holders")
-	greetScript    = newScript("greet")
-	assertScript   = newScript("assert")
-	placeScript    = newScript("place")
+	openScript       = newScript("open")
+	renewScript      = newScript("renew")
+	closeScript      = newScript("close")
+	cardScript       = newScript("card")
+	acquireScript    = newScript("acquire")
+	releaseScript    = newScript("release")
+	acquireAllScript = newScript("acquire.all")
+	releaseAllScript = newScript("release.all")
+	reapScript       = newScript("reap")
+	listScript       = newScript("list")
+	sessionsScript   = newScript("sessions")
+	declareScript    = newScript("declare")
+	downScript       = newScript("downgrade")
+	revokeScript     = newScript("revoke")
+	standsScript     = newScript("stands")
+	holdersScript    = newScript("holders")
+	greetScript      = newScript("greet")
+	assertScript     = newScript("assert")
+	placeScript      = newScript("place")
 )
 
 func readScript(name string) string {

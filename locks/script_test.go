@@ -39,7 +39,13 @@ func TestScriptsSentTwiceChangeNothing(t *testing.T) {
 			{"acquire", "granted", "granted", ask("s", "s.2", 0, 1000, "xb", "xc").args()},
 			{"acquire", "waiting", "waiting", ask("s", "s.5", 0, 1000, "xb").args()},
 			{"release", "cancelled", "gone", []any{"s.5"}},
-			{"release", "released", "gone", []any{"s.2", "s", "b", "c"}},
+			{"release", "released", "gone", []any{"s.2", "s\x00s.2\x1f1750000000000001\x1f1750000000000\x1f\x1f\x1f\x1fxb\x1fxc", "b", "c"}},
+			{"acquire.all", "11", "", []any{2, "s.6", "s.7", 1, 2, "a", "b", "c", "s", "\x1fxa", "\x1fxb\x1fxc"}},
+			{"acquire.all", "01", "", []any{2, "s.6", "s.8", 1, 1, "a", "d", "s", "\x1fxa", "\x1fxd"}},
+			{"release.all", "101", "", []any{
+				3, "s\x00s.7\x1f1750000000000003\x1f1750000000000\x1f\x1f\x1f\x1fxb\x1fxc", "s\x00s.6\x1f1\x1f1\x1f\x1f\x1f\x1fxa",
+				"s\x00s.8\x1f1750000000000004\x1f1750000000000\x1f\x1f\x1f\x1fxd", 2, 1, 1, "b", "c", "a", "d",
+			}},
 			{"reap", "60000", "60000", nil},
 			{"close", "ended", "ended", []any{"s"}},
 			{"renew", "dead", "dead", []any{"s", 60_000, "space", "1", 0, 0}},
@@ -141,11 +147,22 @@ func TestFastPathIsShort(t *testing.T) {
 	if got := inside("acquire", items...); got >= 10 {
 		t.Errorf("acquire makes %d calls, want under 10", got)
 	}
-	if got := inside("release", "s.1", "s", "a", "b", "c"); got > 5 {
+	member := r.do(t, "list", "h", "-", "+", 10)[1]
+	if got := inside("release", "s.1", member, "a", "b", "c"); got > 5 {
 		t.Errorf("release makes %d calls, want at most 5", got)
 	}
 	if got := r.do(t, "list", "h", "-", "+", 10); len(got) != 1 {
 		t.Errorf("got %q after the release", got)
+	}
+	if got := inside("acquire.all", 2, "s.2", "s.3", 2, 1, "a", "b", "c", "s", "\x1fxa\x1fxb", "\x1fxc"); got > 10 {
+		t.Errorf("acquire.all makes %d calls, want at most 10", got)
+	}
+	members := r.do(t, "list", "h", "-", "+", 10)
+	if got := inside("release.all", 2, members[1], members[4], 2, 1, "a", "b", "c"); got > 5 {
+		t.Errorf("release.all makes %d calls, want at most 5", got)
+	}
+	if got := r.do(t, "list", "h", "-", "+", 10); len(got) != 1 {
+		t.Errorf("got %q after the releases", got)
 	}
 }
 
@@ -167,8 +184,8 @@ func commandStats(t testing.TB, rdb redis.UniversalClient) map[string]int {
 func TestScriptsUseRedis62(t *testing.T) {
 	t.Parallel()
 	known := strings.Fields(`
-		EXISTS GET HDEL HEXISTS HGET HINCRBY HMGET HSET HSETNX INFO PUBLISH SET TIME ZADD ZCARD ZCOUNT ZLEXCOUNT ZRANGE
-		ZRANGEBYLEX ZRANGEBYSCORE ZREM ZREMRANGEBYLEX ZREVRANGEBYLEX ZSCORE`)
+		EXISTS GET HDEL HEXISTS HGET HINCRBY HMGET HSET HSETNX INFO PUBLISH SET TIME ZADD ZCARD ZCOUNT ZLEXCOUNT ZMSCORE
+		ZRANGE ZRANGEBYLEX ZRANGEBYSCORE ZREM ZREVRANGEBYLEX ZSCORE`)
 	files, err := scriptFiles.ReadDir("scripts")
 	if err != nil {
 		t.Fatal(err)

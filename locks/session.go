@@ -433,7 +433,7 @@ func (s *session) release(ctx context.Context, h *Hold) error {
 	args := make([]any, 0, 2+len(r.items))
 	args = append(args, string(r.id))
 	if r.plain && lost == nil {
-		args = append(args, string(s.id))
+		args = append(args, s.member(r))
 		for _, item := range r.items {
 			args = append(args, item.Name)
 		}

@@ -2,7 +2,7 @@
 -- function is made, since that takes as long as the commands do, and answers by one string, the fields joined by \31.
 if ARGV[6] and call('ZCARD', Q) == 0 then
   local clock = call('TIME')
-  local token = format('%d%06d', clock[1], clock[2])
+  local token = clock[1] .. sub('00000' .. clock[2], -6)
   local ms = sub(token, 1, -4)
   if call('ZCOUNT', EXP, '-inf', ms) == 0 and call('HEXISTS', META, 'card:' .. ARGV[1]) == 1 then
     local value, free = 'x' .. ARGV[2], true

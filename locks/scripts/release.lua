@@ -1,6 +1,6 @@
 -- release ends what a request has: its hold, which passes to the next waiter in the same step, or its wait.
--- ARGV: 1 request id  2 its session  3... the names of its bundle, for the fast path: of an exclusive bundle that is not
---       nested and has no limits; without 2 and 3 it may be anything the id has
+-- ARGV: 1 request id  2 its hold as it stands in hold  3... the names of its bundle. For the fast path: of an exclusive
+--       bundle that is not nested and has no limits; without 2 and 3 it may be anything the id has
 -- Replies: released | cancelled | gone (it has nothing: never did, or no longer), each followed by 1 when due work is
 -- left that another call should do, else 0
 -- The first write is a removal, so that a full Redis does not refuse it.

@@ -1,0 +1,266 @@
+package locks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/locks/redistest"
+)
+
+// A gate keeps what callers send themselves until it is opened, so that all that others ask for meanwhile is collected; it
+// counts the scripts by hash, and can break the sending of collected ones.
+type gate struct {
+	open chan struct{}
+
+	mu    sync.Mutex
+	sent  map[string]int
+	after error // of the next pipeline: it is sent, and this is what its sender learns
+}
+
+func (g *gate) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (g *gate) note(cmds ...redis.Cmder) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, cmd := range cmds {
+		if args := cmd.Args(); len(args) > 1 {
+			g.sent[fmt.Sprint(args[1])]++
+		}
+	}
+}
+
+func (g *gate) count(script *redis.Script) int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.sent[script.Hash()]
+}
+
+func (g *gate) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if args := cmd.Args(); len(args) > 1 && (args[1] == acquireScript.Hash() || args[1] == releaseScript.Hash()) {
+			<-g.open
+			ctx = context.WithoutCancel(ctx) // it has waited here, not for Redis
+		}
+		g.note(cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func (g *gate) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		g.note(cmds...)
+		err := next(ctx, cmds)
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.after != nil {
+			err, g.after = g.after, nil
+			for _, cmd := range cmds {
+				cmd.SetErr(err)
+			}
+		}
+		return err
+	}
+}
+
+// together has calls made so that those after the first two are sent together.
+func (c *Client) together(t *testing.T, g *gate, calls ...func()) {
+	t.Helper()
+	g.open = make(chan struct{})
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer close(g.open)
+	for i, call := range calls {
+		running.Go(call)
+		eventually(t, "the letters", func() bool {
+			c.post.mu.Lock()
+			defer c.post.mu.Unlock()
+			return c.post.under+len(c.post.letters) == i+1
+		})
+	}
+}
+
+// gated opens a client whose sendings a gate sees. The server knows the scripts already, so that each is sent once.
+func gated(t *testing.T) (*Client, *gate) {
+	t.Helper()
+	rdb := redistest.Client(t)
+	for _, script := range []*redis.Script{acquireScript, acquireAllScript, releaseScript, releaseAllScript} {
+		if err := script.Load(t.Context(), rdb).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := opened(t, rdb, redistest.Namespace(t))
+	g := &gate{sent: make(map[string]int)}
+	c.rdb.AddHook(g)
+	return c, g
+}
+
+// acquireTogether takes one lock after the other, each of 1 to 3 names of its own, nearly all by one script.
+func (c *Client) acquireTogether(t *testing.T, g *gate, n int) []*Hold {
+	t.Helper()
+	held := make([]*Hold, n)
+	var calls []func()
+	for i := range n {
+		names := []string{fmt.Sprint("a", i), fmt.Sprint("b", i), fmt.Sprint("c", i)}[:1+i%3]
+		calls = append(calls, func() {
+			var err error
+			if held[i], err = c.Acquire(t.Context(), Exclusive(names...), Info(fmt.Appendf(nil, `{"n":%d}`, i))); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	c.together(t, g, calls...)
+	if t.Failed() {
+		t.FailNow()
+	}
+	return held
+}
+
+func (c *Client) releaseTogether(t *testing.T, g *gate, holds []*Hold) {
+	t.Helper()
+	var calls []func()
+	for _, hold := range holds {
+		calls = append(calls, func() {
+			if err := hold.Release(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	c.together(t, g, calls...)
+}
+
+// stands compares what Redis has with the holds.
+func (c *Client) stands(t *testing.T, holds []*Hold) {
+	t.Helper()
+	records, _, err := c.Space().Holds(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(records) != len(holds) {
+		t.Errorf("redis has %d holds, want %d", len(records), len(holds))
+	}
+	tokens := make(map[Token]bool)
+	for _, hold := range holds {
+		i := slices.IndexFunc(records, func(r HoldRecord) bool { return r.ID == hold.ID() })
+		if i < 0 {
+			t.Errorf("redis does not have %s", hold.ID())
+			continue
+		}
+		r := records[i]
+		if r.Token != hold.Token() || !slices.Equal(r.Items, hold.Items()) || !r.Since.Equal(hold.Since()) || tokens[r.Token] {
+			t.Errorf("redis has %+v, want token %s since %s, items %v, a token of its own", r, hold.Token(), hold.Since(), hold.Items())
+		}
+		tokens[r.Token] = true
+	}
+}
+
+func TestWhatManyAskForGoesByOneScript(t *testing.T) {
+	t.Parallel()
+	c, g := gated(t)
+	held := c.acquireTogether(t, g, 22)
+	c.stands(t, held)
+	c.releaseTogether(t, g, held)
+	c.stands(t, nil)
+	for _, script := range []struct {
+		name      string
+		one, many *redis.Script
+	}{{"acquire", acquireScript, acquireAllScript}, {"release", releaseScript, releaseAllScript}} {
+		if one, many := g.count(script.one), g.count(script.many); one != 2 || many != 1 {
+			t.Errorf("%s: %d scripts for one and %d for many, want 2 and 1", script.name, one, many)
+		}
+	}
+}
+
+// TestServerThatForgotTheScriptsIsToldAgain flushes them under letters that are about to be sent.
+func TestServerThatForgotTheScriptsIsToldAgain(t *testing.T) {
+	t.Parallel()
+	server := redistest.New(t, redistest.Options{}) // its own: its scripts are flushed
+	c := opened(t, server.Client(t), "ns")
+	g := &gate{sent: make(map[string]int)}
+	c.rdb.AddHook(g)
+	flush := func() {
+		if err := server.Client(t).ScriptFlush(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	flush()
+	held := c.acquireTogether(t, g, 8)
+	c.stands(t, held)
+	flush()
+	c.releaseTogether(t, g, held)
+	c.stands(t, nil)
+}
+
+// TestWhatOneScriptCannotDoForAllIsAskedForAlone has some want what is held, and one what another one wants.
+func TestWhatOneScriptCannotDoForAllIsAskedForAlone(t *testing.T) {
+	t.Parallel()
+	c, g := gated(t)
+	other := opened(t, redistest.Client(t), c.namespace)
+	inTheWay, err := other.Acquire(t.Context(), Exclusive("held"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := make([]*Hold, 7)
+	take := func(i int, parts ...Part) func() {
+		return func() {
+			var err error
+			if held[i], err = c.Acquire(t.Context(), parts...); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	busy := func(parts ...Part) func() {
+		return func() {
+			if hold, err := c.TryAcquire(t.Context(), parts...); !errors.Is(err, ErrBusy) {
+				t.Errorf("got %v, %v, want busy", hold, err)
+			}
+		}
+	}
+	c.together(t, g, take(0, Exclusive("first")), take(1, Exclusive("second")),
+		take(2, Exclusive("free")), busy(Exclusive("held")), busy(Exclusive("more", "held")), take(3, Exclusive("more")),
+		take(4, Shared("read")), take(5, Exclusive("x", "y")), busy(Exclusive("y", "z")), take(6, Exclusive("z")))
+	if t.Failed() {
+		t.FailNow()
+	}
+	c.stands(t, append(held, inTheWay))
+
+	// Who waits is granted what the releases free, although they could have gone by one script.
+	granted := make(chan *Hold, 1)
+	go func() {
+		hold, err := other.Acquire(t.Context(), Exclusive("x", "z"))
+		if err != nil {
+			t.Error(err)
+		}
+		granted <- hold
+	}()
+	eventually(t, "a wait", func() bool { return len(other.listing(t).Waits) == 1 })
+	c.releaseTogether(t, g, held)
+	c.stands(t, []*Hold{inTheWay, <-granted})
+}
+
+// TestLostAnswerToManyIsAskedForAgain loses the answer to a script for many that was applied.
+func TestLostAnswerToManyIsAskedForAgain(t *testing.T) {
+	t.Parallel()
+	c, g := gated(t)
+	g.after = io.ErrUnexpectedEOF
+	held := c.acquireTogether(t, g, 12)
+	c.stands(t, held)
+	c.post.mu.Lock()
+	c.post.parted = time.Time{} // asked for again by one script they were refused, for they are held
+	c.post.mu.Unlock()
+	g.mu.Lock()
+	g.after = io.ErrUnexpectedEOF
+	g.mu.Unlock()
+	c.releaseTogether(t, g, held)
+	c.stands(t, nil)
+	if g.after != nil || g.count(acquireAllScript) == 0 || g.count(releaseAllScript) == 0 {
+		t.Error("no answer to a script for many was lost: the test proves nothing")
+	}
+}
