@@ -27,7 +27,7 @@ func (t *tool) operator(conn *connection) (*admin.Operator, error) {
 	if err != nil {
 		return nil, err
 	}
-	return admin.NewOperator(conn.ledger, client, func(err error) { fmt.Fprintln(t.stderr, "lockstep:", err) }), nil
+	return admin.NewOperator(conn.ledger, client, nil, func(err error) { fmt.Fprintln(t.stderr, "lockstep:", err) }), nil
 }
 
 // whoAmI is who acts, for the audit: the user and the host.

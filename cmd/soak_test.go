@@ -481,7 +481,7 @@ func (s *soak) ask(ctx context.Context, seed uint64) (asked []request) {
 		s.t.Error(err)
 		return nil
 	}
-	operator := admin.NewOperator(conn.ledger, queues, nil)
+	operator := admin.NewOperator(conn.ledger, queues, nil, nil)
 	random := rand.New(rand.NewPCG(seed, 3))
 	for i := 0; pause(ctx, 700*time.Millisecond); i++ {
 		bills := random.Perm(5)[:1+random.IntN(3)]

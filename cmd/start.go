@@ -159,7 +159,7 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	if err != nil {
 		return err
 	}
-	operator := admin.NewOperator(conn.ledger, queues, func(err error) {
+	operator := admin.NewOperator(conn.ledger, queues, w.Deliver, func(err error) {
 		log.WarnContext(ctx, "a delivery is not pushed, the sweep will repeat it", "error", err)
 	})
 	server, err := admin.New(admin.Options{

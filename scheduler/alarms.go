@@ -29,7 +29,7 @@ type alarm struct {
 
 // alarms is a heap of alarms by their time, and an index by job. The zero value is ready.
 type alarms struct {
-	queue  queue
+	order  alarmHeap
 	byName map[string]*alarm
 }
 
@@ -39,7 +39,7 @@ func (a *alarms) add(one *alarm) {
 		a.byName = make(map[string]*alarm)
 	}
 	a.byName[one.job.Name] = one
-	heap.Push(&a.queue, one)
+	heap.Push(&a.order, one)
 }
 
 // move sets the cursor of a job, wherever it stood: the ledger has the say. Unknown jobs are other workers' matter.
@@ -67,7 +67,7 @@ func (a *alarms) set(one *alarm) {
 	if !one.off && !one.cursor.IsZero() {
 		one.at = one.next(one.cursor)
 	}
-	heap.Fix(&a.queue, one.index)
+	heap.Fix(&a.order, one.index)
 }
 
 // due returns, in no particular order, at most so many of the alarms that are not after an instant. They stay where
@@ -77,10 +77,10 @@ func (a *alarms) due(now time.Time, most int) []*alarm {
 	for level := []int{0}; len(level) > 0 && len(due) < most; { // down the heap, along what is due
 		i := level[0]
 		level = level[1:]
-		if i >= len(a.queue) || a.queue[i].at.IsZero() || a.queue[i].at.After(now) {
+		if i >= len(a.order) || a.order[i].at.IsZero() || a.order[i].at.After(now) {
 			continue
 		}
-		due = append(due, a.queue[i])
+		due = append(due, a.order[i])
 		level = append(level, 2*i+1, 2*i+2)
 	}
 	return due
@@ -88,31 +88,31 @@ func (a *alarms) due(now time.Time, most int) []*alarm {
 
 // until returns how long it is from now to the first alarm; an hour when there is none.
 func (a *alarms) until(now time.Time) time.Duration {
-	if len(a.queue) == 0 || a.queue[0].at.IsZero() {
+	if len(a.order) == 0 || a.order[0].at.IsZero() {
 		return time.Hour
 	}
-	return max(0, a.queue[0].at.Sub(now))
+	return max(0, a.order[0].at.Sub(now))
 }
 
-// queue is the heap itself: alarms that never go off come last.
-type queue []*alarm
+// alarmHeap is a heap: alarms that never go off come last.
+type alarmHeap []*alarm
 
-func (q queue) Len() int { return len(q) }
-func (q queue) Less(i, j int) bool {
-	if q[i].at.IsZero() || q[j].at.IsZero() {
-		return !q[i].at.IsZero()
+func (h alarmHeap) Len() int { return len(h) }
+func (h alarmHeap) Less(i, j int) bool {
+	if h[i].at.IsZero() || h[j].at.IsZero() {
+		return !h[i].at.IsZero()
 	}
-	return q[i].at.Before(q[j].at)
+	return h[i].at.Before(h[j].at)
 }
-func (q queue) Swap(i, j int) {
-	q[i], q[j] = q[j], q[i]
-	q[i].index, q[j].index = i, j
+func (h alarmHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i, j
 }
-func (q *queue) Push(x any) {
+func (h *alarmHeap) Push(x any) {
 	one := x.(*alarm)
-	one.index = len(*q)
-	*q = append(*q, one)
+	one.index = len(*h)
+	*h = append(*h, one)
 }
-func (q *queue) Pop() any {
+func (h *alarmHeap) Pop() any {
 	panic("scheduler: alarms are moved, never taken out") // heap.Interface wants the method
 }

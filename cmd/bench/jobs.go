@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"lockstep/jobs"
 	"lockstep/locks"
 	"lockstep/locks/redistest"
+	"lockstep/scheduler"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
 	"lockstep/scheduler/worker"
@@ -30,8 +33,9 @@ const (
 
 // A system does jobs.
 type system interface {
-	// ask asks for job i.
+	// ask asks for job i; asked waits until all that was asked for is in its queue.
 	ask(ctx context.Context, i int) error
+	asked()
 	// work does what was asked for until ctx ends; done is called by each job.
 	work(ctx context.Context, done func()) error
 }
@@ -161,7 +165,7 @@ func through(ctx context.Context, server *server, name, addr string, n int) (p p
 	defer rdb.Close()
 	if name == "asynq" {
 		s = &plain{rdb: rdb, client: asynq.NewClientFromRedisClient(rdb)}
-	} else if s, err = newWhole(rdb); err != nil {
+	} else if s, err = newWhole(ctx, rdb); err != nil {
 		return p, err
 	}
 	before, err := look(ctx, server, nil)
@@ -181,11 +185,13 @@ func through(ctx context.Context, server *server, name, addr string, n int) (p p
 			return nil
 		})
 	}
-	if err := group.Wait(); err != nil {
+	err = group.Wait()
+	s.asked()
+	if err != nil {
 		return p, err
 	}
 	took := time.Since(began)
-	asked, err := look(ctx, server, nil)
+	middle, err := look(ctx, server, nil)
 	if err != nil {
 		return p, err
 	}
@@ -212,7 +218,7 @@ func through(ctx context.Context, server *server, name, addr string, n int) (p p
 		return p, err
 	}
 	done, err := look(ctx, server, nil)
-	p[asking], p[doing] = between(before, asked, n, took), between(asked, done, n, last.Sub(first))
+	p[asking], p[doing] = between(before, middle, n, took), between(middle, done, n, last.Sub(first))
 	p[bothOf] = between(before, done, n, took+last.Sub(first))
 	return p, err
 }
@@ -227,6 +233,8 @@ func (p *plain) ask(ctx context.Context, i int) error {
 	_, err := p.client.EnqueueContext(ctx, asynq.NewTask("work", []byte(fmt.Sprintf(`{"record":%d}`, i))))
 	return err
 }
+
+func (p *plain) asked() {}
 
 func (p *plain) work(ctx context.Context, done func()) error {
 	server := asynq.NewServerFromRedisClient(p.rdb, asynq.Config{
@@ -245,7 +253,8 @@ func (p *plain) work(ctx context.Context, done func()) error {
 type whole struct {
 	rdb    *redis.Client
 	ledger *ledger.Ledger
-	queue  *queue.Client
+	pusher *scheduler.Pusher
+	stop   func() // ends the pusher, and waits for it
 	job    *jobs.Job
 }
 
@@ -253,7 +262,10 @@ type record struct {
 	Record int `json:"record"`
 }
 
-func newWhole(rdb *redis.Client) (*whole, error) {
+func newWhole(ctx context.Context, rdb *redis.Client) (*whole, error) {
+	if err := settleSpace(ctx, rdb); err != nil {
+		return nil, err
+	}
 	space, err := locks.NewSpace(rdb, "bench")
 	if err != nil {
 		return nil, err
@@ -267,7 +279,27 @@ func newWhole(rdb *redis.Client) (*whole, error) {
 		OnCrash: jobs.CrashRerun, MaxCrashes: 3, History: jobs.History{Runs: 1000, For: time.Hour},
 		Lock: jobs.Lock{Exclusive: []string{"record:{record}"}},
 	}
-	return &whole{rdb, ledger.New(rdb, space), client, job}, nil
+	records := ledger.New(rdb, space)
+	w := &whole{rdb: rdb, ledger: records, pusher: scheduler.NewPusher(client, records), job: job}
+	ctx, stop := context.WithCancel(ctx)
+	var pushing sync.WaitGroup
+	pushing.Go(func() { w.pusher.Run(ctx, slog.New(slog.DiscardHandler)) })
+	w.stop = func() { stop(); pushing.Wait() }
+	return w, nil
+}
+
+// settleSpace makes the lock space and waits for its first grant: for a second a new one on a new server grants nothing, and
+// what is claimed then has to wait.
+func settleSpace(ctx context.Context, rdb *redis.Client) error {
+	client, err := locks.Open(ctx, rdb, locks.Options{Namespace: "bench"})
+	if err != nil {
+		return err
+	}
+	hold, err := client.Acquire(ctx, locks.Exclusive("first"))
+	if err == nil {
+		err = hold.Release()
+	}
+	return errors.Join(err, client.Close(ctx))
 }
 
 func (w *whole) ask(ctx context.Context, i int) error {
@@ -277,13 +309,11 @@ func (w *whole) ask(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	for _, due := range enqueued.Due {
-		if _, err := w.queue.Push(ctx, queue.Delivery{Run: string(due.Run), N: due.N, Queue: due.Queue}); err != nil {
-			return err
-		}
-	}
-	return w.ledger.Confirm(ctx, enqueued.Due)
+	w.pusher.Add(enqueued.Due...)
+	return nil
 }
+
+func (w *whole) asked() { w.stop() }
 
 func (w *whole) work(ctx context.Context, done func()) error {
 	handlers := jobs.NewRegistry()

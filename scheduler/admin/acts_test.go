@@ -40,7 +40,7 @@ func newConsole(t *testing.T, rdb *redis.Client) *console {
 	if err := client.Own(t.Context(), []string{c.queue}); err != nil {
 		t.Fatal(err)
 	}
-	c.operator = NewOperator(s.ledger, client, func(err error) { t.Error(err) })
+	c.operator = NewOperator(s.ledger, client, nil, func(err error) { t.Error(err) })
 	if c.server, err = New(Options{Reader: s.reader, Operator: c.operator, Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}

@@ -21,16 +21,22 @@ import (
 type Operator struct {
 	ledger *ledger.Ledger
 	queue  *queue.Client
+	pusher *scheduler.Pusher
+	take   func(context.Context, []ledger.Due) bool
 	told   func(error)
 }
 
-// NewOperator returns an operator. undelivered, if not nil, is told when a run is recorded and its delivery could not be
-// brought: a worker will do that within seconds.
-func NewOperator(l *ledger.Ledger, q *queue.Client, undelivered func(error)) *Operator {
+// NewOperator returns an operator. take, if not nil, is offered the runs that become due, to see to it without being waited
+// for that they are run; what it refuses with false is brought to its queue before the act returns. undelivered, if not nil,
+// is told when a run is recorded and its delivery could not be brought: a worker will do that within seconds.
+func NewOperator(l *ledger.Ledger, q *queue.Client, take func(context.Context, []ledger.Due) bool, undelivered func(error)) *Operator {
+	if take == nil {
+		take = func(context.Context, []ledger.Due) bool { return false }
+	}
 	if undelivered == nil {
 		undelivered = func(error) {}
 	}
-	return &Operator{l, q, undelivered}
+	return &Operator{l, q, scheduler.NewPusher(q, l), take, undelivered}
 }
 
 // Actor is who asks for something, and why.
@@ -43,21 +49,12 @@ func (a Actor) act(what, on, detail string) ledger.Act {
 	return ledger.Act{Who: a.Who, What: what, On: on, Why: a.Why, Detail: detail}
 }
 
-// deliver brings runs to their queues.
+// deliver sees to it that runs come to who runs them.
 func (o *Operator) deliver(ctx context.Context, due []ledger.Due) {
-	if len(due) == 0 {
+	if len(due) == 0 || o.take(ctx, due) {
 		return
 	}
-	deliveries := make([]queue.Delivery, len(due))
-	for i, d := range due {
-		deliveries[i] = queue.Delivery{Run: string(d.Run), N: d.N, Queue: d.Queue}
-	}
-	pushed, err := o.queue.Push(ctx, deliveries...)
-	confirm := make([]ledger.Due, len(pushed))
-	for i, d := range pushed {
-		confirm[i] = ledger.Due{Run: jobs.RunID(d.Run), N: d.N, Queue: d.Queue}
-	}
-	if err = errors.Join(err, o.ledger.Confirm(ctx, confirm)); err != nil {
+	if err := o.pusher.Push(ctx, due...); err != nil {
 		o.told(fmt.Errorf("the run is recorded, a worker will bring it to its queue within seconds: %w", err))
 	}
 }

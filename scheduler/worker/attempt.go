@@ -27,7 +27,7 @@ func (w *Worker) claim(due ledger.Due, before []string) {
 	request, err := w.begin()
 	if err != nil { // no session now: the delivery is for somebody who has one
 		w.slots.Release(1)
-		w.pusher.add(due)
+		w.pusher.Add(due)
 		return
 	}
 	w.follow(request, due, before, w.sendClaim(request, due, before, w.ledger.ClaimSound))
@@ -40,7 +40,7 @@ func (w *Worker) claimAll(due []ledger.Due) {
 		request, err := w.begin()
 		if err != nil {
 			w.slots.Release(1)
-			w.pusher.add(d)
+			w.pusher.Add(d)
 			continue
 		}
 		claims = append(claims, ledger.Claim{Request: request, Due: d})
@@ -81,9 +81,9 @@ func (w *Worker) follow(request *locks.Request, due ledger.Due, before []string,
 			w.run(hold, claimed)
 		})
 	case claimed.Outcome == ledger.SessionDead:
-		w.pusher.add(due) // for somebody who has a session
+		w.pusher.Add(due) // for somebody who has a session
 	case claimed.Outcome == ledger.Later:
-		w.pusher.add(claimed.Due...)
+		w.pusher.Add(claimed.Due...)
 		return
 	case claimed.Outcome == ledger.Over:
 		w.log.InfoContext(w.attempts, "run has ended without an attempt", "run", due.Run)
@@ -105,7 +105,7 @@ func (w *Worker) putOff(due ledger.Due) {
 		w.log.WarnContext(w.attempts, "a run is not passed on, the sweep will do it", "run", due.Run, "error", err)
 		return
 	}
-	time.AfterFunc(w.suspect.pause(), func() { w.pusher.add(next...) })
+	time.AfterFunc(w.suspect.pause(), func() { w.pusher.Add(next...) })
 }
 
 // sendClaim sends a claim until it is answered. A claim is never given up while its session lives, since it may have

@@ -24,8 +24,10 @@ import (
 	"lockstep/scheduler/queue"
 )
 
-// decline is how long a run stays away that this worker cannot do.
-const decline = 10 * time.Second
+const (
+	decline   = 10 * time.Second // how long a run stays away that this worker cannot do
+	callLimit = 5 * time.Second  // for one call of Redis
+)
 
 // Options are what a [Worker] works with. Redis, Jobs, Expand and at least one executor are required.
 type Options struct {
@@ -86,7 +88,7 @@ type Worker struct {
 	locks   *locks.Client
 	ledger  *ledger.Ledger
 	queue   *queue.Client
-	pusher  *pusher
+	pusher  *scheduler.Pusher
 	attempt sync.WaitGroup // every claim, and every attempt that came of it
 
 	jobs atomic.Pointer[definitions]
@@ -315,12 +317,12 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 			return fmt.Errorf("start worker: %w", err)
 		}
 	}
-	w.pusher = newPusher(w.queue, w.ledger, w.log)
+	w.pusher = scheduler.NewPusher(w.queue, w.ledger)
 
 	// The pusher outlives the rest: a run that is handed back is pushed again.
 	pushing, stop := context.WithCancel(running)
 	var pushes sync.WaitGroup
-	pushes.Go(func() { w.pusher.run(pushing) })
+	pushes.Go(func() { w.pusher.Run(pushing, w.log) })
 	defer pushes.Wait()
 	defer stop()
 
@@ -455,6 +457,16 @@ func (s slots) More(most int) int {
 	return n
 }
 
+// Deliver takes runs that somebody else in this process has made due, and sees to it that they are run, without waiting for
+// that. It returns false when it does not take them: the worker has not begun, or drains.
+func (w *Worker) Deliver(ctx context.Context, due []ledger.Due) bool {
+	if !w.ready.Load() || w.draining.Load() {
+		return false
+	}
+	w.deliver(ctx, due)
+	return true
+}
+
 // deliver brings runs that became due here to whoever can run them: to this worker when it has a free slot and serves
 // the queue, else to the queue. It does not wait.
 func (w *Worker) deliver(_ context.Context, due []ledger.Due) {
@@ -462,7 +474,7 @@ func (w *Worker) deliver(_ context.Context, due []ledger.Due) {
 	for _, d := range due {
 		weight, served := w.o.Queues[d.Queue]
 		if !served || w.draining.Load() || paused == nil || (*paused)[d.Queue] || !w.slots.TryAcquire(1) {
-			w.pusher.add(d)
+			w.pusher.Add(d)
 			continue
 		}
 		var before []string

@@ -496,6 +496,28 @@ func TestADeliveryThatNeverCameIsRepeated(t *testing.T) {
 	f.awaitState(enqueued.Run, ledger.Succeeded)
 }
 
+// TestWhatIsMadeDueInThisProcessNeedsNoQueue has a run begin that was never pushed, and that the sweep takes for pushed.
+func TestWhatIsMadeDueInThisProcessNeedsNoQueue(t *testing.T) {
+	f := newFleet(t)
+	job := f.job("j", func(context.Context, *jobs.Run[struct{}]) error { return nil })
+	w := f.start()
+	enqueued, err := f.ledger.Enqueue(t.Context(), ledger.Request{Job: job, ID: "x", Trigger: ledger.ByRequest})
+	if err == nil {
+		err = f.ledger.Confirm(t.Context(), enqueued.Due)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !w.Deliver(t.Context(), enqueued.Due) {
+		t.Error("a worker that is ready does not take it")
+	}
+	f.awaitState(enqueued.Run, ledger.Succeeded)
+	w.stop()
+	if w.Deliver(t.Context(), enqueued.Due) {
+		t.Error("a worker that has ended takes it")
+	}
+}
+
 func TestADeliveryThatTheQueueLostIsRepeated(t *testing.T) {
 	f := newFleet(t)
 	job := f.job("j", func(context.Context, *jobs.Run[struct{}]) error { return nil })

@@ -1,6 +1,7 @@
--- The fast path of enqueue: a run that is due at once, under an id that nobody knows, while no id is to be forgotten. It comes before every function is
--- made, since Redis makes them anew at each call and that takes as long as the commands do. What it does, enqueue.lua does
--- as well, with fresh and due of the library; a test has both do the same on random ledgers and compares all keys.
+-- The fast path of enqueue: a run that is due at once, under an id that nobody knows, while no id is to be forgotten. It
+-- comes before every function is made, since Redis makes them anew at each call and that takes as long as the commands do.
+-- What it does, enqueue.lua does as well, with fresh and due of the library; a test has both do the same on random ledgers
+-- and compares all keys.
 do
   local call, sub, format, concat = redis.call, string.sub, string.format, table.concat
   local RUN, BODY, READY, PUSH, OPEN, IDS, HIST = KEYS[9], KEYS[10], KEYS[13], KEYS[14], KEYS[17], KEYS[22], KEYS[28]

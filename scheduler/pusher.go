@@ -1,0 +1,85 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+
+	"lockstep/jobs"
+	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/queue"
+)
+
+// pushMost is how many deliveries are pushed and confirmed together.
+const pushMost = 200
+
+// A Pusher brings deliveries to their queues and confirms them in the ledger: by [Pusher.Push], which waits for that, or by
+// [Pusher.Add], which does not, and sends in batches what has come meanwhile. What it does not manage to push or to confirm,
+// the sweep repeats under the next n. It is safe for concurrent use.
+type Pusher struct {
+	queue  *queue.Client
+	ledger *ledger.Ledger
+
+	mu      sync.Mutex
+	pending []ledger.Due
+	wake    chan struct{} // buffer of one: wake-ups may merge
+}
+
+// NewPusher returns a pusher. It starts nothing: for [Pusher.Add], somebody has to call [Pusher.Run].
+func NewPusher(q *queue.Client, l *ledger.Ledger) *Pusher {
+	return &Pusher{queue: q, ledger: l, wake: make(chan struct{}, 1)}
+}
+
+// Add takes deliveries to be pushed by [Pusher.Run].
+func (p *Pusher) Add(due ...ledger.Due) {
+	p.mu.Lock()
+	p.pending = append(p.pending, due...)
+	p.mu.Unlock()
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (p *Pusher) take() []ledger.Due {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := min(len(p.pending), pushMost)
+	some := p.pending[:n:n]
+	p.pending = p.pending[n:]
+	return some
+}
+
+// Run pushes what is added until ctx ends, then once more what is left.
+func (p *Pusher) Run(ctx context.Context, log *slog.Logger) {
+	for ended := false; !ended; {
+		select {
+		case <-p.wake:
+		case <-ctx.Done():
+			ended = true
+		}
+		for some := p.take(); len(some) > 0; some = p.take() {
+			// What is to be pushed when everything ends would only wait for the sweep: two calls more do no harm.
+			call, cancel := context.WithTimeout(context.WithoutCancel(ctx), callLimit)
+			if err := p.Push(call, some...); err != nil {
+				log.WarnContext(ctx, "deliveries are not pushed or not confirmed, the sweep will repeat them", "error", err)
+			}
+			cancel()
+		}
+	}
+}
+
+// Push pushes deliveries and confirms those that were pushed.
+func (p *Pusher) Push(ctx context.Context, due ...ledger.Due) error {
+	deliveries := make([]queue.Delivery, len(due))
+	for i, d := range due {
+		deliveries[i] = queue.Delivery{Run: string(d.Run), N: d.N, Queue: d.Queue}
+	}
+	pushed, err := p.queue.Push(ctx, deliveries...)
+	confirm := make([]ledger.Due, len(pushed))
+	for i, d := range pushed {
+		confirm[i] = ledger.Due{Run: jobs.RunID(d.Run), N: d.N, Queue: d.Queue}
+	}
+	return errors.Join(err, p.ledger.Confirm(ctx, confirm))
+}
