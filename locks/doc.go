@@ -119,6 +119,11 @@
 // before the first script that it is sent as the master. Renewals compare, too, for proxies that keep connections. An
 // emptied space is noticed by its missing or other id.
 //
+// Not every script comes over a connection that was greeted: [Space.Revoke], [Space.EndSession] and the acts of packages
+// above go over their caller's. None of them asks for a bundle, but what they free may be somebody's turn. So whatever is
+// about to grant to a wait compares the server first, and on another one begins a grace time instead, of the longest lease
+// that Redis knows of; who is greeted next begins the epoch, and makes it as long as it has to be. Reading does not.
+//
 // A grace time begins then, and with another server a new epoch. In it nothing is granted and no wait is offered anything;
 // what is given back is taken. Every session's lease ends with it, whatever the last server's clock said. It takes as long
 // as the longest lease in use, and as a master that was replaced may go on answering: half of cluster-node-timeout on
@@ -148,8 +153,9 @@
 // client that never knew it may be granted a lock before anybody who holds it has come; those come late then and are cut
 // off, within a third of the lease. A set Options.Grace, which every new space waits for, closes that. A hold whose holder died
 // in the same moment is gone. A master that is cut off from its replicas and has no min-replicas-to-write may
-// go on for longer than the grace time ([CheckServer] says so). Only connections of this package's clients are greeted: a script
-// of another package that is first on a promoted server may be granted what the server does not know to be held.
+// go on for longer than the grace time ([CheckServer] says so). A script of another package that takes a bundle at once, and not
+// by a wait, has to come over [Client.Redis]: on a promoted server it may else be granted what that does not know to be
+// held. What is taken by [Seize] before its holder has said it again stands again then, and can be taken again.
 //
 // # Invariants
 //

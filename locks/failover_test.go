@@ -285,6 +285,129 @@ func TestClientThatIsAwayDuringTheGraceTimeIsCutOff(t *testing.T) {
 	}
 }
 
+// TestActsOnANewServerGrantNothing has the first script on a server that may lack the last writes be an act of somebody
+// who was not greeted there: it frees what is held as far as that server knows, and somebody waits for it. The server lost
+// that the lock had passed to a third one meanwhile, who cannot say so yet.
+func TestActsOnANewServerGrantNothing(t *testing.T) {
+	t.Parallel()
+	endSession := func(t *testing.T, s *locks.Space, gone, _ *locks.Hold) error {
+		return s.EndSession(t.Context(), gone.Session())
+	}
+	seize := func(t *testing.T, s *locks.Space, _, also *locks.Hold) error {
+		_, err := s.Revoke(t.Context(), "also", also.Token(), locks.Seize, why)
+		return err
+	}
+	type act func(t *testing.T, s *locks.Space, gone, also *locks.Hold) error
+	for name, acts := range map[string][]act{
+		"a session is ended": {seize, endSession}, "a lock is seized": {endSession, seize},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.New(t, redistest.Options{})
+			rdb, proxy := server.Client(t), server.Proxy(t)
+			// The lease outlives an outage of 2.7 s; nobody passes a wait because it is old.
+			o := locks.Options{Namespace: "ns", Lease: 6 * time.Second, ReserveAfter: time.Hour}
+			f := newFleet(t, proxy.Client(t), o, 3)
+			o.Name = "gone"
+			dead := server.Proxy(t)
+			gone := acquire(t, openClient(t, dead.Client(t), o), locks.Exclusive("bill"))
+			also := acquire(t, f.clients[1], locks.Exclusive("also"))
+			got := make(chan *locks.Hold, 1)
+			go func() {
+				defer close(got)
+				hold, err := f.clients[2].Acquire(t.Context(), locks.Exclusive("also", "bill"))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				got <- hold
+			}()
+			eventually(t, "it waits", func() bool { return len(waits(t, f.clients[0])) == 1 })
+			if err := rdb.Save(t.Context()).Err(); err != nil { // what comes now is lost
+				t.Fatal(err)
+			}
+			release(t, gone)
+			dead.Set(redistest.Faults{DropRequests: true, DropReplies: true})
+			kept := f.hold(0, t.Context(), locks.Exclusive("bill"))
+			proxy.Set(redistest.Faults{Refuse: true})
+			proxy.Cut()
+			server.Kill()
+			if err := server.Restart(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+
+			space, err := locks.NewSpace(rdb, "ns")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if record, err := space.HeldBy(t.Context(), "bill"); err != nil || record.Holder(gone.Token()) == nil {
+				t.Fatalf("%+v, %v: the server has not lost what it had to", record, err)
+			}
+			for _, act := range acts {
+				if err := act(t, space, gone, also); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, name := range []string{"bill", "also"} {
+				if record, err := space.HeldBy(t.Context(), name); err != nil || len(record.Holds) != 0 {
+					t.Errorf("%s is held by %+v, %v; want nobody", name, record.Holds, err)
+				}
+			}
+			proxy.Set(redistest.Faults{})
+			f.awaitGrants(1) // the grace time is over
+			if record, err := space.HeldBy(t.Context(), "bill"); err != nil || record.Holder(kept.Token()) == nil {
+				t.Errorf("bill is held by %+v, %v; want %s", record.Holds, err, kept.ID())
+			}
+			release(t, kept)
+			release(t, also) // its holder has said it again, too, and never heard that it was taken
+			next := <-got
+			if next == nil || next.Token() <= kept.Token() {
+				t.Fatalf("got %+v after token %s", next, kept.Token())
+			}
+			release(t, next)
+		})
+	}
+}
+
+// TestReadingANewServerLeavesItAsItIs reads all there is of a space on a server that it does not know.
+func TestReadingANewServerLeavesItAsItIs(t *testing.T) {
+	t.Parallel()
+	server := redistest.New(t, redistest.Options{})
+	rdb := server.Client(t)
+	c := openClient(t, rdb, locks.Options{Namespace: "ns", Lease: time.Minute})
+	token := acquire(t, c, locks.Exclusive("a")).Token()
+	keys := c.Space().Keys()
+	if err := rdb.HSet(t.Context(), keys[6], "server", "another").Err(); err != nil {
+		t.Fatal(err)
+	}
+	dump := func() (all []string) {
+		for _, key := range keys {
+			all = append(all, rdb.Dump(t.Context(), key).Val())
+		}
+		return all
+	}
+	before := dump()
+	reader, err := locks.NewSpace(server.Client(t), "ns")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if listing, err := reader.Read(t.Context()); err != nil || len(listing.Holds) != 1 {
+		t.Errorf("got %+v, %v", listing, err)
+	}
+	if sessions, _, err := reader.Sessions(t.Context()); err != nil || len(sessions) != 1 {
+		t.Errorf("got %+v, %v", sessions, err)
+	}
+	if record, err := reader.HeldBy(t.Context(), "a"); err != nil || record.Holder(token) == nil {
+		t.Errorf("got %+v, %v", record, err)
+	}
+	if _, err := reader.Permits(t.Context(), "a"); err != nil {
+		t.Error(err)
+	}
+	if !slices.Equal(dump(), before) {
+		t.Error("reading has changed the space")
+	}
+}
+
 // loseReplication has a replica hear nothing more of its master, without either of them being down: what is written from
 // then on is lost when the replica takes over.
 func loseReplication(t *testing.T, master, replica *redistest.Server) {

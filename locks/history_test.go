@@ -582,6 +582,7 @@ func TestCheckerCatchesFaults(t *testing.T) {
 		{"losing: nobody pauses", "not S.grace() and S.resumes == 0 then", "true then"},
 		{"losing: somebody new is granted at once", "if S.grace() then\n  S.tell()\n  return {'grace', S", "if false then\n  S.tell()\n  return {'grace', S"},
 		{"losing: another server is not noticed", "if not run or server == run then return 'known' end", "if true then return 'known' end"},
+		{"losing: a server that nobody was greeted on grants", "if unknown then", "if false then"},
 		{"losing: the longest lease does not count", "math.max(tonumber(least), longest + margin)", "tonumber(least)"},
 		{"losing: the dead are asserted for good", "now + math.max(tonumber(ARGV[2]), left)), 's'", "now + 1e9), 's'"},
 		{"losing: what is said late counts", "if not left or not (lost", "if false and (lost"},

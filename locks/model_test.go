@@ -317,6 +317,10 @@ func (m *model) settle() {
 		if resource, _, beaten := m.blocked(w.items, w.ticket, "", w.under, false); resource != "" || len(beaten) > 0 {
 			continue
 		}
+		if m.server != "" && m.knows != "" && m.server != m.knows { // nobody was greeted on it yet
+			m.pause(0, 0)
+			return
+		}
 		if w.session == "@" {
 			w.state, w.lapse = "o", m.now()+2000
 			m.offered[w.id] = true

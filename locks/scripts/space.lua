@@ -124,6 +124,33 @@ local function stands(id)
   return hold ~= nil and hold[1] ~= '@'
 end
 
+-- identity returns the server's run id and for how many seconds it has been up; nil where it does not tell.
+local function identity()
+  local info = redis.pcall('INFO', 'server')
+  if type(info) ~= 'string' then return nil end
+  return string.match(info, 'run_id:(%x+)'), tonumber(string.match(info, 'uptime_in_seconds:(%d+)'))
+end
+
+-- pause begins a grace time, or makes the one that runs longer: `least` ms, and not less than the longest lease of a
+-- session that is known plus `margin`. Whoever asserts nothing until it is over has lost what he had.
+local function pause(least, margin)
+  local last = call('ZREVRANGEBYLEX', IDX, '(~m', '[~l', 'LIMIT', 0, 1)[1]
+  local longest = last and tonumber(sub(last, 3, 11)) or 0
+  local upto = now + math.max(tonumber(least), longest + margin)
+  upto = format('%.0f', math.max(upto, tonumber(call('HGET', META, 'grace') or 0)))
+  call('HSET', META, 'grace', upto, 'lost', '1')
+  call('ZADD', EXP, 0, 'e')
+  return upto
+end
+
+-- strange tells whether this is another server than the space knows, so that it may lack the last writes.
+local function strange()
+  local server = call('HGET', META, 'server')
+  if not server or server == '' then return false end
+  local run = identity()
+  return run ~= nil and run ~= server
+end
+
 -- space makes the slow path: what expires, waits and is granted on. Its rule: after settle() no waiter is grantable,
 -- save those behind a resource on the work list (S.more), which the next script looks at, and all during a grace time.
 local function space()
@@ -482,7 +509,8 @@ local function space()
 
   -- settle grants what was freed to who waits for it: to each wait that can be granted, the oldest first, whichever of
   -- the freed resources it waits for. It looks along all their queues at once, by tickets. It leaves a grace time to
-  -- reap, which ends it, and then has everybody looked at.
+  -- reap, which ends it, and then has everybody looked at; and it grants nothing on a server that the space does not know,
+  -- but begins a grace time. Whoever is greeted there makes that as long as it has to be.
   function S.settle()
     local heads = {}
     if #freed > 0 and call('ZCARD', Q) > 0 and not S.grace() and S.resumes == 0 then
@@ -525,6 +553,7 @@ local function space()
     end
 
     local ticket, given, barred -- of the wait looked at last; barred: nobody passes it
+    local unknown -- whether this is a server that the space does not know; asked before the first grant
     while true do
       local rest, first = {}, nil
       for i = 1, #heads do
@@ -558,7 +587,14 @@ local function space()
         local _, items = bundle(wait, W_ITEMS)
         local resource, _, beaten = S.blocked(items, ticket, nil, within(wait[7]))
         given = not resource and #beaten == 0
-        if given then give(first.id, wait) end
+        if given then
+          if unknown == nil then unknown = strange() end
+          if unknown then
+            S.resumes = tonumber(pause(0, 0))
+            return
+          end
+          give(first.id, wait)
+        end
       end
     end
   end
