@@ -880,7 +880,12 @@ func (m *model) release(id string, quick bool) []string {
 	}
 	m.settle()
 	m.reap()
-	return []string{answer, "0"}
+	session := string(sessionOf(HoldID(id)))
+	if answer != "gone" || !m.alive(session) {
+		return []string{answer, "0"}
+	}
+	space, epoch := m.place()
+	return []string{answer, "0", space, epoch, fmt.Sprint(m.revs[session])}
 }
 
 func (m *model) declare(name string, limit, version int64) []string {
