@@ -733,11 +733,11 @@ func (m *model) acquire(a modelAsk) []string {
 		m.drop(a.id)
 		m.settle()
 	}
-	if why := m.unfit(a.items); why != nil {
-		return why
-	}
 	if m.grace != 0 {
 		return []string{"grace", fmt.Sprint(m.grace - m.now())}
+	}
+	if why := m.unfit(a.items); why != nil {
+		return why
 	}
 	if resource, _, _ := m.blocked(a.items, 0, "", a.under, a.barge); resource == "" {
 		token := m.take(a.id, a.session, a.info, a.items, a.limits)
