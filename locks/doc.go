@@ -73,7 +73,8 @@
 //
 // Who waits for more while he holds something can wait in a circle. A nested request that is queued looks along the chain
 // of who waits for whom. When it would close a circle it is the youngest in that, is not queued, and gets a
-// [DeadlockError] that names the others. Two that share and both upgrade are such a circle.
+// [DeadlockError] that names the others. Two that share and both upgrade are such a circle. A request that waits for permits
+// is in one only when too few can come back from all those who do not wait for it.
 //
 // # Taking back
 //
