@@ -156,7 +156,7 @@
 // in the same moment is gone. A master that is cut off from its replicas and has no min-replicas-to-write may
 // go on for longer than the grace time ([CheckServer] says so). A script of another package that takes a bundle at once, and not
 // by a wait, has to come over [Client.Redis]: on a promoted server it may else be granted what that does not know to be
-// held. What is taken by [Seize] before its holder has said it again stands again then, and can be taken again.
+// held.
 //
 // # Invariants
 //

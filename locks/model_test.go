@@ -317,7 +317,7 @@ func (m *model) settle() {
 		if resource, _, beaten := m.blocked(w.items, w.ticket, "", w.under, false); resource != "" || len(beaten) > 0 {
 			continue
 		}
-		if m.server != "" && m.knows != "" && m.server != m.knows { // nobody was greeted on it yet
+		if m.strange() {
 			m.pause(0, 0)
 			return
 		}
@@ -331,6 +331,9 @@ func (m *model) settle() {
 		m.revs[w.session]++
 	}
 }
+
+// strange tells whether nobody was greeted on the server yet.
+func (m *model) strange() bool { return m.server != "" && m.knows != "" && m.server != m.knows }
 
 func (m *model) drop(id string) bool {
 	_, ok := m.waits[id]
@@ -997,11 +1000,13 @@ func (m *model) revoke(name string, token int64, how string) []string {
 		return []string{"stale", other}
 	}
 	h := m.holds[id]
-	if how != "f" && h.rests == 0 && (h.asked == "" || h.asked[0] == 'a') {
-		h.asked = how + `{"reason":"test"}`
-	}
-	if how == "f" {
+	said, ok := m.at[h.session]
+	unsaid := m.strange() || m.grace > m.now() && ok && !strings.HasPrefix(said, fmt.Sprint(m.epoch, " "))
+	switch {
+	case how == "f" && (h.rests != 0 || !unsaid):
 		m.free(id, false, true)
+	case h.rests == 0 && (how == "f" || h.asked == "" || h.asked[0] == 'a'):
+		h.asked = how + `{"reason":"test"}`
 	}
 	if m.alive(h.session) {
 		m.revs[h.session]++
