@@ -39,16 +39,15 @@ type actor struct {
 	journal *journal
 	rand    *rand.Rand
 
-	depth    int  // how deep requests are nested at most
-	limits   bool // holds have limits
-	loses    bool // holds may be lost, and requests find no answer
-	closes   bool // the client may be closed meanwhile
-	deaf     bool // a fault: it works on when its context has ended
-	poolless bool // it asks for no permits
-	asks     bool // it asks Redis whether what it has is held there
-	calls    int  // so many requests were granted
-	dead     int  // and so many found a deadlock
-	deep     int  // the most holds it ever had on its stack
+	depth  int  // how deep requests are nested at most
+	limits bool // holds have limits
+	loses  bool // holds may be lost, and requests find no answer
+	closes bool // the client may be closed meanwhile
+	deaf   bool // a fault: it works on when its context has ended
+	asks   bool // it asks Redis whether what it has is held there
+	calls  int  // so many requests were granted
+	dead   int  // and so many found a deadlock
+	deep   int  // the most holds it ever had on its stack
 }
 
 // having is one hold on an actor's stack.
@@ -67,7 +66,7 @@ func (a *actor) dice(n int) bool { return a.rand.IntN(n) == 0 }
 func (a *actor) bundle() (items []locks.Item) {
 	for _, i := range a.rand.Perm(6)[:1+a.rand.IntN(3)] {
 		switch {
-		case i == 0 && !a.poolless:
+		case i == 0:
 			items = append(items, locks.Item{Name: pool, Mode: locks.ModePermits, N: 1 + a.rand.IntN(2)})
 		case i <= 1:
 			items = append(items, locks.Item{Name: narrow, Mode: locks.ModeShared, N: narrowSize})

@@ -73,7 +73,8 @@
 //
 // Who waits for more while he holds something can wait in a circle. A nested request that is queued looks along the chain
 // of who waits for whom. When it would close a circle it is the youngest in that, is not queued, and gets a
-// [DeadlockError] that names the others. Two that share and both upgrade are such a circle.
+// [DeadlockError] that names the others. Two that share and both upgrade are such a circle. A request that waits for permits
+// is in one only when too few can come back from all those who do not wait for it.
 //
 // # Taking back
 //
@@ -127,6 +128,11 @@
 // before the first script that it is sent as the master. Renewals compare, too, for proxies that keep connections. An
 // emptied space is noticed by its missing or other id.
 //
+// Not every script comes over a connection that was greeted: [Space.Revoke], [Space.EndSession] and the acts of packages
+// above go over their caller's. None of them asks for a bundle, but what they free may be somebody's turn. So whatever is
+// about to grant to a wait compares the server first, and on another one begins a grace time instead, of the longest lease
+// that Redis knows of; who is greeted next begins the epoch, and makes it as long as it has to be. Reading does not.
+//
 // A grace time begins then, and with another server a new epoch. In it nothing is granted and no wait is offered anything;
 // what is given back is taken. Every session's lease ends with it, whatever the last server's clock said. It takes as long
 // as the longest lease in use, and as a master that was replaced may go on answering: half of cluster-node-timeout on
@@ -156,8 +162,9 @@
 // client that never knew it may be granted a lock before anybody who holds it has come; those come late then and are cut
 // off, within a third of the lease. A set Options.Grace, which every new space waits for, closes that. A hold whose holder died
 // in the same moment is gone. A master that is cut off from its replicas and has no min-replicas-to-write may
-// go on for longer than the grace time ([CheckServer] says so). Only connections of this package's clients are greeted: a script
-// of another package that is first on a promoted server may be granted what the server does not know to be held.
+// go on for longer than the grace time ([CheckServer] says so). A script of another package that takes a bundle at once, and not
+// by a wait, has to come over [Client.Redis]: on a promoted server it may else be granted what that does not know to be
+// held.
 //
 // # Invariants
 //

@@ -3,6 +3,7 @@ package locks_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -80,4 +81,63 @@ func TestRequestThatHasGivenUpDoesNotWait(t *testing.T) {
 		}
 	}
 	release(t, hold)
+}
+
+// TestReleaseThatIsAppliedTwiceIsOne has releases arrive at Redis twice while their sender knows of one: a cluster client
+// and many a proxy send again by themselves. The copy that is answered finds nothing; the lock was given back all the same.
+func TestReleaseThatIsAppliedTwiceIsOne(t *testing.T) {
+	t.Parallel()
+	c, direct, p := proxied(t, 15*time.Second)
+	release(t, acquire(t, c, locks.Exclusive("warm"))) // Redis knows the scripts
+	p.Set(redistest.Faults{Commands: []string{"evalsha"}, Resend: 1})
+	for _, parts := range [][]locks.Part{
+		{locks.Exclusive("a")}, {locks.Exclusive("a", "b"), locks.Shared("c")}, {locks.Exclusive("a"), locks.MaxHold(time.Hour)},
+	} {
+		release(t, acquire(t, c, parts...))
+	}
+	var calls sync.WaitGroup
+	for i := range 20 { // so many that some are sent together
+		calls.Go(func() { release(t, acquire(t, c, locks.Exclusive(fmt.Sprint(i)))) })
+	}
+	calls.Wait()
+	if got := holds(t, direct); len(got) != 0 {
+		t.Errorf("still held: %+v", got)
+	}
+
+	// What was taken away before is not taken for a copy's doing.
+	for range 5 {
+		hold := acquire(t, c, locks.Exclusive("a"))
+		p.Set(redistest.Faults{Commands: []string{"evalsha"}, Resend: 1, ReplyDelay: 5 * time.Millisecond}) // also of the news
+		if _, err := direct.Space().Revoke(t.Context(), "a", hold.Token(), locks.Seize, why); err != nil {
+			t.Fatal(err)
+		}
+		if err := hold.Release(); !errors.Is(err, locks.ErrRevoked) {
+			t.Errorf("got %v from the release of what was seized", err)
+		}
+	}
+	hold := acquire(t, c, locks.Exclusive("a"))
+	if err := direct.Space().EndSession(t.Context(), c.Session()); err != nil {
+		t.Fatal(err)
+	}
+	if err := hold.Release(); !errors.Is(err, locks.ErrLost) {
+		t.Errorf("got %v from the release of what was ended with its session", err)
+	}
+}
+
+// TestReleaseThatNobodyAnswers has Redis apply a release, whose session ends before anybody says so. It was in time.
+func TestReleaseThatNobodyAnswers(t *testing.T) {
+	t.Parallel()
+	c, direct, p := proxied(t, 2*time.Second)
+	release(t, acquire(t, c, locks.Exclusive("warm"))) // Redis knows the script, and there is a connection
+	hold := acquire(t, c, locks.Exclusive("a"))
+	p.Set(redistest.Faults{DropReplies: true})
+	done := make(chan error, 1)
+	go func() { done <- hold.Release() }()
+	eventually(t, "the release is applied", func() bool { return len(holds(t, direct)) == 0 })
+	if err := <-done; err != nil {
+		t.Errorf("got %v", err)
+	}
+	if _, err := c.Begin(); !errors.Is(err, locks.ErrLost) {
+		t.Errorf("got %v: the session has not ended, the test proves nothing", err)
+	}
 }

@@ -73,7 +73,6 @@ type journal struct {
 	claims []*claim
 	faults []string
 	pauses []pause
-	lost   []pause // times after a loss of data in which Redis may grant what somebody has; who is any
 }
 
 // entry is what a process tells its parent.
@@ -148,11 +147,6 @@ func (j *journal) adopt(l entry, known map[int]*claim) {
 // excused tells whether a claim may be at work at a moment although it is lost: its process was stopped meanwhile, and it
 // is at work only for a moment after.
 func (j *journal) excused(at int64, claims ...*claim) bool {
-	for _, lost := range j.lost {
-		if lost.from <= at && at <= lost.to {
-			return true
-		}
-	}
 	for _, p := range j.pauses {
 		for _, c := range claims {
 			if c.Who == p.who && p.from <= at && at <= p.to+graceAfterPause && c.To <= p.to+graceAfterPause {

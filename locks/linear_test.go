@@ -208,7 +208,7 @@ func linearClients(t *testing.T, n int) []*locks.Client {
 		p := server.Proxy(t)
 		// Nothing is reserved for who waits: a refusal has to be somebody's hold.
 		clients = append(clients, openClient(t, p.Client(t), locks.Options{
-			Namespace: ns, Name: fmt.Sprint("c", i), ReserveAfter: time.Hour,
+			Namespace: ns, Name: fmt.Sprint("c", i), ReserveAfter: time.Hour, Grace: -1, // a young server grants at once
 		}))
 		p.Set(redistest.Faults{RequestJitter: 3 * time.Millisecond, ReplyJitter: 3 * time.Millisecond})
 	}

@@ -317,6 +317,10 @@ func (m *model) settle() {
 		if resource, _, beaten := m.blocked(w.items, w.ticket, "", w.under, false); resource != "" || len(beaten) > 0 {
 			continue
 		}
+		if m.strange() {
+			m.pause(0, 0)
+			return
+		}
 		if w.session == "@" {
 			w.state, w.lapse = "o", m.now()+2000
 			m.offered[w.id] = true
@@ -327,6 +331,9 @@ func (m *model) settle() {
 		m.revs[w.session]++
 	}
 }
+
+// strange tells whether nobody was greeted on the server yet.
+func (m *model) strange() bool { return m.server != "" && m.knows != "" && m.server != m.knows }
 
 func (m *model) drop(id string) bool {
 	_, ok := m.waits[id]
@@ -729,11 +736,11 @@ func (m *model) acquire(a modelAsk) []string {
 		m.drop(a.id)
 		m.settle()
 	}
-	if why := m.unfit(a.items); why != nil {
-		return why
-	}
 	if m.grace != 0 {
 		return []string{"grace", fmt.Sprint(m.grace - m.now())}
+	}
+	if why := m.unfit(a.items); why != nil {
+		return why
 	}
 	if resource, _, _ := m.blocked(a.items, 0, "", a.under, a.barge); resource == "" {
 		token := m.take(a.id, a.session, a.info, a.items, a.limits)
@@ -742,7 +749,7 @@ func (m *model) acquire(a modelAsk) []string {
 	if a.wait == -1 {
 		return m.describe([]string{"busy", m.soonest()}, a.items, 0, a.under, a.barge)
 	}
-	if a.nested() && m.circle(a.items, a.under, a.under, map[string]bool{}) {
+	if a.nested() && m.circle(a.items, a.under) {
 		return []string{"deadlock"}
 	}
 	described := m.describe(nil, a.items, 0, a.under, a.barge)
@@ -769,43 +776,95 @@ func (m *model) unfit(items []string) []string {
 	return nil
 }
 
-// blockers returns the holds that have to end before a bundle can be granted. nested is what the request stands in.
-func (m *model) blockers(items, nested []string) (holds []string) {
+// A need is what a bundle waits for at one resource: holds, with how much of it they have, of which only so much may stay.
+type need struct {
+	of   map[string]int64
+	stay int64
+}
+
+// needs returns what a bundle waits for. nested is what the request stands in.
+func (m *model) needs(items, nested []string) (needs []need) {
 	for _, item := range items {
 		mode, n, name := parseItem(item)
 		on := m.occupants(name)
 		alone := slices.ContainsFunc(on, func(o occupant) bool { return o.mode == 'x' })
-		full := mode == 'p' && used(on)+n > m.declared[name].limit || mode == 'c' && used(on)+1 > n
+		w := need{of: make(map[string]int64)}
+		full := true
+		switch {
+		case alone || mode == 'x':
+		case mode == 'p':
+			w.stay, full = m.declared[name].limit-n, used(on)+n > m.declared[name].limit
+		case mode == 'c':
+			w.stay, full = n-1, used(on)+1 > n
+		default:
+			full = false
+		}
 		for _, o := range on {
 			switch {
-			case o.tag[0] == 'o', alone && o.mode != 'x':
+			case !full, o.tag[0] == 'o', alone && o.mode != 'x':
 			case !alone && mode == 'x' && slices.Contains(nested, o.tag[1:]): // it shares with itself
-			case alone || mode == 'x' || full:
-				holds = append(holds, o.tag[1:])
+			case mode == 'p' && !alone:
+				w.of[o.tag[1:]] = o.n
+			default:
+				w.of[o.tag[1:]] = 1
 			}
 		}
+		needs = append(needs, w)
 	}
-	return holds
+	return needs
+}
+
+// blocks tells whether holds that never end keep somebody from what he needs.
+func (n need) blocks(never map[string]bool) bool {
+	left := int64(0)
+	for id, much := range n.of {
+		if never[id] {
+			left += much
+		}
+	}
+	return left > n.stay
 }
 
 // circle tells whether a bundle waits for one of the holds that the asking request is nested in, through whatever waits
-// inside others.
-func (m *model) circle(items, nested, mine []string, seen map[string]bool) bool {
-	for _, id := range m.blockers(items, nested) {
-		if slices.Contains(mine, id) {
-			return true
-		}
-		if seen[id] {
-			continue
-		}
-		seen[id] = true
+// inside others, so that neither ever ends.
+func (m *model) circle(items, nested []string) bool {
+	inside := make(map[string][]need)
+	never := make(map[string]bool)
+	for id := range m.holds {
+		never[id] = true
 		for _, w := range m.waits {
-			if slices.Contains(w.under, id) && m.circle(w.items, w.under, mine, seen) {
-				return true
+			if slices.Contains(w.under, id) {
+				inside[id] = append(inside[id], m.needs(w.items, w.under)...)
 			}
 		}
 	}
-	return false
+	for ends := true; ends; {
+		ends = false
+		for id := range never {
+			blocks := func(n need) bool { return n.blocks(never) }
+			if !slices.Contains(nested, id) && !slices.ContainsFunc(inside[id], blocks) {
+				delete(never, id)
+				ends = true
+			}
+		}
+	}
+	seen := make(map[string]bool)
+	var leads func(needs []need) bool
+	leads = func(needs []need) bool {
+		for _, n := range needs {
+			for id := range n.of {
+				if !n.blocks(never) || !never[id] || seen[id] {
+					continue
+				}
+				seen[id] = true
+				if slices.Contains(nested, id) || leads(inside[id]) {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	return leads(m.needs(items, nested))
 }
 
 // checkCircle tells what is wrong with the circle that a deadlock names.
@@ -876,7 +935,12 @@ func (m *model) release(id string, quick bool) []string {
 	}
 	m.settle()
 	m.reap()
-	return []string{answer, "0"}
+	session := string(sessionOf(HoldID(id)))
+	if answer != "gone" || !m.alive(session) {
+		return []string{answer, "0"}
+	}
+	space, epoch := m.place()
+	return []string{answer, "0", space, epoch, fmt.Sprint(m.revs[session])}
 }
 
 // acquireAll grants what nothing is in the way of, one after the other, and changes nothing for the rest.
@@ -983,11 +1047,13 @@ func (m *model) revoke(name string, token int64, how string) []string {
 		return []string{"stale", other}
 	}
 	h := m.holds[id]
-	if how != "f" && h.rests == 0 && (h.asked == "" || h.asked[0] == 'a') {
-		h.asked = how + `{"reason":"test"}`
-	}
-	if how == "f" {
+	said, ok := m.at[h.session]
+	unsaid := m.strange() || m.grace > m.now() && ok && !strings.HasPrefix(said, fmt.Sprint(m.epoch, " "))
+	switch {
+	case how == "f" && (h.rests != 0 || !unsaid):
 		m.free(id, false, true)
+	case h.rests == 0 && (how == "f" || h.asked == "" || h.asked[0] == 'a'):
+		h.asked = how + `{"reason":"test"}`
 	}
 	if m.alive(h.session) {
 		m.revs[h.session]++

@@ -209,6 +209,51 @@ func TestTwoUpgradesAreADeadlock(t *testing.T) {
 	})
 }
 
+// TestPermitsThatOthersGiveBackAreNoCircle has a request wait for a permit while one of those who have one waits for it, and
+// another does not: that one's release is enough. Once he waits, too, nobody would ever go on.
+func TestPermitsThatOthersGiveBackAreNoCircle(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		t.Parallel()
+		c := openClient(t, rdb, locks.Options{Namespace: redistest.Namespace(t)})
+		if _, err := c.Declare(t.Context(), "api", locks.PermitLimit{Permits: 2}); err != nil {
+			t.Fatal(err)
+		}
+		for name, one := range map[string]locks.Part{"permits": locks.Permits("api", 1), "at most": locks.AtMost(2, "few")} {
+			first, second, bill := acquire(t, c, one), acquire(t, c, one), acquire(t, c, locks.Exclusive("bill"))
+			got := make(chan *locks.Hold, 2)
+			wait := func(outer *locks.Hold, part locks.Part) {
+				t.Helper()
+				before := len(waits(t, c))
+				go func() {
+					inner, err := c.Acquire(outer.Context(), part)
+					if err != nil {
+						t.Errorf("%s: %v", name, err)
+					}
+					got <- inner
+				}()
+				eventually(t, "it waits", func() bool { return len(waits(t, c)) > before })
+			}
+			wait(first, locks.Exclusive("bill")) // and keeps its permit meanwhile
+			wait(bill, one)                      // of the second one
+			_, err := c.Acquire(second.Context(), locks.Exclusive("bill"))
+			circle, ok := errors.AsType[*locks.DeadlockError](err)
+			if !ok || len(circle.Circle) != 2 || circle.Circle[0].Hold != bill.ID() || circle.Circle[1].Hold != second.ID() {
+				t.Errorf("%s: got %v, want the circle of bill and what the second one has", name, err)
+			}
+			release(t, second)
+			inner := <-got
+			if inner == nil {
+				t.FailNow()
+			}
+			release(t, inner)
+			release(t, bill)
+			release(t, <-got)
+			release(t, first)
+		}
+	})
+}
+
 func TestJoinedHoldIsEnteredAndNotFreed(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {

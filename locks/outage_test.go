@@ -20,6 +20,10 @@ const afterwards = 30 * time.Second
 
 // TestServerIsHarmedUnderLoad does harm to the server while actors of several clients are at work. What they saw of it must
 // be no overlap and no request that is never answered; and afterwards they get locks again.
+//
+// Nothing is excused here, also where the server loses all data: every client has known the space, so each says again what it
+// holds, or was cut off, before the grace time ends. An overlap that remains possible, and that no checker could tell from a
+// fault, takes a client that never knew the space ([locks.Options.Grace] unset): there is none here.
 func TestServerIsHarmedUnderLoad(t *testing.T) {
 	t.Parallel()
 	kill := func(t *testing.T, s *redistest.Server, _ *redis.Client, away time.Duration) {
@@ -38,12 +42,12 @@ func TestServerIsHarmedUnderLoad(t *testing.T) {
 		name   string
 		config []string
 		away   time.Duration // at most
-		loses  bool          // data, so that what is held may be granted again until its holder has heard of it
+		pauses bool          // a grace time follows
 		do     func(t *testing.T, s *redistest.Server, rdb *redis.Client, away time.Duration)
 	}{
 		// What is answered is on disk, so that nothing that anybody knows of is lost.
-		{"kill, with a log", []string{"appendonly yes", "appendfsync always"}, 500 * time.Millisecond, false, kill},
-		{"long kill, with a log", []string{"appendonly yes", "appendfsync always"}, 2 * stormLease, false, kill},
+		{"kill, with a log", []string{"appendonly yes", "appendfsync always"}, 500 * time.Millisecond, true, kill},
+		{"long kill, with a log", []string{"appendonly yes", "appendfsync always"}, 2 * stormLease, true, kill},
 		{"kill, without a log", nil, 500 * time.Millisecond, true, kill},
 		{"stop", nil, 2 * stormLease, false, func(t *testing.T, s *redistest.Server, _ *redis.Client, away time.Duration) {
 			if err := s.Pause(); err != nil {
@@ -82,7 +86,11 @@ func TestServerIsHarmedUnderLoad(t *testing.T) {
 			server := redistest.New(t, redistest.Options{Config: harm.config})
 			rdb := server.Client(t)
 			j := newJournal()
-			ctx, cancel := context.WithTimeout(t.Context(), span(5*time.Second))
+			long := span(5 * time.Second)
+			if harm.pauses {
+				long = span(10 * time.Second)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), long)
 			defer cancel()
 			seed := uint64(time.Now().UnixNano())
 			var clients []*locks.Client
@@ -92,45 +100,29 @@ func TestServerIsHarmedUnderLoad(t *testing.T) {
 				for k := range 3 {
 					actors = append(actors, &actor{
 						client: clients[i], journal: j, rand: rand.New(rand.NewPCG(seed, uint64(10*i+k))), depth: 2, loses: true,
-						poolless: harm.loses, // what was declared is lost, too
 					})
 				}
 			}
-			declarePool(t, clients[0])
+			declarePool(t, clients[0]) // who also declares it again, where it was lost, before anything is granted
 			var running sync.WaitGroup
 			harms, rest := 0, time.Duration(0)
-			if harm.loses {
-				rest = stormLease // there has to be a time in which nothing is excused
+			if harm.pauses {
+				rest = stormLease // so that something is granted in between; some harm comes sooner
 			}
 			running.Go(func() {
 				random := rand.New(rand.NewPCG(seed, 100))
-				for wait := time.Duration(0); ; wait = rest {
+				for wait := time.Duration(0); ; wait = time.Duration(random.Float64() * 1.5 * float64(rest)) {
 					select {
 					case <-ctx.Done():
 						return
 					case <-time.After(wait + time.Duration(200+random.IntN(800))*time.Millisecond):
 					}
-					from := stamp()
 					harm.do(t, server, rdb, time.Duration(random.Int64N(int64(harm.away))))
 					harms++
-					if harm.loses {
-						j.mu.Lock()
-						// It is heard of at the next renewal, after a third of the lease; the rest is for a busy machine.
-						j.lost = append(j.lost, pause{from: from, to: stamp() + int64(stormLease*2/3)})
-						j.mu.Unlock()
-					}
 				}
 			})
 			actors.act(ctx)
 			running.Wait()
-			if harm.loses {
-				for _, c := range clients {
-					eventually(t, "what was declared is declared again", func() bool {
-						_, err := c.Declare(t.Context(), pool, locks.PermitLimit{Permits: poolSize, Version: 1})
-						return err == nil
-					})
-				}
-			}
 			began := time.Now()
 			for _, c := range clients {
 				hold, err := c.Acquire(within(t, afterwards), locks.Exclusive("c", "d"), locks.Shared("e"), locks.Permits(pool, poolSize))

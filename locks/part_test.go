@@ -235,6 +235,7 @@ func TestBadOptionsAreRefused(t *testing.T) {
 		{Options{Lease: time.Second}, "Options.Lease is 1s; it must be 2s to 10m0s"},
 		{Options{Lease: -1}, "Options.Lease"},
 		{Options{Lease: time.Hour}, "Options.Lease is 1h0m0s"},
+		{Options{Grace: time.Second}, "Options.Grace is 1s; it must be at least the lease, 15s"},
 		{Options{Namespace: "a b"}, `namespace "a b"`},
 		{Options{Namespace: "{a}"}, "namespace"},
 		{Options{Namespace: strings.Repeat("n", 65)}, "namespace"},

@@ -23,7 +23,8 @@ const (
 	// its session has ended.
 	Take Force = "t"
 	// Seize frees the lock at once, and then ends the context of the hold: until its holder has heard of it, two may
-	// work. Its token is refused by whoever guards what it did.
+	// work. Its token is refused by whoever guards what it did. While a grace time goes on and the holder has not said
+	// again what he holds, it is as Take, since nothing passes on.
 	Seize Force = "f"
 )
 

@@ -1,7 +1,9 @@
 package locks
 
 import (
+	"bytes"
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -73,5 +75,48 @@ func TestServerThatEvictsLocksIsRefused(t *testing.T) {
 	}
 	if findings, err := CheckServer(t.Context(), redistest.Mini(t), 0); err != nil || len(findings) != 1 || findings[0].Topic != "embedded" {
 		t.Errorf("got %+v, %v of an embedded one", findings, err)
+	}
+}
+
+// TestOpenSaysWhatIsNotSafe opens clients of a real master with a replica, as it comes and as it should be.
+func TestOpenSaysWhatIsNotSafe(t *testing.T) {
+	t.Parallel()
+	master := redistest.New(t, redistest.Options{TCP: true, Config: []string{"repl-diskless-sync-delay 0"}})
+	_, port, _ := strings.Cut(strings.TrimPrefix(strings.TrimSuffix(master.URL(), "/0"), "redis://"), ":")
+	redistest.New(t, redistest.Options{Config: []string{"replicaof 127.0.0.1 " + port}})
+	rdb := master.Client(t)
+	for began := time.Now(); !strings.Contains(rdb.Info(t.Context(), "replication").Val(), "state=online"); time.Sleep(5 * time.Millisecond) {
+		if time.Since(began) > 30*time.Second {
+			t.Fatal("the replica does not come")
+		}
+	}
+	said := func() string {
+		t.Helper()
+		var log bytes.Buffer
+		c, err := Open(t.Context(), rdb, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		return log.String()
+	}
+	got := said()
+	for _, want := range []string{
+		"level=WARN", "a master takes writes that no replica has (min-replicas-to-write 0)", "set min-replicas-to-write 1",
+		"it keeps nothing on disk", "set appendonly yes",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("it does not say %q:\n%s", want, got)
+		}
+	}
+	for name, value := range map[string]string{"min-replicas-to-write": "1", "appendonly": "yes"} {
+		if err := rdb.ConfigSet(t.Context(), name, value).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := said(); strings.Contains(got, "WARN") {
+		t.Errorf("there is nothing to say, and it says\n%s", got)
 	}
 }

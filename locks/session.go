@@ -418,10 +418,10 @@ func (s *session) take(r *Request, g grant) {
 // release gives a hold back, for [Hold.Release]. One that was ended by its limits or revoked is given back, too, so that
 // it passes on before its time.
 func (s *session) release(ctx context.Context, h *Hold) error {
-	r := h.request
+	request := h.request
 	s.mu.Lock()
 	lost := h.lost
-	if h.done || s.cause != nil || r.state == over {
+	if h.done || s.cause != nil || request.state == over {
 		s.mu.Unlock()
 		if lost == nil {
 			return nil // another script has freed it
@@ -429,27 +429,69 @@ func (s *session) release(ctx context.Context, h *Hold) error {
 		return h.ended(lost)
 	}
 	h.done = true
-	s.become(r, ending)
-	args := make([]any, 0, 2+len(r.items))
-	args = append(args, string(r.id))
-	if r.plain && lost == nil {
-		args = append(args, s.member(r))
-		for _, item := range r.items {
+	s.become(request, ending)
+	args := make([]any, 0, 2+len(request.items))
+	args = append(args, string(request.id))
+	if request.plain && lost == nil {
+		args = append(args, s.member(request))
+		for _, item := range request.items {
 			args = append(args, item.Name)
 		}
 	}
 	s.mu.Unlock()
 	h.cancel(errReleased)
 
-	answer, resent, err := s.sendRelease(ctx, args)
-	s.forget(r)
-	switch {
-	case lost != nil:
+	began := s.client.clock.now()
+	r, resent, err := s.sendRelease(ctx, args)
+	if lost == nil && (err != nil || r.text(0) == "gone") {
+		lost = s.unreleased(h, began, r, resent, err)
+	}
+	s.forget(request)
+	if lost != nil {
 		return h.ended(lost)
-	case err != nil:
-		return h.ended(err)
-	case answer == "gone" && !resent:
-		return h.ended(fmt.Errorf("%w: redis did not have the hold any more", ErrLost))
+	}
+	return nil
+}
+
+// unreleased returns why a release gave nothing back: Redis did not have the hold, or nobody has answered while the session
+// lived. It returns nil when the hold stood when its release began, and an earlier copy of it, one of ours or of the
+// network's, may be what ended it.
+func (s *session) unreleased(h *Hold, began time.Time, r reply, resent bool, err error) error {
+	s.mu.Lock()
+	over := h.overdue(instant{began, h.admitted.boot})
+	s.mu.Unlock()
+	gone := fmt.Errorf("%w: redis did not have the hold any more", ErrLost)
+	switch {
+	case over != nil:
+		return over
+	case err != nil && (!resent || s.why() == nil):
+		return err
+	case !s.dog.covered(began):
+		return gone
+	case resent:
+		return nil
+	}
+	// The session lives, so only data that was lost or a seizure can have ended the hold, if it was not a copy. News of a
+	// seizure come by another connection.
+	if len(r) < 5 {
+		return gone
+	}
+	unheard := func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.heard < uint64(r.number(4)) || s.compare
+	}
+	if unheard() {
+		sleep(settleTime, s.dead)
+	}
+	lost := unheard()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case h.wanted != nil && h.wanted.Force == Seize:
+		return &RevokedError{h.wanted.Revocation}
+	case lost, s.at != place{r.text(2), r.text(3)}:
+		return gone
 	}
 	return nil
 }
@@ -498,12 +540,12 @@ func (s *session) cancel(ctx context.Context, r *Request) {
 }
 
 // sendRelease sends a release until it is answered or the session is dead.
-func (s *session) sendRelease(ctx context.Context, args []any) (answer string, resent bool, err error) {
-	r, resent, err := s.untilAnswered(func() (reply, error) { return s.client.post.wait(ctx, s.client.releaseScript, args) })
+func (s *session) sendRelease(ctx context.Context, args []any) (r reply, resent bool, err error) {
+	r, resent, err = s.untilAnswered(func() (reply, error) { return s.client.post.wait(ctx, s.client.releaseScript, args) })
 	if r.number(1) == 1 {
 		s.client.reaper.now()
 	}
-	return r.text(0), resent, err
+	return r, resent, err
 }
 
 // untilAnswered sends a script until it is answered or the session is dead. resent tells that an earlier copy got no

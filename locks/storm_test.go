@@ -20,7 +20,6 @@ var weather = map[string]redistest.Faults{
 		RequestDelay: time.Millisecond, ReplyDelay: time.Millisecond,
 		RequestJitter: 8 * time.Millisecond, ReplyJitter: 8 * time.Millisecond,
 	},
-	// A release that is applied twice finds nothing the second time: its caller is told ErrLost, and has no fault.
 	"twice":  {Commands: []string{"evalsha"}, Resend: 0.2},
 	"echoes": {Commands: []string{"evalsha"}, Repeat: 0.1, RepeatDelay: 20 * time.Millisecond},
 	"torn":   {Commands: []string{"evalsha"}, LoseReplies: 0.004, CutReplies: 0.02, ReplyJitter: 2 * time.Millisecond},

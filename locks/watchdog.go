@@ -155,6 +155,13 @@ func (w *watchdog) left() time.Duration {
 	return trustOf(w.lease) - w.clock.since(w.from)
 }
 
+// covered tells whether the lease was surely in force at a moment.
+func (w *watchdog) covered(at time.Time) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return instant{at, w.from.boot}.since(w.from) < trustOf(w.lease)
+}
+
 // killBy returns the reading of the boot clock by which no process under the session may live any more.
 func (w *watchdog) killBy() time.Duration {
 	w.mu.Lock()

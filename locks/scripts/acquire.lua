@@ -41,14 +41,14 @@ if wait then
   if not resource then return {'waiting', soonest()} end
   return {'waiting', soonest(), S.describe(resource, owner)}
 end
+if S.grace() then -- also for permits that are still to be declared again
+  S.tell()
+  return {'grace', S.grace()}
+end
 local why, name, n = S.unfit(items)
 if why then
   S.tell()
   return {why, name, n}
-end
-if S.grace() then
-  S.tell()
-  return {'grace', S.grace()}
 end
 local resource, owner = S.blocked(items, nil, nil, nested, barge == '1')
 if not resource then

@@ -1,6 +1,7 @@
 -- revoke has a lock given up: its holder is asked, or told, or not waited for.
 -- ARGV: 1 resource  2 token of the hold that is meant  3 a ask: its holder decides | t take: its work is ended, the lock
---       passes on when it has answered or its session has ended | f force: the lock passes on at once
+--       passes on when it has answered or its session has ended | f force: the lock passes on at once, after a loss of
+--       data when its holder has said again that he has it
 --       4 who and why, JSON
 -- Replies: done, hold, session | stale, token: another hold has it (the first one, of those who share it)
 --   free: nobody has it
@@ -27,9 +28,13 @@ if not hold then return other and {'stale', other} or {'free'} end
 
 local session = string.match(id, '^(.*)%.[^.]*$') or ''
 local S = space()
-if how == 'f' then
+-- Whoever has not said yet, after a loss of data, what he holds would say this again: it is kept for him to hear. Nothing
+-- passes on before that anyway.
+local epoch, said = unpack(call('HMGET', META, 'epoch', 'at:' .. session))
+local unsaid = strange() or S.grace() and said and sub(said, 1, #epoch + 1) ~= epoch .. ' '
+if how == 'f' and (hold[1] == '@' or not unsaid) then
   S.free(id, false, true)
-elseif hold[1] ~= '@' and (hold[5] == '' or sub(hold[5], 1, 1) == 'a') then
+elseif hold[1] ~= '@' and (how == 'f' or hold[5] == '' or sub(hold[5], 1, 1) == 'a') then
   call('ZREM', HOLD, member)
   hold[1], hold[5] = hold[1] .. '\0' .. id, how .. why
   call('ZADD', HOLD, 0, concat(hold, US))

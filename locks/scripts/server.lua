@@ -1,23 +1,4 @@
--- Which server this is, and what follows when it is another one than the space knows: for the scripts that look.
-
--- identity returns the server's run id and for how many seconds it has been up; nil where it does not tell.
-local function identity()
-  local info = redis.pcall('INFO', 'server')
-  if type(info) ~= 'string' then return nil end
-  return string.match(info, 'run_id:(%x+)'), tonumber(string.match(info, 'uptime_in_seconds:(%d+)'))
-end
-
--- pause begins a grace time, or makes the one that runs longer: `least` ms, and not less than the longest lease of a
--- session that is known plus `margin`. Whoever asserts nothing until it is over has lost what he had.
-local function pause(least, margin)
-  local last = call('ZREVRANGEBYLEX', IDX, '(~m', '[~l', 'LIMIT', 0, 1)[1]
-  local longest = last and tonumber(sub(last, 3, 11)) or 0
-  local upto = now + math.max(tonumber(least), longest + margin)
-  upto = format('%.0f', math.max(upto, tonumber(call('HGET', META, 'grace') or 0)))
-  call('HSET', META, 'grace', upto, 'lost', '1')
-  call('ZADD', EXP, 0, 'e')
-  return upto
-end
+-- What follows when the server is another one than the space knows: for the scripts that look first of all.
 
 -- notice compares the server with the one that the space knows. When it is another one, some of the last writes may be
 -- missing: a grace time begins, and a new epoch, in which every session has to say first what it holds. Returns what it

@@ -124,6 +124,33 @@ local function stands(id)
   return hold ~= nil and hold[1] ~= '@'
 end
 
+-- identity returns the server's run id and for how many seconds it has been up; nil where it does not tell.
+local function identity()
+  local info = redis.pcall('INFO', 'server')
+  if type(info) ~= 'string' then return nil end
+  return string.match(info, 'run_id:(%x+)'), tonumber(string.match(info, 'uptime_in_seconds:(%d+)'))
+end
+
+-- pause begins a grace time, or makes the one that runs longer: `least` ms, and not less than the longest lease of a
+-- session that is known plus `margin`. Whoever asserts nothing until it is over has lost what he had.
+local function pause(least, margin)
+  local last = call('ZREVRANGEBYLEX', IDX, '(~m', '[~l', 'LIMIT', 0, 1)[1]
+  local longest = last and tonumber(sub(last, 3, 11)) or 0
+  local upto = now + math.max(tonumber(least), longest + margin)
+  upto = format('%.0f', math.max(upto, tonumber(call('HGET', META, 'grace') or 0)))
+  call('HSET', META, 'grace', upto, 'lost', '1')
+  call('ZADD', EXP, 0, 'e')
+  return upto
+end
+
+-- strange tells whether this is another server than the space knows, so that it may lack the last writes.
+local function strange()
+  local server = call('HGET', META, 'server')
+  if not server or server == '' then return false end
+  local run = identity()
+  return run ~= nil and run ~= server
+end
+
 -- space makes the slow path: what expires, waits and is granted on. Its rule: after settle() no waiter is grantable,
 -- save those behind a resource on the work list (S.more), which the next script looks at, and all during a grace time.
 local function space()
@@ -482,7 +509,8 @@ local function space()
 
   -- settle grants what was freed to who waits for it: to each wait that can be granted, the oldest first, whichever of
   -- the freed resources it waits for. It looks along all their queues at once, by tickets. It leaves a grace time to
-  -- reap, which ends it, and then has everybody looked at.
+  -- reap, which ends it, and then has everybody looked at; and it grants nothing on a server that the space does not know,
+  -- but begins a grace time. Whoever is greeted there makes that as long as it has to be.
   function S.settle()
     local heads = {}
     if #freed > 0 and call('ZCARD', Q) > 0 and not S.grace() and S.resumes == 0 then
@@ -525,6 +553,7 @@ local function space()
     end
 
     local ticket, given, barred -- of the wait looked at last; barred: nobody passes it
+    local unknown -- whether this is a server that the space does not know; asked before the first grant
     while true do
       local rest, first = {}, nil
       for i = 1, #heads do
@@ -558,7 +587,14 @@ local function space()
         local _, items = bundle(wait, W_ITEMS)
         local resource, _, beaten = S.blocked(items, ticket, nil, within(wait[7]))
         given = not resource and #beaten == 0
-        if given then give(first.id, wait) end
+        if given then
+          if unknown == nil then unknown = strange() end
+          if unknown then
+            S.resumes = tonumber(pause(0, 0))
+            return
+          end
+          give(first.id, wait)
+        end
       end
     end
   end
@@ -640,56 +676,115 @@ local function space()
 
   -- cycle returns the circle in which a nested request would wait for itself, or nil: a list of resource, hold, resource,
   -- hold...: the request waits for the first resource, which the first hold has; inside that one somebody waits for the
-  -- second; the last hold is one that the request is nested in. It is a search from holds along the waits nested in
-  -- them, with a stack of its own. Only a new wait can close a circle, so only that one looks.
+  -- second; the last hold is one that the request is nested in. Only a new wait can close a circle, so only that one looks:
+  -- at all holds that it waits for, through whatever waits inside others. Of these it strikes out who can end: whose waits
+  -- inside all get what they want once those that are struck out have given theirs back. So permits that somebody else
+  -- will give back make no circle. What is left never ends by itself.
   function S.cycle(items, under)
     local SEEN, MANY = 1000, 200
-    local stack, seen, count = {}, {}, 0
+    local nested, found, inside = within(under), {}, {}
 
-    -- push adds the holds that a bundle waits for. from: the entry that led here.
-    local function push(bundled, nested, from)
+    -- look returns what a bundle waits for: names, who has them and how much, and how much of that may stay; and finds these.
+    local function look(bundled, own)
+      local needs = {}
       for i = 1, #bundled do
         local name, n = named(bundled[i])
         local owner, mode = call('HGET', OWN, name), sub(bundled[i], 1, 1)
-        local kind, holds = owner and sub(owner, 1, 1), {}
+        local kind, need, holds = owner and sub(owner, 1, 1), {name = name, stay = 0}, {}
         if kind == 'x' or kind == 'u' then
           holds[1] = sub(owner, 2)
         elseif kind == 's' and (mode == 'x' or mode == 'c' and tonumber(sub(owner, 2)) >= n) then
           holds = sharers(name, 'x', MANY)
+          if mode == 'c' then need.stay = n - 1 end
         elseif kind == 'p' and mode == 'p' then
           local used, most = permits(owner)
           if used + n > most then holds = sharers(name, 'x', MANY) end
+          need.stay = most - n
         end
         for j = 1, #holds do
-          local id = holds[j]
-          if not seen[id] and not (mode == 'x' and kind == 's' and nested[id]) and count < SEEN then
-            seen[id], count = true, count + 1
-            stack[#stack + 1] = {id, name, from}
+          local id, much = holds[j], 1
+          if not (mode == 'x' and kind == 's' and own[id]) and (inside[id] or #found < SEEN) then
+            local hold = kind == 'p' and held(id) or {}
+            for k = H_ITEMS, #hold do
+              local other, m = named(hold[k])
+              if other == name then much = m end
+            end
+            need[#need + 1] = {id, much}
+            if not inside[id] then
+              inside[id] = {}
+              found[#found + 1] = id
+            end
           end
+        end
+        needs[#needs + 1] = need
+      end
+      return needs
+    end
+
+    local first = look(items, nested)
+    local at, stuck = 1, {}
+    while found[at] do
+      local id = found[at]
+      local from = '~u' .. id .. '\0'
+      local waits = nested[id] and {} or call('ZRANGEBYLEX', IDX, '[' .. from, '(~u' .. id .. '\1', 'LIMIT', 0, MANY)
+      for i = 1, #waits do
+        local wait = S.wait(sub(waits[i], #from + 1))
+        local _, wanted = bundle(wait, W_ITEMS)
+        local needs = look(wanted, within(wait[7]))
+        for j = 1, #needs do table.insert(inside[id], needs[j]) end
+      end
+      stuck[id], at = nested[id] or #waits > 0, at + 1
+    end
+
+    -- blocks tells whether those that are stuck keep somebody from what he needs.
+    local function blocks(need)
+      local left = 0
+      for i = 1, #need do
+        if stuck[need[i][1]] then left = left + need[i][2] end
+      end
+      return left > need.stay
+    end
+
+    local changed = true
+    while changed do
+      changed = false
+      for i = #found, 1, -1 do
+        local id = found[i]
+        if stuck[id] and not nested[id] then
+          local waits = false
+          for j = 1, #inside[id] do waits = waits or blocks(inside[id][j]) end
+          if not waits then stuck[id], changed = false, true end
         end
       end
     end
 
-    local nested = within(under)
-    push(items, nested, nil)
-    while #stack > 0 do
-      local top = table.remove(stack)
-      if nested[top[1]] then
+    local queue, seen = {}, {}
+    local function follow(needs, from)
+      for i = 1, #needs do
+        for j = 1, blocks(needs[i]) and #needs[i] or 0 do
+          local id = needs[i][j][1]
+          if stuck[id] and not seen[id] then
+            seen[id] = true
+            queue[#queue + 1] = {id, needs[i].name, from}
+          end
+        end
+      end
+    end
+    follow(first, nil)
+    at = 1
+    while queue[at] do
+      local step = queue[at]
+      if nested[step[1]] then
         local path = {}
-        while top do
-          table.insert(path, 1, top[1])
-          table.insert(path, 1, top[2])
-          top = top[3]
+        while step do
+          table.insert(path, 1, step[1])
+          table.insert(path, 1, step[2])
+          step = step[3]
         end
         return path
       end
-      local from = '~u' .. top[1] .. '\0'
-      local waits = call('ZRANGEBYLEX', IDX, '[' .. from, '(~u' .. top[1] .. '\1', 'LIMIT', 0, MANY)
-      for i = 1, #waits do
-        local wait = S.wait(sub(waits[i], #from + 1))
-        local _, wanted = bundle(wait, W_ITEMS)
-        push(wanted, within(wait[7]), top)
-      end
+      follow(inside[step[1]], step)
+      at = at + 1
     end
     return nil
   end

@@ -1,6 +1,7 @@
 package ledger_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -8,6 +9,8 @@ import (
 	"time"
 
 	"lockstep/jobs"
+	"lockstep/locks"
+	"lockstep/locks/redistest"
 	"lockstep/scheduler/ledger"
 )
 
@@ -190,4 +193,68 @@ func TestTheAuditTellsWhoDidWhat(t *testing.T) {
 			f.Errorf("%+v, %v, want the third and the fourth", some, err)
 		}
 	})
+}
+
+// TestActsOnANewServerGrantNothing ends a run that has reserved a lock, on a server that may lack the last writes and as the
+// first script there: whoever waits behind it must not have the lock before every worker has said what it holds.
+func TestActsOnANewServerGrantNothing(t *testing.T) {
+	t.Parallel()
+	act := ledger.Act{Who: "ann"}
+	for name, end := range map[string]func(f *fixture, run *ledger.Record) error{
+		"cancel": func(f *fixture, run *ledger.Record) error {
+			_, err := f.Cancel(f.Context(), run.ID, f.job, act)
+			return err
+		},
+		"skip": func(f *fixture, run *ledger.Record) error {
+			n, _, err := f.Skip(f.Context(), f.job, run.Tick, run.Tick, act)
+			if err == nil && n != 1 {
+				return fmt.Errorf("%d runs were skipped, want 1", n)
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rdb, namespace := redistest.Client(t), redistest.Namespace(t)
+			space, err := locks.NewSpace(rdb, namespace)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f := &fixture{T: t, rdb: rdb, namespace: namespace, Ledger: ledger.New(rdb, space), job: newJob("j"), lease: time.Minute}
+			w := f.session("w")
+			if _, err := w.Acquire(t.Context(), locks.Exclusive("taken")); err != nil {
+				t.Fatal(err)
+			}
+			f.job.Lock.Exclusive = []string{"taken", "reserved"}
+			due := f.run()
+			f.claim(w, due, ledger.Waiting)
+			ctx, cancel := context.WithCancel(t.Context())
+			granted := make(chan error, 1)
+			queued := make(chan struct{})
+			go func() {
+				_, err := w.Acquire(ctx, locks.Exclusive("reserved"), locks.OnWait(func(*locks.BusyError) { close(queued) }))
+				granted <- err
+			}()
+			<-queued
+			if err := rdb.HSet(t.Context(), f.key("meta"), "server", "another").Err(); err != nil {
+				t.Fatal(err)
+			}
+			if err := end(f, f.find(due.Run)); err != nil {
+				t.Fatal(err)
+			}
+			if lock, err := space.HeldBy(t.Context(), "reserved"); err != nil || lock.Mode != "" {
+				t.Errorf("it is held by %+v, %v", lock.Holds, err)
+			}
+			if waits, _, err := space.Waits(t.Context()); err != nil || len(waits) != 1 {
+				t.Errorf("got waits %+v, %v; want the one behind the run", waits, err)
+			}
+			if grace := rdb.HExists(t.Context(), f.key("meta"), "grace").Val(); !grace {
+				t.Error("no grace time has begun")
+			}
+			cancel()
+			if err := <-granted; !errors.Is(err, context.Canceled) {
+				t.Errorf("the wait ended with %v", err)
+			}
+		})
+	}
 }

@@ -1,0 +1,83 @@
+package locks
+
+import (
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/locks/redistest"
+)
+
+// A command that the client library sends again by itself, behind our back, would be applied twice; one that goes on beyond
+// its deadline, and a dial that is tried again and again, would keep a renewal from being sent.
+func TestOwnClientsSendOnceAndKeepDeadlines(t *testing.T) {
+	t.Parallel()
+	const try = 700 * time.Millisecond
+	sentinel := &redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{"127.0.0.1:1"}, MaxRetries: 5}
+	cluster := &redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}, MaxRetries: 5, ReadOnly: true, RouteRandomly: true}
+	for name, rdb := range map[string]redis.UniversalClient{
+		"plain": redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: 5}), "sentinel": redis.NewFailoverClient(sentinel),
+		"cluster": redis.NewClusterClient(cluster),
+	} {
+		own, err := ownClient(rdb, nil, try, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch own := own.(type) {
+		case *redis.Client: // it makes 0 of -1: no retries
+			o := own.Options()
+			if o.MaxRetries != 0 || o.DialerRetries != 1 || !o.ContextTimeoutEnabled || o.ReadTimeout != try || o.DialTimeout != try {
+				t.Errorf("%s: %d retries, %d dials, deadlines kept %v, %s for a reply", name, o.MaxRetries, o.DialerRetries,
+					o.ContextTimeoutEnabled, o.ReadTimeout)
+			}
+		case *redis.ClusterClient:
+			o := own.Options()
+			if o.MaxRetries > 0 || o.MaxRedirects != 3 || !o.ContextTimeoutEnabled || o.ReadOnly || o.RouteRandomly {
+				t.Errorf("%s: %d retries, %d redirects, deadlines kept %v, reads of replicas %v", name, o.MaxRetries, o.MaxRedirects,
+					o.ContextTimeoutEnabled, o.ReadOnly)
+			}
+		}
+		if err := own.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := rdb.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A name in one space has nothing to do with the same name in another one, and a hold of one covers nothing of the other.
+func TestSpacesAreIndependent(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		t.Parallel()
+		ctx := t.Context()
+		first, second := opened(t, rdb, redistest.Namespace(t)), opened(t, rdb, redistest.Namespace(t))
+		if _, err := first.Declare(ctx, "p", PermitLimit{Permits: 1}); err != nil {
+			t.Fatal(err)
+		}
+		one, err := first.Acquire(ctx, Exclusive("a"), Permits("p", 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		other, err := second.TryAcquire(one.Context(), Exclusive("a", "p")) // not re-entered: it is another lock
+		if err != nil {
+			t.Fatal(err)
+		}
+		if second.IsHeld(one.Context(), "a") || !second.IsHeld(other.Context(), "a") || !first.IsHeld(other.Context(), "a") {
+			t.Error("IsHeld mixes the spaces up")
+		}
+		for _, c := range []*Client{first, second} {
+			if listing, err := c.Space().Read(ctx); err != nil || len(listing.Holds) != 1 || listing.Holds[0].Session != c.Session() {
+				t.Errorf("got %+v, %v; want the hold of %s alone", listing, err, c.Session())
+			}
+		}
+		if err := one.Release(); err != nil {
+			t.Error(err)
+		}
+		if lock, err := second.Space().HeldBy(ctx, "a"); err != nil || lock.Holder(other.Token()) == nil {
+			t.Errorf("got %+v, %v after the release in the other space", lock, err)
+		}
+	})
+}
