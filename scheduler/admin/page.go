@@ -162,6 +162,7 @@ var badges = map[string]badge{
 	string(ledger.Scheduled): {Sign: "◌", Kind: "idle"},
 	string(locks.Offered):    {Sign: "◑", Kind: "busy"},
 	string(locks.Lapsed):     {Sign: "◌", Kind: "warn"},
+	string(locks.Kept):       {Sign: "‖", Kind: "warn"},
 	"ready":                  {Sign: "✓", Kind: "good"},
 	"draining":               {Sign: "↓", Kind: "warn"},
 	Gone:                     {Sign: "✗", Kind: "bad"},

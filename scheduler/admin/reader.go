@@ -34,6 +34,7 @@ type book interface {
 	Jobs(ctx context.Context) ([]ledger.JobRecord, error)
 	Job(ctx context.Context, name string) (ledger.JobRecord, error)
 	Acts(ctx context.Context, before string, limit int) ([]ledger.ActRecord, error)
+	Paused(ctx context.Context) ([]string, error)
 }
 
 // space is what is read of the lock space.

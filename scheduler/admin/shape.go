@@ -133,7 +133,7 @@ type Wait struct {
 	Worker    Text            `json:"worker"` // null for a run's: it waits without a worker
 	Job       Text            `json:"job"`
 	RunID     Text            `json:"run_id"`
-	State     locks.WaitState `json:"state"` // waiting, offered (reserved for it for a moment), lapsed (an offer was not taken)
+	State     locks.WaitState `json:"state"` // waiting, offered (reserved for it for a moment), lapsed (an offer was not taken), kept (its queue is paused)
 	Since     Instant         `json:"since"`
 	Waited    Seconds         `json:"waited_seconds"`
 	Wants     []string        `json:"wants"`      // without the run's own resource
