@@ -109,6 +109,7 @@ type Client struct {
 	last     *session               // the one that was opened last, whatever became of it; guarded by mu
 	changed  chan struct{}          // closed and replaced when session changes; guarded by mu
 	outage   error                  // why there is none; guarded by mu
+	at       place                  // of the space, as what this client knows of it was said last; guarded by mu
 	card     json.RawMessage        // guarded by mu
 	declared map[string]PermitLimit // by this client; guarded by mu
 	finished bool                   // Close was called: nothing may be started any more; guarded by mu
@@ -382,7 +383,10 @@ func (c *Client) openSession(ctx context.Context, try time.Duration) (*session, 
 		r, err := c.callWithin(ctx, try, openScript, string(id), c.lease.Milliseconds(), string(s.card), rand.Text(), c.recovery.first(knew))
 		if err == nil && r.text(0) == "open" {
 			s.see(sighting{serverTime(r.number(1)), s.dog.from})
-			s.at = place{r.text(2), r.text(3)}
+			s.at = c.arrived(place{r.text(2), r.text(3)}, r.number(5) == 1)
+			if s.at != (place{r.text(2), r.text(3)}) {
+				s.dog.hurry()
+			}
 			c.recovery.heard(r.number(4), c.lease)
 			return s, listener, nil
 		}
@@ -395,6 +399,22 @@ func (c *Client) openSession(ctx context.Context, try time.Duration) (*session, 
 		}
 	}
 	return nil, nil, fmt.Errorf("%d random session ids in a row are taken", tries)
+}
+
+// arrived returns where a session begins that was opened at a place. When that is another one than the client knew, Redis has
+// lost data while there was no session. Nothing is held any more, but more may be known here ([Options.Recover]): if it is
+// time still, the session begins at the old place, so that its first renewal has all of that said again.
+func (c *Client) arrived(at place, still bool) place {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if knew := c.at; knew != at && knew != (place{}) && c.recover != nil {
+		if still {
+			return knew
+		}
+		c.log.Error("redis has lost data while there was no session, and it is too late to say again what was known here")
+	}
+	c.at = at
+	return at
 }
 
 // randomName returns 8 random characters of [a-z0-9].

@@ -445,7 +445,11 @@ func (m *model) open(session string, lease int64, id, pause string) []string {
 	}
 	m.ends[session] = m.now() + lease
 	m.know(session, lease, fmt.Sprint(m.epoch))
-	return []string{"open", fmt.Sprint(m.now()), m.id, fmt.Sprint(m.epoch), fmt.Sprint(m.longest())}
+	still := "0"
+	if m.lost && m.grace > m.now() || !m.lost && m.seq == 0 {
+		still = "1"
+	}
+	return []string{"open", fmt.Sprint(m.now()), m.id, fmt.Sprint(m.epoch), fmt.Sprint(m.longest()), still}
 }
 
 // modelUptime is for how many seconds the server says it is up.

@@ -69,6 +69,53 @@ func TestASessionIsOpenedSoonAfterAnOutage(t *testing.T) {
 	}
 }
 
+// TestWhoComesBackInTheGraceTimeSaysWhatHeKnows has Redis lose its data while a client has no session: it was cut off before,
+// and comes back while the others still say again what they know.
+func TestWhoComesBackInTheGraceTimeSaysWhatHeKnows(t *testing.T) {
+	t.Parallel()
+	server := redistest.New(t, redistest.Options{})
+	proxy := server.Proxy(t)
+	ns := redistest.Namespace(t)
+	recovered := make(chan locks.SessionID, 10)
+	c := openClient(t, proxy.Client(t), locks.Options{
+		Namespace: ns, Name: "far", Lease: 2 * time.Second,
+		Recover: func(_ context.Context, session locks.SessionID, _ string) error {
+			recovered <- session
+			return nil
+		},
+	})
+	near := openClient(t, server.Client(t), locks.Options{Namespace: ns, Name: "near", Lease: time.Minute})
+	acquire(t, near, locks.Exclusive("a"))
+	first := c.Session()
+	proxy.Set(redistest.Faults{DropRequests: true})
+	eventually(t, "the session has ended", func() bool {
+		_, err := c.Begin()
+		return errors.Is(err, locks.ErrLost)
+	})
+	if err := server.RestartEmpty(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	rdb := server.Client(t)
+	eventually(t, "a grace time of a minute has begun", func() bool {
+		near.Doubt()
+		lost, err := rdb.HGet(t.Context(), near.Space().Keys()[6], "lost").Result()
+		return err == nil && lost == "1"
+	})
+	proxy.Set(redistest.Faults{})
+	select {
+	case session := <-recovered:
+		if session == first {
+			t.Errorf("it was said under %s, which has ended", session)
+		}
+	case <-time.After(patient):
+		t.Fatal("nothing was said again by who came back")
+	}
+	eventually(t, "the session lives on", func() bool {
+		_, err := c.Begin()
+		return err == nil && c.Session() != first
+	})
+}
+
 // TestServerIsHarmedUnderLoad does harm to the server while actors of several clients are at work. What they saw of it must
 // be no overlap and no request that is never answered; and afterwards they get locks again.
 func TestServerIsHarmedUnderLoad(t *testing.T) {
