@@ -336,6 +336,28 @@ func TestAnEndThatComesBetweenALossAndItsDiscoveryIsSaidAgain(t *testing.T) {
 	})
 }
 
+// TestWhoseAttemptItWasTellsHowARunEnded has one worker say first that a run has ended, of which Redis knows that it runs.
+func TestWhoseAttemptItWasTellsHowARunEnded(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.job.Retry.Max = 0
+		a, b := f.worker("a"), f.worker("b")
+		claimed := a.claim(a.client, a.ticks(1, b)[0], ledger.Granted)
+		f.mark()
+		a.finish(claimed, ledger.Failure, ledger.Recorded)
+		b.hear()
+		f.rewind(a, b)
+		for _, w := range []*worker{b, a, b, a} {
+			w.say()
+		}
+		got := f.wantState(claimed.Record.ID, ledger.Failed)
+		if len(got.Attempts) != 1 || got.Last().Token != claimed.token() || got.Last().Outcome != "failed" || got.Fails != 1 {
+			t.Errorf("%+v, want the attempt as it was", got)
+		}
+		f.goOn()
+		f.wantNothingLeft()
+	})
+}
+
 // A worker says that an attempt has run, and then how it ended. A sweep in between finds a run under a hold that is gone.
 // mark keeps a copy of all keys, as a replica has it, for rewind.
 func (f *fixture) mark() {
