@@ -196,6 +196,7 @@ type soak struct {
 	turns      []turn // of the job whose trigger changes
 	losses     []loss
 	moment     redistest.Moment // to which Redis is about to go back; nil: to none
+	from       loss             // what will be lost then
 	started    []*process       // all workers, in the order in which they were started
 	gaveUp     int              // parents that ended because their children crashed too often
 }
@@ -377,7 +378,7 @@ func (s *soak) begin(f fault) bool {
 		if !s.well() {
 			return false
 		}
-		s.lose(func() error {
+		s.lose(loss{}, func() error {
 			if f.slot%2 == 0 {
 				return s.connection().rdb.FlushAll(s.t.Context()).Err()
 			}
@@ -387,6 +388,7 @@ func (s *soak) begin(f fault) bool {
 		if !s.well() {
 			return false
 		}
+		s.from = loss{from: len(s.readEffects()), since: time.Now()}
 		var err error
 		if s.moment, err = s.server.Moment(); err != nil {
 			s.t.Fatal(err)
@@ -412,10 +414,10 @@ func (s *soak) well() bool {
 }
 
 // lose has Redis lose data, and keeps what was known right before.
-func (s *soak) lose(how func() error) {
+func (s *soak) lose(lost loss, how func() error) {
 	s.t.Helper()
 	h := s.read(time.Time{}, time.Time{})
-	lost := loss{runs: h.runs, ticks: h.ticks}
+	lost.runs, lost.ticks = h.runs, h.ticks
 	if err := how(); err != nil {
 		s.t.Fatal(err)
 	}
@@ -452,7 +454,7 @@ func (s *soak) end(f fault) {
 			s.t.Error(err)
 		}
 	case writesLost:
-		s.lose(func() error { return s.server.RestartFrom(s.t.Context(), s.moment) })
+		s.lose(s.from, func() error { return s.server.RestartFrom(s.t.Context(), s.moment) })
 		s.moment = nil
 	}
 }
@@ -691,8 +693,8 @@ func TestPromiseHoldsUnderRandomFaults(t *testing.T) {
 
 	h := s.read(from, to)
 	h.slack, h.losses = 30*time.Second, s.losses
-	for _, request := range asked { // those that waited when Redis lost its data may be gone
-		if n := len(s.losses); n == 0 || request.at.After(s.losses[n-1].at.Add(time.Second)) {
+	for _, request := range asked {
+		if !lostRequest(s.losses, request.at) {
 			h.asked = append(h.asked, request.run)
 		}
 	}
