@@ -302,7 +302,8 @@ func (t *tool) queuePauseCommand() *cobra.Command {
 	var a action
 	cmd := &cobra.Command{
 		Use: "pause QUEUE", Short: "Begin no run of a queue", Args: oneArg("a QUEUE"),
-		Long: `Begin no run of a queue until it is resumed, and no task of plain asynq clients there. What is under way goes on.`,
+		Long: `Begin no run of a queue until it is resumed, and no task of plain asynq clients there. What is under way goes on.
+Runs of the queue that wait for locks keep their places, but are given none meanwhile: others may pass them.`,
 	}
 	a.flags(cmd, false)
 	cmd.RunE = t.does(func(ctx context.Context, conn *connection, o *admin.Operator, args []string) error {

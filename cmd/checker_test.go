@@ -112,12 +112,21 @@ type history struct {
 	slack    time.Duration // around them; 0: five seconds
 }
 
-// loss is when Redis lost its data, and what was known right before.
+// loss is when Redis lost data, and what was known right before.
 type loss struct {
-	line  int // of the effect log: it came before this one
+	from  int       // the line of the effect log from which on; 0 for all that there was
+	since time.Time // the same as a time; zero
+	line  int       // it came before this line
 	at    time.Time
 	runs  []runJSON
 	ticks map[string][]tickJSON
+}
+
+// lostRequest tells whether a request that was answered then may be gone: a run that no worker had begun is known to nobody.
+func lostRequest(losses []loss, answered time.Time) bool {
+	return slices.ContainsFunc(losses, func(l loss) bool {
+		return answered.After(l.since) && answered.Before(l.at.Add(time.Second))
+	})
 }
 
 // remembered is a history in which stands, too, what ended before Redis lost its data. For that proves what a loss may not
@@ -432,11 +441,10 @@ func (c *checker) run(run runJSON, job spec, old bool) {
 // effects proves that the ledger and the effects tell the same: what has an effect is an attempt of the ledger with this
 // token, each attempt has each effect once and in order, and a run that succeeded ended in its last attempt.
 //
-// Where Redis lost its data before an attempt had ended, its record need not be there any more.
+// Where Redis lost the record of an attempt, it need not be there any more.
 func (c *checker) effects(h *history, runs map[string]runJSON) {
-	lost := 0 // effects before this one
-	for _, loss := range h.losses {
-		lost = max(lost, loss.line)
+	lost := func(line int) bool {
+		return slices.ContainsFunc(h.losses, func(l loss) bool { return line >= l.from && line < l.line })
 	}
 	type attempt struct {
 		run   string
@@ -445,7 +453,7 @@ func (c *checker) effects(h *history, runs map[string]runJSON) {
 	began, ended := make(map[attempt]bool), make(map[attempt]bool)
 	for i, e := range h.effects {
 		run, ok := runs[e.run]
-		if i < lost && (!ok || !slices.ContainsFunc(run.Attempts, func(a attemptJSON) bool { return a.token() == e.token })) {
+		if lost(i) && (!ok || !slices.ContainsFunc(run.Attempts, func(a attemptJSON) bool { return a.token() == e.token })) {
 			continue
 		}
 		if !ok || !slices.ContainsFunc(run.Attempts, func(a attemptJSON) bool { return a.Attempt == e.attempt && a.token() == e.token }) {

@@ -115,7 +115,13 @@ func exists(path string) bool {
 // says so by a file that is named as the run and has its process id.
 func newPack(t *testing.T, config string, more ...string) (*fleet, *redistest.Server) {
 	t.Helper()
-	f := newFleet(t, nil, nil, more...)
+	return newPackOn(t, nil, config, more...)
+}
+
+// newPackOn is newPack on a Redis with these lines of configuration.
+func newPackOn(t *testing.T, redis []string, config string, more ...string) (*fleet, *redistest.Server) {
+	t.Helper()
+	f := newFleet(t, redis, nil, more...)
 	hold := filepath.Join(t.TempDir(), "hold.sh")
 	script := fmt.Sprintf(effectLine, f.effects) + fmt.Sprintf(`
 hold() {

@@ -70,12 +70,26 @@ func first[T any](items []T, l limit) []T {
 }
 
 func (t *tool) jobLsCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "ls", Aliases: []string{"list"}, Short: "List all jobs", Args: noArgs}
+	var note string
+	cmd := &cobra.Command{
+		Use: "ls", Aliases: []string{"list"}, Short: "List all jobs",
+		Long: `List all jobs. Noted is what keeps one from doing its work as usual:
+
+  late          it had no success for longer than its max_silence
+  paused        its ticks are skipped
+  queue paused  its runs do not begin
+  drifted       workers carry different definitions of it: fine while a new config is rolled out`,
+		Args: noArgs,
+	}
+	cmd.Flags().StringVar(&note, "note", "", "only those with this `NOTE`")
 	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)
 	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, _ []string) error {
 		jobs, err := conn.reader.Jobs(ctx)
 		if err != nil {
 			return err
+		}
+		if jobs, err = admin.Noted(jobs, note); err != nil {
+			return misuse(cmd, "%v", err)
 		}
 		now, err := conn.now(ctx)
 		if err != nil {
@@ -94,23 +108,23 @@ func (t *tool) jobView(now time.Time) view[admin.Job] {
 			{title: "job", cell: func(j admin.Job) string { return j.Name }},
 			{title: "schedule", cell: func(j admin.Job) string { return trigger(&j) }},
 			{title: "next", cell: func(j admin.Job) string {
-				if j.Paused != "" && !j.NextTick.IsZero() {
-					return "paused"
-				}
 				return until(now, j.NextTick.Time)
 			}},
 			{title: "last run", cell: func(j admin.Job) string {
 				if j.LastRun == nil {
 					return ""
 				}
-				last := t.state(string(j.LastRun.State)) + " " + ago(now, j.LastRun.FinishedAt.Time)
-				if j.Late {
-					last += ", " + t.state("late")
-				}
-				return last
+				return t.state(string(j.LastRun.State)) + " " + ago(now, j.LastRun.FinishedAt.Time)
 			}},
 			{title: "running", cell: func(j admin.Job) string { return strconv.Itoa(j.Running) }},
 			{title: "outstanding", cell: func(j admin.Job) string { return strconv.Itoa(j.Outstanding) }},
+			{title: "noted", cell: func(j admin.Job) string {
+				notes := j.Notes()
+				for i := range notes {
+					notes[i] = t.state(notes[i])
+				}
+				return strings.Join(notes, ", ")
+			}},
 			{title: "words", wide: true, cell: func(j admin.Job) string { return string(j.Words) }},
 			{title: "kind", wide: true, cell: func(j admin.Job) string { return j.Kind }},
 			{title: "queue", wide: true, cell: func(j admin.Job) string { return j.Queue }},
@@ -184,7 +198,8 @@ func (t *tool) jobFacts(j *admin.Job, now time.Time) []fact {
 		{"next tick", withAge(j.NextTick.String(), until(now, j.NextTick.Time))},
 		{j.Kind, work},
 		{"args", compactJSON(j.Args)},
-		{"queue", j.Queue},
+		{"queue", pausedQueue(j)},
+		{"drifted", map[bool]string{true: "workers carry another definition of it, too: lockstep doctor says which"}[j.Drifted]},
 		{"locks", strings.Join(j.Locks, " ")},
 	}
 	if j.Timeout != nil {
@@ -219,6 +234,13 @@ func (t *tool) jobFacts(j *admin.Job, now time.Time) []fact {
 		facts = append(facts, fact{"last run", fmt.Sprintf("%s %s %s", last.ID, t.state(string(last.State)), ago(now, last.FinishedAt.Time))})
 	}
 	return facts
+}
+
+func pausedQueue(j *admin.Job) string {
+	if j.QueuePaused {
+		return j.Queue + " (paused)"
+	}
+	return j.Queue
 }
 
 // withAge puts an age behind what it belongs to.

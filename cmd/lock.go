@@ -286,6 +286,9 @@ func waitView() view[admin.Wait] {
 						ids[i] += " (waits too)"
 					}
 				}
+				if w.State == locks.Kept {
+					ids = append(ids, "its queue is paused")
+				}
 				return strings.Join(ids, ", ")
 			}},
 			{title: "state", wide: true, cell: func(w admin.Wait) string { return string(w.State) }},

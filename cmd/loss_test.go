@@ -16,15 +16,20 @@ import (
 
 func TestWorkersSayAgainWhatRedisHasLost(t *testing.T) {
 	t.Parallel()
-	for name, lose := range map[string]func(t *testing.T, server *redistest.Server) error{
-		"FLUSHALL": func(t *testing.T, server *redistest.Server) error {
+	for name, lose := range map[string]func(t *testing.T, server *redistest.Server, moment redistest.Moment) error{
+		"FLUSHALL": func(t *testing.T, server *redistest.Server, _ redistest.Moment) error {
 			return server.Client(t).FlushAll(t.Context()).Err()
 		},
-		"restarted empty": func(t *testing.T, server *redistest.Server) error { return server.RestartEmpty(t.Context()) },
+		"restarted empty": func(t *testing.T, server *redistest.Server, _ redistest.Moment) error {
+			return server.RestartEmpty(t.Context())
+		},
+		"last writes lost": func(t *testing.T, server *redistest.Server, moment redistest.Moment) error {
+			return server.RestartFrom(t.Context(), moment)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f, server := newPack(t, `
+			f, server := newPackOn(t, []string{"appendonly yes"}, `
 jobs:
   tick:
     every: 1s
@@ -36,6 +41,11 @@ jobs:
   quick: {command: ["true"]}
 `, "LOCKSTEP_LOCKS__LEASE=4s")
 			f.startAll(3)
+			eventually(t, time.Minute, "a tick", func() bool { return len(f.succeeded("tick")) > 0 })
+			moment, err := server.Moment() // from which on all is lost where not all is
+			if err != nil {
+				t.Fatal(err)
+			}
 			work, waits := f.enqueue("work", "a"), f.enqueue("work", "b")
 			f.await(work, "running")
 			f.await(waits, "waiting")
@@ -45,7 +55,7 @@ jobs:
 			before := f.show(work)
 
 			lost := time.Now()
-			if err := lose(t, server); err != nil {
+			if err := lose(t, server, moment); err != nil {
 				t.Fatal(err)
 			}
 			eventually(t, time.Minute, "what was running is known again", func() bool {

@@ -25,7 +25,7 @@ func (t *tool) runLsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "ls", Aliases: []string{"list"}, Short: "List runs",
 		Long: `List runs: the outstanding ones first, then the finished ones, the newest first. Skipped and missed ticks never were
-runs: lockstep job history lists them, or --state skipped.`,
+runs: lockstep job history lists them, or --state skipped. Lines that stand for many ticks are in the history alone.`,
 		Args: noArgs,
 	}
 	cmd.Flags().StringVar(&job, "job", "", "of this `JOB` alone")

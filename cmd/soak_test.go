@@ -45,18 +45,22 @@ const (
 	redisAwayLong  kind = "Redis away for longer than the lease"
 	reloaded       kind = "config changed"
 	dataLost       kind = "Redis emptied, or started again empty"
+	writesLost     kind = "Redis started again without its last writes, as after a failover"
 )
 
 // kinds are what a plan draws from. What takeovers are measured by comes more often.
 var kinds = []kind{
 	childKilled, childKilled, childKilled, treeKilled, treeKilled, parentKilled, childStopped, drained, cutOff, badNetwork, connectionsCut, redisKilled, redisAway, redisAwayLong,
-	reloaded, dataLost,
+	reloaded, dataLost, writesLost,
 }
+
+// losesData tells whether a fault is one after which Redis lacks something that it had.
+func (k kind) losesData() bool { return k == dataLost || k == writesLost }
 
 // hitsRedis tells whether a fault takes Redis away from everybody; else, but for a change of the config, it hits one
 // worker.
 func (k kind) hitsRedis() bool {
-	return k == redisKilled || k == redisAway || k == redisAwayLong || k == connectionsCut || k == dataLost
+	return k == redisKilled || k == redisAway || k == redisAwayLong || k == connectionsCut || k.losesData()
 }
 
 // fault is one thing that goes wrong.
@@ -82,13 +86,13 @@ func plan(seed uint64, total, lease time.Duration, slots int) []fault {
 		if len(deck) == 0 {
 			deck = slices.Clone(kinds)
 			if total < time.Minute { // well around it is too long for a short time; TestWorkersSayAgainWhatRedisHasLost has it alone
-				deck = slices.DeleteFunc(deck, func(k kind) bool { return k == dataLost })
+				deck = slices.DeleteFunc(deck, kind.losesData)
 			}
 			random.Shuffle(len(deck), func(i, k int) { deck[i], deck[k] = deck[k], deck[i] })
 		}
 		// Not promised is what died with a worker, or nobody had heard of, in the second before Redis lost its data, and what a
 		// worker knows that comes back when the others have gone on. So all of them are well around that.
-		if deck[0] == dataLost {
+		if deck[0].losesData() {
 			at = max(at, slices.Max(healthy)+time.Second)
 		}
 		for i, kind := range deck {
@@ -111,19 +115,21 @@ func plan(seed uint64, total, lease time.Duration, slots int) []fault {
 				f.lasts = between(lease/20, lease/5)
 			case redisAwayLong:
 				f.lasts = between(lease, lease*2)
+			case writesLost: // those of so long
+				f.lasts = between(lease/20, lease*3/2)
 			}
-			if kind == dataLost {
+			if kind.losesData() {
 				if slices.Max(healthy)+time.Second > at {
 					continue
 				}
 				for i := range healthy {
-					healthy[i] = at + 3*lease
+					healthy[i] = at + f.lasts + 3*lease
 				}
 			}
 			if kind.hitsRedis() {
 				place, rest = slots, 3*lease // in between there has to be time for other faults to come alone
 			}
-			if kind != reloaded && kind != dataLost {
+			if kind != reloaded && !kind.losesData() {
 				if healthy[place] > at {
 					continue
 				}
@@ -189,8 +195,10 @@ type soak struct {
 	trouble    []trouble
 	turns      []turn // of the job whose trigger changes
 	losses     []loss
-	started    []*process // all workers, in the order in which they were started
-	gaveUp     int        // parents that ended because their children crashed too often
+	moment     redistest.Moment // to which Redis is about to go back; nil: to none
+	from       loss             // what will be lost then
+	started    []*process       // all workers, in the order in which they were started
+	gaveUp     int              // parents that ended because their children crashed too often
 }
 
 // changing are the triggers that a job is given in turn.
@@ -362,19 +370,36 @@ func (s *soak) begin(f fault) bool {
 	case reloaded:
 		// A trigger that changes while Redis has forgotten the old one decides from where the cursor stands: the ticks in
 		// between are nobody's.
-		if n := len(s.losses); n > 0 && time.Since(s.losses[n-1].at) < 5*time.Second {
+		if n := len(s.losses); s.moment != nil || n > 0 && time.Since(s.losses[n-1].at) < 5*time.Second {
 			return false
 		}
 		s.reload()
 	case dataLost:
-		return s.lose(f)
+		if !s.well() {
+			return false
+		}
+		s.lose(loss{}, func() error {
+			if f.slot%2 == 0 {
+				return s.connection().rdb.FlushAll(s.t.Context()).Err()
+			}
+			return s.server.RestartEmpty(s.t.Context())
+		})
+	case writesLost:
+		if !s.well() {
+			return false
+		}
+		s.from = loss{from: len(s.readEffects()), since: time.Now()}
+		var err error
+		if s.moment, err = s.server.Moment(); err != nil {
+			s.t.Fatal(err)
+		}
 	}
 	return true
 }
 
-// lose has Redis lose its data, if all workers are well, and carry all jobs: of one that nobody carries nobody may know
-// how far its ticks were decided.
-func (s *soak) lose(f fault) bool {
+// well tells whether all workers are, and carry all jobs: of one that nobody carries nobody may know how far its ticks
+// were decided when Redis has lost that.
+func (s *soak) well() bool {
 	s.t.Helper()
 	if s.generation%2 != 0 || s.generation > 0 && time.Since(s.written) < 5*time.Second {
 		return false
@@ -385,18 +410,19 @@ func (s *soak) lose(f fault) bool {
 			return false // it has just been started
 		}
 	}
+	return true
+}
+
+// lose has Redis lose data, and keeps what was known right before.
+func (s *soak) lose(lost loss, how func() error) {
+	s.t.Helper()
 	h := s.read(time.Time{}, time.Time{})
-	lost := loss{runs: h.runs, ticks: h.ticks}
-	if f.slot%2 == 0 {
-		if err := s.connection().rdb.FlushAll(s.t.Context()).Err(); err != nil {
-			s.t.Fatal(err)
-		}
-	} else if err := s.server.RestartEmpty(s.t.Context()); err != nil {
+	lost.runs, lost.ticks = h.runs, h.ticks
+	if err := how(); err != nil {
 		s.t.Fatal(err)
 	}
 	lost.line, lost.at = len(s.readEffects()), time.Now()
 	s.losses = append(s.losses, lost)
-	return true
 }
 
 // end undoes a fault.
@@ -427,6 +453,9 @@ func (s *soak) end(f fault) {
 		if err := s.server.Resume(); err != nil {
 			s.t.Error(err)
 		}
+	case writesLost:
+		s.lose(s.from, func() error { return s.server.RestartFrom(s.t.Context(), s.moment) })
+		s.moment = nil
 	}
 }
 
@@ -664,8 +693,8 @@ func TestPromiseHoldsUnderRandomFaults(t *testing.T) {
 
 	h := s.read(from, to)
 	h.slack, h.losses = 30*time.Second, s.losses
-	for _, request := range asked { // those that waited when Redis lost its data may be gone
-		if n := len(s.losses); n == 0 || request.at.After(s.losses[n-1].at.Add(time.Second)) {
+	for _, request := range asked {
+		if !lostRequest(s.losses, request.at) {
 			h.asked = append(h.asked, request.run)
 		}
 	}

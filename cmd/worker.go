@@ -45,7 +45,12 @@ func (t *tool) workerView(now time.Time) view[admin.Worker] {
 		name: func(w admin.Worker) string { return string(w.ID) },
 		columns: []column[admin.Worker]{
 			{title: "worker", cell: func(w admin.Worker) string { return string(w.ID) }},
-			{title: "state", cell: func(w admin.Worker) string { return t.state(w.State) }},
+			{title: "state", cell: func(w admin.Worker) string {
+				if w.Drifted > 0 {
+					return t.state(w.State) + ", " + t.state("drifted")
+				}
+				return t.state(w.State)
+			}},
 			{title: "busy", cell: func(w admin.Worker) string { return fmt.Sprintf("%d/%d", w.Busy, w.Slots) }},
 			{title: "host", cell: func(w admin.Worker) string { return w.Host }},
 			{title: "pid", cell: func(w admin.Worker) string { return strconv.Itoa(w.PID) }},

@@ -71,7 +71,8 @@ const (
 	defaultReserveAfter = time.Second
 	maxCard             = 16 << 10
 	maxSessionName      = 64
-	minTry              = time.Second // for commands that no deadline hangs on, a slow moment is no outage
+	minTry              = time.Second     // for commands that no deadline hangs on, a slow moment is no outage
+	maxDial             = 2 * time.Second // a lost packet of a handshake is sent again within that; what is dialed in an outage hangs
 )
 
 // A Client takes locks. All its holds stand on one session in Redis, which one command every third of the lease keeps
@@ -89,6 +90,7 @@ type Client struct {
 	lease     time.Duration
 	patience  time.Duration // Options.ReserveAfter as it is sent
 	try       time.Duration // how long one command may take before it is sent again
+	opened    time.Duration // how long the first opening of a session took; not written any more when goroutines run
 	onOffer   func()
 	recover   func(context.Context, SessionID, string) error
 	log       *slog.Logger
@@ -107,6 +109,7 @@ type Client struct {
 	last     *session               // the one that was opened last, whatever became of it; guarded by mu
 	changed  chan struct{}          // closed and replaced when session changes; guarded by mu
 	outage   error                  // why there is none; guarded by mu
+	at       place                  // of the space, as what this client knows of it was said last; guarded by mu
 	card     json.RawMessage        // guarded by mu
 	declared map[string]PermitLimit // by this client; guarded by mu
 	finished bool                   // Close was called: nothing may be started any more; guarded by mu
@@ -135,10 +138,12 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, e
 	c.space.rdb = c.rdb
 	c.post = &post{rdb: c.rdb, keys: c.space.keys, units: batchers(c.space.keys), try: c.try, spawn: c.spawn, now: time.Now}
 	c.acquireScript, c.releaseScript = prepare(acquireScript, c.space.keys), prepare(releaseScript, c.space.keys)
-	s, listener, err := c.openSession(ctx)
+	began := time.Now()
+	s, listener, err := c.openSession(ctx, c.try)
 	if err != nil {
 		return nil, fmt.Errorf("open lock client: %w", errors.Join(err, c.rdb.Close(), c.beat.Close()))
 	}
+	c.opened = time.Since(began)
 	// The client lives until Close, not until the context of its opening ends.
 	ctx, c.stop = context.WithCancel(context.WithoutCancel(ctx))
 	c.install(s)
@@ -248,7 +253,7 @@ func ownClient(rdb redis.UniversalClient, g *greeter, try time.Duration, slots i
 		o.MaxRetries, o.DialerRetries = -1, 1
 		o.PushNotificationProcessor = nil // it belongs to one client
 		o.ContextTimeoutEnabled = true
-		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = try, try, try, try
+		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = min(try, maxDial), try, try, try
 		o.MinIdleConns, o.PipelinePoolSize = 0, -1
 		if g != nil {
 			o.OnConnect = g.connected(o.OnConnect)
@@ -262,7 +267,7 @@ func ownClient(rdb redis.UniversalClient, g *greeter, try time.Duration, slots i
 		// A cluster client sends again by MaxRedirects, which it also needs to follow slots that move.
 		o.MaxRetries, o.MaxRedirects, o.DialerRetries = -1, 3, 1
 		o.ContextTimeoutEnabled = true
-		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = try, try, try, try
+		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = min(try, maxDial), try, try, try
 		o.MinIdleConns, o.PipelinePoolSize = 0, -1
 		o.ReadOnly, o.RouteByLatency, o.RouteRandomly = false, false, false // locks are read where they are written
 		if slots > 0 {
@@ -282,7 +287,11 @@ func ownClient(rdb redis.UniversalClient, g *greeter, try time.Duration, slots i
 
 // call sends a script once, for at most c.try.
 func (c *Client) call(ctx context.Context, script *redis.Script, args ...any) (reply, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.try)
+	return c.callWithin(ctx, c.try, script, args...)
+}
+
+func (c *Client) callWithin(ctx context.Context, try time.Duration, script *redis.Script, args ...any) (reply, error) {
+	ctx, cancel := context.WithTimeout(ctx, try)
 	defer cancel()
 	return runScript(ctx, c.rdb, script, c.space.keys, args...)
 }
@@ -310,7 +319,7 @@ func (c *Client) live(ctx context.Context, s *session, listener *subscriber) {
 			default:
 			}
 			var err error
-			if s, listener, err = c.openSession(ctx); err == nil {
+			if s, listener, err = c.openSession(ctx, c.reopenTry()); err == nil {
 				break
 			}
 			c.mu.Lock()
@@ -351,13 +360,18 @@ func (c *Client) keep(ctx context.Context, s *session, listener *subscriber) {
 	}
 }
 
-// openSession subscribes to a new session's channel and opens it.
-func (c *Client) openSession(ctx context.Context) (*session, *subscriber, error) {
+// reopenTry is how long a step of opening may take when there was a session before. While there is none nothing can be
+// lost, and what hangs on a connection from the time of an outage is to be given up soon after it, however long the lease
+// is. Where the network is slow, so was the first opening.
+func (c *Client) reopenTry() time.Duration { return min(c.try, max(minTry, 3*c.opened)) }
+
+// openSession subscribes to a new session's channel and opens it; each of the two may take as long as try.
+func (c *Client) openSession(ctx context.Context, try time.Duration) (*session, *subscriber, error) {
 	const tries = 5 // the ids are random: a second one that is taken says that something else is wrong
 	for range tries {
 		id := SessionID(c.name + "." + randomName())
 		s := newSession(c, id)
-		listener, err := c.subscribe(ctx, s)
+		listener, err := c.subscribe(ctx, s, try)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -366,10 +380,13 @@ func (c *Client) openSession(ctx context.Context) (*session, *subscriber, error)
 		knew := c.last != nil
 		c.mu.Unlock()
 		s.dog.from = c.clock.read()
-		r, err := c.call(ctx, openScript, string(id), c.lease.Milliseconds(), string(s.card), rand.Text(), c.recovery.first(knew))
+		r, err := c.callWithin(ctx, try, openScript, string(id), c.lease.Milliseconds(), string(s.card), rand.Text(), c.recovery.first(knew))
 		if err == nil && r.text(0) == "open" {
 			s.see(sighting{serverTime(r.number(1)), s.dog.from})
-			s.at = place{r.text(2), r.text(3)}
+			s.at = c.arrived(place{r.text(2), r.text(3)}, r.number(5) == 1)
+			if s.at != (place{r.text(2), r.text(3)}) {
+				s.dog.hurry()
+			}
 			c.recovery.heard(r.number(4), c.lease)
 			return s, listener, nil
 		}
@@ -382,6 +399,22 @@ func (c *Client) openSession(ctx context.Context) (*session, *subscriber, error)
 		}
 	}
 	return nil, nil, fmt.Errorf("%d random session ids in a row are taken", tries)
+}
+
+// arrived returns where a session begins that was opened at a place. When that is another one than the client knew, Redis has
+// lost data while there was no session. Nothing is held any more, but more may be known here ([Options.Recover]): if it is
+// time still, the session begins at the old place, so that its first renewal has all of that said again.
+func (c *Client) arrived(at place, still bool) place {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if knew := c.at; knew != at && knew != (place{}) && c.recover != nil {
+		if still {
+			return knew
+		}
+		c.log.Error("redis has lost data while there was no session, and it is too late to say again what was known here")
+	}
+	c.at = at
+	return at
 }
 
 // randomName returns 8 random characters of [a-z0-9].

@@ -91,6 +91,10 @@
 // (Options.OnOffer), and a script of package ledger turns the offer into a hold. An offer that is not taken lapses; the
 // wait keeps its ticket.
 //
+// Each of them has a class (the run's queue), and a class can be kept back, when nobody would take an offer: its waits step
+// out of the queues, are in nobody's way and are offered nothing. They keep their tickets, and the script that lets the
+// class go puts them back into their places and offers what is free.
+//
 // # The watchdog
 //
 // Each renewal is counted from before it was sent. Until its lease, less a margin for clock rates, has passed from then
@@ -173,7 +177,7 @@
 //     exclusively while nobody else shares it.
 //  2. A bundle is held whole or not at all.
 //  3. After every script, no wait is grantable, unless it stands behind more than 64 others that had to be looked at: then
-//     the timer wheel has an entry that is due now; and unless a grace time goes on.
+//     the timer wheel has an entry that is due now; and unless a grace time goes on. One that is kept back is not.
 //  4. Tokens grow: max(last + 1, server time in µs), also when all keys are lost, unless the clock is set back then.
 //  5. What stands in a session's index stands in its table, or is released within one renewal.
 //  6. The context of a hold has ended before the lease of its session ends in Redis.

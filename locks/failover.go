@@ -365,6 +365,9 @@ func (s *session) arrive(at place) bool {
 	s.at = at
 	s.heard, s.told = 0, 0 // the count of news may have gone back
 	s.mu.Unlock()
+	s.client.mu.Lock()
+	s.client.at = at
+	s.client.mu.Unlock()
 	s.client.log.Warn("redis has lost data or was replaced; what is held here was said again",
 		slog.String("session", string(s.id)))
 	s.recompare()

@@ -22,6 +22,7 @@ import (
 // ARGV: 1 run  2 hold  3 session  4 patience, ms  5... items
 const claimLua = `
 local run, hold, session, patience = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local class = 'class' .. sub(run, -1) % 2
 if not ends(session) then return {'dead'} end
 local items, _ = {}, nil
 for i = 5, #ARGV do items[i - 4] = ARGV[i] end
@@ -40,7 +41,7 @@ if why then
 end
 local resource, _, beaten = S.blocked(items, wait and wait[2], run)
 if resource then
-  S.park(run, '@', '', items, patience)
+  S.park(run, '@', '', items, patience, nil, class)
   S.settle()
   S.tell()
   return {'parked'}
@@ -58,6 +59,17 @@ const pickLua = `
 local offers = call('ZRANGEBYLEX', IDX, '[@\0o\0', '(@\0o\1')
 for i = 1, #offers do call('ZREM', IDX, offers[i]) end
 return {#offers}
+`
+
+// keepLua is what the ledger does when queues are paused and go on.
+// ARGV: classes that are offered nothing, in order
+const keepLua = `
+local S, names = space(), {}
+for i = 1, #ARGV do names[i] = ARGV[i] end
+local changed = S.keep(names)
+S.settle()
+S.tell()
+return {changed and 'changed' or 'same'}
 `
 
 // soak multiplies the length of random histories: LOCKSTEP_SOAK=100 go test.
@@ -525,6 +537,17 @@ func (h *history) step() error {
 		got, err = h.run(pickLua)
 		want = []string{fmt.Sprint(len(m.offered))}
 		clear(m.offered)
+	case dice < 94:
+		var args []any
+		var kept []string
+		for _, class := range []string{"class0", "class1", "nobody's"} {
+			if h.rand.IntN(3) == 0 {
+				args, kept = append(args, class), append(kept, class)
+			}
+		}
+		note("keep %q", kept)
+		got, err = h.run(keepLua, args...)
+		want = m.keep(kept)
 	default:
 		m.us += int64(pick(h.rand, 1, 999, 1000, 10_000, 30_000, 60_000, 300_000, 2_100_000))
 		note("time %d", m.us)
@@ -637,7 +660,7 @@ func TestCheckerCatchesFaults(t *testing.T) {
 		{"young waits are never passed", "format('%.0f', now + patience)", "format('%.0f', now)"},
 		{"old waits are passed", "if tonumber(reserve) <= now and (mode", "if false and (mode"},
 		{"a queue is taken from its end", "not first or head.ticket < first.ticket", "not first or head.ticket > first.ticket"},
-		{"the dead are granted", "if wait[1] == '@' or ends(wait[1]) then", "if true then"},
+		{"the dead are granted", "(wait[1] == '@' or ends(wait[1]))", "true"},
 		{"tokens follow the clock", "if last and last >= us then", "if false then"},
 		{"a bundle is granted in part", "if by then return names[i], by end", "if by and i < 2 then return names[i], by end"},
 		{"a second copy queues again", "local wait = S.wait(id)\nif wait and", "local wait\nif wait and"},
@@ -656,6 +679,10 @@ func TestCheckerCatchesFaults(t *testing.T) {
 		{"a crash is an orderly end", "([^\\31]*)'), crashed)", "([^\\31]*)'))"},
 		{"what is held too long is kept", "if most > 0 then call('ZADD', EXP, format", "if false then call('ZADD', EXP, format"},
 		{"a revoke hits whoever holds", "if record and record[2] == token then", "if record then"},
+		{"who is kept back is offered his bundle", "wait[4] = wait[1] == '@' and kept(wait[6]) and 'k' or 'w'", "wait[4] = 'w'"},
+		{"who is kept back is in the way", "call('ZREM', Q, unpack(queued(wait, id)))\n        else", "else"},
+		{"who steps back frees nobody", "free(bundle(wait, W_ITEMS), at)", "if state == 'w' then free(bundle(wait, W_ITEMS), at) end"},
+		{"who is let go is forgotten", "free(bundle(wait, W_ITEMS), at)", "if state == 'k' then free(bundle(wait, W_ITEMS), at) end"},
 		{"losing: nobody pauses", "not S.grace() and S.resumes == 0 then", "true then"},
 		{"losing: somebody new is granted at once", "if S.grace() then -- also", "if false then -- also"},
 		{"losing: another server is not noticed", "if not run or server == run then return 'known' end", "if true then return 'known' end"},

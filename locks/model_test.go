@@ -20,6 +20,7 @@ type model struct {
 	waits    map[string]*modelWait
 	offered  map[string]bool // offers that nobody picked up
 	declared map[string]modelPermits
+	kept     []string // classes of runs that are offered nothing
 
 	server string // the run id of the server, "" where it does not tell
 	id     string // "" for an empty space
@@ -60,6 +61,7 @@ type modelWait struct {
 	state             string
 	lapse             int64
 	limits            modelLimits
+	class             string // of a run's
 	under             []string
 	items             []string
 }
@@ -450,7 +452,11 @@ func (m *model) open(session string, lease int64, id, pause string) []string {
 	}
 	m.ends[session] = m.now() + lease
 	m.know(session, lease, fmt.Sprint(m.epoch))
-	return []string{"open", fmt.Sprint(m.now()), m.id, fmt.Sprint(m.epoch), fmt.Sprint(m.longest())}
+	still := "0"
+	if m.lost && m.grace > m.now() || !m.lost && m.seq == 0 {
+		still = "1"
+	}
+	return []string{"open", fmt.Sprint(m.now()), m.id, fmt.Sprint(m.epoch), fmt.Sprint(m.longest()), still}
 }
 
 // modelUptime is for how many seconds the server says it is up.
@@ -1091,6 +1097,9 @@ func (m *model) claim(run, hold, session string, patience int64, items []string)
 	resource, _, beaten := m.blocked(items, ticket, run, nil, false)
 	if resource != "" {
 		m.park(run, "@", "", items, patience, 0, modelLimits{}, nil)
+		w := m.waits[run]
+		w.class = fmt.Sprint("class", (run[len(run)-1]-'0')%2)
+		m.align(w)
 		m.settle()
 		return []string{"parked"}
 	}
@@ -1101,6 +1110,30 @@ func (m *model) claim(run, hold, session string, patience int64, items []string)
 	token := m.take(hold, session, "", items, modelLimits{})
 	m.settle()
 	return []string{"granted", token}
+}
+
+// keep sets the classes of runs that are offered nothing.
+func (m *model) keep(classes []string) []string {
+	answer := "changed"
+	if slices.Equal(m.kept, classes) {
+		answer = "same"
+	}
+	m.kept = classes
+	for _, w := range m.waits {
+		m.align(w)
+	}
+	m.settle()
+	return []string{answer}
+}
+
+// align has a run's wait step back, or come again, as its class does.
+func (m *model) align(w *modelWait) {
+	switch back := slices.Contains(m.kept, w.class); {
+	case back && w.state == "w":
+		w.state = "k"
+	case !back && w.state == "k":
+		w.state = "w"
+	}
 }
 
 // dump gives what the keys have to hold.
@@ -1126,6 +1159,9 @@ func (m *model) dump() *dump {
 	}
 	if m.grace != 0 {
 		d.meta["grace"], d.exp["e"] = fmt.Sprint(m.grace), 0
+	}
+	if len(m.kept) > 0 {
+		d.meta["kept"] = strings.Join(m.kept, "\x1f")
 	}
 	for session, at := range m.at {
 		d.meta["at:"+session] = at
@@ -1161,12 +1197,15 @@ func (m *model) dump() *dump {
 	for id, w := range m.waits {
 		ticket := fmt.Sprintf("%016d", w.ticket)
 		d.wait[id] = strings.Join([]string{
-			w.session, ticket, fmt.Sprint(w.since), w.state, fmt.Sprint(w.reserve), w.limits.String(),
+			w.session, ticket, fmt.Sprint(w.since), w.state, fmt.Sprint(w.reserve), w.limits.String() + w.class,
 			strings.Join(w.under, " "), w.info, strings.Join(w.items, "\x1f"),
 		}, "\x1f")
 		d.idx = append(d.idx, w.session+"\x00w\x00"+id)
 		for _, hold := range w.under {
 			d.idx = append(d.idx, "~u"+hold+"\x00"+id)
+		}
+		if w.class != "" {
+			d.idx = append(d.idx, "~k"+w.class+"\x00"+ticket+"\x00"+id)
 		}
 		if m.offered[id] {
 			d.idx = append(d.idx, "@\x00o\x00"+id)

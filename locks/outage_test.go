@@ -2,8 +2,11 @@ package locks_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -17,6 +20,101 @@ import (
 // afterwards bounds how long it takes until locks are granted again after an outage: what is left of leases, a grace time,
 // a session that is opened again, and a busy machine.
 const afterwards = 30 * time.Second
+
+// TestASessionIsOpenedSoonAfterAnOutage has the opening of a session hang on a connection of which nothing comes any more
+// when the outage is over. With a long lease commands have much time, but that one must not take it.
+func TestASessionIsOpenedSoonAfterAnOutage(t *testing.T) {
+	t.Parallel()
+	server := redistest.New(t, redistest.Options{})
+	proxy := server.Proxy(t)
+	ns := redistest.Namespace(t)
+	c := openClient(t, proxy.Client(t), locks.Options{Namespace: ns, Name: "far", Lease: 2 * time.Minute})
+	near := openClient(t, server.Client(t), locks.Options{Namespace: ns, Name: "near"})
+	first := c.Session()
+	lease := func() time.Duration {
+		sessions, _, err := near.Space().Sessions(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := slices.IndexFunc(sessions, func(s locks.SessionRecord) bool { return s.ID == first })
+		return sessions[i].LeaseLeft
+	}
+	soon := time.Now().Add(time.Minute).UnixMilli()
+	if err := server.Client(t).ZAdd(t.Context(), near.Space().Keys()[0], redis.Z{Score: float64(soon), Member: "s" + string(first)}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	c.Doubt()
+	eventually(t, "it is renewed, over a connection that stays", func() bool { return lease() > time.Minute })
+	proxy.Set(redistest.Faults{Refuse: true})
+	if err := near.Space().EndSession(within(t, patient), first); err != nil {
+		t.Fatal(err)
+	}
+	c.Doubt() // it learns of it now, and not by a renewal in 40 s
+	eventually(t, "the session has ended there, too", func() bool {
+		_, err := c.Begin()
+		return errors.Is(err, locks.ErrLost)
+	})
+	proxy.Set(redistest.Faults{DropRequests: true})
+	eventually(t, "an opening of the next one was given up, and another one hangs", func() bool {
+		_, err := c.Begin()
+		return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
+	})
+	proxy.Set(redistest.Faults{})
+	healed := time.Now()
+	eventually(t, "there is another session", func() bool { return c.Session() != first })
+	took := time.Since(healed)
+	t.Logf("opened %s after the outage", took.Round(time.Millisecond))
+	if took > 15*time.Second { // 40 s, a third of the lease, is what any other command may take
+		t.Errorf("opened %s after the outage, want about a second", took)
+	}
+}
+
+// TestWhoComesBackInTheGraceTimeSaysWhatHeKnows has Redis lose its data while a client has no session: it was cut off before,
+// and comes back while the others still say again what they know.
+func TestWhoComesBackInTheGraceTimeSaysWhatHeKnows(t *testing.T) {
+	t.Parallel()
+	server := redistest.New(t, redistest.Options{})
+	proxy := server.Proxy(t)
+	ns := redistest.Namespace(t)
+	recovered := make(chan locks.SessionID, 10)
+	c := openClient(t, proxy.Client(t), locks.Options{
+		Namespace: ns, Name: "far", Lease: 2 * time.Second,
+		Recover: func(_ context.Context, session locks.SessionID, _ string) error {
+			recovered <- session
+			return nil
+		},
+	})
+	near := openClient(t, server.Client(t), locks.Options{Namespace: ns, Name: "near", Lease: time.Minute})
+	acquire(t, near, locks.Exclusive("a"))
+	first := c.Session()
+	proxy.Set(redistest.Faults{DropRequests: true})
+	eventually(t, "the session has ended", func() bool {
+		_, err := c.Begin()
+		return errors.Is(err, locks.ErrLost)
+	})
+	if err := server.RestartEmpty(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	rdb := server.Client(t)
+	eventually(t, "a grace time of a minute has begun", func() bool {
+		near.Doubt()
+		lost, err := rdb.HGet(t.Context(), near.Space().Keys()[6], "lost").Result()
+		return err == nil && lost == "1"
+	})
+	proxy.Set(redistest.Faults{})
+	select {
+	case session := <-recovered:
+		if session == first {
+			t.Errorf("it was said under %s, which has ended", session)
+		}
+	case <-time.After(patient):
+		t.Fatal("nothing was said again by who came back")
+	}
+	eventually(t, "the session lives on", func() bool {
+		_, err := c.Begin()
+		return err == nil && c.Session() != first
+	})
+}
 
 // TestServerIsHarmedUnderLoad does harm to the server while actors of several clients are at work. What they saw of it must
 // be no overlap and no request that is never answered; and afterwards they get locks again.

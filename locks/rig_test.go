@@ -184,6 +184,10 @@ func (d *dump) check(now int64, settled bool) error {
 			fault("hold %s of %s: the end of its rest is on the wheel: %v", id, session, rests)
 		}
 	}
+	aligning := false
+	for member := range d.exp {
+		aligning = aligning || member[0] == 'k'
+	}
 	type queued struct{ ticket, mode, reserve, id string }
 	queues := make(map[string][]queued)
 	q := make(map[string]bool)
@@ -195,6 +199,13 @@ func (d *dump) check(now int64, settled bool) error {
 		idx[f[0]+"\x00w\x00"+id] = true
 		for _, hold := range strings.Fields(f[6]) {
 			idx["~u"+hold+"\x00"+id] = true
+		}
+		if f[0] == "@" && f[5] != "" {
+			idx["~k"+f[5]+"\x00"+f[1]+"\x00"+id] = true
+		}
+		back := f[0] == "@" && slices.Contains(strings.Split(d.meta["kept"], "\x1f"), f[5])
+		if !aligning && (back && f[3] == "w" || !back && f[3] == "k") {
+			fault("%s of class %s is in state %s, kept back are %q", id, f[5], f[3], d.meta["kept"])
 		}
 		if f[3] == "o" {
 			use(f[8:], "o"+id)
@@ -301,6 +312,10 @@ func (d *dump) check(now int64, settled bool) error {
 			if !held[id] {
 				fault("timer wheel has %q, which has no hold", member)
 			}
+		case 'k':
+			if settled {
+				fault("waits are still to be kept back or let go: %q", member)
+			}
 		case 'g':
 			name, ticket, _ := strings.Cut(id, "\x00")
 			if from, ok := work[name]; !ok || ticket < from {
@@ -316,6 +331,10 @@ func (d *dump) check(now int64, settled bool) error {
 		fault("grace until %q, its end is on the wheel: %v", d.meta["grace"], pauses)
 	} else if pauses && !settled {
 		return report(faults) // nothing is granted
+	}
+
+	if aligning {
+		return report(faults) // some wait where they will not be in a moment
 	}
 
 	// Nobody who could be granted waits.

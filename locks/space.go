@@ -3,6 +3,7 @@ package locks
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -77,6 +78,7 @@ const (
 	Waiting WaitState = "waiting" // in the queues of its resources
 	Offered WaitState = "offered" // its bundle is reserved for it for a moment; only a run's wait is offered something
 	Lapsed  WaitState = "lapsed"  // an offer was not taken in time: others may pass, the ticket stays
+	Kept    WaitState = "kept"    // no offers for its kind at this time (a run whose queue is paused): others may pass, the ticket stays
 )
 
 // WaitRecord is a queued request for a bundle.
@@ -212,7 +214,7 @@ func (l *Listing) addWait(member, record string) {
 	}
 	w := WaitRecord{
 		Request: HoldID(entry[2]), Session: session, Ticket: uint64(parseInt(fields[1])),
-		State: map[string]WaitState{"w": Waiting, "o": Offered, "l": Lapsed}[fields[3]],
+		State: map[string]WaitState{"w": Waiting, "o": Offered, "l": Lapsed, "k": Kept}[fields[3]],
 		Since: serverTime(parseInt(fields[2])), Info: rawInfo(fields[7]), Items: parseItems(fields[8:]),
 	}
 	for _, id := range strings.Fields(fields[6]) {
@@ -220,6 +222,15 @@ func (l *Listing) addWait(member, record string) {
 	}
 	w.Names = namesOf(w.Items)
 	l.Waits = append(l.Waits, w)
+}
+
+// Kept returns the classes whose waits are kept back, in order: see [Kept].
+func (s *Space) Kept(ctx context.Context) ([]string, error) {
+	text, err := s.rdb.HGet(ctx, s.keys[6], "kept").Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return nil, fmt.Errorf("read lock space: %w", err)
+	}
+	return strings.FieldsFunc(text, func(r rune) bool { return r == '\x1f' }), nil
 }
 
 // Sessions lists every session and the server's time.
@@ -237,8 +248,8 @@ func (s *Space) Sessions(ctx context.Context) ([]SessionRecord, time.Time, error
 }
 
 // BlockedBy tells for each wait what keeps it waiting: for each of its resources the holds on it that are in its way, or
-// the wait that it is reserved for, and the wait right in front in its queue. A wait whose offer lapsed stands in no queue.
-// For permits it names everybody who has some. It names 32 at most.
+// the wait that it is reserved for, and the wait right in front in its queue. A wait whose offer lapsed, or that is kept
+// back, stands in no queue. For permits it names everybody who has some. It names 32 at most.
 func BlockedBy(holds []HoldRecord, waits []WaitRecord) map[HoldID][]HoldID {
 	type user struct {
 		id   HoldID
@@ -260,7 +271,7 @@ func BlockedBy(holds []HoldRecord, waits []WaitRecord) map[HoldID][]HoldID {
 			use(w.Request, w.Items)
 		case Waiting:
 			queue = append(queue, w)
-		case Lapsed:
+		case Lapsed, Kept:
 		}
 	}
 	slices.SortFunc(queue, func(a, b WaitRecord) int { return int(int64(a.Ticket) - int64(b.Ticket)) })

@@ -21,11 +21,13 @@ type subscriber struct {
 }
 
 // subscribe listens to the session's channel. It returns once Redis has confirmed that, so that no grant is published
-// to nobody.
-func (c *Client) subscribe(ctx context.Context, s *session) (*subscriber, error) {
+// to nobody; or after try.
+func (c *Client) subscribe(ctx context.Context, s *session, try time.Duration) (*subscriber, error) {
+	ctx, cancel := context.WithTimeout(ctx, try)
+	defer cancel()
 	l := &subscriber{session: s, channel: channel(c.namespace, s.id), quiet: c.lease / renewalsPerLease}
 	l.sub = c.rdb.Subscribe(ctx, l.channel)
-	if _, err := l.sub.ReceiveTimeout(ctx, c.try); err != nil {
+	if _, err := l.sub.ReceiveTimeout(ctx, try); err != nil {
 		_ = l.sub.Close()
 		return nil, err
 	}

@@ -35,6 +35,9 @@
 // tells the desk: when something was offered, and when somebody who outlives a worker has ended its session. If nobody
 // with duty is left then, whoever is told sweeps.
 //
+// Once a second it compares which queues are paused with what the lock space knows of it, since tools of others pause
+// queues, too: the runs of a paused queue are offered no locks.
+//
 // # Not promised
 //
 // A tick may be decided late: by some milliseconds by who has duty, by up to a second and a half when that one has just

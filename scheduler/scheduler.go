@@ -15,6 +15,7 @@ import (
 
 const (
 	pollEvery  = time.Second            // every worker reads what it has to know
+	pauseEvery = time.Second            // who has duty looks which queues are paused
 	driftEvery = 5 * time.Second        // a worker asks whether its definitions have become active again
 	dutyEvery  = 500 * time.Millisecond // who has duty reads, and sweeps, more often
 	overdue    = 150 * time.Millisecond // so late a tick is created by who has no duty
@@ -31,7 +32,7 @@ type Options struct {
 	Jobs    []*jobs.Job
 
 	// Deliver brings runs that are due to a worker: it claims them at once or pushes their deliveries. What it does not
-	// manage, the sweep makes good for. It must not wait for runs to end. Called from two goroutines.
+	// manage, the sweep makes good for. It must not wait for runs to end. Called from several goroutines.
 	Deliver func(ctx context.Context, due []ledger.Due)
 
 	// Drift is told how many of Jobs have a definition that is not the active one of their job, whenever that changes. It
@@ -40,6 +41,9 @@ type Options struct {
 
 	// Delivered tells whether a delivery that was pushed is still on its way.
 	Delivered func(ctx context.Context, delivery ledger.Due) (bool, error)
+
+	// Paused returns the queues that are paused, whoever paused them: their runs are offered no locks.
+	Paused func(ctx context.Context) ([]string, error)
 
 	// Stop is told which runs of this worker are to stop, and Drain that all are; both again and again, until it is so.
 	// They must not wait.
@@ -105,6 +109,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	var group errgroup.Group
 	group.Go(func() error { s.ticks(ctx); return nil })
 	group.Go(func() error { s.sweeps(ctx); return nil })
+	group.Go(func() error { s.pauses(ctx); return nil })
 	return group.Wait()
 }
 
@@ -361,6 +366,32 @@ func (s *Scheduler) forgotten(ctx context.Context, job string) {
 func (s *Scheduler) failed(ctx context.Context, call string, err error) {
 	if ctx.Err() == nil {
 		s.o.Logger.WarnContext(ctx, "call failed, it is made again", "call", call, "error", err)
+	}
+}
+
+// pauses tells the ledger, while this worker has duty, which queues are paused: anybody's tools may do that.
+func (s *Scheduler) pauses(ctx context.Context) {
+	for sleep(ctx, pauseEvery) {
+		if s.duty.Load() {
+			s.comparePauses(ctx)
+		}
+	}
+}
+
+func (s *Scheduler) comparePauses(ctx context.Context) {
+	call, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	paused, err := s.o.Paused(call)
+	if err != nil {
+		s.failed(ctx, "look for paused queues", err)
+		return
+	}
+	due, err := s.o.Ledger.QueuesPaused(call, paused)
+	if err != nil {
+		s.failed(ctx, "keep back runs of paused queues", err)
+	}
+	if len(due) > 0 {
+		s.o.Deliver(ctx, due)
 	}
 }
 

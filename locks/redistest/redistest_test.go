@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -324,4 +325,42 @@ func testKilledBinary(t *testing.T, kind string, count int) {
 	}
 	_ = cmd.Wait() // "signal: killed"
 	eventually(t, "the servers of a killed test binary end", func() bool { return answers() == 0 })
+}
+
+func TestRestartFromAMomentForgetsWhatWasWrittenSince(t *testing.T) {
+	t.Parallel()
+	s := redistest.New(t, redistest.Options{Config: []string{"appendonly yes", "appendfsync always"}})
+	rdb := s.Client(t)
+	id := func() string {
+		text, err := rdb.Info(t.Context(), "server").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, text, _ = strings.Cut(text, "run_id:")
+		return text[:40]
+	}
+	if err := rdb.Set(t.Context(), "old", "v", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	before := id()
+	moment, err := s.Moment()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rdb.Set(t.Context(), "new", "v", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.RestartFrom(t.Context(), moment); err != nil {
+		t.Fatal(err)
+	}
+	if keys, err := rdb.Keys(t.Context(), "*").Result(); err != nil || !slices.Equal(keys, []string{"old"}) {
+		t.Errorf("%v, %v, want what was there at that moment, and nothing else", keys, err)
+	}
+	if id() == before {
+		t.Error("it shows the same run id, want another server's")
+	}
+	without := redistest.New(t, redistest.Options{})
+	if _, err := without.Moment(); err == nil {
+		t.Error("a server without an append-only file has a moment to go back to")
+	}
 }

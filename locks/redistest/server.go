@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -431,6 +432,59 @@ func (s *Server) RestartEmpty(ctx context.Context) error {
 	s.kill()
 	if err := os.RemoveAll(s.path("data")); err != nil {
 		return fmt.Errorf("redistest: remove the data: %w", err)
+	}
+	return s.start(ctx)
+}
+
+// A Moment is how much the append-only files of a server held at a time: their sizes by their paths.
+type Moment map[string]int64
+
+// Moment returns how much is on disk now, for [Server.RestartFrom]. The server has to have "appendonly yes".
+func (s *Server) Moment() (Moment, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.moment()
+}
+
+func (s *Server) moment() (Moment, error) {
+	m := make(Moment)
+	err := filepath.WalkDir(s.path("data"), func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".aof" {
+			return err
+		}
+		info, err := entry.Info()
+		if err == nil {
+			m[path] = info.Size()
+		}
+		return err
+	})
+	if err == nil && len(m) == 0 {
+		err = errors.New("there is no append-only file")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("redistest: see how much is on disk: %w", err)
+	}
+	return m, nil
+}
+
+// RestartFrom ends the process and starts one at the same address with the data of a moment ago, as if nothing had been
+// written since: that is how a failover to a replica that lagged looks to clients. It returns when the new process answers.
+func (s *Server) RestartFrom(ctx context.Context, m Moment) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kill()
+	now, err := s.moment()
+	if err != nil {
+		return err
+	}
+	for path, size := range now {
+		before, known := m[path]
+		if !known || size < before {
+			return fmt.Errorf("redistest: %s was rewritten since that moment", path)
+		}
+		if err := os.Truncate(path, before); err != nil {
+			return fmt.Errorf("redistest: go back to a moment: %w", err)
+		}
 	}
 	return s.start(ctx)
 }

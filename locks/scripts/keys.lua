@@ -6,6 +6,7 @@
 --                   m<hold> the end of what may be held at most   d<hold> the end of a hold that rests
 --                   g<resource>\0<ticket> a queue that is still to be walked, from that ticket on
 --                   G<resource> all queues from that resource on are still to be walked
+--                   k<class>\0<ticket> the waits of that class are still to be kept back, or let go, from that ticket on
 --                   e the grace time, score 0: always due, so that no script takes its fast path meanwhile
 --   2 own   HASH  resource -> how it is occupied:
 --                   x<hold> exclusively   u<hold> the same, over what an ancestor of the hold shares
@@ -17,15 +18,18 @@
 --                   asked: '' or how the holder is to give it up (a ask | t take), then JSON
 --   4 wait  HASH  request -> session, ticket, since, state, reserve, limits, under, info, items... joined by \31
 --                   state: w waiting, in the queues | o offered, bundle reserved | l offer lapsed, keeps its ticket
+--                          k kept back: its class is, see meta; it keeps its ticket
 --                   session: @ for a wait that belongs to the space; it is offered its bundle, not granted it
+--                   limits: as of a hold; of a wait that belongs to the space its class, '' for none
 --                   under: the holds that the request is nested in, joined by blanks
 --   5 q     ZSET  all scores 0: resource \0 ticket \0 mode \0 reserve (ms) \0 request. One FIFO per resource, of the
 --                   waits in state w alone
 --   6 idx   ZSET  all scores 0: session \0 w \0 request   @ \0 o \0 request: offers nobody has picked up yet
 --                   ~r resource \0 x<hold> or o<request>: who shares it   ~u hold \0 request: waits nested in it
---                   ~l lease (ms, 9 digits) \0 session
+--                   ~l lease (ms, 9 digits) \0 session   ~k class \0 ticket \0 request: the space's waits of a class
 --   7 meta  HASH  card:<session>, rev:<session> (news it must hear of), ticket (the last one), desk (the session that
---                   picks up offers); and see server.lua: id, epoch (grows when data was lost), server (its run id),
+--                   picks up offers), kept (the classes of the space's waits that are offered nothing, joined by \31);
+--                   and see server.lua: id, epoch (grows when data was lost), server (its run id),
 --                   grace (nothing is granted before, ms), lost (1: that was for a loss of data),
 --                   at:<session> (the epoch in which it has said all that it holds, a blank, its lease)
 --   8 seq   STRING  the last token

@@ -2,7 +2,8 @@
 -- space makes it.
 -- ARGV: 1 session  2 lease, ms  3 card  4 an id for the space, should there be none  5 ms for which a space that is made
 --       now grants nothing; '' for 1 s if the server has not been up for as long as the lease, else 0
--- Replies: open, now (ms), the space's id, epoch, longest lease of a session (ms) | taken
+-- Replies: open, now (ms), the space's id, epoch, longest lease of a session (ms), 1 when it is time still to say again what
+--   Redis has lost, else 0 | taken
 local session = ARGV[1]
 if call('ZSCORE', EXP, 's' .. session) or call('HEXISTS', META, 'card:' .. session) == 1 then return {'taken'} end
 if call('HEXISTS', META, 'id') == 0 then
@@ -14,9 +15,10 @@ if call('HEXISTS', META, 'id') == 0 then
     call('ZADD', EXP, 0, 'e')
   end
 end
-local id, epoch = unpack(call('HMGET', META, 'id', 'epoch'))
+local id, epoch, lost, grace = unpack(call('HMGET', META, 'id', 'epoch', 'lost', 'grace'))
+local still = lost and tonumber(grace or 0) > now or not lost and call('EXISTS', SEQ) == 0
 call('ZADD', EXP, now + ARGV[2], 's' .. session)
 call('HSET', META, 'card:' .. session, ARGV[3])
 know(session, ARGV[2], epoch)
 local longest = call('ZREVRANGEBYLEX', IDX, '(~m', '[~l', 'LIMIT', 0, 1)[1]
-return {'open', ms, id, epoch, tonumber(sub(longest, 3, 11))}
+return {'open', ms, id, epoch, tonumber(sub(longest, 3, 11)), still and 1 or 0}

@@ -211,6 +211,11 @@ local function space()
     return members
   end
 
+  local function enter(wait, id)
+    local members = queued(wait, id)
+    for i = 1, #members do call('ZADD', Q, 0, members[i]) end
+  end
+
   local function store(id, wait) call('HSET', WAIT, id, concat(wait, US)) end
 
   -- within returns the holds that a request is nested in as a set, or nil when there are none.
@@ -260,8 +265,14 @@ local function space()
     return hold
   end
 
+  -- class returns how a wait of the space stands on the index of its class, or nil when it has none.
+  local function class(id, wait)
+    return wait[1] == '@' and wait[6] ~= '' and '~k' .. wait[6] .. '\0' .. wait[2] .. '\0' .. id or nil
+  end
+
   local function forget(id, wait) -- takes a wait off the index
     call('ZREM', IDX, wait[1] .. '\0w\0' .. id, '@\0o\0' .. id)
+    if class(id, wait) then call('ZREM', IDX, class(id, wait)) end
     for under in string.gmatch(wait[7], '[^ ]+') do call('ZREM', IDX, '~u' .. under .. '\0' .. id) end
     call('ZREM', EXP, 'w' .. id, 'o' .. id)
     call('HDEL', WAIT, id)
@@ -293,30 +304,89 @@ local function space()
     vacate(items, 'o' .. id)
   end
 
+  -- kept tells whether a class of the space's waits is offered nothing. It is read once, but see S.keep.
+  local function kept(name)
+    if not S.back then
+      S.back = {}
+      for other in string.gmatch(call('HGET', META, 'kept') or '', '[^\31]+') do S.back[other] = true end
+    end
+    return S.back[name]
+  end
+
+  -- align has the waits of a class stand as that does: in no queue, so that they are in nobody's way and cost nothing,
+  -- or in their old places. It goes through `left` of them at most, and returns how many that were.
+  local function align(name, ticket, left)
+    local members = {}
+    if left > 0 then
+      members = call('ZRANGEBYLEX', IDX, '[~k' .. name .. '\0' .. ticket, '(~k' .. name .. '\1', 'LIMIT', 0, left)
+    end
+    for i = 1, #members do
+      local at, id = string.match(members[i], '^[^%z]*%z([^%z]*)%z(.*)$')
+      if #freed >= NAMES then -- the rest begins with this one
+        left = i - 1
+        ticket = at
+        break
+      end
+      local wait = S.wait(id)
+      local state = kept(name) and 'k' or 'w'
+      if wait[4] ~= state and (wait[4] == 'w' or wait[4] == 'k') then
+        wait[4] = state
+        store(id, wait)
+        if state == 'k' then
+          call('ZREM', Q, unpack(queued(wait, id)))
+        else
+          enter(wait, id)
+        end
+        free(bundle(wait, W_ITEMS), at)
+      end
+      ticket = at .. '\1'
+    end
+    if left <= #members then
+      call('ZADD', EXP, ms, 'k' .. name .. '\0' .. ticket)
+      S.more = true
+    end
+    return math.min(left, #members)
+  end
+
+  -- keep sets which classes of the space's waits are offered nothing: their waits step back, others may pass them, and
+  -- when their class is let go they are in their old places again. Returns whether that is a change.
+  function S.keep(names)
+    local before, text = call('HGET', META, 'kept') or '', concat(names, US)
+    if text == before then return false end
+    call('HDEL', META, 'kept') -- the first write is a removal, so that a full Redis does not refuse the other
+    if text ~= '' then call('HSET', META, 'kept', text) end
+    S.back = nil
+    local changed, left = {}, HOLDS
+    for name in string.gmatch(before, '[^\31]+') do changed[name] = true end
+    for i = 1, #names do changed[names[i]] = not changed[names[i]] or nil end
+    for name in pairs(changed) do left = left - align(name, '', left) end
+    return true
+  end
+
   -- visit has settle() look along the queues of resources that were not freed: somebody was parked for what is free.
   function S.visit(names) free(names) end
 
   -- park queues a request; one that already has a wait (its offer lapsed, or is given up here) goes back to its place:
   -- ticket, age and reserve time stay. patience, ms: so long later requests may pass. deadline: server ms, or nil.
-  -- limits and under as in the record, nil for none.
+  -- limits and under as in the record, nil for none. One whose class is kept back steps back at once.
   function S.park(id, session, info, items, patience, deadline, limits, under)
     S.lapse(id)
     local wait = S.wait(id)
-    if wait then
-      wait[4] = 'w'
-    else
+    if wait and wait[4] == 'w' then return end -- it is there
+    if not wait then
       under = under or ''
       local n = call('HINCRBY', META, 'ticket', 1)
       local ticket = format('%016.0f', under == '' and 1000000000000000 + n or n)
       wait = fields(concat({session, ticket, ms, 'w', format('%.0f', now + patience), limits or '', under, info,
         concat(items, US)}, US))
       call('ZADD', IDX, 0, session .. '\0w\0' .. id)
+      if class(id, wait) then call('ZADD', IDX, 0, class(id, wait)) end
       for hold in string.gmatch(under, '[^ ]+') do call('ZADD', IDX, 0, '~u' .. hold .. '\0' .. id) end
       if deadline then call('ZADD', EXP, deadline, 'w' .. id) end
     end
+    wait[4] = wait[1] == '@' and kept(wait[6]) and 'k' or 'w'
     store(id, wait)
-    local members = queued(wait, id)
-    for i = 1, #members do call('ZADD', Q, 0, members[i]) end
+    if wait[4] == 'w' then enter(wait, id) end
   end
 
   -- sharers returns who shares a resource: x for holds, o for offers.
@@ -582,8 +652,9 @@ local function space()
       local wait = S.wait(first.id)
       looked = looked + 1 + math.floor((#wait - W_ITEMS) / 16)
       ticket, given = first.ticket, false
-      barred = ticket >= NESTED and tonumber(first.reserve) <= now
-      if wait[1] == '@' or ends(wait[1]) then
+      local back = wait[1] == '@' and kept(wait[6]) -- and has not stepped back yet
+      barred = not back and ticket >= NESTED and tonumber(first.reserve) <= now
+      if not back and (wait[1] == '@' or ends(wait[1])) then
         local _, items = bundle(wait, W_ITEMS)
         local resource, _, beaten = S.blocked(items, ticket, nil, within(wait[7]))
         given = not resource and #beaten == 0
@@ -645,6 +716,8 @@ local function space()
         elseif kind == 'g' then
           local name, ticket = string.match(id, '^([^%z]*)%z(.*)$')
           free({name}, ticket)
+        elseif kind == 'k' then
+          left = left - align(string.match(id, '^([^%z]*)%z'), string.match(id, '%z(.*)$'), left)
         elseif kind == 'e' or kind == 'G' then
           if kind == 'e' then -- the grace time is over: everybody who waits is looked at
             call('HDEL', META, 'grace')

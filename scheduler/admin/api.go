@@ -28,8 +28,11 @@ func (s *Server) routes() {
 
 	list(s, v1+"jobs", func(ctx context.Context, q question) (*part[Job], error) {
 		all, err := shared(ctx, s.read, "jobs", r.Jobs)
+		if err == nil {
+			all, err = Noted(all, q.value("note"))
+		}
 		return cut(q, all, func(job *Job) string { return job.Name }, strings.Compare), err
-	})
+	}, "note")
 	list(s, v1+"jobs/{job}/ticks", func(ctx context.Context, q question) (*part[Tick], error) {
 		job := q.path("job")
 		all, err := shared(ctx, s.read, "ticks "+job, func(ctx context.Context) ([]Tick, error) { return r.Ticks(ctx, job, 0) })

@@ -33,7 +33,8 @@
 //	/livez                       200 while the process serves; it asks nobody
 //	/readyz                      200 while the worker may take runs, else 503
 //	/metrics                     for Prometheus: see [Metrics]
-//	/api/v1/jobs                 and jobs/{job}, jobs/{job}/ticks (the newest first), jobs/{job}/explain?at=
+//	/api/v1/jobs                 ?note=: only those that are late, paused, queue paused or drifted
+//	/api/v1/jobs/{job}           and jobs/{job}/ticks (the newest first), jobs/{job}/explain?at=
 //	/api/v1/runs                 ?job= ?state=: the outstanding ones first, then the finished ones; the newest first
 //	/api/v1/runs/{id}            and runs/{id}/output: the tail of what its last attempt printed, as plain text
 //	/api/v1/locks                and locks/{lock}: a lock that nobody holds is not an error, it has no holders

@@ -45,6 +45,10 @@ func (r *Reader) Explain(ctx context.Context, job string, at time.Time) (*Explan
 	if err != nil {
 		return nil, err
 	}
+	paused, err := r.book.Paused(ctx)
+	if err != nil {
+		return nil, err
+	}
 	now, err := r.now(ctx)
 	if err != nil {
 		return nil, err
@@ -56,7 +60,7 @@ func (r *Reader) Explain(ctx context.Context, job string, at time.Time) (*Explan
 	case trigger == nil:
 		return nil, fmt.Errorf("job %s: %w: it has no schedule, so it has no ticks; see its runs", job, ErrInvalid)
 	}
-	s := &story{known: known, trigger: trigger, zone: trigger.Location(), now: now, records: slices.Concat(outstanding, history)}
+	s := &story{known: known, trigger: trigger, zone: trigger.Location(), now: now, paused: paused, records: slices.Concat(outstanding, history)}
 	if zone, err := cronspec.LoadZone(known.Job.Timezone); err == nil {
 		s.zone = zone
 	}
@@ -79,6 +83,7 @@ type story struct {
 	trigger *cronspec.Schedule
 	zone    *time.Location
 	now     time.Time
+	paused  []string // queues
 	records []*ledger.Record
 	e       *Explanation
 }
@@ -314,6 +319,10 @@ func (s *story) attempt(a *ledger.AttemptRecord) {
 }
 
 func (s *story) ended(record *ledger.Record) *Explanation {
+	if waits := record.State == ledger.DueNow || record.State == ledger.WaitsLock; waits && slices.Contains(s.paused, record.Queue) {
+		s.say(false, "queue", "%s is paused: lockstep queue resume %[1]s", record.Queue)
+		return s.conclude("%s: its queue is paused", record.State)
+	}
 	reason := ""
 	if record.Reason != "" {
 		reason = " (" + record.Reason + ")"

@@ -105,6 +105,27 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+func TestARunThatWaitsSaysThatItsQueueIsPaused(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 11, 21, 1, 0, 0, 0, time.UTC)
+	f := &fake{
+		listing: locks.Listing{At: at.Add(time.Minute)},
+		jobs:    []ledger.JobRecord{{Job: &jobs.Job{Name: "j", Schedule: "0 1 * * *", Command: []string{"a"}}, Cursor: at}},
+	}
+	for state, want := range map[ledger.State][2]string{
+		ledger.DueNow:    {"due: its queue is paused", "due: it waits for a worker with a free slot that serves the queue night"},
+		ledger.WaitsLock: {"waiting: its queue is paused", "waiting for its locks"},
+	} {
+		f.outstanding = []*ledger.Record{{ID: jobs.TickRunID("j", at), Job: "j", Tick: at, Created: at, State: state, Queue: "night"}}
+		for i, paused := range [][]string{{"day", "night"}, {"day"}} {
+			f.paused = paused
+			if e, err := f.reader().Explain(t.Context(), "j", at); err != nil || e.Conclusion != want[i] {
+				t.Errorf("%s, paused are %v: %+v, %v, want %q", state, paused, e, err, want[i])
+			}
+		}
+	}
+}
+
 func TestAJobIsLateWhenItWasSilentForTooLong(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)

@@ -22,6 +22,7 @@ type fake struct {
 	output      map[jobs.RunID]string
 	jobs        []ledger.JobRecord
 	acts        []ledger.ActRecord // the last first
+	paused      []string           // queues
 	listing     locks.Listing
 	sessions    []locks.SessionRecord
 
@@ -127,6 +128,8 @@ func (f *fake) Acts(_ context.Context, before string, limit int) ([]ledger.ActRe
 	}
 	return acts, f.read()
 }
+
+func (f *fake) Paused(context.Context) ([]string, error) { return f.paused, f.read() }
 
 // Permits knows none. The real ones are asked in redis_test.go.
 func (f *fake) Permits(_ context.Context, names ...string) (map[string]locks.PermitRecord, error) {

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -15,6 +16,37 @@ import (
 	"lockstep/scheduler"
 	"lockstep/scheduler/ledger"
 )
+
+// Notes are what is to be said of a job that does not simply do its work: see [Job.Notes].
+var Notes = []string{"late", "paused", "queue paused", "drifted"}
+
+// Notes returns what is to be said of a job, of [Notes].
+func (j *Job) Notes() []string {
+	var notes []string
+	for i, is := range []bool{j.Late, j.Paused != "", j.QueuePaused, j.Drifted} {
+		if is {
+			notes = append(notes, Notes[i])
+		}
+	}
+	return notes
+}
+
+// Noted returns those of some jobs of which one of [Notes] is to be said; "" all of them.
+func Noted(jobs []Job, note string) ([]Job, error) {
+	if note == "" {
+		return jobs, nil
+	}
+	if !slices.Contains(Notes, note) {
+		return nil, fmt.Errorf("%w: %q is not said of jobs; what is: %s", ErrInvalid, note, strings.Join(Notes, ", "))
+	}
+	noted := []Job{}
+	for i := range jobs {
+		if slices.Contains(jobs[i].Notes(), note) {
+			noted = append(noted, jobs[i])
+		}
+	}
+	return noted, nil
+}
 
 // Jobs returns every job that some worker ever registered, by name.
 func (r *Reader) Jobs(ctx context.Context) ([]Job, error) {
@@ -52,6 +84,10 @@ func (r *Reader) describe(ctx context.Context, records []ledger.JobRecord, outst
 	if err != nil {
 		return nil, err
 	}
+	paused, err := r.book.Paused(ctx)
+	if err != nil {
+		return nil, err
+	}
 	described := make([]Job, len(records))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(sideBySide)
@@ -59,6 +95,7 @@ func (r *Reader) describe(ctx context.Context, records []ledger.JobRecord, outst
 	for i, record := range records {
 		job := &described[i]
 		*job = newJob(record, now)
+		job.QueuePaused = slices.Contains(paused, job.Queue)
 		at[job.Name] = job
 		group.Go(func() error {
 			last, err := r.history(ctx, job.Name, 1, wasRun)
@@ -101,7 +138,8 @@ func newJob(record ledger.JobRecord, now time.Time) Job {
 		Overlap: d.Overlap, MaxQueued: d.MaxQueued, OnMissed: d.OnMissed, OnCrash: d.OnCrash, MaxCrashes: d.MaxCrashes,
 		StartDeadline: seconds(d.StartDeadline), Jitter: seconds(d.Jitter), MaxSilence: seconds(d.MaxSilence),
 		Definition: Text(record.Hash), Paused: Text(record.Paused), LastSuccess: Instant{record.LastSuccess},
-		Late: d.MaxSilence > 0 && !record.Silent.IsZero() && now.Sub(record.Silent) > d.MaxSilence,
+		Drifted: record.Drifted,
+		Late:    d.MaxSilence > 0 && !record.Silent.IsZero() && now.Sub(record.Silent) > d.MaxSilence,
 	}
 	if d.Paused {
 		job.Paused = "by its definition"

@@ -205,23 +205,39 @@ func (o *Operator) span(ctx context.Context, job string, from, to time.Time) (le
 	return record, ticks, nil
 }
 
-// PauseQueue keeps the deliveries of a queue back. It tells whether that was new.
+// PauseQueue keeps the deliveries of a queue back, and has its runs that wait for locks step back. It tells whether that
+// was new.
 func (o *Operator) PauseQueue(ctx context.Context, name string, by Actor) (bool, error) {
-	return o.audited(ctx, by.act("pause queue", name, ""), func() (bool, error) { return o.queue.Pause(ctx, name) })
+	return o.audited(ctx, by.act("pause queue", name, ""), func() (bool, error) {
+		news, err := o.queue.Pause(ctx, name)
+		if err != nil {
+			return false, err
+		}
+		return news, o.ledger.QueuePaused(ctx, name)
+	})
 }
 
-// ResumeQueue lets the deliveries of a queue go on. It tells whether it was paused.
+// ResumeQueue lets the deliveries of a queue go on, and has its runs wait in their old places again. It tells whether it
+// was paused.
 func (o *Operator) ResumeQueue(ctx context.Context, name string, by Actor) (bool, error) {
-	return o.audited(ctx, by.act("resume queue", name, ""), func() (bool, error) { return o.queue.Resume(ctx, name) })
+	return o.audited(ctx, by.act("resume queue", name, ""), func() (bool, error) {
+		news, err := o.queue.Resume(ctx, name)
+		if err != nil {
+			return false, err
+		}
+		due, err := o.ledger.QueueResumed(ctx, name)
+		o.deliver(ctx, due)
+		return news, err
+	})
 }
 
 // audited keeps an act if it changed something.
 func (o *Operator) audited(ctx context.Context, act ledger.Act, do func() (bool, error)) (bool, error) {
 	news, err := do()
-	if err != nil || !news {
-		return news, err
+	if !news {
+		return false, err
 	}
-	return true, o.ledger.Audit(ctx, act)
+	return true, errors.Join(err, o.ledger.Audit(ctx, act))
 }
 
 // DrainWorker asks a worker to take nothing new, and to end when its runs have. It tells whether that was new.

@@ -14,6 +14,7 @@ import (
 const (
 	showHolds    = 200
 	showWaits    = 100
+	showNoted    = 20
 	showNext     = 12
 	showPending  = 10
 	showRuns     = 25
@@ -29,6 +30,8 @@ type overview struct {
 	MoreHold int      // holds that are not shown
 	Waits    []Wait
 	MoreWait int
+	Noted    []Job // of which something is to be said, without their runs
+	MoreNote int
 	Next     []NextTick
 	MoreNext int
 	Words    map[string]string // the triggers of the jobs in Next
@@ -68,6 +71,10 @@ func (s *Server) overview(ctx context.Context) (*overview, error) {
 	if err != nil {
 		return nil, err
 	}
+	paused, err := r.book.Paused(ctx)
+	if err != nil {
+		return nil, err
+	}
 	asked := likelyLast(records, outstanding)
 	finished, err := r.finished(ctx, asked, showRuns, wasRun)
 	if err != nil {
@@ -77,6 +84,7 @@ func (s *Server) overview(ctx context.Context) (*overview, error) {
 	o := &overview{At: now, Jobs: len(records), Asked: len(asked), Runs: newRuns(nil, finished, showRuns)}
 	o.fleet(scene)
 	o.Waits, o.MoreWait = some(scene.waits, showWaits)
+	o.Noted, o.MoreNote = some(noted(records, paused, now), showNoted)
 	o.Next, o.MoreNext = some(nextTicks(records, now, 1), showNext)
 	o.Words = make(map[string]string, len(o.Next))
 	for _, tick := range o.Next {
@@ -84,6 +92,19 @@ func (s *Server) overview(ctx context.Context) (*overview, error) {
 	}
 	o.pending(outstanding)
 	return o, nil
+}
+
+// noted returns the jobs that do not simply do their work.
+func noted(records []ledger.JobRecord, paused []string, now time.Time) []Job {
+	var noted []Job
+	for _, record := range records {
+		job := newJob(record, now)
+		job.QueuePaused = slices.Contains(paused, job.Queue)
+		if len(job.Notes()) > 0 {
+			noted = append(noted, job)
+		}
+	}
+	return noted
 }
 
 // fleet fills in the workers and what everybody holds, and counts them.

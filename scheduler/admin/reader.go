@@ -34,6 +34,7 @@ type book interface {
 	Jobs(ctx context.Context) ([]ledger.JobRecord, error)
 	Job(ctx context.Context, name string) (ledger.JobRecord, error)
 	Acts(ctx context.Context, before string, limit int) ([]ledger.ActRecord, error)
+	Paused(ctx context.Context) ([]string, error)
 }
 
 // space is what is read of the lock space.
@@ -49,7 +50,7 @@ func NewReader(l *ledger.Ledger) *Reader { return &Reader{book: l, space: l.Spac
 // RunFilter says which runs are asked for. The zero value asks for all that are kept.
 type RunFilter struct {
 	Job   string // "": of all jobs
-	State string // "": in any state but skipped and missed, for these ticks never were runs
+	State string // "": in any state but skipped and missed, for these ticks never were runs; nor are lines for many ticks
 	Limit int    // at most so many; 0: no limit
 }
 
@@ -71,14 +72,14 @@ func (f RunFilter) check() error {
 // keeps tells whether a run is asked for.
 func (f RunFilter) keeps(record *ledger.Record) bool {
 	if f.State != "" {
-		return record.State == ledger.State(f.State)
+		return record.State == ledger.State(f.State) && record.Upto.IsZero()
 	}
 	return wasRun(record)
 }
 
-// wasRun tells whether a record is a run's, not that of a tick that was left out.
+// wasRun tells whether a record is a run's, not that of a tick that was left out, nor a line that stands for many ticks.
 func wasRun(record *ledger.Record) bool {
-	return record.State != ledger.Skipped && record.State != ledger.MissedRun
+	return record.State != ledger.Skipped && record.State != ledger.MissedRun && record.Upto.IsZero()
 }
 
 // Runs returns the outstanding runs, those created last first, and then the finished ones, those finished last first.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -191,6 +192,32 @@ func TestTicksHaveOneLineForARangeOfMissedOnes(t *testing.T) {
 	}
 	if len(ticks) != 1 || ticks[0].Outcome != "missed" || !ticks[0].Upto.Equal(last) {
 		t.Errorf("got %+v, want one missed line up to %s", ticks, last)
+	}
+}
+
+func TestALineForManyTicksIsNoRun(t *testing.T) {
+	t.Parallel()
+	f := fleet()
+	first, last := noon.Add(-3*time.Hour), noon.Add(-2*time.Hour)
+	f.history["warm-cache"] = append(f.history["warm-cache"], &ledger.Record{
+		ID: "warm-cache@2026-11-21T09:00:00Z..2026-11-21T10:00:00Z", Job: "warm-cache", Tick: first, Upto: last,
+		State: ledger.Lost, Created: noon, Finished: noon.Add(time.Hour), Reason: "Redis was emptied",
+	})
+	for _, state := range []string{"", "lost"} {
+		runs, err := f.reader().Runs(t.Context(), RunFilter{Job: "warm-cache", State: state})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slices.ContainsFunc(runs, func(r Run) bool { return strings.Contains(string(r.ID), "..") }) {
+			t.Errorf("state %q: %q, want the line in the history of ticks alone", state, idsOf(runs))
+		}
+	}
+	job, err := f.reader().Job(t.Context(), "warm-cache")
+	if err != nil || job.LastRun != nil && job.LastRun.State == ledger.Lost {
+		t.Errorf("%+v, %v, want the last run to be one", job, err)
+	}
+	if _, _, err := f.reader().Run(t.Context(), "warm-cache@2026-11-21T09:00:00Z..2026-11-21T10:00:00Z"); err != nil {
+		t.Errorf("%v, want the line found by its id", err)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"lockstep/jobs"
 	"lockstep/scheduler/ledger"
@@ -172,6 +173,40 @@ func TestPagesGiveEveryItemOnce(t *testing.T) {
 	}
 }
 
+func TestJobsAreFoundByWhatIsToBeSaidOfThem(t *testing.T) {
+	t.Parallel()
+	f := fleet()
+	f.jobs = []ledger.JobRecord{
+		{Job: &jobs.Job{Name: "calm", Queue: "day", Command: []string{"a"}}},
+		{Job: &jobs.Job{Name: "drifted", Queue: "day", Command: []string{"a"}}, Drifted: true},
+		{Job: &jobs.Job{Name: "late", Queue: "day", Command: []string{"a"}, MaxSilence: time.Hour}, Silent: noon.Add(-2 * time.Hour)},
+		{Job: &jobs.Job{Name: "night", Queue: "night", Command: []string{"a"}}},
+		{Job: &jobs.Job{Name: "off", Queue: "day", Command: []string{"a"}, Paused: true}},
+	}
+	f.paused = []string{"night"}
+	s := newServer(t, f)
+	for note, want := range map[string]string{
+		"": "calm drifted late night off", "late": "late", "paused": "off", "queue%20paused": "night", "drifted": "drifted",
+	} {
+		var names []string
+		for _, item := range getList(t, s, "/api/v1/jobs?note="+note).Items {
+			names = append(names, item["job"].(string))
+		}
+		if got := strings.Join(names, " "); got != want {
+			t.Errorf("note %q: got %q, want %q", note, got, want)
+		}
+	}
+	page := getPage(t, s, http.StatusOK)
+	if got := page.id("noted"); got == nil || strings.Contains(got.text, "calm") {
+		t.Fatalf("%+v, want the jobs to look at on the page", got)
+	}
+	for _, want := range []string{"drifted ≠ drifted", "late ! late", "night ⊘ queue paused", "off ‖ paused by its definition"} {
+		if got := page.id("noted").text; !strings.Contains(got, want) {
+			t.Errorf("the page says %q, want %q", got, want)
+		}
+	}
+}
+
 func TestBadParametersAreNamed(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, fleet())
@@ -181,6 +216,7 @@ func TestBadParametersAreNamed(t *testing.T) {
 		"/api/v1/runs?limit=ten":              "limit",
 		"/api/v1/runs?stat=failed":            "stat",
 		"/api/v1/runs?state=exploded":         "exploded",
+		"/api/v1/jobs?note=odd":               "odd",
 		"/api/v1/runs?job=a&job=b":            "job",
 		"/api/v1/runs?cursor=%21":             "cursor",
 		"/api/v1/runs?cursor=bm90IGEgcGxhY2U": "cursor",

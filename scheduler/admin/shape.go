@@ -133,7 +133,7 @@ type Wait struct {
 	Worker    Text            `json:"worker"` // null for a run's: it waits without a worker
 	Job       Text            `json:"job"`
 	RunID     Text            `json:"run_id"`
-	State     locks.WaitState `json:"state"` // waiting, offered (reserved for it for a moment), lapsed (an offer was not taken)
+	State     locks.WaitState `json:"state"` // waiting, offered (reserved for it for a moment), lapsed (an offer was not taken), kept (its queue is paused)
 	Since     Instant         `json:"since"`
 	Waited    Seconds         `json:"waited_seconds"`
 	Wants     []string        `json:"wants"`      // without the run's own resource
@@ -250,8 +250,10 @@ type Job struct {
 	MaxSilence    *Seconds `json:"max_silence_seconds"`
 
 	Paused      Text    `json:"paused"` // who paused it and why, or that its definition does; null when its ticks run
+	QueuePaused bool    `json:"queue_paused"`
 	LastSuccess Instant `json:"last_success_at"`
-	Late        bool    `json:"late"` // there was no success for longer than max_silence
+	Late        bool    `json:"late"`    // there was no success for longer than max_silence
+	Drifted     bool    `json:"drifted"` // workers that are there carry another definition of it
 
 	Definition Text `json:"definition"` // the hash of the active one, which this shows
 

@@ -226,6 +226,8 @@ type Finished struct {
 	Verdict FinishVerdict
 	State   State // the run's now
 	Due     []Due // runs that became due in this step
+
+	token locks.Token // of the run's last attempt, where this one does not count
 }
 
 // FinishVerdict says whether a finish was what decided.
@@ -264,6 +266,9 @@ func (f *Finish) step() (step, error) {
 
 func (f *Finish) decode(r *reply) (*Finished, error) {
 	finished := &Finished{Verdict: FinishVerdict(r.text()), State: State(r.text()), Due: r.due()}
+	if finished.Verdict != Recorded {
+		finished.token = locks.Token(r.number())
+	}
 	if r.err != nil {
 		return nil, fmt.Errorf("finish %s: %w", f.Run, r.err)
 	}

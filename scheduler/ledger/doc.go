@@ -66,6 +66,11 @@
 // session at the desk, and the next [Ledger.Sweep] makes the run due. An offer nobody takes in time lapses. The run
 // stays due and keeps its ticket: when its claim comes, it goes before every younger wait, their offers included.
 //
+// A run whose queue is paused is offered nothing: nothing is to stand idle for a run that nobody begins. The space keeps
+// a copy of the pause flags for that: who pauses or resumes a queue sets it ([Ledger.QueuePaused], [Ledger.QueueResumed]),
+// and who has duty compares it with the flags, which tools of others change as well ([Ledger.QueuesPaused]). The waits
+// keep their tickets meanwhile, and the script that clears a flag offers them what is free.
+//
 // Ticks of one job begin in their order, though their deliveries come in any: a claim sends earlier ticks that are due
 // to wait in front of it. A tick that failed and waits for its next attempt lets later ones pass.
 //

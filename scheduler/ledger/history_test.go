@@ -64,6 +64,7 @@ type play struct {
 	library []*locks.Hold
 	success map[jobs.RunID]int
 	tokens  locks.Token
+	paused  map[string]bool // queues
 	trace   []string
 
 	bills int  // that runs compete for
@@ -78,7 +79,7 @@ type sentClaim struct {
 }
 
 func newPlay(f *fixture, seed uint64) *play {
-	p := &play{fixture: f, rand: rand.New(rand.NewPCG(seed, 1)), success: make(map[jobs.RunID]int), bills: 3}
+	p := &play{fixture: f, rand: rand.New(rand.NewPCG(seed, 1)), success: make(map[jobs.RunID]int), paused: make(map[string]bool), bills: 3}
 	p.cursors = make(map[string]time.Time)
 	for _, overlap := range []jobs.Overlap{jobs.OverlapQueue, jobs.OverlapReplace, jobs.OverlapAllow} {
 		job := newJob(string(overlap))
@@ -124,13 +125,15 @@ func pick[T any](r *rand.Rand, all *[]T) T {
 }
 
 func (p *play) step() {
-	switch n := p.rand.IntN(115); {
+	switch n := p.rand.IntN(118); {
 	case n < 12:
 		job := p.ticking[p.rand.IntN(len(p.ticking))]
 		created := p.tick(job, p.cursors[job.Name], 1, []ledger.Verdict{ledger.CatchUp, ledger.Run}[p.rand.IntN(2)])
 		p.say("tick %v of %s: due %v", created.Cursor, job.Name, created.Due)
 		p.cursors[job.Name] = created.Cursor
 		p.push(created.Due)
+	case n >= 115:
+		p.pauseOne()
 	case n >= 112:
 		p.cancelOne()
 	case n >= 108:
@@ -189,6 +192,36 @@ func (p *play) some(is func(fields []string) bool) jobs.RunID {
 	}
 	slices.Sort(found)
 	return jobs.RunID(found[p.rand.IntN(len(found))])
+}
+
+// pauseOne pauses a queue, or lets it go on: by asking for it, or by what the duty worker finds.
+func (p *play) pauseOne() {
+	queue := []string{"default", "slow"}[p.rand.IntN(2)]
+	p.paused[queue] = !p.paused[queue]
+	var due []ledger.Due
+	var err error
+	switch {
+	case p.rand.IntN(2) == 0:
+		due, err = p.QueuesPaused(p.Context(), p.pausedQueues())
+	case p.paused[queue]:
+		err = p.QueuePaused(p.Context(), queue)
+	default:
+		due, err = p.QueueResumed(p.Context(), queue)
+	}
+	if err != nil {
+		p.fatalf("%v", err)
+	}
+	p.say("paused are %v: due %v", p.pausedQueues(), due)
+	p.push(due)
+}
+
+func (p *play) pausedQueues() (queues []string) {
+	for queue, is := range p.paused {
+		if is {
+			queues = append(queues, queue)
+		}
+	}
+	return queues
 }
 
 // cancelOne cancels any outstanding run.
@@ -273,6 +306,9 @@ func (p *play) enqueue() {
 	}
 	job := newJob("billed")
 	job.Every = 0
+	if p.rand.IntN(2) == 0 {
+		job.Queue = "slow"
+	}
 	job.MaxCrashes, job.Retry.Max = 5, 5
 	if !p.plain && p.rand.IntN(2) == 0 {
 		job.Lock.Wait, job.Lock.OnBusy = time.Hour, []jobs.OnBusy{jobs.BusyRequeue, jobs.BusySkip, jobs.BusyFail}[p.rand.IntN(3)]
@@ -551,6 +587,10 @@ func (p *play) check() {
 				}
 			}
 		}
+		queue := strings.Split(runs[strings.TrimPrefix(id, "+")], us)[3]
+		if f[3] == "w" && p.paused[queue] || f[3] == "k" && !p.paused[queue] {
+			p.fatalf("wait %s of queue %s is in state %s, paused are %v", id, queue, f[3], p.pausedQueues())
+		}
 		if f[3] == "w" && free {
 			p.fatalf("wait %s is grantable: %q", id, record)
 		}
@@ -661,6 +701,13 @@ func (p *play) settle() {
 			p.fatalf("%v", err)
 		}
 	}
+	due, err := p.QueuesPaused(p.Context(), nil)
+	if err != nil {
+		p.fatalf("%v", err)
+	}
+	clear(p.paused)
+	p.push(due)
+	p.check()
 	ctx, cancel := context.WithTimeout(p.Context(), 30*time.Second)
 	defer cancel()
 	for len(p.all("run")) > 0 {

@@ -138,10 +138,10 @@ func (m *memory) finishing(finish Finish) {
 	}
 }
 
-// finished forgets an attempt that did not count. finished is nil while there is no answer; and an answer that there is no such
-// run at all may come of a loss of data that nobody has noticed yet.
+// finished forgets an attempt that did not count. finished is nil while there is no answer. Where Redis knows of no attempt that
+// was as late as this one, it has lost data, and nobody may have noticed that yet: then this is an end all the same.
 func (m *memory) finished(finish Finish, finished *Finished) {
-	if m == nil || finished == nil || finished.Verdict == Recorded || finished.State == "" {
+	if m == nil || finished == nil || finished.Verdict == Recorded || finished.token < finish.Token {
 		return
 	}
 	m.mu.Lock()
@@ -251,7 +251,6 @@ func (l *Ledger) Assert(ctx context.Context, session locks.SessionID, loss, dige
 	if l.memory == nil {
 		return nil
 	}
-	known := l.memory.recollect(session, loss, definitions)
 	for i := 0; i < len(definitions) || i == 0; i += RegisterBatch {
 		batch := fact{name: fmt.Sprintf("definitions %s from %d", digest, i)}
 		if l.memory.hasSaid(batch) {
@@ -262,7 +261,28 @@ func (l *Ledger) Assert(ctx context.Context, session locks.SessionID, loss, dige
 		}
 		l.memory.said([]fact{batch})
 	}
-	for some := range slices.Chunk(known.facts, assertMost) {
+	known := l.memory.recollect(session, loss, definitions)
+	if err := l.say(ctx, known.facts); err != nil {
+		return err
+	}
+	for _, created := range l.Create(ctx, known.again) {
+		if created.Err != nil {
+			return created.Err
+		}
+	}
+	// An attempt that was said to run may have ended meanwhile, and its end may have come before that: then it did not count.
+	if err := l.say(ctx, l.memory.recollect(session, loss, definitions).facts); err != nil {
+		return err
+	}
+	l.memory.mu.Lock()
+	defer l.memory.mu.Unlock()
+	l.memory.news = "" // the numbers of the news begin anew, perhaps
+	return nil
+}
+
+// say says facts again.
+func (l *Ledger) say(ctx context.Context, facts []fact) error {
+	for some := range slices.Chunk(facts, assertMost) {
 		steps := make([]step, len(some))
 		var ends []step
 		for i, fact := range some {
@@ -291,14 +311,6 @@ func (l *Ledger) Assert(ctx context.Context, session locks.SessionID, loss, dige
 		}
 		l.memory.said(some)
 	}
-	for _, created := range l.Create(ctx, known.again) {
-		if created.Err != nil {
-			return created.Err
-		}
-	}
-	l.memory.mu.Lock()
-	defer l.memory.mu.Unlock()
-	l.memory.news = "" // the numbers of the news begin anew, perhaps
 	return nil
 }
 

@@ -3,6 +3,7 @@ package ledger_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -58,8 +59,16 @@ func (f *fixture) lose(workers ...*worker) {
 	if err != nil {
 		f.Fatal(err)
 	}
+	if err := f.rdb.Del(f.Context(), keys...).Err(); err != nil {
+		f.Fatal(err)
+	}
+	f.grace(workers...)
+}
+
+// grace has a grace time go on, in which these workers have said what they hold.
+func (f *fixture) grace(workers ...*worker) {
+	f.Helper()
 	pipe := f.rdb.TxPipeline()
-	pipe.Del(f.Context(), keys...)
 	later := time.Now().Add(time.Hour).UnixMilli()
 	pipe.HSet(f.Context(), f.key("meta"), "grace", strconv.FormatInt(later, 10), "lost", "1")
 	pipe.ZAdd(f.Context(), f.key("exp"), redis.Z{Member: "e"})
@@ -327,7 +336,92 @@ func TestAnEndThatComesBetweenALossAndItsDiscoveryIsSaidAgain(t *testing.T) {
 	})
 }
 
+// TestWhoseAttemptItWasTellsHowARunEnded has one worker say first that a run has ended, of which Redis knows that it runs.
+func TestWhoseAttemptItWasTellsHowARunEnded(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.job.Retry.Max = 0
+		a, b := f.worker("a"), f.worker("b")
+		claimed := a.claim(a.client, a.ticks(1, b)[0], ledger.Granted)
+		f.mark()
+		a.finish(claimed, ledger.Failure, ledger.Recorded)
+		b.hear()
+		f.rewind(a, b)
+		for _, w := range []*worker{b, a, b, a} {
+			w.say()
+		}
+		got := f.wantState(claimed.Record.ID, ledger.Failed)
+		if len(got.Attempts) != 1 || got.Last().Token != claimed.token() || got.Last().Outcome != "failed" || got.Fails != 1 {
+			t.Errorf("%+v, want the attempt as it was", got)
+		}
+		f.goOn()
+		f.wantNothingLeft()
+	})
+}
+
 // A worker says that an attempt has run, and then how it ended. A sweep in between finds a run under a hold that is gone.
+// mark keeps a copy of all keys, as a replica has it, for rewind.
+func (f *fixture) mark() {
+	f.Helper()
+	for _, key := range f.allKeys() {
+		if err := f.rdb.Copy(f.Context(), key, key+"|copy", 0, true).Err(); err != nil {
+			f.Fatal(err)
+		}
+	}
+}
+
+func (f *fixture) allKeys() []string {
+	f.Helper()
+	keys, err := f.rdb.Keys(f.Context(), f.key("*")).Result()
+	if err != nil {
+		f.Fatal(err)
+	}
+	return slices.DeleteFunc(keys, func(key string) bool { return strings.HasSuffix(key, "|copy") })
+}
+
+// rewind loses what was written since mark, as a failover to that replica, and has a grace time go on, as lose has.
+func (f *fixture) rewind(workers ...*worker) {
+	f.Helper()
+	copies, err := f.rdb.Keys(f.Context(), f.key("*|copy")).Result()
+	if err != nil {
+		f.Fatal(err)
+	}
+	if err := f.rdb.Del(f.Context(), f.allKeys()...).Err(); err != nil {
+		f.Fatal(err)
+	}
+	for _, key := range copies {
+		if err := f.rdb.Copy(f.Context(), key, strings.TrimSuffix(key, "|copy"), 0, true).Err(); err != nil {
+			f.Fatal(err)
+		}
+	}
+	f.grace(workers...)
+}
+
+// TestAnEndThatARolledBackRedisDoesNotKnowIsSaidAgain has workers say their ends while Redis knows the runs as they were before
+// these attempts: in any order, also when the attempt is said to run just after its end was refused.
+func TestAnEndThatARolledBackRedisDoesNotKnowIsSaidAgain(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.job.Overlap = jobs.OverlapAllow
+		a := f.worker("a")
+		due := a.ticks(3)
+		f.mark()
+		first, second, third := a.claim(a.client, due[0], ledger.Granted), a.claim(a.client, due[1], ledger.Granted), a.claim(a.client, due[2], ledger.Granted)
+		a.finish(second, ledger.Again, ledger.Recorded)
+		f.rewind(a)
+		if got := a.finish(first, ledger.Success, ledger.Fenced); got.State != ledger.DueNow {
+			t.Errorf("%+v, want it to be due", got)
+		}
+		a.finish(third, ledger.Failure, ledger.Fenced)
+		a.say()
+		f.wantState(first.Record.ID, ledger.Succeeded)
+		if got := f.wantState(second.Record.ID, ledger.Retrying); got.Fails != 1 {
+			t.Errorf("%+v, want one failure counted", got)
+		}
+		f.wantState(third.Record.ID, ledger.Failed)
+		f.goOn()
+		a.finish(a.claim(a.client, a.await()[0], ledger.Granted), ledger.Success, ledger.Recorded)
+	})
+}
+
 func TestNoAttemptIsClosedWhileItIsSaidAgain(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.job.Retry.Max = 0

@@ -142,6 +142,7 @@ type JobRecord struct {
 	Paused      string    // "by ..." who, and why; "" when nobody paused it; its definition may do so as well
 	LastSuccess time.Time // zero: there was none
 	Silent      time.Time // since when there was no success: the last one, or its first registration
+	Drifted     bool      // somebody who is there carries another definition of it
 }
 
 // Jobs returns every job that was ever registered, by name.
@@ -158,12 +159,18 @@ func (l *Ledger) Jobs(ctx context.Context) ([]JobRecord, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read facts of jobs: %w", err)
 	}
+	configs, err := l.scan(ctx, "ledger")
+	if err != nil {
+		return nil, fmt.Errorf("read configs: %w", err)
+	}
+	carried := carriedOf(configs)
 	records := make([]JobRecord, 0, len(definitions))
 	for name, definition := range definitions {
 		record, err := decodeJob(name, definition, cursors[name], facts["g"+name], facts["p"+name], facts["v"+name])
 		if err != nil {
 			return nil, err
 		}
+		record.Drifted = driftedFrom(facts["v"+name], carried)
 		records = append(records, record)
 	}
 	slices.SortFunc(records, func(a, b JobRecord) int { return strings.Compare(a.Job.Name, b.Job.Name) })
@@ -174,9 +181,11 @@ func (l *Ledger) Jobs(ctx context.Context) ([]JobRecord, error) {
 func (l *Ledger) Job(ctx context.Context, name string) (JobRecord, error) {
 	var definition, cursor *redis.StringCmd
 	var facts *redis.SliceCmd
+	var configs *redis.MapStringStringCmd
 	_, err := l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		definition, cursor = pipe.HGet(ctx, l.prefix+"def", name), pipe.HGet(ctx, l.prefix+"cursor", name)
 		facts = pipe.HMGet(ctx, l.prefix+"facts", "g"+name, "p"+name, "v"+name)
+		configs = pipe.HGetAll(ctx, l.prefix+"ledger")
 		return nil
 	})
 	if errors.Is(err, redis.Nil) {
@@ -188,7 +197,48 @@ func (l *Ledger) Job(ctx context.Context, name string) (JobRecord, error) {
 	silent, _ := facts.Val()[0].(string) // nil: there is none
 	paused, _ := facts.Val()[1].(string)
 	versions, _ := facts.Val()[2].(string)
-	return decodeJob(name, definition.Val(), cursor.Val(), silent, paused, versions)
+	record, err := decodeJob(name, definition.Val(), cursor.Val(), silent, paused, versions)
+	record.Drifted = driftedFrom(versions, carriedOf(configs.Val()))
+	return record, err
+}
+
+// carriedWithin is how long ago a config may have been carried, at most, before the one that was last: who carries one says
+// so every second.
+const carriedWithin = 10 * time.Second
+
+// carriedOf returns the digests of the configs that somebody carries, of what the key ledger holds.
+func carriedOf(fields map[string]string) map[string]bool {
+	var newest int64
+	seen := make(map[string]int64)
+	for field, value := range fields {
+		if digest, is := strings.CutPrefix(field, "config:"); is {
+			r := reply{values: []any{value}}
+			seen[digest] = r.number()
+			newest = max(newest, seen[digest])
+		}
+	}
+	carried := make(map[string]bool)
+	for digest, at := range seen {
+		carried[digest] = newest-at <= carriedWithin.Milliseconds()
+	}
+	return carried
+}
+
+// driftedFrom tells whether another definition of a job than the active one is carried. versions is what facts holds.
+func driftedFrom(versions string, carried map[string]bool) bool {
+	entries := strings.Split(versions, "\x1f")
+	for _, entry := range entries[1:] {
+		fields := strings.Split(entry, "\x1e") // hash, order, trigger, configs
+		if len(fields) != 4 || fields[0] == entries[0] {
+			continue
+		}
+		for digest := range strings.SplitSeq(fields[3], ",") {
+			if carried[digest] {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // Definition returns the definition that an outstanding run was made with, or [ErrUnknown].

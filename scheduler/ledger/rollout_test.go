@@ -245,3 +245,25 @@ func TestADefinitionThatNobodyKnowsIsNotActivated(t *testing.T) {
 		}
 	})
 }
+
+func TestAJobShowsThatAnotherDefinitionOfItIsCarried(t *testing.T) {
+	each(t, func(f *fixture) {
+		v := versions("one", "two")
+		wants := func(want bool) {
+			f.Helper()
+			all, err := f.Jobs(f.Context())
+			if err != nil || len(all) != 1 || all[0].Drifted != want {
+				f.Errorf("%+v, %v, want drifted %v", all, err, want)
+			}
+			if one, err := f.Job(f.Context(), "j"); err != nil || one.Drifted != want {
+				f.Errorf("%+v, %v, want drifted %v", one, err, want)
+			}
+		}
+		f.carries("old", v[0], ledger.Active)
+		wants(false)
+		f.carries("new", v[1], ledger.Active)
+		wants(true)
+		f.left("old", 20*time.Second)
+		wants(false)
+	})
+}

@@ -172,6 +172,25 @@ func (c *Client) Own(ctx context.Context, queues []string) error {
 	return nil
 }
 
+// AllPaused returns the queues of this namespace that are paused, whoever paused them and whether anybody serves them.
+func (c *Client) AllPaused(ctx context.Context) ([]string, error) {
+	owners, err := c.rdb.HGetAll(ctx, ownersKey).Result()
+	if err != nil {
+		return nil, fmt.Errorf("list queues of namespace %s: %w", c.namespace, err)
+	}
+	var own []string
+	for q, namespace := range owners {
+		if namespace == c.namespace {
+			own = append(own, q)
+		}
+	}
+	is, err := c.Paused(ctx, own)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(own, func(q string) bool { return !is[q] }), nil
+}
+
 // Paused tells which of the queues are paused. A queue that does not exist is not.
 func (c *Client) Paused(ctx context.Context, queues []string) (map[string]bool, error) {
 	commands := make(map[string]*redis.IntCmd, len(queues))

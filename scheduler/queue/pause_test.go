@@ -2,6 +2,7 @@ package queue_test
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"lockstep/locks/redistest"
@@ -26,6 +27,12 @@ func TestAQueueIsPausedForAsynqsToolsToo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := other.Own(t.Context(), []string{name + "-other"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Pause(t.Context(), name+"-other"); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := other.Pause(t.Context(), name); !errors.Is(err, queue.ErrOwned) {
 		t.Errorf("%v, want the queue of another namespace refused", err)
 	}
@@ -40,6 +47,10 @@ func TestAQueueIsPausedForAsynqsToolsToo(t *testing.T) {
 	} {
 		if news, err := step.do(); err != nil || news != step.news {
 			t.Errorf("%v, %v, want %v", news, err, step.news)
+		}
+		all, err := client.AllPaused(t.Context())
+		if err != nil || slices.Contains(all, name) != step.then || len(all) > 1 {
+			t.Errorf("all paused: %v, %v; want this one: %v", all, err, step.then)
 		}
 		if paused, err := client.Paused(t.Context(), []string{name}); err != nil || paused[name] != step.then {
 			t.Errorf("paused %v, %v, want %v", paused, err, step.then)

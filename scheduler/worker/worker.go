@@ -306,7 +306,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	}
 	ticks, err := scheduler.New(scheduler.Options{
 		Ledger: w.ledger, Session: w.locks.Session, Jobs: begun.jobs, Deliver: w.deliver, Delivered: w.delivered,
-		Stop: w.stop, Drain: end, Drift: w.drift, Doubt: w.locks.Doubt, Logger: w.log,
+		Paused: w.queue.AllPaused, Stop: w.stop, Drain: end, Drift: w.drift, Doubt: w.locks.Doubt, Logger: w.log,
 	})
 	if err != nil {
 		return fmt.Errorf("start worker: %w", err)

@@ -274,6 +274,51 @@ func TestARunThatWaitsForALockTakesNoSlot(t *testing.T) {
 	}
 }
 
+// TestAQueuePausedByOthersToolsKeepsItsRunsBack pauses as asynq's tools do, which tell nobody.
+func TestAQueuePausedByOthersToolsKeepsItsRunsBack(t *testing.T) {
+	f := newFleet(t)
+	billed := f.job("billed", func(context.Context, *jobs.Run[struct{}]) error { return nil },
+		func(j *jobs.Job) { j.Lock.Exclusive = []string{"bill:1"} })
+	client, err := locks.Open(t.Context(), f.rdb, locks.Options{Namespace: f.namespace, Name: "other"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := client.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	}()
+	hold, err := client.Acquire(t.Context(), locks.Exclusive("bill:1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.start()
+	id := f.enqueue(billed, "1")
+	f.awaitState(id, ledger.WaitsLock)
+	flag := "asynq:{" + f.queue + "}:paused"
+	if err := f.rdb.Set(t.Context(), flag, time.Now().Unix(), 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	f.await("its wait to step back", func() bool {
+		waits, _, err := client.Space().Waits(t.Context())
+		return err == nil && len(waits) == 1 && waits[0].State == locks.Kept
+	})
+	if err := hold.Release(); err != nil {
+		t.Fatal(err)
+	}
+	if hold, err = client.TryAcquire(t.Context(), locks.Exclusive("bill:1")); err != nil {
+		t.Fatalf("%v, want the lock free for others", err)
+	}
+	if err := hold.Release(); err != nil {
+		t.Fatal(err)
+	}
+	f.awaitState(id, ledger.WaitsLock)
+	if err := f.rdb.Del(t.Context(), flag).Err(); err != nil {
+		t.Fatal(err)
+	}
+	f.awaitState(id, ledger.Succeeded)
+}
+
 func TestADrainHandsRunsBack(t *testing.T) {
 	f := newFleet(t)
 	began := make(chan int, 10)

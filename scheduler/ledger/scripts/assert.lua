@@ -8,10 +8,12 @@
 if not recalling() then return {'late'} end
 local heard, S = 'said again after Redis had lost it', nil
 
+-- known tells whether the history has more to say of a run than who has had this token, and what it has.
 local function known(id, token)
   local past = call('HGET', HIST, id)
   past = past and fields(string.match(past, '^([^\29]*)'))
-  return past and tonumber(past[TOKEN]) >= token, past
+  local last = past and tonumber(past[TOKEN])
+  return past and (last > token or last == token and past[REASON] ~= heard), past
 end
 
 for i = 3, #ARGV, 4 do

@@ -1,8 +1,9 @@
 -- finish records how an attempt ended and frees its locks, which pass to the next waiters, in one step.
 -- ARGV: 1 run  2 token  3 hold id  4 outcome: succeeded | failed | retry | handback | canceled  5 pause before the run is due again, ms
 --       6 error (JSON: a string, or null)  7 output  8 history: runs  9 history: ms
--- Replies, with the pushes to do last: recorded, the run's state | counted: this attempt was closed before, and only a
--- success could still count | fenced: a later attempt has begun, or another outcome is final
+-- Replies: recorded, the run's state, the pushes to do | counted, state, pushes, token: this attempt was closed before, and
+-- only a success could still count | fenced, state, pushes, token: a later attempt has begun, or another outcome is final.
+-- token is that of the run's last attempt, 0 for none; a lower one than the caller's says that Redis has lost data
 -- A success counts while its token is the last one claimed and the run is not final, even when its hold has ended.
 -- A run that was asked to stop is canceled, whatever its attempt came to, if that is no success.
 -- The first write is a removal, so that a full Redis does not refuse it.
@@ -28,22 +29,22 @@ else
   S.free(hid)
 end
 
-local function done(reply, state)
+local function done(reply, state, current)
   if S then
     S.settle()
     if not quiet() then S.reap() end
     offered(S, list)
   end
-  return {reply, state, list}
+  return {reply, state, list, current}
 end
 
 if not run then
   local past = call('HGET', HIST, id)
   past = past and fields(string.match(past, '^([^\29]*)'))
   if past and past[TOKEN] == token then return done('recorded', past[STATE]) end
-  return done('fenced', past and past[STATE] or '')
+  return done('fenced', past and past[STATE] or '', past and past[TOKEN] or '0')
 end
-if not last then return done('fenced', run[STATE]) end
+if not last then return done('fenced', run[STATE], run[TOKEN]) end
 
 local function output() if ARGV[7] ~= '' then call('HSET', OUTPUT, id, ARGV[7]) end end
 
@@ -63,7 +64,7 @@ if not stood then
   if run[STATE] == 'running' and run[CLOSED] ~= '1' then
     works(id, run) -- the sweep counts this attempt
   end
-  return done('counted', run[STATE])
+  return done('counted', run[STATE], run[TOKEN])
 end
 output()
 

@@ -35,8 +35,8 @@
 --   29 done    ZSET  run, score = server ms of its end
 --   30 output  HASH  run -> the tail of what its last attempt printed
 --
--- A run's wait in the lock space is called +<run>. Whatever makes a run due takes the next n; a claim that names an
--- older one takes nothing.
+-- A run's wait in the lock space is called +<run>, and its class there is the run's queue. Whatever makes a run due takes
+-- the next n; a claim that names an older one takes nothing.
 local RUN, BODY, LOG, TIMER, READY = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local PUSH, SENT, BUSY, OPEN, CURSOR = KEYS[14], KEYS[15], KEYS[16], KEYS[17], KEYS[18]
 local DEF, REV, LEDGER, IDS = KEYS[19], KEYS[20], KEYS[21], KEYS[22]
@@ -252,7 +252,7 @@ local function park(S, id, run, patience, blocker)
   if run[PATIENCE] ~= '' and run[WAITBY] == '' then run[WAITBY] = format('%.0f', now + run[PATIENCE]) end
   save(id, run)
   watch(id, run)
-  S.park('+' .. id, '@', info(id, run), items, tonumber(patience))
+  S.park('+' .. id, '@', info(id, run), items, tonumber(patience), nil, run[QUEUE])
   return names
 end
 

@@ -1,0 +1,62 @@
+package ledger
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+)
+
+var (
+	//go:embed scripts/keep.lua
+	keepSource string
+	keepScript = script(keepSource)
+)
+
+// QueuePaused has the runs of a queue that wait for their locks step back: from now on they are offered nothing, so that
+// nothing stands idle for a run that nobody would begin, and others may pass them. Their tickets stay. It may be sent
+// again.
+func (l *Ledger) QueuePaused(ctx context.Context, queue string) error {
+	if _, err := l.keep(ctx, "pause", queue); err != nil {
+		return fmt.Errorf("keep back runs of the paused queue %s: %w", queue, err)
+	}
+	return nil
+}
+
+// QueueResumed undoes [Ledger.QueuePaused]: the runs of a queue are in their old places again. It returns those that were
+// offered their locks in this step; if the answer is lost, the sweep finds them. It may be sent again.
+func (l *Ledger) QueueResumed(ctx context.Context, queue string) ([]Due, error) {
+	due, err := l.keep(ctx, "resume", queue)
+	if err != nil {
+		return nil, fmt.Errorf("let the runs of queue %s go on: %w", queue, err)
+	}
+	return due, nil
+}
+
+// QueuesPaused says which queues are paused, all of them, whoever paused them: what differs from what was known is as
+// with [Ledger.QueuePaused] and [Ledger.QueueResumed]. It may be sent again.
+func (l *Ledger) QueuesPaused(ctx context.Context, queues []string) ([]Due, error) {
+	due, err := l.keep(ctx, "all", queues...)
+	if err != nil {
+		return nil, fmt.Errorf("keep back runs of paused queues: %w", err)
+	}
+	return due, nil
+}
+
+// Paused returns the queues whose runs are kept back.
+func (l *Ledger) Paused(ctx context.Context) ([]string, error) {
+	queues, err := l.space.Kept(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read which queues are paused: %w", err)
+	}
+	return queues, nil
+}
+
+func (l *Ledger) keep(ctx context.Context, how string, queues ...string) ([]Due, error) {
+	args := []any{how}
+	for _, queue := range queues {
+		args = append(args, queue)
+	}
+	value, err := l.run(ctx, keepScript, "", args...)
+	r := read([]any{value}, err)
+	return r.due(), r.err
+}

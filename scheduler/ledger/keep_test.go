@@ -1,0 +1,76 @@
+package ledger_test
+
+import (
+	"testing"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+	"lockstep/scheduler/ledger"
+)
+
+// waits returns the states of all waits by their runs.
+func (f *fixture) waits() map[jobs.RunID]locks.WaitState {
+	f.Helper()
+	waits, _, err := f.Space().Waits(f.Context())
+	if err != nil {
+		f.Fatal(err)
+	}
+	states := make(map[jobs.RunID]locks.WaitState)
+	for _, wait := range waits {
+		states[jobs.RunID(wait.Request[1:])] = wait.State
+	}
+	return states
+}
+
+func TestARunOfAPausedQueueIsOfferedNothingUntilItGoesOn(t *testing.T) {
+	each(t, func(f *fixture) {
+		w := f.session("w")
+		hold, err := w.TryAcquire(f.Context(), locks.Exclusive("bill"))
+		if err != nil {
+			f.Fatal(err)
+		}
+		first, second := f.billed("first", "bill"), f.billed("second", "bill")
+		f.claim(w, first, ledger.Waiting)
+		if err := f.QueuePaused(f.Context(), first.Queue); err != nil {
+			f.Fatal(err)
+		}
+		f.claim(w, second, ledger.Waiting) // it comes when the queue is paused: it had been fetched before
+		if waits := f.waits(); waits[first.Run] != locks.Kept || waits[second.Run] != locks.Kept {
+			f.Errorf("%v, want both kept back", waits)
+		}
+		if err := hold.Release(); err != nil {
+			f.Fatal(err)
+		}
+		if due := f.sweep().Due; len(due) != 0 {
+			f.Errorf("offered %v, want nothing offered to a paused queue", due)
+		}
+		hold, err = w.TryAcquire(f.Context(), locks.Exclusive("bill"))
+		if err != nil {
+			f.Fatalf("%v, want others to have what nobody is offered", err)
+		}
+		if due, err := f.QueuesPaused(f.Context(), []string{"another", first.Queue}); err != nil || len(due) != 0 {
+			f.Errorf("%v, %v, want nothing due while the queue is paused", due, err)
+		}
+		if due, err := f.QueueResumed(f.Context(), first.Queue); err != nil || len(due) != 0 {
+			f.Errorf("%v, %v, want nothing due while the bill is held", due, err)
+		}
+		if waits := f.waits(); waits[first.Run] != locks.Waiting || waits[second.Run] != locks.Waiting {
+			f.Errorf("%v, want both in their places again", waits)
+		}
+
+		// Once more, with the bill free when the queue goes on: as asynq's tools have it, which the duty worker sees.
+		if _, err := f.QueuesPaused(f.Context(), []string{first.Queue}); err != nil {
+			f.Fatal(err)
+		}
+		if err := hold.Release(); err != nil {
+			f.Fatal(err)
+		}
+		due, err := f.QueuesPaused(f.Context(), nil)
+		if err != nil || len(due) != 1 || due[0].Run != first.Run {
+			f.Fatalf("%v, %v, want the run that has waited longest due in this step", due, err)
+		}
+		due = f.finish(f.claim(w, due[0], ledger.Granted), ledger.Success, ledger.Recorded).Due
+		f.finish(f.claim(w, due[0], ledger.Granted), ledger.Success, ledger.Recorded)
+		f.wantNothingLeft()
+	})
+}
