@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -148,6 +149,9 @@ func (d *doctor) config(cmd *cobra.Command) *configs.Config {
 		d.say(levelWarning, "config", "", "%s; lockstep check tells them", many(config.Warnings.Warnings(), "warning"))
 	default:
 		d.say(levelOK, "config", "", "%s in %s", many(len(config.Jobs), "job"), many(config.Warnings.Files, "file"))
+	}
+	if _, err := newSignIn(config.Settings.Admin, slog.New(slog.DiscardHandler)); err != nil { // it may be another host's
+		d.say(levelWarning, "config", "", "a worker would not start on this host: %v", err)
 	}
 	return config
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"regexp"
 	"strconv"
@@ -22,6 +23,8 @@ var checks = map[string]func(s string) *fault{
 	"worker-name": checkWorkerName,
 	"queue":       checkQueue,
 	"address":     checkAddress,
+	"user":        checkUser,
+	"network":     checkNetwork,
 	"timezone":    checkTimezone,
 	"handler":     checkHandler,
 	"http-url":    checkHTTPURL,
@@ -210,7 +213,52 @@ func checkAddress(s string) *fault {
 		f.hint = "write host:port, without http://"
 		return f
 	}
+	if _, err := netip.ParseAddr(host); err != nil && host != "" && host != "localhost" { // as admin.Listen has it
+		f.reason = "the host is not an IP address"
+		f.hint = "write " + net.JoinHostPort("127.0.0.1", port) + ", or " + net.JoinHostPort("0.0.0.0", port) + " for all addresses of the machine"
+		return f
+	}
 	return nil
+}
+
+// checkUser refuses what nobody can sign in with, and what would be no name in an audit.
+func checkUser(s string) *fault {
+	f := &fault{code: CodeName, kind: "name", want: "a name without a colon, up to 200 bytes"}
+	switch {
+	case strings.Contains(s, ":"):
+		f.reason = "there is a colon in it, which ends the name of who signs in"
+	case strings.ContainsFunc(s, unicode.IsControl), strings.TrimSpace(s) != s:
+		f.reason = "it has blanks around it, or control characters in it"
+	case len(s) > 200:
+		f.reason = "it is longer than 200 bytes"
+	default:
+		return nil
+	}
+	return f
+}
+
+// checkNetwork wants an address or a network.
+func checkNetwork(s string) *fault {
+	network, err := parseNetwork(s)
+	f := &fault{code: CodeAddress, kind: "network", want: "an IP address, or a network such as 10.1.0.0/16"}
+	switch {
+	case err != nil:
+		f.reason = "it is not an IP address, nor a network such as 10.1.0.0/16"
+	case network.Masked() != network:
+		f.reason = "there are bits behind its prefix"
+		f.hint = didYouMean(network.Masked().String())
+	default:
+		return nil
+	}
+	return f
+}
+
+// parseNetwork reads an address as the network of itself.
+func parseNetwork(s string) (netip.Prefix, error) {
+	if address, err := netip.ParseAddr(s); err == nil {
+		return netip.PrefixFrom(address.Unmap().WithZone(""), address.Unmap().BitLen()), nil
+	}
+	return netip.ParsePrefix(s)
 }
 
 func checkTimezone(s string) *fault {

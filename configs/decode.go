@@ -7,6 +7,7 @@ import (
 	"math"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -226,16 +227,13 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, r *rules, p *path) bool {
 func (d *decoder) structure(n *yaml.Node, v reflect.Value, p *path) bool {
 	known := fieldsOf(v.Type())
 	if n.Kind != yaml.MappingNode {
-		hint := ""
-		if len(known.names) < 10 {
-			hint = "its keys are " + strings.Join(known.names, ", ")
-		}
-		d.mismatch(n, "a map", p, hint)
+		d.mismatch(n, "a map", p, structureHint(n, known, p))
 		return false
 	}
 	for _, e := range d.entries(n, p) {
 		f, ok := known.byName[e.key.Value]
 		if !ok {
+			eachSecret(e.value, e.key.Value, d.src.hide)
 			likely := d.unknownKey(e.key, v.Type(), p)
 			if job, ok := v.Addr().Interface().(*jobFile); ok && isWork(likely) {
 				job.likelyWork = true
@@ -258,11 +256,32 @@ func (d *decoder) structure(n *yaml.Node, v reflect.Value, p *path) bool {
 		}
 		before := len(d.report.list)
 		d.value(e.value, v.FieldByIndex(f.index), &f.rules, p.to(f.name))
-		if f.rules.keys == "queue" && len(d.report.list) > before {
-			d.queuesWrong = true
+		if len(d.report.list) > before {
+			d.queuesWrong = d.queuesWrong || f.rules.keys == "queue"
+			d.authWrong = d.authWrong || p.up == nil && f.name == "admin"
 		}
 	}
 	return true
+}
+
+// structureHint says what to write where keys have to stand: the key that a scalar was probably meant for, or which there are.
+func structureHint(n *yaml.Node, known *fields, p *path) string {
+	if n.Kind == yaml.ScalarNode && p.up != nil {
+		for _, f := range known.list {
+			if slices.Contains(f.rules.enum, n.Value) {
+				return fmt.Sprintf("write %s: {%s: %s}", p.key, f.name, n.Value)
+			}
+		}
+		for _, f := range known.list { // retry: 3 and limit: 3 mean the first number
+			if n.Tag == "!!int" && valueType(f.typ).Kind() == reflect.Int {
+				return fmt.Sprintf("write %s: {%s: %s}", p.key, f.name, n.Value)
+			}
+		}
+	}
+	if len(known.names) >= 10 {
+		return ""
+	}
+	return "its keys are " + strings.Join(known.names, ", ")
 }
 
 // entries returns the keys of a map that are texts, and reports the others, and those that are there twice.
@@ -294,6 +313,10 @@ func (d *decoder) entries(n *yaml.Node, p *path) []entry {
 func (d *decoder) unknownKey(key *yaml.Node, t reflect.Type, p *path) (likely string) {
 	known := fieldsOf(t)
 	message := fmt.Sprintf("unknown key %s %s", quote(key.Value), p.in())
+	if name := plainKey(key.Value) + "_file"; known.byName[name] != nil {
+		d.error(key, CodeUnknownKey, message, didYouMean(name))
+		return name
+	}
 	if name := nearest(key.Value, known.names); name != "" {
 		d.error(key, CodeUnknownKey, message, didYouMean(name))
 		return name

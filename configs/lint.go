@@ -243,24 +243,25 @@ func (l *loader) lintTexts(f *jobFile) {
 // lintArgs looks for secrets among the arguments. They reach Redis as they are written.
 func (l *loader) lintArgs(f *jobFile) {
 	_, args := f.find("args")
-	var walk func(n *yaml.Node, name string)
-	walk = func(n *yaml.Node, name string) {
-		switch n = deref(n); n.Kind {
-		case yaml.MappingNode:
-			for _, e := range entries(n, nil, nil) {
-				walk(e.value, e.key.Value)
-			}
-		case yaml.SequenceNode:
-			for _, c := range n.Content {
-				walk(c, name)
-			}
-		default:
-			if n.Tag == "!!str" && !strings.Contains(n.Value, "${") && (isSecretName(name) && isSecretValue(n.Value) || isSecretText(n.Value)) {
-				l.inlineSecret(place{f.src, n}, fmt.Sprintf("args of job %q", f.name))
-			}
+	eachSecret(args, "", func(n *yaml.Node) { l.inlineSecret(place{f.src, n}, fmt.Sprintf("args of job %q", f.name)) })
+}
+
+// eachSecret visits what looks like a secret in a value of any shape, under a key of this name.
+func eachSecret(n *yaml.Node, name string, visit func(n *yaml.Node)) {
+	switch n = deref(n); n.Kind {
+	case yaml.MappingNode:
+		for _, e := range entries(n, nil, nil) {
+			eachSecret(e.value, e.key.Value, visit)
+		}
+	case yaml.SequenceNode:
+		for _, c := range n.Content {
+			eachSecret(c, name, visit)
+		}
+	default:
+		if n.Tag == "!!str" && !strings.Contains(n.Value, "${") && (isSecretName(name) && isSecretValue(n.Value) || isSecretText(n.Value)) {
+			visit(n)
 		}
 	}
-	walk(args, "")
 }
 
 var (
@@ -401,6 +402,9 @@ func (l *loader) lintSettings(c *Config) {
 		l.settingProblem(c, SeverityError, "locks.grace", CodeRange, fmt.Sprintf("a grace of %s is shorter than the lease, %s: so long may a worker that is cut off from Redis go on",
 			formatDuration(grace), formatDuration(lease)), "write auto, or "+formatDuration(lease)+" at least")
 	}
+	if !l.authWrong {
+		l.checkAuth(c)
+	}
 	for _, s := range l.sources {
 		if s.file.Redis == nil || s.file.Redis.URL == nil {
 			continue
@@ -409,6 +413,48 @@ func (l *loader) lintSettings(c *Config) {
 			s.hide(node)
 			l.warnAt(s, node, CodeInlineSecret, "a secret stands in redis.url", "write ${VAR}, or put the password into redis.password_file")
 		}
+	}
+}
+
+// authKeys are the keys of admin.auth that each of its modes looks at.
+var authKeys = map[string][]string{
+	"none": nil, "basic": {"user", "password_file", "users_file"}, "token": {"user", "token_file"}, "proxy": {"header", "proxies"},
+}
+
+// checkAuth compares how one signs in with what is needed for that.
+func (l *loader) checkAuth(c *Config) {
+	const at = "admin.auth."
+	auth := c.Settings.Admin.Auth
+	problem := func(severity Severity, key, code, message, hint string) {
+		l.settingProblem(c, severity, at+key, code, message, hint)
+	}
+	switch {
+	case auth.Mode == "basic" && auth.PasswordFile == "" && auth.UsersFile == "":
+		problem(SeverityError, "mode", CodeAuth, "admin.auth.mode is basic, and nothing tells who may sign in",
+			"add password_file: PATH, or users_file: PATH for several users")
+	case auth.Mode == "basic" && auth.PasswordFile != "" && auth.UsersFile != "":
+		problem(SeverityError, "users_file", CodeAuth, "admin.auth has both password_file and users_file", "keep one of them")
+	case auth.Mode == "token" && auth.TokenFile == "":
+		problem(SeverityError, "mode", CodeAuth, "admin.auth.mode is token, and nothing tells the token", "add token_file: PATH")
+	}
+	_, chosen := c.Origins[at+"mode"]
+	for _, setting := range settingList {
+		key, ok := strings.CutPrefix(setting.key, at)
+		if _, set := c.Origins[setting.key]; !ok || !set || key == "mode" || slices.Contains(authKeys[auth.Mode], key) {
+			continue
+		}
+		if chosen { // a machine may well be told by its environment to do without
+			problem(SeverityWarning, key, CodeUnused, fmt.Sprintf("%s has no effect: admin.auth.mode is %s", setting.key, auth.Mode), "")
+			continue
+		}
+		var modes []string
+		for _, mode := range []string{"basic", "token", "proxy"} {
+			if slices.Contains(authKeys[mode], key) {
+				modes = append(modes, mode)
+			}
+		}
+		problem(SeverityError, key, CodeAuth, setting.key+" has no effect without admin.auth.mode, so nobody would have to sign in",
+			"add mode: "+strings.Join(modes, " or "))
 	}
 }
 
@@ -421,8 +467,7 @@ func (l *loader) settingProblem(c *Config, severity Severity, key, code, message
 	origin := c.Origins[key]
 	for _, s := range l.sources {
 		if s.path == origin.File {
-			section, name, _ := strings.Cut(key, ".")
-			_, node := find(s.root, section, name)
+			_, node := find(s.root, strings.Split(key, ".")...)
 			l.addAt(s, node, severity, code, message, hint)
 			return
 		}

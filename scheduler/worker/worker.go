@@ -56,6 +56,7 @@ type Options struct {
 	Version string // shown to others
 	Config  string // a digest of the configuration, shown to others
 	Admin   string // where the API and the page of this worker are, shown to others; "" for nowhere
+	Ticket  string // opens that API to whoever reads Redis, for a reload of the config; "" for nobody
 
 	// Abort, when closed, ends the drain at once: running attempts are cancelled and handed back.
 	Abort <-chan struct{}
@@ -546,7 +547,7 @@ func (w *Worker) card(state string) json.RawMessage {
 	}
 	card, err := json.Marshal(Card{
 		Host: host, PID: os.Getpid(), Version: w.o.Version, Config: w.jobs.Load().config, State: state,
-		Slots: w.o.Concurrency, Queues: w.o.Queues, StartedAt: w.started.UTC(), Admin: w.o.Admin, Drifted: int(w.drifted.Load()),
+		Slots: w.o.Concurrency, Queues: w.o.Queues, StartedAt: w.started.UTC(), Admin: w.o.Admin, Ticket: w.o.Ticket, Drifted: int(w.drifted.Load()),
 		Clock: time.Duration(w.clock.Load()),
 	})
 	if err != nil {
@@ -566,6 +567,7 @@ type Card struct {
 	Queues    map[string]int `json:"queues"`
 	StartedAt time.Time      `json:"started_at"`
 	Admin     string         `json:"admin,omitempty"`   // host:port of its API and page; "" for none
+	Ticket    string         `json:"ticket,omitempty"`  // what lets the command line have its config read again there
 	Drifted   int            `json:"drifted,omitempty"` // jobs whose active definition is another one
 	Clock     time.Duration  `json:"clock,omitempty"`   // ns by which its host's clock is ahead of Redis'; 0 for next to nothing
 }
