@@ -253,8 +253,9 @@ type jobFile struct {
 	// schedule and every it runs when it is enqueued.
 	Schedule *string `yaml:"schedule" shape:"cron" unset:"none" example:"\"0 2 * * *\""`
 
-	// The same by the clock, counted from 1970-01-01T00:00Z: 15m is :00, :15, :30 and :45 on every replica. At least 1s.
-	Every *time.Duration `yaml:"every" unset:"none" example:"15m"` // its bounds are cronspec's
+	// The same by the clock, counted from 1970-01-01T00:00Z: 15m is :00, :15, :30 and :45 on every replica. In whole
+	// seconds.
+	Every *time.Duration `yaml:"every" min:"1s" unset:"none" example:"15m"`
 
 	// A program with its arguments: a list, not a text for a shell. For a shell write [sh, -c, "a | b"]. A job has
 	// exactly one of command, http and handler.
