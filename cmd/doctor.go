@@ -243,11 +243,7 @@ func (d *doctor) differences(what string, who map[string][]string) {
 
 // queues looks at whose they are, and whether somebody serves them.
 func (d *doctor) queues(ctx context.Context, conn *connection, config *configs.Config) error {
-	client, err := queue.New(conn.rdb, conn.settings.Redis.Namespace)
-	if err != nil {
-		return err
-	}
-	infos, err := client.Queues(ctx)
+	infos, err := conn.queues(ctx)
 	if err != nil {
 		return err
 	}

@@ -177,19 +177,25 @@ func checkWorkerName(s string) *fault {
 // checkQueue refuses what asynq would take for a hash tag, and what nobody could type.
 func checkQueue(s string) *fault {
 	f := &fault{code: CodeQueue, kind: "queue", own: true, want: "the name of a queue"}
-	switch {
-	case s == "":
-		f.reason = "it is empty"
-	case strings.ContainsAny(s, "{}"):
-		f.reason = "{ and } have a meaning in Redis"
-	case strings.ContainsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) || r == ',' || r == '=' }):
-		f.reason = "it has a blank, a comma or = in it"
-	case len(s) > 100:
-		f.reason = "it is longer than 100 bytes"
-	default:
+	if f.reason = badListed(s, "{ and } have a meaning in Redis", 100); f.reason == "" {
 		return nil
 	}
 	return f
+}
+
+// badListed says what is wrong with a name that people write into lists such as a=1,b=2, or "". braces is why it has none.
+func badListed(s, braces string, longest int) string {
+	switch {
+	case s == "":
+		return "it is empty"
+	case strings.ContainsAny(s, "{}"):
+		return braces
+	case strings.ContainsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) || r == ',' || r == '=' }):
+		return "it has a blank, a comma or = in it"
+	case len(s) > longest:
+		return fmt.Sprintf("it is longer than %d bytes", longest)
+	}
+	return ""
 }
 
 func checkAddress(s string) *fault {
@@ -337,17 +343,11 @@ func checkLockKey(s string) *fault {
 // which runs hold their job and themselves.
 func checkPermit(s string) *fault {
 	f := &fault{code: CodeName, kind: "name of permits", want: "a name for permits"}
+	f.reason = badListed(s, "permits have one name for all runs, so there are no { and } in it", 512)
 	switch {
-	case s == "":
-		f.reason = "it is empty"
-	case strings.ContainsAny(s, "{}"):
-		f.reason = "permits have one name for all runs, so there are no { and } in it"
-	case strings.ContainsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) || r == ',' || r == '=' }):
-		f.reason = "it has a blank, a comma or = in it"
+	case f.reason != "":
 	case strings.HasPrefix(s, jobs.JobResource("")), strings.HasPrefix(s, jobs.RunResource("")):
 		f.reason = "such names are the locks of jobs and runs themselves"
-	case len(s) > 512:
-		f.reason = "it is longer than 512 bytes"
 	default:
 		return nil
 	}

@@ -807,7 +807,7 @@ func checkValue(v reflect.Value, r *rules) *fault {
 	n := v.Int()
 	kind, write := "number", func(n int64) string { return strconv.FormatInt(n, 10) }
 	if v.Type() == durationType {
-		kind, write = "duration", func(n int64) string { return formatDuration(time.Duration(n)) }
+		kind, write = "duration", func(n int64) string { return cronspec.FormatInterval(time.Duration(n)) }
 	}
 	want := r.bounds()
 	switch {

@@ -298,7 +298,7 @@ func (g generator) scalar(t reflect.Type, r *rules) *jsonSchema {
 // plain returns a default as JSON has it.
 func plain(v reflect.Value) any {
 	if v.Type() == durationType {
-		return formatDuration(time.Duration(v.Int()))
+		return cronspec.FormatInterval(time.Duration(v.Int()))
 	}
 	return v.Interface()
 }

@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"lockstep/jobs"
+	"lockstep/scheduler/cronspec"
 )
 
 // Value is one key with its value, for people: a duration is a text, and a secret is hidden.
@@ -52,7 +53,7 @@ func koanfField(section reflect.Value, key string) reflect.Value {
 func shown(v reflect.Value) any {
 	switch {
 	case v.Type() == durationType:
-		return formatDuration(time.Duration(v.Int()))
+		return cronspec.FormatInterval(time.Duration(v.Int()))
 	case v.Kind() == reflect.String:
 		return v.String() // without the name of its type
 	}

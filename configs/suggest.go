@@ -10,6 +10,8 @@ import (
 	"unicode"
 
 	"github.com/agnivade/levenshtein"
+
+	"lockstep/scheduler/cronspec"
 )
 
 func didYouMean(name string) string { return fmt.Sprintf("did you mean %q?", name) }
@@ -180,7 +182,7 @@ func nearestDuration(s string) string {
 	case len(texts) == 1:
 		return texts[0] // 90s stays 90s
 	}
-	return formatDuration(d)
+	return cronspec.FormatInterval(d)
 }
 
 // plainDuration writes a number of a unit as Go has it; "" for a unit that nobody knows.
@@ -195,16 +197,4 @@ func plainDuration(number, unit string) string {
 		}
 	}
 	return ""
-}
-
-// formatDuration writes 15m where [time.Duration] writes 15m0s.
-func formatDuration(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
 }

@@ -79,7 +79,7 @@ type Worker struct {
 	o       Options
 	log     *slog.Logger
 	started time.Time
-	slots   *semaphore.Weighted // one for each attempt, and for a fetch on its way
+	slots   *semaphore.Weighted // one for each attempt, and for a fetch on its way: a busy worker leaves deliveries to idle ones
 	suspect suspect             // beside a slot, for a run that has crashed before
 	ends    finishes            // of attempts that have succeeded
 
@@ -297,7 +297,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		return fmt.Errorf("start worker: %w", err)
 	}
 	server, err := queue.NewServer(w.queue, queue.Options{
-		Queues: w.o.Queues, Fetchers: w.o.Fetchers, Slots: slots{w.slots}, Handle: w.take, Adopt: w.adopt,
+		Queues: w.o.Queues, Fetchers: w.o.Fetchers, Slots: queue.NewSlots(w.slots), Handle: w.take, Adopt: w.adopt,
 		Logger: w.log,
 	})
 	if err != nil {
@@ -441,21 +441,6 @@ func (w *Worker) take(_ context.Context, some []queue.Delivery) {
 	w.claimAll(due)
 }
 
-// slots is the semaphore as the queue's server wants it: it takes a slot before it fetches, so that a busy worker
-// leaves deliveries in the queue, where an idle one finds them.
-type slots struct{ free *semaphore.Weighted }
-
-func (s slots) Acquire(ctx context.Context) error { return s.free.Acquire(ctx, 1) }
-func (s slots) Release(n int)                     { s.free.Release(int64(n)) }
-
-func (s slots) More(most int) int {
-	n := 0
-	for n < most && s.free.TryAcquire(1) {
-		n++
-	}
-	return n
-}
-
 // deliver brings runs that became due here to whoever can run them: to this worker when it has a free slot and serves
 // the queue, else to the queue. It does not wait.
 func (w *Worker) deliver(_ context.Context, due []ledger.Due) {
@@ -495,6 +480,18 @@ func (w *Worker) stop(run jobs.RunID, why string) {
 
 // watchPauses keeps the pause flags of the queues, which anybody's tools may set, until ctx ends.
 func (w *Worker) watchPauses(ctx context.Context) {
+	repeat(ctx, time.Second, func(call context.Context) {
+		paused, err := w.queue.Paused(call, names(w.o.Queues))
+		if err != nil {
+			w.paused.Store(nil) // no direct claims while it is not known
+		} else {
+			w.paused.Store(&paused)
+		}
+	})
+}
+
+// repeat does something at once, and again so long after each time, until ctx ends. It has callLimit.
+func repeat(ctx context.Context, pause time.Duration, do func(call context.Context)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -504,39 +501,24 @@ func (w *Worker) watchPauses(ctx context.Context) {
 		case <-timer.C:
 		}
 		call, cancel := context.WithTimeout(ctx, callLimit)
-		paused, err := w.queue.Paused(call, names(w.o.Queues))
+		do(call)
 		cancel()
-		if err != nil {
-			w.paused.Store(nil) // no direct claims while it is not known
-		} else {
-			w.paused.Store(&paused)
-		}
-		timer.Reset(time.Second)
+		timer.Reset(pause)
 	}
 }
 
 // watchClock compares this host's clock with Redis' until ctx ends, for people to see. Nothing here goes by it.
 func (w *Worker) watchClock(ctx context.Context) {
 	const tells = 100 * time.Millisecond // a smaller change is not worth a word: answers take time
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-		}
-		call, cancel := context.WithTimeout(ctx, callLimit)
+	repeat(ctx, time.Minute, func(call context.Context) {
 		before := time.Now()
 		now, err := w.o.Redis.Time(call).Result()
-		cancel()
 		off := before.Add(time.Since(before) / 2).Sub(now)
 		if err == nil && (off-time.Duration(w.clock.Load())).Abs() >= tells {
 			w.clock.Store(int64(off))
 			w.show(ctx)
 		}
-		timer.Reset(time.Minute)
-	}
+	})
 }
 
 // card is what others see of this worker.
