@@ -112,37 +112,39 @@ func (t *tool) said(news bool, done, already string) error {
 	return nil
 }
 
-func (t *tool) jobPauseCommand() *cobra.Command {
+// toggle is a command that pauses or resumes a job or a queue.
+type toggle struct {
+	command       *cobra.Command
+	do            func(o *admin.Operator, ctx context.Context, name string, by admin.Actor) (news bool, err error)
+	unknown       func(conn *connection, ctx context.Context, name string, err error) error // says what there is instead
+	done, already string                                                                    // behind the name
+}
+
+func (t *tool) toggle(of toggle) *cobra.Command {
 	var a action
-	cmd := &cobra.Command{
+	a.flags(of.command, false)
+	of.command.RunE = t.does(func(ctx context.Context, conn *connection, o *admin.Operator, args []string) error {
+		news, err := of.do(o, ctx, args[0], a.by())
+		if err != nil {
+			return of.unknown(conn, ctx, args[0], err)
+		}
+		return t.said(news, args[0]+of.done, args[0]+of.already)
+	})
+	return of.command
+}
+
+func (t *tool) jobPauseCommand() *cobra.Command {
+	return t.toggle(toggle{&cobra.Command{
 		Use: "pause JOB", Short: "Skip the ticks of a job from now on",
 		Long: `Skip the ticks of a job from now on, each with the reason in its history. Runs that there are go on, and the job can
 still be enqueued and run by hand.`,
 		Args: oneArg("a JOB"),
-	}
-	a.flags(cmd, false)
-	cmd.RunE = t.does(func(ctx context.Context, conn *connection, o *admin.Operator, args []string) error {
-		news, err := o.PauseJob(ctx, args[0], a.by())
-		if err != nil {
-			return conn.noJob(ctx, args[0], err)
-		}
-		return t.said(news, args[0]+" is paused", args[0]+" is paused already")
-	})
-	return cmd
+	}, (*admin.Operator).PauseJob, (*connection).noJob, " is paused", " is paused already"})
 }
 
 func (t *tool) jobResumeCommand() *cobra.Command {
-	var a action
-	cmd := &cobra.Command{Use: "resume JOB", Short: "Let the ticks of a paused job run again", Args: oneArg("a JOB")}
-	a.flags(cmd, false)
-	cmd.RunE = t.does(func(ctx context.Context, conn *connection, o *admin.Operator, args []string) error {
-		news, err := o.ResumeJob(ctx, args[0], a.by())
-		if err != nil {
-			return conn.noJob(ctx, args[0], err)
-		}
-		return t.said(news, args[0]+" goes on", args[0]+" is not paused")
-	})
-	return cmd
+	return t.toggle(toggle{&cobra.Command{Use: "resume JOB", Short: "Let the ticks of a paused job run again", Args: oneArg("a JOB")},
+		(*admin.Operator).ResumeJob, (*connection).noJob, " goes on", " is not paused"})
 }
 
 // spanOfTicks is --from and --to.
@@ -299,35 +301,16 @@ same, with its arguments, and by the job's present definition. Failures and cras
 }
 
 func (t *tool) queuePauseCommand() *cobra.Command {
-	var a action
-	cmd := &cobra.Command{
+	return t.toggle(toggle{&cobra.Command{
 		Use: "pause QUEUE", Short: "Begin no run of a queue", Args: oneArg("a QUEUE"),
 		Long: `Begin no run of a queue until it is resumed, and no task of plain asynq clients there. What is under way goes on.
 Runs of the queue that wait for locks keep their places, but are given none meanwhile: others may pass them.`,
-	}
-	a.flags(cmd, false)
-	cmd.RunE = t.does(func(ctx context.Context, conn *connection, o *admin.Operator, args []string) error {
-		news, err := o.PauseQueue(ctx, args[0], a.by())
-		if err != nil {
-			return conn.noQueue(ctx, args[0], err)
-		}
-		return t.said(news, args[0]+" is paused", args[0]+" is paused already")
-	})
-	return cmd
+	}, (*admin.Operator).PauseQueue, (*connection).noQueue, " is paused", " is paused already"})
 }
 
 func (t *tool) queueResumeCommand() *cobra.Command {
-	var a action
-	cmd := &cobra.Command{Use: "resume QUEUE", Short: "Let the runs of a paused queue begin again", Args: oneArg("a QUEUE")}
-	a.flags(cmd, false)
-	cmd.RunE = t.does(func(ctx context.Context, conn *connection, o *admin.Operator, args []string) error {
-		news, err := o.ResumeQueue(ctx, args[0], a.by())
-		if err != nil {
-			return conn.noQueue(ctx, args[0], err)
-		}
-		return t.said(news, args[0]+" goes on", args[0]+" is not paused")
-	})
-	return cmd
+	return t.toggle(toggle{&cobra.Command{Use: "resume QUEUE", Short: "Let the runs of a paused queue begin again", Args: oneArg("a QUEUE")},
+		(*admin.Operator).ResumeQueue, (*connection).noQueue, " goes on", " is not paused"})
 }
 
 // noQueue says what is known of a name that is no queue's.
@@ -335,11 +318,7 @@ func (c *connection) noQueue(ctx context.Context, name string, err error) error 
 	if !errors.Is(err, queue.ErrNoQueue) {
 		return err
 	}
-	client, err := queue.New(c.rdb, c.settings.Redis.Namespace)
-	if err != nil {
-		return err
-	}
-	infos, err := client.Queues(ctx)
+	infos, err := c.queues(ctx)
 	if err != nil {
 		return err
 	}

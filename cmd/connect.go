@@ -15,6 +15,7 @@ import (
 	"lockstep/locks"
 	"lockstep/scheduler/admin"
 	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/queue"
 )
 
 // embedded is the redis.url of a Redis inside the worker.
@@ -133,4 +134,13 @@ func (c *connection) now(ctx context.Context) (time.Time, error) {
 		return time.Time{}, fmt.Errorf("ask Redis for its time: %w", err)
 	}
 	return now, nil
+}
+
+// queues returns all queues of this Redis.
+func (c *connection) queues(ctx context.Context) ([]queue.Info, error) {
+	client, err := queue.New(c.rdb, c.settings.Redis.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	return client.Queues(ctx)
 }

@@ -222,6 +222,17 @@ func (f *fleet) takenOver(run string, from time.Time) time.Duration {
 	return got.Attempts[1].Started.Sub(from)
 }
 
+// healed ends an outage. Then the run goes on, and all is well.
+func (f *fleet) healed(server *redistest.Server, run string, since time.Time) {
+	f.t.Helper()
+	if err := server.Resume(); err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Logf("the next attempt began %s after the first was struck", f.takenOver(run, since))
+	f.checkOverlap()
+	f.drain()
+}
+
 // checkOverlap proves that nobody acted under a run's lock after its next attempt had.
 func (f *fleet) checkOverlap() {
 	f.t.Helper()
@@ -622,12 +633,7 @@ func TestCrashDuringAnOutageHeals(t *testing.T) {
 	eventually(t, 30*time.Second, "the next child finds no Redis", func() bool {
 		return strings.Contains(worker.stderr.String(), "could not be ended") && strings.Contains(worker.stderr.String(), "no Redis answers")
 	})
-	if err := server.Resume(); err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("the next attempt began %s after the kill", f.takenOver(run, killed))
-	f.checkOverlap()
-	f.drain()
+	f.healed(server, run, killed)
 }
 
 // TestRefusedConfigAndACrash: the config that the worker had is gone with it, and the files have one that was refused.

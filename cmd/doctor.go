@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -149,6 +150,9 @@ func (d *doctor) config(cmd *cobra.Command) *configs.Config {
 	default:
 		d.say(levelOK, "config", "", "%s in %s", many(len(config.Jobs), "job"), many(config.Warnings.Files, "file"))
 	}
+	if _, err := newSignIn(config.Settings.Admin, slog.New(slog.DiscardHandler)); err != nil { // it may be another host's
+		d.say(levelWarning, "config", "", "a worker would not start on this host: %v", err)
+	}
 	return config
 }
 
@@ -239,11 +243,7 @@ func (d *doctor) differences(what string, who map[string][]string) {
 
 // queues looks at whose they are, and whether somebody serves them.
 func (d *doctor) queues(ctx context.Context, conn *connection, config *configs.Config) error {
-	client, err := queue.New(conn.rdb, conn.settings.Redis.Namespace)
-	if err != nil {
-		return err
-	}
-	infos, err := client.Queues(ctx)
+	infos, err := conn.queues(ctx)
 	if err != nil {
 		return err
 	}

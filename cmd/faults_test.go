@@ -384,12 +384,7 @@ func TestFaultRedisAwayForLong(t *testing.T) {
 	took := time.Since(away)
 	t.Logf("with a lease of %s the command was dead after %s", lease, took)
 	pause(t.Context(), 2*lease-took) // by Redis' clock the session is over, too
-	if err := server.Resume(); err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("the next attempt began %s after the outage had begun", f.takenOver(run, away))
-	f.checkOverlap()
-	f.drain()
+	f.healed(server, run, away)
 }
 
 // Clocks of replicas 10 minutes apart: no difference.

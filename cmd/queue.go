@@ -48,11 +48,7 @@ are due to a worker, and tasks of plain asynq clients. What is running or waits 
 	}
 	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)
 	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, _ []string) error {
-		client, err := queue.New(conn.rdb, conn.settings.Redis.Namespace)
-		if err != nil {
-			return err
-		}
-		infos, err := client.Queues(ctx)
+		infos, err := conn.queues(ctx)
 		if err != nil {
 			return err
 		}

@@ -311,9 +311,12 @@ func askReload(ctx context.Context, w admin.Worker) (*admin.Config, error) {
 	const patience = time.Minute // for very many jobs on a busy machine
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+string(w.Admin)+"/api/v1/config/reload", bytes.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+localAddress(string(w.Admin))+"/api/v1/config/reload", bytes.NewReader(body))
 	if err != nil {
 		return nil, err
+	}
+	if w.Ticket != "" { // whoever reads Redis may: nobody has to sign in for that
+		request.Header.Set("Authorization", "Lockstep "+w.Ticket)
 	}
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // no proxy: it is this host
 	response, err := client.Do(request)

@@ -2,6 +2,7 @@ package cmd
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -107,6 +108,10 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 
 	group, running := errgroup.WithContext(ctx)
 	settings := config.Settings
+	signIn, err := newSignIn(settings.Admin, log)
+	if err != nil {
+		return exit(exitConfig, err)
+	}
 	background := context.WithoutCancel(ctx) // what has to stay until the worker has drained
 	if settings.Redis.URL == embedded {
 		log.WarnContext(ctx, "redis.url is embedded: this is one process with a Redis of its own inside, and all is gone when it ends")
@@ -139,7 +144,7 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	}
 	metrics := admin.NewMetrics(options.Version, options.Concurrency)
 	options.OnAttempt = metrics.Attempt
-	options.Admin = listener.Addr().String()
+	options.Admin, options.Ticket = listener.Addr().String(), rand.Text()
 	if config.Settings.Redis.URL != embedded {
 		options.OnSession = parent.session
 	}
@@ -163,14 +168,18 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 		log.WarnContext(ctx, "a delivery is not pushed, the sweep will repeat it", "error", err)
 	})
 	server, err := admin.New(admin.Options{
-		Reader: conn.reader, Operator: operator, Ready: w.Ready, Worker: func() string { return string(w.ID()) }, Logger: log,
+		Reader: conn.reader, Operator: operator, SignIn: signIn, Ticket: options.Ticket, Ready: w.Ready, Worker: func() string { return string(w.ID()) }, Logger: log,
 		Config: reloads.status.Load, Reload: func(ctx context.Context) error { return reloads.reload(ctx, "a request") },
 		Metrics: metrics,
 	})
 	if err != nil {
 		return err
 	}
-	log.InfoContext(ctx, "admin page is served", "url", "http://"+listener.Addr().String())
+	if url := "http://" + listener.Addr().String(); signIn.Closed() {
+		log.WarnContext(ctx, "only /livez, /readyz and /metrics are served: others reach this address, and admin.auth.mode is none", "url", url)
+	} else {
+		log.InfoContext(ctx, "admin page is served", "url", url, "auth", signIn.Mode())
+	}
 
 	// The page stays until the worker has drained: that is when somebody looks.
 	serving, stop := context.WithCancel(background)
@@ -192,6 +201,15 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 		return exit(exitConfig, err)
 	}
 	return err
+}
+
+// newSignIn returns what lets requests in as the settings say. Its error is one of the config.
+func newSignIn(settings configs.Admin, log *slog.Logger) (*admin.SignIn, error) {
+	auth := settings.Auth
+	return admin.NewSignIn(admin.Auth{
+		Mode: admin.AuthMode(auth.Mode), User: auth.User, PasswordFile: auth.PasswordFile, UsersFile: auth.UsersFile,
+		TokenFile: auth.TokenFile, Header: auth.Header, Proxies: auth.Networks(),
+	}, settings.Listen, log)
 }
 
 // limits are permits as the lock space has them.

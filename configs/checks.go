@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"regexp"
 	"strconv"
@@ -22,6 +23,8 @@ var checks = map[string]func(s string) *fault{
 	"worker-name": checkWorkerName,
 	"queue":       checkQueue,
 	"address":     checkAddress,
+	"user":        checkUser,
+	"network":     checkNetwork,
 	"timezone":    checkTimezone,
 	"handler":     checkHandler,
 	"http-url":    checkHTTPURL,
@@ -174,19 +177,25 @@ func checkWorkerName(s string) *fault {
 // checkQueue refuses what asynq would take for a hash tag, and what nobody could type.
 func checkQueue(s string) *fault {
 	f := &fault{code: CodeQueue, kind: "queue", own: true, want: "the name of a queue"}
-	switch {
-	case s == "":
-		f.reason = "it is empty"
-	case strings.ContainsAny(s, "{}"):
-		f.reason = "{ and } have a meaning in Redis"
-	case strings.ContainsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) || r == ',' || r == '=' }):
-		f.reason = "it has a blank, a comma or = in it"
-	case len(s) > 100:
-		f.reason = "it is longer than 100 bytes"
-	default:
+	if f.reason = badListed(s, "{ and } have a meaning in Redis", 100); f.reason == "" {
 		return nil
 	}
 	return f
+}
+
+// badListed says what is wrong with a name that people write into lists such as a=1,b=2, or "". braces is why it has none.
+func badListed(s, braces string, longest int) string {
+	switch {
+	case s == "":
+		return "it is empty"
+	case strings.ContainsAny(s, "{}"):
+		return braces
+	case strings.ContainsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) || r == ',' || r == '=' }):
+		return "it has a blank, a comma or = in it"
+	case len(s) > longest:
+		return fmt.Sprintf("it is longer than %d bytes", longest)
+	}
+	return ""
 }
 
 func checkAddress(s string) *fault {
@@ -210,7 +219,52 @@ func checkAddress(s string) *fault {
 		f.hint = "write host:port, without http://"
 		return f
 	}
+	if _, err := netip.ParseAddr(host); err != nil && host != "" && host != "localhost" { // as admin.Listen has it
+		f.reason = "the host is not an IP address"
+		f.hint = "write " + net.JoinHostPort("127.0.0.1", port) + ", or " + net.JoinHostPort("0.0.0.0", port) + " for all addresses of the machine"
+		return f
+	}
 	return nil
+}
+
+// checkUser refuses what nobody can sign in with, and what would be no name in an audit.
+func checkUser(s string) *fault {
+	f := &fault{code: CodeName, kind: "name", want: "a name without a colon, up to 200 bytes"}
+	switch {
+	case strings.Contains(s, ":"):
+		f.reason = "there is a colon in it, which ends the name of who signs in"
+	case strings.ContainsFunc(s, unicode.IsControl), strings.TrimSpace(s) != s:
+		f.reason = "it has blanks around it, or control characters in it"
+	case len(s) > 200:
+		f.reason = "it is longer than 200 bytes"
+	default:
+		return nil
+	}
+	return f
+}
+
+// checkNetwork wants an address or a network.
+func checkNetwork(s string) *fault {
+	network, err := parseNetwork(s)
+	f := &fault{code: CodeAddress, kind: "network", want: "an IP address, or a network such as 10.1.0.0/16"}
+	switch {
+	case err != nil:
+		f.reason = "it is not an IP address, nor a network such as 10.1.0.0/16"
+	case network.Masked() != network:
+		f.reason = "there are bits behind its prefix"
+		f.hint = didYouMean(network.Masked().String())
+	default:
+		return nil
+	}
+	return f
+}
+
+// parseNetwork reads an address as the network of itself.
+func parseNetwork(s string) (netip.Prefix, error) {
+	if address, err := netip.ParseAddr(s); err == nil {
+		return netip.PrefixFrom(address.Unmap().WithZone(""), address.Unmap().BitLen()), nil
+	}
+	return netip.ParsePrefix(s)
 }
 
 func checkTimezone(s string) *fault {
@@ -289,17 +343,11 @@ func checkLockKey(s string) *fault {
 // which runs hold their job and themselves.
 func checkPermit(s string) *fault {
 	f := &fault{code: CodeName, kind: "name of permits", want: "a name for permits"}
+	f.reason = badListed(s, "permits have one name for all runs, so there are no { and } in it", 512)
 	switch {
-	case s == "":
-		f.reason = "it is empty"
-	case strings.ContainsAny(s, "{}"):
-		f.reason = "permits have one name for all runs, so there are no { and } in it"
-	case strings.ContainsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) || r == ',' || r == '=' }):
-		f.reason = "it has a blank, a comma or = in it"
+	case f.reason != "":
 	case strings.HasPrefix(s, jobs.JobResource("")), strings.HasPrefix(s, jobs.RunResource("")):
 		f.reason = "such names are the locks of jobs and runs themselves"
-	case len(s) > 512:
-		f.reason = "it is longer than 512 bytes"
 	default:
 		return nil
 	}

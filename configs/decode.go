@@ -7,12 +7,15 @@ import (
 	"math"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"go.yaml.in/yaml/v4"
+
+	"lockstep/scheduler/cronspec"
 )
 
 var (
@@ -226,16 +229,16 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, r *rules, p *path) bool {
 func (d *decoder) structure(n *yaml.Node, v reflect.Value, p *path) bool {
 	known := fieldsOf(v.Type())
 	if n.Kind != yaml.MappingNode {
-		hint := ""
-		if len(known.names) < 10 {
-			hint = "its keys are " + strings.Join(known.names, ", ")
+		if n.Kind == yaml.ScalarNode && hasPassword(n.Value) {
+			d.src.hide(n)
 		}
-		d.mismatch(n, "a map", p, hint)
+		d.mismatch(n, "a map", p, structureHint(n, known, p, v.Type()))
 		return false
 	}
 	for _, e := range d.entries(n, p) {
 		f, ok := known.byName[e.key.Value]
 		if !ok {
+			eachSecret(e.value, e.key.Value, d.src.hide)
 			likely := d.unknownKey(e.key, v.Type(), p)
 			if job, ok := v.Addr().Interface().(*jobFile); ok && isWork(likely) {
 				job.likelyWork = true
@@ -258,11 +261,41 @@ func (d *decoder) structure(n *yaml.Node, v reflect.Value, p *path) bool {
 		}
 		before := len(d.report.list)
 		d.value(e.value, v.FieldByIndex(f.index), &f.rules, p.to(f.name))
-		if f.rules.keys == "queue" && len(d.report.list) > before {
-			d.queuesWrong = true
+		if len(d.report.list) > before {
+			d.queuesWrong = d.queuesWrong || f.rules.keys == "queue"
+			d.authWrong = d.authWrong || p.up == nil && f.name == "admin"
 		}
 	}
 	return true
+}
+
+// structureHint says what to write where keys have to stand: the key that a scalar was probably meant for, or which there are.
+func structureHint(n *yaml.Node, known *fields, p *path, t reflect.Type) string {
+	if t == jobFileType.Elem() && known.byName[p.key] != nil {
+		return fmt.Sprintf("indent it, if %s is not the name of a job but what the one above it has", p.key)
+	}
+	if n.Kind == yaml.ScalarNode && p.up != nil {
+		switch {
+		case known.byName["url"] != nil && strings.Contains(n.Value, "://") && !hasPassword(n.Value) && len(n.Value) < 80:
+			return fmt.Sprintf("write %s: {url: %s}", p.key, quote(n.Value))
+		case t == reflect.TypeFor[lockFile]() && len(n.Value) < 80:
+			return fmt.Sprintf("write %s: {exclusive: [%s]}", p.key, quote(n.Value))
+		}
+		for _, f := range known.list {
+			if slices.Contains(f.rules.enum, n.Value) {
+				return fmt.Sprintf("write %s: {%s: %s}", p.key, f.name, n.Value)
+			}
+		}
+		for _, f := range known.list { // retry: 3 and limit: 3 mean the first number
+			if n.Tag == "!!int" && valueType(f.typ).Kind() == reflect.Int {
+				return fmt.Sprintf("write %s: {%s: %s}", p.key, f.name, n.Value)
+			}
+		}
+	}
+	if len(known.names) >= 10 {
+		return ""
+	}
+	return "its keys are " + strings.Join(known.names, ", ")
 }
 
 // entries returns the keys of a map that are texts, and reports the others, and those that are there twice.
@@ -294,33 +327,42 @@ func (d *decoder) entries(n *yaml.Node, p *path) []entry {
 func (d *decoder) unknownKey(key *yaml.Node, t reflect.Type, p *path) (likely string) {
 	known := fieldsOf(t)
 	message := fmt.Sprintf("unknown key %s %s", quote(key.Value), p.in())
-	if name := nearest(key.Value, known.names); name != "" {
+	if name := plainKey(key.Value) + "_file"; known.byName[name] != nil {
 		d.error(key, CodeUnknownKey, message, didYouMean(name))
 		return name
 	}
 	wanted := plainKey(key.Value)
-	if other, ok := otherWords[wanted]; ok {
+	for other := range strings.FieldsSeq(otherWords[wanted]) {
 		if known.byName[other] != nil {
 			d.error(key, CodeUnknownKey, message, didYouMean(other))
 			return other
 		}
-		wanted = other
 	}
-	for _, f := range known.list {
-		inner := f.typ
-		if inner.Kind() == reflect.Map {
-			inner = inner.Elem()
+	others := strings.Fields(otherWords[wanted])
+	for _, other := range others { // retry_delay is nearer to retry than to what it means
+		if name, where := belongsUnder(other, known); name != "" {
+			d.error(key, CodeUnknownKey, message, where)
+			return name
 		}
-		if inner.Kind() != reflect.Pointer || inner.Elem().Kind() != reflect.Struct ||
-			fieldsOf(inner.Elem()).byName[wanted] == nil || f.name == "defaults" {
-			continue
-		}
-		where := fmt.Sprintf("%q belongs under %q", wanted, f.name)
-		if f.typ == reflect.MapOf(stringType, jobFileType) {
-			where = fmt.Sprintf("%q belongs into a job, under %q", wanted, f.name)
-		}
+	}
+	if hint := noWords[wanted]; hint != "" {
+		d.error(key, CodeUnknownKey, message, hint)
+		return ""
+	}
+	if name := nearest(key.Value, known.names); name != "" {
+		d.error(key, CodeUnknownKey, message, didYouMean(name))
+		return name
+	}
+	if len(others) > 0 {
+		wanted = others[0]
+	}
+	if name, where := belongsUnder(wanted, known); name != "" {
 		d.error(key, CodeUnknownKey, message, where)
-		return f.name
+		return name
+	}
+	if t == reflect.TypeFor[policies]() && fieldsOf(jobFileType.Elem()).byName[wanted] != nil {
+		d.error(key, CodeUnknownKey, message, fmt.Sprintf("%q stands in each job, not in the defaults", wanted))
+		return ""
 	}
 	if keys, _, inJob := p.split(); inJob && len(keys) > 0 && fieldsOf(jobFileType.Elem()).byName[wanted] != nil {
 		d.error(key, CodeUnknownKey, message, fmt.Sprintf("%q belongs beside %q, not into it", wanted, keys[0]))
@@ -334,12 +376,37 @@ func (d *decoder) unknownKey(key *yaml.Node, t reflect.Type, p *path) (likely st
 	return ""
 }
 
+// belongsUnder returns the key under which another one is known, and says so; or nothing.
+func belongsUnder(wanted string, known *fields) (name, where string) {
+	for _, f := range known.list {
+		inner := f.typ
+		if inner.Kind() == reflect.Map {
+			inner = inner.Elem()
+		}
+		if inner.Kind() != reflect.Pointer || inner.Elem().Kind() != reflect.Struct ||
+			fieldsOf(inner.Elem()).byName[wanted] == nil || f.name == "defaults" {
+			continue
+		}
+		if f.typ == reflect.MapOf(stringType, jobFileType) {
+			return f.name, fmt.Sprintf("%q belongs into a job, under %q", wanted, f.name)
+		}
+		return f.name, fmt.Sprintf("%q belongs under %q", wanted, f.name)
+	}
+	return "", ""
+}
+
 // mapping decodes a map whose keys are the user's.
 func (d *decoder) mapping(n *yaml.Node, v reflect.Value, r *rules, p *path) bool {
 	if n.Kind != yaml.MappingNode {
-		hint := "write NAME: VALUE"
-		if v.Type().Elem() == jobFileType {
-			hint = `write the job's name as a key, "NAME:", and what it does below that`
+		hint := mapHint(n, v.Type().Elem())
+		if hint == "" {
+			hint = "write NAME: VALUE"
+			for _, c := range n.Content {
+				if name, value := pair(deref(c)); value != nil && isSecretName(name) {
+					d.src.hide(value)
+				}
+			}
+			eachSecret(n, p.key, d.src.hide)
 		}
 		d.mismatch(n, "a map", p, hint)
 		return false
@@ -387,6 +454,60 @@ func (d *decoder) mapping(n *yaml.Node, v reflect.Value, r *rules, p *path) bool
 	}
 	v.Set(m)
 	return true
+}
+
+// mapHint writes a list as the map that was probably meant: [A=b] as {A: "b"}, and [a] as {a: 1}. It is "" for one in which
+// a secret may stand.
+func mapHint(n *yaml.Node, elem reflect.Type) string {
+	if elem == jobFileType {
+		return `write the job's name as a key, "NAME:", and what it does below that`
+	}
+	if n.Kind != yaml.SequenceNode || len(n.Content) == 0 {
+		return ""
+	}
+	words := make([]string, len(n.Content))
+	for i, c := range n.Content {
+		c = deref(c)
+		name, value := pair(c)
+		switch {
+		case strings.ContainsAny(name, " :{}[],#&*!|>'\"%@`"), isSecretName(name), isSecretText(c.Value):
+			return ""
+		case value != nil && elem == textType && value.Kind == yaml.ScalarNode && !isSecretText(value.Value):
+			text := value.Value
+			if value == c {
+				_, text, _ = strings.Cut(text, "=")
+			}
+			words[i] = name + ": " + strconv.Quote(text)
+		case value == nil && elem.Kind() == reflect.Int && name != "":
+			words[i] = name + ": 1"
+		default:
+			return ""
+		}
+	}
+	hint := "write {" + strings.Join(words, ", ") + "}"
+	if len(hint) > 100 {
+		return ""
+	}
+	return hint
+}
+
+// pair reads an element of a list as a name with its value: A=b, of which the value is the node itself, or the name: A and
+// value: b of Kubernetes. A text without a value is a name.
+func pair(n *yaml.Node) (name string, value *yaml.Node) {
+	switch n.Kind {
+	case yaml.ScalarNode:
+		name, _, ok := strings.Cut(n.Value, "=")
+		if ok {
+			value = n
+		}
+		return name, value
+	case yaml.MappingNode:
+		_, key := find(n, "name")
+		if _, value = find(n, "value"); key != nil && key.Kind == yaml.ScalarNode {
+			return key.Value, value
+		}
+	}
+	return "", nil
 }
 
 func emptyHint(t reflect.Type) string {
@@ -452,7 +573,11 @@ func (d *decoder) mismatch(n *yaml.Node, want string, p *path, hint string) {
 func (d *decoder) scalar(n *yaml.Node, v reflect.Value, r *rules, p *path) bool {
 	t := v.Type()
 	if n.Kind != yaml.ScalarNode {
-		d.mismatch(n, wanted(t, r), p, "")
+		hint := ""
+		if r.shape == "cron" && n.Kind == yaml.SequenceNode {
+			hint = "write a job for each, or all hours into one field: 0 2,14 * * *"
+		}
+		d.mismatch(n, wanted(t, r), p, hint)
 		return false
 	}
 	if !strings.HasPrefix(n.Tag, "!!") || n.Tag == "!!binary" {
@@ -489,6 +614,9 @@ func (d *decoder) scalar(n *yaml.Node, v reflect.Value, r *rules, p *path) bool 
 	}
 	decoded, f := convert(t, r, value, n.Tag == "!!int")
 	if f != nil {
+		if _, err := cronspec.Parse(value, nil); err == nil && p.key == "every" {
+			f.hint = fmt.Sprintf("write schedule: %q", value)
+		}
 		d.fault(n, n.Value, f.where(p), f, replaced, r.secret)
 		return false
 	}
@@ -588,6 +716,8 @@ func strict(n *yaml.Node, t reflect.Type, replaced bool, r *rules, p *path) *fau
 			return nil // refused later, with the unit that is missing
 		case t.Kind() == reflect.Bool:
 			return mismatch("")
+		case r.shape == "cron":
+			return mismatch("write minute, hour, day of month, month and weekday")
 		case t.Kind() == reflect.String && r.enum == nil:
 			if f := checkString(n.Value, r); f != nil {
 				return mismatch(f.hint) // in quotes it would be wrong too
@@ -633,6 +763,9 @@ func convert(t reflect.Type, r *rules, s string, yamlInt bool) (reflect.Value, *
 	case t == durationType:
 		d, f := parseDuration(s)
 		if f != nil {
+			if likely, _ := parseDuration(nearestDuration(s)); f.hint != "" && checkValue(reflect.ValueOf(likely), r) != nil {
+				f.hint = "write " + r.bounds()
+			}
 			return v, f
 		}
 		v.SetInt(int64(d))
@@ -674,15 +807,9 @@ func checkValue(v reflect.Value, r *rules) *fault {
 	n := v.Int()
 	kind, write := "number", func(n int64) string { return strconv.FormatInt(n, 10) }
 	if v.Type() == durationType {
-		kind, write = "duration", func(n int64) string { return formatDuration(time.Duration(n)) }
+		kind, write = "duration", func(n int64) string { return cronspec.FormatInterval(time.Duration(n)) }
 	}
-	want := ""
-	switch {
-	case r.min != nil && r.max != nil:
-		want = fmt.Sprintf("from %s to %s", r.min.text, r.max.text)
-	case r.min != nil:
-		want = "at least " + r.min.text
-	}
+	want := r.bounds()
 	switch {
 	case r.min != nil && n < r.min.n, r.max != nil && n > r.max.n:
 		return &fault{code: CodeRange, kind: kind, reason: "it must be " + want, want: "a " + kind + " " + want}
@@ -690,6 +817,17 @@ func checkValue(v reflect.Value, r *rules) *fault {
 		return &fault{code: CodeRange, kind: kind, reason: write(n) + " is negative", want: "positive"}
 	}
 	return nil
+}
+
+// bounds says from where to where a number or a duration may go; "" for anywhere.
+func (r *rules) bounds() string {
+	switch {
+	case r.min != nil && r.max != nil:
+		return fmt.Sprintf("from %s to %s", r.min.text, r.max.text)
+	case r.min != nil:
+		return "at least " + r.min.text
+	}
+	return ""
 }
 
 func checkString(s string, r *rules) *fault {
@@ -705,7 +843,7 @@ func checkString(s string, r *rules) *fault {
 		}
 		f := &fault{code: CodeEnum, kind: "value", want: "one of " + strings.Join(r.enum, ", ")}
 		f.reason = "it must be " + f.want
-		if word := nearest(s, r.enum); word != "" {
+		if word := nearestWord(s, r.enum); word != "" {
 			f.hint = didYouMean(word)
 		}
 		return f

@@ -117,9 +117,38 @@ type locksFile struct {
 }
 
 type adminFile struct {
-	// The address, host:port. The default moves on to the next free port when it is taken; an address that was set does
-	// not.
+	// The address, host:port; 0.0.0.0 and no host at all are all addresses of the machine. The default moves on to the
+	// next free port when it is taken; an address that was set does not.
 	Listen *string `yaml:"listen" check:"address" default:"127.0.0.1:9620" example:"127.0.0.1:9700"`
+
+	// Who may see and do more than /livez, /readyz and /metrics tell, which are for everybody.
+	Auth *authFile `yaml:"auth"`
+}
+
+// authFile has files in place of secrets, so that none stands in a config. They are read for each request.
+type authFile struct {
+	// How one signs in. none: not at all; an address that is not loopback then serves /livez, /readyz and /metrics only.
+	// basic: with user and password, as browsers ask for them. token: by Authorization: Bearer, for scripts. proxy: a
+	// reverse proxy has signed people in and names them in a header.
+	Mode *string `yaml:"mode" enum:"none,basic,token,proxy" default:"none" example:"basic"`
+
+	// The name that signs in with password_file, or whom the audit names for the one of token_file.
+	User *string `yaml:"user" check:"user" default:"admin" example:"ops"`
+
+	// basic: a file with the password of user.
+	PasswordFile *string `yaml:"password_file" unset:"none" example:"/run/secrets/lockstep_password"`
+
+	// basic, in place of password_file: a file with a line for each user, as htpasswd -B writes it.
+	UsersFile *string `yaml:"users_file" unset:"none" example:"/etc/lockstep/users"`
+
+	// token: a file with the token.
+	TokenFile *string `yaml:"token_file" unset:"none" example:"/run/secrets/lockstep_token"`
+
+	// proxy: the header in which the proxy names the user. The proxy has to remove one that its clients send.
+	Header *string `yaml:"header" check:"header" default:"X-Forwarded-User" example:"Remote-User"`
+
+	// proxy: the addresses and networks that the proxy's requests come from; others are not let in.
+	Proxies []string `yaml:"proxies" check:"network" size:"1" default:"127.0.0.0/8,::1/128" example:"[10.1.0.0/16]"`
 }
 
 type logFile struct {
@@ -224,8 +253,9 @@ type jobFile struct {
 	// schedule and every it runs when it is enqueued.
 	Schedule *string `yaml:"schedule" shape:"cron" unset:"none" example:"\"0 2 * * *\""`
 
-	// The same by the clock, counted from 1970-01-01T00:00Z: 15m is :00, :15, :30 and :45 on every replica. At least 1s.
-	Every *time.Duration `yaml:"every" unset:"none" example:"15m"` // its bounds are cronspec's
+	// The same by the clock, counted from 1970-01-01T00:00Z: 15m is :00, :15, :30 and :45 on every replica. In whole
+	// seconds.
+	Every *time.Duration `yaml:"every" min:"1s" unset:"none" example:"15m"`
 
 	// A program with its arguments: a list, not a text for a shell. For a shell write [sh, -c, "a | b"]. A job has
 	// exactly one of command, http and handler.

@@ -161,7 +161,9 @@ var shapes = map[string]string{
 	"namespace":   namespaceShape.String(),
 	"worker-name": workerNameShape.String(),
 	"queue":       `^[^\s{},=]{1,100}$`,
-	"address":     `^[^ /]*:[0-9]+$`,
+	"address":     `^(localhost|[0-9.]*|\[[0-9A-Fa-f:.]+(%[^\]]+)?\]):[0-9]+$`,
+	"user":        `^[^:\s]([^:]*[^:\s])?$`,
+	"network":     `^[0-9A-Fa-f:.]+(/[0-9]+)?$`,
 	"http-url":    `^https?://[^/]`,
 	"header":      headerName.String(),
 	"env":         `^([^=$]|\$+([^={$]|$))+$`,
@@ -296,7 +298,7 @@ func (g generator) scalar(t reflect.Type, r *rules) *jsonSchema {
 // plain returns a default as JSON has it.
 func plain(v reflect.Value) any {
 	if v.Type() == durationType {
-		return formatDuration(time.Duration(v.Int()))
+		return cronspec.FormatInterval(time.Duration(v.Int()))
 	}
 	return v.Interface()
 }
@@ -445,6 +447,12 @@ func yamlText(value any) string {
 			words[i] = yamlText(element)
 		}
 		return "[" + strings.Join(words, ", ") + "]"
+	case []string:
+		words := make([]any, len(v))
+		for i, element := range v {
+			words[i] = element
+		}
+		return yamlText(words)
 	case map[string]any:
 		return flowMap(v)
 	case map[string]int:

@@ -477,7 +477,7 @@ func (j *imported) importPolicies(c *cronJob) {
 	} else {
 		j.remark("concurrencyPolicy %s has no equivalent: a tick that comes while the last run still runs is skipped.", cmp.Or(c.Spec.ConcurrencyPolicy, "Allow"))
 	}
-	seconds := func(n int64) string { return formatDuration(time.Duration(n) * time.Second) }
+	seconds := func(n int64) string { return cronspec.FormatInterval(time.Duration(n) * time.Second) }
 	if s := c.Spec.StartingDeadlineSeconds; s != nil {
 		if Knows("start_deadline", "") {
 			j.set("start_deadline", seconds(*s), "")

@@ -368,7 +368,7 @@ func (l *loader) checkRetry(p policies, at place, of string) {
 		_, node = find(at.node, "retry", "backoff")
 	}
 	l.errorAt(at.src, node, CodeRetry, fmt.Sprintf("retry.initial%s is %s, longer than retry.max_delay, which is %s",
-		of, formatDuration(*r.Initial), formatDuration(*r.MaxDelay)), "set both")
+		of, cronspec.FormatInterval(*r.Initial), cronspec.FormatInterval(*r.MaxDelay)), "set both")
 }
 
 // checkJitter compares jitter with the ticks that it may not reach, and with how late a run may start.
@@ -384,10 +384,10 @@ func (l *loader) checkJitter(f *jobFile, job *jobs.Job) {
 				hint = fmt.Sprintf("the defaults set it, at %s: give this job its own", file.src.origin(node))
 			}
 		}
-		l.errorAt(f.src, at, CodeJitter, fmt.Sprintf("jitter of job %q is %s, %s", f.name, formatDuration(job.Jitter), than), hint)
+		l.errorAt(f.src, at, CodeJitter, fmt.Sprintf("jitter of job %q is %s, %s", f.name, cronspec.FormatInterval(job.Jitter), than), hint)
 	}
 	if job.StartDeadline > 0 && job.Jitter >= job.StartDeadline {
-		report("not shorter than start_deadline, which is "+formatDuration(job.StartDeadline), "some runs would never start")
+		report("not shorter than start_deadline, which is "+cronspec.FormatInterval(job.StartDeadline), "some runs would never start")
 		return
 	}
 	var trigger *cronspec.Schedule
@@ -401,7 +401,7 @@ func (l *loader) checkJitter(f *jobFile, job *jobs.Job) {
 		return // reported where it was decoded
 	}
 	if gap := trigger.ShortestGap(); job.Jitter >= gap {
-		report("not shorter than the shortest time between two of its ticks, which is "+formatDuration(gap), "")
+		report("not shorter than the shortest time between two of its ticks, which is "+cronspec.FormatInterval(gap), "")
 	}
 }
 

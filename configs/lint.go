@@ -49,7 +49,7 @@ func (l *loader) lintTrigger(f *jobFile, job *jobs.Job) {
 		if day := 24 * time.Hour; job.Every >= time.Second && day%job.Every != 0 && job.Every%day != 0 {
 			_, node := f.find("every")
 			l.warnAt(f.src, node, CodeEveryUneven, fmt.Sprintf("every %s does not divide a day: it comes at other times each day, counted from 1970",
-				formatDuration(job.Every)), "write "+formatDuration(evenInterval(job.Every))+", or a schedule")
+				cronspec.FormatInterval(job.Every)), "write "+cronspec.FormatInterval(evenInterval(job.Every))+", or a schedule")
 		}
 	}
 	if fixed := map[string]string{"EST": "America/New_York", "MST": "America/Denver", "HST": "Pacific/Honolulu"}[job.Timezone]; fixed != "" && f.Schedule != nil {
@@ -112,7 +112,7 @@ func (l *loader) lintTimeout(f *jobFile, job *jobs.Job) {
 	}
 	_, node := f.find("timeout")
 	l.warnAt(f.src, node, CodeTimeoutInterval, fmt.Sprintf("timeout %s of job %q is longer than the %s between two ticks: when a run takes that long, %s",
-		formatDuration(job.Timeout), f.name, formatDuration(interval), outcome), "")
+		cronspec.FormatInterval(job.Timeout), f.name, cronspec.FormatInterval(interval), outcome), "")
 }
 
 // lintSilence compares the job's own max_silence with the time between its ticks. One that comes from the defaults is
@@ -130,7 +130,7 @@ func (l *loader) lintSilence(f *jobFile, job *jobs.Job) {
 	}
 	_, node := f.find("max_silence")
 	l.warnAt(f.src, node, CodeSilenceInterval, fmt.Sprintf("max_silence %s of job %q is not longer than the %s between two ticks: it shows as late although nothing failed",
-		formatDuration(job.MaxSilence), f.name, formatDuration(interval)), "")
+		cronspec.FormatInterval(job.MaxSilence), f.name, cronspec.FormatInterval(interval)), "")
 }
 
 // lintLock warns of what makes all runs of a job that is enqueued wait for each other, and of limits of the hold that get
@@ -158,13 +158,13 @@ func (l *loader) lintHold(f *jobFile, job *jobs.Job) {
 	}
 	warn := func(than, hint string) {
 		_, node := f.find("lock", "max_hold")
-		l.warnAt(f.src, node, CodeHoldLimits, fmt.Sprintf("lock.max_hold of job %q is %s, shorter than %s", f.name, formatDuration(most), than), hint)
+		l.warnAt(f.src, node, CodeHoldLimits, fmt.Sprintf("lock.max_hold of job %q is %s, shorter than %s", f.name, cronspec.FormatInterval(most), than), hint)
 	}
 	if f.policies.Timeout != nil && job.Timeout > most {
-		warn("its timeout, which is "+formatDuration(job.Timeout), "an attempt never comes to its timeout")
+		warn("its timeout, which is "+cronspec.FormatInterval(job.Timeout), "an attempt never comes to its timeout")
 	}
 	if job.Lock.MinHold > most {
-		warn("lock.min_hold, which is "+formatDuration(job.Lock.MinHold), "")
+		warn("lock.min_hold, which is "+cronspec.FormatInterval(job.Lock.MinHold), "")
 	}
 }
 
@@ -243,24 +243,25 @@ func (l *loader) lintTexts(f *jobFile) {
 // lintArgs looks for secrets among the arguments. They reach Redis as they are written.
 func (l *loader) lintArgs(f *jobFile) {
 	_, args := f.find("args")
-	var walk func(n *yaml.Node, name string)
-	walk = func(n *yaml.Node, name string) {
-		switch n = deref(n); n.Kind {
-		case yaml.MappingNode:
-			for _, e := range entries(n, nil, nil) {
-				walk(e.value, e.key.Value)
-			}
-		case yaml.SequenceNode:
-			for _, c := range n.Content {
-				walk(c, name)
-			}
-		default:
-			if n.Tag == "!!str" && !strings.Contains(n.Value, "${") && (isSecretName(name) && isSecretValue(n.Value) || isSecretText(n.Value)) {
-				l.inlineSecret(place{f.src, n}, fmt.Sprintf("args of job %q", f.name))
-			}
+	eachSecret(args, "", func(n *yaml.Node) { l.inlineSecret(place{f.src, n}, fmt.Sprintf("args of job %q", f.name)) })
+}
+
+// eachSecret visits what looks like a secret in a value of any shape, under a key of this name.
+func eachSecret(n *yaml.Node, name string, visit func(n *yaml.Node)) {
+	switch n = deref(n); n.Kind {
+	case yaml.MappingNode:
+		for _, e := range entries(n, nil, nil) {
+			eachSecret(e.value, e.key.Value, visit)
+		}
+	case yaml.SequenceNode:
+		for _, c := range n.Content {
+			eachSecret(c, name, visit)
+		}
+	default:
+		if n.Tag == "!!str" && !strings.Contains(n.Value, "${") && (isSecretName(name) && isSecretValue(n.Value) || isSecretText(n.Value)) {
+			visit(n)
 		}
 	}
-	walk(args, "")
 }
 
 var (
@@ -388,18 +389,21 @@ func (l *loader) lintSettings(c *Config) {
 	switch {
 	case lease < short:
 		l.settingWarning(c, "locks.lease", CodeShortLease, fmt.Sprintf("with a lease of %s, work is cut off when Redis is away for about %s",
-			formatDuration(lease), formatDuration(outage)), "the default is 15s")
+			cronspec.FormatInterval(lease), cronspec.FormatInterval(outage)), "the default is 15s")
 	case lease < failover && strings.HasPrefix(c.Settings.Redis.URL, "redis-cluster://"):
 		key := "locks.lease"
 		if _, set := c.Origins[key]; !set {
 			key = "redis.url"
 		}
 		l.settingWarning(c, key, CodeShortLease, fmt.Sprintf("a lease of %s does not outlive the failover of a Redis Cluster, which takes 16s or more",
-			formatDuration(lease)), "set locks.lease to 40s")
+			cronspec.FormatInterval(lease)), "set locks.lease to 40s")
 	}
 	if grace := c.Settings.Locks.GraceTime(); grace != 0 && grace < lease {
 		l.settingProblem(c, SeverityError, "locks.grace", CodeRange, fmt.Sprintf("a grace of %s is shorter than the lease, %s: so long may a worker that is cut off from Redis go on",
-			formatDuration(grace), formatDuration(lease)), "write auto, or "+formatDuration(lease)+" at least")
+			cronspec.FormatInterval(grace), cronspec.FormatInterval(lease)), "write auto, or "+cronspec.FormatInterval(lease)+" at least")
+	}
+	if !l.authWrong {
+		l.checkAuth(c)
 	}
 	for _, s := range l.sources {
 		if s.file.Redis == nil || s.file.Redis.URL == nil {
@@ -412,6 +416,48 @@ func (l *loader) lintSettings(c *Config) {
 	}
 }
 
+// authKeys are the keys of admin.auth that each of its modes looks at.
+var authKeys = map[string][]string{
+	"none": nil, "basic": {"user", "password_file", "users_file"}, "token": {"user", "token_file"}, "proxy": {"header", "proxies"},
+}
+
+// checkAuth compares how one signs in with what is needed for that.
+func (l *loader) checkAuth(c *Config) {
+	const at = "admin.auth."
+	auth := c.Settings.Admin.Auth
+	problem := func(severity Severity, key, code, message, hint string) {
+		l.settingProblem(c, severity, at+key, code, message, hint)
+	}
+	switch {
+	case auth.Mode == "basic" && auth.PasswordFile == "" && auth.UsersFile == "":
+		problem(SeverityError, "mode", CodeAuth, "admin.auth.mode is basic, and nothing tells who may sign in",
+			"add password_file: PATH, or users_file: PATH for several users")
+	case auth.Mode == "basic" && auth.PasswordFile != "" && auth.UsersFile != "":
+		problem(SeverityError, "users_file", CodeAuth, "admin.auth has both password_file and users_file", "keep one of them")
+	case auth.Mode == "token" && auth.TokenFile == "":
+		problem(SeverityError, "mode", CodeAuth, "admin.auth.mode is token, and nothing tells the token", "add token_file: PATH")
+	}
+	_, chosen := c.Origins[at+"mode"]
+	for _, setting := range settingList {
+		key, ok := strings.CutPrefix(setting.key, at)
+		if _, set := c.Origins[setting.key]; !ok || !set || key == "mode" || slices.Contains(authKeys[auth.Mode], key) {
+			continue
+		}
+		if chosen { // a machine may well be told by its environment to do without
+			problem(SeverityWarning, key, CodeUnused, fmt.Sprintf("%s has no effect: admin.auth.mode is %s", setting.key, auth.Mode), "")
+			continue
+		}
+		var modes []string
+		for _, mode := range []string{"basic", "token", "proxy"} {
+			if slices.Contains(authKeys[mode], key) {
+				modes = append(modes, mode)
+			}
+		}
+		problem(SeverityError, key, CodeAuth, setting.key+" has no effect without admin.auth.mode, so nobody would have to sign in",
+			"add mode: "+strings.Join(modes, " or "))
+	}
+}
+
 // settingWarning warns of a setting where it was set.
 func (l *loader) settingWarning(c *Config, key, code, message, hint string) {
 	l.settingProblem(c, SeverityWarning, key, code, message, hint)
@@ -421,8 +467,7 @@ func (l *loader) settingProblem(c *Config, severity Severity, key, code, message
 	origin := c.Origins[key]
 	for _, s := range l.sources {
 		if s.path == origin.File {
-			section, name, _ := strings.Cut(key, ".")
-			_, node := find(s.root, section, name)
+			_, node := find(s.root, strings.Split(key, ".")...)
 			l.addAt(s, node, severity, code, message, hint)
 			return
 		}
@@ -639,7 +684,7 @@ func lintSteps(fields []cronField) []finding {
 		last := (unit.size - 1) / step * step
 		hint := ""
 		if unit.every > 0 {
-			hint = fmt.Sprintf("every: %s keeps the distance", formatDuration(time.Duration(step)*unit.every))
+			hint = fmt.Sprintf("every: %s keeps the distance", cronspec.FormatInterval(time.Duration(step)*unit.every))
 		}
 		message := fmt.Sprintf("%s %s begins anew %s: after %d comes %d", unit.name, f.text, unit.anew, unit.first+last, unit.first)
 		list = append(list, finding{CodeUnevenStep, message, hint, f.text, f.at})

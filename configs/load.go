@@ -153,6 +153,7 @@ type loader struct {
 	open    []openFile      // the files whose includes are being read, the outermost first
 
 	queuesWrong bool // there are errors in worker.queues, so that it is not known which there are
+	authWrong   bool // the same of admin
 
 	jobs    map[string]*jobFile
 	permits map[string]*permitFile
@@ -179,6 +180,7 @@ func (l *loader) take(part *loader) {
 		l.add(f.Problem, f.subject)
 	}
 	l.queuesWrong = l.queuesWrong || part.queuesWrong
+	l.authWrong = l.authWrong || part.authWrong
 }
 
 func (l *loader) variable(name string) (string, bool) {

@@ -71,8 +71,9 @@ func TestWithoutAnythingThereAreTheDefaults(t *testing.T) {
 		Redis:  Redis{URL: "redis://127.0.0.1:6379/0", Namespace: "lockstep"},
 		Worker: Worker{Concurrency: 8, DrainTimeout: 50 * time.Second, Queues: map[string]int{"default": 1}},
 		Locks:  Locks{Lease: 15 * time.Second, ReserveAfter: time.Second, Grace: "auto"},
-		Admin:  Admin{Listen: "127.0.0.1:9620"},
-		Log:    Log{Level: "info", Format: "auto"},
+		Admin: Admin{Listen: "127.0.0.1:9620",
+			Auth: Auth{Mode: "none", User: "admin", Header: "X-Forwarded-User", Proxies: []string{"127.0.0.0/8", "::1/128"}}},
+		Log: Log{Level: "info", Format: "auto"},
 	}
 	if !reflect.DeepEqual(c.Settings, want) {
 		t.Errorf("got %+v\nwant %+v", c.Settings, want)

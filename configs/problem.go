@@ -50,6 +50,7 @@ const (
 	CodeDuplicatePermit = "duplicate-permit" // permits that are declared twice
 	CodeUnknownPermit   = "unknown-permit"   // permits that are not declared
 	CodePermits         = "bad-permits"      // more permits than there are, permits that are taken as a lock, or a limit without a version of its own
+	CodeAuth            = "bad-auth"         // a way to sign in that lacks what it needs
 	CodeUnused          = "unused"           // a key that has no effect here
 	CodeUnsetVariable   = "unset-variable"   // ${VAR} without a value and without a default
 	CodePlaceholder     = "bad-placeholder"  // a ${...} that cannot be read

@@ -177,7 +177,7 @@ func TestSchemaAndLoaderAgreeOnEveryKey(t *testing.T) {
 // sense alone.
 func onlyAboutFiles(found Problems) bool {
 	for _, p := range found.List {
-		if !slices.Contains([]string{CodeSecretFile, CodeNoFiles, CodeUnused, CodeUnknownQueue, CodeUnknownPermit, CodeRetry}, p.Code) && !isLint(p) {
+		if !slices.Contains([]string{CodeSecretFile, CodeNoFiles, CodeUnused, CodeUnknownQueue, CodeUnknownPermit, CodeRetry, CodeAuth}, p.Code) && !isLint(p) {
 			return false
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strconv"
@@ -86,6 +87,29 @@ type Admin struct {
 	// ListenSet tells that somebody set Listen: then a port that is taken is an error. The default moves on to the
 	// next free port.
 	ListenSet bool `koanf:"-"`
+
+	Auth Auth `koanf:"auth"`
+}
+
+// Auth says how one signs in where the API and the pages are. What its files hold is not looked at here: they may be on
+// another machine than the one that checks a config.
+type Auth struct {
+	Mode         string   `koanf:"mode"`          // none, basic, token or proxy. Default none.
+	User         string   `koanf:"user"`          // of PasswordFile and of TokenFile. Default admin.
+	PasswordFile string   `koanf:"password_file"` // for basic. Default none.
+	UsersFile    string   `koanf:"users_file"`    // for basic, in its place. Default none.
+	TokenFile    string   `koanf:"token_file"`    // for token. Default none.
+	Header       string   `koanf:"header"`        // for proxy. Default X-Forwarded-User.
+	Proxies      []string `koanf:"proxies"`       // for proxy: addresses and networks. Default those of loopback.
+}
+
+// Networks returns Proxies as networks; an address is the network of itself.
+func (a Auth) Networks() []netip.Prefix {
+	networks := make([]netip.Prefix, len(a.Proxies))
+	for i, text := range a.Proxies {
+		networks[i], _ = parseNetwork(text) // it was checked
+	}
+	return networks
 }
 
 // Log says what is logged and how.
@@ -110,11 +134,7 @@ func (f *field) defaultValue() reflect.Value {
 	if text == "" {
 		return reflect.Zero(t)
 	}
-	read := func() (reflect.Value, *fault) { return convert(t, &f.rules, text, false) }
-	if t.Kind() == reflect.Map {
-		read = func() (reflect.Value, *fault) { return parseWeights(text) }
-	}
-	value, wrong := read()
+	value, wrong := convertText(t, &f.rules, text)
 	if wrong != nil {
 		panic(fmt.Sprintf("configs: default %q of %s: %s", text, f.name, wrong.reason))
 	}
@@ -156,17 +176,32 @@ func (r Redis) Password() (string, error) {
 
 // setting is one key of the settings, as the file types have it.
 type setting struct {
-	section string
-	field   *field
+	path  []string // admin, auth, mode
+	key   string   // admin.auth.mode
+	field *field
 }
 
-// settingKeys are all settings by their keys: "redis.url".
+// settingList are all settings, in the order of the file types.
+var settingList = settingsOf(nil, reflect.TypeFor[settingsFile](), nil)
+
+// settingsOf adds the settings below a struct of the file types to a list.
+func settingsOf(list []setting, t reflect.Type, at []string) []setting {
+	for _, f := range fieldsOf(t).list {
+		path := append(slices.Clone(at), f.name)
+		if valueType(f.typ).Kind() == reflect.Struct {
+			list = settingsOf(list, valueType(f.typ), path)
+		} else {
+			list = append(list, setting{path, strings.Join(path, "."), f})
+		}
+	}
+	return list
+}
+
+// settingKeys are all settings by their keys.
 var settingKeys = func() map[string]setting {
 	keys := make(map[string]setting)
-	for _, section := range fieldsOf(reflect.TypeFor[settingsFile]()).list {
-		for _, f := range fieldsOf(section.typ.Elem()).list {
-			keys[section.name+"."+f.name] = setting{section.name, f}
-		}
+	for _, s := range settingList {
+		keys[s.key] = s
 	}
 	return keys
 }()
@@ -224,27 +259,30 @@ func given(o Options, key string) bool {
 // settings returns what the file sets, by key.
 func (s *source) settings(origins map[string]Origin) map[string]any {
 	layer := make(map[string]any)
-	sections := reflect.ValueOf(s.file.settingsFile)
-	for i, section := range fieldsOf(sections.Type()).list {
-		values := sections.Field(i)
-		if values.IsNil() {
+	for _, setting := range settingList {
+		value, set := fileValue(reflect.ValueOf(s.file.settingsFile), setting.path)
+		if !set {
 			continue
 		}
-		for _, f := range fieldsOf(values.Type().Elem()).list {
-			value := values.Elem().FieldByIndex(f.index)
-			if value.IsNil() {
-				continue
-			}
-			if value.Kind() == reflect.Pointer {
-				value = value.Elem()
-			}
-			key := section.name + "." + f.name
-			layer[key] = value.Interface()
-			at, _ := find(s.root, section.name, f.name)
-			origins[key] = s.origin(at)
-		}
+		layer[setting.key] = value.Interface()
+		at, _ := find(s.root, setting.path...)
+		origins[setting.key] = s.origin(at)
 	}
 	return layer
+}
+
+// fileValue returns what a file type has at a path, if that was written.
+func fileValue(v reflect.Value, path []string) (value reflect.Value, set bool) {
+	for _, name := range path {
+		v = v.FieldByIndex(fieldsOf(v.Type()).byName[name].index)
+		if v.IsNil() {
+			return v, false
+		}
+		if v.Kind() == reflect.Pointer {
+			v = v.Elem()
+		}
+	}
+	return v, true
 }
 
 const envPrefix = "LOCKSTEP_"
@@ -277,15 +315,34 @@ func (l *loader) envLayer(origins map[string]Origin) koanf.Provider {
 	})
 }
 
+// variableOf names the environment variable of a setting.
+func variableOf(key string) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(key, ".", "__"))
+}
+
 func (l *loader) unknownSetting(name, key string) {
 	p := Problem{Origin: Origin{Variable: name}, Severity: SeverityWarning, Code: CodeUnknownSetting,
 		Message: fmt.Sprintf("there is no setting %q", key)}
 	section, _, _ := strings.Cut(key, ".")
-	switch likely := nearest(key, slices.Sorted(maps.Keys(settingKeys))); {
+	above, name := key[:strings.LastIndexByte(key, '.')+1], key[strings.LastIndexByte(key, '.')+1:]
+	inside := slices.IndexFunc(settingList, func(s setting) bool { return strings.HasPrefix(s.key, key+".") })
+	var beside []string // the settings in the same section
+	for _, s := range settingList {
+		if rest, ok := strings.CutPrefix(s.key, above); ok {
+			beside = append(beside, rest)
+		}
+	}
+	likely := nearest(key, slices.Sorted(maps.Keys(settingKeys)))
+	if near := nearest(name, beside); near != "" {
+		likely = above + near
+	}
+	switch {
 	case strings.HasPrefix(key, "worker.queues."):
 		p.Hint = "write LOCKSTEP_WORKER__QUEUES=a=6,b=1"
+	case inside >= 0:
+		p.Hint = "it has settings below it, such as " + variableOf(settingList[inside].key)
 	case likely != "":
-		p.Hint = didYouMean(envPrefix + strings.ToUpper(strings.ReplaceAll(likely, ".", "__")))
+		p.Hint = didYouMean(variableOf(likely))
 	case section == "jobs" || section == "defaults":
 		p.Hint = "jobs are defined in files only"
 	}
@@ -329,14 +386,7 @@ func valueType(t reflect.Type) reflect.Type {
 // setText puts a setting that comes as text into a layer. It returns false, with a problem, when the text is wrong.
 func (l *loader) setText(layer map[string]any, origins map[string]Origin, key, s string, origin Origin) bool {
 	setting := settingKeys[key]
-	r := &setting.field.rules
-	var value reflect.Value
-	var f *fault
-	if t := valueType(setting.field.typ); t.Kind() == reflect.Map {
-		value, f = parseWeights(s)
-	} else {
-		value, f = convert(t, r, s, false)
-	}
+	value, f := convertText(valueType(setting.field.typ), &setting.field.rules, s)
 	if f != nil {
 		l.settingFault(f, key, s, origin)
 		return false
@@ -348,10 +398,36 @@ func (l *loader) setText(layer map[string]any, origins map[string]Origin, key, s
 	return true
 }
 
+// convertText is [convert], for what has more than one value in one text, too.
+func convertText(t reflect.Type, r *rules, s string) (reflect.Value, *fault) {
+	switch t.Kind() {
+	case reflect.Map:
+		return parseWeights(s)
+	case reflect.Slice:
+		var list []string
+		for element := range strings.SplitSeq(s, ",") {
+			list = append(list, strings.TrimSpace(element))
+		}
+		return reflect.ValueOf(list), nil
+	}
+	return convert(t, r, s, false)
+}
+
 // check holds a typed value against the rules of its setting.
 func (l *loader) check(value reflect.Value, key, shown string, origin Origin) bool {
 	r := &settingKeys[key].field.rules
-	if value.Kind() != reflect.Map {
+	switch value.Kind() {
+	case reflect.Map: // below
+	case reflect.Slice:
+		good := true
+		for i := range value.Len() {
+			if f := checkString(value.Index(i).String(), r); f != nil {
+				l.settingFault(f, key, value.Index(i).String(), origin)
+				good = false
+			}
+		}
+		return good
+	default:
 		if f := checkValue(value, r); f != nil {
 			l.settingFault(f, key, shown, origin)
 			return false
@@ -380,6 +456,7 @@ func (l *loader) check(value reflect.Value, key, shown string, origin Origin) bo
 
 func (l *loader) settingFault(f *fault, key, shown string, origin Origin) {
 	setting, ok := settingKeys[key] // not for a key of a map
+	l.authWrong = l.authWrong || strings.HasPrefix(key, "admin.")
 	message, hint := f.sentence(shown, "for "+key, false, ok && setting.field.rules.secret)
 	l.add(Problem{Origin: origin, Severity: SeverityError, Code: f.code, Message: message, Hint: hint}, message)
 }

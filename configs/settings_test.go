@@ -14,6 +14,14 @@ import (
 // settings loads files in the order of their names, with an environment and flags.
 func settings(t *testing.T, files map[string]string, environ []string, args ...string) *Config {
 	t.Helper()
+	c := doubtfulSettings(t, files, environ, args...)
+	noWarnings(t, c)
+	return c
+}
+
+// doubtfulSettings is settings, whatever they are warned of.
+func doubtfulSettings(t *testing.T, files map[string]string, environ []string, args ...string) *Config {
+	t.Helper()
 	o := Options{Environ: append([]string{}, environ...)}
 	if len(files) > 0 {
 		o.Paths = []string{writeFiles(t, files)}
@@ -23,7 +31,6 @@ func settings(t *testing.T, files map[string]string, environ []string, args ...s
 	if err != nil {
 		t.Fatalf("load:\n%v", err)
 	}
-	noWarnings(t, c)
 	return c
 }
 
@@ -74,14 +81,17 @@ func TestEverySettingCanComeFromEachLayer(t *testing.T) {
 		"redis.url": "redis://x:1", "redis.password_file": "/etc/hostname", "redis.namespace": "shop",
 		"worker.name": "web-1", "worker.concurrency": "3", "worker.drain_timeout": "7s", "worker.queues": "a.b=2,c=1",
 		"locks.lease": "9s", "locks.reserve_after": "2s", "locks.grace": "30s", "admin.listen": "0.0.0.0:80",
+		"admin.auth.mode": "none", "admin.auth.user": "ops", "admin.auth.password_file": "/a", "admin.auth.users_file": "/b", "admin.auth.token_file": "/c",
+		"admin.auth.header": "Remote-User", "admin.auth.proxies": "10.0.0.0/8, ::2",
 		"log.level": "debug", "log.format": "json",
 	}
 	want := Settings{
 		Redis:  Redis{URL: "redis://x:1", PasswordFile: "/etc/hostname", Namespace: "shop"},
 		Worker: Worker{Name: "web-1", Concurrency: 3, DrainTimeout: 7 * time.Second, Queues: map[string]int{"a.b": 2, "c": 1}},
 		Locks:  Locks{Lease: 9 * time.Second, ReserveAfter: 2 * time.Second, Grace: "30s"},
-		Admin:  Admin{Listen: "0.0.0.0:80", ListenSet: true},
-		Log:    Log{Level: "debug", Format: "json"},
+		Admin: Admin{Listen: "0.0.0.0:80", ListenSet: true, Auth: Auth{Mode: "none", User: "ops", PasswordFile: "/a", UsersFile: "/b", TokenFile: "/c",
+			Header: "Remote-User", Proxies: []string{"10.0.0.0/8", "::2"}}},
+		Log: Log{Level: "debug", Format: "json"},
 	}
 	var environ []string
 	var text strings.Builder
@@ -92,25 +102,38 @@ func TestEverySettingCanComeFromEachLayer(t *testing.T) {
 		}
 		environ = append(environ, envPrefix+strings.ToUpper(strings.ReplaceAll(key, ".", "__"))+"="+value)
 	}
-	for _, section := range []string{"redis", "worker", "locks", "admin", "log"} {
-		fmt.Fprintf(&text, "%s:\n", section)
-		for key, value := range values {
-			if in, name, _ := strings.Cut(key, "."); in == section {
-				if name == "queues" {
-					value = "{a.b: 2, c: 1}"
-				}
-				fmt.Fprintf(&text, "  %s: %s\n", name, value)
+	section := ""
+	for _, setting := range settingList {
+		above, indent := setting.path[:len(setting.path)-1], ""
+		for i, name := range above {
+			indent = strings.Repeat("  ", i+1)
+			if at := strings.Join(above[:i+1], "."); !strings.HasPrefix(section+".", at+".") {
+				fmt.Fprintf(&text, "%s%s:\n", strings.Repeat("  ", i), name)
 			}
 		}
+		section = strings.Join(above, ".")
+		value := values[setting.key]
+		switch setting.key {
+		case "worker.queues":
+			value = "{a.b: 2, c: 1}"
+		case "admin.auth.proxies":
+			value = "[" + value + "]"
+		}
+		fmt.Fprintf(&text, "%s%s: %s\n", indent, setting.path[len(above)], value)
 	}
-	fromEnv := settings(t, nil, environ)
-	fromFile := settings(t, map[string]string{"a.yaml": text.String()}, nil)
+	fromEnv := doubtfulSettings(t, nil, environ)
+	fromFile := doubtfulSettings(t, map[string]string{"a.yaml": text.String()}, nil)
 	for name, c := range map[string]*Config{"environment": fromEnv, "file": fromFile} {
 		if !reflect.DeepEqual(c.Settings, want) {
 			t.Errorf("%s: got %+v\nwant %+v", name, c.Settings, want)
 		}
 		if len(c.Origins) != len(values) {
 			t.Errorf("%s: got %d origins, want %d", name, len(c.Origins), len(values))
+		}
+		for _, p := range c.Warnings.List { // no mode looks at all of its neighbours
+			if p.Code != CodeUnused || !strings.Contains(p.Message, "admin.auth.") {
+				t.Errorf("%s: %s", name, p)
+			}
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"lockstep/jobs"
+	"lockstep/scheduler/cronspec"
 )
 
 // Value is one key with its value, for people: a duration is a text, and a secret is hidden.
@@ -24,22 +25,21 @@ type Value struct {
 
 // Values returns all settings with their values and where these come from, in the order of the file types.
 func (c *Config) Values() []Value {
-	var list []Value
-	settings := reflect.ValueOf(c.Settings)
-	for i, section := range fieldsOf(reflect.TypeFor[settingsFile]()).list {
-		for _, f := range fieldsOf(section.typ.Elem()).list {
-			key := section.name + "." + f.name
-			value := koanfField(settings.Field(i), f.name)
-			if key == "redis.url" {
-				value = reflect.ValueOf(c.Settings.Redis.SafeURL())
-			}
-			list = append(list, Value{key, shown(value), c.Origins[key]})
+	list := make([]Value, len(settingList))
+	for i, setting := range settingList {
+		value := reflect.ValueOf(c.Settings)
+		for _, name := range setting.path {
+			value = koanfField(value, name)
 		}
+		if setting.key == "redis.url" {
+			value = reflect.ValueOf(c.Settings.Redis.SafeURL())
+		}
+		list[i] = Value{setting.key, shown(value), c.Origins[setting.key]}
 	}
 	return list
 }
 
-// koanfField returns the field of a section of [Settings] that a key is merged into.
+// koanfField returns the field of a part of [Settings] that a key is merged into.
 func koanfField(section reflect.Value, key string) reflect.Value {
 	for i := range section.NumField() {
 		if section.Type().Field(i).Tag.Get("koanf") == key {
@@ -53,7 +53,7 @@ func koanfField(section reflect.Value, key string) reflect.Value {
 func shown(v reflect.Value) any {
 	switch {
 	case v.Type() == durationType:
-		return formatDuration(time.Duration(v.Int()))
+		return cronspec.FormatInterval(time.Duration(v.Int()))
 	case v.Kind() == reflect.String:
 		return v.String() // without the name of its type
 	}

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -383,6 +384,16 @@ func (l *loader) syntaxError(s *source, err error) {
 		hint = "YAML is indented with spaces, not with tabs"
 	case strings.Contains(message, "mapping values are not allowed"):
 		hint = `put a value that has ": " in it into quotes, and look at the indentation`
+	case strings.Contains(message, "scanning an alias"):
+		hint = `put a value that begins with * into quotes: "*/5 * * * *"`
+	case strings.Contains(message, "cannot start any token"):
+		hint = "put a value that begins with @, % or ` into quotes"
+	case strings.Contains(message, "parsing a flow") && strings.Contains(s.line(load.Mark.Line), "${"):
+		hint = "put a value with ${...} into quotes between [ ] or { }"
+	case strings.Contains(message, "parsing a flow"):
+		hint = fmt.Sprintf("a bracket may be missing: this began at %d:%d", load.ContextMark.Line, load.ContextMark.Column)
+	case strings.Contains(message, "did not find expected key"), strings.Contains(message, "block collection"):
+		hint = "look at the indentation of this line and of those above it"
 	}
 	line, column := load.Mark.Line, load.Mark.Column
 	blank := func() bool { return strings.TrimSpace(s.line(line)) == "" }
@@ -467,7 +478,30 @@ func indentation(line string) int { return len(line) - len(strings.TrimLeft(line
 
 func (l *loader) lineError(s *source, line, column int, code, message, hint string) {
 	l.add(Problem{Origin: Origin{File: s.path, Line: line, Column: column}, Severity: SeverityError, Code: code,
-		Message: message, Hint: hint, Excerpt: s.line(line), Width: 1}, "")
+		Message: message, Hint: hint, Excerpt: maskedText(s.line(line)), Width: 1}, "")
+}
+
+var (
+	assignment  = regexp.MustCompile(`([A-Za-z0-9_.-]+)["']?\s*[:=]\s*`)
+	urlPassword = regexp.MustCompile(`(://)([^/\s]*)@`)
+)
+
+// maskedText is masked for a line of a file that is no YAML, so that nothing is known of its values: what stands behind the
+// name of a secret, or in front of the host of a URL.
+func maskedText(line string) string {
+	stars := func(from, to int) {
+		line = line[:from] + strings.Repeat("*", utf8.RuneCountInString(line[from:to])) + line[to:]
+	}
+	for _, at := range assignment.FindAllStringSubmatchIndex(line, -1) {
+		if isSecretName(line[at[2]:at[3]]) {
+			stars(at[1], len(line))
+			break
+		}
+	}
+	if at := urlPassword.FindStringSubmatchIndex(line); at != nil {
+		stars(at[4], at[5])
+	}
+	return line
 }
 
 // hide keeps a scalar out of all excerpts of the file.

@@ -10,6 +10,8 @@ import (
 	"unicode"
 
 	"github.com/agnivade/levenshtein"
+
+	"lockstep/scheduler/cronspec"
 )
 
 func didYouMean(name string) string { return fmt.Sprintf("did you mean %q?", name) }
@@ -82,20 +84,63 @@ func plainKey(name string) string {
 	return b.String()
 }
 
-// otherWords are names that other tools have for our keys and that spelling does not lead to.
+// otherWords are names that other tools have for our keys and that spelling does not lead to: for each the keys that may be
+// meant, the most probable one first.
 var otherWords = map[string]string{
 	"cron": "schedule", "crontab": "schedule", "interval": "every", "tz": "timezone", "time_zone": "timezone",
 	"cmd": "command", "exec": "command", "run": "command", "script": "command", "shell": "command",
 	"webhook": "http", "uri": "url", "environment": "env", "environ": "env", "variables": "env",
-	"arguments": "args", "params": "args", "payload": "args", "retries": "retry", "attempts": "max",
-	"max_retries": "max", "deadline": "timeout", "time_limit": "timeout", "keep": "history", "locks": "lock",
-	"concurrency_policy": "overlap", "task": "handler", "workers": "worker", "tasks": "jobs", "cronjobs": "jobs",
-	"logging": "log", "includes": "include", "default": "defaults", "addr": "listen", "address": "listen",
-	"bind": "listen", "slots": "concurrency", "shutdown_timeout": "drain_timeout", "weights": "queues", "ttl": "lease",
+	"arguments": "args", "params": "args", "payload": "args", "body": "args", "data": "args", "json": "args",
+	"retries": "max", "attempts": "max", "max_retries": "max", "max_attempts": "max", "retry_delay": "initial", "delay": "initial",
+	"deadline": "timeout", "time_limit": "timeout", "keep": "history",
+	"locks": "lock", "concurrency_policy": "overlap", "task": "handler", "workers": "worker", "tasks": "jobs", "cronjobs": "jobs",
+	"suspend": "paused", "suspended": "paused", "disabled": "paused", "priority": "queue", "max": "limit", "count": "limit", "size": "limit",
+	"logging": "log", "includes": "include", "default": "defaults", "addr": "listen url", "address": "listen url",
+	"bind": "listen", "port": "listen url", "host": "listen url", "hostname": "listen url", "db": "url", "database": "url",
+	"slots": "concurrency", "shutdown_timeout": "drain_timeout", "weights": "queues", "ttl": "lease",
+	"username": "user", "login": "user", "type": "mode", "method": "mode", "htpasswd": "users_file", "trusted_proxies": "proxies",
 }
 
-// looseDuration is what people write for a duration without knowing Go's.
-var looseDuration = regexp.MustCompile(`^\s*(\d+(?:\.\d+)?)\s*(\pL*)\.?\s*$`)
+// noWords are names that other tools have for what is no key here, with what to do instead.
+var noWords = map[string]string{
+	"enabled": "leave it out: a job runs, unless it says paused: true", "lockstep": "write what is in it at the top level",
+	"version": "leave it out: configs have no version",
+}
+
+// otherValues are words that other tools have for those of our enums, in the same way.
+var otherValues = map[string]string{
+	"forbid": "skip", "ignore": "skip", "drop": "skip", "wait": "requeue queue", "parallel": "allow", "concurrent": "allow",
+	"cancel": "replace", "kill": "replace", "catch_up": "all", "catchup": "all", "every": "all", "once": "last", "latest": "last",
+	"newest": "last", "run_once": "last", "restart": "rerun", "retry": "rerun requeue", "repeat": "rerun", "constant": "fixed",
+	"trace": "debug", "verbose": "debug", "notice": "info", "critical": "error", "fatal": "error",
+	"plain": "text", "console": "text", "pretty": "text", "logfmt": "text", "off": "none", "disabled": "none",
+	"password": "basic", "htpasswd": "basic", "bearer": "token", "oauth": "proxy", "oauth2": "proxy", "oidc": "proxy", "sso": "proxy", "ldap": "proxy",
+}
+
+// nearestWord returns the word of an enum that was probably meant, or "".
+func nearestWord(s string, enum []string) string {
+	for word := range strings.FieldsSeq(otherValues[plainKey(s)]) {
+		if slices.Contains(enum, word) {
+			return word
+		}
+	}
+	return nearest(s, enum)
+}
+
+var (
+	// looseDuration is what people write for a duration without knowing Go's: 30, 2 days, 1h 30 min.
+	looseDuration = regexp.MustCompile(`^\s*(?:\d+(?:\.\d+)?\s*\pL*\.?[\s,]*)+$`)
+	durationPart  = regexp.MustCompile(`(\d+(?:\.\d+)?)\s*(\pL*)`)
+
+	// isoDuration is ISO 8601's way: P1D, PT15M.
+	isoDuration = regexp.MustCompile(`^P(\d+D)?(?:T(\d+H)?(\d+M)?(\d+S)?)?$`)
+)
+
+// durationWords are durations that people write as a word; 0s is no bound where it is allowed.
+var durationWords = map[string]string{
+	"minutely": "1m", "hourly": "1h", "daily": "24h", "weekly": "168h", "minute": "1m", "hour": "1h", "day": "24h", "week": "168h",
+	"forever": "0s", "never": "0s", "none": "0s", "unlimited": "0s", "infinite": "0s", "infinity": "0s", "inf": "0s", "off": "0s", "disabled": "0s",
+}
 
 // durationUnits has each unit with its names, and how many of the next unit below it makes, where Go has none itself.
 var durationUnits = []struct {
@@ -109,37 +154,47 @@ var durationUnits = []struct {
 	{"h", 1, " h hr hrs hour hours std "},
 	{"h", 24, " d day days "},
 	{"h", 24 * 7, " w wk week weeks "},
+	{"h", 24 * 365, " y yr year years "},
 }
 
 // nearestDuration returns the duration that was probably meant, as text: "30" -> "30s", "2 days" -> "48h"; or "".
 func nearestDuration(s string) string {
-	m := looseDuration.FindStringSubmatch(s)
-	if m == nil {
+	if word := durationWords[strings.ToLower(s)]; word != "" {
+		return word
+	}
+	if m := isoDuration.FindStringSubmatch(s); m != nil {
+		s = strings.Join(m[1:], " ")
+	}
+	if !looseDuration.MatchString(s) {
 		return ""
 	}
-	number, err := strconv.ParseFloat(m[1], 64)
+	parts := durationPart.FindAllStringSubmatch(s, -1)
+	var texts []string
+	for _, part := range parts {
+		if text := plainDuration(part[1], part[2]); text != "" && (part[2] != "" || len(parts) == 1) {
+			texts = append(texts, text)
+		}
+	}
+	d, err := time.ParseDuration(strings.Join(texts, ""))
+	switch {
+	case err != nil || len(texts) != len(parts):
+		return ""
+	case len(texts) == 1:
+		return texts[0] // 90s stays 90s
+	}
+	return cronspec.FormatInterval(d)
+}
+
+// plainDuration writes a number of a unit as Go has it; "" for a unit that nobody knows.
+func plainDuration(number, unit string) string {
+	n, err := strconv.ParseFloat(number, 64)
 	if err != nil {
 		return ""
 	}
 	for _, u := range durationUnits {
-		if strings.Contains(u.names, " "+strings.ToLower(m[2])+" ") {
-			text := strconv.FormatFloat(number*u.times, 'f', -1, 64) + u.unit
-			if _, err := time.ParseDuration(text); err == nil {
-				return text
-			}
+		if strings.Contains(u.names, " "+strings.ToLower(unit)+" ") {
+			return strconv.FormatFloat(n*u.times, 'f', -1, 64) + u.unit
 		}
 	}
 	return ""
-}
-
-// formatDuration writes 15m where [time.Duration] writes 15m0s.
-func formatDuration(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
 }

@@ -218,16 +218,7 @@ func readNodes(ctx context.Context, rdb *redis.Client) ([]node, error) {
 // NewCluster starts a cluster for one test and stops it when the test ends. A failure to start fails the test.
 func NewCluster(tb testing.TB, o ClusterOptions) *Cluster {
 	tb.Helper()
-	c, err := StartCluster(tb.Context(), o)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() {
-		if err := c.Stop(); err != nil {
-			tb.Error(err)
-		}
-	})
-	return c
+	return forTest(tb, o, StartCluster)
 }
 
 // Stop ends all processes by SIGKILL, returns when they are gone, and removes their files.

@@ -205,16 +205,7 @@ func seen(ctx context.Context, rdb *redis.Client, what string) (map[int]map[stri
 // NewSentinel starts a topology for one test and stops it when the test ends. A failure to start fails the test.
 func NewSentinel(tb testing.TB, o SentinelOptions) *Sentinel {
 	tb.Helper()
-	s, err := StartSentinel(tb.Context(), o)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() {
-		if err := s.Stop(); err != nil {
-			tb.Error(err)
-		}
-	})
-	return s
+	return forTest(tb, o, StartSentinel)
 }
 
 // Stop ends all processes by SIGKILL, returns when they are gone, and removes their files.

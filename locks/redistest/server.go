@@ -152,7 +152,13 @@ func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.It
 // New starts a server for one test and stops it when the test ends. A failure to start fails the test.
 func New(tb testing.TB, o Options) *Server {
 	tb.Helper()
-	s, err := Start(tb.Context(), o)
+	return forTest(tb, o, Start)
+}
+
+// forTest starts something for one test, and stops it when the test ends.
+func forTest[O any, S interface{ Stop() error }](tb testing.TB, o O, start func(context.Context, O) (S, error)) S {
+	tb.Helper()
+	s, err := start(tb.Context(), o)
 	if err != nil {
 		tb.Fatal(err)
 	}

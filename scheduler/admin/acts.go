@@ -201,7 +201,7 @@ func (s *Server) do(w http.ResponseWriter, r *http.Request, do doer) (int, any, 
 		return 0, nil, errOnlyPost
 	case s.o.Operator == nil:
 		return 0, nil, errNoPath
-	case s.foreign.Check(r) != nil || !ownHost(r.Host):
+	case s.isForeign(r):
 		return 0, nil, errOrigin
 	}
 	body, err := readOrder(w, r)
@@ -211,7 +211,7 @@ func (s *Server) do(w http.ResponseWriter, r *http.Request, do doer) (int, any, 
 	// What is begun is not left half done because its asker goes away.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), actLimit)
 	defer cancel()
-	return do(ctx, r, body, Actor{Who: "http " + remoteHost(r), Why: body.Reason})
+	return do(ctx, r, body, Actor{Who: asker(r), Why: body.Reason})
 }
 
 func readOrder(w http.ResponseWriter, r *http.Request) (body order, err error) {
@@ -224,6 +224,21 @@ func readOrder(w http.ResponseWriter, r *http.Request) (body order, err error) {
 		return body, fmt.Errorf("%w: something stands behind the object", errBody)
 	}
 	return body, nil
+}
+
+// asker names who sent a request, for the audit.
+func asker(r *http.Request) string {
+	from := "http " + remoteHost(r)
+	if user := signedIn(r.Context()); user != "" {
+		return user + " (" + from + ")"
+	}
+	return from
+}
+
+// isForeign tells whether a request may have been sent by a page of another origin. Where people sign in, any name may lead
+// here: a browser brings what they signed in with to the name where they did so alone.
+func (s *Server) isForeign(r *http.Request) bool {
+	return s.foreign.Check(r) != nil || s.o.SignIn.mode == AuthNone && !ownHost(r.Host)
 }
 
 // ownHost tells whether a request names this machine as a page of another origin cannot: a name that is made to point

@@ -65,6 +65,10 @@ func (s *Server) routes() {
 
 	s.configRoutes(v1)
 
+	one(s, v1+"whoami", func(ctx context.Context, _ question) (*WhoAmI, error) {
+		return &WhoAmI{Text(signedIn(ctx)), s.o.SignIn.mode}, nil
+	})
+
 	list(s, v1+"audit", func(ctx context.Context, q question) (*part[Act], error) {
 		before := q.cursor
 		acts, err := shared(ctx, s.read, fmt.Sprintf("audit %d %s", q.limit, before), func(ctx context.Context) ([]Act, error) {

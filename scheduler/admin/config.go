@@ -50,7 +50,7 @@ func (s *Server) configRoutes(v1 string) {
 		}
 		return writeJSON(w, config)
 	})
-	s.mux.HandleFunc(v1+"config/reload", func(w http.ResponseWriter, r *http.Request) {
+	s.mux.HandleFunc(reloadPath, func(w http.ResponseWriter, r *http.Request) {
 		if err := s.reload(w, r); err != nil {
 			s.problem(w, r, err)
 		}
@@ -89,7 +89,7 @@ func (s *Server) reload(w http.ResponseWriter, r *http.Request) error {
 	if s.o.Reload == nil {
 		return ErrNoConfig
 	}
-	if s.foreign.Check(r) != nil || !ownHost(r.Host) {
+	if s.isForeign(r) {
 		return errOrigin
 	}
 	var wanted struct {

@@ -4,7 +4,8 @@
 //
 // # Use
 //
-// A worker opens its address with [Listen], makes a [Server] with [New] and runs it with [Serve]. A program that only
+// A worker opens its address with [Listen], says by [NewSignIn] who is let in, makes a [Server] with [New] and runs it with
+// [Serve]. A program that only
 // wants to know takes a [Reader], one that acts an [Operator]. Neither needs a server or a session: they go to the ledger
 // and the lock space themselves, so any worker, and the command line beside them, give the same answer.
 //
@@ -42,6 +43,7 @@
 //	/api/v1/workers              and workers/{id}
 //	/api/v1/config               of the worker that serves it: what it has, and why its last reload was refused
 //	/api/v1/audit                what people did, the last first
+//	/api/v1/whoami               who asks: {"user", "mode"}
 //
 // These answer GET and HEAD and change nothing. The following take POST:
 //
@@ -61,7 +63,7 @@
 // what comes after. A parameter that a path does not know is an error, so that a slip of the pen in a filter does not
 // answer with everything. A run that ends while somebody pages through the runs may be listed twice, before and after.
 //
-// Errors are application/problem+json (RFC 9457): 400 for a bad parameter or body, 403, 404, 405, 409 for what cannot be
+// Errors are application/problem+json (RFC 9457): 400 for a bad parameter or body, 401, 403, 404, 405, 409 for what cannot be
 // done to a thing that stands as it does or was meant for another worker, and 503 when Redis cannot be read.
 //
 // # One read a second
@@ -77,10 +79,34 @@
 // was. /livez stays 200: a probe that asks Redis would have all workers restarted in an outage. /metrics goes on with what
 // the process itself counts, and says lockstep_redis_up 0 in place of what it would see of the lock space.
 //
+// # Who is let in
+//
+// /livez, /readyz and /metrics are for everybody. For all else admin.auth.mode decides:
+//
+//	none    everybody, at a loopback address. Any other one answers 403, so that nothing is open by accident
+//	basic   user and password, of one user (password_file) or of many (users_file, by htpasswd -B)
+//	token   Authorization: Bearer, for scripts: no browser can bring it by itself
+//	proxy   whom a reverse proxy names in a header, when the request comes from one of its addresses
+//
+// Without them the answer is 401 with a challenge. Who signed in is told by whoami and stands in the audit, with the
+// address that the request came from. All who are let in may do everything.
+//
+// The files are read for each request: what is written there counts at once, and while one cannot be read, the answer is
+// 503 and the log says why. What is compared takes the same time whatever is wrong. One hash of a users file is computed at
+// a time, so that somebody who guesses does not take the processors from the jobs; a pair that was right is remembered, in
+// memory and hashed, until the file changes. Refusals are logged, at most one a second.
+//
+// The command line works on Redis and signs in nowhere. For the one thing that it asks of a worker, to load its config
+// again, it brings a ticket: a random text that each worker makes at its start and keeps in its session's card, where
+// those can read it who can read Redis. It opens nothing else, and the API does not show it.
+//
 // # Not promised
 //
-// There is no sign-in yet. Therefore [Listen] takes a loopback address only; whoever can open a port of this machine can
-// read and act, and have the worker read its config files again. One answer is put together from several reads, one after
-// the other: a run may show as running in one place and
-// have ended in another. Ask the ledger, by the run's id, for the last word.
+// There is no TLS: on a network that others can listen to, put a reverse proxy that has it in front. With mode none whoever
+// can open a port of this machine can read and act, and have the worker read its config files again; with mode proxy
+// whoever can open it from one of the proxies' addresses may call himself what he likes, and that includes a page of another
+// origin in a browser there, under a name that is made to point to this machine.
+//
+// One answer is put together from several reads, one after the other: a run may show as running in one place and have ended
+// in another. Ask the ledger, by the run's id, for the last word.
 package admin

@@ -17,8 +17,8 @@ const (
 	shutdownLimit = 3 * time.Second // so long requests may go on when the server is to stop
 )
 
-// Listen opens the address that admin.listen names, as host:port. It has to be a loopback address, because there is no
-// sign-in yet: an IP address or localhost. Port 0 is any free one.
+// Listen opens the address that admin.listen names, as host:port. The host is an IP address, localhost, or nothing: that is
+// every address of this machine. Port 0 is any free one. Who is let in is up to a [SignIn].
 //
 // explicit tells that somebody chose the address: then a port that is taken is an error. Otherwise the next free one of
 // a hundred is used, for several workers on one host; the listener's address tells which.
@@ -61,11 +61,16 @@ func parse(address string) (host string, port int, err error) {
 	if host == "localhost" {
 		host = "127.0.0.1"
 	}
-	if ip, err := netip.ParseAddr(host); err != nil || !ip.Unmap().IsLoopback() {
-		return "", 0, fmt.Errorf("%q is not a loopback address: there is no sign-in yet, so the page is for this machine "+
-			"alone; write 127.0.0.1:%d", address, number)
+	if _, err := netip.ParseAddr(host); host != "" && err != nil {
+		return "", 0, fmt.Errorf("%q: the host has to be an IP address or localhost, or left out for all addresses of this machine", address)
 	}
 	return host, int(number), nil
+}
+
+// isLoopback tells whether only this machine reaches a host that parse returned.
+func isLoopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Unmap().IsLoopback()
 }
 
 // Serve answers requests until ctx ends, then gives those under way a moment to end, and returns nil. It closes the

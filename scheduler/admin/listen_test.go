@@ -13,11 +13,10 @@ import (
 	"time"
 )
 
-func TestOnlyLoopbackAddressesAreServed(t *testing.T) {
+func TestAddressesThatCannotBeOpened(t *testing.T) {
 	t.Parallel()
 	for _, address := range []string{
-		"0.0.0.0:0", ":0", "[::]:0", "192.0.2.1:0", "[2001:db8::1]:0", "example.org:0", "*:0", "127.0.0.1", "127.0.0.1:http",
-		"127.0.0.1:65536", "127.0.0.1:-1", "", "[::ffff:192.0.2.1]:0",
+		"192.0.2.1:0", "example.org:0", "*:0", "127.0.0.1", "127.0.0.1:http", "127.0.0.1:65536", "127.0.0.1:-1", "", "::1",
 	} {
 		listener, err := Listen(address, true)
 		if err == nil {
@@ -29,13 +28,13 @@ func TestOnlyLoopbackAddressesAreServed(t *testing.T) {
 			t.Errorf("%q: the error is %q, want one line that begins with admin.listen", address, text)
 		}
 	}
-	for _, address := range []string{"127.0.0.1:0", "127.1.2.3:0", "localhost:0"} {
+	for address, loopback := range map[string]bool{"127.0.0.1:0": true, "127.1.2.3:0": true, "localhost:0": true, "0.0.0.0:0": false, ":0": false} {
 		listener, err := Listen(address, true)
 		if err != nil {
 			t.Errorf("%q: %v", address, err)
 			continue
 		}
-		if ip := listener.Addr().(*net.TCPAddr).IP; !ip.IsLoopback() {
+		if ip := listener.Addr().(*net.TCPAddr).IP; ip.IsLoopback() != loopback {
 			t.Errorf("%q: it listens on %s", address, ip)
 		}
 		_ = listener.Close()

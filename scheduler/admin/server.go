@@ -24,6 +24,13 @@ type Options struct {
 	// Operator does what requests ask for. Default: nothing can be changed, and the paths that do are not there.
 	Operator *Operator
 
+	// SignIn decides who is let in. Default: everybody, for a server that only this machine reaches.
+	SignIn *SignIn
+
+	// Ticket lets whoever brings it, as Authorization: Lockstep TICKET, have the config loaded again, and nothing else. It is
+	// for the command line, which has it from Redis. Default: none.
+	Ticket string
+
 	// Ready tells whether the worker of this process may take runs. Default: always, for a process that has none.
 	Ready func() bool
 
@@ -64,6 +71,9 @@ func New(o Options) (*Server, error) {
 	if o.Ready == nil {
 		o.Ready = func() bool { return true }
 	}
+	if o.SignIn == nil {
+		o.SignIn = &SignIn{mode: AuthNone, who: func(*http.Request) (string, error) { return "", nil }}
+	}
 	if o.Worker == nil {
 		o.Worker = func() string { return "" }
 	}
@@ -94,7 +104,38 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
-	s.mux.ServeHTTP(w, r)
+	user, err := s.user(r)
+	if err != nil {
+		s.problem(w, r, err)
+		return
+	}
+	s.mux.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), userKey{}, user)))
+}
+
+// userKey is under what the context of a request has the name of who signed in.
+type userKey struct{}
+
+// signedIn returns who sent a request; "" where nobody has to sign in.
+func signedIn(ctx context.Context) string {
+	user, _ := ctx.Value(userKey{}).(string)
+	return user
+}
+
+// reloadPath is where the command line brings its ticket.
+const reloadPath = "/api/v1/config/reload"
+
+// user returns who sent a request. What is for everybody, to be seen by machines that nobody signs in for, comes first:
+// /readyz while a file of the sign-in cannot be read, too.
+func (s *Server) user(r *http.Request) (string, error) {
+	switch r.URL.Path {
+	case "/livez", "/readyz", "/metrics":
+		return "", nil
+	case reloadPath:
+		if ticket, ok := authorization(r, "Lockstep"); ok && s.o.Ticket != "" && sameText(ticket, s.o.Ticket) {
+			return "command line", nil
+		}
+	}
+	return s.o.SignIn.who(r)
 }
 
 // handle registers what answers a path. Its error becomes a problem, so it must not have written anything then. A
@@ -127,7 +168,12 @@ func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
 	case errors.Is(err, errNoPath), errors.Is(err, ledger.ErrUnknown), errors.Is(err, queue.ErrNoQueue), errors.Is(err, ErrNoConfig):
 		status = http.StatusNotFound
-	case errors.Is(err, errOrigin):
+	case errors.Is(err, errSignIn):
+		status = http.StatusUnauthorized
+		w.Header().Set("WWW-Authenticate", s.o.SignIn.challenge)
+	case errors.Is(err, errUnchecked):
+		w.Header().Set("Retry-After", "1")
+	case errors.Is(err, errOrigin), errors.Is(err, errClosed):
 		status = http.StatusForbidden
 	case errors.Is(err, ledger.ErrRefused), errors.Is(err, queue.ErrOwned), errors.Is(err, errOtherWorker), errors.Is(err, locks.ErrStale):
 		status = http.StatusConflict

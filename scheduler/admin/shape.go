@@ -175,10 +175,17 @@ type Worker struct {
 	Drifted   int             `json:"drifted"`              // jobs of which another definition than its own is active
 	Admin     Text            `json:"admin"`                // host:port of its API and page
 	Clock     Seconds         `json:"clock_offset_seconds"` // by how much its host's clock is ahead of Redis'
+	Ticket    string          `json:"-"`                    // [Options.Ticket] of its API; "" for none
 }
 
 // Gone is the state of a worker whose lease is over. It vanishes as soon as somebody takes care of what it left.
 const Gone = "gone"
+
+// WhoAmI is who asks, as the worker that answers sees it.
+type WhoAmI struct {
+	User Text     `json:"user"` // null where nobody has to sign in
+	Mode AuthMode `json:"mode"`
+}
 
 // Tick is one due time of a job and what became of it.
 type Tick struct {

@@ -204,6 +204,7 @@ func (s *scene) workers() []Worker {
 			ID: session.id, Host: card.Host, PID: card.PID, Version: card.Version, Config: card.Config, State: card.State,
 			Slots: card.Slots, Busy: busy[session.id], Queues: card.Queues, StartedAt: Instant{card.StartedAt}, Drifted: card.Drifted,
 			Admin:     Text(card.Admin),
+			Ticket:    card.Ticket,
 			LeaseLeft: Seconds(session.left),
 			Clock:     Seconds(card.Clock),
 		}

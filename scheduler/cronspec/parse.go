@@ -1,7 +1,10 @@
 package cronspec
 
 import (
+	"cmp"
 	"fmt"
+	"regexp"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -165,6 +168,11 @@ func checkWhole(expr string, parts []part) *Error {
 	case len(parts) < 5:
 		rest := strings.ToLower(strings.Join(strings.Fields(expr), ""))
 		if interval, ok := strings.CutPrefix(rest, "every"); ok || isInterval(rest) {
+			if m := wordInterval.FindStringSubmatch(interval); m != nil {
+				interval = cmp.Or(m[1], "1") + m[2]
+			} else if interval == "day" {
+				interval = "24h"
+			}
 			if !isInterval(interval) {
 				interval = "15m"
 			}
@@ -172,6 +180,9 @@ func checkWhole(expr string, parts []part) *Error {
 		}
 		if _, ok := aliases["@"+rest]; ok {
 			return wrong("not cron text", fmt.Sprintf("did you mean %q?", "@"+rest))
+		}
+		if hour, minute, ok := strings.Cut(rest, ":"); ok && isNumber(hour, 23) && isNumber(minute, 59) {
+			return wrong("this is a time of day", fmt.Sprintf("write \"%s %s * * *\"", plainNumber(minute), plainNumber(hour)))
 		}
 		count := "1 field is"
 		if len(parts) > 1 {
@@ -212,6 +223,23 @@ func checkAlias(parts []part, wrong func(problem, hint string) *Error) *Error {
 	}
 	return wrong("unknown name", fmt.Sprintf("did you mean %q?", best))
 }
+
+// isNumber tells whether text is a number up to most, of one or two digits.
+func isNumber(text string, most int) bool {
+	n, err := strconv.ParseUint(text, 10, 8)
+	return err == nil && len(text) <= 2 && int(n) <= most
+}
+
+// plainNumber takes the zero away that stands in front of a time.
+func plainNumber(text string) string {
+	if len(text) == 2 {
+		return strings.TrimPrefix(text, "0")
+	}
+	return text
+}
+
+// wordInterval is an interval whose unit is a word: 5minutes, or the word alone.
+var wordInterval = regexp.MustCompile(`^(\d*)([smh])(?:ec|econd|in|inute|r|our)s?$`)
 
 func isInterval(text string) bool {
 	d, err := time.ParseDuration(text)

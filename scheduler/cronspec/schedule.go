@@ -27,7 +27,7 @@ type Schedule struct {
 // Every returns the schedule whose ticks are the multiples of interval since 1970-01-01T00:00Z, so every replica and
 // every restart has the same ones. The interval is a whole number of seconds, at least one.
 func Every(interval time.Duration) (*Schedule, error) {
-	text := formatInterval(interval)
+	text := FormatInterval(interval)
 	fail := func(problem, hint string) (*Schedule, error) {
 		return nil, &Error{Key: "every", Text: text, Part: text, Problem: problem, Hint: hint}
 	}
@@ -35,13 +35,13 @@ func Every(interval time.Duration) (*Schedule, error) {
 	case interval < time.Second:
 		return fail("the shortest interval is 1s", "")
 	case interval%time.Second != 0:
-		return fail("not a whole number of seconds", "write "+formatInterval(interval.Round(time.Second)))
+		return fail("not a whole number of seconds", "write "+FormatInterval(interval.Round(time.Second)))
 	}
 	return &Schedule{text: "every " + text, loc: time.UTC, every: int64(interval / time.Second)}, nil
 }
 
-// formatInterval writes 15m where [time.Duration] writes 15m0s.
-func formatInterval(d time.Duration) string {
+// FormatInterval writes 15m where [time.Duration] writes 15m0s.
+func FormatInterval(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
 		s = strings.TrimSuffix(s, "0s")

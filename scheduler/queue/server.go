@@ -135,12 +135,15 @@ func NewServer(c *Client, o Options) (*Server, error) {
 
 // own returns n slots for a server that is given none, and a handle that gives them back.
 func own(n int, handle func(context.Context, []Delivery)) (Slots, func(context.Context, []Delivery)) {
-	s := slots{semaphore.NewWeighted(int64(n))}
+	s := NewSlots(semaphore.NewWeighted(int64(n)))
 	return s, func(ctx context.Context, some []Delivery) {
 		defer s.Release(len(some))
 		handle(ctx, some)
 	}
 }
+
+// NewSlots returns the slots of a semaphore, of which others may take some, too.
+func NewSlots(free *semaphore.Weighted) Slots { return slots{free} }
 
 type slots struct{ free *semaphore.Weighted }
 

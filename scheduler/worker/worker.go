@@ -58,6 +58,7 @@ type Options struct {
 	Version string // shown to others
 	Config  string // a digest of the configuration, shown to others
 	Admin   string // where the API and the page of this worker are, shown to others; "" for nowhere
+	Ticket  string // opens that API to whoever reads Redis, for a reload of the config; "" for nobody
 
 	// Abort, when closed, ends the drain at once: running attempts are cancelled and handed back.
 	Abort <-chan struct{}
@@ -80,7 +81,7 @@ type Worker struct {
 	o       Options
 	log     *slog.Logger
 	started time.Time
-	slots   *semaphore.Weighted // one for each attempt, and for a fetch on its way
+	slots   *semaphore.Weighted // one for each attempt, and for a fetch on its way: a busy worker leaves deliveries to idle ones
 	suspect suspect             // beside a slot, for a run that has crashed before
 	ends    finishes            // of attempts that have succeeded
 
@@ -298,7 +299,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		return fmt.Errorf("start worker: %w", err)
 	}
 	server, err := queue.NewServer(w.queue, queue.Options{
-		Queues: w.o.Queues, Fetchers: w.o.Fetchers, Slots: slots{w.slots}, Handle: w.take, Adopt: w.adopt,
+		Queues: w.o.Queues, Fetchers: w.o.Fetchers, Slots: queue.NewSlots(w.slots), Handle: w.take, Adopt: w.adopt,
 		Logger: w.log,
 	})
 	if err != nil {
@@ -442,21 +443,6 @@ func (w *Worker) take(_ context.Context, some []queue.Delivery) {
 	w.claimAll(due)
 }
 
-// slots is the semaphore as the queue's server wants it: it takes a slot before it fetches, so that a busy worker
-// leaves deliveries in the queue, where an idle one finds them.
-type slots struct{ free *semaphore.Weighted }
-
-func (s slots) Acquire(ctx context.Context) error { return s.free.Acquire(ctx, 1) }
-func (s slots) Release(n int)                     { s.free.Release(int64(n)) }
-
-func (s slots) More(most int) int {
-	n := 0
-	for n < most && s.free.TryAcquire(1) {
-		n++
-	}
-	return n
-}
-
 // Deliver takes runs that somebody else in this process has made due, and sees to it that they are run, without waiting for
 // that. It returns false when it does not take them: the worker has not begun, or drains.
 func (w *Worker) Deliver(ctx context.Context, due []ledger.Due) bool {
@@ -506,6 +492,18 @@ func (w *Worker) stop(run jobs.RunID, why string) {
 
 // watchPauses keeps the pause flags of the queues, which anybody's tools may set, until ctx ends.
 func (w *Worker) watchPauses(ctx context.Context) {
+	repeat(ctx, time.Second, func(call context.Context) {
+		paused, err := w.queue.Paused(call, names(w.o.Queues))
+		if err != nil {
+			w.paused.Store(nil) // no direct claims while it is not known
+		} else {
+			w.paused.Store(&paused)
+		}
+	})
+}
+
+// repeat does something at once, and again so long after each time, until ctx ends. It has callLimit.
+func repeat(ctx context.Context, pause time.Duration, do func(call context.Context)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -515,39 +513,24 @@ func (w *Worker) watchPauses(ctx context.Context) {
 		case <-timer.C:
 		}
 		call, cancel := context.WithTimeout(ctx, callLimit)
-		paused, err := w.queue.Paused(call, names(w.o.Queues))
+		do(call)
 		cancel()
-		if err != nil {
-			w.paused.Store(nil) // no direct claims while it is not known
-		} else {
-			w.paused.Store(&paused)
-		}
-		timer.Reset(time.Second)
+		timer.Reset(pause)
 	}
 }
 
 // watchClock compares this host's clock with Redis' until ctx ends, for people to see. Nothing here goes by it.
 func (w *Worker) watchClock(ctx context.Context) {
 	const tells = 100 * time.Millisecond // a smaller change is not worth a word: answers take time
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-		}
-		call, cancel := context.WithTimeout(ctx, callLimit)
+	repeat(ctx, time.Minute, func(call context.Context) {
 		before := time.Now()
 		now, err := w.o.Redis.Time(call).Result()
-		cancel()
 		off := before.Add(time.Since(before) / 2).Sub(now)
 		if err == nil && (off-time.Duration(w.clock.Load())).Abs() >= tells {
 			w.clock.Store(int64(off))
 			w.show(ctx)
 		}
-		timer.Reset(time.Minute)
-	}
+	})
 }
 
 // card is what others see of this worker.
@@ -558,7 +541,7 @@ func (w *Worker) card(state string) json.RawMessage {
 	}
 	card, err := json.Marshal(Card{
 		Host: host, PID: os.Getpid(), Version: w.o.Version, Config: w.jobs.Load().config, State: state,
-		Slots: w.o.Concurrency, Queues: w.o.Queues, StartedAt: w.started.UTC(), Admin: w.o.Admin, Drifted: int(w.drifted.Load()),
+		Slots: w.o.Concurrency, Queues: w.o.Queues, StartedAt: w.started.UTC(), Admin: w.o.Admin, Ticket: w.o.Ticket, Drifted: int(w.drifted.Load()),
 		Clock: time.Duration(w.clock.Load()),
 	})
 	if err != nil {
@@ -578,6 +561,7 @@ type Card struct {
 	Queues    map[string]int `json:"queues"`
 	StartedAt time.Time      `json:"started_at"`
 	Admin     string         `json:"admin,omitempty"`   // host:port of its API and page; "" for none
+	Ticket    string         `json:"ticket,omitempty"`  // what lets the command line have its config read again there
 	Drifted   int            `json:"drifted,omitempty"` // jobs whose active definition is another one
 	Clock     time.Duration  `json:"clock,omitempty"`   // ns by which its host's clock is ahead of Redis'; 0 for next to nothing
 }
