@@ -155,12 +155,7 @@ func (t *tool) tickTable(ticks []tickTime, zone *time.Location, now time.Time, r
 		}
 		noted = noted || tick.Note != ""
 	}
-	isUTC := zone == time.UTC
-	var titles []string
-	if !isUTC {
-		titles = append(titles, "local")
-	}
-	titles = append(titles, "UTC")
+	titles := []string{"local", "UTC"}
 	if relative {
 		titles = append(titles, "due")
 	}
@@ -169,10 +164,7 @@ func (t *tool) tickTable(ticks []tickTime, zone *time.Location, now time.Time, r
 	}
 	rows := make([][]string, len(ticks))
 	for i, tick := range ticks {
-		if !isUTC {
-			rows[i] = append(rows[i], tick.Tick.In(zone).Format(layout+" MST"))
-		}
-		rows[i] = append(rows[i], tick.Tick.Format(time.RFC3339))
+		rows[i] = []string{tick.Tick.In(zone).Format(layout + " MST"), tick.Tick.Format(time.RFC3339)}
 		if relative {
 			rows[i] = append(rows[i], until(now, tick.Tick))
 		}
