@@ -302,7 +302,7 @@ func testKilledBinary(t *testing.T, kind string, count int) {
 	urls := strings.Fields(line)
 	if err != nil || len(urls) != count || !strings.HasPrefix(urls[0], "redis://") {
 		_ = cmd.Process.Kill()
-		t.Fatalf("the helper said %q (%v, %v), want %d addresses", line, err, cmd.Wait(), count)
+		t.Fatalf("the child said %q (%v, %v), want %d addresses", line, err, cmd.Wait(), count)
 	}
 	answers := func() (n int) {
 		for _, address := range urls {
@@ -318,7 +318,7 @@ func testKilledBinary(t *testing.T, kind string, count int) {
 		return n
 	}
 	if n := answers(); n != count {
-		t.Errorf("%d of the helper's %d servers answer", n, count)
+		t.Errorf("%d of the child's %d servers answer", n, count)
 	}
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
