@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"go.yaml.in/yaml/v4"
 
@@ -600,6 +601,10 @@ func (d *decoder) scalar(n *yaml.Node, v reflect.Value, r *rules, p *path) bool 
 				return false
 			}
 		}
+		if what := badText(value, p); ok && what != "" {
+			d.error(n, CodeCharacter, fmt.Sprintf("%s holds %s", p, what), "")
+			return false
+		}
 		v.SetString(n.Value) // as written: the job's worker replaces it
 		return ok
 	}
@@ -622,6 +627,17 @@ func (d *decoder) scalar(n *yaml.Node, v reflect.Value, r *rules, p *path) bool 
 	}
 	v.Set(decoded)
 	return true
+}
+
+// badText says which character of a job's text cannot be passed on, or "".
+func badText(s string, p *path) string {
+	switch {
+	case strings.ContainsRune(s, 0):
+		return "the character NUL, which no program can be given"
+	case p.up.key == "headers" && strings.ContainsFunc(s, func(r rune) bool { return r != '\t' && unicode.IsControl(r) }):
+		return "a line break or another control character, which no HTTP header can have"
+	}
+	return ""
 }
 
 // fault is what is wrong with one value.
