@@ -44,6 +44,10 @@ func newSource(path string, data []byte) *source {
 
 // readPath reads a file, or the files of a folder. by is the include that names it; nil for a path of [Options].
 func (l *loader) readPath(path string, by *place) {
+	if path == "" { // a variable that is not set, most often
+		l.add(Problem{Origin: Origin{File: `""`}, Severity: SeverityError, Code: CodeUnreadable, Message: "a path that is empty names no file"}, "")
+		return
+	}
 	info, err := os.Stat(path)
 	if err != nil {
 		l.inputs.missing(path)
@@ -273,7 +277,10 @@ func (l *loader) unreadable(path string, by *place, err error) {
 		err = reason.Err // the path is named already
 	}
 	hint := ""
-	if errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case path == "-":
+		hint = "write /dev/stdin for standard input"
+	case errors.Is(err, fs.ErrNotExist):
 		hint = nearestFile(path, path)
 	}
 	message := fmt.Sprintf("cannot be read: %v", err)

@@ -61,3 +61,15 @@ func TestOfVeryManyProblemsTheFirstAreTold(t *testing.T) {
 		t.Errorf("got %d problems, the last is %s; want %s", len(found), last, want)
 	}
 }
+
+func TestPathsThatNameNoFile(t *testing.T) {
+	t.Parallel()
+	for path, want := range map[string]string{
+		"":  `"": error: a path that is empty names no file`,
+		"-": "-: error: cannot be read: no such file or directory; write /dev/stdin for standard input",
+	} {
+		if _, err := Load(Options{Paths: []string{path}, Environ: []string{}}); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%q: got %v, want %s", path, err, want)
+		}
+	}
+}
