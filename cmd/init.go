@@ -43,12 +43,13 @@ alone.`,
 				return err
 			}
 			_, err = file.Write(starter)
-			if err = errors.Join(err, file.Close()); err != nil {
-				return err
-			}
+			err = errors.Join(err, file.Close())
 			schema := filepath.Join(dir, configs.SchemaFile)
-			if err := os.WriteFile(schema, configs.Schema(), 0o644); err != nil {
-				return err
+			if err == nil {
+				err = os.WriteFile(schema, configs.Schema(), 0o644)
+			}
+			if err != nil { // a disk may be full; half a config would keep the next init from writing one
+				return errors.Join(err, os.Remove(path))
 			}
 			where := ""
 			if dir != "." {

@@ -81,6 +81,9 @@ const (
 	handsOff        // it looks after signals itself
 )
 
+// briskLimit is how long a brisk command may take to hear of a signal.
+const briskLimit = 2 * time.Second
+
 // run does what a command line asks for and returns the exit code.
 func run(reg *jobs.Registry, args []string, parent *upward) int {
 	t := &tool{
@@ -146,6 +149,11 @@ func (t *tool) listen(signals, orders <-chan os.Signal, cancel context.CancelCau
 		case manners == handsOff:
 		case n == 1:
 			cancel(errInterrupted)
+			time.AfterFunc(briskLimit, func() {
+				if t.manners.Load() == brisk { // it does not look: it may be reading a pipe that nobody writes into
+					os.Exit(exitInterrupted)
+				}
+			})
 		case manners == orderly && n == 2:
 			abort()
 		default:

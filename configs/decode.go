@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"go.yaml.in/yaml/v4"
 
@@ -402,8 +403,8 @@ func (d *decoder) mapping(n *yaml.Node, v reflect.Value, r *rules, p *path) bool
 		if hint == "" {
 			hint = "write NAME: VALUE"
 			for _, c := range n.Content {
-				if name, value := pair(deref(c)); value != nil && isSecretName(name) {
-					d.src.hide(value)
+				if name, value, at := pair(deref(c)); at != nil && (isSecretName(name) || hasPassword(value)) {
+					d.src.hide(at)
 				}
 			}
 			eachSecret(n, p.key, d.src.hide)
@@ -468,17 +469,13 @@ func mapHint(n *yaml.Node, elem reflect.Type) string {
 	words := make([]string, len(n.Content))
 	for i, c := range n.Content {
 		c = deref(c)
-		name, value := pair(c)
+		name, value, at := pair(c)
 		switch {
 		case strings.ContainsAny(name, " :{}[],#&*!|>'\"%@`"), isSecretName(name), isSecretText(c.Value):
 			return ""
-		case value != nil && elem == textType && value.Kind == yaml.ScalarNode && !isSecretText(value.Value):
-			text := value.Value
-			if value == c {
-				_, text, _ = strings.Cut(text, "=")
-			}
-			words[i] = name + ": " + strconv.Quote(text)
-		case value == nil && elem.Kind() == reflect.Int && name != "":
+		case at != nil && elem == textType && at.Kind == yaml.ScalarNode && !isSecretText(value) && !hasPassword(value):
+			words[i] = name + ": " + strconv.Quote(value)
+		case at == nil && elem.Kind() == reflect.Int && name != "":
 			words[i] = name + ": 1"
 		default:
 			return ""
@@ -491,23 +488,23 @@ func mapHint(n *yaml.Node, elem reflect.Type) string {
 	return hint
 }
 
-// pair reads an element of a list as a name with its value: A=b, of which the value is the node itself, or the name: A and
-// value: b of Kubernetes. A text without a value is a name.
-func pair(n *yaml.Node) (name string, value *yaml.Node) {
+// pair reads an element of a list as a name with its value: A=b, or the name: A and value: b of Kubernetes. at is the node
+// in which the value stands; nil for a name alone.
+func pair(n *yaml.Node) (name, value string, at *yaml.Node) {
 	switch n.Kind {
 	case yaml.ScalarNode:
-		name, _, ok := strings.Cut(n.Value, "=")
+		name, value, ok := strings.Cut(n.Value, "=")
 		if ok {
-			value = n
+			at = n
 		}
-		return name, value
+		return name, value, at
 	case yaml.MappingNode:
 		_, key := find(n, "name")
-		if _, value = find(n, "value"); key != nil && key.Kind == yaml.ScalarNode {
-			return key.Value, value
+		if _, at = find(n, "value"); key != nil && at != nil && key.Kind == yaml.ScalarNode {
+			return key.Value, at.Value, at
 		}
 	}
-	return "", nil
+	return "", "", nil
 }
 
 func emptyHint(t reflect.Type) string {
@@ -600,6 +597,10 @@ func (d *decoder) scalar(n *yaml.Node, v reflect.Value, r *rules, p *path) bool 
 				return false
 			}
 		}
+		if what := badText(value, p); ok && what != "" {
+			d.error(n, CodeCharacter, fmt.Sprintf("%s holds %s", p, what), "")
+			return false
+		}
 		v.SetString(n.Value) // as written: the job's worker replaces it
 		return ok
 	}
@@ -622,6 +623,17 @@ func (d *decoder) scalar(n *yaml.Node, v reflect.Value, r *rules, p *path) bool 
 	}
 	v.Set(decoded)
 	return true
+}
+
+// badText says which character of a job's text cannot be passed on, or "".
+func badText(s string, p *path) string {
+	switch {
+	case strings.ContainsRune(s, 0):
+		return "the character NUL, which no program can be given"
+	case p.up.key == "headers" && strings.ContainsFunc(s, func(r rune) bool { return r != '\t' && unicode.IsControl(r) }):
+		return "a line break or another control character, which no HTTP header can have"
+	}
+	return ""
 }
 
 // fault is what is wrong with one value.

@@ -179,6 +179,9 @@ func (l *loader) take(part *loader) {
 	for _, f := range part.list {
 		l.add(f.Problem, f.subject)
 	}
+	if m := part.more; m != (dropped{}) {
+		l.more.add(m.errors, m.warnings, m.origin)
+	}
 	l.queuesWrong = l.queuesWrong || part.queuesWrong
 	l.authWrong = l.authWrong || part.authWrong
 }

@@ -57,6 +57,8 @@ const (
 	CodeSecretFile      = "secret-file"      // ${file:...} of a file that cannot be read
 	CodeSecretInRedis   = "secret-in-redis"  // ${file:...} in a value that is stored in Redis
 	CodeUnknownSetting  = "unknown-setting"  // an environment variable that looks like a setting and is none
+	CodeCharacter       = "bad-character"    // a character that no program, or no HTTP header, can be given
+	CodeMore            = "and-more"         // there are so many problems that only the first are told
 
 	// What is doubtful: see lint.go.
 	CodeStarMinute      = "cron-star-minute"  // a star for the minute of a fixed hour: sixty runs
@@ -243,6 +245,33 @@ func plural(n int, noun string) string {
 type report struct {
 	list []reported
 	seen map[problemKey]bool
+	more dropped
+}
+
+// problemsMost bounds how many problems are kept: a file of another program may have one in each of its million lines.
+const problemsMost = 100_000
+
+// dropped are the problems beyond that.
+type dropped struct {
+	errors, warnings int
+	origin           Origin // of the first
+}
+
+func (d *dropped) add(errors, warnings int, origin Origin) {
+	if d.errors+d.warnings == 0 {
+		d.origin = Origin{File: origin.File, Variable: origin.Variable, Flag: origin.Flag}
+	}
+	d.errors, d.warnings = d.errors+errors, d.warnings+warnings
+}
+
+// problem tells how many there are; it is an error when one of them is.
+func (d *dropped) problem() Problem {
+	p := Problem{Origin: d.origin, Severity: SeverityWarning, Code: CodeMore,
+		Message: fmt.Sprintf("from here on there are %s and %s more, which are not told", plural(d.errors, "error"), plural(d.warnings, "warning"))}
+	if d.errors > 0 {
+		p.Severity = SeverityError
+	}
+	return p
 }
 
 // reported is a problem with its subject: see [problemKey].
@@ -262,7 +291,15 @@ type problemKey struct {
 // add takes in a problem. Of two with the same code at the same place, and with the same subject, the first stays.
 func (r *report) add(p Problem, subject string) {
 	key := problemKey{p.Origin, p.Code, subject}
-	if r.seen[key] {
+	switch {
+	case r.seen[key]:
+		return
+	case len(r.list) < problemsMost: // below
+	case p.Severity == SeverityError:
+		r.more.add(1, 0, p.Origin)
+		return
+	default:
+		r.more.add(0, 1, p.Origin)
 		return
 	}
 	if r.seen == nil {
@@ -300,6 +337,9 @@ func (r *report) sorted(files []string) []Problem {
 	var list []Problem
 	for _, f := range r.list {
 		list = append(list, f.Problem)
+	}
+	if r.more != (dropped{}) {
+		list = append(list, r.more.problem())
 	}
 	return list
 }

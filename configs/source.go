@@ -44,6 +44,10 @@ func newSource(path string, data []byte) *source {
 
 // readPath reads a file, or the files of a folder. by is the include that names it; nil for a path of [Options].
 func (l *loader) readPath(path string, by *place) {
+	if path == "" { // a variable that is not set, most often
+		l.add(Problem{Origin: Origin{File: `""`}, Severity: SeverityError, Code: CodeUnreadable, Message: "a path that is empty names no file"}, "")
+		return
+	}
 	info, err := os.Stat(path)
 	if err != nil {
 		l.inputs.missing(path)
@@ -51,7 +55,9 @@ func (l *loader) readPath(path string, by *place) {
 		return
 	}
 	if !info.IsDir() {
-		l.readFile(path, by, func() *opened { return open(path, l.aside()) })
+		// A pipe such as bash's <(...) can be read once: not again by a worker, nor by every load that includes it.
+		once := by == nil && l.inputs == nil
+		l.readFile(path, by, func() *opened { return open(path, l.aside(), once) })
 		return
 	}
 	list := func() ([]string, error) { return configFiles(path) }
@@ -108,7 +114,7 @@ func (l *loader) readFiles(files []string) {
 		for i, path := range files {
 			cores <- struct{}{}
 			parsing.Go(func() {
-				ready[i] <- open(path, before.aside())
+				ready[i] <- open(path, before.aside(), false)
 				<-cores
 			})
 		}
@@ -126,10 +132,13 @@ type opened struct {
 	err   error   // it could not be read
 }
 
-// open reads a file by itself; l is for what is wrong with it.
-func open(path string, l *loader) *opened {
+// open reads a file by itself; l is for what is wrong with it. once lets it be one that can be read only once.
+func open(path string, l *loader, once bool) *opened {
 	o := &opened{input: fileInput{path: path, id: identify(path)}, found: l}
-	data, err := readLimited(path)
+	data, err := []byte(nil), errPipe
+	if once || isLasting(path) {
+		data, err = readLimited(path)
+	}
 	if err != nil {
 		o.err = err
 		return o
@@ -203,6 +212,14 @@ func identity(path string) string {
 	return path // a pipe, such as bash's <(...)
 }
 
+var errPipe = errors.New("it is a pipe or a device, which can be read only once; write what it gives into a file")
+
+// isLasting tells whether a file can be read again and again. To open a pipe that nobody writes into would take for ever.
+func isLasting(path string) bool {
+	info, err := os.Stat(path)
+	return err != nil || info.Mode().IsRegular() || path == os.DevNull // what cannot be read is told by who tries
+}
+
 func readLimited(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -260,7 +277,10 @@ func (l *loader) unreadable(path string, by *place, err error) {
 		err = reason.Err // the path is named already
 	}
 	hint := ""
-	if errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case path == "-":
+		hint = "write /dev/stdin for standard input"
+	case errors.Is(err, fs.ErrNotExist):
 		hint = nearestFile(path, path)
 	}
 	message := fmt.Sprintf("cannot be read: %v", err)
