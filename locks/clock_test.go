@@ -88,9 +88,11 @@ func cutOffTrial(t *testing.T, trial int, before, faults redistest.Faults, step 
 	}
 	defer p.Close()
 	clock := new(steppedClock)
-	c, err := Open(ctx, p.Client(t), Options{Namespace: ns, Name: "cut", Lease: quick, clock: clock.clock()})
-	if err != nil {
-		return 0, err
+	var c *Client
+	for c == nil { // a busy machine may take longer than one command may
+		if c, err = Open(ctx, p.Client(t), Options{Namespace: ns, Name: "cut", Lease: quick, clock: clock.clock()}); ctx.Err() != nil {
+			return 0, err
+		}
 	}
 	defer func() { closeSoon(t, c) }()
 	direct := opened(t, server.Client(t), ns)

@@ -348,7 +348,13 @@ func (h *history) step() error {
 	}
 	dice := h.rand.IntN(100)
 	if h.loses {
-		switch more := h.rand.IntN(300); {
+		more := h.rand.IntN(300)
+		for _, w := range m.waits { // so that what is lost often leaves an offer
+			if w.state == "o" && more >= 290 {
+				more = 0
+			}
+		}
+		switch {
 		case more < 3:
 			h.log = append(h.log, "save")
 			return h.save()
@@ -707,7 +713,7 @@ func TestCheckerCatchesFaults(t *testing.T) {
 		t.Run(fault.name, func(t *testing.T) {
 			t.Parallel()
 			planted := false
-			for seed := range uint64(100) {
+			for seed := range uint64(200) {
 				r := newRig(t, redistest.Client(t))
 				r.source = func(source string) string {
 					planted = planted || strings.Contains(source, fault.old)
@@ -719,6 +725,7 @@ func TestCheckerCatchesFaults(t *testing.T) {
 					err = h.steps(500)
 				}
 				if err != nil && planted {
+					t.Logf("found in history %d", seed)
 					return
 				}
 			}

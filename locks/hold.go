@@ -162,9 +162,10 @@ func (h *Hold) Why() *Revocation {
 }
 
 // Release frees the bundle and passes it on to who waits for it. It is sent again until Redis has answered or the
-// session has ended, which bounds its time by the lease. It returns nil when the hold was given back, also when that is
-// only known from its being gone, because the answer was lost; and an error that is [ErrLost] when it had ended before.
-// Calling it again returns the same and does nothing. While other holds make use of this one, the last of them frees it.
+// session has ended, which bounds its time by the lease. It returns nil when the hold was given back, also when the answer
+// to that was lost and it is only known to be gone, or to be bound to go with the session; and an error that is [ErrLost]
+// when it had ended before. Calling it again returns the same and does nothing. While other holds make use of this one, the
+// last of them frees it.
 func (h *Hold) Release() error {
 	h.once.Do(func() { h.result = h.leave() })
 	return h.result

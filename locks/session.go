@@ -464,7 +464,7 @@ func (s *session) unreleased(h *Hold, began time.Time, r reply, resent bool, err
 	switch {
 	case over != nil:
 		return over
-	case err != nil && (!resent || s.why() == nil):
+	case err != nil && (!resent || s.why() == nil || errors.Is(err, errEnded)): // the last: somebody else has ended the session
 		return err
 	case !s.dog.covered(began):
 		return gone

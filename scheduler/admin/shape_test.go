@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"testing"
 	"time"
+
+	"lockstep/locks"
+	"lockstep/scheduler/worker"
 )
 
 // TestShapesAreWhatScriptsRelyOn prints every shape as the API does. What stands here is a promise.
@@ -172,6 +175,17 @@ func TestSecretsOfAJobAreNotShown(t *testing.T) {
 	for _, secret := range []string{"secret", "hush"} {
 		if bytes.Contains(text, []byte(secret)) {
 			t.Errorf("%q is in %s", secret, text)
+		}
+	}
+}
+
+// However a lock is wanted back, there is a word for it.
+func TestEveryForceHasAWord(t *testing.T) {
+	t.Parallel()
+	for force, want := range map[locks.Force]string{locks.Ask: "ask", locks.Take: "take", locks.Seize: "take"} {
+		got := newHolder(locks.HoldRecord{Asked: &locks.Asked{Force: force}}, worker.Card{}, time.Time{}).Asked
+		if got == nil || got.Force != want {
+			t.Errorf("%s: got %+v, want %s", force, got, want)
 		}
 	}
 }

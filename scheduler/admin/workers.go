@@ -143,7 +143,8 @@ func newHolder(hold locks.HoldRecord, card worker.Card, now time.Time) Holder {
 		Modes: newModes(hold.Items), Resting: hold.Resting,
 	}
 	if asked := hold.Asked; asked != nil {
-		force := map[locks.Force]string{locks.Ask: "ask", locks.Take: "take"}[asked.Force]
+		// What was seized is gone, unless Redis has lost data and its holder has not come back yet.
+		force := map[locks.Force]string{locks.Ask: "ask", locks.Take: "take", locks.Seize: "take"}[asked.Force]
 		holder.Asked = &Asked{force, Text(asked.Revocation.By), Text(asked.Revocation.Reason)}
 	}
 	if a := readInfo(hold.Info); a.Run != "" {
