@@ -100,6 +100,21 @@ func (m *memory) cursor(job string) string {
 	return ""
 }
 
+// created keeps what became of ticks that were decided here, which others tell of only later. ended are those that did not become
+// runs.
+func (m *memory) created(d *Decision, ended map[jobs.RunID]State) {
+	if m == nil || d.again {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, tick := range d.Ticks {
+		if run := jobs.TickRunID(d.Job.Name, tick.At); tick.Upto.IsZero() {
+			m.hear(run, ended[run])
+		}
+	}
+}
+
 // claimed keeps an attempt that begins.
 func (m *memory) claimed(c *Claimed, record, body string) {
 	if m == nil {
