@@ -510,6 +510,9 @@ jobs:
 	if got.Crashes != 3 || len(got.Attempts) != 3 || got.Reason == nil || !strings.Contains(*got.Reason, "max_crashes") {
 		t.Errorf("poison: %+v, want three crashes and why it is given up", got)
 	}
+	if n := len(got.Attempts); n > 0 {
+		t.Logf("it was given up %s after its first attempt began", got.Finished.Sub(got.Attempts[0].Started))
+	}
 	for _, run := range neighbours {
 		if got := f.await(run, "succeeded"); got.Crashes > 1 {
 			t.Errorf("%s crashed %d times, want once at most", run, got.Crashes)

@@ -151,6 +151,7 @@ jobs:
 			t.Fatal(err)
 		}
 	}
+	began := time.Now()
 	f.startAll(1)
 	up := time.Now()
 	eventually(t, 20*time.Second, "all ticks are decided", func() bool {
@@ -161,6 +162,7 @@ jobs:
 		}
 		return true
 	})
+	t.Logf("the ticks of three minutes were decided %s after the start of a worker", time.Since(began))
 	eventually(t, 30*time.Second, "all runs have ended", func() bool {
 		return !slices.ContainsFunc(f.runs(), func(r runJSON) bool { return !r.final() })
 	})
@@ -340,6 +342,7 @@ func TestFaultClaimsArriveLateAndTwice(t *testing.T) {
 			t.Errorf("%s: %+v, want one attempt", run.ID, run.Attempts)
 		}
 	}
+	t.Logf("%d runs had one attempt each, with half of all requests sent twice and half repeated 700 ms later", len(h.runs))
 	if held := ask[[]admin.Lock](t, f.env, "lock", "ls"); len(held) != 0 {
 		t.Errorf("%+v are held for ever", held)
 	}
@@ -355,10 +358,12 @@ func TestFaultRedisAwayForAMoment(t *testing.T) {
 	if err := f.server.Pause(); err != nil {
 		t.Fatal(err)
 	}
+	away := time.Now()
 	pause(t.Context(), 3*time.Second)
 	if err := f.server.Resume(); err != nil {
 		t.Fatal(err)
 	}
+	t.Logf("Redis was away for %s", time.Since(away))
 	if got := f.await(run, "succeeded"); len(got.Attempts) != 1 {
 		t.Errorf("%+v, want one attempt", got.Attempts)
 	}
@@ -411,11 +416,16 @@ func TestFaultClocksTenMinutesApart(t *testing.T) {
 	h := f.read(from, to)
 	h.slack = 15 * time.Second
 	f.check(h)
+	var lates []time.Duration
 	for _, run := range h.runs {
-		if late := run.Created.Sub(*run.Tick); late < 0 || late > time.Minute {
+		late := run.Created.Sub(*run.Tick)
+		if late < 0 || late > time.Minute {
 			t.Errorf("run %s was made %s after its tick", run.ID, late)
 		}
+		lates = append(lates, late)
 	}
+	_, _, text := quantiles(lates)
+	t.Logf("%d ticks were decided by Redis' clock after: %s", len(lates), text)
 }
 
 // Max hold or revoke ends the lock under a handler that goes on: the attempt failed and says so; a late success counts
@@ -432,6 +442,7 @@ jobs:
 	held, revoked := f.enqueue("held", "x"), f.enqueue("revoked", "x")
 	f.await(revoked, "running")
 	token := f.show(revoked).Attempts[0].Token
+	released := time.Now()
 	if _, stderr, code := runTool(t, f.env, "lock", "release", "chair", "--token", token, "--reason", "a test", "--force", "--yes"); code != 0 {
 		t.Fatal(stderr)
 	}
@@ -443,6 +454,11 @@ jobs:
 		})
 		if first := got.Attempts[0]; first.outcome() != "failed" || !strings.Contains(textOf(first.Error), "locks ended under it") || got.Crashes != 0 {
 			t.Errorf("%s: %+v, want its first attempt to have failed and to say why", run, got)
+		}
+		if run == revoked {
+			t.Logf("by force: the next attempt began %s after it was asked for", got.Attempts[1].Started.Sub(released))
+		} else {
+			t.Logf("max_hold 2s: the next attempt began %s after the first one", got.Attempts[1].Started.Sub(got.Attempts[0].Started))
 		}
 	}
 	write(t, gate, "") // now the first attempts say that they have succeeded

@@ -233,7 +233,7 @@ func (f *fleet) check(h *history) {
 func (f *fleet) readEffects() []effect {
 	f.t.Helper()
 	text, err := os.ReadFile(f.effects)
-	if err != nil {
+	if err != nil && !errors.Is(err, os.ErrNotExist) { // nothing was done yet
 		f.t.Fatal(err)
 	}
 	var effects []effect

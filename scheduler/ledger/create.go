@@ -70,6 +70,8 @@ type Created struct {
 	Inactive bool
 
 	Err error // this decision alone could not be sent or was not answered; it may be sent again
+
+	ended map[jobs.RunID]State // ticks that did not become runs
 }
 
 var (
@@ -236,6 +238,9 @@ func (l *Ledger) Create(ctx context.Context, decisions []Decision) []Created {
 			continue
 		}
 		l.memory.saw(d.Job.Name, c.Cursor)
+		if !c.Moved && !c.Early && !c.Inactive && c.Grace == 0 {
+			l.memory.created(d, c.ended)
+		}
 	}
 	return created
 }
@@ -244,7 +249,8 @@ func (c *Created) decode(command *redis.Cmd, cursor time.Time) error {
 	r := read(command.Result())
 	switch outcome := r.text(); outcome {
 	case "ok":
-		c.Cursor = cursor
+		c.Cursor, c.ended = cursor, make(map[jobs.RunID]State)
+		r.each(func(list *reply) { c.ended[jobs.RunID(list.text())] = State(list.text()) })
 		for r.more() {
 			c.Due = append(c.Due, r.oneDue())
 		}

@@ -100,6 +100,21 @@ func (m *memory) cursor(job string) string {
 	return ""
 }
 
+// created keeps what became of ticks that were decided here, which others tell of only later. ended are those that did not become
+// runs.
+func (m *memory) created(d *Decision, ended map[jobs.RunID]State) {
+	if m == nil || d.again {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, tick := range d.Ticks {
+		if run := jobs.TickRunID(d.Job.Name, tick.At); tick.Upto.IsZero() {
+			m.hear(run, ended[run])
+		}
+	}
+}
+
 // claimed keeps an attempt that begins.
 func (m *memory) claimed(c *Claimed, record, body string) {
 	if m == nil {
@@ -280,13 +295,18 @@ func (l *Ledger) Assert(ctx context.Context, session locks.SessionID, loss, dige
 	return nil
 }
 
-// say says facts again.
+// say says facts again: those of one job together, since there is not much time, and a call costs Redis more than a fact.
 func (l *Ledger) say(ctx context.Context, facts []fact) error {
 	for some := range slices.Chunk(facts, assertMost) {
-		steps := make([]step, len(some))
-		var ends []step
-		for i, fact := range some {
-			steps[i] = step{fact.job, fact.args}
+		at := make(map[string]int) // a job's step
+		var steps, ends []step
+		for _, fact := range some {
+			i, there := at[fact.job]
+			if !there {
+				i = len(steps)
+				at[fact.job], steps = i, append(steps, step{fact.job, slices.Clone(fact.history)})
+			}
+			steps[i].args = append(steps[i].args, fact.args...)
 			if fact.finish != nil {
 				end, err := fact.finish.step()
 				if err != nil {
@@ -319,10 +339,11 @@ const assertMost = 200
 
 // fact is one thing to say again: what assert.lua takes, and for an attempt that has ended how it did.
 type fact struct {
-	name   string // no other fact's
-	job    string
-	args   []any
-	finish *Finish
+	name    string // no other fact's
+	job     string
+	history []any // the bounds of its history, or "" for each
+	args    []any // four
+	finish  *Finish
 }
 
 // recollection is what there is to say again.
@@ -366,7 +387,7 @@ func (m *memory) recollect(session locks.SessionID, loss string, definitions []*
 		if c := carried[job]; c != nil {
 			history = []any{c.History.Runs, c.History.For.Milliseconds()}
 		}
-		known.facts = append(known.facts, fact{name, job, slices.Concat(history, args), finish})
+		known.facts = append(known.facts, fact{name, job, history, args, finish})
 	}
 	for name, cursor := range m.cursors {
 		if carried[name] == nil { // else it was said by registering it

@@ -336,6 +336,27 @@ func TestAnEndThatComesBetweenALossAndItsDiscoveryIsSaidAgain(t *testing.T) {
 	})
 }
 
+// TestWhoDecidesTicksKnowsThemAtOnce has Redis lose ticks of which the one who decided them has heard nothing since.
+func TestWhoDecidesTicksKnowsThemAtOnce(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.job.Overlap = jobs.OverlapSkip
+		a := f.worker("a")
+		a.hear()
+		cursor := a.cursor(a.job, 5)
+		f.mark()
+		created := a.tick(a.job, cursor, 2, ledger.Run)
+		skipped := jobs.TickRunID("j", created.Cursor)
+		f.wantState(skipped, ledger.Skipped)
+		f.rewind(a)
+		a.say()
+		f.wantState(created.Due[0].Run, ledger.DueNow)
+		f.wantState(skipped, ledger.Skipped)
+		if job, err := a.Job(f.Context(), "j"); err != nil || job.Cursor.Before(created.Cursor) {
+			t.Errorf("%+v, %v, want the cursor behind both ticks", job, err)
+		}
+	})
+}
+
 // TestWhoseAttemptItWasTellsHowARunEnded has one worker say first that a run has ended, of which Redis knows that it runs.
 func TestWhoseAttemptItWasTellsHowARunEnded(t *testing.T) {
 	each(t, func(f *fixture) {

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -151,7 +152,10 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 	ctx, cancel := context.WithCancelCause(hold.Context())
 	defer cancel(nil)
 	w.running.Store(record.ID, cancel)
-	err := w.execute(ctx, hold, claimed, output)
+	job, err := w.o.Expand(claimed.Job)
+	if err == nil {
+		err = w.execute(ctx, hold, claimed, job, output)
+	}
 	w.running.Delete(record.ID)
 	finish := ledger.Finish{
 		Run: record.ID, Job: claimed.Job, Token: hold.Token(), Hold: hold.ID(), Output: output.String(),
@@ -183,6 +187,9 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 	}
 	if err != nil {
 		finish.Error = err.Error()
+		if job != nil {
+			finish.Error = veil(claimed.Job, job).Replace(finish.Error)
+		}
 	}
 	hold.Freeing() // from here on Redis may no longer have it, without anybody having taken it
 	if finish.Outcome == ledger.Success {
@@ -202,13 +209,9 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 		"state", finished.State, "took", time.Since(began).Round(time.Millisecond), "error", finish.Error)
 }
 
-// execute hands the attempt to who can do it.
-func (w *Worker) execute(ctx context.Context, hold *locks.Hold, claimed *ledger.Claimed, output *jobs.Tail) error {
+// execute hands the attempt to who can do it. job is the definition with its ${...} replaced.
+func (w *Worker) execute(ctx context.Context, hold *locks.Hold, claimed *ledger.Claimed, job *jobs.Job, output *jobs.Tail) error {
 	record := claimed.Record
-	job, err := w.o.Expand(claimed.Job)
-	if err != nil {
-		return err
-	}
 	var executor jobs.Executor
 	switch {
 	case job.Handler != "" && w.o.Handlers != nil && w.o.Handlers.Has(job.Handler):
@@ -227,7 +230,7 @@ func (w *Worker) execute(ctx context.Context, hold *locks.Hold, claimed *ledger.
 		defer cancel()
 	}
 	args := claimed.Args
-	if record.Trigger == ledger.BySchedule {
+	if record.Trigger == ledger.BySchedule || bytes.Equal(args, claimed.Job.Args) {
 		args = job.Args // the definition's, with its ${...} replaced
 	}
 	return executor.Execute(ctx, &jobs.Attempt{

@@ -10,7 +10,7 @@
 --       then six for each tick, oldest first: run id, tick (ms), verdict, reason, last tick (ms) of a range line or "",
 --       server ms at which it becomes due
 -- verdict: run | catch (a missed tick that runs: overlap does not skip it) | a final state: missed, failed
--- Replies: ok, then id, n, queue of each run that is due | moved, the cursor | early: a tick has not come yet
+-- Replies: ok, the ticks that ended with this (a list of id, state), then id, n, queue of each run that is due | moved, the cursor | early: a tick has not come yet
 --   | inactive: another definition of the job decides its ticks | grace, ms left of a grace time: nothing is decided in it
 --   | late: it is over, and nothing is said again any more
 local job, items, again = ARGV[1], tonumber(ARGV[21]), ARGV[2] == 'again'
@@ -41,7 +41,8 @@ end
 -- Where data was lost once, the cursor may have gone back behind what is known of some ticks.
 local doubtful = again or call('HEXISTS', META, 'lost') == 1
 
-local S, out = nil, {'ok'}
+local S, ended = nil, {}
+local out = {'ok', ended}
 local from, to = '[' .. job .. '\0' .. pad(1), '(' .. job .. '\1' -- the outstanding tick runs
 local ordered = call('HMGET', FACTS, 'p' .. job, 's' .. job)
 local paused = ARGV[16] == '1' and 'by its definition' or ordered[1]
@@ -136,6 +137,8 @@ for i = 22 + items, #ARGV, 6 do
     watch(id, run)
   else
     run[STATE], run[FINISHED] = verdict, ms
+    ended[#ended + 1] = id
+    ended[#ended + 1] = verdict
     announce(id, verdict)
     archive(id, run, '', ARGV[10])
   end

@@ -1,0 +1,74 @@
+package cmd
+
+import (
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// TestNoSecretReachesRedis has jobs of both kinds that need no code use a secret wherever a job can have one, in runs of all
+// triggers that end well and badly, and then reads all that was ever written: what stood in Redis for a moment alone, too.
+func TestNoSecretReachesRedis(t *testing.T) {
+	t.Parallel()
+	const secret = "hunter2-5f0c81"
+	var told atomic.Int64
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") == "Bearer "+secret && strings.Contains(r.URL.RawQuery, secret) {
+			told.Add(1)
+		}
+	}))
+	t.Cleanup(service.Close)
+	f, _ := newPackOn(t, []string{"appendonly yes", "appendfsync always"}, `
+jobs:
+  ticks:
+    every: 1s
+    env: {PASSWORD: "${SECRET}"}
+    args: {token: "${SECRET}"}
+    command: [sh, -c, '[ "$PASSWORD" = "$SECRET" ] && echo "$LOCKSTEP_ARGS" | grep -q "$SECRET" && [ "$1" = "$SECRET" ]', "-", "${SECRET}"]
+  fails:
+    command: [sh, -c, '[ "$1" = "" ]', "-", "${SECRET}"]
+    retry: {max: 1, initial: 10ms}
+  nowhere: {command: ["/nowhere/${SECRET}"], retry: {max: 0}}
+  calls:
+    http: {url: "`+service.URL+`/?key=${SECRET}", headers: {Authorization: "Bearer ${SECRET}"}}
+`, "SECRET="+secret)
+	f.startAll(1)
+	eventually(t, time.Minute, "a tick", func() bool { return len(f.succeeded("ticks")) > 0 })
+	f.await(f.enqueue("ticks", "a"), "succeeded")
+	f.await(f.enqueue("fails", "b"), "failed")
+	f.await(f.enqueue("nowhere", "c"), "failed")
+	f.await(f.enqueue("calls", "d"), "succeeded")
+	if told.Load() != 1 {
+		t.Errorf("the service was told the secret %d times, want once", told.Load())
+	}
+	rdb := f.connection().rdb
+	folder, err := rdb.ConfigGet(t.Context(), "dir").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.drain()
+	read := 0
+	err = filepath.WalkDir(folder["dir"], func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		read += len(text)
+		if i := strings.Index(string(text), secret); i >= 0 {
+			t.Errorf("the secret was written: %q", text[max(0, i-300):min(len(text), i+50)])
+		}
+		return nil
+	})
+	if err != nil || read == 0 {
+		t.Errorf("read %d bytes, %v, want all that was written", read, err)
+	}
+}
