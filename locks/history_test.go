@@ -22,7 +22,7 @@ import (
 // ARGV: 1 run  2 hold  3 session  4 patience, ms  5... items
 const claimLua = `
 local run, hold, session, patience = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local class = 'class' .. sub(run, -1) % 2
+local class = 'class' .. string.byte(run, -1) % 2
 if not ends(session) then return {'dead'} end
 local items, _ = {}, nil
 for i = 5, #ARGV do items[i - 4] = ARGV[i] end

@@ -266,6 +266,7 @@ func (l *Ledger) Assert(ctx context.Context, session locks.SessionID, loss, dige
 	if l.memory == nil {
 		return nil
 	}
+	known := l.memory.recollect(session, loss, definitions)
 	for i := 0; i < len(definitions) || i == 0; i += RegisterBatch {
 		batch := fact{name: fmt.Sprintf("definitions %s from %d", digest, i)}
 		if l.memory.hasSaid(batch) {
@@ -276,7 +277,6 @@ func (l *Ledger) Assert(ctx context.Context, session locks.SessionID, loss, dige
 		}
 		l.memory.said([]fact{batch})
 	}
-	known := l.memory.recollect(session, loss, definitions)
 	if err := l.say(ctx, known.facts); err != nil {
 		return err
 	}

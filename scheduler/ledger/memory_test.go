@@ -357,6 +357,21 @@ func TestWhoDecidesTicksKnowsThemAtOnce(t *testing.T) {
 	})
 }
 
+func TestCursorsSurviveOneLossAfterAnother(t *testing.T) {
+	each(t, func(f *fixture) {
+		a := f.worker("a")
+		cursor := a.ticks(2)[1].Run
+		tick, _ := cursor.Tick()
+		for range 2 {
+			f.lose(a)
+			a.say()
+			if job, err := a.Job(f.Context(), "j"); err != nil || job.Cursor.Before(tick) {
+				t.Fatalf("%+v, %v, want the job with its cursor", job, err)
+			}
+		}
+	})
+}
+
 // TestWhoseAttemptItWasTellsHowARunEnded has one worker say first that a run has ended, of which Redis knows that it runs.
 func TestWhoseAttemptItWasTellsHowARunEnded(t *testing.T) {
 	each(t, func(f *fixture) {
