@@ -393,7 +393,7 @@ const heardOf = "said again after Redis had lost it"
 
 // run proves that a run ended once, for what its attempts came to, and that its attempts came one after the other, under
 // growing tokens. Of an old run, which is from before Redis lost its data, the first attempts need not be known, nor, if
-// it had ended, any.
+// it had ended, any; and an end that was said again has the time at which that was.
 func (c *checker) run(run runJSON, job spec, old bool) {
 	count := make(map[string]int)
 	var before attemptJSON
@@ -402,7 +402,7 @@ func (c *checker) run(run runJSON, job spec, old bool) {
 			c.found("run %s: token %s of attempt %d is not higher than %s", run.ID, a.Token, a.Attempt, before.Token)
 		}
 		follows := a.Attempt == i+1 || old && (i == 0 || a.Attempt > before.Attempt)
-		if !follows || a.outcome() == "" || a.Started.Before(before.Finished) || a.Finished.Before(a.Started) {
+		if !follows || a.outcome() == "" || a.Started.Before(before.Finished) && !old || a.Finished.Before(a.Started) {
 			c.found("run %s: attempt %d is %+v, after %+v", run.ID, i+1, a, before)
 		}
 		if i > 0 && (before.outcome() == "succeeded" || before.outcome() == "canceled") {

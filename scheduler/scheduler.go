@@ -62,7 +62,7 @@ type Scheduler struct {
 	o     Options
 	set   *jobSet         // this and the next are the goroutine of ticks' alone
 	drift map[string]bool // jobs whose active definition is another one than that of the set
-	under locks.SessionID // with which all of the set was registered last
+	under locks.SessionID // with which all of the set was registered last, or the ledger seen to know what it knew then
 
 	duty atomic.Bool   // whether this worker creates first and sweeps
 	wake chan struct{} // asks for a sweep; buffer of one: wake-ups may merge
@@ -274,7 +274,8 @@ func (s *Scheduler) returned(ctx context.Context, now *serverTime) {
 func (s *Scheduler) poll(ctx context.Context, now *serverTime, revision *int64) {
 	for more := true; more; {
 		call, cancel := context.WithTimeout(ctx, callLimit)
-		poll, err := s.o.Ledger.Poll(call, s.o.Session(), s.set.digest, *revision)
+		session := s.o.Session()
+		poll, err := s.o.Ledger.Poll(call, session, s.set.digest, *revision)
 		cancel()
 		if err != nil {
 			s.failed(ctx, "poll", err)
@@ -282,6 +283,9 @@ func (s *Scheduler) poll(ctx context.Context, now *serverTime, revision *int64) 
 			return
 		}
 		now.set(poll.Now)
+		if poll.Revision >= *revision { // else it has lost some
+			s.under = session
+		}
 		if s.duty.Swap(poll.Duty) != poll.Duty {
 			s.o.Logger.DebugContext(ctx, "duty changed", "duty", poll.Duty)
 			s.Wake()

@@ -82,9 +82,9 @@ func (s *Scheduler) takeOver(ctx context.Context, dead ledger.Dead) ([]ledger.Du
 	if err != nil {
 		return nil, err
 	}
-	due, err := s.o.Ledger.Crash(ctx, dead, job)
-	if err != nil {
-		return nil, err
+	due, closed, err := s.o.Ledger.Crash(ctx, dead, job)
+	if err != nil || !closed {
+		return due, err
 	}
 	s.o.Logger.WarnContext(ctx, "worker gone, its run is taken over", "job", dead.Job, "run", dead.Run, "token", dead.Token)
 	return due, nil

@@ -508,7 +508,7 @@ func (p *play) sweepAll(unconfirmed time.Duration) {
 		if err != nil {
 			p.fatalf("%v", err)
 		}
-		due, err := p.Crash(p.Context(), dead, job)
+		due, _, err := p.Crash(p.Context(), dead, job)
 		if err != nil {
 			p.fatalf("%v", err)
 		}

@@ -193,7 +193,7 @@ func (f *fixture) crash(client *locks.Client) []ledger.Due {
 		if err != nil {
 			f.Fatal(err)
 		}
-		runs, err := f.Crash(f.Context(), dead, job)
+		runs, _, err := f.Crash(f.Context(), dead, job)
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -691,7 +691,7 @@ func TestAPoisonJobEndsAfterMaxCrashes(t *testing.T) {
 func TestAnAttemptUnderALiveSessionIsNotClosed(t *testing.T) {
 	each(t, func(f *fixture) {
 		a := f.claim(f.session("a"), f.run(), ledger.Granted)
-		due, err := f.Crash(f.Context(), ledger.Dead{Run: a.Record.ID, Token: a.token(), Job: "j"}, f.job)
+		due, _, err := f.Crash(f.Context(), ledger.Dead{Run: a.Record.ID, Token: a.token(), Job: "j"}, f.job)
 		if err != nil || len(due) != 0 {
 			f.Errorf("%+v, %v, want nothing", due, err)
 		}

@@ -469,7 +469,7 @@ func TestNoAttemptIsClosedWhileItIsSaidAgain(t *testing.T) {
 		if len(found) != 1 {
 			f.Fatalf("the sweep has found %+v: this test shows nothing", found)
 		}
-		if _, err := f.Crash(f.Context(), found[0], f.job); err != nil {
+		if _, _, err := f.Crash(f.Context(), found[0], f.job); err != nil {
 			f.Fatal(err)
 		}
 		f.wantState(claimed.Record.ID, ledger.Running)

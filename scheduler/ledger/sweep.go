@@ -145,17 +145,18 @@ func (l *Ledger) Sweep(ctx context.Context, limits SweepLimits) (*Sweep, error) 
 
 // Crash closes the attempt of a run whose session has ended, by the policies of the definition the run was made with,
 // and frees its locks. When only its hold has ended, because it was held for too long or was revoked, the attempt has
-// failed, and its worker hears of it by the hold. Nothing happens when that is not so any more; hence it may be sent again.
-func (l *Ledger) Crash(ctx context.Context, dead Dead, job *jobs.Job) ([]Due, error) {
+// failed, and its worker hears of it by the hold. Nothing happens, and closed is false, when that is not so (any more), or
+// while workers say again what Redis has lost; hence it may be sent again.
+func (l *Ledger) Crash(ctx context.Context, dead Dead, job *jobs.Job) (due []Due, closed bool, err error) {
 	r := read(l.run(ctx, crashScript, dead.Job, string(dead.Run), dead.Token.String(), string(job.OnCrash), job.MaxCrashes,
 		job.History.Runs, job.History.For.Milliseconds(), job.Retry.Max, job.Retry.Pause(dead.Run, dead.Fails+1).Milliseconds()))
+	closed = r.text() == "closed"
 	r.text()
-	r.text()
-	due := r.due()
+	due = r.due()
 	if r.err != nil {
-		return nil, fmt.Errorf("close the attempt of %s: %w", dead.Run, r.err)
+		return nil, false, fmt.Errorf("close the attempt of %s: %w", dead.Run, r.err)
 	}
-	return due, nil
+	return due, closed, nil
 }
 
 // Expire ends a run that may not start any more, and does what its job wants with one that has waited for its bundle long
