@@ -42,8 +42,8 @@ type news struct {
 	Orderly bool // it ends now, and has ended or handed back what it had begun
 }
 
-// parent is the first of the two processes of a worker; the package comment tells the protocol. All of it belongs to one goroutine: only that one starts, kills
-// and reaps, so no process id it uses can have passed to another process in between.
+// parent is the first of the two processes of a worker; the package comment tells the protocol. All of it belongs to one
+// goroutine: only that one starts, kills and reaps, so no process id it uses can have passed to another process in between.
 type parent struct {
 	argv     []string         // of the child
 	signals  <-chan os.Signal // to be passed on
