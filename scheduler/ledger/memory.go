@@ -315,7 +315,8 @@ func (l *Ledger) say(ctx context.Context, facts []fact) error {
 				ends = append(ends, end)
 			}
 		}
-		for i, command := range l.runAll(ctx, assertScript, steps) {
+		said, ended := l.sayAtOnce(ctx, steps, ends)
+		for i, command := range said {
 			r := read(command.Result())
 			if r.text() == "late" {
 				return ErrLate
@@ -324,7 +325,7 @@ func (l *Ledger) say(ctx context.Context, facts []fact) error {
 				return fmt.Errorf("say again what is known of %s: %w", steps[i].job, r.err)
 			}
 		}
-		for i, command := range l.runAll(ctx, finishScript, ends) { // as they were sent before
+		for i, command := range ended {
 			if err := command.Err(); err != nil {
 				return fmt.Errorf("say an end of a run of %s again: %w", ends[i].job, err)
 			}
@@ -332,6 +333,25 @@ func (l *Ledger) say(ctx context.Context, facts []fact) error {
 		l.memory.said(some)
 	}
 	return nil
+}
+
+// sayAtOnce sends assertions and then the ends of the attempts among them, as they were sent before, all of them or none: an
+// attempt whose end is missing, because its worker ended in this moment, would be taken for one that crashed, and a run that
+// had succeeded would be done again. The scripts go along as texts, since in a transaction it is too late to learn that the
+// server does not know them.
+func (l *Ledger) sayAtOnce(ctx context.Context, steps, ends []step) (said, ended []*redis.Cmd) {
+	pipe := l.rdb.TxPipeline()
+	add := func(script *redis.Script, steps []step) (sent []*redis.Cmd) {
+		call := script.Eval
+		for _, step := range steps {
+			sent = append(sent, call(ctx, pipe, l.keysOf(step.job), step.args...))
+			call = script.EvalSha
+		}
+		return sent
+	}
+	said, ended = add(assertScript, steps), add(finishScript, ends)
+	_, _ = pipe.Exec(ctx) // each command carries its own error
+	return said, ended
 }
 
 // assertMost is how many facts are said in one round trip.

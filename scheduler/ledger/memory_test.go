@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -563,5 +564,69 @@ func TestManyEndsAreSaidAgainAndGoOnWhereTheyWereStopped(t *testing.T) {
 		f.lose(a)
 		a.say()
 		f.wantState(due[0].Run, ledger.Succeeded)
+	})
+}
+
+// dying lets a worker send so much, and then nothing any more.
+type dying struct{ left *atomic.Int64 }
+
+func (d dying) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (d dying) send() error {
+	if d.left.Add(-1) < 0 {
+		return errors.New("the worker is dead")
+	}
+	return nil
+}
+
+func (d dying) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if err := d.send(); err != nil {
+			return err
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (d dying) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if err := d.send(); err != nil {
+			for _, cmd := range cmds {
+				cmd.SetErr(err)
+			}
+			return err
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// TestAnEndIsNotSaidByHalf has a worker die while it says that a run has succeeded: after each of what it sends. Nobody else
+// knows of that. The run may be forgotten then, for its tick is decided, but must not be done again.
+func TestAnEndIsNotSaidByHalf(t *testing.T) {
+	each(t, func(f *fixture) {
+		for sent := 0; ; sent++ {
+			a := f.worker("a")
+			run := a.ticks(1)[0]
+			a.finish(a.claim(a.client, run, ledger.Granted), ledger.Success, ledger.Recorded)
+			f.lose(a)
+			left := new(atomic.Int64)
+			left.Store(int64(sent))
+			a.client.Redis().AddHook(dying{left})
+			err := a.Assert(f.Context(), a.client.Session(), a.lost, "config", []*jobs.Job{a.job})
+			left.Store(1000) // its session is to be closed
+			record, _, found := f.Find(f.Context(), run.Run)
+			switch {
+			case errors.Is(found, ledger.ErrUnknown) && err != nil:
+			case found != nil || record.State != ledger.Succeeded:
+				t.Errorf("after %d sendings the run is %+v (%v), want it succeeded or forgotten", sent, record, found)
+			}
+			if err == nil {
+				if sent < 2 {
+					t.Errorf("all is said in %d sendings: the test proves nothing", sent)
+				}
+				return
+			}
+			f.goOn()
+		}
 	})
 }
