@@ -153,16 +153,24 @@ func (m *memory) finishing(finish Finish) {
 	}
 }
 
-// finished forgets an attempt that did not count. finished is nil while there is no answer. Where Redis knows of no attempt that
-// was as late as this one, it has lost data, and nobody may have noticed that yet: then this is an end all the same.
+// finished forgets an attempt that did not count, and one whose run has ended in another way: it was canceled, or had crashed
+// too often. finished is nil while there is no answer. Where Redis knows of no attempt that was as late as this one, it has
+// lost data, and nobody may have noticed that yet: then this is an end all the same.
 func (m *memory) finished(finish Finish, finished *Finished) {
-	if m == nil || finished == nil || finished.Verdict == Recorded || finished.token < finish.Token {
+	if m == nil || finished == nil {
+		return
+	}
+	otherwise := finished.State.Final() && string(finished.State) != string(finish.Outcome)
+	if finished.Verdict == Recorded && !otherwise || finished.Verdict != Recorded && finished.token < finish.Token {
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if t := m.own[finish.Run]; t != nil && t.token == finish.Token {
 		delete(m.own, finish.Run)
+	}
+	if finished.State.Final() {
+		m.hear(finish.Run, finished.State)
 	}
 }
 

@@ -567,6 +567,35 @@ func TestManyEndsAreSaidAgainAndGoOnWhereTheyWereStopped(t *testing.T) {
 	})
 }
 
+// TestAnEndThatWasDecidedOtherwiseStays has attempts come to something else than their runs, and Redis lose both.
+func TestAnEndThatWasDecidedOtherwiseStays(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.job.Overlap, f.job.MaxCrashes = jobs.OverlapAllow, 1
+		a := f.worker("a")
+		due := a.ticks(2)
+		canceled, crashed := a.claim(a.client, due[0], ledger.Granted), a.claim(a.client, due[1], ledger.Granted)
+		if _, err := a.Cancel(f.Context(), due[0].Run, a.job, ledger.Act{Who: "ann", What: "cancel run"}); err != nil {
+			t.Fatal(err)
+		}
+		a.finish(canceled, ledger.Failure, ledger.Recorded)
+		b := f.worker("b")
+		if err := a.client.Space().EndSession(f.Context(), a.client.Session()); err != nil {
+			t.Fatal(err)
+		}
+		if _, closed, err := b.Crash(f.Context(), ledger.Dead{Run: due[1].Run, Job: "j", Token: crashed.token()}, f.job); err != nil || !closed {
+			t.Fatalf("the attempt of a dead session is not closed: %v", err)
+		}
+		a.finish(crashed, ledger.Success, ledger.Recorded) // a stopped process that goes on: it is told that this is its token's end
+
+		f.lose(b)
+		a.client = b.client // its next session
+		a.lost = b.lost
+		a.say()
+		f.wantState(due[0].Run, ledger.Canceled)
+		f.wantState(due[1].Run, ledger.Failed)
+	})
+}
+
 // dying lets a worker send so much, and then nothing any more.
 type dying struct{ left *atomic.Int64 }
 
