@@ -150,7 +150,7 @@ func (t *tool) listen(signals, orders <-chan os.Signal, cancel context.CancelCau
 		case n == 1:
 			cancel(errInterrupted)
 			time.AfterFunc(briskLimit, func() {
-				if t.manners.Load() == brisk { // it does not look: it may be reading a pipe that nobody writes into
+				if t.parent == nil && t.manners.Load() == brisk { // it does not look: it may be reading a pipe that nobody writes into
 					os.Exit(exitInterrupted)
 				}
 			})

@@ -246,6 +246,7 @@ func (w *Worker) sendFinish(finish ledger.Finish, hold *locks.Hold) *ledger.Fini
 	// waited for a Redis that is away; the slot is kept.
 	const patience = 10 * time.Minute
 	deadline := time.Now().Add(patience)
+	drained := w.attempts.Done()
 	for pause := resendFirst; ; pause = min(2*pause, resendMost) {
 		// Not under the attempts' context: it has ended when the worker hands its runs back.
 		call, cancel := context.WithTimeout(context.WithoutCancel(w.attempts), callLimit)
@@ -260,6 +261,9 @@ func (w *Worker) sendFinish(finish ledger.Finish, hold *locks.Hold) *ledger.Fini
 		w.log.WarnContext(w.attempts, "the end of an attempt is not recorded yet", "run", finish.Run, "error", err)
 		timer := time.NewTimer(pause)
 		select {
+		case <-drained: // nobody who ends a worker waits for ten minutes
+			drained, deadline = nil, time.Now().Add(w.locks.Lease())
+			<-timer.C
 		case <-w.o.Abort:
 			if pause == resendMost { // tried for a while, and a person waits
 				timer.Stop()

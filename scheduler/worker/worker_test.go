@@ -648,6 +648,35 @@ func TestADrainWithoutRedisEndsWithTheLease(t *testing.T) {
 	}
 }
 
+// TestADrainDoesNotWaitForARedisThatIsAway has an attempt succeed that nobody can record: its worker ends with the lease.
+func TestADrainDoesNotWaitForARedisThatIsAway(t *testing.T) {
+	f := newFleet(t)
+	server := redistest.New(t, redistest.Options{})
+	f.rdb = server.Client(t)
+	space, err := locks.NewSpace(f.rdb, f.namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.ledger = ledger.New(f.rdb, space)
+	began := make(chan struct{})
+	job := f.job("done", func(ctx context.Context, _ *jobs.Run[struct{}]) error {
+		close(began)
+		<-ctx.Done()
+		return nil
+	})
+	w := f.start(func(o *worker.Options) { o.DrainTimeout = time.Millisecond })
+	f.enqueue(job, "x")
+	<-began
+	server.Kill()
+	stopped := make(chan struct{})
+	go func() { w.stop(); close(stopped) }()
+	select {
+	case <-stopped:
+	case <-time.After(patience):
+		t.Fatal("the worker still tries to record a success, though its lease has run out")
+	}
+}
+
 // A job that is taken away has no more ticks, one that is added begins with now, and one that stays loses none, also
 // while it is replaced again and again.
 func TestJobsAreReplacedWhileTheWorkerRuns(t *testing.T) {
