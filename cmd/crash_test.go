@@ -316,7 +316,7 @@ func TestTakeoverTime(t *testing.T) {
 	t.Parallel()
 	kills := 12
 	if allTests() {
-		kills = 60
+		kills = 30
 	}
 	f, _ := newPack(t, `
 jobs:

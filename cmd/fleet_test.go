@@ -265,7 +265,7 @@ func allTests() bool { return os.Getenv("LOCKSTEP_TEST_ALL") == "1" }
 // fleetTime is how long a fleet works.
 func fleetTime() time.Duration {
 	if allTests() {
-		return 30 * time.Second
+		return 20 * time.Second
 	}
 	return 10 * time.Second
 }
