@@ -85,11 +85,9 @@ func TestOpenSaysWhatIsNotSafe(t *testing.T) {
 	_, port, _ := strings.Cut(strings.TrimPrefix(strings.TrimSuffix(master.URL(), "/0"), "redis://"), ":")
 	redistest.New(t, redistest.Options{Config: []string{"replicaof 127.0.0.1 " + port}})
 	rdb := master.Client(t)
-	for began := time.Now(); !strings.Contains(rdb.Info(t.Context(), "replication").Val(), "state=online"); time.Sleep(5 * time.Millisecond) {
-		if time.Since(began) > 30*time.Second {
-			t.Fatal("the replica does not come")
-		}
-	}
+	eventually(t, "the replica is online", func() bool {
+		return strings.Contains(rdb.Info(t.Context(), "replication").Val(), "state=online")
+	})
 	said := func() string {
 		t.Helper()
 		var log bytes.Buffer
