@@ -314,10 +314,7 @@ func TestTakeoverTime(t *testing.T) {
 		t.Skip("it takes many kills")
 	}
 	t.Parallel()
-	kills := 12
-	if allTests() {
-		kills = 30
-	}
+	const kills = 12
 	f, _ := newPack(t, `
 jobs:
   during: {command: HOLD}

@@ -1,6 +1,7 @@
 package cmd
 
 import (
+	"context"
 	"io"
 	"net"
 	"net/http"
@@ -163,6 +164,51 @@ func TestKilledDemoIsForgotten(t *testing.T) {
 	}
 	for _, w := range workers {
 		eventually(t, 30*time.Second, "the worker has ended", func() bool { return gone(w.PID) })
+	}
+}
+
+// A demo that does not answer in time is not gone: its file stays. One whose process or Redis is gone is forgotten.
+func TestSlowDemoIsNotForgotten(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	t.Setenv("HOME", t.TempDir())
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed.Close()
+	for _, test := range []struct {
+		name  string
+		demo  demoState
+		stays bool
+	}{
+		{"slow", demoState{PID: os.Getpid(), Redis: "redis://" + silent.Addr().String()}, true},
+		{"without its Redis", demoState{PID: os.Getpid(), Redis: "redis://" + closed.Addr().String()}, false},
+		{"without its process", demoState{PID: 1 << 30, Redis: "redis://" + silent.Addr().String()}, false},
+	} {
+		remove, err := test.demo.write()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		if demo := findDemo(ctx); demo != nil {
+			t.Errorf("%s: found %+v, and it does not answer", test.name, demo)
+		}
+		cancel()
+		folder, err := demoFolder()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if left := len(filesIn(t, folder)) > 0; left != test.stays {
+			t.Errorf("%s: its file is there: %t, want %t", test.name, left, test.stays)
+		}
+		if err := remove(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -80,13 +80,15 @@ func findDemo(ctx context.Context) *demoState {
 	for _, path := range files {
 		demo := new(demoState)
 		text, err := os.ReadFile(path)
-		if err != nil || json.Unmarshal(text, demo) != nil || !demo.answers(ctx) {
-			if ctx.Err() == nil {
-				_ = os.Remove(path) // where that is not allowed it is looked at again the next time
-			}
-			continue
+		if err != nil || json.Unmarshal(text, demo) != nil {
+			demo.PID = 0
 		}
-		demos = append(demos, demo)
+		switch err := demo.answers(ctx); {
+		case err == nil:
+			demos = append(demos, demo)
+		case errors.Is(err, errDemoGone):
+			_ = os.Remove(path) // where that is not allowed it is looked at again the next time
+		}
 	}
 	if len(demos) == 0 {
 		return nil
@@ -94,20 +96,29 @@ func findDemo(ctx context.Context) *demoState {
 	return slices.MaxFunc(demos, func(a, b *demoState) int { return cmp.Compare(a.Started.UnixNano(), b.Started.UnixNano()) })
 }
 
-// answers tells whether the demo's process lives and its Redis answers: a pid alone may have passed to another process.
-func (s *demoState) answers(ctx context.Context) bool {
+// errDemoGone says that a demo's file was left behind.
+var errDemoGone = errors.New("there is no such demo any more")
+
+// answers returns nil when the demo's process lives and its Redis answers: a pid alone may have passed to another process. A
+// demo on a busy machine may take its time, and is not gone for that.
+func (s *demoState) answers(ctx context.Context) error {
 	if s.PID <= 0 || errors.Is(syscall.Kill(s.PID, 0), syscall.ESRCH) {
-		return false
+		return errDemoGone
 	}
 	u, err := url.Parse(s.Redis)
 	if err != nil || !strings.HasPrefix(u.Host, "127.0.0.1:") {
-		return false
+		return errDemoGone
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	const limit = 5 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	rdb := redis.NewClient(&redis.Options{
-		Addr: u.Host, MaxRetries: sendOnce, DialerRetries: dialOnce, DialTimeout: time.Second, ContextTimeoutEnabled: true,
+		Addr: u.Host, MaxRetries: sendOnce, DialerRetries: dialOnce, DialTimeout: limit, ContextTimeoutEnabled: true,
 	})
 	defer func() { _ = rdb.Close() }() // it was only asked
-	return rdb.Ping(ctx).Err() == nil
+	err = rdb.Ping(ctx).Err()
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		return errDemoGone
+	}
+	return err
 }
