@@ -7,6 +7,9 @@ PKG      ?= ./...
 FUZZTIME ?= 30s
 SOAK     ?= 100
 
+# Tests of these start dozens of processes and look at the time, so they have the machine to themselves.
+ALONE := lockstep/cmd|lockstep/locks
+
 # What the tests need besides Go, as command:package,package. The race detector is linked by a C compiler.
 NEEDED := redis-server:redis-server gcc:gcc,libc6-dev
 
@@ -22,8 +25,14 @@ build: ## build bin/lockstep
 demo: ## three workers on an embedded Redis, with a page; more flags by ARGS=
 	$(GO) run ./cmd/lockstep demo $(ARGS)
 
-test: needed ## all tests, one package after the other, with the race detector; installs redis-server if it is missing
-	$(GO) test -race -p 1 -timeout 20m $(PKG)
+test: needed ## all tests, with the race detector; installs redis-server if it is missing
+	@all=$$($(GO) list $(PKG)) || exit 1; \
+	alone=$$(echo "$$all" | grep -xE '$(ALONE)'); \
+	others=$$(echo "$$all" | grep -vxE '$(ALONE)'); \
+	failed=0; \
+	[ -z "$$alone" ] || $(GO) test -race -p 1 -timeout 20m $$alone || failed=1; \
+	[ -z "$$others" ] || $(GO) test -race -p 2 -timeout 20m $$others || failed=1; \
+	exit $$failed
 
 test-short: needed ## the tests that take no time, without the race detector
 	$(GO) test -short $(PKG)

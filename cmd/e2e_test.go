@@ -32,6 +32,8 @@ func twentyJobs(hold time.Duration) []spec {
 
 const shortLease = "LOCKSTEP_LOCKS__LEASE=2s"
 
+const fleetTime = 10 * time.Second // so long a fleet works
+
 func TestEveryTickRunsExactlyOnceOnFiveWorkers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a fleet of workers takes its time")
@@ -43,7 +45,7 @@ func TestEveryTickRunsExactlyOnceOnFiveWorkers(t *testing.T) {
 	for range fleetSize {
 		f.start()
 	}
-	pause(t.Context(), fleetTime())
+	pause(t.Context(), fleetTime)
 	to := time.Now()
 	f.drain()
 	f.finish()
@@ -76,7 +78,7 @@ func TestNoTickIsLostOrFinishedTwiceWhenWorkersAreKilled(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	kills := 0
-	for time.Since(from) < fleetTime() {
+	for time.Since(from) < fleetTime {
 		pause(t.Context(), time.Duration(500+random.IntN(1000))*time.Millisecond)
 		i := random.IntN(len(f.workers))
 		if random.IntN(3) > 0 { // most often one that is at work

@@ -261,11 +261,3 @@ func parseUptime(text string) (time.Duration, error) {
 
 // allTests tells whether time does not matter so much: in continuous integration.
 func allTests() bool { return os.Getenv("LOCKSTEP_TEST_ALL") == "1" }
-
-// fleetTime is how long a fleet works.
-func fleetTime() time.Duration {
-	if allTests() {
-		return 20 * time.Second
-	}
-	return 10 * time.Second
-}
