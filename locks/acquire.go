@@ -399,7 +399,7 @@ func (q *quest) unfit(r reply) error {
 	case r.number(2) == 1:
 		return fmt.Errorf("%w: %q is declared as permits; ask for it with locks.Permits", ErrInvalid, name)
 	}
-	return fmt.Errorf("%w: no permits of %q are declared; declare them with Client.Declare", ErrInvalid, name)
+	return fmt.Errorf("%w: no permits of %q are declared; declare them with Client.Declare, or under permits: in the config of a worker", ErrInvalid, name)
 }
 
 // grace waits for the space to grant again. A try waits, too, for no longer than a new space does: else the first one to try
