@@ -78,12 +78,11 @@ func findDemo(ctx context.Context) *demoState {
 	}
 	var demos []*demoState
 	for _, path := range files {
-		demo := new(demoState)
-		text, err := os.ReadFile(path)
-		if err != nil || json.Unmarshal(text, demo) != nil {
-			demo.PID = 0
+		demo, err := new(demoState), errDemoGone // also of a file that nobody can read
+		if text, failed := os.ReadFile(path); failed == nil && json.Unmarshal(text, demo) == nil {
+			err = demo.answers(ctx)
 		}
-		switch err := demo.answers(ctx); {
+		switch {
 		case err == nil:
 			demos = append(demos, demo)
 		case errors.Is(err, errDemoGone):

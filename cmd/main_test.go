@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -45,15 +46,23 @@ func testMain(m *testing.M) int {
 	}
 	defer os.RemoveAll(folder)
 	toolPath = filepath.Join(folder, "lockstep")
-	build := exec.Command("go", "build", "-o", toolPath, "lockstep/cmd/lockstep")
+	var flags []string
 	if raceEnabled {
-		build = exec.Command("go", "build", "-race", "-o", toolPath, "lockstep/cmd/lockstep")
+		flags = []string{"-race"}
 	}
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build the tool: %v\n%s", err, out)
+	if err := buildTool(toolPath, flags...); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return redistest.Run(pgtest.Tests(m))
+}
+
+func buildTool(path string, flags ...string) error {
+	build := exec.Command("go", slices.Concat([]string{"build", "-o", path}, flags, []string{"lockstep/cmd/lockstep"})...)
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the tool: %w\n%s", err, out)
+	}
+	return nil
 }
 
 // toolEnv is the environment of the tool in tests: nothing of this machine's, and a cache folder of its own, in which no

@@ -3,7 +3,6 @@ package cmd
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -38,9 +37,7 @@ func TestHundredThousandJobsStartAndIdle(t *testing.T) {
 	tool := toolPath
 	if raceEnabled {
 		tool = filepath.Join(t.TempDir(), "lockstep")
-		if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", tool, "lockstep/cmd/lockstep").CombinedOutput(); err != nil {
-			t.Fatalf("build the tool: %v\n%s", err, out)
-		}
+		must(t, buildTool(tool))
 	}
 	began := time.Now()
 	launchProgram(t, tool, env, "start", "--watch")

@@ -37,9 +37,12 @@ type fleet struct {
 	jobs      []*jobs.Job
 }
 
-func newFleet(t *testing.T) *fleet {
+func newFleet(t *testing.T) *fleet { return newFleetOn(t, redistest.Client(t)) }
+
+// newFleetOn is for a test that has a server of its own, to harm it.
+func newFleetOn(t *testing.T, rdb *redis.Client) *fleet {
 	t.Parallel()
-	rdb, namespace := redistest.Client(t), redistest.Namespace(t)
+	namespace := redistest.Namespace(t)
 	space, err := locks.NewSpace(rdb, namespace)
 	if err != nil {
 		t.Fatal(err)
@@ -97,6 +100,18 @@ func (f *fleet) start(change ...func(*worker.Options)) *running {
 	f.Cleanup(stop)
 	f.await("the worker to be ready", func() bool { return w.Ready() })
 	return &running{w, stop}
+}
+
+// stopsInTime drains a worker that is not to take long for that; failure says what it does if it does.
+func (r *running) stopsInTime(t *testing.T, failure string) {
+	t.Helper()
+	stopped := make(chan struct{})
+	go func() { r.stop(); close(stopped) }()
+	select {
+	case <-stopped:
+	case <-time.After(patience):
+		t.Fatal(failure)
+	}
 }
 
 // await waits until something is so.
@@ -619,14 +634,8 @@ func TestTicksGoOnWhenWhoHasDutyIsGone(t *testing.T) {
 }
 
 func TestADrainWithoutRedisEndsWithTheLease(t *testing.T) {
-	f := newFleet(t)
 	server := redistest.New(t, redistest.Options{})
-	f.rdb = server.Client(t)
-	space, err := locks.NewSpace(f.rdb, f.namespace)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.ledger = ledger.New(f.rdb, space)
+	f := newFleetOn(t, server.Client(t))
 	began := make(chan struct{})
 	job := f.job("long", func(ctx context.Context, _ *jobs.Run[struct{}]) error {
 		close(began)
@@ -639,25 +648,13 @@ func TestADrainWithoutRedisEndsWithTheLease(t *testing.T) {
 	<-began
 	server.Kill()
 	close(abort)
-	stopped := make(chan struct{})
-	go func() { w.stop(); close(stopped) }()
-	select {
-	case <-stopped:
-	case <-time.After(patience):
-		t.Fatal("the worker still tries to hand its run back, though its lease has run out")
-	}
+	w.stopsInTime(t, "the worker still tries to hand its run back, though its lease has run out")
 }
 
 // TestADrainDoesNotWaitForARedisThatIsAway has an attempt succeed that nobody can record: its worker ends with the lease.
 func TestADrainDoesNotWaitForARedisThatIsAway(t *testing.T) {
-	f := newFleet(t)
 	server := redistest.New(t, redistest.Options{})
-	f.rdb = server.Client(t)
-	space, err := locks.NewSpace(f.rdb, f.namespace)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.ledger = ledger.New(f.rdb, space)
+	f := newFleetOn(t, server.Client(t))
 	began := make(chan struct{})
 	job := f.job("done", func(ctx context.Context, _ *jobs.Run[struct{}]) error {
 		close(began)
@@ -668,13 +665,7 @@ func TestADrainDoesNotWaitForARedisThatIsAway(t *testing.T) {
 	f.enqueue(job, "x")
 	<-began
 	server.Kill()
-	stopped := make(chan struct{})
-	go func() { w.stop(); close(stopped) }()
-	select {
-	case <-stopped:
-	case <-time.After(patience):
-		t.Fatal("the worker still tries to record a success, though its lease has run out")
-	}
+	w.stopsInTime(t, "the worker still tries to record a success, though its lease has run out")
 }
 
 // A job that is taken away has no more ticks, one that is added begins with now, and one that stays loses none, also
