@@ -25,6 +25,7 @@ build: ## build bin/lockstep
 demo: ## three workers on an embedded Redis, with a page; more flags by ARGS=
 	$(GO) run ./cmd/lockstep demo $(ARGS)
 
+# LOCKSTEP_REDIS_SERVER=PATH runs the tests on another redis-server or valkey-server than the one in the PATH.
 test: needed ## all tests, with the race detector; installs redis-server if it is missing
 	@all=$$($(GO) list $(PKG)) || exit 1; \
 	alone=$$(echo "$$all" | grep -xE '$(ALONE)'); \

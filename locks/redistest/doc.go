@@ -25,6 +25,8 @@
 // that green there proves nothing here. Without the program redis-server the tests that need it fail, with a line that
 // says how to get it; a skip would read as success.
 //
+// The tests use the redis-server of the PATH. [ServerEnv] names another one, to run them on another version, or on Valkey.
+//
 // Every failure to start says what the server wrote to its log. Servers that need a port get a free one below those that
 // systems give to outgoing connections, and keep it through restarts. The package does not guard against a kill -9 of the
 // test binary on systems other than Linux: a redis-server may be left over there.

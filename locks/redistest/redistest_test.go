@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -112,6 +113,7 @@ func TestBadConfigIsTold(t *testing.T) {
 // Not parallel: it changes the environment.
 func TestMissingServerNamesTheRemedy(t *testing.T) {
 	t.Setenv("PATH", "")
+	t.Setenv(redistest.ServerEnv, "")
 	_, err := redistest.Start(t.Context(), redistest.Options{})
 	_, sentinelErr := redistest.StartSentinel(t.Context(), redistest.SentinelOptions{})
 	_, clusterErr := redistest.StartCluster(t.Context(), redistest.ClusterOptions{})
@@ -125,6 +127,34 @@ func TestMissingServerNamesTheRemedy(t *testing.T) {
 				t.Errorf("%q does not name %s", err, want)
 			}
 		}
+	}
+}
+
+// Not parallel: it changes the environment.
+func TestEnvironmentNamesTheServerToTestWith(t *testing.T) {
+	path := os.Getenv(redistest.ServerEnv)
+	if path == "" {
+		var err error
+		if path, err = exec.LookPath("redis-server"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	own := filepath.Join(t.TempDir(), "my-redis-server") // a link would be another program to Debian's redis-server
+	script := fmt.Sprintf("#!/bin/sh\ntouch %q\nexec %q \"$@\"\n", own+".used", path)
+	if err := os.WriteFile(own, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(redistest.ServerEnv, own)
+	if err := redistest.New(t, redistest.Options{}).Client(t).Ping(t.Context()).Err(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(own + ".used"); err != nil {
+		t.Errorf("the server was not started by the program that %s names: %v", redistest.ServerEnv, err)
+	}
+
+	t.Setenv(redistest.ServerEnv, own+".missing")
+	if _, err := redistest.Start(t.Context(), redistest.Options{}); err == nil || !strings.Contains(err.Error(), redistest.ServerEnv) {
+		t.Errorf("got %v, want an error that names %s", err, redistest.ServerEnv)
 	}
 }
 

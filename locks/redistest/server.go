@@ -26,6 +26,9 @@ import (
 // ErrMissing says that this machine has no redis-server.
 var ErrMissing = errors.New("redis-server is not installed: `make test` installs it (Debian, Ubuntu: the package redis-server)")
 
+// ServerEnv is the environment variable that names another redis-server or valkey-server to test with, by its path.
+const ServerEnv = "LOCKSTEP_REDIS_SERVER"
+
 // startTimeout bounds one start of a server. It takes 10 ms on an idle machine; the rest is for a busy one.
 const startTimeout = 30 * time.Second
 
@@ -74,10 +77,26 @@ type process struct {
 // The error is [ErrMissing] when there is no redis-server to start.
 func Start(ctx context.Context, o Options) (*Server, error) { return launch(ctx, data, o) }
 
-func launch(ctx context.Context, k kind, o Options) (_ *Server, err error) {
-	binary, err := exec.LookPath("redis-server")
+// program returns the path of the server to test with.
+func program() (string, error) {
+	if named := os.Getenv(ServerEnv); named != "" {
+		path, err := exec.LookPath(named)
+		if err != nil {
+			return "", fmt.Errorf("redistest: the server that %s names: %w", ServerEnv, err)
+		}
+		return path, nil
+	}
+	path, err := exec.LookPath("redis-server")
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrMissing, err)
+		return "", fmt.Errorf("%w: %w", ErrMissing, err)
+	}
+	return path, nil
+}
+
+func launch(ctx context.Context, k kind, o Options) (_ *Server, err error) {
+	binary, err := program()
+	if err != nil {
+		return nil, err
 	}
 	dir, err := os.MkdirTemp("", "redis")
 	if err != nil {
