@@ -33,6 +33,25 @@ func ExampleHandle() {
 	// <nil>
 }
 
+func ExampleStrict() {
+	type SettleArgs struct {
+		BillIDs []int `json:"bill_ids"`
+	}
+	reg := jobs.NewRegistry()
+	settle := func(context.Context, *jobs.Run[SettleArgs]) error { return nil }
+	jobs.Handle(reg, "bills.settle", settle)
+	jobs.Handle(reg, "bills.settle-strict", settle, jobs.Strict)
+
+	for _, handler := range reg.Names() {
+		fmt.Println(reg.Execute(context.Background(), &jobs.Attempt{
+			Job: &jobs.Job{Name: "settle-bills", Handler: handler}, Args: json.RawMessage(`{"bill_ids": [1001], "currency": "EUR"}`),
+		}))
+	}
+	// Output:
+	// <nil>
+	// args of handler bills.settle-strict: unknown field "currency"
+}
+
 func ExamplePermanent() {
 	errNoSuchBill := errors.New("no such bill")
 	settle := func(bill int) error {

@@ -32,10 +32,9 @@ func NewRegistry() *Registry {
 // Handle registers the handler that jobs name by "handler: name". A is the type of its arguments, which are decoded
 // from the run's JSON: a run whose arguments do not fit fails for good, with the field named.
 //
-// The decoding is strict: a field that A does not have is an error, because an argument that is misspelled, or that
-// this version does not know yet, would change what the run means without a word. Give A a field of type map[string]any
-// or json.RawMessage, or an UnmarshalJSON method, to accept more. A run without arguments leaves A at its zero value;
-// a field that the arguments leave out keeps its zero value too.
+// A field that A does not have is ignored, as encoding/json does: a producer that is deployed before this worker may
+// already send a new one. [Strict] refuses it instead. A run without arguments leaves A at its zero value; a field that
+// the arguments leave out keeps its zero value too.
 //
 // The handler is called from many goroutines at once. It has to return soon after ctx has ended: its locks may pass to
 // another worker a few seconds later. A panic in it is a failed attempt ([*PanicError]), not a dead worker; a panic in
@@ -43,21 +42,38 @@ func NewRegistry() *Registry {
 //
 // Like http.Handle, Handle panics when the name is bad (see [ValidHandlerName]), when it is taken, and when handler is
 // nil: all of them are mistakes of the program, to be seen at its start.
-func Handle[A any](reg *Registry, name string, handler func(ctx context.Context, run *Run[A]) error) {
+func Handle[A any](reg *Registry, name string, handler func(ctx context.Context, run *Run[A]) error, options ...Option) {
 	if err := ValidHandlerName(name); err != nil {
 		panic("jobs: Handle: " + err.Error())
 	}
 	if handler == nil {
 		panic("jobs: Handle: handler " + name + " is nil")
 	}
+	var h handling
+	for _, option := range options {
+		option(&h)
+	}
 	reg.add(name, func(ctx context.Context, attempt *Attempt) error {
 		run := &Run[A]{attempt: attempt}
-		if err := decodeArgs(attempt.Args, &run.Args); err != nil {
+		if err := decodeArgs(attempt.Args, &run.Args, h.strict); err != nil {
 			return Permanent(fmt.Errorf("args of handler %s: %w", name, err))
 		}
 		return handler(ctx, run)
 	})
 }
+
+// An Option changes how [Handle] treats a handler's runs: see [Strict].
+type Option func(*handling)
+
+// handling is what the options of one handler come to.
+type handling struct {
+	strict bool
+}
+
+// Strict is an [Option] of [Handle]: a run whose arguments have a field that the handler's type does not have fails
+// for good, with the field named. Choose it where a misspelled argument would do harm, and deploy the workers before
+// the producers.
+func Strict(h *handling) { h.strict = true }
 
 func (r *Registry) add(name string, handler func(context.Context, *Attempt) error) {
 	r.mu.Lock()
@@ -147,8 +163,9 @@ func stack() string {
 	}
 }
 
-// decodeArgs fills target from args, which may be empty, and names the field that does not fit.
-func decodeArgs(args json.RawMessage, target any) error {
+// decodeArgs fills target from args, which may be empty, and names the field that does not fit; if strict, also a field
+// that target does not have.
+func decodeArgs(args json.RawMessage, target any, strict bool) error {
 	if len(bytes.TrimSpace(args)) == 0 {
 		return nil
 	}
@@ -156,7 +173,9 @@ func decodeArgs(args json.RawMessage, target any) error {
 		return err
 	}
 	decoder := json.NewDecoder(bytes.NewReader(args))
-	decoder.DisallowUnknownFields()
+	if strict {
+		decoder.DisallowUnknownFields()
+	}
 	err := decoder.Decode(target)
 	var mismatch *json.UnmarshalTypeError
 	switch {

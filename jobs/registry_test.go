@@ -74,7 +74,7 @@ func TestArgsThatDoNotFitFailForGoodAndNameTheField(t *testing.T) {
 		{`{"bill_ids": [1.5]}`, `args of handler bills.settle: field "bill_ids": a JSON number 1.5 does not fit into int`},
 		{`{"account": {"id": 7}}`, `args of handler bills.settle: field "account.id": a JSON number does not fit into string`},
 		{`[1]`, `args of handler bills.settle: a JSON array does not fit into jobs_test.settle`},
-		{`{"bil_ids": [1]}`, `args of handler bills.settle: unknown field "bil_ids"`},
+		{`{"bill_ids": [1], "since_next_release": true, "account": {"id": "x", "vat": 7}}`, ``},
 		{`{"bill_ids": }`, `args of handler bills.settle: not JSON: invalid character '}' looking for beginning of value (at byte 14)`},
 		{`{} {}`, `args of handler bills.settle: not JSON: invalid character '{' after top-level value (at byte 4)`},
 		{`{}}`, `args of handler bills.settle: not JSON: invalid character '}' after top-level value (at byte 3)`},
@@ -86,6 +86,30 @@ func TestArgsThatDoNotFitFailForGoodAndNameTheField(t *testing.T) {
 		if err != nil && !jobs.IsPermanent(err) {
 			t.Errorf("args %s: the error is not permanent", test.args)
 		}
+	}
+}
+
+func TestUnknownFieldOfTheArgsPassesUnlessTheHandlerIsStrict(t *testing.T) {
+	t.Parallel()
+	reg := jobs.NewRegistry()
+	var got []settle
+	handle := func(_ context.Context, run *jobs.Run[settle]) error { got = append(got, run.Args); return nil }
+	jobs.Handle(reg, "lenient", handle)
+	jobs.Handle(reg, "strict", handle, jobs.Strict)
+	for _, test := range []struct{ handler, args, want string }{
+		{"lenient", `{"bill_ids": [1], "vat": 7}`, ``},
+		{"lenient", `{"account": {"id": "x", "vat": 7}}`, ``},
+		{"strict", `{"bill_ids": [1]}`, ``},
+		{"strict", `{"bill_ids": [1], "vat": 7}`, `args of handler strict: unknown field "vat"`},
+		{"strict", `{"account": {"id": "x", "vat": 7}}`, `args of handler strict: unknown field "vat"`},
+	} {
+		err := reg.Execute(t.Context(), attemptOf(test.handler, test.args))
+		if got := text(err); got != test.want || err != nil && !jobs.IsPermanent(err) {
+			t.Errorf("%s, args %s:\n got %q, permanent %v\nwant %q", test.handler, test.args, got, jobs.IsPermanent(err), test.want)
+		}
+	}
+	if len(got) != 3 || !slices.Equal(got[0].BillIDs, []int{1}) || got[1].Account.ID != "x" {
+		t.Errorf("the handlers got %+v: the known fields must arrive", got)
 	}
 }
 
