@@ -484,6 +484,20 @@ func (c *Client) Session() SessionID {
 	return c.last.id
 }
 
+// Certain returns the ID of the current session while that is surely in force: its last renewal was answered in time.
+// Otherwise the error, an [ErrLost] or [ErrClosed], says why no work should begin. Work that is under way is not cut off
+// by that: see [Hold.Context].
+func (c *Client) Certain() (SessionID, error) {
+	s, _, err := c.current()
+	if err != nil {
+		return "", err
+	}
+	if err := s.dog.certain(); err != nil {
+		return "", err
+	}
+	return s.id, nil
+}
+
 // Lease returns the lease in use.
 func (c *Client) Lease() time.Duration { return c.lease }
 

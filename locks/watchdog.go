@@ -162,6 +162,22 @@ func (w *watchdog) covered(at time.Time) bool {
 	return instant{at, w.from.boot}.since(w.from) < trustOf(w.lease)
 }
 
+// certain returns why the session is in doubt, or nil: it is renewed when it should be, and every renewal is answered.
+func (w *watchdog) certain() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	since := w.clock.since(w.from)
+	switch {
+	case w.state != alive:
+		return fmt.Errorf("%w: the session is over", ErrLost)
+	case w.last != nil:
+		return fmt.Errorf("%w: the last renewal of the session failed: %w", ErrLost, w.last)
+	case since > w.lease/renewalsPerLease+tryOf(w.lease)+lookEvery:
+		return fmt.Errorf("%w: the session was last renewed %s ago", ErrLost, since.Round(time.Millisecond))
+	}
+	return nil
+}
+
 // killBy returns the reading of the boot clock by which no process under the session may live any more.
 func (w *watchdog) killBy() time.Duration {
 	w.mu.Lock()

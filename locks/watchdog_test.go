@@ -285,3 +285,48 @@ func TestInspectDoesNotWaitForTheLook(t *testing.T) {
 		}
 	})
 }
+
+func TestASessionIsCertainOnlyWhileItsRenewalsAreAnswered(t *testing.T) {
+	t.Parallel()
+	const lease = 15 * time.Second
+	for name, test := range map[string]struct {
+		fault func(*bubble)
+		by    time.Duration // of the outage, by when it must be in doubt
+	}{
+		"refused connections": {func(b *bubble) { b.outage = errors.New("connection refused") }, lease/3 + time.Second},
+		"no answers":          {func(b *bubble) { b.hang = true }, lease/2 + time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBubble(lease)
+				ctx, cancel := context.WithCancel(t.Context())
+				var running sync.WaitGroup
+				running.Go(func() { b.run(ctx) })
+				defer running.Wait()
+				defer cancel()
+				for range 60 {
+					time.Sleep(time.Second)
+					if err := b.certain(); err != nil {
+						t.Fatalf("after %s of a good network: %v", b.elapsed(), err)
+					}
+				}
+				set := func(change func(*bubble)) { b.mu.Lock(); defer b.mu.Unlock(); change(b) }
+				set(test.fault)
+				time.Sleep(test.by)
+				if err := b.certain(); !errors.Is(err, ErrLost) {
+					t.Errorf("%s into the outage: certain() = %v, want ErrLost", test.by, err)
+				}
+				set(func(b *bubble) { b.outage, b.hang = nil, false })
+				time.Sleep(lease/6 + time.Second)
+				if err := b.certain(); err != nil {
+					t.Errorf("after the outage: %v", err)
+				}
+				set(test.fault)
+				time.Sleep(lease)
+				if err := b.certain(); !errors.Is(err, ErrLost) {
+					t.Errorf("after the end of the session: certain() = %v, want ErrLost", err)
+				}
+			})
+		})
+	}
+}
