@@ -627,7 +627,8 @@ func TestHoldsSurviveAClusterThatChanges(t *testing.T) {
 }
 
 // TestFaultsUnderAFailoverAreFound runs tests of this file again with faults in the scripts: each has to fail, and to say
-// that a lock had two holders or was lost.
+// that a lock had two holders or was lost. A fault opens a window: the stranger has to ask the new server before another
+// client's renewal detects that server. On a busy machine a run can miss the window, so each fault has several runs.
 func TestFaultsUnderAFailoverAreFound(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -636,6 +637,7 @@ func TestFaultsUnderAFailoverAreFound(t *testing.T) {
 	if os.Getenv(locks.FaultEnv) != "" {
 		t.Skip("this is a run with a fault")
 	}
+	const runs = 6
 	for name, fault := range map[string]struct{ test, from, to, says string }{
 		"there is no grace time": {
 			"TestHoldsSurviveTheLossOfAllData/flushed", "if S.grace() then -- also", "if false then -- also", "was granted to somebody else",
@@ -649,12 +651,16 @@ func TestFaultsUnderAFailoverAreFound(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			run := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+strings.ReplaceAll(fault.test, "/", "$/^"), "-test.timeout=2m")
-			run.Env = append(os.Environ(), locks.FaultEnv+"="+fault.from+"=>"+fault.to)
-			out, err := run.CombinedOutput()
-			if err == nil || !strings.Contains(string(out), fault.says) {
-				t.Errorf("%v, want a failure that says %q:\n%s", err, fault.says, out)
+			var out []byte
+			for range runs {
+				run := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+strings.ReplaceAll(fault.test, "/", "$/^"), "-test.timeout=2m")
+				run.Env = append(os.Environ(), locks.FaultEnv+"="+fault.from+"=>"+fault.to)
+				var err error
+				if out, err = run.CombinedOutput(); err != nil && strings.Contains(string(out), fault.says) {
+					return
+				}
 			}
+			t.Errorf("%d runs did not fail with %q; the last one:\n%s", runs, fault.says, out)
 		})
 	}
 }
