@@ -90,7 +90,7 @@ func cutOffTrial(t *testing.T, trial int, before, faults redistest.Faults, step 
 	clock := new(steppedClock)
 	var c *Client
 	for c == nil { // a busy machine may take longer than one command may
-		if c, err = Open(ctx, p.Client(t), Options{Namespace: ns, Name: "cut", Lease: quick, clock: clock.clock()}); ctx.Err() != nil {
+		if c, err = Open(ctx, p.Client(t), Options{Namespace: ns, Name: "cut", Lease: minLease, clock: clock.clock()}); ctx.Err() != nil {
 			return 0, err
 		}
 	}
@@ -113,13 +113,13 @@ func cutOffTrial(t *testing.T, trial int, before, faults redistest.Faults, step 
 		}
 	})
 	p.Set(before)
-	time.Sleep(quick/2 + time.Duration(trial)*150*time.Millisecond) // at different moments between two renewals
+	time.Sleep(minLease/2 + time.Duration(trial)*150*time.Millisecond) // at different moments between two renewals
 	p.Set(faults)
 	if step != nil {
 		step(clock)
 	}
 	if !faults.DropRequests && !faults.DropReplies && !faults.HoldReplies && faults.ReplyDelay == 0 { // nothing but the clock: it is renewed, or ends
-		time.Sleep(2 * quick)
+		time.Sleep(2 * minLease)
 		if hold.Context().Err() == nil {
 			if err := hold.Release(); err != nil {
 				return 0, err

@@ -15,10 +15,12 @@ const shortest = 2 * time.Second
 
 func TestMaxHoldEndsWorkBeforeTheLockPassesOn(t *testing.T) {
 	t.Parallel()
+	opening := time.Now()
 	c := openClient(t, redistest.Client(t), locks.Options{Namespace: redistest.Namespace(t), Lease: shortest})
 	const most = 300 * time.Millisecond
 	began := time.Now()
 	hold := acquire(t, c, locks.Exclusive("a"), locks.MaxHold(most))
+	slack := time.Since(opening) // the client estimates the server's time by a round trip, and errs on the early side
 	next := make(chan time.Time, 1)
 	go func() {
 		release(t, must(c.Acquire(within(t, patient), locks.Exclusive("a"))))
@@ -26,7 +28,7 @@ func TestMaxHoldEndsWorkBeforeTheLockPassesOn(t *testing.T) {
 	}()
 	<-hold.Context().Done()
 	ended := time.Now()
-	if took := ended.Sub(began); took < most-50*time.Millisecond {
+	if took := ended.Sub(began); took < most-slack {
 		t.Errorf("ended after %s, want %s", took, most)
 	}
 	cause := context.Cause(hold.Context())
