@@ -251,10 +251,13 @@ func (d *doctor) queues(ctx context.Context, conn *connection, config *configs.C
 	if err != nil {
 		return err
 	}
-	served := make(map[string]bool)
+	served, disputed := make(map[string]bool), make(map[string]bool)
 	for _, w := range workers {
 		for name := range w.Queues {
 			served[name] = served[name] || w.State != admin.Gone
+		}
+		for name := range w.Disputed {
+			disputed[name] = disputed[name] || w.State != admin.Gone
 		}
 	}
 	// Those that the config's jobs use, with how many do, and those that a worker of it would serve.
@@ -271,6 +274,10 @@ func (d *doctor) queues(ctx context.Context, conn *connection, config *configs.C
 	for _, info := range infos {
 		ours := info.Namespace == own
 		switch {
+		case info.Namespace != "" && !ours && disputed[info.Name]:
+			d.say(levelError, "queue", info.Name, "it was given to namespace %q while workers of %q serve it: they keep serving it, and the next one "+
+				"does not start; find out which client wrote to lockstep:queues; to undo it: redis-cli HSET lockstep:queues %s %s",
+				info.Namespace, own, info.Name, own)
 		case info.Namespace != "" && !ours && (meant[info.Name] || used[info.Name] > 0):
 			d.say(levelError, "queue", info.Name, "it belongs to namespace %q, and this config, of %q, names it: a worker with it does not start; "+
 				"choose another name", info.Namespace, own)

@@ -104,6 +104,7 @@ var (
 	descWaits   = prometheus.NewDesc("lockstep_waits", "Requests that wait for their bundle now, over all workers.", nil, nil)
 	descWorkers = prometheus.NewDesc("lockstep_workers", "Workers whose lease stands, by state.", []string{"state"}, nil)
 	descLease   = prometheus.NewDesc("lockstep_session_lease_left_seconds", "What is left of this worker's lease, by Redis' clock.", nil, nil)
+	descDispute = prometheus.NewDesc("lockstep_queues_disputed", "Queues that this worker serves although they were given to another namespace.", nil, nil)
 
 	descConfig     = prometheus.NewDesc("lockstep_config_info", "Which config this worker has; always 1.", []string{"digest"}, nil)
 	descConfigJobs = prometheus.NewDesc("lockstep_config_jobs", "Jobs of the config that this worker has.", nil, nil)
@@ -119,7 +120,7 @@ var (
 
 // Describe says what there may be; Collect leaves out what is not known.
 func (s *sight) Describe(to chan<- *prometheus.Desc) {
-	for _, one := range []*prometheus.Desc{descRedisUp, descHolds, descWaits, descWorkers, descLease,
+	for _, one := range []*prometheus.Desc{descRedisUp, descHolds, descWaits, descWorkers, descLease, descDispute,
 		descConfig, descConfigJobs, descReloads, descReloaded, descLoaded, descRestart} {
 		to <- one
 	}
@@ -156,6 +157,7 @@ func (s *sight) Collect(to chan<- prometheus.Metric) {
 		states[w.State]++
 		if w.ID == s.worker {
 			tell(descLease, time.Duration(w.LeaseLeft).Seconds())
+			tell(descDispute, float64(len(w.Disputed)))
 		}
 	}
 	for state, n := range states {

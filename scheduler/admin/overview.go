@@ -44,6 +44,8 @@ type overview struct {
 	CountedAll  bool                 // there are no more than those
 	Ready, Live int                  // workers: that take runs, that have a lease
 	Slots, Busy int                  // of those with a lease
+
+	Disputed []string // queues that live workers serve although they were given to another namespace: "default (shop)"
 }
 
 // replica is a worker with what it holds.
@@ -124,7 +126,13 @@ func (o *overview) fleet(scene *scene) {
 		if worker.State == "ready" {
 			o.Ready++
 		}
+		for queue, owner := range worker.Disputed {
+			if one := queue + " (" + owner + ")"; !slices.Contains(o.Disputed, one) {
+				o.Disputed = append(o.Disputed, one)
+			}
+		}
 	}
+	slices.Sort(o.Disputed)
 	for _, holder := range holders {
 		if i, is := at[holder.Worker]; is {
 			o.Workers[i].Holds = append(o.Workers[i].Holds, holder)

@@ -399,3 +399,19 @@ func TestEveryStateHasABadgeOfItsOwn(t *testing.T) {
 		t.Errorf("an unknown state is shown as %+v", b)
 	}
 }
+
+func TestADisputedQueueHasABannerAndAMetric(t *testing.T) {
+	t.Parallel()
+	f := fleet()
+	f.sessions[1].Card = []byte(strings.Replace(web1Card, `"state"`, `"disputed":{"critical":"thief"},"state"`, 1))
+	s, err := New(Options{Reader: f.reader(), Worker: func() string { return "web-1.x7k2m9qa" }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if page := getPage(t, s, http.StatusOK); !strings.Contains(page.id("main").text, "Queues were given to another namespace while workers serve them: critical (thief)") {
+		t.Errorf("the page says: %s", page.id("main").text)
+	}
+	if body := get(s, "/metrics").Body.String(); !strings.Contains(body, "\nlockstep_queues_disputed 1\n") {
+		t.Error("no lockstep_queues_disputed 1 in the metrics")
+	}
+}

@@ -176,6 +176,8 @@ type Worker struct {
 	Admin     Text            `json:"admin"`                // host:port of its API and page
 	Clock     Seconds         `json:"clock_offset_seconds"` // by how much its host's clock is ahead of Redis'
 	Ticket    string          `json:"-"`                    // [Options.Ticket] of its API; "" for none
+
+	Disputed map[string]string `json:"disputed_queues,omitempty"` // served queues that were given to another namespace: which
 }
 
 // Gone is the state of a worker whose lease is over. It vanishes as soon as somebody takes care of what it left.

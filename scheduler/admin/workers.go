@@ -208,6 +208,7 @@ func (s *scene) workers() []Worker {
 			Ticket:    card.Ticket,
 			LeaseLeft: Seconds(session.left),
 			Clock:     Seconds(card.Clock),
+			Disputed:  card.Disputed,
 		}
 		if session.left <= 0 {
 			w.State = Gone

@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -14,8 +15,25 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ErrOwned says that a queue belongs to another namespace. The error that carries it names both, and the remedy.
+// ErrOwned says that a queue belongs to another namespace. See [OwnedError].
 var ErrOwned = errors.New("queue belongs to another namespace")
+
+// OwnedError is an [ErrOwned] that names the queues, their owners and the remedy.
+type OwnedError struct {
+	Owners map[string]string // queue -> the namespace that it belongs to
+}
+
+func (e *OwnedError) Error() string {
+	var lines []string
+	for _, q := range slices.Sorted(maps.Keys(e.Owners)) {
+		lines = append(lines, fmt.Sprintf("%s: %q is used by namespace %q: choose another name in worker.queues, or, "+
+			"when no worker of %[3]q uses it any more, free it by: redis-cli HDEL %[4]s %[2]s", ErrOwned, q, e.Owners[q], ownersKey))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Is makes it an [ErrOwned].
+func (e *OwnedError) Is(target error) bool { return target == ErrOwned }
 
 // ownersKey is a HASH queue -> namespace. It is one key for all namespaces, since queue names are common to them all.
 const ownersKey = "lockstep:queues"
@@ -38,6 +56,7 @@ type Client struct {
 
 	mu        sync.Mutex
 	sightings map[string]sighting // by task key; guarded by mu
+	owned     map[string]bool     // queues that Own has registered, whoever they are given to later; guarded by mu
 }
 
 // New returns a client for the deliveries of a namespace. It dials nothing. rdb should have a MaxRetries of -1 and
@@ -52,6 +71,7 @@ func New(rdb redis.UniversalClient, namespace string) (*Client, error) {
 		namespace: namespace,
 		now:       time.Now,
 		sightings: make(map[string]sighting),
+		owned:     make(map[string]bool),
 	}, nil
 }
 
@@ -140,8 +160,8 @@ func (c *Client) enqueueing(ctx context.Context, d Delivery) (*enqueueing, error
 }
 
 // Own registers queues as this namespace's, all or none, and announces them to asynq's tools. The error is an
-// [ErrOwned] when one of them belongs to another namespace: whoever meets that must not serve any of them. Registered
-// once, a queue stays registered.
+// [OwnedError] when one of them belongs to another namespace: a worker that starts must not serve any of them then.
+// Registered once, a queue stays registered.
 func (c *Client) Own(ctx context.Context, queues []string) error {
 	if len(queues) == 0 {
 		return nil
@@ -157,33 +177,40 @@ func (c *Client) Own(ctx context.Context, queues []string) error {
 	if err != nil {
 		return fmt.Errorf("register queues %v: %w", queues, err)
 	}
-	var errs []error
-	for i := 0; i+1 < len(taken); i += 2 {
-		errs = append(errs, fmt.Errorf("%w: %q is used by namespace %q: choose another name in worker.queues, or, "+
-			"when nobody of %[3]q uses it any more, free it by: redis-cli HDEL %[4]s %[2]s",
-			ErrOwned, taken[i], taken[i+1], ownersKey))
+	if len(taken) > 0 {
+		owners := make(map[string]string, len(taken)/2)
+		for i := 0; i+1 < len(taken); i += 2 {
+			owners[taken[i]] = taken[i+1]
+		}
+		return &OwnedError{owners}
 	}
-	if errs != nil {
-		return errors.Join(errs...)
+	c.mu.Lock()
+	for _, q := range queues {
+		c.owned[q] = true
 	}
+	c.mu.Unlock()
 	if err := c.rdb.SAdd(ctx, queuesKey, args[1:]...).Err(); err != nil {
 		return fmt.Errorf("announce queues %v: %w", queues, err)
 	}
 	return nil
 }
 
-// AllPaused returns the queues of this namespace that are paused, whoever paused them and whether anybody serves them.
+// AllPaused returns the queues of this namespace that are paused, whoever paused them and whether a worker serves them. A
+// queue that this client has registered counts as its namespace's, also after another client has changed its owner.
 func (c *Client) AllPaused(ctx context.Context) ([]string, error) {
 	owners, err := c.rdb.HGetAll(ctx, ownersKey).Result()
 	if err != nil {
 		return nil, fmt.Errorf("list queues of namespace %s: %w", c.namespace, err)
 	}
-	var own []string
+	c.mu.Lock()
+	names := maps.Clone(c.owned)
+	c.mu.Unlock()
 	for q, namespace := range owners {
 		if namespace == c.namespace {
-			own = append(own, q)
+			names[q] = true
 		}
 	}
+	own := slices.Sorted(maps.Keys(names))
 	is, err := c.Paused(ctx, own)
 	if err != nil {
 		return nil, err

@@ -42,7 +42,9 @@
 // A task that nobody here knows goes back after [foreignDelay], uncounted, never archived and never ended, whatever its
 // own limits say: it may belong to a program that looks at this queue too. A delivery of another namespace, or one of
 // our type that cannot be read, is ended with a line in the log; that can only be a mistake, since a queue belongs to
-// one namespace: [Client.Own] registers it in Redis, in a hash beside asynq's keys.
+// one namespace: [Client.Own] registers it in Redis, in a hash beside asynq's keys. That hash guards against accidents only,
+// since every namespace of a Redis may write to it. So a worker refuses to start with a queue of another namespace, but keeps
+// serving a queue that changes its owner later, and raises an alarm ([Options].Disputed).
 //
 // # Fetching
 //

@@ -85,6 +85,11 @@ type Options struct {
 	// Slots, when given, bound what is fetched. Without them up to four deliveries for each fetcher are in hand.
 	Slots Slots
 
+	// Disputed is called when queues that this server already serves turn out to belong to another namespace, with their
+	// new owners, and again at each change; with none when the dispute is over. The server keeps serving them: any client
+	// that may write to Redis can change an owner, and must not be able to stop workers by that. Nil: only the log tells.
+	Disputed func(owners map[string]string)
+
 	Fetchers     int           // asynq servers to run; 0 means DefaultFetchers
 	PollInterval time.Duration // between looks at idle queues, all fetchers together; 0 means DefaultPollInterval
 	Logger       *slog.Logger  // nil means slog.Default()
@@ -159,8 +164,8 @@ func (s slots) More(most int) int {
 }
 
 // Run serves until ctx ends, and returns when every Handle has returned and everything it started has stopped. A Redis
-// that is away is waited for. The error is nil, or an [ErrOwned] when a queue belongs to another namespace; then nothing
-// of it was fetched, or nothing more after it changed hands in an emptied Redis.
+// that is away is waited for. The error is nil, or an [ErrOwned] when a queue belongs to another namespace at the start;
+// then nothing was fetched. A queue that changes its owner later raises an alarm: see [Options].Disputed.
 func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	gate := newGate(s.o.PollInterval, s.o.Slots, s.log)
@@ -174,10 +179,13 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
-// keepOwned registers the queues, opens the gate when they are ours, and goes on registering them.
+// keepOwned registers the queues, opens the gate when they are ours, and keeps registering them. A change of owner under
+// the running server is told once, and the server continues.
 func (s *Server) keepOwned(ctx context.Context, g *gate) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	serving := false
+	var disputed map[string]string // as told last
 	for {
 		select {
 		case <-ctx.Done():
@@ -185,19 +193,48 @@ func (s *Server) keepOwned(ctx context.Context, g *gate) error {
 		case <-timer.C:
 		}
 		err := s.client.Own(ctx, s.queues)
+		var owned *OwnedError
 		switch {
 		case err == nil:
+			serving = true
 			g.open()
+			disputed = s.dispute(ctx, disputed, nil)
 			timer.Reset(ownInterval)
-		case errors.Is(err, ErrOwned):
+		case errors.As(err, &owned) && serving:
+			disputed = s.dispute(ctx, disputed, owned.Owners)
+			timer.Reset(ownInterval)
+		case errors.As(err, &owned):
 			return err
 		case ctx.Err() != nil:
 			return nil
-		default: // Redis is away: the gate tells so, once
+		default: // Redis is unreachable: the gate logs that, once
 			g.failed(err)
 			timer.Reset(errorPause)
 		}
 	}
+}
+
+// dispute tells of queues whose owner has changed since the last call, and returns the owners for the next one.
+func (s *Server) dispute(ctx context.Context, before, owners map[string]string) map[string]string {
+	if maps.Equal(before, owners) {
+		return before
+	}
+	for _, q := range slices.Sorted(maps.Keys(owners)) {
+		if owners[q] != before[q] {
+			s.log.ErrorContext(ctx, "a queue that this worker serves was given to another namespace; the worker keeps serving it",
+				"queue", q, "namespace", s.client.namespace, "owner", owners[q],
+				"remedy", fmt.Sprintf("find out which client wrote to %s; to undo it: redis-cli HSET %[1]s %s %s", ownersKey, q, s.client.namespace))
+		}
+	}
+	for _, q := range slices.Sorted(maps.Keys(before)) {
+		if _, still := owners[q]; !still {
+			s.log.InfoContext(ctx, "a queue belongs to this worker's namespace again", "queue", q, "namespace", s.client.namespace)
+		}
+	}
+	if s.o.Disputed != nil {
+		s.o.Disputed(owners)
+	}
+	return owners
 }
 
 // fetch runs one asynq server until ctx ends.

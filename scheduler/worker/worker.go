@@ -101,6 +101,8 @@ type Worker struct {
 	draining atomic.Bool
 	paused   atomic.Pointer[map[string]bool]
 
+	disputed atomic.Pointer[map[string]string] // served queues that were given to another namespace, and to which
+
 	told    atomic.Pointer[locks.SessionID] // the last one that OnSession was told
 	drifted atomic.Int64                    // jobs whose active definition is another one
 	clock   atomic.Int64                    // a time.Duration: by how much this host's clock is ahead of Redis'
@@ -300,6 +302,10 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	}
 	server, err := queue.NewServer(w.queue, queue.Options{
 		Queues: w.o.Queues, Fetchers: w.o.Fetchers, Slots: queue.NewSlots(w.slots), Handle: w.take, Adopt: w.adopt,
+		Disputed: func(owners map[string]string) {
+			w.disputed.Store(&owners)
+			w.show(ctx)
+		},
 		Logger: w.log,
 	})
 	if err != nil {
@@ -542,12 +548,20 @@ func (w *Worker) card(state string) json.RawMessage {
 	card, err := json.Marshal(Card{
 		Host: host, PID: os.Getpid(), Version: w.o.Version, Config: w.jobs.Load().config, State: state,
 		Slots: w.o.Concurrency, Queues: w.o.Queues, StartedAt: w.started.UTC(), Admin: w.o.Admin, Ticket: w.o.Ticket, Drifted: int(w.drifted.Load()),
-		Clock: time.Duration(w.clock.Load()),
+		Clock: time.Duration(w.clock.Load()), Disputed: w.disputes(),
 	})
 	if err != nil {
 		panic("worker: a card is plain data: " + err.Error())
 	}
 	return card
+}
+
+// disputes returns the served queues that were given to another namespace.
+func (w *Worker) disputes() map[string]string {
+	if owners := w.disputed.Load(); owners != nil {
+		return *owners
+	}
+	return nil
 }
 
 // Card is what a worker tells others about itself, beside its session's id and lease.
@@ -564,6 +578,8 @@ type Card struct {
 	Ticket    string         `json:"ticket,omitempty"`  // what lets the command line have its config read again there
 	Drifted   int            `json:"drifted,omitempty"` // jobs whose active definition is another one
 	Clock     time.Duration  `json:"clock,omitempty"`   // ns by which its host's clock is ahead of Redis'; 0 for next to nothing
+
+	Disputed map[string]string `json:"disputed,omitempty"` // queues that it serves and that were given to another namespace: which
 }
 
 func names(queues map[string]int) []string {

@@ -78,7 +78,7 @@ func (f *fleet) start(change ...func(*worker.Options)) *running {
 	f.Helper()
 	o := worker.Options{
 		Redis: f.rdb, Namespace: f.namespace, Name: "w", Lease: 2 * time.Second, Concurrency: 4, Queues: map[string]int{f.queue: 1},
-		Jobs: f.jobs, Expand: func(job *jobs.Job) (*jobs.Job, error) { return job, nil }, Handlers: f.handlers,
+		Jobs: f.jobs, Expand: expandNothing, Handlers: f.handlers,
 		Logger: slog.New(slog.NewTextHandler(f.Output(), &slog.HandlerOptions{Level: slog.LevelInfo})),
 	}
 	for _, c := range change {
