@@ -109,7 +109,7 @@ func TestManyHoldsAreSaidAgainWhileOthersComeAndGo(t *testing.T) {
 	rdb := redistest.New(t, redistest.Options{}).Client(t)
 	c := opened(t, rdb, "ns")
 	kept := make(map[HoldID]*Hold)
-	for i := range 3*assertPage + 7 {
+	for i := range 3*assertNames + 7 {
 		hold, err := c.Acquire(t.Context(), Exclusive(fmt.Sprint("kept", i)), MaxHold(time.Hour), Info([]byte(`{"n":1}`)))
 		if err != nil {
 			t.Fatal(err)

@@ -112,7 +112,12 @@ type Client struct {
 	at       place                  // of the space, as what this client knows of it was said last; guarded by mu
 	card     json.RawMessage        // guarded by mu
 	declared map[string]PermitLimit // by this client; guarded by mu
-	finished bool                   // Close was called: nothing may be started any more; guarded by mu
+
+	redeclared struct { // after the last loss of data; guarded by mu
+		at    place    // where
+		names []string // that are still to be declared there
+	}
+	finished bool // Close was called: nothing may be started any more; guarded by mu
 }
 
 // Open connects to Redis, opens a session and starts the watchdog that keeps it alive. rdb tells where Redis is: its

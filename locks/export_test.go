@@ -13,6 +13,9 @@ const faultEnv = "LOCKS_TEST_FAULT"
 // FaultEnv is for tests that run this binary again with a fault, to show that another test finds it.
 const FaultEnv = faultEnv
 
+// AssertHash names the script in SLOWLOG that asserts holds.
+var AssertHash = assertScript.Hash()
+
 func init() {
 	from, to, planted := strings.Cut(os.Getenv(faultEnv), "=>")
 	if !planted {

@@ -1,6 +1,7 @@
 package locks
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -210,67 +211,116 @@ func (c *Client) saw(token Token) {
 	}
 }
 
-// assertPage is how many holds are said at a time.
-const assertPage = 200
+// A page of an assertion is bounded by what it costs Redis: its names, those that are not exclusive counted several times,
+// and its bytes. It has one hold at least, and a hold has 1,000 names at most.
+const (
+	assertNames = 256
+	assertBytes = 64 << 10
+	assertDear  = 6 // exclusive names that a name in another mode, or of a nested request, costs as much as
+)
 
-// reclaim says what the session holds, after a renewal was answered that the space is at another place than the session
-// knows it. Only when the last page was accepted, the session is renewed. What was said at one place is not said there
-// again, so that an assertion that does not fit into the time of one renewal goes on in the next.
+// reclaim asserts what the session holds, after a renewal was answered that the space is at another place than the session
+// knows it. The session is renewed only when its last page was accepted. A hold that was asserted at a place is not asserted
+// there again, so that an assertion that takes longer than one renewal may continues with the next.
 func (s *session) reclaim(ctx context.Context, at place) error {
-	if err := s.client.redeclare(ctx); err != nil {
+	recovered := s.client.recover == nil
+	if err := s.client.redeclare(ctx, at); err != nil {
 		return err
 	}
-	recovered := s.client.recover == nil
+	queue := s.toAssert(at)
 	for {
-		page, last := s.toAssert(at)
-		accepted, next, refused, err := s.assert(ctx, at, page, last && recovered)
+		page, rest := s.page(queue)
+		accepted, next, refused, err := s.assert(ctx, at, page, len(rest) == 0 && recovered)
 		if err != nil {
 			return err
 		}
-		at = next
 		if !accepted {
-			recovered = s.client.recover == nil
+			if err := s.client.redeclare(ctx, next); err != nil {
+				return err
+			}
+			at, queue, recovered = next, s.toAssert(next), s.client.recover == nil
 			continue
 		}
+		at, queue = next, rest
 		s.asserted(at, page, refused)
-		switch {
-		case !last:
-		case !recovered:
+		if len(rest) > 0 {
+			continue
+		}
+		if !recovered {
 			if err := s.client.recover(ctx, s.id, at.id+" "+at.epoch); err != nil {
 				return err
 			}
-			recovered = true
-		case s.arrive(at):
+			recovered, queue = true, s.toAssert(at)
+			continue
+		}
+		if queue = s.toAssert(at); len(queue) == 0 {
+			s.arrive(at)
 			return nil
 		}
 	}
 }
 
-// an assertion is one hold as it is said again.
+// An assertion is one hold that Redis may have lost.
 type assertion struct {
 	request *Request
 	token   Token
-	member  string // as it stands in Redis
+	member  string // the hold's record in Redis, written when its page is
 	under   string
 }
 
-// toAssert returns holds that were not said yet, the oldest first, and whether these are the last ones. A hold that is
-// being released is not among them; one that has ended but was not released yet, as by its limits, is: its holder may
-// not have stopped.
-func (s *session) toAssert(at place) (page []assertion, last bool) {
+// toAssert returns the holds that were not asserted at a place, the oldest first. It sorts all of them, so that it is called
+// once for each round of pages and not for each page.
+func (s *session) toAssert(at place) []assertion {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	var queue []assertion
 	for _, r := range s.requests {
-		granted := r.state == held && r.hold == nil || r.hold != nil && !r.hold.done
-		if granted && r.refused == nil && (r.said != at || at.id == "") {
-			page = append(page, assertion{r, r.granted.token, s.member(r), r.under})
+		if r.assertable() && (r.said != at || at.id == "") {
+			queue = append(queue, assertion{request: r, token: r.granted.token})
 		}
 	}
-	slices.SortFunc(page, func(a, b assertion) int { return int(int64(a.token) - int64(b.token)) })
-	if len(page) > assertPage {
-		return page[:assertPage], false
+	s.mu.Unlock()
+	slices.SortFunc(queue, func(a, b assertion) int { return cmp.Compare(a.token, b.token) })
+	return queue
+}
+
+// assertable reports whether a request has a hold to assert: not one that is being released, but one that has ended without
+// being released, as by its limits, since its holder may not have stopped. The caller holds the session's mu.
+func (r *Request) assertable() bool {
+	granted := r.state == held && r.hold == nil || r.hold != nil && !r.hold.done
+	return granted && r.refused == nil
+}
+
+// page writes the next page of an assertion and returns the holds that follow it. It leaves out holds that were released
+// meanwhile.
+func (s *session) page(queue []assertion) (page, rest []assertion) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	names, bytes := 0, 0
+	for i, a := range queue {
+		r := a.request
+		if !r.assertable() {
+			continue
+		}
+		a.member, a.under = s.member(r), r.under
+		names += assertCost(r)
+		bytes += len(a.member) + len(a.under)
+		if len(page) > 0 && (names > assertNames || bytes > assertBytes) {
+			return page, queue[i:]
+		}
+		page = append(page, a)
 	}
-	return page, true
+	return page, nil
+}
+
+// assertCost returns how much of a page a hold takes, in exclusive names.
+func assertCost(r *Request) int {
+	cost := len(r.items)
+	for _, item := range r.items {
+		if item.Mode != ModeExclusive || r.under != "" {
+			cost += assertDear - 1
+		}
+	}
+	return cost
 }
 
 // member writes a hold as the space keeps it. The caller holds mu.
@@ -355,12 +405,9 @@ func (s *session) asserted(at place, page []assertion, refused []HoldID) {
 	}
 }
 
-// arrive ends an assertion, unless there is something new to say. What else stands in Redis is compared with the table: waits
-// that are gone are asked again, and what was released while it was said is released once more.
-func (s *session) arrive(at place) bool {
-	if page, _ := s.toAssert(at); len(page) > 0 {
-		return false
-	}
+// arrive ends an assertion. What else Redis has is compared with the table: lost waits are asked again, and holds that were
+// released while they were asserted are released once more.
+func (s *session) arrive(at place) {
 	s.mu.Lock()
 	s.at = at
 	s.heard, s.told = 0, 0 // the count of news may have gone back
@@ -371,30 +418,50 @@ func (s *session) arrive(at place) bool {
 	s.client.log.Warn("redis has lost data or was replaced; what is held here was said again",
 		slog.String("session", string(s.id)))
 	s.recompare()
-	return true
 }
 
-// redeclare declares again the permits that this client has declared: they bound what may be held of them.
-func (c *Client) redeclare(ctx context.Context) error {
+// redeclareMost is how many limits are declared in one round trip.
+const redeclareMost = 200
+
+// redeclare declares the permits again that this client has declared: they bound what may be held of them. It does so once
+// for each place, and continues where an error has stopped it.
+func (c *Client) redeclare(ctx context.Context, at place) error {
 	c.mu.Lock()
-	declared := maps.Clone(c.declared)
+	if c.redeclared.at != at || at.id == "" {
+		c.redeclared.at, c.redeclared.names = at, slices.Collect(maps.Keys(c.declared))
+	}
+	left := c.redeclared.names
 	c.mu.Unlock()
-	first := true
+	for some := range slices.Chunk(left, redeclareMost) {
+		if err := c.redeclareSome(ctx, some); err != nil {
+			return err
+		}
+		c.mu.Lock()
+		c.redeclared.names = c.redeclared.names[len(some):]
+		c.mu.Unlock()
+	}
+	return nil
+}
+
+func (c *Client) redeclareSome(ctx context.Context, names []string) error {
 	pipe := c.beat.Pipeline()
-	for name, limit := range declared {
-		if first { // so that Redis surely has the script
-			first = false
-			if _, err := runScript(ctx, c.beat, declareScript, c.space.keys, name, limit.Permits, limit.Version); err != nil {
+	for i, name := range names {
+		c.mu.Lock()
+		limit := c.declared[name]
+		c.mu.Unlock()
+		args := []any{name, limit.Permits, limit.Version}
+		if i == 0 { // so that Redis surely has the script
+			if _, err := runScript(ctx, c.beat, declareScript, c.space.keys, args...); err != nil {
 				return err
 			}
 			continue
 		}
-		declareScript.EvalSha(ctx, pipe, c.space.keys, name, limit.Permits, limit.Version)
+		declareScript.EvalSha(ctx, pipe, c.space.keys, args...)
 	}
 	if pipe.Len() == 0 {
 		return nil
 	}
-	_, err := pipe.Exec(ctx) // a limit that does not fit to what is held has no effect, and is no error
+	_, err := pipe.Exec(ctx) // a limit that contradicts what is held has no effect, and is no error
 	return err
 }
 

@@ -125,30 +125,135 @@ local function admit(hid, record, member, nested)
   return true
 end
 
-local refused = {}
-for i = 11, #ARGV, 2 do
-  local member, nested = ARGV[i], nil
-  local record = fields(member)
-  local hid = string.match(record[1], '^[^%z]*%z(.*)$')
-  for ancestor in string.gmatch(ARGV[i + 1], '[^ ]+') do
-    nested = nested or {}
-    nested[ancestor] = true
+-- What could be in the way of a hold was mostly lost with it: then it is written together with the others of its page.
+local owners, known = {}, {} -- of the names of this page, and whether that was read
+local slots, members, shares = {}, {}, {}
+
+local function owner(name)
+  if not known[name] then
+    known[name], owners[name] = true, call('HGET', OWN, name)
   end
-  local known, at = held(hid)
-  local rests = known and known[1] == '@' -- as if it had been given up
-  if not known then S.drop(hid) end -- Redis has lost that it was granted, and still has it wait
-  if not known and not admit(hid, record, member, nested) then
-    refused[#refused + 1] = hid
-  elseif not known or rests then
-    if rests then
-      call('ZREM', HOLD, at)
-      call('ZREM', EXP, 'd' .. hid)
+  return owners[name]
+end
+
+-- fits returns how a name is occupied when an item of a hold is added to it; nil when something is in its way.
+local function fits(name, mode, n, hid)
+  local by = owner(name)
+  if mode == 'x' then return not by and 'x' .. hid or nil end
+  local kind = by and sub(by, 1, 1)
+  if mode ~= 'p' then
+    if not by then return 's1' end
+    return kind == 's' and format('s%d', sub(by, 2) + 1) or nil
+  end
+  if by and kind ~= 'p' then return nil end
+  local used, most, version = 0, nil, '-1'
+  if by then used, most, version = permits(by) end
+  used = used + n
+  if grown(version) then return format('p%d:%d:-1', used, used) end
+  return used <= most and format('p%d:%d:%s', used, most, version) or nil
+end
+
+-- flush writes the holds that were taken together.
+local function flush()
+  local own, n = {}, 0
+  for name, value in pairs(slots) do
+    own[n + 1], own[n + 2] = name, value
+    n = n + 2
+  end
+  if n > 0 then
+    call('HSET', OWN, unpack(own))
+    call('ZADD', HOLD, unpack(members))
+  end
+  if #shares > 0 then call('ZADD', IDX, unpack(shares)) end
+  slots, members, shares = {}, {}, {}
+end
+
+-- How all names of the page are occupied, and which of its holds still wait, is read at once.
+local pattern = '^[^%z]*%z([^\31]*)\31[^\31]*\31[^\31]*\31([^\31]*)\31[^\31]*\31[^\31]*\31(.*)$'
+local holds, names, ids = {}, {}, {}
+local sharing, marks = {}, {} -- the holds without an exclusive name, and where each is marked if it is in Redis
+for i = 11, #ARGV, 2 do
+  local hid, limits, text = string.match(ARGV[i], pattern)
+  local bundled, modes, numbers, alone, n = {}, {}, {}, false, 0
+  for item in string.gmatch(text .. US, '([^\31]*)\31') do
+    n = n + 1
+    bundled[n], numbers[n] = named(item)
+    modes[n] = sub(item, 1, 1)
+    alone = alone or modes[n] == 'x'
+    if not known[bundled[n]] then
+      known[bundled[n]] = true
+      names[#names + 1] = bundled[n]
     end
-    call('ZADD', HOLD, 0, member)
-    local most = limit(record[4])
-    if most > 0 then call('ZADD', EXP, format('%.0f', now + most), 'm' .. hid) end
+  end
+  ids[#ids + 1] = hid
+  holds[#holds + 1] = {bundled, modes, numbers, limits}
+  if not alone then
+    sharing[#sharing + 1] = #ids
+    marks[#marks + 1] = '~r' .. bundled[1] .. '\0x' .. hid
   end
 end
+local waits, present = {}, {}
+if #ids > 0 then
+  waits = call('HMGET', WAIT, unpack(ids))
+  local read = call('HMGET', OWN, unpack(names))
+  for i = 1, #names do owners[names[i]] = read[i] end
+  local scores = #marks > 0 and call('ZMSCORE', IDX, unpack(marks)) or {}
+  for i = 1, #marks do present[sharing[i]] = scores[i] end
+end
+
+-- together takes a hold with others when nothing is in its way, and returns whether that is so.
+local function together(k)
+  local hid, bundled, modes, numbers, limits = ids[k], unpack(holds[k])
+  if waits[k] or present[k] then return false end
+  local values = {}
+  for i = 1, #bundled do
+    values[i] = fits(bundled[i], modes[i], numbers[i], hid)
+    if not values[i] then return false end
+  end
+  local n, tag = #shares, '\0x' .. hid
+  for i = 1, #bundled do
+    local name = bundled[i]
+    slots[name], owners[name] = values[i], values[i]
+    if modes[i] ~= 'x' then
+      shares[n + 1], shares[n + 2] = 0, '~r' .. name .. tag
+      n = n + 2
+    end
+  end
+  members[#members + 1] = 0
+  members[#members + 1] = ARGV[9 + 2 * k]
+  local most = limit(limits)
+  if most > 0 then call('ZADD', EXP, format('%.0f', now + most), 'm' .. hid) end
+  return true
+end
+
+local refused = {}
+for k = 1, #ids do
+  if not together(k) then
+    flush()
+    local hid, member, nested = ids[k], ARGV[9 + 2 * k], nil
+    local record = fields(member)
+    for ancestor in string.gmatch(ARGV[10 + 2 * k], '[^ ]+') do
+      nested = nested or {}
+      nested[ancestor] = true
+    end
+    local stood, at = held(hid)
+    local rests = stood and stood[1] == '@' -- as if it had been given up
+    if not stood then S.drop(hid) end -- Redis has lost that it was granted, and still has it wait
+    if not stood and not admit(hid, record, member, nested) then
+      refused[#refused + 1] = hid
+    elseif not stood or rests then
+      if rests then
+        call('ZREM', HOLD, at)
+        call('ZREM', EXP, 'd' .. hid)
+      end
+      call('ZADD', HOLD, 0, member)
+      local most = limit(record[4])
+      if most > 0 then call('ZADD', EXP, format('%.0f', now + most), 'm' .. hid) end
+    end
+    owners, known = {}, {}
+  end
+end
+flush()
 S.reap()
 S.tell()
 return {'ok', id, epoch, format('%.0f', left), unpack(refused)}

@@ -1,0 +1,160 @@
+package locks_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/locks"
+	"lockstep/locks/redistest"
+)
+
+// acquireMany acquires n bundles from some goroutines; of makes the parts of each.
+func acquireMany(t *testing.T, c *locks.Client, n int, of func(i int) []locks.Part) []*locks.Hold {
+	t.Helper()
+	held := make([]*locks.Hold, n)
+	ctx := within(t, 2*patient)
+	var next atomic.Int64
+	var running sync.WaitGroup
+	for range 256 {
+		running.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n && !t.Failed(); i = int(next.Add(1)) - 1 {
+				hold, err := c.Acquire(ctx, of(i)...)
+				if err != nil {
+					t.Errorf("acquire %d: %v", i, err)
+					return
+				}
+				held[i] = hold
+			}
+		})
+	}
+	running.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	return held
+}
+
+// TestMassesOfHoldsSurviveTheLossOfAllData empties Redis under a process with masses of holds, under the default lease.
+// Each hold is valid afterward, in Redis and in the process. With LOCKSTEP_SOAK there are more of them.
+func TestMassesOfHoldsSurviveTheLossOfAllData(t *testing.T) {
+	if testing.Short() {
+		t.Skip("acquires 85,000 locks")
+	}
+	t.Parallel()
+	bundle := func(of int, part func(names ...string) locks.Part) func(i int) []locks.Part {
+		return func(i int) []locks.Part {
+			names := make([]string, of)
+			for k := range names {
+				names[k] = fmt.Sprintf("part:%d:%d", i, k)
+			}
+			return []locks.Part{part(names...)}
+		}
+	}
+	single, fours := 60_000, 5_000
+	if locks.Soak() > 1 {
+		single, fours = 200_000, 100_000
+	}
+	for _, test := range []struct {
+		name  string
+		holds int
+		of    func(i int) []locks.Part
+	}{
+		{"single holds", single, bundle(1, locks.Exclusive)},
+		{"holds of 4 names", fours, bundle(4, locks.Exclusive)},
+		{"holds of 1,000 names", 100, bundle(1000, locks.Exclusive)},
+		{"holds of 1,000 shared names", 20, bundle(1000, locks.Shared)},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			rdb := redistest.New(t, redistest.Options{}).Client(t)
+			c := openClient(t, rdb, locks.Options{})
+			held := acquireMany(t, c, test.holds, test.of)
+			survives(t, c, held, func() {
+				slowLog(t, rdb)
+				if err := rdb.FlushAll(t.Context()).Err(); err != nil {
+					t.Fatal(err)
+				}
+			})
+			pagesAreShort(t, rdb)
+		})
+	}
+}
+
+// survives harms Redis, and waits until the session is renewed: that is refused until the space has all of its holds again.
+func survives(t *testing.T, c *locks.Client, held []*locks.Hold, harm func()) {
+	t.Helper()
+	session, first := c.Session(), held[0]
+	harm()
+	began, renewed := time.Now(), first.KillBy()
+	for first.KillBy() <= renewed {
+		if lost := first.Lost(); lost != nil {
+			t.Fatalf("%s after the loss: %v", time.Since(began).Round(time.Millisecond), lost)
+		}
+		if time.Since(began) > patient {
+			t.Fatalf("the session was not renewed within %s", patient)
+		}
+		_ = sleep(t.Context(), 5*time.Millisecond)
+	}
+	t.Logf("%d holds were asserted %s after the loss", len(held), time.Since(began).Round(time.Millisecond))
+	there := make(map[locks.HoldID]bool, len(held))
+	for _, h := range holds(t, c) {
+		there[h.ID] = true
+	}
+	lost, missing := 0, 0
+	for _, h := range held {
+		if h.Lost() != nil || context.Cause(h.Context()) != nil {
+			lost++
+		}
+		if !there[h.ID()] {
+			missing++
+		}
+	}
+	if lost > 0 || missing > 0 || c.Session() != session {
+		t.Errorf("%d holds were lost, %d are missing in Redis, the session was %s and is %s", lost, missing, session, c.Session())
+	}
+}
+
+// slowLog has Redis log every script from now on, and not each command in it.
+func slowLog(t *testing.T, rdb redis.UniversalClient) {
+	t.Helper()
+	for _, set := range [][2]string{{"slowlog-log-slower-than", "100"}, {"slowlog-max-len", "100000"}} {
+		if err := rdb.ConfigSet(t.Context(), set[0], set[1]).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := rdb.Do(t.Context(), "SLOWLOG", "RESET").Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// pagesAreShort checks that no page of an assertion keeps Redis busy for longer than 5 ms. A page is sent once, and on a
+// busy machine its time is longer than what it costs. The pages of a test are all alike, so that the faster ones tell.
+func pagesAreShort(t *testing.T, rdb redis.UniversalClient) {
+	t.Helper()
+	entries, err := rdb.SlowLogGet(t.Context(), -1).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pages []time.Duration
+	for _, entry := range entries {
+		if len(entry.Args) > 1 && entry.Args[1] == locks.AssertHash {
+			pages = append(pages, entry.Duration)
+		}
+	}
+	if len(pages) < 10 {
+		t.Fatalf("%d pages are among the %d entries of the log of slow commands", len(pages), len(entries))
+	}
+	slices.Sort(pages)
+	took := pages[len(pages)/50]
+	t.Logf("%d pages, the fastest within %s, the median %s, the slowest %s", len(pages), took, pages[len(pages)/2],
+		pages[len(pages)-1])
+	if took > 5*time.Millisecond {
+		t.Errorf("pages of the assertion took %s; want at most 5ms", took)
+	}
+}
