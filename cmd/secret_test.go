@@ -1,6 +1,7 @@
 package cmd
 
 import (
+	"encoding/base64"
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
@@ -22,6 +23,7 @@ func TestNoSecretReachesRedis(t *testing.T) {
 		if r.Header.Get("Authorization") == "Bearer "+secret && strings.Contains(r.URL.RawQuery, secret) {
 			told.Add(1)
 		}
+		_ = r.Write(w) // a debugging server: it echoes the request
 	}))
 	t.Cleanup(service.Close)
 	f, _ := newPackOn(t, []string{"appendonly yes", "appendfsync always"}, `
@@ -30,10 +32,14 @@ jobs:
     every: 1s
     env: {PASSWORD: "${SECRET}"}
     args: {token: "${SECRET}"}
-    command: [sh, -c, '[ "$PASSWORD" = "$SECRET" ] && echo "$LOCKSTEP_ARGS" | grep -q "$SECRET" && [ "$1" = "$SECRET" ]', "-", "${SECRET}"]
+    command: [sh, -c, '[ "$PASSWORD" = "$1" ] && echo "$LOCKSTEP_ARGS" | grep -q "$1"', "-", "${SECRET}"]
   fails:
     command: [sh, -c, '[ "$1" = "" ]', "-", "${SECRET}"]
     retry: {max: 1, initial: 10ms}
+  traces:
+    command: [sh, -c, 'set -x; : "Bearer $1"; printf "%s" "$1" | base64; printf "user:%s" "$1" | base64', "-", "${SECRET}"]
+  prints:
+    command: [sh, -c, 'head -c 20000 /dev/zero | tr "\0" x; echo "$1"; head -c 16377 /dev/zero | tr "\0" y', "-", "${SECRET}"]
   nowhere: {command: ["/nowhere/${SECRET}"], retry: {max: 0}}
   calls:
     http: {url: "`+service.URL+`/?key=${SECRET}", headers: {Authorization: "Bearer ${SECRET}"}}
@@ -44,6 +50,8 @@ jobs:
 	f.await(f.enqueue("fails", "b"), "failed")
 	f.await(f.enqueue("nowhere", "c"), "failed")
 	f.await(f.enqueue("calls", "d"), "succeeded")
+	f.await(f.enqueue("traces", "e"), "succeeded")
+	f.await(f.enqueue("prints", "f"), "succeeded")
 	if told.Load() != 1 {
 		t.Errorf("the service was told the secret %d times, want once", told.Load())
 	}
@@ -63,8 +71,10 @@ jobs:
 			return err
 		}
 		read += len(text)
-		if i := strings.Index(string(text), secret); i >= 0 {
-			t.Errorf("the secret was written: %q", text[max(0, i-300):min(len(text), i+50)])
+		for _, part := range []string{secret, secret[:8], secret[8:], base64.StdEncoding.EncodeToString([]byte(secret[:12]))} {
+			if i := strings.Index(string(text), part); i >= 0 {
+				t.Errorf("%s, of the secret, was written: %q", part, text[max(0, i-300):min(len(text), i+50)])
+			}
 		}
 		return nil
 	})

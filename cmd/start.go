@@ -249,7 +249,9 @@ func workerOptions(config *configs.Config, settings configs.Settings, rdb redis.
 		Concurrency: settings.Worker.Concurrency, DrainTimeout: settings.Worker.DrainTimeout, Queues: settings.Worker.Queues,
 		Jobs:    config.Jobs,
 		Permits: limits(config.Permits),
-		Expand:  func(job *jobs.Job) (*jobs.Job, error) { return configs.Expand(job, os.LookupEnv) },
+		Expand: func(job *jobs.Job) (*jobs.Job, []jobs.Secret, error) {
+			return configs.Expand(job, os.LookupEnv)
+		},
 		Command: commands, HTTP: calls, Handlers: handlers,
 		Version: readBuild().short(), Config: digest(config.Jobs),
 		Abort: abort, Logger: log,

@@ -919,7 +919,7 @@ func (d *decoder) replace(n *yaml.Node, p *path) (value string, replaced, ok boo
 			continue
 		}
 		replaced = replaced || part.source != ""
-		s, bad := d.replacer.value(part)
+		s, _, bad := d.replacer.value(part)
 		if bad != nil {
 			d.placeholder(n, bad, p)
 			ok = false

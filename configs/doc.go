@@ -50,7 +50,8 @@
 //   - in settings, when they are loaded;
 //   - in the texts of a job (command, http.url, http.headers, env, args), by [Expand], on the worker that runs it, in
 //     memory only: Redis, the definition's hash and the pages hold the text as written, so no secret gets there and
-//     hosts do not differ. [Load] checks that each of them could be replaced here;
+//     hosts do not differ. [Load] checks that each of them could be replaced here. Expand also returns the values, by
+//     which the worker redacts what the job prints;
 //   - in all other values of a job (trigger, queue, timeout, lock keys, ...), when they are loaded. These reach Redis,
 //     so ${file:...}, which is for secrets, is refused in them;
 //   - nowhere in a description: it is prose.

@@ -43,7 +43,7 @@ func ExampleProblems() {
 
 func ExampleExpand() {
 	job := &jobs.Job{Name: "greet", Command: []string{"echo", "hello ${WHO:-world}", "costs $$5"}}
-	expanded, err := configs.Expand(job, func(string) (string, bool) { return "", false })
+	expanded, _, err := configs.Expand(job, func(string) (string, bool) { return "", false })
 	if err != nil {
 		fmt.Println(err)
 		return

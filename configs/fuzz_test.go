@@ -39,7 +39,7 @@ func FuzzLoad(f *testing.F) {
 			if err := jobs.ValidName(job.Name); err != nil {
 				t.Error(err)
 			}
-			expanded, err := Expand(job, lookup(map[string]string{"A": "a", "EMPTY": ""}))
+			expanded, _, err := Expand(job, lookup(map[string]string{"A": "a", "EMPTY": ""}))
 			if err != nil {
 				t.Errorf("loaded, but: %v", err)
 			} else if len(expanded.Command) != len(job.Command) {

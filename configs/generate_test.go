@@ -540,7 +540,10 @@ order of their names. A setting can also come from the environment (` + "`LOCKST
 nests; ` + "`LOCKSTEP_WORKER__QUEUES=critical=6,default=3`" + `) or from a flag: defaults < files < environment < flags.
 
 ` + "`${VAR}`, `${VAR:-default}` and `${file:/path}`" + ` are replaced inside values; ` + "`$$`" + ` is a dollar sign. In the command, http, env and
-args of a job they are replaced by the worker, right before each attempt: no secret reaches Redis. Durations have a unit:
+args of a job they are replaced by the worker, right before each attempt: no secret reaches Redis. What the job prints, and
+its errors, are redacted before they are stored: a value of at least 4 bytes that came from a variable or a file is replaced by
+the ` + "`${...}`" + ` that it came from, also where it is escaped for a URL, JSON, HTML or a shell, or encoded in base64, and so is each
+line of a value of several lines. A default is not redacted; it is part of the definition. Durations have a unit:
 ` + "`500ms`, `30s`, `15m`, `1h30m`, `168h`" + `.
 
 A worker reads its files again on SIGHUP, on ` + "`lockstep config reload`" + `, and, started with ` + "`--watch`" + `, when they change. Files

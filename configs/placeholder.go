@@ -137,29 +137,30 @@ func readSecret(path string) (string, error) {
 type replacer struct {
 	lookup Lookup
 	read   func(path string) (string, error)
+	note   func(reference, value string) // receives each value that replaced a ${...}, but for defaults; may be nil
 }
 
-// value returns what one piece of a text becomes.
-func (r replacer) value(p piece) (string, *placeholderError) {
+// value returns what one piece of a text becomes, and whether that is the default of a variable without a value.
+func (r replacer) value(p piece) (value string, isDefault bool, err *placeholderError) {
 	switch {
 	case p.source == "":
-		return p.plain, nil
+		return p.plain, false, nil
 	case p.file != "":
 		secret, err := r.read(p.file)
 		if err != nil {
-			return "", &placeholderError{CodeSecretFile, p.source, "cannot be read: " + err.Error(), ""}
+			return "", false, &placeholderError{CodeSecretFile, p.source, "cannot be read: " + err.Error(), ""}
 		}
-		return secret, nil
+		return secret, false, nil
 	}
 	value, set := r.lookup(p.variable)
 	switch {
 	case p.fallback != nil && value == "":
-		return *p.fallback, nil
+		return *p.fallback, true, nil
 	case !set:
-		return "", &placeholderError{CodeUnsetVariable, p.source, "is not set",
+		return "", false, &placeholderError{CodeUnsetVariable, p.source, "is not set",
 			fmt.Sprintf("set the variable, or give it a default: ${%s:-...}", p.variable)}
 	}
-	return value, nil
+	return value, false, nil
 }
 
 // text replaces all of a text.
@@ -173,9 +174,12 @@ func (r replacer) text(s string) (string, error) {
 	}
 	var b strings.Builder
 	for _, p := range list {
-		value, bad := r.value(p)
+		value, isDefault, bad := r.value(p)
 		if bad != nil {
 			return "", bad
+		}
+		if r.note != nil && p.source != "" && !isDefault {
+			r.note(p.source, value)
 		}
 		b.WriteString(value)
 	}
@@ -186,9 +190,19 @@ func (r replacer) text(s string) (string, error) {
 // http.url, http.headers, env and args. A worker calls it right before an attempt and keeps the copy in memory only:
 // it may hold secrets. lookup is [os.LookupEnv], except in tests.
 //
+// It also returns the values that it filled in, each once, for a [jobs.Redactor]: those of variables and files, whether
+// or not they are secrets. A default that replaced an unset variable is not among them: it is part of the definition,
+// which everyone who may look at the job can read.
+//
 // The error names the job, the key, and the variable or file, never a value.
-func Expand(job *jobs.Job, lookup Lookup) (*jobs.Job, error) {
-	e := expansion{replacer: replacer{lookup: lookup, read: readSecret}, job: job.Name}
+func Expand(job *jobs.Job, lookup Lookup) (*jobs.Job, []jobs.Secret, error) {
+	var secrets []jobs.Secret
+	note := func(reference, value string) {
+		if secret := (jobs.Secret{Reference: reference, Value: value}); !slices.Contains(secrets, secret) {
+			secrets = append(secrets, secret)
+		}
+	}
+	e := expansion{replacer: replacer{lookup: lookup, read: readSecret, note: note}, job: job.Name}
 	out := *job
 	out.Command = slices.Clone(job.Command)
 	for i, argument := range out.Command {
@@ -203,9 +217,9 @@ func Expand(job *jobs.Job, lookup Lookup) (*jobs.Job, error) {
 	}
 	out.Args = e.args(job.Args)
 	if e.err != nil {
-		return nil, e.err
+		return nil, nil, e.err
 	}
-	return &out, nil
+	return &out, secrets, nil
 }
 
 // expansion replaces the texts of one job, up to the first error.

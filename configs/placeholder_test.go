@@ -18,6 +18,10 @@ func lookup(values map[string]string) Lookup {
 	}
 }
 
+func filled(reference, value string) jobs.Secret {
+	return jobs.Secret{Reference: reference, Value: value}
+}
+
 func TestPlaceholders(t *testing.T) {
 	t.Parallel()
 	r := replacer{
@@ -82,7 +86,7 @@ func TestExpandReplacesACopy(t *testing.T) {
 		}
 	}
 	original := job()
-	got, err := Expand(original, values)
+	got, secrets, err := Expand(original, values)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,12 +98,16 @@ func TestExpandReplacesACopy(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v %s\nwant %+v %s", got, got.Args, want, want.Args)
 	}
+	reference := "${file:" + secret + "}"
+	if want := []jobs.Secret{filled("${A}", "a\"b"), filled("${N}", "5"), filled(reference, "sec\"ret")}; !reflect.DeepEqual(secrets, want) {
+		t.Errorf("got the values of %v, want each of %v once", secrets, want)
+	}
 	if !reflect.DeepEqual(original, job()) {
 		t.Errorf("the original was changed: %+v", original)
 	}
 
 	bare := &jobs.Job{Name: "x", Handler: "h"}
-	if got, err := Expand(bare, values); err != nil || !reflect.DeepEqual(got, bare) {
+	if got, secrets, err := Expand(bare, values); err != nil || !reflect.DeepEqual(got, bare) || secrets != nil {
 		t.Errorf("got %+v, %v", got, err)
 	}
 }
@@ -117,16 +125,29 @@ func TestExpandNamesJobKeyAndVariable(t *testing.T) {
 		`job "x": command[0]: ${A has no closing }`:                                               {Command: []string{"${A"}},
 	} {
 		job.Name = "x"
-		if got, err := Expand(&job, lookup(nil)); err == nil || err.Error() != want || got != nil {
+		if got, secrets, err := Expand(&job, lookup(nil)); err == nil || err.Error() != want || got != nil || secrets != nil {
 			t.Errorf("got %v, %v, want %s", got, err, want)
 		}
+	}
+}
+
+// A default is in the definition, so it is no secret; the value that it would stand for is.
+func TestExpandReturnsTheValuesButNoDefaults(t *testing.T) {
+	t.Parallel()
+	job := &jobs.Job{Name: "x", Command: []string{"${A:-a}${B:-b}", "${A:-a}", "$$ ${EMPTY:-e}", "${EMPTY}"}}
+	got, secrets, err := Expand(job, lookup(map[string]string{"B": "from B", "EMPTY": ""}))
+	if err != nil || !reflect.DeepEqual(got.Command, []string{"afrom B", "a", "$ e", ""}) {
+		t.Errorf("got %q, %v", got.Command, err)
+	}
+	if want := []jobs.Secret{filled("${B:-b}", "from B"), filled("${EMPTY}", "")}; !reflect.DeepEqual(secrets, want) {
+		t.Errorf("got %v, want %v", secrets, want)
 	}
 }
 
 func TestLoadAndExpandAgree(t *testing.T) {
 	t.Parallel()
 	c := load(t, `jobs: {a: {command: ["${A}", "${B:-b}", "$$"], args: ["${A}"]}}`, "A=x")
-	got, err := Expand(c.Jobs[0], lookup(map[string]string{"A": "x"}))
+	got, _, err := Expand(c.Jobs[0], lookup(map[string]string{"A": "x"}))
 	if err != nil {
 		t.Fatal(err)
 	}

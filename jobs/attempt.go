@@ -23,8 +23,14 @@ type Attempt struct {
 
 	TraceParent string // W3C trace context; may be empty
 
-	// Output takes what the work prints; its tail is kept with the run. Safe for concurrent use.
+	// Output takes what the work prints, and passes it on without secrets; its tail is kept with the run. Safe for
+	// concurrent use.
 	Output io.Writer
+
+	// Redactor removes the values that replaced the job's ${...}. Output and the error that Execute returns go through
+	// it anyway. An executor needs it only where it shortens a text itself, since a part of a secret is not recognized.
+	// nil removes nothing.
+	Redactor *Redactor
 
 	// KillBy returns the reading of the boot clock (locks.BootTime) at which no process of this attempt may be alive
 	// any more: it moves on with every renewal of the lease. Safe for concurrent use.

@@ -31,6 +31,12 @@
 //   - [Run.Token] grows with every grant of the locks. Whoever keeps the highest one seen and refuses a lower one is
 //     safe from a worker that was paused in the middle of a write and wakes up later.
 //
+// # Secrets
+//
+// A definition holds ${...}; the values that replace them exist only in the memory of the worker that runs an attempt
+// ([Secret]). A command may print them (set -x), and a server may echo them. So all that an attempt prints, and the error
+// it ends with, pass through a [Redactor], which puts the ${...} back, before they are shortened, stored or logged.
+//
 // # Lock keys
 //
 // A job may lock what its arguments name: "bill:{bill_ids[*]}" is one key for each element of that list. [ParseKey]

@@ -320,7 +320,7 @@ func (w *whole) work(ctx context.Context, done func()) error {
 	jobs.Handle(handlers, "work", func(context.Context, *jobs.Run[record]) error { done(); return nil })
 	worker, err := worker.New(worker.Options{
 		Redis: w.rdb, Namespace: "bench", Name: "bench", Concurrency: concurrency, Queues: map[string]int{"default": 1},
-		Jobs: []*jobs.Job{w.job}, Expand: func(job *jobs.Job) (*jobs.Job, error) { return job, nil }, Handlers: handlers,
+		Jobs: []*jobs.Job{w.job}, Expand: func(job *jobs.Job) (*jobs.Job, []jobs.Secret, error) { return job, nil, nil }, Handlers: handlers,
 		Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

@@ -72,7 +72,7 @@ func (e *Executor) Execute(ctx context.Context, attempt *jobs.Attempt) error {
 	if err != nil {
 		return jobs.Permanent(err)
 	}
-	err = e.send(request, attempt.Output)
+	err = e.send(request, attempt)
 	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
 		return fmt.Errorf("%w: %w", cause, err)
 	}
@@ -128,26 +128,19 @@ func newRequest(ctx context.Context, attempt *jobs.Attempt) (*http.Request, erro
 	return request, nil
 }
 
-func (e *Executor) send(request *http.Request, output io.Writer) error {
+func (e *Executor) send(request *http.Request, attempt *jobs.Attempt) error {
 	what := request.Method + " " + request.URL.Host
 	response, err := e.client.Do(request)
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, withoutURL(err))
 	}
 	defer response.Body.Close()
+	output := attempt.Output
 	if output == nil {
 		output = io.Discard
 	}
 	fmt.Fprintf(output, "%s %s\n", response.Proto, response.Status)
-	_, readErr := io.CopyN(output, response.Body, e.output)
-	if readErr == nil { // the rest, or nothing
-		var rest int64
-		if rest, readErr = io.Copy(io.Discard, response.Body); rest > 0 {
-			fmt.Fprintf(output, "\n[%d more bytes left out]\n", rest)
-		}
-	} else if errors.Is(readErr, io.EOF) {
-		readErr = nil
-	}
+	readErr := e.copyBody(output, response.Body, attempt.Redactor)
 
 	code := response.StatusCode
 	if code >= 200 && code <= 299 {
@@ -169,6 +162,45 @@ func (e *Executor) send(request *http.Request, output io.Writer) error {
 		}
 	}
 	return jobs.Permanent(err)
+}
+
+// copyBody reads a body to its end, and writes the first part of it. What the server echoes of secrets is replaced before
+// the body is cut: half a secret would not be recognized.
+func (e *Executor) copyBody(output io.Writer, body io.Reader, redactor *jobs.Redactor) error {
+	first := &head{to: output, left: e.output}
+	redacted := redactor.Writer(first)
+	_, err := io.Copy(redacted, body)
+	_ = redacted.Close() // what it holds back is short, and the error of first is known
+	rest := int64(0)
+	if errors.Is(err, errFull) {
+		rest, err = io.Copy(io.Discard, body)
+	}
+	if rest += first.omitted; rest > 0 {
+		fmt.Fprintf(output, "\n[%d more bytes left out]\n", rest)
+	}
+	return err
+}
+
+// errFull says that a head has taken all it takes.
+var errFull = errors.New("enough")
+
+// head passes on the first bytes of what is written to it, and counts the others.
+type head struct {
+	to            io.Writer
+	left, omitted int64
+}
+
+func (h *head) Write(p []byte) (int, error) {
+	n := min(h.left, int64(len(p)))
+	h.left -= n
+	h.omitted += int64(len(p)) - n
+	if _, err := h.to.Write(p[:n]); err != nil {
+		return 0, err
+	}
+	if h.omitted > 0 {
+		return int(n), errFull
+	}
+	return len(p), nil
 }
 
 // maxRetryAfter bounds what a server may ask for: a wrong unit there must not put a job to sleep for years.

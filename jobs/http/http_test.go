@@ -201,6 +201,27 @@ func TestFirstPartOfTheBodyIsKept(t *testing.T) {
 	}
 }
 
+// A body that ends, or is cut, in the middle of an echoed secret shows no part of it.
+func TestEchoedSecretIsReplacedBeforeTheBodyIsCut(t *testing.T) {
+	t.Parallel()
+	const secret = "hunter2-5f0c81"
+	for before := range 12 {
+		url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.WriteString(w, strings.Repeat("-", before)+r.Header.Get("Authorization")+" and more")
+		})
+		attempt, output := attemptOf(url)
+		attempt.Job.HTTP.Headers = map[string]string{"Authorization": secret}
+		attempt.Redactor = jobs.NewRedactor([]jobs.Secret{{Reference: "${T}", Value: secret}})
+		if err := execute(t, t.Context(), attempt); err != nil {
+			t.Fatal(err)
+		}
+		want := "HTTP/1.1 200 OK\n" + (strings.Repeat("-", before) + "${T} and more")[:10]
+		if got := output.String(); !strings.HasPrefix(got, want+"\n[") {
+			t.Errorf("%d bytes before it: got %q, want %q", before, got, want)
+		}
+	}
+}
+
 func TestErrorsOfTheNetworkAreTriedAgain(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

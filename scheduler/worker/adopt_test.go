@@ -259,7 +259,10 @@ func TestDriftedWorkerAdoptsByTheActiveDefinition(t *testing.T) {
 	old := f.job("settle", d.handle)
 	var ran atomic.Value
 	w := f.start(func(o *worker.Options) {
-		o.Expand = func(job *jobs.Job) (*jobs.Job, error) { ran.Store(job.Description); return job, nil }
+		o.Expand = func(job *jobs.Job) (*jobs.Job, []jobs.Secret, error) {
+			ran.Store(job.Description)
+			return job, nil, nil
+		}
 	})
 	f.await("the old definition to be registered", func() bool { _, err := f.ledger.Job(f.Context(), "settle"); return err == nil })
 	changed := *old

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"lockstep/jobs"
@@ -148,24 +149,31 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 	ended := w.o.OnAttempt(claimed)
 	defer func() { ended(finished) }()
 
-	output := jobs.NewTail(0)
 	ctx, cancel := context.WithCancelCause(hold.Context())
 	defer cancel(nil)
 	w.running.Store(record.ID, cancel)
-	job, err := w.o.Expand(claimed.Job)
+	// From here on no value of a ${...} may get into Redis or into a log.
+	job, secrets, err := w.o.Expand(claimed.Job)
+	redactor, tail := jobs.NewRedactor(secrets), jobs.NewTail(0)
 	if err == nil {
-		err = w.execute(ctx, hold, claimed, job, output)
+		output := redactor.Writer(tail)
+		err = w.execute(ctx, hold, claimed, job, redactor, output)
+		_ = output.Close() // a tail takes all
+	}
+	reason := ""
+	if err != nil {
+		reason = redactor.Text(err.Error())
 	}
 	w.running.Delete(record.ID)
 	finish := ledger.Finish{
-		Run: record.ID, Job: claimed.Job, Token: hold.Token(), Hold: hold.ID(), Output: output.String(),
+		Run: record.ID, Job: claimed.Job, Token: hold.Token(), Hold: hold.ID(), Output: tail.String(), Error: reason,
 	}
 	switch delay, asked := jobs.RetryDelay(err); {
 	case err == nil:
 		finish.Outcome = ledger.Success
 	case hold.Lost() != nil && !failed(hold):
 		// Another worker may have the run already; this attempt is counted by the sweep.
-		log.WarnContext(hold.Context(), "attempt lost its locks", "error", err)
+		log.WarnContext(hold.Context(), "attempt lost its locks", "error", reason)
 		_ = hold.Release() // ErrLost again
 		return
 	case errors.Is(context.Cause(ctx), jobs.ErrCanceled):
@@ -183,12 +191,6 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 		finish.Outcome, finish.Pause = ledger.Again, claimed.Job.Retry.Pause(record.ID, record.Fails+1)
 		if asked {
 			finish.Pause = delay
-		}
-	}
-	if err != nil {
-		finish.Error = err.Error()
-		if job != nil {
-			finish.Error = veil(claimed.Job, job).Replace(finish.Error)
 		}
 	}
 	hold.Freeing() // from here on Redis may no longer have it, without anybody having taken it
@@ -210,7 +212,7 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 }
 
 // execute hands the attempt to who can do it. job is the definition with its ${...} replaced.
-func (w *Worker) execute(ctx context.Context, hold *locks.Hold, claimed *ledger.Claimed, job *jobs.Job, output *jobs.Tail) error {
+func (w *Worker) execute(ctx context.Context, hold *locks.Hold, claimed *ledger.Claimed, job *jobs.Job, redactor *jobs.Redactor, output io.Writer) error {
 	record := claimed.Record
 	var executor jobs.Executor
 	switch {
@@ -236,7 +238,7 @@ func (w *Worker) execute(ctx context.Context, hold *locks.Hold, claimed *ledger.
 	return executor.Execute(ctx, &jobs.Attempt{
 		Job: job, Run: record.ID, Number: record.Last().Number, Tick: record.Tick, Args: args,
 		Token: hold.Token(), Hold: hold.ID(), Locks: hold.Names(), Worker: string(hold.Session()),
-		TraceParent: traceParent(record.ID), Output: output, KillBy: hold.KillBy,
+		TraceParent: traceParent(record.ID), Output: output, Redactor: redactor, KillBy: hold.KillBy,
 	})
 }
 

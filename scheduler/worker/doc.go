@@ -45,6 +45,12 @@
 // a drain the run is handed back and nothing is counted; everything else is a failure, retried by the job's policy. An
 // executor that does not come back keeps its slot and its locks.
 //
+// # Secrets
+//
+// Options.Expand returns the values that replaced the ${...} of the definition. The output and the error of the attempt
+// pass through a [jobs.Redactor] that knows exactly these, before the tail of the output is cut and before anything is
+// stored or logged: a tail that begins in the middle of a secret would show the rest of it.
+//
 // # A reload
 //
 // [Worker.SetJobs] declares the permits of the new config, as [Worker.Run] does before anything is claimed, and then has

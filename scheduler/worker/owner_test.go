@@ -68,4 +68,4 @@ func TestAQueueGivenToAnotherNamespaceRaisesAnAlarmAndStopsNoWorker(t *testing.T
 	}
 }
 
-func expandNothing(job *jobs.Job) (*jobs.Job, error) { return job, nil }
+func expandNothing(job *jobs.Job) (*jobs.Job, []jobs.Secret, error) { return job, nil, nil }

@@ -71,7 +71,7 @@ func TestAWorkerDeclaresItsPermitsBeforeItBegins(t *testing.T) {
 	f.start(func(o *worker.Options) { o.Permits = api(5, 0) }) // an older config changes nothing
 	w, err := worker.New(worker.Options{
 		Redis: f.rdb, Namespace: f.namespace, Queues: map[string]int{f.queue: 1}, Permits: api(3, 1), Handlers: f.handlers,
-		Expand: func(job *jobs.Job) (*jobs.Job, error) { return job, nil },
+		Expand: func(job *jobs.Job) (*jobs.Job, []jobs.Secret, error) { return job, nil, nil },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -48,8 +48,9 @@ type Options struct {
 	// Permits are declared before anything is claimed: what Jobs may take by their locks.
 	Permits map[string]locks.PermitLimit
 
-	// Expand replaces the ${...} of a definition, in memory, right before an attempt.
-	Expand func(*jobs.Job) (*jobs.Job, error)
+	// Expand replaces the ${...} of a definition, in memory, right before an attempt. The values that it filled in are
+	// kept out of the attempt's output and errors.
+	Expand func(*jobs.Job) (*jobs.Job, []jobs.Secret, error)
 
 	// Who does the work, by the kind of the job; nil: this worker declines such jobs.
 	Command, HTTP jobs.Executor
