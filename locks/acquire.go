@@ -63,6 +63,7 @@ type quest struct {
 	late   bool             // the limit has passed
 	busy   *BusyError       // what was in the way when Redis last said so
 	told   bool             // OnWait was called
+	reply  error            // the error reply for which the acquire was last sent again
 }
 
 // tries tells whether the bundle is wanted at once or not at all.
@@ -96,8 +97,12 @@ func (q *quest) args(r *Request) []any {
 // gaveUp returns the error of a request that ends without an answer in its favour.
 func (q *quest) gaveUp(cause error) error {
 	switch {
+	case cause == nil && q.busy == nil && q.reply != nil:
+		return fmt.Errorf("not possible within %s: %w", q.order.limit, q.reply)
 	case cause == nil && q.busy == nil:
 		return fmt.Errorf("no answer within %s", q.order.limit)
+	case q.busy == nil && q.reply != nil:
+		return fmt.Errorf("%w; redis said: %w", cause, q.reply)
 	case q.busy == nil:
 		return cause
 	}
@@ -170,7 +175,7 @@ func (q *quest) again(s *session) error {
 // this goroutine, or with those of others; only what has to be asked again, or comes later, needs a goroutine of its own.
 func (q *quest) follow(ctx context.Context, s *session, r *Request) (*Hold, error) {
 	s.mu.Lock()
-	r.asking = true
+	r.asking, r.once = true, q.tries()
 	s.mu.Unlock()
 	args := q.args(r)
 	reply, err, own := q.client.post.own(ctx, q.client.acquireScript, args, true)
@@ -281,10 +286,10 @@ func (q *quest) await(ctx context.Context, s *session, r *Request, posted *lette
 				return nil, ErrClosed
 			}
 		case <-hurry:
-			s.drop(ctx, r)
+			q.reply = s.drop(ctx, r)
 			return nil, q.gaveUp(nil)
 		case <-ctx.Done():
-			s.drop(ctx, r)
+			q.reply = s.drop(ctx, r)
 			return nil, q.gaveUp(context.Cause(ctx))
 		case <-s.dead:
 			s.forget(r)

@@ -186,7 +186,7 @@ func (n *node) prepare(ctx context.Context, cmd redis.Cmder) error {
 
 // learn hears from an error that the server is not the master of the space any more.
 func (n *node) learn(err error) {
-	if err != nil && (redis.HasErrorPrefix(err, "MOVED") || redis.HasErrorPrefix(err, "READONLY")) {
+	if code := codeOf(err); code == "MOVED" || code == "READONLY" {
 		n.ours.Store(false)
 	}
 }

@@ -27,6 +27,15 @@ func Refused(err error) bool {
 	return !transientReplies[replyCode(text)] && !strings.HasPrefix(text, "ERR max number of clients")
 }
 
+// codeOf returns the first word of the error reply that err is, "" when it is none.
+func codeOf(err error) string {
+	var reply redis.Error
+	if !errors.As(err, &reply) {
+		return ""
+	}
+	return replyCode(reply.Error())
+}
+
 // replyCode returns the first word of an error reply; of one that Redis 6.2 gives for a command in a script, that of the
 // command: "ERR Error running script (call to f_0a1b): @user_script:7: @user_script: 7: -NOREPLICAS Not enough ...".
 func replyCode(text string) string {

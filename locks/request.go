@@ -24,6 +24,8 @@ type Request struct {
 	doubt   bool   // a copy of the acquire got no answer, so that it may still arrive
 	late    bool   // one was answered when the hold was being released already
 	asking  bool   // a goroutine is sending the acquire
+	once    bool   // it only tries: a reply that lasts until a person acts ends it
+	last    error  // why the acquire had to be sent again, the last time
 	hold    *Hold  // once the holder has it
 	revoked *Asked // that came before the holder had it
 	granted grant  // once it was

@@ -144,25 +144,17 @@ func errReply(script string, r reply) error {
 	return fmt.Errorf("locks: unexpected reply of script %s: %q", script, r.text(0))
 }
 
-// passing tells whether an error may go away by itself, so that the same command should be sent again: all that happens
-// on the way, and what a server says while it starts, fails over or is busy.
+// passing reports whether an error may go away by itself, so that the same command should be sent again: whatever happens
+// on the way, and every reply that is no refusal (see [Refused]).
 func passing(err error) bool {
-	if errors.Is(err, redis.ErrClosed) {
-		return false
-	}
-	var refused redis.Error
-	if !errors.As(err, &refused) {
-		return true
-	}
-	for _, prefix := range []string{
-		"LOADING", "BUSY", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "NOREPLICAS",
-		"ERR max number of clients", "UNBLOCKED",
-	} {
-		if redis.HasErrorPrefix(err, prefix) {
-			return true
-		}
-	}
-	return false
+	return !errors.Is(err, redis.ErrClosed) && !errors.Is(err, redis.Nil) && !Refused(err)
+}
+
+// lasting reports whether a reply that may go away by itself probably does so only when a person acts: Redis has no memory
+// left, or cannot write to its disk. A waiting request is sent again all the same, one that only tries is not.
+func lasting(err error) bool {
+	code := codeOf(err)
+	return code == "OOM" || code == "MISCONF"
 }
 
 // unsent tells whether a command that failed with err surely never reached Redis.

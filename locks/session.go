@@ -514,21 +514,26 @@ func (s *session) released(h *Hold) {
 	h.cancel(errReleased)
 }
 
-// drop gives a request up: whatever it has or will get is released in the background.
-func (s *session) drop(ctx context.Context, r *Request) {
+// drop abandons a request: whatever it has or will get is released in the background. It returns the error reply for which
+// the acquire was last sent again, nil when there was none.
+func (s *session) drop(ctx context.Context, r *Request) (said error) {
 	s.mu.Lock()
+	if codeOf(r.last) != "" {
+		said = r.last
+	}
 	if r.state == ending || r.state == over {
 		s.mu.Unlock()
-		return
+		return said
 	}
 	s.become(r, ending)
 	asking := r.asking
 	s.mu.Unlock()
 	if asking {
-		return // who asks cancels, behind the answer: then nothing can overtake
+		return said // the goroutine that asks cancels, behind the answer: then nothing can overtake
 	}
 	// It outlives the caller's context, which has ended; every command in it has its time, and the session bounds it.
 	s.client.spawn(func() { s.cancel(context.WithoutCancel(ctx), r) })
+	return said
 }
 
 // cancel releases or cancels what a request has.
@@ -606,7 +611,8 @@ func (s *session) answered(ctx context.Context, r *Request, a answer) (final boo
 	}
 	dropped := r.state == ending && r.hold == nil
 	late := !dropped && (r.state == ending || r.state == over)
-	final = a.err == nil || !passing(a.err) || dropped || late
+	final = a.err == nil || !passing(a.err) || r.once && lasting(a.err) || dropped || late
+	r.last = a.err
 	if final {
 		r.asking = false
 	}

@@ -1,0 +1,110 @@
+package locks_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/locks"
+	"lockstep/locks/redistest"
+)
+
+// TestAcquireWaitsUntilRedisTakesWrites has a real server refuse writes for each of the reasons that pass.
+func TestAcquireWaitsUntilRedisTakesWrites(t *testing.T) {
+	t.Parallel()
+	set := func(ctx context.Context, rdb *redis.Client, name, value string) error { return rdb.ConfigSet(ctx, name, value).Err() }
+	for code, test := range map[string]struct {
+		begin, end func(context.Context, *redis.Client) error
+		lasts      bool // until a person acts: then a request that only tries is not sent again
+	}{
+		"OOM": {
+			begin: func(ctx context.Context, rdb *redis.Client) error { return set(ctx, rdb, "maxmemory", "1") },
+			end:   func(ctx context.Context, rdb *redis.Client) error { return set(ctx, rdb, "maxmemory", "0") },
+			lasts: true,
+		},
+		"MISCONF": {begin: breakSnapshots, end: func(ctx context.Context, rdb *redis.Client) error { return set(ctx, rdb, "save", "") }, lasts: true},
+		"NOREPLICAS": {
+			begin: func(ctx context.Context, rdb *redis.Client) error { return set(ctx, rdb, "min-replicas-to-write", "1") },
+			end:   func(ctx context.Context, rdb *redis.Client) error { return set(ctx, rdb, "min-replicas-to-write", "0") },
+		},
+	} {
+		t.Run(code, func(t *testing.T) {
+			t.Parallel()
+			rdb := redistest.New(t, redistest.Options{}).Client(t)
+			c := openClient(t, rdb, locks.Options{Namespace: "ns", Lease: time.Minute})
+			release(t, acquire(t, c, locks.Exclusive("a")))
+			if err := test.begin(t.Context(), rdb); err != nil {
+				t.Fatal(err)
+			}
+			if test.lasts {
+				if hold, err := c.TryAcquire(t.Context(), locks.Exclusive("a")); err == nil || !strings.Contains(err.Error(), code) {
+					t.Errorf("a try got %v, %v, want the error %s", hold, err, code)
+				}
+			}
+			short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			defer cancel()
+			_, err := c.Acquire(short, locks.Exclusive("a"))
+			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), code) {
+				t.Errorf("got %v, want the end of the context and %s", err, code)
+			}
+			_, err = c.Acquire(t.Context(), locks.Exclusive("a"), locks.Wait(100*time.Millisecond))
+			if err == nil || !strings.Contains(err.Error(), code) {
+				t.Errorf("got %v after the limit, want %s", err, code)
+			}
+
+			granted := make(chan error, 1)
+			go func() {
+				hold, err := c.Acquire(t.Context(), locks.Exclusive("a"))
+				if err == nil {
+					err = hold.Release()
+				}
+				granted <- err
+			}()
+			select {
+			case err := <-granted:
+				t.Fatalf("the acquire ended while Redis refused writes: %v", err)
+			case <-time.After(200 * time.Millisecond):
+			}
+			if err := test.end(t.Context(), rdb); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case err := <-granted:
+				if err != nil {
+					t.Errorf("got %v after Redis took writes again", err)
+				}
+			case <-time.After(10 * time.Second):
+				t.Error("the acquire is not granted although Redis takes writes again")
+			}
+		})
+	}
+}
+
+// breakSnapshots has a server fail to write a snapshot, after which it refuses writes.
+func breakSnapshots(ctx context.Context, rdb *redis.Client) error {
+	config, err := rdb.ConfigGet(ctx, "dir").Result()
+	if err != nil {
+		return err
+	}
+	if err := os.Mkdir(filepath.Join(config["dir"], "dump.rdb"), 0o700); err != nil { // in the way of the file
+		return err
+	}
+	if err := rdb.ConfigSet(ctx, "save", "3600 1000000").Err(); err != nil {
+		return err
+	}
+	if err := rdb.BgSave(ctx).Err(); err != nil {
+		return err
+	}
+	for !strings.Contains(rdb.Info(ctx, "persistence").Val(), "rdb_last_bgsave_status:err") {
+		if err := sleep(ctx, 10*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	return nil
+}
