@@ -96,6 +96,7 @@ type Client struct {
 	log       *slog.Logger
 	clock     clock
 	recovery  recovery
+	identity  identity
 	highest   atomic.Uint64 // the highest token seen
 
 	reaper  *reaper
@@ -132,7 +133,7 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, e
 		return nil, fmt.Errorf("open lock client: %w", err)
 	}
 	c.space = &Space{keys: spaceKeys(c.namespace)}
-	greeter := &greeter{keys: c.space.keys, recovery: &c.recovery, changed: c.Doubt}
+	greeter := &greeter{keys: c.space.keys, recovery: &c.recovery, identity: &c.identity, changed: c.Doubt}
 	if c.rdb, err = ownClient(rdb, greeter, c.try, 0); err != nil {
 		return nil, fmt.Errorf("open lock client: %w", err)
 	}
@@ -194,6 +195,7 @@ func newClient(o Options) (*Client, error) {
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
+	c.identity.log = c.log
 	c.try = max(minTry, c.lease/renewalsPerLease)
 	var err error
 	host, hostErr := os.Hostname()

@@ -127,10 +127,15 @@
 // still is in use, unless those who use it say so first. The space has a random id and an epoch, and remembers the run id
 // of its server; a session knows the id and the epoch in which it has said all that it holds.
 //
-// Noticed is a new server by its run id, which scripts/greet.lua compares on every new connection before anything else is
-// sent over it. A replica of a cluster may take over under connections that are there already: a node is greeted
-// before the first script that it is sent as the master. Renewals compare, too, for proxies that keep connections. An
-// emptied space is noticed by its missing or other id.
+// A new server is detected by its run ID, which scripts/greet.lua compares on every new connection before anything else is
+// sent over it. A replica of a cluster may take over under connections that exist already: a node is greeted before the
+// first script that it is sent as the master. Renewals compare, too, for proxies that keep connections. An emptied space is
+// detected by its missing or other ID.
+//
+// The run ID comes from INFO, so a client needs the right +info: [Open] refuses to start without it, and logs an error when
+// it is withdrawn later. Where a provider hides the run ID, the replication ID (master_replid) takes its place. It changes
+// with a restart and a promotion, and sometimes without one (when the first replica connects, or an hour after the last one
+// left), which costs a grace time. Where both are hidden, a new server is not detected, and [CheckServer] warns.
 //
 // Not every script comes over a connection that was greeted: [Space.Revoke], [Space.EndSession] and the acts of packages
 // above go over their caller's. None of them asks for a bundle, but what they free may be somebody's turn. So whatever is

@@ -68,6 +68,7 @@ func (r *recovery) first(knew bool) string {
 type greeter struct {
 	keys     []string
 	recovery *recovery
+	identity *identity
 	changed  func()                // it was another server
 	reload   func(context.Context) // on a cluster: its slots have moved
 }
@@ -75,10 +76,37 @@ type greeter struct {
 func (g *greeter) greet(ctx context.Context, via redis.Scripter) error {
 	least, margin := g.recovery.args()
 	r, err := runScript(ctx, via, greetScript, g.keys, least, margin)
-	if err == nil && r.text(0) == "changed" {
-		g.changed()
+	if err != nil {
+		return err
 	}
-	return err
+	switch r.text(0) {
+	case "changed":
+		g.changed()
+		g.identity.shows(true, "")
+	case "known":
+		g.identity.shows(true, "")
+	case "hidden":
+		g.identity.shows(false, r.text(1))
+	}
+	return nil
+}
+
+// An identity reports, once for each change, whether the server shows which one it is. Without that a new server is not
+// noticed. [CheckServer] sees this before a client is opened; the right to run INFO may be withdrawn later.
+type identity struct {
+	log    *slog.Logger
+	hidden atomic.Bool
+}
+
+// shows takes what a script found; failed is the error of INFO.
+func (i *identity) shows(shown bool, failed string) {
+	switch was := i.hidden.Swap(!shown); {
+	case !shown && !was:
+		i.log.Error("this Redis no longer shows which server it is: if it is restarted or replaced, a lock may have two holders; "+
+			"grant the right +info", slog.String("error", failed))
+	case shown && was:
+		i.log.Info("this Redis shows again which server it is")
+	}
 }
 
 // connected returns what a new connection of a plain client goes through. first is the caller's own, or nil. A connection

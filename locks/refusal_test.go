@@ -18,7 +18,9 @@ import (
 // TestAcquireWaitsUntilRedisTakesWrites has a real server refuse writes for each of the reasons that pass.
 func TestAcquireWaitsUntilRedisTakesWrites(t *testing.T) {
 	t.Parallel()
-	set := func(ctx context.Context, rdb *redis.Client, name, value string) error { return rdb.ConfigSet(ctx, name, value).Err() }
+	set := func(ctx context.Context, rdb *redis.Client, name, value string) error {
+		return rdb.ConfigSet(ctx, name, value).Err()
+	}
 	for code, test := range map[string]struct {
 		begin, end func(context.Context, *redis.Client) error
 		lasts      bool // until a person acts: then a request that only tries is not sent again

@@ -40,8 +40,11 @@ func newRig(t testing.TB, rdb redis.UniversalClient) *rig {
 // clockCall is how the scripts read the time.
 const clockCall = "call('TIME')"
 
-// serverCall is how they learn on which server they run.
-const serverCall = "redis.pcall('INFO', 'server')"
+// serverCall is how they learn on which server they run; replicationCall, where that hides its run id.
+const (
+	serverCall      = "redis.pcall('INFO', 'server')"
+	replicationCall = "redis.pcall('INFO', 'replication')"
+)
 
 // virtualTime has a script take time and server from what the test has set.
 func virtualTime(source string) string {

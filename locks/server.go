@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,15 +29,15 @@ const (
 // A Finding is one thing that [CheckServer] has to say about a Redis.
 type Finding struct {
 	Level Level
-	Topic string // version, eviction, persistence, replicas, failover, or embedded
+	Topic string // version, eviction, persistence, replicas, failover, identity, rights, or embedded
 	Node  string // of a cluster; "" otherwise
 	Text  string // what it is, and what to do about it
 }
 
 // CheckServer looks at the Redis that a client of locks with this lease (0: the default one) would use: its version, and
 // the settings that decide what a full memory, a restart or a failover does to locks. On a cluster every master is asked.
-// What a server does not tell is not held against it: hosters hide it. [Open] refuses what is [Fatal] and logs each
-// [Warning].
+// Settings that a server hides are not held against it, with one exception: a user that may not run INFO is [Fatal], since
+// INFO shows that a server was restarted or replaced. [Open] refuses what is [Fatal] and logs each [Warning].
 func CheckServer(ctx context.Context, rdb redis.UniversalClient, lease time.Duration) ([]Finding, error) {
 	if lease == 0 {
 		lease = defaultLease
@@ -88,6 +89,8 @@ type server struct {
 	sentinel bool              // found by Sentinel
 	info     map[string]string // of INFO; empty when it does not tell
 	config   map[string]string
+	refused  bool // the user may not run INFO
+	embedded bool // a miniredis: it knows no INFO of a server
 }
 
 // askServers asks the server, or the masters of a cluster. The error is one of the network.
@@ -116,13 +119,20 @@ func askServers(ctx context.Context, rdb redis.UniversalClient) ([]server, error
 func askServer(ctx context.Context, rdb redis.Cmdable) (server, error) {
 	s := server{info: make(map[string]string), config: make(map[string]string)}
 	var refused redis.Error
-	text, err := rdb.Info(ctx).Result()
-	if err != nil && !errors.As(err, &refused) {
-		return s, err
-	}
-	for line := range strings.Lines(text) {
-		if key, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
-			s.info[key] = value
+	// The user may have the right to some sections alone: the scripts read these two.
+	for _, sections := range [][]string{nil, {"server"}, {"replication"}} {
+		text, err := rdb.Info(ctx, sections...).Result()
+		if err != nil && !errors.As(err, &refused) {
+			return s, err
+		}
+		if len(sections) > 0 && sections[0] == "server" && err != nil {
+			s.refused = codeOf(err) == "NOPERM"
+			s.embedded = strings.Contains(err.Error(), "is not supported") // as miniredis says of a section
+		}
+		for line := range strings.Lines(text) {
+			if key, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+				s.info[key] = value
+			}
 		}
 	}
 	for _, name := range []string{
@@ -167,13 +177,17 @@ func (s server) maxLag() time.Duration {
 	return time.Duration(s.number("min-replicas-max-lag", 10)) * time.Second
 }
 
-// margin returns for how long a master that was replaced may go on answering.
+// margin returns for how long a client may still renew its session on a master that was replaced. With a required number of
+// replicas such a master refuses writes soon. Without, only its clients can end that, which on Sentinel they do: see
+// follower.
 func (s server) margin() time.Duration {
 	switch {
 	case s.clustered():
 		return s.nodeTimeout() / 2
-	case s.replicated():
+	case s.replicated() && s.number("min-replicas-to-write", -1) != 0:
 		return s.maxLag()
+	case s.sentinel:
+		return sentinelNews + followEvery
 	}
 	return 0
 }
@@ -183,20 +197,25 @@ func (s server) judge(lease time.Duration) (findings []Finding) {
 	say := func(level Level, topic, format string, args ...any) {
 		findings = append(findings, Finding{level, topic, s.node, fmt.Sprintf(format, args...)})
 	}
-	if s.info["redis_version"] == "" && s.info["valkey_version"] == "" && len(s.config) == 0 {
-		say(Fine, "embedded", "embedded, or it tells nothing about itself")
+	switch {
+	case s.embedded:
+		say(Fine, "embedded", "embedded")
 		return findings
+	case s.refused:
+		say(Fatal, "rights", "the user of this connection may not run INFO, which shows that a server was restarted or replaced; "+
+			"without it, a lock may have two holders after a failover; grant the right +info: ACL SETUSER <user> +info")
 	}
 
-	name, version, least := "Redis", s.info["redis_version"], [2]int{6, 2}
+	name, version, least := "Redis", s.info["redis_version"], [3]int{6, 2, 7}
 	if valkey := s.info["valkey_version"]; valkey != "" {
-		name, version, least = "Valkey", valkey, [2]int{7, 2}
+		name, version, least = "Valkey", valkey, [3]int{7, 2, 0}
 	}
 	have, ok := parseVersion(version)
 	switch {
 	case !ok:
-	case have[0] < least[0] || have[0] == least[0] && have[1] < least[1]:
-		say(Fatal, "version", "this is %s %s; %d.%d or newer is needed", name, version, least[0], least[1])
+	case slices.Compare(have[:], least[:]) < 0:
+		say(Fatal, "version", "this is %s %s; %d.%d.%d or newer is needed (Redis 6.2.0 to 6.2.6 let scripts write without the replicas "+
+			"that min-replicas-to-write demands)", name, version, least[0], least[1], least[2])
 	default:
 		say(Fine, "version", "%s %s", name, version)
 	}
@@ -239,6 +258,15 @@ func (s server) judge(lease time.Duration) (findings []Finding) {
 		say(Fine, "replicas", "%s connected, min-replicas-to-write %d, min-replicas-max-lag %s", replicas, writes, s.maxLag())
 	}
 
+	switch {
+	case s.refused || s.info["run_id"] != "":
+	case s.info["master_replid"] != "":
+		say(Fine, "identity", "it hides its run_id; its master_replid shows that it was restarted or replaced")
+	default:
+		say(Warning, "identity", "it hides run_id and master_replid (INFO server, INFO replication): nothing shows that it was restarted "+
+			"or replaced, and a lock may have two holders after a failover; have the server show one of them")
+	}
+
 	// What an outage may last without cutting work off, against the time that a cluster needs: the node timeout, and about
 	// two seconds for the votes.
 	if takes := s.nodeTimeout() + 2*time.Second; s.clustered() {
@@ -254,14 +282,18 @@ func (s server) judge(lease time.Duration) (findings []Finding) {
 	return findings
 }
 
-// parseVersion reads the first two numbers of a version.
-func parseVersion(text string) (version [2]int, ok bool) {
+// parseVersion reads the numbers of a version: three, the last may be missing.
+func parseVersion(text string) (version [3]int, ok bool) {
 	parts := strings.SplitN(text, ".", 3)
 	if len(parts) < 2 {
 		return version, false
 	}
-	for i := range version {
-		n, err := strconv.Atoi(parts[i])
+	for i, part := range parts {
+		end := strings.IndexFunc(part, func(r rune) bool { return r < '0' || r > '9' }) // 8.4-rc1
+		if end > 0 && i > 0 {
+			part = part[:end]
+		}
+		n, err := strconv.Atoi(part)
 		if err != nil {
 			return version, false
 		}

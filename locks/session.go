@@ -343,6 +343,7 @@ func (s *session) renew(ctx context.Context) (time.Duration, error) {
 		s.check(before, uint64(r.number(2)), int(r.number(3)))
 		c.reaper.due(milliseconds(r.number(4)))
 		c.recovery.heard(r.number(5), c.lease)
+		c.identity.shows(r.text(6) != "hidden", r.text(7))
 	default:
 		return 0, errReply("renew", r)
 	}

@@ -1,13 +1,14 @@
 -- renew moves a session's end on. One command, however many holds stand on the session.
 -- ARGV: 1 session  2 lease, ms  3 the id of the space that the session knows  4 its epoch
 --       5 and 6 how long a grace time is, as greet says: not every new server shows itself by a new connection
--- Replies: ok, now (ms), revision, holds and waits of the session, ms to the next due entry, longest lease of a session
+-- Replies: ok, now (ms), revision, holds and waits of the session, ms to the next due entry, longest lease of a session;
+--   behind that, if nothing shows which server this is although the space knows one: hidden, the error of INFO
 --   dead: it has ended
 --   assert, id, epoch: the space is another one ('' for none) or its epoch is, and the session has to say first what it
 --   holds (assert.lua)
 -- The first write is a removal, of nothing, so that a full Redis does not refuse it.
 local session = ARGV[1]
-notice(ARGV[5], ARGV[6])
+local found, failed = notice(ARGV[5], ARGV[6])
 local known = call('HMGET', META, 'id', 'epoch', 'at:' .. session, 'rev:' .. session)
 if known[1] ~= ARGV[3] or known[2] ~= ARGV[4] then return {'assert', known[1] or '', known[2] or ''} end
 if known[3] ~= ARGV[4] .. ' ' .. ARGV[2] or not ends(session) then return {'dead'} end
@@ -22,4 +23,6 @@ end
 local from, to = '[' .. session .. '\0', '(' .. session .. '\1'
 local count = call('ZLEXCOUNT', HOLD, from, to) + call('ZLEXCOUNT', IDX, from, to)
 local longest = call('ZREVRANGEBYLEX', IDX, '(~m', '[~l', 'LIMIT', 0, 1)[1]
-return {'ok', ms, known[4] or '0', count, soonest(), longest and tonumber(sub(longest, 3, 11)) or 0}
+local reply = {'ok', ms, known[4] or '0', count, soonest(), longest and tonumber(sub(longest, 3, 11)) or 0}
+if found == 'hidden' then reply[7], reply[8] = found, failed end
+return reply

@@ -1,12 +1,14 @@
 -- What follows when the server is another one than the space knows: for the scripts that look first of all.
 
 -- notice compares the server with the one that the space knows. When it is another one, some of the last writes may be
--- missing: a grace time begins, and a new epoch, in which every session has to say first what it holds. Returns what it
--- found: empty, known, changed.
+-- missing: a grace time begins, and a new epoch, in which every session has to assert first what it holds. Returns what it
+-- found: empty, known, changed, or hidden, when this server does not show its identity and the one before did; behind that
+-- the error that INFO gave.
 local function notice(least, margin)
   local id, server, epoch = unpack(call('HMGET', META, 'id', 'server', 'epoch'))
   if not id then return 'empty' end
-  local run = identity()
+  local run, _, failed = identity()
+  if not run and server and server ~= '' then return 'hidden', failed or '' end
   if not run or server == run then return 'known' end
   call('ZREM', EXP, '') -- the first write is a removal, of nothing, so that a full Redis does not refuse the others
   call('HSET', META, 'server', run)

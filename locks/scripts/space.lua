@@ -124,11 +124,16 @@ local function stands(id)
   return hold ~= nil and hold[1] ~= '@'
 end
 
--- identity returns the server's run id and for how many seconds it has been up; nil where it does not tell.
+-- identity returns the server's run id, or where it hides that, its replication id, which a restart and a promotion change,
+-- too; nil where it shows neither. Behind it are for how many seconds it has been up, and an error that INFO gave.
 local function identity()
   local info = redis.pcall('INFO', 'server')
-  if type(info) ~= 'string' then return nil end
-  return string.match(info, 'run_id:(%x+)'), tonumber(string.match(info, 'uptime_in_seconds:(%d+)'))
+  if type(info) ~= 'string' then return nil, nil, info and info.err end
+  local run, up = string.match(info, 'run_id:(%x+)'), tonumber(string.match(info, 'uptime_in_seconds:(%d+)'))
+  if run then return run, up end
+  info = redis.pcall('INFO', 'replication')
+  if type(info) ~= 'string' then return nil, up, info and info.err end
+  return string.match(info, 'master_replid:(%x+)'), up
 end
 
 -- pause begins a grace time, or makes the one that runs longer: `least` ms, and not less than the longest lease of a
