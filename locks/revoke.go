@@ -1,6 +1,7 @@
 package locks
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -52,9 +53,21 @@ func (s *Space) Revoke(ctx context.Context, name string, token Token, force Forc
 	if len(text) > maxReason {
 		return "", fmt.Errorf("revoke %s: %w: who and why take %d bytes of JSON; at most %d are kept", name, ErrInvalid, len(text), maxReason)
 	}
-	r, err := runScript(ctx, s.rdb, revokeScript, s.keys, name, token.String(), string(force), string(text))
-	if err != nil {
-		return "", fmt.Errorf("revoke %s: %w", name, err)
+	var r reply
+	other := ""
+	for from := ""; ; {
+		r, err = runScript(ctx, s.rdb, revokeScript, s.keys, name, token.String(), string(force), string(text), from)
+		if err != nil {
+			return "", fmt.Errorf("revoke %s: %w", name, err)
+		}
+		if r.text(0) != "more" {
+			break
+		}
+		from = r.text(1)
+		other = cmp.Or(other, r.text(2))
+	}
+	if other != "" && (r.text(0) == "stale" || r.text(0) == "free") {
+		r = reply{"stale", other}
 	}
 	switch r.text(0) {
 	case "done":

@@ -1,6 +1,7 @@
 package locks
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -101,8 +102,8 @@ type SessionRecord struct {
 	LeaseLeft time.Duration   // 0 when it has ended and nobody noticed yet
 }
 
-// Listing is what stands in a space, or for some sessions in it. It is read in pages of 1,000, each of one moment: a
-// bundle that is granted while they are read may be listed as a wait and as a hold.
+// Listing is what a space has, or some sessions in it. It is read in pages of at most 1,000, each of one moment: a bundle
+// that is granted while they are read may be listed as a wait and as a hold.
 type Listing struct {
 	At    time.Time // when the first page was read, by the server's clock
 	Holds []HoldRecord
@@ -113,28 +114,12 @@ const pageSize = 1000
 
 // Read lists the holds and waits of the given sessions, or all of the space when none is given.
 func (s *Space) Read(ctx context.Context, sessions ...SessionID) (*Listing, error) {
-	listing := new(Listing)
-	ranges := [][2]string{{"-", "(~"}} // behind that are indexes of other things
-	if len(sessions) > 0 {
-		ranges = ranges[:0]
-		for _, id := range sessions {
-			ranges = append(ranges, [2]string{"[" + string(id) + "\x00", "(" + string(id) + "\x01"})
-		}
-	}
-	for _, r := range ranges {
-		for _, kind := range []string{"h", "w"} {
-			if err := s.readRange(ctx, kind, r[0], r[1], listing); err != nil {
-				return nil, fmt.Errorf("read lock space: %w", err)
-			}
-		}
-	}
-	slices.SortFunc(listing.Waits, func(a, b WaitRecord) int { return int(int64(a.Ticket) - int64(b.Ticket)) })
-	return listing, nil
+	return s.read(ctx, "hw", sessions)
 }
 
 // Holds lists the holds of the given sessions, or all when none is given, and the server's time.
 func (s *Space) Holds(ctx context.Context, sessions ...SessionID) ([]HoldRecord, time.Time, error) {
-	listing, err := s.Read(ctx, sessions...)
+	listing, err := s.read(ctx, "h", sessions)
 	if err != nil {
 		return nil, time.Time{}, err
 	}
@@ -144,15 +129,36 @@ func (s *Space) Holds(ctx context.Context, sessions ...SessionID) ([]HoldRecord,
 // Waits lists the waits of the given sessions in the order of their tickets, or all when none is given, and the
 // server's time. The waits of runs are the session "@"'s.
 func (s *Space) Waits(ctx context.Context, sessions ...SessionID) ([]WaitRecord, time.Time, error) {
-	listing, err := s.Read(ctx, sessions...)
+	listing, err := s.read(ctx, "w", sessions)
 	if err != nil {
 		return nil, time.Time{}, err
 	}
 	return listing.Waits, listing.At, nil
 }
 
+// read lists holds (h), waits (w) or both.
+func (s *Space) read(ctx context.Context, kinds string, sessions []SessionID) (*Listing, error) {
+	listing := new(Listing)
+	ranges := [][2]string{{"-", "(~"}} // behind that are indexes of other things
+	if len(sessions) > 0 {
+		ranges = ranges[:0]
+		for _, id := range sessions {
+			ranges = append(ranges, [2]string{"[" + string(id) + "\x00", "(" + string(id) + "\x01"})
+		}
+	}
+	for _, r := range ranges {
+		for _, kind := range strings.Split(kinds, "") {
+			if err := s.readRange(ctx, kind, r[0], r[1], listing); err != nil {
+				return nil, fmt.Errorf("read lock space: %w", err)
+			}
+		}
+	}
+	slices.SortFunc(listing.Waits, func(a, b WaitRecord) int { return cmp.Compare(a.Ticket, b.Ticket) })
+	return listing, nil
+}
+
 func (s *Space) readRange(ctx context.Context, kind, from, to string, listing *Listing) error {
-	for {
+	for from != "" {
 		r, err := runScript(ctx, s.rdb, listScript, s.keys, kind, from, to, pageSize)
 		if err != nil {
 			return err
@@ -160,23 +166,18 @@ func (s *Space) readRange(ctx context.Context, kind, from, to string, listing *L
 		if listing.At.IsZero() {
 			listing.At = serverTime(r.number(0))
 		}
-		last := ""
-		for i := 1; i+2 < len(r); i += 3 {
-			last = r.text(i)
-			left := milliseconds(r.number(i + 2))
+		from = r.text(1)
+		for i := 2; i+2 < len(r); i += 3 {
 			if kind == "h" {
-				if hold, ok := parseHold(last, left); ok {
+				if hold, ok := parseHold(r.text(i), milliseconds(r.number(i+2))); ok {
 					listing.Holds = append(listing.Holds, hold)
 				}
 			} else {
-				listing.addWait(last, r.text(i+1))
+				listing.addWait(r.text(i), r.text(i+1))
 			}
 		}
-		if (len(r)-1)/3 < pageSize {
-			return nil
-		}
-		from = "(" + last
 	}
+	return nil
 }
 
 // parseHold reads a hold as the space keeps it.
@@ -233,18 +234,39 @@ func (s *Space) Kept(ctx context.Context) ([]string, error) {
 	return strings.FieldsFunc(text, func(r rune) bool { return r == '\x1f' }), nil
 }
 
-// Sessions lists every session and the server's time.
+// sessionsPage is how many sessions, with cards of up to 16 KiB, one script reads.
+const sessionsPage = 100
+
+// Sessions lists every session and the server's time. It is read in pages: a session that opens or ends meanwhile may be
+// listed or not.
 func (s *Space) Sessions(ctx context.Context) ([]SessionRecord, time.Time, error) {
-	r, err := runScript(ctx, s.rdb, sessionsScript, s.keys)
-	if err != nil {
-		return nil, time.Time{}, fmt.Errorf("read lock space: %w", err)
-	}
 	var records []SessionRecord
-	for i := 1; i+2 < len(r); i += 3 {
-		left := max(0, milliseconds(r.number(i+2)))
-		records = append(records, SessionRecord{SessionID(r.text(i)), rawInfo(r.text(i + 1)), left})
+	var at time.Time
+	for from := "[~l"; from != ""; {
+		r, err := runScript(ctx, s.rdb, sessionsScript, s.keys, from, sessionsPage)
+		if err != nil {
+			return nil, time.Time{}, fmt.Errorf("read lock space: %w", err)
+		}
+		if at.IsZero() {
+			at = serverTime(r.number(0))
+		}
+		from = r.text(1)
+		for i := 2; i+2 < len(r); i += 3 {
+			left := max(0, milliseconds(r.number(i+2)))
+			records = append(records, SessionRecord{SessionID(r.text(i)), rawInfo(r.text(i + 1)), left})
+		}
 	}
-	return records, serverTime(r.number(0)), nil
+	slices.SortFunc(records, func(a, b SessionRecord) int { return cmp.Compare(a.LeaseLeft, b.LeaseLeft) })
+	return records, at, nil
+}
+
+// Now returns the time by the server's clock.
+func (s *Space) Now(ctx context.Context) (time.Time, error) {
+	r, err := runScript(ctx, s.rdb, sessionsScript, s.keys, "[~l", 0)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("read the time of the lock space: %w", err)
+	}
+	return serverTime(r.number(0)), nil
 }
 
 // BlockedBy tells for each wait what keeps it waiting: for each of its resources the holds on it that are in its way, or
@@ -325,14 +347,33 @@ func (l *LockRecord) Holder(token Token) *HoldRecord {
 	return nil
 }
 
-// HeldBy tells who has a resource. At most 1,000 who share it are read.
+// holdersPage is how many holds of one resource one script reads.
+const holdersPage = 200
+
+// HeldBy returns who has a resource. At most 1,000 holds that share it are read, in pages: a hold that is released
+// meanwhile may be among them.
 func (s *Space) HeldBy(ctx context.Context, name string) (*LockRecord, error) {
 	if err := CheckName(name); err != nil {
 		return nil, fmt.Errorf("read lock: %w", err)
 	}
-	r, err := runScript(ctx, s.rdb, holdersScript, s.keys, name, pageSize)
+	lock, next, err := s.heldBy(ctx, name, "")
+	for err == nil && next != "" && len(lock.Holds) < pageSize {
+		var more *LockRecord
+		if more, next, err = s.heldBy(ctx, name, next); err == nil {
+			lock.Holds = append(lock.Holds, more.Holds...)
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read lock %s: %w", name, err)
+	}
+	return lock, nil
+}
+
+// heldBy reads one page of the holds of a resource, and returns from where the next one begins.
+func (s *Space) heldBy(ctx context.Context, name, from string) (*LockRecord, string, error) {
+	r, err := runScript(ctx, s.rdb, holdersScript, s.keys, name, from, holdersPage)
+	if err != nil {
+		return nil, "", err
 	}
 	lock := &LockRecord{Name: name, At: serverTime(r.number(0))}
 	owner := r.text(1)
@@ -346,12 +387,12 @@ func (s *Space) HeldBy(ctx context.Context, name string) (*LockRecord, error) {
 	default:
 		lock.Mode, lock.Used = ModeExclusive, 1
 	}
-	for i := 2; i+1 < len(r); i += 2 {
+	for i := 3; i+1 < len(r); i += 2 {
 		if hold, ok := parseHold(r.text(i), milliseconds(r.number(i+1))); ok {
 			lock.Holds = append(lock.Holds, hold)
 		}
 	}
-	return lock, nil
+	return lock, r.text(2), nil
 }
 
 // PermitRecord is a declared number of permits and how many of them are taken, offers that stand included.

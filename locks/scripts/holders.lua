@@ -1,19 +1,29 @@
--- holders reads who has one resource, and how.
--- ARGV: 1 name  2 limit
--- Replies: now (ms), what occupies it ('' for nothing), then per hold: its member in the key hold, ms left, as list says
+-- holders reads one page of the holds that have one resource, and how.
+-- ARGV: 1 name  2 from where the page begins: '' for the first one, else as the page before replied  3 limit
+-- Replies: now (ms), what occupies it ('' for nothing), from where the next page begins ('' after the last one), then per
+-- hold: its member in the key hold, ms left, as list says
+-- A page of large bundles ends before its limit, as of list.
+local BYTES = 256 * 1024
 local name = ARGV[1]
 local owner = call('HGET', OWN, name) or ''
-local out, kind, from = {ms, owner}, sub(owner, 1, 1), '~r' .. name .. '\0x'
-local ids = {}
-if kind == 'x' or kind == 'u' then ids[1] = sub(owner, 2) end
+local out, kind, mark = {ms, owner, ''}, sub(owner, 1, 1), '~r' .. name .. '\0x'
+local ids, members, bytes = {}, {}, 0
+if ARGV[2] == '' and (kind == 'x' or kind == 'u') then ids[1] = sub(owner, 2) end
 if kind == 's' or kind == 'p' or kind == 'u' then
-  local members = call('ZRANGEBYLEX', IDX, '[' .. from, '(' .. from .. '\255', 'LIMIT', 0, ARGV[2])
-  for i = 1, #members do ids[#ids + 1] = sub(members[i], #from + 1) end
+  local from = ARGV[2] == '' and '[' .. mark or '(' .. mark .. ARGV[2]
+  members = call('ZRANGEBYLEX', IDX, from, '(' .. mark .. '\255', 'LIMIT', 0, ARGV[3])
+  for i = 1, #members do ids[#ids + 1] = sub(members[i], #mark + 1) end
 end
+if #members == tonumber(ARGV[3]) then out[3] = ids[#ids] end
 for i = 1, #ids do
   local hold, member = held(ids[i])
   local left = hold[1] == '@' and tonumber(call('ZSCORE', EXP, 'd' .. ids[i])) or ends(hold[1]) or now
   out[#out + 1] = member
   out[#out + 1] = format('%.0f', math.max(0, left - now))
+  bytes = bytes + #member
+  if bytes >= BYTES and i < #ids then
+    out[3] = ids[i]
+    break
+  end
 end
 return out

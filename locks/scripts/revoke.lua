@@ -2,28 +2,31 @@
 -- ARGV: 1 resource  2 token of the hold that is meant  3 a ask: its holder decides | t take: its work is ended, the lock
 --       passes on when it has answered or its session has ended | f force: the lock passes on at once, after a loss of
 --       data when its holder has said again that he has it
---       4 who and why, JSON
+--       4 who and why, JSON  5 from where to look, as more replied; '' at first
 -- Replies: done, hold, session | stale, token: another hold has it (the first one, of those who share it)
 --   free: nobody has it
+--   more, from, token: the hold is not among those that were looked at; token is the first one's
 -- It names a grant by its token, so that a lock that moved on is left alone. Sent twice it tells its holder twice.
-local name, token, how, why = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local LOOK = 200 -- holds that one script looks at
+local name, token, how, why, from = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] or ''
 local owner, ids = call('HGET', OWN, name), {}
 local kind = owner and sub(owner, 1, 1)
-if kind == 'x' or kind == 'u' then ids[1] = sub(owner, 2) end
-local from = '~r' .. name .. '\0x'
+if from == '' and (kind == 'x' or kind == 'u') then ids[1] = sub(owner, 2) end
+local mark, members = '~r' .. name .. '\0x', {}
 if kind == 's' or kind == 'p' or kind == 'u' then
-  local members = call('ZRANGEBYLEX', IDX, '[' .. from, '(' .. from .. '\255', 'LIMIT', 0, 1000)
-  for i = 1, #members do ids[#ids + 1] = sub(members[i], #from + 1) end
+  members = call('ZRANGEBYLEX', IDX, from == '' and '[' .. mark or '(' .. mark .. from, '(' .. mark .. '\255', 'LIMIT', 0, LOOK)
+  for i = 1, #members do ids[#ids + 1] = sub(members[i], #mark + 1) end
 end
 local id, hold, member, other
 for i = 1, #ids do
   local record, at = held(ids[i])
   if record and record[2] == token then
     id, hold, member = ids[i], record, at
-  else
-    other = other or record and record[2]
+    break
   end
+  other = other or record and record[2]
 end
+if not hold and #members == LOOK then return {'more', ids[#ids], other or ''} end
 if not hold then return other and {'stale', other} or {'free'} end
 
 local session = string.match(id, '^(.*)%.[^.]*$') or ''

@@ -17,9 +17,11 @@ local function notice(least, margin)
   local upto = pause(least, margin)
   -- The last server's clock may have been another one: each lease that it gave ends with the grace time. Those of
   -- sessions that were closed have ended.
-  local members = call('ZRANGEBYSCORE', EXP, '(0', '+inf')
+  local members = call('ZRANGEBYLEX', IDX, '[~l', '(~m')
   for i = 1, #members do
-    if sub(members[i], 1, 1) == 's' then call('ZADD', EXP, 'XX', upto, members[i]) end
+    local entry = 's' .. string.match(members[i], '%z(.*)$')
+    local at = call('ZSCORE', EXP, entry)
+    if at and tonumber(at) > 0 then call('ZADD', EXP, 'XX', upto, entry) end
   end
   return 'changed'
 end

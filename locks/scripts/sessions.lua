@@ -1,14 +1,19 @@
--- sessions reads who lives: every session with its card, the ended ones that nobody has reaped yet included.
--- ARGV: none
--- Replies: now (ms), then per session: id, card, ms of its lease left
-local out = {ms}
-local members = call('ZRANGE', EXP, 0, -1, 'WITHSCORES')
-for i = 1, #members, 2 do
-  if sub(members[i], 1, 1) == 's' then
-    local session = sub(members[i], 2)
+-- sessions reads one page of the sessions with their cards, the ended ones that no script has reaped yet included.
+-- ARGV: 1 from, as ZRANGEBYLEX wants it: '[~l' for the first page  2 limit; 0: only the time is wanted
+-- Replies: now (ms), from where the next page begins ('' after the last one), then per session: id, card, ms of its lease
+-- left
+-- It goes along the index of leases, not along the timer wheel, which has entries of holds and waits, too.
+local out, limit = {ms, ''}, tonumber(ARGV[2])
+if limit == 0 then return out end
+local members = call('ZRANGEBYLEX', IDX, ARGV[1], '(~m', 'LIMIT', 0, limit)
+for i = 1, #members do
+  local session = string.match(members[i], '%z(.*)$')
+  local at = call('ZSCORE', EXP, 's' .. session)
+  if at then
     out[#out + 1] = session
     out[#out + 1] = call('HGET', META, 'card:' .. session) or ''
-    out[#out + 1] = format('%.0f', tonumber(members[i + 1]) - now)
+    out[#out + 1] = format('%.0f', tonumber(at) - now)
   end
 end
+if #members == limit then out[2] = '(' .. members[limit] end
 return out

@@ -118,6 +118,8 @@ func (f *fake) Sessions(context.Context) ([]locks.SessionRecord, time.Time, erro
 	return f.sessions, f.listing.At, f.read()
 }
 
+func (f *fake) Now(context.Context) (time.Time, error) { return f.listing.At, f.read() }
+
 func (f *fake) Acts(_ context.Context, before string, limit int) ([]ledger.ActRecord, error) {
 	acts := slices.Clone(f.acts)
 	if before != "" {

@@ -123,10 +123,7 @@ func (r *Reader) describe(ctx context.Context, records []ledger.JobRecord, outst
 }
 
 // now returns the server's time.
-func (r *Reader) now(ctx context.Context) (time.Time, error) {
-	_, now, err := r.space.Sessions(ctx)
-	return now, err
-}
+func (r *Reader) now(ctx context.Context) (time.Time, error) { return r.space.Now(ctx) }
 
 func newJob(record ledger.JobRecord, now time.Time) Job {
 	d := record.Job

@@ -41,6 +41,7 @@ type book interface {
 type space interface {
 	Read(ctx context.Context, sessions ...locks.SessionID) (*locks.Listing, error)
 	Sessions(ctx context.Context) ([]locks.SessionRecord, time.Time, error)
+	Now(ctx context.Context) (time.Time, error)
 	Permits(ctx context.Context, names ...string) (map[string]locks.PermitRecord, error)
 }
 
