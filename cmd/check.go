@@ -3,6 +3,8 @@ package cmd
 import (
 	"errors"
 	"fmt"
+	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -52,6 +54,7 @@ Exits with 3 when there are errors; warnings alone are 0, unless --strict makes 
 			return err
 		default:
 			problems = config.Warnings
+			problems.List = slices.Concat(problems.List, weakHashes(config))
 		}
 		if strict {
 			problems = problems.Strict()
@@ -71,6 +74,19 @@ Exits with 3 when there are errors; warnings alone are 0, unless --strict makes 
 		return err
 	}
 	return cmd
+}
+
+// weakHashes warns of hashes in admin.auth.users_file that are cheap to guess from. A file that this host does not have
+// may be another host's.
+func weakHashes(config *configs.Config) []configs.Problem {
+	signIn, err := newSignIn(config.Settings.Admin, slog.New(slog.DiscardHandler))
+	if err != nil || signIn.Warning() == "" {
+		return nil
+	}
+	return []configs.Problem{{
+		Origin: config.Origins["admin.auth.users_file"], Severity: configs.SeverityWarning, Code: configs.CodeWeakHash,
+		Message: signIn.Warning(),
+	}}
 }
 
 // checkReport is what check says.

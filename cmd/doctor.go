@@ -150,8 +150,12 @@ func (d *doctor) config(cmd *cobra.Command) *configs.Config {
 	default:
 		d.say(levelOK, "config", "", "%s in %s", many(len(config.Jobs), "job"), many(config.Warnings.Files, "file"))
 	}
-	if _, err := newSignIn(config.Settings.Admin, slog.New(slog.DiscardHandler)); err != nil { // it may be another host's
+	signIn, err := newSignIn(config.Settings.Admin, slog.New(slog.DiscardHandler))
+	switch {
+	case err != nil: // it may be another host's
 		d.say(levelWarning, "config", "", "a worker would not start on this host: %v", err)
+	case signIn.Warning() != "":
+		d.say(levelWarning, "config", "", "%s", signIn.Warning())
 	}
 	return config
 }

@@ -112,6 +112,9 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	if err != nil {
 		return exit(exitConfig, err)
 	}
+	if warning := signIn.Warning(); warning != "" {
+		log.WarnContext(ctx, "a sign-in is weak", "because", warning)
+	}
 	background := context.WithoutCancel(ctx) // what has to stay until the worker has drained
 	if settings.Redis.URL == embedded {
 		log.WarnContext(ctx, "redis.url is embedded: this is one process with a Redis of its own inside, and all is gone when it ends")
@@ -168,7 +171,7 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 		log.WarnContext(ctx, "a delivery is not pushed, the sweep will repeat it", "error", err)
 	})
 	server, err := admin.New(admin.Options{
-		Reader: conn.reader, Operator: operator, SignIn: signIn, Ticket: options.Ticket, Ready: w.Ready, Worker: func() string { return string(w.ID()) }, Logger: log,
+		Reader: conn.reader, Operator: operator, SignIn: signIn, Hosts: settings.Admin.Hosts, Ticket: options.Ticket, Ready: w.Ready, Worker: func() string { return string(w.ID()) }, Logger: log,
 		Config: reloads.status.Load, Reload: func(ctx context.Context) error { return reloads.reload(ctx, "a request") },
 		Metrics: metrics,
 	})

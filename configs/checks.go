@@ -25,6 +25,7 @@ var checks = map[string]func(s string) *fault{
 	"address":     checkAddress,
 	"user":        checkUser,
 	"network":     checkNetwork,
+	"host":        checkHost,
 	"timezone":    checkTimezone,
 	"handler":     checkHandler,
 	"http-url":    checkHTTPURL,
@@ -239,6 +240,30 @@ func checkUser(s string) *fault {
 		f.reason = "it is longer than 200 bytes"
 	default:
 		return nil
+	}
+	return f
+}
+
+// hostShape is a host name as a browser sends it: labels of letters, digits, - and _.
+var hostShape = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*$`)
+
+// checkHost wants a host name without a port, in lower case, so that names compare as they are written.
+func checkHost(s string) *fault {
+	f := &fault{code: CodeAddress, kind: "host name", want: "a host name in lower case, without a port"}
+	host, _, err := net.SplitHostPort(s)
+	switch {
+	case hostShape.MatchString(s) && len(s) <= 253:
+		return nil
+	case strings.Contains(s, "://"):
+		f.reason, f.hint = "it is a URL", "write the name alone, without a scheme"
+	case err == nil && hostShape.MatchString(host):
+		f.reason, f.hint = "it has a port", didYouMean(host)
+	case hostShape.MatchString(strings.ToLower(s)):
+		f.reason, f.hint = "it has capital letters", didYouMean(strings.ToLower(s))
+	case strings.Contains(s, "*"):
+		f.reason, f.hint = "it has a wildcard", "list each name"
+	default:
+		f.reason = "it is not a host name"
 	}
 	return f
 }

@@ -121,15 +121,20 @@ type adminFile struct {
 	// next free port when it is taken; an address that was set does not.
 	Listen *string `yaml:"listen" check:"address" default:"127.0.0.1:9620" example:"127.0.0.1:9700"`
 
+	// Names under which browsers and scripts reach the API and the pages, without a port. IP addresses and localhost need
+	// not be listed. In modes none and proxy, requests under other names are refused, so that no web page can make a name of
+	// its own point here and read along; in modes basic and token only if this list is set.
+	Hosts []string `yaml:"hosts" check:"host" size:"1" unset:"none" example:"[lockstep.example.org]"`
+
 	// Who may see and do more than /livez, /readyz and /metrics tell, which are for everybody.
 	Auth *authFile `yaml:"auth"`
 }
 
 // authFile has files in place of secrets, so that none stands in a config. They are read for each request.
 type authFile struct {
-	// How one signs in. none: not at all; an address that is not loopback then serves /livez, /readyz and /metrics only.
-	// basic: with user and password, as browsers ask for them. token: by Authorization: Bearer, for scripts. proxy: a
-	// reverse proxy has signed people in and names them in a header.
+	// How users sign in. none: not at all; an address that is not loopback then serves /livez, /readyz and /metrics only,
+	// and requests that a reverse proxy passes on are refused. basic: with user and password, as browsers ask for them.
+	// token: by Authorization: Bearer, for scripts. proxy: a reverse proxy has signed users in and names them in a header.
 	Mode *string `yaml:"mode" enum:"none,basic,token,proxy" default:"none" example:"basic"`
 
 	// The name that signs in with password_file, or whom the audit names for the one of token_file.
@@ -138,7 +143,7 @@ type authFile struct {
 	// basic: a file with the password of user.
 	PasswordFile *string `yaml:"password_file" unset:"none" example:"/run/secrets/lockstep_password"`
 
-	// basic, in place of password_file: a file with a line for each user, as htpasswd -B writes it.
+	// basic, in place of password_file: a file with a line for each user, as htpasswd -B -C 12 writes it.
 	UsersFile *string `yaml:"users_file" unset:"none" example:"/etc/lockstep/users"`
 
 	// token: a file with the token.

@@ -163,6 +163,7 @@ var shapes = map[string]string{
 	"queue":       `^[^\s{},=]{1,100}$`,
 	"address":     `^(localhost|[0-9.]*|\[[0-9A-Fa-f:.]+(%[^\]]+)?\]):[0-9]+$`,
 	"user":        `^[^:\s]([^:]*[^:\s])?$`,
+	"host":        hostShape.String(),
 	"network":     `^[0-9A-Fa-f:.]+(/[0-9]+)?$`,
 	"http-url":    `^https?://[^/]`,
 	"header":      headerName.String(),

@@ -78,6 +78,7 @@ const (
 	CodePlainDollar     = "plain-dollar"      // $VAR, which is not replaced
 	CodeInlineSecret    = "inline-secret"     // a secret that stands in a file
 	CodeUnknownHandler  = "unknown-handler"   // a handler that this binary does not have
+	CodeWeakHash        = "weak-hash"         // a password hash of the users file that is cheap to guess from
 	CodeShortLease      = "short-lease"       // a lease that is shorter than what Redis may need to come back
 )
 

@@ -88,6 +88,9 @@ type Admin struct {
 	// next free port.
 	ListenSet bool `koanf:"-"`
 
+	// Hosts are names under which clients reach the address. Default none.
+	Hosts []string `koanf:"hosts"`
+
 	Auth Auth `koanf:"auth"`
 }
 

@@ -81,6 +81,7 @@ func TestEverySettingCanComeFromEachLayer(t *testing.T) {
 		"redis.url": "redis://x:1", "redis.password_file": "/etc/hostname", "redis.namespace": "shop",
 		"worker.name": "web-1", "worker.concurrency": "3", "worker.drain_timeout": "7s", "worker.queues": "a.b=2,c=1",
 		"locks.lease": "9s", "locks.reserve_after": "2s", "locks.grace": "30s", "admin.listen": "0.0.0.0:80",
+		"admin.hosts":     "lockstep.example.org, lockstep",
 		"admin.auth.mode": "none", "admin.auth.user": "ops", "admin.auth.password_file": "/a", "admin.auth.users_file": "/b", "admin.auth.token_file": "/c",
 		"admin.auth.header": "Remote-User", "admin.auth.proxies": "10.0.0.0/8, ::2",
 		"log.level": "debug", "log.format": "json",
@@ -89,7 +90,7 @@ func TestEverySettingCanComeFromEachLayer(t *testing.T) {
 		Redis:  Redis{URL: "redis://x:1", PasswordFile: "/etc/hostname", Namespace: "shop"},
 		Worker: Worker{Name: "web-1", Concurrency: 3, DrainTimeout: 7 * time.Second, Queues: map[string]int{"a.b": 2, "c": 1}},
 		Locks:  Locks{Lease: 9 * time.Second, ReserveAfter: 2 * time.Second, Grace: "30s"},
-		Admin: Admin{Listen: "0.0.0.0:80", ListenSet: true, Auth: Auth{Mode: "none", User: "ops", PasswordFile: "/a", UsersFile: "/b", TokenFile: "/c",
+		Admin: Admin{Listen: "0.0.0.0:80", ListenSet: true, Hosts: []string{"lockstep.example.org", "lockstep"}, Auth: Auth{Mode: "none", User: "ops", PasswordFile: "/a", UsersFile: "/b", TokenFile: "/c",
 			Header: "Remote-User", Proxies: []string{"10.0.0.0/8", "::2"}}},
 		Log: Log{Level: "debug", Format: "json"},
 	}
@@ -116,7 +117,7 @@ func TestEverySettingCanComeFromEachLayer(t *testing.T) {
 		switch setting.key {
 		case "worker.queues":
 			value = "{a.b: 2, c: 1}"
-		case "admin.auth.proxies":
+		case "admin.auth.proxies", "admin.hosts":
 			value = "[" + value + "]"
 		}
 		fmt.Fprintf(&text, "%s%s: %s\n", indent, setting.path[len(above)], value)

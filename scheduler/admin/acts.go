@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
 	"time"
 
 	"lockstep/jobs"
@@ -17,7 +16,7 @@ import (
 )
 
 const (
-	bodyMost = 4 << 20          // bytes of a request's body
+	bodyMost = 1 << 20          // bytes of a request's body
 	actLimit = 10 * time.Second // so long an act may take
 )
 
@@ -226,6 +225,17 @@ func readOrder(w http.ResponseWriter, r *http.Request) (body order, err error) {
 	return body, nil
 }
 
+// actorHeader is where the command line names its user, beside its ticket.
+const actorHeader = "Lockstep-Actor"
+
+// commandLine names the user of the command line that sent a request with a ticket.
+func commandLine(r *http.Request) string {
+	if name := r.Header.Get(actorHeader); name != "" && isName(name) {
+		return name
+	}
+	return "command line"
+}
+
 // asker names who sent a request, for the audit.
 func asker(r *http.Request) string {
 	from := "http " + remoteHost(r)
@@ -235,24 +245,9 @@ func asker(r *http.Request) string {
 	return from
 }
 
-// isForeign tells whether a request may have been sent by a page of another origin. Where people sign in, any name may lead
-// here: a browser brings what they signed in with to the name where they did so alone.
-func (s *Server) isForeign(r *http.Request) bool {
-	return s.foreign.Check(r) != nil || s.o.SignIn.mode == AuthNone && !ownHost(r.Host)
-}
-
-// ownHost tells whether a request names this machine as a page of another origin cannot: a name that is made to point
-// here is not ours, an address is.
-func ownHost(host string) bool {
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
-	}
-	if host == "localhost" {
-		return true
-	}
-	_, err := netip.ParseAddr(host)
-	return err == nil
-}
+// isForeign reports whether a page of another origin may have sent a request. [Server.checkHost] has refused names that
+// were made to point here.
+func (s *Server) isForeign(r *http.Request) bool { return s.foreign.Check(r) != nil }
 
 func remoteHost(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)

@@ -14,6 +14,7 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks"
+	"lockstep/scheduler/ledger"
 )
 
 const (
@@ -71,6 +72,9 @@ func (s *Server) routes() {
 
 	list(s, v1+"audit", func(ctx context.Context, q question) (*part[Act], error) {
 		before := q.cursor
+		if before != "" && !ledger.IsActID(before) {
+			return nil, errCursor
+		}
 		acts, err := shared(ctx, s.read, fmt.Sprintf("audit %d %s", q.limit, before), func(ctx context.Context) ([]Act, error) {
 			return r.audit(ctx, before, q.limit+1)
 		})

@@ -89,7 +89,7 @@ func TestReloadIsAskedFor(t *testing.T) {
 		"409 another worker": postReload(s, `{"worker":"web-2.y"}`),
 		"400 no JSON":        postReload(s, `worker`),
 		"400 unknown":        postReload(s, `{"wrker":"web-1.x"}`),
-		"400 too long":       postReload(s, `{"worker":"`+strings.Repeat("x", reloadLimit)+`"}`),
+		"413 too long":       postReload(s, `{"worker":"`+strings.Repeat("x", reloadLimit)+`"}`),
 		"403 another page":   postReload(s, "", "Sec-Fetch-Site", "cross-site"),
 		"403 another origin": postReload(s, "", "Origin", "https://elsewhere.example"),
 		"403 another name":   postReload(s, "", "Host", "elsewhere.example:9620"),

@@ -55,16 +55,18 @@
 //	/api/v1/queues/{queue}/pause and resume {"reason"}
 //	/api/v1/config/reload        {"worker"}: load the config again. 200 when it was taken, 422 when the old one stays
 //
-// The body may be left out where nothing in it is needed. The answer is the thing as it stands then. What the page of
-// another origin sends is refused (403), also under a name that is made to point to this machine.
+// The body may be left out where nothing in it is needed. The answer is the thing as it is then. What the page of another
+// origin sends is refused (403).
 //
 // An id in a path is escaped: "#" is %23, "/" is %2F. A list is {"items": [...],
 // "next_cursor": null} and takes ?limit=, 1 to 1,000, by default 100; whoever sends next_cursor back as ?cursor= gets
 // what comes after. A parameter that a path does not know is an error, so that a slip of the pen in a filter does not
 // answer with everything. A run that ends while somebody pages through the runs may be listed twice, before and after.
 //
-// Errors are application/problem+json (RFC 9457): 400 for a bad parameter or body, 401, 403, 404, 405, 409 for what cannot be
-// done to a thing that stands as it does or was meant for another worker, and 503 when Redis cannot be read.
+// Errors are application/problem+json (RFC 9457), or a small page for a browser that opens a path beside the API: 400 for a
+// bad parameter or body, 401, 403, 404, 405, 409 for what cannot be done to a thing in its state or was meant for another
+// worker, 413 for a body that is too large, 429 for too many sign-ins, 500 when Redis refuses for good (a missing right),
+// and 503 when Redis cannot be read or written to for now.
 //
 // # One read a second
 //
@@ -81,20 +83,45 @@
 //
 // # Who is let in
 //
-// /livez, /readyz and /metrics are for everybody. For all else admin.auth.mode decides:
+// /livez, /readyz and /metrics are open to every client, under any host name. For all else admin.auth.mode decides:
 //
-//	none    everybody, at a loopback address. Any other one answers 403, so that nothing is open by accident
-//	basic   user and password, of one user (password_file) or of many (users_file, by htpasswd -B)
-//	token   Authorization: Bearer, for scripts: no browser can bring it by itself
-//	proxy   whom a reverse proxy names in a header, when the request comes from one of its addresses
+//	none    every client, at a loopback address. Any other address answers 403, so that nothing is open by accident
+//	basic   user and password, of one user (password_file) or of many (users_file, by htpasswd -B -C 12)
+//	token   Authorization: Bearer, for scripts: no browser sends it by itself
+//	proxy   the user that a reverse proxy names in a header, when the request comes from one of its addresses
 //
-// Without them the answer is 401 with a challenge. Who signed in is told by whoami and stands in the audit, with the
-// address that the request came from. All who are let in may do everything.
+// Without them the answer is 401 with a challenge. The user who signed in is shown by whoami and kept in the audit, with
+// the address that the request came from. Every user who is let in may do everything.
 //
 // The files are read for each request: what is written there counts at once, and while one cannot be read, the answer is
-// 503 and the log says why. What is compared takes the same time whatever is wrong. One hash of a users file is computed at
-// a time, so that somebody who guesses does not take the processors from the jobs; a pair that was right is remembered, in
-// memory and hashed, until the file changes. Refusals are logged, at most one a second.
+// 503 and the log says why. A comparison takes the same time whatever is wrong, with a users file that of its most costly
+// hash, so time reveals neither a password nor which users exist. Hashes of a cost below 10 are warned of by check, doctor
+// and start.
+//
+// A sign-in with credentials that were not right before takes a token from two buckets: one of its address (10, then one in
+// 5 seconds; an IPv6 address counts by its /64) and one of all addresses (20, then 3 a second). Without a token the answer
+// is 429 with Retry-After, after a second. Credentials that were right are remembered for a day, in memory and hashed,
+// with the address that they came from and until the file changes: they need no token and never wait, so guessers lock
+// no user out who has signed in before. One hash is computed at a time, so that guessers do not take the processors from
+// the jobs. Refused sign-ins are logged, at most one a second. In mode proxy no secret is compared, so nothing is limited
+// here: the proxy does that. Behind a proxy in mode basic or token, all clients have the proxy's address and share its bucket.
+//
+// # Host names
+//
+// A web page can make a name of its own point to 127.0.0.1; its requests then come from the browser of this machine, and
+// are of the page's origin (DNS rebinding). So in modes none and proxy a request is answered only under an IP address,
+// localhost, or a name of admin.hosts, and gets 403 under any other. In modes basic and token the browser has no password
+// or token for such a name; there the check is made only if admin.hosts is set. In mode none a request with a header
+// Forwarded, X-Forwarded-... or X-Real-Ip gets 403 too: a reverse proxy in front would let in all that reach it.
+//
+// # Connections
+//
+// The jobs run in the process that serves, so what clients can take of its memory is bounded. [Serve] takes 384 connections
+// at a time. One more closes the least needed one: the oldest that is idle, else the oldest that has sent nothing, else the
+// oldest that is sending its request, else the oldest that is slow to read its reply. When all are at work, 32 more
+// are let in for probes; other requests get 503 with Retry-After there. A header may take 5 seconds and 64 KiB, a whole
+// request 10 seconds, a body 1 MiB; of bodies above 16 KiB, 32 are read at a time, and one that takes more than a second
+// makes room for another.
 //
 // The command line works on Redis and signs in nowhere. For the one thing that it asks of a worker, to load its config
 // again, it brings a ticket: a random text that each worker makes at its start and keeps in its session's card, where
@@ -102,10 +129,14 @@
 //
 // # Not promised
 //
-// There is no TLS: on a network that others can listen to, put a reverse proxy that has it in front. With mode none whoever
-// can open a port of this machine can read and act, and have the worker read its config files again; with mode proxy
-// whoever can open it from one of the proxies' addresses may call himself what he likes, and that includes a page of another
-// origin in a browser there, under a name that is made to point to this machine.
+// There is no TLS: on a network that others can listen to, put a reverse proxy that has it in front. In mode none every
+// program that can open a port of this machine can read and act, and have the worker read its config files again; in mode
+// proxy every program at one of the proxies' addresses can name any user.
+//
+// A guesser at the address of a user who has signed in (the same host, a NAT, a proxy in front of mode basic) gets 256
+// guesses a second at that user's password, and none above; other guessers get the 12 a minute of their bucket. One that
+// makes more than 256 requests at a time keeps the users at its own address out. A guesser with very many addresses
+// can keep users from signing in for the first time, though not those who have signed in before.
 //
 // One answer is put together from several reads, one after the other: a run may show as running in one place and have ended
 // in another. Ask the ledger, by the run's id, for the last word.

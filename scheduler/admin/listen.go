@@ -74,10 +74,16 @@ func isLoopback(host string) bool {
 }
 
 // Serve answers requests until ctx ends, then gives those under way a moment to end, and returns nil. It closes the
-// listener.
+// listener. It takes 384 connections at a time, and 32 more for probes: see the package's doc.
 func Serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
+	return serveLimited(ctx, listener, handler, newConnLimit(connsMost, connsProbes))
+}
+
+func serveLimited(ctx context.Context, listener net.Listener, handler http.Handler, limit *connLimit) error {
 	server := &http.Server{
-		Handler:           handler,
+		Handler:           limit.handler(handler),
+		ConnState:         limit.follow,
+		ConnContext:       limit.attach,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      30 * time.Second, // a read of Redis may take 10 s, a slow reader the rest
@@ -87,15 +93,15 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler) err
 		BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
 	}
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
+	go func() { served <- server.Serve(boundListener{listener, limit}) }()
 	select {
 	case err := <-served:
 		return fmt.Errorf("serve the admin page: %w", err)
 	case <-ctx.Done():
 	}
-	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownLimit)
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownLimit)
 	defer cancel()
-	if err := server.Shutdown(limit); err != nil {
+	if err := server.Shutdown(closing); err != nil {
 		_ = server.Close() // they had their time
 	}
 	if err := <-served; !errors.Is(err, http.ErrServerClosed) {

@@ -64,7 +64,11 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request) error {
 		s.last.Store(seen)
 	} else {
 		status, seen, v.Problem = http.StatusServiceUnavailable, s.last.Load(), err.Error()
-		w.Header().Set("Retry-After", "1")
+		if locks.Refused(err) {
+			status = http.StatusInternalServerError
+		} else {
+			w.Header().Set("Retry-After", "1")
+		}
 	}
 	v.Seen = seen
 	var body bytes.Buffer

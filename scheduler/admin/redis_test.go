@@ -313,7 +313,7 @@ func TestRedisThatHangsIsAnOutage(t *testing.T) {
 	w := httptest.NewRecorder()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*readLimit)
 	defer cancel()
-	handler.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/api/v1/workers", nil))
+	handler.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:9620/api/v1/workers", nil))
 	checkProblem(t, w, http.StatusServiceUnavailable, "Redis cannot be read")
 	if ctx.Err() != nil {
 		t.Error("it took longer than the limit of a read")

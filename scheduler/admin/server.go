@@ -5,9 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"html/template"
 	"io"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync/atomic"
 
@@ -26,6 +28,10 @@ type Options struct {
 
 	// SignIn decides who is let in. Default: everybody, for a server that only this machine reaches.
 	SignIn *SignIn
+
+	// Hosts are names, in lower case and without a port, under which clients reach the server: see admin.hosts. Addresses
+	// and localhost need not be listed. Default: none.
+	Hosts []string
 
 	// Ticket lets whoever brings it, as Authorization: Lockstep TICKET, have the config loaded again, and nothing else. It is
 	// for the command line, which has it from Redis. Default: none.
@@ -59,6 +65,8 @@ type Server struct {
 
 	foreign *http.CrossOriginProtection // of what changes something
 
+	told seldom // of what Redis refuses
+
 	// last is what the page showed when Redis could last be read; nil before that. It is replaced, never changed.
 	last atomic.Pointer[overview]
 }
@@ -72,7 +80,7 @@ func New(o Options) (*Server, error) {
 		o.Ready = func() bool { return true }
 	}
 	if o.SignIn == nil {
-		o.SignIn = &SignIn{mode: AuthNone, who: func(*http.Request) (string, error) { return "", nil }}
+		o.SignIn = &SignIn{mode: AuthNone, who: func(*http.Request) (string, error) { return "", nil }, weak: func() string { return "" }}
 	}
 	if o.Worker == nil {
 		o.Worker = func() string { return "" }
@@ -104,7 +112,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
-	user, err := s.user(r)
+	user, err := s.admit(r)
 	if err != nil {
 		s.problem(w, r, err)
 		return
@@ -124,16 +132,27 @@ func signedIn(ctx context.Context) string {
 // reloadPath is where the command line brings its ticket.
 const reloadPath = "/api/v1/config/reload"
 
-// user returns who sent a request. What is for everybody, to be seen by machines that nobody signs in for, comes first:
-// /readyz while a file of the sign-in cannot be read, too.
-func (s *Server) user(r *http.Request) (string, error) {
-	switch r.URL.Path {
-	case "/livez", "/readyz", "/metrics":
+// isProbe reports whether a request is for one of the paths that machines read, under any name and without signing in.
+func isProbe(r *http.Request) bool {
+	return r.URL.Path == "/livez" || r.URL.Path == "/readyz" || r.URL.Path == "/metrics"
+}
+
+// admit returns the name of the user who sent a request; "" where nobody signs in. Probes come first: /readyz is answered
+// even while a file of the sign-in cannot be read.
+func (s *Server) admit(r *http.Request) (string, error) {
+	if isProbe(r) {
 		return "", nil
-	case reloadPath:
+	}
+	if r.URL.Path == reloadPath {
 		if ticket, ok := authorization(r, "Lockstep"); ok && s.o.Ticket != "" && sameText(ticket, s.o.Ticket) {
-			return "command line", nil
+			return commandLine(r), nil
 		}
+	}
+	if s.o.SignIn.closed {
+		return "", errClosed
+	}
+	if err := errors.Join(s.checkHost(r), s.checkDirect(r)); err != nil {
+		return "", err
 	}
 	return s.o.SignIn.who(r)
 }
@@ -165,7 +184,12 @@ var (
 func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) {
 	status := http.StatusServiceUnavailable // what is left comes from Redis
 	detail := err.Error()
+	throttled, tooSoon := errors.AsType[*throttledError](err)
+	_, tooLarge := errors.AsType[*http.MaxBytesError](err)
 	switch {
+	case tooSoon:
+		status = http.StatusTooManyRequests
+		w.Header().Set("Retry-After", strconv.Itoa(throttled.seconds()))
 	case errors.Is(err, errNoPath), errors.Is(err, ledger.ErrUnknown), errors.Is(err, queue.ErrNoQueue), errors.Is(err, ErrNoConfig):
 		status = http.StatusNotFound
 	case errors.Is(err, errSignIn):
@@ -173,20 +197,44 @@ func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) {
 		w.Header().Set("WWW-Authenticate", s.o.SignIn.challenge)
 	case errors.Is(err, errUnchecked):
 		w.Header().Set("Retry-After", "1")
-	case errors.Is(err, errOrigin), errors.Is(err, errClosed):
+	case errors.Is(err, errOrigin), errors.Is(err, errClosed), errors.Is(err, errHost), errors.Is(err, errForwarded):
 		status = http.StatusForbidden
 	case errors.Is(err, ledger.ErrRefused), errors.Is(err, queue.ErrOwned), errors.Is(err, errOtherWorker), errors.Is(err, locks.ErrStale):
 		status = http.StatusConflict
 	case errors.Is(err, errMethod), errors.Is(err, errOnlyPost):
 		status = http.StatusMethodNotAllowed
+	case tooLarge:
+		status = http.StatusRequestEntityTooLarge
 	case errors.Is(err, ErrInvalid), errors.Is(err, locks.ErrInvalid), jobs.IsPermanent(err):
 		status = http.StatusBadRequest
 	case errors.Is(err, errBroken):
 		status = http.StatusInternalServerError
 		s.o.Logger.ErrorContext(r.Context(), "admin request failed", "path", r.URL.Path, "error", err)
+	case locks.Refused(err): // trying again gives the same
+		status = http.StatusInternalServerError
+		detail = "Redis refuses this: " + detail + "; lockstep doctor looks for the reason"
+		if s.told.now() { // pages ask every second
+			s.o.Logger.ErrorContext(r.Context(), "Redis refuses what an admin request needs", "path", r.URL.Path, "error", err)
+		}
+	case r.Method == http.MethodPost:
+		w.Header().Set("Retry-After", "1")
+		detail = "Redis cannot be written to: " + detail
 	default:
 		w.Header().Set("Retry-After", "1")
 		detail = "Redis cannot be read: " + detail
+	}
+	writeProblem(w, r, status, detail)
+}
+
+// writeProblem answers with a problem as RFC 9457 has it, or with a small page where a browser asks for one.
+func writeProblem(w http.ResponseWriter, r *http.Request, status int, detail string) {
+	if wantsPage(r) {
+		var body bytes.Buffer
+		if err := problemTemplate.Execute(&body, map[string]any{"Status": status, "Title": http.StatusText(status), "Detail": detail}); err != nil {
+			panic("admin: a problem is plain data: " + err.Error())
+		}
+		write(w, status, "text/html; charset=utf-8", body.Bytes())
+		return
 	}
 	body, err := json.Marshal(struct {
 		Type     string `json:"type"`
@@ -200,6 +248,26 @@ func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	write(w, status, "application/problem+json", append(body, '\n'))
 }
+
+// wantsPage reports whether a person looks at the answer: a browser that opens an address beside the API.
+func wantsPage(r *http.Request) bool {
+	return strings.Contains(r.Header.Get("Accept"), "text/html") && !strings.HasPrefix(r.URL.Path, "/api/")
+}
+
+// problemTemplate needs no style sheet: the client that gets it may not be let in to fetch one.
+var problemTemplate = template.Must(template.New("problem").Parse(`<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">
+<title>{{.Title}} · lockstep</title></head>
+<body>
+<main>
+<h1>{{.Title}}</h1>
+<p role="alert">{{.Detail}}</p>
+<p><a href="/">Overview</a></p>
+</main>
+</body>
+</html>
+`))
 
 // errBroken says that an answer could not be made although everything was read: a fault of this package.
 var errBroken = errors.New("the answer could not be made")

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"lockstep/jobs"
+	"lockstep/locks/redistest"
 	"lockstep/scheduler/ledger"
 )
 
@@ -28,8 +29,10 @@ func newServer(t *testing.T, f *fake) *Server {
 }
 
 func request(h http.Handler, method, target string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, target, nil)
+	r.Host = "127.0.0.1:9620"
 	w := httptest.NewRecorder()
-	h.ServeHTTP(w, httptest.NewRequest(method, target, nil))
+	h.ServeHTTP(w, r)
 	return w
 }
 
@@ -413,7 +416,7 @@ func TestStaticFilesAreSentOnce(t *testing.T) {
 		if first.Code != http.StatusOK || first.Body.Len() == 0 || first.Header().Get("Content-Type") != contentType {
 			t.Errorf("%s: got %d, %d bytes, %s", name, first.Code, first.Body.Len(), first.Header().Get("Content-Type"))
 		}
-		again := httptest.NewRequest(http.MethodGet, "/static/"+name, nil)
+		again := httptest.NewRequest(http.MethodGet, "http://127.0.0.1:9620/static/"+name, nil)
 		again.Header.Set("If-None-Match", first.Header().Get("ETag"))
 		w := httptest.NewRecorder()
 		s.ServeHTTP(w, again)
@@ -428,4 +431,59 @@ func TestReaderIsRequired(t *testing.T) {
 	if _, err := New(Options{}); err == nil {
 		t.Error("a server without a reader was made")
 	}
+}
+
+// A refusal of Redis that time does not heal is no outage: a client that tries again would do so forever.
+func TestRefusalsOfRedisAreNoOutage(t *testing.T) {
+	t.Parallel()
+	f := fleet()
+	s := newServer(t, f)
+	for text, want := range map[string]int{
+		"NOPERM this user has no permissions to run the 'evalsha' command": 500, "WRONGTYPE Operation against a key": 500,
+		"LOADING Redis is loading the dataset in memory": 503, "OOM command not allowed": 503, "READONLY You can't write": 503,
+	} {
+		var err error = replied(text)
+		f.broken.Store(&err)
+		s.read = newShare()
+		for _, path := range []string{"/api/v1/jobs", "/"} {
+			w := get(s, path)
+			if w.Code != want || (w.Header().Get("Retry-After") != "") != (want == 503) {
+				t.Errorf("%s, %s: got %d, Retry-After %q, want %d", path, text, w.Code, w.Header().Get("Retry-After"), want)
+			}
+		}
+		if w := get(s, "/api/v1/jobs"); want == 500 && !strings.Contains(w.Body.String(), "lockstep doctor") {
+			t.Errorf("%s: the answer names no remedy: %s", text, w.Body)
+		}
+	}
+}
+
+// replied is an error reply of Redis.
+type replied string
+
+func (r replied) Error() string { return string(r) }
+func (replied) RedisError()     {}
+
+func TestBrowsersGetProblemsAsPages(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, fleet())
+	for _, test := range []struct{ host, path, want string }{
+		{"127.0.0.1:9620", "/nothing", "there is nothing at this path"}, {"evil.example", "/", "admin.hosts"}, {"<b>.example", "/", "&lt;b&gt;.example"},
+	} {
+		w := askedUnder(s, test.host, test.path, func(r *http.Request) { r.Header.Set("Accept", "text/html,application/xhtml+xml,*/*;q=0.8") })
+		if w.Code < 400 || w.Header().Get("Content-Type") != "text/html; charset=utf-8" || !strings.Contains(w.Body.String(), test.want) {
+			t.Errorf("%s of %s: got %d, %s, %s, want a page that says %s", test.path, test.host, w.Code, w.Header().Get("Content-Type"), w.Body, test.want)
+		}
+	}
+	w := askedUnder(s, "evil.example", "/api/v1/jobs", func(r *http.Request) { r.Header.Set("Accept", "text/html") })
+	checkProblem(t, w, http.StatusForbidden, "admin.hosts")
+}
+
+func TestLargeBodiesAreRefusedAsSuch(t *testing.T) {
+	t.Parallel()
+	c := newConsole(t, redistest.Client(t))
+	r := httptest.NewRequest(http.MethodPost, "http://127.0.0.1:9620/api/v1/enqueue",
+		strings.NewReader(`{"job": "nightly", "args": "`+strings.Repeat("x", bodyMost)+`"}`))
+	w := httptest.NewRecorder()
+	c.server.ServeHTTP(w, r)
+	checkProblem(t, w, http.StatusRequestEntityTooLarge, "too large")
 }

@@ -2,8 +2,6 @@ package admin
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
@@ -39,7 +37,7 @@ type Auth struct {
 
 	User         string // basic with a password file: who may sign in; token: whom the audit names
 	PasswordFile string // basic: the password of User
-	UsersFile    string // basic, in its place: lines of name:hash by bcrypt, as htpasswd -B writes them
+	UsersFile    string // basic, in its place: lines of name:hash by bcrypt, as htpasswd -B -C 12 writes them
 	TokenFile    string // token
 	Header       string // proxy: which header has the name
 	Proxies      []netip.Prefix
@@ -53,8 +51,14 @@ type SignIn struct {
 	closed    bool   // nobody can sign in, so nothing is served
 	log       *slog.Logger
 
-	// who returns the name of whoever sent a request. The error is errSignIn, errClosed or errUnchecked.
+	// who returns the name of the user who sent a request. The error is errSignIn, errUnchecked or a *throttledError.
 	who func(r *http.Request) (string, error)
+
+	// weak describes the hashes of the users file that are cheap to guess from, as the file is now; nil where there are none.
+	weak func() string
+
+	throttle *throttle
+	now      func() time.Time // for throttle
 
 	told seldom // of refusals and of files that cannot be used
 }
@@ -75,7 +79,7 @@ var (
 // NewSignIn returns what lets requests in by auth, for a server that listens at an address as [Listen] takes it. It reads
 // the files that auth names: one that is not there, or not what it has to be, is an error that names its key.
 func NewSignIn(auth Auth, address string, log *slog.Logger) (*SignIn, error) {
-	s := &SignIn{mode: auth.Mode, log: log}
+	s := &SignIn{mode: auth.Mode, log: log, weak: func() string { return "" }, throttle: newThrottle(), now: time.Now}
 	switch auth.Mode {
 	case AuthNone, "":
 		host, _, err := parse(address)
@@ -84,12 +88,7 @@ func NewSignIn(auth Auth, address string, log *slog.Logger) (*SignIn, error) {
 		}
 		s.mode = AuthNone
 		s.closed = !isLoopback(host)
-		s.who = func(*http.Request) (string, error) {
-			if s.closed {
-				return "", errClosed
-			}
-			return "", nil
-		}
+		s.who = func(*http.Request) (string, error) { return "", nil }
 		return s, nil
 	case AuthBasic:
 		s.challenge = `Basic realm="lockstep", charset="UTF-8"`
@@ -110,6 +109,10 @@ func (s *SignIn) Mode() AuthMode { return s.mode }
 // Closed tells whether nothing but the probes and metrics is served, because of mode none at an address that others reach.
 func (s *SignIn) Closed() bool { return s.closed }
 
+// Warning describes what is unsafe about the way users sign in although it works: hashes of a low cost. It is "" when
+// nothing is.
+func (s *SignIn) Warning() string { return s.weak() }
+
 func (s *SignIn) basic(auth Auth) error {
 	switch {
 	case auth.PasswordFile == "" && auth.UsersFile == "":
@@ -117,27 +120,38 @@ func (s *SignIn) basic(auth Auth) error {
 	case auth.PasswordFile != "" && auth.UsersFile != "":
 		return errors.New("admin.auth.password_file and admin.auth.users_file: only one of them can be meant")
 	}
-	var right func(ctx context.Context, user, password string) (bool, error)
+	// check returns the state of the file, and what compares a name and a password with it.
+	var check func(ctx context.Context, user, password string) (state string, right func() (bool, error), err error)
 	if auth.PasswordFile != "" {
 		file := &kept[string]{key: "admin.auth.password_file", path: auth.PasswordFile, parse: oneSecret}
 		if _, err := file.get(); err != nil {
 			return err
 		}
-		right = func(_ context.Context, user, password string) (bool, error) {
+		check = func(_ context.Context, user, password string) (string, func() (bool, error), error) {
 			wanted, err := file.get()
-			return sameText(user, auth.User) && sameText(password, wanted), err // both are looked at, so that time tells nothing
+			return wanted, func() (bool, error) {
+				userIs, passwordIs := sameText(user, auth.User), sameText(password, wanted) // both, so that time reveals nothing
+				return userIs && passwordIs, nil
+			}, err
 		}
 	} else {
 		file := &kept[*users]{key: "admin.auth.users_file", path: auth.UsersFile, parse: parseUsers}
 		if _, err := file.get(); err != nil {
 			return err
 		}
-		right = func(ctx context.Context, user, password string) (bool, error) {
+		s.weak = func() string {
+			all, err := file.get()
+			if err != nil || all.weak == "" {
+				return ""
+			}
+			return "admin.auth.users_file " + auth.UsersFile + ": " + all.weak
+		}
+		check = func(ctx context.Context, user, password string) (string, func() (bool, error), error) {
 			all, err := file.get()
 			if err != nil {
-				return false, err
+				return "", nil, err
 			}
-			return all.right(ctx, user, password)
+			return all.digest, func() (bool, error) { return all.right(ctx, user, password) }, nil
 		}
 	}
 	s.who = func(r *http.Request) (string, error) {
@@ -145,8 +159,11 @@ func (s *SignIn) basic(auth Auth) error {
 		if !ok {
 			return "", fmt.Errorf("%w with your user name and password", errSignIn)
 		}
-		good, err := right(r.Context(), user, password)
-		return user, s.verdict(r, good, err, "this user name and password are not known here")
+		state, right, err := check(r.Context(), user, password)
+		if err != nil {
+			return "", s.unchecked(r, err)
+		}
+		return user, s.verify(r, user, password, state, right, "this user name and password are not known here")
 	}
 	return nil
 }
@@ -165,7 +182,11 @@ func (s *SignIn) token(auth Auth) error {
 			return "", fmt.Errorf("%w with the header Authorization: Bearer TOKEN", errSignIn)
 		}
 		wanted, err := file.get()
-		return auth.User, s.verdict(r, err == nil && sameText(token, wanted), err, "this token is not the one of this worker")
+		if err != nil {
+			return "", s.unchecked(r, err)
+		}
+		right := func() (bool, error) { return sameText(token, wanted), nil }
+		return auth.User, s.verify(r, auth.User, token, wanted, right, "this token is not the one of this worker")
 	}
 	return nil
 }
@@ -204,24 +225,43 @@ func isName(s string) bool {
 	return len(s) <= nameMost && utf8.ValidString(s) && strings.TrimSpace(s) == s && !strings.ContainsFunc(s, unicode.IsControl)
 }
 
-// verdict is what becomes of a request that tried to sign in.
-func (s *SignIn) verdict(r *http.Request, good bool, err error, refusal string) error {
-	switch {
-	case err != nil && r.Context().Err() != nil: // it has gone away
-		return errUnchecked
-	case err != nil:
-		if s.told.now() {
-			s.log.ErrorContext(r.Context(), "sign-ins cannot be checked", "error", err)
+// verify returns nil for credentials that are right: those that were right a while ago at once, others as fast as the
+// throttle lets an address try. state is what the file that they are compared with holds, right compares them.
+func (s *SignIn) verify(r *http.Request, user, secret, state string, right func() (bool, error), refusal string) error {
+	from := sourceOf(r)
+	given := s.throttle.credentials(from, user, secret, state)
+	if !s.throttle.crowded(from) && s.throttle.remembers(given, s.now()) {
+		return nil
+	}
+	if wait, ok := s.throttle.take(from, s.now()); !ok {
+		s.refused(r, "too many sign-ins that were not right came from there, or from everywhere")
+		s.throttle.punish(r.Context(), from)
+		if s.throttle.remembers(given, s.now()) { // one of several requests at once has been let in meanwhile
+			return nil
 		}
-		return errUnchecked
+		return &throttledError{wait}
+	}
+	good, err := right()
+	switch {
+	case err != nil:
+		return s.unchecked(r, err)
 	case !good:
 		s.refused(r, refusal)
 		return fmt.Errorf("%w: %s", errSignIn, refusal)
 	}
+	s.throttle.remember(given, s.now())
 	return nil
 }
 
-// refused logs that somebody tried; who tries a thousand times a second fills no disk with it.
+// unchecked logs that sign-ins cannot be checked, unless the client has just gone away.
+func (s *SignIn) unchecked(r *http.Request, err error) error {
+	if r.Context().Err() == nil && s.told.now() {
+		s.log.ErrorContext(r.Context(), "sign-ins cannot be checked", "error", err)
+	}
+	return errUnchecked
+}
+
+// refused logs a refused sign-in, at most once a second: a thousand tries a second must not fill the disk.
 func (s *SignIn) refused(r *http.Request, why string) {
 	if s.told.now() {
 		s.log.WarnContext(r.Context(), "a sign-in is refused", "from", remoteHost(r), "because", why)
@@ -310,25 +350,35 @@ func oneToken(text string) (string, error) {
 
 // users are those of a users file.
 type users struct {
-	hashes map[string][]byte
-	decoy  []byte // what the password of somebody unknown is compared with, so that time does not tell who is known
+	digest string // of the file
+	hashes map[string]hash
+	cost   int    // the highest of all hashes: a comparison takes as long as with this one, whoever is named
+	decoy  []byte // a hash of that cost, for users that do not exist
+	weak   string // describes hashes of a low cost
 
-	// turn is taken by who computes a hash. It takes long on purpose, and whoever guesses passwords must not take all
-	// processors from the jobs.
+	// turn is held while a hash is computed. That takes long on purpose, and a guesser must not take all processors from the
+	// jobs.
 	turn chan struct{}
 
-	salt []byte // of seen
-	mu   sync.Mutex
-	seen map[string][]byte // guarded by mu: what was right, by user, so that a page that asks each second is let in at once
+	compare func(hash, password []byte) error // bcrypt's; a test counts what is computed
 }
 
-// costMost is 64 times as slow as htpasswd's and bcrypt's own default, some seconds.
-const costMost = 16
+// hash is what the file has of one user.
+type hash struct {
+	text []byte
+	cost int
+}
+
+const (
+	costMost  = 16 // 64 times as slow as bcrypt's own default: some seconds
+	costLeast = 10 // bcrypt's own default; htpasswd's is 5, with which one processor guesses a thousand passwords a second
+)
 
 // parseUsers reads lines of name:hash. Errors name the line and never quote it.
 func parseUsers(text string) (*users, error) {
-	u := &users{hashes: make(map[string][]byte), turn: make(chan struct{}, 1), salt: make([]byte, sha256.Size), seen: make(map[string][]byte)}
-	_, _ = rand.Read(u.salt) // it never fails
+	digest := sha256.Sum256([]byte(text))
+	u := &users{digest: string(digest[:]), hashes: make(map[string]hash), turn: make(chan struct{}, 1), compare: bcrypt.CompareHashAndPassword}
+	var weak []string
 	number := 0
 	for line := range strings.Lines(text) {
 		number++
@@ -336,62 +386,71 @@ func parseUsers(text string) (*users, error) {
 		if strings.TrimSpace(line) == "" || strings.HasPrefix(line, "#") {
 			continue
 		}
-		name, hash, ok := strings.Cut(line, ":")
-		cost, err := bcrypt.Cost([]byte(hash))
+		name, code, ok := strings.Cut(line, ":")
+		cost, err := bcrypt.Cost([]byte(code))
+		_, twice := u.hashes[name]
 		switch {
 		case !ok || name == "":
-			return nil, fmt.Errorf("line %d is not name:hash; write it by htpasswd -B", number)
+			return nil, fmt.Errorf("line %d is not name:hash; write it by htpasswd -B -C 12", number)
 		case !isName(name):
 			return nil, fmt.Errorf("line %d: the name is longer than %d bytes, or has blanks around it or control characters in it", number, nameMost)
-		case u.hashes[name] != nil:
+		case twice:
 			return nil, fmt.Errorf("line %d: user %q is there already", number, name)
-		case err != nil || len(hash) != 60:
-			return nil, fmt.Errorf("line %d: user %q has no hash of bcrypt; write it by htpasswd -B", number, name)
+		case err != nil || len(code) != 60:
+			return nil, fmt.Errorf("line %d: user %q has no hash of bcrypt; write it by htpasswd -B -C 12", number, name)
 		case cost > costMost:
 			return nil, fmt.Errorf("line %d: the hash of user %q has a cost of %d, more than %d: it would be computed for minutes", number, name, cost, costMost)
 		}
-		u.hashes[name] = []byte(hash)
-		if u.decoy == nil {
-			u.decoy = u.hashes[name]
+		u.hashes[name] = hash{[]byte(code), cost}
+		if cost > u.cost {
+			u.cost, u.decoy = cost, []byte(code)
+		}
+		if cost < costLeast {
+			weak = append(weak, fmt.Sprintf("%q (%d)", name, cost))
 		}
 	}
 	if u.decoy == nil {
-		return nil, errors.New("it names no user; add one by htpasswd -B")
+		return nil, errors.New("it names no user; add one by htpasswd -B -C 12")
+	}
+	if n := len(weak); n > 0 {
+		const most = 3
+		names := strings.Join(weak[:min(n, most)], ", ")
+		if n > most {
+			names += fmt.Sprintf(" and %d more", n-most)
+		}
+		u.weak = fmt.Sprintf("hashes of a cost below %d are quickly guessed from when the file is stolen: those of %s; write them by htpasswd -B -C 12",
+			costLeast, names)
 	}
 	return u, nil
 }
 
-// right tells whether a user has this password.
+// right reports whether a user has this password. A refusal takes the time of the highest cost, whether the user exists or
+// not, so that it does not reveal which users there are.
 func (u *users) right(ctx context.Context, user, password string) (bool, error) {
-	mac := hmac.New(sha256.New, u.salt)
-	mac.Write([]byte(password))
-	sum := mac.Sum(nil)
-	u.mu.Lock()
-	known := hmac.Equal(u.seen[user], sum)
-	u.mu.Unlock()
-	if known {
-		return true, nil
-	}
 	select {
 	case u.turn <- struct{}{}:
 		defer func() { <-u.turn }()
 	case <-ctx.Done():
 		return false, ctx.Err()
 	}
-	hash, there := u.hashes[user]
-	if !there {
-		hash = u.decoy
+	wanted, exists := u.hashes[user]
+	if !exists {
+		wanted = hash{u.decoy, u.cost}
 	}
-	if bcrypt.CompareHashAndPassword(hash, []byte(password)) != nil || !there {
-		return false, nil
+	if u.compare(wanted.text, []byte(password)) == nil && exists {
+		return true, nil
 	}
-	u.mu.Lock()
-	u.seen[user] = sum
-	u.mu.Unlock()
-	return true, nil
+	// A cost of one more takes twice as long, so the costs from this hash's up to the highest, each once more, make up the
+	// difference.
+	for cost := wanted.cost; cost < u.cost; cost++ {
+		padding := slices.Clone(u.decoy)
+		copy(padding[4:6], fmt.Sprintf("%02d", cost)) // $2y$NN$
+		_ = u.compare(padding, []byte(password))
+	}
+	return false, nil
 }
 
-// seldom tells about once a second that it is time.
+// seldom reports about once a second that it is time.
 type seldom struct {
 	mu   sync.Mutex
 	last time.Time

@@ -61,7 +61,7 @@ func newGuarded(t *testing.T, auth Auth, address string) *guarded {
 	}
 	g := new(guarded)
 	g.Server, err = New(Options{
-		Reader: fleet().reader(), SignIn: signIn, Ticket: "the-ticket", Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics("v", 1),
+		Reader: fleet().reader(), SignIn: signIn, Hosts: []string{"lockstep.example"}, Ticket: "the-ticket", Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics("v", 1),
 		Config: func() *Config { return new(Config) }, Reload: func(context.Context) error { g.reloads++; return nil },
 	})
 	if err != nil {
@@ -336,7 +336,7 @@ func TestAuditNamesWhoSignedIn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if c.server, err = New(Options{Reader: c.reader, Operator: c.operator, SignIn: signIn, Logger: slog.New(slog.DiscardHandler)}); err != nil {
+		if c.server, err = New(Options{Reader: c.reader, Operator: c.operator, SignIn: signIn, Hosts: []string{"lockstep.example"}, Logger: slog.New(slog.DiscardHandler)}); err != nil {
 			t.Fatal(err)
 		}
 		r := httptest.NewRequest(http.MethodPost, "/api/v1/jobs/nightly/pause", strings.NewReader(`{"reason": "the partner is down"}`))

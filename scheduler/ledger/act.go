@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -78,6 +80,9 @@ type Cancellation struct {
 // run that has ended gives an [ErrRefused]. job is the definition that the run was made with. It may be sent again: what
 // is canceled then is refused, and what was asked is asked.
 func (l *Ledger) Cancel(ctx context.Context, run jobs.RunID, job *jobs.Job, act Act) (*Cancellation, error) {
+	if run.Job() == "" { // of which the script would find no history
+		return nil, fmt.Errorf("cancel %s: %w", run, ErrUnknown)
+	}
 	r := read(l.run(ctx, cancelScript, run.Job(), string(run), "canceled "+act.by(), job.History.Runs,
 		job.History.For.Milliseconds(), act.entry()))
 	outcome, state, due := r.text(), r.text(), r.due()
@@ -242,6 +247,17 @@ type ActRecord struct {
 	ID string // grows
 	At time.Time
 	Act
+}
+
+// IsActID reports whether a text can be the id of an act.
+func IsActID(id string) bool {
+	ms, seq, ok := strings.Cut(id, "-")
+	for _, number := range []string{ms, seq} {
+		if _, err := strconv.ParseUint(number, 10, 64); err != nil {
+			ok = false
+		}
+	}
+	return ok && id != "0-0" // before which Redis finds no act, and says so by an error
 }
 
 // Acts returns what people did, the last first: at most so many, or, with 0, all that are kept; with before, only what

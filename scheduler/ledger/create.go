@@ -385,6 +385,9 @@ type Request struct {
 	Act     *Act            // for the audit; nil: what clients ask for by the thousand is not kept there
 }
 
+// latestStart bounds for how long a run may be put off: beyond it, a time is more likely a mistake.
+const latestStart = 3660 * 24 * time.Hour
+
 // Remembered is how long an id that a client chose names the same run, even when the history is shorter.
 const Remembered = 7 * 24 * time.Hour
 
@@ -403,6 +406,9 @@ func (l *Ledger) Enqueue(ctx context.Context, request Request) (*Enqueued, error
 	fail := func(err error) (*Enqueued, error) { return nil, fmt.Errorf("enqueue %s: %w", id, err) }
 	if err := jobs.ValidRunName(request.ID); err != nil {
 		return fail(err)
+	}
+	if request.In > latestStart || time.Until(request.At) > latestStart { // within a day or so: hosts' clocks differ
+		return fail(jobs.Permanent(fmt.Errorf("it would start more than %d days from now", latestStart/(24*time.Hour))))
 	}
 	source := request.Args
 	if source == nil {
