@@ -97,6 +97,7 @@ type Client struct {
 	clock     clock
 	recovery  recovery
 	identity  identity
+	follower  *follower     // nil unless Sentinel names the master
 	highest   atomic.Uint64 // the highest token seen
 
 	reaper  *reaper
@@ -133,12 +134,23 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, e
 		return nil, fmt.Errorf("open lock client: %w", err)
 	}
 	c.space = &Space{keys: spaceKeys(c.namespace)}
+	if rdb, ok := rdb.(*redis.Client); ok {
+		c.follower = newFollower(rdb.Options(), c.log)
+	}
+	if c.follower != nil { // before the first connection: what it finds is what later answers are compared with
+		try, cancel := context.WithTimeout(ctx, c.try)
+		err := c.follower.ask(try)
+		cancel()
+		if err != nil {
+			return nil, fmt.Errorf("open lock client: ask sentinel for the master: %w", err)
+		}
+	}
 	greeter := &greeter{keys: c.space.keys, recovery: &c.recovery, identity: &c.identity, changed: c.Doubt}
-	if c.rdb, err = ownClient(rdb, greeter, c.try, 0); err != nil {
+	if c.rdb, err = c.ownClient(rdb, greeter, c.try, 0); err != nil {
 		return nil, fmt.Errorf("open lock client: %w", err)
 	}
 	// Many slots, few connections: a pool that has seen as many failed dials as it has slots refuses for a second.
-	if c.beat, err = ownClient(rdb, greeter, tryOf(c.lease), 1000); err != nil {
+	if c.beat, err = c.ownClient(rdb, greeter, tryOf(c.lease), 1000); err != nil {
 		return nil, fmt.Errorf("open lock client: %w", errors.Join(err, c.rdb.Close()))
 	}
 	c.space.rdb = c.rdb
@@ -155,6 +167,9 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, e
 	c.install(s)
 	c.running.Go(func() { c.live(ctx, s, listener) })
 	c.running.Go(func() { c.reaper.run(ctx, c.log, c.reap) })
+	if c.follower != nil {
+		c.running.Go(func() { c.follower.run(ctx, c.lease) })
+	}
 	return c, nil
 }
 
@@ -252,8 +267,9 @@ func checkCard(card json.RawMessage) (json.RawMessage, error) {
 
 // ownClient makes a client of our own to where rdb connects: one that sends each command once and keeps deadlines. We
 // send again ourselves, because we know what is harmless to send twice and until when it makes sense. slots sets the
-// size of the pool, 0 leaves it. Every connection is greeted, unless g is nil.
-func ownClient(rdb redis.UniversalClient, g *greeter, try time.Duration, slots int) (redis.UniversalClient, error) {
+// size of the pool, 0 leaves it. Every connection is greeted, unless g is nil; on Sentinel it is also left when another
+// server becomes the master.
+func (c *Client) ownClient(rdb redis.UniversalClient, g *greeter, try time.Duration, slots int) (redis.UniversalClient, error) {
 	switch rdb := rdb.(type) {
 	case *redis.Client:
 		o := *rdb.Options()
@@ -268,7 +284,13 @@ func ownClient(rdb redis.UniversalClient, g *greeter, try time.Duration, slots i
 		if slots > 0 {
 			o.PoolSize, o.MaxConcurrentDials, o.MaxIdleConns, o.MaxActiveConns = slots, slots, 1, 0
 		}
-		return redis.NewClient(&o), nil
+		if c.follower == nil || g == nil {
+			return redis.NewClient(&o), nil
+		}
+		o.Dialer = c.follower.connect
+		client := redis.NewClient(&o)
+		client.AddHook(c.follower)
+		return client, nil
 	case *redis.ClusterClient:
 		o := *rdb.Options()
 		// A cluster client sends again by MaxRedirects, which it also needs to follow slots that move.

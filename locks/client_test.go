@@ -20,7 +20,7 @@ func TestOwnClientsSendOnceAndKeepDeadlines(t *testing.T) {
 		"plain": redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: 5}), "sentinel": redis.NewFailoverClient(sentinel),
 		"cluster": redis.NewClusterClient(cluster),
 	} {
-		own, err := ownClient(rdb, nil, try, 0)
+		own, err := new(Client).ownClient(rdb, nil, try, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

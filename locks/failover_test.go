@@ -524,8 +524,9 @@ func awaitWrites(t *testing.T, rdb redis.UniversalClient) {
 	pipe := rdb.Pipeline()
 	pipe.Set(t.Context(), "written", 1, 0)
 	acks := pipe.Do(t.Context(), "WAIT", 1, 10_000)
-	if _, err := pipe.Exec(t.Context()); err != nil || acks.Val() != int64(1) {
-		t.Fatalf("%v replicas have the write (%v), want 1", acks.Val(), err)
+	_, err := pipe.Exec(t.Context())
+	if n, _ := acks.Val().(int64); err != nil || n < 1 {
+		t.Fatalf("%v replicas have the write (%v), want 1 at least", acks.Val(), err)
 	}
 }
 

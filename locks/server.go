@@ -56,7 +56,7 @@ func CheckServer(ctx context.Context, rdb redis.UniversalClient, lease time.Dura
 // inspect refuses a server that cannot be trusted, and learns for how long the topology may have two masters: before the
 // first greeting, which may begin a grace time.
 func (c *Client) inspect(ctx context.Context, rdb redis.UniversalClient) (err error) {
-	plain, err := ownClient(rdb, nil, c.try, 1)
+	plain, err := c.ownClient(rdb, nil, c.try, 1)
 	if err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func askServers(ctx context.Context, rdb redis.UniversalClient) ([]server, error
 		return servers, err
 	case *redis.Client:
 		s, err := askServer(ctx, rdb)
-		s.sentinel = rdb.Options().Addr == "FailoverClient" // as go-redis calls it
+		s.sentinel = bySentinel(rdb.Options())
 		return []server{s}, err
 	}
 	return nil, fmt.Errorf("%w: a %T cannot hold a lock space; use a plain, Sentinel or cluster client", ErrInvalid, rdb)
@@ -251,9 +251,8 @@ func (s server) judge(lease time.Duration) (findings []Finding) {
 		say(Warning, "replicas", "a master takes writes that no replica has (min-replicas-to-write 0): cut off from the others it "+
 			"goes on granting for %s; set min-replicas-to-write 1", s.nodeTimeout())
 	case writes == 0:
-		say(Warning, "replicas", "a master takes writes that no replica has (min-replicas-to-write 0): cut off from the others it "+
-			"goes on granting until somebody tells it that it was replaced, and a lock may have two holders; "+
-			"set min-replicas-to-write 1")
+		say(Warning, "replicas", "a master takes writes that no replica has (min-replicas-to-write 0): cut off from the others, it "+
+			"continues to grant to clients that reach it alone, and a lock may have two holders; set min-replicas-to-write 1")
 	case writes > 0:
 		say(Fine, "replicas", "%s connected, min-replicas-to-write %d, min-replicas-max-lag %s", replicas, writes, s.maxLag())
 	}

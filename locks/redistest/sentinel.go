@@ -23,6 +23,11 @@ type SentinelOptions struct {
 	// a test that relies on there being no failover takes more.
 	DownAfter time.Duration
 
+	// ShippedPace has the sentinels work as fast as they do by default, once they have found each other: a new master is
+	// announced every 2 s, and a server that was a master is told to be a replica after 8 to 18 s. Otherwise all of that is
+	// quicker.
+	ShippedPace bool
+
 	// MinReplicasToWrite is how many replicas a master needs to take writes: 0 by default. Without them it answers
 	// NOREPLICAS, a second or two after the last one was heard. A replica that has taken over has none itself until the
 	// others have come over to it.
@@ -96,12 +101,14 @@ func StartSentinel(ctx context.Context, o SentinelOptions) (_ *Sentinel, err err
 	if err = settle(ctx, func(ctx context.Context) error { return s.checkWatchers(ctx, master) }); err != nil {
 		return nil, err
 	}
-	// A server that a sentinel holds for a replica, and that says it is a master for four times this long, is told to be
-	// a replica: one that another sentinel has promoted, too, unless that one was heard of in time.
+	// A server that a sentinel takes for a replica, and that reports to be a master for four times the publish period, is
+	// told to be a replica: one that another sentinel has promoted, too, unless that one was heard of in time.
+	pace := []any{"publish-period", 1000}
+	if o.ShippedPace {
+		pace = []any{"publish-period", 2000, "info-period", 10_000, "ask-period", 1000, "tilt-period", 30_000}
+	}
 	for _, watcher := range s.sentinels {
-		if err = watcher.ask(ctx, func(ctx context.Context, rdb *redis.Client) error {
-			return setPace(ctx, rdb, "publish-period", 1000)
-		}); err != nil {
+		if err = watcher.ask(ctx, func(ctx context.Context, rdb *redis.Client) error { return setPace(ctx, rdb, pace...) }); err != nil {
 			return nil, err
 		}
 	}
@@ -365,6 +372,23 @@ func (s *Sentinel) Failover(ctx context.Context) error {
 	})
 	if err != nil {
 		return fmt.Errorf("redistest: failover: %w", err)
+	}
+	_, err = s.AwaitMaster(ctx, old)
+	return err
+}
+
+// Strand has the sentinels replace a master that clients still reach: to them it is dead, they cannot make it a replica, and
+// its replicas leave it. It returns when [Sentinel.AwaitMaster] does.
+func (s *Sentinel) Strand(ctx context.Context) error {
+	old, err := s.Master(ctx)
+	if err != nil {
+		return err
+	}
+	err = old.ask(ctx, func(ctx context.Context, rdb *redis.Client) error {
+		return rdb.Do(ctx, "ACL", "SETUSER", "default", "-ping", "-replicaof", "-slaveof").Err()
+	})
+	if err != nil {
+		return fmt.Errorf("redistest: strand the master: %w", err)
 	}
 	_, err = s.AwaitMaster(ctx, old)
 	return err
