@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"time"
 
@@ -85,7 +86,15 @@ func newConnection(rdb redis.UniversalClient, settings configs.Settings) (*conne
 	if err != nil {
 		return nil, err
 	}
+	keys, err := settings.Redis.SignKeys()
+	switch {
+	case errors.Is(err, fs.ErrPermission): // a user who may not read the key passes on definitions that workers have signed
+		keys = nil
+	case err != nil:
+		return nil, exit(exitConfig, err)
+	}
 	l := ledger.New(rdb, space)
+	l.Sign(keys, nil)
 	return &connection{settings: settings, rdb: rdb, ledger: l, reader: admin.NewReader(l)}, nil
 }
 

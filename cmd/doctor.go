@@ -18,9 +18,10 @@ import (
 	"lockstep/scheduler/queue"
 )
 
-// How a finding stands: as it should be, worse than it could be, or wrong.
+// The level of a finding: as it should be, worth knowing, worse than it could be, or wrong.
 const (
 	levelOK      = "ok"
+	levelNote    = "note"
 	levelWarning = "warning"
 	levelError   = "error"
 )
@@ -118,7 +119,7 @@ func (d *doctor) look(cmd *cobra.Command) error {
 		return err
 	}
 	defer func() { _ = conn.Close() }() // it was only read from
-	for _, look := range []func(context.Context, *connection, *configs.Config) error{d.redis, d.workers, d.queues} {
+	for _, look := range []func(context.Context, *connection, *configs.Config) error{d.redis, d.signing, d.workers, d.queues} {
 		if err := look(cmd.Context(), conn, config); err != nil {
 			return conn.away(err)
 		}
@@ -182,6 +183,63 @@ func (d *doctor) redis(ctx context.Context, conn *connection, _ *configs.Config)
 		d.say(levelWarning, "clock", "", "this host's clock is %s Redis'; no tick and no lock goes by it", apart(off))
 	} else {
 		d.say(levelOK, "clock", "", "this host's clock is within %s of Redis'", clocksApart)
+	}
+	return nil
+}
+
+// signing looks at what signs definitions: here, in what is registered, and in the workers.
+func (d *doctor) signing(ctx context.Context, conn *connection, _ *configs.Config) error {
+	keys, err := conn.settings.Redis.SignKeys()
+	if err != nil { // connecting has accepted it: it is only not for this user to read
+		d.say(levelNote, "signing", "", "this user may not read the key that signs definitions: %v", err)
+		return nil
+	}
+	workers, err := conn.reader.Workers(ctx)
+	if err != nil {
+		return err
+	}
+	for _, path := range conn.settings.Redis.ExposedKeys() {
+		d.say(levelWarning, "signing", "", "other users of this host may read %s, which signs definitions: chmod 600 %[1]s", path)
+	}
+	if keys == nil {
+		d.say(levelNote, "signing", "", "definitions are not signed: %s; set redis.sign_key_file in every worker and command line", unsignedMeans)
+	} else {
+		d.say(levelOK, "signing", "", "definitions are signed here with key %s; %s accepted", keys.ID(), many(keys.Count(), "key"))
+	}
+	for _, w := range workers {
+		id := string(w.ID)
+		switch {
+		case w.State == admin.Gone:
+		case keys != nil && w.Key == "":
+			d.say(levelError, "signing", id, "it has no key, so it runs what any client writes to Redis, and others refuse what it makes; "+
+				"set redis.sign_key_file there")
+		case keys == nil && w.Key != "":
+			d.say(levelWarning, "signing", id, "it signs definitions with key %s, and this config has no key: an enqueue of a job that no worker "+
+				"has registered is refused there", w.Key)
+		case keys != nil && w.Key != keys.ID():
+			d.say(levelWarning, "signing", id, "it signs definitions with key %s: fine while keys are replaced", w.Key)
+		}
+		if w.Refused > 0 && w.State != admin.Gone {
+			d.say(levelError, "signing", id, "it has refused %s: the definitions are unsigned, or signed with another key; "+
+				"its log names the last one, and run ls has them with their reasons", many(w.Refused, "run"))
+		}
+	}
+	if keys == nil {
+		return nil
+	}
+	records, err := conn.ledger.Jobs(ctx)
+	if err != nil {
+		return err
+	}
+	var wrong []string
+	for _, record := range records {
+		if conn.ledger.Trust(record.Job) != nil {
+			wrong = append(wrong, record.Job.Name)
+		}
+	}
+	if n := len(wrong); n > 0 {
+		d.say(levelWarning, "signing", "", "the registered definition of %s is not signed with a key of this config (%s): a worker "+
+			"that has the key signs it when it starts", many(n, "job"), strings.Join(wrong[:min(n, 5)], " "))
 	}
 	return nil
 }

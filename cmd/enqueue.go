@@ -108,6 +108,9 @@ func (t *tool) enqueue(ctx context.Context, conn *connection, request ledger.Req
 		return err
 	}
 	enqueued, err := operator.Enqueue(ctx, request)
+	if errors.Is(err, jobs.ErrSignature) {
+		return refuse("%w; start a worker with this key: it signs the definitions of its config", err)
+	}
 	if jobs.IsPermanent(err) { // the arguments do not fit, whoever asks
 		return refuse("%w; give other arguments", err)
 	}

@@ -126,7 +126,7 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 		aged := make(chan struct{})
 		go func() { defer close(aged); mini.age(aging) }()
 		defer func() { stop(); <-aged; mini.close() }()
-		settings.Redis = configs.Redis{URL: mini.url(), Namespace: settings.Redis.Namespace}
+		settings.Redis.URL, settings.Redis.PasswordFile = mini.url(), ""
 	}
 	rdb, err := open(ctx, settings.Redis)
 	if err != nil {
@@ -146,7 +146,10 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 		return err
 	}
 	metrics := admin.NewMetrics(options.Version, options.Concurrency)
-	options.OnAttempt = metrics.Attempt
+	options.OnAttempt, options.OnRefused = metrics.Attempt, metrics.Refused
+	if config.Settings.Redis.URL != embedded {
+		sayWhatIsSigned(ctx, settings.Redis, options.Keys, log)
+	}
 	options.Admin, options.Ticket = listener.Addr().String(), rand.Text()
 	if config.Settings.Redis.URL != embedded {
 		options.OnSession = parent.session
@@ -206,6 +209,21 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	return err
 }
 
+// sayWhatIsSigned logs whose definitions this worker runs.
+func sayWhatIsSigned(ctx context.Context, settings configs.Redis, keys *jobs.Keys, log *slog.Logger) {
+	if keys == nil {
+		log.WarnContext(ctx, "definitions are not signed: "+unsignedMeans, "remedy", "set redis.sign_key_file in every worker and command line")
+		return
+	}
+	log.InfoContext(ctx, "definitions are signed, and runs with others are refused", "key", keys.ID(), "keys_accepted", keys.Count())
+	for _, path := range settings.ExposedKeys() {
+		log.WarnContext(ctx, "other users of this host may read the key that signs definitions", "file", path, "remedy", "chmod 600 "+path)
+	}
+}
+
+// unsignedMeans is what follows when there is no key.
+const unsignedMeans = "any client that can write to this Redis can have any command run on every worker, and read the files that workers may read"
+
 // newSignIn returns what lets requests in as the settings say. Its error is one of the config.
 func newSignIn(settings configs.Admin, log *slog.Logger) (*admin.SignIn, error) {
 	auth := settings.Auth
@@ -246,7 +264,12 @@ func workerOptions(config *configs.Config, settings configs.Settings, rdb redis.
 	if err != nil {
 		return worker.Options{}, err
 	}
+	keys, err := settings.Redis.SignKeys()
+	if err != nil {
+		return worker.Options{}, exit(exitConfig, err)
+	}
 	return worker.Options{
+		Keys:  keys,
 		Redis: rdb, Namespace: settings.Redis.Namespace, Name: settings.Worker.Name,
 		Lease: settings.Locks.Lease, ReserveAfter: reserveAfter(settings.Locks.ReserveAfter), Grace: settings.Locks.GraceTime(),
 		Concurrency: settings.Worker.Concurrency, DrainTimeout: settings.Worker.DrainTimeout, Queues: settings.Worker.Queues,

@@ -38,6 +38,7 @@ type rules struct {
 	shape    string
 	size     int
 	secret   bool
+	scalar   bool // a list that may be written as its only element
 
 	initial string // what a key that was not written has, as text; "" for the zero value
 }
@@ -97,7 +98,7 @@ func (f *fields) read(t reflect.Type, at []int) {
 // readRules panics on a tag that cannot be read: it is a mistake in this package.
 func readRules(sf reflect.StructField) rules {
 	r := rules{check: sf.Tag.Get("check"), keys: sf.Tag.Get("keys"), shape: sf.Tag.Get("shape"),
-		secret: sf.Tag.Get("secret") != "", initial: sf.Tag.Get("default")}
+		secret: sf.Tag.Get("secret") != "", scalar: sf.Tag.Get("scalar") != "", initial: sf.Tag.Get("default")}
 	if words := sf.Tag.Get("enum"); words != "" {
 		r.enum = strings.Split(words, ",")
 	}
@@ -516,6 +517,11 @@ func emptyHint(t reflect.Type) string {
 
 // list decodes a list. An element that cannot be decoded leaves its place empty, so that places match those in the file.
 func (d *decoder) list(n *yaml.Node, v reflect.Value, r *rules, p *path) bool {
+	if r.scalar && n.Kind == yaml.ScalarNode {
+		s := reflect.MakeSlice(v.Type(), 1, 1)
+		v.Set(s)
+		return d.value(n, s.Index(0), r, p)
+	}
 	if n.Kind != yaml.SequenceNode {
 		hint := listHint(n, v.Type().Elem() == textType)
 		if n.Kind == yaml.ScalarNode && tellsSecret(n.Value) {

@@ -26,6 +26,7 @@ import (
 //	default   the value of a key that was not written, as environment variables would have it
 //	unset     in words, what holds when a key without a default is not written
 //	example   a value for the reference, as YAML
+//	scalar    a list that may also be written as its only element
 //	secret    the value is never quoted, printed or shown
 //
 // A string is replaced (see the package doc) when it is loaded, a text when the job runs, and prose never.
@@ -83,6 +84,14 @@ type redisFile struct {
 
 	// A file with the password, so that it stands in no config. It is read for each connection.
 	PasswordFile *string `yaml:"password_file" unset:"none" example:"/run/secrets/redis_password"`
+
+	// A file with the key that signs definitions, at least 32 bytes; a newline at its end does not count. Workers with a key
+	// refuse definitions that were not signed with it, so that a client which can write to Redis cannot have a command of its
+	// own run. A list of two files replaces the key: the first one signs, both verify. It is read at the start.
+	SignKeyFile []string `yaml:"sign_key_file" scalar:"true" size:"1" unset:"none: whoever can write to Redis can have any command run" example:"/run/secrets/lockstep_sign"`
+
+	// The key itself, in place of sign_key_file: for the environment variable LOCKSTEP_REDIS__SIGN_KEY, not for a file.
+	SignKey *string `yaml:"sign_key" secret:"true" unset:"none" example:"${SIGN_KEY:-made-by-openssl-rand-hex-32-in-your-environment}"`
 
 	// Parts this installation from others on the same Redis: one lock space and one ledger. A queue belongs to one
 	// namespace. 1 to 64 letters, digits, - and _.

@@ -249,6 +249,10 @@ func (g generator) value(t reflect.Type, r *rules) *jsonSchema {
 	case reflect.Struct:
 		return g.structure(t)
 	case reflect.Slice:
+		if r.scalar {
+			element := g.value(t.Elem(), &rules{check: r.check})
+			return &jsonSchema{OneOf: []*jsonSchema{element, {Type: "array", MinItems: r.size, Items: element}}}
+		}
 		return &jsonSchema{Type: "array", MinItems: r.size, Items: g.value(t.Elem(), r)}
 	case reflect.Map:
 		s := &jsonSchema{Type: "object", MinProperties: r.size, AdditionalProperties: g.value(t.Elem(), &rules{min: r.min, max: r.max, check: r.check})}
@@ -408,6 +412,8 @@ func typeWords(s *jsonSchema) string {
 		return "time zone"
 	case len(s.AnyOf) > 0:
 		return strings.Join(s.AnyOf[0].Enum, ", ")
+	case len(s.OneOf) > 0:
+		return typeWords(s.OneOf[0]) + ", or " + typeWords(s.OneOf[1])
 	case strings.Contains(s.Pattern, durationPattern):
 		return "duration"
 	case reflect.DeepEqual(s.Type, anyType):

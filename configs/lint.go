@@ -405,7 +405,17 @@ func (l *loader) lintSettings(c *Config) {
 	if !l.authWrong {
 		l.checkAuth(c)
 	}
+	if n := len(c.Settings.Redis.SignKeyFile); n > 2 {
+		l.settingProblem(c, SeverityError, "redis.sign_key_file", CodeRange, fmt.Sprintf("redis.sign_key_file has %d files, two at most", n),
+			"name the file of the new key, then that of the one it replaces")
+	} else if n > 0 && c.Settings.Redis.SignKey != "" {
+		l.settingWarning(c, "redis.sign_key_file", CodeUnused, "redis.sign_key_file has no effect: redis.sign_key is set", "keep one of them")
+	}
 	for _, s := range l.sources {
+		if _, node := find(s.root, "redis", "sign_key"); node != nil && !isNull(node) && node.Value != "" && !strings.Contains(node.Value, "${") {
+			s.hide(node)
+			l.warnAt(s, node, CodeInlineSecret, "a secret stands in redis.sign_key", "put the key into a file, and name that in redis.sign_key_file")
+		}
 		if s.file.Redis == nil || s.file.Redis.URL == nil {
 			continue
 		}

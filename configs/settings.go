@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"os"
 	"reflect"
 	"slices"
 	"strconv"
@@ -17,6 +18,8 @@ import (
 	"github.com/knadh/koanf/providers/posflag"
 	"github.com/knadh/koanf/v2"
 	"github.com/spf13/pflag"
+
+	"lockstep/jobs"
 )
 
 // Settings are what one worker, or one call of the command line, is told about itself; the rest of a config is jobs.
@@ -36,6 +39,11 @@ type Redis struct {
 
 	// PasswordFile holds the password, so that it need not stand in the URL. [Redis.Password] reads it. Default none.
 	PasswordFile string `koanf:"password_file"`
+
+	// SignKeyFile holds the keys that sign definitions, one or two files; SignKey is the key itself. [Redis.SignKeys] reads
+	// them. Default none.
+	SignKeyFile []string `koanf:"sign_key_file"`
+	SignKey     string   `koanf:"sign_key"`
 
 	// Namespace parts the lock space and the ledger of one installation from others on the same Redis. Default
 	// "lockstep".
@@ -175,6 +183,37 @@ func (r Redis) Password() (string, error) {
 		return "", fmt.Errorf("redis.password_file %s: %w", r.PasswordFile, err)
 	}
 	return password, nil
+}
+
+// SignKeys reads the keys that sign definitions: nil when there are none. The error names the setting.
+func (r Redis) SignKeys() (*jobs.Keys, error) {
+	var list [][]byte
+	if r.SignKey != "" {
+		keys, err := jobs.NewKeys(r.Namespace, []byte(strings.TrimSuffix(r.SignKey, "\n")))
+		if err != nil {
+			return nil, fmt.Errorf("redis.sign_key: %w", err)
+		}
+		return keys, nil
+	}
+	for _, path := range r.SignKeyFile {
+		key, err := readSecret(path)
+		if err == nil {
+			_, err = jobs.NewKeys(r.Namespace, []byte(key))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("redis.sign_key_file %s: %w", path, err)
+		}
+		list = append(list, []byte(key))
+	}
+	return jobs.NewKeys(r.Namespace, list...)
+}
+
+// ExposedKeys returns the files of SignKeyFile that other users of this host may read.
+func (r Redis) ExposedKeys() []string {
+	return slices.DeleteFunc(slices.Clone(r.SignKeyFile), func(path string) bool {
+		info, err := os.Stat(path)
+		return err != nil || info.Mode().Perm()&0o077 == 0
+	})
 }
 
 // setting is one key of the settings, as the file types have it.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -79,6 +80,7 @@ func TestEverySettingCanComeFromEachLayer(t *testing.T) {
 	t.Parallel()
 	values := map[string]string{
 		"redis.url": "redis://x:1", "redis.password_file": "/etc/hostname", "redis.namespace": "shop",
+		"redis.sign_key_file": "/k1, /k2", "redis.sign_key": "0123456789abcdef0123456789abcdef",
 		"worker.name": "web-1", "worker.concurrency": "3", "worker.drain_timeout": "7s", "worker.queues": "a.b=2,c=1",
 		"locks.lease": "9s", "locks.reserve_after": "2s", "locks.grace": "30s", "admin.listen": "0.0.0.0:80",
 		"admin.hosts":     "lockstep.example.org, lockstep",
@@ -87,7 +89,8 @@ func TestEverySettingCanComeFromEachLayer(t *testing.T) {
 		"log.level": "debug", "log.format": "json",
 	}
 	want := Settings{
-		Redis:  Redis{URL: "redis://x:1", PasswordFile: "/etc/hostname", Namespace: "shop"},
+		Redis: Redis{URL: "redis://x:1", PasswordFile: "/etc/hostname", Namespace: "shop",
+			SignKeyFile: []string{"/k1", "/k2"}, SignKey: "0123456789abcdef0123456789abcdef"},
 		Worker: Worker{Name: "web-1", Concurrency: 3, DrainTimeout: 7 * time.Second, Queues: map[string]int{"a.b": 2, "c": 1}},
 		Locks:  Locks{Lease: 9 * time.Second, ReserveAfter: 2 * time.Second, Grace: "30s"},
 		Admin: Admin{Listen: "0.0.0.0:80", ListenSet: true, Hosts: []string{"lockstep.example.org", "lockstep"}, Auth: Auth{Mode: "none", User: "ops", PasswordFile: "/a", UsersFile: "/b", TokenFile: "/c",
@@ -117,7 +120,9 @@ func TestEverySettingCanComeFromEachLayer(t *testing.T) {
 		switch setting.key {
 		case "worker.queues":
 			value = "{a.b: 2, c: 1}"
-		case "admin.auth.proxies", "admin.hosts":
+		case "redis.sign_key":
+			value = "${SIGN_KEY:-" + value + "}"
+		case "admin.auth.proxies", "admin.hosts", "redis.sign_key_file":
 			value = "[" + value + "]"
 		}
 		fmt.Fprintf(&text, "%s%s: %s\n", indent, setting.path[len(above)], value)
@@ -132,7 +137,7 @@ func TestEverySettingCanComeFromEachLayer(t *testing.T) {
 			t.Errorf("%s: got %d origins, want %d", name, len(c.Origins), len(values))
 		}
 		for _, p := range c.Warnings.List { // no mode looks at all of its neighbours
-			if p.Code != CodeUnused || !strings.Contains(p.Message, "admin.auth.") {
+			if p.Code != CodeUnused || !strings.Contains(p.Message, "admin.auth.") && !strings.Contains(p.Message, "redis.sign_key_file has no effect") {
 				t.Errorf("%s: %s", name, p)
 			}
 		}
@@ -256,4 +261,48 @@ func TestEnvironmentOfTheProcessIsTheDefault(t *testing.T) {
 	if got := c.Settings.Worker.Concurrency; got != 77 {
 		t.Errorf("got %d, want 77", got)
 	}
+}
+
+func TestSignKeysAreReadFromOneFileOrTwo(t *testing.T) {
+	t.Parallel()
+	dir := writeFiles(t, map[string]string{"old": strings.Repeat("o", 32) + "\n", "new": strings.Repeat("n", 40), "short": strings.Repeat("s", 31) + "\n"})
+	if err := os.Chmod(filepath.Join(dir, "old"), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(filepath.Join(dir, "new"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	read := func(value string) (Settings, error) {
+		t.Helper()
+		c, err := Load(Options{Paths: []string{configFile(t, fmt.Sprintf("redis: {sign_key_file: %s}\njobs: {a: {command: [a]}}\n", value))}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = c.Settings.Redis.SignKeys()
+		return c.Settings, err
+	}
+	one, err := read(filepath.Join(dir, "new"))
+	if err != nil || len(one.Redis.ExposedKeys()) != 0 {
+		t.Errorf("one file: %v, exposed %q", err, one.Redis.ExposedKeys())
+	}
+	two, err := read("[" + filepath.Join(dir, "new") + ", " + filepath.Join(dir, "old") + "]")
+	if exposed := two.Redis.ExposedKeys(); err != nil || len(exposed) != 1 || filepath.Base(exposed[0]) != "old" {
+		t.Errorf("two files: %v, exposed %q, want old alone", err, exposed)
+	}
+	first, _ := one.Redis.SignKeys()
+	both, _ := two.Redis.SignKeys()
+	if both.Count() != 2 || both.ID() != first.ID() {
+		t.Errorf("of two files, %d keys are accepted, and %s signs; want %s", both.Count(), both.ID(), first.ID())
+	}
+	for name, want := range map[string]string{"short": "31 bytes", "none": "no such file"} {
+		if _, err := read(filepath.Join(dir, name)); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "redis.sign_key_file") {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
+// configFile writes a config file and returns its path.
+func configFile(t *testing.T, text string) string {
+	t.Helper()
+	return filepath.Join(writeFiles(t, map[string]string{"lockstep.yaml": text}), "lockstep.yaml")
 }

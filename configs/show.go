@@ -34,6 +34,9 @@ func (c *Config) Values() []Value {
 		if setting.key == "redis.url" {
 			value = reflect.ValueOf(c.Settings.Redis.SafeURL())
 		}
+		if setting.key == "redis.sign_key" && value.String() != "" {
+			value = reflect.ValueOf(hidden)
+		}
 		list[i] = Value{setting.key, shown(value), c.Origins[setting.key]}
 	}
 	return list

@@ -135,6 +135,8 @@ type Job struct {
 	Jitter        time.Duration `json:"jitter,omitempty"`         // so long at most after its tick a run becomes due (see [Job.Spread])
 	Paused        bool          `json:"paused,omitempty"`         // its ticks are skipped
 	MaxSilence    time.Duration `json:"max_silence,omitempty"`    // without a success for so long it shows as late; 0: never
+
+	stored stored // where it was read from, see [ReadJob]
 }
 
 // HTTP is the request that an http job sends.

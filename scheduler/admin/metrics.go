@@ -20,6 +20,7 @@ type Metrics struct {
 	running prometheus.Gauge
 	delay   prometheus.Histogram
 	ended   *prometheus.CounterVec // by job and the state of the run
+	refused *prometheus.CounterVec // by what is wrong with the signature
 	build   *prometheus.GaugeVec
 }
 
@@ -43,11 +44,17 @@ func NewMetrics(version string, slots int) *Metrics {
 		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "lockstep_runs_ended_total", Help: "Runs whose end this worker has recorded, by job and outcome.",
 		}, []string{"job", "outcome"}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "lockstep_runs_refused_total", Help: "Runs that this worker refused since their definition could not be trusted, by its signature: unsigned or wrong.",
+		}, []string{"signature"}),
 		build: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "lockstep_build_info", Help: "What this process is; always 1.",
 		}, []string{"version", "go_version"}),
 	}
 	m.slots.Set(float64(slots))
+	for _, kind := range []string{"unsigned", "wrong"} {
+		m.refused.WithLabelValues(kind)
+	}
 	m.build.WithLabelValues(version, runtime.Version()).Set(1)
 	return m
 }
@@ -72,13 +79,16 @@ func (m *Metrics) Attempt(claimed *ledger.Claimed) (ended func(*ledger.Finished)
 	}
 }
 
+// Refused counts a run that was refused for the signature of its definition.
+func (m *Metrics) Refused(kind string) { m.refused.WithLabelValues(kind).Inc() }
+
 // metrics returns what answers /metrics: what this process counts, and what it sees of the lock space, which is read with
 // the request. An outage of Redis takes the latter away and nothing else, so that it can be alerted on.
 func (s *Server) metrics() func(http.ResponseWriter, *http.Request) error {
 	own := prometheus.NewRegistry()
 	own.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if m := s.o.Metrics; m != nil {
-		own.MustRegister(m.slots, m.running, m.delay, m.ended, m.build)
+		own.MustRegister(m.slots, m.running, m.delay, m.ended, m.refused, m.build)
 	}
 	return func(w http.ResponseWriter, r *http.Request) error {
 		sight := &sight{config: s.config(), worker: locks.SessionID(s.o.Worker())}

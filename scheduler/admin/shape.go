@@ -177,6 +177,8 @@ type Worker struct {
 	Clock     Seconds         `json:"clock_offset_seconds"` // by how much its host's clock is ahead of Redis'
 	Ticket    string          `json:"-"`                    // [Options.Ticket] of its API; "" for none
 
+	Key      string            `json:"signing_key,omitempty"`     // the id of the key that signs definitions there
+	Refused  int               `json:"refused_runs,omitempty"`    // runs that it refused since their definition could not be trusted
 	Disputed map[string]string `json:"disputed_queues,omitempty"` // served queues that were given to another namespace: which
 }
 

@@ -209,6 +209,8 @@ func (s *scene) workers() []Worker {
 			LeaseLeft: Seconds(session.left),
 			Clock:     Seconds(card.Clock),
 			Disputed:  card.Disputed,
+			Key:       card.Key,
+			Refused:   card.Refused,
 		}
 		if session.left <= 0 {
 			w.State = Gone

@@ -125,7 +125,7 @@ func (l *Ledger) Reopen(ctx context.Context, re Reopening) ([]Due, error) {
 	if job.Overlap == jobs.OverlapAllow && job.Concurrency == 0 && re.Any { // a span of ticks: one after the other
 		items = append(items, aloneItem(job))
 	}
-	definition, err := json.Marshal(job)
+	definition, err := l.write(job)
 	if err != nil {
 		return fail(err)
 	}

@@ -48,7 +48,7 @@ func (l *Ledger) Adopt(ctx context.Context, a Adoption) (*Enqueued, error) {
 	job, id := a.Job, jobs.RequestRunID(a.Job.Name, adoptedName(a.Queue, a.ID))
 	fail := func(err error) (*Enqueued, error) { return nil, fmt.Errorf("adopt %s: %w", id, err) }
 	arguments, items, reason := a.read(id)
-	definition, err := json.Marshal(job)
+	definition, err := l.write(job)
 	if err != nil {
 		return fail(err)
 	}

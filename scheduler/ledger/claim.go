@@ -4,6 +4,7 @@ import (
 	"context"
 	_ "embed"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -55,6 +56,10 @@ type Claimed struct {
 	Job    *jobs.Job // the definition that the run was made with; others have it, too: it must not be changed
 	Args   json.RawMessage
 	Items  []locks.Item // what the hold holds
+
+	// Refused says why the run must not be worked at: its definition cannot be trusted, and Job is none of it. The error is
+	// a [*jobs.SignatureError]; nil for a run that is as it should be.
+	Refused error
 
 	// For Waiting: what stood in the way.
 	Busy *locks.BusyError
@@ -171,7 +176,11 @@ func (l *Ledger) decodeClaim(due Due, r *reply) (*Claimed, error) {
 		}
 		claimed.Args = json.RawMessage(body[0])
 		if claimed.Record, claimed.Items, r.err = decode(due.Run, record, "", body[0]); r.err == nil {
-			claimed.Job, r.err = l.definition(body[1])
+			claimed.Job, r.err = l.definition(due.Run, body[1])
+			if errors.Is(r.err, jobs.ErrSignature) {
+				claimed.Refused, r.err = r.err, nil
+				claimed.Job = refusedJob(due.Run)
+			}
 		}
 		if r.err == nil {
 			l.memory.claimed(claimed, record, text)

@@ -7,6 +7,7 @@ import (
 	_ "embed"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -123,13 +124,22 @@ const (
 // RegisterBatch is how many definitions [Ledger.Register] sends in one call.
 const RegisterBatch = 1000
 
-// Hash names a definition. It is over the text before its ${...} are replaced, so it is the same on all hosts.
+// signs is 1 when definitions are signed here, else 0.
+func (l *Ledger) signs() int {
+	if l.signing == nil {
+		return 0
+	}
+	return 1
+}
+
+// Hash names a definition. It is over the text before its ${...} are replaced, so it is the same on all hosts, and without
+// its signature.
 func Hash(job *jobs.Job) (string, error) {
-	text, err := json.Marshal(job)
+	text, _, err := job.Definition()
 	if err != nil {
 		return "", fmt.Errorf("definition of job %s: %w", job.Name, err)
 	}
-	return hashText(text), nil
+	return hashText(jobs.Unsigned(text)), nil
 }
 
 func hashText(definition []byte) string {
@@ -171,14 +181,14 @@ func (l *Ledger) Register(ctx context.Context, digest string, definitions []*job
 	lost := make(map[*jobs.Job]time.Time)
 	for first := 0; first == 0 || first < len(definitions); first += RegisterBatch {
 		some := definitions[first:min(first+RegisterBatch, len(definitions))]
-		args := make([]any, 0, 3+5*len(some))
-		args = append(args, digest, goneAfter.Milliseconds(), retiredAfter.Milliseconds())
+		args := make([]any, 0, 4+5*len(some))
+		args = append(args, digest, goneAfter.Milliseconds(), retiredAfter.Milliseconds(), l.signs())
 		for _, job := range some {
-			definition, err := json.Marshal(job)
+			definition, err := l.write(job)
 			if err != nil {
 				return nil, fmt.Errorf("register job %s: %w", job.Name, err)
 			}
-			args = append(args, job.Name, hashText(definition), trigger(job), definition, l.memory.cursor(job.Name))
+			args = append(args, job.Name, hashText(jobs.Unsigned(definition)), trigger(job), definition, l.memory.cursor(job.Name))
 		}
 		r := read(l.run(ctx, registerScript, "", args...))
 		registered.Now = r.time()
@@ -188,8 +198,7 @@ func (l *Ledger) Register(ctx context.Context, digest string, definitions []*job
 		for _, job := range some {
 			one := RegisteredJob{Cursor: r.time(), Standing: Standing(r.text())}
 			if old := r.text(); old != "" && r.err == nil {
-				one.Old = new(jobs.Job)
-				r.err = json.Unmarshal([]byte(old), one.Old)
+				one.Old, r.err = jobs.ReadJob(old)
 			}
 			if r.number() == 1 && (job.Every > 0 || job.Schedule != "") {
 				lost[job] = one.Cursor
@@ -224,7 +233,7 @@ func (l *Ledger) Create(ctx context.Context, decisions []Decision) []Created {
 		which []int // decision of a step
 	)
 	for i := range decisions {
-		args, err := decisions[i].args()
+		args, err := l.decisionArgs(&decisions[i])
 		if err != nil {
 			created[i].Err = err
 			continue
@@ -281,10 +290,10 @@ func (c *Created) decode(command *redis.Cmd, cursor time.Time) error {
 	}
 }
 
-func (d *Decision) args() ([]any, error) {
-	definition, err := json.Marshal(d.Job)
-	if err != nil {
-		return nil, fmt.Errorf("create ticks of %s: %w", d.Job.Name, err)
+func (l *Ledger) decisionArgs(d *Decision) ([]any, error) {
+	definition, untrusted := l.write(d.Job)
+	if untrusted != nil && !errors.Is(untrusted, jobs.ErrSignature) {
+		return nil, fmt.Errorf("create ticks of %s: %w", d.Job.Name, untrusted)
 	}
 	arguments, err := compact(d.Job.Args)
 	if err != nil {
@@ -295,6 +304,7 @@ func (d *Decision) args() ([]any, error) {
 	items, err := d.Job.Resources(first, arguments)
 	items = slices.DeleteFunc(items, func(item locks.Item) bool { return item.Name == jobs.RunResource(first) })
 	ticks := d.Ticks
+	err = errors.Join(untrusted, err)
 	if err != nil { // for good: the arguments of a tick are the definition's
 		ticks = make([]Tick, len(d.Ticks))
 		for i, tick := range d.Ticks {
@@ -322,7 +332,7 @@ func (d *Decision) args() ([]any, error) {
 		if activate, err = Hash(d.Activate); err != nil {
 			return nil, err
 		}
-		if next, err = json.Marshal(d.Activate); err != nil {
+		if next, err = l.write(d.Activate); err != nil {
 			return nil, err
 		}
 	}
@@ -422,7 +432,7 @@ func (l *Ledger) Enqueue(ctx context.Context, request Request) (*Enqueued, error
 	if err != nil {
 		return fail(err)
 	}
-	definition, err := json.Marshal(job)
+	definition, err := l.write(job)
 	if err != nil {
 		return fail(err)
 	}

@@ -102,6 +102,13 @@
 //
 // A run carries the definition it was made with, so any worker can do it, whatever it has itself.
 //
+// Workers run what these definitions say, so they are signed where a key is set ([Ledger.Sign]; the format is in package
+// jobs). The process that takes a definition from its config signs it. One that was read from Redis is written again as it
+// was read, with its signature, and by a process with a key only if that signature is valid: no process may make an unverified
+// definition good. A worker verifies the definition that a claim brings, and hands out nothing of one that it cannot trust
+// ([Claimed].Refused). Registering a definition puts a missing or other signature right. Ticks that an untrusted definition
+// decides are recorded as failed. Hashes are of the definition without its signature.
+//
 // # What happens when
 //
 //   - a worker dies between creating a run and delivering it: the push is not confirmed, the sweep repeats it;

@@ -3,7 +3,6 @@ package ledger
 import (
 	"context"
 	_ "embed"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -27,6 +26,9 @@ type Ledger struct {
 	keys   []string // the lock space's and the ledger's own, in KEYS order
 	memory *memory  // nil unless Remember was called
 
+	signing *jobs.Keys                 // nil: nothing is signed, see Sign
+	own     func(job string) *jobs.Job // nil: this process carries none
+
 	mu          sync.Mutex
 	definitions map[string]*jobs.Job // what claims have brought of late, by its text; guarded by mu
 }
@@ -41,26 +43,6 @@ func New(rdb redis.UniversalClient, space *locks.Space) *Ledger {
 		keys = append(keys, prefix+name)
 	}
 	return &Ledger{rdb: rdb, space: space, prefix: prefix, keys: keys, definitions: make(map[string]*jobs.Job)}
-}
-
-// definition reads a definition that a claim has brought. The runs of a job carry the same text again and again, and
-// parsing it costs a worker more than the rest of a claim.
-func (l *Ledger) definition(text string) (*jobs.Job, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if job, ok := l.definitions[text]; ok {
-		return job, nil
-	}
-	job := new(jobs.Job)
-	if err := json.Unmarshal([]byte(text), job); err != nil {
-		return nil, err
-	}
-	const many = 1000 // more than a worker meets in a while; who does begins anew
-	if len(l.definitions) >= many {
-		clear(l.definitions)
-	}
-	l.definitions[text] = job
-	return job, nil
 }
 
 // Space returns the lock space that the ledger's runs take their locks in.

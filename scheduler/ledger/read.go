@@ -3,7 +3,6 @@ package ledger
 import (
 	"context"
 	_ "embed"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -251,16 +250,16 @@ func (l *Ledger) Definition(ctx context.Context, id jobs.RunID) (*jobs.Job, erro
 		return nil, fmt.Errorf("read definition of run %s: %w", id, err)
 	}
 	_, definition, _ := strings.Cut(body, "\x1f")
-	job := new(jobs.Job)
-	if err := json.Unmarshal([]byte(definition), job); err != nil {
+	job, err := jobs.ReadJob(definition)
+	if err != nil {
 		return nil, fmt.Errorf("definition of run %s: %w", id, err)
 	}
 	return job, nil
 }
 
 func decodeJob(name, definition, cursor, silent, paused, versions string) (JobRecord, error) {
-	job := new(jobs.Job)
-	if err := json.Unmarshal([]byte(definition), job); err != nil {
+	job, err := jobs.ReadJob(definition)
+	if err != nil {
 		return JobRecord{}, fmt.Errorf("definition of job %s: %w", name, err)
 	}
 	r := reply{values: []any{cursor}}

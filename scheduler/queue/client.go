@@ -195,6 +195,13 @@ func (c *Client) Own(ctx context.Context, queues []string) error {
 	return nil
 }
 
+// hasOwned reports whether Own has registered all of these queues.
+func (c *Client) hasOwned(queues []string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !slices.ContainsFunc(queues, func(q string) bool { return !c.owned[q] })
+}
+
 // AllPaused returns the queues of this namespace that are paused, whoever paused them and whether a worker serves them. A
 // queue that this client has registered counts as its namespace's, also after another client has changed its owner.
 func (c *Client) AllPaused(ctx context.Context) ([]string, error) {

@@ -184,8 +184,8 @@ func (s *Server) Run(ctx context.Context) error {
 func (s *Server) keepOwned(ctx context.Context, g *gate) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	serving := false
-	var disputed map[string]string // as told last
+	serving := s.client.hasOwned(s.queues) // then the worker has begun: a change of owner comes too late to refuse that
+	var disputed map[string]string         // as told last
 	for {
 		select {
 		case <-ctx.Done():
@@ -201,6 +201,7 @@ func (s *Server) keepOwned(ctx context.Context, g *gate) error {
 			disputed = s.dispute(ctx, disputed, nil)
 			timer.Reset(ownInterval)
 		case errors.As(err, &owned) && serving:
+			g.open()
 			disputed = s.dispute(ctx, disputed, owned.Owners)
 			timer.Reset(ownInterval)
 		case errors.As(err, &owned):

@@ -153,7 +153,7 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 	defer cancel(nil)
 	w.running.Store(record.ID, cancel)
 	// From here on no value of a ${...} may get into Redis or into a log.
-	job, secrets, err := w.o.Expand(claimed.Job)
+	job, secrets, err := w.expand(claimed)
 	redactor, tail := jobs.NewRedactor(secrets), jobs.NewTail(0)
 	if err == nil {
 		output := redactor.Writer(tail)
@@ -209,6 +209,14 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 	w.deliver(w.attempts, finished.Due)
 	log.InfoContext(w.attempts, "attempt ended", "outcome", finish.Outcome, "recorded", finished.Verdict,
 		"state", finished.State, "took", time.Since(began).Round(time.Millisecond), "error", finish.Error)
+}
+
+// expand returns the definition of an attempt with its ${...} replaced, unless the definition cannot be trusted.
+func (w *Worker) expand(claimed *ledger.Claimed) (*jobs.Job, []jobs.Secret, error) {
+	if claimed.Refused != nil {
+		return nil, nil, w.refuse(w.attempts, claimed)
+	}
+	return w.o.Expand(claimed.Job)
 }
 
 // execute hands the attempt to who can do it. job is the definition with its ${...} replaced.

@@ -48,6 +48,13 @@ type Options struct {
 	// Permits are declared before anything is claimed: what Jobs may take by their locks.
 	Permits map[string]locks.PermitLimit
 
+	// Keys sign the definitions that this worker writes, and verify those that it runs: a run whose definition is not
+	// signed, and that this worker does not carry itself either, is refused. Nil: it runs whatever is in Redis.
+	Keys *jobs.Keys
+
+	// OnRefused is told the kind of each refusal (see [jobs.SignatureError.Kind]). Called from many goroutines; it may be nil.
+	OnRefused func(kind string)
+
 	// Expand replaces the ${...} of a definition, in memory, right before an attempt. The values that it filled in are
 	// kept out of the attempt's output and errors.
 	Expand func(*jobs.Job) (*jobs.Job, []jobs.Secret, error)
@@ -102,6 +109,7 @@ type Worker struct {
 	draining atomic.Bool
 	paused   atomic.Pointer[map[string]bool]
 
+	refused  refusals
 	disputed atomic.Pointer[map[string]string] // served queues that were given to another namespace, and to which
 
 	told    atomic.Pointer[locks.SessionID] // the last one that OnSession was told
@@ -291,6 +299,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	w.tell(w.locks.Session())
 	w.ledger = ledger.New(w.locks.Redis(), w.locks.Space())
 	w.ledger.Remember()
+	w.ledger.Sign(w.o.Keys, w.own)
 	if w.queue, err = queue.New(w.o.Redis, w.o.Namespace); err != nil {
 		return fmt.Errorf("start worker: %w", err)
 	}
@@ -550,12 +559,16 @@ func (w *Worker) card(state string) json.RawMessage {
 		Host: host, PID: os.Getpid(), Version: w.o.Version, Config: w.jobs.Load().config, State: state,
 		Slots: w.o.Concurrency, Queues: w.o.Queues, StartedAt: w.started.UTC(), Admin: w.o.Admin, Ticket: w.o.Ticket, Drifted: int(w.drifted.Load()),
 		Clock: time.Duration(w.clock.Load()), Disputed: w.disputes(),
+		Key: w.o.Keys.ID(), Refused: w.refused.count(),
 	})
 	if err != nil {
 		panic("worker: a card is plain data: " + err.Error())
 	}
 	return card
 }
+
+// own returns this worker's definition of a job, or nil.
+func (w *Worker) own(job string) *jobs.Job { return w.jobs.Load().named[job] }
 
 // disputes returns the served queues that were given to another namespace.
 func (w *Worker) disputes() map[string]string {
@@ -580,6 +593,8 @@ type Card struct {
 	Drifted   int            `json:"drifted,omitempty"` // jobs whose active definition is another one
 	Clock     time.Duration  `json:"clock,omitempty"`   // ns by which its host's clock is ahead of Redis'; 0 for next to nothing
 
+	Key      string            `json:"key,omitempty"`      // the id of the key that signs definitions here; "" for none
+	Refused  int               `json:"refused,omitempty"`  // runs whose definition could not be trusted, about a minute ago
 	Disputed map[string]string `json:"disputed,omitempty"` // queues that it serves and that were given to another namespace: which
 }
 

@@ -1,6 +1,7 @@
 -- register makes the definitions of a config known, and says of each whether it is the active one of its job.
--- ARGV: 1 digest of the config  2 ms after which a definition that nobody carries gives way  3 ms after which a job that
---       nobody carries is retired  then five for each job: job, hash of its definition, trigger, definition (JSON), the cursor (ms) that
+-- ARGV: 1 digest of the config  2 ms after which a definition that no worker carries gives way  3 ms after which a job that
+--       no worker carries is retired  4 1: the definitions are signed, and replace the same ones that are stored without
+--       this signature; else 0  then five for each job: job, hash of its definition, trigger, definition (JSON), the cursor (ms) that
 --       the caller knows, or ""
 -- Replies: now (ms), the revision of the cursors before this, then four for each job, in the order asked for:
 --   its cursor (ms), active | drifted | change, for change, the definition (JSON) that is active still, and 1 when it begins
@@ -22,7 +23,7 @@ for i = 1, #all, 2 do
   end
 end
 
-for i = 4, #ARGV, 5 do
+for i = 5, #ARGV, 5 do
   local job, hash, trigger, definition = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   local active, versions = known(job)
   local cursor, last, lost = call('HGET', CURSOR, job), ARGV[i + 4], 0
@@ -81,6 +82,8 @@ for i = 4, #ARGV, 5 do
   if first then
     call('HSET', DEF, job, definition)
     call('ZADD', REV, call('HINCRBY', LEDGER, 'rev', 1), job)
+  elseif ARGV[4] == '1' and active == hash and call('HGET', DEF, job) ~= definition then
+    call('HSET', DEF, job, definition)
   end
   keep(job, active, left)
   local k = #out

@@ -1,0 +1,92 @@
+package ledger
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"time"
+
+	"lockstep/jobs"
+)
+
+// Sign has the ledger sign the definitions of this process when it writes them, and verify those that it reads before it
+// hands them to a worker or writes them again. own returns the definition of a job that this process carries itself, or
+// nil: a run made with exactly that one needs no signature, since this process would sign it as well. Nil keys change
+// nothing. To be called before anything else.
+func (l *Ledger) Sign(keys *jobs.Keys, own func(job string) *jobs.Job) {
+	l.signing, l.own = keys, own
+}
+
+// Trust returns nil when a definition from Redis may be worked with: it is signed, or this process carries it itself, or
+// nothing is signed here. Else the error is a [*jobs.SignatureError].
+func (l *Ledger) Trust(job *jobs.Job) error {
+	if l.signing == nil {
+		return nil
+	}
+	text, fromRedis, err := job.Definition()
+	if err != nil || !fromRedis {
+		return err
+	}
+	return l.verify(job.Name, text)
+}
+
+// verify checks a definition as Redis has it.
+func (l *Ledger) verify(job string, text []byte) error {
+	wrong := l.signing.Verify(job, text)
+	if wrong == nil || l.own == nil {
+		return wrong
+	}
+	if own := l.own(job); own != nil {
+		if mine, fromRedis, err := own.Definition(); err == nil && !fromRedis && bytes.Equal(mine, jobs.Unsigned(text)) {
+			return nil
+		}
+	}
+	return wrong
+}
+
+// write returns the text of a definition for Redis: signed here, or as it was read from there. One that was read and
+// cannot be trusted is an error that is [jobs.ErrSignature]: a signature of this process must not make it good.
+func (l *Ledger) write(job *jobs.Job) ([]byte, error) {
+	text, fromRedis, err := job.Definition()
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("definition of job %s: %w", job.Name, err)
+	case !fromRedis:
+		return l.signing.Sign(job.Name, text), nil
+	}
+	if err := l.verify(job.Name, text); err != nil {
+		return nil, err
+	}
+	if l.signing.Verify(job.Name, text) != nil { // it is this process's own
+		text = l.signing.Sign(job.Name, jobs.Unsigned(text))
+	}
+	return text, nil
+}
+
+// definition reads a definition that a claim has brought, and verifies it. The runs of a job carry the same text again and
+// again, and parsing it costs a worker more than the rest of a claim.
+func (l *Ledger) definition(run jobs.RunID, text string) (*jobs.Job, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if job, ok := l.definitions[text]; ok && (l.signing == nil || job.Name == run.Job()) {
+		return job, nil
+	}
+	if err := l.verify(run.Job(), []byte(text)); err != nil {
+		return nil, err
+	}
+	job, err := jobs.ReadJob(text)
+	if err != nil {
+		return nil, err
+	}
+	const many = 1000 // more than a worker meets in a while; one that does begins anew
+	if len(l.definitions) >= many {
+		clear(l.definitions)
+	}
+	l.definitions[text] = job
+	return job, nil
+}
+
+// refusedJob stands for a definition that cannot be trusted: nothing of that is used, not even the bounds of the history.
+func refusedJob(run jobs.RunID) *jobs.Job {
+	return &jobs.Job{Name: run.Job(), History: jobs.History{Runs: math.MaxInt32, For: 100 * 365 * 24 * time.Hour}}
+}
