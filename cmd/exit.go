@@ -17,7 +17,7 @@ const (
 	exitConfig      = 3   // the config has errors
 	exitRedis       = 4   // Redis is not reachable
 	exitRun         = 5   // the run that was waited for failed
-	exitBusy        = 75  // the lock was not to be had in time
+	exitBusy        = 75  // could not get the lock in time
 	exitLost        = 76  // the lock was lost, and the command was ended
 	exitTimeout     = 124 // --wait timed out
 	exitInterrupted = 130 // SIGINT or SIGTERM came

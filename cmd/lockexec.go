@@ -195,7 +195,9 @@ func notAcquired(err error) error {
 		return exit(exitInterrupted, nil)
 	case errors.As(err, &outer) && errors.Is(err, locks.ErrLost):
 		return exit(exitLost, fmt.Errorf("%w; its locks may be somebody else's by now (unset %s to run outside of it)", outer, holdVariable))
-	case errors.As(err, &busy):
+	case errors.Is(err, locks.ErrNoSession):
+		return exit(exitRedis, err)
+	case errors.Is(err, locks.ErrBusy) && errors.As(err, &busy):
 		line := inTheWay(busy)
 		if waited := busy.Waited.Round(100 * time.Millisecond); waited > 0 {
 			line += "; gave up after " + waited.String()

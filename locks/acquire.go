@@ -8,10 +8,14 @@ import (
 	"time"
 )
 
-// Acquire asks for a bundle, all or none, and waits until it is granted, ctx ends, or the limit of [Wait] has passed;
-// then the error is a [*BusyError]. The hold's context is derived from ctx. When ctx ends, Acquire returns at once, and
-// what the request has is given back in the background. While Redis does not answer it goes on trying; when the session
-// is lost meanwhile it queues again, at the end, in the next one.
+// Acquire asks for a bundle, all or none, and waits until it is granted, the limit of [Wait] has passed, or ctx ends. At the
+// limit the error is an [ErrBusy]; when ctx ends it is the cause of that, which is no ErrBusy, and what the request has is
+// given back in the background. While Redis does not answer, Acquire retries; when the session is lost meanwhile, the
+// request queues again, at the end, in the next one.
+//
+// ctx bounds the work, too: [Hold.Context] is derived from it. So do not bound the wait by [context.WithTimeout], whose
+// cancel ends the work, and whose timeout cuts the work off while the lock is held. Use [Wait], which bounds the wait
+// alone; the example shows it.
 func (c *Client) Acquire(ctx context.Context, parts ...Part) (*Hold, error) {
 	o, err := newOrder(parts)
 	if err != nil {
@@ -21,7 +25,7 @@ func (c *Client) Acquire(ctx context.Context, parts ...Part) (*Hold, error) {
 }
 
 // TryAcquire asks for a bundle, all or none, and returns at once when it is not free: the error is a [*BusyError]. It
-// also returns at once when there is no live session, with an error that is [ErrLost]. Only on a space that was just made,
+// also returns at once when there is no live session, with an error that is [ErrNoSession]. Only on a space that was just made,
 // by a server that may have lost another one, it waits: for a second at most.
 func (c *Client) TryAcquire(ctx context.Context, parts ...Part) (*Hold, error) {
 	o, err := newOrder(append(parts[:len(parts):len(parts)], Wait(0)))
@@ -113,7 +117,7 @@ func (q *quest) gaveUp(cause error) error {
 	if cause == nil {
 		return &busy
 	}
-	return fmt.Errorf("%w; %w", cause, &busy)
+	return &endedError{cause, &busy}
 }
 
 // attempt asks in the current session. It waits for one to be there.
@@ -160,15 +164,12 @@ func (q *quest) attempt(ctx context.Context) (*Hold, error) {
 	return hold, err
 }
 
-// again returns errAgain, or why the session has ended to who does not wait for the next one.
+// again returns errAgain, or, for a try, which does not wait for the next session, why this one has ended.
 func (q *quest) again(s *session) error {
 	if !(q.order.limited && q.order.limit == 0) {
 		return errAgain
 	}
-	if why := s.why(); why != nil {
-		return why
-	}
-	return ErrLost // the watchdog is about to say why
+	return s.ended()
 }
 
 // follow sends the request and looks after it until it is granted, refused or given up. The first question goes out in
@@ -387,7 +388,7 @@ func (q *quest) take(ctx context.Context, s *session, r *Request, reply reply) (
 		case ctx.Err() != nil:
 			return nil, q.gaveUp(context.Cause(ctx))
 		case s.why() == nil:
-			return nil, q.gaveUp(ErrLost)
+			return nil, q.gaveUp(s.ended())
 		}
 		return nil, q.gone(s)
 	}
@@ -422,7 +423,10 @@ func (q *quest) grace(ctx context.Context, s *session, left time.Duration) error
 	case <-ctx.Done():
 		return q.gaveUp(context.Cause(ctx))
 	case <-q.limit:
-		return q.gaveUp(busy)
+		if q.busy != nil {
+			return fmt.Errorf("%w; %w", busy, q.gaveUp(nil))
+		}
+		return busy
 	}
 	return errAgain
 }

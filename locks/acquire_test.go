@@ -194,8 +194,9 @@ func TestCancelledWaitIsForgotten(t *testing.T) {
 			t.Errorf("got waits %+v, want one", got)
 		}
 		cancel(why)
-		if err := <-done; !errors.Is(err, why) || !errors.Is(err, locks.ErrBusy) {
-			t.Errorf("got %v, want the cause and who was in the way", err)
+		var busy *locks.BusyError
+		if err := <-done; !errors.Is(err, why) || errors.Is(err, locks.ErrBusy) || !errors.As(err, &busy) {
+			t.Errorf("got %v, want the cause, with what was in the way, and no ErrBusy", err)
 		}
 		eventually(t, "the wait is gone", func() bool { return len(waits(t, c)) == 0 })
 		release(t, first)

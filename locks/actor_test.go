@@ -149,7 +149,7 @@ func (a *actor) judge(ctx context.Context, err error) {
 		a.dead++
 	case ctx.Err() != nil, errors.Is(err, locks.ErrBusy), errors.Is(err, context.Canceled):
 	case a.closes && errors.Is(err, locks.ErrClosed):
-	case a.loses && (errors.Is(err, locks.ErrLost) || errors.Is(err, locks.ErrGrace) || strings.Contains(err.Error(), "no answer within")):
+	case a.loses && (errors.Is(err, locks.ErrLost) || errors.Is(err, locks.ErrNoSession) || errors.Is(err, locks.ErrGrace) || strings.Contains(err.Error(), "no answer within")):
 	default:
 		a.journal.fault("process %d: %v", a.journal.who, err)
 	}

@@ -476,7 +476,7 @@ func (c *Client) retire(s *session) {
 	}
 }
 
-// current returns the live session; without one, an error that is ErrClosed or ErrLost.
+// current returns the live session; without one, an error that is ErrClosed or ErrNoSession.
 func (c *Client) current() (*session, <-chan struct{}, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -486,9 +486,9 @@ func (c *Client) current() (*session, <-chan struct{}, error) {
 	case c.session != nil:
 		return c.session, nil, nil
 	case c.outage != nil:
-		return nil, c.changed, fmt.Errorf("%w: no session is open: %w", ErrLost, c.outage)
+		return nil, c.changed, fmt.Errorf("%w: %w", ErrNoSession, c.outage)
 	}
-	return nil, c.changed, fmt.Errorf("%w: no session is open", ErrLost)
+	return nil, c.changed, ErrNoSession
 }
 
 // reap does what is due in the space.
@@ -514,7 +514,7 @@ func (c *Client) Session() SessionID {
 }
 
 // Certain returns the ID of the current session while that is surely in force: its last renewal was answered in time.
-// Otherwise the error, an [ErrLost] or [ErrClosed], says why no work should begin. Work that is under way is not cut off
+// Otherwise the error, an [ErrLost], [ErrNoSession] or [ErrClosed], says why no work should begin. Work that is under way is not cut off
 // by that: see [Hold.Context].
 func (c *Client) Certain() (SessionID, error) {
 	s, _, err := c.current()
@@ -566,7 +566,7 @@ func (c *Client) SetCard(ctx context.Context, card json.RawMessage) error {
 }
 
 // Begin opens a request that a script of another package puts to the space; most callers want [Client.Acquire]. It
-// draws the id under which that script has to grant. While there is no live session the error is [ErrLost].
+// draws the id under which that script has to grant. While there is no live session the error is [ErrNoSession].
 func (c *Client) Begin() (*Request, error) {
 	s, _, err := c.current()
 	if err != nil {
@@ -574,7 +574,7 @@ func (c *Client) Begin() (*Request, error) {
 	}
 	r, err := s.begin(nil)
 	if err != nil {
-		return nil, fmt.Errorf("begin request: %w", err)
+		return nil, fmt.Errorf("begin request: %w", s.ended())
 	}
 	return r, nil
 }

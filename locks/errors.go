@@ -8,9 +8,14 @@ import (
 )
 
 var (
-	// ErrBusy says that a bundle was not granted in time, or at once where that was asked for. The error that
-	// carries it is a [*BusyError], which names who is in the way.
+	// ErrBusy says that a bundle was not granted within the limit of [Wait], or at once where that was asked for. The
+	// error that carries it is a [*BusyError], which names what is in the way. A wait that its context has ended is not
+	// ErrBusy, but the cause of that; [errors.As] finds the *BusyError in it, too.
 	ErrBusy = errors.New("lock is busy")
+
+	// ErrNoSession says that the client has no session at this time, so that nothing was asked of Redis: it cannot reach
+	// Redis, or is about to open the next session. Nothing was lost by that.
+	ErrNoSession = errors.New("no lock session is open")
 
 	// ErrLost says that a hold, or the session it stands on, is no longer certain or has ended: the lease could not
 	// be renewed in time, or Redis no longer knows it. It is the cause of the contexts of the holds that it ends.
@@ -81,6 +86,25 @@ func (e *BusyError) Error() string {
 
 // Is reports whether target is [ErrBusy].
 func (e *BusyError) Is(target error) bool { return target == ErrBusy }
+
+// endedError is why a wait has ended without an answer, with what was in its way. It is the cause alone to errors.Is.
+type endedError struct {
+	cause error
+	busy  *BusyError
+}
+
+func (e *endedError) Error() string { return e.cause.Error() + "; " + e.busy.Error() }
+
+func (e *endedError) Unwrap() error { return e.cause }
+
+// As finds the [*BusyError].
+func (e *endedError) As(target any) bool {
+	busy, ok := target.(**BusyError)
+	if ok {
+		*busy = e.busy
+	}
+	return ok
+}
 
 // RevokedError tells who had a hold given up, and why. errors.Is(err, [ErrRevoked]) and errors.Is(err, [ErrLost]) are
 // true.

@@ -108,6 +108,35 @@ func ExampleWait() {
 	// [bill:1001] <nil> <nil>
 }
 
+// The context of Acquire bounds the work, too, so a timeout of the wait alone is Wait, not context.WithTimeout.
+func ExampleClient_Acquire() {
+	rdb, stop := someRedis()
+	defer stop()
+	ctx := context.Background()
+	client, err := locks.Open(ctx, rdb, locks.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = client.Close(ctx) }()
+
+	hold, err := client.Acquire(ctx, locks.Exclusive("bill:1001"), locks.Wait(5*time.Second))
+	switch {
+	case errors.Is(err, locks.ErrBusy):
+		fmt.Println("skipped:", err)
+		return
+	case err != nil:
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = hold.Release() }()
+
+	// The work may take as long as it wants: the five seconds were for the wait.
+	_, bounded := hold.Context().Deadline()
+	fmt.Println("bounded:", bounded, "error:", settle(hold.Context(), hold.Token()))
+	// Output: bounded: false error: <nil>
+}
+
 func ExampleSpace() {
 	rdb, stop := someRedis()
 	defer stop()

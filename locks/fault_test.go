@@ -212,11 +212,11 @@ func TestUnreachableRedis(t *testing.T) {
 	p.Set(redistest.Faults{Refuse: true})
 	p.Cut()
 	<-hold.Context().Done()
-	if _, err := c.TryAcquire(t.Context(), locks.Exclusive("b")); !errors.Is(err, locks.ErrLost) {
-		t.Errorf("try: got %v, want ErrLost", err)
+	if _, err := c.TryAcquire(t.Context(), locks.Exclusive("b")); !errors.Is(err, locks.ErrNoSession) || errors.Is(err, locks.ErrLost) {
+		t.Errorf("try: got %v, want ErrNoSession", err)
 	}
-	if _, err := c.Begin(); !errors.Is(err, locks.ErrLost) {
-		t.Errorf("begin: got %v, want ErrLost", err)
+	if _, err := c.Begin(); !errors.Is(err, locks.ErrNoSession) || errors.Is(err, locks.ErrLost) {
+		t.Errorf("begin: got %v, want ErrNoSession", err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()

@@ -711,7 +711,7 @@ func TestCheckerCatchesFaults(t *testing.T) {
 		{2, "losing: tokens begin again", "if ARGV[9] ~= '0' and", "if false and"},
 		{0, "losing: a part is taken for the whole", "ARGV[10] == '1' and epoch or ''", "epoch"},
 		{3, "losing: a page of another place counts", "if ARGV[4] ~= (id or '') or ARGV[5] ~= (epoch or '') then", "if false then"},
-		{2, "losing: a longest time is forgotten", "local most = limit(record[4])\n    if most > 0 then call", "local most = 0\n    if most > 0 then call"},
+		{2, "losing: a longest time is forgotten", "local most = limit(limits)\n", "local most = 0\n"},
 		{4, "losing: what rests is not taken back", "local rests = known and known[1] == '@'", "local rests = false"},
 	} {
 		t.Run(fault.name, func(t *testing.T) {

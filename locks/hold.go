@@ -208,12 +208,24 @@ func (h *Hold) leave() error {
 	return err
 }
 
-// Freeing says that a script of another package is about to free the hold: from now on Redis may lack it without its
-// being lost. Released follows, or Release when the script did not do it. The context goes on until then.
-func (h *Hold) Freeing() { h.request.session.freeing(h) }
+// Freeing says that a script of another package is about to free the hold: from now on Redis may lack it without its being
+// lost. Released follows, or Release when the script did not free it. The context goes on until then. A hold that only
+// re-enters others, or was joined, has nothing of its own in Redis that a script could free: then Freeing does nothing.
+func (h *Hold) Freeing() {
+	if h.request != nil {
+		h.request.session.freeing(h)
+	}
+}
 
-// Released forgets a hold that another script has freed, without asking Redis. A later Release returns nil.
-func (h *Hold) Released() { h.request.session.released(h) }
+// Released forgets a hold that another script has freed, without asking Redis, and ends its use of the holds that it is
+// nested in. A later Release returns the same as if it had freed the hold. For a hold that only re-enters others, or was
+// joined, Released is Release.
+func (h *Hold) Released() {
+	if h.request != nil {
+		h.request.session.released(h)
+	}
+	_ = h.Release() // its error is returned by the next call, too
+}
 
 // ended returns the result of releasing a hold that is no more.
 func (h *Hold) ended(cause error) error {

@@ -52,7 +52,7 @@ func TestASessionIsOpenedSoonAfterAnOutage(t *testing.T) {
 	c.Doubt() // it learns of it now, and not by a renewal in 40 s
 	eventually(t, "the session has ended there, too", func() bool {
 		_, err := c.Begin()
-		return errors.Is(err, locks.ErrLost)
+		return errors.Is(err, locks.ErrNoSession)
 	})
 	proxy.Set(redistest.Faults{DropRequests: true})
 	eventually(t, "an opening of the next one was given up, and another one hangs", func() bool {
@@ -90,7 +90,7 @@ func TestWhoComesBackInTheGraceTimeSaysWhatHeKnows(t *testing.T) {
 	proxy.Set(redistest.Faults{DropRequests: true})
 	eventually(t, "the session has ended", func() bool {
 		_, err := c.Begin()
-		return errors.Is(err, locks.ErrLost)
+		return errors.Is(err, locks.ErrNoSession)
 	})
 	if err := server.RestartEmpty(t.Context()); err != nil {
 		t.Fatal(err)

@@ -300,6 +300,18 @@ func (s *session) why() error {
 	return s.cause
 }
 
+// ended returns why a request that had nothing yet cannot be granted in the session any more.
+func (s *session) ended() error {
+	why := s.why()
+	switch {
+	case errors.Is(why, ErrClosed):
+		return ErrClosed
+	case why == nil:
+		return ErrNoSession // the watchdog is about to say why
+	}
+	return fmt.Errorf("%w: the last one has ended: %v", ErrNoSession, why) //nolint:errorlint // an ErrLost, but nothing was lost here
+}
+
 // killBy returns the boot clock's reading for [Hold.KillBy]. A hold whose lease is only about to run out keeps its time:
 // its processes have been told to end, and may do so in order.
 func (s *session) killBy(h *Hold) time.Duration {

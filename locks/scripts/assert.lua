@@ -126,12 +126,12 @@ local function admit(hid, record, member, nested)
 end
 
 -- What could be in the way of a hold was mostly lost with it: then it is written together with the others of its page.
-local owners, known = {}, {} -- of the names of this page, and whether that was read
+local owners, looked = {}, {} -- of the names of this page, and whether that was read
 local slots, members, shares = {}, {}, {}
 
 local function owner(name)
-  if not known[name] then
-    known[name], owners[name] = true, call('HGET', OWN, name)
+  if not looked[name] then
+    looked[name], owners[name] = true, call('HGET', OWN, name)
   end
   return owners[name]
 end
@@ -180,8 +180,8 @@ for i = 11, #ARGV, 2 do
     bundled[n], numbers[n] = named(item)
     modes[n] = sub(item, 1, 1)
     alone = alone or modes[n] == 'x'
-    if not known[bundled[n]] then
-      known[bundled[n]] = true
+    if not looked[bundled[n]] then
+      looked[bundled[n]] = true
       names[#names + 1] = bundled[n]
     end
   end
@@ -199,6 +199,12 @@ if #ids > 0 then
   for i = 1, #names do owners[names[i]] = read[i] end
   local scores = #marks > 0 and call('ZMSCORE', IDX, unpack(marks)) or {}
   for i = 1, #marks do present[sharing[i]] = scores[i] end
+end
+
+-- last_until notes when a hold ends that is held for as long as it may be.
+local function last_until(hid, limits)
+  local most = limit(limits)
+  if most > 0 then call('ZADD', EXP, format('%.0f', now + most), 'm' .. hid) end
 end
 
 -- together takes a hold with others when nothing is in its way, and returns whether that is so.
@@ -221,8 +227,7 @@ local function together(k)
   end
   members[#members + 1] = 0
   members[#members + 1] = ARGV[9 + 2 * k]
-  local most = limit(limits)
-  if most > 0 then call('ZADD', EXP, format('%.0f', now + most), 'm' .. hid) end
+  last_until(hid, limits)
   return true
 end
 
@@ -236,21 +241,20 @@ for k = 1, #ids do
       nested = nested or {}
       nested[ancestor] = true
     end
-    local stood, at = held(hid)
-    local rests = stood and stood[1] == '@' -- as if it had been given up
-    if not stood then S.drop(hid) end -- Redis has lost that it was granted, and still has it wait
-    if not stood and not admit(hid, record, member, nested) then
+    local known, at = held(hid)
+    local rests = known and known[1] == '@' -- as if it had been given up
+    if not known then S.drop(hid) end -- Redis has lost that it was granted, and still has it wait
+    if not known and not admit(hid, record, member, nested) then
       refused[#refused + 1] = hid
-    elseif not stood or rests then
+    elseif not known or rests then
       if rests then
         call('ZREM', HOLD, at)
         call('ZREM', EXP, 'd' .. hid)
       end
       call('ZADD', HOLD, 0, member)
-      local most = limit(record[4])
-      if most > 0 then call('ZADD', EXP, format('%.0f', now + most), 'm' .. hid) end
+      last_until(hid, record[4])
     end
-    owners, known = {}, {}
+    owners, looked = {}, {}
   end
 end
 flush()
