@@ -580,8 +580,9 @@ func (c *Client) Begin() (*Request, error) {
 }
 
 // Close ends the session, which releases everything that stands on it, and waits for every goroutine. The contexts of
-// holds that are still there end with the cause [ErrClosed]: end the work before. When ctx ends first, the error says
-// so, and the holds pass on when the lease ends.
+// holds that still exist end with the cause [ErrClosed]: end the work before. It takes no longer than the lease has left,
+// and no longer than ctx: when Redis does not reply until then, the error says so, and the holds pass on when the lease
+// ends.
 func (c *Client) Close(ctx context.Context) error {
 	c.mu.Lock()
 	if c.finished {
@@ -591,6 +592,7 @@ func (c *Client) Close(ctx context.Context) error {
 	}
 	c.finished = true
 	s := c.last
+	left := s.dog.left()
 	close(c.closing)
 	c.mu.Unlock()
 	defer close(c.closed)
@@ -600,7 +602,10 @@ func (c *Client) Close(ctx context.Context) error {
 		s.dog.lose(ended, ErrClosed)
 		s.asserting.Lock()   // a page of an assertion that is under way goes first; from now on there is none
 		s.asserting.Unlock() //nolint:staticcheck // it is the waiting that is wanted
-		err = c.closeSession(ctx, s)
+		// Once the lease is over, Redis has ended the session by itself, or will before it replies to anything else.
+		bounded, cancel := context.WithTimeout(ctx, max(left, minTry))
+		err = c.closeSession(bounded, s)
+		cancel()
 	}
 	c.stop()
 	// Closing the connections ends commands that are in flight.

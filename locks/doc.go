@@ -104,14 +104,20 @@
 // that looks at it does no I/O. Passed time is the largest of what the monotonic, the wall and the boot clock say,
 // because the first one stands still while the machine sleeps.
 //
-// # Nothing is taken for nobody
+// # Nothing stays held without an owner
 //
-// Every script may be sent twice: it is keyed by an id that is never used again. A reply that does not come makes the
-// client send the same again until it is answered or the session is dead. When the caller's context ends, the call
-// returns at once; behind the answer, the request is released. What is applied later still (a copy that was stuck in
-// the network) would be held for nobody: every renewal tells how many holds and waits stand on the session, a count that
-// the open requests do not explain makes the client compare its table with Redis, and what it does not know it releases.
-// The same comparison finds grants whose message was lost: each has a revision, the renewal tells the last one.
+// Every script may be sent twice: it is keyed by an ID that is never used again. A command without a reply is sent again
+// until it gets one or the session is dead. When the caller's context ends, the call returns at once; behind the reply, the
+// request is released.
+//
+// What is applied later still, a copy that was stuck in the network, would be held without an owner. A request that may have
+// such a copy because one of its commands got no reply is released once more at every renewal, for two minutes. For any
+// other copy, every renewal returns how many holds and waits the session has in Redis: when the open requests do not
+// explain that number, the client compares its table with Redis and releases what it does not know. While requests are on
+// their way the number may explain itself by chance, so after three renewals in a row that proved nothing the client
+// compares in any case. So such a hold is gone after one renewal, and on a busy session after four: a lease and a third.
+//
+// The same comparison finds grants whose message was lost: each has a revision, and the renewal returns the last one.
 //
 // # Many callers
 //
@@ -191,7 +197,7 @@
 //  3. After every script, no wait is grantable, unless it stands behind more than 64 others that had to be looked at: then
 //     the timer wheel has an entry that is due now; and unless a grace time goes on. One that is kept back is not.
 //  4. Tokens grow: max(last + 1, server time in µs), also when all keys are lost, unless the clock is set back then.
-//  5. What stands in a session's index stands in its table, or is released within one renewal.
+//  5. What is in a session's index is in its table, or is released within one renewal; on a busy session within four.
 //  6. The context of a hold has ended before the lease of its session ends in Redis.
 //
 // # When something fails

@@ -234,3 +234,39 @@ func TestUnreachableRedis(t *testing.T) {
 		t.Errorf("close took %s with Redis away", took)
 	}
 }
+
+// TestCloseEndsWithTheLease closes clients whose Redis is unreachable, with a context that does not end.
+func TestCloseEndsWithTheLease(t *testing.T) {
+	t.Parallel()
+	for name, faults := range map[string]redistest.Faults{
+		"refused": {Refuse: true}, "silent": {DropRequests: true, DropReplies: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const lease = 3 * time.Second
+			p := redistest.Shared(t).Proxy(t)
+			c, err := locks.Open(t.Context(), p.Client(t), locks.Options{Namespace: redistest.Namespace(t), Lease: lease})
+			if err != nil {
+				t.Fatal(err)
+			}
+			acquire(t, c, locks.Exclusive("a"))
+			p.Set(faults)
+			if faults.Refuse {
+				p.Cut()
+			}
+			closed := make(chan error, 1)
+			began := time.Now()
+			go func() { closed <- c.Close(context.WithoutCancel(t.Context())) }()
+			select {
+			case err := <-closed:
+				if took := time.Since(began); err == nil || took > lease+time.Second {
+					t.Errorf("closed with %v after %s, want an error within the lease", err, took)
+				}
+			case <-time.After(lease + patient):
+				t.Error("close does not return")
+				p.Set(redistest.Faults{}) // now it can
+				<-closed
+			}
+		})
+	}
+}

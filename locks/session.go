@@ -32,6 +32,7 @@ type session struct {
 	heard    uint64               // the highest revision of a grant that was heard of
 	told     uint64               // the highest revision that a renewal told
 	compare  bool                 // the table and Redis have to be compared
+	vague    int                  // renewals in a row whose count proved nothing, because requests were on their way
 	suspects map[HoldID]time.Time // requests that are over, of which a late copy may be applied; until when
 	seen     sighting
 	at       place          // which space it knows
@@ -57,6 +58,9 @@ type tally struct {
 // suspectFor is how long a request is suspected of a late copy. It is about what a system's network goes on trying to
 // deliver bytes of a connection that was given up; what comes still later shows in the count of some renewal.
 const suspectFor = 2 * time.Minute
+
+// compareEvery is after how many renewals whose count proved nothing the table is compared with Redis.
+const compareEvery = renewalsPerLease
 
 // maxSuspects is from how many suspects on it is cheaper to read what Redis has than to release each.
 const maxSuspects = 64
@@ -379,8 +383,20 @@ func (s *session) check(before tally, revision uint64, count int) {
 	defer s.mu.Unlock()
 	atLeast := before.certain - int(s.tally.eased-before.eased)
 	atMost := before.table + int(s.tally.begun-before.begun)
-	if count < atLeast || count > atMost {
+	switch {
+	case count < atLeast || count > atMost:
 		s.compare = true
+	case atLeast == atMost:
+		s.vague = 0
+	default:
+		// A late copy of an acquire that was answered is no suspect, and may hide between the two counts for as long as the
+		// session is busy.
+		if s.vague++; s.vague >= compareEvery {
+			s.compare = true
+		}
+	}
+	if s.compare {
+		s.vague = 0
 	}
 	s.told = max(s.told, revision)
 	if s.compare || s.told > s.heard || len(s.suspects) > 0 {
