@@ -60,6 +60,11 @@ type Options struct {
 	// Logger takes one line per change of state. Default: none.
 	Logger *slog.Logger
 
+	// Instrument is called by Open with each client that it makes for itself, before anything is sent: two of them. It adds
+	// hooks, of OpenTelemetry for example, as redisotel.InstrumentTracing does. The hooks of the client that Open is given
+	// cannot be carried over, because go-redis gives no way to read them. An error ends Open. May be nil.
+	Instrument func(redis.UniversalClient) error
+
 	clock *clock // the machine's; tests set another one
 }
 
@@ -123,8 +128,9 @@ type Client struct {
 }
 
 // Open connects to Redis, opens a session and starts the watchdog that keeps it alive. rdb tells where Redis is: its
-// options are copied into clients of our own, and it stays the caller's. It must be a plain client, one made for
-// Sentinel (which has to outlive this one), or a cluster client. ctx bounds the opening alone.
+// options are copied into clients of our own, without its hooks (see [Options].Instrument), and it stays the caller's. It
+// must be a plain client, one made for Sentinel (which has to outlive this one), or a cluster client. ctx bounds the opening
+// alone.
 func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, error) {
 	c, err := newClient(o)
 	if err != nil {
@@ -152,6 +158,11 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, e
 	// Many slots, few connections: a pool that has seen as many failed dials as it has slots refuses for a second.
 	if c.beat, err = c.ownClient(rdb, greeter, tryOf(c.lease), 1000); err != nil {
 		return nil, fmt.Errorf("open lock client: %w", errors.Join(err, c.rdb.Close()))
+	}
+	if o.Instrument != nil {
+		if err := errors.Join(o.Instrument(c.rdb), o.Instrument(c.beat)); err != nil {
+			return nil, fmt.Errorf("open lock client: Options.Instrument: %w", errors.Join(err, c.rdb.Close(), c.beat.Close()))
+		}
 	}
 	c.space.rdb = c.rdb
 	c.post = &post{rdb: c.rdb, keys: c.space.keys, units: batchers(c.space.keys), try: c.try, spawn: c.spawn, now: time.Now}

@@ -1,6 +1,11 @@
 package locks
 
 import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -80,4 +85,73 @@ func TestSpacesAreIndependent(t *testing.T) {
 			t.Errorf("got %+v, %v after the release in the other space", lock, err)
 		}
 	})
+}
+
+// counted is a hook that counts scripts, alone and in pipelines.
+type counted struct{ scripts, dials atomic.Int64 }
+
+func (c *counted) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		c.dials.Add(1)
+		return next(ctx, network, address)
+	}
+}
+
+func (c *counted) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		c.count(cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func (c *counted) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			c.count(cmd)
+		}
+		return next(ctx, cmds)
+	}
+}
+
+func (c *counted) count(cmd redis.Cmder) {
+	if strings.EqualFold(cmd.Name(), "evalsha") {
+		c.scripts.Add(1)
+	}
+}
+
+// TestHooksOfTheCallerSeeOurCommands has a caller instrument our own clients, which have none of the hooks of its client.
+func TestHooksOfTheCallerSeeOurCommands(t *testing.T) {
+	t.Parallel()
+	rdb, theirs, ours := redistest.Client(t), new(counted), new(counted)
+	rdb.AddHook(theirs)
+	clients := 0
+	c, err := Open(t.Context(), rdb, Options{Namespace: redistest.Namespace(t), Lease: quick, Instrument: func(rdb redis.UniversalClient) error {
+		clients++
+		rdb.AddHook(ours)
+		return nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := ours.scripts.Load()
+	hold, err := c.Acquire(t.Context(), Exclusive("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := hold.Release(); err != nil {
+		t.Fatal(err)
+	}
+	if got := ours.scripts.Load() - before; got < 2 || clients != 2 || ours.dials.Load() == 0 || theirs.scripts.Load() != 0 {
+		t.Errorf("%d scripts and %d dials of %d clients were seen, %d by the hook of the caller's client; want two scripts or more of two clients",
+			got, ours.dials.Load(), clients, theirs.scripts.Load())
+	}
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+
+	refusal := errors.New("no tracer")
+	_, err = Open(t.Context(), rdb, Options{Namespace: redistest.Namespace(t), Instrument: func(redis.UniversalClient) error { return refusal }})
+	if !errors.Is(err, refusal) {
+		t.Errorf("got %v, want the error of Instrument", err)
+	}
 }

@@ -212,6 +212,9 @@
 //
 // # What is not promised
 //
+// The hooks of the caller's go-redis client are not part of its options, and go-redis gives no way to read them: our own
+// clients have those of [Options].Instrument alone.
+//
 // A handler that ignores its context can work on after its lock has passed on, and so can a write that was sent before
 // and arrives late. Where the effect happens, the token has to be checked. Redis' clock must not be set forward, and
 // clock rates of machines must agree within 0.1 %. Two work for a while when somebody seizes a lock.
