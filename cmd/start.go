@@ -150,6 +150,7 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	if config.Settings.Redis.URL != embedded {
 		sayWhatIsSigned(ctx, settings.Redis, options.Keys, log)
 	}
+	options.OnRejected = metrics.Rejected
 	options.Admin, options.Ticket = listener.Addr().String(), rand.Text()
 	if config.Settings.Redis.URL != embedded {
 		options.OnSession = parent.session
@@ -174,7 +175,7 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 		log.WarnContext(ctx, "a delivery is not pushed, the sweep will repeat it", "error", err)
 	})
 	server, err := admin.New(admin.Options{
-		Reader: conn.reader, Operator: operator, SignIn: signIn, Hosts: settings.Admin.Hosts, Ticket: options.Ticket, Ready: w.Ready, Worker: func() string { return string(w.ID()) }, Logger: log,
+		Reader: conn.reader, Operator: operator, SignIn: signIn, Hosts: settings.Admin.Hosts, Ticket: options.Ticket, Unready: w.Unready, Worker: func() string { return string(w.ID()) }, Logger: log,
 		Config: reloads.status.Load, Reload: func(ctx context.Context) error { return reloads.reload(ctx, "a request") },
 		Metrics: metrics,
 	})

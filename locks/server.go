@@ -229,6 +229,20 @@ func (s server) judge(lease time.Duration) (findings []Finding) {
 		say(Fine, "eviction", "maxmemory-policy %s", policy)
 	}
 
+	used, _ := strconv.ParseInt(s.info["used_memory"], 10, 64)
+	most, _ := strconv.ParseInt(s.info["maxmemory"], 10, 64)
+	const mib = 1 << 20
+	switch {
+	case most <= 0: // no limit of its own, or it does not tell
+	case used >= most:
+		say(Warning, "memory", "it is full (%d of %d MiB used): nothing new is locked, enqueued or started; raise maxmemory, or make room",
+			used/mib, most/mib)
+	case used >= most/10*9:
+		say(Warning, "memory", "%d of %d MiB used: when it is full, nothing new is locked, enqueued or started; raise maxmemory", used/mib, most/mib)
+	default:
+		say(Fine, "memory", "%d of %d MiB used", used/mib, most/mib)
+	}
+
 	save, saves := s.config["save"]
 	switch aof := s.info["aof_enabled"]; {
 	case aof == "1":

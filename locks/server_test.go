@@ -50,6 +50,9 @@ func TestWhatIsSaidAboutAServer(t *testing.T) {
 		"long lease":              {server: server{node: "n", info: cluster}, lease: 40 * time.Second, level: Fine, topic: "failover", margin: 7500 * time.Millisecond},
 		"quick cluster":           {server: server{node: "n", info: cluster, config: map[string]string{"cluster-node-timeout": "2000"}}, lease: 15 * time.Second, level: Fine, topic: "failover", margin: time.Second},
 		"hidden version":          {server: server{config: map[string]string{"maxmemory-policy": "noeviction"}}, level: Fine, topic: "eviction"},
+		"full":                    {server: server{info: map[string]string{"redis_version": "7.0.15", "used_memory": "104857600", "maxmemory": "104857600"}}, level: Warning, topic: "memory", text: "it is full (100 of 100 MiB used)"},
+		"nearly full":             {server: server{info: map[string]string{"redis_version": "7.0.15", "used_memory": "95000000", "maxmemory": "104857600"}}, level: Warning, topic: "memory", text: "90 of 100 MiB used"},
+		"room":                    {server: server{info: map[string]string{"redis_version": "7.0.15", "used_memory": "1048576", "maxmemory": "104857600"}}, level: Fine, topic: "memory", text: "1 of 100 MiB used"},
 	} {
 		if test.lease == 0 {
 			test.lease = defaultLease

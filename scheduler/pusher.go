@@ -9,6 +9,7 @@ import (
 	"lockstep/jobs"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
+	"lockstep/scheduler/repeats"
 )
 
 // pushMost is how many deliveries are pushed and confirmed together.
@@ -53,21 +54,42 @@ func (p *Pusher) take() []ledger.Due {
 
 // Run pushes what is added until ctx ends, then once more what is left.
 func (p *Pusher) Run(ctx context.Context, log *slog.Logger) {
+	often := repeats.New(log, "")
+	defer often.Flush(context.WithoutCancel(ctx), true)
 	for ended := false; !ended; {
+		often.Flush(ctx, false)
 		select {
 		case <-p.wake:
 		case <-ctx.Done():
 			ended = true
 		}
-		for some := p.take(); len(some) > 0; some = p.take() {
-			// What is to be pushed when everything ends would only wait for the sweep: two calls more do no harm.
-			call, cancel := context.WithTimeout(context.WithoutCancel(ctx), callLimit)
-			if err := p.Push(call, some...); err != nil {
-				log.WarnContext(ctx, "deliveries are not pushed or not confirmed, the sweep will repeat them", "error", err)
-			}
-			cancel()
+		if !p.pushAll(ctx, often, ended) {
+			return
 		}
 	}
+}
+
+// pushAll pushes what is pending. The last time, all of it has the time of one call: what is left waits for the sweep. It
+// returns false when that time was over.
+func (p *Pusher) pushAll(ctx context.Context, often *repeats.Logger, last bool) bool {
+	ctx = context.WithoutCancel(ctx) // of what is to be pushed when everything ends, most should be
+	if last {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, callLimit)
+		defer cancel()
+	}
+	for some := p.take(); len(some) > 0; some = p.take() {
+		call, cancel := context.WithTimeout(ctx, callLimit)
+		err := p.Push(call, some...)
+		cancel()
+		if err != nil {
+			often.WarnContext(ctx, "deliveries are not pushed or not confirmed, the sweep will repeat them", "error", err)
+		}
+		if ctx.Err() != nil {
+			return false
+		}
+	}
+	return true
 }
 
 // Push pushes deliveries and confirms those that were pushed.

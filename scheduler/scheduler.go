@@ -11,6 +11,7 @@ import (
 	"lockstep/jobs"
 	"lockstep/locks"
 	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/repeats"
 )
 
 const (
@@ -60,6 +61,7 @@ type Options struct {
 // that they do not get in each other's way is the ledger's doing.
 type Scheduler struct {
 	o     Options
+	often *repeats.Logger // for lines that a loop may repeat
 	set   *jobSet         // this and the next are the goroutine of ticks' alone
 	drift map[string]bool // jobs whose active definition is another one than that of the set
 	under locks.SessionID // with which all of the set was registered last, or the ledger seen to know what it knew then
@@ -81,7 +83,7 @@ func New(o Options) (*Scheduler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Scheduler{o: o, set: set, drift: make(map[string]bool), wake: make(chan struct{}, 1), changed: make(chan struct{}, 1)}, nil
+	return &Scheduler{o: o, often: repeats.New(o.Logger, "call"), set: set, drift: make(map[string]bool), wake: make(chan struct{}, 1), changed: make(chan struct{}, 1)}, nil
 }
 
 // Wake makes the scheduler look at once for what has come due: the lock space has offered something to a waiting run, or
@@ -110,6 +112,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	group.Go(func() error { s.ticks(ctx); return nil })
 	group.Go(func() error { s.sweeps(ctx); return nil })
 	group.Go(func() error { s.pauses(ctx); return nil })
+	defer s.often.Flush(context.WithoutCancel(ctx), true)
 	return group.Wait()
 }
 
@@ -369,13 +372,14 @@ func (s *Scheduler) forgotten(ctx context.Context, job string) {
 // failed logs an error of a call that will be made again, unless it failed because everything ends.
 func (s *Scheduler) failed(ctx context.Context, call string, err error) {
 	if ctx.Err() == nil {
-		s.o.Logger.WarnContext(ctx, "call failed, it is made again", "call", call, "error", err)
+		s.often.WarnContext(ctx, "call failed, it is made again", "call", call, "error", err)
 	}
 }
 
 // pauses tells the ledger, while this worker has duty, which queues are paused: anybody's tools may do that.
 func (s *Scheduler) pauses(ctx context.Context) {
 	for sleep(ctx, pauseEvery) {
+		s.often.Flush(ctx, false)
 		if s.duty.Load() {
 			s.comparePauses(ctx)
 		}

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"lockstep/jobs"
@@ -48,7 +49,6 @@ func (s *Scheduler) sweep(ctx context.Context) time.Duration {
 		runs, err := s.takeOver(call, dead)
 		if err != nil {
 			s.failed(ctx, "take over a run whose worker has gone", err)
-			continue
 		}
 		due = append(due, runs...)
 	}
@@ -56,7 +56,13 @@ func (s *Scheduler) sweep(ctx context.Context) time.Duration {
 		runs, err := s.expire(call, late)
 		if err != nil {
 			s.failed(ctx, "end a run whose time is over", err)
-			continue
+		}
+		due = append(due, runs...)
+	}
+	for _, run := range sweep.Broken {
+		runs, err := s.refuse(call, ledger.Refusal{Run: run, Cause: ledger.ErrUnreadable})
+		if err != nil {
+			s.failed(ctx, "end a run that cannot be read", err)
 		}
 		due = append(due, runs...)
 	}
@@ -76,13 +82,16 @@ func (s *Scheduler) sweep(ctx context.Context) time.Duration {
 // takeOver closes the attempt of a run whose session has ended.
 func (s *Scheduler) takeOver(ctx context.Context, dead ledger.Dead) ([]ledger.Due, error) {
 	job, err := s.o.Ledger.Definition(ctx, dead.Run)
-	if errors.Is(err, ledger.ErrUnknown) {
-		return nil, nil // it has ended meanwhile
+	if errors.Is(err, ledger.ErrUnknown) || ledger.Final(err) { // unless it has ended meanwhile
+		return s.refuse(ctx, ledger.Refusal{Run: dead.Run, Token: dead.Token, Cause: fmt.Errorf("its worker is gone, and it cannot be run again: %w", err)})
 	}
 	if err != nil {
 		return nil, err
 	}
 	due, closed, err := s.o.Ledger.Crash(ctx, dead, job)
+	if ledger.Final(err) {
+		return s.refuse(ctx, ledger.Refusal{Run: dead.Run, Token: dead.Token, Cause: fmt.Errorf("its worker is gone, which could not be recorded: %w", err)})
+	}
 	if err != nil || !closed {
 		return due, err
 	}
@@ -90,11 +99,20 @@ func (s *Scheduler) takeOver(ctx context.Context, dead ledger.Dead) ([]ledger.Du
 	return due, nil
 }
 
+// refuse ends a run that cannot be worked with.
+func (s *Scheduler) refuse(ctx context.Context, refusal ledger.Refusal) ([]ledger.Due, error) {
+	outcome, due, err := s.o.Ledger.Refuse(ctx, refusal)
+	if err == nil && outcome != ledger.RefusedNot {
+		s.often.WarnContext(ctx, "a run that cannot be worked with was ended", "run", refusal.Run, "outcome", outcome, "error", refusal.Cause)
+	}
+	return due, err
+}
+
 // expire looks after a run that may not start any more, or has waited for its locks long enough.
 func (s *Scheduler) expire(ctx context.Context, run jobs.RunID) ([]ledger.Due, error) {
 	job, err := s.o.Ledger.Definition(ctx, run)
-	if errors.Is(err, ledger.ErrUnknown) {
-		job, err = new(jobs.Job), nil // it has ended meanwhile: what is left of it goes
+	if errors.Is(err, ledger.ErrUnknown) || ledger.Final(err) {
+		job, err = new(jobs.Job), nil // it has ended meanwhile, and what is left of it goes; or it was parked as unreadable
 	}
 	if err != nil {
 		return nil, err
@@ -120,6 +138,9 @@ func (s *Scheduler) lookUp(ctx context.Context, deliveries []ledger.Due) {
 		runs, err := s.o.Ledger.Repush(call, delivery)
 		if err != nil {
 			s.failed(ctx, "repeat a lost delivery", err)
+			if ledger.Final(err) {
+				continue // the others need not wait for this one
+			}
 			return
 		}
 		due = append(due, runs...)

@@ -32,7 +32,7 @@
 //
 //	/                            the page
 //	/livez                       200 while the process serves; it asks nobody
-//	/readyz                      200 while the worker may take runs, else 503
+//	/readyz                      200 while the worker may take runs, else 503: it drains, its session is in doubt, or Redis takes no writes
 //	/metrics                     for Prometheus: see [Metrics]
 //	/api/v1/jobs                 ?note=: only those that are late, paused, queue paused or drifted
 //	/api/v1/jobs/{job}           and jobs/{job}/ticks (the newest first), jobs/{job}/explain?at=
@@ -79,7 +79,8 @@
 //
 // The API answers 503. The page answers 503 too, with a banner that says why, above what was last seen and when that
 // was. /livez stays 200: a probe that asks Redis would have all workers restarted in an outage. /metrics goes on with what
-// the process itself counts, and says lockstep_redis_up 0 in place of what it would see of the lock space.
+// the process itself counts, and says lockstep_redis_up 0 in place of what it would see of the lock space. A Redis that
+// can be read but takes no writes, because its memory is full for example, is lockstep_redis_up 0 as well.
 //
 // # Who is let in
 //

@@ -17,7 +17,7 @@ func ExampleServe() {
 			return err
 		}
 		server, err := admin.New(admin.Options{
-			Reader: admin.NewReader(l), Ready: w.Ready, Worker: func() string { return string(w.ID()) },
+			Reader: admin.NewReader(l), Unready: w.Unready, Worker: func() string { return string(w.ID()) },
 		})
 		if err != nil {
 			return err

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"errors"
 	"net/http"
 	"runtime"
 	"time"
@@ -11,17 +12,19 @@ import (
 
 	"lockstep/locks"
 	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/worker"
 )
 
 // Metrics are what the worker of this process counts, for /metrics. Give [Metrics.Attempt] to the worker and the whole to
 // [Options]. No label has what a run brings, or whom or what it runs on: these are without number.
 type Metrics struct {
-	slots   prometheus.Gauge
-	running prometheus.Gauge
-	delay   prometheus.Histogram
-	ended   *prometheus.CounterVec // by job and the state of the run
-	refused *prometheus.CounterVec // by what is wrong with the signature
-	build   *prometheus.GaugeVec
+	slots    prometheus.Gauge
+	running  prometheus.Gauge
+	delay    prometheus.Histogram
+	ended    *prometheus.CounterVec // by job and the state of the run
+	refused  *prometheus.CounterVec // by what is wrong with the signature
+	rejected *prometheus.CounterVec // by call
+	build    *prometheus.GaugeVec
 }
 
 // startDelays are the buckets of the time from a tick to its run's start. The aim on an idle fleet is a median under 50 ms
@@ -47,6 +50,10 @@ func NewMetrics(version string, slots int) *Metrics {
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "lockstep_runs_refused_total", Help: "Runs that this worker refused since their definition could not be trusted, by its signature: unsigned or wrong.",
 		}, []string{"signature"}),
+		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "lockstep_rejected_calls_total",
+			Help: "Calls for a run that Redis rejected for good, by call: claim or finish. The run ends as failed, or is parked.",
+		}, []string{"call"}),
 		build: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "lockstep_build_info", Help: "What this process is; always 1.",
 		}, []string{"version", "go_version"}),
@@ -54,6 +61,9 @@ func NewMetrics(version string, slots int) *Metrics {
 	m.slots.Set(float64(slots))
 	for _, kind := range []string{"unsigned", "wrong"} {
 		m.refused.WithLabelValues(kind)
+	}
+	for _, call := range []string{"claim", "finish"} {
+		m.rejected.WithLabelValues(call)
 	}
 	m.build.WithLabelValues(version, runtime.Version()).Set(1)
 	return m
@@ -82,17 +92,23 @@ func (m *Metrics) Attempt(claimed *ledger.Claimed) (ended func(*ledger.Finished)
 // Refused counts a run that was refused for the signature of its definition.
 func (m *Metrics) Refused(kind string) { m.refused.WithLabelValues(kind).Inc() }
 
+// Rejected counts a call for a run that Redis has rejected, see [worker.Options].
+func (m *Metrics) Rejected(call string) { m.rejected.WithLabelValues(call).Inc() }
+
 // metrics returns what answers /metrics: what this process counts, and what it sees of the lock space, which is read with
 // the request. An outage of Redis takes the latter away and nothing else, so that it can be alerted on.
 func (s *Server) metrics() func(http.ResponseWriter, *http.Request) error {
 	own := prometheus.NewRegistry()
 	own.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if m := s.o.Metrics; m != nil {
-		own.MustRegister(m.slots, m.running, m.delay, m.ended, m.refused, m.build)
+		own.MustRegister(m.slots, m.running, m.delay, m.ended, m.refused, m.rejected, m.build)
 	}
 	return func(w http.ResponseWriter, r *http.Request) error {
 		sight := &sight{config: s.config(), worker: locks.SessionID(s.o.Worker())}
 		sight.scene, sight.err = s.scene(r.Context())
+		if err := s.o.Unready(); errors.Is(err, worker.ErrRedis) {
+			sight.unusable = true
+		}
 		seen := prometheus.NewRegistry()
 		seen.MustRegister(sight)
 		promhttp.HandlerFor(prometheus.Gatherers{own, seen}, promhttp.HandlerOpts{}).ServeHTTP(w, r)
@@ -106,10 +122,12 @@ type sight struct {
 	worker locks.SessionID
 	scene  *scene
 	err    error // the lock space cannot be read
+
+	unusable bool // the worker can start no run, because its session is in doubt or Redis takes no writes
 }
 
 var (
-	descRedisUp = prometheus.NewDesc("lockstep_redis_up", "Whether the lock space could be read just now.", nil, nil)
+	descRedisUp = prometheus.NewDesc("lockstep_redis_up", "Whether the lock space could be read just now, and this worker's session is certain and its writes are accepted.", nil, nil)
 	descHolds   = prometheus.NewDesc("lockstep_holds", "Bundles that are held now, over all workers.", nil, nil)
 	descWaits   = prometheus.NewDesc("lockstep_waits", "Requests that wait for their bundle now, over all workers.", nil, nil)
 	descWorkers = prometheus.NewDesc("lockstep_workers", "Workers whose lease stands, by state.", []string{"state"}, nil)
@@ -150,7 +168,7 @@ func (s *sight) Collect(to chan<- prometheus.Metric) {
 		tell(descLoaded, float64(c.LoadedAt.UnixMilli())/float64(time.Second/time.Millisecond))
 		tell(descRestart, truth(len(c.NeedsRestart) > 0))
 	}
-	tell(descRedisUp, truth(s.err == nil))
+	tell(descRedisUp, truth(s.err == nil && !s.unusable))
 	if s.err != nil {
 		return
 	}

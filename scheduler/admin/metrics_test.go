@@ -13,6 +13,7 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/worker"
 )
 
 // measured is a server of the worker "web-1.x7k2m9qa" of the fleet, with metrics.
@@ -82,6 +83,13 @@ func TestMetricsTellOfTheLockSpace(t *testing.T) {
 	if strings.Contains(body, "lockstep_config") {
 		t.Errorf("metrics of a config that is not there:\n%s", body)
 	}
+
+	// A full Redis can be read, but the worker cannot work with it.
+	full, err := New(Options{Reader: f.reader(), Unready: func() error { return fmt.Errorf("%w: OOM", worker.ErrRedis) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tells(t, full, "lockstep_redis_up 0", fmt.Sprintf("lockstep_holds %d", len(f.listing.Holds)))
 
 	// In an outage what the process itself knows is told all the same.
 	f.fail("connection refused")

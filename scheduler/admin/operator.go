@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"lockstep/jobs"
@@ -92,6 +93,12 @@ func (o *Operator) CancelRun(ctx context.Context, id jobs.RunID, by Actor) (aske
 	job, err := o.ledger.Definition(ctx, id)
 	if errors.Is(err, ledger.ErrUnknown) {
 		job = new(jobs.Job) // it has ended, or there is none: the ledger says which
+	} else if errors.Is(err, ledger.ErrUnreadable) {
+		// The bounds of its job's history are those of the active definition; without one, nothing is to be trimmed.
+		record, unknown := o.ledger.Job(ctx, id.Job())
+		if job = record.Job; unknown != nil {
+			job = &jobs.Job{Name: id.Job(), History: jobs.History{Runs: math.MaxInt32, For: 365 * 24 * time.Hour}}
+		}
 	} else if err != nil {
 		return false, err
 	}

@@ -17,6 +17,7 @@ import (
 	"lockstep/locks"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
+	"lockstep/scheduler/worker"
 )
 
 // Options are what a [Server] works with. Reader is required.
@@ -37,8 +38,9 @@ type Options struct {
 	// for the command line, which has it from Redis. Default: none.
 	Ticket string
 
-	// Ready tells whether the worker of this process may take runs. Default: always, for a process that has none.
-	Ready func() bool
+	// Unready returns why the worker of this process may take no runs now, or nil. An error that is a [worker.ErrRedis]
+	// also makes lockstep_redis_up 0. Default: nil, for a process that has no worker.
+	Unready func() error
 
 	// Worker returns the id of the worker of this process, which the page names; "" while there is none. Default: none.
 	Worker func() string
@@ -76,8 +78,8 @@ func New(o Options) (*Server, error) {
 	if o.Reader == nil {
 		return nil, errors.New("admin: Options.Reader is required")
 	}
-	if o.Ready == nil {
-		o.Ready = func() bool { return true }
+	if o.Unready == nil {
+		o.Unready = func() error { return nil }
 	}
 	if o.SignIn == nil {
 		o.SignIn = &SignIn{mode: AuthNone, who: func(*http.Request) (string, error) { return "", nil }, weak: func() string { return "" }}
@@ -288,10 +290,13 @@ func (s *Server) live(w http.ResponseWriter, _ *http.Request) error {
 }
 
 func (s *Server) ready(w http.ResponseWriter, _ *http.Request) error {
-	if s.o.Ready() {
+	switch err := s.o.Unready(); {
+	case err == nil:
 		write(w, http.StatusOK, plainText, []byte("ready\n"))
-	} else {
-		write(w, http.StatusServiceUnavailable, plainText, []byte("not ready: the worker takes no runs now\n"))
+	case errors.Is(err, worker.ErrRedis): // the rest may name addresses, and probes are for everyone
+		write(w, http.StatusServiceUnavailable, plainText, []byte("not ready: "+worker.ErrRedis.Error()+"; the log has the reason\n"))
+	default:
+		write(w, http.StatusServiceUnavailable, plainText, []byte("not ready: "+err.Error()+"\n"))
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -17,6 +18,7 @@ import (
 	"lockstep/jobs"
 	"lockstep/locks/redistest"
 	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/worker"
 )
 
 func newServer(t *testing.T, f *fake) *Server {
@@ -346,18 +348,22 @@ func TestProbesDoNotAskRedis(t *testing.T) {
 	t.Parallel()
 	f := fleet()
 	f.fail("connection refused")
-	ready := false
-	s, err := New(Options{Reader: f.reader(), Ready: func() bool { return ready }})
+	unready := errors.New("the worker drains")
+	s, err := New(Options{Reader: f.reader(), Unready: func() error { return unready }})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if w := get(s, "/livez"); w.Code != http.StatusOK {
 		t.Errorf("/livez: got %d", w.Code)
 	}
-	if w := get(s, "/readyz"); w.Code != http.StatusServiceUnavailable || !strings.HasPrefix(w.Body.String(), "not ready") {
+	if w := get(s, "/readyz"); w.Code != http.StatusServiceUnavailable || w.Body.String() != "not ready: the worker drains\n" {
 		t.Errorf("/readyz of a worker that is not ready: got %d: %s", w.Code, w.Body)
 	}
-	ready = true
+	unready = fmt.Errorf("%w: dial 10.0.0.7:6379: connection refused", worker.ErrRedis)
+	if w := get(s, "/readyz"); w.Code != http.StatusServiceUnavailable || w.Body.String() != "not ready: redis is not usable; the log has the reason\n" {
+		t.Errorf("/readyz of a worker whose Redis is not usable: got %d: %s", w.Code, w.Body)
+	}
+	unready = nil
 	if w := get(s, "/readyz"); w.Code != http.StatusOK || w.Body.String() != "ready\n" {
 		t.Errorf("/readyz of a worker that is ready: got %d: %s", w.Code, w.Body)
 	}

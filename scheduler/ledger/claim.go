@@ -84,8 +84,9 @@ func info(record *Record) json.RawMessage {
 // instead. patience is how long younger requests may pass that wait. before names the queues in which a run that has
 // been due for longer goes first, unless it has crashed before; it is for a claim that no delivery brought, else empty.
 //
-// A claim may be sent again with the same request: as long as its attempt runs it is answered the same. It has to be
-// sent until it is answered or the request's session is over, for until then the attempt may have begun.
+// A claim may be sent again with the same request: as long as its attempt runs it is answered the same. It must be
+// sent until it is answered or the request's session is over, for until then the attempt may have begun. An error that is
+// [Final] is an answer, too: the run is for [Ledger.Refuse].
 func (l *Ledger) Claim(ctx context.Context, request *locks.Request, due Due, patience time.Duration, before []string) (*Claimed, error) {
 	return l.claim(ctx, request, due, patience, 1, before)
 }
@@ -160,6 +161,9 @@ func (l *Ledger) ClaimAll(ctx context.Context, claims []Claim, patience time.Dur
 }
 
 func (l *Ledger) decodeClaim(due Due, r *reply) (*Claimed, error) {
+	if r.err != nil {
+		return nil, fmt.Errorf("claim %s: %w", due.Run, r.err)
+	}
 	claimed := &Claimed{Outcome: ClaimOutcome(r.text())}
 	switch claimed.Outcome {
 	case Granted:
@@ -195,11 +199,13 @@ func (l *Ledger) decodeClaim(due Due, r *reply) (*Claimed, error) {
 	case Later, Behind, Over:
 		claimed.Due = r.due()
 	case Stale, SessionDead, Suspect:
+	case "broken":
+		return nil, fmt.Errorf("claim %s: %w", due.Run, ErrUnreadable)
 	default:
 		r.err = r.unknown(string(claimed.Outcome))
 	}
-	if r.err != nil {
-		return nil, fmt.Errorf("claim %s: %w", due.Run, r.err)
+	if r.err != nil { // there was a reply, and another one would not be better
+		return nil, fmt.Errorf("claim %s: %w: %w", due.Run, ErrUnreadable, r.err)
 	}
 	return claimed, nil
 }
@@ -246,10 +252,12 @@ const (
 	Recorded FinishVerdict = "recorded" // it stands, by this call or an earlier one like it
 	Counted  FinishVerdict = "counted"  // this attempt had been closed before; only a success could still count
 	Fenced   FinishVerdict = "fenced"   // a later attempt has begun, or the run has ended otherwise
+	Refused  FinishVerdict = "refused"  // Redis refused to record it, see [Ledger.Refuse]
 )
 
 // Finish records how an attempt ended, frees its bundle and passes it on, in one step. It may be sent again: once
-// recorded, a finish of the same token is answered the same. It frees the hold whatever the verdict.
+// recorded, a finish of the same token is answered the same. It frees the hold whatever the verdict. After an error that
+// is [Final] nothing has changed, and the run is for [Ledger.Refuse].
 func (l *Ledger) Finish(ctx context.Context, finish Finish) (*Finished, error) {
 	l.memory.finishing(finish)
 	step, err := finish.step()
@@ -274,12 +282,15 @@ func (f *Finish) step() (step, error) {
 }
 
 func (f *Finish) decode(r *reply) (*Finished, error) {
+	if r.err != nil {
+		return nil, fmt.Errorf("finish %s: %w", f.Run, r.err)
+	}
 	finished := &Finished{Verdict: FinishVerdict(r.text()), State: State(r.text()), Due: r.due()}
 	if finished.Verdict != Recorded {
 		finished.token = locks.Token(r.number())
 	}
 	if r.err != nil {
-		return nil, fmt.Errorf("finish %s: %w", f.Run, r.err)
+		return nil, fmt.Errorf("finish %s: %w: %w", f.Run, ErrUnreadable, r.err)
 	}
 	return finished, nil
 }

@@ -55,6 +55,15 @@ type Due struct {
 	Queue string
 }
 
+// Writable returns why Redis takes no writes of this namespace now, or nil. It changes nothing: it has Redis update a
+// member that no set has, which needs memory and rights, a master and its replicas like any other write.
+func (l *Ledger) Writable(ctx context.Context) error {
+	if err := l.rdb.ZAddXX(ctx, l.prefix+"push", redis.Z{Member: ""}).Err(); err != nil {
+		return fmt.Errorf("write to the ledger: %w", err)
+	}
+	return nil
+}
+
 //go:embed scripts/ledger.lua
 var shared string
 
@@ -105,6 +114,9 @@ func (l *Ledger) runAll(ctx context.Context, s *redis.Script, steps []step) []*r
 
 // errReply says that a script answered something that this version does not know.
 var errReply = errors.New("unexpected reply of a ledger script")
+
+// ErrUnreadable says that a record in Redis is not one that lockstep wrote.
+var ErrUnreadable = errors.New("the record of the run cannot be read")
 
 // reply reads the fields of a script's answer one after the other; the first that is not there, or not of its kind,
 // spoils it, and err tells.

@@ -174,6 +174,17 @@ func (m *memory) finished(finish Finish, finished *Finished) {
 	}
 }
 
+// refused forgets an attempt whose run was ended because it cannot be worked with.
+func (m *memory) refused(run jobs.RunID) {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.own, run)
+	m.hear(run, Failed)
+}
+
 // hear takes one of the news. A run without a final state is outstanding.
 func (m *memory) hear(run jobs.RunID, state State) {
 	if state == "" {

@@ -53,13 +53,16 @@ func (l *Ledger) Outstanding(ctx context.Context, job string, limit int) ([]*Rec
 			if r.err != nil {
 				break
 			}
-			decoded, _, err := decode(id, record, log, args)
-			if err != nil {
-				return nil, err
-			}
-			records = append(records, decoded)
 			from = "(" + member
 			n++
+			if record == "" {
+				continue // it has ended, and its entry will follow
+			}
+			decoded, _, err := decode(id, record, log, args)
+			if err != nil { // it must not hide the others
+				decoded = unreadable(id, DueNow, err)
+			}
+			records = append(records, decoded)
 		}
 		if r.err != nil {
 			return nil, fmt.Errorf("read outstanding runs: %w", r.err)
@@ -89,7 +92,7 @@ func (l *Ledger) History(ctx context.Context, job string, limit int) ([]*Record,
 			n++
 			record, err := decodeFinal(id, text)
 			if err != nil {
-				return nil, err
+				record = unreadable(id, Failed, err)
 			}
 			records = append(records, record)
 		}
@@ -117,19 +120,34 @@ func (l *Ledger) Find(ctx context.Context, id jobs.RunID) (*Record, string, erro
 			return fail(r.err)
 		}
 		decoded, _, err := decode(id, record, log, args)
-		return decoded, output, err
+		if err != nil {
+			decoded = unreadable(id, DueNow, err)
+		}
+		return decoded, output, nil
 	case "done":
 		text, output := r.text(), r.text()
 		if r.err != nil {
 			return fail(r.err)
 		}
 		decoded, err := decodeFinal(id, text)
-		return decoded, output, err
+		if err != nil {
+			decoded = unreadable(id, Failed, err)
+		}
+		return decoded, output, nil
 	case "none":
 		return fail(ErrUnknown)
 	default:
 		return fail(r.unknown(outcome))
 	}
+}
+
+// unreadable stands for a run whose record cannot be read: an outstanding one is ended by the sweep or by its claim.
+func unreadable(id jobs.RunID, state State, err error) *Record {
+	record := &Record{ID: id, Job: id.Job(), Trigger: ByRequest, State: state, Reason: jobs.Cut(plain(err.Error()), jobs.MaxReason)}
+	if tick, ok := id.Tick(); ok {
+		record.Trigger, record.Tick = BySchedule, tick
+	}
+	return record
 }
 
 // JobRecord is what the ledger knows of one job.
@@ -166,8 +184,8 @@ func (l *Ledger) Jobs(ctx context.Context) ([]JobRecord, error) {
 	records := make([]JobRecord, 0, len(definitions))
 	for name, definition := range definitions {
 		record, err := decodeJob(name, definition, cursors[name], facts["g"+name], facts["p"+name], facts["v"+name])
-		if err != nil {
-			return nil, err
+		if err != nil { // it must not hide the others
+			record.Job = &jobs.Job{Name: name, Description: "unreadable: " + plain(err.Error())}
 		}
 		record.Drifted = driftedFrom(facts["v"+name], carried)
 		records = append(records, record)
@@ -252,7 +270,7 @@ func (l *Ledger) Definition(ctx context.Context, id jobs.RunID) (*jobs.Job, erro
 	_, definition, _ := strings.Cut(body, "\x1f")
 	job, err := jobs.ReadJob(definition)
 	if err != nil {
-		return nil, fmt.Errorf("definition of run %s: %w", id, err)
+		return nil, fmt.Errorf("definition of run %s: %w: %w", id, ErrUnreadable, err)
 	}
 	return job, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"strconv"
 	"time"
 
 	"lockstep/jobs"
@@ -63,16 +64,22 @@ func (l *Ledger) Poll(ctx context.Context, session locks.SessionID, digest strin
 	position = r.text()
 	var news []string
 	r.each(func(list *reply) { news = append(news, list.text()) })
+	changed := 0
 	for r.more() {
-		job, moved := r.text(), Moved{r.time(), r.text()}
-		poll.Moved[job] = moved
-		l.memory.saw(job, moved.Cursor)
+		job, cursor, active := r.text(), r.text(), r.text()
+		changed++
+		ms, err := strconv.ParseInt(cursor, 10, 64)
+		if r.err != nil || err != nil {
+			continue // one that cannot be read must not hide the others
+		}
+		poll.Moved[job] = Moved{millis(ms), active}
+		l.memory.saw(job, millis(ms))
 	}
 	if r.err != nil {
 		return nil, fmt.Errorf("poll: %w", r.err)
 	}
 	l.memory.heard(position, news, len(news) == 2*most)
-	poll.More = len(poll.Moved) == most
+	poll.More = changed == most
 	return poll, nil
 }
 
@@ -115,6 +122,7 @@ type Sweep struct {
 	Due    []Due         // runs that became due, or whose push was not confirmed: to be delivered
 	Dead   []Dead        // to be closed by Crash, one by one
 	Late   []jobs.RunID  // runs whose time may be over: to be given to Expire
+	Broken []jobs.RunID  // runs whose record cannot be read: to be given to Refuse
 	LookUp []Due         // deliveries nobody has heard of for a while: Confirm those that are there, Repush the others
 }
 
@@ -137,6 +145,7 @@ func (l *Ledger) Sweep(ctx context.Context, limits SweepLimits) (*Sweep, error) 
 	})
 	sweep.LookUp = r.due()
 	r.each(func(list *reply) { sweep.Late = append(sweep.Late, jobs.RunID(list.text())) })
+	r.each(func(list *reply) { sweep.Broken = append(sweep.Broken, jobs.RunID(list.text())) })
 	if r.err != nil {
 		return nil, fmt.Errorf("sweep: %w", r.err)
 	}

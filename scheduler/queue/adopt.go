@@ -49,7 +49,7 @@ func (r *reception) adopt(asynqCtx context.Context, task *asynq.Task) error {
 		}
 		return ErrForeign // both: uncounted
 	default:
-		r.log.Warn("task goes back to its queue, counted as tried", "queue", queue, "type", task.Type(), "task", id, "error", err)
+		r.often.Warn("task goes back to its queue, counted as tried", "queue", queue, "type", task.Type(), "task", id, "error", err)
 		return errDoubt
 	}
 }

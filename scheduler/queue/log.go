@@ -2,14 +2,15 @@ package queue
 
 import (
 	"fmt"
-	"log/slog"
 	"strings"
+
+	"lockstep/scheduler/repeats"
 )
 
 // asynqLog writes asynq's log lines to ours. What asynq says while Redis is away is debugging: the gate has told that
 // once, and a server of asynq repeats it every few seconds.
 type asynqLog struct {
-	log  *slog.Logger
+	log  *repeats.Logger
 	gate *gate
 }
 
@@ -25,5 +26,6 @@ func (l asynqLog) write(to func(string, ...any), args []any) {
 	if l.gate.fails() || strings.HasPrefix(says, "Retry exhausted") {
 		to = l.log.Debug
 	}
-	to("asynq", "says", says)
+	kind, _, _ := strings.Cut(says, "=") // what follows is one task's
+	to("asynq", "kind", kind, "says", says)
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/hibiken/asynq"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
+
+	"lockstep/scheduler/repeats"
 )
 
 const (
@@ -101,6 +103,7 @@ type Server struct {
 	o      Options
 	queues []string
 	log    *slog.Logger
+	often  *repeats.Logger // for lines that a loop may repeat
 }
 
 // NewServer checks the options and returns a server that does nothing yet.
@@ -135,7 +138,7 @@ func NewServer(c *Client, o Options) (*Server, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	return &Server{client: c, o: o, queues: slices.Sorted(maps.Keys(o.Queues)), log: o.Logger}, nil
+	return &Server{client: c, o: o, queues: slices.Sorted(maps.Keys(o.Queues)), log: o.Logger, often: repeats.New(o.Logger, "kind")}, nil
 }
 
 // own returns n slots for a server that is given none, and a handle that gives them back.
@@ -168,13 +171,14 @@ func (s slots) More(most int) int {
 // then nothing was fetched. A queue that changes its owner later raises an alarm: see [Options].Disputed.
 func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	gate := newGate(s.o.PollInterval, s.o.Slots, s.log)
+	gate := newGate(s.o.PollInterval, s.o.Slots, s.often.Logger)
 	r := &reception{Server: s, ctx: ctx, gate: gate, foreign: newForeign()}
 	g.Go(func() error { return s.keepOwned(ctx, gate) })
 	for range s.o.Fetchers {
 		g.Go(func() error { return s.fetch(ctx, r) })
 	}
 	err := g.Wait()
+	defer s.often.Flush(context.WithoutCancel(ctx), true)
 	r.handlers.Wait() // asynq leaves some of them behind: those whose lease it lost
 	return err
 }
@@ -192,6 +196,7 @@ func (s *Server) keepOwned(ctx context.Context, g *gate) error {
 			return nil
 		case <-timer.C:
 		}
+		s.often.Flush(ctx, false)
 		err := s.client.Own(ctx, s.queues)
 		var owned *OwnedError
 		switch {
@@ -251,7 +256,7 @@ func (s *Server) fetch(ctx context.Context, r *reception) error {
 		RetryDelayFunc:    retryDelay,
 		ShutdownTimeout:   handlerPatience,
 		JanitorInterval:   time.Minute, // it looks for completed tasks to delete, and we keep none
-		Logger:            asynqLog{s.log, r.gate},
+		Logger:            asynqLog{s.often, r.gate},
 		LogLevel:          asynq.InfoLevel,
 	})
 	if err := server.Start(r); err != nil { // not Run: that one waits for signals
@@ -338,7 +343,7 @@ func (r *reception) hand(some []Delivery) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), putBackLimit)
 		defer cancel()
 		if _, err := r.client.Push(ctx, some...); err != nil {
-			r.log.Warn("deliveries are not put back, the sweep will push them again", "deliveries", len(some), "error", err)
+			r.often.Warn("deliveries are not put back, the sweep will push them again", "deliveries", len(some), "error", err)
 		}
 	})
 }

@@ -21,9 +21,9 @@ func (w *Worker) adopt(ctx context.Context, request queue.Request) error {
 	if err != nil {
 		return err
 	}
-	session := w.locks.Session()
-	if session == "" {
-		return queue.ErrLater
+	session, err := w.locks.Certain()
+	if err != nil {
+		return fmt.Errorf("%w: %w", queue.ErrLater, err)
 	}
 	enqueued, err := w.sendAdoption(ctx, ledger.Adoption{
 		Job: job, Queue: request.Queue, ID: request.ID, Payload: request.Payload,
@@ -81,11 +81,11 @@ func (w *Worker) sendAdoption(ctx context.Context, adoption ledger.Adoption) (*l
 		var refusal redis.Error
 		refused := errors.Is(err, ledger.ErrSession) || errors.Is(err, jobs.ErrSignature) || errors.As(err, &refusal)
 		doubt = doubt || !refused
-		w.log.WarnContext(ctx, "a task is not made a run yet", "job", adoption.Job.Name, "task", adoption.ID, "error", err)
+		w.often.WarnContext(ctx, "a task is not made a run yet", "job", adoption.Job.Name, "task", adoption.ID, "error", err)
 		switch {
 		case !doubt:
 			return nil, fmt.Errorf("%w: %w", queue.ErrLater, err)
-		case errors.Is(err, ledger.ErrSession) || w.locks.Session() != adoption.Session:
+		case ledger.Final(err), errors.Is(err, ledger.ErrSession), w.locks.Session() != adoption.Session:
 			return nil, err
 		}
 		timer := time.NewTimer(pause)

@@ -47,7 +47,7 @@ func (w *Worker) claimAll(due []ledger.Due) {
 		}
 		claims = append(claims, ledger.Claim{Request: request, Due: d})
 	}
-	call, cancel := context.WithTimeout(w.attempts, callLimit)
+	call, cancel := context.WithTimeout(w.calls, callLimit)
 	claimed := w.ledger.ClaimAll(call, claims, max(0, w.o.ReserveAfter))
 	cancel()
 	for i, c := range claims {
@@ -104,26 +104,34 @@ func (w *Worker) putOff(due ledger.Due) {
 	// Under the next n: nobody has confirmed that one, so the sweep pushes it should this worker end during the pause.
 	next, err := w.ledger.Repush(call, due)
 	if err != nil {
-		w.log.WarnContext(w.attempts, "a run is not passed on, the sweep will do it", "run", due.Run, "error", err)
+		w.often.WarnContext(w.attempts, "a run is not passed on, the sweep will do it", "run", due.Run, "error", err)
 		return
 	}
 	time.AfterFunc(w.suspect.pause(), func() { w.pusher.Add(next...) })
 }
 
-// sendClaim sends a claim until it is answered. A claim is never given up while its session lives, since it may have
-// been granted; nil says that the session is over, and with it whatever was granted.
+// sendClaim sends a claim until it is answered, since it may have been granted. nil says that there is nothing to do for
+// it any more: the session is over, or is about to end with the drain, and with it whatever was granted; or the claim was
+// refused, and the run has been ended for that.
 func (w *Worker) sendClaim(request *locks.Request, due ledger.Due, before []string, send claim) *ledger.Claimed {
 	for pause := resendFirst; ; pause = min(2*pause, resendMost) {
-		call, cancel := context.WithTimeout(w.attempts, callLimit)
+		call, cancel := context.WithTimeout(w.calls, callLimit)
 		claimed, err := send(call, request, due, max(0, w.o.ReserveAfter), before)
 		cancel()
-		if err == nil {
+		switch {
+		case err == nil:
 			return claimed
+		case ledger.Final(err):
+			w.rejectClaim(request, due, err)
+			return nil
 		}
-		w.log.WarnContext(w.attempts, "claim is not answered, it is sent again", "run", due.Run, "error", err)
+		w.often.WarnContext(w.attempts, "a claim was not answered, it is sent again", "run", due.Run, "error", err)
 		timer := time.NewTimer(pause)
 		select {
 		case <-request.Done():
+			timer.Stop()
+			return nil
+		case <-w.calls.Done():
 			timer.Stop()
 			return nil
 		case <-timer.C:
@@ -193,9 +201,10 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 			finish.Pause = delay
 		}
 	}
+	finish.Error = jobs.Cut(finish.Error, jobs.MaxReason)
 	hold.Freeing() // from here on Redis may no longer have it, without anybody having taken it
 	if finish.Outcome == ledger.Success {
-		finished = w.ends.send(context.WithoutCancel(w.attempts), w.ledger, finish, w.attempt.Go)
+		finished = w.ends.send(w.calls, w.ledger, finish, w.attempt.Go)
 	}
 	if finished == nil {
 		finished = w.sendFinish(finish, hold)
@@ -259,16 +268,19 @@ func (w *Worker) sendFinish(finish ledger.Finish, hold *locks.Hold) *ledger.Fini
 	drained := w.attempts.Done()
 	for pause := resendFirst; ; pause = min(2*pause, resendMost) {
 		// Not under the attempts' context: it has ended when the worker hands its runs back.
-		call, cancel := context.WithTimeout(context.WithoutCancel(w.attempts), callLimit)
+		call, cancel := context.WithTimeout(context.WithoutCancel(w.attempts), min(callLimit, max(time.Until(deadline), resendFirst)))
 		finished, err := w.ledger.Finish(call, finish)
 		cancel()
-		if err == nil {
+		switch {
+		case err == nil:
 			return finished
+		case ledger.Final(err):
+			return w.rejectFinish(finish, err)
 		}
 		if finish.Outcome != ledger.Success && hold.Lost() != nil && !failed(hold) || time.Now().After(deadline) {
 			return nil
 		}
-		w.log.WarnContext(w.attempts, "the end of an attempt is not recorded yet", "run", finish.Run, "error", err)
+		w.often.WarnContext(w.attempts, "the end of an attempt is not recorded yet", "run", finish.Run, "error", err)
 		timer := time.NewTimer(pause)
 		select {
 		case <-drained: // nobody who ends a worker waits for ten minutes

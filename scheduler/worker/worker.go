@@ -22,6 +22,7 @@ import (
 	"lockstep/scheduler"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
+	"lockstep/scheduler/repeats"
 )
 
 const (
@@ -80,6 +81,10 @@ type Options struct {
 	// answered, or nil when the end was not recorded. Called from many goroutines; nil: nobody wants to know.
 	OnAttempt func(*ledger.Claimed) (ended func(*ledger.Finished))
 
+	// OnRejected receives the name of each call for a run that Redis rejected for good: claim or finish. Called from many
+	// goroutines; may be nil.
+	OnRejected func(call string)
+
 	Logger *slog.Logger // default: slog.Default
 }
 
@@ -119,6 +124,10 @@ type Worker struct {
 
 	attempts context.Context         // all attempts run under it; ends with a cause when the drain is over
 	cancel   context.CancelCauseFunc // of attempts
+	calls    context.Context         // of claims and of ends; it ends a lease after attempts, so that a drain is bounded
+
+	often   *repeats.Logger       // for lines that a loop may repeat
+	refusal atomic.Pointer[error] // why Redis takes no writes; nil while it does
 }
 
 // definitions are the jobs of a worker and the permits they take, under the digest of the config they come from.
@@ -183,13 +192,16 @@ func New(o Options) (*Worker, error) {
 	if o.OnAttempt == nil {
 		o.OnAttempt = func(*ledger.Claimed) func(*ledger.Finished) { return func(*ledger.Finished) {} }
 	}
+	if o.OnRejected == nil {
+		o.OnRejected = func(string) {}
+	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
 	if err := scheduler.CheckJobs(o.Jobs); err != nil {
 		return nil, err
 	}
-	w := &Worker{o: o, log: o.Logger, slots: semaphore.NewWeighted(int64(o.Concurrency))}
+	w := &Worker{o: o, log: o.Logger, often: repeats.New(o.Logger, "call"), slots: semaphore.NewWeighted(int64(o.Concurrency))}
 	w.jobs.Store(newDefinitions(o.Jobs, o.Permits, o.Config))
 	return w, nil
 }
@@ -259,17 +271,6 @@ func (w *Worker) show(ctx context.Context) {
 	}
 }
 
-// Ready tells whether the worker may take runs: it has begun, is not draining, and its session is certain.
-func (w *Worker) Ready() bool { return w.ready.Load() && !w.draining.Load() && w.locks.Session() != "" }
-
-// ID returns the worker's id, its session's; "" before it has begun and while it has no session.
-func (w *Worker) ID() locks.SessionID {
-	if !w.ready.Load() {
-		return ""
-	}
-	return w.locks.Session()
-}
-
 // Run works until ctx ends, or until somebody asks the worker to drain ([ledger.Ledger.Drain]). Then it drains: it takes
 // nothing new, waits for running attempts up to the drain timeout, cancels the others, hands their runs back, and returns
 // nil when all has stopped and the session is ended. An error says why it could not begin.
@@ -281,6 +282,10 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	running := context.WithoutCancel(ctx)
 	w.attempts, w.cancel = context.WithCancelCause(running)
 	defer w.cancel(nil)
+	var stopCalls context.CancelFunc
+	w.calls, stopCalls = context.WithCancel(running)
+	defer stopCalls()
+	defer w.often.Flush(running, true)
 
 	w.locks, err = locks.Open(ctx, w.o.Redis, locks.Options{
 		Namespace: w.o.Namespace, Name: w.o.Name, Lease: w.o.Lease, ReserveAfter: w.o.ReserveAfter, Grace: w.o.Grace,
@@ -350,13 +355,14 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	group.Go(func() error { return server.Run(work) })
 	group.Go(func() error { w.watchPauses(work); return nil })
 	group.Go(func() error { w.watchClock(work); return nil })
+	group.Go(func() error { w.watchRedis(work); return nil })
 	group.Go(func() error { // begins with the end of the others, which may be an error's
 		<-work.Done()
 		w.draining.Store(true)
 		return nil
 	})
 	err = group.Wait()
-	w.drain(running)
+	w.drain(running, stopCalls)
 	return err
 }
 
@@ -398,8 +404,9 @@ func (w *Worker) tell(session locks.SessionID) {
 	w.told.Store(&session) // behind the call: who finds it here may rely on its being told
 }
 
-// drain waits for the attempts, and cancels those that take too long.
-func (w *Worker) drain(ctx context.Context) {
+// drain waits for the attempts, and cancels those that take too long. What Redis does not answer then is sent for a lease
+// longer: after that the session is over, and with it whatever was granted to it.
+func (w *Worker) drain(ctx context.Context, stopCalls context.CancelFunc) {
 	w.show(ctx)
 	w.log.InfoContext(ctx, "worker drains", "worker", w.locks.Session(), "for_at_most", w.o.DrainTimeout)
 	ended := make(chan struct{})
@@ -424,7 +431,13 @@ func (w *Worker) drain(ctx context.Context) {
 		}
 	}
 	w.cancel(jobs.ErrDrain)
-	<-ended
+	timer.Reset(w.locks.Lease())
+	select {
+	case <-ended:
+	case <-timer.C:
+		stopCalls()
+		<-ended
+	}
 }
 
 // stopAsked ends the attempts that somebody asks to stop.

@@ -29,6 +29,7 @@ if state or last or remembered and tonumber(remembered) > now then
 end
 
 local id = name()
+if ARGV[8] ~= '' then check() end
 forget()
 call('ZADD', IDS, format('%.0f', now + ARGV[7]), base)
 -- The last eight are kept: a copy of one of them may still be under way.

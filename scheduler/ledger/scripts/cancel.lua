@@ -8,6 +8,7 @@ if not run then
   if not past then return {'none', '', list} end
   return {'over', string.match(past, '^([^\31]*)'), list}
 end
+check()
 local S, reply = space(), 'asked'
 if cancel(S, id, run, ARGV[2]) then
   reply = 'canceled'

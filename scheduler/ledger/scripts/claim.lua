@@ -12,10 +12,12 @@
 --     grace time, in which nothing is claimed
 --   over, pushes: it has ended: its time to start is over, or its bundle can never be granted
 --   stale: not due, or another n | dead: the session has ended | suspect: it has crashed before; nothing was changed
+--   broken: its record cannot be read
 -- Sent again it gives the answer once more, for as long as the attempt runs.
 local session, hid, id = ARGV[1], ARGV[2], ARGV[3]
 if not ends(session) then return {'dead'} end
-local run = load(id)
+local run, broken = load(id)
+if broken then return {'broken'} end
 if not run then return {'stale'} end
 
 local function granted(list)
@@ -32,6 +34,7 @@ local S, list = nil, {}
 
 local why = overdue(run)
 if why then
+  check()
   S = space()
   final(S, id, run, 'missed', why)
   S.settle()
@@ -44,7 +47,10 @@ for i = 8, #ARGV do
   for j = 1, #first do
     local since, other = string.match(first[j], '^[^%z]*%z([^%z]*)%z(.*)$')
     if since >= pad(run[SINCE]) then break end
-    if load(other)[CRASHES] == '0' then -- others may be put off for long, and hold up nobody meanwhile
+    local before = load(other)
+    if not before then
+      call('ZREM', READY, first[j]) -- no claim of it can succeed
+    elseif before[CRASHES] == '0' then -- others may be put off for long, and hold up nobody meanwhile
       due(id, run) -- under the next n: a late copy of this claim must not take what a delivery is pushed for
       pushes(list, id, run)
       return {'later', list}
@@ -60,7 +66,7 @@ if run[SERIAL] == '1' and run[TICK] ~= '' and run[WAITS] ~= '1' then
   for i = #earlier, 1, -1 do
     local other = string.match(earlier[i], '([^%z]*)$')
     local tick = load(other)
-    if tick[STATE] == 'due' and tick[WAITS] ~= '1' and tick[SERIAL] == '1' then
+    if tick and tick[STATE] == 'due' and tick[WAITS] ~= '1' and tick[SERIAL] == '1' then
       S = S or space()
       S.visit(park(S, other, tick, ARGV[5], {'job:' .. run[JOB], '', '', '', '0', ms}))
     end
@@ -86,6 +92,7 @@ if busy then
   local wid = '+' .. id
   local unfit, name, n = S.unfit(items)
   if unfit then
+    check()
     local reason = unfit == 'limit' and format('%s has %d permits in all', name, n) or
       n == 1 and name .. ' is declared as permits' or 'no permits of ' .. name .. ' are declared'
     final(S, id, run, 'failed', 'locks: ' .. reason)

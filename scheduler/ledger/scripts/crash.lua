@@ -10,6 +10,7 @@ local run, list = load(id), {}
 if not run or run[STATE] ~= 'running' or run[TOKEN] ~= ARGV[2] or recalling() then return {'no', '', list} end
 local lives = ends(run[SESSION])
 if lives and stands(run[HOLDER]) then return {'no', '', list} end
+check()
 local S = space()
 settled(id, run)
 S.free(run[HOLDER], true)

@@ -29,6 +29,7 @@ else
   if tonumber(ARGV[3]) > now then return {'early'} end
   local pause = not quiet() and space().grace()
   if pause then return {'grace', format('%.0f', pause)} end
+  check()
 
   call('HSET', CURSOR, job, ARGV[3])
   call('ZADD', REV, call('HINCRBY', LEDGER, 'rev', 1), job)
@@ -68,7 +69,8 @@ local function overlap(id)
     local first = call('ZRANGEBYLEX', OPEN, from, to, 'LIMIT', 0, 1)[1]
     if not first then return nil end
     local other = string.match(first, '([^%z]*)$')
-    return 'overlap: skip; ' .. other .. ' is ' .. load(other)[STATE]
+    local there = load(other)
+    return 'overlap: skip; ' .. other .. ' is ' .. (there and there[STATE] or 'unreadable')
   end
   local others = call('ZRANGEBYLEX', OPEN, from, to)
   if ARGV[6] == 'replace' then
@@ -76,14 +78,16 @@ local function overlap(id)
     for i = 1, #others do
       S = S or space()
       local other = string.match(others[i], '([^%z]*)$')
-      if not cancel(S, other, load(other), 'overlap: replace; by ' .. id) then wait = true end
+      local there = load(other)
+      if there and not cancel(S, other, there, 'overlap: replace; by ' .. id) then wait = true end
     end
     return nil, wait
   end
   local queued, most = 0, tonumber(ARGV[7])
   if #others < most then return nil end
   for i = 1, #others do
-    if load(string.match(others[i], '([^%z]*)$'))[STATE] ~= 'running' then queued = queued + 1 end
+    local there = load(string.match(others[i], '([^%z]*)$'))
+    if there and there[STATE] ~= 'running' then queued = queued + 1 end
   end
   return queued >= most and 'overlap: queue; ' .. queued .. ' runs wait already' or nil
 end

@@ -1,5 +1,5 @@
--- expire ends, or sends to the end of the line, a run whose time is over.
--- ARGV: 1 run  2 history: runs  3 history: ms
+-- expire ends, or sends to the end of the line, a run whose time is over; and moves one that was parked into the history.
+-- ARGV: 1 run  2 history: runs, 0 where its definition cannot be read  3 history: ms
 -- Replies, with the pushes to do last: ended, its state | requeued | no: nothing is over (any more)
 local id = ARGV[1]
 local run, list = load(id), {}
@@ -7,11 +7,22 @@ if not run then
   call('ZREM', LATE, id)
   return {'no', '', list}
 end
+if run[STATE] == 'failed' then -- it was parked, by refuse
+  if blocked() then
+    call('ZADD', LATE, format('%.0f', now + 60000), id)
+    return {'no', run[STATE], list}
+  end
+  final(space(), id, run, 'failed', run[REASON])
+  call('ZREM', LATE, id)
+  if ARGV[2] ~= '0' then trim(tonumber(ARGV[2]), tonumber(ARGV[3])) end
+  return {'ended', run[STATE], list}
+end
 local why = run[STATE] ~= 'running' and overdue(run)
 if not why and (run[STATE] ~= 'waiting' or run[WAITBY] == '' or now < tonumber(run[WAITBY])) then
   watch(id, run)
   return {'no', run[STATE], list}
 end
+check()
 local S, state, reply = space(), 'missed', 'ended'
 if not why then
   local resource = string.match(run[BLOCKER], '^([^\30]*)')

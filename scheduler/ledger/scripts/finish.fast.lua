@@ -70,6 +70,10 @@ do
         if tail ~= '' then tails[#tails + 1], tails[#tails + 2] = id, tail end
         replies[k] = 1
       end
+      -- The keys of the job are read first: if one of them is of the wrong type, nothing has changed.
+      call('HLEN', HIST)
+      if #tails > 0 then call('HLEN', OUTPUT) end
+      local old = call('ZRANGEBYSCORE', DONE, '-inf', format('(%.0f', ms - age), 'LIMIT', 0, 100)
       call('ZREM', HOLD, unpack(gone))
       call('HDEL', OWN, unpack(names))
       call('ZREM', BUSY, unpack(busy))
@@ -82,7 +86,6 @@ do
       call('HSET', HIST, unpack(hist))
       call('ZADD', DONE, unpack(done))
       for t = 1, #told do call('XADD', NEWS, 'MAXLEN', '~', '10000', '*', 'r', told[t], 's', 'succeeded') end
-      local old = call('ZRANGEBYSCORE', DONE, '-inf', format('(%.0f', ms - age), 'LIMIT', 0, 100)
       local extra = call('ZCARD', DONE) - keep
       if extra > #old then old = call('ZRANGE', DONE, 0, math.min(extra, 100) - 1) end
       if #old > 0 then

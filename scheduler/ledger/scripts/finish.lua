@@ -13,7 +13,10 @@ local last = run and run[TOKEN] == token
 -- A hold that ended under its attempt (max hold, revoked) while the session lives is the attempt's failure; one whose
 -- session has ended is the sweep's to count.
 local stood = last and run[STATE] == 'running' and run[HOLDER] == hid and (stands(hid) or ends(run[SESSION]))
-if last then settled(id, run) end
+if last then
+  check()
+  settled(id, run)
+end
 
 -- While nobody waits anywhere and nothing is due, a bundle that is held alone is simply given up.
 local hold, member = held(hid)

@@ -59,9 +59,37 @@ local R_ITEMS = 33
 
 local function pad(at) return format('%016.0f', tonumber(at) or 0) end
 
+-- blocked returns why the history of the job cannot be written, since a key of it is of the wrong type, or nil.
+local function blocked()
+  local why
+  local function try(...)
+    local reply = redis.pcall(...)
+    if type(reply) == 'table' and reply.err then why = why or reply.err end
+  end
+  try('HLEN', HIST)
+  try('ZCARD', DONE)
+  try('HLEN', OUTPUT)
+  return why
+end
+
+-- load returns the record of an outstanding run, or nil. Of one that cannot be read it returns nil and the text; such a run
+-- is ended by refuse, and keeps no script from looking at the others.
 local function load(id)
   local record = call('HGET', RUN, id)
-  return record and fields(record)
+  if not record then return nil end
+  local run = fields(record)
+  if #run >= R_ITEMS - 1 and tonumber(run[N]) and tonumber(run[ATTEMPT]) and tonumber(run[TOKEN]) and
+    tonumber(run[FAILS]) and tonumber(run[CRASHES]) then
+    return run
+  end
+  return nil, record
+end
+
+-- check raises the error of a history whose keys are of the wrong type, before anything is written.
+local function check()
+  call('HLEN', HIST)
+  call('ZCARD', DONE)
+  call('HLEN', OUTPUT)
 end
 
 local function save(id, run) call('HSET', RUN, id, concat(run, US)) end

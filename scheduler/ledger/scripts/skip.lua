@@ -10,6 +10,7 @@ local _, count = string.gsub(spans, '\31', '')
 local new = tonumber(ARGV[3]) > tonumber(cursor) and not string.find(US .. spans .. US, US .. span .. US, 1, true)
 if new and count >= 99 then return {'many', 0, 0, list} end
 if new then call('HSET', FACTS, 's' .. job, spans == '' and span or spans .. US .. span) end
+check()
 audit(ARGV[7])
 
 local S, n = space(), 0
@@ -19,7 +20,7 @@ local more = 0
 for i = 1, #others do
   local id = string.match(others[i], '([^%z]*)$')
   local run = load(id)
-  if run[FIRST] == '' then
+  if run and run[FIRST] == '' then
     if n == 100 then
       more = 1
       break

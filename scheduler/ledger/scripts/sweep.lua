@@ -2,10 +2,20 @@
 -- ARGV: 1 entries of each kind at most  2 ms after which an unconfirmed push is repeated  3 ms after which a confirmed
 --       delivery is looked up
 -- Replies: now (ms); ms to the next timer, or -1; 1 when more is left to do now, else 0; the pushes to do (id, n,
--- queue); runs under ended sessions, or without their hold (id, token, job, failures); deliveries to look up (id, n, queue); runs whose time may be over
+-- queue); runs under ended sessions, or without their hold (id, token, job, failures); deliveries to look up (id, n, queue); runs whose time may be over;
+--       runs whose record cannot be read
 local most = tonumber(ARGV[1])
-local S, list, dead, look = space(), {}, {}, {}
+local S, list, dead, look, broken = space(), {}, {}, {}, {}
 S.reap()
+
+-- found returns the record of a run that an index names. The entry of one that has none any more is removed; one that cannot
+-- be read is left to refuse.
+local function found(id, key, member)
+  local run, text = load(id)
+  if text then broken[#broken + 1] = id end
+  if not run and not text then call('ZREM', key, member) end
+  return run
+end
 
 -- offers that were made by scripts which know no runs
 local waiting = call('ZRANGEBYLEX', IDX, '[@\0o\0', '(@\0o\1', 'LIMIT', 0, most)
@@ -15,7 +25,8 @@ offered(S, list)
 local timers = call('ZRANGEBYSCORE', TIMER, '-inf', ms, 'LIMIT', 0, most)
 for i = 1, #timers do
   local id = timers[i]
-  local run = load(id)
+  local run, text = load(id)
+  if text then broken[#broken + 1] = id end
   call('ZREM', TIMER, id)
   if run and (run[STATE] == 'scheduled' or run[STATE] == 'retrying') then
     due(id, run)
@@ -25,9 +36,11 @@ end
 
 local unsure = call('ZRANGEBYSCORE', PUSH, '-inf', format('%.0f', now - ARGV[2]), 'LIMIT', 0, most)
 for i = 1, #unsure do
-  local run = load(unsure[i])
-  due(unsure[i], run)
-  pushes(list, unsure[i], run)
+  local run = found(unsure[i], PUSH, unsure[i])
+  if run then
+    due(unsure[i], run)
+    pushes(list, unsure[i], run)
+  end
 end
 
 local function fallen(id, run)
@@ -45,7 +58,8 @@ while #dead < 4 * most do
     local members = call('ZRANGEBYLEX', BUSY, '[' .. session .. '\0', '(' .. session .. '\1', 'LIMIT', 0, most)
     for i = 1, #members do
       local id = string.match(members[i], '([^%z]*)$')
-      fallen(id, load(id))
+      local run = found(id, BUSY, members[i])
+      if run then fallen(id, run) end
     end
   end
   from = '[' .. session .. '\1'
@@ -56,8 +70,8 @@ local after = call('HGET', LEDGER, 'looked')
 local some = call('ZRANGEBYLEX', BUSY, after and '(' .. after or '-', '+', 'LIMIT', 0, most)
 for i = 1, #some do
   local session, id = string.match(some[i], '^([^%z]*)%z(.*)$')
-  local run = load(id)
-  if ends(session) and not stands(run[HOLDER]) then fallen(id, run) end
+  local run = found(id, BUSY, some[i])
+  if run and ends(session) and not stands(run[HOLDER]) then fallen(id, run) end
 end
 if #some == most then
   call('HSET', LEDGER, 'looked', some[most])
@@ -66,7 +80,10 @@ elseif after then
 end
 
 local known = call('ZRANGEBYSCORE', SENT, '-inf', format('%.0f', now - ARGV[3]), 'LIMIT', 0, most)
-for i = 1, #known do pushes(look, known[i], load(known[i])) end
+for i = 1, #known do
+  local run = found(known[i], SENT, known[i])
+  if run then pushes(look, known[i], run) end
+end
 
 local late = call('ZRANGEBYSCORE', LATE, '-inf', ms, 'LIMIT', 0, most)
 
@@ -84,4 +101,4 @@ for _, key in ipairs({TIMER, LATE}) do
   if left and (not wait or left < wait) then wait = left end
 end
 local more = S.more or #waiting == most or #timers == most or #unsure == most or #late == most
-return {ms, format('%.0f', wait or -1), more and 1 or 0, list, dead, look, late}
+return {ms, format('%.0f', wait or -1), more and 1 or 0, list, dead, look, late, broken}

@@ -1,0 +1,71 @@
+package ledger
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+)
+
+var (
+	//go:embed scripts/refuse.lua
+	refuseSource string
+	refuseScript = script(refuseSource)
+)
+
+// Final reports whether an error of the ledger answers a call for good, so that sending it again is of no use: Redis
+// refused the call (see [locks.Refused]), or the record that it is about cannot be read.
+func Final(err error) bool { return locks.Refused(err) || errors.Is(err, ErrUnreadable) }
+
+// A Refusal names a run that cannot be worked with.
+type Refusal struct {
+	Run   jobs.RunID
+	Queue string       // of its delivery; "" where that is not known
+	N     int64        // of the delivery whose claim was refused; 0 for none
+	Hold  locks.HoldID // of that claim, or of the attempt; "" for none
+	Token locks.Token  // of the attempt, where its hold is not known; 0 for none
+	Cause error
+}
+
+// RefusalOutcome is how [Ledger.Refuse] ended a run.
+type RefusalOutcome string
+
+const (
+	RefusedFailed RefusalOutcome = "ended"  // it has failed, with the cause as its reason
+	RefusedParked RefusalOutcome = "parked" // it has failed and stays outstanding, since its job's history cannot be written
+	RefusedNot    RefusalOutcome = "no"     // it is not, or not any more, as the refusal says; nothing changed
+)
+
+// Refuse ends a run for good of which a call had an error that is [Final]: it fails with that as its reason, and its
+// locks are free. Where the history of its job cannot be written, the run is parked: it shows as failed among the
+// outstanding runs until the history can be written again, or until it is canceled. Sent again it changes nothing more.
+func (l *Ledger) Refuse(ctx context.Context, refusal Refusal) (RefusalOutcome, []Due, error) {
+	reason := jobs.Cut(plain(refusal.Cause.Error()), jobs.MaxReason)
+	quoted, err := json.Marshal(reason)
+	if err != nil {
+		return "", nil, fmt.Errorf("refuse %s: %w", refusal.Run, err)
+	}
+	n, hold := "", string(refusal.Hold)
+	if refusal.N != 0 {
+		n = fmt.Sprint(refusal.N)
+	}
+	if hold == "" && refusal.Token != 0 {
+		hold = refusal.Token.String()
+	}
+	r := read(l.run(ctx, refuseScript, refusal.Run.Job(), string(refusal.Run), n, hold, reason, quoted, tickOf(refusal.Run),
+		refusal.Queue))
+	refused := RefusalOutcome(r.text())
+	r.text()
+	due := r.due()
+	if r.err != nil {
+		return "", nil, fmt.Errorf("refuse %s: %w", refusal.Run, r.err)
+	}
+	if refused != RefusedNot {
+		l.memory.refused(refusal.Run)
+	}
+	return refused, due, nil
+}

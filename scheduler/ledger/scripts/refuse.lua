@@ -1,0 +1,46 @@
+-- refuse ends, as failed, a run that cannot be worked with: Redis refused its claim or its end, or its record cannot be
+-- read. Where the history of its job refuses it, too, it is parked: it stays outstanding, as failed, and nothing starts it;
+-- expire tries to move it into the history from time to time.
+-- ARGV: 1 run  2 n of the delivery whose claim was refused, or ""  3 hold id of that claim or of the attempt, or ""
+--       or its token  4 why  5 the same as JSON  6 tick (ms), or ""  7 queue, or ""
+-- Replies, with the pushes to do last: ended | parked, the reason | no: the run is not as its caller knows it (any more)
+local id, list = ARGV[1], {}
+local run, broken = load(id)
+if run then
+  local claimed = run[STATE] == 'due' and run[N] == ARGV[2]
+  local attempted = run[STATE] == 'running' and (run[HOLDER] == ARGV[3] or run[TOKEN] == ARGV[3])
+  if not claimed and not attempted then return {'no', '', list} end
+elseif not broken then
+  return {'no', '', list}
+end
+local S, reason, why = space(), ARGV[4], blocked()
+
+if broken then -- what there is of it tells where its entries are
+  local past = fields(broken)
+  settled(id, {[SESSION] = past[SESSION] or '', [STOP] = ''})
+  call('ZREM', READY, (past[QUEUE] or '') .. '\0' .. pad(past[SINCE]) .. '\0' .. id)
+  if past[HOLDER] and string.find(past[HOLDER], '.', 1, true) then S.free(past[HOLDER]) end
+  run = fresh(string.match(id, '^[^@#]*'), ARGV[7], ARGV[6] == '' and 'enqueue' or 'schedule', ARGV[6])
+  run[N] = tonumber(past[N]) and past[N] or ms
+  run[WAITS], run[DEADLINE] = S.wait('+' .. id) and '1' or '', '0' -- so that final looks for all
+elseif run[STATE] == 'running' then
+  settled(id, run)
+  close(id, run, 'failed', ARGV[5])
+  run[FAILS] = format('%d', run[FAILS] + 1)
+end
+if ARGV[3] ~= '' then S.free(ARGV[3]) end
+if run[HOLDER] ~= '' then S.free(run[HOLDER]) end
+if not why then
+  final(S, id, run, 'failed', reason)
+else
+  undue(id, run)
+  call('ZREM', TIMER, id)
+  if run[WAITS] == '1' then S.drop('+' .. id) end
+  reason = reason .. '; parked, since the history of its job cannot be written: ' .. why
+  run[STATE], run[REASON], run[FINISHED], run[WAITS] = 'failed', reason, ms, ''
+  save(id, run)
+  call('ZADD', LATE, format('%.0f', now + 60000), id)
+end
+S.settle()
+offered(S, list)
+return {why and 'parked' or 'ended', reason, list}

@@ -1,0 +1,73 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"lockstep/locks"
+)
+
+// ErrRedis says that Redis keeps this worker from starting runs: it does not answer, or refuses writes, for example
+// because its memory is full. It is part of the errors of [Worker.Unready].
+var ErrRedis = errors.New("redis is not usable")
+
+// probeEvery is how often a worker looks whether Redis takes writes.
+const probeEvery = time.Second
+
+// Ready reports whether the worker may take runs.
+func (w *Worker) Ready() bool { return w.Unready() == nil }
+
+// Unready returns why the worker may take no runs, or nil: it has begun, is not draining, its session is certain, and
+// Redis took its last write.
+func (w *Worker) Unready() error {
+	switch {
+	case !w.ready.Load():
+		return errors.New("the worker has not begun")
+	case w.draining.Load():
+		return errors.New("the worker drains")
+	}
+	if _, err := w.locks.Certain(); err != nil {
+		return fmt.Errorf("%w: %w", ErrRedis, err)
+	}
+	if err := w.refusal.Load(); err != nil {
+		return fmt.Errorf("%w: %w", ErrRedis, *err)
+	}
+	return nil
+}
+
+// ID returns the ID of the worker, which is its session's; "" before it has begun and while no session is certain.
+func (w *Worker) ID() locks.SessionID {
+	if !w.ready.Load() {
+		return ""
+	}
+	id, err := w.locks.Certain()
+	if err != nil {
+		return ""
+	}
+	return id
+}
+
+// watchRedis looks until ctx ends whether Redis takes writes: a session may be renewed while nothing can start, because
+// renewals need no memory. It also writes log lines that were only counted.
+func (w *Worker) watchRedis(ctx context.Context) {
+	repeat(ctx, probeEvery, func(call context.Context) {
+		w.often.Flush(ctx, false)
+		err := w.ledger.Writable(call)
+		if ctx.Err() != nil {
+			return
+		}
+		before := w.refusal.Load()
+		switch {
+		case err == nil && before != nil:
+			w.refusal.Store(nil)
+			w.log.InfoContext(ctx, "Redis takes writes again")
+		case err != nil:
+			w.refusal.Store(&err)
+			if before == nil {
+				w.log.WarnContext(ctx, "Redis takes no writes, no run can start", "error", err)
+			}
+		}
+	})
+}

@@ -1,0 +1,126 @@
+package worker_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"lockstep/jobs"
+	"lockstep/locks/redistest"
+	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/worker"
+)
+
+// lines collects what a worker logs.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+// warnings returns the lines of more than information.
+func (l *lines) warnings() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []string
+	for line := range strings.Lines(l.text.String()) {
+		if strings.Contains(line, "level=WARN") || strings.Contains(line, "level=ERROR") {
+			out = append(out, strings.TrimSpace(line))
+		}
+	}
+	return out
+}
+
+// TestWorkerIsNotReadyWhileRedisDoesNotAnswer: with a lease of 15 s its session has long to live, but no run can start.
+func TestWorkerIsNotReadyWhileRedisDoesNotAnswer(t *testing.T) {
+	server := redistest.New(t, redistest.Options{})
+	f := newFleetOn(t, server.Client(t))
+	w := f.start(func(o *worker.Options) { o.Lease = 6 * time.Second })
+	if w.ID() == "" {
+		t.Fatal("a worker that is ready has no ID")
+	}
+	if err := server.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	f.await("the worker not to be ready", func() bool { return !w.Ready() })
+	if took := time.Since(began); took > 4*time.Second {
+		t.Errorf("the worker was ready for %s more, want at most half of its lease of 6 s", took)
+	}
+	if w.Unready() == nil {
+		t.Error("the worker does not say why it is not ready")
+	}
+	if err := server.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	f.await("the worker to be ready", func() bool { return w.Ready() && w.ID() != "" })
+}
+
+// TestFullRedisIsReportedOnceAndHarmsNoRun fills a Redis while runs are due, and makes room again.
+func TestFullRedisIsReportedOnceAndHarmsNoRun(t *testing.T) {
+	server := redistest.New(t, redistest.Options{})
+	f := newFleetOn(t, server.Client(t))
+	release := make(chan struct{})
+	held := f.job("held", func(ctx context.Context, _ *jobs.Run[struct{}]) error {
+		select {
+		case <-release:
+		case <-ctx.Done():
+		}
+		return ctx.Err()
+	})
+	quick := f.job("quick", func(context.Context, *jobs.Run[struct{}]) error { return nil })
+	f.job("tick", func(context.Context, *jobs.Run[struct{}]) error { return nil }, func(j *jobs.Job) { j.Every = time.Second })
+	for i := range 20 { // adopted tasks and deliveries of runs that are there already
+		f.enqueue(quick, fmt.Sprint(i))
+	}
+	var log lines
+	memory := func(limit string) {
+		for _, setting := range [][2]string{{"maxmemory-policy", "noeviction"}, {"maxmemory", limit}} {
+			if err := f.rdb.ConfigSet(t.Context(), setting[0], setting[1]).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	w := f.start(func(o *worker.Options) {
+		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		o.Concurrency = 8
+	})
+	running := f.enqueue(held, "x")
+	f.awaitState(running, ledger.Running)
+	var due []jobs.RunID
+	for i := range 200 {
+		due = append(due, f.enqueue(quick, fmt.Sprint("due", i)))
+	}
+	memory("1")
+	f.await("the worker not to be ready", func() bool { return !w.Ready() })
+	if err := w.Unready(); !errors.Is(err, worker.ErrRedis) || !strings.Contains(err.Error(), "OOM") {
+		t.Errorf("Unready() = %v, want an ErrRedis that says OOM", err)
+	}
+	timer := time.NewTimer(4 * time.Second) // in which loops may write lines
+	<-timer.C
+	if lines := log.warnings(); len(lines) > 25 {
+		t.Errorf("%d warnings in 4 s of a full Redis, want one for each kind:\n%s", len(lines), strings.Join(lines[:25], "\n"))
+	}
+	memory("0")
+	close(release)
+	f.await("the worker to be ready", w.Ready)
+	f.awaitState(running, ledger.Succeeded)
+	for _, run := range due {
+		f.awaitState(run, ledger.Succeeded)
+	}
+	w.stop()
+	if lines := log.warnings(); len(lines) > 40 {
+		t.Errorf("%d warnings in all:\n%s", len(lines), strings.Join(lines, "\n"))
+	}
+}
