@@ -423,7 +423,9 @@ The token says which hold is meant, so that a lock which has moved on meanwhile 
 func (t *tool) auditCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "audit", Short: "List what people did: who, when, what, why",
-		Long: "List what people did to jobs, runs, locks, queues and workers, the last first. The last 10,000 or so are kept.",
+		Long: `List what people and programs did to jobs, runs, locks, queues and workers, the last first. Entries are kept for 90 days,
+at most 50,000 of them. Repeats are one entry with their number: the same actor did the same to the same thing within ten
+minutes, or asked for runs of the same job within an hour.`,
 		Args: noArgs,
 	}
 	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)
@@ -437,16 +439,22 @@ func (t *tool) auditCommand() *cobra.Command {
 			return err
 		}
 		return view[admin.Act]{
-			none: "nobody has done anything yet",
+			none: "no actions yet",
 			name: func(a admin.Act) string { return a.ID },
 			columns: []column[admin.Act]{
 				{title: "when", cell: func(a admin.Act) string { return ago(now, a.At.Time) }},
 				{title: "who", cell: func(a admin.Act) string { return a.Who }},
-				{title: "what", cell: func(a admin.Act) string { return a.What }},
+				{title: "what", cell: func(a admin.Act) string {
+					if a.Times > 1 {
+						return fmt.Sprintf("%s (%d times)", a.What, a.Times)
+					}
+					return a.What
+				}},
 				{title: "on", cell: func(a admin.Act) string { return a.On }},
 				{title: "detail", cell: func(a admin.Act) string { return string(a.Detail) }},
 				{title: "why", cell: func(a admin.Act) string { return string(a.Why) }},
 				{title: "at", wide: true, cell: func(a admin.Act) string { return a.At.String() }},
+				{title: "first at", wide: true, cell: func(a admin.Act) string { return a.FirstAt.String() }},
 			},
 		}.print(t, *output, acts)
 	})

@@ -131,7 +131,7 @@ func (d *demo) run(ctx context.Context, listen string, explicit bool) (err error
 	serving, stop := context.WithCancel(background)
 	defer func() { stop(); err = errors.Join(err, basics.Wait()) }()
 	basics.Go(func() error { d.redis.age(serving); return nil })
-	basics.Go(func() error { return admin.Serve(serving, listener, server) })
+	basics.Go(func() error { return server.Serve(serving, listener) })
 
 	group, running := errgroup.WithContext(ctx)
 	for i := range d.workers {

@@ -72,7 +72,7 @@ func (d *demo) ask(ctx context.Context, job string, trigger ledger.Trigger, args
 		if args != "" {
 			request.Args = []byte(args)
 		}
-		_, err = d.acts.Enqueue(ctx, request)
+		_, err = d.acts.Enqueue(ctx, request, admin.Actor{Who: "demo"})
 	}
 	if err != nil && ctx.Err() == nil {
 		d.out.say(red, "%s could not be enqueued: %v", job, err)

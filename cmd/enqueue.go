@@ -14,6 +14,7 @@ import (
 
 	"lockstep/configs"
 	"lockstep/jobs"
+	"lockstep/scheduler/admin"
 	"lockstep/scheduler/cronspec"
 	"lockstep/scheduler/ledger"
 )
@@ -83,10 +84,6 @@ func (t *tool) request(use string, trigger ledger.Trigger, short, long, example 
 		if request.Job, err = t.findJob(cmd, conn, args[0]); err != nil {
 			return conn.away(err)
 		}
-		if trigger == ledger.ByHand {
-			request.Act = &ledger.Act{Who: whoAmI(), What: "run job", On: request.Job.Name,
-				Detail: string(jobs.RequestRunID(request.Job.Name, request.ID))}
-		}
 		if a.at != "" {
 			zone, err := cronspec.LoadZone(request.Job.Timezone)
 			if err != nil {
@@ -107,7 +104,11 @@ func (t *tool) enqueue(ctx context.Context, conn *connection, request ledger.Req
 	if err != nil {
 		return err
 	}
-	enqueued, err := operator.Enqueue(ctx, request)
+	ask, by := operator.Enqueue, admin.Actor{Who: whoAmI()}
+	if request.Trigger == ledger.ByHand {
+		ask = operator.RunJob
+	}
+	enqueued, err := ask(ctx, request, by)
 	if errors.Is(err, jobs.ErrSignature) {
 		return refuse("%w; start a worker with this key: it signs the definitions of its config", err)
 	}

@@ -523,7 +523,7 @@ func (s *soak) ask(ctx context.Context, seed uint64) (asked []request) {
 		for answered := false; !answered; {
 			call, cancel := context.WithTimeout(ctx, time.Second)
 			if record, err := conn.ledger.Job(call, "settle"); err == nil { // else nobody is up yet, or Redis is away
-				run, err := operator.Enqueue(call, ledger.Request{Job: record.Job, ID: strconv.Itoa(i), Args: args, Trigger: ledger.ByRequest, Named: true})
+				run, err := operator.Enqueue(call, ledger.Request{Job: record.Job, ID: strconv.Itoa(i), Args: args, Trigger: ledger.ByRequest, Named: true}, admin.Actor{Who: "soak"})
 				if answered = err == nil; answered {
 					asked = append(asked, request{string(run.Run), time.Now()})
 				}

@@ -191,7 +191,7 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	// The page stays until the worker has drained: that is when somebody looks.
 	serving, stop := context.WithCancel(background)
 	defer stop()
-	group.Go(func() error { return admin.Serve(serving, listener, server) })
+	group.Go(func() error { return server.Serve(serving, listener) })
 	rereading, done := context.WithCancel(running) // also with the worker, which may be asked to drain
 	defer done()
 	group.Go(func() error { reloads.run(rereading, again.hangups, again.watch); return nil })

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -69,9 +70,9 @@ func (s *Server) acts() {
 			return http.StatusOK, job, err
 		}
 	}
-	s.act(v1+"jobs/{job}/pause", job(func(ctx context.Context, name string, by Actor) (bool, error) { return o.PauseJob(ctx, name, by) }))
-	s.act(v1+"jobs/{job}/resume", job(func(ctx context.Context, name string, by Actor) (bool, error) { return o.ResumeJob(ctx, name, by) }))
-	s.act(v1+"jobs/{job}/run", func(ctx context.Context, request *http.Request, body order, by Actor) (int, any, error) {
+	s.act(v1+"jobs/{job}/pause", "pause job", job(func(ctx context.Context, name string, by Actor) (bool, error) { return o.PauseJob(ctx, name, by) }))
+	s.act(v1+"jobs/{job}/resume", "resume job", job(func(ctx context.Context, name string, by Actor) (bool, error) { return o.ResumeJob(ctx, name, by) }))
+	s.act(v1+"jobs/{job}/run", "run job", func(ctx context.Context, request *http.Request, body order, by Actor) (int, any, error) {
 		if body.Job != "" || body.In != "" || body.At != nil {
 			return 0, nil, fmt.Errorf("%w: this path takes args, id and reason", errBody)
 		}
@@ -82,7 +83,7 @@ func (s *Server) acts() {
 		enqueued, err := o.RunNow(ctx, request.PathValue("job"), body.ID, body.Args, named, by)
 		return s.enqueued(ctx, enqueued, err)
 	})
-	s.act(v1+"enqueue", s.enqueue)
+	s.act(v1+"enqueue", "enqueue", s.enqueue)
 
 	run := func(do func(ctx context.Context, id jobs.RunID, by Actor) error) doer {
 		return func(ctx context.Context, request *http.Request, _ order, by Actor) (int, any, error) {
@@ -94,12 +95,12 @@ func (s *Server) acts() {
 			return http.StatusOK, run, err
 		}
 	}
-	s.act(v1+"runs/{id}/cancel", run(func(ctx context.Context, id jobs.RunID, by Actor) error {
+	s.act(v1+"runs/{id}/cancel", "cancel run", run(func(ctx context.Context, id jobs.RunID, by Actor) error {
 		_, err := o.CancelRun(ctx, id, by)
 		return err
 	}))
-	s.act(v1+"runs/{id}/retry", run(func(ctx context.Context, id jobs.RunID, by Actor) error { return o.RetryRun(ctx, id, by) }))
-	s.act(v1+"workers/{id}/drain", func(ctx context.Context, request *http.Request, _ order, by Actor) (int, any, error) {
+	s.act(v1+"runs/{id}/retry", "retry run", run(func(ctx context.Context, id jobs.RunID, by Actor) error { return o.RetryRun(ctx, id, by) }))
+	s.act(v1+"workers/{id}/drain", "drain worker", func(ctx context.Context, request *http.Request, _ order, by Actor) (int, any, error) {
 		id := locks.SessionID(request.PathValue("id"))
 		if _, err := o.DrainWorker(ctx, id, by); err != nil {
 			return 0, nil, err
@@ -107,7 +108,7 @@ func (s *Server) acts() {
 		worker, err := r.Worker(ctx, id)
 		return http.StatusOK, worker, err
 	})
-	s.act(v1+"locks/{lock}/release", func(ctx context.Context, request *http.Request, body order, by Actor) (int, any, error) {
+	s.act(v1+"locks/{lock}/release", "release lock", func(ctx context.Context, request *http.Request, body order, by Actor) (int, any, error) {
 		name := request.PathValue("lock")
 		if body.Token == 0 {
 			return 0, nil, fmt.Errorf("%w: names no token; it is the one of the hold that is meant, as locks/{lock} shows it", errBody)
@@ -128,12 +129,12 @@ func (s *Server) acts() {
 			}{name, paused}, err
 		}
 	}
-	s.act(v1+"queues/{queue}/pause", queue(true, func(ctx context.Context, name string, by Actor) (bool, error) { return o.PauseQueue(ctx, name, by) }))
-	s.act(v1+"queues/{queue}/resume", queue(false, func(ctx context.Context, name string, by Actor) (bool, error) { return o.ResumeQueue(ctx, name, by) }))
+	s.act(v1+"queues/{queue}/pause", "pause queue", queue(true, func(ctx context.Context, name string, by Actor) (bool, error) { return o.PauseQueue(ctx, name, by) }))
+	s.act(v1+"queues/{queue}/resume", "resume queue", queue(false, func(ctx context.Context, name string, by Actor) (bool, error) { return o.ResumeQueue(ctx, name, by) }))
 }
 
 // enqueue asks for a run of the job that the body names.
-func (s *Server) enqueue(ctx context.Context, _ *http.Request, body order, _ Actor) (int, any, error) {
+func (s *Server) enqueue(ctx context.Context, _ *http.Request, body order, by Actor) (int, any, error) {
 	if body.Reason != "" {
 		return 0, nil, fmt.Errorf("%w: this path takes job, args, id, in and at", errBody)
 	}
@@ -157,7 +158,7 @@ func (s *Server) enqueue(ctx context.Context, _ *http.Request, body order, _ Act
 			return 0, nil, fmt.Errorf("%w: in %q: want a duration with a unit, such as 5m, and no at beside it", errBody, body.In)
 		}
 	}
-	enqueued, err := s.o.Operator.Enqueue(ctx, request)
+	enqueued, err := s.o.Operator.Enqueue(ctx, request, by)
 	return s.enqueued(ctx, enqueued, err)
 }
 
@@ -177,11 +178,16 @@ func (s *Server) enqueued(ctx context.Context, enqueued *ledger.Enqueued, err er
 // doer does what a request asks for, and returns what to answer with.
 type doer func(ctx context.Context, r *http.Request, body order, by Actor) (status int, answer any, err error)
 
-// act registers a path that changes something: POST, with an object of JSON or nothing as the body.
-func (s *Server) act(pattern string, do doer) {
+// act registers a path that changes something: POST, with an object of JSON or nothing as the body. Each request is logged
+// as an action, done or refused.
+func (s *Server) act(pattern, action string, do doer) {
+	counts := action == "enqueue" || action == "run job"
 	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-		status, answer, err := s.do(w, r, do)
+		told := line{who: asker(r), action: action, on: target(r)}
+		status, answer, err := s.do(w, r, do, &told)
 		if err == nil {
+			told.done = true
+			s.tell(r.Context(), told, counts)
 			var body []byte
 			if body, err = json.Marshal(answer); err == nil {
 				write(w, status, "application/json", append(body, '\n'))
@@ -189,11 +195,24 @@ func (s *Server) act(pattern string, do doer) {
 			}
 			err = fmt.Errorf("%w: %w", errBroken, err)
 		}
-		s.problem(w, r, err)
+		s.refuse(w, r, told, err)
 	})
 }
 
-func (s *Server) do(w http.ResponseWriter, r *http.Request, do doer) (int, any, error) {
+// target returns what a path is about.
+func target(r *http.Request) string {
+	return cmp.Or(r.PathValue("job"), r.PathValue("id"), r.PathValue("lock"), r.PathValue("queue"))
+}
+
+// refuse answers a request to change something with an error, and logs it.
+func (s *Server) refuse(w http.ResponseWriter, r *http.Request, told line, err error) {
+	told.status, told.because = s.problem(w, r, err), err.Error()
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		s.tell(r.Context(), told, true)
+	}
+}
+
+func (s *Server) do(w http.ResponseWriter, r *http.Request, do doer, told *line) (int, any, error) {
 	switch {
 	case r.Method != http.MethodPost:
 		w.Header().Set("Allow", "POST")
@@ -207,7 +226,11 @@ func (s *Server) do(w http.ResponseWriter, r *http.Request, do doer) (int, any, 
 	if err != nil {
 		return 0, nil, err
 	}
-	// What is begun is not left half done because its asker goes away.
+	told.why = body.Reason
+	if told.on == "" {
+		told.on = body.Job
+	}
+	// What has begun is not left half done because its client goes away.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), actLimit)
 	defer cancel()
 	return do(ctx, r, body, Actor{Who: asker(r), Why: body.Reason})

@@ -129,7 +129,7 @@ func TestWhatPeopleDoOverHTTP(t *testing.T) {
 			t.Fatalf("%q, %v, want the last three and more to come", got, acts.NextCursor)
 		}
 		rest := getList(t, c.server, v1+"audit?limit=10&cursor="+*acts.NextCursor)
-		if got := strings.Join(rest.names("what"), ", "); got != "retry run, cancel run, run job, resume job, pause job" {
+		if got := strings.Join(rest.names("what"), ", "); got != "retry run, cancel run, run job, enqueue, resume job, pause job" {
 			t.Errorf("%q, want the rest", got)
 		}
 	})

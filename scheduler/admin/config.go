@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -51,8 +52,9 @@ func (s *Server) configRoutes(v1 string) {
 		return writeJSON(w, config)
 	})
 	s.mux.HandleFunc(reloadPath, func(w http.ResponseWriter, r *http.Request) {
-		if err := s.reload(w, r); err != nil {
-			s.problem(w, r, err)
+		told := line{who: asker(r), action: "reload config", on: s.o.Worker()}
+		if err := s.reload(w, r, told); err != nil {
+			s.refuse(w, r, told, err)
 		}
 	})
 }
@@ -81,7 +83,7 @@ const (
 
 // reload has the config loaded again and answers with what came of it: 200 when it was taken, 422 when it was refused and
 // the old one stays. The body may name the worker that is meant; another one answers 409.
-func (s *Server) reload(w http.ResponseWriter, r *http.Request) error {
+func (s *Server) reload(w http.ResponseWriter, r *http.Request, told line) error {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
 		return errOnlyPost
@@ -118,9 +120,19 @@ func (s *Server) reload(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", errBroken, err)
 	}
-	status := http.StatusOK
-	if config.refused() {
-		status = http.StatusUnprocessableEntity
+	status, detail := http.StatusOK, "config "+config.Digest
+	if told.done = !config.refused(); !told.done {
+		status, detail = http.StatusUnprocessableEntity, fmt.Sprintf("refused: errors in %d places", len(config.Problems))
+		told.status, told.because = status, detail
+	}
+	s.tell(r.Context(), told, false)
+	if s.o.Operator != nil {
+		// The reload has happened, whether or not that can be kept.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), actLimit)
+		defer cancel()
+		if err := s.o.Operator.ledger.Audit(ctx, Actor{Who: told.who}.act(told.action, told.on, detail)); err != nil {
+			s.o.Logger.ErrorContext(ctx, "a reload of the config is not in the audit", "error", err)
+		}
 	}
 	write(w, status, "application/json", append(body, '\n'))
 	return nil

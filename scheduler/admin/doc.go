@@ -42,7 +42,7 @@
 //	/api/v1/waits                in the order of their tickets
 //	/api/v1/workers              and workers/{id}
 //	/api/v1/config               of the worker that serves it: what it has, and why its last reload was refused
-//	/api/v1/audit                what people did, the last first
+//	/api/v1/audit                what people and programs did, the last first
 //	/api/v1/whoami               who asks: {"user", "mode"}
 //
 // These answer GET and HEAD and change nothing. The following take POST:
@@ -106,6 +106,19 @@
 // no user out who has signed in before. One hash is computed at a time, so that guessers do not take the processors from
 // the jobs. Refused sign-ins are logged, at most one a second. In mode proxy no secret is compared, so nothing is limited
 // here: the proxy does that. Behind a proxy in mode basic or token, all clients have the proxy's address and share its bucket.
+//
+// # The audit
+//
+// Each action is kept in Redis with its actor, reason and time, for 90 days and up to 50,000 of them: those of people, of
+// the command line, of programs that ask for runs, and reloads of a config. Repeats are one entry with their number (times)
+// and the time of the first: the same actor does the same to the same thing within ten minutes, or asks for runs of the same
+// job within an hour. So no number of repeats pushes other entries out. A process keeps the first request of an actor for a
+// job in the step that makes the run, and counts those that follow: it keeps their number every ten seconds and when it ends,
+// and loses at most that when it is killed.
+//
+// The worker that serves also logs each action, and each one that is refused: because of its sign-in, its origin, its body,
+// or the state of what it is about. Requests for runs and refusals that repeat within a minute are one line with their
+// number; a refusal leaves nothing in Redis.
 //
 // # Host names
 //

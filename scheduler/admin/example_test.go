@@ -10,7 +10,7 @@ import (
 )
 
 // A worker serves the API and the page beside its work, until ctx ends.
-func ExampleServe() {
+func ExampleServer_Serve() {
 	serve := func(ctx context.Context, l *ledger.Ledger, w *worker.Worker) error {
 		listener, err := admin.Listen("127.0.0.1:9620", false) // or the next free port
 		if err != nil {
@@ -23,7 +23,7 @@ func ExampleServe() {
 			return err
 		}
 		fmt.Println("http://" + listener.Addr().String())
-		return admin.Serve(ctx, listener, server)
+		return server.Serve(ctx, listener)
 	}
 	_ = serve
 }

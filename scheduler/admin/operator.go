@@ -25,6 +25,8 @@ type Operator struct {
 	pusher *scheduler.Pusher
 	take   func(context.Context, []ledger.Due) bool
 	told   func(error)
+
+	requests *tally[ledger.Act] // for runs, which may come by the thousand a second
 }
 
 // NewOperator returns an operator. take, if not nil, is offered the runs that become due, to see to it without being waited
@@ -37,7 +39,7 @@ func NewOperator(l *ledger.Ledger, q *queue.Client, take func(context.Context, [
 	if undelivered == nil {
 		undelivered = func(error) {}
 	}
-	return &Operator{l, q, scheduler.NewPusher(q, l), take, undelivered}
+	return &Operator{l, q, scheduler.NewPusher(q, l), take, undelivered, newTally[ledger.Act](requestSpan, requestKinds)}
 }
 
 // Actor is who asks for something, and why.
@@ -61,13 +63,8 @@ func (o *Operator) deliver(ctx context.Context, due []ledger.Due) {
 }
 
 // Enqueue asks for a run. Arguments that do not fit give an error that is [jobs.IsPermanent].
-func (o *Operator) Enqueue(ctx context.Context, request ledger.Request) (*ledger.Enqueued, error) {
-	enqueued, err := o.ledger.Enqueue(ctx, request)
-	if err != nil {
-		return nil, err
-	}
-	o.deliver(ctx, enqueued.Due)
-	return enqueued, nil
+func (o *Operator) Enqueue(ctx context.Context, request ledger.Request, by Actor) (*ledger.Enqueued, error) {
+	return o.enqueue(ctx, request, by.act("enqueue", request.Job.Name, string(jobs.RequestRunID(request.Job.Name, request.ID))))
 }
 
 // PauseJob has the ticks of a job skipped from now on. It tells whether that was new.
@@ -151,6 +148,7 @@ func (o *Operator) Replay(ctx context.Context, job string, from, to time.Time, b
 			TickTime{from}, TickTime{to})
 	}
 	act := by.act("replay ticks", job, TickTime{from}.String()+" to "+TickTime{to}.String())
+	act.Apart = act.Detail
 	var due []ledger.Due
 	defer func() { o.deliver(ctx, due) }()
 	for _, tick := range ticks {
@@ -178,6 +176,7 @@ func (o *Operator) Skip(ctx context.Context, job string, from, to time.Time, by 
 		return 0, fmt.Errorf("skip ticks of %s: %w: it has none from %s to %s", job, ErrInvalid, TickTime{from}, TickTime{to})
 	}
 	act := by.act("skip ticks", job, TickTime{from}.String()+" to "+TickTime{to}.String())
+	act.Apart = act.Detail
 	n, due, err := o.ledger.Skip(ctx, record.Job, from, to, act)
 	o.deliver(ctx, due)
 	return n, err
@@ -274,16 +273,21 @@ func (o *Operator) ReleaseLock(ctx context.Context, name string, token locks.Tok
 	if err != nil {
 		return "", fmt.Errorf("release lock: %w", err)
 	}
-	return id, o.ledger.Audit(ctx, by.act("release lock", name, detail))
+	act := by.act("release lock", name, detail)
+	act.Apart = detail // another hold is another matter
+	return id, o.ledger.Audit(ctx, act)
 }
 
-// RunNow asks for a run of a job by hand. named tells that the id was chosen by the one who asks; args nil are the
-// definition's.
+// RunNow asks for a run of a job by hand. named reports that the client chose the id; args nil are the definition's.
 func (o *Operator) RunNow(ctx context.Context, job, id string, args json.RawMessage, named bool, by Actor) (*ledger.Enqueued, error) {
 	record, err := o.ledger.Job(ctx, job)
 	if err != nil {
 		return nil, err
 	}
-	act := by.act("run job", job, string(jobs.RequestRunID(job, id)))
-	return o.Enqueue(ctx, ledger.Request{Job: record.Job, ID: id, Args: args, Named: named, Trigger: ledger.ByHand, Act: &act})
+	return o.RunJob(ctx, ledger.Request{Job: record.Job, ID: id, Args: args, Named: named, Trigger: ledger.ByHand}, by)
+}
+
+// RunJob is [Operator.Enqueue] of a run that is made by hand.
+func (o *Operator) RunJob(ctx context.Context, request ledger.Request, by Actor) (*ledger.Enqueued, error) {
+	return o.enqueue(ctx, request, by.act("run job", request.Job.Name, string(jobs.RequestRunID(request.Job.Name, request.ID))))
 }

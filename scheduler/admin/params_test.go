@@ -67,8 +67,8 @@ func TestJunkInRequestsIsNoOutageOfRedis(t *testing.T) {
 			c.post(v1+path, "", want)
 		}
 		for body, want := range map[string]int{
-			`{"job": "nightly", "id": "\u0000"}`: 400, `{"job": "nightly", "in": "2562047h"}`: 400, `{"job": "nightly", "in": "-1s"}`: 400,
-			`{"job": "\u0000"}`: 404, `{"job": "nightly", "at": "9999-12-31T23:59:59Z"}`: 400, `{"job": "nightly", "at": "0001-01-01T00:00:00Z"}`: 201,
+			`{"job": "nightly", "id": "\u0000"}`: 400, `{"job": "nightly", "in": "2562047h"}`: 201, `{"job": "nightly", "in": "-1s"}`: 400,
+			`{"job": "\u0000"}`: 404, `{"job": "nightly", "at": "9999-12-31T23:59:59Z"}`: 201, `{"job": "nightly", "at": "0001-01-01T00:00:00Z"}`: 201,
 			`{"job": "nightly", "args": "\u001f"}`: 201,
 		} {
 			c.post(v1+"enqueue", body, want)

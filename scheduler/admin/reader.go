@@ -266,7 +266,8 @@ func (r *Reader) audit(ctx context.Context, before string, limit int) ([]Act, er
 	}
 	acts := make([]Act, len(records))
 	for i, a := range records {
-		acts[i] = Act{ID: a.ID, At: Instant{a.At}, Who: a.Who, What: a.What, On: a.On, Why: Text(a.Why), Detail: Text(a.Detail)}
+		acts[i] = Act{ID: a.ID, At: Instant{a.At}, Who: a.Who, What: a.What, On: a.On, Why: Text(a.Why), Detail: Text(a.Detail),
+			Times: max(1, a.Times), FirstAt: Instant{a.First}}
 	}
 	return acts, nil
 }

@@ -58,8 +58,8 @@ type Options struct {
 	Logger *slog.Logger // default: slog.Default
 }
 
-// Server answers requests for the API, the probes and the page. Give it to [Serve], or use it as any [http.Handler].
-// It has no goroutine of its own.
+// Server answers requests for the API, the probes and the page. Run it by [Server.Serve], or use it as any [http.Handler].
+// It has no goroutine of its own, but for the time of [Server.Serve].
 type Server struct {
 	o    Options
 	mux  *http.ServeMux
@@ -67,7 +67,8 @@ type Server struct {
 
 	foreign *http.CrossOriginProtection // of what changes something
 
-	told seldom // of what Redis refuses
+	told  seldom       // of what Redis refuses
+	lines *tally[line] // of actions, done and refused
 
 	// last is what the page showed when Redis could last be read; nil before that. It is replaced, never changed.
 	last atomic.Pointer[overview]
@@ -90,7 +91,7 @@ func New(o Options) (*Server, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	s := &Server{o: o, mux: http.NewServeMux(), read: newShare(), foreign: http.NewCrossOriginProtection()}
+	s := &Server{o: o, mux: http.NewServeMux(), read: newShare(), lines: newTally[line](lineSpan, lineKinds), foreign: http.NewCrossOriginProtection()}
 	s.handle("/{$}", s.page)
 	s.handle("/static/{file}", s.static)
 	s.handle("/livez", s.live)
@@ -116,7 +117,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cache-Control", "no-store")
 	user, err := s.admit(r)
 	if err != nil {
-		s.problem(w, r, err)
+		s.refuse(w, r, line{who: asker(r), action: "request", on: r.URL.Path}, err)
 		return
 	}
 	s.mux.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), userKey{}, user)))
@@ -182,8 +183,8 @@ var (
 	errOnlyPost = errors.New("only POST is answered at this path: it changes something")
 )
 
-// problem answers with an error.
-func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) {
+// problem answers with an error, and returns the status.
+func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) int {
 	status := http.StatusServiceUnavailable // what is left comes from Redis
 	detail := err.Error()
 	throttled, tooSoon := errors.AsType[*throttledError](err)
@@ -226,6 +227,7 @@ func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) {
 		detail = "Redis cannot be read: " + detail
 	}
 	writeProblem(w, r, status, detail)
+	return status
 }
 
 // writeProblem answers with a problem as RFC 9457 has it, or with a small page where a browser asks for one.

@@ -208,15 +208,17 @@ type Tick struct {
 // Pending is the outcome of a tick whose run is not finished.
 const Pending = "pending"
 
-// Act is what a person did.
+// Act is what a person or a program did. Repeats of one are one act: the same actor did the same to the same thing.
 type Act struct {
-	ID     string  `json:"id"`
-	At     Instant `json:"at"`
-	Who    string  `json:"who"`
-	What   string  `json:"what"` // "pause job", "cancel run", ...
-	On     string  `json:"on"`   // the job, run, worker or queue
-	Why    Text    `json:"why"`
-	Detail Text    `json:"detail"`
+	ID      string  `json:"id"`
+	At      Instant `json:"at"` // of repeats: the last
+	Who     string  `json:"who"`
+	What    string  `json:"what"` // "pause job", "cancel run", "enqueue", ...
+	On      string  `json:"on"`   // the job, run, worker or queue
+	Why     Text    `json:"why"`
+	Detail  Text    `json:"detail"` // of repeats: the last
+	Times   int     `json:"times"`
+	FirstAt Instant `json:"first_at"`
 }
 
 // NextTick is a tick that is still to come.

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"crypto/sha256"
 	_ "embed"
 	"encoding/json"
 	"errors"
@@ -37,25 +38,53 @@ var (
 	auditScript = script(auditSource)
 )
 
-// Act is what a person does, for the audit, which keeps some 10,000 of them.
+// Act is what a person or a program asks for, for the audit, which keeps the last 50,000 entries of 90 days. Repeats are one
+// entry: the same actor does the same to the same thing.
 type Act struct {
 	Who    string `json:"who"`
 	What   string `json:"what"` // "pause job", "cancel run"
 	On     string `json:"on"`   // what it is done to: a job, a run, a worker, a queue
 	Why    string `json:"why,omitempty"`
 	Detail string `json:"detail,omitempty"`
+
+	Apart string        `json:"-"` // what else keeps it apart from repeats, such as a span of ticks
+	Times int           `json:"-"` // that are to be counted; 0: once
+	Span  time.Duration `json:"-"` // for which repeats join the entry of the first; 0: ActSpan
 }
+
+// ActSpan is for how long the repeats of an act join its entry.
+const ActSpan = 10 * time.Minute
+
+const actText = 1 << 10 // bytes of each text of an act that are kept
 
 // entry returns the act as the scripts want it; "" for none.
 func (a *Act) entry() string {
 	if a == nil {
 		return ""
 	}
-	text, err := json.Marshal(a)
+	kept := *a
+	for _, text := range []*string{&kept.Who, &kept.What, &kept.On, &kept.Why, &kept.Detail} {
+		*text = strings.ToValidUTF8((*text)[:min(len(*text), actText)], "")
+	}
+	text, err := json.Marshal(kept)
 	if err != nil {
 		panic("ledger: an act is plain data: " + err.Error())
 	}
-	return string(text)
+	span := a.Span
+	if span == 0 {
+		span = ActSpan
+	}
+	digest := sha256.Sum256([]byte(kept.Who + "\x00" + kept.What + "\x00" + kept.On + "\x00" + kept.Apart))
+	return fmt.Sprintf("%x\x1f%d\x1f%d\x1f%s", digest[:12], max(1, a.Times), span.Milliseconds(), text)
+}
+
+// runAct is [Ledger.run] for a script that keeps an act, unless entry, which is also among args, is "".
+func (l *Ledger) runAct(ctx context.Context, s *redis.Script, job, entry string, args ...any) (any, error) {
+	keys := l.keysOf(job)
+	if entry != "" {
+		keys = append(keys[:len(keys):len(keys)], l.prefix+"acts")
+	}
+	return s.Run(ctx, l.rdb, keys, args...).Result()
 }
 
 // by returns who did it and why, as it stands in the reasons of runs and ticks.
@@ -83,8 +112,9 @@ func (l *Ledger) Cancel(ctx context.Context, run jobs.RunID, job *jobs.Job, act 
 	if run.Job() == "" { // of which the script would find no history
 		return nil, fmt.Errorf("cancel %s: %w", run, ErrUnknown)
 	}
-	r := read(l.run(ctx, cancelScript, run.Job(), string(run), "canceled "+act.by(), job.History.Runs,
-		job.History.For.Milliseconds(), act.entry()))
+	entry := act.entry()
+	r := read(l.runAct(ctx, cancelScript, run.Job(), entry, string(run), "canceled "+act.by(), job.History.Runs,
+		job.History.For.Milliseconds(), entry))
 	outcome, state, due := r.text(), r.text(), r.due()
 	switch {
 	case r.err != nil:
@@ -143,12 +173,13 @@ func (l *Ledger) Reopen(ctx context.Context, re Reopening) ([]Due, error) {
 	if !re.Tick.IsZero() {
 		tick = fmt.Sprint(re.Tick.UnixMilli())
 	}
+	entry := re.Act.entry()
 	args := []any{string(re.Run), tick, job.Name, job.Queue, string(arguments), definition, patience, onBusy, limits, serial, anyState,
-		re.Act.entry()}
+		entry}
 	for _, item := range items {
 		args = append(args, item.String())
 	}
-	r := read(l.run(ctx, reopenScript, job.Name, args...))
+	r := read(l.runAct(ctx, reopenScript, job.Name, entry, args...))
 	switch outcome := r.text(); outcome {
 	case "due":
 		due := Due{Run: re.Run, N: r.number(), Queue: job.Queue}
@@ -182,7 +213,8 @@ func (l *Ledger) Resume(ctx context.Context, job string, act Act) (bool, error) 
 }
 
 func (l *Ledger) pause(ctx context.Context, job, by string, act Act) (bool, error) {
-	r := read(l.run(ctx, pauseScript, "", job, by, act.entry()))
+	entry := act.entry()
+	r := read(l.runAct(ctx, pauseScript, "", entry, job, by, entry))
 	outcome := r.text()
 	if r.err == nil && outcome == "none" {
 		r.err = ErrUnknown
@@ -199,7 +231,7 @@ func (l *Ledger) pause(ctx context.Context, job, by string, act Act) (bool, erro
 func (l *Ledger) Skip(ctx context.Context, job *jobs.Job, from, to time.Time, act Act) (skipped int, due []Due, err error) {
 	entry := act.entry()
 	for more := true; more; entry = "" {
-		r := read(l.run(ctx, skipScript, job.Name, job.Name, max(0, from.UnixMilli()), max(0, to.UnixMilli()), "skipped "+act.by(),
+		r := read(l.runAct(ctx, skipScript, job.Name, entry, job.Name, max(0, from.UnixMilli()), max(0, to.UnixMilli()), "skipped "+act.by(),
 			job.History.Runs, job.History.For.Milliseconds(), entry))
 		outcome := r.text()
 		n := r.number()
@@ -223,7 +255,8 @@ func (l *Ledger) Skip(ctx context.Context, job *jobs.Job, from, to time.Time, ac
 // Drain asks a worker to take nothing new and to end when its attempts have. It hears of it within a second. It returns
 // whether that was new; a worker that is not there gives [ErrUnknown].
 func (l *Ledger) Drain(ctx context.Context, worker locks.SessionID, act Act) (bool, error) {
-	r := read(l.run(ctx, drainScript, "", string(worker), act.entry()))
+	entry := act.entry()
+	r := read(l.runAct(ctx, drainScript, "", entry, string(worker), entry))
 	outcome := r.text()
 	if r.err == nil && outcome == "none" {
 		r.err = ErrUnknown
@@ -236,17 +269,19 @@ func (l *Ledger) Drain(ctx context.Context, worker locks.SessionID, act Act) (bo
 
 // Audit keeps an act that no other method of the ledger does.
 func (l *Ledger) Audit(ctx context.Context, act Act) error {
-	if _, err := l.run(ctx, auditScript, "", act.entry()); err != nil {
+	entry := act.entry()
+	if _, err := l.runAct(ctx, auditScript, "", entry, entry); err != nil {
 		return fmt.Errorf("audit: %w", err)
 	}
 	return nil
 }
 
-// ActRecord is an act and when it was done.
+// ActRecord is an act, and when it was done; of repeats, when the last was.
 type ActRecord struct {
-	ID string // grows
-	At time.Time
-	Act
+	ID    string // grows
+	At    time.Time
+	First time.Time // of the repeats
+	Act             // with Times
 }
 
 // IsActID reports whether a text can be the id of an act.
@@ -298,7 +333,18 @@ func decodeAct(message redis.XMessage) (ActRecord, error) {
 	if _, err := fmt.Sscanf(message.ID, "%d-", &ms); err != nil {
 		return record, fmt.Errorf("%w: id %q in the audit", errReply, message.ID)
 	}
-	record.At = millis(ms)
+	record.At, record.First, record.Times = millis(ms), millis(ms), 1
+	if n, ok := message.Values["n"].(string); ok { // not what an older build has kept
+		times, err1 := strconv.Atoi(n)
+		text, _ := message.Values["f"].(string)
+		first, err2 := strconv.ParseInt(text, 10, 64)
+		if err := errors.Join(err1, err2); err != nil {
+			return record, fmt.Errorf("%w: entry %s of the audit: %w", errReply, message.ID, err)
+		}
+		if record.Times = times; times > 1 {
+			record.First = millis(first)
+		}
+	}
 	if err := json.Unmarshal([]byte(text), &record.Act); err != nil {
 		return record, fmt.Errorf("%w: entry %s of the audit: %w", errReply, message.ID, err)
 	}

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"lockstep/jobs"
 	"lockstep/locks"
@@ -185,7 +188,8 @@ func TestTheAuditTellsWhoDidWhat(t *testing.T) {
 		if err != nil || len(acts) != 6 {
 			f.Fatalf("%d acts, %v, want 6", len(acts), err)
 		}
-		if last := acts[5]; last.Act != act || last.At.IsZero() {
+		act.Times = 1
+		if last := acts[5]; last.Act != act || last.At.IsZero() || !last.First.Equal(last.At) {
 			f.Errorf("%+v, want %+v", last, act)
 		}
 		some, err := f.Acts(f.Context(), acts[1].ID, 2)
@@ -257,4 +261,104 @@ func TestActsOnANewServerGrantNothing(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestRepeatsAreOneEntryOfTheAudit(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.cursor(f.job, 5)
+		if err := f.Audit(f.Context(), ledger.Act{Who: "ann", What: "release lock", On: "bill:1", Why: "it was stuck"}); err != nil {
+			f.Fatal(err)
+		}
+		const rounds = 300
+		for i := range rounds {
+			act := ledger.Act{Who: "eve", What: "pause job", On: "j", Why: fmt.Sprint("why ", i)}
+			if news, err := f.Pause(f.Context(), "j", act); err != nil || !news {
+				f.Fatal(news, err)
+			}
+			act.What = "resume job"
+			if news, err := f.Resume(f.Context(), "j", act); err != nil || !news {
+				f.Fatal(news, err)
+			}
+		}
+		if err := f.Audit(f.Context(), ledger.Act{Who: "bob", What: "resume job", On: "j", Times: 7}); err != nil {
+			f.Fatal(err)
+		}
+		acts, err := f.Acts(f.Context(), "", 0)
+		if err != nil {
+			f.Fatal(err)
+		}
+		var got []string
+		for _, act := range acts {
+			got = append(got, fmt.Sprintf("%s %s %d %s", act.Who, act.What, act.Times, act.Why))
+			if act.First.After(act.At) || act.Times == 1 && !act.First.Equal(act.At) {
+				f.Errorf("%s: the first at %s, the last at %s", act.What, act.First, act.At)
+			}
+		}
+		want := []string{"bob resume job 7 ", "eve resume job 300 why 299", "eve pause job 300 why 299", "ann release lock 1 it was stuck"}
+		if !slices.Equal(got, want) {
+			f.Errorf("got %q, want %q", got, want)
+		}
+	})
+}
+
+func TestRepeatsAfterAWhileAreAnEntryOfTheirOwn(t *testing.T) {
+	each(t, func(f *fixture) {
+		act := ledger.Act{Who: "ann", What: "pause queue", On: "q", Span: time.Nanosecond}
+		for range 3 {
+			if err := f.Audit(f.Context(), act); err != nil {
+				f.Fatal(err)
+			}
+		}
+		if acts, err := f.Acts(f.Context(), "", 0); err != nil || len(acts) != 3 {
+			f.Errorf("%d acts, %v, want 3", len(acts), err)
+		}
+	})
+}
+
+// What is kept of the audit is bounded by age, by number, and, for the counts of repeats, by number too.
+func TestTheAuditIsBounded(t *testing.T) {
+	each(t, func(f *fixture) {
+		ctx := f.Context()
+		now, err := f.rdb.Time(ctx).Result()
+		if err != nil {
+			f.Fatal(err)
+		}
+		old := func(days int) string {
+			return fmt.Sprintf("%d-0", now.Add(-time.Duration(days)*24*time.Hour).UnixMilli())
+		}
+		for _, days := range []int{200, 91, 89} { // as an older build has kept them
+			err := f.rdb.XAdd(ctx, &redis.XAddArgs{Stream: f.key("audit"), ID: old(days), Values: []any{"e", fmt.Sprintf(`{"who":"w","what":"x","on":"%d"}`, days)}}).Err()
+			if err != nil {
+				f.Fatal(err)
+			}
+		}
+		for i := range 1100 {
+			if err := f.Audit(ctx, ledger.Act{Who: "ann", What: "cancel run", On: fmt.Sprint(i), Why: strings.Repeat("é", 4000)}); err != nil {
+				f.Fatal(err)
+			}
+		}
+		acts, err := f.Acts(ctx, "", 0)
+		if err != nil || len(acts) != 1101 || acts[1100].On != "89" || acts[1100].Times != 1 {
+			f.Fatalf("%d acts, %v, want those of 90 days", len(acts), err)
+		}
+		if n := len(acts[0].Why); n > 1<<10 || n < 1000 {
+			f.Errorf("%d bytes of a reason are kept", n)
+		}
+		if n, err := f.rdb.HLen(ctx, f.key("acts")).Result(); err != nil || n > 1000 || n < 1 {
+			f.Errorf("%d repeats are counted, %v, want at most 1000", n, err)
+		}
+		pipe := f.rdb.Pipeline()
+		for range 51_000 {
+			pipe.XAdd(ctx, &redis.XAddArgs{Stream: f.key("audit"), Values: []any{"e", `{"who":"w","what":"x","on":"y"}`}})
+		}
+		if _, err := pipe.Exec(ctx); err != nil {
+			f.Fatal(err)
+		}
+		if err := f.Audit(ctx, ledger.Act{Who: "ann", What: "drain worker", On: "w"}); err != nil {
+			f.Fatal(err)
+		}
+		if n, err := f.rdb.XLen(ctx, f.key("audit")).Result(); err != nil || n > 50_200 || n < 50_000 {
+			f.Errorf("%d entries are kept, %v, want about 50,000", n, err)
+		}
+	})
 }

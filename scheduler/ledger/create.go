@@ -392,11 +392,8 @@ type Request struct {
 	At      time.Time       // not before this instant of the server's clock; zero: at once
 	In      time.Duration   // nor before so long from now
 	Named   bool            // the id was chosen by a client: it is remembered for Remembered at least
-	Act     *Act            // for the audit; nil: what clients ask for by the thousand is not kept there
+	Act     *Act            // for the audit; nil: the caller counts it with others of its kind
 }
-
-// latestStart bounds for how long a run may be put off: beyond it, a time is more likely a mistake.
-const latestStart = 3660 * 24 * time.Hour
 
 // Remembered is how long an id that a client chose names the same run, even when the history is shorter.
 const Remembered = 7 * 24 * time.Hour
@@ -416,9 +413,6 @@ func (l *Ledger) Enqueue(ctx context.Context, request Request) (*Enqueued, error
 	fail := func(err error) (*Enqueued, error) { return nil, fmt.Errorf("enqueue %s: %w", id, err) }
 	if err := jobs.ValidRunName(request.ID); err != nil {
 		return fail(err)
-	}
-	if request.In > latestStart || time.Until(request.At) > latestStart { // within a day or so: hosts' clocks differ
-		return fail(jobs.Permanent(fmt.Errorf("it would start more than %d days from now", latestStart/(24*time.Hour))))
 	}
 	source := request.Args
 	if source == nil {
@@ -441,12 +435,13 @@ func (l *Ledger) Enqueue(ctx context.Context, request Request) (*Enqueued, error
 		remember = Remembered.Milliseconds()
 	}
 	patience, onBusy, limits := waitOf(job)
+	entry := request.Act.entry()
 	args := []any{job.Name, string(id), job.Queue, string(request.Trigger), unixMillis(request.At),
-		request.In.Milliseconds(), remember, string(arguments), definition, patience, onBusy, limits, request.Act.entry()}
+		request.In.Milliseconds(), remember, string(arguments), definition, patience, onBusy, limits, entry}
 	for _, item := range items {
 		args = append(args, item.String())
 	}
-	r := read(l.run(ctx, enqueueScript, job.Name, args...))
+	r := read(l.runAct(ctx, enqueueScript, job.Name, entry, args...))
 	enqueued := &Enqueued{Run: id}
 	switch outcome := r.text(); outcome {
 	case "created":

@@ -28,12 +28,14 @@
 --                    and by the id of the first run of an adopted id, for as long as that is in ids:
 --                      a<run>  how many runs that id has had, and a word for each of the last times that it came; joined
 --                              by \30
---   26 audit   STREAM what people did: field e, a JSON object
+--   26 audit   STREAM what people did: fields e, a JSON object, n, how many times, and f, ms of the first of them
 --   27 news    STREAM which runs became outstanding or ended: fields r, the run, and s, its final state or ""
 -- and, in scripts that can end a run, those of its job:
 --   28 hist    HASH  run -> final record, attempts, arguments, joined by \29
 --   29 done    ZSET  run, score = server ms of its end
 --   30 output  HASH  run -> the tail of what its last attempt printed
+-- and, last, in a call with an entry for the audit:
+--    - acts    HASH  who did what to what (a digest) -> its last entry in audit, n, f; joined by \31
 --
 -- A run's wait in the lock space is called +<run>, and its class there is the run's queue. Whatever makes a run due takes
 -- the next n; a claim that names an older one takes nothing.
@@ -284,9 +286,26 @@ local function park(S, id, run, patience, blocker)
   return names
 end
 
--- audit keeps what somebody did; entry '' for nobody.
+-- audit keeps what was done, for 90 days and the last 50,000 entries; entry '' for nothing. Repeats are one entry, that of
+-- the last of them, so that no number of them pushes other entries out. Entry: who did what to what (a digest), how many
+-- times, for how long after the first its repeats join it (ms), JSON; joined by \31.
 local function audit(entry)
-  if entry ~= '' then call('XADD', AUDIT, 'MAXLEN', '~', '10000', '*', 'e', entry) end
+  if entry == '' then return end
+  local key, times, window, act = string.match(entry, '^([^\31]*)\31([^\31]*)\31([^\31]*)\31(.*)$')
+  local ACTS, first = KEYS[#KEYS], ms
+  local last = call('HGET', ACTS, key)
+  if last then
+    local id, n, since = string.match(last, '^([^\31]*)\31([^\31]*)\31([^\31]*)$')
+    if now - since < tonumber(window) then
+      call('XDEL', AUDIT, id)
+      times, first = format('%.0f', times + n), since
+    end
+  elseif call('HLEN', ACTS) >= 1000 then
+    call('DEL', ACTS) -- the next repeat of each begins an entry
+  end
+  local id = call('XADD', AUDIT, 'MAXLEN', '~', '50000', '*', 'e', act, 'n', times, 'f', first)
+  call('HSET', ACTS, key, id .. US .. times .. US .. first)
+  call('XTRIM', AUDIT, 'MINID', format('%.0f', math.max(0, now - 90 * 86400000)))
 end
 
 -- forget drops ids that need not be remembered any more, some of them.

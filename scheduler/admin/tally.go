@@ -1,0 +1,88 @@
+package admin
+
+import (
+	"sync"
+	"time"
+)
+
+// tally counts what repeats: the first of a kind is told at once, those that follow within a span together, at its end.
+// Time is an argument, so that tests need not wait.
+type tally[V any] struct {
+	span time.Duration
+	most int // kinds that are counted at a time
+
+	mu   sync.Mutex
+	open map[string]*counted[V] // guarded by mu
+}
+
+// counted is what came of a kind since it was last told.
+type counted[V any] struct {
+	since time.Time
+	times int
+	last  V
+}
+
+func newTally[V any](span time.Duration, most int) *tally[V] {
+	return &tally[V]{span: span, most: most, open: make(map[string]*counted[V])}
+}
+
+// first reports whether something is to be told at once: it is the first of its kind for a while. known is false when more
+// kinds come than are counted, and this is one of those.
+func (t *tally[V]) first(kind string, now time.Time) (first, known bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.open[kind] != nil {
+		return false, true
+	}
+	if len(t.open) >= t.most {
+		return true, false
+	}
+	t.open[kind] = &counted[V]{since: now}
+	return true, true
+}
+
+// count counts one of a kind that was not told.
+func (t *tally[V]) count(kind string, value V, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.open[kind]
+	if c == nil { // it was just told, and forgotten
+		c = &counted[V]{since: now}
+		t.open[kind] = c
+	}
+	c.times++
+	c.last = value
+}
+
+// due returns what is to be told by now, or, with all, everything that was counted. A kind that did not come again is
+// forgotten.
+func (t *tally[V]) due(now time.Time, all bool) []counted[V] {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var due []counted[V]
+	for kind, c := range t.open {
+		switch over := now.Sub(c.since) >= t.span; {
+		case !over && !all:
+		case c.times > 0:
+			due = append(due, *c)
+			c.since, c.times = now, 0
+		case over:
+			delete(t.open, kind)
+		}
+	}
+	return due
+}
+
+// again puts back what was due and could not be told.
+func (t *tally[V]) again(kind string, c counted[V]) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if open := t.open[kind]; open != nil {
+		open.times += c.times
+		if open.times == c.times {
+			open.last = c.last
+		}
+		return
+	}
+	t.open[kind] = &c
+}

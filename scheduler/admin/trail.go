@@ -1,0 +1,152 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"time"
+
+	"lockstep/scheduler/ledger"
+)
+
+const (
+	flushEvery   = time.Second
+	flushLimit   = 5 * time.Second  // for the last flush
+	requestSpan  = 10 * time.Second // for which the requests of one actor for one job are counted before they are kept
+	requestKinds = 1000             // actors and jobs that are counted; more are kept one by one
+	requestEntry = time.Hour        // for which such requests are one entry of the audit
+	lineSpan     = time.Minute      // for which repeated lines of the log are counted
+	lineKinds    = 200              // of lines; others are counted together
+	lineText     = 200              // bytes of a name in a line
+)
+
+// line is what the log says of a request to change something.
+type line struct {
+	done    bool // else it was refused, or failed
+	who     string
+	action  string
+	on      string
+	why     string
+	status  int
+	because string // it was refused
+}
+
+// kind tells lines apart that are counted together.
+func (l *line) kind() string {
+	return l.who + "\x00" + l.action + "\x00" + l.on + "\x00" + http.StatusText(l.status)
+}
+
+// tell logs a request. What is done by hand is logged each time; requests for runs and refusals may come by the thousand, so
+// their repeats are counted and logged with their number.
+func (s *Server) tell(ctx context.Context, l line, counts bool) {
+	for _, text := range []*string{&l.who, &l.action, &l.on, &l.why, &l.because} {
+		*text = (*text)[:min(len(*text), lineText)]
+	}
+	if !counts && l.done {
+		s.writeLine(ctx, l, 1)
+		return
+	}
+	kind, now := l.kind(), time.Now()
+	first, known := s.lines.first(kind, now)
+	switch {
+	case !known:
+		s.lines.count("", line{done: l.done, who: "various", action: "various", on: "various", status: l.status}, now)
+	case first:
+		s.writeLine(ctx, l, 1)
+	default:
+		s.lines.count(kind, l, now)
+	}
+}
+
+func (s *Server) writeLine(ctx context.Context, l line, times int) {
+	facts := []any{"who", l.who, "action", l.action, "on", l.on}
+	if l.why != "" {
+		facts = append(facts, "why", l.why)
+	}
+	if times > 1 {
+		facts = append(facts, "times", times)
+	}
+	switch {
+	case l.done:
+		s.o.Logger.InfoContext(ctx, "action is done", facts...)
+	case l.status < http.StatusInternalServerError:
+		s.o.Logger.WarnContext(ctx, "action is refused", append(facts, "status", l.status, "because", l.because)...)
+	default:
+		s.o.Logger.ErrorContext(ctx, "action failed", append(facts, "status", l.status, "because", l.because)...)
+	}
+}
+
+// flush logs the lines that were counted, and keeps the requests that were.
+func (s *Server) flush(ctx context.Context, all bool) {
+	now := time.Now()
+	for _, counted := range s.lines.due(now, all) {
+		s.writeLine(ctx, counted.last, counted.times)
+	}
+	if s.o.Operator == nil {
+		return
+	}
+	if err := s.o.Operator.flush(ctx, now, all); err != nil {
+		s.o.Logger.WarnContext(ctx, "requests are not in the audit yet, they are counted on", "error", err)
+	}
+}
+
+// Serve is [Serve] of this server. It also logs and keeps in the audit what is counted before it is written, at the end too.
+func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
+	counting, stop := context.WithCancel(context.WithoutCancel(ctx)) // until the last request is answered
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		ticker := time.NewTicker(flushEvery)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ticker.C:
+				s.flush(counting, false)
+			case <-counting.Done():
+				return
+			}
+		}
+	}()
+	err := Serve(ctx, listener, s)
+	stop()
+	<-ended
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushLimit)
+	defer cancel()
+	s.flush(last, true)
+	return err
+}
+
+// enqueue asks for a run and keeps that in the audit: the first request of an actor for a job at once, in the same step,
+// those that follow within a few seconds as one.
+func (o *Operator) enqueue(ctx context.Context, request ledger.Request, act ledger.Act) (*ledger.Enqueued, error) {
+	act.Span = requestEntry
+	kind := act.Who + "\x00" + act.What + "\x00" + act.On
+	first, _ := o.requests.first(kind, time.Now())
+	if first {
+		request.Act = &act
+	}
+	enqueued, err := o.ledger.Enqueue(ctx, request)
+	if err != nil {
+		return nil, err
+	}
+	if !first && !enqueued.Exists {
+		o.requests.count(kind, act, time.Now())
+	}
+	o.deliver(ctx, enqueued.Due)
+	return enqueued, nil
+}
+
+// flush keeps the requests that were counted. What could not be kept is counted on.
+func (o *Operator) flush(ctx context.Context, now time.Time, all bool) error {
+	var failed []error
+	for _, counted := range o.requests.due(now, all) {
+		act := counted.last
+		act.Times = counted.times
+		if err := o.ledger.Audit(ctx, act); err != nil {
+			failed = append(failed, err)
+			o.requests.again(act.Who+"\x00"+act.What+"\x00"+act.On, counted)
+		}
+	}
+	return errors.Join(failed...)
+}
