@@ -39,21 +39,33 @@ type finding struct {
 const clocksApart = 2 * time.Second
 
 func (t *tool) doctorCommand() *cobra.Command {
-	var strict bool
+	var strict, acl bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Look for what is wrong, or could be better, with config, Redis and workers",
 		Long: `Look at the config, at Redis (its version, what it does when its memory is full, what it keeps on disk, its replicas,
 whether the lease outlives a failover), at the clocks of this host and of the workers, at workers that have another config
-than the others, and at queues that nobody serves or that belong to another namespace. Nothing is changed.
+than the others, and at queues that no worker serves or that belong to another namespace. It asks Redis what its user may do
+there, and looks at what signs definitions. Nothing is changed.
+
+With --acl it prints the Redis users that an installation needs, as lines for redis-cli: worker, operator, reader and producer,
+each with the keys, channels and commands that it needs at least.
 
 Exits with 1 when something is wrong, with 3 when the config has errors, with 4 when Redis is not reachable; warnings alone
 are 0, unless --strict makes errors of them.`,
 		Args: noArgs,
 	}
+	cmd.Flags().BoolVar(&acl, "acl", false, "print the Redis users that an installation needs, with their least rights, and look at nothing")
 	cmd.Flags().BoolVar(&strict, "strict", false, "take warnings for errors")
 	output := outputFlag(cmd, tables, asJSON, asYAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if acl {
+			config, err := t.load(cmd, configs.Find(t.flags.config, nil), false)
+			if err != nil {
+				return err
+			}
+			return t.acl(config)
+		}
 		d := &doctor{tool: t}
 		err := d.look(cmd)
 		if printed := doctorView(t).print(t, *output, d.findings); printed != nil {
@@ -119,7 +131,7 @@ func (d *doctor) look(cmd *cobra.Command) error {
 		return err
 	}
 	defer func() { _ = conn.Close() }() // it was only read from
-	for _, look := range []func(context.Context, *connection, *configs.Config) error{d.redis, d.signing, d.workers, d.queues} {
+	for _, look := range []func(context.Context, *connection, *configs.Config) error{d.redis, d.rights, d.signing, d.workers, d.queues} {
 		if err := look(cmd.Context(), conn, config); err != nil {
 			return conn.away(err)
 		}

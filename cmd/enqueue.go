@@ -1,6 +1,7 @@
 package cmd
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"lockstep/configs"
@@ -17,6 +19,7 @@ import (
 	"lockstep/scheduler/admin"
 	"lockstep/scheduler/cronspec"
 	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/queue"
 )
 
 func (t *tool) enqueueCommand() *cobra.Command {
@@ -24,7 +27,11 @@ func (t *tool) enqueueCommand() *cobra.Command {
 		`Ask for a run of a job, with arguments of its own or those of its definition, and print the run's id. The job is the
 one that workers have registered, else the one of the config.
 
-With --id X the run is <job>#X, and asking again, while it is outstanding or in the kept history, gives the same run.`,
+With --id X the run is <job>#X, and asking again, while it is outstanding or in the kept history, gives the same run.
+
+A Redis user who may write to queues alone (the producer of lockstep doctor --acl) asks by a task, as plain asynq clients do:
+the run is then <job>#<queue>/<id>, made by the first worker that takes the task, and neither --wait nor -o is possible. --queue
+does that for any user.`,
 		`  lockstep enqueue settle-bills --args '{"bill_ids": [1001, 1002]}'
   lockstep enqueue settle-bills --args @bills.json --id invoice-4711 --wait=5m`)
 }
@@ -39,6 +46,7 @@ is "hand". The locks of the job hold for it as for any other run.`,
 // asked is what the command line asks for.
 type asked struct {
 	args, id, at string
+	queue        string // of a task, for a user who may not write to the ledger
 	in           duration
 	wait         waitFlag
 	output       *format
@@ -62,6 +70,9 @@ func (t *tool) request(use string, trigger ledger.Trigger, short, long, example 
 	flags.StringVar(&a.at, "at", "", "not before this `TIME`, RFC 3339 or in the job's time zone: 2027-03-26T12:00")
 	flags.Var(&a.wait, "wait", "wait for the end of the run; --wait=`D`: so long at most")
 	flags.Lookup("wait").NoOptDefVal = endless
+	if trigger == ledger.ByRequest {
+		flags.StringVar(&a.queue, "queue", "", "send a task to this `QUEUE`, which needs a producer's rights alone (default, without the right to the ledger: the job's)")
+	}
 	a.output = outputFlag(cmd, names, asJSON, asYAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		if a.at != "" && a.in.set {
@@ -81,7 +92,13 @@ func (t *tool) request(use string, trigger ledger.Trigger, short, long, example 
 			return err
 		}
 		defer func() { err = errors.Join(err, conn.Close()) }()
-		if request.Job, err = t.findJob(cmd, conn, args[0]); err != nil {
+		if a.queue == "" {
+			request.Job, err = t.findJob(cmd, conn, args[0])
+		}
+		if trigger == ledger.ByRequest && (a.queue != "" || redis.HasErrorPrefix(err, "NOPERM")) {
+			return conn.away(t.produce(cmd, conn, args[0], request, a))
+		}
+		if err != nil {
 			return conn.away(err)
 		}
 		if a.at != "" {
@@ -144,6 +161,70 @@ func (t *tool) enqueue(ctx context.Context, conn *connection, request ledger.Req
 		}
 	}
 	return ended
+}
+
+// produce sends a task that asks for a run, for a user who may write to queues alone. A worker makes a run of it.
+func (t *tool) produce(cmd *cobra.Command, conn *connection, name string, request ledger.Request, a asked) error {
+	switch {
+	case a.wait.set:
+		return refuse("--wait reads the ledger, which a user who may only enqueue cannot; look with another user, or leave --wait out")
+	case *a.output != names:
+		return refuse("-o reads the ledger, which a user who may only enqueue cannot; leave -o out")
+	}
+	job, err := t.configured(cmd, name)
+	if err != nil {
+		return err
+	}
+	zone := time.Local
+	if job != nil {
+		if zone, err = cronspec.LoadZone(job.Timezone); err != nil {
+			return err
+		}
+		if a.queue == "" {
+			a.queue = job.Queue
+		}
+	}
+	a.queue = cmp.Or(a.queue, "default")
+	at := time.Time{}
+	switch {
+	case a.at != "":
+		if at, err = parseTime(a.at, zone); err != nil {
+			return misuse(cmd, "--at: %v", err)
+		}
+	case request.In > 0:
+		at = time.Now().Add(request.In)
+	}
+	client, err := queue.New(conn.rdb, conn.settings.Redis.Namespace)
+	if err != nil {
+		return err
+	}
+	run := jobs.RequestRunID(name, ledger.AdoptedName(a.queue, request.ID))
+	sent, err := client.Send(cmd.Context(), a.queue, name, request.ID, request.Args, at)
+	if err != nil {
+		return err
+	}
+	if !sent {
+		fmt.Fprintf(t.stderr, "lockstep: run %s is asked for already; nothing was changed\n", run)
+	}
+	return t.write(string(run) + "\n")
+}
+
+// configured returns the definition of a job in the config, or nil.
+func (t *tool) configured(cmd *cobra.Command, name string) (*jobs.Job, error) {
+	paths := configs.Find(t.flags.config, nil)
+	if len(paths) == 0 {
+		return nil, nil
+	}
+	config, err := t.load(cmd, paths, false)
+	if err != nil {
+		return nil, err
+	}
+	for _, job := range config.Jobs {
+		if job.Name == name {
+			return job, nil
+		}
+	}
+	return nil, nil
 }
 
 // findJob returns the definition of a job: the one that workers have registered, else the one of the config.

@@ -45,7 +45,7 @@ type Adoption struct {
 // It has to be sent until it is answered, or the session is over: until then the run may be there. The error is an
 // [ErrSession] when it is.
 func (l *Ledger) Adopt(ctx context.Context, a Adoption) (*Enqueued, error) {
-	job, id := a.Job, jobs.RequestRunID(a.Job.Name, adoptedName(a.Queue, a.ID))
+	job, id := a.Job, jobs.RequestRunID(a.Job.Name, AdoptedName(a.Queue, a.ID))
 	fail := func(err error) (*Enqueued, error) { return nil, fmt.Errorf("adopt %s: %w", id, err) }
 	arguments, items, reason := a.read(id)
 	definition, err := l.write(job)
@@ -112,10 +112,10 @@ func asText(payload []byte) json.RawMessage {
 	return quoted
 }
 
-// adoptedName makes one part of a run's id (see [jobs.ValidRunName]) of a queue's name and the id of a task in it, such
+// AdoptedName makes one part of a run's id (see [jobs.ValidRunName]) of a queue's name and the id of a task in it, such
 // that no two tasks share a name: <queue>/<id>, where bytes that must not be in a name, '%', '~' and the '/' of a queue
 // are written as in a URL; %sha256-<digest> when that is too long.
-func adoptedName(queue, id string) string {
+func AdoptedName(queue, id string) string {
 	name := escape(queue, "%~/") + "/" + escape(id, "%~")
 	const longest = 180 // with room for ~2 and so on
 	if len(name) > longest {

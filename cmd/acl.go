@@ -1,0 +1,215 @@
+package cmd
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/configs"
+)
+
+// A role is what a Redis user may be for: with what it needs at least.
+type role struct {
+	name     string
+	purpose  string
+	keys     []string // patterns
+	channels []string // patterns
+	commands []string // in lower case, each once, sorted
+}
+
+// Commands by what they are for. Scripts run with the rights of their caller, so what is called inside of them counts as
+// well; a test compares these lists with the texts of our scripts and of asynq's.
+var (
+	// Every client connects, and sends scripts.
+	aclConnect = []string{"ping", "select", "eval", "evalsha", "time"}
+
+	// Reads of the lock space, of the ledger and of queues.
+	aclRead = []string{"exists", "get", "hexists", "hget", "hgetall", "hmget", "hscan", "lindex", "llen", "lrange", "smembers", "xrange", "xrevrange",
+		"zcard", "zcount", "zlexcount", "zmscore", "zrange", "zrangebylex", "zrangebyscore", "zrevrange", "zrevrangebylex", "zscore"}
+
+	// Writes of our scripts, and of pausing a queue.
+	aclWrite = []string{"del", "expireat", "hdel", "hincrby", "hset", "hsetnx", "incrby", "lrem", "ltrim", "publish", "set", "setnx", "xadd", "zadd",
+		"zrem", "multi", "exec"}
+
+	// Sending a task, as asynq's client does it.
+	aclSend = []string{"sadd", "exists", "hset", "lpush", "zadd"}
+
+	// What a running asynq server does beside that: fetching, heartbeats, recovery.
+	aclServe = []string{"expire", "incr", "lpush", "rpoplpush", "rpush", "setex", "srem", "subscribe", "unsubscribe", "zremrangebyrank", "zremrangebyscore"}
+)
+
+// roles returns the users that an installation needs, by how much they may do.
+func roles(settings configs.Settings, queues []string) []role {
+	space := "{" + glob(settings.Redis.Namespace) + "}:"
+	owners, announced, notify := "lockstep:queues", "asynq:queues", space+"to:*"
+	var all, sent []string
+	for _, q := range queues {
+		own := "asynq:{" + glob(q) + "}:"
+		all = append(all, own+"*")
+		sent = append(sent, own+"t:*", own+"pending", own+"scheduled")
+	}
+	list := []role{
+		{"worker", "lockstep start", slices.Concat([]string{space + "*", owners, announced, "asynq:servers*", "asynq:workers*"}, all),
+			[]string{notify, "asynq:cancel"}, slices.Concat(aclConnect, aclRead, aclWrite, aclSend, aclServe, []string{"info", "config|get"})},
+		{"operator", "the commands that act (run, cancel, pause, release), lock exec, and enqueue with --wait",
+			slices.Concat([]string{space + "*", owners, announced}, all), []string{notify},
+			slices.Concat(aclConnect, aclRead, aclWrite, aclSend, []string{"info", "config|get", "subscribe", "unsubscribe"})},
+		{"reader", "the commands that look (ls, show, explain, top), doctor", slices.Concat([]string{space + "*", owners, announced}, all), nil,
+			slices.Concat(aclConnect, aclRead, []string{"info", "config|get"})},
+		{"producer", "lockstep enqueue and plain asynq clients", slices.Concat([]string{announced}, sent), nil,
+			slices.Concat([]string{"ping", "select", "eval", "evalsha"}, aclSend)},
+	}
+	cluster := strings.HasPrefix(settings.Redis.URL, "redis-cluster://") || strings.HasPrefix(settings.Redis.URL, "rediss-cluster://")
+	for i := range list {
+		if cluster {
+			list[i].commands = append(list[i].commands, "cluster|slots", "readonly", "command")
+		}
+		slices.Sort(list[i].commands)
+		list[i].commands = slices.Compact(list[i].commands)
+	}
+	return list
+}
+
+// glob writes a text as a pattern that only it matches.
+func glob(text string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`).Replace(text)
+}
+
+// rule writes a role as the ACL SETUSER that redis-cli takes.
+func (r role) rule(namespace, password string) string {
+	words := []string{"ACL", "SETUSER", namespace + "-" + r.name, "reset", "on", ">" + password}
+	for _, key := range r.keys {
+		words = append(words, "~"+key)
+	}
+	for _, channel := range r.channels {
+		words = append(words, "&"+channel)
+	}
+	words = append(words, "-@all")
+	for _, command := range r.commands {
+		words = append(words, "+"+command)
+	}
+	return strings.Join(words, " ")
+}
+
+// queuesOf returns the queues that a config names.
+func queuesOf(config *configs.Config) []string {
+	names := maps.Clone(config.Settings.Worker.Queues)
+	if names == nil {
+		names = make(map[string]int)
+	}
+	for _, job := range config.Jobs {
+		names[job.Queue] = 1
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// acl prints the least rights of each role.
+func (t *tool) acl(config *configs.Config) error {
+	var b strings.Builder
+	for _, r := range roles(config.Settings, queuesOf(config)) {
+		fmt.Fprintf(&b, "# %s: %s\n%s\n", r.name, r.purpose, r.rule(config.Settings.Redis.Namespace, "CHANGE-ME"))
+	}
+	return t.write(b.String())
+}
+
+// rightsScript asks the server, without doing any of it, what the user may not do. ARGV are commands with their arguments,
+// each as one text, joined by blanks. It replies the numbers of those that are refused; -1 where the server cannot tell
+// (before Redis 7.0).
+var rightsScript = redis.NewScript(`
+if not redis.acl_check_cmd then return {-1} end
+local missing = {}
+for i = 1, #ARGV do
+  local words = {}
+  for word in string.gmatch(ARGV[i], '%S+') do words[#words + 1] = word end
+  local known, may = pcall(redis.acl_check_cmd, unpack(words))
+  if known and not may then missing[#missing + 1] = i end
+end
+return missing`)
+
+// keyless are the arguments of the commands that name no key.
+var keyless = map[string]string{"ping": "", "select": "0", "eval": "x 0", "evalsha": "x 0", "time": "", "multi": "", "exec": "", "info": "",
+	"config|get": "save", "cluster|slots": "", "readonly": "", "command": ""}
+
+// lacking returns what a user lacks for a role, as the rules that give it; known is false where the server cannot tell.
+func lacking(ctx context.Context, rdb redis.UniversalClient, r role) (missing []string, known bool, err error) {
+	var args []any
+	var rules []string
+	ask := func(rule, command string, arguments ...string) {
+		words := append([]string{strings.ReplaceAll(command, "|", " ")}, arguments...)
+		args, rules = append(args, strings.Join(words, " ")), append(rules, rule)
+	}
+	for _, key := range r.keys {
+		ask("~"+key, "exists", sample(key))
+	}
+	for _, command := range r.commands {
+		switch arguments, plain := keyless[command]; {
+		case plain:
+			ask("+"+command, command, arguments)
+		case command == "publish":
+			for _, channel := range r.channels {
+				ask("+publish &"+channel, command, sample(channel), "x")
+			}
+		case command == "subscribe" || command == "unsubscribe":
+			for _, channel := range r.channels {
+				ask("+"+command+" &"+channel, command, sample(channel))
+			}
+		default: // some commands have a second key
+			ask("+"+command, command, sample(r.keys[0]), sample(r.keys[0]), sample(r.keys[0]))
+		}
+	}
+	numbers, err := rightsScript.Run(ctx, rdb, nil, args...).Int64Slice()
+	switch {
+	case redis.HasErrorPrefix(err, "NOPERM"):
+		return []string{"+eval", "+evalsha"}, true, nil
+	case err != nil:
+		return nil, false, err
+	case len(numbers) > 0 && numbers[0] < 0:
+		return nil, false, nil
+	}
+	for _, n := range numbers {
+		missing = append(missing, rules[n-1])
+	}
+	return missing, true, nil
+}
+
+// sample returns a name that a pattern of ours matches.
+func sample(pattern string) string {
+	return strings.ReplaceAll(strings.TrimSuffix(pattern, "*"), `\`, "") + map[bool]string{true: "x"}[strings.HasSuffix(pattern, "*")]
+}
+
+// rights looks at what the user of the config may do.
+func (d *doctor) rights(ctx context.Context, conn *connection, config *configs.Config) error {
+	settings := conn.settings
+	queues := slices.Sorted(maps.Keys(settings.Worker.Queues))
+	if config != nil {
+		queues = queuesOf(config)
+	}
+	var first []string
+	for _, r := range roles(settings, queues) {
+		missing, known, err := lacking(ctx, conn.rdb, r)
+		if err != nil {
+			return err
+		}
+		if !known {
+			d.say(levelNote, "rights", "", "this Redis does not tell what its user may do (7.0 and newer do); lockstep doctor --acl prints what it needs")
+			return nil
+		}
+		if len(missing) == 0 {
+			if first == nil {
+				d.say(levelOK, "rights", "", "this user has all rights of the role %s", r.name)
+			} else {
+				d.say(levelNote, "rights", "", "this user has all rights of the role %s; a worker needs also: %s", r.name, strings.Join(first, " "))
+			}
+			return nil
+		}
+		if first == nil {
+			first = missing
+		}
+	}
+	d.say(levelError, "rights", "", "this user lacks rights of a worker: add %s; lockstep doctor --acl prints whole users", strings.Join(first, " "))
+	return nil
+}
