@@ -179,7 +179,8 @@ func (s *Sentinel) checkWatchers(ctx context.Context, master *Server) error {
 				if other == watcher || !other.running() {
 					continue
 				}
-				if f := sentinels[other.port]; f["flags"] != "sentinel" {
+				// Valkey 9 keeps what another sentinel said of the last master until it asks again.
+				if f := sentinels[other.port]; strings.TrimSuffix(f["flags"], ",master_down") != "sentinel" {
 					return fmt.Errorf("the sentinel at %s sees the one at %s as %q", watcher.address(), other.address(), f["flags"])
 				}
 			}
