@@ -148,17 +148,19 @@
 // about to grant to a wait compares the server first, and on another one begins a grace time instead, of the longest lease
 // that Redis knows of; who is greeted next begins the epoch, and makes it as long as it has to be. Reading does not.
 //
-// A grace time begins then, and with another server a new epoch. In it nothing is granted and no wait is offered anything;
-// what is given back is taken. Every session's lease ends with it, whatever the last server's clock said. It takes as long
-// as the longest lease in use, and as clients may still renew on a master that was replaced: half of cluster-node-timeout
-// on Cluster, min-replicas-max-lag where min-replicas-to-write is set, and 4 s on Sentinel where it is not (Options.Grace).
-// So a client that is not heard in it has been cut off before it ends.
+// A grace time begins then, and with another server a new epoch. In it nothing is granted and no wait is offered
+// anything; what is given back is taken. Every session's lease ends with it, whatever the last server's clock
+// said. It takes as long as the longest lease in use, and as clients may still renew on a master that was
+// replaced: half of cluster-node-timeout on Cluster, min-replicas-max-lag where min-replicas-to-write is set, and
+// 4 s on Sentinel (5 s with TLS) where it is not (Options.Grace). So a client that is not heard in it has been cut
+// off before it ends.
 //
-// On Sentinel a replaced master may reply for a long time: until a sentinel makes it a replica, which by default takes 8
-// to 18 s, or forever, if no sentinel reaches it. So each client asks Sentinel once a second which server is the master, and
-// at once when a reply is READONLY or NOREPLICAS, and closes its connections to any other. What it had in flight is sent
-// again to the new master. With min-replicas-to-write, have one replica more than it demands: a new master refuses writes
-// until enough of the others have come over to it, and one that has to wait for the old master waits those 8 to 18 s.
+// On Sentinel a replaced master may reply for a long time: until a sentinel makes it a replica, which by default
+// takes 8 to 18 s, or forever, if no sentinel reaches it. So each client asks Sentinel once a second (with TLS
+// every two) which server is the master, and at once when a reply is READONLY or NOREPLICAS, and closes its
+// connections to any other. What it had in flight is sent again to the new master. With min-replicas-to-write,
+// have one replica more than it demands: a new master refuses writes until enough of the others have come over to
+// it, and one that has to wait for the old master waits those 8 to 18 s.
 //
 // Said again are, by each session whose renewal is answered that the epoch or the id is another one:
 //

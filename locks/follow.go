@@ -13,32 +13,36 @@ import (
 )
 
 const (
-	// followEvery is how often Sentinel is asked which server is the master.
+	// followEvery is how often Sentinel is asked which server is the master; followTLS where each question costs
+	// the master a handshake.
 	followEvery = time.Second
+	followTLS   = 2 * time.Second
 
 	// followPause is the least time between two questions, however many replies give reason to ask.
 	followPause = 100 * time.Millisecond
 
-	// sentinelNews is how long it takes until every sentinel names a new master: they tell each other every two seconds.
+	// sentinelNews is how long it takes until every sentinel names a new master: they tell each other every two
+	// seconds.
 	sentinelNews = 3 * time.Second
 )
 
 // errReplaced says that a connection was made to a master that Sentinel has replaced meanwhile.
 var errReplaced = errors.New("sentinel has named another master while it was dialed")
 
-// A follower has our own clients leave a master that Sentinel has replaced. go-redis drops such connections only in the pool
-// of the caller's FailoverClient: a client that is made of its options keeps them for as long as the old master replies,
-// which may be forever, and the subscriber's connection is in no pool.
+// A follower has our own clients leave a master that Sentinel has replaced. go-redis drops such connections only
+// in the pool of the caller's FailoverClient: a client that is made of its options keeps them for as long as the
+// old master replies, which may be forever, and the subscriber's connection is in no pool.
 //
-// So the follower knows every connection of our clients. It asks Sentinel which server is the master once a second, and at
-// once when a reply says that this one takes no writes. When the address changes, it closes every connection to another
-// one. Commands in flight end with an error of the network and are sent again, to the new master, over a connection that
-// is greeted first.
+// So the follower knows every connection of our clients. It asks Sentinel which server is the master once a
+// second, and at once when a reply says that this one takes no writes. When the address changes, it closes every
+// connection to another one. Commands in flight end with an error of the network and are sent again, to the new
+// master, over a connection that is greeted first.
 type follower struct {
-	dial dialer // asks Sentinel for the master, then connects to it
-	log  *slog.Logger
-	tls  bool
-	soon chan struct{} // buffer 1: ask now
+	dial  dialer // asks Sentinel for the master, then connects to it
+	log   *slog.Logger
+	every time.Duration // between two questions, unless a reply gives reason to ask
+	tls   bool
+	soon  chan struct{} // buffer 1: ask now
 
 	mu      sync.Mutex
 	asked   uint64                 // questions that were begun; guarded by mu
@@ -52,13 +56,14 @@ type follower struct {
 // A dialer is redis.Options.Dialer. That of a FailoverClient pays no attention to the address.
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
-// newFollower returns a follower for clients with the options of a FailoverClient, and nil for those of any other client.
+// newFollower returns a follower for clients with the options of a FailoverClient, and nil for those of any
+// other client.
 func newFollower(o *redis.Options, log *slog.Logger) *follower {
 	if !bySentinel(o) {
 		return nil
 	}
 	return &follower{
-		dial: o.Dialer, log: log, tls: o.TLSConfig != nil, soon: make(chan struct{}, 1),
+		dial: o.Dialer, log: log, every: followPace(o), tls: o.TLSConfig != nil, soon: make(chan struct{}, 1),
 		past: make(map[string]bool), conns: make(map[*followed]struct{}),
 	}
 }
@@ -66,15 +71,23 @@ func newFollower(o *redis.Options, log *slog.Logger) *follower {
 // bySentinel reports whether options are those of a FailoverClient.
 func bySentinel(o *redis.Options) bool { return o.Addr == "FailoverClient" } // as go-redis calls it
 
-// run asks until ctx ends. A question may take as long as patience: a sentinel that hangs is replaced by go-redis only when
-// its own time to read is over.
-func (f *follower) run(ctx context.Context, patience time.Duration) {
-	every := followEvery
-	if f.tls {
-		every = max(every, patience/renewalsPerLease) // each question costs the server a handshake
+// followPace returns how often Sentinel is asked for the master by a client with these options; 0 when that is
+// no FailoverClient.
+func followPace(o *redis.Options) time.Duration {
+	switch {
+	case !bySentinel(o):
+		return 0
+	case o.TLSConfig != nil:
+		return followTLS
 	}
+	return followEvery
+}
+
+// run asks until ctx ends. A question may take as long as patience: a sentinel that hangs is replaced by
+// go-redis only when its own time to read is over.
+func (f *follower) run(ctx context.Context, patience time.Duration) {
 	for {
-		timer := time.NewTimer(every)
+		timer := time.NewTimer(f.every)
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -139,8 +152,9 @@ func (f *follower) ask(ctx context.Context) error {
 	return nil
 }
 
-// address returns the address of the master. The dialer shows it only by the connection it makes, so this makes one by UDP,
-// which sends nothing; or a real one where the dialer knows no UDP, or where the connection is more than a socket.
+// address returns the address of the master. The dialer shows it only by the connection it makes, so this makes
+// one by UDP, which sends nothing; or a real one where the dialer knows no UDP, or where the connection is more
+// than a socket.
 func (f *follower) address(ctx context.Context) (string, error) {
 	f.mu.Lock()
 	quick := !f.tls && !f.noQuick

@@ -12,8 +12,9 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// TestWorkFollowsTheMasterThatSentinelNames replaces a master in each way, at the pace of Sentinel as it is shipped. A client
-// holds a lock; one that was connected before, and one that knows only the new master, want it.
+// TestWorkFollowsTheMasterThatSentinelNames replaces a master in each way, at the pace of Sentinel as it is
+// shipped. A client holds a lock; one that was connected before, and one that knows only the new master, want
+// it.
 func TestWorkFollowsTheMasterThatSentinelNames(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -91,7 +92,8 @@ func TestWorkFollowsTheMasterThatSentinelNames(t *testing.T) {
 			stranger := open("stranger") // a new connection, so to the new master
 			running.Go(func() { want(stranger) })
 
-			// The grace time of the new master ends a lease after its first connection; until then nothing is granted.
+			// The grace time of the new master ends a lease after its first connection; until then nothing is
+			// granted.
 			bound := within(t, test.lease+30*time.Second)
 			for i, c := range []*locks.Client{stranger, waiter, worker} {
 				got, err := c.Acquire(bound, locks.Exclusive(fmt.Sprint("fresh", i)))

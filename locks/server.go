@@ -87,6 +87,7 @@ func (c *Client) inspect(ctx context.Context, rdb redis.UniversalClient) (err er
 type server struct {
 	node     string            // its address in a cluster, else ""
 	sentinel bool              // found by Sentinel
+	followed time.Duration     // how often our clients ask Sentinel for the master
 	info     map[string]string // of INFO; empty when it does not tell
 	config   map[string]string
 	refused  bool // the user may not run INFO
@@ -110,7 +111,7 @@ func askServers(ctx context.Context, rdb redis.UniversalClient) ([]server, error
 		return servers, err
 	case *redis.Client:
 		s, err := askServer(ctx, rdb)
-		s.sentinel = bySentinel(rdb.Options())
+		s.sentinel, s.followed = bySentinel(rdb.Options()), followPace(rdb.Options())
 		return []server{s}, err
 	}
 	return nil, fmt.Errorf("%w: a %T cannot hold a lock space; use a plain, Sentinel or cluster client", ErrInvalid, rdb)
@@ -187,7 +188,7 @@ func (s server) margin() time.Duration {
 	case s.replicated() && s.number("min-replicas-to-write", -1) != 0:
 		return s.maxLag()
 	case s.sentinel:
-		return sentinelNews + followEvery
+		return sentinelNews + s.followed
 	}
 	return 0
 }
