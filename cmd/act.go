@@ -368,15 +368,15 @@ func (t *tool) lockReleaseCommand() *cobra.Command {
 		Use: "release LOCK --token TOKEN --reason TEXT", Short: "Have the holder of a lock give it up",
 		Long: `Have the holder of a lock give it up, with all else that it holds in the same bundle. Its work is ended, and it learns
 the reason; the bundle passes on when it has answered, or when its session has ended. With --force the bundle passes on at
-once: until the holder has heard of that, it and the next one may both be at work. Whatever checks the fencing token of
-what they write then refuses the old one's.
+once. Two holders may then be at work at the same time: the old one continues until it learns that it has lost its locks,
+which takes up to a lease when it cannot be reached. Only what checks the fencing token refuses the writes of the old one.
 
 The token says which hold is meant, so that a lock which has moved on meanwhile is left alone: the exit code is 2 then.`,
 		Example: `  lockstep lock release bill:1001 --token 1795222978000042 --reason "stuck, and the bill is wanted"`,
 		Args:    oneArg("a LOCK"),
 	}
 	cmd.Flags().StringVar(&token, "token", "", "fencing `TOKEN` of the hold that is meant, as lock show tells it")
-	cmd.Flags().BoolVar(&force, "force", false, "do not wait for the holder: two may be at work then")
+	cmd.Flags().BoolVar(&force, "force", false, "do not wait for the holder: two holders may then be at work at the same time")
 	a.flags(cmd, true)
 	cmd.RunE = t.does(func(ctx context.Context, conn *connection, o *admin.Operator, args []string) error {
 		name := args[0]
@@ -404,7 +404,8 @@ The token says which hold is meant, so that a lock which has moved on meanwhile 
 		what := bundleName(name, len(h.Locks()))
 		question := fmt.Sprintf("the work of %s is ended, and %s passes on when it has answered", who, what)
 		if force {
-			question = fmt.Sprintf("%s passes on at once, while %s may still be at work under it", what, who)
+			question = fmt.Sprintf("%s passes on at once, while %s may still be at work under it: two holders at the same time, "+
+				"and only what checks the fencing token refuses the writes of the old one", what, who)
 		}
 		if err := t.confirm(ctx, &a, "%s", question); err != nil {
 			return err
@@ -413,6 +414,7 @@ The token says which hold is meant, so that a lock which has moved on meanwhile 
 			return err
 		}
 		if force {
+			fmt.Fprintf(t.stderr, "lockstep: until %s learns of that, two holders may be at work at the same time\n", h.Worker)
 			return t.write(fmt.Sprintf("%s is taken from %s\n", what, h.Worker))
 		}
 		return t.write(fmt.Sprintf("%s is told to give up %s\n", h.Worker, what))

@@ -113,7 +113,7 @@ func parsePath(text string) ([]step, error) {
 			if inner := text[i+1 : end]; inner != "*" {
 				n, err := strconv.ParseUint(inner, 10, 31)
 				if err != nil || strconv.FormatUint(n, 10) != inner {
-					return nil, fmt.Errorf("{%s}: [%s]: want a number from 0 or *", text, inner)
+					return nil, fmt.Errorf("{%s}: [%s]: want a number from 0 or *, as in {%s[0]} for one element or {%[1]s[*]} for each", text, inner, text[:i])
 				}
 				index = int(n)
 			}
@@ -130,7 +130,7 @@ func parsePath(text string) ([]step, error) {
 		for i < len(text) && text[i] != '.' && text[i] != '[' {
 			r, size := utf8.DecodeRuneInString(text[i:])
 			if !(unicode.IsLetter(r) || unicode.IsDigit(r) || r == '_' || r == '-') || r == utf8.RuneError && size == 1 {
-				return nil, fmt.Errorf("{%s}: %q in a field's name", text, text[i:i+size])
+				return nil, fmt.Errorf("{%s}: %q in a field's name, which has letters, digits, _ and -", text, text[i:i+size])
 			}
 			i += size
 		}

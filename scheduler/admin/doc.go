@@ -51,7 +51,8 @@
 //	/api/v1/enqueue              {"job", "args", "id", "in", "at"}; 201 with the new run, 200 when it was there
 //	/api/v1/runs/{id}/cancel     and runs/{id}/retry {"reason"}
 //	/api/v1/workers/{id}/drain   {"reason"}
-//	/api/v1/locks/{lock}/release {"token", "reason", "force"}; 409 when the token is not a present holder's
+//	/api/v1/locks/{lock}/release {"token", "reason", "force"}; 409 when the token is not a present holder's. With
+//	                             force the lock passes on at once: two holders may then be at work at the same time
 //	/api/v1/queues/{queue}/pause and resume {"reason"}
 //	/api/v1/config/reload        {"worker"}: load the config again. 200 when it was taken, 422 when the old one stays
 //

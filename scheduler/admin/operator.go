@@ -266,7 +266,7 @@ func (o *Operator) ReleaseLock(ctx context.Context, name string, token locks.Tok
 	} else if lock, err := space.HeldBy(ctx, name); err != nil {
 		return "", fmt.Errorf("release lock: %w", err)
 	} else if hold := lock.Holder(token); hold != nil && hold.Resting {
-		return "", fmt.Errorf("release lock %s: %w: nobody works under it any more; it stays taken for another %s, which only force ends",
+		return "", fmt.Errorf("release lock %s: %w: nobody works under it any more; it stays taken for another %s; only force ends that, and then two holders may be at work",
 			name, ledger.ErrRefused, hold.LeaseLeft.Round(time.Second))
 	}
 	id, err := space.Revoke(ctx, name, token, how, locks.Revocation{By: by.Who, Reason: by.Why})

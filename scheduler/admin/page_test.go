@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -413,5 +415,30 @@ func TestADisputedQueueHasABannerAndAMetric(t *testing.T) {
 	}
 	if body := get(s, "/metrics").Body.String(); !strings.Contains(body, "\nlockstep_queues_disputed 1\n") {
 		t.Error("no lockstep_queues_disputed 1 in the metrics")
+	}
+}
+
+// On a narrow screen each cell has its label at its left. The rule that makes room for it has to weigh more than every rule
+// that sets the padding of a cell, also of one in the last row; otherwise the label covers what stands there.
+func TestRuleThatMakesRoomForLabelsWeighsMost(t *testing.T) {
+	t.Parallel()
+	css, err := os.ReadFile("page/page.css")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, narrow, found := strings.Cut(string(css), "@media (max-width: 44rem) {")
+	weights := make(map[string]int) // of the heaviest selector, by the declaration
+	for _, rule := range regexp.MustCompile(`(?s)([^{}]+)\{([^{}]*)\}`).FindAllStringSubmatch(narrow, -1) {
+		for declaration := range strings.SplitSeq(rule[2], ";") {
+			for selector := range strings.SplitSeq(regexp.MustCompile(`(?s)/\*.*?\*/`).ReplaceAllString(rule[1], ""), ",") {
+				classes := strings.Count(selector, ":") + strings.Count(selector, "[") + strings.Count(selector, ".")
+				elements := len(regexp.MustCompile(`(^|[\s>+~])[a-z]`).FindAllString(selector, -1))
+				weights[strings.TrimSpace(declaration)] = max(weights[strings.TrimSpace(declaration)], 100*classes+elements)
+			}
+		}
+	}
+	room, other := weights["padding-left: 7rem"], weights["padding: 0.1875rem 0"]
+	if !found || other == 0 || room <= other {
+		t.Errorf("the room for labels weighs %d, the padding of cells %d", room, other)
 	}
 }

@@ -188,7 +188,7 @@ func checkWhole(expr string, parts []part) *Error {
 		if len(parts) > 1 {
 			count = fmt.Sprintf("%d fields are", len(parts))
 		}
-		return wrong(count+" too few", "write "+layout)
+		return wrong(count+" too few: there are five", "write "+layout)
 	}
 	return nil
 }

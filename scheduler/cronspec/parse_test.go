@@ -38,8 +38,8 @@ func TestParseRefusesWithTheRemedy(t *testing.T) {
 	}{
 		{"", "empty; write minute hour day-of-month month weekday (and optionally seconds in front)"},
 		{" \n ", "empty; write minute hour day-of-month month weekday (and optionally seconds in front)"},
-		{"0 2 * *", "4 fields are too few; write minute hour day-of-month month weekday (and optionally seconds in front)"},
-		{"5", "1 field is too few; write minute hour day-of-month month weekday (and optionally seconds in front)"},
+		{"0 2 * *", "4 fields are too few: there are five; write minute hour day-of-month month weekday (and optionally seconds in front)"},
+		{"5", "1 field is too few: there are five; write minute hour day-of-month month weekday (and optionally seconds in front)"},
 		{"0 0 2 * * * 2026", "7 fields are too many; write minute hour day-of-month month weekday (and optionally seconds in front); there is no field for a year or a command"},
 		{"TZ=", "the time zone is a key of its own; write timezone: Europe/Berlin"},
 		{"TZ=UTC", "the time zone is a key of its own; write timezone: UTC"},
@@ -60,7 +60,7 @@ func TestParseRefusesWithTheRemedy(t *testing.T) {
 		{"every now and then", "this is an interval; write every: 15m"},
 		{"02:00", `this is a time of day; write "0 2 * * *"`},
 		{"2:05", `this is a time of day; write "5 2 * * *"`},
-		{"24:00", "1 field is too few; write minute hour day-of-month month weekday (and optionally seconds in front)"},
+		{"24:00", "1 field is too few: there are five; write minute hour day-of-month month weekday (and optionally seconds in front)"},
 
 		{"0 0 30 2 *", `day of month "30": never comes in February; write a day that does`},
 		{"0 0 30,31 feb *", `day of month "30,31": never comes in February; write a day that does`},
