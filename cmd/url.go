@@ -3,6 +3,7 @@ package cmd
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -28,7 +29,7 @@ type address struct {
 func parseURL(text string) (*address, error) {
 	scheme, rest, ok := strings.Cut(text, "://")
 	if !ok {
-		return nil, fmt.Errorf("%q is no URL of a Redis", text)
+		return nil, errors.New("it is no URL of a Redis")
 	}
 	a := &address{scheme: scheme}
 	rest, query, _ := strings.Cut(rest, "?")

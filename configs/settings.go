@@ -65,6 +65,37 @@ type Worker struct {
 
 	// Queues are those that the worker serves, with their weights from 1 to 100. Default {default: 1}.
 	Queues map[string]int `koanf:"queues"`
+
+	// Env are the variables that commands inherit; [Worker.Inherited] reads it. By default those that programs need to
+	// find their files and to print in the right language and time zone, and none that usually has a secret.
+	Env []string `koanf:"env"`
+}
+
+// Inherited returns the part of an environment ("NAME=value") that commands inherit by Env. Settings and REDIS_URL are
+// never among it.
+func (w Worker) Inherited(environ []string) []string {
+	return slices.DeleteFunc(WithoutSettings(environ), func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		return !slices.ContainsFunc(w.Env, func(pattern string) bool {
+			beginning, many := strings.CutSuffix(pattern, "*")
+			return name == pattern || many && strings.HasPrefix(name, beginning)
+		})
+	})
+}
+
+// WithoutSettings returns an environment without the variables that are settings of lockstep, and without REDIS_URL:
+// these may hold credentials.
+func WithoutSettings(environ []string) []string {
+	return slices.DeleteFunc(slices.Clone(environ), func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		return isSetting(name)
+	})
+}
+
+// isSetting reports whether an environment variable is one that [Load] reads settings from.
+func isSetting(name string) bool {
+	rest, ours := strings.CutPrefix(name, envPrefix)
+	return ours && strings.Contains(rest, "__") || name == "REDIS_URL"
 }
 
 // Locks says how a worker keeps what it holds.
@@ -152,17 +183,8 @@ func (f *field) defaultValue() reflect.Value {
 	return value
 }
 
-const hidden = "(hidden)"
-
-// SafeURL returns the URL without what stands before the host, where a password may be.
-func (r Redis) SafeURL() string {
-	scheme, rest, ok := strings.Cut(r.URL, "://")
-	at := strings.LastIndexByte(rest, '@')
-	if !ok || at < 0 {
-		return r.URL
-	}
-	return scheme + "://" + hidden + rest[at:]
-}
+// SafeURL returns the URL as it may be shown: see [jobs.SafeURL].
+func (r Redis) SafeURL() string { return jobs.SafeURL(r.URL) }
 
 // String returns the settings without the password.
 func (r Redis) String() string { return fmt.Sprintf("%s (namespace %s)", r.SafeURL(), r.Namespace) }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"maps"
-	"net/url"
 	"reflect"
 	"slices"
 	"strings"
@@ -15,6 +14,9 @@ import (
 	"lockstep/jobs"
 	"lockstep/scheduler/cronspec"
 )
+
+// hidden is what stands in place of a secret.
+const hidden = jobs.Hidden
 
 // Value is one key with its value, for people: a duration is a text, and a secret is hidden.
 type Value struct {
@@ -185,7 +187,7 @@ func Redact(job *jobs.Job) *jobs.Job {
 	out.Env = redactTexts(job.Env, isSecretName)
 	if job.HTTP != nil {
 		request := *job.HTTP
-		request.URL = redactURL(request.URL)
+		request.URL = jobs.SafeURL(request.URL)
 		request.Headers = redactTexts(request.Headers, isSecretHeader)
 		out.HTTP = &request
 	}
@@ -203,18 +205,6 @@ func redactTexts(m map[string]string, secret func(name string) bool) map[string]
 		}
 	}
 	return out
-}
-
-func redactURL(s string) string {
-	if strings.Contains(s, "${") || !hasPassword(s) {
-		return s
-	}
-	u, err := url.Parse(s)
-	if err != nil {
-		return hidden
-	}
-	u.User = nil
-	return u.Scheme + "://" + hidden + "@" + strings.TrimPrefix(u.String(), u.Scheme+"://")
 }
 
 func redactArgs(raw json.RawMessage) json.RawMessage {

@@ -27,7 +27,7 @@ func TestSecretsAreRedactedAndNothingElse(t *testing.T) {
 		Name:    "a",
 		Command: []string{"dump", "--password=(hidden)", "--token", "(hidden)", "(hidden)", "--user=me", "${file:/secret}"},
 		Env:     map[string]string{"DB_PASSWORD": "(hidden)", "TOKEN": "${TOKEN}", "HOME": "/home/web", "TOKEN_FILE": "/run/token"},
-		HTTP: &jobs.HTTP{Method: "POST", URL: "https://(hidden)@host/x?a=b",
+		HTTP: &jobs.HTTP{Method: "POST", URL: "https://(hidden)@host/x?a=(hidden)",
 			Headers: map[string]string{"Authorization": "(hidden)", "Accept": "text/plain"}},
 		Args: json.RawMessage(`{"key":"(hidden)","list":[{"client_secret":"(hidden)","n":12345678901234567890}]}`),
 	}

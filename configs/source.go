@@ -17,6 +17,8 @@ import (
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v4"
+
+	"lockstep/jobs"
 )
 
 // fileLimit bounds the size of a config file; 100,000 jobs take a tenth of it.
@@ -502,8 +504,8 @@ func (l *loader) lineError(s *source, line, column int, code, message, hint stri
 }
 
 var (
-	assignment  = regexp.MustCompile(`([A-Za-z0-9_.-]+)["']?\s*[:=]\s*`)
-	urlPassword = regexp.MustCompile(`(://)([^/\s]*)@`)
+	assignment = regexp.MustCompile(`([A-Za-z0-9_.-]+)["']?\s*[:=]\s*`)
+	urlInLine  = regexp.MustCompile("[a-z][a-z+.-]*://[^\\s\"'`]+")
 )
 
 // maskedText is masked for a line of a file that is no YAML, so that nothing is known of its values: what stands behind the
@@ -518,8 +520,10 @@ func maskedText(line string) string {
 			break
 		}
 	}
-	if at := urlPassword.FindStringSubmatchIndex(line); at != nil {
-		stars(at[4], at[5])
+	for _, at := range slices.Backward(urlInLine.FindAllStringIndex(line, -1)) { // stars may be fewer bytes than they replace
+		for _, s := range slices.Backward(jobs.URLSecrets(line[at[0]:at[1]])) {
+			stars(at[0]+s.From, at[0]+s.To)
+		}
 	}
 	return line
 }
@@ -547,9 +551,10 @@ func (s *source) masked(number int, line string, begin, long []*yaml.Node) strin
 		if s.ends(n) {
 			to = min(from+s.width(n), len(runes))
 		}
-		from, to = passwordPart(runes, from, to)
-		for i := from; i < to; i++ {
-			runes[i] = '*'
+		for _, part := range secretParts(runes, from, to) {
+			for i := part.From; i < part.To; i++ {
+				runes[i] = '*'
+			}
 		}
 	}
 	for _, n := range long {
@@ -562,14 +567,21 @@ func (s *source) masked(number int, line string, begin, long []*yaml.Node) strin
 	return string(runes)
 }
 
-// passwordPart narrows a stretch of a line to what stands in front of the host, if it is a URL with such a part.
-func passwordPart(line []rune, from, to int) (int, int) {
-	text := string(line[from:to])
-	scheme, at := strings.Index(text, "://"), strings.LastIndexByte(text, '@')
-	if scheme < 0 || at < scheme {
-		return from, to
+// secretParts returns the secrets in a stretch of a line, in characters: those of a URL that has some, else all of it.
+func secretParts(line []rune, from, to int) []jobs.Span {
+	whole := []jobs.Span{{From: from, To: to}}
+	if to-from > 1 && (line[from] == '"' || line[from] == '\'') && line[to-1] == line[from] {
+		from, to = from+1, to-1
 	}
-	return from + utf8.RuneCountInString(text[:scheme+len("://")]), from + utf8.RuneCountInString(text[:at])
+	text := string(line[from:to])
+	spans := jobs.URLSecrets(text)
+	if len(spans) == 0 {
+		return whole
+	}
+	for i, s := range spans {
+		spans[i] = jobs.Span{From: from + utf8.RuneCountInString(text[:s.From]), To: from + utf8.RuneCountInString(text[:s.To])}
+	}
+	return spans
 }
 
 // ends tells whether a scalar ends in the line in which it begins.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -143,7 +142,7 @@ func newJob(record ledger.JobRecord, now time.Time) Job {
 	}
 	switch {
 	case d.HTTP != nil:
-		job.Kind, job.HTTP = "http", &Call{Method: d.HTTP.Method, URL: withoutPassword(d.HTTP.URL)}
+		job.Kind, job.HTTP = "http", &Call{Method: d.HTTP.Method, URL: jobs.SafeURL(d.HTTP.URL)}
 	case d.Handler != "":
 		job.Kind, job.Handler = "handler", d.Handler
 	default:
@@ -181,13 +180,6 @@ func locksOf(d *jobs.Job) []string {
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
-}
-
-func withoutPassword(text string) string {
-	if u, err := url.Parse(text); err == nil && u.User != nil {
-		return u.Redacted()
-	}
-	return text
 }
 
 // later returns the later of a cursor and now. Ticks between them are due, not next: they are about to be decided, or

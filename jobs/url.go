@@ -1,0 +1,86 @@
+package jobs
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Hidden is shown in place of a secret.
+const Hidden = "(hidden)"
+
+// SafeURL returns a URL as it may be shown, logged and quoted in an error. User and password, the values of the query and
+// the fragment are "(hidden)": any of them may be a secret. The parameters of a Redis URL that are no secrets (db, master) stay, and
+// so does a ${...}, which only names a secret. Text that is no URL stays as it is.
+func SafeURL(text string) string {
+	for _, s := range slices.Backward(URLSecrets(text)) {
+		text = text[:s.From] + Hidden + text[s.To:]
+	}
+	return text
+}
+
+// Span is a stretch of a text, in bytes.
+type Span struct{ From, To int }
+
+var (
+	replaced     = regexp.MustCompile(`\$\{[^}]*\}`)
+	numericPort  = regexp.MustCompile(`^(?:[^:]*|\[[^\]]*\])(?::[0-9]*)?$`)
+	plainOptions = []string{"db", "master"}
+)
+
+// URLSecrets returns the stretches of a URL that [SafeURL] hides, in their order.
+func URLSecrets(text string) []Span {
+	// A ${...} may have any of the characters in it that part a URL. Its letters are none of them.
+	plain := replaced.ReplaceAllStringFunc(text, func(s string) string { return strings.Repeat("$", len(s)) })
+	scheme, rest, ok := strings.Cut(plain, "://")
+	if !ok || strings.ContainsAny(scheme, " /?#@") {
+		return nil
+	}
+	web := scheme == "http" || scheme == "https"
+	var spans []Span
+	add := func(from, to int) { // but for an empty one, and a ${...}
+		if to > from && !strings.Contains(plain[from:to], "$$$$") { // ${A} is the shortest
+			spans = append(spans, Span{from, to})
+		}
+	}
+	at := len(scheme) + len("://")
+	authority := rest[:indexAny(rest, "/?#")]
+	user := strings.LastIndexByte(authority, '@')
+	if !web || user < 0 && !numericPort.MatchString(authority) {
+		// No host has such a port: a password that was not escaped goes on behind a / or a ?.
+		user = strings.LastIndexByte(rest, '@')
+	}
+	if user >= 0 {
+		add(at, at+user)
+		rest, at = rest[user+1:], at+user+1
+	}
+	end := strings.IndexByte(rest, '#')
+	if end < 0 || !web {
+		end = len(rest)
+	}
+	if query := strings.IndexByte(rest[:end], '?'); query >= 0 {
+		from := at + query + 1
+		for pair := range strings.SplitSeq(rest[query+1:end], "&") {
+			key, _, assigned := strings.Cut(pair, "=")
+			switch {
+			case !assigned:
+				add(from, from+len(pair))
+			case web || !slices.Contains(plainOptions, key):
+				add(from+len(key)+1, from+len(pair))
+			}
+			from += len(pair) + 1
+		}
+	}
+	if end < len(rest) {
+		add(at+end+1, at+len(rest))
+	}
+	return spans
+}
+
+// indexAny is strings.IndexAny, or the length of s.
+func indexAny(s, chars string) int {
+	if i := strings.IndexAny(s, chars); i >= 0 {
+		return i
+	}
+	return len(s)
+}

@@ -1,0 +1,35 @@
+package jobs
+
+import "testing"
+
+func TestSafeURLHidesWhatMayBeASecret(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]string{
+		"":                          "",
+		"embedded":                  "embedded",
+		"redis://127.0.0.1:6379/0":  "redis://127.0.0.1:6379/0",
+		"redis://:pw@h:1/0":         "redis://(hidden)@h:1/0",
+		"redis://u:p/w?x@h:1/0":     "redis://(hidden)@h:1/0",
+		"redis://h:1/0?password=pw": "redis://h:1/0?password=(hidden)",
+		"redis://h:1/0?pw":          "redis://h:1/0?(hidden)",
+		"redis://h/0?a=1&db=2&b=&c": "redis://h/0?a=(hidden)&db=2&b=&(hidden)",
+		"redis://h/0?password=a#b":  "redis://h/0?password=(hidden)",
+		"unix:///run/r.sock?db=1":   "unix:///run/r.sock?db=1",
+		"redis-sentinel://a:1,b:2/0?master=m&password=x": "redis-sentinel://a:1,b:2/0?master=m&password=(hidden)",
+		"https://h/a@b":                    "https://h/a@b",
+		"https://h:80/a@b?t=@c":            "https://h:80/a@b?t=(hidden)",
+		"https://[::1]:80/a@b":             "https://[::1]:80/a@b",
+		"https://u@h/":                     "https://(hidden)@h/",
+		"https://u:pw@h/x@y":               "https://(hidden)@h/x@y",
+		"https://u:p/w@h/":                 "https://(hidden)@h/",
+		"https://h/?key=${KEY}&a=b":        "https://h/?key=${KEY}&a=(hidden)",
+		"https://${U}:${file:/a?b&c@d}@h/": "https://${U}:${file:/a?b&c@d}@h/",
+		"https://h/?a=b#access_token=x":    "https://h/?a=(hidden)#(hidden)",
+		"https://h/?master=m":              "https://h/?master=(hidden)",
+		"see https://h/?a=b":               "see https://h/?a=b",
+	} {
+		if got := SafeURL(url); got != want {
+			t.Errorf("%s: got %s, want %s", url, got, want)
+		}
+	}
+}
