@@ -45,7 +45,7 @@ Exits with 3 when there are errors; warnings alone are 0, unless --strict makes 
 			return refuse("no config to check: name a file or folder, set LOCKSTEP_CONFIG, or write ./lockstep.yaml")
 		}
 		options := t.loadOptions(cmd, paths)
-		options.Handlers = t.handlers.Names()
+		options.Handlers, options.Rights = t.handlers.Names(), true
 		config, err := readConfig(options)
 		var problems configs.Problems
 		switch {

@@ -25,12 +25,17 @@ const embedded = "embedded"
 // globalFlags are those of every command.
 type globalFlags struct {
 	config []string
-	redis  string // read by configs; kept here because a flag needs a place
+	redis  string // read by configs, as is the next; kept here because a flag needs a place
+
+	redisPasswordFile string
 }
 
 // flagKeys tells which setting a flag is for.
 var flagKeys = map[string]string{
-	"redis":       "redis.url",
+	"redis": "redis.url",
+
+	"redis-password-file": "redis.password_file",
+
 	"concurrency": "worker.concurrency",
 	"queues":      "worker.queues",
 }

@@ -144,10 +144,9 @@ func (d *doctor) config(cmd *cobra.Command) *configs.Config {
 	paths := configs.Find(d.flags.config, nil)
 	if len(paths) == 0 {
 		d.say(levelOK, "config", "", "no config file here: settings are those of the environment and of flags")
-		return nil
 	}
 	options := d.loadOptions(cmd, paths)
-	options.Handlers = d.handlers.Names()
+	options.Handlers, options.Rights = d.handlers.Names(), true
 	config, err := configs.Load(options)
 	var problems configs.Problems
 	switch {
@@ -158,8 +157,20 @@ func (d *doctor) config(cmd *cobra.Command) *configs.Config {
 	case err != nil:
 		d.say(levelError, "config", "", "%v", err)
 		return nil
-	case config.Warnings.Warnings() > 0:
-		d.say(levelWarning, "config", "", "%s; lockstep check tells them", many(config.Warnings.Warnings(), "warning"))
+	}
+	others := 0
+	for _, p := range config.Warnings.List {
+		if p.Code == configs.CodeRights {
+			d.say(levelWarning, "rights", p.File, "%s; %s", p.Message, p.Hint)
+		} else {
+			others++
+		}
+	}
+	switch {
+	case len(paths) == 0:
+		return nil
+	case others > 0:
+		d.say(levelWarning, "config", "", "%s; lockstep check tells them", many(others, "warning"))
 	default:
 		d.say(levelOK, "config", "", "%s in %s", many(len(config.Jobs), "job"), many(config.Warnings.Files, "file"))
 	}

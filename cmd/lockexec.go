@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"lockstep/configs"
 	"lockstep/jobs/command"
 	"lockstep/locks"
 )
@@ -50,6 +52,15 @@ func (f *execFlags) parts(cmd *cobra.Command) ([]locks.Part, error) {
 	return parts, nil
 }
 
+// permitNames returns the names of the permits that are asked for. The form of each was checked.
+func (f *execFlags) permitNames() []string {
+	var names []string
+	for _, text := range f.permits {
+		names = append(names, text[:strings.LastIndexByte(text, '=')])
+	}
+	return names
+}
+
 func (t *tool) lockExecCommand() *cobra.Command {
 	var f execFlags
 	cmd := &cobra.Command{
@@ -63,6 +74,9 @@ the locks can pass to somebody else.
 Inside a command that holds locks already, a job's or another lock exec's, it asks only for what that does not have:
 LOCKSTEP_HOLD tells it. A lock that the outer command shares can be had exclusively for a while so. When the outer command
 loses its locks, this one is ended as well.
+
+Permits that the config declares, and Redis does not know yet, are declared first. A command of a job inherits no settings
+of Redis: the job gives them by its env, as in env: {REDIS_URL: "${REDIS_URL}"}, or a config is named with -c.
 
 Exits with the code of the command, 128+n when signal n ended it; 75 when the locks were not to be had in time, or only by
 waiting for itself; 76 when they were lost, or those of LOCKSTEP_HOLD were, 130 when it was interrupted while it waited.`,
@@ -93,14 +107,22 @@ waiting for itself; 76 when they were lost, or those of LOCKSTEP_HOLD were, 130 
 		parts = append(parts, locks.Info(execInfo(args)), locks.OnWait(func(busy *locks.BusyError) {
 			fmt.Fprintf(t.stderr, "lockstep: %s; waiting%s\n", inTheWay(busy), limit)
 		}))
-		return t.lockExec(cmd, parts, args)
+		return t.lockExec(cmd, parts, f.permitNames(), args)
 	}
 	return cmd
 }
 
-// lockExec connects, waits for the bundle, runs the command and gives the bundle back.
-func (t *tool) lockExec(cmd *cobra.Command, parts []locks.Part, argv []string) (err error) {
+// lockExec connects, declares the wanted permits that the config has, waits for the bundle, runs the command and gives the bundle back.
+func (t *tool) lockExec(cmd *cobra.Command, parts []locks.Part, wanted, argv []string) (err error) {
 	ctx := cmd.Context()
+	chain := strings.Fields(os.Getenv(holdVariable))
+	if err := t.namesRedis(cmd, chain); err != nil {
+		return err
+	}
+	permits, err := t.permitsOf(cmd, wanted)
+	if err != nil {
+		return err
+	}
 	conn, err := t.connect(cmd)
 	if err != nil {
 		return err
@@ -124,7 +146,11 @@ func (t *tool) lockExec(cmd *cobra.Command, parts []locks.Part, argv []string) (
 		}
 	}()
 
-	chain := strings.Fields(os.Getenv(holdVariable))
+	for _, name := range slices.Sorted(maps.Keys(permits)) {
+		if _, err := client.Declare(ctx, name, permits[name]); err != nil {
+			return notAcquired(err)
+		}
+	}
 	holds, err := acquire(ctx, client, chain, parts)
 	if err != nil {
 		return notAcquired(err)
@@ -135,6 +161,40 @@ func (t *tool) lockExec(cmd *cobra.Command, parts []locks.Part, argv []string) (
 		fmt.Fprintln(t.stderr, "lockstep: the command has ended, but its locks could not be given back:", released)
 	}
 	return err
+}
+
+// namesRedis refuses to work under the holds of chain when no Redis is named: a job does not inherit the settings of its
+// worker, and the default, or a demo that happens to run, would be another Redis.
+func (t *tool) namesRedis(cmd *cobra.Command, chain []string) error {
+	if len(chain) == 0 {
+		return nil
+	}
+	config, err := t.load(cmd, configs.Find(t.flags.config, nil), true)
+	if err != nil {
+		return err
+	}
+	if _, named := config.Origins["redis.url"]; named {
+		return nil
+	}
+	return refuse("%s names a hold, but no Redis is named here: a job does not inherit the Redis settings of its worker; "+
+		"give them to this job by its env (env: {REDIS_URL: \"${REDIS_URL}\"}), or name a config with -c", holdVariable)
+}
+
+// permitsOf returns the limits of those of the wanted permits that the config declares. A worker may have declared the
+// others.
+func (t *tool) permitsOf(cmd *cobra.Command, wanted []string) (map[string]locks.PermitLimit, error) {
+	if len(wanted) == 0 {
+		return nil, nil
+	}
+	options := t.loadOptions(cmd, configs.Find(t.flags.config, nil))
+	options.SettingsOnly, options.Permits = true, true
+	config, err := t.told(readConfig(options))
+	if err != nil {
+		return nil, err
+	}
+	declared := limits(config.Permits)
+	maps.DeleteFunc(declared, func(name string, _ locks.PermitLimit) bool { return !slices.Contains(wanted, name) })
+	return declared, nil
 }
 
 // holdVariable tells a command the holds that it works under, the innermost first: a job's, or one of each lock exec that

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"lockstep/jobs"
 )
 
 // root puts all commands together.
@@ -25,6 +27,15 @@ in Redis. The commands below that look or act work straight on Redis; no worker 
 	flags.StringArrayVarP(&t.flags.config, "config", "c", nil,
 		"config `FILE` or folder, repeatable (default: $LOCKSTEP_CONFIG, else ./lockstep.yaml)")
 	flags.StringVar(&t.flags.redis, "redis", "", "`URL` of Redis (default: $LOCKSTEP_REDIS__URL, $REDIS_URL, the config, a running demo)")
+
+	flags.StringVar(&t.flags.redisPasswordFile, "redis-password-file", "", "`FILE` with the password of Redis (default: redis.password_file)")
+	root.PersistentPreRun = func(*cobra.Command, []string) {
+		// A working child has the arguments of its parent, which has said so.
+		if u := t.flags.redis; t.parent == nil && jobs.SafeURL(u) != u {
+			fmt.Fprintf(t.stderr, "lockstep: warning: --redis %s: the arguments of a process are visible to every user of this host; "+
+				"put the password into a file and name it by --redis-password-file, or the URL into REDIS_URL\n", jobs.SafeURL(u))
+		}
+	}
 
 	root.AddGroup(&cobra.Group{ID: "run", Title: "Run:"}, &cobra.Group{ID: "look", Title: "Look and act:"})
 	add := func(id string, commands ...*cobra.Command) {

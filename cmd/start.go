@@ -257,7 +257,9 @@ func workerOptions(config *configs.Config, settings configs.Settings, rdb redis.
 	if err != nil {
 		return worker.Options{}, err
 	}
-	commands, err := command.New(command.Options{Guard: guard, Logger: log})
+	commands, err := command.New(command.Options{
+		Guard: guard, GuardEnv: configs.WithoutSettings(os.Environ()), JobEnv: settings.Worker.Inherited(os.Environ()), Logger: log,
+	})
 	if err != nil {
 		return worker.Options{}, err
 	}

@@ -36,7 +36,9 @@ program, 126 when it cannot be executed. start and demo end with 0 when a signal
   LOCKSTEP_HOLD            by lock exec: the hold that it works under, see below; it asks only for what that has not
   NO_COLOR                 if it is not empty, nothing is coloured
 
-A command job gets, beside the environment of its worker:
+A command job inherits the variables of its worker that worker.env names (by default PATH, HOME, USER, LOGNAME, SHELL,
+LANG, LANGUAGE, LC_*, TZ, TMPDIR, HOSTNAME, SSL_CERT_FILE, SSL_CERT_DIR), never REDIS_URL or a setting. The env of the job
+adds to these, and it gets:
 
   LOCKSTEP_JOB             the name of the job
   LOCKSTEP_RUN_ID          the id of the run

@@ -34,6 +34,7 @@ var checks = map[string]func(s string) *fault{
 	"lock-key":    checkLockKey,
 	"permit":      checkPermit,
 	"grace":       checkGrace,
+	"inherited":   checkInherited,
 }
 
 // graceAuto is the locks.grace that depends on the leases and on the topology.
@@ -349,6 +350,22 @@ func checkVariable(s string) *fault {
 		f.reason = "${...} is replaced in values only"
 	case s == "" || strings.ContainsAny(s, "=\x00"):
 		f.reason = "it is empty or has = in it"
+	default:
+		return nil
+	}
+	return f
+}
+
+// checkInherited wants the name of a variable, or the beginning of one with a star behind it.
+func checkInherited(s string) *fault {
+	f := &fault{code: CodeName, kind: "variable name"}
+	switch name := strings.TrimSuffix(s, "*"); {
+	case s == "" || strings.ContainsAny(name, "=*\x00"):
+		f.reason = "it is empty, or has = or * in it"
+		f.hint = "write a name, or its beginning with * at the end: LC_*"
+	case isSetting(s):
+		f.reason = "commands never inherit it, since it may hold the password of Redis"
+		f.hint = "give it to the job that needs it: env: {" + s + ": \"${" + s + "}\"}"
 	default:
 		return nil
 	}

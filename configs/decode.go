@@ -257,7 +257,7 @@ func (d *decoder) structure(n *yaml.Node, v reflect.Value, p *path) bool {
 		if p.up == nil {
 			// What a job says is stored with its runs, and a limit in the lock space.
 			d.stored = f.name == "jobs" || f.name == "defaults" || f.name == "permits"
-			if d.stored && d.settingsOnly {
+			if d.stored && d.settingsOnly && !(d.withPermits && f.name == "permits") {
 				continue
 			}
 		}

@@ -21,7 +21,7 @@ import (
 //	min, max  bounds of a number, a duration, or each value of a map
 //	check     a function of checks (checks.go), for the value or each element of a list
 //	keys      the same, for the keys of a map
-//	shape     a pattern of shapes (shapes.go), where it is not that of the check: for what other keys have a say in
+//	shape     a pattern of shapes (generate_test.go), where it is not that of the check: for what other keys have a say in
 //	size      the least number of elements of a list or map
 //	default   the value of a key that was not written, as environment variables would have it
 //	unset     in words, what holds when a key without a default is not written
@@ -110,6 +110,11 @@ type workerFile struct {
 
 	// The queues that this worker serves, with their weights: how often each is asked first.
 	Queues map[string]int `yaml:"queues" keys:"queue" min:"1" max:"100" size:"1" default:"default=1" example:"{critical: 6, default: 3, low: 1}"` // asynq shuffles as many names as the weights add up to
+
+	// Which variables of the worker's environment commands inherit: names, or the beginning of names with a * behind it.
+	// They get no other variable but those of their run and of the job's env. REDIS_URL and settings
+	// (LOCKSTEP_REDIS__URL) are refused here and match no *: a job that needs Redis gets it by its own env.
+	Env []string `yaml:"env" check:"inherited" default:"PATH,HOME,USER,LOGNAME,SHELL,LANG,LANGUAGE,LC_*,TZ,TMPDIR,HOSTNAME,SSL_CERT_FILE,SSL_CERT_DIR" example:"[PATH, HOME, LANG, TZ, \"AWS_*\"]"`
 }
 
 type locksFile struct {
@@ -284,7 +289,8 @@ type jobFile struct {
 	// The arguments of runs that bring none: any JSON value.
 	Args json.RawMessage `yaml:"args" unset:"none" example:"{format: pdf}"`
 
-	// The environment of a command, beside the worker's own. ${...} is replaced on the worker, so no secret reaches Redis.
+	// The environment of a command, beside what worker.env lets it inherit. ${...} is replaced on the worker, so no secret
+	// reaches Redis.
 	Env map[string]text `yaml:"env" keys:"env" unset:"none" example:"{PGPASSFILE: /run/secrets/pgpass}"`
 
 	// What a run holds while it runs, all or none of it.

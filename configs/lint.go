@@ -3,6 +3,8 @@ package configs
 import (
 	"fmt"
 	"maps"
+	"net"
+	"net/netip"
 	"net/url"
 	"path/filepath"
 	"regexp"
@@ -210,6 +212,10 @@ func (l *loader) lintTexts(f *jobFile) {
 		}
 	}
 	one := func(name string, value text, keys ...string) {
+		if keys[len(keys)-1] == "url" && len(jobs.URLSecrets(string(value))) > 0 {
+			_, node := f.find(keys...)
+			f.src.hide(deref(node))
+		}
 		named := keys[0] == "env" && isSecretName(name) || keys[0] == "http" && name != "" && isSecretHeader(name)
 		switch s := string(value); {
 		case strings.Contains(s, "${"):
@@ -411,6 +417,9 @@ func (l *loader) lintSettings(c *Config) {
 	} else if n > 0 && c.Settings.Redis.SignKey != "" {
 		l.settingWarning(c, "redis.sign_key_file", CodeUnused, "redis.sign_key_file has no effect: redis.sign_key is set", "keep one of them")
 	}
+	if l.rights {
+		l.lintRights(c)
+	}
 	for _, s := range l.sources {
 		if _, node := find(s.root, "redis", "sign_key"); node != nil && !isNull(node) && node.Value != "" && !strings.Contains(node.Value, "${") {
 			s.hide(node)
@@ -419,8 +428,14 @@ func (l *loader) lintSettings(c *Config) {
 		if s.file.Redis == nil || s.file.Redis.URL == nil {
 			continue
 		}
-		if _, node := find(s.root, "redis", "url"); node != nil && !replacedPassword.MatchString(node.Value) && hasPassword(node.Value) {
-			s.hide(node)
+		_, node := find(s.root, "redis", "url")
+		if node == nil {
+			continue
+		}
+		if len(jobs.URLSecrets(node.Value)) > 0 {
+			s.hide(deref(node))
+		}
+		if !replacedPassword.MatchString(node.Value) && hasPassword(node.Value) {
 			l.warnAt(s, node, CodeInlineSecret, "a secret stands in redis.url", "write ${VAR}, or put the password into redis.password_file")
 		}
 	}
@@ -435,7 +450,9 @@ var authKeys = map[string][]string{
 func (l *loader) checkAuth(c *Config) {
 	const at = "admin.auth."
 	auth := c.Settings.Admin.Auth
+	wrong := false
 	problem := func(severity Severity, key, code, message, hint string) {
+		wrong = wrong || severity == SeverityError
 		l.settingProblem(c, severity, at+key, code, message, hint)
 	}
 	switch {
@@ -466,6 +483,17 @@ func (l *loader) checkAuth(c *Config) {
 		problem(SeverityError, key, CodeAuth, setting.key+" has no effect without admin.auth.mode, so nobody would have to sign in",
 			"add mode: "+strings.Join(modes, " or "))
 	}
+	if !wrong && auth.Mode == "none" && c.Settings.Admin.ListenSet && !loopback(c.Settings.Admin.Listen) {
+		l.settingWarning(c, "admin.listen", CodeAuth, fmt.Sprintf("others reach %s, and admin.auth.mode is none: only /livez, /readyz and /metrics are served there",
+			c.Settings.Admin.Listen), "set admin.auth.mode to basic, token or proxy, or listen on 127.0.0.1")
+	}
+}
+
+// loopback reports whether only this host reaches an address, which was checked.
+func loopback(address string) bool {
+	host, _, _ := net.SplitHostPort(address)
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.Unmap().IsLoopback()
 }
 
 // settingWarning warns of a setting where it was set.

@@ -56,6 +56,13 @@ type Options struct {
 	// stopped by a job that is wrong, or by a secret that is not on this machine. Config.Jobs is then empty.
 	SettingsOnly bool
 
+	// Permits reads the permits with SettingsOnly, too.
+	Permits bool
+
+	// Rights warns of files that other users of this host can read or write although they should not: see CodeRights.
+	// It is for people who look at a config on the host that uses it.
+	Rights bool
+
 	// Handlers are the names of the Go handlers of this binary. A job that names another one is a warning, unless there
 	// are none at all: then they are in somebody's own binary.
 	Handlers []string
@@ -90,6 +97,8 @@ func Find(named, environ []string) []string {
 func Load(o Options) (*Config, error) {
 	l := &loader{
 		settingsOnly: o.SettingsOnly,
+		withPermits:  o.Permits,
+		rights:       o.Rights,
 		env:          variables(o.Environ),
 		known:        make(map[string]bool),
 		jobs:         make(map[string]*jobFile),
@@ -146,6 +155,8 @@ type loader struct {
 	replacer replacer
 
 	settingsOnly bool
+	withPermits  bool // also with settingsOnly
+	rights       bool // look at those of the files
 	env          map[string]string
 
 	sources []*source       // in the order they were read
@@ -211,6 +222,20 @@ func (c *secretCache) read(path string) (string, error) {
 		c.files[path] = s
 	}
 	return s.value, s.err
+}
+
+// found returns the files that were read, sorted.
+func (c *secretCache) found() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var paths []string
+	for path, s := range c.files {
+		if s.err == nil {
+			paths = append(paths, path)
+		}
+	}
+	slices.Sort(paths)
+	return paths
 }
 
 // missing returns the files that could not be read, sorted.

@@ -79,6 +79,7 @@ const (
 	CodeInlineSecret    = "inline-secret"     // a secret that stands in a file
 	CodeUnknownHandler  = "unknown-handler"   // a handler that this binary does not have
 	CodeWeakHash        = "weak-hash"         // a password hash of the users file that is cheap to guess from
+	CodeRights          = "file-rights"       // a config that every user of the host can write, or a secret that others can read
 	CodeShortLease      = "short-lease"       // a lease that is shorter than what Redis may need to come back
 )
 

@@ -115,7 +115,7 @@ type Job struct {
 	HTTP    *HTTP    `json:"http,omitempty"`
 	Handler string   `json:"handler,omitempty"` // a name in the worker's Registry
 
-	Env     map[string]string `json:"env,omitempty"`  // beside the worker's own, for commands; wins over it
+	Env     map[string]string `json:"env,omitempty"`  // for commands, beside what they inherit of the worker's; wins over it
 	Args    json.RawMessage   `json:"args,omitempty"` // default arguments, a JSON value; a run may bring its own
 	Queue   string            `json:"queue"`
 	Timeout time.Duration     `json:"timeout,omitempty"` // bounds each attempt; 0: none

@@ -18,7 +18,7 @@ import (
 // Execute runs attempt.Job.Command without a shell, with an empty input, and with both its outputs going to
 // attempt.Output. It returns when nothing of it goes on; see [Executor.Run] for when it is killed and for the errors.
 //
-// The command gets the worker's environment; beside it, and in place of what is there,
+// The command inherits Options.JobEnv; beside it, and in place of what is there, it gets
 //
 //	LOCKSTEP_JOB LOCKSTEP_RUN_ID LOCKSTEP_ATTEMPT LOCKSTEP_TOKEN LOCKSTEP_HOLD LOCKSTEP_WORKER LOCKSTEP_IDEMPOTENCY_KEY
 //	LOCKSTEP_TICK    RFC 3339 in UTC; empty without a tick
@@ -35,9 +35,13 @@ func (e *Executor) Execute(ctx context.Context, attempt *jobs.Attempt) error {
 	if err != nil {
 		return err
 	}
+	inherited := e.jobEnv
+	if inherited == nil {
+		inherited = os.Environ()
+	}
 	err = e.Run(ctx, Spec{
 		Argv:   attempt.Job.Command,
-		Env:    environment(os.Environ(), attempt, string(locks)),
+		Env:    environment(inherited, attempt, string(locks)),
 		Stdout: attempt.Output,
 		Stderr: attempt.Output,
 		KillBy: attempt.KillBy,
@@ -49,7 +53,7 @@ func (e *Executor) Execute(ctx context.Context, attempt *jobs.Attempt) error {
 	return err
 }
 
-func environment(worker []string, attempt *jobs.Attempt, locks string) []string {
+func environment(inherited []string, attempt *jobs.Attempt, locks string) []string {
 	tick, args := "", "{}"
 	if !attempt.Tick.IsZero() {
 		tick = attempt.Tick.UTC().Format(time.RFC3339)
@@ -57,7 +61,7 @@ func environment(worker []string, attempt *jobs.Attempt, locks string) []string 
 	if len(attempt.Args) > 0 {
 		args = string(attempt.Args)
 	}
-	env := slices.DeleteFunc(slices.Clone(worker), func(entry string) bool { return name(entry) == "TRACEPARENT" }) // another trace's
+	env := slices.DeleteFunc(slices.Clone(inherited), func(entry string) bool { return name(entry) == "TRACEPARENT" }) // another trace's
 	if attempt.TraceParent != "" {
 		env = append(env, "TRACEPARENT="+attempt.TraceParent)
 	}

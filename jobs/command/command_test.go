@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -81,6 +82,35 @@ func TestCommandGetsWhatTheInterfacePromises(t *testing.T) {
 	}
 	if strings.Contains(got.Guard, "secret") || !strings.Contains(got.Guard, "guard\nnightly@2026-11-21T01:00:00Z\n") {
 		t.Errorf("the guard shows %q, want the run and no secret", got.Guard)
+	}
+}
+
+// Neither a command nor its guard, which the command can look at, has what the worker keeps from them.
+func TestCommandAndGuardInheritOnlyWhatTheyAreGiven(t *testing.T) {
+	t.Setenv("CREDENTIAL", "hunter2-5f0c81")
+	self, err := command.Self()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := command.New(command.Options{
+		Guard: []string{self, "guard"}, Logger: slog.New(slog.DiscardHandler),
+		GuardEnv: []string{"PATH=" + os.Getenv("PATH"), "GORACE=" + os.Getenv("GORACE")}, JobEnv: []string{"KEPT=1", "TRACEPARENT=x"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	attempt, output := attemptOf(os.Args[0], "show")
+	if err := e.Execute(t.Context(), attempt); err != nil {
+		t.Fatal(err)
+	}
+	got := decodeShown(t, output.String())
+	for _, entry := range got.Env {
+		if name, _, _ := strings.Cut(entry, "="); name != "KEPT" && !strings.HasPrefix(name, "LOCKSTEP_") {
+			t.Errorf("the command has %s", entry)
+		}
+	}
+	if !slices.Contains(got.Env, "KEPT=1") || strings.Contains(got.Guard, "hunter2") || strings.Contains(got.Guard, "KEPT") {
+		t.Errorf("the command has %q, and the guard shows %q", got.Env, got.Guard)
 	}
 }
 

@@ -14,7 +14,7 @@
 //	       ◀─reports──       (own process group)
 //
 // It gets the command, its environment and the deadline through a pipe (orders), so neither arguments nor secrets show
-// among the guard's own, and it tells through another (reports) that the command has started, how it ended, and that
+// among the guard's own (whose environment is Options.GuardEnv), and it tells through another (reports) that the command has started, how it ended, and that
 // nothing of it is left. It kills the command's process group and every descendant, and waits for them, when
 //
 //   - the boot clock (locks.BootTime) shows the deadline. It looks every 100 ms, because timers stand still while the

@@ -24,6 +24,13 @@ type Options struct {
 	// make its main function call [GuardMain]. Required.
 	Guard []string
 
+	// GuardEnv is the environment of guards as "NAME=value", in which they look up programs when a command has no PATH
+	// of its own. Whoever may look at a process of this user can read it. nil is the environment of this process.
+	GuardEnv []string
+
+	// JobEnv is what the commands of jobs inherit ([Executor.Execute]). nil is the environment of this process.
+	JobEnv []string
+
 	// KillAfter is the time between TERM and KILL when a command is told to end. 0 means 5 s. The KILL never comes
 	// later than KillBy.
 	KillAfter time.Duration
@@ -36,6 +43,8 @@ type Options struct {
 // concurrent use and holds nothing open between its calls.
 type Executor struct {
 	guard     []string
+	guardEnv  []string
+	jobEnv    []string
 	killAfter time.Duration
 	log       *slog.Logger
 }
@@ -52,7 +61,8 @@ func New(options Options) (*Executor, error) {
 	if err != nil {
 		return nil, fmt.Errorf("command: Options.Guard: %w", err)
 	}
-	e := &Executor{guard: append([]string{path}, options.Guard[1:]...), killAfter: options.KillAfter, log: options.Logger}
+	e := &Executor{guard: append([]string{path}, options.Guard[1:]...), killAfter: options.KillAfter, log: options.Logger,
+		guardEnv: options.GuardEnv, jobEnv: options.JobEnv}
 	if e.killAfter < 0 {
 		return nil, fmt.Errorf("command: Options.KillAfter %v is negative", e.killAfter)
 	}
@@ -196,7 +206,7 @@ func (c *child) startGuard() error {
 	if c.spec.Label != "" {
 		c.cmd.Args = append(c.cmd.Args, c.spec.Label)
 	}
-	c.cmd.Dir = c.spec.Dir
+	c.cmd.Dir, c.cmd.Env = c.spec.Dir, c.guardEnv
 	if c.spec.Stdin != nil {
 		c.cmd.Stdin = c.spec.Stdin // a nil *os.File must not become an io.Reader that is not nil
 	}

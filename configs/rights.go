@@ -1,0 +1,103 @@
+package configs
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"reflect"
+	"strings"
+	"syscall"
+)
+
+// lintRights warns of files of the config that other users of this host can read or write although they should not. These are
+// warnings and no errors, because the mode of a file does not show who can reach it: in a container there is often no other
+// user, and Kubernetes mounts secrets as 0644 unless it is told otherwise.
+func (l *loader) lintRights(c *Config) {
+	for _, s := range l.sources {
+		if info, err := os.Stat(s.path); err == nil {
+			l.fileRights(s.path, configRights(info.Mode()))
+		}
+	}
+	known := make(map[string]bool)
+	look := func(path, what string) {
+		info, err := os.Stat(path) // of the file that a link leads to, as Kubernetes has it
+		if err != nil || known[path] {
+			return
+		}
+		known[path] = true
+		l.fileRights(path, secretRights(info, os.Geteuid(), what))
+	}
+	for _, file := range c.secretFiles() {
+		look(file.path, file.key)
+	}
+	for _, path := range l.secrets.found() {
+		look(path, "${file:"+path+"}")
+	}
+}
+
+// fileRights adds a warning about a file, unless wrong is nil.
+func (l *loader) fileRights(path string, wrong *fault) {
+	if wrong != nil {
+		l.add(Problem{Origin: Origin{File: path}, Severity: SeverityWarning, Code: CodeRights, Message: wrong.reason, Hint: wrong.hint}, "")
+	}
+}
+
+// secretFile is a file that a setting names for a secret.
+type secretFile struct{ key, path string }
+
+// secretFiles returns the files that settings name for secrets: those of password_file and the like. A certificate is none.
+func (c *Config) secretFiles() (files []secretFile) {
+	for _, setting := range settingList {
+		name := setting.path[len(setting.path)-1]
+		if !strings.HasSuffix(name, "_file") || name == "ca_file" || name == "cert_file" {
+			continue
+		}
+		value := reflect.ValueOf(c.Settings)
+		for _, name := range setting.path {
+			value = koanfField(value, name)
+		}
+		switch paths := value.Interface().(type) {
+		case string:
+			files = append(files, secretFile{setting.key, paths})
+		case []string:
+			for _, path := range paths {
+				files = append(files, secretFile{setting.key, path})
+			}
+		}
+	}
+	return files
+}
+
+// configRights says what is wrong with the mode of a config file, or nil. Whoever can write it can have any command run.
+func configRights(mode fs.FileMode) *fault {
+	if !mode.IsRegular() || mode&0o002 == 0 {
+		return nil
+	}
+	return &fault{reason: fmt.Sprintf("every user of this host can write this config (mode %04o), and so have workers run any command", mode.Perm()),
+		hint: "chmod o-w"}
+}
+
+// secretRights says what is wrong with the mode of a file that has a secret, or nil. user is the one who looks, and what
+// names the secret.
+func secretRights(info fs.FileInfo, user int, what string) *fault {
+	mode := info.Mode()
+	f := &fault{hint: "chmod 600; for a secret of Kubernetes: defaultMode: 0400"}
+	switch {
+	case !mode.IsRegular():
+		return nil
+	case mode&0o006 != 0:
+		f.reason = fmt.Sprintf("every user of this host can read or write this secret of %s (mode %04o)", what, mode.Perm())
+	case mode&0o060 != 0 && !readsByGroup(info, user):
+		f.reason = fmt.Sprintf("the group of this secret of %s can read or write it (mode %04o)", what, mode.Perm())
+	default:
+		return nil
+	}
+	return f
+}
+
+// readsByGroup reports whether a user may need the rights of the group to read a file: it has another owner. So it is in
+// Kubernetes with fsGroup, where the mode cannot be stricter.
+func readsByGroup(info fs.FileInfo, user int) bool {
+	owner, known := info.Sys().(*syscall.Stat_t)
+	return known && user != 0 && int(owner.Uid) != user && info.Mode()&0o020 == 0
+}
