@@ -57,8 +57,21 @@ type connection struct {
 
 func (c *connection) Close() error { return c.rdb.Close() }
 
-// connect finds Redis as the worker does, or else a running demo, and asks it whether it is there.
+// connect finds Redis as the worker does, or else a running demo, and checks that this build knows the format of what is
+// stored there.
 func (t *tool) connect(cmd *cobra.Command) (*connection, error) {
+	conn, err := t.reach(cmd)
+	if err != nil {
+		return nil, err
+	}
+	if err := conn.ledger.Space().Check(cmd.Context()); err != nil {
+		return nil, errors.Join(conn.away(err), conn.Close())
+	}
+	return conn, nil
+}
+
+// reach is connect without the check of the format.
+func (t *tool) reach(cmd *cobra.Command) (*connection, error) {
 	ctx := cmd.Context()
 	config, err := t.load(cmd, configs.Find(t.flags.config, nil), true)
 	if err != nil {

@@ -7,6 +7,8 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
+
+	"lockstep/locks"
 )
 
 // The exit codes that scripts rely on; the help topic exit-codes says the same in words. `lock exec` also passes on
@@ -61,6 +63,9 @@ func codeOf(ctx context.Context, stderr io.Writer, err error) int {
 		return exitInterrupted // whoever interrupts knows why nothing came of it
 	}
 	code := exitFailed
+	if errors.Is(err, locks.ErrFormat) {
+		code = exitUsage
+	}
 	var known *exitError
 	if errors.As(err, &known) {
 		code = known.code

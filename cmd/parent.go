@@ -115,7 +115,7 @@ func (p *parent) run(ctx context.Context) error {
 			continue
 		}
 		p.hinders = 0
-		if c.orderly && (code == 0 || p.asked || len(p.crashes) == 0 || len(c.sessions) > 0) {
+		if c.orderly && (code == 0 || code == exitUsage || p.asked || len(p.crashes) == 0 || len(c.sessions) > 0) {
 			return exitWith(code)
 		}
 		if !c.orderly {

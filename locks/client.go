@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -66,6 +67,8 @@ type Options struct {
 	Instrument func(redis.UniversalClient) error
 
 	clock *clock // the machine's; tests set another one
+
+	impersonate *impersonator // nil: this build; tests set another one
 }
 
 const (
@@ -104,11 +107,14 @@ type Client struct {
 	identity  identity
 	follower  *follower     // nil unless Sentinel names the master
 	highest   atomic.Uint64 // the highest token seen
+	format    int           // the highest that the build can write
+	written   atomic.Int64  // the format in which the space is written, as it was heard last; 0 before that
 
 	reaper  *reaper
 	stop    context.CancelFunc
 	closing chan struct{}  // closed by Close
 	closed  chan struct{}  // closed when Close is done
+	failed  chan struct{}  // closed when failure is set
 	running sync.WaitGroup // every goroutine of this client
 
 	mu       sync.Mutex
@@ -124,7 +130,8 @@ type Client struct {
 		at    place    // where
 		names []string // that are still to be declared there
 	}
-	finished bool // Close was called: nothing may be started any more; guarded by mu
+	failure  error // why there will be no session any more; guarded by mu
+	finished bool  // Close was called: nothing may be started any more; guarded by mu
 }
 
 // Open connects to Redis, opens a session and starts the watchdog that keeps it alive. rdb tells where Redis is: its
@@ -151,7 +158,10 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, e
 			return nil, fmt.Errorf("open lock client: ask sentinel for the master: %w", err)
 		}
 	}
-	greeter := &greeter{keys: c.space.keys, recovery: &c.recovery, identity: &c.identity, changed: c.Doubt}
+	greeter := &greeter{keys: c.space.keys, script: greetScript, recovery: &c.recovery, identity: &c.identity, changed: c.Doubt}
+	if o.impersonate != nil {
+		greeter.script = o.impersonate.script(greetScript)
+	}
 	if c.rdb, err = c.ownClient(rdb, greeter, c.try, 0); err != nil {
 		return nil, fmt.Errorf("open lock client: %w", err)
 	}
@@ -164,9 +174,13 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, e
 			return nil, fmt.Errorf("open lock client: Options.Instrument: %w", errors.Join(err, c.rdb.Close(), c.beat.Close()))
 		}
 	}
+	if as := o.impersonate; as != nil {
+		c.rdb = &impersonator{c.rdb, as.format, as.script}
+		c.beat = &impersonator{c.beat, as.format, as.script}
+	}
 	c.space.rdb = c.rdb
 	c.post = &post{rdb: c.rdb, keys: c.space.keys, units: batchers(c.space.keys), try: c.try, spawn: c.spawn, now: time.Now}
-	c.acquireScript, c.releaseScript = prepare(acquireScript, c.space.keys), prepare(releaseScript, c.space.keys)
+	c.acquireScript, c.releaseScript = prepare(as(c.rdb, acquireScript), c.space.keys), prepare(as(c.rdb, releaseScript), c.space.keys)
 	began := time.Now()
 	s, listener, err := c.openSession(ctx, c.try)
 	if err != nil {
@@ -190,7 +204,10 @@ func newClient(o Options) (*Client, error) {
 		clock:   clock{time.Now, BootTime},
 		reaper:  &reaper{wake: make(chan struct{}, 1)},
 		closing: make(chan struct{}), closed: make(chan struct{}), changed: make(chan struct{}),
-		declared: make(map[string]PermitLimit),
+		declared: make(map[string]PermitLimit), failed: make(chan struct{}), format: Format,
+	}
+	if o.impersonate != nil {
+		c.format = o.impersonate.format
 	}
 	if o.clock != nil {
 		c.clock = *o.clock
@@ -240,7 +257,7 @@ func newClient(o Options) (*Client, error) {
 			return nil, err
 		}
 	}
-	c.card, err = checkCard(o.Card)
+	c.card, err = checkCard(o.Card, c.format)
 	return c, err
 }
 
@@ -262,7 +279,8 @@ func cleanName(name string) string {
 	return name
 }
 
-func checkCard(card json.RawMessage) (json.RawMessage, error) {
+// checkCard returns a card as it is stored: with the format that the build can write.
+func checkCard(card json.RawMessage, format int) (json.RawMessage, error) {
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, card); err != nil {
 		return nil, fmt.Errorf("%w: Options.Card is not JSON: %w", ErrInvalid, err)
@@ -273,7 +291,14 @@ func checkCard(card json.RawMessage) (json.RawMessage, error) {
 	case compact.Len() > maxCard:
 		return nil, fmt.Errorf("%w: Options.Card has %d bytes; at most %d are kept", ErrInvalid, compact.Len(), maxCard)
 	}
-	return compact.Bytes(), nil
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(compact.Bytes(), &members); err != nil {
+		return nil, fmt.Errorf("%w: Options.Card is not a JSON object: %w", ErrInvalid, err)
+	}
+	if _, taken := members["format"]; taken {
+		return nil, fmt.Errorf("%w: Options.Card has a member \"format\", which the client writes itself; give it another name", ErrInvalid)
+	}
+	return stamp(compact.Bytes(), format), nil
 }
 
 // ownClient makes a client of our own to where rdb connects: one that sends each command once and keeps deadlines. We
@@ -362,6 +387,10 @@ func (c *Client) live(ctx context.Context, s *session, listener *subscriber) {
 			if s, listener, err = c.openSession(ctx, c.reopenTry()); err == nil {
 				break
 			}
+			if errors.Is(err, ErrFormat) {
+				c.fail(err)
+				return
+			}
 			c.mu.Lock()
 			c.outage = err
 			c.mu.Unlock()
@@ -420,7 +449,7 @@ func (c *Client) openSession(ctx context.Context, try time.Duration) (*session, 
 		knew := c.last != nil
 		c.mu.Unlock()
 		s.dog.from = c.clock.read()
-		r, err := c.callWithin(ctx, try, openScript, string(id), c.lease.Milliseconds(), string(s.card), rand.Text(), c.recovery.first(knew))
+		r, err := c.callWithin(ctx, try, openScript, string(id), c.lease.Milliseconds(), string(s.card), c.newSpace(), c.recovery.first(knew))
 		if err == nil && r.text(0) == "open" {
 			s.see(sighting{serverTime(r.number(1)), s.dog.from})
 			s.at = c.arrived(place{r.text(2), r.text(3)}, r.number(5) == 1)
@@ -428,6 +457,7 @@ func (c *Client) openSession(ctx context.Context, try time.Duration) (*session, 
 				s.dog.hurry()
 			}
 			c.recovery.heard(r.number(4), c.lease)
+			c.written.Store(r.number(6))
 			return s, listener, nil
 		}
 		_ = listener.sub.Close()
@@ -439,6 +469,15 @@ func (c *Client) openSession(ctx context.Context, try time.Duration) (*session, 
 		}
 	}
 	return nil, nil, fmt.Errorf("%d random session ids in a row are taken", tries)
+}
+
+// newSpace returns an id for a space that this client may have to make, and the format that it gets: the one that the client
+// has known, if it has known one, since other sessions of the lost space may be of a build that knows no higher one.
+func (c *Client) newSpace() string {
+	if written := c.written.Load(); written > 0 {
+		return rand.Text() + "\x1f" + strconv.FormatInt(written, 10)
+	}
+	return rand.Text()
 }
 
 // arrived returns where a session begins that was opened at a place. When that is another one than the client knew, Redis has
@@ -478,6 +517,28 @@ func (c *Client) install(s *session) {
 	c.changed = make(chan struct{})
 }
 
+// fail notes that no further session can be opened.
+func (c *Client) fail(err error) {
+	c.mu.Lock()
+	c.failure = err
+	close(c.failed)
+	close(c.changed)
+	c.changed = make(chan struct{})
+	c.mu.Unlock()
+}
+
+// Failed returns a channel that is closed when the client cannot open a session any more, whatever happens: a newer build
+// has raised the format of the space meanwhile ([ErrFormat]). [Client.Err] then returns the reason. The client must still
+// be closed.
+func (c *Client) Failed() <-chan struct{} { return c.failed }
+
+// Err returns why the client has failed for good, or nil while it has not.
+func (c *Client) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.failure
+}
+
 // retire has no more work begin on a session.
 func (c *Client) retire(s *session) {
 	c.mu.Lock()
@@ -496,6 +557,8 @@ func (c *Client) current() (*session, <-chan struct{}, error) {
 		return nil, nil, ErrClosed
 	case c.session != nil:
 		return c.session, nil, nil
+	case c.failure != nil:
+		return nil, nil, fmt.Errorf("%w: no session can be opened: %w", ErrLost, c.failure)
 	case c.outage != nil:
 		return nil, c.changed, fmt.Errorf("%w: %w", ErrNoSession, c.outage)
 	}
@@ -555,7 +618,7 @@ func (c *Client) Redis() redis.UniversalClient { return c.rdb }
 // SetCard replaces what the session tells about itself, and what later sessions of this client will. Without a live
 // session it returns nil: the next one brings the card.
 func (c *Client) SetCard(ctx context.Context, card json.RawMessage) error {
-	card, err := checkCard(card)
+	card, err := checkCard(card, c.format)
 	if err != nil {
 		return fmt.Errorf("set card: %w", err)
 	}

@@ -3,7 +3,6 @@ package locks
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -67,6 +66,7 @@ func (r *recovery) first(knew bool) string {
 // it. So nothing is granted by a server that may lack the last writes of another one.
 type greeter struct {
 	keys     []string
+	script   *redis.Script
 	recovery *recovery
 	identity *identity
 	changed  func()                // it was another server
@@ -75,7 +75,7 @@ type greeter struct {
 
 func (g *greeter) greet(ctx context.Context, via redis.Scripter) error {
 	least, margin := g.recovery.args()
-	r, err := runScript(ctx, via, greetScript, g.keys, least, margin)
+	r, err := runScript(ctx, via, g.script, g.keys, least, margin)
 	if err != nil {
 		return err
 	}
@@ -373,7 +373,7 @@ func (s *session) assert(ctx context.Context, at place, page []assertion, last b
 	c.mu.Unlock()
 	least, margin := c.recovery.args()
 	args := []any{
-		string(s.id), c.lease.Milliseconds(), string(card), at.id, at.epoch, rand.Text(), least, margin,
+		string(s.id), c.lease.Milliseconds(), string(card), at.id, at.epoch, c.newSpace(), least, margin,
 		strconv.FormatUint(c.highest.Load(), 10), "0",
 	}
 	if last {

@@ -8,13 +8,14 @@ import (
 	"sync"
 )
 
-// Link puts a script together: the keys of the space, then what the script uses of the space's functions and of a library
-// of the caller's, then the script. Redis makes every function anew at each call of a script, used or not, and that takes
+// Link puts a script together: the keys of the space, the guard that refuses a space whose format this build does not know
+// (see [Space.Explain]), then what the script uses of the space's functions and of a library of the caller's, then the
+// script. Redis makes every function anew at each call of a script, used or not, and that takes
 // as long as a command does; so a script is given no more than it names.
 //
 // A library is a sequence of declarations that begin with "local" at the start of a line; one may use those before it.
 func Link(library, script string) string {
-	return keysSource + link(spaceSource+library, script)
+	return keysSource + guardFor(Format) + link(spaceSource+library, script)
 }
 
 // link returns the declarations of a library that a script uses, by itself or through others, and the script.

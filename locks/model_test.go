@@ -25,6 +25,7 @@ type model struct {
 	server string // the run id of the server, "" where it does not tell
 	id     string // "" for an empty space
 	epoch  int64
+	number bool   // the space has its format
 	knows  string // the server that the space knows
 	grace  int64  // ms; 0: none
 	lost   bool
@@ -450,13 +451,14 @@ func (m *model) open(session string, lease int64, id, pause string) []string {
 			m.grace = m.now() + waits
 		}
 	}
+	m.number = true
 	m.ends[session] = m.now() + lease
 	m.know(session, lease, fmt.Sprint(m.epoch))
 	still := "0"
 	if m.lost && m.grace > m.now() || !m.lost && m.seq == 0 {
 		still = "1"
 	}
-	return []string{"open", fmt.Sprint(m.now()), m.id, fmt.Sprint(m.epoch), fmt.Sprint(m.longest()), still}
+	return []string{"open", fmt.Sprint(m.now()), m.id, fmt.Sprint(m.epoch), fmt.Sprint(m.longest()), still, "1"}
 }
 
 // modelUptime is for how many seconds the server says it is up.
@@ -530,7 +532,8 @@ func (m *model) renew(session string, lease int64, id, epoch string, least, marg
 			count++
 		}
 	}
-	return []string{"ok", fmt.Sprint(m.now()), fmt.Sprint(m.revs[session]), fmt.Sprint(count), m.soonest(), fmt.Sprint(m.longest())}
+	m.number = true
+	return []string{"ok", fmt.Sprint(m.now()), fmt.Sprint(m.revs[session]), fmt.Sprint(count), m.soonest(), fmt.Sprint(m.longest()), "1"}
 }
 
 // A modelClaim is a hold that a session says it has.
@@ -548,7 +551,7 @@ func (m *model) assert(session string, lease int64, id, epoch, newID string, lea
 	}
 	switch {
 	case m.id == "":
-		m.id, m.epoch, m.knows = newID, m.us, m.server
+		m.id, m.epoch, m.knows, m.number = newID, m.us, m.server, true
 		m.pause(least, margin)
 	case !m.lost && m.seq == 0:
 		m.pause(least, margin)
@@ -1153,6 +1156,9 @@ func (m *model) dump() *dump {
 	if m.id != "" {
 		d.meta["id"], d.meta["epoch"] = m.place()
 		d.meta["server"] = m.knows
+	}
+	if m.number {
+		d.meta["format"], d.meta["least_format"] = "1", "1"
 	}
 	if m.lost {
 		d.meta["lost"] = "1"

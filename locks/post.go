@@ -178,7 +178,7 @@ func (p *post) result(ctx context.Context, sent *redis.Cmd, script prepared, arg
 		return runScript(ctx, p.rdb, script.script, p.keys, args...)
 	}
 	if err != nil {
-		return nil, err
+		return nil, explain(err, namespaceOf(p.keys[0]), Format)
 	}
 	return toReply(answer), nil
 }

@@ -21,6 +21,7 @@ var scriptFiles embed.FS
 
 var (
 	keysSource  = readScript("keys")
+	guardSource = withoutComments(readScript("guard"))
 	spaceSource = readScript("space")
 
 	openScript       = newScript("open")
@@ -42,6 +43,7 @@ var (
 	greetScript      = newScript("greet")
 	assertScript     = newScript("assert")
 	placeScript      = newScript("place")
+	checkScript      = newScript("check")
 )
 
 func readScript(name string) string {
@@ -54,22 +56,38 @@ func readScript(name string) string {
 
 func newScript(name string) *redis.Script { return redis.NewScript(scriptSource(name)) }
 
-func scriptSource(name string) string {
-	fast, server := "", ""
+func scriptSource(name string) string { return sourceFor(name, Format) }
+
+// sourceFor puts a script together as a build that writes the given format does.
+func sourceFor(name string, format int) string {
+	fast, server, guard := "", "", guardFor(format)
 	switch name {
 	case "acquire", "release":
 		fast = readScript(name + ".fast")
+	case "acquire.all", "release.all":
+		guard = "" // a fast path
 	case "open", "renew", "greet", "assert":
 		server = readScript("server")
 	}
-	return keysSource + fast + link(spaceSource, server+readScript(name))
+	return keysSource + fast + guard + link(spaceSource, server+readScript(name))
+}
+
+// guardFor returns the guard of a build that writes the given format. A fast path stands before it, or goes without: an
+// acquire finds no live session in a space that was raised beyond its build, and a release removes a hold exactly as it
+// was written.
+func guardFor(format int) string {
+	return fmt.Sprintf("local FORMAT, LEAST = %d, %d\n", format, leastFormat(format)) + guardSource
 }
 
 // runScript sends a script once. A server that does not know it yet is sent the text.
 func runScript(ctx context.Context, rdb redis.Scripter, script *redis.Script, keys []string, args ...any) (reply, error) {
+	build := Format
+	if other, ok := rdb.(*impersonator); ok {
+		script, build = other.script(script), other.format
+	}
 	answer, err := script.Run(ctx, rdb, keys, args...).Result()
 	if err != nil {
-		return nil, err
+		return nil, explain(err, namespaceOf(keys[0]), build)
 	}
 	return toReply(answer), nil
 }

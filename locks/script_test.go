@@ -184,7 +184,7 @@ func commandStats(t testing.TB, rdb redis.UniversalClient) map[string]int {
 func TestScriptsUseRedis62(t *testing.T) {
 	t.Parallel()
 	known := strings.Fields(`
-		EXISTS GET HDEL HEXISTS HGET HINCRBY HMGET HSET HSETNX INFO PUBLISH SET TIME ZADD ZCARD ZCOUNT ZLEXCOUNT ZMSCORE
+		EXISTS GET HDEL HEXISTS HGET HINCRBY HMGET HSET HSETNX INFO PUBLISH SET TIME TYPE ZADD ZCARD ZCOUNT ZLEXCOUNT ZMSCORE
 		ZRANGE ZRANGEBYLEX ZRANGEBYSCORE ZREM ZREVRANGEBYLEX ZSCORE`)
 	files, err := scriptFiles.ReadDir("scripts")
 	if err != nil {

@@ -359,7 +359,8 @@ func (s *session) renew(ctx context.Context) (time.Duration, error) {
 		s.check(before, uint64(r.number(2)), int(r.number(3)))
 		c.reaper.due(milliseconds(r.number(4)))
 		c.recovery.heard(r.number(5), c.lease)
-		c.identity.shows(r.text(6) != "hidden", r.text(7))
+		c.written.Store(r.number(6))
+		c.identity.shows(r.text(7) != "hidden", r.text(8))
 	default:
 		return 0, errReply("renew", r)
 	}

@@ -99,6 +99,7 @@ type WaitRecord struct {
 type SessionRecord struct {
 	ID        SessionID
 	Card      json.RawMessage // what it tells about itself
+	Format    int             // the highest layout that its build can write
 	LeaseLeft time.Duration   // 0 when it has ended and nobody noticed yet
 }
 
@@ -253,7 +254,7 @@ func (s *Space) Sessions(ctx context.Context) ([]SessionRecord, time.Time, error
 		from = r.text(1)
 		for i := 2; i+2 < len(r); i += 3 {
 			left := max(0, milliseconds(r.number(i+2)))
-			records = append(records, SessionRecord{SessionID(r.text(i)), rawInfo(r.text(i + 1)), left})
+			records = append(records, SessionRecord{SessionID(r.text(i)), rawInfo(r.text(i + 1)), formatOf(json.RawMessage(r.text(i + 1))), left})
 		}
 	}
 	slices.SortFunc(records, func(a, b SessionRecord) int { return cmp.Compare(a.LeaseLeft, b.LeaseLeft) })

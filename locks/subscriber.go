@@ -29,7 +29,7 @@ func (c *Client) subscribe(ctx context.Context, s *session, try time.Duration) (
 	l.sub = c.rdb.Subscribe(ctx, l.channel)
 	if _, err := l.sub.ReceiveTimeout(ctx, try); err != nil {
 		_ = l.sub.Close()
-		return nil, err
+		return nil, c.space.Explain(err)
 	}
 	return l, nil
 }

@@ -42,7 +42,7 @@ type watchdog struct {
 	lease time.Duration
 	clock clock
 	// renew sends one renewal and returns how long the lease goes from when Redis applied it; errEnded when the session is
-	// gone, and any other error when it is not known.
+	// gone, [ErrFormat] when this build must not touch the space any more, and any other error when it is not known.
 	renew func(ctx context.Context) (time.Duration, error)
 	cut   func(cause error) // called once, before end: stop all work, it may be about to lose its locks
 	end   func(cause error) // called once: from now on others may hold what this session held
@@ -102,7 +102,7 @@ func (w *watchdog) keep(ctx context.Context) {
 		case err == nil:
 			w.renewed(sent, left)
 			pause = max(0, w.lease/renewalsPerLease-w.clock.since(sent))
-		case errors.Is(err, errEnded):
+		case errors.Is(err, errEnded), errors.Is(err, ErrFormat):
 			w.lose(ended, err)
 			return
 		default:

@@ -1,6 +1,6 @@
 -- assert has a session say what it holds, in pages, after the space has lost some or all of its writes.
 -- ARGV: 1 session  2 lease, ms  3 card  4 and 5 the id and epoch that it was told, '' for an empty space
---       6 an id for the space, should it be empty  7 and 8 how long a grace time is, as greet says
+--       6 an id and a format for the space, should it be empty, as establish takes them  7 and 8 how long a grace time is, as greet says
 --       9 the highest token that the session has seen  10 1: this is the last page, else 0
 --       11... per hold, in the order of their tokens: its member in the key hold, as it was granted; the holds that it
 --       is nested in, joined by blanks
@@ -17,8 +17,7 @@ local id, epoch, lost = unpack(call('HMGET', META, 'id', 'epoch', 'lost'))
 if ARGV[4] ~= (id or '') or ARGV[5] ~= (epoch or '') then return {'again', id or '', epoch or ''} end
 call('ZREM', EXP, '')
 if not id then
-  id, epoch = ARGV[6], format('%.0f', us)
-  call('HSET', META, 'id', id, 'epoch', epoch, 'server', identity() or '')
+  id, epoch = establish(ARGV[6])
   pause(ARGV[7], ARGV[8])
 elseif not lost and call('EXISTS', SEQ) == 0 then
   pause(ARGV[7], ARGV[8]) -- somebody new has made the space, but nothing was granted in it yet: it is still time

@@ -27,7 +27,8 @@
 --   6 idx   ZSET  all scores 0: session \0 w \0 request   @ \0 o \0 request: offers nobody has picked up yet
 --                   ~r resource \0 x<hold> or o<request>: who shares it   ~u hold \0 request: waits nested in it
 --                   ~l lease (ms, 9 digits) \0 session   ~k class \0 ticket \0 request: the space's waits of a class
---   7 meta  HASH  card:<session>, rev:<session> (news it must hear of), ticket (the last one), desk (the session that
+--   7 meta  HASH  format (the layout that is written now), least_format (the oldest one that data may still have),
+--                 card:<session> (begins with the highest format that its build can write), rev:<session> (news it must hear of), ticket (the last one), desk (the session that
 --                   picks up offers), kept (the classes of the space's waits that are offered nothing, joined by \31);
 --                   and see server.lua: id, epoch (grows when data was lost), server (its run id),
 --                   grace (nothing is granted before, ms), lost (1: that was for a loss of data),

@@ -1,14 +1,16 @@
 -- open begins a session. An id that the space knows is refused: ids are never used twice. The first session of an empty
 -- space makes it.
--- ARGV: 1 session  2 lease, ms  3 card  4 an id for the space, should there be none  5 ms for which a space that is made
---       now grants nothing; '' for 1 s if the server has not been up for as long as the lease, else 0
+-- ARGV: 1 session  2 lease, ms  3 card  4 an id and a format for the space, should there be none, as establish takes them
+--       5 ms for which a space that is made now grants nothing; '' for 1 s if the server has not been up for as long as the
+--       lease, else 0
 -- Replies: open, now (ms), the space's id, epoch, longest lease of a session (ms), 1 when it is time still to say again what
---   Redis has lost, else 0 | taken
+--   Redis has lost, else 0, the format that the space is written in | taken
 local session = ARGV[1]
 if call('ZSCORE', EXP, 's' .. session) or call('HEXISTS', META, 'card:' .. session) == 1 then return {'taken'} end
+local number
 if call('HEXISTS', META, 'id') == 0 then
-  local server, up = identity()
-  call('HSET', META, 'id', ARGV[4], 'epoch', format('%.0f', us), 'server', server or '')
+  local _, up = identity()
+  _, _, number = establish(ARGV[4])
   local pauses = tonumber(ARGV[5]) or up and up * 1000 < tonumber(ARGV[2]) and 1000 or 0
   if pauses > 0 then
     call('HSET', META, 'grace', format('%.0f', now + pauses))
@@ -20,5 +22,6 @@ local still = lost and tonumber(grace or 0) > now or not lost and call('EXISTS',
 call('ZADD', EXP, now + ARGV[2], 's' .. session)
 call('HSET', META, 'card:' .. session, ARGV[3])
 know(session, ARGV[2], epoch)
+number = number or raise()
 local longest = call('ZREVRANGEBYLEX', IDX, '(~m', '[~l', 'LIMIT', 0, 1)[1]
-return {'open', ms, id, epoch, tonumber(sub(longest, 3, 11)), still and 1 or 0}
+return {'open', ms, id, epoch, tonumber(sub(longest, 3, 11)), still and 1 or 0, number}

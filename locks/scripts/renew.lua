@@ -1,8 +1,9 @@
 -- renew moves a session's end on. One command, however many holds stand on the session.
 -- ARGV: 1 session  2 lease, ms  3 the id of the space that the session knows  4 its epoch
 --       5 and 6 how long a grace time is, as greet says: not every new server shows itself by a new connection
--- Replies: ok, now (ms), revision, holds and waits of the session, ms to the next due entry, longest lease of a session;
---   behind that, if nothing shows which server this is although the space knows one: hidden, the error of INFO
+-- Replies: ok, now (ms), revision, holds and waits of the session, ms to the next due entry, longest lease of a session,
+--   the format that the space is written in; behind that, if nothing shows which server this is although the space knows
+--   one: hidden, the error of INFO
 --   dead: it has ended
 --   assert, id, epoch: the space is another one ('' for none) or its epoch is, and the session has to say first what it
 --   holds (assert.lua)
@@ -23,6 +24,7 @@ end
 local from, to = '[' .. session .. '\0', '(' .. session .. '\1'
 local count = call('ZLEXCOUNT', HOLD, from, to) + call('ZLEXCOUNT', IDX, from, to)
 local longest = call('ZREVRANGEBYLEX', IDX, '(~m', '[~l', 'LIMIT', 0, 1)[1]
-local reply = {'ok', ms, known[4] or '0', count, soonest(), longest and tonumber(sub(longest, 3, 11)) or 0}
-if found == 'hidden' then reply[7], reply[8] = found, failed end
+local reply = {'ok', ms, known[4] or '0', count, soonest(), longest and tonumber(sub(longest, 3, 11)) or 0,
+  tonumber(WRITTEN or '') == FORMAT and WRITTEN or raise()}
+if found == 'hidden' then reply[8], reply[9] = found, failed end
 return reply

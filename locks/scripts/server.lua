@@ -26,6 +26,45 @@ local function notice(least, margin)
   return 'changed'
 end
 
+-- establish makes the space, in its first epoch, and returns its id and that. text: the id, and behind \31 the format that
+-- the space is written in; without that it is the one of this build.
+local function establish(text)
+  local id, number = string.match(text, '^([^\31]*)\31?(%d*)$')
+  if number == '' then number = format('%d', FORMAT) end
+  local epoch = format('%.0f', us)
+  call('HSET', META, 'id', id, 'epoch', epoch, 'server', identity() or '', 'format', number, 'least_format', number)
+  return id, epoch, number
+end
+
+-- raise returns the format that the space is written in from now on: the one of this build as soon as every live session
+-- can write that, else the one before. It also numbers a space that has no number. In a grace time it raises nothing,
+-- because a session that has not asserted yet may be of an older build.
+local function raise()
+  local number = WRITTEN or '1'
+  if not WRITTEN then call('HSET', META, 'format', number, 'least_format', number) end
+  if tonumber(number) >= FORMAT or tonumber(call('HGET', META, 'grace') or 0) > now then return number end
+  local from, PAGE = '[~l', 100
+  repeat
+    local members = call('ZRANGEBYLEX', IDX, from, '(~m', 'LIMIT', 0, PAGE)
+    local at, cards = {}, {}
+    for i = 1, #members do
+      local session = string.match(members[i], '^[^%z]*%z(.*)$')
+      at[i], cards[i] = 's' .. session, 'card:' .. session
+    end
+    if #members > 0 then
+      at, cards = call('ZMSCORE', EXP, unpack(at)), call('HMGET', META, unpack(cards))
+      for i = 1, #members do
+        local knows = tonumber(string.match(cards[i] or '', '^{"format":(%d+)') or 1)
+        if tonumber(at[i] or 0) > now and knows < FORMAT then return number end
+      end
+      from = '(' .. members[#members]
+    end
+  until #members < PAGE
+  number = format('%d', FORMAT)
+  call('HSET', META, 'format', number)
+  return number
+end
+
 -- know notes a session's lease, and the epoch in which it has said all that it holds; '' while it has not.
 local function know(session, lease, epoch)
   call('HSET', META, 'at:' .. session, epoch .. ' ' .. lease)

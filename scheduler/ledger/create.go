@@ -88,8 +88,9 @@ var (
 	//go:embed scripts/enqueue.lua
 	enqueueSource string
 	//go:embed scripts/enqueue.fast.lua
-	enqueueFast   string
-	enqueueScript = quick(enqueueFast, enqueueSource)
+	enqueueFastSource string
+	enqueueFast       = fmt.Sprintf("local FORMAT = '%d'\n", locks.Format) + enqueueFastSource
+	enqueueScript     = quick(enqueueFast, enqueueSource)
 )
 
 // Standing says how a definition stands to the others of its job.

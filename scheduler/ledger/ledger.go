@@ -76,7 +76,8 @@ func quick(fast, source string) *redis.Script {
 
 // run sends a script. job "" is for scripts that touch no job's history.
 func (l *Ledger) run(ctx context.Context, s *redis.Script, job string, args ...any) (any, error) {
-	return s.Run(ctx, l.rdb, l.keysOf(job), args...).Result()
+	answer, err := s.Run(ctx, l.rdb, l.keysOf(job), args...).Result()
+	return answer, l.space.Explain(err)
 }
 
 // keysOf returns the keys of a script that may touch the history of a job, if it is not "".
@@ -109,6 +110,9 @@ func (l *Ledger) runAll(ctx context.Context, s *redis.Script, steps []step) []*r
 		}
 	}
 	_, _ = pipe.Exec(ctx) // the same; without commands it sends nothing
+	for _, command := range sent {
+		command.SetErr(l.space.Explain(command.Err()))
+	}
 	return sent
 }
 

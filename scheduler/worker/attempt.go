@@ -121,6 +121,8 @@ func (w *Worker) sendClaim(request *locks.Request, due ledger.Due, before []stri
 		switch {
 		case err == nil:
 			return claimed
+		case errors.Is(err, locks.ErrFormat): // the session is about to end
+			return nil
 		case ledger.Final(err):
 			w.rejectClaim(request, due, err)
 			return nil
@@ -274,6 +276,9 @@ func (w *Worker) sendFinish(finish ledger.Finish, hold *locks.Hold) *ledger.Fini
 		switch {
 		case err == nil:
 			return finished
+		case errors.Is(err, locks.ErrFormat):
+			w.log.ErrorContext(w.attempts, "the end of an attempt is refused", "run", finish.Run, "error", err)
+			return nil
 		case ledger.Final(err):
 			return w.rejectFinish(finish, err)
 		}

@@ -273,7 +273,8 @@ func (w *Worker) show(ctx context.Context) {
 
 // Run works until ctx ends, or until somebody asks the worker to drain ([ledger.Ledger.Drain]). Then it drains: it takes
 // nothing new, waits for running attempts up to the drain timeout, cancels the others, hands their runs back, and returns
-// nil when all has stopped and the session is ended. An error says why it could not begin.
+// nil when all has stopped and the session is ended. An error says why it could not begin, or that it cannot
+// go on because a newer build has raised the format of the stored data ([locks.ErrFormat]).
 func (w *Worker) Run(ctx context.Context) (err error) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
@@ -356,6 +357,14 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	group.Go(func() error { w.watchPauses(work); return nil })
 	group.Go(func() error { w.watchClock(work); return nil })
 	group.Go(func() error { w.watchRedis(work); return nil })
+	group.Go(func() error {
+		select {
+		case <-work.Done():
+			return nil
+		case <-w.locks.Failed():
+			return fmt.Errorf("worker has lost its session: %w", w.locks.Err())
+		}
+	})
 	group.Go(func() error { // begins with the end of the others, which may be an error's
 		<-work.Done()
 		w.draining.Store(true)

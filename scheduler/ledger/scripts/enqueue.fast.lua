@@ -1,14 +1,15 @@
 -- The fast path of enqueue: a run that is due at once, under an id that nobody knows, while no id is to be forgotten. It
 -- comes before every function is made, since Redis makes them anew at each call and that takes as long as the commands do.
 -- What it does, enqueue.lua does as well, with fresh and due of the library; a test has both do the same on random ledgers
--- and compares all keys.
+-- and compares all keys. The other fast paths need a live session, so that they never meet a format that this build does
+-- not know (see package locks); a request comes from anywhere, so this one looks: FORMAT stands before it.
 do
   local call, sub, format, concat = redis.call, string.sub, string.format, table.concat
   local RUN, BODY, READY, PUSH, OPEN, IDS, HIST = KEYS[9], KEYS[10], KEYS[13], KEYS[14], KEYS[17], KEYS[22], KEYS[28]
   local job, id = ARGV[1], ARGV[2]
   local clock = call('TIME')
   local ms = clock[1] .. sub(format('%06d', clock[2]), 1, 3)
-  if ARGV[6] == '0' and tonumber(ARGV[5]) <= tonumber(ms) and ARGV[13] == '' and call('HEXISTS', RUN, id) == 0 and
+  if call('HGET', KEYS[7], 'format') == FORMAT and ARGV[6] == '0' and tonumber(ARGV[5]) <= tonumber(ms) and ARGV[13] == '' and call('HEXISTS', RUN, id) == 0 and
     call('HEXISTS', HIST, id) == 0 and not call('ZSCORE', IDS, id) and (ARGV[7] == '0' or call('ZCOUNT', IDS, '-inf', ms) == 0) then
     if ARGV[7] ~= '0' then call('ZADD', IDS, format('%.0f', ms + ARGV[7]), id) end
     call('HSET', BODY, id, ARGV[8] .. '\31' .. ARGV[9])

@@ -1,0 +1,170 @@
+package locks
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Format is the number of the layout that this build writes: of everything that is stored under the hash tag of a
+// namespace, the ledger included. The package doc explains when it changes.
+const Format = 1
+
+// leastFormat returns the oldest layout that a build reads which writes the given one.
+func leastFormat(format int) int { return max(1, format-1) }
+
+// ErrFormat means that this build must not read or write what a namespace stores, because it does not know the layout.
+// The error that carries it is a [*FormatError]. It is final: trying again does not help.
+var ErrFormat = errors.New("unknown format of stored data")
+
+// FormatError names the layout of a namespace that this build does not know. errors.Is(err, [ErrFormat]) is true.
+type FormatError struct {
+	Namespace string
+	Written   string // the format in which the namespace is written now; "0" for data from before formats had numbers
+	Least     int    // the oldest format that its data may still have
+	Detail    string // for such data, what shows its age
+	Build     int    // the highest format that this build knows
+
+	reply error // of Redis
+}
+
+func (e *FormatError) Error() string {
+	written, err := strconv.Atoi(e.Written)
+	reads := strconv.Itoa(e.Build)
+	if least := leastFormat(e.Build); least < e.Build {
+		reads = fmt.Sprintf("%d and %s", least, reads)
+	}
+	switch {
+	case e.Written == "0":
+		return fmt.Sprintf("namespace %q stores data of a build from before formats had numbers (%s), and this build reads format %s: "+
+			"stop the workers of that build and delete the namespace's keys, or use another redis.namespace", e.Namespace, e.Detail, reads)
+	case err != nil || written > e.Build:
+		return fmt.Sprintf("namespace %q stores format %s, and this build reads format %s: use a build that knows format %s, "+
+			"or another redis.namespace", e.Namespace, e.Written, reads, e.Written)
+	}
+	return fmt.Sprintf("namespace %q still has data of format %d, and this build reads format %s: "+
+		"run a build that reads format %d until it has converted that data, or use another redis.namespace",
+		e.Namespace, e.Least, reads, e.Least)
+}
+
+// Is reports whether target is [ErrFormat].
+func (e *FormatError) Is(target error) bool { return target == ErrFormat }
+
+// Unwrap returns the reply of the script that refused: see [Refused].
+func (e *FormatError) Unwrap() error { return e.reply }
+
+// guardRefusal is the first word of the error with which the guard of a script refuses a space (scripts/guard.lua).
+const guardRefusal = "LOCKSTEPFORMAT "
+
+// explain returns the [*FormatError] for a refusal of a script's guard, and any other error as it is.
+func explain(err error, namespace string, build int) error {
+	if err == nil || errors.Is(err, ErrFormat) || !redis.HasErrorPrefix(err, guardRefusal) {
+		return err
+	}
+	_, text, _ := strings.Cut(err.Error(), guardRefusal)
+	fields := append(strings.SplitN(text, " ", 3), "", "")
+	least, _ := strconv.Atoi(fields[1]) // the guard writes a number
+	return &FormatError{Namespace: namespace, Written: fields[0], Least: least, Detail: fields[2], Build: build, reply: err}
+}
+
+// namespaceOf returns the namespace in the name of a key.
+func namespaceOf(key string) string {
+	namespace, _, _ := strings.Cut(strings.TrimPrefix(key, "{"), "}")
+	return namespace
+}
+
+// Explain returns a [*FormatError] if err is the refusal of a script that [Link] has put together, and any other error as
+// it is.
+func (s *Space) Explain(err error) error { return explain(err, namespaceOf(s.keys[0]), s.format()) }
+
+// format returns the highest format that the build knows whose scripts this space sends.
+func (s *Space) format() int {
+	if as, ok := s.rdb.(*impersonator); ok {
+		return as.format
+	}
+	return Format
+}
+
+// Check returns a [*FormatError] if this build must not read or write the space. Every script checks that by itself; this
+// is for a caller that is about to read keys without one. An empty space is fine.
+func (s *Space) Check(ctx context.Context) error {
+	if _, err := runScript(ctx, s.rdb, checkScript, s.keys); err != nil {
+		return fmt.Errorf("read lock space: %w", err)
+	}
+	return nil
+}
+
+// Formats are the layouts of a space. Both are 0 while it has no number: then it is empty, or was made by a build that
+// writes format 1 and stores no number, or by an even older one.
+type Formats struct {
+	Written int // in which it is written now
+	Least   int // the oldest one that data in it may still have
+}
+
+// Formats reads the format of the space, whether this build knows that or not.
+func (s *Space) Formats(ctx context.Context) (Formats, error) {
+	fields, err := s.rdb.HMGet(ctx, s.keys[6], "format", "least_format").Result()
+	if err != nil {
+		return Formats{}, fmt.Errorf("read format: %w", err)
+	}
+	numbers := make([]int, len(fields))
+	for i, field := range fields {
+		if text, ok := field.(string); ok {
+			if numbers[i], err = strconv.Atoi(text); err != nil {
+				return Formats{}, fmt.Errorf("read format: %q is not a number", text)
+			}
+		}
+	}
+	return Formats{numbers[0], numbers[1]}, nil
+}
+
+// formatMember is what a session's card begins with: the highest format that its build can write. The scripts find it
+// there without taking the card apart.
+const formatMember = `{"format":`
+
+// stamp puts the format of a build into a card, which is a JSON object.
+func stamp(card json.RawMessage, format int) json.RawMessage {
+	rest := bytes.TrimPrefix(card, []byte("{"))
+	stamped := strconv.AppendInt([]byte(formatMember), int64(format), 10)
+	if !bytes.HasPrefix(rest, []byte("}")) {
+		stamped = append(stamped, ',')
+	}
+	return append(stamped, rest...)
+}
+
+// formatOf returns the highest format that the build can write which has stamped a card. A card without a stamp is of a
+// build that writes format 1.
+func formatOf(card json.RawMessage) int {
+	rest, stamped := bytes.CutPrefix(card, []byte(formatMember))
+	if !stamped {
+		return 1
+	}
+	digits := rest[:len(rest)-len(bytes.TrimLeft(rest, "0123456789"))]
+	format, err := strconv.Atoi(string(digits))
+	if err != nil {
+		return 1
+	}
+	return format
+}
+
+// An impersonator sends the scripts of a build that knows another format: so tests have builds meet that differ in
+// nothing else.
+type impersonator struct {
+	redis.UniversalClient
+	format int
+	script func(*redis.Script) *redis.Script
+}
+
+// as returns the script that rdb sends for a script of this build.
+func as(rdb redis.Scripter, script *redis.Script) *redis.Script {
+	if other, ok := rdb.(*impersonator); ok {
+		return other.script(script)
+	}
+	return script
+}

@@ -1,0 +1,26 @@
+-- The guard: what a script does before anything else. It leaves a space alone whose data this build cannot read; doc.go
+-- explains the numbers ("Format"). FORMAT is the layout that this build writes, LEAST the oldest one that it reads, WRITTEN
+-- the one that the space is written in now, OLDEST the oldest one that data in it may still have. WRITTEN and OLDEST are
+-- false in a space without a number: that is format 1, unless its keys show that it is older.
+local WRITTEN, OLDEST = unpack(call('HMGET', META, 'format', 'least_format'))
+if tonumber(WRITTEN or '') ~= FORMAT or (tonumber(OLDEST) or 0) < LEAST then
+  local n, oldest, fault = tonumber(WRITTEN or '1'), tonumber(OLDEST or WRITTEN or '1') or 0, nil
+  if not n or n > FORMAT or oldest < LEAST then
+    fault = (WRITTEN or '1') .. ' ' .. format('%d', oldest)
+  elseif not WRITTEN then
+    local types = {'zset', 'hash', 'zset', 'hash', 'zset', 'zset', 'hash', 'string'}
+    for i = 1, #types do
+      local is = call('TYPE', KEYS[i]).ok
+      if is ~= 'none' and is ~= types[i] then fault = '0 0 ' .. KEYS[i] .. ' is a ' .. is .. ', not a ' .. types[i] end
+    end
+    local first = not fault and call('HEXISTS', META, 'id') == 0 and call('ZRANGE', EXP, 0, 9) or {}
+    for i = 1, #first do
+      local session = sub(first[i], 2)
+      if sub(first[i], 1, 1) == 's' and call('HEXISTS', META, 'card:' .. session) == 1 and
+        call('HEXISTS', META, 'at:' .. session) == 0 then
+        fault = '0 0 ' .. META .. ' has no lease of session ' .. session
+      end
+    end
+  end
+  if fault then return redis.error_reply('LOCKSTEPFORMAT ' .. fault) end
+end
