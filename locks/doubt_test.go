@@ -137,7 +137,7 @@ func TestReleaseThatNobodyAnswers(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("got %v", err)
 	}
-	if _, err := c.Begin(); !errors.Is(err, locks.ErrLost) {
+	if _, err := c.Begin(); !errors.Is(err, locks.ErrNoSession) {
 		t.Errorf("got %v: the session has not ended, the test proves nothing", err)
 	}
 }

@@ -310,6 +310,7 @@ func TestASessionIsCertainOnlyWhileItsRenewalsAreAnswered(t *testing.T) {
 						t.Fatalf("after %s of a good network: %v", b.elapsed(), err)
 					}
 				}
+				time.Sleep(time.Second / 2) // beside the renewals, which begin with a second
 				set := func(change func(*bubble)) { b.mu.Lock(); defer b.mu.Unlock(); change(b) }
 				set(test.fault)
 				time.Sleep(test.by)
