@@ -113,6 +113,7 @@ func newConnection(rdb redis.UniversalClient, settings configs.Settings) (*conne
 	}
 	l := ledger.New(rdb, space)
 	l.Sign(keys, nil)
+	l.LimitArgs(settings.Limits.ArgsBytes())
 	return &connection{settings: settings, rdb: rdb, ledger: l, reader: admin.NewReader(l)}, nil
 }
 

@@ -275,6 +275,7 @@ func workerOptions(config *configs.Config, settings configs.Settings, rdb redis.
 		Keys:  keys,
 		Redis: rdb, Namespace: settings.Redis.Namespace, Name: settings.Worker.Name,
 		Lease: settings.Locks.Lease, ReserveAfter: reserveAfter(settings.Locks.ReserveAfter), Grace: settings.Locks.GraceTime(),
+		MaxArgs:     settings.Limits.ArgsBytes(),
 		Concurrency: settings.Worker.Concurrency, DrainTimeout: settings.Worker.DrainTimeout, Queues: settings.Worker.Queues,
 		Jobs:    config.Jobs,
 		Permits: limits(config.Permits),

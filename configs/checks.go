@@ -35,6 +35,7 @@ var checks = map[string]func(s string) *fault{
 	"permit":      checkPermit,
 	"grace":       checkGrace,
 	"inherited":   checkInherited,
+	"size":        checkSize,
 }
 
 // graceAuto is the locks.grace that depends on the leases and on the topology.
@@ -56,6 +57,41 @@ func checkGrace(s string) *fault {
 		return &fault{code: CodeRange, kind: "duration", reason: "it must be auto, or from 2s to 1h", want: "auto, or a duration from 2s to 1h"}
 	}
 	return nil
+}
+
+// sizeUnits are what a size may end with.
+var sizeUnits = []struct {
+	name  string
+	bytes int
+}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"B", 1}}
+
+const maxSize = 16 << 20 // args that are still larger belong into a store
+
+// checkSize wants a number of bytes with a unit.
+func checkSize(s string) *fault {
+	if _, err := parseSize(s); err != nil {
+		return &fault{code: CodeRange, kind: "size", reason: err.Error(), want: "a size such as 128KiB", hint: "write 64KiB, 128KiB or 1MiB"}
+	}
+	return nil
+}
+
+// parseSize returns a size in bytes.
+func parseSize(s string) (int, error) {
+	for _, unit := range sizeUnits {
+		number, ok := strings.CutSuffix(s, unit.name)
+		if !ok {
+			continue
+		}
+		n, err := strconv.Atoi(strings.TrimSpace(number))
+		switch {
+		case err != nil:
+			return 0, errors.New("it is not a whole number with a unit, B, KiB or MiB")
+		case n < 1 || n > maxSize/unit.bytes:
+			return 0, errors.New("it must be from 1B to 16MiB")
+		}
+		return n * unit.bytes, nil
+	}
+	return 0, errors.New("it has no unit, B, KiB or MiB")
 }
 
 // redisSchemes are the first parts of redis.url.

@@ -66,6 +66,9 @@ type settingsFile struct {
 	// How much one worker does at a time, and of what.
 	Worker *workerFile `yaml:"worker"`
 
+	// How large things may be.
+	Limits *limitsFile `yaml:"limits"`
+
 	// How a worker keeps what it holds.
 	Locks *locksFile `yaml:"locks"`
 
@@ -115,6 +118,12 @@ type workerFile struct {
 	// They get no other variable but those of their run and of the job's env. REDIS_URL and settings
 	// (LOCKSTEP_REDIS__URL) are refused here and match no *: a job that needs Redis gets it by its own env.
 	Env []string `yaml:"env" check:"inherited" default:"PATH,HOME,USER,LOGNAME,SHELL,LANG,LANGUAGE,LC_*,TZ,TMPDIR,HOSTNAME,SSL_CERT_FILE,SSL_CERT_DIR" example:"[PATH, HOME, LANG, TZ, \"AWS_*\"]"`
+}
+
+type limitsFile struct {
+	// The largest args of a run, as JSON without blanks: B, KiB or MiB, up to 16MiB. Larger ones are refused on entry. Linux
+	// gives a command at most 128KiB.
+	Args *string `yaml:"args" check:"size" default:"128KiB" example:"64KiB"`
 }
 
 type locksFile struct {

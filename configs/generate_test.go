@@ -169,6 +169,7 @@ var shapes = map[string]string{
 	"header":      headerName.String(),
 	"env":         `^([^=$]|\$+([^={$]|$))+$`,
 	"grace":       `^(auto|\+?(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$`,
+	"size":        `^[0-9]+ *(B|KiB|MiB)$`,
 	"permit":      `^[^\s{},=]{1,512}$`,
 	"cron":        `^\s*(@[a-z]+|\S+(\s+\S+){4,5})\s*$`,
 }

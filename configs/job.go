@@ -496,6 +496,17 @@ func (l *loader) unused(f *jobFile, job *jobs.Job) {
 	}
 }
 
+// largeArgs refuses args that no run of their job could have.
+func (l *loader) largeArgs(c *Config) {
+	for _, job := range c.Jobs {
+		if err := jobs.CheckArgs(len(job.Args), c.Settings.Limits.ArgsBytes()); err != nil {
+			f := l.jobs[job.Name]
+			_, node := f.find("args")
+			l.errorAt(f.src, node, CodeRange, err.Error(), "or raise limits.args")
+		}
+	}
+}
+
 // unknownQueues warns of jobs that no worker of this config would run.
 func (l *loader) unknownQueues(c *Config) {
 	served := c.Settings.Worker.Queues

@@ -128,6 +128,7 @@ func Load(o Options) (*Config, error) {
 	// With a flag or a variable this worker serves some queues, and others the rest.
 	if origin, set := origins["worker.queues"]; (!set || origin.File != "") && !l.queuesWrong {
 		l.unknownQueues(c)
+		l.largeArgs(c)
 	}
 	l.lintSettings(c)
 	for _, path := range l.secrets.missing() {

@@ -26,6 +26,7 @@ import (
 type Settings struct {
 	Redis  Redis  `koanf:"redis"`
 	Worker Worker `koanf:"worker"`
+	Limits Limits `koanf:"limits"`
 	Locks  Locks  `koanf:"locks"`
 	Admin  Admin  `koanf:"admin"`
 	Log    Log    `koanf:"log"`
@@ -96,6 +97,21 @@ func WithoutSettings(environ []string) []string {
 func isSetting(name string) bool {
 	rest, ours := strings.CutPrefix(name, envPrefix)
 	return ours && strings.Contains(rest, "__") || name == "REDIS_URL"
+}
+
+// Limits says how large things may be.
+type Limits struct {
+	// Args is the largest size of a run's args, such as 128KiB, the default. [Limits.ArgsBytes] is the number.
+	Args string `koanf:"args"`
+}
+
+// ArgsBytes returns Args in bytes.
+func (l Limits) ArgsBytes() int {
+	n, err := parseSize(l.Args)
+	if err != nil {
+		return jobs.DefaultMaxArgs // it was checked: there was none to check
+	}
+	return n
 }
 
 // Locks says how a worker keeps what it holds.

@@ -239,6 +239,9 @@ func (o *Operator) ResumeQueue(ctx context.Context, name string, by Actor) (bool
 
 // audited keeps an act if it changed something.
 func (o *Operator) audited(ctx context.Context, act ledger.Act, do func() (bool, error)) (bool, error) {
+	if err := jobs.CheckReason(act.Why); err != nil {
+		return false, err
+	}
 	news, err := do()
 	if !news {
 		return false, err
@@ -258,6 +261,9 @@ func (o *Operator) DrainWorker(ctx context.Context, id locks.SessionID, by Actor
 func (o *Operator) ReleaseLock(ctx context.Context, name string, token locks.Token, force bool, by Actor) (locks.HoldID, error) {
 	if by.Why == "" {
 		return "", fmt.Errorf("release lock %s: %w: give a reason: its holder is told", name, ErrInvalid)
+	}
+	if err := jobs.CheckReason(by.Why); err != nil {
+		return "", fmt.Errorf("release lock %s: %w", name, err)
 	}
 	space := o.ledger.Space()
 	how, detail := locks.Take, "token "+token.String()

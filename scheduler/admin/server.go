@@ -206,7 +206,7 @@ func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) int 
 		status = http.StatusConflict
 	case errors.Is(err, errMethod), errors.Is(err, errOnlyPost):
 		status = http.StatusMethodNotAllowed
-	case tooLarge:
+	case tooLarge, errors.Is(err, jobs.ErrTooLarge):
 		status = http.StatusRequestEntityTooLarge
 	case errors.Is(err, ErrInvalid), errors.Is(err, locks.ErrInvalid), jobs.IsPermanent(err):
 		status = http.StatusBadRequest

@@ -87,6 +87,14 @@ func (l *Ledger) runAct(ctx context.Context, s *redis.Script, job, entry string,
 	return s.Run(ctx, l.rdb, keys, args...).Result()
 }
 
+// check refuses a reason that is too long to be kept.
+func (a *Act) check() error {
+	if a == nil {
+		return nil
+	}
+	return jobs.CheckReason(a.Why)
+}
+
 // by returns who did it and why, as it stands in the reasons of runs and ticks.
 func (a *Act) by() string {
 	if a.Why == "" {
@@ -109,6 +117,9 @@ type Cancellation struct {
 // run that has ended gives an [ErrRefused]. job is the definition that the run was made with. It may be sent again: what
 // is canceled then is refused, and what was asked is asked.
 func (l *Ledger) Cancel(ctx context.Context, run jobs.RunID, job *jobs.Job, act Act) (*Cancellation, error) {
+	if err := act.check(); err != nil {
+		return nil, fmt.Errorf("cancel %s: %w", run, err)
+	}
 	if run.Job() == "" { // of which the script would find no history
 		return nil, fmt.Errorf("cancel %s: %w", run, ErrUnknown)
 	}
@@ -146,6 +157,9 @@ func (l *Ledger) Reopen(ctx context.Context, re Reopening) ([]Due, error) {
 	job := re.Job
 	arguments, err := compact(re.Args)
 	if err != nil {
+		return fail(err)
+	}
+	if err := errors.Join(jobs.CheckArgs(len(arguments), l.maxArgs), re.Act.check()); err != nil {
 		return fail(err)
 	}
 	items, err := job.Resources(re.Run, arguments)
@@ -213,6 +227,9 @@ func (l *Ledger) Resume(ctx context.Context, job string, act Act) (bool, error) 
 }
 
 func (l *Ledger) pause(ctx context.Context, job, by string, act Act) (bool, error) {
+	if err := act.check(); err != nil {
+		return false, fmt.Errorf("pause or resume job %s: %w", job, err)
+	}
 	entry := act.entry()
 	r := read(l.runAct(ctx, pauseScript, "", entry, job, by, entry))
 	outcome := r.text()
@@ -229,6 +246,9 @@ func (l *Ledger) pause(ctx context.Context, job, by string, act Act) (bool, erro
 // skipped when they come, runs of earlier ones end as skipped if they have not begun. It returns how many of these there
 // were. It may be sent again.
 func (l *Ledger) Skip(ctx context.Context, job *jobs.Job, from, to time.Time, act Act) (skipped int, due []Due, err error) {
+	if err := act.check(); err != nil {
+		return 0, nil, fmt.Errorf("skip ticks of %s: %w", job.Name, err)
+	}
 	entry := act.entry()
 	for more := true; more; entry = "" {
 		r := read(l.runAct(ctx, skipScript, job.Name, entry, job.Name, max(0, from.UnixMilli()), max(0, to.UnixMilli()), "skipped "+act.by(),
@@ -255,6 +275,9 @@ func (l *Ledger) Skip(ctx context.Context, job *jobs.Job, from, to time.Time, ac
 // Drain asks a worker to take nothing new and to end when its attempts have. It hears of it within a second. It returns
 // whether that was new; a worker that is not there gives [ErrUnknown].
 func (l *Ledger) Drain(ctx context.Context, worker locks.SessionID, act Act) (bool, error) {
+	if err := act.check(); err != nil {
+		return false, fmt.Errorf("drain %s: %w", worker, err)
+	}
 	entry := act.entry()
 	r := read(l.runAct(ctx, drainScript, "", entry, string(worker), entry))
 	outcome := r.text()

@@ -47,7 +47,7 @@ type Adoption struct {
 func (l *Ledger) Adopt(ctx context.Context, a Adoption) (*Enqueued, error) {
 	job, id := a.Job, jobs.RequestRunID(a.Job.Name, AdoptedName(a.Queue, a.ID))
 	fail := func(err error) (*Enqueued, error) { return nil, fmt.Errorf("adopt %s: %w", id, err) }
-	arguments, items, reason := a.read(id)
+	arguments, items, reason := a.read(id, l.maxArgs)
 	definition, err := l.write(job)
 	if err != nil {
 		return fail(err)
@@ -86,12 +86,15 @@ func (l *Ledger) Adopt(ctx context.Context, a Adoption) (*Enqueued, error) {
 }
 
 // read returns the arguments and the bundle of the run, without its own lock; or why it fails at once.
-func (a *Adoption) read(id jobs.RunID) (arguments json.RawMessage, items []locks.Item, reason string) {
+func (a *Adoption) read(id jobs.RunID, maxArgs int) (arguments json.RawMessage, items []locks.Item, reason string) {
 	source := json.RawMessage(a.Payload)
 	if len(source) == 0 {
 		source = a.Job.Args
 	}
 	arguments, err := compact(source)
+	if large := jobs.CheckArgs(len(source), maxArgs); large != nil && (err != nil || jobs.CheckArgs(len(arguments), maxArgs) != nil) {
+		return json.RawMessage("null"), nil, plain(large.Error())
+	}
 	if err != nil { // people are shown the text; it is not taken for arguments
 		return asText(a.Payload), nil, plain(fmt.Sprintf("the payload of the task is not JSON: %v", err))
 	}

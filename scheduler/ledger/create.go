@@ -423,6 +423,9 @@ func (l *Ledger) Enqueue(ctx context.Context, request Request) (*Enqueued, error
 	if err != nil {
 		return fail(fmt.Errorf("args: %w", err))
 	}
+	if err := errors.Join(jobs.CheckArgs(len(arguments), l.maxArgs), request.Act.check()); err != nil {
+		return fail(err)
+	}
 	items, err := job.Resources(id, arguments)
 	if err != nil {
 		return fail(err)

@@ -20,11 +20,12 @@ import (
 // each that changes something is one script: it has happened whole, or not at all. All of them may be sent again after
 // an error in transit; each says what that gives.
 type Ledger struct {
-	rdb    redis.UniversalClient
-	space  *locks.Space
-	prefix string
-	keys   []string // the lock space's and the ledger's own, in KEYS order
-	memory *memory  // nil unless Remember was called
+	rdb     redis.UniversalClient
+	space   *locks.Space
+	prefix  string
+	keys    []string // the lock space's and the ledger's own, in KEYS order
+	maxArgs int      // bytes; 0 for the default
+	memory  *memory  // nil unless Remember was called
 
 	signing *jobs.Keys                 // nil: nothing is signed, see Sign
 	own     func(job string) *jobs.Job // nil: this process carries none
@@ -44,6 +45,10 @@ func New(rdb redis.UniversalClient, space *locks.Space) *Ledger {
 	}
 	return &Ledger{rdb: rdb, space: space, prefix: prefix, keys: keys, definitions: make(map[string]*jobs.Job)}
 }
+
+// LimitArgs sets how many bytes the args of a run may have, in place of [jobs.DefaultMaxArgs]. Call it before the ledger is
+// used.
+func (l *Ledger) LimitArgs(bytes int) { l.maxArgs = bytes }
 
 // Space returns the lock space that the ledger's runs take their locks in.
 func (l *Ledger) Space() *locks.Space { return l.space }

@@ -46,6 +46,9 @@ type Options struct {
 
 	Jobs []*jobs.Job
 
+	// MaxArgs is how many bytes the args of an adopted run may have; default [jobs.DefaultMaxArgs].
+	MaxArgs int
+
 	// Permits are declared before anything is claimed: what Jobs may take by their locks.
 	Permits map[string]locks.PermitLimit
 
@@ -305,6 +308,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	w.tell(w.locks.Session())
 	w.ledger = ledger.New(w.locks.Redis(), w.locks.Space())
 	w.ledger.Remember()
+	w.ledger.LimitArgs(w.o.MaxArgs)
 	w.ledger.Sign(w.o.Keys, w.own)
 	if w.queue, err = queue.New(w.o.Redis, w.o.Namespace); err != nil {
 		return fmt.Errorf("start worker: %w", err)
