@@ -371,7 +371,7 @@ func (q *quest) take(ctx context.Context, s *session, r *Request, reply reply) (
 		return nil, fmt.Errorf("%w: the hold %s that the request is nested in does not stand any more", ErrLost, reply.text(1))
 	case "deadlock":
 		s.forget(r)
-		e := new(DeadlockError)
+		e := &DeadlockError{Cut: len(reply)%3 == 2}
 		for i := 1; i+2 < len(reply); i += 3 {
 			e.Circle = append(e.Circle, DeadlockEdge{reply.text(i), HoldID(reply.text(i + 1)), reply.text(i + 2)})
 		}

@@ -68,13 +68,29 @@
 // request asks Redis only for what none of its holds has; when nothing is left, it asks nothing. A hold is freed by the last
 // of those that make use of it, itself included. A hold beside the chain of contexts, a sibling's, is somebody else's.
 //
-// To ask exclusively for what an outer hold shares is an upgrade: it waits until nobody else shares it, comes before all who
-// are not nested, and leaves the share as it was when it is released. [Hold.Downgrade] goes the other way.
+// To ask exclusively for what an outer hold shares is an upgrade: it waits until no other hold shares the resource, and
+// leaves the share as it was when it is released. [Hold.Downgrade] goes the other way.
 //
-// Who waits for more while he holds something can wait in a circle. A nested request that is queued looks along the chain
-// of who waits for whom. When it would close a circle it is the youngest in that, is not queued, and gets a
-// [DeadlockError] that names the others. Two that share and both upgrade are such a circle. A request that waits for permits
-// is in one only when too few can come back from all those who do not wait for it.
+// A nested request comes before plain ones, since its process keeps other resources taken while it waits. But a plain
+// request must not starve: once it has waited for Options.ReserveAfter, nested requests that come later wait behind it.
+// The exception is a plain request that depends on the nested one, directly or through others: it waits for a hold that
+// the nested one is inside. To wait behind that one would be a circle, so the nested request passes it. This is decided
+// anew whenever a request is queued, and it takes no account of amounts: a request that waits for one of three permits
+// depends on all three holders. A nested request also passes where a search is cut short.
+//
+// A holder that waits for more can deadlock. So a nested request that must wait is checked for a cycle, in the script that
+// queues it. When it would close a circle it is the youngest in that, is not queued, and gets a [DeadlockError] that
+// names the others. Two holders that share a resource and both upgrade it are such a circle. A request that waits for
+// permits is in one only when too few can come back from the holders that do not wait for it. Below an upgrade, the holders
+// of the share count, too, so the end of an upgrade closes no circle that was not found when its last request was queued.
+//
+// A lowered limit ([Client.Declare]) can close a circle among requests that wait already. The script that lowers it looks at
+// the nested ones that wait for these permits, takes the youngest wait of each circle out of the queues, and has its
+// client ask again. That request gets the [DeadlockError].
+//
+// A search reads a bounded number of holds and waits, so that it does not keep Redis busy. Holds without waiting requests
+// inside cost it nothing. What it does not get to counts as a hold that never ends: the request is refused with
+// [DeadlockError.Cut] set rather than left in what may be a circle.
 //
 // # Taking back
 //
@@ -196,15 +212,19 @@
 //     permits in use are, at each grant, no more than are declared. Inside an outer hold's share, a nested hold may have it
 //     exclusively while nobody else shares it.
 //  2. A bundle is held whole or not at all.
-//  3. After every script, no wait is grantable, unless it stands behind more than 64 others that had to be looked at: then
-//     the timer wheel has an entry that is due now; and unless a grace time goes on. One that is kept back is not.
+//  3. After every script, no wait is grantable, unless a script had more to look at than it may: then the timer wheel has
+//     an entry for that queue which is due now, and the caller is told to call again; and unless a grace time continues.
+//     A wait that is kept back is not grantable.
 //  4. Tokens grow: max(last + 1, server time in µs), also when all keys are lost, unless the clock is set back then.
 //  5. What is in a session's index is in its table, or is released within one renewal; on a busy session within four.
 //  6. The context of a hold has ended before the lease of its session ends in Redis.
+//  7. If every hold ends in which no request waits, every wait is granted that asks for no more permits than there are.
 //
 // # When something fails
 //
-//   - The holder's process dies: its locks pass on when the lease ends, 15 s by default, to the first in line.
+//   - The holder's process dies: its locks pass on when the lease ends, 15 s by default, to the first in line. A parent
+//     that knows of the death ends the session at once ([Space.EndSession]). In both cases the locks stay taken for their
+//     [CrashDelay]; a client that is closed in order has none.
 //   - Redis is away for less than 2/3 of the lease less the cutoff: nothing happens. For longer: all work under the
 //     session is told to stop, requests go on trying and queue in the next session.
 //   - Redis loses data: nothing is granted for about a lease, and live holds go on (see above).
@@ -222,8 +242,12 @@
 // clock rates of machines must agree within 0.1 %. Two work for a while when somebody seizes a lock.
 //
 // A context is passed on by hand: a request with another one is not nested, and waits for its own process like anybody; if
-// that waits for it in turn, nobody sees the circle. Bundles cannot deadlock, nested requests can, and one of them is told:
-// to ask for all in one bundle is better. Holds of different spaces know nothing of each other.
+// that waits for it in turn, no script sees the circle. Bundles cannot deadlock, nested requests can, and one of them gets an
+// error: to ask for all in one bundle is better. Where hundreds of nested requests wait for each other, a request may be
+// refused that would have closed no circle ([DeadlockError.Cut]). Holds of different spaces know nothing of each other.
+//
+// A plain request is passed by nested ones that it depends on, however long it has waited, and by those that came before it
+// had waited for Options.ReserveAfter.
 //
 // MinHold and CrashDelay keep others out, no more: they stand in Redis, and are gone with its data. A limit that a request
 // brings along ([AtMost]) counts for that request and not for those who ask with another one.

@@ -7,17 +7,17 @@ import (
 
 var rouseScript = newScript("rouse")
 
-// EndSession ends a session from outside the process that opened it, which has to be dead, and all that it has started
-// with it: the session's holds pass on at once. Whoever sees that for certain, as a parent process does, saves others
-// the wait for the lease. It is sent again until it is answered or ctx ends; a session that has ended, or never was, is
-// no error.
+// EndSession ends a session from outside the process that opened it. That process, and all that it has started, must be
+// dead: the session's holds pass on at once, or after their [CrashDelay], since a death is a crash. A caller that knows of
+// the death for certain, as a parent process does, saves others the wait for the lease. The call is repeated until it is
+// answered or ctx ends; a session that has ended, or never was, is no error. One that was being closed in order stays so.
 //
 // The id stays refused: a request or renewal of that session that arrives later changes nothing. At the end the session
 // at the desk is told as after an offer (Options.OnOffer), because the packages above may have records of what ended;
 // when the desk has ended too, all live sessions are.
 func (s *Space) EndSession(ctx context.Context, id SessionID) error {
 	if err := s.insist(ctx, func(ctx context.Context) (bool, error) {
-		r, err := runScript(ctx, s.rdb, closeScript, s.keys, string(id))
+		r, err := runScript(ctx, s.rdb, closeScript, s.keys, string(id), "crashed")
 		return r.text(0) == "ended", err // else there is more of it than one call ends
 	}); err != nil {
 		return fmt.Errorf("end session %s: %w", id, err)

@@ -119,6 +119,38 @@ func TestEndOfASessionIsToldToTheDesk(t *testing.T) {
 	})
 }
 
+// TestEndedSessionIsACrash has the bundle of a dead process stay taken for its crash delay, and that of a client which was
+// closed pass on at once.
+func TestEndedSessionIsACrash(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		ns := redistest.Namespace(t)
+		victim := openClient(t, rdb, locks.Options{Namespace: ns, Name: "victim", Lease: 9 * time.Second})
+		heir := openClient(t, rdb, locks.Options{Namespace: ns, Name: "heir"})
+		const delay = time.Second
+		var bundles []string
+		for i := range 250 { // more than one call ends
+			bundles = append(bundles, fmt.Sprint(i))
+			acquire(t, victim, locks.Exclusive(bundles[i]), locks.CrashDelay(delay))
+		}
+		began := time.Now()
+		if err := heir.Space().EndSession(within(t, patient), victim.Session()); err != nil {
+			t.Fatal(err)
+		}
+		release(t, acquire(t, heir, locks.Exclusive(bundles...)))
+		if took := time.Since(began); took < delay {
+			t.Errorf("granted %s after the session was ended, want the crash delay of %s", took, delay)
+		}
+
+		closing := openClient(t, rdb, locks.Options{Namespace: ns, Name: "closing"})
+		acquire(t, closing, locks.Exclusive("orderly"), locks.CrashDelay(time.Hour))
+		if err := closing.Close(within(t, patient)); err != nil {
+			t.Fatal(err)
+		}
+		release(t, acquireAtOnce(t, heir, locks.Exclusive("orderly")))
+	})
+}
+
 func TestEndSessionGivesUpWithItsContext(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})

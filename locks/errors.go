@@ -125,9 +125,14 @@ func (e *RevokedError) Error() string {
 func (e *RevokedError) Is(target error) bool { return target == ErrRevoked || target == ErrLost }
 
 // DeadlockError names the circle in which a nested request would have waited for itself. errors.Is(err, [ErrDeadlock]) is
-// true. The request is over; whoever gets this error should release what it holds, so that the others can go on.
+// true. The request is over; the caller should release what it holds, so that the others can go on. Where a lowered
+// limit ([Client.Declare]) closed the circle, it is the youngest of the waiting requests that gets the error.
 type DeadlockError struct {
 	Circle []DeadlockEdge
+	// Cut is true when more requests wait for each other than one search looks at. Then the request may or may not have
+	// closed a circle; it was refused because one that waits in a circle waits until something else ends it. Circle leads
+	// as far as the search came.
+	Cut bool
 }
 
 // DeadlockEdge is one step of a circle: somebody waits for a resource that a hold has. The first one is the request
@@ -146,6 +151,10 @@ func (e *DeadlockError) Error() string {
 			b.WriteString(", which waits for ")
 		}
 		fmt.Fprintf(&b, "%s of %s", edge.Resource, edge.Hold)
+	}
+	if e.Cut {
+		b.WriteString(", and so on through more requests than are searched; it was refused lest they wait for each other")
+		return b.String()
 	}
 	b.WriteString(", in which this request is nested")
 	return b.String()

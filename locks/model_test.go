@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 )
@@ -148,14 +149,55 @@ func (m *model) inOrder() []*modelWait {
 	return queue
 }
 
-// barred returns the wait that may no longer be passed by a request for an item, whose ticket is later, or "".
-func (m *model) barred(item string, ticket int64) string {
+// A modelAsker is a request that wants a bundle: a wait, or a new request.
+type modelAsker struct {
+	id             string // of a wait, "" for a new request
+	items          []string
+	ticket         int64  // 0: new, after all others
+	self           string // a wait whose own offer may be what occupies the bundle
+	since, reserve int64
+	nested         []string
+	barge          bool
+}
+
+func (w *modelWait) asker() modelAsker {
+	return modelAsker{id: w.id, items: w.items, ticket: w.ticket, since: w.since, reserve: w.reserve, nested: w.under}
+}
+
+// fresh is a request that has no wait.
+func (m *model) fresh(items, nested []string, barge bool) modelAsker {
+	return modelAsker{items: items, since: m.now(), reserve: math.MaxInt64, nested: nested, barge: barge}
+}
+
+func (w *modelWait) isNested() bool { return w.ticket < nestedTickets }
+
+// yields reports whether a request must not pass a wait that is older than its reserve time. A plain request yields to
+// an earlier ticket; a nested request that came before the plain wait was that old has the right of way between the two.
+// A nested request yields to the plain waits that were that old when it came, except to those that depend on its holds.
+func (m *model) yields(a modelAsker, w *modelWait) bool {
+	switch {
+	case len(a.nested) > 0:
+		return !w.isNested() && w.reserve < a.since
+	case a.ticket != 0 && w.ticket >= a.ticket:
+		return false
+	}
+	return !w.isNested() || w.since <= a.reserve
+}
+
+// barred returns the wait that may no longer be passed by a request for an item, or "".
+func (m *model) barred(item string, a modelAsker) string {
 	mode, n, name := parseItem(item)
 	room := m.room(name, mode, n)
 	for _, w := range m.inOrder() {
 		other, wants := want(w.items, name)
-		if other == 0 || ticket != 0 && w.ticket >= ticket || w.reserve > m.now() {
+		if other == 0 || w.reserve > m.now() || !m.yields(a, w) {
 			continue
+		}
+		if other == 'p' && wants > m.declared[name].limit {
+			continue // the limit was lowered: it will not be granted
+		}
+		if len(a.nested) > 0 && m.depends(w, a) {
+			continue // it waits for this request
 		}
 		if mode == 'p' && other != 'p' {
 			continue // it is from before they were declared, and will never be granted
@@ -191,10 +233,59 @@ func (m *model) room(name string, mode byte, n int64) int64 {
 	return 0
 }
 
-// blocked is who is in the way of a bundle. An older ticket beats younger offers, which it returns. self is a wait whose
-// own offer may stand. nested are the holds that the request is nested in.
-func (m *model) blocked(items []string, ticket int64, self string, nested []string, barge bool) (resource, by string, beaten []string) {
-	if w := m.waits[self]; w != nil && w.state == "o" {
+// conflicts reports whether a request that wants a resource in one mode may have to wait for one that has it, or wants
+// it, in the other, however much of it there is.
+func conflicts(mode, other byte) bool {
+	return (mode == 'p') == (other == 'p') && (mode != 's' || other == 'x')
+}
+
+// depends reports whether a wait cannot be granted before a nested request is: whether it, or a wait that may have to be
+// granted before, wants what one of the holds has that the request is nested in, or what another hold has in which a wait
+// does that; or whether one of these waits has to give way to the request itself. It takes no account of amounts: a permit
+// of one of three holds may be enough, and yet it depends on all of them.
+func (m *model) depends(w *modelWait, a modelAsker) bool {
+	seen := make(map[string]bool)
+	var reaches func(w *modelWait) bool
+	reaches = func(w *modelWait) bool {
+		if w.id == a.id {
+			return true
+		}
+		if seen["w"+w.id] {
+			return false
+		}
+		seen["w"+w.id] = true
+		for _, item := range w.items {
+			mode, _, name := parseItem(item)
+			for _, o := range m.occupants(name) {
+				id := o.tag[1:]
+				if o.tag[0] == 'o' || !conflicts(mode, o.mode) || seen[o.tag] || mode == 'x' && o.mode != 'x' && slices.Contains(w.under, id) {
+					continue
+				}
+				if seen[o.tag] = true; slices.Contains(a.nested, id) {
+					return true
+				}
+				for _, inside := range m.waits {
+					if slices.Contains(inside.under, id) && reaches(inside) {
+						return true
+					}
+				}
+			}
+			for _, other := range m.inOrder() {
+				wants, _ := want(other.items, name)
+				if wants != 0 && other != w && conflicts(mode, wants) && m.yields(w.asker(), other) && reaches(other) {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	return reaches(w)
+}
+
+// blocked is who is in the way of a bundle. An older ticket beats younger offers, which it returns.
+func (m *model) blocked(a modelAsker) (resource, by string, beaten []string) {
+	items, ticket, nested := a.items, a.ticket, a.nested
+	if w := m.waits[a.self]; w != nil && w.state == "o" {
 		return "", "", nil
 	}
 	beat := func(tag string) bool {
@@ -267,9 +358,9 @@ func (m *model) blocked(items []string, ticket int64, self string, nested []stri
 			return name, "l", nil
 		}
 	}
-	if len(nested) == 0 && !barge {
+	if !a.barge {
 		for _, item := range items {
-			if by := m.barred(item, ticket); by != "" {
+			if by := m.barred(item, a); by != "" {
 				_, _, name := parseItem(item)
 				return name, "w" + by, nil
 			}
@@ -317,7 +408,7 @@ func (m *model) settle() {
 		if w.session != "@" && !m.alive(w.session) {
 			continue
 		}
-		if resource, _, beaten := m.blocked(w.items, w.ticket, "", w.under, false); resource != "" || len(beaten) > 0 {
+		if resource, _, beaten := m.blocked(w.asker()); resource != "" || len(beaten) > 0 {
 			continue
 		}
 		if m.strange() {
@@ -502,7 +593,7 @@ func (m *model) notice(least, margin int64) string {
 	m.epoch = max(m.epoch+1, m.us)
 	m.pause(least, margin)
 	for session, at := range m.ends {
-		if at > 0 {
+		if at > 1 {
 			m.ends[session] = m.grace
 		}
 	}
@@ -740,7 +831,7 @@ func (m *model) acquire(a modelAsk) []string {
 	}
 	if w := m.waits[a.id]; w != nil {
 		if a.wait != -1 {
-			return m.describe([]string{"waiting", m.soonest()}, a.items, w.ticket, a.under, false)
+			return m.describe([]string{"waiting", m.soonest()}, w.asker())
 		}
 		m.drop(a.id)
 		m.settle()
@@ -751,21 +842,23 @@ func (m *model) acquire(a modelAsk) []string {
 	if why := m.unfit(a.items); why != nil {
 		return why
 	}
-	if resource, _, _ := m.blocked(a.items, 0, "", a.under, a.barge); resource == "" {
+	if resource, _, _ := m.blocked(m.fresh(a.items, a.under, a.barge)); resource == "" {
 		token := m.take(a.id, a.session, a.info, a.items, a.limits)
 		return []string{"granted", token, fmt.Sprint(m.now())}
 	}
 	if a.wait == -1 {
-		return m.describe([]string{"busy", m.soonest()}, a.items, 0, a.under, a.barge)
+		return m.describe([]string{"busy", m.soonest()}, m.fresh(a.items, a.under, a.barge))
 	}
 	if a.nested() && m.circle(a.items, a.under) {
 		return []string{"deadlock"}
 	}
-	described := m.describe(nil, a.items, 0, a.under, a.barge)
+	described := m.describe(nil, m.fresh(a.items, a.under, a.barge))
 	m.park(a.id, a.session, a.info, a.items, a.patience, a.wait, a.limits, a.under)
 	// It counts itself among those that wait for the resource.
 	described[7] = fmt.Sprint(parseInt(described[7]) + 1)
-	return append([]string{"waiting", m.soonest()}, described...)
+	reply := append([]string{"waiting", m.soonest()}, described...)
+	m.settle() // a wait that now depends on other holds no longer bars what is nested in them
+	return reply
 }
 
 // unfit is the reply to what can never be granted as it is.
@@ -791,34 +884,31 @@ type need struct {
 	stay int64
 }
 
-// needs returns what a bundle waits for. nested is what the request stands in.
+// needs returns what a bundle waits for. nested is what the request is nested in. An upgrade keeps every request out,
+// and the share below it keeps out those that the share alone would.
 func (m *model) needs(items, nested []string) (needs []need) {
 	for _, item := range items {
 		mode, n, name := parseItem(item)
-		on := m.occupants(name)
-		alone := slices.ContainsFunc(on, func(o occupant) bool { return o.mode == 'x' })
-		w := need{of: make(map[string]int64)}
-		full := true
-		switch {
-		case alone || mode == 'x':
-		case mode == 'p':
-			w.stay, full = m.declared[name].limit-n, used(on)+n > m.declared[name].limit
-		case mode == 'c':
-			w.stay, full = n-1, used(on)+1 > n
-		default:
-			full = false
-		}
-		for _, o := range on {
+		alone, shared := need{of: make(map[string]int64)}, need{of: make(map[string]int64)}
+		for _, o := range m.occupants(name) {
 			switch {
-			case !full, o.tag[0] == 'o', alone && o.mode != 'x':
-			case !alone && mode == 'x' && slices.Contains(nested, o.tag[1:]): // it shares with itself
-			case mode == 'p' && !alone:
-				w.of[o.tag[1:]] = o.n
-			default:
-				w.of[o.tag[1:]] = 1
+			case o.tag[0] == 'o':
+			case o.mode == 'x':
+				alone.of[o.tag[1:]] = 1
+			case mode == 'x' && slices.Contains(nested, o.tag[1:]): // it shares with itself
+			case mode == 'p' || mode == 'x' || mode == 'c':
+				shared.of[o.tag[1:]] = used([]occupant{o})
 			}
 		}
-		needs = append(needs, w)
+		switch _, declared := m.declared[name]; {
+		case declared != (mode == 'p'): // it waits for a declaration
+			continue
+		case mode == 'p':
+			shared.stay = m.declared[name].limit - n
+		case mode == 'c':
+			shared.stay = n - 1
+		}
+		needs = append(needs, alone, shared)
 	}
 	return needs
 }
@@ -839,14 +929,15 @@ func (n need) blocks(never map[string]bool) bool {
 func (m *model) circle(items, nested []string) bool {
 	inside := make(map[string][]need)
 	never := make(map[string]bool)
-	for id := range m.holds {
-		never[id] = true
+	for id, h := range m.holds {
+		never[id] = h.rests == 0 // else it ends by itself
 		for _, w := range m.waits {
 			if slices.Contains(w.under, id) {
 				inside[id] = append(inside[id], m.needs(w.items, w.under)...)
 			}
 		}
 	}
+	maps.DeleteFunc(never, func(_ string, never bool) bool { return !never })
 	for ends := true; ends; {
 		ends = false
 		for id := range never {
@@ -876,6 +967,69 @@ func (m *model) circle(items, nested []string) bool {
 	return leads(m.needs(items, nested))
 }
 
+// checkAsked returns an error if a wait that a lowered limit took out was in no circle.
+func (m *model) checkAsked(name string, limit, version int64, asked []string) error {
+	c := m.clone()
+	c.declared[name] = modelPermits{limit, version}
+	for _, id := range asked {
+		w := c.waits[id]
+		if w == nil || len(w.under) == 0 || !c.circle(w.items, w.under) {
+			return fmt.Errorf("%s was asked again, and is in no circle", id)
+		}
+		c.drop(id)
+	}
+	return nil
+}
+
+// endless returns the waits that are not granted although every hold ends in which no request waits: those that wait for
+// each other in a circle, which no script has found. Permits that are no longer to be had as they were asked for end
+// their waits. Everything that waits is as old as it ever gets.
+func (m *model) endless() []string {
+	c := m.clone()
+	c.server, c.grace, c.kept = "", 0, nil
+	for session := range c.ends {
+		c.ends[session] = math.MaxInt64
+	}
+	for id, w := range c.waits {
+		if w.state == "o" || w.state == "l" {
+			delete(c.waits, id)
+			continue
+		}
+		w.state = "w"
+		c.us = max(c.us, w.reserve*1000)
+	}
+	for {
+		waits, holds := len(c.waits), len(c.holds)
+		for id, w := range c.waits {
+			if c.unfit(w.items) != nil {
+				delete(c.waits, id)
+			}
+		}
+		for id, h := range c.holds {
+			inside := func(w *modelWait) bool { return slices.Contains(w.under, id) }
+			if h.rests != 0 || !slices.ContainsFunc(slices.Collect(maps.Values(c.waits)), inside) {
+				delete(c.holds, id)
+			}
+		}
+		c.settle()
+		for id, w := range c.waits { // an offer is taken, and the run ends
+			if w.state == "o" {
+				delete(c.waits, id)
+			}
+		}
+		if len(c.waits) != waits || len(c.holds) != holds {
+			continue
+		}
+		var stuck []string
+		for _, id := range slices.Sorted(maps.Keys(c.waits)) {
+			w := c.waits[id]
+			name, by, _ := c.blocked(w.asker())
+			stuck = append(stuck, fmt.Sprintf("%s in %q wants %q: %s has or wants %s", id, w.under, w.items, by, name))
+		}
+		return stuck
+	}
+}
+
 // checkCircle tells what is wrong with the circle that a deadlock names.
 func (m *model) checkCircle(a modelAsk, path []string) error {
 	if len(path) == 0 || len(path)%3 != 0 {
@@ -902,8 +1056,8 @@ func (m *model) checkCircle(a modelAsk, path []string) error {
 }
 
 // describe appends who is in the way.
-func (m *model) describe(to, items []string, ticket int64, nested []string, barge bool) []string {
-	name, by, _ := m.blocked(items, ticket, "", nested, barge)
+func (m *model) describe(to []string, a modelAsker) []string {
+	name, by, _ := m.blocked(a)
 	if name == "" {
 		return to
 	}
@@ -959,7 +1113,7 @@ func (m *model) acquireAll(asks []modelAsk) []string {
 	}
 	marks, first := "", ""
 	for _, a := range asks {
-		if resource, _, _ := m.blocked(a.items, 0, "", nil, false); resource != "" {
+		if resource, _, _ := m.blocked(m.fresh(a.items, nil, false)); resource != "" {
 			marks += "0"
 			continue
 		}
@@ -999,7 +1153,9 @@ func (m *model) releaseAll(claims []modelClaim) []string {
 	return []string{marks}
 }
 
-func (m *model) declare(name string, limit, version int64) []string {
+// declare sets a limit. asked are the nested waits that the script took out because the limit closed a circle through
+// them: which of a circle's it is, the script decides, see checkAsked.
+func (m *model) declare(name string, limit, version int64, asked []string) []string {
 	if on := m.occupants(name); len(on) > 0 && on[0].mode != 'p' {
 		return []string{"mode"}
 	}
@@ -1011,9 +1167,15 @@ func (m *model) declare(name string, limit, version int64) []string {
 		return []string{"ok", fmt.Sprint(known.limit), fmt.Sprint(known.version)}
 	}
 	m.declared[name] = modelPermits{limit, version}
+	for _, id := range asked {
+		w := m.waits[id]
+		if m.drop(id); m.alive(w.session) {
+			m.revs[w.session]++
+		}
+	}
 	m.settle()
 	m.reap()
-	return []string{"ok", fmt.Sprint(limit), fmt.Sprint(version)}
+	return []string{"ok", fmt.Sprint(limit), fmt.Sprint(version), "0"}
 }
 
 func (m *model) downgrade(id string, names []string) []string {
@@ -1033,7 +1195,7 @@ func (m *model) downgrade(id string, names []string) []string {
 	}
 	m.settle()
 	m.reap()
-	return []string{"ok"}
+	return []string{"ok", "0"}
 }
 
 func (m *model) revoke(name string, token int64, how string) []string {
@@ -1069,14 +1231,23 @@ func (m *model) revoke(name string, token int64, how string) []string {
 	}
 	m.settle()
 	m.reap()
-	return []string{"done", id, h.session}
+	return []string{"done", id, h.session, "0"}
 }
 
-func (m *model) close(session string) []string {
-	if _, ok := m.ends[session]; !ok {
+// close ends a session, in order or after a crash. One that was closed in order stays so.
+func (m *model) close(session string, crashed bool) []string {
+	at, ok := m.ends[session]
+	switch {
+	case !ok && m.isDue():
+		m.reap()
+		fallthrough
+	case !ok:
 		return []string{"ended"}
+	case crashed && at > 0:
+		m.ends[session] = 1
+	case !crashed && at != 1:
+		m.ends[session] = 0
 	}
-	m.ends[session] = 0
 	m.reap()
 	return []string{"ended"}
 }
@@ -1090,14 +1261,15 @@ func (m *model) claim(run, hold, session string, patience int64, items []string)
 	if m.grace != 0 {
 		return []string{"grace"}
 	}
-	var ticket int64
+	asker := m.fresh(items, nil, false)
 	if w := m.waits[run]; w != nil {
-		ticket, items = w.ticket, w.items
+		items, asker = w.items, w.asker()
+		asker.self = run
 	}
 	if why := m.unfit(items); why != nil {
 		return why[:1]
 	}
-	resource, _, beaten := m.blocked(items, ticket, run, nil, false)
+	resource, _, beaten := m.blocked(asker)
 	if resource != "" {
 		m.park(run, "@", "", items, patience, 0, modelLimits{}, nil)
 		w := m.waits[run]

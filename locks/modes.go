@@ -42,6 +42,9 @@ func (c *Client) Declare(ctx context.Context, name string, limit PermitLimit) (P
 		c.mu.Lock()
 		c.declared[name] = stands
 		c.mu.Unlock()
+		if r.number(3) == 1 {
+			c.reaper.now()
+		}
 		return stands, nil
 	case "differs":
 		return stands, fmt.Errorf("declare permits of %s: %w: version %d has %d permits, not %d; take a higher version to change it",
@@ -92,6 +95,9 @@ func (h *Hold) Downgrade(ctx context.Context, names ...string) error {
 		return fmt.Errorf("downgrade %s: %w: redis does not have the hold any more", names, ErrLost)
 	case r.text(0) == "mode":
 		return fmt.Errorf("downgrade: %w: the hold does not have %q exclusively", ErrInvalid, r.text(1))
+	}
+	if r.number(1) == 1 {
+		h.client.reaper.now()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -121,8 +121,9 @@ func MinHold(d time.Duration) Part {
 	return func(o *order) error { return bound(&o.limits.least, "min hold", d) }
 }
 
-// CrashDelay keeps the bundle taken for d when its session ends by itself, because the process died or lost Redis: time
-// for what it left behind to settle before somebody else goes on.
+// CrashDelay keeps the bundle taken for d after a crash: when its session ends by itself, because the process died or lost
+// Redis, or when a parent process ends it ([Space.EndSession]). This is time for what the process left behind to settle.
+// [Client.Close] is no crash.
 func CrashDelay(d time.Duration) Part {
 	return func(o *order) error { return bound(&o.limits.crash, "crash delay", d) }
 }

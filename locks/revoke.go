@@ -71,6 +71,12 @@ func (s *Space) Revoke(ctx context.Context, name string, token Token, force Forc
 	}
 	switch r.text(0) {
 	case "done":
+		if r.number(3) == 1 { // more waits than one call looks at; if this fails, a renewal of any session continues
+			_ = s.insist(ctx, func(ctx context.Context) (bool, error) {
+				left, err := runScript(ctx, s.rdb, reapScript, s.keys)
+				return left.text(0) != "0", err
+			})
+		}
 		return HoldID(r.text(1)), nil
 	case "stale":
 		return "", fmt.Errorf("revoke %s: %w: it is held under token %s, not %s", name, ErrStale, r.text(1), token)

@@ -191,7 +191,7 @@ func (d *dump) check(now int64, settled bool) error {
 	for member := range d.exp {
 		aligning = aligning || member[0] == 'k'
 	}
-	type queued struct{ ticket, mode, reserve, id string }
+	type queued struct{ ticket, mode, reserve, since string }
 	queues := make(map[string][]queued)
 	q := make(map[string]bool)
 	for id, record := range d.wait {
@@ -221,7 +221,7 @@ func (d *dump) check(now int64, settled bool) error {
 			}
 			if f[3] == "w" {
 				q[name+"\x00"+f[1]+"\x00"+text+"\x00"+f[4]+"\x00"+id] = true
-				queues[name] = append(queues[name], queued{f[1], text, f[4], id})
+				queues[name] = append(queues[name], queued{f[1], text, f[4], f[2]})
 			}
 		}
 		if _, ok := d.exp["o"+id]; ok != (f[3] == "o") {
@@ -374,12 +374,24 @@ waits:
 				continue waits
 			}
 			for _, other := range queues[name] {
-				if other.ticket >= f[1] || parseInt(other.reserve) > now || len(under) > 0 || mode == 'p' && other.mode[0] != 'p' {
+				if parseInt(other.reserve) > now || mode == 'p' && other.mode[0] != 'p' {
+					continue
+				}
+				// A plain wait that was this old when a nested one came comes first, save where it depends on that one, which
+				// the model knows.
+				plain := parseInt(other.ticket) >= nestedTickets
+				switch {
+				case len(under) > 0 && (!plain || parseInt(other.reserve) >= parseInt(f[2])):
+					continue
+				case len(under) == 0 && (other.ticket >= f[1] || !plain && parseInt(other.since) > parseInt(f[4])):
 					continue
 				}
 				wants := int64(1)
 				if other.mode[0] == 'p' {
 					wants = parseInt(other.mode[1:])
+				}
+				if other.mode[0] == 'p' && wants > limits[name] {
+					continue // it is not granted while the limit is that low
 				}
 				if taken += wants; mode == 'x' || other.mode == "x" || !fits() {
 					continue waits

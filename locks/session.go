@@ -358,6 +358,9 @@ func (s *session) renew(ctx context.Context) (time.Duration, error) {
 		s.see(sighting{serverTime(r.number(1)), local})
 		s.check(before, uint64(r.number(2)), int(r.number(3)))
 		c.reaper.due(milliseconds(r.number(4)))
+		if r.number(4) == 0 { // more was due than one call does
+			c.reaper.now()
+		}
 		c.recovery.heard(r.number(5), c.lease)
 		c.written.Store(r.number(6))
 		c.identity.shows(r.text(7) != "hidden", r.text(8))
@@ -432,6 +435,27 @@ func (s *session) granted(id HoldID, g grant, revision uint64) {
 	}
 	s.suspects[id] = time.Now() // it was given up; its cancellation may have come too early
 	s.rouse()
+}
+
+// unqueued takes the news that a wait was taken out of the queues: its request asks again. When the news gets lost, the
+// comparison with Redis does the same.
+func (s *session) unqueued(id HoldID, revision uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.heardOf(revision)
+	if r := s.requests[id]; r != nil && r.state == waiting {
+		s.askAgain(r)
+	}
+}
+
+// askAgain has a request ask that does not wait in Redis any more. The caller holds mu.
+func (s *session) askAgain(r *Request) {
+	s.become(r, open)
+	r.channels()
+	select {
+	case r.recheck <- struct{}{}:
+	default:
+	}
 }
 
 // take hands a grant to the request that waits for it. The caller holds mu.
@@ -786,12 +810,7 @@ func (s *session) compareTable(ctx context.Context, told uint64) (strays []HoldI
 		switch {
 		case r == nil || r.state != state:
 		case state == waiting:
-			s.become(r, open)
-			r.channels()
-			select {
-			case r.recheck <- struct{}{}:
-			default:
-			}
+			s.askAgain(r)
 		case r.hold != nil:
 			missing = append(missing, r.hold)
 		}

@@ -90,6 +90,10 @@ func (l *subscriber) hear(message any) {
 				return
 			}
 			l.session.revoked(HoldID(fields[2]), Asked{Force(fields[3]), parseRevocation(fields[4])}, revision)
+		case fields[0] == "a" && len(fields) == 3:
+			if revision, err := strconv.ParseUint(fields[1], 10, 64); err == nil {
+				l.session.unqueued(HoldID(fields[2]), revision)
+			}
 		case fields[0] == "o" && l.session.client.onOffer != nil:
 			l.session.client.onOffer()
 		}

@@ -6,7 +6,7 @@
 -- Replies: granted, token, since (ms) | waiting, ms to the next due entry[, <describe>] | busy, 0, <describe> | dead
 --   lost, hold: a hold that the request is nested in does not stand | grace, ms until something is granted again
 --   mode, name, 1 when it is declared as permits, else 0 | limit, name, permits there are: never grantable as it is
---   deadlock, resource, hold, info, resource, hold, info...: see S.cycle
+--   deadlock, resource, hold, info, resource, hold, info...: see S.cycle; then cut, where its search was cut short
 -- Sent twice it changes nothing more: an id that holds or waits is told so. Sent with -1 for an id that waits, it is the
 -- wait's last try: the bundle, or the reason without the wait.
 local session, id, info, items, nested = ARGV[1], ARGV[2], ARGV[4], fields(ARGV[5]), nil
@@ -36,7 +36,7 @@ if wait and longest == '-1' then
 end
 if wait then
   -- Only settle() grants to a wait. Where its walk has not come to this one yet, nothing is in the way.
-  local resource, owner = S.blocked(items, wait[2], nil, nested)
+  local resource, owner = S.blocked(items, wait[2], wait, nested)
   S.tell()
   if not resource then return {'waiting', soonest()} end
   return {'waiting', soonest(), S.describe(resource, owner)}
@@ -66,6 +66,7 @@ if longest ~= '-1' then
       local blocker = held(path[i + 1])
       reply[k + 1], reply[k + 2], reply[k + 3] = path[i], path[i + 1], blocker[6]
     end
+    if S.cut then reply[#reply + 1] = 'cut' end
     S.tell()
     return reply
   end
@@ -73,5 +74,7 @@ if longest ~= '-1' then
   local deadline = longest ~= '0' and format('%.0f', now + longest) or nil
   S.park(id, session, info, items, patience, deadline, limits, under)
 end
+reply = {reply, soonest(), S.describe(resource, owner)}
+S.settle()
 S.tell()
-return {reply, soonest(), S.describe(resource, owner)}
+return reply

@@ -1,6 +1,6 @@
 -- downgrade makes a hold share what it had alone, without giving it up in between.
 -- ARGV: 1 hold  2... names
--- Replies: ok | gone: it does not stand | mode, name: it does not have that exclusively
+-- Replies: ok, 1 when work is left that another call should do, else 0 | gone: it does not stand | mode, name: it does not have that exclusively
 -- Sent twice it answers the same.
 local id = ARGV[1]
 local hold, member = held(id)
@@ -31,4 +31,4 @@ S.visit(changed)
 S.settle()
 S.reap()
 S.tell()
-return {'ok'}
+return {'ok', S.more and 1 or 0}

@@ -2,10 +2,12 @@
 --
 -- KEYS, the same in every script, all in one slot:
 --   1 exp   ZSET  the timer wheel, score = server ms; members by their first byte:
---                   s<session> its end   w<request> a wait's deadline   o<request> an offer's end
+--                   s<session> its end; 0: it was closed in order, 1: it was ended after a crash   w<request> a wait's deadline   o<request> an offer's end
 --                   m<hold> the end of what may be held at most   d<hold> the end of a hold that rests
 --                   g<resource>\0<ticket> a queue that is still to be walked, from that ticket on
 --                   G<resource> all queues from that resource on are still to be walked
+--                   c<name>\0<ticket> the nested waits for these permits are still to be checked for circles, from that
+--                   ticket on: their limit was lowered
 --                   k<class>\0<ticket> the waits of that class are still to be kept back, or let go, from that ticket on
 --                   e the grace time, score 0: always due, so that no script takes its fast path meanwhile
 --   2 own   HASH  resource -> how it is occupied:
@@ -37,7 +39,8 @@
 --
 -- An item is a mode and a name: x<name> exclusive, s<name> shared, c<n>:<name> shared by at most n, p<n>:<name> n
 -- permits. Names hold no control bytes, so \0 and \31 part what they part. The ticket of a nested request is below 10^15,
--- any other's above, so that it comes first in every queue. Times are server milliseconds, tokens server microseconds at
+-- any other's above, so that it comes first in every queue; it still gives way to a plain wait whose reserve time was over
+-- when it came, see older. Times are server milliseconds, tokens server microseconds at
 -- least; both are printed by %.0f, for tostring and .. keep only 14 digits.
 local EXP, OWN, HOLD, WAIT = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local Q, IDX, META, SEQ = KEYS[5], KEYS[6], KEYS[7], KEYS[8]

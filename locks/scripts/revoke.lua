@@ -3,7 +3,8 @@
 --       passes on when it has answered or its session has ended | f force: the lock passes on at once, after a loss of
 --       data when its holder has said again that he has it
 --       4 who and why, JSON  5 from where to look, as more replied; '' at first
--- Replies: done, hold, session | stale, token: another hold has it (the first one, of those who share it)
+-- Replies: done, hold, session, 1 when work is left that another call should do, else 0
+--   stale, token: another hold has it (the first one, of those who share it)
 --   free: nobody has it
 --   more, from, token: the hold is not among those that were looked at; token is the first one's
 -- It names a grant by its token, so that a lock that moved on is left alone. Sent twice it tells its holder twice.
@@ -46,4 +47,4 @@ if ends(session) then S.inform(session, 'r', id, how, why) end
 S.settle()
 S.reap()
 S.tell()
-return {'done', id, session}
+return {'done', id, session, S.more and 1 or 0}

@@ -16,12 +16,12 @@ local function notice(least, margin)
   call('HSET', META, 'epoch', format('%.0f', math.max(epoch + 1, us))) -- one that is surely new, also after a restored backup
   local upto = pause(least, margin)
   -- The last server's clock may have been another one: each lease that it gave ends with the grace time. Those of
-  -- sessions that were closed have ended.
+  -- sessions that were closed, or ended after a crash, have ended.
   local members = call('ZRANGEBYLEX', IDX, '[~l', '(~m')
   for i = 1, #members do
     local entry = 's' .. string.match(members[i], '%z(.*)$')
     local at = call('ZSCORE', EXP, entry)
-    if at and tonumber(at) > 0 then call('ZADD', EXP, 'XX', upto, entry) end
+    if at and tonumber(at) > 1 then call('ZADD', EXP, 'XX', upto, entry) end
   end
   return 'changed'
 end

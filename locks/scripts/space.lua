@@ -54,27 +54,35 @@ end
 local function occupy(items, tag)
   local slots, n, shared = {}, 0, nil
   for i = 1, #items do
-    local name, m = named(items[i])
+    local name = named(items[i])
     if sub(items[i], 1, 1) == 'x' then
       slots[n + 1], slots[n + 2] = name, tag
       n = n + 2
     else
       shared = shared or {}
-      shared[#shared + 1] = {name, m, sub(items[i], 1, 1)}
+      shared[#shared + 1] = items[i]
     end
   end
-  for i = 1, shared and #shared or 0 do
-    local name, m, mode = unpack(shared[i])
-    local owner = call('HGET', OWN, name)
-    if mode == 'p' then
-      local used, limit, version = permits(owner)
-      owner = format('p%d:%d:%s', used + m, limit, version)
-    else
-      owner = format('s%d', owner and sub(owner, 2) + 1 or 1)
+  if shared then
+    local names, members = {}, {}
+    for i = 1, #shared do
+      names[i] = named(shared[i])
+      members[2 * i - 1], members[2 * i] = 0, '~r' .. names[i] .. '\0' .. tag
     end
-    slots[n + 1], slots[n + 2] = name, owner
-    n = n + 2
-    call('ZADD', IDX, 0, '~r' .. name .. '\0' .. tag)
+    local owners = call('HMGET', OWN, unpack(names))
+    for i = 1, #shared do
+      local owner = owners[i]
+      if sub(shared[i], 1, 1) == 'p' then
+        local used, limit, version = permits(owner)
+        local _, m = named(shared[i])
+        owner = format('p%d:%d:%s', used + m, limit, version)
+      else
+        owner = format('s%d', owner and sub(owner, 2) + 1 or 1)
+      end
+      slots[n + 1], slots[n + 2] = names[i], owner
+      n = n + 2
+    end
+    call('ZADD', IDX, unpack(members))
   end
   call('HSET', OWN, unpack(slots))
 end
@@ -162,9 +170,12 @@ local function space()
   local S = {offers = {}, more = false}
   local OFFER = 2000 -- ms
   local NESTED = '1' -- tickets below it are those of nested requests
-  -- What one script does at most: waits looked at, due entries, holds and waits of ended sessions, their resources.
-  local LOOK, DUE, HOLDS, NAMES, PAGE = 64, 16, 200, 2000, 16
-  local freed, since, looked = {}, {}, 0 -- resources to be settled, from which ticket on each
+  -- What one script does at most: waits looked at, due entries, holds and waits of ended sessions, names that are freed
+  -- before it stops freeing more, waits of a queue that are read at once, and records read by searches. MANY: from so
+  -- many names on it may be cheaper to read all queues at once than theirs.
+  local LOOK, DUE, HOLDS, NAMES, PAGE, SEARCH, MANY = 64, 64, 100, 250, 16, 500, 32
+  local freed, since, front, looked = {}, {}, {}, 0 -- resources to be settled, from which ticket on each, see unbar
+  local web, spent = nil, 0 -- see inside
 
   local function free(names, ticket)
     ticket = ticket or ''
@@ -175,16 +186,38 @@ local function space()
     end
   end
 
+  -- later puts queues on the work list: entries of the timer wheel that are due at once.
+  local function later(entries)
+    for i = 1, #entries, 1000 do
+      local args = {}
+      for j = i, math.min(i + 999, #entries) do
+        args[#args + 1] = ms
+        args[#args + 1] = entries[j]
+      end
+      call('ZADD', EXP, unpack(args))
+    end
+    S.more = S.more or #entries > 0
+  end
+
+  -- unbar frees the queues of a wait that leaves them: for those behind it and, once it was old enough to bar them, for
+  -- the nested ones, whose tickets come before all others.
+  local function unbar(names, wait)
+    free(names, wait[2])
+    if wait[2] < NESTED or tonumber(wait[5]) > now then return end
+    if S.nests == nil then S.nests = call('ZRANGEBYLEX', IDX, '[~u', '(~v', 'LIMIT', 0, 1)[1] ~= nil end
+    for i = 1, S.nests and #names or 0 do front[names[i]] = true end
+  end
+
   -- vacate gives up what occupy took.
   local function vacate(items, tag)
-    local names, gone, slots = {}, {}, {}
+    local names, gone, slots, members = {}, {}, {}, {}
     for i = 1, #items do names[i] = named(items[i]) end
     local owners = call('HMGET', OWN, unpack(names))
     for i = 1, #items do
       local name, owner, mode = names[i], owners[i] or '', sub(items[i], 1, 1)
       local kind, left = sub(owner, 1, 1), 0
       if mode ~= 'x' then
-        call('ZREM', IDX, '~r' .. name .. '\0' .. tag)
+        members[#members + 1] = '~r' .. name .. '\0' .. tag
         if kind == 's' then left = sub(owner, 2) - 1 end
       elseif kind == 'u' then -- what is under it comes back
         left = call('ZLEXCOUNT', IDX, '[~r' .. name .. '\0', '(~r' .. name .. '\1')
@@ -201,9 +234,24 @@ local function space()
       end
       if value then slots[#slots + 1], slots[#slots + 2] = name, value end
     end
+    if #members > 0 then call('ZREM', IDX, unpack(members)) end
     if #gone > 0 then call('HDEL', OWN, unpack(gone)) end
     if #slots > 0 then call('HSET', OWN, unpack(slots)) end
+    looked = looked + math.floor(#items / 64)
     free(names)
+  end
+
+  -- queues returns the queues of many resources as a table of their members, or nil where it is cheaper to read each.
+  local function queues(n)
+    if n <= MANY or call('ZCARD', Q) > n then return nil end
+    local all, members = {}, call('ZRANGE', Q, 0, -1)
+    for i = 1, #members do
+      local name = string.match(members[i], '^[^%z]*')
+      all[name] = all[name] or {}
+      table.insert(all[name], members[i])
+    end
+    looked = looked + math.floor(#members / 128)
+    return all
   end
 
   local function queued(wait, id) -- the queue members of a wait
@@ -217,8 +265,9 @@ local function space()
   end
 
   local function enter(wait, id)
-    local members = queued(wait, id)
-    for i = 1, #members do call('ZADD', Q, 0, members[i]) end
+    local members, args = queued(wait, id), {}
+    for i = 1, #members do args[2 * i - 1], args[2 * i] = 0, members[i] end
+    call('ZADD', Q, unpack(args))
   end
 
   local function store(id, wait) call('HSET', WAIT, id, concat(wait, US)) end
@@ -235,7 +284,9 @@ local function space()
 
   function S.wait(id)
     local record = call('HGET', WAIT, id)
-    return record and fields(record)
+    record = record and fields(record)
+    if record then record.id = id end
+    return record
   end
 
   -- wake ends the rest of a hold.
@@ -278,7 +329,10 @@ local function space()
   local function forget(id, wait) -- takes a wait off the index
     call('ZREM', IDX, wait[1] .. '\0w\0' .. id, '@\0o\0' .. id)
     if class(id, wait) then call('ZREM', IDX, class(id, wait)) end
-    for under in string.gmatch(wait[7], '[^ ]+') do call('ZREM', IDX, '~u' .. under .. '\0' .. id) end
+    for under in string.gmatch(wait[7], '[^ ]+') do
+      call('ZREM', IDX, '~u' .. under .. '\0' .. id)
+      web = nil
+    end
     call('ZREM', EXP, 'w' .. id, 'o' .. id)
     call('HDEL', WAIT, id)
   end
@@ -291,7 +345,7 @@ local function space()
     forget(id, wait)
     if wait[4] == 'w' then
       call('ZREM', Q, unpack(queued(wait, id)))
-      free(names, wait[2]) -- it may have kept others from passing
+      unbar(names, wait) -- it may have kept others from passing
     elseif wait[4] == 'o' then
       vacate(items, 'o' .. id)
     end
@@ -341,8 +395,9 @@ local function space()
           call('ZREM', Q, unpack(queued(wait, id)))
         else
           enter(wait, id)
+          S.reach(wait)
         end
-        free(bundle(wait, W_ITEMS), at)
+        unbar(bundle(wait, W_ITEMS), wait)
       end
       ticket = at .. '\1'
     end
@@ -378,20 +433,28 @@ local function space()
     S.lapse(id)
     local wait = S.wait(id)
     if wait and wait[4] == 'w' then return end -- it is there
-    if not wait then
+    local new = not wait
+    if new then
       under = under or ''
       local n = call('HINCRBY', META, 'ticket', 1)
       local ticket = format('%016.0f', under == '' and 1000000000000000 + n or n)
       wait = fields(concat({session, ticket, ms, 'w', format('%.0f', now + patience), limits or '', under, info,
         concat(items, US)}, US))
+      wait.id = id
       call('ZADD', IDX, 0, session .. '\0w\0' .. id)
       if class(id, wait) then call('ZADD', IDX, 0, class(id, wait)) end
-      for hold in string.gmatch(under, '[^ ]+') do call('ZADD', IDX, 0, '~u' .. hold .. '\0' .. id) end
+      for hold in string.gmatch(under, '[^ ]+') do
+        call('ZADD', IDX, 0, '~u' .. hold .. '\0' .. id)
+        web, S.nests = nil, true
+      end
       if deadline then call('ZADD', EXP, deadline, 'w' .. id) end
     end
     wait[4] = wait[1] == '@' and kept(wait[6]) and 'k' or 'w'
     store(id, wait)
-    if wait[4] == 'w' then enter(wait, id) end
+    if wait[4] == 'w' then
+      enter(wait, id)
+      if not new or wait[7] ~= '' then S.reach(wait) end
+    end
   end
 
   -- sharers returns who shares a resource: x for holds, o for offers.
@@ -403,25 +466,172 @@ local function space()
   end
   S.sharers = sharers
 
-  -- older returns the request of a wait that stands before `ticket` (nil: before everybody new) in the queue of an item's
-  -- resource and may no longer be passed by it, or nil: an old wait reserves what it wants of the resource. It looks at
-  -- the LOOK oldest: younger ones became aged no earlier.
-  local function older(item, name, n, owner, ticket)
-    local upto = ticket and '(' .. name .. '\0' .. ticket or '(' .. name .. '\1'
-    local members = call('ZRANGEBYLEX', Q, '[' .. name .. '\0', upto, 'LIMIT', 0, LOOK)
-    local mode, room = sub(item, 1, 1), nil
+  -- inside returns the requests that are nested in a hold and wait, or nil when there are none. While few wait so in the
+  -- whole space, one command reads them all.
+  local function inside(hold)
+    if not web then
+      web, spent = {}, spent + 1
+      local n = call('ZLEXCOUNT', IDX, '[~u', '(~v')
+      if n <= SEARCH / 4 then
+        web.all = {}
+        local members = call('ZRANGEBYLEX', IDX, '[~u', '(~v')
+        spent = spent + n / 8
+        for i = 1, n do
+          local outer, id = string.match(members[i], '^~u([^%z]*)%z(.*)$')
+          web.all[outer] = web.all[outer] or {}
+          table.insert(web.all[outer], id)
+        end
+      end
+    end
+    if web.all then return web.all[hold] end
+    if web[hold] == nil then
+      spent = spent + 1
+      local from, found = '~u' .. hold .. '\0', nil
+      local members = call('ZRANGEBYLEX', IDX, '[' .. from, '(~u' .. hold .. '\1', 'LIMIT', 0, SEARCH)
+      for i = 1, #members do
+        found = found or {}
+        found[i] = sub(members[i], #from + 1)
+      end
+      web[hold] = found or false
+    end
+    return web[hold] or nil
+  end
+
+  -- sharing returns, of the holds that share a resource, those that are in a set or have requests waiting inside; and how
+  -- many others there are, which end by themselves. A search that has no time left for all of them sets S.cut.
+  local function sharing(name, set)
+    local from = '~r' .. name .. '\0x'
+    local n, found = call('ZLEXCOUNT', IDX, '[' .. from, '(' .. from .. '\255'), {}
+    inside('')
+    spent = spent + 1
+    if web.all and n > PAGE then -- else it is cheaper to read them
+      local function look(id)
+        spent = spent + 0.5
+        if call('ZSCORE', IDX, from .. id) then found[#found + 1] = id end
+      end
+      for id in pairs(web.all) do look(id) end
+      for id in pairs(set) do
+        if not web.all[id] then look(id) end
+      end
+      table.sort(found)
+    else
+      local most = math.max(PAGE, math.floor(SEARCH - spent))
+      local members = sharers(name, 'x', most)
+      if #members == most and n > most then S.cut = true end
+      for i = 1, #members do
+        if set[members[i]] or inside(members[i]) then found[#found + 1] = members[i] end
+      end
+    end
+    return found, n - #found
+  end
+
+  -- leads goes from a wait to all that it waits for, or may have to wait for: holds, the waits inside these, and the waits
+  -- that come before one of those. With a set of holds, or a request of its own, it returns whether it gets to one of
+  -- these; else the nested waits that it meets. It takes no account of amounts. When there is no time for all of it, it
+  -- sets S.cut and returns true.
+  local function leads(start, set, own)
+    local seen, stack, met = {}, {start}, {}
+    local function push(wait)
+      if wait[2] < NESTED and not seen[wait.id] then met[#met + 1] = wait end
+      if wait.id ~= start.id and not seen[wait.id] then stack[#stack + 1] = wait end
+      seen[wait.id] = true
+    end
+    local function pass(id) -- returns whether a hold is one of the set
+      if seen['x' .. id] then return false end
+      seen['x' .. id] = true
+      if set and set[id] then return true end
+      local waits = inside(id)
+      for i = 1, waits and #waits or 0 do
+        if not seen[waits[i]] then
+          spent = spent + 1
+          local wait = S.wait(waits[i])
+          if wait then push(wait) end
+        end
+      end
+      return false
+    end
+    while #stack > 0 do
+      local wait = table.remove(stack)
+      if wait.id == own then return true end
+      local nested = within(wait[7])
+      for i = W_ITEMS, #wait do
+        if spent > SEARCH then
+          S.cut = true
+          return true, met
+        end
+        local name, mode = named(wait[i]), sub(wait[i], 1, 1)
+        local owner = call('HGET', OWN, name)
+        local kind = owner and sub(owner, 1, 1)
+        spent = spent + 2
+        if mode ~= 'p' and (kind == 'x' or kind == 'u') and pass(sub(owner, 2)) then return true end
+        if kind == 'p' and mode == 'p' or (kind == 's' or kind == 'u') and (mode == 'x' or mode == 'c') then
+          local holds = sharing(name, set or {})
+          for j = 1, #holds do
+            if not (mode == 'x' and nested and nested[holds[j]]) and pass(holds[j]) then return true end
+          end
+        end
+        local from, upto = '[' .. name .. '\0', '(' .. name .. '\0' .. wait[2]
+        if nested then from, upto = from .. NESTED, '(' .. name .. '\1' end
+        local members = call('ZRANGEBYLEX', Q, from, upto, 'LIMIT', 0, SEARCH)
+        spent = spent + #members / 4
+        if #members == SEARCH then S.cut = true end
+        for j = 1, #members do
+          local turn, other, reserve, id = string.match(members[j], '^[^%z]*%z([^%z]*)%z(.)%d*%z([^%z]*)%z(.*)$')
+          if (mode == 'p') == (other == 'p') and (mode ~= 's' or other == 'x') and
+              (not nested or tonumber(reserve) < tonumber(wait[3])) and (not seen[id] or id == start.id) then
+            spent = spent + 1
+            if spent > SEARCH then break end
+            local before = S.wait(id)
+            if turn >= NESTED or tonumber(before[3]) <= tonumber(wait[5]) then push(before) end
+          end
+        end
+      end
+    end
+    return S.cut, met
+  end
+
+  -- reach has settle() look at the nested waits that a wait leads to. By it, they may have come to be waited for by one
+  -- that bars them, which it then no longer does.
+  function S.reach(wait)
+    if S.nests == nil then S.nests = call('ZRANGEBYLEX', IDX, '[~u', '(~v', 'LIMIT', 0, 1)[1] ~= nil end
+    if not S.nests then return end
+    S.cut = false
+    local _, met = leads(wait)
+    for i = 1, #met do free(bundle(met[i], W_ITEMS), met[i][2]) end
+    if S.cut then later({'G'}) end -- then at all queues
+  end
+
+  -- older returns the request of a wait that an item must not pass, or nil: an old wait reserves what it wants of the
+  -- resource. A plain request must not pass earlier tickets (nil: it is new), save those of nested requests that came when
+  -- it was old already. A nested one must not pass the plain waits that were old when it came, save those that depend on
+  -- a hold that it is nested in, or on itself. self: the request's own wait, if there is one. It looks at the LOOK oldest:
+  -- younger ones became aged no earlier.
+  local function older(item, name, n, owner, ticket, nested, self)
+    local from, upto = '[' .. name .. '\0', ticket and '(' .. name .. '\0' .. ticket or '(' .. name .. '\1'
+    if nested then from, upto = from .. NESTED, '(' .. name .. '\1' end
+    local members = call('ZRANGEBYLEX', Q, from, upto, 'LIMIT', 0, LOOK)
+    local mode, room, most = sub(item, 1, 1), nil, 0
     if mode == 'p' then
-      local used, most = permits(owner)
+      local used
+      used, most = permits(owner)
       room = most - used - n
     elseif mode == 'c' then
       room = n - 1 - (owner and sub(owner, 1, 1) == 's' and sub(owner, 2) or 0)
     end
     for i = 1, #members do
-      local other, want, reserve, id = string.match(members[i], '^[^%z]*%z[^%z]*%z(.)(%d*)%z([^%z]*)%z(.*)$')
-      -- Who wants permits in another way, from before they were declared, will never get them.
-      if tonumber(reserve) <= now and (mode ~= 'p' or other == 'p') then
-        if mode == 'x' or other == 'x' then return id end
-        if room then
+      local turn, other, want, reserve, id = string.match(members[i], '^[^%z]*%z([^%z]*)%z(.)(%d*)%z([^%z]*)%z(.*)$')
+      reserve = tonumber(reserve)
+      -- What asks for more permits than there are, or for permits where there are none, is not granted.
+      local counts = reserve <= now and (mode ~= 'p' or other == 'p') and (other ~= 'p' or tonumber(want) <= most)
+      local alone = mode == 'x' or other == 'x'
+      if counts and (alone or room) then
+        if nested then
+          counts = reserve < (self and tonumber(self[3]) or now) and not (spent > SEARCH or leads(S.wait(id), nested, self and self.id))
+        elseif self and turn < NESTED then
+          counts = tonumber(S.wait(id)[3]) <= tonumber(self[5])
+        end
+        if counts and alone then return id end
+        if counts then
           room = room - (mode == 'p' and want or 1)
           if room < 0 then return id end
         end
@@ -450,14 +660,14 @@ local function space()
     return nil
   end
 
-  -- blocked tells what keeps a request from its bundle: the resource, and x<hold>, o<request>, w<request>, or l for a
-  -- limit below what is asked for; or nil, nil and the younger waits whose offers it would beat. self: the request's own
-  -- wait, where its offer may stand; what that reserves, nobody takes away. ticket nil: the youngest. nested: the holds
-  -- that the request is nested in, as a set; what they share is not in its way, and no queue is: who waited behind
-  -- somebody that waits for him would wait for ever. barge: no queue is in the way either.
-  function S.blocked(items, ticket, self, nested, barge)
+  -- blocked returns what keeps a request from its bundle: the resource, and x<hold>, o<request>, w<request>, or l for a
+  -- limit below what is asked for; or nil, nil and the younger waits whose offers it would beat. self: the id of the
+  -- request's own wait, whose offer may be what reserves the bundle; or its record, where that cannot be. ticket nil: the
+  -- youngest. nested: the holds that the request is nested in, as a set; what they share is not in its way. barge: no
+  -- queue is in the way. first: the names in whose queues it is the first.
+  function S.blocked(items, ticket, self, nested, barge, first)
     local beaten, beats = {}, {}
-    local mine = self and S.wait(self)
+    local mine = type(self) == 'table' and self or self and S.wait(self)
     if mine and mine[4] == 'o' then return nil, nil, beaten end
     local names, wants = {}, {}
     for i = 1, #items do names[i], wants[i] = named(items[i]) end
@@ -528,9 +738,16 @@ local function space()
       end
       if by then return names[i], by end
     end
-    if not nested and not barge and call('ZCARD', Q) > 0 then
+    if not barge and call('ZCARD', Q) > 0 then
+      S.cut = false
+      local all = queues(#items)
       for i = 1, #items do
-        local id = older(items[i], names[i], wants[i], owners[i], ticket)
+        local queue, alone = all and all[names[i]], first and first[names[i]]
+        if all then
+          alone = alone or not queue or ticket and string.find(queue[1], names[i] .. '\0' .. ticket .. '\0', 1, true) == 1
+        end
+        alone = alone and (not nested or all and not queue)
+        local id = not alone and older(items[i], names[i], wants[i], owners[i], ticket, nested, mine)
         if id then return names[i], 'w' .. id end
       end
     end
@@ -587,18 +804,13 @@ local function space()
   -- reap, which ends it, and then has everybody looked at; and it grants nothing on a server that the space does not know,
   -- but begins a grace time. Whoever is greeted there makes that as long as it has to be.
   function S.settle()
-    local heads = {}
-    if #freed > 0 and call('ZCARD', Q) > 0 and not S.grace() and S.resumes == 0 then
-      for i = 1, #freed do
-        local name = freed[i]
-        heads[#heads + 1] = {name = name, from = '[' .. name .. '\0' .. since[name], members = {}, at = 0, fresh = true}
-      end
-    end
-    freed, since = {}, {}
+    local names, owners = {}, {}
+    if #freed > 0 and call('ZCARD', Q) > 0 and not S.grace() and S.resumes == 0 then names = freed end
+    local from, nested = since, front
+    freed, since, front = {}, {}, {}
 
-    -- open tells whether somebody in a head's queue may still be granted, by what occupies the resource.
-    local function open(head)
-      local owner = call('HGET', OWN, head.name)
+    -- open returns whether a request in a head's queue may still be granted, by what occupies the resource.
+    local function open(head, owner)
       local kind = owner and sub(owner, 1, 1)
       head.shared, head.permits = kind == 's', kind == 'p'
       if kind == 'p' then
@@ -612,14 +824,21 @@ local function space()
     local function advance(head)
       while true do
         head.at = head.at + 1
-        if head.at > #head.members and (head.at == 1 or head.at > PAGE) then
+        if head.at > #head.members and not head.whole and (head.at == 1 or head.at > PAGE) then
           head.members = call('ZRANGEBYLEX', Q, head.from, '(' .. head.name .. '\1', 'LIMIT', 0, PAGE)
           head.from, head.at = '(' .. (head.members[PAGE] or ''), 1
         end
         local member = head.members[head.at]
         if not member then return false end
         head.ticket, head.mode, head.reserve, head.id = string.match(member, '^[^%z]*%z([^%z]*)%z(.)%d*%z([^%z]*)%z(.*)$')
-        -- Whoever wants it alone waits for all who share it to end, unless he is one of them.
+        if head.skip and head.ticket >= NESTED then -- the nested ones were all
+          local jumps = head.ticket < head.skip
+          if jumps and head.whole then return advance(head) end
+          if jumps then head.from, head.at, head.members = '[' .. head.name .. '\0' .. head.skip, 0, {} end
+          head.skip = nil
+          if jumps then return advance(head) end
+        end
+        -- A request that wants it alone waits for all who share it to end, unless it is nested in one of them.
         if not head.shared or head.mode ~= 'x' or head.ticket < NESTED then return true end
         if tonumber(head.reserve) <= now then return false end
         looked = looked + 1 / 8
@@ -627,41 +846,81 @@ local function space()
       end
     end
 
-    local ticket, given, barred -- of the wait looked at last; barred: nobody passes it
-    local unknown -- whether this is a server that the space does not know; asked before the first grant
-    while true do
-      local rest, first = {}, nil
-      for i = 1, #heads do
-        local head, stay = heads[i], true
-        if head.fresh or head.ticket == ticket then
-          if head.fresh or given then
-            stay = open(head)
-          else
-            stay = not (barred and head.mode == 'x' and not head.permits)
-          end
-          head.fresh = false
-          stay = stay and advance(head)
-        end
-        if stay then
-          rest[#rest + 1] = head
-          if not first or head.ticket < first.ticket then first = head end
-        end
-      end
-      heads = rest
-      if not first then return end
-      if looked >= LOOK then
-        for i = 1, #heads do call('ZADD', EXP, ms, 'g' .. heads[i].name .. '\0' .. heads[i].ticket) end
-        S.more = true
+    -- The heads by their tickets, and these as a heap: the oldest first.
+    local heap, heads = {}, {}
+    local function push(head)
+      local ticket = head.ticket
+      if heads[ticket] then
+        table.insert(heads[ticket], head)
         return
       end
-      local wait = S.wait(first.id)
-      looked = looked + 1 + math.floor((#wait - W_ITEMS) / 16)
-      ticket, given = first.ticket, false
-      local back = wait[1] == '@' and kept(wait[6]) -- and has not stepped back yet
-      barred = not back and ticket >= NESTED and tonumber(first.reserve) <= now
+      heads[ticket] = {head}
+      local at = #heap + 1
+      while at > 1 and heap[math.floor(at / 2)] > ticket do
+        heap[at] = heap[math.floor(at / 2)]
+        at = math.floor(at / 2)
+      end
+      heap[at] = ticket
+    end
+    local function pop()
+      local size, last, at = #heap - 1, table.remove(heap), 1
+      while size > 0 do
+        local below = 2 * at
+        if below < size and heap[below + 1] < heap[below] then below = below + 1 end
+        if below > size or heap[below] >= last then break end
+        heap[at] = heap[below]
+        at = below
+      end
+      if size > 0 then heap[at] = last end
+    end
+
+    local left, all = {}, #names > 0 and queues(#names) -- left: for the next script
+    if all then
+      local some = {}
+      for i = 1, #names do
+        if all[names[i]] then some[#some + 1] = names[i] end
+      end
+      names = some
+    end
+    for i = 1, #names do
+      local name, owner = names[i], nil
+      if looked >= LOOK then
+        left[#left + 1] = 'g' .. name .. '\0' .. (nested[name] and '' or from[name])
+      else
+        if (i - 1) % 500 == 0 then owners = call('HMGET', OWN, unpack(names, i, math.min(i + 499, #names))) end
+        owner = owners[(i - 1) % 500 + 1]
+        looked = looked + (all and 1 / 8 or 1 / 16)
+        local head = {name = name, from = '[' .. name .. '\0' .. from[name], members = {}, at = 0}
+        if nested[name] then head.from, head.skip = '[' .. name .. '\0', from[name] end
+        if all then
+          head.members, head.whole = all[name], true
+          if not nested[name] and from[name] ~= '' then -- from there on
+            while head.members[head.at + 1] and head.members[head.at + 1] < name .. '\0' .. from[name] do head.at = head.at + 1 end
+          end
+        end
+        head.first = from[name] == ''
+        if open(head, owner) and advance(head) then
+          head.first = head.first and head.at == 1
+          push(head)
+        end
+      end
+    end
+
+    local unknown -- whether this is a server that the space does not know; asked before the first grant
+    while heap[1] and looked < LOOK do
+      local ticket = heap[1]
+      local same = heads[ticket]
+      local wait = S.wait(same[1].id)
+      local weight = 1 + math.floor((#wait - W_ITEMS) / 16)
+      if looked + weight > LOOK and looked > LOOK / 4 then break end -- one that asks for very much has a script of its own
+      looked = looked + weight
+      local back, given = wait[1] == '@' and kept(wait[6]), false -- kept back, and has not stepped back yet
+      local barred = not back and ticket >= NESTED and tonumber(wait[5]) <= now -- no request passes it
       if not back and (wait[1] == '@' or ends(wait[1])) then
         local _, items = bundle(wait, W_ITEMS)
-        local resource, _, beaten = S.blocked(items, ticket, nil, within(wait[7]))
+        local first = {}
+        for i = 1, #same do first[same[i].name] = same[i].first end
+        local resource, _, beaten = S.blocked(items, ticket, wait, within(wait[7]), nil, first)
         given = not resource and #beaten == 0
         if given then
           if unknown == nil then unknown = strange() end
@@ -669,10 +928,27 @@ local function space()
             S.resumes = tonumber(pause(0, 0))
             return
           end
-          give(first.id, wait)
+          give(wait.id, wait)
         end
       end
+      pop()
+      heads[ticket] = nil
+      for i = 1, #same do
+        local head, stay = same[i], nil
+        if given then
+          stay = head.mode ~= 'x' and open(head, call('HGET', OWN, head.name))
+        else
+          stay = not (barred and head.mode == 'x' and not head.permits)
+        end
+        head.first = false
+        if stay and advance(head) then push(head) end
+      end
     end
+    for i = 1, #heap do
+      local same = heads[heap[i]]
+      for j = 1, #same do left[#left + 1] = 'g' .. same[j].name .. '\0' .. heap[i] end
+    end
+    later(left)
   end
 
   -- reap ends what is due: sessions with all they have, waits, offers, limits of holds; and goes on with the work list.
@@ -681,9 +957,13 @@ local function space()
     S.more = S.more or #due == 2 * DUE
     local left = HOLDS
     for i = 1, #due, 2 do
+      if #freed >= NAMES then -- what is left stays due
+        S.more = true
+        break
+      end
       local kind, id = sub(due[i], 1, 1), sub(due[i], 2)
       if kind == 's' then
-        local crashed = tonumber(due[i + 1]) > 0 -- one that was closed ends at 0
+        local crashed = tonumber(due[i + 1]) > 0 -- one that was closed in order ends at 0, see close
         local holds, waits, ended = {}, {}, 0
         if left > 0 then holds = call('ZRANGEBYLEX', HOLD, '[' .. id .. '\0', '(' .. id .. '\1', 'LIMIT', 0, left) end
         if #holds < left then
@@ -706,7 +986,7 @@ local function space()
           if lease then call('ZREM', IDX, format('~l%09d', tonumber(lease)) .. '\0' .. id) end
           call('HDEL', META, 'card:' .. id, 'rev:' .. id, 'at:' .. id)
         end
-        left = left - ended
+        left, looked = left - ended, looked + ended / 4
       elseif kind ~= 'e' or not S.grace() then
         call('ZREM', EXP, due[i])
         if kind == 'w' then
@@ -723,6 +1003,8 @@ local function space()
           free({name}, ticket)
         elseif kind == 'k' then
           left = left - align(string.match(id, '^([^%z]*)%z'), string.match(id, '%z(.*)$'), left)
+        elseif kind == 'c' then
+          S.untie(string.match(id, '^([^%z]*)%z'), string.match(id, '%z(.*)$'))
         elseif kind == 'e' or kind == 'G' then
           if kind == 'e' then -- the grace time is over: everybody who waits is looked at
             call('HDEL', META, 'grace')
@@ -753,118 +1035,231 @@ local function space()
   end
 
   -- cycle returns the circle in which a nested request would wait for itself, or nil: a list of resource, hold, resource,
-  -- hold...: the request waits for the first resource, which the first hold has; inside that one somebody waits for the
-  -- second; the last hold is one that the request is nested in. Only a new wait can close a circle, so only that one looks:
-  -- at all holds that it waits for, through whatever waits inside others. Of these it strikes out who can end: whose waits
-  -- inside all get what they want once those that are struck out have given theirs back. So permits that somebody else
-  -- will give back make no circle. What is left never ends by itself.
+  -- hold...: the request waits for the first resource, which the first hold has; inside that one a request waits for the
+  -- second; the last hold is one that the request is nested in. Then the waits on that way.
+  --
+  -- It goes from hold to hold, through the waits inside them, and strikes out the holds that end by themselves: those in
+  -- which no request waits, those that rest, and those whose waits inside all get what they want once the holds that are
+  -- struck out have ended. So permits that another request will give back make no circle. It ends as soon as
+  -- the request gets what it wants in this way. What is left never ends by itself.
+  --
+  -- An upgrade keeps every request out, and the share below it those that the share alone would. So neither the end of an
+  -- upgrade nor Downgrade closes a circle. A new wait does, and so does a lowered limit, see untie.
+  --
+  -- Where more is left to look at than one script may (S.cut), what was not looked at counts as what never ends: a request
+  -- that is refused without need can be made again, one that waits in a circle ends by itself never. Then the list ends
+  -- where the search did.
   function S.cycle(items, under)
-    local SEEN, MANY = 1000, 200
-    local nested, found, inside = within(under), {}, {}
+    local nested, pools, stuck, asks, ended, stack = within(under), {}, {}, {}, {}, {}
+    S.cut = false
 
-    -- look returns what a bundle waits for: names, who has them and how much, and how much of that may stay; and finds these.
-    local function look(bundled, own)
-      local needs = {}
+    -- pool makes what some holds have of a resource: who has how much, how much in all, and the holds in which it is
+    -- wanted.
+    local function pool(key, name, ids, amounts)
+      local new = {name = name, ids = ids, has = {}, left = 0, wanted = {}}
+      for i = 1, #ids do
+        new.has[ids[i]] = amounts and amounts[i] or 1
+        new.left = new.left + new.has[ids[i]]
+        stuck[ids[i]] = stuck[ids[i]] or {}
+        if ended[ids[i]] then
+          new.left = new.left - new.has[ids[i]]
+        else
+          table.insert(stuck[ids[i]], new)
+        end
+      end
+      pools[key] = new
+      return new
+    end
+
+    -- needs returns what a bundle waits for: pools, how much of each may stay taken, and whose share is not in the way.
+    local function needs(bundled, own)
+      local list = {}
       for i = 1, #bundled do
         local name, n = named(bundled[i])
-        local owner, mode = call('HGET', OWN, name), sub(bundled[i], 1, 1)
-        local kind, need, holds = owner and sub(owner, 1, 1), {name = name, stay = 0}, {}
-        if kind == 'x' or kind == 'u' then
-          holds[1] = sub(owner, 2)
-        elseif kind == 's' and (mode == 'x' or mode == 'c' and tonumber(sub(owner, 2)) >= n) then
-          holds = sharers(name, 'x', MANY)
-          if mode == 'c' then need.stay = n - 1 end
-        elseif kind == 'p' and mode == 'p' then
+        local mode = sub(bundled[i], 1, 1)
+        if pools['=' .. name] == nil then
+          spent = spent + 1
+          pools['=' .. name] = call('HGET', OWN, name) or ''
+        end
+        local owner = pools['=' .. name]
+        local kind = sub(owner, 1, 1)
+        if mode ~= 'p' and (kind == 'x' or kind == 'u') then
+          list[#list + 1] = {pools['x' .. name] or pool('x' .. name, name, {sub(owner, 2)}), 0}
+        end
+        if mode == 'p' and kind == 'p' then
           local used, most = permits(owner)
-          if used + n > most then holds = sharers(name, 'x', MANY) end
-          need.stay = most - n
-        end
-        for j = 1, #holds do
-          local id, much = holds[j], 1
-          if not (mode == 'x' and kind == 's' and own[id]) and (inside[id] or #found < SEEN) then
-            local hold = kind == 'p' and held(id) or {}
-            for k = H_ITEMS, #hold do
-              local other, m = named(hold[k])
-              if other == name then much = m end
-            end
-            need[#need + 1] = {id, much}
-            if not inside[id] then
-              inside[id] = {}
-              found[#found + 1] = id
+          local shared = pools['s' .. name]
+          if not shared and used + n > most then
+            local ids, others = sharing(name, nested)
+            if used + n - most > others then -- else the others give enough back
+              local amounts = {}
+              for j = 1, used > #ids + others and #ids or 0 do -- else each has one
+                spent = spent + 1
+                local hold = held(ids[j])
+                for k = H_ITEMS, #hold do
+                  local other, m = named(hold[k])
+                  if other == name then amounts[j] = m end
+                end
+              end
+              shared = pool('s' .. name, name, ids, amounts)
             end
           end
+          if shared then list[#list + 1] = {shared, most - n} end
+        elseif (kind == 's' or kind == 'u') and (mode == 'x' or mode == 'c') then
+          local shared = pools['s' .. name] or pool('s' .. name, name, (sharing(name, nested)))
+          list[#list + 1] = {shared, mode == 'c' and n - 1 or 0, mode == 'x' and own or nil}
         end
-        needs[#needs + 1] = need
       end
-      return needs
+      return list
     end
 
-    local first = look(items, nested)
-    local at, stuck = 1, {}
-    while found[at] do
-      local id = found[at]
-      local from = '~u' .. id .. '\0'
-      local waits = nested[id] and {} or call('ZRANGEBYLEX', IDX, '[' .. from, '(~u' .. id .. '\1', 'LIMIT', 0, MANY)
-      for i = 1, #waits do
-        local wait = S.wait(sub(waits[i], #from + 1))
-        local _, wanted = bundle(wait, W_ITEMS)
-        local needs = look(wanted, within(wait[7]))
-        for j = 1, #needs do table.insert(inside[id], needs[j]) end
-      end
-      stuck[id], at = nested[id] or #waits > 0, at + 1
-    end
-
-    -- blocks tells whether those that are stuck keep somebody from what he needs.
     local function blocks(need)
-      local left = 0
-      for i = 1, #need do
-        if stuck[need[i][1]] then left = left + need[i][2] end
+      local left = need[1].left
+      if left <= need[2] then return false end
+      for id in pairs(need[3] or {}) do
+        if need[1].has[id] and not ended[id] then left = left - 1 end
       end
-      return left > need.stay
+      return left > need[2]
     end
 
-    local changed = true
-    while changed do
-      changed = false
-      for i = #found, 1, -1 do
-        local id = found[i]
-        if stuck[id] and not nested[id] then
-          local waits = false
-          for j = 1, #inside[id] do waits = waits or blocks(inside[id][j]) end
-          if not waits then stuck[id], changed = false, true end
-        end
+    local function waits(list)
+      for i = 1, #list do
+        if blocks(list[i]) then return true end
       end
+      return false
     end
 
-    local queue, seen = {}, {}
-    local function follow(needs, from)
-      for i = 1, #needs do
-        for j = 1, blocks(needs[i]) and #needs[i] or 0 do
-          local id = needs[i][j][1]
-          if stuck[id] and not seen[id] then
-            seen[id] = true
-            queue[#queue + 1] = {id, needs[i].name, from}
+    -- strike has a hold end, and those that only waited for it.
+    local function strike(first)
+      local list = {first}
+      while #list > 0 do
+        local id = table.remove(list)
+        local of = stuck[id] or {}
+        if not ended[id] then
+          ended[id] = true
+          for i = 1, #of do
+            of[i].left = of[i].left - of[i].has[id]
+            for other in pairs(of[i].wanted) do
+              spent = spent + 1 / 16
+              if not ended[other] and not nested[other] and not waits(asks[other]) then list[#list + 1] = other end
+            end
           end
         end
       end
     end
-    follow(first, nil)
-    at = 1
-    while queue[at] do
-      local step = queue[at]
-      if nested[step[1]] then
-        local path = {}
-        while step do
-          table.insert(path, 1, step[1])
-          table.insert(path, 1, step[2])
-          step = step[3]
+
+    local function add(list) -- what is to be looked at for these needs
+      for i = 1, #list do
+        local of = list[i][1]
+        if not of.added and blocks(list[i]) then
+          of.added = true
+          for j = 1, #of.ids do stack[#stack + 1] = {of.ids[j], list[i]} end
         end
-        return path
       end
-      follow(inside[step[1]], step)
-      at = at + 1
     end
-    return nil
+
+    local first = needs(items, nested)
+    add(first)
+    while #stack > 0 and waits(first) do
+      local id, need = unpack(table.remove(stack))
+      if not blocks(need) then
+        need[1].added = false -- for a need that wants more of it
+      elseif not asks[id] and not ended[id] and not nested[id] then
+        if spent > SEARCH then
+          S.cut = true
+          break
+        end
+        asks[id] = {}
+        local ids = inside(id) or {}
+        for i = 1, #ids do
+          spent = spent + 1
+          local wait = S.wait(ids[i])
+          if wait and ends(wait[1]) then
+            local _, wanted = bundle(wait, W_ITEMS)
+            local list = needs(wanted, within(wait[7]) or {})
+            for j = 1, #list do
+              list[j][4] = ids[i]
+              list[j][1].wanted[id] = true
+              table.insert(asks[id], list[j])
+            end
+          end
+        end
+        if waits(asks[id]) then add(asks[id]) else strike(id) end
+      end
+    end
+    if not waits(first) then return nil end
+
+    -- way returns the shortest way back to one of the holds that the request is nested in; or, when the search was cut
+    -- short, to a hold that it did not come to.
+    local function way()
+      local queue, seen, at, loose = {}, {}, 1, nil
+      local function follow(list, from)
+        for i = 1, #list do
+          local ids = list[i][1].ids
+          for j = 1, blocks(list[i]) and #ids or 0 do
+            local id = ids[j]
+            if not ended[id] and not seen[id] and not (list[i][3] and list[i][3][id]) then
+              seen[id] = true
+              queue[#queue + 1] = {id, list[i][1].name, from, list[i][4]}
+            end
+          end
+        end
+      end
+      follow(first, nil)
+      while queue[at] do
+        local step = queue[at]
+        if nested[step[1]] then return step end
+        if asks[step[1]] then follow(asks[step[1]], step) else loose = loose or step end
+        at = at + 1
+      end
+      return S.cut and loose
+    end
+
+    while true do
+      local step, rests = way(), nil
+      if not step then return nil end
+      local path, waiting = {}, {}
+      while step do
+        rests = rests or not stands(step[1]) and step[1] or nil
+        table.insert(path, 1, step[1])
+        table.insert(path, 1, step[2])
+        waiting[#waiting + 1] = step[4]
+        step = step[3]
+      end
+      if not rests then return path, waiting end
+      nested[rests] = nil
+      strike(rests)
+      if not waits(first) then return nil end
+    end
+  end
+
+  -- untie looks, after a limit was lowered, whether requests that wait for these permits wait for themselves now, from a
+  -- ticket on. Of each circle the youngest wait is taken out, and its session is told to ask again: the answer then is the
+  -- circle, or that there is none any more.
+  function S.untie(name, ticket)
+    local members = call('ZRANGEBYLEX', Q, '[' .. name .. '\0' .. ticket, '(' .. name .. '\0' .. NESTED, 'LIMIT', 0, LOOK)
+    for i = 1, #members do
+      local at, id = string.match(members[i], '^[^%z]*%z([^%z]*)%z.%d*%z[^%z]*%z(.*)$')
+      if spent > SEARCH / 2 then
+        later({'c' .. name .. '\0' .. at})
+        return
+      end
+      local wait = S.wait(id)
+      while wait do
+        local _, items = bundle(wait, W_ITEMS)
+        local path, waiting = S.cycle(items, wait[7])
+        if not path then break end
+        local youngest = wait
+        for j = 1, #waiting do
+          local other = S.wait(waiting[j])
+          if other[2] > youngest[2] then youngest = other end
+        end
+        S.drop(youngest.id)
+        if ends(youngest[1]) then S.inform(youngest[1], 'a', youngest.id) end
+        wait = youngest.id ~= id and S.wait(id)
+      end
+    end
+    if #members == LOOK then later({'c' .. name .. '\0' .. string.match(members[LOOK], '^[^%z]*%z([^%z]*)') .. '\1'}) end
   end
 
   -- describe reports who is in the way: resource, session ('' for who has none: a reservation, a hold that rests, a

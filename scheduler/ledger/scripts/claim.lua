@@ -105,6 +105,7 @@ if busy then
   if resource then
     local who = {S.describe(resource, owner)}
     park(S, id, run, ARGV[5], {who[1], who[2], who[3], who[4], who[5], format('%.0f', now - who[6])})
+    S.settle() -- a wait that comes back into its queues may let nested ones pass
     offered(S, list)
     table.insert(who, 1, 'waiting')
     who[10] = list
