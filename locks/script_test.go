@@ -384,6 +384,8 @@ func TestLargestBundle(t *testing.T) {
 			}
 		}
 		r.do(t, "release", "s.1")
+		for r.do(t, "reap")[0] == "0" { // a bundle that large is granted by a script of its own
+		}
 		d, err := r.dump()
 		if err == nil {
 			err = d.check(time.Now().UnixMilli(), true)
@@ -394,8 +396,10 @@ func TestLargestBundle(t *testing.T) {
 		if len(d.own) != n || !strings.HasPrefix(d.hold[0], "s\x00s.2\x1f") {
 			t.Errorf("got %d resources occupied, want %d, by s.2", len(d.own), n)
 		}
-		if got := r.do(t, "close", "s"); got[0] != "ended" {
-			t.Errorf("got %q", got)
+		for calls := 0; r.do(t, "close", "s")[0] != "ended"; calls++ {
+			if calls > 100 {
+				t.Fatalf("the session has not ended after %d calls", calls)
+			}
 		}
 	})
 }
