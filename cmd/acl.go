@@ -28,11 +28,11 @@ var (
 	aclConnect = []string{"ping", "select", "eval", "evalsha", "time"}
 
 	// Reads of the lock space, of the ledger and of queues.
-	aclRead = []string{"exists", "get", "hexists", "hget", "hgetall", "hmget", "hscan", "lindex", "llen", "lrange", "smembers", "xrange", "xrevrange",
+	aclRead = []string{"exists", "get", "hexists", "hget", "hgetall", "hlen", "hmget", "hscan", "lindex", "llen", "lrange", "smembers", "xrange", "xrevrange",
 		"zcard", "zcount", "zlexcount", "zmscore", "zrange", "zrangebylex", "zrangebyscore", "zrevrange", "zrevrangebylex", "zscore"}
 
 	// Writes of our scripts, and of pausing a queue.
-	aclWrite = []string{"del", "expireat", "hdel", "hincrby", "hset", "hsetnx", "incrby", "lrem", "ltrim", "publish", "set", "setnx", "xadd", "zadd",
+	aclWrite = []string{"del", "expireat", "hdel", "hincrby", "hset", "hsetnx", "incrby", "lrem", "ltrim", "publish", "set", "setnx", "xadd", "xdel", "xtrim", "zadd",
 		"zrem", "multi", "exec"}
 
 	// Sending a task, as asynq's client does it.
