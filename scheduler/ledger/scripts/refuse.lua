@@ -19,6 +19,13 @@ if broken then -- what there is of it tells where its entries are
   local past = fields(broken)
   settled(id, {[SESSION] = past[SESSION] or '', [STOP] = ''})
   call('ZREM', READY, (past[QUEUE] or '') .. '\0' .. pad(past[SINCE]) .. '\0' .. id)
+  -- Where the record does not tell, its entry is among the oldest; one that is not is removed by a claim that meets it.
+  local from, to = '-', '+'
+  if ARGV[7] ~= '' then from, to = '[' .. ARGV[7] .. '\0', '(' .. ARGV[7] .. '\1' end
+  local ready = call('ZRANGEBYLEX', READY, from, to, 'LIMIT', 0, 1000)
+  for i = 1, #ready do
+    if sub(ready[i], -#id - 1) == '\0' .. id then call('ZREM', READY, ready[i]) end
+  end
   if past[HOLDER] and string.find(past[HOLDER], '.', 1, true) then S.free(past[HOLDER]) end
   run = fresh(string.match(id, '^[^@#]*'), ARGV[7], ARGV[6] == '' and 'enqueue' or 'schedule', ARGV[6])
   run[N] = tonumber(past[N]) and past[N] or ms
