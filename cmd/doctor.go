@@ -51,8 +51,8 @@ there, and looks at what signs definitions. Nothing is changed.
 With --acl it prints the Redis users that an installation needs, as lines for redis-cli: worker, operator, reader and producer,
 each with the keys, channels and commands that it needs at least.
 
-Exits with 1 when something is wrong, with 3 when the config has errors, with 4 when Redis is not reachable; warnings alone
-are 0, unless --strict makes errors of them.`,
+Exits with 1 when something is wrong, with 3 when the config has errors, with 2 when Redis holds data of a format
+that this build does not know, with 4 when Redis is not reachable; warnings alone are 0, unless --strict makes errors of them.`,
 		Args: noArgs,
 	}
 	cmd.Flags().BoolVar(&acl, "acl", false, "print the Redis users that an installation needs, with their least rights, and look at nothing")
@@ -126,15 +126,54 @@ func (d *doctor) verdict(strict bool) error {
 
 func (d *doctor) look(cmd *cobra.Command) error {
 	config := d.config(cmd)
-	conn, err := d.connect(cmd)
+	conn, err := d.reach(cmd)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close() }() // it was only read from
-	for _, look := range []func(context.Context, *connection, *configs.Config) error{d.redis, d.rights, d.signing, d.workers, d.queues} {
+	for _, look := range []func(context.Context, *connection, *configs.Config) error{d.redis, d.rights, d.format, d.signing, d.workers, d.queues} {
 		if err := look(cmd.Context(), conn, config); err != nil {
 			return conn.away(err)
 		}
+	}
+	return nil
+}
+
+// format compares the layout of the stored data with those that this build and the live sessions know. Data of another
+// format is not read any further.
+func (d *doctor) format(ctx context.Context, conn *connection, _ *configs.Config) error {
+	space := conn.ledger.Space()
+	if err := space.Check(ctx); err != nil {
+		if errors.Is(err, locks.ErrFormat) {
+			d.say(levelError, "format", "", "%v", err)
+		}
+		return err
+	}
+	formats, err := space.Formats(ctx)
+	if err != nil {
+		return err
+	}
+	sessions, _, err := space.Sessions(ctx)
+	if err != nil {
+		return err
+	}
+	differs := false
+	for _, s := range sessions {
+		switch {
+		case s.Format > locks.Format:
+			differs = true
+			d.say(levelWarning, "format", string(s.ID), "its build writes format %d, and this one knows format %d: when the last session of an "+
+				"older build has ended, this build is refused; update it", s.Format, locks.Format)
+		case s.Format < locks.Format:
+			differs = true
+			d.say(levelWarning, "format", string(s.ID), "its build writes format %d: format %d is written only when it has ended", s.Format, locks.Format)
+		}
+	}
+	switch {
+	case formats.Written == 0:
+		d.say(levelOK, "format", "", "the stored data has no format number, which means format 1; the next worker numbers it")
+	case !differs:
+		d.say(levelOK, "format", "", "format %d is written, and every session and this build know it", formats.Written)
 	}
 	return nil
 }

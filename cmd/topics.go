@@ -12,7 +12,7 @@ func topics() []*cobra.Command {
 
     0  ok
     1  it failed                                          doctor: or something is wrong
-    2  wrong usage, or refused
+    2  wrong usage, or refused                            also: Redis holds data of a format that this build does not know
     3  the config has errors                              check, config, start; check --strict: or warnings
     4  Redis is not reachable
     5  the run that was waited for did not succeed        enqueue --wait, job run --wait

@@ -206,6 +206,35 @@
 // by a wait, has to come over [Client.Redis]: on a promoted server it may else be granted what that does not know to be
 // held.
 //
+// # Format
+//
+// The layout of everything that is stored under the hash tag of a namespace has one number, the ledger of the packages above
+// included. {ns}:meta holds format, the layout that is written now, and least_format, the oldest one that data may still
+// have. This build writes format [Format], and a build that writes format N reads N-1 and N. A space without a number is
+// of format 1, unless the types of its keys show that it is older still.
+//
+// During a rolling upgrade builds that write N-1 and N share a space. Each session's card begins with the highest format that
+// its build can write; a card without one means 1. As long as a live session can only write N-1, all builds write N-1. The
+// script that opens a session, and each renewal of a session that can write more than is written, raises the number as
+// soon as every live session can write N. It is never lowered. A grace time raises nothing, since a session that has not
+// asserted yet may be of the older build.
+//
+// A build that does not know the format is refused with [ErrFormat]. Every script begins with a guard that reads both
+// numbers and replies with that refusal before it writes anything, so no check can race with a raise. The fast paths of
+// acquire, claim and finish stand before the guard: they need a live session, and while that lives nothing is raised beyond
+// its build. The fast path of release removes a hold only exactly as it was written. A session whose lease has ended counts
+// no longer; if its process comes back after a raise, it cannot open another session, and [Client.Failed] says so.
+//
+// A space that has lost its data is numbered by the client that makes it anew: with the format that this client has known
+// before, or, if it has known none, with its own. So a new client of a newer build may shut out sessions of the older one
+// that have not come back yet: their work is cut off as after a late assertion.
+//
+// To change the layout: raise [Format] by one; write the old layout wherever the guard's WRITTEN is below FORMAT, and leave
+// the fast paths there; read both. A script takes the number that it writes by from the guard, never from its client.
+// Convert what is left of the old layout, and raise least_format in the script that converts the last of it: the build
+// after the next one depends on that. A new field in a hash, a new key, or a new member of a JSON object that older builds
+// ignore needs no new format.
+//
 // # Invariants
 //
 //  1. A resource is exclusive to one hold or offer; or shared, by no more at each grant than that request allowed; or its
