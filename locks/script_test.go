@@ -359,6 +359,78 @@ func TestGrantsGoByAge(t *testing.T) {
 	})
 }
 
+// TestEndOfASessionStaysAsItBegan ends sessions by many calls, in order and after a crash, while other calls say otherwise
+// and the server changes: each hold passes on, or rests, by the first of them. Faults that mix them up are found.
+func TestEndOfASessionStaysAsItBegan(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		for _, fault := range []struct{ name, old, new string }{
+			{"", "", ""},
+			{"a later call makes another end of it", "if at and at ~= 0 and at ~= 1 then", "if at then"},
+			{"a crashed session lives again", "if at and tonumber(at) > 1 then", "if at and tonumber(at) > 0 then"},
+		} {
+			found := false
+			for _, how := range []string{"", "crashed"} {
+				r := newRig(t, rdb)
+				planted := fault.name == ""
+				r.source = func(source string) string {
+					if fault.name != "" && strings.Contains(source, fault.old) {
+						source, planted = strings.ReplaceAll(source, fault.old, fault.new), true
+					}
+					return narrow(t, source)
+				}
+				server := func(id string) {
+					t.Helper()
+					if err := r.rdb.HSet(r.ctx, r.keys[6], "test:server", "run_id:"+id+"\r\nuptime_in_seconds:9").Err(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := r.setTime(1_750_000_000_000_000); err != nil {
+					t.Fatal(err)
+				}
+				server("aa")
+				r.do(t, "greet", 0, 0)
+				r.open(t, "s", 60_000)
+				const holds = 12
+				for i := range holds {
+					a := ask("s", fmt.Sprint("s.", i), -1, 0, fmt.Sprint("x", i))
+					a.limits.crash = 3_600_000
+					r.do(t, "acquire", a.args()...)
+				}
+				if got := r.do(t, "close", "s", how); got[0] != "more" {
+					t.Fatalf("got %q, want a part of the end", got)
+				}
+				r.do(t, "close", "s", map[string]string{"": "crashed", "crashed": ""}[how])
+				server("bb")
+				r.do(t, "greet", 1000, 0)
+				for calls := 0; calls < 100 && r.do(t, "close", "s", "")[0] != "ended"; calls++ {
+				}
+				d, err := r.dump()
+				if err != nil {
+					t.Fatal(err)
+				}
+				resting := 0
+				for _, member := range d.hold {
+					if strings.HasPrefix(member, "@") {
+						resting++
+					}
+				}
+				want := map[string]int{"": 0, "crashed": holds}[how]
+				found = found || len(d.hold) != want || resting != want
+				if fault.name == "" && found {
+					t.Errorf("ended as %q: got %d holds, %d of them resting, want %d", how, len(d.hold), resting, want)
+				}
+				if !planted {
+					t.Fatalf("the fault is not in the scripts: %q", fault.old)
+				}
+			}
+			if fault.name != "" && !found {
+				t.Errorf("not found: %s", fault.name)
+			}
+		}
+	})
+}
+
 func TestLargestBundle(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
