@@ -5,6 +5,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"strconv"
 	"strings"
@@ -54,7 +55,17 @@ func readScript(name string) string {
 	return string(source)
 }
 
-func newScript(name string) *redis.Script { return redis.NewScript(scriptSource(name)) }
+// scriptNames has the scripts that were made, by hash. It is not written after the package was initialized.
+var scriptNames = make(map[string]string)
+
+func newScript(name string) *redis.Script {
+	script := redis.NewScript(scriptSource(name))
+	scriptNames[script.Hash()] = name
+	return script
+}
+
+// ScriptNames returns the names of the scripts that this package sends, by the hashes that SLOWLOG and MONITOR show.
+func ScriptNames() map[string]string { return maps.Clone(scriptNames) }
 
 func scriptSource(name string) string { return sourceFor(name, Format) }
 

@@ -89,6 +89,11 @@
 // half as long again as redislock's, at one goroutine; from a few on the call is shared by all that wait for it, and the
 // ratio turns round.
 //
+// scripts: what each script of lockstep costs Redis in a namespace with 100,000 holds, 10,000 waits and 100,000 outstanding
+// runs, in its dearest use: no script may keep Redis busy for longer than 5 ms. There is no peer to compare with. A use is
+// repeated, and the fastest time of each call counts. It takes half a minute on a quiet machine; -short takes a tenth of
+// the namespace.
+//
 // # What is equal for all
 //
 // One client per process, on default options: a pool of ten connections per core for the three that use go-redis,

@@ -48,6 +48,7 @@ var measurements = []measurement{
 	{"bundle", "one wants ten resources, forty take one of them", measureBundle},
 	{"jobs", "jobs through the whole machine, beside plain asynq", measureJobs},
 	{"jobs-delayed", "the same, Redis 1 ms away", measureJobsDelayed},
+	{"scripts", "slowest script of each kind at 100,000 holds, 10,000 waits, 100,000 outstanding runs", measureScripts},
 }
 
 // run returns the exit code: 0 when everything was measured, whether targets are met or not, 1 when something went

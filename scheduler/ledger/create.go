@@ -55,7 +55,7 @@ type Decision struct {
 }
 
 // MaxTicks bounds the ticks of one decision; more take several, one after the other.
-const MaxTicks = 500
+const MaxTicks = 100
 
 // Created is the answer to a [Decision].
 type Created struct {
@@ -123,7 +123,7 @@ const (
 )
 
 // RegisterBatch is how many definitions [Ledger.Register] sends in one call.
-const RegisterBatch = 1000
+const RegisterBatch = 250
 
 // signs is 1 when definitions are signed here, else 0.
 func (l *Ledger) signs() int {

@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"sync"
@@ -72,11 +73,20 @@ func (l *Ledger) Writable(ctx context.Context) error {
 //go:embed scripts/ledger.lua
 var shared string
 
-func script(source string) *redis.Script { return redis.NewScript(locks.Link(shared, source)) }
+// scriptNames has the scripts that were made, by hash. It is not written after the package was initialized.
+var scriptNames = make(map[string]string)
+
+func script(source string) *redis.Script { return quick("", source) }
+
+// ScriptNames returns the names of the scripts that this package sends, by the hashes that SLOWLOG and MONITOR show.
+func ScriptNames() map[string]string { return maps.Clone(scriptNames) }
 
 // quick puts a fast path in front of a script.
 func quick(fast, source string) *redis.Script {
-	return redis.NewScript(fast + locks.Link(shared, source))
+	script := redis.NewScript(fast + locks.Link(shared, source))
+	name, _, _ := strings.Cut(strings.TrimPrefix(source, "-- "), " ") // as each begins
+	scriptNames[script.Hash()] = name
+	return script
 }
 
 // run sends a script. job "" is for scripts that touch no job's history.

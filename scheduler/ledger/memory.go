@@ -233,7 +233,7 @@ func (l *Ledger) position(ctx context.Context) (string, error) {
 	}
 	open, all := make(map[jobs.RunID]bool), make(map[jobs.RunID]bool)
 	for from := "-"; ; {
-		members, err := l.rdb.ZRangeByLex(ctx, l.prefix+"open", &redis.ZRangeBy{Min: from, Max: "+", Count: page}).Result()
+		members, err := l.rdb.ZRangeByLex(ctx, l.prefix+"open", &redis.ZRangeBy{Min: from, Max: "+", Count: openPage}).Result()
 		if err != nil {
 			return "", err
 		}
@@ -247,7 +247,7 @@ func (l *Ledger) position(ctx context.Context) (string, error) {
 				}
 			}
 		}
-		if len(members) < page {
+		if len(members) < openPage {
 			break
 		}
 	}

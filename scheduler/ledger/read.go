@@ -29,32 +29,38 @@ var (
 // ErrUnknown says that the ledger has no such run or job (any more).
 var ErrUnknown = errors.New("not in the ledger")
 
-const page = 1000 // records a read
+const (
+	page     = 200  // records a read at most: it has to be short
+	openPage = 1000 // members of an index a read
+)
+
+// MaxListedArgs is how many bytes of arguments a run has in a list. [Record.Args] of a run with more is nil there; so is it
+// beside a definition of more than 15 KiB. [Ledger.Find] returns them all.
+const MaxListedArgs = 1 << 10
 
 // Outstanding returns the runs that are not finished, of one job or, with "", of all; by job and tick. At most limit
-// of them; 0: all.
+// of them; 0: all. Of their arguments see [MaxListedArgs].
 func (l *Ledger) Outstanding(ctx context.Context, job string, limit int) ([]*Record, error) {
 	from, to := "-", "+"
 	if job != "" {
 		from, to = "["+job+"\x00", "("+job+"\x01"
 	}
 	var records []*Record
-	for {
+	for from != "" && (limit == 0 || len(records) < limit) {
 		want := page
 		if limit > 0 {
 			want = min(page, limit-len(records))
 		}
-		r := read(l.run(ctx, outstandingScript, "", from, to, want))
+		r := read(l.run(ctx, outstandingScript, "", from, to, want, MaxListedArgs))
 		r.time()
-		n := 0
+		from = r.text()
 		for r.more() {
-			member, id := r.text(), jobs.RunID(r.text())
+			r.text() // the member
+			id := jobs.RunID(r.text())
 			record, log, args := r.text(), r.text(), r.text()
 			if r.err != nil {
 				break
 			}
-			from = "(" + member
-			n++
 			if record == "" {
 				continue // it has ended, and its entry will follow
 			}
@@ -67,14 +73,12 @@ func (l *Ledger) Outstanding(ctx context.Context, job string, limit int) ([]*Rec
 		if r.err != nil {
 			return nil, fmt.Errorf("read outstanding runs: %w", r.err)
 		}
-		if n < want || limit > 0 && len(records) >= limit {
-			return records, nil
-		}
 	}
+	return records, nil
 }
 
 // History returns the finished runs of a job, skipped and missed ticks included, the last finished first. At most
-// limit of them; 0: all that is kept.
+// limit of them; 0: all that is kept. Of their arguments see [MaxListedArgs].
 func (l *Ledger) History(ctx context.Context, job string, limit int) ([]*Record, error) {
 	var records []*Record
 	for {
@@ -82,7 +86,8 @@ func (l *Ledger) History(ctx context.Context, job string, limit int) ([]*Record,
 		if limit > 0 {
 			want = min(page, limit-len(records))
 		}
-		r := read(l.run(ctx, historyScript, job, len(records), want))
+		r := read(l.run(ctx, historyScript, job, len(records), want, MaxListedArgs))
+		more := r.number() == 1
 		n := 0
 		for r.more() {
 			id, text := jobs.RunID(r.text()), r.text()
@@ -99,7 +104,7 @@ func (l *Ledger) History(ctx context.Context, job string, limit int) ([]*Record,
 		if r.err != nil {
 			return nil, fmt.Errorf("read history of %s: %w", job, r.err)
 		}
-		if n < want || limit > 0 && len(records) >= limit {
+		if n < want && !more || limit > 0 && len(records) >= limit {
 			return records, nil
 		}
 	}
@@ -298,7 +303,7 @@ func decodeJob(name, definition, cursor, silent, paused, versions string) (JobRe
 func (l *Ledger) scan(ctx context.Context, name string) (map[string]string, error) {
 	all := make(map[string]string)
 	for at := uint64(0); ; {
-		pairs, next, err := l.rdb.HScan(ctx, l.prefix+name, at, "", page).Result()
+		pairs, next, err := l.rdb.HScan(ctx, l.prefix+name, at, "", openPage).Result()
 		if err != nil {
 			return nil, err
 		}

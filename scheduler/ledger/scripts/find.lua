@@ -4,7 +4,7 @@
 local id = ARGV[1]
 local record = call('HGET', RUN, id)
 if record then
-  return {'open', record, call('HGET', LOG, id) or '', string.match(call('HGET', BODY, id) or '', '^([^\31]*)'),
+  return {'open', record, call('HGET', LOG, id) or '', args_of(call('HGET', BODY, id) or ''),
     call('HGET', OUTPUT, id) or ''}
 end
 record = call('HGET', HIST, id)

@@ -65,7 +65,7 @@ do
         hist[2 * e] = 'succeeded\31' .. format('%d', n + 1) .. '\31' .. made .. '\31\31' .. ms .. '\0311\31' .. rest .. '\31\31\31' ..
           items .. '\29' .. past .. '{"attempt":' .. attempt .. ',"worker":"' .. session .. '","token":"' .. token ..
           '","started_at":' .. started .. ',"finished_at":' .. ms .. ',"outcome":"succeeded","error":null}\29' ..
-          match(bodies[e] or '', '^([^\31]*)')
+          sub(bodies[e] or '', 1, (string.find(bodies[e] or '', '\31', 1, true) or 0) - 1)
         done[2 * e - 1], done[2 * e] = ms, id
         if tail ~= '' then tails[#tails + 1], tails[#tails + 2] = id, tail end
         replies[k] = 1

@@ -94,6 +94,9 @@ local function check()
   call('HLEN', OUTPUT)
 end
 
+-- args_of returns the arguments in a body. A pattern would look at each byte of them.
+local function args_of(body) return sub(body, 1, (string.find(body, US, 1, true) or #body + 1) - 1) end
+
 local function save(id, run) call('HSET', RUN, id, concat(run, US)) end
 
 -- fresh returns the record of a new run, without its items.
@@ -239,7 +242,7 @@ local function final(S, id, run, state, reason)
   call('ZREM', OPEN, run[JOB] .. '\0' .. pad(run[TICK]) .. '\0' .. id)
   if run[WAITS] == '1' then S.drop('+' .. id) end
   run[STATE], run[REASON], run[FINISHED] = state, reason, ms
-  local args = string.match(call('HGET', BODY, id) or '', '^([^\31]*)')
+  local args = args_of(call('HGET', BODY, id) or '')
   archive(id, run, call('HGET', LOG, id) or '', args)
   call('HDEL', RUN, id)
   call('HDEL', BODY, id)
