@@ -28,7 +28,7 @@ var (
 	aclConnect = []string{"ping", "select", "eval", "evalsha", "time"}
 
 	// Reads of the lock space, of the ledger and of queues.
-	aclRead = []string{"exists", "get", "hexists", "hget", "hgetall", "hlen", "hmget", "hscan", "lindex", "llen", "lrange", "smembers", "type", "xrange", "xrevrange",
+	aclRead = []string{"exists", "get", "hexists", "hget", "hgetall", "hlen", "hmget", "hscan", "hstrlen", "lindex", "llen", "lrange", "smembers", "type", "xrange", "xrevrange",
 		"zcard", "zcount", "zlexcount", "zmscore", "zrange", "zrangebylex", "zrangebyscore", "zrevrange", "zrevrangebylex", "zscore"}
 
 	// Writes of our scripts, and of pausing a queue.
