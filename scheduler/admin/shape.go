@@ -18,7 +18,7 @@ type Run struct {
 	Tick       TickTime        `json:"tick"` // null for a run without one
 	State      ledger.State    `json:"state"`
 	Reason     Text            `json:"reason"` // why it was skipped, missed, canceled, lost, or failed without an attempt's error
-	Args       json.RawMessage `json:"args"` // null in a list when they have more than 1 KiB
+	Args       json.RawMessage `json:"args"`   // null in a list when they have more than 1 KiB
 	Queue      string          `json:"queue"`
 	CreatedAt  Instant         `json:"created_at"`
 	StartedAt  Instant         `json:"started_at"` // of its first attempt
