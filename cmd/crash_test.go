@@ -535,7 +535,7 @@ func TestFiveCrashesInAMinuteEndTheParent(t *testing.T) {
 	if got := worker.code(20 * time.Second); got != exitFailed {
 		t.Errorf("exit code %d, want %d", got, exitFailed)
 	}
-	if want := "lockstep: the worker crashed 5 times within 1m, at last: signal: killed"; !strings.Contains(worker.stderr.String(), want) {
+	if want := "the worker crashed 5 times within 1m, at last: signal: killed"; !strings.Contains(worker.stderr.String(), want) {
 		t.Errorf("it says %q, want %q", tail(worker.stderr.String()), want)
 	}
 	if up := ask[[]workerJSON](t, f.env, "worker", "ls"); len(up) != 0 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 
 	"github.com/spf13/cobra"
 
@@ -54,8 +55,9 @@ func misuse(cmd *cobra.Command, format string, args ...any) error {
 	return refuse("%s (see: %s --help)", fmt.Sprintf(format, args...), cmd.CommandPath())
 }
 
-// codeOf tells what is wrong, if anything, and returns the code to exit with.
-func codeOf(ctx context.Context, stderr io.Writer, err error) int {
+// codeOf reports what is wrong, if anything, and returns the code to exit with. A process that has a log reports it there,
+// so that whatever reads the log can read its last line too.
+func codeOf(ctx context.Context, stderr io.Writer, log *slog.Logger, err error) int {
 	if err == nil {
 		return 0
 	}
@@ -72,6 +74,10 @@ func codeOf(ctx context.Context, stderr io.Writer, err error) int {
 		if known.err == nil {
 			return code
 		}
+	}
+	if log != nil {
+		log.ErrorContext(ctx, "lockstep ends", "error", err, "exit_code", code)
+		return code
 	}
 	fmt.Fprintln(stderr, "lockstep:", err)
 	return code

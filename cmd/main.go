@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"sync"
@@ -67,6 +68,8 @@ type tool struct {
 
 	flags globalFlags
 
+	log atomic.Pointer[slog.Logger] // of a worker, for its last message; nil for other commands
+
 	manners atomic.Int32  // what signals do beside the first one's ending of the root context
 	again   chan struct{} // closed by the second signal, and when a working child has lost its parent
 
@@ -111,7 +114,7 @@ func run(reg *jobs.Registry, args []string, parent *upward) int {
 	root := t.root()
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
-	return codeOf(ctx, t.stderr, err)
+	return codeOf(ctx, t.stderr, t.log.Load(), err)
 }
 
 // listen turns signals into the end of the command, until the command has ended. orders are the signals that a parent

@@ -94,7 +94,9 @@ func (t *tool) watchOver(ctx context.Context) error {
 		p.adopts = false
 		p.log.WarnContext(ctx, "this process had children before it started a worker, which cannot be told from what a crashed worker leaves: the lease will decide")
 	}
-	return p.run(ctx)
+	err := p.run(ctx)
+	t.log.Store(p.log)
+	return err
 }
 
 func (p *parent) run(ctx context.Context) error {

@@ -72,7 +72,9 @@ ends its session, so that other workers go on with its runs at once, and starts 
 			return err
 		}
 		t.parent.settings(config.Settings)
-		return start(ctx, config, handlers, abort, reloading{options, t.hangups, watch}, t.parent, newLogger(t.stderr, config.Settings.Log))
+		log := newLogger(t.stderr, config.Settings.Log)
+		t.log.Store(log)
+		return start(ctx, config, handlers, abort, reloading{options, t.hangups, watch}, t.parent, log)
 	}
 	return cmd
 }

@@ -1,6 +1,7 @@
 package cmd
 
 import (
+	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -159,5 +160,24 @@ func TestInterruptedWaitIsNoFailure(t *testing.T) {
 	p.signal(syscall.SIGINT)
 	if got := p.code(10 * time.Second); got != exitInterrupted || p.stderr.String() != "" {
 		t.Errorf("exit code %d, %q; want %d and silence", got, p.stderr, exitInterrupted)
+	}
+}
+
+// What reads the log of a worker as JSON reads its last line, too.
+func TestLastMessageOfAWorkerIsInItsLogsFormat(t *testing.T) {
+	t.Parallel()
+	config := writeFile(t, "lockstep.yaml", "redis: {url: redis://127.0.0.1:1}\nlog: {format: json}\n")
+	_, stderr, code := runTool(t, toolEnv(t), "start", "-c", config)
+	if code != exitRedis {
+		t.Errorf("exit code %d, want %d", code, exitRedis)
+	}
+	for line := range strings.Lines(stderr) {
+		var fields map[string]any
+		if err := json.Unmarshal([]byte(line), &fields); err != nil {
+			t.Errorf("a line of the log is not JSON: %s", line)
+		}
+	}
+	if !strings.Contains(stderr, "no Redis answers at redis://127.0.0.1:1") {
+		t.Errorf("got %s, want the reason", stderr)
 	}
 }

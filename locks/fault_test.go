@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -207,11 +209,18 @@ func TestUnreachableRedis(t *testing.T) {
 		t.Errorf("open failed after %s", took)
 	}
 
-	c, _, p := proxied(t, 2*time.Second)
+	log := new(lines)
+	p := redistest.Shared(t).Proxy(t)
+	c := openClient(t, p.Client(t), locks.Options{
+		Namespace: redistest.Namespace(t), Lease: 2 * time.Second, Logger: slog.New(slog.NewTextHandler(log, nil)),
+	})
 	hold := acquire(t, c, locks.Exclusive("a"))
 	p.Set(redistest.Faults{Refuse: true})
 	p.Cut()
 	<-hold.Context().Done()
+	eventually(t, "the cut-off is logged as an error", func() bool {
+		return strings.Contains(log.text(), `level=ERROR msg="lock session cut off"`)
+	})
 	if _, err := c.TryAcquire(t.Context(), locks.Exclusive("b")); !errors.Is(err, locks.ErrNoSession) || errors.Is(err, locks.ErrLost) {
 		t.Errorf("try: got %v, want ErrNoSession", err)
 	}

@@ -287,7 +287,7 @@ func (s *session) cutAll(cause error) {
 		return
 	}
 	s.client.spawn(func() { // the goroutine that looks at the clocks must not wait for a log to be written
-		s.client.log.Warn("lock session cut off", slog.String("session", string(s.id)), slog.Int("holds", len(holds)),
+		s.client.log.Error("lock session cut off", slog.String("session", string(s.id)), slog.Int("holds", len(holds)),
 			slog.Any("error", cause))
 	})
 }

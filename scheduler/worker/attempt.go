@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"time"
 
 	"lockstep/jobs"
@@ -218,7 +219,11 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 	}
 	hold.Released()
 	w.deliver(w.attempts, finished.Due)
-	log.InfoContext(w.attempts, "attempt ended", "outcome", finish.Outcome, "recorded", finished.Verdict,
+	level := slog.LevelInfo
+	if finished.State == ledger.Failed {
+		level = slog.LevelWarn
+	}
+	log.Log(w.attempts, level, "attempt ended", "outcome", finish.Outcome, "recorded", finished.Verdict,
 		"state", finished.State, "took", time.Since(began).Round(time.Millisecond), "error", finish.Error)
 }
 

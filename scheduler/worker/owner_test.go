@@ -4,7 +4,6 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 
 	"lockstep/jobs"
@@ -13,30 +12,12 @@ import (
 	"lockstep/scheduler/worker"
 )
 
-// lockedBuffer is a log that a test reads while others write it.
-type lockedBuffer struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *lockedBuffer) count(part string) int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return strings.Count(b.text.String(), part)
-}
-
 func TestAQueueGivenToAnotherNamespaceRaisesAnAlarmAndStopsNoWorker(t *testing.T) {
 	f := newFleet(t)
 	var d done
 	job := f.job("settle", d.handle)
-	log := new(lockedBuffer)
-	r := f.start(func(o *worker.Options) { o.Logger = slog.New(slog.NewTextHandler(log, nil)) })
+	var log logged
+	r := f.start(func(o *worker.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 	owners := func(do func() error) {
 		t.Helper()
 		if err := do(); err != nil {
@@ -45,7 +26,7 @@ func TestAQueueGivenToAnotherNamespaceRaisesAnAlarmAndStopsNoWorker(t *testing.T
 	}
 	owners(func() error { return f.rdb.HSet(t.Context(), "lockstep:queues", f.queue, "thief").Err() })
 	const alarm = "a queue that this worker serves was given to another namespace"
-	f.await("an alarm", func() bool { return log.count(alarm) > 0 })
+	f.await("an alarm", func() bool { return strings.Count(log.String(), alarm) > 0 })
 	f.await("the worker to show it", func() bool { return f.card(r.ID()).Disputed[f.queue] == "thief" })
 	f.awaitState(f.enqueue(job, "during"), ledger.Succeeded)
 	if !r.Ready() {
@@ -63,7 +44,7 @@ func TestAQueueGivenToAnotherNamespaceRaisesAnAlarmAndStopsNoWorker(t *testing.T
 	}
 	owners(func() error { return f.rdb.HSet(t.Context(), "lockstep:queues", f.queue, f.namespace).Err() })
 	f.await("the end of the alarm", func() bool { return len(f.card(r.ID()).Disputed) == 0 })
-	if n := log.count(alarm); n != 1 {
+	if n := strings.Count(log.String(), alarm); n != 1 {
 		t.Errorf("the log has %d lines about one change of owner, want 1", n)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -83,5 +84,29 @@ func TestAttemptIsRecordedWithoutSecrets(t *testing.T) {
 				t.Errorf("%s has %q, a part of a secret", what, part)
 			}
 		}
+	}
+}
+
+func TestFailedRunIsLoggedAsAWarning(t *testing.T) {
+	f := newFleet(t)
+	job := f.job("fails", func(context.Context, *jobs.Run[struct{}]) error { return errors.New("no paper") })
+	job.Retry.Max = 1
+	var log logged
+	f.start(func(o *worker.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	id := f.enqueue(job, "a")
+	f.awaitState(id, ledger.Failed)
+	ended := func() (levels []string) {
+		for line := range strings.Lines(log.String()) {
+			if strings.Contains(line, `msg="attempt ended"`) {
+				_, level, _ := strings.Cut(line, "level=")
+				level, _, _ = strings.Cut(level, " ")
+				levels = append(levels, level)
+			}
+		}
+		return levels
+	}
+	f.await("a line for each attempt", func() bool { return len(ended()) == 2 })
+	if got, want := ended(), []string{"INFO", "WARN"}; !slices.Equal(got, want) {
+		t.Errorf("the attempts ended at the levels %q, want %q: the first one is tried again", got, want)
 	}
 }
