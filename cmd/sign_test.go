@@ -32,7 +32,6 @@ jobs:
 `)
 
 	launch(t, owner, "start", "-c", config)
-	type run struct{ State, Reason string }
 	type worker struct {
 		Admin   string
 		Key     string `json:"signing_key"`

@@ -287,10 +287,12 @@ func (q *quest) await(ctx context.Context, s *session, r *Request, posted *lette
 				return nil, ErrClosed
 			}
 		case <-hurry:
-			q.reply = s.drop(ctx, r)
+			q.reply = s.errorReply(r)
+			s.drop(ctx, r)
 			return nil, q.gaveUp(nil)
 		case <-ctx.Done():
-			q.reply = s.drop(ctx, r)
+			q.reply = s.errorReply(r)
+			s.drop(ctx, r)
 			return nil, q.gaveUp(context.Cause(ctx))
 		case <-s.dead:
 			s.forget(r)

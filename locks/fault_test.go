@@ -274,7 +274,9 @@ func TestCloseEndsWithTheLease(t *testing.T) {
 			case <-time.After(lease + patient):
 				t.Error("close does not return")
 				p.Set(redistest.Faults{}) // now it can
-				<-closed
+				if err := <-closed; err != nil {
+					t.Error(err)
+				}
 			}
 		})
 	}

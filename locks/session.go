@@ -568,26 +568,31 @@ func (s *session) released(h *Hold) {
 	h.cancel(errReleased)
 }
 
-// drop abandons a request: whatever it has or will get is released in the background. It returns the error reply for which
-// the acquire was last sent again, nil when there was none.
-func (s *session) drop(ctx context.Context, r *Request) (said error) {
+// drop abandons a request: whatever it has or will get is released in the background.
+func (s *session) drop(ctx context.Context, r *Request) {
 	s.mu.Lock()
-	if codeOf(r.last) != "" {
-		said = r.last
-	}
 	if r.state == ending || r.state == over {
 		s.mu.Unlock()
-		return said
+		return
 	}
 	s.become(r, ending)
 	asking := r.asking
 	s.mu.Unlock()
 	if asking {
-		return said // the goroutine that asks cancels, behind the answer: then nothing can overtake
+		return // the goroutine that asks cancels after the reply: then nothing can overtake
 	}
 	// It outlives the caller's context, which has ended; every command in it has its time, and the session bounds it.
 	s.client.spawn(func() { s.cancel(context.WithoutCancel(ctx), r) })
-	return said
+}
+
+// errorReply returns the error reply for which the acquire was last sent again; nil without one.
+func (s *session) errorReply(r *Request) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if codeOf(r.last) == "" {
+		return nil
+	}
+	return r.last
 }
 
 // cancel releases or cancels what a request has.
