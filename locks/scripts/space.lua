@@ -804,10 +804,12 @@ local function space()
   -- reap, which ends it, and then has everybody looked at; and it grants nothing on a server that the space does not know,
   -- but begins a grace time. Whoever is greeted there makes that as long as it has to be.
   function S.settle()
+    if #freed == 0 then return end
     local names, owners = {}, {}
-    if #freed > 0 and call('ZCARD', Q) > 0 and not S.grace() and S.resumes == 0 then names = freed end
+    if call('ZCARD', Q) > 0 and not S.grace() and S.resumes == 0 then names = freed end
     local from, nested = since, front
     freed, since, front = {}, {}, {}
+    if #names == 0 then return end
 
     -- open returns whether a request in a head's queue may still be granted, by what occupies the resource.
     local function open(head, owner)
@@ -874,7 +876,7 @@ local function space()
       if size > 0 then heap[at] = last end
     end
 
-    local left, all = {}, #names > 0 and queues(#names) -- left: for the next script
+    local left, all = {}, queues(#names) -- left: for the next script
     if all then
       local some = {}
       for i = 1, #names do
@@ -1056,7 +1058,7 @@ local function space()
     -- pool makes what some holds have of a resource: who has how much, how much in all, and the holds in which it is
     -- wanted.
     local function pool(key, name, ids, amounts)
-      local new = {name = name, ids = ids, has = {}, left = 0, wanted = {}}
+      local new = {name = name, ids = ids, has = {}, left = 0, wanted = {}, needs = {}}
       for i = 1, #ids do
         new.has[ids[i]] = amounts and amounts[i] or 1
         new.left = new.left + new.has[ids[i]]
@@ -1129,6 +1131,11 @@ local function space()
       return false
     end
 
+    local function rests(id) -- then it ends by itself
+      spent = spent + 0.5
+      return call('ZSCORE', EXP, 'd' .. id)
+    end
+
     -- strike has a hold end, and those that only waited for it.
     local function strike(first)
       local list = {first}
@@ -1151,19 +1158,25 @@ local function space()
     local function add(list) -- what is to be looked at for these needs
       for i = 1, #list do
         local of = list[i][1]
-        if not of.added and blocks(list[i]) then
-          of.added = true
-          for j = 1, #of.ids do stack[#stack + 1] = {of.ids[j], list[i]} end
+        if blocks(list[i]) then
+          if #of.needs == 0 then
+            for j = 1, #of.ids do stack[#stack + 1] = {of.ids[j], of} end
+          end
+          table.insert(of.needs, list[i])
         end
       end
     end
 
-    local first = needs(items, nested)
+    for id in pairs(nested) do
+      if rests(id) then nested[id] = nil end
+    end
+    local first = needs(items, within(under))
     add(first)
     while #stack > 0 and waits(first) do
-      local id, need = unpack(table.remove(stack))
-      if not blocks(need) then
-        need[1].added = false -- for a need that wants more of it
+      local id, of = unpack(table.remove(stack))
+      local needed = waits(of.needs)
+      if not needed then
+        of.needs = {} -- who has it is no longer of interest, until another need is
       elseif not asks[id] and not ended[id] and not nested[id] then
         if spent > SEARCH then
           S.cut = true
@@ -1184,7 +1197,7 @@ local function space()
             end
           end
         end
-        if waits(asks[id]) then add(asks[id]) else strike(id) end
+        if waits(asks[id]) and not rests(id) then add(asks[id]) else strike(id) end
       end
     end
     if not waits(first) then return nil end
@@ -1215,22 +1228,16 @@ local function space()
       return S.cut and loose
     end
 
-    while true do
-      local step, rests = way(), nil
-      if not step then return nil end
-      local path, waiting = {}, {}
-      while step do
-        rests = rests or not stands(step[1]) and step[1] or nil
-        table.insert(path, 1, step[1])
-        table.insert(path, 1, step[2])
-        waiting[#waiting + 1] = step[4]
-        step = step[3]
-      end
-      if not rests then return path, waiting end
-      nested[rests] = nil
-      strike(rests)
-      if not waits(first) then return nil end
+    local step = way()
+    if not step then return nil end
+    local path, waiting = {}, {}
+    while step do
+      table.insert(path, 1, step[1])
+      table.insert(path, 1, step[2])
+      waiting[#waiting + 1] = step[4]
+      step = step[3]
     end
+    return path, waiting
   end
 
   -- untie looks, after a limit was lowered, whether requests that wait for these permits wait for themselves now, from a
