@@ -359,6 +359,40 @@ func TestGrantsGoByAge(t *testing.T) {
 	})
 }
 
+// TestSearchThatIsCutShortRefuses has a chain of waits that is longer than one search looks at, which a request may or may
+// not close to a circle: it is refused, and told how far the search came.
+func TestSearchThatIsCutShortRefuses(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		r := newRig(t, rdb)
+		r.source = func(source string) string { return replaceBounds(t, source, "= 64, 64, 100, 250, 16, 12, 32") }
+		r.open(t, "s", 60_000)
+		const holds = 20
+		for i := range holds {
+			r.acquire(t, "s", fmt.Sprint("s.", i), -1, 0, fmt.Sprint("x", i))
+		}
+		wait := func(outer, wants int) []string {
+			a := ask("s", fmt.Sprint("s.w", outer), 0, 1000, fmt.Sprint("x", wants))
+			a.under = []string{fmt.Sprint("s.", outer)}
+			return r.do(t, "acquire", a.args()...)
+		}
+		refused := 0
+		for i := holds - 2; i > 0; i-- { // each waits for the next one's
+			got := wait(i, i+1)
+			if got[0] == "waiting" {
+				continue
+			}
+			if refused++; got[0] != "deadlock" || got[len(got)-1] != "cut" || len(got)%3 != 2 || got[2] != fmt.Sprint("s.", i+1) {
+				t.Fatalf("got %q", got)
+			}
+			break
+		}
+		if refused == 0 {
+			t.Error("no search was cut short: the test proves nothing")
+		}
+	})
+}
+
 // TestEndOfASessionStaysAsItBegan ends sessions by many calls, in order and after a crash, while other calls say otherwise
 // and the server changes: each hold passes on, or rests, by the first of them. Faults that mix them up are found.
 func TestEndOfASessionStaysAsItBegan(t *testing.T) {
