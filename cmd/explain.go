@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"lockstep/jobs"
 	"lockstep/scheduler/admin"
 	"lockstep/scheduler/cronspec"
 )
@@ -15,15 +16,31 @@ import (
 func (t *tool) jobExplainCommand() *cobra.Command {
 	var at string
 	cmd := &cobra.Command{
-		Use: "explain JOB", Short: "Tell why a tick of a job ran, when and where, or why not",
+		Use: "explain JOB|RUN", Short: "Tell why a tick or a run of a job ran, when and where, or why not",
 		Long: `Tell why a tick of a job ran, when and where, or why not, from what was recorded when it happened. Without --at it is
-the last tick on record.`,
-		Example: `  lockstep job explain nightly-backup --at 2026-11-20T02:00`,
-		Args:    oneArg("a JOB"),
+the last tick on record. With the ID of a run, which has a # or an @, it is that run. For a run that is not finished it says
+why it does not run now: its time has not come, its queue is paused, others hold its locks, no worker serves its queue or
+has its handler, no slot is free, other runs are in front of it, or, after a crash, the place for such runs is taken.`,
+		Example: `  lockstep job explain nightly-backup --at 2026-11-20T02:00
+  lockstep job explain settle-bills#01K9B7ZK3M5W7QF`,
+		Args: oneArg("a JOB or a RUN"),
 	}
 	cmd.Flags().StringVar(&at, "at", "", "the tick at this `TIME`, RFC 3339 or in the job's time zone: 2027-03-26T12:00")
 	output := outputFlag(cmd, text, asJSON, asYAML)
 	cmd.RunE = t.does(func(ctx context.Context, conn *connection, _ *admin.Operator, args []string) error {
+		if strings.ContainsAny(args[0], "#@") {
+			if at != "" {
+				return misuse(cmd, "--at is for a job; a run has its tick already")
+			}
+			explained, err := conn.reader.ExplainRun(ctx, jobs.RunID(args[0]))
+			if err != nil {
+				return noRun(args[0], err)
+			}
+			if *output != text {
+				return t.encode(*output, explained)
+			}
+			return t.explain(explained)
+		}
 		var when time.Time
 		if at != "" {
 			record, err := conn.ledger.Job(ctx, args[0])
@@ -52,7 +69,9 @@ the last tick on record.`,
 
 func (t *tool) explain(e *admin.Explanation) error {
 	var b strings.Builder
-	if e.Tick.IsZero() {
+	if e.Tick.IsZero() && e.RunID != "" {
+		fmt.Fprintf(&b, "%s, made %s\n", e.RunID, e.Local)
+	} else if e.Tick.IsZero() {
 		fmt.Fprintf(&b, "%s, at %s\n", e.Job, e.Local)
 	} else {
 		layout := "15:04Z"

@@ -154,6 +154,7 @@ func (t *tool) showRun(r *admin.Run, now time.Time) error {
 		{"tick", r.Tick.String()},
 		{"state", t.state(string(r.State))},
 		{"reason", string(r.Reason)},
+		{"waiting for", waitingFor(r)},
 		{"due", withAge(r.DueAt.String(), until(now, r.DueAt.Time))},
 		{"args", compactJSON(r.Args)},
 		{"queue", r.Queue},
@@ -181,6 +182,14 @@ func (t *tool) showRun(r *admin.Run, now time.Time) error {
 		return err
 	}
 	return t.table([]string{"attempt", "worker", "token", "started", "took", "outcome", "error"}, rows)
+}
+
+// waitingFor is why a run does not run, in one line.
+func waitingFor(r *admin.Run) string {
+	if r.WaitingFor == nil {
+		return ""
+	}
+	return r.WaitingFor.Text
 }
 
 func (t *tool) runOutputCommand() *cobra.Command {

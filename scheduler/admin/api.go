@@ -83,11 +83,22 @@ func (s *Server) routes() {
 	})
 
 	s.handle(v1+"jobs/{job}/explain", func(w http.ResponseWriter, request *http.Request) error {
-		q, err := ask(request, "at")
+		q, err := ask(request, "at", "run")
 		if err != nil {
 			return err
 		}
 		name, at := q.path("job"), time.Time{}
+		if id := jobs.RunID(q.value("run")); id != "" {
+			if q.value("at") != "" || id.Job() != name {
+				return fmt.Errorf("%w: run %q: it has to be the id of a run of %s, without at", ErrInvalid, id, name)
+			}
+			explained, err := shared(request.Context(), s.read, "explain run "+string(id),
+				func(ctx context.Context) (*Explanation, error) { return r.ExplainRun(ctx, id) })
+			if err != nil {
+				return err
+			}
+			return writeJSON(w, explained)
+		}
 		if text := q.value("at"); text != "" {
 			if at, err = time.Parse(time.RFC3339, text); err != nil {
 				return fmt.Errorf("%w: at %q: it has to be a time, as in RFC 3339", ErrInvalid, text)

@@ -22,6 +22,9 @@ type Explanation struct {
 	RunID      Text     `json:"run_id"`
 	Steps      []Step   `json:"steps"` // in the order in which they happened
 	Conclusion string   `json:"conclusion"`
+
+	// WaitingFor says why the run does not run; see [Run].
+	WaitingFor *WaitingFor `json:"waiting_for,omitempty"`
 }
 
 // Step is one thing that happened to a tick, or should have.
@@ -45,10 +48,6 @@ func (r *Reader) Explain(ctx context.Context, job string, at time.Time) (*Explan
 	if err != nil {
 		return nil, err
 	}
-	paused, err := r.book.Paused(ctx)
-	if err != nil {
-		return nil, err
-	}
 	now, err := r.now(ctx)
 	if err != nil {
 		return nil, err
@@ -60,7 +59,7 @@ func (r *Reader) Explain(ctx context.Context, job string, at time.Time) (*Explan
 	case trigger == nil:
 		return nil, fmt.Errorf("job %s: %w: it has no schedule, so it has no ticks; see its runs", job, ErrInvalid)
 	}
-	s := &story{known: known, trigger: trigger, zone: trigger.Location(), now: now, paused: paused, records: slices.Concat(outstanding, history)}
+	s := &story{known: known, trigger: trigger, zone: trigger.Location(), now: now, records: slices.Concat(outstanding, history)}
 	if zone, err := cronspec.LoadZone(known.Job.Timezone); err == nil {
 		s.zone = zone
 	}
@@ -74,6 +73,11 @@ func (r *Reader) Explain(ctx context.Context, job string, at time.Time) (*Explan
 			return nil, unknownError(fmt.Sprintf("job %s: no tick of it is on record", job))
 		}
 	}
+	if record := s.record(at); record != nil {
+		if s.waits, err = r.waitingFor(ctx, record); err != nil {
+			return nil, err
+		}
+	}
 	return s.tell(at), nil
 }
 
@@ -83,8 +87,8 @@ type story struct {
 	trigger *cronspec.Schedule
 	zone    *time.Location
 	now     time.Time
-	paused  []string // queues
 	records []*ledger.Record
+	waits   *WaitingFor // of the run that the tick has
 	e       *Explanation
 }
 
@@ -319,9 +323,19 @@ func (s *story) attempt(a *ledger.AttemptRecord) {
 }
 
 func (s *story) ended(record *ledger.Record) *Explanation {
-	if waits := record.State == ledger.DueNow || record.State == ledger.WaitsLock; waits && slices.Contains(s.paused, record.Queue) {
-		s.say(false, "queue", "%s is paused: lockstep queue resume %[1]s", record.Queue)
-		return s.conclude("%s: its queue is paused", record.State)
+	s.e.WaitingFor = s.waits
+	if w := s.waits; w != nil {
+		switch w.Reason {
+		case WaitsPaused:
+			s.say(false, "queue", "%s is paused: lockstep queue resume %[1]s", record.Queue)
+			return s.conclude("%s: its queue is paused", record.State)
+		case WaitsTime:
+		default:
+			s.say(w.Reason == WaitsStart, string(w.Reason), "%s", w.Text)
+			if record.State == ledger.DueNow {
+				return s.conclude("due: %s", w.Text)
+			}
+		}
 	}
 	reason := ""
 	if record.Reason != "" {
@@ -332,8 +346,6 @@ func (s *story) ended(record *ledger.Record) *Explanation {
 		return s.conclude("running")
 	case ledger.Scheduled, ledger.Retrying:
 		return s.conclude("%s: due at %s", record.State, s.local(record.At))
-	case ledger.DueNow:
-		return s.conclude("due: it waits for a worker with a free slot that serves the queue %s", record.Queue)
 	case ledger.WaitsLock:
 		return s.conclude("waiting for its locks")
 	case ledger.Succeeded:

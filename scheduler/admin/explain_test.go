@@ -113,7 +113,7 @@ func TestARunThatWaitsSaysThatItsQueueIsPaused(t *testing.T) {
 		jobs:    []ledger.JobRecord{{Job: &jobs.Job{Name: "j", Schedule: "0 1 * * *", Command: []string{"a"}}, Cursor: at}},
 	}
 	for state, want := range map[ledger.State][2]string{
-		ledger.DueNow:    {"due: its queue is paused", "due: it waits for a worker with a free slot that serves the queue night"},
+		ledger.DueNow:    {"due: its queue is paused", "due: no worker serves its queue night: start one, or add the queue to worker.queues"},
 		ledger.WaitsLock: {"waiting: its queue is paused", "waiting for its locks"},
 	} {
 		f.outstanding = []*ledger.Record{{ID: jobs.TickRunID("j", at), Job: "j", Tick: at, Created: at, State: state, Queue: "night"}}

@@ -23,6 +23,8 @@ type fake struct {
 	jobs        []ledger.JobRecord
 	acts        []ledger.ActRecord // the last first
 	paused      []string           // queues
+	ahead       map[jobs.RunID]int
+	due         []ledger.DueQueue
 	listing     locks.Listing
 	sessions    []locks.SessionRecord
 
@@ -132,6 +134,28 @@ func (f *fake) Acts(_ context.Context, before string, limit int) ([]ledger.ActRe
 }
 
 func (f *fake) Paused(context.Context) ([]string, error) { return f.paused, f.read() }
+
+func (f *fake) Ahead(_ context.Context, record *ledger.Record) (int, error) {
+	return f.ahead[record.ID], f.read()
+}
+
+func (f *fake) DueQueues(_ context.Context, queues, records int) ([]ledger.DueQueue, error) {
+	due := slices.Clone(f.due[:min(len(f.due), queues)])
+	for i := range due {
+		due[i].Oldest = due[i].Oldest[:min(len(due[i].Oldest), records)]
+	}
+	return due, f.read()
+}
+
+func (f *fake) Handlers(_ context.Context, names []string) (map[string]string, error) {
+	handlers := make(map[string]string)
+	for _, record := range f.jobs {
+		if slices.Contains(names, record.Job.Name) && record.Job.Handler != "" {
+			handlers[record.Job.Name] = record.Job.Handler
+		}
+	}
+	return handlers, f.read()
+}
 
 // Permits knows none. The real ones are asked in redis_test.go.
 func (f *fake) Permits(_ context.Context, names ...string) (map[string]locks.PermitRecord, error) {

@@ -93,7 +93,7 @@ func (s *Server) overview(ctx context.Context) (*overview, error) {
 		o.Words[tick.Job] = triggerOf(records, tick.Job)
 	}
 	o.pending(outstanding)
-	return o, nil
+	return o, r.explainPending(ctx, o, conditionsOf(scene, paused), outstanding, records)
 }
 
 // noted returns the jobs that do not simply do their work.
@@ -158,6 +158,28 @@ func (o *overview) pending(outstanding []*ledger.Record) {
 	for _, record := range waiting {
 		o.Pending = append(o.Pending, newRun(record))
 	}
+}
+
+// explainPending says of each shown run why it does not run: ten of them at most, from what has been read already.
+func (r *Reader) explainPending(ctx context.Context, o *overview, c *conditions, outstanding []*ledger.Record, jobs []ledger.JobRecord) error {
+	handlers := make(map[string]string)
+	for _, record := range jobs {
+		handlers[record.Job.Name] = record.Job.Handler
+	}
+	for i := range o.Pending {
+		run := &o.Pending[i]
+		record := outstanding[slices.IndexFunc(outstanding, func(record *ledger.Record) bool { return record.ID == run.ID })]
+		if record.State != ledger.DueNow {
+			run.WaitingFor = undue(record, c.paused)
+			continue
+		}
+		ahead, err := r.book.Ahead(ctx, record)
+		if err != nil {
+			return err
+		}
+		run.WaitingFor = c.why(record, handlers[record.Job], ahead)
+	}
+	return nil
 }
 
 // WaitCount is how many wait for locks.

@@ -202,8 +202,11 @@ func lastAttempt(r Run) *Attempt {
 	return &r.Attempts[len(r.Attempts)-1]
 }
 
-// why says what went wrong with a run, in its own words: "" when nothing did.
+// why says what went wrong with a run, or why it does not run: "" when there is nothing to say.
 func why(r Run) string {
+	if w := r.WaitingFor; w != nil && (r.State == ledger.DueNow || w.Reason == WaitsPaused) {
+		return w.Text
+	}
 	if r.Reason != "" {
 		return string(r.Reason)
 	}

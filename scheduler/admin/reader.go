@@ -35,6 +35,9 @@ type book interface {
 	Job(ctx context.Context, name string) (ledger.JobRecord, error)
 	Acts(ctx context.Context, before string, limit int) ([]ledger.ActRecord, error)
 	Paused(ctx context.Context) ([]string, error)
+	Ahead(ctx context.Context, record *ledger.Record) (int, error)
+	DueQueues(ctx context.Context, queues, records int) ([]ledger.DueQueue, error)
+	Handlers(ctx context.Context, names []string) (map[string]string, error)
 }
 
 // space is what is read of the lock space.
@@ -208,13 +211,16 @@ func (r *Reader) history(ctx context.Context, job string, want int, keep func(*l
 	}
 }
 
-// Run returns one run and the tail of what its last attempt printed. Skipped and missed ticks have an id, too.
+// Run returns one run, with why it does not run if it does not, and the tail of what its last attempt printed. Skipped and missed ticks have an id, too.
 func (r *Reader) Run(ctx context.Context, id jobs.RunID) (*Run, string, error) {
 	record, output, err := r.book.Find(ctx, id)
 	if err != nil {
 		return nil, "", err
 	}
 	run := newRun(record)
+	if run.WaitingFor, err = r.waitingFor(ctx, record); err != nil {
+		return nil, "", err
+	}
 	return &run, output, nil
 }
 

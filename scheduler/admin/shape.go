@@ -28,6 +28,10 @@ type Run struct {
 
 	// DueAt is when a scheduled or retrying run becomes due. Other runs do not have the field.
 	DueAt Instant `json:"due_at,omitzero"`
+
+	// WaitingFor says why a run that is not finished does not run. It is in the answer about one run alone; runs that run or
+	// are over do not have the field, nor do lists.
+	WaitingFor *WaitingFor `json:"waiting_for,omitempty"`
 }
 
 // Attempt is one try at a run.

@@ -43,7 +43,7 @@ const (
 	Later       ClaimOutcome = "later"   // not here, or not yet: it is to be pushed instead, as Due says
 	Over        ClaimOutcome = "over"    // it has ended without an attempt: its time to start was over, or its bundle can never be granted
 	SessionDead ClaimOutcome = "dead"    // the claimant's session has ended
-	Suspect     ClaimOutcome = "suspect" // the run has crashed before, and ClaimSound was called: nothing was changed
+	Suspect     ClaimOutcome = "suspect" // the last attempt at the run has crashed, and ClaimSound was called: nothing was changed
 )
 
 // Claimed is the answer to [Ledger.Claim].
@@ -60,6 +60,9 @@ type Claimed struct {
 	// Refused says why the run must not be worked at: its definition cannot be trusted, and Job is none of it. The error is
 	// a [*jobs.SignatureError]; nil for a run that is as it should be.
 	Refused error
+
+	// For Suspect: how often it has crashed.
+	Crashes int
 
 	// For Waiting: what stood in the way.
 	Busy *locks.BusyError
@@ -91,7 +94,7 @@ func (l *Ledger) Claim(ctx context.Context, request *locks.Request, due Due, pat
 	return l.claim(ctx, request, due, patience, 1, before)
 }
 
-// ClaimSound is [Ledger.Claim] for a worker that wants no run now that has crashed before. Such a run stays as it is,
+// ClaimSound is [Ledger.Claim] for a worker that wants no suspect now: no run whose last attempt has crashed. Such a run stays as it is,
 // and may be claimed after all with the same request.
 func (l *Ledger) ClaimSound(ctx context.Context, request *locks.Request, due Due, patience time.Duration, before []string) (*Claimed, error) {
 	return l.claim(ctx, request, due, patience, 0, before)
@@ -198,7 +201,9 @@ func (l *Ledger) decodeClaim(due Due, r *reply) (*Claimed, error) {
 		claimed.Busy, claimed.Due = busy, r.due()
 	case Later, Behind, Over:
 		claimed.Due = r.due()
-	case Stale, SessionDead, Suspect:
+	case Suspect:
+		claimed.Crashes = int(r.number())
+	case Stale, SessionDead:
 	case "broken":
 		return nil, fmt.Errorf("claim %s: %w", due.Run, ErrUnreadable)
 	default:

@@ -1013,7 +1013,7 @@ func TestASuspectIsClaimedOnlyByWhoWantsOne(t *testing.T) {
 		request := f.request(b)
 		for range 2 {
 			refused, err := f.ClaimSound(f.Context(), request, again[0], 0, nil)
-			if err != nil || refused.Outcome != ledger.Suspect {
+			if err != nil || refused.Outcome != ledger.Suspect || refused.Crashes != 1 {
 				f.Fatalf("claim of a run that has crashed: %+v, %v, want it refused", refused, err)
 			}
 		}

@@ -68,6 +68,7 @@ func (l *Ledger) Outstanding(ctx context.Context, job string, limit int) ([]*Rec
 			if err != nil { // it must not hide the others
 				decoded = unreadable(id, DueNow, err)
 			}
+			decoded.Parked = decoded.State.Final()
 			records = append(records, decoded)
 		}
 		if r.err != nil {
@@ -128,6 +129,7 @@ func (l *Ledger) Find(ctx context.Context, id jobs.RunID) (*Record, string, erro
 		if err != nil {
 			decoded = unreadable(id, DueNow, err)
 		}
+		decoded.Parked = decoded.State.Final()
 		return decoded, output, nil
 	case "done":
 		text, output := r.text(), r.text()

@@ -71,6 +71,7 @@ type Record struct {
 	StartBy  time.Time       // it may not start after this instant; zero: whenever
 	Waited   time.Time       // when it first went to wait for its bundle; zero: never
 	Blocker  *Blocker        // what was in its way then; nil: nothing ever was
+	Parked   bool            // it has ended and stays outstanding, since its job's history could not be written
 	Stop     string          // why its worker was asked to stop it; "": nobody did
 
 	// Attempts in order; the last one is open (Finished zero) while the run is running.
@@ -104,6 +105,27 @@ type AttemptRecord struct {
 	Finished time.Time
 	Outcome  string // succeeded, failed, crashed, handed back, canceled; "" while it is open
 	Error    string
+}
+
+// Outcomes of attempts, beside those of runs.
+const (
+	CrashedAttempt    = "crashed"     // its worker died or lost its lease
+	HandedBackAttempt = "handed back" // its worker drained, or could not do it
+)
+
+// Suspect reports whether the last attempt at the run that was not handed back has crashed. A worker runs one such run at a
+// time. The record must have all attempts.
+func (r *Record) Suspect() bool {
+	if r.Crashes == 0 {
+		return false
+	}
+	last := CrashedAttempt // also when the attempts are lost
+	for _, a := range r.Attempts {
+		if !a.Finished.IsZero() && a.Outcome != HandedBackAttempt {
+			last = a.Outcome
+		}
+	}
+	return last == CrashedAttempt
 }
 
 // The fields of a record, as scripts/ledger.lua numbers them, from 0.

@@ -65,8 +65,9 @@ func (w *Worker) claimAll(due []ledger.Due) {
 // follow does what a claim's answer says. claimed is nil when the session ended before there was one.
 func (w *Worker) follow(request *locks.Request, due ledger.Due, before []string, claimed *ledger.Claimed) {
 	done := func() { w.slots.Release(1) }
-	if claimed != nil && claimed.Outcome == ledger.Suspect && w.suspect.take() {
-		done = func() { w.suspect.free(); w.slots.Release(1) }
+	suspected := claimed != nil && claimed.Outcome == ledger.Suspect && w.takePlace(due.Run, claimed.Crashes)
+	if suspected {
+		done = func() { w.suspect.end(due.Run); w.slots.Release(1) }
 		claimed = w.sendClaim(request, due, before, w.ledger.Claim)
 	}
 	if claimed == nil || claimed.Outcome != ledger.Granted {
@@ -79,10 +80,17 @@ func (w *Worker) follow(request *locks.Request, due ledger.Due, before []string,
 		w.putOff(due)
 	case claimed.Outcome == ledger.Granted:
 		hold := request.Granted(w.attempts, claimed.Grant())
+		ended := make(chan struct{})
+		w.busy.Add(1)
 		w.attempt.Go(func() {
 			defer done()
+			defer w.busy.Add(-1)
+			defer close(ended)
 			w.run(hold, claimed)
 		})
+		if suspected {
+			w.attempt.Go(func() { w.leavePlace(claimed, ended) })
+		}
 	case claimed.Outcome == ledger.SessionDead:
 		w.pusher.Add(due) // for somebody who has a session
 	case claimed.Outcome == ledger.Later:

@@ -30,6 +30,12 @@
 // that it takes as well: a second one is put off, offered to all workers again after a pause. So what a poison run has
 // taken down with it, it does not take down again.
 //
+// The place is free again when the attempt ends, however it ends, and already when a run has run for longer than its
+// crashed attempts did. Then the next suspect may start beside it. A run starts or leaves the place like that only after
+// its first crash, and only if a second one does not end it. So two suspects crash together once more at most: after that
+// each of them runs without other suspects. A run whose attempt has ended in another way than by a crash is no suspect
+// any more.
+//
 // # Doubt
 //
 // A claim that is not answered may have been granted. It is sent again under the same hold id until it is answered or

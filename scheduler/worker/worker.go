@@ -28,6 +28,8 @@ import (
 const (
 	decline   = 10 * time.Second // how long a run stays away that this worker cannot do
 	callLimit = 5 * time.Second  // for one call of Redis
+
+	shownHandlers = 64 // handlers that a card names
 )
 
 // Options are what a [Worker] works with. Redis, Jobs, Expand and at least one executor are required.
@@ -100,6 +102,7 @@ type Worker struct {
 	slots   *semaphore.Weighted // one for each attempt, and for a fetch on its way: a busy worker leaves deliveries to idle ones
 	suspect suspect             // beside a slot, for a run that has crashed before
 	ends    finishes            // of attempts that have succeeded
+	busy    atomic.Int64        // slots in which an attempt runs
 
 	// Made by Run, before anything else runs.
 	locks   *locks.Client
@@ -112,6 +115,7 @@ type Worker struct {
 	loop atomic.Pointer[scheduler.Scheduler] // nil until Run has made it
 
 	showing sync.Mutex // one card at a time, so that the last one told is the last one that was so
+	shown   load       // of the last card told; guarded by showing
 
 	ready    atomic.Bool
 	draining atomic.Bool
@@ -269,9 +273,33 @@ func (w *Worker) show(ctx context.Context) {
 	}
 	call, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
-	if err := w.locks.SetCard(call, w.card(state)); err != nil {
+	now := w.load()
+	if err := w.locks.SetCard(call, w.card(state, now)); err != nil {
 		w.log.DebugContext(ctx, "others are not told of the worker's state", "state", state, "error", err)
+		return
 	}
+	w.shown = now
+}
+
+// load is the part of a card that changes with each attempt.
+type load struct {
+	busy    int
+	suspect jobs.RunID
+}
+
+func (w *Worker) load() load { return load{int(w.busy.Load()), w.suspect.now()} }
+
+// watchLoad shows others until ctx ends, at most once a second, how many slots are taken here and which run is in the
+// suspects' place: that is how they know why a run does not start.
+func (w *Worker) watchLoad(ctx context.Context) {
+	repeat(ctx, time.Second, func(call context.Context) {
+		w.showing.Lock()
+		changed := w.shown != w.load()
+		w.showing.Unlock()
+		if changed {
+			w.show(call)
+		}
+	})
 }
 
 // Run works until ctx ends, or until somebody asks the worker to drain ([ledger.Ledger.Drain]). Then it drains: it takes
@@ -293,7 +321,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 
 	w.locks, err = locks.Open(ctx, w.o.Redis, locks.Options{
 		Namespace: w.o.Namespace, Name: w.o.Name, Lease: w.o.Lease, ReserveAfter: w.o.ReserveAfter, Grace: w.o.Grace,
-		Card: w.card("ready"), Logger: w.log,
+		Card: w.card("ready", load{}), Logger: w.log,
 		OnOffer: func() {
 			if s := w.loop.Load(); s != nil {
 				s.Wake()
@@ -360,6 +388,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	group.Go(func() error { return server.Run(work) })
 	group.Go(func() error { w.watchPauses(work); return nil })
 	group.Go(func() error { w.watchClock(work); return nil })
+	group.Go(func() error { w.watchLoad(work); return nil })
 	group.Go(func() error { w.watchRedis(work); return nil })
 	group.Go(func() error {
 		select {
@@ -576,16 +605,22 @@ func (w *Worker) watchClock(ctx context.Context) {
 }
 
 // card is what others see of this worker.
-func (w *Worker) card(state string) json.RawMessage {
+func (w *Worker) card(state string, now load) json.RawMessage {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
 	}
+	handlers := []string{}
+	if w.o.Handlers != nil {
+		handlers = append(handlers, w.o.Handlers.Names()...)
+	}
+	shown := handlers[:min(len(handlers), shownHandlers)]
 	card, err := json.Marshal(Card{
 		Host: host, PID: os.Getpid(), Version: w.o.Version, Config: w.jobs.Load().config, State: state,
 		Slots: w.o.Concurrency, Queues: w.o.Queues, StartedAt: w.started.UTC(), Admin: w.o.Admin, Ticket: w.o.Ticket, Drifted: int(w.drifted.Load()),
 		Clock: time.Duration(w.clock.Load()), Disputed: w.disputes(),
 		Key: w.o.Keys.ID(), Refused: w.refused.count(),
+		Busy: now.busy, Suspect: now.suspect, Handlers: shown, MoreHandlers: len(handlers) - len(shown),
 	})
 	if err != nil {
 		panic("worker: a card is plain data: " + err.Error())
@@ -618,6 +653,12 @@ type Card struct {
 	Ticket    string         `json:"ticket,omitempty"`  // what lets the command line have its config read again there
 	Drifted   int            `json:"drifted,omitempty"` // jobs whose active definition is another one
 	Clock     time.Duration  `json:"clock,omitempty"`   // ns by which its host's clock is ahead of Redis'; 0 for next to nothing
+
+	// What it can start now. A card changes at most once a second for these.
+	Busy         int        `json:"busy,omitempty"`    // slots in which an attempt runs
+	Suspect      jobs.RunID `json:"suspect,omitempty"` // the run in the place for runs that have crashed before; "" while it is free
+	Handlers     []string   `json:"handlers"`          // the first ones by name; nil: unknown, the card is of an older build
+	MoreHandlers int        `json:"more_handlers,omitempty"`
 
 	Key      string            `json:"key,omitempty"`      // the id of the key that signs definitions here; "" for none
 	Refused  int               `json:"refused,omitempty"`  // runs whose definition could not be trusted, about a minute ago

@@ -482,9 +482,9 @@ func TestAWorkerRunsOneSuspectAtATime(t *testing.T) {
 		suspects--
 		mu.Unlock()
 		return nil
-	})
+	}, func(j *jobs.Job) { j.MaxCrashes = 2 }) // so that none of them leaves the place before its attempt ends
 	healthy := f.job("healthy", func(context.Context, *jobs.Run[struct{}]) error { <-endHealthy; return nil })
-	w := f.start() // four slots
+	w := f.start(calm) // four slots
 	release := sync.OnceFunc(func() { close(end) })
 	healed := sync.OnceFunc(func() { close(endHealthy) })
 	t.Cleanup(func() { release(); healed() })
@@ -719,4 +719,70 @@ func TestJobsAreReplacedWhileTheWorkerRuns(t *testing.T) {
 	if err != nil || len(sessions) != 1 || !strings.Contains(string(sessions[0].Card), `"config":"two"`) {
 		t.Errorf("got %+v, %v, want the card to tell of the new config", sessions, err)
 	}
+}
+
+// calm gives a worker a lease that a busy machine does not cost it: one more crash would end its runs.
+func calm(o *worker.Options) { o.Lease = 6 * time.Second }
+
+// TestASuspectThatOutlivesItsCrashLeavesThePlace: two runs crash together; the second one starts again while the first one
+// is still running, on the same worker, when that has run for longer than before.
+func TestASuspectThatOutlivesItsCrashLeavesThePlace(t *testing.T) {
+	f := newFleet(t)
+	began, end := make(chan jobs.RunID, 10), make(chan struct{})
+	job := f.job("risky", func(ctx context.Context, r *jobs.Run[struct{}]) error {
+		began <- r.ID()
+		if r.Attempt() == 1 {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		<-end
+		return nil
+	})
+	w := f.start(calm)
+	release := sync.OnceFunc(func() { close(end) })
+	t.Cleanup(release)
+	runs := []jobs.RunID{f.enqueue(job, "a"), f.enqueue(job, "b")}
+	for range runs {
+		<-began
+	}
+	exp := "{" + f.namespace + "}:exp"
+	if err := f.rdb.ZAddXX(t.Context(), exp, redis.Z{Score: 1, Member: "s" + string(w.ID())}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	first := <-began
+	f.await("the card to name the suspect", func() bool {
+		card := f.card(w.ID())
+		return card.Suspect == first && card.Busy == 1
+	})
+	select {
+	case <-began:
+	case <-time.After(patience):
+		t.Fatal("the second suspect does not start although the first one has outlived its crash")
+	}
+	release()
+	for _, id := range runs {
+		if record := f.awaitState(id, ledger.Succeeded); record.Crashes != 1 {
+			t.Errorf("%s: %d crashes, want 1", id, record.Crashes)
+		}
+	}
+}
+
+func TestACardShowsWhatAWorkerCanStart(t *testing.T) {
+	f := newFleet(t)
+	end := make(chan struct{})
+	release := sync.OnceFunc(func() { close(end) })
+	t.Cleanup(release)
+	job := f.job("long", func(context.Context, *jobs.Run[struct{}]) error { <-end; return nil })
+	for i := range 70 {
+		jobs.Handle(f.handlers, fmt.Sprintf("x%02d", i), func(context.Context, *jobs.Run[struct{}]) error { return nil })
+	}
+	w := f.start()
+	if card := f.card(w.ID()); card.Busy != 0 || len(card.Handlers) != 64 || card.Handlers[0] != "long" || card.MoreHandlers != 7 {
+		t.Errorf("idle: %+v, want no slot busy, 64 of 71 handlers named", card)
+	}
+	id := f.enqueue(job, "x")
+	f.await("the busy slot to show", func() bool { return f.card(w.ID()).Busy == 1 })
+	release()
+	f.awaitState(id, ledger.Succeeded)
+	f.await("the free slot to show", func() bool { return f.card(w.ID()).Busy == 0 })
 }

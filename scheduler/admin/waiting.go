@@ -1,0 +1,294 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"lockstep/jobs"
+	"lockstep/scheduler/ledger"
+)
+
+// WaitingFor says why a run that is not finished does not run.
+type WaitingFor struct {
+	Reason WaitReason `json:"reason"`
+	Text   string     `json:"text"` // the reason in a sentence, with what is in the way
+
+	RunID  Text `json:"run_id,omitempty"` // for suspect, and for locks that a run holds: that run
+	Worker Text `json:"worker,omitempty"` // of that run
+	Ahead  int  `json:"ahead,omitempty"`  // for slot and behind: how many runs of its queue have been due for longer
+}
+
+// WaitReason is why a run does not run, in one word. There may be more of them in later versions.
+type WaitReason string
+
+const (
+	WaitsTime    WaitReason = "time"     // it is scheduled, or its next attempt is
+	WaitsLocks   WaitReason = "locks"    // others hold its locks, or wait for them in front of it
+	WaitsPaused  WaitReason = "paused"   // its queue is paused
+	WaitsWorker  WaitReason = "worker"   // no worker serves its queue
+	WaitsHandler WaitReason = "handler"  // no worker that serves its queue has its handler
+	WaitsSuspect WaitReason = "suspect"  // it has crashed, and on each worker another such run has the place for these
+	WaitsSlot    WaitReason = "slot"     // all slots of the workers that could run it are busy
+	WaitsBehind  WaitReason = "behind"   // others of its queue have been due for longer
+	WaitsStart   WaitReason = "delivery" // nothing is in its way: a worker is about to start it
+	WaitsParked  WaitReason = "parked"   // it has failed, and cannot be moved to its job's history
+)
+
+// dueReasons are those that a due run can have, in the order in which they are looked for.
+var dueReasons = []WaitReason{WaitsPaused, WaitsWorker, WaitsHandler, WaitsSuspect, WaitsSlot, WaitsBehind, WaitsStart}
+
+// conditions are what decides whether a due run can start.
+type conditions struct {
+	paused   []string // queues
+	sessions []session
+}
+
+// conditions reads the pauses and the workers' cards. It reads no holds.
+func (r *Reader) conditions(ctx context.Context) (*conditions, error) {
+	paused, err := r.book.Paused(ctx)
+	if err != nil {
+		return nil, err
+	}
+	records, _, err := r.space.Sessions(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c := &conditions{paused: paused}
+	for _, record := range records {
+		c.sessions = append(c.sessions, newSession(record))
+	}
+	return c, nil
+}
+
+// waitingFor returns why a run does not run; nil for one that runs or is over.
+func (r *Reader) waitingFor(ctx context.Context, record *ledger.Record) (*WaitingFor, error) {
+	switch {
+	case record.Parked, record.State == ledger.Scheduled, record.State == ledger.Retrying:
+		return undue(record, nil), nil
+	case record.State == ledger.WaitsLock:
+		paused, err := r.book.Paused(ctx)
+		return undue(record, paused), err
+	case record.State != ledger.DueNow:
+		return nil, nil
+	}
+	c, err := r.conditions(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ahead, err := r.book.Ahead(ctx, record)
+	if err != nil {
+		return nil, err
+	}
+	handlers, err := r.book.Handlers(ctx, []string{record.Job})
+	if err != nil {
+		return nil, err
+	}
+	return c.why(record, handlers[record.Job], ahead), nil
+}
+
+// undue returns why a run that is not due does not run.
+func undue(record *ledger.Record, paused []string) *WaitingFor {
+	at := record.At.UTC().Format(time.RFC3339)
+	switch {
+	case record.Parked:
+		return &WaitingFor{Reason: WaitsParked, Text: "it has failed and is parked: its job's history refuses it. Once that is repaired, " +
+			"it is moved there within a minute; lockstep run cancel " + string(record.ID) + " tries again at once"}
+	case record.State == ledger.Scheduled:
+		return &WaitingFor{Reason: WaitsTime, Text: "it is scheduled for " + at}
+	case record.State == ledger.Retrying:
+		return &WaitingFor{Reason: WaitsTime, Text: "its last attempt failed; the next one is due at " + at}
+	case slices.Contains(paused, record.Queue):
+		return isPaused(record.Queue)
+	}
+	w := &WaitingFor{Reason: WaitsLocks, Text: "it waits for its locks (see: lockstep lock waits)"}
+	if b := record.Blocker; b != nil {
+		w.RunID, w.Worker = Text(b.Run), Text(b.Session)
+		switch {
+		case b.Session != "" && b.Run != "":
+			w.Text = fmt.Sprintf("when it began to wait, %s was held by %s on %s (see: lockstep lock waits)", b.Resource, b.Run, b.Session)
+		case b.Session != "":
+			w.Text = fmt.Sprintf("when it began to wait, %s was held by %s (see: lockstep lock waits)", b.Resource, b.Session)
+		default:
+			w.Text = fmt.Sprintf("when it began to wait, others waited for %s in front of it (see: lockstep lock waits)", b.Resource)
+		}
+	}
+	return w
+}
+
+func isPaused(queue string) *WaitingFor {
+	return &WaitingFor{Reason: WaitsPaused, Text: fmt.Sprintf("its queue %s is paused: lockstep queue resume %[1]s", queue)}
+}
+
+// why returns why a due run does not run. handler is its job's; ahead is how many runs of its queue have been due for longer.
+func (c *conditions) why(record *ledger.Record, handler string, ahead int) *WaitingFor {
+	if slices.Contains(c.paused, record.Queue) {
+		return isPaused(record.Queue)
+	}
+	var serve, able []session
+	for _, s := range c.sessions {
+		if _, serves := s.card.Queues[record.Queue]; s.worker && serves && s.left > 0 && s.card.State != "draining" {
+			serve = append(serve, s)
+			if s.has(handler) {
+				able = append(able, s)
+			}
+		}
+	}
+	if len(serve) == 0 {
+		return &WaitingFor{Reason: WaitsWorker, Text: fmt.Sprintf("no worker serves its queue %s: start one, or add the queue to worker.queues", record.Queue)}
+	}
+	if len(able) == 0 {
+		return &WaitingFor{Reason: WaitsHandler, Text: fmt.Sprintf("no worker that serves its queue %s has its handler %s", record.Queue, handler)}
+	}
+	if record.Suspect() {
+		taken := slices.IndexFunc(able, func(s session) bool { return s.card.Suspect == "" || s.card.Suspect == record.ID })
+		if taken < 0 {
+			by := make([]string, 0, len(able))
+			for _, s := range able {
+				by = append(by, fmt.Sprintf("%s on %s", s.card.Suspect, s.id))
+			}
+			by, more := some(by, mostNamed)
+			if more > 0 {
+				by = append(by, fmt.Sprintf("%d more", more))
+			}
+			return &WaitingFor{Reason: WaitsSuspect, RunID: Text(able[0].card.Suspect), Worker: Text(able[0].id),
+				Text: fmt.Sprintf("it has crashed %s, and a worker runs one such run at a time; the place is taken by %s",
+					times(record.Crashes), strings.Join(by, ", "))}
+		}
+	}
+	slots, busy, free := 0, 0, false
+	for _, s := range able {
+		slots, busy = slots+s.card.Slots, busy+s.card.Busy
+		free = free || s.card.Busy < s.card.Slots
+	}
+	behind := ""
+	if ahead > 0 {
+		behind = fmt.Sprintf("%s of its queue %s %s been due for longer", runs(ahead), record.Queue, map[bool]string{true: "has", false: "have"}[ahead == 1])
+	}
+	switch {
+	case !free:
+		text := fmt.Sprintf("no slot is free: %d of %d are busy on %s that could run it", busy, slots, workers(len(able)))
+		if behind != "" {
+			text += "; " + behind
+		}
+		return &WaitingFor{Reason: WaitsSlot, Text: text, Ahead: ahead}
+	case behind != "":
+		return &WaitingFor{Reason: WaitsBehind, Text: behind, Ahead: ahead}
+	}
+	return &WaitingFor{Reason: WaitsStart, Text: "nothing is in its way, a worker is about to start it"}
+}
+
+const mostNamed = 5 // runs that a sentence names
+
+func times(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
+}
+
+func runs(n int) string {
+	if n == 1 {
+		return "1 run"
+	}
+	return fmt.Sprintf("%d runs", n)
+}
+
+func workers(n int) string {
+	if n == 1 {
+		return "the one worker"
+	}
+	return fmt.Sprintf("the %d workers", n)
+}
+
+// has reports whether a worker has a handler, as far as its card shows: true where that does not tell.
+func (s session) has(handler string) bool {
+	card := s.card
+	return handler == "" || card.Handlers == nil || card.MoreHandlers > 0 || slices.Contains(card.Handlers, handler)
+}
+
+// ExplainRun tells what became of a run, whatever made it, and why it does not run, if it does not.
+func (r *Reader) ExplainRun(ctx context.Context, id jobs.RunID) (*Explanation, error) {
+	record, _, err := r.book.Find(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	now, err := r.now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	waits, err := r.waitingFor(ctx, record)
+	if err != nil {
+		return nil, err
+	}
+	s := &story{zone: time.UTC, now: now, records: []*ledger.Record{record}, waits: waits}
+	s.e = &Explanation{Job: record.Job, Tick: TickTime{record.Tick}, RunID: Text(id), Outcome: Text(record.State), Steps: []Step{}, WaitingFor: waits}
+	if !record.State.Final() {
+		s.e.Outcome = Pending
+	}
+	if record.Tick.IsZero() {
+		s.e.Local = record.Created.UTC().Format(localLayout)
+	} else {
+		s.e.Local = record.Tick.UTC().Format(localLayout)
+	}
+	made := map[ledger.Trigger]string{ledger.BySchedule: "for a tick of its schedule", ledger.ByRequest: "by a request", ledger.ByHand: "by hand"}[record.Trigger]
+	if record.By != "" {
+		made += ", by " + string(record.By)
+	}
+	if !record.Created.IsZero() {
+		made += " at " + record.Created.UTC().Format("Mon 2006-01-02 15:04:05.000")
+	}
+	s.say(true, "made", "%s, for the queue %s", made, record.Queue)
+	s.waited(record)
+	for _, a := range record.Attempts {
+		s.attempt(&a)
+	}
+	return s.ended(record), nil
+}
+
+const localLayout = "Mon 2006-01-02 15:04:05 MST"
+
+// dueBy counts due runs by why they do not run. It looks at the oldest ones of each queue; younger ones are behind these.
+func (r *Reader) dueBy(ctx context.Context, c *conditions) (map[WaitReason]int, error) {
+	queues, err := r.book.DueQueues(ctx, lookQueues, lookRuns)
+	if err != nil {
+		return nil, err
+	}
+	names := make(map[string]bool)
+	for _, queue := range queues {
+		for _, record := range queue.Oldest {
+			names[record.Job] = true
+		}
+	}
+	handlers, err := r.book.Handlers(ctx, slices.Sorted(maps.Keys(names)))
+	if err != nil {
+		return nil, err
+	}
+	count := make(map[WaitReason]int, len(dueReasons))
+	for _, reason := range dueReasons {
+		count[reason] = 0
+	}
+	for _, queue := range queues {
+		last := WaitsBehind
+		for i, record := range queue.Oldest {
+			why := c.why(record, handlers[record.Job], i).Reason
+			count[why]++
+			if why == WaitsPaused || why == WaitsWorker {
+				last = why // it holds for the whole queue
+			}
+		}
+		count[last] += max(0, queue.Due-len(queue.Oldest))
+	}
+	return count, nil
+}
+
+const (
+	lookQueues = 64 // queues whose due runs are counted
+	lookRuns   = 20 // due runs of each that are looked at
+)
+
+// conditionsOf makes conditions of a scene that was read before.
+func conditionsOf(s *scene, paused []string) *conditions { return &conditions{paused, s.sessions} }

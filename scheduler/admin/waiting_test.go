@@ -1,0 +1,168 @@
+package admin
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/worker"
+)
+
+// crew is a fake of some workers that serve "default", with due runs of the job "j", whose handler is "h".
+func crew(cards ...worker.Card) *fake {
+	f := &fake{listing: locks.Listing{At: noon}, jobs: []ledger.JobRecord{{Job: &jobs.Job{Name: "j", Handler: "h"}}}}
+	for i, card := range cards {
+		if card.Queues == nil {
+			card.Queues = map[string]int{"default": 1}
+		}
+		if card.Slots == 0 {
+			card.Slots = 2
+		}
+		text, err := json.Marshal(card)
+		if err != nil {
+			panic(err)
+		}
+		f.sessions = append(f.sessions, locks.SessionRecord{ID: locks.SessionID(fmt.Sprintf("w%d", i+1)), Card: text, LeaseLeft: time.Second})
+	}
+	return f
+}
+
+func TestADueRunSaysWhyItDoesNotRun(t *testing.T) {
+	t.Parallel()
+	has := func(change func(*worker.Card)) worker.Card {
+		card := worker.Card{State: "ready", Handlers: []string{"h"}}
+		change(&card)
+		return card
+	}
+	idle, full := has(func(*worker.Card) {}), has(func(c *worker.Card) { c.Busy = 2 })
+	crash := []ledger.AttemptRecord{{Number: 1, Started: noon, Finished: noon.Add(time.Second), Outcome: "crashed"}}
+	failed := append(crash, ledger.AttemptRecord{Number: 2, Started: noon, Finished: noon.Add(time.Second), Outcome: "failed"})
+	handed := append(crash, ledger.AttemptRecord{Number: 2, Started: noon, Finished: noon.Add(time.Second), Outcome: "handed back"})
+	place := has(func(c *worker.Card) { c.Suspect = "poison#1" })
+	for name, test := range map[string]struct {
+		cards  []worker.Card
+		change func(*fake, *ledger.Record)
+		reason WaitReason
+		text   string // a part
+	}{
+		"nothing is in its way": {[]worker.Card{idle}, nil, WaitsStart, "about to start"},
+		"its queue is paused": {[]worker.Card{idle}, func(f *fake, _ *ledger.Record) { f.paused = []string{"default"} },
+			WaitsPaused, "lockstep queue resume default"},
+		"no worker": {nil, nil, WaitsWorker, "no worker serves its queue default"},
+		"no worker for its queue": {[]worker.Card{idle}, func(_ *fake, r *ledger.Record) { r.Queue = "night" },
+			WaitsWorker, "no worker serves its queue night"},
+		"the only worker drains": {[]worker.Card{has(func(c *worker.Card) { c.State = "draining" })}, nil, WaitsWorker, "no worker serves"},
+		"the only worker is gone": {[]worker.Card{idle}, func(f *fake, _ *ledger.Record) { f.sessions[0].LeaseLeft = 0 },
+			WaitsWorker, "no worker serves"},
+		"no worker has its handler": {[]worker.Card{has(func(c *worker.Card) { c.Handlers = []string{} })}, nil,
+			WaitsHandler, "has its handler h"},
+		"a card does not name all handlers": {[]worker.Card{has(func(c *worker.Card) { c.Handlers, c.MoreHandlers = []string{"a"}, 1 })}, nil,
+			WaitsStart, ""},
+		"the card of an older build": {[]worker.Card{has(func(c *worker.Card) { c.Handlers = nil })}, nil, WaitsStart, ""},
+		"no slot": {[]worker.Card{full, full}, func(f *fake, _ *ledger.Record) { f.ahead = map[jobs.RunID]int{"j#x": 3} },
+			WaitsSlot, "no slot is free: 4 of 4 are busy on the 2 workers that could run it; 3 runs of its queue default have been due for longer"},
+		"a slot of a worker that lacks the handler": {[]worker.Card{full, has(func(c *worker.Card) { c.Handlers = []string{} })}, nil,
+			WaitsSlot, "2 of 2 are busy on the one worker"},
+		"others are in front": {[]worker.Card{idle, full}, func(f *fake, _ *ledger.Record) { f.ahead = map[jobs.RunID]int{"j#x": 1} },
+			WaitsBehind, "1 run of its queue default has been due for longer"},
+		"the suspects' place is taken": {[]worker.Card{place}, func(_ *fake, r *ledger.Record) { r.Crashes, r.Attempts = 1, crash },
+			WaitsSuspect, "it has crashed once, and a worker runs one such run at a time; the place is taken by poison#1 on w1"},
+		"another place is free": {[]worker.Card{place, idle}, func(_ *fake, r *ledger.Record) { r.Crashes, r.Attempts = 1, crash },
+			WaitsStart, ""},
+		"it was handed back after its crash": {[]worker.Card{place}, func(_ *fake, r *ledger.Record) { r.Crashes, r.Attempts = 1, handed },
+			WaitsSuspect, ""},
+		"it is a suspect no more": {[]worker.Card{place}, func(_ *fake, r *ledger.Record) { r.Crashes, r.Attempts = 1, failed },
+			WaitsStart, ""},
+		"it is scheduled": {[]worker.Card{idle}, func(_ *fake, r *ledger.Record) { r.State, r.At = ledger.Scheduled, noon.Add(time.Hour) },
+			WaitsTime, "it is scheduled for 2026-11-21T13:00:00Z"},
+		"it is tried again later": {[]worker.Card{idle}, func(_ *fake, r *ledger.Record) { r.State, r.At = ledger.Retrying, noon.Add(time.Hour) },
+			WaitsTime, "the next one is due at 2026-11-21T13:00:00Z"},
+		"its locks": {[]worker.Card{idle}, func(_ *fake, r *ledger.Record) {
+			r.State, r.Blocker = ledger.WaitsLock, &ledger.Blocker{Resource: "disk", Session: "w1", Run: "k#1"}
+		}, WaitsLocks, "disk was held by k#1 on w1"},
+		"it is parked": {[]worker.Card{idle}, func(_ *fake, r *ledger.Record) { r.State, r.Parked = ledger.Failed, true },
+			WaitsParked, "is parked"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := crew(test.cards...)
+			record := &ledger.Record{ID: "j#x", Job: "j", Queue: "default", State: ledger.DueNow, Created: noon, DueSince: noon}
+			if test.change != nil {
+				test.change(f, record)
+			}
+			f.outstanding = []*ledger.Record{record}
+			run, _, err := f.reader().Run(t.Context(), record.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if w := run.WaitingFor; w == nil || w.Reason != test.reason || !strings.Contains(w.Text, test.text) {
+				t.Errorf("got %+v, want %s, %q", w, test.reason, test.text)
+			}
+			e, err := f.reader().ExplainRun(t.Context(), record.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if e.WaitingFor == nil || *e.WaitingFor != *run.WaitingFor {
+				t.Errorf("explained is %+v, shown %+v", e.WaitingFor, run.WaitingFor)
+			}
+			if record.State == ledger.DueNow && test.reason != WaitsPaused && e.Conclusion != "due: "+run.WaitingFor.Text {
+				t.Errorf("conclusion %q, want why it does not run", e.Conclusion)
+			}
+		})
+	}
+}
+
+func TestARunThatRunsOrIsOverWaitsForNothing(t *testing.T) {
+	t.Parallel()
+	f := crew()
+	for _, state := range []ledger.State{ledger.Running, ledger.Succeeded, ledger.Failed, ledger.Skipped} {
+		f.outstanding = []*ledger.Record{{ID: "j#x", Job: "j", Queue: "default", State: state}}
+		if run, _, err := f.reader().Run(t.Context(), "j#x"); err != nil || run.WaitingFor != nil {
+			t.Errorf("%s: waits for %+v, %v", state, run.WaitingFor, err)
+		}
+	}
+}
+
+func TestARunIsExplainedByItsID(t *testing.T) {
+	t.Parallel()
+	f := crew(worker.Card{State: "ready", Handlers: []string{"h"}, Busy: 2})
+	f.outstanding = []*ledger.Record{{ID: "j#x", Job: "j", Queue: "default", Trigger: ledger.ByRequest, State: ledger.DueNow, Created: noon, DueSince: noon}}
+	e, err := f.reader().ExplainRun(t.Context(), "j#x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "ok made: by a request at Sat 2026-11-21 12:00:00.000, for the queue default\n" +
+		"no slot: no slot is free: 2 of 2 are busy on the one worker that could run it\n" +
+		"=> due: no slot is free: 2 of 2 are busy on the one worker that could run it"
+	if got := told(e); got != want {
+		t.Errorf("got:\n%s\nwant:\n%s", got, want)
+	}
+	s, err := New(Options{Reader: f.reader()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, code := range map[string]int{
+		"/api/v1/jobs/j/explain?run=j%23x":                         http.StatusOK,
+		"/api/v1/jobs/j/explain?run=k%23x":                         http.StatusBadRequest,
+		"/api/v1/jobs/j/explain?run=j%23x&at=2026-11-21T12:00:00Z": http.StatusBadRequest,
+		"/api/v1/jobs/j/explain?run=j%23unknown":                   http.StatusNotFound,
+		"/api/v1/runs/j%23x":                                       http.StatusOK,
+	} {
+		w := get(s, path)
+		if w.Code != code {
+			t.Errorf("%s: got %d, want %d: %s", path, w.Code, code, w.Body)
+		}
+		if code == http.StatusOK && !strings.Contains(w.Body.String(), `"waiting_for":{"reason":"slot","text":"no slot is free: 2 of 2`) {
+			t.Errorf("%s does not say what the run waits for: %s", path, w.Body)
+		}
+	}
+	if page := get(s, "/").Body.String(); !strings.Contains(page, "no slot is free: 2 of 2 are busy") {
+		t.Errorf("the page does not say what the run waits for:\n%s", page)
+	}
+}
