@@ -64,8 +64,8 @@ The command of lock exec gets LOCKSTEP_TOKEN, LOCKSTEP_LOCKS, LOCKSTEP_HOLD and 
   One holder: two workers never both act on one lock. A worker's context ends, and its child processes are killed, before
   its lease can pass to another.
   Finished means finished: a run whose outcome is recorded never runs again, however often it is delivered.
-  A crash is not a retry: a run whose worker died is run again by another one, or is lost, as the job's on_crash says. It
-  is counted apart from failures.
+  A crash is not a retry: when a worker dies, another one reruns its runs, or marks them lost, as the jobs' on_crash says.
+  Crashes are counted apart from failures.
   Every attempt can be fenced: it has a token that only grows, and an idempotency key that stays the same over all attempts
   of a run.
 
@@ -77,7 +77,11 @@ Not promised:
   Exactly-once effects on something that checks neither the token nor the key: a process can be paused in the middle of a
   write for longer than any lease. The guards in lockstep/locks/guard check them, in SQL, Redis and HTTP.
   Stopping Go code that ignores its context. Command jobs can be killed, and are.
-  Anything that nobody alive knew, when Redis loses its data: run it with persistence. lockstep doctor looks at that.`,
+  One holder, when a person says otherwise: lock release --force passes a lock on without waiting for its holder.
+  One holder, while two masters answer: with Sentinel or Cluster, set min-replicas-to-write 1. lockstep doctor checks it.
+  Anything that no live worker knew, when Redis loses its data: run it with persistence. lockstep doctor checks that.
+  Protection from clients that may write to Redis: a sign key keeps their commands from the workers, and nothing keeps them
+  from deleting records or freeing locks.`,
 		},
 	}
 }
