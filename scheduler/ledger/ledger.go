@@ -65,7 +65,7 @@ type Due struct {
 // member that no set has, which needs memory and rights, a master and its replicas like any other write.
 func (l *Ledger) Writable(ctx context.Context) error {
 	if err := l.rdb.ZAddXX(ctx, l.prefix+"push", redis.Z{Member: ""}).Err(); err != nil {
-		return fmt.Errorf("write to the ledger: %w", err)
+		return fmt.Errorf("write to the ledger: %w", l.space.Explain(err))
 	}
 	return nil
 }

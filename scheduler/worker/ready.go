@@ -66,7 +66,7 @@ func (w *Worker) watchRedis(ctx context.Context) {
 		case err != nil:
 			w.refusal.Store(&err)
 			if before == nil {
-				w.log.WarnContext(ctx, "Redis takes no writes, no run can start", "error", err)
+				w.log.WarnContext(ctx, "Redis refuses writes; no run can start", "error", err)
 			}
 		}
 	})
