@@ -18,7 +18,7 @@ func TestUnknownFormatIsRefusedByEveryCommand(t *testing.T) {
 	if err := rdb.HSet(t.Context(), "{lockstep}:meta", "format", 2, "least_format", 1).Err(); err != nil {
 		t.Fatal(err)
 	}
-	const want = `namespace "lockstep" stores format 2, and this build reads format 1: use a build that knows format 2, or another redis.namespace`
+	const want = `stores format 2, and this build reads format 1: use a build that knows format 2, or another redis.namespace`
 	for _, line := range []string{
 		"start -c " + config, "lock ls", "lock show a", "lock waits", "lock exec --exclusive a -- true", "run ls", "run show a#1",
 		"job ls", "job show a", "worker ls", "enqueue a", "doctor",
