@@ -45,7 +45,7 @@ func (t *tool) doctorCommand() *cobra.Command {
 		Short: "Look for what is wrong, or could be better, with config, Redis and workers",
 		Long: `Look at the config, at Redis (its version, what it does when its memory is full, what it keeps on disk, its replicas,
 whether the lease outlives a failover), at the clocks of this host and of the workers, at workers that have another config
-than the others, and at queues that no worker serves or that belong to another namespace. It asks Redis what its user may do
+than the others, and at queues that no worker serves or that belong to another namespace, and at parked runs. It asks Redis what its user may do
 there, and looks at what signs definitions. Nothing is changed.
 
 With --acl it prints the Redis users that an installation needs, as lines for redis-cli: worker, operator, reader and producer,
@@ -131,7 +131,7 @@ func (d *doctor) look(cmd *cobra.Command) error {
 		return err
 	}
 	defer func() { _ = conn.Close() }() // it was only read from
-	for _, look := range []func(context.Context, *connection, *configs.Config) error{d.redis, d.rights, d.format, d.signing, d.workers, d.queues} {
+	for _, look := range []func(context.Context, *connection, *configs.Config) error{d.redis, d.rights, d.format, d.signing, d.workers, d.queues, d.runs} {
 		if err := look(cmd.Context(), conn, config); err != nil {
 			return conn.away(err)
 		}
@@ -303,6 +303,25 @@ func (d *doctor) signing(ctx context.Context, conn *connection, _ *configs.Confi
 		d.say(levelWarning, "signing", "", "the registered definition of %s is not signed with a key of this config (%s): a worker "+
 			"that has the key signs it when it starts", many(n, "job"), strings.Join(wrong[:min(n, 5)], " "))
 	}
+	return nil
+}
+
+// runs looks for parked runs.
+func (d *doctor) runs(ctx context.Context, conn *connection, _ *configs.Config) error {
+	parked, all, err := conn.reader.Parked(ctx)
+	if err != nil || len(parked) == 0 {
+		return err
+	}
+	names := make([]string, 0, 5)
+	for _, id := range parked[:min(len(parked), cap(names))] {
+		names = append(names, string(id))
+	}
+	atLeast := ""
+	if !all {
+		atLeast = "at least "
+	}
+	d.say(levelError, "runs", "", "%s%s parked, since Redis refuses the history of the job (%s): lockstep run show says why; "+
+		"once the cause is removed, a worker moves them there within a minute", atLeast, many(len(parked), "failed run"), strings.Join(names, " "))
 	return nil
 }
 

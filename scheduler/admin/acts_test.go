@@ -88,7 +88,15 @@ func TestWhatPeopleDoOverHTTP(t *testing.T) {
 		if run["id"] != "nightly#x" || run["state"] != "due" || run["trigger"] != "enqueue" {
 			t.Errorf("%v, want the new run", run)
 		}
+		if waits, _ := run["waiting_for"].(map[string]any); waits["reason"] != "worker" {
+			t.Errorf("%v, want that no worker serves its queue", run)
+		}
 		c.post(v1+"enqueue", `{"job": "nightly", "id": "x"}`, 200)
+		large := strings.Repeat("x", jobs.DefaultMaxArgs)
+		if problem := c.post(v1+"enqueue", `{"job": "nightly", "id": "large", "args": {"a": "`+large+`"}}`, 413); !strings.Contains(problem["detail"].(string), "limits.args") {
+			t.Errorf("%v, want that it names the limit", problem)
+		}
+		c.post(v1+"runs/"+url.PathEscape("nightly#large")+"/cancel", "", 404)
 		if run := c.post(v1+"enqueue", `{"job": "nightly", "in": "1h"}`, 201); run["state"] != "scheduled" {
 			t.Errorf("%v, want it scheduled", run)
 		}

@@ -35,9 +35,9 @@
 //	/readyz                      200 while the worker may take runs, else 503: it drains, its session is in doubt, or Redis takes no writes
 //	/metrics                     for Prometheus: see [Metrics]
 //	/api/v1/jobs                 ?note=: only those that are late, paused, queue paused or drifted
-//	/api/v1/jobs/{job}           and jobs/{job}/ticks (the newest first), jobs/{job}/explain?at=
+//	/api/v1/jobs/{job}           and jobs/{job}/ticks (the newest first), jobs/{job}/explain?at= or ?run=
 //	/api/v1/runs                 ?job= ?state=: the outstanding ones first, then the finished ones; the newest first
-//	/api/v1/runs/{id}            and runs/{id}/output: the tail of what its last attempt printed, as plain text
+//	/api/v1/runs/{id}            with "waiting_for": why it does not run, see [WaitingFor]; and runs/{id}/output: the tail of what its last attempt printed, as plain text
 //	/api/v1/locks                and locks/{lock}: a lock that nobody holds is not an error, it has no holders
 //	/api/v1/waits                in the order of their tickets
 //	/api/v1/workers              and workers/{id}

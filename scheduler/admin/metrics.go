@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"runtime"
@@ -106,6 +107,15 @@ func (s *Server) metrics() func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		sight := &sight{config: s.config(), worker: locks.SessionID(s.o.Worker())}
 		sight.scene, sight.err = s.scene(r.Context())
+		if sight.err == nil {
+			sight.due, sight.err = shared(r.Context(), s.read, "due", func(ctx context.Context) (map[WaitReason]int, error) {
+				paused, err := s.o.Reader.book.Paused(ctx)
+				if err != nil {
+					return nil, err
+				}
+				return s.o.Reader.dueBy(ctx, conditionsOf(sight.scene, paused))
+			})
+		}
 		if err := s.o.Unready(); errors.Is(err, worker.ErrRedis) {
 			sight.unusable = true
 		}
@@ -121,7 +131,8 @@ type sight struct {
 	config *Config // nil: it has none
 	worker locks.SessionID
 	scene  *scene
-	err    error // the lock space cannot be read
+	due    map[WaitReason]int // due runs
+	err    error              // the lock space cannot be read
 
 	unusable bool // the worker can start no run, because its session is in doubt or Redis takes no writes
 }
@@ -133,6 +144,8 @@ var (
 	descWorkers = prometheus.NewDesc("lockstep_workers", "Workers whose lease stands, by state.", []string{"state"}, nil)
 	descLease   = prometheus.NewDesc("lockstep_session_lease_left_seconds", "What is left of this worker's lease, by Redis' clock.", nil, nil)
 	descDispute = prometheus.NewDesc("lockstep_queues_disputed", "Queues that this worker serves although they were given to another namespace.", nil, nil)
+
+	descDue = prometheus.NewDesc("lockstep_due_runs", "Runs that are due and do not run yet, over all workers, by the reason: paused, worker, handler, suspect, slot, behind or delivery. Only the oldest of each queue are looked at, the others count as behind them.", []string{"reason"}, nil)
 
 	descConfig     = prometheus.NewDesc("lockstep_config_info", "Which config this worker has; always 1.", []string{"digest"}, nil)
 	descConfigJobs = prometheus.NewDesc("lockstep_config_jobs", "Jobs of the config that this worker has.", nil, nil)
@@ -148,7 +161,7 @@ var (
 
 // Describe says what there may be; Collect leaves out what is not known.
 func (s *sight) Describe(to chan<- *prometheus.Desc) {
-	for _, one := range []*prometheus.Desc{descRedisUp, descHolds, descWaits, descWorkers, descLease, descDispute,
+	for _, one := range []*prometheus.Desc{descRedisUp, descHolds, descWaits, descWorkers, descLease, descDispute, descDue,
 		descConfig, descConfigJobs, descReloads, descReloaded, descLoaded, descRestart} {
 		to <- one
 	}
@@ -180,6 +193,9 @@ func (s *sight) Collect(to chan<- prometheus.Metric) {
 	}
 	tell(descHolds, float64(held))
 	tell(descWaits, float64(len(s.scene.waits)))
+	for _, reason := range dueReasons {
+		tell(descDue, float64(s.due[reason]), string(reason))
+	}
 	states := map[string]int{"ready": 0, "draining": 0}
 	for _, w := range s.scene.workers() {
 		states[w.State]++

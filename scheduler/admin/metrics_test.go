@@ -102,6 +102,24 @@ func TestMetricsTellOfTheLockSpace(t *testing.T) {
 	}
 }
 
+func TestMetricsCountDueRunsByTheirReason(t *testing.T) {
+	t.Parallel()
+	due := func(queue string, n, crashes int) *ledger.Record {
+		return &ledger.Record{ID: jobs.RunID(fmt.Sprintf("j#%s%d", queue, n)), Job: "j", Queue: queue, State: ledger.DueNow, Crashes: crashes}
+	}
+	f := crew(worker.Card{State: "ready", Handlers: []string{"h"}, Suspect: "j#poison", Queues: map[string]int{"default": 1, "off": 1}})
+	f.paused = []string{"off"}
+	f.due = []ledger.DueQueue{
+		{Name: "default", Due: 50, Oldest: []*ledger.Record{due("default", 0, 0), due("default", 1, 1), due("default", 2, 0)}},
+		{Name: "nobody", Due: 7, Oldest: []*ledger.Record{due("nobody", 0, 0)}},
+		{Name: "off", Due: 30, Oldest: []*ledger.Record{due("off", 0, 0)}},
+	}
+	s, _ := measured(t, f, nil)
+	tells(t, s, `lockstep_due_runs{reason="delivery"} 1`, `lockstep_due_runs{reason="suspect"} 1`, `lockstep_due_runs{reason="behind"} 48`,
+		`lockstep_due_runs{reason="worker"} 7`, `lockstep_due_runs{reason="paused"} 30`, `lockstep_due_runs{reason="slot"} 0`,
+		`lockstep_due_runs{reason="handler"} 0`)
+}
+
 func TestMetricsCountAttempts(t *testing.T) {
 	t.Parallel()
 	s, m := measured(t, fleet(), nil)

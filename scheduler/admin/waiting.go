@@ -251,6 +251,21 @@ func (r *Reader) ExplainRun(ctx context.Context, id jobs.RunID) (*Explanation, e
 
 const localLayout = "Mon 2006-01-02 15:04:05 MST"
 
+// Parked returns parked runs: failed ones that cannot be moved to their job's history. It looks at a thousand outstanding
+// runs; all says that there are no more.
+func (r *Reader) Parked(ctx context.Context) (parked []jobs.RunID, all bool, err error) {
+	outstanding, err := r.book.Outstanding(ctx, "", countPending)
+	if err != nil {
+		return nil, false, err
+	}
+	for _, record := range outstanding {
+		if record.Parked {
+			parked = append(parked, record.ID)
+		}
+	}
+	return parked, len(outstanding) < countPending, nil
+}
+
 // dueBy counts due runs by why they do not run. It looks at the oldest ones of each queue; younger ones are behind these.
 func (r *Reader) dueBy(ctx context.Context, c *conditions) (map[WaitReason]int, error) {
 	queues, err := r.book.DueQueues(ctx, lookQueues, lookRuns)
@@ -272,7 +287,7 @@ func (r *Reader) dueBy(ctx context.Context, c *conditions) (map[WaitReason]int, 
 		count[reason] = 0
 	}
 	for _, queue := range queues {
-		last := WaitsBehind
+		last := WaitsBehind // of those that are not looked at
 		for i, record := range queue.Oldest {
 			why := c.why(record, handlers[record.Job], i).Reason
 			count[why]++

@@ -129,6 +129,17 @@ func TestARunThatRunsOrIsOverWaitsForNothing(t *testing.T) {
 	}
 }
 
+func TestParkedRunsAreFound(t *testing.T) {
+	t.Parallel()
+	f := crew()
+	f.outstanding = []*ledger.Record{
+		{ID: "j#a", Job: "j", State: ledger.DueNow}, {ID: "j#b", Job: "j", State: ledger.Failed, Parked: true},
+	}
+	if parked, all, err := f.reader().Parked(t.Context()); err != nil || !all || len(parked) != 1 || parked[0] != "j#b" {
+		t.Errorf("got %v, %v, %v, want j#b of all", parked, all, err)
+	}
+}
+
 func TestARunIsExplainedByItsID(t *testing.T) {
 	t.Parallel()
 	f := crew(worker.Card{State: "ready", Handlers: []string{"h"}, Busy: 2})

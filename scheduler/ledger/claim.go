@@ -43,7 +43,7 @@ const (
 	Later       ClaimOutcome = "later"   // not here, or not yet: it is to be pushed instead, as Due says
 	Over        ClaimOutcome = "over"    // it has ended without an attempt: its time to start was over, or its bundle can never be granted
 	SessionDead ClaimOutcome = "dead"    // the claimant's session has ended
-	Suspect     ClaimOutcome = "suspect" // the last attempt at the run has crashed, and ClaimSound was called: nothing was changed
+	Suspect     ClaimOutcome = "suspect" // the run has crashed, see [Record.Suspect], and ClaimSound was called: nothing was changed
 )
 
 // Claimed is the answer to [Ledger.Claim].
@@ -94,7 +94,7 @@ func (l *Ledger) Claim(ctx context.Context, request *locks.Request, due Due, pat
 	return l.claim(ctx, request, due, patience, 1, before)
 }
 
-// ClaimSound is [Ledger.Claim] for a worker that wants no suspect now: no run whose last attempt has crashed. Such a run stays as it is,
+// ClaimSound is [Ledger.Claim] for a worker that wants no suspect now, see [Record.Suspect]. Such a run stays as it is,
 // and may be claimed after all with the same request.
 func (l *Ledger) ClaimSound(ctx context.Context, request *locks.Request, due Due, patience time.Duration, before []string) (*Claimed, error) {
 	return l.claim(ctx, request, due, patience, 0, before)

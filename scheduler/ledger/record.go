@@ -113,11 +113,11 @@ const (
 	HandedBackAttempt = "handed back" // its worker drained, or could not do it
 )
 
-// Suspect reports whether the last attempt at the run that was not handed back has crashed. A worker runs one such run at a
-// time. The record must have all attempts.
+// Suspect reports whether the run may be what kills its workers, of which a worker runs one at a time: it has crashed twice,
+// or it has crashed once and no attempt has ended in another way since, hand-backs aside. The record must have all attempts.
 func (r *Record) Suspect() bool {
-	if r.Crashes == 0 {
-		return false
+	if r.Crashes != 1 {
+		return r.Crashes > 1
 	}
 	last := CrashedAttempt // also when the attempts are lost
 	for _, a := range r.Attempts {

@@ -33,8 +33,8 @@
 // The place is free again when the attempt ends, however it ends, and already when a run has run for longer than its
 // crashed attempts did. Then the next suspect may start beside it. A run starts or leaves the place like that only after
 // its first crash, and only if a second one does not end it. So two suspects crash together once more at most: after that
-// each of them runs without other suspects. A run whose attempt has ended in another way than by a crash is no suspect
-// any more.
+// each of them runs without other suspects. A run that has crashed once, and had an attempt since that ended in another way,
+// is no suspect any more; after a second crash it stays one.
 //
 // # Doubt
 //

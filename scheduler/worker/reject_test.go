@@ -136,6 +136,11 @@ func TestRunWhoseEndIsRefusedIsParkedAndHoldsUpNoOther(t *testing.T) {
 					return r.State != ledger.Failed || !strings.Contains(r.Reason, "WRONGTYPE") || !strings.Contains(r.Reason, "parked")
 				})
 			})
+			for _, run := range bad { // each can be looked at, whatever is wrong with the history
+				if record, _, err := f.ledger.Find(t.Context(), run); err != nil || !record.Parked {
+					t.Errorf("%s: %+v, %v, want it to be found as parked", run, record, err)
+				}
+			}
 			if n := f.rdb.ZCard(t.Context(), f.key("hold")).Val(); n != 0 {
 				t.Errorf("%d holds are left", n)
 			}

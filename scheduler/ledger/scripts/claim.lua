@@ -11,8 +11,8 @@
 --   later, pushes: a run that was due earlier goes first; this one is to be pushed, under the next n; no pushes during a
 --     grace time, in which nothing is claimed
 --   over, pushes: it has ended: its time to start is over, or its bundle can never be granted
---   stale: not due, or another n | dead: the session has ended | suspect, crashes: its last attempt
---     that was not handed back has crashed; nothing was changed
+--   stale: not due, or another n | dead: the session has ended | suspect, crashes: it has crashed
+--     twice, or once and in its last attempt that was not handed back; nothing was changed
 --   broken: its record cannot be read
 -- Sent again it gives the answer once more, for as long as the attempt runs.
 local session, hid, id = ARGV[1], ARGV[2], ARGV[3]
@@ -44,9 +44,11 @@ if why then
 end
 if ARGV[6] == '0' and run[CRASHES] ~= '0' then
   local last = 'crashed' -- also when the log is lost
-  -- The quotation marks of an error are escaped in the log, so the pattern matches none of its text.
-  for outcome in string.gmatch(call('HGET', LOG, id) or '', '"finished_at":%d+,"outcome":"([^"]*)"') do
-    if outcome ~= 'handed back' then last = outcome end
+  if run[CRASHES] == '1' then
+    -- The quotation marks of an error are escaped in the log, so the pattern matches none of its text.
+    for outcome in string.gmatch(call('HGET', LOG, id) or '', '"finished_at":%d+,"outcome":"([^"]*)"') do
+      if outcome ~= 'handed back' then last = outcome end
+    end
   end
   if last == 'crashed' then return {'suspect', run[CRASHES]} end
 end

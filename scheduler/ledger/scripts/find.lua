@@ -4,8 +4,10 @@
 local id = ARGV[1]
 local record = call('HGET', RUN, id)
 if record then
+  -- Outputs may be of the wrong type; that is why some runs are parked, and these must be found.
+  local output = redis.pcall('HGET', OUTPUT, id)
   return {'open', record, call('HGET', LOG, id) or '', args_of(call('HGET', BODY, id) or ''),
-    call('HGET', OUTPUT, id) or ''}
+    type(output) == 'string' and output or ''}
 end
 record = call('HGET', HIST, id)
 if not record then return {'none'} end
