@@ -422,6 +422,33 @@ The token says which hold is meant, so that a lock which has moved on meanwhile 
 	return cmd
 }
 
+func (t *tool) lockUndeclareCommand() *cobra.Command {
+	var a action
+	cmd := &cobra.Command{
+		Use: "undeclare PERMITS", Short: "Remove the limit of permits that no config has any more",
+		Long: `Remove the limit of permits that no config has any more. Afterward the name is an ordinary one, which can be locked in
+the other modes. The limit stays, with exit code 2, while permits of it are in use or runs wait for some.
+
+Take the permits out of the config of every worker first: a worker that has them declares them again when it starts.`,
+		Example: `  lockstep lock undeclare partner-api`,
+		Args:    oneArg("the PERMITS"),
+	}
+	a.flags(cmd, true)
+	cmd.RunE = t.does(func(ctx context.Context, _ *connection, o *admin.Operator, args []string) error {
+		name := args[0]
+		if err := t.confirm(ctx, &a, "the limit of the permits %s is removed: runs that ask for them fail", name); err != nil {
+			return err
+		}
+		if err := o.UndeclarePermits(ctx, name, a.by()); errors.Is(err, locks.ErrBusy) || errors.Is(err, ledger.ErrUnknown) {
+			return refuse("%v", err)
+		} else if err != nil {
+			return err
+		}
+		return t.write(fmt.Sprintf("permits %s are not declared any more\n", name))
+	})
+	return cmd
+}
+
 func (t *tool) auditCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "audit", Short: "List what people did: who, when, what, why",

@@ -17,7 +17,8 @@ import (
 
 func (t *tool) lockCommand() *cobra.Command {
 	return group("lock", "Look at locks, and run commands under them", "Who holds which resources, since when, and who waits for whom.",
-		t.lockLsCommand(), t.lockShowCommand(), t.lockWaitsCommand(), t.lockReleaseCommand(), t.lockExecCommand())
+		t.lockLsCommand(), t.lockShowCommand(), t.lockWaitsCommand(), t.lockReleaseCommand(), t.lockUndeclareCommand(),
+		t.lockExecCommand())
 }
 
 func (t *tool) lockLsCommand() *cobra.Command {

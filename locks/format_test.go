@@ -20,7 +20,7 @@ func everyScript() map[string]*redis.Script {
 	return map[string]*redis.Script{
 		"open": openScript, "renew": renewScript, "close": closeScript, "card": cardScript, "acquire": acquireScript,
 		"release": releaseScript, "acquire.all": acquireAllScript, "release.all": releaseAllScript, "reap": reapScript,
-		"list": listScript, "sessions": sessionsScript, "declare": declareScript, "downgrade": downScript,
+		"list": listScript, "sessions": sessionsScript, "declare": declareScript, "undeclare": undeclareScript, "downgrade": downScript,
 		"revoke": revokeScript, "stands": standsScript, "holders": holdersScript, "greet": greetScript,
 		"assert": assertScript, "place": placeScript, "check": checkScript, "rouse": rouseScript,
 	}

@@ -19,7 +19,8 @@ type PermitLimit struct {
 // an error. Raising it grants to who waits; lowering it takes nothing away, but nothing is granted until enough has come
 // back.
 //
-// A resource that is declared has no other mode, for good. While somebody holds it in another one the error is [ErrBusy].
+// A declared resource has no other mode until [Client.Undeclare] removes the limit. While a hold has it in another mode the
+// error is [ErrBusy].
 func (c *Client) Declare(ctx context.Context, name string, limit PermitLimit) (PermitLimit, error) {
 	err := CheckName(name)
 	switch {
@@ -53,6 +54,47 @@ func (c *Client) Declare(ctx context.Context, name string, limit PermitLimit) (P
 		return PermitLimit{}, fmt.Errorf("declare permits of %s: %w: it is held in another mode", name, ErrBusy)
 	}
 	return PermitLimit{}, fmt.Errorf("declare permits of %s: %w", name, errReply("declare", r))
+}
+
+// Undeclare removes the permits of a resource: then it can be locked in the other modes, and requests for permits of it are
+// refused. version is the one that the caller knows; a higher one that is declared stays, and the error is [ErrInvalid].
+// While permits are in use or requests wait for some, nothing changes and the error is [ErrBusy]. Removing what is not
+// declared is no error.
+//
+// Another client that still has the limit in its configuration declares it again when it starts, or when Redis has lost its
+// data: change the configuration of all clients first.
+func (c *Client) Undeclare(ctx context.Context, name string, version int64) error {
+	if err := c.space.Undeclare(ctx, name, version); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.declared[name].Version <= version {
+		delete(c.declared, name)
+	}
+	return nil
+}
+
+// Undeclare is [Client.Undeclare] for callers without a session.
+func (s *Space) Undeclare(ctx context.Context, name string, version int64) error {
+	if err := CheckName(name); err != nil {
+		return fmt.Errorf("undeclare permits: %w", err)
+	}
+	r, err := runScript(ctx, s.rdb, undeclareScript, s.keys, name, version)
+	if err != nil {
+		return fmt.Errorf("undeclare permits of %s: %w", name, err)
+	}
+	switch r.text(0) {
+	case "ok", "none":
+		return nil
+	case "newer":
+		return fmt.Errorf("undeclare permits of %s: %w: version %d is declared, with %d permits, and not %d",
+			name, ErrInvalid, r.number(2), r.number(1), version)
+	case "used":
+		return fmt.Errorf("undeclare permits of %s: %w: %d permits are in use, and %d requests wait; try again when there are none",
+			name, ErrBusy, r.number(1), r.number(2))
+	}
+	return fmt.Errorf("undeclare permits of %s: %w", name, errReply("undeclare", r))
 }
 
 const maxPermits = 1_000_000 // also of those who may share a resource: scripts print such numbers without an exponent

@@ -138,6 +138,45 @@ func TestPermitsAreALimitThatIsDeclared(t *testing.T) {
 	})
 }
 
+func TestUndeclaredPermitsAreAnOrdinaryName(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		t.Parallel()
+		ctx, ns := within(t, patient), redistest.Namespace(t)
+		c := openClient(t, rdb, locks.Options{Namespace: ns})
+		if err := c.Undeclare(ctx, "api", 0); err != nil {
+			t.Errorf("got %v for permits that no client declared", err)
+		}
+		if _, err := c.Declare(ctx, "api", locks.PermitLimit{Permits: 2, Version: 3}); err != nil {
+			t.Fatal(err)
+		}
+		both := acquire(t, c, locks.Permits("api", 2))
+		if err := c.Undeclare(ctx, "api", 3); !errors.Is(err, locks.ErrBusy) {
+			t.Errorf("got %v while permits are in use, want ErrBusy", err)
+		}
+		got := make(chan *locks.Hold, 1)
+		go func() { got <- must(c.Acquire(ctx, locks.Permits("api", 1))) }()
+		eventually(t, "it waits", func() bool { return len(waits(t, c)) == 1 })
+		release(t, both)
+		release(t, <-got)
+		if err := c.Undeclare(ctx, "api", 2); !errors.Is(err, locks.ErrInvalid) {
+			t.Errorf("got %v for an older version, want ErrInvalid", err)
+		}
+		if err := c.Undeclare(ctx, "api", 3); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.TryAcquire(ctx, locks.Permits("api", 1)); !errors.Is(err, locks.ErrInvalid) {
+			t.Errorf("got %v for a permit, want ErrInvalid", err)
+		}
+		release(t, acquire(t, c, locks.Exclusive("api")))
+		if err := rdb.Del(ctx, c.Space().Keys()...).Err(); err != nil { // all data of the space is lost
+			t.Fatal(err)
+		}
+		c.Doubt()
+		release(t, acquire(t, c, locks.Exclusive("api"))) // and the limit is not declared again
+	})
+}
+
 func must(hold *locks.Hold, err error) *locks.Hold {
 	if err != nil {
 		panic(err)

@@ -37,6 +37,7 @@ var (
 	listScript       = newScript("list")
 	sessionsScript   = newScript("sessions")
 	declareScript    = newScript("declare")
+	undeclareScript  = newScript("undeclare")
 	downScript       = newScript("downgrade")
 	revokeScript     = newScript("revoke")
 	standsScript     = newScript("stands")

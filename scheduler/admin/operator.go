@@ -284,6 +284,27 @@ func (o *Operator) ReleaseLock(ctx context.Context, name string, token locks.Tok
 	return id, o.ledger.Audit(ctx, act)
 }
 
+// UndeclarePermits removes the limit of permits that no config has any more. The error is [locks.ErrBusy] while permits are
+// in use or runs wait for some, and [ledger.ErrUnknown] when none are declared.
+func (o *Operator) UndeclarePermits(ctx context.Context, name string, by Actor) error {
+	if err := jobs.CheckReason(by.Why); err != nil {
+		return fmt.Errorf("undeclare permits of %s: %w", name, err)
+	}
+	space := o.ledger.Space()
+	declared, err := space.Permits(ctx, name)
+	if err != nil {
+		return err
+	}
+	record, is := declared[name]
+	if !is {
+		return fmt.Errorf("undeclare permits of %s: %w: none are declared", name, ledger.ErrUnknown)
+	}
+	if err := space.Undeclare(ctx, name, record.Version); err != nil {
+		return err
+	}
+	return o.ledger.Audit(ctx, by.act("undeclare permits", name, fmt.Sprintf("limit %d, version %d", record.Permits, record.Version)))
+}
+
 // RunNow asks for a run of a job by hand. named reports that the client chose the id; args nil are the definition's.
 func (o *Operator) RunNow(ctx context.Context, job, id string, args json.RawMessage, named bool, by Actor) (*ledger.Enqueued, error) {
 	record, err := o.ledger.Job(ctx, job)
