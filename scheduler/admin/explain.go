@@ -332,8 +332,8 @@ func (s *story) ended(record *ledger.Record) *Explanation {
 		case WaitsTime:
 		default:
 			s.say(w.Reason == WaitsStart, string(w.Reason), "%s", w.Text)
-			if record.State == ledger.DueNow {
-				return s.conclude("due: %s", w.Text)
+			if record.State == ledger.DueNow || record.State == ledger.Scheduled {
+				return s.conclude("%s: %s", record.State, w.Text)
 			}
 		}
 	}

@@ -139,6 +139,11 @@ func (f *fake) Ahead(_ context.Context, record *ledger.Record) (int, error) {
 	return f.ahead[record.ID], f.read()
 }
 
+func (f *fake) Definition(ctx context.Context, id jobs.RunID) (*jobs.Job, error) {
+	record, err := f.Job(ctx, id.Job())
+	return record.Job, err
+}
+
 func (f *fake) DueQueues(_ context.Context, queues, records int) ([]ledger.DueQueue, error) {
 	due := slices.Clone(f.due[:min(len(f.due), queues)])
 	for i := range due {

@@ -169,15 +169,14 @@ func (r *Reader) explainPending(ctx context.Context, o *overview, c *conditions,
 	for i := range o.Pending {
 		run := &o.Pending[i]
 		record := outstanding[slices.IndexFunc(outstanding, func(record *ledger.Record) bool { return record.ID == run.ID })]
-		if record.State != ledger.DueNow {
-			run.WaitingFor = undue(record, c.paused)
-			continue
+		ahead := 0
+		if record.State == ledger.DueNow {
+			var err error
+			if ahead, err = r.book.Ahead(ctx, record); err != nil {
+				return err
+			}
 		}
-		ahead, err := r.book.Ahead(ctx, record)
-		if err != nil {
-			return err
-		}
-		run.WaitingFor = c.why(record, handlers[record.Job], ahead)
+		run.WaitingFor = c.whyNot(record, handlers[record.Job], ahead)
 	}
 	return nil
 }

@@ -204,7 +204,7 @@ func lastAttempt(r Run) *Attempt {
 
 // why says what went wrong with a run, or why it does not run: "" when there is nothing to say.
 func why(r Run) string {
-	if w := r.WaitingFor; w != nil && (r.State == ledger.DueNow || w.Reason == WaitsPaused) {
+	if w := r.WaitingFor; w != nil && (r.State == ledger.DueNow || w.Reason == WaitsPaused || w.Reason == WaitsHandler) {
 		return w.Text
 	}
 	if r.Reason != "" {

@@ -37,6 +37,7 @@ type book interface {
 	Paused(ctx context.Context) ([]string, error)
 	Ahead(ctx context.Context, record *ledger.Record) (int, error)
 	DueQueues(ctx context.Context, queues, records int) ([]ledger.DueQueue, error)
+	Definition(ctx context.Context, id jobs.RunID) (*jobs.Job, error)
 	Handlers(ctx context.Context, names []string) (map[string]string, error)
 }
 

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -67,6 +68,7 @@ func (r *Reader) conditions(ctx context.Context) (*conditions, error) {
 // waitingFor returns why a run does not run; nil for one that runs or is over.
 func (r *Reader) waitingFor(ctx context.Context, record *ledger.Record) (*WaitingFor, error) {
 	switch {
+	case handedBack(record): // perhaps for lack of its handler
 	case record.Parked, record.State == ledger.Scheduled, record.State == ledger.Retrying:
 		return undue(record, nil), nil
 	case record.State == ledger.WaitsLock:
@@ -79,15 +81,40 @@ func (r *Reader) waitingFor(ctx context.Context, record *ledger.Record) (*Waitin
 	if err != nil {
 		return nil, err
 	}
-	ahead, err := r.book.Ahead(ctx, record)
-	if err != nil {
+	handler := ""
+	switch job, err := r.book.Definition(ctx, record.ID); {
+	case err == nil:
+		handler = job.Handler
+	case !errors.Is(err, ledger.ErrUnknown) && !ledger.Final(err): // else it has ended just now, or its claim will end it
 		return nil, err
 	}
-	handlers, err := r.book.Handlers(ctx, []string{record.Job})
-	if err != nil {
-		return nil, err
+	ahead := 0
+	if record.State == ledger.DueNow {
+		if ahead, err = r.book.Ahead(ctx, record); err != nil {
+			return nil, err
+		}
 	}
-	return c.why(record, handlers[record.Job], ahead), nil
+	return c.whyNot(record, handler, ahead), nil
+}
+
+// handedBack reports whether a run waits for a moment since the worker of its last attempt could not do it, or drained.
+func handedBack(record *ledger.Record) bool {
+	last := record.Last()
+	return record.State == ledger.Scheduled && last != nil && last.Outcome == ledger.HandedBackAttempt
+}
+
+// whyNot is why for any run that does not run. One that was handed back is due again in a moment, which is no reason if no
+// worker could start it then.
+func (c *conditions) whyNot(record *ledger.Record, handler string, ahead int) *WaitingFor {
+	switch {
+	case record.State == ledger.DueNow:
+		return c.why(record, handler, ahead)
+	case handedBack(record):
+		if w := c.why(record, handler, 0); w.Reason == WaitsPaused || w.Reason == WaitsWorker || w.Reason == WaitsHandler {
+			return w
+		}
+	}
+	return undue(record, c.paused)
 }
 
 // undue returns why a run that is not due does not run.

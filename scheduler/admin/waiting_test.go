@@ -81,6 +81,10 @@ func TestADueRunSaysWhyItDoesNotRun(t *testing.T) {
 			WaitsStart, ""},
 		"it is scheduled": {[]worker.Card{idle}, func(_ *fake, r *ledger.Record) { r.State, r.At = ledger.Scheduled, noon.Add(time.Hour) },
 			WaitsTime, "it is scheduled for 2026-11-21T13:00:00Z"},
+		"it was handed back for lack of its handler": {[]worker.Card{has(func(c *worker.Card) { c.Handlers = []string{} })},
+			func(_ *fake, r *ledger.Record) { r.State, r.At, r.Attempts = ledger.Scheduled, noon, handed }, WaitsHandler, "has its handler h"},
+		"it was handed back and waits a moment": {[]worker.Card{idle},
+			func(_ *fake, r *ledger.Record) { r.State, r.At, r.Attempts = ledger.Scheduled, noon, handed }, WaitsTime, "2026-11-21T12:00:00Z"},
 		"it is tried again later": {[]worker.Card{idle}, func(_ *fake, r *ledger.Record) { r.State, r.At = ledger.Retrying, noon.Add(time.Hour) },
 			WaitsTime, "the next one is due at 2026-11-21T13:00:00Z"},
 		"its locks": {[]worker.Card{idle}, func(_ *fake, r *ledger.Record) {
