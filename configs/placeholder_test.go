@@ -131,7 +131,7 @@ func TestExpandNamesJobKeyAndVariable(t *testing.T) {
 	}
 }
 
-// A default is in the definition, so it is no secret; the value that it would stand for is.
+// A default is in the definition, so it is no secret. The value that it replaces is one.
 func TestExpandReturnsTheValuesButNoDefaults(t *testing.T) {
 	t.Parallel()
 	job := &jobs.Job{Name: "x", Command: []string{"${A:-a}${B:-b}", "${A:-a}", "$$ ${EMPTY:-e}", "${EMPTY}"}}

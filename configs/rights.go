@@ -68,7 +68,7 @@ func (c *Config) secretFiles() (files []secretFile) {
 	return files
 }
 
-// configRights says what is wrong with the mode of a config file, or nil. Whoever can write it can have any command run.
+// configRights returns what is wrong with the mode of a config file, or nil. A user who can write the file can have any command run.
 func configRights(mode fs.FileMode) *fault {
 	if !mode.IsRegular() || mode&0o002 == 0 {
 		return nil

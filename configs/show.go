@@ -15,7 +15,7 @@ import (
 	"lockstep/scheduler/cronspec"
 )
 
-// hidden is what stands in place of a secret.
+// hidden replaces a secret.
 const hidden = jobs.Hidden
 
 // Value is one key with its value, for people: a duration is a text, and a secret is hidden.

@@ -26,7 +26,7 @@ func everyScript() map[string]*redis.Script {
 	}
 }
 
-// build returns what a client impersonates to stand for a build that writes the given format.
+// build returns what a client impersonates to act as a build that writes the given format.
 func build(format int) *impersonator {
 	scripts := make(map[*redis.Script]*redis.Script)
 	for name, script := range everyScript() {
@@ -281,7 +281,7 @@ func TestSpaceWithoutANumberIsFormatOne(t *testing.T) {
 	})
 }
 
-// A session whose lease has ended is in nobody's way. When its process comes back after the raise, it learns that it
+// A session whose lease has ended blocks no raise. When its process comes back after the raise, it learns that it
 // cannot open another one.
 func TestReturnAfterTheRaiseIsFatal(t *testing.T) {
 	t.Parallel()
@@ -458,7 +458,7 @@ func TestRaiseLooksAtEverySession(t *testing.T) {
 	})
 }
 
-// A card says what its build can write, whoever makes the card.
+// A card says what its build can write, also a card that the caller made.
 func TestCardCarriesTheFormatOfItsBuild(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {

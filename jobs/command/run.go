@@ -25,7 +25,7 @@ type Options struct {
 	Guard []string
 
 	// GuardEnv is the environment of guards as "NAME=value", in which they look up programs when a command has no PATH
-	// of its own. Whoever may look at a process of this user can read it. nil is the environment of this process.
+	// of its own. A user who may inspect a process of this user can read it. nil is the environment of this process.
 	GuardEnv []string
 
 	// JobEnv is what the commands of jobs inherit ([Executor.Execute]). nil is the environment of this process.

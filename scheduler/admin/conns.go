@@ -32,12 +32,12 @@ const (
 	connWorking                  // its request is complete, its reply is being made
 )
 
-// connLimit bounds the connections of a server. The jobs run in the same process: whoever can open connections must not be
+// connLimit bounds the connections of a server. The jobs run in the same process: a client that opens connections must not be
 // able to take its memory.
 //
 // When a connection comes and the server has as many as it takes, the one that is least needed makes room: an idle one,
 // then one that has sent nothing, then one that is slow to send its request, each the oldest first. So slow clients
-// keep nobody out. When all are at work, a few more are let in for probes, which must be answered for as long as the
+// keep no other client out. When all are at work, a few more are let in for probes, which must be answered for as long as the
 // process lives; other requests get 503 on them.
 type connLimit struct {
 	most, probes int

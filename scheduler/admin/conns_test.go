@@ -69,7 +69,7 @@ func fetch(t *testing.T, url string) (status int, took time.Duration) {
 	return response.StatusCode, time.Since(began)
 }
 
-// Thousands of connections that are idle, or slow to send a request, take little memory and keep nobody out.
+// Thousands of connections that are idle, or slow to send a request, take little memory and keep no other client out.
 func TestThousandsOfConnectionsTakeLittleAndKeepNobodyOut(t *testing.T) {
 	for name, send := range map[string]string{
 		"idle":         "",

@@ -67,7 +67,7 @@
 // Errors are application/problem+json (RFC 9457), or a small page for a browser that opens a path beside the API: 400 for a
 // bad parameter or body, 401, 403, 404, 405, 409 for what cannot be done to a thing in its state or was meant for another
 // worker, 413 for a body that is too large, 429 for too many sign-ins, 500 when Redis refuses for good (a missing right),
-// and 503 when Redis cannot be read or written to for now.
+// and 503 while Redis cannot be read or written to.
 //
 // # One read a second
 //

@@ -45,7 +45,7 @@ func isAddress(host string) bool {
 	return err == nil
 }
 
-// checkDirect refuses, in mode none, a request that a reverse proxy has passed on: whoever reaches the proxy reaches this
+// checkDirect refuses, in mode none, a request that a reverse proxy has passed on: every client of the proxy reaches this
 // server, although it listens on loopback.
 func (s *Server) checkDirect(r *http.Request) error {
 	if s.o.SignIn.mode != AuthNone {

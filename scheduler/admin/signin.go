@@ -352,7 +352,7 @@ func oneToken(text string) (string, error) {
 type users struct {
 	digest string // of the file
 	hashes map[string]hash
-	cost   int    // the highest of all hashes: a comparison takes as long as with this one, whoever is named
+	cost   int    // the highest of all hashes: a comparison takes as long as with this one for every name
 	decoy  []byte // a hash of that cost, for users that do not exist
 	weak   string // describes hashes of a low cost
 

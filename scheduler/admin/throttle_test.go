@@ -25,7 +25,7 @@ func (g *guarded) from(address, user, password string) *httptest.ResponseRecorde
 	})
 }
 
-// Two hundred guessers get few guesses checked, and keep nobody out: neither a user who has signed in from the same
+// Two hundred guessers get few guesses checked, and keep no user out: neither a user who has signed in from the same
 // address, nor one who signs in for the first time from another.
 func TestGuessersGetFewGuessesAndKeepNoUserOut(t *testing.T) {
 	t.Parallel()
@@ -180,7 +180,7 @@ func TestRememberedCredentialsAreBoundedAndExpire(t *testing.T) {
 	}
 }
 
-// Whoever is named, a refusal computes as much as for the user with the highest cost.
+// A refusal computes as much as for the user with the highest cost.
 func TestCostsDoNotRevealWhichUsersExist(t *testing.T) {
 	t.Parallel()
 	line := func(user string, cost int) string {

@@ -148,7 +148,7 @@ func (l *Ledger) Find(ctx context.Context, id jobs.RunID) (*Record, string, erro
 	}
 }
 
-// unreadable stands for a run whose record cannot be read: an outstanding one is ended by the sweep or by its claim.
+// unreadable represents a run whose record cannot be read: an outstanding one is ended by the sweep or by its claim.
 func unreadable(id jobs.RunID, state State, err error) *Record {
 	record := &Record{ID: id, Job: id.Job(), Trigger: ByRequest, State: state, Reason: jobs.Cut(plain(err.Error()), jobs.MaxReason)}
 	if tick, ok := id.Tick(); ok {

@@ -86,7 +86,7 @@ func (l *Ledger) definition(run jobs.RunID, text string) (*jobs.Job, error) {
 	return job, nil
 }
 
-// refusedJob stands for a definition that cannot be trusted: nothing of that is used, not even the bounds of the history.
+// refusedJob replaces a definition that cannot be trusted: nothing of that one is used, not even the bounds of the history.
 func refusedJob(run jobs.RunID) *jobs.Job {
 	return &jobs.Job{Name: run.Job(), History: jobs.History{Runs: math.MaxInt32, For: 100 * 365 * 24 * time.Hour}}
 }

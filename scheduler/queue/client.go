@@ -56,7 +56,7 @@ type Client struct {
 
 	mu        sync.Mutex
 	sightings map[string]sighting // by task key; guarded by mu
-	owned     map[string]bool     // queues that Own has registered, whoever they are given to later; guarded by mu
+	owned     map[string]bool     // queues that Own has registered, also after another client has given them away; guarded by mu
 }
 
 // New returns a client for the deliveries of a namespace. It dials nothing. rdb should have a MaxRetries of -1 and
@@ -202,7 +202,7 @@ func (c *Client) hasOwned(queues []string) bool {
 	return !slices.ContainsFunc(queues, func(q string) bool { return !c.owned[q] })
 }
 
-// AllPaused returns the queues of this namespace that are paused, whoever paused them and whether a worker serves them. A
+// AllPaused returns the queues of this namespace that are paused, also by other tools and without a worker that serves them. A
 // queue that this client has registered counts as its namespace's, also after another client has changed its owner.
 func (c *Client) AllPaused(ctx context.Context) ([]string, error) {
 	owners, err := c.rdb.HGetAll(ctx, ownersKey).Result()

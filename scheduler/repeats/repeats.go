@@ -19,7 +19,7 @@ const Every = 10 * time.Second
 const most = 1000
 
 // Logger is an [slog.Logger] that writes one line per kind and [Every]. Two lines are of one kind when their level and
-// message are the same, and the attribute that was named to [New]. A line that stands for others has the attribute
+// message are the same, and the attribute that was named to [New]. A line that replaces others has the attribute
 // repeated, their number, and is the last of them. Lines that are still counted are written by [Logger.Flush].
 type Logger struct {
 	*slog.Logger
@@ -55,7 +55,7 @@ type line struct {
 	to       slog.Handler
 }
 
-// counted returns the last line, with the number of those that it stands for.
+// counted returns the last line, with the number of those that it replaces.
 func (l *line) counted() slog.Record {
 	record := l.last.Clone()
 	record.AddAttrs(slog.Int("repeated", l.repeated))
