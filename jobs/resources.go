@@ -11,9 +11,13 @@ import (
 // not overlap, or as one of Concurrency if it says how many may; the keys of Lock, read from the run's args; and always
 // "run:<id>". They are sorted by name and without duplicates.
 //
-// All errors are [Permanent]: those of [ParseKey] and [Key.Expand], one when there are more than [MaxResources], and one
-// when a resource is wanted in two ways.
+// All errors but one are [Permanent]: those of [ParseKey] and [Key.Expand], one when there are more than [MaxResources], and
+// one when a resource is wanted in two ways. The other is an [ErrUnknownKeys]: Lock has a key that this build does not know,
+// so it cannot tell all that the attempt must hold.
 func (j *Job) Resources(id RunID, args json.RawMessage) ([]locks.Item, error) {
+	if err := j.checkLockKeys(); err != nil {
+		return nil, err
+	}
 	items := []locks.Item{{Name: RunResource(id), Mode: locks.ModeExclusive}}
 	switch {
 	case j.Concurrency > 0:

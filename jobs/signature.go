@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 )
@@ -162,36 +161,4 @@ func sum(key []byte, texts ...string) []byte {
 		mac.Write([]byte(text))
 	}
 	return mac.Sum(nil)
-}
-
-// stored is where a definition was read from.
-type stored struct {
-	read bool
-	text string // as Redis has it, with its signature; "" when it has none
-}
-
-// ReadJob reads a definition as Redis has it, and remembers that it comes from there: [Job.Definition]. It verifies
-// nothing.
-func ReadJob(text string) (*Job, error) {
-	definition, signature := splitSignature([]byte(text))
-	job := new(Job)
-	if err := json.Unmarshal(definition, job); err != nil {
-		return nil, err
-	}
-	job.stored.read = true
-	if signature != nil {
-		job.stored.text = text
-	}
-	return job, nil
-}
-
-// Definition returns the text of a definition for Redis. One that [ReadJob] has read keeps its signature, byte by byte,
-// and fromRedis is true: it must not be signed by a process that has not verified it. A job that was read must not be
-// changed before.
-func (j *Job) Definition() (text []byte, fromRedis bool, err error) {
-	if j.stored.text != "" {
-		return []byte(j.stored.text), true, nil
-	}
-	text, err = json.Marshal(j)
-	return text, j.stored.read, err
 }

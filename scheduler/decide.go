@@ -31,6 +31,21 @@ func Trigger(job *jobs.Job) (*cronspec.Schedule, error) {
 	return cronspec.Parse(job.Schedule, zone)
 }
 
+// leave reports whether another worker may still decide these ticks, which this one cannot: until the oldest has been due for
+// [jobs.MissedAfter]. Without ticks there is nothing to leave.
+func leave(decisions []ledger.Decision, now time.Time) bool {
+	return len(decisions) > 0 && now.Sub(decisions[0].Ticks[0].At) <= jobs.MissedAfter
+}
+
+// missAll records the ticks of all decisions as missed, for this reason.
+func missAll(decisions []ledger.Decision, reason error) {
+	for _, decision := range decisions {
+		for i := range decision.Ticks {
+			decision.Ticks[i].Verdict, decision.Ticks[i].Reason = ledger.Missed, reason.Error()
+		}
+	}
+}
+
 // spread returns how long after a tick its run becomes due.
 func spread(job *jobs.Job, next func(time.Time) time.Time, tick time.Time) time.Duration {
 	if job.Jitter <= 0 {

@@ -119,3 +119,23 @@ func TestAlarmsGoOffInTheOrderOfTheirTicks(t *testing.T) {
 		t.Errorf("%d alarms went off again", len(due))
 	}
 }
+
+func TestTicksOfAnUnknownDefinitionAreLeftForAMinuteAndThenMissed(t *testing.T) {
+	job := &jobs.Job{Name: "j", OnMissed: jobs.MissedAll}
+	for since, want := range map[time.Duration]bool{0: false, 30 * time.Second: true, 90 * time.Second: true, 91 * time.Second: false} {
+		cursor := epoch.Add(-since)
+		decisions := decide(job, every(30*time.Second), cursor, epoch, "w.1")
+		if got := leave(decisions, epoch); got != want {
+			t.Errorf("cursor %v ago: left is %t, want %t", since, got, want)
+		}
+	}
+	cursor := epoch.Add(-200 * time.Minute)
+	decisions := decide(job, every(time.Minute), cursor, epoch, "w.1")
+	missAll(decisions, jobs.ErrUnknownKeys)
+	if got, want := verdicts(t, decisions, every(time.Minute), cursor, epoch), strings.Repeat("m", 200); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if reason := decisions[1].Ticks[99].Reason; reason != jobs.ErrUnknownKeys.Error() {
+		t.Errorf("the reason is %q", reason)
+	}
+}

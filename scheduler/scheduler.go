@@ -198,7 +198,8 @@ func (s *Scheduler) register(ctx context.Context, now *serverTime, set *jobSet, 
 }
 
 // activate makes a definition the active one of its job, whose trigger differs: the ticks up to now are decided first, by
-// the old one. It returns how the definition stands then; if it could not be done, it is tried again as for one that has
+// the old one. Where that has keys that this build does not know, its ticks are left to a worker that knows them, for as long
+// as one may come; then they are recorded as missed, as far as the keys that are known tell when they were. It returns how the definition stands then; if it could not be done, it is tried again as for one that has
 // drifted.
 func (s *Scheduler) activate(ctx context.Context, job *jobs.Job, standing ledger.RegisteredJob, now time.Time) ledger.RegisteredJob {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
@@ -212,6 +213,17 @@ func (s *Scheduler) activate(ctx context.Context, job *jobs.Job, standing ledger
 	}
 	if trigger != nil {
 		decisions = decide(standing.Old, trigger.Next, standing.Cursor, now, s.o.Session())
+	}
+	if unknown := standing.Old.CheckKeys(); unknown != nil {
+		if leave(decisions, now) {
+			s.often.InfoContext(ctx, "ticks are left to a worker of a newer build", "job", job.Name, "error", unknown)
+			standing.Standing = ledger.Drifted
+			return standing
+		}
+		if len(decisions) > 0 {
+			missAll(decisions, unknown)
+			s.o.Logger.WarnContext(ctx, "no worker knows the old definition of a job: its ticks up to now are missed", "job", job.Name, "error", unknown)
+		}
 	}
 	last := ledger.Decision{Job: standing.Old, Seen: standing.Cursor, Cursor: now, By: s.o.Session(), Activate: job}
 	if n := len(decisions); n > 0 {

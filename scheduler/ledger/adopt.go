@@ -43,10 +43,14 @@ type Adoption struct {
 // be told.
 //
 // It has to be sent until it is answered, or the session is over: until then the run may be there. The error is an
-// [ErrSession] when it is.
+// [ErrSession] when it is. It is a [jobs.ErrUnknownKeys] for a definition that this build does not know in full: the request
+// is for another worker.
 func (l *Ledger) Adopt(ctx context.Context, a Adoption) (*Enqueued, error) {
 	job, id := a.Job, jobs.RequestRunID(a.Job.Name, AdoptedName(a.Queue, a.ID))
 	fail := func(err error) (*Enqueued, error) { return nil, fmt.Errorf("adopt %s: %w", id, err) }
+	if err := job.CheckKeys(); err != nil {
+		return fail(err)
+	}
 	arguments, items, reason := a.read(id, l.maxArgs)
 	definition, err := l.write(job)
 	if err != nil {

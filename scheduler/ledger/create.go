@@ -304,6 +304,9 @@ func (l *Ledger) decisionArgs(d *Decision) ([]any, error) {
 	first := jobs.TickRunID(d.Job.Name, d.Cursor)
 	items, err := d.Job.Resources(first, arguments)
 	items = slices.DeleteFunc(items, func(item locks.Item) bool { return item.Name == jobs.RunResource(first) })
+	if unknown := d.Job.CheckKeys(); unknown != nil {
+		err = unknown
+	}
 	ticks := d.Ticks
 	err = errors.Join(untrusted, err)
 	if err != nil { // for good: the arguments of a tick are the definition's

@@ -79,7 +79,8 @@ func (w *Worker) sendAdoption(ctx context.Context, adoption ledger.Adoption) (*l
 			return enqueued, nil
 		}
 		var refusal redis.Error
-		refused := errors.Is(err, ledger.ErrSession) || errors.Is(err, jobs.ErrSignature) || errors.As(err, &refusal)
+		refused := errors.Is(err, ledger.ErrSession) || errors.Is(err, jobs.ErrSignature) || errors.Is(err, jobs.ErrUnknownKeys) ||
+			errors.As(err, &refusal)
 		doubt = doubt || !refused
 		w.often.WarnContext(ctx, "a task is not made a run yet", "job", adoption.Job.Name, "task", adoption.ID, "error", err)
 		switch {

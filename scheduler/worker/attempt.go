@@ -197,7 +197,7 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 		return
 	case errors.Is(context.Cause(ctx), jobs.ErrCanceled):
 		finish.Outcome = ledger.Stopped
-	case errors.Is(err, jobs.ErrUnknownHandler):
+	case errors.Is(err, jobs.ErrUnknownHandler), errors.Is(err, jobs.ErrUnknownKeys):
 		finish.Outcome, finish.Pause = ledger.HandBack, decline
 	case errors.Is(err, locks.ErrLost) && !failed(hold):
 		// It was stopped for a lease that went on after all: the executor was starved of time. Nobody's failure.
@@ -235,10 +235,15 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 		"state", finished.State, "took", time.Since(began).Round(time.Millisecond), "error", finish.Error)
 }
 
-// expand returns the definition of an attempt with its ${...} replaced, unless the definition cannot be trusted.
+// expand returns the definition of an attempt with its ${...} replaced, unless the definition cannot be trusted, or has keys
+// that this build does not know.
 func (w *Worker) expand(claimed *ledger.Claimed) (*jobs.Job, []jobs.Secret, error) {
 	if claimed.Refused != nil {
 		return nil, nil, w.refuse(w.attempts, claimed)
+	}
+	if err := claimed.Job.CheckKeys(); err != nil {
+		w.often.WarnContext(w.attempts, "runs are left to workers of a newer build", "run", claimed.Record.ID, "error", err)
+		return nil, nil, err
 	}
 	return w.o.Expand(claimed.Job)
 }
