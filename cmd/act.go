@@ -94,7 +94,7 @@ func (t *tool) does(f func(ctx context.Context, conn *connection, o *admin.Opera
 			return err
 		}
 		err = f(ctx, conn, o, args)
-		for _, refusal := range []error{ledger.ErrRefused, admin.ErrInvalid, jobs.ErrSignature, jobs.ErrTooLarge, queue.ErrOwned, locks.ErrStale, locks.ErrInvalid} {
+		for _, refusal := range []error{ledger.ErrRefused, admin.ErrInvalid, jobs.ErrSignature, jobs.ErrUnknownKeys, jobs.ErrTooLarge, queue.ErrOwned, locks.ErrStale, locks.ErrInvalid} {
 			if errors.Is(err, refusal) {
 				return exit(exitUsage, err)
 			}

@@ -131,7 +131,9 @@ func (d *doctor) look(cmd *cobra.Command) error {
 		return err
 	}
 	defer func() { _ = conn.Close() }() // it was only read from
-	for _, look := range []func(context.Context, *connection, *configs.Config) error{d.redis, d.rights, d.format, d.signing, d.workers, d.queues, d.runs} {
+	for _, look := range []func(context.Context, *connection, *configs.Config) error{
+		d.redis, d.rights, d.format, d.definitions, d.signing, d.workers, d.queues, d.runs,
+	} {
 		if err := look(cmd.Context(), conn, config); err != nil {
 			return conn.away(err)
 		}
@@ -245,6 +247,20 @@ func (d *doctor) redis(ctx context.Context, conn *connection, _ *configs.Config)
 		d.say(levelWarning, "clock", "", "this host's clock is %s Redis'; no tick and no lock goes by it", apart(off))
 	} else {
 		d.say(levelOK, "clock", "", "this host's clock is within %s of Redis'", clocksApart)
+	}
+	return nil
+}
+
+// definitions looks for registered definitions that this build does not know in full.
+func (d *doctor) definitions(ctx context.Context, conn *connection, _ *configs.Config) error {
+	records, err := conn.ledger.Jobs(ctx)
+	if err != nil {
+		return err
+	}
+	for _, record := range records {
+		if err := record.Job.CheckKeys(); err != nil {
+			d.say(levelWarning, "definitions", record.Job.Name, "%v; update the workers of this build, or start one of the newer build", err)
+		}
 	}
 	return nil
 }

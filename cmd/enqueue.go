@@ -129,6 +129,9 @@ func (t *tool) enqueue(ctx context.Context, conn *connection, request ledger.Req
 	if errors.Is(err, jobs.ErrSignature) {
 		return refuse("%w; start a worker with this key: it signs the definitions of its config", err)
 	}
+	if errors.Is(err, jobs.ErrUnknownKeys) {
+		return refuse("%w; use lockstep of the build that wrote the definition", err)
+	}
 	if jobs.IsPermanent(err) { // the arguments do not fit, whoever asks
 		return refuse("%w; give other arguments", err)
 	}

@@ -148,6 +148,9 @@ func newJob(record ledger.JobRecord, now time.Time) Job {
 	default:
 		job.Kind, job.Command = "command", d.Command
 	}
+	if err := d.CheckKeys(); err != nil {
+		job.Problem = Text(err.Error())
+	}
 	if d.Scheduled() {
 		job.Cursor = Instant{record.Cursor}
 		job.Timezone = Text(d.Timezone)

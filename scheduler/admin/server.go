@@ -202,7 +202,7 @@ func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) int 
 		w.Header().Set("Retry-After", "1")
 	case errors.Is(err, errOrigin), errors.Is(err, errClosed), errors.Is(err, errHost), errors.Is(err, errForwarded):
 		status = http.StatusForbidden
-	case errors.Is(err, ledger.ErrRefused), errors.Is(err, jobs.ErrSignature), errors.Is(err, queue.ErrOwned), errors.Is(err, errOtherWorker), errors.Is(err, locks.ErrStale):
+	case errors.Is(err, ledger.ErrRefused), errors.Is(err, jobs.ErrSignature), errors.Is(err, jobs.ErrUnknownKeys), errors.Is(err, queue.ErrOwned), errors.Is(err, errOtherWorker), errors.Is(err, locks.ErrStale):
 		status = http.StatusConflict
 	case errors.Is(err, errMethod), errors.Is(err, errOnlyPost):
 		status = http.StatusMethodNotAllowed

@@ -102,6 +102,21 @@
 //
 // A run carries the definition it was made with, so any worker can do it, whatever it has itself.
 //
+// Builds differ, too. A definition is JSON, and a newer build may add keys without a new format of the space (see package
+// locks), since each process checks for keys that it does not know ([jobs.Job.CheckKeys]), in nested objects as well. What
+// such a key asks for, this process cannot do, so it leaves the definition to one that knows the key:
+//
+//   - a worker hands back a run that it has claimed, uncounted and for ten seconds, before anything of it is expanded or
+//     executed. The definition comes with the reply to the claim, so the run has an attempt, which says why, and its locks
+//     were held for a moment; lock.min_hold counts from it, as after any other attempt;
+//   - it adopts no request for it, which stays in the queue;
+//   - it makes no tick's run by it. Where its own definition takes over with another trigger, it leaves the ticks up to now
+//     to a worker that knows the old definition until the oldest has been due for a minute. Then they are recorded as missed,
+//     as far as the keys that are known tell when they were;
+//   - a request or a reopened run gets the definition byte by byte as it was read, so no key is lost. Where the key is one of
+//     lock, the bundle of the run cannot be told, and the call is refused;
+//   - views show the definition without the key, and its problem.
+//
 // Workers run what these definitions say, so they are signed where a key is set ([Ledger.Sign]; the format is in package
 // jobs). The process that takes a definition from its config signs it. One that was read from Redis is written again as it
 // was read, with its signature, and by a process with a key only if that signature is valid: no process may make an unverified
