@@ -45,8 +45,8 @@ func (t *tool) doctorCommand() *cobra.Command {
 		Short: "Look for what is wrong, or could be better, with config, Redis and workers",
 		Long: `Look at the config, at Redis (its version, what it does when its memory is full, what it keeps on disk, its replicas,
 whether the lease outlives a failover), at the clocks of this host and of the workers, at workers that have another config
-than the others, and at queues that no worker serves or that belong to another namespace, and at parked runs. It asks Redis what its user may do
-there, and looks at what signs definitions. Nothing is changed.
+than the others, at queues that no worker serves or that belong to another namespace, and at parked runs. It asks Redis what its
+user may do there, and looks at what signs definitions, and for definitions of a newer build. Nothing is changed.
 
 With --acl it prints the Redis users that an installation needs, as lines for redis-cli: worker, operator, reader and producer,
 each with the keys, channels and commands that it needs at least.

@@ -112,6 +112,7 @@ func TestRequestForADefinitionWithAnUnknownKeyStaysInItsQueue(t *testing.T) {
 	w := f.start(func(o *worker.Options) {
 		o.Logger = slog.New(slog.NewTextHandler(io.MultiWriter(&log, f.Output()), nil))
 	})
+	f.await("the worker to register its definition", func() bool { return f.rdb.HExists(t.Context(), f.key("def"), "bill").Val() })
 	newer := *job
 	newer.Description = "newer"
 	if _, err := f.ledger.Register(t.Context(), "newer", []*jobs.Job{&newer}); err != nil {
