@@ -77,7 +77,7 @@ type running struct {
 func (f *fleet) start(change ...func(*worker.Options)) *running {
 	f.Helper()
 	o := worker.Options{
-		Redis: f.rdb, Namespace: f.namespace, Name: "w", Lease: 2 * time.Second, Concurrency: 4, Queues: map[string]int{f.queue: 1},
+		Redis: f.rdb, Namespace: f.namespace, Name: "w", Lease: 4 * time.Second, Concurrency: 4, Queues: map[string]int{f.queue: 1},
 		Jobs: f.jobs, Expand: expandNothing, Handlers: f.handlers,
 		Logger: slog.New(slog.NewTextHandler(f.Output(), &slog.HandlerOptions{Level: slog.LevelInfo})),
 	}
