@@ -271,6 +271,27 @@ jobs:
 	f.checkOverlap()
 }
 
+// TestCrashDelayHoldsWhenTheParentEndsTheSession kills a child whose job withholds its lock after a crash. The parent ends the
+// session at once, and that end counts as the crash that it is.
+func TestCrashDelayHoldsWhenTheParentEndsTheSession(t *testing.T) {
+	t.Parallel()
+	const delay = 3 * time.Second
+	f, _ := newPack(t, `
+jobs:
+  during: {command: HOLD, lock: {exclusive: ["bill:1"], crash_delay: `+delay.String()+`}}
+`, long)
+	f.startAll(2)
+	run := f.enqueue("during", "x")
+	f.held(run)
+	worker, _ := f.runner(run)
+	took := f.takenOver(run, worker.killChild())
+	t.Logf("with a crash delay of %s the next attempt began after %s", delay, took)
+	if took < delay-time.Second/2 {
+		t.Errorf("the next attempt began after %s, want the crash delay of %s", took, delay)
+	}
+	f.checkOverlap()
+}
+
 func TestAbandonedRunIsLostAtOnce(t *testing.T) {
 	t.Parallel()
 	f, _ := newPack(t, `jobs: {once: {command: HOLD, env: {AT: during}, on_crash: abandon}}`, long)
