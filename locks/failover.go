@@ -249,7 +249,7 @@ const (
 
 // reclaim asserts what the session holds, after a renewal was answered that the space is at another place than the session
 // knows it. The session is renewed only when its last page was accepted. A hold that was asserted at a place is not asserted
-// there again, so that an assertion that takes longer than one renewal may continues with the next.
+// there again, so that an assertion that takes longer than one renewal may take continues with the next.
 func (s *session) reclaim(ctx context.Context, at place) error {
 	recovered := s.client.recover == nil
 	if err := s.client.redeclare(ctx, at); err != nil {
