@@ -41,8 +41,9 @@ func acquireMany(t *testing.T, c *locks.Client, n int, of func(i int) []locks.Pa
 	return held
 }
 
-// TestMassesOfHoldsSurviveTheLossOfAllData empties Redis under a process with masses of holds, under the default lease.
-// Each hold is valid afterward, in Redis and in the process. With LOCKSTEP_SOAK there are more of them.
+// TestMassesOfHoldsSurviveTheLossOfAllData empties Redis under a process with masses of holds. Each hold is valid
+// afterward, in Redis and in the process. With LOCKSTEP_SOAK there are more of them, and they survive under the default
+// lease; without it, the lease is one that a busy machine keeps.
 func TestMassesOfHoldsSurviveTheLossOfAllData(t *testing.T) {
 	if testing.Short() {
 		t.Skip("acquires 85,000 locks")
@@ -57,9 +58,9 @@ func TestMassesOfHoldsSurviveTheLossOfAllData(t *testing.T) {
 			return []locks.Part{part(names...)}
 		}
 	}
-	single, fours := 60_000, 5_000
+	single, fours, lease := 60_000, 5_000, 45*time.Second
 	if locks.Soak() > 1 {
-		single, fours = 200_000, 100_000
+		single, fours, lease = 200_000, 100_000, 0
 	}
 	for _, test := range []struct {
 		name  string
@@ -73,12 +74,16 @@ func TestMassesOfHoldsSurviveTheLossOfAllData(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			rdb := redistest.New(t, redistest.Options{}).Client(t)
-			c := openClient(t, rdb, locks.Options{})
+			c := openClient(t, rdb, locks.Options{Lease: lease})
 			held := acquireMany(t, c, test.holds, test.of)
 			survives(t, c, held, func() {
 				slowLog(t, rdb)
 				if err := rdb.FlushAll(t.Context()).Err(); err != nil {
 					t.Fatal(err)
+				}
+				// Its reply reports the loss, so that the next renewal is sent at once.
+				if _, err := c.TryAcquire(t.Context(), locks.Exclusive("another")); err == nil {
+					t.Error("got a lock of an emptied Redis at once")
 				}
 			})
 			pagesAreShort(t, rdb)
@@ -133,8 +138,9 @@ func slowLog(t *testing.T, rdb redis.UniversalClient) {
 	}
 }
 
-// pagesAreShort checks that no page of an assertion keeps Redis busy for longer than 5 ms. A page is sent once, and on a
-// busy machine its time is longer than what it costs. The pages of a test are all alike, so that the faster ones tell.
+// pagesAreShort checks that no page of an assertion grows with the names of its holds: 200 holds of 1,000 names in one page
+// took 409 ms. A page is sent once, and a busy machine adds to its time. The pages of a test are alike, so the test looks at
+// the faster ones, and its bound is far above the 1 to 3 ms that they take on a machine of their own.
 func pagesAreShort(t *testing.T, rdb redis.UniversalClient) {
 	t.Helper()
 	entries, err := rdb.SlowLogGet(t.Context(), -1).Result()
@@ -154,7 +160,7 @@ func pagesAreShort(t *testing.T, rdb redis.UniversalClient) {
 	took := pages[len(pages)/50]
 	t.Logf("%d pages, the fastest within %s, the median %s, the slowest %s", len(pages), took, pages[len(pages)/2],
 		pages[len(pages)-1])
-	if took > 5*time.Millisecond {
-		t.Errorf("pages of the assertion took %s; want at most 5ms", took)
+	if took > 50*time.Millisecond {
+		t.Errorf("pages of the assertion took %s; want at most 50ms", took)
 	}
 }

@@ -219,13 +219,15 @@ func TestLostAckMakesNoSecondRun(t *testing.T) {
 	f.becomes(f.adopted("settle", "4711~2"), ledger.Succeeded)
 }
 
-// TestWhatAPlainClientSetsIsNothingToTheRun: the task ends when it is adopted, and with it what asynq would do to it.
-func TestWhatAPlainClientSetsIsNothingToTheRun(t *testing.T) {
+// TestOptionsOfAPlainClientDoNotBindTheRun shows that a task ends when it is adopted, and with it its timeout, its deadline
+// and its other options.
+func TestOptionsOfAPlainClientDoNotBindTheRun(t *testing.T) {
 	f := newFleet(t)
 	const timeout = time.Second
+	deadline := time.Now().Add(5 * time.Second) // a worker on a busy machine adopts all of them before that
 	var d done
 	f.job("settle", func(ctx context.Context, r *jobs.Run[struct{}]) error {
-		timer := time.NewTimer(timeout + timeout/5)
+		timer := time.NewTimer(max(timeout, time.Until(deadline)) + timeout/5)
 		defer timer.Stop()
 		select {
 		case <-ctx.Done():
@@ -237,7 +239,7 @@ func TestWhatAPlainClientSetsIsNothingToTheRun(t *testing.T) {
 	f.start(func(o *worker.Options) { o.Concurrency = 8 })
 	sets := [][]asynq.Option{
 		{asynq.Timeout(timeout)}, {asynq.MaxRetry(0)}, {asynq.Retention(time.Minute)}, {asynq.Unique(time.Minute)},
-		{asynq.ProcessIn(50 * time.Millisecond)}, {asynq.Deadline(time.Now().Add(timeout))},
+		{asynq.ProcessIn(50 * time.Millisecond)}, {asynq.Deadline(deadline)},
 	}
 	for i, options := range sets {
 		f.send("settle", "{}", append(options, asynq.TaskID(fmt.Sprint(i)))...)
