@@ -66,6 +66,7 @@ func TestRightsHaveEveryCommandOfTheScripts(t *testing.T) {
 		{"operator", "../scheduler/ledger/scripts/*.lua"},
 		{"reader", "../locks/scripts/list.lua"},
 		{"reader", "../locks/scripts/sessions.lua"},
+		{"reader", "../scheduler/ledger/scripts/open.lua"},
 		{"reader", "../scheduler/ledger/scripts/outstanding.lua"},
 		{"reader", "../scheduler/ledger/scripts/history.lua"},
 		{"reader", "../scheduler/ledger/scripts/find.lua"},

@@ -329,7 +329,8 @@ func nextView(zones map[string]*time.Location) view[admin.NextTick] {
 func (t *tool) jobHistoryCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "history JOB", Short: "List the ticks of a job and what became of each",
-		Long: "List the ticks of a job and what became of each, the newest first: also those that were skipped or missed, and why.",
+		Long: `List the ticks of a job and what became of each, also those that were skipped or missed, and why: those whose run is
+outstanding first, then the others, the tick that was settled last first.`,
 		Args: oneArg("a JOB"),
 	}
 	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)

@@ -24,8 +24,10 @@ func (t *tool) runLsCommand() *cobra.Command {
 	var job, state string
 	cmd := &cobra.Command{
 		Use: "ls", Aliases: []string{"list"}, Short: "List runs",
-		Long: `List runs: the outstanding ones first, then the finished ones, the newest first. Skipped and missed ticks never were
-runs: lockstep job history lists them, or --state skipped. Lines that stand for many ticks are in the history alone.`,
+		Long: `List runs: the outstanding ones first, then the finished ones, the last one first. Outstanding runs are listed by job, the
+latest tick and the newest request of each job first; with --state running by worker, with --state due by queue, and with
+--state scheduled or retrying by the time at which they become due. Skipped and missed ticks never were runs: lockstep job
+history lists them, or --state skipped. Lines for many ticks are in the history alone.`,
 		Args: noArgs,
 	}
 	cmd.Flags().StringVar(&job, "job", "", "of this `JOB` alone")

@@ -34,12 +34,7 @@ func (s *Server) routes() {
 		}
 		return cut(q, all, func(job *Job) string { return job.Name }, strings.Compare), err
 	}, "note")
-	list(s, v1+"jobs/{job}/ticks", func(ctx context.Context, q question) (*part[Tick], error) {
-		job := q.path("job")
-		all, err := shared(ctx, s.read, "ticks "+job, func(ctx context.Context) ([]Tick, error) { return r.Ticks(ctx, job, 0) })
-		newest := func(a, b string) int { return strings.Compare(b, a) } // RFC 3339 in UTC orders as text
-		return cut(q, all, func(tick *Tick) string { return tick.Tick.String() }, newest), err
-	})
+	list(s, v1+"jobs/{job}/ticks", s.ticks)
 	list(s, v1+"runs", s.runs, "job", "state")
 	list(s, v1+"locks", func(ctx context.Context, q question) (*part[Lock], error) {
 		scene, err := s.scene(ctx)
@@ -161,28 +156,67 @@ func (s *Server) find(ctx context.Context, q question) (found, error) {
 	})
 }
 
-// runs reads just as many runs as are asked for, and one more, which tells whether there are more.
+// looksAtMost is how many records a page of a list may read beyond its limit, when most runs are not of the state that is
+// asked for. The page is then shorter, and its next_cursor leads on.
+const looksAtMost = 1000
+
+// page reads one page of a list: its items, and the cursor of the next page, "" after the last one.
+func (p *pager) page(ctx context.Context, q question) (items []item, next string, err error) {
+	items, err = p.next(ctx, q.limit+1, looksAtMost)
+	switch {
+	case err != nil:
+		return nil, "", err
+	case len(items) > q.limit:
+		return items[:q.limit], items[q.limit-1].at.cursor(), nil
+	case !p.done:
+		return items, p.at.cursor(), nil
+	}
+	return items, "", nil
+}
+
+func newPart[T any](items []T, next string) *part[T] {
+	p := &part[T]{Items: items}
+	if next != "" {
+		next = base64.RawURLEncoding.EncodeToString([]byte(next))
+		p.NextCursor = &next
+	}
+	return p
+}
+
 func (s *Server) runs(ctx context.Context, q question) (*part[Run], error) {
-	filter := RunFilter{Job: q.value("job"), State: q.value("state"), Limit: q.limit + 1}
-	var after *place
-	if q.cursor != "" {
-		after = new(place)
-		if err := json.Unmarshal([]byte(q.cursor), after); err != nil {
-			return nil, errCursor
-		}
+	filter := RunFilter{Job: q.value("job"), State: q.value("state"), Limit: q.limit}
+	after, err := readPlace(q.cursor)
+	if err != nil {
+		return nil, err
 	}
 	name := fmt.Sprintf("runs %q %q %d %s", filter.Job, filter.State, filter.Limit, q.cursor)
-	runs, err := shared(ctx, s.read, name, func(ctx context.Context) ([]Run, error) {
-		return s.o.Reader.runs(ctx, filter, after)
-	})
-	q.cursor = "" // they begin after it
-	return cut(q, runs, func(run *Run) string {
-		text, err := json.Marshal(run.place())
+	return shared(ctx, s.read, name, func(ctx context.Context) (*part[Run], error) {
+		pager, err := s.o.Reader.runPager(filter, after)
 		if err != nil {
-			panic("admin: a place is plain data: " + err.Error())
+			return nil, err
 		}
-		return string(text)
-	}, nil), err
+		items, next, err := pager.page(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		runs, err := s.o.Reader.listedRuns(ctx, filter, items)
+		return newPart(runs, next), err
+	})
+}
+
+func (s *Server) ticks(ctx context.Context, q question) (*part[Tick], error) {
+	job := q.path("job")
+	after, err := readPlace(q.cursor)
+	if err != nil {
+		return nil, err
+	}
+	return shared(ctx, s.read, fmt.Sprintf("ticks %q %d %s", job, q.limit, q.cursor), func(ctx context.Context) (*part[Tick], error) {
+		if _, err := s.o.Reader.book.Job(ctx, job); err != nil {
+			return nil, err
+		}
+		items, next, err := s.o.Reader.tickPager(job, after).page(ctx, q)
+		return newPart(listedTicks(items), next), err
+	})
 }
 
 // question is what a request asks beside its path: parameters that have been checked.

@@ -35,8 +35,8 @@
 //	/readyz                      200 while the worker may take runs, else 503: it drains, its session is in doubt, or Redis takes no writes
 //	/metrics                     for Prometheus: see [Metrics]
 //	/api/v1/jobs                 ?note=: only those that are late, paused, queue paused or drifted
-//	/api/v1/jobs/{job}           and jobs/{job}/ticks (the newest first), jobs/{job}/explain?at= or ?run=
-//	/api/v1/runs                 ?job= ?state=: the outstanding ones first, then the finished ones; the newest first
+//	/api/v1/jobs/{job}           and jobs/{job}/ticks (see Lists), jobs/{job}/explain?at= or ?run=
+//	/api/v1/runs                 ?job= ?state=: the outstanding ones first, then the finished ones (see Lists)
 //	/api/v1/runs/{id}            with "waiting_for": why it does not run, see [WaitingFor]; and runs/{id}/output: the tail of what its last attempt printed, as plain text
 //	/api/v1/locks                and locks/{lock}: a lock that nobody holds is not an error, it has no holders
 //	/api/v1/waits                in the order of their tickets
@@ -62,7 +62,28 @@
 // An id in a path is escaped: "#" is %23, "/" is %2F. A list is {"items": [...],
 // "next_cursor": null} and takes ?limit=, 1 to 1,000, by default 100; whoever sends next_cursor back as ?cursor= gets
 // what comes after. A parameter that a path does not know is an error, so that a slip of the pen in a filter does not
-// answer with everything. A run that ends while somebody pages through the runs may be listed twice, before and after.
+// answer with everything.
+//
+// # Lists
+//
+// A list of runs or ticks reads from Redis what is on the page and little more, however many runs are outstanding and however
+// long a history is. So outstanding runs come in the order of an index that the ledger has:
+//
+//	no filter, a job, or     by job; of each job the latest tick first, then runs without a tick, the last id first. The
+//	state waiting            ids that lockstep makes sort by time, so that is the newest one
+//	state running            by worker
+//	state due                by queue, and the run that has been due for longest first
+//	state scheduled or       the run that becomes due first
+//	retrying
+//
+// With a job, a state other than running leaves the order by job. Finished runs follow those outstanding: the run that ended
+// last first, those of one millisecond by id. Ticks of a job are in the same order, so a tick that is still pending comes
+// before those that were settled, and a tick that was replayed is where its last run ended.
+//
+// Where no index has just the runs that a filter asks for, the server looks at 1,000 others at most. The page may then be
+// shorter than its limit, or empty, while next_cursor leads on: a list ends where next_cursor is null. A cursor is for the
+// filter that it was given under. It names a place, not a run, so it also works when that run has left the list. A run that
+// ends between two pages may be listed twice, as outstanding and as finished.
 //
 // Errors are application/problem+json (RFC 9457), or a small page for a browser that opens a path beside the API: 400 for a
 // bad parameter or body, 401, 403, 404, 405, 409 for what cannot be done to a thing in its state or was meant for another

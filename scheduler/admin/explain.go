@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -40,14 +41,6 @@ func (r *Reader) Explain(ctx context.Context, job string, at time.Time) (*Explan
 	if err != nil {
 		return nil, err
 	}
-	outstanding, err := r.book.Outstanding(ctx, job, 0)
-	if err != nil {
-		return nil, err
-	}
-	history, err := r.book.History(ctx, job, 0)
-	if err != nil {
-		return nil, err
-	}
 	now, err := r.now(ctx)
 	if err != nil {
 		return nil, err
@@ -59,26 +52,140 @@ func (r *Reader) Explain(ctx context.Context, job string, at time.Time) (*Explan
 	case trigger == nil:
 		return nil, fmt.Errorf("job %s: %w: it has no schedule, so it has no ticks; see its runs", job, ErrInvalid)
 	}
-	s := &story{known: known, trigger: trigger, zone: trigger.Location(), now: now, records: slices.Concat(outstanding, history)}
+	s := &story{known: known, trigger: trigger, zone: trigger.Location(), now: now}
 	if zone, err := cronspec.LoadZone(known.Job.Timezone); err == nil {
 		s.zone = zone
 	}
 	if at.IsZero() {
-		for _, record := range s.records {
-			if record.Tick.After(at) {
-				at = record.Tick
-			}
+		if at, err = r.lastTick(ctx, known); err != nil {
+			return nil, err
 		}
 		if at.IsZero() {
 			return nil, unknownError(fmt.Sprintf("job %s: no tick of it is on record", job))
 		}
 	}
-	if record := s.record(at); record != nil {
-		if s.waits, err = r.waitingFor(ctx, record); err != nil {
+	if s.record, err = r.tickRecord(ctx, known, at); err != nil {
+		return nil, err
+	}
+	if s.record != nil {
+		if s.waits, err = r.waitingFor(ctx, s.record); err != nil {
+			return nil, err
+		}
+		if err := r.overlapped(ctx, s); err != nil {
 			return nil, err
 		}
 	}
 	return s.tell(at), nil
+}
+
+const (
+	lastTickWithin = 1000 // entries of a history among which the last tick is looked for
+	rangeWithin    = 2000 // entries of a history, from a tick on, among which a line for many ticks is looked for
+	usualOf        = 200  // finished runs of a job that tell how long it usually takes
+)
+
+// lastTick returns the last tick of a job that was decided and is on record, or the zero time.
+func (r *Reader) lastTick(ctx context.Context, job ledger.JobRecord) (time.Time, error) {
+	name := job.Job.Name
+	if record, err := r.find(ctx, jobs.TickRunID(name, job.Cursor)); err != nil || record != nil {
+		return job.Cursor, err
+	}
+	// The cursor is no tick when the job is new or its trigger has changed, and has no record when it is in a line for many.
+	open, err := r.book.OpenEntries(ctx, ledger.ByJob, name, "", 1)
+	if err != nil {
+		return time.Time{}, err
+	}
+	ended, err := r.book.EndedEntries(ctx, []ledger.EndedPage{{Job: name, Most: lastTickWithin}})
+	if err != nil {
+		return time.Time{}, err
+	}
+	var last time.Time
+	later := func(id jobs.RunID) {
+		if tick, _, is := ticksOf(id); is && tick.After(last) {
+			last = tick
+		}
+	}
+	for _, entry := range open {
+		later(entry.Run)
+	}
+	for _, entry := range ended[0] {
+		later(entry.Run)
+	}
+	return last, nil
+}
+
+// ticksOf returns the tick in the id of a record, or the first and the last of a line for many ticks.
+func ticksOf(id jobs.RunID) (first, last time.Time, is bool) {
+	if tick, is := id.Tick(); is {
+		return tick, tick, true
+	}
+	from, to, is := strings.Cut(string(id), "..")
+	if !is {
+		return first, last, false
+	}
+	first, is = jobs.RunID(from).Tick()
+	last, err := time.Parse(time.RFC3339, to)
+	return first, last, is && err == nil
+}
+
+// find returns the record of a run, or nil.
+func (r *Reader) find(ctx context.Context, id jobs.RunID) (*ledger.Record, error) {
+	record, _, err := r.book.Find(ctx, id)
+	if errors.Is(err, ledger.ErrUnknown) {
+		return nil, nil
+	}
+	return record, err
+}
+
+// tickRecord returns the record of a tick, or of the line for many ticks that it is in; nil when there is none.
+func (r *Reader) tickRecord(ctx context.Context, job ledger.JobRecord, at time.Time) (*ledger.Record, error) {
+	name := job.Job.Name
+	if record, err := r.find(ctx, jobs.TickRunID(name, at)); err != nil || record != nil || at.After(job.Cursor) {
+		return record, err
+	}
+	// A line for many ticks is written by the first worker after them, so it is among the first entries since then.
+	counts, err := r.book.CountEnded(ctx, name, at)
+	if err != nil {
+		return nil, err
+	}
+	for skip, left := max(0, counts-rangeWithin), min(counts, rangeWithin); left > 0; {
+		parts, err := r.book.EndedEntries(ctx, []ledger.EndedPage{{Job: name, Skip: skip, Most: left}})
+		if err != nil {
+			return nil, err
+		}
+		for _, entry := range parts[0] {
+			if first, last, is := ticksOf(entry.Run); is && !last.Equal(first) && !at.Before(first) && !at.After(last) {
+				return r.find(ctx, entry.Run)
+			}
+		}
+		if len(parts[0]) == 0 {
+			break
+		}
+		skip, left = skip+len(parts[0]), left-len(parts[0])
+	}
+	return nil, nil
+}
+
+// overlapped reads what a story tells of a tick that was skipped because of another run: that run, and how long others took.
+func (r *Reader) overlapped(ctx context.Context, s *story) (err error) {
+	id, _, is := s.overlap()
+	if !is {
+		return nil
+	}
+	if s.other, err = r.find(ctx, id); err != nil || s.other == nil {
+		return err
+	}
+	parts, err := r.book.EndedEntries(ctx, []ledger.EndedPage{{Job: s.known.Job.Name, Most: usualOf}})
+	if err != nil {
+		return err
+	}
+	records, err := r.book.EndedRecords(ctx, parts[0])
+	for _, record := range records {
+		if record != nil && record.State == ledger.Succeeded {
+			s.took = append(s.took, record.Finished.Sub(record.Started))
+		}
+	}
+	return err
 }
 
 // story is what is known of a job, to tell of one tick.
@@ -87,8 +194,10 @@ type story struct {
 	trigger *cronspec.Schedule
 	zone    *time.Location
 	now     time.Time
-	records []*ledger.Record
-	waits   *WaitingFor // of the run that the tick has
+	record  *ledger.Record  // of the tick or the run that is told of; nil: there is none
+	waits   *WaitingFor     // why that run does not run
+	other   *ledger.Record  // the run because of which it was skipped; nil: none, or it is no longer kept
+	took    []time.Duration // of the last finished runs that succeeded, where the story needs it
 	e       *Explanation
 }
 
@@ -116,7 +225,7 @@ func (s *story) tell(at time.Time) *Explanation {
 		layout = "Mon 2006-01-02 15:04:05 MST"
 	}
 	s.e = &Explanation{Job: s.known.Job.Name, Tick: TickTime{at}, Local: at.In(s.zone).Format(layout), Steps: []Step{}}
-	record := s.record(at)
+	record := s.record
 	isTick := s.trigger.Next(at.Add(-time.Nanosecond)).Equal(at)
 	switch {
 	case isTick:
@@ -158,20 +267,6 @@ func (s *story) tell(at time.Time) *Explanation {
 	return s.ended(record)
 }
 
-// record returns the record of a tick, or of the range that it is in; nil when there is none.
-func (s *story) record(at time.Time) (found *ledger.Record) {
-	for _, record := range s.records {
-		switch {
-		case record.Tick.IsZero():
-		case record.Upto.IsZero() && record.Tick.Equal(at):
-			return record
-		case !record.Upto.IsZero() && !at.Before(record.Tick) && !at.After(record.Upto):
-			found = record
-		}
-	}
-	return found
-}
-
 func (s *story) words() string {
 	text := s.trigger.String()
 	if s.known.Job.Every == 0 {
@@ -202,11 +297,11 @@ func (s *story) unrecorded(at time.Time) *Explanation {
 }
 
 func (s *story) skipped(record *ledger.Record) *Explanation {
-	policy, rest, _ := strings.Cut(record.Reason, "; ")
+	policy, _, _ := strings.Cut(record.Reason, "; ")
+	id, state, overlap := s.overlap()
 	switch {
-	case strings.HasPrefix(record.Reason, "overlap: skip"):
-		id, state, _ := strings.Cut(rest, " is ")
-		other := s.find(jobs.RunID(id))
+	case overlap:
+		other := s.other
 		if other == nil {
 			s.say(false, "lock", "%s was %s; it is not on record any more", id, state)
 			return s.conclude("skipped (%s)", policy)
@@ -240,6 +335,16 @@ func (s *story) skipped(record *ledger.Record) *Explanation {
 	return s.conclude("skipped (%s)", record.Reason)
 }
 
+// overlap returns the run because of which the tick was skipped, and its state then.
+func (s *story) overlap() (id jobs.RunID, state string, is bool) {
+	policy, rest, _ := strings.Cut(s.record.Reason, "; ")
+	if s.record.State != ledger.Skipped || !strings.HasPrefix(policy, "overlap: skip") {
+		return "", "", false
+	}
+	name, state, _ := strings.Cut(rest, " is ")
+	return jobs.RunID(name), state, true
+}
+
 func dot(text string) string {
 	if text == "" {
 		return ""
@@ -258,28 +363,13 @@ func during(record *ledger.Record, at time.Time) *ledger.AttemptRecord {
 	return nil
 }
 
-func (s *story) find(id jobs.RunID) *ledger.Record {
-	for _, record := range s.records {
-		if record.ID == id {
-			return record
-		}
-	}
-	return nil
-}
-
-// usual returns how long half of the job's kept runs that succeeded took at most; 0 when none is kept.
+// usual returns how long half of the job's last runs that succeeded took at most; 0 when none is known.
 func (s *story) usual() time.Duration {
-	var took []time.Duration
-	for _, record := range s.records {
-		if record.State == ledger.Succeeded {
-			took = append(took, record.Finished.Sub(record.Started))
-		}
-	}
-	if len(took) == 0 {
+	if len(s.took) == 0 {
 		return 0
 	}
-	slices.Sort(took)
-	return took[len(took)/2]
+	slices.Sort(s.took)
+	return s.took[len(s.took)/2]
 }
 
 // waited tells what kept a run from beginning at once.

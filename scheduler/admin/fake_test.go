@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -30,7 +31,8 @@ type fake struct {
 
 	broken    atomic.Pointer[error] // what each read answers, when it is set
 	reads     atomic.Int64          // of everything
-	histories atomic.Int64          // of histories alone
+	histories atomic.Int64          // of parts of histories
+	records   atomic.Int64          // records of histories that were read
 }
 
 func (f *fake) read() error {
@@ -59,16 +61,115 @@ func (f *fake) Outstanding(_ context.Context, job string, limit int) ([]*ledger.
 	return records, f.read()
 }
 
-func (f *fake) History(_ context.Context, job string, limit int) ([]*ledger.Record, error) {
-	f.histories.Add(1)
+// openPlace is a run's entry in an index, as the scripts of the ledger write it.
+func openPlace(index ledger.Index, r *ledger.Record) string {
+	switch index {
+	case ledger.ByQueue:
+		return fmt.Sprintf("%s\x00%016d\x00%s", r.Queue, max(0, r.DueSince.UnixMilli()), r.ID)
+	case ledger.ByWorker:
+		return fmt.Sprintf("%s\x00%s", r.Last().Worker, r.ID)
+	case ledger.ByTime:
+		return fmt.Sprintf("%016d\x00%s", max(0, r.At.UnixMilli()), r.ID)
+	}
+	return fmt.Sprintf("%s\x00%016d\x00%s", r.Job, max(0, r.Tick.UnixMilli()), r.ID)
+}
+
+func (f *fake) OpenEntries(_ context.Context, index ledger.Index, job, after string, limit int) ([]ledger.OpenEntry, error) {
+	in := map[ledger.Index][]ledger.State{ledger.ByQueue: {ledger.DueNow}, ledger.ByWorker: {ledger.Running},
+		ledger.ByTime: {ledger.Scheduled, ledger.Retrying}}[index]
+	compare := func(a, b string) int {
+		if index != ledger.ByJob {
+			return strings.Compare(a, b)
+		}
+		jobA, restA, _ := strings.Cut(a, "\x00")
+		jobB, restB, _ := strings.Cut(b, "\x00")
+		return cmp.Or(strings.Compare(jobA, jobB), strings.Compare(restB, restA))
+	}
+	var entries []ledger.OpenEntry
+	for _, record := range f.outstanding {
+		if (in == nil || slices.Contains(in, record.State)) && (index != ledger.ByJob || job == "" || record.Job == job) {
+			if place := openPlace(index, record); after == "" || compare(place, after) > 0 {
+				entries = append(entries, ledger.OpenEntry{Run: record.ID, Place: place})
+			}
+		}
+	}
+	slices.SortFunc(entries, func(a, b ledger.OpenEntry) int { return compare(a.Place, b.Place) })
+	return entries[:min(limit, len(entries))], f.read()
+}
+
+func (f *fake) OpenRecords(_ context.Context, ids []jobs.RunID) ([]*ledger.Record, error) {
+	records := make([]*ledger.Record, len(ids))
+	for i, id := range ids {
+		if at := slices.IndexFunc(f.outstanding, func(r *ledger.Record) bool { return r.ID == id }); at >= 0 {
+			records[i] = f.outstanding[at]
+		}
+	}
+	return records, f.read()
+}
+
+func (f *fake) CountOpen(_ context.Context, names []string) (map[string]int, error) {
+	counts := make(map[string]int)
+	for _, record := range f.outstanding {
+		if slices.Contains(names, record.Job) {
+			counts[record.Job]++
+		}
+	}
+	return counts, f.read()
+}
+
+func (f *fake) CountRunning(context.Context) (map[string]int, error) {
+	counts := make(map[string]int)
+	for _, record := range f.outstanding {
+		if record.State == ledger.Running {
+			counts[record.Job]++
+		}
+	}
+	return counts, f.read()
+}
+
+// ended returns a history in its order.
+func (f *fake) ended(job string) []*ledger.Record {
 	records := slices.Clone(f.history[job])
 	slices.SortFunc(records, func(a, b *ledger.Record) int {
 		return cmp.Or(b.Finished.Compare(a.Finished), cmp.Compare(b.ID, a.ID))
 	})
-	if limit > 0 {
-		records = records[:min(limit, len(records))]
+	return records
+}
+
+func (f *fake) EndedEntries(_ context.Context, pages []ledger.EndedPage) ([][]ledger.EndedEntry, error) {
+	f.histories.Add(int64(len(pages)))
+	parts := make([][]ledger.EndedEntry, len(pages))
+	for i, p := range pages {
+		for _, record := range f.ended(p.Job) {
+			if p.Until.IsZero() || !record.Finished.After(p.Until) {
+				parts[i] = append(parts[i], ledger.EndedEntry{Job: p.Job, Run: record.ID, At: record.Finished})
+			}
+		}
+		parts[i] = parts[i][min(p.Skip, len(parts[i])):]
+		parts[i] = parts[i][:min(p.Most, len(parts[i]))]
+	}
+	return parts, f.read()
+}
+
+func (f *fake) EndedRecords(_ context.Context, entries []ledger.EndedEntry) ([]*ledger.Record, error) {
+	f.records.Add(int64(len(entries)))
+	records := make([]*ledger.Record, len(entries))
+	for i, entry := range entries {
+		history := f.history[entry.Job]
+		if at := slices.IndexFunc(history, func(r *ledger.Record) bool { return r.ID == entry.Run }); at >= 0 {
+			records[i] = history[at]
+		}
 	}
 	return records, f.read()
+}
+
+func (f *fake) CountEnded(_ context.Context, job string, since time.Time) (n int, err error) {
+	for _, record := range f.history[job] {
+		if !record.Finished.Before(since) {
+			n++
+		}
+	}
+	return n, f.read()
 }
 
 func (f *fake) Find(_ context.Context, id jobs.RunID) (*ledger.Record, string, error) {

@@ -53,11 +53,7 @@ func (r *Reader) Jobs(ctx context.Context) ([]Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	outstanding, err := r.book.Outstanding(ctx, "", 0)
-	if err != nil {
-		return nil, err
-	}
-	return r.describe(ctx, records, outstanding)
+	return r.describe(ctx, records)
 }
 
 // Job returns one job.
@@ -66,19 +62,20 @@ func (r *Reader) Job(ctx context.Context, name string) (*Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	outstanding, err := r.book.Outstanding(ctx, name, 0)
-	if err != nil {
-		return nil, err
-	}
-	described, err := r.describe(ctx, []ledger.JobRecord{record}, outstanding)
+	described, err := r.describe(ctx, []ledger.JobRecord{record})
 	if err != nil {
 		return nil, err
 	}
 	return &described[0], nil
 }
 
-// describe adds to each job how it stands.
-func (r *Reader) describe(ctx context.Context, records []ledger.JobRecord, outstanding []*ledger.Record) ([]Job, error) {
+const (
+	describedTogether = 8    // jobs whose last runs are looked for at the same time
+	lastRunWithin     = 2000 // entries of a history that are read to find the last run among skipped and missed ticks
+)
+
+// describe adds to each job its runs and pauses.
+func (r *Reader) describe(ctx context.Context, records []ledger.JobRecord) ([]Job, error) {
 	now, err := r.now(ctx)
 	if err != nil {
 		return nil, err
@@ -87,38 +84,32 @@ func (r *Reader) describe(ctx context.Context, records []ledger.JobRecord, outst
 	if err != nil {
 		return nil, err
 	}
+	outstanding, err := r.book.CountOpen(ctx, namesOf(records))
+	if err != nil {
+		return nil, err
+	}
+	running, err := r.book.CountRunning(ctx)
+	if err != nil {
+		return nil, err
+	}
 	described := make([]Job, len(records))
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(sideBySide)
-	at := make(map[string]*Job, len(records))
+	group.SetLimit(describedTogether)
 	for i, record := range records {
 		job := &described[i]
 		*job = newJob(record, now)
 		job.QueuePaused = slices.Contains(paused, job.Queue)
-		at[job.Name] = job
+		job.Outstanding, job.Running = outstanding[job.Name], running[job.Name]
 		group.Go(func() error {
-			last, err := r.history(ctx, job.Name, 1, wasRun)
+			last, err := r.endedPager([]string{job.Name}, wasRun).next(ctx, 1, lastRunWithin)
 			if len(last) > 0 {
-				run := newRun(last[0])
+				run := newRun(last[0].record)
 				job.LastRun = &run
 			}
 			return err
 		})
 	}
-	if err := group.Wait(); err != nil {
-		return nil, err
-	}
-	for _, record := range outstanding {
-		job := at[record.Job]
-		if job == nil {
-			continue // enqueued by somebody who has it in his config, and no worker has
-		}
-		job.Outstanding++
-		if record.State == ledger.Running {
-			job.Running++
-		}
-	}
-	return described, nil
+	return described, group.Wait()
 }
 
 // now returns the server's time.

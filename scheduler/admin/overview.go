@@ -78,12 +78,16 @@ func (s *Server) overview(ctx context.Context) (*overview, error) {
 		return nil, err
 	}
 	asked := likelyLast(records, outstanding)
-	finished, err := r.finished(ctx, asked, showRuns, wasRun)
+	finished, err := r.endedPager(asked, wasRun).next(ctx, showRuns, looksAtMost)
+	if err != nil {
+		return nil, err
+	}
+	runs, err := r.listedRuns(ctx, RunFilter{}, finished)
 	if err != nil {
 		return nil, err
 	}
 
-	o := &overview{At: now, Jobs: len(records), Asked: len(asked), Runs: newRuns(nil, finished, showRuns)}
+	o := &overview{At: now, Jobs: len(records), Asked: len(asked), Runs: runs}
 	o.fleet(scene)
 	o.Waits, o.MoreWait = some(scene.waits, showWaits)
 	o.Noted, o.MoreNote = some(noted(records, paused, now), showNoted)

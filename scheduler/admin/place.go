@@ -2,40 +2,48 @@ package admin
 
 import (
 	"cmp"
-	"time"
+	"encoding/json"
 
 	"lockstep/jobs"
 	"lockstep/scheduler/ledger"
 )
 
-// place is where a run stands in the list of runs. It says so without the others, so that a page can begin after it.
+// place is where a run is in a list of runs. It needs no other run, so a page can begin after a run that has left the list.
 type place struct {
-	Final bool       `json:"f"`
-	At    int64      `json:"t"` // ms: when it was created, or, for a final one, finished
-	ID    jobs.RunID `json:"i"`
+	Index ledger.Index `json:"x,omitempty"` // of an outstanding run: the index that the list follows, and the place there
+	Open  string       `json:"p,omitempty"`
+
+	Final bool       `json:"f,omitempty"` // of a finished run: when it ended (ms), and its id
+	At    int64      `json:"t,omitempty"`
+	ID    jobs.RunID `json:"i,omitempty"`
 }
 
-func placeOf(record *ledger.Record) place {
-	return newPlace(record.ID, record.State, record.Created, record.Finished)
+func endedPlace(entry ledger.EndedEntry) place {
+	return place{Final: true, At: entry.At.UnixMilli(), ID: entry.Run}
 }
 
-func (r *Run) place() place { return newPlace(r.ID, r.State, r.CreatedAt.Time, r.FinishedAt.Time) }
-
-func newPlace(id jobs.RunID, state ledger.State, created, finished time.Time) place {
-	if state.Final() {
-		return place{true, finished.UnixMilli(), id}
-	}
-	return place{false, created.UnixMilli(), id}
-}
-
-// compare orders as the list does: outstanding runs first, then the newest first. Runs of the same moment are in the
-// order in which the ledger reads histories, so that a history that was read in part is not cut in the middle of them.
+// compare orders finished runs as the list does: the last one first, and of the same millisecond, the last id.
 func (p place) compare(q place) int {
-	if p.Final != q.Final {
-		if q.Final {
-			return -1
-		}
-		return 1
-	}
 	return cmp.Or(cmp.Compare(q.At, p.At), cmp.Compare(q.ID, p.ID))
+}
+
+// cursor writes a place as the text of a cursor.
+func (p place) cursor() string {
+	text, err := json.Marshal(p)
+	if err != nil {
+		panic("admin: a place is plain data: " + err.Error())
+	}
+	return string(text)
+}
+
+// readPlace reads the text of a cursor; "" is no place.
+func readPlace(text string) (*place, error) {
+	if text == "" {
+		return nil, nil
+	}
+	p := new(place)
+	if json.Unmarshal([]byte(text), p) != nil || p.Final == (p.Index != "") {
+		return nil, errCursor
+	}
+	return p, nil
 }

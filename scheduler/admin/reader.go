@@ -5,10 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"lockstep/jobs"
 	"lockstep/locks"
@@ -29,7 +26,13 @@ type Reader struct {
 // book is what is read of the ledger.
 type book interface {
 	Outstanding(ctx context.Context, job string, limit int) ([]*ledger.Record, error)
-	History(ctx context.Context, job string, limit int) ([]*ledger.Record, error)
+	OpenEntries(ctx context.Context, index ledger.Index, job, after string, limit int) ([]ledger.OpenEntry, error)
+	OpenRecords(ctx context.Context, ids []jobs.RunID) ([]*ledger.Record, error)
+	CountOpen(ctx context.Context, names []string) (map[string]int, error)
+	CountRunning(ctx context.Context) (map[string]int, error)
+	CountEnded(ctx context.Context, job string, since time.Time) (int, error)
+	EndedEntries(ctx context.Context, pages []ledger.EndedPage) ([][]ledger.EndedEntry, error)
+	EndedRecords(ctx context.Context, entries []ledger.EndedEntry) ([]*ledger.Record, error)
 	Find(ctx context.Context, id jobs.RunID) (*ledger.Record, string, error)
 	Jobs(ctx context.Context) ([]ledger.JobRecord, error)
 	Job(ctx context.Context, name string) (ledger.JobRecord, error)
@@ -87,64 +90,32 @@ func wasRun(record *ledger.Record) bool {
 	return record.State != ledger.Skipped && record.State != ledger.MissedRun && record.Upto.IsZero()
 }
 
-// Runs returns the outstanding runs, those created last first, and then the finished ones, those finished last first.
+// Runs returns the outstanding runs, in the order of an index of the ledger, and then the finished ones, those that finished
+// last first. The package's doc has the orders of outstanding runs.
 func (r *Reader) Runs(ctx context.Context, filter RunFilter) ([]Run, error) {
-	return r.runs(ctx, filter, nil)
-}
-
-// runs is [Reader.Runs] of those that come after a place.
-func (r *Reader) runs(ctx context.Context, filter RunFilter, after *place) ([]Run, error) {
-	if err := filter.check(); err != nil {
+	pager, err := r.runPager(filter, nil)
+	if err != nil {
 		return nil, err
 	}
-	keep := func(record *ledger.Record) bool {
-		return filter.keeps(record) && (after == nil || placeOf(record).compare(*after) > 0)
+	listed, err := pager.next(ctx, filter.Limit, 0)
+	if err != nil {
+		return nil, err
 	}
-	var outstanding, finished []*ledger.Record
-	var err error
-	state := ledger.State(filter.State)
-	if !state.Final() { // "" is not
-		if outstanding, err = r.book.Outstanding(ctx, filter.Job, 0); err != nil {
-			return nil, err
-		}
-		outstanding = slices.DeleteFunc(outstanding, func(record *ledger.Record) bool { return !keep(record) })
-	}
-	want := max(0, filter.Limit-len(outstanding))
-	if (state == "" || state.Final()) && (filter.Limit == 0 || want > 0) {
-		names := []string{filter.Job}
-		if filter.Job == "" {
-			all, err := r.book.Jobs(ctx)
-			if err != nil {
-				return nil, err
-			}
-			names = namesOf(all)
-		}
-		if finished, err = r.finished(ctx, names, want, keep); err != nil {
-			return nil, err
-		}
-	}
-	if len(outstanding)+len(finished) == 0 && filter.Job != "" {
-		if _, err := r.book.Job(ctx, filter.Job); err != nil { // a name that was mistyped is not an empty list
-			return nil, err
-		}
-	}
-	return newRuns(outstanding, finished, filter.Limit), nil
+	return r.listedRuns(ctx, filter, listed)
 }
 
-// newRuns makes the list of runs. Outstanding runs are read before finished ones, so that none is missed that finishes
-// in between; such a one is listed once, as finished.
-func newRuns(outstanding, finished []*ledger.Record, limit int) []Run {
-	done := make(map[jobs.RunID]bool, len(finished))
-	for _, record := range finished {
-		done[record.ID] = true
+// listedRuns returns runs as they are shown. An empty list of a job that does not exist is an error.
+func (r *Reader) listedRuns(ctx context.Context, filter RunFilter, listed []item) ([]Run, error) {
+	if len(listed) == 0 && filter.Job != "" {
+		if _, err := r.book.Job(ctx, filter.Job); err != nil {
+			return nil, err
+		}
 	}
-	outstanding = slices.DeleteFunc(outstanding, func(record *ledger.Record) bool { return done[record.ID] })
-	records := first(append(outstanding, finished...), limit)
-	runs := make([]Run, len(records))
-	for i, record := range records {
-		runs[i] = newRun(record)
+	runs := make([]Run, len(listed))
+	for i, one := range listed {
+		runs[i] = newRun(one.record)
 	}
-	return runs
+	return runs, nil
 }
 
 func namesOf(records []ledger.JobRecord) []string {
@@ -153,63 +124,6 @@ func namesOf(records []ledger.JobRecord) []string {
 		names[i] = record.Job.Name
 	}
 	return names
-}
-
-const sideBySide = 8 // histories read at the same time
-
-// finished returns, of the histories of some jobs, the records to keep that finished last: at most so many, or, with 0,
-// all.
-func (r *Reader) finished(ctx context.Context, names []string, want int, keep func(*ledger.Record) bool) ([]*ledger.Record, error) {
-	var (
-		mu      sync.Mutex
-		records []*ledger.Record // guarded by mu
-	)
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(sideBySide)
-	for _, name := range names {
-		group.Go(func() error {
-			some, err := r.history(ctx, name, want, keep)
-			if err != nil {
-				return err
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			records = append(records, some...)
-			if want > 0 && len(records) > 16*want+1000 { // many jobs: do not keep what is surely not wanted
-				records = first(records, want)
-			}
-			return nil
-		})
-	}
-	if err := group.Wait(); err != nil {
-		return nil, err
-	}
-	return first(records, want), nil
-}
-
-// first puts records in the order of the list of runs and returns the first so many; 0: all.
-func first(records []*ledger.Record, want int) []*ledger.Record {
-	slices.SortFunc(records, func(a, b *ledger.Record) int { return placeOf(a).compare(placeOf(b)) })
-	if want > 0 {
-		records = records[:min(want, len(records))]
-	}
-	return records
-}
-
-// history returns of one job's finished records those to keep, the last finished first: at least want of them, or all
-// that there are. The ledger does not know what is to be kept, so it is asked for more until that is enough.
-func (r *Reader) history(ctx context.Context, job string, want int, keep func(*ledger.Record) bool) ([]*ledger.Record, error) {
-	for n := want; ; n *= 8 {
-		records, err := r.book.History(ctx, job, n)
-		if err != nil {
-			return nil, err
-		}
-		all := n == 0 || len(records) < n
-		records = slices.DeleteFunc(records, func(record *ledger.Record) bool { return !keep(record) })
-		if all || len(records) >= want {
-			return first(records, want), nil
-		}
-	}
 }
 
 // Run returns one run, with why it does not run if it does not, and the tail of what its last attempt printed. Skipped and missed ticks have an id, too.
@@ -225,8 +139,8 @@ func (r *Reader) Run(ctx context.Context, id jobs.RunID) (*Run, string, error) {
 	return &run, output, nil
 }
 
-// Ticks returns what became of the ticks of a job, the last due time first: at most so many, or, with 0, all that are
-// kept.
+// Ticks returns what became of the ticks of a job: those whose runs are outstanding first, the last due time first, then the
+// others, those that were settled last first. At most limit of them, or, with 0, all that are kept.
 func (r *Reader) Ticks(ctx context.Context, job string, limit int) ([]Tick, error) {
 	if limit < 0 {
 		return nil, fmt.Errorf("%w: a limit of %d ticks", ErrInvalid, limit)
@@ -234,29 +148,16 @@ func (r *Reader) Ticks(ctx context.Context, job string, limit int) ([]Tick, erro
 	if _, err := r.book.Job(ctx, job); err != nil {
 		return nil, err
 	}
-	outstanding, err := r.book.Outstanding(ctx, job, 0)
-	if err != nil {
-		return nil, err
+	listed, err := r.tickPager(job, nil).next(ctx, limit, 0)
+	return listedTicks(listed), err
+}
+
+func listedTicks(listed []item) []Tick {
+	ticks := make([]Tick, len(listed))
+	for i, one := range listed {
+		ticks[i] = newTick(one.record)
 	}
-	// A history is in the order in which runs ended, which is not that of their ticks: hence all of it is read. It comes
-	// second, so that no tick is missed whose run ends in between.
-	finished, err := r.book.History(ctx, job, 0)
-	if err != nil {
-		return nil, err
-	}
-	seen := make(map[jobs.RunID]bool, len(finished))
-	ticks := make([]Tick, 0, len(outstanding)+len(finished))
-	for _, record := range append(finished, outstanding...) {
-		if !record.Tick.IsZero() && !seen[record.ID] {
-			seen[record.ID] = true
-			ticks = append(ticks, newTick(record))
-		}
-	}
-	slices.SortFunc(ticks, func(a, b Tick) int { return b.Tick.Compare(a.Tick.Time) })
-	if limit > 0 {
-		ticks = ticks[:min(limit, len(ticks))]
-	}
-	return ticks, nil
+	return ticks
 }
 
 // Audit returns what people did, the last first: at most so many, or, with 0, all that are kept.

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,7 +23,7 @@ func idsOf(runs []Run) []string {
 	return ids
 }
 
-func TestRunsAreTheOutstandingOnesThenTheFinishedOnesNewestFirst(t *testing.T) {
+func TestRunsAreTheOutstandingOnesByJobThenTheFinishedOnesNewestFirst(t *testing.T) {
 	t.Parallel()
 	const (
 		running  = "settle-bills#01K9B7ZK3M5W7QF"
@@ -39,11 +40,13 @@ func TestRunsAreTheOutstandingOnesThenTheFinishedOnesNewestFirst(t *testing.T) {
 		filter RunFilter
 		want   []string
 	}{
-		"all":          {RunFilter{}, []string{waiting, running, retrying, night21, night20, night18}},
-		"limit":        {RunFilter{Limit: 2}, []string{waiting, running}},
-		"limit beyond": {RunFilter{Limit: 5}, []string{waiting, running, retrying, night21, night20}},
+		"all":          {RunFilter{}, []string{night21, retrying, waiting, running, night20, night18}},
+		"limit":        {RunFilter{Limit: 2}, []string{night21, retrying}},
+		"limit beyond": {RunFilter{Limit: 5}, []string{night21, retrying, waiting, running, night20}},
 		"job":          {RunFilter{Job: "nightly-backup"}, []string{night21, night20, night18}},
-		"outstanding":  {RunFilter{State: "running"}, []string{running, night21}},
+		"outstanding":  {RunFilter{State: "running"}, []string{night21, running}}, // by worker
+		"by time":      {RunFilter{State: "retrying"}, []string{retrying}},
+		"of a job":     {RunFilter{State: "running", Job: "settle-bills"}, []string{running}},
 		"finished":     {RunFilter{State: "failed"}, []string{night18}},
 		"skipped":      {RunFilter{State: "skipped"}, []string{night19}},
 		"missed":       {RunFilter{State: "missed", Job: "nightly-backup", Limit: 1}, []string{night17}},
@@ -149,7 +152,11 @@ func TestManyJobsGiveTheNewestRunsOfAll(t *testing.T) {
 			all = append(all, record)
 		}
 	}
-	want := idsOf(newRuns(nil, first(all, 0), 40))
+	slices.SortFunc(all, func(a, b *ledger.Record) int { return cmp.Or(b.Finished.Compare(a.Finished), cmp.Compare(b.ID, a.ID)) })
+	var want []string
+	for _, record := range all[:40] {
+		want = append(want, string(record.ID))
+	}
 	runs, err := f.reader().Runs(t.Context(), RunFilter{Limit: 40})
 	if err != nil {
 		t.Fatal(err)
@@ -169,7 +176,7 @@ func TestRunThatEndsWhileItIsReadIsListedOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"settle-bills#second", "settle-bills#third", "settle-bills#01K9B7ZK3M5W7QF"}
+	want := []string{"settle-bills#third", "settle-bills#second", "settle-bills#01K9B7ZK3M5W7QF"}
 	if got := idsOf(runs); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -23,7 +23,12 @@ import (
 
 func newServer(t *testing.T, f *fake) *Server {
 	t.Helper()
-	s, err := New(Options{Reader: f.reader(), Logger: slog.New(slog.DiscardHandler)})
+	return newServerOf(t, f.reader())
+}
+
+func newServerOf(t *testing.T, reader *Reader) *Server {
+	t.Helper()
+	s, err := New(Options{Reader: reader, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

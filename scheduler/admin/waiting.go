@@ -251,7 +251,7 @@ func (r *Reader) ExplainRun(ctx context.Context, id jobs.RunID) (*Explanation, e
 	if err != nil {
 		return nil, err
 	}
-	s := &story{zone: time.UTC, now: now, records: []*ledger.Record{record}, waits: waits}
+	s := &story{zone: time.UTC, now: now, record: record, waits: waits}
 	s.e = &Explanation{Job: record.Job, Tick: TickTime{record.Tick}, RunID: Text(id), Outcome: Text(record.State), Steps: []Step{}, WaitingFor: waits}
 	if !record.State.Final() {
 		s.e.Outcome = Pending

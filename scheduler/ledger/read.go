@@ -15,12 +15,6 @@ import (
 )
 
 var (
-	//go:embed scripts/outstanding.lua
-	outstandingSource string
-	outstandingScript = script(outstandingSource)
-	//go:embed scripts/history.lua
-	historySource string
-	historyScript = script(historySource)
 	//go:embed scripts/find.lua
 	findSource string
 	findScript = script(findSource)
@@ -28,88 +22,6 @@ var (
 
 // ErrUnknown says that the ledger has no such run or job (any more).
 var ErrUnknown = errors.New("not in the ledger")
-
-const (
-	page     = 200  // records a read at most: it has to be short
-	openPage = 1000 // members of an index a read
-)
-
-// MaxListedArgs is how many bytes of arguments a run has in a list. [Record.Args] of a run with more is nil there; so is it
-// beside a definition of more than 15 KiB. [Ledger.Find] returns them all.
-const MaxListedArgs = 1 << 10
-
-// Outstanding returns the runs that are not finished, of one job or, with "", of all; by job and tick. At most limit
-// of them; 0: all. Of their arguments see [MaxListedArgs].
-func (l *Ledger) Outstanding(ctx context.Context, job string, limit int) ([]*Record, error) {
-	from, to := "-", "+"
-	if job != "" {
-		from, to = "["+job+"\x00", "("+job+"\x01"
-	}
-	var records []*Record
-	for from != "" && (limit == 0 || len(records) < limit) {
-		want := page
-		if limit > 0 {
-			want = min(page, limit-len(records))
-		}
-		r := read(l.run(ctx, outstandingScript, "", from, to, want, MaxListedArgs))
-		r.time()
-		from = r.text()
-		for r.more() {
-			r.text() // the member
-			id := jobs.RunID(r.text())
-			record, log, args := r.text(), r.text(), r.text()
-			if r.err != nil {
-				break
-			}
-			if record == "" {
-				continue // it has ended, and its entry will follow
-			}
-			decoded, _, err := decode(id, record, log, args)
-			if err != nil { // it must not hide the others
-				decoded = unreadable(id, DueNow, err)
-			}
-			decoded.Parked = decoded.State.Final()
-			records = append(records, decoded)
-		}
-		if r.err != nil {
-			return nil, fmt.Errorf("read outstanding runs: %w", r.err)
-		}
-	}
-	return records, nil
-}
-
-// History returns the finished runs of a job, skipped and missed ticks included, the last finished first. At most
-// limit of them; 0: all that is kept. Of their arguments see [MaxListedArgs].
-func (l *Ledger) History(ctx context.Context, job string, limit int) ([]*Record, error) {
-	var records []*Record
-	for {
-		want := page
-		if limit > 0 {
-			want = min(page, limit-len(records))
-		}
-		r := read(l.run(ctx, historyScript, job, len(records), want, MaxListedArgs))
-		more := r.number() == 1
-		n := 0
-		for r.more() {
-			id, text := jobs.RunID(r.text()), r.text()
-			if r.err != nil {
-				break
-			}
-			n++
-			record, err := decodeFinal(id, text)
-			if err != nil {
-				record = unreadable(id, Failed, err)
-			}
-			records = append(records, record)
-		}
-		if r.err != nil {
-			return nil, fmt.Errorf("read history of %s: %w", job, r.err)
-		}
-		if n < want && !more || limit > 0 && len(records) >= limit {
-			return records, nil
-		}
-	}
-}
 
 // Find returns one run and the tail of what its last attempt printed, or [ErrUnknown].
 func (l *Ledger) Find(ctx context.Context, id jobs.RunID) (*Record, string, error) {

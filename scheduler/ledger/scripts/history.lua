@@ -1,22 +1,17 @@
--- history reads one page of a job's finished runs, the last first.
--- ARGV: 1 rank to start from  2 limit  3 bytes of arguments at most
--- Replies: 1 when the page ended before its limit and more follow, else 0; then per run: id, final record with attempts and
--- arguments; '' for arguments that are longer
--- BYTES bounds how long a page keeps Redis busy.
+-- history reads the records of finished runs of one job.
+-- ARGV: 1 bytes of arguments at most  2... runs
+-- Replies: per run, until the reply is long enough: final record with attempts and arguments; '' for arguments that are
+-- longer, and for all of a run that is not in the history
+-- BYTES bounds how long a call keeps Redis busy.
 local BYTES = 512 * 1024
-local out, bytes = {0}, 0
-local ids = call('ZREVRANGE', DONE, ARGV[1], ARGV[1] + ARGV[2] - 1)
-for i = 1, #ids do
-  local text = call('HGET', HIST, ids[i]) or ''
+local out, bytes = {}, 0
+for i = 2, #ARGV do
+  local text = call('HGET', HIST, ARGV[i]) or ''
   bytes = bytes + #text
   local log = string.find(text, '\29', 1, true)
   local args = log and string.find(text, '\29', log + 1, true)
-  if args and #text - args > tonumber(ARGV[3]) then text = sub(text, 1, args) end
-  out[#out + 1] = ids[i]
+  if args and #text - args > tonumber(ARGV[1]) then text = sub(text, 1, args) end
   out[#out + 1] = text
-  if bytes >= BYTES and i < #ids then
-    out[1] = 1
-    break
-  end
+  if bytes >= BYTES then break end
 end
 return out

@@ -1,0 +1,342 @@
+package admin
+
+import (
+	pq "container/heap" // heap is also a word for memory
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"lockstep/jobs"
+	"lockstep/scheduler/ledger"
+)
+
+// pager goes through outstanding runs and then through finished ones, and reads what is asked for: the entries of an index
+// first, and the records of those entries that may be listed. It is made for one question; it is not safe for concurrent use.
+type pager struct {
+	book  book
+	index ledger.Index
+	job   string                      // "": all
+	may   func(jobs.RunID) bool       // whether a run may be listed, as far as its id shows
+	keep  func(*ledger.Record) bool   // whether it is listed
+	end   func(ledger.OpenEntry) bool // whether an entry, and all that follow in the index, are not listed; nil: none is
+
+	open  bool  // outstanding runs are still to be listed
+	ended bool  // finished runs are to be listed
+	at    place // of the last run that was looked at
+	from  *place
+	heads endedHeap
+	begun bool // heads has been read
+
+	ready []item // was read, and is still to be looked at
+	done  bool   // nothing follows
+}
+
+// item is a run in a list. Its record is nil where the run has left the list meanwhile.
+type item struct {
+	record *ledger.Record
+	at     place
+}
+
+const (
+	mostRead   = 200 // records or entries in one step
+	firstRead  = 16  // entries of each history in the first step
+	sideBySide = 200 // histories in one step
+)
+
+// runPager returns the list of runs that a filter asks for, after a place.
+func (r *Reader) runPager(filter RunFilter, after *place) (*pager, error) {
+	if err := filter.check(); err != nil {
+		return nil, err
+	}
+	state := ledger.State(filter.State)
+	p := &pager{book: r.book, index: ledger.ByJob, job: filter.Job, keep: filter.keeps, open: !state.Final(), ended: state == "" || state.Final(),
+		may: func(jobs.RunID) bool { return true }}
+	switch {
+	case state == ledger.Running: // as many as the fleet has slots
+		p.index = ledger.ByWorker
+		if filter.Job != "" {
+			p.may = func(id jobs.RunID) bool { return id.Job() == filter.Job }
+		}
+	case filter.Job != "":
+	case state == ledger.DueNow:
+		p.index = ledger.ByQueue
+	case state == ledger.Scheduled || state == ledger.Retrying:
+		p.index = ledger.ByTime
+	}
+	return p.after(after)
+}
+
+// tickPager returns the list of a job's ticks after a place.
+func (r *Reader) tickPager(job string, after *place) *pager {
+	isTick := func(id jobs.RunID) bool { return strings.HasPrefix(string(id), job+"@") }
+	p := &pager{book: r.book, index: ledger.ByJob, job: job, open: true, ended: true, may: isTick,
+		keep: func(record *ledger.Record) bool { return !record.Tick.IsZero() },
+		end:  func(entry ledger.OpenEntry) bool { return !isTick(entry.Run) }} // runs without a tick follow
+	p, _ = p.after(after) // a place of another list is of no use, and of no harm
+	return p
+}
+
+// endedPager returns the list of the finished runs of some jobs.
+func (r *Reader) endedPager(names []string, keep func(*ledger.Record) bool) *pager {
+	p := &pager{book: r.book, ended: true, keep: keep, may: func(jobs.RunID) bool { return true }, begun: true}
+	p.add(names)
+	return p
+}
+
+func (p *pager) after(after *place) (*pager, error) {
+	if after == nil {
+		return p, nil
+	}
+	if !after.Final && (after.Index != p.index || !p.open) || after.Final && !p.ended {
+		return p, errCursor // of a list with another filter
+	}
+	p.at, p.from = *after, after
+	p.open = !after.Final
+	return p, nil
+}
+
+// next returns the next runs: at most want of them, or with 0 all. With budget > 0 it stops early when it has read so many
+// records, or ten times as many entries, in vain; p.at is then where it stopped, and p.done is false.
+func (p *pager) next(ctx context.Context, want, budget int) ([]item, error) {
+	var found []item
+	open := make(map[jobs.RunID]int) // outstanding runs found
+	records, entries, steps := 0, 0, 0
+	for want == 0 || len(found) < want {
+		if budget > 0 && (records-len(found) >= budget || entries >= 10*budget) {
+			break
+		}
+		if len(p.ready) == 0 {
+			most := mostRead
+			if steps++; want > 0 && steps < 3 { // later steps are larger: most runs are not listed
+				most = min(want-len(found), mostRead)
+			}
+			n, err := p.read(ctx, most)
+			if err != nil {
+				return nil, err
+			}
+			entries += n
+			if n == 0 {
+				p.done = true
+				break
+			}
+			continue
+		}
+		one := p.ready[0]
+		p.ready = p.ready[1:]
+		p.at = one.at
+		if one.record == nil {
+			continue
+		}
+		records++
+		if !p.keep(one.record) {
+			continue
+		}
+		if !one.at.Final {
+			open[one.record.ID] = len(found)
+		} else if i, twice := open[one.record.ID]; twice {
+			found[i].record = nil // it ended after it had been read as outstanding
+		}
+		found = append(found, one)
+	}
+	return slices.DeleteFunc(found, func(one item) bool { return one.record == nil }), nil
+}
+
+// read reads the next entries and their records into p.ready, and returns how many entries it read; 0: there are no more.
+func (p *pager) read(ctx context.Context, most int) (int, error) {
+	if p.open {
+		n, err := p.readOpen(ctx, most)
+		if err != nil || n > 0 {
+			return n, err
+		}
+		p.open = false
+	}
+	if !p.ended {
+		return 0, nil
+	}
+	return p.readEnded(ctx, most)
+}
+
+func (p *pager) readOpen(ctx context.Context, most int) (int, error) {
+	entries, err := p.book.OpenEntries(ctx, p.index, p.job, p.at.Open, most)
+	if err != nil {
+		return 0, err
+	}
+	if p.end != nil {
+		if i := slices.IndexFunc(entries, p.end); i >= 0 {
+			entries = entries[:i]
+		}
+	}
+	var ids []jobs.RunID
+	for _, entry := range entries {
+		p.ready = append(p.ready, item{at: place{Index: p.index, Open: entry.Place}})
+		if p.may(entry.Run) {
+			ids = append(ids, entry.Run)
+		}
+	}
+	if len(ids) == 0 {
+		return len(entries), nil
+	}
+	records, err := p.book.OpenRecords(ctx, ids)
+	if err != nil {
+		return 0, err
+	}
+	for i, entry := range entries {
+		if p.may(entry.Run) {
+			p.ready[len(p.ready)-len(entries)+i].record, records = records[0], records[1:]
+		}
+	}
+	return len(entries), nil
+}
+
+func (p *pager) readEnded(ctx context.Context, most int) (int, error) {
+	if !p.begun {
+		names := []string{p.job}
+		if p.job == "" {
+			all, err := p.book.Jobs(ctx)
+			if err != nil {
+				return 0, err
+			}
+			names = namesOf(all)
+		}
+		p.begun = true
+		p.add(names)
+	}
+	var entries, asked []ledger.EndedEntry
+	for len(entries) < most {
+		entry, found, err := p.pop(ctx)
+		if err != nil {
+			return 0, err
+		}
+		if !found {
+			break
+		}
+		entries = append(entries, entry)
+		if p.may(entry.Run) {
+			asked = append(asked, entry)
+		}
+	}
+	records, err := p.book.EndedRecords(ctx, asked)
+	if err != nil {
+		return 0, err
+	}
+	for _, entry := range entries {
+		one := item{at: endedPlace(entry)}
+		if p.may(entry.Run) {
+			one.record, records = records[0], records[1:]
+		}
+		p.ready = append(p.ready, one)
+	}
+	return len(entries), nil
+}
+
+// head is what was read of a job's history and not taken yet.
+type head struct {
+	entries []ledger.EndedEntry
+	next    ledger.EndedPage // what follows entries
+	last    *place           // of the last entry that was read or is listed already; nil: of none
+	all     bool             // nothing follows
+}
+
+// endedHeap has the head with the first run on top. Heads without entries are above all others: they are to be read.
+type endedHeap []*head
+
+func (h endedHeap) Len() int      { return len(h) }
+func (h endedHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h endedHeap) Less(i, j int) bool {
+	if len(h[i].entries) == 0 || len(h[j].entries) == 0 {
+		return len(h[i].entries) == 0 && len(h[j].entries) > 0
+	}
+	return endedPlace(h[i].entries[0]).compare(endedPlace(h[j].entries[0])) < 0
+}
+func (h *endedHeap) Push(x any) { *h = append(*h, x.(*head)) }
+func (h *endedHeap) Pop() any {
+	last := (*h)[len(*h)-1]
+	*h = (*h)[:len(*h)-1]
+	return last
+}
+
+// add has the histories of some jobs listed.
+func (p *pager) add(names []string) {
+	most := firstRead
+	if len(names) == 1 {
+		most = mostRead
+	}
+	for _, name := range names {
+		h := &head{next: ledger.EndedPage{Job: name, Most: most}}
+		if p.from != nil && p.from.Final {
+			h.next.Until, h.last = time.UnixMilli(p.from.At).UTC(), p.from
+		}
+		p.heads = append(p.heads, h)
+	}
+}
+
+// pop takes the entry that comes next in the merged histories.
+func (p *pager) pop(ctx context.Context) (entry ledger.EndedEntry, found bool, err error) {
+	for len(p.heads) > 0 && len(p.heads[0].entries) == 0 {
+		if err := p.fill(ctx); err != nil {
+			return entry, false, err
+		}
+	}
+	if len(p.heads) == 0 {
+		return entry, false, nil
+	}
+	top := p.heads[0]
+	entry, top.entries = top.entries[0], top.entries[1:]
+	if len(top.entries) == 0 && top.all {
+		pq.Pop(&p.heads)
+	} else {
+		pq.Fix(&p.heads, 0)
+	}
+	return entry, true, nil
+}
+
+// fill reads the next entries of histories of which all that was read has been taken.
+func (p *pager) fill(ctx context.Context) error {
+	var empty []*head
+	for len(p.heads) > 0 && len(p.heads[0].entries) == 0 && len(empty) < sideBySide {
+		empty = append(empty, pq.Pop(&p.heads).(*head))
+	}
+	pages := make([]ledger.EndedPage, len(empty))
+	for i, h := range empty {
+		pages[i] = h.next
+	}
+	parts, err := p.book.EndedEntries(ctx, pages)
+	if err != nil {
+		return err
+	}
+	for i, h := range empty {
+		part := parts[i]
+		h.all = len(part) < h.next.Most
+		h.follow(part)
+		h.entries = part
+		if last := h.last; last != nil { // entries of its millisecond may come before it
+			h.entries = slices.DeleteFunc(part, func(entry ledger.EndedEntry) bool { return endedPlace(entry).compare(*last) <= 0 })
+		}
+		if n := len(h.entries); n > 0 {
+			at := endedPlace(h.entries[n-1])
+			h.last = &at
+		}
+		if len(h.entries) > 0 || !h.all {
+			pq.Push(&p.heads, h)
+		}
+	}
+	return nil
+}
+
+// follow sets what follows a part that was read. It goes by the time of the last entry, since runs that end meanwhile move
+// the ranks of all others.
+func (h *head) follow(part []ledger.EndedEntry) {
+	if len(part) == 0 {
+		return
+	}
+	last := part[len(part)-1].At
+	same := 0
+	for i := len(part) - 1; i >= 0 && part[i].At.Equal(last); i-- {
+		same++
+	}
+	if same == len(part) && h.next.Until.Equal(last) {
+		same += h.next.Skip
+	}
+	h.next.Until, h.next.Skip, h.next.Most = last, same, min(2*h.next.Most, mostRead)
+}
