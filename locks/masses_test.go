@@ -2,6 +2,7 @@ package locks_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -89,6 +90,33 @@ func TestMassesOfHoldsSurviveTheLossOfAllData(t *testing.T) {
 			pagesAreShort(t, rdb)
 		})
 	}
+}
+
+// TestMassesOfHoldsSurviveAFailover replaces the master under a process with masses of holds, at the pace of Sentinel as it
+// is shipped. With LOCKSTEP_SOAK there are more of them, and they survive under the default lease.
+func TestMassesOfHoldsSurviveAFailover(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a topology and acquires 20,000 locks")
+	}
+	t.Parallel()
+	single, lease := 20_000, 45*time.Second
+	if locks.Soak() > 1 {
+		single, lease = 200_000, 0
+	}
+	s := redistest.NewSentinel(t, redistest.SentinelOptions{Replicas: 1, ShippedPace: true, DownAfter: 2 * time.Second})
+	c := openClient(t, s.Client(t), locks.Options{Lease: lease})
+	held := acquireMany(t, c, single, func(i int) []locks.Part { return []locks.Part{locks.Exclusive(fmt.Sprint("part:", i))} })
+	awaitWrites(t, s.Client(t))
+	survives(t, c, held, func() {
+		if err := s.Failover(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		// Its first reply reports another server, so that the next renewal is sent at once.
+		eventually(t, "the new master replies", func() bool {
+			_, err := c.TryAcquire(t.Context(), locks.Exclusive("another"))
+			return errors.Is(err, locks.ErrBusy)
+		})
+	})
 }
 
 // survives harms Redis, and waits until the session is renewed: that is refused until the space has all of its holds again.

@@ -8,9 +8,43 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"lockstep/locks"
 	"lockstep/locks/redistest"
 )
+
+// failoverClient returns a client that follows the master, as a user of the topology's members.
+func failoverClient(t *testing.T, s *redistest.Sentinel, user string) *redis.Client {
+	t.Helper()
+	o := s.FailoverOptions()
+	if user != "" {
+		o.Username, o.Password = user, "secret"
+	}
+	rdb := redis.NewFailoverClient(o)
+	t.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
+// limitUser gives a user all rights but the dangerous ones, and INFO. Without INFO a client could not detect that a
+// replica was promoted, so it is refused.
+func limitUser(t *testing.T, s *redistest.Sentinel, user string) {
+	t.Helper()
+	set := func(rights ...any) {
+		t.Helper()
+		for _, member := range s.Members() { // rights are not replicated
+			if err := member.Client(t).Do(t.Context(), append([]any{"ACL", "SETUSER", user}, rights...)...).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	set("on", ">secret", "~*", "&*", "+@all", "-@dangerous")
+	c, err := locks.Open(t.Context(), failoverClient(t, s, user), locks.Options{Namespace: "ns"})
+	if !errors.Is(err, locks.ErrServer) || c != nil {
+		t.Fatalf("got %v for a user without INFO, want it refused", err)
+	}
+	set("+info")
+}
 
 // TestWorkFollowsTheMasterThatSentinelNames replaces a master in each way, at the pace of Sentinel as it is
 // shipped. A client holds a lock; one that was connected before, and one that knows only the new master, want
@@ -37,27 +71,33 @@ func TestWorkFollowsTheMasterThatSentinelNames(t *testing.T) {
 		replicas int           // that a master needs to take writes
 		lease    time.Duration // a short one where clients see no outage
 		survives bool          // the work continues on the new master; otherwise it may be cut off
+		user     string        // with limited rights
 	}{
-		"orderly failover":               {failover, 0, 6 * time.Second, true},
-		"master that clients reach":      {strand, 0, 6 * time.Second, true},
-		"crash":                          {kill, 0, 6 * time.Second, false},
-		"orderly failover, min-replicas": {failover, 1, 15 * time.Second, true},
-		"reachable master, min-replicas": {strand, 1, 15 * time.Second, true},
-		"crash, min-replicas":            {kill, 1, 6 * time.Second, false},
+		"orderly failover":               {failover, 0, 6 * time.Second, true, ""},
+		"master that clients reach":      {strand, 0, 6 * time.Second, true, ""},
+		"crash":                          {kill, 0, 6 * time.Second, false, ""},
+		"orderly failover, min-replicas": {failover, 1, 15 * time.Second, true, ""},
+		"reachable master, min-replicas": {strand, 1, 15 * time.Second, true, ""},
+		"crash, min-replicas":            {kill, 1, 6 * time.Second, false, ""},
+		"orderly failover, limited user": {failover, 0, 6 * time.Second, true, "app"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := redistest.NewSentinel(t, redistest.SentinelOptions{
 				Replicas: 2, MinReplicasToWrite: test.replicas, ShippedPace: true, DownAfter: 2 * time.Second,
 			})
+			if test.user != "" {
+				limitUser(t, s, test.user)
+			}
+			connect := func() *redis.Client { return failoverClient(t, s, test.user) }
 			o := locks.Options{Namespace: "ns", Lease: test.lease}
 			open := func(name string) *locks.Client {
 				o := o
 				o.Name = name
 				eventually(t, "Redis takes writes", func() bool { // a new master has no replica for a moment
-					return s.Client(t).Set(t.Context(), "written", 1, 0).Err() == nil
+					return connect().Set(t.Context(), "written", 1, 0).Err() == nil
 				})
-				return openClient(t, s.Client(t), o)
+				return openClient(t, connect(), o)
 			}
 			worker, waiter := open("worker"), open("waiter")
 			hold := acquire(t, worker, locks.Exclusive("job"))
