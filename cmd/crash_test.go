@@ -243,7 +243,7 @@ func (f *fleet) checkOverlap() {
 
 const anyLock = `{exclusive: [desk]}`
 
-// long is a lease that explains no takeover in these tests.
+// long is a lease that ends in no test.
 const long = "LOCKSTEP_LOCKS__LEASE=60s"
 
 func TestKilledChildsRunGoesOnElsewhere(t *testing.T) {
