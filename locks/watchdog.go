@@ -49,11 +49,16 @@ type watchdog struct {
 	each  func()            // called whenever the clocks are looked at
 	soon  chan struct{}     // buffer 1: renew at once; nil where nobody asks for it
 
-	mu    sync.Mutex
-	from  instant // read before the last renewal that was answered was sent; guarded by mu
-	state watchdogState
-	last  error // of the last renewal, nil when it was answered; guarded by mu
+	mu      sync.Mutex
+	from    instant // read before the last renewal that was answered was sent; guarded by mu
+	state   watchdogState
+	last    error         // of the last renewal, nil when it was answered; guarded by mu
+	looked  instant       // when look last read the clocks; guarded by mu
+	stalled time.Duration // the longest time between two looks since the last renewal; guarded by mu
 }
+
+// longStall is how late a look at the clocks must be before the end of a session names it as a reason.
+const longStall = time.Second
 
 type watchdogState int
 
@@ -140,6 +145,13 @@ func (w *watchdog) look(ctx context.Context) {
 
 // inspect cuts off, or ends the session, if it is time.
 func (w *watchdog) inspect() {
+	w.mu.Lock()
+	now := w.clock.read()
+	if w.looked != (instant{}) {
+		w.stalled = max(w.stalled, now.since(w.looked))
+	}
+	w.looked = now
+	w.mu.Unlock()
 	switch left := w.left(); {
 	case left <= 0:
 		w.lose(ended, nil)
@@ -201,7 +213,7 @@ func (w *watchdog) renewed(sent instant, left time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.state == alive {
-		w.from, w.last = sent.earlier(max(0, w.lease-left)), nil
+		w.from, w.last, w.stalled = sent.earlier(max(0, w.lease-left)), nil, 0
 	}
 }
 
@@ -216,6 +228,10 @@ func (w *watchdog) lose(to watchdogState, why error) {
 	w.state = to
 	if why == nil {
 		why = fmt.Errorf("not renewed for %s", w.clock.since(w.from).Round(time.Millisecond))
+		if w.stalled >= longStall {
+			why = fmt.Errorf("%w: this process did not run for %s: it was stopped or starved, the machine was suspended, or its clock was set",
+				why, w.stalled.Round(time.Millisecond))
+		}
 		if w.last != nil {
 			why = fmt.Errorf("%w: %w", why, w.last)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -88,6 +89,40 @@ func TestRenewsThreeTimesPerLease(t *testing.T) {
 			t.Errorf("cut off at %s, ended at %s without an outage", b.cutAt, b.endAt)
 		}
 	})
+}
+
+// TestStalledProcessIsNamedAsTheReason has the clocks jump, as they do for a process that was stopped. A network that is
+// down causes no such stall.
+func TestStalledProcessIsNamedAsTheReason(t *testing.T) {
+	t.Parallel()
+	const reason = "this process did not run for"
+	for name, test := range map[string]struct {
+		jump   time.Duration
+		outage error
+		want   bool
+	}{
+		"jump": {20 * time.Second, nil, true}, "outage": {0, errors.New("refused"), false},
+		"jump that the session survived": {5 * time.Second, nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := newBubble(15 * time.Second)
+				var jumped atomic.Int64
+				b.boot = func() time.Duration { return b.elapsed() + time.Duration(jumped.Load()) }
+				b.during(t, func() {
+					time.Sleep(time.Minute)
+					jumped.Store(int64(test.jump))
+					time.Sleep(time.Minute)
+					b.set(errors.Join(test.outage, errors.New("down")), false)
+					time.Sleep(time.Minute)
+				})
+				if b.endCause == nil || strings.Contains(b.endCause.Error(), reason) != test.want {
+					t.Errorf("the session ended with %v; want the stall named: %t", b.endCause, test.want)
+				}
+			})
+		})
+	}
 }
 
 // TestCutsOffBeforeTheLeaseEnds is the promise: whatever the network does from some renewal on, work is told to stop
