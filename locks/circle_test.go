@@ -140,3 +140,45 @@ func TestNestedRequestsDoNotStarveAPlainOne(t *testing.T) {
 		running.Wait()
 	})
 }
+
+// TestNestedRequestsDoNotStarveANestedOne has workers that each hold an order share the rates inside it, so that one of them
+// always has them. A nested request for the rates alone gets its turn once it is older than ReserveAfter.
+func TestNestedRequestsDoNotStarveANestedOne(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		c := openClient(t, rdb, locks.Options{Namespace: redistest.Namespace(t), ReserveAfter: 100 * time.Millisecond})
+		first, second := acquire(t, c, locks.Exclusive("order0")), acquire(t, c, locks.Exclusive("order1"))
+		outer := acquire(t, c, locks.Exclusive("import"))
+		bounded, stop := context.WithTimeout(outer.Context(), 3*time.Second)
+		defer stop()
+		rates := nested(t, c, first, locks.Shared("rates"))
+		got := make(chan error, 1)
+		go func() {
+			hold, err := c.Acquire(bounded, locks.Exclusive("rates"))
+			if err == nil {
+				err = hold.Release()
+			}
+			got <- err
+		}()
+		eventually(t, "it waits", func() bool { return len(waits(t, c)) == 1 })
+		passed := 0
+		for next, other := second, first; len(waits(t, c)) > 0; next, other = other, next {
+			ctx, cancel := context.WithTimeout(next.Context(), 500*time.Millisecond)
+			after, err := c.Acquire(ctx, locks.Shared("rates"))
+			cancel()
+			release(t, rates)
+			if err != nil { // it waits behind the request for the rates alone
+				after = nested(t, c, next, locks.Shared("rates"))
+			}
+			rates = after
+			passed++
+		}
+		release(t, rates)
+		if err := <-got; err != nil {
+			t.Errorf("the nested request starved, %d others were granted meanwhile: %v", passed, err)
+		}
+		for _, hold := range []*locks.Hold{first, second, outer} {
+			release(t, hold)
+		}
+	})
+}

@@ -71,12 +71,12 @@
 // To ask exclusively for what an outer hold shares is an upgrade: it waits until no other hold shares the resource, and
 // leaves the share as it was when it is released. [Hold.Downgrade] goes the other way.
 //
-// A nested request comes before plain ones, since its process keeps other resources taken while it waits. But a plain
-// request must not starve: once it has waited for Options.ReserveAfter, nested requests that come later wait behind it.
-// The exception is a plain request that depends on the nested one, directly or through others: it waits for a hold that
-// the nested one is inside. To wait behind that one would be a circle, so the nested request passes it. This is decided
-// anew whenever a request is queued, and it takes no account of amounts: a request that waits for one of three permits
-// depends on all three holders. A nested request also passes where a search is cut short.
+// A nested request comes before plain ones, since its process keeps other resources taken while it waits. But no request
+// must starve: once a request, plain or nested, has waited for Options.ReserveAfter, nested requests that come later wait
+// behind it. The exception is a request that depends on the nested one, directly or through others: it waits for a hold
+// that the nested one is inside. To wait behind that one would be a circle, so the nested request passes it. This is
+// decided anew whenever a request is queued, and it takes no account of amounts: a request that waits for one of three
+// permits depends on all three holders. A nested request also passes where a search is cut short.
 //
 // A holder that waits for more can deadlock. So a nested request that must wait is checked for a cycle, in the script that
 // queues it. When it would close a circle it is the youngest in that, is not queued, and gets a [DeadlockError] that
@@ -275,8 +275,8 @@
 // error: to ask for all in one bundle is better. Where hundreds of nested requests wait for each other, a request may be
 // refused that would have closed no circle ([DeadlockError.Cut]). Holds of different spaces know nothing of each other.
 //
-// A plain request is passed by nested ones that it depends on, however long it has waited, and by those that came before it
-// had waited for Options.ReserveAfter.
+// A request is passed by nested ones that it depends on, however long it has waited, and by those that came before it had
+// waited for Options.ReserveAfter.
 //
 // MinHold and CrashDelay keep others out, no more: they stand in Redis, and are gone with its data. A limit that a request
 // brings along ([AtMost]) counts for that request and not for those who ask with another one.

@@ -736,6 +736,8 @@ func TestCheckerCatchesFaults(t *testing.T) {
 		{0, "an older version sets the limit", "= tonumber(ARGV[3]) > tonumber(version)", "= true"},
 		{2, "an upgrade forgets who shares", "for i = 1, #over do call", "for i = 1, 0 do call"},
 		{0, "later nested requests pass an old plain wait", "counts = reserve < (self and tonumber(self[3]) or now) and", "counts = false and"},
+		{0, "nested: later nested requests pass an old nested wait", "if nested then upto = '(' .. name .. '\\1' end\n    local", "if nested then from, upto = from .. NESTED, '(' .. name .. '\\1' end\n    local"},
+		{0, "nested: a wait bars what it depends on through an old nested wait", "if nested then upto = '(' .. name .. '\\1' end\n        local", "if nested then from, upto = from .. NESTED, '(' .. name .. '\\1' end\n        local"},
 		{0, "a nested request that came first is barred", "reserve < (self and tonumber(self[3]) or now)", "reserve <= now"},
 		{0, "a plain wait bars what it waits for", "not (spent > SEARCH or leads(S.wait(id), nested, self and self.id))", "true"},
 		{0, "a nested newcomer bars the plain wait that bars it", "counts = tonumber(S.wait(id)[3]) <= tonumber(self[5])", "counts = true"},

@@ -173,11 +173,12 @@ func (w *modelWait) isNested() bool { return w.ticket < nestedTickets }
 
 // yields reports whether a request must not pass a wait that is older than its reserve time. A plain request yields to
 // an earlier ticket; a nested request that came before the plain wait was that old has the right of way between the two.
-// A nested request yields to the plain waits that were that old when it came, except to those that depend on its holds.
+// A nested request yields to the waits, plain or nested, that were that old when it came, except to those that depend on
+// its holds.
 func (m *model) yields(a modelAsker, w *modelWait) bool {
 	switch {
 	case len(a.nested) > 0:
-		return !w.isNested() && w.reserve < a.since
+		return w.reserve < a.since
 	case a.ticket != 0 && w.ticket >= a.ticket:
 		return false
 	}

@@ -377,11 +377,11 @@ waits:
 				if parseInt(other.reserve) > now || mode == 'p' && other.mode[0] != 'p' {
 					continue
 				}
-				// A plain wait that was this old when a nested one came comes first, save where it depends on that one, which
-				// the model knows.
+				// A wait that was this old when a nested one came comes first, except where it depends on that one, which
+				// the model decides.
 				plain := parseInt(other.ticket) >= nestedTickets
 				switch {
-				case len(under) > 0 && (!plain || parseInt(other.reserve) >= parseInt(f[2])):
+				case len(under) > 0 && parseInt(other.reserve) >= parseInt(f[2]):
 					continue
 				case len(under) == 0 && (other.ticket >= f[1] || !plain && parseInt(other.since) > parseInt(f[4])):
 					continue

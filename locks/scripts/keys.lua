@@ -39,7 +39,7 @@
 --
 -- An item is a mode and a name: x<name> exclusive, s<name> shared, c<n>:<name> shared by at most n, p<n>:<name> n
 -- permits. Names hold no control bytes, so \0 and \31 part what they part. The ticket of a nested request is below 10^15,
--- any other's above, so that it comes first in every queue; it still gives way to a plain wait whose reserve time was over
+-- any other's above, so that it comes first in every queue; it still gives way to a wait whose reserve time was over
 -- when it came, see older. Times are server milliseconds, tokens server microseconds at
 -- least; both are printed by %.0f, for tostring and .. keep only 14 digits.
 local EXP, OWN, HOLD, WAIT = KEYS[1], KEYS[2], KEYS[3], KEYS[4]

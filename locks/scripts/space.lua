@@ -571,7 +571,7 @@ local function space()
           end
         end
         local from, upto = '[' .. name .. '\0', '(' .. name .. '\0' .. wait[2]
-        if nested then from, upto = from .. NESTED, '(' .. name .. '\1' end
+        if nested then upto = '(' .. name .. '\1' end
         local members = call('ZRANGEBYLEX', Q, from, upto, 'LIMIT', 0, SEARCH)
         spent = spent + #members / 4
         if #members == SEARCH then S.cut = true end
@@ -603,13 +603,18 @@ local function space()
 
   -- older returns the request of a wait that an item must not pass, or nil: an old wait reserves what it wants of the
   -- resource. A plain request must not pass earlier tickets (nil: it is new), save those of nested requests that came when
-  -- it was old already. A nested one must not pass the plain waits that were old when it came, save those that depend on
-  -- a hold that it is nested in, or on itself. self: the request's own wait, if there is one. It looks at the LOOK oldest:
-  -- younger ones became aged no earlier.
+  -- it was old already. A nested one must not pass the waits, plain or nested, that were old when it came, save those that
+  -- depend on a hold that it is nested in, or on itself. self: the request's own wait, if there is one. It looks at the
+  -- LOOK oldest, for a nested request at the LOOK oldest plain ones, too: younger ones became aged no earlier.
   local function older(item, name, n, owner, ticket, nested, self)
     local from, upto = '[' .. name .. '\0', ticket and '(' .. name .. '\0' .. ticket or '(' .. name .. '\1'
-    if nested then from, upto = from .. NESTED, '(' .. name .. '\1' end
+    if nested then upto = '(' .. name .. '\1' end
     local members = call('ZRANGEBYLEX', Q, from, upto, 'LIMIT', 0, LOOK)
+    if nested and #members == LOOK then
+      local last = string.match(members[LOOK], '^[^%z]*%z([^%z]*)')
+      local more = call('ZRANGEBYLEX', Q, last < NESTED and from .. NESTED or '(' .. members[LOOK], upto, 'LIMIT', 0, LOOK)
+      for i = 1, #more do members[#members + 1] = more[i] end
+    end
     local mode, room, most = sub(item, 1, 1), nil, 0
     if mode == 'p' then
       local used
