@@ -32,7 +32,19 @@ type model struct {
 	lost   bool
 	at     map[string]string
 	leases map[string]int64
+
+	flaw string // a rule that is broken, for the exploration to find; "" for none
 }
+
+// The flaws that a model can have.
+const (
+	flawHolder     = "the search for circles sees an upgrade, and not the share below it"
+	flawLimit      = "a lowered limit is not checked for circles"
+	flawNoBar      = "nested requests pass aged waits"
+	flawNestedPass = "nested requests pass aged nested waits"
+	flawBarAll     = "a nested request gives way to a wait that depends on it"
+	flawOrder      = "the end of a crashed session is an orderly one"
+)
 
 type modelPermits struct{ limit, version int64 }
 
@@ -177,6 +189,8 @@ func (w *modelWait) isNested() bool { return w.ticket < nestedTickets }
 // its holds.
 func (m *model) yields(a modelAsker, w *modelWait) bool {
 	switch {
+	case len(a.nested) > 0 && m.flaw == flawNoBar, len(a.nested) > 0 && w.isNested() && m.flaw == flawNestedPass:
+		return false
 	case len(a.nested) > 0:
 		return w.reserve < a.since
 	case a.ticket != 0 && w.ticket >= a.ticket:
@@ -197,7 +211,7 @@ func (m *model) barred(item string, a modelAsker) string {
 		if other == 'p' && wants > m.declared[name].limit {
 			continue // the limit was lowered: it will not be granted
 		}
-		if len(a.nested) > 0 && m.depends(w, a) {
+		if len(a.nested) > 0 && m.flaw != flawBarAll && m.depends(w, a) {
 			continue // it waits for this request
 		}
 		if mode == 'p' && other != 'p' {
@@ -897,6 +911,7 @@ func (m *model) needs(items, nested []string) (needs []need) {
 			case o.mode == 'x':
 				alone.of[o.tag[1:]] = 1
 			case mode == 'x' && slices.Contains(nested, o.tag[1:]): // it shares with itself
+			case m.flaw == flawHolder && slices.ContainsFunc(m.occupants(name), func(o occupant) bool { return o.mode == 'x' }):
 			case mode == 'p' || mode == 'x' || mode == 'c':
 				shared.of[o.tag[1:]] = used([]occupant{o})
 			}
@@ -1244,9 +1259,9 @@ func (m *model) close(session string, crashed bool) []string {
 		fallthrough
 	case !ok:
 		return []string{"ended"}
-	case crashed && at > 0:
+	case crashed && at > 0 && m.flaw != flawOrder:
 		m.ends[session] = 1
-	case !crashed && at != 1:
+	case (!crashed || m.flaw == flawOrder) && at != 1:
 		m.ends[session] = 0
 	}
 	m.reap()
