@@ -24,7 +24,7 @@ if ARGV[6] and call('ZCARD', Q) == 0 then
         call('SET', SEQ, token)
       end
       local grant = token .. '\31' .. ms
-      call('ZADD', HOLD, 0, ARGV[1] .. '\0' .. ARGV[2] .. '\31' .. grant .. '\31\31\31' .. ARGV[4] .. '\31' .. ARGV[5])
+      call('ZADD', HOLD, '0', ARGV[1] .. '\0' .. ARGV[2] .. '\31' .. grant .. '\31\31\31' .. ARGV[4] .. '\31' .. ARGV[5])
       return 'granted\31' .. grant
     end
   end

@@ -250,7 +250,7 @@ for k = 1, #ids do
         call('ZREM', HOLD, at)
         call('ZREM', EXP, 'd' .. hid)
       end
-      call('ZADD', HOLD, 0, member)
+      call('ZADD', HOLD, '0', member)
       last_until(hid, record[4])
     end
     owners, looked = {}, {}

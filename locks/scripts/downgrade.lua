@@ -18,14 +18,14 @@ hold[1] = session .. '\0' .. id
 for i = 2, #ARGV do
   local name = ARGV[i]
   if sub(hold[place[name]], 1, 1) == 'x' then
-    call('ZADD', IDX, 0, '~r' .. name .. '\0x' .. id)
+    call('ZADD', IDX, '0', '~r' .. name .. '\0x' .. id)
     local n = call('ZLEXCOUNT', IDX, '[~r' .. name .. '\0', '(~r' .. name .. '\1')
     call('HSET', OWN, name, format('s%d', n))
     hold[place[name]] = 's' .. name
     changed[#changed + 1] = name
   end
 end
-call('ZADD', HOLD, 0, concat(hold, US))
+call('ZADD', HOLD, '0', concat(hold, US))
 local S = space()
 S.visit(changed)
 S.settle()

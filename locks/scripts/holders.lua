@@ -11,7 +11,7 @@ local ids, members, bytes = {}, {}, 0
 if ARGV[2] == '' and (kind == 'x' or kind == 'u') then ids[1] = sub(owner, 2) end
 if kind == 's' or kind == 'p' or kind == 'u' then
   local from = ARGV[2] == '' and '[' .. mark or '(' .. mark .. ARGV[2]
-  members = call('ZRANGEBYLEX', IDX, from, '(' .. mark .. '\255', 'LIMIT', 0, ARGV[3])
+  members = call('ZRANGEBYLEX', IDX, from, '(' .. mark .. '\255', 'LIMIT', '0', ARGV[3])
   for i = 1, #members do ids[#ids + 1] = sub(members[i], #mark + 1) end
 end
 if #members == tonumber(ARGV[3]) then out[3] = ids[#ids] end

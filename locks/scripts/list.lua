@@ -15,7 +15,7 @@ end
 
 repeat
   local some = math.min(SOME, left)
-  local members, ids, records = call('ZRANGEBYLEX', key, from, ARGV[3], 'LIMIT', 0, some), {}, {}
+  local members, ids, records = call('ZRANGEBYLEX', key, from, ARGV[3], 'LIMIT', '0', some), {}, {}
   for i = 1, #members do
     ids[i] = string.match(members[i], waits and '^[^%z]*%z.%z(.*)$' or '^[^%z]*%z([^\31]*)')
   end

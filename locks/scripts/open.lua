@@ -14,7 +14,7 @@ if call('HEXISTS', META, 'id') == 0 then
   local pauses = tonumber(ARGV[5]) or up and up * 1000 < tonumber(ARGV[2]) and 1000 or 0
   if pauses > 0 then
     call('HSET', META, 'grace', format('%.0f', now + pauses))
-    call('ZADD', EXP, 0, 'e')
+    call('ZADD', EXP, '0', 'e')
   end
 end
 local id, epoch, lost, grace = unpack(call('HMGET', META, 'id', 'epoch', 'lost', 'grace'))
@@ -23,5 +23,5 @@ call('ZADD', EXP, now + ARGV[2], 's' .. session)
 call('HSET', META, 'card:' .. session, ARGV[3])
 know(session, ARGV[2], epoch)
 number = number or raise()
-local longest = call('ZREVRANGEBYLEX', IDX, '(~m', '[~l', 'LIMIT', 0, 1)[1]
+local longest = call('ZREVRANGEBYLEX', IDX, '(~m', '[~l', 'LIMIT', '0', '1')[1]
 return {'open', ms, id, epoch, tonumber(sub(longest, 3, 11)), still and 1 or 0, number}

@@ -15,7 +15,7 @@ local kind = owner and sub(owner, 1, 1)
 if from == '' and (kind == 'x' or kind == 'u') then ids[1] = sub(owner, 2) end
 local mark, members = '~r' .. name .. '\0x', {}
 if kind == 's' or kind == 'p' or kind == 'u' then
-  members = call('ZRANGEBYLEX', IDX, from == '' and '[' .. mark or '(' .. mark .. from, '(' .. mark .. '\255', 'LIMIT', 0, LOOK)
+  members = call('ZRANGEBYLEX', IDX, from == '' and '[' .. mark or '(' .. mark .. from, '(' .. mark .. '\255', 'LIMIT', '0', LOOK)
   for i = 1, #members do ids[#ids + 1] = sub(members[i], #mark + 1) end
 end
 local id, hold, member, other
@@ -41,7 +41,7 @@ if how == 'f' and (hold[1] == '@' or not unsaid) then
 elseif hold[1] ~= '@' and (how == 'f' or hold[5] == '' or sub(hold[5], 1, 1) == 'a') then
   call('ZREM', HOLD, member)
   hold[1], hold[5] = hold[1] .. '\0' .. id, how .. why
-  call('ZADD', HOLD, 0, concat(hold, US))
+  call('ZADD', HOLD, '0', concat(hold, US))
 end
 if ends(session) then S.inform(session, 'r', id, how, why) end
 S.settle()

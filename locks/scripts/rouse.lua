@@ -4,7 +4,7 @@
 -- Replies: how many sessions were told
 local desk = call('HGET', META, 'desk')
 local alive = {'s' .. (desk or '')}
-if not desk or not ends(desk) then alive = call('ZRANGEBYSCORE', EXP, '(' .. ms, '+inf', 'LIMIT', 0, 200) end
+if not desk or not ends(desk) then alive = call('ZRANGEBYSCORE', EXP, '(' .. ms, '+inf', 'LIMIT', '0', 200) end
 local told = 0
 for i = 1, #alive do
   if sub(alive[i], 1, 1) == 's' then

@@ -45,7 +45,7 @@ local function raise()
   if tonumber(number) >= FORMAT or tonumber(call('HGET', META, 'grace') or 0) > now then return number end
   local from, PAGE = '[~l', 100
   repeat
-    local members = call('ZRANGEBYLEX', IDX, from, '(~m', 'LIMIT', 0, PAGE)
+    local members = call('ZRANGEBYLEX', IDX, from, '(~m', 'LIMIT', '0', PAGE)
     local at, cards = {}, {}
     for i = 1, #members do
       local session = string.match(members[i], '^[^%z]*%z(.*)$')
@@ -68,5 +68,5 @@ end
 -- know notes a session's lease, and the epoch in which it has said all that it holds; '' while it has not.
 local function know(session, lease, epoch)
   call('HSET', META, 'at:' .. session, epoch .. ' ' .. lease)
-  call('ZADD', IDX, 0, format('~l%09d', tonumber(lease)) .. '\0' .. session)
+  call('ZADD', IDX, '0', format('~l%09d', tonumber(lease)) .. '\0' .. session)
 end

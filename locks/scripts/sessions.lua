@@ -5,7 +5,7 @@
 -- It goes along the index of leases, not along the timer wheel, which has entries of holds and waits, too.
 local out, limit = {ms, ''}, tonumber(ARGV[2])
 if limit == 0 then return out end
-local members = call('ZRANGEBYLEX', IDX, ARGV[1], '(~m', 'LIMIT', 0, limit)
+local members = call('ZRANGEBYLEX', IDX, ARGV[1], '(~m', 'LIMIT', '0', limit)
 for i = 1, #members do
   local session = string.match(members[i], '%z(.*)$')
   local at = call('ZSCORE', EXP, 's' .. session)

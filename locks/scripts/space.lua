@@ -31,6 +31,25 @@ local function named(item)
   return name, tonumber(n)
 end
 
+-- parted returns the names, the modes and the numbers of a list of items. A script asks for those of one list several times,
+-- and changes no list that it has asked about.
+local parts = {}
+local function parted(items)
+  local known = parts[items]
+  if not known then
+    local names, modes, numbers = {}, {}, {}
+    for i = 1, #items do
+      local item = items[i]
+      local mode = sub(item, 1, 1)
+      modes[i] = mode
+      if mode == 'x' or mode == 's' then names[i] = sub(item, 2) else names[i], numbers[i] = named(item) end
+    end
+    known = {names, modes, numbers}
+    parts[items] = known
+  end
+  return known[1], known[2], known[3]
+end
+
 -- bundle returns the names of a record's items, which begin at field `from`; items likewise with their modes.
 local function bundle(record, from)
   local names, items = {}, {}
@@ -52,35 +71,31 @@ end
 
 -- occupy takes a bundle that is free for x<hold> or o<request>.
 local function occupy(items, tag)
-  local slots, n, shared = {}, 0, nil
-  for i = 1, #items do
-    local name = named(items[i])
-    if sub(items[i], 1, 1) == 'x' then
-      slots[n + 1], slots[n + 2] = name, tag
+  local all, modes, numbers = parted(items)
+  local slots, n, names, shared = {}, 0, {}, {}
+  for i = 1, #all do
+    if modes[i] == 'x' then
+      slots[n + 1], slots[n + 2] = all[i], tag
       n = n + 2
     else
-      shared = shared or {}
-      shared[#shared + 1] = items[i]
+      shared[#shared + 1] = i
+      names[#names + 1] = all[i]
     end
   end
-  if shared then
-    local names, members = {}, {}
-    for i = 1, #shared do
-      names[i] = named(shared[i])
-      members[2 * i - 1], members[2 * i] = 0, '~r' .. names[i] .. '\0' .. tag
-    end
+  if #shared > 0 then
+    local members, mark = {}, '\0' .. tag
     local owners = call('HMGET', OWN, unpack(names))
     for i = 1, #shared do
       local owner = owners[i]
-      if sub(shared[i], 1, 1) == 'p' then
+      if modes[shared[i]] == 'p' then
         local used, limit, version = permits(owner)
-        local _, m = named(shared[i])
-        owner = format('p%d:%d:%s', used + m, limit, version)
+        owner = format('p%d:%d:%s', used + numbers[shared[i]], limit, version)
       else
         owner = format('s%d', owner and sub(owner, 2) + 1 or 1)
       end
       slots[n + 1], slots[n + 2] = names[i], owner
       n = n + 2
+      members[2 * i - 1], members[2 * i] = '0', '~r' .. names[i] .. mark
     end
     call('ZADD', IDX, unpack(members))
   end
@@ -105,7 +120,7 @@ local function take(id, session, info, items, limits)
   end
   occupy(items, 'x' .. id)
   limits = limits or ''
-  call('ZADD', HOLD, 0, concat({session .. '\0' .. id, token, ms, limits, '', info, concat(items, US)}, US))
+  call('ZADD', HOLD, '0', concat({session .. '\0' .. id, token, ms, limits, '', info, concat(items, US)}, US))
   local most = limit(limits)
   if most > 0 then call('ZADD', EXP, format('%.0f', now + most), 'm' .. id) end
   return token
@@ -115,10 +130,10 @@ end
 local function held(id)
   local session = string.match(id, '^(.*)%.[^.]*$') or ''
   local from = session .. '\0' .. id
-  local member = call('ZRANGEBYLEX', HOLD, '[' .. from .. '\31', '(' .. from .. '\32', 'LIMIT', 0, 1)[1]
+  local member = call('ZRANGEBYLEX', HOLD, '[' .. from .. '\31', '(' .. from .. '\32', 'LIMIT', '0', '1')[1]
   if not member then
     session, from = '@', '@\0' .. id
-    member = call('ZRANGEBYLEX', HOLD, '[' .. from .. '\31', '(' .. from .. '\32', 'LIMIT', 0, 1)[1]
+    member = call('ZRANGEBYLEX', HOLD, '[' .. from .. '\31', '(' .. from .. '\32', 'LIMIT', '0', '1')[1]
   end
   if not member then return nil end
   local hold = fields(member)
@@ -147,12 +162,12 @@ end
 -- pause begins a grace time, or makes the one that runs longer: `least` ms, and not less than the longest lease of a
 -- session that is known plus `margin`. Whoever asserts nothing until it is over has lost what he had.
 local function pause(least, margin)
-  local last = call('ZREVRANGEBYLEX', IDX, '(~m', '[~l', 'LIMIT', 0, 1)[1]
+  local last = call('ZREVRANGEBYLEX', IDX, '(~m', '[~l', 'LIMIT', '0', '1')[1]
   local longest = last and tonumber(sub(last, 3, 11)) or 0
   local upto = now + math.max(tonumber(least), longest + margin)
   upto = format('%.0f', math.max(upto, tonumber(call('HGET', META, 'grace') or 0)))
   call('HSET', META, 'grace', upto, 'lost', '1')
-  call('ZADD', EXP, 0, 'e')
+  call('ZADD', EXP, '0', 'e')
   return upto
 end
 
@@ -174,8 +189,13 @@ local function space()
   -- before it stops freeing more, waits of a queue that are read at once, and records read by searches. MANY: from so
   -- many names on it may be cheaper to read all queues at once than theirs.
   local LOOK, DUE, HOLDS, NAMES, PAGE, SEARCH, MANY = 64, 64, 100, 250, 16, 500, 32
+  -- Bundles of FEW names or more have their queues looked at GROUP by GROUP, see queues. Of the queues of a bundle of more
+  -- than WIDE names only the oldest waits are looked at, and of the old ones among them TURNS, see older.
+  local FEW, GROUP, WIDE, TURNS = 4, 16, 32, 500
+  -- Redis prints each number that it is given, which takes as long as a short command does: these are given most.
+  local LOOK_TEXT, PAGE_TEXT, GROUP_TEXT = format('%d', LOOK), format('%d', PAGE), format('%d', GROUP)
   local freed, since, front, looked = {}, {}, {}, 0 -- resources to be settled, from which ticket on each, see unbar
-  local web, spent = nil, 0 -- see inside
+  local web, spent, turns = nil, 0, 0 -- see inside and older
 
   local function free(names, ticket)
     ticket = ticket or ''
@@ -204,20 +224,20 @@ local function space()
   local function unbar(names, wait)
     free(names, wait[2])
     if wait[2] < NESTED or tonumber(wait[5]) > now then return end
-    if S.nests == nil then S.nests = call('ZRANGEBYLEX', IDX, '[~u', '(~v', 'LIMIT', 0, 1)[1] ~= nil end
+    if S.nests == nil then S.nests = call('ZRANGEBYLEX', IDX, '[~u', '(~v', 'LIMIT', '0', '1')[1] ~= nil end
     for i = 1, S.nests and #names or 0 do front[names[i]] = true end
   end
 
   -- vacate gives up what occupy took.
   local function vacate(items, tag)
-    local names, gone, slots, members = {}, {}, {}, {}
-    for i = 1, #items do names[i] = named(items[i]) end
+    local names, modes, numbers = parted(items)
+    local gone, slots, members, mark = {}, {}, {}, '\0' .. tag
     local owners = call('HMGET', OWN, unpack(names))
     for i = 1, #items do
-      local name, owner, mode = names[i], owners[i] or '', sub(items[i], 1, 1)
+      local name, owner, mode = names[i], owners[i] or '', modes[i]
       local kind, left = sub(owner, 1, 1), 0
       if mode ~= 'x' then
-        members[#members + 1] = '~r' .. name .. '\0' .. tag
+        members[#members + 1] = '~r' .. name .. mark
         if kind == 's' then left = sub(owner, 2) - 1 end
       elseif kind == 'u' then -- what is under it comes back
         left = call('ZLEXCOUNT', IDX, '[~r' .. name .. '\0', '(~r' .. name .. '\1')
@@ -225,7 +245,7 @@ local function space()
       local value
       if mode == 'p' then
         local used, most, version = permits(owner)
-        local _, n = named(items[i])
+        local n = numbers[i]
         value = format('p%d:%d:%s', used - n, most, version)
       elseif left > 0 then
         value = format('s%d', left)
@@ -241,17 +261,39 @@ local function space()
     free(names)
   end
 
-  -- queues returns the queues of many resources as a table of their members, or nil where it is cheaper to read each.
-  local function queues(n)
-    if n <= MANY or call('ZCARD', Q) > n then return nil end
-    local all, members = {}, call('ZRANGE', Q, 0, -1)
-    for i = 1, #members do
-      local name = string.match(members[i], '^[^%z]*')
-      all[name] = all[name] or {}
-      table.insert(all[name], members[i])
+  -- queues returns, for many resources, the first member of each of their queues by its resource, then false; or where it is
+  -- cheaper to read all queues at once, all members of each, then true. For few resources it returns nil. Neighbors in a bundle begin alike, since it is sorted: one range of the queues
+  -- covers GROUP of them, and in most cases nobody waits there.
+  local function queues(names)
+    local n = #names
+    if n < FEW then return nil end
+    local some = {}
+    if n > MANY and call('ZCARD', Q) <= n then
+      local members = call('ZRANGE', Q, '0', '-1')
+      for i = 1, #members do
+        local name = string.match(members[i], '^[^%z]*')
+        some[name] = some[name] or {}
+        table.insert(some[name], members[i])
+      end
+      looked = looked + math.floor(#members / 128)
+      return some, true
     end
-    looked = looked + math.floor(#members / 128)
-    return all
+    for i = 1, n, GROUP do
+      local last, common = math.min(i + GROUP - 1, n), names[i]
+      for j = i + 1, last do
+        while sub(names[j], 1, #common) ~= common do common = sub(common, 1, -2) end
+      end
+      local members = call('ZRANGEBYLEX', Q, '[' .. common, '(' .. common .. '\255', 'LIMIT', '0', GROUP_TEXT)
+      if #members < GROUP then
+        for j = #members, 1, -1 do some[string.match(members[j], '^[^%z]*')] = members[j] end
+      else
+        for j = i, last do
+          local name = names[j]
+          some[name] = call('ZRANGEBYLEX', Q, '[' .. name .. '\0', '(' .. name .. '\1', 'LIMIT', '0', '1')[1]
+        end
+      end
+    end
+    return some, false
   end
 
   local function queued(wait, id) -- the queue members of a wait
@@ -266,7 +308,7 @@ local function space()
 
   local function enter(wait, id)
     local members, args = queued(wait, id), {}
-    for i = 1, #members do args[2 * i - 1], args[2 * i] = 0, members[i] end
+    for i = 1, #members do args[2 * i - 1], args[2 * i] = '0', members[i] end
     call('ZADD', Q, unpack(args))
   end
 
@@ -312,7 +354,7 @@ local function space()
     local rest = least > 0 and hold[3] + least or 0
     if crashed and crash > 0 then rest = math.max(rest, now + crash) end
     if rest > now and not at_once then
-      call('ZADD', HOLD, 0, '@' .. sub(member, #hold[1] + 1))
+      call('ZADD', HOLD, '0', '@' .. sub(member, #hold[1] + 1))
       call('ZADD', EXP, format('%.0f', rest), 'd' .. id)
       return hold
     end
@@ -377,7 +419,7 @@ local function space()
   local function align(name, ticket, left)
     local members = {}
     if left > 0 then
-      members = call('ZRANGEBYLEX', IDX, '[~k' .. name .. '\0' .. ticket, '(~k' .. name .. '\1', 'LIMIT', 0, left)
+      members = call('ZRANGEBYLEX', IDX, '[~k' .. name .. '\0' .. ticket, '(~k' .. name .. '\1', 'LIMIT', '0', left)
     end
     for i = 1, #members do
       local at, id = string.match(members[i], '^[^%z]*%z([^%z]*)%z(.*)$')
@@ -441,10 +483,10 @@ local function space()
       wait = fields(concat({session, ticket, ms, 'w', format('%.0f', now + patience), limits or '', under, info,
         concat(items, US)}, US))
       wait.id = id
-      call('ZADD', IDX, 0, session .. '\0w\0' .. id)
-      if class(id, wait) then call('ZADD', IDX, 0, class(id, wait)) end
+      call('ZADD', IDX, '0', session .. '\0w\0' .. id)
+      if class(id, wait) then call('ZADD', IDX, '0', class(id, wait)) end
       for hold in string.gmatch(under, '[^ ]+') do
-        call('ZADD', IDX, 0, '~u' .. hold .. '\0' .. id)
+        call('ZADD', IDX, '0', '~u' .. hold .. '\0' .. id)
         web, S.nests = nil, true
       end
       if deadline then call('ZADD', EXP, deadline, 'w' .. id) end
@@ -460,7 +502,7 @@ local function space()
   -- sharers returns who shares a resource: x for holds, o for offers.
   local function sharers(name, kind, limit)
     local from = '~r' .. name .. '\0' .. kind
-    local members = call('ZRANGEBYLEX', IDX, '[' .. from, '(' .. from .. '\255', 'LIMIT', 0, limit)
+    local members = call('ZRANGEBYLEX', IDX, '[' .. from, '(' .. from .. '\255', 'LIMIT', '0', limit)
     for i = 1, #members do members[i] = sub(members[i], #from + 1) end
     return members
   end
@@ -487,7 +529,7 @@ local function space()
     if web[hold] == nil then
       spent = spent + 1
       local from, found = '~u' .. hold .. '\0', nil
-      local members = call('ZRANGEBYLEX', IDX, '[' .. from, '(~u' .. hold .. '\1', 'LIMIT', 0, SEARCH)
+      local members = call('ZRANGEBYLEX', IDX, '[' .. from, '(~u' .. hold .. '\1', 'LIMIT', '0', SEARCH)
       for i = 1, #members do
         found = found or {}
         found[i] = sub(members[i], #from + 1)
@@ -572,7 +614,7 @@ local function space()
         end
         local from, upto = '[' .. name .. '\0', '(' .. name .. '\0' .. wait[2]
         if nested then upto = '(' .. name .. '\1' end
-        local members = call('ZRANGEBYLEX', Q, from, upto, 'LIMIT', 0, SEARCH)
+        local members = call('ZRANGEBYLEX', Q, from, upto, 'LIMIT', '0', SEARCH)
         spent = spent + #members / 4
         if #members == SEARCH then S.cut = true end
         for j = 1, #members do
@@ -593,7 +635,7 @@ local function space()
   -- reach has settle() look at the nested waits that a wait leads to. By it, they may have come to be waited for by one
   -- that bars them, which it then no longer does.
   function S.reach(wait)
-    if S.nests == nil then S.nests = call('ZRANGEBYLEX', IDX, '[~u', '(~v', 'LIMIT', 0, 1)[1] ~= nil end
+    if S.nests == nil then S.nests = call('ZRANGEBYLEX', IDX, '[~u', '(~v', 'LIMIT', '0', '1')[1] ~= nil end
     if not S.nests then return end
     S.cut = false
     local _, met = leads(wait)
@@ -601,21 +643,36 @@ local function space()
     if S.cut then later({'G'}) end -- then at all queues
   end
 
+  -- aged returns whether the wait of a member of a resource's queue has come to bar others.
+  local function aged(name, member) return tonumber(string.match(member, '^.%d*%z(%d*)', #name + 19)) <= now end
+
   -- older returns the request of a wait that an item must not pass, or nil: an old wait reserves what it wants of the
   -- resource. A plain request must not pass earlier tickets (nil: it is new), save those of nested requests that came when
   -- it was old already. A nested one must not pass the waits, plain or nested, that were old when it came, save those that
   -- depend on a hold that it is nested in, or on itself. self: the request's own wait, if there is one. It looks at the
-  -- LOOK oldest, for a nested request at the LOOK oldest plain ones, too: younger ones became aged no earlier.
-  local function older(item, name, n, owner, ticket, nested, self)
+  -- LOOK oldest, for a nested request at the LOOK oldest plain ones, too: younger ones became aged no earlier. first: the
+  -- first member of the queue, for a request of many names. Then it looks at the oldest nested and the oldest plain wait,
+  -- and at the others only when one of these is old, while the script has time for it.
+  local function older(mode, name, n, owner, ticket, nested, self, first)
     local from, upto = '[' .. name .. '\0', ticket and '(' .. name .. '\0' .. ticket or '(' .. name .. '\1'
     if nested then upto = '(' .. name .. '\1' end
-    local members = call('ZRANGEBYLEX', Q, from, upto, 'LIMIT', 0, LOOK)
+    if first then
+      local old = aged(name, first)
+      if not old and sub(first, #name + 2, #name + 17) < NESTED then
+        first = call('ZRANGEBYLEX', Q, from .. NESTED, upto, 'LIMIT', '0', '1')[1]
+        old = first and aged(name, first)
+      end
+      if not old or turns > TURNS then return nil end
+    end
+    local members = call('ZRANGEBYLEX', Q, from, upto, 'LIMIT', '0', LOOK_TEXT)
+    if #members == 0 then return nil end
     if nested and #members == LOOK then
       local last = string.match(members[LOOK], '^[^%z]*%z([^%z]*)')
-      local more = call('ZRANGEBYLEX', Q, last < NESTED and from .. NESTED or '(' .. members[LOOK], upto, 'LIMIT', 0, LOOK)
+      local more = call('ZRANGEBYLEX', Q, last < NESTED and from .. NESTED or '(' .. members[LOOK], upto, 'LIMIT', '0', LOOK_TEXT)
       for i = 1, #more do members[#members + 1] = more[i] end
     end
-    local mode, room, most = sub(item, 1, 1), nil, 0
+    turns = turns + #members
+    local room, most = nil, 0
     if mode == 'p' then
       local used
       used, most = permits(owner)
@@ -648,18 +705,14 @@ local function space()
   -- unfit tells why an item can never be granted as it is: mode (a declared permit is asked for in another way, or one
   -- that is not declared), limit (more permits than there are); and the name. Else nil.
   function S.unfit(items)
-    local names = {}
-    for i = 1, #items do names[i] = named(items[i]) end
+    local names, modes, numbers = parted(items)
     local owners = call('HMGET', OWN, unpack(names))
     for i = 1, #items do
-      local _, n = named(items[i])
-      local declared = owners[i] and sub(owners[i], 1, 1) == 'p'
-      if declared ~= (sub(items[i], 1, 1) == 'p') and (declared or sub(items[i], 1, 1) == 'p') then
-        return 'mode', names[i], declared and 1 or 0
-      end
+      local declared = owners[i] and sub(owners[i], 1, 1) == 'p' or false
+      if declared ~= (modes[i] == 'p') then return 'mode', names[i], declared and 1 or 0 end
       if declared then
         local _, most = permits(owners[i])
-        if n > most then return 'limit', names[i], most end
+        if numbers[i] > most then return 'limit', names[i], most end
       end
     end
     return nil
@@ -674,8 +727,7 @@ local function space()
     local beaten, beats = {}, {}
     local mine = type(self) == 'table' and self or self and S.wait(self)
     if mine and mine[4] == 'o' then return nil, nil, beaten end
-    local names, wants = {}, {}
-    for i = 1, #items do names[i], wants[i] = named(items[i]) end
+    local names, modes, wants = parted(items)
     local owners = call('HMGET', OWN, unpack(names))
 
     local function beat(id) -- returns the wait whose offer an older ticket takes
@@ -713,7 +765,7 @@ local function space()
     end
 
     for i = 1, #items do
-      local owner, mode = owners[i], sub(items[i], 1, 1)
+      local owner, mode = owners[i], modes[i]
       local kind, by = owner and sub(owner, 1, 1), nil
       if kind == 'x' or kind == 'u' then
         by = 'x' .. sub(owner, 2)
@@ -745,14 +797,20 @@ local function space()
     end
     if not barge and call('ZCARD', Q) > 0 then
       S.cut = false
-      local all = queues(#items)
+      local some, whole = queues(names)
+      local many = some and #names > WIDE
+      if whole then many = false end
       for i = 1, #items do
-        local queue, alone = all and all[names[i]], first and first[names[i]]
-        if all then
-          alone = alone or not queue or ticket and string.find(queue[1], names[i] .. '\0' .. ticket .. '\0', 1, true) == 1
+        local queue, alone = true, false
+        if some then queue = some[names[i]] end
+        if queue and not nested then
+          alone = first and first[names[i]]
+          if whole and ticket then alone = alone or string.find(queue[1], names[i] .. '\0' .. ticket .. '\0', 1, true) == 1 end
         end
-        alone = alone and (not nested or all and not queue)
-        local id = not alone and older(items[i], names[i], wants[i], owners[i], ticket, nested, mine)
+        local id
+        if queue and not alone then
+          id = older(modes[i], names[i], wants[i], owners[i], ticket, nested, mine, many and queue or nil)
+        end
         if id then return names[i], 'w' .. id end
       end
     end
@@ -791,7 +849,7 @@ local function space()
     store(id, wait)
     occupy(items, 'o' .. id)
     call('ZADD', EXP, now + OFFER, 'o' .. id)
-    call('ZADD', IDX, 0, '@\0o\0' .. id)
+    call('ZADD', IDX, '0', '@\0o\0' .. id)
     S.offers[#S.offers + 1] = id
   end
 
@@ -831,9 +889,9 @@ local function space()
     local function advance(head)
       while true do
         head.at = head.at + 1
-        if head.at > #head.members and not head.whole and (head.at == 1 or head.at > PAGE) then
-          head.members = call('ZRANGEBYLEX', Q, head.from, '(' .. head.name .. '\1', 'LIMIT', 0, PAGE)
-          head.from, head.at = '(' .. (head.members[PAGE] or ''), 1
+        if head.at > #head.members and not head.whole and (head.at == 1 or head.at > head.page) then
+          head.members = call('ZRANGEBYLEX', Q, head.from, '(' .. head.name .. '\1', 'LIMIT', '0', PAGE_TEXT)
+          head.from, head.at, head.page = '(' .. (head.members[PAGE] or ''), 1, PAGE
         end
         local member = head.members[head.at]
         if not member then return false end
@@ -881,13 +939,13 @@ local function space()
       if size > 0 then heap[at] = last end
     end
 
-    local left, all = {}, queues(#names) -- left: for the next script
-    if all then
-      local some = {}
+    local left, some, all = {}, queues(names) -- left: for the next script
+    if some then
+      local queued = {}
       for i = 1, #names do
-        if all[names[i]] then some[#some + 1] = names[i] end
+        if some[names[i]] then queued[#queued + 1] = names[i] end
       end
-      names = some
+      names = queued
     end
     for i = 1, #names do
       local name, owner = names[i], nil
@@ -899,8 +957,10 @@ local function space()
         looked = looked + (all and 1 / 8 or 1 / 16)
         local head = {name = name, from = '[' .. name .. '\0' .. from[name], members = {}, at = 0}
         if nested[name] then head.from, head.skip = '[' .. name .. '\0', from[name] end
-        if all then
-          head.members, head.whole = all[name], true
+        if some and not all and from[name] == '' then -- it is known already where the queue begins
+          head.members, head.page, head.from = {some[name]}, 1, '(' .. some[name]
+        elseif all then
+          head.members, head.whole = some[name], true
           if not nested[name] and from[name] ~= '' then -- from there on
             while head.members[head.at + 1] and head.members[head.at + 1] < name .. '\0' .. from[name] do head.at = head.at + 1 end
           end
@@ -960,7 +1020,7 @@ local function space()
 
   -- reap ends what is due: sessions with all they have, waits, offers, limits of holds; and goes on with the work list.
   function S.reap()
-    local due = call('ZRANGEBYSCORE', EXP, '-inf', ms, 'WITHSCORES', 'LIMIT', 0, DUE)
+    local due = call('ZRANGEBYSCORE', EXP, '-inf', ms, 'WITHSCORES', 'LIMIT', '0', DUE)
     S.more = S.more or #due == 2 * DUE
     local left = HOLDS
     for i = 1, #due, 2 do
@@ -972,9 +1032,9 @@ local function space()
       if kind == 's' then
         local crashed = tonumber(due[i + 1]) > 0 -- one that was closed in order ends at 0, see close
         local holds, waits, ended = {}, {}, 0
-        if left > 0 then holds = call('ZRANGEBYLEX', HOLD, '[' .. id .. '\0', '(' .. id .. '\1', 'LIMIT', 0, left) end
+        if left > 0 then holds = call('ZRANGEBYLEX', HOLD, '[' .. id .. '\0', '(' .. id .. '\1', 'LIMIT', '0', left) end
         if #holds < left then
-          waits = call('ZRANGEBYLEX', IDX, '[' .. id .. '\0', '(' .. id .. '\1', 'LIMIT', 0, left - #holds)
+          waits = call('ZRANGEBYLEX', IDX, '[' .. id .. '\0', '(' .. id .. '\1', 'LIMIT', '0', left - #holds)
         end
         for j = 1, #holds + #waits do
           if #freed >= NAMES then break end
@@ -1019,7 +1079,7 @@ local function space()
           end
           local name = id
           for _ = 1, PAGE do
-            local member = call('ZRANGEBYLEX', Q, '(' .. name .. '\1', '+', 'LIMIT', 0, 1)[1]
+            local member = call('ZRANGEBYLEX', Q, '(' .. name .. '\1', '+', 'LIMIT', '0', '1')[1]
             name = member and string.match(member, '^[^%z]*')
             if not name then break end
             free({name})
@@ -1249,7 +1309,7 @@ local function space()
   -- ticket on. Of each circle the youngest wait is taken out, and its session is told to ask again: the answer then is the
   -- circle, or that there is none any more.
   function S.untie(name, ticket)
-    local members = call('ZRANGEBYLEX', Q, '[' .. name .. '\0' .. ticket, '(' .. name .. '\0' .. NESTED, 'LIMIT', 0, LOOK)
+    local members = call('ZRANGEBYLEX', Q, '[' .. name .. '\0' .. ticket, '(' .. name .. '\0' .. NESTED, 'LIMIT', '0', LOOK_TEXT)
     for i = 1, #members do
       local at, id = string.match(members[i], '^[^%z]*%z([^%z]*)%z.%d*%z[^%z]*%z(.*)$')
       if spent > SEARCH / 2 then

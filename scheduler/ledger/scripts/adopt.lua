@@ -45,6 +45,6 @@ run[PATIENCE], run[ONBUSY], run[LIMITS] = ARGV[11], ARGV[12], ARGV[13]
 for i = 16, #ARGV do run[R_ITEMS + i - 16] = ARGV[i] end
 run[#run + 1] = 'xrun:' .. id
 call('HSET', BODY, id, ARGV[9] .. US .. ARGV[10])
-call('ZADD', OPEN, 0, job .. '\0' .. pad(0) .. '\0' .. id)
+call('ZADD', OPEN, '0', job .. '\0' .. pad(0) .. '\0' .. id)
 due(id, run)
 return {'created', id, run[N], run[STATE]}

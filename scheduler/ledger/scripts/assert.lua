@@ -42,7 +42,7 @@ for i = 3, #ARGV, 4 do
       mine[N] = format('%d', mine[N] + 1)
       save(id, mine)
       call('HSET', BODY, id, ARGV[i + 3])
-      call('ZADD', OPEN, 0, mine[JOB] .. '\0' .. pad(mine[TICK]) .. '\0' .. id)
+      call('ZADD', OPEN, '0', mine[JOB] .. '\0' .. pad(mine[TICK]) .. '\0' .. id)
       works(id, mine)
       if mine[TICK] ~= '' then announce(id, '') end
     end

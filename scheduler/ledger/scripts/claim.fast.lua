@@ -41,7 +41,7 @@ do
           '(' .. job .. '\0' .. format('%016.0f', tonumber(tick))) == 0
       end
       for i = 8, several and 0 or #ARGV do
-        local other = fit and call('ZRANGEBYLEX', READY, '[' .. ARGV[i] .. '\0', '(' .. ARGV[i] .. '\1', 'LIMIT', 0, 1)[1]
+        local other = fit and call('ZRANGEBYLEX', READY, '[' .. ARGV[i] .. '\0', '(' .. ARGV[i] .. '\1', 'LIMIT', '0', '1')[1]
         if other and match(other, '^[^%z]*%z([^%z]*)') < rank then fit = false end
       end
       if fit then

@@ -53,7 +53,7 @@ if ARGV[6] == '0' and run[CRASHES] ~= '0' then
   if last == 'crashed' then return {'suspect', run[CRASHES]} end
 end
 for i = 8, #ARGV do
-  local first = call('ZRANGEBYLEX', READY, '[' .. ARGV[i] .. '\0', '(' .. ARGV[i] .. '\1', 'LIMIT', 0, 8)
+  local first = call('ZRANGEBYLEX', READY, '[' .. ARGV[i] .. '\0', '(' .. ARGV[i] .. '\1', 'LIMIT', '0', 8)
   for j = 1, #first do
     local since, other = string.match(first[j], '^[^%z]*%z([^%z]*)%z(.*)$')
     if since >= pad(run[SINCE]) then break end
@@ -72,7 +72,7 @@ end
 -- wait in front of it.
 if run[SERIAL] == '1' and run[TICK] ~= '' and run[WAITS] ~= '1' then
   local before, first = '(' .. run[JOB] .. '\0' .. pad(run[TICK]), '[' .. run[JOB] .. '\0' .. pad(1)
-  local earlier = call('ZREVRANGEBYLEX', OPEN, before, first, 'LIMIT', 0, 128) -- still earlier ones were due long ago
+  local earlier = call('ZREVRANGEBYLEX', OPEN, before, first, 'LIMIT', '0', 128) -- still earlier ones were due long ago
   for i = #earlier, 1, -1 do
     local other = string.match(earlier[i], '([^%z]*)$')
     local tick = load(other)

@@ -66,7 +66,7 @@ end
 local function overlap(id)
   if ARGV[6] == 'allow' then return nil end
   if ARGV[6] == 'skip' then
-    local first = call('ZRANGEBYLEX', OPEN, from, to, 'LIMIT', 0, 1)[1]
+    local first = call('ZRANGEBYLEX', OPEN, from, to, 'LIMIT', '0', '1')[1]
     if not first then return nil end
     local other = string.match(first, '([^%z]*)$')
     local there = load(other)
@@ -125,7 +125,7 @@ for i = 22 + items, #ARGV, 6 do
     run[DEADLINE], run[PATIENCE], run[ONBUSY], run[LIMITS] = deadline, ARGV[13], ARGV[14], ARGV[15]
     run[R_ITEMS] = own
     call('HSET', BODY, id, ARGV[10] .. US .. ARGV[11])
-    call('ZADD', OPEN, 0, job .. '\0' .. pad(tick) .. '\0' .. id)
+    call('ZADD', OPEN, '0', job .. '\0' .. pad(tick) .. '\0' .. id)
     if tonumber(at) > now then
       run[STATE], run[AT] = 'scheduled', at
       call('ZADD', TIMER, at, id)

@@ -22,7 +22,7 @@ local run = fresh(job, ARGV[3], ARGV[4], '')
 run[PATIENCE], run[ONBUSY], run[LIMITS] = ARGV[10], ARGV[11], ARGV[12]
 for i = 14, #ARGV do run[R_ITEMS + i - 14] = ARGV[i] end
 call('HSET', BODY, id, ARGV[8] .. US .. ARGV[9])
-call('ZADD', OPEN, 0, job .. '\0' .. pad(0) .. '\0' .. id)
+call('ZADD', OPEN, '0', job .. '\0' .. pad(0) .. '\0' .. id)
 local at = math.max(tonumber(ARGV[5]), now + ARGV[6])
 if at > now then
   run[STATE], run[AT] = 'scheduled', format('%.0f', at)

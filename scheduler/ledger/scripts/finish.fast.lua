@@ -73,7 +73,7 @@ do
       -- The keys of the job are read first: if one of them is of the wrong type, nothing has changed.
       call('HLEN', HIST)
       if #tails > 0 then call('HLEN', OUTPUT) end
-      local old = call('ZRANGEBYSCORE', DONE, '-inf', format('(%.0f', ms - age), 'LIMIT', 0, 100)
+      local old = call('ZRANGEBYSCORE', DONE, '-inf', format('(%.0f', ms - age), 'LIMIT', '0', 100)
       call('ZREM', HOLD, unpack(gone))
       call('HDEL', OWN, unpack(names))
       call('ZREM', BUSY, unpack(busy))

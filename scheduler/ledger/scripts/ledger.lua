@@ -115,7 +115,7 @@ local function info(id, run) return '{"job":"' .. run[JOB] .. '","run":"' .. id 
 local function due(id, run)
   run[STATE], run[N] = 'due', format('%d', run[N] + 1)
   if run[SINCE] == '' then run[SINCE] = ms end
-  call('ZADD', READY, 0, run[QUEUE] .. '\0' .. pad(run[SINCE]) .. '\0' .. id)
+  call('ZADD', READY, '0', run[QUEUE] .. '\0' .. pad(run[SINCE]) .. '\0' .. id)
   call('ZADD', PUSH, ms, id)
   call('ZREM', SENT, id)
   save(id, run)
@@ -186,7 +186,7 @@ end
 
 -- trim keeps a job's history within its bounds: a number of runs, and ms.
 local function trim(keep, age)
-  local old = call('ZRANGEBYSCORE', DONE, '-inf', format('(%.0f', now - age), 'LIMIT', 0, 100)
+  local old = call('ZRANGEBYSCORE', DONE, '-inf', format('(%.0f', now - age), 'LIMIT', '0', 100)
   local extra = call('ZCARD', DONE) - keep
   if extra > #old then old = call('ZRANGE', DONE, 0, math.min(extra, 100) - 1) end
   if #old == 0 then return end
@@ -223,8 +223,8 @@ end
 
 -- works writes what stands beside the record of a run while it runs, settled takes it off.
 local function works(id, run)
-  call('ZADD', BUSY, 0, run[SESSION] .. '\0' .. id)
-  if run[STOP] ~= '' then call('ZADD', ASK, 0, run[SESSION] .. '\0' .. id) end
+  call('ZADD', BUSY, '0', run[SESSION] .. '\0' .. id)
+  if run[STOP] ~= '' then call('ZADD', ASK, '0', run[SESSION] .. '\0' .. id) end
 end
 
 local function settled(id, run)
@@ -265,7 +265,7 @@ end
 -- asked lists what a worker is asked to stop: runs and why; no run: all of them, it is to drain.
 local function asked(session)
   local list = {}
-  local members = call('ZRANGEBYLEX', ASK, '[' .. session .. '\0', '(' .. session .. '\1', 'LIMIT', 0, 1000)
+  local members = call('ZRANGEBYLEX', ASK, '[' .. session .. '\0', '(' .. session .. '\1', 'LIMIT', '0', 1000)
   for i = 1, #members do
     local id = string.match(members[i], '^[^%z]*%z(.*)$')
     local run = id ~= '' and load(id)
@@ -313,7 +313,7 @@ end
 
 -- forget drops ids that need not be remembered any more, some of them.
 local function forget()
-  local old = call('ZRANGEBYSCORE', IDS, '-inf', ms, 'LIMIT', 0, 100)
+  local old = call('ZRANGEBYSCORE', IDS, '-inf', ms, 'LIMIT', '0', 100)
   if #old == 0 then return end
   call('ZREM', IDS, unpack(old))
   for i = 1, #old do old[i] = 'a' .. old[i] end

@@ -27,7 +27,7 @@ if ARGV[6] ~= '' then
     out[5], out[6][2 * i - 1], out[6][2 * i] = news[i][1], news[i][2][2], news[i][2][4]
   end
 end
-local changed = call('ZRANGEBYSCORE', REV, '(' .. ARGV[2], '+inf', 'WITHSCORES', 'LIMIT', 0, ARGV[3])
+local changed = call('ZRANGEBYSCORE', REV, '(' .. ARGV[2], '+inf', 'WITHSCORES', 'LIMIT', '0', ARGV[3])
 for i = 1, #changed, 2 do
   out[#out + 1] = changed[i]
   out[#out + 1] = call('HGET', CURSOR, changed[i]) or '0'

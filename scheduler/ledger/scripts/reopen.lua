@@ -34,7 +34,7 @@ run[PATIENCE], run[ONBUSY], run[LIMITS], run[SERIAL] = ARGV[7], ARGV[8], ARGV[9]
 for i = 13, #ARGV do run[R_ITEMS + i - 13] = ARGV[i] end
 call('HSET', BODY, id, ARGV[5] .. US .. ARGV[6])
 if log ~= '' then call('HSET', LOG, id, log) end
-call('ZADD', OPEN, 0, run[JOB] .. '\0' .. pad(run[TICK]) .. '\0' .. id)
+call('ZADD', OPEN, '0', run[JOB] .. '\0' .. pad(run[TICK]) .. '\0' .. id)
 due(id, run)
 announce(id, '')
 return {'due', run[N]}

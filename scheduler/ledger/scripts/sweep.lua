@@ -18,11 +18,11 @@ local function found(id, key, member)
 end
 
 -- offers that were made by scripts which know no runs
-local waiting = call('ZRANGEBYLEX', IDX, '[@\0o\0', '(@\0o\1', 'LIMIT', 0, most)
+local waiting = call('ZRANGEBYLEX', IDX, '[@\0o\0', '(@\0o\1', 'LIMIT', '0', most)
 for i = 1, #waiting do S.offers[#S.offers + 1] = string.match(waiting[i], '^[^%z]*%z.%z(.*)$') end
 offered(S, list)
 
-local timers = call('ZRANGEBYSCORE', TIMER, '-inf', ms, 'LIMIT', 0, most)
+local timers = call('ZRANGEBYSCORE', TIMER, '-inf', ms, 'LIMIT', '0', most)
 for i = 1, #timers do
   local id = timers[i]
   local run, text = load(id)
@@ -34,7 +34,7 @@ for i = 1, #timers do
   end
 end
 
-local unsure = call('ZRANGEBYSCORE', PUSH, '-inf', format('%.0f', now - ARGV[2]), 'LIMIT', 0, most)
+local unsure = call('ZRANGEBYSCORE', PUSH, '-inf', format('%.0f', now - ARGV[2]), 'LIMIT', '0', most)
 for i = 1, #unsure do
   local run = found(unsure[i], PUSH, unsure[i])
   if run then
@@ -51,11 +51,11 @@ end
 -- from session to session, without looking at what runs under the live ones
 local from = '-'
 while #dead < 4 * most do
-  local member = call('ZRANGEBYLEX', BUSY, from, '+', 'LIMIT', 0, 1)[1]
+  local member = call('ZRANGEBYLEX', BUSY, from, '+', 'LIMIT', '0', '1')[1]
   if not member then break end
   local session = string.match(member, '^([^%z]*)')
   if not ends(session) then
-    local members = call('ZRANGEBYLEX', BUSY, '[' .. session .. '\0', '(' .. session .. '\1', 'LIMIT', 0, most)
+    local members = call('ZRANGEBYLEX', BUSY, '[' .. session .. '\0', '(' .. session .. '\1', 'LIMIT', '0', most)
     for i = 1, #members do
       local id = string.match(members[i], '([^%z]*)$')
       local run = found(id, BUSY, members[i])
@@ -67,7 +67,7 @@ end
 
 -- some of those under live sessions in turns: a hold may end before its work does
 local after = call('HGET', LEDGER, 'looked')
-local some = call('ZRANGEBYLEX', BUSY, after and '(' .. after or '-', '+', 'LIMIT', 0, most)
+local some = call('ZRANGEBYLEX', BUSY, after and '(' .. after or '-', '+', 'LIMIT', '0', most)
 for i = 1, #some do
   local session, id = string.match(some[i], '^([^%z]*)%z(.*)$')
   local run = found(id, BUSY, some[i])
@@ -79,16 +79,16 @@ elseif after then
   call('HDEL', LEDGER, 'looked')
 end
 
-local known = call('ZRANGEBYSCORE', SENT, '-inf', format('%.0f', now - ARGV[3]), 'LIMIT', 0, most)
+local known = call('ZRANGEBYSCORE', SENT, '-inf', format('%.0f', now - ARGV[3]), 'LIMIT', '0', most)
 for i = 1, #known do
   local run = found(known[i], SENT, known[i])
   if run then pushes(look, known[i], run) end
 end
 
-local late = call('ZRANGEBYSCORE', LATE, '-inf', ms, 'LIMIT', 0, most)
+local late = call('ZRANGEBYSCORE', LATE, '-inf', ms, 'LIMIT', '0', most)
 
 -- workers that were asked to drain and have ended; what was asked about a run goes with its attempt
-local asked = call('ZRANGEBYLEX', ASK, '-', '+', 'LIMIT', 0, most)
+local asked = call('ZRANGEBYLEX', ASK, '-', '+', 'LIMIT', '0', most)
 for i = 1, #asked do
   local session = string.match(asked[i], '^([^%z]*)%z$')
   if session and not ends(session) then call('ZREM', ASK, asked[i]) end
@@ -96,7 +96,7 @@ end
 
 local wait
 for _, key in ipairs({TIMER, LATE}) do
-  local first = call('ZRANGEBYSCORE', key, '(' .. ms, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  local first = call('ZRANGEBYSCORE', key, '(' .. ms, '+inf', 'WITHSCORES', 'LIMIT', '0', '1')
   local left = first[2] and tonumber(first[2]) - now
   if left and (not wait or left < wait) then wait = left end
 end
