@@ -10,8 +10,8 @@ import (
 const Hidden = "(hidden)"
 
 // SafeURL returns a URL as it may be shown, logged and quoted in an error. User and password, the values of the query and
-// the fragment are "(hidden)": any of them may be a secret. The parameters of a Redis URL that are no secrets (db, master) stay, and
-// so does a ${...}, which only names a secret. Text that is no URL stays as it is.
+// the fragment are "(hidden)": any of them may be a secret. The parameters of a Redis URL that are no secrets (db, master)
+// stay. So does a part that consists of ${...} alone, which only name secrets. Text that is no URL stays as it is.
 func SafeURL(text string) string {
 	for _, s := range slices.Backward(URLSecrets(text)) {
 		text = text[:s.From] + Hidden + text[s.To:]
@@ -30,16 +30,16 @@ var (
 
 // URLSecrets returns the stretches of a URL that [SafeURL] hides, in their order.
 func URLSecrets(text string) []Span {
-	// A ${...} may have any of the characters in it that part a URL. Its letters are none of them.
-	plain := replaced.ReplaceAllStringFunc(text, func(s string) string { return strings.Repeat("$", len(s)) })
+	// A ${...} may have any of the characters in it that part a URL. No URL has a NUL.
+	plain := replaced.ReplaceAllStringFunc(text, func(s string) string { return strings.Repeat("\x00", len(s)) })
 	scheme, rest, ok := strings.Cut(plain, "://")
 	if !ok || strings.ContainsAny(scheme, " /?#@") {
 		return nil
 	}
 	web := scheme == "http" || scheme == "https"
 	var spans []Span
-	add := func(from, to int) { // but for an empty one, and a ${...}
-		if to > from && !strings.Contains(plain[from:to], "$$$$") { // ${A} is the shortest
+	add := func(from, to int) { // unless nothing but ${...} is there: the colon parts a user from a password
+		if strings.Trim(plain[from:to], "\x00:") != "" {
 			spans = append(spans, Span{from, to})
 		}
 	}
