@@ -84,7 +84,8 @@ func (l *Ledger) runAct(ctx context.Context, s *redis.Script, job, entry string,
 	if entry != "" {
 		keys = append(keys[:len(keys):len(keys)], l.prefix+"acts")
 	}
-	return s.Run(ctx, l.rdb, keys, args...).Result()
+	answer, err := s.Run(ctx, l.rdb, keys, args...).Result()
+	return answer, l.space.Explain(err)
 }
 
 // check refuses a reason that is too long to be kept.

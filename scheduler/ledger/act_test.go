@@ -144,6 +144,48 @@ func TestASpanOfTicksIsSkipped(t *testing.T) {
 	})
 }
 
+func TestRefusedSkipDeclaresNoSpan(t *testing.T) {
+	each(t, func(f *fixture) {
+		cursor := f.cursor(f.job, 5)
+		if err := f.rdb.Set(f.Context(), f.key("hist:j"), "x", 0).Err(); err != nil {
+			f.Fatal(err)
+		}
+		from, to := cursor.Add(time.Minute), cursor.Add(time.Hour)
+		if _, _, err := f.Skip(f.Context(), f.job, from, to, ledger.Act{Who: "ann", What: "skip ticks", On: "j"}); err == nil {
+			f.Fatal("the ticks were skipped although the history of the job has the wrong type")
+		}
+		if declared, err := f.rdb.HExists(f.Context(), f.key("facts"), "sj").Result(); err != nil || declared {
+			f.Errorf("span declared: %t, %v; want a refusal to change nothing", declared, err)
+		}
+	})
+}
+
+func TestActsExplainAnUnknownFormat(t *testing.T) {
+	each(t, func(f *fixture) {
+		if err := f.rdb.HSet(f.Context(), f.key("meta"), "format", locks.Format+1, "least_format", locks.Format+1).Err(); err != nil {
+			f.Fatal(err)
+		}
+		ctx, act := f.Context(), ledger.Act{Who: "ann", What: "act", On: "j"}
+		for what, do := range map[string]func() error{
+			"enqueue": func() error {
+				_, err := f.Enqueue(ctx, ledger.Request{Job: f.job, ID: "x", Trigger: ledger.ByRequest, Act: &act})
+				return err
+			},
+			"cancel": func() error { _, err := f.Cancel(ctx, "j#x", f.job, act); return err },
+			"reopen": func() error { _, err := f.reopen("j#x", time.Time{}, true); return err },
+			"pause":  func() error { _, err := f.Pause(ctx, "j", act); return err },
+			"resume": func() error { _, err := f.Resume(ctx, "j", act); return err },
+			"skip":   func() error { _, _, err := f.Skip(ctx, f.job, time.Now(), time.Now(), act); return err },
+			"drain":  func() error { _, err := f.Drain(ctx, "w.12345678", act); return err },
+			"audit":  func() error { return f.Audit(ctx, act) },
+		} {
+			if err := do(); !errors.Is(err, locks.ErrFormat) {
+				f.Errorf("%s: got %v, want ErrFormat", what, err)
+			}
+		}
+	})
+}
+
 func TestAWorkerIsAskedToDrain(t *testing.T) {
 	each(t, func(f *fixture) {
 		w := f.session("w")

@@ -9,8 +9,8 @@ local spans, span = call('HGET', FACTS, 's' .. job) or '', ARGV[2] .. '\30' .. A
 local _, count = string.gsub(spans, '\31', '')
 local new = tonumber(ARGV[3]) > tonumber(cursor) and not string.find(US .. spans .. US, US .. span .. US, 1, true)
 if new and count >= 99 then return {'many', 0, 0, list} end
-if new then call('HSET', FACTS, 's' .. job, spans == '' and span or spans .. US .. span) end
 check()
+if new then call('HSET', FACTS, 's' .. job, spans == '' and span or spans .. US .. span) end
 audit(ARGV[7])
 
 local S, n = space(), 0
