@@ -81,8 +81,12 @@ jobs:
 			t.Errorf("the metrics lack %s", want)
 		}
 	}
+	eventually(t, time.Minute, "the worker to show all refusals", func() bool {
+		workers = ask[[]worker](t, plain, "worker", "ls")
+		return len(workers) == 1 && workers[0].Refused == 3
+	})
 	stdout, _, code := runTool(t, owner, "doctor")
-	for _, want := range []string{"definitions are signed here with key " + workers[0].Key, "it has refused ", "is not signed with a key of this config (hello)"} {
+	for _, want := range []string{"definitions are signed here with key " + workers[0].Key, "it has refused 3 runs", "is not signed with a key of this config (hello)"} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("doctor does not say %q: %s", want, stdout)
 		}

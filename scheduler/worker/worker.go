@@ -121,7 +121,7 @@ type Worker struct {
 	draining atomic.Bool
 	paused   atomic.Pointer[map[string]bool]
 
-	refused  refusals
+	refused  atomic.Int64                      // runs whose definition could not be trusted
 	disputed atomic.Pointer[map[string]string] // served queues that were given to another namespace, and to which
 
 	told    atomic.Pointer[locks.SessionID] // the last one that OnSession was told
@@ -285,12 +285,15 @@ func (w *Worker) show(ctx context.Context) {
 type load struct {
 	busy    int
 	suspect jobs.RunID
+	refused int
 }
 
-func (w *Worker) load() load { return load{int(w.busy.Load()), w.suspect.now()} }
+func (w *Worker) load() load {
+	return load{int(w.busy.Load()), w.suspect.now(), int(w.refused.Load())}
+}
 
 // watchLoad shows others until ctx ends, at most once a second, how many slots are taken here and which run is in the
-// suspects' place: that is how they know why a run does not start.
+// suspects' place, which is how they know why a run does not start; and how many runs were refused.
 func (w *Worker) watchLoad(ctx context.Context) {
 	repeat(ctx, time.Second, func(call context.Context) {
 		w.showing.Lock()
@@ -619,7 +622,7 @@ func (w *Worker) card(state string, now load) json.RawMessage {
 		Host: host, PID: os.Getpid(), Version: w.o.Version, Config: w.jobs.Load().config, State: state,
 		Slots: w.o.Concurrency, Queues: w.o.Queues, StartedAt: w.started.UTC(), Admin: w.o.Admin, Ticket: w.o.Ticket, Drifted: int(w.drifted.Load()),
 		Clock: time.Duration(w.clock.Load()), Disputed: w.disputes(),
-		Key: w.o.Keys.ID(), Refused: w.refused.count(),
+		Key: w.o.Keys.ID(), Refused: now.refused,
 		Busy: now.busy, Suspect: now.suspect, Handlers: shown, MoreHandlers: len(handlers) - len(shown),
 	})
 	if err != nil {
@@ -661,7 +664,7 @@ type Card struct {
 	MoreHandlers int        `json:"more_handlers,omitempty"`
 
 	Key      string            `json:"key,omitempty"`      // the id of the key that signs definitions here; "" for none
-	Refused  int               `json:"refused,omitempty"`  // runs whose definition could not be trusted, about a minute ago
+	Refused  int               `json:"refused,omitempty"`  // runs whose definition could not be trusted
 	Disputed map[string]string `json:"disputed,omitempty"` // queues that it serves and that were given to another namespace: which
 }
 
