@@ -276,9 +276,6 @@ func (d *doctor) signing(ctx context.Context, conn *connection, _ *configs.Confi
 	if err != nil {
 		return err
 	}
-	for _, path := range conn.settings.Redis.ExposedKeys() {
-		d.say(levelWarning, "signing", "", "other users of this host may read %s, which signs definitions: chmod 600 %[1]s", path)
-	}
 	if keys == nil {
 		d.say(levelNote, "signing", "", "definitions are not signed: %s; set redis.sign_key_file in every worker and command line", unsignedMeans)
 	} else {

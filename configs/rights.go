@@ -77,8 +77,8 @@ func configRights(mode fs.FileMode) *fault {
 		hint: "chmod o-w"}
 }
 
-// secretRights says what is wrong with the mode of a file that has a secret, or nil. user is the one who looks, and what
-// names the secret.
+// secretRights returns what is wrong with the mode of a file that has a secret, or nil. user is the user ID of this process,
+// and what names the secret.
 func secretRights(info fs.FileInfo, user int, what string) *fault {
 	mode := info.Mode()
 	f := &fault{hint: "chmod 600; for a secret of Kubernetes: defaultMode: 0400"}

@@ -109,7 +109,7 @@ type Limits struct {
 func (l Limits) ArgsBytes() int {
 	n, err := parseSize(l.Args)
 	if err != nil {
-		return jobs.DefaultMaxArgs // it was checked: there was none to check
+		return jobs.DefaultMaxArgs // the setting was not loaded: Load checks each size
 	}
 	return n
 }
@@ -246,11 +246,12 @@ func (r Redis) SignKeys() (*jobs.Keys, error) {
 	return jobs.NewKeys(r.Namespace, list...)
 }
 
-// ExposedKeys returns the files of SignKeyFile that other users of this host may read.
+// ExposedKeys returns the files of SignKeyFile that other users of this host may read or write although they should not:
+// those that [Options].Rights warns of.
 func (r Redis) ExposedKeys() []string {
 	return slices.DeleteFunc(slices.Clone(r.SignKeyFile), func(path string) bool {
 		info, err := os.Stat(path)
-		return err != nil || info.Mode().Perm()&0o077 == 0
+		return err != nil || secretRights(info, os.Geteuid(), "redis.sign_key_file") == nil
 	})
 }
 
