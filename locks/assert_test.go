@@ -201,3 +201,21 @@ func TestJoinedHoldOutlivesTheLossOfAllData(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Undeclare may remove a limit while the limits are declared again, page by page: then its name stays an ordinary one.
+func TestPermitsThatWereUndeclaredAreNotDeclaredAgain(t *testing.T) {
+	t.Parallel()
+	ctx, c := t.Context(), opened(t, redistest.Client(t), redistest.Namespace(t))
+	if _, err := c.Declare(ctx, "api", PermitLimit{Permits: 2, Version: 1}); err != nil {
+		t.Fatal(err)
+	}
+	at := place{"another", "1"}
+	c.redeclared.at, c.redeclared.names = at, []string{"undeclared", "api"}
+	if err := c.redeclare(ctx, at); err != nil {
+		t.Fatal(err)
+	}
+	declared, err := c.space.Permits(ctx, "api", "undeclared")
+	if err != nil || len(declared) != 1 || declared["api"].Permits != 2 {
+		t.Errorf("got %+v, %v; want the permits of api alone", declared, err)
+	}
+}

@@ -473,15 +473,20 @@ func (c *Client) redeclare(ctx context.Context, at place) error {
 
 func (c *Client) redeclareSome(ctx context.Context, names []string) error {
 	pipe := c.beat.Pipeline()
-	for i, name := range names {
+	loaded := false
+	for _, name := range names {
 		c.mu.Lock()
-		limit := c.declared[name]
+		limit, is := c.declared[name]
 		c.mu.Unlock()
+		if !is { // Undeclare has removed it meanwhile
+			continue
+		}
 		args := []any{name, limit.Permits, limit.Version}
-		if i == 0 { // so that Redis surely has the script
+		if !loaded { // so that Redis surely has the script
 			if _, err := runScript(ctx, c.beat, declareScript, c.space.keys, args...); err != nil {
 				return err
 			}
+			loaded = true
 			continue
 		}
 		declareScript.EvalSha(ctx, pipe, c.space.keys, args...)
