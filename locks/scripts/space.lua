@@ -656,8 +656,8 @@ local function space()
   local function older(mode, name, n, owner, ticket, nested, self, first)
     local from, upto = '[' .. name .. '\0', ticket and '(' .. name .. '\0' .. ticket or '(' .. name .. '\1'
     if nested then upto = '(' .. name .. '\1' end
+    local old = first and aged(name, first)
     if first then
-      local old = aged(name, first)
       if not old and sub(first, #name + 2, #name + 17) < NESTED then
         first = call('ZRANGEBYLEX', Q, from .. NESTED, upto, 'LIMIT', '0', '1')[1]
         old = first and aged(name, first)
