@@ -94,19 +94,33 @@ func TestPasswordInTheArgumentsIsWarnedOf(t *testing.T) {
 	if _, stderr, code = runTool(t, env, "lock", "ls", "--redis", server.URL()); code != exitRedis {
 		t.Errorf("without: got %d, %s", code, stderr)
 	}
-	// Whatever is shown of a URL hides the values of its query.
+	// A parameter that is not known is refused by its name, without its value, wherever the URL comes from.
 	config := filepath.Join(t.TempDir(), "lockstep.yaml")
 	if err := os.WriteFile(config, []byte("redis: {url: 'redis://127.0.0.1:1/0?password="+secret+"', namespace: 'a b'}\njobs: {a: {http: {url: 'https://h/?key="+secret+"', method: got}}}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	good := filepath.Join(t.TempDir(), "good.yaml")
-	if err := os.WriteFile(good, []byte("redis: {url: 'redis://127.0.0.1:1/0?password="+secret+"'}\n"), 0o600); err != nil {
+	unknown := "redis://127.0.0.1:1/0?password=" + secret
+	fromEnv := filepath.Join(t.TempDir(), "env.yaml")
+	if err := os.WriteFile(fromEnv, []byte("redis: {url: '${SHOP_REDIS}'}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{{"check", config}, {"doctor", "-c", good}, {"config", "show", "-c", good}, {"lock", "ls", "-c", good}} {
-		stdout, stderr, _ := runTool(t, env, args...)
-		if strings.Contains(stdout+stderr, secret) || !strings.Contains(stdout+stderr, "password=") {
-			t.Errorf("%v: got\n%s%s\nwant the URL without the value of its query", args, stdout, stderr)
+	for _, test := range []struct {
+		env, where string
+		args       []string
+	}{
+		{"", config + ":1:14", []string{"check", config}},
+		{"", config + ":1:14", []string{"doctor", "-c", config}},
+		{"", config + ":1:14", []string{"lock", "ls", "-c", config}},
+		{"", "--redis", []string{"lock", "ls", "--redis", unknown}},
+		{"SHOP_REDIS=" + unknown, fromEnv + ":1:14", []string{"check", fromEnv}},
+		{"REDIS_URL=" + unknown, "REDIS_URL", []string{"lock", "ls"}},
+		{"LOCKSTEP_REDIS__URL=" + unknown, "LOCKSTEP_REDIS__URL", []string{"lock", "ls"}},
+	} {
+		stdout, stderr, code := runTool(t, toolEnv(t, test.env), test.args...)
+		shown := stdout + stderr
+		if code == 0 || strings.Contains(shown, secret) || !strings.Contains(shown, test.where) || !strings.Contains(shown, "unknown parameter password") ||
+			!strings.Contains(shown, "takes no parameters") {
+			t.Errorf("%s %v: got %d\n%s\nwant the unknown parameter by name at %s, and no value", test.env, test.args, code, shown, test.where)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -97,6 +98,27 @@ func parseSize(s string) (int, error) {
 // redisSchemes are the first parts of redis.url.
 var redisSchemes = []string{"redis", "rediss", "redis-sentinel", "redis-cluster", "unix"}
 
+// redisParameters are the parameters that may stand behind the ? of redis.url, by scheme.
+var redisParameters = map[string][]string{"redis": nil, "rediss": nil, "redis-sentinel": {"master"}, "redis-cluster": nil, "unix": {"db"}}
+
+// parameterName is a name that may be repeated in an error. Anything else may be a secret that was pasted there.
+var parameterName = regexp.MustCompile(`^[A-Za-z][A-Za-z_-]{0,31}$`)
+
+// unknownParameter says what is wrong with a query that has a parameter which is not known; "" for none. It repeats no value.
+func unknownParameter(query string, known []string) string {
+	for pair := range strings.SplitSeq(query, "&") {
+		name, _, assigned := strings.Cut(pair, "=")
+		switch {
+		case pair == "" || slices.Contains(known, name):
+		case assigned && parameterName.MatchString(name):
+			return "it has the unknown parameter " + name
+		default:
+			return "it has an unknown parameter"
+		}
+	}
+	return ""
+}
+
 // redisEmbedded is the redis.url of a Redis inside the process.
 const redisEmbedded = "embedded"
 
@@ -134,6 +156,24 @@ func checkRedisURL(s string) *fault {
 	parameters, err := url.ParseQuery(query)
 	if err != nil {
 		return bad("what stands behind the ? is not key=value", "")
+	}
+	if strings.Contains(query, "@") { // it is not quoted: it may be the end of a password
+		return bad("the password has a character that a URL may not have",
+			"write it percent-encoded (? is %3F), or use redis.password_file")
+	}
+	if known, is := redisParameters[scheme]; is {
+		if reason := unknownParameter(query, known); reason != "" {
+			hint := scheme + ":// takes no parameters; the database goes behind the /: " + scheme + "://host:port/0"
+			if scheme == "redis-cluster" {
+				hint = "redis-cluster:// takes no parameters"
+			}
+			if len(known) > 0 {
+				hint = scheme + ":// takes " + strings.Join(known, ", ")
+			}
+			f := bad(reason, hint)
+			f.want += ": " + reason + "; " + hint
+			return f
+		}
 	}
 	switch scheme {
 	case "unix":

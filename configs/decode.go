@@ -16,6 +16,7 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
+	"lockstep/jobs"
 	"lockstep/scheduler/cronspec"
 )
 
@@ -667,7 +668,7 @@ func (f *fault) where(p *path) string {
 // in it, so that only the text as written may be told.
 func (d *decoder) fault(n *yaml.Node, shown, where string, f *fault, replaced, secret bool) {
 	message, hint := f.sentence(shown, where, replaced, secret)
-	if secret && strings.Contains(n.Value, "@") && !replacedPassword.MatchString(n.Value) {
+	if secret && (strings.Contains(n.Value, "@") && !replacedPassword.MatchString(n.Value) || len(jobs.URLSecrets(n.Value)) > 0) {
 		d.src.hide(n)
 	}
 	if replaced || secret || f.part == "" {

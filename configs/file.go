@@ -81,8 +81,8 @@ type settingsFile struct {
 
 type redisFile struct {
 	// redis://[user:password@]host:port/db, rediss:// (TLS), redis-sentinel://host:port,host:port/db?master=NAME,
-	// redis-cluster://host:port,host:port or unix:///path. The word embedded is a Redis inside this one process, gone
-	// when it ends: for a first try. $REDIS_URL goes before a file.
+	// redis-cluster://host:port,host:port or unix:///path?db=N; other parameters are errors. The word embedded is a Redis
+	// inside this one process, gone when it ends: for a first try. $REDIS_URL goes before a file.
 	URL *string `yaml:"url" check:"redis-url" secret:"true" default:"redis://127.0.0.1:6379/0" example:"${REDIS_URL:-redis://127.0.0.1:6379/0}"`
 
 	// A file with the password, so that it stands in no config. It is read for each connection.

@@ -232,12 +232,35 @@ func TestPasswordFileIsReadWithoutItsNewline(t *testing.T) {
 func TestGoodRedisURLs(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{
-		"redis://localhost", "redis://localhost:6379", "redis://user:p%2Fw@host:6379/15", "redis://:pa@ss@host/", "rediss://host:1?db=2",
+		"redis://localhost", "redis://localhost:6379", "redis://user:p%2Fw@host:6379/15", "redis://:pa@ss@host/", "rediss://host:1/2",
 		"redis://[::1]:6379/0", "unix:///run/redis.sock", "unix:///run/redis.sock?db=1", "embedded",
 		"redis-sentinel://a:26379,b:26379,c/2?master=main", "redis-sentinel://:pw@a?master=main", "redis-cluster://a:1,b:2", "redis-cluster://a:1/0",
 	} {
 		if f := checkRedisURL(url); f != nil {
 			t.Errorf("%s: %s", url, f.reason)
+		}
+	}
+}
+
+func TestUnknownParametersOfRedisURLsAreNamedWithoutTheirValues(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]string{
+		"redis://h:1/0?foo=SECRET":                          "it has the unknown parameter foo",
+		"redis://h:1/0?password=SECRET":                     "it has the unknown parameter password",
+		"rediss://h:1?db=2":                                 "it has the unknown parameter db",
+		"redis://h:1?SECRET":                                "it has an unknown parameter",
+		"redis://h:1?S%45CRET=1":                            "it has an unknown parameter",
+		"redis://:pa?ss=SECRET@h:1":                         "the password has a character that a URL may not have",
+		"redis-sentinel://h:1?master=m&foo=SECRET":          "it has the unknown parameter foo",
+		"redis-sentinel://h:1?Master=m":                     "it has the unknown parameter Master",
+		"redis-cluster://h:1,i:2?max_retries=3":             "it has the unknown parameter max_retries",
+		"unix:///run/redis.sock?db=1&username=SECRET&foo=2": "it has the unknown parameter username",
+	} {
+		f := checkRedisURL(url)
+		if f == nil || f.reason != want {
+			t.Errorf("%s: got %+v, want %s", url, f, want)
+		} else if strings.Contains(f.reason+f.hint+f.want, "SECRET") {
+			t.Errorf("%s: a value is told: %+v", url, f)
 		}
 	}
 }
