@@ -177,6 +177,9 @@ func (t *tool) showRun(r *admin.Run, now time.Time) error {
 		if !a.FinishedAt.IsZero() {
 			length, outcome = a.FinishedAt.Sub(a.StartedAt.Time), string(a.Outcome)
 		}
+		if a.Times > 1 {
+			outcome += fmt.Sprintf(" (%d times since %s)", a.Times, a.FirstAt)
+		}
 		rows[i] = []string{strconv.Itoa(a.Number), string(a.Worker), a.Token.String(), a.StartedAt.String(), span(length),
 			t.state(outcome), firstLine(string(a.Error))}
 	}

@@ -406,6 +406,9 @@ func (s *story) attempt(a *ledger.AttemptRecord) {
 	case a.Error == "":
 		s.say(a.Outcome == string(ledger.Success), name, "%s on %s at %s after %s, token %s", a.Outcome, a.Worker, s.local(a.Finished),
 			brief(a.Finished.Sub(a.Started)), a.Token)
+	case a.Times > 1:
+		line, _, _ := strings.Cut(a.Error, "\n")
+		s.say(false, name, "%s %d times since %s, at last on %s at %s: %s", a.Outcome, a.Times, s.local(a.First), a.Worker, s.local(a.Finished), line)
 	default:
 		line, _, _ := strings.Cut(a.Error, "\n")
 		s.say(false, name, "%s on %s at %s after %s: %s", a.Outcome, a.Worker, s.local(a.Finished), brief(a.Finished.Sub(a.Started)), line)

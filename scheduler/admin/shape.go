@@ -43,6 +43,11 @@ type Attempt struct {
 	FinishedAt Instant         `json:"finished_at"`
 	Outcome    Text            `json:"outcome"` // succeeded, failed, crashed, canceled, handed back
 	Error      Text            `json:"error"`
+
+	// Times is how many attempts were declined one after the other for the same error, when no worker could do the run; they
+	// are one entry, that of the last. FirstAt is when the first of them started. Other attempts do not have the fields.
+	Times   int     `json:"times,omitempty"`
+	FirstAt Instant `json:"first_at,omitzero"`
 }
 
 // Lock is one resource, who holds it and who waits for it.
@@ -307,6 +312,9 @@ func newRun(record *ledger.Record) Run {
 		run.Attempts[i] = Attempt{
 			Number: a.Number, Worker: a.Worker, Token: a.Token, StartedAt: Instant{a.Started}, FinishedAt: Instant{a.Finished},
 			Outcome: Text(a.Outcome), Error: Text(a.Error),
+		}
+		if a.Times > 1 {
+			run.Attempts[i].Times, run.Attempts[i].FirstAt = a.Times, Instant{a.First}
 		}
 	}
 	return run

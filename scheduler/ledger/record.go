@@ -105,6 +105,11 @@ type AttemptRecord struct {
 	Finished time.Time
 	Outcome  string // succeeded, failed, crashed, handed back, canceled; "" while it is open
 	Error    string
+
+	// A run that no worker can do is declined again and again. Attempts that were declined for the same error are one record,
+	// that of the last of them; First is when the first of them started.
+	Times int // at least 1
+	First time.Time
 }
 
 // Outcomes of attempts, beside those of runs.
@@ -208,7 +213,7 @@ func decode(id jobs.RunID, record, log, args string) (*Record, []locks.Item, err
 	if r.State == Running {
 		r.Attempts = append(r.Attempts, AttemptRecord{
 			Number: int(number(fAttempt)), Worker: locks.SessionID(f[fSession]), Token: locks.Token(number(fToken)),
-			Hold: locks.HoldID(f[fHolder]), Started: instant(fStarted),
+			Hold: locks.HoldID(f[fHolder]), Started: instant(fStarted), Times: 1, First: instant(fStarted),
 		})
 	}
 	var items []locks.Item
@@ -253,6 +258,8 @@ func decodeLog(log string) ([]AttemptRecord, error) {
 		FinishedAt int64 `json:"finished_at"`
 		Outcome    string
 		Error      string
+		Times      int
+		FirstAt    int64 `json:"first_at"`
 	}
 	if log == "" {
 		return nil, nil
@@ -263,7 +270,10 @@ func decodeLog(log string) ([]AttemptRecord, error) {
 	attempts := make([]AttemptRecord, len(closed))
 	for i, a := range closed {
 		attempts[i] = AttemptRecord{Number: a.Attempt, Worker: a.Worker, Token: a.Token, Started: millis(a.StartedAt),
-			Finished: millis(a.FinishedAt), Outcome: a.Outcome, Error: a.Error}
+			Finished: millis(a.FinishedAt), Outcome: a.Outcome, Error: a.Error, Times: max(1, a.Times), First: millis(a.FirstAt)}
+		if a.FirstAt == 0 {
+			attempts[i].First = attempts[i].Started
+		}
 	}
 	return attempts, nil
 }

@@ -77,20 +77,48 @@ local function pause(state)
   save(id, run)
 end
 
+-- declined closes an attempt whose worker could not do the run. It may be declined for as long as no worker can, so attempts
+-- that were declined for the same error are one entry, that of the last, with their number (times) and the start of the first
+-- (first_at). Of entries with other errors that directly precede it, the last 7 are kept.
+local function declined(id, run, failure)
+  local log = call('HGET', LOG, id) or ''
+  local before, entries, own = log, {}, nil
+  local tail = ',"outcome":"handed back","error":' .. failure .. ',"times":'
+  while true do
+    -- The quotation marks of an error are escaped, so an error has no such text.
+    local rest, entry = string.match(before, '^(.*)({"attempt":.*)$')
+    local start = entry and string.find(entry, ',"times":%d+,"first_at":%d+}$')
+    if not start then break end
+    before = sub(rest, 1, -2)
+    if not own and string.find(entry, tail, 1, true) then
+      own = entry
+    else
+      table.insert(entries, 1, entry)
+    end
+  end
+  while #entries > 7 do table.remove(entries, 1) end
+  if before ~= '' then table.insert(entries, 1, before) end
+  if #entries == 0 then call('HDEL', LOG, id) else call('HSET', LOG, id, concat(entries, ',')) end
+  close(id, run, 'handed back', failure)
+  local times, first = 0, run[STARTED]
+  if own then times, first = string.match(own, '"times":(%d+),"first_at":(%d+)}$') end
+  log = call('HGET', LOG, id)
+  call('HSET', LOG, id, sub(log, 1, -2) .. ',"times":' .. format('%.0f', times + 1) .. ',"first_at":' .. first .. '}')
+end
+
 if outcome == 'canceled' or run[STOP] ~= '' then
   local closed = {failed = 'failed', retry = 'failed', handback = 'handed back', canceled = 'canceled'}
   close(id, run, closed[outcome], ARGV[6])
   if closed[outcome] == 'failed' then run[FAILS] = format('%d', run[FAILS] + 1) end
   final(S, id, run, 'canceled', run[STOP])
   trim(tonumber(ARGV[8]), tonumber(ARGV[9]))
-elseif outcome == 'handback' then
+elseif outcome == 'handback' and ARGV[5] == '0' then
   close(id, run, 'handed back', ARGV[6])
-  if ARGV[5] == '0' then
-    due(id, run)
-    pushes(list, id, run)
-  else
-    pause('scheduled')
-  end
+  due(id, run)
+  pushes(list, id, run)
+elseif outcome == 'handback' then
+  declined(id, run, ARGV[6])
+  pause('scheduled')
 elseif outcome == 'retry' then
   close(id, run, 'failed', ARGV[6])
   run[FAILS] = format('%d', run[FAILS] + 1)
