@@ -116,7 +116,7 @@ func (t *tool) acl(config *configs.Config) error {
 	return t.write(b.String())
 }
 
-// rightsScript asks the server, without doing any of it, what the user may not do. ARGV are commands with their arguments,
+// rightsScript asks the server which commands the user has no right to, and executes none of them. ARGV are commands with their arguments,
 // each as one text, joined by blanks. It replies the numbers of those that are refused; -1 where the server cannot tell
 // (before Redis 7.0).
 var rightsScript = redis.NewScript(`

@@ -74,7 +74,7 @@ func TestRightsHaveEveryCommandOfTheScripts(t *testing.T) {
 		have := roleNamed(t, c.role).commands
 		for command, path := range calledIn(t, c.scripts) {
 			if !slices.Contains(have, command) {
-				t.Errorf("a %s may not call %s, which %s does", c.role, command, path)
+				t.Errorf("a %s has no right to call %s, which %s does", c.role, command, path)
 			}
 		}
 	}
@@ -210,7 +210,7 @@ jobs:
 		}
 	}
 
-	// What a producer and a reader may not do.
+	// What a producer and a reader have no right to do.
 	for user, commands := range map[string][][]any{
 		"producer": {{"HSET", "{lockstep}:def", "hello", "{}"}, {"HGET", "{lockstep}:def", "hello"}, {"HSET", "{lockstep}:body", "x", "{}"},
 			{"HSET", "lockstep:queues", "default", "thief"}, {"DEL", "asynq:{default}:pending"}, {"LRANGE", "asynq:{default}:pending", "0", "-1"},

@@ -107,7 +107,7 @@ func newConnection(rdb redis.UniversalClient, settings configs.Settings) (*conne
 	}
 	keys, err := settings.Redis.SignKeys()
 	switch {
-	case errors.Is(err, fs.ErrPermission): // a user who may not read the key passes on definitions that workers have signed
+	case errors.Is(err, fs.ErrPermission): // a user without the right to read the key passes on definitions that workers have signed
 		keys = nil
 	case err != nil:
 		return nil, exit(exitConfig, err)

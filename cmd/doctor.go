@@ -269,7 +269,7 @@ func (d *doctor) definitions(ctx context.Context, conn *connection, _ *configs.C
 func (d *doctor) signing(ctx context.Context, conn *connection, _ *configs.Config) error {
 	keys, err := conn.settings.Redis.SignKeys()
 	if err != nil { // connecting has accepted it: it is only not for this user to read
-		d.say(levelNote, "signing", "", "this user may not read the key that signs definitions: %v", err)
+		d.say(levelNote, "signing", "", "this user has no right to read the key that signs definitions: %v", err)
 		return nil
 	}
 	workers, err := conn.reader.Workers(ctx)

@@ -46,7 +46,7 @@ is "hand". The locks of the job hold for it as for any other run.`,
 // asked is what the command line asks for.
 type asked struct {
 	args, id, at string
-	queue        string // of a task, for a user who may not write to the ledger
+	queue        string // of a task, for a user without the right to write to the ledger
 	in           duration
 	wait         waitFlag
 	output       *format

@@ -91,7 +91,7 @@ type redisFile struct {
 	// A file with the key that signs definitions, at least 32 bytes; a newline at its end does not count. Workers with a key
 	// refuse definitions that were not signed with it, so that a client which can write to Redis cannot have a command of its
 	// own run. A list of two files replaces the key: the first one signs, both verify. It is read at the start.
-	SignKeyFile []string `yaml:"sign_key_file" scalar:"true" size:"1" unset:"none: whoever can write to Redis can have any command run" example:"/run/secrets/lockstep_sign"`
+	SignKeyFile []string `yaml:"sign_key_file" scalar:"true" size:"1" unset:"none: any client that can write to Redis can have any command run" example:"/run/secrets/lockstep_sign"`
 
 	// The key itself, in place of sign_key_file: for the environment variable LOCKSTEP_REDIS__SIGN_KEY, not for a file.
 	SignKey *string `yaml:"sign_key" secret:"true" unset:"none" example:"${SIGN_KEY:-made-by-openssl-rand-hex-32-in-your-environment}"`

@@ -372,7 +372,7 @@ func hasPassword(s string) bool {
 // inlineSecret warns of a secret that stands in the file, and hides it in every excerpt.
 func (l *loader) inlineSecret(at place, where string) {
 	at.src.hide(deref(at.node))
-	l.warnAt(at.src, at.node, CodeInlineSecret, "a secret stands in "+where, "write ${VAR} or ${file:/path}, and put it there")
+	l.warnAt(at.src, at.node, CodeInlineSecret, where+" contains a secret", "write ${VAR} or ${file:/path}, and put it there")
 }
 
 func (l *loader) lintHandler(f *jobFile) {
@@ -423,7 +423,7 @@ func (l *loader) lintSettings(c *Config) {
 	for _, s := range l.sources {
 		if _, node := find(s.root, "redis", "sign_key"); node != nil && !isNull(node) && node.Value != "" && !strings.Contains(node.Value, "${") {
 			s.hide(node)
-			l.warnAt(s, node, CodeInlineSecret, "a secret stands in redis.sign_key", "put the key into a file, and name that in redis.sign_key_file")
+			l.warnAt(s, node, CodeInlineSecret, "redis.sign_key contains a secret", "put the key into a file, and name that in redis.sign_key_file")
 		}
 		if s.file.Redis == nil || s.file.Redis.URL == nil {
 			continue
@@ -436,7 +436,7 @@ func (l *loader) lintSettings(c *Config) {
 			s.hide(deref(node))
 		}
 		if !replacedPassword.MatchString(node.Value) && hasPassword(node.Value) {
-			l.warnAt(s, node, CodeInlineSecret, "a secret stands in redis.url", "write ${VAR}, or put the password into redis.password_file")
+			l.warnAt(s, node, CodeInlineSecret, "redis.url contains a secret", "write ${VAR}, or put the password into redis.password_file")
 		}
 	}
 }

@@ -76,7 +76,7 @@ const (
 	CodeHoldLimits      = "hold-limits"       // limits of a hold that get in each other's way
 	CodeNoShell         = "no-shell"          // a command that was written for a shell
 	CodePlainDollar     = "plain-dollar"      // $VAR, which is not replaced
-	CodeInlineSecret    = "inline-secret"     // a secret that stands in a file
+	CodeInlineSecret    = "inline-secret"     // a secret that is written in a file
 	CodeUnknownHandler  = "unknown-handler"   // a handler that this binary does not have
 	CodeWeakHash        = "weak-hash"         // a password hash of the users file that is cheap to guess from
 	CodeRights          = "file-rights"       // a config that every user of the host can write, or a secret that others can read

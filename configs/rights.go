@@ -11,7 +11,7 @@ import (
 
 // lintRights warns of files of the config that other users of this host can read or write although they should not. These are
 // warnings and no errors, because the mode of a file does not show who can reach it: in a container there is often no other
-// user, and Kubernetes mounts secrets as 0644 unless it is told otherwise.
+// user, and Kubernetes mounts secrets as 0644 by default.
 func (l *loader) lintRights(c *Config) {
 	for _, s := range l.sources {
 		if info, err := os.Stat(s.path); err == nil {

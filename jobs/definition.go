@@ -80,7 +80,7 @@ func ReadJob(text string) (*Job, error) {
 }
 
 // CheckKeys returns nil for a definition of which this build knows every key, and for every one that was not read from
-// Redis. Else the error is an [*UnknownKeysError].
+// Redis. Otherwise the error is an [*UnknownKeysError].
 func (j *Job) CheckKeys() error {
 	if len(j.stored.unknown) == 0 {
 		return nil

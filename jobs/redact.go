@@ -202,7 +202,7 @@ type scanner struct {
 }
 
 // next returns what can be passed on when more of a stream has come. Secrets may overlap, as two that share some
-// bytes: every byte of every secret is left out, and each secret's reference stands where its first such byte was.
+// bytes: every byte of every secret is left out, and each secret's reference replaces its first byte that is left out.
 func (s *scanner) next(r *Redactor, more []byte, last bool) []byte {
 	text := more
 	if len(s.held) > 0 {

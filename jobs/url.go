@@ -38,7 +38,7 @@ func URLSecrets(text string) []Span {
 	}
 	web := scheme == "http" || scheme == "https"
 	var spans []Span
-	add := func(from, to int) { // unless nothing but ${...} is there: the colon parts a user from a password
+	add := func(from, to int) { // unless it has nothing but ${...}: the colon parts a user from a password
 		if strings.Trim(plain[from:to], "\x00:") != "" {
 			spans = append(spans, Span{from, to})
 		}
@@ -47,7 +47,7 @@ func URLSecrets(text string) []Span {
 	authority := rest[:indexAny(rest, "/?#")]
 	user := strings.LastIndexByte(authority, '@')
 	if !web || user < 0 && !numericPort.MatchString(authority) {
-		// No host has such a port: a password that was not escaped goes on behind a / or a ?.
+		// No host has such a port: a password that was not escaped continues after a / or a ?.
 		user = strings.LastIndexByte(rest, '@')
 	}
 	if user >= 0 {

@@ -131,7 +131,7 @@
 // other copy, every renewal returns how many holds and waits the session has in Redis: when the open requests do not
 // explain that number, the client compares its table with Redis and releases what it does not know. While requests are on
 // their way the number may explain itself by chance, so after three renewals in a row that proved nothing the client
-// compares in any case. So such a hold is gone after one renewal, and on a busy session after four: a lease and a third.
+// compares in any case. So such a hold is released after one renewal, and on a busy session after four: a lease and a third.
 //
 // The same comparison finds grants whose message was lost: each has a revision, and the renewal returns the last one.
 //
@@ -221,7 +221,7 @@
 //
 // A build that does not know the format is refused with [ErrFormat]. Every script begins with a guard that reads both
 // numbers and replies with that refusal before it writes anything, so no check can race with a raise. The fast paths of
-// acquire, claim and finish stand before the guard: they need a live session, and while that lives nothing is raised beyond
+// acquire, claim and finish come before the guard: they need a live session, and while that lives nothing is raised beyond
 // its build. The fast path of release removes a hold only exactly as it was written. A session whose lease has ended counts
 // no longer; if its process comes back after a raise, it cannot open another session, and [Client.Failed] says so.
 //
@@ -242,7 +242,7 @@
 //     exclusively while nobody else shares it.
 //  2. A bundle is held whole or not at all.
 //  3. After every script, no wait is grantable, unless a script had more to look at than it may: then the timer wheel has
-//     an entry for that queue which is due now, and the caller is told to call again; and unless a grace time continues.
+//     an entry for that queue which is due now, and the reply tells the caller to call again; and unless a grace time continues.
 //     A wait that is kept back is not grantable.
 //  4. Tokens grow: max(last + 1, server time in µs), also when all keys are lost, unless the clock is set back then.
 //  5. What is in a session's index is in its table, or is released within one renewal; on a busy session within four.

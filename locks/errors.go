@@ -125,7 +125,7 @@ func (e *RevokedError) Error() string {
 func (e *RevokedError) Is(target error) bool { return target == ErrRevoked || target == ErrLost }
 
 // DeadlockError names the circle in which a nested request would have waited for itself. errors.Is(err, [ErrDeadlock]) is
-// true. The request is over; the caller should release what it holds, so that the others can go on. Where a lowered
+// true. The request is over; the caller should release what it holds, so that the others can continue. Where a lowered
 // limit ([Client.Declare]) closed the circle, it is the youngest of the waiting requests that gets the error.
 type DeadlockError struct {
 	Circle []DeadlockEdge

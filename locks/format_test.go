@@ -132,7 +132,7 @@ func TestFormatIsRaisedWhenEveryLiveSessionKnowsIt(t *testing.T) {
 		closeBuild(t, another)
 		closeBuild(t, newer)
 		if _, err := Open(t.Context(), rdb, Options{Namespace: namespace, impersonate: build(1)}); !errors.Is(err, ErrFormat) {
-			t.Errorf("the older build came when nobody was there: got %v, want %v", err, ErrFormat)
+			t.Errorf("the older build came when no session was open: got %v, want %v", err, ErrFormat)
 		}
 		next := openBuild(t, rdb, namespace, 2)
 		wantFormats(t, next, "opened again", Formats{2, 1})
@@ -310,7 +310,7 @@ func TestReturnAfterTheRaiseIsFatal(t *testing.T) {
 	select {
 	case <-older.Failed():
 	case <-time.After(20 * time.Second):
-		t.Fatal("the older build goes on trying to open a session")
+		t.Fatal("the older build keeps trying to open a session")
 	}
 	if err := older.Err(); !errors.Is(err, ErrFormat) {
 		t.Errorf("the client failed with %v, want %v", err, ErrFormat)
@@ -398,7 +398,7 @@ func TestEmptiedSpaceIsNumberedByTheNextOwner(t *testing.T) {
 		select {
 		case <-older.Failed():
 		case <-time.After(20 * time.Second):
-			t.Fatal("the older build goes on")
+			t.Fatal("the older build continues")
 		}
 		if err := kept.Lost(); !errors.Is(err, ErrLost) || !errors.Is(err, ErrFormat) {
 			t.Errorf("the hold of the older build: got %v, want %v with %v", err, ErrLost, ErrFormat)

@@ -616,10 +616,10 @@ func (h *history) step() error {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	if len(h.log)%8 != 0 {
-		return nil // what waits for ever still does so then
+		return nil // what waits forever still does so then
 	}
 	if circle := m.endless(); len(circle) > 0 {
-		return fmt.Errorf("%s: these wait for ever: %q", what, circle)
+		return fmt.Errorf("%s: these wait forever: %q", what, circle)
 	}
 	return nil
 }
@@ -724,10 +724,10 @@ func TestCheckerCatchesFaults(t *testing.T) {
 		{0, "many are granted to a session there is not", "or call('HEXISTS', META, 'card:' .. session) == 0 then return '' end", "then return '' end"},
 		{0, "many have one token", "next = next + 1", "next = next + 0"},
 		{0, "many are given back past who waits", "if call('ZCARD', Q) > 0 then return '' end\nlocal n", "local n"},
-		{5, "one of many is given back that is another's", "if there[i] then", "if true then"},
+		{5, "one of many that is released belongs to another", "if there[i] then", "if true then"},
 		{0, "release grants to nobody", "S.settle()\nS.reap()", ""},
-		{0, "who drops a wait frees nobody", "unbar(names, wait) -- it may", "-- it may"},
-		{0, "who gives up what he had frees nobody", "free(names)\n  end\n  local function queues", "end\n  local function queues"},
+		{0, "a wait that is dropped frees no other", "unbar(names, wait) -- it may", "-- it may"},
+		{0, "a release frees no waiter", "free(names)\n  end\n  local function queues", "end\n  local function queues"},
 		{0, "young waits are never passed", "format('%.0f', now + patience)", "format('%.0f', now)"},
 		{0, "old waits are passed", "local counts = reserve <= now and", "local counts = false and"},
 		{0, "a queue is taken from its end", "heap[math.floor(at / 2)] > ticket", "heap[math.floor(at / 2)] < ticket"},
@@ -768,7 +768,7 @@ func TestCheckerCatchesFaults(t *testing.T) {
 		{0, "a revoke hits whoever holds", "if record and record[2] == token then", "if record then"},
 		{0, "who is kept back is offered his bundle", "wait[4] = wait[1] == '@' and kept(wait[6]) and 'k' or 'w'", "wait[4] = 'w'"},
 		{0, "who is kept back is in the way", "call('ZREM', Q, unpack(queued(wait, id)))\n        else", "else"},
-		{0, "who steps back frees nobody", "unbar(bundle(wait, W_ITEMS), wait)", "if state == 'w' then unbar(bundle(wait, W_ITEMS), wait) end"},
+		{0, "a wait that steps back frees no other", "unbar(bundle(wait, W_ITEMS), wait)", "if state == 'w' then unbar(bundle(wait, W_ITEMS), wait) end"},
 		{0, "who is let go is forgotten", "unbar(bundle(wait, W_ITEMS), wait)", "if state == 'k' then unbar(bundle(wait, W_ITEMS), wait) end"},
 		{3, "losing: nobody pauses", "not S.grace() and S.resumes == 0 then", "true then"},
 		{0, "losing: somebody new is granted at once", "if S.grace() then -- also", "if false then -- also"},

@@ -209,7 +209,7 @@ func (h *Hold) leave() error {
 }
 
 // Freeing says that a script of another package is about to free the hold: from now on Redis may lack it without its being
-// lost. Released follows, or Release when the script did not free it. The context goes on until then. A hold that only
+// lost. Released follows, or Release when the script did not free it. The context stays valid until then. A hold that only
 // re-enters others, or was joined, has nothing of its own in Redis that a script could free: then Freeing does nothing.
 func (h *Hold) Freeing() {
 	if h.request != nil {

@@ -84,7 +84,7 @@ func sourceFor(name string, format int) string {
 	return keysSource + fast + guard + link(spaceSource, server+readScript(name))
 }
 
-// guardFor returns the guard of a build that writes the given format. A fast path stands before it, or goes without: an
+// guardFor returns the guard of a build that writes the given format. A fast path comes before it, or has none: an
 // acquire finds no live session in a space that was raised beyond its build, and a release removes a hold exactly as it
 // was written.
 func guardFor(format int) string {

@@ -36,7 +36,7 @@ type Finding struct {
 
 // CheckServer looks at the Redis that a client of locks with this lease (0: the default one) would use: its version, and
 // the settings that decide what a full memory, a restart or a failover does to locks. On a cluster every master is asked.
-// Settings that a server hides are not held against it, with one exception: a user that may not run INFO is [Fatal], since
+// Settings that a server hides are not held against it, with one exception: a user without the right to run INFO is [Fatal], since
 // INFO shows that a server was restarted or replaced. [Open] refuses what is [Fatal] and logs each [Warning].
 func CheckServer(ctx context.Context, rdb redis.UniversalClient, lease time.Duration) ([]Finding, error) {
 	if lease == 0 {
@@ -90,7 +90,7 @@ type server struct {
 	followed time.Duration     // how often our clients ask Sentinel for the master
 	info     map[string]string // of INFO; empty when it does not tell
 	config   map[string]string
-	refused  bool // the user may not run INFO
+	refused  bool // the user has no right to run INFO
 	embedded bool // a miniredis: it knows no INFO of a server
 }
 
@@ -203,7 +203,7 @@ func (s server) judge(lease time.Duration) (findings []Finding) {
 		say(Fine, "embedded", "embedded")
 		return findings
 	case s.refused:
-		say(Fatal, "rights", "the user of this connection may not run INFO, which shows that a server was restarted or replaced; "+
+		say(Fatal, "rights", "the user of this connection has no right to run INFO, which shows that a server was restarted or replaced; "+
 			"without it, a lock may have two holders after a failover; grant the right +info: ACL SETUSER <user> +info")
 	}
 

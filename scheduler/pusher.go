@@ -72,7 +72,7 @@ func (p *Pusher) Run(ctx context.Context, log *slog.Logger) {
 // pushAll pushes what is pending. The last time, all of it has the time of one call: what is left waits for the sweep. It
 // returns false when that time was over.
 func (p *Pusher) pushAll(ctx context.Context, often *repeats.Logger, last bool) bool {
-	ctx = context.WithoutCancel(ctx) // of what is to be pushed when everything ends, most should be
+	ctx = context.WithoutCancel(ctx) // most of what is still unpushed at the end should be pushed
 	if last {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, callLimit)

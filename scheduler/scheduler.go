@@ -199,8 +199,9 @@ func (s *Scheduler) register(ctx context.Context, now *serverTime, set *jobSet, 
 
 // activate makes a definition the active one of its job, whose trigger differs: the ticks up to now are decided first, by
 // the old one. Where that has keys that this build does not know, its ticks are left to a worker that knows them, for as long
-// as one may come; then they are recorded as missed, as far as the keys that are known tell when they were. It returns how the definition stands then; if it could not be done, it is tried again as for one that has
-// drifted.
+// as one may come; then they are recorded as missed, as far as the known keys tell when
+// they were. It returns the standing of the definition after that. If the activation failed, it is tried again as for one
+// that has drifted.
 func (s *Scheduler) activate(ctx context.Context, job *jobs.Job, standing ledger.RegisteredJob, now time.Time) ledger.RegisteredJob {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()

@@ -83,14 +83,14 @@ func (s *Scheduler) sweep(ctx context.Context) time.Duration {
 func (s *Scheduler) takeOver(ctx context.Context, dead ledger.Dead) ([]ledger.Due, error) {
 	job, err := s.o.Ledger.Definition(ctx, dead.Run)
 	if errors.Is(err, ledger.ErrUnknown) || ledger.Final(err) { // unless it has ended meanwhile
-		return s.refuse(ctx, ledger.Refusal{Run: dead.Run, Token: dead.Token, Cause: fmt.Errorf("its worker is gone, and it cannot be run again: %w", err)})
+		return s.refuse(ctx, ledger.Refusal{Run: dead.Run, Token: dead.Token, Cause: fmt.Errorf("its worker has died or lost its lease, and it cannot be run again: %w", err)})
 	}
 	if err != nil {
 		return nil, err
 	}
 	due, closed, err := s.o.Ledger.Crash(ctx, dead, job)
 	if ledger.Final(err) {
-		return s.refuse(ctx, ledger.Refusal{Run: dead.Run, Token: dead.Token, Cause: fmt.Errorf("its worker is gone, which could not be recorded: %w", err)})
+		return s.refuse(ctx, ledger.Refusal{Run: dead.Run, Token: dead.Token, Cause: fmt.Errorf("its worker has died or lost its lease, which could not be recorded: %w", err)})
 	}
 	if err != nil || !closed {
 		return due, err

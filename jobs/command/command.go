@@ -18,7 +18,7 @@ import (
 // Execute runs attempt.Job.Command without a shell, with an empty input, and with both its outputs going to
 // attempt.Output. It returns when nothing of it goes on; see [Executor.Run] for when it is killed and for the errors.
 //
-// The command inherits Options.JobEnv; beside it, and in place of what is there, it gets
+// The command inherits Options.JobEnv. It also gets the following, which replace inherited variables of the same name:
 //
 //	LOCKSTEP_JOB LOCKSTEP_RUN_ID LOCKSTEP_ATTEMPT LOCKSTEP_TOKEN LOCKSTEP_HOLD LOCKSTEP_WORKER LOCKSTEP_IDEMPOTENCY_KEY
 //	LOCKSTEP_TICK    RFC 3339 in UTC; empty without a tick

@@ -24,7 +24,7 @@ type SentinelOptions struct {
 	DownAfter time.Duration
 
 	// ShippedPace has the sentinels work as fast as they do by default, once they have found each other: a new master is
-	// announced every 2 s, and a server that was a master is told to be a replica after 8 to 18 s. Otherwise all of that is
+	// announced every 2 s, and a server that was a master is made a replica after 8 to 18 s. Otherwise all of that is
 	// quicker.
 	ShippedPace bool
 

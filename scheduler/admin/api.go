@@ -85,7 +85,7 @@ func (s *Server) routes() {
 		name, at := q.path("job"), time.Time{}
 		if id := jobs.RunID(q.value("run")); id != "" {
 			if q.value("at") != "" || id.Job() != name {
-				return fmt.Errorf("%w: run %q: it has to be the id of a run of %s, without at", ErrInvalid, id, name)
+				return fmt.Errorf("%w: run %q: it must be the ID of a run of %s, without at", ErrInvalid, id, name)
 			}
 			explained, err := shared(request.Context(), s.read, "explain run "+string(id),
 				func(ctx context.Context) (*Explanation, error) { return r.ExplainRun(ctx, id) })

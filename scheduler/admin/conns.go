@@ -210,7 +210,7 @@ func (l boundListener) Accept() (net.Conn, error) {
 	}
 }
 
-// follow is told by an http.Server what becomes of its connections.
+// follow is the http.Server.ConnState of a server: it notes what becomes of the connections.
 func (l *connLimit) follow(conn net.Conn, state http.ConnState) {
 	c, ok := conn.(*boundConn)
 	if !ok {

@@ -91,7 +91,7 @@ func (o *Operator) CancelRun(ctx context.Context, id jobs.RunID, by Actor) (aske
 	if errors.Is(err, ledger.ErrUnknown) {
 		job = new(jobs.Job) // it has ended, or there is none: the ledger says which
 	} else if errors.Is(err, ledger.ErrUnreadable) {
-		// The bounds of its job's history are those of the active definition; without one, nothing is to be trimmed.
+		// The bounds of its job's history are those of the active definition; without one, nothing must be trimmed.
 		record, unknown := o.ledger.Job(ctx, id.Job())
 		if job = record.Job; unknown != nil {
 			job = &jobs.Job{Name: id.Job(), History: jobs.History{Runs: math.MaxInt32, For: 365 * 24 * time.Hour}}
@@ -272,7 +272,7 @@ func (o *Operator) ReleaseLock(ctx context.Context, name string, token locks.Tok
 	} else if lock, err := space.HeldBy(ctx, name); err != nil {
 		return "", fmt.Errorf("release lock: %w", err)
 	} else if hold := lock.Holder(token); hold != nil && hold.Resting {
-		return "", fmt.Errorf("release lock %s: %w: nobody works under it any more; it stays taken for another %s; only force ends that, and then two holders may be at work",
+		return "", fmt.Errorf("release lock %s: %w: no work runs under it any more; it stays taken for another %s; only force ends that, and then two holders may be at work",
 			name, ledger.ErrRefused, hold.LeaseLeft.Round(time.Second))
 	}
 	id, err := space.Revoke(ctx, name, token, how, locks.Revocation{By: by.Who, Reason: by.Why})

@@ -419,7 +419,7 @@ func TestADisputedQueueHasABannerAndAMetric(t *testing.T) {
 }
 
 // On a narrow screen each cell has its label at its left. The rule that makes room for it has to weigh more than every rule
-// that sets the padding of a cell, also of one in the last row; otherwise the label covers what stands there.
+// that sets the padding of a cell, also of one in the last row; otherwise the label covers the text.
 func TestRuleThatMakesRoomForLabelsWeighsMost(t *testing.T) {
 	t.Parallel()
 	css, err := os.ReadFile("page/page.css")

@@ -258,7 +258,7 @@ func wantsPage(r *http.Request) bool {
 	return strings.Contains(r.Header.Get("Accept"), "text/html") && !strings.HasPrefix(r.URL.Path, "/api/")
 }
 
-// problemTemplate needs no style sheet: the client that gets it may not be let in to fetch one.
+// problemTemplate needs no style sheet: a client that is not let in cannot fetch one.
 var problemTemplate = template.Must(template.New("problem").Parse(`<!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// tally counts what repeats: the first of a kind is told at once, those that follow within a span together, at its end.
+// tally counts what repeats: the first of a kind is reported at once, those that follow within a span together, at its end.
 // Time is an argument, so that tests need not wait.
 type tally[V any] struct {
 	span time.Duration
@@ -15,7 +15,7 @@ type tally[V any] struct {
 	open map[string]*counted[V] // guarded by mu
 }
 
-// counted is what came of a kind since it was last told.
+// counted is what came of a kind since the last report.
 type counted[V any] struct {
 	since time.Time
 	times int
@@ -26,7 +26,7 @@ func newTally[V any](span time.Duration, most int) *tally[V] {
 	return &tally[V]{span: span, most: most, open: make(map[string]*counted[V])}
 }
 
-// first reports whether something is to be told at once: it is the first of its kind for a while. known is false when more
+// first reports whether something must be reported at once: it is the first of its kind for a while. known is false when more
 // kinds come than are counted, and this is one of those.
 func (t *tally[V]) first(kind string, now time.Time) (first, known bool) {
 	t.mu.Lock()
@@ -41,12 +41,12 @@ func (t *tally[V]) first(kind string, now time.Time) (first, known bool) {
 	return true, true
 }
 
-// count counts one of a kind that was not told.
+// count counts one of a kind that was not reported.
 func (t *tally[V]) count(kind string, value V, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	c := t.open[kind]
-	if c == nil { // it was just told, and forgotten
+	if c == nil { // it was just reported, and forgotten
 		c = &counted[V]{since: now}
 		t.open[kind] = c
 	}
@@ -54,7 +54,7 @@ func (t *tally[V]) count(kind string, value V, now time.Time) {
 	c.last = value
 }
 
-// due returns what is to be told by now, or, with all, everything that was counted. A kind that did not come again is
+// due returns what must be reported by now, or, with all, everything that was counted. A kind that did not come again is
 // forgotten.
 func (t *tally[V]) due(now time.Time, all bool) []counted[V] {
 	t.mu.Lock()
@@ -73,7 +73,7 @@ func (t *tally[V]) due(now time.Time, all bool) []counted[V] {
 	return due
 }
 
-// again puts back what was due and could not be told.
+// again puts back what was due and could not be kept.
 func (t *tally[V]) again(kind string, c counted[V]) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

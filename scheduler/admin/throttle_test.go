@@ -84,7 +84,7 @@ func TestGuessersGetFewGuessesAndKeepNoUserOut(t *testing.T) {
 					t.Errorf("%d guesses were checked in %s, want at most %d", checked.Load(), took, most)
 				}
 				if took < (each-tryBurst)*penalty {
-					t.Errorf("%d guesses were answered within %s: whoever shares an address with a user could guess that fast", guessers*each, took)
+					t.Errorf("%d guesses were answered within %s: a client that shares an address with a user could guess that fast", guessers*each, took)
 				}
 			})
 		})

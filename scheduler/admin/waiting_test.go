@@ -58,7 +58,7 @@ func TestADueRunSaysWhyItDoesNotRun(t *testing.T) {
 		"no worker for its queue": {[]worker.Card{idle}, func(_ *fake, r *ledger.Record) { r.Queue = "night" },
 			WaitsWorker, "no worker serves its queue night"},
 		"the only worker drains": {[]worker.Card{has(func(c *worker.Card) { c.State = "draining" })}, nil, WaitsWorker, "no worker serves"},
-		"the only worker is gone": {[]worker.Card{idle}, func(f *fake, _ *ledger.Record) { f.sessions[0].LeaseLeft = 0 },
+		"the only worker has left": {[]worker.Card{idle}, func(f *fake, _ *ledger.Record) { f.sessions[0].LeaseLeft = 0 },
 			WaitsWorker, "no worker serves"},
 		"no worker has its handler": {[]worker.Card{has(func(c *worker.Card) { c.Handlers = []string{} })}, nil,
 			WaitsHandler, "has its handler h"},

@@ -48,7 +48,7 @@ type Act struct {
 	Detail string `json:"detail,omitempty"`
 
 	Apart string        `json:"-"` // what else keeps it apart from repeats, such as a span of ticks
-	Times int           `json:"-"` // that are to be counted; 0: once
+	Times int           `json:"-"` // that this act counts for; 0: one
 	Span  time.Duration `json:"-"` // for which repeats join the entry of the first; 0: ActSpan
 }
 

@@ -166,8 +166,8 @@ func (s slots) More(most int) int {
 	return n
 }
 
-// Run serves until ctx ends, and returns when every Handle has returned and everything it started has stopped. A Redis
-// that is away is waited for. The error is nil, or an [ErrOwned] when a queue belongs to another namespace at the start;
+// Run serves until ctx ends, and returns when every Handle has returned and everything it started has stopped. It
+// waits for a Redis that is unreachable. The error is nil, or an [ErrOwned] when a queue belongs to another namespace at the start;
 // then nothing was fetched. A queue that changes its owner later raises an alarm: see [Options].Disputed.
 func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
@@ -184,7 +184,7 @@ func (s *Server) Run(ctx context.Context) error {
 }
 
 // keepOwned registers the queues, opens the gate when they are ours, and keeps registering them. A change of owner under
-// the running server is told once, and the server continues.
+// the running server is logged once, and the server continues.
 func (s *Server) keepOwned(ctx context.Context, g *gate) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -33,8 +33,8 @@ func New(log *slog.Logger, by string) *Logger {
 	return &Logger{slog.New(handler{log.Handler(), l}), l}
 }
 
-// Flush writes the lines that were counted and whose time has come. Call it now and then from a loop that goes on
-// anyway, and with all set once more at the end.
+// Flush writes the lines that were counted and whose time has come. Call it regularly from a loop that runs anyway,
+// and once more at the end with all set.
 func (l *Logger) Flush(ctx context.Context, all bool) {
 	for _, due := range l.lines.due(time.Now(), all) {
 		_ = due.to.Handle(ctx, due.counted()) // as slog does: there is no place left to report it

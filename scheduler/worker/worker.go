@@ -58,7 +58,7 @@ type Options struct {
 	// signed, and that this worker does not carry itself either, is refused. Nil: it runs whatever is in Redis.
 	Keys *jobs.Keys
 
-	// OnRefused is told the kind of each refusal (see [jobs.SignatureError.Kind]). Called from many goroutines; it may be nil.
+	// OnRefused receives the kind of each refusal (see [jobs.SignatureError.Kind]). Called from many goroutines; it may be nil.
 	OnRefused func(kind string)
 
 	// Expand replaces the ${...} of a definition, in memory, right before an attempt. The values that it filled in are
@@ -308,7 +308,7 @@ func (w *Worker) watchLoad(ctx context.Context) {
 // Run works until ctx ends, or until somebody asks the worker to drain ([ledger.Ledger.Drain]). Then it drains: it takes
 // nothing new, waits for running attempts up to the drain timeout, cancels the others, hands their runs back, and returns
 // nil when all has stopped and the session is ended. An error says why it could not begin, or that it cannot
-// go on because a newer build has raised the format of the stored data ([locks.ErrFormat]).
+// continue because a newer build has raised the format of the stored data ([locks.ErrFormat]).
 func (w *Worker) Run(ctx context.Context) (err error) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()

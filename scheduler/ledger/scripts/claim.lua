@@ -60,7 +60,7 @@ for i = 8, #ARGV do
     local before = load(other)
     if not before then
       call('ZREM', READY, first[j]) -- no claim of it can succeed
-    elseif before[CRASHES] == '0' then -- others may be put off for long, and hold up nobody meanwhile
+    elseif before[CRASHES] == '0' then -- others may be put off for long, and must not delay this one
       due(id, run) -- under the next n: a late copy of this claim must not take what a delivery is pushed for
       pushes(list, id, run)
       return {'later', list}

@@ -2,7 +2,7 @@
 -- comes before every function is made, since Redis makes them anew at each call and that takes as long as the commands do.
 -- What it does, enqueue.lua does as well, with fresh and due of the library; a test has both do the same on random ledgers
 -- and compares all keys. The other fast paths need a live session, so that they never meet a format that this build does
--- not know (see package locks); a request comes from anywhere, so this one looks: FORMAT stands before it.
+-- not know (see package locks); a request comes from anywhere, so this one checks the format: FORMAT is declared before it.
 do
   local call, sub, format, concat = redis.call, string.sub, string.format, table.concat
   local RUN, BODY, READY, PUSH, OPEN, IDS, HIST = KEYS[9], KEYS[10], KEYS[13], KEYS[14], KEYS[17], KEYS[22], KEYS[28]
