@@ -278,6 +278,9 @@
 // A request is passed by nested ones that it depends on, however long it has waited, and by those that came before it had
 // waited for Options.ReserveAfter.
 //
+// Shared requests, and AtMost requests with a higher limit, can pass an AtMost request, however long it has waited. It is
+// granted when few enough share the resource.
+//
 // MinHold and CrashDelay keep others out, no more: they stand in Redis, and are gone with its data. A limit that a request
 // brings along ([AtMost]) counts for that request and not for those who ask with another one.
 package locks

@@ -32,10 +32,14 @@ import (
 //   - A request that is refused as a deadlock would have waited forever.
 //   - No name is granted inside the crash delay of a session that was ended after a crash.
 //
-// The exploration lacks: waits and offers of the space, AtMost, bundles of several permits, raised limits, TryAcquire
-// and Barge, MaxHold and MinHold, sessions that expire, a second crash, lost data and grace times, messages that are
-// lost, late or doubled, searches that are cut short and work that is left to the next script, and more open requests
-// than its worlds have. Random histories and directed tests have all of these but the last.
+// Requests age in any order, as with clients of different Options.ReserveAfter. In the world of amounts they age in the
+// order in which they came: with different values, a nested request can pass an aged wait that would depend on it only
+// if each request took all permits.
+//
+// The exploration lacks: waits and offers of the space, AtMost, raised limits, TryAcquire and Barge, MaxHold and
+// MinHold, sessions that expire, a second crash, lost data and grace times, messages that are lost, late or doubled,
+// searches that are cut short and work that is left to the next script, and more open requests than its worlds have.
+// Random histories and directed tests have all of these but the last.
 
 // A world is what the exploration goes through.
 type world struct {
@@ -44,6 +48,7 @@ type world struct {
 	open    int        // requests at a time
 	deep    int        // a request may be nested in so many
 	limits  []int64    // of the permits p, one declared after the other
+	even    bool       // waits age in the order in which they came, as with one Options.ReserveAfter for all clients
 	swaps   []string   // pairs of names that may change places without a difference
 	lets    string     // the moves beside asking, releasing and aging: letters of move.kind
 	delay   int64      // crash delay of session 1, ms; 0: there is no session 1
@@ -57,6 +62,7 @@ func worlds() []world {
 		{name: "three names", bundles: [][]string{{"xa"}, {"xb"}, {"xc"}, {"xa", "xb"}}, open: 4, deep: 1, swaps: []string{"ab"}},
 		{name: "permits", bundles: [][]string{{"p1:p"}, {"xb"}}, open: 5, deep: 1, limits: []int64{2, 1}},
 		{name: "crashes", bundles: [][]string{{"xa"}, {"sa"}, {"xa", "xb"}}, open: 4, deep: 1, delay: 1_000_000},
+		{name: "amounts", bundles: [][]string{{"p1:p"}, {"p2:p"}, {"xb"}}, open: 5, deep: 1, limits: []int64{3, 2}, even: true},
 	}
 }
 
@@ -234,7 +240,8 @@ func (s *state) moves() (moves []move) {
 				moves = append(moves, move{kind: 'd', slot: slot})
 			}
 		case w != nil:
-			if w.reserve > s.m.now() {
+			before := func(other *modelWait) bool { return other.reserve > s.m.now() && other.since < w.since }
+			if w.reserve > s.m.now() && !(s.even && slices.ContainsFunc(s.m.inOrder(), before)) {
 				moves = append(moves, move{kind: 'o', slot: slot})
 			}
 			if strings.Contains(s.lets, "c") {
@@ -419,7 +426,7 @@ func (s *state) check() error {
 				if h := s.m.holds[one.tag[1:]]; h.rests != 0 { // all of it is taken from before the crash
 					continue
 				}
-				if one.mode == 'x' && one != other && !(other.mode == 's' && slices.Contains(under[one.tag[1:]], other.tag[1:])) {
+				if one.mode == 'x' && one != other && !(other.mode != 'x' && slices.Contains(under[one.tag[1:]], other.tag[1:])) {
 					return fmt.Errorf("%s is held by %s, and by %s", name, one.tag[1:], other.tag[1:])
 				}
 			}
@@ -472,8 +479,8 @@ func (s *state) passes(before *model) error {
 				}
 			}
 			for _, w := range m.waits {
-				other, _ := want(w.items, name)
-				if before.waits[w.id] == nil || before.waits[w.id].reserve > before.now() || other == 0 || !s.excludes(mode, other) {
+				other, wants := want(w.items, name)
+				if before.waits[w.id] == nil || before.waits[w.id].reserve > before.now() || !s.excludes(name, mode, other, wants) {
 					continue
 				}
 				if err := s.passed(before, w, id, asked); err != nil {
@@ -485,9 +492,16 @@ func (s *state) passes(before *model) error {
 	return nil
 }
 
-// excludes reports whether two modes of one name exclude each other. So do permits, where only one is left.
-func (s *state) excludes(mode, other byte) bool {
-	return mode == 'x' || other == 'x' || mode == 'p' && other == 'p' && s.limits[s.lowered] == 1
+// excludes reports whether what was granted of a name keeps a wait from it: by its mode, or as too few permits are left.
+func (s *state) excludes(name string, mode, other byte, wants int64) bool {
+	switch {
+	case other == 0:
+		return false
+	case mode == 'p' && other == 'p':
+		limit := s.limits[s.lowered]
+		return wants <= limit && used(s.m.occupants(name))+wants > limit
+	}
+	return mode == 'x' || other == 'x'
 }
 
 // passed checks that a request which was granted past an aged wait had a right to it.
