@@ -251,12 +251,12 @@ func (l *Ledger) Skip(ctx context.Context, job *jobs.Job, from, to time.Time, ac
 		return 0, nil, fmt.Errorf("skip ticks of %s: %w", job.Name, err)
 	}
 	entry := act.entry()
-	for more := true; more; entry = "" {
+	for last, more := "", true; more; entry, more = "", last != "" {
 		r := read(l.runAct(ctx, skipScript, job.Name, entry, job.Name, max(0, from.UnixMilli()), max(0, to.UnixMilli()), "skipped "+act.by(),
-			job.History.Runs, job.History.For.Milliseconds(), entry))
+			job.History.Runs, job.History.For.Milliseconds(), last, entry))
 		outcome := r.text()
 		n := r.number()
-		more = r.number() == 1
+		last = r.text()
 		due = append(due, r.due()...)
 		skipped += int(n)
 		switch {

@@ -316,7 +316,9 @@ func (l *Ledger) Assert(ctx context.Context, session locks.SessionID, loss, dige
 
 // say says facts again: those of one job together, since there is not much time, and a call costs Redis more than a fact.
 func (l *Ledger) say(ctx context.Context, facts []fact) error {
-	for some := range slices.Chunk(facts, assertMost) {
+	for len(facts) > 0 {
+		some := together(facts)
+		facts = facts[len(some):]
 		at := make(map[string]int) // a job's step
 		var steps, ends []step
 		for _, fact := range some {
@@ -373,8 +375,35 @@ func (l *Ledger) sayAtOnce(ctx context.Context, steps, ends []step) (said, ended
 	return said, ended
 }
 
-// assertMost is how many facts are said in one round trip.
-const assertMost = 200
+// One transaction keeps Redis busy by the facts in it, by their size, and by the calls of scripts that they take: one for each
+// job, and one for each end of an attempt.
+const (
+	assertMost  = 100
+	assertBytes = 256 << 10
+	assertCalls = 25
+)
+
+// together returns the first of some facts, which are to be said in one transaction.
+func together(facts []fact) []fact {
+	size, calls, seen := 0, 0, make(map[string]bool)
+	for i, fact := range facts {
+		if !seen[fact.job] {
+			calls, seen[fact.job] = calls+1, true
+		}
+		for _, arg := range fact.args {
+			if text, is := arg.(string); is {
+				size += len(text)
+			}
+		}
+		if fact.finish != nil {
+			calls, size = calls+1, size+len(fact.finish.Output)
+		}
+		if i > 0 && (size > assertBytes || calls > assertCalls) || i == assertMost {
+			return facts[:i]
+		}
+	}
+	return facts
+}
 
 // fact is one thing to say again: what assert.lua takes, and for an attempt that has ended how it did.
 type fact struct {

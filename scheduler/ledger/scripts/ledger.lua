@@ -262,15 +262,19 @@ local function cancel(S, id, run, reason)
   return false
 end
 
--- asked lists what a worker is asked to stop: runs and why; no run: all of them, it is to drain.
+-- asked lists what a worker is asked to stop: runs and why; no run: all of them, it is to drain. The reason is "" where the
+-- records before it are long, so that reading them does not keep Redis busy; it is in the record when the run ends.
 local function asked(session)
-  local list = {}
-  local members = call('ZRANGEBYLEX', ASK, '[' .. session .. '\0', '(' .. session .. '\1', 'LIMIT', '0', 1000)
+  local list, bytes, stop = {}, 0, nil
+  local members = call('ZRANGEBYLEX', ASK, '[' .. session .. '\0', '(' .. session .. '\1', 'LIMIT', 0, 1000)
   for i = 1, #members do
-    local id = string.match(members[i], '^[^%z]*%z(.*)$')
-    local run = id ~= '' and load(id)
-    list[2 * i - 1] = id
-    list[2 * i] = run and run[STOP] or ''
+    local id, reason = sub(members[i], #session + 2), nil
+    if id ~= '' then bytes = bytes + call('HSTRLEN', RUN, id) end
+    if id ~= '' and bytes < 256 * 1024 then
+      stop = stop or '^' .. string.rep('[^\31]*\31', STOP - 1) .. '([^\31]*)'
+      reason = string.match(call('HGET', RUN, id) or '', stop)
+    end
+    list[2 * i - 1], list[2 * i] = id, reason or ''
   end
   return list
 end

@@ -1,0 +1,176 @@
+package ledger_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+	"lockstep/locks/redistest"
+	"lockstep/scheduler/ledger"
+)
+
+// alone returns a fixture with a Redis to itself, whose log of slow commands has every command.
+func alone(t *testing.T) *fixture {
+	t.Helper()
+	rdb := redistest.New(t, redistest.Options{}).Client(t)
+	for name, value := range map[string]string{"slowlog-log-slower-than": "0", "slowlog-max-len": "100000"} {
+		if err := rdb.ConfigSet(t.Context(), name, value).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	namespace := redistest.Namespace(t)
+	space, err := locks.NewSpace(rdb, namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &fixture{T: t, rdb: rdb, namespace: namespace, Ledger: ledger.New(rdb, space), job: newJob("j")}
+}
+
+// logged calls something and returns how many commands of some names it had Redis run, and how long the slowest took.
+func (f *fixture) logged(call func(), names ...string) (n int, slowest time.Duration) {
+	f.Helper()
+	if err := f.rdb.Do(f.Context(), "SLOWLOG", "RESET").Err(); err != nil {
+		f.Fatal(err)
+	}
+	call()
+	entries, err := f.rdb.SlowLogGet(f.Context(), -1).Result()
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, entry := range entries {
+		for _, name := range names {
+			if strings.EqualFold(entry.Args[0], name) {
+				n, slowest = n+1, max(slowest, entry.Duration)
+			}
+		}
+	}
+	return n, slowest
+}
+
+// TestASpanIsSkippedInShortSteps skips spans with many runs and with large ones. Runs that have begun stay, and do not keep
+// the steps from reaching those behind them.
+func TestASpanIsSkippedInShortSteps(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ runs, size, steps int }{
+		"many":  {480, 2, 480 / 25},
+		"large": {60, 100 << 10, 60 / 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := alone(t)
+			f.job.Overlap = jobs.OverlapAllow
+			f.job.Args, _ = json.Marshal(strings.Repeat("x", test.size))
+			cursor := f.cursor(f.job, test.runs+5)
+			created := f.tick(f.job, cursor, test.runs, ledger.CatchUp)
+			if len(created.Due) == 0 {
+				t.Fatalf("%+v", created)
+			}
+			f.claim(f.session("web"), created.Due[0], ledger.Granted)
+			records, err := f.Outstanding(t.Context(), f.job.Name, 0)
+			if err != nil || len(records) != test.runs {
+				t.Fatalf("%d outstanding runs, %v, want %d", len(records), err, test.runs)
+			}
+			act := ledger.Act{Who: "ann", What: "skip ticks", On: "j"}
+			if _, _, err := f.Skip(t.Context(), f.job, time.UnixMilli(1), time.UnixMilli(2), act); err != nil { // the script is loaded
+				t.Fatal(err)
+			}
+			var skipped int
+			calls, slowest := f.logged(func() {
+				skipped, _, err = f.Skip(t.Context(), f.job, cursor, cursor.Add(time.Hour), act)
+			}, "EVALSHA", "EVAL")
+			t.Logf("%d runs skipped in %d calls, the slowest took %s", skipped, calls, slowest)
+			if err != nil || skipped != test.runs-1 || calls < test.steps {
+				t.Errorf("skipped %d runs in %d calls, %v, want %d in at least %d", skipped, calls, err, test.runs-1, test.steps)
+			}
+			if records, err = f.Outstanding(t.Context(), f.job.Name, 0); err != nil || len(records) != 1 || records[0].State != ledger.Running {
+				t.Errorf("%d runs are left, %v, want the one that is running", len(records), err)
+			}
+		})
+	}
+}
+
+// TestManyRunsAreAskedToStopAtATime has one worker run 1,000 runs of large bundles, all of which are to stop.
+func TestManyRunsAreAskedToStopAtATime(t *testing.T) {
+	t.Parallel()
+	f := alone(t)
+	ctx := t.Context()
+	due := f.run()
+	web := f.session("web")
+	f.claim(web, due, ledger.Granted)
+	record, err := f.rdb.HGet(ctx, f.key("run"), string(due.Run)).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := strings.Split(record, "\x1f")
+	fields[30] = "canceled by ann: enough"
+	for i := range 1000 {
+		fields = append(fields, fmt.Sprintf("xbill:%050d", i))
+	}
+	record = strings.Join(fields, "\x1f")
+	for i := range 10 {
+		_, err := f.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			for k := range 100 {
+				id := fmt.Sprintf("j#%06d", 100*i+k)
+				pipe.HSet(ctx, f.key("run"), id, record)
+				pipe.ZAdd(ctx, f.key("ask"), redis.Z{Member: string(web.Session()) + "\x00" + id})
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	poll, err := f.Poll(ctx, web.Session(), "config", 0) // the script is loaded
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, slowest := f.logged(func() { poll, err = f.Poll(ctx, web.Session(), "config", 0) }, "EVALSHA", "EVAL")
+	t.Logf("a poll with 1,000 runs of %d KiB to stop took %s", len(record)>>10, slowest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := 0
+	for _, why := range poll.Stop {
+		if why != "" {
+			told++
+		}
+	}
+	if most := 1<<20/len(record) + 1; len(poll.Stop) != 1000 || told == 0 || told > most {
+		t.Errorf("%d runs are to stop, %d of them with a reason, want 1000 and at most %d", len(poll.Stop), told, most)
+	}
+}
+
+// TestFactsAreAssertedInShortSteps has a worker assert 200 attempts with large arguments and bundles.
+func TestFactsAreAssertedInShortSteps(t *testing.T) {
+	t.Parallel()
+	f := alone(t)
+	f.job.Every = 0
+	f.register(f.job)
+	w := f.worker("web")
+	args, _ := json.Marshal(strings.Repeat("x", 60<<10))
+	const n = 200
+	for i := range n {
+		enqueued, err := w.Enqueue(t.Context(), ledger.Request{Job: f.job, ID: fmt.Sprint(i), Args: args, Trigger: ledger.ByRequest})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.claim(w.client, enqueued.Due[0], ledger.Granted)
+	}
+	f.lose(w)
+	calls, slowest := f.logged(w.say, "EVAL") // of one job: one in each transaction
+	f.goOn()
+	t.Logf("%d attempts of %d KiB were asserted in %d transactions, the slowest took %s", n, len(args)>>10, calls, slowest)
+	if calls < n*len(args)/(1<<20) {
+		t.Errorf("%d transactions, want at most 1 MiB in each", calls)
+	}
+	records, err := f.Outstanding(t.Context(), "", 0)
+	if err != nil || len(records) != n {
+		t.Errorf("%d runs are outstanding, %v, want %d", len(records), err, n)
+	}
+}
