@@ -8,15 +8,17 @@ import (
 )
 
 // transientReplies are the first words of error replies that say nothing about the command: the server is starting,
-// failing over, moving slots, busy, or cannot take writes now.
+// failing over, moving slots, busy, or cannot take writes now; or a new connection could not sign in, as while a password
+// is being replaced.
 var transientReplies = map[string]bool{
 	"LOADING": true, "BUSY": true, "READONLY": true, "MASTERDOWN": true, "CLUSTERDOWN": true, "TRYAGAIN": true, "MOVED": true,
 	"ASK": true, "NOREPLICAS": true, "MISCONF": true, "OOM": true, "UNBLOCKED": true, "NOSCRIPT": true,
+	"NOAUTH": true, "WRONGPASS": true,
 }
 
 // Refused reports whether err is Redis' final reply to a command: the same command would get it again, whenever it is
 // sent. Examples are a script error, a key of the wrong type and a missing right (NOPERM). Transient replies are none,
-// such as LOADING, READONLY, NOREPLICAS, MISCONF and OOM, also in the form in which Redis 6.2 wraps those of a script's
+// such as LOADING, READONLY, NOREPLICAS, MISCONF, OOM and WRONGPASS, also in the form in which Redis 6.2 wraps those of a script's
 // commands, and neither is an error that happened on the way, such as a timeout or a closed connection.
 func Refused(err error) bool {
 	var reply redis.Error

@@ -45,6 +45,8 @@ func TestOnlyAFinalReplyIsARefusal(t *testing.T) {
 		{replied("MASTERDOWN Link with MASTER is down"), false},
 		{replied("BUSY Redis is busy running a script."), false},
 		{replied("ERR max number of clients reached"), false},
+		{replied("NOAUTH Authentication required."), false},
+		{replied("WRONGPASS invalid username-password pair or user is disabled."), false},
 		{redis.Nil, false}, {nil, false}, {io.EOF, false}, {context.DeadlineExceeded, false}, {redis.ErrPoolTimeout, false},
 		{errors.New("dial tcp: connection refused"), false},
 	} {
@@ -78,5 +80,18 @@ func TestScriptErrorsOfTheServerAreRefusals(t *testing.T) {
 	}
 	if err := script(`return redis.call('SET', KEYS[1], 'y')`); err == nil || Refused(err) {
 		t.Errorf("a full server: %v is taken for a refusal", err)
+	}
+}
+
+// TestRejectedPasswordIsNoRefusal has a connection that cannot sign in, as while a password is replaced: that says nothing
+// about the command for which the connection was made.
+func TestRejectedPasswordIsNoRefusal(t *testing.T) {
+	t.Parallel()
+	o := *redistest.Client(t).Options()
+	o.Username, o.Password = "replaced", "wrong"
+	rdb := redis.NewClient(&o)
+	defer rdb.Close()
+	if err := rdb.Ping(t.Context()).Err(); codeOf(err) != "WRONGPASS" || Refused(err) {
+		t.Errorf("got %v, a refusal: %t; want WRONGPASS, and no refusal", err, Refused(err))
 	}
 }

@@ -181,10 +181,14 @@ func passing(err error) bool {
 }
 
 // lasting reports whether a reply that may go away by itself probably does so only when a person acts: Redis has no memory
-// left, or cannot write to its disk. A waiting request is sent again all the same, one that only tries is not.
+// left, cannot write to its disk, or rejects the password. A waiting request is sent again all the same, one that only
+// tries is not.
 func lasting(err error) bool {
-	code := codeOf(err)
-	return code == "OOM" || code == "MISCONF"
+	switch codeOf(err) {
+	case "OOM", "MISCONF", "NOAUTH", "WRONGPASS":
+		return true
+	}
+	return false
 }
 
 // unsent tells whether a command that failed with err surely never reached Redis.
