@@ -3,6 +3,8 @@ package locks_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -136,6 +138,25 @@ func TestPermitsAreALimitThatIsDeclared(t *testing.T) {
 		}
 		release(t, held)
 	})
+}
+
+// TestUpgradeOfALargeBundleIsListedWithTheShareBelow has a bundle whose record fills a page of the holds by itself.
+func TestUpgradeOfALargeBundleIsListedWithTheShareBelow(t *testing.T) {
+	t.Parallel()
+	ctx := within(t, patient)
+	c := openClient(t, redistest.Client(t), locks.Options{Namespace: redistest.Namespace(t)})
+	outer := must(c.Acquire(ctx, locks.Shared("rates")))
+	names := []string{"rates"}
+	for i := range 900 {
+		names = append(names, fmt.Sprintf("%d:%s", i, strings.Repeat("x", 400)))
+	}
+	inner := must(c.Acquire(outer.Context(), locks.Exclusive(names...)))
+	lock, err := c.Space().HeldBy(ctx, "rates")
+	if err != nil || len(lock.Holds) != 2 || lock.Holder(outer.Token()) == nil || lock.Holder(inner.Token()) == nil {
+		t.Errorf("got %d holds, %v; want the upgrade and the share below", len(lock.Holds), err)
+	}
+	release(t, inner)
+	release(t, outer)
 }
 
 func TestUndeclaredPermitsAreAnOrdinaryName(t *testing.T) {

@@ -21,7 +21,8 @@ for i = 1, #ids do
   out[#out + 1] = member
   out[#out + 1] = format('%.0f', math.max(0, left - now))
   bytes = bytes + #member
-  if bytes >= BYTES and i < #ids then
+  -- Not after the hold above the shares: its id is not among the marks from which the next page begins.
+  if bytes >= BYTES and i < #ids and i > #ids - #members then
     out[3] = ids[i]
     break
   end
