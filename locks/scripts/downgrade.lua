@@ -13,17 +13,27 @@ for i = 2, #ARGV do
   if mode ~= 'x' and mode ~= 's' then return {'mode', ARGV[i]} end
 end
 call('ZREM', HOLD, member)
-local session, changed = hold[1], {}
+local session, changed, members = hold[1], {}, {}
 hold[1] = session .. '\0' .. id
 for i = 2, #ARGV do
   local name = ARGV[i]
   if sub(hold[place[name]], 1, 1) == 'x' then
-    call('ZADD', IDX, '0', '~r' .. name .. '\0x' .. id)
-    local n = call('ZLEXCOUNT', IDX, '[~r' .. name .. '\0', '(~r' .. name .. '\1')
-    call('HSET', OWN, name, format('s%d', n))
     hold[place[name]] = 's' .. name
     changed[#changed + 1] = name
+    members[2 * #changed - 1], members[2 * #changed] = '0', '~r' .. name .. '\0x' .. id
   end
+end
+if #changed > 0 then
+  local owners, slots = call('HMGET', OWN, unpack(changed)), {}
+  call('ZADD', IDX, unpack(members))
+  for i = 1, #changed do
+    local n = 1
+    if sub(owners[i], 1, 1) == 'u' then -- others share it already
+      n = call('ZLEXCOUNT', IDX, '[~r' .. changed[i] .. '\0', '(~r' .. changed[i] .. '\1')
+    end
+    slots[2 * i - 1], slots[2 * i] = changed[i], format('s%d', n)
+  end
+  call('HSET', OWN, unpack(slots))
 end
 call('ZADD', HOLD, '0', concat(hold, US))
 local S = space()

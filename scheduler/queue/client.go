@@ -259,3 +259,9 @@ func (c *Client) pipeline(ctx context.Context, fill func(redis.Pipeliner)) error
 	}
 	return nil
 }
+
+// ScriptNames returns the names of the scripts that this package has of its own, by the hashes that SLOWLOG and MONITOR show.
+// It sends asynq's scripts, too.
+func ScriptNames() map[string]string {
+	return map[string]string{ownScript.Hash(): "own", takeScript.Hash(): "take", putBackScript.Hash(): "putback"}
+}

@@ -1,0 +1,430 @@
+package scale
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+	"lockstep/scheduler/ledger"
+)
+
+func named(prefix string, n int) []string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = prefix + strconv.Itoa(i)
+	}
+	return names
+}
+
+// try acquires a bundle that is free and releases it.
+func (m *meter) try(ctx context.Context, parts ...locks.Part) error {
+	hold, err := m.locks.Acquire(ctx, parts...)
+	if err != nil {
+		return err
+	}
+	return hold.Release()
+}
+
+func (m *meter) uses() []use {
+	return slices.Concat(m.usesOfLocks(), m.usesOfRuns(), m.usesOfOperators())
+}
+
+func (m *meter) usesOfLocks() []use {
+	space := m.locks.Space()
+	var hold *locks.Hold
+	wide := func(mode func(...string) locks.Part) func(ctx context.Context) error {
+		return func(ctx context.Context) (err error) {
+			hold, err = m.locks.Acquire(ctx, mode(named("free:", 1000)...))
+			return err
+		}
+	}
+	return []use{
+		{"a lock", nil, func(ctx context.Context) error { return m.try(ctx, locks.Exclusive("free")) }},
+		{"a bundle of 1,000", nil, func(ctx context.Context) error { return m.try(ctx, locks.Exclusive(named("free:", 1000)...)) }},
+		{"a bundle of 1,000, shared", nil, func(ctx context.Context) error { return m.try(ctx, locks.Shared(named("free:", 1000)...)) }},
+		{"locks of 64 callers", nil, func(ctx context.Context) error {
+			return many(ctx, 512, func(ctx context.Context, i int) error { return m.try(ctx, locks.Exclusive("free:"+strconv.Itoa(i))) })
+		}},
+		{"a wait behind 5,000 others that is given up", nil, func(ctx context.Context) error {
+			_, err := m.locks.Acquire(ctx, locks.Exclusive("held:0"), locks.Wait(time.Millisecond))
+			if !errors.Is(err, locks.ErrBusy) {
+				return err
+			}
+			return nil
+		}},
+		{"all holds and waits", nil, func(ctx context.Context) error { _, err := space.Read(ctx); return err }},
+		{"all sessions", nil, func(ctx context.Context) error { _, _, err := space.Sessions(ctx); return err }},
+		{"who shares a lock", nil, func(ctx context.Context) error { _, err := space.HeldBy(ctx, "crowd"); return err }},
+		{"a lock of 1,000 is asked for", nil, func(ctx context.Context) error {
+			_, err := space.Revoke(ctx, "crowd", m.crowd.Token(), locks.Ask, locks.Revocation{By: "scale"})
+			return err
+		}},
+		{"a declaration", nil, func(ctx context.Context) error {
+			_, err := m.locks.Declare(ctx, "permits", locks.PermitLimit{Permits: 10, Version: time.Now().UnixMilli()})
+			return err
+		}},
+		{"a new session of another client", nil, func(ctx context.Context) error {
+			other, err := locks.Open(ctx, m.rdb, locks.Options{Namespace: m.namespace, Name: "other"})
+			if err != nil {
+				return err
+			}
+			return other.Close(ctx)
+		}},
+		{"a session with 1,000 holds ends", nil, func(ctx context.Context) error {
+			other, err := locks.Open(ctx, m.rdb, locks.Options{Namespace: m.namespace, Name: "other"})
+			if err != nil {
+				return err
+			}
+			err = many(ctx, 1000, func(_ context.Context, i int) error {
+				_, err := other.Acquire(ctx, locks.Exclusive("other:"+strconv.Itoa(i)))
+				return err
+			})
+			return errors.Join(err, other.Close(ctx))
+		}},
+		{"a bundle of 1,000 is shared", wide(locks.Exclusive), func(ctx context.Context) error {
+			return errors.Join(hold.Downgrade(ctx, named("free:", 1000)...), hold.Release())
+		}},
+		{"a bundle of 1,000 beside waits for similar names", nil, func(ctx context.Context) error {
+			return m.try(ctx, locks.Exclusive(named("held:1+", 1000)...))
+		}},
+		{"a bundle of 1,000 where nothing waits", nil, func(ctx context.Context) error {
+			hold, err := m.calm.Acquire(ctx, locks.Exclusive(named("free:", 1000)...))
+			if err != nil {
+				return err
+			}
+			return hold.Release()
+		}},
+		{"locks of 64 callers where nothing waits", nil, func(ctx context.Context) error {
+			return many(ctx, 512, func(ctx context.Context, i int) error {
+				hold, err := m.calm.Acquire(ctx, locks.Exclusive("free:"+strconv.Itoa(i)))
+				if err != nil {
+					return err
+				}
+				return hold.Release()
+			})
+		}},
+		{"a hold ends by its limit", func(ctx context.Context) (err error) {
+			hold, err = m.locks.Acquire(ctx, locks.Exclusive("limited"), locks.MaxHold(10*time.Millisecond))
+			return err
+		}, func(ctx context.Context) error { // a session that waits looks what is due
+			next, err := m.locks.Acquire(ctx, locks.Exclusive("limited"))
+			if err != nil {
+				return err
+			}
+			_ = hold.Release() // it was lost
+			return next.Release()
+		}},
+		{"a hold is joined", nil, func(ctx context.Context) error {
+			joined, err := m.locks.Join(ctx, m.crowd.ID())
+			if err != nil {
+				return err
+			}
+			return joined.Release()
+		}},
+		{"a card of 15 KiB", nil, func(ctx context.Context) error { return m.locks.SetCard(ctx, []byte(`{"a":`+quoted(15<<10)+"}")) }},
+		{"permits are undeclared", func(ctx context.Context) error {
+			_, err := m.locks.Declare(ctx, "short-lived", locks.PermitLimit{Permits: 10, Version: 1})
+			return err
+		}, func(ctx context.Context) error { return m.locks.Undeclare(ctx, "short-lived", 1) }},
+		{"a check", nil, space.Check},
+		{"the session of a dead process", nil, func(ctx context.Context) error {
+			other, err := locks.Open(ctx, m.rdb, locks.Options{Namespace: m.namespace, Name: "other"})
+			if err != nil {
+				return err
+			}
+			err = space.EndSession(ctx, other.Session())
+			return errors.Join(err, other.Close(ctx))
+		}},
+	}
+}
+
+func (m *meter) usesOfRuns() []use {
+	var runs []*ledger.Enqueued
+	some := func(n int, args string, in time.Duration) func(ctx context.Context) error {
+		return func(ctx context.Context) error {
+			runs = nil
+			for range n {
+				run, err := m.enqueue(ctx, args, in)
+				if err != nil {
+					return err
+				}
+				runs = append(runs, run)
+			}
+			return nil
+		}
+	}
+	big := quoted(100 << 10)
+	act := m.act()
+	var decision ledger.Decision
+	return []use{
+		{"a request", nil, some(1, "null", 0)},
+		{"requests of 100 KiB", nil, some(10, big, time.Hour)},
+		{"outstanding runs", nil, func(ctx context.Context) error { _, err := m.ledger.Outstanding(ctx, "", 5000); return err }},
+		{"100 claims and finishes", some(ledger.Together, "null", 0), func(ctx context.Context) error { return m.work(ctx, runs) }},
+		{"a run is found", some(1, "null", 0), func(ctx context.Context) error {
+			_, _, err := m.ledger.Find(ctx, runs[0].Run)
+			return err
+		}},
+		{"a run is canceled", some(1, "null", 0), func(ctx context.Context) error {
+			_, err := m.ledger.Cancel(ctx, runs[0].Run, m.job, act)
+			return err
+		}},
+		{"runs of 100 KiB end", some(20, big, 0), func(ctx context.Context) error { return m.work(ctx, runs) }},
+		{"a history", nil, func(ctx context.Context) error { _, err := m.ledger.History(ctx, m.job.Name, 1000); return err }},
+		{"deliveries are confirmed", some(500, "null", 0), func(ctx context.Context) error {
+			var due []ledger.Due
+			for _, run := range runs {
+				due = append(due, run.Due...)
+			}
+			return m.ledger.Confirm(ctx, due)
+		}},
+		{"a poll with 500 pieces of news", func(ctx context.Context) error {
+			if _, err := m.told.Poll(ctx, m.locks.Session(), "scale", 0); err != nil { // from now on
+				return err
+			}
+			if err := some(500, "null", 0)(ctx); err != nil {
+				return err
+			}
+			return each(runs, func(run *ledger.Enqueued) error { _, err := m.ledger.Cancel(ctx, run.Run, m.job, act); return err })
+		}, func(ctx context.Context) error { _, err := m.told.Poll(ctx, m.locks.Session(), "scale", 0); return err }},
+		{"a sweep of 100", nil, func(ctx context.Context) error {
+			_, err := m.ledger.Sweep(ctx, ledger.SweepLimits{Most: 100, Unconfirmed: time.Millisecond, LookUp: time.Millisecond})
+			return err
+		}},
+		{"as many ticks as a decision has", m.missTicks(&decision), func(ctx context.Context) error {
+			return m.ledger.Create(ctx, []ledger.Decision{decision})[0].Err
+		}},
+		{"a span of as many ticks is skipped", func(ctx context.Context) error {
+			if err := m.missTicks(&decision)(ctx); err != nil {
+				return err
+			}
+			return m.ledger.Create(ctx, []ledger.Decision{decision})[0].Err
+		}, func(ctx context.Context) error {
+			_, _, err := m.ledger.Skip(ctx, decision.Job, decision.Seen, decision.Cursor, act)
+			return err
+		}},
+		{"as many definitions as are registered at a time", nil, func(ctx context.Context) error {
+			definitions := make([]*jobs.Job, ledger.RegisterBatch)
+			for i := range definitions {
+				definitions[i] = newJob("job" + strconv.Itoa(i))
+			}
+			_, err := m.ledger.Register(ctx, "scale", definitions)
+			return err
+		}},
+		{"a queue is paused and goes on", nil, func(ctx context.Context) error {
+			if err := m.ledger.QueuePaused(ctx, "default"); err != nil {
+				return err
+			}
+			_, err := m.ledger.QueueResumed(ctx, "default")
+			return err
+		}},
+	}
+}
+
+// work claims runs together and finishes them together.
+func (m *meter) work(ctx context.Context, runs []*ledger.Enqueued) error {
+	var claims []ledger.Claim
+	for _, run := range runs {
+		request, err := m.locks.Begin()
+		if err != nil {
+			return err
+		}
+		claims = append(claims, ledger.Claim{Request: request, Due: run.Due[0]})
+	}
+	var finishes []ledger.Finish
+	for i, claimed := range m.ledger.ClaimAll(ctx, claims, time.Second) {
+		if claimed == nil || claimed.Outcome != ledger.Granted {
+			return fmt.Errorf("claim of %s: %+v", runs[i].Run, claimed)
+		}
+		hold := claims[i].Request.Granted(ctx, claimed.Grant())
+		hold.Freeing()
+		defer hold.Released()
+		finishes = append(finishes, ledger.Finish{Run: runs[i].Run, Job: m.job, Token: hold.Token(), Hold: hold.ID(), Outcome: ledger.Success})
+	}
+	for i, finished := range m.ledger.FinishAll(ctx, finishes) {
+		if finished == nil {
+			return fmt.Errorf("finish of %s was not answered", runs[i].Run)
+		}
+	}
+	return nil
+}
+
+// missTicks registers a new job and makes a decision about ticks of it, as if no worker had been up for an hour.
+func (m *meter) missTicks(d *ledger.Decision) func(ctx context.Context) error {
+	return func(ctx context.Context) error {
+		job := newJob("ticks" + strconv.FormatInt(m.last.Add(1), 10))
+		registered, err := m.ledger.Register(ctx, "scale", []*jobs.Job{job})
+		if err != nil {
+			return err
+		}
+		cursor := registered.Now.Truncate(time.Second).Add(-time.Hour)
+		if err := m.rdb.HSet(ctx, "{"+m.namespace+"}:cursor", job.Name, cursor.UnixMilli()).Err(); err != nil {
+			return err
+		}
+		*d = ledger.Decision{Job: job, Seen: cursor, By: m.locks.Session()}
+		for i := range ledger.MaxTicks {
+			d.Ticks = append(d.Ticks, ledger.Tick{At: cursor.Add(time.Duration(i+1) * time.Second), Verdict: ledger.CatchUp})
+		}
+		d.Cursor = d.Ticks[len(d.Ticks)-1].At
+		return nil
+	}
+}
+
+// usesOfOperators are what people do, and what the ledger does about runs that go wrong.
+func (m *meter) usesOfOperators() []use {
+	var run *ledger.Enqueued
+	var claimed []*ledger.Claimed
+	var holds []*locks.Hold
+	var other *locks.Client
+	act := m.act()
+	one := func(job *jobs.Job) func(ctx context.Context) (err error) {
+		return func(ctx context.Context) (err error) {
+			run, err = m.enqueueOf(ctx, job, "null", 0)
+			return err
+		}
+	}
+	blocked := newJob("blocked")
+	blocked.Lock = jobs.Lock{Exclusive: []string{"held:0"}, Wait: time.Millisecond, OnBusy: jobs.BusySkip}
+	start := func(ctx context.Context, client *locks.Client, n int) error {
+		claimed, holds = nil, nil
+		for range n {
+			enqueued, err := m.enqueue(ctx, "null", 0)
+			if err != nil {
+				return err
+			}
+			request, err := client.Begin()
+			if err != nil {
+				return err
+			}
+			granted, err := m.ledger.Claim(ctx, request, enqueued.Due[0], time.Second, nil)
+			if err != nil || granted.Outcome != ledger.Granted {
+				return fmt.Errorf("claim of %s: %+v: %w", enqueued.Run, granted, err)
+			}
+			claimed, holds = append(claimed, granted), append(holds, request.Granted(ctx, granted.Grant()))
+		}
+		return nil
+	}
+	return []use{
+		{"a run comes by the queue itself", nil, func(ctx context.Context) error {
+			id := strconv.FormatInt(m.last.Add(1), 10)
+			_, err := m.ledger.Adopt(ctx, ledger.Adoption{Job: m.job, Queue: "default", ID: id, Payload: []byte(quoted(100 << 10)),
+				Session: m.locks.Session(), Giving: id})
+			return err
+		}},
+		{"a worker is asked to stop 200 runs", func(ctx context.Context) error {
+			if err := start(ctx, m.locks, 200); err != nil {
+				return err
+			}
+			return each(claimed, func(c *ledger.Claimed) error {
+				_, err := m.ledger.Cancel(ctx, c.Record.ID, m.job, act)
+				return err
+			})
+		}, func(ctx context.Context) error {
+			_, err := m.ledger.Asked(ctx, m.locks.Session())
+			for i, c := range claimed {
+				holds[i].Freeing()
+				_, failed := m.ledger.Finish(ctx, ledger.Finish{Run: c.Record.ID, Job: m.job, Token: holds[i].Token(), Hold: holds[i].ID(),
+					Outcome: ledger.Success})
+				holds[i].Released()
+				err = errors.Join(err, failed)
+			}
+			return err
+		}},
+		{"100 runs of a worker that died", func(ctx context.Context) (err error) {
+			other, err = locks.Open(ctx, m.rdb, locks.Options{Namespace: m.namespace, Name: "other"})
+			if err != nil {
+				return err
+			}
+			if err := start(ctx, other, 100); err != nil {
+				return err
+			}
+			return m.locks.Space().EndSession(ctx, other.Session())
+		}, func(ctx context.Context) error {
+			return errors.Join(each(claimed, func(c *ledger.Claimed) error {
+				_, _, err := m.ledger.Crash(ctx, ledger.Dead{Run: c.Record.ID, Token: c.Grant().Token, Job: m.job.Name}, m.job)
+				return err
+			}), other.Close(ctx))
+		}},
+		{"a run waits behind others for too long", func(ctx context.Context) error {
+			if err := one(blocked)(ctx); err != nil {
+				return err
+			}
+			request, err := m.locks.Begin()
+			if err != nil {
+				return err
+			}
+			_, err = m.ledger.Claim(ctx, request, run.Due[0], time.Second, nil)
+			return err
+		}, func(ctx context.Context) error {
+			for { // until its time is over
+				if _, err := m.ledger.Expire(ctx, run.Run, blocked); err != nil {
+					return err
+				}
+				if record, _, err := m.ledger.Find(ctx, run.Run); err != nil || record.State.Final() {
+					return err
+				}
+			}
+		}},
+		{"a run is done again", func(ctx context.Context) error {
+			err := one(m.job)(ctx)
+			if err == nil {
+				_, err = m.ledger.Cancel(ctx, run.Run, m.job, act)
+			}
+			return err
+		}, func(ctx context.Context) error {
+			_, err := m.ledger.Reopen(ctx, ledger.Reopening{Run: run.Run, Job: m.job, Args: []byte(quoted(100 << 10)), Act: &act})
+			return err
+		}},
+		{"a delivery is sent again", one(m.job), func(ctx context.Context) error {
+			_, err := m.ledger.Repush(ctx, run.Due[0])
+			return err
+		}},
+		{"a run is refused", one(m.job), func(ctx context.Context) error {
+			_, _, err := m.ledger.Refuse(ctx, ledger.Refusal{Run: run.Run, Queue: "default", N: run.Due[0].N, Cause: errors.New("refused")})
+			return err
+		}},
+		{"a job is paused and goes on", nil, func(ctx context.Context) error {
+			if _, err := m.ledger.Pause(ctx, m.job.Name, act); err != nil {
+				return err
+			}
+			_, err := m.ledger.Resume(ctx, m.job.Name, act)
+			return err
+		}},
+		{"an act is kept", nil, func(ctx context.Context) error { return m.ledger.Audit(ctx, act) }},
+		{"a worker is asked to drain", func(ctx context.Context) (err error) {
+			other, err = locks.Open(ctx, m.rdb, locks.Options{Namespace: m.namespace, Name: "other"})
+			return err
+		}, func(ctx context.Context) error {
+			_, err := m.ledger.Drain(ctx, other.Session(), act)
+			return errors.Join(err, other.Close(ctx))
+		}},
+		{"a config is given up", nil, func(ctx context.Context) error { return m.ledger.Leave(ctx, "another") }},
+		{"a page of an index", nil, func(ctx context.Context) error {
+			_, err := m.ledger.OpenEntries(ctx, ledger.ByJob, "", "", 200)
+			return err
+		}},
+		{"100 queues are registered", nil, func(ctx context.Context) error {
+			return m.queue.Own(ctx, named(m.namespace+strconv.FormatInt(m.last.Add(1), 10)+"-", 100))
+		}},
+	}
+}
+
+func (m *meter) act() ledger.Act { return ledger.Act{Who: "scale", What: "measure", On: m.job.Name} }
+
+// quoted returns a JSON string of n bytes.
+func quoted(n int) string { return `"` + strings.Repeat("x", n-2) + `"` }
+
+func each[T any](list []T, f func(T) error) error {
+	for _, one := range list {
+		if err := f(one); err != nil {
+			return err
+		}
+	}
+	return nil
+}
