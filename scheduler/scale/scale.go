@@ -41,11 +41,12 @@ type Cost struct {
 	Took   time.Duration
 }
 
-// rounds is how often each use is repeated: the fastest time of a call is what it costs, the rest is the machine's noise. A
-// use that seems to take too long is repeated up to moreRounds times.
+// A use is repeated this often: the fastest time of a call is what it costs, the rest is the machine's noise. A use that seems
+// to take too long is repeated up to moreRounds times.
 const (
-	rounds     = 5
-	moreRounds = 20
+	rounds        = 5
+	compareRounds = 3
+	moreRounds    = 30
 )
 
 // Growth is what one script costs in one use, in a small and in a large namespace.
@@ -77,7 +78,7 @@ func scriptNames() map[string]string {
 // log of slow commands is used.
 func Measure(ctx context.Context, rdb *redis.Client, namespace string, size Size) (costs []Cost, err error) {
 	slowest := make(map[string]Cost)
-	err = measure(ctx, rdb, []*meter{{namespace: namespace, size: size}}, func(g Growth) bool { return g.Large > Longest }, func(g Growth) {
+	err = measure(ctx, rdb, []*meter{{namespace: namespace, size: size}}, rounds, func(g Growth) bool { return g.Large > Longest }, func(g Growth) {
 		if g.Large > slowest[g.Script].Took {
 			slowest[g.Script] = Cost{g.Script, g.Use, g.Large}
 		}
@@ -94,13 +95,13 @@ func Measure(ctx context.Context, rdb *redis.Client, namespace string, size Size
 // measurements of both alternate, so that other work of the machine affects both.
 func Compare(ctx context.Context, rdb *redis.Client, namespace string, small, large Size) (growths []Growth, err error) {
 	meters := []*meter{{namespace: namespace + "-small", size: small}, {namespace: namespace + "-large", size: large}}
-	err = measure(ctx, rdb, meters, Growth.Grows, func(g Growth) { growths = append(growths, g) })
+	err = measure(ctx, rdb, meters, compareRounds, Growth.Grows, func(g Growth) { growths = append(growths, g) })
 	return growths, err
 }
 
 // measure measures each use with each meter, the last one of which is the one with the large namespace. A use is repeated
 // more often when it seems to be slow.
-func measure(ctx context.Context, rdb *redis.Client, meters []*meter, slow func(Growth) bool, report func(Growth)) error {
+func measure(ctx context.Context, rdb *redis.Client, meters []*meter, rounds int, slow func(Growth) bool, report func(Growth)) error {
 	waiting, stop := context.WithCancel(ctx)
 	defer func() {
 		stop()

@@ -23,7 +23,7 @@ var unreached = map[string]string{
 	"queue/putback": "needs a queue server; it looks along the tasks that the workers of a queue run",
 }
 
-// TestNoScriptGrowsWithTheNamespace measures the scripts in a small namespace and in one that is ten times as large: a script
+// TestNoScriptGrowsWithTheNamespace measures the scripts in a small namespace and in one that is 16 times as large: a script
 // may not read all holds, waits or runs. Both are measured in turns, so that other work of the machine makes both slower.
 // With LOCKSTEP_SOAK the large one is as large as lockstep is made for. `make bench ARGS='-run scripts'` shows the times at
 // that size.
@@ -31,8 +31,8 @@ func TestNoScriptGrowsWithTheNamespace(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it fills a Redis")
 	}
-	small := scale.Size{Holds: 1_000, Waits: 100, Runs: 1_000}
-	large := scale.Size{Holds: 10_000, Waits: 1_000, Runs: 10_000}
+	small := scale.Size{Holds: 500, Waits: 50, Runs: 500}
+	large := scale.Size{Holds: 8_000, Waits: 800, Runs: 8_000}
 	if os.Getenv("LOCKSTEP_SOAK") != "" {
 		large = scale.Full
 	}
