@@ -333,6 +333,12 @@ var errWaited = errors.New("waited long enough")
 // await waits for the end of a run. The error carries the code for how it ended. A Redis that goes away meanwhile is
 // waited for.
 func (t *tool) await(ctx context.Context, conn *connection, id jobs.RunID, limit time.Duration) error {
+	return t.follow(ctx, conn, id, limit, func(*ledger.Record, string) error { return nil })
+}
+
+// follow is await that shows what it sees: the record of the run and the output of its last attempt, again and again, and
+// last as they are when the run has ended.
+func (t *tool) follow(ctx context.Context, conn *connection, id jobs.RunID, limit time.Duration, show func(*ledger.Record, string) error) error {
 	if limit > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, limit, errWaited)
@@ -341,7 +347,12 @@ func (t *tool) await(ctx context.Context, conn *connection, id jobs.RunID, limit
 	const first, longest = 50 * time.Millisecond, time.Second
 	state, away := ledger.State(""), false
 	for pause := first; ; pause = min(pause*5/4, longest) {
-		record, _, err := conn.ledger.Find(ctx, id)
+		record, output, err := conn.ledger.Find(ctx, id)
+		if err == nil {
+			if err := show(record, output); err != nil {
+				return err
+			}
+		}
 		switch {
 		case ctx.Err() != nil:
 		case errors.Is(err, ledger.ErrUnknown):

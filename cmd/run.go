@@ -198,19 +198,57 @@ func waitingFor(r *admin.Run) string {
 }
 
 func (t *tool) runOutputCommand() *cobra.Command {
+	var follow bool
 	cmd := &cobra.Command{
 		Use: "output RUN", Short: "Print the tail of what the last attempt of a run printed",
+		Long: `Print the tail of what the last attempt of a run printed. It is kept when an attempt has ended, so that of an attempt under
+way is not shown. -f waits for the end of the run and prints the output of each attempt when that has ended, and the outcomes
+of attempts to stderr; its exit code is 5 if the run does not succeed.`,
 		Args: oneArg("a RUN"),
 	}
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "wait for the end of the run, and print what each attempt printed")
 	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, args []string) error {
-		run, output, err := conn.reader.Run(ctx, jobs.RunID(args[0]))
+		id := jobs.RunID(args[0])
+		record, output, err := conn.ledger.Find(ctx, id)
 		if err != nil {
 			return noRun(args[0], err)
 		}
-		if output == "" && !run.State.Final() {
-			fmt.Fprintf(t.stderr, "no output yet: it is kept when an attempt has ended, and the run is %s\n", run.State)
+		if follow {
+			return t.follow(ctx, conn, id, 0, t.outputs(record))
+		}
+		if output == "" && !record.State.Final() {
+			fmt.Fprintf(t.stderr, "no output yet: it is kept when an attempt has ended, and the run is %s\n", record.State)
 		}
 		return t.write(output)
 	})
 	return cmd
+}
+
+// outputs returns what prints the output of each attempt that has ended: at first that of the last one so far. An attempt that
+// printed nothing leaves the output of the one before, which is not printed again.
+func (t *tool) outputs(record *ledger.Record) func(*ledger.Record, string) error {
+	shown, last := 0, "" // the number of the last attempt whose end is known, and the output that was printed last
+	for _, a := range record.Attempts {
+		if !a.Finished.IsZero() {
+			shown = a.Number
+		}
+	}
+	return func(record *ledger.Record, output string) error {
+		for _, a := range record.Attempts {
+			if a.Finished.IsZero() || a.Number <= shown {
+				continue
+			}
+			shown = a.Number
+			line := fmt.Sprintf("attempt %d on %s %s", a.Number, a.Worker, a.Outcome)
+			if a.Error != "" {
+				line += ": " + firstLine(a.Error)
+			}
+			fmt.Fprintf(t.stderr, "lockstep: %s\n", oneLine(line))
+		}
+		if output == last {
+			return nil
+		}
+		last = output
+		return t.write(output)
+	}
 }
