@@ -317,7 +317,7 @@ func askReload(ctx context.Context, w admin.Worker) (*admin.Config, error) {
 	}
 	if w.Ticket != "" { // whoever reads Redis may: nobody has to sign in for that
 		request.Header.Set("Authorization", "Lockstep "+w.Ticket)
-		request.Header.Set("Lockstep-Actor", whoAmI()) // for the audit; a worker that does not know it ignores it
+		request.Header.Set(admin.ActorHeader, whoAmI()) // for the audit; a worker that does not know it ignores it
 	}
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // no proxy: it is this host
 	response, err := client.Do(request)

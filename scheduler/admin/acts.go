@@ -248,12 +248,12 @@ func readOrder(w http.ResponseWriter, r *http.Request) (body order, err error) {
 	return body, nil
 }
 
-// actorHeader is where the command line names its user, beside its ticket.
-const actorHeader = "Lockstep-Actor"
+// ActorHeader is the header in which the command line names its user, beside its ticket.
+const ActorHeader = "Lockstep-Actor"
 
 // commandLine names the user of the command line that sent a request with a ticket.
 func commandLine(r *http.Request) string {
-	if name := r.Header.Get(actorHeader); name != "" && isName(name) {
+	if name := r.Header.Get(ActorHeader); name != "" && isName(name) {
 		return name
 	}
 	return "command line"

@@ -141,7 +141,7 @@ func TestReloadsAreInTheAudit(t *testing.T) {
 			r := httptest.NewRequest(http.MethodPost, "http://127.0.0.1:9620"+reloadPath, nil)
 			r.RemoteAddr = "127.0.0.1:1234"
 			r.Header.Set("Authorization", "Lockstep the-ticket")
-			r.Header.Set(actorHeader, actor)
+			r.Header.Set(ActorHeader, actor)
 			w := httptest.NewRecorder()
 			c.server.ServeHTTP(w, r)
 			if w.Code != http.StatusOK {
