@@ -278,6 +278,10 @@
 // A request is passed by nested ones that it depends on, however long it has waited, and by those that came before it had
 // waited for Options.ReserveAfter.
 //
+// A request for more than 32 resources looks at the oldest waiting request of each. Where clients have different
+// Options.ReserveAfter, it can pass one with a short time that stands behind one with a long time. A script also looks at no
+// more than about 500 old requests for such a bundle.
+//
 // Shared requests, and AtMost requests with a higher limit, can pass an AtMost request, however long it has waited. It is
 // granted when few enough share the resource.
 //
