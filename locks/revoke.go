@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 )
 
 // Revocation says who wants a lock back, and why.
@@ -37,8 +38,11 @@ type Asked struct {
 
 const maxReason = 1 << 10
 
-// Revoke has a lock given up. token names the hold that is meant, as [Space.Read] or [Space.HeldBy] showed it: when
-// another one has the lock by now, or nobody, the error is [ErrStale] and nothing has happened. It returns the hold.
+// reapTime bounds how long a revoke that was applied continues with the grants that it made possible.
+const reapTime = 5 * time.Second
+
+// Revoke revokes a lock. token names the hold that is meant, as [Space.Read] or [Space.HeldBy] showed it: if another hold
+// has the lock by now, or none, the error is [ErrStale] and nothing has happened. It returns the hold.
 func (s *Space) Revoke(ctx context.Context, name string, token Token, force Force, why Revocation) (HoldID, error) {
 	if err := CheckName(name); err != nil {
 		return "", fmt.Errorf("revoke: %w", err)
@@ -72,7 +76,9 @@ func (s *Space) Revoke(ctx context.Context, name string, token Token, force Forc
 	switch r.text(0) {
 	case "done":
 		if r.number(3) == 1 { // more waits than one call looks at; if this fails, a renewal of any session continues
-			_ = s.insist(ctx, func(ctx context.Context) (bool, error) {
+			bounded, cancel := context.WithTimeout(ctx, reapTime)
+			defer cancel()
+			_ = s.insist(bounded, func(ctx context.Context) (bool, error) {
 				left, err := runScript(ctx, s.rdb, reapScript, s.keys)
 				return left.text(0) != "0", err
 			})

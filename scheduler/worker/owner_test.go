@@ -29,7 +29,7 @@ func TestAQueueGivenToAnotherNamespaceRaisesAnAlarmAndStopsNoWorker(t *testing.T
 	f.await("an alarm", func() bool { return strings.Count(log.String(), alarm) > 0 })
 	f.await("the worker to show it", func() bool { return f.card(r.ID()).Disputed[f.queue] == "thief" })
 	f.awaitState(f.enqueue(job, "during"), ledger.Succeeded)
-	if !r.Ready() {
+	if r.Unready() != nil {
 		t.Error("the worker is not ready any more")
 	}
 	late, err := worker.New(worker.Options{

@@ -81,7 +81,7 @@ func TestAWorkerThatIsAskedToDrainsAndEnds(t *testing.T) {
 	if _, err := f.ledger.Drain(t.Context(), w.ID(), ledger.Act{Who: "ann"}); err != nil {
 		t.Fatal(err)
 	}
-	f.await("the drain", func() bool { return !w.Ready() })
+	f.await("the drain", func() bool { return w.Unready() != nil })
 	close(end)
 	f.awaitState(id, ledger.Succeeded)
 	f.await("the end of the session", func() bool {
@@ -103,7 +103,7 @@ func TestARunIsCanceledAlsoWhileItsWorkerDrains(t *testing.T) {
 	<-began
 	stopped := make(chan struct{})
 	go func() { w.stop(); close(stopped) }()
-	f.await("the drain", func() bool { return !w.Ready() })
+	f.await("the drain", func() bool { return w.Unready() != nil })
 	if _, err := f.ledger.Cancel(t.Context(), id, job, ledger.Act{Who: "ann"}); err != nil {
 		t.Fatal(err)
 	}

@@ -16,9 +16,6 @@ var ErrRedis = errors.New("redis is not usable")
 // probeEvery is how often a worker looks whether Redis takes writes.
 const probeEvery = time.Second
 
-// Ready reports whether the worker may take runs.
-func (w *Worker) Ready() bool { return w.Unready() == nil }
-
 // Unready returns why the worker may take no runs, or nil: it has begun, is not draining, its session is certain, and
 // Redis took its last write.
 func (w *Worker) Unready() error {

@@ -54,7 +54,7 @@ func TestWorkerIsNotReadyWhileRedisDoesNotAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	f.await("the worker not to be ready", func() bool { return !w.Ready() })
+	f.await("the worker not to be ready", func() bool { return w.Unready() != nil })
 	if took := time.Since(began); took > 4*time.Second {
 		t.Errorf("the worker was ready for %s more, want at most half of its lease of 6 s", took)
 	}
@@ -64,7 +64,7 @@ func TestWorkerIsNotReadyWhileRedisDoesNotAnswer(t *testing.T) {
 	if err := server.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	f.await("the worker to be ready", func() bool { return w.Ready() && w.ID() != "" })
+	f.await("the worker to be ready", func() bool { return w.Unready() == nil && w.ID() != "" })
 }
 
 // TestFullRedisIsReportedOnceAndHarmsNoRun fills a Redis while runs are due, and makes room again.
@@ -103,7 +103,7 @@ func TestFullRedisIsReportedOnceAndHarmsNoRun(t *testing.T) {
 		due = append(due, f.enqueue(quick, fmt.Sprint("due", i)))
 	}
 	memory("1")
-	f.await("the worker not to be ready", func() bool { return !w.Ready() })
+	f.await("the worker not to be ready", func() bool { return w.Unready() != nil })
 	if err := w.Unready(); !errors.Is(err, worker.ErrRedis) || !strings.Contains(err.Error(), "OOM") {
 		t.Errorf("Unready() = %v, want an ErrRedis that says OOM", err)
 	}

@@ -98,7 +98,7 @@ func (f *fleet) start(change ...func(*worker.Options)) *running {
 		}
 	})
 	f.Cleanup(stop)
-	f.await("the worker to be ready", func() bool { return w.Ready() })
+	f.await("the worker to be ready", func() bool { return w.Unready() == nil })
 	return &running{w, stop}
 }
 
@@ -377,7 +377,7 @@ func TestADrainLetsRunsEnd(t *testing.T) {
 	<-began
 	stopped := make(chan struct{})
 	go func() { w.stop(); close(stopped) }()
-	f.await("the drain", func() bool { return !w.Ready() })
+	f.await("the drain", func() bool { return w.Unready() != nil })
 	close(end)
 	<-stopped
 	f.awaitState(id, ledger.Succeeded)
