@@ -114,7 +114,7 @@ func TestFullRedisIsReportedOnceAndHarmsNoRun(t *testing.T) {
 	}
 	memory("0")
 	close(release)
-	f.await("the worker to be ready", w.Ready)
+	f.await("the worker to be ready", func() bool { return w.Unready() == nil })
 	f.awaitState(running, ledger.Succeeded)
 	for _, run := range due {
 		f.awaitState(run, ledger.Succeeded)
