@@ -24,16 +24,16 @@ for i = 2, #ARGV do
   end
 end
 if #changed > 0 then
-  local owners, slots = call('HMGET', OWN, unpack(changed)), {}
+  local owners, shares = call('HMGET', OWN, unpack(changed)), {}
   call('ZADD', IDX, unpack(members))
   for i = 1, #changed do
     local n = 1
     if sub(owners[i], 1, 1) == 'u' then -- others share it already
       n = call('ZLEXCOUNT', IDX, '[~r' .. changed[i] .. '\0', '(~r' .. changed[i] .. '\1')
     end
-    slots[2 * i - 1], slots[2 * i] = changed[i], format('s%d', n)
+    shares[2 * i - 1], shares[2 * i] = changed[i], format('s%d', n)
   end
-  call('HSET', OWN, unpack(slots))
+  call('HSET', OWN, unpack(shares))
 end
 call('ZADD', HOLD, '0', concat(hold, US))
 local S = space()

@@ -32,7 +32,7 @@ local function named(item)
 end
 
 -- parted returns the names, the modes and the numbers of a list of items. A script asks for those of one list several times,
--- and changes no list that it has asked about.
+-- and changes no list that it has asked about. An item that cannot be read ends the script, before it writes.
 local parts = {}
 local function parted(items)
   local known = parts[items]
@@ -43,6 +43,7 @@ local function parted(items)
       local mode = sub(item, 1, 1)
       modes[i] = mode
       if mode == 'x' or mode == 's' then names[i] = sub(item, 2) else names[i], numbers[i] = named(item) end
+      if not names[i] then error('the item "' .. item .. '" of a bundle has no mode') end
     end
     known = {names, modes, numbers}
     parts[items] = known
