@@ -147,13 +147,16 @@ func open(ctx context.Context, settings configs.Redis) (redis.UniversalClient, e
 }
 
 // away turns an error of a Redis that was there, and is no longer, into one with the code for that.
-func (c *connection) away(err error) error {
+func (c *connection) away(err error) error { return lostRedis(c.settings.Redis, err) }
+
+// lostRedis gives an error of the network the code of a Redis that is not reachable.
+func lostRedis(settings configs.Redis, err error) error {
 	var network net.Error
 	var known *exitError
 	if errors.As(err, &known) || !errors.As(err, &network) && !errors.Is(err, io.EOF) {
 		return err
 	}
-	return exit(exitRedis, fmt.Errorf("the Redis at %s does not answer any more: %w", c.settings.Redis.SafeURL(), err))
+	return exit(exitRedis, fmt.Errorf("lost connection to Redis at %s: %w", settings.SafeURL(), err))
 }
 
 // now returns the server's time, by which all records are dated.

@@ -20,7 +20,7 @@ import (
 const (
 	burialLimit = time.Second            // for killing all that a crashed child leaves; then the lease decides
 	lookAgain   = 5 * time.Millisecond   // until orphans are looked for again, of which no signal tells
-	endLimit    = 2 * time.Second        // for ending its sessions
+	endLimit    = 5 * time.Second        // for ending its sessions; then the lease decides
 	lastWords   = 100 * time.Millisecond // for news that are still in the pipe when the child is dead
 	crashSpan   = time.Minute            // in which
 	maxCrashes  = 5                      // end the parent

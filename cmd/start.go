@@ -136,7 +136,7 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	}
 	defer func() { err = errors.Join(err, rdb.Close()) }()
 	if err := checkServer(ctx, rdb, log); err != nil {
-		return interruptedIsFine(ctx, err)
+		return interruptedIsFine(ctx, lostRedis(settings.Redis, err))
 	}
 	listener, err := admin.Listen(settings.Admin.Listen, settings.Admin.ListenSet)
 	if err != nil {
@@ -200,7 +200,7 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	group.Go(func() error {
 		defer stop()
 		defer done()
-		return w.Run(running)
+		return lostRedis(settings.Redis, w.Run(running)) // it returns such an error only before it is ready
 	})
 	err = group.Wait()
 	switch {

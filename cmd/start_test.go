@@ -150,6 +150,18 @@ func TestHangingRedisIsNotReachable(t *testing.T) {
 	}
 }
 
+// A Redis that is lost between the first look at it and the opening of the session is not reachable either.
+func TestRedisThatIsLostDuringTheStartIsNotReachable(t *testing.T) {
+	t.Parallel()
+	proxy := redistest.New(t, redistest.Options{}).Proxy(t)
+	proxy.Set(redistest.Faults{LoseReplies: 1, Commands: []string{"evalsha", "eval"}})
+	config := writeFile(t, "lockstep.yaml", `jobs: {a: {command: ["true"]}}`)
+	_, stderr, code := runTool(t, toolEnv(t, "REDIS_URL="+proxy.URL(), "LOCKSTEP_CONFIG="+config, "LOCKSTEP_ADMIN__LISTEN=127.0.0.1:0"), "start")
+	if code != exitRedis || !strings.Contains(stderr, "lost connection to Redis at") {
+		t.Errorf("exit code %d: %q; want %d and the reason", code, stderr, exitRedis)
+	}
+}
+
 func TestInterruptedWaitIsNoFailure(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
