@@ -254,7 +254,7 @@ func TestCloseEndsWithTheLease(t *testing.T) {
 			t.Parallel()
 			const lease = 3 * time.Second
 			p := redistest.Shared(t).Proxy(t)
-			c, err := locks.Open(t.Context(), p.Client(t), locks.Options{Namespace: redistest.Namespace(t), Lease: lease})
+			c, err := patientOpen(t.Context(), p.Client(t), locks.Options{Namespace: redistest.Namespace(t), Lease: lease})
 			if err != nil {
 				t.Fatal(err)
 			}

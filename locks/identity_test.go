@@ -60,7 +60,7 @@ func TestUserWithoutInfoIsRefused(t *testing.T) {
 	for name, rights := range map[string][]any{
 		"all but the dangerous commands": {"+@all", "-@dangerous"}, "INFO of another section": {"+@all", "-info", "+info|clients"},
 	} {
-		c, err := locks.Open(t.Context(), rdb, as(rights...))
+		c, err := patientOpen(t.Context(), rdb, as(rights...))
 		if !errors.Is(err, locks.ErrServer) || !strings.Contains(err.Error(), "+info") || c != nil {
 			t.Errorf("%s: got %v, want it refused by the name of the right", name, err)
 		}

@@ -96,7 +96,7 @@ func TestCrashDelayIsForCrashesAlone(t *testing.T) {
 	server := redistest.New(t, redistest.Options{})
 	c := openClient(t, server.Client(t), locks.Options{})
 	proxy := server.Proxy(t)
-	dying, err := locks.Open(t.Context(), proxy.Client(t), locks.Options{Name: "dying", Lease: shortest})
+	dying, err := patientOpen(t.Context(), proxy.Client(t), locks.Options{Name: "dying", Lease: shortest})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,7 +38,7 @@ func holderMain() int {
 	}
 	rdb := redis.NewClient(options)
 	defer func() { _ = rdb.Close() }()
-	c, err := locks.Open(ctx, rdb, locks.Options{
+	c, err := patientOpen(ctx, rdb, locks.Options{
 		Namespace: os.Getenv(holderNamespace), Name: "holder", Lease: 2 * time.Second,
 	})
 	if err != nil {

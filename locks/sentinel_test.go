@@ -39,7 +39,7 @@ func limitUser(t *testing.T, s *redistest.Sentinel, user string) {
 		}
 	}
 	set("on", ">secret", "~*", "&*", "+@all", "-@dangerous")
-	c, err := locks.Open(t.Context(), failoverClient(t, s, user), locks.Options{Namespace: "ns"})
+	c, err := patientOpen(t.Context(), failoverClient(t, s, user), locks.Options{Namespace: "ns"})
 	if !errors.Is(err, locks.ErrServer) || c != nil {
 		t.Fatalf("got %v for a user without INFO, want it refused", err)
 	}
