@@ -90,7 +90,7 @@ func TestLoweredLimitThatClosesACircleIsFound(t *testing.T) {
 			if !ok || len(circle.Circle) != 2 || circle.Circle[0].Hold != bill.ID() || circle.Circle[1].Hold != first.ID() {
 				t.Errorf("got %v, want the circle of bill and the first one's permit", err)
 			}
-		case <-time.After(4 * time.Second):
+		case <-time.After(patient):
 			t.Error("no request of the circle got an error")
 		}
 		release(t, second)
@@ -126,7 +126,7 @@ func TestNestedRequestsDoNotStarveAPlainOne(t *testing.T) {
 				release(t, order)
 			})
 		}
-		bounded, stop := context.WithTimeout(t.Context(), 3*time.Second)
+		bounded, stop := context.WithTimeout(t.Context(), 10*time.Second)
 		defer stop()
 		began := time.Now()
 		hold, err := c.Acquire(bounded, locks.Exclusive("customer"))
@@ -149,7 +149,7 @@ func TestNestedRequestsDoNotStarveANestedOne(t *testing.T) {
 		c := openClient(t, rdb, locks.Options{Namespace: redistest.Namespace(t), ReserveAfter: 100 * time.Millisecond})
 		first, second := acquire(t, c, locks.Exclusive("order0")), acquire(t, c, locks.Exclusive("order1"))
 		outer := acquire(t, c, locks.Exclusive("import"))
-		bounded, stop := context.WithTimeout(outer.Context(), 3*time.Second)
+		bounded, stop := context.WithTimeout(outer.Context(), 10*time.Second)
 		defer stop()
 		rates := nested(t, c, first, locks.Shared("rates"))
 		got := make(chan error, 1)
