@@ -262,9 +262,9 @@ local function space()
     free(names)
   end
 
-  -- queues returns, for many resources, the first member of each of their queues by its resource, then false; or where it is
-  -- cheaper to read all queues at once, all members of each, then true. For few resources it returns nil. Neighbors in a bundle begin alike, since it is sorted: one range of the queues
-  -- covers GROUP of them, and in most cases nobody waits there.
+  -- queues returns, for many resources, the first member of each of their queues by its resource, then false; or where it
+  -- is cheaper to read all queues at once, all members of each, then true. For few resources it returns nil. Neighbors in a
+  -- bundle begin alike, since it is sorted: one range of the queues covers GROUP of them, and mostly none has a waiter.
   local function queues(names)
     local n = #names
     if n < FEW then return nil end
