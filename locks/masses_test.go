@@ -111,10 +111,11 @@ func TestMassesOfHoldsSurviveAFailover(t *testing.T) {
 		if err := s.Failover(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		// Its first reply reports another server, so that the next renewal is sent at once.
+		// The old master may still reply. The first reply of the new one reports the loss, so that the next renewal is
+		// sent at once, and the space is in its grace time from then on, for longer than the lease.
 		eventually(t, "the new master replies", func() bool {
 			_, err := c.TryAcquire(t.Context(), locks.Exclusive("another"))
-			return errors.Is(err, locks.ErrBusy)
+			return errors.Is(err, locks.ErrGrace)
 		})
 	})
 }
