@@ -153,6 +153,7 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 		sayWhatIsSigned(ctx, settings.Redis, options.Keys, log)
 	}
 	options.OnRejected = metrics.Rejected
+	options.OnRepeated, options.OnLeft = metrics.Repeated, metrics.Left
 	options.Admin, options.Ticket = listener.Addr().String(), rand.Text()
 	if config.Settings.Redis.URL != embedded {
 		options.OnSession = parent.session

@@ -11,6 +11,7 @@ import (
 	"lockstep/jobs"
 	"lockstep/locks"
 	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/queue"
 	"lockstep/scheduler/repeats"
 )
 
@@ -26,7 +27,7 @@ const (
 	callLimit  = 5 * time.Second        // for one call of the ledger
 )
 
-// Options are what a [Scheduler] works with. All but Drift and Logger are required.
+// Options are what a [Scheduler] works with. All but Drift, OnRepeated and Logger are required.
 type Options struct {
 	Ledger  *ledger.Ledger
 	Session func() locks.SessionID // this worker's
@@ -40,8 +41,16 @@ type Options struct {
 	// may be nil.
 	Drift func(ctx context.Context, jobs int)
 
-	// Delivered tells whether a delivery that was pushed is still on its way.
-	Delivered func(ctx context.Context, delivery ledger.Due) (bool, error)
+	// Pusher is where Deliver leaves what it does not claim. Sweeps make no more runs due than it has room for, and repeat
+	// no push that it still has to do.
+	Pusher *Pusher
+
+	// Queue is where deliveries are looked up.
+	Queue *queue.Client
+
+	// OnRepeated receives how many deliveries are pushed again, and for which of the [Reasons]. Called from several
+	// goroutines; it may be nil.
+	OnRepeated func(reason string, n int)
 
 	// Paused returns the queues that are paused, whoever paused them: their runs are offered no locks.
 	Paused func(ctx context.Context) ([]string, error)
@@ -62,6 +71,10 @@ type Options struct {
 type Scheduler struct {
 	o     Options
 	often *repeats.Logger // for lines that a loop may repeat
+
+	againLog   *repeats.Logger          // for lines about deliveries that are pushed again: one kind for each reason
+	againCount map[string]*atomic.Int64 // deliveries that were pushed again since the start, by reason; the map is not changed
+
 	set   *jobSet         // this and the next are the goroutine of ticks' alone
 	drift map[string]bool // jobs whose active definition is another one than that of the set
 	under locks.SessionID // with which all of the set was registered last, or the ledger seen to know what it knew then
@@ -83,7 +96,12 @@ func New(o Options) (*Scheduler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Scheduler{o: o, often: repeats.New(o.Logger, "call"), set: set, drift: make(map[string]bool), wake: make(chan struct{}, 1), changed: make(chan struct{}, 1)}, nil
+	s := &Scheduler{o: o, often: repeats.New(o.Logger, "call"), againLog: repeats.New(o.Logger, "reason"), againCount: make(map[string]*atomic.Int64),
+		set: set, drift: make(map[string]bool), wake: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
+	for _, reason := range Reasons {
+		s.againCount[reason] = new(atomic.Int64)
+	}
+	return s, nil
 }
 
 // Wake makes the scheduler look at once for what has come due: the lock space has offered something to a waiting run, or
@@ -111,8 +129,10 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	var group errgroup.Group
 	group.Go(func() error { s.ticks(ctx); return nil })
 	group.Go(func() error { s.sweeps(ctx); return nil })
+	group.Go(func() error { s.lookUps(ctx); return nil })
 	group.Go(func() error { s.pauses(ctx); return nil })
 	defer s.often.Flush(context.WithoutCancel(ctx), true)
+	defer s.againLog.Flush(context.WithoutCancel(ctx), true)
 	return group.Wait()
 }
 
@@ -393,6 +413,7 @@ func (s *Scheduler) failed(ctx context.Context, call string, err error) {
 func (s *Scheduler) pauses(ctx context.Context) {
 	for sleep(ctx, pauseEvery) {
 		s.often.Flush(ctx, false)
+		s.againLog.Flush(ctx, false)
 		if s.duty.Load() {
 			s.comparePauses(ctx)
 		}

@@ -4,20 +4,55 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"lockstep/jobs"
+	"lockstep/locks"
 	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/queue"
 )
 
-// limits of a sweep: how much of each kind it does at a time, and when a delivery is looked after.
-var limits = ledger.SweepLimits{Most: 200, Unconfirmed: 2 * time.Second, LookUp: 10 * time.Second}
+const (
+	sweepMost   = 200                   // entries of each kind in one sweep
+	unconfirmed = 2 * time.Second       // after which a push that was not confirmed is repeated
+	roomPause   = 20 * time.Millisecond // until a sweep looks again whether the pusher has room
+	spareRoom   = pendingMost / 2       // of the pusher, which sweeps leave to runs that become due in other ways
 
-// sweeps makes good, while this worker has duty, for what others left undone: twice a second, when a pause between
-// attempts is over, and when woken.
+	lookUpAfter = 2 * time.Second // after which a confirmed delivery is looked up in its queue
+	lookUpPage  = 500             // deliveries that are looked up together
+	lookUpLeast = 2000            // deliveries that are looked up every dutyEvery, if there are as many
+	lookUpPass  = time.Minute     // in which all of a larger backlog are looked up
+)
+
+// Reasons for which a delivery is pushed again, as the log and [Options].OnRepeated have them.
+const (
+	Unconfirmed  = "unconfirmed"   // its push was not confirmed in time
+	Lost         = "lost"          // its queue does not have it any more
+	SessionEnded = "session_ended" // a worker had fetched it, and its session ended before the claim
+)
+
+// Reasons are all of them.
+var Reasons = []string{Unconfirmed, Lost, SessionEnded}
+
+// repeated logs and counts deliveries that are pushed again.
+func (s *Scheduler) repeated(ctx context.Context, reason string, n int) {
+	if n == 0 {
+		return
+	}
+	s.againLog.WarnContext(ctx, "deliveries are pushed again", "reason", reason, "deliveries", n, "since_start", s.againCount[reason].Add(int64(n)))
+	if s.o.OnRepeated != nil {
+		s.o.OnRepeated(reason, n)
+	}
+}
+
+// sweeps repairs, while this worker has duty, what others left undone: twice a second, when a pause between attempts is
+// over, and when woken.
 func (s *Scheduler) sweeps(ctx context.Context) {
 	timer := time.NewTimer(dutyEvery)
 	defer timer.Stop()
+	var looked time.Time // at what sessions had fetched
 	for {
 		woken := false
 		select {
@@ -30,21 +65,29 @@ func (s *Scheduler) sweeps(ctx context.Context) {
 		wait := dutyEvery
 		if woken || s.duty.Load() {
 			wait = min(wait, s.sweep(ctx))
+			if woken || time.Since(looked) >= dutyEvery {
+				looked = time.Now()
+				s.sweepFetched(ctx)
+			}
 		}
 		timer.Reset(wait)
 	}
 }
 
+// room returns for how many deliveries a sweep may make runs due.
+func (s *Scheduler) room() int { return max(0, s.o.Pusher.Room()-spareRoom) }
+
 // sweep does one round and returns how long to wait until the next, if nothing happens before.
 func (s *Scheduler) sweep(ctx context.Context) time.Duration {
 	call, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
-	sweep, err := s.o.Ledger.Sweep(call, limits)
+	sweep, err := s.o.Ledger.Sweep(call, ledger.SweepLimits{Most: sweepMost, Unconfirmed: unconfirmed, Room: s.room, Pending: s.o.Pusher.Pending})
 	if err != nil {
 		s.failed(ctx, "sweep", err)
 		return again
 	}
 	due := sweep.Due
+	s.repeated(ctx, Unconfirmed, sweep.Repeated)
 	for _, dead := range sweep.Dead {
 		runs, err := s.takeOver(call, dead)
 		if err != nil {
@@ -59,18 +102,14 @@ func (s *Scheduler) sweep(ctx context.Context) time.Duration {
 		}
 		due = append(due, runs...)
 	}
-	for _, run := range sweep.Broken {
-		runs, err := s.refuse(call, ledger.Refusal{Run: run, Cause: ledger.ErrUnreadable})
-		if err != nil {
-			s.failed(ctx, "end a run that cannot be read", err)
-		}
-		due = append(due, runs...)
-	}
+	due = append(due, s.refuseBroken(call, sweep.Broken)...)
 	if len(due) > 0 {
 		s.o.Deliver(ctx, due)
 	}
-	s.lookUp(ctx, sweep.LookUp)
 	if sweep.More {
+		if s.room() == 0 {
+			return roomPause
+		}
 		return 0
 	}
 	if sweep.Next >= 0 {
@@ -120,35 +159,134 @@ func (s *Scheduler) expire(ctx context.Context, run jobs.RunID) ([]ledger.Due, e
 	return s.o.Ledger.Expire(ctx, run, job)
 }
 
-// lookUp asks after deliveries that have been in their queues for a while.
-func (s *Scheduler) lookUp(ctx context.Context, deliveries []ledger.Due) {
+// refuseBroken ends runs whose records cannot be read.
+func (s *Scheduler) refuseBroken(ctx context.Context, runs []jobs.RunID) (due []ledger.Due) {
+	for _, run := range runs {
+		freed, err := s.refuse(ctx, ledger.Refusal{Run: run, Cause: ledger.ErrUnreadable})
+		if err != nil {
+			s.failed(ctx, "end a run that cannot be read", err)
+		}
+		due = append(due, freed...)
+	}
+	return due
+}
+
+// sweepFetched pushes again what sessions had fetched and not yet claimed when they ended.
+func (s *Scheduler) sweepFetched(ctx context.Context) {
 	call, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
-	var there, due []ledger.Due
-	for _, delivery := range deliveries {
-		alive, err := s.o.Delivered(call, delivery)
-		if err != nil {
-			s.failed(ctx, "look up deliveries", err)
-			return
-		}
-		if alive {
-			there = append(there, delivery)
-			continue
-		}
-		runs, err := s.o.Ledger.Repush(call, delivery)
-		if err != nil {
-			s.failed(ctx, "repeat a lost delivery", err)
-			if ledger.Final(err) {
-				continue // the others need not wait for this one
+	fetched, err := s.o.Queue.Fetched(call)
+	if err != nil {
+		s.failed(ctx, "read what sessions have fetched", err)
+		return
+	}
+	bySession := make(map[locks.SessionID][]queue.Fetch)
+	for _, fetch := range fetched {
+		bySession[locks.SessionID(fetch.Session)] = append(bySession[locks.SessionID(fetch.Session)], fetch)
+	}
+	if len(bySession) == 0 {
+		return
+	}
+	ended, err := s.o.Ledger.Ended(call, slices.Collect(maps.Keys(bySession)))
+	if err != nil {
+		s.failed(ctx, "look which sessions have ended", err)
+		return
+	}
+	for _, session := range ended {
+		var lost []ledger.Due
+		for _, fetch := range bySession[session] {
+			for _, delivery := range fetch.Deliveries {
+				lost = append(lost, dueOf(delivery))
 			}
+		}
+		// A run that was claimed, or is due under another n, is left as it is.
+		if err := s.repush(call, SessionEnded, lost); err != nil {
+			s.failed(ctx, "repeat what a session had fetched", err)
+			continue // its records stay for the next time
+		}
+		if err := s.o.Queue.Forget(call, bySession[session]); err != nil {
+			s.failed(ctx, "forget what a session had fetched", err)
+		}
+	}
+}
+
+// repush delivers runs again whose deliveries have gone.
+func (s *Scheduler) repush(ctx context.Context, reason string, gone []ledger.Due) error {
+	for some := range slices.Chunk(gone, sweepMost) {
+		due, err := s.o.Ledger.Repush(ctx, some...)
+		if err != nil {
+			return err
+		}
+		s.repeated(ctx, reason, len(due))
+		if len(due) > 0 {
+			s.o.Deliver(ctx, due)
+		}
+	}
+	return nil
+}
+
+// lookUps looks, while this worker has duty, for deliveries that their queues have lost. It takes a loop of its own, since
+// a large backlog takes many calls.
+func (s *Scheduler) lookUps(ctx context.Context) {
+	for sleep(ctx, dutyEvery) {
+		if s.duty.Load() {
+			s.lookUp(ctx)
+		}
+	}
+}
+
+// lookUp looks up the deliveries that have not been looked up for the longest time: some thousands, or as many as it takes to
+// get through a larger backlog in [lookUpPass].
+func (s *Scheduler) lookUp(ctx context.Context) {
+	call, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	for looked, most := 0, lookUpLeast; looked < most; {
+		sent, err := s.o.Ledger.Sent(call, lookUpPage, lookUpAfter)
+		if err != nil {
+			s.failed(ctx, "list deliveries to look up", err)
 			return
 		}
-		due = append(due, runs...)
+		if due := s.refuseBroken(call, sent.Broken); len(due) > 0 {
+			s.o.Deliver(ctx, due)
+		}
+		if !s.lookUpSome(call, sent.LookUp) || len(sent.LookUp) < lookUpPage {
+			return
+		}
+		looked += len(sent.LookUp)
+		most = max(most, int(int64(sent.All)*int64(dutyEvery)/int64(lookUpPass)))
 	}
-	if err := s.o.Ledger.Confirm(call, there); err != nil {
+}
+
+// lookUpSome looks up some deliveries. It returns false when the next page has to wait.
+func (s *Scheduler) lookUpSome(ctx context.Context, sent []ledger.Due) bool {
+	if len(sent) == 0 {
+		return false
+	}
+	deliveries := make([]queue.Delivery, len(sent))
+	for i, d := range sent {
+		deliveries[i] = delivery(d)
+	}
+	alive, err := s.o.Queue.AllAlive(ctx, deliveries)
+	if err != nil {
+		s.failed(ctx, "look up deliveries", err)
+		return false
+	}
+	var there, gone []ledger.Due
+	for i, d := range sent {
+		if alive[i] {
+			there = append(there, d)
+		} else {
+			gone = append(gone, d)
+		}
+	}
+	if err := s.o.Ledger.Confirm(ctx, there); err != nil {
 		s.failed(ctx, "confirm deliveries", err)
+		return false
 	}
-	if len(due) > 0 {
-		s.o.Deliver(ctx, due)
+	some := gone[:min(len(gone), s.room())]
+	if err := s.repush(ctx, Lost, some); err != nil {
+		s.failed(ctx, "repeat lost deliveries", err)
+		return false
 	}
+	return len(some) == len(gone)
 }

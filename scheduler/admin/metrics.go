@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"lockstep/locks"
+	"lockstep/scheduler"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/worker"
 )
@@ -25,6 +26,8 @@ type Metrics struct {
 	ended    *prometheus.CounterVec // by job and the state of the run
 	refused  *prometheus.CounterVec // by what is wrong with the signature
 	rejected *prometheus.CounterVec // by call
+	repeated *prometheus.CounterVec // by reason
+	left     prometheus.Counter
 	build    *prometheus.GaugeVec
 }
 
@@ -55,6 +58,14 @@ func NewMetrics(version string, slots int) *Metrics {
 			Name: "lockstep_rejected_calls_total",
 			Help: "Calls for a run that Redis rejected for good, by call: claim or finish. The run ends as failed, or is parked.",
 		}, []string{"call"}),
+		repeated: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "lockstep_deliveries_repeated_total",
+			Help: "Deliveries that this worker pushed again, by reason: unconfirmed, lost (its queue does not have it) or session_ended (a worker had fetched it).",
+		}, []string{"reason"}),
+		left: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "lockstep_deliveries_left_total",
+			Help: "Deliveries that this worker left to the sweep, since too many waited to be pushed.",
+		}),
 		build: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "lockstep_build_info", Help: "What this process is; always 1.",
 		}, []string{"version", "go_version"}),
@@ -65,6 +76,9 @@ func NewMetrics(version string, slots int) *Metrics {
 	}
 	for _, call := range []string{"claim", "finish"} {
 		m.rejected.WithLabelValues(call)
+	}
+	for _, reason := range scheduler.Reasons {
+		m.repeated.WithLabelValues(reason)
 	}
 	m.build.WithLabelValues(version, runtime.Version()).Set(1)
 	return m
@@ -96,13 +110,19 @@ func (m *Metrics) Refused(kind string) { m.refused.WithLabelValues(kind).Inc() }
 // Rejected counts a call for a run that Redis has rejected, see [worker.Options].
 func (m *Metrics) Rejected(call string) { m.rejected.WithLabelValues(call).Inc() }
 
+// Repeated counts deliveries that were pushed again, see [worker.Options].
+func (m *Metrics) Repeated(reason string, n int) { m.repeated.WithLabelValues(reason).Add(float64(n)) }
+
+// Left counts deliveries that were left to the sweep.
+func (m *Metrics) Left(n int) { m.left.Add(float64(n)) }
+
 // metrics returns what answers /metrics: what this process counts, and what it sees of the lock space, which is read with
 // the request. An outage of Redis takes the latter away and nothing else, so that it can be alerted on.
 func (s *Server) metrics() func(http.ResponseWriter, *http.Request) error {
 	own := prometheus.NewRegistry()
 	own.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if m := s.o.Metrics; m != nil {
-		own.MustRegister(m.slots, m.running, m.delay, m.ended, m.refused, m.rejected, m.build)
+		own.MustRegister(m.slots, m.running, m.delay, m.ended, m.refused, m.rejected, m.repeated, m.left, m.build)
 	}
 	return func(w http.ResponseWriter, r *http.Request) error {
 		sight := &sight{config: s.config(), worker: locks.SessionID(s.o.Worker())}

@@ -357,16 +357,34 @@ func (l *Ledger) Confirm(ctx context.Context, deliveries []Due) error {
 	return nil
 }
 
-// Repush takes the next n for a run whose delivery has gone. Nothing is due when the run was not due
-// under that n any more; so is the answer when it is sent again, and the sweep makes good for the delivery.
-func (l *Ledger) Repush(ctx context.Context, delivery Due) ([]Due, error) {
+// Repush takes the next n for runs whose deliveries have gone, and returns them as they are due now. A run that was not due
+// under the n of its delivery any more is left out. So it may be sent again; when the first reply was lost, the sweep
+// repeats the pushes.
+func (l *Ledger) Repush(ctx context.Context, deliveries ...Due) ([]Due, error) {
+	return l.repush(ctx, 0, deliveries)
+}
+
+// repush is Repush, with unconfirmed 1 for deliveries whose push is still not confirmed.
+func (l *Ledger) repush(ctx context.Context, unconfirmed int, deliveries []Due) ([]Due, error) {
+	args := append(make([]any, 0, 1+2*len(deliveries)), unconfirmed)
+	for _, d := range deliveries {
+		args = append(args, string(d.Run), d.N)
+	}
 	var due []Due
-	r := read(l.run(ctx, repushScript, "", string(delivery.Run), delivery.N))
+	r := read(l.run(ctx, repushScript, "", args...))
 	for r.more() {
 		due = append(due, r.oneDue())
 	}
 	if r.err != nil {
-		return nil, fmt.Errorf("push %s again: %w", delivery.Run, r.err)
+		return nil, fmt.Errorf("push %s again: %w", describe(deliveries), r.err)
 	}
 	return due, nil
+}
+
+// describe names a delivery, or says how many there are.
+func describe(deliveries []Due) string {
+	if len(deliveries) == 1 {
+		return string(deliveries[0].Run)
+	}
+	return fmt.Sprintf("%d deliveries", len(deliveries))
 }

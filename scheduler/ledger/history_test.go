@@ -497,7 +497,7 @@ func (p *play) lapse() {
 }
 
 func (p *play) sweepAll(unconfirmed time.Duration) {
-	sweep, err := p.Sweep(p.Context(), ledger.SweepLimits{Most: 100, Unconfirmed: unconfirmed, LookUp: time.Hour})
+	sweep, err := p.Sweep(p.Context(), ledger.SweepLimits{Most: 100, Unconfirmed: unconfirmed})
 	if err != nil {
 		p.fatalf("%v", err)
 	}

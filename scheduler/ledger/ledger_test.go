@@ -176,7 +176,7 @@ func (f *fixture) finish(a attempt, outcome ledger.Outcome, want ledger.FinishVe
 
 func (f *fixture) sweep() *ledger.Sweep {
 	f.Helper()
-	sweep, err := f.Sweep(f.Context(), ledger.SweepLimits{Most: 100, Unconfirmed: time.Hour, LookUp: time.Hour})
+	sweep, err := f.Sweep(f.Context(), ledger.SweepLimits{Most: 100, Unconfirmed: time.Hour})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -302,7 +302,7 @@ func TestNothingIsCreatedOrClaimedInAGraceTime(t *testing.T) {
 			f.Errorf("got %+v to push, want the sweep to do it", refused.Due)
 		}
 		f.claim(client, run, ledger.Stale) // it has the next n
-		swept, err := f.Sweep(f.Context(), ledger.SweepLimits{Most: 100, LookUp: time.Hour})
+		swept, err := f.Sweep(f.Context(), ledger.SweepLimits{Most: 100})
 		if err != nil || len(swept.Due) != 1 {
 			f.Fatalf("swept %+v, %v, want the run", swept, err)
 		}
@@ -714,27 +714,68 @@ func TestAnAbandonedRunIsLost(t *testing.T) {
 func TestAPushThatNobodyConfirmedIsRepeated(t *testing.T) {
 	each(t, func(f *fixture) {
 		due := f.run()
-		at := func(unconfirmed, lookUp time.Duration) *ledger.Sweep {
-			sweep, err := f.Sweep(f.Context(), ledger.SweepLimits{Most: 10, Unconfirmed: unconfirmed, LookUp: lookUp})
+		at := func(unconfirmed time.Duration) *ledger.Sweep {
+			sweep, err := f.Sweep(f.Context(), ledger.SweepLimits{Most: 10, Unconfirmed: unconfirmed})
 			if err != nil {
 				f.Fatal(err)
 			}
 			return sweep
 		}
-		if sweep := at(time.Hour, time.Hour); len(sweep.Due) != 0 {
+		if sweep := at(time.Hour); len(sweep.Due) != 0 {
 			f.Fatalf("repeated at once: %+v", sweep.Due)
 		}
-		repeated := at(0, time.Hour).Due
-		if len(repeated) != 1 || repeated[0].N != due.N+1 {
-			f.Fatalf("repeated %+v, want n %d", repeated, due.N+1)
+		sweep := at(0)
+		repeated := sweep.Due
+		if len(repeated) != 1 || repeated[0].N != due.N+1 || sweep.Repeated != 1 {
+			f.Fatalf("repeated %+v (%d), want n %d", repeated, sweep.Repeated, due.N+1)
 		}
 		if err := f.Confirm(f.Context(), []ledger.Due{due, repeated[0]}); err != nil {
 			f.Fatal(err)
 		}
-		sweep := at(0, 0)
-		if len(sweep.Due) != 0 || len(sweep.LookUp) != 1 || sweep.LookUp[0] != repeated[0] {
-			f.Errorf("due %+v, to look up %+v, want only %+v to be looked up", sweep.Due, sweep.LookUp, repeated)
+		if sweep := at(0); len(sweep.Due) != 0 {
+			f.Errorf("due %+v, want nothing: it is confirmed", sweep.Due)
 		}
+		sent, err := f.Sent(f.Context(), 10, 0)
+		if err != nil {
+			f.Fatal(err)
+		}
+		if sent.All != 1 || len(sent.LookUp) != 1 || sent.LookUp[0] != repeated[0] {
+			f.Errorf("to look up %+v, want only %+v", sent, repeated[0])
+		}
+		if sent, err := f.Sent(f.Context(), 10, time.Hour); err != nil || len(sent.LookUp) != 0 {
+			f.Errorf("to look up at once: %+v, %v", sent, err)
+		}
+	})
+}
+
+// TestASweepRepeatsNoPushThatItsProcessStillHas: a push that waits in the process that sweeps keeps its n, whatever its age,
+// and counts as unconfirmed from then on.
+func TestASweepRepeatsNoPushThatItsProcessStillHas(t *testing.T) {
+	each(t, func(f *fixture) {
+		waits, lost := f.billed("a", "bill:1"), f.billed("b", "bill:2")
+		aged := redis.Z{Score: 1, Member: string(waits.Run)}
+		if err := f.rdb.ZAddXX(f.Context(), f.key("push"), aged, redis.Z{Score: 1, Member: string(lost.Run)}).Err(); err != nil {
+			f.Fatal(err)
+		}
+		sweep := func(room int) []ledger.Due {
+			f.Helper()
+			sweep, err := f.Sweep(f.Context(), ledger.SweepLimits{Most: 10, Unconfirmed: time.Hour, Room: func() int { return room },
+				Pending: func(d ledger.Due) bool { return d == waits }})
+			if err != nil {
+				f.Fatal(err)
+			}
+			return sweep.Due
+		}
+		if due := sweep(0); len(due) != 0 {
+			f.Fatalf("due %+v, want nothing: there is no room", due)
+		}
+		if due := sweep(10); len(due) != 1 || due[0].Run != lost.Run || due[0].N != lost.N+1 {
+			f.Fatalf("due %+v, want %s under n %d alone", due, lost.Run, lost.N+1)
+		}
+		if score := f.rdb.ZScore(f.Context(), f.key("push"), string(waits.Run)).Val(); score == 1 {
+			f.Errorf("its push still counts as unconfirmed for long: the next sweep would list it again")
+		}
+		f.claim(f.session("a"), waits, ledger.Granted)
 	})
 }
 

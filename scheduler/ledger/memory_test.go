@@ -146,7 +146,7 @@ func TestWhatOneWorkerKnowsSurvivesALossOfData(t *testing.T) {
 // sweepAgain has a run's delivery pushed again, and returns it.
 func (f *fixture) sweepAgain(run jobs.RunID) ledger.Due {
 	f.Helper()
-	sweep, err := f.Sweep(f.Context(), ledger.SweepLimits{Most: 100, LookUp: time.Hour})
+	sweep, err := f.Sweep(f.Context(), ledger.SweepLimits{Most: 100})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -21,6 +21,15 @@ var (
 	//go:embed scripts/sweep.lua
 	sweepSource string
 	sweepScript = script(sweepSource)
+	//go:embed scripts/pending.lua
+	pendingSource string
+	pendingScript = script(pendingSource)
+	//go:embed scripts/sent.lua
+	sentSource string
+	sentScript = script(sentSource)
+	//go:embed scripts/ended.lua
+	endedSource string
+	endedScript = script(endedSource)
 	//go:embed scripts/crash.lua
 	crashSource string
 	crashScript = script(crashSource)
@@ -116,40 +125,117 @@ type Dead struct {
 
 // Sweep is the answer to [Ledger.Sweep].
 type Sweep struct {
-	Now    time.Time     // the server's
-	Next   time.Duration // until the next scheduled or retrying run becomes due; negative: there is none
-	More   bool          // more is left to do now: sweep again at once
-	Due    []Due         // runs that became due, or whose push was not confirmed: to be delivered
-	Dead   []Dead        // to be closed by Crash, one by one
-	Late   []jobs.RunID  // runs whose time may be over: to be given to Expire
-	Broken []jobs.RunID  // runs whose record cannot be read: to be given to Refuse
-	LookUp []Due         // deliveries nobody has heard of for a while: Confirm those that are there, Repush the others
+	Now      time.Time     // the server's
+	Next     time.Duration // until the next scheduled or retrying run becomes due; negative: there is none
+	More     bool          // more is left to do now: sweep again at once
+	Due      []Due         // runs that became due, or whose push was not confirmed: to be delivered
+	Repeated int           // how many of Due are there because their push was not confirmed; they are the last ones
+	Dead     []Dead        // to be closed by Crash, one by one
+	Late     []jobs.RunID  // runs whose time may be over: to be given to Expire
+	Broken   []jobs.RunID  // runs whose record cannot be read: to be given to Refuse
 }
 
 // SweepLimits bound one sweep.
 type SweepLimits struct {
 	Most        int           // entries of each kind
 	Unconfirmed time.Duration // after which a push that was not confirmed is repeated
-	LookUp      time.Duration // after which a confirmed delivery is looked up again
+
+	// Room is how many deliveries the caller can take: no more runs become due by their time, and no more pushes are
+	// repeated. What is left waits for the next sweep. Nil: it takes all.
+	Room func() int
+
+	// Pending reports whether the caller still has to push a delivery, or a newer one of its run. Such a push keeps its n:
+	// a new one would make the delivery stale before it is pushed. Nil: the caller pushes at once what a sweep returns.
+	Pending func(Due) bool
 }
 
-// Sweep makes good for what went astray and makes due what has come due: offers of the lock space, scheduled and
-// retrying runs, pushes that nobody confirmed. Whoever calls it has to deliver what it returns; if the answer is lost,
-// the next sweep returns the same runs again, after Unconfirmed.
+// Sweep repairs what went wrong and makes due what has come due: offers of the lock space, scheduled and retrying runs,
+// pushes that no process has confirmed. The caller must deliver what it returns. If the reply is lost, the next sweep returns
+// the same runs again, after Unconfirmed.
 func (l *Ledger) Sweep(ctx context.Context, limits SweepLimits) (*Sweep, error) {
-	r := read(l.run(ctx, sweepScript, "", limits.Most, limits.Unconfirmed.Milliseconds(), limits.LookUp.Milliseconds()))
+	room := limits.Most
+	if limits.Room != nil {
+		room = max(0, min(room, limits.Room()))
+	}
+	r := read(l.run(ctx, sweepScript, "", limits.Most, limits.Unconfirmed.Milliseconds(), room))
 	sweep := &Sweep{Now: r.time(), Next: time.Duration(r.number()) * time.Millisecond, More: r.number() == 1, Due: r.due()}
 	r.each(func(list *reply) {
 		sweep.Dead = append(sweep.Dead, Dead{Run: jobs.RunID(list.text()), Token: locks.Token(list.number()), Job: list.text(),
 			Fails: int(list.number())})
 	})
-	sweep.LookUp = r.due()
+	unconfirmed := r.due()
 	r.each(func(list *reply) { sweep.Late = append(sweep.Late, jobs.RunID(list.text())) })
 	r.each(func(list *reply) { sweep.Broken = append(sweep.Broken, jobs.RunID(list.text())) })
 	if r.err != nil {
 		return nil, fmt.Errorf("sweep: %w", r.err)
 	}
+	var repeat, pending []Due
+	for _, due := range unconfirmed {
+		if limits.Pending != nil && limits.Pending(due) {
+			pending = append(pending, due)
+		} else {
+			repeat = append(repeat, due)
+		}
+	}
+	if err := l.pending(ctx, pending); err != nil {
+		return nil, fmt.Errorf("sweep: %w", err)
+	}
+	if len(repeat) > 0 {
+		repeated, err := l.repush(ctx, 1, repeat) // one that was pending a moment ago is confirmed by now
+		if err != nil {
+			return nil, fmt.Errorf("sweep: %w", err)
+		}
+		sweep.Due, sweep.Repeated = append(sweep.Due, repeated...), len(repeated)
+	}
 	return sweep, nil
+}
+
+// pending notes that this process still has to push deliveries: they count as unconfirmed from now on.
+func (l *Ledger) pending(ctx context.Context, deliveries []Due) error {
+	if len(deliveries) == 0 {
+		return nil
+	}
+	args := make([]any, len(deliveries))
+	for i, d := range deliveries {
+		args[i] = string(d.Run)
+	}
+	_, err := l.run(ctx, pendingScript, "", args...)
+	return err
+}
+
+// Sent is the answer to [Ledger.Sent].
+type Sent struct {
+	All    int          // confirmed deliveries in all
+	LookUp []Due        // those to look up in their queues: Confirm the ones that are there, Repush the others
+	Broken []jobs.RunID // runs whose record cannot be read: to be given to Refuse
+}
+
+// Sent returns up to so many deliveries that were last known to be in their queues at least so long ago, the oldest first.
+func (l *Ledger) Sent(ctx context.Context, most int, since time.Duration) (*Sent, error) {
+	r := read(l.run(ctx, sentScript, "", most, since.Milliseconds()))
+	sent := &Sent{All: int(r.number()), LookUp: r.due()}
+	r.each(func(list *reply) { sent.Broken = append(sent.Broken, jobs.RunID(list.text())) })
+	if r.err != nil {
+		return nil, fmt.Errorf("list deliveries to look up: %w", r.err)
+	}
+	return sent, nil
+}
+
+// Ended returns those of some sessions that have ended, or that Redis does not know.
+func (l *Ledger) Ended(ctx context.Context, sessions []locks.SessionID) ([]locks.SessionID, error) {
+	args := make([]any, len(sessions))
+	for i, session := range sessions {
+		args[i] = string(session)
+	}
+	r := read(l.run(ctx, endedScript, "", args...))
+	var ended []locks.SessionID
+	for r.more() {
+		ended = append(ended, locks.SessionID(r.text()))
+	}
+	if r.err != nil {
+		return nil, fmt.Errorf("look which sessions have ended: %w", r.err)
+	}
+	return ended, nil
 }
 
 // Crash closes the attempt of a run whose session has ended, by the policies of the definition the run was made with,

@@ -21,44 +21,87 @@ type sighting struct {
 	last  time.Time // when this client last saw it
 }
 
-// Alive tells whether a delivery will still reach, or has just reached, a worker: asynq has it as pending, scheduled or
-// to retry, or as active under a server that lives. A delivery that was ended is not alive, nor one that asynq lost,
-// nor one that somebody archived. A delivery of a paused queue is.
-//
-// Whether somebody lives is not read off a clock: a lease is a wall-clock time of the worker that took it, and that
-// clock may be wrong. It is seen from the lease moving. An active delivery whose lease is gone is nobody's at once; one
-// whose lease this client has seen stand still for 10 s is nobody's from then on. So a client has to ask twice, and a
-// new client begins to watch anew.
+// Alive is [Client.AllAlive] for one delivery.
 func (c *Client) Alive(ctx context.Context, d Delivery) (bool, error) {
-	id := d.taskID(c.namespace)
-	key := taskKey(d.Queue, id)
-	var (
-		state *redis.StringCmd
-		lease *redis.FloatCmd
-	)
-	// Not one atomic look, and it need not be: a delivery that changes between the two commands changes because somebody
-	// is at work on it, and the next look sees the result.
+	alive, err := c.AllAlive(ctx, []Delivery{d})
+	return err == nil && alive[0], err
+}
+
+// AllAlive reports which deliveries will still reach, or have just reached, a worker: asynq has one as pending, scheduled or
+// to retry, or as active under a server that lives; or a worker, dead or alive, has fetched it within the last 10 s and not yet handled it (see [Client.Fetched]). A
+// delivery that was handled is not alive, nor one that asynq lost, nor one that a tool of asynq archived. A delivery of a
+// paused queue is. It takes two round trips, or three, for any number of deliveries.
+//
+// No clock decides whether a server lives: a lease is a wall-clock time of the worker that took it, and that clock may be
+// wrong. A lease that moves decides. An active delivery whose lease is gone is lost at once; one whose lease this client has
+// seen unchanged for 10 s is lost from then on. So a client has to ask twice, and a new client starts to watch anew.
+func (c *Client) AllAlive(ctx context.Context, deliveries []Delivery) ([]bool, error) {
+	// Not one atomic look, and it need not be: a delivery that changes between the commands changes because a worker handles
+	// it, and the next look sees the result. But the records are read after the states: a fetch moves a delivery from the
+	// one to the other.
+	alive := make([]bool, len(deliveries))
+	fail := func(err error) ([]bool, error) {
+		return nil, fmt.Errorf("look up %d deliveries in their queues: %w", len(deliveries), err)
+	}
+	states := make([]*redis.StringCmd, len(deliveries))
 	err := c.pipeline(ctx, func(p redis.Pipeliner) {
-		state = p.HGet(ctx, key, "state")
-		lease = p.ZScore(ctx, queueKey(d.Queue, "lease"), id)
+		for i, d := range deliveries {
+			states[i] = p.HGet(ctx, taskKey(d.Queue, d.taskID(c.namespace)), "state")
+		}
 	})
 	if err != nil {
-		return false, fmt.Errorf("look up the delivery %s in queue %s: %w", id, d.Queue, err)
+		return fail(err)
 	}
-	switch state.Val() {
-	case "active":
+	leases := make(map[int]*redis.FloatCmd)
+	records := make(map[string]*redis.MapStringStringCmd) // of queues from which deliveries have gone
+	var gone []int
+	var now *redis.TimeCmd
+	err = c.pipeline(ctx, func(p redis.Pipeliner) {
+		for i, d := range deliveries {
+			id := d.taskID(c.namespace)
+			switch states[i].Val() {
+			case "active":
+				leases[i] = p.ZScore(ctx, queueKey(d.Queue, "lease"), id)
+				continue
+			case "pending", "scheduled", "retry":
+				alive[i] = true
+			default: // absent, archived, completed
+				gone = append(gone, i)
+				if records[d.Queue] == nil {
+					records[d.Queue] = p.HGetAll(ctx, fetchedKey(d.Queue, c.namespace))
+				}
+			}
+			c.forget(taskKey(d.Queue, id))
+		}
+		if len(gone) > 0 {
+			now = p.Time(ctx)
+		}
+	})
+	if err != nil {
+		return fail(err)
+	}
+	for i, lease := range leases {
+		key := taskKey(deliveries[i].Queue, deliveries[i].taskID(c.namespace))
 		if errors.Is(lease.Err(), redis.Nil) {
 			c.forget(key)
-			return false, nil
+		} else {
+			alive[i] = c.moves(key, lease.Val())
 		}
-		return c.moves(key, lease.Val()), nil
-	case "pending", "scheduled", "retry":
-		c.forget(key)
-		return true, nil
-	default: // absent, archived, completed
-		c.forget(key)
-		return false, nil
 	}
+	inHand := make(map[string]map[string]bool) // queue -> ids
+	for q, record := range records {
+		inHand[q] = make(map[string]bool)
+		for _, text := range record.Val() {
+			at, ids := readRecord(text)
+			for _, id := range ids {
+				inHand[q][id] = now.Val().Sub(at) < inHandMost
+			}
+		}
+	}
+	for _, i := range gone {
+		alive[i] = inHand[deliveries[i].Queue][deliveries[i].taskID(c.namespace)]
+	}
+	return alive, nil
 }
 
 // moves records a look at a lease and tells whether it may still be extended by somebody.

@@ -205,19 +205,10 @@ func (c *Client) hasOwned(queues []string) bool {
 // AllPaused returns the queues of this namespace that are paused, also by other tools and without a worker that serves them. A
 // queue that this client has registered counts as its namespace's, also after another client has changed its owner.
 func (c *Client) AllPaused(ctx context.Context) ([]string, error) {
-	owners, err := c.rdb.HGetAll(ctx, ownersKey).Result()
+	own, err := c.ownQueues(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("list queues of namespace %s: %w", c.namespace, err)
+		return nil, err
 	}
-	c.mu.Lock()
-	names := maps.Clone(c.owned)
-	c.mu.Unlock()
-	for q, namespace := range owners {
-		if namespace == c.namespace {
-			names[q] = true
-		}
-	}
-	own := slices.Sorted(maps.Keys(names))
 	is, err := c.Paused(ctx, own)
 	if err != nil {
 		return nil, err

@@ -111,7 +111,7 @@ func (f *fetcher) fetch(ctx context.Context, pending string, call func() *redis.
 		return nothing(ctx)
 	}
 	queue := strings.TrimSuffix(strings.TrimPrefix(pending, "asynq:{"), "}:pending")
-	some, foreign, err := f.take(ctx, queue)
+	some, field, foreign, err := f.take(ctx, queue)
 	switch {
 	case err != nil:
 		return f.failed(ctx, err)
@@ -119,7 +119,7 @@ func (f *fetcher) fetch(ctx context.Context, pending string, call func() *redis.
 		f.release(f.slots - len(some))
 		f.slots, f.over = 0, true
 		f.reception.gate.found()
-		f.reception.hand(some)
+		f.reception.hand(queue, field, some)
 		return nothing(ctx)
 	case !foreign:
 		return f.empty(ctx)
@@ -142,29 +142,46 @@ func (f *fetcher) fetch(ctx context.Context, pending string, call func() *redis.
 	}
 }
 
-// take takes as many deliveries of a queue as this pass has slots for. foreign tells that the next task is not ours.
-func (f *fetcher) take(ctx context.Context, queue string) (some []Delivery, foreign bool, err error) {
+// take takes as many deliveries of a queue as this pass has slots for, and puts them on record under a field; "" for no
+// record. foreign reports that the next task is not ours.
+func (f *fetcher) take(ctx context.Context, queue string) (some []Delivery, field string, foreign bool, err error) {
 	const (
 		day       = 24 * time.Hour
 		statsKept = 90 * day // as asynq does it
 	)
+	r := f.reception
 	now := time.Now().UTC()
 	keys := []string{
 		queueKey(queue, "pending"), queueKey(queue, "paused"), queueKey(queue, "processed:"+now.Format(time.DateOnly)),
-		queueKey(queue, "processed"),
+		queueKey(queue, "processed"), fetchedKey(queue, r.client.namespace),
 	}
-	prefix := f.reception.client.namespace + ":"
-	reply, err := takeScript.Run(ctx, f.UniversalClient, keys, taskKey(queue, ""), prefix, messagePrefix, f.slots,
-		now.Add(statsKept).Unix()).Slice()
-	if err != nil || len(reply) == 0 {
-		return nil, false, err
+	prefix := r.client.namespace + ":"
+	session := ""
+	if r.o.Session != nil {
+		session = r.o.Session()
+	}
+	field, handled := r.inHand.begin(queue, session)
+	args := []any{taskKey(queue, ""), prefix, messagePrefix, f.slots, now.Add(statsKept).Unix(), field}
+	for _, one := range handled {
+		args = append(args, one)
+	}
+	reply, err := takeScript.Run(ctx, f.UniversalClient, keys, args...).Slice()
+	if err != nil {
+		if field != "" { // it may have taken some, which nobody handles now
+			handled = append(handled, field)
+		}
+		r.inHand.done(queue, handled...)
+		return nil, "", false, err
+	}
+	if len(reply) == 0 {
+		return nil, "", false, nil
 	}
 	foreign = reply[0] == int64(1)
 	for _, id := range reply[1:] {
 		text, _ := id.(string)
 		some = append(some, deliveryOf(strings.TrimPrefix(text, prefix), queue))
 	}
-	return some, foreign, nil
+	return some, field, foreign, nil
 }
 
 // empty ends the look at a queue that has nothing, and with it perhaps the pass.

@@ -43,6 +43,9 @@ const (
 	// ownInterval is how often a running server registers its queues again, should Redis have been emptied.
 	ownInterval = 5 * time.Second
 
+	// recordsInterval is how often records of handled deliveries are removed that no fetch has removed.
+	recordsInterval = 2 * time.Second
+
 	// fetchAgain is asynq's own pause after a fetch that found nothing: as good as none, the gate decides.
 	fetchAgain = time.Millisecond
 
@@ -83,6 +86,10 @@ type Options struct {
 	// taken in: the task comes again, counted as tried; one that has no retries left is archived then. It is called like
 	// Handle, but a slot is kept for it until it returns.
 	Adopt func(ctx context.Context, request Request) error
+
+	// Session returns the session in whose name deliveries are fetched, which goes on record with them until Handle returns:
+	// see [Client.Fetched]. Nil or "": nothing is recorded.
+	Session func() string
 
 	// Slots, when given, bound what is fetched. Without them up to four deliveries for each fetcher are in hand.
 	Slots Slots
@@ -174,13 +181,38 @@ func (s *Server) Run(ctx context.Context) error {
 	gate := newGate(s.o.PollInterval, s.o.Slots, s.often.Logger)
 	r := &reception{Server: s, ctx: ctx, gate: gate, foreign: newForeign()}
 	g.Go(func() error { return s.keepOwned(ctx, gate) })
+	g.Go(func() error { r.keepRecords(ctx); return nil })
 	for range s.o.Fetchers {
 		g.Go(func() error { return s.fetch(ctx, r) })
 	}
 	err := g.Wait()
 	defer s.often.Flush(context.WithoutCancel(ctx), true)
 	r.handlers.Wait() // asynq leaves some of them behind: those whose lease it lost
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), putBackLimit)
+	defer cancel()
+	if failed := r.inHand.drop(last, s.client); failed != nil {
+		s.log.DebugContext(last, "records of fetched deliveries are left to the sweep", "error", failed)
+	}
 	return err
+}
+
+// keepRecords drops the records of deliveries that were handled, until ctx ends. A fetch does that, too; but a worker without
+// a free slot fetches nothing.
+func (r *reception) keepRecords(ctx context.Context) {
+	timer := time.NewTicker(recordsInterval)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		call, cancel := context.WithTimeout(ctx, putBackLimit)
+		if err := r.inHand.drop(call, r.client); err != nil && ctx.Err() == nil {
+			r.often.WarnContext(ctx, "records of fetched deliveries are not removed, it is tried again", "error", err)
+		}
+		cancel()
+	}
 }
 
 // keepOwned registers the queues, opens the gate when they are ours, and keeps registering them. A change of owner under
@@ -296,6 +328,7 @@ type reception struct {
 	ctx      context.Context // the one of Run: asynq hands on none. A reception lives only as long as Run does
 	gate     *gate
 	foreign  *foreign
+	inHand   inHand
 	handlers sync.WaitGroup
 }
 
@@ -331,9 +364,12 @@ func (r *reception) ProcessTask(asynqCtx context.Context, task *asynq.Task) erro
 	return nil
 }
 
-// hand hands over what a fetch has taken, each delivery with its slot. It does not wait.
-func (r *reception) hand(some []Delivery) {
+// hand hands over what a fetch has taken, each delivery with its slot. It does not wait. field is that of their record.
+func (r *reception) hand(queue, field string, some []Delivery) {
 	r.handlers.Go(func() {
+		if field != "" {
+			defer r.inHand.done(queue, field)
+		}
 		if r.ctx.Err() == nil {
 			r.o.Handle(r.ctx, some)
 			return

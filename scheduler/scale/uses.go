@@ -194,7 +194,34 @@ func (m *meter) usesOfRuns() []use {
 			return each(runs, func(run *ledger.Enqueued) error { _, err := m.ledger.Cancel(ctx, run.Run, m.job, act); return err })
 		}, func(ctx context.Context) error { _, err := m.told.Poll(ctx, m.locks.Session(), "scale", 0); return err }},
 		{"a sweep of 100", nil, func(ctx context.Context) error {
-			_, err := m.ledger.Sweep(ctx, ledger.SweepLimits{Most: 100, Unconfirmed: time.Millisecond, LookUp: time.Millisecond})
+			_, err := m.ledger.Sweep(ctx, ledger.SweepLimits{Most: 100, Unconfirmed: time.Millisecond})
+			return err
+		}},
+		{"deliveries are looked up", some(500, "null", 0), func(ctx context.Context) error {
+			var due []ledger.Due
+			for _, run := range runs {
+				due = append(due, run.Due...)
+			}
+			if err := m.ledger.Confirm(ctx, due); err != nil {
+				return err
+			}
+			_, err := m.ledger.Sent(ctx, 500, 0)
+			return err
+		}},
+		{"deliveries are sent again", some(200, "null", 0), func(ctx context.Context) error {
+			var due []ledger.Due
+			for _, run := range runs {
+				due = append(due, run.Due...)
+			}
+			_, err := m.ledger.Repush(ctx, due...)
+			return err
+		}},
+		{"a sweep of pushes that are still to be done", some(200, "null", 0), func(ctx context.Context) error {
+			_, err := m.ledger.Sweep(ctx, ledger.SweepLimits{Most: 200, Unconfirmed: time.Nanosecond, Pending: func(ledger.Due) bool { return true }})
+			return err
+		}},
+		{"1,000 sessions are looked at", nil, func(ctx context.Context) error {
+			_, err := m.ledger.Ended(ctx, slices.Repeat([]locks.SessionID{m.locks.Session()}, 1000))
 			return err
 		}},
 		{"as many ticks as a decision has", m.missTicks(&decision), func(ctx context.Context) error {

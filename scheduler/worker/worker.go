@@ -90,6 +90,12 @@ type Options struct {
 	// goroutines; may be nil.
 	OnRejected func(call string)
 
+	// OnRepeated receives how many deliveries this worker pushes again, and for which of the [scheduler.Reasons]. OnLeft
+	// receives how many it left to the sweep, because too many waited to be pushed. Called from several goroutines; both may
+	// be nil.
+	OnRepeated func(reason string, n int)
+	OnLeft     func(n int)
+
 	Logger *slog.Logger // default: slog.Default
 }
 
@@ -352,7 +358,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		return fmt.Errorf("start worker: %w", err)
 	}
 	server, err := queue.NewServer(w.queue, queue.Options{
-		Queues: w.o.Queues, Fetchers: w.o.Fetchers, Slots: queue.NewSlots(w.slots), Handle: w.take, Adopt: w.adopt,
+		Queues: w.o.Queues, Fetchers: w.o.Fetchers, Session: func() string { return string(w.locks.Session()) }, Slots: queue.NewSlots(w.slots), Handle: w.take, Adopt: w.adopt,
 		Disputed: func(owners map[string]string) {
 			w.disputed.Store(&owners)
 			w.show(ctx)
@@ -362,9 +368,11 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("start worker: %w", err)
 	}
+	w.pusher = scheduler.NewPusher(w.queue, w.ledger)
+	w.pusher.OnLeft = w.o.OnLeft
 	ticks, err := scheduler.New(scheduler.Options{
-		Ledger: w.ledger, Session: w.locks.Session, Jobs: begun.jobs, Deliver: w.deliver, Delivered: w.delivered,
-		Paused: w.queue.AllPaused, Stop: w.stop, Drain: end, Drift: w.drift, Doubt: w.locks.Doubt, Logger: w.log,
+		Ledger: w.ledger, Session: w.locks.Session, Jobs: begun.jobs, Deliver: w.deliver, Pusher: w.pusher, Queue: w.queue,
+		OnRepeated: w.o.OnRepeated, Paused: w.queue.AllPaused, Stop: w.stop, Drain: end, Drift: w.drift, Doubt: w.locks.Doubt, Logger: w.log,
 	})
 	if err != nil {
 		return fmt.Errorf("start worker: %w", err)
@@ -375,8 +383,6 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 			return fmt.Errorf("start worker: %w", err)
 		}
 	}
-	w.pusher = scheduler.NewPusher(w.queue, w.ledger)
-
 	// The pusher outlives the rest: a run that is handed back is pushed again.
 	pushing, stop := context.WithCancel(running)
 	var pushes sync.WaitGroup
@@ -545,10 +551,6 @@ func (w *Worker) deliver(_ context.Context, due []ledger.Due) {
 		}
 		w.attempt.Go(func() { w.claim(d, before) })
 	}
-}
-
-func (w *Worker) delivered(ctx context.Context, d ledger.Due) (bool, error) {
-	return w.queue.Alive(ctx, queue.Delivery{Run: string(d.Run), N: d.N, Queue: d.Queue})
 }
 
 // drift lets others see how many definitions here are not the active ones of their jobs.

@@ -136,19 +136,24 @@ func (f *fleet) enqueue(job *jobs.Job, id string) jobs.RunID {
 	if err != nil {
 		f.Fatal(err)
 	}
+	for _, due := range enqueued.Due {
+		f.pushAndConfirm(due)
+	}
+	return enqueued.Run
+}
+
+func (f *fleet) pushAndConfirm(due ledger.Due) {
+	f.Helper()
 	q, err := queue.New(f.rdb, f.namespace)
 	if err != nil {
 		f.Fatal(err)
 	}
-	for _, due := range enqueued.Due {
-		if _, err := q.Push(f.Context(), queue.Delivery{Run: string(due.Run), N: due.N, Queue: due.Queue}); err != nil {
-			f.Fatal(err)
-		}
-		if err := f.ledger.Confirm(f.Context(), []ledger.Due{due}); err != nil {
-			f.Fatal(err)
-		}
+	if _, err := q.Push(f.Context(), queue.Delivery{Run: string(due.Run), N: due.N, Queue: due.Queue}); err != nil {
+		f.Fatal(err)
 	}
-	return enqueued.Run
+	if err := f.ledger.Confirm(f.Context(), []ledger.Due{due}); err != nil {
+		f.Fatal(err)
+	}
 }
 
 func (f *fleet) awaitState(id jobs.RunID, want ledger.State) *ledger.Record {

@@ -6,7 +6,8 @@
 --   11 log     HASH  run -> its closed attempts, JSON objects joined by commas
 --   12 timer   ZSET  run, score = server ms at which a scheduled or retrying run becomes due
 --   13 ready   ZSET  all scores 0: queue \0 due since (ms, 16 digits) \0 run. The runs that are due
---   14 push    ZSET  run, score = server ms of its last n; its delivery is not confirmed yet
+--   14 push    ZSET  run, score = server ms of its last n, or at which a process last had it to push; its delivery is not
+--                    confirmed yet
 --   15 sent    ZSET  run, score = server ms at which its delivery was last known to be in the queue
 --   16 busy    ZSET  all scores 0: session \0 run. The runs that are running
 --   17 open    ZSET  all scores 0: job \0 tick (ms, 16 digits; zeros without one) \0 run. The outstanding runs

@@ -1,10 +1,13 @@
--- repush takes the next n for a run whose delivery has gone.
--- ARGV: 1 run  2 n of that delivery
--- Replies: the pushes to do (id, n, queue), none when the run is not due under that n
-local id, list = ARGV[1], {}
-local run = load(id)
-if run and run[STATE] == 'due' and run[N] == ARGV[2] then
-  due(id, run)
-  pushes(list, id, run)
+-- repush takes the next n for runs whose deliveries have gone, or were never pushed.
+-- ARGV: 1 1: only those whose push is still not confirmed, else 0  2... pairs of run and n of that delivery
+-- Replies: the pushes to do (id, n, queue), none for a run that is not due under that n
+local list = {}
+for i = 2, #ARGV, 2 do
+  local id = ARGV[i]
+  local run = load(id)
+  if run and run[STATE] == 'due' and run[N] == ARGV[i + 1] and (ARGV[1] == '0' or call('ZSCORE', PUSH, id)) then
+    due(id, run)
+    pushes(list, id, run)
+  end
 end
 return list

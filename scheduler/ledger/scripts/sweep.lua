@@ -1,11 +1,12 @@
 -- sweep finds what has come due or has gone astray, a bounded number of each a call.
--- ARGV: 1 entries of each kind at most  2 ms after which an unconfirmed push is repeated  3 ms after which a confirmed
---       delivery is looked up
--- Replies: now (ms); ms to the next timer, or -1; 1 when more is left to do now, else 0; the pushes to do (id, n,
--- queue); runs under ended sessions, or without their hold (id, token, job, failures); deliveries to look up (id, n, queue); runs whose time may be over;
---       runs whose record cannot be read
+-- ARGV: 1 entries of each kind at most  2 ms after which an unconfirmed push is listed  3 for how many pushes the caller has
+--       room: so many runs at most become due by their time, and so many pushes are listed
+-- Replies: now (ms); ms to the next timer, or -1; 1 when more is left to do now, else 0; the pushes to do (id, n, queue);
+--       runs under ended sessions, or without their hold (id, token, job, failures); pushes that nobody has confirmed (id, n,
+--       queue), unchanged; runs whose time may be over; runs whose record cannot be read
 local most = tonumber(ARGV[1])
-local S, list, dead, look, broken = space(), {}, {}, {}, {}
+local room = math.min(most, tonumber(ARGV[3]))
+local S, list, dead, unconfirmed, broken = space(), {}, {}, {}, {}
 S.reap()
 
 -- found returns the record of a run that an index names. The entry of one that has none any more is removed; one that cannot
@@ -22,7 +23,7 @@ local waiting = call('ZRANGEBYLEX', IDX, '[@\0o\0', '(@\0o\1', 'LIMIT', '0', mos
 for i = 1, #waiting do S.offers[#S.offers + 1] = string.match(waiting[i], '^[^%z]*%z.%z(.*)$') end
 offered(S, list)
 
-local timers = call('ZRANGEBYSCORE', TIMER, '-inf', ms, 'LIMIT', '0', most)
+local timers = call('ZRANGEBYSCORE', TIMER, '-inf', ms, 'LIMIT', '0', room)
 for i = 1, #timers do
   local id = timers[i]
   local run, text = load(id)
@@ -34,13 +35,11 @@ for i = 1, #timers do
   end
 end
 
-local unsure = call('ZRANGEBYSCORE', PUSH, '-inf', format('%.0f', now - ARGV[2]), 'LIMIT', '0', most)
+-- Pushes that nobody has confirmed are only listed: the caller knows which of them it still has to push.
+local unsure = call('ZRANGEBYSCORE', PUSH, '-inf', format('%.0f', now - ARGV[2]), 'LIMIT', '0', room)
 for i = 1, #unsure do
   local run = found(unsure[i], PUSH, unsure[i])
-  if run then
-    due(unsure[i], run)
-    pushes(list, unsure[i], run)
-  end
+  if run then pushes(unconfirmed, unsure[i], run) end
 end
 
 local function fallen(id, run)
@@ -79,12 +78,6 @@ elseif after then
   call('HDEL', LEDGER, 'looked')
 end
 
-local known = call('ZRANGEBYSCORE', SENT, '-inf', format('%.0f', now - ARGV[3]), 'LIMIT', '0', most)
-for i = 1, #known do
-  local run = found(known[i], SENT, known[i])
-  if run then pushes(look, known[i], run) end
-end
-
 local late = call('ZRANGEBYSCORE', LATE, '-inf', ms, 'LIMIT', '0', most)
 
 -- workers that were asked to drain and have ended; what was asked about a run goes with its attempt
@@ -100,5 +93,5 @@ for _, key in ipairs({TIMER, LATE}) do
   local left = first[2] and tonumber(first[2]) - now
   if left and (not wait or left < wait) then wait = left end
 end
-local more = S.more or #waiting == most or #timers == most or #unsure == most or #late == most
-return {ms, format('%.0f', wait or -1), more and 1 or 0, list, dead, look, late, broken}
+local more = S.more or #waiting == most or #timers == room or #unsure == room or #late == most
+return {ms, format('%.0f', wait or -1), more and 1 or 0, list, dead, unconfirmed, late, broken}

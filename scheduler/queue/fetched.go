@@ -1,0 +1,150 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// fetchedKey is a HASH in the slot of a queue: which deliveries each session of a namespace has in hand. See scripts/take.lua.
+func fetchedKey(queue, namespace string) string {
+	return queueKey(queue, "lockstep:fetched:"+namespace)
+}
+
+// inHandMost is how long a delivery counts as in hand after its fetch. The claim is sent at once, so after this time either
+// its reply was lost or that of the fetch. Too short costs a second delivery, which the ledger drops; too long costs the run
+// that time.
+const inHandMost = 10 * time.Second
+
+// readRecord parts the record of a fetch: when it was, by the server, and which ids it took.
+func readRecord(record string) (at time.Time, ids []string) {
+	first, rest, _ := strings.Cut(record, "\x1f")
+	if ms, err := strconv.ParseInt(first, 10, 64); err == nil && rest != "" {
+		return time.UnixMilli(ms), strings.Split(rest, "\x1f")
+	}
+	return time.Time{}, nil
+}
+
+// A Fetch is what one session has taken from a queue at once and not yet handled.
+type Fetch struct {
+	Session    string
+	Queue      string
+	Deliveries []Delivery
+
+	field string // of its record
+}
+
+// Fetched returns what sessions of this namespace have in hand: what their workers claim at this moment, and what a worker
+// had when it died. Workers of a build before this record have none.
+func (c *Client) Fetched(ctx context.Context) ([]Fetch, error) {
+	queues, err := c.ownQueues(ctx)
+	if err != nil {
+		return nil, err
+	}
+	records := make([]*redis.MapStringStringCmd, len(queues))
+	err = c.pipeline(ctx, func(p redis.Pipeliner) {
+		for i, q := range queues {
+			records[i] = p.HGetAll(ctx, fetchedKey(q, c.namespace))
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read what was fetched from %s: %w", strings.Join(queues, ", "), err)
+	}
+	var fetched []Fetch
+	for i, q := range queues {
+		for field, text := range records[i].Val() {
+			f := Fetch{Queue: q, field: field}
+			f.Session, _, _ = strings.Cut(field, "\x00")
+			_, ids := readRecord(text)
+			for _, id := range ids {
+				f.Deliveries = append(f.Deliveries, deliveryOf(strings.TrimPrefix(id, c.namespace+":"), q))
+			}
+			fetched = append(fetched, f)
+		}
+	}
+	return fetched, nil
+}
+
+// Forget drops the records of fetches. Call it for those of an ended session, when what they took was pushed again.
+func (c *Client) Forget(ctx context.Context, fetches []Fetch) error {
+	err := c.pipeline(ctx, func(p redis.Pipeliner) {
+		for _, f := range fetches {
+			p.HDel(ctx, fetchedKey(f.Queue, c.namespace), f.field)
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("forget %d fetches: %w", len(fetches), err)
+	}
+	return nil
+}
+
+// ownQueues returns the queues of this namespace, sorted. One that this client has registered counts as its namespace's, also
+// after another client has changed its owner.
+func (c *Client) ownQueues(ctx context.Context) ([]string, error) {
+	owners, err := c.rdb.HGetAll(ctx, ownersKey).Result()
+	if err != nil {
+		return nil, fmt.Errorf("list queues of namespace %s: %w", c.namespace, err)
+	}
+	c.mu.Lock()
+	names := maps.Clone(c.owned)
+	c.mu.Unlock()
+	for q, namespace := range owners {
+		if namespace == c.namespace {
+			names[q] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(names)), nil
+}
+
+// inHand are the fetches of a server, by queue, whose records can be dropped: what they took was handled.
+type inHand struct {
+	mu      sync.Mutex
+	n       int64               // fetches so far; guarded by mu
+	handled map[string][]string // queue -> fields of records; guarded by mu
+}
+
+// begin returns the field for the next fetch of a session, and the fields of a queue that the fetch can drop with it.
+func (h *inHand) begin(queue, session string) (field string, handled []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if session != "" {
+		h.n++
+		field = session + "\x00" + strconv.FormatInt(h.n, 10)
+	}
+	handled = h.handled[queue]
+	delete(h.handled, queue)
+	return field, handled
+}
+
+// done notes fields whose records can be dropped.
+func (h *inHand) done(queue string, fields ...string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.handled == nil {
+		h.handled = make(map[string][]string)
+	}
+	h.handled[queue] = append(h.handled[queue], fields...)
+}
+
+// drop drops the records of what was handled, for a server that may not fetch for a while.
+func (h *inHand) drop(ctx context.Context, c *Client) error {
+	h.mu.Lock()
+	all := h.handled
+	h.handled = nil
+	h.mu.Unlock()
+	var failed error
+	for q, fields := range all {
+		if err := c.rdb.HDel(ctx, fetchedKey(q, c.namespace), fields...).Err(); err != nil {
+			failed = fmt.Errorf("forget what was fetched from %s: %w", q, err)
+			h.done(q, fields...)
+		}
+	}
+	return failed
+}

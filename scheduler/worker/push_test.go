@@ -1,0 +1,285 @@
+package worker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
+
+	"lockstep/jobs"
+	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/worker"
+)
+
+// pushes counts the deliveries that a worker pushes, and makes each pipeline of them take longer.
+type pushes struct {
+	queue string
+	takes time.Duration
+	n     atomic.Int64
+}
+
+func (p *pushes) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (p *pushes) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (p *pushes) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, commands []redis.Cmder) error {
+		n := 0
+		for _, command := range commands {
+			args := command.Args() // evalsha, digest, number of keys, key of the task
+			if len(args) > 3 && strings.HasPrefix(fmt.Sprint(args[3]), "asynq:{"+p.queue+"}:t:") {
+				n++
+			}
+		}
+		if n > 0 {
+			p.n.Add(int64(n))
+			timer := time.NewTimer(p.takes)
+			defer timer.Stop()
+			select {
+			case <-timer.C:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		return next(ctx, commands)
+	}
+}
+
+// slow gives a worker a client of its own, on which pushes are slow and counted.
+func (f *fleet) slow(p *pushes) func(*worker.Options) {
+	return func(o *worker.Options) {
+		options := *f.rdb.Options()
+		rdb := redis.NewClient(&options)
+		f.Cleanup(func() { _ = rdb.Close() })
+		rdb.AddHook(p)
+		o.Redis = rdb
+	}
+}
+
+// ask records runs that become due as the request says, without delivering them.
+func (f *fleet) ask(n int, request ledger.Request) []*ledger.Enqueued {
+	f.Helper()
+	asked := make([]*ledger.Enqueued, n)
+	var next atomic.Int64
+	var group errgroup.Group
+	for range 16 {
+		group.Go(func() error {
+			for i := next.Add(1) - 1; i < int64(n); i = next.Add(1) - 1 {
+				one := request
+				one.ID = fmt.Sprint(i)
+				var err error
+				if asked[i], err = f.ledger.Enqueue(f.Context(), one); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		f.Fatal(err)
+	}
+	return asked
+}
+
+// multiply makes so many runs of one that is scheduled, all due since the same moment. Asking for each would take a minute on
+// a busy machine.
+func (f *fleet) multiply(run jobs.RunID, n int) {
+	f.Helper()
+	const script = `
+		local record, body = redis.call('HGET', KEYS[1], ARGV[1]), redis.call('HGET', KEYS[2], ARGV[1])
+		local own = 'xrun:' .. ARGV[1]
+		for i = 1, ARGV[2] - 1 do
+			local id = ARGV[1] .. i
+			local from, to = string.find(record, own, 1, true)
+			redis.call('HSET', KEYS[1], id, string.sub(record, 1, from - 1) .. 'xrun:' .. id .. string.sub(record, to + 1))
+			redis.call('HSET', KEYS[2], id, body)
+			redis.call('ZADD', KEYS[3], 1, id)
+			redis.call('ZADD', KEYS[4], 0, ARGV[3] .. id)
+		end
+		redis.call('ZADD', KEYS[3], 1, ARGV[1])
+		return redis.call('ZCARD', KEYS[3])`
+	open := fmt.Sprintf("%s\x00%016d\x00", run.Job(), 0)
+	keys := []string{f.key("run"), f.key("body"), f.key("timer"), f.key("open")}
+	made, err := redis.NewScript(script).Run(f.Context(), f.rdb, keys, string(run), n, open).Int()
+	if err != nil || made != n {
+		f.Fatalf("%d runs are scheduled (%v), want %d", made, err, n)
+	}
+}
+
+// TestRunsThatAreDueAtOnceArePushedOnce: 20,000 runs become due at one instant, and pushing them takes twice as long as a push
+// may stay unconfirmed. The sweep repeats none that its own process still has to push, so the deliveries are as many as the
+// runs, and all of them run.
+func TestRunsThatAreDueAtOnceArePushedOnce(t *testing.T) {
+	f := newFleet(t)
+	const runs, spare = 20_000, 200
+	var ran atomic.Int64
+	job := f.job("j", func(context.Context, *jobs.Run[struct{}]) error { ran.Add(1); return nil },
+		func(j *jobs.Job) { j.History.Runs = 10 })
+	pushed := &pushes{queue: f.queue, takes: 100 * time.Millisecond}
+	f.start(f.slow(pushed), quiet, func(o *worker.Options) {
+		o.Concurrency = 8
+		o.OnRepeated = func(reason string, n int) { t.Logf("%d deliveries were pushed again: %s", n, reason) }
+		o.OnLeft = func(n int) { t.Logf("%d deliveries were left to the sweep", n) }
+	})
+	f.awaitState(f.enqueue(job, "first"), ledger.Succeeded) // a new lock space grants nothing at first
+	ran.Store(0)
+	pushed.n.Store(0)
+	began := time.Now()
+	f.multiply(f.ask(1, ledger.Request{Job: job, Trigger: ledger.ByRequest, In: time.Hour})[0].Run, runs)
+	defer func() {
+		t.Logf("%d of %d runs ran in %v, by %d deliveries", ran.Load(), runs, time.Since(began), pushed.n.Load())
+	}()
+	f.await("all runs to have run", func() bool {
+		if n := pushed.n.Load(); n > runs+spare {
+			t.Fatalf("%d deliveries were pushed for %d runs when %d had run, want at most %d", n, runs, ran.Load(), runs+spare)
+		}
+		return ran.Load() == runs
+	})
+}
+
+// quiet keeps the lines of single attempts out of the output.
+func quiet(o *worker.Options) { o.Logger = slog.New(slog.DiscardHandler) }
+
+var errKilled = errors.New("the worker was killed")
+
+// killed are the connections of a worker that dies, for Redis, in the moment in which it sends its first claim.
+type killed struct {
+	claim string // the digest of the script
+	dead  atomic.Bool
+}
+
+type killedConn struct {
+	net.Conn
+	*killed
+}
+
+func (c killedConn) Write(p []byte) (int, error) {
+	if strings.Contains(string(p), c.claim) {
+		c.dead.Store(true)
+	}
+	if c.dead.Load() {
+		return 0, errors.Join(errKilled, c.Close())
+	}
+	return c.Conn.Write(p)
+}
+
+func (f *fleet) killedByItsFirstClaim() (*killed, func(*worker.Options)) {
+	k := new(killed)
+	for digest, name := range ledger.ScriptNames() {
+		if name == "claim" {
+			k.claim = digest
+		}
+	}
+	return k, func(o *worker.Options) {
+		options := *f.rdb.Options()
+		dial := net.Dialer{}
+		options.Dialer = func(ctx context.Context, network, address string) (net.Conn, error) {
+			if k.dead.Load() {
+				return nil, errKilled
+			}
+			conn, err := dial.DialContext(ctx, network, address)
+			return killedConn{conn, k}, err
+		}
+		rdb := redis.NewClient(&options)
+		f.Cleanup(func() { _ = rdb.Close() })
+		o.Redis = rdb
+	}
+}
+
+// TestWhatAKilledWorkerHadFetchedIsPushedAgainWhenItsSessionEnds: a worker is killed between a fetch and the claim, and its
+// parent ends its session. Another worker knows at once which deliveries that were. No look-up helps it here: all deliveries
+// count as confirmed an hour from now.
+func TestWhatAKilledWorkerHadFetchedIsPushedAgainWhenItsSessionEnds(t *testing.T) {
+	f := newFleet(t)
+	var d done
+	job := f.job("j", d.handle)
+	const runs = 3
+	asked := f.ask(runs, ledger.Request{Job: job, Trigger: ledger.ByRequest})
+	dying, dies := f.killedByItsFirstClaim()
+	f.start(func(o *worker.Options) { o.Queues, o.Name = map[string]int{f.queue + "-other": 1}, "survivor" })
+	victim := f.start(dies, quiet, func(o *worker.Options) { o.Name = "victim" })
+	id := victim.ID()
+	for _, one := range asked {
+		f.pushAndConfirm(one.Due[0])
+		if err := f.rdb.ZAddXX(t.Context(), "{"+f.namespace+"}:sent",
+			redis.Z{Score: float64(time.Now().Add(time.Hour).UnixMilli()), Member: string(one.Run)}).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.await("the worker to die with what it has fetched", dying.dead.Load)
+	left := f.pending()
+	ended := time.Now()
+	if err := f.ledger.Space().EndSession(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	const bound = 5 * time.Second
+	for f.pending() != runs {
+		if time.Since(ended) > bound {
+			t.Fatalf("%d deliveries are in the queue %v after the session has ended, and %d were left there: want %d", f.pending(), bound, left, runs)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Logf("pushed again %v after the session had ended", time.Since(ended))
+	f.start(func(o *worker.Options) { o.Name = "next" })
+	for _, one := range asked {
+		if record := f.awaitState(one.Run, ledger.Succeeded); len(record.Attempts) != 1 || record.Crashes != 0 {
+			t.Errorf("%+v, want one attempt", record)
+		}
+	}
+	dying.dead.Store(false) // it may end its session
+}
+
+// pending returns how many deliveries are in the queue.
+func (f *fleet) pending() int {
+	f.Helper()
+	n, err := f.rdb.LLen(f.Context(), "asynq:{"+f.queue+"}:pending").Result()
+	if err != nil {
+		f.Fatal(err)
+	}
+	return int(n)
+}
+
+// TestManyLostDeliveriesAreRepeatedInBatches: the queue has lost the deliveries of many runs.
+func TestManyLostDeliveriesAreRepeatedInBatches(t *testing.T) {
+	f := newFleet(t)
+	const runs = 4000
+	var ran sync.Map
+	var n atomic.Int64
+	job := f.job("j", func(_ context.Context, r *jobs.Run[struct{}]) error {
+		if _, twice := ran.LoadOrStore(r.ID(), true); twice {
+			t.Errorf("run %s ran twice", r.ID())
+		}
+		n.Add(1)
+		return nil
+	}, func(j *jobs.Job) { j.History.Runs = 10 })
+	asked := f.ask(runs, ledger.Request{Job: job, Trigger: ledger.ByRequest})
+	var due []ledger.Due
+	for _, one := range asked {
+		due = append(due, one.Due...)
+	}
+	for len(due) > 0 {
+		some := due[:min(len(due), 500)]
+		if err := f.ledger.Confirm(t.Context(), some); err != nil {
+			t.Fatal(err)
+		}
+		due = due[len(some):]
+	}
+	began := time.Now()
+	f.start(quiet, func(o *worker.Options) { o.Concurrency = 16 })
+	const bound = 10 * time.Second
+	for n.Load() < runs {
+		if time.Since(began) > bound {
+			t.Fatalf("%d of %d runs whose deliveries were lost have run after %v", n.Load(), runs, bound)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Logf("all had run after %v", time.Since(began))
+}
