@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 
 	"lockstep/jobs"
@@ -32,6 +33,7 @@ type Pusher struct {
 	mu      sync.Mutex
 	order   []jobs.RunID              // the runs in pending, the first to be pushed first; guarded by mu
 	pending map[jobs.RunID]ledger.Due // the newest delivery of each run; guarded by mu
+	waiting map[string]int            // how many of pending are in a queue; guarded by mu
 	pushing map[jobs.RunID]int64      // the n of deliveries under way; guarded by mu
 	left    int64                     // deliveries that were not taken, since the start; guarded by mu
 	told    int64                     // those of left that the log and OnLeft know of; guarded by mu
@@ -43,7 +45,8 @@ type Pusher struct {
 
 // NewPusher returns a pusher. It starts nothing: [Pusher.Add] needs a running [Pusher.Run].
 func NewPusher(q *queue.Client, l *ledger.Ledger) *Pusher {
-	return &Pusher{queue: q, ledger: l, wake: make(chan struct{}, 1), pending: make(map[jobs.RunID]ledger.Due), pushing: make(map[jobs.RunID]int64)}
+	return &Pusher{queue: q, ledger: l, wake: make(chan struct{}, 1), pending: make(map[jobs.RunID]ledger.Due),
+		waiting: make(map[string]int), pushing: make(map[jobs.RunID]int64)}
 }
 
 // Add takes deliveries to be pushed by [Pusher.Run]. A delivery replaces an older one of its run. Those that do not fit are
@@ -56,10 +59,13 @@ func (p *Pusher) Add(due ...ledger.Due) {
 		switch {
 		case known && before.N >= d.N, underWay && n >= d.N:
 		case known:
+			p.waiting[before.Queue]--
+			p.waiting[d.Queue]++
 			p.pending[d.Run] = d
 		case len(p.pending)+len(p.pushing) >= pendingMost:
 			p.left++
 		default:
+			p.waiting[d.Queue]++
 			p.pending[d.Run] = d
 			p.order = append(p.order, d.Run)
 		}
@@ -76,6 +82,13 @@ func (p *Pusher) Room() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return max(0, pendingMost-len(p.pending)-len(p.pushing))
+}
+
+// Waiting reports whether deliveries of any of these queues wait behind those that are under way.
+func (p *Pusher) Waiting(queues []string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.ContainsFunc(queues, func(q string) bool { return p.waiting[q] > 0 })
 }
 
 // Pending reports whether this delivery, or a newer one of its run, is still to be pushed or under way.
@@ -95,6 +108,7 @@ func (p *Pusher) take() []ledger.Due {
 	for i := range some {
 		some[i] = p.pending[p.order[i]]
 		delete(p.pending, p.order[i])
+		p.waiting[some[i].Queue]--
 		p.pushing[some[i].Run] = some[i].N
 	}
 	if p.order = p.order[len(some):]; len(p.order) == 0 {

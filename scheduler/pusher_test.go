@@ -23,11 +23,17 @@ func TestAPusherKeepsTheNewestDeliveryOfARun(t *testing.T) {
 	if some := p.take(); len(some) != 2 || some[0] != due(1, 3) || some[1] != due(2, 1) {
 		t.Fatalf("to push: %+v, want run 1 under n 3, then run 2", some)
 	}
+	if p.Waiting([]string{"q"}) {
+		t.Error("nothing waits behind what is under way")
+	}
 	p.Add(due(1, 3), due(2, 2)) // one is under way, the other is newer
 	for d, want := range map[ledger.Due]bool{due(1, 3): true, due(1, 4): false, due(2, 1): true, due(2, 2): true, due(3, 1): false} {
 		if got := p.Pending(d); got != want {
 			t.Errorf("%+v: pending is %v, want %v", d, got, want)
 		}
+	}
+	if !p.Waiting([]string{"p", "q"}) || p.Waiting([]string{"p"}) {
+		t.Error("a delivery of queue q alone waits")
 	}
 	p.done()
 	if p.Pending(due(1, 3)) {

@@ -89,6 +89,11 @@
 // half as long again as redislock's, at one goroutine; from a few on the call is shared by all that wait for it, and the
 // ratio turns round.
 //
+// size: 100,000 runs, or as many as -size says, become due at one instant, and one worker does them. The rate is compared
+// with that of a steady stream, where at most 1,000 runs are outstanding, each recorded while others are done: both are paid
+// for by the same process and the same Redis. At no moment may asynq have more than 10,000 deliveries beyond the runs that
+// are outstanding, and the heap may not grow with the number of runs.
+//
 // scripts: what each script of lockstep costs Redis in a namespace with 100,000 holds, 10,000 waits and 100,000 outstanding
 // runs, in its dearest use: no script may keep Redis busy for longer than 5 ms. There is no peer to compare with. A use is
 // repeated, and the fastest time of each call counts. It takes half a minute on a quiet machine; -short takes a tenth of

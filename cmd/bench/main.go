@@ -28,6 +28,7 @@ type settings struct {
 	rounds int
 	turn   time.Duration // how long one library runs before it is the next one's turn
 	short  bool
+	size   int       // runs that are due at once
 	stderr io.Writer // takes a line for each step, for who waits in front of it
 }
 
@@ -48,6 +49,7 @@ var measurements = []measurement{
 	{"bundle", "one wants ten resources, forty take one of them", measureBundle},
 	{"jobs", "jobs through the whole machine, beside plain asynq", measureJobs},
 	{"jobs-delayed", "the same, Redis 1 ms away", measureJobsDelayed},
+	{"size", "many runs due at one instant", measureSize},
 	{"scripts", "slowest script of each kind at 100,000 holds, 10,000 waits, 100,000 outstanding runs", measureScripts},
 }
 
@@ -68,6 +70,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	which := flags.String("run", "", "measure only what matches this `regexp`: "+strings.Join(names(), ", "))
 	flags.IntVar(&s.rounds, "rounds", 0, "how often each library gets its turn at each load (default 7, with -short 3)")
 	flags.DurationVar(&s.turn, "d", 0, "how long a turn takes (default 500ms, with -short 250ms)")
+	flags.IntVar(&s.size, "size", 100_000, "how many runs are due at once; 1000000 takes some minutes")
 	flags.BoolVar(&s.short, "short", false, "fewer rounds and trials, less load")
 	format := flags.String("o", "table", "table or json")
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
@@ -82,6 +85,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	case *format != "table" && *format != "json":
 		err = fmt.Errorf("-o is %q; it must be table or json", *format)
+	case s.size < 1000:
+		err = errors.New("-size must be at least 1000")
 	case s.rounds < 0 || s.turn < 0:
 		err = errors.New("-rounds and -d must not be negative")
 	}

@@ -539,15 +539,15 @@ func (w *Worker) deliver(_ context.Context, due []ledger.Due) {
 	paused := w.paused.Load()
 	for _, d := range due {
 		weight, served := w.o.Queues[d.Queue]
-		if !served || w.draining.Load() || paused == nil || (*paused)[d.Queue] || !w.slots.TryAcquire(1) {
-			w.pusher.Add(d)
-			continue
-		}
-		var before []string
+		var before []string // queues in which a run that was due earlier goes first
 		for name, other := range w.o.Queues {
 			if other >= weight {
 				before = append(before, name)
 			}
+		}
+		if !served || w.draining.Load() || paused == nil || (*paused)[d.Queue] || w.pusher.Waiting(before) || !w.slots.TryAcquire(1) {
+			w.pusher.Add(d)
+			continue
 		}
 		w.attempt.Go(func() { w.claim(d, before) })
 	}

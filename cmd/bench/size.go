@@ -1,0 +1,199 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
+
+	"lockstep/scheduler/ledger"
+)
+
+const (
+	steadyJobs      = 20_000 // jobs of the steady stream
+	steadyMost      = 1_000  // of them that are outstanding at a time
+	spareDeliveries = 10_000
+)
+
+// measureSize has very many runs become due at one instant, and compares the rate at which one worker does them with that of
+// a steady stream, where a run is asked for whenever another one has ended.
+func measureSize(ctx context.Context, set settings, r *result) error {
+	n, stream := set.size, steadyJobs
+	if set.short {
+		n, stream = n/10, stream/4
+	}
+	s, err := startServer(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.stop()
+	rdb := redis.NewClient(&redis.Options{Addr: s.addr, MaxRetries: -1, PoolSize: 2 * concurrency, ContextTimeoutEnabled: true})
+	defer rdb.Close()
+
+	set.step("size: a steady stream of %d runs", stream)
+	steady, err := steadyRate(ctx, rdb, stream)
+	if err != nil {
+		return fmt.Errorf("a steady stream: %w", err)
+	}
+	if err := s.admin.FlushAll(ctx).Err(); err != nil {
+		return err
+	}
+	set.step("size: %d runs are recorded", n)
+	w, err := newWhole(ctx, rdb)
+	if err != nil {
+		return err
+	}
+	defer w.stop()
+	if err := w.schedule(ctx, n); err != nil {
+		return err
+	}
+	set.step("size: they are due at once")
+	once, err := w.drain(ctx, n)
+	if err != nil {
+		return fmt.Errorf("%d runs due at once: %w", n, err)
+	}
+	r.note("one worker of concurrency %d; the stream has at most %d runs outstanding", concurrency, steadyMost)
+	r.Columns = []string{"load", "runs", "runs/s", "deliveries beyond the runs outstanding", "heap at most, MiB"}
+	r.row("steady", stream, steady, nil, nil)
+	r.row("due at once", n, once.rate, once.beyond, once.heap)
+	r.atLeast(0.8, once.rate/steady, "runs per second when %d are due at once, by those of the stream", n)
+	r.atMost(spareDeliveries, once.beyond, "deliveries in asynq beyond the outstanding runs")
+	r.atMost(256, once.heap, "MiB of heap in use, of worker and measurement")
+	return nil
+}
+
+// steadyRate returns how many runs per second a worker does that are asked for while it works.
+func steadyRate(ctx context.Context, rdb *redis.Client, n int) (float64, error) {
+	w, err := newWhole(ctx, rdb)
+	if err != nil {
+		return 0, err
+	}
+	defer w.stop()
+	working, stop := context.WithCancel(ctx)
+	defer stop()
+	outstanding := make(chan struct{}, steadyMost)
+	var count, next atomic.Int64
+	var began, ended time.Time // each written by one run, before stop or the return of work
+	group, ctx := errgroup.WithContext(working)
+	for range askers {
+		group.Go(func() error {
+			for i := next.Add(1); i <= int64(n); i = next.Add(1) {
+				select {
+				case outstanding <- struct{}{}:
+				case <-ctx.Done():
+					return nil
+				}
+				if err := w.ask(ctx, int(i)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	group.Go(func() error {
+		return w.work(ctx, func() {
+			<-outstanding
+			switch count.Add(1) {
+			case int64(n) / 10: // by then the pace is the worker's
+				began = time.Now()
+			case int64(n):
+				ended = time.Now()
+				stop()
+			}
+		})
+	})
+	err = group.Wait()
+	if err == nil && count.Load() < int64(n) {
+		err = fmt.Errorf("%d of %d runs were done", count.Load(), n)
+	}
+	return float64(n-n/10) / ended.Sub(began).Seconds(), err
+}
+
+// schedule records runs that are all due since the same moment, for a worker that is not there yet.
+func (w *whole) schedule(ctx context.Context, n int) error {
+	var next atomic.Int64
+	group, asks := errgroup.WithContext(ctx)
+	for range askers {
+		group.Go(func() error {
+			for i := next.Add(1); i <= int64(n); i = next.Add(1) {
+				_, err := w.ledger.Enqueue(asks, ledger.Request{
+					Job: w.job, ID: fmt.Sprint(i), Trigger: ledger.ByRequest, Args: fmt.Appendf(nil, `{"record":%d}`, i), In: 24 * time.Hour,
+				})
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	// A weight of 0 makes all of them due since 1970.
+	const timer = "{bench}:timer"
+	return w.rdb.ZUnionStore(ctx, timer, &redis.ZStore{Keys: []string{timer}, Weights: []float64{0}}).Err()
+}
+
+// drained is how runs went that were due at once.
+type drained struct {
+	rate   float64
+	beyond float64 // deliveries in asynq beyond the outstanding runs, at most
+	heap   float64 // MiB
+}
+
+// drain has a worker do n runs that are due.
+func (w *whole) drain(ctx context.Context, n int) (d drained, err error) {
+	working, stop := context.WithCancel(ctx)
+	defer stop()
+	var (
+		count       atomic.Int64
+		first, last time.Time // each written by one run, before stop or the return of work
+		watching    sync.WaitGroup
+		failed      error // of the watcher
+	)
+	watching.Go(func() {
+		tick := time.NewTicker(200 * time.Millisecond)
+		defer tick.Stop()
+		for working.Err() == nil {
+			select {
+			case <-tick.C:
+			case <-working.Done():
+				return
+			}
+			outstanding := int64(n) - count.Load() // before the deliveries, which become fewer
+			deliveries, err := w.rdb.LLen(ctx, "asynq:{default}:pending").Result()
+			if err != nil {
+				failed = err
+				return
+			}
+			var memory runtime.MemStats
+			runtime.ReadMemStats(&memory)
+			d.beyond = max(d.beyond, float64(deliveries-outstanding))
+			d.heap = max(d.heap, float64(memory.HeapInuse)/(1<<20))
+		}
+	})
+	err = w.work(working, func() {
+		switch count.Add(1) {
+		case 1:
+			first = time.Now()
+		case int64(n):
+			last = time.Now()
+			stop()
+		}
+	})
+	stop()
+	watching.Wait()
+	if err == nil {
+		err = failed
+	}
+	if err == nil && count.Load() < int64(n) {
+		err = fmt.Errorf("%d of %d runs were done", count.Load(), n)
+	}
+	d.rate = float64(n) / last.Sub(first).Seconds()
+	return d, err
+}
