@@ -28,12 +28,22 @@
 //
 // # The sweep
 //
-// Whoever has duty also makes good for what went astray: it delivers again what was not confirmed, looks up deliveries
-// that have been under way for long, makes due what was scheduled or waits for its next attempt, picks up what the lock
-// space has offered to waiting runs, closes the attempts of workers whose sessions have ended, and ends runs that may not
-// start any more or have waited for their locks long enough. It does so twice a second, and at once when the lock space
-// tells the desk: when something was offered, and when somebody who outlives a worker has ended its session. If nobody
-// with duty is left then, whoever is told sweeps.
+// The worker on duty also repairs what went wrong. It repeats pushes that were not confirmed, looks up deliveries in their
+// queues, pushes again what a session had fetched when it ended, makes due what was scheduled or waits for its next attempt,
+// picks up what the lock space has offered to waiting runs, closes the attempts of workers whose sessions have ended, and ends
+// runs that may not start any more or have waited for their locks long enough. It does so twice a second, and at once when the
+// lock space wakes it: when a run was offered its bundle, and when a parent process has ended the session of its worker. If no
+// worker with duty is left then, the worker that is woken sweeps.
+//
+// Any number of runs may become due at one instant. A [Pusher] keeps a bounded number of deliveries, one per run and the newest
+// one, and the sweep makes no more runs due than the pusher has room for; the others stay where they are until the next
+// sweep. A push gets a new n only when it was not confirmed in time and this process does not still have it to do: a new n
+// makes the delivery under the old one stale, so a sweep that is faster than the pusher would otherwise make all deliveries
+// stale before they are pushed.
+//
+// Confirmed deliveries are looked up in pages, the oldest first: all of them each two seconds while they are few, and a
+// larger backlog within a minute, so that look-ups take a small and constant part of Redis' time. They need not find what a
+// dead worker had fetched, since that is on record (see package queue).
 //
 // Once a second it compares which queues are paused with what the lock space knows of it, since tools of others pause
 // queues, too: the runs of a paused queue are offered no locks.

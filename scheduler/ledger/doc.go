@@ -126,8 +126,11 @@
 //
 // # What happens when
 //
-//   - a worker dies between creating a run and delivering it: the push is not confirmed, the sweep repeats it;
-//   - the queue loses a delivery: the sweep looks up what has been in the queue for long, and repeats what is gone;
+//   - a worker dies between creating a run and delivering it: the push is not confirmed, and the sweep repeats it. A push
+//     that the sweeping process itself still has to do is not repeated;
+//   - a worker dies between fetching a delivery and claiming its run: the queue has that on record, and the sweep pushes the
+//     delivery again when the session has ended ([Ledger.Ended]);
+//   - the queue loses a delivery: the look-ups find it ([Ledger.Sent]), and it is pushed again;
 //   - a worker dies in an attempt: its session ends, and [Ledger.Crash] makes the run due again, or ends it;
 //   - a reply is lost: every call may be sent again, and its comment says what that gives.
 //

@@ -21,8 +21,9 @@
 //	  - MaxRetry is a million and the deadline the year 2200: to asynq a task without retries left is one to archive, and
 //	    no timeout, or a timeout of zero, means 30 minutes. There is no Retention and no Unique: the one is only a window
 //	    for id conflicts, the other a lock with a time limit.
-//	  - It ends with its fetch: the script that takes it deletes it, since nothing rests on it from then on. When the worker
-//	    dies before it has claimed the run, [Client.Alive] says at once that the delivery is gone.
+//	  - It ends with its fetch: the script that takes it deletes it, since nothing rests on it from then on. The same script
+//	    puts it on record as fetched by the session of the worker, until the worker has handled it. When the worker dies
+//	    before that, [Client.Fetched] still has it.
 //	  - [Options].Handle claims the run in the ledger, starts the attempt in a goroutine of its own and returns: an attempt
 //	    never runs inside an asynq handler, where a lost heartbeat, a cancellation or a shutdown would leave it behind.
 //
@@ -66,11 +67,13 @@
 //   - Redis is away: fetching goes on failing at a gentle pace and resumes by itself. [Client.Push] fails, and says which
 //     deliveries did arrive; the sweep pushes the others again.
 //   - A reply is lost. Our Redis clients send every command once (MaxRetries -1), and asynq does not send one again by
-//     itself. A lost reply to a fetch loses what it has taken: Alive says so. One to a push leaves a delivery that is
+//     itself. A lost reply to a fetch loses what it has taken: Alive says so after [inHandMost]. One to a push leaves a delivery that is
 //     there: the next push of that n meets it, or the next n makes it a leftover. What asynq's own script has fetched stays
 //     "active" then, and Alive says that it is nobody's after [nobodyAfter]; asynq brings it again after one or two minutes,
 //     and the ledger drops it.
-//   - A worker dies with a delivery in hand: as after a lost reply.
+//   - A worker dies with a delivery in hand: the record of its fetch outlives it. The sweep reads the records of all
+//     sessions twice a second and when it is woken, pushes what an ended session had in hand, and removes the records.
+//     Workers of earlier builds keep no such record; what they lose, Alive finds.
 //   - Redis is emptied (FLUSHALL, a restart without data). Deliveries are gone; Alive says so. asynq's client does not
 //     announce its queues again, and its tools then say "queue not found": Push and the running server announce them.
 //   - A worker stops: no fetch is begun, what was fetched in this very moment goes back, Handle is waited for.
