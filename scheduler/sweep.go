@@ -18,7 +18,9 @@ const (
 	sweepMost   = 200                   // entries of each kind in one sweep
 	unconfirmed = 2 * time.Second       // after which a push that was not confirmed is repeated
 	roomPause   = 20 * time.Millisecond // until a sweep looks again whether the pusher has room
-	spareRoom   = pendingMost / 2       // of the pusher, which sweeps leave to runs that become due in other ways
+	spareRoom   = pendingMost - 2000    // of the pusher, which sweeps leave to runs that become due in other ways, and soon
+
+	fetchedLeast = 50 * time.Millisecond // between two looks at what sessions have fetched, however often the sweep is woken
 
 	lookUpAfter = 2 * time.Second // after which a confirmed delivery is looked up in its queue
 	lookUpPage  = 500             // deliveries that are looked up together
@@ -52,21 +54,27 @@ func (s *Scheduler) repeated(ctx context.Context, reason string, n int) {
 func (s *Scheduler) sweeps(ctx context.Context) {
 	timer := time.NewTimer(dutyEvery)
 	defer timer.Stop()
-	var looked time.Time // at what sessions had fetched
+	var looked time.Time // at what sessions have fetched
+	asked := false       // a wake-up may be for the end of a session, whose fetches were not looked at since
 	for {
-		woken := false
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.wake:
-			woken = true
+			asked = true
 		case <-timer.C:
 		}
 		wait := dutyEvery
-		if woken || s.duty.Load() {
+		if asked || s.duty.Load() {
 			wait = min(wait, s.sweep(ctx))
-			if woken || time.Since(looked) >= dutyEvery {
-				looked = time.Now()
+			every := dutyEvery
+			if asked {
+				every = fetchedLeast
+			}
+			if left := every - time.Since(looked); left > 0 {
+				wait = min(wait, left)
+			} else {
+				looked, asked = time.Now(), false
 				s.sweepFetched(ctx)
 			}
 		}
