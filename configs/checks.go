@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 
@@ -101,8 +102,14 @@ var redisSchemes = []string{"redis", "rediss", "redis-sentinel", "redis-cluster"
 // redisParameters are the parameters that may stand behind the ? of redis.url, by scheme.
 var redisParameters = map[string][]string{"redis": nil, "rediss": nil, "redis-sentinel": {"master"}, "redis-cluster": nil, "unix": {"db"}}
 
+// pattern returns a regular expression that is compiled on its first use. Every guard of a command initializes this package
+// and uses none of its expressions.
+func pattern(text string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(text) })
+}
+
 // parameterName is a name that may be repeated in an error. Anything else may be a secret that was pasted there.
-var parameterName = regexp.MustCompile(`^[A-Za-z][A-Za-z_-]{0,31}$`)
+var parameterName = pattern(`^[A-Za-z][A-Za-z_-]{0,31}$`)
 
 // unknownParameter says what is wrong with a query that has a parameter which is not known; "" for none. It repeats no value.
 func unknownParameter(query string, known []string) string {
@@ -110,7 +117,7 @@ func unknownParameter(query string, known []string) string {
 		name, _, assigned := strings.Cut(pair, "=")
 		switch {
 		case pair == "" || slices.Contains(known, name):
-		case assigned && parameterName.MatchString(name):
+		case assigned && parameterName().MatchString(name):
 			return "it has the unknown parameter " + name
 		default:
 			return "it has an unknown parameter"
@@ -123,7 +130,7 @@ func unknownParameter(query string, known []string) string {
 const redisEmbedded = "embedded"
 
 // bareAddress is a host with a port. Without a port it might be anything, even a password, and is not repeated.
-var bareAddress = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]*:[0-9]+(/[0-9]+)?$`)
+var bareAddress = pattern(`^[A-Za-z0-9][A-Za-z0-9.-]*:[0-9]+(/[0-9]+)?$`)
 
 // checkRedisURL reads the URL by itself: package net/url knows no lists of hosts, and its errors quote what may be a
 // password.
@@ -139,7 +146,7 @@ func checkRedisURL(s string) *fault {
 	switch {
 	case !ok && nearest(s, []string{redisEmbedded}) != "":
 		return bad("it has no scheme", didYouMean(redisEmbedded))
-	case !ok && bareAddress.MatchString(s):
+	case !ok && bareAddress().MatchString(s):
 		return bad("it has no scheme", didYouMean("redis://"+s))
 	case !ok:
 		return bad("it has no scheme", shape)
@@ -229,14 +236,14 @@ func badHost(s string) string {
 }
 
 var (
-	namespaceShape  = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
-	workerNameShape = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
+	namespaceShape  = pattern(`^[A-Za-z0-9_-]{1,64}$`)
+	workerNameShape = pattern(`^[A-Za-z0-9_.-]{1,64}$`)
 )
 
 // checkNamespace has the rule of package locks, which may not be imported here: a namespace becomes the hash tag of all
 // keys.
 func checkNamespace(s string) *fault {
-	if namespaceShape.MatchString(s) {
+	if namespaceShape().MatchString(s) {
 		return nil
 	}
 	const want = "1 to 64 letters, digits, - and _"
@@ -245,7 +252,7 @@ func checkNamespace(s string) *fault {
 
 // checkWorkerName refuses what package locks would replace or cut.
 func checkWorkerName(s string) *fault {
-	if workerNameShape.MatchString(s) {
+	if workerNameShape().MatchString(s) {
 		return nil
 	}
 	const want = "1 to 64 letters, digits, -, _ and ."
@@ -322,20 +329,20 @@ func checkUser(s string) *fault {
 }
 
 // hostShape is a host name as a browser sends it: labels of letters, digits, - and _.
-var hostShape = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*$`)
+var hostShape = pattern(`^[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*$`)
 
 // checkHost wants a host name without a port, in lower case, so that names compare as they are written.
 func checkHost(s string) *fault {
 	f := &fault{code: CodeAddress, kind: "host name", want: "a host name in lower case, without a port"}
 	host, _, err := net.SplitHostPort(s)
 	switch {
-	case hostShape.MatchString(s) && len(s) <= 253:
+	case hostShape().MatchString(s) && len(s) <= 253:
 		return nil
 	case strings.Contains(s, "://"):
 		f.reason, f.hint = "it is a URL", "write the name alone, without a scheme"
-	case err == nil && hostShape.MatchString(host):
+	case err == nil && hostShape().MatchString(host):
 		f.reason, f.hint = "it has a port", didYouMean(host)
-	case hostShape.MatchString(strings.ToLower(s)):
+	case hostShape().MatchString(strings.ToLower(s)):
 		f.reason, f.hint = "it has capital letters", didYouMean(strings.ToLower(s))
 	case strings.Contains(s, "*"):
 		f.reason, f.hint = "it has a wildcard", "list each name"
@@ -410,10 +417,10 @@ func checkHTTPURL(s string) *fault {
 	return f
 }
 
-var headerName = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
+var headerName = pattern("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
 
 func checkHeader(s string) *fault {
-	if headerName.MatchString(s) {
+	if headerName().MatchString(s) {
 		return nil
 	}
 	return &fault{code: CodeName, kind: "header name", reason: "it takes letters, digits and -"}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"reflect"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -668,7 +667,7 @@ func (f *fault) where(p *path) string {
 // in it, so that only the text as written may be told.
 func (d *decoder) fault(n *yaml.Node, shown, where string, f *fault, replaced, secret bool) {
 	message, hint := f.sentence(shown, where, replaced, secret)
-	if secret && (strings.Contains(n.Value, "@") && !replacedPassword.MatchString(n.Value) || len(jobs.URLSecrets(n.Value)) > 0) {
+	if secret && (strings.Contains(n.Value, "@") && !replacedPassword().MatchString(n.Value) || len(jobs.URLSecrets(n.Value)) > 0) {
 		d.src.hide(n)
 	}
 	if replaced || secret || f.part == "" {
@@ -679,7 +678,7 @@ func (d *decoder) fault(n *yaml.Node, shown, where string, f *fault, replaced, s
 }
 
 // replacedPassword is the part of a URL in which ${...} stands for the whole password.
-var replacedPassword = regexp.MustCompile(`:\$\{[^}]*\}@`)
+var replacedPassword = pattern(`:\$\{[^}]*\}@`)
 
 // sentence returns the message and hint of a fault.
 func (f *fault) sentence(shown, where string, replaced, secret bool) (message, hint string) {
@@ -763,11 +762,11 @@ func strict(n *yaml.Node, t reflect.Type, replaced bool, r *rules, p *path) *fau
 	return nil
 }
 
-var leadingZero = regexp.MustCompile(`^[-+]?0[0-9_]+$`)
+var leadingZero = pattern(`^[-+]?0[0-9_]+$`)
 
 // octal refuses 010, which YAML reads as 8.
 func octal(s string) *fault {
-	if !leadingZero.MatchString(s) {
+	if !leadingZero().MatchString(s) {
 		return nil
 	}
 	return &fault{code: CodeNumber, kind: "number", reason: "a zero in front makes it octal", want: "a plain number",
@@ -1001,11 +1000,11 @@ func (d *decoder) json(n *yaml.Node, p *path) (any, bool) {
 	return nil, false
 }
 
-var plainNumber = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?$`)
+var plainNumber = pattern(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?$`)
 
 // jsonNumber returns a YAML number as JSON: as it is written, if JSON can write it so.
 func jsonNumber(s string) (json.Number, *fault) {
-	if plainNumber.MatchString(s) {
+	if plainNumber().MatchString(s) {
 		return json.Number(s), nil
 	}
 	if f := octal(s); f != nil {

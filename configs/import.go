@@ -141,8 +141,8 @@ type ImportOptions struct {
 }
 
 var (
-	crontabVariable = regexp.MustCompile(`^\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*?)\s*$`)
-	crontabLine     = regexp.MustCompile(`^\s*(@\w+|(?:\S+\s+){4}\S+)\s+(.*)$`)
+	crontabVariable = pattern(`^\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*?)\s*$`)
+	crontabLine     = pattern(`^\s*(@\w+|(?:\S+\s+){4}\S+)\s+(.*)$`)
 )
 
 // ImportCrontab writes a config file that does what a crontab does, with remarks on what it cannot.
@@ -176,7 +176,7 @@ func ImportCrontab(text []byte, o ImportOptions) []byte {
 			comments = append(comments, strings.TrimSpace(strings.TrimLeft(trimmed, "#")))
 			continue
 		}
-		if m := crontabVariable.FindStringSubmatch(line); m != nil {
+		if m := crontabVariable().FindStringSubmatch(line); m != nil {
 			name, value := m[1], strings.Trim(m[2], `"'`)
 			switch name {
 			case "SHELL":
@@ -209,7 +209,7 @@ func ImportCrontab(text []byte, o ImportOptions) []byte {
 
 func importCrontabLine(line string, comments []string, env map[string]string, zone, shell string, system bool) *imported {
 	job := new(imported)
-	m := crontabLine.FindStringSubmatch(line)
+	m := crontabLine().FindStringSubmatch(line)
 	if m == nil {
 		job.remark("Not understood, and left out: %s", line)
 		return job
@@ -537,12 +537,12 @@ func (j *imported) importRest(c *cronJob, pod podSpec, container podContainer) {
 	}
 }
 
-var kubernetesReference = regexp.MustCompile(`\$\(([A-Za-z_][A-Za-z0-9_]*)\)`)
+var kubernetesReference = pattern(`\$\(([A-Za-z_][A-Za-z0-9_]*)\)`)
 
 // kubernetesText replaces $(VAR) by what the manifest says it is, or turns it into ${VAR}, which the worker's
 // environment has to have. Everything else stays as it is.
 func kubernetesText(s string, values map[string]string) string {
-	return kubernetesReference.ReplaceAllStringFunc(literal(s), func(reference string) string {
+	return kubernetesReference().ReplaceAllStringFunc(literal(s), func(reference string) string {
 		name := reference[2 : len(reference)-1]
 		if value, ok := values[name]; ok {
 			return literal(value)

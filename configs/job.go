@@ -37,8 +37,10 @@ func fillDefaults(v reflect.Value) {
 	}
 }
 
-// defaultMethod is the method of an http job without one: args go as a body.
-var defaultMethod = fieldsOf(reflect.TypeFor[httpFile]()).byName["method"].rules.initial
+// defaultMethod returns the method of an http job without one: args go as a body.
+func defaultMethod() string {
+	return fieldsOf(reflect.TypeFor[httpFile]()).byName["method"].rules.initial
+}
 
 // overlay lays the keys that were written in over onto base. It copies on the way: base stays as it is.
 func overlay(base, over policies) policies {
@@ -164,7 +166,7 @@ func (l *loader) buildJob(f *jobFile, base policies) *jobs.Job {
 		job.Command = append(job.Command, string(argument))
 	}
 	if f.HTTP != nil {
-		job.HTTP = &jobs.HTTP{Method: defaultMethod, Headers: plainMap(f.HTTP.Headers)}
+		job.HTTP = &jobs.HTTP{Method: defaultMethod(), Headers: plainMap(f.HTTP.Headers)}
 		if f.HTTP.Method != nil {
 			job.HTTP.Method = *f.HTTP.Method
 		}
@@ -191,14 +193,16 @@ func (l *loader) buildJob(f *jobFile, base policies) *jobs.Job {
 	return job
 }
 
-// defaultOnBusy is what becomes of a run that has waited for its locks, where nothing is said.
-var defaultOnBusy = jobs.OnBusy(fieldsOf(reflect.TypeFor[lockFile]()).byName["on_busy"].rules.initial)
+// defaultOnBusy returns what becomes of a run that has waited for its locks, where nothing is said.
+func defaultOnBusy() jobs.OnBusy {
+	return jobs.OnBusy(fieldsOf(reflect.TypeFor[lockFile]()).byName["on_busy"].rules.initial)
+}
 
 // lock is what was written, with the defaults.
 func (f *lockFile) lock() jobs.Lock {
 	lock := jobs.Lock{Exclusive: f.Exclusive, Shared: f.Shared, Permits: f.Permits}
 	if f.Wait != nil && *f.Wait > 0 {
-		lock.Wait, lock.OnBusy = *f.Wait, defaultOnBusy
+		lock.Wait, lock.OnBusy = *f.Wait, defaultOnBusy()
 		if f.OnBusy != nil {
 			lock.OnBusy = *f.OnBusy
 		}

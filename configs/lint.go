@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"net/url"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -173,8 +172,8 @@ func (l *loader) lintHold(f *jobFile, job *jobs.Job) {
 var (
 	shells       = []string{"sh", "bash", "dash", "ash", "zsh", "ksh", "fish", "pwsh", "ssh"} // ssh has one on the other side
 	shellWords   = []string{"|", "||", "&", "&&", ";", ">", ">>", "<", "2>&1", "2>", "&>"}
-	plainDollar  = regexp.MustCompile(`(?:^|[^$])\$([A-Za-z_][A-Za-z0-9_]*)`)
-	dollarPrefix = regexp.MustCompile(`^\$[A-Za-z_][A-Za-z0-9_]*(/|$)`)
+	plainDollar  = pattern(`(?:^|[^$])\$([A-Za-z_][A-Za-z0-9_]*)`)
+	dollarPrefix = pattern(`^\$[A-Za-z_][A-Za-z0-9_]*(/|$)`)
 )
 
 // lintCommand warns of a command that was written for a shell.
@@ -197,8 +196,8 @@ func (l *loader) lintCommand(f *jobFile) {
 			warn(i, word+" is an argument like any other", shell)
 		case strings.HasPrefix(word, "~/"):
 			warn(i, "~ is not replaced by a home folder", "write ${HOME}"+word[1:])
-		case dollarPrefix.MatchString(word):
-			warn(i, plainDollar.FindString(word)+" is not replaced", "write ${"+plainDollar.FindStringSubmatch(word)[1]+"}")
+		case dollarPrefix().MatchString(word):
+			warn(i, plainDollar().FindString(word)+" is not replaced", "write ${"+plainDollar().FindStringSubmatch(word)[1]+"}")
 		}
 	}
 }
@@ -222,9 +221,9 @@ func (l *loader) lintTexts(f *jobFile) {
 		case named && isSecretValue(s), isSecretText(s), keys[len(keys)-1] == "url" && hasPassword(s):
 			_, node := f.find(keys...)
 			l.inlineSecret(place{f.src, node}, fmt.Sprintf("%s of job %q", strings.Join(keys, "."), f.name))
-		case strings.Contains(s, "$") && plainDollar.MatchString(s):
+		case strings.Contains(s, "$") && plainDollar().MatchString(s):
 			_, node := f.find(keys...)
-			variable := plainDollar.FindStringSubmatch(s)[1]
+			variable := plainDollar().FindStringSubmatch(s)[1]
 			l.warnAt(f.src, node, CodePlainDollar, fmt.Sprintf("$%s in %s of job %q is not replaced", variable, strings.Join(keys, "."), f.name),
 				fmt.Sprintf("write ${%s}, or $$%s for the text as it is", variable, variable))
 		}
@@ -241,7 +240,7 @@ func (l *loader) lintTexts(f *jobFile) {
 		}
 	}
 	// Args that are wrong were not decoded; their secrets must not be shown for that.
-	if f.Args != nil && (secretName.Match(f.Args) || isSecretText(string(f.Args))) || f.Args == nil && l.flawed && f.has("args") {
+	if f.Args != nil && (secretName().Match(f.Args) || isSecretText(string(f.Args))) || f.Args == nil && l.flawed && f.has("args") {
 		l.lintArgs(f)
 	}
 }
@@ -271,21 +270,21 @@ func eachSecret(n *yaml.Node, name string, visit func(n *yaml.Node)) {
 }
 
 var (
-	secretName = regexp.MustCompile(`(?i)passwo?r?d|passphrase|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credential`)
+	secretName = pattern(`(?i)passwo?r?d|passphrase|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credential`)
 
 	// What a name ends with that tells where a secret is, or about one.
-	noSecretName = regexp.MustCompile(`(?i)([_-]?(file|path|dir|name|url|uri|id|header|type|ttl|count|limit)|tokens)$`)
+	noSecretName = pattern(`(?i)([_-]?(file|path|dir|name|url|uri|id|header|type|ttl|count|limit)|tokens)$`)
 
 	// What providers begin their keys with, so that such searches find them.
 	secretPrefixes = []string{"ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "xoxa-", "xoxb-", "xoxp-", "xoxs-", "sk_live_",
 		"rk_live_", "AKIA", "ASIA", "AIza"}
 
-	privateKey = regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY`)
-	secretFlag = regexp.MustCompile(`(?s)^--?([A-Za-z][A-Za-z0-9_-]*)(?:=(.*))?$`)
+	privateKey = pattern(`-----BEGIN [A-Z ]*PRIVATE KEY`)
+	secretFlag = pattern(`(?s)^--?([A-Za-z][A-Za-z0-9_-]*)(?:=(.*))?$`)
 )
 
 func isSecretName(name string) bool {
-	return secretName.MatchString(name) && !noSecretName.MatchString(name)
+	return secretName().MatchString(name) && !noSecretName().MatchString(name)
 }
 
 func isSecretHeader(name string) bool {
@@ -321,7 +320,7 @@ func isSecretText(s string) bool {
 			}
 		}
 	}
-	return strings.Contains(s, "PRIVATE KEY") && privateKey.MatchString(s)
+	return strings.Contains(s, "PRIVATE KEY") && privateKey().MatchString(s)
 }
 
 func isKeyCharacter(c byte) bool {
@@ -332,13 +331,13 @@ func isKeyCharacter(c byte) bool {
 func isSecretArgument(words []text, i int) bool {
 	word := string(words[i])
 	if strings.HasPrefix(word, "-") {
-		m := secretFlag.FindStringSubmatch(word)
+		m := secretFlag().FindStringSubmatch(word)
 		return m != nil && strings.Contains(word, "=") && isSecretName(m[1]) && isSecretValue(m[2])
 	}
 	if i == 0 || !strings.HasPrefix(string(words[i-1]), "-") {
 		return false
 	}
-	m := secretFlag.FindStringSubmatch(string(words[i-1]))
+	m := secretFlag().FindStringSubmatch(string(words[i-1]))
 	return m != nil && !strings.Contains(string(words[i-1]), "=") && isSecretName(m[1]) && isSecretValue(word)
 }
 
@@ -435,7 +434,7 @@ func (l *loader) lintSettings(c *Config) {
 		if len(jobs.URLSecrets(node.Value)) > 0 {
 			s.hide(deref(node))
 		}
-		if !replacedPassword.MatchString(node.Value) && hasPassword(node.Value) {
+		if !replacedPassword().MatchString(node.Value) && hasPassword(node.Value) {
 			l.warnAt(s, node, CodeInlineSecret, "redis.url contains a secret", "write ${VAR}, or put the password into redis.password_file")
 		}
 	}
@@ -465,7 +464,7 @@ func (l *loader) checkAuth(c *Config) {
 		problem(SeverityError, "mode", CodeAuth, "admin.auth.mode is token, and nothing tells the token", "add token_file: PATH")
 	}
 	_, chosen := c.Origins[at+"mode"]
-	for _, setting := range settingList {
+	for _, setting := range settingList() {
 		key, ok := strings.CutPrefix(setting.key, at)
 		if _, set := c.Origins[setting.key]; !ok || !set || key == "mode" || slices.Contains(authKeys[auth.Mode], key) {
 			continue

@@ -47,7 +47,7 @@ type secretFile struct{ key, path string }
 
 // secretFiles returns the files that settings name for secrets: those of password_file and the like. A certificate is none.
 func (c *Config) secretFiles() (files []secretFile) {
-	for _, setting := range settingList {
+	for _, setting := range settingList() {
 		name := setting.path[len(setting.path)-1]
 		if !strings.HasSuffix(name, "_file") || name == "ca_file" || name == "cert_file" {
 			continue

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-viper/mapstructure/v2"
@@ -179,7 +180,7 @@ type Log struct {
 // defaultSettings is the lowest layer. The doc comments above tell the reasons.
 func defaultSettings() map[string]any {
 	layer := make(map[string]any)
-	for key, setting := range settingKeys {
+	for key, setting := range settingKeys() {
 		layer[key] = setting.field.defaultValue().Interface()
 	}
 	return layer
@@ -263,7 +264,7 @@ type setting struct {
 }
 
 // settingList are all settings, in the order of the file types.
-var settingList = settingsOf(nil, reflect.TypeFor[settingsFile](), nil)
+var settingList = sync.OnceValue(func() []setting { return settingsOf(nil, reflect.TypeFor[settingsFile](), nil) })
 
 // settingsOf adds the settings below a struct of the file types to a list.
 func settingsOf(list []setting, t reflect.Type, at []string) []setting {
@@ -279,13 +280,13 @@ func settingsOf(list []setting, t reflect.Type, at []string) []setting {
 }
 
 // settingKeys are all settings by their keys.
-var settingKeys = func() map[string]setting {
+var settingKeys = sync.OnceValue(func() map[string]setting {
 	keys := make(map[string]setting)
-	for _, s := range settingList {
+	for _, s := range settingList() {
 		keys[s.key] = s
 	}
 	return keys
-}()
+})
 
 // loadSettings lays the layers over each other. origins tells for each key that was set where its value comes from.
 func (l *loader) loadSettings(o Options) (s Settings, origins map[string]Origin, err error) {
@@ -340,7 +341,7 @@ func given(o Options, key string) bool {
 // settings returns what the file sets, by key.
 func (s *source) settings(origins map[string]Origin) map[string]any {
 	layer := make(map[string]any)
-	for _, setting := range settingList {
+	for _, setting := range settingList() {
 		value, set := fileValue(reflect.ValueOf(s.file.settingsFile), setting.path)
 		if !set {
 			continue
@@ -384,7 +385,7 @@ func (l *loader) envLayer(origins map[string]Origin) koanf.Provider {
 				return "", nil
 			}
 			key := strings.ToLower(strings.ReplaceAll(rest, "__", "."))
-			if _, ok := settingKeys[key]; !ok {
+			if _, ok := settingKeys()[key]; !ok {
 				l.unknownSetting(name, key)
 				return "", nil
 			}
@@ -406,14 +407,14 @@ func (l *loader) unknownSetting(name, key string) {
 		Message: fmt.Sprintf("there is no setting %q", key)}
 	section, _, _ := strings.Cut(key, ".")
 	above, name := key[:strings.LastIndexByte(key, '.')+1], key[strings.LastIndexByte(key, '.')+1:]
-	inside := slices.IndexFunc(settingList, func(s setting) bool { return strings.HasPrefix(s.key, key+".") })
+	inside := slices.IndexFunc(settingList(), func(s setting) bool { return strings.HasPrefix(s.key, key+".") })
 	var beside []string // the settings in the same section
-	for _, s := range settingList {
+	for _, s := range settingList() {
 		if rest, ok := strings.CutPrefix(s.key, above); ok {
 			beside = append(beside, rest)
 		}
 	}
-	likely := nearest(key, slices.Sorted(maps.Keys(settingKeys)))
+	likely := nearest(key, slices.Sorted(maps.Keys(settingKeys())))
 	if near := nearest(name, beside); near != "" {
 		likely = above + near
 	}
@@ -421,7 +422,7 @@ func (l *loader) unknownSetting(name, key string) {
 	case strings.HasPrefix(key, "worker.queues."):
 		p.Hint = "write LOCKSTEP_WORKER__QUEUES=a=6,b=1"
 	case inside >= 0:
-		p.Hint = "it has settings below it, such as " + variableOf(settingList[inside].key)
+		p.Hint = "it has settings below it, such as " + variableOf(settingList()[inside].key)
 	case likely != "":
 		p.Hint = didYouMean(variableOf(likely))
 	case section == "jobs" || section == "defaults":
@@ -438,7 +439,7 @@ func (l *loader) flagLayer(flags *pflag.FlagSet, keys map[string]string, origins
 		if !ok || !f.Changed {
 			return "", nil
 		}
-		setting, ok := settingKeys[key]
+		setting, ok := settingKeys()[key]
 		if !ok {
 			panic("configs: flag " + f.Name + " is for an unknown setting " + key)
 		}
@@ -466,7 +467,7 @@ func valueType(t reflect.Type) reflect.Type {
 
 // setText puts a setting that comes as text into a layer. It returns false, with a problem, when the text is wrong.
 func (l *loader) setText(layer map[string]any, origins map[string]Origin, key, s string, origin Origin) bool {
-	setting := settingKeys[key]
+	setting := settingKeys()[key]
 	value, f := convertText(valueType(setting.field.typ), &setting.field.rules, s)
 	if f != nil {
 		l.settingFault(f, key, s, origin)
@@ -496,7 +497,7 @@ func convertText(t reflect.Type, r *rules, s string) (reflect.Value, *fault) {
 
 // check holds a typed value against the rules of its setting.
 func (l *loader) check(value reflect.Value, key, shown string, origin Origin) bool {
-	r := &settingKeys[key].field.rules
+	r := &settingKeys()[key].field.rules
 	switch value.Kind() {
 	case reflect.Map: // below
 	case reflect.Slice:
@@ -536,7 +537,7 @@ func (l *loader) check(value reflect.Value, key, shown string, origin Origin) bo
 }
 
 func (l *loader) settingFault(f *fault, key, shown string, origin Origin) {
-	setting, ok := settingKeys[key] // not for a key of a map
+	setting, ok := settingKeys()[key] // not for a key of a map
 	l.authWrong = l.authWrong || strings.HasPrefix(key, "admin.")
 	message, hint := f.sentence(shown, "for "+key, false, ok && setting.field.rules.secret)
 	l.add(Problem{Origin: origin, Severity: SeverityError, Code: f.code, Message: message, Hint: hint}, message)

@@ -100,7 +100,7 @@ func TestEverySettingCanComeFromEachLayer(t *testing.T) {
 	}
 	var environ []string
 	var text strings.Builder
-	for key := range settingKeys {
+	for key := range settingKeys() {
 		value, ok := values[key]
 		if !ok {
 			t.Errorf("this test lacks the setting %s", key)
@@ -108,7 +108,7 @@ func TestEverySettingCanComeFromEachLayer(t *testing.T) {
 		environ = append(environ, envPrefix+strings.ToUpper(strings.ReplaceAll(key, ".", "__"))+"="+value)
 	}
 	section := ""
-	for _, setting := range settingList {
+	for _, setting := range settingList() {
 		above, indent := setting.path[:len(setting.path)-1], ""
 		for i, name := range above {
 			indent = strings.Repeat("  ", i+1)

@@ -27,8 +27,8 @@ type Value struct {
 
 // Values returns all settings with their values and where these come from, in the order of the file types.
 func (c *Config) Values() []Value {
-	list := make([]Value, len(settingList))
-	for i, setting := range settingList {
+	list := make([]Value, len(settingList()))
+	for i, setting := range settingList() {
 		value := reflect.ValueOf(c.Settings)
 		for _, name := range setting.path {
 			value = koanfField(value, name)
@@ -191,7 +191,7 @@ func Redact(job *jobs.Job) *jobs.Job {
 		request.Headers = redactTexts(request.Headers, isSecretHeader)
 		out.HTTP = &request
 	}
-	if secretName.Match(job.Args) || isSecretText(string(job.Args)) {
+	if secretName().Match(job.Args) || isSecretText(string(job.Args)) {
 		out.Args = redactArgs(job.Args)
 	}
 	return &out

@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -504,8 +503,8 @@ func (l *loader) lineError(s *source, line, column int, code, message, hint stri
 }
 
 var (
-	assignment = regexp.MustCompile(`([A-Za-z0-9_.-]+)["']?\s*[:=]\s*`)
-	urlInLine  = regexp.MustCompile("[a-z][a-z+.-]*://[^\\s\"'`]+")
+	assignment = pattern(`([A-Za-z0-9_.-]+)["']?\s*[:=]\s*`)
+	urlInLine  = pattern("[a-z][a-z+.-]*://[^\\s\"'`]+")
 )
 
 // maskedText is masked for a line of a file that is no YAML, so that nothing is known of its values: what stands behind the
@@ -514,13 +513,13 @@ func maskedText(line string) string {
 	stars := func(from, to int) {
 		line = line[:from] + strings.Repeat("*", utf8.RuneCountInString(line[from:to])) + line[to:]
 	}
-	for _, at := range assignment.FindAllStringSubmatchIndex(line, -1) {
+	for _, at := range assignment().FindAllStringSubmatchIndex(line, -1) {
 		if isSecretName(line[at[2]:at[3]]) {
 			stars(at[1], len(line))
 			break
 		}
 	}
-	for _, at := range slices.Backward(urlInLine.FindAllStringIndex(line, -1)) { // stars may be fewer bytes than they replace
+	for _, at := range slices.Backward(urlInLine().FindAllStringIndex(line, -1)) { // stars may be fewer bytes than they replace
 		for _, s := range slices.Backward(jobs.URLSecrets(line[at[0]:at[1]])) {
 			stars(at[0]+s.From, at[0]+s.To)
 		}

@@ -2,7 +2,6 @@ package configs
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -129,11 +128,11 @@ func nearestWord(s string, enum []string) string {
 
 var (
 	// looseDuration is what people write for a duration without knowing Go's: 30, 2 days, 1h 30 min.
-	looseDuration = regexp.MustCompile(`^\s*(?:\d+(?:\.\d+)?\s*\pL*\.?[\s,]*)+$`)
-	durationPart  = regexp.MustCompile(`(\d+(?:\.\d+)?)\s*(\pL*)`)
+	looseDuration = pattern(`^\s*(?:\d+(?:\.\d+)?\s*\pL*\.?[\s,]*)+$`)
+	durationPart  = pattern(`(\d+(?:\.\d+)?)\s*(\pL*)`)
 
 	// isoDuration is ISO 8601's way: P1D, PT15M.
-	isoDuration = regexp.MustCompile(`^P(\d+D)?(?:T(\d+H)?(\d+M)?(\d+S)?)?$`)
+	isoDuration = pattern(`^P(\d+D)?(?:T(\d+H)?(\d+M)?(\d+S)?)?$`)
 )
 
 // durationWords are durations that people write as a word; 0s is no bound where it is allowed.
@@ -162,13 +161,13 @@ func nearestDuration(s string) string {
 	if word := durationWords[strings.ToLower(s)]; word != "" {
 		return word
 	}
-	if m := isoDuration.FindStringSubmatch(s); m != nil {
+	if m := isoDuration().FindStringSubmatch(s); m != nil {
 		s = strings.Join(m[1:], " ")
 	}
-	if !looseDuration.MatchString(s) {
+	if !looseDuration().MatchString(s) {
 		return ""
 	}
-	parts := durationPart.FindAllStringSubmatch(s, -1)
+	parts := durationPart().FindAllStringSubmatch(s, -1)
 	var texts []string
 	for _, part := range parts {
 		if text := plainDuration(part[1], part[2]); text != "" && (part[2] != "" || len(parts) == 1) {

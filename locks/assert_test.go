@@ -43,7 +43,7 @@ func TestOfTwoHoldersTheHigherTokenStands(t *testing.T) {
 				pipe := c.rdb.TxPipeline()
 				pipe.FlushAll(t.Context())
 				if first {
-					assertScript.Eval(t.Context(), pipe, c.space.keys, "rival.x", 60_000, "{}", "", "", "the rival's", 10_000, 0, "0", "1")
+					assertScript().Eval(t.Context(), pipe, c.space.keys, "rival.x", 60_000, "{}", "", "", "the rival's", 10_000, 0, "0", "1")
 				}
 				if _, err := pipe.Exec(t.Context()); err != nil {
 					t.Fatal(err)

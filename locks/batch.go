@@ -29,11 +29,11 @@ const (
 func batchers(keys []string) []*batcher {
 	return []*batcher{
 		{
-			prepared: prepare(releaseAllScript, keys), of: releaseScript, subject: 1, names: 2,
+			prepared: prepare(releaseAllScript(), keys), of: releaseScript(), subject: 1, names: 2,
 			reply: func(reply, int) reply { return reply{"released"} },
 		},
 		{
-			prepared: prepare(acquireAllScript, keys), of: acquireScript, shared: 1, subject: 1, names: 5,
+			prepared: prepare(acquireAllScript(), keys), of: acquireScript(), shared: 1, subject: 1, names: 5,
 			rest: func(l *letter) any { return l.args[3].(string) + "\x1f" + l.args[4].(string) },
 			reply: func(all reply, nth int) reply {
 				return reply{"granted", Token(all.number(2) + int64(nth)).String(), all.text(1)}

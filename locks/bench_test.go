@@ -27,7 +27,7 @@ func TestOneCommandRenewsAllHolds(t *testing.T) {
 	t.Parallel()
 	c := opened(t, redistest.New(t, redistest.Options{}).Client(t), "ns")
 	holdMany(t, c, 10_000)
-	renewed, all := &calls{hash: renewScript.Hash()}, new(calls)
+	renewed, all := &calls{hash: renewScript().Hash()}, new(calls)
 	c.beat.AddHook(renewed)
 	c.beat.AddHook(all)
 	c.rdb.AddHook(all)

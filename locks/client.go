@@ -158,9 +158,9 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, e
 			return nil, fmt.Errorf("open lock client: ask sentinel for the master: %w", err)
 		}
 	}
-	greeter := &greeter{keys: c.space.keys, script: greetScript, recovery: &c.recovery, identity: &c.identity, changed: c.Doubt}
+	greeter := &greeter{keys: c.space.keys, script: greetScript(), recovery: &c.recovery, identity: &c.identity, changed: c.Doubt}
 	if o.impersonate != nil {
-		greeter.script = o.impersonate.script(greetScript)
+		greeter.script = o.impersonate.script(greetScript())
 	}
 	if c.rdb, err = c.ownClient(rdb, greeter, c.try, 0); err != nil {
 		return nil, fmt.Errorf("open lock client: %w", err)
@@ -180,7 +180,7 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, e
 	}
 	c.space.rdb = c.rdb
 	c.post = &post{rdb: c.rdb, keys: c.space.keys, units: batchers(c.space.keys), try: c.try, spawn: c.spawn, now: time.Now}
-	c.acquireScript, c.releaseScript = prepare(as(c.rdb, acquireScript), c.space.keys), prepare(as(c.rdb, releaseScript), c.space.keys)
+	c.acquireScript, c.releaseScript = prepare(as(c.rdb, acquireScript()), c.space.keys), prepare(as(c.rdb, releaseScript()), c.space.keys)
 	began := time.Now()
 	s, listener, err := c.openSession(ctx, c.try)
 	if err != nil {
@@ -351,11 +351,11 @@ func (c *Client) ownClient(rdb redis.UniversalClient, g *greeter, try time.Durat
 }
 
 // call sends a script once, for at most c.try.
-func (c *Client) call(ctx context.Context, script *redis.Script, args ...any) (reply, error) {
+func (c *Client) call(ctx context.Context, script lazyScript, args ...any) (reply, error) {
 	return c.callWithin(ctx, c.try, script, args...)
 }
 
-func (c *Client) callWithin(ctx context.Context, try time.Duration, script *redis.Script, args ...any) (reply, error) {
+func (c *Client) callWithin(ctx context.Context, try time.Duration, script lazyScript, args ...any) (reply, error) {
 	ctx, cancel := context.WithTimeout(ctx, try)
 	defer cancel()
 	return runScript(ctx, c.rdb, script, c.space.keys, args...)

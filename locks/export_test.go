@@ -14,7 +14,7 @@ const faultEnv = "LOCKS_TEST_FAULT"
 const FaultEnv = faultEnv
 
 // AssertHash names the script in SLOWLOG that asserts holds.
-var AssertHash = assertScript.Hash()
+var AssertHash = assertScript().Hash()
 
 func init() {
 	from, to, planted := strings.Cut(os.Getenv(faultEnv), "=>")
@@ -22,12 +22,13 @@ func init() {
 		return
 	}
 	found := false
-	for name, script := range map[string]**redis.Script{
+	for name, script := range map[string]*lazyScript{
 		"acquire": &acquireScript, "assert": &assertScript, "greet": &greetScript, "renew": &renewScript,
 	} {
 		source := scriptSource(name)
 		found = found || strings.Contains(source, from)
-		*script = redis.NewScript(strings.ReplaceAll(source, from, to))
+		faulty := redis.NewScript(strings.ReplaceAll(source, from, to))
+		*script = func() *redis.Script { return faulty }
 	}
 	if !found {
 		panic("no script has " + from)

@@ -75,7 +75,7 @@ type greeter struct {
 
 func (g *greeter) greet(ctx context.Context, via redis.Scripter) error {
 	least, margin := g.recovery.args()
-	r, err := runScript(ctx, via, g.script, g.keys, least, margin)
+	r, err := runAssembled(ctx, via, g.script, g.keys, least, margin)
 	if err != nil {
 		return err
 	}
@@ -489,7 +489,7 @@ func (c *Client) redeclareSome(ctx context.Context, names []string) error {
 			loaded = true
 			continue
 		}
-		declareScript.EvalSha(ctx, pipe, c.space.keys, args...)
+		declareScript().EvalSha(ctx, pipe, c.space.keys, args...)
 	}
 	if pipe.Len() == 0 {
 		return nil

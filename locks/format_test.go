@@ -15,25 +15,14 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// everyScript are the scripts of this package by their names.
-func everyScript() map[string]*redis.Script {
-	return map[string]*redis.Script{
-		"open": openScript, "renew": renewScript, "close": closeScript, "card": cardScript, "acquire": acquireScript,
-		"release": releaseScript, "acquire.all": acquireAllScript, "release.all": releaseAllScript, "reap": reapScript,
-		"list": listScript, "sessions": sessionsScript, "declare": declareScript, "undeclare": undeclareScript, "downgrade": downScript,
-		"revoke": revokeScript, "stands": standsScript, "holders": holdersScript, "greet": greetScript,
-		"assert": assertScript, "place": placeScript, "check": checkScript, "rouse": rouseScript,
-	}
-}
-
 // build returns what a client impersonates to act as a build that writes the given format.
 func build(format int) *impersonator {
-	scripts := make(map[*redis.Script]*redis.Script)
-	for name, script := range everyScript() {
-		scripts[script] = redis.NewScript(sourceFor(name, format))
+	others := make(map[*redis.Script]*redis.Script)
+	for name, script := range scripts {
+		others[script()] = redis.NewScript(sourceFor(name, format))
 	}
 	return &impersonator{format: format, script: func(script *redis.Script) *redis.Script {
-		if other := scripts[script]; other != nil {
+		if other := others[script]; other != nil {
 			return other
 		}
 		return script // it is that build's already

@@ -210,11 +210,11 @@ func widen(t testing.TB, source string) string {
 
 func replaceBounds(t testing.TB, source, bounds string) string {
 	const real = "= 64, 64, 100, 250, 16, 500, 32"
-	if !strings.Contains(spaceSource, real) {
+	if !strings.Contains(readScript("space"), real) {
 		t.Fatalf("space.lua has no bounds %q", real)
 	}
 	const wide = "= 4, 16, 32, 500"
-	if !strings.Contains(spaceSource, wide) {
+	if !strings.Contains(readScript("space"), wide) {
 		t.Fatalf("space.lua has no bounds %q", wide)
 	}
 	// Small bundles are looked at in groups, too, as otherwise only large ones are.

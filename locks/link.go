@@ -15,7 +15,7 @@ import (
 //
 // A library is a sequence of declarations that begin with "local" at the start of a line; one may use those before it.
 func Link(library, script string) string {
-	return keysSource + guardFor(Format) + link(spaceSource+library, script)
+	return readScript("keys") + guardFor(Format) + link(readScript("space")+library, script)
 }
 
 // link returns the declarations of a library that a script uses, by itself or through others, and the script.
@@ -40,17 +40,19 @@ type declaration struct {
 	words map[string]bool
 }
 
-var declared = regexp.MustCompile(`(?m)^local (function )?([A-Za-z_][\w, ]*)`)
+var declared = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?m)^local (function )?([A-Za-z_][\w, ]*)`)
+})
 
-// declarations takes a library apart. Each program links some dozens of scripts of two libraries before its main begins,
-// so a library is taken apart once.
+// declarations takes a library apart. A worker links some dozens of scripts of two libraries, so each library is taken
+// apart once.
 func declarations(library string) []declaration {
 	libraries.Lock()
 	defer libraries.Unlock()
 	if known, ok := libraries.declarations[library]; ok {
 		return known
 	}
-	starts := declared.FindAllStringSubmatchIndex(library, -1)
+	starts := declared().FindAllStringSubmatchIndex(library, -1)
 	all := make([]declaration, len(starts))
 	for i, at := range starts {
 		end := len(library)

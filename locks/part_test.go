@@ -20,7 +20,7 @@ import (
 func TestBadRequestsAreRefusedUnsent(t *testing.T) {
 	t.Parallel()
 	c := opened(t, redistest.Client(t), redistest.Namespace(t))
-	sent := &calls{hash: acquireScript.Hash()}
+	sent := &calls{hash: acquireScript().Hash()}
 	c.rdb.AddHook(sent)
 	numbered := func(n int) []string {
 		names := make([]string, n)

@@ -175,7 +175,7 @@ func (p *post) trip(ctx context.Context, together []*batch, alone []*letter) (le
 func (p *post) result(ctx context.Context, sent *redis.Cmd, script prepared, args []any) (reply, error) {
 	answer, err := sent.Result()
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		return runScript(ctx, p.rdb, script.script, p.keys, args...)
+		return runAssembled(ctx, p.rdb, script.script, p.keys, args...)
 	}
 	if err != nil {
 		return nil, explain(err, namespaceOf(p.keys[0]), Format)

@@ -37,15 +37,15 @@ func (g *gate) note(cmds ...redis.Cmder) {
 	}
 }
 
-func (g *gate) count(script *redis.Script) int {
+func (g *gate) count(script lazyScript) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.sent[script.Hash()]
+	return g.sent[script().Hash()]
 }
 
 func (g *gate) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if args := cmd.Args(); len(args) > 1 && (args[1] == acquireScript.Hash() || args[1] == releaseScript.Hash()) {
+		if args := cmd.Args(); len(args) > 1 && (args[1] == acquireScript().Hash() || args[1] == releaseScript().Hash()) {
 			<-g.open
 			ctx = context.WithoutCancel(ctx) // it has waited here, not for Redis
 		}
@@ -91,8 +91,8 @@ func (c *Client) together(t *testing.T, g *gate, calls ...func()) {
 func gated(t *testing.T) (*Client, *gate) {
 	t.Helper()
 	rdb := redistest.Client(t)
-	for _, script := range []*redis.Script{acquireScript, acquireAllScript, releaseScript, releaseAllScript} {
-		if err := script.Load(t.Context(), rdb).Err(); err != nil {
+	for _, script := range []lazyScript{acquireScript, acquireAllScript, releaseScript, releaseAllScript} {
+		if err := script().Load(t.Context(), rdb).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -170,7 +170,7 @@ func TestWhatManyAskForGoesByOneScript(t *testing.T) {
 	c.stands(t, nil)
 	for _, script := range []struct {
 		name      string
-		one, many *redis.Script
+		one, many lazyScript
 	}{{"acquire", acquireScript, acquireAllScript}, {"release", releaseScript, releaseAllScript}} {
 		if one, many := g.count(script.one), g.count(script.many); one != 2 || many != 1 {
 			t.Errorf("%s: %d scripts for one and %d for many, want 2 and 1", script.name, one, many)

@@ -69,7 +69,7 @@ func (r *rig) run(name string, args ...any) (reply, error) {
 		script = redis.NewScript(source)
 		r.scripts[name] = script
 	}
-	return runScript(r.ctx, r.rdb, script, r.keys, args...)
+	return runAssembled(r.ctx, r.rdb, script, r.keys, args...)
 }
 
 // do is run for scripts that have to succeed. It returns the reply as text.

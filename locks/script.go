@@ -5,10 +5,10 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -21,10 +21,6 @@ import (
 var scriptFiles embed.FS
 
 var (
-	keysSource  = readScript("keys")
-	guardSource = withoutComments(readScript("guard"))
-	spaceSource = readScript("space")
-
 	openScript       = newScript("open")
 	renewScript      = newScript("renew")
 	closeScript      = newScript("close")
@@ -56,17 +52,26 @@ func readScript(name string) string {
 	return string(source)
 }
 
-// scriptNames has the scripts that were made, by hash. It is not written after the package was initialized.
-var scriptNames = make(map[string]string)
+// A lazyScript is put together when it is called for the first time, and is the same from then on. All of them take some
+// milliseconds, which every process of a program would pay that never sends one: the guard of each command is such a process.
+type lazyScript func() *redis.Script
 
-func newScript(name string) *redis.Script {
-	script := redis.NewScript(scriptSource(name))
-	scriptNames[script.Hash()] = name
-	return script
+// scripts are all of them, by name. The map is not written after the package was initialized.
+var scripts = make(map[string]lazyScript)
+
+func newScript(name string) lazyScript {
+	scripts[name] = sync.OnceValue(func() *redis.Script { return redis.NewScript(scriptSource(name)) })
+	return scripts[name]
 }
 
 // ScriptNames returns the names of the scripts that this package sends, by the hashes that SLOWLOG and MONITOR show.
-func ScriptNames() map[string]string { return maps.Clone(scriptNames) }
+func ScriptNames() map[string]string {
+	names := make(map[string]string, len(scripts))
+	for name, script := range scripts {
+		names[script().Hash()] = name
+	}
+	return names
+}
 
 func scriptSource(name string) string { return sourceFor(name, Format) }
 
@@ -81,18 +86,22 @@ func sourceFor(name string, format int) string {
 	case "open", "renew", "greet", "assert":
 		server = readScript("server")
 	}
-	return keysSource + fast + guard + link(spaceSource, server+readScript(name))
+	return readScript("keys") + fast + guard + link(readScript("space"), server+readScript(name))
 }
 
 // guardFor returns the guard of a build that writes the given format. A fast path comes before it, or has none: an
 // acquire finds no live session in a space that was raised beyond its build, and a release removes a hold exactly as it
 // was written.
 func guardFor(format int) string {
-	return fmt.Sprintf("local FORMAT, LEAST = %d, %d\n", format, leastFormat(format)) + guardSource
+	return fmt.Sprintf("local FORMAT, LEAST = %d, %d\n", format, leastFormat(format)) + withoutComments(readScript("guard"))
 }
 
 // runScript sends a script once. A server that does not know it yet is sent the text.
-func runScript(ctx context.Context, rdb redis.Scripter, script *redis.Script, keys []string, args ...any) (reply, error) {
+func runScript(ctx context.Context, rdb redis.Scripter, script lazyScript, keys []string, args ...any) (reply, error) {
+	return runAssembled(ctx, rdb, script(), keys, args...)
+}
+
+func runAssembled(ctx context.Context, rdb redis.Scripter, script *redis.Script, keys []string, args ...any) (reply, error) {
 	build := Format
 	if other, ok := rdb.(*impersonator); ok {
 		script, build = other.script(script), other.format

@@ -72,7 +72,7 @@ func (c *Client) listing(t testing.TB) *Listing {
 }
 
 // raw runs a script as an eavesdropper would send it.
-func (c *Client) raw(t testing.TB, script *redis.Script, args ...any) []string {
+func (c *Client) raw(t testing.TB, script lazyScript, args ...any) []string {
 	t.Helper()
 	answer, err := c.call(t.Context(), script, args...)
 	if err != nil {
@@ -208,7 +208,9 @@ func TestHoldThatRedisLostIsLost(t *testing.T) {
 }
 
 // silent is release without its messages.
-var silent = redis.NewScript(strings.Replace(Link("", readScript("release")), "call('PUBLISH', ", "select('#', ", 1))
+var silent lazyScript = sync.OnceValue(func() *redis.Script {
+	return redis.NewScript(strings.Replace(Link("", readScript("release")), "call('PUBLISH', ", "select('#', ", 1))
+})
 
 func TestGrantIsFoundWithoutItsMessage(t *testing.T) {
 	t.Parallel()
@@ -301,7 +303,7 @@ func (h *calls) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 func TestBusySessionIsNotComparedAllTheTime(t *testing.T) {
 	t.Parallel()
 	c := opened(t, redistest.Client(t), redistest.Namespace(t))
-	compared, renewed := &calls{hash: listScript.Hash()}, &calls{hash: renewScript.Hash()}
+	compared, renewed := &calls{hash: listScript().Hash()}, &calls{hash: renewScript().Hash()}
 	c.rdb.AddHook(compared)
 	c.beat.AddHook(renewed)
 	c.keepBusy(t)
@@ -411,8 +413,8 @@ func TestLateSessionIsCutOff(t *testing.T) {
 	began := time.Now()
 	pipe := rdb.TxPipeline()
 	pipe.FlushAll(t.Context())
-	openScript.Eval(t.Context(), pipe, c.space.keys, "new.x", 60_000, "{}", "another space", "0")
-	granted := acquireScript.Eval(t.Context(), pipe, c.space.keys, ask("new.x", "new.x.1", -1, 0, "xb").args()...)
+	openScript().Eval(t.Context(), pipe, c.space.keys, "new.x", 60_000, "{}", "another space", "0")
+	granted := acquireScript().Eval(t.Context(), pipe, c.space.keys, ask("new.x", "new.x.1", -1, 0, "xb").args()...)
 	if _, err := pipe.Exec(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -9,15 +9,18 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
-var namespacePattern = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+var namespacePattern = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+})
 
 func checkNamespace(namespace string) error {
-	if !namespacePattern.MatchString(namespace) {
+	if !namespacePattern().MatchString(namespace) {
 		return fmt.Errorf("%w: namespace %q: use 1 to 64 letters, digits, - and _", ErrInvalid, namespace)
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"lockstep/jobs"
@@ -21,28 +22,31 @@ import (
 //go:embed page
 var files embed.FS
 
-var pageTemplate = template.Must(template.New("page.html").Funcs(template.FuncMap{
-	"ago":     func(t Instant, now time.Time) moment { return relative(t.Time, now) },
-	"tick":    func(t TickTime, now time.Time) moment { return relative(t.Time, now) },
-	"exactly": func(t time.Time) moment { return relative(t, t) },
-	"for":     func(s Seconds) string { return span(time.Duration(s)) },
-	"took":    func(r Run) string { return took(&r) },
-	"badge":   newBadge,
-	"run":     newRunName,
-	"last":    lastAttempt,
-	"why":     why,
-	"slots":   slotMarks,
-	"few":     newFewNames,
-	"escape":  url.PathEscape,
-	"plural":  plural,
-	"text":    func(t Text) string { return string(t) },
-	"purpose": func(h Holder) string { return h.Purpose() },
-	"waiter":  func(w Wait) string { return w.Purpose() },
-	"locks":   func(h Holder) []string { return h.Locks() },
-	"few10":   func(list []ConfigProblem) []ConfigProblem { return list[:min(len(list), 10)] },
-	"more10":  func(list []ConfigProblem) int { return len(list) - 10 },
-	"paths":   func() []string { return []string{"workers", "locks", "waits", "jobs", "runs"} },
-}).ParseFS(files, "page/page.html"))
+// pageTemplate is parsed when the first page is asked for: most processes of a program serve none.
+var pageTemplate = sync.OnceValue(func() *template.Template {
+	return template.Must(template.New("page.html").Funcs(template.FuncMap{
+		"ago":     func(t Instant, now time.Time) moment { return relative(t.Time, now) },
+		"tick":    func(t TickTime, now time.Time) moment { return relative(t.Time, now) },
+		"exactly": func(t time.Time) moment { return relative(t, t) },
+		"for":     func(s Seconds) string { return span(time.Duration(s)) },
+		"took":    func(r Run) string { return took(&r) },
+		"badge":   newBadge,
+		"run":     newRunName,
+		"last":    lastAttempt,
+		"why":     why,
+		"slots":   slotMarks,
+		"few":     newFewNames,
+		"escape":  url.PathEscape,
+		"plural":  plural,
+		"text":    func(t Text) string { return string(t) },
+		"purpose": func(h Holder) string { return h.Purpose() },
+		"waiter":  func(w Wait) string { return w.Purpose() },
+		"locks":   func(h Holder) []string { return h.Locks() },
+		"few10":   func(list []ConfigProblem) []ConfigProblem { return list[:min(len(list), 10)] },
+		"more10":  func(list []ConfigProblem) int { return len(list) - 10 },
+		"paths":   func() []string { return []string{"workers", "locks", "waits", "jobs", "runs"} },
+	}).ParseFS(files, "page/page.html"))
+})
 
 // view is what the template is given.
 type view struct {
@@ -72,7 +76,7 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request) error {
 	}
 	v.Seen = seen
 	var body bytes.Buffer
-	if err := pageTemplate.Execute(&body, v); err != nil {
+	if err := pageTemplate().Execute(&body, v); err != nil {
 		return errors.Join(errBroken, err)
 	}
 	write(w, status, "text/html; charset=utf-8", body.Bytes())

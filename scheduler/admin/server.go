@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"lockstep/jobs"
@@ -234,7 +235,7 @@ func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) int 
 func writeProblem(w http.ResponseWriter, r *http.Request, status int, detail string) {
 	if wantsPage(r) {
 		var body bytes.Buffer
-		if err := problemTemplate.Execute(&body, map[string]any{"Status": status, "Title": http.StatusText(status), "Detail": detail}); err != nil {
+		if err := problemTemplate().Execute(&body, map[string]any{"Status": status, "Title": http.StatusText(status), "Detail": detail}); err != nil {
 			panic("admin: a problem is plain data: " + err.Error())
 		}
 		write(w, status, "text/html; charset=utf-8", body.Bytes())
@@ -259,7 +260,8 @@ func wantsPage(r *http.Request) bool {
 }
 
 // problemTemplate needs no style sheet: a client that is not let in cannot fetch one.
-var problemTemplate = template.Must(template.New("problem").Parse(`<!doctype html>
+var problemTemplate = sync.OnceValue(func() *template.Template {
+	return template.Must(template.New("problem").Parse(`<!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">
 <title>{{.Title}} · lockstep</title></head>
@@ -272,6 +274,7 @@ var problemTemplate = template.Must(template.New("problem").Parse(`<!doctype htm
 </body>
 </html>
 `))
+})
 
 // errBroken says that an answer could not be made although everything was read: a fault of this package.
 var errBroken = errors.New("the answer could not be made")

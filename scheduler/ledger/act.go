@@ -79,12 +79,12 @@ func (a *Act) entry() string {
 }
 
 // runAct is [Ledger.run] for a script that keeps an act, unless entry, which is also among args, is "".
-func (l *Ledger) runAct(ctx context.Context, s *redis.Script, job, entry string, args ...any) (any, error) {
+func (l *Ledger) runAct(ctx context.Context, script lazyScript, job, entry string, args ...any) (any, error) {
 	keys := l.keysOf(job)
 	if entry != "" {
 		keys = append(keys[:len(keys):len(keys)], l.prefix+"acts")
 	}
-	answer, err := s.Run(ctx, l.rdb, keys, args...).Result()
+	answer, err := script().Run(ctx, l.rdb, keys, args...).Result()
 	return answer, l.space.Explain(err)
 }
 

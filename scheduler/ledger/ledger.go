@@ -5,7 +5,6 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"maps"
 	"strconv"
 	"strings"
 	"sync"
@@ -73,25 +72,34 @@ func (l *Ledger) Writable(ctx context.Context) error {
 //go:embed scripts/ledger.lua
 var shared string
 
-// scriptNames has the scripts that were made, by hash. It is not written after the package was initialized.
-var scriptNames = make(map[string]string)
+// A lazyScript is put together when it is called for the first time, and is the same from then on: a process that sends none,
+// as the guard of a command, does not spend the milliseconds that all of them take.
+type lazyScript func() *redis.Script
 
-func script(source string) *redis.Script { return quick("", source) }
+// scripts are all of them, by name. The map is not written after the package was initialized.
+var scripts = make(map[string]lazyScript)
 
-// ScriptNames returns the names of the scripts that this package sends, by the hashes that SLOWLOG and MONITOR show.
-func ScriptNames() map[string]string { return maps.Clone(scriptNames) }
+func script(source string) lazyScript { return quick("", source) }
 
 // quick puts a fast path in front of a script.
-func quick(fast, source string) *redis.Script {
-	script := redis.NewScript(fast + locks.Link(shared, source))
+func quick(fast, source string) lazyScript {
 	name, _, _ := strings.Cut(strings.TrimPrefix(source, "-- "), " ") // as each begins
-	scriptNames[script.Hash()] = name
-	return script
+	scripts[name] = sync.OnceValue(func() *redis.Script { return redis.NewScript(fast + locks.Link(shared, source)) })
+	return scripts[name]
+}
+
+// ScriptNames returns the names of the scripts that this package sends, by the hashes that SLOWLOG and MONITOR show.
+func ScriptNames() map[string]string {
+	names := make(map[string]string, len(scripts))
+	for name, script := range scripts {
+		names[script().Hash()] = name
+	}
+	return names
 }
 
 // run sends a script. job "" is for scripts that touch no job's history.
-func (l *Ledger) run(ctx context.Context, s *redis.Script, job string, args ...any) (any, error) {
-	answer, err := s.Run(ctx, l.rdb, l.keysOf(job), args...).Result()
+func (l *Ledger) run(ctx context.Context, script lazyScript, job string, args ...any) (any, error) {
+	answer, err := script().Run(ctx, l.rdb, l.keysOf(job), args...).Result()
 	return answer, l.space.Explain(err)
 }
 
@@ -111,7 +119,8 @@ type step struct {
 
 // runAll sends calls of a script in one round trip, or two where Redis does not know it. They are run in their order, but
 // others' may come in between. Each has an answer or an error of its own.
-func (l *Ledger) runAll(ctx context.Context, s *redis.Script, steps []step) []*redis.Cmd {
+func (l *Ledger) runAll(ctx context.Context, script lazyScript, steps []step) []*redis.Cmd {
+	s := script()
 	sent := make([]*redis.Cmd, len(steps))
 	pipe := l.rdb.Pipeline()
 	for i, step := range steps {

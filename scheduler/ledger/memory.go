@@ -362,11 +362,11 @@ func (l *Ledger) say(ctx context.Context, facts []fact) error {
 // server does not know them.
 func (l *Ledger) sayAtOnce(ctx context.Context, steps, ends []step) (said, ended []*redis.Cmd) {
 	pipe := l.rdb.TxPipeline()
-	add := func(script *redis.Script, steps []step) (sent []*redis.Cmd) {
-		call := script.Eval
+	add := func(script lazyScript, steps []step) (sent []*redis.Cmd) {
+		call := script().Eval
 		for _, step := range steps {
 			sent = append(sent, call(ctx, pipe, l.keysOf(step.job), step.args...))
-			call = script.EvalSha
+			call = script().EvalSha
 		}
 		return sent
 	}

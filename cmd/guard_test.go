@@ -1,0 +1,118 @@
+//go:build linux
+
+package cmd
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"lockstep/jobs/command"
+)
+
+// A guard is this whole program, started once for each command. It must not set up what a worker needs: assembling all
+// scripts, for one, takes twenty times as long as an empty Go program.
+func TestGuardCostsLittleMoreThanAnEmptyProgram(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector changes what a process costs")
+	}
+	empty := buildEmpty(t)
+	commands, err := command.New(command.Options{Guard: []string{toolPath, guardWord}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	guarded := func(argv ...string) {
+		if err := commands.Run(t.Context(), command.Spec{Argv: argv}); err != nil {
+			t.Error(err)
+		}
+	}
+	plain := func(program string) {
+		if err := exec.CommandContext(t.Context(), program).Run(); err != nil {
+			t.Error(err)
+		}
+	}
+	// Other tests start processes too, so the least of many counts, and all are started in turn.
+	costs := map[string][]time.Duration{}
+	for range 25 {
+		for what, start := range map[string]func(){
+			"guard": func() { guarded("true") }, "true": func() { plain("true") }, "empty": func() { plain(empty) },
+		} {
+			before := childrenTime(t)
+			start()
+			costs[what] = append(costs[what], childrenTime(t)-before)
+		}
+	}
+	guard, bare := slices.Min(costs["guard"])-slices.Min(costs["true"]), slices.Min(costs["empty"])
+	t.Logf("a guard takes %v of processor time, an empty program %v", guard, bare)
+	if most := 12 * bare; guard > most {
+		t.Errorf("a guard takes %v of processor time, want at most %v, 12 times that of an empty program", guard, most)
+	}
+}
+
+func TestGuardNeedsLittleMemory(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector changes what a process needs")
+	}
+	commands, err := command.New(command.Options{Guard: []string{toolPath, guardWord}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid := filepath.Join(t.TempDir(), "pid")
+	done := make(chan error, 1)
+	stop := make(chan os.Signal, 1)
+	go func() {
+		done <- commands.Run(t.Context(), command.Spec{Argv: []string{"sh", "-c", "echo $PPID > " + pid + ".new; mv " + pid + ".new " + pid + "; exec sleep 1000"}, Signals: stop})
+	}()
+	eventually(t, 20*time.Second, "the command runs", func() bool { return exists(pid) })
+	text, err := os.ReadFile(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rollup, err := os.ReadFile(fmt.Sprintf("/proc/%s/smaps_rollup", bytes.TrimSpace(text)))
+	stop <- syscall.SIGKILL
+	<-done // the error of a command that was killed
+	if err != nil {
+		t.Fatal(err)
+	}
+	kib := 0 // the pages of the program's file are shared by all its processes; the others are a guard's own
+	for line := range strings.Lines(string(rollup)) {
+		if size, found := strings.CutPrefix(line, "Anonymous:"); found {
+			if kib, err = strconv.Atoi(strings.Fields(size)[0]); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	t.Logf("a guard has %d KiB of its own", kib)
+	if kib == 0 || kib > 4<<10 {
+		t.Errorf("a guard has %d KiB of its own, want at most 4096", kib)
+	}
+}
+
+// childrenTime returns the processor time of all processes that this one has waited for, and that those have waited for.
+func childrenTime(t *testing.T) time.Duration {
+	t.Helper()
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_CHILDREN, &used); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
+}
+
+// buildEmpty builds a program that does nothing.
+func buildEmpty(t *testing.T) string {
+	t.Helper()
+	source, program := filepath.Join(t.TempDir(), "main.go"), filepath.Join(t.TempDir(), "empty")
+	write(t, source, "package main\n\nfunc main() {}\n")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, source).CombinedOutput(); err != nil {
+		t.Fatalf("build an empty program: %v\n%s", err, out)
+	}
+	return program
+}
