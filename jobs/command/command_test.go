@@ -421,11 +421,11 @@ func TestCommandDiesWithItsGuard(t *testing.T) {
 	t.Parallel()
 	for _, cause := range []error{nil, jobs.ErrDrain} {
 		f := newForest(t)
-		// Without what left the group: that is out of reach (see the package's comment).
-		attempt, _ := f.attempt("trap '' TERM; echo $$ >> $PIDS; sleep 1000 & echo $! >> $PIDS; sleep 1000 & echo $! >> $PIDS; echo 0 >> $PIDS; wait")
+		// Some leave the group and their parents; one of these has not even the environment of the command. All ignore TERM.
+		attempt, _ := f.attempt("trap '' TERM\n" + tree + "(env -i setsid sh -c 'echo $$ >> '$PIDS'; exec /bin/sleep 1000' &)\nwait")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		result := execute(t, ctx, newExecutor(time.Hour), attempt)
-		f.grown(t)
+		eventually(t, "the command's processes run", func() bool { return len(f.pids()) == treeSize+1 })
 		guard := guardOf(t, f)
 		if cause != nil {
 			cancel(cause)

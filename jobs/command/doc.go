@@ -51,11 +51,12 @@
 //
 //   - A process that may not be killed by the worker's user (sudo, a setuid program) goes on. The guard waits for it,
 //     so the attempt keeps its slot, but the lock passes on at the end of the lease.
-//   - When the guard itself is killed with kill -9, the command is killed by the kernel and its group by the worker;
-//     a descendant that left the group survives as a child of the next subreaper above, for example the parent of a
-//     working child of lockstep, or of init. A command that is executed with other credentials does not get the
-//     kernel's signal.
-//   - Systems other than Linux have no subreaper: there the group is all that is killed.
+//   - When the guard itself is killed with kill -9, the kernel kills the command (unless that was executed with other
+//     credentials), and the worker kills its descendants before [Executor.Run] returns. It recognizes them by a resource
+//     limit (RLIMIT_RTTIME) that the guard draws for its command and every process inherits; one that changes this limit
+//     escapes. When guard and worker are both killed, a descendant that left the group falls to the next subreaper
+//     above: the parent of a working child of lockstep kills it.
+//   - Systems other than Linux have neither subreapers nor such limits: there the group is all that is killed.
 //   - A guard that somebody stops (kill -STOP) acts when it goes on. The worker wakes it, and kills the group itself,
 //     when the deadline has passed without a report.
 package command

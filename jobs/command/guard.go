@@ -176,6 +176,7 @@ func (g *guard) start(s *start) *failed {
 		attr := &syscall.SysProcAttr{Setpgid: true, Pgid: s.Group}
 		dieWithParent(attr)
 		g.group = s.Group == 0
+		s.Mark.set()
 		// Not by os/exec: it would wait for the command itself, but here one loop reaps everything.
 		g.pid, err = syscall.ForkExec(path, s.Argv, &syscall.ProcAttr{Env: s.Env, Files: []uintptr{0, 1, 2}, Sys: attr})
 		if err == nil {

@@ -1,7 +1,6 @@
 package command
 
 import (
-	"bytes"
 	"os"
 	"strconv"
 	"syscall"
@@ -29,25 +28,9 @@ func dieWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL
 // childrenOf returns the children of a process. It reads the parent of every process, because
 // /proc/<pid>/task/<tid>/children does not exist in every kernel and may leave some out while others end.
 func childrenOf(parent int) []int {
-	proc, err := os.Open("/proc")
-	if err != nil {
-		return nil
-	}
-	defer proc.Close()
-	names, _ := proc.Readdirnames(-1) // what could be read is better than nothing; the caller tries again
 	var children []int
-	for _, name := range names {
-		pid, err := strconv.Atoi(name)
-		if err != nil {
-			continue
-		}
-		stat, err := os.ReadFile("/proc/" + name + "/stat")
-		if err != nil {
-			continue // has ended
-		}
-		// "pid (name) state ppid ...", where the name may contain anything.
-		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-		if len(fields) > 1 && string(fields[1]) == strconv.Itoa(parent) {
+	for _, pid := range processes() {
+		if fields := statOf(pid); len(fields) > 1 && string(fields[1]) == strconv.Itoa(parent) {
 			children = append(children, pid)
 		}
 	}

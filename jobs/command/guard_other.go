@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"syscall"
+	"time"
 )
 
 // AdoptOrphans would let every descendant that loses its parent become a child of this process: Linux alone does that.
@@ -13,6 +14,15 @@ func AdoptOrphans() error { return errors.ErrUnsupported }
 
 // KillChildren would kill the children of this process. Here they cannot be told from others' without a risk.
 func KillChildren() {}
+
+// A mark would tell the descendants of one guard from all other processes.
+type mark uint64
+
+func newMark() mark { return 0 }
+
+func (mark) set() {}
+
+func (mark) kill(time.Duration) []int { return nil }
 
 func dieWithParent(*syscall.SysProcAttr) {}
 

@@ -35,6 +35,7 @@ type start struct {
 	Env    []string // all of it
 	Parent int      // the worker's process id
 	Group  int      // the process group to join; 0: one of its own
+	Mark   mark     // of the command's processes
 }
 
 // report is a message from the guard; each has one of the fields. They come in this order: Failed alone, or Started,

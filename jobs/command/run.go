@@ -146,7 +146,7 @@ func (e *Executor) Run(ctx context.Context, spec Spec) error {
 			return fmt.Errorf("folder of %q: %w", spec.Argv[0], err)
 		}
 	}
-	c := &child{Executor: e, spec: spec}
+	c := &child{Executor: e, spec: spec, mark: newMark()}
 	if err := c.startGuard(); err != nil {
 		return fmt.Errorf("start the guard of %q: %w", spec.Argv[0], err)
 	}
@@ -182,6 +182,7 @@ type child struct {
 	pipe    *os.File      // orders; closing it is the order to kill
 	orders  *gob.Encoder  // writes to pipe
 	reports *os.File      // its other end is the guard's alone, so it ends with it
+	mark    mark          // of the command's processes
 	told    time.Duration // the deadline that the guard knows
 	grace   time.Duration // reading of the boot clock at which a command that was told to end is killed; 0: not told
 
@@ -234,7 +235,7 @@ func (c *child) startGuard() error {
 // sendStart sends the first order. It can be larger than the pipe, so the guard has to read it while it is written; an
 // end of ctx calls that off, which a guard takes for the end of its worker.
 func (c *child) sendStart(ctx context.Context) {
-	s := &start{Argv: c.spec.Argv, Env: withoutDoubles(c.spec.Env), Parent: os.Getpid()}
+	s := &start{Argv: c.spec.Argv, Env: withoutDoubles(c.spec.Env), Parent: os.Getpid(), Mark: c.mark}
 	if c.spec.Foreground {
 		s.Group = syscall.Getpgrp()
 	}
@@ -401,17 +402,30 @@ func (c *child) killCommand() {
 // close waits for the end of the guard and of the output, and returns how the guard ended.
 func (c *child) close() error {
 	c.abandon()
-	if c.pid != 0 && c.gone == nil {
-		c.log.Warn("guard was killed; its worker kills the command", "guard", c.cmd.Process.Pid, "command", c.pid, "label", c.spec.Label)
-		c.killGroup()
+	if c.gone == nil && c.failed == nil {
+		c.killInPlace()
 	}
 	err := c.cmd.Wait()
 	c.reports.Close()
 	return err
 }
 
-// killGroup kills the command's group after the death of its guard and waits until it is gone, but not for ever: where
-// nobody reaps (a container whose first process is not made for that), the dead stay in the list of processes.
+// killInPlace kills the command and its descendants in place of the guard, which has ended without a report that they are
+// dead. The guard may have been killed before it could report that there is a command.
+func (c *child) killInPlace() {
+	if c.pid != 0 {
+		c.log.Warn("guard was killed; its worker kills the command", "guard", c.cmd.Process.Pid, "command", c.pid, "label", c.spec.Label)
+	}
+	if left := c.mark.kill(outputDelay); len(left) > 0 {
+		c.log.Error("guard was killed, and processes of its command cannot be killed", "pids", left, "label", c.spec.Label)
+	}
+	if c.pid != 0 {
+		c.killGroup() // also where marks are unknown
+	}
+}
+
+// killGroup kills the command's group after the death of its guard and waits until it is gone, but only for a moment: where
+// no process reaps the dead (a container whose first process is not made for that), they stay in the list of processes.
 func (c *child) killGroup() {
 	if c.spec.Foreground {
 		return // the group is our own; the kernel kills the command itself

@@ -1,0 +1,108 @@
+package command
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A mark tells the descendants of one guard from all other processes, also when the guard is dead and they have left the
+// command's process group. It is a resource limit: every process inherits those of its parent, a new session or an empty
+// environment does not shed them, and they can be read from outside. The limit is the processor time that a process with
+// real-time scheduling may use without a system call, in microseconds. A mark is more than 70,000 years, so it limits
+// nothing. Only the soft limit carries it: a guard below the command sets a mark of its own.
+type mark uint64
+
+// newMark draws a mark that no other guard of this host has.
+func newMark() mark { return mark(1<<61 | rand.Uint64()>>4) }
+
+// set marks this process, and so what it starts from now on. Where the system refuses, descendants cannot be told from
+// others: then the command's group is all that is killed after the death of its guard.
+func (m mark) set() {
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_RTTIME, &limit) == nil {
+		limit.Cur = uint64(m)
+		_ = unix.Setrlimit(unix.RLIMIT_RTTIME, &limit)
+	}
+}
+
+// has reports whether a process has the mark.
+func (m mark) has(pid int) bool {
+	var limit unix.Rlimit
+	return unix.Prlimit(pid, unix.RLIMIT_RTTIME, nil, &limit) == nil && limit.Cur == uint64(m)
+}
+
+// kill kills every process with the mark until there is none, or the limit is over. It returns those that are left.
+func (m mark) kill(limit time.Duration) (left []int) {
+	// The list of processes is read while others are started and end. Two reads that find none are not both wrong.
+	for end, clean := time.Now().Add(limit), 0; clean < 2; clean++ {
+		left = left[:0]
+		for _, pid := range processes() {
+			if m.has(pid) && !isDead(pid) {
+				left = append(left, pid)
+				m.killOne(pid)
+			}
+		}
+		if len(left) > 0 {
+			if time.Now().After(end) {
+				return left
+			}
+			clean = -1
+			time.Sleep(lookForMarked) //nolint:forbidigo // nothing calls this off, and it is short
+		}
+	}
+	return nil
+}
+
+// lookForMarked is how long the processes that were killed may take to end until they are looked for again.
+const lookForMarked = 2 * time.Millisecond
+
+// killOne kills a process if it has the mark. The process is none of this one's children, so its ID may pass to another
+// process at any time: the descriptor does not.
+func (m mark) killOne(pid int) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return // it has ended, or the system has no such descriptors (Linux before 5.3)
+	}
+	defer unix.Close(fd)
+	if m.has(pid) {
+		_ = unix.PidfdSendSignal(fd, unix.Signal(syscall.SIGKILL), nil, 0)
+	}
+}
+
+// processes returns the IDs of all processes.
+func processes() []int {
+	proc, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer proc.Close()
+	names, _ := proc.Readdirnames(-1) // what could be read is better than nothing
+	var pids []int
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// isDead reports whether a process has ended. Its parent may not have taken note of that yet.
+func isDead(pid int) bool {
+	fields := statOf(pid)
+	return len(fields) == 0 || string(fields[0]) == "Z" || string(fields[0]) == "X"
+}
+
+// statOf returns what /proc has of a process, from its state on: state, parent, ... It is empty if the process is gone.
+func statOf(pid int) [][]byte {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return nil
+	}
+	return bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:]) // the name before may contain anything
+}
