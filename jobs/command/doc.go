@@ -40,7 +40,8 @@
 // [Executor.Execute] and [Executor.Run] return at "ended" and not before. Their errors: [*StartError] when the command
 // could not be started, [*ExitError] when it failed, the cause of ctx in front of that when ctx ended it, and
 // locks.ErrLost when the guard killed it at its deadline. A command that had ended by itself before the TERM reached it
-// counts as what it was.
+// counts as what it was. An [*ExitError] matches jobs.ErrTerminated when a SIGTERM ended the command, or when the command
+// failed after its guard had received one, as all processes of a service do that a service manager stops.
 //
 // # What a guarded program needs
 //

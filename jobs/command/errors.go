@@ -4,12 +4,22 @@ import (
 	"fmt"
 	"os/exec"
 	"syscall"
+
+	"lockstep/jobs"
 )
 
 // ExitError says that the command ended with another exit status than 0, or by a signal.
 type ExitError struct {
 	Code   int            // the exit status; 0 when a signal ended it
 	Signal syscall.Signal // 0 when it exited
+
+	terminated bool // its guard got a SIGTERM, too, before it exited
+}
+
+// Is reports whether target is [jobs.ErrTerminated] and a SIGTERM ended the command: it died of one, exited with the status
+// by which shells report that, or failed after its guard had received one, as all processes of a service do.
+func (e *ExitError) Is(target error) bool {
+	return target == jobs.ErrTerminated && (e.ExitCode() == 128+int(syscall.SIGTERM) || e.terminated && e.Signal == 0)
 }
 
 func (e *ExitError) Error() string {

@@ -35,7 +35,7 @@ func GuardMain(args []string) int {
 		syscall.CloseOnExec(fd) // the command could hold the pipe open, or write a report itself
 	}
 	orders := gob.NewDecoder(os.NewFile(ordersFD, "orders"))
-	g := &guard{reports: gob.NewEncoder(os.NewFile(reportsFD, "reports"))}
+	g := &guard{reports: gob.NewEncoder(os.NewFile(reportsFD, "reports")), terms: make(chan os.Signal, 1)}
 	var first order
 	if err := orders.Decode(&first); errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return 0 // the worker died, or thought better of it, before there was anything to guard
@@ -55,7 +55,8 @@ func notByHand() int {
 // reaps, so no process id it uses can have passed to another process in between.
 type guard struct {
 	reports *gob.Encoder
-	orders  chan order // closed when the worker is dead, or wants an end; nil after that
+	terms   chan os.Signal // SIGTERMs that this process has received; buffer of one, since one is enough
+	orders  chan order     // closed when the worker is dead, or wants an end; nil after that
 
 	killBy time.Duration // reading of the boot clock; 0: none
 	pid    int           // the command
@@ -71,9 +72,11 @@ type guard struct {
 
 func (g *guard) run(first order, decoder *gob.Decoder) {
 	// What is sent to the worker's service or terminal is for the worker to act on: a guard that died of it could not
-	// guard. The signals are caught, not ignored, because a command would inherit that they are ignored.
+	// guard. The signals are caught, not ignored, because a command would inherit that they are ignored. A TERM is noted,
+	// because it may have been sent to the command as well.
 	caught := make(chan os.Signal, 1)
-	signal.Notify(caught, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2)
+	signal.Notify(caught, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
+	signal.Notify(g.terms, syscall.SIGTERM)
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, syscall.SIGCHLD)
 
@@ -279,7 +282,7 @@ func (g *guard) reap() bool {
 			return false
 		case pid == g.pid && !g.ended:
 			g.ended = true
-			end := &ended{Stopped: g.stopped, Overdue: g.overdue}
+			end := &ended{Stopped: g.stopped, Overdue: g.overdue, Terminated: len(g.terms) > 0}
 			if status.Signaled() {
 				end.Signal = status.Signal()
 			} else {

@@ -60,6 +60,8 @@ type ended struct {
 	Signal  syscall.Signal
 	Stopped bool // because it was told to, or because the guard killed it
 	Overdue bool // the guard killed it since the deadline had come
+
+	Terminated bool // the guard has received a SIGTERM that was not sent by way of the worker
 }
 
 // gone says that no process is left.

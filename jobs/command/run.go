@@ -440,7 +440,7 @@ func (c *child) killGroup() {
 func (c *child) result(ctx context.Context) error {
 	var exit error
 	if c.ended.Signal != 0 || c.ended.Code != 0 {
-		exit = &ExitError{Code: c.ended.Code, Signal: c.ended.Signal}
+		exit = &ExitError{Code: c.ended.Code, Signal: c.ended.Signal, terminated: c.ended.Terminated}
 	}
 	killed := c.killed && c.ended.Signal == syscall.SIGKILL // by us: the guard saw a command that ended by itself
 	if !c.ended.Stopped && !killed {

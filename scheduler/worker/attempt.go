@@ -179,6 +179,10 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 		err = w.execute(ctx, hold, claimed, job, redactor, output)
 		_ = output.Close() // a tail takes all
 	}
+	terminated := errors.Is(err, jobs.ErrTerminated) && context.Cause(ctx) == nil && !errors.Is(err, jobs.ErrTimeout) && w.drainsSoon()
+	if terminated {
+		err = fmt.Errorf("%w (%w)", jobs.ErrDrain, err)
+	}
 	reason := ""
 	if err != nil {
 		reason = redactor.Text(err.Error())
@@ -202,7 +206,7 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 	case errors.Is(err, locks.ErrLost) && !failed(hold):
 		// It was stopped for a lease that went on after all: the executor was starved of time. Nobody's failure.
 		finish.Outcome = ledger.HandBack
-	case errors.Is(context.Cause(w.attempts), jobs.ErrDrain) && !errors.Is(err, jobs.ErrTimeout) && !failed(hold):
+	case terminated, errors.Is(context.Cause(w.attempts), jobs.ErrDrain) && !errors.Is(err, jobs.ErrTimeout) && !failed(hold):
 		finish.Outcome = ledger.HandBack
 	case jobs.IsPermanent(err) || record.Fails >= claimed.Job.Retry.Max:
 		finish.Outcome = ledger.Failure
@@ -233,6 +237,22 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 	}
 	log.Log(w.attempts, level, "attempt ended", "outcome", finish.Outcome, "recorded", finished.Verdict,
 		"state", finished.State, "took", time.Since(began).Round(time.Millisecond), "error", finish.Error)
+}
+
+// terminationLimit is how long a SIGTERM to all processes of a service may take to reach this one after a command has died
+// of it.
+const terminationLimit = time.Second
+
+// drainsSoon reports whether the worker drains, or begins to within a moment.
+func (w *Worker) drainsSoon() bool {
+	timer := time.NewTimer(terminationLimit)
+	defer timer.Stop()
+	select {
+	case <-w.work.Done():
+		return true
+	case <-timer.C:
+		return false
+	}
 }
 
 // expand returns the definition of an attempt with its ${...} replaced, unless the definition cannot be trusted, or has keys

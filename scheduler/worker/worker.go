@@ -135,6 +135,7 @@ type Worker struct {
 	clock   atomic.Int64                    // a time.Duration: by how much this host's clock is ahead of Redis'
 	running sync.Map                        // jobs.RunID -> context.CancelCauseFunc of its attempt
 
+	work     context.Context         // ends when the drain begins; set before anything is claimed
 	attempts context.Context         // all attempts run under it; ends with a cause when the drain is over
 	cancel   context.CancelCauseFunc // of attempts
 	calls    context.Context         // of claims and of ends; it ends a lease after attempts, so that a drain is bounded
@@ -390,9 +391,10 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	defer pushes.Wait()
 	defer stop()
 
+	group, work := errgroup.WithContext(ctx)
+	w.work = work
 	w.ready.Store(true)
 	w.log.InfoContext(ctx, "worker is ready", "worker", w.locks.Session(), "slots", w.o.Concurrency, "jobs", len(begun.jobs))
-	group, work := errgroup.WithContext(ctx)
 	group.Go(func() error { return ticks.Run(work) })
 	group.Go(func() error { return server.Run(work) })
 	group.Go(func() error { w.watchPauses(work); return nil })
