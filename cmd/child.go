@@ -65,6 +65,9 @@ func (u *upward) settings(s configs.Settings) {
 // session tells of a session, before anything is claimed under it.
 func (u *upward) session(id locks.SessionID) { u.tell(news{Session: id}) }
 
+// hindered tells that this process cannot begin, and why: not by a fault of its own, so it is no crash.
+func (u *upward) hindered(why error) { u.tell(news{Hindrance: why.Error()}) }
+
 // orderly says goodbye.
 func (u *upward) orderly() { u.tell(news{Orderly: true}) }
 

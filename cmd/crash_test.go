@@ -102,6 +102,7 @@ func crashHandlers() *jobs.Registry {
 		return ctx.Err()
 	})
 	jobs.Handle(reg, "transfer", transfer)
+	addHooks(reg)
 	return reg
 }
 

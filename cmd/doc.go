@@ -70,10 +70,12 @@
 //   - Both die, or the machine does, or the parent is stopped when its child crashes: the lease decides. A kernel may kill
 //     all processes of a control group for want of memory (memory.oom.group, which Kubernetes sets).
 //   - The child crashes while it drains: it is buried, and the parent ends with 1.
-//   - A child that was started after a crash cannot begin, because Redis is away, or because the files were changed to a
-//     config that a reload refused: the crashed child had the one before in its memory, and nobody else has. The parent
-//     does not end for that, since nobody would start it again when the files are mended: it says so, tries again after
-//     1 s, 2 s, ... up to 30 s, and at once on SIGHUP. The very first child's error is the parent's own.
+//   - A child that was started after a crash cannot begin, because Redis is unreachable, because OnStart fails, or
+//     because the files were changed to a config that a reload refused (only the crashed child had the old config). The
+//     parent does not end for that, since no process would start it again when the cause is mended: it logs the cause,
+//     tries again after 1 s, 2 s, ... up to 30 s, and at once on SIGHUP. The very first child's error is the parent's own.
+//   - The Go handlers' program opens a database before [Main]: parent, guards and command lines open it too. In
+//     [jobs.Registry.OnStart] only the working child does, before it has a session.
 //   - redis.url is embedded: that Redis dies with the child, so there is no session to end.
 //
 // What a Go handler has started and left behind in a session of its own falls to the parent while the child lives; it is

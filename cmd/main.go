@@ -19,8 +19,12 @@ import (
 )
 
 // Main is the whole of a main function: it makes a binary the lockstep tool, whose workers have the handlers of reg. It
-// ends the process. A worker is several processes of the same binary, a parent, its child, and a guard for each command:
-// what the caller does before Main, it does in all of them.
+// ends the process.
+//
+// A worker is several processes of this binary: a parent, its working child, and a guard for each command. Code that
+// runs before Main runs in all of them, and for each command line. If it takes 300 ms, each command starts 300 ms later;
+// if it opens a database, each guard holds connections. So call Main right after the handlers have been registered, and
+// open what they need in [jobs.Registry.OnStart], which is called in the working child alone.
 func Main(reg *jobs.Registry) {
 	args := os.Args[1:]
 	if len(args) > 0 && args[0] == guardWord {

@@ -36,10 +36,11 @@ const childWord = "worker:"
 
 // news is what a working child tells its parent. Both are the same binary, so it needs no version.
 type news struct {
-	Redis   *configs.Redis // where its sessions are: told once, before the first of them
-	Log     *configs.Log   // how the parent is to log
-	Session locks.SessionID
-	Orderly bool // it ends now, and has ended or handed back what it had begun
+	Redis     *configs.Redis // where its sessions are: told once, before the first of them
+	Log       *configs.Log   // how the parent is to log
+	Session   locks.SessionID
+	Hindrance string // why it cannot begin, for a reason that lies outside: what OnStart needs
+	Orderly   bool   // it ends now, and has ended or handed back what it had begun
 }
 
 // parent is the first of the two processes of a worker; the package comment tells the protocol. All of it belongs to one
@@ -66,9 +67,10 @@ type child struct {
 	ear    *os.File           // where it tells its news
 	news   <-chan news        // what came of that; closed when nobody can tell any more
 
-	redis    *configs.Redis
-	sessions []locks.SessionID
-	orderly  bool
+	redis     *configs.Redis
+	sessions  []locks.SessionID
+	hindrance string // why it could not begin, if that was told
+	orderly   bool
 }
 
 // watchOver runs the command line of this process in a working child, and in another one when that has crashed, until
@@ -107,10 +109,13 @@ func (p *parent) run(ctx context.Context) error {
 		}
 		p.attend(c)
 		code, how := ending(c.status)
-		if c.orderly && !p.asked && len(p.crashes) > 0 && hindered[code] != "" {
+		if c.hindrance == "" {
+			c.hindrance = hindered[code]
+		}
+		if c.orderly && !p.asked && len(p.crashes) > 0 && c.hindrance != "" {
 			pause := min(mendFirst<<min(p.hinders, 10), mendMost)
 			p.hinders++
-			p.log.ErrorContext(ctx, "no worker runs since one crashed: the next one cannot begin, and is tried again", "because", hindered[code], "in", pause)
+			p.log.ErrorContext(ctx, "no worker runs since one crashed: the next one cannot begin, and is tried again", "because", c.hindrance, "in", pause)
 			if !p.rest(pause) {
 				return nil
 			}
@@ -256,6 +261,9 @@ func (p *parent) note(c *child, n news) {
 	}
 	if n.Session != "" && !slices.Contains(c.sessions, n.Session) {
 		c.sessions = append(c.sessions, n.Session)
+	}
+	if n.Hindrance != "" {
+		c.hindrance = n.Hindrance
 	}
 	c.orderly = c.orderly || n.Orderly
 }

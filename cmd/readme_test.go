@@ -122,7 +122,7 @@ func TestReadmeProgramBuilds(t *testing.T) {
 		if f.language != "go" {
 			continue
 		}
-		program := f.text + "\nfunc settle(context.Context, []int, locks.Token) error { return nil }\n"
+		program := f.text + "\nfunc settle(context.Context, *sql.DB, []int, locks.Token) error { return nil }\n"
 		program = strings.Replace(program, "\t\"lockstep/jobs\"\n", "\t\"lockstep/jobs\"\n\t\"lockstep/locks\"\n", 1)
 		// As a package of this module, which is on no disk: it needs no go.mod of its own then.
 		here, err := os.Getwd()

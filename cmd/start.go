@@ -7,9 +7,11 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"time"
 
 	"github.com/lmittmann/tint"
 	"github.com/redis/go-redis/v9"
@@ -38,7 +40,10 @@ worker.drain_timeout are handed back. A second signal hands them back at once. B
 SIGHUP has it read its config again, and so have changes of the files with --watch; see lockstep config reload.
 
 The work is done by a second process, which this one starts. When that one crashes, this one kills what it has left and
-ends its session, so that other workers go on with its runs at once, and starts another; five crashes in a minute end it.`,
+ends its session, so that other workers go on with its runs at once, and starts another; five crashes in a minute end it.
+
+The handlers of a program of your own may need what its OnStart opens. When that fails, the worker takes no run and exits
+with 1.`,
 		Example: `  lockstep start -c lockstep.yaml --concurrency 16`,
 		Args:    noArgs,
 	}
@@ -201,7 +206,9 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	group.Go(func() error {
 		defer stop()
 		defer done()
-		return lostRedis(settings.Redis, w.Run(running)) // it returns such an error only before it is ready
+		return runPrepared(running, handlers, parent, func(ctx context.Context) error {
+			return lostRedis(settings.Redis, w.Run(ctx)) // it returns such an error only before it is ready
+		})
 	})
 	err = group.Wait()
 	switch {
@@ -211,6 +218,36 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 		return exit(exitConfig, err)
 	}
 	return err
+}
+
+// stopLimit is how long the functions of OnStop may take together.
+const stopLimit = 5 * time.Second
+
+// runPrepared runs a worker between what OnStart opens and what OnStop closes.
+func runPrepared(ctx context.Context, handlers *jobs.Registry, parent *upward, run func(context.Context) error) (err error) {
+	defer func() { err = errors.Join(err, stopHandlers(context.WithoutCancel(ctx), handlers)) }() // ctx has ended: so it drained
+	if err := handlers.Start(ctx); err != nil {
+		parent.hindered(err)
+		return interruptedIsFine(ctx, fmt.Errorf("the worker cannot begin: %w", err))
+	}
+	return run(ctx)
+}
+
+// stopHandlers calls what OnStop has registered. A function that ignores the end of its context is left behind: the process
+// is about to exit.
+func stopHandlers(ctx context.Context, handlers *jobs.Registry) error {
+	ctx, cancel := context.WithTimeout(ctx, stopLimit)
+	defer cancel()
+	stopped := make(chan error, 1)
+	go func() { stopped <- handlers.Stop(ctx) }()
+	timer := time.NewTimer(stopLimit + stopLimit/5)
+	defer timer.Stop()
+	select {
+	case err := <-stopped:
+		return err
+	case <-timer.C:
+		return fmt.Errorf("OnStop: a function goes on %s after its context has ended", stopLimit/5)
+	}
 }
 
 // sayWhatIsSigned logs whose definitions this worker runs.

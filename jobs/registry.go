@@ -17,11 +17,13 @@ import (
 	"lockstep/locks"
 )
 
-// Registry holds the Go handlers of a program and is the [Executor] of the jobs that name one. Fill it with [Handle];
-// it is safe for concurrent use.
+// Registry holds the Go handlers of a program and is the [Executor] of the jobs that name one. Fill it with [Handle], and
+// open what the handlers need in [Registry.OnStart]. It is safe for concurrent use.
 type Registry struct {
 	mu       sync.RWMutex
 	handlers map[string]func(ctx context.Context, attempt *Attempt) error
+	hooks    []hook // in the order of their registration
+	passed   int    // how many hooks, from the first on, Start has passed; Stop has to undo these
 }
 
 // NewRegistry returns an empty registry.
@@ -112,7 +114,7 @@ func (r *Registry) Execute(ctx context.Context, attempt *Attempt) error {
 	return withCause(ctx, protect(func() error { return handler(ctx, attempt) }))
 }
 
-// errGoexit says that a handler ended its goroutine, which testing.T.FailNow does for example.
+// errGoexit says that a handler, or a function of OnStart or OnStop, ended its goroutine, which testing.T.FailNow does for example.
 var errGoexit = errors.New("the handler called runtime.Goexit")
 
 // protect calls f and turns a panic into an error. f gets a goroutine of its own because runtime.Goexit would take the

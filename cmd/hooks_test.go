@@ -1,0 +1,104 @@
+package cmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"lockstep/jobs"
+)
+
+// hooksIn names a folder in which the program with handlers leaves a line for each call of OnStart and OnStop. OnStart fails
+// while the folder has a file "refuse".
+const hooksIn = "LOCKSTEP_CMD_TEST_HOOKS"
+
+func addHooks(reg *jobs.Registry) {
+	folder := os.Getenv(hooksIn)
+	if folder == "" {
+		return
+	}
+	trace := func(what string) error {
+		f, err := os.OpenFile(filepath.Join(folder, "calls"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintln(f, what, os.Getpid())
+		return errors.Join(err, f.Close())
+	}
+	reg.OnStart(func(context.Context) error {
+		if exists(filepath.Join(folder, "refuse")) {
+			return errors.New("no database at 10.0.0.7")
+		}
+		return trace("start")
+	})
+	reg.OnStop(func(context.Context) error { return trace("stop") })
+}
+
+// hookCalls returns the calls of hooks so far, as "start 4711".
+func hookCalls(folder string) []string {
+	text, _ := os.ReadFile(filepath.Join(folder, "calls")) // it may not exist yet
+	return strings.Split(strings.TrimSpace(string(text)), "\n")
+}
+
+func TestHooksRunInTheWorkingChildAlone(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	f, _ := newPack(t, `jobs: {works: {command: ["true"]}}`, long, withHandlers+"=1", hooksIn+"="+folder)
+	f.startAll(1)
+	child := f.workers[0].worker()
+	f.await(f.enqueue("works", "x"), "succeeded")
+	if stdout, stderr, code := runTool(t, f.env, "job", "ls"); code != 0 {
+		t.Fatal(stdout, stderr)
+	}
+	if got, want := strings.Join(hookCalls(folder), ", "), "start "+strconv.Itoa(child); got != want {
+		t.Errorf("while the worker %d runs: %s, want %s", child, got, want)
+	}
+	f.workers[0].signal(syscall.SIGTERM)
+	if code := f.workers[0].code(time.Minute); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
+	if got, want := strings.Join(hookCalls(folder), ", "), fmt.Sprintf("start %d, stop %[1]d", child); got != want {
+		t.Errorf("behind the drain: %s, want %s", got, want)
+	}
+}
+
+func TestFailedOnStartEndsTheWorker(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	write(t, filepath.Join(folder, "refuse"), "")
+	f, _ := newPack(t, `jobs: {works: {command: ["true"]}}`, long, withHandlers+"=1", hooksIn+"="+folder)
+	f.start()
+	if code := f.workers[0].code(time.Minute); code != exitFailed {
+		t.Errorf("exit code %d, want %d", code, exitFailed)
+	}
+	const want = "the worker cannot begin: OnStart: no database at 10.0.0.7"
+	if said := f.workers[0].stderr.String(); strings.Count(said, want) != 1 {
+		t.Errorf("stderr has %q, want %q once", said, want)
+	}
+	if got := hookCalls(folder); got[0] != "" {
+		t.Errorf("called %q, want nothing closed that was not opened", got)
+	}
+}
+
+// A database that is away when a crashed worker is replaced ends nothing: its return does.
+func TestOnStartIsTriedAgainAfterACrash(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	f, _ := newPack(t, `jobs: {works: {command: ["true"]}}`, long, withHandlers+"=1", hooksIn+"="+folder)
+	f.startAll(1)
+	write(t, filepath.Join(folder, "refuse"), "")
+	f.workers[0].killChild()
+	eventually(t, time.Minute, "the next one cannot begin", func() bool {
+		said := f.workers[0].stderr.String()
+		return strings.Contains(said, "the next one cannot begin") && strings.Contains(said, `"because":"OnStart: no database at 10.0.0.7"`)
+	})
+	must(t, os.Remove(filepath.Join(folder, "refuse")))
+	f.await(f.enqueue("works", "x"), "succeeded")
+}
