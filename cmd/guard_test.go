@@ -78,7 +78,9 @@ func TestGuardNeedsLittleMemory(t *testing.T) {
 	}
 	rollup, err := os.ReadFile(fmt.Sprintf("/proc/%s/smaps_rollup", bytes.TrimSpace(text)))
 	stop <- syscall.SIGKILL
-	<-done // the error of a command that was killed
+	if killed := <-done; killed == nil {
+		t.Error("the command ended by itself")
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

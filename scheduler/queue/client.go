@@ -44,7 +44,12 @@ const pushMost = 500
 //go:embed scripts/own.lua
 var ownSource string
 
-var ownScript = redis.NewScript(ownSource)
+var ownScript = script(ownSource)
+
+// script returns a script that is hashed on its first use: a process that serves no queue sends none.
+func script(source string) func() *redis.Script {
+	return sync.OnceValue(func() *redis.Script { return redis.NewScript(source) })
+}
 
 // A Client sends deliveries and looks at queues: [Client.Push] is the call to use first. It is safe for use by several
 // goroutines and holds nothing that needs closing; the Redis client stays its caller's.
@@ -173,7 +178,7 @@ func (c *Client) Own(ctx context.Context, queues []string) error {
 		}
 		args = append(args, q)
 	}
-	taken, err := ownScript.Run(ctx, c.rdb, []string{ownersKey}, args...).StringSlice()
+	taken, err := ownScript().Run(ctx, c.rdb, []string{ownersKey}, args...).StringSlice()
 	if err != nil {
 		return fmt.Errorf("register queues %v: %w", queues, err)
 	}
@@ -254,5 +259,5 @@ func (c *Client) pipeline(ctx context.Context, fill func(redis.Pipeliner)) error
 // ScriptNames returns the names of the scripts that this package has of its own, by the hashes that SLOWLOG and MONITOR show.
 // It sends asynq's scripts, too.
 func ScriptNames() map[string]string {
-	return map[string]string{ownScript.Hash(): "own", takeScript.Hash(): "take", putBackScript.Hash(): "putback"}
+	return map[string]string{ownScript().Hash(): "own", takeScript().Hash(): "take", putBackScript().Hash(): "putback"}
 }

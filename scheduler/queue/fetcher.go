@@ -13,10 +13,10 @@ import (
 var (
 	//go:embed scripts/putback.lua
 	putBackSource string
-	putBackScript = redis.NewScript(putBackSource)
+	putBackScript = script(putBackSource)
 	//go:embed scripts/take.lua
 	takeSource string
-	takeScript = redis.NewScript(takeSource)
+	takeScript = script(takeSource)
 )
 
 // lostTicket is how long a fetched task may take from Redis' answer to asynq's call of BaseContext: microseconds. After
@@ -93,7 +93,7 @@ func (f *fetcher) script(ctx context.Context, keys []string, args []any, call fu
 	case len(keys) > 4 && len(args) > 0 && strings.HasSuffix(keys[3], "}:archived") && f.reception.foreign.take(keys[0]):
 		retry := strings.TrimSuffix(keys[3], "archived") + "retry"
 		due := time.Now().Add(foreignDelay).Unix()
-		return putBackScript.Run(ctx, f.UniversalClient, []string{keys[0], keys[1], keys[2], retry}, args[0], due)
+		return putBackScript().Run(ctx, f.UniversalClient, []string{keys[0], keys[1], keys[2], retry}, args[0], due)
 	}
 	return call()
 }
@@ -165,7 +165,7 @@ func (f *fetcher) take(ctx context.Context, queue string) (some []Delivery, fiel
 	for _, one := range handled {
 		args = append(args, one)
 	}
-	reply, err := takeScript.Run(ctx, f.UniversalClient, keys, args...).Slice()
+	reply, err := takeScript().Run(ctx, f.UniversalClient, keys, args...).Slice()
 	if err != nil {
 		if field != "" { // it may have taken some, which nobody handles now
 			handled = append(handled, field)
