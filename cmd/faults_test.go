@@ -61,6 +61,8 @@ var failureTable = []faultRow{
 		"../locks TestHoldsSurviveTheLossOfAllData", "../locks TestHoldsSurviveASentinelFailover", "../locks TestHoldsSurviveAClusterThatChanges",
 	}},
 	{"clocks of replicas 10 minutes apart", []string{"TestFaultClocksTenMinutesApart"}},
+	{"kill -9 of the guard of a command", []string{"TestKilledGuardLeavesNothingThatGoesOn", "../jobs/command TestCommandDiesWithItsGuard"}},
+	{"SIGTERM to every process of a worker", []string{"TestTerminatingEveryProcessHandsRunsBack", "TestTerminatingACommandFailsIt"}},
 	{"poison job that kills its worker", []string{"TestPoisonJobFailsAlone"}},
 	{"max hold or revoke ends the lock under a handler that goes on", []string{
 		"TestFaultLockEndsUnderItsHandler", "../scheduler/worker TestAnAttemptThatHoldsItsLocksForTooLongHasFailed",

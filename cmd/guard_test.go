@@ -98,6 +98,36 @@ func TestGuardNeedsLittleMemory(t *testing.T) {
 	}
 }
 
+// A daemon that a command has started works until its guard is killed, and no longer: the next attempt follows at once.
+func TestKilledGuardLeavesNothingThatGoesOn(t *testing.T) {
+	t.Parallel()
+	f, _ := newPack(t, "", long)
+	script := filepath.Join(t.TempDir(), "script.sh")
+	write(t, script, fmt.Sprintf(effectLine, f.effects)+fmt.Sprintf(`
+case "$1 $LOCKSTEP_ATTEMPT" in
+daemon*) while :; do e start; sleep 0.01; done ;;
+*1) (setsid sh %s daemon &); sleep 1000 ;;
+*) e start; sleep 0.5; e end ;;
+esac
+`, script))
+	write(t, f.config, "jobs: {leaves: {command: [sh, "+script+"], lock: "+anyLock+", retry: {max: 1, initial: 100ms}}}")
+	f.startAll(1)
+	run := f.enqueue("leaves", "x")
+	eventually(t, 20*time.Second, "the daemon works", func() bool { return exists(f.effects) })
+	guards := childrenOf(f.workers[0].worker())
+	if len(guards) != 1 {
+		t.Fatalf("the worker has the children %v, want a guard", guards)
+	}
+	killed := time.Now()
+	must(t, syscall.Kill(guards[0], syscall.SIGKILL))
+	got := f.await(run, "succeeded")
+	if len(got.Attempts) != 2 || got.Attempts[0].outcome() != "failed" {
+		t.Errorf("%+v, want a failed attempt and one that succeeded", got)
+	}
+	t.Logf("the next attempt began %s after the kill", got.Attempts[1].Started.Sub(killed))
+	f.checkOverlap() // no line of the daemon behind the first of the next attempt
+}
+
 // childrenTime returns the processor time of all processes that this one has waited for, and that those have waited for.
 func childrenTime(t *testing.T) time.Duration {
 	t.Helper()
