@@ -71,9 +71,10 @@
 //     all processes of a control group for want of memory (memory.oom.group, which Kubernetes sets).
 //   - The child crashes while it drains: it is buried, and the parent ends with 1.
 //   - A child that was started after a crash cannot begin, because Redis is unreachable, because OnStart fails, or
-//     because the files were changed to a config that a reload refused (only the crashed child had the old config). The
-//     parent does not end for that, since no process would start it again when the cause is mended: it logs the cause,
-//     tries again after 1 s, 2 s, ... up to 30 s, and at once on SIGHUP. The very first child's error is the parent's own.
+//     because the files were changed to a config that a reload refused (only the crashed child had the old config).
+//     The parent does not end for that, since no process would start it again when the cause is mended: it logs the
+//     cause, tries again after 1 s, 2 s, ... up to 30 s, and at once on SIGHUP. The very first child's error is the
+//     parent's own.
 //   - The Go handlers' program opens a database before [Main]: parent, guards and command lines open it too. In
 //     [jobs.Registry.OnStart] only the working child does, before it has a session.
 //   - redis.url is embedded: that Redis dies with the child, so there is no session to end.

@@ -128,7 +128,8 @@ esac
 	f.checkOverlap() // no line of the daemon behind the first of the next attempt
 }
 
-// childrenTime returns the processor time of all processes that this one has waited for, and that those have waited for.
+// childrenTime returns the processor time of all processes that this one has waited for, and that those have waited
+// for.
 func childrenTime(t *testing.T) time.Duration {
 	t.Helper()
 	var used syscall.Rusage

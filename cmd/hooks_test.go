@@ -15,8 +15,8 @@ import (
 	"lockstep/jobs"
 )
 
-// hooksIn names a folder in which the program with handlers leaves a line for each call of OnStart and OnStop. OnStart fails
-// while the folder has a file "refuse".
+// hooksIn names a folder in which the program with handlers leaves a line for each call of OnStart and OnStop.
+// OnStart fails while the folder has a file "refuse".
 const hooksIn = "LOCKSTEP_CMD_TEST_HOOKS"
 
 func addHooks(reg *jobs.Registry) {

@@ -22,9 +22,9 @@ import (
 // ends the process.
 //
 // A worker is several processes of this binary: a parent, its working child, and a guard for each command. Code that
-// runs before Main runs in all of them, and for each command line. If it takes 300 ms, each command starts 300 ms later;
-// if it opens a database, each guard holds connections. So call Main right after the handlers have been registered, and
-// open what they need in [jobs.Registry.OnStart], which is called in the working child alone.
+// runs before Main runs in all of them, and for each command line. If it takes 300 ms, each command starts 300 ms
+// later; if it opens a database, each guard holds connections. So call Main right after the handlers have been
+// registered, and open what they need in [jobs.Registry.OnStart], which is called in the working child alone.
 func Main(reg *jobs.Registry) {
 	args := os.Args[1:]
 	if len(args) > 0 && args[0] == guardWord {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A service manager stops a service by a SIGTERM to each of its processes (systemd's default KillMode), the commands among
-// them. However they end of that, their runs are handed back, and no failure is counted.
+// A service manager stops a service by a SIGTERM to each of its processes (systemd's default KillMode), the commands
+// among them. However they end of that, their runs are handed back, and no failure is counted.
 func TestTerminatingEveryProcessHandsRunsBack(t *testing.T) {
 	t.Parallel()
 	ready := t.TempDir() // a command leaves a file there when it has set its trap

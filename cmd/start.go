@@ -233,8 +233,8 @@ func runPrepared(ctx context.Context, handlers *jobs.Registry, parent *upward, r
 	return run(ctx)
 }
 
-// stopHandlers calls what OnStop has registered. A function that ignores the end of its context is left behind: the process
-// is about to exit.
+// stopHandlers calls what OnStop has registered. A function that ignores the end of its context is left behind: the
+// process is about to exit.
 func stopHandlers(ctx context.Context, handlers *jobs.Registry) error {
 	ctx, cancel := context.WithTimeout(ctx, stopLimit)
 	defer cancel()

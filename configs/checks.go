@@ -102,8 +102,8 @@ var redisSchemes = []string{"redis", "rediss", "redis-sentinel", "redis-cluster"
 // redisParameters are the parameters that may stand behind the ? of redis.url, by scheme.
 var redisParameters = map[string][]string{"redis": nil, "rediss": nil, "redis-sentinel": {"master"}, "redis-cluster": nil, "unix": {"db"}}
 
-// pattern returns a regular expression that is compiled on its first use. Every guard of a command initializes this package
-// and uses none of its expressions.
+// pattern returns a regular expression that is compiled on its first use. Every guard of a command initializes this
+// package and uses none of its expressions.
 func pattern(text string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(text) })
 }

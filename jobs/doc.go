@@ -3,8 +3,9 @@
 //
 // # Which name to reach for
 //
-// A program with its own Go code makes one [Registry], adds its handlers with [Handle] and gives it to cmd.Main. It opens
-// what they need in [Registry.OnStart], which is called in the process that runs them, and in no other. A handler reads what it needs from its [Run] and answers with an error: see [Permanent] and [RetryAfter]. Jobs that
+// A program with its own Go code makes one [Registry], adds its handlers with [Handle] and gives it to cmd.Main. It
+// opens what they need in [Registry.OnStart], which is called in the process that runs them, and in no other. A
+// handler reads what it needs from its [Run] and answers with an error: see [Permanent] and [RetryAfter]. Jobs that
 // need no Go code are done by [lockstep/jobs/command] and [lockstep/jobs/http].
 //
 // # An attempt

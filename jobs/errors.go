@@ -20,8 +20,9 @@ var (
 	ErrCanceled = errors.New("the run is canceled")
 )
 
-// ErrTerminated says that a SIGTERM ended a command, and that its worker did not send it. A service manager sends one to every
-// process of a service that it stops: then the run is handed back, as in any drain. Else it is a failed attempt.
+// ErrTerminated says that a SIGTERM ended a command, and that its worker did not send it. A service manager sends one
+// to every process of a service that it stops: then the run is handed back, as in any drain. Else it is a failed
+// attempt.
 var ErrTerminated = errors.New("the command was told to end")
 
 // ErrUnknownHandler says that a job names a handler that this worker's [Registry] does not have.

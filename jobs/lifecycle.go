@@ -13,13 +13,13 @@ type hook struct {
 }
 
 // OnStart registers a function that opens what the handlers need, such as a database. A worker calls these functions
-// in the order of their registration, before it takes its first run. cmd.Main calls them in the working child alone: not
-// in its parent, not in the guard of a command, not for a command of the command line. Code that runs before cmd.Main
-// runs in all of these. Register all functions before cmd.Main.
+// in the order of their registration, before it takes its first run. cmd.Main calls them in the working child alone:
+// not in its parent, not in the guard of a command, not for a command of the command line. Code that runs before
+// cmd.Main runs in all of these. Register all functions before cmd.Main.
 //
-// An error ends the worker, which has taken no run: `lockstep start` reports the error and exits with 1. So does a panic
-// in f ([*PanicError]). ctx ends when the worker is told to end meanwhile. It is not the context of the handlers: what f
-// opens must outlive it.
+// An error ends the worker, which has taken no run: `lockstep start` reports the error and exits with 1. So does a
+// panic in f ([*PanicError]). ctx ends when the worker is told to end meanwhile. It is not the context of the
+// handlers: what f opens must outlive it.
 func (r *Registry) OnStart(f func(ctx context.Context) error) {
 	if f == nil {
 		panic("jobs: OnStart: the function is nil")
@@ -28,8 +28,9 @@ func (r *Registry) OnStart(f func(ctx context.Context) error) {
 }
 
 // OnStop registers a function that closes what a function of [Registry.OnStart] has opened. A worker calls these
-// functions when it has drained, the last one registered first: every attempt has ended, and so has the session with its
-// locks. When a function of OnStart has failed, only the functions of OnStop that were registered before it are called.
+// functions when it has drained, the last one registered first: every attempt has ended, and so has the session with
+// its locks. When a function of OnStart has failed, only the functions of OnStop that were registered before it are
+// called.
 //
 // ctx ends after five seconds, and the process exits soon after that. An error, or a panic, makes `lockstep start` exit
 // with 1. A worker that is killed calls nothing.
@@ -46,8 +47,8 @@ func (r *Registry) addHook(h hook) {
 	r.hooks = append(r.hooks, h)
 }
 
-// Start calls the functions of [Registry.OnStart] up to the first that fails, and returns its error. A worker does that;
-// a test of handlers may do the same. Whether Start fails or not, a call of [Registry.Stop] has to follow.
+// Start calls the functions of [Registry.OnStart] up to the first that fails, and returns its error. A worker does
+// that; a test of handlers may do the same. Whether Start fails or not, a call of [Registry.Stop] has to follow.
 func (r *Registry) Start(ctx context.Context) error {
 	r.mu.RLock()
 	hooks := slices.Clone(r.hooks)

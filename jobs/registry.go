@@ -17,8 +17,8 @@ import (
 	"lockstep/locks"
 )
 
-// Registry holds the Go handlers of a program and is the [Executor] of the jobs that name one. Fill it with [Handle], and
-// open what the handlers need in [Registry.OnStart]. It is safe for concurrent use.
+// Registry holds the Go handlers of a program and is the [Executor] of the jobs that name one. Fill it with [Handle],
+// and open what the handlers need in [Registry.OnStart]. It is safe for concurrent use.
 type Registry struct {
 	mu       sync.RWMutex
 	handlers map[string]func(ctx context.Context, attempt *Attempt) error
@@ -114,7 +114,8 @@ func (r *Registry) Execute(ctx context.Context, attempt *Attempt) error {
 	return withCause(ctx, protect(func() error { return handler(ctx, attempt) }))
 }
 
-// errGoexit says that a handler, or a function of OnStart or OnStop, ended its goroutine, which testing.T.FailNow does for example.
+// errGoexit says that a handler, or a function of OnStart or OnStop, ended its goroutine, which testing.T.FailNow
+// does for example.
 var errGoexit = errors.New("the handler called runtime.Goexit")
 
 // protect calls f and turns a panic into an error. f gets a goroutine of its own because runtime.Goexit would take the

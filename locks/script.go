@@ -52,8 +52,9 @@ func readScript(name string) string {
 	return string(source)
 }
 
-// A lazyScript is put together when it is called for the first time, and is the same from then on. All of them take some
-// milliseconds, which every process of a program would pay that never sends one: the guard of each command is such a process.
+// A lazyScript is put together when it is called for the first time, and is the same from then on. All of them take
+// some milliseconds, which every process of a program would pay that never sends one: the guard of each command is
+// such a process.
 type lazyScript func() *redis.Script
 
 // scripts are all of them, by name. The map is not written after the package was initialized.

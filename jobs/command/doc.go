@@ -37,11 +37,11 @@
 //	   ├──exits──▶ KILL to what it left ─────────────────────────────────────────────────▶ ended
 //	   └──KillBy──▶ KILL ────────────────────────────────────────────────────────────────▶ ended (locks.ErrLost)
 //
-// [Executor.Execute] and [Executor.Run] return at "ended" and not before. Their errors: [*StartError] when the command
-// could not be started, [*ExitError] when it failed, the cause of ctx in front of that when ctx ended it, and
-// locks.ErrLost when the guard killed it at its deadline. A command that had ended by itself before the TERM reached it
-// counts as what it was. An [*ExitError] matches jobs.ErrTerminated when a SIGTERM ended the command, or when the command
-// failed after its guard had received one, as all processes of a service do that a service manager stops.
+// [Executor.Execute] and [Executor.Run] return at "ended" and not before. Their errors: [*StartError] when the
+// command could not be started, [*ExitError] when it failed, the cause of ctx in front of that when ctx ended it, and
+// locks.ErrLost when the guard killed it at its deadline. A command that had ended by itself before the TERM reached
+// it counts as what it was. An [*ExitError] matches jobs.ErrTerminated when a SIGTERM ended the command, or when the
+// command failed after its guard had received one, as all processes of a service do that a service manager stops.
 //
 // # What a guarded program needs
 //
@@ -53,10 +53,10 @@
 //   - A process that may not be killed by the worker's user (sudo, a setuid program) goes on. The guard waits for it,
 //     so the attempt keeps its slot, but the lock passes on at the end of the lease.
 //   - When the guard itself is killed with kill -9, the kernel kills the command (unless that was executed with other
-//     credentials), and the worker kills its descendants before [Executor.Run] returns. It recognizes them by a resource
-//     limit (RLIMIT_RTTIME) that the guard draws for its command and every process inherits; one that changes this limit
-//     escapes. When guard and worker are both killed, a descendant that left the group falls to the next subreaper
-//     above: the parent of a working child of lockstep kills it.
+//     credentials), and the worker kills its descendants before [Executor.Run] returns. It recognizes them by a
+//     resource limit (RLIMIT_RTTIME) that the guard sets for its command and every process inherits; one that
+//     changes this limit escapes. When guard and worker are both killed, a descendant that left the group falls to
+//     the next subreaper above: the parent of a working child of lockstep kills it.
 //   - Systems other than Linux have neither subreapers nor such limits: there the group is all that is killed.
 //   - A guard that somebody stops (kill -STOP) acts when it goes on. The worker wakes it, and kills the group itself,
 //     when the deadline has passed without a report.

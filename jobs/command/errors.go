@@ -16,8 +16,8 @@ type ExitError struct {
 	terminated bool // its guard got a SIGTERM, too, before it exited
 }
 
-// Is reports whether target is [jobs.ErrTerminated] and a SIGTERM ended the command: it died of one, exited with the status
-// by which shells report that, or failed after its guard had received one, as all processes of a service do.
+// Is reports whether target is [jobs.ErrTerminated] and a SIGTERM ended the command: it died of one, exited with the
+// status by which shells report that, or failed after its guard had received one, as all processes of a service do.
 func (e *ExitError) Is(target error) bool {
 	return target == jobs.ErrTerminated && (e.ExitCode() == 128+int(syscall.SIGTERM) || e.terminated && e.Signal == 0)
 }

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A mark tells the descendants of one guard from all other processes, also when the guard is dead and they have left the
-// command's process group. It is a resource limit: every process inherits those of its parent, a new session or an empty
-// environment does not shed them, and they can be read from outside. The limit is the processor time that a process with
-// real-time scheduling may use without a system call, in microseconds. A mark is more than 70,000 years, so it limits
-// nothing. Only the soft limit carries it: a guard below the command sets a mark of its own.
+// A mark tells the descendants of one guard from all other processes, also when the guard is dead and they have left
+// the command's process group. It is a resource limit: every process inherits those of its parent, a new session or
+// an empty environment does not shed them, and they can be read from outside. The limit is the processor time that a
+// process with real-time scheduling may use without a system call, in microseconds. A mark is more than 70,000 years,
+// so it limits nothing. Only the soft limit carries it: a guard below the command sets a mark of its own.
 type mark uint64
 
 // newMark draws a mark that no other guard of this host has.

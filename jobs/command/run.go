@@ -410,8 +410,8 @@ func (c *child) close() error {
 	return err
 }
 
-// killInPlace kills the command and its descendants in place of the guard, which has ended without a report that they are
-// dead. The guard may have been killed before it could report that there is a command.
+// killInPlace kills the command and its descendants in place of the guard, which has ended without a report that they
+// are dead. The guard may have been killed before it could report that there is a command.
 func (c *child) killInPlace() {
 	if c.pid != 0 {
 		c.log.Warn("guard was killed; its worker kills the command", "guard", c.cmd.Process.Pid, "command", c.pid, "label", c.spec.Label)
@@ -424,8 +424,9 @@ func (c *child) killInPlace() {
 	}
 }
 
-// killGroup kills the command's group after the death of its guard and waits until it is gone, but only for a moment: where
-// no process reaps the dead (a container whose first process is not made for that), they stay in the list of processes.
+// killGroup kills the command's group after the death of its guard and waits until it is gone, but only for a moment:
+// where no process reaps the dead (a container whose first process is not made for that), they stay in the list of
+// processes.
 func (c *child) killGroup() {
 	if c.spec.Foreground {
 		return // the group is our own; the kernel kills the command itself

@@ -72,8 +72,8 @@ func (l *Ledger) Writable(ctx context.Context) error {
 //go:embed scripts/ledger.lua
 var shared string
 
-// A lazyScript is put together when it is called for the first time, and is the same from then on: a process that sends none,
-// as the guard of a command, does not spend the milliseconds that all of them take.
+// A lazyScript is put together when it is called for the first time, and is the same from then on: a process that
+// sends none, as the guard of a command, does not spend the milliseconds that all of them take.
 type lazyScript func() *redis.Script
 
 // scripts are all of them, by name. The map is not written after the package was initialized.

@@ -239,8 +239,8 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 		"state", finished.State, "took", time.Since(began).Round(time.Millisecond), "error", finish.Error)
 }
 
-// terminationLimit is how long a SIGTERM to all processes of a service may take to reach this one after a command has died
-// of it.
+// terminationLimit is how long a SIGTERM to all processes of a service may take to reach this one after a command has
+// died of it.
 const terminationLimit = time.Second
 
 // drainsSoon reports whether the worker drains, or begins to within a moment.

@@ -47,12 +47,13 @@
 // The context of an attempt ends, with a cause, when the lease is about to run out (locks.ErrLost), when the job's
 // timeout is over (jobs.ErrTimeout), when the run is canceled (jobs.ErrCanceled), or when a drain has lasted too long
 // (jobs.ErrDrain). What the executor then answers is recorded as follows: no error is a success, whatever happened
-// meanwhile; after a lost lock nothing is recorded, for another worker may have the run; a canceled run ends as that; in
-// a drain the run is handed back and nothing is counted; the same holds for a command that died of a SIGTERM which another
-// process sent (jobs.ErrTerminated), if the worker itself begins to drain within a second; a run whose handler this worker lacks, or whose definition has keys
-// that this build does not know, is handed back before anything is executed, and is due again after ten seconds, for
-// as long as no worker can do it: attempts that were handed back for the same reason are one entry of the run, with their
-// number. Everything else is a failure, retried by the job's policy. An executor that does not come back keeps its slot and its locks.
+// meanwhile; after a lost lock nothing is recorded, for another worker may have the run; a canceled run ends as that;
+// in a drain the run is handed back and nothing is counted; the same holds for a command that died of a SIGTERM which
+// another process sent (jobs.ErrTerminated), if the worker itself begins to drain within a second; a run whose
+// handler this worker lacks, or whose definition has keys that this build does not know, is handed back before
+// anything is executed, and is due again after ten seconds, for as long as no worker can do it: attempts that were
+// handed back for the same reason are one entry of the run, with their number. Everything else is a failure, retried
+// by the job's policy. An executor that does not come back keeps its slot and its locks.
 //
 // # Secrets
 //
