@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"lockstep/jobs"
 	"lockstep/locks/redistest"
 	"lockstep/scheduler/ledger"
@@ -122,5 +124,33 @@ func TestFullRedisIsReportedOnceAndHarmsNoRun(t *testing.T) {
 	w.stop()
 	if lines := log.warnings(); len(lines) > 40 {
 		t.Errorf("%d warnings in all:\n%s", len(lines), strings.Join(lines, "\n"))
+	}
+}
+
+// A signal may come while a worker starts. It has taken nothing yet, so that is an orderly end, not a failure.
+func TestWorkerThatIsToldToEndWhileItStartsEndsInOrder(t *testing.T) {
+	f := newFleet(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	o := worker.Options{
+		Namespace: f.namespace, Name: "w", Lease: 4 * time.Second, Concurrency: 1, Queues: map[string]int{f.queue: 1},
+		Expand: expandNothing, Handlers: f.handlers, Logger: slog.New(slog.DiscardHandler),
+	}
+	told := false
+	f.broken(func(_ redis.Cmder, send func() error) error {
+		told = true
+		cancel()
+		return send()
+	})(&o)
+	w, err := worker.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = w.Run(ctx)
+	if !told {
+		t.Fatal("the worker was never told to end")
+	}
+	if err != nil {
+		t.Errorf("got %v, want no error", err)
 	}
 }

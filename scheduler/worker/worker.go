@@ -317,8 +317,14 @@ func (w *Worker) watchLoad(ctx context.Context) {
 // nil when all has stopped and the session is ended. An error says why it could not begin, or that it cannot
 // continue because a newer build has raised the format of the stored data ([locks.ErrFormat]).
 func (w *Worker) Run(ctx context.Context) (err error) {
+	told := ctx
 	ctx, end := context.WithCancel(ctx)
 	defer end()
+	defer func() {
+		if told.Err() != nil && errors.Is(err, context.Canceled) {
+			err = nil // it was still starting, and has taken no run
+		}
+	}()
 	w.started = time.Now()
 	// Attempts, and what is recorded of them, outlive ctx: the drain decides when they end.
 	running := context.WithoutCancel(ctx)
