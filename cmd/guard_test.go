@@ -21,11 +21,8 @@ import (
 // A guard is this whole program, started once for each command. It must not set up what a worker needs: assembling all
 // scripts, for one, takes twenty times as long as an empty Go program.
 func TestGuardCostsLittleMoreThanAnEmptyProgram(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector changes what a process costs")
-	}
 	empty := buildEmpty(t)
-	commands, err := command.New(command.Options{Guard: []string{toolPath, guardWord}})
+	commands, err := command.New(command.Options{Guard: []string{plainTool(t), guardWord}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,10 +55,7 @@ func TestGuardCostsLittleMoreThanAnEmptyProgram(t *testing.T) {
 }
 
 func TestGuardNeedsLittleMemory(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector changes what a process needs")
-	}
-	commands, err := command.New(command.Options{Guard: []string{toolPath, guardWord}})
+	commands, err := command.New(command.Options{Guard: []string{plainTool(t), guardWord}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -65,6 +65,17 @@ func buildTool(path string, flags ...string) error {
 	return nil
 }
 
+// plainTool returns the path of the tool without the race detector, which changes what a process costs and needs.
+func plainTool(t *testing.T) string {
+	t.Helper()
+	if !raceEnabled {
+		return toolPath
+	}
+	path := filepath.Join(t.TempDir(), "lockstep")
+	must(t, buildTool(path))
+	return path
+}
+
 // toolEnv is the environment of the tool in tests: nothing of this machine's, and a cache folder of its own, in which no
 // demo is found.
 func toolEnv(t *testing.T, more ...string) []string {
