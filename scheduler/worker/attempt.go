@@ -170,7 +170,8 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 
 	ctx, cancel := context.WithCancelCause(hold.Context())
 	defer cancel(nil)
-	w.running.Store(record.ID, cancel)
+	own := &stopper{cancel}
+	w.running.Store(record.ID, own)
 	// From here on no value of a ${...} may get into Redis or into a log.
 	job, secrets, err := w.expand(claimed)
 	redactor, tail := jobs.NewRedactor(secrets), jobs.NewTail(0)
@@ -187,7 +188,7 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 	if err != nil {
 		reason = redactor.Text(err.Error())
 	}
-	w.running.Delete(record.ID)
+	w.running.CompareAndDelete(record.ID, own)
 	finish := ledger.Finish{
 		Run: record.ID, Job: claimed.Job, Token: hold.Token(), Hold: hold.ID(), Output: tail.String(), Error: reason,
 	}

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"lockstep/jobs"
 	"lockstep/locks"
@@ -63,6 +66,46 @@ func TestACanceledRunIsStoppedWithItsReason(t *testing.T) {
 	}
 	if cause := <-causes; !errors.Is(cause, jobs.ErrCanceled) || !strings.Contains(cause.Error(), "ann: wrong bill") {
 		t.Errorf("it was stopped for %v, want who and why", cause)
+	}
+	f.awaitState(id, ledger.Canceled)
+}
+
+// TestACanceledRunIsStoppedWhenAnEarlierAttemptOfItHasEndedHere: the first attempt loses its locks and ignores that, the second
+// one begins on the same worker, and then the first one ends.
+func TestACanceledRunIsStoppedWhenAnEarlierAttemptOfItHasEndedHere(t *testing.T) {
+	f := newFleet(t)
+	began, first, ended := make(chan int, 2), make(chan struct{}), make(chan int, 2)
+	release := sync.OnceFunc(func() { close(first) })
+	t.Cleanup(release)
+	job := f.job("deaf", func(ctx context.Context, r *jobs.Run[struct{}]) error {
+		began <- r.Attempt()
+		if r.Attempt() == 1 {
+			<-first
+			return errors.New("too late")
+		}
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	w := f.start(calm, func(o *worker.Options) {
+		o.OnAttempt = func(c *ledger.Claimed) func(*ledger.Finished) {
+			return func(*ledger.Finished) { ended <- c.Record.Last().Number }
+		}
+	})
+	id := f.enqueue(job, "x")
+	<-began
+	exp := "{" + f.namespace + "}:exp"
+	if err := f.rdb.ZAddXX(t.Context(), exp, redis.Z{Score: 1, Member: "s" + string(w.ID())}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if n := <-began; n != 2 {
+		t.Fatalf("attempt %d began, want the second one", n)
+	}
+	release()
+	if n := <-ended; n != 1 {
+		t.Fatalf("attempt %d ended, want the first one", n)
+	}
+	if canceled, err := f.ledger.Cancel(t.Context(), id, job, ledger.Act{Who: "ann", What: "cancel run"}); err != nil || !canceled.Asked {
+		t.Fatalf("%+v, %v, want its worker asked", canceled, err)
 	}
 	f.awaitState(id, ledger.Canceled)
 }

@@ -133,7 +133,7 @@ type Worker struct {
 	told    atomic.Pointer[locks.SessionID] // the last one that OnSession was told
 	drifted atomic.Int64                    // jobs whose active definition is another one
 	clock   atomic.Int64                    // a time.Duration: by how much this host's clock is ahead of Redis'
-	running sync.Map                        // jobs.RunID -> context.CancelCauseFunc of its attempt
+	running sync.Map                        // jobs.RunID -> *stopper of the attempt that began last
 
 	work     context.Context         // ends when the drain begins; set before anything is claimed
 	attempts context.Context         // all attempts run under it; ends with a cause when the drain is over
@@ -567,10 +567,14 @@ func (w *Worker) drift(ctx context.Context, jobs int) {
 	w.show(ctx)
 }
 
-// stop ends the attempt at a run, if it is under way here.
+// A stopper ends one attempt. Several attempts of a run may be under way here: one that has lost its locks, and whose handler
+// ignores its context, and the next one. Each of them removes its own stopper alone.
+type stopper struct{ cancel context.CancelCauseFunc }
+
+// stop ends the last attempt at a run, if it is under way here. Earlier ones have ended, or have lost their locks.
 func (w *Worker) stop(run jobs.RunID, why string) {
-	if cancel, ok := w.running.Load(run); ok {
-		cancel.(context.CancelCauseFunc)(fmt.Errorf("%w: %s", jobs.ErrCanceled, why))
+	if attempt, ok := w.running.Load(run); ok {
+		attempt.(*stopper).cancel(fmt.Errorf("%w: %s", jobs.ErrCanceled, why))
 	}
 }
 
