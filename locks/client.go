@@ -201,7 +201,7 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, e
 func newClient(o Options) (*Client, error) {
 	c := &Client{
 		namespace: o.Namespace, name: o.Name, lease: o.Lease, patience: o.ReserveAfter, onOffer: o.OnOffer, recover: o.Recover, log: o.Logger,
-		clock:   clock{time.Now, BootTime},
+		clock:   clock{now: time.Now, boot: BootTime},
 		reaper:  &reaper{wake: make(chan struct{}, 1)},
 		closing: make(chan struct{}), closed: make(chan struct{}), changed: make(chan struct{}),
 		declared: make(map[string]PermitLimit), failed: make(chan struct{}), format: Format,

@@ -2,31 +2,49 @@ package locks
 
 import "time"
 
-// A clock measures how much time has passed on this machine. No single one can be trusted with that: the monotonic
-// clock stands still while the machine is suspended, the wall clock can be set, and the boot clock, which counts
-// through suspend, exists on Linux alone. A lease is over as soon as any of them says so, hence the largest wins.
+// A clock measures how much time has passed on this machine. The monotonic clock stands still while the machine is
+// suspended. The boot clock counts through that, and exists on Linux alone. Neither of them is ever set, so a lease is over as
+// soon as one of them says so. The wall clock can be set: a step of it may be no more than a correction, as after a resume, or
+// the only trace of a time in which the other clocks stood still, too, as in a virtual machine that was paused. So it counts
+// as a doubt that only Redis resolves, see [watchdog].
 type clock struct {
 	now  func() time.Time     // with a monotonic reading, as time.Now gives it
 	boot func() time.Duration // as BootTime gives it
+	wall func() time.Time     // nil: what now says
 }
 
 // instant is one reading of all clocks.
 type instant struct {
-	wall time.Time // carries the monotonic reading too
+	at   time.Time // carries the monotonic reading
+	wall time.Time // carries none
 	boot time.Duration
 }
 
-func (c clock) read() instant { return instant{c.now(), c.boot()} }
+func (c clock) read() instant {
+	at := c.now()
+	wall := at.Round(0) // strips the monotonic reading
+	if c.wall != nil {
+		wall = c.wall().Round(0)
+	}
+	return instant{at, wall, c.boot()}
+}
 
 // since returns the time that has passed from the reading until now.
 func (c clock) since(then instant) time.Duration { return c.read().since(then) }
 
-// since returns the time that passed from an earlier reading to this one.
+// since returns the time that passed from an earlier reading to this one, by the clocks that cannot be set.
 func (i instant) since(then instant) time.Duration {
-	monotonic := i.wall.Sub(then.wall)
-	wall := i.wall.Round(0).Sub(then.wall.Round(0)) // Round(0) strips the monotonic reading
-	return max(monotonic, wall, i.boot-then.boot)
+	passed := i.at.Sub(then.at)
+	if hasBootClock {
+		passed = max(passed, i.boot-then.boot)
+	}
+	return passed
 }
 
+// stepped returns by how much the wall clock has advanced more than the other clocks since an earlier reading.
+func (i instant) stepped(then instant) time.Duration { return i.wall.Sub(then.wall) - i.since(then) }
+
 // earlier returns the reading of d before.
-func (i instant) earlier(d time.Duration) instant { return instant{i.wall.Add(-d), i.boot - d} }
+func (i instant) earlier(d time.Duration) instant {
+	return instant{i.at.Add(-d), i.wall.Add(-d), i.boot - d}
+}

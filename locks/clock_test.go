@@ -19,13 +19,9 @@ type steppedClock struct {
 
 func (c *steppedClock) clock() *clock {
 	return &clock{
-		now: func() time.Time {
-			if by := c.wall.Load(); by != 0 {
-				return time.Now().Round(0).Add(time.Duration(by)) // without its monotonic reading, so that the step shows
-			}
-			return time.Now()
-		},
+		now:  time.Now,
 		boot: func() time.Duration { return BootTime() + time.Duration(c.boot.Load()) },
+		wall: func() time.Time { return time.Now().Add(time.Duration(c.wall.Load())) },
 	}
 }
 
@@ -138,6 +134,47 @@ func cutOffTrial(t *testing.T, trial int, before, faults redistest.Faults, step 
 		return 0, fmt.Errorf("trial %d: at work %s after the next grant", trial, worked.Sub(granted))
 	}
 	return granted.Sub(worked), next.Release()
+}
+
+// TestAStepOfTheWallClockEndsNoWork: Redis answers, so the lease is in force, and the limits of a hold are counted by the other
+// clocks.
+func TestAStepOfTheWallClockEndsNoWork(t *testing.T) {
+	t.Parallel()
+	for _, step := range []time.Duration{8 * time.Second, time.Hour, -time.Hour} {
+		t.Run(step.String(), func(t *testing.T) {
+			t.Parallel()
+			clock := new(steppedClock)
+			ns := redistest.Namespace(t)
+			c, err := Open(t.Context(), redistest.Client(t), Options{Namespace: ns, Name: "stepped", Lease: minLease, clock: clock.clock()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { closeSoon(t, c) }()
+			plain, err := c.Acquire(t.Context(), Exclusive("plain"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			limited, err := c.Acquire(t.Context(), Exclusive("limited"), MaxHold(30*time.Minute))
+			if err != nil {
+				t.Fatal(err)
+			}
+			clock.wall.Store(int64(step))
+			timer := time.NewTimer(2 * minLease)
+			defer timer.Stop()
+			select {
+			case <-plain.Context().Done():
+				t.Errorf("the work ended: %v", context.Cause(plain.Context()))
+			case <-limited.Context().Done():
+				t.Errorf("the work with a limit ended: %v", context.Cause(limited.Context()))
+			case <-timer.C:
+			}
+			for _, hold := range []*Hold{plain, limited} {
+				if err := hold.Release(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
 }
 
 func closeSoon(t *testing.T, c *Client) {

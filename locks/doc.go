@@ -117,8 +117,13 @@
 // on, Redis surely has not given the session's locks to anybody. Some time before that moment (Client.Cutoff: 3 s, or a
 // fifth of the lease if that is less) every hold's context ends with the cause [ErrLost]; at that moment the session is
 // dead here, whatever Redis says later, and a new one is opened. An error never moves the deadline, and the goroutine
-// that looks at it does no I/O. Passed time is the largest of what the monotonic, the wall and the boot clock say,
-// because the first one stands still while the machine sleeps.
+// that looks at it does no I/O. Passed time is the larger of what the monotonic and the boot clock say, because the first one
+// stands still while the machine sleeps.
+//
+// The wall clock is not counted like that, because it can be set: chrony steps it after a resume. A step of it alone has the
+// session renewed at once. Where the lease would be over by the wall clock, Redis has Client.Cutoff to answer, and work ends as
+// at the end of the lease if it does not: all other clocks may have stood still, as in a virtual machine that was paused. A
+// session that is over in Redis ends with the reply.
 //
 // # Nothing stays held without an owner
 //

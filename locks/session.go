@@ -512,7 +512,7 @@ func (s *session) release(ctx context.Context, h *Hold) error {
 // network's, may be what ended it.
 func (s *session) unreleased(h *Hold, began time.Time, r reply, resent bool, err error) error {
 	s.mu.Lock()
-	over := h.overdue(instant{began, h.admitted.boot})
+	over := h.overdue(instant{at: began, boot: h.admitted.boot})
 	s.mu.Unlock()
 	gone := fmt.Errorf("%w: redis did not have the hold any more", ErrLost)
 	switch {

@@ -36,6 +36,10 @@ var errEnded = errors.New("redis no longer knows the session")
 // renews, and may hang in the network for as long as it likes; the other one looks at the clocks, does no I/O, and cuts
 // off. Only a renewal that was answered moves the deadline, and it is counted from before that renewal was sent.
 //
+// A step of the wall clock alone has the session renewed at once. If the wall clock then says that it is time to cut off, and
+// the other clocks do not, that is a doubt: Redis has cutoff to answer a renewal. A reply settles it, and without one the work
+// is cut off as if the lease were about to end.
+//
 // States: alive -> cut -> ended; it never goes back. Once cut it renews no more, since what has stopped working must
 // not keep its locks: they pass on when the lease ends.
 type watchdog struct {
@@ -55,7 +59,11 @@ type watchdog struct {
 	last    error         // of the last renewal, nil when it was answered; guarded by mu
 	looked  instant       // when look last read the clocks; guarded by mu
 	stalled time.Duration // the longest time between two looks since the last renewal; guarded by mu
+	doubt   instant       // when the wall clock first said that it is time to cut off, alone; zero: it does not; guarded by mu
 }
+
+// longStep is how far the wall clock must be stepped between two looks to have the session renewed at once.
+const longStep = 500 * time.Millisecond
 
 // longStall is how late a look at the clocks must be before the end of a session names it as a reason.
 const longStall = time.Second
@@ -147,12 +155,25 @@ func (w *watchdog) look(ctx context.Context) {
 func (w *watchdog) inspect() {
 	w.mu.Lock()
 	now := w.clock.read()
+	stepped := false
 	if w.looked != (instant{}) {
 		w.stalled = max(w.stalled, now.since(w.looked))
+		stepped = now.stepped(w.looked) >= longStep
 	}
 	w.looked = now
+	byWall := trustOf(w.lease) - now.since(w.from) - now.stepped(w.from)
+	switch doubted := byWall <= cutoffOf(w.lease) && now.stepped(w.from) >= lookEvery; { // a smaller step is within the margin
+	case !doubted && w.state == alive:
+		w.doubt = instant{}
+	case doubted && w.doubt == instant{}:
+		w.doubt, stepped = now, true
+	}
+	left := w.leftAt(now)
 	w.mu.Unlock()
-	switch left := w.left(); {
+	if stepped {
+		w.hurry()
+	}
+	switch {
 	case left <= 0:
 		w.lose(ended, nil)
 	case left <= cutoffOf(w.lease):
@@ -164,14 +185,23 @@ func (w *watchdog) inspect() {
 func (w *watchdog) left() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return trustOf(w.lease) - w.clock.since(w.from)
+	return w.leftAt(w.clock.read())
+}
+
+// leftAt is left at a reading of the clocks. The caller holds mu.
+func (w *watchdog) leftAt(now instant) time.Duration {
+	left := trustOf(w.lease) - now.since(w.from)
+	if w.doubt != (instant{}) {
+		left = min(left, 2*cutoffOf(w.lease)-now.since(w.doubt))
+	}
+	return left
 }
 
 // covered tells whether the lease was surely in force at a moment.
 func (w *watchdog) covered(at time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return instant{at, w.from.boot}.since(w.from) < trustOf(w.lease)
+	return w.doubt == instant{} && instant{at: at, boot: w.from.boot}.since(w.from) < trustOf(w.lease)
 }
 
 // certain returns why the session is in doubt, or nil: it is renewed when it should be, and every renewal is answered.
@@ -184,6 +214,8 @@ func (w *watchdog) certain() error {
 		return fmt.Errorf("%w: the session is over", ErrLost)
 	case w.last != nil:
 		return fmt.Errorf("%w: the last renewal of the session failed: %w", ErrLost, w.last)
+	case w.doubt != instant{}:
+		return fmt.Errorf("%w: the wall clock was stepped forward, and the session was not renewed since", ErrLost)
 	case since > w.lease/renewalsPerLease+tryOf(w.lease)+lookEvery:
 		return fmt.Errorf("%w: the session was last renewed %s ago", ErrLost, since.Round(time.Millisecond))
 	}
@@ -212,9 +244,13 @@ func (w *watchdog) note(err error) {
 func (w *watchdog) renewed(sent instant, left time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.state == alive {
-		w.from, w.last, w.stalled = sent.earlier(max(0, w.lease-left)), nil, 0
+	if w.state != alive {
+		return
 	}
+	if sent.since(w.doubt) >= 0 { // else a reply to what was sent before the step settles nothing
+		w.doubt = instant{}
+	}
+	w.from, w.last, w.stalled = sent.earlier(max(0, w.lease-left)), nil, 0
 }
 
 // lose moves on to a later state and calls what belongs to it.
@@ -228,8 +264,12 @@ func (w *watchdog) lose(to watchdogState, why error) {
 	w.state = to
 	if why == nil {
 		why = fmt.Errorf("not renewed for %s", w.clock.since(w.from).Round(time.Millisecond))
+		if w.doubt != (instant{}) {
+			why = fmt.Errorf("%w: the wall clock was stepped forward by %s, and no renewal was answered since", why,
+				w.doubt.stepped(w.from).Round(time.Millisecond))
+		}
 		if w.stalled >= longStall {
-			why = fmt.Errorf("%w: this process did not run for %s: it was stopped or starved, the machine was suspended, or its clock was set",
+			why = fmt.Errorf("%w: this process did not run for %s: it was stopped or starved, or the machine was suspended",
 				why, w.stalled.Round(time.Millisecond))
 		}
 		if w.last != nil {

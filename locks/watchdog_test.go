@@ -18,6 +18,8 @@ type bubble struct {
 	start time.Time
 	boot  func() time.Duration
 
+	stepped atomic.Int64 // ns by which the wall clock was set
+
 	mu       sync.Mutex
 	outage   error         // of every renewal
 	hang     bool          // renewals get no answer until their context ends
@@ -34,11 +36,12 @@ func newBubble(lease time.Duration) *bubble {
 	b.boot = b.elapsed // in a bubble the real boot clock goes on counting real time
 	b.watchdog = &watchdog{
 		lease: lease,
-		clock: clock{time.Now, func() time.Duration { return b.boot() }},
+		clock: clock{now: time.Now, boot: func() time.Duration { return b.boot() }, wall: func() time.Time { return time.Now().Add(time.Duration(b.stepped.Load())) }},
 		renew: b.answer,
 		cut:   func(cause error) { b.cutAt, b.cutCause = b.elapsed(), cause },
 		end:   func(cause error) { b.endAt, b.endCause = b.elapsed(), cause },
 		each:  func() {},
+		soon:  make(chan struct{}, 1),
 	}
 	b.from = b.clock.read()
 	return b
@@ -140,7 +143,7 @@ func TestCutsOffBeforeTheLeaseEnds(t *testing.T) {
 						b.set(errors.New("refused"), network == "hangs")
 						time.Sleep(2 * lease)
 					})
-					last := b.from.wall.Sub(b.start) // the last renewal that was answered
+					last := b.from.at.Sub(b.start) // the last renewal that was answered
 					if b.cutAt < 0 || b.endAt < 0 {
 						t.Fatalf("cut off at %s, ended at %s, want both", b.cutAt, b.endAt)
 					}
@@ -234,7 +237,7 @@ func TestUnknownSessionIsCutOffAtOnce(t *testing.T) {
 }
 
 // TestSleptTimeCounts has clocks jump as they do when a machine was suspended (the monotonic clock stood still, the boot
-// clock did not) and when its wall clock is set: forward ends the trust, backward does not prolong it.
+// clock did not) and when its wall clock is set back, which prolongs nothing.
 func TestSleptTimeCounts(t *testing.T) {
 	t.Parallel()
 	t.Run("suspend", func(t *testing.T) {
@@ -257,16 +260,9 @@ func TestSleptTimeCounts(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
 			b := newBubble(15 * time.Second)
-			var set atomic.Int64
-			b.clock.now = func() time.Time {
-				if set.Load() == 0 {
-					return time.Now()
-				}
-				return time.Now().Round(0).Add(time.Duration(set.Load())) // without the monotonic reading, so the step shows
-			}
 			b.during(t, func() {
 				time.Sleep(7 * time.Second)
-				set.Store(int64(-time.Hour))
+				b.stepped.Store(int64(-time.Hour))
 				b.set(nil, true)
 				time.Sleep(time.Minute)
 			})
@@ -274,6 +270,94 @@ func TestSleptTimeCounts(t *testing.T) {
 				t.Errorf("ended at %s, want before %s: the boot clock counts on", b.endAt, want)
 			}
 		})
+	})
+}
+
+// TestAStepOfTheWallClockIsADoubt: set forward it has the session renewed at once, and ends nothing when Redis answers.
+func TestAStepOfTheWallClockIsADoubt(t *testing.T) {
+	t.Parallel()
+	const lease, at = 15 * time.Second, 7 * time.Second // between two renewals
+	for name, test := range map[string]struct {
+		step    time.Duration
+		hang    bool          // from the step on, no renewal is answered
+		slow    time.Duration // of each renewal
+		cut     time.Duration // after the step; negative: never
+		renewed bool          // at once
+	}{
+		"a small correction":               {step: 100 * time.Millisecond, cut: -1},
+		"8 s":                              {step: 8 * time.Second, cut: -1, renewed: true},
+		"an hour":                          {step: time.Hour, cut: -1, renewed: true},
+		"an hour, slow answers":            {step: time.Hour, slow: 2 * time.Second, cut: -1, renewed: true},
+		"an hour, no answer":               {step: time.Hour, hang: true, cut: cutoffOf(lease), renewed: true},
+		"1 s, no answer":                   {step: time.Second, hang: true, cut: trustOf(lease) - cutoffOf(lease) - 2*time.Second, renewed: true},
+		"an hour back, and no answer":      {step: -time.Hour, hang: true, cut: trustOf(lease) - cutoffOf(lease) - 2*time.Second},
+		"a lease, while no answer arrives": {step: lease, hang: true, cut: cutoffOf(lease), renewed: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := newBubble(lease)
+				b.latency = test.slow
+				b.during(t, func() {
+					time.Sleep(at)
+					b.set(nil, test.hang)
+					b.stepped.Store(int64(test.step))
+					time.Sleep(time.Minute)
+				})
+				soon := false
+				for _, sent := range b.sent {
+					soon = soon || sent >= at && sent <= at+lookEvery+test.slow
+				}
+				if soon != test.renewed {
+					t.Errorf("renewed at %v; want at once after the step at %s: %t", b.sent, at, test.renewed)
+				}
+				switch {
+				case test.cut < 0 && b.cutAt >= 0:
+					t.Errorf("cut off at %s: %v", b.cutAt, b.cutCause)
+				case test.cut >= 0 && (b.cutAt < at+test.cut-lookEvery || b.cutAt > at+test.cut+2*lookEvery):
+					t.Errorf("cut off %s after the step, want %s", b.cutAt-at, test.cut)
+				case test.cut >= 0 && (b.endAt < b.cutAt+cutoffOf(lease)-2*lookEvery || b.endAt > b.cutAt+cutoffOf(lease)+2*lookEvery):
+					t.Errorf("ended %s after the cut-off, want %s", b.endAt-b.cutAt, cutoffOf(lease))
+				}
+			})
+		})
+	}
+}
+
+// TestASessionThatIsOverIsCutOffAfterAStep: the step was the only trace of a time in which all other clocks stood still.
+func TestASessionThatIsOverIsCutOffAfterAStep(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBubble(15 * time.Second)
+		b.during(t, func() {
+			time.Sleep(7 * time.Second)
+			b.set(errEnded, false)
+			b.stepped.Store(int64(time.Minute))
+			time.Sleep(2 * lookEvery)
+		})
+		if b.endAt < 0 || b.endAt > 7*time.Second+lookEvery {
+			t.Errorf("ended at %s, want at once after the step at 7 s", b.endAt)
+		}
+	})
+}
+
+// TestAReplyToAnEarlierRenewalSettlesNoDoubt: it was sent before the wall clock was stepped.
+func TestAReplyToAnEarlierRenewalSettlesNoDoubt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBubble(15 * time.Second)
+		b.during(t, func() {
+			b.mu.Lock()
+			b.latency = 2 * time.Second
+			b.mu.Unlock()
+			time.Sleep(6 * time.Second) // a renewal is under way since 5 s
+			b.stepped.Store(int64(time.Minute))
+			b.set(nil, true) // and no later one is answered
+			time.Sleep(time.Minute)
+		})
+		if want := 6*time.Second + cutoffOf(15*time.Second); b.cutAt < want-lookEvery || b.cutAt > want+2*lookEvery {
+			t.Errorf("cut off at %s, want %s", b.cutAt, want)
+		}
 	})
 }
 

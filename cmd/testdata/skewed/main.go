@@ -1,12 +1,16 @@
 // Skewed is the tool with a wall clock that is wrong by LOCKSTEP_TEST_CLOCK seconds, for tests of replicas whose clocks
 // differ. The runtime reads clocks through a function of the kernel's, whose address it keeps in a variable; here that is
-// exchanged for one that adds to the wall clock and leaves the others alone. Build it with -ldflags=-checklinkname=0.
+// exchanged for one that adds to the wall clock and leaves the others alone. SIGUSR2 steps the clock of one process forward by
+// another 8 s. Build it with -ldflags=-checklinkname=0.
 package main
 
 import (
 	"fmt"
 	"os"
+	"os/signal"
 	"strconv"
+	"sync/atomic"
+	"syscall"
 	_ "unsafe" // for linkname
 
 	"lockstep/cmd"
@@ -29,5 +33,13 @@ func main() {
 		os.Exit(2)
 	}
 	clockGettime = address()
+	steps := make(chan os.Signal, 1)
+	signal.Notify(steps, syscall.SIGUSR2)
+	go func() { // ends with the process
+		for range steps {
+			atomic.AddInt64(&offset, 8)
+			fmt.Fprintf(os.Stderr, "the wall clock is %d s ahead\n", atomic.LoadInt64(&offset))
+		}
+	}()
 	cmd.Main(jobs.NewRegistry())
 }
