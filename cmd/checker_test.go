@@ -391,6 +391,9 @@ const lateSuccess = "succeeded after its attempt had been counted"
 // heardOf is the reason of a run of whose end somebody had heard, and that was all, when Redis lost its data.
 const heardOf = "said again after Redis had lost it"
 
+// broke reports whether an attempt with this outcome was broken off: its worker died, or lost its lease.
+func broke(outcome string) bool { return outcome == crashed || outcome == lostLease }
+
 // run proves that a run ended once, for what its attempts came to, and that its attempts came one after the other, under
 // growing tokens. Of an old run, which is from before Redis lost its data, the first attempts need not be known, nor, if
 // it had ended, any; and an end that was said again has the time at which that was.
@@ -408,8 +411,8 @@ func (c *checker) run(run runJSON, job spec, old bool) {
 		if i > 0 && (before.outcome() == "succeeded" || before.outcome() == "canceled") {
 			c.found("run %s: attempt %d has %s, and there is another one", run.ID, i, before.outcome())
 		}
-		if i > 0 && before.outcome() == "crashed" && job.abandon {
-			c.found("run %s: attempt %d crashed, and the run was not abandoned", run.ID, i)
+		if i > 0 && broke(before.outcome()) && job.abandon {
+			c.found("run %s: attempt %d has %s, and the run was not abandoned", run.ID, i, before.outcome())
 		}
 		count[a.outcome()]++
 		before = a
@@ -418,12 +421,12 @@ func (c *checker) run(run runJSON, job spec, old bool) {
 	justified := false
 	switch run.State {
 	case "succeeded":
-		justified = last == "succeeded" || old && textOf(run.Reason) == heardOf || textOf(run.Reason) == lateSuccess && (last == "crashed" || last == "failed")
+		justified = last == "succeeded" || old && textOf(run.Reason) == heardOf || textOf(run.Reason) == lateSuccess && (broke(last) || last == "failed")
 	case "failed":
 		justified = last == "failed" && (count["failed"] > job.retries || old) || last == "crashed" && job.crashes > 0 && run.Crashes >= job.crashes ||
 			old && textOf(run.Reason) == heardOf
 	case "lost":
-		justified = job.abandon && (last == "crashed" || old && textOf(run.Reason) == heardOf)
+		justified = job.abandon && (broke(last) || old && textOf(run.Reason) == heardOf)
 	case "canceled":
 		justified = last != "succeeded"
 	}

@@ -68,6 +68,7 @@ func crashHandlers() *jobs.Registry {
 		return nil
 	})
 	jobs.Handle(reg, "nothing", func(context.Context, *jobs.Run[struct{}]) error { return nil })
+	jobs.Handle(reg, "waits", func(ctx context.Context, _ *jobs.Run[struct{}]) error { <-ctx.Done(); return ctx.Err() })
 	jobs.Handle(reg, "traces", func(_ context.Context, r *jobs.Run[crashArgs]) error {
 		trace(r, "start")
 		trace(r, "end")
@@ -212,24 +213,31 @@ func (p *process) killChild() time.Time {
 	return at
 }
 
-// takenOver waits until a run whose first attempt crashed has succeeded in its second one, and returns how long after an
-// instant that began.
-func (f *fleet) takenOver(run string, from time.Time) time.Duration {
+// What a first attempt came to, in whose place a second one succeeded.
+const (
+	crashed   = "crashed"    // the process of its worker died, and the parent reported that
+	lostLease = "lost lease" // no parent reported a death
+)
+
+// takenOver waits until a run whose first attempt crashed, or lost its lease, has succeeded in its second one, and returns how
+// long after an instant that began.
+func (f *fleet) takenOver(run, first string, from time.Time) time.Duration {
 	f.t.Helper()
 	got := f.await(run, "succeeded")
-	if got.Crashes != 1 || len(got.Attempts) != 2 || *got.Attempts[0].Outcome != "crashed" || got.Attempts[1].token() <= got.Attempts[0].token() {
-		f.t.Fatalf("%s: %+v, want one crash, then success under a higher token", run, got)
+	crashes := map[string]int{crashed: 1, lostLease: 0}[first]
+	if got.Crashes != crashes || len(got.Attempts) != 2 || *got.Attempts[0].Outcome != first || got.Attempts[1].token() <= got.Attempts[0].token() {
+		f.t.Fatalf("%s: %+v, want %q, %d crashes, then success under a higher token", run, got, first, crashes)
 	}
 	return got.Attempts[1].Started.Sub(from)
 }
 
 // healed ends an outage. Then the run goes on, and all is well.
-func (f *fleet) healed(server *redistest.Server, run string, since time.Time) {
+func (f *fleet) healed(server *redistest.Server, run, first string, since time.Time) {
 	f.t.Helper()
 	if err := server.Resume(); err != nil {
 		f.t.Fatal(err)
 	}
-	f.t.Logf("the next attempt began %s after the first was struck", f.takenOver(run, since))
+	f.t.Logf("the next attempt began %s after the first was struck", f.takenOver(run, first, since))
 	f.checkOverlap()
 	f.drain()
 }
@@ -260,7 +268,7 @@ jobs:
 		run := f.enqueue(job, "x")
 		command := f.held(run)
 		worker, _ := f.runner(run)
-		took := f.takenOver(run, worker.killChild())
+		took := f.takenOver(run, crashed, worker.killChild())
 		t.Logf("killed %s its effect: the next attempt began after %s", job, took)
 		if took > 20*time.Second {
 			t.Errorf("killed %s its effect: the next attempt began after %s; want at once, not at the end of the lease", job, took)
@@ -285,7 +293,7 @@ jobs:
 	run := f.enqueue("during", "x")
 	f.held(run)
 	worker, _ := f.runner(run)
-	took := f.takenOver(run, worker.killChild())
+	took := f.takenOver(run, crashed, worker.killChild())
 	t.Logf("with a crash delay of %s the next attempt began after %s", delay, took)
 	if took < delay-time.Second/2 {
 		t.Errorf("the next attempt began after %s, want the crash delay of %s", took, delay)
@@ -321,7 +329,7 @@ func TestUncertainBurialLeavesItToTheLease(t *testing.T) {
 	run := f.enqueue("during", "x")
 	f.held(run)
 	worker, _ := f.runner(run)
-	took := f.takenOver(run, worker.killChild())
+	took := f.takenOver(run, crashed, worker.killChild())
 	t.Logf("with a lease of %s the next attempt began after %s", lease, took)
 	if least := lease - lease/3; took < least-time.Second { // it was renewed not longer ago than that
 		t.Errorf("the next attempt began after %s; want the lease waited for", took)
@@ -351,7 +359,7 @@ jobs:
 		f.held(run)
 		worker, at := f.runner(run)
 		said := strings.Count(worker.stderr.String(), leaseDecides)
-		after := f.takenOver(run, worker.killChild())
+		after := f.takenOver(run, crashed, worker.killChild())
 		if strings.Count(worker.stderr.String(), leaseDecides) > said {
 			byLease++
 		} else {
@@ -383,7 +391,7 @@ func TestLoneWorkerHeals(t *testing.T) {
 	f.startAll(1)
 	run := f.enqueue("during", "x")
 	f.held(run)
-	took := f.takenOver(run, f.workers[0].killChild())
+	took := f.takenOver(run, crashed, f.workers[0].killChild())
 	t.Logf("the next child began the next attempt after %s", took)
 	if took > 20*time.Second {
 		t.Errorf("the next attempt began after %s; want soon", took)
@@ -408,7 +416,7 @@ func TestKilledHostsRunGoesOnAfterTheLease(t *testing.T) {
 			worker, _ := f.runner(run)
 			killed := time.Now()
 			kill(worker)
-			took := f.takenOver(run, killed)
+			took := f.takenOver(run, lostLease, killed)
 			t.Logf("with a lease of 2s the next attempt began after %s", took)
 			if took > 10*time.Second {
 				t.Errorf("the next attempt began after %s, want the lease and a second", took)
@@ -442,7 +450,7 @@ jobs:
 		t.Fatal(err)
 	}
 	for _, run := range runs {
-		took := f.takenOver(run, at)
+		took := f.takenOver(run, lostLease, at)
 		t.Logf("%s: with a lease of 2s the next attempt began after %s", run, took)
 		if took > 10*time.Second {
 			t.Errorf("%s: the next attempt began after %s, want the lease and a second", run, took)
@@ -464,7 +472,7 @@ jobs:
 	eventually(t, 10*time.Second, "the old attempt's success is refused", func() bool {
 		return strings.Contains(f.workers[0].stderr.String(), `"outcome":"succeeded","recorded":"fenced"`)
 	})
-	f.takenOver(runs[1], at) // nothing has changed
+	f.takenOver(runs[1], lostLease, at) // nothing has changed
 	eventually(t, 10*time.Second, "both workers work", func() bool { return len(ask[[]workerJSON](t, f.env, "worker", "ls")) == 2 })
 	if child := f.workers[0].worker(); child != stopped {
 		t.Errorf("the parent has child %d, was %d: it must leave one alone that is only stopped", child, stopped)
@@ -478,7 +486,7 @@ func TestPanicInAGoroutineIsACrash(t *testing.T) {
 	f.startAll(2)
 	run := f.enqueue("panics", "x")
 	first := f.await(run, "succeeded").Attempts[0].Started
-	took := f.takenOver(run, first)
+	took := f.takenOver(run, crashed, first)
 	t.Logf("the next attempt began %s after the one that panicked", took)
 	if took > 20*time.Second {
 		t.Errorf("the next attempt began after %s; want at once", took)
@@ -499,7 +507,7 @@ func TestOrphansAreDeadBeforeTheSessionEnds(t *testing.T) {
 			run := f.enqueue("spawns", "x")
 			eventually(t, 10*time.Second, "the orphan works", func() bool { return exists(f.effects) })
 			worker, _ := f.runner(run)
-			took := f.takenOver(run, worker.killChild())
+			took := f.takenOver(run, crashed, worker.killChild())
 			t.Logf("the next attempt began after %s", took)
 			later := 0 // lines of the first attempt after one of the second
 			effects := f.readEffects()
@@ -648,12 +656,13 @@ jobs: {during: {command: HOLD}}
 	}
 	f.workers = nil
 	f.startAll(1)
-	if took := f.takenOver(run, killed); took > 30*time.Second {
+	if took := f.takenOver(run, crashed, killed); took > 30*time.Second {
 		t.Errorf("the next attempt began after %s; want at once", took)
 	}
 }
 
-// TestCrashDuringAnOutageHeals: neither can the session be ended, nor can the next child begin, until Redis is back.
+// TestCrashDuringAnOutageHeals: neither can the death be reported and the session be ended, nor can the next child begin, until
+// Redis is back. It is a crash all the same.
 func TestCrashDuringAnOutageHeals(t *testing.T) {
 	t.Parallel()
 	f, server := newPack(t, `jobs: {during: {command: HOLD}}`, "LOCKSTEP_LOCKS__LEASE=4s")
@@ -668,7 +677,7 @@ func TestCrashDuringAnOutageHeals(t *testing.T) {
 	eventually(t, 30*time.Second, "the next child finds no Redis", func() bool {
 		return strings.Contains(worker.stderr.String(), "could not be ended") && strings.Contains(worker.stderr.String(), "no Redis answers")
 	})
-	f.healed(server, run, killed)
+	f.healed(server, run, crashed, killed)
 }
 
 // TestRefusedConfigAndACrash: the config that the worker had is gone with it, and the files have one that was refused.
@@ -710,7 +719,7 @@ func TestOtherChildrenAreLeftAlone(t *testing.T) {
 	f.startAll(0)
 	run := f.enqueue("during", "x")
 	f.held(run)
-	t.Logf("with a lease of 2s the next attempt began after %s", f.takenOver(run, f.workers[0].killChild()))
+	t.Logf("with a lease of 2s the next attempt began after %s", f.takenOver(run, crashed, f.workers[0].killChild()))
 	f.checkOverlap()
 	text, err := os.ReadFile(companion)
 	if err != nil {

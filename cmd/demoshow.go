@@ -141,7 +141,7 @@ func (d *demo) tellRun(run *admin.Run, said told, workers []admin.Worker, waits 
 	if attempts > max(said.attempts, 1) {
 		before, last := run.Attempts[attempts-2], run.Attempts[attempts-1]
 		switch before.Outcome {
-		case "crashed":
+		case ledger.CrashedAttempt, ledger.LostLeaseAttempt:
 			d.out.say(cyan, "%s has moved from %s to %s: attempt %d, token %s after %s", run.ID, before.Worker, last.Worker, last.Number, last.Token, before.Token)
 		default:
 			d.out.say("", "%s attempt %d %s on %s (%s); it is tried again", run.ID, before.Number, before.Outcome, before.Worker, firstLine(string(before.Error)))

@@ -36,9 +36,9 @@
 //
 //	              ┌──ends in order──────────────────────────▶ the parent ends, with the child's exit code
 //	child works ──┤
-//	     ▲        └──crashes──▶ burial ──nothing is left──▶ its sessions are ended ──┐
-//	     │                        └────── a second ───────▶ the lease decides ───────┤
-//	     └──────── pause: none, 0.5 s, 1 s, 2 s ─────────────────────────────────────┴──▶ exit 1, at the fifth in a minute
+//	     ▲        └──crashes──▶ burial ──nothing is left──▶ death reported, sessions ended ──┐
+//	     │                        └────── a second ───────▶ death reported, lease decides ───┤
+//	     └──────── pause: none, 0.5 s, 1 s, 2 s ─────────────────────────────────────────────┴──▶ exit 1, at the fifth in a minute
 //
 // Orders and news are two pipes. An order is one byte, a signal that the parent was sent and passes on: it waits in the
 // pipe even while the child cannot hear signals yet. News ([news]) are where Redis is, each session before anything is
@@ -62,13 +62,17 @@
 //   - A process cannot be killed within a second (it waits for a disk, or belongs to another user), or the system has no
 //     subreaper, or the parent had children before (a script that starts something and then executes lockstep): the
 //     session is left to the lease, and the next child starts all the same.
-//   - Redis does not answer for two seconds while the session is to be ended: the lease decides.
+//   - Redis does not answer for five seconds while the death is to be reported and the session ended: the lease decides. The
+//     parent reports the death again before it starts another child. If a sweep comes first, the attempts have lost their
+//     lease instead of having crashed.
 //   - The parent dies: the orders end. The child hands its runs back at once, as after a second signal, ends its session
 //     and exits; if that takes longer than ten seconds it exits as it is, and the lease decides. It does not go on alone,
 //     since whoever has killed the parent, or sees it dead and starts another, takes the worker for dead. The kernel could
 //     kill it with its parent (Pdeathsig), but then its runs would have crashed, and would wait for the lease.
-//   - Both die, or the machine does, or the parent is stopped when its child crashes: the lease decides. A kernel may kill
-//     all processes of a control group for want of memory (memory.oom.group, which Kubernetes sets).
+//   - Both die, or the machine does, or the parent is stopped when its child crashes: the lease decides, and no crash is
+//     counted, since nothing reports one. A kernel may kill all processes of a control group for want of memory
+//     (memory.oom.group, which Kubernetes sets). A run that brings its host down like that each time is bounded by
+//     [ledger.MaxLostLeases].
 //   - The child crashes while it drains: it is buried, and the parent ends with 1.
 //   - A child that was started after a crash cannot begin, because Redis is unreachable, because OnStart fails, or
 //     because the files were changed to a config that a reload refused (only the crashed child had the old config).

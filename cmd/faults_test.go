@@ -8,6 +8,7 @@ import (
 	"go/parser"
 	"go/token"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -56,14 +57,22 @@ var failureTable = []faultRow{
 	}},
 	{"Redis away for less than 2/3 lease - cutoff - margin (6.9 s of 15 s)", []string{"TestFaultRedisAwayForAMoment", "../locks TestSurvivesAnOutageOfThePromisedLength"}},
 	{"Redis away longer", []string{"TestFaultRedisAwayForLong", "TestCrashDuringAnOutageHeals"}},
+	{"an outage shared by the whole fleet", []string{
+		"TestFaultOutageSharedByTheFleet", "../scheduler/worker TestAWorkerConfirmsThatItSurvivedALostLease",
+		"../scheduler/ledger TestALostLeaseIsNeitherACrashNorAFailure",
+	}},
 	{"Redis restarted empty, failover with lost writes", []string{
 		"TestWorkersSayAgainWhatRedisHasLost", "../scheduler/ledger TestTheFurthestWinsInWhateverOrderItIsSaid",
 		"../locks TestHoldsSurviveTheLossOfAllData", "../locks TestHoldsSurviveASentinelFailover", "../locks TestHoldsSurviveAClusterThatChanges",
 	}},
+	{"the wall clock of a worker is stepped forward by 8 s", []string{
+		"TestFaultWallClockIsStepped", "../locks TestAStepOfTheWallClockIsADoubt", "../locks TestAStepOfTheWallClockEndsNoWork",
+	}},
 	{"clocks of replicas 10 minutes apart", []string{"TestFaultClocksTenMinutesApart"}},
 	{"kill -9 of the guard of a command", []string{"TestKilledGuardLeavesNothingThatGoesOn", "../jobs/command TestCommandDiesWithItsGuard"}},
 	{"SIGTERM to every process of a worker", []string{"TestTerminatingEveryProcessHandsRunsBack", "TestTerminatingACommandFailsIt"}},
-	{"poison job that kills its worker", []string{"TestPoisonJobFailsAlone"}},
+	{"poison job that kills its worker", []string{"TestPoisonJobFailsAlone", "../scheduler/ledger TestTheSuspectThatDiesAgainClearsTheOthers"}},
+	{"poison job that kills its host", []string{"../scheduler/ledger TestARunWhoseHostsNeverComeBackEnds"}},
 	{"max hold or revoke ends the lock under a handler that goes on", []string{
 		"TestFaultLockEndsUnderItsHandler", "../scheduler/worker TestAnAttemptThatHoldsItsLocksForTooLongHasFailed",
 		"../scheduler/ledger TestASuccessAfterTheCountedCrashStandsUntilAnotherAttemptBegins",
@@ -396,7 +405,87 @@ func TestFaultRedisAwayForLong(t *testing.T) {
 	took := time.Since(away)
 	t.Logf("with a lease of %s the command was dead after %s", lease, took)
 	pause(t.Context(), 2*lease-took) // by Redis' clock the session is over, too
-	f.healed(server, run, away)
+	f.healed(server, run, lostLease, away)
+}
+
+// An outage shared by the whole fleet: no worker has died, so no run is counted or held back for it, and all run again at once.
+func TestFaultOutageSharedByTheFleet(t *testing.T) {
+	t.Parallel()
+	const (
+		lease   = 4 * time.Second
+		workers = 2
+		runs    = 24
+	)
+	f, server := newPack(t, `jobs: {long: {handler: waits}}`,
+		"LOCKSTEP_LOCKS__LEASE="+lease.String(), "LOCKSTEP_WORKER__CONCURRENCY=16", withHandlers+"=1")
+	f.startAll(workers)
+	for i := range runs {
+		f.enqueue("long", strconv.Itoa(i))
+	}
+	running := func() (list []runJSON) {
+		return ask[[]runJSON](t, f.env, "run", "ls", "--state", "running")
+	}
+	eventually(t, 30*time.Second, "all are running", func() bool { return len(running()) == runs })
+	if err := server.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	pause(t.Context(), 2*lease)
+	if err := server.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	var all []runJSON
+	eventually(t, time.Minute, "all are running again", func() bool {
+		all = running()
+		return len(all) == runs && !slices.ContainsFunc(all, func(run runJSON) bool { return len(run.Attempts) < 2 })
+	})
+	var first, last time.Time
+	for _, run := range all {
+		if run.Crashes != 0 || len(run.Attempts) != 2 || run.Attempts[0].outcome() != lostLease {
+			t.Errorf("%+v, want one lost lease, no crash, and the second attempt", run)
+		}
+		began := run.Attempts[1].Started
+		if first.IsZero() || began.Before(first) {
+			first = began
+		}
+		if began.After(last) {
+			last = began
+		}
+	}
+	took := last.Sub(first)
+	t.Logf("after an outage of %s with a lease of %s, the last of %d runs began %s after the first", 2*lease, lease, runs, took)
+	if took > 10*time.Second { // 2 s on a machine that does nothing else; one by one, they would take minutes
+		t.Errorf("the last of %d runs began %s after the first, want 2 s", runs, took)
+	}
+}
+
+// The wall clock of a worker is stepped forward, as chrony does after a resume: its work goes on, since Redis renews its lease.
+func TestFaultWallClockIsStepped(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
+		t.Skip("no clock can be shifted on this system")
+	}
+	program, err := skewed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const lease = 4 * time.Second
+	f, _ := newPack(t, `jobs: {during: {command: HOLD}}`, "LOCKSTEP_LOCKS__LEASE="+lease.String())
+	worker := launchProgram(t, program, append(slices.Clone(f.env), "LOCKSTEP_TEST_CLOCK=0"), "start")
+	f.workers = append(f.workers, worker)
+	f.startAll(0)
+	run := f.enqueue("during", "x")
+	command := f.held(run)
+	if err := syscall.Kill(worker.worker(), syscall.SIGUSR2); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 10*time.Second, "the clock is stepped", func() bool {
+		return strings.Contains(worker.stderr.String(), "the wall clock is 8 s ahead")
+	})
+	pause(t.Context(), 2*lease)
+	got := f.show(run)
+	if got.State != "running" || len(got.Attempts) != 1 || !goesOn(command) {
+		t.Errorf("8 s forward with a lease of %s: %+v, the command works: %v; want its first attempt to go on", lease, got, goesOn(command))
+	}
 }
 
 // Clocks of replicas 10 minutes apart: no difference.

@@ -125,7 +125,7 @@ jobs:
 			if worker.worker() != pid {
 				t.Fatalf("process %d does the run, and %d is its worker's", pid, worker.worker())
 			}
-			took := f.takenOver(run, worker.killChild())
+			took := f.takenOver(run, crashed, worker.killChild())
 			t.Logf("the next attempt began after %s", took)
 
 			var ann, bob int

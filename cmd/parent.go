@@ -15,12 +15,15 @@ import (
 	"lockstep/configs"
 	"lockstep/jobs/command"
 	"lockstep/locks"
+	"lockstep/scheduler/ledger"
 )
 
 const (
 	burialLimit = time.Second            // for killing all that a crashed child leaves; then the lease decides
 	lookAgain   = 5 * time.Millisecond   // until orphans are looked for again, of which no signal tells
-	endLimit    = 5 * time.Second        // for ending its sessions; then the lease decides
+	endLimit    = 5 * time.Second        // for reporting its death and ending its sessions; then the lease decides
+	reportTry   = time.Second            // for one attempt at the report,
+	reportPause = 50 * time.Millisecond  // and the pause between two of them
 	lastWords   = 100 * time.Millisecond // for news that are still in the pipe when the child is dead
 	crashSpan   = time.Minute            // in which
 	maxCrashes  = 5                      // end the parent
@@ -57,6 +60,15 @@ type parent struct {
 	asked   bool        // somebody has asked for the end
 	crashes []time.Time // within crashSpan of the last one; not empty once there was one
 	hinders int         // children since then that could not begin, for a reason that lies outside
+
+	unreported []death // which Redis did not hear of yet
+}
+
+// A death is that of a working child, as Redis is to hear of it.
+type death struct {
+	redis    configs.Redis
+	sessions []locks.SessionID
+	alone    bool // nothing that worked under the sessions is left: they end with the report
 }
 
 // child is a working child, seen by its parent.
@@ -103,6 +115,7 @@ func (t *tool) watchOver(ctx context.Context) error {
 
 func (p *parent) run(ctx context.Context) error {
 	for {
+		p.reportAgain(ctx)
 		c, err := p.start()
 		if err != nil {
 			return err
@@ -285,46 +298,90 @@ func (p *parent) reap(c *child) (ended, none bool) {
 	}
 }
 
-// settle buries what a crashed child has left, and then, and only then, ends its sessions.
+// settle buries what a crashed child has left. It reports the death of the child, which makes its attempts crashes, and ends
+// its sessions then, and only then, when all that it left is dead.
 func (p *parent) settle(ctx context.Context, c *child, how string) {
 	began := time.Now()
 	log := p.log.With("pid", c.pid, "how", how, "sessions", c.sessions)
-	if !p.adopts || !burial(p) {
-		log.ErrorContext(ctx, "worker crashed, and not all of its processes are dead for certain: its locks pass on when its lease ends")
-		return
-	}
+	alone := p.adopts && burial(p)
+	buried := time.Since(began)
 	if len(c.sessions) == 0 {
 		log.ErrorContext(ctx, "worker crashed")
 		return
 	}
-	buried := time.Since(began)
-	if err := endSessions(ctx, *c.redis, c.sessions); err != nil {
-		log.ErrorContext(ctx, "worker crashed, and its session could not be ended: its locks pass on when its lease ends", "error", err)
-		return
+	dead := death{*c.redis, c.sessions, alone}
+	err := dead.report(ctx, endLimit)
+	if err != nil && !ledger.Final(err) {
+		p.unreported = append(p.unreported, dead)
 	}
-	log.ErrorContext(ctx, "worker crashed, its session is ended: its locks have passed on",
-		"buried_after", buried.Round(time.Microsecond), "ended_after", time.Since(began).Round(time.Microsecond))
+	switch {
+	case !alone:
+		log.ErrorContext(ctx, "worker crashed, and not all of its processes are dead for certain: its locks pass on when its lease ends", "error", err)
+	case err != nil:
+		log.ErrorContext(ctx, "worker crashed, and its session could not be ended: its locks pass on when its lease ends", "error", err)
+	default:
+		log.ErrorContext(ctx, "worker crashed, its session is ended: its locks have passed on",
+			"buried_after", buried.Round(time.Microsecond), "ended_after", time.Since(began).Round(time.Microsecond))
+	}
 }
 
-// endSessions ends sessions whose process is dead.
-func endSessions(ctx context.Context, settings configs.Redis, sessions []locks.SessionID) (err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endLimit) // also when the parent is to end
+// reportAgain reports deaths of which Redis has not heard: otherwise their attempts would have lost their lease, and a run that
+// kills its workers during outages would never be found out.
+func (p *parent) reportAgain(ctx context.Context) {
+	p.unreported = slices.DeleteFunc(p.unreported, func(dead death) bool {
+		err := dead.report(ctx, reportTry)
+		return err == nil || ledger.Final(err)
+	})
+}
+
+// report tells Redis of the death, and ends the sessions if nothing is left that worked under them; otherwise the lease does.
+func (d death) report(ctx context.Context, limit time.Duration) (err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit) // also when the parent is to end
 	defer cancel()
-	rdb, err := newClient(settings)
+	rdb, err := newClient(d.redis)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, rdb.Close()) }()
-	space, err := locks.NewSpace(rdb, settings.Namespace)
+	space, err := locks.NewSpace(rdb, d.redis.Namespace)
 	if err != nil {
 		return err
 	}
-	for _, id := range sessions {
-		if err := space.EndSession(ctx, id); err != nil {
+	book := ledger.New(rdb, space)
+	var rejected error
+	for _, id := range d.sessions {
+		if err := reportDeath(ctx, book, id); err != nil && !ledger.Final(err) {
 			return err
+		} else if err != nil {
+			rejected = errors.Join(rejected, err) // Redis refuses the report, and not necessarily the end of the session
+		}
+		if !d.alone {
+			continue
+		}
+		if err := space.EndSession(ctx, id); err != nil {
+			return errors.Join(rejected, err)
 		}
 	}
-	return nil
+	return rejected
+}
+
+// reportDeath reports the death until that is answered.
+func reportDeath(ctx context.Context, book *ledger.Ledger, id locks.SessionID) error {
+	for {
+		try, cancel := context.WithTimeout(ctx, reportTry)
+		err := book.Died(try, id)
+		cancel()
+		if err == nil || ledger.Final(err) {
+			return err
+		}
+		timer := time.NewTimer(reportPause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return err
+		case <-timer.C:
+		}
+	}
 }
 
 // burial is exchanged by tests that show what comes of a bad one.

@@ -573,7 +573,7 @@ func (s *soak) takeovers(runs []runJSON) (measured map[kind][]takeover, delayed 
 		}
 		for _, run := range runs {
 			for i, a := range run.Attempts {
-				if !sessions[a.Worker] || a.outcome() != "crashed" || a.Started.After(kill.at) || a.Finished.Before(kill.at) {
+				if !sessions[a.Worker] || !broke(a.outcome()) || a.Started.After(kill.at) || a.Finished.Before(kill.at) {
 					continue
 				}
 				if slices.ContainsFunc(s.trouble, func(one trouble) bool { return one.from.Before(a.Finished) && one.to.After(kill.at) }) {

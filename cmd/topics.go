@@ -65,7 +65,8 @@ The command of lock exec gets LOCKSTEP_TOKEN, LOCKSTEP_LOCKS, LOCKSTEP_HOLD and 
   its lease can pass to another.
   Finished means finished: a run whose outcome is recorded never runs again, however often it is delivered.
   A crash is not a retry: when a worker dies or loses its lease, another one reruns its runs, or marks them lost, as the
-  jobs' on_crash says. Both count as a crash. Crashes are counted apart from failures.
+  jobs' on_crash says. Only a death, which the worker's parent process reports, counts as a crash; a lost lease, as in an
+  outage of Redis, counts as nothing. Crashes are counted apart from failures.
   Every attempt can be fenced: it has a token that only grows, and an idempotency key that stays the same over all attempts
   of a run.
 

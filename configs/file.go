@@ -231,10 +231,12 @@ type policies struct {
 	// last one, or all (at most 100).
 	OnMissed *jobs.OnMissed `yaml:"on_missed" enum:"skip,last,all" default:"last" example:"skip"`
 
-	// What happens to a run whose worker died: another one runs it again, or it is lost, for a person to decide.
+	// What happens to a run whose worker died or lost its lease: another one runs it again, or it is lost, for a person to
+	// decide.
 	OnCrash *jobs.OnCrash `yaml:"on_crash" enum:"rerun,abandon" default:"rerun" example:"abandon"`
 
-	// The crash that reaches it ends the run as failed.
+	// The crash that reaches it ends the run as failed. A crash is the death of the worker's process; a lost lease does not
+	// count.
 	MaxCrashes *int `yaml:"max_crashes" min:"1" default:"3" example:"1"`
 
 	// What is kept of finished runs.

@@ -70,7 +70,7 @@ const (
 // MissedAfter is how late a tick may be decided before it counts as missed.
 const MissedAfter = time.Minute
 
-// OnCrash says what happens to a run whose worker died.
+// OnCrash says what happens to a run whose worker died or lost its lease. Only a death counts against MaxCrashes.
 type OnCrash string
 
 const (

@@ -135,15 +135,16 @@ func (s *Scheduler) takeOver(ctx context.Context, dead ledger.Dead) ([]ledger.Du
 	if err != nil {
 		return nil, err
 	}
-	due, closed, err := s.o.Ledger.Crash(ctx, dead, job)
+	closed, err := s.o.Ledger.Crash(ctx, dead, job)
 	if ledger.Final(err) {
 		return s.refuse(ctx, ledger.Refusal{Run: dead.Run, Token: dead.Token, Cause: fmt.Errorf("its worker has died or lost its lease, which could not be recorded: %w", err)})
 	}
-	if err != nil || !closed {
-		return due, err
+	if err != nil || closed == nil {
+		return nil, err
 	}
-	s.o.Logger.WarnContext(ctx, "worker gone, its run is taken over", "job", dead.Job, "run", dead.Run, "token", dead.Token)
-	return due, nil
+	s.o.Logger.WarnContext(ctx, "a run was taken over", "job", dead.Job, "run", dead.Run, "token", dead.Token,
+		"attempt", closed.Outcome, "state", closed.State)
+	return closed.Due, nil
 }
 
 // refuse ends a run that cannot be worked with.

@@ -41,7 +41,7 @@ type Attempt struct {
 	Token      locks.Token     `json:"token"`
 	StartedAt  Instant         `json:"started_at"`
 	FinishedAt Instant         `json:"finished_at"`
-	Outcome    Text            `json:"outcome"` // succeeded, failed, crashed, canceled, handed back
+	Outcome    Text            `json:"outcome"` // succeeded, failed, crashed, lost lease, canceled, handed back
 	Error      Text            `json:"error"`
 
 	// Times is how many attempts were declined one after the other for the same error, when no worker could do the run; they

@@ -32,7 +32,7 @@ const (
 	WaitsPaused  WaitReason = "paused"   // its queue is paused
 	WaitsWorker  WaitReason = "worker"   // no worker serves its queue
 	WaitsHandler WaitReason = "handler"  // no worker that serves its queue has its handler
-	WaitsSuspect WaitReason = "suspect"  // it has crashed, and on each worker another such run has the place for these
+	WaitsSuspect WaitReason = "suspect"  // it has crashed, and on each worker runs another one that it must not run beside
 	WaitsSlot    WaitReason = "slot"     // all slots of the workers that could run it are busy
 	WaitsBehind  WaitReason = "behind"   // others of its queue have been due for longer
 	WaitsStart   WaitReason = "delivery" // nothing is in its way: a worker is about to start it
@@ -170,21 +170,8 @@ func (c *conditions) why(record *ledger.Record, handler string, ahead int) *Wait
 	if len(able) == 0 {
 		return &WaitingFor{Reason: WaitsHandler, Text: fmt.Sprintf("no worker that serves its queue %s has its handler %s", record.Queue, handler)}
 	}
-	if record.Suspect() {
-		taken := slices.IndexFunc(able, func(s session) bool { return s.card.Suspect == "" || s.card.Suspect == record.ID })
-		if taken < 0 {
-			by := make([]string, 0, len(able))
-			for _, s := range able {
-				by = append(by, fmt.Sprintf("%s on %s", s.card.Suspect, s.id))
-			}
-			by, more := some(by, mostNamed)
-			if more > 0 {
-				by = append(by, fmt.Sprintf("%d more", more))
-			}
-			return &WaitingFor{Reason: WaitsSuspect, RunID: Text(able[0].card.Suspect), Worker: Text(able[0].id),
-				Text: fmt.Sprintf("it has crashed %s, and a worker runs one such run at a time; the place is taken by %s",
-					times(record.Crashes), strings.Join(by, ", "))}
-		}
+	if w := crowded(record, able); w != nil {
+		return w
 	}
 	slots, busy, free := 0, 0, false
 	for _, s := range able {
@@ -206,6 +193,40 @@ func (c *conditions) why(record *ledger.Record, handler string, ahead int) *Wait
 		return &WaitingFor{Reason: WaitsBehind, Text: behind, Ahead: ahead}
 	}
 	return &WaitingFor{Reason: WaitsStart, Text: "nothing is in its way, a worker is about to start it"}
+}
+
+// crowded returns why a run that has crashed before starts on none of the workers that could run it now, or nil.
+func crowded(record *ledger.Record, able []session) *WaitingFor {
+	if record.Crashes == 0 {
+		return nil
+	}
+	suspect, alone := record.Suspect(), record.Crashes > 1
+	rule := "a worker runs one such run at a time"
+	switch {
+	case alone:
+		rule = "a worker runs it beside no other run that has crashed"
+	case !suspect:
+		rule = "no worker runs it beside one that has crashed several times"
+	}
+	var by []string
+	for _, s := range able {
+		card := s.card
+		occupied := card.Suspect != "" && card.Suspect != record.ID && (suspect || alone || card.Alone)
+		switch {
+		case occupied:
+			by = append(by, fmt.Sprintf("%s on %s", card.Suspect, s.id))
+		case alone && card.Suspect == "" && card.Beside > 0:
+			by = append(by, fmt.Sprintf("%s on %s", runs(card.Beside), s.id))
+		default:
+			return nil // it can start there
+		}
+	}
+	by, more := some(by, mostNamed)
+	if more > 0 {
+		by = append(by, fmt.Sprintf("%d more", more))
+	}
+	return &WaitingFor{Reason: WaitsSuspect, RunID: Text(able[0].card.Suspect), Worker: Text(able[0].id),
+		Text: fmt.Sprintf("it has crashed %s, and %s; the place is taken by %s", times(record.Crashes), rule, strings.Join(by, ", "))}
 }
 
 const mostNamed = 5 // runs that a sentence names

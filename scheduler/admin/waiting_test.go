@@ -44,6 +44,8 @@ func TestADueRunSaysWhyItDoesNotRun(t *testing.T) {
 	crash := []ledger.AttemptRecord{{Number: 1, Started: noon, Finished: noon.Add(time.Second), Outcome: "crashed"}}
 	failed := append(crash, ledger.AttemptRecord{Number: 2, Started: noon, Finished: noon.Add(time.Second), Outcome: "failed"})
 	handed := append(crash, ledger.AttemptRecord{Number: 2, Started: noon, Finished: noon.Add(time.Second), Outcome: "handed back"})
+	lost := append(crash, ledger.AttemptRecord{Number: 2, Started: noon, Finished: noon.Add(time.Second), Outcome: "lost lease"})
+	cleared := []ledger.AttemptRecord{{Number: 1, Started: noon, Finished: noon.Add(time.Second), Outcome: "crashed", Cleared: true}}
 	place := has(func(c *worker.Card) { c.Suspect = "poison#1" })
 	for name, test := range map[string]struct {
 		cards  []worker.Card
@@ -79,6 +81,15 @@ func TestADueRunSaysWhyItDoesNotRun(t *testing.T) {
 			WaitsSuspect, ""},
 		"it is a suspect no more": {[]worker.Card{place}, func(_ *fake, r *ledger.Record) { r.Crashes, r.Attempts = 1, failed },
 			WaitsStart, ""},
+		"it was cleared, and the run in the place must be alone": {[]worker.Card{has(func(c *worker.Card) { c.Suspect, c.Alone = "poison#1", true })},
+			func(_ *fake, r *ledger.Record) { r.Crashes, r.Attempts = 1, cleared },
+			WaitsSuspect, "it has crashed once, and no worker runs it beside one that has crashed several times; the place is taken by poison#1 on w1"},
+		"it was cleared": {[]worker.Card{place}, func(_ *fake, r *ledger.Record) { r.Crashes, r.Attempts = 1, cleared }, WaitsStart, ""},
+		"it must be alone": {[]worker.Card{has(func(c *worker.Card) { c.Beside = 2 })}, func(_ *fake, r *ledger.Record) { r.Crashes, r.Attempts = 2, crash },
+			WaitsSuspect, "it has crashed 2 times, and a worker runs it beside no other run that has crashed; the place is taken by 2 runs on w1"},
+		"it lost its lease after its crash": {[]worker.Card{place}, func(_ *fake, r *ledger.Record) { r.Crashes, r.Attempts = 1, lost },
+			WaitsSuspect, ""},
+		"it has lost its lease": {[]worker.Card{place}, func(_ *fake, r *ledger.Record) { r.Attempts = lost[1:] }, WaitsStart, ""},
 		"it is scheduled": {[]worker.Card{idle}, func(_ *fake, r *ledger.Record) { r.State, r.At = ledger.Scheduled, noon.Add(time.Hour) },
 			WaitsTime, "it is scheduled for 2026-11-21T13:00:00Z"},
 		"it was handed back for lack of its handler": {[]worker.Card{has(func(c *worker.Card) { c.Handlers = []string{} })},

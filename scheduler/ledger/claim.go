@@ -43,7 +43,7 @@ const (
 	Later       ClaimOutcome = "later"   // not here, or not yet: it is to be pushed instead, as Due says
 	Over        ClaimOutcome = "over"    // it has ended without an attempt: its time to start was over, or its bundle can never be granted
 	SessionDead ClaimOutcome = "dead"    // the claimant's session has ended
-	Suspect     ClaimOutcome = "suspect" // the run has crashed, see [Record.Suspect], and ClaimSound was called: nothing was changed
+	Crashed     ClaimOutcome = "crashed" // the run has crashed before, and ClaimSound was called: nothing was changed
 )
 
 // Claimed is the answer to [Ledger.Claim].
@@ -61,8 +61,9 @@ type Claimed struct {
 	// a [*jobs.SignatureError]; nil for a run that is as it should be.
 	Refused error
 
-	// For Suspect: how often it has crashed.
-	Crashes int
+	// For Crashed: how often, and whether the run is a suspect, see [Record.Suspect].
+	Crashes   int
+	Suspected bool
 
 	// For Waiting: what stood in the way.
 	Busy *locks.BusyError
@@ -94,8 +95,8 @@ func (l *Ledger) Claim(ctx context.Context, request *locks.Request, due Due, pat
 	return l.claim(ctx, request, due, patience, 1, before)
 }
 
-// ClaimSound is [Ledger.Claim] for a worker that wants no suspect now, see [Record.Suspect]. Such a run stays as it is,
-// and may be claimed after all with the same request.
+// ClaimSound is [Ledger.Claim] for runs that have never crashed. One that has stays as it is, and may be claimed after all
+// with the same request.
 func (l *Ledger) ClaimSound(ctx context.Context, request *locks.Request, due Due, patience time.Duration, before []string) (*Claimed, error) {
 	return l.claim(ctx, request, due, patience, 0, before)
 }
@@ -201,8 +202,8 @@ func (l *Ledger) decodeClaim(due Due, r *reply) (*Claimed, error) {
 		claimed.Busy, claimed.Due = busy, r.due()
 	case Later, Behind, Over:
 		claimed.Due = r.due()
-	case Suspect:
-		claimed.Crashes = int(r.number())
+	case Crashed:
+		claimed.Crashes, claimed.Suspected = int(r.number()), r.number() == 1
 	case Stale, SessionDead:
 	case "broken":
 		return nil, fmt.Errorf("claim %s: %w", due.Run, ErrUnreadable)

@@ -42,11 +42,13 @@
 //     n, so a claim that arrives late or twice takes nothing.
 //   - A finish counts when its token is the run's last one and the run is not final. An attempt is counted once, by the
 //     first of its finish and the sweep; after that only its success still counts, as long as no other attempt began.
-//   - Failures and crashes are counted apart, and a hand-back is neither.
+//   - Failures and crashes are counted apart; a hand-back is neither, and a lost lease is neither. A crash is the death of a
+//     worker's process, which its parent reports ([Ledger.Died]). A session that ends without such a report has lost its lease.
 //   - A run that was asked to stop is not tried again: whatever its attempt comes to, if that is no success, the run is
 //     canceled.
-//   - A session runs one run at a time that has crashed before, so that a job which kills its workers does not take the
-//     same others along again and again.
+//   - A session runs one suspect at a time ([Record.Suspect]), so that a job which kills its workers does not take the same
+//     others along again and again. All runs under a process that dies are suspects, unless one of them was suspected
+//     before: then that one is, and those that crashed with it the last time are cleared.
 //   - A job's ticks are decided by one definition at a time.
 //   - All times are the server's, read inside the scripts. A worker's clock is an alarm clock only.
 //
@@ -131,7 +133,11 @@
 //   - a worker dies between fetching a delivery and claiming its run: the queue has that on record, and the sweep pushes the
 //     delivery again when the session has ended ([Ledger.Ended]);
 //   - the queue loses a delivery: the look-ups find it ([Ledger.Sent]), and it is pushed again;
-//   - a worker dies in an attempt: its session ends, and [Ledger.Crash] makes the run due again, or ends it;
+//   - a worker dies in an attempt, or loses its lease: its session ends, and [Ledger.Crash] makes the run due again, or ends
+//     it. A worker that survives reports what it cut off ([Ledger.LostLease]);
+//   - a host dies each time that it runs something: no parent is left to report a crash. After [MaxLostLeases] in a row that no
+//     worker has confirmed, the run has failed. Fewer would end runs that meet some outages in which their workers are
+//     replaced, as in a rolling restart of hosts; without a bound such a run would bring hosts down forever;
 //   - a reply is lost: every call may be sent again, and its comment says what that gives.
 //
 // # When Redis loses data

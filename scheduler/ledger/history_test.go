@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -61,6 +62,7 @@ type play struct {
 	sent    []sentClaim  // claims, of which a copy may still come
 	acting  []attempt    // attempts whose worker lives and has not heard that it lost anything
 	stale   []attempt    // attempts that have ended or whose worker is taken for dead: a late finish may come
+	cut     []attempt    // attempts that have lost their lease, and whose worker lives: it reports them
 	library []*locks.Hold
 	success map[jobs.RunID]int
 	tokens  locks.Token
@@ -125,7 +127,11 @@ func pick[T any](r *rand.Rand, all *[]T) T {
 }
 
 func (p *play) step() {
-	switch n := p.rand.IntN(118); {
+	switch n := p.rand.IntN(121); {
+	case n >= 118:
+		if len(p.cut) > 0 {
+			p.reportCut()
+		}
 	case n < 12:
 		job := p.ticking[p.rand.IntN(len(p.ticking))]
 		created := p.tick(job, p.cursors[job.Name], 1, []ledger.Verdict{ledger.CatchUp, ledger.Run}[p.rand.IntN(2)])
@@ -362,7 +368,8 @@ func (p *play) sendSeveral() {
 			p.fatalf("claim of %s was not answered", claim.due.Run)
 		}
 		p.say("claim %s n %d by %s with %d others: %s", claim.due.Run, claim.due.N, claim.request.ID(), len(claims)-1, claimed.Outcome)
-		if claimed.Outcome == ledger.Suspect {
+		if claimed.Outcome == ledger.Crashed {
+			p.checkSuspect(claim.due.Run, claimed.Suspected)
 			suspects = append(suspects, claim)
 			continue
 		}
@@ -450,19 +457,56 @@ func (p *play) knows(a attempt) bool {
 	return slices.ContainsFunc(p.stale, func(s attempt) bool { return s.token() == a.token() }) && p.success[a.Record.ID] > 0
 }
 
+// crashOne ends a session: its process has died, or it has lost its lease and goes on.
 func (p *play) crashOne() {
 	i := p.rand.IntN(len(p.workers))
 	dead := p.workers[i]
-	p.say("session %s ends", dead.Session())
-	p.fixture.end(dead)
+	died := p.rand.IntN(2) == 0
+	p.say("session %s ends, its process died: %v", dead.Session(), died)
+	if died {
+		if err := p.Died(p.Context(), dead.Session()); err != nil {
+			p.fatalf("%v", err)
+		}
+	}
+	early := !died && p.rand.IntN(3) == 0 // it cuts off its work before its lease ends
+	if !early {
+		p.fixture.end(dead)
+	}
 	p.workers[i] = p.session("w")
 	p.acting = slices.DeleteFunc(p.acting, func(a attempt) bool {
 		gone := a.request.Session() == dead.Session()
+		if gone && !died {
+			p.cut = append(p.cut, a)
+		}
 		if gone {
 			p.stale = append(p.stale, a)
 		}
 		return gone
 	})
+	if early {
+		for p.rand.IntN(3) > 0 && len(p.cut) > 0 {
+			p.reportCut()
+		}
+		p.fixture.end(dead)
+	}
+}
+
+// reportCut has a worker report an attempt that it cut off. It may do so again, and late.
+func (p *play) reportCut() {
+	i := p.rand.IntN(len(p.cut))
+	a, w := p.cut[i], p.workers[p.rand.IntN(len(p.workers))]
+	if p.rand.IntN(3) > 0 {
+		p.cut = slices.Delete(p.cut, i, i+1)
+	}
+	lost := ledger.Dead{Run: a.Record.ID, Token: a.token(), Job: a.Record.Job, Fails: a.Record.Fails}
+	closed, err := p.LostLease(p.Context(), w.Session(), lost, a.Job)
+	if err != nil {
+		p.fatalf("%v", err)
+	}
+	p.say("%s reports that %s of %s has lost its lease: %+v", w.Session(), lost.Token, lost.Run, closed)
+	if closed != nil {
+		p.push(closed.Due)
+	}
 }
 
 // useLibrary takes or gives back a bill without any run.
@@ -508,11 +552,26 @@ func (p *play) sweepAll(unconfirmed time.Duration) {
 		if err != nil {
 			p.fatalf("%v", err)
 		}
-		due, _, err := p.Crash(p.Context(), dead, job)
+		closed, err := p.Crash(p.Context(), dead, job)
 		if err != nil {
 			p.fatalf("%v", err)
 		}
-		p.push(due)
+		if closed != nil {
+			p.say("%s of %s has %s", dead.Token, dead.Run, closed.Outcome)
+			p.push(closed.Due)
+		}
+	}
+}
+
+// checkSuspect compares what a claim says of a run with its record.
+func (p *play) checkSuspect(run jobs.RunID, suspected bool) {
+	p.Helper()
+	record, _, err := p.Find(p.Context(), run)
+	if err != nil {
+		p.fatalf("%v", err)
+	}
+	if record.Suspect() != suspected {
+		p.fatalf("the claim says suspect: %v, the record %v: %+v", suspected, record.Suspect(), record)
 	}
 }
 
@@ -602,6 +661,7 @@ func (p *play) check() {
 		p.fatalf("%d of %d resources, %d of %d queue members belong to somebody", owned, len(own), queued, len(q))
 	}
 	p.checkRuns(runs, holds, waits)
+	p.checkDied(runs)
 	p.checkBeside(runs)
 	p.checkActing(own)
 }
@@ -640,6 +700,25 @@ func (p *play) checkRuns(runs, holds, waits map[string]string) {
 	}
 	if len(ready) != count["due"] || len(busy) != count["running"] || len(timer) != count["scheduled"]+count["retrying"] {
 		p.fatalf("runs %v, but %d ready, %d busy, %d in the timer", count, len(ready), len(busy), len(timer))
+	}
+}
+
+// checkDied looks at what is known of deaths: each suspect is an outstanding run that crashed in that death and was not cleared.
+func (p *play) checkDied(runs map[string]string) {
+	p.Helper()
+	busy, logs := p.members("busy"), p.all("log")
+	for member := range p.members("died") {
+		session, run, of := strings.Cut(member, "\x00")
+		if mark := session[0]; mark == '!' || mark == '?' { // until the attempts are closed, which a sweep may still have to see
+			continue
+		}
+		if !of || runs[run] == "" || strings.Split(runs[run], us)[fieldCrashes] == "0" || busy[member] {
+			p.fatalf("%q is suspected, and is no run that has crashed there: %q", member, runs[run])
+		}
+		crashed := regexp.MustCompile(`"worker":"` + regexp.QuoteMeta(session) + `",[^{}]*"outcome":"crashed",("cleared":true)?`)
+		if found := crashed.FindStringSubmatch(logs[run]); found == nil || found[1] != "" {
+			p.fatalf("%q is suspected, and its log says %s", member, logs[run])
+		}
 	}
 }
 
@@ -727,6 +806,7 @@ func (p *play) settle() {
 			p.end(pick(p.rand, &p.acting), ledger.Success)
 		}
 	}
+	p.sweepAll(0) // which forgets deaths whose attempts are all closed
 	p.check()
 	p.wantNothingLeft()
 }

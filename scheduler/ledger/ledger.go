@@ -40,7 +40,7 @@ func New(rdb redis.UniversalClient, space *locks.Space) *Ledger {
 	keys := space.Keys()
 	prefix := strings.TrimSuffix(keys[0], "exp")
 	for _, name := range []string{"run", "body", "log", "timer", "ready", "push", "sent", "busy", "open", "cursor", "def",
-		"rev", "ledger", "ids", "late", "ask", "facts", "audit", "news"} {
+		"rev", "ledger", "ids", "late", "ask", "facts", "audit", "news", "died"} {
 		keys = append(keys, prefix+name)
 	}
 	return &Ledger{rdb: rdb, space: space, prefix: prefix, keys: keys, definitions: make(map[string]*jobs.Job)}

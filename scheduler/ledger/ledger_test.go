@@ -183,8 +183,17 @@ func (f *fixture) sweep() *ledger.Sweep {
 	return sweep
 }
 
-// crash ends a session and closes the attempts under it, as a sweep does.
+// crash has the process of a session die, as its parent reports, and closes the attempts under it, as a sweep does.
 func (f *fixture) crash(client *locks.Client) []ledger.Due {
+	f.Helper()
+	if err := f.Died(f.Context(), client.Session()); err != nil {
+		f.Fatal(err)
+	}
+	return f.loseLease(client)
+}
+
+// loseLease ends a session and closes the attempts under it, as a sweep does.
+func (f *fixture) loseLease(client *locks.Client) []ledger.Due {
 	f.Helper()
 	f.end(client)
 	var due []ledger.Due
@@ -193,11 +202,13 @@ func (f *fixture) crash(client *locks.Client) []ledger.Due {
 		if err != nil {
 			f.Fatal(err)
 		}
-		runs, _, err := f.Crash(f.Context(), dead, job)
+		closed, err := f.Crash(f.Context(), dead, job)
 		if err != nil {
 			f.Fatal(err)
 		}
-		due = append(due, runs...)
+		if closed != nil {
+			due = append(due, closed.Due...)
+		}
 	}
 	return due
 }
@@ -242,7 +253,7 @@ func (f *fixture) wantNothingLeft() {
 			f.Errorf("%s: %q, %v, want nothing", hash, left, err)
 		}
 	}
-	for _, zset := range []string{"hold", "q", "idx", "timer", "ready", "push", "sent", "busy", "open", "late", "ask"} {
+	for _, zset := range []string{"hold", "q", "idx", "timer", "ready", "push", "sent", "busy", "open", "late", "ask", "died"} {
 		left, err := f.rdb.ZRange(f.Context(), f.key(zset), 0, -1).Result()
 		left = slices.DeleteFunc(left, func(member string) bool { return strings.HasPrefix(member, "~l") }) // of sessions
 		if err != nil || len(left) > 0 {
@@ -691,9 +702,9 @@ func TestAPoisonJobEndsAfterMaxCrashes(t *testing.T) {
 func TestAnAttemptUnderALiveSessionIsNotClosed(t *testing.T) {
 	each(t, func(f *fixture) {
 		a := f.claim(f.session("a"), f.run(), ledger.Granted)
-		due, _, err := f.Crash(f.Context(), ledger.Dead{Run: a.Record.ID, Token: a.token(), Job: "j"}, f.job)
-		if err != nil || len(due) != 0 {
-			f.Errorf("%+v, %v, want nothing", due, err)
+		closed, err := f.Crash(f.Context(), ledger.Dead{Run: a.Record.ID, Token: a.token(), Job: "j"}, f.job)
+		if err != nil || closed != nil {
+			f.Errorf("%+v, %v, want nothing", closed, err)
 		}
 		f.wantState(a.Record.ID, ledger.Running)
 	})
@@ -1054,7 +1065,7 @@ func TestASuspectIsClaimedOnlyByWhoWantsOne(t *testing.T) {
 		request := f.request(b)
 		for range 2 {
 			refused, err := f.ClaimSound(f.Context(), request, again[0], 0, nil)
-			if err != nil || refused.Outcome != ledger.Suspect || refused.Crashes != 1 {
+			if err != nil || refused.Outcome != ledger.Crashed || refused.Crashes != 1 || !refused.Suspected {
 				f.Fatalf("claim of a run that has crashed: %+v, %v, want it refused", refused, err)
 			}
 		}

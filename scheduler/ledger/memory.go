@@ -174,6 +174,18 @@ func (m *memory) finished(finish Finish, finished *Finished) {
 	}
 }
 
+// lost forgets an attempt that has lost its lease and was handed back.
+func (m *memory) lost(run jobs.RunID, token locks.Token) {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if t := m.own[run]; t != nil && t.token == token {
+		delete(m.own, run)
+	}
+}
+
 // refused forgets an attempt whose run was ended because it cannot be worked with.
 func (m *memory) refused(run jobs.RunID) {
 	if m == nil {

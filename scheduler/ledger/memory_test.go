@@ -470,7 +470,7 @@ func TestNoAttemptIsClosedWhileItIsSaidAgain(t *testing.T) {
 		if len(found) != 1 {
 			f.Fatalf("the sweep has found %+v: this test shows nothing", found)
 		}
-		if _, _, err := f.Crash(f.Context(), found[0], f.job); err != nil {
+		if _, err := f.Crash(f.Context(), found[0], f.job); err != nil {
 			f.Fatal(err)
 		}
 		f.wantState(claimed.Record.ID, ledger.Running)
@@ -579,10 +579,13 @@ func TestAnEndThatWasDecidedOtherwiseStays(t *testing.T) {
 		}
 		a.finish(canceled, ledger.Failure, ledger.Recorded)
 		b := f.worker("b")
+		if err := b.Died(f.Context(), a.client.Session()); err != nil {
+			t.Fatal(err)
+		}
 		if err := a.client.Space().EndSession(f.Context(), a.client.Session()); err != nil {
 			t.Fatal(err)
 		}
-		if _, closed, err := b.Crash(f.Context(), ledger.Dead{Run: due[1].Run, Job: "j", Token: crashed.token()}, f.job); err != nil || !closed {
+		if closed, err := b.Crash(f.Context(), ledger.Dead{Run: due[1].Run, Job: "j", Token: crashed.token()}, f.job); err != nil || closed == nil {
 			t.Fatalf("the attempt of a dead session is not closed: %v", err)
 		}
 		a.finish(crashed, ledger.Success, ledger.Recorded) // a stopped process that goes on: it is told that this is its token's end

@@ -116,7 +116,7 @@ func TestWhoHoldsForTooLongHasFailed(t *testing.T) {
 			f.Fatal(err)
 		}
 		for range 2 { // sent twice it counts once
-			if _, _, err := f.Crash(f.Context(), sweep.Dead[0], job); err != nil {
+			if _, err := f.Crash(f.Context(), sweep.Dead[0], job); err != nil {
 				f.Fatal(err)
 			}
 		}

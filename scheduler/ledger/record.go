@@ -67,7 +67,7 @@ type Record struct {
 	Started  time.Time       // its first attempt; zero until then
 	Finished time.Time       // zero while outstanding
 	Fails    int             // attempts that failed
-	Crashes  int             // attempts whose worker died
+	Crashes  int             // attempts whose worker's process died, as its parent reported
 	StartBy  time.Time       // it may not start after this instant; zero: whenever
 	Waited   time.Time       // when it first went to wait for its bundle; zero: never
 	Blocker  *Blocker        // what was in its way then; nil: nothing ever was
@@ -103,8 +103,11 @@ type AttemptRecord struct {
 	Hold     locks.HoldID // of an open attempt; "" for a closed one
 	Started  time.Time
 	Finished time.Time
-	Outcome  string // succeeded, failed, crashed, handed back, canceled; "" while it is open
+	Outcome  string // succeeded, failed, crashed, lost lease, handed back, canceled; "" while it is open
 	Error    string
+
+	Cleared   bool // of a crash: the run did not cause it, since a run that was suspected before crashed again then or later
+	Confirmed bool // of a lost lease: the worker has come back and reported that nothing of the attempt runs
 
 	// A run that no worker can do is declined again and again. Attempts that were declined for the same error are one record,
 	// that of the last of them; First is when the first of them started.
@@ -114,23 +117,49 @@ type AttemptRecord struct {
 
 // Outcomes of attempts, beside those of runs.
 const (
-	CrashedAttempt    = "crashed"     // its worker died or lost its lease
+	CrashedAttempt    = "crashed"     // its worker's process died, as the parent reported
+	LostLeaseAttempt  = "lost lease"  // its worker's session ran out or was cut off, and no parent reported a death
 	HandedBackAttempt = "handed back" // its worker drained, or could not do it
 )
 
-// Suspect reports whether the run may be what kills its workers, of which a worker runs one at a time: it has crashed twice,
-// or it has crashed once and no attempt has ended in another way since, hand-backs aside. The record must have all attempts.
+// Suspect reports whether the run may be what kills its workers, of which a worker runs one at a time. It has crashed, was
+// not cleared since, and has survived no attempt since: none has ended in another way, and none that was handed back or lost
+// its lease had run for longer than those that crashed, see [PastCrash]. The record must have all attempts.
 func (r *Record) Suspect() bool {
-	if r.Crashes != 1 {
-		return r.Crashes > 1
+	if r.Crashes == 0 {
+		return false
 	}
-	last := CrashedAttempt // also when the attempts are lost
-	for _, a := range r.Attempts {
-		if !a.Finished.IsZero() && a.Outcome != HandedBackAttempt {
-			last = a.Outcome
+	suspect := true // also when the attempts are lost
+	for i, a := range r.Attempts {
+		switch {
+		case a.Finished.IsZero():
+		case a.Outcome == CrashedAttempt:
+			suspect = !a.Cleared
+		case a.Outcome != HandedBackAttempt && a.Outcome != LostLeaseAttempt:
+			suspect = false
+		default:
+			if past := PastCrash(r.Attempts[:i]); past > 0 && a.Finished.Sub(a.Started) >= past {
+				suspect = false
+			}
 		}
 	}
-	return last == CrashedAttempt
+	return suspect
+}
+
+// PastCrash returns how long an attempt must run to be past the point where earlier ones crashed: as long as the longest of
+// these, and a quarter or at least a second more; 0 if none crashed. The end of a crashed attempt is when it was noticed, so
+// its length is never too short.
+func PastCrash(attempts []AttemptRecord) time.Duration {
+	longest := time.Duration(-1)
+	for _, a := range attempts {
+		if a.Outcome == CrashedAttempt {
+			longest = max(longest, a.Finished.Sub(a.Started))
+		}
+	}
+	if longest < 0 {
+		return 0
+	}
+	return longest + max(longest/4, time.Second)
 }
 
 // The fields of a record, as scripts/ledger.lua numbers them, from 0.
@@ -258,6 +287,8 @@ func decodeLog(log string) ([]AttemptRecord, error) {
 		FinishedAt int64 `json:"finished_at"`
 		Outcome    string
 		Error      string
+		Cleared    bool
+		Confirmed  bool
 		Times      int
 		FirstAt    int64 `json:"first_at"`
 	}
@@ -270,7 +301,7 @@ func decodeLog(log string) ([]AttemptRecord, error) {
 	attempts := make([]AttemptRecord, len(closed))
 	for i, a := range closed {
 		attempts[i] = AttemptRecord{Number: a.Attempt, Worker: a.Worker, Token: a.Token, Started: millis(a.StartedAt),
-			Finished: millis(a.FinishedAt), Outcome: a.Outcome, Error: a.Error, Times: max(1, a.Times), First: millis(a.FirstAt)}
+			Finished: millis(a.FinishedAt), Outcome: a.Outcome, Error: a.Error, Cleared: a.Cleared, Confirmed: a.Confirmed, Times: max(1, a.Times), First: millis(a.FirstAt)}
 		if a.FirstAt == 0 {
 			attempts[i].First = attempts[i].Started
 		}

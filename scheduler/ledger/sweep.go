@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -33,6 +34,9 @@ var (
 	//go:embed scripts/crash.lua
 	crashSource string
 	crashScript = script(crashSource)
+	//go:embed scripts/died.lua
+	diedSource string
+	diedScript = script(diedSource)
 	//go:embed scripts/expire.lua
 	expireSource string
 	expireScript = script(expireSource)
@@ -238,20 +242,69 @@ func (l *Ledger) Ended(ctx context.Context, sessions []locks.SessionID) ([]locks
 	return ended, nil
 }
 
-// Crash closes the attempt of a run whose session has ended, by the policies of the definition the run was made with,
-// and frees its locks. When only its hold has ended, because it was held for too long or was revoked, the attempt has
-// failed, and its worker hears of it by the hold. Nothing happens, and closed is false, when that is not so (any more), or
-// while workers say again what Redis has lost; hence it may be sent again.
-func (l *Ledger) Crash(ctx context.Context, dead Dead, job *jobs.Job) (due []Due, closed bool, err error) {
-	r := read(l.run(ctx, crashScript, dead.Job, string(dead.Run), dead.Token.String(), string(job.OnCrash), job.MaxCrashes,
-		job.History.Runs, job.History.For.Milliseconds(), job.Retry.Max, job.Retry.Pause(dead.Run, dead.Fails+1).Milliseconds()))
-	closed = r.text() == "closed"
-	r.text()
-	due = r.due()
-	if r.err != nil {
-		return nil, false, fmt.Errorf("close the attempt of %s: %w", dead.Run, r.err)
+// MaxLostLeases is how many attempts at a run may lose their lease one after another, each without a word from its worker, before
+// the run ends as failed. A host that a run brings down leaves nothing that could report a crash. An outage of Redis does not
+// count: a worker that survives one says so, see [Ledger.LostLease].
+const MaxLostLeases = 10
+
+// Closed is how an attempt was closed whose session or hold has ended.
+type Closed struct {
+	State   State  // the run's now
+	Outcome string // the attempt's: CrashedAttempt, LostLeaseAttempt or "failed"
+	Due     []Due  // runs that became due in this step
+}
+
+// Crash closes the attempt of a run whose session has ended, by the policies of the definition the run was made with, and
+// frees its locks. If the session's process died ([Ledger.Died]), the attempt has crashed. Otherwise it has lost its lease,
+// which is counted as neither a crash nor a failure. When only its hold has ended, because it was held for too long or was
+// revoked, the attempt has failed, and its worker learns that from the hold. Crash returns nil and changes nothing when that
+// is not so (any more), or while workers re-assert what Redis has lost; hence it may be sent again.
+func (l *Ledger) Crash(ctx context.Context, dead Dead, job *jobs.Job) (*Closed, error) {
+	_, closed, err := l.close(ctx, dead, job, "")
+	return closed, err
+}
+
+// LostLease closes an attempt of this process that has lost its lease, and hands its run back. The caller must be certain
+// that nothing of the attempt runs any more. session is the one that the process has now. If a sweep has closed the attempt
+// already, LostLease notes that the worker survived; then, and when the run has moved on, closed is nil. While it returns
+// [ErrNotYet], the caller should call it again.
+func (l *Ledger) LostLease(ctx context.Context, session locks.SessionID, lost Dead, job *jobs.Job) (*Closed, error) {
+	reply, closed, err := l.close(ctx, lost, job, session)
+	if err == nil && (reply == "later" || reply == "dead") {
+		return nil, fmt.Errorf("report the lost lease of %s: %w", lost.Run, ErrNotYet)
 	}
-	return due, closed, nil
+	return closed, err
+}
+
+// ErrNotYet says that a lost lease cannot be reported now: the new session has ended as well, or workers re-assert what Redis
+// has lost.
+var ErrNotYet = errors.New("not at this time")
+
+func (l *Ledger) close(ctx context.Context, dead Dead, job *jobs.Job, reporter locks.SessionID) (reply string, _ *Closed, err error) {
+	r := read(l.run(ctx, crashScript, dead.Job, string(dead.Run), dead.Token.String(), string(job.OnCrash), job.MaxCrashes,
+		job.History.Runs, job.History.For.Milliseconds(), job.Retry.Max, job.Retry.Pause(dead.Run, dead.Fails+1).Milliseconds(),
+		MaxLostLeases, string(reporter)))
+	reply = r.text()
+	if reporter != "" && r.err == nil && reply != "later" && reply != "dead" {
+		l.memory.lost(dead.Run, dead.Token)
+	}
+	closed := &Closed{State: State(r.text()), Outcome: r.text(), Due: r.due()}
+	switch {
+	case r.err != nil:
+		return "", nil, fmt.Errorf("close the attempt of %s: %w", dead.Run, r.err)
+	case reply != "closed":
+		return reply, nil, nil
+	}
+	return reply, closed, nil
+}
+
+// Died notes that the process of a session has died: the attempts under it have crashed. It is for the parent of that process,
+// and comes before [locks.Space.EndSession]. Without it, the attempts of a session that ends have lost their lease.
+func (l *Ledger) Died(ctx context.Context, session locks.SessionID) error {
+	if _, err := l.run(ctx, diedScript, "", string(session)); err != nil {
+		return fmt.Errorf("note the death of %s: %w", session, err)
+	}
+	return nil
 }
 
 // Expire ends a run that may not start any more, and does what its job wants with one that has waited for its bundle long

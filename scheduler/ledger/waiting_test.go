@@ -2,6 +2,8 @@ package ledger_test
 
 import (
 	"fmt"
+	"regexp"
+	"strings"
 	"testing"
 
 	"lockstep/jobs"
@@ -42,39 +44,75 @@ func TestDueRunsAreCountedByQueue(t *testing.T) {
 	})
 }
 
-// TestARunThatSurvivesAnAttemptIsASuspectNoMore: it may fail after its crash, and is then claimed like any other. An attempt
-// that was handed back does not count.
+// TestARunThatSurvivesAnAttemptIsASuspectNoMore: it may fail after its crash. An attempt that was handed back, or lost its
+// lease, counts only if it was longer than the one that crashed.
 func TestARunThatSurvivesAnAttemptIsASuspectNoMore(t *testing.T) {
 	each(t, func(f *fixture) {
+		f.job.MaxCrashes = 10
 		a, b := f.session("a"), f.session("b")
 		due := f.run()
 		f.claim(a, due, ledger.Granted)
-		wants := func(due ledger.Due, want ledger.ClaimOutcome) attempt {
+		wants := func(due ledger.Due, crashes int, suspected bool) {
 			f.Helper()
-			if record := f.find(due.Run); record.Suspect() != (want == ledger.Suspect) {
-				f.Errorf("the record says suspect: %v, want a claim that is %s: %+v", record.Suspect(), want, record)
+			if record := f.find(due.Run); record.Suspect() != suspected {
+				f.Errorf("the record says suspect: %v, want %v: %+v", record.Suspect(), suspected, record)
 			}
 			request := f.request(b)
 			claimed, err := f.ClaimSound(f.Context(), request, due, 0, nil)
-			if err != nil || claimed.Outcome != want {
-				f.Fatalf("claim: %+v, %v, want %s", claimed, err, want)
+			if err != nil || claimed.Outcome != ledger.Crashed || claimed.Crashes != crashes || claimed.Suspected != suspected {
+				f.Fatalf("claim: %+v, %v, want %d crashes, a suspect: %v", claimed, err, crashes, suspected)
 			}
-			return attempt{Claimed: claimed, request: request, client: b}
+			request.Drop()
+		}
+		longer := func() { // the attempt that was closed last
+			f.Helper()
+			log, err := f.rdb.HGet(f.Context(), f.key("log"), string(due.Run)).Result()
+			if err != nil {
+				f.Fatal(err)
+			}
+			at := strings.LastIndex(log, `"started_at":`)
+			log = log[:at] + regexp.MustCompile(`^"started_at":\d+`).ReplaceAllString(log[at:], `"started_at":1000000000000`)
+			if err := f.rdb.HSet(f.Context(), f.key("log"), string(due.Run), log).Err(); err != nil {
+				f.Fatal(err)
+			}
 		}
 		again := f.crash(a)[0]
-		wants(again, ledger.Suspect)
+		wants(again, 1, true)
 		f.finish(f.claim(b, again, ledger.Granted), ledger.HandBack, ledger.Recorded)
 		again = f.await()[0]
-		wants(again, ledger.Suspect)
+		wants(again, 1, true)
 		f.finish(f.claim(b, again, ledger.Granted), ledger.Again, ledger.Recorded)
-		sound := wants(f.await()[0], ledger.Granted)
-		if sound.Record.Crashes != 1 {
-			f.Errorf("%d crashes, want the one still counted", sound.Record.Crashes)
+		again = f.await()[0]
+		wants(again, 1, false)
+
+		for crashes, end := range []func() ledger.Due{
+			2: func() ledger.Due { // it has crashed twice, and survives just the same
+				f.finish(f.claim(b, again, ledger.Granted), ledger.Again, ledger.Recorded)
+				return f.await()[0]
+			},
+			3: func() ledger.Due {
+				f.finish(f.claim(b, again, ledger.Granted), ledger.HandBack, ledger.Recorded)
+				longer()
+				return f.await()[0]
+			},
+			4: func() ledger.Due {
+				lost := f.session("lost")
+				f.claim(lost, again, ledger.Granted)
+				due := f.loseLease(lost)[0]
+				wants(due, 4, true)
+				longer()
+				return due
+			},
+		} {
+			if end == nil {
+				continue
+			}
+			dying := f.session("dying")
+			f.claim(dying, again, ledger.Granted)
+			again = f.crash(dying)[0]
+			wants(again, crashes, true)
+			again = end()
+			wants(again, crashes, false)
 		}
-		b = f.session("c")
-		again = f.crash(sound.client)[0]
-		wants(again, ledger.Suspect) // it has crashed anew
-		f.finish(f.claim(b, again, ledger.Granted), ledger.Again, ledger.Recorded)
-		wants(f.await()[0], ledger.Suspect) // after two crashes it stays one
 	})
 }

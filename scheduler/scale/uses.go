@@ -373,8 +373,8 @@ func (m *meter) usesOfOperators() []use {
 			}
 			return m.locks.Space().EndSession(ctx, other.Session())
 		}, func(ctx context.Context) error {
-			return errors.Join(each(claimed, func(c *ledger.Claimed) error {
-				_, _, err := m.ledger.Crash(ctx, ledger.Dead{Run: c.Record.ID, Token: c.Grant().Token, Job: m.job.Name}, m.job)
+			return errors.Join(m.ledger.Died(ctx, other.Session()), each(claimed, func(c *ledger.Claimed) error {
+				_, err := m.ledger.Crash(ctx, ledger.Dead{Run: c.Record.ID, Token: c.Grant().Token, Job: m.job.Name}, m.job)
 				return err
 			}), other.Close(ctx))
 		}},

@@ -65,10 +65,12 @@ func (w *Worker) claimAll(due []ledger.Due) {
 // follow does what a claim's answer says. claimed is nil when the session ended before there was one.
 func (w *Worker) follow(request *locks.Request, due ledger.Due, before []string, claimed *ledger.Claimed) {
 	done := func() { w.slots.Release(1) }
-	suspected := claimed != nil && claimed.Outcome == ledger.Suspect && w.takePlace(due.Run, claimed.Crashes)
-	if suspected {
-		done = func() { w.suspect.end(due.Run); w.slots.Release(1) }
-		claimed = w.sendClaim(request, due, before, w.ledger.Claim)
+	var crashed *guest
+	if claimed != nil && claimed.Outcome == ledger.Crashed {
+		if crashed = w.admit(due.Run, claimed); crashed != nil {
+			done = func() { w.suspects.end(crashed); w.slots.Release(1) }
+			claimed = w.sendClaim(request, due, before, w.ledger.Claim)
+		}
 	}
 	if claimed == nil || claimed.Outcome != ledger.Granted {
 		request.Drop()
@@ -76,7 +78,7 @@ func (w *Worker) follow(request *locks.Request, due ledger.Due, before []string,
 	}
 	switch {
 	case claimed == nil:
-	case claimed.Outcome == ledger.Suspect:
+	case claimed.Outcome == ledger.Crashed:
 		w.putOff(due)
 	case claimed.Outcome == ledger.Granted:
 		hold := request.Granted(w.attempts, claimed.Grant())
@@ -88,8 +90,8 @@ func (w *Worker) follow(request *locks.Request, due ledger.Due, before []string,
 			defer close(ended)
 			w.run(hold, claimed)
 		})
-		if suspected {
-			w.attempt.Go(func() { w.leavePlace(claimed, ended) })
+		if crashed != nil {
+			w.attempt.Go(func() { w.leavePlace(crashed, claimed, ended) })
 		}
 	case claimed.Outcome == ledger.SessionDead:
 		w.pusher.Add(due) // for somebody who has a session
@@ -116,7 +118,7 @@ func (w *Worker) putOff(due ledger.Due) {
 		w.often.WarnContext(w.attempts, "a run is not passed on, the sweep will do it", "run", due.Run, "error", err)
 		return
 	}
-	time.AfterFunc(w.suspect.pause(), func() { w.pusher.Add(next...) })
+	time.AfterFunc(w.suspects.pause(), func() { w.pusher.Add(next...) })
 }
 
 // sendClaim sends a claim until it is answered, since it may have been granted. nil says that there is nothing to do for
@@ -196,9 +198,10 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 	case err == nil:
 		finish.Outcome = ledger.Success
 	case hold.Lost() != nil && !failed(hold):
-		// Another worker may have the run already; this attempt is counted by the sweep.
+		// Another worker may have the run already.
 		log.WarnContext(hold.Context(), "attempt lost its locks", "error", reason)
 		_ = hold.Release() // ErrLost again
+		w.handBack(hold, claimed)
 		return
 	case errors.Is(context.Cause(ctx), jobs.ErrCanceled):
 		finish.Outcome = ledger.Stopped
@@ -228,6 +231,9 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 	if finished == nil {
 		log.ErrorContext(w.attempts, "the end of an attempt could not be recorded", "outcome", finish.Outcome)
 		_ = hold.Release() // what is left of it; the error has just been told
+		if hold.Lost() != nil && !failed(hold) {
+			w.handBack(hold, claimed)
+		}
 		return
 	}
 	hold.Released()
@@ -238,6 +244,46 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 	}
 	log.Log(w.attempts, level, "attempt ended", "outcome", finish.Outcome, "recorded", finished.Verdict,
 		"state", finished.State, "took", time.Since(began).Round(time.Millisecond), "error", finish.Error)
+}
+
+// handBack reports, in the background, an attempt that has lost its lease and of which nothing runs here any more: under the
+// next session of this worker, as soon as there is one. The run is then due at once, and the loss is known not to have been
+// the end of this process. A sweep closes an attempt that is not reported.
+func (w *Worker) handBack(hold *locks.Hold, claimed *ledger.Claimed) {
+	record := claimed.Record
+	lost := ledger.Dead{Run: record.ID, Token: hold.Token(), Job: record.Job, Fails: record.Fails}
+	w.attempt.Go(func() {
+		pause := resendFirst
+		for {
+			session, err := w.locks.Certain()
+			if err == nil && session == hold.Session() {
+				return // the session lives, and only the hold has ended: the sweep decides
+			}
+			if err == nil {
+				call, cancel := context.WithTimeout(w.calls, callLimit)
+				closed, err := w.ledger.LostLease(call, session, lost, claimed.Job)
+				cancel()
+				switch {
+				case err == nil && closed != nil:
+					w.log.InfoContext(w.attempts, "a run that had lost its lease was handed back", "job", record.Job, "run", record.ID,
+						"token", lost.Token, "state", closed.State)
+					w.deliver(w.attempts, closed.Due)
+					return
+				case err == nil, ledger.Final(err): // a sweep has closed it, or will say why it cannot
+					return
+				}
+				w.often.WarnContext(w.attempts, "a lost lease is not reported yet", "run", record.ID, "error", err)
+				pause = min(2*pause, resendMost)
+			}
+			timer := time.NewTimer(pause)
+			select {
+			case <-timer.C:
+			case <-w.work.Done(): // a drain must not wait for Redis to come back
+				timer.Stop()
+				return
+			}
+		}
+	})
 }
 
 // terminationLimit is how long a SIGTERM to all processes of a service may take to reach this one after a command has

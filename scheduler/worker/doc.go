@@ -26,15 +26,26 @@
 //
 // # Suspects
 //
-// A run that has crashed before may be what kills its workers. A worker has one place for such a run, beside the slot
-// that it takes as well: a second one is put off, offered to all workers again after a pause. So what a poison run has
-// taken down with it, it does not take down again.
+// A run that crashed may be what killed its worker. While it is unclear which of the runs under that worker did, each of
+// them is a suspect, and a worker has one place for a suspect, beside the slot that it takes as well: a second one is put
+// off, offered to all workers again after a pause. So what a poison run has taken down with it, it does not take down again.
 //
-// The place is free again when the attempt ends, however it ends, and already when a run has run for longer than its
-// crashed attempts did. Then the next suspect may start beside it. A run starts or leaves the place like that only after
-// its first crash, and only if a second one does not end it. So two suspects crash together once more at most: after that
-// each of them runs without other suspects. A run that has crashed once, and had an attempt since that ended in another way,
-// is no suspect any more; after a second crash it stays one.
+// A suspect is cleared in two ways. It survives: an attempt ends without a crash, or runs for longer than those that crashed.
+// Or another suspect of the same death dies again without it: that one most likely caused both deaths, which clears all
+// others that ran in either of them. The ledger decides that when it closes the attempts. A lost lease is no death: it makes no
+// suspects.
+//
+// A suspect that has run for longer than its crashed attempts leaves the place, if another crash does not end the run. Then
+// the next suspect may start beside it. After its second crash a suspect runs beside no other run that has crashed before,
+// cleared ones included. The same holds for every run that another crash ends, suspect or not, since the blame is no more than
+// likely: a poison run that kills its worker later each time looks like one that has survived. So no run fails for the crashes
+// of another one.
+//
+// # A lost lease
+//
+// A worker that cannot renew its session cuts off its attempts, and waits until nothing of them runs. It then reports each of
+// them under its next session ([ledger.Ledger.LostLease]): the run is due at once, and the ledger knows that the worker
+// survived. A sweep may have closed the attempt first.
 //
 // # Doubt
 //
@@ -47,7 +58,7 @@
 // The context of an attempt ends, with a cause, when the lease is about to run out (locks.ErrLost), when the job's
 // timeout is over (jobs.ErrTimeout), when the run is canceled (jobs.ErrCanceled), or when a drain has lasted too long
 // (jobs.ErrDrain). What the executor then answers is recorded as follows: no error is a success, whatever happened
-// meanwhile; after a lost lock nothing is recorded, for another worker may have the run; a canceled run ends as that;
+// meanwhile; after a lost lease the run is handed back, and nothing else of it is recorded, for another worker may have it; a canceled run ends as that;
 // in a drain the run is handed back and nothing is counted; the same holds for a command that died of a SIGTERM which
 // another process sent (jobs.ErrTerminated), if the worker itself begins to drain within a second; a run whose
 // handler this worker lacks, or whose definition has keys that this build does not know, is handed back before

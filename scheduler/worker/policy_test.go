@@ -3,6 +3,7 @@ package worker_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -108,6 +109,54 @@ func TestACanceledRunIsStoppedWhenAnEarlierAttemptOfItHasEndedHere(t *testing.T)
 		t.Fatalf("%+v, %v, want its worker asked", canceled, err)
 	}
 	f.awaitState(id, ledger.Canceled)
+}
+
+// TestAWorkerConfirmsThatItSurvivedALostLease: its session ends under it, another sweep may come first.
+func TestAWorkerConfirmsThatItSurvivedALostLease(t *testing.T) {
+	f := newFleet(t)
+	end := make(chan struct{})
+	release := sync.OnceFunc(func() { close(end) })
+	t.Cleanup(release)
+	began := make(chan int, 10)
+	job := f.job("long", func(ctx context.Context, r *jobs.Run[struct{}]) error {
+		began <- r.Attempt()
+		if r.Attempt() == 1 {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		<-end
+		return nil
+	})
+	w := f.start(calm)
+	f.start(calm) // it may take over the run
+	var runs []jobs.RunID
+	for i := range 3 {
+		runs = append(runs, f.enqueue(job, fmt.Sprint(i)))
+	}
+	for range runs {
+		<-began
+	}
+	old := w.ID()
+	exp := "{" + f.namespace + "}:exp"
+	if err := f.rdb.ZAddXX(t.Context(), exp, redis.Z{Score: 1, Member: "s" + string(old)}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range runs {
+		f.await("the lost lease of "+string(id)+" to be confirmed", func() bool {
+			record, _, err := f.ledger.Find(t.Context(), id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			first := record.Attempts[0]
+			return first.Worker != old || first.Outcome == ledger.LostLeaseAttempt && first.Confirmed
+		})
+	}
+	release()
+	for _, id := range runs {
+		if record := f.awaitState(id, ledger.Succeeded); record.Crashes != 0 || record.Fails != 0 {
+			t.Errorf("%+v, want nothing counted", record)
+		}
+	}
 }
 
 func TestAWorkerThatIsAskedToDrainsAndEnds(t *testing.T) {
@@ -234,6 +283,9 @@ func TestAWorkerRunsOneRunAtATimeThatHasCrashedBefore(t *testing.T) {
 			t.Fatalf("%+v, %v, want it granted", claimed, err)
 		}
 		ids = append(ids, enqueued.Run)
+	}
+	if err := f.ledger.Died(t.Context(), client.Session()); err != nil {
+		t.Fatal(err)
 	}
 	if err := client.Close(t.Context()); err != nil {
 		t.Fatal(err)

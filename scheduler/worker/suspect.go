@@ -9,62 +9,79 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// suspect is the one place that a worker has for a run that has crashed before. If a run is what kills its workers, the
-// others that it takes down with it become suspects as well. No two suspects share a worker while either may still be the
-// cause, so a poison run does not take the same neighbors down again and again. The zero value is free.
-type suspect struct {
+// suspects are the runs under way here that have crashed before. A worker has one place for a suspect
+// ([ledger.Record.Suspect]): if a run is what kills its workers, the others that it takes down with it become suspects as
+// well, and no two of them share a worker while either may still be the cause. A run that was cleared takes no place, unless
+// another crash ends it, but it does not run beside one that must be alone. So a poison run does not take the same neighbors
+// down again and again.
+// The zero value is ready.
+type suspects struct {
 	mu     sync.Mutex
-	run    jobs.RunID // in the place; "" while it is free
-	since  time.Time  // when run took it
-	beside int        // runs that have left the place and are still running
+	place  *guest // nil while the place is free
+	beside int    // runs that have crashed before and do not take the place
 }
 
-// take takes the place for a run, if it is free. shares says that the run may run beside those that have left the place.
-func (s *suspect) take(run jobs.RunID, shares bool) bool {
+// A guest is an attempt at a run that has crashed before. It belongs to one attempt, not to the run: an earlier attempt whose
+// handler ignores its context may still be under way here.
+type guest struct {
+	run   jobs.RunID
+	since time.Time // when it took the place; zero: it never did
+	alone bool      // it runs beside no other run that has crashed
+}
+
+// take takes the place for a run, or returns nil when that is not possible now.
+func (s *suspects) take(run jobs.RunID, alone bool) *guest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.run != "" || s.beside > 0 && !shares {
-		return false
+	if s.place != nil || s.beside > 0 && alone {
+		return nil
 	}
-	s.run, s.since = run, time.Now()
-	return true
+	s.place = &guest{run, time.Now(), alone}
+	return s.place
+}
+
+// pass admits a run that has crashed before and is no suspect any more. It returns nil while one must be alone.
+func (s *suspects) pass(run jobs.RunID) *guest {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.place != nil && s.place.alone {
+		return nil
+	}
+	s.beside++
+	return &guest{run: run}
 }
 
 // leave frees the place of a run that continues to run. It returns false when the run is not in the place.
-func (s *suspect) leave(run jobs.RunID) bool {
+func (s *suspects) leave(g *guest) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.run != run {
+	if s.place != g {
 		return false
 	}
-	s.run = ""
+	s.place = nil
 	s.beside++
 	return true
 }
 
-// end frees what a run that took the place still occupies. Call it once for each successful take.
-func (s *suspect) end(run jobs.RunID) {
+// end forgets a run that has ended. Call it once for each guest.
+func (s *suspects) end(g *guest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.run == run {
-		s.run = ""
+	if s.place == g {
+		s.place = nil
 	} else {
 		s.beside--
 	}
 }
 
-// shared reports whether runs that have left the place are still running.
-func (s *suspect) shared() bool {
+// now returns the run in the place, or "", whether it must be alone, and how many others here have crashed before.
+func (s *suspects) now() (run jobs.RunID, alone bool, beside int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.beside > 0
-}
-
-// now returns the run in the place, or "".
-func (s *suspect) now() jobs.RunID {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.run
+	if s.place != nil {
+		run, alone = s.place.run, s.place.alone
+	}
+	return run, alone, s.beside
 }
 
 const (
@@ -72,42 +89,53 @@ const (
 	putOffMost  = time.Second // less than an unconfirmed push may be old before the sweep repeats it
 )
 
-// pause returns how long a second suspect stays away before it is offered to all workers again, this one included: as
-// long as the place has been taken. So it comes back soon when it finds another worker or this run is short, and each
-// time later when it does not.
-func (s *suspect) pause() time.Duration {
+// pause returns how long a run that was not admitted stays away before it is offered to all workers again, this one
+// included: as long as the place has been taken. So it comes back soon when it finds another worker or the run in the place
+// is short, and each time later when it does not.
+func (s *suspects) pause() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.run == "" {
+	if s.place == nil {
 		if s.beside > 0 {
 			return putOffMost
 		}
 		return putOffLeast
 	}
-	return min(max(time.Since(s.since), putOffLeast), putOffMost)
+	return min(max(time.Since(s.place.since), putOffLeast), putOffMost)
 }
 
-// sharesAfter reports whether a run may run beside other suspects. It may do so after its first crash only, and only if
-// another crash does not end it: the next one it then has to itself, or its neighbors do.
-func sharesAfter(crashes int, job *jobs.Job) bool { return crashes == 1 && job.MaxCrashes > 2 }
+// outlasts reports whether a run survives one crash more. Only such a run leaves the place before its attempt ends: the next
+// suspect that starts beside it may take it down.
+func outlasts(crashes int, job *jobs.Job) bool { return crashes+1 < job.MaxCrashes }
 
-// takePlace takes the suspects' place for a run that a claim found to have crashed before.
-func (w *Worker) takePlace(run jobs.RunID, crashes int) bool {
-	shares := false
-	if crashes == 1 && w.suspect.shared() {
-		call, cancel := context.WithTimeout(w.attempts, callLimit)
-		job, err := w.ledger.Definition(call, run)
-		cancel()
-		shares = err == nil && sharesAfter(crashes, job)
+// alone reports whether a run runs beside no other run that has crashed before. After its first crash a suspect need not: it
+// was one of several in one death. A run that another crash ends must, even when it was cleared: who caused a death is no
+// more than likely.
+func alone(crashes int, job *jobs.Job) bool { return crashes != 1 || !outlasts(crashes, job) }
+
+// admit lets a run that a claim found to have crashed before start here, or returns nil.
+func (w *Worker) admit(run jobs.RunID, found *ledger.Claimed) *guest {
+	call, cancel := context.WithTimeout(w.attempts, callLimit)
+	defer cancel()
+	job, err := w.ledger.Definition(call, run)
+	if err != nil {
+		return w.suspects.take(run, true)
 	}
-	return w.suspect.take(run, shares)
+	return w.suspects.admit(run, found.Crashes, found.Suspected, job)
+}
+
+func (s *suspects) admit(run jobs.RunID, crashes int, suspected bool, job *jobs.Job) *guest {
+	if !suspected && outlasts(crashes, job) {
+		return s.pass(run)
+	}
+	return s.take(run, alone(crashes, job))
 }
 
 // leavePlace frees the suspects' place when the attempt of a claim has run for longer than those of the run that crashed.
 // It returns when that has happened, or when ended is closed.
-func (w *Worker) leavePlace(claimed *ledger.Claimed, ended <-chan struct{}) {
+func (w *Worker) leavePlace(g *guest, claimed *ledger.Claimed, ended <-chan struct{}) {
 	run, began := claimed.Record.ID, time.Now()
-	if !sharesAfter(claimed.Record.Crashes, claimed.Job) {
+	if g.since.IsZero() || !outlasts(claimed.Record.Crashes, claimed.Job) {
 		return
 	}
 	call, cancel := context.WithTimeout(w.attempts, callLimit)
@@ -117,26 +145,13 @@ func (w *Worker) leavePlace(claimed *ledger.Claimed, ended <-chan struct{}) {
 		w.log.DebugContext(w.attempts, "the crashed attempts of a run are unknown, it keeps the suspects' place", "run", run, "error", err)
 		return
 	}
-	timer := time.NewTimer(time.Until(began.Add(pastCrash(record.Attempts))))
+	timer := time.NewTimer(time.Until(began.Add(max(time.Second, ledger.PastCrash(record.Attempts)))))
 	defer timer.Stop()
 	select {
 	case <-ended:
 	case <-timer.C:
-		if w.suspect.leave(run) {
+		if w.suspects.leave(g) {
 			w.log.InfoContext(w.attempts, "a run that had crashed has run for longer now, others that have crashed may start here", "run", run)
 		}
 	}
-}
-
-// pastCrash returns how long an attempt must run to be past the point where earlier ones crashed: as long as the longest
-// of these, and a quarter or at least a second more. The end of a crashed attempt is when it was noticed, so its length is
-// never too short.
-func pastCrash(attempts []ledger.AttemptRecord) time.Duration {
-	var longest time.Duration
-	for _, a := range attempts {
-		if a.Outcome == ledger.CrashedAttempt {
-			longest = max(longest, a.Finished.Sub(a.Started))
-		}
-	}
-	return longest + max(longest/4, time.Second)
 }

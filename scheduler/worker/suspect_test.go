@@ -2,61 +2,94 @@ package worker
 
 import (
 	"testing"
-	"time"
 
 	"lockstep/jobs"
-	"lockstep/scheduler/ledger"
 )
 
-// TestOnlySuspectsAfterTheirFirstCrashShareAWorker: so two suspects crash together once more at most.
+// TestOnlySuspectsAfterTheirFirstCrashShareAWorker: so two runs that have crashed crash together once more at most.
 func TestOnlySuspectsAfterTheirFirstCrashShareAWorker(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		crashes, most int
 		want          bool
-	}{{1, 3, true}, {1, 2, false}, {2, 3, false}, {2, 10, false}, {1, 10, true}} {
-		if got := sharesAfter(test.crashes, &jobs.Job{MaxCrashes: test.most}); got != test.want {
-			t.Errorf("%d crashes of at most %d: shares %v, want %v", test.crashes, test.most, got, test.want)
+	}{{1, 3, false}, {1, 2, true}, {2, 3, true}, {2, 10, true}, {1, 10, false}} {
+		if got := alone(test.crashes, &jobs.Job{MaxCrashes: test.most}); got != test.want {
+			t.Errorf("%d crashes of at most %d: must be alone %v, want %v", test.crashes, test.most, got, test.want)
 		}
 	}
 
-	var s suspect
-	step := func(what string, got, want bool) {
+	var s suspects
+	admitted := func(what string, g *guest, want bool) *guest {
 		t.Helper()
-		if got != want {
-			t.Errorf("%s: got %v, want %v", what, got, want)
+		if (g != nil) != want {
+			t.Errorf("%s: %v, want %v", what, g != nil, want)
 		}
+		return g
 	}
-	step("a takes the free place", s.take("a", false), true)
-	step("b takes the taken place", s.take("b", true), false)
-	step("a leaves the place", s.leave("a"), true)
-	step("b, which must be alone, comes beside a", s.take("b", false), false)
-	step("c comes beside a", s.take("c", true), true)
-	step("b leaves a place that it does not have", s.leave("b"), false)
-	s.end("a")
-	step("b comes while c has the place", s.take("b", false), false)
-	s.end("c")
-	step("b comes when all have ended", s.take("b", false), true)
-	s.end("b")
-	step("nothing is left", s.shared() || s.now() != "", false)
+	a := admitted("a takes the free place", s.take("a", false), true)
+	admitted("b takes the taken place", s.take("b", false), false)
+	if !s.leave(a) || s.leave(a) {
+		t.Error("a leaves the place, and does so once")
+	}
+	admitted("b, which must be alone, comes beside a", s.take("b", true), false)
+	c := admitted("c comes beside a", s.take("c", false), true)
+	d := admitted("d, which is cleared, comes beside c", s.pass("d"), true)
+	if s.leave(a) {
+		t.Error("a leaves the place that c has")
+	}
+	s.end(a)
+	admitted("b comes while c has the place", s.take("b", true), false)
+	s.end(c)
+	admitted("b comes while d runs", s.take("b", true), false)
+	s.end(d)
+	b := admitted("b comes when all have ended", s.take("b", true), true)
+	admitted("d, which is cleared, comes beside b, which must be alone", s.pass("d"), false)
+	s.end(b)
+	if run, _, beside := s.now(); run != "" || beside != 0 {
+		t.Errorf("%s and %d others are left", run, beside)
+	}
 }
 
-func TestARunIsPastItsCrashWhenItHasRunForLonger(t *testing.T) {
+// TestARunThatAnotherCrashEndsRunsBesideNoOtherThatHasCrashed: the blame is no more than likely. Here poison crashed with a and b,
+// ran for longer the next time, left the place, and killed the worker when a was in the place: a was blamed, and poison and b,
+// which had left the place before, were cleared.
+func TestARunThatAnotherCrashEndsRunsBesideNoOtherThatHasCrashed(t *testing.T) {
 	t.Parallel()
-	at := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-	attempt := func(outcome string, d time.Duration) ledger.AttemptRecord {
-		return ledger.AttemptRecord{Outcome: outcome, Started: at, Finished: at.Add(d)}
+	job := &jobs.Job{MaxCrashes: 3}
+	var s suspects
+	poison := s.admit("poison", 2, false, job)
+	if poison == nil {
+		t.Fatal("a cleared run finds no place although nothing runs")
 	}
-	for _, test := range []struct {
-		attempts []ledger.AttemptRecord
-		want     time.Duration
-	}{
-		{[]ledger.AttemptRecord{attempt("crashed", 2*time.Second)}, 3 * time.Second},
-		{[]ledger.AttemptRecord{attempt("crashed", time.Minute), attempt("crashed", time.Second)}, 75 * time.Second},
-		{[]ledger.AttemptRecord{attempt("failed", time.Hour), attempt("crashed", time.Minute), {Started: at}}, 75 * time.Second},
-	} {
-		if got := pastCrash(test.attempts); got != test.want {
-			t.Errorf("%+v: got %v, want %v", test.attempts, got, test.want)
-		}
+	if s.admit("b", 2, false, job) != nil {
+		t.Error("b, whose third crash ends it, runs beside poison")
 	}
+	if s.admit("new", 1, false, job) != nil {
+		t.Error("a run that has crashed once runs beside one that must be alone")
+	}
+	s.end(poison)
+	free := s.admit("free", 1, false, job)
+	if free == nil || s.admit("more", 1, false, job) == nil {
+		t.Error("cleared runs that have crashed once do not run side by side")
+	}
+	if s.admit("b", 2, false, job) != nil {
+		t.Error("b, whose third crash ends it, runs beside runs that have crashed")
+	}
+	if s.admit("b", 2, false, &jobs.Job{MaxCrashes: 4}) == nil {
+		t.Error("a cleared run that survives another crash does not run beside others")
+	}
+}
+
+// TestAnEarlierAttemptFreesNoPlaceOfItsRun: it has left the place, its handler ignores its context, and the run is back.
+func TestAnEarlierAttemptFreesNoPlaceOfItsRun(t *testing.T) {
+	t.Parallel()
+	var s suspects
+	first := s.take("a", false)
+	s.leave(first)
+	second := s.take("a", false)
+	s.end(first)
+	if run, _, beside := s.now(); run != "a" || beside != 0 {
+		t.Errorf("the place is %q's, with %d beside it; want a's second attempt in it alone", run, beside)
+	}
+	s.end(second)
 }

@@ -106,9 +106,10 @@ type Worker struct {
 	log     *slog.Logger
 	started time.Time
 	slots   *semaphore.Weighted // one for each attempt, and for a fetch on its way: a busy worker leaves deliveries to idle ones
-	suspect suspect             // beside a slot, for a run that has crashed before
 	ends    finishes            // of attempts that have succeeded
 	busy    atomic.Int64        // slots in which an attempt runs
+
+	suspects suspects // runs here that have crashed before
 
 	// Made by Run, before anything else runs.
 	locks   *locks.Client
@@ -292,11 +293,14 @@ func (w *Worker) show(ctx context.Context) {
 type load struct {
 	busy    int
 	suspect jobs.RunID
+	alone   bool
+	beside  int
 	refused int
 }
 
 func (w *Worker) load() load {
-	return load{int(w.busy.Load()), w.suspect.now(), int(w.refused.Load())}
+	run, alone, beside := w.suspects.now()
+	return load{int(w.busy.Load()), run, alone, beside, int(w.refused.Load())}
 }
 
 // watchLoad shows others until ctx ends, at most once a second, how many slots are taken here and which run is in the
@@ -637,7 +641,7 @@ func (w *Worker) card(state string, now load) json.RawMessage {
 		Slots: w.o.Concurrency, Queues: w.o.Queues, StartedAt: w.started.UTC(), Admin: w.o.Admin, Ticket: w.o.Ticket, Drifted: int(w.drifted.Load()),
 		Clock: time.Duration(w.clock.Load()), Disputed: w.disputes(),
 		Key: w.o.Keys.ID(), Refused: now.refused,
-		Busy: now.busy, Suspect: now.suspect, Handlers: shown, MoreHandlers: len(handlers) - len(shown),
+		Busy: now.busy, Suspect: now.suspect, Alone: now.alone, Beside: now.beside, Handlers: shown, MoreHandlers: len(handlers) - len(shown),
 	})
 	if err != nil {
 		panic("worker: a card is plain data: " + err.Error())
@@ -673,7 +677,9 @@ type Card struct {
 
 	// What it can start now. A card changes at most once a second for these.
 	Busy         int        `json:"busy,omitempty"`    // slots in which an attempt runs
-	Suspect      jobs.RunID `json:"suspect,omitempty"` // the run in the place for runs that have crashed before; "" while it is free
+	Suspect      jobs.RunID `json:"suspect,omitempty"` // the run in the suspects' place; "" while that is free
+	Alone        bool       `json:"alone,omitempty"`   // Suspect runs beside no other run that has crashed
+	Beside       int        `json:"beside,omitempty"`  // runs here that have crashed before, but for Suspect
 	Handlers     []string   `json:"handlers"`          // the first ones by name; nil: unknown, the card is of an older build
 	MoreHandlers int        `json:"more_handlers,omitempty"`
 

@@ -1,6 +1,6 @@
 -- claim starts an attempt: it looks at the run first, then takes its whole bundle and begins the attempt under the
 -- hold's token, all in one step; a bundle that is not free sends the run to wait, without a worker.
--- ARGV: 1 session  2 hold id  3 run  4 n  5 patience of a wait, ms  6 1: also when the run is a suspect, else 0
+-- ARGV: 1 session  2 hold id  3 run  4 n  5 patience of a wait, ms  6 1: also when the run has crashed before, else 0
 --       7 ms for which a bundle that is held for too long stays taken after its work was ended
 --       8... for a claim without a delivery: the queues in which a run that has been due longer, and has never crashed,
 --       goes first
@@ -11,8 +11,8 @@
 --   later, pushes: a run that was due earlier goes first; this one is to be pushed, under the next n; no pushes during a
 --     grace time, in which nothing is claimed
 --   over, pushes: it has ended: its time to start is over, or its bundle can never be granted
---   stale: not due, or another n | dead: the session has ended | suspect, crashes: it has crashed
---     twice, or once and in its last attempt that was not handed back; nothing was changed
+--   stale: not due, or another n | dead: the session has ended
+--   crashed, crashes, 1 if it is suspected to have caused one, else 0: it has crashed before, and nothing was changed
 --   broken: its record cannot be read
 -- Sent again it gives the answer once more, for as long as the attempt runs.
 local session, hid, id = ARGV[1], ARGV[2], ARGV[3]
@@ -42,16 +42,7 @@ if why then
   offered(S, list)
   return {'over', list}
 end
-if ARGV[6] == '0' and run[CRASHES] ~= '0' then
-  local last = 'crashed' -- also when the log is lost
-  if run[CRASHES] == '1' then
-    -- The quotation marks of an error are escaped in the log, so the pattern matches none of its text.
-    for outcome in string.gmatch(call('HGET', LOG, id) or '', '"finished_at":%d+,"outcome":"([^"]*)"') do
-      if outcome ~= 'handed back' then last = outcome end
-    end
-  end
-  if last == 'crashed' then return {'suspect', run[CRASHES]} end
-end
+if ARGV[6] == '0' and run[CRASHES] ~= '0' then return {'crashed', run[CRASHES], suspected(id, run) and '1' or '0'} end
 for i = 8, #ARGV do
   local first = call('ZRANGEBYLEX', READY, '[' .. ARGV[i] .. '\0', '(' .. ARGV[i] .. '\1', 'LIMIT', '0', 8)
   for j = 1, #first do

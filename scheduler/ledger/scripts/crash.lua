@@ -1,48 +1,104 @@
--- crash closes the attempt of a run whose session has ended: the run becomes due again, or ends. When the session lives
--- and only the hold has ended under the attempt (max hold, or revoked), it is a failed attempt.
+-- crash closes the attempt of a run whose session has ended: the run becomes due again, or ends. The attempt has crashed if
+-- the process of that session died (died.lua), else it has lost its lease. When the session lives and only the hold has ended
+-- under the attempt (max hold, or revoked), it is a failed attempt. A worker that cut off an attempt closes it like this, too,
+-- under its next session: nothing of it runs any more, even if the old session still lives here.
 -- ARGV: 1 run  2 token seen  3 on crash: rerun | abandon  4 crashes at most  5 history: runs  6 history: ms
---       7 retries at most  8 pause before the next one, ms
--- Replies, with the pushes to do last: closed, the run's state | no: it is not so (any more)
+--       7 retries at most  8 pause before the next one, ms  9 lost leases in a row that no worker explained, at most
+--       10 the next session of the worker that cut off the attempt, or '' for a sweep
+-- Replies, with the pushes to do last: closed, the run's state, the attempt's outcome | no: it is not so (any more)
+--   to the worker itself also: dead: its next session has ended, too | later: what was lost is being said again
 -- While workers say again what Redis has lost, no attempt is closed: one that is known to have run may be said to have
 -- ended in the next moment, and its hold is gone for that reason.
-local id = ARGV[1]
+local id, reporter = ARGV[1], ARGV[10]
 local run, list = load(id), {}
-if not run or run[STATE] ~= 'running' or run[TOKEN] ~= ARGV[2] or recalling() then return {'no', '', list} end
-local lives = ends(run[SESSION])
-if lives and stands(run[HOLDER]) then return {'no', '', list} end
+if reporter ~= '' and not ends(reporter) then return {'dead', '', '', list} end
+if recalling() then return {reporter == '' and 'no' or 'later', '', '', list} end
+if not run or run[STATE] ~= 'running' or run[TOKEN] ~= ARGV[2] then
+  if run and reporter ~= '' then noted(id, '', ARGV[2], 'lost lease', 'confirmed') end -- a sweep came first
+  return {'no', '', '', list}
+end
+local session = run[SESSION]
+local lives = reporter == '' and ends(session)
+if lives and stands(run[HOLDER]) then return {'no', '', '', list} end
 check()
 local S = space()
+local before = suspected(id, run)
 settled(id, run)
 S.free(run[HOLDER], true)
+
+-- blame decides which runs may have caused the death of the session's process, and returns what close adds to the entry of
+-- this one. While none of them was suspected before, each of them may. A suspect that dies again has most likely caused
+-- both deaths: all others that ran in either of them are cleared.
+local function blame()
+  local known = call('ZRANGEBYLEX', DIED, '[?' .. session .. '\0', '(?' .. session .. '\1', 'LIMIT', '0', '1')
+  if not before and #known > 0 then return '"cleared":true,' end
+  if before then
+    call('ZREM', DIED, before .. '\0' .. id)
+    call('ZADD', DIED, '0', '?' .. session .. '\0' .. id)
+    local others = call('ZRANGEBYLEX', DIED, '[' .. session .. '\0', '(' .. session .. '\1', 'LIMIT', '0', 1000)
+    for i = 1, #others do
+      if not call('ZSCORE', DIED, '?' .. others[i]) then clear(sub(others[i], #session + 2), session) end
+    end
+    others = before == '' and {} or call('ZRANGEBYLEX', DIED, '[' .. before .. '\0', '(' .. before .. '\1', 'LIMIT', '0', 1000)
+    for i = 1, #others do
+      local other = sub(others[i], #before + 2)
+      if not call('ZSCORE', BUSY, session .. '\0' .. other) then clear(other, before) end
+    end
+  end
+  call('ZADD', DIED, '0', session .. '\0' .. id)
+end
+
+-- unexplained returns how many attempts in a row, up to the last one, have lost their lease without their worker coming back
+-- to say so: their hosts may have died of the run.
+local function unexplained()
+  local n = 0
+  for _, _, _, ended, member in string.gmatch(call('HGET', LOG, id), ATTEMPTS) do
+    if ended == 'lost lease' and member ~= 'confirmed' then
+      n = n + 1
+    elseif ended ~= 'handed back' then
+      n = 0
+    end
+  end
+  return n
+end
+
+local outcome, happened, over = 'lost lease', 'lost its lease', nil
 if lives then
-  local fails = run[FAILS] + 1
-  run[FAILS] = format('%d', fails)
-  close(id, run, 'failed', '"its locks ended under it: it held them for too long, or they were revoked"')
-  if run[STOP] ~= '' then
-    final(S, id, run, 'canceled', run[STOP])
-  elseif fails > tonumber(ARGV[7]) then
-    final(S, id, run, 'failed', '')
-  else
-    run[STATE], run[AT] = 'retrying', format('%.0f', now + ARGV[8])
-    call('ZADD', TIMER, run[AT], id)
-    save(id, run)
-  end
+  outcome = 'failed'
+  close(id, run, outcome, '"its locks ended under it: it held them for too long, or they were revoked"')
+  run[FAILS] = format('%d', run[FAILS] + 1)
+elseif call('ZSCORE', DIED, '!' .. session) then
+  outcome, happened = 'crashed', 'died'
+  close(id, run, outcome, '"the process of the worker ' .. session .. ' died"', blame())
+  buried(session)
+  run[CRASHES] = format('%d', run[CRASHES] + 1)
+  if tonumber(run[CRASHES]) >= tonumber(ARGV[4]) then over = 'its worker died ' .. run[CRASHES] .. ' times (max_crashes)' end
+elseif reporter ~= '' then
+  close(id, run, outcome, '"the worker ' .. session .. ' lost its lease and ended the attempt"', '"confirmed":true,')
 else
-  local crashes = run[CRASHES] + 1
-  run[CRASHES] = format('%d', crashes)
-  close(id, run, 'crashed', '"the worker ' .. run[SESSION] .. ' ended or lost its lease"')
-  if ARGV[3] == 'abandon' then
-    final(S, id, run, 'lost', 'its worker ' .. run[SESSION] .. ' died (on_crash: abandon)')
-  elseif run[STOP] ~= '' then
-    final(S, id, run, 'canceled', run[STOP])
-  elseif crashes >= tonumber(ARGV[4]) then
-    final(S, id, run, 'failed', 'its worker died ' .. crashes .. ' times (max_crashes)')
-  else
-    due(id, run)
-    pushes(list, id, run)
+  close(id, run, outcome, '"the worker ' .. session .. ' lost its lease: it lost Redis, was stopped, or its host died"')
+  if unexplained() >= tonumber(ARGV[9]) then
+    over = 'its worker lost its lease ' .. ARGV[9] .. ' times in a row and never came back: its hosts may die of it'
   end
+end
+
+if not lives and ARGV[3] == 'abandon' then
+  final(S, id, run, 'lost', 'its worker ' .. session .. ' ' .. happened .. ' (on_crash: abandon)')
+elseif run[STOP] ~= '' then
+  final(S, id, run, 'canceled', run[STOP])
+elseif lives and tonumber(run[FAILS]) > tonumber(ARGV[7]) then
+  final(S, id, run, 'failed', '')
+elseif over then
+  final(S, id, run, 'failed', over)
+elseif lives then
+  run[STATE], run[AT] = 'retrying', format('%.0f', now + ARGV[8])
+  call('ZADD', TIMER, run[AT], id)
+  save(id, run)
+else
+  due(id, run)
+  pushes(list, id, run)
 end
 if run[FINISHED] ~= '' then trim(tonumber(ARGV[5]), tonumber(ARGV[6])) end
 S.settle()
 offered(S, list)
-return {'closed', run[STATE], list}
+return {'closed', run[STATE], outcome, list}

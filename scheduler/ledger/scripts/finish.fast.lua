@@ -6,17 +6,17 @@
 -- ARGV for several: 1 ''  2 history: runs  3 history: ms  4... run, token, hold id, output of each
 -- Replies for several: one for each: 1 recorded, succeeded | 0 it is not plain, nothing of it was changed
 --
--- A success is plain when its attempt is the one that runs, was not asked to stop, and its hold stands as it was granted:
--- nothing but exclusive locks, without limits, and nobody has asked for them back.
+-- A success is plain when its attempt is the one that runs, was not asked to stop, its run has never crashed, and its hold
+-- stands as it was granted: nothing but exclusive locks, without limits, and nobody has asked for them back.
 -- The first write is a removal, so that a full Redis does not refuse it.
 do
   local call, sub, format, match, find = redis.call, string.sub, string.format, string.match, string.find
   local EXP, OWN, HOLD, Q = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
   local RUN, BODY, LOG, BUSY, OPEN, FACTS = KEYS[9], KEYS[10], KEYS[11], KEYS[16], KEYS[17], KEYS[25]
-  local NEWS, HIST, DONE, OUTPUT = KEYS[27], KEYS[28], KEYS[29], KEYS[30]
+  local NEWS, HIST, DONE, OUTPUT = KEYS[27], KEYS[29], KEYS[30], KEYS[31]
   -- The fields of a plain record, in the order of ledger.lua: n; job, queue and so on to crashes, with job, tick, token,
   -- hold, session, attempt and started in it; not reason and finished, not closed; from at on to what was in its way; items.
-  local PLAIN = '^running\31(%d+)\31(([^\31]*)\31[^\31]*\31[^\31]*\31(%d*)\31%d+\31%d*\31(%d+)\31([^\31]*)\31([^\31]*)\31(%d+)\31(%d+)\31[^\31]*\31%d+\31%d+)\31[^\31]*\31[^\31]*\31\31([^\31]*\31[^\31]*\31[^\31]*\31\31[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*)\31\31\31(x.*)$'
+  local PLAIN = '^running\31(%d+)\31(([^\31]*)\31[^\31]*\31[^\31]*\31(%d*)\31%d+\31%d*\31(%d+)\31([^\31]*)\31([^\31]*)\31(%d+)\31(%d+)\31[^\31]*\31%d+\0310)\31[^\31]*\31[^\31]*\31\31([^\31]*\31[^\31]*\31[^\31]*\31\31[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*)\31\31\31(x.*)$'
   local several, replies = ARGV[1] == '', {}
   local first, last, step, keep, age, output = 1, 1, 1, ARGV[8], ARGV[9], 6
   if several then first, last, step, keep, age, output = 4, #ARGV - 3, 4, ARGV[2], ARGV[3], 3 end

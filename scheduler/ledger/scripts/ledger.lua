@@ -31,10 +31,14 @@
 --                              by \30
 --   26 audit   STREAM what people did: fields e, a JSON object, n, how many times, and f, ms of the first of them
 --   27 news    STREAM which runs became outstanding or ended: fields r, the run, and s, its final state or ""
+--   28 died    ZSET  all scores 0: session \0 run. The runs that crashed when the process of the session died, and may have
+--                    caused that. While attempts of that session are still to be closed, also
+--                      !session         its process has died
+--                      ?session \0 run  a run that was suspected before that death
 -- and, in scripts that can end a run, those of its job:
---   28 hist    HASH  run -> final record, attempts, arguments, joined by \29
---   29 done    ZSET  run, score = server ms of its end
---   30 output  HASH  run -> the tail of what its last attempt printed
+--   29 hist    HASH  run -> final record, attempts, arguments, joined by \29
+--   30 done    ZSET  run, score = server ms of its end
+--   31 output  HASH  run -> the tail of what its last attempt printed
 -- and, last, in a call with an entry for the audit:
 --    - acts    HASH  who did what to what (a digest) -> its last entry in audit, n, f; joined by \31
 --
@@ -44,8 +48,8 @@ local RUN, BODY, LOG, TIMER, READY = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS
 local PUSH, SENT, BUSY, OPEN, CURSOR = KEYS[14], KEYS[15], KEYS[16], KEYS[17], KEYS[18]
 local DEF, REV, LEDGER, IDS = KEYS[19], KEYS[20], KEYS[21], KEYS[22]
 local LATE, ASK, FACTS, AUDIT = KEYS[23], KEYS[24], KEYS[25], KEYS[26]
-local NEWS = KEYS[27]
-local HIST, DONE, OUTPUT = KEYS[28], KEYS[29], KEYS[30]
+local NEWS, DIED = KEYS[27], KEYS[28]
+local HIST, DONE, OUTPUT = KEYS[29], KEYS[30], KEYS[31]
 
 -- The fields of a run's record. Items, the bundle of its attempts, follow.
 local STATE, N, JOB, QUEUE, TRIGGER, TICK, CREATED, SINCE = 1, 2, 3, 4, 5, 6, 7, 8
@@ -175,14 +179,68 @@ local function offered(S, list)
   end
 end
 
--- close ends the attempt that runs: at most once for each, by the first of a finish and the sweep. failure: JSON.
-local function close(id, run, outcome, failure)
+-- close ends the attempt that runs: at most once for each, by the first of a finish and the sweep. failure: JSON. more: a
+-- member of the entry that follows the outcome, with its comma, or nil.
+local function close(id, run, outcome, failure, more)
   run[CLOSED] = '1'
   local past = call('HGET', LOG, id)
   local entry = '{"attempt":' .. run[ATTEMPT] .. ',"worker":"' .. run[SESSION] .. '","token":"' .. run[TOKEN] ..
     '","started_at":' .. run[STARTED] .. ',"finished_at":' .. ms .. ',"outcome":"' .. outcome ..
-    '","error":' .. failure .. '}'
+    '",' .. (more or '') .. '"error":' .. failure .. '}'
   call('HSET', LOG, id, past and past .. ',' .. entry or entry)
+end
+
+-- The worker, the start, the end, the outcome, and the name of the next member of each closed attempt in a log. The
+-- quotation marks of an error are escaped, so no error contains what this matches.
+local ATTEMPTS = '"worker":"([^"]*)","token":"%d+","started_at":(%d+),"finished_at":(%d+),"outcome":"([^"]*)","(%a*)"'
+
+-- suspected returns the session in whose death a run crashed, if the run may have caused that; '' for one that is unknown. It
+-- returns nil for a run that never crashed, that was cleared, or that has survived an attempt since its last crash: the
+-- attempt ended in another way, or was handed back or lost its lease only after it had run for longer than those that
+-- crashed. An attempt that still runs counts like the latter. Record.Suspect (record.go) follows the same rule.
+local function suspected(id, run)
+  if run[CRASHES] == '0' then return nil end
+  local session, longest = '', -1
+  local function survived(took) return longest >= 0 and took >= longest + math.max(longest / 4, 1000) end
+  for worker, from, upto, outcome, member in string.gmatch(call('HGET', LOG, id) or '', ATTEMPTS) do
+    local took = upto - from
+    if outcome == 'crashed' then
+      longest = math.max(longest, took)
+      session = worker
+      if member == 'cleared' then session = nil end
+    elseif outcome ~= 'handed back' and outcome ~= 'lost lease' or survived(took) then
+      session = nil
+    end
+  end
+  if run[STATE] == 'running' and survived(now - run[STARTED]) then session = nil end
+  return session
+end
+
+-- noted marks the closed attempt of a run that had this outcome, under a session or with a token ('' for any), with a member.
+local function noted(id, session, token, outcome, member)
+  local log = call('HGET', LOG, id)
+  if not log then return end
+  local new = string.gsub(log, '("worker":"([^"]*)","token":"(%d+)","started_at":%d+,"finished_at":%d+,"outcome":"([^"]*)",)("%a*")',
+    function(entry, worker, number, ended, next)
+      if ended == outcome and (session == '' or session == worker) and (token == '' or token == number) and next ~= '"' .. member .. '"' then
+        return entry .. '"' .. member .. '":true,' .. next
+      end
+    end)
+  if new ~= log then call('HSET', LOG, id, new) end
+end
+
+-- clear ends the suspicion that a run caused the death of a session's process.
+local function clear(id, session)
+  call('ZREM', DIED, session .. '\0' .. id)
+  noted(id, session, '', 'crashed', 'cleared')
+end
+
+-- buried forgets that the process of a session has died, once no attempt under it is left to be closed.
+local function buried(session)
+  if #call('ZRANGEBYLEX', BUSY, '[' .. session .. '\0', '(' .. session .. '\1', 'LIMIT', '0', '1') > 0 then return end
+  call('ZREM', DIED, '!' .. session)
+  local known = call('ZRANGEBYLEX', DIED, '[?' .. session .. '\0', '(?' .. session .. '\1', 'LIMIT', '0', 1000)
+  if #known > 0 then call('ZREM', DIED, unpack(known)) end
 end
 
 -- trim keeps a job's history within its bounds: a number of runs, and ms.
@@ -243,8 +301,13 @@ local function final(S, id, run, state, reason)
   call('ZREM', OPEN, run[JOB] .. '\0' .. pad(run[TICK]) .. '\0' .. id)
   if run[WAITS] == '1' then S.drop('+' .. id) end
   run[STATE], run[REASON], run[FINISHED] = state, reason, ms
-  local args = args_of(call('HGET', BODY, id) or '')
-  archive(id, run, call('HGET', LOG, id) or '', args)
+  local args, log = args_of(call('HGET', BODY, id) or ''), call('HGET', LOG, id) or ''
+  if run[CRASHES] ~= '0' then
+    for session, _, _, outcome in string.gmatch(log, ATTEMPTS) do
+      if outcome == 'crashed' then call('ZREM', DIED, session .. '\0' .. id) end
+    end
+  end
+  archive(id, run, log, args)
   call('HDEL', RUN, id)
   call('HDEL', BODY, id)
   call('HDEL', LOG, id)

@@ -87,6 +87,13 @@ for i = 1, #asked do
   if session and not ends(session) then call('ZREM', ASK, asked[i]) end
 end
 
+-- deaths whose attempts were closed in another way
+local marks = call('ZRANGEBYLEX', DIED, '[!', '("', 'LIMIT', '0', most)
+for i = 1, #marks do
+  local session = sub(marks[i], 2)
+  if not ends(session) then buried(session) end
+end
+
 local wait
 for _, key in ipairs({TIMER, LATE}) do
   local first = call('ZRANGEBYSCORE', key, '(' .. ms, '+inf', 'WITHSCORES', 'LIMIT', '0', '1')
