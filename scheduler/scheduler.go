@@ -25,6 +25,9 @@ const (
 	soon       = 5 * time.Millisecond   // until a tick is tried again that the server called early
 	batch      = 500                    // jobs whose ticks are created in one round trip
 	callLimit  = 5 * time.Second        // for one call of the ledger
+
+	mirrorEvery = 100 * time.Millisecond // between two looks whether outstanding runs are to be read
+	mirrorPause = 20 * time.Millisecond  // between two pages of them, so that they take a small part of Redis' time
 )
 
 // Options are what a [Scheduler] works with. All but Drift, OnRepeated and Logger are required.
@@ -131,6 +134,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	group.Go(func() error { s.sweeps(ctx); return nil })
 	group.Go(func() error { s.lookUps(ctx); return nil })
 	group.Go(func() error { s.pauses(ctx); return nil })
+	group.Go(func() error { s.mirrors(ctx); return nil })
 	defer s.often.Flush(context.WithoutCancel(ctx), true)
 	defer s.againLog.Flush(context.WithoutCancel(ctx), true)
 	return group.Wait()
@@ -406,6 +410,22 @@ func (s *Scheduler) forgotten(ctx context.Context, job string) {
 func (s *Scheduler) failed(ctx context.Context, call string, err error) {
 	if ctx.Err() == nil {
 		s.often.WarnContext(ctx, "call failed, it is made again", "call", call, "error", err)
+	}
+}
+
+// mirrors reads which runs are outstanding, page by page. It takes a loop of its own, so that neither ticks nor duty wait for
+// it, however many there are.
+func (s *Scheduler) mirrors(ctx context.Context) {
+	for wait := mirrorEvery; sleep(ctx, wait); {
+		call, cancel := context.WithTimeout(ctx, callLimit)
+		more, err := s.o.Ledger.Mirror(call)
+		cancel()
+		wait = mirrorEvery
+		if err != nil {
+			s.failed(ctx, "read outstanding runs", err)
+		} else if more {
+			wait = mirrorPause
+		}
 	}
 }
 

@@ -1,6 +1,12 @@
 package ledger
 
-import "lockstep/locks"
+import (
+	"maps"
+	"slices"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+)
 
 // A FastPath is a script that has one: its two parts, and its digest whole.
 type FastPath struct{ Name, Fast, Slow, Hash string }
@@ -10,4 +16,18 @@ var FastPaths = []FastPath{
 	{"claim", claimFast, locks.Link(shared, claimSource), claimScript().Hash()},
 	{"finish", finishFast, locks.Link(shared, finishSource), finishScript().Hash()},
 	{"enqueue", enqueueFast, locks.Link(shared, enqueueSource), enqueueScript().Hash()},
+}
+
+// KnownOpen returns the ticks' runs that a ledger takes for outstanding, by what it has read and heard.
+func (l *Ledger) KnownOpen() []jobs.RunID {
+	l.memory.mu.Lock()
+	defer l.memory.mu.Unlock()
+	return slices.Sorted(maps.Keys(l.memory.open))
+}
+
+// ForgetNews has a ledger take the news it has heard for incomplete.
+func (l *Ledger) ForgetNews() {
+	l.memory.mu.Lock()
+	defer l.memory.mu.Unlock()
+	l.memory.news = ""
 }

@@ -24,6 +24,9 @@ var (
 	//go:embed scripts/lost.lua
 	lostSource string
 	lostScript = script(lostSource)
+	//go:embed scripts/mirror.lua
+	mirrorSource string
+	mirrorScript = script(mirrorSource)
 )
 
 // ErrLate says that what Redis has lost is not said again any more: the grace time is over, or there was none.
@@ -40,7 +43,8 @@ type memory struct {
 	now func() time.Time // monotonic
 
 	mu      sync.Mutex           // guards what follows
-	news    string               // read up to here; "" when the outstanding runs are to be read as a whole
+	news    string               // read up to here; "" when it is not known from where to read
+	mirror  *mirror              // what is read of the outstanding runs; nil once all of them have been read
 	cursors map[string]time.Time // the highest that was seen, by job
 	open    map[jobs.RunID]bool  // ticks' runs that are outstanding, as far as was heard
 	ended   map[jobs.RunID]end   // how runs ended, as was heard
@@ -49,6 +53,14 @@ type memory struct {
 
 	loss string          // the last one
 	told map[string]bool // what has been said after it: the names of facts
+}
+
+// mirror is one reading of the ticks' runs that are outstanding, page by page, while the news are read as well.
+type mirror struct {
+	after string              // the page begins after this place in the index
+	all   bool                // the index has been read
+	open  map[jobs.RunID]bool // outstanding, by the pages and the news since the reading began
+	check []jobs.RunID        // once all is true: own attempts whose runs may have ended unheard, and which are still to be looked up
 }
 
 // end is how a run ended, and when that was heard.
@@ -201,10 +213,16 @@ func (m *memory) refused(run jobs.RunID) {
 func (m *memory) hear(run jobs.RunID, state State) {
 	if state == "" {
 		m.open[run] = true
+		if m.mirror != nil {
+			m.mirror.open[run] = true
+		}
 		delete(m.ended, run)
 		return
 	}
 	delete(m.open, run)
+	if m.mirror != nil {
+		delete(m.mirror.open, run)
+	}
 	m.ended[run] = end{state, m.now()}
 }
 
@@ -221,8 +239,8 @@ func (m *memory) forget() {
 	})
 }
 
-// position returns how far the news were read, for the next poll. Where that is not known, it reads first which ticks' runs are
-// outstanding at this time.
+// position returns how far the news were read, for the next poll. Where that is not known, the news are read from now on, and
+// what became outstanding before is left to [Ledger.Mirror].
 func (l *Ledger) position(ctx context.Context) (string, error) {
 	m := l.memory
 	if m == nil {
@@ -234,7 +252,6 @@ func (l *Ledger) position(ctx context.Context) (string, error) {
 	if news != "" {
 		return news, nil
 	}
-	asked := m.now()
 	last, err := l.rdb.XRevRangeN(ctx, l.prefix+"news", "+", "-", 1).Result()
 	if err != nil {
 		return "", err
@@ -243,49 +260,117 @@ func (l *Ledger) position(ctx context.Context) (string, error) {
 	if len(last) > 0 {
 		news = last[0].ID
 	}
-	open, all := make(map[jobs.RunID]bool), make(map[jobs.RunID]bool)
-	for from := "-"; ; {
-		members, err := l.rdb.ZRangeByLex(ctx, l.prefix+"open", &redis.ZRangeBy{Min: from, Max: "+", Count: openPage}).Result()
-		if err != nil {
-			return "", err
-		}
-		for _, member := range members {
-			from = "(" + member
-			if parts := strings.Split(member, "\x00"); len(parts) == 3 {
-				run := jobs.RunID(parts[2])
-				all[run] = true
-				if _, ok := run.Tick(); ok {
-					open[run] = true
-				}
-			}
-		}
-		if len(members) < openPage {
-			break
-		}
-	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.news, m.open = news, open
-	maps.DeleteFunc(m.own, func(run jobs.RunID, t *turn) bool { // others have ended it, unheard
-		return t.finish != nil && !t.finish.Outcome.ends() && !all[run] && t.at.Before(asked)
-	})
+	m.news, m.mirror = news, &mirror{open: make(map[jobs.RunID]bool)}
 	return news, nil
 }
 
-// heard takes the news of a poll. more: there are more than one answer holds.
-func (m *memory) heard(position string, news []string, more bool) {
+// heard takes the news of a poll. position is "" when some are missing.
+func (m *memory) heard(position string, news []string) {
 	if m == nil {
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.news = position; more {
-		m.news = "" // so far behind, some may be gone
-	}
+	m.news = position
 	for i := 0; i+1 < len(news); i += 2 {
 		m.hear(jobs.RunID(news[i]), State(news[i+1]))
 	}
 	m.forget()
+}
+
+// mirrorPage is how many runs [Ledger.Mirror] reads at most.
+const mirrorPage = 1000
+
+// Mirror reads one page of which ticks' runs are outstanding, which a worker remembers beside what it hears in the news: see
+// [Ledger.Remember]. It returns true when there is more to read. Polls do not wait for it, and it may be called while they
+// are under way: however many runs are outstanding, a poll costs the same. Nothing is read while nothing is missing.
+func (l *Ledger) Mirror(ctx context.Context) (more bool, err error) {
+	m := l.memory
+	if m == nil {
+		return false, nil
+	}
+	m.mu.Lock()
+	reading, asked := m.mirror, m.now()
+	m.mu.Unlock()
+	switch {
+	case reading == nil:
+		return false, nil
+	case !reading.all:
+		err = l.mirrorPage(ctx, reading, asked)
+	default:
+		err = l.mirrorCheck(ctx, reading, asked)
+	}
+	if err != nil {
+		return true, fmt.Errorf("read which runs are outstanding: %w", err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.mirror == reading && reading.all && len(reading.check) == 0 {
+		m.open, m.mirror = reading.open, nil
+	}
+	return m.mirror != nil, nil
+}
+
+// mirrorPage reads the next page of the index.
+func (l *Ledger) mirrorPage(ctx context.Context, reading *mirror, asked time.Time) error {
+	r := read(l.run(ctx, mirrorScript, "", reading.after, mirrorPage))
+	after := r.text()
+	var runs []jobs.RunID
+	for r.more() {
+		runs = append(runs, jobs.RunID(r.text()))
+	}
+	if r.err != nil {
+		return r.err
+	}
+	m := l.memory
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, run := range runs {
+		if _, ok := run.Tick(); !ok {
+			continue
+		}
+		if e, ended := m.ended[run]; ended && !e.at.Before(asked) {
+			continue // heard while the page was under way
+		}
+		reading.open[run] = true
+	}
+	if reading.after = after; after != "" {
+		return nil
+	}
+	reading.all = true
+	for run, t := range m.own {
+		if t.finish != nil && !t.finish.Outcome.ends() {
+			reading.check = append(reading.check, run)
+		}
+	}
+	return nil
+}
+
+// mirrorCheck looks up some of the own attempts that did not end their runs, and forgets those whose runs others have ended.
+func (l *Ledger) mirrorCheck(ctx context.Context, reading *mirror, asked time.Time) error {
+	some := reading.check[:min(len(reading.check), mirrorPage)]
+	replies := make([]*redis.BoolCmd, len(some))
+	_, err := l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for i, run := range some {
+			replies[i] = pipe.HExists(ctx, l.prefix+"run", string(run))
+		}
+		return nil
+	})
+	if err != nil {
+		return l.space.Explain(err)
+	}
+	m := l.memory
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i, run := range some {
+		if t := m.own[run]; t != nil && t.finish != nil && !t.finish.Outcome.ends() && !replies[i].Val() && t.at.Before(asked) {
+			delete(m.own, run)
+		}
+	}
+	reading.check = reading.check[len(some):]
+	return nil
 }
 
 // Assert says again what Redis may have lost, in the grace time that follows on that: the cursors of these definitions, which
@@ -493,7 +578,12 @@ func (m *memory) recollect(session locks.SessionID, loss string, definitions []*
 		add(run.Job(), "ended "+string(run), nil, "ended", string(run), string(e.state), tickOf(run))
 	}
 	ticks := make(map[*jobs.Job][]Tick)
-	for run := range m.open {
+	open := m.open
+	if m.mirror != nil { // what the reading has found so far, too
+		open = maps.Clone(open)
+		maps.Copy(open, m.mirror.open)
+	}
+	for run := range open {
 		tick, ok := run.Tick()
 		if job := carried[run.Job()]; ok && job != nil && !own[run] {
 			ticks[job] = append(ticks[job], Tick{At: tick, Verdict: CatchUp})

@@ -34,14 +34,32 @@ func (f *fixture) worker(name string) *worker {
 	return &worker{fixture: &own, client: client}
 }
 
-// hear polls, as a worker does once a second.
+// hear polls, as a worker does once a second, and reads what is outstanding if that is to be read.
 func (w *worker) hear() {
+	w.Helper()
+	w.poll()
+	w.mirror()
+}
+
+func (w *worker) poll() {
 	w.Helper()
 	poll, err := w.Poll(w.Context(), w.client.Session(), "config", w.revision)
 	if err != nil {
 		w.Fatal(err)
 	}
 	w.revision = poll.Revision
+}
+
+// mirror reads all pages of the outstanding runs, if they are to be read, and returns how many calls that took.
+func (w *worker) mirror() (pages int) {
+	w.Helper()
+	for more := true; more; pages++ {
+		var err error
+		if more, err = w.Mirror(w.Context()); err != nil {
+			w.Fatal(err)
+		}
+	}
+	return pages
 }
 
 // say has the worker say again what Redis has lost.

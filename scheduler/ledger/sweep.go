@@ -51,7 +51,7 @@ type Poll struct {
 	Duty     bool                  // this session creates ticks first and sweeps for all
 	Revision int64                 // to go on with
 	Moved    map[string]Moved      // by job
-	More     bool                  // more cursors have moved than one answer holds: ask again at once
+	More     bool                  // more has changed than one reply holds: ask again at once
 	Stop     map[jobs.RunID]string // runs of this session that are to stop, and why
 	Drain    bool                  // the worker is asked to drain
 }
@@ -69,7 +69,7 @@ func (l *Ledger) Poll(ctx context.Context, session locks.SessionID, digest strin
 	const most = 1000
 	position, err := l.position(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("poll: read what is outstanding: %w", err)
+		return nil, fmt.Errorf("poll: read the last of the news: %w", err)
 	}
 	r := read(l.run(ctx, pollScript, "", string(session), revision, most, DutyStale.Milliseconds(), digest, position))
 	poll := &Poll{Now: r.time(), Duty: r.number() == 1, Revision: r.number(), Moved: make(map[string]Moved)}
@@ -91,8 +91,8 @@ func (l *Ledger) Poll(ctx context.Context, session locks.SessionID, digest strin
 	if r.err != nil {
 		return nil, fmt.Errorf("poll: %w", r.err)
 	}
-	l.memory.heard(position, news, len(news) == 2*most)
-	poll.More = changed == most
+	l.memory.heard(position, news)
+	poll.More = changed == most || len(news) == 2*most
 	return poll, nil
 }
 

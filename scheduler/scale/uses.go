@@ -193,6 +193,19 @@ func (m *meter) usesOfRuns() []use {
 			}
 			return each(runs, func(run *ledger.Enqueued) error { _, err := m.ledger.Cancel(ctx, run.Run, m.job, act); return err })
 		}, func(ctx context.Context) error { _, err := m.told.Poll(ctx, m.locks.Session(), "scale", 0); return err }},
+		{"which runs are outstanding is read", nil, func(ctx context.Context) error {
+			m.told.Remember() // nothing is known any more
+			if _, err := m.told.Poll(ctx, m.locks.Session(), "scale", 0); err != nil {
+				return err
+			}
+			for more := true; more; {
+				var err error
+				if more, err = m.told.Mirror(ctx); err != nil {
+					return err
+				}
+			}
+			return nil
+		}},
 		{"a sweep of 100", nil, func(ctx context.Context) error {
 			_, err := m.ledger.Sweep(ctx, ledger.SweepLimits{Most: 100, Unconfirmed: time.Millisecond})
 			return err

@@ -3,8 +3,8 @@
 -- ARGV: 1 session  2 the last revision known  3 entries at most  4 ms without a poll after which duty passes on
 --       5 digest of the config that this session carries  6 the last of the news known; "": none is wanted
 -- Replies: now (ms), 1 when this session has duty else 0, the revision read up to, what it is asked to stop (a list
--- of runs and why; no run: all of them, it is to drain), the news read up to, the news (a list of run and state), then
--- job, cursor and active definition (its hash) of each change
+-- of runs and why; no run: all of them, it is to drain), the news read up to, or "" when some that followed on the last
+-- one known are gone, the news (a list of run and state), then job, cursor and active definition (its hash) of each change
 -- Duty is for speed alone, nothing rests on it: who has it creates ticks first and sweeps. It goes, and with it the
 -- desk of the lock space, to the first live session that asks when the last one has ended or has not polled in time.
 local session, stale = ARGV[1], tonumber(ARGV[4])
@@ -26,6 +26,8 @@ if ARGV[6] ~= '' then
   for i = 1, #news do
     out[5], out[6][2 * i - 1], out[6][2 * i] = news[i][1], news[i][2][2], news[i][2][4]
   end
+  -- Old news are trimmed. As long as there is one that is not newer than the last one known, none after it is gone.
+  if #news == tonumber(ARGV[3]) and #call('XREVRANGE', NEWS, ARGV[6], '-', 'COUNT', '1') == 0 then out[5] = '' end
 end
 local changed = call('ZRANGEBYSCORE', REV, '(' .. ARGV[2], '+inf', 'WITHSCORES', 'LIMIT', '0', ARGV[3])
 for i = 1, #changed, 2 do

@@ -1,0 +1,25 @@
+-- mirror reads which runs of ticks are outstanding, one page of them. It passes over runs without a tick at no cost, however
+-- many there are.
+-- ARGV: 1 the place after which the page begins, or ""  2 runs at most
+-- Replies: the place after which the next page begins, or "" when this is the last one; then runs
+-- JOBS bounds how long a call keeps Redis busy when many jobs have few such runs.
+local JOBS, most = 200, tonumber(ARGV[2])
+local out, from = {''}, ARGV[1] == '' and '-' or '(' .. ARGV[1]
+local job = string.match(ARGV[1], '^([^%z]*)%z')
+for _ = 1, JOBS do
+  if job then
+    local members = call('ZRANGEBYLEX', OPEN, from, '(' .. job .. '\1', 'LIMIT', '0', most + 1 - #out)
+    for i = 1, #members do out[#out + 1] = string.match(members[i], '([^%z]*)$') end
+    if #out > most then
+      out[1] = members[#members]
+      return out
+    end
+    from = '[' .. job .. '\1'
+  end
+  local first = call('ZRANGEBYLEX', OPEN, from, '+', 'LIMIT', '0', '1')[1]
+  if not first then return out end
+  job = string.match(first, '^([^%z]*)')
+  from = '[' .. job .. '\0' .. pad(1)
+end
+out[1] = job .. '\0' .. pad(0) .. '\1'
+return out
