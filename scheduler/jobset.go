@@ -10,12 +10,18 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// jobSet is a set of jobs with what is made of them. Only its alarms change.
+// jobSet is a set of jobs with what is made of them. What is in its second part changes while it is registered and used.
 type jobSet struct {
 	jobs   []*jobs.Job
 	own    map[string]definition
 	digest string // of all definitions
-	alarms alarms // of the jobs with a trigger
+
+	alarms   alarms             // of the jobs with a trigger
+	drift    map[string]bool    // jobs whose active definition is another one than that of the set
+	pending  map[string]*change // definitions that are to become active with another trigger
+	changes  []string           // the jobs in pending, and others, in the order in which they are to change
+	changed  int                // definitions that have become active since that was last logged
+	triggers map[triggerKey]*cronspec.Schedule
 }
 
 // definition is a job as this worker has it.
@@ -39,7 +45,8 @@ func newJobSet(list []*jobs.Job) (*jobSet, error) {
 	if err != nil {
 		return nil, err
 	}
-	set := &jobSet{jobs: list, own: make(map[string]definition, len(list)), digest: digest}
+	set := &jobSet{jobs: list, own: make(map[string]definition, len(list)), digest: digest, drift: make(map[string]bool),
+		pending: make(map[string]*change), triggers: triggers}
 	for _, job := range list {
 		set.own[job.Name] = definition{job, hashes[job.Name]}
 		if trigger := triggers[keyOf(job)]; trigger != nil {
@@ -89,22 +96,20 @@ func (s *Scheduler) SetJobs(list []*jobs.Job) error {
 	return nil
 }
 
-// takeOverJobs puts what SetJobs gave in the place of the jobs. All of it is registered, also what has not changed: from
-// now on it is carried under another digest. While Redis does not answer it is tried again with each round of ticks.
-func (s *Scheduler) takeOverJobs(ctx context.Context, now *serverTime) {
+// takeOverJobs begins to put what SetJobs gave in the place of the jobs. All of it is registered, also what has not changed:
+// from then on it is carried under another digest.
+func (s *Scheduler) takeOverJobs(ctx context.Context) {
 	set := s.next.Load()
-	if set == nil {
+	if set == nil || s.registering != nil && s.registering.set == set {
 		return
 	}
-	if before := s.set.digest; set.digest != before {
-		if _, ok := s.register(ctx, now, set, set.jobs); !ok {
-			return
-		}
-		call, cancel := context.WithTimeout(ctx, callLimit)
-		if err := s.o.Ledger.Leave(call, before); err != nil {
-			s.o.Logger.DebugContext(ctx, "the old definitions seem carried for a while", "error", err)
-		}
-		cancel()
+	if r := s.registering; r != nil && r.set != s.set { // the newer set replaces it, too
+		s.registering = nil
+		s.leaveConfig(ctx, r.set.digest)
 	}
-	s.next.CompareAndSwap(set, nil) // unless there are newer ones already
+	if set.digest == s.set.digest {
+		s.next.CompareAndSwap(set, nil) // unless there are newer ones already
+		return
+	}
+	s.begin(set, set.jobs)
 }

@@ -78,9 +78,13 @@ type Scheduler struct {
 	againLog   *repeats.Logger          // for lines about deliveries that are pushed again: one kind for each reason
 	againCount map[string]*atomic.Int64 // deliveries that were pushed again since the start, by reason; the map is not changed
 
-	set   *jobSet         // this and the next are the goroutine of ticks' alone
-	drift map[string]bool // jobs whose active definition is another one than that of the set
-	under locks.SessionID // with which all of the set was registered last, or the ledger seen to know what it knew then
+	// These are the goroutine of ticks' alone.
+	set         *jobSet
+	under       locks.SessionID // with which all of the set was registered last, or the ledger seen to know what it knew then
+	revision    int64           // up to which polls have read; negative: nothing was registered yet
+	registering *registration   // nil: none is under way
+	told        int             // how many definitions have drifted, as Options.Drift was told last
+	deployAfter time.Time       // when what failed of a registration or of changes may be tried again
 
 	duty atomic.Bool   // whether this worker creates first and sweeps
 	wake chan struct{} // asks for a sweep; buffer of one: wake-ups may merge
@@ -100,7 +104,7 @@ func New(o Options) (*Scheduler, error) {
 		return nil, err
 	}
 	s := &Scheduler{o: o, often: repeats.New(o.Logger, "call"), againLog: repeats.New(o.Logger, "reason"), againCount: make(map[string]*atomic.Int64),
-		set: set, drift: make(map[string]bool), wake: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
+		set: set, revision: -1, wake: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
 	for _, reason := range Reasons {
 		s.againCount[reason] = new(atomic.Int64)
 	}
@@ -140,50 +144,54 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// ticks registers the jobs and then, for ever, waits for the next alarm or poll, whichever comes first.
+// ticks registers the jobs and then, for ever, waits for the next alarm or poll, whichever comes first. Large sets of jobs
+// are registered, and their triggers changed, in steps between these.
 func (s *Scheduler) ticks(ctx context.Context) {
 	var now serverTime
-	revision, ok := s.register(ctx, &now, s.set, s.set.jobs)
-	for !ok {
-		if !sleep(ctx, pollEvery) {
-			return
-		}
-		revision, ok = s.register(ctx, &now, s.set, s.set.jobs)
-	}
+	s.begin(s.set, s.set.jobs)
 	asked := time.Now()             // about definitions that have drifted
 	var polled, notBefore time.Time // by this machine's clock: the last poll; when creating may be tried again
 	for {
-		s.takeOverJobs(ctx, &now)
+		s.takeOverJobs(ctx)
 		if s.anew.Swap(false) {
-			if from, ok := s.register(ctx, &now, s.set, s.set.jobs); ok {
-				revision = from
-			} else {
-				s.anew.Store(true)
+			s.beginAnew()
+		}
+		next := s.deploy(ctx, &now)
+		if s.revision < 0 { // not even one job could be registered
+			if !sleepUnless(ctx, pollEvery, s.changed) {
+				return
 			}
+			continue
 		}
 		every := pollEvery
-		if s.duty.Load() {
+		if s.duty.Load() || next < dutyEvery {
 			every = dutyEvery
 		}
 		// Polling on a fixed beat, and never sleeping longer, keeps a suspend or a jump of this machine's clock from
 		// delaying a tick by more than that: the next poll brings the server's time.
+		more := false
 		if time.Since(polled) >= every {
-			polled = time.Now()
-			s.poll(ctx, &now, &revision)
+			began := time.Now()
+			if more = s.poll(ctx, &now); !more { // else the next part is read at once, with ticks in between
+				polled = began
+			}
 			if time.Since(asked) >= driftEvery {
 				asked = time.Now()
-				s.returned(ctx, &now)
-			}
-			if !s.duty.Load() {
-				s.create(ctx, now.now(), overdue)
+				s.returned()
 			}
 		}
-		wait := time.Until(polled.Add(every))
+		if !s.duty.Load() {
+			s.create(ctx, now.now(), overdue)
+		}
+		wait := min(next, time.Until(polled.Add(every)))
 		if s.duty.Load() {
 			if !time.Now().Before(notBefore) {
 				notBefore = time.Now().Add(s.create(ctx, now.now(), 0))
 			}
 			wait = min(wait, max(s.set.alarms.until(now.now()), time.Until(notBefore)))
+		}
+		if more {
+			wait = 0
 		}
 		if !sleepUnless(ctx, wait, s.changed) {
 			return
@@ -191,161 +199,79 @@ func (s *Scheduler) ticks(ctx context.Context) {
 	}
 }
 
-// register makes definitions of a set known and sets the alarms by how they stand. When it has, the set is the
-// scheduler's, whatever that had before.
-func (s *Scheduler) register(ctx context.Context, now *serverTime, set *jobSet, definitions []*jobs.Job) (revision int64, ok bool) {
-	calls := 1 + len(definitions)/ledger.RegisterBatch
-	call, cancel := context.WithTimeout(ctx, time.Duration(calls)*callLimit)
-	defer cancel()
-	registered, err := s.o.Ledger.Register(call, set.digest, definitions)
-	if err != nil {
-		s.failed(ctx, "register jobs", err)
-		return 0, false
-	}
-	now.set(registered.Now)
-	if len(definitions) == len(set.jobs) {
-		s.under = s.o.Session()
-	}
-	drifted := len(s.drift)
-	if set != s.set { // all of it was registered
-		s.set, s.drift = set, make(map[string]bool)
-	}
-	for name, standing := range registered.Jobs {
-		if standing.Standing == ledger.Change {
-			standing = s.activate(ctx, set.own[name].job, standing, registered.Now)
-		}
-		s.set.alarms.move(name, standing.Cursor)
-		s.stands(ctx, name, standing.Standing == ledger.Active)
-	}
-	s.tellDrift(ctx, drifted)
-	return registered.Revision, true
-}
-
-// activate makes a definition the active one of its job, whose trigger differs: the ticks up to now are decided first, by
-// the old one. Where that has keys that this build does not know, its ticks are left to a worker that knows them, for as long
-// as one may come; then they are recorded as missed, as far as the known keys tell when
-// they were. It returns the standing of the definition after that. If the activation failed, it is tried again as for one
-// that has drifted.
-func (s *Scheduler) activate(ctx context.Context, job *jobs.Job, standing ledger.RegisteredJob, now time.Time) ledger.RegisteredJob {
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
-	var decisions []ledger.Decision
-	trigger, err := Trigger(standing.Old)
-	if err != nil { // it was computed once: the zone files of this machine lack what others have
-		s.o.Logger.ErrorContext(ctx, "the old trigger of a job cannot be computed here, another worker has to change it", "job", job.Name, "error", err)
-		standing.Standing = ledger.Drifted
-		return standing
-	}
-	if trigger != nil {
-		decisions = decide(standing.Old, trigger.Next, standing.Cursor, now, s.o.Session())
-	}
-	if unknown := standing.Old.CheckKeys(); unknown != nil {
-		if leave(decisions, now) {
-			s.often.InfoContext(ctx, "ticks are left to a worker of a newer build", "job", job.Name, "error", unknown)
-			standing.Standing = ledger.Drifted
-			return standing
-		}
-		if len(decisions) > 0 {
-			missAll(decisions, unknown)
-			s.o.Logger.WarnContext(ctx, "no worker knows the old definition of a job: its ticks up to now are missed", "job", job.Name, "error", unknown)
-		}
-	}
-	last := ledger.Decision{Job: standing.Old, Seen: standing.Cursor, Cursor: now, By: s.o.Session(), Activate: job}
-	if n := len(decisions); n > 0 {
-		last.Seen = decisions[n-1].Cursor
-	}
-	for i, created := range s.o.Ledger.Create(ctx, append(decisions, last)) {
-		if created.Err != nil {
-			s.failed(ctx, "change the trigger of a job", created.Err)
-		}
-		if created.Err != nil || created.Moved || created.Early || created.Inactive || created.Grace > 0 {
-			standing.Standing = ledger.Drifted
-			return standing
-		}
-		standing.Cursor = created.Cursor
-		if i == len(decisions) {
-			standing.Standing = ledger.Active
-		}
-		if len(created.Due) > 0 {
-			s.o.Deliver(ctx, created.Due)
-		}
-	}
-	s.o.Logger.InfoContext(ctx, "the trigger of a job has changed", "job", job.Name, "from", standing.Cursor)
-	return standing
-}
-
 // stands notes whether this worker's definition of a job is the active one.
-func (s *Scheduler) stands(ctx context.Context, job string, active bool) {
-	if s.drift[job] == !active {
+func (s *Scheduler) stands(ctx context.Context, set *jobSet, job string, active bool) {
+	if set.drift[job] == !active {
 		return
 	}
-	s.set.alarms.turn(job, !active)
+	set.alarms.turn(job, !active)
 	if active {
-		delete(s.drift, job)
+		delete(set.drift, job)
 	} else {
-		s.drift[job] = true
+		set.drift[job] = true
 	}
 	s.o.Logger.DebugContext(ctx, "definition of a job", "job", job, "active", active)
 }
 
-// tellDrift tells how many definitions have drifted, if that has changed.
-func (s *Scheduler) tellDrift(ctx context.Context, before int) {
-	if len(s.drift) == before {
+// tellDrift reports how many definitions have drifted, if that has changed. While many change, that is the count after them.
+func (s *Scheduler) tellDrift(ctx context.Context) {
+	if len(s.set.drift) == s.told || s.registering != nil || len(s.set.pending) > 0 {
 		return
 	}
-	s.o.Logger.InfoContext(ctx, "jobs of which another definition is active", "drifted", len(s.drift), "jobs", len(s.set.own))
+	s.told = len(s.set.drift)
+	s.o.Logger.InfoContext(ctx, "jobs of which another definition is active", "drifted", len(s.set.drift), "jobs", len(s.set.own))
 	if s.o.Drift != nil {
-		s.o.Drift(ctx, len(s.drift))
+		s.o.Drift(ctx, len(s.set.drift))
 	}
 }
 
-// returned asks whether definitions that have drifted are to be active again.
-func (s *Scheduler) returned(ctx context.Context, now *serverTime) {
-	definitions := make([]*jobs.Job, 0, len(s.drift))
-	for name := range s.drift {
-		definitions = append(definitions, s.set.own[name].job)
+// returned begins to ask whether definitions that have drifted are to be active again.
+func (s *Scheduler) returned() {
+	if s.registering != nil {
+		return
+	}
+	definitions := make([]*jobs.Job, 0, len(s.set.drift))
+	for name := range s.set.drift {
+		if s.set.pending[name] == nil {
+			definitions = append(definitions, s.set.own[name].job)
+		}
 	}
 	if len(definitions) > 0 {
-		s.register(ctx, now, s.set, definitions)
+		s.begin(s.set, definitions)
 	}
 }
 
-// poll reads the time, the duty, and how far others have decided.
-func (s *Scheduler) poll(ctx context.Context, now *serverTime, revision *int64) {
-	for more := true; more; {
-		call, cancel := context.WithTimeout(ctx, callLimit)
-		session := s.o.Session()
-		poll, err := s.o.Ledger.Poll(call, session, s.set.digest, *revision)
-		cancel()
-		if err != nil {
-			s.failed(ctx, "poll", err)
-			s.duty.Store(false) // by now somebody else may have it
-			return
-		}
-		now.set(poll.Now)
-		if poll.Revision >= *revision { // else it has lost some
-			s.under = session
-		}
-		if s.duty.Swap(poll.Duty) != poll.Duty {
-			s.o.Logger.DebugContext(ctx, "duty changed", "duty", poll.Duty)
-			s.Wake()
-		}
-		for run, why := range poll.Stop {
-			s.o.Stop(run, why)
-		}
-		if poll.Drain {
-			s.o.Drain()
-		}
-		drifted := len(s.drift)
-		for job, moved := range poll.Moved {
-			s.set.alarms.move(job, moved.Cursor)
-			if own, ok := s.set.own[job]; ok {
-				s.stands(ctx, job, moved.Active == own.hash)
-			}
-		}
-		s.tellDrift(ctx, drifted)
-		*revision, more = poll.Revision, poll.More
+// poll reads the time, the duty, and how far others have decided. It returns true when there is more to read at once.
+func (s *Scheduler) poll(ctx context.Context, now *serverTime) (more bool) {
+	call, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	session := s.o.Session()
+	poll, err := s.o.Ledger.Poll(call, session, s.set.digest, s.revision)
+	if err != nil {
+		s.failed(ctx, "poll", err)
+		s.duty.Store(false) // by now somebody else may have it
+		return false
 	}
+	now.set(poll.Now)
+	if poll.Revision >= s.revision { // else it has lost some
+		s.under = session
+	}
+	if s.duty.Swap(poll.Duty) != poll.Duty {
+		s.o.Logger.DebugContext(ctx, "duty changed", "duty", poll.Duty)
+		s.Wake()
+	}
+	for run, why := range poll.Stop {
+		s.o.Stop(run, why)
+	}
+	if poll.Drain {
+		s.o.Drain()
+	}
+	for job, moved := range poll.Moved {
+		s.moved(ctx, job, moved)
+	}
+	s.tellDrift(ctx)
+	s.revision = poll.Revision
+	return poll.More
 }
 
 // create records the ticks that have come, of one batch of jobs, and has their runs delivered. late: leave ticks that
@@ -375,9 +301,8 @@ func (s *Scheduler) create(ctx context.Context, now time.Time, late time.Duratio
 		case created.Grace > 0:
 			wait = max(wait, created.Grace)
 		case created.Inactive:
-			drifted := len(s.drift)
-			s.stands(ctx, job, false)
-			s.tellDrift(ctx, drifted)
+			s.stands(ctx, s.set, job, false)
+			s.tellDrift(ctx)
 		case created.Moved && created.Cursor.IsZero():
 			forgotten = job
 			wait = max(wait, again)

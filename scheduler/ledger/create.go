@@ -47,17 +47,13 @@ type Decision struct {
 	Ticks  []Tick    // oldest first, at most MaxTicks
 	By     locks.SessionID
 
-	// Activate is the definition that is active from here on. It may only follow on one whose ticks are decided up to
-	// Cursor, which need not be a tick then. Nil: Job stays.
-	Activate *jobs.Job
-
 	again bool // Redis has lost the runs of these ticks; the cursor stays
 }
 
 // MaxTicks bounds the ticks of one decision; more take several, one after the other.
 const MaxTicks = 100
 
-// Created is the answer to a [Decision].
+// Created is the reply to a [Decision] or an [Activation].
 type Created struct {
 	Due    []Due     // runs to be delivered or claimed
 	Cursor time.Time // where the job's cursor stands now
@@ -85,6 +81,9 @@ var (
 	//go:embed scripts/create.lua
 	createSource string
 	createScript = script(createSource)
+	//go:embed scripts/activate.lua
+	activateSource string
+	activateScript = script(activateSource)
 	//go:embed scripts/enqueue.lua
 	enqueueSource string
 	//go:embed scripts/enqueue.fast.lua
@@ -255,6 +254,93 @@ func (l *Ledger) Create(ctx context.Context, decisions []Decision) []Created {
 	return created
 }
 
+// ActivateBatch is how many activations [Ledger.Activate] sends in one call.
+const ActivateBatch = 200
+
+// Activation asks that another definition of a job decides its ticks from now on. Ticks up to the new cursor belong to the
+// definition that is still active: those after Seen must have been decided by it (see [Ledger.Create]) before this.
+type Activation struct {
+	Job    *jobs.Job // becomes active; it must be registered
+	From   *jobs.Job // is still active
+	Seen   time.Time // the cursor of the job
+	Cursor time.Time // its new cursor, from which Job computes the next tick
+}
+
+// Activate makes definitions active whose triggers differ from those of the active ones, each whole or not at all, in calls
+// of [ActivateBatch]. An activation whose cursor has moved since is refused (Moved), and so is one that is sent again after it
+// was applied. Due is always empty.
+func (l *Ledger) Activate(ctx context.Context, activations []Activation) []Created {
+	results := make([]Created, len(activations))
+	for first := 0; first < len(activations); first += ActivateBatch {
+		last := min(first+ActivateBatch, len(activations))
+		l.activateSome(ctx, activations[first:last], results[first:last])
+	}
+	return results
+}
+
+func (l *Ledger) activateSome(ctx context.Context, activations []Activation, results []Created) {
+	fail := func(i int, err error) {
+		results[i] = Created{Err: fmt.Errorf("change the trigger of %s: %w", activations[i].Job.Name, err)}
+	}
+	var (
+		args  []any
+		which []int // activation of a result
+	)
+	for i, a := range activations {
+		before, err := Hash(a.From)
+		if err != nil {
+			fail(i, err)
+			continue
+		}
+		definition, err := l.write(a.Job)
+		if err != nil {
+			fail(i, err)
+			continue
+		}
+		args = append(args, a.Job.Name, a.Seen.UnixMilli(), a.Cursor.UnixMilli(), before, hashText(jobs.Unsigned(definition)), definition)
+		which = append(which, i)
+	}
+	if len(which) == 0 {
+		return
+	}
+	r := read(l.run(ctx, activateScript, "", args...))
+	for _, i := range which {
+		outcome, detail := r.text(), r.text()
+		if r.err != nil {
+			fail(i, r.err)
+			continue
+		}
+		if err := results[i].activated(outcome, detail, activations[i].Cursor); err != nil {
+			fail(i, err)
+			continue
+		}
+		l.memory.saw(activations[i].Job.Name, results[i].Cursor)
+	}
+}
+
+// activated takes the reply to one activation.
+func (c *Created) activated(outcome, detail string, cursor time.Time) error {
+	r := reply{values: []any{detail}}
+	switch outcome {
+	case "ok":
+		c.Cursor = cursor
+	case "moved":
+		c.Moved = true
+		if detail != "" {
+			c.Cursor = r.time()
+		}
+	case "early":
+		c.Early = true
+	case "inactive":
+		c.Inactive = true
+	case "grace":
+		c.Grace = time.Duration(r.number()) * time.Millisecond
+	default:
+		return r.unknown(outcome)
+	}
+	return r.err
+}
+
 func (c *Created) decode(command *redis.Cmd, cursor time.Time) error {
 	r := read(command.Result())
 	switch outcome := r.text(); outcome {
@@ -331,22 +417,13 @@ func (l *Ledger) decisionArgs(d *Decision) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	activate, next := "", []byte{}
-	if d.Activate != nil {
-		if activate, err = Hash(d.Activate); err != nil {
-			return nil, err
-		}
-		if next, err = l.write(d.Activate); err != nil {
-			return nil, err
-		}
-	}
 	seen := strconv.FormatInt(d.Seen.UnixMilli(), 10)
 	if d.again {
 		seen = "again"
 	}
 	args := []any{d.Job.Name, seen, d.Cursor.UnixMilli(), string(d.By), d.Job.Queue, string(d.Job.Overlap),
 		d.Job.MaxQueued, d.Job.History.Runs, d.Job.History.For.Milliseconds(), string(arguments), definition,
-		positive(d.Job.StartDeadline), patience, onBusy, limits, paused, alone, hash, activate, next, len(items)}
+		positive(d.Job.StartDeadline), patience, onBusy, limits, paused, alone, hash, len(items)}
 	for _, item := range items {
 		args = append(args, item.String())
 	}

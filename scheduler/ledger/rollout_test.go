@@ -45,6 +45,16 @@ func (f *fixture) decides(job *jobs.Job, cursor time.Time) ledger.Created {
 	return created
 }
 
+// activates changes the definition of one job, and returns what came of it.
+func (f *fixture) activates(a ledger.Activation) ledger.Created {
+	f.Helper()
+	activated := f.Activate(f.Context(), []ledger.Activation{a})[0]
+	if activated.Err != nil {
+		f.Fatal(activated.Err)
+	}
+	return activated
+}
+
 // versions are definitions of job "j" with the same trigger.
 func versions(descriptions ...string) (list []*jobs.Job) {
 	for _, d := range descriptions {
@@ -209,14 +219,21 @@ func TestAChangedTriggerDecidesUpToNowByTheOldOneFirst(t *testing.T) {
 			f.Fatalf("%+v, want the old one to decide until then", created)
 		}
 		now := cursor.Add(3500 * time.Millisecond)
-		change := ledger.Decision{Job: f.job, Seen: cursor.Add(time.Second), Cursor: now, By: "me.1", Activate: changed,
-			Ticks: []ledger.Tick{{At: cursor.Add(2 * time.Second), Verdict: ledger.Run}, {At: cursor.Add(3 * time.Second), Verdict: ledger.Run}}}
-		created := f.Create(f.Context(), []ledger.Decision{change})[0]
+		change := ledger.Activation{Job: changed, From: f.job, Seen: cursor.Add(time.Second), Cursor: now}
+		created := f.Create(f.Context(), []ledger.Decision{{Job: f.job, Seen: cursor.Add(time.Second), Cursor: cursor.Add(3 * time.Second), By: "me.1",
+			Ticks: []ledger.Tick{{At: cursor.Add(2 * time.Second), Verdict: ledger.Run}, {At: cursor.Add(3 * time.Second), Verdict: ledger.Run}}}})[0]
 		if created.Err != nil || len(created.Due) != 2 {
 			f.Fatalf("%+v, want the ticks of the old trigger", created)
 		}
-		if again := f.Create(f.Context(), []ledger.Decision{change})[0]; !again.Moved {
-			f.Errorf("%+v, want whoever comes second refused", again)
+		if activated := f.activates(change); !activated.Moved || !activated.Cursor.Equal(created.Cursor) {
+			f.Errorf("%+v, want a change refused that leaves out ticks", activated)
+		}
+		change.Seen = created.Cursor
+		if activated := f.activates(change); !activated.Cursor.Equal(now) {
+			f.Errorf("%+v, want the definition active from %v", activated, now)
+		}
+		if again := f.activates(change); !again.Moved {
+			f.Errorf("%+v, want the second change refused", again)
 		}
 		a := f.claim(f.session("w"), created.Due[0], ledger.Granted)
 		if a.Job.Every != time.Second {
@@ -239,9 +256,8 @@ func TestADefinitionThatNobodyKnowsIsNotActivated(t *testing.T) {
 		cursor := f.cursor(f.job, 20)
 		changed := newJob("j")
 		changed.Every = 7 * time.Second
-		created := f.Create(f.Context(), []ledger.Decision{{Job: f.job, Seen: cursor, Cursor: cursor, By: "me.1", Activate: changed}})[0]
-		if created.Err != nil || !created.Inactive {
-			f.Errorf("%+v, want it refused", created)
+		if activated := f.activates(ledger.Activation{Job: changed, From: f.job, Seen: cursor, Cursor: cursor}); !activated.Inactive {
+			f.Errorf("%+v, want it refused", activated)
 		}
 	})
 }

@@ -228,10 +228,11 @@ func TestTicksOfAnUntrustedDefinitionFailAndTheNextOneTakesOver(t *testing.T) {
 			f.Fatalf("got %+v, %v, want a change", registered, err)
 		}
 		old, tick := registered.Jobs["j"].Old, cursor.Add(time.Second)
-		for i, created := range worker.Create(f.Context(), []ledger.Decision{
+		results := worker.Create(f.Context(), []ledger.Decision{
 			{Job: old, Seen: cursor, Cursor: tick, By: "me.1", Ticks: []ledger.Tick{{At: tick, Verdict: ledger.Run}}},
-			{Job: old, Seen: tick, Cursor: tick.Add(time.Second), By: "me.1", Activate: changed},
-		}) {
+		})
+		results = append(results, worker.Activate(f.Context(), []ledger.Activation{{Job: changed, From: old, Seen: tick, Cursor: tick.Add(time.Second)}})...)
+		for i, created := range results {
 			if created.Err != nil || created.Inactive || created.Moved || len(created.Due) > 0 {
 				t.Errorf("decision %d: %+v", i, created)
 			}

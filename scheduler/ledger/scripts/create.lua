@@ -4,8 +4,7 @@
 --       8 history: runs  9 history: ms  10 arguments (JSON)  11 definition (JSON)  12 start deadline, ms after the tick, or ""
 --       13 ms that a run waits for its bundle, or ""  14 and what becomes of it then  15 limits of its holds
 --       16 1 when the definition says paused  17 item that a run which catches up takes beside the others, or ""
---       18 hash of the definition  19 hash of the definition that becomes active with this, or ""  20 that definition (JSON)
---       21 number of items
+--       18 hash of the definition  19 number of items
 --       ... items
 --       then six for each tick, oldest first: run id, tick (ms), verdict, reason, last tick (ms) of a range line or "",
 --       server ms at which it becomes due
@@ -13,19 +12,16 @@
 -- Replies: ok, the ticks that ended with this (a list of id, state), then id, n, queue of each run that is due | moved, the cursor | early: a tick has not come yet
 --   | inactive: another definition of the job decides its ticks | grace, ms left of a grace time: nothing is decided in it
 --   | late: it is over, and nothing is said again any more
-local job, items, again = ARGV[1], tonumber(ARGV[21]), ARGV[2] == 'again'
+local job, items, again = ARGV[1], tonumber(ARGV[19]), ARGV[2] == 'again'
 local list = {}
-for i = 1, items do list[i] = ARGV[21 + i] end
+for i = 1, items do list[i] = ARGV[19 + i] end
 list = concat(list, US)
 if again then
   if not recalling() then return {'late'} end
 else
   local cursor = call('HGET', CURSOR, job)
   if cursor ~= ARGV[2] then return {'moved', cursor or ''} end
-  local active, versions = known(job)
-  local valid = active == ARGV[18] and ARGV[19] == ''
-  for i = 1, #versions do valid = valid or active == ARGV[18] and versions[i].hash == ARGV[19] end
-  if not valid then return {'inactive'} end
+  if known(job) ~= ARGV[18] then return {'inactive'} end
   if tonumber(ARGV[3]) > now then return {'early'} end
   local pause = not quiet() and space().grace()
   if pause then return {'grace', format('%.0f', pause)} end
@@ -33,10 +29,6 @@ else
 
   call('HSET', CURSOR, job, ARGV[3])
   call('ZADD', REV, call('HINCRBY', LEDGER, 'rev', 1), job)
-  if ARGV[19] ~= '' then
-    keep(job, ARGV[19], versions)
-    call('HSET', DEF, job, ARGV[20])
-  end
 end
 
 -- Where data was lost once, the cursor may have gone back behind what is known of some ticks.
@@ -92,7 +84,7 @@ local function overlap(id)
   return queued >= most and 'overlap: queue; ' .. queued .. ' runs wait already' or nil
 end
 
-for i = 22 + items, #ARGV, 6 do
+for i = 20 + items, #ARGV, 6 do
   local id, tick, verdict, reason, upto, at = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4], ARGV[i + 5]
   local deadline = ARGV[12] ~= '' and format('%.0f', tick + ARGV[12]) or ''
   local wait = false

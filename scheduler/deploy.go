@@ -1,0 +1,344 @@
+package scheduler
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+	"lockstep/scheduler/cronspec"
+	"lockstep/scheduler/ledger"
+)
+
+// registration makes definitions known to the ledger, batch by batch: ticks and polls come in between, however many they are.
+type registration struct {
+	set     *jobSet         // which these definitions are of; the scheduler's once a whole one is registered
+	whole   bool            // all of the set is registered, not some
+	anew    bool            // Redis had lost data: polls begin with what this reads
+	left    []*jobs.Job     // not registered yet
+	session locks.SessionID // with which it began
+	asked   bool            // the first batch has been registered
+}
+
+// change is a definition that becomes active with another trigger than that of the active one, which decides the ticks up to
+// then.
+type change struct {
+	job    *jobs.Job
+	old    *jobs.Job
+	next   func(time.Time) time.Time // by the old trigger; nil: it has none
+	cursor time.Time
+	at     time.Time // the first tick by the old trigger; zero: none
+}
+
+// move sets the cursor that the change begins from.
+func (c *change) move(cursor time.Time) {
+	c.cursor, c.at = cursor, time.Time{}
+	if c.next != nil {
+		c.at = c.next(cursor)
+	}
+}
+
+// begin starts to register some or all definitions of a set.
+func (s *Scheduler) begin(set *jobSet, definitions []*jobs.Job) {
+	s.registering = &registration{set: set, whole: len(definitions) == len(set.jobs), left: definitions, session: s.o.Session()}
+}
+
+// beginAnew starts to register everything again: the ledger has lost some of it.
+func (s *Scheduler) beginAnew() {
+	set := s.set
+	if r := s.registering; r != nil && r.whole {
+		set = r.set
+	}
+	s.begin(set, set.jobs)
+	s.registering.anew = true
+}
+
+// deploy does the next step of what a new set of jobs, or a change of the active definitions, asks for: it registers a batch of
+// definitions, or makes a batch of them active. It returns how long to wait until the next step; an hour when nothing is left.
+func (s *Scheduler) deploy(ctx context.Context, now *serverTime) time.Duration {
+	if wait := time.Until(s.deployAfter); wait > 0 {
+		return wait
+	}
+	ok := true
+	if s.registering != nil {
+		ok = s.register(ctx, now)
+	} else if len(s.set.changes) > 0 {
+		ok = s.activate(ctx, now.told)
+	}
+	switch {
+	case !ok:
+		s.deployAfter = time.Now().Add(again)
+		return again
+	case s.registering == nil && len(s.set.changes) == 0:
+		return time.Hour
+	}
+	return 0
+}
+
+// register registers the next batch, and sets the alarms by the standing of its definitions. After the last one the set is the
+// scheduler's, whatever that had before.
+func (s *Scheduler) register(ctx context.Context, now *serverTime) (ok bool) {
+	r := s.registering
+	some := r.left[:min(len(r.left), ledger.RegisterBatch)]
+	call, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	registered, err := s.o.Ledger.Register(call, r.set.digest, some)
+	if err != nil {
+		s.failed(ctx, "register jobs", err)
+		return false
+	}
+	now.set(registered.Now)
+	if !r.asked && (s.revision < 0 || r.anew) {
+		s.revision = registered.Revision
+	}
+	r.asked = true
+	for name, standing := range registered.Jobs {
+		if standing.Standing == ledger.Change {
+			s.willChange(ctx, r.set, name, standing)
+		} else {
+			delete(r.set.pending, name)
+		}
+		r.set.alarms.move(name, standing.Cursor)
+		s.stands(ctx, r.set, name, standing.Standing == ledger.Active)
+	}
+	if r.left = r.left[len(some):]; len(r.left) > 0 {
+		return true
+	}
+	s.registering = nil
+	if r.whole {
+		s.under = r.session
+	}
+	s.replace(ctx, r.set)
+	s.set.sortChanges()
+	s.tellDrift(ctx)
+	return true
+}
+
+// replace makes a set that is registered the scheduler's.
+func (s *Scheduler) replace(ctx context.Context, set *jobSet) {
+	if set == s.set {
+		return
+	}
+	before := s.set.digest
+	s.set = set
+	s.next.CompareAndSwap(set, nil) // unless there are newer ones already
+	s.leaveConfig(ctx, before)
+}
+
+// leaveConfig tells the ledger that this worker does not carry the config of a digest any more.
+func (s *Scheduler) leaveConfig(ctx context.Context, digest string) {
+	call, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	if err := s.o.Ledger.Leave(call, digest); err != nil {
+		s.o.Logger.DebugContext(ctx, "the old definitions seem carried for a while", "error", err)
+	}
+}
+
+// willChange notes that a definition becomes active as soon as the ticks by the old trigger are decided.
+func (s *Scheduler) willChange(ctx context.Context, set *jobSet, name string, standing ledger.RegisteredJob) {
+	trigger, err := set.trigger(standing.Old)
+	if err != nil { // it was computed once: the zone files of this machine lack what others have
+		s.often.ErrorContext(ctx, "the old trigger of a job cannot be computed here, another worker has to change it", "job", name, "error", err)
+		delete(set.pending, name)
+		return
+	}
+	c := &change{job: set.own[name].job, old: standing.Old}
+	if trigger != nil {
+		c.next = trigger.Next
+	}
+	c.move(standing.Cursor)
+	if set.pending[name] == nil {
+		set.changes = append(set.changes, name)
+	}
+	set.pending[name] = c
+}
+
+// trigger returns the schedule of a job, or nil for a job that has none. Many old definitions have the same.
+func (set *jobSet) trigger(job *jobs.Job) (*cronspec.Schedule, error) {
+	if known, ok := set.triggers[keyOf(job)]; ok {
+		return known, nil
+	}
+	trigger, err := Trigger(job)
+	if err == nil {
+		set.triggers[keyOf(job)] = trigger
+	}
+	return trigger, err
+}
+
+// sortChanges puts the changes in the order of their next ticks by the old triggers, so that those ticks are late by as little
+// as can be.
+func (set *jobSet) sortChanges() {
+	set.changes = slices.DeleteFunc(set.changes, func(name string) bool { return set.pending[name] == nil })
+	slices.SortStableFunc(set.changes, func(a, b string) int {
+		x, y := set.pending[a].at, set.pending[b].at
+		switch {
+		case x.IsZero() && y.IsZero():
+			return 0
+		case x.IsZero():
+			return 1
+		case y.IsZero():
+			return -1
+		}
+		return x.Compare(y)
+	})
+}
+
+// takeChanges returns the next changes, and the ticks to decide before: at most so many of each, except for those of one job.
+func (s *Scheduler) takeChanges(ctx context.Context, now time.Time) (changes []*change, decisions []ledger.Decision) {
+	for len(changes) < ledger.ActivateBatch && len(decisions) < batch && len(s.set.changes) > 0 {
+		name := s.set.changes[0]
+		s.set.changes = s.set.changes[1:]
+		c := s.set.pending[name]
+		if c == nil {
+			continue
+		}
+		delete(s.set.pending, name)
+		some, ok := s.beforeChange(ctx, c, now)
+		if !ok {
+			continue
+		}
+		changes, decisions = append(changes, c), append(decisions, some...)
+	}
+	return changes, decisions
+}
+
+// beforeChange decides the ticks of a job up to now by its old trigger. Where that has keys that this build does not know, its
+// ticks are left to a worker that knows them, for as long as one may come: then it returns false. After that they are recorded
+// as missed, as far as the known keys tell when they were.
+func (s *Scheduler) beforeChange(ctx context.Context, c *change, now time.Time) (decisions []ledger.Decision, ok bool) {
+	if c.next != nil {
+		decisions = decide(c.old, c.next, c.cursor, now, s.o.Session())
+	}
+	unknown := c.old.CheckKeys()
+	if unknown == nil || len(decisions) == 0 {
+		return decisions, true
+	}
+	if leave(decisions, now) {
+		s.often.InfoContext(ctx, "ticks are left to a worker of a newer build", "job", c.job.Name, "error", unknown)
+		return nil, false
+	}
+	missAll(decisions, unknown)
+	s.o.Logger.WarnContext(ctx, "no worker knows the old definition of a job: its ticks up to now are missed", "job", c.job.Name, "error", unknown)
+	return decisions, true
+}
+
+// activate makes the next definitions active, each after the ticks of its job up to now were decided by the old trigger: for a
+// batch of jobs in one or two round trips. now is a time that the server has told. It returns false when none became active
+// because a call failed, or may not be made yet.
+func (s *Scheduler) activate(ctx context.Context, now time.Time) (ok bool) {
+	changes, decisions := s.takeChanges(ctx, now)
+	if len(changes) == 0 {
+		return true
+	}
+	call, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	failed := s.decideBefore(call, changes, decisions)
+	var activations []ledger.Activation
+	var sent []*change
+	for _, c := range changes {
+		if failed[c.job.Name] {
+			continue
+		}
+		upto := now
+		if c.cursor.After(upto) {
+			upto = c.cursor
+		}
+		sent = append(sent, c)
+		activations = append(activations, ledger.Activation{Job: c.job, From: c.old, Seen: c.cursor, Cursor: upto})
+	}
+	active := 0
+	for i, result := range s.o.Ledger.Activate(call, activations) {
+		c := sent[i]
+		switch {
+		case result.Err != nil:
+			s.failed(ctx, "change the trigger of a job", result.Err)
+			s.retry(c)
+		case result.Moved && !result.Cursor.IsZero(): // another worker decides ticks by the old trigger meanwhile
+			c.move(result.Cursor)
+			s.retry(c)
+		case result.Early || result.Grace > 0:
+			s.retry(c)
+		case result.Moved || result.Inactive: // found again as one that has drifted
+		default:
+			s.set.alarms.move(c.job.Name, result.Cursor)
+			s.stands(ctx, s.set, c.job.Name, true)
+			active++
+		}
+	}
+	s.set.changed += active
+	if len(s.set.pending) == 0 || active == 0 {
+		if s.set.changed > 0 {
+			s.o.Logger.InfoContext(ctx, "triggers of jobs have changed", "jobs", s.set.changed, "left", len(s.set.pending))
+		}
+		s.set.changed = 0
+	}
+	s.tellDrift(ctx)
+	return active > 0 || len(s.set.pending) == 0
+}
+
+// decideBefore records the ticks that come before changes and has their runs delivered. It moves the cursors of the changes, and
+// returns the jobs whose changes have to wait.
+func (s *Scheduler) decideBefore(ctx context.Context, changes []*change, decisions []ledger.Decision) (failed map[string]bool) {
+	byName := make(map[string]*change, len(changes))
+	for _, c := range changes {
+		byName[c.job.Name] = c
+	}
+	failed = make(map[string]bool)
+	var due []ledger.Due
+	for i, created := range s.o.Ledger.Create(ctx, decisions) {
+		name := decisions[i].Job.Name
+		c := byName[name]
+		due = append(due, created.Due...)
+		switch {
+		case failed[name]:
+			continue
+		case created.Err != nil:
+			s.failed(ctx, "create ticks", created.Err)
+		case created.Moved && !created.Cursor.IsZero():
+			c.move(created.Cursor)
+		case created.Moved || created.Inactive: // found again as one that has drifted
+			failed[name] = true
+			continue
+		case created.Early || created.Grace > 0:
+		default:
+			c.move(created.Cursor)
+			continue
+		}
+		failed[name] = true
+		s.retry(c)
+	}
+	if len(due) > 0 {
+		s.o.Deliver(ctx, due)
+	}
+	return failed
+}
+
+// retry puts a change back.
+func (s *Scheduler) retry(c *change) {
+	if s.set.pending[c.job.Name] == nil {
+		s.set.changes = append(s.set.changes, c.job.Name)
+	}
+	s.set.pending[c.job.Name] = c
+}
+
+// moved takes what a poll tells of a job: for the set, and for one that is being registered.
+func (s *Scheduler) moved(ctx context.Context, job string, moved ledger.Moved) {
+	sets := []*jobSet{s.set}
+	if s.registering != nil && s.registering.set != s.set {
+		sets = append(sets, s.registering.set)
+	}
+	for _, set := range sets {
+		set.alarms.move(job, moved.Cursor)
+		own, ok := set.own[job]
+		if !ok {
+			continue
+		}
+		s.stands(ctx, set, job, moved.Active == own.hash)
+		if c := set.pending[job]; c != nil && moved.Active == own.hash {
+			delete(set.pending, job)
+		} else if c != nil {
+			c.move(moved.Cursor)
+		}
+	}
+}
