@@ -23,6 +23,9 @@
 // every poll. One that has drifted asks every five seconds whether it is active again. A worker whose definition is to
 // become active with another trigger first decides the ticks up to now by the old one.
 //
+// However many definitions there are, ticks are not late for them: they are registered, and those with another trigger made
+// active, in batches, with polls and ticks in between. Definitions whose job has a tick soon by the old trigger go first.
+//
 // [Scheduler.SetJobs] is a deploy of one worker: the new set is registered whole, under its own digest, before it takes
 // the place of the old one, whose digest nobody may carry from then on.
 //

@@ -7,8 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"lockstep/jobs"
@@ -32,15 +34,24 @@ type Adoption struct {
 	Payload []byte // JSON becomes the arguments; nothing: those of the definition
 
 	Session locks.SessionID // of the worker that was given the request
-	Giving  string          // a random word for this giving of the request; the same when it is sent again
-	Again   bool            // it may have been given to somebody before
+	Giving  string          // a random word for this delivery of the request; the same when it is sent again
+	Again   bool            // a worker may have been given it before
 }
 
-// Adopt records the run <job>#<queue>/<id> of a request, once, however often the request is given to somebody. While that
-// run is outstanding the request is there already. After its end the same id may be used again, and the run is then
+// Generated is how long the id of an adopted request is remembered at least that no client chose: its queue generated it, so
+// only a delivery of the same request has it again.
+const Generated = 10 * time.Minute
+
+// generated reports whether an id is a random UUID, as asynq generates for tasks without an id of their own.
+func generated(id string) bool { return randomUUID.MatchString(id) }
+
+var randomUUID = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
+
+// Adopt records the run <job>#<queue>/<id> of a request, once, however often the request is delivered. While that run is
+// outstanding the request is there already. After its end the same id may be used again, and the run is then
 // <job>#<queue>/<id>~2, ~3 and so on; but one that is given Again is the old one. All this is remembered for [Remembered]
-// at least. A request that cannot be run becomes a run that has failed and says why: nobody waits for an answer who could
-// be told.
+// at least, or for [Generated] when no client chose the id. A request that cannot be run becomes a run that has failed and
+// says why, since its sender waits for no reply.
 //
 // It has to be sent until it is answered, or the session is over: until then the run may be there. The error is an
 // [ErrSession] when it is. It is a [jobs.ErrUnknownKeys] for a definition that this build does not know in full: the request
@@ -60,9 +71,13 @@ func (l *Ledger) Adopt(ctx context.Context, a Adoption) (*Enqueued, error) {
 	if a.Again {
 		again = 1
 	}
+	remembered := Remembered
+	if generated(a.ID) {
+		remembered = Generated
+	}
 	patience, onBusy, limits := waitOf(job)
-	args := []any{job.Name, string(id), string(a.Session), a.Giving, again, a.Queue, Remembered.Milliseconds(), reason,
-		string(arguments), definition, patience, onBusy, limits, job.History.Runs, job.History.For.Milliseconds()}
+	args := []any{job.Name, string(id), string(a.Session), a.Giving, again, a.Queue, remembered.Milliseconds(), reason,
+		string(arguments), definition, patience, onBusy, limits, job.History.Runs, job.History.For.Milliseconds(), Generated.Milliseconds()}
 	for _, item := range items {
 		args = append(args, item.String())
 	}

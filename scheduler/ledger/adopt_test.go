@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -138,6 +139,123 @@ func TestIDsAreRememberedForAWeek(t *testing.T) {
 		}
 		// What the history still has keeps its name.
 		f.adopted(w, f.given(w, "4711"), "j#low/4711~3")
+	})
+}
+
+// generatedID returns a random UUID, which asynq makes the id of a task that its client gave none.
+func generatedID() string {
+	var id [16]byte
+	_, _ = rand.Read(id[:]) // it never fails
+	id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:])
+}
+
+// TestAGeneratedIDIsRememberedForMinutes adopts tasks whose ids asynq generated. They leave nothing in a key that is read as a
+// whole, and a sweep forgets them when no other request comes.
+func TestAGeneratedIDIsRememberedForMinutes(t *testing.T) {
+	each(t, func(f *fixture) {
+		w := f.session("w")
+		f.job.History.Runs = 1
+		f.register(f.job)
+		before := f.rdb.HLen(f.Context(), f.key("facts")).Val()
+		const tasks = 120
+		var last ledger.Adoption
+		for range tasks {
+			last = f.given(w, generatedID())
+			f.adopted(w, last, jobs.RunID("j#low/"+last.ID))
+		}
+		if after := f.rdb.HLen(f.Context(), f.key("facts")).Val(); after > before {
+			f.Errorf("%d tasks left %d facts", tasks, after-before)
+		}
+		entries, err := f.rdb.ZRangeWithScores(f.Context(), f.key("ids"), 0, -1).Result()
+		if err != nil || len(entries) != 2*tasks {
+			f.Errorf("%d tasks left %d entries, want one for each id and one for each delivery, %v", tasks, len(entries), err)
+		}
+		for _, entry := range entries {
+			if left := time.Until(time.UnixMilli(int64(entry.Score))); left > 11*time.Minute {
+				f.Fatalf("%q is remembered for %s, want 10 minutes", entry.Member, left)
+			}
+		}
+		f.thereAlready(last, jobs.RunID("j#low/"+last.ID), ledger.Succeeded)
+		again := f.given(w, last.ID)
+		again.Again = true
+		f.thereAlready(again, jobs.RunID("j#low/"+last.ID), ledger.Succeeded)
+
+		for i := range entries {
+			entries[i].Score = 1
+		}
+		if err := f.rdb.ZAdd(f.Context(), f.key("ids"), entries...).Err(); err != nil {
+			f.Fatal(err)
+		}
+		f.sweep()
+		if left := f.rdb.ZCard(f.Context(), f.key("ids")).Val(); left != 0 {
+			f.Errorf("%d entries are left after a sweep, want none", left)
+		}
+	})
+}
+
+// TestJobsAreReadWithoutTheIDsOfRequests lists jobs beside many ids that a build has left which kept all of them with the facts.
+func TestJobsAreReadWithoutTheIDsOfRequests(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.register(f.job)
+		var fields []string
+		for i := range 30_000 {
+			fields = append(fields, fmt.Sprintf("aj#low/%d", i), "1\x1e"+rand.Text())
+		}
+		for some := range slices.Chunk(fields, 10_000) {
+			if err := f.rdb.HSet(f.Context(), f.key("facts"), some).Err(); err != nil {
+				f.Fatal(err)
+			}
+		}
+		var counted commands
+		f.rdb.AddHook(&counted)
+		if all, err := f.Jobs(f.Context()); err != nil || len(all) != 1 || all[0].Silent.IsZero() {
+			f.Fatalf("got %+v, %v", all, err)
+		}
+		if sent := counted.sent.Load(); sent > 4 {
+			f.Errorf("one job was read with %d commands, want 4", sent)
+		}
+	})
+}
+
+// TestAnAdoptionOfAnotherBuildIsKnown has builds adopt requests side by side of which the older one keeps all that it remembers
+// of an id with the facts.
+func TestAnAdoptionOfAnotherBuildIsKnown(t *testing.T) {
+	each(t, func(f *fixture) {
+		w := f.session("w")
+		f.job.History.Runs = 1
+		old := func(id string, runs int, giving string) {
+			f.Helper()
+			until := time.Now().Add(time.Hour).UnixMilli()
+			base := "j#low/" + id
+			if err := f.rdb.ZAdd(f.Context(), f.key("ids"), redis.Z{Score: float64(until), Member: base}).Err(); err != nil {
+				f.Fatal(err)
+			}
+			if err := f.rdb.HSet(f.Context(), f.key("facts"), "a"+base, fmt.Sprintf("%d\x1e%s", runs, giving)).Err(); err != nil {
+				f.Fatal(err)
+			}
+		}
+		// What the older one has recorded, which the history has no more.
+		old("4711", 3, "WORD")
+		again := f.given(w, "4711")
+		again.Again = true
+		f.thereAlready(again, "j#low/4711~3", "")
+		again.Again, again.Giving = false, "WORD"
+		f.thereAlready(again, "j#low/4711~3", "")
+		f.adopted(w, f.given(w, "4711"), "j#low/4711~4")
+		if got := f.rdb.HGet(f.Context(), f.key("facts"), "aj#low/4711").Val(); !strings.HasPrefix(got, "4\x1e") || !strings.HasSuffix(got, "\x1eWORD") {
+			f.Errorf("an older build reads %q of an id that was used again, want the number of its runs, and its own word", got)
+		}
+
+		// What this one has recorded: an older one finds the id, and the number of its runs if there is more than one.
+		f.adopted(w, f.given(w, "once"), "j#low/once")
+		if until := f.rdb.ZScore(f.Context(), f.key("ids"), "j#low/once").Val(); int64(until) <= time.Now().UnixMilli() {
+			f.Errorf("an older build finds the id remembered until %v", until)
+		}
+		f.adopted(w, f.given(w, "once"), "j#low/once~2")
+		if got := f.rdb.HGet(f.Context(), f.key("facts"), "aj#low/once").Val(); !strings.HasPrefix(got, "2\x1e") {
+			f.Errorf("an older build reads %q of an id that was used twice", got)
+		}
 	})
 }
 

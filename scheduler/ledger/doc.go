@@ -78,13 +78,17 @@
 //
 // # Requests that come by the queue
 //
-// A plain client of the queue sends a request under an id of its own and knows nothing of runs. Whoever is given it has it
-// recorded by [Ledger.Adopt] and only then ends it in the queue; so it may be given to somebody again, and only the queue's
-// count of tries tells that from a second request under the same id. Outstanding, or counted: it is there already.
-// Otherwise it is a new one. Two things could pass an old request off as new: an adoption that is sent again, also when
-// the copy arrives late (each giving has a word, and the last ones are kept), and a worker that stood still while the
-// queue gave the request to another (its session has ended by then, and an ended session adopts nothing, as it claims
-// nothing). The id is remembered for a week.
+// A plain client of the queue sends a request under an id of its own and knows nothing of runs. The worker that is given it
+// has it recorded by [Ledger.Adopt] and only then ends it in the queue; so it may be delivered again, and only the queue's
+// count of tries tells that from a second request under the same id. Outstanding, or counted: it is there already. Otherwise
+// it is a new one. Two things could pass an old request off as new: an adoption that is sent again, also when the copy arrives
+// late (each delivery has a word, which is remembered for ten minutes), and a worker that paused while the queue gave the
+// request to another one (its session has ended by then, and an ended session adopts nothing, as it claims nothing).
+//
+// An id that its client chose is remembered for a week. One that the queue generated (a random UUID) names no second request,
+// so it is remembered for ten minutes, which is longer than the queue takes to deliver a task again. Each takes one entry of a
+// sorted set that no view reads, and the sweep forgets old ones; the number of its runs is kept beside the facts of jobs for an
+// id that was used again.
 //
 // # Definitions
 //
@@ -99,8 +103,8 @@
 // workers ask how their definitions stand. Meanwhile nobody decides ticks of the jobs it changes; none of them is missed.
 //
 // Where the trigger stays the same, becoming active is one write. Where it changes, the ticks up to now are the old
-// trigger's: a [Decision] with Activate accounts for the last of them, moves the cursor to now and changes the
-// definition, in one step.
+// trigger's: after decisions that account for them, an [Activation] moves the cursor to now and changes the definition, in
+// one step. It names the cursor that it follows, so no tick is left out.
 //
 // A run carries the definition it was made with, so any worker can do it, whatever it has itself.
 //
@@ -152,8 +156,9 @@
 //     they were sent. So a finish without an answer is an end, too;
 //   - ends of other workers' runs that he has heard of, in the news that a poll brings: of every tick, and of requests
 //     that had more than one attempt;
-//   - which ticks' runs are outstanding: the news say so, and a new session begins with the whole list. They become due
-//     again, by the definition that the worker carries.
+//   - which ticks' runs are outstanding: the news say so, and a worker that comes, or has missed news, reads the whole list
+//     beside that, in pages ([Ledger.Mirror]): a poll costs the same however long the list is. They become due again, by the
+//     definition that the worker carries.
 //
 // In whatever order this is said, the furthest wins: an end, then the attempt with the highest token, then a run that is
 // due. For what nobody alive knew each job gets one line in its history (lost). A worker that comes when the grace time

@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -91,7 +92,7 @@ func (l *Ledger) Jobs(ctx context.Context) ([]JobRecord, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read cursors: %w", err)
 	}
-	facts, err := l.scan(ctx, "facts")
+	facts, err := l.factsOf(ctx, slices.Collect(maps.Keys(definitions)))
 	if err != nil {
 		return nil, fmt.Errorf("read facts of jobs: %w", err)
 	}
@@ -102,15 +103,41 @@ func (l *Ledger) Jobs(ctx context.Context) ([]JobRecord, error) {
 	carried := carriedOf(configs)
 	records := make([]JobRecord, 0, len(definitions))
 	for name, definition := range definitions {
-		record, err := decodeJob(name, definition, cursors[name], facts["g"+name], facts["p"+name], facts["v"+name])
+		of := facts[name]
+		record, err := decodeJob(name, definition, cursors[name], of.silent, of.paused, of.versions)
 		if err != nil { // it must not hide the others
 			record.Job = &jobs.Job{Name: name, Description: "unreadable: " + plain(err.Error())}
 		}
-		record.Drifted = driftedFrom(facts["v"+name], carried)
+		record.Drifted = driftedFrom(of.versions, carried)
 		records = append(records, record)
 	}
 	slices.SortFunc(records, func(a, b JobRecord) int { return strings.Compare(a.Job.Name, b.Job.Name) })
 	return records, nil
+}
+
+// jobFacts is what facts holds of one job.
+type jobFacts struct{ silent, paused, versions string }
+
+// factsOf returns what facts holds of some jobs. It holds more than that, of adopted requests, which is never read as a whole.
+func (l *Ledger) factsOf(ctx context.Context, names []string) (map[string]jobFacts, error) {
+	facts := make(map[string]jobFacts, len(names))
+	for some := range slices.Chunk(names, openPage) {
+		fields := make([]string, 0, 3*len(some))
+		for _, name := range some {
+			fields = append(fields, "g"+name, "p"+name, "v"+name)
+		}
+		values, err := l.rdb.HMGet(ctx, l.prefix+"facts", fields...).Result()
+		if err != nil {
+			return nil, err
+		}
+		for i, name := range some {
+			silent, _ := values[3*i].(string) // nil: there is none
+			paused, _ := values[3*i+1].(string)
+			versions, _ := values[3*i+2].(string)
+			facts[name] = jobFacts{silent, paused, versions}
+		}
+	}
+	return facts, nil
 }
 
 // Job returns what is known of one job, or [ErrUnknown].

@@ -1,16 +1,17 @@
 -- adopt records the run of a request that came by the queue itself, under an id that its sender chose. While that run is
 -- outstanding the request is there already; after its end it is a new one, id~2 and so on, unless it has come before.
--- ARGV: 1 job  2 run id  3 session of who was given it  4 one word for this giving, whose sendings are all the same
---       5 1: it may have been given to somebody before  6 queue  7 ms for which the id is remembered
+-- ARGV: 1 job  2 run id  3 session of the worker that was given it  4 a word for this delivery, the same whenever it is sent
+--       5 1: a worker may have been given it before  6 queue  7 ms for which the id is remembered
 --       8 why the run fails at once, or ""  9 arguments (JSON)  10 definition (JSON)  11 ms that it waits for its bundle, or ""
 --       12 what becomes of it then  13 limits of its holds  14 history: runs  15 history: ms
---       16... items, without the lock of the run
+--       16 ms for which the word is remembered  17... items, without the lock of the run
 -- Replies: created, run id, n (0 when it has failed), state | exists, run id, its state ("" when only the id is
--- remembered) | dead: the session has ended: by now somebody else may have been given it
+-- remembered) | dead: the session has ended, so by now another worker may have been given it
 local job, base = ARGV[1], ARGV[2]
 if not ends(ARGV[3]) then return {'dead'} end
 local last, givings = string.match(call('HGET', FACTS, 'a' .. base) or '', '^(%d+)\30(.*)$')
-local given = givings and string.find(givings, ARGV[4], 1, true)
+local word = '\0' .. ARGV[4] -- no run id begins so
+local given = call('ZSCORE', IDS, word) or givings and string.find(givings, ARGV[4], 1, true)
 local k = tonumber(last or 1)
 local function name() return k == 1 and base or format('%s~%d', base, k) end
 local function stateOf(id)
@@ -30,10 +31,12 @@ end
 
 local id = name()
 if ARGV[8] ~= '' then check() end
-forget()
-call('ZADD', IDS, format('%.0f', now + ARGV[7]), base)
--- The last eight are kept: a copy of one of them may still be under way.
-call('HSET', FACTS, 'a' .. base, format('%d', k) .. '\30' .. ARGV[4] .. sub('\30' .. (givings or ''), 1, 7 * (#ARGV[4] + 1)))
+forget(100)
+call('ZADD', IDS, format('%.0f', now + ARGV[7]), base, format('%.0f', now + ARGV[16]), word)
+-- Most ids are used once, and need no more. The words are for builds that know no others: the last eight.
+if k > 1 then
+  call('HSET', FACTS, 'a' .. base, format('%d', k) .. '\30' .. ARGV[4] .. sub('\30' .. (givings or ''), 1, 7 * (#ARGV[4] + 1)))
+end
 local run = fresh(job, ARGV[6], 'enqueue', '')
 if ARGV[8] ~= '' then
   run[STATE], run[REASON], run[FINISHED] = 'failed', ARGV[8], ms
@@ -42,7 +45,7 @@ if ARGV[8] ~= '' then
   return {'created', id, '0', 'failed'}
 end
 run[PATIENCE], run[ONBUSY], run[LIMITS] = ARGV[11], ARGV[12], ARGV[13]
-for i = 16, #ARGV do run[R_ITEMS + i - 16] = ARGV[i] end
+for i = 17, #ARGV do run[R_ITEMS + i - 17] = ARGV[i] end
 run[#run + 1] = 'xrun:' .. id
 call('HSET', BODY, id, ARGV[9] .. US .. ARGV[10])
 call('ZADD', OPEN, '0', job .. '\0' .. pad(0) .. '\0' .. id)

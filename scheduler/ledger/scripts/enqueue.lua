@@ -14,7 +14,7 @@ local remembered = call('ZSCORE', IDS, id)
 if remembered and tonumber(remembered) > now then return {'exists', ''} end
 
 if ARGV[7] ~= '0' then
-  forget()
+  forget(100)
   call('ZADD', IDS, format('%.0f', now + ARGV[7]), id)
 end
 audit(ARGV[13])

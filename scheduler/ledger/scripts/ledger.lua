@@ -17,7 +17,8 @@
 --   21 ledger  HASH  rev (the last revision), duty (the session that creates and sweeps for all), looked (where
 --                    the sweep goes on to look at what runs),
 --                    config:<digest> (ms at which somebody who carries it was last there), order (of definitions)
---   22 ids     ZSET  run, score = server ms until which an id that a client chose is remembered
+--   22 ids     ZSET  run, score = server ms until which the id of a request is remembered; and \0 with a word for one
+--                    delivery of an adopted request, score = server ms until which that is remembered
 --   23 late    ZSET  run, score = server ms at which it may start no longer, or has waited for its bundle long enough
 --   24 ask     ZSET  all scores 0: session \0 run. What a worker is asked to stop; with no run: all, it is to drain
 --   25 facts   HASH  by their first letter, then the job:
@@ -26,9 +27,8 @@
 --                      v<job>  the hash of its active definition, then all that are carried: hash, order of their first
 --                              registration, trigger, configs (by commas); joined by \30, and by \31
 --                      s<job>  spans of ticks to be skipped: from, to (ms), who and why; joined by \30, and by \31
---                    and by the id of the first run of an adopted id, for as long as that is in ids:
---                      a<run>  how many runs that id has had, and a word for each of the last times that it came; joined
---                              by \30
+--                    and by the id of the first run of an adopted id that was used again, for as long as that is in ids:
+--                      a<run>  how many runs that id has had, and a word for each of its last deliveries; joined by \30
 --   26 audit   STREAM what people did: fields e, a JSON object, n, how many times, and f, ms of the first of them
 --   27 news    STREAM which runs became outstanding or ended: fields r, the run, and s, its final state or ""
 --   28 died    ZSET  all scores 0: session \0 run. The runs that crashed when the process of the session died, and may have
@@ -379,9 +379,9 @@ local function audit(entry)
   call('XTRIM', AUDIT, 'MINID', format('%.0f', math.max(0, now - 90 * 86400000)))
 end
 
--- forget drops ids that need not be remembered any more, some of them.
-local function forget()
-  local old = call('ZRANGEBYSCORE', IDS, '-inf', ms, 'LIMIT', '0', 100)
+-- forget drops ids that need not be remembered any more, at most so many of them.
+local function forget(most)
+  local old = call('ZRANGEBYSCORE', IDS, '-inf', ms, 'LIMIT', '0', most)
   if #old == 0 then return end
   call('ZREM', IDS, unpack(old))
   for i = 1, #old do old[i] = 'a' .. old[i] end

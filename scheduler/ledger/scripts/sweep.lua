@@ -94,6 +94,8 @@ for i = 1, #marks do
   if not ends(session) then buried(session) end
 end
 
+forget(500)
+
 local wait
 for _, key in ipairs({TIMER, LATE}) do
   local first = call('ZRANGEBYSCORE', key, '(' .. ms, '+inf', 'WITHSCORES', 'LIMIT', '0', '1')
