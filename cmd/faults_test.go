@@ -78,6 +78,13 @@ var failureTable = []faultRow{
 		"../scheduler/ledger TestASuccessAfterTheCountedCrashStandsUntilAnotherAttemptBegins",
 	}},
 	{"backlog of 10,000 due runs while a bill is contended", []string{"TestFaultBillIsContendedBehindABacklog"}},
+	{"10,000 changed triggers in one deploy", []string{
+		"TestFaultManyTriggersChangeInOneDeploy", "../scheduler/worker TestManyChangedTriggersDelayNoTick",
+	}},
+	{"1,000,000 outstanding runs at a round trip of 10 ms", []string{
+		"TestFaultMillionRunsAreOutstanding", "../scheduler/ledger TestAPollCostsTheSameHoweverManyRunsAreOutstanding",
+		"../scheduler/ledger TestManyChangesInOnePollReadNothingAnew",
+	}},
 	{"bad config on reload", []string{"TestBrokenConfigChangesNothingUntilItIsMended"}},
 	{"1,000 runs wait for one bill", []string{"TestFaultThousandRunsWaitForOneBill"}},
 }

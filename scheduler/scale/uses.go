@@ -162,6 +162,7 @@ func (m *meter) usesOfRuns() []use {
 	big := quoted(100 << 10)
 	act := m.act()
 	var decision ledger.Decision
+	var activations []ledger.Activation
 	return []use{
 		{"a request", nil, some(1, "null", 0)},
 		{"requests of 100 KiB", nil, some(10, big, time.Hour)},
@@ -257,6 +258,14 @@ func (m *meter) usesOfRuns() []use {
 			_, err := m.ledger.Register(ctx, "scale", definitions)
 			return err
 		}},
+		{"as many triggers as change at a time", m.otherTriggers(&activations), func(ctx context.Context) error {
+			for _, activated := range m.ledger.Activate(ctx, activations) {
+				if activated.Err != nil || activated.Cursor.IsZero() {
+					return fmt.Errorf("change of a trigger: %+v", activated)
+				}
+			}
+			return nil
+		}},
 		{"a queue is paused and goes on", nil, func(ctx context.Context) error {
 			if err := m.ledger.QueuePaused(ctx, "default"); err != nil {
 				return err
@@ -312,6 +321,32 @@ func (m *meter) missTicks(d *ledger.Decision) func(ctx context.Context) error {
 			d.Ticks = append(d.Ticks, ledger.Tick{At: cursor.Add(time.Duration(i+1) * time.Second), Verdict: ledger.CatchUp})
 		}
 		d.Cursor = d.Ticks[len(d.Ticks)-1].At
+		return nil
+	}
+}
+
+// otherTriggers registers as many new jobs as change at a time, and then definitions of them with other triggers.
+func (m *meter) otherTriggers(list *[]ledger.Activation) func(ctx context.Context) error {
+	return func(ctx context.Context) error {
+		*list = nil
+		var before, after []*jobs.Job
+		for range ledger.ActivateBatch {
+			job := newJob("trigger" + strconv.FormatInt(m.last.Add(1), 10))
+			next := *job
+			next.Every += time.Hour
+			before, after = append(before, job), append(after, &next)
+		}
+		if _, err := m.ledger.Register(ctx, "scale", before); err != nil {
+			return err
+		}
+		registered, err := m.ledger.Register(ctx, "scale", after)
+		if err != nil {
+			return err
+		}
+		for i, job := range after {
+			cursor := registered.Jobs[job.Name].Cursor
+			*list = append(*list, ledger.Activation{Job: job, From: before[i], Seen: cursor, Cursor: cursor})
+		}
 		return nil
 	}
 }

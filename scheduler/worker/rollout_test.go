@@ -3,12 +3,15 @@ package worker_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"log/slog"
 	"slices"
 	"testing"
 	"time"
 
 	"lockstep/jobs"
 	"lockstep/locks"
+	"lockstep/locks/redistest"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/worker"
 )
@@ -207,4 +210,70 @@ func (f *fleet) card(id locks.SessionID) (card worker.Card) {
 		}
 	}
 	return card
+}
+
+// TestManyChangedTriggersDelayNoTick changes the triggers of 2,000 jobs over a slow network, which with a round trip for each
+// took twenty seconds.
+func TestManyChangedTriggersDelayNoTick(t *testing.T) {
+	const many = 2000
+	for name, rolling := range map[string]bool{"by a reload": false, "by a worker that comes": true} {
+		t.Run(name, func(t *testing.T) {
+			server := redistest.New(t, redistest.Options{})
+			f := newFleetOn(t, server.Client(t))
+			proxy := server.Proxy(t)
+			proxy.Set(redistest.Faults{RequestDelay: 5 * time.Millisecond, ReplyDelay: 5 * time.Millisecond})
+			far := func(o *worker.Options) { o.Redis, o.Logger = proxy.Client(t), slog.New(slog.DiscardHandler) }
+
+			stays, turns := f.everySecond("stays"), f.everySecond("turns")
+			for i := range many {
+				f.jobs = append(f.jobs, &jobs.Job{Name: fmt.Sprint("job", i), Command: []string{"true"}, Queue: f.queue, Every: 24 * time.Hour,
+					Overlap: jobs.OverlapQueue, MaxQueued: 1, OnMissed: jobs.MissedAll, OnCrash: jobs.CrashRerun, MaxCrashes: 3,
+					History: jobs.History{Runs: 10, For: time.Hour}})
+			}
+			w := f.start(far)
+			f.await("two ticks by the old triggers", func() bool { return len(f.ticks(turns)) >= 2 && len(f.ticks(stays)) >= 2 })
+			changed := []*jobs.Job{stays}
+			for _, job := range f.jobs[1:] {
+				next := *job
+				next.Every *= 2
+				changed = append(changed, &next)
+			}
+			began := time.Now()
+			if rolling {
+				f.start(far, func(o *worker.Options) { o.Jobs = changed })
+			} else if err := w.SetJobs(t.Context(), changed, nil, "two"); err != nil {
+				t.Fatal(err)
+			}
+			f.await("all triggers to have changed", func() bool {
+				records, err := f.ledger.Jobs(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				return !slices.ContainsFunc(records, func(r ledger.JobRecord) bool { return r.Job.Name != stays.Name && r.Job.Every == f.old(r.Job.Name) })
+			})
+			took := time.Since(began)
+			f.await("two ticks by the new trigger", func() bool {
+				ticks := f.ticks(turns)
+				return ticks[len(ticks)-1].Tick.After(began.Add(took + 4*time.Second))
+			})
+			for _, job := range []*jobs.Job{stays, turns} {
+				var worst time.Duration
+				for _, tick := range f.ticks(job) {
+					if worst = max(worst, tick.Created.Sub(tick.Tick)); tick.State == ledger.MissedRun {
+						t.Errorf("%s was missed: %s", tick.ID, tick.Reason)
+					}
+				}
+				t.Logf("%d triggers changed in %s; the ticks of %s were %s late at most", many+1, took.Round(time.Millisecond), job.Name, worst)
+				if worst > 3*time.Second {
+					t.Errorf("a tick of %s was decided %s late while triggers changed, want at most 1 s on a quiet machine", job.Name, worst)
+				}
+			}
+		})
+	}
+}
+
+// old returns how often a job ran by its first definition.
+func (f *fleet) old(name string) time.Duration {
+	i := slices.IndexFunc(f.jobs, func(job *jobs.Job) bool { return job.Name == name })
+	return f.jobs[i].Every
 }
