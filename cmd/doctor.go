@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -45,8 +47,9 @@ func (t *tool) doctorCommand() *cobra.Command {
 		Short: "Look for what is wrong, or could be better, with config, Redis and workers",
 		Long: `Look at the config, at Redis (its version, what it does when its memory is full, what it keeps on disk, its replicas,
 whether the lease outlives a failover), at the clocks of this host and of the workers, at workers that have another config
-than the others, at queues that no worker serves or that belong to another namespace, and at parked runs. It asks Redis what its
-user may do there, and looks at what signs definitions, and for definitions of a newer build. Nothing is changed.
+than the others, at queues that no worker serves or that belong to another namespace, at parked runs, and at the memory that
+finished runs take. It asks Redis what its user may do there, and looks at what signs definitions, and for definitions of a newer
+build. Nothing is changed.
 
 With --acl it prints the Redis users that an installation needs, as lines for redis-cli: worker, operator, reader and producer,
 each with the keys, channels and commands that it needs at least.
@@ -132,7 +135,7 @@ func (d *doctor) look(cmd *cobra.Command) error {
 	}
 	defer func() { _ = conn.Close() }() // it was only read from
 	for _, look := range []func(context.Context, *connection, *configs.Config) error{
-		d.redis, d.rights, d.format, d.definitions, d.signing, d.workers, d.queues, d.runs,
+		d.redis, d.rights, d.format, d.definitions, d.signing, d.workers, d.queues, d.runs, d.history,
 	} {
 		if err := look(cmd.Context(), conn, config); err != nil {
 			return conn.away(err)
@@ -336,6 +339,33 @@ func (d *doctor) runs(ctx context.Context, conn *connection, _ *configs.Config) 
 	d.say(levelError, "runs", "", "%s%s parked, since Redis refuses the history of the job (%s): lockstep run show says why; "+
 		"once the cause is removed, a worker moves them there within a minute", atLeast, many(len(parked), "failed run"), strings.Join(names, " "))
 	return nil
+}
+
+// history looks at what finished runs take.
+func (d *doctor) history(ctx context.Context, conn *connection, _ *configs.Config) error {
+	size, err := conn.ledger.HistorySize(ctx, func(ctx context.Context) error { return ctx.Err() })
+	if err != nil {
+		return err
+	}
+	limits := conn.settings.Limits
+	level, what := levelOK, fmt.Sprintf("%s of %s take about %s of Redis' memory; limits.history allows %s", many(size.Runs, "finished run"),
+		many(size.Jobs, "job"), memory(size.Bytes), memory(limits.HistoryBytes()))
+	if most := limits.HistoryBytes(); size.Bytes > most {
+		level = levelWarning
+		what += ": the worker on duty removes the oldest ones within a few minutes; if it does not, it has a higher limit"
+	}
+	d.say(level, "history", "", "%s", what)
+	return nil
+}
+
+// memory says an amount of memory in the largest unit in which it is at least 1.
+func memory(bytes int64) string {
+	unit, units := float64(bytes), []string{"KiB", "MiB", "GiB"}
+	name := "B"
+	for len(units) > 0 && unit >= 1024 {
+		unit, name, units = unit/1024, units[0], units[1:]
+	}
+	return strconv.FormatFloat(math.Round(unit*10)/10, 'f', -1, 64) + " " + name
 }
 
 // apart says by how much a clock differs from another one.

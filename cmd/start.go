@@ -316,6 +316,7 @@ func workerOptions(config *configs.Config, settings configs.Settings, rdb redis.
 		Redis: rdb, Namespace: settings.Redis.Namespace, Name: settings.Worker.Name,
 		Lease: settings.Locks.Lease, ReserveAfter: reserveAfter(settings.Locks.ReserveAfter), Grace: settings.Locks.GraceTime(),
 		MaxArgs:     settings.Limits.ArgsBytes(),
+		MaxHistory:  settings.Limits.HistoryBytes(),
 		Concurrency: settings.Worker.Concurrency, DrainTimeout: settings.Worker.DrainTimeout, Queues: settings.Worker.Queues,
 		Jobs:    config.Jobs,
 		Permits: limits(config.Permits),

@@ -38,6 +38,7 @@ var checks = map[string]func(s string) *fault{
 	"grace":       checkGrace,
 	"inherited":   checkInherited,
 	"size":        checkSize,
+	"space":       checkSpace,
 }
 
 // graceAuto is the locks.grace that depends on the leases and on the topology.
@@ -61,39 +62,71 @@ func checkGrace(s string) *fault {
 	return nil
 }
 
-// sizeUnits are what a size may end with.
-var sizeUnits = []struct {
-	name  string
-	bytes int
-}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"B", 1}}
+// sizes are the sizes that a setting may have.
+type sizes struct {
+	units       []sizeUnit
+	least, most int64
+	allowed     string // least to most, as users write it
+}
 
-const maxSize = 16 << 20 // args that are still larger belong into a store
+// sizeUnit is what a size may end with.
+type sizeUnit struct {
+	name  string
+	bytes int64
+}
+
+var (
+	// argsSizes: args that are still larger belong into a store.
+	argsSizes = sizes{[]sizeUnit{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"B", 1}}, 1, 16 << 20, "1B to 16MiB"}
+	// spaceSizes are shares of a server's memory.
+	spaceSizes = sizes{[]sizeUnit{{"MiB", 1 << 20}, {"GiB", 1 << 30}}, 1 << 20, 1 << 40, "1MiB to 1024GiB"}
+)
 
 // checkSize wants a number of bytes with a unit.
 func checkSize(s string) *fault {
-	if _, err := parseSize(s); err != nil {
+	if _, err := argsSizes.parse(s); err != nil {
 		return &fault{code: CodeRange, kind: "size", reason: err.Error(), want: "a size such as 128KiB", hint: "write 64KiB, 128KiB or 1MiB"}
 	}
 	return nil
 }
 
-// parseSize returns a size in bytes.
-func parseSize(s string) (int, error) {
-	for _, unit := range sizeUnits {
+// checkSpace wants an amount of memory with a unit.
+func checkSpace(s string) *fault {
+	if _, err := spaceSizes.parse(s); err != nil {
+		return &fault{code: CodeRange, kind: "size", reason: err.Error(), want: "a size such as 2GiB", hint: "write 512MiB or 2GiB"}
+	}
+	return nil
+}
+
+// parse returns a size in bytes.
+func (z sizes) parse(s string) (int64, error) {
+	for _, unit := range z.units {
 		number, ok := strings.CutSuffix(s, unit.name)
 		if !ok {
 			continue
 		}
-		n, err := strconv.Atoi(strings.TrimSpace(number))
+		n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
 		switch {
 		case err != nil:
-			return 0, errors.New("it is not a whole number with a unit, B, KiB or MiB")
-		case n < 1 || n > maxSize/unit.bytes:
-			return 0, errors.New("it must be from 1B to 16MiB")
+			return 0, fmt.Errorf("it is not a whole number with a unit, %s", z.names())
+		case n < 1 || n > z.most/unit.bytes || n*unit.bytes < z.least:
+			return 0, fmt.Errorf("it must be from %s", z.allowed)
 		}
 		return n * unit.bytes, nil
 	}
-	return 0, errors.New("it has no unit, B, KiB or MiB")
+	return 0, fmt.Errorf("it has no unit, %s", z.names())
+}
+
+// names lists the units as a sentence does, the smallest first.
+func (z sizes) names() string {
+	units := slices.Clone(z.units)
+	slices.SortFunc(units, func(a, b sizeUnit) int { return int(a.bytes - b.bytes) })
+	names := make([]string, len(units))
+	for i, unit := range units {
+		names[i] = unit.name
+	}
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " or " + names[last]
 }
 
 // redisSchemes are the first parts of redis.url.

@@ -124,6 +124,11 @@ type limitsFile struct {
 	// The largest args of a run, as JSON without blanks: B, KiB or MiB, up to 16MiB. Larger ones are refused on entry. Linux
 	// gives a command at most 128KiB.
 	Args *string `yaml:"args" check:"size" default:"128KiB" example:"64KiB"`
+
+	// How much of Redis' memory all finished runs of the namespace may take, in MiB or GiB; about, since it is estimated from
+	// samples. When they take more, those that ended first are removed, of whatever job. Each job's history has its own
+	// bounds beside this one. The worker on duty decides by its own setting.
+	History *string `yaml:"history" check:"space" default:"2GiB" example:"512MiB"`
 }
 
 type locksFile struct {

@@ -104,13 +104,29 @@ func isSetting(name string) bool {
 type Limits struct {
 	// Args is the largest size of a run's args, such as 128KiB, the default. [Limits.ArgsBytes] is the number.
 	Args string `koanf:"args"`
+
+	// History is how much of Redis' memory the finished runs of a namespace may take, such as 2GiB, the default.
+	// [Limits.HistoryBytes] is the number.
+	History string `koanf:"history"`
 }
 
 // ArgsBytes returns Args in bytes.
 func (l Limits) ArgsBytes() int {
-	n, err := parseSize(l.Args)
+	n, err := argsSizes.parse(l.Args)
 	if err != nil {
 		return jobs.DefaultMaxArgs // the setting was not loaded: Load checks each size
+	}
+	return int(n)
+}
+
+// DefaultHistory is [Limits].History where nothing is set, in bytes.
+const DefaultHistory = 2 << 30
+
+// HistoryBytes returns History in bytes.
+func (l Limits) HistoryBytes() int64 {
+	n, err := spaceSizes.parse(l.History)
+	if err != nil {
+		return DefaultHistory // the setting was not loaded: Load checks each size
 	}
 	return n
 }

@@ -66,6 +66,11 @@ type Options struct {
 	// Doubt is told that Redis may have lost data; what comes of it is told by [Scheduler.Recovered], or by another session.
 	Doubt func()
 
+	// MaxHistory is how many bytes of Redis' memory all finished runs may take, about: see [ledger.Ledger.TrimHistory]. 0: any
+	// number. While this worker has duty, it looks each HistoryEvery; default a minute, and ten while they take less than half.
+	MaxHistory   int64
+	HistoryEvery time.Duration
+
 	Logger *slog.Logger // default: slog.Default
 }
 
@@ -139,6 +144,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	group.Go(func() error { s.lookUps(ctx); return nil })
 	group.Go(func() error { s.pauses(ctx); return nil })
 	group.Go(func() error { s.mirrors(ctx); return nil })
+	group.Go(func() error { s.histories(ctx); return nil })
 	defer s.often.Flush(context.WithoutCancel(ctx), true)
 	defer s.againLog.Flush(context.WithoutCancel(ctx), true)
 	return group.Wait()

@@ -94,6 +94,13 @@
 // for by the same process and the same Redis. At no moment may asynq have more than 10,000 deliveries beyond the runs that
 // are outstanding, and the heap may not grow with the number of runs.
 //
+// size-outstanding: a worker comes to a Redis that is 10 ms away, once without outstanding runs and once with as many as -size
+// says, all of them scheduled for tomorrow. When has a run been done that it must first make due, for which it needs duty and a
+// sweep? How late are ticks, and how long do the jobs and the first 50 runs take to be read?
+//
+// size-triggers: as many jobs as -size says get other triggers by one reload, with Redis 1 ms away, while one more job has a tick
+// every second. How long does that take, and how late are the ticks meanwhile?
+//
 // scripts: what each script of lockstep costs Redis in a namespace with 100,000 holds, 10,000 waits and 100,000 outstanding
 // runs, in its dearest use: no script may keep Redis busy for longer than 5 ms. There is no peer to compare with. A use is
 // repeated, and the fastest time of each call counts. It takes half a minute on a quiet machine; -short takes a tenth of

@@ -28,7 +28,7 @@ type settings struct {
 	rounds int
 	turn   time.Duration // how long one library runs before it is the next one's turn
 	short  bool
-	size   int       // runs that are due at once
+	size   int       // runs that are due at once or outstanding; triggers that change
 	stderr io.Writer // takes a line for each step, for who waits in front of it
 }
 
@@ -50,6 +50,8 @@ var measurements = []measurement{
 	{"jobs", "jobs through the whole machine, beside plain asynq", measureJobs},
 	{"jobs-delayed", "the same, Redis 1 ms away", measureJobsDelayed},
 	{"size", "many runs due at one instant", measureSize},
+	{"size-outstanding", "a worker beside many outstanding runs, Redis 10 ms away", measureOutstanding},
+	{"size-triggers", "many triggers that change in one deploy, Redis 1 ms away", measureTriggers},
 	{"scripts", "slowest script of each kind at 100,000 holds, 10,000 waits, 100,000 outstanding runs", measureScripts},
 }
 
@@ -70,7 +72,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	which := flags.String("run", "", "measure only what matches this `regexp`: "+strings.Join(names(), ", "))
 	flags.IntVar(&s.rounds, "rounds", 0, "how often each library gets its turn at each load (default 7, with -short 3)")
 	flags.DurationVar(&s.turn, "d", 0, "how long a turn takes (default 500ms, with -short 250ms)")
-	flags.IntVar(&s.size, "size", 100_000, "how many runs are due at once; 1000000 takes some minutes")
+	flags.IntVar(&s.size, "size", 100_000, "how many runs are due at once or outstanding, and how many triggers change; 1000000 takes some minutes")
 	flags.BoolVar(&s.short, "short", false, "fewer rounds and trials, less load")
 	format := flags.String("o", "table", "table or json")
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {

@@ -52,6 +52,9 @@ func measureSize(ctx context.Context, set settings, r *result) error {
 	if err := w.schedule(ctx, n); err != nil {
 		return err
 	}
+	if err := w.makeDue(ctx); err != nil {
+		return err
+	}
 	set.step("size: they are due at once")
 	once, err := w.drain(ctx, n)
 	if err != nil {
@@ -114,7 +117,7 @@ func steadyRate(ctx context.Context, rdb *redis.Client, n int) (float64, error) 
 	return float64(n-n/10) / ended.Sub(began).Seconds(), err
 }
 
-// schedule records runs that are all due since the same moment, for a worker that is not there yet.
+// schedule records runs that are due tomorrow.
 func (w *whole) schedule(ctx context.Context, n int) error {
 	var next atomic.Int64
 	group, asks := errgroup.WithContext(ctx)
@@ -131,10 +134,11 @@ func (w *whole) schedule(ctx context.Context, n int) error {
 			return nil
 		})
 	}
-	if err := group.Wait(); err != nil {
-		return err
-	}
-	// A weight of 0 makes all of them due since 1970.
+	return group.Wait()
+}
+
+// makeDue makes all scheduled runs due since 1970.
+func (w *whole) makeDue(ctx context.Context) error {
 	const timer = "{bench}:timer"
 	return w.rdb.ZUnionStore(ctx, timer, &redis.ZStore{Keys: []string{timer}, Weights: []float64{0}}).Err()
 }

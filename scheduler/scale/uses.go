@@ -266,6 +266,25 @@ func (m *meter) usesOfRuns() []use {
 			}
 			return nil
 		}},
+		{"a history is trimmed", func(ctx context.Context) error {
+			for range 2 {
+				if err := some(ledger.Together, "null", 0)(ctx); err != nil {
+					return err
+				}
+				if err := m.work(ctx, runs); err != nil {
+					return err
+				}
+			}
+			return nil
+		}, func(ctx context.Context) error {
+			rest := func(ctx context.Context) error { return ctx.Err() }
+			size, err := m.ledger.HistorySize(ctx, rest)
+			if err != nil {
+				return err
+			}
+			_, _, err = m.ledger.TrimHistory(ctx, size, size.Bytes/2, rest)
+			return err
+		}},
 		{"a queue is paused and goes on", nil, func(ctx context.Context) error {
 			if err := m.ledger.QueuePaused(ctx, "default"); err != nil {
 				return err

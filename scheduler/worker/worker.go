@@ -51,6 +51,10 @@ type Options struct {
 	// MaxArgs is how many bytes the args of an adopted run may have; default [jobs.DefaultMaxArgs].
 	MaxArgs int
 
+	// MaxHistory and HistoryEvery are those of [scheduler.Options].
+	MaxHistory   int64
+	HistoryEvery time.Duration
+
 	// Permits are declared before anything is claimed: what Jobs may take by their locks.
 	Permits map[string]locks.PermitLimit
 
@@ -384,6 +388,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	ticks, err := scheduler.New(scheduler.Options{
 		Ledger: w.ledger, Session: w.locks.Session, Jobs: begun.jobs, Deliver: w.deliver, Pusher: w.pusher, Queue: w.queue,
 		OnRepeated: w.o.OnRepeated, Paused: w.queue.AllPaused, Stop: w.stop, Drain: end, Drift: w.drift, Doubt: w.locks.Doubt, Logger: w.log,
+		MaxHistory: w.o.MaxHistory, HistoryEvery: w.o.HistoryEvery,
 	})
 	if err != nil {
 		return fmt.Errorf("start worker: %w", err)

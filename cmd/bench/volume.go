@@ -1,0 +1,312 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/jobs"
+	"lockstep/locks/redistest"
+	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/worker"
+)
+
+// far returns a client with a round trip of twice the delay, and what closes it.
+func (s *server) far(ctx context.Context, delay time.Duration) (*redis.Client, func(), error) {
+	proxy, err := redistest.NewProxy(ctx, "tcp", s.addr)
+	if err != nil {
+		return nil, nil, err
+	}
+	proxy.Set(redistest.Faults{RequestDelay: delay, ReplyDelay: delay})
+	addr, err := addrOf(proxy.URL())
+	if err != nil {
+		proxy.Close()
+		return nil, nil, err
+	}
+	rdb := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, PoolSize: 2 * concurrency, ContextTimeoutEnabled: true})
+	return rdb, func() { _ = rdb.Close(); proxy.Close() }, nil
+}
+
+// begin starts a worker with these jobs, and returns what stops it.
+func begin(ctx context.Context, rdb *redis.Client, list []*jobs.Job, done func()) (w *worker.Worker, stop func() error, err error) {
+	handlers := jobs.NewRegistry()
+	jobs.Handle(handlers, "work", func(context.Context, *jobs.Run[record]) error { done(); return nil })
+	w, err = worker.New(worker.Options{
+		Redis: rdb, Namespace: "bench", Name: "bench", Concurrency: concurrency, Queues: map[string]int{"default": 1}, Jobs: list,
+		Expand: func(job *jobs.Job) (*jobs.Job, []jobs.Secret, error) { return job, nil, nil }, Handlers: handlers,
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- w.Run(ctx) }() // waited for by stop
+	return w, func() error { cancel(); return <-ended }, nil
+}
+
+// until waits until something holds, looking at it a hundred times a second.
+func until(ctx context.Context, holds func() (bool, error)) error {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if ok, err := holds(); ok || err != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// beat is a job with a tick every second.
+func beat() *jobs.Job {
+	return &jobs.Job{
+		Name: "beat", Handler: "work", Queue: "default", Every: time.Second, Overlap: jobs.OverlapAllow, OnMissed: jobs.MissedLast,
+		OnCrash: jobs.CrashRerun, MaxCrashes: 3, History: jobs.History{Runs: 1000, For: time.Hour}, Args: []byte(`{"record":0}`),
+	}
+}
+
+// latest returns how late the latest tick of beat was decided of those since an instant.
+func latest(ctx context.Context, l *ledger.Ledger, since time.Time) (late time.Duration, err error) {
+	ticks, err := l.History(ctx, "beat", 0)
+	for _, tick := range ticks {
+		if tick.State == ledger.MissedRun {
+			err = errors.Join(err, fmt.Errorf("%s was missed", tick.ID))
+		}
+		if !tick.Tick.Before(since) {
+			late = max(late, tick.Created.Sub(tick.Tick))
+		}
+	}
+	return late, err
+}
+
+// measureOutstanding has a worker come to a namespace where very many runs are outstanding. Its first poll, its first sweep and
+// the first page of each view may not depend on them.
+func measureOutstanding(ctx context.Context, set settings, r *result) error {
+	n := set.size
+	if set.short {
+		n /= 10
+	}
+	s, err := startServer(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.stop()
+	near := redis.NewClient(&redis.Options{Addr: s.addr, MaxRetries: -1, PoolSize: 2 * concurrency, ContextTimeoutEnabled: true})
+	defer near.Close()
+	w, err := newWhole(ctx, near)
+	if err != nil {
+		return err
+	}
+	defer w.stop()
+	r.Columns = []string{"outstanding", "bytes of Redis a run", "first run after, ms", "ticks late, ms", "jobs read in, ms", "50 runs read in, ms"}
+	var first []float64
+	for _, runs := range []int{0, n} {
+		set.step("size-outstanding: %d runs are recorded", runs)
+		before, err := s.memory(ctx)
+		if err != nil {
+			return err
+		}
+		if err := w.schedule(ctx, runs); err != nil {
+			return err
+		}
+		after, err := s.memory(ctx)
+		if err != nil {
+			return err
+		}
+		set.step("size-outstanding: a worker beside them")
+		seen, err := w.beside(ctx, s)
+		if err != nil {
+			return fmt.Errorf("beside %d outstanding runs: %w", runs, err)
+		}
+		r.row(runs, (after-before)/float64(runs), seen.first, seen.late, seen.jobs, seen.runs)
+		first = append(first, seen.first)
+		if runs > 0 {
+			r.atMost(1000, seen.late, "ms that a tick is late")
+			r.atMost(1000, seen.jobs, "ms to read the jobs and count their runs")
+			r.atMost(1000, seen.runs, "ms to read 50 runs")
+		}
+	}
+	r.atMost(first[0]+1000, first[1], "ms from the start of a worker until a run that it has to make due has run")
+	return nil
+}
+
+// memory returns how much Redis uses.
+func (s *server) memory(ctx context.Context) (float64, error) {
+	fields, err := s.info(ctx, "memory")
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseFloat(fields["used_memory"], 64)
+}
+
+// seen is what a worker was like, in ms.
+type seen struct{ first, late, jobs, runs float64 }
+
+// beside starts a worker far from Redis, has it make a run due, and asks for the first pages.
+func (w *whole) beside(ctx context.Context, s *server) (seen seen, err error) {
+	rdb, closed, err := s.far(ctx, 5*time.Millisecond)
+	if err != nil {
+		return seen, err
+	}
+	defer closed()
+	ran := make(chan struct{}, 1)
+	tick := beat()
+	began := time.Now()
+	enqueued, err := w.ledger.Enqueue(ctx, ledger.Request{Job: w.job, ID: fmt.Sprint("soon", began.UnixNano()), Trigger: ledger.ByRequest,
+		Args: []byte(`{"record":-1}`), In: time.Millisecond})
+	if err != nil {
+		return seen, err
+	}
+	_, stop, err := begin(ctx, rdb, []*jobs.Job{w.job, tick}, func() {
+		select {
+		case ran <- struct{}{}:
+		default:
+		}
+	})
+	if err != nil {
+		return seen, err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	limit, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	err = until(limit, func() (bool, error) {
+		run, _, err := w.ledger.Find(limit, enqueued.Run)
+		return err == nil && run.State.Final(), err
+	})
+	if err != nil {
+		return seen, err
+	}
+	seen.first = ms(time.Since(began))
+	up := time.Now()
+	far := ledger.New(rdb, w.ledger.Space())
+	asked := time.Now()
+	if _, err := far.Jobs(limit); err != nil {
+		return seen, err
+	}
+	if _, err := far.CountOpen(limit, []string{w.job.Name, tick.Name}); err != nil {
+		return seen, err
+	}
+	seen.jobs, asked = ms(time.Since(asked)), time.Now()
+	entries, err := far.OpenEntries(limit, ledger.ByJob, "", "", 50)
+	if err != nil {
+		return seen, err
+	}
+	ids := make([]jobs.RunID, len(entries))
+	for i, entry := range entries {
+		ids[i] = entry.Run
+	}
+	if _, err := far.OpenRecords(limit, ids); err != nil {
+		return seen, err
+	}
+	seen.runs = ms(time.Since(asked))
+	if err := until(limit, func() (bool, error) { return time.Since(up) > 4*time.Second, nil }); err != nil {
+		return seen, err
+	}
+	late, err := latest(ctx, w.ledger, up)
+	seen.late = ms(late)
+	return seen, err
+}
+
+// ms is a duration in milliseconds.
+func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// measureTriggers changes the triggers of very many jobs by one reload, while one more has ticks.
+func measureTriggers(ctx context.Context, set settings, r *result) error {
+	n := set.size
+	if set.short {
+		n /= 10
+	}
+	s, err := startServer(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.stop()
+	near := redis.NewClient(&redis.Options{Addr: s.addr, MaxRetries: -1, ContextTimeoutEnabled: true})
+	defer near.Close()
+	whole, err := newWhole(ctx, near)
+	if err != nil {
+		return err
+	}
+	defer whole.stop()
+	rdb, closed, err := s.far(ctx, 500*time.Microsecond)
+	if err != nil {
+		return err
+	}
+	defer closed()
+	list := func(every time.Duration) []*jobs.Job {
+		all := []*jobs.Job{beat()}
+		for i := range n {
+			job := *beat()
+			job.Name, job.Every = fmt.Sprint("job", i), every
+			all = append(all, &job)
+		}
+		return all
+	}
+	changed := func() (int, error) { // how often a cursor has moved: once for each change, and once for each tick
+		text, err := near.HGet(ctx, "{bench}:ledger", "rev").Result()
+		if errors.Is(err, redis.Nil) {
+			return 0, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+		return strconv.Atoi(text)
+	}
+	set.step("size-triggers: %d jobs are registered", n)
+	began := time.Now()
+	w, stop, err := begin(ctx, rdb, list(30*24*time.Hour), func() {})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = stop() }()
+	limit, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	defer cancel()
+	var last int
+	err = until(limit, func() (bool, error) { last, err = changed(); return last > n+2, err })
+	if err != nil {
+		return fmt.Errorf("register %d jobs: %w", n, err)
+	}
+	registered := time.Since(began)
+	set.step("size-triggers: all triggers change")
+	began = time.Now()
+	if err := w.SetJobs(limit, list(60*24*time.Hour), nil, "two"); err != nil {
+		return err
+	}
+	ticks := 0
+	err = until(limit, func() (bool, error) {
+		now, err := changed()
+		ticks = int(time.Since(began)/time.Second) + 1
+		return now >= last+n+ticks, err
+	})
+	if err != nil {
+		return fmt.Errorf("change %d triggers: %w", n, err)
+	}
+	took := time.Since(began)
+	records, err := whole.ledger.Jobs(limit)
+	if err != nil {
+		return err
+	}
+	for _, record := range records {
+		if record.Job.Name != "beat" && record.Job.Name != "work" && record.Job.Every != 60*24*time.Hour {
+			return fmt.Errorf("%s has its old trigger", record.Job.Name)
+		}
+	}
+	late, err := latest(limit, whole.ledger, began)
+	if err != nil {
+		return err
+	}
+	r.Columns = []string{"jobs", "registered, ms", "changed, ms", "ticks late, ms"}
+	r.row(n, ms(registered), ms(took), ms(late))
+	r.atMost(10_000, ms(took), "ms until %d triggers have changed", n)
+	r.atMost(1000, ms(late), "ms that a tick is late meanwhile")
+	return nil
+}

@@ -1,0 +1,56 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+const (
+	historyEvery = time.Minute           // between two looks at the size of histories, when it may soon be too large
+	historyCalm  = 10                    // times that, while it is less than half of what it may be
+	historyPause = 50 * time.Millisecond // between two round trips of a look
+)
+
+// histories keeps, while this worker has duty, all finished runs together within [Options].MaxHistory.
+func (s *Scheduler) histories(ctx context.Context) {
+	every := s.o.HistoryEvery
+	if every <= 0 {
+		every = historyEvery
+	}
+	for wait := every; sleep(ctx, wait); {
+		wait = every
+		if s.o.MaxHistory > 0 && s.duty.Load() && s.boundHistories(ctx) {
+			wait = historyCalm * every
+		}
+	}
+}
+
+// boundHistories removes the oldest finished runs if there are too many. It returns true when there will be none to remove for a
+// while.
+func (s *Scheduler) boundHistories(ctx context.Context) (calm bool) {
+	rest := func(ctx context.Context) error {
+		if !sleep(ctx, historyPause) {
+			return ctx.Err()
+		}
+		return nil
+	}
+	size, err := s.o.Ledger.HistorySize(ctx, rest)
+	if err != nil {
+		s.failed(ctx, "read the size of histories", err)
+		return false
+	}
+	if size.Bytes <= s.o.MaxHistory {
+		return size.Bytes < s.o.MaxHistory/2
+	}
+	// Some more than necessary, so that not each look removes a few.
+	removed, oldest, err := s.o.Ledger.TrimHistory(ctx, size, s.o.MaxHistory-s.o.MaxHistory/10, rest)
+	if removed > 0 {
+		s.o.Logger.InfoContext(ctx, "the oldest finished runs were removed: all of them took more than limits.history", "runs", removed,
+			"took", size.Bytes, "limit", s.o.MaxHistory, "ended_before", oldest)
+	}
+	if err != nil && !errors.Is(err, context.Canceled) {
+		s.failed(ctx, "trim histories", err)
+	}
+	return false
+}

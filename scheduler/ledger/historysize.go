@@ -1,0 +1,242 @@
+package ledger
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+var (
+	//go:embed scripts/purge.lua
+	purgeSource string
+	purgeScript = script(purgeSource)
+)
+
+const (
+	sizePage    = 500 // histories that are looked at together
+	sizeSamples = 4   // runs of each history whose sizes are read
+	timeSamples = 16  // runs of each history whose ends are read, to find out what is how old
+	purgeMost   = 200 // runs that one script removes
+	purgeCalls  = 20  // such scripts in one round trip
+
+	// What Redis takes for an entry beside its id, which is in each key, and its text: about, with jemalloc on 64 bits.
+	histOverhead, outputOverhead = 168, 64
+)
+
+// HistorySize is how much the finished runs of a namespace take, and how much of it each job. It is estimated from samples.
+type HistorySize struct {
+	Jobs  int   // with finished runs
+	Runs  int   // finished runs
+	Bytes int64 // about, of Redis' memory
+
+	parts []historyPart
+}
+
+// historyPart is the history of one job.
+type historyPart struct {
+	job   string
+	runs  int
+	bytes int64
+}
+
+// HistorySize estimates what the finished runs of all jobs take. It looks at many histories together and calls pause after each
+// round trip, so that it takes a small part of Redis' time; it ends when that returns an error. It reads few records: the cost
+// depends on the number of jobs, not of runs.
+func (l *Ledger) HistorySize(ctx context.Context, pause func(context.Context) error) (*HistorySize, error) {
+	size := new(HistorySize)
+	for at := uint64(0); ; {
+		pairs, next, err := l.rdb.HScan(ctx, l.prefix+"cursor", at, "", sizePage).Result() // each job has a cursor
+		if err != nil {
+			return nil, fmt.Errorf("read the size of histories: %w", l.space.Explain(err))
+		}
+		var names []string
+		for i := 0; i < len(pairs); i += 2 {
+			names = append(names, pairs[i])
+		}
+		for some := range slices.Chunk(names, sizePage) {
+			if err := l.addSizes(ctx, size, some); err != nil {
+				return nil, fmt.Errorf("read the size of histories: %w", l.space.Explain(err))
+			}
+			if err := pause(ctx); err != nil {
+				return nil, err
+			}
+		}
+		if at = next; at == 0 {
+			return size, nil
+		}
+	}
+}
+
+// addSizes adds the sizes of some jobs' histories.
+func (l *Ledger) addSizes(ctx context.Context, size *HistorySize, names []string) error {
+	runs, outputs := make([]*redis.IntCmd, len(names)), make([]*redis.IntCmd, len(names))
+	_, err := l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for i, name := range names {
+			runs[i], outputs[i] = pipe.ZCard(ctx, l.prefix+"done:"+name), pipe.HLen(ctx, l.prefix+"output:"+name)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	var samples []*sizeSample
+	_, err = l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for i, name := range names {
+			n := int(runs[i].Val())
+			if n == 0 {
+				continue
+			}
+			sample := &sizeSample{job: name, runs: n, outputs: int(outputs[i].Val())}
+			for k := range min(n, sizeSamples) {
+				rank := int64(k) * int64(n-1) / int64(max(1, min(n, sizeSamples)-1))
+				sample.ids = append(sample.ids, pipe.ZRange(ctx, l.prefix+"done:"+name, rank, rank))
+			}
+			samples = append(samples, sample)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	_, err = l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for _, sample := range samples {
+			for _, id := range sample.ids {
+				for _, run := range id.Val() {
+					sample.idBytes += int64(len(run))
+					sample.records = append(sample.records, pipe.HStrLen(ctx, l.prefix+"hist:"+sample.job, run))
+					sample.tails = append(sample.tails, pipe.HStrLen(ctx, l.prefix+"output:"+sample.job, run))
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, sample := range samples {
+		part := historyPart{job: sample.job, runs: sample.runs, bytes: sample.bytes()}
+		size.Jobs, size.Runs, size.Bytes = size.Jobs+1, size.Runs+part.runs, size.Bytes+part.bytes
+		size.parts = append(size.parts, part)
+	}
+	return nil
+}
+
+// sizeSample is what is read of one history to estimate its size.
+type sizeSample struct {
+	job            string
+	runs, outputs  int
+	ids            []*redis.StringSliceCmd
+	idBytes        int64
+	records, tails []*redis.IntCmd
+}
+
+// bytes returns about how many bytes the history takes: of the runs sampled, for all of them.
+func (s *sizeSample) bytes() int64 {
+	n := int64(len(s.records))
+	if n == 0 {
+		return 0 // all of it has ended meanwhile
+	}
+	var records, tails, withTail int64
+	for i := range s.records {
+		records += s.records[i].Val()
+		if tail := s.tails[i].Val(); tail > 0 {
+			tails, withTail = tails+tail, withTail+1
+		}
+	}
+	id := s.idBytes / n
+	bytes := int64(s.runs) * (records/n + 2*id + histOverhead)
+	if withTail > 0 {
+		bytes += int64(s.outputs) * (tails/withTail + id + outputOverhead)
+	}
+	return bytes
+}
+
+// TrimHistory removes finished runs, those of all jobs that ended first, until the histories take about so many bytes. size is
+// what [Ledger.HistorySize] has just returned, which also has pause. It returns how many runs it removed, and how old the
+// oldest one is that it left, by when it ended.
+func (l *Ledger) TrimHistory(ctx context.Context, size *HistorySize, bytes int64, pause func(context.Context) error) (removed int, oldest time.Time, err error) {
+	if size.Bytes <= bytes {
+		return 0, time.Time{}, nil
+	}
+	upto, err := l.ageOf(ctx, size, size.Bytes-bytes, pause)
+	if err != nil {
+		return 0, time.Time{}, fmt.Errorf("trim histories: %w", err)
+	}
+	left := make([]string, len(size.parts))
+	for i, part := range size.parts {
+		left[i] = part.job
+	}
+	for len(left) > 0 {
+		some := left[:min(len(left), purgeCalls)]
+		steps := make([]step, len(some))
+		for i, name := range some {
+			steps[i] = step{name, []any{unixMillis(upto), purgeMost}}
+		}
+		var more []string
+		for i, answer := range l.runAll(ctx, purgeScript, steps) {
+			r := read(answer.Result())
+			n := int(r.number())
+			if r.err != nil {
+				err = errors.Join(err, fmt.Errorf("trim history of %s: %w", some[i], r.err)) // the others are trimmed all the same
+				continue
+			}
+			if removed += n; n == purgeMost {
+				more = append(more, some[i])
+			}
+		}
+		left = append(more, left[len(some):]...)
+		if paused := pause(ctx); paused != nil {
+			return removed, upto, errors.Join(err, paused)
+		}
+	}
+	return removed, upto, err
+}
+
+// ageOf returns an instant before which runs ended that take about so many bytes.
+func (l *Ledger) ageOf(ctx context.Context, size *HistorySize, bytes int64, pause func(context.Context) error) (time.Time, error) {
+	type slice struct { // runs of one job, from one sample to the next
+		until time.Time
+		bytes int64
+	}
+	var all []slice
+	for some := range slices.Chunk(size.parts, sizePage) {
+		ends := make([][]*redis.ZSliceCmd, len(some))
+		_, err := l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			for i, part := range some {
+				for k := range min(part.runs, timeSamples) {
+					rank := int64(k+1)*int64(part.runs)/int64(min(part.runs, timeSamples)) - 1
+					ends[i] = append(ends[i], pipe.ZRangeWithScores(ctx, l.prefix+"done:"+part.job, rank, rank))
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return time.Time{}, l.space.Explain(err)
+		}
+		for i, part := range some {
+			for _, end := range ends[i] {
+				for _, z := range end.Val() {
+					all = append(all, slice{millis(int64(z.Score)), part.bytes / int64(len(ends[i]))})
+				}
+			}
+		}
+		if err := pause(ctx); err != nil {
+			return time.Time{}, err
+		}
+	}
+	slices.SortFunc(all, func(a, b slice) int { return a.until.Compare(b.until) })
+	for _, one := range all {
+		if bytes -= one.bytes; bytes <= 0 {
+			return one.until.Add(time.Millisecond), nil
+		}
+	}
+	if len(all) == 0 {
+		return time.Time{}, nil
+	}
+	return all[len(all)-1].until.Add(time.Millisecond), nil // all of it
+}
