@@ -71,7 +71,7 @@ func TestWithoutAnythingThereAreTheDefaults(t *testing.T) {
 		Redis: Redis{URL: "redis://127.0.0.1:6379/0", Namespace: "lockstep"},
 		Worker: Worker{Concurrency: 8, DrainTimeout: 50 * time.Second, Queues: map[string]int{"default": 1}, Env: []string{"PATH", "HOME", "USER", "LOGNAME",
 			"SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "HOSTNAME", "SSL_CERT_FILE", "SSL_CERT_DIR"}},
-		Limits: Limits{Args: "128KiB"},
+		Limits: Limits{Args: "128KiB", History: "2GiB"},
 		Locks:  Locks{Lease: 15 * time.Second, ReserveAfter: time.Second, Grace: "auto"},
 		Admin: Admin{Listen: "127.0.0.1:9620",
 			Auth: Auth{Mode: "none", User: "admin", Header: "X-Forwarded-User", Proxies: []string{"127.0.0.0/8", "::1/128"}}},
