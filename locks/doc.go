@@ -142,11 +142,18 @@
 //
 // # Many callers
 //
-// Redis answers one script after the other, and the call of a script costs it more than what most of them do. So acquires and
-// releases have a fast path: an exclusive bundle, when nobody waits and nothing is due, takes ten commands for the pair of
-// them, before any function of the long path is made. And what many goroutines ask for while two sendings are under way
-// goes by one script, which takes the fast path for each: some nine commands for all, of which each is granted, or left to
-// be asked alone, by itself. A caller whose context ends waits for none of that.
+// Redis runs one script after the other, and the call of a script costs it more than what most of them do. So acquires and
+// releases have a fast path: for an exclusive bundle that is not nested and has no limits, while no request waits for any of
+// its names, and nothing is due at an acquire. It takes ten commands for the pair, before any function of the long path is
+// made. While requests wait for other names, it takes one command more per name. And what many goroutines ask for while two
+// calls are under way goes by one script, which takes the fast path for each: some nine commands for all, of which each is
+// granted, or left to be asked alone, by itself. A caller whose context ends waits for none of that.
+//
+// The fast path does what the long path would do. An acquire gives way only to requests in the queues of its names, and takes
+// nothing that another request waits for. A release frees only its names, so it lets only the requests in their queues pass.
+// Nor does either of them change what a waiting request depends on (see Nesting): such a chain goes from a request to the
+// holders of what it waits for, and no request waits for these names. A wait that has an offer, or whose offer lapsed, or that
+// is kept back is in no queue: its reservation occupies the names, or it is not granted until it has queued again.
 //
 // # When Redis loses data
 //

@@ -30,6 +30,8 @@ import (
 //   - No later request passes an aged wait, except a nested one that this wait depends on: it would not be granted
 //     before that one is, whatever else ends.
 //   - A request that is refused as a deadlock would have waited forever.
+//   - After an acquire or a release on a fast path, which looks only at the queues of its own names, something keeps each
+//     wait from its bundle.
 //   - No name is granted inside the crash delay of a session that was ended after a crash.
 //
 // Requests age in any order, as with clients of different Options.ReserveAfter. In the world of amounts they age in the
@@ -317,7 +319,7 @@ func (s *state) do(mv move) (refused bool, err error) {
 			return false, fmt.Errorf("%s: %q", a.id, s.reply)
 		}
 	case 'r', 'c':
-		s.reply = m.release(a.id, false)
+		s.reply = m.release(a.id, s.quick(mv.slot))
 		delete(s.open, mv.slot)
 	case 'o':
 		m.waits[a.id].reserve = min(m.waits[a.id].reserve, m.now())
@@ -363,7 +365,28 @@ func (s *state) do(mv move) (refused bool, err error) {
 	if err := s.passes(before); err != nil {
 		return false, err
 	}
+	if mv.kind == 'a' || mv.kind == 'r' {
+		if err := s.grantable(); err != nil {
+			return false, err
+		}
+	}
 	return false, s.check()
+}
+
+// quick reports whether the client asks for the fast path when it releases what a slot has.
+func (s *state) quick(slot int) bool {
+	h := s.hold(slot)
+	return h != nil && s.open[slot].plain() && slices.Equal(h.items, s.open[slot].items)
+}
+
+// grantable returns an error if a wait could be granted that was not.
+func (s *state) grantable() error {
+	for _, w := range s.m.inOrder() {
+		if name, _, beaten := s.m.blocked(w.asker()); name == "" && len(beaten) == 0 && s.m.alive(w.session) {
+			return fmt.Errorf("%s waits, and nothing is in its way", w.id)
+		}
+	}
+	return nil
 }
 
 func itemNames(items []string) (names []string) {
@@ -754,6 +777,10 @@ func (w *world) retrace(t testing.TB, rdb *redis.Client, flaw string, source fun
 			script, args = "acquire", a.args()
 		case 'r', 'c':
 			script, args = "release", []any{a.id}
+			if s.quick(mv.slot) {
+				h := s.hold(mv.slot)
+				args = append(append(args, modelClaim{a.id, *h, nil}.member()), argNames(h.items)...)
+			}
 		case 'd':
 			script, args = "downgrade", append([]any{a.id}, argNames(s.m.holds[a.id].items)...)
 		case 'l':
@@ -890,6 +917,8 @@ func TestExplorationFindsFlaws(t *testing.T) {
 			"not (spent > SEARCH or leads(S.wait(id), nested, self and self.id))", "true",
 		},
 		{flawOrder, "crashes", "inside the crash delay", "crashed and '1' or '0'", "'0'"},
+		{flawRelease, "bundles", "nothing is in its way", "awaited(ARGV, 3, #ARGV)", "awaited(ARGV, #ARGV, #ARGV)"},
+		{flawAcquire, "bundles", "is granted past", "local queues = fast and awaited(ARGV, 6, #ARGV)", "local queues"},
 	} {
 		t.Run(fault.flaw, func(t *testing.T) {
 			t.Parallel()

@@ -217,7 +217,12 @@ func replaceBounds(t testing.TB, source, bounds string) string {
 	if !strings.Contains(readScript("space"), wide) {
 		t.Fatalf("space.lua has no bounds %q", wide)
 	}
-	// Small bundles are looked at in groups, too, as otherwise only large ones are.
+	const few = "last - first > 8 and 8 or 0"
+	if !strings.Contains(readScript("awaited"), few) {
+		t.Fatalf("awaited.lua has no bounds %q", few)
+	}
+	// Small bundles take the ways of large ones, too: two names are looked for from queue to queue, and three in groups.
+	source = strings.ReplaceAll(source, few, "last > first and 2 or 0")
 	source = strings.Replace(source, wide, "= 2, 2, 1e6, 500", 1)
 	return strings.Replace(source, real, bounds, 1)
 }
@@ -723,8 +728,13 @@ func TestCheckerCatchesFaults(t *testing.T) {
 		{5, "many are granted while something is due", "if call('ZCOUNT', EXP, '-inf', ms) > 0 or", "if"},
 		{0, "many are granted to a session there is not", "or call('HEXISTS', META, 'card:' .. session) == 0 then return '' end", "then return '' end"},
 		{0, "many have one token", "next = next + 1", "next = next + 0"},
-		{0, "many are given back past who waits", "if call('ZCARD', Q) > 0 then return '' end\nlocal n", "local n"},
-		{5, "one of many that is released belongs to another", "if there[i] then", "if true then"},
+		{0, "many are released and no wait gets them", "if queues[ARGV[j]] then goes = nil end", ""},
+		{0, "many are granted past waits", " or queues[ARGV[j]] then free", " then free"},
+		{0, "a release on the fast path gives to no wait", "local queues = fast and awaited(ARGV, 3, #ARGV)", "local queues"},
+		{0, "a release on the fast path looks at its first name alone", "awaited(ARGV, 3, #ARGV)", "awaited(ARGV, 3, 3)"},
+		{0, "an acquire on the fast path passes old waits", "local queues = fast and awaited(ARGV, 6, #ARGV)", "local queues"},
+		{0, "the fast paths see fewer queues than there are", "if not member then return found end", "if true then return found end"},
+		{5, "one of many that is released belongs to another", "ARGV[n + 1 + i]), there[i]", "ARGV[n + 1 + i]), true"},
 		{0, "release grants to nobody", "S.settle()\nS.reap()", ""},
 		{0, "a wait that is dropped frees no other", "unbar(names, wait) -- it may", "-- it may"},
 		{0, "a release frees no waiter", "free(names)\n  end\n  local function queues", "end\n  local function queues"},

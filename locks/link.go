@@ -15,8 +15,12 @@ import (
 //
 // A library is a sequence of declarations that begin with "local" at the start of a line; one may use those before it.
 func Link(library, script string) string {
-	return readScript("keys") + guardFor(Format) + link(readScript("space")+library, script)
+	return readScript("keys") + guardFor(Format) + link(readScript("awaited")+readScript("space")+library, script)
 }
+
+// LinkFast puts a fast path together, which precedes what [Link] returns: the function awaited, if it uses that, then the fast
+// path.
+func LinkFast(script string) string { return link(readScript("awaited"), script) }
 
 // link returns the declarations of a library that a script uses, by itself or through others, and the script.
 func link(library, script string) string {

@@ -44,6 +44,8 @@ const (
 	flawNestedPass = "nested requests pass aged nested waits"
 	flawBarAll     = "a nested request gives way to a wait that depends on it"
 	flawOrder      = "the end of a crashed session is an orderly one"
+	flawRelease    = "the fast path of a release looks at the queue of its last name alone"
+	flawAcquire    = "the fast path of an acquire looks at no queue"
 )
 
 type modelPermits struct{ limit, version int64 }
@@ -823,10 +825,32 @@ type modelAsk struct {
 
 func (a modelAsk) nested() bool { return len(a.under) > 0 }
 
-// plain tells whether the scripts have a fast path for it.
+// plain reports whether the scripts have a fast path for it.
 func (a modelAsk) plain() bool {
 	shared := slices.ContainsFunc(a.items, func(item string) bool { return item[0] != 'x' })
 	return !shared && !a.nested() && a.limits == (modelLimits{})
+}
+
+// awaited reports whether a request waits in the queue of one of some names: then no fast path may be taken.
+func (m *model) awaited(items []string) bool {
+	for _, w := range m.inOrder() {
+		for _, item := range items {
+			_, _, name := parseItem(item)
+			if mode, _ := want(w.items, name); mode != 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// unoccupied reports whether no hold or offer has any of some names, and none is declared as permits.
+func (m *model) unoccupied(items []string) bool {
+	return !slices.ContainsFunc(items, func(item string) bool {
+		_, _, name := parseItem(item)
+		_, declared := m.declared[name]
+		return declared || len(m.occupants(name)) > 0
+	})
 }
 
 func (m *model) acquire(a modelAsk) []string {
@@ -857,7 +881,8 @@ func (m *model) acquire(a modelAsk) []string {
 	if why := m.unfit(a.items); why != nil {
 		return why
 	}
-	if resource, _, _ := m.blocked(m.fresh(a.items, a.under, a.barge)); resource == "" {
+	fast := a.plain() && m.unoccupied(a.items) && (m.flaw == flawAcquire || !m.awaited(a.items))
+	if resource, _, _ := m.blocked(m.fresh(a.items, a.under, a.barge)); fast || resource == "" {
 		token := m.take(a.id, a.session, a.info, a.items, a.limits)
 		return []string{"granted", token, fmt.Sprint(m.now())}
 	}
@@ -1099,10 +1124,11 @@ func (m *model) describe(to []string, a modelAsker) []string {
 	return append(to, name, "", w.id, w.info, "0", fmt.Sprint(m.now()-w.since), "0", fmt.Sprint(queue))
 }
 
-// release's quick tells that the caller named the bundle.
+// release ends what a request has. quick: the caller names its bundle, for the fast path, which is taken while no request
+// waits for one of these names.
 func (m *model) release(id string, quick bool) []string {
 	h := m.holds[id]
-	if h != nil && h.rests == 0 && quick && len(m.inOrder()) == 0 {
+	if h != nil && h.rests == 0 && quick && !m.passesOn(h.items) {
 		delete(m.holds, id)
 		return []string{"released"}
 	}
@@ -1122,14 +1148,22 @@ func (m *model) release(id string, quick bool) []string {
 	return []string{answer, "0", space, epoch, fmt.Sprint(m.revs[session])}
 }
 
+// passesOn reports whether a release of some names leaves the fast path, since a request waits for one of them.
+func (m *model) passesOn(items []string) bool {
+	if m.flaw == flawRelease {
+		items = items[len(items)-1:]
+	}
+	return m.awaited(items)
+}
+
 // acquireAll grants what nothing is in the way of, one after the other, and changes nothing for the rest.
 func (m *model) acquireAll(asks []modelAsk) []string {
-	if len(m.inOrder()) > 0 || m.isDue() || !m.alive(asks[0].session) {
+	if m.isDue() || !m.alive(asks[0].session) {
 		return []string{""}
 	}
 	marks, first := "", ""
 	for _, a := range asks {
-		if resource, _, _ := m.blocked(m.fresh(a.items, nil, false)); resource != "" {
+		if resource, _, _ := m.blocked(m.fresh(a.items, nil, false)); resource != "" || m.awaited(a.items) {
 			marks += "0"
 			continue
 		}
@@ -1146,14 +1180,11 @@ func (m *model) acquireAll(asks []modelAsk) []string {
 
 // releaseAll ends the holds that stand as they were said to, unless somebody waits.
 func (m *model) releaseAll(claims []modelClaim) []string {
-	if len(m.inOrder()) > 0 {
-		return []string{""}
-	}
 	marks := ""
 	var gone []string
 	for _, c := range claims {
 		held := m.holds[c.id]
-		if held == nil || (modelClaim{c.id, *held, nil}).member() != c.member() {
+		if held == nil || (modelClaim{c.id, *held, nil}).member() != c.member() || m.awaited(held.items) {
 			marks += "0"
 			continue
 		}

@@ -13,9 +13,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Each script has its own file, which tells its arguments and replies. keys.lua, then its fast path if it has one
-// (<name>.fast.lua), then space.lua are put in front of it, and server.lua where it matters which server it is. A fast path
-// for many at once is a script of its own (<name>.all.lua).
+// Each script has its own file, which describes its arguments and replies. It is preceded by keys.lua, by its fast path if it
+// has one (<name>.fast.lua), by space.lua, and by server.lua where it matters which server it is. A fast path for many at once
+// is a script of its own (<name>.all.lua). awaited.lua belongs to the fast paths.
 //
 //go:embed scripts/*.lua
 var scriptFiles embed.FS
@@ -87,7 +87,7 @@ func sourceFor(name string, format int) string {
 	case "open", "renew", "greet", "assert":
 		server = readScript("server")
 	}
-	return readScript("keys") + fast + guard + link(readScript("space"), server+readScript(name))
+	return readScript("keys") + LinkFast(fast) + guard + link(readScript("awaited")+readScript("space"), server+readScript(name))
 }
 
 // guardFor returns the guard of a build that writes the given format. A fast path comes before it, or has none: an

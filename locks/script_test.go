@@ -166,6 +166,99 @@ func TestFastPathIsShort(t *testing.T) {
 	}
 }
 
+// TestWaitElsewhereLeavesTheFastPathShort counts the commands inside the scripts while requests wait for other names: each name
+// of a bundle costs one more, however many requests wait, and for however many names.
+func TestWaitElsewhereLeavesTheFastPathShort(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.New(t, redistest.Options{}).Client(t)) // its own server: its statistics are reset
+	r.open(t, "s", 600_000)
+	r.open(t, "other", 600_000)
+	calls := func(script string, args ...any) int {
+		t.Helper()
+		if err := r.rdb.ConfigResetStat(r.ctx).Err(); err != nil {
+			t.Fatal(err)
+		}
+		r.do(t, script, args...)
+		n := 0
+		for command, calls := range commandStats(t, r.rdb) {
+			if command != "evalsha" && command != "eval" && command != "script|load" && command != "config|resetstat" && command != "info" {
+				n += calls
+			}
+		}
+		return n
+	}
+	names := []any{"a", "b", "c"}
+	many := make([]any, 0, 40) // for the scripts of many requests, each for one name
+	for i := range 40 {
+		many = append(many, fmt.Sprintf("m%02d", i))
+	}
+	pass := func(id string) (acquire, release, acquireAll, releaseAll int) {
+		t.Helper()
+		acquire = calls("acquire", ask("s", id, 0, 1000, "xa", "xb", "xc").args()...)
+		held := r.do(t, "list", "h", "-", "+", 100)
+		at := slices.IndexFunc(held, func(text string) bool { return strings.HasPrefix(text, "s\x00"+id+"\x1f") })
+		if at < 0 {
+			t.Fatalf("%s holds nothing: %q", id, held)
+		}
+		release = calls("release", append([]any{id, held[at]}, names...)...)
+
+		n := len(many)
+		ids, ones, infos := make([]any, n), make([]any, n), make([]any, n)
+		for i, name := range many {
+			ids[i], ones[i], infos[i] = fmt.Sprintf("%s-%d", id, i), 1, "\x1fx"+name.(string)
+		}
+		args := slices.Concat([]any{n}, ids, ones, many, []any{"s"}, infos)
+		acquireAll = calls("acquire.all", args...)
+		held = r.do(t, "list", "h", "-", "+", 100)
+		members := make([]any, n)
+		for i := range ids {
+			prefix := fmt.Sprintf("s\x00%s\x1f", ids[i])
+			at := slices.IndexFunc(held, func(text string) bool { return strings.HasPrefix(text, prefix) })
+			if at < 0 {
+				t.Fatalf("%s holds nothing: %q", ids[i], held)
+			}
+			members[i] = held[at]
+		}
+		releaseAll = calls("release.all", slices.Concat([]any{n}, members, ones, many)...)
+		return acquire, release, acquireAll, releaseAll
+	}
+	pass("s.warm") // Redis knows the scripts, and the first token of a millisecond takes no second command
+	acquire, release, acquireAll, releaseAll := pass("s.alone")
+	held := 0
+	wait := func(name string) {
+		t.Helper()
+		held++
+		for _, id := range []string{"holds", "waits"} {
+			r.do(t, "acquire", ask("other", fmt.Sprintf("other.%s%d", id, held), 0, 600_000, "x"+name).args()...)
+		}
+	}
+	check := func(when string, most int) {
+		t.Helper()
+		a, l, aa, la := pass("s." + when)
+		for _, one := range []struct {
+			script            string
+			got, before, more int
+		}{
+			{"acquire", a, acquire, len(names)}, {"release", l, release, len(names)},
+			{"acquire.all", aa, acquireAll, most}, {"release.all", la, releaseAll, most},
+		} {
+			if one.got > one.before+one.more+1 { // a token may take one command more
+				t.Errorf("%s: %s makes %d calls, want at most %d more than the %d without a wait", when, one.script, one.got, one.more, one.before)
+			}
+		}
+	}
+	wait("bill")
+	check("one", 2)
+	for i := range 20 {
+		r.do(t, "acquire", ask("other", fmt.Sprintf("other.more%d", i), 0, 600_000, "xbill").args()...)
+	}
+	check("twenty", 2)
+	for i := range 30 {
+		wait(fmt.Sprintf("bill%d", i))
+	}
+	check("thirty-names", 8+len(many))
+}
+
 // commandStats returns how often each command was called.
 func commandStats(t testing.TB, rdb redis.UniversalClient) map[string]int {
 	t.Helper()

@@ -28,7 +28,10 @@
 // busy machine the ratio of these two costs tells more than that of the throughputs, which then depends on who happened
 // to be given a core.
 //
-// delayed: the same through a proxy that delays each direction. The proxy measures its round trip with PINGs and the
+// waits: the same for locks alone, beside a space in which one request waits for a name that none of them wants. Such a
+// request must cost the others next to nothing: their scripts look only at the queues of their own names.
+//
+// delayed: pairs through a proxy that delays each direction. The proxy measures its round trip with PINGs and the
 // table says it, because timers round short delays up. The client's cost includes the proxy's here.
 //
 // handoff: n goroutines want the same resource, give it back at once and ask again. Scripts, messages (PUBLISH), all
@@ -88,6 +91,8 @@
 // member, GETSET for SET GET, printing the token by format, ranges of the timer wheel instead of a count. So a pair takes
 // half as long again as redislock's, at one goroutine; from a few on the call is shared by all that wait for it, and the
 // ratio turns round.
+//
+// waits-runs: how many runs a worker does per second while 200 others wait for a bill that stays held, and while none waits.
 //
 // size: 100,000 runs, or as many as -size says, become due at one instant, and one worker does them. The rate is compared
 // with that of a steady stream, where at most 1,000 runs are outstanding, each recorded while others are done: both are paid

@@ -41,6 +41,7 @@ type measurement struct {
 
 var measurements = []measurement{
 	{"pairs", "lock and unlock of distinct resources", measurePairs},
+	{"waits", "the same beside a request that waits for another resource", measureWaits},
 	{"delayed", "lock and unlock of distinct resources, Redis far away", measureDelayed},
 	{"handoff", "one resource that everybody wants, given back at once", measureHandoff},
 	{"shares", "ten equal waiters, 1 ms of work each", measureShares},
@@ -49,6 +50,7 @@ var measurements = []measurement{
 	{"bundle", "one wants ten resources, forty take one of them", measureBundle},
 	{"jobs", "jobs through the whole machine, beside plain asynq", measureJobs},
 	{"jobs-delayed", "the same, Redis 1 ms away", measureJobsDelayed},
+	{"waits-runs", "runs per second while others wait for a bill", measureWaitingRuns},
 	{"size", "many runs due at one instant", measureSize},
 	{"size-outstanding", "a worker beside many outstanding runs, Redis 10 ms away", measureOutstanding},
 	{"size-triggers", "many triggers that change in one deploy, Redis 1 ms away", measureTriggers},

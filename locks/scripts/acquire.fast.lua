@@ -1,6 +1,10 @@
--- The fast path of acquire: an exclusive bundle while nothing is due and nobody waits anywhere. It comes before every
--- function is made, since that takes as long as the commands do, and answers by one string, the fields joined by \31.
-if ARGV[6] and call('ZCARD', Q) == 0 then
+-- The fast path of acquire: an exclusive bundle while nothing is due and no request waits for any of its names. It comes
+-- before the functions of the long path are made, since that takes as long as the commands do, and its reply is one string,
+-- the fields joined by \31.
+local fast = ARGV[6] ~= nil
+local queues = fast and awaited(ARGV, 6, #ARGV)
+for i = 6, queues and #ARGV or 0 do fast = fast and not queues[ARGV[i]] end
+if fast then
   local clock = call('TIME')
   local token = clock[1] .. sub('00000' .. clock[2], -6)
   local ms = sub(token, 1, -4)

@@ -4,17 +4,20 @@
 -- Reply: of each hold in its order 1 when it is released, else 0, which says nothing: give it back with release. Empty: none
 --       is released.
 -- The first write is a removal, so that a full Redis does not refuse it.
-if call('ZCARD', Q) > 0 then return '' end
 local n = tonumber(ARGV[1])
+local queues = awaited(ARGV, 2 * n + 2, #ARGV)
 local there = call('ZMSCORE', HOLD, unpack(ARGV, 2, n + 1))
 local marks, gone, names, name = {}, {}, {}, 2 * n + 2
 for i = 1, n do
-  local after = name + tonumber(ARGV[n + 1 + i])
-  if there[i] then
+  local after, goes = name + tonumber(ARGV[n + 1 + i]), there[i]
+  for j = name, queues and after - 1 or 0 do
+    if queues[ARGV[j]] then goes = nil end
+  end
+  if goes then
     gone[#gone + 1] = ARGV[i + 1]
     for j = name, after - 1 do names[#names + 1] = ARGV[j] end
   end
-  marks[i] = there[i] and '1' or '0'
+  marks[i] = goes and '1' or '0'
   name = after
 end
 if #gone == 0 then return '' end

@@ -13,9 +13,9 @@ type FastPath struct{ Name, Fast, Slow, Hash string }
 
 // FastPaths are all of them.
 var FastPaths = []FastPath{
-	{"claim", claimFast, locks.Link(shared, claimSource), claimScript().Hash()},
-	{"finish", finishFast, locks.Link(shared, finishSource), finishScript().Hash()},
-	{"enqueue", enqueueFast, locks.Link(shared, enqueueSource), enqueueScript().Hash()},
+	{"claim", locks.LinkFast(claimFast), locks.Link(shared, claimSource), claimScript().Hash()},
+	{"finish", locks.LinkFast(finishFast), locks.Link(shared, finishSource), finishScript().Hash()},
+	{"enqueue", locks.LinkFast(enqueueFast), locks.Link(shared, enqueueSource), enqueueScript().Hash()},
 }
 
 // KnownOpen returns the ticks' runs that a ledger takes for outstanding, by what it has read and heard.

@@ -84,7 +84,7 @@ func script(source string) lazyScript { return quick("", source) }
 // quick puts a fast path in front of a script.
 func quick(fast, source string) lazyScript {
 	name, _, _ := strings.Cut(strings.TrimPrefix(source, "-- "), " ") // as each begins
-	scripts[name] = sync.OnceValue(func() *redis.Script { return redis.NewScript(fast + locks.Link(shared, source)) })
+	scripts[name] = sync.OnceValue(func() *redis.Script { return redis.NewScript(locks.LinkFast(fast) + locks.Link(shared, source)) })
 	return scripts[name]
 }
 

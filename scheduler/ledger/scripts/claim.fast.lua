@@ -1,18 +1,18 @@
--- The fast path of claim, for one run or several: plain ones, while nothing is due and nobody waits anywhere. It comes
--- before every function is made, since Redis makes them anew at each call and that takes as long as the commands do.
--- What it does, claim.lua does as well, with due, undue, take, works and watch of the libraries; a test has both do the
--- same on random ledgers and compares all keys.
+-- The fast path of claim, for one run or several: plain ones, while nothing is due. It comes before the functions of the long
+-- path are made, since Redis makes them anew at each call and that takes as long as the commands do. What it does, claim.lua
+-- does as well, with due, undue, take, works and watch of the libraries; a test has both do the same on random ledgers and
+-- compares all keys.
 --
 -- ARGV for several: 1 session  2 ''  3... hold id, run, n of each
 -- Replies for several: one for each, as claim gives it; '' for a run that is not plain, of which nothing was changed
 --
 -- A run is plain when it is due under this n for its first attempt, has neither waited nor crashed, has no start deadline
--- and no limits of its hold, was not asked to stop, and wants nothing but exclusive locks that are free; when no earlier
--- tick of its job is outstanding, if its ticks begin in order; and no run that goes first is due in the queues that a claim
--- without a delivery names.
+-- and no limits of its hold, was not asked to stop, and wants nothing but exclusive locks that are free and that no request
+-- waits for; when no earlier tick of its job is outstanding, if its ticks begin in order; and no run that goes first is due in
+-- the queues that a claim without a delivery names.
 do
   local call, sub, format, match, find = redis.call, string.sub, string.format, string.match, string.find
-  local EXP, OWN, HOLD, Q, SEQ = KEYS[1], KEYS[2], KEYS[3], KEYS[5], KEYS[8]
+  local EXP, OWN, HOLD, SEQ = KEYS[1], KEYS[2], KEYS[3], KEYS[8]
   local RUN, BODY, READY, PUSH, SENT, BUSY, OPEN = KEYS[9], KEYS[10], KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17]
   -- The fields of a plain record, in the order of ledger.lua: n, job, queue; trigger, tick, created; since; nothing of an
   -- attempt; reason, at, by, upto; serial; patience and what then; items.
@@ -23,7 +23,7 @@ do
   local clock = call('TIME')
   local ms = clock[1] .. sub(format('%06d', clock[2]), 1, 3)
   -- While nothing is due, a session that is on the timer wheel lives.
-  if call('ZCARD', Q) == 0 and call('ZCOUNT', EXP, '-inf', ms) == 0 and call('ZSCORE', EXP, 's' .. session) then
+  if call('ZCOUNT', EXP, '-inf', ms) == 0 and call('ZSCORE', EXP, 's' .. session) then
     local ids = {}
     for i = first, last, 3 do ids[#ids + 1] = ARGV[i + 1] end
     local records = call('HMGET', RUN, unpack(ids))
@@ -59,11 +59,13 @@ do
     -- of miniredis.
     local granted, taken = {}, {}
     local owners = #names > 0 and call('HMGET', OWN, unpack(names)) or {}
+    local queues = #names > 0 and awaited(names, 1, #names)
     for p = 1, #plain do
       local run = plain[p]
       local free = true
       for i = run[2], run[3] do
         if owners[i] or taken[names[i]] then free = false end
+        if queues and queues[names[i]] then free = false end
       end
       if free then
         granted[#granted + 1] = run

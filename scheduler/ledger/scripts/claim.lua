@@ -81,11 +81,11 @@ if run[SERIAL] == '1' and run[TICK] ~= '' and run[WAITS] ~= '1' then
 end
 
 local names, items = bundle(run, R_ITEMS)
-local busy = run[WAITS] == '1' or not quiet() or call('ZCARD', Q) > 0
+local busy = run[WAITS] == '1' or not quiet()
 for i = 1, #items do busy = busy or sub(items[i], 1, 1) ~= 'x' end
-if not busy then -- as it is for almost every run: what it wants is there for the taking
-  local owners = call('HMGET', OWN, unpack(names))
-  for i = 1, #names do busy = busy or owners[i] end
+if not busy then -- for almost every run its bundle is free, and no request waits for any of it
+  local owners, queues = call('HMGET', OWN, unpack(names)), awaited(names, 1, #names)
+  for i = 1, #names do busy = busy or owners[i] or queues and queues[names[i]] end
 end
 if busy then
   S = space()

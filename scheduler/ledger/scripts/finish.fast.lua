@@ -1,17 +1,17 @@
--- The fast path of finish, for one attempt or several of one job: plain successes, while nothing is due and nobody waits
--- anywhere. It comes before every function is made, since Redis makes them anew at each call and that takes as long as the
--- commands do. What it does, finish.lua does as well, with settled, close, announce, final and trim of the library; a test has both
--- do the same on random ledgers and compares all keys.
+-- The fast path of finish, for one attempt or several of one job: plain successes, while nothing is due. It comes before the
+-- functions of the long path are made, since Redis makes them anew at each call and that takes as long as the commands do. What
+-- it does, finish.lua does as well, with settled, close, announce, final and trim of the library; a test has both do the same on
+-- random ledgers and compares all keys.
 --
 -- ARGV for several: 1 ''  2 history: runs  3 history: ms  4... run, token, hold id, output of each
 -- Replies for several: one for each: 1 recorded, succeeded | 0 it is not plain, nothing of it was changed
 --
--- A success is plain when its attempt is the one that runs, was not asked to stop, its run has never crashed, and its hold
--- stands as it was granted: nothing but exclusive locks, without limits, and nobody has asked for them back.
+-- A success is plain when its attempt is the one that runs, was not asked to stop, its run has never crashed, and its hold is
+-- still as it was granted: nothing but exclusive locks, without limits, which no request waits for and which were not revoked.
 -- The first write is a removal, so that a full Redis does not refuse it.
 do
   local call, sub, format, match, find = redis.call, string.sub, string.format, string.match, string.find
-  local EXP, OWN, HOLD, Q = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
+  local EXP, OWN, HOLD = KEYS[1], KEYS[2], KEYS[3]
   local RUN, BODY, LOG, BUSY, OPEN, FACTS = KEYS[9], KEYS[10], KEYS[11], KEYS[16], KEYS[17], KEYS[25]
   local NEWS, HIST, DONE, OUTPUT = KEYS[27], KEYS[29], KEYS[30], KEYS[31]
   -- The fields of a plain record, in the order of ledger.lua: n; job, queue and so on to crashes, with job, tick, token,
@@ -22,30 +22,47 @@ do
   if several then first, last, step, keep, age, output = 4, #ARGV - 3, 4, ARGV[2], ARGV[3], 3 end
   local clock = call('TIME')
   local ms = clock[1] .. sub(format('%06d', clock[2]), 1, 3)
-  if (several or ARGV[4] == 'succeeded') and call('ZCARD', Q) == 0 and call('ZCOUNT', EXP, '-inf', ms) == 0 then
+  if (several or ARGV[4] == 'succeeded') and call('ZCOUNT', EXP, '-inf', ms) == 0 then
     local ids = {}
     for i = first, last, step do ids[#ids + 1] = ARGV[i] end
     local records = call('HMGET', RUN, unpack(ids))
 
-    local plain, members, seen = {}, {}, {}
+    local plain, members, seen, bundles = {}, {}, {}, {}
     for k = 1, #ids do
       local id, at = ids[k], first + step * (k - 1)
       local n, made, job, tick, token, hid, session, attempt, started, rest, items = match(records[k] or '', PLAIN)
       if n and token == ARGV[at + 1] and hid == ARGV[at + 2] and not seen[id] and not find(items, '\31[^x]') then
         seen[id] = true
-        members[#members + 1] = session .. '\0' .. hid .. '\31' .. token .. '\31' .. started .. '\31\31\31{"job":"' .. job ..
-          '","run":"' .. id .. '"}\31' .. items
-        plain[#plain + 1] = {k, n, made, job, tick, token, session, attempt, started, rest, items, ARGV[at + output]}
+        local from = #bundles + 1
+        for name in string.gmatch(items, 'x([^\31]*)') do bundles[#bundles + 1] = name end
+        if #bundles > 1000 then -- the others are finished one by one
+          for i = #bundles, from, -1 do bundles[i] = nil end
+        else
+          members[#members + 1] = session .. '\0' .. hid .. '\31' .. token .. '\31' .. started .. '\31\31\31{"job":"' .. job ..
+            '","run":"' .. id .. '"}\31' .. items
+          plain[#plain + 1] = {k, n, made, job, tick, token, session, attempt, started, rest, items, ARGV[at + output], from, #bundles}
+        end
       end
     end
 
-    local ended, gone = {}, {}
-    local stand = #members > 0 and call('ZMSCORE', HOLD, unpack(members)) or {}
+    local ended, gone, names = {}, {}, {}
+    local held = #members > 0 and call('ZMSCORE', HOLD, unpack(members)) or {}
+    local queues = #members > 0 and awaited(bundles, 1, #bundles)
     for p = 1, #plain do
-      if stand[p] then ended[#ended + 1], gone[#gone + 1] = plain[p], members[p] end
+      local run, last = plain[p], #names
+      local free = held[p]
+      for i = run[13], free and run[14] or 0 do
+        if queues and queues[bundles[i]] then free = nil end
+        names[#names + 1] = bundles[i]
+      end
+      if free then
+        ended[#ended + 1], gone[#gone + 1] = run, members[p]
+      else
+        for i = #names, last + 1, -1 do names[i] = nil end
+      end
     end
     if #ended > 0 then
-      local mine, names, busy, open, hist, done, tails, told = {}, {}, {}, {}, {}, {}, {}, {}
+      local mine, busy, open, hist, done, tails, told = {}, {}, {}, {}, {}, {}, {}
       local again = false -- whether one of them is not the first attempt at its run
       for e = 1, #ended do
         mine[e] = ids[ended[e][1]]
@@ -55,7 +72,6 @@ do
       for e = 1, #ended do
         local k, n, made, job, tick, token, session, attempt, started, rest, items, tail = unpack(ended[e])
         local id = mine[e]
-        for name in string.gmatch(items, 'x([^\31]*)') do names[#names + 1] = name end
         busy[e] = session .. '\0' .. id
         if tick ~= '' or attempt ~= '1' then told[#told + 1] = id end
         tick = #tick == 13 and '000' .. tick or format('%016.0f', tonumber(tick) or 0)

@@ -18,11 +18,13 @@ if last then
   settled(id, run)
 end
 
--- While nobody waits anywhere and nothing is due, a bundle that is held alone is simply given up.
+-- While no request waits for any of its names and nothing is due, a bundle that is held exclusively is only removed.
 local hold, member = held(hid)
 local names, items = bundle(hold or {}, H_ITEMS)
-local plain = hold and hold[1] ~= '@' and hold[4] == '' and call('ZCARD', Q) == 0 and quiet() and not (run and run[WAITS] == '1')
+local plain = hold and hold[1] ~= '@' and hold[4] == '' and quiet() and not (run and run[WAITS] == '1')
 for i = 1, #items do plain = plain and sub(items[i], 1, 1) == 'x' end
+local queues = plain and awaited(names, 1, #names)
+for i = 1, queues and #names or 0 do plain = plain and not queues[names[i]] end
 local S
 if plain then
   call('ZREM', HOLD, member)
