@@ -69,6 +69,7 @@ func crashHandlers() *jobs.Registry {
 	})
 	jobs.Handle(reg, "nothing", func(context.Context, *jobs.Run[struct{}]) error { return nil })
 	jobs.Handle(reg, "waits", func(ctx context.Context, _ *jobs.Run[struct{}]) error { <-ctx.Done(); return ctx.Err() })
+	jobs.Handle(reg, "naps", func(ctx context.Context, _ *jobs.Run[struct{}]) error { pause(ctx, 20*time.Millisecond); return nil })
 	jobs.Handle(reg, "traces", func(_ context.Context, r *jobs.Run[crashArgs]) error {
 		trace(r, "start")
 		trace(r, "end")

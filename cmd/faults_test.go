@@ -672,6 +672,75 @@ jobs:
 	f.drain()
 }
 
+// A hot bill behind a backlog of 2,000: the bill's waiters run in order, and the bill is idle for at most 100 ms between two
+// of them, although all slots are taken and the queue is long.
+func TestFaultHotBillBehindABacklog(t *testing.T) {
+	t.Parallel()
+	backlog := 800
+	if allTests() {
+		backlog = 2_000
+	}
+	f, _ := newPack(t, `
+worker: {concurrency: 4}
+jobs:
+  settle: {handler: naps, lock: {exclusive: ["bill:1"]}}
+  other: {handler: naps}
+`, withHandlers+"=1")
+	f.startAll(2)
+	release := f.hold("bill:1")
+	f.enqueueMany("settle", 20, struct{}{})
+	settle := f.waiting("bill:1", 20)
+	f.enqueueMany("other", backlog, struct{}{})
+	conn := f.connection()
+	outstanding := func() int {
+		left, err := conn.ledger.Outstanding(context.WithoutCancel(t.Context()), "other", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(left)
+	}
+	eventually(t, 20*time.Second, "all slots work off the backlog", func() bool { return outstanding() < backlog-16 })
+	behind := outstanding()
+	release()
+	for _, run := range settle {
+		f.await(run, "succeeded")
+	}
+	left := outstanding()
+
+	type span struct {
+		run         string
+		began, done time.Time
+	}
+	var spans []span
+	for _, run := range settle {
+		got := f.show(run)
+		if len(got.Attempts) != 1 || got.Attempts[0].Finished.IsZero() {
+			t.Fatalf("%s: attempts %+v, want one that ended", run, got.Attempts)
+		}
+		spans = append(spans, span{run, got.Attempts[0].Started, got.Attempts[0].Finished})
+	}
+	slices.SortFunc(spans, func(a, b span) int { return a.began.Compare(b.began) })
+	var gaps []time.Duration
+	for i, s := range spans {
+		if s.run != settle[i] {
+			t.Errorf("run %d of the bill is %s, want %s", i+1, s.run, settle[i])
+		}
+		if i > 0 {
+			gaps = append(gaps, s.began.Sub(spans[i-1].done))
+		}
+	}
+	slices.Sort(gaps)
+	t.Logf("behind %d runs, the bill was idle for %s at most, %s in the median; %d of the others were still to do when it was settled",
+		behind, gaps[len(gaps)-1], gaps[len(gaps)/2], left)
+	// On a machine that starves the processes for a moment, one or two are longer.
+	if p90 := gaps[len(gaps)*9/10-1]; p90 > 100*time.Millisecond {
+		t.Errorf("the bill was idle for %s between two runs, want at most 100ms: %s", p90, gaps)
+	}
+	if left == 0 && behind > backlog/2 {
+		t.Error("the runs of the bill ended with the backlog, although they were due before all of it")
+	}
+}
+
 // Backlog of 10,000 due runs while a bill is contended: the bill's waiters still run in order, none pushed twice: one
 // gets its delivery when it is offered the bill, and no second one.
 func TestFaultBillIsContendedBehindABacklog(t *testing.T) {

@@ -61,6 +61,10 @@ type Claimed struct {
 	// a [*jobs.SignatureError]; nil for a run that is as it should be.
 	Refused error
 
+	// For Later: a run that goes first and that may be claimed in place of this one, since it was offered its locks before, and
+	// its delivery is still in its queue. Nil for none.
+	First *Due
+
 	// For Crashed: how often, and whether the run is a suspect, see [Record.Suspect].
 	Crashes   int
 	Suspected bool
@@ -200,7 +204,12 @@ func (l *Ledger) decodeClaim(due Due, r *reply) (*Claimed, error) {
 		busy.LeaseLeft = time.Duration(r.number()) * time.Millisecond
 		busy.Queue = int(r.number())
 		claimed.Busy, claimed.Due = busy, r.due()
-	case Later, Behind, Over:
+	case Later:
+		claimed.Due = r.due()
+		if first := r.due(); len(first) > 0 {
+			claimed.First = &first[0]
+		}
+	case Behind, Over:
 		claimed.Due = r.due()
 	case Crashed:
 		claimed.Crashes, claimed.Suspected = int(r.number()), r.number() == 1

@@ -58,6 +58,9 @@ type Due struct {
 	Run   jobs.RunID
 	N     int64
 	Queue string
+
+	// Offered reports that the run has waited for its locks, which are reserved for it for a moment now. Set by Sweep.
+	Offered bool
 }
 
 // Writable returns why Redis takes no writes of this namespace now, or nil. It changes nothing: it has Redis update a

@@ -170,6 +170,9 @@ func (l *Ledger) Sweep(ctx context.Context, limits SweepLimits) (*Sweep, error) 
 	unconfirmed := r.due()
 	r.each(func(list *reply) { sweep.Late = append(sweep.Late, jobs.RunID(list.text())) })
 	r.each(func(list *reply) { sweep.Broken = append(sweep.Broken, jobs.RunID(list.text())) })
+	for i := range min(int(r.number()), len(sweep.Due)) {
+		sweep.Due[i].Offered = true
+	}
 	if r.err != nil {
 		return nil, fmt.Errorf("sweep: %w", r.err)
 	}

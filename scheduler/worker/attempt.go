@@ -64,17 +64,21 @@ func (w *Worker) claimAll(due []ledger.Due) {
 
 // follow does what a claim's answer says. claimed is nil when the session ended before there was one.
 func (w *Worker) follow(request *locks.Request, due ledger.Due, before []string, claimed *ledger.Claimed) {
-	done := func() { w.slots.Release(1) }
+	done := w.handOn
 	var crashed *guest
 	if claimed != nil && claimed.Outcome == ledger.Crashed {
 		if crashed = w.admit(due.Run, claimed); crashed != nil {
-			done = func() { w.suspects.end(crashed); w.slots.Release(1) }
+			done = func(next []ledger.Due) { w.suspects.end(crashed); w.handOn(next) }
 			claimed = w.sendClaim(request, due, before, w.ledger.Claim)
 		}
 	}
 	if claimed == nil || claimed.Outcome != ledger.Granted {
 		request.Drop()
-		done()
+		var first []ledger.Due
+		if claimed != nil && claimed.First != nil {
+			first = []ledger.Due{*claimed.First}
+		}
+		done(first)
 	}
 	switch {
 	case claimed == nil:
@@ -85,10 +89,11 @@ func (w *Worker) follow(request *locks.Request, due ledger.Due, before []string,
 		ended := make(chan struct{})
 		w.busy.Add(1)
 		w.attempt.Go(func() {
-			defer done()
+			var next []ledger.Due
+			defer func() { done(next) }()
 			defer w.busy.Add(-1)
 			defer close(ended)
-			w.run(hold, claimed)
+			next = w.run(hold, claimed)
 		})
 		if crashed != nil {
 			w.attempt.Go(func() { w.leavePlace(crashed, claimed, ended) })
@@ -106,6 +111,37 @@ func (w *Worker) follow(request *locks.Request, due ledger.Due, before []string,
 	if claimed != nil {
 		w.deliver(w.attempts, claimed.Due)
 	}
+}
+
+// handOn passes a slot that the caller has taken to the first of some runs that became due here and may start here, and
+// delivers the others. Without such a run, the slot is for a run that was offered its locks a moment ago and found no slot,
+// else for the next delivery.
+//
+// So an attempt passes its slot to the run that its finish made due. That run must not look for a slot: behind a backlog there
+// is none, and its locks would be reserved in vain while its delivery goes to the end of the queue. Its claim still gives way
+// to runs that were due earlier.
+func (w *Worker) handOn(due []ledger.Due) {
+	for i, d := range due {
+		before, ok := w.direct(d)
+		if !ok {
+			w.pusher.Add(d)
+			continue
+		}
+		rest := due[i+1:]
+		for j := range rest {
+			rest[j].Offered = true
+		}
+		w.deliver(w.attempts, rest)
+		w.attempt.Go(func() { w.claim(d, before) })
+		return
+	}
+	if d, ok := w.offers.take(); ok {
+		if before, ok := w.direct(d); ok {
+			w.attempt.Go(func() { w.claim(d, before) })
+			return
+		}
+	}
+	w.slots.Release(1)
 }
 
 // putOff leaves a run that has crashed before to another worker, or to a later time.
@@ -159,8 +195,8 @@ func failed(hold *locks.Hold) bool {
 	return errors.Is(lost, locks.ErrExpired) || errors.Is(lost, locks.ErrRevoked)
 }
 
-// run does one attempt under its hold and records how it ended.
-func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
+// run does one attempt under its hold and records how it ended. It returns the runs that became due by that.
+func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) []ledger.Due {
 	record := claimed.Record
 	number := record.Last().Number
 	log := w.log.With("job", record.Job, "run", record.ID, "attempt", number, "token", hold.Token(), "worker", hold.Session())
@@ -202,7 +238,7 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 		log.WarnContext(hold.Context(), "attempt lost its locks", "error", reason)
 		_ = hold.Release() // ErrLost again
 		w.handBack(hold, claimed)
-		return
+		return nil
 	case errors.Is(context.Cause(ctx), jobs.ErrCanceled):
 		finish.Outcome = ledger.Stopped
 	case errors.Is(err, jobs.ErrUnknownHandler), errors.Is(err, jobs.ErrUnknownKeys):
@@ -234,16 +270,16 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) {
 		if hold.Lost() != nil && !failed(hold) {
 			w.handBack(hold, claimed)
 		}
-		return
+		return nil
 	}
 	hold.Released()
-	w.deliver(w.attempts, finished.Due)
 	level := slog.LevelInfo
 	if finished.State == ledger.Failed {
 		level = slog.LevelWarn
 	}
 	log.Log(w.attempts, level, "attempt ended", "outcome", finish.Outcome, "recorded", finished.Verdict,
 		"state", finished.State, "took", time.Since(began).Round(time.Millisecond), "error", finish.Error)
+	return finished.Due
 }
 
 // handBack reports, in the background, an attempt that has lost its lease and of which nothing runs here any more: under the

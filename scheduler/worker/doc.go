@@ -12,6 +12,13 @@
 // worker made due itself, share the slots and go last: never before a run that has been due for longer in a queue of
 // the same or a higher weight, and has never crashed.
 //
+// An attempt keeps its slot until its finish is answered. If the finish made a run due, because it freed what that run waited
+// for, the attempt passes its slot to that run. Behind a backlog there is no other free slot, the delivery of the run would
+// go to the end of the queue, and its locks would be reserved in vain. If a run goes first that has waited, too, and whose
+// delivery is still in its queue, the slot is for that run. If any other run goes first, the slot is for the next delivery.
+// When locks were freed by another process and no slot is free, the first slot that becomes free within a moment is for the
+// run that was offered them, under the same rule.
+//
 // What one fetch brings is claimed together, and attempts that end while another end is being sent are ended together:
 // each in one script, as far as the runs are plain. So a job costs a fraction of a round trip when there are many, and
 // three when there is one.

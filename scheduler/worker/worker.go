@@ -111,6 +111,7 @@ type Worker struct {
 	started time.Time
 	slots   *semaphore.Weighted // one for each attempt, and for a fetch on its way: a busy worker leaves deliveries to idle ones
 	ends    finishes            // of attempts that have succeeded
+	offers  offers              // runs that were offered their locks while no slot was free
 	busy    atomic.Int64        // slots in which an attempt runs
 
 	suspects suspects // runs here that have crashed before
@@ -553,21 +554,33 @@ func (w *Worker) Deliver(ctx context.Context, due []ledger.Due) bool {
 // deliver brings runs that became due here to whoever can run them: to this worker when it has a free slot and serves
 // the queue, else to the queue. It does not wait.
 func (w *Worker) deliver(_ context.Context, due []ledger.Due) {
-	paused := w.paused.Load()
 	for _, d := range due {
-		weight, served := w.o.Queues[d.Queue]
-		var before []string // queues in which a run that was due earlier goes first
-		for name, other := range w.o.Queues {
-			if other >= weight {
-				before = append(before, name)
+		before, ok := w.direct(d)
+		if !ok || w.pusher.Waiting(before) || !w.slots.TryAcquire(1) {
+			if ok && d.Offered {
+				w.offers.add(d)
 			}
-		}
-		if !served || w.draining.Load() || paused == nil || (*paused)[d.Queue] || w.pusher.Waiting(before) || !w.slots.TryAcquire(1) {
 			w.pusher.Add(d)
 			continue
 		}
 		w.attempt.Go(func() { w.claim(d, before) })
 	}
+}
+
+// direct reports whether this worker may claim a run without a delivery, if it has a slot. before names the queues in which a
+// run that was due earlier goes first; runs in paused ones do not start.
+func (w *Worker) direct(d ledger.Due) (before []string, ok bool) {
+	paused := w.paused.Load()
+	weight, served := w.o.Queues[d.Queue]
+	if !served || w.draining.Load() || paused == nil || (*paused)[d.Queue] {
+		return nil, false
+	}
+	for name, other := range w.o.Queues {
+		if other >= weight && !(*paused)[name] {
+			before = append(before, name)
+		}
+	}
+	return before, true
 }
 
 // drift lets others see how many definitions here are not the active ones of their jobs.

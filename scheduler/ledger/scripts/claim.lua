@@ -4,12 +4,13 @@
 --       7 ms for which a bundle that is held for too long stays taken after its work was ended
 --       8... for a claim without a delivery: the queues in which a run that has been due longer, and has never crashed,
 --       goes first
--- Replies, each with the pushes to do (id, n, queue) last, as one list:
+-- Replies, with the pushes to do (id, n, queue) as one list:
 --   granted, token, n of fields, record..., arguments and definition, pushes
 --   waiting, <describe> (eight fields), pushes
 --   behind, pushes: earlier ticks of its job go first, it waits behind them
---   later, pushes: a run that was due earlier goes first; this one is to be pushed, under the next n; no pushes during a
---     grace time, in which nothing is claimed
+--   later, pushes, first: a run that was due earlier goes first; this one is to be pushed, under the next n; no pushes during a
+--     grace time, in which nothing is claimed. first (id, n, queue, or empty): that run, if it was offered its locks before, and
+--     its delivery is in its queue, so that no worker is about to claim it
 --   over, pushes: it has ended: its time to start is over, or its bundle can never be granted
 --   stale: not due, or another n | dead: the session has ended
 --   crashed, crashes, 1 if it is suspected to have caused one, else 0: it has crashed before, and nothing was changed
@@ -29,7 +30,7 @@ if run[STATE] == 'running' and run[HOLDER] == hid then return granted({}) end
 if run[STATE] ~= 'due' or run[N] ~= ARGV[4] then return {'stale'} end
 if not quiet() and space().grace() then -- what was lost is being said again: the sweep pushes it when that is over
   due(id, run)
-  return {'later', {}}
+  return {'later', {}, {}}
 end
 local S, list = nil, {}
 
@@ -52,9 +53,14 @@ for i = 8, #ARGV do
     if not before then
       call('ZREM', READY, first[j]) -- no claim of it can succeed
     elseif before[CRASHES] == '0' then -- others may be put off for long, and must not delay this one
-      due(id, run) -- under the next n: a late copy of this claim must not take what a delivery is pushed for
-      pushes(list, id, run)
-      return {'later', list}
+      local waits, goes = before[WAITS] == '1', {}
+      local queued = waits and call('ZSCORE', SENT, other)
+      if not waits or queued then
+        if queued then pushes(goes, other, before) end
+        due(id, run) -- under the next n: a late copy of this claim must not take what a delivery is pushed for
+        pushes(list, id, run)
+        return {'later', list, goes}
+      end -- else it was offered its locks just now, and is about to be claimed
     end
   end
 end

@@ -3,7 +3,8 @@
 --       room: so many runs at most become due by their time, and so many pushes are listed
 -- Replies: now (ms); ms to the next timer, or -1; 1 when more is left to do now, else 0; the pushes to do (id, n, queue);
 --       runs under ended sessions, or without their hold (id, token, job, failures); pushes that nobody has confirmed (id, n,
---       queue), unchanged; runs whose time may be over; runs whose record cannot be read
+--       queue), unchanged; runs whose time may be over; runs whose record cannot be read; how many of the pushes are for runs
+--       that were offered their locks, they come first
 local most = tonumber(ARGV[1])
 local room = math.min(most, tonumber(ARGV[3]))
 local S, list, dead, unconfirmed, broken = space(), {}, {}, {}, {}
@@ -22,6 +23,7 @@ end
 local waiting = call('ZRANGEBYLEX', IDX, '[@\0o\0', '(@\0o\1', 'LIMIT', '0', most)
 for i = 1, #waiting do S.offers[#S.offers + 1] = string.match(waiting[i], '^[^%z]*%z.%z(.*)$') end
 offered(S, list)
+local offers = #list / 3
 
 local timers = call('ZRANGEBYSCORE', TIMER, '-inf', ms, 'LIMIT', '0', room)
 for i = 1, #timers do
@@ -103,4 +105,4 @@ for _, key in ipairs({TIMER, LATE}) do
   if left and (not wait or left < wait) then wait = left end
 end
 local more = S.more or #waiting == most or #timers == room or #unsure == room or #late == most
-return {ms, format('%.0f', wait or -1), more and 1 or 0, list, dead, unconfirmed, late, broken}
+return {ms, format('%.0f', wait or -1), more and 1 or 0, list, dead, unconfirmed, late, broken, offers}

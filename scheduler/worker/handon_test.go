@@ -1,0 +1,161 @@
+package worker_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/worker"
+)
+
+// began is when a run began and ended.
+type began struct {
+	run        jobs.RunID
+	from, upto time.Time
+}
+
+// client opens a session of a process that is no worker.
+func (f *fleet) client() *locks.Client {
+	f.Helper()
+	client, err := locks.Open(f.Context(), f.rdb, locks.Options{Namespace: f.namespace, Name: "other"})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() {
+		if err := client.Close(context.WithoutCancel(f.Context())); err != nil {
+			f.Error(err)
+		}
+	})
+	return client
+}
+
+// TestHotBillDoesNotStarveBehindABacklog has some runs wait for a bill, then fills the queue with runs that are due later, and
+// releases the bill. The runs of the bill follow each other in the order of their requests.
+func TestHotBillDoesNotStarveBehindABacklog(t *testing.T) {
+	f := newFleet(t)
+	const waits, backlog, slots = 20, 600, 4
+	const takes = 20 * time.Millisecond
+	var mu sync.Mutex
+	var bill, others []began
+	note := func(to *[]began, r *jobs.Run[struct{}]) {
+		from := time.Now()
+		time.Sleep(takes) // the work
+		mu.Lock()
+		defer mu.Unlock()
+		*to = append(*to, began{r.ID(), from, time.Now()})
+	}
+	settle := f.job("settle", func(_ context.Context, r *jobs.Run[struct{}]) error { note(&bill, r); return nil },
+		func(j *jobs.Job) { j.Lock.Exclusive = []string{"bill:1"} })
+	other := f.job("other", func(_ context.Context, r *jobs.Run[struct{}]) error { note(&others, r); return nil })
+	client := f.client()
+	hold, err := client.Acquire(t.Context(), locks.Exclusive("bill:1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.start(func(o *worker.Options) { o.Concurrency = slots })
+	for i := range waits {
+		f.enqueue(settle, fmt.Sprintf("%02d", i))
+		f.await("the run to wait", func() bool {
+			n, err := f.rdb.ZLexCount(t.Context(), "{"+f.namespace+"}:q", "[bill:1\x00", "(bill:1\x01").Result()
+			return err == nil && n == int64(i+1)
+		})
+	}
+	for i := range backlog {
+		f.enqueue(other, fmt.Sprint(i))
+	}
+	if err := hold.Release(); err != nil {
+		t.Fatal(err)
+	}
+	released := time.Now()
+	f.await("all runs to end", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(bill) == waits && len(others) == backlog
+	})
+
+	slices.SortFunc(bill, func(a, b began) int { return a.from.Compare(b.from) })
+	var gaps []time.Duration
+	for i, one := range bill {
+		if want := jobs.RunID(fmt.Sprintf("settle#%02d", i)); one.run != want {
+			t.Errorf("run %d of the bill is %s, want %s", i+1, one.run, want)
+		}
+		if i > 0 {
+			gaps = append(gaps, one.from.Sub(bill[i-1].upto))
+		}
+	}
+	left := 0 // of the backlog when the last run of the bill began
+	for _, one := range others {
+		if one.from.After(bill[waits-1].from) {
+			left++
+		}
+	}
+	slices.Sort(gaps)
+	t.Logf("the first run began %s after the release; the bill was idle for %s at most, %s in the median; %d of %d others began after the last one",
+		bill[0].from.Sub(released), gaps[len(gaps)-1], gaps[len(gaps)/2], left, backlog)
+	// A gap is two round trips. On a machine that starves the process for a moment, some are longer.
+	if p95 := gaps[len(gaps)*95/100-1]; p95 > 100*time.Millisecond {
+		t.Errorf("the bill was idle for %s between two of its runs, want at most 100ms: %s", p95, gaps)
+	}
+	if left == 0 {
+		t.Error("the runs of the bill ended with the backlog, although they were due before all of it")
+	}
+}
+
+// TestSlotIsPassedToNoRunThatWasDueLater has a run wait for a bill that became due after a backlog. It does not start before
+// runs of the backlog that were due earlier.
+func TestSlotIsPassedToNoRunThatWasDueLater(t *testing.T) {
+	f := newFleet(t)
+	const backlog = 60
+	const takes = 20 * time.Millisecond
+	var mu sync.Mutex
+	var order []jobs.RunID
+	note := func(r *jobs.Run[struct{}]) {
+		mu.Lock()
+		order = append(order, r.ID())
+		mu.Unlock()
+		time.Sleep(takes) // the work
+	}
+	bill := func(j *jobs.Job) { j.Lock.Exclusive = []string{"bill:1"} }
+	first := make(chan struct{})
+	holds := f.job("holds", func(ctx context.Context, r *jobs.Run[struct{}]) error {
+		note(r)
+		select {
+		case <-first:
+		case <-ctx.Done():
+		}
+		return nil
+	}, bill)
+	settle := f.job("settle", func(_ context.Context, r *jobs.Run[struct{}]) error { note(r); return nil }, bill)
+	other := f.job("other", func(_ context.Context, r *jobs.Run[struct{}]) error { note(r); return nil })
+	f.start(func(o *worker.Options) { o.Concurrency = 1 })
+	f.enqueue(holds, "1")
+	f.await("the first run to begin", func() bool { mu.Lock(); defer mu.Unlock(); return len(order) == 1 })
+	for i := range backlog {
+		f.enqueue(other, fmt.Sprint(i))
+	}
+	waits, err := f.ledger.Enqueue(t.Context(), ledger.Request{Job: settle, ID: "1", Trigger: ledger.ByRequest})
+	if err != nil {
+		t.Fatal(err)
+	}
+	request, err := f.client().Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if claimed, err := f.ledger.Claim(t.Context(), request, waits.Due[0], time.Second, nil); err != nil || claimed.Outcome != ledger.Waiting {
+		t.Fatalf("the run of the bill: %+v, %v, want it to wait", claimed, err)
+	}
+	request.Drop()
+	close(first)
+	f.await("all runs to begin", func() bool { mu.Lock(); defer mu.Unlock(); return len(order) == backlog+2 })
+	at := slices.Index(order, "settle#1")
+	t.Logf("the run of the bill was number %d of %d", at+1, len(order))
+	if at < backlog {
+		t.Errorf("the run of the bill was number %d, before runs that had been due for longer", at+1)
+	}
+}
