@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/redis/go-redis/v9"
+
 	"lockstep/jobs"
 	"lockstep/locks"
 	"lockstep/scheduler/ledger"
@@ -240,6 +242,25 @@ func TestADeathIsForgottenWhenItsAttemptsAreClosed(t *testing.T) {
 		f.end(idle)
 		f.finish(a, ledger.Success, ledger.Recorded) // sent before the death
 		f.sweep()
+		f.wantNothingLeft()
+	})
+}
+
+// TestSuspectsThatAnOlderBuildHasEndedAreForgotten: it knows nothing of suspects, and of the key they are in.
+func TestSuspectsThatAnOlderBuildHasEndedAreForgotten(t *testing.T) {
+	each(t, func(f *fixture) {
+		left := redis.Z{Member: "w.00000000\x00j#ended"}
+		if err := f.rdb.ZAdd(f.Context(), f.key("died"), left).Err(); err != nil {
+			f.Fatal(err)
+		}
+		w := f.session("w")
+		a := f.claim(w, f.run(), ledger.Granted)
+		b := f.claim(f.session("v"), f.crash(w)[0], ledger.Granted)
+		if died, err := f.rdb.ZRange(f.Context(), f.key("died"), 0, -1).Result(); err != nil || len(died) != 1 ||
+			died[0] != string(w.Session())+"\x00"+string(a.Record.ID) {
+			f.Errorf("%q, %v; want the run that has crashed alone", died, err)
+		}
+		f.finish(b, ledger.Success, ledger.Recorded)
 		f.wantNothingLeft()
 	})
 }
