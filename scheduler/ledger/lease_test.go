@@ -121,8 +121,9 @@ func TestAWorkerHandsBackWhatItCutOff(t *testing.T) {
 	})
 }
 
-// TestASweepThatComesFirstIsToldThatTheWorkerSurvived, and a session that has ended as well reports nothing.
-func TestASweepThatComesFirstIsToldThatTheWorkerSurvived(t *testing.T) {
+// TestAWorkerConfirmsALostLeaseThatASweepHasRecorded: the report closes nothing more, and a session that has ended as well
+// reports nothing.
+func TestAWorkerConfirmsALostLeaseThatASweepHasRecorded(t *testing.T) {
 	each(t, func(f *fixture) {
 		a := f.claim(f.session("a"), f.run(), ledger.Granted)
 		due := f.loseLease(a.client)

@@ -44,8 +44,8 @@
 //
 // A suspect that has run for longer than its crashed attempts leaves the place, if another crash does not end the run. Then
 // the next suspect may start beside it. After its second crash a suspect runs beside no other run that has crashed before,
-// cleared ones included. The same holds for every run that another crash ends, suspect or not, since the blame is no more than
-// likely: a poison run that kills its worker later each time looks like one that has survived. So no run fails for the crashes
+// cleared ones included. The same holds for every run that another crash ends, suspect or not, since the blame is never
+// certain: a poison run that kills its worker later each time looks like one that has survived. So no run fails for the crashes
 // of another one.
 //
 // # A lost lease

@@ -109,8 +109,8 @@ func (s *suspects) pause() time.Duration {
 func outlasts(crashes int, job *jobs.Job) bool { return crashes+1 < job.MaxCrashes }
 
 // alone reports whether a run runs beside no other run that has crashed before. After its first crash a suspect need not: it
-// was one of several in one death. A run that another crash ends must, even when it was cleared: who caused a death is no
-// more than likely.
+// was one of several in one death. A run that another crash ends must, even when it was cleared: which run caused a death is
+// never certain.
 func alone(crashes int, job *jobs.Job) bool { return crashes != 1 || !outlasts(crashes, job) }
 
 // admit lets a run that a claim found to have crashed before start here, or returns nil.

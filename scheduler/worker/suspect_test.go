@@ -50,7 +50,7 @@ func TestOnlySuspectsAfterTheirFirstCrashShareAWorker(t *testing.T) {
 	}
 }
 
-// TestARunThatAnotherCrashEndsRunsBesideNoOtherThatHasCrashed: the blame is no more than likely. Here poison crashed with a and b,
+// TestARunThatAnotherCrashEndsRunsBesideNoOtherThatHasCrashed: the blame is never certain. Here poison crashed with a and b,
 // ran for longer the next time, left the place, and killed the worker when a was in the place: a was blamed, and poison and b,
 // which had left the place before, were cleared.
 func TestARunThatAnotherCrashEndsRunsBesideNoOtherThatHasCrashed(t *testing.T) {
