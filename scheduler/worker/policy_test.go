@@ -120,15 +120,14 @@ func TestAWorkerConfirmsThatItSurvivedALostLease(t *testing.T) {
 	began := make(chan int, 10)
 	job := f.job("long", func(ctx context.Context, r *jobs.Run[struct{}]) error {
 		began <- r.Attempt()
-		if r.Attempt() == 1 {
-			<-ctx.Done()
+		select {
+		case <-end:
+			return nil
+		case <-ctx.Done():
 			return ctx.Err()
 		}
-		<-end
-		return nil
 	})
 	w := f.start(calm)
-	f.start(calm) // it may take over the run
 	var runs []jobs.RunID
 	for i := range 3 {
 		runs = append(runs, f.enqueue(job, fmt.Sprint(i)))
@@ -137,6 +136,7 @@ func TestAWorkerConfirmsThatItSurvivedALostLease(t *testing.T) {
 		<-began
 	}
 	old := w.ID()
+	f.start(calm) // it may take over the runs
 	exp := "{" + f.namespace + "}:exp"
 	if err := f.rdb.ZAddXX(t.Context(), exp, redis.Z{Score: 1, Member: "s" + string(old)}).Err(); err != nil {
 		t.Fatal(err)
@@ -148,7 +148,7 @@ func TestAWorkerConfirmsThatItSurvivedALostLease(t *testing.T) {
 				t.Fatal(err)
 			}
 			first := record.Attempts[0]
-			return first.Worker != old || first.Outcome == ledger.LostLeaseAttempt && first.Confirmed
+			return first.Worker == old && first.Outcome == ledger.LostLeaseAttempt && first.Confirmed
 		})
 	}
 	release()
