@@ -78,12 +78,13 @@ func beat() *jobs.Job {
 func latest(ctx context.Context, l *ledger.Ledger, since time.Time) (late time.Duration, err error) {
 	ticks, err := l.History(ctx, "beat", 0)
 	for _, tick := range ticks {
+		if tick.Tick.Before(since) { // no worker may have been there
+			continue
+		}
 		if tick.State == ledger.MissedRun {
 			err = errors.Join(err, fmt.Errorf("%s was missed", tick.ID))
 		}
-		if !tick.Tick.Before(since) {
-			late = max(late, tick.Created.Sub(tick.Tick))
-		}
+		late = max(late, tick.Created.Sub(tick.Tick))
 	}
 	return late, err
 }
