@@ -350,7 +350,7 @@ type lockFile struct {
 	// How many permits a run takes, of those that are declared at the top, under permits.
 	Permits map[string]int `yaml:"permits" keys:"permit" min:"1" max:"1000000" unset:"none" example:"{partner-api: 1}"`
 
-	// How long a run waits for all of them; 0s is without limit.
+	// How long a run waits for all of them, not counting pauses of its queue; 0s is without limit.
 	Wait *time.Duration `yaml:"wait" min:"0s" unset:"no limit" example:"2m"`
 
 	// What becomes of a run that has waited so long: it waits again, at the end of the line, or is skipped, or has failed.

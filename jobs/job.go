@@ -160,7 +160,7 @@ type Lock struct {
 	Shared    []string       `json:"shared,omitempty"`    // the same; others may share them
 	Permits   map[string]int `json:"permits,omitempty"`   // resource -> permits of it; their limits are declared elsewhere
 
-	Wait   time.Duration `json:"wait,omitempty"`    // how long a run waits for its bundle; 0: without limit
+	Wait   time.Duration `json:"wait,omitempty"`    // how long a run waits for its bundle, without pauses of its queue; 0: no limit
 	OnBusy OnBusy        `json:"on_busy,omitempty"` // what becomes of it then; only with Wait
 
 	MaxHold    time.Duration `json:"max_hold,omitempty"`    // an attempt that holds it for longer has failed; 0: none

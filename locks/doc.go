@@ -86,7 +86,8 @@
 //
 // A lowered limit ([Client.Declare]) can close a circle among requests that wait already. The script that lowers it looks at
 // the nested ones that wait for these permits, takes the youngest wait of each circle out of the queues, and has its
-// client ask again. That request gets the [DeadlockError].
+// client ask again. That request gets the [DeadlockError]. Requests that wait for more permits than the new limit allows leave
+// the queues in the same way, and get [ErrInvalid]; a run of the scheduler fails with that reason.
 //
 // A search reads a bounded number of holds and waits, so that it does not keep Redis busy. Holds without waiting requests
 // inside cost it nothing. What it does not get to counts as a hold that never ends: the request is refused with

@@ -906,7 +906,7 @@ func TestExplorationFindsFlaws(t *testing.T) {
 			"elseif (kind == 's' or kind == 'u') and (mode == 'x' or mode == 'c') then\n          local shared",
 			"elseif kind == 's' and (mode == 'x' or mode == 'c') then\n          local shared",
 		},
-		{flawLimit, "permits", "stuck", "if lowered then S.untie(name, '') end", ""},
+		{flawLimit, "permits", "stuck", "if less then S.untie(name, '') end", ""},
 		{flawNoBar, "bundles", "is granted past", "counts = reserve < (self and tonumber(self[3]) or now) and", "counts = false and"},
 		{
 			flawNestedPass, "shares", "is granted past", "if nested then upto = '(' .. name .. '\\1' end",

@@ -1012,6 +1012,7 @@ func (m *model) circle(items, nested []string) bool {
 func (m *model) checkAsked(name string, limit, version int64, asked []string) error {
 	c := m.clone()
 	c.declared[name] = modelPermits{limit, version}
+	c.dismiss(name)
 	for _, id := range asked {
 		w := c.waits[id]
 		if w == nil || len(w.under) == 0 || !c.circle(w.items, w.under) {
@@ -1214,6 +1215,9 @@ func (m *model) declare(name string, limit, version int64, asked []string) []str
 		return []string{"ok", fmt.Sprint(known.limit), fmt.Sprint(known.version)}
 	}
 	m.declared[name] = modelPermits{limit, version}
+	if !ok || limit < known.limit {
+		m.dismiss(name)
+	}
 	for _, id := range asked {
 		w := m.waits[id]
 		if m.drop(id); m.alive(w.session) {
@@ -1223,6 +1227,22 @@ func (m *model) declare(name string, limit, version int64, asked []string) []str
 	m.settle()
 	m.reap()
 	return []string{"ok", fmt.Sprint(limit), fmt.Sprint(version), "0"}
+}
+
+// dismiss has those asked again that wait for permits which were declared, and can never be granted as they are.
+func (m *model) dismiss(name string) {
+	for _, w := range m.inOrder() {
+		switch mode, n := want(w.items, name); {
+		case mode == 0, mode == 'p' && n <= m.declared[name].limit:
+		case w.session == "@":
+			w.state = "l"
+			m.offered[w.id] = true
+		default:
+			if m.drop(w.id); m.alive(w.session) {
+				m.revs[w.session]++
+			}
+		}
+	}
 }
 
 func (m *model) downgrade(id string, names []string) []string {
@@ -1353,6 +1373,9 @@ func (m *model) align(w *modelWait) {
 	switch back := slices.Contains(m.kept, w.class); {
 	case back && w.state == "w":
 		w.state = "k"
+	case !back && w.state == "k" && m.unfit(w.items) != nil:
+		w.state = "l"
+		m.offered[w.id] = true
 	case !back && w.state == "k":
 		w.state = "w"
 	}

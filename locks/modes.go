@@ -16,8 +16,8 @@ type PermitLimit struct {
 // Declare sets how many permits a resource has, for [Permits]. The limit lives in Redis, where every client finds the same
 // one, and it has a version: a higher one replaces it, a lower one changes nothing, and the limit that stands is
 // returned, so that a worker with an older configuration cannot set it back. The same version with another number is
-// an error. Raising it grants to who waits; lowering it takes nothing away, but nothing is granted until enough has come
-// back.
+// an error. Raising it grants to waiting requests. Lowering it revokes nothing, but nothing is granted until enough has come
+// back, and waiting requests for more permits than there are now end with [ErrInvalid].
 //
 // A declared resource has no other mode until [Client.Undeclare] removes the limit. While a hold has it in another mode the
 // error is [ErrBusy].

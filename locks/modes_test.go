@@ -305,3 +305,65 @@ func TestOneResourceHasOneModeInABundle(t *testing.T) {
 	}
 	release(t, acquire(t, c, locks.Shared("a"), locks.Shared("a"))) // twice the same is once
 }
+
+// TestLoweredLimitEndsWaitsForMorePermits has requests wait for more permits than a lowered limit allows. They could never be
+// granted, so each of them gets an error that names the limit; a request for fewer keeps its place.
+func TestLoweredLimitEndsWaitsForMorePermits(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		t.Parallel()
+		ctx := within(t, patient)
+		c := openClient(t, rdb, locks.Options{Namespace: redistest.Namespace(t)})
+		declare := func(name string, permits int, version int64) {
+			t.Helper()
+			if _, err := c.Declare(ctx, name, locks.PermitLimit{Permits: permits, Version: version}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		declare("api", 3, 1)
+		held := acquire(t, c, locks.Permits("api", 1), locks.Exclusive("bill"))
+		ended := make(chan error, 2)
+		ask := func(parts ...locks.Part) {
+			go func() {
+				hold, err := c.Acquire(ctx, parts...)
+				if err == nil {
+					err = errors.Join(errors.New("it was granted"), hold.Release())
+				}
+				ended <- err
+			}()
+		}
+		ask(locks.Permits("api", 3))
+		ask(locks.Permits("api", 3), locks.Exclusive("bill"))
+		fits := make(chan *locks.Hold, 1)
+		go func() { fits <- must(c.Acquire(ctx, locks.Permits("api", 2), locks.Exclusive("bill"))) }()
+		eventually(t, "three requests wait", func() bool { return len(waits(t, c)) == 3 })
+		declare("api", 2, 2)
+		for range 2 {
+			select {
+			case err := <-ended:
+				if !errors.Is(err, locks.ErrInvalid) || !strings.Contains(err.Error(), `"api" has 2 permits in all`) {
+					t.Errorf("got %v, want an error that names the limit", err)
+				}
+			case <-time.After(patient):
+				t.Fatal("a wait for 3 permits of 2 does not end")
+			}
+		}
+		release(t, held)
+		release(t, <-fits)
+
+		// The same holds for a name that becomes permits while a request waits for it in another mode.
+		held = acquire(t, c, locks.Exclusive("bill"))
+		ask(locks.Exclusive("bill", "port"))
+		eventually(t, "the request waits", func() bool { return len(waits(t, c)) == 1 })
+		declare("port", 1, 1)
+		select {
+		case err := <-ended:
+			if !errors.Is(err, locks.ErrInvalid) || !strings.Contains(err.Error(), `"port" is declared as permits`) {
+				t.Errorf("got %v, want an error that says that they are permits", err)
+			}
+		case <-time.After(patient):
+			t.Fatal("a wait for permits in another mode does not end")
+		}
+		release(t, held)
+	})
+}

@@ -5,7 +5,7 @@
 local name = ARGV[1]
 local owner = call('HGET', OWN, name)
 if owner and sub(owner, 1, 1) ~= 'p' then return {'mode'} end
-local used, lowered = 0, false
+local used, less = 0, true -- less: requests may wait that cannot be granted any more
 if owner then
   local n, most, version = permits(owner)
   local newer = tonumber(ARGV[3]) > tonumber(version)
@@ -13,11 +13,11 @@ if owner then
     if version == ARGV[3] and format('%d', most) ~= ARGV[2] then return {'differs', most, version} end
     return {'ok', most, version}
   end
-  used, lowered = n, tonumber(ARGV[2]) < most
+  used, less = n, tonumber(ARGV[2]) < most
 end
 call('HSET', OWN, name, format('p%d:%d:%s', used, ARGV[2], ARGV[3]))
 local S = space()
-if lowered then S.untie(name, '') end
+if less then S.untie(name, '') end
 S.visit({name})
 S.settle()
 S.reap()

@@ -6,8 +6,8 @@
 --                   m<hold> the end of what may be held at most   d<hold> the end of a hold that rests
 --                   g<resource>\0<ticket> a queue that is still to be walked, from that ticket on
 --                   G<resource> all queues from that resource on are still to be walked
---                   c<name>\0<ticket> the nested waits for these permits are still to be checked for circles, from that
---                   ticket on: their limit was lowered
+--                   c<name>\0<ticket> the waits for these permits are still to be looked at, from that ticket on: their limit
+--                   was lowered, see untie
 --                   k<class>\0<ticket> the waits of that class are still to be kept back, or let go, from that ticket on
 --                   e the grace time, score 0: always due, so that no script takes its fast path meanwhile
 --   2 own   HASH  resource -> how it is occupied:

@@ -406,6 +406,25 @@ local function space()
     vacate(items, 'o' .. id)
   end
 
+  -- dismiss has a request asked again that waits and can never be granted as it is: its reply will say why. A session's wait is
+  -- dropped. One of the space leaves the queues like a lapsed offer, and the desk is told of it like of an offer.
+  function S.dismiss(wait)
+    local id = wait.id
+    if wait[1] ~= '@' then
+      S.drop(id)
+      if ends(wait[1]) then S.inform(wait[1], 'a', id) end
+      return
+    end
+    if wait[4] == 'w' then
+      call('ZREM', Q, unpack(queued(wait, id)))
+      unbar(bundle(wait, W_ITEMS), wait)
+    end
+    wait[4] = 'l'
+    store(id, wait)
+    call('ZADD', IDX, '0', '@\0o\0' .. id)
+    S.offers[#S.offers + 1] = id
+  end
+
   -- kept tells whether a class of the space's waits is offered nothing. It is read once, but see S.keep.
   local function kept(name)
     if not S.back then
@@ -431,7 +450,10 @@ local function space()
       end
       local wait = S.wait(id)
       local state = kept(name) and 'k' or 'w'
-      if wait[4] ~= state and (wait[4] == 'w' or wait[4] == 'k') then
+      local _, items = bundle(wait, W_ITEMS)
+      if state == 'w' and wait[4] == 'k' and S.unfit(items) then -- the limit was lowered meanwhile
+        S.dismiss(wait)
+      elseif wait[4] ~= state and (wait[4] == 'w' or wait[4] == 'k') then
         wait[4] = state
         store(id, wait)
         if state == 'k' then
@@ -1306,13 +1328,22 @@ local function space()
     return path, waiting
   end
 
-  -- untie looks, after a limit was lowered, whether requests that wait for these permits wait for themselves now, from a
-  -- ticket on. Of each circle the youngest wait is taken out, and its session is told to ask again: the answer then is the
-  -- circle, or that there is none any more.
+  -- untie looks, after permits were declared or their limit was lowered, at the requests that wait for them, from a ticket on.
+  -- Those that ask for more permits than there are, or for no permits at all, are dismissed. Others may wait for themselves now:
+  -- of each circle the youngest wait is taken out, and its session is told to ask again: the reply then is the circle, or that
+  -- there is none any more.
   function S.untie(name, ticket)
-    local members = call('ZRANGEBYLEX', Q, '[' .. name .. '\0' .. ticket, '(' .. name .. '\0' .. NESTED, 'LIMIT', '0', LOOK_TEXT)
+    local owner = call('HGET', OWN, name)
+    if not owner or sub(owner, 1, 1) ~= 'p' then return end
+    local _, most = permits(owner)
+    local members = call('ZRANGEBYLEX', Q, '[' .. name .. '\0' .. ticket, '(' .. name .. '\1', 'LIMIT', '0', LOOK_TEXT)
+    for i = 1, #members do
+      local mode, n, id = string.match(members[i], '^[^%z]*%z[^%z]*%z(.)(%d*)%z[^%z]*%z(.*)$')
+      if mode ~= 'p' or tonumber(n) > most then S.dismiss(S.wait(id)) end
+    end
     for i = 1, #members do
       local at, id = string.match(members[i], '^[^%z]*%z([^%z]*)%z.%d*%z[^%z]*%z(.*)$')
+      if at >= NESTED then break end
       if spent > SEARCH / 2 then
         later({'c' .. name .. '\0' .. at})
         return

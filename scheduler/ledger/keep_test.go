@@ -2,6 +2,7 @@ package ledger_test
 
 import (
 	"testing"
+	"time"
 
 	"lockstep/jobs"
 	"lockstep/locks"
@@ -72,5 +73,60 @@ func TestARunOfAPausedQueueIsOfferedNothingUntilItGoesOn(t *testing.T) {
 		due = f.finish(f.claim(w, due[0], ledger.Granted), ledger.Success, ledger.Recorded).Due
 		f.finish(f.claim(w, due[0], ledger.Granted), ledger.Success, ledger.Recorded)
 		f.wantNothingLeft()
+	})
+}
+
+// TestPauseStopsTheClockOfAWait has a run wait for a bill for at most as long as its job says, not counting the time in which
+// its queue was paused.
+func TestPauseStopsTheClockOfAWait(t *testing.T) {
+	each(t, func(f *fixture) {
+		const patience, pause = 300 * time.Millisecond, 600 * time.Millisecond
+		w := f.session("w")
+		if _, err := w.TryAcquire(f.Context(), locks.Exclusive("bill")); err != nil {
+			f.Fatal(err)
+		}
+		job := newJob("waits")
+		job.Lock = jobs.Lock{Exclusive: []string{"bill"}, Wait: patience, OnBusy: jobs.BusyFail}
+		enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: job, ID: "1", Trigger: ledger.ByRequest})
+		if err != nil {
+			f.Fatal(err)
+		}
+		expire := func() ledger.State {
+			f.Helper()
+			if _, err := f.Expire(f.Context(), enqueued.Run, job); err != nil {
+				f.Fatal(err)
+			}
+			record, _, err := f.Find(f.Context(), enqueued.Run)
+			if err != nil {
+				f.Fatal(err)
+			}
+			return record.State
+		}
+		began := time.Now()
+		f.claim(w, enqueued.Due[0], ledger.Waiting)
+		if err := f.QueuePaused(f.Context(), job.Queue); err != nil {
+			f.Fatal(err)
+		}
+		for time.Since(began) < pause { // the clock is what is tested
+			if state := expire(); state != ledger.WaitsLock {
+				f.Fatalf("the run is %s %s after it began to wait, while its queue is paused", state, time.Since(began))
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		if _, err := f.QueueResumed(f.Context(), job.Queue); err != nil {
+			f.Fatal(err)
+		}
+		for expire() == ledger.WaitsLock {
+			if time.Since(began) > time.Minute {
+				f.Fatal("the wait does not end")
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		if took := time.Since(began); took < patience+pause-100*time.Millisecond {
+			f.Errorf("the wait ended after %s, want at least %s beside a pause of %s", took, patience, pause)
+		}
+		if state := expire(); state != ledger.Failed {
+			f.Errorf("the run is %s, want failed", state)
+		}
 	})
 }

@@ -177,3 +177,54 @@ func TestLocksOfARunRestAfterItsEnd(t *testing.T) {
 		}
 	})
 }
+
+// TestLoweredLimitEndsRunsThatWaitForMorePermits has runs wait for more permits than a lowered limit allows, one of them in a
+// paused queue. They fail with a reason that names the limit.
+func TestLoweredLimitEndsRunsThatWaitForMorePermits(t *testing.T) {
+	each(t, func(f *fixture) {
+		w := f.session("w")
+		declare := func(permits int, version int64) {
+			f.Helper()
+			if _, err := w.Declare(f.Context(), "api", locks.PermitLimit{Permits: permits, Version: version}); err != nil {
+				f.Fatal(err)
+			}
+		}
+		lock := func(n int) jobs.Lock { return jobs.Lock{Permits: map[string]int{"api": n}} }
+		fails := func(due []ledger.Due, run jobs.RunID, reason string) {
+			f.Helper()
+			if len(due) != 1 || due[0].Run != run {
+				f.Fatalf("due %+v, want %s, for which there are not enough permits", due, run)
+			}
+			f.claim(w, due[0], ledger.Over)
+			if record := f.wantState(run, ledger.Failed); !strings.Contains(record.Reason, reason) {
+				f.Errorf("it failed for %q, want %q", record.Reason, reason)
+			}
+		}
+		declare(4, 1)
+		two := f.claim(w, f.asks("two", lock(2)), ledger.Granted)
+		four, fits := f.asks("four", lock(4)), f.asks("fits", lock(3))
+		f.claim(w, four, ledger.Waiting)
+		f.claim(w, fits, ledger.Waiting)
+		declare(3, 2)
+		fails(f.sweep().Due, four.Run, "api has 3 permits in all")
+		f.wantState(fits.Run, ledger.WaitsLock)
+
+		if err := f.QueuePaused(f.Context(), fits.Queue); err != nil {
+			f.Fatal(err)
+		}
+		declare(2, 3)
+		if due := f.sweep().Due; len(due) != 0 {
+			f.Fatalf("due %+v in a paused queue", due)
+		}
+		due, err := f.QueueResumed(f.Context(), fits.Queue)
+		if err != nil {
+			f.Fatal(err)
+		}
+		fails(due, fits.Run, "api has 2 permits in all")
+		f.finish(two, ledger.Success, ledger.Recorded)
+		if err := w.Undeclare(f.Context(), "api", 3); err != nil {
+			f.Error(err)
+		}
+		f.wantNothingLeft()
+	})
+}

@@ -18,7 +18,18 @@ if run[STATE] == 'failed' then -- it was parked, by refuse
   return {'ended', run[STATE], list}
 end
 local why = run[STATE] ~= 'running' and overdue(run)
-if not why and (run[STATE] ~= 'waiting' or run[WAITBY] == '' or now < tonumber(run[WAITBY])) then
+local waited = run[STATE] == 'waiting' and run[WAITBY] ~= '' and now >= tonumber(run[WAITBY])
+if not why and waited then -- its clock stops while its queue is paused
+  local lost, still = stopped(run[QUEUE], run[WAITBY] - run[PATIENCE])
+  local left = run[WAITBY] + lost - now
+  if left > 0 then
+    -- While the pause continues, the run is looked at again and again, but ever more seldom: there may be very many.
+    if still then left = left + math.max(1000, math.min(still / 4, 60000)) end
+    watch(id, run, format('%.0f', now + left))
+    return {'no', run[STATE], list}
+  end
+end
+if not why and not waited then
   watch(id, run)
   return {'no', run[STATE], list}
 end

@@ -12,7 +12,29 @@ for name in pairs(paused) do names[#names + 1] = name end
 table.sort(names)
 if concat(names, US) == before then return list end
 local S = space()
-S.keep(names)
+S.keep(names) -- whose first write is a removal, so that a full Redis does not refuse it
+
+-- note adds the begin or the end of a pause to those of a queue, of which the last 50 are kept: see stopped.
+local function note(queue, begins)
+  local last = {}
+  for from, upto in string.gmatch(call('HGET', LEDGER, 'pauses:' .. queue) or '', '(%d+)%-(%d*)') do
+    if upto ~= '' then
+      last[#last + 1] = from .. '-' .. upto
+    elseif not begins then
+      last[#last + 1] = from .. '-' .. ms
+    end
+  end
+  if begins then last[#last + 1] = ms .. '-' end
+  call('HSET', LEDGER, 'pauses:' .. queue, concat(last, ' ', math.max(1, #last - 49)))
+end
+local was = {}
+for name in string.gmatch(before, '[^\31]+') do
+  was[name] = true
+  if not paused[name] then note(name, false) end
+end
+for i = 1, #names do
+  if not was[names[i]] then note(names[i], true) end
+end
 S.settle()
 offered(S, list)
 return list

@@ -14,7 +14,8 @@
 --   18 cursor  HASH  job -> the last tick decided, server ms
 --   19 def     HASH  job -> definition, JSON
 --   20 rev     ZSET  job, score = the revision at which its cursor last moved
---   21 ledger  HASH  rev (the last revision), duty (the session that creates and sweeps for all), looked (where
+--   21 ledger  HASH  pauses:<queue> (the last pauses of a queue: from, "-", to or nothing, server ms, parted by blanks),
+--                    rev (the last revision), duty (the session that creates and sweeps for all), looked (where
 --                    the sweep goes on to look at what runs),
 --                    config:<digest> (ms at which somebody who carries it was last there), order (of definitions)
 --   22 ids     ZSET  run, score = server ms until which the id of a request is remembered; and \0 with a word for one
@@ -140,16 +141,31 @@ local function pushes(list, id, run)
   list[k + 1], list[k + 2], list[k + 3] = id, run[N], run[QUEUE]
 end
 
--- watch notes when a run has to be looked at because its time is over, if ever.
-local function watch(id, run)
+-- watch notes when a run must be looked at because its time may be over, if ever. later: when to look at a wait instead of at
+-- its end, server ms.
+local function watch(id, run, later)
   local at = run[FIRST] == '' and tonumber(run[DEADLINE]) or nil
-  local by = run[STATE] == 'waiting' and tonumber(run[WAITBY]) or nil
+  local by = run[STATE] == 'waiting' and tonumber(later or run[WAITBY]) or nil
   if by and (not at or by < at) then at = by end
   if at then
     call('ZADD', LATE, format('%.0f', at), id)
   elseif run[DEADLINE] ~= '' or run[PATIENCE] ~= '' then
     call('ZREM', LATE, id)
   end
+end
+
+-- stopped returns for how many ms a queue was paused since an instant (server ms), and if it is paused now, for how many ms.
+local function stopped(queue, since)
+  local total, still = 0, nil
+  local kept = US .. (call('HGET', META, 'kept') or '') .. US
+  for from, upto in string.gmatch(call('HGET', LEDGER, 'pauses:' .. queue) or '', '(%d+)%-(%d*)') do
+    -- An end that is missing although the queue is not paused was not recorded, by an older build: that pause does not count.
+    local open = upto == '' and string.find(kept, US .. queue .. US, 1, true)
+    local ended = open and now or tonumber(upto) or 0
+    total = total + math.max(0, ended - math.max(from, since))
+    if open then still = now - from end
+  end
+  return total, still
 end
 
 -- overdue returns why a run may not start any more, or nil.
