@@ -28,13 +28,14 @@ func (id RunID) Job() string {
 	return ""
 }
 
-// Tick returns the tick in the id of a tick's run. Other ids have none.
+// Tick returns the tick in the id of a tick's run. Other ids have none, whatever their requester put into them: of "@" and
+// "#" the first one decides.
 func (id RunID) Tick() (time.Time, bool) {
-	_, text, found := strings.Cut(string(id), "@")
-	if !found || strings.Contains(text, "#") {
+	at := strings.IndexAny(string(id), "@#")
+	if at < 0 || id[at] != '@' {
 		return time.Time{}, false
 	}
-	tick, err := time.Parse(time.RFC3339, text)
+	tick, err := time.Parse(time.RFC3339, string(id[at+1:]))
 	return tick, err == nil
 }
 

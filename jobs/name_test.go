@@ -58,3 +58,18 @@ func TestNewRunNamesSortByTime(t *testing.T) {
 		t.Errorf("the same id twice: %q", a)
 	}
 }
+
+func TestOnlyTheIDOfATicksRunHasATick(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 11, 21, 1, 0, 0, 0, time.UTC)
+	if got, ok := jobs.TickRunID("nightly", at).Tick(); !ok || !got.Equal(at) {
+		t.Errorf("the id of a tick's run has the tick %v, %t, want %v", got, ok, at)
+	}
+	for _, id := range []jobs.RunID{"", "nightly", "nightly@", "nightly@x", "nightly@..2026-11-21T01:00:00Z",
+		jobs.RequestRunID("nightly", "x"), jobs.RequestRunID("nightly", "x@2026-11-21T01:00:00Z"),
+		jobs.RequestRunID("nightly", "@2026-11-21T01:00:00Z"), "nightly@2026-11-21T01:00:00Z#x"} {
+		if got, ok := id.Tick(); ok {
+			t.Errorf("%q has the tick %v, want none", id, got)
+		}
+	}
+}

@@ -206,6 +206,28 @@ func TestWhatWasHeardOfOthersSurvivesThem(t *testing.T) {
 	})
 }
 
+// TestARequestWithATickInItsIDIsNoTick has Redis lose a request of which no worker knows more than its ID.
+func TestARequestWithATickInItsIDIsNoTick(t *testing.T) {
+	each(t, func(f *fixture) {
+		a := f.worker("a")
+		tick := a.cursor(f.job, 100).Add(10 * time.Second) // decided long ago
+		name := "x@" + tick.UTC().Format(time.RFC3339)
+		request, err := f.Enqueue(t.Context(), ledger.Request{Job: f.job, ID: name, Trigger: ledger.ByRequest})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.hear()
+
+		f.lose(a)
+		a.say()
+		for _, id := range []jobs.RunID{request.Run, jobs.TickRunID(f.job.Name, tick)} {
+			if record, _, err := f.Find(t.Context(), id); !errors.Is(err, ledger.ErrUnknown) {
+				t.Errorf("%s: got %+v, %v, want no run: a request that no worker had claimed is lost", id, record, err)
+			}
+		}
+	})
+}
+
 func tickOf(t *testing.T, run jobs.RunID) time.Time {
 	t.Helper()
 	tick, ok := run.Tick()
