@@ -283,7 +283,10 @@ func (t *tool) runRetryCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "retry RUN", Short: "Do a run again that has ended without a success",
 		Long: `Do a run again that failed, was lost, canceled, skipped or missed: under its id, so that its idempotency key stays the
-same, with its arguments, and by the job's present definition. Failures and crashes count anew.`,
+same, with its arguments, and by the job's present definition. Failures and crashes count anew.
+
+A tick whose arguments contain ${...} is refused when the job's arguments have changed since, because only the definition
+that they come from can replace it: lockstep job replay runs the tick with the present ones.`,
 		Args: oneArg("a RUN"),
 	}
 	a.flags(cmd, false)

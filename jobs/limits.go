@@ -1,6 +1,8 @@
 package jobs
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"unicode/utf8"
@@ -31,6 +33,23 @@ func CheckArgs(size, limit int) error {
 	}
 	return Permanent(fmt.Errorf("args are %w: %d bytes, and limits.args allows %d; store the data elsewhere and pass its name or address",
 		ErrTooLarge, size, limit))
+}
+
+// SameArgs reports whether two args are the same text, whatever its white space and its spelling of <, > and &, which JSON
+// may write as \u003c and the like. No args are the empty object.
+func SameArgs(a, b json.RawMessage) bool {
+	return bytes.Equal(a, b) || bytes.Equal(canonicalArgs(a), canonicalArgs(b))
+}
+
+func canonicalArgs(args json.RawMessage) []byte {
+	if len(args) == 0 {
+		return []byte("{}")
+	}
+	text, err := json.Marshal(args) // compacts and escapes
+	if err != nil {
+		return args // not JSON: the same only as the same bytes
+	}
+	return text
 }
 
 // CheckReason returns an [ErrTooLarge] that is [IsPermanent] for a reason of more than [MaxReason] bytes.

@@ -1,6 +1,7 @@
 package jobs_test
 
 import (
+	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
@@ -42,6 +43,32 @@ func TestWhatIsTooLargeIsRefusedWithLimitAndRemedy(t *testing.T) {
 		}
 		if test.err != nil && (!errors.Is(test.err, jobs.ErrTooLarge) || !jobs.IsPermanent(test.err)) {
 			t.Errorf("%v is not a permanent ErrTooLarge", test.err)
+		}
+	}
+}
+
+func TestArgsAreTheSameWhateverTheirSpelling(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		a, b string
+		want bool
+	}{
+		{"", "", true},
+		{"", "{}", true},
+		{"{}", "{ }", true},
+		{`{"a": 1}`, `{"a":1}`, true},
+		{`{"a":"<&>"}`, `{"a":"\u003c\u0026\u003e"}`, true},
+		{`{"a":7}`, `{"a":8}`, false},
+		{`{"a":"${X}"}`, `{"a":"x"}`, false},
+		{"", "null", false},
+		{"not JSON", "not JSON", true},
+		{"not JSON", "{}", false},
+	} {
+		if got := jobs.SameArgs(json.RawMessage(test.a), json.RawMessage(test.b)); got != test.want {
+			t.Errorf("SameArgs(%s, %s) = %t, want %t", test.a, test.b, got, test.want)
+		}
+		if got := jobs.SameArgs(json.RawMessage(test.b), json.RawMessage(test.a)); got != test.want {
+			t.Errorf("SameArgs(%s, %s) = %t, want %t", test.b, test.a, got, test.want)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	_ "embed"
@@ -143,16 +144,16 @@ func (l *Ledger) Cancel(ctx context.Context, run jobs.RunID, job *jobs.Job, act 
 // on. Failures and crashes count anew.
 type Reopening struct {
 	Run  jobs.RunID
-	Tick time.Time // zero for a run without one
-	Job  *jobs.Job // the definition to do it by
-	Args json.RawMessage
-	Any  bool // also when it succeeded, and when the ledger has no record of it (any more): a tick is to be done again
+	Tick time.Time       // zero for a run without one
+	Job  *jobs.Job       // the definition to do it by
+	Args json.RawMessage // the run's own, which the locks are read from
+	Any  bool            // also when it succeeded, and when the ledger has no record of it (any more): a tick is to be done again
 	Act  *Act
 }
 
 // Reopen makes an ended run due again. One that is outstanding is left as it is: nothing is due then, and sending it
-// again gives that. The error is an [ErrRefused] for a run that succeeded, unless Any is set, and for a line that
-// stands for many ticks.
+// again gives that. The error is an [ErrRefused] for a run that succeeded, unless Any is set; for a line that
+// stands for many ticks; and for a tick whose args have ${...} of a definition with other args than Job, unless Any is set.
 func (l *Ledger) Reopen(ctx context.Context, re Reopening) ([]Due, error) {
 	fail := func(err error) ([]Due, error) { return nil, fmt.Errorf("run %s again: %w", re.Run, err) }
 	job := re.Job
@@ -162,6 +163,10 @@ func (l *Ledger) Reopen(ctx context.Context, re Reopening) ([]Due, error) {
 	}
 	if err := errors.Join(jobs.CheckArgs(len(arguments), l.maxArgs), re.Act.check()); err != nil {
 		return fail(err)
+	}
+	if !re.Any && !re.Tick.IsZero() && hasReferences(arguments) && !jobs.SameArgs(arguments, job.Args) {
+		return fail(fmt.Errorf("%w: its args have ${...}, which only the definition that they come from can replace, and the "+
+			"job's args have changed; replay the tick instead, which then has the present args", ErrRefused))
 	}
 	items, err := job.Resources(re.Run, arguments)
 	if err != nil {
@@ -214,6 +219,11 @@ func (l *Ledger) Reopen(ctx context.Context, re Reopening) ([]Due, error) {
 	default:
 		return fail(r.unknown(outcome))
 	}
+}
+
+// hasReferences reports whether a worker would replace a part of args that are a definition's.
+func hasReferences(args json.RawMessage) bool {
+	return bytes.Contains(args, []byte("${")) || bytes.Contains(args, []byte("$$")) || bytes.Contains(args, []byte(`\u0024`))
 }
 
 // Pause has the ticks of a job skipped from now on. Runs that there are, and those that are asked for, go on. It returns

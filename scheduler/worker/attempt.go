@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -371,9 +370,11 @@ func (w *Worker) execute(ctx context.Context, hold *locks.Hold, claimed *ledger.
 		ctx, cancel = context.WithTimeoutCause(ctx, job.Timeout, jobs.ErrTimeout)
 		defer cancel()
 	}
+	// The locks are those of the record's args. They differ from the definition's in the run of a tick, too, if it was
+	// retried after its job had changed.
 	args := claimed.Args
-	if record.Trigger == ledger.BySchedule || bytes.Equal(args, claimed.Job.Args) {
-		args = job.Args // the definition's, with its ${...} replaced
+	if jobs.SameArgs(args, claimed.Job.Args) {
+		args = job.Args // with their ${...} replaced
 	}
 	return executor.Execute(ctx, &jobs.Attempt{
 		Job: job, Run: record.ID, Number: record.Last().Number, Tick: record.Tick, Args: args,

@@ -1,0 +1,150 @@
+package worker_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"lockstep/jobs"
+	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/worker"
+)
+
+// settling is what one attempt of the job of settler saw.
+type settling struct {
+	run     jobs.RunID
+	account int
+	note    string
+	locks   []string
+}
+
+// settler adds a job that ticks every second and locks the account of its args. The first attempt of its first run fails.
+func (f *fleet) settler(args string) (*jobs.Job, <-chan settling) {
+	f.Helper()
+	type arguments struct {
+		Account int
+		Note    string
+	}
+	seen := make(chan settling, 1000)
+	failing := make(chan struct{}, 1)
+	failing <- struct{}{}
+	jobs.Handle(f.handlers, "accounts.settle", func(_ context.Context, r *jobs.Run[arguments]) error {
+		seen <- settling{r.ID(), r.Args.Account, r.Args.Note, r.Locks()}
+		select {
+		case <-failing:
+			return errors.New("no")
+		default:
+			return nil
+		}
+	})
+	job := f.job("settle", func(context.Context, *jobs.Run[struct{}]) error { return nil }, func(j *jobs.Job) {
+		j.Handler, j.Every, j.Retry.Max, j.Args = "accounts.settle", time.Second, 0, json.RawMessage(args)
+		j.Lock.Exclusive = []string{"account:{account}"}
+	})
+	return job, seen
+}
+
+// next returns the next attempt at a run.
+func next(seen <-chan settling, run jobs.RunID) settling {
+	for one := range seen {
+		if one.run == run {
+			return one
+		}
+	}
+	panic("unreachable: the channel is never closed")
+}
+
+// replaceArgs has a worker carry a job with other args, and waits until that definition is the active one.
+func (f *fleet) replaceArgs(w *running, job *jobs.Job, args string) *jobs.Job {
+	f.Helper()
+	changed := *job
+	changed.Args = json.RawMessage(args)
+	if err := w.SetJobs(f.Context(), []*jobs.Job{&changed}, nil, "changed"); err != nil {
+		f.Fatal(err)
+	}
+	var active ledger.JobRecord
+	f.await("the changed definition to be active", func() bool {
+		var err error
+		active, err = f.ledger.Job(f.Context(), job.Name)
+		return err == nil && jobs.SameArgs(active.Job.Args, changed.Args)
+	})
+	return active.Job
+}
+
+func (f *fleet) retry(record *ledger.Record, job *jobs.Job) error {
+	f.Helper()
+	due, err := f.ledger.Reopen(f.Context(), ledger.Reopening{Run: record.ID, Tick: record.Tick, Job: job, Args: record.Args,
+		Act: &ledger.Act{Who: "ann", What: "retry run", On: string(record.ID)}})
+	for _, d := range due {
+		f.pushAndConfirm(d)
+	}
+	return err
+}
+
+func TestARetriedTickRunsWithTheArgsThatItsLocksAreReadFrom(t *testing.T) {
+	f := newFleet(t)
+	job, seen := f.settler(`{"account":7}`)
+	w := f.start()
+	first := <-seen
+	record := f.awaitState(first.run, ledger.Failed)
+	active := f.replaceArgs(w, job, `{"account":8}`)
+	if err := f.retry(record, active); err != nil {
+		t.Fatal(err)
+	}
+	again := next(seen, first.run)
+	if again.account != 7 || !slices.Contains(again.locks, "account:7") {
+		t.Errorf("the retry got account %d under the locks %v, want 7 under account:7", again.account, again.locks)
+	}
+	if done := f.awaitState(first.run, ledger.Succeeded); string(done.Args) != `{"account":7}` {
+		t.Errorf("its record says %s, want account 7", done.Args)
+	}
+	for present := range seen { // a later tick has the present args
+		if present.account == 8 {
+			if !slices.Contains(present.locks, "account:8") {
+				t.Errorf("a tick of the changed job has the locks %v, want account:8", present.locks)
+			}
+			break
+		}
+	}
+}
+
+func TestARetriedTickIsRefusedWhenOnlyItsOldDefinitionCouldReplaceItsArgs(t *testing.T) {
+	f := newFleet(t)
+	job, seen := f.settler(`{"account":7,"note":"${NOTE} <x>"}`)
+	w := f.start(withNote)
+	first := <-seen
+	record := f.awaitState(first.run, ledger.Failed)
+	if first.note != "hello <x>" {
+		t.Errorf("the first attempt got the note %q, want it replaced", first.note)
+	}
+	active, err := f.ledger.Job(t.Context(), job.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.retry(record, active.Job); err != nil { // the args are those of the definition, and replaced again
+		t.Fatal(err)
+	}
+	if again := next(seen, first.run); again.note != "hello <x>" {
+		t.Errorf("the retry by the same definition got the note %q, want it replaced", again.note)
+	}
+	f.awaitState(first.run, ledger.Succeeded)
+
+	changed := f.replaceArgs(w, job, `{"account":8}`)
+	if err := f.retry(record, changed); !errors.Is(err, ledger.ErrRefused) || !strings.Contains(err.Error(), "replay") {
+		t.Errorf("got %v, want a refusal that names the replay: no definition has these args any more", err)
+	}
+}
+
+// withNote has a worker replace ${NOTE} in args.
+func withNote(o *worker.Options) {
+	o.Expand = func(job *jobs.Job) (*jobs.Job, []jobs.Secret, error) {
+		replaced := *job
+		replaced.Args = bytes.ReplaceAll(job.Args, []byte("${NOTE}"), []byte("hello"))
+		return &replaced, nil, nil
+	}
+}
