@@ -181,14 +181,22 @@ func (s *spanOfTicks) read(ctx context.Context, conn *connection, job string) (f
 func (t *tool) jobReplayCommand() *cobra.Command {
 	var a action
 	var span spanOfTicks
+	var newKey bool
 	cmd := &cobra.Command{
 		Use: "replay JOB", Short: "Run the ticks of a span (again)",
-		Long: `Run the ticks of a span, both ends included, whatever became of them: missed, skipped, failed, or succeeded. A run
-keeps its id, and with it its idempotency key; the record of its earlier attempts stays. Ticks whose runs are not finished
-are left as they are. They run one after the other, by the job's present definition.`,
-		Example: `  lockstep job replay nightly-backup --from 2026-11-18T02:00 --to 2026-11-20T02:00`,
-		Args:    oneArg("a JOB"),
+		Long: `Run the ticks of a span, both ends included, whatever became of them: missed, skipped, failed, or succeeded. Ticks whose
+runs are not finished are left as they are. The ticks run one after the other, by the job's present definition and with its
+present args.
+
+A run keeps its id, and with it its idempotency key; the record of its earlier attempts stays. So an effect that was recorded
+under that key, by guard.SQL.Once or by the service that an http job calls, is not made again: this replay completes what is
+missing. With --new-key each tick gets a new run with a key of its own, JOB#replay-TICK-..., and every effect is made again.
+The record of the tick stays as it is.`,
+		Example: `  lockstep job replay nightly-backup --from 2026-11-18T02:00 --to 2026-11-20T02:00
+  lockstep job replay daily-report --from 2026-11-20T06:30 --to 2026-11-20T06:30 --new-key`,
+		Args: oneArg("a JOB"),
 	}
+	cmd.Flags().BoolVar(&newKey, "new-key", false, "make every effect again: give each run a new idempotency key")
 	span.flags(cmd)
 	a.flags(cmd, true)
 	cmd.RunE = t.does(func(ctx context.Context, conn *connection, o *admin.Operator, args []string) error {
@@ -200,12 +208,19 @@ are left as they are. They run one after the other, by the job's present definit
 		if err != nil {
 			return err
 		}
-		if err := t.confirm(ctx, &a, "this runs %s of %s, from %s", many(len(ticks), "tick"), args[0], words); err != nil {
+		keys, under := admin.SameKeys, "under the idempotency keys that they had"
+		if newKey {
+			keys, under = admin.NewKeys, "under new idempotency keys, so that every effect is made again"
+		}
+		if err := t.confirm(ctx, &a, "this runs %s of %s, from %s, %s", many(len(ticks), "tick"), args[0], words, under); err != nil {
 			return err
 		}
-		n, err := o.Replay(ctx, args[0], from, to, a.by())
+		n, err := o.Replay(ctx, args[0], from, to, keys, a.by())
 		if err != nil {
 			return err
+		}
+		if n > 0 && !newKey {
+			fmt.Fprintln(t.stderr, "lockstep: the runs keep their idempotency keys: an effect recorded under a key, as guard.SQL.Once does, is not made again (--new-key makes it again)")
 		}
 		return t.said(n > 0, fmt.Sprintf("%s of %s run", many(n, "tick"), args[0]), "no tick there to run: none is in the span, or all are outstanding")
 	})

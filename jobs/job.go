@@ -39,6 +39,26 @@ func (id RunID) Tick() (time.Time, bool) {
 	return tick, err == nil
 }
 
+// replayed begins the name of a run that does a tick again under a new idempotency key.
+const replayed = "replay-"
+
+// ReplayRunID returns a new id for a run that does a tick of a job again, and with it a new idempotency key. The run is no
+// tick's run, so the record of the tick stays as it is; [RunID.Replays] returns the tick.
+func ReplayRunID(job string, tick, now time.Time) RunID {
+	return RequestRunID(job, replayed+tick.UTC().Format(time.RFC3339)+"-"+NewRunName(now))
+}
+
+// Replays returns the tick that a run with an id of [ReplayRunID] does again. Other ids have none.
+func (id RunID) Replays() (time.Time, bool) {
+	text, is := strings.CutPrefix(strings.TrimPrefix(string(id), id.Job()), "#"+replayed)
+	end := strings.LastIndexByte(text, '-')
+	if !is || end < 0 {
+		return time.Time{}, false
+	}
+	tick, err := time.Parse(time.RFC3339, text[:end])
+	return tick, err == nil
+}
+
 // RunResource is the name of the lock that every attempt at a run holds on the run itself.
 func RunResource(id RunID) string { return "run:" + string(id) }
 

@@ -73,3 +73,27 @@ func TestOnlyTheIDOfATicksRunHasATick(t *testing.T) {
 		}
 	}
 }
+
+func TestTheIDOfAReplayHasItsTick(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 11, 21, 1, 0, 0, 0, time.UTC)
+	first, second := jobs.ReplayRunID("nightly", at, at), jobs.ReplayRunID("nightly", at, at)
+	if first == second {
+		t.Errorf("two replays of one tick have the same id, and so the same idempotency key: %s", first)
+	}
+	if got, ok := first.Replays(); !ok || !got.Equal(at) {
+		t.Errorf("%s replays %v, %t, want %v", first, got, ok, at)
+	}
+	if got, ok := first.Tick(); ok || first.Job() != "nightly" {
+		t.Errorf("%s is a run of job %q with the tick %v, want no tick of its own", first, first.Job(), got)
+	}
+	if err := jobs.ValidRunName(strings.TrimPrefix(string(first), "nightly#")); err != nil {
+		t.Error(err)
+	}
+	for _, id := range []jobs.RunID{"", jobs.TickRunID("nightly", at), "nightly#replay-", "nightly#replay-x-y", "nightly#x",
+		"nightly#replay-2026-11-21T01:00:00Z", "nightly@#replay-2026-11-21T01:00:00Z-x"} {
+		if got, ok := id.Replays(); ok {
+			t.Errorf("%q replays %v, want none", id, got)
+		}
+	}
+}

@@ -66,9 +66,10 @@
 //	in doubt about the commit      this attempt or the next one, as the database decided
 //
 // The two are for different faults: a record orders the attempts at one run, a token the holders of one lock, of whatever
-// run. Where both matter, [SQL.Check] stands at the beginning of the effect. A run that somebody has done again under its
-// id, though it succeeded (a replayed tick), is recorded still; remove its row if the effect is meant, too. A command job
-// can do the same in SQL, with LOCKSTEP_IDEMPOTENCY_KEY as the key: insert first, and end with success if it is there.
+// run. Where both matter, call [SQL.Check] at the beginning of the effect. A tick that is replayed keeps its run's id, so
+// its effect is still recorded and not made again; lockstep job replay --new-key gives each tick a run with a new key. A
+// command job can do the same in SQL, with LOCKSTEP_IDEMPOTENCY_KEY as the key: insert first, and end with success if the
+// row exists.
 //
 // # Invariants
 //

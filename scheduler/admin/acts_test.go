@@ -176,14 +176,17 @@ func TestASpanIsReplayedOrSkipped(t *testing.T) {
 		}
 		by := Actor{Who: "ann", Why: "disk was full"}
 		from, to := record.Cursor.Add(-72*time.Hour), record.Cursor
-		n, err := c.operator.Replay(t.Context(), "nightly", from, to, by)
+		n, err := c.operator.Replay(t.Context(), "nightly", from, to, SameKeys, by)
 		if err != nil || n != 3 {
 			t.Fatalf("%d, %v, want the three ticks of three days", n, err)
 		}
-		if n, err = c.operator.Replay(t.Context(), "nightly", from, to, by); err != nil || n != 0 {
+		if n, err = c.operator.Replay(t.Context(), "nightly", from, to, SameKeys, by); err != nil || n != 0 {
 			t.Errorf("%d, %v, want those that are outstanding left alone", n, err)
 		}
-		if _, err = c.operator.Replay(t.Context(), "nightly", from, to.Add(48*time.Hour), by); err == nil || !strings.Contains(err.Error(), "come by themselves") {
+		if n, err = c.operator.Replay(t.Context(), "nightly", from, to, NewKeys, by); err != nil || n != 0 {
+			t.Errorf("%d, %v, want outstanding ticks left alone under new keys, too", n, err)
+		}
+		if _, err = c.operator.Replay(t.Context(), "nightly", from, to.Add(48*time.Hour), SameKeys, by); err == nil || !strings.Contains(err.Error(), "come by themselves") {
 			t.Errorf("%v, want ticks to come refused", err)
 		}
 		if n, err = c.operator.Skip(t.Context(), "nightly", from, to, by); err != nil || n != 3 {

@@ -132,9 +132,18 @@ func (o *Operator) RetryRun(ctx context.Context, id jobs.RunID, by Actor) error 
 // ReplayMost bounds the ticks of one replay.
 const ReplayMost = 1000
 
-// Replay has the ticks of a job in a span, both ends included, run (again), whatever became of them; those that are
-// outstanding are left as they are. It returns how many run. The span has to be decided: later ticks come by themselves.
-func (o *Operator) Replay(ctx context.Context, job string, from, to time.Time, by Actor) (int, error) {
+// ReplayKeys says which idempotency keys the runs of a replay have.
+type ReplayKeys bool
+
+// The keys of a replay.
+const (
+	SameKeys ReplayKeys = false // each tick's run is done again under its id: an effect recorded under its key is not made again
+	NewKeys  ReplayKeys = true  // each tick gets a run of its own beside the record of the tick, see [jobs.ReplayRunID]
+)
+
+// Replay runs the ticks of a job in a span (again), both ends included, whatever became of them; outstanding ones are left
+// as they are. It returns the number of runs. The span must be decided: later ticks come by themselves.
+func (o *Operator) Replay(ctx context.Context, job string, from, to time.Time, keys ReplayKeys, by Actor) (int, error) {
 	record, ticks, err := o.span(ctx, job, from, to)
 	if err != nil {
 		return 0, err
@@ -149,10 +158,23 @@ func (o *Operator) Replay(ctx context.Context, job string, from, to time.Time, b
 	}
 	act := by.act("replay ticks", job, TickTime{from}.String()+" to "+TickTime{to}.String())
 	act.Apart = act.Detail
+	if keys == NewKeys {
+		act.Detail += ", under new keys"
+	}
 	var due []ledger.Due
 	defer func() { o.deliver(ctx, due) }()
 	for _, tick := range ticks {
 		re := ledger.Reopening{Run: jobs.TickRunID(job, tick), Tick: tick, Job: record.Job, Args: record.Job.Args, Any: true}
+		if keys == NewKeys {
+			there, _, err := o.ledger.Find(ctx, re.Run)
+			if err != nil && !errors.Is(err, ledger.ErrUnknown) {
+				return len(due), err
+			}
+			if err == nil && !there.State.Final() {
+				continue
+			}
+			re.Run, re.Tick = jobs.ReplayRunID(job, tick, time.Now()), time.Time{}
+		}
 		if len(due) == 0 { // kept once, with the first that runs
 			re.Act = &act
 		}

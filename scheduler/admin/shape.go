@@ -308,6 +308,9 @@ func newRun(record *ledger.Record) Run {
 		StartedAt: Instant{record.Started}, FinishedAt: Instant{record.Finished}, Crashes: record.Crashes,
 		DueAt: Instant{record.At}, Attempts: make([]Attempt, len(record.Attempts)),
 	}
+	if tick, is := record.ID.Replays(); is {
+		run.Tick = TickTime{tick}
+	}
 	for i, a := range record.Attempts {
 		run.Attempts[i] = Attempt{
 			Number: a.Number, Worker: a.Worker, Token: a.Token, StartedAt: Instant{a.Started}, FinishedAt: Instant{a.Finished},

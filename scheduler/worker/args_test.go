@@ -140,6 +140,39 @@ func TestARetriedTickIsRefusedWhenOnlyItsOldDefinitionCouldReplaceItsArgs(t *tes
 	}
 }
 
+func TestATickThatIsReplayedUnderANewKeyKnowsItsTick(t *testing.T) {
+	f := newFleet(t)
+	type seen struct {
+		tick time.Time
+		key  string
+	}
+	attempts := make(chan seen, 2)
+	job := f.job("daily", func(_ context.Context, r *jobs.Run[struct{}]) error {
+		attempts <- seen{r.Tick(), r.IdempotencyKey()}
+		return nil
+	}, func(j *jobs.Job) { j.Every = 24 * time.Hour })
+	f.start()
+	tick := time.Now().Add(-72 * time.Hour).Truncate(24 * time.Hour)
+	keys := make(map[string]bool)
+	for range 2 {
+		run := jobs.ReplayRunID(job.Name, tick, time.Now())
+		due, err := f.ledger.Reopen(t.Context(), ledger.Reopening{Run: run, Job: job, Any: true})
+		if err != nil || len(due) != 1 {
+			t.Fatalf("%+v, %v, want it due", due, err)
+		}
+		f.pushAndConfirm(due[0])
+		f.awaitState(run, ledger.Succeeded)
+		got := <-attempts
+		if !got.tick.Equal(tick) {
+			t.Errorf("%s ran for the tick %v, want %v", run, got.tick, tick)
+		}
+		keys[got.key] = true
+	}
+	if len(keys) != 2 {
+		t.Errorf("the keys %v, want two", keys)
+	}
+}
+
 // withNote has a worker replace ${NOTE} in args.
 func withNote(o *worker.Options) {
 	o.Expand = func(job *jobs.Job) (*jobs.Job, []jobs.Secret, error) {

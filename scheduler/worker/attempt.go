@@ -376,8 +376,12 @@ func (w *Worker) execute(ctx context.Context, hold *locks.Hold, claimed *ledger.
 	if jobs.SameArgs(args, claimed.Job.Args) {
 		args = job.Args // with their ${...} replaced
 	}
+	tick := record.Tick
+	if again, is := record.ID.Replays(); is {
+		tick = again
+	}
 	return executor.Execute(ctx, &jobs.Attempt{
-		Job: job, Run: record.ID, Number: record.Last().Number, Tick: record.Tick, Args: args,
+		Job: job, Run: record.ID, Number: record.Last().Number, Tick: tick, Args: args,
 		Token: hold.Token(), Hold: hold.ID(), Locks: hold.Names(), Worker: string(hold.Session()),
 		TraceParent: traceParent(record.ID), Output: output, Redactor: redactor, KillBy: hold.KillBy,
 	})
