@@ -312,7 +312,8 @@ type jobFile struct {
 	// What a run holds while it runs, all or none of it.
 	Lock *lockFile `yaml:"lock"`
 
-	// How many runs of the job may work side by side, over all workers.
+	// How many runs of the job may work side by side, over all workers. Runs of its ticks do so only with overlap: queue or
+	// allow: with skip and replace, one tick runs at a time.
 	Concurrency *int `yaml:"concurrency" min:"1" max:"1000000" unset:"one run of a tick, any number of others" example:"3"`
 
 	// Its ticks are skipped. lockstep job pause does that without a deploy.

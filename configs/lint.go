@@ -27,6 +27,7 @@ func (l *loader) lintJob(f *jobFile, job *jobs.Job) {
 	l.lintTrigger(f, job)
 	l.lintTimeout(f, job)
 	l.lintSilence(f, job)
+	l.lintConcurrency(f, job)
 	l.lintLock(f, job)
 	l.lintCommand(f)
 	l.lintTexts(f)
@@ -132,6 +133,25 @@ func (l *loader) lintSilence(f *jobFile, job *jobs.Job) {
 	_, node := f.find("max_silence")
 	l.warnAt(f.src, node, CodeSilenceInterval, fmt.Sprintf("max_silence %s of job %q is not longer than the %s between two ticks: it shows as late although nothing failed",
 		cronspec.FormatInterval(job.MaxSilence), f.name, cronspec.FormatInterval(interval)), "")
+}
+
+// lintConcurrency warns of a concurrency that the ticks of a job cannot use: by its overlap, one runs at a time.
+func (l *loader) lintConcurrency(f *jobFile, job *jobs.Job) {
+	if job.Concurrency < 2 || !job.Scheduled() {
+		return
+	}
+	why := ""
+	switch job.Overlap {
+	case jobs.OverlapSkip:
+		why = "a tick is skipped while an earlier run is not finished"
+	case jobs.OverlapReplace:
+		why = "a tick stops the run before it"
+	case jobs.OverlapQueue, jobs.OverlapAllow:
+		return
+	}
+	_, node := f.find("concurrency")
+	l.warnAt(f.src, node, CodeTickConcurrency, fmt.Sprintf("concurrency %d of job %q lets only one tick run at a time: with overlap: %s, %s",
+		job.Concurrency, f.name, job.Overlap, why), "write overlap: allow, or overlap: queue to keep their order")
 }
 
 // lintLock warns of what makes all runs of a job that is enqueued wait for each other, and of limits of the hold that get

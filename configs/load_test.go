@@ -186,7 +186,7 @@ jobs:
   a:
     command: [a]
     schedule: "0 2 * * *"
-    overlap: replace
+    overlap: allow
     start_deadline: 0s
     jitter: 2s
     paused: true
@@ -216,7 +216,7 @@ jobs:
 	if !reflect.DeepEqual(a.Lock, lock) {
 		t.Errorf("got %+v\nwant %+v", a.Lock, lock)
 	}
-	if a.Overlap != jobs.OverlapReplace || a.StartDeadline != 0 || a.Jitter != 2*time.Second || a.MaxSilence != 2*time.Hour || !a.Paused || a.Concurrency != 4 {
+	if a.Overlap != jobs.OverlapAllow || a.StartDeadline != 0 || a.Jitter != 2*time.Second || a.MaxSilence != 2*time.Hour || !a.Paused || a.Concurrency != 4 {
 		t.Errorf("got %+v", a)
 	}
 	if b := c.Jobs[1]; b.Lock.OnBusy != jobs.BusyRequeue || b.StartDeadline != time.Hour || b.Concurrency != 0 || b.Paused {

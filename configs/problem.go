@@ -73,6 +73,7 @@ const (
 	CodeTimeoutInterval = "timeout-interval"  // a timeout longer than the time between two ticks
 	CodeSilenceInterval = "silence-interval"  // a max_silence that is shorter than the time between ticks
 	CodeConstantLock    = "constant-lock"     // a lock that all runs of an enqueued job share
+	CodeTickConcurrency = "tick-concurrency"  // a concurrency that the ticks of a job cannot use, because of its overlap
 	CodeHoldLimits      = "hold-limits"       // limits of a hold that get in each other's way
 	CodeNoShell         = "no-shell"          // a command that was written for a shell
 	CodePlainDollar     = "plain-dollar"      // $VAR, which is not replaced
