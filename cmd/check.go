@@ -26,7 +26,8 @@ func (t *tool) checkCommand() *cobra.Command {
 		Use:   "check [PATH...]",
 		Short: "Check config files",
 		Long: `Check the config files and folders that are named, else the config that a worker would use. All errors and
-warnings of all files come at once, with the place and the remedy. Nothing is asked of Redis.
+warnings of all files come at once, with the place and the remedy, and the http jobs that have the default timeout of one
+hour because nothing sets one. Nothing is asked of Redis.
 
 Exits with 3 when there are errors; warnings alone are 0, unless --strict makes errors of them.`,
 		Example: `  lockstep check --strict conf.d
@@ -61,6 +62,7 @@ Exits with 3 when there are errors; warnings alone are 0, unless --strict makes 
 		}
 		report := checkReport{Problems: problems}
 		if config != nil {
+			report.timeouts = config.HTTPTimeouts
 			report.next, err = upcoming(config.Jobs, time.Now(), next)
 		} else {
 			err = nil
@@ -92,7 +94,23 @@ func weakHashes(config *configs.Config) []configs.Problem {
 // checkReport is what check says.
 type checkReport struct {
 	configs.Problems
-	next []jobTicks
+	timeouts []string // http jobs with the default timeout
+	next     []jobTicks
+}
+
+// timeoutsNamed is how many jobs the line about default timeouts names.
+const timeoutsNamed = 5
+
+// defaultTimeouts returns the line about http jobs that have the default timeout; "" for none.
+func (r *checkReport) defaultTimeouts() string {
+	if len(r.timeouts) == 0 {
+		return ""
+	}
+	names, more := r.timeouts, ""
+	if len(names) > timeoutsNamed {
+		names, more = names[:timeoutsNamed], fmt.Sprintf(" and %d more", len(names)-timeoutsNamed)
+	}
+	return fmt.Sprintf("timeout 1h, the default of http jobs, which timeout: 0s turns off: %s%s\n", strings.Join(names, ", "), more)
 }
 
 // jobTicks are the next times of one job.
@@ -139,6 +157,7 @@ func (t *tool) printCheck(f format, report checkReport) error {
 		return t.encode(f, map[string]any{
 			"problems": problems, "errors": report.Errors(), "warnings": report.Warnings(),
 			"files": report.Files, "jobs": report.Jobs, "next": append([]jobTicks{}, report.next...),
+			"default_http_timeouts": append([]string{}, report.timeouts...),
 		})
 	case asGitHub:
 		var b strings.Builder
@@ -147,7 +166,7 @@ func (t *tool) printCheck(f format, report checkReport) error {
 		}
 		return t.write(b.String() + report.Summary() + "\n")
 	}
-	if err := t.write(report.Error() + "\n"); err != nil {
+	if err := t.write(report.Error() + "\n" + report.defaultTimeouts()); err != nil {
 		return err
 	}
 	for _, job := range report.next {

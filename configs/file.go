@@ -219,8 +219,8 @@ type policies struct {
 	// Where runs wait for a worker that serves it.
 	Queue *string `yaml:"queue" check:"queue" default:"default" example:"critical"`
 
-	// Bounds each attempt; 0s is no bound, against one of the defaults.
-	Timeout *time.Duration `yaml:"timeout" min:"0s" unset:"no bound" example:"15m"`
+	// Bounds each attempt; 0s is no bound, against one of the defaults or the 1h of an http job.
+	Timeout *time.Duration `yaml:"timeout" min:"0s" unset:"1h for http, else no bound" example:"15m"`
 
 	// How failed attempts are repeated.
 	Retry *retryFile `yaml:"retry"`

@@ -16,12 +16,29 @@ import (
 	"lockstep/scheduler/cronspec"
 )
 
-// builtin are the defaults of a job that neither it nor the files' defaults override: those of the tags, and the zero
-// value of what has none. They are made anew because what they point to is overlaid.
+// builtin returns the defaults of a job that neither it nor the files' defaults override: those of the tags, and the zero
+// value of keys that have none. They are made anew because what they point to is overlaid. Timeout is nil: its default
+// depends on the work.
 func builtin() policies {
 	var p policies
 	fillDefaults(reflect.ValueOf(&p).Elem())
+	p.Timeout = nil
 	return p
+}
+
+// httpTimeout is the timeout of an http job for which nothing sets one. A server that accepts a request and never replies
+// would otherwise keep the run's slot and its locks forever.
+const httpTimeout = time.Hour
+
+// timeout returns the timeout of a job. An http job has none only if 0s is written, in the job or in the defaults.
+func (f *jobFile) timeout(p policies) time.Duration {
+	switch {
+	case p.Timeout != nil:
+		return *p.Timeout
+	case f.HTTP != nil:
+		return httpTimeout
+	}
+	return 0
 }
 
 func fillDefaults(v reflect.Value) {
@@ -121,6 +138,11 @@ func (l *loader) buildJobs() []*jobs.Job {
 	for _, part := range parts { // in the order of names, however long each took
 		l.take(part)
 	}
+	for _, f := range files {
+		if base.Timeout == nil && f.policies.Timeout == nil && f.HTTP != nil {
+			l.httpTimeouts = append(l.httpTimeouts, f.name)
+		}
+	}
 	return list
 }
 
@@ -142,7 +164,6 @@ func (l *loader) buildJob(f *jobFile, base policies) *jobs.Job {
 		Env:        plainMap(f.Env),
 		Args:       f.Args,
 		Queue:      *p.Queue,
-		Timeout:    *p.Timeout,
 		Retry:      jobs.Retry{Max: *p.Retry.Max, Backoff: *p.Retry.Backoff, Initial: *p.Retry.Initial, MaxDelay: *p.Retry.MaxDelay},
 		Overlap:    *p.Overlap,
 		MaxQueued:  *p.MaxQueued,
@@ -156,6 +177,7 @@ func (l *loader) buildJob(f *jobFile, base policies) *jobs.Job {
 		MaxSilence:    *p.MaxSilence,
 		Paused:        f.Paused != nil && *f.Paused,
 	}
+	job.Timeout = f.timeout(p)
 	if f.Concurrency != nil {
 		job.Concurrency = *f.Concurrency
 	}

@@ -20,6 +20,9 @@ type Config struct {
 	// Jobs are sorted by name. Their texts hold ${...} as written: see [Expand].
 	Jobs []*jobs.Job
 
+	// HTTPTimeouts are the names of http jobs that have the default timeout of one hour, since nothing sets one.
+	HTTPTimeouts []string
+
 	// Permits are by name.
 	Permits map[string]Permit
 
@@ -122,6 +125,7 @@ func Load(o Options) (*Config, error) {
 		return nil, err
 	}
 	c := &Config{Settings: settings, Origins: origins, Permits: l.buildPermits(), Jobs: l.buildJobs(), declared: make(map[string]Origin)}
+	c.HTTPTimeouts = l.httpTimeouts
 	for name, f := range l.permits {
 		c.declared[name] = f.src.origin(f.key)
 	}
@@ -175,6 +179,8 @@ type loader struct {
 	handlers  []string
 	now       time.Time
 	inputs    *Inputs
+
+	httpTimeouts []string // jobs with httpTimeout by default
 }
 
 // aside returns a loader for a part of the work that is done while other parts are. It knows what has been read up to now

@@ -435,3 +435,32 @@ func TestProblemsTellTheirFacts(t *testing.T) {
 		t.Errorf("got %s, %v", text, err)
 	}
 }
+
+func TestAnHTTPJobHasATimeoutUnlessZeroIsWritten(t *testing.T) {
+	t.Parallel()
+	const all = "jobs:\n  none: {http: {url: https://x}}\n  zero: {http: {url: https://x}, timeout: 0s}\n" +
+		"  own: {http: {url: https://x}, timeout: 3h}\n  command: {command: [x]}\n"
+	for _, test := range []struct {
+		defaults string
+		timeouts map[string]time.Duration
+		told     []string
+	}{
+		{"", map[string]time.Duration{"none": time.Hour, "own": 3 * time.Hour}, []string{"none"}},
+		{"defaults: {timeout: 0s}\n", map[string]time.Duration{"own": 3 * time.Hour}, nil},
+		{"defaults: {timeout: 5m}\n", map[string]time.Duration{"none": 5 * time.Minute, "own": 3 * time.Hour, "command": 5 * time.Minute}, nil},
+	} {
+		dir := writeFiles(t, map[string]string{"a.yaml": test.defaults + all})
+		c, err := Load(Options{Paths: []string{filepath.Join(dir, "a.yaml")}, Environ: []string{}, Origins: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, job := range c.Jobs {
+			if job.Timeout != test.timeouts[job.Name] {
+				t.Errorf("%sjob %s has the timeout %v, want %v", test.defaults, job.Name, job.Timeout, test.timeouts[job.Name])
+			}
+		}
+		if !slices.Equal(c.HTTPTimeouts, test.told) {
+			t.Errorf("%sthe default timeout is told of %v, want %v", test.defaults, c.HTTPTimeouts, test.told)
+		}
+	}
+}

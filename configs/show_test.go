@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -80,6 +81,13 @@ func TestEachKeyOfAJobHasItsOrigin(t *testing.T) {
 		if got[key] != want {
 			t.Errorf("%s: got %q, want %q", key, got[key], want)
 		}
+	}
+	bare, err := Load(Options{Paths: []string{filepath.Join(dir, "b.yaml")}, Environ: []string{}, Origins: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at := slices.IndexFunc(bare.JobValues("a"), func(v Value) bool { return v.Key == "timeout" && v.Value == "1h" && v.Origin == Origin{} }); at < 0 {
+		t.Errorf("got %v, want the default timeout of an http job", bare.JobValues("a"))
 	}
 	if c.JobValues("b") != nil {
 		t.Error("a job that is not there has values")
