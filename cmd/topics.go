@@ -45,6 +45,7 @@ adds to these, and it gets:
   LOCKSTEP_ATTEMPT         1 for the first attempt of the run, one more for each further one
   LOCKSTEP_TICK            the due time the run is for, RFC 3339 in UTC; empty without one
   LOCKSTEP_ARGS            the arguments, as JSON
+  LOCKSTEP_ARGS_FILE       in its place, when they are too large for a variable (on Linux 128 KiB): a file that has them
   LOCKSTEP_IDEMPOTENCY_KEY the same for all attempts of the run
   LOCKSTEP_TOKEN           the fencing token: it grows with every grant of the locks
   LOCKSTEP_LOCKS           the names of what is held, as a JSON array

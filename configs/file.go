@@ -121,8 +121,8 @@ type workerFile struct {
 }
 
 type limitsFile struct {
-	// The largest args of a run, as JSON without blanks: B, KiB or MiB, up to 16MiB. Larger ones are refused on entry. Linux
-	// gives a command at most 128KiB.
+	// The largest args of a run, as JSON without blanks: B, KiB or MiB, up to 16MiB. Larger ones are refused on entry. A
+	// command gets those that do not fit into an environment variable (on Linux 128KiB) in the file LOCKSTEP_ARGS_FILE.
 	Args *string `yaml:"args" check:"size" default:"128KiB" example:"64KiB"`
 
 	// How much of Redis' memory all finished runs of the namespace may take, in MiB or GiB; about, since it is estimated from

@@ -10,7 +10,7 @@ import (
 
 const (
 	// DefaultMaxArgs is how many bytes the args of a run may have unless limits.args says otherwise. Each read of a run
-	// carries its args, and a command gets them in one environment variable, which Linux bounds at about the same size.
+	// carries its args. Up to about the same size a command gets them in an environment variable, larger ones in a file.
 	DefaultMaxArgs = 128 << 10
 
 	// MaxReason is how many bytes a reason may have that a person gives for an action, and the error of an attempt that

@@ -205,10 +205,10 @@ func TestCommandThatCannotBeStarted(t *testing.T) {
 		t.Error("no command at all: got nil, want an error")
 	}
 	attempt, _ = attemptOf("true")
-	attempt.Args = json.RawMessage(`"` + strings.Repeat("x", 200_000) + `"`)
+	attempt.Locks = []string{strings.Repeat("x", 200_000)}
 	err := newExecutor(0).Execute(t.Context(), attempt)
-	if !jobs.IsPermanent(err) || !strings.Contains(err.Error(), "LOCKSTEP_ARGS has 200002 bytes") {
-		t.Errorf("arguments that fit into no environment: got %v, want a permanent error that says so", err)
+	if !jobs.IsPermanent(err) || !strings.Contains(err.Error(), "LOCKSTEP_LOCKS has 200004 bytes") {
+		t.Errorf("names of locks that fit into no environment: got %v, want a permanent error that says so", err)
 	}
 }
 

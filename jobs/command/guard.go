@@ -80,6 +80,9 @@ func (g *guard) run(first order, decoder *gob.Decoder) {
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, syscall.SIGCHLD)
 
+	if file := first.Start.Remove; file != "" {
+		defer os.Remove(file) // the worker removes it, too, unless it dies
+	}
 	_ = AdoptOrphans() // without it the group is still killed
 	g.killBy = first.KillBy
 	parent := first.Start.Parent

@@ -183,6 +183,9 @@ func wait(t *testing.T, result <-chan error) error {
 func helperWorker(folder string) {
 	attempt, _ := attemptOf("sh", "-c", tree+"wait")
 	attempt.Job.Env = map[string]string{"PIDS": filepath.Join(folder, "pids")}
+	if size, err := strconv.Atoi(os.Getenv("ARGS_SIZE")); err == nil {
+		attempt.Args = []byte(`"` + strings.Repeat("x", size-2) + `"`)
+	}
 	attempt.KillBy = func() time.Duration { return locks.BootTime() + 1500*time.Millisecond }
 	err := newExecutor(0).Execute(context.Background(), attempt) //nolint:forbidigo // the root of this process
 	result := fmt.Sprintf("lost=%v %v", errors.Is(err, locks.ErrLost), err)

@@ -36,6 +36,7 @@ type start struct {
 	Parent int      // the worker's process id
 	Group  int      // the process group to join; 0: one of its own
 	Mark   mark     // of the command's processes
+	Remove string   // a file to remove when nothing of the command is left; "" for none
 }
 
 // report is a message from the guard; each has one of the fields. They come in this order: Failed alone, or Started,

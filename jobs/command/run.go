@@ -107,6 +107,8 @@ type Spec struct {
 
 	// Label is shown behind the guard's arguments in a list of processes. Never a secret.
 	Label string
+
+	remove string // a file that the guard removes when nothing of the command is left; "" for none
 }
 
 // Foreground tells whether f is the terminal whose foreground belongs to the process group of this process: whether
@@ -235,7 +237,7 @@ func (c *child) startGuard() error {
 // sendStart sends the first order. It can be larger than the pipe, so the guard has to read it while it is written; an
 // end of ctx calls that off, which a guard takes for the end of its worker.
 func (c *child) sendStart(ctx context.Context) {
-	s := &start{Argv: c.spec.Argv, Env: withoutDoubles(c.spec.Env), Parent: os.Getpid(), Mark: c.mark}
+	s := &start{Argv: c.spec.Argv, Env: withoutDoubles(c.spec.Env), Parent: os.Getpid(), Mark: c.mark, Remove: c.spec.remove}
 	if c.spec.Foreground {
 		s.Group = syscall.Getpgrp()
 	}

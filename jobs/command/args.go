@@ -1,0 +1,42 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"lockstep/jobs"
+)
+
+const (
+	argsVariable = "LOCKSTEP_ARGS"
+	argsFile     = "LOCKSTEP_ARGS_FILE"
+
+	// entryMost is how many bytes one entry of an environment may have on Linux, its name and the zero byte behind it
+	// included (MAX_ARG_STRLEN with pages of 4 KiB).
+	entryMost = 128 << 10
+)
+
+// argsEntry returns the entry of the environment by which a command gets its args: LOCKSTEP_ARGS, or LOCKSTEP_ARGS_FILE with
+// the path of a new file, for args that do not fit into one entry. The caller removes the file; "" is none.
+func argsEntry(attempt *jobs.Attempt) (entry, file string, err error) {
+	args := "{}"
+	if len(attempt.Args) > 0 {
+		args = string(attempt.Args)
+	}
+	if entry = argsVariable + "=" + args; len(entry) < entryMost {
+		return entry, "", nil
+	}
+	fail := func(err error) (string, string, error) {
+		return "", "", fmt.Errorf("write the args (%d bytes) to a file in %s (TMPDIR): %w", len(args), os.TempDir(), err)
+	}
+	f, err := os.CreateTemp("", "lockstep-args-*.json") // with rights for its owner alone: there may be secrets in it
+	if err != nil {
+		return fail(err)
+	}
+	_, err = f.WriteString(args)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return fail(errors.Join(err, os.Remove(f.Name())))
+	}
+	return argsFile + "=" + f.Name(), f.Name(), nil
+}

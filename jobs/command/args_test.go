@@ -1,0 +1,119 @@
+//go:build linux
+
+package command_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"lockstep/jobs"
+)
+
+// sized returns args of so many bytes.
+func sized(n int) json.RawMessage { return json.RawMessage(`"` + strings.Repeat("x", n-2) + `"`) }
+
+// temporary gives the test a folder for temporary files of its own, and returns what is in it.
+func temporary(t *testing.T) (left func() []string) {
+	folder := t.TempDir()
+	t.Setenv("TMPDIR", folder)
+	return func() []string {
+		files, err := filepath.Glob(filepath.Join(folder, "*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return files
+	}
+}
+
+const showArgs = `
+	if [ -n "$LOCKSTEP_ARGS_FILE" ]; then
+		echo "file ${LOCKSTEP_ARGS-unset} $(stat -c %a "$LOCKSTEP_ARGS_FILE") $(wc -c < "$LOCKSTEP_ARGS_FILE")"
+	else
+		printf 'variable %s' "$LOCKSTEP_ARGS" | wc -c
+	fi`
+
+func TestLargeArgsReachACommandInAFile(t *testing.T) {
+	left := temporary(t)
+	t.Setenv("LOCKSTEP_ARGS_FILE", "another attempt's")
+	t.Setenv("LOCKSTEP_ARGS", "another attempt's")
+	const most = 128<<10 - len("LOCKSTEP_ARGS=") - 1 // Linux counts the zero byte behind it
+	variable := func(n int) string { return strconv.Itoa(len("variable ") + n) }
+	for _, test := range []struct {
+		size int
+		want string
+	}{
+		{2, variable(2)},
+		{most, variable(most)},
+		{most + 1, "file unset 600 " + strconv.Itoa(most+1)},
+		{128 << 10, "file unset 600 131072"},
+		{16 << 20, "file unset 600 16777216"},
+	} {
+		attempt, output := attemptOf("sh", "-c", showArgs)
+		attempt.Args = sized(test.size)
+		if err := newExecutor(0).Execute(t.Context(), attempt); err != nil {
+			t.Errorf("args of %d bytes: %v", test.size, err)
+		}
+		if got := strings.TrimSpace(output.String()); got != test.want {
+			t.Errorf("args of %d bytes: the command saw %q, want %q", test.size, got, test.want)
+		}
+		if files := left(); len(files) != 0 {
+			t.Errorf("args of %d bytes: %v is left", test.size, files)
+		}
+	}
+}
+
+func TestNoFileOfArgsIsLeftBehind(t *testing.T) {
+	left := temporary(t)
+	attempt, _ := attemptOf("no-such-program")
+	attempt.Args = sized(200_000)
+	if err := newExecutor(0).Execute(t.Context(), attempt); err == nil {
+		t.Error("got nil, want an error: there is no such program")
+	}
+	if files := left(); len(files) != 0 {
+		t.Errorf("after a command that could not be started, %v is left", files)
+	}
+
+	ctx, cancel := context.WithCancelCause(t.Context())
+	attempt, _ = attemptOf("sleep", "1000")
+	attempt.Args = sized(200_000)
+	result := execute(t, ctx, newExecutor(0), attempt)
+	eventually(t, "the file is there", func() bool { return len(left()) == 1 })
+	cancel(jobs.ErrCanceled)
+	if err := wait(t, result); !errors.Is(err, jobs.ErrCanceled) {
+		t.Errorf("got %v, want it canceled", err)
+	}
+	if files := left(); len(files) != 0 {
+		t.Errorf("after a command that was canceled, %v is left", files)
+	}
+}
+
+func TestTheGuardOfADeadWorkerRemovesTheFileOfItsArgs(t *testing.T) {
+	left := temporary(t)
+	t.Setenv("ARGS_SIZE", "200000")
+	worker, f := startWorker(t)
+	if len(left()) != 1 {
+		t.Fatalf("files %v, want that of the args", left())
+	}
+	if err := worker.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the command is dead", func() bool { return len(f.alive()) == 0 })
+	eventually(t, "the file is removed", func() bool { return len(left()) == 0 })
+}
+
+func TestArgsThatCannotBeWrittenNameTheFolder(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "none")
+	t.Setenv("TMPDIR", folder)
+	attempt, _ := attemptOf("true")
+	attempt.Args = sized(200_000)
+	err := newExecutor(0).Execute(t.Context(), attempt)
+	if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), folder) || jobs.IsPermanent(err) {
+		t.Errorf("got %v, want an error that names TMPDIR and may be gone on another worker", err)
+	}
+}
