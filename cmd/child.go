@@ -11,6 +11,7 @@ import (
 
 	"lockstep/configs"
 	"lockstep/locks"
+	"lockstep/scheduler/worker"
 )
 
 // The ends of the two pipes that a working child has of its parent.
@@ -67,6 +68,9 @@ func (u *upward) session(id locks.SessionID) { u.tell(news{Session: id}) }
 
 // hindered tells that this process cannot begin, and why: not by a fault of its own, so it is no crash.
 func (u *upward) hindered(why error) { u.tell(news{Hindrance: why.Error()}) }
+
+// stuck tells of the runs that only the end of this process ends.
+func (u *upward) stuck(left *worker.StuckError) { u.tell(news{Stuck: left.Runs, Left: left.Left}) }
 
 // orderly says goodbye.
 func (u *upward) orderly() { u.tell(news{Orderly: true}) }

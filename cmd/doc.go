@@ -74,6 +74,9 @@
 //     (memory.oom.group, which Kubernetes sets). A run that brings its host down like that each time is bounded by
 //     [ledger.MaxLostLeases].
 //   - The child crashes while it drains: it is buried, and the parent ends with 1.
+//   - A Go handler ignores its context when the drain is over: the child tells the parent which runs it leaves behind,
+//     and ends in order. The parent buries what is left as after a crash, hands the runs back, which are not counted as
+//     crashed, and ends the session. The exit code is the child's.
 //   - A child that was started after a crash cannot begin, because Redis is unreachable, because OnStart fails, or
 //     because the files were changed to a config that a reload refused (only the crashed child had the old config).
 //     The parent does not end for that, since no process would start it again when the cause is mended: it logs the

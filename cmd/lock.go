@@ -226,6 +226,7 @@ func (t *tool) showLock(lock *admin.Lock) error {
 			fact{"held by", withAge(string(h.Worker), host)},
 			fact{"wanted back", wantedBack(h.Asked)},
 			fact{"run", h.Purpose()},
+			fact{"stuck", stuckSince(h.Stuck, h.Since.Add(time.Duration(h.Held)))},
 			fact{"hold", string(h.HoldID)},
 			fact{"token", h.Token.String()},
 			fact{"since", withAge(h.Since.String(), age(time.Duration(h.Held)))},

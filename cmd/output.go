@@ -295,7 +295,7 @@ func (t *tool) state(word string) string {
 	code := map[string]string{
 		"succeeded": green, "ready": green, "ok": green, "running": cyan,
 		"waiting": yellow, "retrying": yellow, "draining": yellow, "skipped": yellow, "missed": yellow,
-		"warning": yellow, "error": red, "failed": red, "crashed": red, "lost lease": yellow, "lost": red, "gone": red, "late": red,
+		"warning": yellow, "error": red, "failed": red, "crashed": red, "lost lease": yellow, "lost": red, "gone": red, "late": red, "stuck": red,
 		"paused": yellow, "queue paused": yellow, "drifted": yellow,
 	}[word]
 	if code == "" {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"lockstep/configs"
+	"lockstep/jobs"
 	"lockstep/jobs/command"
 	"lockstep/locks"
 	"lockstep/scheduler/ledger"
@@ -43,7 +44,10 @@ type news struct {
 	Log       *configs.Log   // how the parent is to log
 	Session   locks.SessionID
 	Hindrance string // why it cannot begin, for a reason that lies outside: what OnStart needs
-	Orderly   bool   // it ends now, and has ended or handed back what it had begun
+	Orderly   bool   // it ends now, and has ended or handed back what it had begun, but for Stuck
+
+	Stuck []jobs.RunID    // runs that only its end ends: their handlers ignore the end of their contexts
+	Left  []ledger.Finish // how to hand them back after that
 }
 
 // parent is the first of the two processes of a worker; the package comment tells the protocol. All of it belongs to one
@@ -83,6 +87,8 @@ type child struct {
 	sessions  []locks.SessionID
 	hindrance string // why it could not begin, if that was told
 	orderly   bool
+	stuck     []jobs.RunID    // as in news
+	left      []ledger.Finish // as in news
 }
 
 // watchOver runs the command line of this process in a working child, and in another one when that has crashed, until
@@ -135,6 +141,9 @@ func (p *parent) run(ctx context.Context) error {
 			continue
 		}
 		p.hinders = 0
+		if c.orderly && len(c.stuck) > 0 {
+			p.handBack(ctx, c)
+		}
 		if c.orderly && (code == 0 || code == exitUsage || p.asked || len(p.crashes) == 0 || len(c.sessions) > 0) {
 			return exitWith(code)
 		}
@@ -279,6 +288,9 @@ func (p *parent) note(c *child, n news) {
 		c.hindrance = n.Hindrance
 	}
 	c.orderly = c.orderly || n.Orderly
+	if len(n.Stuck) > 0 {
+		c.stuck, c.left = n.Stuck, n.Left
+	}
 }
 
 // reap takes note of every process that has ended: whether the child is among them, and whether no other is left.
@@ -382,6 +394,50 @@ func reportDeath(ctx context.Context, book *ledger.Ledger, id locks.SessionID) e
 		case <-timer.C:
 		}
 	}
+}
+
+// handBack hands back the runs that a child has left behind in an orderly end: it is dead now, and so are their handlers. Then
+// it ends the child's sessions, without a report of a crash. The next sweep of another worker pushes the runs.
+func (p *parent) handBack(ctx context.Context, c *child) {
+	log := p.log.With("pid", c.pid, "runs", c.stuck)
+	if c.redis == nil {
+		return // their Redis has ended with the child
+	}
+	err := errors.New("not all of the worker's processes are dead for certain")
+	if p.adopts && burial(p) {
+		err = endLeft(ctx, *c.redis, c.sessions, c.left)
+	}
+	if err != nil {
+		log.ErrorContext(ctx, "the worker exited while handlers ignored the end of their contexts: their locks pass on when its lease ends", "error", err)
+		return
+	}
+	log.WarnContext(ctx, "the worker exited while handlers ignored the end of their contexts: their runs are handed back, and its session is ended")
+}
+
+// endLeft records the ends of attempts of a dead process, and ends its sessions. An attempt whose end cannot be recorded has lost
+// its lease.
+func endLeft(ctx context.Context, settings configs.Redis, sessions []locks.SessionID, left []ledger.Finish) (err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endLimit) // also when the parent is to end
+	defer cancel()
+	rdb, err := newClient(settings)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, rdb.Close()) }()
+	space, err := locks.NewSpace(rdb, settings.Namespace)
+	if err != nil {
+		return err
+	}
+	book := ledger.New(rdb, space)
+	var errs []error
+	for _, finish := range left {
+		_, err := book.Finish(ctx, finish)
+		errs = append(errs, err)
+	}
+	for _, id := range sessions {
+		errs = append(errs, space.EndSession(ctx, id))
+	}
+	return errors.Join(errs...)
 }
 
 // burial is exchanged by tests that show what comes of a bad one.

@@ -165,6 +165,9 @@ func (t *tool) showRun(r *admin.Run, now time.Time) error {
 		{"finished", withAge(r.FinishedAt.String(), ago(now, r.FinishedAt.Time))},
 		{"took", took(r, now)},
 	}
+	if n := len(r.Attempts); n > 0 {
+		facts = append(facts, fact{"stuck", stuckSince(r.Attempts[n-1].Stuck, now)})
+	}
 	if r.Crashes > 0 {
 		facts = append(facts, fact{"crashes", strconv.Itoa(r.Crashes)})
 	}
@@ -177,6 +180,9 @@ func (t *tool) showRun(r *admin.Run, now time.Time) error {
 		if !a.FinishedAt.IsZero() {
 			length, outcome = a.FinishedAt.Sub(a.StartedAt.Time), string(a.Outcome)
 		}
+		if a.Stuck != nil {
+			outcome = "stuck"
+		}
 		if a.Times > 1 {
 			outcome += fmt.Sprintf(" (%d times since %s)", a.Times, a.FirstAt)
 		}
@@ -187,6 +193,15 @@ func (t *tool) showRun(r *admin.Run, now time.Time) error {
 		return err
 	}
 	return t.table([]string{"attempt", "worker", "token", "started", "took", "outcome", "error"}, rows)
+}
+
+// stuckSince says since when an attempt goes on after its end; "" for one that does not.
+func stuckSince(stuck *admin.Stuck, now time.Time) string {
+	if stuck == nil {
+		return ""
+	}
+	return fmt.Sprintf("since %s: %s; it continues after the end of its context, and keeps its slot and its locks",
+		withAge(stuck.Since.String(), ago(now, stuck.Since.Time)), stuck.Because)
 }
 
 // waitingFor is why a run does not run, in one line.

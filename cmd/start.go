@@ -35,7 +35,9 @@ func (t *tool) startCommand() *cobra.Command {
 		Short: "Start a worker",
 		Long: `Start a worker: it shares schedule and queue with all workers of the same Redis and namespace, and serves the admin page
 at admin.listen. SIGINT and SIGTERM drain it: it takes nothing new, and runs that take longer than
-worker.drain_timeout are handed back. A second signal hands them back at once. Both end with exit code 0.
+worker.drain_timeout are handed back. A second signal hands them back at once. Both end with exit code 0. A Go handler
+that ignores the end of its context has 3s more, or a fifth of a lease below 15s; then the process ends, and its run is
+handed back all the same.
 
 SIGHUP has it read its config again, and so have changes of the files with --watch; see lockstep config reload.
 
@@ -157,7 +159,7 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	if config.Settings.Redis.URL != embedded {
 		sayWhatIsSigned(ctx, settings.Redis, options.Keys, log)
 	}
-	options.OnRejected = metrics.Rejected
+	options.OnRejected, options.OnStuck = metrics.Rejected, metrics.Stuck
 	options.OnRepeated, options.OnLeft = metrics.Repeated, metrics.Left
 	options.Admin, options.Ticket = listener.Addr().String(), rand.Text()
 	if config.Settings.Redis.URL != embedded {
@@ -207,7 +209,12 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 		defer stop()
 		defer done()
 		return runPrepared(running, handlers, parent, func(ctx context.Context) error {
-			return lostRedis(settings.Redis, w.Run(ctx)) // it returns such an error only before it is ready
+			err := w.Run(ctx)
+			if stuck := new(worker.StuckError); errors.As(err, &stuck) {
+				parent.stuck(stuck)
+				err = stuck.Err
+			}
+			return lostRedis(settings.Redis, err) // it returns such an error only before it is ready
 		})
 	})
 	err = group.Wait()

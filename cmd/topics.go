@@ -78,7 +78,7 @@ Not promised:
 
   Exactly-once effects on something that checks neither the token nor the key: a process can be paused in the middle of a
   write for longer than any lease. The guards in lockstep/locks/guard check them, in SQL, Redis and HTTP.
-  Stopping Go code that ignores its context. Command jobs can be killed, and are.
+  Stopping Go code that ignores its context, but by the end of its process. Command jobs can be killed, and are.
   One holder, when a person says otherwise: lock release --force passes a lock on without waiting for its holder.
   One holder, while two masters answer: with Sentinel or Cluster, set min-replicas-to-write 1. lockstep doctor checks it.
   Anything that no live worker knew, when Redis loses its data: run it with persistence. lockstep doctor checks that.

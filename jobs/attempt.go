@@ -35,6 +35,10 @@ type Attempt struct {
 	// KillBy returns the reading of the boot clock (locks.BootTime) at which no process of this attempt may be alive
 	// any more: it moves on with every renewal of the lease. Safe for concurrent use.
 	KillBy func() time.Duration
+
+	// Abandon is closed when the process is about to exit and the attempt has not ended although ctx has. An executor that
+	// cannot stop its work returns [ErrAbandoned] then: the end of the process stops it. nil is never.
+	Abandon <-chan struct{}
 }
 
 // IdempotencyKey returns the text that is the same for all attempts of this run and for no other run.
@@ -43,7 +47,8 @@ func (a *Attempt) IdempotencyKey() string { return string(a.Run) }
 // Executor does the work of one attempt: [lockstep/jobs/command] and [lockstep/jobs/http] do it for jobs that need no
 // Go code, a [Registry] for Go handlers.
 //
-// Execute returns when the work has ended and nothing of it goes on: nil for success, else the reason. ctx ends, with
+// Execute returns when the work has ended and nothing of it goes on, or with [ErrAbandoned]: nil for success, else the
+// reason. ctx ends, with
 // a cause, when the attempt has to stop: the lease is about to run out (locks.ErrLost), the time is up
 // ([ErrTimeout]), the run is canceled ([ErrCanceled]), or the worker drains ([ErrDrain]). An error made with [Permanent] is not retried; one made with
 // [RetryAfter] is retried after that pause.

@@ -25,6 +25,9 @@ var (
 // attempt.
 var ErrTerminated = errors.New("the command was told to end")
 
+// ErrAbandoned says that a handler ignored the end of its context until its process was about to exit, and still runs.
+var ErrAbandoned = errors.New("the handler ignored the end of its context")
+
 // ErrUnknownHandler says that a job names a handler that this worker's [Registry] does not have.
 var ErrUnknownHandler = errors.New("no such handler in this worker")
 

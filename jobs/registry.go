@@ -101,9 +101,10 @@ func (r *Registry) Names() []string {
 	return slices.Sorted(maps.Keys(r.handlers))
 }
 
-// Execute calls the handler that attempt.Job.Handler names and returns when it has returned, whatever ctx says. Errors:
-// [ErrUnknownHandler], a [Permanent] error for arguments that do not fit, [*PanicError], else the handler's own; the
-// cause of ctx, once that has ended, is added to any of them.
+// Execute calls the handler that attempt.Job.Handler names and returns when it has returned, whatever ctx says, unless
+// attempt.Abandon is closed before that. Errors: [ErrAbandoned] in that case, [ErrUnknownHandler], a [Permanent] error for
+// arguments that do not fit, [*PanicError], else the handler's own; the cause of ctx, once that has ended, is added to any of
+// them.
 func (r *Registry) Execute(ctx context.Context, attempt *Attempt) error {
 	r.mu.RLock()
 	handler := r.handlers[attempt.Job.Handler]
@@ -111,16 +112,30 @@ func (r *Registry) Execute(ctx context.Context, attempt *Attempt) error {
 	if handler == nil {
 		return fmt.Errorf("handler %q: %w", attempt.Job.Handler, ErrUnknownHandler)
 	}
-	return withCause(ctx, protect(func() error { return handler(ctx, attempt) }))
+	result := protected(func() error { return handler(ctx, attempt) })
+	select {
+	case err := <-result:
+		return withCause(ctx, err)
+	case <-attempt.Abandon:
+	}
+	select {
+	case err := <-result: // both have come
+		return withCause(ctx, err)
+	default:
+		return withCause(ctx, ErrAbandoned)
+	}
 }
 
 // errGoexit says that a handler, or a function of OnStart or OnStop, ended its goroutine, which testing.T.FailNow
 // does for example.
 var errGoexit = errors.New("the handler called runtime.Goexit")
 
-// protect calls f and turns a panic into an error. f gets a goroutine of its own because runtime.Goexit would take the
-// worker's goroutine away with it.
-func protect(f func() error) error {
+// protect calls f and turns a panic into an error.
+func protect(f func() error) error { return <-protected(f) }
+
+// protected is protect; the result can be received once. f gets a goroutine of its own because runtime.Goexit would take
+// the worker's goroutine away with it.
+func protected(f func() error) <-chan error {
 	result := make(chan error, 1)
 	go func() {
 		err := errGoexit // what stays if neither the return nor the panic below replaces it
@@ -132,7 +147,7 @@ func protect(f func() error) error {
 		}()
 		err = f()
 	}()
-	return <-result
+	return result
 }
 
 // maxFrames bounds the stack that is kept with a failed attempt.

@@ -250,3 +250,31 @@ func TestHandlePanicsOnMistakesOfTheProgram(t *testing.T) {
 		}()
 	}
 }
+
+func TestAHandlerIsLeftBehindOnlyWhenItsAttemptIsAbandoned(t *testing.T) {
+	t.Parallel()
+	reg := jobs.NewRegistry()
+	end, ended := make(chan struct{}), make(chan struct{})
+	jobs.Handle(reg, "deaf", func(context.Context, *jobs.Run[struct{}]) error {
+		defer close(ended)
+		<-end
+		return nil
+	})
+	ctx, cancel := context.WithCancelCause(t.Context())
+	abandon := make(chan struct{})
+	attempt := &jobs.Attempt{Job: &jobs.Job{Name: "j", Handler: "deaf"}, Run: "j#1", Number: 1, Abandon: abandon}
+	result := make(chan error, 1)
+	go func() { result <- reg.Execute(ctx, attempt) }()
+	cancel(jobs.ErrTimeout)
+	select {
+	case err := <-result:
+		t.Fatalf("got %v with the end of the context, want Execute to wait for its handler", err)
+	case <-time.After(20 * time.Millisecond):
+	}
+	close(abandon)
+	if err := <-result; !errors.Is(err, jobs.ErrAbandoned) || !errors.Is(err, jobs.ErrTimeout) {
+		t.Errorf("got %v, want it abandoned, and why its context had ended", err)
+	}
+	close(end)
+	<-ended
+}

@@ -22,6 +22,7 @@ import (
 type Metrics struct {
 	slots    prometheus.Gauge
 	running  prometheus.Gauge
+	stuck    prometheus.Gauge
 	delay    prometheus.Histogram
 	ended    *prometheus.CounterVec // by job and the state of the run
 	refused  *prometheus.CounterVec // by what is wrong with the signature
@@ -43,6 +44,10 @@ func NewMetrics(version string, slots int) *Metrics {
 		}),
 		running: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "lockstep_attempts_running", Help: "Attempts that run on this worker now.",
+		}),
+		stuck: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "lockstep_attempts_stuck",
+			Help: "Attempts on this worker that continue after their timeout, or after another end of their context; they keep their slots and locks.",
 		}),
 		delay: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "lockstep_tick_start_delay_seconds", Buckets: startDelays,
@@ -107,6 +112,9 @@ func (m *Metrics) Attempt(claimed *ledger.Claimed) (ended func(*ledger.Finished)
 // Refused counts a run that was refused for the signature of its definition.
 func (m *Metrics) Refused(kind string) { m.refused.WithLabelValues(kind).Inc() }
 
+// Stuck receives how many attempts are stuck, see [worker.Options].
+func (m *Metrics) Stuck(n int) { m.stuck.Set(float64(n)) }
+
 // Rejected counts a call for a run that Redis has rejected, see [worker.Options].
 func (m *Metrics) Rejected(call string) { m.rejected.WithLabelValues(call).Inc() }
 
@@ -122,7 +130,7 @@ func (s *Server) metrics() func(http.ResponseWriter, *http.Request) error {
 	own := prometheus.NewRegistry()
 	own.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if m := s.o.Metrics; m != nil {
-		own.MustRegister(m.slots, m.running, m.delay, m.ended, m.refused, m.rejected, m.repeated, m.left, m.build)
+		own.MustRegister(m.slots, m.running, m.stuck, m.delay, m.ended, m.refused, m.rejected, m.repeated, m.left, m.build)
 	}
 	return func(w http.ResponseWriter, r *http.Request) error {
 		sight := &sight{config: s.config(), worker: locks.SessionID(s.o.Worker())}

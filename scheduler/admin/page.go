@@ -172,6 +172,7 @@ var badges = map[string]badge{
 	string(locks.Lapsed):     {Sign: "◌", Kind: "warn"},
 	string(locks.Kept):       {Sign: "‖", Kind: "warn"},
 	"late":                   {Sign: "!", Kind: "bad"},
+	"stuck":                  {Sign: "!", Kind: "bad"},
 	"paused":                 {Sign: "‖", Kind: "warn"},
 	"queue paused":           {Sign: "⊘", Kind: "warn"},
 	"drifted":                {Sign: "≠", Kind: "warn"},

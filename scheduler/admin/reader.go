@@ -136,6 +136,19 @@ func (r *Reader) Run(ctx context.Context, id jobs.RunID) (*Run, string, error) {
 	if run.WaitingFor, err = r.waitingFor(ctx, record); err != nil {
 		return nil, "", err
 	}
+	if record.State != ledger.Running || len(run.Attempts) == 0 {
+		return &run, output, nil
+	}
+	sessions, _, err := r.space.Sessions(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	last := &run.Attempts[len(run.Attempts)-1]
+	for _, s := range sessions {
+		if s.ID == last.Worker {
+			last.Stuck = stuckOf(newSession(s).card, last.Token)
+		}
+	}
 	return &run, output, nil
 }
 

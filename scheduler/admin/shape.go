@@ -48,6 +48,17 @@ type Attempt struct {
 	// are one entry, that of the last. FirstAt is when the first of them started. Other attempts do not have the fields.
 	Times   int     `json:"times,omitempty"`
 	FirstAt Instant `json:"first_at,omitzero"`
+
+	// Stuck says that the attempt continues after the end of its context. It is in the answer about one run alone; other
+	// attempts do not have the field.
+	Stuck *Stuck `json:"stuck,omitempty"`
+}
+
+// Stuck says since when an attempt continues after the end of its context, as a handler does that ignores it. The
+// attempt keeps its slot and its locks.
+type Stuck struct {
+	Since   Instant `json:"since"`   // when its context ended
+	Because string  `json:"because"` // the timeout, a cancellation, a drain
 }
 
 // Lock is one resource, who holds it and who waits for it.
@@ -117,6 +128,9 @@ type Holder struct {
 
 	// Asked tells that somebody wants the locks back. Others do not have the field.
 	Asked *Asked `json:"asked,omitempty"`
+
+	// Stuck says that the attempt continues after the end of its context. Others do not have the field.
+	Stuck *Stuck `json:"stuck,omitempty"`
 
 	// Info is what a holder that is no run told about itself. Runs do not have the field.
 	Info json.RawMessage `json:"info,omitempty"`

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -190,5 +191,40 @@ func TestARunIsExplainedByItsID(t *testing.T) {
 	}
 	if page := get(s, "/").Body.String(); !strings.Contains(page, "no slot is free: 2 of 2 are busy") {
 		t.Errorf("the page does not say what the run waits for:\n%s", page)
+	}
+}
+
+func TestAStuckAttemptShowsAtItsRunAndAtItsHold(t *testing.T) {
+	t.Parallel()
+	since := noon.Add(-time.Minute)
+	card := worker.Card{State: "ready", Queues: map[string]int{"default": 1}, Slots: 8,
+		Stuck: []worker.Stuck{{Run: "j#deaf", Token: 7, Since: since, Because: "timeout: the attempt took too long"}}}
+	f := crew(card)
+	holder := f.sessions[0].ID
+	attempt := func(id jobs.RunID, token locks.Token) *ledger.Record {
+		return &ledger.Record{ID: id, Job: "j", State: ledger.Running,
+			Attempts: []ledger.AttemptRecord{{Number: 1, Worker: holder, Token: token, Started: since.Add(-time.Minute)}}}
+	}
+	f.outstanding = []*ledger.Record{attempt("j#deaf", 7), attempt("j#fine", 8)}
+	f.listing = locks.Listing{At: noon, Holds: []locks.HoldRecord{
+		{ID: "h1", Session: holder, Token: 7, Names: []string{"bill:1"}, Info: []byte(`{"job":"j","run":"j#deaf"}`)},
+		{ID: "h2", Session: holder, Token: 8, Names: []string{"bill:2"}, Info: []byte(`{"job":"j","run":"j#fine"}`)},
+	}}
+	for id, want := range map[jobs.RunID]*Stuck{"j#deaf": {Instant{since}, "timeout: the attempt took too long"}, "j#fine": nil} {
+		run, _, err := f.reader().Run(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := run.Attempts[0].Stuck; !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %+v, want %+v", id, got, want)
+		}
+	}
+	s, err := New(Options{Reader: f.reader(), Worker: func() string { return string(holder) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	workers := getPage(t, s, http.StatusOK).id("workers").text
+	if n := strings.Count(workers, "stuck"); n != 1 || !strings.Contains(workers, "j#deaf ! stuck since 1m ago: timeout: the attempt took too long") {
+		t.Errorf("%d attempts show as stuck, want j#deaf alone:\n%s", n, workers)
 	}
 }

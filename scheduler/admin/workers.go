@@ -140,7 +140,7 @@ func newHolder(hold locks.HoldRecord, card worker.Card, now time.Time) Holder {
 	holder := Holder{
 		Worker: hold.Session, Host: Text(card.Host), PID: card.PID, HoldID: hold.ID, Token: hold.Token, Bundle: hold.Names,
 		Since: Instant{hold.Since}, Held: Seconds(max(0, now.Sub(hold.Since))), LeaseLeft: Seconds(hold.LeaseLeft),
-		Modes: newModes(hold.Items), Resting: hold.Resting,
+		Modes: newModes(hold.Items), Resting: hold.Resting, Stuck: stuckOf(card, hold.Token),
 	}
 	if asked := hold.Asked; asked != nil {
 		// What was seized is gone, unless Redis has lost data and its holder has not come back yet.
@@ -153,6 +153,16 @@ func newHolder(hold locks.HoldRecord, card worker.Card, now time.Time) Holder {
 		holder.Info = hold.Info
 	}
 	return holder
+}
+
+// stuckOf returns what a worker's card tells of the attempt under a token, if that is stuck, or nil.
+func stuckOf(card worker.Card, token locks.Token) *Stuck {
+	for _, one := range card.Stuck {
+		if one.Token == token {
+			return &Stuck{Since: Instant{one.Since}, Because: one.Because}
+		}
+	}
+	return nil
 }
 
 func newWait(record locks.WaitRecord, now time.Time) Wait {

@@ -214,7 +214,7 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) []ledger.Due {
 	redactor, tail := jobs.NewRedactor(secrets), jobs.NewTail(0)
 	if err == nil {
 		output := redactor.Writer(tail)
-		err = w.execute(ctx, hold, claimed, job, redactor, output)
+		err = w.execute(ctx, hold, claimed, job, redactor, output, log)
 		_ = output.Close() // a tail takes all
 	}
 	terminated := errors.Is(err, jobs.ErrTerminated) && context.Cause(ctx) == nil && !errors.Is(err, jobs.ErrTimeout) && w.drainsSoon()
@@ -235,6 +235,10 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) []ledger.Due {
 	case hold.Lost() != nil && !failed(hold):
 		// Another worker may have the run already.
 		log.WarnContext(hold.Context(), "attempt lost its locks", "error", reason)
+		if errors.Is(err, jobs.ErrAbandoned) {
+			w.abandon(finish, log) // no hand-back: it still runs
+			return nil
+		}
 		_ = hold.Release() // ErrLost again
 		w.handBack(hold, claimed)
 		return nil
@@ -256,6 +260,10 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) []ledger.Due {
 		}
 	}
 	finish.Error = jobs.Cut(finish.Error, jobs.MaxReason)
+	if errors.Is(err, jobs.ErrAbandoned) {
+		w.abandon(finish, log)
+		return nil
+	}
 	hold.Freeing() // from here on Redis may no longer have it, without anybody having taken it
 	if finish.Outcome == ledger.Success {
 		finished = w.ends.send(w.calls, w.ledger, finish, w.attempt.Go)
@@ -351,7 +359,7 @@ func (w *Worker) expand(claimed *ledger.Claimed) (*jobs.Job, []jobs.Secret, erro
 }
 
 // execute hands the attempt to who can do it. job is the definition with its ${...} replaced.
-func (w *Worker) execute(ctx context.Context, hold *locks.Hold, claimed *ledger.Claimed, job *jobs.Job, redactor *jobs.Redactor, output io.Writer) error {
+func (w *Worker) execute(ctx context.Context, hold *locks.Hold, claimed *ledger.Claimed, job *jobs.Job, redactor *jobs.Redactor, output io.Writer, log *slog.Logger) error {
 	record := claimed.Record
 	var executor jobs.Executor
 	switch {
@@ -370,6 +378,14 @@ func (w *Worker) execute(ctx context.Context, hold *locks.Hold, claimed *ledger.
 		ctx, cancel = context.WithTimeoutCause(ctx, job.Timeout, jobs.ErrTimeout)
 		defer cancel()
 	}
+	if ctx.Err() != nil { // a drain no longer waits for a handler that starts now
+		return context.Cause(ctx)
+	}
+	allowed := w.locks.Cutoff()
+	if job.Handler == "" {
+		allowed += endingLimit
+	}
+	defer w.stuck.watch(ctx, record, allowed, log)()
 	// The locks are those of the record's args. They differ from the definition's in the run of a tick, too, if it was
 	// retried after its job had changed.
 	args := claimed.Args
@@ -384,6 +400,7 @@ func (w *Worker) execute(ctx context.Context, hold *locks.Hold, claimed *ledger.
 		Job: job, Run: record.ID, Number: record.Last().Number, Tick: tick, Args: args,
 		Token: hold.Token(), Hold: hold.ID(), Locks: hold.Names(), Worker: string(hold.Session()),
 		TraceParent: traceParent(record.ID), Output: output, Redactor: redactor, KillBy: hold.KillBy,
+		Abandon: w.leave,
 	})
 }
 

@@ -71,7 +71,14 @@
 // handler this worker lacks, or whose definition has keys that this build does not know, is handed back before
 // anything is executed, and is due again after ten seconds, for as long as no worker can do it: attempts that were
 // handed back for the same reason are one entry of the run, with their number. Everything else is a failure, retried
-// by the job's policy. An executor that does not come back keeps its slot and its locks.
+// by the job's policy.
+//
+// An executor that does not return keeps its slot and its locks. A cutoff after its context has ended the attempt is
+// stuck ([Stuck]): the worker's card, a log line and Options.OnStuck tell of it until the executor returns.
+//
+// The arguments of an attempt are those of its run, from which its locks are read. Only if they are the same as those of
+// the definition does it get the definition's with their ${...} replaced. They differ for a run that brought its own, and
+// for a tick that was retried after its job had changed.
 //
 // # Secrets
 //
@@ -90,4 +97,8 @@
 // When the context of Run ends, or somebody asks the worker for it: no new ticks, no new deliveries; running attempts may
 // go on for the drain timeout; then they are cancelled and their runs handed back; the session ends last, which frees
 // whatever is left.
+//
+// A handler that does not return within a cutoff after that is left behind: Run returns a [StuckError], and the session
+// goes on, since the handler still works under its locks. Only the end of the process stops it. The process that sees this
+// one die records the ends of these attempts, which are hand-backs as a rule, and ends the session.
 package worker

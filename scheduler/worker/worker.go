@@ -90,6 +90,10 @@ type Options struct {
 	// answered, or nil when the end was not recorded. Called from many goroutines; nil: nobody wants to know.
 	OnAttempt func(*ledger.Claimed) (ended func(*ledger.Finished))
 
+	// OnStuck receives the number of attempts here that are stuck ([Stuck]) whenever it changes. Calls do not overlap; it may be
+	// nil.
+	OnStuck func(n int)
+
 	// OnRejected receives the name of each call for a run that Redis rejected for good: claim or finish. Called from many
 	// goroutines; may be nil.
 	OnRejected func(call string)
@@ -139,7 +143,9 @@ type Worker struct {
 	told    atomic.Pointer[locks.SessionID] // the last one that OnSession was told
 	drifted atomic.Int64                    // jobs whose active definition is another one
 	clock   atomic.Int64                    // a time.Duration: by how much this host's clock is ahead of Redis'
-	running sync.Map                        // jobs.RunID -> *stopper of the attempt that began last
+	stuck   stuckAttempts
+	leave   chan struct{} // closed when the drain stops waiting for handlers
+	running sync.Map      // jobs.RunID -> *stopper of the attempt that began last
 
 	work     context.Context         // ends when the drain begins; set before anything is claimed
 	attempts context.Context         // all attempts run under it; ends with a cause when the drain is over
@@ -221,7 +227,8 @@ func New(o Options) (*Worker, error) {
 	if err := scheduler.CheckJobs(o.Jobs); err != nil {
 		return nil, err
 	}
-	w := &Worker{o: o, log: o.Logger, often: repeats.New(o.Logger, "call"), slots: semaphore.NewWeighted(int64(o.Concurrency))}
+	w := &Worker{o: o, log: o.Logger, often: repeats.New(o.Logger, "call"), slots: semaphore.NewWeighted(int64(o.Concurrency)), leave: make(chan struct{})}
+	w.stuck.tell = o.OnStuck
 	w.jobs.Store(newDefinitions(o.Jobs, o.Permits, o.Config))
 	return w, nil
 }
@@ -301,15 +308,17 @@ type load struct {
 	alone   bool
 	beside  int
 	refused int
+	stuck   int // their version
 }
 
 func (w *Worker) load() load {
 	run, alone, beside := w.suspects.now()
-	return load{int(w.busy.Load()), run, alone, beside, int(w.refused.Load())}
+	return load{int(w.busy.Load()), run, alone, beside, int(w.refused.Load()), w.stuck.version()}
 }
 
 // watchLoad shows others until ctx ends, at most once a second, how many slots are taken here and which run is in the
-// suspects' place, which is how they know why a run does not start; and how many runs were refused.
+// suspects' place, which is how they know why a run does not start; how many runs were refused; and which attempts are
+// stuck.
 func (w *Worker) watchLoad(ctx context.Context) {
 	repeat(ctx, time.Second, func(call context.Context) {
 		w.showing.Lock()
@@ -324,7 +333,9 @@ func (w *Worker) watchLoad(ctx context.Context) {
 // Run works until ctx ends, or until somebody asks the worker to drain ([ledger.Ledger.Drain]). Then it drains: it takes
 // nothing new, waits for running attempts up to the drain timeout, cancels the others, hands their runs back, and returns
 // nil when all has stopped and the session is ended. An error says why it could not begin, or that it cannot
-// continue because a newer build has raised the format of the stored data ([locks.ErrFormat]).
+// continue because a newer build has raised the format of the stored data ([locks.ErrFormat]). A [StuckError] says that
+// handlers have ignored the end of their contexts for a cutoff ([locks.Client.Cutoff]): the process has to end, and the
+// session has not.
 func (w *Worker) Run(ctx context.Context) (err error) {
 	told := ctx
 	ctx, end := context.WithCancel(ctx)
@@ -357,7 +368,11 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("start worker: %w", err)
 	}
-	defer w.close(running)
+	defer func() {
+		if stuck := new(StuckError); !errors.As(err, &stuck) {
+			w.close(running)
+		}
+	}()
 	w.tell(w.locks.Session())
 	w.ledger = ledger.New(w.locks.Redis(), w.locks.Space())
 	w.ledger.Remember()
@@ -432,7 +447,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	})
 	err = group.Wait()
 	w.drain(running, stopCalls)
-	return err
+	return w.stuck.ended(err)
 }
 
 // recover says again what Redis has lost.
@@ -473,8 +488,9 @@ func (w *Worker) tell(session locks.SessionID) {
 	w.told.Store(&session) // behind the call: who finds it here may rely on its being told
 }
 
-// drain waits for the attempts, and cancels those that take too long. What Redis does not answer then is sent for a lease
-// longer: after that the session is over, and with it whatever was granted to it.
+// drain waits for the attempts, and cancels those that take too long. It leaves handlers behind that do not return within
+// a cutoff then. What Redis does not answer is sent for a lease: after that the session is over, and with it whatever was
+// granted to it.
 func (w *Worker) drain(ctx context.Context, stopCalls context.CancelFunc) {
 	w.show(ctx)
 	w.log.InfoContext(ctx, "worker drains", "worker", w.locks.Session(), "for_at_most", w.o.DrainTimeout)
@@ -500,13 +516,19 @@ func (w *Worker) drain(ctx context.Context, stopCalls context.CancelFunc) {
 		}
 	}
 	w.cancel(jobs.ErrDrain)
-	timer.Reset(w.locks.Lease())
-	select {
-	case <-ended:
-	case <-timer.C:
-		stopCalls()
-		<-ended
+	for _, step := range []struct {
+		after time.Duration
+		do    func()
+	}{{w.locks.Cutoff(), func() { close(w.leave) }}, {w.locks.Lease() - w.locks.Cutoff(), stopCalls}} {
+		timer.Reset(step.after)
+		select {
+		case <-ended:
+			return
+		case <-timer.C:
+			step.do()
+		}
 	}
+	<-ended
 }
 
 // stopAsked ends the attempts that somebody asks to stop.
@@ -659,7 +681,7 @@ func (w *Worker) card(state string, now load) json.RawMessage {
 		Slots: w.o.Concurrency, Queues: w.o.Queues, StartedAt: w.started.UTC(), Admin: w.o.Admin, Ticket: w.o.Ticket, Drifted: int(w.drifted.Load()),
 		Clock: time.Duration(w.clock.Load()), Disputed: w.disputes(),
 		Key: w.o.Keys.ID(), Refused: now.refused,
-		Busy: now.busy, Suspect: now.suspect, Alone: now.alone, Beside: now.beside, Handlers: shown, MoreHandlers: len(handlers) - len(shown),
+		Stuck: w.stuck.shown(), Busy: now.busy, Suspect: now.suspect, Alone: now.alone, Beside: now.beside, Handlers: shown, MoreHandlers: len(handlers) - len(shown),
 	})
 	if err != nil {
 		panic("worker: a card is plain data: " + err.Error())
@@ -694,6 +716,7 @@ type Card struct {
 	Clock     time.Duration  `json:"clock,omitempty"`   // ns by which its host's clock is ahead of Redis'; 0 for next to nothing
 
 	// What it can start now. A card changes at most once a second for these.
+	Stuck        []Stuck    `json:"stuck,omitempty"`   // attempts that continue after the end of their contexts; the first ones
 	Busy         int        `json:"busy,omitempty"`    // slots in which an attempt runs
 	Suspect      jobs.RunID `json:"suspect,omitempty"` // the run in the suspects' place; "" while that is free
 	Alone        bool       `json:"alone,omitempty"`   // Suspect runs beside no other run that has crashed

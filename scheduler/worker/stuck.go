@@ -1,0 +1,161 @@
+package worker
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+	"lockstep/scheduler/ledger"
+)
+
+const (
+	shownStuck  = 64               // stuck attempts that a card names
+	endingLimit = 10 * time.Second // beside the cutoff, for a command: it may end in order before it is killed
+)
+
+// Stuck is an attempt that continues after the end of its context, which was a cutoff ago or earlier. It keeps its slot,
+// and its locks as long as the session is renewed.
+type Stuck struct {
+	Run     jobs.RunID  `json:"run"`
+	Token   locks.Token `json:"token"`
+	Since   time.Time   `json:"since"`   // when its context ended, by the server's clock
+	Because string      `json:"because"` // the cause of that
+}
+
+// stuckAttempts are those of one worker.
+type stuckAttempts struct {
+	tell func(n int) // receives their number; called in order
+
+	mu      sync.Mutex
+	all     map[locks.Token]Stuck
+	changes int // of all, so that a card shows them
+
+	abandoned []jobs.RunID    // the drain does not wait for these any more
+	left      []ledger.Finish // how to record their ends once this process has ended
+}
+
+// watch notes an attempt as stuck when ctx has ended and returned is not called within the allowed time after that. The
+// caller calls returned when the executor has returned.
+func (s *stuckAttempts) watch(ctx context.Context, record *ledger.Record, allowed time.Duration, log *slog.Logger) (returned func()) {
+	began := time.Now()
+	var (
+		mu    sync.Mutex
+		over  bool
+		timer *time.Timer
+	)
+	stop := context.AfterFunc(ctx, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if over {
+			return
+		}
+		last := record.Last()
+		one := Stuck{Run: record.ID, Token: last.Token, Since: last.Started.Add(time.Since(began)), Because: jobs.Cut(context.Cause(ctx).Error(), 200)}
+		timer = time.AfterFunc(allowed, func() {
+			mu.Lock()
+			defer mu.Unlock()
+			if !over {
+				log.WarnContext(ctx, "attempt is stuck: it continues after the end of its context, and keeps its slot and its locks", "because", one.Because)
+				s.change(func() { s.all[one.Token] = one })
+			}
+		})
+	})
+	return func() {
+		if stop() {
+			return // ctx has not ended
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		over = true
+		if timer != nil && timer.Stop() {
+			return
+		}
+		s.change(func() { delete(s.all, record.Last().Token) })
+	}
+}
+
+// change makes a change to the attempts, which may turn out to be none.
+func (s *stuckAttempts) change(change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all == nil {
+		s.all = make(map[locks.Token]Stuck)
+	}
+	before := len(s.all)
+	change()
+	if len(s.all) == before {
+		return
+	}
+	s.changes++
+	if s.tell != nil {
+		s.tell(len(s.all))
+	}
+}
+
+// version changes with the attempts.
+func (s *stuckAttempts) version() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.changes
+}
+
+// shown returns the attempts that a card names: those that have been stuck for longest.
+func (s *stuckAttempts) shown() []Stuck {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var list []Stuck
+	for _, one := range s.all {
+		list = append(list, one)
+	}
+	slices.SortFunc(list, func(a, b Stuck) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Token, b.Token)) })
+	return list[:min(len(list), shownStuck)]
+}
+
+// StuckError says that a drain has left attempts behind whose handlers ignored the end of their contexts. Only the end of this
+// process ends them. The worker's session continues until then, so no other worker gets their locks; the process that sees
+// this one die hands the runs back by Left, and then ends the session ([locks.Space.EndSession]).
+type StuckError struct {
+	Runs []jobs.RunID
+	Left []ledger.Finish // no hand-back of a run whose job says on_crash: abandon: the end of the session marks that lost
+	Err  error           // why the worker ended; nil: it was told to
+}
+
+func (e *StuckError) Error() string {
+	text := fmt.Sprintf("the handlers of %d attempts ignored the end of their contexts: %v", len(e.Runs), e.Runs)
+	if e.Err != nil {
+		return fmt.Sprintf("%v; %s", e.Err, text)
+	}
+	return text
+}
+
+func (e *StuckError) Unwrap() error { return e.Err }
+
+// abandon notes an attempt that its handler does not end, and whose hold therefore stays. finish is how to record its end once
+// this process has ended; without an outcome its locks are lost, and others do that.
+func (w *Worker) abandon(finish ledger.Finish, log *slog.Logger) {
+	log.ErrorContext(w.attempts, "attempt is left behind: its handler ignores the end of its context, and only the end of this process stops it")
+	finish.Job = &jobs.Job{Name: finish.Job.Name, History: finish.Job.History, OnCrash: finish.Job.OnCrash} // what a finish needs
+	s := &w.stuck
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.abandoned = append(s.abandoned, finish.Run)
+	if finish.Outcome != "" && !(finish.Outcome == ledger.HandBack && finish.Job.OnCrash == jobs.CrashAbandon) {
+		s.left = append(s.left, finish)
+	}
+}
+
+// ended returns the error of a worker that has ended with err: a [StuckError] if its drain has left attempts behind.
+func (s *stuckAttempts) ended(err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.abandoned) == 0 {
+		return err
+	}
+	return &StuckError{Runs: s.abandoned, Left: s.left, Err: err}
+}
