@@ -87,6 +87,9 @@ var failureTable = []faultRow{
 	}},
 	{"bad config on reload", []string{"TestBrokenConfigChangesNothingUntilItIsMended"}},
 	{"1,000 runs wait for one bill", []string{"TestFaultThousandRunsWaitForOneBill"}},
+	{"a hot bill behind a backlog of 2,000", []string{
+		"TestFaultHotBillBehindABacklog", "../scheduler/worker TestHotBillDoesNotStarveBehindABacklog",
+	}},
 }
 
 // TestFailureTableNamesTestsThatAreThere: a test that is renamed is renamed in the table, too.
