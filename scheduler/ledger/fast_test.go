@@ -337,3 +337,29 @@ func (w *twins) read(ctx context.Context, namespace string) map[string]string {
 	}
 	return keys
 }
+
+// TestLargeBundlesAreFinishedTogether ends at once runs that hold more locks together than Lua can unpack. A script that fails
+// half-way would have removed their holds and left their locks taken.
+func TestLargeBundlesAreFinishedTogether(t *testing.T) {
+	each(t, func(f *fixture) {
+		const runs, bills = 10, 900
+		w := f.session("w")
+		var finishes []ledger.Finish
+		for i := range runs {
+			var names []string
+			for k := range bills {
+				names = append(names, fmt.Sprintf("bill:%d-%03d", i, k))
+			}
+			a := f.claim(w, f.billed(fmt.Sprint(i), names...), ledger.Granted)
+			finishes = append(finishes, ledger.Finish{
+				Run: a.Record.ID, Job: a.Job, Token: a.token(), Hold: a.request.ID(), Outcome: ledger.Success,
+			})
+		}
+		for i, finished := range f.FinishAll(f.Context(), finishes) {
+			if finished == nil || finished.Verdict != ledger.Recorded {
+				f.Errorf("%s: %+v, want it recorded", finishes[i].Run, finished)
+			}
+		}
+		f.wantNothingLeft()
+	})
+}
