@@ -78,6 +78,7 @@ var failureTable = []faultRow{
 		"../scheduler/ledger TestASuccessAfterTheCountedCrashStandsUntilAnotherAttemptBegins",
 	}},
 	{"backlog of 10,000 due runs while a bill is contended", []string{"TestFaultBillIsContendedBehindABacklog"}},
+	{"a hot bill behind a backlog of 2,000", []string{"TestFaultHotBillBehindABacklog", "../scheduler/worker TestHotBillDoesNotStarveBehindABacklog"}},
 	{"10,000 changed triggers in one deploy", []string{
 		"TestFaultManyTriggersChangeInOneDeploy", "../scheduler/worker TestManyChangedTriggersDelayNoTick",
 	}},
