@@ -147,6 +147,30 @@ func (t *tool) jobResumeCommand() *cobra.Command {
 		(*admin.Operator).ResumeJob, (*connection).noJob, " goes on", " is not paused"})
 }
 
+func (t *tool) jobForgetCommand() *cobra.Command {
+	var a action
+	cmd := &cobra.Command{
+		Use: "forget JOB", Short: "Remove what is left of a job that no worker carries",
+		Long: `Remove what is left of a job that was removed from the config: its definition, its cursor and its history. A worker that
+carries the job, or a run of it that is outstanding, prevents that. If the job comes back, it is a new one.`,
+		Args: oneArg("a JOB"),
+	}
+	a.flags(cmd, true)
+	cmd.RunE = t.does(func(ctx context.Context, conn *connection, o *admin.Operator, args []string) error {
+		if _, err := conn.ledger.Job(ctx, args[0]); err != nil {
+			return conn.noJob(ctx, args[0], err)
+		}
+		if err := t.confirm(ctx, &a, "the history of %s will be gone", args[0]); err != nil {
+			return err
+		}
+		if err := o.ForgetJob(ctx, args[0], a.by()); err != nil {
+			return conn.noJob(ctx, args[0], err)
+		}
+		return t.write(args[0] + " is forgotten\n")
+	})
+	return cmd
+}
+
 // spanOfTicks is --from and --to.
 type spanOfTicks struct{ from, to string }
 

@@ -322,8 +322,15 @@ func (d *doctor) signing(ctx context.Context, conn *connection, _ *configs.Confi
 	return nil
 }
 
-// runs looks for parked runs.
+// runs looks for runs that no worker can do, and for parked ones.
 func (d *doctor) runs(ctx context.Context, conn *connection, _ *configs.Config) error {
+	unable, err := conn.reader.Unable(ctx)
+	if err != nil {
+		return err
+	}
+	for _, u := range unable {
+		d.say(levelError, "runs", u.Queue, "%s: %s; start a worker that has it, or cancel them: lockstep run cancel", many(u.Runs, "due run"), u.Why)
+	}
 	parked, all, err := conn.reader.Parked(ctx)
 	if err != nil || len(parked) == 0 {
 		return err

@@ -87,6 +87,14 @@ var failureTable = []faultRow{
 		"../scheduler/ledger TestManyChangesInOnePollReadNothingAnew",
 	}},
 	{"bad config on reload", []string{"TestBrokenConfigChangesNothingUntilItIsMended"}},
+	{"a worker with a newer definition comes and leaves in order", []string{
+		"TestFaultCanaryLeaves", "../scheduler/worker TestADefinitionThatLeavesInOrderGivesWayAtOnce",
+	}},
+	{"one worker of some has the handler", []string{
+		"TestFaultOneWorkerHasTheHandler", "../scheduler/worker TestRunsStartAtOnceOnTheOneWorkerThatHasTheirHandler",
+		"../scheduler/worker TestARunThatNoWorkerCanDoStaysDueAndCostsNothing",
+	}},
+	{"a queue is renamed", []string{"TestFaultRenamedQueue", "../scheduler/worker TestRunsOfARenamedQueueMove"}},
 	{"1,000 runs wait for one bill", []string{"TestFaultThousandRunsWaitForOneBill"}},
 	{"a hot bill behind a backlog of 2,000", []string{
 		"TestFaultHotBillBehindABacklog", "../scheduler/worker TestHotBillDoesNotStarveBehindABacklog",

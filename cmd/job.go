@@ -19,7 +19,7 @@ import (
 func (t *tool) jobCommand() *cobra.Command {
 	return group("job", "Look at jobs and run them", "Jobs as the workers have registered them: their schedules, their ticks, their last runs.",
 		t.jobLsCommand(), t.jobShowCommand(), t.jobNextCommand(), t.jobHistoryCommand(), t.jobExplainCommand(), t.jobRunCommand(),
-		t.jobPauseCommand(), t.jobResumeCommand(), t.jobReplayCommand(), t.jobSkipCommand())
+		t.jobPauseCommand(), t.jobResumeCommand(), t.jobReplayCommand(), t.jobSkipCommand(), t.jobForgetCommand())
 }
 
 // reads makes the RunE of a command that connects, reads and prints.
@@ -78,7 +78,9 @@ func (t *tool) jobLsCommand() *cobra.Command {
   late          it had no success for longer than its max_silence
   paused        its ticks are skipped
   queue paused  its runs do not begin
-  drifted       workers carry different definitions of it: fine while a new config is rolled out`,
+  drifted       workers carry different definitions of it: fine while a new config is rolled out
+  no worker carries it
+                it was removed from the config; lockstep job forget removes what is left of it`,
 		Args: noArgs,
 	}
 	cmd.Flags().StringVar(&note, "note", "", "only those with this `NOTE`")
@@ -200,6 +202,7 @@ func (t *tool) jobFacts(j *admin.Job, now time.Time) []fact {
 		{"args", compactJSON(j.Args)},
 		{"queue", pausedQueue(j)},
 		{"drifted", map[bool]string{true: "workers carry another definition of it, too: lockstep doctor says which"}[j.Drifted]},
+		{"carried", map[bool]string{true: "no worker carries it; lockstep job forget " + j.Name + " removes what is left of it"}[!j.Carried]},
 		{"locks", strings.Join(j.Locks, " ")},
 	}
 	if j.Timeout != nil {

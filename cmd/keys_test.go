@@ -32,9 +32,9 @@ func TestDefinitionOfANewerBuildIsShownAndNotRun(t *testing.T) {
 	if err != nil || !strings.HasSuffix(body, "\x1f"+newer) {
 		t.Errorf("the run has %q, %v, want the definition byte by byte: %q", body, err, newer)
 	}
-	eventually(t, time.Minute, "the run to be handed back, with the key named", func() bool {
+	eventually(t, time.Minute, "the run to be left to a newer build, with the key named", func() bool {
 		stdout, _, code := runTool(t, env, "run", "show", "hello#x")
-		return code == 0 && strings.Contains(stdout, "handed back") && strings.Contains(stdout, "(retry.on)")
+		return code == 0 && strings.Contains(stdout, "no worker knows the keys of its definition (retry.on)")
 	})
 	for _, line := range []string{"job show hello", "doctor"} {
 		if stdout, _, _ := runTool(t, env, strings.Fields(line)...); !strings.Contains(stdout, "(retry.on)") {

@@ -296,7 +296,7 @@ func (t *tool) state(word string) string {
 		"succeeded": green, "ready": green, "ok": green, "running": cyan,
 		"waiting": yellow, "retrying": yellow, "draining": yellow, "skipped": yellow, "missed": yellow,
 		"warning": yellow, "error": red, "failed": red, "crashed": red, "lost lease": yellow, "lost": red, "gone": red, "late": red, "stuck": red,
-		"paused": yellow, "queue paused": yellow, "drifted": yellow,
+		"paused": yellow, "queue paused": yellow, "drifted": yellow, "no worker carries it": yellow,
 	}[word]
 	if code == "" {
 		return word

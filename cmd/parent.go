@@ -374,6 +374,9 @@ func (d death) report(ctx context.Context, limit time.Duration) (err error) {
 			return errors.Join(rejected, err)
 		}
 	}
+	for _, id := range d.sessions { // the next worker starts soon, unless they crashed too often
+		rejected = errors.Join(rejected, book.Leave(ctx, id, "", ledger.RestartTime))
+	}
 	return rejected
 }
 

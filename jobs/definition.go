@@ -126,18 +126,43 @@ func appendUnknown(keys *[]string, path string, t reflect.Type, value json.RawMe
 	if t.Kind() != reflect.Struct || json.Unmarshal(value, &members) != nil {
 		return
 	}
-	fields := make(map[string]reflect.Type)
-	for _, field := range reflect.VisibleFields(t) {
-		if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "" {
-			fields[strings.ToLower(name)] = field.Type
-		}
-	}
+	fields := fieldsOf(t)
 	for _, key := range slices.Sorted(maps.Keys(members)) {
-		field, ok := fields[strings.ToLower(key)] // package json, too, ignores case
+		field, ok := fields[strings.ToLower(key)]
 		if !ok {
 			*keys = append(*keys, path+key)
 			continue
 		}
 		appendUnknown(keys, path+key+".", field, members[key])
 	}
+}
+
+// KnowsKey reports whether this build knows a key of a definition, as [UnknownKeysError] names it.
+func KnowsKey(key string) bool {
+	t := reflect.TypeFor[known]()
+	for part := range strings.SplitSeq(key, ".") {
+		if t.Kind() == reflect.Pointer {
+			t = t.Elem()
+		}
+		if t.Kind() != reflect.Struct {
+			return false
+		}
+		next, found := fieldsOf(t)[strings.ToLower(part)]
+		if !found {
+			return false
+		}
+		t = next
+	}
+	return true
+}
+
+// fieldsOf returns the types of a struct's keys, which are in lower case: package json ignores case.
+func fieldsOf(t reflect.Type) map[string]reflect.Type {
+	fields := make(map[string]reflect.Type)
+	for _, field := range reflect.VisibleFields(t) {
+		if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "" {
+			fields[strings.ToLower(name)] = field.Type
+		}
+	}
+	return fields
 }

@@ -58,6 +58,10 @@ type Options struct {
 	// picks offers up. It is called by the goroutine that reads messages and must not block.
 	OnOffer func()
 
+	// OnNotice receives what a script of another package has told all sessions, such as a word of package ledger. It is
+	// called like OnOffer. A notice may be lost. May be nil.
+	OnNotice func(notice string)
+
 	// Logger takes one line per change of state. Default: none.
 	Logger *slog.Logger
 
@@ -100,6 +104,7 @@ type Client struct {
 	try       time.Duration // how long one command may take before it is sent again
 	opened    time.Duration // how long the first opening of a session took; not written any more when goroutines run
 	onOffer   func()
+	onNotice  func(string)
 	recover   func(context.Context, SessionID, string) error
 	log       *slog.Logger
 	clock     clock
@@ -200,7 +205,7 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, e
 
 func newClient(o Options) (*Client, error) {
 	c := &Client{
-		namespace: o.Namespace, name: o.Name, lease: o.Lease, patience: o.ReserveAfter, onOffer: o.OnOffer, recover: o.Recover, log: o.Logger,
+		namespace: o.Namespace, name: o.Name, lease: o.Lease, patience: o.ReserveAfter, onOffer: o.OnOffer, onNotice: o.OnNotice, recover: o.Recover, log: o.Logger,
 		clock:   clock{now: time.Now, boot: BootTime},
 		reaper:  &reaper{wake: make(chan struct{}, 1)},
 		closing: make(chan struct{}), closed: make(chan struct{}), changed: make(chan struct{}),

@@ -96,6 +96,8 @@ func (l *subscriber) hear(message any) {
 			}
 		case fields[0] == "o" && l.session.client.onOffer != nil:
 			l.session.client.onOffer()
+		case fields[0] == "n" && len(fields) == 2 && l.session.client.onNotice != nil:
+			l.session.client.onNotice(fields[1])
 		}
 	}
 }

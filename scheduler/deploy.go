@@ -130,7 +130,7 @@ func (s *Scheduler) replace(ctx context.Context, set *jobSet) {
 func (s *Scheduler) leaveConfig(ctx context.Context, digest string) {
 	call, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
-	if err := s.o.Ledger.Leave(call, digest); err != nil {
+	if err := s.o.Ledger.Leave(call, s.o.Session(), digest, 0); err != nil {
 		s.o.Logger.DebugContext(ctx, "the old definitions seem carried for a while", "error", err)
 	}
 }
@@ -141,6 +141,7 @@ func (s *Scheduler) willChange(ctx context.Context, set *jobSet, name string, st
 	if err != nil { // it was computed once: the zone files of this machine lack what others have
 		s.often.ErrorContext(ctx, "the old trigger of a job cannot be computed here, another worker has to change it", "job", name, "error", err)
 		delete(set.pending, name)
+		s.unsure = true
 		return
 	}
 	c := &change{job: set.own[name].job, old: standing.Old}
@@ -216,6 +217,7 @@ func (s *Scheduler) beforeChange(ctx context.Context, c *change, now time.Time) 
 	}
 	if leave(decisions, now) {
 		s.often.InfoContext(ctx, "ticks are left to a worker of a newer build", "job", c.job.Name, "error", unknown)
+		s.unsure = true
 		return nil, false
 	}
 	missAll(decisions, unknown)
@@ -260,6 +262,7 @@ func (s *Scheduler) activate(ctx context.Context, now time.Time) (ok bool) {
 		case result.Early || result.Grace > 0:
 			s.retry(c)
 		case result.Moved || result.Inactive: // found again as one that has drifted
+			s.unsure = true
 		default:
 			s.set.alarms.move(c.job.Name, result.Cursor)
 			s.stands(ctx, s.set, c.job.Name, true)
@@ -298,7 +301,7 @@ func (s *Scheduler) decideBefore(ctx context.Context, changes []*change, decisio
 		case created.Moved && !created.Cursor.IsZero():
 			c.move(created.Cursor)
 		case created.Moved || created.Inactive: // found again as one that has drifted
-			failed[name] = true
+			failed[name], s.unsure = true, true
 			continue
 		case created.Early || created.Grace > 0:
 		default:

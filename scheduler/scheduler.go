@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -16,9 +17,14 @@ import (
 )
 
 const (
-	pollEvery  = time.Second            // every worker reads what it has to know
-	pauseEvery = time.Second            // who has duty looks which queues are paused
-	driftEvery = 5 * time.Second        // a worker asks whether its definitions have become active again
+	pollEvery      = time.Second     // every worker reads what it has to know
+	pauseEvery     = time.Second     // who has duty looks which queues are paused
+	driftEvery     = 5 * time.Second // between two times that definitions are registered again which have drifted
+	unservedRounds = 5               // of pauseEvery between two looks for due runs in queues that no worker serves
+	unservedQueues = 64              // queues with due runs that are looked at then
+	unservedRuns   = 200             // due runs of each
+
+	leaveLimit = time.Second            // for telling others that this worker carries its definitions no more
 	dutyEvery  = 500 * time.Millisecond // who has duty reads, and sweeps, more often
 	overdue    = 150 * time.Millisecond // so late a tick is created by who has no duty
 	again      = 200 * time.Millisecond // until a call that failed is made again
@@ -55,6 +61,9 @@ type Options struct {
 	// goroutines; it may be nil.
 	OnRepeated func(reason string, n int)
 
+	// Served returns the queues of which a worker starts runs. May be nil: then no run is moved to another queue.
+	Served func(ctx context.Context) (map[string]bool, error)
+
 	// Paused returns the queues that are paused, whoever paused them: their runs are offered no locks.
 	Paused func(ctx context.Context) ([]string, error)
 
@@ -62,6 +71,9 @@ type Options struct {
 	// They must not wait.
 	Stop  func(run jobs.RunID, why string)
 	Drain func()
+
+	// Aside is called by each poll while runs are set aside for workers that can do them. It must not wait; it may be nil.
+	Aside func()
 
 	// Doubt is told that Redis may have lost data; what comes of it is told by [Scheduler.Recovered], or by another session.
 	Doubt func()
@@ -90,6 +102,9 @@ type Scheduler struct {
 	registering *registration   // nil: none is under way
 	told        int             // how many definitions have drifted, as Options.Drift was told last
 	deployAfter time.Time       // when what failed of a registration or of changes may be tried again
+	carried     []string        // configs that were carried when the ledger was asked last
+	asked       time.Time       // when definitions that had drifted were registered again
+	unsure      bool            // that is to be done once more
 
 	duty atomic.Bool   // whether this worker creates first and sweeps
 	wake chan struct{} // asks for a sweep; buffer of one: wake-ups may merge
@@ -97,6 +112,7 @@ type Scheduler struct {
 	next    atomic.Pointer[jobSet] // what SetJobs gave and ticks has not taken over yet
 	changed chan struct{}          // tells of it, or of the next; buffer of one
 	anew    atomic.Bool            // all is to be registered again
+	left    atomic.Bool            // another worker has left
 }
 
 // New checks the jobs' triggers. It starts nothing; see [Scheduler.Run].
@@ -135,6 +151,15 @@ func (s *Scheduler) Recovered() {
 	}
 }
 
+// Left makes the scheduler look at once what another worker has left that ended in order: definitions, and duty.
+func (s *Scheduler) Left() {
+	s.left.Store(true)
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
 // Run registers the jobs, then creates and sweeps until ctx ends, and returns nil. Errors of Redis are logged and the
 // call is made again.
 func (s *Scheduler) Run(ctx context.Context) error {
@@ -155,7 +180,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 func (s *Scheduler) ticks(ctx context.Context) {
 	var now serverTime
 	s.begin(s.set, s.set.jobs)
-	asked := time.Now()             // about definitions that have drifted
+	defer s.leave(ctx)
 	var polled, notBefore time.Time // by this machine's clock: the last poll; when creating may be tried again
 	for {
 		s.takeOverJobs(ctx)
@@ -169,6 +194,9 @@ func (s *Scheduler) ticks(ctx context.Context) {
 			}
 			continue
 		}
+		if s.left.Swap(false) {
+			polled, s.asked, s.unsure = time.Time{}, time.Time{}, true
+		}
 		every := pollEvery
 		if s.duty.Load() || next < dutyEvery {
 			every = dutyEvery
@@ -181,9 +209,8 @@ func (s *Scheduler) ticks(ctx context.Context) {
 			if more = s.poll(ctx, &now); !more { // else the next part is read at once, with ticks in between
 				polled = began
 			}
-			if time.Since(asked) >= driftEvery {
-				asked = time.Now()
-				s.returned()
+			if s.returned(ctx) {
+				more = true // the first step follows at once
 			}
 		}
 		if !s.duty.Load() {
@@ -215,6 +242,7 @@ func (s *Scheduler) stands(ctx context.Context, set *jobSet, job string, active 
 		delete(set.drift, job)
 	} else {
 		set.drift[job] = true
+		s.unsure = true
 	}
 	s.o.Logger.DebugContext(ctx, "definition of a job", "job", job, "active", active)
 }
@@ -231,11 +259,25 @@ func (s *Scheduler) tellDrift(ctx context.Context) {
 	}
 }
 
-// returned begins to ask whether definitions that have drifted are to be active again.
-func (s *Scheduler) returned() {
-	if s.registering != nil {
-		return
+// returned asks whether definitions that have drifted are to be active again: when some config is carried no more, and once
+// after a definition has drifted. It begins to register them then, and returns whether it does.
+func (s *Scheduler) returned(ctx context.Context) bool {
+	if s.registering != nil || len(s.set.drift) == 0 {
+		return false
 	}
+	call, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	carried, err := s.o.Ledger.Carried(call)
+	if err != nil {
+		s.failed(ctx, "look which configs are carried", err)
+		return false
+	}
+	gone := slices.ContainsFunc(s.carried, func(digest string) bool { return !slices.Contains(carried, digest) })
+	s.carried = carried
+	if !gone && (!s.unsure || time.Since(s.asked) < driftEvery) {
+		return false
+	}
+	s.asked, s.unsure = time.Now(), false
 	definitions := make([]*jobs.Job, 0, len(s.set.drift))
 	for name := range s.set.drift {
 		if s.set.pending[name] == nil {
@@ -245,6 +287,16 @@ func (s *Scheduler) returned() {
 	if len(definitions) > 0 {
 		s.begin(s.set, definitions)
 	}
+	return len(definitions) > 0
+}
+
+// leave tells others that this worker carries its definitions no more, and has no duty: it ends.
+func (s *Scheduler) leave(ctx context.Context) {
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveLimit)
+	defer cancel()
+	if err := s.o.Ledger.Leave(call, s.o.Session(), "", 0); err != nil {
+		s.o.Logger.DebugContext(ctx, "the definitions of this worker seem carried for a while", "error", err)
+	}
 }
 
 // poll reads the time, the duty, and how far others have decided. It returns true when there is more to read at once.
@@ -252,7 +304,11 @@ func (s *Scheduler) poll(ctx context.Context, now *serverTime) (more bool) {
 	call, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	session := s.o.Session()
-	poll, err := s.o.Ledger.Poll(call, session, s.set.digest, s.revision)
+	read := s.o.Ledger.Poll
+	if len(s.set.drift) > 0 {
+		read = s.o.Ledger.PollDrifted
+	}
+	poll, err := read(call, session, s.set.digest, s.revision)
 	if err != nil {
 		s.failed(ctx, "poll", err)
 		s.duty.Store(false) // by now somebody else may have it
@@ -271,6 +327,9 @@ func (s *Scheduler) poll(ctx context.Context, now *serverTime) (more bool) {
 	}
 	if poll.Drain {
 		s.o.Drain()
+	}
+	if poll.Aside && s.o.Aside != nil {
+		s.o.Aside()
 	}
 	for job, moved := range poll.Moved {
 		s.moved(ctx, job, moved)
@@ -362,11 +421,53 @@ func (s *Scheduler) mirrors(ctx context.Context) {
 
 // pauses tells the ledger, while this worker has duty, which queues are paused: anybody's tools may do that.
 func (s *Scheduler) pauses(ctx context.Context) {
-	for sleep(ctx, pauseEvery) {
+	for round := 0; sleep(ctx, pauseEvery); round++ {
 		s.often.Flush(ctx, false)
 		s.againLog.Flush(ctx, false)
 		if s.duty.Load() {
 			s.comparePauses(ctx)
+			if round%unservedRounds == 0 && s.o.Served != nil {
+				s.moveUnserved(ctx)
+			}
+		}
+	}
+}
+
+// moveUnserved looks for due runs in queues that no worker serves, because the queue of their job was renamed, or is served no
+// more. Those that never started move to the queue that the job has now.
+func (s *Scheduler) moveUnserved(ctx context.Context) {
+	call, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	queues, err := s.o.Ledger.DueQueues(call, unservedQueues, unservedRuns)
+	if err != nil {
+		s.failed(ctx, "look for runs in queues that no worker serves", err)
+		return
+	}
+	if len(queues) == 0 {
+		return
+	}
+	served, err := s.o.Served(call)
+	if err != nil {
+		s.failed(ctx, "look which queues are served", err)
+		return
+	}
+	for _, q := range queues {
+		if served[q.Name] {
+			continue
+		}
+		due, err := s.o.Ledger.Requeue(call, q.Oldest)
+		if err != nil {
+			s.failed(ctx, "move runs to another queue", err)
+			return
+		}
+		if len(due) > 0 {
+			s.often.InfoContext(ctx, "runs were moved from a queue that no worker serves to that of their job", "call", "move from "+q.Name,
+				"queue", q.Name, "runs", len(due), "run", due[0].Run, "to", due[0].Queue)
+			s.o.Deliver(ctx, due)
+		}
+		if left := q.Due - len(due); left > 0 && len(q.Oldest) > 0 {
+			s.often.WarnContext(ctx, "runs are due in a queue that no worker serves", "call", "unserved "+q.Name, "queue", q.Name, "runs", left,
+				"oldest", q.Oldest[0].ID)
 		}
 	}
 }

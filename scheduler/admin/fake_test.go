@@ -25,6 +25,8 @@ type fake struct {
 	acts        []ledger.ActRecord // the last first
 	paused      []string           // queues
 	ahead       map[jobs.RunID]int
+	needs       map[jobs.RunID]ledger.Need
+	asides      []ledger.Aside
 	due         []ledger.DueQueue
 	listing     locks.Listing
 	sessions    []locks.SessionRecord
@@ -244,6 +246,12 @@ func (f *fake) Definition(ctx context.Context, id jobs.RunID) (*jobs.Job, error)
 	record, err := f.Job(ctx, id.Job())
 	return record.Job, err
 }
+
+func (f *fake) NeedOf(_ context.Context, record *ledger.Record) (ledger.Need, error) {
+	return f.needs[record.ID], f.read()
+}
+
+func (f *fake) Asides(context.Context) ([]ledger.Aside, error) { return f.asides, f.read() }
 
 func (f *fake) DueQueues(_ context.Context, queues, records int) ([]ledger.DueQueue, error) {
 	due := slices.Clone(f.due[:min(len(f.due), queues)])

@@ -17,12 +17,12 @@ import (
 )
 
 // Notes are what is to be said of a job that does not simply do its work: see [Job.Notes].
-var Notes = []string{"late", "paused", "queue paused", "drifted"}
+var Notes = []string{"late", "paused", "queue paused", "drifted", "no worker carries it"}
 
 // Notes returns what is to be said of a job, of [Notes].
 func (j *Job) Notes() []string {
 	var notes []string
-	for i, is := range []bool{j.Late, j.Paused != "", j.QueuePaused, j.Drifted} {
+	for i, is := range []bool{j.Late, j.Paused != "", j.QueuePaused, j.Drifted, !j.Carried} {
 		if is {
 			notes = append(notes, Notes[i])
 		}
@@ -125,8 +125,8 @@ func newJob(record ledger.JobRecord, now time.Time) Job {
 		Overlap: d.Overlap, MaxQueued: d.MaxQueued, OnMissed: d.OnMissed, OnCrash: d.OnCrash, MaxCrashes: d.MaxCrashes,
 		StartDeadline: seconds(d.StartDeadline), Jitter: seconds(d.Jitter), MaxSilence: seconds(d.MaxSilence),
 		Definition: Text(record.Hash), Paused: Text(record.Paused), LastSuccess: Instant{record.LastSuccess},
-		Drifted: record.Drifted,
-		Late:    d.MaxSilence > 0 && !record.Silent.IsZero() && now.Sub(record.Silent) > d.MaxSilence,
+		Drifted: record.Drifted, Carried: !record.Uncarried,
+		Late: d.MaxSilence > 0 && !record.Silent.IsZero() && now.Sub(record.Silent) > d.MaxSilence,
 	}
 	if d.Paused {
 		job.Paused = "by its definition"

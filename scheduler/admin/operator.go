@@ -67,6 +67,11 @@ func (o *Operator) Enqueue(ctx context.Context, request ledger.Request, by Actor
 	return o.enqueue(ctx, request, by.act("enqueue", request.Job.Name, string(jobs.RequestRunID(request.Job.Name, request.ID))))
 }
 
+// ForgetJob removes what is left of a job that no worker carries.
+func (o *Operator) ForgetJob(ctx context.Context, job string, by Actor) error {
+	return o.ledger.Forget(ctx, job, by.act("forget job", job, ""))
+}
+
 // PauseJob has the ticks of a job skipped from now on. It tells whether that was new.
 func (o *Operator) PauseJob(ctx context.Context, job string, by Actor) (bool, error) {
 	return o.ledger.Pause(ctx, job, by.act("pause job", job, ""))

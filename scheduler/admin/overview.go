@@ -45,6 +45,7 @@ type overview struct {
 	Ready, Live int                  // workers: that take runs, that have a lease
 	Slots, Busy int                  // of those with a lease
 
+	Unable   []Unable // due runs that no worker can do
 	Disputed []string // queues that live workers serve although they were given to another namespace: "default (shop)"
 }
 
@@ -97,7 +98,11 @@ func (s *Server) overview(ctx context.Context) (*overview, error) {
 		o.Words[tick.Job] = triggerOf(records, tick.Job)
 	}
 	o.pending(outstanding)
-	return o, r.explainPending(ctx, o, conditionsOf(scene, paused), outstanding, records)
+	c := conditionsOf(scene, paused)
+	if o.Unable, err = r.unable(ctx, c); err != nil {
+		return nil, err
+	}
+	return o, r.explainPending(ctx, o, c, outstanding, records)
 }
 
 // noted returns the jobs that do not simply do their work.

@@ -176,6 +176,7 @@ var badges = map[string]badge{
 	"paused":                 {Sign: "‖", Kind: "warn"},
 	"queue paused":           {Sign: "⊘", Kind: "warn"},
 	"drifted":                {Sign: "≠", Kind: "warn"},
+	"no worker carries it":   {Sign: "∅", Kind: "warn"},
 	"ready":                  {Sign: "✓", Kind: "good"},
 	"draining":               {Sign: "↓", Kind: "warn"},
 	Gone:                     {Sign: "✗", Kind: "bad"},

@@ -42,6 +42,8 @@ type book interface {
 	DueQueues(ctx context.Context, queues, records int) ([]ledger.DueQueue, error)
 	Definition(ctx context.Context, id jobs.RunID) (*jobs.Job, error)
 	Handlers(ctx context.Context, names []string) (map[string]string, error)
+	NeedOf(ctx context.Context, record *ledger.Record) (ledger.Need, error)
+	Asides(ctx context.Context) ([]ledger.Aside, error)
 }
 
 // space is what is read of the lock space.

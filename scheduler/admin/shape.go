@@ -290,6 +290,7 @@ type Job struct {
 	LastSuccess Instant `json:"last_success_at"`
 	Late        bool    `json:"late"`    // there was no success for longer than max_silence
 	Drifted     bool    `json:"drifted"` // workers that are there carry another definition of it
+	Carried     bool    `json:"carried"` // false: it was removed, since no worker that is there carries it
 
 	Definition Text `json:"definition"` // the hash of the active one, which this shows
 

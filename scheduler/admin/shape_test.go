@@ -97,7 +97,7 @@ func TestShapesAreWhatScriptsRelyOn(t *testing.T) {
 			"retry": {"max": 3, "backoff": "exponential", "initial_seconds": 5, "max_delay_seconds": 300},
 			"overlap": "skip", "max_queued": 10, "on_missed": "last", "on_crash": "rerun", "max_crashes": 3, "start_deadline_seconds": null, "jitter_seconds": null,
 			"max_silence_seconds": null, "paused": null, "queue_paused": false,
-			"last_success_at": null, "late": false, "drifted": false, "definition": null, "running": 1,
+			"last_success_at": null, "late": false, "drifted": false, "carried": true, "definition": null, "running": 1,
 			"outstanding": 1,
 			"last_run": {"id": "nightly-backup@2026-11-20T01:00:00Z", "job": "nightly-backup", "trigger": "schedule",
 				"tick": "2026-11-20T01:00:00Z", "state": "succeeded", "reason": null, "args": null, "queue": "default",
@@ -113,7 +113,7 @@ func TestShapesAreWhatScriptsRelyOn(t *testing.T) {
 			"retry": {"max": 0, "backoff": "", "initial_seconds": 0, "max_delay_seconds": 0}, "overlap": "skip",
 			"max_queued": 10, "on_missed": "last", "on_crash": "rerun", "max_crashes": 3, "start_deadline_seconds": null, "jitter_seconds": null,
 			"max_silence_seconds": null, "paused": null, "queue_paused": false,
-			"last_success_at": null, "late": false, "drifted": false, "definition": null, "running": 1, "outstanding": 3,
+			"last_success_at": null, "late": false, "drifted": false, "carried": true, "definition": null, "running": 1, "outstanding": 3,
 			"last_run": null}`},
 		"next ticks": {get(r.Next(ctx, "", 1)), `[
 			{"job": "warm-cache", "tick": "2026-11-21T12:15:00Z", "in_seconds": 900},

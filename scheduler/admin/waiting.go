@@ -81,6 +81,15 @@ func (r *Reader) waitingFor(ctx context.Context, record *ledger.Record) (*Waitin
 	if err != nil {
 		return nil, err
 	}
+	if record.State == ledger.DueNow {
+		need, err := r.book.NeedOf(ctx, record)
+		if err != nil {
+			return nil, err
+		}
+		if w := c.unable(record.Queue, need); w != nil {
+			return w, nil
+		}
+	}
 	handler := ""
 	switch job, err := r.book.Definition(ctx, record.ID); {
 	case err == nil:
@@ -155,20 +164,13 @@ func (c *conditions) why(record *ledger.Record, handler string, ahead int) *Wait
 	if slices.Contains(c.paused, record.Queue) {
 		return isPaused(record.Queue)
 	}
-	var serve, able []session
-	for _, s := range c.sessions {
-		if _, serves := s.card.Queues[record.Queue]; s.worker && serves && s.left > 0 && s.card.State != "draining" {
-			serve = append(serve, s)
-			if s.has(handler) {
-				able = append(able, s)
-			}
-		}
-	}
+	serve := c.serve(record.Queue)
+	able := slices.DeleteFunc(slices.Clone(serve), func(s session) bool { return !s.has(handler) })
 	if len(serve) == 0 {
 		return &WaitingFor{Reason: WaitsWorker, Text: fmt.Sprintf("no worker serves its queue %s: start one, or add the queue to worker.queues", record.Queue)}
 	}
 	if len(able) == 0 {
-		return &WaitingFor{Reason: WaitsHandler, Text: fmt.Sprintf("no worker that serves its queue %s has its handler %s", record.Queue, handler)}
+		return lacks(record.Queue, "has handler "+handler)
 	}
 	if w := crowded(record, able); w != nil {
 		return w
@@ -250,6 +252,71 @@ func workers(n int) string {
 		return "the one worker"
 	}
 	return fmt.Sprintf("the %d workers", n)
+}
+
+// serve returns the workers that start runs of a queue.
+func (c *conditions) serve(queue string) []session {
+	var serve []session
+	for _, s := range c.sessions {
+		if _, serves := s.card.Queues[queue]; s.worker && serves && s.left > 0 && s.card.State != "draining" {
+			serve = append(serve, s)
+		}
+	}
+	return serve
+}
+
+func lacks(queue, what string) *WaitingFor {
+	return &WaitingFor{Reason: WaitsHandler, Text: fmt.Sprintf("no worker %s, of those that serve its queue %s", what, queue)}
+}
+
+// unable returns why no worker starts the runs of a queue that were set aside for a need; nil if one does as soon as it has
+// a free slot. Cards name handlers, but not the other things that workers may lack: no worker that was there has these.
+func (c *conditions) unable(queue string, need ledger.Need) *WaitingFor {
+	switch serve := c.serve(queue); {
+	case need == "" || len(serve) == 0 || slices.Contains(c.paused, queue):
+		return nil
+	case len(need.Keys()) > 0:
+		return lacks(queue, fmt.Sprintf("knows the keys of its definition (%s)", strings.Join(need.Keys(), ", ")))
+	case need.Handler() == "":
+		return lacks(queue, "runs jobs of its kind, "+need.Work())
+	case !slices.ContainsFunc(serve, func(s session) bool { return s.has(need.Handler()) }):
+		return lacks(queue, "has "+need.Work())
+	}
+	return nil
+}
+
+// Unable is a number of due runs that no worker can do.
+type Unable struct {
+	Queue string
+	Runs  int
+	Why   string
+}
+
+func (u Unable) String() string {
+	return fmt.Sprintf("%s of queue %s: %s", runs(u.Runs), u.Queue, u.Why)
+}
+
+// Unable returns which due runs no worker can do, by queue and by what they need.
+func (r *Reader) Unable(ctx context.Context) ([]Unable, error) {
+	c, err := r.conditions(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return r.unable(ctx, c)
+}
+
+func (r *Reader) unable(ctx context.Context, c *conditions) ([]Unable, error) {
+	asides, err := r.book.Asides(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var unable []Unable
+	for _, aside := range asides {
+		if w := c.unable(aside.Queue, aside.Need); w != nil {
+			unable = append(unable, Unable{aside.Queue, aside.Runs, w.Text})
+		}
+	}
+	return unable, nil
 }
 
 // has reports whether a worker has a handler, as far as its card shows: true where that does not tell.
@@ -345,6 +412,17 @@ func (r *Reader) dueBy(ctx context.Context, c *conditions) (map[WaitReason]int, 
 		}
 		count[last] += max(0, queue.Due-len(queue.Oldest))
 	}
+	unable, err := r.unable(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	more := -count[WaitsHandler]
+	for _, u := range unable {
+		more += u.Runs
+	}
+	more = max(0, min(more, count[WaitsBehind])) // so many were not looked at, and count as behind others so far
+	count[WaitsHandler] += more
+	count[WaitsBehind] -= more
 	return count, nil
 }
 

@@ -43,6 +43,7 @@ const (
 	Later       ClaimOutcome = "later"   // not here, or not yet: it is to be pushed instead, as Due says
 	Over        ClaimOutcome = "over"    // it has ended without an attempt: its time to start was over, or its bundle can never be granted
 	SessionDead ClaimOutcome = "dead"    // the claimant's session has ended
+	Unable      ClaimOutcome = "unable"  // this process cannot run its definition, see [Claimed.Need]: nothing was changed
 	Crashed     ClaimOutcome = "crashed" // the run has crashed before, and ClaimSound was called: nothing was changed
 )
 
@@ -68,6 +69,9 @@ type Claimed struct {
 	// For Crashed: how often, and whether the run is a suspect, see [Record.Suspect].
 	Crashes   int
 	Suspected bool
+
+	// For Unable: what the run needs. It is for [Ledger.SetAside].
+	Need Need
 
 	// For Waiting: what stood in the way.
 	Busy *locks.BusyError
@@ -106,13 +110,18 @@ func (l *Ledger) ClaimSound(ctx context.Context, request *locks.Request, due Due
 }
 
 func (l *Ledger) claim(ctx context.Context, request *locks.Request, due Due, patience time.Duration, suspects int, before []string) (*Claimed, error) {
-	step := claimStep(request, due, patience, suspects, before)
-	return l.decodeClaim(due, read(l.run(ctx, claimScript, step.job, step.args...)))
+	for {
+		step := l.claimStep(request, due, patience, suspects, before)
+		claimed, err := l.decodeClaim(due, read(l.run(ctx, claimScript, step.job, step.args...)))
+		if err != nil || claimed.Outcome != marked {
+			return claimed, err
+		}
+	}
 }
 
-func claimStep(request *locks.Request, due Due, patience time.Duration, suspects int, before []string) step {
+func (l *Ledger) claimStep(request *locks.Request, due Due, patience time.Duration, suspects int, before []string) step {
 	args := []any{string(request.Session()), string(request.ID()), string(due.Run), due.N, patience.Milliseconds(), suspects,
-		request.Cutoff().Milliseconds()}
+		request.Cutoff().Milliseconds(), l.able.marks(due.Run.Job())}
 	for _, queue := range before {
 		args = append(args, queue)
 	}
@@ -137,11 +146,12 @@ func (l *Ledger) ClaimAll(ctx context.Context, claims []Claim, patience time.Dur
 	var which []int // claim of a step
 	if len(claims) > 1 {
 		session := claims[0].Request.Session()
-		args := make([]any, 0, 2+3*len(claims))
+		args := make([]any, 0, 2+4*len(claims))
 		args = append(args, string(session), "")
 		for i, c := range claims {
 			if c.Request.Session() == session { // else it was replaced just now
-				args, which = append(args, string(c.Request.ID()), string(c.Due.Run), c.Due.N), append(which, i)
+				args = append(args, string(c.Request.ID()), string(c.Due.Run), c.Due.N, l.able.marks(c.Due.Run.Job()))
+				which = append(which, i)
 			}
 		}
 		answers, err := l.run(ctx, claimScript, "", args...)
@@ -158,12 +168,15 @@ func (l *Ledger) ClaimAll(ctx context.Context, claims []Claim, patience time.Dur
 	}
 	for i, c := range claims {
 		if claimed[i] == nil {
-			steps, which = append(steps, claimStep(c.Request, c.Due, patience, 0, nil)), append(which, i)
+			steps, which = append(steps, l.claimStep(c.Request, c.Due, patience, 0, nil)), append(which, i)
 		}
 	}
 	for k, command := range l.runAll(ctx, claimScript, steps) {
 		i := which[k]
 		claimed[i], _ = l.decodeClaim(claims[i].Due, read(command.Result())) // nil with an error
+		if claimed[i] != nil && claimed[i].Outcome == marked {
+			claimed[i] = nil
+		}
 	}
 	return claimed
 }
@@ -211,6 +224,11 @@ func (l *Ledger) decodeClaim(due Due, r *reply) (*Claimed, error) {
 		}
 	case Behind, Over:
 		claimed.Due = r.due()
+	case "needs":
+		mark, definition := r.text(), r.text()
+		if r.err == nil {
+			claimed.Outcome, claimed.Need = l.able.judge(due.Run.Job(), mark, definition)
+		}
 	case Crashed:
 		claimed.Crashes, claimed.Suspected = int(r.number()), r.number() == 1
 	case Stale, SessionDead:

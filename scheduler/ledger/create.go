@@ -78,6 +78,9 @@ var (
 	//go:embed scripts/leave.lua
 	leaveSource string
 	leaveScript = script(leaveSource)
+	//go:embed scripts/carried.lua
+	carriedSource string
+	carriedScript = script(carriedSource)
 	//go:embed scripts/create.lua
 	createSource string
 	createScript = script(createSource)
@@ -116,9 +119,14 @@ type RegisteredJob struct {
 }
 
 const (
-	goneAfter    = time.Minute        // a definition that nobody carries gives way to one that somebody does
 	retiredAfter = 7 * 24 * time.Hour // a job that nobody carries is retired: when it comes back it begins anew
-	leftAfter    = 3 * time.Second    // instead of goneAfter, when its worker has left it: others poll more often
+
+	// GoneAfter is how long a definition is kept that no worker carries before it gives way to one that is carried. It is
+	// shorter than [jobs.MissedAfter] by more than a worker needs to notice that: no tick is missed meanwhile.
+	GoneAfter = 45 * time.Second
+
+	// RestartTime is for how long a crashed worker's definitions are kept: it is started again.
+	RestartTime = 3 * time.Second
 )
 
 // RegisterBatch is how many definitions [Ledger.Register] sends in one call.
@@ -173,8 +181,8 @@ func trigger(job *jobs.Job) string {
 
 // Register makes definitions known, some or all of those that the config of this digest has, and tells how each stands.
 // The newest definition of a job, by when it was first registered, is the active one as long as somebody carries it: has
-// polled with its config within the last minute. The cursor of a job that the ledger has never seen starts at the server's
-// time, as does that of one which nobody has carried for a week; any other goes on where it stopped. Sending it again
+// polled with its config within [GoneAfter]. The cursor of a job that the ledger has never seen starts at the server's time, as
+// does that of one which nobody has carried for a week, or which was removed: others were present and did not carry it; any other goes on where it stopped. Sending it again
 // changes nothing.
 func (l *Ledger) Register(ctx context.Context, digest string, definitions []*jobs.Job) (*Registered, error) {
 	registered := &Registered{Jobs: make(map[string]RegisteredJob, len(definitions))}
@@ -182,7 +190,7 @@ func (l *Ledger) Register(ctx context.Context, digest string, definitions []*job
 	for first := 0; first == 0 || first < len(definitions); first += RegisterBatch {
 		some := definitions[first:min(first+RegisterBatch, len(definitions))]
 		args := make([]any, 0, 4+5*len(some))
-		args = append(args, digest, goneAfter.Milliseconds(), retiredAfter.Milliseconds(), l.signs())
+		args = append(args, digest, GoneAfter.Milliseconds(), retiredAfter.Milliseconds(), l.signs())
 		for _, job := range some {
 			definition, err := l.write(job)
 			if err != nil {
@@ -213,15 +221,30 @@ func (l *Ledger) Register(ctx context.Context, digest string, definitions []*job
 	return registered, l.writeLost(ctx, lost)
 }
 
-// Leave tells that a worker which has carried the config of this digest has registered another one and carries that. Without
-// it, whoever goes back to an older definition would have to wait until the newer one has been gone for a minute; now that
-// gives way within seconds, unless another worker carries it: then it does not matter.
-func (l *Ledger) Leave(ctx context.Context, digest string) error {
-	r := read(l.run(ctx, leaveScript, "", digest, goneAfter.Milliseconds(), leftAfter.Milliseconds()))
+// Leave notes that a session carries the config of this digest no more: it has registered another one, and carries that; or,
+// with digest "", it polls no more, because its worker drains or has died. Definitions that no other session carries give way
+// then, after keep: a worker that crashed is started again. Without it, they would do so after [GoneAfter]. Sent again it
+// changes nothing more.
+func (l *Ledger) Leave(ctx context.Context, session locks.SessionID, digest string, keep time.Duration) error {
+	r := read(l.run(ctx, leaveScript, "", string(session), digest, GoneAfter.Milliseconds(), keep.Milliseconds()))
 	if r.err != nil {
 		return fmt.Errorf("leave a config: %w", r.err)
 	}
 	return nil
+}
+
+// Carried returns the digests of the configs that workers carry. As long as none of them goes, no definition that has
+// drifted becomes active.
+func (l *Ledger) Carried(ctx context.Context) ([]string, error) {
+	r := read(l.run(ctx, carriedScript, "", GoneAfter.Milliseconds()))
+	var digests []string
+	for r.more() {
+		digests = append(digests, r.text())
+	}
+	if r.err != nil {
+		return nil, fmt.Errorf("look which configs are carried: %w", r.err)
+	}
+	return digests, nil
 }
 
 // Create records decisions, each whole or not at all, in one round trip. A decision that was computed from a cursor

@@ -93,14 +93,19 @@
 // # Definitions
 //
 // Workers with different configs work side by side while a new one is rolled out. Each registers its definitions by their
-// hashes, and keeps them carried by polling. The definition that was first registered last, of those that somebody has
-// carried within the last minute, is the active one: [Ledger.Create] refuses all others. So a new definition takes over
-// when its first worker comes, and gives way when its last one has been gone for a minute. When nobody is there at all,
-// the last active one stays, with the cursor, until somebody comes; after a week without, the job begins anew.
+// hashes, and keeps them carried by polling. The definition that was first registered last, of those that a worker has
+// carried within [GoneAfter], is the active one: [Ledger.Create] refuses all others. So a new definition takes over when its
+// first worker comes, and gives way when its last one has gone. Without any worker the last active one stays, with the
+// cursor, until one comes; after a week without, the job begins anew. So does a job that was removed: other workers were
+// present for GoneAfter and did not carry it.
 //
-// A worker that is reloaded is not gone for a minute, it has left ([Ledger.Leave]): what nobody else carries gives way
-// within seconds. So a config that is taken back, even at once, decides again after about that and the pause in which
-// workers ask how their definitions stand. Meanwhile nobody decides ticks of the jobs it changes; none of them is missed.
+// A worker that is reloaded, drains or has crashed has left its config ([Ledger.Leave]): definitions that no other session
+// carries give way, after a crash some seconds later. The other workers are told and ask how their definitions stand, so
+// one of them decides the ticks at once. GoneAfter is for workers that stay away without a word. It is shorter than
+// [jobs.MissedAfter], so no tick is missed meanwhile.
+//
+// A worker whose definitions have drifted does not register them again and again: it asks which configs are carried, and
+// registers them when one of these has gone. It passes duty to a worker whose definitions have not drifted.
 //
 // Where the trigger stays the same, becoming active is one write. Where it changes, the ticks up to now are the old
 // trigger's: after decisions that account for them, an [Activation] moves the cursor to now and changes the definition, in
@@ -112,9 +117,7 @@
 // locks), since each process checks for keys that it does not know ([jobs.Job.CheckKeys]), in nested objects as well. What
 // such a key asks for, this process cannot do, so it leaves the definition to one that knows the key:
 //
-//   - a worker hands back a run that it has claimed, uncounted and for ten seconds, before anything of it is expanded or
-//     executed. The definition comes with the reply to the claim, so the run has an attempt, which says why, and its locks
-//     were held for a moment; lock.min_hold counts from it, as after any other attempt;
+//   - a worker declines its runs, before it takes a lock, and sets them aside for a worker that knows the key;
 //   - it adopts no request for it, which stays in the queue;
 //   - it makes no tick's run by it. Where its own definition takes over with another trigger, it leaves the ticks up to now
 //     to a worker that knows the old definition until the oldest has been due for a minute. Then they are recorded as missed,

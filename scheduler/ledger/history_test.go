@@ -350,6 +350,14 @@ func (p *play) sendSeveral() {
 	}
 	wait := time.Duration(p.rand.IntN(2)) * time.Hour
 	all := p.ClaimAll(p.Context(), claims, wait)
+	for i, claim := range claims {
+		if all[i] == nil { // its definition is new to these workers
+			var err error
+			if all[i], err = p.ClaimSound(p.Context(), claim.Request, claim.Due, wait, nil); err != nil {
+				p.fatalf("claim of %s: %v", claim.Due.Run, err)
+			}
+		}
+	}
 	order := make([]int, len(all)) // of tokens: what is not plain comes after the others
 	for i := range order {
 		order[i] = i
@@ -364,9 +372,6 @@ func (p *play) sendSeveral() {
 	var suspects []sentClaim
 	for _, i := range order {
 		claimed, claim := all[i], sentClaim{claims[i].Request, claims[i].Due, nil, wait}
-		if claimed == nil {
-			p.fatalf("claim of %s was not answered", claim.due.Run)
-		}
 		p.say("claim %s n %d by %s with %d others: %s", claim.due.Run, claim.due.N, claim.request.ID(), len(claims)-1, claimed.Outcome)
 		if claimed.Outcome == ledger.Crashed {
 			p.checkSuspect(claim.due.Run, claimed.Suspected)

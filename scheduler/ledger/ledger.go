@@ -29,6 +29,7 @@ type Ledger struct {
 
 	signing *jobs.Keys                 // nil: nothing is signed, see Sign
 	own     func(job string) *jobs.Job // nil: this process carries none
+	able    *abilities                 // nil: this process can run every definition, see Limit
 
 	mu          sync.Mutex
 	definitions map[string]*jobs.Job // what claims have brought of late, by its text; guarded by mu
@@ -40,7 +41,7 @@ func New(rdb redis.UniversalClient, space *locks.Space) *Ledger {
 	keys := space.Keys()
 	prefix := strings.TrimSuffix(keys[0], "exp")
 	for _, name := range []string{"run", "body", "log", "timer", "ready", "push", "sent", "busy", "open", "cursor", "def",
-		"rev", "ledger", "ids", "late", "ask", "facts", "audit", "news", "died"} {
+		"rev", "ledger", "ids", "late", "ask", "facts", "audit", "news", "died", "aside"} {
 		keys = append(keys, prefix+name)
 	}
 	return &Ledger{rdb: rdb, space: space, prefix: prefix, keys: keys, definitions: make(map[string]*jobs.Job)}

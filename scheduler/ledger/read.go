@@ -80,6 +80,7 @@ type JobRecord struct {
 	LastSuccess time.Time // zero: there was none
 	Silent      time.Time // since when there was no success: the last one, or its first registration
 	Drifted     bool      // somebody who is there carries another definition of it
+	Uncarried   bool      // no worker carries it, and others are there
 }
 
 // Jobs returns every job that was ever registered, by name.
@@ -108,7 +109,7 @@ func (l *Ledger) Jobs(ctx context.Context) ([]JobRecord, error) {
 		if err != nil { // it must not hide the others
 			record.Job = &jobs.Job{Name: name, Description: "unreadable: " + plain(err.Error())}
 		}
-		record.Drifted = driftedFrom(of.versions, carried)
+		record.Drifted, record.Uncarried = standing(of.versions, carried)
 		records = append(records, record)
 	}
 	slices.SortFunc(records, func(a, b JobRecord) int { return strings.Compare(a.Job.Name, b.Job.Name) })
@@ -161,7 +162,7 @@ func (l *Ledger) Job(ctx context.Context, name string) (JobRecord, error) {
 	paused, _ := facts.Val()[1].(string)
 	versions, _ := facts.Val()[2].(string)
 	record, err := decodeJob(name, definition.Val(), cursor.Val(), silent, paused, versions)
-	record.Drifted = driftedFrom(versions, carriedOf(configs.Val()))
+	record.Drifted, record.Uncarried = standing(versions, carriedOf(configs.Val()))
 	return record, err
 }
 
@@ -187,21 +188,24 @@ func carriedOf(fields map[string]string) map[string]bool {
 	return carried
 }
 
-// driftedFrom tells whether another definition of a job than the active one is carried. versions is what facts holds.
-func driftedFrom(versions string, carried map[string]bool) bool {
+// standing reports whether another definition of a job than the active one is carried, and whether none is. versions is what
+// facts holds.
+func standing(versions string, carried map[string]bool) (drifted, uncarried bool) {
 	entries := strings.Split(versions, "\x1f")
+	uncarried = true
 	for _, entry := range entries[1:] {
 		fields := strings.Split(entry, "\x1e") // hash, order, trigger, configs
-		if len(fields) != 4 || fields[0] == entries[0] {
+		if len(fields) != 4 {
 			continue
 		}
 		for digest := range strings.SplitSeq(fields[3], ",") {
 			if carried[digest] {
-				return true
+				uncarried = false
+				drifted = drifted || fields[0] != entries[0]
 			}
 		}
 	}
-	return false
+	return drifted, uncarried && len(carried) > 0
 }
 
 // Definition returns the definition that an outstanding run was made with, or [ErrUnknown].

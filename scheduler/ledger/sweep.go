@@ -54,6 +54,7 @@ type Poll struct {
 	More     bool                  // more has changed than one reply holds: ask again at once
 	Stop     map[jobs.RunID]string // runs of this session that are to stop, and why
 	Drain    bool                  // the worker is asked to drain
+	Aside    bool                  // runs are set aside, see [Ledger.Pick]
 }
 
 // Moved is what changed about a job.
@@ -66,17 +67,29 @@ type Moved struct {
 // what the session is asked to stop, and which cursors have moved or definitions become active since a revision. It
 // keeps the definitions of the config of this digest carried. Sending it again does no harm.
 func (l *Ledger) Poll(ctx context.Context, session locks.SessionID, digest string, revision int64) (*Poll, error) {
+	return l.poll(ctx, session, digest, revision, 0)
+}
+
+// PollDrifted is [Ledger.Poll] for a worker with definitions that have drifted. Ticks of these would be late by it, so duty
+// passes to a worker that has none.
+func (l *Ledger) PollDrifted(ctx context.Context, session locks.SessionID, digest string, revision int64) (*Poll, error) {
+	return l.poll(ctx, session, digest, revision, 1)
+}
+
+func (l *Ledger) poll(ctx context.Context, session locks.SessionID, digest string, revision int64, drifted int) (*Poll, error) {
 	const most = 1000
 	position, err := l.position(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("poll: read the last of the news: %w", err)
 	}
-	r := read(l.run(ctx, pollScript, "", string(session), revision, most, DutyStale.Milliseconds(), digest, position))
+	r := read(l.run(ctx, pollScript, "", string(session), revision, most, DutyStale.Milliseconds(), digest, position,
+		drifted, GoneAfter.Milliseconds()))
 	poll := &Poll{Now: r.time(), Duty: r.number() == 1, Revision: r.number(), Moved: make(map[string]Moved)}
 	poll.Stop, poll.Drain = r.asked()
 	position = r.text()
 	var news []string
 	r.each(func(list *reply) { news = append(news, list.text()) })
+	poll.Aside = r.number() == 1
 	changed := 0
 	for r.more() {
 		job, cursor, active := r.text(), r.text(), r.text()

@@ -376,6 +376,7 @@ func (m *meter) usesOfOperators() []use {
 	var claimed []*ledger.Claimed
 	var holds []*locks.Hold
 	var other *locks.Client
+	var moving []*ledger.Record
 	act := m.act()
 	one := func(job *jobs.Job) func(ctx context.Context) (err error) {
 		return func(ctx context.Context) (err error) {
@@ -498,11 +499,42 @@ func (m *meter) usesOfOperators() []use {
 			_, err := m.ledger.Drain(ctx, other.Session(), act)
 			return errors.Join(err, other.Close(ctx))
 		}},
-		{"a config is given up", nil, func(ctx context.Context) error { return m.ledger.Leave(ctx, "another") }},
+		{"a config is left", nil, func(ctx context.Context) error { return m.ledger.Leave(ctx, m.locks.Session(), "another", 0) }},
+		{"the carried configs", nil, func(ctx context.Context) error { _, err := m.ledger.Carried(ctx); return err }},
+		{"a run is set aside and picked", one(m.job), func(ctx context.Context) error {
+			if _, err := m.ledger.SetAside(ctx, run.Due[0], "handler other"); err != nil {
+				return err
+			}
+			places, err := m.ledger.Places(ctx)
+			if err != nil {
+				return err
+			}
+			_, err = m.ledger.Pick(ctx, 16, places)
+			return err
+		}},
 		{"a page of an index", nil, func(ctx context.Context) error {
 			_, err := m.ledger.OpenEntries(ctx, ledger.ByJob, "", "", 200)
 			return err
 		}},
+		{"200 runs move to another queue", func(ctx context.Context) error {
+			elsewhere := *m.job
+			elsewhere.Queue, moving = "elsewhere", nil
+			for range 200 {
+				enqueued, err := m.enqueueOf(ctx, &elsewhere, "null", 0)
+				if err != nil {
+					return err
+				}
+				moving = append(moving, &ledger.Record{ID: enqueued.Run, Job: m.job.Name, Queue: "elsewhere"})
+			}
+			return nil
+		}, func(ctx context.Context) error {
+			_, err := m.ledger.Requeue(ctx, moving)
+			return err
+		}},
+		{"a job is forgotten", func(ctx context.Context) error {
+			_, err := m.ledger.Register(ctx, "forgotten", []*jobs.Job{newJob("forgotten")})
+			return errors.Join(err, m.ledger.Leave(ctx, m.locks.Session(), "forgotten", 0))
+		}, func(ctx context.Context) error { return m.ledger.Forget(ctx, "forgotten", act) }},
 		{"100 queues are registered", nil, func(ctx context.Context) error {
 			return m.queue.Own(ctx, named(m.namespace+strconv.FormatInt(m.last.Add(1), 10)+"-", 100))
 		}},

@@ -81,8 +81,10 @@ func (w *Worker) follow(request *locks.Request, due ledger.Due, before []string,
 	}
 	switch {
 	case claimed == nil:
+	case claimed.Outcome == ledger.Unable:
+		w.setAside(due, claimed.Need)
 	case claimed.Outcome == ledger.Crashed:
-		w.putOff(due)
+		w.putOff(due, w.suspects.pause())
 	case claimed.Outcome == ledger.Granted:
 		hold := request.Granted(w.attempts, claimed.Grant())
 		ended := make(chan struct{})
@@ -143,8 +145,8 @@ func (w *Worker) handOn(due []ledger.Due) {
 	w.slots.Release(1)
 }
 
-// putOff leaves a run that has crashed before to another worker, or to a later time.
-func (w *Worker) putOff(due ledger.Due) {
+// putOff leaves a run to another worker, or to a later time.
+func (w *Worker) putOff(due ledger.Due, pause time.Duration) {
 	call, cancel := context.WithTimeout(w.attempts, callLimit)
 	defer cancel()
 	// Under the next n: nobody has confirmed that one, so the sweep pushes it should this worker end during the pause.
@@ -153,7 +155,7 @@ func (w *Worker) putOff(due ledger.Due) {
 		w.often.WarnContext(w.attempts, "a run is not passed on, the sweep will do it", "run", due.Run, "error", err)
 		return
 	}
-	time.AfterFunc(w.suspects.pause(), func() { w.pusher.Add(next...) })
+	time.AfterFunc(pause, func() { w.pusher.Add(next...) })
 }
 
 // sendClaim sends a claim until it is answered, since it may have been granted. nil says that there is nothing to do for

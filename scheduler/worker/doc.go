@@ -67,11 +67,8 @@
 // (jobs.ErrDrain). What the executor then answers is recorded as follows: no error is a success, whatever happened
 // meanwhile; after a lost lease the run is handed back, and nothing else of it is recorded, for another worker may have it; a canceled run ends as that;
 // in a drain the run is handed back and nothing is counted; the same holds for a command that died of a SIGTERM which
-// another process sent (jobs.ErrTerminated), if the worker itself begins to drain within a second; a run whose
-// handler this worker lacks, or whose definition has keys that this build does not know, is handed back before
-// anything is executed, and is due again after ten seconds, for as long as no worker can do it: attempts that were
-// handed back for the same reason are one entry of the run, with their number. Everything else is a failure, retried
-// by the job's policy.
+// another process sent (jobs.ErrTerminated), if the worker itself begins to drain within a second. Everything else is a
+// failure, retried by the job's policy.
 //
 // An executor that does not return keeps its slot and its locks. A cutoff after its context has ended the attempt is
 // stuck ([Stuck]): the worker's card, a log line and Options.OnStuck tell of it until the executor returns.
@@ -79,6 +76,15 @@
 // The arguments of an attempt are those of its run, from which its locks are read. Only if they are the same as those of
 // the definition does it get the definition's with their ${...} replaced. They differ for a run that brought its own, and
 // for a tick that was retried after its job had changed.
+//
+// # Runs that a worker cannot do
+//
+// A worker may lack the handler of a run, or not know a key of its definition. Its claim is declined before a lock is taken
+// (see [ledger.Ledger.Limit]), and it sets the run aside ([ledger.Ledger.SetAside]): the run stays due, under what it needs,
+// and no delivery of it is in a queue, where workers that cannot do it would fetch it again and again. Workers are told of the
+// first such run, and with each poll that there are some. One that can do them picks them in its free slots until there are
+// none; that takes as many runs as it has slots, so others may pick, too. Where a worker of an older build serves the
+// queue, which picks nothing, the run is pushed again after a second instead.
 //
 // # Secrets
 //

@@ -116,6 +116,7 @@ type Worker struct {
 	slots   *semaphore.Weighted // one for each attempt, and for a fetch on its way: a busy worker leaves deliveries to idle ones
 	ends    finishes            // of attempts that have succeeded
 	offers  offers              // runs that were offered their locks while no slot was free
+	aside   chan struct{}       // asks for a look at runs that are set aside; buffer of one
 	busy    atomic.Int64        // slots in which an attempt runs
 
 	suspects suspects // runs here that have crashed before
@@ -138,6 +139,7 @@ type Worker struct {
 	paused   atomic.Pointer[map[string]bool]
 
 	refused  atomic.Int64                      // runs whose definition could not be trusted
+	older    atomic.Pointer[older]             // nil until a run was set aside
 	disputed atomic.Pointer[map[string]string] // served queues that were given to another namespace, and to which
 
 	told    atomic.Pointer[locks.SessionID] // the last one that OnSession was told
@@ -227,7 +229,7 @@ func New(o Options) (*Worker, error) {
 	if err := scheduler.CheckJobs(o.Jobs); err != nil {
 		return nil, err
 	}
-	w := &Worker{o: o, log: o.Logger, often: repeats.New(o.Logger, "call"), slots: semaphore.NewWeighted(int64(o.Concurrency)), leave: make(chan struct{})}
+	w := &Worker{o: o, log: o.Logger, often: repeats.New(o.Logger, "call"), aside: make(chan struct{}, 1), slots: semaphore.NewWeighted(int64(o.Concurrency)), leave: make(chan struct{})}
 	w.stuck.tell = o.OnStuck
 	w.jobs.Store(newDefinitions(o.Jobs, o.Permits, o.Config))
 	return w, nil
@@ -363,7 +365,8 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 				s.Wake()
 			}
 		},
-		Recover: w.recover,
+		OnNotice: w.notice,
+		Recover:  w.recover,
 	})
 	if err != nil {
 		return fmt.Errorf("start worker: %w", err)
@@ -378,6 +381,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	w.ledger.Remember()
 	w.ledger.LimitArgs(w.o.MaxArgs)
 	w.ledger.Sign(w.o.Keys, w.own)
+	w.ledger.Limit(w.can)
 	if w.queue, err = queue.New(w.o.Redis, w.o.Namespace); err != nil {
 		return fmt.Errorf("start worker: %w", err)
 	}
@@ -403,7 +407,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	w.pusher.OnLeft = w.o.OnLeft
 	ticks, err := scheduler.New(scheduler.Options{
 		Ledger: w.ledger, Session: w.locks.Session, Jobs: begun.jobs, Deliver: w.deliver, Pusher: w.pusher, Queue: w.queue,
-		OnRepeated: w.o.OnRepeated, Paused: w.queue.AllPaused, Stop: w.stop, Drain: end, Drift: w.drift, Doubt: w.locks.Doubt, Logger: w.log,
+		OnRepeated: w.o.OnRepeated, Served: w.served, Paused: w.queue.AllPaused, Stop: w.stop, Drain: end, Aside: w.lookAside, Drift: w.drift, Doubt: w.locks.Doubt, Logger: w.log,
 		MaxHistory: w.o.MaxHistory, HistoryEvery: w.o.HistoryEvery,
 	})
 	if err != nil {
@@ -431,6 +435,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	group.Go(func() error { w.watchPauses(work); return nil })
 	group.Go(func() error { w.watchClock(work); return nil })
 	group.Go(func() error { w.watchLoad(work); return nil })
+	group.Go(func() error { w.watchAside(work); return nil })
 	group.Go(func() error { w.watchRedis(work); return nil })
 	group.Go(func() error {
 		select {
@@ -681,7 +686,7 @@ func (w *Worker) card(state string, now load) json.RawMessage {
 		Slots: w.o.Concurrency, Queues: w.o.Queues, StartedAt: w.started.UTC(), Admin: w.o.Admin, Ticket: w.o.Ticket, Drifted: int(w.drifted.Load()),
 		Clock: time.Duration(w.clock.Load()), Disputed: w.disputes(),
 		Key: w.o.Keys.ID(), Refused: now.refused,
-		Stuck: w.stuck.shown(), Busy: now.busy, Suspect: now.suspect, Alone: now.alone, Beside: now.beside, Handlers: shown, MoreHandlers: len(handlers) - len(shown),
+		Stuck: w.stuck.shown(), Busy: now.busy, Suspect: now.suspect, Alone: now.alone, Beside: now.beside, Handlers: shown, MoreHandlers: len(handlers) - len(shown), Picks: true,
 	})
 	if err != nil {
 		panic("worker: a card is plain data: " + err.Error())
@@ -723,6 +728,7 @@ type Card struct {
 	Beside       int        `json:"beside,omitempty"`  // runs here that have crashed before, but for Suspect
 	Handlers     []string   `json:"handlers"`          // the first ones by name; nil: unknown, the card is of an older build
 	MoreHandlers int        `json:"more_handlers,omitempty"`
+	Picks        bool       `json:"picks,omitempty"` // it looks for runs that were set aside; false: the card is of an older build
 
 	Key      string            `json:"key,omitempty"`      // the id of the key that signs definitions here; "" for none
 	Refused  int               `json:"refused,omitempty"`  // runs whose definition could not be trusted

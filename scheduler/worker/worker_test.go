@@ -548,17 +548,6 @@ func TestAWorkerRunsOneSuspectAtATime(t *testing.T) {
 	}
 }
 
-func TestAJobWithoutAHandlerHereIsLeftToOthers(t *testing.T) {
-	f := newFleet(t)
-	job := f.job("known", func(context.Context, *jobs.Run[struct{}]) error { return nil })
-	f.start(func(o *worker.Options) { o.Handlers = jobs.NewRegistry() })
-	id := f.enqueue(job, "x")
-	record := f.awaitState(id, ledger.Scheduled)
-	if record.Fails != 0 || !strings.Contains(record.Last().Error, "handler") {
-		t.Errorf("%+v, want it declined, uncounted", record)
-	}
-}
-
 func TestADeliveryThatNeverCameIsRepeated(t *testing.T) {
 	f := newFleet(t)
 	job := f.job("j", func(context.Context, *jobs.Run[struct{}]) error { return nil })

@@ -3,13 +3,13 @@
 -- does as well, with due, undue, take, works and watch of the libraries; a test has both do the same on random ledgers and
 -- compares all keys.
 --
--- ARGV for several: 1 session  2 ''  3... hold id, run, n of each
+-- ARGV for several: 1 session  2 ''  3... hold id, run, n, marks (as in claim) of each
 -- Replies for several: one for each, as claim gives it; '' for a run that is not plain, of which nothing was changed
 --
 -- A run is plain when it is due under this n for its first attempt, has neither waited nor crashed, has no start deadline
--- and no limits of its hold, was not asked to stop, and wants nothing but exclusive locks that are free and that no request
--- waits for; when no earlier tick of its job is outstanding, if its ticks begin in order; and no run that goes first is due in
--- the queues that a claim without a delivery names.
+-- and no limits of its hold, was not asked to stop, has a definition that its worker can run, and wants nothing but exclusive
+-- locks that are free and that no request waits for; when no earlier tick of its job is outstanding, if its ticks begin in
+-- order; and no run that goes first is due in the queues that a claim without a delivery names.
 do
   local call, sub, format, match, find = redis.call, string.sub, string.format, string.match, string.find
   local EXP, OWN, HOLD, SEQ = KEYS[1], KEYS[2], KEYS[3], KEYS[8]
@@ -19,20 +19,20 @@ do
   local PLAIN = '^due\31(%d+)\31([^\31]*)\31([^\31]*)\31([^\31]*\31%d*\31%d+)\31(%d+)\0310\31\31\0310\31\31\0310\0310\31([^\31]*\31\31\31[^\31]*\31[^\31]*\31[^\31]*)\31\31([^\31]*)\31(\31[^\31]*\31[^\31]*)\31\31\31\31\31\31(x.*)$'
   local session, several, first, last = ARGV[1], ARGV[2] == '', 2, 2
   local replies = {}
-  if several then first, last = 3, #ARGV - 2 end
+  if several then first, last = 3, #ARGV - 3 end
   local clock = call('TIME')
   local ms = clock[1] .. sub(format('%06d', clock[2]), 1, 3)
   -- While nothing is due, a session that is on the timer wheel lives.
   if call('ZCOUNT', EXP, '-inf', ms) == 0 and call('ZSCORE', EXP, 's' .. session) then
     local ids = {}
-    for i = first, last, 3 do ids[#ids + 1] = ARGV[i + 1] end
+    for i = first, last, 4 do ids[#ids + 1] = ARGV[i + 1] end
     local records = call('HMGET', RUN, unpack(ids))
 
     -- What of the runs themselves is plain.
     local plain, names = {}, {}
     for k = 1, #ids do
       local n, job, queue, made, since, told, serial, wait, items = match(records[k] or '', PLAIN)
-      local fit = n == ARGV[first + 3 * k - 1]
+      local fit = n == ARGV[first + 4 * k - 2]
       if fit and find(items, '\31[^x]') then fit = false end
       local rank = fit and (#since == 13 and '000' .. since or format('%016.0f', tonumber(since)))
       if fit and serial == '1' then
@@ -40,7 +40,7 @@ do
         fit = not tick or call('ZLEXCOUNT', OPEN, '[' .. job .. '\0' .. format('%016.0f', 1),
           '(' .. job .. '\0' .. format('%016.0f', tonumber(tick))) == 0
       end
-      for i = 8, several and 0 or #ARGV do
+      for i = 9, several and 0 or #ARGV do
         local other = fit and call('ZRANGEBYLEX', READY, '[' .. ARGV[i] .. '\0', '(' .. ARGV[i] .. '\1', 'LIMIT', '0', '1')[1]
         if other and match(other, '^[^%z]*%z([^%z]*)') < rank then fit = false end
       end
@@ -73,18 +73,38 @@ do
       end
     end
 
+    -- Which of these their worker can run.
+    local mine, bodies = {}, {}
+    for g = 1, #granted do mine[g] = ids[granted[g][1]] end
+    if #granted > 0 then bodies = call('HMGET', BODY, unpack(mine)) end
+    local able = 0
+    for g = 1, #granted do
+      local run, body = granted[g], bodies[g] or ''
+      local marks = several and ARGV[first + 4 * run[1] - 1] or ARGV[8]
+      local fits = marks == ''
+      if not fits then
+        local at = find(body, '\31', 1, true) or 0
+        local _, upto = find(body, '"handler":"', at + 1, true)
+        local handler = upto and sub(body, upto + 1, (find(body, '"', upto + 1, true) or 0) - 1) or ''
+        if find(marks, '\30' .. handler .. ' ' .. #body - at .. '\30', 1, true) then fits = true end
+      end
+      if fits then
+        able = able + 1
+        granted[able], mine[able], bodies[able] = run, mine[g], bodies[g]
+      end
+    end
+    for g = #granted, able + 1, -1 do granted[g], mine[g], bodies[g] = nil, nil, nil end
+
     if #granted > 0 then
       -- Scores are texts, for a number would be printed by Redis and read again.
-      local mine, ready, slots, holds, busy, writes = {}, {}, {}, {}, {}, {}
-      for g = 1, #granted do mine[g] = ids[granted[g][1]] end
-      local bodies = call('HMGET', BODY, unpack(mine))
+      local ready, slots, holds, busy, writes = {}, {}, {}, {}, {}
       local token = clock[1] * 1000000 + clock[2]
       local before = call('GET', SEQ)
       before = before and tonumber(before)
       if before and before >= token then token = before + 1 end
       for g = 1, #granted do
         local k, from, upto, n, job, queue, made, since, told, serial, wait, items, rank = unpack(granted[g])
-        local id, hid, number = mine[g], ARGV[first + 3 * k - 3], format('%.0f', token)
+        local id, hid, number = mine[g], ARGV[first + 4 * k - 4], format('%.0f', token)
         local record = 'running\31' .. format('%d', n + 1) .. '\31' .. job .. '\31' .. queue .. '\31' .. made .. '\31' .. since ..
           '\31' .. number .. '\31' .. hid .. '\31' .. session .. '\0311\31' .. ms .. '\31' .. ms .. '\0310\0310\31' .. told ..
           '\31\31' .. serial .. '\31' .. wait .. '\31\31\31\31\31\31' .. items
@@ -109,7 +129,7 @@ do
     end
   end
   if several then
-    for k = 1, (#ARGV - 2) / 3 do replies[k] = replies[k] or '' end
+    for k = 1, (#ARGV - 2) / 4 do replies[k] = replies[k] or '' end
     return replies
   end
   if replies[1] then return replies[1] end

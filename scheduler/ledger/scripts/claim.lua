@@ -2,7 +2,8 @@
 -- hold's token, all in one step; a bundle that is not free sends the run to wait, without a worker.
 -- ARGV: 1 session  2 hold id  3 run  4 n  5 patience of a wait, ms  6 1: also when the run has crashed before, else 0
 --       7 ms for which a bundle that is held for too long stays taken after its work was ended
---       8... for a claim without a delivery: the queues in which a run that has been due longer, and has never crashed,
+--       8 marks of definitions of its job that this worker can run, each between two \30; "": it can run all
+--       9... for a claim without a delivery: the queues in which a run that has been due longer, and has never crashed,
 --       goes first
 -- Replies, with the pushes to do (id, n, queue) as one list:
 --   granted, token, n of fields, record..., arguments and definition, pushes
@@ -12,6 +13,7 @@
 --     grace time, in which nothing is claimed. first (id, n, queue, or empty): that run, if it was offered its locks before, and
 --     its delivery is in its queue, so that no worker is about to claim it
 --   over, pushes: it has ended: its time to start is over, or its bundle can never be granted
+--   needs, mark, definition: the worker has not said that it can run such a definition; nothing was changed
 --   stale: not due, or another n | dead: the session has ended
 --   crashed, crashes, 1 if it is suspected to have caused one, else 0: it has crashed before, and nothing was changed
 --   broken: its record cannot be read
@@ -43,16 +45,24 @@ if why then
   offered(S, list)
   return {'over', list}
 end
+if ARGV[8] ~= '' then
+  local body = call('HGET', BODY, id) or ''
+  local at = string.find(body, US, 1, true) or 0
+  local _, upto = string.find(body, '"handler":"', at + 1, true)
+  local mark = (upto and sub(body, upto + 1, (string.find(body, '"', upto + 1, true) or 0) - 1) or '') .. ' ' .. #body - at
+  if not string.find(ARGV[8], '\30' .. mark .. '\30', 1, true) then return {'needs', mark, sub(body, at + 1)} end
+end
 if ARGV[6] == '0' and run[CRASHES] ~= '0' then return {'crashed', run[CRASHES], suspected(id, run) and '1' or '0'} end
-for i = 8, #ARGV do
+for i = 9, #ARGV do
   local first = call('ZRANGEBYLEX', READY, '[' .. ARGV[i] .. '\0', '(' .. ARGV[i] .. '\1', 'LIMIT', '0', 8)
   for j = 1, #first do
     local since, other = string.match(first[j], '^[^%z]*%z([^%z]*)%z(.*)$')
     if since >= pad(run[SINCE]) then break end
+    local delivered = call('ZSCORE', PUSH, other) or call('ZSCORE', SENT, other) -- else it was set aside: no delivery is delayed
     local before = load(other)
     if not before then
       call('ZREM', READY, first[j]) -- no claim of it can succeed
-    elseif before[CRASHES] == '0' then -- others may be put off for long, and must not delay this one
+    elseif delivered and before[CRASHES] == '0' then -- others may be put off for long, and must not delay this one
       local waits, goes = before[WAITS] == '1', {}
       local queued = waits and call('ZSCORE', SENT, other)
       if not waits or queued then

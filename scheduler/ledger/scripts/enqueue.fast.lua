@@ -5,7 +5,7 @@
 -- not know (see package locks); a request comes from anywhere, so this one checks the format: FORMAT is declared before it.
 do
   local call, sub, format, concat = redis.call, string.sub, string.format, table.concat
-  local RUN, BODY, READY, PUSH, OPEN, IDS, HIST = KEYS[9], KEYS[10], KEYS[13], KEYS[14], KEYS[17], KEYS[22], KEYS[29]
+  local RUN, BODY, READY, PUSH, OPEN, IDS, HIST = KEYS[9], KEYS[10], KEYS[13], KEYS[14], KEYS[17], KEYS[22], KEYS[30]
   local job, id = ARGV[1], ARGV[2]
   local clock = call('TIME')
   local ms = clock[1] .. sub(format('%06d', clock[2]), 1, 3)

@@ -13,7 +13,7 @@ do
   local call, sub, format, match, find = redis.call, string.sub, string.format, string.match, string.find
   local EXP, OWN, HOLD = KEYS[1], KEYS[2], KEYS[3]
   local RUN, BODY, LOG, BUSY, OPEN, FACTS = KEYS[9], KEYS[10], KEYS[11], KEYS[16], KEYS[17], KEYS[25]
-  local NEWS, HIST, DONE, OUTPUT = KEYS[27], KEYS[29], KEYS[30], KEYS[31]
+  local NEWS, HIST, DONE, OUTPUT = KEYS[27], KEYS[30], KEYS[31], KEYS[32]
   -- The fields of a plain record, in the order of ledger.lua: n; job, queue and so on to crashes, with job, tick, token,
   -- hold, session, attempt and started in it; not reason and finished, not closed; from at on to what was in its way; items.
   local PLAIN = '^running\31(%d+)\31(([^\31]*)\31[^\31]*\31[^\31]*\31(%d*)\31%d+\31%d*\31(%d+)\31([^\31]*)\31([^\31]*)\31(%d+)\31(%d+)\31[^\31]*\31%d+\0310)\31[^\31]*\31[^\31]*\31\31([^\31]*\31[^\31]*\31[^\31]*\31\31[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*)\31\31\31(x.*)$'

@@ -1,9 +1,27 @@
--- leave tells that a session has gone over from one config to another. What nobody else says to carry within a while gives
--- way then, and not as late as after a crash.
--- ARGV: 1 digest of the config that it had  2 ms after which a definition that nobody carries gives way  3 ms for the others
--- Replies: now (ms)
--- Whoever carries the config still polls with it, which undoes this.
-local seen = tonumber(call('HGET', LEDGER, 'config:' .. ARGV[1]) or '0')
-local most = now - tonumber(ARGV[2]) + tonumber(ARGV[3])
-if seen > most then call('HSET', LEDGER, 'config:' .. ARGV[1], string.format('%.0f', most)) end
-return {ms}
+-- leave notes that a session carries a config no more. What no other session carries gives way, and not as late as when its
+-- worker just stays away. A session that carries nothing any more has no duty either.
+-- ARGV: 1 session  2 digest of the config that it had before another one; "": it leaves the one that it polled with last, and
+--       polls no more  3 ms after which a definition that no worker carries gives way  4 ms for which this config is kept
+--       nevertheless, for a worker that takes the place of this one
+-- Replies: 1 when its definitions give way, else 0
+-- A worker that carries the config still polls with it, which undoes this.
+local session, digest, mine, others = ARGV[1], ARGV[2], nil, false
+local all = call('HGETALL', LEDGER)
+local ledger = {}
+for i = 1, #all, 2 do ledger[all[i]] = all[i + 1] end
+mine = ledger['carry:' .. session]
+if digest == '' then digest = mine or '' end
+for field, value in pairs(ledger) do
+  local other = value == digest and string.match(field, '^carry:(.*)$')
+  if other and other ~= session and ends(other) then others = true end
+end
+if mine == digest then call('HDEL', LEDGER, 'carry:' .. session) end
+local left = digest ~= '' and not others
+if left then
+  local most = now - ARGV[3] - 1 + ARGV[4]
+  if tonumber(ledger['config:' .. digest] or '0') > most then call('HSET', LEDGER, 'config:' .. digest, format('%.0f', most)) end
+end
+local duty = ARGV[2] == '' and ledger.duty == session
+if duty then call('HDEL', LEDGER, 'duty') end
+if duty or left and ARGV[4] == '0' then notify('left') end
+return {left and 1 or 0}

@@ -17,7 +17,9 @@
 --   21 ledger  HASH  pauses:<queue> (the last pauses of a queue: from, "-", to or nothing, server ms, parted by blanks),
 --                    rev (the last revision), duty (the session that creates and sweeps for all), looked (where
 --                    the sweep goes on to look at what runs),
---                    config:<digest> (ms at which somebody who carries it was last there), order (of definitions)
+--                    config:<digest> (ms at which a worker with it last polled), since:<digest> (ms since which
+--                    one has polled without a long pause), carry:<session> (the digest it polled with last), order (of
+--                    definitions), unfit (the session on duty, if some of its definitions have drifted)
 --   22 ids     ZSET  run, score = server ms until which the id of a request is remembered; and \0 with a word for one
 --                    delivery of an adopted request, score = server ms until which that is remembered
 --   23 late    ZSET  run, score = server ms at which it may start no longer, or has waited for its bundle long enough
@@ -36,10 +38,13 @@
 --                    caused that. While attempts of that session are still to be closed, also
 --                      !session         its process has died
 --                      ?session \0 run  a run that was suspected before that death
+--   29 aside   ZSET  all scores 0: queue \0 what the run needs \0 due since (ms, 16 digits) \0 run. Due runs that were set
+--                    aside, because the worker that had the delivery cannot do them. They have none until a worker that
+--                    can do them picks them. An entry may be left of a run that is due no more
 -- and, in scripts that can end a run, those of its job:
---   29 hist    HASH  run -> final record, attempts, arguments, joined by \29
---   30 done    ZSET  run, score = server ms of its end
---   31 output  HASH  run -> the tail of what its last attempt printed
+--   30 hist    HASH  run -> final record, attempts, arguments, joined by \29
+--   31 done    ZSET  run, score = server ms of its end
+--   32 output  HASH  run -> the tail of what its last attempt printed
 -- and, last, in a call with an entry for the audit:
 --    - acts    HASH  who did what to what (a digest) -> its last entry in audit, n, f; joined by \31
 --
@@ -49,8 +54,8 @@ local RUN, BODY, LOG, TIMER, READY = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS
 local PUSH, SENT, BUSY, OPEN, CURSOR = KEYS[14], KEYS[15], KEYS[16], KEYS[17], KEYS[18]
 local DEF, REV, LEDGER, IDS = KEYS[19], KEYS[20], KEYS[21], KEYS[22]
 local LATE, ASK, FACTS, AUDIT = KEYS[23], KEYS[24], KEYS[25], KEYS[26]
-local NEWS, DIED = KEYS[27], KEYS[28]
-local HIST, DONE, OUTPUT = KEYS[29], KEYS[30], KEYS[31]
+local NEWS, DIED, ASIDE = KEYS[27], KEYS[28], KEYS[29]
+local HIST, DONE, OUTPUT = KEYS[30], KEYS[31], KEYS[32]
 
 -- The fields of a run's record. Items, the bundle of its attempts, follow.
 local STATE, N, JOB, QUEUE, TRIGGER, TICK, CREATED, SINCE = 1, 2, 3, 4, 5, 6, 7, 8
@@ -273,6 +278,14 @@ end
 -- announce has every worker hear that a run became outstanding (state '') or how it ended, so that they know it should Redis
 -- lose its data.
 local function announce(id, state) call('XADD', NEWS, 'MAXLEN', '~', '10000', '*', 'r', id, 's', state) end
+
+-- notify tells live sessions, 500 entries of the timer wheel at most. Others learn of it by their next poll.
+local function notify(notice)
+  local alive = call('ZRANGEBYSCORE', EXP, '(' .. ms, '+inf', 'LIMIT', '0', 500)
+  for i = 1, #alive do
+    if sub(alive[i], 1, 1) == 's' then call('PUBLISH', sub(META, 1, -5) .. 'to:' .. sub(alive[i], 2), 'n' .. US .. notice) end
+  end
+end
 
 -- recalling tells whether the workers say again at this time what Redis has lost.
 local function recalling()

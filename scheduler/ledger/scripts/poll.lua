@@ -2,25 +2,32 @@
 -- cursor has moved.
 -- ARGV: 1 session  2 the last revision known  3 entries at most  4 ms without a poll after which duty passes on
 --       5 digest of the config that this session carries  6 the last of the news known; "": none is wanted
+--       7 1 when some of its definitions have drifted, else 0  8 ms after which a definition that no worker carries gives way
 -- Replies: now (ms), 1 when this session has duty else 0, the revision read up to, what it is asked to stop (a list
 -- of runs and why; no run: all of them, it is to drain), the news read up to, or "" when some that followed on the last
--- one known are gone, the news (a list of run and state), then job, cursor and active definition (its hash) of each change
+-- one known are gone, the news (a list of run and state), 1 when runs are set aside else 0, then job, cursor and active
+-- definition (its hash) of each change
 -- Duty is for speed alone, nothing rests on it: who has it creates ticks first and sweeps. It goes, and with it the
--- desk of the lock space, to the first live session that asks when the last one has ended or has not polled in time.
+-- desk of the lock space, to the first live session that asks when the last one has ended or has not polled in time, or has
+-- definitions that drifted, which make its ticks late, and this one has none.
 local session, stale = ARGV[1], tonumber(ARGV[4])
 call('HDEL', LEDGER, '') -- a removal, of nothing, so that a full Redis does not refuse what follows
-local duty = call('HMGET', LEDGER, 'duty', 'seen')
+local duty = call('HMGET', LEDGER, 'duty', 'seen', 'unfit', 'config:' .. ARGV[5])
 local mine = duty[1] == session
 if not mine and ends(session) then
-  mine = not duty[1] or not ends(duty[1]) or tonumber(duty[2]) < now - stale
+  mine = not duty[1] or not ends(duty[1]) or tonumber(duty[2]) < now - stale or
+    ARGV[7] == '0' and duty[3] == duty[1]
   if mine then
     call('HSET', LEDGER, 'duty', session)
     call('HSET', META, 'desk', session)
   end
 end
-if mine then call('HSET', LEDGER, 'seen', ms) end
-if ends(session) then call('HSET', LEDGER, 'config:' .. ARGV[5], ms) end
-local out = {ms, mine and 1 or 0, ARGV[2], asked(session), ARGV[6], {}}
+if mine then call('HSET', LEDGER, 'seen', ms, 'unfit', ARGV[7] == '1' and session or '') end
+if ends(session) then
+  if not duty[4] or tonumber(duty[4]) < now - ARGV[8] then call('HSET', LEDGER, 'since:' .. ARGV[5], ms) end
+  call('HSET', LEDGER, 'config:' .. ARGV[5], ms, 'carry:' .. session, ARGV[5])
+end
+local out = {ms, mine and 1 or 0, ARGV[2], asked(session), ARGV[6], {}, call('ZCARD', ASIDE) > 0 and 1 or 0}
 if ARGV[6] ~= '' then
   local news = call('XRANGE', NEWS, '(' .. ARGV[6], '+', 'COUNT', ARGV[3])
   for i = 1, #news do

@@ -8,20 +8,27 @@
 --   anew although the caller knows a cursor: Redis has lost it
 -- The newest definition, by when it was first registered, is active as long as somebody carries it. It becomes so at once
 -- when its trigger is that of the one before; else (change) by create, which decides up to now by the old trigger first.
--- A definition is carried by who has polled with a config that it is in. A job that is new, or was retired, begins now.
+-- A definition is carried by who has polled with a config that it is in. A job that is new begins now; so does one that was
+-- retired, or removed: others were present for long enough that a definition gives way, and did not carry it.
 -- While what Redis has lost is said again, the highest cursor that somebody knows counts.
 local config, gone, retired = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local recalls = recalling()
 local out, seen = {ms, call('HGET', LEDGER, 'rev') or '0'}, {}
-call('HSET', LEDGER, 'config:' .. config, ms)
-local all = call('HGETALL', LEDGER)
+local since, all = {}, call('HGETALL', LEDGER)
 for i = 1, #all, 2 do
-  local name = string.match(all[i], '^config:(.*)$')
-  if name then
+  local kind, name = string.match(all[i], '^(%a+):(.*)$')
+  if kind == 'config' then
     seen[name] = tonumber(all[i + 1])
-    if seen[name] < now - retired then call('HDEL', LEDGER, all[i]) end
+    if seen[name] < now - retired then call('HDEL', LEDGER, all[i], 'since:' .. name) end
+  elseif kind == 'since' then
+    since[name] = tonumber(all[i + 1])
+  elseif kind == 'carry' and not ends(name) then
+    call('HDEL', LEDGER, all[i])
   end
 end
+if not seen[config] or seen[config] < now - gone then call('HSET', LEDGER, 'since:' .. config, ms) end
+call('HSET', LEDGER, 'config:' .. config, ms)
+seen[config] = now
 
 for i = 5, #ARGV, 5 do
   local job, hash, trigger, definition = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
@@ -34,8 +41,11 @@ for i = 5, #ARGV, 5 do
     carried = math.max(carried, v.seen)
     if v.hash == hash then mine = v end
   end
-  local unknown = not active
-  if active and carried < now - retired then
+  local unknown, without = not active, 0 -- for how long others were present that did not carry it
+  for c, at in pairs(seen) do
+    if c ~= config then without = math.max(without, at - math.max(since[c] or at, carried)) end
+  end
+  if active and (carried < now - retired or without >= gone) then
     active, versions, mine = nil, {}, nil
   end
   local first = not active

@@ -1,0 +1,166 @@
+package ledger_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"lockstep/scheduler/ledger"
+)
+
+// present has a worker with a config have polled without a long pause, from one moment to another.
+func (f *fixture) present(config string, from, to time.Duration) {
+	f.Helper()
+	now, err := f.rdb.Time(f.Context()).Result()
+	if err != nil {
+		f.Fatal(err)
+	}
+	if err := f.rdb.HSet(f.Context(), f.key("ledger"), "since:"+config, now.Add(-from).UnixMilli(), "config:"+config, now.Add(-to).UnixMilli()).Err(); err != nil {
+		f.Fatal(err)
+	}
+}
+
+// TestARemovedJobBeginsAnewWhenItReturns: while others were present, no worker carried it. A fleet that was down as a whole
+// goes on where it stopped.
+func TestARemovedJobBeginsAnewWhenItReturns(t *testing.T) {
+	for name, test := range map[string]struct {
+		carried  time.Duration // ago
+		from, to time.Duration // when others were present
+		removed  bool
+	}{
+		"others were present":                          {100 * time.Second, 90 * time.Second, 0, true},
+		"others were present before and after":         {100 * time.Second, time.Hour, 0, true},
+		"others were present for a while, long ago":    {time.Hour, 50 * time.Minute, 49 * time.Minute, true},
+		"the fleet was down":                           {time.Hour, 2 * time.Hour, time.Hour, false},
+		"the fleet was down, others came a bit sooner": {time.Hour, 3 * time.Second, 0, false},
+		"it was away for a moment":                     {10 * time.Second, time.Hour, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			each(t, func(f *fixture) {
+				cursor := f.cursor(f.job, 5000)
+				f.left("config", test.carried)
+				f.present("other", test.from, test.to)
+				got := f.carries("back", f.job, ledger.Active).Cursor
+				if removed := got.After(cursor.Add(time.Minute)); removed != test.removed {
+					f.Errorf("cursor %v after %v; want it to begin anew: %v", got, cursor, test.removed)
+				}
+			})
+		})
+	}
+}
+
+// TestAPollTellsSinceWhenItsConfigIsCarried goes on after a long pause.
+func TestAPollTellsSinceWhenItsConfigIsCarried(t *testing.T) {
+	each(t, func(f *fixture) {
+		w := f.session("w")
+		since := func() string {
+			if _, err := f.Poll(f.Context(), w.Session(), "config", 0); err != nil {
+				f.Fatal(err)
+			}
+			return f.rdb.HGet(f.Context(), f.key("ledger"), "since:config").Val()
+		}
+		first := since()
+		f.left("config", 30*time.Second)
+		if again := since(); again != first || first == "" {
+			t.Errorf("since %q, then %q, want the same", first, again)
+		}
+		f.left("config", 50*time.Second)
+		if err := f.rdb.HSet(f.Context(), f.key("ledger"), "since:config", 1).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if again := since(); again < first {
+			t.Errorf("since %q after a long pause, want later than %q", again, first)
+		}
+	})
+}
+
+func TestAJobShowsThatNoWorkerCarriesIt(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.carries("config", f.job, ledger.Active)
+		f.carries("other", newJob("k"), ledger.Active)
+		for _, want := range []bool{false, true} {
+			records, err := f.Jobs(f.Context())
+			if err != nil || len(records) != 2 || records[0].Uncarried != want || records[1].Uncarried {
+				t.Errorf("%+v, %v, want j not to be carried: %v", records, err, want)
+			}
+			if record, err := f.Job(f.Context(), "j"); err != nil || record.Uncarried != want {
+				t.Errorf("%+v, %v, want it not to be carried: %v", record, err, want)
+			}
+			f.left("config", 20*time.Second)
+		}
+	})
+}
+
+func TestARemovedJobIsForgotten(t *testing.T) {
+	each(t, func(f *fixture) {
+		due, act := f.run(), ledger.Act{Who: "ann", What: "forget job", On: "j"}
+		f.carries("other", newJob("k"), ledger.Active)
+		refused := func(why string) {
+			f.Helper()
+			if err := f.Forget(f.Context(), "j", act); !errors.Is(err, ledger.ErrRefused) {
+				t.Errorf("%s: %v, want it refused", why, err)
+			}
+		}
+		refused("it is carried")
+		f.left("config", 50*time.Second)
+		refused("a run is outstanding")
+		f.finish(f.claim(f.session("w"), due, ledger.Granted), ledger.Success, ledger.Recorded)
+		if _, err := f.Pause(f.Context(), "j", act); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Forget(f.Context(), "j", act); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Job(f.Context(), "j"); !errors.Is(err, ledger.ErrUnknown) {
+			t.Errorf("it is still known: %v", err)
+		}
+		if err := f.Forget(f.Context(), "j", act); !errors.Is(err, ledger.ErrUnknown) {
+			t.Errorf("forgotten twice: %v, want it unknown", err)
+		}
+		for _, key := range []string{"hist:j", "done:j", "output:j"} {
+			if f.rdb.Exists(f.Context(), f.key(key)).Val() != 0 {
+				t.Errorf("%s is left", key)
+			}
+		}
+		if record, err := f.Job(f.Context(), "k"); err != nil || record.Job.Name != "k" {
+			t.Errorf("%+v, %v, want the other job to stay", record, err)
+		}
+		before := time.Now().Add(-time.Minute)
+		if got := f.carries("back", f.job, ledger.Active).Cursor; got.Before(before) {
+			t.Errorf("cursor %v, want it to begin now", got)
+		}
+	})
+}
+
+// TestRunsThatNeverStartedMoveToTheQueueOfTheirJob leaves alone one that has, and one whose job has no other queue.
+func TestRunsThatNeverStartedMoveToTheQueueOfTheirJob(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.carries("config", f.job, ledger.Active)
+		ask := func(id string) ledger.Due {
+			enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: f.job, ID: id, Trigger: ledger.ByRequest})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return enqueued.Due[0]
+		}
+		web := f.session("w")
+		started := f.claim(web, ask("started"), ledger.Granted)
+		f.finish(started, ledger.HandBack, ledger.Recorded)
+		due := ask("fresh")
+		records := []*ledger.Record{f.wantState(due.Run, ledger.DueNow)}
+		if moved, err := f.Requeue(f.Context(), records); err != nil || len(moved) != 0 {
+			t.Errorf("moved %+v, %v, want none while the queue is the job's", moved, err)
+		}
+		renamed := *f.job
+		renamed.Queue = "renamed"
+		f.carries("new", &renamed, ledger.Active)
+		f.await()
+		records = append(records, f.wantState("j#started", ledger.DueNow))
+		moved, err := f.Requeue(f.Context(), records)
+		if err != nil || len(moved) != 1 || moved[0].Run != due.Run || moved[0].Queue != "renamed" || moved[0].N <= due.N {
+			t.Fatalf("moved %+v, %v, want %s to the queue renamed", moved, err, due.Run)
+		}
+		f.claim(web, due, ledger.Stale)
+		f.claim(web, moved[0], ledger.Granted)
+	})
+}

@@ -1,0 +1,15 @@
+-- aside sets a run aside which the worker that had its delivery cannot do: it stays due, without a delivery, until a worker
+-- that has what it needs picks it. When it is the first with this need in its queue, all workers are told; those that can do
+-- it pick runs until none is left.
+-- ARGV: 1 run  2 n of its delivery  3 what it needs
+-- Replies: 1; 0 for a run that is not due under this n
+local id = ARGV[1]
+local run = load(id)
+if not run or run[STATE] ~= 'due' or run[N] ~= ARGV[2] then return {0} end
+due(id, run) -- under the next n: a copy of the delivery is stale now
+call('ZREM', PUSH, id)
+local place = run[QUEUE] .. '\0' .. ARGV[3]
+local first = call('ZLEXCOUNT', ASIDE, '[' .. place .. '\0', '(' .. place .. '\1') == 0
+call('ZADD', ASIDE, '0', place .. '\0' .. pad(run[SINCE]) .. '\0' .. id)
+if first then notify('aside') end
+return {1}

@@ -1,0 +1,30 @@
+-- remove drops what is left of a job that no worker carries: its definition, cursor, pauses and history.
+-- ARGV: 1 job  2 ms after which a definition that no worker carries gives way  3 entry for the audit
+-- Replies: done | more: it is to be called again | none: there is no such job | carried: a worker carries it
+--   | open, how many of its runs are outstanding
+local job = ARGV[1]
+local _, versions = known(job)
+if call('HEXISTS', DEF, job) == 0 then return {'none'} end
+for i = 1, #versions do
+  for c in string.gmatch(versions[i].configs, '[^,]+') do
+    if tonumber(call('HGET', LEDGER, 'config:' .. c) or '0') >= now - ARGV[2] then return {'carried'} end
+  end
+end
+local open = call('ZLEXCOUNT', OPEN, '[' .. job .. '\0', '(' .. job .. '\1')
+if open > 0 then return {'open', open} end
+check()
+local old = call('ZRANGE', DONE, 0, 499)
+if #old > 0 then
+  call('ZREM', DONE, unpack(old))
+  call('HDEL', HIST, unpack(old))
+  call('HDEL', OUTPUT, unpack(old))
+  return {'more'}
+end
+call('DEL', HIST)
+call('DEL', OUTPUT)
+call('HDEL', FACTS, 'g' .. job, 'p' .. job, 'v' .. job, 's' .. job)
+call('HDEL', CURSOR, job)
+call('ZREM', REV, job)
+call('HDEL', DEF, job)
+audit(ARGV[3])
+return {'done'}

@@ -1,0 +1,162 @@
+package worker
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"slices"
+	"time"
+
+	"lockstep/jobs"
+	"lockstep/scheduler/ledger"
+)
+
+const (
+	pickMost  = 16              // runs that are picked together
+	lookOlder = 5 * time.Second // for how long it counts that workers of an older build were seen, or were not
+	forOlder  = time.Second     // for which a run stays away that only a worker of an older build may be able to do
+)
+
+// can reports whether this worker has what a definition needs.
+func (w *Worker) can(need ledger.Need) bool {
+	if slices.ContainsFunc(need.Keys(), func(key string) bool { return !jobs.KnowsKey(key) }) {
+		return false
+	}
+	switch need.Work() {
+	case ledger.NeedCommand:
+		return w.o.Command != nil
+	case ledger.NeedHTTP:
+		return w.o.HTTP != nil
+	}
+	return w.o.Handlers != nil && w.o.Handlers.Has(need.Handler())
+}
+
+// setAside leaves a run to a worker that has what it needs, which is told at once if it is there. Until there is one the run
+// stays due.
+func (w *Worker) setAside(due ledger.Due, need ledger.Need) {
+	call, cancel := context.WithTimeout(w.attempts, callLimit)
+	defer cancel()
+	if w.olderServes(call, due.Queue) {
+		w.putOff(due, forOlder)
+		return
+	}
+	if len(need.Keys()) > 0 {
+		w.often.WarnContext(w.attempts, "runs are left to workers of a newer build", "run", due.Run, "needs", need)
+	} else {
+		w.often.InfoContext(w.attempts, "runs are left to workers that have their handler", "run", due.Run, "needs", need)
+	}
+	if _, err := w.ledger.SetAside(call, due, need); err != nil {
+		w.often.WarnContext(w.attempts, "a run is not set aside, the sweep will push it again", "call", "set aside", "run", due.Run, "error", err)
+	}
+}
+
+// served returns the queues that live workers serve which do not drain.
+func (w *Worker) served(ctx context.Context) (map[string]bool, error) {
+	served := make(map[string]bool)
+	sessions, _, err := w.locks.Space().Sessions(ctx)
+	for _, session := range sessions {
+		var card Card
+		if json.Unmarshal(session.Card, &card) != nil || session.LeaseLeft <= 0 || card.State == "draining" {
+			continue
+		}
+		for name := range card.Queues {
+			served[name] = true
+		}
+	}
+	return served, err
+}
+
+// older is which queues are served by workers of older builds, which do not look for runs that are set aside.
+type older struct {
+	queues map[string]bool
+	at     time.Time
+}
+
+// olderServes reports whether a worker of an older build may serve a queue.
+func (w *Worker) olderServes(ctx context.Context, queue string) bool {
+	seen := w.older.Load()
+	if seen == nil || time.Since(seen.at) > lookOlder {
+		sessions, _, err := w.locks.Space().Sessions(ctx)
+		if err != nil {
+			return true // it costs nothing but time
+		}
+		seen = &older{make(map[string]bool), time.Now()}
+		for _, session := range sessions {
+			var card Card
+			if json.Unmarshal(session.Card, &card) != nil || card.Picks || session.LeaseLeft <= 0 {
+				continue
+			}
+			for name := range card.Queues {
+				seen.queues[name] = true
+			}
+		}
+		w.older.Store(seen)
+	}
+	return seen.queues[queue]
+}
+
+// notice takes what a script has told all sessions.
+func (w *Worker) notice(notice string) {
+	switch ticks := w.loop.Load(); notice {
+	case ledger.NoticeAside:
+		w.lookAside()
+	case ledger.NoticeLeft:
+		if ticks != nil {
+			ticks.Left()
+		}
+	}
+}
+
+// lookAside has the worker look for runs that are set aside. It does not wait.
+func (w *Worker) lookAside() {
+	select {
+	case w.aside <- struct{}{}:
+	default:
+	}
+}
+
+// watchAside picks runs that were set aside by others, as long as there are some that this worker can do, until ctx ends.
+func (w *Worker) watchAside(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.aside:
+		}
+		for w.pick(ctx) {
+		}
+	}
+}
+
+// pick claims runs that were set aside, in slots that it waits for. It returns false when there are none for this worker now.
+func (w *Worker) pick(ctx context.Context) bool {
+	call, cancel := context.WithTimeout(ctx, callLimit)
+	places, err := w.ledger.Places(call)
+	cancel()
+	paused := w.paused.Load()
+	if err != nil || paused == nil { // the next poll asks again
+		return false
+	}
+	places = slices.DeleteFunc(places, func(p ledger.Place) bool {
+		return w.o.Queues[p.Queue] == 0 || (*paused)[p.Queue] || !w.can(p.Need)
+	})
+	if len(places) == 0 || w.slots.Acquire(ctx, 1) != nil {
+		return false
+	}
+	slices.SortStableFunc(places, func(a, b ledger.Place) int { return cmp.Compare(w.o.Queues[b.Queue], w.o.Queues[a.Queue]) })
+	n := 1
+	for n < pickMost && w.slots.TryAcquire(1) {
+		n++
+	}
+	call, cancel = context.WithTimeout(ctx, callLimit)
+	due, err := w.ledger.Pick(call, n, places)
+	cancel()
+	w.slots.Release(int64(n - len(due)))
+	if err != nil {
+		w.often.WarnContext(ctx, "runs that are set aside are not picked, it is tried again", "call", "pick", "error", err)
+	}
+	if len(due) > 0 {
+		w.claimAll(due)
+	}
+	return err == nil && len(due) > 0
+}

@@ -1,0 +1,151 @@
+package worker_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/worker"
+)
+
+// stock is a worker of the program without handlers.
+func stock(o *worker.Options) { o.Handlers = jobs.NewRegistry() }
+
+// awaitAside waits until a run is set aside, and returns what it needs.
+func (f *fleet) awaitAside(id jobs.RunID) (record *ledger.Record, need ledger.Need) {
+	f.Helper()
+	f.await(fmt.Sprintf("run %s to be set aside", id), func() bool {
+		var err error
+		if record, _, err = f.ledger.Find(f.Context(), id); err != nil {
+			f.Fatal(err)
+		}
+		if need, err = f.ledger.NeedOf(f.Context(), record); err != nil {
+			f.Fatal(err)
+		}
+		return record.State == ledger.DueNow && need != ""
+	})
+	return record, need
+}
+
+// TestRunsStartAtOnceOnTheOneWorkerThatHasTheirHandler has four workers of five take most of the deliveries.
+func TestRunsStartAtOnceOnTheOneWorkerThatHasTheirHandler(t *testing.T) {
+	f := newFleet(t)
+	var mu sync.Mutex
+	var delays []time.Duration
+	asked := make(map[jobs.RunID]time.Time)
+	job := f.job("bill", func(_ context.Context, r *jobs.Run[struct{}]) error {
+		mu.Lock()
+		defer mu.Unlock()
+		delays = append(delays, time.Since(asked[r.ID()]))
+		return nil
+	}, func(j *jobs.Job) { j.Lock.Exclusive = []string{"till"} })
+	for range 4 {
+		f.start(stock)
+	}
+	f.start()
+	const n = 20
+	var runs []jobs.RunID
+	for i := range n {
+		mu.Lock()
+		asked[jobs.RequestRunID("bill", fmt.Sprint(i))] = time.Now()
+		mu.Unlock()
+		runs = append(runs, f.enqueue(job, fmt.Sprint(i)))
+	}
+	for _, id := range runs {
+		if record := f.awaitState(id, ledger.Succeeded); len(record.Attempts) != 1 || record.Fails != 0 {
+			t.Errorf("%s has %d attempts, want 1", id, len(record.Attempts))
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	slices.Sort(delays)
+	t.Logf("the runs started %v to %v after they were asked for", delays[0], delays[n-1])
+	if most := delays[n-1]; most > 3*time.Second {
+		t.Errorf("a run started %v after it was asked for, want about a second at most", most)
+	}
+}
+
+// TestARunThatNoWorkerCanDoStaysDueAndCostsNothing gives a run to two workers without its handler, then starts one with it.
+func TestARunThatNoWorkerCanDoStaysDueAndCostsNothing(t *testing.T) {
+	f := newFleet(t)
+	job := f.job("bill", func(context.Context, *jobs.Run[struct{}]) error { return nil },
+		func(j *jobs.Job) { j.Lock.Exclusive = []string{"till"} })
+	other := f.job("other", func(context.Context, *jobs.Run[struct{}]) error { return nil })
+	has := jobs.NewRegistry()
+	jobs.Handle(has, "other", func(context.Context, *jobs.Run[struct{}]) error { return nil })
+	for range 2 {
+		f.start(func(o *worker.Options) { o.Handlers = has })
+	}
+	id := f.enqueue(job, "x")
+	record, need := f.awaitAside(id)
+	if need.Handler() != "bill" || len(record.Attempts) != 0 {
+		t.Errorf("%+v, which needs %s; want no attempt, and its handler named", record, need)
+	}
+	if seq := f.rdb.Get(t.Context(), f.key("seq")).Val(); seq != "" {
+		t.Errorf("token %s was issued, want none", seq)
+	}
+	text := f.rdb.HGet(t.Context(), f.key("run"), string(id)).Val()
+	const lookUpTime = 4 * time.Second // after which a delivery that is in no queue has been noticed
+	until := time.Now().Add(lookUpTime)
+	for i := 0; time.Now().Before(until); i++ {
+		f.awaitState(f.enqueue(other, fmt.Sprint(i)), ledger.Succeeded)
+		if now := f.rdb.HGet(t.Context(), f.key("run"), string(id)).Val(); now != text {
+			t.Fatalf("the record was %q and is %q, want nothing to happen to it", text, now)
+		}
+	}
+	began := time.Now()
+	f.start()
+	if record = f.awaitState(id, ledger.Succeeded); len(record.Attempts) != 1 {
+		t.Errorf("%d attempts, want 1", len(record.Attempts))
+	}
+	t.Logf("it ended %v after a worker with its handler had been started", time.Since(began))
+	if n := f.rdb.Exists(t.Context(), f.key("aside")).Val(); n != 0 {
+		t.Error("something is still set aside")
+	}
+}
+
+// TestACanceledRunIsNoLongerSetAside cancels one of two runs that no worker can do.
+func TestACanceledRunIsNoLongerSetAside(t *testing.T) {
+	f := newFleet(t)
+	job := f.job("bill", func(context.Context, *jobs.Run[struct{}]) error { return nil })
+	f.start(stock)
+	first, second := f.enqueue(job, "a"), f.enqueue(job, "b")
+	f.awaitAside(first)
+	f.awaitAside(second)
+	if _, err := f.ledger.Cancel(t.Context(), first, job, ledger.Act{Who: "ann"}); err != nil {
+		t.Fatal(err)
+	}
+	f.await("the entry of the canceled run to be removed", func() bool { return f.rdb.ZCard(t.Context(), f.key("aside")).Val() == 1 })
+	f.start()
+	f.awaitState(second, ledger.Succeeded)
+	f.awaitState(first, ledger.Canceled)
+}
+
+// TestRunsAreLeftToWorkersOfAnOlderBuildAsWell has a worker among them that picks nothing.
+func TestRunsAreLeftToWorkersOfAnOlderBuildAsWell(t *testing.T) {
+	f := newFleet(t)
+	job := f.job("bill", func(context.Context, *jobs.Run[struct{}]) error { return nil })
+	older, err := locks.Open(t.Context(), f.rdb, locks.Options{Namespace: f.namespace, Name: "older",
+		Card: fmt.Appendf(nil, `{"slots":1,"queues":{%q:1}}`, f.queue)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer older.Close(context.WithoutCancel(t.Context()))
+	f.start(stock)
+	id := f.enqueue(job, "x")
+	f.await("the run to be pushed again", func() bool {
+		fields := f.rdb.HGet(t.Context(), f.key("run"), string(id)).Val()
+		var n int
+		_, err := fmt.Sscanf(fields, "due\x1f%d\x1f", &n)
+		return err == nil && n >= 3
+	})
+	if record, _, err := f.ledger.Find(t.Context(), id); err != nil || len(record.Attempts) != 0 {
+		t.Errorf("%+v, %v, want no attempt", record, err)
+	}
+}

@@ -1,0 +1,153 @@
+package worker_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+	"lockstep/locks/redistest"
+	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/worker"
+)
+
+// TestADefinitionThatLeavesInOrderGivesWayAtOnce has a worker with a newer definition come and drain, while a run keeps that
+// worker busy. The worker with the older one decides the ticks again.
+func TestADefinitionThatLeavesInOrderGivesWayAtOnce(t *testing.T) {
+	f := newFleet(t)
+	release := make(chan struct{})
+	blocks := f.job("blocks", func(context.Context, *jobs.Run[struct{}]) error { <-release; return nil })
+	job := f.everySecond("tick")
+	f.start(func(o *worker.Options) { o.Queues = map[string]int{f.queue: 1} })
+	f.await("a tick", func() bool { return len(f.ticks(job)) >= 1 })
+	newer := *job
+	newer.Description = "newer"
+	canary := f.start(func(o *worker.Options) {
+		o.Jobs, o.DrainTimeout = []*jobs.Job{&newer, blocks}, time.Minute
+	})
+	active := func() string {
+		record, err := f.ledger.Job(t.Context(), "tick")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return record.Job.Description
+	}
+	f.await("the newer definition to be active", func() bool { return active() == "newer" })
+	f.await("ticks by it", func() bool { return len(f.ticks(job)) >= 3 })
+	var held []jobs.RunID
+	for i := range 8 { // more than one worker has slots for
+		held = append(held, f.enqueue(blocks, string(rune('a'+i))))
+	}
+	f.await("them to run", func() bool {
+		record, _, err := f.ledger.Find(t.Context(), held[len(held)-1])
+		return err == nil && record.State == ledger.Running
+	})
+	began := time.Now()
+	stopped := make(chan struct{})
+	go func() { canary.stop(); close(stopped) }()
+	f.await("the older definition to be active", func() bool { return active() == "" })
+	took := time.Since(began)
+	select {
+	case <-stopped:
+		t.Error("the worker ended, want it to drain meanwhile")
+	default:
+	}
+	close(release)
+	<-stopped
+	seen := len(f.ticks(job))
+	f.await("more ticks", func() bool { return len(f.ticks(job)) > seen+1 })
+	records := f.ticks(job)
+	for i, record := range records {
+		if i > 0 && record.Tick.Sub(records[i-1].Tick) != time.Second || record.State != ledger.Succeeded {
+			t.Errorf("tick %v %s (%s), after %v", record.Tick, record.State, record.Reason, records[max(0, i-1)].Tick)
+		}
+	}
+	t.Logf("the older definition was active %v after the drain had begun", took)
+	if took > 5*time.Second {
+		t.Errorf("it took %v, want a moment", took)
+	}
+}
+
+// TestDutyPassesToAWorkerWithoutDrift starts a worker with a newer definition beside the one that has duty.
+func TestDutyPassesToAWorkerWithoutDrift(t *testing.T) {
+	f := newFleet(t)
+	job := f.everySecond("tick")
+	old := f.start()
+	duty := func() locks.SessionID {
+		return locks.SessionID(f.rdb.HGet(t.Context(), f.key("ledger"), "duty").Val())
+	}
+	f.await("the first worker to have duty", func() bool { return duty() == old.ID() })
+	newer := *job
+	newer.Description = "newer"
+	w := f.start(func(o *worker.Options) { o.Jobs = []*jobs.Job{&newer} })
+	f.await("the worker without drift to have duty", func() bool { return duty() == w.ID() })
+	f.await("ticks", func() bool { return len(f.ticks(job)) >= 3 })
+	if got := duty(); got != w.ID() {
+		t.Errorf("%s has duty, want %s to keep it", got, w.ID())
+	}
+}
+
+// TestADriftedWorkerRegistersOnce counts the calls of a worker that has drifted, and then looks whether it still takes over.
+func TestADriftedWorkerRegistersOnce(t *testing.T) {
+	server := redistest.New(t, redistest.Options{Config: []string{"slowlog-log-slower-than 0", "slowlog-max-len 100000"}})
+	f := newFleetOn(t, server.Client(t))
+	job := f.everySecond("tick")
+	old := f.start()
+	f.await("a tick", func() bool { return len(f.ticks(job)) >= 1 })
+	newer := *job
+	newer.Description = "newer"
+	w := f.start(func(o *worker.Options) { o.Jobs = []*jobs.Job{&newer} })
+	f.await("the older worker to have drifted", func() bool { return f.card(old.ID()).Drifted == 1 })
+	register := ""
+	for hash, name := range ledger.ScriptNames() {
+		if name == "register" {
+			register = hash
+		}
+	}
+	calls := func() (n int) {
+		for _, entry := range f.rdb.SlowLogGet(t.Context(), -1).Val() {
+			if len(entry.Args) > 1 && entry.Args[1] == register {
+				n++
+			}
+		}
+		return n
+	}
+	const drifted = 12 * time.Second // more than two of the pauses after which it once registered again and again
+	before, until := calls(), time.Now().Add(drifted)
+	f.await("some time to pass", func() bool { return time.Now().After(until) })
+	if n := calls() - before; n > 1 {
+		t.Errorf("it registered %d times in %v, want once at most", n, drifted)
+	}
+	w.stop()
+	f.await("it to be active again", func() bool { return f.card(old.ID()).Drifted == 0 })
+}
+
+// TestRunsOfARenamedQueueMove has a run that was due in a queue that no worker serves any more.
+func TestRunsOfARenamedQueueMove(t *testing.T) {
+	f := newFleet(t)
+	job := f.everySecond("tick")
+	renamed := *job
+	renamed.Queue = f.queue + "-new"
+	before := *job
+	before.Overlap = jobs.OverlapSkip
+	registered, err := f.ledger.Register(t.Context(), "old", []*jobs.Job{&before})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tick := registered.Now.Truncate(time.Second)
+	f.damage("cursor", "tick", func(string) string { return fmt.Sprint(tick.Add(-time.Second).UnixMilli()) })
+	created := f.ledger.Create(t.Context(), []ledger.Decision{{Job: &before, Seen: tick.Add(-time.Second), Cursor: tick, By: "me.1",
+		Ticks: []ledger.Tick{{At: tick, Verdict: ledger.Run}}}})[0]
+	if created.Err != nil || len(created.Due) != 1 {
+		t.Fatalf("%+v, want one run", created)
+	}
+	f.pushAndConfirm(created.Due[0])
+	f.start(func(o *worker.Options) {
+		o.Jobs, o.Queues = []*jobs.Job{&renamed}, map[string]int{renamed.Queue: 1}
+	})
+	if record := f.awaitState(created.Due[0].Run, ledger.Succeeded); record.Queue != renamed.Queue || len(record.Attempts) != 1 {
+		t.Errorf("%+v, want it to have run in the queue %s", record, renamed.Queue)
+	}
+}
