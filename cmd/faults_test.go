@@ -78,7 +78,6 @@ var failureTable = []faultRow{
 		"../scheduler/ledger TestASuccessAfterTheCountedCrashStandsUntilAnotherAttemptBegins",
 	}},
 	{"backlog of 10,000 due runs while a bill is contended", []string{"TestFaultBillIsContendedBehindABacklog"}},
-	{"a hot bill behind a backlog of 2,000", []string{"TestFaultHotBillBehindABacklog", "../scheduler/worker TestHotBillDoesNotStarveBehindABacklog"}},
 	{"Go handler that ignores its context, past its timeout and in a drain", []string{
 		"TestADrainEndsAlthoughAHandlerIgnoresItsContext", "../scheduler/worker TestAnAttemptThatIgnoresItsTimeoutShowsAsStuck",
 		"../scheduler/worker TestADrainDoesNotWaitForAHandlerThatIgnoresItsContext",
