@@ -233,8 +233,8 @@ func (l *Ledger) Leave(ctx context.Context, session locks.SessionID, digest stri
 	return nil
 }
 
-// Carried returns the digests of the configs that workers carry. As long as none of them goes, no definition that has
-// drifted becomes active.
+// Carried returns the digests of the configs that workers carry, and an entry that changes whenever a worker leaves one. As long
+// as no entry goes, no definition that has drifted becomes active.
 func (l *Ledger) Carried(ctx context.Context) ([]string, error) {
 	r := read(l.run(ctx, carriedScript, "", GoneAfter.Milliseconds()))
 	var digests []string

@@ -1,6 +1,7 @@
 package ledger_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -184,6 +185,35 @@ func TestADefinitionThatIsLeftGivesWaySoon(t *testing.T) {
 		f.carries("new", v[1], ledger.Active)
 		f.left("new", 70*time.Second)
 		leave(0)
+		f.carries("config", v[0], ledger.Active)
+	})
+}
+
+// TestAConfigThatComesAndLeavesBetweenTwoLooksIsNoticed: a worker that registered meanwhile has drifted from it.
+func TestAConfigThatComesAndLeavesBetweenTwoLooksIsNoticed(t *testing.T) {
+	each(t, func(f *fixture) {
+		v := versions("one", "two")
+		f.carries("config", v[0], ledger.Active)
+		before, err := f.Carried(f.Context())
+		if err != nil {
+			f.Fatal(err)
+		}
+		w := f.session("w")
+		f.carries("new", v[1], ledger.Active)
+		if _, err := f.Poll(f.Context(), w.Session(), "new", 0); err != nil {
+			f.Fatal(err)
+		}
+		f.carries("config", v[0], ledger.Drifted)
+		if err := f.Leave(f.Context(), w.Session(), "", 0); err != nil {
+			f.Fatal(err)
+		}
+		after, err := f.Carried(f.Context())
+		if err != nil {
+			f.Fatal(err)
+		}
+		if !slices.ContainsFunc(before, func(one string) bool { return !slices.Contains(after, one) }) {
+			f.Errorf("carried were %q and are %q, want an entry to have gone", before, after)
+		}
 		f.carries("config", v[0], ledger.Active)
 	})
 }

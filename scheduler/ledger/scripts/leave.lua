@@ -18,6 +18,7 @@ end
 if mine == digest then call('HDEL', LEDGER, 'carry:' .. session) end
 local left = digest ~= '' and not others
 if left then
+  call('HINCRBY', LEDGER, 'leaves', 1)
   local most = now - ARGV[3] - 1 + ARGV[4]
   if tonumber(ledger['config:' .. digest] or '0') > most then call('HSET', LEDGER, 'config:' .. digest, format('%.0f', most)) end
 end
