@@ -49,6 +49,31 @@ func TestARemovedJobBeginsAnewWhenItReturns(t *testing.T) {
 	}
 }
 
+// TestAJobWhoseOnlyWorkerRestartsIsNotRemoved, also with a config in which another job has changed: its definition gives way
+// when the worker leaves in order, or crashes. Other workers were present, but it was away for a moment only.
+func TestAJobWhoseOnlyWorkerRestartsIsNotRemoved(t *testing.T) {
+	for name, kept := range map[string]time.Duration{"after a drain": 0, "after a crash": ledger.RestartTime} {
+		t.Run(name, func(t *testing.T) {
+			each(t, func(f *fixture) {
+				cursor := f.cursor(f.job, 5000)
+				w := f.session("w")
+				if _, err := f.Poll(f.Context(), w.Session(), "config", 0); err != nil {
+					f.Fatal(err)
+				}
+				for range 2 { // it may be sent again
+					if err := f.Leave(f.Context(), w.Session(), "config", kept); err != nil {
+						f.Fatal(err)
+					}
+				}
+				f.present("other", time.Hour, -5*time.Second) // and polls once more
+				if got := f.carries("changed", f.job, ledger.Active).Cursor; !got.Equal(cursor) {
+					f.Errorf("cursor %v, want it to continue at %v", got, cursor)
+				}
+			})
+		})
+	}
+}
+
 // TestAPollTellsSinceWhenItsConfigIsCarried goes on after a long pause.
 func TestAPollTellsSinceWhenItsConfigIsCarried(t *testing.T) {
 	each(t, func(f *fixture) {

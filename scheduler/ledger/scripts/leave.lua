@@ -19,8 +19,12 @@ if mine == digest then call('HDEL', LEDGER, 'carry:' .. session) end
 local left = digest ~= '' and not others
 if left then
   call('HINCRBY', LEDGER, 'leaves', 1)
-  local most = now - ARGV[3] - 1 + ARGV[4]
-  if tonumber(ledger['config:' .. digest] or '0') > most then call('HSET', LEDGER, 'config:' .. digest, format('%.0f', most)) end
+  local most, seen, was = now - ARGV[3] - 1 + ARGV[4], ledger['config:' .. digest] or '0', ledger['was:' .. digest] or '0'
+  if tonumber(seen) > most then
+    -- The jobs of this config were carried until now all the same: only much later are they removed.
+    if tonumber(seen) > tonumber(was) then was = seen end
+    call('HSET', LEDGER, 'config:' .. digest, format('%.0f', most), 'was:' .. digest, was)
+  end
 end
 local duty = ARGV[2] == '' and ledger.duty == session
 if duty then call('HDEL', LEDGER, 'duty') end

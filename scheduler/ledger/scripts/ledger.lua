@@ -17,7 +17,8 @@
 --   21 ledger  HASH  pauses:<queue> (the last pauses of a queue: from, "-", to or nothing, server ms, parted by blanks),
 --                    rev (the last revision), duty (the session that creates and sweeps for all), looked (where
 --                    the sweep goes on to look at what runs),
---                    config:<digest> (ms at which a worker with it last polled), since:<digest> (ms since which
+--                    config:<digest> (ms at which a worker with it last polled, or earlier when its workers
+--                    have left it), was:<digest> (that ms in truth, since they left it), since:<digest> (ms since which
 --                    one has polled without a long pause), carry:<session> (the digest it polled with last), order (of
 --                    definitions), leaves (how many configs were left), unfit (the session on duty, if some of its definitions have drifted)
 --   22 ids     ZSET  run, score = server ms until which the id of a request is remembered; and \0 with a word for one

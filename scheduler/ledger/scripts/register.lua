@@ -14,14 +14,16 @@
 local config, gone, retired = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local recalls = recalling()
 local out, seen = {ms, call('HGET', LEDGER, 'rev') or '0'}, {}
-local since, all = {}, call('HGETALL', LEDGER)
+local since, ended, all = {}, {}, call('HGETALL', LEDGER)
 for i = 1, #all, 2 do
   local kind, name = string.match(all[i], '^(%a+):(.*)$')
   if kind == 'config' then
     seen[name] = tonumber(all[i + 1])
-    if seen[name] < now - retired then call('HDEL', LEDGER, all[i], 'since:' .. name) end
+    if seen[name] < now - retired then call('HDEL', LEDGER, all[i], 'since:' .. name, 'was:' .. name) end
   elseif kind == 'since' then
     since[name] = tonumber(all[i + 1])
+  elseif kind == 'was' then
+    ended[name] = tonumber(all[i + 1])
   elseif kind == 'carry' and not ends(name) then
     call('HDEL', LEDGER, all[i])
   end
@@ -37,8 +39,10 @@ for i = 5, #ARGV, 5 do
   local carried, mine = 0, nil -- when the job was last carried
   for k = 1, #versions do
     local v = versions[k]
-    for c in string.gmatch(v.configs, '[^,]+') do v.seen = math.max(v.seen, seen[c] or 0) end
-    carried = math.max(carried, v.seen)
+    for c in string.gmatch(v.configs, '[^,]+') do
+      v.seen = math.max(v.seen, seen[c] or 0)
+      carried = math.max(carried, v.seen, ended[c] or 0)
+    end
     if v.hash == hash then mine = v end
   end
   local unknown, without = not active, 0 -- for how long others were present that did not carry it
