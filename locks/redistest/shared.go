@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
@@ -40,11 +41,24 @@ func Run(m interface{ Run() int }, leaks ...goleak.Option) int {
 	if code != 0 {
 		return code // a test that failed early has reason to leave something behind
 	}
-	if err := goleak.Find(leaks...); err != nil {
+	if err := findLeaks(leaks); err != nil {
 		fmt.Fprintln(os.Stderr, "goroutines are left over after the tests:", err)
 		return 1
 	}
 	return code
+}
+
+// leaksLimit is how long goroutines may take to end after the last test. A pool of go-redis that could not dial its server
+// looks once a second whether it has been closed, which is longer than goleak waits.
+const leaksLimit = 5 * time.Second
+
+func findLeaks(leaks []goleak.Option) error {
+	for began := time.Now(); ; {
+		err := goleak.Find(leaks...) // waits for a moment itself
+		if err == nil || time.Since(began) > leaksLimit {
+			return err
+		}
+	}
 }
 
 // silent is a log of the client library that nobody reads.
