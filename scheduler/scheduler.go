@@ -434,7 +434,7 @@ func (s *Scheduler) pauses(ctx context.Context) {
 }
 
 // moveUnserved looks for due runs in queues that no worker serves, because the queue of their job was renamed, or is served no
-// more. Those that never started move to the queue that the job has now.
+// more. Those that never started move to the queue that the job has now, except adopted ones whose senders chose their queue.
 func (s *Scheduler) moveUnserved(ctx context.Context) {
 	call, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()

@@ -134,6 +134,9 @@ func asText(payload []byte) json.RawMessage {
 	return quoted
 }
 
+// longName begins the names of adopted runs whose queue and id are too long to be in them.
+const longName = "%sha256-"
+
 // AdoptedName makes one part of a run's id (see [jobs.ValidRunName]) of a queue's name and the id of a task in it, such
 // that no two tasks share a name: <queue>/<id>, where bytes that must not be in a name, '%', '~' and the '/' of a queue
 // are written as in a URL; %sha256-<digest> when that is too long.
@@ -141,7 +144,7 @@ func AdoptedName(queue, id string) string {
 	name := escape(queue, "%~/") + "/" + escape(id, "%~")
 	const longest = 180 // with room for ~2 and so on
 	if len(name) > longest {
-		return fmt.Sprintf("%%sha256-%x", sha256.Sum256([]byte(queue+"\x00"+id)))
+		return fmt.Sprintf("%s%x", longName, sha256.Sum256([]byte(queue+"\x00"+id)))
 	}
 	return name
 }

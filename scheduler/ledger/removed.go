@@ -4,6 +4,8 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"slices"
+	"strings"
 
 	"lockstep/jobs"
 )
@@ -43,8 +45,9 @@ func (l *Ledger) Forget(ctx context.Context, job string, act Act) error {
 	}
 }
 
-// Requeue moves due runs that have never started to the queues that the active definitions of their jobs name. It returns
-// those that moved, due under a new n.
+// Requeue moves due runs that have never started to the queues that the active definitions of their jobs name. An adopted run
+// stays in the queue that its sender chose, unless that is the queue of the definition that the run carries. It returns those
+// that moved, due under a new n.
 func (l *Ledger) Requeue(ctx context.Context, records []*Record) ([]Due, error) {
 	if len(records) == 0 {
 		return nil, nil
@@ -57,12 +60,26 @@ func (l *Ledger) Requeue(ctx context.Context, records []*Record) ([]Due, error) 
 	if err != nil {
 		return nil, fmt.Errorf("read definitions: %w", err)
 	}
-	var args []any
+	queues := make(map[jobs.RunID]string) // to which runs may move
+	var movable, adopted []*Record
 	for i, record := range records {
 		text, _ := definitions[i].(string)
 		job, err := jobs.ReadJob(text)
-		if err == nil && job.Queue != record.Queue && len(record.Attempts) == 0 {
-			args = append(args, string(record.ID), record.Queue, job.Queue)
+		if err != nil || job.Queue == record.Queue || len(record.Attempts) > 0 {
+			continue
+		}
+		queues[record.ID] = job.Queue
+		if movable = append(movable, record); seemsAdopted(record) {
+			adopted = append(adopted, record)
+		}
+	}
+	if err := l.dropChosen(ctx, queues, adopted); err != nil {
+		return nil, err
+	}
+	var args []any
+	for _, record := range movable {
+		if queue, ok := queues[record.ID]; ok {
+			args = append(args, string(record.ID), record.Queue, queue)
 		}
 	}
 	if len(args) == 0 {
@@ -77,4 +94,34 @@ func (l *Ledger) Requeue(ctx context.Context, records []*Record) ([]Due, error) 
 		return nil, fmt.Errorf("move runs to another queue: %w", r.err)
 	}
 	return due, nil
+}
+
+// seemsAdopted reports whether the id of a run is one that [Ledger.Adopt] gives to tasks of the queue that the run is in. The
+// run of a request may have such an id, too. A run that has moved has none, so it can move again.
+func seemsAdopted(record *Record) bool {
+	name := strings.TrimPrefix(string(record.ID), record.Job+"#")
+	return strings.HasPrefix(name, AdoptedName(record.Queue, "")) || strings.HasPrefix(name, longName)
+}
+
+// dropChosen removes the runs that are not in the queue of the definition they carry: their senders chose another one.
+func (l *Ledger) dropChosen(ctx context.Context, queues map[jobs.RunID]string, adopted []*Record) error {
+	const page = 16 // bodies that are read together: they contain the arguments, too
+	for some := range slices.Chunk(adopted, page) {
+		ids := make([]string, len(some))
+		for i, record := range some {
+			ids[i] = string(record.ID)
+		}
+		bodies, err := l.rdb.HMGet(ctx, l.prefix+"body", ids...).Result()
+		if err != nil {
+			return fmt.Errorf("read definitions of runs: %w", err)
+		}
+		for i, record := range some {
+			body, _ := bodies[i].(string)
+			_, definition, _ := strings.Cut(body, "\x1f")
+			if job, err := jobs.ReadJob(definition); err != nil || job.Queue != record.Queue {
+				delete(queues, record.ID)
+			}
+		}
+	}
+	return nil
 }

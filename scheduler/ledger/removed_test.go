@@ -2,9 +2,12 @@ package ledger_test
 
 import (
 	"errors"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"lockstep/jobs"
 	"lockstep/scheduler/ledger"
 )
 
@@ -187,5 +190,60 @@ func TestRunsThatNeverStartedMoveToTheQueueOfTheirJob(t *testing.T) {
 		}
 		f.claim(web, due, ledger.Stale)
 		f.claim(web, moved[0], ledger.Granted)
+	})
+}
+
+// TestAdoptedRunsMoveOnlyWhenTheQueueOfTheirJobDoes has one that came by another queue, one that came by the job's queue, and
+// one whose id only looks adopted. What has moved moves again.
+func TestAdoptedRunsMoveOnlyWhenTheQueueOfTheirJobDoes(t *testing.T) {
+	each(t, func(f *fixture) {
+		first := f.job.Queue
+		f.carries("config", f.job, ledger.Active)
+		web := f.session("w")
+		adopt := func(queue, id string) jobs.RunID {
+			adopted, err := f.Adopt(f.Context(), ledger.Adoption{Job: f.job, Queue: queue, ID: id, Payload: []byte("{}"),
+				Session: web.Session(), Giving: "g" + id})
+			if err != nil {
+				f.Fatal(err)
+			}
+			return adopted.Run
+		}
+		stay := []jobs.RunID{adopt("chosen", "a"), adopt("cho/sen", "b"), adopt("chosen", strings.Repeat("long", 50))}
+		asked, err := f.Enqueue(f.Context(), ledger.Request{Job: f.job, ID: first + "/c", Trigger: ledger.ByRequest})
+		if err != nil {
+			f.Fatal(err)
+		}
+		move := []jobs.RunID{adopt(first, "a"), adopt(first, strings.Repeat("long", 50)), asked.Run}
+		requeue := func(to string) (moved []jobs.RunID) {
+			job := *f.job
+			job.Queue = to
+			f.carries("to "+to, &job, ledger.Active)
+			var records []*ledger.Record
+			for _, run := range slices.Concat(stay, move) {
+				records = append(records, f.wantState(run, ledger.DueNow))
+			}
+			due, err := f.Requeue(f.Context(), records)
+			if err != nil {
+				f.Fatal(err)
+			}
+			for _, one := range due {
+				moved = append(moved, one.Run)
+				if one.Queue != to {
+					f.Errorf("%s moved to %s, want %s", one.Run, one.Queue, to)
+				}
+			}
+			return moved
+		}
+		if moved := requeue("second"); !slices.Equal(moved, move) {
+			f.Errorf("moved %q, want %q", moved, move)
+		}
+		if moved := requeue("third"); !slices.Contains(moved, move[0]) || !slices.Contains(moved, asked.Run) {
+			f.Errorf("moved %q, want %q and %q again", moved, move[0], asked.Run)
+		}
+		for _, run := range stay {
+			if record := f.wantState(run, ledger.DueNow); !strings.HasPrefix(record.Queue, "cho") {
+				f.Errorf("%s is in the queue %s", run, record.Queue)
+			}
+		}
 	})
 }

@@ -151,3 +151,39 @@ func TestRunsOfARenamedQueueMove(t *testing.T) {
 		t.Errorf("%+v, want it to have run in the queue %s", record, renamed.Queue)
 	}
 }
+
+// TestAdoptedRunsStayInTheQueueOfTheirSender has one that is due in a queue that no worker serves at the time, beside a run of
+// a renamed queue.
+func TestAdoptedRunsStayInTheQueueOfTheirSender(t *testing.T) {
+	f := newFleet(t)
+	job := f.job("settle", func(context.Context, *jobs.Run[struct{}]) error { return nil })
+	chosen := f.queue + "-chosen"
+	client, err := locks.Open(t.Context(), f.rdb, locks.Options{Namespace: f.namespace, Name: "before", Lease: time.Minute, Grace: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	adopted, err := f.ledger.Adopt(t.Context(), ledger.Adoption{Job: job, Queue: chosen, ID: "bill", Payload: []byte("{}"),
+		Session: client.Session(), Giving: "g"})
+	if err != nil || len(adopted.Due) != 1 {
+		t.Fatalf("%+v, %v, want a run that is due", adopted, err)
+	}
+	f.pushAndConfirm(adopted.Due[0])
+	if err := client.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	before := *job
+	before.Queue = chosen
+	moves := f.enqueue(&before, "moves")
+
+	f.start()
+	if record := f.awaitState(moves, ledger.Succeeded); record.Queue != f.queue {
+		t.Errorf("%+v, want it to have run in the queue %s", record, f.queue)
+	}
+	if record, _, err := f.ledger.Find(t.Context(), adopted.Run); err != nil || record.State != ledger.DueNow || record.Queue != chosen {
+		t.Errorf("%+v, %v, want it to be due in the queue %s", record, err, chosen)
+	}
+	f.start(func(o *worker.Options) { o.Queues = map[string]int{chosen: 1} })
+	if record := f.awaitState(adopted.Run, ledger.Succeeded); record.Queue != chosen {
+		t.Errorf("%+v, want it to have run in the queue %s", record, chosen)
+	}
+}
