@@ -223,8 +223,8 @@ func (l *Ledger) Register(ctx context.Context, digest string, definitions []*job
 
 // Leave notes that a session carries the config of this digest no more: it has registered another one, and carries that; or,
 // with digest "", it polls no more, because its worker drains or has died. Definitions that no other session carries give way
-// then, after keep: a worker that crashed is started again. Without it, they would do so after [GoneAfter]. Sent again it
-// changes nothing more.
+// then, after keep: a worker that crashed is started again. Without it, they would do so after [GoneAfter], as they do while a
+// worker of an older build lives, which may carry them. Sent again it changes nothing more.
 func (l *Ledger) Leave(ctx context.Context, session locks.SessionID, digest string, keep time.Duration) error {
 	r := read(l.run(ctx, leaveScript, "", string(session), digest, GoneAfter.Milliseconds(), keep.Milliseconds()))
 	if r.err != nil {

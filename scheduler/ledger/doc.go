@@ -101,8 +101,8 @@
 //
 // A worker that is reloaded, drains or has crashed has left its config ([Ledger.Leave]): definitions that no other session
 // carries give way, after a crash some seconds later. The other workers are told and ask how their definitions stand, so
-// one of them decides the ticks at once. GoneAfter is for workers that stay away without a word. It is shorter than
-// [jobs.MissedAfter], so no tick is missed meanwhile.
+// one of them decides the ticks at once. GoneAfter is for workers that stay away without a word, and while a worker of an
+// older build lives, which does not say what it carries. It is shorter than [jobs.MissedAfter], so no tick is missed meanwhile.
 //
 // A worker whose definitions have drifted does not register them again and again: it asks which configs are carried, and
 // registers them when one of these has gone. It passes duty to a worker whose definitions have not drifted.

@@ -189,6 +189,45 @@ func TestADefinitionThatIsLeftGivesWaySoon(t *testing.T) {
 	})
 }
 
+// TestADefinitionThatAnOlderBuildMayCarryDoesNotGiveWayAtOnce: workers of older builds do not say what they carry.
+func TestADefinitionThatAnOlderBuildMayCarryDoesNotGiveWayAtOnce(t *testing.T) {
+	each(t, func(f *fixture) {
+		v := versions("one", "two")
+		shows := func(client *locks.Client, card string) {
+			if err := client.SetCard(f.Context(), []byte(card)); err != nil {
+				f.Fatal(err)
+			}
+		}
+		leaves := f.session("leaves")
+		shows(leaves, `{"host":"h","queues":{"default":1},"picks":true}`)
+		comesAndLeaves := func() {
+			f.carries("new", v[1], ledger.Active)
+			if _, err := f.Poll(f.Context(), leaves.Session(), "new", 0); err != nil {
+				f.Fatal(err)
+			}
+			if err := f.Leave(f.Context(), leaves.Session(), "", 0); err != nil {
+				f.Fatal(err)
+			}
+		}
+		f.carries("config", v[0], ledger.Active)
+		shows(f.session("locks"), `{"host":"h","pid":1}`)
+		shows(f.session("left"), `{"host":"h","queues":{"default":1},"picks":true}`)
+		comesAndLeaves()
+		f.carries("config", v[0], ledger.Active)
+
+		older := f.session("older")
+		shows(older, `{"host":"h","queues":{"default":1},"handlers":[]}`)
+		comesAndLeaves()
+		f.carries("config", v[0], ledger.Drifted)
+		f.left("new", ledger.GoneAfter+time.Second)
+		f.carries("config", v[0], ledger.Active)
+
+		f.end(older)
+		comesAndLeaves()
+		f.carries("config", v[0], ledger.Active)
+	})
+}
+
 // TestAConfigThatComesAndLeavesBetweenTwoLooksIsNoticed: a worker that registered meanwhile has drifted from it.
 func TestAConfigThatComesAndLeavesBetweenTwoLooksIsNoticed(t *testing.T) {
 	each(t, func(f *fixture) {

@@ -9,12 +9,28 @@ local session, digest, mine, others = ARGV[1], ARGV[2], nil, false
 local all = call('HGETALL', LEDGER)
 local ledger = {}
 for i = 1, #all, 2 do ledger[all[i]] = all[i + 1] end
+
+-- older tells whether a worker of an older build is among the first 1,000 sessions. It does not say what it carries, so it
+-- may carry the config as well. The card of a worker names its queues; that of such a build does not say that it picks runs.
+local function older()
+  local members = call('ZRANGEBYLEX', IDX, '[~l', '(~m', 'LIMIT', '0', '1000')
+  for i = 1, #members do
+    local other = string.match(members[i], '%z(.*)$')
+    if other ~= session and not ledger['carry:' .. other] and ends(other) then
+      local card = call('HGET', META, 'card:' .. other) or ''
+      if string.find(card, '"queues":', 1, true) and not string.find(card, '"picks":true', 1, true) then return true end
+    end
+  end
+  return false
+end
+
 mine = ledger['carry:' .. session]
 if digest == '' then digest = mine or '' end
 for field, value in pairs(ledger) do
   local other = value == digest and string.match(field, '^carry:(.*)$')
   if other and other ~= session and ends(other) then others = true end
 end
+others = others or digest ~= '' and older()
 if mine == digest then call('HDEL', LEDGER, 'carry:' .. session) end
 local left = digest ~= '' and not others
 if left then
