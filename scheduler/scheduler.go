@@ -132,6 +132,9 @@ func New(o Options) (*Scheduler, error) {
 	return s, nil
 }
 
+// Duty reports whether this worker creates ticks first and sweeps, as the last poll found.
+func (s *Scheduler) Duty() bool { return s.duty.Load() }
+
 // Wake makes the scheduler look at once for what has come due: the lock space has offered something to a waiting run, or
 // the session of a crashed worker was ended.
 // It does not wait.

@@ -270,10 +270,13 @@ func lacks(queue, what string) *WaitingFor {
 }
 
 // unable returns why no worker starts the runs of a queue that were set aside for a need; nil if one does as soon as it has
-// a free slot. Cards name handlers, but not the other things that workers may lack: no worker that was there has these.
+// a free slot. Cards name handlers, but not the other things that workers may lack: no worker that was there has these. One of
+// an older build, for which the runs are pushed again, may have come later.
 func (c *conditions) unable(queue string, need ledger.Need) *WaitingFor {
 	switch serve := c.serve(queue); {
 	case need == "" || len(serve) == 0 || slices.Contains(c.paused, queue):
+		return nil
+	case need.Handler() == "" && slices.ContainsFunc(serve, func(s session) bool { return !s.card.Picks }):
 		return nil
 	case len(need.Keys()) > 0:
 		return lacks(queue, fmt.Sprintf("knows the keys of its definition (%s)", strings.Join(need.Keys(), ", ")))

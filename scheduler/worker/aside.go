@@ -15,6 +15,11 @@ const (
 	pickMost  = 16              // runs that are picked together
 	lookOlder = 5 * time.Second // for how long it counts that workers of an older build were seen, or were not
 	forOlder  = time.Second     // for which a run stays away that only a worker of an older build may be able to do
+
+	// Runs that were set aside before a worker of an older build came are pushed for it.
+	pushAside     = 200              // that are pushed together
+	pushEvery     = time.Second      // by the worker on duty
+	pushOtherwise = 15 * time.Second // by any other worker: duty may be with a worker of an older build
 )
 
 // can reports whether this worker has what a definition needs.
@@ -74,25 +79,88 @@ type older struct {
 
 // olderServes reports whether a worker of an older build may serve a queue.
 func (w *Worker) olderServes(ctx context.Context, queue string) bool {
-	seen := w.older.Load()
-	if seen == nil || time.Since(seen.at) > lookOlder {
-		sessions, _, err := w.locks.Space().Sessions(ctx)
-		if err != nil {
-			return true // it costs nothing but time
-		}
-		seen = &older{make(map[string]bool), time.Now()}
-		for _, session := range sessions {
-			var card Card
-			if json.Unmarshal(session.Card, &card) != nil || card.Picks || session.LeaseLeft <= 0 {
-				continue
-			}
-			for name := range card.Queues {
-				seen.queues[name] = true
-			}
-		}
-		w.older.Store(seen)
+	queues, err := w.olderQueues(ctx)
+	return err != nil || queues[queue] // in doubt, it costs nothing but time
+}
+
+// olderQueues returns the queues that workers of older builds serve, as it was at most [lookOlder] ago.
+func (w *Worker) olderQueues(ctx context.Context) (map[string]bool, error) {
+	if seen := w.older.Load(); seen != nil && time.Since(seen.at) <= lookOlder {
+		return seen.queues, nil
 	}
-	return seen.queues[queue]
+	sessions, _, err := w.locks.Space().Sessions(ctx)
+	if err != nil {
+		return nil, err
+	}
+	seen := &older{make(map[string]bool), time.Now()}
+	for _, session := range sessions {
+		var card Card
+		if json.Unmarshal(session.Card, &card) != nil || card.Picks || session.LeaseLeft <= 0 || card.State == "draining" {
+			continue
+		}
+		for name := range card.Queues {
+			seen.queues[name] = true
+		}
+	}
+	w.older.Store(seen)
+	return seen.queues, nil
+}
+
+// someAside notes that a poll found runs that are set aside.
+func (w *Worker) someAside() {
+	w.polled.Store(true)
+	w.lookAside()
+}
+
+// watchOlder pushes runs that are set aside where a worker of an older build serves their queue, until ctx ends. A worker that
+// cannot do such a run puts it off then ([Worker.setAside]), so the run comes by about once a second.
+func (w *Worker) watchOlder(ctx context.Context) {
+	ticker := time.NewTicker(pushEvery)
+	defer ticker.Stop()
+	var last time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if !w.polled.Swap(false) || !w.loop.Load().Duty() && time.Since(last) < pushOtherwise {
+			continue
+		}
+		last = time.Now()
+		if err := w.pushForOlder(ctx); err != nil && ctx.Err() == nil {
+			w.often.WarnContext(ctx, "runs that are set aside are not pushed for a worker of an older build, it is tried again",
+				"call", "push for older builds", "error", err)
+		}
+	}
+}
+
+// pushForOlder pushes some runs that are set aside where a worker of an older build serves their queue.
+func (w *Worker) pushForOlder(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	queues, err := w.olderQueues(ctx)
+	if err != nil || len(queues) == 0 {
+		return err
+	}
+	places, err := w.ledger.Places(ctx)
+	if err != nil {
+		return err
+	}
+	places = slices.DeleteFunc(places, func(p ledger.Place) bool { return !queues[p.Queue] })
+	if len(places) == 0 {
+		return nil
+	}
+	due, err := w.ledger.Pick(ctx, pushAside, places)
+	if err != nil {
+		return err
+	}
+	if len(due) > 0 {
+		w.often.InfoContext(ctx, "runs that were set aside are pushed for a worker of an older build", "call", "push for older builds",
+			"runs", len(due), "run", due[0].Run)
+		w.pusher.Add(due...)
+	}
+	return nil
 }
 
 // notice takes what a script has told all sessions.

@@ -149,3 +149,45 @@ func TestRunsAreLeftToWorkersOfAnOlderBuildAsWell(t *testing.T) {
 		t.Errorf("%+v, %v, want no attempt", record, err)
 	}
 }
+
+// TestRunsThatAreSetAsideAreLeftToAWorkerOfAnOlderBuildThatComesLater has a worker that picks nothing start after runs were
+// set aside. It sees only what is in its queue.
+func TestRunsThatAreSetAsideAreLeftToAWorkerOfAnOlderBuildThatComesLater(t *testing.T) {
+	f := newFleet(t)
+	job := f.job("bill", func(context.Context, *jobs.Run[struct{}]) error { return nil })
+	f.start(stock)
+	ids := []jobs.RunID{f.enqueue(job, "a"), f.enqueue(job, "b")}
+	for _, id := range ids {
+		f.awaitAside(id)
+	}
+	n := func(id jobs.RunID) (n int) {
+		f.Helper()
+		if _, err := fmt.Sscanf(f.rdb.HGet(t.Context(), f.key("run"), string(id)).Val(), "due\x1f%d\x1f", &n); err != nil {
+			f.Fatal(err)
+		}
+		return n
+	}
+	older, err := locks.Open(t.Context(), f.rdb, locks.Options{Namespace: f.namespace, Name: "older",
+		Card: fmt.Appendf(nil, `{"slots":1,"queues":{%q:1}}`, f.queue)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer older.Close(context.WithoutCancel(t.Context()))
+	for _, id := range ids {
+		f.await(fmt.Sprintf("run %s to be pushed again and again", id), func() bool {
+			return f.rdb.ZCard(t.Context(), f.key("aside")).Val() == 0 && n(id) >= 5
+		})
+	}
+	const during = 3 * time.Second
+	before := n(ids[0])
+	time.Sleep(during)
+	// Each second adds one to n, or two when a run is set aside once more: it is picked, too.
+	if times := n(ids[0]) - before; times > 4*int(during/time.Second) {
+		t.Errorf("its n grew by %d in %v, want about one a second", times, during)
+	}
+	for _, id := range ids {
+		if record, _, err := f.ledger.Find(t.Context(), id); err != nil || len(record.Attempts) != 0 {
+			t.Errorf("%+v, %v, want no attempt", record, err)
+		}
+	}
+}

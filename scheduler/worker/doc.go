@@ -84,7 +84,8 @@
 // and no delivery of it is in a queue, where workers that cannot do it would fetch it again and again. Workers are told of the
 // first such run, and with each poll that there are some. One that can do them picks them in its free slots until there are
 // none; that takes as many runs as it has slots, so others may pick, too. Where a worker of an older build serves the
-// queue, which picks nothing, the run is pushed again after a second instead.
+// queue, which picks nothing, the run is pushed again after a second instead. What was set aside before such a worker came is
+// pushed for it, some each second.
 //
 // # Secrets
 //

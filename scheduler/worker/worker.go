@@ -140,6 +140,7 @@ type Worker struct {
 
 	refused  atomic.Int64                      // runs whose definition could not be trusted
 	older    atomic.Pointer[older]             // nil until a run was set aside
+	polled   atomic.Bool                       // a poll has found runs that are set aside, at which watchOlder has not looked
 	disputed atomic.Pointer[map[string]string] // served queues that were given to another namespace, and to which
 
 	told    atomic.Pointer[locks.SessionID] // the last one that OnSession was told
@@ -407,7 +408,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	w.pusher.OnLeft = w.o.OnLeft
 	ticks, err := scheduler.New(scheduler.Options{
 		Ledger: w.ledger, Session: w.locks.Session, Jobs: begun.jobs, Deliver: w.deliver, Pusher: w.pusher, Queue: w.queue,
-		OnRepeated: w.o.OnRepeated, Served: w.served, Paused: w.queue.AllPaused, Stop: w.stop, Drain: end, Aside: w.lookAside, Drift: w.drift, Doubt: w.locks.Doubt, Logger: w.log,
+		OnRepeated: w.o.OnRepeated, Served: w.served, Paused: w.queue.AllPaused, Stop: w.stop, Drain: end, Aside: w.someAside, Drift: w.drift, Doubt: w.locks.Doubt, Logger: w.log,
 		MaxHistory: w.o.MaxHistory, HistoryEvery: w.o.HistoryEvery,
 	})
 	if err != nil {
@@ -436,6 +437,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	group.Go(func() error { w.watchClock(work); return nil })
 	group.Go(func() error { w.watchLoad(work); return nil })
 	group.Go(func() error { w.watchAside(work); return nil })
+	group.Go(func() error { w.watchOlder(work); return nil })
 	group.Go(func() error { w.watchRedis(work); return nil })
 	group.Go(func() error {
 		select {
