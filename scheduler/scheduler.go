@@ -314,7 +314,7 @@ func (s *Scheduler) poll(ctx context.Context, now *serverTime) (more bool) {
 	poll, err := read(call, session, s.set.digest, s.revision)
 	if err != nil {
 		s.failed(ctx, "poll", err)
-		s.duty.Store(false) // by now somebody else may have it
+		s.duty.Store(false) // by now another worker may have it
 		return false
 	}
 	now.set(poll.Now)

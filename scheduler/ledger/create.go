@@ -179,11 +179,11 @@ func trigger(job *jobs.Job) string {
 	return plain(job.Schedule + " " + job.Timezone)
 }
 
-// Register makes definitions known, some or all of those that the config of this digest has, and tells how each stands.
-// The newest definition of a job, by when it was first registered, is the active one as long as somebody carries it: has
-// polled with its config within [GoneAfter]. The cursor of a job that the ledger has never seen starts at the server's time, as
-// does that of one which nobody has carried for a week, or which was removed: others were present and did not carry it; any other goes on where it stopped. Sending it again
-// changes nothing.
+// Register makes definitions known, some or all of those that the config of this digest has, and returns the standing of
+// each. The newest definition of a job, by its first registration, is active as long as a worker carries it: has polled with
+// its config within [GoneAfter]. The cursor of a job starts at the server's time if the ledger has never seen the job, if no
+// worker has carried it for a week, or if it was removed: others were present and did not carry it. Any other job continues
+// where it stopped. Sent again, it changes nothing.
 func (l *Ledger) Register(ctx context.Context, digest string, definitions []*jobs.Job) (*Registered, error) {
 	registered := &Registered{Jobs: make(map[string]RegisteredJob, len(definitions))}
 	lost := make(map[*jobs.Job]time.Time)

@@ -28,9 +28,9 @@ func (c *Client) Alive(ctx context.Context, d Delivery) (bool, error) {
 }
 
 // AllAlive reports which deliveries will still reach, or have just reached, a worker: asynq has one as pending, scheduled or
-// to retry, or as active under a server that lives; or a worker, dead or alive, has fetched it within the last 10 s and not yet handled it (see [Client.Fetched]). A
-// delivery that was handled is not alive, nor one that asynq lost, nor one that a tool of asynq archived. A delivery of a
-// paused queue is. It takes two round trips, or three, for any number of deliveries.
+// to retry, or as active under a server that lives; or a worker, dead or alive, has fetched it within the last 10 s and not
+// yet handled it (see [Client.Fetched]). A delivery that was handled is not alive, nor one that asynq lost, nor one that a
+// tool of asynq archived. A delivery of a paused queue is. It takes two or three round trips for any number of deliveries.
 //
 // No clock decides whether a server lives: a lease is a wall-clock time of the worker that took it, and that clock may be
 // wrong. A lease that moves decides. An active delivery whose lease is gone is lost at once; one whose lease this client has

@@ -167,7 +167,7 @@ func (f *fetcher) take(ctx context.Context, queue string) (some []Delivery, fiel
 	}
 	reply, err := takeScript().Run(ctx, f.UniversalClient, keys, args...).Slice()
 	if err != nil {
-		if field != "" { // it may have taken some, which nobody handles now
+		if field != "" { // it may have taken some, which no worker handles now
 			handled = append(handled, field)
 		}
 		r.inHand.done(queue, handled...)

@@ -65,8 +65,8 @@
 // The context of an attempt ends, with a cause, when the lease is about to run out (locks.ErrLost), when the job's
 // timeout is over (jobs.ErrTimeout), when the run is canceled (jobs.ErrCanceled), or when a drain has lasted too long
 // (jobs.ErrDrain). What the executor then answers is recorded as follows: no error is a success, whatever happened
-// meanwhile; after a lost lease the run is handed back, and nothing else of it is recorded, for another worker may have it; a canceled run ends as that;
-// in a drain the run is handed back and nothing is counted; the same holds for a command that died of a SIGTERM which
+// meanwhile; after a lost lease the run is handed back, and nothing else of it is recorded, for another worker may have
+// it; a canceled run ends as that; in a drain the run is handed back and nothing is counted; the same holds for a command that died of a SIGTERM which
 // another process sent (jobs.ErrTerminated), if the worker itself begins to drain within a second. Everything else is a
 // failure, retried by the job's policy.
 //

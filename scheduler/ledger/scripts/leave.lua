@@ -10,7 +10,7 @@ local all = call('HGETALL', LEDGER)
 local ledger = {}
 for i = 1, #all, 2 do ledger[all[i]] = all[i + 1] end
 
--- older tells whether a worker of an older build is among the first 1,000 sessions. It does not say what it carries, so it
+-- older reports whether a worker of an older build is among the first 1,000 sessions. It does not say what it carries, so it
 -- may carry the config as well. The card of a worker names its queues; that of such a build does not say that it picks runs.
 local function older()
   local members = call('ZRANGEBYLEX', IDX, '[~l', '(~m', 'LIMIT', '0', '1000')

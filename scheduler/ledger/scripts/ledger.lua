@@ -20,7 +20,8 @@
 --                    config:<digest> (ms at which a worker with it last polled, or earlier when its workers
 --                    have left it), was:<digest> (that ms in truth, since they left it), since:<digest> (ms since which
 --                    one has polled without a long pause), carry:<session> (the digest it polled with last), order (of
---                    definitions), leaves (how many configs were left), unfit (the session on duty, if some of its definitions have drifted)
+--                    definitions), leaves (how many configs were left), unfit (the session on duty, if some of its
+--                    definitions have drifted)
 --   22 ids     ZSET  run, score = server ms until which the id of a request is remembered; and \0 with a word for one
 --                    delivery of an adopted request, score = server ms until which that is remembered
 --   23 late    ZSET  run, score = server ms at which it may start no longer, or has waited for its bundle long enough

@@ -2,7 +2,7 @@
 -- ARGV: 1 entries of each kind at most  2 ms after which an unconfirmed push is listed  3 for how many pushes the caller has
 --       room: so many runs at most become due by their time, and so many pushes are listed
 -- Replies: now (ms); ms to the next timer, or -1; 1 when more is left to do now, else 0; the pushes to do (id, n, queue);
---       runs under ended sessions, or without their hold (id, token, job, failures); pushes that nobody has confirmed (id, n,
+--       runs under ended sessions, or without their hold (id, token, job, failures); pushes that are not confirmed (id, n,
 --       queue), unchanged; runs whose time may be over; runs whose record cannot be read; how many of the pushes are for runs
 --       that were offered their locks, they come first
 local most = tonumber(ARGV[1])
@@ -37,7 +37,7 @@ for i = 1, #timers do
   end
 end
 
--- Pushes that nobody has confirmed are only listed: the caller knows which of them it still has to push.
+-- Pushes that are not confirmed are only listed: the caller knows which of them it still has to push.
 local unsure = call('ZRANGEBYSCORE', PUSH, '-inf', format('%.0f', now - ARGV[2]), 'LIMIT', '0', room)
 for i = 1, #unsure do
   local run = found(unsure[i], PUSH, unsure[i])
