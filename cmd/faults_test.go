@@ -480,7 +480,7 @@ func TestFaultOutageSharedByTheFleet(t *testing.T) {
 	}
 }
 
-// The wall clock of a worker is stepped forward, as chrony does after a resume: its work goes on, since Redis renews its lease.
+// The wall clock of a worker is stepped forward, as chrony does after a resume: its work continues, since Redis renews its lease.
 func TestFaultWallClockIsStepped(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {

@@ -195,7 +195,7 @@ func (t *tool) showRun(r *admin.Run, now time.Time) error {
 	return t.table([]string{"attempt", "worker", "token", "started", "took", "outcome", "error"}, rows)
 }
 
-// stuckSince says since when an attempt goes on after its end; "" for one that does not.
+// stuckSince returns since when an attempt has been stuck; "" for one that is not.
 func stuckSince(stuck *admin.Stuck, now time.Time) string {
 	if stuck == nil {
 		return ""

@@ -47,7 +47,7 @@ func (a *Attempt) IdempotencyKey() string { return string(a.Run) }
 // Executor does the work of one attempt: [lockstep/jobs/command] and [lockstep/jobs/http] do it for jobs that need no
 // Go code, a [Registry] for Go handlers.
 //
-// Execute returns when the work has ended and nothing of it goes on, or with [ErrAbandoned]: nil for success, else the
+// Execute returns when the work has ended and nothing of it runs, or with [ErrAbandoned]: nil for success, else the
 // reason. ctx ends, with
 // a cause, when the attempt has to stop: the lease is about to run out (locks.ErrLost), the time is up
 // ([ErrTimeout]), the run is canceled ([ErrCanceled]), or the worker drains ([ErrDrain]). An error made with [Permanent] is not retried; one made with

@@ -18,7 +18,7 @@ import (
 
 const (
 	pollEvery      = time.Second     // every worker reads what it has to know
-	pauseEvery     = time.Second     // who has duty looks which queues are paused
+	pauseEvery     = time.Second     // between two looks of the worker on duty at which queues are paused
 	driftEvery     = 5 * time.Second // between two times that definitions are registered again which have drifted
 	unservedRounds = 5               // of pauseEvery between two looks for due runs in queues that no worker serves
 	unservedQueues = 64              // queues with due runs that are looked at then

@@ -462,7 +462,7 @@ func (p *play) knows(a attempt) bool {
 	return slices.ContainsFunc(p.stale, func(s attempt) bool { return s.token() == a.token() }) && p.success[a.Record.ID] > 0
 }
 
-// crashOne ends a session: its process has died, or it has lost its lease and goes on.
+// crashOne ends a session: its process has died, or it has lost its lease and continues.
 func (p *play) crashOne() {
 	i := p.rand.IntN(len(p.workers))
 	dead := p.workers[i]

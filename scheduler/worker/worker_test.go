@@ -102,7 +102,7 @@ func (f *fleet) start(change ...func(*worker.Options)) *running {
 	return &running{w, stop}
 }
 
-// dies ends the session of a worker as its parent does when the process has died. The worker goes on under another session.
+// dies ends the session of a worker as its parent does when the process has died. The worker continues under another session.
 func (f *fleet) dies(w *running) {
 	f.Helper()
 	id := w.ID()

@@ -6,7 +6,7 @@
 --       7 retries at most  8 pause before the next one, ms  9 lost leases in a row that no worker explained, at most
 --       10 the next session of the worker that cut off the attempt, or '' for a sweep
 -- Replies, with the pushes to do last: closed, the run's state, the attempt's outcome | no: it is not so (any more)
---   to the worker itself also: dead: its next session has ended, too | later: what was lost is being said again
+--   to the worker itself also: dead: its next session has ended, too | later: lost state is still being re-asserted
 -- While workers say again what Redis has lost, no attempt is closed: one that is known to have run may be said to have
 -- ended in the next moment, and its hold is gone for that reason.
 local id, reporter = ARGV[1], ARGV[10]

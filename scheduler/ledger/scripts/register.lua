@@ -6,11 +6,11 @@
 -- Replies: now (ms), the revision of the cursors before this, then four for each job, in the order asked for:
 --   its cursor (ms), active | drifted | change, for change, the definition (JSON) that is active still, and 1 when it begins
 --   anew although the caller knows a cursor: Redis has lost it
--- The newest definition, by when it was first registered, is active as long as somebody carries it. It becomes so at once
--- when its trigger is that of the one before; else (change) by create, which decides up to now by the old trigger first.
--- A definition is carried by who has polled with a config that it is in. A job that is new begins now; so does one that was
--- retired, or removed: others were present for long enough that a definition gives way, and did not carry it.
--- While what Redis has lost is said again, the highest cursor that somebody knows counts.
+-- The newest definition, by its first registration, is active as long as it is carried. It becomes so at once when its trigger
+-- is that of the one before; else (change) by activate, once the old trigger has decided up to now. A definition is
+-- carried while a worker polls with a config that has it. A job that is new begins now; so does one that was retired, or
+-- removed: others were present for long enough that a definition gives way, and did not carry it.
+-- While lost state is being re-asserted, the highest cursor that a worker knows counts.
 local config, gone, retired = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local recalls = recalling()
 local out, seen = {ms, call('HGET', LEDGER, 'rev') or '0'}, {}
