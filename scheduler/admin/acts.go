@@ -18,7 +18,7 @@ import (
 
 const (
 	bodyMost = 1 << 20          // bytes of a request's body
-	actLimit = 10 * time.Second // so long an act may take
+	actLimit = 10 * time.Second // how long an act may take
 )
 
 var (
@@ -26,15 +26,15 @@ var (
 	errBody   = fmt.Errorf("%w: the body", ErrInvalid)
 )
 
-// order is what the body of a request may say. Each path takes some of it.
+// order is the body of a request. Each path takes some of its fields.
 type order struct {
 	Reason string      `json:"reason"`
-	Token  locks.Token `json:"token"` // of the hold that is meant
+	Token  locks.Token `json:"token"` // of the hold to release
 	Force  bool        `json:"force"`
 	asked
 }
 
-// asked is what is said of a run that is asked for.
+// asked describes the run that a request asks for.
 type asked struct {
 	Job  string          `json:"job"`
 	Args json.RawMessage `json:"args"`
@@ -43,7 +43,7 @@ type asked struct {
 	At   *time.Time      `json:"at"`
 }
 
-// name checks the name that a run is to have, or gives it one.
+// name checks the name that the request gives the run, or generates one.
 func (a *asked) name() error {
 	if a.ID == "" {
 		a.ID = jobs.NewRunName(time.Now())
@@ -55,7 +55,7 @@ func (a *asked) name() error {
 	return nil
 }
 
-// acts are the paths that change something. The package's doc lists them.
+// acts registers the paths that change something. The package's doc lists them.
 func (s *Server) acts() {
 	const v1 = "/api/v1/"
 	r, o := s.o.Reader, s.o.Operator
@@ -162,7 +162,7 @@ func (s *Server) enqueue(ctx context.Context, _ *http.Request, body order, by Ac
 	return s.enqueued(ctx, enqueued, err)
 }
 
-// enqueued answers with a run: 201 when it is new, 200 when it was there.
+// enqueued answers with a run: 201 when it is new, 200 when it already existed.
 func (s *Server) enqueued(ctx context.Context, enqueued *ledger.Enqueued, err error) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
@@ -175,11 +175,11 @@ func (s *Server) enqueued(ctx context.Context, enqueued *ledger.Enqueued, err er
 	return status, run, err
 }
 
-// doer does what a request asks for, and returns what to answer with.
+// doer carries out a request and returns the reply.
 type doer func(ctx context.Context, r *http.Request, body order, by Actor) (status int, answer any, err error)
 
-// act registers a path that changes something: POST, with an object of JSON or nothing as the body. Each request is logged
-// as an action, done or refused.
+// act registers a path that changes something: POST, with a JSON object or nothing as the body.
+// Each request is logged as an action, done or refused.
 func (s *Server) act(pattern, action string, do doer) {
 	counts := action == "enqueue" || action == "run job"
 	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
@@ -199,7 +199,7 @@ func (s *Server) act(pattern, action string, do doer) {
 	})
 }
 
-// target returns what a path is about.
+// target returns the object that a path names.
 func target(r *http.Request) string {
 	return cmp.Or(r.PathValue("job"), r.PathValue("id"), r.PathValue("lock"), r.PathValue("queue"))
 }
@@ -230,7 +230,7 @@ func (s *Server) do(w http.ResponseWriter, r *http.Request, do doer, told *line)
 	if told.on == "" {
 		told.on = body.Job
 	}
-	// What has begun is not left half done because its client goes away.
+	// An act that has begun is completed even if its client disconnects.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), actLimit)
 	defer cancel()
 	return do(ctx, r, body, Actor{Who: asker(r), Why: body.Reason})
@@ -259,7 +259,7 @@ func commandLine(r *http.Request) string {
 	return "command line"
 }
 
-// asker names who sent a request, for the audit.
+// asker names the sender of a request, for the audit.
 func asker(r *http.Request) string {
 	from := "http " + remoteHost(r)
 	if user := signedIn(r.Context()); user != "" {
@@ -268,8 +268,8 @@ func asker(r *http.Request) string {
 	return from
 }
 
-// isForeign reports whether a page of another origin may have sent a request. [Server.checkHost] has refused names that
-// were made to point here.
+// isForeign reports whether a page of another origin may have sent a request. [Server.checkHost]
+// has already refused host names that an attacker made point here.
 func (s *Server) isForeign(r *http.Request) bool { return s.foreign.Check(r) != nil }
 
 func remoteHost(r *http.Request) string {

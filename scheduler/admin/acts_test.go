@@ -55,7 +55,7 @@ func newConsole(t *testing.T, rdb *redis.Client) *console {
 	return c
 }
 
-// post sends a body and reads the answer as a stranger does.
+// post sends a body and decodes the answer without this package's types.
 func (c *console) post(path, body string, want int) map[string]any {
 	c.t.Helper()
 	r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(body))
@@ -221,7 +221,7 @@ func TestLocksAreReleasedOverHTTP(t *testing.T) {
 		for text, want := range map[string]int{
 			`{"reason": "it is stuck"}`:                  400,
 			`{"token": "x", "reason": "it is stuck"}`:    400,
-			`{"token": 5, "reason": "it is stuck"}`:      400, // a number would be rounded by its writer
+			`{"token": 5, "reason": "it is stuck"}`:      400, // a client would round a number
 			`{"token": "` + hold.Token().String() + `"}`: 400,
 			body(hold.Token()+1, ""):                     409,
 		} {
@@ -242,7 +242,7 @@ func TestLocksAreReleasedOverHTTP(t *testing.T) {
 		if !errors.As(hold.Lost(), &revoked) || revoked.Revocation.Reason != "it is stuck" {
 			t.Errorf("the holder learnt %v", hold.Lost())
 		}
-		_ = hold.Release() // its answer, which tells that it was lost
+		_ = hold.Release() // its error reports that it was lost
 
 		kept, err := client.Acquire(t.Context(), locks.Exclusive("bill:1"), locks.MinHold(time.Hour))
 		if err != nil {
@@ -251,7 +251,7 @@ func TestLocksAreReleasedOverHTTP(t *testing.T) {
 		if err := kept.Release(); err != nil {
 			t.Fatal(err)
 		}
-		c.post(path, body(kept.Token(), ""), 409) // nobody is there to answer
+		c.post(path, body(kept.Token(), ""), 409) // no holder is left to answer
 		if lock := c.post(path, body(kept.Token(), `, "force": true`), 200); len(lock["holders"].([]any)) != 0 {
 			t.Errorf("got %v, want it free", lock)
 		}

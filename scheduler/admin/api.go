@@ -22,7 +22,7 @@ const (
 	mostLimit    = 1000
 )
 
-// routes are the paths of the API. The package's doc lists them.
+// routes registers the paths of the API. The package's doc lists them.
 func (s *Server) routes() {
 	const v1 = "/api/v1/"
 	r := s.o.Reader
@@ -73,7 +73,7 @@ func (s *Server) routes() {
 		acts, err := shared(ctx, s.read, fmt.Sprintf("audit %d %s", q.limit, before), func(ctx context.Context) ([]Act, error) {
 			return r.audit(ctx, before, q.limit+1)
 		})
-		q.cursor = "" // they begin after it
+		q.cursor = "" // the acts already begin after it
 		return cut(q, acts, func(act *Act) string { return act.ID }, nil), err
 	})
 
@@ -142,7 +142,7 @@ func (s *Server) routes() {
 	})
 }
 
-// found is a run and what its last attempt printed.
+// found is a run and the output of its last attempt.
 type found struct {
 	run    *Run
 	output string
@@ -156,8 +156,8 @@ func (s *Server) find(ctx context.Context, q question) (found, error) {
 	})
 }
 
-// looksAtMost is how many records a page of a list may read beyond its limit, when most runs are not of the state that is
-// asked for. The page is then shorter, and its next_cursor leads on.
+// looksAtMost is how many records a page of a list may read beyond its limit when most runs are not
+// in the requested state. The page is then shorter, and its next_cursor leads on.
 const looksAtMost = 1000
 
 // page reads one page of a list: its items, and the cursor of the next page, "" after the last one.
@@ -219,12 +219,12 @@ func (s *Server) ticks(ctx context.Context, q question) (*part[Tick], error) {
 	})
 }
 
-// question is what a request asks beside its path: parameters that have been checked.
+// question is the checked parameters of a request, without its path.
 type question struct {
 	request *http.Request
 	query   url.Values
 	limit   int
-	cursor  string // the place of the last item that the asker has; "" to begin with the first
+	cursor  string // the place of the client's last item; "" to begin with the first
 }
 
 func (q question) path(name string) string  { return q.request.PathValue(name) }
@@ -232,7 +232,7 @@ func (q question) value(name string) string { return q.query.Get(name) }
 
 var errCursor = fmt.Errorf("%w: this cursor is none that a list gave as next_cursor", ErrInvalid)
 
-// ask reads the parameters of a request. Only the named ones are known.
+// ask reads the parameters of a request, and accepts only those in known.
 func ask(r *http.Request, known ...string) (question, error) {
 	q := question{request: r, limit: defaultLimit}
 	var err error
@@ -265,14 +265,14 @@ func ask(r *http.Request, known ...string) (question, error) {
 	return q, nil
 }
 
-// part is some of a list, and where it goes on.
+// part is one page of a list and the cursor of the next.
 type part[T any] struct {
 	Items      []T     `json:"items"`
 	NextCursor *string `json:"next_cursor"` // null: nothing comes after
 }
 
-// cut takes the part that a question asks for out of a list. place tells an item's place in a text by which compare
-// orders; an item may be gone when its place is asked about.
+// cut takes the requested part out of a list. place returns an item's place as a text that compare
+// orders; an item may have vanished when the cursor that names its place comes back.
 func cut[T any](q question, items []T, place func(*T) string, compare func(a, b string) int) *part[T] {
 	if q.cursor != "" {
 		begin := slices.IndexFunc(items, func(item T) bool { return compare(place(&item), q.cursor) > 0 })
@@ -292,7 +292,8 @@ func cut[T any](q question, items []T, place func(*T) string, compare func(a, b 
 	return p
 }
 
-// list registers a path that answers with a part of a list. It takes limit, cursor, and the named parameters.
+// list registers a path that answers with a part of a list. It takes limit, cursor, and the
+// parameters in known.
 func list[T any](s *Server, pattern string, read func(context.Context, question) (*part[T], error), known ...string) {
 	known = append(known, "limit", "cursor")
 	s.handle(pattern, func(w http.ResponseWriter, r *http.Request) error {
@@ -308,7 +309,7 @@ func list[T any](s *Server, pattern string, read func(context.Context, question)
 	})
 }
 
-// one registers a path that answers with one thing.
+// one registers a path that answers with a single object.
 func one[T any](s *Server, pattern string, read func(context.Context, question) (*T, error)) {
 	s.handle(pattern, func(w http.ResponseWriter, r *http.Request) error {
 		q, err := ask(r)

@@ -9,23 +9,25 @@ import (
 	"time"
 )
 
-// Config is what the worker of this process knows of its config: which one it has, and what became of the last attempt
-// to get another. Scripts rely on its shape.
+// Config describes the config of this process' worker: which one it is, and how the last attempt to
+// load another one ended. Scripts rely on its shape.
 type Config struct {
-	Worker       string          `json:"worker"` // whose config it is
-	Digest       string          `json:"digest"` // the same for workers with the same jobs
-	Files        []string        `json:"files"`
-	Jobs         int             `json:"jobs"`
-	Warnings     int             `json:"warnings"`
-	LoadedAt     Instant         `json:"loaded_at"` // by the clock of the process, like all times here
-	Reloads      int             `json:"reloads"`   // that were taken since the process began
-	Refused      int             `json:"refused_reloads"`
-	RefusedAt    Instant         `json:"refused_at"`    // of the last reload, if that was refused; else null
-	Problems     []ConfigProblem `json:"problems"`      // why it was
-	NeedsRestart []string        `json:"needs_restart"` // settings that stand otherwise in the files than this process has them
+	Worker   string   `json:"worker"` // the worker that has the config
+	Digest   string   `json:"digest"` // the same for workers with the same jobs
+	Files    []string `json:"files"`
+	Jobs     int      `json:"jobs"`
+	Warnings int      `json:"warnings"`
+	LoadedAt Instant  `json:"loaded_at"` // by the clock of the process, like all times here
+	Reloads  int      `json:"reloads"`   // successful ones since the process began
+	Refused  int      `json:"refused_reloads"`
+	// time of the last reload if it was refused; else null
+	RefusedAt Instant         `json:"refused_at"`
+	Problems  []ConfigProblem `json:"problems"` // the reasons for the refusal
+	// settings whose values in the files differ from those that this process uses
+	NeedsRestart []string `json:"needs_restart"`
 }
 
-// ConfigProblem is one thing that is wrong with a config.
+// ConfigProblem is one error in a config.
 type ConfigProblem struct {
 	At      string `json:"at"` // file:line:column, a variable or a flag
 	Code    string `json:"code"`
@@ -33,13 +35,13 @@ type ConfigProblem struct {
 	Hint    Text   `json:"hint"`
 }
 
-// refused tells whether the last reload was.
+// refused reports whether the last reload was refused.
 func (c *Config) refused() bool { return c != nil && !c.RefusedAt.IsZero() }
 
-// ErrNoConfig says that this process has no config to tell of or to load again.
+// ErrNoConfig is returned when this process has no config to describe or reload.
 var ErrNoConfig = errors.New("this process has no config of a worker")
 
-// configRoutes are the paths about the worker's config.
+// configRoutes registers the paths of the worker's config.
 func (s *Server) configRoutes(v1 string) {
 	s.handle(v1+"config", func(w http.ResponseWriter, r *http.Request) error {
 		if _, err := ask(r); err != nil {
@@ -59,7 +61,7 @@ func (s *Server) configRoutes(v1 string) {
 	})
 }
 
-// config returns what is known of the config, or nil.
+// config returns a description of the config, or nil.
 func (s *Server) config() *Config {
 	if s.o.Config == nil {
 		return nil
@@ -81,8 +83,9 @@ const (
 	reloadPatience = 2 * time.Minute
 )
 
-// reload has the config loaded again and answers with what came of it: 200 when it was taken, 422 when it was refused and
-// the old one stays. The body may name the worker that is meant; another one answers 409.
+// reload loads the config again and answers with the outcome: 200 when the new one is in use, 422
+// when it was refused and the old one stays. The body may name the intended worker; any other
+// worker answers 409.
 func (s *Server) reload(w http.ResponseWriter, r *http.Request, told line) error {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
@@ -107,7 +110,8 @@ func (s *Server) reload(w http.ResponseWriter, r *http.Request, told line) error
 	if self := s.o.Worker(); wanted.Worker != "" && wanted.Worker != self {
 		return fmt.Errorf("%w: this is the worker %q, not %q", errOtherWorker, self, wanted.Worker)
 	}
-	// Very many jobs take longer than other answers may. A writer without deadlines needs no other one.
+	// With very many jobs this takes longer than the write deadline of other replies. A writer
+	// without deadlines needs no longer one.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(reloadPatience))
 	if err := s.o.Reload(r.Context()); err != nil {
 		return fmt.Errorf("%w: %w", errBroken, err)
@@ -127,7 +131,7 @@ func (s *Server) reload(w http.ResponseWriter, r *http.Request, told line) error
 	}
 	s.tell(r.Context(), told, false)
 	if s.o.Operator != nil {
-		// The reload has happened, whether or not that can be kept.
+		// The reload has happened, whether or not the audit can keep it.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), actLimit)
 		defer cancel()
 		if err := s.o.Operator.ledger.Audit(ctx, Actor{Who: told.who}.act(told.action, told.on, detail)); err != nil {

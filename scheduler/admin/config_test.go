@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// configServer is a server of the worker "web-1.x" whose config is what the test says.
+// configServer is a server of the worker "web-1.x" with the config that the test gives it.
 func configServer(t *testing.T, config *Config, reload func(context.Context) error) *Server {
 	t.Helper()
 	s, err := New(Options{

@@ -11,42 +11,44 @@ import (
 )
 
 const (
-	connsMost    = 384 // connections at a time, for everything that is served
-	connsProbes  = 32  // and more than that, for probes alone
-	metricsMost  = 16  // of these may ask for metrics at a time: they may have to wait for Redis, /livez must not
+	connsMost   = 384 // connections at a time, for everything that is served
+	connsProbes = 32  // additional connections, for probes alone
+	// of the additional ones, how many may ask for metrics at a time: metrics may wait for Redis,
+	// /livez must not
+	metricsMost  = 16
 	slowWriting  = 5 * time.Second
-	bodySmall    = 16 << 10 // bytes of a body that needs no place
+	bodySmall    = 16 << 10 // bytes of a body that is read without taking a place
 	bodiesMost   = 32       // larger ones that are read at a time
 	slowBody     = time.Second
 	refusalLimit = time.Second // for sending a refusal
 )
 
-// stage of a connection, the most dispensable first.
+// connStage is the stage of a connection, the most dispensable first.
 type connStage int
 
 const (
-	connIdle    connStage = iota // its request is answered, it is kept for another one
-	connNew                      // nothing has come
-	connReading                  // some of a request has come, or its handler has returned
+	connIdle    connStage = iota // its request is answered; it is kept for another one
+	connNew                      // nothing has arrived
+	connReading                  // part of a request has arrived, or its handler has returned
 	connWriting                  // its reply is being sent
 	connWorking                  // its request is complete, its reply is being made
 )
 
-// connLimit bounds the connections of a server. The jobs run in the same process: a client that opens connections must not be
-// able to take its memory.
+// connLimit bounds the connections of a server. The jobs run in the same process: a client that
+// opens connections must not be able to take its memory.
 //
-// When a connection comes and the server has as many as it takes, the one that is least needed makes room: an idle one,
-// then one that has sent nothing, then one that is slow to send its request, each the oldest first. So slow clients
-// keep no other client out. When all are at work, a few more are let in for probes, which must be answered for as long as the
-// process lives; other requests get 503 on them.
+// When a connection arrives at the limit, the least needed one makes room: an idle one, then one
+// that has sent nothing, then one that is slow to send its request, each the oldest first. So slow
+// clients keep no other client out. When all connections are at work, a few more are accepted for
+// probes, which must be answered for as long as the process lives; other requests get 503 on them.
 type connLimit struct {
 	most, probes int
 
 	mu    sync.Mutex
 	open  map[*boundConn]struct{} // guarded by mu
-	extra int                     // of them, how many are for probes alone; guarded by mu
+	extra int                     // how many of open are for probes alone; guarded by mu
 
-	bodies map[*boundConn]time.Time // larger bodies that are being read, since when; guarded by mu
+	bodies map[*boundConn]time.Time // when the read of each larger body began; guarded by mu
 
 	metrics atomic.Int64 // requests for metrics on connections for probes alone
 }
@@ -55,14 +57,14 @@ func newConnLimit(most, probes int) *connLimit {
 	return &connLimit{most: most, probes: probes, open: make(map[*boundConn]struct{}), bodies: make(map[*boundConn]time.Time)}
 }
 
-// boundConn is a connection that counts.
+// boundConn is a connection that counts against the limit.
 type boundConn struct {
 	net.Conn
 	limit *connLimit
 
 	forProbes bool      // never changes
 	stage     connStage // guarded by limit.mu
-	since     time.Time // of the stage; guarded by limit.mu
+	since     time.Time // start of the stage; guarded by limit.mu
 }
 
 // Close closes the connection and makes room for another one.
@@ -106,8 +108,8 @@ func (l *connLimit) remove(c *boundConn) {
 	}
 }
 
-// admit counts a new connection, after it has closed another one if there are too many. It returns nil for one that has to
-// be refused.
+// admit counts a new connection. At the limit it first closes another one. It returns nil when the
+// new connection must be refused.
 func (l *connLimit) admit(conn net.Conn) *boundConn {
 	c := &boundConn{Conn: conn, limit: l, stage: connNew, since: time.Now()}
 	l.mu.Lock()
@@ -132,7 +134,7 @@ func (l *connLimit) admit(conn net.Conn) *boundConn {
 	}
 	l.mu.Unlock()
 	if victim != nil {
-		_ = victim.Conn.Close() // the server learns of it by an error
+		_ = victim.Conn.Close() // the server sees an error on it
 	}
 	if !admitted {
 		return nil
@@ -140,8 +142,8 @@ func (l *connLimit) admit(conn net.Conn) *boundConn {
 	return c
 }
 
-// dispensable returns the connection that is least needed, of those for probes alone or of the others; nil when all are
-// needed. The caller holds mu.
+// dispensable returns the least needed connection, of those for probes alone or of the others; nil
+// when all are needed. The caller holds mu.
 func (l *connLimit) dispensable(forProbes bool) *boundConn {
 	var least *boundConn
 	for c := range l.open {
@@ -154,8 +156,8 @@ func (l *connLimit) dispensable(forProbes bool) *boundConn {
 	return least
 }
 
-// readBody takes a place for reading a larger body. A client that is slow to send one makes room; false means that there is
-// no place.
+// readBody takes a place for reading a larger body, if necessary that of a client that is slow to
+// send one. It returns false if there is no place.
 func (l *connLimit) readBody(c *boundConn) bool {
 	l.mu.Lock()
 	var oldest *boundConn
@@ -174,7 +176,7 @@ func (l *connLimit) readBody(c *boundConn) bool {
 	l.bodies[c] = time.Now()
 	l.mu.Unlock()
 	if oldest != nil {
-		_ = oldest.Close() // its handler learns of it by an error
+		_ = oldest.Close() // its handler sees an error
 	}
 	return true
 }
@@ -203,14 +205,14 @@ func (l boundListener) Accept() (net.Conn, error) {
 		if c := l.limit.admit(conn); c != nil {
 			return c, nil
 		}
-		// The text fits the buffer of a new connection, so that this does not wait.
+		// The text fits the buffer of a new connection, so this does not block.
 		_ = conn.SetWriteDeadline(time.Now().Add(refusalLimit))
 		_, _ = conn.Write([]byte(refusal))
 		_ = conn.Close()
 	}
 }
 
-// follow is the http.Server.ConnState of a server: it notes what becomes of the connections.
+// follow is the http.Server.ConnState of a server: it records the stages of the connections.
 func (l *connLimit) follow(conn net.Conn, state http.ConnState) {
 	c, ok := conn.(*boundConn)
 	if !ok {
@@ -231,7 +233,7 @@ func (l *connLimit) attach(ctx context.Context, conn net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, conn)
 }
 
-// handler follows requests through handler, and lets probes alone pass on connections that are for those.
+// handler tracks requests through next, and passes only probes on connections that are for probes.
 func (l *connLimit) handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c, ok := r.Context().Value(connKey{}).(*boundConn)
@@ -270,7 +272,7 @@ func (l *connLimit) handler(next http.Handler) http.Handler {
 	})
 }
 
-// followedBody notices when a request is complete.
+// followedBody detects when a request is complete.
 type followedBody struct {
 	io.ReadCloser
 	conn *boundConn
@@ -278,7 +280,7 @@ type followedBody struct {
 
 func (b *followedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if err != nil { // all has come, or no more of it is taken
+	if err != nil { // the body is complete, or no more of it is read
 		b.conn.limit.endBody(b.conn)
 		b.conn.enter(connWorking)
 	}

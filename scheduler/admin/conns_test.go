@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// flood opens many connections to a server and sends something on each. They stay open until the test ends.
+// flood opens many connections to a server and sends a text on each. They stay open until the test
+// ends.
 func flood(t *testing.T, address string, many int, send string) []net.Conn {
 	t.Helper()
 	conns := make([]net.Conn, many)
@@ -51,7 +52,8 @@ func heap() float64 {
 	return float64(m.HeapInuse+m.StackInuse) / (1 << 20)
 }
 
-// answerLimit is far below what a slow client may keep a connection for, and long for a machine that does other things.
+// answerLimit is far below the time for which a slow client may keep a connection, and long even
+// for a busy machine.
 const answerLimit = 8 * time.Second
 
 // fetch gets a path over a connection of its own.
@@ -69,7 +71,8 @@ func fetch(t *testing.T, url string) (status int, took time.Duration) {
 	return response.StatusCode, time.Since(began)
 }
 
-// Thousands of connections that are idle, or slow to send a request, take little memory and keep no other client out.
+// Thousands of connections that are idle, or slow to send a request, take little memory and keep no
+// other client out.
 func TestThousandsOfConnectionsTakeLittleAndKeepNobodyOut(t *testing.T) {
 	for name, send := range map[string]string{
 		"idle":         "",
@@ -138,7 +141,7 @@ func TestProbesAreAnsweredWhenAllConnectionsAreAtWork(t *testing.T) {
 		})
 	}
 	working.Wait()
-	slow := flood(t, address, 50, "GET /livez HT") // these fill the places of probes, too
+	slow := flood(t, address, 50, "GET /livez HT") // these also take the places for probes
 	for path, want := range map[string]int{"/livez": 200, "/readyz": 200, "/metrics": 200, "/": 503, "/api/v1/jobs": 503} {
 		for range 3 {
 			if status, took := fetch(t, url+path); status != want || took > answerLimit {
@@ -165,7 +168,7 @@ func TestProbesAreAnsweredWhenAllConnectionsAreAtWork(t *testing.T) {
 	}
 }
 
-// Of large bodies that come slowly, the oldest makes room; small ones need no room.
+// Of large bodies that arrive slowly, the oldest makes room; small ones need no room.
 func TestSlowLargeBodiesMakeRoom(t *testing.T) {
 	t.Parallel()
 	url, stop := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -28,7 +28,7 @@ func ExampleServer_Serve() {
 	_ = serve
 }
 
-// Who holds what, without any server.
+// List the holders of locks, without any server.
 func ExampleReader_Locks() {
 	list := func(ctx context.Context, l *ledger.Ledger) error {
 		all, err := admin.NewReader(l).Locks(ctx)

@@ -14,17 +14,17 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// Explanation tells why a tick of a job ran, or why not, from what was written when it happened.
+// Explanation is why a tick of a job ran, or did not, from what was recorded when it happened.
 type Explanation struct {
 	Job        string   `json:"job"`
-	Tick       TickTime `json:"tick"`  // null: the job had none then
-	Local      string   `json:"local"` // the instant asked about, in the job's time zone
+	Tick       TickTime `json:"tick"`  // null: the job had no tick then
+	Local      string   `json:"local"` // the requested instant, in the job's time zone
 	Outcome    Text     `json:"outcome"`
 	RunID      Text     `json:"run_id"`
 	Steps      []Step   `json:"steps"` // in the order in which they happened
 	Conclusion string   `json:"conclusion"`
 
-	// WaitingFor says why the run does not run; see [Run].
+	// WaitingFor is why the run does not run; see [Run].
 	WaitingFor *WaitingFor `json:"waiting_for,omitempty"`
 }
 
@@ -35,7 +35,7 @@ type Step struct {
 	Text string `json:"text"`
 }
 
-// Explain tells about the tick of a job at an instant, or, with the zero time, about the last one that was decided.
+// Explain describes the tick of a job at an instant, or, with the zero time, the last decided one.
 func (r *Reader) Explain(ctx context.Context, job string, at time.Time) (*Explanation, error) {
 	known, err := r.book.Job(ctx, job)
 	if err != nil {
@@ -79,18 +79,20 @@ func (r *Reader) Explain(ctx context.Context, job string, at time.Time) (*Explan
 }
 
 const (
-	lastTickWithin = 1000 // entries of a history among which the last tick is looked for
-	rangeWithin    = 2000 // entries of a history, from a tick on, among which a line for many ticks is looked for
-	usualOf        = 200  // finished runs of a job that tell how long it usually takes
+	lastTickWithin = 1000 // entries of a history that are searched for the last tick
+	// entries of a history, from a tick on, that are searched for a line for many ticks
+	rangeWithin = 2000
+	usualOf     = 200 // finished runs of a job from which its usual duration is computed
 )
 
-// lastTick returns the last tick of a job that was decided and is on record, or the zero time.
+// lastTick returns the last decided tick of a job that has a record, or the zero time.
 func (r *Reader) lastTick(ctx context.Context, job ledger.JobRecord) (time.Time, error) {
 	name := job.Job.Name
 	if record, err := r.find(ctx, jobs.TickRunID(name, job.Cursor)); err != nil || record != nil {
 		return job.Cursor, err
 	}
-	// The cursor is no tick when the job is new or its trigger has changed, and has no record when it is in a line for many.
+	// The cursor is not a tick when the job is new or its trigger has changed, and has no record of
+	// its own when a line for many ticks includes it.
 	open, err := r.book.OpenEntries(ctx, ledger.ByJob, name, "", 1)
 	if err != nil {
 		return time.Time{}, err
@@ -114,7 +116,8 @@ func (r *Reader) lastTick(ctx context.Context, job ledger.JobRecord) (time.Time,
 	return last, nil
 }
 
-// ticksOf returns the tick in the id of a record, or the first and the last of a line for many ticks.
+// ticksOf returns the tick in the id of a record, or the first and the last of a line for many
+// ticks.
 func ticksOf(id jobs.RunID) (first, last time.Time, is bool) {
 	if tick, is := id.Tick(); is {
 		return tick, tick, true
@@ -137,13 +140,15 @@ func (r *Reader) find(ctx context.Context, id jobs.RunID) (*ledger.Record, error
 	return record, err
 }
 
-// tickRecord returns the record of a tick, or of the line for many ticks that it is in; nil when there is none.
+// tickRecord returns the record of a tick, or of the line for many ticks that includes it; nil when
+// there is none.
 func (r *Reader) tickRecord(ctx context.Context, job ledger.JobRecord, at time.Time) (*ledger.Record, error) {
 	name := job.Job.Name
 	if record, err := r.find(ctx, jobs.TickRunID(name, at)); err != nil || record != nil || at.After(job.Cursor) {
 		return record, err
 	}
-	// A line for many ticks is written by the first worker after them, so it is among the first entries since then.
+	// The first worker after the ticks writes the line for them, so it is among the first entries
+	// since then.
 	counts, err := r.book.CountEnded(ctx, name, at)
 	if err != nil {
 		return nil, err
@@ -166,7 +171,8 @@ func (r *Reader) tickRecord(ctx context.Context, job ledger.JobRecord, at time.T
 	return nil, nil
 }
 
-// overlapped reads what a story tells of a tick that was skipped because of another run: that run, and how long others took.
+// overlapped reads the facts about a tick that was skipped because of another run: that run, and
+// how long others took.
 func (r *Reader) overlapped(ctx context.Context, s *story) (err error) {
 	id, _, is := s.overlap()
 	if !is {
@@ -188,16 +194,16 @@ func (r *Reader) overlapped(ctx context.Context, s *story) (err error) {
 	return err
 }
 
-// story is what is known of a job, to tell of one tick.
+// story is the known facts about a job from which one tick is explained.
 type story struct {
 	known   ledger.JobRecord
 	trigger *cronspec.Schedule
 	zone    *time.Location
 	now     time.Time
-	record  *ledger.Record  // of the tick or the run that is told of; nil: there is none
+	record  *ledger.Record  // of the tick or the run to explain; nil: it has none
 	waits   *WaitingFor     // why that run does not run
-	other   *ledger.Record  // the run because of which it was skipped; nil: none, or it is no longer kept
-	took    []time.Duration // of the last finished runs that succeeded, where the story needs it
+	other   *ledger.Record  // the run that caused the skip; nil: none, or it is no longer kept
+	took    []time.Duration // of the last finished runs that succeeded, if the story needs it
 	e       *Explanation
 }
 
@@ -210,7 +216,8 @@ func (s *story) conclude(format string, args ...any) *Explanation {
 	return s.e
 }
 
-// local writes an instant as people of the job's time zone do, date included when that is not that of the tick.
+// local formats an instant in the job's time zone, with the date when it differs from that of the
+// tick.
 func (s *story) local(at time.Time) string {
 	at = at.In(s.zone)
 	if day := s.e.Tick.In(s.zone); at.YearDay() == day.YearDay() && at.Year() == day.Year() {
@@ -246,7 +253,7 @@ func (s *story) tell(at time.Time) *Explanation {
 	}
 	by := string(record.By)
 	if by == "" {
-		by = "hand" // it was replayed, and there was no record of it
+		by = "hand" // it was replayed, and it had no record
 	}
 	s.say(true, "decided", "by %s at %s (+%s)", by, s.local(record.Created), brief(record.Created.Sub(record.Tick)))
 	if !record.Upto.IsZero() {
@@ -281,7 +288,7 @@ func (s *story) words() string {
 	return text
 }
 
-// unrecorded tells of a tick without a record.
+// unrecorded explains a tick without a record.
 func (s *story) unrecorded(at time.Time) *Explanation {
 	switch {
 	case at.After(s.now):
@@ -335,7 +342,7 @@ func (s *story) skipped(record *ledger.Record) *Explanation {
 	return s.conclude("skipped (%s)", record.Reason)
 }
 
-// overlap returns the run because of which the tick was skipped, and its state then.
+// overlap returns the run that caused the skip of the tick, and its state then.
 func (s *story) overlap() (id jobs.RunID, state string, is bool) {
 	policy, rest, _ := strings.Cut(s.record.Reason, "; ")
 	if s.record.State != ledger.Skipped || !strings.HasPrefix(policy, "overlap: skip") {
@@ -352,7 +359,7 @@ func dot(text string) string {
 	return text + "."
 }
 
-// during returns the attempt at a run that was under way at an instant, or nil.
+// during returns the attempt at a run that was in progress at an instant, or nil.
 func during(record *ledger.Record, at time.Time) *ledger.AttemptRecord {
 	for i := range record.Attempts {
 		a := &record.Attempts[i]
@@ -363,7 +370,7 @@ func during(record *ledger.Record, at time.Time) *ledger.AttemptRecord {
 	return nil
 }
 
-// usual returns how long half of the job's last runs that succeeded took at most; 0 when none is known.
+// usual returns the median duration of the job's last runs that succeeded; 0 when none is known.
 func (s *story) usual() time.Duration {
 	if len(s.took) == 0 {
 		return 0
@@ -372,7 +379,7 @@ func (s *story) usual() time.Duration {
 	return s.took[len(s.took)/2]
 }
 
-// waited tells what kept a run from beginning at once.
+// waited adds the step that explains what kept a run from starting at once.
 func (s *story) waited(record *ledger.Record) {
 	if record.Waited.IsZero() {
 		return
@@ -449,7 +456,7 @@ func (s *story) ended(record *ledger.Record) *Explanation {
 	return s.conclude("%s%s", record.State, reason)
 }
 
-// brief writes a span of time: 31ms, 4.2s, 3h 2m.
+// brief formats a duration: 31ms, 4.2s, 3h 2m.
 func brief(d time.Duration) string {
 	switch {
 	case d < time.Second:

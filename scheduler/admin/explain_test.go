@@ -10,7 +10,7 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// told writes an explanation as the command line does, a line for each step.
+// told formats an explanation as the command line does, one line for each step.
 func told(e *Explanation) string {
 	var b strings.Builder
 	for _, step := range e.Steps {

@@ -15,8 +15,8 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// fake is a ledger and a lock space in memory, for what the real ones can hardly be brought to: many jobs, exact times,
-// outages. Its histories are in the order of the real ones.
+// fake is a ledger and a lock space in memory, for conditions that are hard to produce with the
+// real ones: many jobs, exact times, outages. Its histories have the order of the real ones.
 type fake struct {
 	outstanding []*ledger.Record
 	history     map[string][]*ledger.Record
@@ -31,7 +31,7 @@ type fake struct {
 	listing     locks.Listing
 	sessions    []locks.SessionRecord
 
-	broken    atomic.Pointer[error] // what each read answers, when it is set
+	broken    atomic.Pointer[error] // the error of each read, if set
 	reads     atomic.Int64          // of everything
 	histories atomic.Int64          // of parts of histories
 	records   atomic.Int64          // records of histories that were read
@@ -271,7 +271,7 @@ func (f *fake) Handlers(_ context.Context, names []string) (map[string]string, e
 	return handlers, f.read()
 }
 
-// Permits knows none. The real ones are asked in redis_test.go.
+// Permits knows no permits. redis_test.go tests the real ones.
 func (f *fake) Permits(_ context.Context, names ...string) (map[string]locks.PermitRecord, error) {
 	if len(names) == 0 {
 		return nil, nil
@@ -291,8 +291,8 @@ const (
 		`"queues":{"default":1},"started_at":"2026-11-21T09:00:00.5Z","admin":"127.0.0.1:9621"}`
 )
 
-// fleet is a fake with something of everything: two workers, one that is gone, a shell that holds a lock, two runs that
-// run, two that wait, and a history.
+// fleet is a fake with an example of everything: two workers, a third whose lease is over, a shell
+// that holds a lock, two running runs, two waiting ones, and a history.
 func fleet() *fake {
 	const run1, run2 = "settle-bills#01K9B7ZK3M5W7QF", "nightly-backup@2026-11-21T01:00:00Z"
 	f := &fake{output: map[jobs.RunID]string{"nightly-backup@2026-11-20T01:00:00Z": "dumped\n"}}

@@ -8,7 +8,8 @@ import (
 	"lockstep/locks"
 )
 
-// Holds returns who holds what, the longest hold first: of the given sessions, or of all when none is given.
+// Holds returns the holds, the longest first: those of the given sessions, or all when none is
+// given.
 func (r *Reader) Holds(ctx context.Context, sessions ...locks.SessionID) ([]Holder, error) {
 	s, err := r.scene(ctx)
 	if err != nil {
@@ -20,7 +21,7 @@ func (r *Reader) Holds(ctx context.Context, sessions ...locks.SessionID) ([]Hold
 	return s.holders, nil
 }
 
-// Waits returns who waits for a bundle, in the order of their tickets.
+// Waits returns the waiting requests, in the order of their tickets.
 func (r *Reader) Waits(ctx context.Context) ([]Wait, error) {
 	s, err := r.scene(ctx)
 	if err != nil {
@@ -29,8 +30,8 @@ func (r *Reader) Waits(ctx context.Context) ([]Wait, error) {
 	return append([]Wait{}, s.waits...), nil
 }
 
-// Locks returns every resource that somebody holds or waits for, by name, without those that only keep one run from
-// running twice.
+// Locks returns every resource that is held or waited for, by name, without those that only keep
+// one run from running twice.
 func (r *Reader) Locks(ctx context.Context) ([]Lock, error) {
 	s, err := r.scene(ctx)
 	if err != nil {
@@ -39,7 +40,8 @@ func (r *Reader) Locks(ctx context.Context) ([]Lock, error) {
 	return s.locks(), nil
 }
 
-// Lock returns one resource, those of runs included. Any name is a lock: one that nobody holds or waits for is free.
+// Lock returns one resource, including those of runs. Any name is a lock: one without holders and
+// waiters is free.
 func (r *Reader) Lock(ctx context.Context, name string) (*Lock, error) {
 	s, err := r.scene(ctx)
 	if err != nil {
@@ -48,7 +50,7 @@ func (r *Reader) Lock(ctx context.Context, name string) (*Lock, error) {
 	return r.lock(ctx, s, name)
 }
 
-// lock returns one resource of a scene. The scene does not know permits that nobody uses.
+// lock returns one resource of a scene. The scene does not include unused permits.
 func (r *Reader) lock(ctx context.Context, s *scene, name string) (*Lock, error) {
 	lock := s.lock(name)
 	if len(lock.Holders)+len(lock.Waits) == 0 {
@@ -65,7 +67,7 @@ func newLock(name string) *Lock {
 	return &Lock{Name: name, Mode: locks.ModeExclusive, Holders: []Holder{}, Waits: []Wait{}}
 }
 
-// describe says how the lock is held, or else wanted.
+// describe sets how the lock is held, or else wanted.
 func (l *Lock) describe(permits map[string]locks.PermitRecord) {
 	record, declared := permits[l.Name]
 	switch {
@@ -73,7 +75,7 @@ func (l *Lock) describe(permits map[string]locks.PermitRecord) {
 		l.Mode, l.Limit, l.Used = locks.ModePermits, &record.Permits, &record.Used
 	case len(l.Holders) > 0:
 		l.Mode = locks.ModeShared
-		// One of those who share it may have it alone for a while, inside its share.
+		// A sharer may temporarily hold it exclusively, nested in its share.
 		if slices.ContainsFunc(l.Holders, func(h Holder) bool { return h.Of(l.Name) != locks.ModeShared }) {
 			l.Mode = locks.ModeExclusive
 		}

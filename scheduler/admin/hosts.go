@@ -10,19 +10,20 @@ import (
 	"strings"
 )
 
-// errHost and errForwarded refuse requests that a browser may have been tricked into, or that came from further away
-// than admin.listen says.
+// errHost and errForwarded refuse requests that a browser may have been tricked into sending, or
+// that came from farther away than admin.listen allows.
 var (
 	errHost      = errors.New("refused host name")
 	errForwarded = errors.New("this request came through a reverse proxy, and admin.auth.mode is none: every client of that proxy " +
 		"would be let in; set admin.auth.mode to proxy, basic or token")
 )
 
-// checkHost refuses a request under a name that is not known to be this server's. An attacker's page can make its own
-// name point to this server (DNS rebinding): to the browser, page and server are then one origin, and the page reads
-// every reply. An address is not a name, and the browser itself resolves localhost, so neither can be made to point
-// here. Modes basic and token need no check: a browser keeps what a user signed in with for the name where the user did.
-// Mode proxy needs one: the page could name any user in the header by itself.
+// checkHost refuses a request under a name that is not known to be this server's. An attacker's
+// page can make its own name point to this server (DNS rebinding): to the browser, page and server
+// then have one origin, and the page reads every reply. An address is not a name, and the browser
+// itself resolves localhost, so neither can be made to point here. Modes basic and token need no
+// check: a browser keeps a user's credentials for the name under which the user signed in. Mode
+// proxy needs one: the page itself could name any user in the header.
 func (s *Server) checkHost(r *http.Request) error {
 	mode := s.o.SignIn.mode
 	if len(s.o.Hosts) == 0 && (mode == AuthBasic || mode == AuthToken) {
@@ -45,8 +46,8 @@ func isAddress(host string) bool {
 	return err == nil
 }
 
-// checkDirect refuses, in mode none, a request that a reverse proxy has passed on: every client of the proxy reaches this
-// server, although it listens on loopback.
+// checkDirect refuses, in mode none, a request that came through a reverse proxy: every client of
+// the proxy reaches this server, although it listens on loopback.
 func (s *Server) checkDirect(r *http.Request) error {
 	if s.o.SignIn.mode != AuthNone {
 		return nil

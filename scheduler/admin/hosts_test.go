@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// askedUnder asks for a path under a host name, after a change to the request.
+// askedUnder requests a path under a host name, after a change to the request.
 func askedUnder(h http.Handler, host, path string, change func(*http.Request)) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(http.MethodGet, path, nil)
 	r.Host, r.RemoteAddr = host, "127.0.0.1:1234"
@@ -19,7 +19,8 @@ func askedUnder(h http.Handler, host, path string, change func(*http.Request)) *
 	return w
 }
 
-// A name that an attacker makes point to 127.0.0.1 reaches this server from a browser of this machine.
+// A name that an attacker makes point to 127.0.0.1 reaches this server from a browser of this
+// machine.
 func TestNamesOfOthersReadNothing(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t, Auth{}, "127.0.0.1:9620")

@@ -16,10 +16,10 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// Notes are what is to be said of a job that does not simply do its work: see [Job.Notes].
+// Notes are the remarks about a job that does not simply do its work: see [Job.Notes].
 var Notes = []string{"late", "paused", "queue paused", "drifted", "no worker carries it"}
 
-// Notes returns what is to be said of a job, of [Notes].
+// Notes returns the elements of [Notes] that apply to a job.
 func (j *Job) Notes() []string {
 	var notes []string
 	for i, is := range []bool{j.Late, j.Paused != "", j.QueuePaused, j.Drifted, !j.Carried} {
@@ -30,7 +30,7 @@ func (j *Job) Notes() []string {
 	return notes
 }
 
-// Noted returns those of some jobs of which one of [Notes] is to be said; "" all of them.
+// Noted returns the jobs to which one of [Notes] applies; with "", all jobs.
 func Noted(jobs []Job, note string) ([]Job, error) {
 	if note == "" {
 		return jobs, nil
@@ -47,7 +47,7 @@ func Noted(jobs []Job, note string) ([]Job, error) {
 	return noted, nil
 }
 
-// Jobs returns every job that some worker ever registered, by name.
+// Jobs returns every job that a worker ever registered, by name.
 func (r *Reader) Jobs(ctx context.Context) ([]Job, error) {
 	records, err := r.book.Jobs(ctx)
 	if err != nil {
@@ -70,8 +70,9 @@ func (r *Reader) Job(ctx context.Context, name string) (*Job, error) {
 }
 
 const (
-	describedTogether = 8    // jobs whose last runs are looked for at the same time
-	lastRunWithin     = 2000 // entries of a history that are read to find the last run among skipped and missed ticks
+	describedTogether = 8 // jobs whose last runs are searched for at the same time
+	// entries of a history that are read to find the last run among skipped and missed ticks
+	lastRunWithin = 2000
 )
 
 // describe adds to each job its runs and pauses.
@@ -155,14 +156,15 @@ func newJob(record ledger.JobRecord, now time.Time) Job {
 	return job
 }
 
-// locksOf returns what each attempt holds beside its run: the keys as the config has them, and the job's own lock.
+// locksOf returns what each attempt holds besides its run's own resource: the keys as written in
+// the config, and the job's own lock.
 func locksOf(d *jobs.Job) []string {
 	bare := *d
 	bare.Lock = jobs.Lock{} // its placeholders need a run's arguments
 	id := jobs.RequestRunID(d.Name, "any")
 	items, err := bare.Resources(id, nil)
 	if err != nil {
-		items = nil // only a name that no job can have is an error here
+		items = nil // the only possible error is a name that no job can have
 	}
 	names := append([]string{}, d.Lock.Exclusive...) // never null
 	names = append(names, d.Lock.Shared...)
@@ -176,8 +178,8 @@ func locksOf(d *jobs.Job) []string {
 	return slices.Compact(names)
 }
 
-// later returns the later of a cursor and now. Ticks between them are due, not next: they are about to be decided, or
-// nobody is there to do it.
+// later returns the later of a cursor and now. Ticks between the two are due, not next: a worker is
+// about to decide them, or no worker is up.
 func later(cursor, now time.Time) time.Time {
 	if cursor.After(now) {
 		return cursor
@@ -185,7 +187,8 @@ func later(cursor, now time.Time) time.Time {
 	return now
 }
 
-// Next returns the next n ticks of a job, or, with "", of each job that has a trigger, the soonest first.
+// Next returns the next n ticks of a job, or, with "", of each job that has a trigger, the soonest
+// first.
 func (r *Reader) Next(ctx context.Context, job string, n int) ([]NextTick, error) {
 	if n < 1 {
 		return nil, fmt.Errorf("%w: the next %d ticks", ErrInvalid, n)
@@ -213,7 +216,7 @@ func (r *Reader) Next(ctx context.Context, job string, n int) ([]NextTick, error
 	return nextTicks(records, now, n), nil
 }
 
-// nextTicks leaves out jobs whose trigger this machine cannot compute; [Job] says so for each.
+// nextTicks omits jobs whose trigger this machine cannot compute; [Job] gives the reason for each.
 func nextTicks(records []ledger.JobRecord, now time.Time, n int) []NextTick {
 	ticks := []NextTick{}
 	for _, record := range records {

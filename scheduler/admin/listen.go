@@ -13,15 +13,17 @@ import (
 )
 
 const (
-	portsTried    = 100             // from the default one on
-	shutdownLimit = 3 * time.Second // so long requests may go on when the server is to stop
+	portsTried    = 100             // counted from the default one
+	shutdownLimit = 3 * time.Second // how long requests in progress may take at shutdown
 )
 
-// Listen opens the address that admin.listen names, as host:port. The host is an IP address, localhost, or nothing: that is
-// every address of this machine. Port 0 is any free one. Who is let in is up to a [SignIn].
+// Listen opens the address that admin.listen names, as host:port. The host is an IP address,
+// localhost, or empty, which means every address of this machine. Port 0 is any free one. A
+// [SignIn] decides which clients have access.
 //
-// explicit tells that somebody chose the address: then a port that is taken is an error. Otherwise the next free one of
-// a hundred is used, for several workers on one host; the listener's address tells which.
+// explicit means that the operator chose the address: then a port that is taken is an error.
+// Otherwise Listen uses the next free port of a hundred, for several workers on one host; the
+// listener's address has the port.
 func Listen(address string, explicit bool) (net.Listener, error) {
 	host, port, err := parse(address)
 	if err != nil {
@@ -57,7 +59,7 @@ func parse(address string) (host string, port int, err error) {
 	if err != nil {
 		return "", 0, fmt.Errorf("%q: the port has to be a number from 0 to 65535", address)
 	}
-	// No other names: what they stand for is up to somebody else.
+	// No other names are accepted: another party decides what they resolve to.
 	if host == "localhost" {
 		host = "127.0.0.1"
 	}
@@ -67,14 +69,15 @@ func parse(address string) (host string, port int, err error) {
 	return host, int(number), nil
 }
 
-// isLoopback tells whether only this machine reaches a host that parse returned.
+// isLoopback reports whether only this machine can reach a host that parse returned.
 func isLoopback(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	return err == nil && ip.Unmap().IsLoopback()
 }
 
-// Serve answers requests until ctx ends, then gives those under way a moment to end, and returns nil. It closes the
-// listener. It takes 384 connections at a time, and 32 more for probes: see the package's doc.
+// Serve answers requests until ctx ends, then gives those in progress a moment to finish, and
+// returns nil. It closes the listener. It takes 384 connections at a time, and 32 more for probes:
+// see the package's doc.
 func Serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
 	return serveLimited(ctx, listener, handler, newConnLimit(connsMost, connsProbes))
 }
@@ -86,10 +89,11 @@ func serveLimited(ctx context.Context, listener net.Listener, handler http.Handl
 		ConnContext:       limit.attach,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
-		WriteTimeout:      30 * time.Second, // a read of Redis may take 10 s, a slow reader the rest
-		IdleTimeout:       time.Minute,
-		MaxHeaderBytes:    64 << 10,
-		// A request that is under way when everything ends is still answered.
+		// a read of Redis may take 10 s, a slow client the rest
+		WriteTimeout:   30 * time.Second,
+		IdleTimeout:    time.Minute,
+		MaxHeaderBytes: 64 << 10,
+		// A request that is in progress when ctx ends is still answered.
 		BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
 	}
 	served := make(chan error, 1)
@@ -102,7 +106,7 @@ func serveLimited(ctx context.Context, listener net.Listener, handler http.Handl
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownLimit)
 	defer cancel()
 	if err := server.Shutdown(closing); err != nil {
-		_ = server.Close() // they had their time
+		_ = server.Close() // the requests had their time
 	}
 	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve the admin page: %w", err)

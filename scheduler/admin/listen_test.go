@@ -89,7 +89,7 @@ func TestDefaultAddressThatIsTakenMovesOn(t *testing.T) {
 
 func TestDefaultAddressGivesUpAfterTheLastPort(t *testing.T) {
 	t.Parallel()
-	const address = "127.0.0.9:65535" // nobody else has this address
+	const address = "127.0.0.9:65535" // no other process uses this address
 	listener, err := Listen(address, true)
 	if err != nil {
 		t.Fatal(err)
@@ -101,7 +101,7 @@ func TestDefaultAddressGivesUpAfterTheLastPort(t *testing.T) {
 	}
 }
 
-// serve runs Serve and returns what ends it and waits for it.
+// serve runs Serve and returns a function that ends it and waits for it.
 func serve(t *testing.T, handler http.Handler) (url string, stop func() error) {
 	t.Helper()
 	listener := take(t)
@@ -146,7 +146,7 @@ func TestRequestUnderWayIsAnsweredWhenTheServerStops(t *testing.T) {
 	<-arrived
 	stopped := make(chan error, 1)
 	go func() { stopped <- stop() }()
-	// The listener is closed first; only then the request is let go on.
+	// The listener closes first; only then the request continues.
 	for {
 		conn, err := net.DialTimeout("tcp", strings.TrimPrefix(url, "http://"), time.Second)
 		if err != nil {

@@ -17,8 +17,9 @@ import (
 	"lockstep/scheduler/worker"
 )
 
-// Metrics are what the worker of this process counts, for /metrics. Give [Metrics.Attempt] to the worker and the whole to
-// [Options]. No label has what a run brings, or whom or what it runs on: these are without number.
+// Metrics are the counts of this process' worker, for /metrics. Give [Metrics.Attempt] to the
+// worker and the whole to [Options]. No label has a value that a run brings, nor a user, a run or a
+// host: their number is unbounded.
 type Metrics struct {
 	slots    prometheus.Gauge
 	running  prometheus.Gauge
@@ -32,11 +33,12 @@ type Metrics struct {
 	build    *prometheus.GaugeVec
 }
 
-// startDelays are the buckets of the time from a tick to its run's start. The aim on an idle fleet is a median under 50 ms
-// and 99 % under 250 ms; what was missed and runs all the same lies behind the last one.
+// startDelays are the buckets of the time from a tick to the start of its run. The aim on an idle
+// fleet is a median under 50 ms and 99 % under 250 ms; missed ticks that run all the same fall
+// beyond the last one.
 var startDelays = []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
 
-// NewMetrics begins to count for a worker of this version with so many slots.
+// NewMetrics starts the counts of a worker of this version with this number of slots.
 func NewMetrics(version string, slots int) *Metrics {
 	m := &Metrics{
 		slots: prometheus.NewGauge(prometheus.GaugeOpts{
@@ -89,8 +91,8 @@ func NewMetrics(version string, slots int) *Metrics {
 	return m
 }
 
-// Attempt counts an attempt that begins, and when what it returns is called, that it has ended: with what the ledger
-// answered, or nil when it did not.
+// Attempt counts an attempt that begins. The returned function counts its end, with the ledger's
+// reply, or nil when the ledger gave none.
 func (m *Metrics) Attempt(claimed *ledger.Claimed) (ended func(*ledger.Finished)) {
 	m.running.Inc()
 	record := claimed.Record
@@ -109,10 +111,10 @@ func (m *Metrics) Attempt(claimed *ledger.Claimed) (ended func(*ledger.Finished)
 	}
 }
 
-// Refused counts a run that was refused for the signature of its definition.
+// Refused counts a run that was refused because of the signature of its definition.
 func (m *Metrics) Refused(kind string) { m.refused.WithLabelValues(kind).Inc() }
 
-// Stuck receives how many attempts are stuck, see [worker.Options].
+// Stuck sets how many attempts are stuck, see [worker.Options].
 func (m *Metrics) Stuck(n int) { m.stuck.Set(float64(n)) }
 
 // Rejected counts a call for a run that Redis has rejected, see [worker.Options].
@@ -124,8 +126,9 @@ func (m *Metrics) Repeated(reason string, n int) { m.repeated.WithLabelValues(re
 // Left counts deliveries that were left to the sweep.
 func (m *Metrics) Left(n int) { m.left.Add(float64(n)) }
 
-// metrics returns what answers /metrics: what this process counts, and what it sees of the lock space, which is read with
-// the request. An outage of Redis takes the latter away and nothing else, so that it can be alerted on.
+// metrics returns the handler of /metrics: the counts of this process, and the state of the lock
+// space, read during the request. An outage of Redis removes only the latter, so that an alert can
+// detect it.
 func (s *Server) metrics() func(http.ResponseWriter, *http.Request) error {
 	own := prometheus.NewRegistry()
 	own.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -162,7 +165,8 @@ type sight struct {
 	due    map[WaitReason]int // due runs
 	err    error              // the lock space cannot be read
 
-	unusable bool // the worker can start no run, because its session is in doubt or Redis takes no writes
+	// the worker can start no run, because its session is in doubt or Redis takes no writes
+	unusable bool
 }
 
 var (
@@ -187,7 +191,7 @@ var (
 		"Whether the files have settings that this worker takes only when it is restarted.", nil, nil)
 )
 
-// Describe says what there may be; Collect leaves out what is not known.
+// Describe sends all possible metrics; Collect omits those without a known value.
 func (s *sight) Describe(to chan<- *prometheus.Desc) {
 	for _, one := range []*prometheus.Desc{descRedisUp, descHolds, descWaits, descWorkers, descLease, descDispute, descDue,
 		descConfig, descConfigJobs, descReloads, descReloaded, descLoaded, descRestart} {
@@ -195,7 +199,7 @@ func (s *sight) Describe(to chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect tells what was seen.
+// Collect sends the metrics of this request.
 func (s *sight) Collect(to chan<- prometheus.Metric) {
 	tell := func(what *prometheus.Desc, value float64, labels ...string) {
 		to <- prometheus.MustNewConstMetric(what, prometheus.GaugeValue, value, labels...)
@@ -233,7 +237,7 @@ func (s *sight) Collect(to chan<- prometheus.Metric) {
 		}
 	}
 	for state, n := range states {
-		if state != Gone { // its session is kept for a while, to tell of it
+		if state != Gone { // the space keeps an ended session for a while, to report it
 			tell(descWorkers, float64(n), state)
 		}
 	}

@@ -30,7 +30,7 @@ func measured(t *testing.T, f *fake, config *Config) (*Server, *Metrics) {
 	return s, m
 }
 
-// tells checks that the metrics have these lines, and that no tool has a word to say against them.
+// tells checks that the metrics have these lines, and that the linter accepts them.
 func tells(t *testing.T, s *Server, lines ...string) (body string) {
 	t.Helper()
 	w := get(s, "/metrics")
@@ -67,7 +67,8 @@ func TestMetricsTellOfTheConfig(t *testing.T) {
 	}
 	tells(t, s, append(good, `lockstep_config_reloads_total{outcome="refused"} 0`, "lockstep_config_last_reload_successful 1")...)
 
-	config.Refused, config.RefusedAt = 1, Instant{noon.Add(time.Minute)} // the rest is that of the old one
+	// the rest is that of the old one
+	config.Refused, config.RefusedAt = 1, Instant{noon.Add(time.Minute)}
 	tells(t, s, append(good, `lockstep_config_reloads_total{outcome="refused"} 1`, "lockstep_config_last_reload_successful 0")...)
 
 	config.NeedsRestart = []string{"worker.concurrency"}
@@ -91,7 +92,7 @@ func TestMetricsTellOfTheLockSpace(t *testing.T) {
 	}
 	tells(t, full, "lockstep_redis_up 0", fmt.Sprintf("lockstep_holds %d", len(f.listing.Holds)))
 
-	// In an outage what the process itself knows is told all the same.
+	// In an outage the process' own counts are still served.
 	f.fail("connection refused")
 	s, _ = measured(t, f, nil)
 	body = tells(t, s, "lockstep_redis_up 0", "lockstep_slots 8")
@@ -132,7 +133,8 @@ func TestMetricsCountAttempts(t *testing.T) {
 	}
 	backup, spread := &jobs.Job{Name: "backup"}, &jobs.Job{Name: "spread", Jitter: time.Minute}
 	first := begin(backup, ledger.BySchedule, 30*time.Millisecond)
-	second := begin(spread, ledger.BySchedule, 20*time.Second+200*time.Millisecond) // due after 20 s
+	// due after 20 s
+	second := begin(spread, ledger.BySchedule, 20*time.Second+200*time.Millisecond)
 	third := begin(backup, ledger.BySchedule, time.Hour, ledger.AttemptRecord{Number: 1})
 	fourth := begin(backup, ledger.ByRequest, time.Hour)
 	tells(t, s, "lockstep_attempts_running 4", `lockstep_tick_start_delay_seconds_bucket{le="0.025"} 0`,
@@ -140,8 +142,9 @@ func TestMetricsCountAttempts(t *testing.T) {
 		"lockstep_tick_start_delay_seconds_count 2")
 
 	first(&ledger.Finished{Verdict: ledger.Recorded, State: ledger.Succeeded})
-	second(&ledger.Finished{Verdict: ledger.Recorded, State: ledger.Retrying}) // the run goes on
-	third(&ledger.Finished{Verdict: ledger.Fenced, State: ledger.Failed})      // another attempt's failure
+	second(&ledger.Finished{Verdict: ledger.Recorded, State: ledger.Retrying}) // the run continues
+	// another attempt's failure
+	third(&ledger.Finished{Verdict: ledger.Fenced, State: ledger.Failed})
 	fourth(nil)
 	begin(backup, ledger.ByHand, 0)(&ledger.Finished{Verdict: ledger.Recorded, State: ledger.Failed})
 	body := tells(t, s, "lockstep_attempts_running 0", `lockstep_runs_ended_total{job="backup",outcome="succeeded"} 1`,

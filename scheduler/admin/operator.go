@@ -15,10 +15,11 @@ import (
 	"lockstep/scheduler/queue"
 )
 
-// Operator does what people ask for, over HTTP or on the command line: it changes what stands in Redis, keeps who did it
-// in the audit, and brings what becomes due to its queue. What is asked for by name and is not there gives an error that is
-// [ledger.ErrUnknown] or [queue.ErrNoQueue], what cannot be done one that is [ledger.ErrRefused], [locks.ErrStale],
-// [locks.ErrInvalid] or [ErrInvalid]. It is safe for concurrent use.
+// Operator carries out the acts of people, requested over HTTP or on the command line: it changes
+// the state in Redis, records the actor in the audit, and pushes what becomes due to its queue. An
+// unknown name gives an error that is [ledger.ErrUnknown] or [queue.ErrNoQueue]; an impossible act
+// gives one that is [ledger.ErrRefused], [locks.ErrStale], [locks.ErrInvalid] or [ErrInvalid]. An
+// Operator is safe for concurrent use.
 type Operator struct {
 	ledger *ledger.Ledger
 	queue  *queue.Client
@@ -26,12 +27,13 @@ type Operator struct {
 	take   func(context.Context, []ledger.Due) bool
 	told   func(error)
 
-	requests *tally[ledger.Act] // for runs, which may come by the thousand a second
+	requests *tally[ledger.Act] // for runs; thousands a second may arrive
 }
 
-// NewOperator returns an operator. take, if not nil, is offered the runs that become due, to see to it without being waited
-// for that they are run; what it refuses with false is brought to its queue before the act returns. undelivered, if not nil,
-// is told when a run is recorded and its delivery could not be brought: a worker will do that within seconds.
+// NewOperator returns an operator. If take is not nil, the operator offers it the runs that become
+// due, to have them run in the background; when take returns false, the operator pushes them to
+// their queue before the act returns. If undelivered is not nil, the operator calls it when it has
+// recorded a run but could not push its delivery: a worker will do that within seconds.
 func NewOperator(l *ledger.Ledger, q *queue.Client, take func(context.Context, []ledger.Due) bool, undelivered func(error)) *Operator {
 	if take == nil {
 		take = func(context.Context, []ledger.Due) bool { return false }
@@ -42,17 +44,17 @@ func NewOperator(l *ledger.Ledger, q *queue.Client, take func(context.Context, [
 	return &Operator{l, q, scheduler.NewPusher(q, l), take, undelivered, newTally[ledger.Act](requestSpan, requestKinds)}
 }
 
-// Actor is who asks for something, and why.
+// Actor is the requester of an act, and the reason.
 type Actor struct {
 	Who string
-	Why string // "" when nobody said
+	Why string // "" when none was given
 }
 
 func (a Actor) act(what, on, detail string) ledger.Act {
 	return ledger.Act{Who: a.Who, What: what, On: on, Why: a.Why, Detail: detail}
 }
 
-// deliver sees to it that runs come to who runs them.
+// deliver hands due runs to take or pushes their deliveries.
 func (o *Operator) deliver(ctx context.Context, due []ledger.Due) {
 	if len(due) == 0 || o.take(ctx, due) {
 		return
@@ -67,18 +69,18 @@ func (o *Operator) Enqueue(ctx context.Context, request ledger.Request, by Actor
 	return o.enqueue(ctx, request, by.act("enqueue", request.Job.Name, string(jobs.RequestRunID(request.Job.Name, request.ID))))
 }
 
-// ForgetJob removes what is left of a job that no worker carries.
+// ForgetJob removes the remaining data of a job that no worker carries.
 func (o *Operator) ForgetJob(ctx context.Context, job string, by Actor) error {
 	return o.ledger.Forget(ctx, job, by.act("forget job", job, ""))
 }
 
-// PauseJob has the ticks of a job skipped from now on. It tells whether that was new.
+// PauseJob makes a job skip its ticks from now on. It returns false if the job was paused already.
 func (o *Operator) PauseJob(ctx context.Context, job string, by Actor) (bool, error) {
 	return o.ledger.Pause(ctx, job, by.act("pause job", job, ""))
 }
 
-// ResumeJob lets the ticks of a job run again. It tells whether it was paused; a job that its definition pauses is
-// refused.
+// ResumeJob lets the ticks of a job run again. It returns false if the job was not paused. If the
+// job's definition pauses it, ResumeJob refuses.
 func (o *Operator) ResumeJob(ctx context.Context, job string, by Actor) (bool, error) {
 	record, err := o.ledger.Job(ctx, job)
 	if err != nil {
@@ -94,9 +96,10 @@ func (o *Operator) ResumeJob(ctx context.Context, job string, by Actor) (bool, e
 func (o *Operator) CancelRun(ctx context.Context, id jobs.RunID, by Actor) (asked bool, err error) {
 	job, err := o.ledger.Definition(ctx, id)
 	if errors.Is(err, ledger.ErrUnknown) {
-		job = new(jobs.Job) // it has ended, or there is none: the ledger says which
+		job = new(jobs.Job) // the run has ended, or it does not exist: the ledger says which
 	} else if errors.Is(err, ledger.ErrUnreadable) {
-		// The bounds of its job's history are those of the active definition; without one, nothing must be trimmed.
+		// The bounds of the job's history are those of the active definition; without one, nothing
+		// must be trimmed.
 		record, unknown := o.ledger.Job(ctx, id.Job())
 		if job = record.Job; unknown != nil {
 			job = &jobs.Job{Name: id.Job(), History: jobs.History{Runs: math.MaxInt32, For: 365 * 24 * time.Hour}}
@@ -112,7 +115,8 @@ func (o *Operator) CancelRun(ctx context.Context, id jobs.RunID, by Actor) (aske
 	return canceled.Asked, nil
 }
 
-// RetryRun has a run done again that has ended without a success, under its id and by the job's present definition.
+// RetryRun makes a run that ended without success run again, under its id and by the job's present
+// definition.
 func (o *Operator) RetryRun(ctx context.Context, id jobs.RunID, by Actor) error {
 	record, _, err := o.ledger.Find(ctx, id)
 	if err != nil {
@@ -137,17 +141,21 @@ func (o *Operator) RetryRun(ctx context.Context, id jobs.RunID, by Actor) error 
 // ReplayMost bounds the ticks of one replay.
 const ReplayMost = 1000
 
-// ReplayKeys says which idempotency keys the runs of a replay have.
+// ReplayKeys selects the idempotency keys of the runs of a replay.
 type ReplayKeys bool
 
-// The keys of a replay.
+// The choices for [ReplayKeys].
 const (
-	SameKeys ReplayKeys = false // each tick's run is done again under its id: an effect recorded under its key is not made again
-	NewKeys  ReplayKeys = true  // each tick gets a run of its own beside the record of the tick, see [jobs.ReplayRunID]
+	// each tick's run is done again under its id: an effect recorded under its key is not made
+	// again
+	SameKeys ReplayKeys = false
+	// each tick gets a run of its own beside the record of the tick, see [jobs.ReplayRunID]
+	NewKeys ReplayKeys = true
 )
 
-// Replay runs the ticks of a job in a span (again), both ends included, whatever became of them; outstanding ones are left
-// as they are. It returns the number of runs. The span must be decided: later ticks come by themselves.
+// Replay runs the ticks of a job in a span (again), both ends included, whatever their outcome;
+// outstanding ones stay as they are. It returns the number of runs. The span must be decided: later
+// ticks run by schedule.
 func (o *Operator) Replay(ctx context.Context, job string, from, to time.Time, keys ReplayKeys, by Actor) (int, error) {
 	record, ticks, err := o.span(ctx, job, from, to)
 	if err != nil {
@@ -180,7 +188,7 @@ func (o *Operator) Replay(ctx context.Context, job string, from, to time.Time, k
 			}
 			re.Run, re.Tick = jobs.ReplayRunID(job, tick, time.Now()), time.Time{}
 		}
-		if len(due) == 0 { // kept once, with the first that runs
+		if len(due) == 0 { // recorded once, with the first tick that runs
 			re.Act = &act
 		}
 		some, err := o.ledger.Reopen(ctx, re)
@@ -192,8 +200,8 @@ func (o *Operator) Replay(ctx context.Context, job string, from, to time.Time, k
 	return len(due), nil
 }
 
-// Skip declares that the ticks of a job in a span, both ends included, do not run: those to come, and those whose runs have
-// not begun. It returns how many of the latter there were.
+// Skip declares that the ticks of a job in a span, both ends included, do not run: future ticks,
+// and those whose runs have not started. It returns the number of such runs.
 func (o *Operator) Skip(ctx context.Context, job string, from, to time.Time, by Actor) (int, error) {
 	record, ticks, err := o.span(ctx, job, from, to)
 	if err != nil {
@@ -209,7 +217,8 @@ func (o *Operator) Skip(ctx context.Context, job string, from, to time.Time, by 
 	return n, err
 }
 
-// Span returns the ticks of a job from one instant to another, both included: at most one more than a replay takes.
+// Span returns the ticks of a job from one instant to another, both included: at most one more than
+// a replay takes.
 func (o *Operator) Span(ctx context.Context, job string, from, to time.Time) ([]time.Time, error) {
 	_, ticks, err := o.span(ctx, job, from, to)
 	return ticks, err
@@ -238,8 +247,8 @@ func (o *Operator) span(ctx context.Context, job string, from, to time.Time) (le
 	return record, ticks, nil
 }
 
-// PauseQueue keeps the deliveries of a queue back, and has its runs that wait for locks step back. It tells whether that
-// was new.
+// PauseQueue holds back the deliveries of a queue, and makes its runs that wait for locks step
+// back. It returns false if the queue was paused already.
 func (o *Operator) PauseQueue(ctx context.Context, name string, by Actor) (bool, error) {
 	return o.audited(ctx, by.act("pause queue", name, ""), func() (bool, error) {
 		news, err := o.queue.Pause(ctx, name)
@@ -250,8 +259,8 @@ func (o *Operator) PauseQueue(ctx context.Context, name string, by Actor) (bool,
 	})
 }
 
-// ResumeQueue lets the deliveries of a queue go on, and has its runs wait in their old places again. It tells whether it
-// was paused.
+// ResumeQueue delivers from a queue again, and lets its runs wait in their old places again. It
+// returns false if the queue was not paused.
 func (o *Operator) ResumeQueue(ctx context.Context, name string, by Actor) (bool, error) {
 	return o.audited(ctx, by.act("resume queue", name, ""), func() (bool, error) {
 		news, err := o.queue.Resume(ctx, name)
@@ -264,7 +273,7 @@ func (o *Operator) ResumeQueue(ctx context.Context, name string, by Actor) (bool
 	})
 }
 
-// audited keeps an act if it changed something.
+// audited records an act if it changed something.
 func (o *Operator) audited(ctx context.Context, act ledger.Act, do func() (bool, error)) (bool, error) {
 	if err := jobs.CheckReason(act.Why); err != nil {
 		return false, err
@@ -276,15 +285,17 @@ func (o *Operator) audited(ctx context.Context, act ledger.Act, do func() (bool,
 	return true, errors.Join(err, o.ledger.Audit(ctx, act))
 }
 
-// DrainWorker asks a worker to take nothing new, and to end when its runs have. It tells whether that was new.
+// DrainWorker asks a worker to take nothing new, and to exit when its runs have ended. It returns
+// false if the worker was asked already.
 func (o *Operator) DrainWorker(ctx context.Context, id locks.SessionID, by Actor) (bool, error) {
 	return o.ledger.Drain(ctx, id, by.act("drain worker", string(id), ""))
 }
 
-// ReleaseLock has the holder of a lock give it up: its work is ended, and the lock passes on when it has answered or its
-// session has ended. With force the lock passes on at once, and until the holder has heard of it, two may work under it.
-// token names the hold that is meant: the error is [locks.ErrStale] when another one has the lock, or nobody. The holder is
-// told who asks, and why.
+// ReleaseLock makes the holder of a lock release it: its work is canceled, and the lock passes on
+// after the holder's reply or the end of its session. With force the lock passes on at once, and
+// until the holder learns of it, two may work under it. token names the hold to release: the error
+// is [locks.ErrStale] when another hold has the lock, or none. The holder receives the actor's name
+// and reason.
 func (o *Operator) ReleaseLock(ctx context.Context, name string, token locks.Token, force bool, by Actor) (locks.HoldID, error) {
 	if by.Why == "" {
 		return "", fmt.Errorf("release lock %s: %w: give a reason: its holder is told", name, ErrInvalid)
@@ -307,12 +318,13 @@ func (o *Operator) ReleaseLock(ctx context.Context, name string, token locks.Tok
 		return "", fmt.Errorf("release lock: %w", err)
 	}
 	act := by.act("release lock", name, detail)
-	act.Apart = detail // another hold is another matter
+	act.Apart = detail // a release of another hold is a separate entry
 	return id, o.ledger.Audit(ctx, act)
 }
 
-// UndeclarePermits removes the limit of permits that no config has any more. The error is [locks.ErrBusy] while permits are
-// in use or runs wait for some, and [ledger.ErrUnknown] when none are declared.
+// UndeclarePermits removes the limit of permits that no config declares any more. The error is
+// [locks.ErrBusy] while permits are in use or runs wait for some, and [ledger.ErrUnknown] when none
+// are declared.
 func (o *Operator) UndeclarePermits(ctx context.Context, name string, by Actor) error {
 	if err := jobs.CheckReason(by.Why); err != nil {
 		return fmt.Errorf("undeclare permits of %s: %w", name, err)
@@ -332,7 +344,8 @@ func (o *Operator) UndeclarePermits(ctx context.Context, name string, by Actor) 
 	return o.ledger.Audit(ctx, by.act("undeclare permits", name, fmt.Sprintf("limit %d, version %d", record.Permits, record.Version)))
 }
 
-// RunNow asks for a run of a job by hand. named reports that the client chose the id; args nil are the definition's.
+// RunNow asks for a run of a job by hand. named reports that the client chose the id; args nil are
+// the definition's.
 func (o *Operator) RunNow(ctx context.Context, job, id string, args json.RawMessage, named bool, by Actor) (*ledger.Enqueued, error) {
 	record, err := o.ledger.Job(ctx, job)
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// How much of each kind the page shows. What is left out is counted, and the API and the command line have it.
+// How much of each kind the page shows. The page counts the rest, and the API and the command line
+// list it.
 const (
 	showHolds    = 200
 	showWaits    = 100
@@ -26,11 +27,11 @@ const (
 type overview struct {
 	At       time.Time // by the server's clock
 	Workers  []replica
-	Others   []Holder // holds of those that are no workers
+	Others   []Holder // holds of clients that are not workers
 	MoreHold int      // holds that are not shown
 	Waits    []Wait
 	MoreWait int
-	Noted    []Job // of which something is to be said, without their runs
+	Noted    []Job // jobs with remarks, without their runs
 	MoreNote int
 	Next     []NextTick
 	MoreNext int
@@ -38,18 +39,19 @@ type overview struct {
 	Pending  []Run             // outstanding, not running, the oldest first
 	Runs     []Run             // finished, the newest first
 	Jobs     int
-	Asked    int // of so many jobs the histories were read
+	Asked    int // how many jobs' histories were read
 
 	Count       map[ledger.State]int // of outstanding runs
-	CountedAll  bool                 // there are no more than those
-	Ready, Live int                  // workers: that take runs, that have a lease
-	Slots, Busy int                  // of those with a lease
+	CountedAll  bool                 // Count includes all outstanding runs
+	Ready, Live int                  // workers: those that take runs, those that have a lease
+	Slots, Busy int                  // of workers with a lease
 
-	Unable   []Unable // due runs that no worker can do
-	Disputed []string // queues that live workers serve although they were given to another namespace: "default (shop)"
+	Unable []Unable // due runs that no worker can do
+	// queues that live workers serve although they belong to another namespace: "default (shop)"
+	Disputed []string
 }
 
-// replica is a worker with what it holds.
+// replica is a worker with its holds.
 type replica struct {
 	Worker
 	Holds []Holder
@@ -118,7 +120,7 @@ func noted(records []ledger.JobRecord, paused []string, now time.Time) []Job {
 	return noted
 }
 
-// fleet fills in the workers and what everybody holds, and counts them.
+// fleet fills in the workers and the holds, and counts them.
 func (o *overview) fleet(scene *scene) {
 	holders, more := some(scene.holders, showHolds)
 	o.MoreHold = more
@@ -169,7 +171,8 @@ func (o *overview) pending(outstanding []*ledger.Record) {
 	}
 }
 
-// explainPending says of each shown run why it does not run: ten of them at most, from what has been read already.
+// explainPending adds to each shown run why it does not run: for ten of them at most, from data
+// that was already read.
 func (r *Reader) explainPending(ctx context.Context, o *overview, c *conditions, outstanding []*ledger.Record, jobs []ledger.JobRecord) error {
 	handlers := make(map[string]string)
 	for _, record := range jobs {
@@ -190,10 +193,10 @@ func (r *Reader) explainPending(ctx context.Context, o *overview, c *conditions,
 	return nil
 }
 
-// WaitCount is how many wait for locks.
+// WaitCount returns the number of requests that wait for locks.
 func (o *overview) WaitCount() int { return len(o.Waits) + o.MoreWait }
 
-// Outstanding is how many runs are not finished, and not running.
+// Outstanding returns the number of runs that are neither finished nor running.
 func (o *overview) Outstanding() int {
 	n := 0
 	for state, count := range o.Count {
@@ -204,9 +207,9 @@ func (o *overview) Outstanding() int {
 	return n
 }
 
-// likelyLast returns the names of the jobs whose histories may have the last runs. Each history costs a read, so there
-// is a limit: then it is those that have something outstanding, those that no schedule tells about, and those whose
-// ticks were decided last.
+// likelyLast returns the names of the jobs whose histories may have the last runs. Each history
+// costs a read, so their number is limited: beyond it, likelyLast chooses the jobs with outstanding
+// runs, those without a schedule, and those whose ticks were decided last.
 func likelyLast(records []ledger.JobRecord, outstanding []*ledger.Record) []string {
 	if len(records) <= askHistories {
 		return namesOf(records)
@@ -231,7 +234,7 @@ func likelyLast(records []ledger.JobRecord, outstanding []*ledger.Record) []stri
 	return namesOf(records[:askHistories])
 }
 
-// triggerOf says the trigger of a job as plainly as it can be said.
+// triggerOf describes the trigger of a job as plainly as possible.
 func triggerOf(records []ledger.JobRecord, name string) string {
 	i := slices.IndexFunc(records, func(record ledger.JobRecord) bool { return record.Job.Name == name })
 	job := newJob(records[i], records[i].Cursor)
@@ -242,7 +245,7 @@ func triggerOf(records []ledger.JobRecord, name string) string {
 	return words
 }
 
-// some returns the first so many and the number of the others.
+// some returns the first elements, at most this number, and the number of the others.
 func some[T any](items []T, most int) ([]T, int) {
 	if len(items) <= most {
 		return items, 0

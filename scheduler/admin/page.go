@@ -22,7 +22,8 @@ import (
 //go:embed page
 var files embed.FS
 
-// pageTemplate is parsed when the first page is asked for: most processes of a program serve none.
+// pageTemplate is parsed for the first request for the page: most processes of a program serve
+// none.
 var pageTemplate = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("page.html").Funcs(template.FuncMap{
 		"ago":     func(t Instant, now time.Time) moment { return relative(t.Time, now) },
@@ -48,15 +49,16 @@ var pageTemplate = sync.OnceValue(func() *template.Template {
 	}).ParseFS(files, "page/page.html"))
 })
 
-// view is what the template is given.
+// view is the data of the template.
 type view struct {
 	Seen    *overview // nil: nothing was read yet
-	Worker  string    // that serves the page
+	Worker  string    // the worker that serves the page
 	Problem string    // why Redis cannot be read; "" when it can
-	Config  *Config   // of the worker, when its last reload was refused or it has to be restarted; else nil
+	// of the worker, when its last reload was refused or it must be restarted; else nil
+	Config *Config
 }
 
-// page answers with the overview. When Redis cannot be read it shows what it last saw, and says so.
+// page answers with the overview. When Redis cannot be read it shows the last overview and says so.
 func (s *Server) page(w http.ResponseWriter, r *http.Request) error {
 	v := view{Worker: s.o.Worker()}
 	if config := s.config(); config.refused() || config != nil && len(config.NeedsRestart) > 0 {
@@ -85,7 +87,7 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request) error {
 
 func digest(body []byte) string { return fmt.Sprintf(`"%x"`, sha256.Sum256(body)) }
 
-// moment is an instant as people like it, and exactly.
+// moment is an instant in words, and exactly.
 type moment struct {
 	Text   string // "3m 2s ago", "in 12s"; "" for no instant
 	ISO    string
@@ -114,7 +116,7 @@ func relative(t, now time.Time) moment {
 	return m
 }
 
-// span says a duration in at most two units.
+// span formats a duration in at most two units.
 func span(d time.Duration) string {
 	d = max(0, d)
 	if d < 10*time.Second {
@@ -152,7 +154,7 @@ func took(r *Run) string {
 	return span(r.took())
 }
 
-// badge is a state with a sign of its own, so that nobody needs to tell colours apart.
+// badge is a state with its own sign, so that no reader needs to tell colors apart.
 type badge struct {
 	Sign, Word string
 	Kind       string // class of the style sheet: good, bad, busy, idle
@@ -192,7 +194,7 @@ func newBadge(state any) badge {
 	return b
 }
 
-// runName is a run's id in two parts: its job, and what tells it from the job's other runs.
+// runName is a run's id in two parts: its job, and the rest, which distinguishes the job's runs.
 type runName struct{ ID, Job, Rest string }
 
 func newRunName(id any) runName {
@@ -208,7 +210,7 @@ func lastAttempt(r Run) *Attempt {
 	return &r.Attempts[len(r.Attempts)-1]
 }
 
-// why says what went wrong with a run, or why it does not run: "" when there is nothing to say.
+// why returns what went wrong with a run, or why it does not run; "" for neither.
 func why(r Run) string {
 	if w := r.WaitingFor; w != nil && (r.State == ledger.DueNow || w.Reason == WaitsPaused || w.Reason == WaitsHandler) {
 		return w.Text
@@ -222,9 +224,9 @@ func why(r Run) string {
 	return ""
 }
 
-const mostMarks = 32 // a worker with more slots has its numbers only
+const mostMarks = 32 // a worker with more slots shows only its numbers
 
-// slotMarks is one mark for each slot of a worker: whether it is busy.
+// slotMarks returns one mark for each slot of a worker: true if it is busy.
 func slotMarks(w Worker) []bool {
 	if w.Slots > mostMarks {
 		return nil
@@ -240,7 +242,7 @@ func slotMarks(w Worker) []bool {
 type fewNames struct {
 	Names []string
 	More  int
-	Rest  string // the others, for who wants to know
+	Rest  string // the others, for a tooltip
 }
 
 func newFewNames(names []string) fewNames {

@@ -19,7 +19,7 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// element is one element of a page: its attributes, and the text inside it with single spaces.
+// element is one element of a page: its attributes, and its text with single spaces.
 type element struct {
 	name  string
 	attr  map[string]string
@@ -27,7 +27,7 @@ type element struct {
 	inner []*element
 }
 
-// parse reads a page. It fails the test when tags are not closed in order.
+// parsePage parses a page. It fails the test when tags are not closed in order.
 func parsePage(t *testing.T, page string) *element {
 	t.Helper()
 	d := xml.NewDecoder(strings.NewReader(page))
@@ -36,7 +36,7 @@ func parsePage(t *testing.T, page string) *element {
 	d.Entity = xml.HTMLEntity
 	root := &element{name: "root"}
 	open := []*element{root}
-	space := func(name string) { // what a browser sets apart, it sets apart
+	space := func(name string) { // a browser separates these elements
 		if slices.Contains([]string{"dt", "dd", "td", "th", "tr", "li", "p", "h1", "h2", "caption", "div"}, name) {
 			for _, e := range open {
 				e.text += " "
@@ -169,7 +169,8 @@ func TestPageShowsWhoHoldsWhatAndWhoWaits(t *testing.T) {
 	}
 }
 
-// TestPageIsSound checks what a browser, a screen reader and the policy of the page ask of its markup.
+// TestPageIsSound checks the requirements of a browser, a screen reader and the page's content
+// policy.
 func TestPageIsSound(t *testing.T) {
 	t.Parallel()
 	broken := fleet()
@@ -418,8 +419,9 @@ func TestADisputedQueueHasABannerAndAMetric(t *testing.T) {
 	}
 }
 
-// On a narrow screen each cell has its label at its left. The rule that makes room for it has to weigh more than every rule
-// that sets the padding of a cell, also of one in the last row; otherwise the label covers the text.
+// On a narrow screen each cell has its label at its left. The rule that makes room for it must have
+// a higher specificity than every rule that sets the padding of a cell, including one in the last
+// row; otherwise the label covers the text.
 func TestRuleThatMakesRoomForLabelsWeighsMost(t *testing.T) {
 	t.Parallel()
 	css, err := os.ReadFile("page/page.css")
@@ -427,7 +429,7 @@ func TestRuleThatMakesRoomForLabelsWeighsMost(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, narrow, found := strings.Cut(string(css), "@media (max-width: 44rem) {")
-	weights := make(map[string]int) // of the heaviest selector, by the declaration
+	weights := make(map[string]int) // highest specificity of a selector, by the declaration
 	for _, rule := range regexp.MustCompile(`(?s)([^{}]+)\{([^{}]*)\}`).FindAllStringSubmatch(narrow, -1) {
 		for declaration := range strings.SplitSeq(rule[2], ";") {
 			for selector := range strings.SplitSeq(regexp.MustCompile(`(?s)/\*.*?\*/`).ReplaceAllString(rule[1], ""), ",") {

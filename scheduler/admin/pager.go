@@ -11,15 +11,17 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// pager goes through outstanding runs and then through finished ones, and reads what is asked for: the entries of an index
-// first, and the records of those entries that may be listed. It is made for one question; it is not safe for concurrent use.
+// pager walks through outstanding runs and then through finished ones. Of each batch it reads the
+// entries of an index first, and then the records of those entries that may be listed. A pager
+// answers one request; it is not safe for concurrent use.
 type pager struct {
 	book  book
 	index ledger.Index
-	job   string                      // "": all
-	may   func(jobs.RunID) bool       // whether a run may be listed, as far as its id shows
-	keep  func(*ledger.Record) bool   // whether it is listed
-	end   func(ledger.OpenEntry) bool // whether an entry, and all that follow in the index, are not listed; nil: none is
+	job   string                    // "": all
+	may   func(jobs.RunID) bool     // reports whether a run may be listed, judged by its id
+	keep  func(*ledger.Record) bool // reports whether a run is listed
+	// reports that neither an entry nor any that follow it in the index are listed; nil: never
+	end func(ledger.OpenEntry) bool
 
 	open  bool  // outstanding runs are still to be listed
 	ended bool  // finished runs are to be listed
@@ -28,11 +30,11 @@ type pager struct {
 	heads endedHeap
 	begun bool // heads has been read
 
-	ready []item // was read, and is still to be looked at
+	ready []item // items read and not yet examined
 	done  bool   // nothing follows
 }
 
-// item is a run in a list. Its record is nil where the run has left the list meanwhile.
+// item is a run in a list. Its record is nil if the run has left the list since.
 type item struct {
 	record *ledger.Record
 	at     place
@@ -44,7 +46,7 @@ const (
 	sideBySide = 200 // histories in one step
 )
 
-// runPager returns the list of runs that a filter asks for, after a place.
+// runPager returns the list of runs that match a filter, after a place.
 func (r *Reader) runPager(filter RunFilter, after *place) (*pager, error) {
 	if err := filter.check(); err != nil {
 		return nil, err
@@ -72,8 +74,9 @@ func (r *Reader) tickPager(job string, after *place) *pager {
 	isTick := func(id jobs.RunID) bool { return strings.HasPrefix(string(id), job+"@") }
 	p := &pager{book: r.book, index: ledger.ByJob, job: job, open: true, ended: true, may: isTick,
 		keep: func(record *ledger.Record) bool { return !record.Tick.IsZero() },
-		end:  func(entry ledger.OpenEntry) bool { return !isTick(entry.Run) }} // runs without a tick follow
-	p, _ = p.after(after) // a place of another list is of no use, and of no harm
+		// runs without a tick follow
+		end: func(entry ledger.OpenEntry) bool { return !isTick(entry.Run) }}
+	p, _ = p.after(after) // a place of another list is useless and harmless
 	return p
 }
 
@@ -96,8 +99,9 @@ func (p *pager) after(after *place) (*pager, error) {
 	return p, nil
 }
 
-// next returns the next runs: at most want of them, or with 0 all. With budget > 0 it stops early when it has read so many
-// records, or ten times as many entries, in vain; p.at is then where it stopped, and p.done is false.
+// next returns the next runs: at most want of them, or with 0 all. With budget > 0 it stops early
+// after it has read that many records, or ten times as many entries, without enough matches; p.at
+// is then where it stopped, and p.done is false.
 func (p *pager) next(ctx context.Context, want, budget int) ([]item, error) {
 	var found []item
 	open := make(map[jobs.RunID]int) // outstanding runs found
@@ -142,7 +146,8 @@ func (p *pager) next(ctx context.Context, want, budget int) ([]item, error) {
 	return slices.DeleteFunc(found, func(one item) bool { return one.record == nil }), nil
 }
 
-// read reads the next entries and their records into p.ready, and returns how many entries it read; 0: there are no more.
+// read reads the next entries and their records into p.ready, and returns how many entries it read;
+// 0: no more exist.
 func (p *pager) read(ctx context.Context, most int) (int, error) {
 	if p.open {
 		n, err := p.readOpen(ctx, most)
@@ -230,15 +235,17 @@ func (p *pager) readEnded(ctx context.Context, most int) (int, error) {
 	return len(entries), nil
 }
 
-// head is what was read of a job's history and not taken yet.
+// head is the part of a job's history that was read and not yet taken.
 type head struct {
 	entries []ledger.EndedEntry
 	next    ledger.EndedPage // what follows entries
-	last    *place           // of the last entry that was read or is listed already; nil: of none
-	all     bool             // nothing follows
+	// place of the last entry that was read or is listed already; nil: none
+	last *place
+	all  bool // nothing follows
 }
 
-// endedHeap has the head with the first run on top. Heads without entries are above all others: they are to be read.
+// endedHeap has the head with the first run on top. Heads without entries are above all others, so
+// that they are read next.
 type endedHeap []*head
 
 func (h endedHeap) Len() int      { return len(h) }
@@ -256,7 +263,7 @@ func (h *endedHeap) Pop() any {
 	return last
 }
 
-// add has the histories of some jobs listed.
+// add adds the histories of some jobs to the list.
 func (p *pager) add(names []string) {
 	most := firstRead
 	if len(names) == 1 {
@@ -291,7 +298,7 @@ func (p *pager) pop(ctx context.Context) (entry ledger.EndedEntry, found bool, e
 	return entry, true, nil
 }
 
-// fill reads the next entries of histories of which all that was read has been taken.
+// fill reads the next entries of the histories whose entries have all been taken.
 func (p *pager) fill(ctx context.Context) error {
 	var empty []*head
 	for len(p.heads) > 0 && len(p.heads[0].entries) == 0 && len(empty) < sideBySide {
@@ -324,8 +331,8 @@ func (p *pager) fill(ctx context.Context) error {
 	return nil
 }
 
-// follow sets what follows a part that was read. It goes by the time of the last entry, since runs that end meanwhile move
-// the ranks of all others.
+// follow sets what follows a part that was read. It uses the time of the last entry, since runs
+// that end in the meantime shift the ranks of all others.
 func (h *head) follow(part []ledger.EndedEntry) {
 	if len(part) == 0 {
 		return

@@ -72,8 +72,8 @@ func valuesIn(value any) int64 {
 	return n
 }
 
-// crowd writes n outstanding runs of 20 jobs: copies of one run, most of them due, some retrying, waiting or running. It
-// returns how many are in each state.
+// crowd writes n outstanding runs of 20 jobs: copies of one run, most of them due, some retrying,
+// waiting or running. It returns how many are in each state.
 func (s *stage) crowd(n int) map[ledger.State]int {
 	s.t.Helper()
 	ctx := s.t.Context()
@@ -100,7 +100,8 @@ func (s *stage) crowd(n int) map[ledger.State]int {
 				switch i % 10 {
 				case 1, 2:
 					state = ledger.Retrying
-					pipe.ZAdd(ctx, key("timer"), redis.Z{Score: 4e12, Member: id}) // all at the same moment
+					// all at the same moment
+					pipe.ZAdd(ctx, key("timer"), redis.Z{Score: 4e12, Member: id})
 				case 3:
 					state = ledger.WaitsLock
 				case 4:
@@ -129,7 +130,7 @@ func (s *stage) crowd(n int) map[ledger.State]int {
 	return count
 }
 
-// metered returns a reader like that of the stage, with what it reads.
+// metered returns a reader like that of the stage, with a meter of its reads.
 func (s *stage) metered() (*Reader, *meter) {
 	s.t.Helper()
 	m := new(meter)
@@ -154,7 +155,7 @@ func TestAPageOfRunsReadsNoMoreOfManyOutstandingRuns(t *testing.T) {
 	s.crowd(outstanding)
 	reader, read := s.metered()
 	server := newServerOf(t, reader)
-	get(server, "/api/v1/runs?limit=1") // scripts are loaded
+	get(server, "/api/v1/runs?limit=1") // loads the scripts
 
 	next := ""
 	for _, path := range []string{
@@ -174,13 +175,15 @@ func TestAPageOfRunsReadsNoMoreOfManyOutstandingRuns(t *testing.T) {
 		}
 		next = *l.NextCursor
 		t.Logf("%s: %d commands, %d values", path, read.commands.Load(), read.values.Load())
-		// An entry is two values, a record three. A page of runs among others takes some more reads.
+		// An entry is two values, a record three. A page of runs among others takes some more
+		// reads.
 		if commands, values := read.commands.Load(), read.values.Load(); commands > 20 || values > 10*limit+100 {
 			t.Errorf("%s: read %d values with %d commands, want at most %d with 20", path, values, commands, 10*limit+100)
 		}
 	}
 
-	// A state without an index is looked for among a bounded number of runs; the pages may be short, and lead on.
+	// For a state without an index, the server looks at a bounded number of runs; pages may be
+	// short, and lead on.
 	found, pages := 0, 0
 	for path := "/api/v1/runs?limit=1000&state=waiting"; path != ""; pages++ {
 		read.values.Store(0)
@@ -281,7 +284,8 @@ func TestACursorOfAnotherFilterIsRefused(t *testing.T) {
 	}
 }
 
-// TestAPageOfTicksReadsNoMoreOfALongHistory has a history of 3,000 missed ticks, which end in bursts of one millisecond.
+// TestAPageOfTicksReadsNoMoreOfALongHistory has a history of 3,000 missed ticks, which end in
+// bursts of one millisecond.
 func TestAPageOfTicksReadsNoMoreOfALongHistory(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {

@@ -11,7 +11,7 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// A request that cannot be answered as it is asked is the client's mistake: asking again changes nothing.
+// A malformed request is the client's mistake: sending it again gives the same error.
 func TestJunkInRequestsIsNoOutageOfRedis(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {

@@ -8,12 +8,14 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// place is where a run is in a list of runs. It needs no other run, so a page can begin after a run that has left the list.
+// place is the position of a run in a list of runs. It needs no other run, so a page can begin
+// after a run that has left the list.
 type place struct {
-	Index ledger.Index `json:"x,omitempty"` // of an outstanding run: the index that the list follows, and the place there
+	// of an outstanding run: the index that the list follows, and the place in it
+	Index ledger.Index `json:"x,omitempty"`
 	Open  string       `json:"p,omitempty"`
 
-	Final bool       `json:"f,omitempty"` // of a finished run: when it ended (ms), and its id
+	Final bool       `json:"f,omitempty"` // of a finished run: its end (ms) and its id
 	At    int64      `json:"t,omitempty"`
 	ID    jobs.RunID `json:"i,omitempty"`
 }
@@ -22,12 +24,13 @@ func endedPlace(entry ledger.EndedEntry) place {
 	return place{Final: true, At: entry.At.UnixMilli(), ID: entry.Run}
 }
 
-// compare orders finished runs as the list does: the last one first, and of the same millisecond, the last id.
+// compare orders finished runs as the list does: the last one first, and within one millisecond,
+// the last id first.
 func (p place) compare(q place) int {
 	return cmp.Or(cmp.Compare(q.At, p.At), cmp.Compare(q.ID, p.ID))
 }
 
-// cursor writes a place as the text of a cursor.
+// cursor encodes a place as the text of a cursor.
 func (p place) cursor() string {
 	text, err := json.Marshal(p)
 	if err != nil {
@@ -36,7 +39,7 @@ func (p place) cursor() string {
 	return string(text)
 }
 
-// readPlace reads the text of a cursor; "" is no place.
+// readPlace decodes the text of a cursor; "" is no place.
 func readPlace(text string) (*place, error) {
 	if text == "" {
 		return nil, nil

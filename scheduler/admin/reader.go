@@ -12,18 +12,18 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// ErrInvalid says that what was asked for cannot be: a state that there is not, a negative number.
+// ErrInvalid is returned for an impossible request: an unknown state, a negative number.
 var ErrInvalid = errors.New("invalid request")
 
-// Reader answers questions about runs, jobs, locks and workers in the shapes of this package. Each call reads anew; it
-// changes nothing. What is asked for by name and is not there gives an error that is [ledger.ErrUnknown]. It is safe for
-// concurrent use.
+// Reader answers questions about runs, jobs, locks and workers in the shapes of this package. Each
+// call reads anew; it changes nothing. An unknown name gives an error that is [ledger.ErrUnknown].
+// A Reader is safe for concurrent use.
 type Reader struct {
 	book  book
 	space space
 }
 
-// book is what is read of the ledger.
+// book is the part of the ledger that a [Reader] reads.
 type book interface {
 	Outstanding(ctx context.Context, job string, limit int) ([]*ledger.Record, error)
 	OpenEntries(ctx context.Context, index ledger.Index, job, after string, limit int) ([]ledger.OpenEntry, error)
@@ -46,7 +46,7 @@ type book interface {
 	Asides(ctx context.Context) ([]ledger.Aside, error)
 }
 
-// space is what is read of the lock space.
+// space is the part of the lock space that a [Reader] reads.
 type space interface {
 	Read(ctx context.Context, sessions ...locks.SessionID) (*locks.Listing, error)
 	Sessions(ctx context.Context) ([]locks.SessionRecord, time.Time, error)
@@ -57,11 +57,13 @@ type space interface {
 // NewReader returns a reader of a ledger and of its lock space.
 func NewReader(l *ledger.Ledger) *Reader { return &Reader{book: l, space: l.Space()} }
 
-// RunFilter says which runs are asked for. The zero value asks for all that are kept.
+// RunFilter selects runs. The zero value selects all that are kept.
 type RunFilter struct {
-	Job   string // "": of all jobs
-	State string // "": in any state but skipped and missed, for these ticks never were runs; nor are lines for many ticks
-	Limit int    // at most so many; 0: no limit
+	Job string // "": of all jobs
+	// "": in any state but skipped and missed, for these ticks never were runs; nor are lines for
+	// many ticks
+	State string
+	Limit int // maximum number; 0: no limit
 }
 
 var states = []ledger.State{
@@ -79,7 +81,7 @@ func (f RunFilter) check() error {
 	return nil
 }
 
-// keeps tells whether a run is asked for.
+// keeps reports whether a run matches the filter.
 func (f RunFilter) keeps(record *ledger.Record) bool {
 	if f.State != "" {
 		return record.State == ledger.State(f.State) && record.Upto.IsZero()
@@ -87,13 +89,14 @@ func (f RunFilter) keeps(record *ledger.Record) bool {
 	return wasRun(record)
 }
 
-// wasRun tells whether a record is a run's, not that of a tick that was left out, nor a line that stands for many ticks.
+// wasRun reports whether a record belongs to a run, not to a tick that did not run, nor to a line
+// for many ticks.
 func wasRun(record *ledger.Record) bool {
 	return record.State != ledger.Skipped && record.State != ledger.MissedRun && record.Upto.IsZero()
 }
 
-// Runs returns the outstanding runs, in the order of an index of the ledger, and then the finished ones, those that finished
-// last first. The package's doc has the orders of outstanding runs.
+// Runs returns the outstanding runs, in the order of an index of the ledger, and then the finished
+// ones, the last one to finish first. The package's doc has the orders of outstanding runs.
 func (r *Reader) Runs(ctx context.Context, filter RunFilter) ([]Run, error) {
 	pager, err := r.runPager(filter, nil)
 	if err != nil {
@@ -106,7 +109,8 @@ func (r *Reader) Runs(ctx context.Context, filter RunFilter) ([]Run, error) {
 	return r.listedRuns(ctx, filter, listed)
 }
 
-// listedRuns returns runs as they are shown. An empty list of a job that does not exist is an error.
+// listedRuns returns runs as they are shown. An empty list of a job that does not exist is an
+// error.
 func (r *Reader) listedRuns(ctx context.Context, filter RunFilter, listed []item) ([]Run, error) {
 	if len(listed) == 0 && filter.Job != "" {
 		if _, err := r.book.Job(ctx, filter.Job); err != nil {
@@ -128,7 +132,8 @@ func namesOf(records []ledger.JobRecord) []string {
 	return names
 }
 
-// Run returns one run, with why it does not run if it does not, and the tail of what its last attempt printed. Skipped and missed ticks have an id, too.
+// Run returns one run, with the reason if it does not run, and the tail of its last attempt's
+// output. Skipped and missed ticks also have an id.
 func (r *Reader) Run(ctx context.Context, id jobs.RunID) (*Run, string, error) {
 	record, output, err := r.book.Find(ctx, id)
 	if err != nil {
@@ -154,8 +159,9 @@ func (r *Reader) Run(ctx context.Context, id jobs.RunID) (*Run, string, error) {
 	return &run, output, nil
 }
 
-// Ticks returns what became of the ticks of a job: those whose runs are outstanding first, the last due time first, then the
-// others, those that were settled last first. At most limit of them, or, with 0, all that are kept.
+// Ticks returns the outcomes of the ticks of a job: those with outstanding runs first, the last due
+// time first, then the others, the last one settled first. It returns at most limit of them, or,
+// with 0, all that are kept.
 func (r *Reader) Ticks(ctx context.Context, job string, limit int) ([]Tick, error) {
 	if limit < 0 {
 		return nil, fmt.Errorf("%w: a limit of %d ticks", ErrInvalid, limit)
@@ -175,10 +181,10 @@ func listedTicks(listed []item) []Tick {
 	return ticks
 }
 
-// Audit returns what people did, the last first: at most so many, or, with 0, all that are kept.
+// Audit returns the acts of people, the last first: at most limit, or, with 0, all that are kept.
 func (r *Reader) Audit(ctx context.Context, limit int) ([]Act, error) { return r.audit(ctx, "", limit) }
 
-// audit is [Reader.Audit] of what was done before the act of an id.
+// audit is [Reader.Audit] of the acts before the act with an id.
 func (r *Reader) audit(ctx context.Context, before string, limit int) ([]Act, error) {
 	if limit < 0 {
 		return nil, fmt.Errorf("%w: a limit of %d", ErrInvalid, limit)
@@ -195,7 +201,7 @@ func (r *Reader) audit(ctx context.Context, before string, limit int) ([]Act, er
 	return acts, nil
 }
 
-// unknownError is about what the ledger does not know because it is not in the ledger.
+// unknownError is about an object that the ledger does not know because it belongs elsewhere.
 type unknownError string
 
 func (e unknownError) Error() string { return string(e) }

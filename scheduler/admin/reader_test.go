@@ -101,7 +101,8 @@ func TestQuestionsThatCannotBeAreRefused(t *testing.T) {
 	}
 }
 
-// busyHistory gives a job a history in which runs are rare among skipped ticks: of n records, every 50th is a run.
+// busyHistory gives a job a history in which runs are rare among skipped ticks: of n records, every
+// 50th is a run.
 func busyHistory(f *fake, job string, n int) {
 	for i := range n {
 		at := noon.Add(-time.Duration(i) * time.Minute)
@@ -146,7 +147,8 @@ func TestManyJobsGiveTheNewestRunsOfAll(t *testing.T) {
 		for j := range 20 {
 			record := &ledger.Record{
 				ID: jobs.RequestRunID(name, fmt.Sprint(j)), Job: name, State: ledger.Succeeded,
-				Finished: noon.Add(time.Duration((i*7919+j*104729)%5000) * time.Millisecond), // many at the same moment
+				// many at the same moment
+				Finished: noon.Add(time.Duration((i*7919+j*104729)%5000) * time.Millisecond),
 			}
 			f.history[name] = append(f.history[name], record)
 			all = append(all, record)

@@ -21,7 +21,7 @@ import (
 	"lockstep/scheduler/worker"
 )
 
-// stage is a real ledger, and workers of which only the sessions are real: the test says what they do.
+// stage is a real ledger, and workers of which only the sessions are real: the test acts for them.
 type stage struct {
 	t         *testing.T
 	rdb       *redis.Client
@@ -41,7 +41,7 @@ func newStage(t *testing.T, rdb *redis.Client) *stage {
 	return &stage{t, rdb, namespace, l, NewReader(l)}
 }
 
-// open opens a session; card nil is that of a user of the lock library.
+// open opens a session; card nil makes it that of a user of the lock library.
 func (s *stage) open(name string, card *worker.Card) *locks.Client {
 	s.t.Helper()
 	o := locks.Options{Namespace: s.namespace, Name: name, Grace: -1}
@@ -81,7 +81,7 @@ func (s *stage) claim(client *locks.Client, due ledger.Due) (*ledger.Claimed, *l
 	return claimed, request
 }
 
-// begin claims a run that has to be granted.
+// begin claims a run; the claim must be granted.
 func (s *stage) begin(client *locks.Client, due ledger.Due) (*ledger.Claimed, *locks.Hold) {
 	s.t.Helper()
 	claimed, request := s.claim(client, due)
@@ -103,7 +103,7 @@ func (s *stage) enqueue(job *jobs.Job, id, args string) ledger.Due {
 	return enqueued.Due[0]
 }
 
-// TestReaderFollowsWhatHappens lets a tick and two requests go their way, and asks at each step.
+// TestReaderFollowsWhatHappens runs a tick and two requests, and reads after each step.
 func TestReaderFollowsWhatHappens(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
@@ -258,7 +258,7 @@ func must[T any](value T, err error) T {
 
 func sorted(texts []string) []string { return slices.Sorted(slices.Values(texts)) }
 
-// TestRedisThatGoesAwayAndComesBack takes a real server away under a real handler.
+// TestRedisThatGoesAwayAndComesBack stops and restarts a real server under a real handler.
 func TestRedisThatGoesAwayAndComesBack(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
@@ -269,7 +269,7 @@ func TestRedisThatGoesAwayAndComesBack(t *testing.T) {
 	}
 	check := func(status int) {
 		t.Helper()
-		// An answer is shared for a second, that of an outage too.
+		// An answer is shared for a second, also that of an outage.
 		deadline := time.Now().Add(30 * time.Second)
 		for {
 			page, api := get(handler, "/"), get(handler, "/api/v1/runs")
@@ -297,8 +297,8 @@ func TestRedisThatGoesAwayAndComesBack(t *testing.T) {
 	check(http.StatusOK)
 }
 
-// TestRedisThatHangsIsAnOutage: a server that keeps its connections and answers nothing must not keep a page waiting for
-// ever.
+// TestRedisThatHangsIsAnOutage: a server that keeps its connections and answers nothing must not
+// keep a page waiting forever.
 func TestRedisThatHangsIsAnOutage(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
@@ -407,7 +407,7 @@ func TestLocksOfAllModes(t *testing.T) {
 			t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
 
-		// A share that is had alone for a while: the lock shows as exclusive, held by both requests.
+		// A share with a nested exclusive hold: the lock shows as exclusive, held by both requests.
 		share := acquire(one, locks.Shared("doc"))
 		inner, err := one.Acquire(share.Context(), locks.Exclusive("doc"))
 		if err != nil {

@@ -21,57 +21,63 @@ import (
 	"lockstep/scheduler/worker"
 )
 
-// Options are what a [Server] works with. Reader is required.
+// Options configure a [Server]. Reader is required.
 type Options struct {
 	Reader *Reader
 
-	// Operator does what requests ask for. Default: nothing can be changed, and the paths that do are not there.
+	// Operator carries out requested acts. Default: nothing can be changed, and the paths for acts
+	// do not exist.
 	Operator *Operator
 
-	// SignIn decides who is let in. Default: everybody, for a server that only this machine reaches.
+	// SignIn decides which clients have access. Default: all, for a server that only this machine
+	// reaches.
 	SignIn *SignIn
 
-	// Hosts are names, in lower case and without a port, under which clients reach the server: see admin.hosts. Addresses
-	// and localhost need not be listed. Default: none.
+	// Hosts are names, in lower case and without a port, under which clients reach the server: see
+	// admin.hosts. Addresses and localhost need not be listed. Default: none.
 	Hosts []string
 
-	// Ticket lets whoever brings it, as Authorization: Lockstep TICKET, have the config loaded again, and nothing else. It is
-	// for the command line, which has it from Redis. Default: none.
+	// Ticket lets a client that sends it, as Authorization: Lockstep TICKET, reload the config, and
+	// nothing else. The command line reads it from Redis. Default: none.
 	Ticket string
 
-	// Unready returns why the worker of this process may take no runs now, or nil. An error that is a [worker.ErrRedis]
-	// also makes lockstep_redis_up 0. Default: nil, for a process that has no worker.
+	// Unready returns why the worker of this process may take no runs now, or nil. An error that is
+	// a [worker.ErrRedis] also makes lockstep_redis_up 0. Default: nil, for a process that has no
+	// worker.
 	Unready func() error
 
-	// Worker returns the id of the worker of this process, which the page names; "" while there is none. Default: none.
+	// Worker returns the id of this process' worker, which the page names; "" if it has none yet.
+	// Default: none.
 	Worker func() string
 
-	// Config returns what is known of the worker's config. Default: nothing.
+	// Config returns a description of the worker's config. Default: nothing.
 	Config func() *Config
 
-	// Reload loads the worker's config again, or keeps it: then Config tells why, and the error is nil. Default: it
-	// cannot be done.
+	// Reload loads the worker's config again, or keeps the old one: then Config has the reasons,
+	// and the error is nil. Default: reloading is not possible.
 	Reload func(ctx context.Context) error
 
-	// Metrics are what the worker of this process counts. Default: none, for a process that has no worker.
+	// Metrics are the counts of this process' worker. Default: none, for a process that has no
+	// worker.
 	Metrics *Metrics
 
 	Logger *slog.Logger // default: slog.Default
 }
 
-// Server answers requests for the API, the probes and the page. Run it by [Server.Serve], or use it as any [http.Handler].
-// It has no goroutine of its own, but for the time of [Server.Serve].
+// Server answers requests for the API, the probes and the page. Run it by [Server.Serve], or use it
+// as any [http.Handler]. It has goroutines of its own only during [Server.Serve].
 type Server struct {
 	o    Options
 	mux  *http.ServeMux
 	read *share
 
-	foreign *http.CrossOriginProtection // of what changes something
+	foreign *http.CrossOriginProtection // checks the requests that change something
 
-	told  seldom       // of what Redis refuses
+	told  seldom       // limits logging of Redis' refusals
 	lines *tally[line] // of actions, done and refused
 
-	// last is what the page showed when Redis could last be read; nil before that. It is replaced, never changed.
+	// last is the last overview that could be read from Redis; nil before that. It is replaced,
+	// never changed.
 	last atomic.Pointer[overview]
 }
 
@@ -107,7 +113,8 @@ func New(o Options) (*Server, error) {
 // ServeHTTP answers one request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
-	// Nothing of another origin, no inline code, no frame around it: what runs and prints tell ends up on this page.
+	// Allow nothing of another origin, no inline code and no framing: output of runs ends up on
+	// this page.
 	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "+
 		"img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -124,25 +131,26 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), userKey{}, user)))
 }
 
-// userKey is under what the context of a request has the name of who signed in.
+// userKey is the key of the signed-in user's name in the context of a request.
 type userKey struct{}
 
-// signedIn returns who sent a request; "" where nobody has to sign in.
+// signedIn returns the user that sent a request; "" where users do not sign in.
 func signedIn(ctx context.Context) string {
 	user, _ := ctx.Value(userKey{}).(string)
 	return user
 }
 
-// reloadPath is where the command line brings its ticket.
+// reloadPath is the path to which the command line sends its ticket.
 const reloadPath = "/api/v1/config/reload"
 
-// isProbe reports whether a request is for one of the paths that machines read, under any name and without signing in.
+// isProbe reports whether a request is for one of the paths that machines read, under any name and
+// without signing in.
 func isProbe(r *http.Request) bool {
 	return r.URL.Path == "/livez" || r.URL.Path == "/readyz" || r.URL.Path == "/metrics"
 }
 
-// admit returns the name of the user who sent a request; "" where users do not sign in. Probes come first: /readyz is answered
-// even while a file of the sign-in cannot be read.
+// admit returns the name of the user who sent a request; "" where users do not sign in. Probes come
+// first: /readyz is answered even while a file of the sign-in cannot be read.
 func (s *Server) admit(r *http.Request) (string, error) {
 	if isProbe(r) {
 		return "", nil
@@ -161,8 +169,9 @@ func (s *Server) admit(r *http.Request) (string, error) {
 	return s.o.SignIn.who(r)
 }
 
-// handle registers what answers a path. Its error becomes a problem, so it must not have written anything then. A
-// method in the pattern would have the mux answer others by itself, in plain text.
+// handle registers the handler of a path. An error of answer becomes a problem, so answer must not
+// have written anything then. A method in the pattern would make the mux itself answer other
+// methods, in plain text.
 func (s *Server) handle(pattern string, answer func(http.ResponseWriter, *http.Request) error) {
 	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		var err error
@@ -186,7 +195,7 @@ var (
 
 // problem answers with an error, and returns the status.
 func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) int {
-	status := http.StatusServiceUnavailable // what is left comes from Redis
+	status := http.StatusServiceUnavailable // all errors without a case below come from Redis
 	detail := err.Error()
 	throttled, tooSoon := errors.AsType[*throttledError](err)
 	_, tooLarge := errors.AsType[*http.MaxBytesError](err)
@@ -214,7 +223,7 @@ func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) int 
 	case errors.Is(err, errBroken):
 		status = http.StatusInternalServerError
 		s.o.Logger.ErrorContext(r.Context(), "admin request failed", "path", r.URL.Path, "error", err)
-	case locks.Refused(err): // trying again gives the same
+	case locks.Refused(err): // trying again gives the same error
 		status = http.StatusInternalServerError
 		detail = "Redis refuses this: " + detail + "; lockstep doctor looks for the reason"
 		if s.told.now() { // pages ask every second
@@ -231,7 +240,8 @@ func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) int 
 	return status
 }
 
-// writeProblem answers with a problem as RFC 9457 has it, or with a small page where a browser asks for one.
+// writeProblem answers with a problem as defined by RFC 9457, or with a small page where a browser
+// asks for one.
 func writeProblem(w http.ResponseWriter, r *http.Request, status int, detail string) {
 	if wantsPage(r) {
 		var body bytes.Buffer
@@ -254,12 +264,13 @@ func writeProblem(w http.ResponseWriter, r *http.Request, status int, detail str
 	write(w, status, "application/problem+json", append(body, '\n'))
 }
 
-// wantsPage reports whether a person looks at the answer: a browser that opens an address beside the API.
+// wantsPage reports whether a person looks at the answer: a browser that opens a path outside the
+// API.
 func wantsPage(r *http.Request) bool {
 	return strings.Contains(r.Header.Get("Accept"), "text/html") && !strings.HasPrefix(r.URL.Path, "/api/")
 }
 
-// problemTemplate needs no style sheet: a client that is not let in cannot fetch one.
+// problemTemplate needs no style sheet: a client without access cannot fetch one.
 var problemTemplate = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("problem").Parse(`<!doctype html>
 <html lang="en">
@@ -276,10 +287,11 @@ var problemTemplate = sync.OnceValue(func() *template.Template {
 `))
 })
 
-// errBroken says that an answer could not be made although everything was read: a fault of this package.
+// errBroken is returned when an answer could not be made although everything was read: a bug in
+// this package.
 var errBroken = errors.New("the answer could not be made")
 
-// write sends an answer that is complete. That its reader has gone is his affair.
+// write sends a complete answer. An error means that the client has disconnected, and is ignored.
 func write(w http.ResponseWriter, status int, contentType string, body []byte) {
 	w.Header().Set("Content-Type", contentType)
 	w.WriteHeader(status)
@@ -288,7 +300,7 @@ func write(w http.ResponseWriter, status int, contentType string, body []byte) {
 
 const plainText = "text/plain; charset=utf-8"
 
-// live says that the process serves. It asks nobody: see the package's doc.
+// live reports that the process serves. It does not ask Redis: see the package's doc.
 func (s *Server) live(w http.ResponseWriter, _ *http.Request) error {
 	write(w, http.StatusOK, plainText, []byte("ok\n"))
 	return nil
@@ -298,7 +310,8 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) error {
 	switch err := s.o.Unready(); {
 	case err == nil:
 		write(w, http.StatusOK, plainText, []byte("ready\n"))
-	case errors.Is(err, worker.ErrRedis): // the rest may name addresses, and probes are for everyone
+	// the rest may name addresses, and probes are open to all clients
+	case errors.Is(err, worker.ErrRedis):
 		write(w, http.StatusServiceUnavailable, plainText, []byte("not ready: "+worker.ErrRedis.Error()+"; the log has the reason\n"))
 	default:
 		write(w, http.StatusServiceUnavailable, plainText, []byte("not ready: "+err.Error()+"\n"))
@@ -306,7 +319,7 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) error {
 	return nil
 }
 
-// scene is the lock space as it was a moment ago.
+// scene returns the lock space as it was at most a moment ago.
 func (s *Server) scene(ctx context.Context) (*scene, error) {
 	return shared(ctx, s.read, "scene", s.o.Reader.scene)
 }
@@ -325,7 +338,8 @@ func (s *Server) static(w http.ResponseWriter, r *http.Request) error {
 		return errors.Join(errBroken, err)
 	}
 	etag := digest(body)
-	w.Header().Set("Cache-Control", "no-cache") // kept, and asked about: a new version of the program has new files
+	// cached but revalidated: a new version of the program has new files
+	w.Header().Set("Cache-Control", "no-cache")
 	w.Header().Set("ETag", etag)
 	if strings.Contains(r.Header.Get("If-None-Match"), etag) {
 		w.WriteHeader(http.StatusNotModified)

@@ -47,7 +47,7 @@ func get(h http.Handler, target string) *httptest.ResponseRecorder {
 	return request(h, http.MethodGet, target)
 }
 
-// listed is a list as a stranger reads it.
+// listed is a list, decoded without this package's types.
 type listed struct {
 	Items      []map[string]any `json:"items"`
 	NextCursor *string          `json:"next_cursor"`
@@ -239,7 +239,7 @@ func TestBadParametersAreNamed(t *testing.T) {
 	}
 }
 
-// checkProblem checks an answer by RFC 9457.
+// checkProblem checks an answer against RFC 9457.
 func checkProblem(t *testing.T, w *httptest.ResponseRecorder, status int, detail string) {
 	t.Helper()
 	var problem struct {
@@ -411,7 +411,8 @@ func TestManyReadersCostOneReadASecond(t *testing.T) {
 		})
 	}
 	readers.Wait()
-	// A slow machine may need more than a second for all of this; without sharing it would be twenty times.
+	// A slow machine may need more than a second for all of this; without sharing it would be
+	// twenty times.
 	if n := f.reads.Load(); n > 5*once {
 		t.Errorf("20 readers cost %d reads; one costs %d", n, once)
 	}
@@ -444,7 +445,7 @@ func TestReaderIsRequired(t *testing.T) {
 	}
 }
 
-// A refusal of Redis that time does not heal is no outage: a client that tries again would do so forever.
+// A permanent refusal of Redis is not an outage: a client that retried would do so forever.
 func TestRefusalsOfRedisAreNoOutage(t *testing.T) {
 	t.Parallel()
 	f := fleet()

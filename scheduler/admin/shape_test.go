@@ -10,7 +10,8 @@ import (
 	"lockstep/scheduler/worker"
 )
 
-// TestShapesAreWhatScriptsRelyOn prints every shape as the API does. What stands here is a promise.
+// TestShapesAreWhatScriptsRelyOn prints every shape as the API does. The expected texts are a
+// promise.
 func TestShapesAreWhatScriptsRelyOn(t *testing.T) {
 	t.Parallel()
 	f := fleet()
@@ -179,7 +180,7 @@ func TestSecretsOfAJobAreNotShown(t *testing.T) {
 	}
 }
 
-// However a lock is wanted back, there is a word for it.
+// Every way to request a lock back has a word.
 func TestEveryForceHasAWord(t *testing.T) {
 	t.Parallel()
 	for force, want := range map[locks.Force]string{locks.Ask: "ask", locks.Take: "take", locks.Seize: "take"} {

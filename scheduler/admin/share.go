@@ -8,32 +8,34 @@ import (
 )
 
 const (
-	readLimit  = 10 * time.Second // so long one read of Redis may take
-	keepAtLast = time.Second      // so long an answer is given to everybody who asks
-	keepFactor = 5                // so many times as long as its read took, when that is longer
+	readLimit  = 10 * time.Second // how long one read of Redis may take
+	keepAtLast = time.Second      // how long an answer is given to all clients
+	// the factor by which it is kept longer than its read took, if that is more
+	keepFactor = 5
 	keepAtMost = 30 * time.Second // but no longer than this
-	keepMost   = 100              // answers kept at a time; what is asked for beyond is read for its asker alone
+	keepMost   = 100              // answers kept at a time; a read beyond them serves one client
 )
 
-// share makes one read out of many: who asks for what was read a moment ago is given that, and who asks for what is being
-// read waits for it. The read happens in the goroutine of who asked first.
+// share merges reads: a client gets an answer that was read a moment ago, or waits for a read in
+// progress. The goroutine of the first client does the read.
 type share struct {
 	mu      sync.Mutex
 	answers map[string]*answer // guarded by mu
 }
 
-// answer is one read, by the name of what is read. It never changes once done is closed.
+// answer is one read, by the name of its object. It never changes once done is closed.
 type answer struct {
-	done  chan struct{} // closed by who reads
+	done  chan struct{} // closed by the reading goroutine
 	value any
 	err   error
-	until time.Time // new askers are given it until then
+	until time.Time // new clients get the answer until then
 }
 
 func newShare() *share { return &share{answers: make(map[string]*answer)} }
 
-// shared returns what read returns for a name, read now or a moment ago. It has to be treated as read-only. An error is
-// shared like an answer, so that an outage is not made worse by who watches it.
+// shared returns the result of read for a name, read now or a moment ago. It must be treated as
+// read-only. An error is shared like an answer, so that the clients that watch an outage do not
+// make it worse.
 func shared[T any](ctx context.Context, s *share, name string, read func(context.Context) (T, error)) (T, error) {
 	value, err := s.get(ctx, name, func(ctx context.Context) (any, error) { return read(ctx) })
 	if err != nil {
@@ -62,7 +64,8 @@ func (s *share) get(ctx context.Context, name string, read func(context.Context)
 	}
 	s.mu.Unlock()
 
-	// Others wait for this read, so it does not end when the one who happened to be first goes away.
+	// Others wait for this read, so it continues when the client that happened to be first
+	// disconnects.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readLimit)
 	defer cancel()
 	defer close(a.done)
@@ -76,7 +79,7 @@ func (s *share) get(ctx context.Context, name string, read func(context.Context)
 	return a.value, a.err
 }
 
-// fresh tells whether the answer is being read or may still be given.
+// fresh reports whether the answer is being read or may still be given.
 func (a *answer) fresh() bool {
 	select {
 	case <-a.done:
@@ -86,7 +89,7 @@ func (a *answer) fresh() bool {
 	}
 }
 
-// forget drops what is given to nobody any more. The caller holds mu.
+// forget drops the answers that are no longer given to clients. The caller holds mu.
 func (s *share) forget() {
 	for name, a := range s.answers {
 		if !a.fresh() {

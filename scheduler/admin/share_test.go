@@ -28,7 +28,8 @@ func TestManyAskersInASecondCostOneRead(t *testing.T) {
 		var group sync.WaitGroup
 		for i := range 100 {
 			group.Go(func() {
-				time.Sleep(time.Duration(i) * time.Millisecond) // some come while it is read, some after
+				// some ask during the read, some after it
+				time.Sleep(time.Duration(i) * time.Millisecond)
 				if got := ask(); got != 1 {
 					t.Errorf("got read %d, want 1", got)
 				}
@@ -49,7 +50,7 @@ func TestManyAskersInASecondCostOneRead(t *testing.T) {
 func TestDifferentThingsAreReadApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newShare()
-		for i := range 3 * keepMost { // more than are kept: the last ones are read for their askers alone
+		for i := range 3 * keepMost { // more than are kept: each of the last ones serves one client
 			name := fmt.Sprint(i)
 			got, err := shared(t.Context(), s, name, func(context.Context) (string, error) { return name, nil })
 			if err != nil || got != name {

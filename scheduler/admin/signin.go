@@ -31,53 +31,59 @@ const (
 	AuthProxy AuthMode = "proxy" // a reverse proxy has signed them in, and names them in a header
 )
 
-// Auth is what admin.auth says; each field is the key of its name. Only the fields of its mode count.
+// Auth is the section admin.auth; each field is the key of its name. Only the fields of its mode
+// have an effect.
 type Auth struct {
 	Mode AuthMode
 
-	User         string // basic with a password file: who may sign in; token: whom the audit names
+	// basic with a password file: the one user; token: the user that the audit names
+	User         string
 	PasswordFile string // basic: the password of User
-	UsersFile    string // basic, in its place: lines of name:hash by bcrypt, as htpasswd -B -C 12 writes them
-	TokenFile    string // token
-	Header       string // proxy: which header has the name
-	Proxies      []netip.Prefix
+	// basic, instead of PasswordFile: lines of name:hash by bcrypt, as htpasswd -B -C 12 writes
+	// them
+	UsersFile string
+	TokenFile string // token
+	Header    string // proxy: the header with the name
+	Proxies   []netip.Prefix
 }
 
-// SignIn decides who a request comes from. Its files are read anew for each request, so that a password that was changed
-// counts at once; while a file cannot be used, nobody is let in.
+// SignIn determines the user of a request. It reads its files anew for each request, so that a
+// changed password takes effect at once; while a file cannot be used, no client has access.
 type SignIn struct {
 	mode      AuthMode
-	challenge string // what a 401 tells of how to sign in
-	closed    bool   // nobody can sign in, so nothing is served
+	challenge string // the challenge of a 401
+	closed    bool   // no client can sign in, so nothing is served
 	log       *slog.Logger
 
-	// who returns the name of the user who sent a request. The error is errSignIn, errUnchecked or a *throttledError.
+	// who returns the name of the user who sent a request. The error is errSignIn, errUnchecked or
+	// a *throttledError.
 	who func(r *http.Request) (string, error)
 
-	// weak describes the hashes of the users file that are cheap to guess from, as the file is now; nil where there are none.
+	// weak describes the hashes of the users file, as the file is now, that are cheap to guess
+	// from; nil where there are none.
 	weak func() string
 
 	throttle *throttle
 	now      func() time.Time // for throttle
 
-	told seldom // of refusals and of files that cannot be used
+	told seldom // limits logging of refusals and of unusable files
 }
 
 var (
-	// errSignIn says that a request has to be signed in. Its sentences end up in answers: they tell what is missing, not
-	// which part of it was wrong.
+	// errSignIn is returned for a request without valid credentials. Its sentences end up in
+	// answers: they name what is missing, not which part was wrong.
 	errSignIn = errors.New("sign in")
 
-	// errClosed says that nobody can sign in at this address.
+	// errClosed is returned when no client can sign in at this address.
 	errClosed = errors.New("admin.auth.mode is none and this address is not loopback, so /livez, /readyz and /metrics are all that " +
 		"is served; set admin.auth.mode to basic, token or proxy")
 
-	// errUnchecked says that it cannot be told whether somebody may come in.
+	// errUnchecked is returned when the credentials cannot be checked.
 	errUnchecked = errors.New("sign-ins cannot be checked now; the log of this worker says why")
 )
 
-// NewSignIn returns what lets requests in by auth, for a server that listens at an address as [Listen] takes it. It reads
-// the files that auth names: one that is not there, or not what it has to be, is an error that names its key.
+// NewSignIn returns the sign-in by auth, for a server that listens at an address as [Listen] takes
+// it. It reads the files that auth names: a missing or invalid one is an error that names its key.
 func NewSignIn(auth Auth, address string, log *slog.Logger) (*SignIn, error) {
 	s := &SignIn{mode: auth.Mode, log: log, weak: func() string { return "" }, throttle: newThrottle(), now: time.Now}
 	switch auth.Mode {
@@ -97,20 +103,21 @@ func NewSignIn(auth Auth, address string, log *slog.Logger) (*SignIn, error) {
 		s.challenge = `Bearer realm="lockstep"`
 		return s, s.token(auth)
 	case AuthProxy:
-		s.challenge = `Proxy realm="lockstep"` // RFC 9110 wants one; there is nothing that the asker could do here
+		s.challenge = `Proxy realm="lockstep"` // RFC 9110 wants one; the client cannot act on it
 		return s, s.proxy(auth)
 	}
 	return nil, fmt.Errorf("admin.auth.mode %q: it is none, basic, token or proxy", auth.Mode)
 }
 
-// Mode is how one signs in.
+// Mode returns how users sign in.
 func (s *SignIn) Mode() AuthMode { return s.mode }
 
-// Closed tells whether nothing but the probes and metrics is served, because of mode none at an address that others reach.
+// Closed reports whether only the probes and metrics are served, because of mode none at an address
+// that other hosts reach.
 func (s *SignIn) Closed() bool { return s.closed }
 
-// Warning describes what is unsafe about the way users sign in although it works: hashes of a low cost. It is "" when
-// nothing is.
+// Warning describes what is unsafe about the way users sign in although it works: hashes of a low
+// cost. It is "" when nothing is.
 func (s *SignIn) Warning() string { return s.weak() }
 
 func (s *SignIn) basic(auth Auth) error {
@@ -120,7 +127,8 @@ func (s *SignIn) basic(auth Auth) error {
 	case auth.PasswordFile != "" && auth.UsersFile != "":
 		return errors.New("admin.auth.password_file and admin.auth.users_file: only one of them can be meant")
 	}
-	// check returns the state of the file, and what compares a name and a password with it.
+	// check returns the state of the file, and a function that compares a name and a password with
+	// it.
 	var check func(ctx context.Context, user, password string) (state string, right func() (bool, error), err error)
 	if auth.PasswordFile != "" {
 		file := &kept[string]{key: "admin.auth.password_file", path: auth.PasswordFile, parse: oneSecret}
@@ -130,7 +138,8 @@ func (s *SignIn) basic(auth Auth) error {
 		check = func(_ context.Context, user, password string) (string, func() (bool, error), error) {
 			wanted, err := file.get()
 			return wanted, func() (bool, error) {
-				userIs, passwordIs := sameText(user, auth.User), sameText(password, wanted) // both, so that time reveals nothing
+				// always both, so that time reveals nothing
+				userIs, passwordIs := sameText(user, auth.User), sameText(password, wanted)
 				return userIs && passwordIs, nil
 			}, err
 		}
@@ -205,7 +214,7 @@ func (s *SignIn) proxy(auth Auth) error {
 		switch names := r.Header.Values(auth.Header); {
 		case len(names) == 0 || len(names) == 1 && names[0] == "":
 			return "", fmt.Errorf("%w at the reverse proxy: it has sent no header %s", errSignIn, auth.Header)
-		case len(names) > 1: // the proxy's own, and one that somebody gave it to pass on
+		case len(names) > 1: // the proxy's own, and one that a client sent for the proxy to pass on
 			s.refused(r, "the header with the name is there more than once")
 			return "", fmt.Errorf("%w: the header %s is there %d times", errSignIn, auth.Header, len(names))
 		case !isName(names[0]):
@@ -217,16 +226,17 @@ func (s *SignIn) proxy(auth Auth) error {
 	return nil
 }
 
-// nameMost bounds, in bytes, what is kept of a name in each act of the audit.
+// nameMost bounds, in bytes, what each act of the audit keeps of a name.
 const nameMost = 200
 
-// isName tells whether a name can stand in an audit.
+// isName reports whether a name can be kept in the audit.
 func isName(s string) bool {
 	return len(s) <= nameMost && utf8.ValidString(s) && strings.TrimSpace(s) == s && !strings.ContainsFunc(s, unicode.IsControl)
 }
 
-// verify returns nil for credentials that are right: those that were right a while ago at once, others as fast as the
-// throttle lets an address try. state is what the file that they are compared with holds, right compares them.
+// verify returns nil for the right credentials: at once for those that were right a while ago, for
+// others as fast as the throttle lets an address try. state is the content of the file that they
+// are compared with, and right compares them.
 func (s *SignIn) verify(r *http.Request, user, secret, state string, right func() (bool, error), refusal string) error {
 	from := sourceOf(r)
 	given := s.throttle.credentials(from, user, secret, state)
@@ -236,7 +246,8 @@ func (s *SignIn) verify(r *http.Request, user, secret, state string, right func(
 	if wait, ok := s.throttle.take(from, s.now()); !ok {
 		s.refused(r, "too many sign-ins that were not right came from there, or from everywhere")
 		s.throttle.punish(r.Context(), from)
-		if s.throttle.remembers(given, s.now()) { // one of several requests at once has been let in meanwhile
+		// a concurrent request with them was accepted in the meantime
+		if s.throttle.remembers(given, s.now()) {
 			return nil
 		}
 		return &throttledError{wait}
@@ -253,7 +264,7 @@ func (s *SignIn) verify(r *http.Request, user, secret, state string, right func(
 	return nil
 }
 
-// unchecked logs that sign-ins cannot be checked, unless the client has just gone away.
+// unchecked logs that sign-ins cannot be checked, unless the client has just disconnected.
 func (s *SignIn) unchecked(r *http.Request, err error) error {
 	if r.Context().Err() == nil && s.told.now() {
 		s.log.ErrorContext(r.Context(), "sign-ins cannot be checked", "error", err)
@@ -261,20 +272,22 @@ func (s *SignIn) unchecked(r *http.Request, err error) error {
 	return errUnchecked
 }
 
-// refused logs a refused sign-in, at most once a second: a thousand tries a second must not fill the disk.
+// refused logs a refused sign-in, at most once a second: a thousand tries a second must not fill
+// the disk.
 func (s *SignIn) refused(r *http.Request, why string) {
 	if s.told.now() {
 		s.log.WarnContext(r.Context(), "a sign-in is refused", "from", remoteHost(r), "because", why)
 	}
 }
 
-// sameText compares in a time that does not tell how much is right, nor how long the wanted text is.
+// sameText compares in a time that reveals neither how much is right nor how long the wanted text
+// is.
 func sameText(given, wanted string) bool {
 	a, b := sha256.Sum256([]byte(given)), sha256.Sum256([]byte(wanted))
 	return subtle.ConstantTimeCompare(a[:], b[:]) == 1
 }
 
-// authorization returns what a request's header Authorization has behind the name of a scheme.
+// authorization returns what follows the name of a scheme in a request's header Authorization.
 func authorization(r *http.Request, scheme string) (string, bool) {
 	name, value, ok := strings.Cut(r.Header.Get("Authorization"), " ")
 	return strings.TrimSpace(value), ok && strings.EqualFold(name, scheme)
@@ -285,9 +298,9 @@ type kept[T any] struct {
 	key, path string
 	parse     func(text string) (T, error)
 
-	mu     sync.Mutex // guards the rest
+	mu     sync.Mutex // guards the fields below
 	parsed bool
-	text   string // what value was made of
+	text   string // from which value was parsed
 	value  T
 }
 
@@ -312,7 +325,7 @@ func (k *kept[T]) get() (T, error) {
 	return value, nil
 }
 
-// readRegular reads a small file. What can be read only once, such as a pipe, is refused.
+// readRegular reads a small file. It refuses one that can be read only once, such as a pipe.
 func readRegular(path string) (string, error) {
 	info, err := os.Stat(path)
 	switch {
@@ -331,7 +344,7 @@ func readRegular(path string) (string, error) {
 	return string(data), err
 }
 
-// oneSecret is a file that holds one text, with the newlines that editors put behind it.
+// oneSecret parses a file that holds one text, with the newlines that editors append.
 func oneSecret(text string) (string, error) {
 	text = strings.TrimRight(text, "\r\n")
 	if text == "" {
@@ -348,30 +361,33 @@ func oneToken(text string) (string, error) {
 	return token, err
 }
 
-// users are those of a users file.
+// users is the content of a users file.
 type users struct {
 	digest string // of the file
 	hashes map[string]hash
-	cost   int    // the highest of all hashes: a comparison takes as long as with this one for every name
-	decoy  []byte // a hash of that cost, for users that do not exist
-	weak   string // describes hashes of a low cost
+	// the highest of all hashes: a comparison takes as long as with this one for every name
+	cost  int
+	decoy []byte // a hash of that cost, for users that do not exist
+	weak  string // describes hashes of a low cost
 
-	// turn is held while a hash is computed. That takes long on purpose, and a guesser must not take all processors from the
-	// jobs.
+	// turn is held while a hash is computed. That is slow on purpose, and a guesser must not take
+	// all processors from the jobs.
 	turn chan struct{}
 
-	compare func(hash, password []byte) error // bcrypt's; a test counts what is computed
+	compare func(hash, password []byte) error // bcrypt's; a test counts the computations
 }
 
-// hash is what the file has of one user.
+// hash is the entry of one user.
 type hash struct {
 	text []byte
 	cost int
 }
 
 const (
-	costMost  = 16 // 64 times as slow as bcrypt's own default: some seconds
-	costLeast = 10 // bcrypt's own default; htpasswd's is 5, with which one processor guesses a thousand passwords a second
+	costMost = 16 // 64 times as slow as bcrypt's own default: some seconds
+	// bcrypt's own default; htpasswd's is 5, with which one processor guesses a thousand passwords
+	// a second
+	costLeast = 10
 )
 
 // parseUsers reads lines of name:hash. Errors name the line and never quote it.
@@ -424,8 +440,8 @@ func parseUsers(text string) (*users, error) {
 	return u, nil
 }
 
-// right reports whether a user has this password. A refusal takes the time of the highest cost, whether the user exists or
-// not, so that it does not reveal which users there are.
+// right reports whether a user has this password. A refusal takes the time of the highest cost
+// whether or not the user exists, so that it does not reveal which users exist.
 func (u *users) right(ctx context.Context, user, password string) (bool, error) {
 	select {
 	case u.turn <- struct{}{}:
@@ -440,8 +456,8 @@ func (u *users) right(ctx context.Context, user, password string) (bool, error) 
 	if u.compare(wanted.text, []byte(password)) == nil && exists {
 		return true, nil
 	}
-	// A cost of one more takes twice as long, so the costs from this hash's up to the highest, each once more, make up the
-	// difference.
+	// Each increment of the cost doubles the time, so computing each cost from this hash's up to
+	// one below the highest makes up the difference.
 	for cost := wanted.cost; cost < u.cost; cost++ {
 		padding := slices.Clone(u.decoy)
 		copy(padding[4:6], fmt.Sprintf("%02d", cost)) // $2y$NN$
@@ -450,7 +466,7 @@ func (u *users) right(ctx context.Context, user, password string) (bool, error) 
 	return false, nil
 }
 
-// seldom reports about once a second that it is time.
+// seldom limits an action to about once a second.
 type seldom struct {
 	mu   sync.Mutex
 	last time.Time

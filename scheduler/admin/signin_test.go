@@ -94,13 +94,13 @@ func named(from, header string, names ...string) func(*http.Request) {
 	return func(r *http.Request) { r.RemoteAddr, r.Header[http.CanonicalHeaderKey(header)] = from, names }
 }
 
-// Of each mode: who is let in, under which name, and who is not.
+// For each mode: the requests that have access and their users, and those without access.
 func TestOnlyWhoSignsInIsLetIn(t *testing.T) {
 	t.Parallel()
 	type try struct {
 		what   string
 		change func(*http.Request)
-		user   string // "" is not let in
+		user   string // "": without access
 	}
 	basic := []try{
 		{"nothing", nil, ""},
@@ -169,7 +169,7 @@ func TestOnlyWhoSignsInIsLetIn(t *testing.T) {
 	}
 }
 
-// closedPaths are some that need a sign-in, of every kind.
+// closedPaths are examples of every kind of path that needs a sign-in.
 var closedPaths = []string{"/", "/static/page.css", "/api/v1/jobs", "/api/v1/runs/x/cancel", "/api/v1/config", "/api/v1/config/reload", "/nothing",
 	"/livez/", "/metrics/../api/v1/jobs", "//livez"}
 
@@ -219,7 +219,7 @@ func TestWithoutAuthOnlyLoopbackIsOpen(t *testing.T) {
 	}
 }
 
-// The command line knows the ticket from Redis, and may use it for one thing.
+// The command line reads the ticket from Redis, and may use it for only one request.
 func TestTicketOpensTheReloadAlone(t *testing.T) {
 	t.Parallel()
 	for name, g := range map[string]*guarded{
@@ -326,7 +326,7 @@ func TestFilesThatCannotBeUsedAreErrorsAtTheStart(t *testing.T) {
 	}
 }
 
-// What somebody does is kept under the name that he signed in with.
+// The audit names the user who signed in.
 func TestAuditNamesWhoSignedIn(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// tally counts what repeats: the first of a kind is reported at once, those that follow within a span together, at its end.
-// Time is an argument, so that tests need not wait.
+// tally counts repeats: it reports the first of a kind at once, and those that follow within a span
+// together, at its end. Time is an argument, so that tests need not wait.
 type tally[V any] struct {
 	span time.Duration
 	most int // kinds that are counted at a time
@@ -15,7 +15,7 @@ type tally[V any] struct {
 	open map[string]*counted[V] // guarded by mu
 }
 
-// counted is what came of a kind since the last report.
+// counted is the repeats of a kind since the last report.
 type counted[V any] struct {
 	since time.Time
 	times int
@@ -26,8 +26,8 @@ func newTally[V any](span time.Duration, most int) *tally[V] {
 	return &tally[V]{span: span, most: most, open: make(map[string]*counted[V])}
 }
 
-// first reports whether something must be reported at once: it is the first of its kind for a while. known is false when more
-// kinds come than are counted, and this is one of those.
+// first reports whether this is the first of its kind for a while, so that it must be reported at
+// once. known is false for a kind that exceeds the number of counted kinds.
 func (t *tally[V]) first(kind string, now time.Time) (first, known bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -41,7 +41,7 @@ func (t *tally[V]) first(kind string, now time.Time) (first, known bool) {
 	return true, true
 }
 
-// count counts one of a kind that was not reported.
+// count counts a repeat that was not reported.
 func (t *tally[V]) count(kind string, value V, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -54,8 +54,8 @@ func (t *tally[V]) count(kind string, value V, now time.Time) {
 	c.last = value
 }
 
-// due returns what must be reported by now, or, with all, everything that was counted. A kind that did not come again is
-// forgotten.
+// due returns what must be reported by now, or, with all, everything that was counted. It forgets a
+// kind that did not repeat.
 func (t *tally[V]) due(now time.Time, all bool) []counted[V] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -73,7 +73,7 @@ func (t *tally[V]) due(now time.Time, all bool) []counted[V] {
 	return due
 }
 
-// again puts back what was due and could not be kept.
+// again puts back repeats that were due and could not be recorded.
 func (t *tally[V]) again(kind string, c counted[V]) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -15,37 +15,43 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// The limits on sign-ins with a secret that was not right a moment ago from the same address. They are low enough that
-// guessing a password takes years, and high enough that a user who mistypes one, or a script that starts anew, notices
-// nothing.
+// The limits on sign-ins with a secret that was not right a moment ago from the same address. They
+// are low enough that guessing a password takes years, and high enough that a user who mistypes
+// one, or a script that restarts, notices nothing.
 const (
 	tryBurst    = 10              // sign-ins of one address at once
 	tryEvery    = 5 * time.Second // and then one more in this time
 	tryAllBurst = 20              // sign-ins of all addresses at once
-	tryAllRate  = 3               // and then so many a second: what a processor computes at bcrypt's usual costs
+	// and then this number a second: what a processor computes at bcrypt's usual costs
+	tryAllRate = 3
 
-	rememberFor  = 24 * time.Hour // since the last request with them, credentials that were right are remembered
-	rememberMost = 1000           // of them are kept, over all users and addresses
+	// since the last request with them, right credentials are remembered
+	rememberFor  = 24 * time.Hour
+	rememberMost = 1000 // of them are kept, over all users and addresses
 
-	bucketsMost = 1000 // addresses of which the bucket is kept; those that are full again are forgotten first
+	bucketsMost = 1000 // addresses whose bucket is kept; the full ones are forgotten first
 
-	penalty       = time.Second // for which the reply to a sign-in above the limits is held back
+	penalty       = time.Second // how long the reply to a sign-in above the limits is held back
 	penaltiesOfIP = 256         // replies to one address that are held back at a time
-	penaltiesMost = 320         // and to all: less than the connections that the server takes
+	// and to all addresses: less than the connections that the server takes
+	penaltiesMost = 320
 )
 
-// throttle bounds how fast passwords and tokens can be guessed. Time is an argument, so that tests need not wait.
+// throttle bounds how fast passwords and tokens can be guessed. Time is an argument, so that tests
+// need not wait.
 //
-// A token bucket for each address bounds one guesser, and one for all addresses bounds many. An IPv6 address counts by its
-// /64, which is what one customer of a network has. Credentials that were right are remembered with the address that they
-// came from: they are let in first, whatever the buckets say, so guessers keep no user out who has signed in from there.
+// A token bucket for each address bounds one guesser, and one for all addresses bounds many. An
+// IPv6 address counts by its /64, which is what one customer of a network has. Credentials that
+// were right are remembered with the address that they came from: they are accepted first, whatever
+// the buckets have, so guessers cannot lock out a user who has signed in from there.
 //
-// Comparing with what is remembered needs no token, and so an address where a user has signed in (a shared host, a NAT, a
-// reverse proxy in front of mode basic) could guess that user's password faster. Therefore the reply to each sign-in above
-// the limits is held back for a second, and the number of replies that are held back bounds that rate too: penaltiesOfIP
-// a second, after which the address is not listened to at all. Other addresses do not notice.
+// The comparison with remembered credentials needs no token, and so a client at an address where a
+// user has signed in (a shared host, a NAT, a reverse proxy in front of mode basic) could guess
+// that user's password faster. Therefore the reply to each sign-in above the limits is held back
+// for a second, and the number of held-back replies bounds that rate too: penaltiesOfIP a second,
+// beyond which the address gets no hearing at all. Other addresses do not notice.
 type throttle struct {
-	mu      sync.Mutex // guards the rest
+	mu      sync.Mutex // guards the fields below
 	all     *rate.Limiter
 	buckets map[netip.Prefix]*rate.Limiter // absent: full
 	known   map[credentials]time.Time      // when they were last used
@@ -54,7 +60,7 @@ type throttle struct {
 	salt    []byte                         // of credentials
 }
 
-// credentials are an address, a user and a secret, hashed: what is remembered of them gives no password away.
+// credentials are an address, a user and a secret, hashed: a remembered value reveals no password.
 type credentials [sha256.Size]byte
 
 func newThrottle() *throttle {
@@ -67,7 +73,8 @@ func newThrottle() *throttle {
 	return t
 }
 
-// sourceOf returns the network that a request counts for: its IPv4 address, or the /64 of its IPv6 address.
+// sourceOf returns the network that a request counts for: its IPv4 address, or the /64 of its IPv6
+// address.
 func sourceOf(r *http.Request) netip.Prefix {
 	from, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
@@ -81,8 +88,8 @@ func sourceOf(r *http.Request) netip.Prefix {
 	return prefix
 }
 
-// credentials returns what is remembered of a sign-in. valid names the state of the file that made it right: when the file
-// changes, nothing that was remembered counts.
+// credentials returns the value to remember for a sign-in. valid names the state of the file that
+// made it right: when the file changes, no remembered value is valid any more.
 func (t *throttle) credentials(from netip.Prefix, user, secret, valid string) credentials {
 	mac := hmac.New(sha256.New, t.salt)
 	for _, part := range []string{from.String(), user, secret, valid} {
@@ -119,14 +126,15 @@ func (t *throttle) remember(c credentials, now time.Time) {
 	t.known[c] = now
 }
 
-// take takes a token for a sign-in from an address. When there is none, it returns after how long there will be one.
+// take takes a token for a sign-in from an address. Without one, it returns the time until the
+// next.
 func (t *throttle) take(from netip.Prefix, now time.Time) (wait time.Duration, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	bucket := t.buckets[from]
 	if bucket != nil {
 		if wait := untilToken(bucket, now); wait > 0 {
-			return wait, false // and nothing of what all share
+			return wait, false // without a token from the shared bucket
 		}
 	}
 	if wait := untilToken(t.all, now); wait > 0 {
@@ -144,9 +152,10 @@ func (t *throttle) take(from netip.Prefix, now time.Time) (wait time.Duration, o
 	return 0, true
 }
 
-// forget drops the buckets that are full again, which is what an absent one means. A token of the bucket of all is needed
-// to make one that is not full, so few are left: tryAllBurst, and tryAllRate for each second that a bucket takes to fill.
-// The caller holds mu.
+// forget drops the buckets that are full again, since an absent bucket means a full one. Every
+// sign-in that takes from an address's bucket also takes a token from the shared bucket, so few
+// buckets are left: tryAllBurst, and tryAllRate for each second that a bucket takes to fill. The
+// caller holds mu.
 func (t *throttle) forget(now time.Time) {
 	for from, bucket := range t.buckets {
 		if bucket.TokensAt(now) >= tryBurst {
@@ -155,7 +164,7 @@ func (t *throttle) forget(now time.Time) {
 	}
 }
 
-// untilToken returns after how long a bucket will have a token.
+// untilToken returns the time until a bucket has a token.
 func untilToken(bucket *rate.Limiter, now time.Time) time.Duration {
 	missing := 1 - bucket.TokensAt(now)
 	if missing <= 0 {
@@ -164,7 +173,7 @@ func untilToken(bucket *rate.Limiter, now time.Time) time.Duration {
 	return max(time.Millisecond, time.Duration(missing/float64(bucket.Limit())*float64(time.Second)))
 }
 
-// crowded reports whether so many replies to an address are held back that it is not listened to.
+// crowded reports whether too many replies to an address are held back for it to get a hearing.
 func (t *throttle) crowded(from netip.Prefix) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -204,5 +213,5 @@ func (e *throttledError) Error() string {
 	return fmt.Sprintf("too many sign-ins that were not known here; try again in %ds", e.seconds())
 }
 
-// seconds is the wait as Retry-After has it.
+// seconds is the wait in the form of Retry-After.
 func (e *throttledError) seconds() int { return max(1, int(math.Ceil(e.wait.Seconds()))) }

@@ -25,8 +25,8 @@ func (g *guarded) from(address, user, password string) *httptest.ResponseRecorde
 	})
 }
 
-// Two hundred guessers get few guesses checked, and keep no user out: neither a user who has signed in from the same
-// address, nor one who signs in for the first time from another.
+// Two hundred guessers get few guesses checked, and lock no user out: neither a user who has signed
+// in from the same address, nor one who signs in for the first time from another.
 func TestGuessersGetFewGuessesAndKeepNoUserOut(t *testing.T) {
 	t.Parallel()
 	for name, auth := range map[string]Auth{
@@ -91,7 +91,8 @@ func TestGuessersGetFewGuessesAndKeepNoUserOut(t *testing.T) {
 	}
 }
 
-// Many addresses together get what the bucket of all has, and their buckets take no more memory than is bounded.
+// Many addresses together get no more tokens than the shared bucket has, and the memory of their
+// buckets is bounded.
 func TestBucketsOfManyAddressesAreFewAndShareOne(t *testing.T) {
 	t.Parallel()
 	limits, now := newThrottle(), time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
@@ -120,7 +121,7 @@ func TestBucketsOfManyAddressesAreFewAndShareOne(t *testing.T) {
 	}
 }
 
-// An address that is above its limit takes nothing of what all share.
+// An address that is above its limit takes no token of the shared bucket.
 func TestOneAddressLeavesTokensToOthers(t *testing.T) {
 	t.Parallel()
 	limits, now := newThrottle(), time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
@@ -194,7 +195,7 @@ func TestCostsDoNotRevealWhichUsersExist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rounds := 0 // a cost of one more doubles them
+	rounds := 0 // each increment of the cost doubles them
 	all.compare = func(hash, password []byte) error {
 		cost, err := bcrypt.Cost(hash)
 		if err != nil {

@@ -11,17 +11,18 @@ import (
 )
 
 const (
-	flushEvery   = time.Second
-	flushLimit   = 5 * time.Second  // for the last flush
-	requestSpan  = 10 * time.Second // for which the requests of one actor for one job are counted before they are kept
-	requestKinds = 1000             // actors and jobs that are counted; more are kept one by one
-	requestEntry = time.Hour        // for which such requests are one entry of the audit
-	lineSpan     = time.Minute      // for which repeated lines of the log are counted
-	lineKinds    = 200              // of lines; others are counted together
-	lineText     = 200              // bytes of a name in a line
+	flushEvery = time.Second
+	flushLimit = 5 * time.Second // for the last flush
+	// for which the requests of one actor for one job are counted before they are recorded
+	requestSpan  = 10 * time.Second
+	requestKinds = 1000        // actors and jobs that are counted; more are recorded one by one
+	requestEntry = time.Hour   // for which such requests are one entry of the audit
+	lineSpan     = time.Minute // for which repeated lines of the log are counted
+	lineKinds    = 200         // of lines; others are counted together
+	lineText     = 200         // bytes of a name in a line
 )
 
-// line is what the log says of a request to change something.
+// line is a log line about a request to change something.
 type line struct {
 	done    bool // else it was refused, or failed
 	who     string
@@ -29,16 +30,16 @@ type line struct {
 	on      string
 	why     string
 	status  int
-	because string // it was refused
+	because string // why it was refused
 }
 
-// kind tells lines apart that are counted together.
+// kind returns a key; lines with the same key are counted together.
 func (l *line) kind() string {
 	return l.who + "\x00" + l.action + "\x00" + l.on + "\x00" + http.StatusText(l.status)
 }
 
-// tell logs a request. What is done by hand is logged each time; requests for runs and refusals may come by the thousand, so
-// their repeats are counted and logged with their number.
+// tell logs a request. Acts by hand are logged each time; requests for runs and refusals may come
+// by the thousand, so their repeats are counted and logged with their number.
 func (s *Server) tell(ctx context.Context, l line, counts bool) {
 	for _, text := range []*string{&l.who, &l.action, &l.on, &l.why, &l.because} {
 		*text = (*text)[:min(len(*text), lineText)]
@@ -77,7 +78,7 @@ func (s *Server) writeLine(ctx context.Context, l line, times int) {
 	}
 }
 
-// flush logs the lines that were counted, and keeps the requests that were.
+// flush logs the counted lines, and records the counted requests.
 func (s *Server) flush(ctx context.Context, all bool) {
 	now := time.Now()
 	for _, counted := range s.lines.due(now, all) {
@@ -91,9 +92,11 @@ func (s *Server) flush(ctx context.Context, all bool) {
 	}
 }
 
-// Serve is [Serve] of this server. It also logs and keeps in the audit what is counted before it is written, at the end too.
+// Serve is [Serve] of this server. It also logs the counted lines and records the counted requests
+// in the audit, at the end too.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
-	counting, stop := context.WithCancel(context.WithoutCancel(ctx)) // until the last request is answered
+	// until the last request is answered
+	counting, stop := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -117,8 +120,8 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	return err
 }
 
-// enqueue asks for a run and keeps that in the audit: the first request of an actor for a job at once, in the same step,
-// those that follow within a few seconds as one.
+// enqueue asks for a run and records that in the audit: an actor's first request for a job at once,
+// in the same step, those that follow within a few seconds as one.
 func (o *Operator) enqueue(ctx context.Context, request ledger.Request, act ledger.Act) (*ledger.Enqueued, error) {
 	act.Span = requestEntry
 	kind := act.Who + "\x00" + act.What + "\x00" + act.On
@@ -137,7 +140,7 @@ func (o *Operator) enqueue(ctx context.Context, request ledger.Request, act ledg
 	return enqueued, nil
 }
 
-// flush keeps the requests that were counted. What could not be kept is counted on.
+// flush records the counted requests. It keeps counting those that it could not record.
 func (o *Operator) flush(ctx context.Context, now time.Time, all bool) error {
 	var failed []error
 	for _, counted := range o.requests.due(now, all) {

@@ -80,7 +80,8 @@ func (c *console) audit() []string {
 	return lines
 }
 
-// Requests for runs are in the audit: the first at once, those that follow as one entry with their number.
+// Requests for runs are in the audit: the first at once, those that follow as one entry with their
+// number.
 func TestRequestsForRunsAreCountedInTheAudit(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
@@ -93,7 +94,8 @@ func TestRequestsForRunsAreCountedInTheAudit(t *testing.T) {
 		for i := range 40 {
 			c.post("/api/v1/enqueue", fmt.Sprintf(`{"job": "nightly", "id": "b%d"}`, i), 201)
 		}
-		c.post("/api/v1/enqueue", `{"job": "nightly", "id": "a"}`, 200) // it was there: nothing is done
+		// the run exists: nothing is done
+		c.post("/api/v1/enqueue", `{"job": "nightly", "id": "a"}`, 200)
 		c.post("/api/v1/jobs/nightly/run", `{"reason": "by hand"}`, 201)
 		c.post("/api/v1/enqueue", `{"job": "nobody"}`, 404)
 		if n := len(c.audit()); n != 2 {
@@ -202,7 +204,7 @@ func TestActionsAndRefusalsAreLogged(t *testing.T) {
 	}
 }
 
-// Requests that are refused before anything is looked up are lines, too.
+// Requests that are refused before any lookup are also lines.
 func TestRefusedSignInsToActAreLogged(t *testing.T) {
 	t.Parallel()
 	g, log := newGuarded(t, Auth{Mode: AuthToken, TokenFile: secretFile(t, "0123456789abcdef")}, "127.0.0.1:0"), new(journal)

@@ -10,7 +10,7 @@ import (
 // Instant is a moment in RFC 3339, UTC, with milliseconds. The zero time is null.
 type Instant struct{ time.Time }
 
-// String returns the text that JSON has, "" for the zero time.
+// String returns the text of the JSON value, "" for the zero time.
 func (t Instant) String() string { return utc(t.Time, "2006-01-02T15:04:05.000Z") }
 
 // MarshalJSON writes a text or null.
@@ -19,7 +19,7 @@ func (t Instant) MarshalJSON() ([]byte, error) { return Text(t.String()).Marshal
 // TickTime is the due time of a tick, in RFC 3339, UTC, without a fraction. The zero time is null.
 type TickTime struct{ time.Time }
 
-// String returns the text that JSON has, "" for the zero time.
+// String returns the text of the JSON value, "" for the zero time.
 func (t TickTime) String() string { return utc(t.Time, "2006-01-02T15:04:05Z") }
 
 // MarshalJSON writes a text or null.
@@ -43,7 +43,7 @@ func (t Text) MarshalJSON() ([]byte, error) {
 	return json.Marshal(string(t))
 }
 
-// Seconds is a duration that JSON has as a number of seconds, to the millisecond.
+// Seconds is a duration whose JSON value is a number of seconds, to the millisecond.
 type Seconds time.Duration
 
 // MarshalJSON writes a number.

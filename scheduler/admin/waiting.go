@@ -13,36 +13,38 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// WaitingFor says why a run that is not finished does not run.
+// WaitingFor is why an unfinished run does not run.
 type WaitingFor struct {
 	Reason WaitReason `json:"reason"`
-	Text   string     `json:"text"` // the reason in a sentence, with what is in the way
+	Text   string     `json:"text"` // the reason in a sentence that names the obstacle
 
 	RunID  Text `json:"run_id,omitempty"` // for suspect, and for locks that a run holds: that run
 	Worker Text `json:"worker,omitempty"` // of that run
-	Ahead  int  `json:"ahead,omitempty"`  // for slot and behind: how many runs of its queue have been due for longer
+	// for slot and behind: how many runs of its queue have been due for longer
+	Ahead int `json:"ahead,omitempty"`
 }
 
-// WaitReason is why a run does not run, in one word. There may be more of them in later versions.
+// WaitReason is why a run does not run, in one word. Later versions may have more of them.
 type WaitReason string
 
 const (
-	WaitsTime    WaitReason = "time"     // it is scheduled, or its next attempt is
-	WaitsLocks   WaitReason = "locks"    // others hold its locks, or wait for them in front of it
-	WaitsPaused  WaitReason = "paused"   // its queue is paused
-	WaitsWorker  WaitReason = "worker"   // no worker serves its queue
-	WaitsHandler WaitReason = "handler"  // no worker that serves its queue has its handler
-	WaitsSuspect WaitReason = "suspect"  // it has crashed, and on each worker runs another one that it must not run beside
+	WaitsTime    WaitReason = "time"    // it is scheduled, or its next attempt is
+	WaitsLocks   WaitReason = "locks"   // others hold its locks, or wait for them in front of it
+	WaitsPaused  WaitReason = "paused"  // its queue is paused
+	WaitsWorker  WaitReason = "worker"  // no worker serves its queue
+	WaitsHandler WaitReason = "handler" // no worker that serves its queue has its handler
+	// it has crashed, and every worker runs another run that it must not run beside
+	WaitsSuspect WaitReason = "suspect"
 	WaitsSlot    WaitReason = "slot"     // all slots of the workers that could run it are busy
 	WaitsBehind  WaitReason = "behind"   // others of its queue have been due for longer
 	WaitsStart   WaitReason = "delivery" // nothing is in its way: a worker is about to start it
 	WaitsParked  WaitReason = "parked"   // it has failed, and cannot be moved to its job's history
 )
 
-// dueReasons are those that a due run can have, in the order in which they are looked for.
+// dueReasons are the possible reasons of a due run, in the order in which they are checked.
 var dueReasons = []WaitReason{WaitsPaused, WaitsWorker, WaitsHandler, WaitsSuspect, WaitsSlot, WaitsBehind, WaitsStart}
 
-// conditions are what decides whether a due run can start.
+// conditions are the facts that decide whether a due run can start.
 type conditions struct {
 	paused   []string // queues
 	sessions []session
@@ -65,10 +67,10 @@ func (r *Reader) conditions(ctx context.Context) (*conditions, error) {
 	return c, nil
 }
 
-// waitingFor returns why a run does not run; nil for one that runs or is over.
+// waitingFor returns why a run does not run; nil for a running or finished run.
 func (r *Reader) waitingFor(ctx context.Context, record *ledger.Record) (*WaitingFor, error) {
 	switch {
-	case handedBack(record): // perhaps for lack of its handler
+	case handedBack(record): // perhaps because the worker lacks its handler
 	case record.Parked, record.State == ledger.Scheduled, record.State == ledger.Retrying:
 		return undue(record, nil), nil
 	case record.State == ledger.WaitsLock:
@@ -94,7 +96,8 @@ func (r *Reader) waitingFor(ctx context.Context, record *ledger.Record) (*Waitin
 	switch job, err := r.book.Definition(ctx, record.ID); {
 	case err == nil:
 		handler = job.Handler
-	case !errors.Is(err, ledger.ErrUnknown) && !ledger.Final(err): // else it has ended just now, or its claim will end it
+	// else it has just ended, or its claim will end it
+	case !errors.Is(err, ledger.ErrUnknown) && !ledger.Final(err):
 		return nil, err
 	}
 	ahead := 0
@@ -106,14 +109,15 @@ func (r *Reader) waitingFor(ctx context.Context, record *ledger.Record) (*Waitin
 	return c.whyNot(record, handler, ahead), nil
 }
 
-// handedBack reports whether a run waits for a moment since the worker of its last attempt could not do it, or drained.
+// handedBack reports whether a run waits for a moment because the worker of its last attempt could
+// not do it, or drained.
 func handedBack(record *ledger.Record) bool {
 	last := record.Last()
 	return record.State == ledger.Scheduled && last != nil && last.Outcome == ledger.HandedBackAttempt
 }
 
-// whyNot is why for any run that does not run. One that was handed back is due again in a moment, which is no reason if no
-// worker could start it then.
+// whyNot is why for any run that does not run. A handed-back run is due again in a moment, so the
+// delay is the reason only if a worker could then start the run.
 func (c *conditions) whyNot(record *ledger.Record, handler string, ahead int) *WaitingFor {
 	switch {
 	case record.State == ledger.DueNow:
@@ -159,7 +163,8 @@ func isPaused(queue string) *WaitingFor {
 	return &WaitingFor{Reason: WaitsPaused, Text: fmt.Sprintf("its queue %s is paused: lockstep queue resume %[1]s", queue)}
 }
 
-// why returns why a due run does not run. handler is its job's; ahead is how many runs of its queue have been due for longer.
+// why returns why a due run does not run. handler is its job's; ahead is how many runs of its queue
+// have been due for longer.
 func (c *conditions) why(record *ledger.Record, handler string, ahead int) *WaitingFor {
 	if slices.Contains(c.paused, record.Queue) {
 		return isPaused(record.Queue)
@@ -197,7 +202,8 @@ func (c *conditions) why(record *ledger.Record, handler string, ahead int) *Wait
 	return &WaitingFor{Reason: WaitsStart, Text: "nothing is in its way, a worker is about to start it"}
 }
 
-// crowded returns why a run that has crashed before starts on none of the workers that could run it now, or nil.
+// crowded returns why a run that has crashed before starts on none of the workers that could run it
+// now, or nil.
 func crowded(record *ledger.Record, able []session) *WaitingFor {
 	if record.Crashes == 0 {
 		return nil
@@ -220,7 +226,7 @@ func crowded(record *ledger.Record, able []session) *WaitingFor {
 		case alone && card.Suspect == "" && card.Beside > 0:
 			by = append(by, fmt.Sprintf("%s on %s", runs(card.Beside), s.id))
 		default:
-			return nil // it can start there
+			return nil // it can start on this worker
 		}
 	}
 	by, more := some(by, mostNamed)
@@ -269,9 +275,10 @@ func lacks(queue, what string) *WaitingFor {
 	return &WaitingFor{Reason: WaitsHandler, Text: fmt.Sprintf("no worker %s, of those that serve its queue %s", what, queue)}
 }
 
-// unable returns why no worker starts the runs of a queue that were set aside for a need; nil if one does as soon as it has
-// a free slot. Cards name handlers, but not the other things that workers may lack: no worker that was there has these. One of
-// an older build, for which the runs are pushed again, may have come later.
+// unable returns why no worker starts the runs of a queue that were set aside for a need; nil if
+// one does as soon as it has a free slot. Cards name handlers, but not the other things that
+// workers may lack: no worker that was live then has these. A worker of an older build, for which
+// the runs are pushed again, may have joined later.
 func (c *conditions) unable(queue string, need ledger.Need) *WaitingFor {
 	switch serve := c.serve(queue); {
 	case need == "" || len(serve) == 0 || slices.Contains(c.paused, queue):
@@ -299,7 +306,7 @@ func (u Unable) String() string {
 	return fmt.Sprintf("%s of queue %s: %s", runs(u.Runs), u.Queue, u.Why)
 }
 
-// Unable returns which due runs no worker can do, by queue and by what they need.
+// Unable returns which due runs no worker can do, by queue and by need.
 func (r *Reader) Unable(ctx context.Context) ([]Unable, error) {
 	c, err := r.conditions(ctx)
 	if err != nil {
@@ -322,13 +329,15 @@ func (r *Reader) unable(ctx context.Context, c *conditions) ([]Unable, error) {
 	return unable, nil
 }
 
-// has reports whether a worker has a handler, as far as its card shows: true where that does not tell.
+// has reports whether a worker has a handler, as far as its card shows: true if the card leaves it
+// open.
 func (s session) has(handler string) bool {
 	card := s.card
 	return handler == "" || card.Handlers == nil || card.MoreHandlers > 0 || slices.Contains(card.Handlers, handler)
 }
 
-// ExplainRun tells what became of a run, whatever made it, and why it does not run, if it does not.
+// ExplainRun describes what happened to a run, whatever its trigger, and why it does not run, if it
+// does not.
 func (r *Reader) ExplainRun(ctx context.Context, id jobs.RunID) (*Explanation, error) {
 	record, _, err := r.book.Find(ctx, id)
 	if err != nil {
@@ -369,8 +378,8 @@ func (r *Reader) ExplainRun(ctx context.Context, id jobs.RunID) (*Explanation, e
 
 const localLayout = "Mon 2006-01-02 15:04:05 MST"
 
-// Parked returns parked runs: failed ones that cannot be moved to their job's history. It looks at a thousand outstanding
-// runs; all says that there are no more.
+// Parked returns parked runs: failed ones that cannot be moved to their job's history. It looks at
+// a thousand outstanding runs; all reports that no more exist.
 func (r *Reader) Parked(ctx context.Context) (parked []jobs.RunID, all bool, err error) {
 	outstanding, err := r.book.Outstanding(ctx, "", countPending)
 	if err != nil {
@@ -384,7 +393,8 @@ func (r *Reader) Parked(ctx context.Context) (parked []jobs.RunID, all bool, err
 	return parked, len(outstanding) < countPending, nil
 }
 
-// dueBy counts due runs by why they do not run. It looks at the oldest ones of each queue; younger ones are behind these.
+// dueBy counts due runs by why they do not run. It looks at the oldest ones of each queue; younger
+// ones are behind these.
 func (r *Reader) dueBy(ctx context.Context, c *conditions) (map[WaitReason]int, error) {
 	queues, err := r.book.DueQueues(ctx, lookQueues, lookRuns)
 	if err != nil {
@@ -423,7 +433,8 @@ func (r *Reader) dueBy(ctx context.Context, c *conditions) (map[WaitReason]int, 
 	for _, u := range unable {
 		more += u.Runs
 	}
-	more = max(0, min(more, count[WaitsBehind])) // so many were not looked at, and count as behind others so far
+	// runs that were not looked at, and count as behind others so far
+	more = max(0, min(more, count[WaitsBehind]))
 	count[WaitsHandler] += more
 	count[WaitsBehind] -= more
 	return count, nil
@@ -434,5 +445,5 @@ const (
 	lookRuns   = 20 // due runs of each that are looked at
 )
 
-// conditionsOf makes conditions of a scene that was read before.
+// conditionsOf makes conditions of a scene that was already read.
 func conditionsOf(s *scene, paused []string) *conditions { return &conditions{paused, s.sessions} }

@@ -15,7 +15,8 @@ import (
 	"lockstep/scheduler/worker"
 )
 
-// crew is a fake of some workers that serve "default", with due runs of the job "j", whose handler is "h".
+// crew is a fake of some workers that serve "default", with due runs of the job "j", whose handler
+// is "h".
 func crew(cards ...worker.Card) *fake {
 	f := &fake{listing: locks.Listing{At: noon}, jobs: []ledger.JobRecord{{Job: &jobs.Job{Name: "j", Handler: "h"}}}}
 	for i, card := range cards {

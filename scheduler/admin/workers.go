@@ -15,7 +15,7 @@ import (
 	"lockstep/scheduler/worker"
 )
 
-// scene is the lock space at one moment: who is there, who holds what, who waits.
+// scene is the lock space at one moment: its sessions, holds and waits.
 type scene struct {
 	holders  []Holder // by the time of their grant
 	waits    []Wait   // by ticket
@@ -23,7 +23,7 @@ type scene struct {
 	permits  map[string]locks.PermitRecord // those in use, or wanted
 }
 
-// session is one session with what its card says.
+// session is one session with its card.
 type session struct {
 	id     locks.SessionID
 	left   time.Duration
@@ -31,7 +31,8 @@ type session struct {
 	worker bool // the card is a worker's
 }
 
-// scene reads the lock space. Sessions come second, so that every holder's is there unless it has ended.
+// scene reads the lock space. It reads the sessions second, so that they include the session of
+// every holder unless that has ended.
 func (r *Reader) scene(ctx context.Context) (*scene, error) {
 	listing, err := r.space.Read(ctx)
 	if err != nil {
@@ -54,7 +55,7 @@ func (r *Reader) scene(ctx context.Context) (*scene, error) {
 		names[hold.ID] = Blocker{ID: s.holders[i].name(), Worker: hold.Session}
 	}
 	for _, wait := range listing.Waits {
-		if _, granted := names[wait.Request]; granted { // between two pages of the listing
+		if _, granted := names[wait.Request]; granted { // granted between two pages of the listing
 			continue
 		}
 		s.waits = append(s.waits, newWait(wait, listing.At))
@@ -78,7 +79,7 @@ func (r *Reader) scene(ctx context.Context) (*scene, error) {
 	return s, nil
 }
 
-// permitsOf returns the resources of which somebody has or wants permits.
+// permitsOf returns the resources whose permits are held or wanted.
 func permitsOf(s *scene) []string {
 	names := make(map[string]bool)
 	for _, h := range s.holders {
@@ -94,11 +95,11 @@ func permitsOf(s *scene) []string {
 	return slices.Collect(maps.Keys(names))
 }
 
-// newSession reads a card. Every session has one; a worker's is the one that tells of slots and queues.
+// newSession reads a card. Every session has one; a worker's is the one with slots and queues.
 func newSession(record locks.SessionRecord) session {
 	s := session{id: record.ID, left: record.LeaseLeft}
 	if err := json.Unmarshal(record.Card, &s.card); err != nil {
-		s.card = worker.Card{} // somebody else's idea of a card
+		s.card = worker.Card{} // another program's kind of card
 	}
 	s.worker = s.card.Slots > 0 && s.card.Queues != nil
 	return s
@@ -143,7 +144,8 @@ func newHolder(hold locks.HoldRecord, card worker.Card, now time.Time) Holder {
 		Modes: newModes(hold.Items), Resting: hold.Resting, Stuck: stuckOf(card, hold.Token),
 	}
 	if asked := hold.Asked; asked != nil {
-		// What was seized is gone, unless Redis has lost data and its holder has not come back yet.
+		// A seized hold no longer exists, unless Redis has lost data and its holder has not
+		// reconnected yet.
 		force := map[locks.Force]string{locks.Ask: "ask", locks.Take: "take", locks.Seize: "take"}[asked.Force]
 		holder.Asked = &Asked{force, Text(asked.Revocation.By), Text(asked.Revocation.Reason)}
 	}
@@ -155,7 +157,7 @@ func newHolder(hold locks.HoldRecord, card worker.Card, now time.Time) Holder {
 	return holder
 }
 
-// stuckOf returns what a worker's card tells of the attempt under a token, if that is stuck, or nil.
+// stuckOf returns the card's entry of the attempt under a token if that attempt is stuck, or nil.
 func stuckOf(card worker.Card, token locks.Token) *Stuck {
 	for _, one := range card.Stuck {
 		if one.Token == token {
@@ -179,11 +181,12 @@ func newWait(record locks.WaitRecord, now time.Time) Wait {
 	return wait
 }
 
-// name is how others call it who wait for it.
+// name is the id by which a holder or waiter appears as a blocker.
 func (h *Holder) name() string { return string(cmp.Or(h.RunID, Text(h.HoldID))) }
 func (w *Wait) name() string   { return string(cmp.Or(w.RunID, Text(w.ID))) }
 
-// visible returns the names of a bundle without the lock that each run has on itself, unless there is nothing else.
+// visible returns the names of a bundle without the lock that each run has on itself, unless the
+// bundle has nothing else.
 func visible(bundle []string) []string {
 	own := jobs.RunResource("")
 	names := make([]string, 0, len(bundle))
@@ -231,7 +234,8 @@ func (s *scene) workers() []Worker {
 	return workers
 }
 
-// Workers returns the replicas, by id. Other users of the lock library have sessions, too, but are no workers.
+// Workers returns the replicas, by id. Other users of the lock library also have sessions, but are
+// not workers.
 func (r *Reader) Workers(ctx context.Context) ([]Worker, error) {
 	s, err := r.scene(ctx)
 	if err != nil {
