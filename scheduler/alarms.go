@@ -7,11 +7,12 @@ import (
 	"lockstep/jobs"
 )
 
-// serverTime estimates the server's clock: what its last answer said, and what has passed here since. It is never
-// ahead of the server by more than the clocks' rates differ since that answer, so a tick is seldom tried early.
+// serverTime estimates the server's clock: the time in its last reply, plus the time since then by
+// this machine's clock. It is never ahead of the server by more than the clocks' rates differ since
+// that reply, so a tick is seldom tried early.
 type serverTime struct {
-	told time.Time // by the server
-	at   time.Time // when its answer was here; with a monotonic reading
+	told time.Time // time in the server's reply
+	at   time.Time // arrival of that reply; with a monotonic reading
 }
 
 func (t *serverTime) set(told time.Time) { t.told, t.at = told, time.Now() }
@@ -33,7 +34,7 @@ type alarms struct {
 	byName map[string]*alarm
 }
 
-// add puts an alarm in that has no cursor yet: it never goes off before move gives it one.
+// add inserts an alarm without a cursor: it never goes off before move gives it one.
 func (a *alarms) add(one *alarm) {
 	if a.byName == nil {
 		a.byName = make(map[string]*alarm)
@@ -42,7 +43,8 @@ func (a *alarms) add(one *alarm) {
 	heap.Push(&a.order, one)
 }
 
-// move sets the cursor of a job, wherever it stood: the ledger has the say. Unknown jobs are other workers' matter.
+// move sets the cursor of a job, forward or back: the ledger is the authority. It ignores unknown
+// jobs, which belong to other workers.
 func (a *alarms) move(job string, cursor time.Time) {
 	one := a.byName[job]
 	if one == nil || one.cursor.Equal(cursor) {
@@ -52,7 +54,7 @@ func (a *alarms) move(job string, cursor time.Time) {
 	a.set(one)
 }
 
-// turn puts the alarm of a job on or off.
+// turn switches the alarm of a job on or off.
 func (a *alarms) turn(job string, off bool) {
 	one := a.byName[job]
 	if one == nil || one.off == off {
@@ -70,11 +72,12 @@ func (a *alarms) set(one *alarm) {
 	heap.Fix(&a.order, one.index)
 }
 
-// due returns, in no particular order, at most so many of the alarms that are not after an instant. They stay where
-// they are until they are moved.
+// due returns, in no particular order, at most this number of the alarms that are not after an
+// instant. They stay in the heap until they are moved.
 func (a *alarms) due(now time.Time, most int) []*alarm {
 	var due []*alarm
-	for level := []int{0}; len(level) > 0 && len(due) < most; { // down the heap, along what is due
+	// down the heap, along the due alarms
+	for level := []int{0}; len(level) > 0 && len(due) < most; {
 		i := level[0]
 		level = level[1:]
 		if i >= len(a.order) || a.order[i].at.IsZero() || a.order[i].at.After(now) {
@@ -86,7 +89,7 @@ func (a *alarms) due(now time.Time, most int) []*alarm {
 	return due
 }
 
-// until returns how long it is from now to the first alarm; an hour when there is none.
+// until returns the time from now to the first alarm; an hour when there is none.
 func (a *alarms) until(now time.Time) time.Duration {
 	if len(a.order) == 0 || a.order[0].at.IsZero() {
 		return time.Hour
@@ -114,5 +117,5 @@ func (h *alarmHeap) Push(x any) {
 	*h = append(*h, one)
 }
 func (h *alarmHeap) Pop() any {
-	panic("scheduler: alarms are moved, never taken out") // heap.Interface wants the method
+	panic("scheduler: alarms are moved, never taken out") // heap.Interface requires the method
 }

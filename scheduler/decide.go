@@ -31,8 +31,9 @@ func Trigger(job *jobs.Job) (*cronspec.Schedule, error) {
 	return cronspec.Parse(job.Schedule, zone)
 }
 
-// leave reports whether another worker may still decide these ticks, which this one cannot: until the oldest has been due for
-// [jobs.MissedAfter]. Without ticks there is nothing to leave.
+// leave reports whether to leave these ticks, which this worker cannot decide, to another worker
+// that may still decide them: until the oldest has been due for [jobs.MissedAfter]. Without ticks
+// it returns false.
 func leave(decisions []ledger.Decision, now time.Time) bool {
 	return len(decisions) > 0 && now.Sub(decisions[0].Ticks[0].At) <= jobs.MissedAfter
 }
@@ -53,16 +54,18 @@ func spread(job *jobs.Job, next func(time.Time) time.Time, tick time.Time) time.
 	}
 	gap := time.Duration(math.MaxInt64)
 	if after := next(tick); !after.IsZero() {
-		gap = after.Sub(tick) // may be shorter than any that was checked: clocks change
+		gap = after.Sub(tick) // may be shorter than any gap that was checked: clocks change
 	}
 	return job.Spread(tick, gap)
 }
 
-// decide accounts for every tick of a job after its cursor and not after now: it returns what to record, oldest first,
-// in as many decisions as the ledger takes, each of which goes on from the one before. Nothing due: none.
+// decide accounts for every tick of a job after its cursor and not after now. It returns the
+// records to write, oldest first, in as many decisions as the ledger's bound requires; each
+// continues from the one before. Without due ticks it returns none.
 //
-// A tick more than [jobs.MissedAfter] late was missed, and the job's policy says which of those run all the same. Of
-// very many missed ticks only the newest get a line each; the older ones share one that names the first and the last.
+// A tick more than [jobs.MissedAfter] late was missed, and the job's policy selects the missed
+// ticks that run all the same. Of very many missed ticks only the newest get a line each; the older
+// ones share one that names the first and the last.
 func decide(job *jobs.Job, next func(time.Time) time.Time, cursor, now time.Time, by locks.SessionID) []ledger.Decision {
 	var (
 		ticks         []ledger.Tick

@@ -16,7 +16,8 @@ func every(d time.Duration) func(time.Time) time.Time {
 	return func(after time.Time) time.Time { return after.Truncate(d).Add(d) }
 }
 
-// verdicts writes decisions as one letter a tick, and checks that they account for every tick after the cursor once.
+// verdicts formats decisions as one letter per tick, and checks that they account for every tick
+// after the cursor exactly once.
 func verdicts(t *testing.T, decisions []ledger.Decision, next func(time.Time) time.Time, cursor, now time.Time) string {
 	t.Helper()
 	var b strings.Builder

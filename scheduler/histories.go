@@ -7,12 +7,14 @@ import (
 )
 
 const (
-	historyEvery = time.Minute           // between two looks at the size of histories, when it may soon be too large
-	historyCalm  = 10                    // times that, while it is less than half of what it may be
+	// between two looks at the size of histories, when it may soon be too large
+	historyEvery = time.Minute
+	historyCalm  = 10                    // times that, while it is less than half of the bound
 	historyPause = 50 * time.Millisecond // between two round trips of a look
 )
 
-// histories keeps, while this worker has duty, all finished runs together within [Options].MaxHistory.
+// histories keeps, while this worker has duty, all finished runs together within
+// [Options].MaxHistory.
 func (s *Scheduler) histories(ctx context.Context) {
 	every := s.o.HistoryEvery
 	if every <= 0 {
@@ -26,8 +28,8 @@ func (s *Scheduler) histories(ctx context.Context) {
 	}
 }
 
-// boundHistories removes the oldest finished runs if there are too many. It returns true when there will be none to remove for a
-// while.
+// boundHistories removes the oldest finished runs if there are too many. It returns true when none
+// will need to be removed for a while.
 func (s *Scheduler) boundHistories(ctx context.Context) (calm bool) {
 	rest := func(ctx context.Context) error {
 		if !sleep(ctx, historyPause) {
@@ -43,7 +45,7 @@ func (s *Scheduler) boundHistories(ctx context.Context) (calm bool) {
 	if size.Bytes <= s.o.MaxHistory {
 		return size.Bytes < s.o.MaxHistory/2
 	}
-	// Some more than necessary, so that not each look removes a few.
+	// Remove more than necessary, so that not every look removes a few.
 	removed, oldest, err := s.o.Ledger.TrimHistory(ctx, size, s.o.MaxHistory-s.o.MaxHistory/10, rest)
 	if removed > 0 {
 		s.o.Logger.InfoContext(ctx, "the oldest finished runs were removed: all of them took more than limits.history", "runs", removed,

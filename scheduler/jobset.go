@@ -10,17 +10,19 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// jobSet is a set of jobs with what is made of them. What is in its second part changes while it is registered and used.
+// jobSet is a set of jobs and the state derived from it. The second part changes while the set is
+// registered and used.
 type jobSet struct {
 	jobs   []*jobs.Job
 	own    map[string]definition
 	digest string // of all definitions
 
-	alarms   alarms             // of the jobs with a trigger
-	drift    map[string]bool    // jobs whose active definition is another one than that of the set
-	pending  map[string]*change // definitions that are to become active with another trigger
-	changes  []string           // the jobs in pending, and others, in the order in which they are to change
-	changed  int                // definitions that have become active since that was last logged
+	alarms  alarms             // of the jobs with a trigger
+	drift   map[string]bool    // jobs whose active definition differs from the set's
+	pending map[string]*change // definitions that are about to become active with another trigger
+	// the jobs in pending, and others, in the order in which they change
+	changes  []string
+	changed  int // definitions that have become active since that was last logged
 	triggers map[triggerKey]*cronspec.Schedule
 }
 
@@ -58,7 +60,8 @@ func newJobSet(list []*jobs.Job) (*jobSet, error) {
 
 func keyOf(job *jobs.Job) triggerKey { return triggerKey{job.Schedule, job.Timezone, job.Every} }
 
-// triggersOf returns the triggers of jobs. They never change, so that many jobs may share one. Nil: such jobs have none.
+// triggersOf returns the triggers of jobs; nil for jobs without one. Triggers never change, so many
+// jobs may share one.
 func triggersOf(list []*jobs.Job) (map[triggerKey]*cronspec.Schedule, error) {
 	triggers := make(map[triggerKey]*cronspec.Schedule)
 	for _, job := range list {
@@ -74,15 +77,16 @@ func triggersOf(list []*jobs.Job) (map[triggerKey]*cronspec.Schedule, error) {
 	return triggers, nil
 }
 
-// CheckJobs tells whether jobs have triggers that a [Scheduler] can use.
+// CheckJobs returns an error if a [Scheduler] cannot use the triggers of these jobs.
 func CheckJobs(list []*jobs.Job) error {
 	_, err := triggersOf(list)
 	return err
 }
 
-// SetJobs replaces all jobs, as soon as they are registered; until then, and for ever if the error is not nil, the old
-// ones stay. A job whose trigger changes goes over to it as in a rolling deploy: its ticks up to now are decided by the
-// old one. Runs that are there keep the definition they were made with.
+// SetJobs replaces all jobs as soon as the new ones are registered; until then, and permanently if
+// the error is not nil, the old ones stay. A job with a changed trigger switches to it as in a
+// rolling deploy: the old trigger decides its ticks up to now. Existing runs keep the definition
+// they were made with.
 func (s *Scheduler) SetJobs(list []*jobs.Job) error {
 	set, err := newJobSet(list)
 	if err != nil {
@@ -96,19 +100,19 @@ func (s *Scheduler) SetJobs(list []*jobs.Job) error {
 	return nil
 }
 
-// takeOverJobs begins to put what SetJobs gave in the place of the jobs. All of it is registered, also what has not changed:
-// from then on it is carried under another digest.
+// takeOverJobs starts to replace the jobs by those of SetJobs. It registers all of them, including
+// unchanged ones: from then on the worker carries them under another digest.
 func (s *Scheduler) takeOverJobs(ctx context.Context) {
 	set := s.next.Load()
 	if set == nil || s.registering != nil && s.registering.set == set {
 		return
 	}
-	if r := s.registering; r != nil && r.set != s.set { // the newer set replaces it, too
+	if r := s.registering; r != nil && r.set != s.set { // the newer set also replaces it
 		s.registering = nil
 		s.leaveConfig(ctx, r.set.digest)
 	}
 	if set.digest == s.set.digest {
-		s.next.CompareAndSwap(set, nil) // unless there are newer ones already
+		s.next.CompareAndSwap(set, nil) // unless newer ones exist already
 		return
 	}
 	s.begin(set, set.jobs)

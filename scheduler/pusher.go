@@ -16,30 +16,33 @@ import (
 const (
 	pushMost = 500 // deliveries that are pushed and confirmed together
 
-	// pendingMost is how many runs a pusher keeps. Pushing them takes about a second, less than a push may stay
-	// unconfirmed, and they need a few megabytes.
+	// pendingMost is how many runs a pusher keeps. Pushing them takes about a second, less than a
+	// push may stay unconfirmed, and they need a few megabytes.
 	pendingMost = 10_000
 )
 
-// A Pusher brings deliveries to their queues and confirms them in the ledger: by [Pusher.Push], which waits for that, or by
-// [Pusher.Add], which does not, and sends in batches what has come meanwhile. It keeps one delivery per run, the newest,
-// and a bounded number of runs. The sweep repeats, under the next n, the deliveries that the pusher could not push or
-// confirm, and those that it did not take. It is safe for concurrent use.
+// A Pusher pushes deliveries to their queues and confirms them in the ledger: by [Pusher.Push],
+// which waits for that, or by [Pusher.Add], which does not: what it collects is sent in batches. A
+// Pusher keeps one delivery per run, the newest, and a bounded number of runs. The sweep repeats,
+// under the next n, the deliveries that the pusher could not push or confirm, and those that it did
+// not take. A Pusher is safe for concurrent use.
 type Pusher struct {
 	queue  *queue.Client
 	ledger *ledger.Ledger
 	wake   chan struct{} // buffer of one: wake-ups may merge
 
-	mu      sync.Mutex
-	order   []jobs.RunID              // the runs in pending, the first to be pushed first; guarded by mu
+	mu sync.Mutex
+	// the runs in pending, the first to be pushed first; guarded by mu
+	order   []jobs.RunID
 	pending map[jobs.RunID]ledger.Due // the newest delivery of each run; guarded by mu
-	waiting map[string]int            // how many of pending are in a queue; guarded by mu
-	pushing map[jobs.RunID]int64      // the n of deliveries under way; guarded by mu
-	left    int64                     // deliveries that were not taken, since the start; guarded by mu
-	told    int64                     // those of left that the log and OnLeft know of; guarded by mu
+	waiting map[string]int            // number of pending deliveries per queue; guarded by mu
+	pushing map[jobs.RunID]int64      // the n of deliveries that are being pushed; guarded by mu
+	// deliveries that were not taken, since the start; guarded by mu
+	left int64
+	told int64 // how many of left were already logged and reported to OnLeft; guarded by mu
 
-	// OnLeft receives how many deliveries were left to the sweep since the last call, because the pusher was full. Set it
-	// before Run; it may be nil.
+	// OnLeft receives how many deliveries were left to the sweep since the last call, because the
+	// pusher was full. Set it before Run; it may be nil.
 	OnLeft func(n int)
 }
 
@@ -49,8 +52,8 @@ func NewPusher(q *queue.Client, l *ledger.Ledger) *Pusher {
 		waiting: make(map[string]int), pushing: make(map[jobs.RunID]int64)}
 }
 
-// Add takes deliveries to be pushed by [Pusher.Run]. A delivery replaces an older one of its run. Those that do not fit are
-// left to the sweep, which repeats what stays unconfirmed.
+// Add hands deliveries to [Pusher.Run] to be pushed. A delivery replaces an older one of its run.
+// Those that do not fit are left to the sweep, which repeats what stays unconfirmed.
 func (p *Pusher) Add(due ...ledger.Due) {
 	p.mu.Lock()
 	for _, d := range due {
@@ -84,14 +87,15 @@ func (p *Pusher) Room() int {
 	return max(0, pendingMost-len(p.pending)-len(p.pushing))
 }
 
-// Waiting reports whether deliveries of any of these queues wait behind those that are under way.
+// Waiting reports whether deliveries of any of these queues wait behind those that are being
+// pushed.
 func (p *Pusher) Waiting(queues []string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.ContainsFunc(queues, func(q string) bool { return p.waiting[q] > 0 })
 }
 
-// Pending reports whether this delivery, or a newer one of its run, is still to be pushed or under way.
+// Pending reports whether this delivery, or a newer one of its run, is waiting or being pushed.
 func (p *Pusher) Pending(d ledger.Due) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -100,7 +104,7 @@ func (p *Pusher) Pending(d ledger.Due) bool {
 	return known && newest.N >= d.N || underWay && n >= d.N
 }
 
-// take returns what is to be pushed next. It is under way until done is called.
+// take returns the deliveries to push next. They count as being pushed until done is called.
 func (p *Pusher) take() []ledger.Due {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -117,7 +121,7 @@ func (p *Pusher) take() []ledger.Due {
 	return some
 }
 
-// done notes that nothing is under way.
+// done notes that no delivery is being pushed.
 func (p *Pusher) done() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -139,7 +143,7 @@ func (p *Pusher) tellLeft(ctx context.Context, often *repeats.Logger) {
 	}
 }
 
-// Run pushes what is added until ctx ends, then once more what is left.
+// Run pushes added deliveries until ctx ends, then once more the remaining ones.
 func (p *Pusher) Run(ctx context.Context, log *slog.Logger) {
 	often := repeats.New(log, "")
 	defer often.Flush(context.WithoutCancel(ctx), true)
@@ -156,10 +160,11 @@ func (p *Pusher) Run(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// pushAll pushes what is pending. The last time, all of it has the time of one call: what is left waits for the sweep. It
-// returns false when that time was over.
+// pushAll pushes the pending deliveries. The last time, all of them together have the time of one
+// call: the sweep pushes the remaining ones. It returns false when that time was over.
 func (p *Pusher) pushAll(ctx context.Context, often *repeats.Logger, last bool) bool {
-	ctx = context.WithoutCancel(ctx) // most of what is still unpushed at the end should be pushed
+	// most of the deliveries that remain at the end should still be pushed
+	ctx = context.WithoutCancel(ctx)
 	if last {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, callLimit)

@@ -26,7 +26,7 @@ func TestAPusherKeepsTheNewestDeliveryOfARun(t *testing.T) {
 	if p.Waiting([]string{"q"}) {
 		t.Error("nothing waits behind what is under way")
 	}
-	p.Add(due(1, 3), due(2, 2)) // one is under way, the other is newer
+	p.Add(due(1, 3), due(2, 2)) // one is being pushed, the other is newer
 	for d, want := range map[ledger.Due]bool{due(1, 3): true, due(1, 4): false, due(2, 1): true, due(2, 2): true, due(3, 1): false} {
 		if got := p.Pending(d); got != want {
 			t.Errorf("%+v: pending is %v, want %v", d, got, want)
@@ -44,7 +44,8 @@ func TestAPusherKeepsTheNewestDeliveryOfARun(t *testing.T) {
 	}
 }
 
-// TestAPusherIsBounded: what does not fit is left to the sweep, and counted. A newer delivery of a run always fits.
+// TestAPusherIsBounded: deliveries that do not fit are left to the sweep, and counted. A newer
+// delivery of a run always fits.
 func TestAPusherIsBounded(t *testing.T) {
 	t.Parallel()
 	p := NewPusher(nil, nil)

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestReadmeNamesTestsThatThereAre: what proves a row of the failure table is looked up by its name, in the package that
-// stands before it.
+// TestReadmeNamesTestsThatThereAre looks up each test that the failure table names, in the package
+// that precedes the name.
 func TestReadmeNamesTestsThatThereAre(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("README.md")
@@ -34,7 +34,8 @@ func TestReadmeNamesTestsThatThereAre(t *testing.T) {
 			tests[name] += string(source)
 		}
 	}
-	word := regexp.MustCompile("(?:`([a-z]+)` )?(Test[A-Za-z0-9]+)") // without a package it is in that of the one before
+	// a name without a package belongs to the package of the one before
+	word := regexp.MustCompile("(?:`([a-z]+)` )?(Test[A-Za-z0-9]+)")
 	named := 0
 	for line := range strings.Lines(string(text)) {
 		in := ""

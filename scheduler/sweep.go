@@ -17,25 +17,29 @@ import (
 const (
 	sweepMost   = 200                   // entries of each kind in one sweep
 	unconfirmed = 2 * time.Second       // after which a push that was not confirmed is repeated
-	roomPause   = 20 * time.Millisecond // until a sweep looks again whether the pusher has room
-	spareRoom   = pendingMost - 2000    // of the pusher, which sweeps leave to runs that become due in other ways, and soon
+	roomPause   = 20 * time.Millisecond // until a sweep checks again whether the pusher has room
+	// room in the pusher that sweeps leave for runs that become due in other ways, and soon
+	spareRoom = pendingMost - 2000
 
-	fetchedLeast = 50 * time.Millisecond // between two looks at what sessions have fetched, however often the sweep is woken
+	// between two looks at what sessions have fetched, however often the sweep is woken
+	fetchedLeast = 50 * time.Millisecond
 
 	lookUpAfter = 2 * time.Second // after which a confirmed delivery is looked up in its queue
 	lookUpPage  = 500             // deliveries that are looked up together
-	lookUpLeast = 2000            // deliveries that are looked up every dutyEvery, if there are as many
-	lookUpPass  = time.Minute     // in which all of a larger backlog are looked up
+	// deliveries that are looked up every dutyEvery, if that many exist
+	lookUpLeast = 2000
+	lookUpPass  = time.Minute // within which a larger backlog is looked up once
 )
 
 // Reasons for which a delivery is pushed again, as the log and [Options].OnRepeated have them.
 const (
-	Unconfirmed  = "unconfirmed"   // its push was not confirmed in time
-	Lost         = "lost"          // its queue does not have it any more
-	SessionEnded = "session_ended" // a worker had fetched it, and its session ended before the claim
+	Unconfirmed = "unconfirmed" // its push was not confirmed in time
+	Lost        = "lost"        // its queue no longer has it
+	// a worker had fetched it, and its session ended before the claim
+	SessionEnded = "session_ended"
 )
 
-// Reasons are all of them.
+// Reasons lists all of them.
 var Reasons = []string{Unconfirmed, Lost, SessionEnded}
 
 // repeated logs and counts deliveries that are pushed again.
@@ -49,13 +53,14 @@ func (s *Scheduler) repeated(ctx context.Context, reason string, n int) {
 	}
 }
 
-// sweeps repairs, while this worker has duty, what others left undone: twice a second, when a pause between attempts is
-// over, and when woken.
+// sweeps repairs, while this worker has duty, what others left undone: twice a second, when a pause
+// between attempts is over, and when woken.
 func (s *Scheduler) sweeps(ctx context.Context) {
 	timer := time.NewTimer(dutyEvery)
 	defer timer.Stop()
-	var looked time.Time // at what sessions have fetched
-	asked := false       // a wake-up may be for the end of a session, whose fetches were not looked at since
+	var looked time.Time // time of the last look at what sessions have fetched
+	// a wake-up may be for the end of a session whose fetches were not looked at since
+	asked := false
 	for {
 		select {
 		case <-ctx.Done():
@@ -85,7 +90,7 @@ func (s *Scheduler) sweeps(ctx context.Context) {
 // room returns for how many deliveries a sweep may make runs due.
 func (s *Scheduler) room() int { return max(0, s.o.Pusher.Room()-spareRoom) }
 
-// sweep does one round and returns how long to wait until the next, if nothing happens before.
+// sweep does one round and returns how long to wait until the next, unless it is woken earlier.
 func (s *Scheduler) sweep(ctx context.Context) time.Duration {
 	call, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
@@ -129,7 +134,8 @@ func (s *Scheduler) sweep(ctx context.Context) time.Duration {
 // takeOver closes the attempt of a run whose session has ended.
 func (s *Scheduler) takeOver(ctx context.Context, dead ledger.Dead) ([]ledger.Due, error) {
 	job, err := s.o.Ledger.Definition(ctx, dead.Run)
-	if errors.Is(err, ledger.ErrUnknown) || ledger.Final(err) { // unless it has ended meanwhile
+	// unless it has ended in the meantime
+	if errors.Is(err, ledger.ErrUnknown) || ledger.Final(err) {
 		return s.refuse(ctx, ledger.Refusal{Run: dead.Run, Token: dead.Token, Cause: fmt.Errorf("its worker has died or lost its lease, and it cannot be run again: %w", err)})
 	}
 	if err != nil {
@@ -147,7 +153,7 @@ func (s *Scheduler) takeOver(ctx context.Context, dead ledger.Dead) ([]ledger.Du
 	return closed.Due, nil
 }
 
-// refuse ends a run that cannot be worked with.
+// refuse ends a run that cannot be processed.
 func (s *Scheduler) refuse(ctx context.Context, refusal ledger.Refusal) ([]ledger.Due, error) {
 	outcome, due, err := s.o.Ledger.Refuse(ctx, refusal)
 	if err == nil && outcome != ledger.RefusedNot {
@@ -156,11 +162,12 @@ func (s *Scheduler) refuse(ctx context.Context, refusal ledger.Refusal) ([]ledge
 	return due, err
 }
 
-// expire looks after a run that may not start any more, or has waited for its locks long enough.
+// expire handles a run that must not start any more, or has waited too long for its locks.
 func (s *Scheduler) expire(ctx context.Context, run jobs.RunID) ([]ledger.Due, error) {
 	job, err := s.o.Ledger.Definition(ctx, run)
 	if errors.Is(err, ledger.ErrUnknown) || ledger.Final(err) {
-		job, err = new(jobs.Job), nil // it has ended meanwhile, and what is left of it goes; or it was parked as unreadable
+		// it has ended in the meantime, and its remains are removed; or it was parked as unreadable
+		job, err = new(jobs.Job), nil
 	}
 	if err != nil {
 		return nil, err
@@ -208,7 +215,7 @@ func (s *Scheduler) sweepFetched(ctx context.Context) {
 				lost = append(lost, dueOf(delivery))
 			}
 		}
-		// A run that was claimed, or is due under another n, is left as it is.
+		// A run that was claimed, or is due under another n, stays as it is.
 		if err := s.repush(call, SessionEnded, lost); err != nil {
 			s.failed(ctx, "repeat what a session had fetched", err)
 			continue // its records stay for the next time
@@ -219,7 +226,7 @@ func (s *Scheduler) sweepFetched(ctx context.Context) {
 	}
 }
 
-// repush delivers runs again whose deliveries have gone.
+// repush delivers runs again whose deliveries are lost.
 func (s *Scheduler) repush(ctx context.Context, reason string, gone []ledger.Due) error {
 	for some := range slices.Chunk(gone, sweepMost) {
 		due, err := s.o.Ledger.Repush(ctx, some...)
@@ -234,8 +241,8 @@ func (s *Scheduler) repush(ctx context.Context, reason string, gone []ledger.Due
 	return nil
 }
 
-// lookUps looks, while this worker has duty, for deliveries that their queues have lost. It takes a loop of its own, since
-// a large backlog takes many calls.
+// lookUps looks, while this worker has duty, for deliveries that their queues have lost. It is a
+// loop of its own, since a large backlog takes many calls.
 func (s *Scheduler) lookUps(ctx context.Context) {
 	for sleep(ctx, dutyEvery) {
 		if s.duty.Load() {
@@ -244,8 +251,8 @@ func (s *Scheduler) lookUps(ctx context.Context) {
 	}
 }
 
-// lookUp looks up the deliveries that have not been looked up for the longest time: some thousands, or as many as it takes to
-// get through a larger backlog in [lookUpPass].
+// lookUp looks up the deliveries that have not been looked up for the longest time: some thousands,
+// or as many as necessary to get through a larger backlog in [lookUpPass].
 func (s *Scheduler) lookUp(ctx context.Context) {
 	call, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
@@ -266,7 +273,7 @@ func (s *Scheduler) lookUp(ctx context.Context) {
 	}
 }
 
-// lookUpSome looks up some deliveries. It returns false when the next page has to wait.
+// lookUpSome looks up some deliveries. It returns false when the next page must wait.
 func (s *Scheduler) lookUpSome(ctx context.Context, sent []ledger.Due) bool {
 	if len(sent) == 0 {
 		return false

@@ -1,6 +1,6 @@
-// Package scale measures what the scripts of packages locks, ledger and queue cost Redis in a namespace of the size that lockstep
-// is made for: 100,000 holds, 10,000 waits and 100,000 outstanding runs. Redis runs one script at a time, so that a script
-// that takes long delays every other client.
+// Package scale measures what the scripts of packages locks, ledger and queue cost Redis in a
+// namespace of the size that lockstep is made for: 100,000 holds, 10,000 waits and 100,000
+// outstanding runs. Redis runs one script at a time, so a slow script delays every other client.
 package scale
 
 import (
@@ -28,38 +28,39 @@ import (
 // Longest is how long one script may keep Redis busy.
 const Longest = 5 * time.Millisecond
 
-// Size is how much a namespace has when its scripts are measured.
+// Size is the number of objects in a namespace when its scripts are measured.
 type Size struct{ Holds, Waits, Runs int }
 
 // Full is the size that lockstep is made for.
 var Full = Size{Holds: 100_000, Waits: 10_000, Runs: 100_000}
 
-// Cost is what one script has cost in its dearest use.
+// Cost is the time that one script took in its slowest use.
 type Cost struct {
 	Script string // its package and name
 	Use    string // the use in which it was the slowest
 	Took   time.Duration
 }
 
-// A use is repeated this often: the fastest time of a call is what it costs, the rest is the machine's noise. A use that seems
-// to take too long is repeated up to moreRounds times.
+// Each use is measured in several rounds: the fastest time of a call is its cost, the rest is the
+// machine's noise. A use that seems too slow is repeated up to moreRounds times.
 const (
 	rounds        = 5
 	compareRounds = 3
 	moreRounds    = 30
 )
 
-// Growth is what one script costs in one use, in a small and in a large namespace.
+// Growth is the cost of one script in one use, in a small and in a large namespace.
 type Growth struct {
 	Script, Use  string
 	Small, Large time.Duration
 }
 
-// Grows reports whether a script costs more in the large namespace than one whose work does not depend on the size: twice
-// as much, and 1 ms.
+// Grows reports whether a script costs clearly more in the large namespace than a script whose work
+// does not depend on the size: more than twice as much plus 1 ms.
 func (g Growth) Grows() bool { return g.Large > 2*g.Small+time.Millisecond }
 
-// Names returns the scripts that are known by name, as package/name. It includes those that [Measure] does not reach.
+// Names returns the scripts that are known by name, as package/name. It includes those that
+// [Measure] does not reach.
 func Names() []string { return slices.Sorted(maps.Values(scriptNames())) }
 
 func scriptNames() map[string]string {
@@ -74,8 +75,8 @@ func scriptNames() map[string]string {
 	return names
 }
 
-// Measure fills a namespace and returns what each script costs, the slowest first. rdb must have a Redis to itself; its
-// log of slow commands is used.
+// Measure fills a namespace and returns the cost of each script, the slowest first. rdb must have a
+// Redis to itself; Measure uses its log of slow commands.
 func Measure(ctx context.Context, rdb *redis.Client, namespace string, size Size) (costs []Cost, err error) {
 	slowest := make(map[string]Cost)
 	err = measure(ctx, rdb, []*meter{{namespace: namespace, size: size}}, rounds, func(g Growth) bool { return g.Large > Longest }, func(g Growth) {
@@ -91,16 +92,17 @@ func Measure(ctx context.Context, rdb *redis.Client, namespace string, size Size
 	return costs, nil
 }
 
-// Compare fills a small and a large namespace of one Redis and returns what each script costs in both, in each use. The
-// measurements of both alternate, so that other work of the machine affects both.
+// Compare fills a small and a large namespace of one Redis and returns the cost of each script in
+// both, in each use. The measurements of both alternate, so that other work of the machine affects
+// both.
 func Compare(ctx context.Context, rdb *redis.Client, namespace string, small, large Size) (growths []Growth, err error) {
 	meters := []*meter{{namespace: namespace + "-small", size: small}, {namespace: namespace + "-large", size: large}}
 	err = measure(ctx, rdb, meters, compareRounds, Growth.Grows, func(g Growth) { growths = append(growths, g) })
 	return growths, err
 }
 
-// measure measures each use with each meter, the last one of which is the one with the large namespace. A use is repeated
-// more often when it seems to be slow.
+// measure measures each use with each meter, the last of which has the large namespace. It repeats
+// a use more often when the use seems to be slow.
 func measure(ctx context.Context, rdb *redis.Client, meters []*meter, rounds int, slow func(Growth) bool, report func(Growth)) error {
 	waiting, stop := context.WithCancel(ctx)
 	defer func() {
@@ -111,7 +113,7 @@ func measure(ctx context.Context, rdb *redis.Client, meters []*meter, rounds int
 			m.waits.Wait()
 			for _, client := range []*locks.Client{m.locks, m.calm} {
 				if client != nil {
-					_ = client.Close(closing) // the server is the caller's to end
+					_ = client.Close(closing) // the caller stops the server
 				}
 			}
 		}
@@ -135,7 +137,8 @@ func measure(ctx context.Context, rdb *redis.Client, meters []*meter, rounds int
 		best := make([]map[string][]time.Duration, len(meters))
 		growths := func() (growths []Growth) {
 			for script, calls := range best[len(best)-1] {
-				if small := best[0][script]; len(calls) > 0 && len(small) > 0 { // else not in every round
+				// else it was not called in every round
+				if small := best[0][script]; len(calls) > 0 && len(small) > 0 {
 					growths = append(growths, Growth{script, use.name, slices.Max(small), slices.Max(calls)})
 				}
 			}
@@ -161,18 +164,19 @@ func measure(ctx context.Context, rdb *redis.Client, meters []*meter, rounds int
 
 type meter struct {
 	namespace string
-	calm      *locks.Client // of a namespace in which nothing waits, so that scripts take their fast paths
-	queue     *queue.Client
-	told      *ledger.Ledger // reads news
-	rdb       *redis.Client
-	locks     *locks.Client
-	ledger    *ledger.Ledger
-	names     map[string]string // of scripts, by hash
-	size      Size
-	job       *jobs.Job
-	waits     sync.WaitGroup
-	last      atomic.Int64 // the number of the last request
-	crowd     *locks.Hold  // one of 1,000 that share a resource
+	// of a namespace in which nothing waits, so that scripts take their fast paths
+	calm   *locks.Client
+	queue  *queue.Client
+	told   *ledger.Ledger // reads news
+	rdb    *redis.Client
+	locks  *locks.Client
+	ledger *ledger.Ledger
+	names  map[string]string // of scripts, by hash
+	size   Size
+	job    *jobs.Job
+	waits  sync.WaitGroup
+	last   atomic.Int64 // the number of the last request
+	crowd  *locks.Hold  // one of 1,000 that share a resource
 }
 
 func (m *meter) open(ctx context.Context, rdb *redis.Client) (err error) {
@@ -199,7 +203,7 @@ func newJob(name string) *jobs.Job {
 	}
 }
 
-// many calls f for each of n numbers, some at the same time.
+// many calls f for each of n numbers, several at the same time.
 func many(ctx context.Context, n int, f func(ctx context.Context, i int) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	var next atomic.Int64
@@ -279,14 +283,14 @@ func (m *meter) enqueueOf(ctx context.Context, job *jobs.Job, args string, in ti
 	return m.ledger.Enqueue(ctx, ledger.Request{Job: job, ID: id, Args: json.RawMessage(args), Trigger: ledger.ByRequest, In: in})
 }
 
-// use is one way to use some scripts. What it does beforehand is not measured.
+// use is one way to use some scripts. The time of before is not measured.
 type use struct {
 	name   string
 	before func(ctx context.Context) error // may be nil
 	run    func(ctx context.Context) error
 }
 
-// round does a use once, and returns how long each call of each script took, in their order.
+// round performs a use once, and returns how long each call of each script took, in their order.
 func (m *meter) round(ctx context.Context, u use) (map[string][]time.Duration, error) {
 	if u.before != nil {
 		if err := u.before(ctx); err != nil {
@@ -314,8 +318,9 @@ func (m *meter) round(ctx context.Context, u use) (map[string][]time.Duration, e
 	return calls, nil
 }
 
-// fastest merges the calls of one more round of a use into the fastest ones of those before. The calls of a script come in
-// the same order in each round, so that the first of one round is compared with the first of the others, and so on.
+// fastest merges the calls of one more round of a use into the fastest ones of the rounds before. A
+// script's calls come in the same order in each round, so the first of one round is compared with
+// the first of the others, and so on.
 func fastest(best, calls map[string][]time.Duration) map[string][]time.Duration {
 	if best == nil {
 		return calls

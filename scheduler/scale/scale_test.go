@@ -23,10 +23,10 @@ var unreached = map[string]string{
 	"queue/putback": "needs a queue server; it looks along the tasks that the workers of a queue run",
 }
 
-// TestNoScriptGrowsWithTheNamespace measures the scripts in a small namespace and in one that is 16 times as large: a script
-// may not read all holds, waits or runs. Both are measured in turns, so that other work of the machine makes both slower.
-// With LOCKSTEP_SOAK the large one is as large as lockstep is made for. `make bench ARGS='-run scripts'` shows the times at
-// that size.
+// TestNoScriptGrowsWithTheNamespace measures the scripts in a small namespace and in one that is 16
+// times as large: a script must not read all holds, waits or runs. The measurements alternate, so
+// that other work of the machine slows both. With LOCKSTEP_SOAK the large namespace has the size
+// that lockstep is made for. `make bench ARGS='-run scripts'` shows the times at that size.
 func TestNoScriptGrowsWithTheNamespace(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it fills a Redis")

@@ -22,7 +22,7 @@ func named(prefix string, n int) []string {
 	return names
 }
 
-// try acquires a bundle that is free and releases it.
+// try acquires a free bundle and releases it.
 func (m *meter) try(ctx context.Context, parts ...locks.Part) error {
 	hold, err := m.locks.Acquire(ctx, parts...)
 	if err != nil {
@@ -112,7 +112,7 @@ func (m *meter) usesOfLocks() []use {
 		{"a hold ends by its limit", func(ctx context.Context) (err error) {
 			hold, err = m.locks.Acquire(ctx, locks.Exclusive("limited"), locks.MaxHold(10*time.Millisecond))
 			return err
-		}, func(ctx context.Context) error { // a session that waits looks what is due
+		}, func(ctx context.Context) error { // a waiting session reaps what is due
 			next, err := m.locks.Acquire(ctx, locks.Exclusive("limited"))
 			if err != nil {
 				return err
@@ -186,7 +186,8 @@ func (m *meter) usesOfRuns() []use {
 			return m.ledger.Confirm(ctx, due)
 		}},
 		{"a poll with 500 pieces of news", func(ctx context.Context) error {
-			if _, err := m.told.Poll(ctx, m.locks.Session(), "scale", 0); err != nil { // from now on
+			// from now on
+			if _, err := m.told.Poll(ctx, m.locks.Session(), "scale", 0); err != nil {
 				return err
 			}
 			if err := some(500, "null", 0)(ctx); err != nil {
@@ -195,7 +196,7 @@ func (m *meter) usesOfRuns() []use {
 			return each(runs, func(run *ledger.Enqueued) error { _, err := m.ledger.Cancel(ctx, run.Run, m.job, act); return err })
 		}, func(ctx context.Context) error { _, err := m.told.Poll(ctx, m.locks.Session(), "scale", 0); return err }},
 		{"which runs are outstanding is read", nil, func(ctx context.Context) error {
-			m.told.Remember() // nothing is known any more
+			m.told.Remember() // forget everything known
 			if _, err := m.told.Poll(ctx, m.locks.Session(), "scale", 0); err != nil {
 				return err
 			}
@@ -323,7 +324,8 @@ func (m *meter) work(ctx context.Context, runs []*ledger.Enqueued) error {
 	return nil
 }
 
-// missTicks registers a new job and makes a decision about ticks of it, as if no worker had been up for an hour.
+// missTicks registers a new job and makes a decision about its ticks, as if no worker had been up
+// for an hour.
 func (m *meter) missTicks(d *ledger.Decision) func(ctx context.Context) error {
 	return func(ctx context.Context) error {
 		job := newJob("ticks" + strconv.FormatInt(m.last.Add(1), 10))
@@ -344,7 +346,8 @@ func (m *meter) missTicks(d *ledger.Decision) func(ctx context.Context) error {
 	}
 }
 
-// otherTriggers registers as many new jobs as change at a time, and then definitions of them with other triggers.
+// otherTriggers registers as many new jobs as change at a time, and then definitions of them with
+// other triggers.
 func (m *meter) otherTriggers(list *[]ledger.Activation) func(ctx context.Context) error {
 	return func(ctx context.Context) error {
 		*list = nil
@@ -370,7 +373,7 @@ func (m *meter) otherTriggers(list *[]ledger.Activation) func(ctx context.Contex
 	}
 }
 
-// usesOfOperators are what people do, and what the ledger does about runs that go wrong.
+// usesOfOperators are the acts of people, and the ledger's handling of runs that go wrong.
 func (m *meter) usesOfOperators() []use {
 	var run *ledger.Enqueued
 	var claimed []*ledger.Claimed
