@@ -14,8 +14,8 @@ import (
 	"lockstep/scheduler/queue"
 )
 
-// adopt makes a run of what a plain asynq client has sent, if its type is the name of a job. The errors are those that
-// [queue.Options] asks for.
+// adopt makes a run of a task that a plain asynq client has sent, if its type is the name of a job.
+// The errors are those that [queue.Options] requires.
 func (w *Worker) adopt(ctx context.Context, request queue.Request) error {
 	job, err := w.active(ctx, request.Type)
 	if err != nil {
@@ -58,7 +58,7 @@ func (w *Worker) active(ctx context.Context, name string) (*jobs.Job, error) {
 	defer cancel()
 	record, err := w.ledger.Job(call, name)
 	switch {
-	case errors.Is(err, ledger.ErrUnknown): // nobody has registered it yet
+	case errors.Is(err, ledger.ErrUnknown): // no worker has registered it yet
 		return job, nil
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", queue.ErrLater, err)
@@ -66,12 +66,12 @@ func (w *Worker) active(ctx context.Context, name string) (*jobs.Job, error) {
 	return record.Job, nil
 }
 
-// sendAdoption sends an adoption until it is answered. One that is refused, while no other sending of it is in doubt, is for
-// later; of any other nobody knows.
+// sendAdoption sends an adoption until a reply arrives. If an adoption is refused while no earlier
+// attempt is in doubt, the task is retried later; otherwise the outcome is unknown.
 func (w *Worker) sendAdoption(ctx context.Context, adoption ledger.Adoption) (*ledger.Enqueued, error) {
 	doubt := false
 	for pause := resendFirst; ; pause = min(2*pause, resendMost) {
-		// Not under ctx: when the server stops, the answer to what was sent is still wanted.
+		// Not under ctx: when the server stops, the reply to a sent adoption is still needed.
 		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), callLimit)
 		enqueued, err := w.ledger.Adopt(call, adoption)
 		cancel()

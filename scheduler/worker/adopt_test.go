@@ -19,7 +19,7 @@ import (
 	"lockstep/scheduler/worker"
 )
 
-// done counts what the runs of a job did.
+// done counts the runs of a job.
 type done struct {
 	mu   sync.Mutex
 	runs []string // in order: their ids
@@ -62,7 +62,7 @@ func (f *fleet) adopted(job, id string) jobs.RunID {
 	return jobs.RequestRunID(job, f.queue+"/"+id)
 }
 
-// becomes waits for a run to be made and to come to a state.
+// becomes waits until a run exists and reaches a state.
 func (f *fleet) becomes(run jobs.RunID, want ledger.State) *ledger.Record {
 	f.Helper()
 	f.await("a run "+string(run), func() bool {
@@ -75,7 +75,7 @@ func (f *fleet) becomes(run jobs.RunID, want ledger.State) *ledger.Record {
 	return f.awaitState(run, want)
 }
 
-// noSecond looks whether a task has come to another run than its first one.
+// noSecond checks that a task has made no run besides its first one.
 func (f *fleet) noSecond(job, id string) {
 	f.Helper()
 	if record, _, err := f.ledger.Find(f.Context(), f.adopted(job, id+"~2")); !errors.Is(err, ledger.ErrUnknown) {
@@ -108,16 +108,16 @@ func TestTaskOfAPlainClientBecomesARun(t *testing.T) {
 		t.Errorf("got runs %v, want %v", got, want)
 	}
 
-	// The same id after its run's end is a new request, also one that was kept by asynq for a while.
+	// The same id after its run's end is a new request, even if asynq kept the task for a while.
 	f.send("settle", "{}", asynq.TaskID("bill-7"))
 	f.becomes(f.adopted("settle", "bill-7~2"), ledger.Succeeded)
-	// What a run cannot be made of is a run that has failed.
+	// Input that cannot become a valid run becomes a failed run.
 	sent := f.send("settle", "hello")
 	failed := f.becomes(f.adopted("settle", sent.ID), ledger.Failed)
 	if !strings.Contains(failed.Reason, "not JSON") {
 		t.Errorf("it failed because %q", failed.Reason)
 	}
-	// And what nobody knows stays.
+	// And a task of an unknown type stays.
 	other := f.send("mail:send", "hello")
 	f.await("the foreign task to go back", func() bool {
 		now, err := asynq.NewInspectorFromRedisClient(f.rdb).GetTaskInfo(f.queue, other.ID)
@@ -128,7 +128,8 @@ func TestTaskOfAPlainClientBecomesARun(t *testing.T) {
 	}
 }
 
-// TestTaskWhileItsRunIsOutstandingIsThereAlready: asynq has forgotten the first task of the id as soon as it was adopted.
+// TestTaskWhileItsRunIsOutstandingIsThereAlready: asynq forgot the first task of the id as soon as
+// it was adopted.
 func TestTaskWhileItsRunIsOutstandingIsThereAlready(t *testing.T) {
 	f := newFleet(t)
 	begun, end := make(chan struct{}, 10), make(chan struct{})
@@ -151,7 +152,8 @@ func TestTaskWhileItsRunIsOutstandingIsThereAlready(t *testing.T) {
 	}
 }
 
-// TestLostAnswerToAnAdoptionMakesNoSecondRun loses the first answers, and the run ends before the adoption is sent again.
+// TestLostAnswerToAnAdoptionMakesNoSecondRun loses the first replies, and the run ends before the
+// adoption is sent again.
 func TestLostAnswerToAnAdoptionMakesNoSecondRun(t *testing.T) {
 	f := newFleet(t)
 	var d done
@@ -162,7 +164,7 @@ func TestLostAnswerToAnAdoptionMakesNoSecondRun(t *testing.T) {
 		return strings.Contains(request, "\r\nsettle\r\n") && strings.Contains(request, "\r\n"+string(run)+"\r\n") && lost.Load() < 2
 	}
 	f.start(f.lossy(adopts, func() {
-		f.awaitState(run, ledger.Succeeded) // its delivery is the sweep's
+		f.awaitState(run, ledger.Succeeded) // the sweep delivers it
 		lost.Add(1)
 	}))
 	f.send("settle", "{}", asynq.TaskID("4711"))
@@ -176,8 +178,8 @@ func TestLostAnswerToAnAdoptionMakesNoSecondRun(t *testing.T) {
 	f.noSecond("settle", "4711")
 }
 
-// TestLostAckMakesNoSecondRun: asynq keeps a task active whose end it could not record, and recovers it when its lease is
-// over. By then its run has long ended.
+// TestLostAckMakesNoSecondRun: asynq keeps a task active whose end it could not record, and
+// recovers it when its lease is over. By then its run has long ended.
 func TestLostAckMakesNoSecondRun(t *testing.T) {
 	f := newFleet(t)
 	var d done
@@ -185,7 +187,8 @@ func TestLostAckMakesNoSecondRun(t *testing.T) {
 	task := "asynq:{" + f.queue + "}:t:4711"
 	var lost atomic.Int32
 	first := f.start(f.broken(func(cmd redis.Cmder, send func() error) error {
-		// asynq's script that ends a task is the only one that names it and the number of tasks that were processed.
+		// asynq's script that ends a task is the only one that names it and the number of processed
+		// tasks.
 		processed := slices.ContainsFunc(cmd.Args(), func(arg any) bool { return strings.Contains(fmt.Sprint(arg), "}:processed:") })
 		if !says(cmd, task) || !processed {
 			return send()
@@ -208,7 +211,7 @@ func TestLostAckMakesNoSecondRun(t *testing.T) {
 		now, err := inspector.GetTaskInfo(f.queue, "4711")
 		return err == nil && now.State == asynq.TaskStateRetry && now.Retried == 1
 	})
-	if err := inspector.RunTask(f.queue, "4711"); err != nil { // not to wait for asynq's pause
+	if err := inspector.RunTask(f.queue, "4711"); err != nil { // do not wait for asynq's pause
 		t.Fatal(err)
 	}
 	f.gone("4711")
@@ -219,12 +222,13 @@ func TestLostAckMakesNoSecondRun(t *testing.T) {
 	f.becomes(f.adopted("settle", "4711~2"), ledger.Succeeded)
 }
 
-// TestOptionsOfAPlainClientDoNotBindTheRun shows that a task ends when it is adopted, and with it its timeout, its deadline
-// and its other options.
+// TestOptionsOfAPlainClientDoNotBindTheRun shows that a task ends when it is adopted, and with it
+// its timeout, its deadline and its other options.
 func TestOptionsOfAPlainClientDoNotBindTheRun(t *testing.T) {
 	f := newFleet(t)
 	const timeout = time.Second
-	deadline := time.Now().Add(5 * time.Second) // a worker on a busy machine adopts all of them before that
+	// a worker on a busy machine adopts all of them before that
+	deadline := time.Now().Add(5 * time.Second)
 	var d done
 	f.job("settle", func(ctx context.Context, r *jobs.Run[struct{}]) error {
 		timer := time.NewTimer(max(timeout, time.Until(deadline)) + timeout/5)
@@ -254,7 +258,7 @@ func TestOptionsOfAPlainClientDoNotBindTheRun(t *testing.T) {
 	}
 }
 
-// TestDriftedWorkerAdoptsByTheActiveDefinition: a request that comes while a new config is rolled out.
+// TestDriftedWorkerAdoptsByTheActiveDefinition sends a request during the rollout of a new config.
 func TestDriftedWorkerAdoptsByTheActiveDefinition(t *testing.T) {
 	f := newFleet(t)
 	var d done

@@ -23,7 +23,8 @@ type settling struct {
 	locks   []string
 }
 
-// settler adds a job that ticks every second and locks the account of its args. The first attempt of its first run fails.
+// settler adds a job that ticks every second and locks the account of its args. The first attempt
+// of its first run fails.
 func (f *fleet) settler(args string) (*jobs.Job, <-chan settling) {
 	f.Helper()
 	type arguments struct {
@@ -59,7 +60,7 @@ func next(seen <-chan settling, run jobs.RunID) settling {
 	panic("unreachable: the channel is never closed")
 }
 
-// replaceArgs has a worker carry a job with other args, and waits until that definition is the active one.
+// replaceArgs gives a worker's job other args, and waits until that definition is the active one.
 func (f *fleet) replaceArgs(w *running, job *jobs.Job, args string) *jobs.Job {
 	f.Helper()
 	changed := *job
@@ -126,7 +127,8 @@ func TestARetriedTickIsRefusedWhenOnlyItsOldDefinitionCouldReplaceItsArgs(t *tes
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := f.retry(record, active.Job); err != nil { // the args are those of the definition, and replaced again
+	// the args are those of the definition, and replaced again
+	if err := f.retry(record, active.Job); err != nil {
 		t.Fatal(err)
 	}
 	if again := next(seen, first.run); again.note != "hello <x>" {
@@ -173,7 +175,7 @@ func TestATickThatIsReplayedUnderANewKeyKnowsItsTick(t *testing.T) {
 	}
 }
 
-// withNote has a worker replace ${NOTE} in args.
+// withNote makes a worker replace ${NOTE} in args.
 func withNote(o *worker.Options) {
 	o.Expand = func(job *jobs.Job) (*jobs.Job, []jobs.Secret, error) {
 		replaced := *job

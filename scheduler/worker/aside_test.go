@@ -14,10 +14,10 @@ import (
 	"lockstep/scheduler/worker"
 )
 
-// stock is a worker of the program without handlers.
+// stock is a worker of the standard program, without handlers.
 func stock(o *worker.Options) { o.Handlers = jobs.NewRegistry() }
 
-// awaitAside waits until a run is set aside, and returns what it needs.
+// awaitAside waits until a run is set aside, and returns its needs.
 func (f *fleet) awaitAside(id jobs.RunID) (record *ledger.Record, need ledger.Need) {
 	f.Helper()
 	f.await(fmt.Sprintf("run %s to be set aside", id), func() bool {
@@ -33,7 +33,8 @@ func (f *fleet) awaitAside(id jobs.RunID) (record *ledger.Record, need ledger.Ne
 	return record, need
 }
 
-// TestRunsStartAtOnceOnTheOneWorkerThatHasTheirHandler has four workers of five take most of the deliveries.
+// TestRunsStartAtOnceOnTheOneWorkerThatHasTheirHandler makes four workers of five take most of the
+// deliveries.
 func TestRunsStartAtOnceOnTheOneWorkerThatHasTheirHandler(t *testing.T) {
 	f := newFleet(t)
 	var mu sync.Mutex
@@ -71,7 +72,8 @@ func TestRunsStartAtOnceOnTheOneWorkerThatHasTheirHandler(t *testing.T) {
 	}
 }
 
-// TestARunThatNoWorkerCanDoStaysDueAndCostsNothing gives a run to two workers without its handler, then starts one with it.
+// TestARunThatNoWorkerCanDoStaysDueAndCostsNothing gives a run to two workers without its handler,
+// then starts one with it.
 func TestARunThatNoWorkerCanDoStaysDueAndCostsNothing(t *testing.T) {
 	f := newFleet(t)
 	job := f.job("bill", func(context.Context, *jobs.Run[struct{}]) error { return nil },
@@ -91,7 +93,7 @@ func TestARunThatNoWorkerCanDoStaysDueAndCostsNothing(t *testing.T) {
 		t.Errorf("token %s was issued, want none", seq)
 	}
 	text := f.rdb.HGet(t.Context(), f.key("run"), string(id)).Val()
-	const lookUpTime = 4 * time.Second // after which a delivery that is in no queue has been noticed
+	const lookUpTime = 4 * time.Second // within which a delivery that is in no queue is detected
 	until := time.Now().Add(lookUpTime)
 	for i := 0; time.Now().Before(until); i++ {
 		f.awaitState(f.enqueue(other, fmt.Sprint(i)), ledger.Succeeded)
@@ -127,7 +129,7 @@ func TestACanceledRunIsNoLongerSetAside(t *testing.T) {
 	f.awaitState(first, ledger.Canceled)
 }
 
-// TestRunsAreLeftToWorkersOfAnOlderBuildAsWell has a worker among them that picks nothing.
+// TestRunsAreLeftToWorkersOfAnOlderBuildAsWell includes a worker that picks nothing.
 func TestRunsAreLeftToWorkersOfAnOlderBuildAsWell(t *testing.T) {
 	f := newFleet(t)
 	job := f.job("bill", func(context.Context, *jobs.Run[struct{}]) error { return nil })
@@ -150,8 +152,8 @@ func TestRunsAreLeftToWorkersOfAnOlderBuildAsWell(t *testing.T) {
 	}
 }
 
-// TestRunsThatAreSetAsideAreLeftToAWorkerOfAnOlderBuildThatComesLater has a worker that picks nothing start after runs were
-// set aside. It sees only what is in its queue.
+// TestRunsThatAreSetAsideAreLeftToAWorkerOfAnOlderBuildThatComesLater starts a worker that picks
+// nothing after runs were set aside. It sees only the deliveries in its queue.
 func TestRunsThatAreSetAsideAreLeftToAWorkerOfAnOlderBuildThatComesLater(t *testing.T) {
 	f := newFleet(t)
 	job := f.job("bill", func(context.Context, *jobs.Run[struct{}]) error { return nil })
@@ -181,7 +183,7 @@ func TestRunsThatAreSetAsideAreLeftToAWorkerOfAnOlderBuildThatComesLater(t *test
 	const during = 3 * time.Second
 	before := n(ids[0])
 	time.Sleep(during)
-	// Each second adds one to n, or two when a run is set aside once more: it is picked, too.
+	// Each second adds one to n, or two when a run is set aside once more: it is also picked.
 	if times := n(ids[0]) - before; times > 4*int(during/time.Second) {
 		t.Errorf("its n grew by %d in %v, want about one a second", times, during)
 	}

@@ -16,18 +16,18 @@ import (
 )
 
 const (
-	resendFirst = 50 * time.Millisecond // pauses between sendings of a script that was not answered
+	resendFirst = 50 * time.Millisecond // pauses between attempts to send a script without a reply
 	resendMost  = time.Second
 )
 
-// claim is one of the ledger's methods for it.
+// claim is one of the ledger's methods that claim a run.
 type claim func(context.Context, *locks.Request, ledger.Due, time.Duration, []string) (*ledger.Claimed, error)
 
-// claim tries to start an attempt in a slot that the caller has taken, and gives the slot back if none comes of it.
-// before: see [ledger.Ledger.Claim]; nil for a run that a delivery brought.
+// claim tries to start an attempt in a slot that the caller has taken, and releases the slot if
+// none starts. before: see [ledger.Ledger.Claim]; nil for a run that a delivery brought.
 func (w *Worker) claim(due ledger.Due, before []string) {
 	request, err := w.begin()
-	if err != nil { // no session now: the delivery is for somebody who has one
+	if err != nil { // no session now: the delivery is for a worker that has one
 		w.slots.Release(1)
 		w.pusher.Add(due)
 		return
@@ -61,7 +61,7 @@ func (w *Worker) claimAll(due []ledger.Due) {
 	}
 }
 
-// follow does what a claim's answer says. claimed is nil when the session ended before there was one.
+// follow acts on the reply to a claim. claimed is nil when the session ended before a reply.
 func (w *Worker) follow(request *locks.Request, due ledger.Due, before []string, claimed *ledger.Claimed) {
 	done := w.handOn
 	var crashed *guest
@@ -100,7 +100,7 @@ func (w *Worker) follow(request *locks.Request, due ledger.Due, before []string,
 			w.attempt.Go(func() { w.leavePlace(crashed, claimed, ended) })
 		}
 	case claimed.Outcome == ledger.SessionDead:
-		w.pusher.Add(due) // for somebody who has a session
+		w.pusher.Add(due) // for a worker that has a session
 	case claimed.Outcome == ledger.Later:
 		w.pusher.Add(claimed.Due...)
 		return
@@ -114,13 +114,14 @@ func (w *Worker) follow(request *locks.Request, due ledger.Due, before []string,
 	}
 }
 
-// handOn passes a slot that the caller has taken to the first of some runs that became due here and may start here, and
-// delivers the others. Without such a run, the slot is for a run that was offered its locks a moment ago and found no slot,
-// else for the next delivery.
+// handOn passes a slot that the caller has taken to the first of some runs that became due here and
+// may start here, and delivers the others. Without such a run, the slot is for a run that was
+// recently offered its locks and found no slot, else for the next delivery.
 //
-// So an attempt passes its slot to the run that its finish made due. That run must not look for a slot: behind a backlog there
-// is none, and its locks would be reserved in vain while its delivery goes to the end of the queue. Its claim still gives way
-// to runs that were due earlier.
+// So an attempt passes its slot to the run that its finish made due. That run must not look for a
+// slot itself: behind a backlog no slot is free, and its locks would be reserved without use while
+// its delivery waits at the end of the queue. Its claim still gives way to runs that were due
+// earlier.
 func (w *Worker) handOn(due []ledger.Due) {
 	for i, d := range due {
 		before, ok := w.direct(d)
@@ -149,7 +150,8 @@ func (w *Worker) handOn(due []ledger.Due) {
 func (w *Worker) putOff(due ledger.Due, pause time.Duration) {
 	call, cancel := context.WithTimeout(w.attempts, callLimit)
 	defer cancel()
-	// Under the next n: nobody has confirmed that one, so the sweep pushes it should this worker end during the pause.
+	// Under the next n: that one is unconfirmed, so the sweep pushes it if this worker ends during
+	// the pause.
 	next, err := w.ledger.Repush(call, due)
 	if err != nil {
 		w.often.WarnContext(w.attempts, "a run is not passed on, the sweep will do it", "run", due.Run, "error", err)
@@ -158,9 +160,9 @@ func (w *Worker) putOff(due ledger.Due, pause time.Duration) {
 	time.AfterFunc(pause, func() { w.pusher.Add(next...) })
 }
 
-// sendClaim sends a claim until it is answered, since it may have been granted. nil says that there is nothing to do for
-// it any more: the session is over, or is about to end with the drain, and with it whatever was granted; or the claim was
-// refused, and the run has been ended for that.
+// sendClaim sends a claim until a reply arrives, since the claim may have been granted. It returns
+// nil when nothing remains to be done for it: the session is over, or is about to end with the
+// drain, and with it any grant; or the claim was refused, and the run has been ended for that.
 func (w *Worker) sendClaim(request *locks.Request, due ledger.Due, before []string, send claim) *ledger.Claimed {
 	for pause := resendFirst; ; pause = min(2*pause, resendMost) {
 		call, cancel := context.WithTimeout(w.calls, callLimit)
@@ -189,14 +191,15 @@ func (w *Worker) sendClaim(request *locks.Request, due ledger.Due, before []stri
 	}
 }
 
-// failed tells whether the hold ended for a reason that makes its attempt a failed one: it held its locks for too long,
-// or somebody had them taken away.
+// failed reports whether the hold ended for a reason that makes its attempt a failed one: it
+// exceeded its max hold, or was revoked.
 func failed(hold *locks.Hold) bool {
 	lost := hold.Lost()
 	return errors.Is(lost, locks.ErrExpired) || errors.Is(lost, locks.ErrRevoked)
 }
 
-// run does one attempt under its hold and records how it ended. It returns the runs that became due by that.
+// run executes one attempt under its hold and records how it ended. It returns the runs that became
+// due by that.
 func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) []ledger.Due {
 	record := claimed.Record
 	number := record.Last().Number
@@ -211,13 +214,13 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) []ledger.Due {
 	defer cancel(nil)
 	own := &stopper{cancel}
 	w.running.Store(record.ID, own)
-	// From here on no value of a ${...} may get into Redis or into a log.
+	// From here on no value of a ${...} must get into Redis or into a log.
 	job, secrets, err := w.expand(claimed)
 	redactor, tail := jobs.NewRedactor(secrets), jobs.NewTail(0)
 	if err == nil {
 		output := redactor.Writer(tail)
 		err = w.execute(ctx, hold, claimed, job, redactor, output, log)
-		_ = output.Close() // a tail takes all
+		_ = output.Close() // a tail accepts everything
 	}
 	terminated := errors.Is(err, jobs.ErrTerminated) && context.Cause(ctx) == nil && !errors.Is(err, jobs.ErrTimeout) && w.drainsSoon()
 	if terminated {
@@ -249,7 +252,8 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) []ledger.Due {
 	case errors.Is(err, jobs.ErrUnknownHandler), errors.Is(err, jobs.ErrUnknownKeys):
 		finish.Outcome, finish.Pause = ledger.HandBack, decline
 	case errors.Is(err, locks.ErrLost) && !failed(hold):
-		// It was stopped for a lease that went on after all: the executor was starved of time. Nobody's failure.
+		// It was stopped because of a lease that continued after all: the executor was starved of
+		// time. That is not a failure of the run.
 		finish.Outcome = ledger.HandBack
 	case terminated, errors.Is(context.Cause(w.attempts), jobs.ErrDrain) && !errors.Is(err, jobs.ErrTimeout) && !failed(hold):
 		finish.Outcome = ledger.HandBack
@@ -266,7 +270,7 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) []ledger.Due {
 		w.abandon(finish, log)
 		return nil
 	}
-	hold.Freeing() // from here on Redis may no longer have it, without anybody having taken it
+	hold.Freeing() // from here on Redis may no longer have the hold although it was not revoked
 	if finish.Outcome == ledger.Success {
 		finished = w.ends.send(w.calls, w.ledger, finish, w.attempt.Go)
 	}
@@ -275,7 +279,7 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) []ledger.Due {
 	}
 	if finished == nil {
 		log.ErrorContext(w.attempts, "the end of an attempt could not be recorded", "outcome", finish.Outcome)
-		_ = hold.Release() // what is left of it; the error has just been told
+		_ = hold.Release() // release what is left of the hold; the error was just logged
 		if hold.Lost() != nil && !failed(hold) {
 			w.handBack(hold, claimed)
 		}
@@ -291,9 +295,10 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) []ledger.Due {
 	return finished.Due
 }
 
-// handBack reports, in the background, an attempt that has lost its lease and of which nothing runs here any more: under the
-// next session of this worker, as soon as there is one. The run is then due at once, and the loss is known not to have been
-// the end of this process. A sweep closes an attempt that is not reported.
+// handBack reports, in the background, an attempt that has lost its lease and of which nothing runs
+// here any more: under the next session of this worker, as soon as it has one. The run is then due
+// at once, and the ledger knows that this process survived. A sweep closes an attempt that is not
+// reported.
 func (w *Worker) handBack(hold *locks.Hold, claimed *ledger.Claimed) {
 	record := claimed.Record
 	lost := ledger.Dead{Run: record.ID, Token: hold.Token(), Job: record.Job, Fails: record.Fails}
@@ -314,7 +319,8 @@ func (w *Worker) handBack(hold *locks.Hold, claimed *ledger.Claimed) {
 						"token", lost.Token, "state", closed.State)
 					w.deliver(w.attempts, closed.Due)
 					return
-				case err == nil, ledger.Final(err): // a sweep has closed it, or will say why it cannot
+				// a sweep has closed it, or will report why it cannot
+				case err == nil, ledger.Final(err):
 					return
 				}
 				w.often.WarnContext(w.attempts, "a lost lease is not reported yet", "run", record.ID, "error", err)
@@ -323,7 +329,7 @@ func (w *Worker) handBack(hold *locks.Hold, claimed *ledger.Claimed) {
 			timer := time.NewTimer(pause)
 			select {
 			case <-timer.C:
-			case <-w.work.Done(): // a drain must not wait for Redis to come back
+			case <-w.work.Done(): // a drain must not wait until Redis is reachable again
 				timer.Stop()
 				return
 			}
@@ -331,11 +337,11 @@ func (w *Worker) handBack(hold *locks.Hold, claimed *ledger.Claimed) {
 	})
 }
 
-// terminationLimit is how long a SIGTERM to all processes of a service may take to reach this one after a command has
-// died of it.
+// terminationLimit is how long a SIGTERM to all processes of a service may take to reach this
+// process after it has killed a command.
 const terminationLimit = time.Second
 
-// drainsSoon reports whether the worker drains, or begins to within a moment.
+// drainsSoon reports whether the worker drains, or starts to drain within [terminationLimit].
 func (w *Worker) drainsSoon() bool {
 	timer := time.NewTimer(terminationLimit)
 	defer timer.Stop()
@@ -347,8 +353,8 @@ func (w *Worker) drainsSoon() bool {
 	}
 }
 
-// expand returns the definition of an attempt with its ${...} replaced, unless the definition cannot be trusted, or has keys
-// that this build does not know.
+// expand returns the definition of an attempt with its ${...} replaced, unless the definition
+// cannot be trusted, or has keys that this build does not know.
 func (w *Worker) expand(claimed *ledger.Claimed) (*jobs.Job, []jobs.Secret, error) {
 	if claimed.Refused != nil {
 		return nil, nil, w.refuse(w.attempts, claimed)
@@ -360,7 +366,7 @@ func (w *Worker) expand(claimed *ledger.Claimed) (*jobs.Job, []jobs.Secret, erro
 	return w.o.Expand(claimed.Job)
 }
 
-// execute hands the attempt to who can do it. job is the definition with its ${...} replaced.
+// execute hands the attempt to its executor. job is the definition with its ${...} replaced.
 func (w *Worker) execute(ctx context.Context, hold *locks.Hold, claimed *ledger.Claimed, job *jobs.Job, redactor *jobs.Redactor, output io.Writer, log *slog.Logger) error {
 	record := claimed.Record
 	var executor jobs.Executor
@@ -388,8 +394,8 @@ func (w *Worker) execute(ctx context.Context, hold *locks.Hold, claimed *ledger.
 		allowed += endingLimit
 	}
 	defer w.stuck.watch(ctx, record, allowed, log)()
-	// The locks are those of the record's args. They differ from the definition's in the run of a tick, too, if it was
-	// retried after its job had changed.
+	// The locks are those of the record's args. Even in the run of a tick they differ from the
+	// definition's, if the run was retried after its job had changed.
 	args := claimed.Args
 	if jobs.SameArgs(args, claimed.Job.Args) {
 		args = job.Args // with their ${...} replaced
@@ -406,10 +412,11 @@ func (w *Worker) execute(ctx context.Context, hold *locks.Hold, claimed *ledger.
 	})
 }
 
-// sendFinish sends a finish until it is answered, or, for what only counts while the hold stands, until that has ended.
+// sendFinish sends a finish until a reply arrives. If the finish counts only while its hold is
+// valid, sendFinish stops when the hold has ended.
 func (w *Worker) sendFinish(finish ledger.Finish, hold *locks.Hold) *ledger.Finished {
-	// A success counts even when the lease has run out meanwhile, as long as no other attempt has begun. So long is
-	// waited for a Redis that is away; the slot is kept.
+	// A success counts even when the lease has expired in the meantime, as long as no other attempt
+	// has begun. patience is how long to wait for an unreachable Redis; the slot is kept.
 	const patience = 10 * time.Minute
 	deadline := time.Now().Add(patience)
 	drained := w.attempts.Done()
@@ -433,11 +440,11 @@ func (w *Worker) sendFinish(finish ledger.Finish, hold *locks.Hold) *ledger.Fini
 		w.often.WarnContext(w.attempts, "the end of an attempt is not recorded yet", "run", finish.Run, "error", err)
 		timer := time.NewTimer(pause)
 		select {
-		case <-drained: // nobody who ends a worker waits for ten minutes
+		case <-drained: // an operator who ends a worker does not wait for ten minutes
 			drained, deadline = nil, time.Now().Add(w.locks.Lease())
 			<-timer.C
 		case <-w.o.Abort:
-			if pause == resendMost { // tried for a while, and a person waits
+			if pause == resendMost { // it was tried for a while, and an operator waits
 				timer.Stop()
 				return nil
 			}
@@ -451,6 +458,6 @@ func (w *Worker) sendFinish(finish ledger.Finish, hold *locks.Hold) *ledger.Fini
 func traceParent(run jobs.RunID) string {
 	trace := sha256.Sum256([]byte(run))
 	var span [8]byte
-	_, _ = rand.Read(span[:]) // never fails, says its documentation
+	_, _ = rand.Read(span[:]) // never fails, according to its documentation
 	return fmt.Sprintf("00-%x-%x-01", trace[:16], span)
 }

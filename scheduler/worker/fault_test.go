@@ -48,15 +48,16 @@ func (f *fleet) broken(breaks func(redis.Cmder, func() error) error) func(*worke
 	}
 }
 
-// says tells whether a text is one of the words of a command.
+// says reports whether a text is one of the words of a command.
 func says(cmd redis.Cmder, text string) bool {
 	return slices.ContainsFunc(cmd.Args(), func(arg any) bool { return fmt.Sprint(arg) == text })
 }
 
 var errLost = errors.New("the answer is lost")
 
-// lossy gives a worker connections of its own, also those that it makes by itself. Those on which loses says so of a
-// request lose its answer, after meanwhile has returned; it has been applied by then.
+// lossy gives a worker connections of its own, including those that it opens itself. A connection
+// loses the reply to a request for which loses returns true, after meanwhile has returned; by then
+// the request has been applied.
 func (f *fleet) lossy(loses func(request string) bool, meanwhile func()) func(*worker.Options) {
 	return func(o *worker.Options) {
 		options := *f.rdb.Options()
@@ -86,21 +87,23 @@ func (c *lossyConn) Write(p []byte) (int, error) {
 
 func (c *lossyConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	if !c.lost.Load() || strings.HasPrefix(string(p[:n]), "-NOSCRIPT") { // then the script itself follows
+	// then the script itself follows
+	if !c.lost.Load() || strings.HasPrefix(string(p[:n]), "-NOSCRIPT") {
 		return n, err
 	}
 	c.meanwhile()
 	return 0, errors.Join(errLost, c.Close())
 }
 
-// TestLostAnswerToAFinishIsRecordedOnce: a finish is applied, its worker does not hear of it and sends it again. It changes
-// nothing any more, the locks and the slot are free, and no other attempt begins.
+// TestLostAnswerToAFinishIsRecordedOnce: a finish is applied, and its worker gets no reply and
+// sends it again. The second one changes nothing, the locks and the slot are free, and no other
+// attempt begins.
 func TestLostAnswerToAFinishIsRecordedOnce(t *testing.T) {
 	f := newFleet(t)
 	var d done
 	job := f.job("settle", d.handle, func(j *jobs.Job) { j.Lock.Exclusive = []string{"bill"} })
 	var lost atomic.Int32
-	finishes := func(request string) bool { // the only request that says so
+	finishes := func(request string) bool { // the only request with this word
 		return strings.Contains(request, "\r\nsucceeded\r\n") && lost.Load() < 2
 	}
 	f.start(f.lossy(finishes, func() { lost.Add(1) }), func(o *worker.Options) { o.Concurrency = 1 })

@@ -7,24 +7,24 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// finishes records the ends of attempts. While none is being recorded, an end is sent at once by who has it; what comes
-// meanwhile is collected and sent together: the more attempts end, the fewer round trips each of them needs (group commit).
-// The zero value is ready.
+// finishes records the ends of attempts. While no record is in flight, a caller sends its end at
+// once; the ends that arrive in the meantime are collected and sent together: the more attempts
+// end, the fewer round trips each of them needs (group commit). The zero value is ready.
 type finishes struct {
 	mu      sync.Mutex
-	under   bool         // somebody is sending; guarded by mu
+	under   bool         // a goroutine is sending; guarded by mu
 	waiting []*finishing // guarded by mu
 }
 
-// finishing is an end that is to be recorded with others.
+// finishing is an end that waits to be recorded with others.
 type finishing struct {
 	finish   ledger.Finish
-	finished *ledger.Finished // nil when no answer came
-	done     chan struct{}    // closed when it is known
+	finished *ledger.Finished // nil when no reply arrived
+	done     chan struct{}    // closed when finished is final
 }
 
-// send records the end of an attempt that succeeded. nil says that no answer came: then it is to be sent again. spawn starts
-// a goroutine that somebody waits for.
+// send records the end of an attempt that succeeded. It returns nil when no reply arrived: then the
+// caller must send it again. spawn starts a goroutine that the worker waits for.
 func (f *finishes) send(ctx context.Context, l *ledger.Ledger, finish ledger.Finish, spawn func(func())) *ledger.Finished {
 	f.mu.Lock()
 	if f.under {
@@ -45,7 +45,7 @@ func (f *finishes) send(ctx context.Context, l *ledger.Ledger, finish ledger.Fin
 	return finished
 }
 
-// deliver sends what was collected until there is nothing.
+// deliver sends the collected ends until none are left.
 func (f *finishes) deliver(ctx context.Context, l *ledger.Ledger, some []*finishing) {
 	for ; len(some) > 0; some = f.take() {
 		batch := make([]ledger.Finish, len(some))
@@ -62,7 +62,7 @@ func (f *finishes) deliver(ctx context.Context, l *ledger.Ledger, some []*finish
 	}
 }
 
-// take returns what is to be sent next. When there is nothing, nobody is sending any more.
+// take returns the ends to send next. When it returns none, no goroutine is sending any more.
 func (f *finishes) take() []*finishing {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -20,7 +20,7 @@ type began struct {
 	from, upto time.Time
 }
 
-// client opens a session of a process that is no worker.
+// client opens a session of a process that is not a worker.
 func (f *fleet) client() *locks.Client {
 	f.Helper()
 	client, err := locks.Open(f.Context(), f.rdb, locks.Options{Namespace: f.namespace, Name: "other"})
@@ -35,8 +35,9 @@ func (f *fleet) client() *locks.Client {
 	return client
 }
 
-// TestHotBillDoesNotStarveBehindABacklog has some runs wait for a bill, then fills the queue with runs that are due later, and
-// releases the bill. The runs of the bill follow each other in the order of their requests.
+// TestHotBillDoesNotStarveBehindABacklog lets some runs wait for a bill, then fills the queue with
+// runs that are due later, and releases the bill. The runs of the bill follow each other in the
+// order of their requests.
 func TestHotBillDoesNotStarveBehindABacklog(t *testing.T) {
 	f := newFleet(t)
 	const waits, backlog, slots = 20, 600, 4
@@ -98,7 +99,7 @@ func TestHotBillDoesNotStarveBehindABacklog(t *testing.T) {
 	slices.Sort(gaps)
 	t.Logf("the first run began %s after the release; the bill was idle for %s at most, %s in the median; %d of %d others began after the last one",
 		bill[0].from.Sub(released), gaps[len(gaps)-1], gaps[len(gaps)/2], left, backlog)
-	// A gap is two round trips. On a machine that starves the process for a moment, some are longer.
+	// A gap is two round trips. Some are longer on a machine that starves the process for a moment.
 	if p95 := gaps[len(gaps)*95/100-1]; p95 > 100*time.Millisecond {
 		t.Errorf("the bill was idle for %s between two of its runs, want at most 100ms: %s", p95, gaps)
 	}
@@ -107,8 +108,8 @@ func TestHotBillDoesNotStarveBehindABacklog(t *testing.T) {
 	}
 }
 
-// TestSlotIsPassedToNoRunThatWasDueLater has a run wait for a bill that became due after a backlog. It does not start before
-// runs of the backlog that were due earlier.
+// TestSlotIsPassedToNoRunThatWasDueLater has a run that waits for a bill and became due after a
+// backlog. It does not start before runs of the backlog that were due earlier.
 func TestSlotIsPassedToNoRunThatWasDueLater(t *testing.T) {
 	f := newFleet(t)
 	const backlog = 60

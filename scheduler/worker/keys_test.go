@@ -18,7 +18,8 @@ import (
 	"lockstep/scheduler/worker"
 )
 
-// newer changes the definition in Redis of a job as a newer build would write it, and of its versions the hash.
+// newer changes a job's definition in Redis as a newer build would write it, and its hash in the
+// list of versions.
 func (f *fleet) newer(job *jobs.Job, change func(string) string) {
 	f.Helper()
 	before, err := f.rdb.HGet(f.Context(), f.key("def"), job.Name).Result()
@@ -43,8 +44,8 @@ func (f *fleet) newer(job *jobs.Job, change func(string) string) {
 	})
 }
 
-// TestRunWithAnUnknownKeyIsLeftToAnotherWorker has runs whose definitions have a key more than this build knows. Without
-// that key they are run, as a worker that knows it would run them.
+// TestRunWithAnUnknownKeyIsLeftToAnotherWorker has runs whose definitions have a key that this
+// build does not know. Without that key they are run, as a worker that knows it would run them.
 func TestRunWithAnUnknownKeyIsLeftToAnotherWorker(t *testing.T) {
 	f := newFleet(t)
 	var ran atomic.Int64
@@ -100,7 +101,8 @@ func TestRunWithAnUnknownKeyIsLeftToAnotherWorker(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	picked, err := f.ledger.Pick(t.Context(), len(runs), places) // as a worker of the newer build does
+	// as a worker of the newer build does
+	picked, err := f.ledger.Pick(t.Context(), len(runs), places)
 	if err != nil || len(picked) != len(runs) {
 		t.Fatalf("%v were picked, %v, want all %d", picked, err, len(runs))
 	}
@@ -114,8 +116,8 @@ func TestRunWithAnUnknownKeyIsLeftToAnotherWorker(t *testing.T) {
 	}
 }
 
-// TestRequestForADefinitionWithAnUnknownKeyStaysInItsQueue has a plain client ask for a job whose active definition is that
-// of a newer build.
+// TestRequestForADefinitionWithAnUnknownKeyStaysInItsQueue: a plain client requests a job whose
+// active definition is that of a newer build.
 func TestRequestForADefinitionWithAnUnknownKeyStaysInItsQueue(t *testing.T) {
 	f := newFleet(t)
 	job := f.job("bill", func(context.Context, *jobs.Run[struct{}]) error { return nil })
@@ -148,7 +150,8 @@ func TestRequestForADefinitionWithAnUnknownKeyStaysInItsQueue(t *testing.T) {
 	}
 }
 
-// TestTicksOfADefinitionWithAnUnknownKeyAreNotRun goes back from a newer build, whose trigger differs, after a pause.
+// TestTicksOfADefinitionWithAnUnknownKeyAreNotRun goes back from a newer build, whose trigger
+// differs, after a pause.
 func TestTicksOfADefinitionWithAnUnknownKeyAreNotRun(t *testing.T) {
 	f := newFleet(t)
 	job := f.everySecond("tick")

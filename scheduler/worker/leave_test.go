@@ -13,8 +13,9 @@ import (
 	"lockstep/scheduler/worker"
 )
 
-// TestADefinitionThatLeavesInOrderGivesWayAtOnce has a worker with a newer definition come and drain, while a run keeps that
-// worker busy. The worker with the older one decides the ticks again.
+// TestADefinitionThatLeavesInOrderGivesWayAtOnce starts and drains a worker with a newer
+// definition, while a run keeps that worker busy. The worker with the older one decides the ticks
+// again.
 func TestADefinitionThatLeavesInOrderGivesWayAtOnce(t *testing.T) {
 	f := newFleet(t)
 	release := make(chan struct{})
@@ -70,7 +71,8 @@ func TestADefinitionThatLeavesInOrderGivesWayAtOnce(t *testing.T) {
 	}
 }
 
-// TestDutyPassesToAWorkerWithoutDrift starts a worker with a newer definition beside the one that has duty.
+// TestDutyPassesToAWorkerWithoutDrift starts a worker with a newer definition beside the one that
+// has duty.
 func TestDutyPassesToAWorkerWithoutDrift(t *testing.T) {
 	f := newFleet(t)
 	job := f.everySecond("tick")
@@ -89,7 +91,8 @@ func TestDutyPassesToAWorkerWithoutDrift(t *testing.T) {
 	}
 }
 
-// TestADriftedWorkerRegistersOnce counts the calls of a worker that has drifted, and then looks whether it still takes over.
+// TestADriftedWorkerRegistersOnce counts the calls of a drifted worker, and then checks that it
+// still takes over.
 func TestADriftedWorkerRegistersOnce(t *testing.T) {
 	server := redistest.New(t, redistest.Options{Config: []string{"slowlog-log-slower-than 0", "slowlog-max-len 100000"}})
 	f := newFleetOn(t, server.Client(t))
@@ -114,7 +117,8 @@ func TestADriftedWorkerRegistersOnce(t *testing.T) {
 		}
 		return n
 	}
-	const drifted = 12 * time.Second // more than two of the pauses after which it once registered again and again
+	// more than two of the pauses after which it once registered again and again
+	const drifted = 12 * time.Second
 	before, until := calls(), time.Now().Add(drifted)
 	f.await("some time to pass", func() bool { return time.Now().After(until) })
 	if n := calls() - before; n > 1 {
@@ -152,8 +156,8 @@ func TestRunsOfARenamedQueueMove(t *testing.T) {
 	}
 }
 
-// TestAdoptedRunsStayInTheQueueOfTheirSender has one that is due in a queue that no worker serves at the time, beside a run of
-// a renamed queue.
+// TestAdoptedRunsStayInTheQueueOfTheirSender has an adopted run that is due in a queue that no
+// worker serves at the time, beside a run of a renamed queue.
 func TestAdoptedRunsStayInTheQueueOfTheirSender(t *testing.T) {
 	f := newFleet(t)
 	job := f.job("settle", func(context.Context, *jobs.Run[struct{}]) error { return nil })

@@ -12,8 +12,9 @@ const (
 	offerKept  = 1500 * time.Millisecond // less than locks are reserved for a run
 )
 
-// offers are runs for which their locks are reserved while no slot is free here. Their deliveries are pushed, too, for any
-// worker; the first slot that becomes free here may be faster. The zero value is ready.
+// offers are runs whose locks are reserved while no slot is free here. Their deliveries are also
+// pushed, for any worker; the first slot that becomes free here may be faster. The zero value is
+// ready.
 type offers struct {
 	mu   sync.Mutex
 	some []offer // the oldest first; guarded by mu
@@ -24,7 +25,7 @@ type offer struct {
 	upto time.Time
 }
 
-// add keeps a run for the next free slot. When there are too many it is left to its delivery.
+// add keeps a run for the next free slot. Beyond offersMost it leaves the run to its delivery.
 func (o *offers) add(due ledger.Due) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -34,7 +35,7 @@ func (o *offers) add(due ledger.Due) {
 	}
 }
 
-// forget drops what was kept too long ago. mu is held.
+// forget drops the runs that were kept for too long. The caller holds mu.
 func (o *offers) forget() {
 	now := time.Now()
 	for len(o.some) > 0 && now.After(o.some[0].upto) {
@@ -45,7 +46,7 @@ func (o *offers) forget() {
 	}
 }
 
-// take returns the run that was kept first, unless none was kept a moment ago.
+// take returns the run that was kept first, unless none was kept recently.
 func (o *offers) take() (ledger.Due, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"lockstep/scheduler/worker"
 )
 
-// api are so many permits of "api".
+// api declares a limit of permits of "api".
 func api(limit int, version int64) map[string]locks.PermitLimit {
 	return map[string]locks.PermitLimit{"api": {Permits: limit, Version: version}}
 }
@@ -44,7 +44,7 @@ func TestPermitsOfTheConfigBoundRuns(t *testing.T) {
 	}
 	f.await("one to run", func() bool { return now.Load() == 1 })
 
-	// Another limit needs another version, and nothing is changed without.
+	// Another limit needs another version; without one, nothing changes.
 	err := w.SetJobs(t.Context(), nil, api(2, 0), "two")
 	if !errors.Is(err, worker.ErrPermits) || !strings.Contains(err.Error(), "raise permits.api.version") {
 		t.Errorf("got %v, want it refused with what to do", err)

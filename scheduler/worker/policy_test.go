@@ -26,7 +26,8 @@ func TestATickReplacesTheRunBeforeIt(t *testing.T) {
 		return ctx.Err()
 	}, func(j *jobs.Job) { j.Every, j.Overlap = 2*time.Second, jobs.OverlapReplace })
 	for range 2 {
-		f.start(func(o *worker.Options) { o.DrainTimeout = time.Millisecond }) // the last run would go on for ever
+		// the last run would never end
+		f.start(func(o *worker.Options) { o.DrainTimeout = time.Millisecond })
 	}
 	for range 2 {
 		if cause := <-causes; !errors.Is(cause, jobs.ErrCanceled) || !strings.Contains(cause.Error(), "overlap: replace") {
@@ -71,8 +72,8 @@ func TestACanceledRunIsStoppedWithItsReason(t *testing.T) {
 	f.awaitState(id, ledger.Canceled)
 }
 
-// TestACanceledRunIsStoppedWhenAnEarlierAttemptOfItHasEndedHere: the first attempt loses its locks and ignores that, the second
-// one begins on the same worker, and then the first one ends.
+// TestACanceledRunIsStoppedWhenAnEarlierAttemptOfItHasEndedHere: the first attempt loses its locks
+// and ignores that, the second one begins on the same worker, and then the first one ends.
 func TestACanceledRunIsStoppedWhenAnEarlierAttemptOfItHasEndedHere(t *testing.T) {
 	f := newFleet(t)
 	began, first, ended := make(chan int, 2), make(chan struct{}), make(chan int, 2)
@@ -111,7 +112,8 @@ func TestACanceledRunIsStoppedWhenAnEarlierAttemptOfItHasEndedHere(t *testing.T)
 	f.awaitState(id, ledger.Canceled)
 }
 
-// TestAWorkerConfirmsThatItSurvivedALostLease: its session ends under it, another sweep may come first.
+// TestAWorkerConfirmsThatItSurvivedALostLease: its session ends under it, and another worker's
+// sweep may come first.
 func TestAWorkerConfirmsThatItSurvivedALostLease(t *testing.T) {
 	f := newFleet(t)
 	end := make(chan struct{})
@@ -262,7 +264,7 @@ func TestAWorkerRunsOneRunAtATimeThatHasCrashedBefore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Nobody is granted anything in the first second of a new server, and a claim does not wait for its end.
+	// A new server grants nothing in its first second, and a claim does not wait for the end of it.
 	if hold, err := client.Acquire(t.Context(), locks.Exclusive("anything")); err != nil {
 		t.Fatal(err)
 	} else if err := hold.Release(); err != nil {

@@ -20,7 +20,7 @@ import (
 	"lockstep/scheduler/worker"
 )
 
-// pushes counts the deliveries that a worker pushes, and makes each pipeline of them take longer.
+// pushes counts the deliveries that a worker pushes, and slows down each pipeline of them.
 type pushes struct {
 	queue string
 	takes time.Duration
@@ -64,7 +64,7 @@ func (f *fleet) slow(p *pushes) func(*worker.Options) {
 	}
 }
 
-// ask records runs that become due as the request says, without delivering them.
+// ask records runs that become due as in the request, without delivering them.
 func (f *fleet) ask(n int, request ledger.Request) []*ledger.Enqueued {
 	f.Helper()
 	asked := make([]*ledger.Enqueued, n)
@@ -89,8 +89,8 @@ func (f *fleet) ask(n int, request ledger.Request) []*ledger.Enqueued {
 	return asked
 }
 
-// multiply makes so many runs of one that is scheduled, all due since the same moment. Asking for each would take a minute on
-// a busy machine.
+// multiply makes n copies of a scheduled run, all due since the same moment. Requesting each of
+// them would take a minute on a busy machine.
 func (f *fleet) multiply(run jobs.RunID, n int) {
 	f.Helper()
 	const script = `
@@ -114,9 +114,9 @@ func (f *fleet) multiply(run jobs.RunID, n int) {
 	}
 }
 
-// TestRunsThatAreDueAtOnceArePushedOnce: many runs become due at one instant, and pushing them takes longer than a push may
-// stay unconfirmed. The sweep repeats none that its own process still has to push, so the deliveries are as many as the
-// runs, and all of them run.
+// TestRunsThatAreDueAtOnceArePushedOnce: many runs become due at one instant, and pushing them
+// takes longer than a push may stay unconfirmed. The sweep repeats no push that its own process
+// still has pending, so each run has one delivery, and all of them run.
 func TestRunsThatAreDueAtOnceArePushedOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		runs  int
@@ -141,7 +141,8 @@ func testDueAtOnce(t *testing.T, runs int, takes time.Duration) {
 		o.Concurrency = 8
 		o.OnRepeated = func(_ string, n int) { repeated.Add(int64(n)) }
 	})
-	f.awaitState(f.enqueue(job, "first"), ledger.Succeeded) // a new lock space grants nothing at first
+	// a new lock space grants nothing at first
+	f.awaitState(f.enqueue(job, "first"), ledger.Succeeded)
 	for _, count := range []*atomic.Int64{&ran, &pushed.n, &repeated} {
 		count.Store(0)
 	}
@@ -169,7 +170,8 @@ func quiet(o *worker.Options) { o.Logger = slog.New(slog.DiscardHandler) }
 
 var errKilled = errors.New("the worker was killed")
 
-// killed are the connections of a worker that dies, for Redis, in the moment in which it sends its first claim.
+// killed are the connections of a worker that dies, as Redis sees it, when it sends its first
+// claim.
 type killed struct {
 	claim string // the digest of the script
 	dead  atomic.Bool
@@ -213,9 +215,9 @@ func (f *fleet) killedByItsFirstClaim() (*killed, func(*worker.Options)) {
 	}
 }
 
-// TestWhatAKilledWorkerHadFetchedIsPushedAgainWhenItsSessionEnds: a worker is killed between a fetch and the claim, and its
-// parent ends its session. Another worker knows at once which deliveries that were. No look-up helps it here: all deliveries
-// count as confirmed an hour from now.
+// TestWhatAKilledWorkerHadFetchedIsPushedAgainWhenItsSessionEnds: a worker is killed between a
+// fetch and the claim, and its parent ends its session. Another worker finds those deliveries at
+// once. No look-up helps it here: all deliveries count as confirmed an hour from now.
 func TestWhatAKilledWorkerHadFetchedIsPushedAgainWhenItsSessionEnds(t *testing.T) {
 	f := newFleet(t)
 	var d done

@@ -9,15 +9,15 @@ import (
 	"lockstep/locks"
 )
 
-// ErrRedis says that Redis keeps this worker from starting runs: it does not answer, or refuses writes, for example
-// because its memory is full. It is part of the errors of [Worker.Unready].
+// ErrRedis means that Redis keeps this worker from starting runs: it does not reply, or refuses
+// writes, for example because its memory is full. It is part of the errors of [Worker.Unready].
 var ErrRedis = errors.New("redis is not usable")
 
-// probeEvery is how often a worker looks whether Redis takes writes.
+// probeEvery is how often a worker checks whether Redis takes writes.
 const probeEvery = time.Second
 
-// Unready returns why the worker may take no runs, or nil: it has begun, is not draining, its session is certain, and
-// Redis took its last write.
+// Unready returns why the worker may take no runs, or nil if it has started, is not draining, its
+// session is certain, and Redis took its last write.
 func (w *Worker) Unready() error {
 	switch {
 	case !w.ready.Load():
@@ -34,7 +34,8 @@ func (w *Worker) Unready() error {
 	return nil
 }
 
-// ID returns the ID of the worker, which is its session's; "" before it has begun and while no session is certain.
+// ID returns the ID of the worker, which is its session's; "" before the worker has started and
+// while no session is certain.
 func (w *Worker) ID() locks.SessionID {
 	if !w.ready.Load() {
 		return ""
@@ -46,8 +47,9 @@ func (w *Worker) ID() locks.SessionID {
 	return id
 }
 
-// watchRedis looks until ctx ends whether Redis takes writes: a session may be renewed while nothing can start, because
-// renewals need no memory. It also writes log lines that were only counted.
+// watchRedis checks until ctx ends whether Redis takes writes: a session may be renewed while
+// nothing can start, because renewals need no memory. It also flushes the repeated log lines that
+// were only counted.
 func (w *Worker) watchRedis(ctx context.Context) {
 	repeat(ctx, probeEvery, func(call context.Context) {
 		w.often.Flush(ctx, false)

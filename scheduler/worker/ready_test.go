@@ -19,7 +19,7 @@ import (
 	"lockstep/scheduler/worker"
 )
 
-// lines collects what a worker logs.
+// lines collects the log lines of a worker.
 type lines struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -31,7 +31,7 @@ func (l *lines) Write(p []byte) (int, error) {
 	return l.text.Write(p)
 }
 
-// warnings returns the lines of more than information.
+// warnings returns the lines above the level of information.
 func (l *lines) warnings() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -44,7 +44,8 @@ func (l *lines) warnings() []string {
 	return out
 }
 
-// TestWorkerIsNotReadyWhileRedisDoesNotAnswer: with a lease of 15 s its session has long to live, but no run can start.
+// TestWorkerIsNotReadyWhileRedisDoesNotAnswer: with a lease of 15 s its session is valid for long,
+// but no run can start.
 func TestWorkerIsNotReadyWhileRedisDoesNotAnswer(t *testing.T) {
 	server := redistest.New(t, redistest.Options{})
 	f := newFleetOn(t, server.Client(t))
@@ -83,7 +84,7 @@ func TestFullRedisIsReportedOnceAndHarmsNoRun(t *testing.T) {
 	})
 	quick := f.job("quick", func(context.Context, *jobs.Run[struct{}]) error { return nil })
 	f.job("tick", func(context.Context, *jobs.Run[struct{}]) error { return nil }, func(j *jobs.Job) { j.Every = time.Second })
-	for i := range 20 { // adopted tasks and deliveries of runs that are there already
+	for i := range 20 { // adopted tasks and deliveries of runs that exist already
 		f.enqueue(quick, fmt.Sprint(i))
 	}
 	var log lines
@@ -127,7 +128,8 @@ func TestFullRedisIsReportedOnceAndHarmsNoRun(t *testing.T) {
 	}
 }
 
-// A signal may come while a worker starts. It has taken nothing yet, so that is an orderly end, not a failure.
+// A signal may arrive while a worker starts. It has taken nothing yet, so it ends in order, without
+// a failure.
 func TestWorkerThatIsToldToEndWhileItStartsEndsInOrder(t *testing.T) {
 	f := newFleet(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -17,12 +17,12 @@ import (
 	"lockstep/scheduler/worker"
 )
 
-// executor is a function that does the work of an attempt.
+// executor is a function that executes attempts.
 type executor func(ctx context.Context, attempt *jobs.Attempt) error
 
 func (e executor) Execute(ctx context.Context, attempt *jobs.Attempt) error { return e(ctx, attempt) }
 
-// logged collects what a worker logs.
+// logged collects the log of a worker.
 type logged struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -40,8 +40,9 @@ func (l *logged) String() string {
 	return l.b.String()
 }
 
-// What an attempt prints and how it fails is stored and logged without the values that replaced its ${...}: also where only
-// one of two adjacent values is quoted, where a write ends within a value, and where the end that is kept begins within one.
+// The output and the error of an attempt are stored and logged without the values that replaced its
+// ${...}: even where only one of two adjacent values is quoted, where a write ends within a value,
+// and where the kept tail begins within one.
 func TestAttemptIsRecordedWithoutSecrets(t *testing.T) {
 	f := newFleet(t)
 	const first, second = "alpha-5f0c81", "omega-77b2e9"

@@ -9,9 +9,10 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// reject ends a run that Redis, or the state of its record, refuses to work with: a call for it had an error that is
-// [ledger.Final], and would have it again and again. what names the call. It returns false when that could not be recorded;
-// then the run is put off until a sweep delivers it again.
+// reject ends a run after a permanent error: Redis, or the state of the run's record, refused a
+// call for it with an error that is [ledger.Final], and would do so again. what names the call.
+// reject returns false when the end could not be recorded; then the run is put off until a sweep
+// delivers it again.
 func (w *Worker) reject(what string, refusal ledger.Refusal) bool {
 	w.o.OnRejected(what)
 	w.often.WarnContext(w.calls, "Redis refuses to work with a run, which ends as failed", "call", what, "run", refusal.Run,
@@ -40,7 +41,8 @@ func (w *Worker) rejectClaim(request *locks.Request, due ledger.Due, cause error
 		Cause: fmt.Errorf("it could not be started: %w", cause)})
 }
 
-// rejectFinish is reject for the end of an attempt, and returns the answer to its finish; nil when there is none.
+// rejectFinish is reject for the end of an attempt. It returns the reply to its finish, or nil
+// without one.
 func (w *Worker) rejectFinish(finish ledger.Finish, cause error) *ledger.Finished {
 	text := fmt.Errorf("its attempt ended (%s), which could not be recorded: %w", finish.Outcome, cause)
 	if finish.Error != "" {
@@ -52,7 +54,7 @@ func (w *Worker) rejectFinish(finish ledger.Finish, cause error) *ledger.Finishe
 	return &ledger.Finished{Verdict: ledger.Refused, State: ledger.Failed}
 }
 
-// wait waits for so long, and returns false when ctx ends before.
+// wait waits for d. It returns false when ctx ends earlier.
 func wait(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -94,7 +94,7 @@ func TestRunThatCannotBeClaimedEndsAndHoldsUpNoOther(t *testing.T) {
 	}
 }
 
-// nothingIsLeft looks at what names outstanding runs, all of which have ended.
+// nothingIsLeft checks the keys that name outstanding runs, all of which have ended.
 func (f *fleet) nothingIsLeft() {
 	f.Helper()
 	f.await("nothing to be outstanding", func() bool {
@@ -109,7 +109,8 @@ func (f *fleet) nothingIsLeft() {
 	})
 }
 
-// TestRunWhoseEndIsRefusedIsParkedAndHoldsUpNoOther has a key of a job's history that is of the wrong type.
+// TestRunWhoseEndIsRefusedIsParkedAndHoldsUpNoOther has a key of a job's history that is of the
+// wrong type.
 func TestRunWhoseEndIsRefusedIsParkedAndHoldsUpNoOther(t *testing.T) {
 	for _, key := range []string{"hist", "done", "output"} {
 		t.Run(key, func(t *testing.T) {
@@ -136,7 +137,7 @@ func TestRunWhoseEndIsRefusedIsParkedAndHoldsUpNoOther(t *testing.T) {
 					return r.State != ledger.Failed || !strings.Contains(r.Reason, "WRONGTYPE") || !strings.Contains(r.Reason, "parked")
 				})
 			})
-			for _, run := range bad { // each can be looked at, whatever is wrong with the history
+			for _, run := range bad { // each can be read, whatever is wrong with the history
 				if record, _, err := f.ledger.Find(t.Context(), run); err != nil || !record.Parked {
 					t.Errorf("%s: %+v, %v, want it to be found as parked", run, record, err)
 				}
@@ -144,7 +145,7 @@ func TestRunWhoseEndIsRefusedIsParkedAndHoldsUpNoOther(t *testing.T) {
 			if n := f.rdb.ZCard(t.Context(), f.key("hold")).Val(); n != 0 {
 				t.Errorf("%d holds are left", n)
 			}
-			// When the key is as it should be, a sweep moves them into the history.
+			// When the key has the right type again, a sweep moves them into the history.
 			if err := f.rdb.Del(t.Context(), f.key(key+":settle")).Err(); err != nil {
 				t.Fatal(err)
 			}
@@ -164,7 +165,8 @@ func TestRunWhoseEndIsRefusedIsParkedAndHoldsUpNoOther(t *testing.T) {
 	}
 }
 
-// enqueueAnyhow enqueues by a ledger's script that does not look at the job's history: a key of it is of the wrong type.
+// enqueueAnyhow enqueues by a script that does not read the job's history: a key of it has the
+// wrong type.
 func (f *fleet) enqueueAnyhow(job *jobs.Job, id string) jobs.RunID {
 	f.Helper()
 	wrong := map[string]string{}
@@ -192,7 +194,8 @@ func (f *fleet) enqueueAnyhow(job *jobs.Job, id string) jobs.RunID {
 	return run
 }
 
-// TestRunThatIsRefusedByRightsHoldsUpNoOther: not even the end of such a run can be recorded. It stays as it is.
+// TestRunThatIsRefusedByRightsHoldsUpNoOther: not even the end of such a run can be recorded. It
+// stays unchanged.
 func TestRunThatIsRefusedByRightsHoldsUpNoOther(t *testing.T) {
 	server := redistest.New(t, redistest.Options{})
 	f := newFleetOn(t, server.Client(t))
@@ -220,7 +223,8 @@ func TestRunThatIsRefusedByRightsHoldsUpNoOther(t *testing.T) {
 		f.awaitState(f.enqueue(good, fmt.Sprint(i)), ledger.Succeeded)
 	}
 	w.stopsInTime(t, "the worker does not stop: it still sends what was refused")
-	for _, run := range refused { // several may have been claimed together, which needs no key of their job
+	// several may have been claimed together, which needs no key of their job
+	for _, run := range refused {
 		if state, err := f.rdb.HGet(t.Context(), f.key("run"), string(run)).Result(); err != nil ||
 			!strings.HasPrefix(state, "due\x1f") && !strings.HasPrefix(state, "running\x1f") {
 			t.Errorf("run %s is %q, %v; want it as it was", run, state, err)
@@ -228,7 +232,8 @@ func TestRunThatIsRefusedByRightsHoldsUpNoOther(t *testing.T) {
 	}
 }
 
-// TestDrainIsBoundedWhileClaimsAreNotAnswered: each claim is applied, and its answer lost, while renewals are answered.
+// TestDrainIsBoundedWhileClaimsAreNotAnswered: each claim is applied, and its reply lost, while
+// renewals get replies.
 func TestDrainIsBoundedWhileClaimsAreNotAnswered(t *testing.T) {
 	f := newFleet(t)
 	job := f.job("settle", func(context.Context, *jobs.Run[struct{}]) error { return nil })
@@ -239,12 +244,14 @@ func TestDrainIsBoundedWhileClaimsAreNotAnswered(t *testing.T) {
 	f.await("claims to be lost", func() bool { return lost.Load() > 2 })
 	began := time.Now()
 	w.stopsInTime(t, "the worker does not stop: it still sends its claims")
-	if took := time.Since(began); took > 6*time.Second { // drain timeout, lease of 2 s, and what a busy machine adds
+	// drain timeout, lease of 2 s, and the delay of a busy machine
+	if took := time.Since(began); took > 6*time.Second {
 		t.Errorf("the drain took %s", took)
 	}
 }
 
-// TestStrayEntriesOfNoRunDoNotKeepTheSweepFromTheOthers: each index of the ledger names runs that have no record.
+// TestStrayEntriesOfNoRunDoNotKeepTheSweepFromTheOthers: each index of the ledger names runs that
+// have no record.
 func TestStrayEntriesOfNoRunDoNotKeepTheSweepFromTheOthers(t *testing.T) {
 	f := newFleet(t)
 	var d done

@@ -21,7 +21,7 @@ func (f *fleet) everySecond(name string) *jobs.Job {
 	return f.job(name, func(context.Context, *jobs.Run[struct{}]) error { return nil }, func(j *jobs.Job) { j.Every = time.Second })
 }
 
-// ticks are those of a job that were decided, in their order.
+// ticks returns the decided ticks of a job, in their order.
 func (f *fleet) ticks(job *jobs.Job) []*ledger.Record {
 	f.Helper()
 	history, err := f.ledger.History(f.Context(), job.Name, 0)
@@ -32,7 +32,8 @@ func (f *fleet) ticks(job *jobs.Job) []*ledger.Record {
 	return history
 }
 
-// turns waits for two ticks of a job that goes over from each second to each three seconds, and checks all there are.
+// turns waits for two ticks of a job that changes from every second to every three seconds, and
+// checks all of its ticks.
 func (f *fleet) turns(job *jobs.Job, began time.Time) {
 	f.Helper()
 	f.await("two ticks by the new trigger", func() bool {
@@ -65,7 +66,8 @@ func (f *fleet) turns(job *jobs.Job, began time.Time) {
 	}
 }
 
-// TestARollingDeployLosesAndDoublesNoTick starts a worker with a new trigger beside one with the old, and then ends it.
+// TestARollingDeployLosesAndDoublesNoTick starts a worker with a new trigger beside one with the
+// old, and then ends it.
 func TestARollingDeployLosesAndDoublesNoTick(t *testing.T) {
 	f := newFleet(t)
 	job := f.everySecond("tick")
@@ -114,7 +116,7 @@ func TestAReloadBesideAWorkerWithTheOldConfigLosesAndDoublesNoTick(t *testing.T)
 		t.Errorf("%+v, want nothing drifted where it was reloaded", card)
 	}
 
-	// Reloaded too, the other one agrees.
+	// After its own reload the other one agrees.
 	if err := old.SetJobs(t.Context(), []*jobs.Job{&changed, stays}, nil, "two"); err != nil {
 		t.Fatal(err)
 	}
@@ -127,8 +129,8 @@ func TestAReloadBesideAWorkerWithTheOldConfigLosesAndDoublesNoTick(t *testing.T)
 	}
 }
 
-// What a reload does not change is carried by the new config as it was by the old one: else an older definition of
-// somebody else would come back.
+// The new config carries what a reload does not change, as the old one did: else another worker's
+// older definition would come back.
 func TestAReloadCarriesWhatItDoesNotChange(t *testing.T) {
 	f := newFleet(t)
 	stays, changes := f.everySecond("stays"), f.everySecond("changes")
@@ -164,7 +166,8 @@ func TestAReloadCarriesWhatItDoesNotChange(t *testing.T) {
 	}
 }
 
-// A config that was a mistake is taken back within a minute: the older definition decides again soon, and misses nothing.
+// A bad config is taken back within a minute: the older definition decides again soon, and misses
+// nothing.
 func TestAReloadIsTakenBack(t *testing.T) {
 	f := newFleet(t)
 	job := f.everySecond("j")
@@ -195,7 +198,7 @@ func TestAReloadIsTakenBack(t *testing.T) {
 	}
 }
 
-// card returns what a worker shows of itself.
+// card returns the card of a worker.
 func (f *fleet) card(id locks.SessionID) (card worker.Card) {
 	f.Helper()
 	sessions, _, err := f.ledger.Space().Sessions(f.Context())
@@ -212,8 +215,8 @@ func (f *fleet) card(id locks.SessionID) (card worker.Card) {
 	return card
 }
 
-// TestManyChangedTriggersDelayNoTick changes the triggers of 2,000 jobs over a slow network, which with a round trip for each
-// took twenty seconds.
+// TestManyChangedTriggersDelayNoTick changes the triggers of 2,000 jobs over a slow network, which
+// took twenty seconds with one round trip for each.
 func TestManyChangedTriggersDelayNoTick(t *testing.T) {
 	const many = 2000
 	for name, rolling := range map[string]bool{"by a reload": false, "by a worker that comes": true} {

@@ -13,7 +13,7 @@ import (
 	"lockstep/scheduler/worker"
 )
 
-// counts keeps the numbers of stuck attempts that a worker has told.
+// counts keeps the numbers of stuck attempts that a worker has reported.
 type counts struct {
 	mu  sync.Mutex
 	all []int
@@ -70,7 +70,8 @@ func TestAnAttemptThatIgnoresItsTimeoutShowsAsStuck(t *testing.T) {
 	}
 }
 
-// A drain leaves a handler behind that ignores its context, keeps the session for it, and says how to record its end.
+// A drain leaves a handler behind that ignores its context, keeps the session for it, and returns
+// how to record its end.
 func TestADrainDoesNotWaitForAHandlerThatIgnoresItsContext(t *testing.T) {
 	f := newFleet(t)
 	began, end := make(chan jobs.RunID, 10), make(chan struct{})
@@ -121,7 +122,7 @@ func TestADrainDoesNotWaitForAHandlerThatIgnoresItsContext(t *testing.T) {
 	if want := []jobs.RunID{runs["abandons"], runs["late"], runs["reruns"]}; !slices.Equal(stuck.Runs, want) {
 		t.Errorf("left behind: %v, want %v", stuck.Runs, want)
 	}
-	// As a parent does once the process is dead: which is, here, once the handlers have returned.
+	// As a parent does once the process is dead: here, once the handlers have returned.
 	for name, state := range map[string]ledger.State{"reruns": ledger.Running, "abandons": ledger.Running, "late": ledger.Running, "prompt": ledger.DueNow} {
 		f.awaitState(runs[name], state)
 	}

@@ -9,20 +9,20 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// suspects are the runs under way here that have crashed before. A worker has one place for a suspect
-// ([ledger.Record.Suspect]): if a run is what kills its workers, the others that it takes down with it become suspects as
-// well, and no two of them share a worker while either may still be the cause. A run that was cleared takes no place, unless
-// another crash ends it, but it does not run beside one that must be alone. So a poison run does not take the same neighbors
-// down again and again.
-// The zero value is ready.
+// suspects are the running runs of this worker that have crashed before. A worker has one place for
+// a suspect ([ledger.Record.Suspect]): if a run kills its workers, the others that it takes down
+// become suspects with it, and no two of them share a worker while either may still be the cause. A
+// cleared run takes no place, unless another crash ends it, but it does not run beside one that
+// must be alone. So a poison run does not take the same neighbors down again and again. The zero
+// value is ready.
 type suspects struct {
 	mu     sync.Mutex
 	place  *guest // nil while the place is free
 	beside int    // runs that have crashed before and do not take the place
 }
 
-// A guest is an attempt at a run that has crashed before. It belongs to one attempt, not to the run: an earlier attempt whose
-// handler ignores its context may still be under way here.
+// A guest is an attempt at a run that has crashed before. It belongs to one attempt, not to the
+// run: an earlier attempt whose handler ignores its context may still run here.
 type guest struct {
 	run   jobs.RunID
 	since time.Time // when it took the place; zero: it never did
@@ -40,7 +40,8 @@ func (s *suspects) take(run jobs.RunID, alone bool) *guest {
 	return s.place
 }
 
-// pass admits a run that has crashed before and is no suspect any more. It returns nil while one must be alone.
+// pass admits a run that has crashed before and is no longer a suspect. It returns nil while a run
+// here must be alone.
 func (s *suspects) pass(run jobs.RunID) *guest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -51,7 +52,8 @@ func (s *suspects) pass(run jobs.RunID) *guest {
 	return &guest{run: run}
 }
 
-// leave frees the place of a run that continues to run. It returns false when the run is not in the place.
+// leave frees the place of a run that continues to run. It returns false when the run is not in the
+// place.
 func (s *suspects) leave(g *guest) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,7 +76,8 @@ func (s *suspects) end(g *guest) {
 	}
 }
 
-// now returns the run in the place, or "", whether it must be alone, and how many others here have crashed before.
+// now returns the run in the place, or "", whether it must be alone, and how many others here have
+// crashed before.
 func (s *suspects) now() (run jobs.RunID, alone bool, beside int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,12 +89,12 @@ func (s *suspects) now() (run jobs.RunID, alone bool, beside int) {
 
 const (
 	putOffLeast = 20 * time.Millisecond
-	putOffMost  = time.Second // less than an unconfirmed push may be old before the sweep repeats it
+	putOffMost  = time.Second // less than the age at which the sweep repeats an unconfirmed push
 )
 
-// pause returns how long a run that was not admitted stays away before it is offered to all workers again, this one
-// included: as long as the place has been taken. So it comes back soon when it finds another worker or the run in the place
-// is short, and each time later when it does not.
+// pause returns how long a run that was not admitted stays away before it is offered to all workers
+// again, including this one: as long as the place has been taken. So the run comes back soon when
+// another worker admits it or the run in the place is short, and each time later when not.
 func (s *suspects) pause() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,16 +107,16 @@ func (s *suspects) pause() time.Duration {
 	return min(max(time.Since(s.place.since), putOffLeast), putOffMost)
 }
 
-// outlasts reports whether a run survives one crash more. Only such a run leaves the place before its attempt ends: the next
-// suspect that starts beside it may take it down.
+// outlasts reports whether a run survives one more crash. Only such a run leaves the place before
+// its attempt ends: the next suspect that starts beside it may take it down.
 func outlasts(crashes int, job *jobs.Job) bool { return crashes+1 < job.MaxCrashes }
 
-// alone reports whether a run runs beside no other run that has crashed before. After its first crash a suspect need not: it
-// was one of several in one death. A run that another crash ends must, even when it was cleared: which run caused a death is
-// never certain.
+// alone reports whether a run must run beside no other run that has crashed before. After its first
+// crash a suspect need not: it was one of several in one death. A run that another crash ends must,
+// even when it was cleared: which run caused a death is never certain.
 func alone(crashes int, job *jobs.Job) bool { return crashes != 1 || !outlasts(crashes, job) }
 
-// admit lets a run that a claim found to have crashed before start here, or returns nil.
+// admit lets a run that crashed before, as its claim found, start here, or returns nil.
 func (w *Worker) admit(run jobs.RunID, found *ledger.Claimed) *guest {
 	call, cancel := context.WithTimeout(w.attempts, callLimit)
 	defer cancel()
@@ -131,8 +134,8 @@ func (s *suspects) admit(run jobs.RunID, crashes int, suspected bool, job *jobs.
 	return s.take(run, alone(crashes, job))
 }
 
-// leavePlace frees the suspects' place when the attempt of a claim has run for longer than those of the run that crashed.
-// It returns when that has happened, or when ended is closed.
+// leavePlace frees the suspects' place when the attempt of a claim has run for longer than the
+// run's crashed attempts. It returns when that has happened, or when ended is closed.
 func (w *Worker) leavePlace(g *guest, claimed *ledger.Claimed, ended <-chan struct{}) {
 	run, began := claimed.Record.ID, time.Now()
 	if g.since.IsZero() || !outlasts(claimed.Record.Crashes, claimed.Job) {

@@ -6,7 +6,8 @@ import (
 	"lockstep/jobs"
 )
 
-// TestOnlySuspectsAfterTheirFirstCrashShareAWorker: so two runs that have crashed crash together once more at most.
+// TestOnlySuspectsAfterTheirFirstCrashShareAWorker: so two crashed runs crash together at most once
+// more.
 func TestOnlySuspectsAfterTheirFirstCrashShareAWorker(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -50,9 +51,10 @@ func TestOnlySuspectsAfterTheirFirstCrashShareAWorker(t *testing.T) {
 	}
 }
 
-// TestARunThatAnotherCrashEndsRunsBesideNoOtherThatHasCrashed: the blame is never certain. Here poison crashed with a and b,
-// ran for longer the next time, left the place, and killed the worker when a was in the place: a was blamed, and poison and b,
-// which had left the place before, were cleared.
+// TestARunThatAnotherCrashEndsRunsBesideNoOtherThatHasCrashed: the blame is never certain. Here
+// poison crashed with a and b, ran for longer the next time, left the place, and killed the worker
+// when a was in the place: a was blamed, and poison and b, which had left the place before, were
+// cleared.
 func TestARunThatAnotherCrashEndsRunsBesideNoOtherThatHasCrashed(t *testing.T) {
 	t.Parallel()
 	job := &jobs.Job{MaxCrashes: 3}
@@ -80,7 +82,8 @@ func TestARunThatAnotherCrashEndsRunsBesideNoOtherThatHasCrashed(t *testing.T) {
 	}
 }
 
-// TestAnEarlierAttemptFreesNoPlaceOfItsRun: it has left the place, its handler ignores its context, and the run is back.
+// TestAnEarlierAttemptFreesNoPlaceOfItsRun: it has left the place, its handler ignores its context,
+// and the run is back.
 func TestAnEarlierAttemptFreesNoPlaceOfItsRun(t *testing.T) {
 	t.Parallel()
 	var s suspects

@@ -8,7 +8,8 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// refuse fails a run whose definition cannot be trusted, for good. Nothing of it is expanded or executed.
+// refuse fails a run permanently because its definition cannot be trusted. Nothing of it is
+// expanded or executed.
 func (w *Worker) refuse(ctx context.Context, claimed *ledger.Claimed) error {
 	kind := "wrong"
 	var untrusted *jobs.SignatureError

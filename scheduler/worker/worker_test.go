@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-const patience = 30 * time.Second // for what is to happen at some time; long, since machines are shared
+const patience = 30 * time.Second // for expected events; long, since machines are shared
 
 // fleet is a namespace with a queue of its own, and the workers in it.
 type fleet struct {
@@ -39,7 +39,7 @@ type fleet struct {
 
 func newFleet(t *testing.T) *fleet { return newFleetOn(t, redistest.Client(t)) }
 
-// newFleetOn is for a test that has a server of its own, to harm it.
+// newFleetOn is for a test that has a server of its own, to damage it.
 func newFleetOn(t *testing.T, rdb *redis.Client) *fleet {
 	t.Parallel()
 	namespace := redistest.Namespace(t)
@@ -68,7 +68,7 @@ func (f *fleet) job(name string, handle func(context.Context, *jobs.Run[struct{}
 	return job
 }
 
-// running is a worker under way.
+// running is a running worker.
 type running struct {
 	*worker.Worker
 	stop func() // drains it and waits
@@ -102,7 +102,8 @@ func (f *fleet) start(change ...func(*worker.Options)) *running {
 	return &running{w, stop}
 }
 
-// dies ends the session of a worker as its parent does when the process has died. The worker continues under another session.
+// dies ends the session of a worker as its parent does when the process has died. The worker
+// continues under another session.
 func (f *fleet) dies(w *running) {
 	f.Helper()
 	id := w.ID()
@@ -114,7 +115,7 @@ func (f *fleet) dies(w *running) {
 	}
 }
 
-// stopsInTime drains a worker that is not to take long for that; failure says what it does if it does.
+// stopsInTime drains a worker, which must not take long; failure describes the defect if it does.
 func (r *running) stopsInTime(t *testing.T, failure string) {
 	t.Helper()
 	stopped := make(chan struct{})
@@ -126,7 +127,7 @@ func (r *running) stopsInTime(t *testing.T, failure string) {
 	}
 }
 
-// await waits until something is so.
+// await waits until so returns true.
 func (f *fleet) await(what string, so func() bool) {
 	f.Helper()
 	ctx, cancel := context.WithTimeout(f.Context(), patience)
@@ -306,7 +307,7 @@ func TestARunThatWaitsForALockTakesNoSlot(t *testing.T) {
 	}
 }
 
-// TestAQueuePausedByOthersToolsKeepsItsRunsBack pauses as asynq's tools do, which tell nobody.
+// TestAQueuePausedByOthersToolsKeepsItsRunsBack pauses as asynq's tools do, without any notice.
 func TestAQueuePausedByOthersToolsKeepsItsRunsBack(t *testing.T) {
 	f := newFleet(t)
 	billed := f.job("billed", func(context.Context, *jobs.Run[struct{}]) error { return nil },
@@ -413,7 +414,7 @@ func TestARunWhoseSessionEndsIsTakenOver(t *testing.T) {
 		<-ctx.Done()
 		causes <- context.Cause(ctx)
 		<-second
-		return nil // it says that it is done, but somebody else has it by now
+		return nil // it reports success, but another worker has the run by now
 	})
 	first := f.start()
 	id := f.enqueue(job, "x")
@@ -477,7 +478,7 @@ func TestSessionsAreToldBeforeAnythingIsClaimed(t *testing.T) {
 	}
 }
 
-// TestAWorkerRunsOneSuspectAtATime: three runs crash together, and are not put at risk together again.
+// TestAWorkerRunsOneSuspectAtATime: three runs crash together, and never run together again.
 func TestAWorkerRunsOneSuspectAtATime(t *testing.T) {
 	f := newFleet(t)
 	var mu sync.Mutex
@@ -499,7 +500,8 @@ func TestAWorkerRunsOneSuspectAtATime(t *testing.T) {
 		suspects--
 		mu.Unlock()
 		return nil
-	}, func(j *jobs.Job) { j.MaxCrashes = 2 }) // so that none of them leaves the place before its attempt ends
+		// so that none of them leaves the place before its attempt ends
+	}, func(j *jobs.Job) { j.MaxCrashes = 2 })
 	healthy := f.job("healthy", func(context.Context, *jobs.Run[struct{}]) error { <-endHealthy; return nil })
 	w := f.start(calm) // four slots
 	release := sync.OnceFunc(func() { close(end) })
@@ -518,7 +520,8 @@ func TestAWorkerRunsOneSuspectAtATime(t *testing.T) {
 	f.awaitState(other, ledger.Running) // beside it
 	healed()
 	f.awaitState(other, ledger.Succeeded)
-	// The other two are offered again and again meanwhile. How often shows in the n of their deliveries.
+	// Meanwhile the other two are offered again and again. The n of their deliveries shows how
+	// often.
 	f.await("the other two to be put off several times", func() bool {
 		off := 0
 		for _, id := range runs {
@@ -555,11 +558,12 @@ func TestADeliveryThatNeverCameIsRepeated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.start() // whoever enqueued it died before the push
+	f.start() // its client died before the push
 	f.awaitState(enqueued.Run, ledger.Succeeded)
 }
 
-// TestWhatIsMadeDueInThisProcessNeedsNoQueue has a run begin that was never pushed, and that the sweep takes for pushed.
+// TestWhatIsMadeDueInThisProcessNeedsNoQueue has a run that was never pushed, and that the sweep
+// takes for pushed.
 func TestWhatIsMadeDueInThisProcessNeedsNoQueue(t *testing.T) {
 	f := newFleet(t)
 	job := f.job("j", func(context.Context, *jobs.Run[struct{}]) error { return nil })
@@ -588,10 +592,11 @@ func TestADeliveryThatTheQueueLostIsRepeated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := f.ledger.Confirm(t.Context(), enqueued.Due); err != nil { // it was pushed, and then the queue was emptied
+	// it was pushed, and then the queue was emptied
+	if err := f.ledger.Confirm(t.Context(), enqueued.Due); err != nil {
 		t.Fatal(err)
 	}
-	// Ten seconds ago, that is: no test needs to wait for them.
+	// As if ten seconds ago: no test needs to wait for them.
 	sent := redis.Z{Score: 1, Member: string(enqueued.Run)}
 	if err := f.rdb.ZAddXX(t.Context(), "{"+f.namespace+"}:sent", sent).Err(); err != nil {
 		t.Fatal(err)
@@ -618,7 +623,7 @@ func TestTicksGoOnWhenWhoHasDutyIsGone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// To the others it has died; it goes on polling, which gives it nothing back.
+	// To the others it has died; it continues to poll, which does not give it duty again.
 	if err := f.rdb.ZAddXX(t.Context(), "{"+f.namespace+"}:exp", redis.Z{Score: 1, Member: "s" + duty}).Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -654,7 +659,8 @@ func TestADrainWithoutRedisEndsWithTheLease(t *testing.T) {
 	w.stopsInTime(t, "the worker still tries to hand its run back, though its lease has run out")
 }
 
-// TestADrainDoesNotWaitForARedisThatIsAway has an attempt succeed that nobody can record: its worker ends with the lease.
+// TestADrainDoesNotWaitForARedisThatIsAway has an attempt succeed that cannot be recorded: its
+// worker ends with the lease.
 func TestADrainDoesNotWaitForARedisThatIsAway(t *testing.T) {
 	server := redistest.New(t, redistest.Options{})
 	f := newFleetOn(t, server.Client(t))
@@ -671,8 +677,8 @@ func TestADrainDoesNotWaitForARedisThatIsAway(t *testing.T) {
 	w.stopsInTime(t, "the worker still tries to record a success, though its lease has run out")
 }
 
-// A job that is taken away has no more ticks, one that is added begins with now, and one that stays loses none, also
-// while it is replaced again and again.
+// A removed job has no more ticks, an added one begins now, and one that stays loses none, even
+// while the set is replaced again and again.
 func TestJobsAreReplacedWhileTheWorkerRuns(t *testing.T) {
 	f := newFleet(t)
 	handle := func(context.Context, *jobs.Run[struct{}]) error { return nil }
@@ -724,11 +730,12 @@ func TestJobsAreReplacedWhileTheWorkerRuns(t *testing.T) {
 	}
 }
 
-// calm gives a worker a lease that a busy machine does not cost it: one more crash would end its runs.
+// calm gives a worker a lease that survives on a busy machine: one more crash would end its runs.
 func calm(o *worker.Options) { o.Lease = 6 * time.Second }
 
-// TestASuspectThatOutlivesItsCrashLeavesThePlace: two runs crash together; the second one starts again while the first one
-// is still running, on the same worker, when that has run for longer than before.
+// TestASuspectThatOutlivesItsCrashLeavesThePlace: two runs crash together; the second one starts
+// again while the first one is still running, on the same worker, when that has run for longer than
+// before.
 func TestASuspectThatOutlivesItsCrashLeavesThePlace(t *testing.T) {
 	f := newFleet(t)
 	began, end := make(chan jobs.RunID, 10), make(chan struct{})
