@@ -39,26 +39,27 @@ var (
 	auditScript = script(auditSource)
 )
 
-// Act is what a person or a program asks for, for the audit, which keeps the last 50,000 entries of 90 days. Repeats are one
-// entry: the same actor does the same to the same thing.
+// Act is an act of a person or a program, for the audit, which keeps the last 50,000 entries of 90
+// days. Repeats are one entry: the same actor does the same to the same thing.
 type Act struct {
 	Who    string `json:"who"`
 	What   string `json:"what"` // "pause job", "cancel run"
-	On     string `json:"on"`   // what it is done to: a job, a run, a worker, a queue
+	On     string `json:"on"`   // its object: a job, a run, a worker, a queue
 	Why    string `json:"why,omitempty"`
 	Detail string `json:"detail,omitempty"`
 
-	Apart string        `json:"-"` // what else keeps it apart from repeats, such as a span of ticks
-	Times int           `json:"-"` // that this act counts for; 0: one
+	// what else distinguishes it from repeats, such as a span of ticks
+	Apart string        `json:"-"`
+	Times int           `json:"-"` // how many acts this one counts for; 0: one
 	Span  time.Duration `json:"-"` // for which repeats join the entry of the first; 0: ActSpan
 }
 
-// ActSpan is for how long the repeats of an act join its entry.
+// ActSpan is how long the repeats of an act join its entry.
 const ActSpan = 10 * time.Minute
 
 const actText = 1 << 10 // bytes of each text of an act that are kept
 
-// entry returns the act as the scripts want it; "" for none.
+// entry returns the act in the form for the scripts; "" for none.
 func (a *Act) entry() string {
 	if a == nil {
 		return ""
@@ -79,7 +80,8 @@ func (a *Act) entry() string {
 	return fmt.Sprintf("%x\x1f%d\x1f%d\x1f%s", digest[:12], max(1, a.Times), span.Milliseconds(), text)
 }
 
-// runAct is [Ledger.run] for a script that keeps an act, unless entry, which is also among args, is "".
+// runAct is [Ledger.run] for a script that records an act, unless entry, which is also among args,
+// is "".
 func (l *Ledger) runAct(ctx context.Context, script lazyScript, job, entry string, args ...any) (any, error) {
 	keys := l.keysOf(job)
 	if entry != "" {
@@ -97,7 +99,7 @@ func (a *Act) check() error {
 	return jobs.CheckReason(a.Why)
 }
 
-// by returns who did it and why, as it stands in the reasons of runs and ticks.
+// by returns the actor and the reason, as the reasons of runs and ticks contain them.
 func (a *Act) by() string {
 	if a.Why == "" {
 		return plain("by " + a.Who)
@@ -105,24 +107,25 @@ func (a *Act) by() string {
 	return plain("by " + a.Who + ": " + a.Why)
 }
 
-// ErrRefused says that what was asked for cannot be done to a run or job that stands as it does. The error that carries
-// it says why.
+// ErrRefused means that the state of a run or job does not allow the act. The error that wraps it
+// has the reason.
 var ErrRefused = errors.New("refused")
 
-// Cancellation is the answer to [Ledger.Cancel].
+// Cancellation is the reply to [Ledger.Cancel].
 type Cancellation struct {
-	Asked bool  // it runs: its worker was asked to stop it, and will have heard of it within a second
+	Asked bool  // it runs: its worker was asked to stop it, and receives that within a second
 	Due   []Due // runs that became due in this step
 }
 
-// Cancel ends a run that has not begun, or waits for its next attempt; the worker of one that runs is asked to stop it. A
-// run that has ended gives an [ErrRefused]. job is the definition that the run was made with. It may be sent again: what
-// is canceled then is refused, and what was asked is asked.
+// Cancel ends a run that has not started, or waits for its next attempt; it asks the worker of a
+// running one to stop it. A run that has ended gives an [ErrRefused]. job is the definition that
+// the run was made with. Cancel may be sent again: a canceled run then gives an [ErrRefused], and a
+// stop that was requested stays requested.
 func (l *Ledger) Cancel(ctx context.Context, run jobs.RunID, job *jobs.Job, act Act) (*Cancellation, error) {
 	if err := act.check(); err != nil {
 		return nil, fmt.Errorf("cancel %s: %w", run, err)
 	}
-	if run.Job() == "" { // of which the script would find no history
+	if run.Job() == "" { // for which the script would find no history
 		return nil, fmt.Errorf("cancel %s: %w", run, ErrUnknown)
 	}
 	entry := act.entry()
@@ -140,20 +143,23 @@ func (l *Ledger) Cancel(ctx context.Context, run jobs.RunID, job *jobs.Job, act 
 	return &Cancellation{Asked: outcome == "asked", Due: due}, nil
 }
 
-// Reopening asks for a run that has ended to be done once more, under its id and with the numbers of its attempts going
-// on. Failures and crashes count anew.
+// Reopening is a request to run an ended run once more, under its id; the numbers of its attempts
+// continue. Failures and crashes count anew.
 type Reopening struct {
 	Run  jobs.RunID
 	Tick time.Time       // zero for a run without one
-	Job  *jobs.Job       // the definition to do it by
-	Args json.RawMessage // the run's own, which the locks are read from
-	Any  bool            // also when it succeeded, and when the ledger has no record of it (any more): a tick is to be done again
-	Act  *Act
+	Job  *jobs.Job       // the definition for the new attempts
+	Args json.RawMessage // the run's own, from which the locks are read
+	// also if it succeeded, or if the ledger has no record of it (any more): for a tick that must
+	// run again
+	Any bool
+	Act *Act
 }
 
-// Reopen makes an ended run due again. One that is outstanding is left as it is: nothing is due then, and sending it
-// again gives that. The error is an [ErrRefused] for a run that succeeded, unless Any is set; for a line that
-// stands for many ticks; and for a tick whose args have ${...} of a definition with other args than Job, unless Any is set.
+// Reopen makes an ended run due again. An outstanding one stays unchanged: Reopen returns no due
+// run, also when it is sent again. The error is an [ErrRefused] for a run that succeeded, unless
+// Any is set; for a line for many ticks; and for a tick whose args have ${...} of a definition with
+// other args than Job, unless Any is set.
 func (l *Ledger) Reopen(ctx context.Context, re Reopening) ([]Due, error) {
 	fail := func(err error) ([]Due, error) { return nil, fmt.Errorf("run %s again: %w", re.Run, err) }
 	job := re.Job
@@ -172,7 +178,8 @@ func (l *Ledger) Reopen(ctx context.Context, re Reopening) ([]Due, error) {
 	if err != nil {
 		return fail(err)
 	}
-	if job.Overlap == jobs.OverlapAllow && job.Concurrency == 0 && re.Any { // a span of ticks: one after the other
+	// a span of ticks: one after the other
+	if job.Overlap == jobs.OverlapAllow && job.Concurrency == 0 && re.Any {
 		items = append(items, aloneItem(job))
 	}
 	definition, err := l.write(job)
@@ -221,18 +228,18 @@ func (l *Ledger) Reopen(ctx context.Context, re Reopening) ([]Due, error) {
 	}
 }
 
-// hasReferences reports whether a worker would replace a part of args that are a definition's.
+// hasReferences reports whether a worker would replace a part of a definition's args.
 func hasReferences(args json.RawMessage) bool {
 	return bytes.Contains(args, []byte("${")) || bytes.Contains(args, []byte("$$")) || bytes.Contains(args, []byte(`\u0024`))
 }
 
-// Pause has the ticks of a job skipped from now on. Runs that there are, and those that are asked for, go on. It returns
-// whether that was new.
+// Pause makes a job skip its ticks from now on. Existing runs and requested runs continue. It
+// returns false if the job was paused already.
 func (l *Ledger) Pause(ctx context.Context, job string, act Act) (bool, error) {
 	return l.pause(ctx, job, act.by(), act)
 }
 
-// Resume lets the ticks of a job run again. It returns whether the job was paused.
+// Resume lets the ticks of a job run again. It returns false if the job was not paused.
 func (l *Ledger) Resume(ctx context.Context, job string, act Act) (bool, error) {
 	return l.pause(ctx, job, "", act)
 }
@@ -253,9 +260,9 @@ func (l *Ledger) pause(ctx context.Context, job, by string, act Act) (bool, erro
 	return outcome == "done", nil
 }
 
-// Skip declares that the ticks of a job from one instant to another, both included, do not run: those still to come are
-// skipped when they come, runs of earlier ones end as skipped if they have not begun. It returns how many of these there
-// were. It may be sent again.
+// Skip declares that the ticks of a job from one instant to another, both included, do not run:
+// future ticks are skipped when they come, runs of earlier ones end as skipped if they have not
+// started. It returns the number of the latter. It may be sent again.
 func (l *Ledger) Skip(ctx context.Context, job *jobs.Job, from, to time.Time, act Act) (skipped int, due []Due, err error) {
 	if err := act.check(); err != nil {
 		return 0, nil, fmt.Errorf("skip ticks of %s: %w", job.Name, err)
@@ -283,8 +290,9 @@ func (l *Ledger) Skip(ctx context.Context, job *jobs.Job, from, to time.Time, ac
 	return skipped, due, nil
 }
 
-// Drain asks a worker to take nothing new and to end when its attempts have. It hears of it within a second. It returns
-// whether that was new; a worker that is not there gives [ErrUnknown].
+// Drain asks a worker to take nothing new and to end when its attempts have. The worker learns of
+// it within a second. Drain returns false if the worker was asked already; a worker without a
+// session gives [ErrUnknown].
 func (l *Ledger) Drain(ctx context.Context, worker locks.SessionID, act Act) (bool, error) {
 	if err := act.check(); err != nil {
 		return false, fmt.Errorf("drain %s: %w", worker, err)
@@ -301,7 +309,7 @@ func (l *Ledger) Drain(ctx context.Context, worker locks.SessionID, act Act) (bo
 	return outcome == "asked", nil
 }
 
-// Audit keeps an act that no other method of the ledger does.
+// Audit records an act that no other method of the ledger does.
 func (l *Ledger) Audit(ctx context.Context, act Act) error {
 	entry := act.entry()
 	if _, err := l.runAct(ctx, auditScript, "", entry, entry); err != nil {
@@ -310,7 +318,7 @@ func (l *Ledger) Audit(ctx context.Context, act Act) error {
 	return nil
 }
 
-// ActRecord is an act, and when it was done; of repeats, when the last was.
+// ActRecord is an act with its time; for repeats, the time of the last.
 type ActRecord struct {
 	ID    string // grows
 	At    time.Time
@@ -326,11 +334,11 @@ func IsActID(id string) bool {
 			ok = false
 		}
 	}
-	return ok && id != "0-0" // before which Redis finds no act, and says so by an error
+	return ok && id != "0-0" // Redis finds no act before it, and returns an error
 }
 
-// Acts returns what people did, the last first: at most so many, or, with 0, all that are kept; with before, only what
-// was done before the act of that id.
+// Acts returns the recorded acts, the last first: at most limit, or, with 0, all that are kept;
+// with before, only the acts before the one with that id.
 func (l *Ledger) Acts(ctx context.Context, before string, limit int) ([]ActRecord, error) {
 	var acts []ActRecord
 	for {

@@ -67,13 +67,15 @@ func TestALateSuccessCountsForAReopenedRunUnlessItHadSucceeded(t *testing.T) {
 			f.Fatal(err)
 		}
 		f.finish(a, ledger.Failure, ledger.Counted)
-		f.finish(a, ledger.Success, ledger.Recorded) // the worker was only cut off: the work is done
+		// the worker was only cut off: the work is done
+		f.finish(a, ledger.Success, ledger.Recorded)
 		f.wantState(id, ledger.Succeeded)
 		due, err := f.reopen(id, a.Record.Tick, true)
 		if err != nil {
 			f.Fatal(err)
 		}
-		f.finish(a, ledger.Success, ledger.Fenced) // the finish is sent again: it is not what was asked for now
+		// the finish is sent again: it belongs to the run before the reopening
+		f.finish(a, ledger.Success, ledger.Fenced)
 		f.finish(f.claim(f.session("b"), due[0], ledger.Granted), ledger.Success, ledger.Recorded)
 		f.wantNothingLeft()
 	})
@@ -218,7 +220,8 @@ func TestTheAuditTellsWhoDidWhat(t *testing.T) {
 		if _, err := f.Pause(f.Context(), "j", act); err != nil {
 			f.Fatal(err)
 		}
-		if _, err := f.Pause(f.Context(), "j", act); err != nil { // it changes nothing, so nothing is kept
+		// it changes nothing, so nothing is recorded
+		if _, err := f.Pause(f.Context(), "j", act); err != nil {
 			f.Fatal(err)
 		}
 		for i := range 5 {
@@ -241,8 +244,9 @@ func TestTheAuditTellsWhoDidWhat(t *testing.T) {
 	})
 }
 
-// TestActsOnANewServerGrantNothing ends a run that has reserved a lock, on a server that may lack the last writes and as the
-// first script there: whoever waits behind it must not have the lock before every worker has said what it holds.
+// TestActsOnANewServerGrantNothing ends a run that has reserved a lock, as the first script on a
+// server that may lack the last writes: a waiter behind it must not get the lock before every
+// worker has re-asserted its holds.
 func TestActsOnANewServerGrantNothing(t *testing.T) {
 	t.Parallel()
 	act := ledger.Act{Who: "ann"}
@@ -357,7 +361,7 @@ func TestRepeatsAfterAWhileAreAnEntryOfTheirOwn(t *testing.T) {
 	})
 }
 
-// What is kept of the audit is bounded by age, by number, and, for the counts of repeats, by number too.
+// The audit is bounded by age, by number, and, for the counts of repeats, also by number.
 func TestTheAuditIsBounded(t *testing.T) {
 	each(t, func(f *fixture) {
 		ctx := f.Context()
@@ -368,7 +372,7 @@ func TestTheAuditIsBounded(t *testing.T) {
 		old := func(days int) string {
 			return fmt.Sprintf("%d-0", now.Add(-time.Duration(days)*24*time.Hour).UnixMilli())
 		}
-		for _, days := range []int{200, 91, 89} { // as an older build has kept them
+		for _, days := range []int{200, 91, 89} { // as an older build has recorded them
 			err := f.rdb.XAdd(ctx, &redis.XAddArgs{Stream: f.key("audit"), ID: old(days), Values: []any{"e", fmt.Sprintf(`{"who":"w","what":"x","on":"%d"}`, days)}}).Err()
 			if err != nil {
 				f.Fatal(err)

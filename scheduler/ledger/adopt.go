@@ -23,39 +23,43 @@ var (
 	adoptScript = script(adoptSource)
 )
 
-// ErrSession says that the session in whose name something was to be recorded has ended. Nothing was changed.
+// ErrSession means that the session in whose name the call was made has ended. Nothing was changed.
 var ErrSession = errors.New("the session has ended")
 
-// Adoption is a request that came by the queue itself, from a client that knows nothing of the ledger.
+// Adoption is a request that came through the queue itself, from a client that knows nothing of the
+// ledger.
 type Adoption struct {
 	Job     *jobs.Job
-	Queue   string // the one it came by: its run stays in it
+	Queue   string // where the request came through: its run stays in it
 	ID      string // the sender's; unique in that queue for as long as the request is in it
-	Payload []byte // JSON becomes the arguments; nothing: those of the definition
+	Payload []byte // JSON becomes the arguments; empty: those of the definition
 
-	Session locks.SessionID // of the worker that was given the request
-	Giving  string          // a random word for this delivery of the request; the same when it is sent again
-	Again   bool            // a worker may have been given it before
+	Session locks.SessionID // of the worker that received the request
+	// a random word for this delivery of the request; the same when it is sent again
+	Giving string
+	Again  bool // a worker may have received it before
 }
 
-// Generated is how long the id of an adopted request is remembered at least that no client chose: its queue generated it, so
-// only a delivery of the same request has it again.
+// Generated is the minimum time for which an adopted request's id is remembered if no client chose
+// it: its queue generated it, so only another delivery of the same request has the same id.
 const Generated = 10 * time.Minute
 
-// generated reports whether an id is a random UUID, as asynq generates for tasks without an id of their own.
+// generated reports whether an id is a random UUID, as asynq generates for tasks without an id of
+// their own.
 func generated(id string) bool { return randomUUID.MatchString(id) }
 
 var randomUUID = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
 
-// Adopt records the run <job>#<queue>/<id> of a request, once, however often the request is delivered. While that run is
-// outstanding the request is there already. After its end the same id may be used again, and the run is then
-// <job>#<queue>/<id>~2, ~3 and so on; but one that is given Again is the old one. All this is remembered for [Remembered]
-// at least, or for [Generated] when no client chose the id. A request that cannot be run becomes a run that has failed and
-// says why, since its sender waits for no reply.
+// Adopt records the run <job>#<queue>/<id> of a request, once, however often the request is
+// delivered. While that run is outstanding the request exists already. After its end the same id
+// may be used again, and the run is then <job>#<queue>/<id>~2, ~3 and so on; but a request with
+// Again is the old one. All this is remembered for at least [Remembered], or [Generated] when no
+// client chose the id. A request that cannot be run becomes a failed run with the reason, since its
+// sender waits for no reply.
 //
-// It has to be sent until it is answered, or the session is over: until then the run may be there. The error is an
-// [ErrSession] when it is. It is a [jobs.ErrUnknownKeys] for a definition that this build does not know in full: the request
-// is for another worker.
+// Send an adoption until a reply arrives, or the session is over: until then the run may exist.
+// After the session the error is an [ErrSession]. The error is a [jobs.ErrUnknownKeys] for a
+// definition that this build does not know in full: the request is for another worker.
 func (l *Ledger) Adopt(ctx context.Context, a Adoption) (*Enqueued, error) {
 	job, id := a.Job, jobs.RequestRunID(a.Job.Name, AdoptedName(a.Queue, a.ID))
 	fail := func(err error) (*Enqueued, error) { return nil, fmt.Errorf("adopt %s: %w", id, err) }
@@ -104,7 +108,8 @@ func (l *Ledger) Adopt(ctx context.Context, a Adoption) (*Enqueued, error) {
 	return enqueued, nil
 }
 
-// read returns the arguments and the bundle of the run, without its own lock; or why it fails at once.
+// read returns the arguments and the bundle of the run, without its own lock; or why it fails at
+// once.
 func (a *Adoption) read(id jobs.RunID, maxArgs int) (arguments json.RawMessage, items []locks.Item, reason string) {
 	source := json.RawMessage(a.Payload)
 	if len(source) == 0 {
@@ -114,7 +119,7 @@ func (a *Adoption) read(id jobs.RunID, maxArgs int) (arguments json.RawMessage, 
 	if large := jobs.CheckArgs(len(source), maxArgs); large != nil && (err != nil || jobs.CheckArgs(len(arguments), maxArgs) != nil) {
 		return json.RawMessage("null"), nil, plain(large.Error())
 	}
-	if err != nil { // people are shown the text; it is not taken for arguments
+	if err != nil { // the text is shown to people; it is not used as arguments
 		return asText(a.Payload), nil, plain(fmt.Sprintf("the payload of the task is not JSON: %v", err))
 	}
 	if items, err = a.Job.Resources(id, arguments); err != nil {
@@ -134,12 +139,13 @@ func asText(payload []byte) json.RawMessage {
 	return quoted
 }
 
-// longName begins the names of adopted runs whose queue and id are too long to be in them.
+// longName is the prefix of the names of adopted runs whose queue and id are too long for a name.
 const longName = "%sha256-"
 
-// AdoptedName makes one part of a run's id (see [jobs.ValidRunName]) of a queue's name and the id of a task in it, such
-// that no two tasks share a name: <queue>/<id>, where bytes that must not be in a name, '%', '~' and the '/' of a queue
-// are written as in a URL; %sha256-<digest> when that is too long.
+// AdoptedName makes one part of a run's id (see [jobs.ValidRunName]) of a queue's name and the id
+// of a task in it, such that no two tasks share a name: <queue>/<id>, where bytes that are not
+// allowed in a name, '%', '~' and the '/' of a queue are written as in a URL; %sha256-<digest> when
+// that is too long.
 func AdoptedName(queue, id string) string {
 	name := escape(queue, "%~/") + "/" + escape(id, "%~")
 	const longest = 180 // with room for ~2 and so on

@@ -18,7 +18,7 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// given is a request that a worker was given, for the first time that anybody knows.
+// given is a request that a worker has received, as far as known for the first time.
 func (f *fixture) given(client *locks.Client, id string) ledger.Adoption {
 	return ledger.Adoption{
 		Job: f.job, Queue: "low", ID: id, Payload: []byte(`{"n": 1}`), Session: client.Session(), Giving: rand.Text(),
@@ -34,7 +34,7 @@ func (f *fixture) adopt(a ledger.Adoption) *ledger.Enqueued {
 	return enqueued
 }
 
-// adopted adopts a request that has to become a run, and does that.
+// adopted adopts a request that must become a run, and executes the run.
 func (f *fixture) adopted(client *locks.Client, a ledger.Adoption, want jobs.RunID) {
 	f.Helper()
 	enqueued := f.adopt(a)
@@ -61,7 +61,7 @@ func TestAdoptedRequestIsOneRun(t *testing.T) {
 			f.Fatalf("got %+v, want a new run that is due", enqueued)
 		}
 		f.thereAlready(first, run, ledger.DueNow)              // sent again
-		f.thereAlready(f.given(w, "4711"), run, ledger.DueNow) // given again, uncounted
+		f.thereAlready(f.given(w, "4711"), run, ledger.DueNow) // delivered again, uncounted
 		a := f.claim(w, enqueued.Due[0], ledger.Granted)
 		if string(a.Args) != `{"n":1}` || a.Record.Trigger != ledger.ByRequest || a.Record.Queue != "low" {
 			f.Errorf("got %+v with %s", a.Record, a.Args)
@@ -75,7 +75,7 @@ func TestAdoptedRequestIsOneRun(t *testing.T) {
 		}
 		f.thereAlready(f.given(w, "4711"), run, ledger.Running)
 		f.finish(a, ledger.Success, ledger.Recorded)
-		f.thereAlready(first, run, ledger.Succeeded) // a late copy of what was sent first
+		f.thereAlready(first, run, ledger.Succeeded) // a late copy of the first adoption
 		again := f.given(w, "4711")
 		again.Again = true
 		f.thereAlready(again, run, ledger.Succeeded)
@@ -85,7 +85,8 @@ func TestAdoptedRequestIsOneRun(t *testing.T) {
 func TestIDUsedAgainAfterItsRunIsANewRequest(t *testing.T) {
 	each(t, func(f *fixture) {
 		w := f.session("w")
-		f.job.History.Runs = 2 // a short history is no short memory; of two that end in one ms it may keep either
+		// a short history does not shorten the memory; of two that end in one ms it may keep either
+		f.job.History.Runs = 2
 		first := f.given(w, "daily")
 		f.adopted(w, first, "j#low/daily")
 		f.adopted(w, f.given(w, "other"), "j#low/other")
@@ -94,10 +95,10 @@ func TestIDUsedAgainAfterItsRunIsANewRequest(t *testing.T) {
 		old := f.given(w, "daily")
 		old.Again = true
 		f.thereAlready(old, "j#low/daily~3", ledger.Succeeded)
-		f.thereAlready(first, "j#low/daily~3", ledger.Succeeded) // a copy that was long under way
+		f.thereAlready(first, "j#low/daily~3", ledger.Succeeded) // a copy that was delayed for long
 		f.adopted(w, f.given(w, "other"), "j#low/other~2")
 
-		// Of one that comes again, and that nobody has recorded, this is the first that is heard.
+		// A request that is delivered again but was never recorded becomes a run.
 		lost := f.given(w, "lost")
 		lost.Again = true
 		f.adopted(w, lost, "j#low/lost")
@@ -137,12 +138,12 @@ func TestIDsAreRememberedForAWeek(t *testing.T) {
 				f.Errorf("%s is kept for an id that is forgotten", field)
 			}
 		}
-		// What the history still has keeps its name.
+		// An id that the history still has keeps its name.
 		f.adopted(w, f.given(w, "4711"), "j#low/4711~3")
 	})
 }
 
-// generatedID returns a random UUID, which asynq makes the id of a task that its client gave none.
+// generatedID returns a random UUID, as asynq generates for a task whose client chose no id.
 func generatedID() string {
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // it never fails
@@ -150,8 +151,8 @@ func generatedID() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:])
 }
 
-// TestAGeneratedIDIsRememberedForMinutes adopts tasks whose ids asynq generated. They leave nothing in a key that is read as a
-// whole, and a sweep forgets them when no other request comes.
+// TestAGeneratedIDIsRememberedForMinutes adopts tasks whose ids asynq generated. They leave nothing
+// in a key that is read as a whole, and a sweep forgets them when no other request comes.
 func TestAGeneratedIDIsRememberedForMinutes(t *testing.T) {
 	each(t, func(f *fixture) {
 		w := f.session("w")
@@ -178,7 +179,8 @@ func TestAGeneratedIDIsRememberedForMinutes(t *testing.T) {
 		}
 		again := f.given(w, last.ID)
 		again.Again = true
-		for _, a := range []ledger.Adoption{last, again} { // the history may have kept another run that ended in the same ms
+		// the history may have kept another run that ended in the same ms
+		for _, a := range []ledger.Adoption{last, again} {
 			if got := f.adopt(a); !got.Exists || got.Run != jobs.RunID("j#low/"+last.ID) {
 				f.Errorf("got %+v, want that its run is there already", got)
 			}
@@ -197,7 +199,8 @@ func TestAGeneratedIDIsRememberedForMinutes(t *testing.T) {
 	})
 }
 
-// TestJobsAreReadWithoutTheIDsOfRequests lists jobs beside many ids that a build has left which kept all of them with the facts.
+// TestJobsAreReadWithoutTheIDsOfRequests lists jobs beside many ids from a build that kept all of
+// them with the facts.
 func TestJobsAreReadWithoutTheIDsOfRequests(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.register(f.job)
@@ -221,8 +224,8 @@ func TestJobsAreReadWithoutTheIDsOfRequests(t *testing.T) {
 	})
 }
 
-// TestAnAdoptionOfAnotherBuildIsKnown has builds adopt requests side by side of which the older one keeps all that it remembers
-// of an id with the facts.
+// TestAnAdoptionOfAnotherBuildIsKnown lets two builds adopt requests side by side; the older one
+// keeps everything that it remembers of an id with the facts.
 func TestAnAdoptionOfAnotherBuildIsKnown(t *testing.T) {
 	each(t, func(f *fixture) {
 		w := f.session("w")
@@ -238,7 +241,7 @@ func TestAnAdoptionOfAnotherBuildIsKnown(t *testing.T) {
 				f.Fatal(err)
 			}
 		}
-		// What the older one has recorded, which the history has no more.
+		// A record of the older build, whose run the history no longer has.
 		old("4711", 3, "WORD")
 		again := f.given(w, "4711")
 		again.Again = true
@@ -250,7 +253,8 @@ func TestAnAdoptionOfAnotherBuildIsKnown(t *testing.T) {
 			f.Errorf("an older build reads %q of an id that was used again, want the number of its runs, and its own word", got)
 		}
 
-		// What this one has recorded: an older one finds the id, and the number of its runs if there is more than one.
+		// A record of this build: an older one finds the id, and the number of its runs if it has
+		// more than one.
 		f.adopted(w, f.given(w, "once"), "j#low/once")
 		if until := f.rdb.ZScore(f.Context(), f.key("ids"), "j#low/once").Val(); int64(until) <= time.Now().UnixMilli() {
 			f.Errorf("an older build finds the id remembered until %v", until)
@@ -295,7 +299,7 @@ func TestRequestThatCannotBeRunIsAFailedRun(t *testing.T) {
 			a.Again = true
 			f.thereAlready(a, enqueued.Run, ledger.Failed)
 		}
-		// Without a payload the definition's arguments count, as for any other request.
+		// Without a payload the definition's arguments apply, as for any other request.
 		f.job.Args = json.RawMessage(`{"bill": 7}`)
 		a := f.given(w, "empty")
 		a.Payload = nil

@@ -15,7 +15,7 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// alone returns a fixture with a Redis to itself, whose log of slow commands has every command.
+// alone returns a fixture with a Redis to itself, whose slow log has every command.
 func alone(t *testing.T) *fixture {
 	t.Helper()
 	rdb := redistest.New(t, redistest.Options{}).Client(t)
@@ -32,7 +32,8 @@ func alone(t *testing.T) *fixture {
 	return &fixture{T: t, rdb: rdb, namespace: namespace, Ledger: ledger.New(rdb, space), job: newJob("j")}
 }
 
-// logged calls something and returns how many commands of some names it had Redis run, and how long the slowest took.
+// logged calls a function and returns how many commands of some names Redis ran for it, and how
+// long the slowest took.
 func (f *fixture) logged(call func(), names ...string) (n int, slowest time.Duration) {
 	f.Helper()
 	if err := f.rdb.Do(f.Context(), "SLOWLOG", "RESET").Err(); err != nil {
@@ -53,8 +54,8 @@ func (f *fixture) logged(call func(), names ...string) (n int, slowest time.Dura
 	return n, slowest
 }
 
-// TestASpanIsSkippedInShortSteps skips spans with many runs and with large ones. Runs that have begun stay, and do not keep
-// the steps from reaching those behind them.
+// TestASpanIsSkippedInShortSteps skips spans with many runs and with large ones. Runs that have
+// started stay, and do not keep the steps from reaching those behind them.
 func TestASpanIsSkippedInShortSteps(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ runs, size, steps int }{
@@ -77,7 +78,8 @@ func TestASpanIsSkippedInShortSteps(t *testing.T) {
 				t.Fatalf("%d outstanding runs, %v, want %d", len(records), err, test.runs)
 			}
 			act := ledger.Act{Who: "ann", What: "skip ticks", On: "j"}
-			if _, _, err := f.Skip(t.Context(), f.job, time.UnixMilli(1), time.UnixMilli(2), act); err != nil { // the script is loaded
+			// loads the script
+			if _, _, err := f.Skip(t.Context(), f.job, time.UnixMilli(1), time.UnixMilli(2), act); err != nil {
 				t.Fatal(err)
 			}
 			var skipped int
@@ -95,7 +97,8 @@ func TestASpanIsSkippedInShortSteps(t *testing.T) {
 	}
 }
 
-// TestManyRunsAreAskedToStopAtATime has one worker run 1,000 runs of large bundles, all of which are to stop.
+// TestManyRunsAreAskedToStopAtATime has one worker run 1,000 runs of large bundles, all of which
+// must stop.
 func TestManyRunsAreAskedToStopAtATime(t *testing.T) {
 	t.Parallel()
 	f := alone(t)
@@ -126,7 +129,7 @@ func TestManyRunsAreAskedToStopAtATime(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	poll, err := f.Poll(ctx, web.Session(), "config", 0) // the script is loaded
+	poll, err := f.Poll(ctx, web.Session(), "config", 0) // loads the script
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +149,8 @@ func TestManyRunsAreAskedToStopAtATime(t *testing.T) {
 	}
 }
 
-// TestFactsAreAssertedInShortSteps has a worker assert 200 attempts with large arguments and bundles.
+// TestFactsAreAssertedInShortSteps lets a worker assert 200 attempts with large arguments and
+// bundles.
 func TestFactsAreAssertedInShortSteps(t *testing.T) {
 	t.Parallel()
 	f := alone(t)

@@ -20,26 +20,26 @@ import (
 	"lockstep/locks"
 )
 
-// Verdict says what is to become of a tick when it is decided.
+// Verdict is the outcome of a tick when it is decided.
 type Verdict string
 
 const (
 	Run     Verdict = "run"    // it runs, unless the job's overlap policy skips it
 	CatchUp Verdict = "catch"  // it was missed and runs all the same; overlap does not skip it
-	Missed  Verdict = "missed" // it does not run, nobody was there
+	Missed  Verdict = "missed" // it does not run: no worker was up
 	Broken  Verdict = "failed" // it cannot run: its bundle cannot be made
 )
 
 // Tick is one due time with its verdict.
 type Tick struct {
 	At      time.Time
-	After   time.Duration // so long after it its run becomes due
+	After   time.Duration // how long after it its run becomes due
 	Verdict Verdict
 	Reason  string    // for Missed and Broken
-	Upto    time.Time // the last tick of a line that stands for a whole range of missed ticks; else zero
+	Upto    time.Time // the last tick of a line for a range of missed ticks; else zero
 }
 
-// Decision is what [Ledger.Create] is asked to record: every tick of a job after Seen, up to Cursor.
+// Decision is what [Ledger.Create] records: every tick of a job after Seen, up to Cursor.
 type Decision struct {
 	Job    *jobs.Job
 	Seen   time.Time // the cursor that the ticks were computed from
@@ -50,23 +50,26 @@ type Decision struct {
 	again bool // Redis has lost the runs of these ticks; the cursor stays
 }
 
-// MaxTicks bounds the ticks of one decision; more take several, one after the other.
+// MaxTicks bounds the ticks of one decision; more ticks take several decisions, one after the
+// other.
 const MaxTicks = 100
 
 // Created is the reply to a [Decision] or an [Activation].
 type Created struct {
 	Due    []Due     // runs to be delivered or claimed
-	Cursor time.Time // where the job's cursor stands now
-	Moved  bool      // somebody else had moved the cursor: nothing was recorded, Cursor tells where it stands
-	Early  bool      // a tick has not come yet by the server's clock: nothing was recorded
+	Cursor time.Time // the present cursor of the job
+	// another worker had moved the cursor: nothing was recorded, Cursor has its value
+	Moved bool
+	Early bool // a tick has not come yet by the server's clock: nothing was recorded
 
-	// Grace is for how long the lock space grants nothing, since Redis has lost data: nothing was recorded.
+	// Grace is how long the lock space still grants nothing, since Redis has lost data: nothing was
+	// recorded.
 	Grace time.Duration
 
-	// Inactive tells that another definition of the job decides its ticks: nothing was recorded.
+	// Inactive means that another definition of the job decides its ticks: nothing was recorded.
 	Inactive bool
 
-	Err error // this decision alone could not be sent or was not answered; it may be sent again
+	Err error // only this decision could not be sent or got no reply; it may be sent again
 
 	ended map[jobs.RunID]State // ticks that did not become runs
 }
@@ -95,44 +98,47 @@ var (
 	enqueueScript     = quick(enqueueFast, enqueueSource)
 )
 
-// Standing says how a definition stands to the others of its job.
+// Standing is the state of a definition among the others of its job.
 type Standing string
 
 const (
 	Active  Standing = "active"  // it decides the job's ticks
 	Drifted Standing = "drifted" // another one does
-	Change  Standing = "change"  // it is to, and its trigger differs: the ticks up to now are the old one's to decide
+	// it will, and its trigger differs: the old one must decide the ticks up to now
+	Change Standing = "change"
 )
 
-// Registered is the answer to [Ledger.Register].
+// Registered is the reply to [Ledger.Register].
 type Registered struct {
 	Now      time.Time // the server's
-	Revision int64     // to begin [Ledger.Poll] with
+	Revision int64     // from which [Ledger.Poll] starts
 	Jobs     map[string]RegisteredJob
 }
 
-// RegisteredJob says how one definition stands.
+// RegisteredJob is the standing of one definition.
 type RegisteredJob struct {
 	Cursor   time.Time
 	Standing Standing
-	Old      *jobs.Job // for Change: the definition that is active still
+	Old      *jobs.Job // for Change: the definition that is still active
 }
 
 const (
-	retiredAfter = 7 * 24 * time.Hour // a job that nobody carries is retired: when it comes back it begins anew
+	// a job that no worker carries is retired: when it comes back it begins anew
+	retiredAfter = 7 * 24 * time.Hour
 
-	// GoneAfter is how long a definition is kept that no worker carries before it gives way to one that is carried. It is
-	// shorter than [jobs.MissedAfter] by more than a worker needs to notice that: no tick is missed meanwhile.
+	// GoneAfter is how long a definition without a carrying worker is kept before it gives way to
+	// one that is carried. It is shorter than [jobs.MissedAfter] by more than a worker needs to
+	// detect that: no tick is missed meanwhile.
 	GoneAfter = 45 * time.Second
 
-	// RestartTime is for how long a crashed worker's definitions are kept: it is started again.
+	// RestartTime is how long a crashed worker's definitions are kept: the worker is started again.
 	RestartTime = 3 * time.Second
 )
 
 // RegisterBatch is how many definitions [Ledger.Register] sends in one call.
 const RegisterBatch = 250
 
-// signs is 1 when definitions are signed here, else 0.
+// signs is 1 when this process signs definitions, else 0.
 func (l *Ledger) signs() int {
 	if l.signing == nil {
 		return 0
@@ -140,8 +146,8 @@ func (l *Ledger) signs() int {
 	return 1
 }
 
-// Hash names a definition. It is over the text before its ${...} are replaced, so it is the same on all hosts, and without
-// its signature.
+// Hash names a definition. It covers the text before its ${...} are replaced, without its
+// signature, so it is the same on all hosts.
 func Hash(job *jobs.Job) (string, error) {
 	text, _, err := job.Definition()
 	if err != nil {
@@ -155,7 +161,8 @@ func hashText(definition []byte) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// Digest names a set of definitions, which is what one worker carries, and each of them by its job's name: see [Hash].
+// Digest names a set of definitions, which is what one worker carries, and each of them by its
+// job's name: see [Hash].
 func Digest(definitions []*jobs.Job) (digest string, hashes map[string]string, err error) {
 	hashes = make(map[string]string, len(definitions))
 	lines := make([]string, len(definitions))
@@ -171,7 +178,7 @@ func Digest(definitions []*jobs.Job) (digest string, hashes map[string]string, e
 	return hex.EncodeToString(sum[:8]), hashes, nil
 }
 
-// trigger writes what decides when a job's ticks are.
+// trigger writes the part of a definition that determines a job's ticks.
 func trigger(job *jobs.Job) string {
 	if job.Every > 0 {
 		return "every " + job.Every.String()
@@ -179,11 +186,12 @@ func trigger(job *jobs.Job) string {
 	return plain(job.Schedule + " " + job.Timezone)
 }
 
-// Register makes definitions known, some or all of those that the config of this digest has, and returns the standing of
-// each. The newest definition of a job, by its first registration, is active as long as a worker carries it: has polled with
-// its config within [GoneAfter]. The cursor of a job starts at the server's time if the ledger has never seen the job, if no
-// worker has carried it for a week, or if it was removed: others were present and did not carry it. Any other job continues
-// where it stopped. Sent again, it changes nothing.
+// Register registers definitions, some or all of those in the config with this digest, and returns
+// the standing of each. The newest definition of a job, by its first registration, is active as
+// long as a worker carries it: the worker has polled with its config within [GoneAfter]. The cursor
+// of a job starts at the server's time if the ledger has never seen the job, if no worker has
+// carried it for a week, or if it was removed: other workers were present and did not carry it. Any
+// other job continues where it stopped. Sent again, it changes nothing.
 func (l *Ledger) Register(ctx context.Context, digest string, definitions []*jobs.Job) (*Registered, error) {
 	registered := &Registered{Jobs: make(map[string]RegisteredJob, len(definitions))}
 	lost := make(map[*jobs.Job]time.Time)
@@ -221,10 +229,11 @@ func (l *Ledger) Register(ctx context.Context, digest string, definitions []*job
 	return registered, l.writeLost(ctx, lost)
 }
 
-// Leave notes that a session carries the config of this digest no more: it has registered another one, and carries that; or,
-// with digest "", it polls no more, because its worker drains or has died. Definitions that no other session carries give way
-// then, after keep: a worker that crashed is started again. Without it, they would do so after [GoneAfter], as they do while a
-// worker of an older build lives, which may carry them. Sent again it changes nothing more.
+// Leave notes that a session no longer carries the config with this digest: it has registered
+// another one, and carries that; or, with digest "", it no longer polls, because its worker drains
+// or has died. Definitions that no other session carries then give way, after keep: a crashed
+// worker is started again. Without this call they would give way after [GoneAfter], as they do
+// while a worker of an older build lives, which may carry them. Sent again it changes nothing more.
 func (l *Ledger) Leave(ctx context.Context, session locks.SessionID, digest string, keep time.Duration) error {
 	r := read(l.run(ctx, leaveScript, "", string(session), digest, GoneAfter.Milliseconds(), keep.Milliseconds()))
 	if r.err != nil {
@@ -233,8 +242,8 @@ func (l *Ledger) Leave(ctx context.Context, session locks.SessionID, digest stri
 	return nil
 }
 
-// Carried returns the digests of the configs that workers carry, and an entry that changes whenever a worker leaves one. As long
-// as no entry goes, no definition that has drifted becomes active.
+// Carried returns the digests of the configs that workers carry, and an entry that changes whenever
+// a worker leaves one. As long as no entry vanishes, no drifted definition becomes active.
 func (l *Ledger) Carried(ctx context.Context) ([]string, error) {
 	r := read(l.run(ctx, carriedScript, "", GoneAfter.Milliseconds()))
 	var digests []string
@@ -247,8 +256,9 @@ func (l *Ledger) Carried(ctx context.Context) ([]string, error) {
 	return digests, nil
 }
 
-// Create records decisions, each whole or not at all, in one round trip. A decision that was computed from a cursor
-// that has moved since is refused (Moved), and so is one that is sent again after it was applied.
+// Create records decisions, each whole or not at all, in one round trip. It refuses (Moved) a
+// decision that was computed from a cursor that has moved since, hence also one that is sent again
+// after it was applied.
 func (l *Ledger) Create(ctx context.Context, decisions []Decision) []Created {
 	created := make([]Created, len(decisions))
 	var (
@@ -280,8 +290,9 @@ func (l *Ledger) Create(ctx context.Context, decisions []Decision) []Created {
 // ActivateBatch is how many activations [Ledger.Activate] sends in one call.
 const ActivateBatch = 200
 
-// Activation asks that another definition of a job decides its ticks from now on. Ticks up to the new cursor belong to the
-// definition that is still active: those after Seen must have been decided by it (see [Ledger.Create]) before this.
+// Activation requests that another definition of a job decide its ticks from now on. Ticks up to
+// the new cursor belong to the definition that is still active: it must have decided those after
+// Seen (see [Ledger.Create]) before this.
 type Activation struct {
 	Job    *jobs.Job // becomes active; it must be registered
 	From   *jobs.Job // is still active
@@ -289,9 +300,9 @@ type Activation struct {
 	Cursor time.Time // its new cursor, from which Job computes the next tick
 }
 
-// Activate makes definitions active whose triggers differ from those of the active ones, each whole or not at all, in calls
-// of [ActivateBatch]. An activation whose cursor has moved since is refused (Moved), and so is one that is sent again after it
-// was applied. Due is always empty.
+// Activate makes definitions active whose triggers differ from those of the active ones, each whole
+// or not at all, in calls of [ActivateBatch]. It refuses (Moved) an activation whose cursor has
+// moved since, hence also one that is sent again after it was applied. Due is always empty.
 func (l *Ledger) Activate(ctx context.Context, activations []Activation) []Created {
 	results := make([]Created, len(activations))
 	for first := 0; first < len(activations); first += ActivateBatch {
@@ -341,7 +352,7 @@ func (l *Ledger) activateSome(ctx context.Context, activations []Activation, res
 	}
 }
 
-// activated takes the reply to one activation.
+// activated decodes the reply to one activation.
 func (c *Created) activated(outcome, detail string, cursor time.Time) error {
 	r := reply{values: []any{detail}}
 	switch outcome {
@@ -409,7 +420,7 @@ func (l *Ledger) decisionArgs(d *Decision) ([]any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create ticks of %s: args: %w", d.Job.Name, err)
 	}
-	// The script adds the lock of each run, which alone differs from tick to tick.
+	// The script adds the lock of each run, which is the only one that differs from tick to tick.
 	first := jobs.TickRunID(d.Job.Name, d.Cursor)
 	items, err := d.Job.Resources(first, arguments)
 	items = slices.DeleteFunc(items, func(item locks.Item) bool { return item.Name == jobs.RunResource(first) })
@@ -418,7 +429,7 @@ func (l *Ledger) decisionArgs(d *Decision) ([]any, error) {
 	}
 	ticks := d.Ticks
 	err = errors.Join(untrusted, err)
-	if err != nil { // for good: the arguments of a tick are the definition's
+	if err != nil { // a permanent error: the arguments of a tick are the definition's
 		ticks = make([]Tick, len(d.Ticks))
 		for i, tick := range d.Ticks {
 			ticks[i] = tick
@@ -462,13 +473,13 @@ func (l *Ledger) decisionArgs(d *Decision) ([]any, error) {
 	return args, nil
 }
 
-// aloneItem is the lock of a job, for runs that come one after the other although the job's may overlap.
+// aloneItem is the lock of a job, for runs that must not overlap although the job's may.
 func aloneItem(job *jobs.Job) locks.Item {
 	return locks.Item{Name: jobs.JobResource(job.Name), Mode: locks.ModeExclusive}
 }
 
-// waitOf returns how long a run of a job waits for its bundle, as the scripts want it, what becomes of it then, and the
-// limits of its holds: max, min, crash delay in ms.
+// waitOf returns, in the form for the scripts, how long a run of a job waits for its bundle, what
+// happens to it then, and the limits of its holds: max, min, crash delay in ms.
 func waitOf(job *jobs.Job) (patience, onBusy, limits string) {
 	if l := job.Lock; l.MaxHold > 0 || l.MinHold > 0 || l.CrashDelay > 0 {
 		limits = fmt.Sprintf("%d,%d,%d", l.MaxHold.Milliseconds(), l.MinHold.Milliseconds(), l.CrashDelay.Milliseconds())
@@ -487,30 +498,31 @@ func positive(d time.Duration) string {
 	return strconv.FormatInt(d.Milliseconds(), 10)
 }
 
-// Request asks for a run of a job, beside its schedule.
+// Request is a request for a run of a job, outside its schedule.
 type Request struct {
 	Job     *jobs.Job
-	ID      string          // the requester's; with it, asking twice gives one run
+	ID      string          // the requester's; two requests with it give one run
 	Args    json.RawMessage // nil: the definition's
 	Trigger Trigger         // ByRequest or ByHand
 	At      time.Time       // not before this instant of the server's clock; zero: at once
-	In      time.Duration   // nor before so long from now
-	Named   bool            // the id was chosen by a client: it is remembered for Remembered at least
+	In      time.Duration   // nor before this much time has passed
+	Named   bool            // a client chose the id: it is remembered for at least Remembered
 	Act     *Act            // for the audit; nil: the caller counts it with others of its kind
 }
 
-// Remembered is how long an id that a client chose names the same run, even when the history is shorter.
+// Remembered is how long an id that a client chose names the same run, even when the history is
+// shorter.
 const Remembered = 7 * 24 * time.Hour
 
-// Enqueued is the answer to a [Request].
+// Enqueued is the reply to a [Request].
 type Enqueued struct {
 	Run    jobs.RunID
-	State  State // "" for a run that is there already and of which only the id is remembered
-	Exists bool  // the run was there already; nothing was changed
+	State  State // "" for an existing run of which only the id is remembered
+	Exists bool  // the run existed already; nothing was changed
 	Due    []Due // to be delivered or claimed
 }
 
-// Enqueue records a run that somebody asks for. Sent again with the same id, it answers that the run exists.
+// Enqueue records a requested run. Sent again with the same id, it reports that the run exists.
 func (l *Ledger) Enqueue(ctx context.Context, request Request) (*Enqueued, error) {
 	job := request.Job
 	id := jobs.RequestRunID(job.Name, request.ID)
@@ -568,8 +580,8 @@ func (l *Ledger) Enqueue(ctx context.Context, request Request) (*Enqueued, error
 	return enqueued, nil
 }
 
-// compact writes JSON without white space, so that no control byte of it can be taken for a separator. No arguments are
-// an empty object.
+// compact writes JSON without white space, so that no control byte of it can be mistaken for a
+// separator. Missing arguments are an empty object.
 func compact(text json.RawMessage) (json.RawMessage, error) {
 	if len(text) == 0 {
 		return json.RawMessage("{}"), nil
@@ -581,7 +593,8 @@ func compact(text json.RawMessage) (json.RawMessage, error) {
 	return b.Bytes(), nil
 }
 
-// plain makes a text fit for a record: control bytes, which part its fields, become blanks.
+// plain makes a text fit for a record: it replaces control bytes, which separate fields, with
+// spaces.
 func plain(text string) string {
 	return string(bytes.Map(func(r rune) rune {
 		if r < ' ' {

@@ -12,7 +12,8 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// decline has a worker claim a run and hand it back because it cannot do it, and makes it due again.
+// decline lets a worker claim a run and hand it back because it cannot do it, and makes it due
+// again.
 func (f *fixture) decline(client *locks.Client, due ledger.Due, why string) ledger.Due {
 	f.Helper()
 	a := f.claim(client, due, ledger.Granted)
@@ -27,7 +28,8 @@ func (f *fixture) decline(client *locks.Client, due ledger.Due, why string) ledg
 	return f.await()[0]
 }
 
-// TestARunThatNoWorkerCanDoGrowsNothing has four workers of two builds decline one run 1,000 times.
+// TestARunThatNoWorkerCanDoGrowsNothing lets four workers of two builds decline one run 1,000
+// times.
 func TestARunThatNoWorkerCanDoGrowsNothing(t *testing.T) {
 	each(t, func(f *fixture) {
 		due := f.run()
@@ -61,7 +63,7 @@ func TestARunThatNoWorkerCanDoGrowsNothing(t *testing.T) {
 			t.Errorf("after %d hand-backs the run has %d bytes, after 10 %d", n, late, early)
 		}
 
-		// What follows is recorded as ever.
+		// Later attempts are recorded as usual.
 		a := f.claim(workers[0], due, ledger.Granted)
 		f.finish(a, ledger.Success, ledger.Recorded)
 		if record = f.wantState(due.Run, ledger.Succeeded); len(record.Attempts) != 3 || record.Last().Times != 1 || record.Last().Number != n+1 {

@@ -18,9 +18,10 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// TestFastPathsDoWhatTheOthersDo plays random histories in which every script that has a fast path runs twice, from the
-// same state and at the same time: without it, for the history, and with it, on a copy of all keys. The answers and all
-// keys must be the same. It also wants each fast path to be taken often, for one run and for several.
+// TestFastPathsDoWhatTheOthersDo plays random histories in which every script that has a fast path
+// runs twice, from the same state and at the same time: without it, for the history, and with it,
+// on a copy of all keys. The replies and all keys must be the same. Each fast path must also be
+// taken often, for one run and for several.
 func TestFastPathsDoWhatTheOthersDo(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
@@ -41,7 +42,7 @@ func TestFastPathsDoWhatTheOthersDo(t *testing.T) {
 	}
 }
 
-// TestFaultsOfFastPathsAreFound plants faults in the fast paths, which such histories have to find.
+// TestFaultsOfFastPathsAreFound plants faults in the fast paths, which such histories must find.
 func TestFaultsOfFastPathsAreFound(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
@@ -110,7 +111,7 @@ func playTwins(t *testing.T, server *redistest.Server, seed uint64, old, fault s
 	}
 	f := &fixture{T: t, rdb: rdb, namespace: namespace, Ledger: ledger.New(rdb, space), job: newJob("j")}
 	f.lease = 10 * time.Minute // no renewal changes a key between a script and its twin
-	if seed%8 == 7 {           // some of them with workers that say what they can run
+	if seed%8 == 7 {           // some of them with workers that name what they can run
 		f.Limit(func(ledger.Need) bool { return true })
 	}
 	p := newPlay(f, seed)
@@ -128,7 +129,8 @@ func playTwins(t *testing.T, server *redistest.Server, seed uint64, old, fault s
 	return twin
 }
 
-// twins is a hook that has scripts with a fast path run without it, and compares with what they do with it in a copy.
+// twins is a hook that runs scripts with a fast path without it, and compares the result with that
+// of the fast path on a copy.
 type twins struct {
 	plain           *redis.Client
 	namespace, copy string
@@ -199,7 +201,7 @@ return out`
 
 // run runs a script in both ways, and answers a command by the one without the fast path.
 func (w *twins) run(ctx context.Context, script ledger.FastPath, cmd *redis.Cmd) {
-	// All of it happens at one time, which stands in a key.
+	// All of it happens at one time, which a key contains.
 	clock := "frozen:" + w.namespace
 	frozen := func(source string) *redis.Script {
 		return redis.NewScript(strings.ReplaceAll(source, "call('TIME')", "call('LRANGE', '"+clock+"', 0, 1)"))
@@ -268,7 +270,8 @@ func (w *twins) begin(ctx context.Context, clock string) error {
 	return err
 }
 
-// several does one by one, without the fast path, what that did for several; what it left alone stays alone.
+// several repeats one by one, without the fast path, what the fast path did for several; runs that
+// it left alone stay alone.
 func (w *twins) several(ctx context.Context, script ledger.FastPath, slow *redis.Script, keys []string, args, fast []any) (any, error) {
 	answers := make([]any, len(fast))
 	for k := range fast {
@@ -342,8 +345,8 @@ func (w *twins) read(ctx context.Context, namespace string) map[string]string {
 	return keys
 }
 
-// TestLargeBundlesAreFinishedTogether ends at once runs that hold more locks together than Lua can unpack. A script that fails
-// half-way would have removed their holds and left their locks taken.
+// TestLargeBundlesAreFinishedTogether ends runs at once that together hold more locks than Lua can
+// unpack. A script that failed half-way would have removed their holds and left their locks taken.
 func TestLargeBundlesAreFinishedTogether(t *testing.T) {
 	each(t, func(f *fixture) {
 		const runs, bills = 10, 900

@@ -21,10 +21,11 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// TestRandomHistoriesKeepThePromise plays workers that lose replies and deliveries, send late and twice, crash and are
-// taken for dead, and people who cancel runs and have them done again, on runs that compete for three bills, wait for
-// them so long and no longer, replace each other and may not start too late. It looks at every key after every step. In
-// the end all faults stop, and every run must come to its end.
+// TestRandomHistoriesKeepThePromise plays workers that lose replies and deliveries, send late and
+// twice, crash and are taken for dead, and people who cancel and reopen runs. The runs compete for
+// three bills, wait for them for a limited time, replace each other and have start deadlines. The
+// test checks every key after every step. In the end all faults stop, and every run must reach its
+// end.
 func TestRandomHistoriesKeepThePromise(t *testing.T) {
 	steps, seeds := 150, 4
 	if n, err := strconv.Atoi(os.Getenv("LOCKSTEP_SOAK")); err == nil {
@@ -50,19 +51,22 @@ func TestRandomHistoriesKeepThePromise(t *testing.T) {
 	})
 }
 
-// play is one random history with what its players know.
+// play is one random history and what its players know.
 type play struct {
 	*fixture
 	rand    *rand.Rand
 	workers []*locks.Client
 	cursors map[string]time.Time
-	ticking []*jobs.Job // with a schedule: one queues its runs, one replaces them, one lets them overlap
+	// with a schedule: one queues its runs, one replaces them, one lets them overlap
+	ticking []*jobs.Job
 	asked   int
-	queue   []ledger.Due // deliveries under way: any may be lost, doubled or late
-	sent    []sentClaim  // claims, of which a copy may still come
+	queue   []ledger.Due // deliveries in flight: any may be lost, duplicated or late
+	sent    []sentClaim  // claims, of which a copy may still arrive
 	acting  []attempt    // attempts whose worker lives and has not heard that it lost anything
-	stale   []attempt    // attempts that have ended or whose worker is taken for dead: a late finish may come
-	cut     []attempt    // attempts that have lost their lease, and whose worker lives: it reports them
+	// attempts that have ended or whose worker is taken for dead: a late finish may arrive
+	stale []attempt
+	// attempts that have lost their lease, and whose worker lives: it reports them
+	cut     []attempt
 	library []*locks.Hold
 	success map[jobs.RunID]int
 	tokens  locks.Token
@@ -70,14 +74,14 @@ type play struct {
 	trace   []string
 
 	bills int  // that runs compete for
-	plain bool // runs mostly find their bundles free, and an id may be asked for again
+	plain bool // runs mostly find their bundles free, and an id may be requested again
 }
 
 type sentClaim struct {
 	request *locks.Request
 	due     ledger.Due
 	before  []string
-	wait    time.Duration // for which others may pass the wait it may come to
+	wait    time.Duration // for which others may pass the wait that it may cause
 }
 
 func newPlay(f *fixture, seed uint64) *play {
@@ -105,7 +109,7 @@ func (p *play) say(format string, args ...any) {
 	p.trace = append(p.trace, fmt.Sprintf(format, args...))
 }
 
-// push takes deliveries; some get lost, some are doubled.
+// push takes deliveries; some get lost, some are duplicated.
 func (p *play) push(due []ledger.Due) {
 	for _, d := range due {
 		switch p.rand.IntN(10) {
@@ -154,7 +158,7 @@ func (p *play) step() {
 		p.sendSeveral()
 	case n < 60 && len(p.queue) > 0:
 		p.send(sentClaim{p.begin(), pick(p.rand, &p.queue), [][]string{nil, {"default"}}[p.rand.IntN(2)], time.Duration(p.rand.IntN(2)) * time.Hour})
-	case n < 63 && len(p.sent) > 0: // a copy of an older claim arrives; nobody hears the answer
+	case n < 63 && len(p.sent) > 0: // a copy of an older claim arrives; its reply is lost
 		claim := pick(p.rand, &p.sent)
 		claimed, err := p.Claim(p.Context(), claim.request, claim.due, claim.wait, claim.before)
 		if err != nil {
@@ -170,7 +174,8 @@ func (p *play) step() {
 	case n < 83 && len(p.acting) > 0:
 		a := pick(p.rand, &p.acting)
 		p.end(a, []ledger.Outcome{ledger.Success, ledger.Success, ledger.Again, ledger.HandBack, ledger.Failure}[p.rand.IntN(5)])
-	case p.plain && n < 89 && len(p.stale) > 0: // of late, so that its run may be running again
+	// recent ones, so that their runs may be running again
+	case p.plain && n < 89 && len(p.stale) > 0:
 		p.end(p.stale[max(0, len(p.stale)-1-p.rand.IntN(4))], ledger.Success)
 	case n < 86 && len(p.stale) > 0:
 		p.end(p.stale[p.rand.IntN(len(p.stale))], []ledger.Outcome{ledger.Success, ledger.Again}[p.rand.IntN(2)])
@@ -200,7 +205,7 @@ func (p *play) some(is func(fields []string) bool) jobs.RunID {
 	return jobs.RunID(found[p.rand.IntN(len(found))])
 }
 
-// pauseOne pauses a queue, or lets it go on: by asking for it, or by what the duty worker finds.
+// pauseOne pauses or resumes a queue: by request, or as the worker on duty finds it.
 func (p *play) pauseOne() {
 	queue := []string{"default", "slow"}[p.rand.IntN(2)]
 	p.paused[queue] = !p.paused[queue]
@@ -248,7 +253,7 @@ func (p *play) cancelOne() {
 	p.push(canceled.Due)
 }
 
-// reopenOne has a run that has ended done again.
+// reopenOne reopens a run that has ended.
 func (p *play) reopenOne() {
 	job := p.ticking[p.rand.IntN(len(p.ticking))]
 	history, err := p.History(p.Context(), job.Name, 20)
@@ -271,7 +276,7 @@ func (p *play) reopenOne() {
 	p.push(due)
 }
 
-// late has a time of some run be over, and the sweep see it.
+// late makes a time of some run expire, and the sweep see it.
 func (p *play) late() {
 	field := []int{fieldDeadline, fieldWaitBy}[p.rand.IntN(2)]
 	id := p.some(func(f []string) bool {
@@ -285,12 +290,12 @@ func (p *play) late() {
 	if err := p.rdb.ZAddXX(p.Context(), p.key("late"), redis.Z{Score: 1, Member: string(id)}).Err(); err != nil {
 		p.fatalf("%v", err)
 	}
-	if p.rand.IntN(3) > 0 { // else whoever meets it first
+	if p.rand.IntN(3) > 0 { // else the first script that meets it
 		p.push(p.expire())
 	}
 }
 
-// stopAsked has a worker hear what it is asked to stop.
+// stopAsked lets a worker hear what it is asked to stop.
 func (p *play) stopAsked() {
 	w := p.workers[p.rand.IntN(len(p.workers))]
 	for id := range p.fixture.asked(w).Stop {
@@ -358,7 +363,7 @@ func (p *play) sendSeveral() {
 			}
 		}
 	}
-	order := make([]int, len(all)) // of tokens: what is not plain comes after the others
+	order := make([]int, len(all)) // of tokens: runs that are not plain come after the others
 	for i := range order {
 		order[i] = i
 	}
@@ -385,7 +390,7 @@ func (p *play) sendSeveral() {
 	}
 }
 
-// claimed notes the answer to a claim.
+// claimed notes the reply to a claim.
 func (p *play) claimed(claim sentClaim, claimed *ledger.Claimed) {
 	p.push(claimed.Due)
 	if p.rand.IntN(4) == 0 {
@@ -397,7 +402,7 @@ func (p *play) claimed(claim sentClaim, claimed *ledger.Claimed) {
 	a := attempt{Claimed: claimed, request: claim.request}
 	for _, other := range p.acting {
 		if other.request.ID() == claim.request.ID() {
-			return // the answer once more
+			return // the reply once more
 		}
 	}
 	if a.token() <= p.tokens {
@@ -427,7 +432,8 @@ func (p *play) end(a attempt, outcome ledger.Outcome) {
 	p.stale = append(p.stale, a)
 }
 
-// endSeveral ends several attempts together, some of which are known to have ended or lost something.
+// endSeveral ends several attempts together, some of which are known to have ended or lost
+// something.
 func (p *play) endSeveral() {
 	var ending []attempt
 	for range min(2+p.rand.IntN(4), len(p.acting)) {
@@ -457,7 +463,7 @@ func (p *play) endSeveral() {
 	p.stale = append(p.stale, ending...)
 }
 
-// knows tells whether this attempt's end is recorded already.
+// knows reports whether this attempt's end is recorded already.
 func (p *play) knows(a attempt) bool {
 	return slices.ContainsFunc(p.stale, func(s attempt) bool { return s.token() == a.token() }) && p.success[a.Record.ID] > 0
 }
@@ -496,7 +502,7 @@ func (p *play) crashOne() {
 	}
 }
 
-// reportCut has a worker report an attempt that it cut off. It may do so again, and late.
+// reportCut lets a worker report an attempt that it cut off. It may do so again, and late.
 func (p *play) reportCut() {
 	i := p.rand.IntN(len(p.cut))
 	a, w := p.cut[i], p.workers[p.rand.IntN(len(p.workers))]
@@ -514,7 +520,7 @@ func (p *play) reportCut() {
 	}
 }
 
-// useLibrary takes or gives back a bill without any run.
+// useLibrary takes or releases a bill without any run.
 func (p *play) useLibrary() {
 	if len(p.library) > 0 && p.rand.IntN(2) == 0 {
 		hold := pick(p.rand, &p.library)
@@ -568,7 +574,7 @@ func (p *play) sweepAll(unconfirmed time.Duration) {
 	}
 }
 
-// checkSuspect compares what a claim says of a run with its record.
+// checkSuspect compares a claim's reply about a run with the run's record.
 func (p *play) checkSuspect(run jobs.RunID, suspected bool) {
 	p.Helper()
 	record, _, err := p.Find(p.Context(), run)
@@ -708,13 +714,15 @@ func (p *play) checkRuns(runs, holds, waits map[string]string) {
 	}
 }
 
-// checkDied looks at what is known of deaths: each suspect is an outstanding run that crashed in that death and was not cleared.
+// checkDied checks the records of deaths: each suspect is an outstanding run that crashed in that
+// death and was not cleared.
 func (p *play) checkDied(runs map[string]string) {
 	p.Helper()
 	busy, logs := p.members("busy"), p.all("log")
 	for member := range p.members("died") {
 		session, run, of := strings.Cut(member, "\x00")
-		if mark := session[0]; mark == '!' || mark == '?' { // until the attempts are closed, which a sweep may still have to see
+		// until the attempts are closed, which a sweep may still have to see
+		if mark := session[0]; mark == '!' || mark == '?' {
 			continue
 		}
 		if !of || runs[run] == "" || strings.Split(runs[run], us)[fieldCrashes] == "0" || busy[member] {
@@ -727,7 +735,7 @@ func (p *play) checkDied(runs map[string]string) {
 	}
 }
 
-// checkBeside looks at what stands beside the records: times to look at, what is asked of workers.
+// checkBeside checks the keys beside the records: times of checks, requests to workers.
 func (p *play) checkBeside(runs map[string]string) {
 	p.Helper()
 	late, ask := p.members("late"), p.members("ask")
@@ -755,7 +763,7 @@ func (p *play) checkBeside(runs map[string]string) {
 	}
 }
 
-// checkActing compares with who acts: no two on one resource, each under its hold.
+// checkActing compares with the acting attempts: no two on one resource, each under its hold.
 func (p *play) checkActing(own map[string]string) {
 	p.Helper()
 	by := make(map[string]locks.HoldID)
@@ -778,7 +786,8 @@ func (p *play) checkActing(own map[string]string) {
 	}
 }
 
-// settle ends all faults: whoever acts finishes, whatever is due is delivered, until every run has ended.
+// settle ends all faults: every acting attempt finishes and every due run is delivered, until every
+// run has ended.
 func (p *play) settle() {
 	for _, hold := range p.library {
 		if err := hold.Release(); err != nil && !errors.Is(err, locks.ErrLost) {

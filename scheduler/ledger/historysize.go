@@ -18,21 +18,23 @@ var (
 )
 
 const (
-	sizePage    = 500 // histories that are looked at together
+	sizePage    = 500 // histories that are read together
 	sizeSamples = 4   // runs of each history whose sizes are read
-	timeSamples = 16  // runs of each history whose ends are read, to find out what is how old
+	timeSamples = 16  // runs of each history whose ends are read, to learn their ages
 	purgeMost   = 200 // runs that one script removes
 	purgeCalls  = 20  // such scripts in one round trip
 
-	// What Redis takes for an entry beside its id, which is in each key, and its text: about, with jemalloc on 64 bits.
+	// What Redis uses for an entry besides its id, which is in each key, and its text:
+	// approximately, with jemalloc on 64 bits.
 	histOverhead, outputOverhead = 168, 64
 )
 
-// HistorySize is how much the finished runs of a namespace take, and how much of it each job. It is estimated from samples.
+// HistorySize is how much memory the finished runs of a namespace use, and each job's part of it.
+// It is estimated from samples.
 type HistorySize struct {
 	Jobs  int   // with finished runs
 	Runs  int   // finished runs
-	Bytes int64 // about, of Redis' memory
+	Bytes int64 // approximately, of Redis' memory
 
 	parts []historyPart
 }
@@ -44,13 +46,15 @@ type historyPart struct {
 	bytes int64
 }
 
-// HistorySize estimates what the finished runs of all jobs take. It looks at many histories together and calls pause after each
-// round trip, so that it takes a small part of Redis' time; it ends when that returns an error. It reads few records: the cost
-// depends on the number of jobs, not of runs.
+// HistorySize estimates how much memory the finished runs of all jobs use. It reads many histories
+// together and calls pause after each round trip, so that it takes a small part of Redis' time; it
+// ends when pause returns an error. It reads few records: the cost depends on the number of jobs,
+// not of runs.
 func (l *Ledger) HistorySize(ctx context.Context, pause func(context.Context) error) (*HistorySize, error) {
 	size := new(HistorySize)
 	for at := uint64(0); ; {
-		pairs, next, err := l.rdb.HScan(ctx, l.prefix+"cursor", at, "", sizePage).Result() // each job has a cursor
+		// each job has a cursor
+		pairs, next, err := l.rdb.HScan(ctx, l.prefix+"cursor", at, "", sizePage).Result()
 		if err != nil {
 			return nil, fmt.Errorf("read the size of histories: %w", l.space.Explain(err))
 		}
@@ -126,7 +130,7 @@ func (l *Ledger) addSizes(ctx context.Context, size *HistorySize, names []string
 	return nil
 }
 
-// sizeSample is what is read of one history to estimate its size.
+// sizeSample is the part of one history that is read to estimate its size.
 type sizeSample struct {
 	job            string
 	runs, outputs  int
@@ -135,11 +139,11 @@ type sizeSample struct {
 	records, tails []*redis.IntCmd
 }
 
-// bytes returns about how many bytes the history takes: of the runs sampled, for all of them.
+// bytes estimates how many bytes the whole history uses, from the sampled runs.
 func (s *sizeSample) bytes() int64 {
 	n := int64(len(s.records))
 	if n == 0 {
-		return 0 // all of it has ended meanwhile
+		return 0 // all of it has vanished in the meantime
 	}
 	var records, tails, withTail int64
 	for i := range s.records {
@@ -156,9 +160,9 @@ func (s *sizeSample) bytes() int64 {
 	return bytes
 }
 
-// TrimHistory removes finished runs, those of all jobs that ended first, until the histories take about so many bytes. size is
-// what [Ledger.HistorySize] has just returned, which also has pause. It returns how many runs it removed, and how old the
-// oldest one is that it left, by when it ended.
+// TrimHistory removes finished runs, those of all jobs that ended first, until the histories use
+// about this many bytes. size is a recent result of [Ledger.HistorySize], which also explains
+// pause. TrimHistory returns how many runs it removed, and when the oldest remaining run ended.
 func (l *Ledger) TrimHistory(ctx context.Context, size *HistorySize, bytes int64, pause func(context.Context) error) (removed int, oldest time.Time, err error) {
 	if size.Bytes <= bytes {
 		return 0, time.Time{}, nil
@@ -182,7 +186,8 @@ func (l *Ledger) TrimHistory(ctx context.Context, size *HistorySize, bytes int64
 			r := read(answer.Result())
 			n := int(r.number())
 			if r.err != nil {
-				err = errors.Join(err, fmt.Errorf("trim history of %s: %w", some[i], r.err)) // the others are trimmed all the same
+				// the others are trimmed all the same
+				err = errors.Join(err, fmt.Errorf("trim history of %s: %w", some[i], r.err))
 				continue
 			}
 			if removed += n; n == purgeMost {
@@ -197,7 +202,7 @@ func (l *Ledger) TrimHistory(ctx context.Context, size *HistorySize, bytes int64
 	return removed, upto, err
 }
 
-// ageOf returns an instant before which runs ended that take about so many bytes.
+// ageOf returns an instant; the runs that ended before it use about this many bytes.
 func (l *Ledger) ageOf(ctx context.Context, size *HistorySize, bytes int64, pause func(context.Context) error) (time.Time, error) {
 	type slice struct { // runs of one job, from one sample to the next
 		until time.Time

@@ -13,8 +13,8 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// finished puts so many finished runs into the history of a job, which ended one second after the other, the last one now. Every
-// third one has an output.
+// finished puts finished runs into the history of a job, which ended one second after the other,
+// the last one now. Every third one has an output.
 func (f *fixture) finished(name string, runs, size int) {
 	f.Helper()
 	now := time.Now()
@@ -36,7 +36,8 @@ func (f *fixture) finished(name string, runs, size int) {
 
 func without(ctx context.Context) error { return ctx.Err() }
 
-// TestTheSizeOfHistoriesIsEstimated compares the estimate with what Redis says that the same keys take.
+// TestTheSizeOfHistoriesIsEstimated compares the estimate with the size that Redis reports for the
+// same keys.
 func TestTheSizeOfHistoriesIsEstimated(t *testing.T) {
 	t.Parallel()
 	f := alone(t)
@@ -64,8 +65,8 @@ func TestTheSizeOfHistoriesIsEstimated(t *testing.T) {
 	}
 }
 
-// TestTheOldestRunsOfAllJobsAreRemoved bounds the histories of three jobs together: what is left ended later than what was
-// removed, whatever its job.
+// TestTheOldestRunsOfAllJobsAreRemoved bounds the histories of three jobs together: the remaining
+// runs ended later than the removed ones, whatever their job.
 func TestTheOldestRunsOfAllJobsAreRemoved(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.finished("busy", 3_000, 200) // its last 3,000 seconds
@@ -108,7 +109,8 @@ func TestTheOldestRunsOfAllJobsAreRemoved(t *testing.T) {
 	})
 }
 
-// TestARunThatWasRemovedIsNotMadeAgain: a tick stays decided, and a request's id is remembered, without a history.
+// TestARunThatWasRemovedIsNotMadeAgain: a tick stays decided, and a request's id is remembered,
+// without a history.
 func TestARunThatWasRemovedIsNotMadeAgain(t *testing.T) {
 	each(t, func(f *fixture) {
 		w := f.session("w")

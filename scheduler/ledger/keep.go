@@ -12,9 +12,9 @@ var (
 	keepScript = script(keepSource)
 )
 
-// QueuePaused has the runs of a queue that wait for their locks step back: from now on they are offered nothing, so that
-// nothing stands idle for a run that nobody would begin, and others may pass them. Their tickets stay. It may be sent
-// again.
+// QueuePaused makes the runs of a queue that wait for their locks step back: from now on they get
+// no offers, so that no lock stays reserved for a run that no worker would start, and others may
+// pass them. They keep their tickets. It may be sent again.
 func (l *Ledger) QueuePaused(ctx context.Context, queue string) error {
 	if _, err := l.keep(ctx, "pause", queue); err != nil {
 		return fmt.Errorf("keep back runs of the paused queue %s: %w", queue, err)
@@ -22,8 +22,9 @@ func (l *Ledger) QueuePaused(ctx context.Context, queue string) error {
 	return nil
 }
 
-// QueueResumed undoes [Ledger.QueuePaused]: the runs of a queue are in their old places again. It returns those that were
-// offered their locks in this step; if the answer is lost, the sweep finds them. It may be sent again.
+// QueueResumed undoes [Ledger.QueuePaused]: the runs of a queue are in their old places again. It
+// returns those that were offered their locks in this step; if the reply is lost, the sweep finds
+// them. It may be sent again.
 func (l *Ledger) QueueResumed(ctx context.Context, queue string) ([]Due, error) {
 	due, err := l.keep(ctx, "resume", queue)
 	if err != nil {
@@ -32,8 +33,9 @@ func (l *Ledger) QueueResumed(ctx context.Context, queue string) ([]Due, error) 
 	return due, nil
 }
 
-// QueuesPaused says which queues are paused, all of them, whoever paused them: what differs from what was known is as
-// with [Ledger.QueuePaused] and [Ledger.QueueResumed]. It may be sent again.
+// QueuesPaused sets which queues are paused, all of them, whichever client paused them: each
+// difference from the known flags has the effect of [Ledger.QueuePaused] or [Ledger.QueueResumed].
+// It may be sent again.
 func (l *Ledger) QueuesPaused(ctx context.Context, queues []string) ([]Due, error) {
 	due, err := l.keep(ctx, "all", queues...)
 	if err != nil {
@@ -42,7 +44,7 @@ func (l *Ledger) QueuesPaused(ctx context.Context, queues []string) ([]Due, erro
 	return due, nil
 }
 
-// Paused returns the queues whose runs are kept back.
+// Paused returns the queues whose waiting runs get no offers.
 func (l *Ledger) Paused(ctx context.Context) ([]string, error) {
 	queues, err := l.space.Kept(ctx)
 	if err != nil {

@@ -35,7 +35,8 @@ func TestARunOfAPausedQueueIsOfferedNothingUntilItGoesOn(t *testing.T) {
 		if err := f.QueuePaused(f.Context(), first.Queue); err != nil {
 			f.Fatal(err)
 		}
-		f.claim(w, second, ledger.Waiting) // it comes when the queue is paused: it had been fetched before
+		// it comes while the queue is paused: it had been fetched before
+		f.claim(w, second, ledger.Waiting)
 		if waits := f.waits(); waits[first.Run] != locks.Kept || waits[second.Run] != locks.Kept {
 			f.Errorf("%v, want both kept back", waits)
 		}
@@ -59,7 +60,8 @@ func TestARunOfAPausedQueueIsOfferedNothingUntilItGoesOn(t *testing.T) {
 			f.Errorf("%v, want both in their places again", waits)
 		}
 
-		// Once more, with the bill free when the queue goes on: as asynq's tools have it, which the duty worker sees.
+		// Once more, with the bill free when the queue is resumed: by asynq's tools, as the worker
+		// on duty sees it.
 		if _, err := f.QueuesPaused(f.Context(), []string{first.Queue}); err != nil {
 			f.Fatal(err)
 		}
@@ -76,8 +78,8 @@ func TestARunOfAPausedQueueIsOfferedNothingUntilItGoesOn(t *testing.T) {
 	})
 }
 
-// TestPauseStopsTheClockOfAWait has a run wait for a bill for at most as long as its job says, not counting the time in which
-// its queue was paused.
+// TestPauseStopsTheClockOfAWait lets a run wait for a bill for at most as long as its job allows,
+// not counting the time in which its queue was paused.
 func TestPauseStopsTheClockOfAWait(t *testing.T) {
 	each(t, func(f *fixture) {
 		const patience, pause = 300 * time.Millisecond, 600 * time.Millisecond
@@ -107,7 +109,7 @@ func TestPauseStopsTheClockOfAWait(t *testing.T) {
 		if err := f.QueuePaused(f.Context(), job.Queue); err != nil {
 			f.Fatal(err)
 		}
-		for time.Since(began) < pause { // the clock is what is tested
+		for time.Since(began) < pause { // the clock is under test
 			if state := expire(); state != ledger.WaitsLock {
 				f.Fatalf("the run is %s %s after it began to wait, while its queue is paused", state, time.Since(began))
 			}

@@ -18,7 +18,8 @@ func (a attempt) lost() ledger.Dead {
 	return ledger.Dead{Run: a.Record.ID, Token: a.token(), Job: a.Record.Job, Fails: a.Record.Fails}
 }
 
-// report has a worker report, under another session of its own, that an attempt has lost its lease.
+// report reports, as a worker under another session of its own does, that an attempt has lost its
+// lease.
 func (f *fixture) report(a attempt, session *locks.Client) *ledger.Closed {
 	f.Helper()
 	closed, err := f.LostLease(f.Context(), session.Session(), a.lost(), a.Job)
@@ -65,7 +66,7 @@ func TestALostLeaseIsNeitherACrashNorAFailure(t *testing.T) {
 				f.Errorf("%+v, want an attempt that lost its lease, and nothing counted", record)
 			}
 			f.suspected(due.Run, false)
-			f.finish(a, ledger.Failure, ledger.Counted) // what it comes to afterward counts no more
+			f.finish(a, ledger.Failure, ledger.Counted) // its later result no longer counts
 		}
 		sound, err := f.ClaimSound(f.Context(), f.request(f.session("b")), due, 0, nil)
 		if err != nil || sound.Outcome != ledger.Granted {
@@ -74,7 +75,8 @@ func TestALostLeaseIsNeitherACrashNorAFailure(t *testing.T) {
 	})
 }
 
-// TestAnAbandonedRunSaysWhatHappenedToItsWorker: on_crash: abandon ends it after a death and after a lost lease alike.
+// TestAnAbandonedRunSaysWhatHappenedToItsWorker: on_crash: abandon ends it after a death and after
+// a lost lease alike.
 func TestAnAbandonedRunSaysWhatHappenedToItsWorker(t *testing.T) {
 	each(t, func(f *fixture) {
 		for reason, end := range map[string]func(a attempt) []ledger.Due{
@@ -96,7 +98,8 @@ func TestAnAbandonedRunSaysWhatHappenedToItsWorker(t *testing.T) {
 	})
 }
 
-// TestAWorkerHandsBackWhatItCutOff: it need not wait until its old lease ends in Redis, and its report is good once.
+// TestAWorkerHandsBackWhatItCutOff: it need not wait until its old lease ends in Redis, and its
+// report counts once.
 func TestAWorkerHandsBackWhatItCutOff(t *testing.T) {
 	each(t, func(f *fixture) {
 		old, next := f.session("w"), f.session("w")
@@ -121,8 +124,8 @@ func TestAWorkerHandsBackWhatItCutOff(t *testing.T) {
 	})
 }
 
-// TestAWorkerConfirmsALostLeaseThatASweepHasRecorded: the report closes nothing more, and a session that has ended as well
-// reports nothing.
+// TestAWorkerConfirmsALostLeaseThatASweepHasRecorded: the report closes nothing more, and a session
+// that has also ended reports nothing.
 func TestAWorkerConfirmsALostLeaseThatASweepHasRecorded(t *testing.T) {
 	each(t, func(f *fixture) {
 		a := f.claim(f.session("a"), f.run(), ledger.Granted)
@@ -146,8 +149,8 @@ func TestAWorkerConfirmsALostLeaseThatASweepHasRecorded(t *testing.T) {
 	})
 }
 
-// TestARunWhoseHostsNeverComeBackEnds: what brings its whole host down leaves nothing that could report a crash. Outages that
-// the workers survive do not count.
+// TestARunWhoseHostsNeverComeBackEnds: a run that brings its whole host down leaves no process that
+// could report a crash. Outages that the workers survive do not count.
 func TestARunWhoseHostsNeverComeBackEnds(t *testing.T) {
 	each(t, func(f *fixture) {
 		due := f.run()
@@ -181,8 +184,8 @@ func TestARunWhoseHostsNeverComeBackEnds(t *testing.T) {
 	})
 }
 
-// TestTheSuspectThatDiesAgainClearsTheOthers: three runs crash together. The one that is there when the next worker dies is to
-// blame, whatever else that takes down.
+// TestTheSuspectThatDiesAgainClearsTheOthers: three runs crash together. The one that runs when the
+// next worker dies is to blame, whatever else that death takes down.
 func TestTheSuspectThatDiesAgainClearsTheOthers(t *testing.T) {
 	each(t, func(f *fixture) {
 		dues := make(map[jobs.RunID]ledger.Due)
@@ -212,7 +215,7 @@ func TestTheSuspectThatDiesAgainClearsTheOthers(t *testing.T) {
 		for _, run := range []jobs.RunID{a, b, c, d} {
 			f.suspected(run, false)
 		}
-		die(a, b) // neither of them is suspected any more, so each of them is anew
+		die(a, b) // neither of them is suspected any more, so each becomes a suspect again
 		for _, run := range []jobs.RunID{poison, a, b} {
 			f.suspected(run, true)
 		}
@@ -227,8 +230,8 @@ func TestTheSuspectThatDiesAgainClearsTheOthers(t *testing.T) {
 	})
 }
 
-// TestADeathIsForgottenWhenItsAttemptsAreClosed, also in another way than by the sweep, and one of a session without attempts
-// is not kept at all.
+// TestADeathIsForgottenWhenItsAttemptsAreClosed, also if not the sweep closes them; a death of a
+// session without attempts is not recorded at all.
 func TestADeathIsForgottenWhenItsAttemptsAreClosed(t *testing.T) {
 	each(t, func(f *fixture) {
 		w := f.session("w")
@@ -247,7 +250,7 @@ func TestADeathIsForgottenWhenItsAttemptsAreClosed(t *testing.T) {
 	})
 }
 
-// TestSuspectsThatAnOlderBuildHasEndedAreForgotten: it knows nothing of suspects, and of the key they are in.
+// TestSuspectsThatAnOlderBuildHasEndedAreForgotten: it does not know suspects, nor their key.
 func TestSuspectsThatAnOlderBuildHasEndedAreForgotten(t *testing.T) {
 	each(t, func(f *fixture) {
 		left := redis.Z{Member: "w.00000000\x00j#ended"}

@@ -11,7 +11,8 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// TestWhatIsTooLargeIsRefusedOnEntry covers each producer of the ledger: nothing of it is in Redis afterward.
+// TestWhatIsTooLargeIsRefusedOnEntry covers each producer of the ledger: nothing of it is in Redis
+// afterward.
 func TestWhatIsTooLargeIsRefusedOnEntry(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Client(t)
@@ -62,7 +63,7 @@ func TestAdoptedTaskWithTooLargeArgsIsAFailedRunThatSaysSo(t *testing.T) {
 	if string(args) != "null" || !strings.Contains(reason, "limits.args") {
 		t.Errorf("args of %d bytes, reason %q; want none, and the limit named", len(args), reason)
 	}
-	a.Payload = []byte(`{"x":` + strings.Repeat(" ", 200_000) + `1}`) // blanks are not kept
+	a.Payload = []byte(`{"x":` + strings.Repeat(" ", 200_000) + `1}`) // blanks are removed
 	if args, _, reason = a.read("settle#q/1", 0); string(args) != `{"x":1}` || reason != "" {
 		t.Errorf("args %.20s, reason %q; want them kept", args, reason)
 	}

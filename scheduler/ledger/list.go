@@ -27,34 +27,44 @@ var (
 )
 
 const (
-	page     = 200  // records a read at most: it has to be short
-	openPage = 1000 // members of an index a read
+	page     = 200  // records per read at most: a read must be short
+	openPage = 1000 // members of an index per read
 )
 
-// MaxListedArgs is how many bytes of arguments a run has in a list. [Record.Args] of a run with more is nil there; so is it
-// beside a definition of more than 15 KiB. [Ledger.Find] returns them all.
+// MaxListedArgs is how many bytes of arguments a run has in a list. [Record.Args] of a run with
+// more is nil there, and also beside a definition of more than 15 KiB. [Ledger.Find] returns them
+// all.
 const MaxListedArgs = 1 << 10
 
-// An Index is an order in which [Ledger.OpenEntries] lists outstanding runs, and the runs that have a place in it.
+// An Index is an order in which [Ledger.OpenEntries] lists outstanding runs, and selects the listed
+// runs.
 type Index string
 
-// The indexes of outstanding runs. They are the sorted sets of the same names, so each build maintains them.
+// The indexes of outstanding runs. They are the sorted sets of the same names, so each build
+// maintains them.
 const (
-	ByJob    Index = "open"  // all runs: by job, and of each job the latest tick first, then runs without a tick, the last id first
-	ByQueue  Index = "ready" // due runs: by queue, and of each queue the run that has been due for longest first
-	ByWorker Index = "busy"  // running runs: by the session that runs them
-	ByTime   Index = "timer" // scheduled and retrying runs: the run that becomes due first is the first
+	// ByJob has all runs: by job, and of each job the latest tick first, then runs without a tick,
+	// the last id first.
+	ByJob Index = "open"
+	// ByQueue has the due runs: by queue, and of each queue the run that has been due for longest
+	// first.
+	ByQueue Index = "ready"
+	// ByWorker has the running runs: by the session that runs them.
+	ByWorker Index = "busy"
+	// ByTime has the scheduled and retrying runs: the run that becomes due first is the first.
+	ByTime Index = "timer"
 )
 
 // OpenEntry is a run's entry in an [Index].
 type OpenEntry struct {
 	Run   jobs.RunID
-	Place string // where it is in the index, also after it has ended
+	Place string // its position in the index, valid also after the run has ended
 }
 
-// OpenEntries returns the entries of an index that follow a place, or the first ones with "": at most limit of them, and at
-// most 200. A job other than "" restricts [ByJob] to that job; it has no effect on other indexes. The cost depends on the
-// limit alone, not on the number of outstanding runs. Read the records with [Ledger.OpenRecords].
+// OpenEntries returns the entries of an index that follow a place, or the first ones with "": at
+// most limit of them, and at most 200. A job other than "" restricts [ByJob] to that job; it has no
+// effect on other indexes. The cost depends only on the limit, not on the number of outstanding
+// runs. Read the records with [Ledger.OpenRecords].
 func (l *Ledger) OpenEntries(ctx context.Context, index Index, job, after string, limit int) ([]OpenEntry, error) {
 	r := read(l.run(ctx, openScript, "", string(index), job, after, min(limit, page)))
 	var entries []OpenEntry
@@ -67,8 +77,8 @@ func (l *Ledger) OpenEntries(ctx context.Context, index Index, job, after string
 	return entries, nil
 }
 
-// OpenRecords returns the records of outstanding runs, in the order of their ids; nil for a run that is not outstanding. Of
-// their arguments see [MaxListedArgs].
+// OpenRecords returns the records of outstanding runs, in the order of ids; nil for a run that is
+// not outstanding. Its arguments are bounded, see [MaxListedArgs].
 func (l *Ledger) OpenRecords(ctx context.Context, ids []jobs.RunID) ([]*Record, error) {
 	records := make([]*Record, 0, len(ids))
 	for len(records) < len(ids) {
@@ -97,7 +107,7 @@ func (l *Ledger) OpenRecords(ctx context.Context, ids []jobs.RunID) ([]*Record, 
 	return records, nil
 }
 
-// argsOf are the arguments of a script that reads the records of runs.
+// argsOf returns the arguments of a script that reads the records of runs.
 func argsOf(ids []jobs.RunID) []any {
 	args := make([]any, 0, 1+len(ids))
 	args = append(args, MaxListedArgs)
@@ -107,8 +117,9 @@ func argsOf(ids []jobs.RunID) []any {
 	return args
 }
 
-// Outstanding returns the runs that are not finished, of one job or, with "", of all; by job and tick. At most limit
-// of them; 0: all. Of their arguments see [MaxListedArgs]. Lists use [Ledger.OpenEntries], which reads one page.
+// Outstanding returns the runs that are not finished, of one job or, with "", of all; by job and
+// tick. At most limit of them; 0: all. Their arguments are bounded, see [MaxListedArgs]. Lists use
+// [Ledger.OpenEntries], which reads one page.
 func (l *Ledger) Outstanding(ctx context.Context, job string, limit int) ([]*Record, error) {
 	from, to := "-", "+"
 	if job != "" {
@@ -137,7 +148,7 @@ func (l *Ledger) Outstanding(ctx context.Context, job string, limit int) ([]*Rec
 			return nil, err
 		}
 		for _, record := range some {
-			if record != nil { // else it has ended, and its entry will follow
+			if record != nil { // else it has ended, and its entry will vanish
 				records = append(records, record)
 			}
 		}
@@ -169,7 +180,8 @@ func (l *Ledger) CountOpen(ctx context.Context, names []string) (map[string]int,
 	return counts, nil
 }
 
-// CountRunning returns how many runs of each job are running; jobs without one are left out. It reads no records.
+// CountRunning returns how many runs of each job are running; it omits jobs without one. It reads
+// no records.
 func (l *Ledger) CountRunning(ctx context.Context) (map[string]int, error) {
 	counts := make(map[string]int)
 	for from := "-"; ; {
@@ -191,10 +203,10 @@ func (l *Ledger) CountRunning(ctx context.Context) (map[string]int, error) {
 type EndedEntry struct {
 	Job string
 	Run jobs.RunID
-	At  time.Time // when it ended
+	At  time.Time // end of the run
 }
 
-// CountEnded returns how many runs of a job have ended since an instant, and are kept.
+// CountEnded returns how many runs of a job have ended since an instant and are still kept.
 func (l *Ledger) CountEnded(ctx context.Context, job string, since time.Time) (int, error) {
 	n, err := l.rdb.ZCount(ctx, l.prefix+"done:"+job, strconv.FormatInt(unixMillis(since), 10), "+inf").Result()
 	if err != nil {
@@ -203,16 +215,17 @@ func (l *Ledger) CountEnded(ctx context.Context, job string, since time.Time) (i
 	return int(n), nil
 }
 
-// EndedPage is a part of a job's history: the runs that ended last are the first; of the same millisecond, the last id.
+// EndedPage is a part of a job's history: the runs that ended last are the first; within one
+// millisecond, the last id is first.
 type EndedPage struct {
 	Job   string
 	Until time.Time // only runs that did not end after it; zero: all
-	Skip  int       // leave out so many of the first
-	Most  int       // at most so many, and at most 1,000
+	Skip  int       // how many of the first to omit
+	Most  int       // maximum number, and at most 1,000
 }
 
-// EndedEntries returns the entries of parts of histories, reading all parts together. It reads no records; see
-// [Ledger.EndedRecords].
+// EndedEntries returns the entries of parts of histories. It reads all parts together. It reads no
+// records; see [Ledger.EndedRecords].
 func (l *Ledger) EndedEntries(ctx context.Context, pages []EndedPage) ([][]EndedEntry, error) {
 	newer := make([]*redis.IntCmd, len(pages))
 	_, err := l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
@@ -248,8 +261,8 @@ func (l *Ledger) EndedEntries(ctx context.Context, pages []EndedPage) ([][]Ended
 	return parts, nil
 }
 
-// EndedRecords returns the records of finished runs, in the order of their entries; nil for a run that is no longer in the
-// history of its job. Of their arguments see [MaxListedArgs].
+// EndedRecords returns the records of finished runs, in the order of entries; nil for a run that is
+// no longer in the history of its job. Their arguments are bounded, see [MaxListedArgs].
 func (l *Ledger) EndedRecords(ctx context.Context, entries []EndedEntry) ([]*Record, error) {
 	records := make([]*Record, len(entries))
 	left := make(map[string][]int) // job -> positions of the entries that are still to be read
@@ -275,7 +288,8 @@ func (l *Ledger) EndedRecords(ctx context.Context, entries []EndedEntry) ([]*Rec
 		for i, answer := range l.runAll(ctx, historyScript, steps) {
 			name := asked[i]
 			r := read(answer.Result())
-			for once := true; once || r.more() && len(left[name]) > 0; once = false { // a reply has one record at least
+			// a reply has one record at least
+			for once := true; once || r.more() && len(left[name]) > 0; once = false {
 				at := left[name][0]
 				left[name] = left[name][1:]
 				if text := r.text(); text != "" {
@@ -298,8 +312,9 @@ func (l *Ledger) EndedRecords(ctx context.Context, entries []EndedEntry) ([]*Rec
 	return records, nil
 }
 
-// History returns the finished runs of a job, skipped and missed ticks included, the last finished first. At most
-// limit of them; 0: all that is kept. Of their arguments see [MaxListedArgs].
+// History returns the finished runs of a job, including skipped and missed ticks, the last finished
+// first. At most limit of them; 0: all that are kept. Their arguments are bounded, see
+// [MaxListedArgs].
 func (l *Ledger) History(ctx context.Context, job string, limit int) ([]*Record, error) {
 	var records []*Record
 	for rank := 0; limit == 0 || len(records) < limit; {

@@ -17,7 +17,7 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// worker is a worker's view of the ledger: one that remembers, and its session.
+// worker is a worker's view of the ledger: one with a memory, and its session.
 type worker struct {
 	*fixture
 	client   *locks.Client
@@ -34,7 +34,7 @@ func (f *fixture) worker(name string) *worker {
 	return &worker{fixture: &own, client: client}
 }
 
-// hear polls, as a worker does once a second, and reads what is outstanding if that is to be read.
+// hear polls, as a worker does once a second, and reads the outstanding runs if that is necessary.
 func (w *worker) hear() {
 	w.Helper()
 	w.poll()
@@ -50,7 +50,8 @@ func (w *worker) poll() {
 	w.revision = poll.Revision
 }
 
-// mirror reads all pages of the outstanding runs, if they are to be read, and returns how many calls that took.
+// mirror reads all pages of the outstanding runs, if that is necessary, and returns the number of
+// calls.
 func (w *worker) mirror() (pages int) {
 	w.Helper()
 	for more := true; more; pages++ {
@@ -62,7 +63,7 @@ func (w *worker) mirror() (pages int) {
 	return pages
 }
 
-// say has the worker say again what Redis has lost.
+// say makes the worker re-assert what Redis has lost.
 func (w *worker) say() {
 	w.Helper()
 	if err := w.Assert(w.Context(), w.client.Session(), w.lost, "config", []*jobs.Job{w.job}); err != nil {
@@ -70,8 +71,8 @@ func (w *worker) say() {
 	}
 }
 
-// lose empties the namespace, as a Redis that was restarted without its data, and has a grace time go on, in which these
-// workers have said what they hold.
+// lose empties the namespace, as if Redis had restarted without its data, and starts a grace
+// period, in which these workers have re-asserted their holds.
 func (f *fixture) lose(workers ...*worker) {
 	f.Helper()
 	keys, err := f.rdb.Keys(f.Context(), f.key("*")).Result()
@@ -84,7 +85,7 @@ func (f *fixture) lose(workers ...*worker) {
 	f.grace(workers...)
 }
 
-// grace has a grace time go on, in which these workers have said what they hold.
+// grace starts a grace period, in which these workers have re-asserted their holds.
 func (f *fixture) grace(workers ...*worker) {
 	f.Helper()
 	pipe := f.rdb.TxPipeline()
@@ -100,7 +101,7 @@ func (f *fixture) grace(workers ...*worker) {
 	}
 }
 
-// goOn ends the grace time.
+// goOn ends the grace period.
 func (f *fixture) goOn() {
 	f.Helper()
 	if err := f.rdb.HSet(f.Context(), f.key("meta"), "grace", 1).Err(); err != nil {
@@ -108,7 +109,7 @@ func (f *fixture) goOn() {
 	}
 }
 
-// ticks have a worker create some, the others hear of them, and return their runs.
+// ticks lets a worker create some ticks, of which the others hear, and returns their runs.
 func (w *worker) ticks(n int, others ...*worker) []ledger.Due {
 	w.Helper()
 	for _, other := range append(others, w) {
@@ -137,7 +138,7 @@ func TestWhatOneWorkerKnowsSurvivesALossOfData(t *testing.T) {
 		a.finish(retried, ledger.Again, ledger.Recorded)
 
 		f.lose(a)
-		for range 2 { // once more changes nothing
+		for range 2 { // a repetition changes nothing
 			a.say()
 		}
 		now := f.wantState(running.Record.ID, ledger.Running)
@@ -152,7 +153,7 @@ func TestWhatOneWorkerKnowsSurvivesALossOfData(t *testing.T) {
 			t.Errorf("%d failures are counted, want 1", got.Fails)
 		}
 		f.wantState(due[4].Run, ledger.DueNow)
-		a.claim(a.client, f.sweepAgain(due[4].Run), ledger.Later) // the grace time
+		a.claim(a.client, f.sweepAgain(due[4].Run), ledger.Later) // the grace period
 		f.goOn()
 		a.finish(running, ledger.Success, ledger.Recorded)
 		f.wantState(running.Record.ID, ledger.Succeeded)
@@ -161,7 +162,7 @@ func TestWhatOneWorkerKnowsSurvivesALossOfData(t *testing.T) {
 	})
 }
 
-// sweepAgain has a run's delivery pushed again, and returns it.
+// sweepAgain pushes a run's delivery again, and returns it.
 func (f *fixture) sweepAgain(run jobs.RunID) ledger.Due {
 	f.Helper()
 	sweep, err := f.Sweep(f.Context(), ledger.SweepLimits{Most: 100})
@@ -186,16 +187,16 @@ func TestWhatWasHeardOfOthersSurvivesThem(t *testing.T) {
 		running := a.claim(a.client, due[1], ledger.Granted)
 		b.hear()
 
-		f.lose(b) // and a is gone
+		f.lose(b) // and a has exited
 		b.say()
 		ended := f.wantState(due[0].Run, ledger.Succeeded)
 		if !strings.Contains(ended.Reason, "said again") || !ended.Tick.Equal(tickOf(t, due[0].Run)) {
 			t.Errorf("the end that was heard is kept as %+v", ended)
 		}
-		f.wantState(due[1].Run, ledger.DueNow) // nobody says that it runs
+		f.wantState(due[1].Run, ledger.DueNow) // no worker asserts that it runs
 		f.wantState(due[2].Run, ledger.DueNow)
 
-		a.say() // it was not, after all
+		a.say() // it had not exited, after all
 		f.wantState(due[0].Run, ledger.Succeeded)
 		if got := f.find(due[0].Run); got.Last() == nil || got.Reason != "" {
 			t.Errorf("who knows how it came about says so, and %+v is kept", got)
@@ -206,7 +207,8 @@ func TestWhatWasHeardOfOthersSurvivesThem(t *testing.T) {
 	})
 }
 
-// TestARequestWithATickInItsIDIsNoTick has Redis lose a request of which no worker knows more than its ID.
+// TestARequestWithATickInItsIDIsNoTick lets Redis lose a request of which no worker knows more than
+// its ID.
 func TestARequestWithATickInItsIDIsNoTick(t *testing.T) {
 	each(t, func(f *fixture) {
 		a := f.worker("a")
@@ -237,7 +239,8 @@ func tickOf(t *testing.T, run jobs.RunID) time.Time {
 	return tick
 }
 
-// TestTheFurthestWinsInWhateverOrderItIsSaid has a run fail at one worker and go on at a second one.
+// TestTheFurthestWinsInWhateverOrderItIsSaid lets a run fail at one worker and continue at a second
+// one.
 func TestTheFurthestWinsInWhateverOrderItIsSaid(t *testing.T) {
 	for name, order := range map[string]func(a, b *worker) []*worker{
 		"old news first": func(a, b *worker) []*worker { return []*worker{a, b, a} },
@@ -345,7 +348,7 @@ func TestNothingIsSaidAgainAfterTheGraceTime(t *testing.T) {
 	})
 }
 
-// TestAFinishWithoutAnAnswerIsAnEnd loses the data between a finish and its answer.
+// TestAFinishWithoutAnAnswerIsAnEnd loses the data between a finish and its reply.
 func TestAFinishWithoutAnAnswerIsAnEnd(t *testing.T) {
 	each(t, func(f *fixture) {
 		a := f.worker("a")
@@ -365,7 +368,8 @@ func TestAFinishWithoutAnAnswerIsAnEnd(t *testing.T) {
 	})
 }
 
-// TestAnEndThatComesBetweenALossAndItsDiscoveryIsSaidAgain has a finish answered by a Redis that knows of nothing.
+// TestAnEndThatComesBetweenALossAndItsDiscoveryIsSaidAgain: a Redis that has lost everything
+// replies to a finish.
 func TestAnEndThatComesBetweenALossAndItsDiscoveryIsSaidAgain(t *testing.T) {
 	each(t, func(f *fixture) {
 		a := f.worker("a")
@@ -377,7 +381,8 @@ func TestAnEndThatComesBetweenALossAndItsDiscoveryIsSaidAgain(t *testing.T) {
 	})
 }
 
-// TestWhoDecidesTicksKnowsThemAtOnce has Redis lose ticks of which the one who decided them has heard nothing since.
+// TestWhoDecidesTicksKnowsThemAtOnce: Redis loses ticks of which the worker that decided them has
+// heard nothing since.
 func TestWhoDecidesTicksKnowsThemAtOnce(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.job.Overlap = jobs.OverlapSkip
@@ -413,7 +418,8 @@ func TestCursorsSurviveOneLossAfterAnother(t *testing.T) {
 	})
 }
 
-// TestWhoseAttemptItWasTellsHowARunEnded has one worker say first that a run has ended, of which Redis knows that it runs.
+// TestWhoseAttemptItWasTellsHowARunEnded: another worker asserts first that a run has ended that
+// Redis takes for running.
 func TestWhoseAttemptItWasTellsHowARunEnded(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.job.Retry.Max = 0
@@ -435,7 +441,6 @@ func TestWhoseAttemptItWasTellsHowARunEnded(t *testing.T) {
 	})
 }
 
-// A worker says that an attempt has run, and then how it ended. A sweep in between finds a run under a hold that is gone.
 // mark keeps a copy of all keys, as a replica has it, for rewind.
 func (f *fixture) mark() {
 	f.Helper()
@@ -455,7 +460,8 @@ func (f *fixture) allKeys() []string {
 	return slices.DeleteFunc(keys, func(key string) bool { return strings.HasSuffix(key, "|copy") })
 }
 
-// rewind loses what was written since mark, as a failover to that replica, and has a grace time go on, as lose has.
+// rewind loses the writes since mark, as a failover to that replica does, and starts a grace
+// period, as lose does.
 func (f *fixture) rewind(workers ...*worker) {
 	f.Helper()
 	copies, err := f.rdb.Keys(f.Context(), f.key("*|copy")).Result()
@@ -473,8 +479,9 @@ func (f *fixture) rewind(workers ...*worker) {
 	f.grace(workers...)
 }
 
-// TestAnEndThatARolledBackRedisDoesNotKnowIsSaidAgain has workers say their ends while Redis knows the runs as they were before
-// these attempts: in any order, also when the attempt is said to run just after its end was refused.
+// TestAnEndThatARolledBackRedisDoesNotKnowIsSaidAgain lets workers assert their ends while Redis
+// knows the runs as they were before these attempts: in any order, and even when the assertion that
+// the attempt runs follows the refusal of its end.
 func TestAnEndThatARolledBackRedisDoesNotKnowIsSaidAgain(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.job.Overlap = jobs.OverlapAllow
@@ -499,13 +506,15 @@ func TestAnEndThatARolledBackRedisDoesNotKnowIsSaidAgain(t *testing.T) {
 	})
 }
 
+// A worker asserts that an attempt has run, and then how it ended. A sweep in between finds a run
+// whose hold is missing.
 func TestNoAttemptIsClosedWhileItIsSaidAgain(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.job.Retry.Max = 0
 		a := f.worker("a")
 		claimed := a.claim(a.client, a.ticks(1)[0], ledger.Granted)
 		f.lose(a)
-		a.say() // its hold is not there, as that of an attempt that has ended is not
+		a.say() // its hold does not exist, like that of an attempt that has ended
 		found := f.sweep().Dead
 		if len(found) != 1 {
 			f.Fatalf("the sweep has found %+v: this test shows nothing", found)
@@ -519,7 +528,8 @@ func TestNoAttemptIsClosedWhileItIsSaidAgain(t *testing.T) {
 	})
 }
 
-// TestCursorsOfJobsThatAreCarriedNoMoreSurviveALossOfData: only who has taken a job out of his config knows its last tick.
+// TestCursorsOfJobsThatAreCarriedNoMoreSurviveALossOfData: only the worker that removed a job from
+// its config knows its last tick.
 func TestCursorsOfJobsThatAreCarriedNoMoreSurviveALossOfData(t *testing.T) {
 	for name, order := range map[string][2]int{"known first": {0, 1}, "known last": {1, 0}} {
 		t.Run(name, func(t *testing.T) {
@@ -554,7 +564,8 @@ func TestCursorsOfJobsThatAreCarriedNoMoreSurviveALossOfData(t *testing.T) {
 	}
 }
 
-// TestATickWhoseEndIsKnownIsNotDecidedAgain: the cursor went back behind it, since nobody alive knew better.
+// TestATickWhoseEndIsKnownIsNotDecidedAgain: the cursor went back behind it, since no live worker
+// knew better.
 func TestATickWhoseEndIsKnownIsNotDecidedAgain(t *testing.T) {
 	each(t, func(f *fixture) {
 		a := f.worker("a")
@@ -575,7 +586,7 @@ func TestATickWhoseEndIsKnownIsNotDecidedAgain(t *testing.T) {
 	})
 }
 
-// TestManyEndsAreSaidAgainAndGoOnWhereTheyWereStopped has an assertion be stopped, and made again.
+// TestManyEndsAreSaidAgainAndGoOnWhereTheyWereStopped interrupts an assertion, and repeats it.
 func TestManyEndsAreSaidAgainAndGoOnWhereTheyWereStopped(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.job.Overlap = jobs.OverlapAllow
@@ -594,7 +605,7 @@ func TestManyEndsAreSaidAgainAndGoOnWhereTheyWereStopped(t *testing.T) {
 		for _, d := range due {
 			f.wantState(d.Run, ledger.Succeeded)
 		}
-		// What was said is not said again after this loss, but it is after the next one.
+		// Asserted facts are not asserted again after this loss, but they are after the next one.
 		f.lose(a)
 		a.lost = a.lost[1:]
 		a.say()
@@ -607,7 +618,8 @@ func TestManyEndsAreSaidAgainAndGoOnWhereTheyWereStopped(t *testing.T) {
 	})
 }
 
-// TestAnEndThatWasDecidedOtherwiseStays has attempts come to something else than their runs, and Redis lose both.
+// TestAnEndThatWasDecidedOtherwiseStays has attempts whose outcomes differ from those of their
+// runs, and Redis loses both.
 func TestAnEndThatWasDecidedOtherwiseStays(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.job.Overlap, f.job.MaxCrashes = jobs.OverlapAllow, 1
@@ -628,7 +640,8 @@ func TestAnEndThatWasDecidedOtherwiseStays(t *testing.T) {
 		if closed, err := b.Crash(f.Context(), ledger.Dead{Run: due[1].Run, Job: "j", Token: crashed.token()}, f.job); err != nil || closed == nil {
 			t.Fatalf("the attempt of a dead session is not closed: %v", err)
 		}
-		a.finish(crashed, ledger.Success, ledger.Recorded) // a stopped process that goes on: it is told that this is its token's end
+		// a paused process that continues: the reply is that this attempt was closed
+		a.finish(crashed, ledger.Success, ledger.Recorded)
 
 		f.lose(b)
 		a.client = b.client // its next session
@@ -639,7 +652,7 @@ func TestAnEndThatWasDecidedOtherwiseStays(t *testing.T) {
 	})
 }
 
-// dying lets a worker send so much, and then nothing any more.
+// dying lets a worker send a number of commands, and then nothing any more.
 type dying struct{ left *atomic.Int64 }
 
 func (d dying) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -672,8 +685,9 @@ func (d dying) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	}
 }
 
-// TestAnEndIsNotSaidByHalf has a worker die while it says that a run has succeeded: after each of what it sends. Nobody else
-// knows of that. The run may be forgotten then, for its tick is decided, but must not be done again.
+// TestAnEndIsNotSaidByHalf lets a worker die while it asserts that a run has succeeded: after each
+// of the commands that it sends. No other worker knows of the end. The run may be forgotten then,
+// for its tick is decided, but must not run again.
 func TestAnEndIsNotSaidByHalf(t *testing.T) {
 	each(t, func(f *fixture) {
 		for sent := 0; ; sent++ {
@@ -685,7 +699,7 @@ func TestAnEndIsNotSaidByHalf(t *testing.T) {
 			left.Store(int64(sent))
 			a.client.Redis().AddHook(dying{left})
 			err := a.Assert(f.Context(), a.client.Session(), a.lost, "config", []*jobs.Job{a.job})
-			left.Store(1000) // its session is to be closed
+			left.Store(1000) // to close its session
 			record, _, found := f.Find(f.Context(), run.Run)
 			switch {
 			case errors.Is(found, ledger.ErrUnknown) && err != nil:

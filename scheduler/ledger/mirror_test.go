@@ -17,7 +17,7 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// commands counts what a client sends.
+// commands counts the commands of a client.
 type commands struct{ sent atomic.Int64 }
 
 func (c *commands) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -36,7 +36,8 @@ func (c *commands) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 	}
 }
 
-// outstanding puts entries of runs into the index: of each of these jobs so many ticks, and so many requests.
+// outstanding puts entries of runs into the index: for each of these jobs a number of ticks, and a
+// number of requests.
 func (f *fixture) outstanding(names []string, ticks, requests int) {
 	f.Helper()
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -57,7 +58,8 @@ func (f *fixture) outstanding(names []string, ticks, requests int) {
 	}
 }
 
-// TestAPollCostsTheSameHoweverManyRunsAreOutstanding has a worker come to a namespace with 100,000 outstanding runs.
+// TestAPollCostsTheSameHoweverManyRunsAreOutstanding starts a worker in a namespace with 100,000
+// outstanding runs.
 func TestAPollCostsTheSameHoweverManyRunsAreOutstanding(t *testing.T) {
 	t.Parallel()
 	f := alone(t)
@@ -69,12 +71,13 @@ func TestAPollCostsTheSameHoweverManyRunsAreOutstanding(t *testing.T) {
 		names[i] = fmt.Sprintf("job%03d", i)
 	}
 	f.outstanding(names, 200, 200)
-	f.outstanding([]string{"queue"}, 0, 20_000) // of no interest to a worker that is to remember ticks
+	f.outstanding([]string{"queue"}, 0, 20_000) // irrelevant to a worker that must remember ticks
 	before := counted.sent.Load()
 	if _, err := w.Poll(w.Context(), w.client.Session(), "config", 0); err != nil {
 		t.Fatal(err)
 	}
-	if sent := counted.sent.Load() - before; sent > 3 { // the last of the news, the poll, and its text when Redis does not know it
+	// the last of the news, the poll, and its text when Redis does not know it
+	if sent := counted.sent.Load() - before; sent > 3 {
 		t.Errorf("the first poll took %d commands with 120,000 outstanding runs, want at most 3", sent)
 	}
 	pages := 0
@@ -88,7 +91,8 @@ func TestAPollCostsTheSameHoweverManyRunsAreOutstanding(t *testing.T) {
 	t.Logf("%d pages, the slowest %v", pages, slowest)
 }
 
-// TestManyChangesInOnePollReadNothingAnew has more change between two polls than one reply holds.
+// TestManyChangesInOnePollReadNothingAnew makes more changes between two polls than one reply
+// holds.
 func TestManyChangesInOnePollReadNothingAnew(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.job.Overlap = jobs.OverlapAllow
@@ -151,7 +155,8 @@ func TestAWorkerThatMissedNewsReadsWhatIsOutstandingAnew(t *testing.T) {
 	})
 }
 
-// TestWhatIsOutstandingIsKnownAlthoughItChangesWhileItIsRead has runs come and end between and during the pages and polls.
+// TestWhatIsOutstandingIsKnownAlthoughItChangesWhileItIsRead starts and ends runs between and
+// during the pages and polls.
 func TestWhatIsOutstandingIsKnownAlthoughItChangesWhileItIsRead(t *testing.T) {
 	t.Parallel()
 	f := alone(t)

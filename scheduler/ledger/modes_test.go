@@ -86,7 +86,7 @@ func TestSoManyRunsOfAJobWorkSideBySide(t *testing.T) {
 	})
 }
 
-// expireHold has a hold's max hold be over.
+// expireHold makes a hold's max hold expire.
 func (f *fixture) expireHold(id locks.HoldID) {
 	f.Helper()
 	if n, err := f.rdb.ZAddXX(f.Context(), f.key("exp"), redis.Z{Score: 1, Member: "m" + string(id)}).Result(); err != nil || n != 0 {
@@ -97,8 +97,9 @@ func (f *fixture) expireHold(id locks.HoldID) {
 	}
 }
 
-// TestWhoHoldsForTooLongHasFailed has a hold end under an attempt that goes on: the sweep counts a failure, and what the
-// attempt itself says later counts only if it is a success and no other attempt has begun.
+// TestWhoHoldsForTooLongHasFailed ends a hold under an attempt that continues: the sweep counts a
+// failure, and the attempt's own later finish counts only if it is a success and no other attempt
+// has begun.
 func TestWhoHoldsForTooLongHasFailed(t *testing.T) {
 	each(t, func(f *fixture) {
 		w := f.session("w")
@@ -131,7 +132,8 @@ func TestWhoHoldsForTooLongHasFailed(t *testing.T) {
 	})
 }
 
-// TestFailureAfterItsHoldWasTakenAwayCountsAtOnce: the worker lives, so nobody else counts it.
+// TestFailureAfterItsHoldWasTakenAwayCountsAtOnce: the worker lives, so the sweep does not count
+// it.
 func TestFailureAfterItsHoldWasTakenAwayCountsAtOnce(t *testing.T) {
 	each(t, func(f *fixture) {
 		w := f.session("w")
@@ -178,8 +180,8 @@ func TestLocksOfARunRestAfterItsEnd(t *testing.T) {
 	})
 }
 
-// TestLoweredLimitEndsRunsThatWaitForMorePermits has runs wait for more permits than a lowered limit allows, one of them in a
-// paused queue. They fail with a reason that names the limit.
+// TestLoweredLimitEndsRunsThatWaitForMorePermits has runs that wait for more permits than a lowered
+// limit allows, one of them in a paused queue. They fail with a reason that names the limit.
 func TestLoweredLimitEndsRunsThatWaitForMorePermits(t *testing.T) {
 	each(t, func(f *fixture) {
 		w := f.session("w")

@@ -33,7 +33,7 @@ func (f *fixture) set(id jobs.RunID, field int, value string) {
 	}
 }
 
-// over has a time of a run be over: its start deadline, or its wait.
+// over makes a time of a run expire: its start deadline, or its wait.
 func (f *fixture) over(id jobs.RunID, field int) {
 	f.Helper()
 	f.set(id, field, "1")
@@ -42,7 +42,7 @@ func (f *fixture) over(id jobs.RunID, field int) {
 	}
 }
 
-// expire gives what a sweep finds late to Expire.
+// expire gives the late runs of a sweep to Expire.
 func (f *fixture) expire() (due []ledger.Due) {
 	f.Helper()
 	for _, id := range f.sweep().Late {
@@ -126,7 +126,7 @@ func TestAReplacingTickCancelsWhatHasNotStartedAndAsksWhatRuns(t *testing.T) {
 		if why := f.asked(w).Stop[first.Record.ID]; why != "overlap: replace; by "+string(third) {
 			f.Errorf("the worker is asked to stop for %q, want the reason", why)
 		}
-		// Whoever comes later goes behind it.
+		// A later run goes behind it.
 		hand, err := f.Enqueue(f.Context(), ledger.Request{Job: f.job, ID: "x", Trigger: ledger.ByHand})
 		if err != nil {
 			f.Fatal(err)
@@ -238,7 +238,7 @@ func TestARunIsMissedWhenItsStartDeadlineIsOver(t *testing.T) {
 			if err := hold.Release(); err != nil {
 				f.Fatal(err)
 			}
-			// The lock goes on to the next one at once.
+			// The lock passes to the next one at once.
 			offered := f.sweep().Due
 			if len(offered) != 2 || offered[0].Run != due.Run || offered[1].Run != next.Run {
 				f.Fatalf("offered %+v, want both due", offered)
@@ -303,7 +303,7 @@ func TestJitterDelaysTheRunAndNotItsRecord(t *testing.T) {
 		if !record.At.Equal(tick.Add(time.Hour)) || !record.Tick.Equal(tick) {
 			f.Errorf("due at %v for tick %v, want an hour after it", record.At, record.Tick)
 		}
-		// The tick that comes next finds it outstanding.
+		// The next tick finds it outstanding.
 		f.job.Overlap = jobs.OverlapSkip
 		if created := f.tick(f.job, tick, 1, ledger.Run); len(created.Due) != 0 {
 			f.Errorf("due %+v, want the tick skipped", created.Due)

@@ -21,10 +21,10 @@ var (
 	findScript = script(findSource)
 )
 
-// ErrUnknown says that the ledger has no such run or job (any more).
+// ErrUnknown means that the ledger has no such run or job (any more).
 var ErrUnknown = errors.New("not in the ledger")
 
-// Find returns one run and the tail of what its last attempt printed, or [ErrUnknown].
+// Find returns one run and the tail of its last attempt's output, or [ErrUnknown].
 func (l *Ledger) Find(ctx context.Context, id jobs.RunID) (*Record, string, error) {
 	job := id.Job()
 	fail := func(err error) (*Record, string, error) { return nil, "", fmt.Errorf("run %s: %w", id, err) }
@@ -61,7 +61,8 @@ func (l *Ledger) Find(ctx context.Context, id jobs.RunID) (*Record, string, erro
 	}
 }
 
-// unreadable represents a run whose record cannot be read: an outstanding one is ended by the sweep or by its claim.
+// unreadable represents a run whose record cannot be read: the sweep or its claim ends an
+// outstanding one.
 func unreadable(id jobs.RunID, state State, err error) *Record {
 	record := &Record{ID: id, Job: id.Job(), Trigger: ByRequest, State: state, Reason: jobs.Cut(plain(err.Error()), jobs.MaxReason)}
 	if tick, ok := id.Tick(); ok {
@@ -70,17 +71,19 @@ func unreadable(id jobs.RunID, state State, err error) *Record {
 	return record
 }
 
-// JobRecord is what the ledger knows of one job.
+// JobRecord is the ledger's record of one job.
 type JobRecord struct {
 	Job    *jobs.Job // the active definition
-	Hash   string    // of it
-	Cursor time.Time // the last tick decided
+	Hash   string    // of Job
+	Cursor time.Time // the last decided tick
 
-	Paused      string    // "by ..." who, and why; "" when nobody paused it; its definition may do so as well
-	LastSuccess time.Time // zero: there was none
-	Silent      time.Time // since when there was no success: the last one, or its first registration
-	Drifted     bool      // somebody who is there carries another definition of it
-	Uncarried   bool      // no worker carries it, and others are there
+	// "by ...", the actor and the reason; "" when it was not paused by hand; its definition may
+	// also pause it
+	Paused      string
+	LastSuccess time.Time // zero: never
+	Silent      time.Time // since when it had no success: the last one, or its first registration
+	Drifted     bool      // a live worker carries another definition of it
+	Uncarried   bool      // no worker carries it, and others are live
 }
 
 // Jobs returns every job that was ever registered, by name.
@@ -116,10 +119,11 @@ func (l *Ledger) Jobs(ctx context.Context) ([]JobRecord, error) {
 	return records, nil
 }
 
-// jobFacts is what facts holds of one job.
+// jobFacts is the entries of the key facts of one job.
 type jobFacts struct{ silent, paused, versions string }
 
-// factsOf returns what facts holds of some jobs. It holds more than that, of adopted requests, which is never read as a whole.
+// factsOf returns the facts of some jobs. The key also has facts of adopted requests, and is never
+// read as a whole.
 func (l *Ledger) factsOf(ctx context.Context, names []string) (map[string]jobFacts, error) {
 	facts := make(map[string]jobFacts, len(names))
 	for some := range slices.Chunk(names, openPage) {
@@ -132,7 +136,7 @@ func (l *Ledger) factsOf(ctx context.Context, names []string) (map[string]jobFac
 			return nil, err
 		}
 		for i, name := range some {
-			silent, _ := values[3*i].(string) // nil: there is none
+			silent, _ := values[3*i].(string) // nil: it has none
 			paused, _ := values[3*i+1].(string)
 			versions, _ := values[3*i+2].(string)
 			facts[name] = jobFacts{silent, paused, versions}
@@ -141,7 +145,7 @@ func (l *Ledger) factsOf(ctx context.Context, names []string) (map[string]jobFac
 	return facts, nil
 }
 
-// Job returns what is known of one job, or [ErrUnknown].
+// Job returns the record of one job, or [ErrUnknown].
 func (l *Ledger) Job(ctx context.Context, name string) (JobRecord, error) {
 	var definition, cursor *redis.StringCmd
 	var facts *redis.SliceCmd
@@ -158,7 +162,7 @@ func (l *Ledger) Job(ctx context.Context, name string) (JobRecord, error) {
 	if err != nil {
 		return JobRecord{}, fmt.Errorf("read job %s: %w", name, err)
 	}
-	silent, _ := facts.Val()[0].(string) // nil: there is none
+	silent, _ := facts.Val()[0].(string) // nil: it has none
 	paused, _ := facts.Val()[1].(string)
 	versions, _ := facts.Val()[2].(string)
 	record, err := decodeJob(name, definition.Val(), cursor.Val(), silent, paused, versions)
@@ -166,11 +170,11 @@ func (l *Ledger) Job(ctx context.Context, name string) (JobRecord, error) {
 	return record, err
 }
 
-// carriedWithin is how long ago a config may have been carried, at most, before the one that was last: who carries one says
-// so every second.
+// A config counts as carried if a worker polled with it within carriedWithin of the latest poll
+// with any config: a worker polls every second.
 const carriedWithin = 10 * time.Second
 
-// carriedOf returns the digests of the configs that somebody carries, of what the key ledger holds.
+// carriedOf returns the digests of the configs that workers carry, from the key ledger.
 func carriedOf(fields map[string]string) map[string]bool {
 	var newest int64
 	seen := make(map[string]int64)
@@ -188,8 +192,8 @@ func carriedOf(fields map[string]string) map[string]bool {
 	return carried
 }
 
-// standing reports whether another definition of a job than the active one is carried, and whether none is. versions is what
-// facts holds.
+// standing reports whether another definition of a job than the active one is carried, and whether
+// none is. versions is the value in facts.
 func standing(versions string, carried map[string]bool) (drifted, uncarried bool) {
 	entries := strings.Split(versions, "\x1f")
 	uncarried = true
@@ -244,7 +248,7 @@ func decodeJob(name, definition, cursor, silent, paused, versions string) (JobRe
 	return record, r.err
 }
 
-// scan reads a whole hash in pages, so that no single command holds Redis up.
+// scan reads a whole hash in pages, so that no single command blocks Redis for long.
 func (l *Ledger) scan(ctx context.Context, name string) (map[string]string, error) {
 	all := make(map[string]string)
 	for at := uint64(0); ; {

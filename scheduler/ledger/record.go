@@ -11,7 +11,7 @@ import (
 	"lockstep/locks"
 )
 
-// State is where a run stands.
+// State is the state of a run.
 type State string
 
 const (
@@ -19,7 +19,7 @@ const (
 	DueNow    State = "due"       // its delivery is on its way
 	WaitsLock State = "waiting"   // for its bundle, in the lock space
 	Running   State = "running"
-	Retrying  State = "retrying" // a failed attempt; the next one not before At
+	Retrying  State = "retrying" // after a failed attempt; the next one not before At
 
 	// The final ones.
 	Succeeded State = "succeeded"
@@ -30,7 +30,7 @@ const (
 	MissedRun State = "missed"
 )
 
-// Final tells whether a run in this state never runs again.
+// Final reports whether a run in this state never runs again.
 func (s State) Final() bool {
 	switch s {
 	case Scheduled, DueNow, WaitsLock, Running, Retrying, "":
@@ -39,7 +39,7 @@ func (s State) Final() bool {
 	return true
 }
 
-// Trigger says what a run was made by.
+// Trigger is what made a run.
 type Trigger string
 
 const (
@@ -48,31 +48,32 @@ const (
 	ByHand     Trigger = "hand"
 )
 
-// Record is what the ledger knows of one run.
+// Record is the ledger's record of one run.
 type Record struct {
 	ID      jobs.RunID
 	Job     string
 	Queue   string
 	Trigger Trigger
 	Tick    time.Time // zero: the run has none
-	Upto    time.Time // the last tick of a line that stands for a range; else zero
+	Upto    time.Time // the last tick of a line for a range of ticks; else zero
 	State   State
 	Reason  string // why it is skipped, missed, canceled, lost or failed without an attempt's error
 	Args    json.RawMessage
 
 	Created  time.Time
-	By       locks.SessionID // who decided the tick; "" without one
+	By       locks.SessionID // the worker that decided the tick; "" without one
 	At       time.Time       // for Scheduled and Retrying: when it becomes due
-	DueSince time.Time       // first; zero until then
+	DueSince time.Time       // when it first became due; zero until then
 	Started  time.Time       // its first attempt; zero until then
 	Finished time.Time       // zero while outstanding
 	Fails    int             // attempts that failed
 	Crashes  int             // attempts whose worker's process died, as its parent reported
-	StartBy  time.Time       // it may not start after this instant; zero: whenever
-	Waited   time.Time       // when it first went to wait for its bundle; zero: never
-	Blocker  *Blocker        // what was in its way then; nil: nothing ever was
-	Parked   bool            // it has ended and stays outstanding, since its job's history could not be written
-	Stop     string          // why its worker was asked to stop it; "": nobody did
+	StartBy  time.Time       // it must not start after this instant; zero: no limit
+	Waited   time.Time       // when it first began to wait for its bundle; zero: never
+	Blocker  *Blocker        // what blocked it then; nil: it never waited
+	// it has ended and stays outstanding, since its job's history could not be written
+	Parked bool
+	Stop   string // why its worker was asked to stop it; "": it was not
 
 	// Attempts in order; the last one is open (Finished zero) while the run is running.
 	Attempts []AttemptRecord
@@ -89,8 +90,8 @@ func (r *Record) Last() *AttemptRecord {
 // Blocker is what kept a run from its bundle.
 type Blocker struct {
 	Resource string
-	Session  locks.SessionID // "" when nobody held it: it was reserved for somebody who had waited longer
-	Run      jobs.RunID      // of the holder or of who waited; "" when that was no run
+	Session  locks.SessionID // "" without a holder: it was reserved for an older wait
+	Run      jobs.RunID      // of the holder or the older wait; "" when that was not a run's
 	Token    locks.Token     // of the hold; 0 without one
 	Since    time.Time       // of the hold or the wait
 }
@@ -103,28 +104,34 @@ type AttemptRecord struct {
 	Hold     locks.HoldID // of an open attempt; "" for a closed one
 	Started  time.Time
 	Finished time.Time
-	Outcome  string // succeeded, failed, crashed, lost lease, handed back, canceled; "" while it is open
-	Error    string
+	// succeeded, failed, crashed, lost lease, handed back, canceled; "" while it is open
+	Outcome string
+	Error   string
 
-	Cleared   bool // of a crash: the run did not cause it, since a run that was suspected before crashed again then or later
-	Confirmed bool // of a lost lease: the worker has come back and reported that nothing of the attempt runs
+	// of a crash: the run did not cause it, since a run that was suspected before crashed again
+	// then or later
+	Cleared bool
+	// of a lost lease: the worker has come back and reported that nothing of the attempt runs
+	Confirmed bool
 
-	// A run that no worker can do is declined again and again. Attempts that were declined for the same error are one record,
-	// that of the last of them; First is when the first of them started.
+	// A run that no worker can do is declined again and again. Attempts that were declined for the
+	// same error are one record, that of the last of them; First is when the first of them started.
 	Times int // at least 1
 	First time.Time
 }
 
-// Outcomes of attempts, beside those of runs.
+// Outcomes of attempts, in addition to those of runs.
 const (
-	CrashedAttempt    = "crashed"     // its worker's process died, as the parent reported
-	LostLeaseAttempt  = "lost lease"  // its worker's session ran out or was cut off, and no parent reported a death
+	CrashedAttempt = "crashed" // its worker's process died, as the parent reported
+	// its worker's session expired or was cut off, and no parent reported a death
+	LostLeaseAttempt  = "lost lease"
 	HandedBackAttempt = "handed back" // its worker drained, or could not do it
 )
 
-// Suspect reports whether the run may be what kills its workers, of which a worker runs one at a time. It has crashed, was
-// not cleared since, and has survived no attempt since: none has ended in another way, and none that was handed back or lost
-// its lease had run for longer than those that crashed, see [PastCrash]. The record must have all attempts.
+// Suspect reports whether the run may be what kills its workers. A worker runs one such run at a
+// time. The run has crashed, was not cleared since, and has survived no attempt since: none has
+// ended in another way, and none that was handed back or lost its lease had run for longer than
+// those that crashed, see [PastCrash]. The record must have all attempts.
 func (r *Record) Suspect() bool {
 	if r.Crashes == 0 {
 		return false
@@ -146,9 +153,9 @@ func (r *Record) Suspect() bool {
 	return suspect
 }
 
-// PastCrash returns how long an attempt must run to be past the point where earlier ones crashed: as long as the longest of
-// these, and a quarter or at least a second more; 0 if none crashed. The end of a crashed attempt is when it was noticed, so
-// its length is never too short.
+// PastCrash returns how long an attempt must run to be past the point where earlier ones crashed:
+// as long as the longest of these, and a quarter or at least a second more; 0 if none crashed. The
+// end of a crashed attempt is when the crash was detected, so its length is never too short.
 func PastCrash(attempts []AttemptRecord) time.Duration {
 	longest := time.Duration(-1)
 	for _, a := range attempts {
@@ -259,7 +266,7 @@ func decode(id jobs.RunID, record, log, args string) (*Record, []locks.Item, err
 	return r, items, broken
 }
 
-// decodeBlocker returns nil for what is none.
+// decodeBlocker returns nil for a text that is not a blocker.
 func decodeBlocker(text string) *Blocker {
 	f := strings.Split(text, "\x1e")
 	if len(f) != 6 {
@@ -272,7 +279,8 @@ func decodeBlocker(text string) *Blocker {
 	}
 	blocker := &Blocker{Resource: f[0], Session: locks.SessionID(f[1]), Token: token, Since: millis(since)}
 	var holder struct{ Run jobs.RunID }
-	if json.Unmarshal([]byte(f[3]), &holder) == nil { // what is no run's may say anything, or nothing
+	// another client's info may contain anything, or nothing
+	if json.Unmarshal([]byte(f[3]), &holder) == nil {
 		blocker.Run = holder.Run
 	}
 	return blocker

@@ -17,11 +17,12 @@ var (
 	refuseScript = script(refuseSource)
 )
 
-// Final reports whether an error of the ledger answers a call for good, so that sending it again is of no use: Redis
-// refused the call (see [locks.Refused]), or the record that it is about cannot be read.
+// Final reports whether an error of the ledger is a permanent reply to a call, so that sending it
+// again is useless: Redis refused the call (see [locks.Refused]), or the record that it is about
+// cannot be read.
 func Final(err error) bool { return locks.Refused(err) || errors.Is(err, ErrUnreadable) }
 
-// A Refusal names a run that cannot be worked with.
+// A Refusal names a run that cannot be processed.
 type Refusal struct {
 	Run   jobs.RunID
 	Queue string       // of its delivery; "" where that is not known
@@ -35,14 +36,17 @@ type Refusal struct {
 type RefusalOutcome string
 
 const (
-	RefusedFailed RefusalOutcome = "ended"  // it has failed, with the cause as its reason
-	RefusedParked RefusalOutcome = "parked" // it has failed and stays outstanding, since its job's history cannot be written
-	RefusedNot    RefusalOutcome = "no"     // it is not, or not any more, as the refusal says; nothing changed
+	RefusedFailed RefusalOutcome = "ended" // it has failed, with the cause as its reason
+	// it has failed and stays outstanding, since its job's history cannot be written
+	RefusedParked RefusalOutcome = "parked"
+	// the refusal does not match the run, or no longer; nothing changed
+	RefusedNot RefusalOutcome = "no"
 )
 
-// Refuse ends a run for good of which a call had an error that is [Final]: it fails with that as its reason, and its
-// locks are free. Where the history of its job cannot be written, the run is parked: it shows as failed among the
-// outstanding runs until the history can be written again, or until it is canceled. Sent again it changes nothing more.
+// Refuse permanently ends a run after a call for it had an error that is [Final]: it fails with
+// that as its reason, and its locks are free. Where the history of its job cannot be written, the
+// run is parked: it shows as failed among the outstanding runs until the history can be written
+// again, or until it is canceled. Sent again it changes nothing more.
 func (l *Ledger) Refuse(ctx context.Context, refusal Refusal) (RefusalOutcome, []Due, error) {
 	reason := jobs.Cut(plain(refusal.Cause.Error()), jobs.MaxReason)
 	quoted, err := json.Marshal(reason)

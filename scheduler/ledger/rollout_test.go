@@ -23,7 +23,7 @@ func (f *fixture) carries(config string, job *jobs.Job, want ledger.Standing) le
 	return registered.Jobs[job.Name]
 }
 
-// left has everybody with a config have been gone for a while.
+// left makes all workers with a config appear to have been gone for a while.
 func (f *fixture) left(config string, since time.Duration) {
 	f.Helper()
 	now, err := f.rdb.Time(f.Context()).Result()
@@ -35,7 +35,7 @@ func (f *fixture) left(config string, since time.Duration) {
 	}
 }
 
-// decides puts one tick to the ledger by a definition, and tells what came of it.
+// decides submits one tick to the ledger by a definition, and returns the reply.
 func (f *fixture) decides(job *jobs.Job, cursor time.Time) ledger.Created {
 	f.Helper()
 	tick := cursor.Add(time.Second)
@@ -47,7 +47,7 @@ func (f *fixture) decides(job *jobs.Job, cursor time.Time) ledger.Created {
 	return created
 }
 
-// activates changes the definition of one job, and returns what came of it.
+// activates changes the definition of one job, and returns the reply.
 func (f *fixture) activates(a ledger.Activation) ledger.Created {
 	f.Helper()
 	activated := f.Activate(f.Context(), []ledger.Activation{a})[0]
@@ -130,7 +130,7 @@ func TestAPollKeepsADefinitionCarried(t *testing.T) {
 	})
 }
 
-// A config that is taken back: its definitions are older than those it follows on.
+// A config that is taken back: its definitions are older than those it replaces.
 func TestADefinitionThatIsLeftGivesWaySoon(t *testing.T) {
 	each(t, func(f *fixture) {
 		v := versions("one", "two")
@@ -151,7 +151,8 @@ func TestADefinitionThatIsLeftGivesWaySoon(t *testing.T) {
 		}
 		poll(leaves)
 		leave(time.Second)
-		f.carries("config", v[0], ledger.Drifted) // not before its worker could have been started again
+		// not before its worker could have been started again
+		f.carries("config", v[0], ledger.Drifted)
 		standing := func() ledger.Standing {
 			registered, err := f.Register(f.Context(), "config", []*jobs.Job{v[0]})
 			if err != nil {
@@ -175,13 +176,13 @@ func TestADefinitionThatIsLeftGivesWaySoon(t *testing.T) {
 		leave(0)
 		f.carries("config", v[0], ledger.Drifted)
 
-		// Left by that one, too.
+		// The other one also leaves it.
 		if err := f.Leave(f.Context(), w.Session(), "new", 0); err != nil {
 			f.Fatal(err)
 		}
 		f.carries("config", v[0], ledger.Active)
 
-		// What was left long ago does not come back by leaving it again.
+		// A config that was left long ago does not come back when it is left again.
 		f.carries("new", v[1], ledger.Active)
 		f.left("new", 70*time.Second)
 		leave(0)
@@ -189,7 +190,8 @@ func TestADefinitionThatIsLeftGivesWaySoon(t *testing.T) {
 	})
 }
 
-// TestADefinitionThatAnOlderBuildMayCarryDoesNotGiveWayAtOnce: workers of older builds do not say what they carry.
+// TestADefinitionThatAnOlderBuildMayCarryDoesNotGiveWayAtOnce: workers of older builds do not
+// report what they carry.
 func TestADefinitionThatAnOlderBuildMayCarryDoesNotGiveWayAtOnce(t *testing.T) {
 	each(t, func(f *fixture) {
 		v := versions("one", "two")
@@ -228,7 +230,8 @@ func TestADefinitionThatAnOlderBuildMayCarryDoesNotGiveWayAtOnce(t *testing.T) {
 	})
 }
 
-// TestAConfigThatComesAndLeavesBetweenTwoLooksIsNoticed: a worker that registered meanwhile has drifted from it.
+// TestAConfigThatComesAndLeavesBetweenTwoLooksIsNoticed: a worker that registered in between has
+// drifted from it.
 func TestAConfigThatComesAndLeavesBetweenTwoLooksIsNoticed(t *testing.T) {
 	each(t, func(f *fixture) {
 		v := versions("one", "two")
@@ -263,7 +266,8 @@ func TestAFleetThatWasDownGoesOnWhereItStopped(t *testing.T) {
 		f.job = v[0]
 		cursor := f.cursor(f.job, 3000)
 		f.left("config", 6*24*time.Hour)
-		if got := f.carries("other", v[1], ledger.Active).Cursor; !got.Equal(cursor) { // also with another definition
+		// also with another definition
+		if got := f.carries("other", v[1], ledger.Active).Cursor; !got.Equal(cursor) {
 			f.Errorf("cursor %v, want it to stay at %v", got, cursor)
 		}
 	})
@@ -292,7 +296,7 @@ func TestAChangedTriggerDecidesUpToNowByTheOldOneFirst(t *testing.T) {
 		if created := f.decides(changed, cursor); !created.Inactive {
 			f.Errorf("%+v, want it to wait for the change", created)
 		}
-		// Meanwhile the old one goes on.
+		// Meanwhile the old one continues.
 		if created := f.decides(f.job, cursor); len(created.Due) != 1 {
 			f.Fatalf("%+v, want the old one to decide until then", created)
 		}

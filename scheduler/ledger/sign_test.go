@@ -15,7 +15,8 @@ var (
 	newKey = []byte(strings.Repeat("new key ", 4))
 )
 
-// process returns the ledger as another process of the namespace sees it, which has these keys and carries these jobs.
+// process returns the ledger as another process of the namespace sees it, which has these keys and
+// carries these jobs.
 func (f *fixture) process(carries []*jobs.Job, list ...[]byte) *ledger.Ledger {
 	f.Helper()
 	keys, err := jobs.NewKeys(f.namespace, list...)
@@ -34,7 +35,7 @@ func (f *fixture) process(carries []*jobs.Job, list ...[]byte) *ledger.Ledger {
 	return l
 }
 
-// request asks for a run, as a process does.
+// enqueues requests a run, as a process does.
 func (f *fixture) enqueues(l *ledger.Ledger, job *jobs.Job, id string) ledger.Due {
 	f.Helper()
 	enqueued, err := l.Enqueue(f.Context(), ledger.Request{Job: job, ID: id, Trigger: ledger.ByRequest})
@@ -123,7 +124,7 @@ func TestADefinitionCannotBeMovedToARunOfAnotherJob(t *testing.T) {
 	each(t, func(f *fixture) {
 		other := newJob("other")
 		worker := f.process(nil, newKey)
-		for _, job := range []*jobs.Job{f.job, other} { // the worker has met both
+		for _, job := range []*jobs.Job{f.job, other} { // the worker has seen both
 			if got := f.verdict(worker, f.enqueues(worker, job, "before")); got != "" {
 				t.Fatalf("refused as %s", got)
 			}
@@ -172,13 +173,13 @@ func TestAKeyThatIsIntroducedSignsWhatIsRegisteredAlready(t *testing.T) {
 			t.Errorf("the run from before is refused as %s", got)
 		}
 
-		// A worker without the key, or a build that knows no keys, leaves the signature.
+		// A worker without the key, or a build without keys, leaves the signature.
 		f.register(f.job)
 		if err := stranger.Trust(f.registered(stranger, "j")); err != nil {
 			t.Errorf("after a worker without a key has registered it: %v", err)
 		}
 
-		// The key is replaced: first a worker with both, then one with the new one alone.
+		// The key is replaced: first a worker with both, then one with only the new one.
 		both, next := f.process(nil, newKey, oldKey), f.process(nil, newKey)
 		if err := both.Trust(f.registered(both, "j")); err != nil {
 			t.Errorf("with both keys: %v", err)

@@ -42,36 +42,38 @@ var (
 	expireScript = script(expireSource)
 )
 
-// DutyStale is how long who has duty may go without a poll before another session takes it over.
+// DutyStale is how long the session on duty may go without a poll before another session takes duty
+// over.
 const DutyStale = 1200 * time.Millisecond
 
-// Poll is the answer to [Ledger.Poll].
+// Poll is the reply to [Ledger.Poll].
 type Poll struct {
 	Now      time.Time             // the server's
 	Duty     bool                  // this session creates ticks first and sweeps for all
-	Revision int64                 // to go on with
+	Revision int64                 // for the next poll
 	Moved    map[string]Moved      // by job
-	More     bool                  // more has changed than one reply holds: ask again at once
-	Stop     map[jobs.RunID]string // runs of this session that are to stop, and why
+	More     bool                  // more has changed than one reply holds: poll again at once
+	Stop     map[jobs.RunID]string // runs of this session that must stop, and why
 	Drain    bool                  // the worker is asked to drain
 	Aside    bool                  // runs are set aside, see [Ledger.Pick]
 }
 
-// Moved is what changed about a job.
+// Moved is the changes of a job.
 type Moved struct {
 	Cursor time.Time
 	Active string // the hash of the definition that decides its ticks
 }
 
-// Poll reads, in one command, what every worker has to know once a second: the server's time, whether it has duty, and
-// what the session is asked to stop, and which cursors have moved or definitions become active since a revision. It
-// keeps the definitions of the config of this digest carried. Sending it again does no harm.
+// Poll reads, in one command, what every worker must know once a second: the server's time, whether
+// it has duty, what the session is asked to stop, and which cursors have moved or definitions
+// become active since a revision. It keeps the definitions of the config with this digest carried.
+// Sending it again does no harm.
 func (l *Ledger) Poll(ctx context.Context, session locks.SessionID, digest string, revision int64) (*Poll, error) {
 	return l.poll(ctx, session, digest, revision, 0)
 }
 
-// PollDrifted is [Ledger.Poll] for a worker with definitions that have drifted. Ticks of these would be late by it, so duty
-// passes to a worker that has none.
+// PollDrifted is [Ledger.Poll] for a worker with drifted definitions. It would create ticks of
+// these jobs late, so duty passes to a worker without drift.
 func (l *Ledger) PollDrifted(ctx context.Context, session locks.SessionID, digest string, revision int64) (*Poll, error) {
 	return l.poll(ctx, session, digest, revision, 1)
 }
@@ -109,7 +111,7 @@ func (l *Ledger) poll(ctx context.Context, session locks.SessionID, digest strin
 	return poll, nil
 }
 
-// asked reads what a session is asked to stop.
+// asked reads which runs a session is asked to stop.
 func (r *reply) asked() (stop map[jobs.RunID]string, drain bool) {
 	stop = make(map[jobs.RunID]string)
 	r.each(func(list *reply) {
@@ -122,7 +124,8 @@ func (r *reply) asked() (stop map[jobs.RunID]string, drain bool) {
 	return stop, drain
 }
 
-// Asked returns the runs of a session that are to stop, and why: for a worker that drains, and polls no more.
+// Asked returns the runs of a session that must stop, and why: for a draining worker, which no
+// longer polls.
 func (l *Ledger) Asked(ctx context.Context, session locks.SessionID) (map[jobs.RunID]string, error) {
 	r := read(l.run(ctx, askedScript, "", string(session)))
 	stop, _ := r.asked()
@@ -132,7 +135,7 @@ func (l *Ledger) Asked(ctx context.Context, session locks.SessionID) (map[jobs.R
 	return stop, nil
 }
 
-// Dead is a run whose attempt's session has ended, or whose attempt goes on without its hold.
+// Dead is a run whose attempt's session has ended, or whose attempt continues without its hold.
 type Dead struct {
 	Run   jobs.RunID
 	Token locks.Token
@@ -140,16 +143,18 @@ type Dead struct {
 	Fails int // attempts that have failed before
 }
 
-// Sweep is the answer to [Ledger.Sweep].
+// Sweep is the reply to [Ledger.Sweep].
 type Sweep struct {
-	Now      time.Time     // the server's
-	Next     time.Duration // until the next scheduled or retrying run becomes due; negative: there is none
-	More     bool          // more is left to do now: sweep again at once
-	Due      []Due         // runs that became due, or whose push was not confirmed: to be delivered
-	Repeated int           // how many of Due are there because their push was not confirmed; they are the last ones
-	Dead     []Dead        // to be closed by Crash, one by one
-	Late     []jobs.RunID  // runs whose time may be over: to be given to Expire
-	Broken   []jobs.RunID  // runs whose record cannot be read: to be given to Refuse
+	Now time.Time // the server's
+	// until the next scheduled or retrying run becomes due; negative: none exists
+	Next time.Duration
+	More bool  // more is left to do now: sweep again at once
+	Due  []Due // runs that became due, or whose push was not confirmed: to be delivered
+	// how many of Due were returned because their push was not confirmed; they are the last ones
+	Repeated int
+	Dead     []Dead       // to be closed by Crash, one by one
+	Late     []jobs.RunID // runs whose time may be over: to be given to Expire
+	Broken   []jobs.RunID // runs whose record cannot be read: to be given to Refuse
 }
 
 // SweepLimits bound one sweep.
@@ -157,18 +162,20 @@ type SweepLimits struct {
 	Most        int           // entries of each kind
 	Unconfirmed time.Duration // after which a push that was not confirmed is repeated
 
-	// Room is how many deliveries the caller can take: no more runs become due by their time, and no more pushes are
-	// repeated. What is left waits for the next sweep. Nil: it takes all.
+	// Room returns how many deliveries the caller can take: no more runs become due by their time,
+	// and no more pushes are repeated. The rest waits for the next sweep. Nil: the caller takes
+	// all.
 	Room func() int
 
-	// Pending reports whether the caller still has to push a delivery, or a newer one of its run. Such a push keeps its n:
-	// a new one would make the delivery stale before it is pushed. Nil: the caller pushes at once what a sweep returns.
+	// Pending reports whether the caller still has to push a delivery, or a newer one of its run.
+	// Such a push keeps its n: a new one would make the delivery stale before it is pushed. Nil:
+	// the caller pushes the results of a sweep at once.
 	Pending func(Due) bool
 }
 
-// Sweep repairs what went wrong and makes due what has come due: offers of the lock space, scheduled and retrying runs,
-// pushes that no process has confirmed. The caller must deliver what it returns. If the reply is lost, the next sweep returns
-// the same runs again, after Unconfirmed.
+// Sweep repairs faults and makes runs due whose time has come: offers of the lock space, scheduled
+// and retrying runs, pushes that no process has confirmed. The caller must deliver the returned
+// runs. If the reply is lost, the next sweep returns the same runs again, after Unconfirmed.
 func (l *Ledger) Sweep(ctx context.Context, limits SweepLimits) (*Sweep, error) {
 	room := limits.Most
 	if limits.Room != nil {
@@ -201,7 +208,8 @@ func (l *Ledger) Sweep(ctx context.Context, limits SweepLimits) (*Sweep, error) 
 		return nil, fmt.Errorf("sweep: %w", err)
 	}
 	if len(repeat) > 0 {
-		repeated, err := l.repush(ctx, 1, repeat) // one that was pending a moment ago is confirmed by now
+		// one that was pending a moment ago is confirmed by now
+		repeated, err := l.repush(ctx, 1, repeat)
 		if err != nil {
 			return nil, fmt.Errorf("sweep: %w", err)
 		}
@@ -210,7 +218,8 @@ func (l *Ledger) Sweep(ctx context.Context, limits SweepLimits) (*Sweep, error) 
 	return sweep, nil
 }
 
-// pending notes that this process still has to push deliveries: they count as unconfirmed from now on.
+// pending notes that this process still has to push deliveries: they count as unconfirmed from now
+// on.
 func (l *Ledger) pending(ctx context.Context, deliveries []Due) error {
 	if len(deliveries) == 0 {
 		return nil
@@ -223,14 +232,16 @@ func (l *Ledger) pending(ctx context.Context, deliveries []Due) error {
 	return err
 }
 
-// Sent is the answer to [Ledger.Sent].
+// Sent is the reply to [Ledger.Sent].
 type Sent struct {
-	All    int          // confirmed deliveries in all
-	LookUp []Due        // those to look up in their queues: Confirm the ones that are there, Repush the others
+	All int // confirmed deliveries in all
+	// those to look up in their queues: Confirm the ones that are there, Repush the others
+	LookUp []Due
 	Broken []jobs.RunID // runs whose record cannot be read: to be given to Refuse
 }
 
-// Sent returns up to so many deliveries that were last known to be in their queues at least so long ago, the oldest first.
+// Sent returns at most most deliveries that were last known to be in their queues at least since
+// ago, the oldest first.
 func (l *Ledger) Sent(ctx context.Context, most int, since time.Duration) (*Sent, error) {
 	r := read(l.run(ctx, sentScript, "", most, since.Milliseconds()))
 	sent := &Sent{All: int(r.number()), LookUp: r.due()}
@@ -258,9 +269,10 @@ func (l *Ledger) Ended(ctx context.Context, sessions []locks.SessionID) ([]locks
 	return ended, nil
 }
 
-// MaxLostLeases is how many attempts at a run may lose their lease one after another, each without a word from its worker, before
-// the run ends as failed. A host that a run brings down leaves nothing that could report a crash. An outage of Redis does not
-// count: a worker that survives one says so, see [Ledger.LostLease].
+// MaxLostLeases is how many attempts at a run may lose their lease one after another, each without
+// a report from its worker, before the run ends as failed. A host that a run brings down leaves no
+// process that could report a crash. An outage of Redis does not count: a worker that survives one
+// reports that, see [Ledger.LostLease].
 const MaxLostLeases = 10
 
 // Closed is how an attempt was closed whose session or hold has ended.
@@ -270,20 +282,23 @@ type Closed struct {
 	Due     []Due  // runs that became due in this step
 }
 
-// Crash closes the attempt of a run whose session has ended, by the policies of the definition the run was made with, and
-// frees its locks. If the session's process died ([Ledger.Died]), the attempt has crashed. Otherwise it has lost its lease,
-// which is counted as neither a crash nor a failure. When only its hold has ended, because it was held for too long or was
-// revoked, the attempt has failed, and its worker learns that from the hold. Crash returns nil and changes nothing when that
-// is not so (any more), or while workers re-assert what Redis has lost; hence it may be sent again.
+// Crash closes the attempt of a run whose session has ended, by the policies of the definition the
+// run was made with, and frees its locks. If the session's process died ([Ledger.Died]), the
+// attempt has crashed. Otherwise it has lost its lease, which counts as neither a crash nor a
+// failure. When only its hold has ended, because it exceeded its max hold or was revoked, the
+// attempt has failed, and its worker learns that from the hold. Crash returns nil and changes
+// nothing when neither has ended (any more), or while workers re-assert what Redis has lost; hence
+// it may be sent again.
 func (l *Ledger) Crash(ctx context.Context, dead Dead, job *jobs.Job) (*Closed, error) {
 	_, closed, err := l.close(ctx, dead, job, "")
 	return closed, err
 }
 
-// LostLease closes an attempt of this process that has lost its lease, and hands its run back. The caller must be certain
-// that nothing of the attempt runs any more. session is the one that the process has now. If a sweep has closed the attempt
-// already, LostLease notes that the worker survived; then, and when the run has moved on, closed is nil. While it returns
-// [ErrNotYet], the caller should call it again.
+// LostLease closes an attempt of this process that has lost its lease, and hands its run back. The
+// caller must be certain that nothing of the attempt runs any more. session is the present one of
+// the process. If a sweep has closed the attempt already, LostLease notes that the worker survived;
+// then, and when the run has moved on, closed is nil. While it returns [ErrNotYet], the caller
+// should call it again.
 func (l *Ledger) LostLease(ctx context.Context, session locks.SessionID, lost Dead, job *jobs.Job) (*Closed, error) {
 	reply, closed, err := l.close(ctx, lost, job, session)
 	if err == nil && (reply == "later" || reply == "dead") {
@@ -292,8 +307,8 @@ func (l *Ledger) LostLease(ctx context.Context, session locks.SessionID, lost De
 	return closed, err
 }
 
-// ErrNotYet says that a lost lease cannot be reported now: the new session has ended as well, or workers re-assert what Redis
-// has lost.
+// ErrNotYet is returned when a lost lease cannot be reported now: the new session has ended as
+// well, or workers re-assert what Redis has lost.
 var ErrNotYet = errors.New("not at this time")
 
 func (l *Ledger) close(ctx context.Context, dead Dead, job *jobs.Job, reporter locks.SessionID) (reply string, _ *Closed, err error) {
@@ -314,8 +329,9 @@ func (l *Ledger) close(ctx context.Context, dead Dead, job *jobs.Job, reporter l
 	return reply, closed, nil
 }
 
-// Died notes that the process of a session has died: the attempts under it have crashed. It is for the parent of that process,
-// and comes before [locks.Space.EndSession]. Without it, the attempts of a session that ends have lost their lease.
+// Died notes that the process of a session has died: the attempts under it have crashed. The parent
+// of that process calls it, before [locks.Space.EndSession]. Without it, the attempts of a session
+// that ends have lost their lease.
 func (l *Ledger) Died(ctx context.Context, session locks.SessionID) error {
 	if _, err := l.run(ctx, diedScript, "", string(session)); err != nil {
 		return fmt.Errorf("note the death of %s: %w", session, err)
@@ -323,9 +339,9 @@ func (l *Ledger) Died(ctx context.Context, session locks.SessionID) error {
 	return nil
 }
 
-// Expire ends a run that may not start any more, and does what its job wants with one that has waited for its bundle long
-// enough. Nothing happens when neither is so (any more); hence it may be sent again. job is the definition that the run
-// was made with.
+// Expire ends a run that must not start any more, and applies its job's policy to one that has
+// waited too long for its bundle. Otherwise nothing happens (any more); hence it may be sent again.
+// job is the definition that the run was made with.
 func (l *Ledger) Expire(ctx context.Context, run jobs.RunID, job *jobs.Job) ([]Due, error) {
 	r := read(l.run(ctx, expireScript, run.Job(), string(run), job.History.Runs, job.History.For.Milliseconds()))
 	r.text()

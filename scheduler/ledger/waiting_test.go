@@ -10,7 +10,8 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// TestDueRunsAreCountedByQueue: a run knows how many are in front of it, and the oldest of each queue are found.
+// TestDueRunsAreCountedByQueue: the number of runs in front of a run is known, and the oldest of
+// each queue are found.
 func TestDueRunsAreCountedByQueue(t *testing.T) {
 	each(t, func(f *fixture) {
 		for _, queue := range []string{"b", "a", "ab"} {
@@ -44,8 +45,8 @@ func TestDueRunsAreCountedByQueue(t *testing.T) {
 	})
 }
 
-// TestARunThatSurvivesAnAttemptIsASuspectNoMore: it may fail after its crash. An attempt that was handed back, or lost its
-// lease, counts only if it was longer than the one that crashed.
+// TestARunThatSurvivesAnAttemptIsASuspectNoMore: it may fail after its crash. An attempt that was
+// handed back, or lost its lease, counts only if it was longer than the one that crashed.
 func TestARunThatSurvivesAnAttemptIsASuspectNoMore(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.job.MaxCrashes = 10

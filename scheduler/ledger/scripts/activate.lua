@@ -1,10 +1,11 @@
--- activate makes definitions active whose triggers differ from those of the active ones, each of which has decided its job's
--- ticks up to a cursor.
--- ARGV: six for each job: job, cursor seen (ms), new cursor (ms), hash of the active definition, hash of the one that becomes
---       active, that definition (JSON)
--- Replies: two for each job, in the order asked for: ok, "" | moved, the cursor: others have decided ticks meanwhile |
---   inactive, "": another definition decides, or the new one is not carried | early, "": the new cursor is in the future |
---   grace, ms left of a grace time, in which nothing is decided
+-- activate makes definitions active whose triggers differ from those of the active ones. The old
+-- definition of each job has decided its ticks up to a cursor.
+-- ARGV: six for each job: job, cursor seen (ms), new cursor (ms), hash of the active definition,
+--       hash of the one that becomes active, that definition (JSON)
+-- Replies: two for each job, in the order of ARGV:
+--   ok, "" | moved, the cursor: another worker has decided ticks since | inactive, "": another
+--   definition decides, or the new one is not carried | early, "": the new cursor is in the future
+--   | grace, ms left of a grace period, in which nothing is decided
 local out, asked, pause = {}, false, nil
 for i = 1, #ARGV, 6 do
   local job, seen, upto, before, hash = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]

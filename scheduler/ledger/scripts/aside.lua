@@ -1,7 +1,7 @@
--- aside sets a run aside which the worker that had its delivery cannot do: it stays due, without a delivery, until a worker
--- that has what it needs picks it. When it is the first with this need in its queue, all workers are told; those that can do
--- it pick runs until none is left.
--- ARGV: 1 run  2 n of its delivery  3 what it needs
+-- aside sets a run aside that the worker with its delivery cannot do: the run stays due, without a
+-- delivery, until a worker that has what it needs picks it. If it is the first with this need in
+-- its queue, all workers get a notice; those that can do it pick runs until none is left.
+-- ARGV: 1 run  2 n of its delivery  3 its need
 -- Replies: 1; 0 for a run that is not due under this n
 local id = ARGV[1]
 local run = load(id)

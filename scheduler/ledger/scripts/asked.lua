@@ -1,4 +1,4 @@
--- asked tells what a worker is asked to stop. A worker that drains reads it in place of poll.
+-- asked lists what a worker is asked to stop. A draining worker reads it instead of poll.
 -- ARGV: 1 session
--- Replies: a list of runs and why (no run: all of them)
+-- Replies: a list of runs and reasons (no run: all of them)
 return {asked(ARGV[1])}

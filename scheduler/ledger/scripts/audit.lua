@@ -1,4 +1,4 @@
--- audit keeps what somebody did that no other script of the ledger does.
+-- audit records an act that no other script of the ledger does.
 -- ARGV: 1 entry
 -- Replies: ok
 audit(ARGV[1])

@@ -1,6 +1,8 @@
--- cancel ends a run that has not started, or waits for its next attempt, and asks the worker of one that runs to stop it.
+-- cancel ends a run that has not started, or waits for its next attempt, and asks the worker of a
+-- running one to stop it.
 -- ARGV: 1 run  2 reason  3 history: runs  4 history: ms  5 entry for the audit
--- Replies, with the pushes to do last: canceled | asked (also when it has been before) | over, its final state | none
+-- Replies, with the pushes to do last: canceled | asked (also when it was asked before) | over, its
+--   final state | none
 local id = ARGV[1]
 local run, list = load(id), {}
 if not run then

@@ -1,4 +1,5 @@
--- carried lists the configs that are carried. It counts those that were left, too: one may come and leave between two calls.
+-- carried lists the configs that are carried. It also counts those that were left: a config may
+-- come and leave between two calls.
 -- ARGV: 1 ms after which a definition that no worker carries gives way
 -- Replies: # and how many configs were left so far, then the digests
 local out, all = {'#' .. (call('HGET', LEDGER, 'leaves') or '0')}, call('HGETALL', LEDGER)

@@ -1,6 +1,6 @@
 -- confirm notes that the deliveries of runs are known to be in the queue now.
 -- ARGV: pairs of run and n
--- Replies: how many of them were still the run's own
+-- Replies: how many of them were still current
 local ids, own, sent = {}, {}, {}
 for i = 1, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
 local records = call('HMGET', RUN, unpack(ids))

@@ -1,20 +1,25 @@
--- crash closes the attempt of a run whose session has ended: the run becomes due again, or ends. The attempt has crashed if
--- the process of that session died (died.lua), else it has lost its lease. When the session lives and only the hold has ended
--- under the attempt (max hold, or revoked), it is a failed attempt. A worker that cut off an attempt closes it like this, too,
--- under its next session: nothing of it runs any more, even if the old session still lives here.
--- ARGV: 1 run  2 token seen  3 on crash: rerun | abandon  4 crashes at most  5 history: runs  6 history: ms
---       7 retries at most  8 pause before the next one, ms  9 lost leases in a row that no worker explained, at most
+-- crash closes the attempt of a run whose session has ended: the run becomes due again, or ends.
+-- The attempt has crashed if the process of that session died (died.lua), else it has lost its
+-- lease. If the session lives and only the hold has ended under the attempt (max hold, or revoked),
+-- the attempt has failed. A worker that cut off an attempt also closes it with this script, under
+-- its next session: nothing of it runs any more, even if the old session still lives here.
+-- ARGV: 1 run  2 token seen  3 on crash: rerun | abandon  4 crashes at most  5 history: runs
+--       6 history: ms  7 retries at most  8 pause before the next one, ms
+--       9 lost leases in a row that no worker explained, at most
 --       10 the next session of the worker that cut off the attempt, or '' for a sweep
--- Replies, with the pushes to do last: closed, the run's state, the attempt's outcome | no: it is not so (any more)
---   to the worker itself also: dead: its next session has ended, too | later: lost state is still being re-asserted
--- While workers say again what Redis has lost, no attempt is closed: one that is known to have run may be said to have
--- ended in the next moment, and its hold is gone for that reason.
+-- Replies, with the pushes to do last: closed, the run's state, the attempt's outcome | no: it has
+--   not ended (any more)
+--   to the worker itself also: dead: its next session has ended, too | later: lost state is still
+--   being re-asserted
+-- While workers re-assert what Redis has lost, no attempt is closed: the end of an attempt that is
+-- known to have run may arrive in the next moment, and that end is why its hold is missing.
 local id, reporter = ARGV[1], ARGV[10]
 local run, list = load(id), {}
 if reporter ~= '' and not ends(reporter) then return {'dead', '', '', list} end
 if recalling() then return {reporter == '' and 'no' or 'later', '', '', list} end
 if not run or run[STATE] ~= 'running' or run[TOKEN] ~= ARGV[2] then
-  if run and reporter ~= '' then noted(id, '', ARGV[2], 'lost lease', 'confirmed') end -- a sweep came first
+  -- a sweep came first
+  if run and reporter ~= '' then noted(id, '', ARGV[2], 'lost lease', 'confirmed') end
   return {'no', '', '', list}
 end
 local session = run[SESSION]
@@ -26,9 +31,10 @@ local before = suspected(id, run)
 settled(id, run)
 S.free(run[HOLDER], true)
 
--- blame decides which runs may have caused the death of the session's process, and returns what close adds to the entry of
--- this one. While none of them was suspected before, each of them may. A suspect that dies again has most likely caused
--- both deaths: all others that ran in either of them are cleared.
+-- blame decides which runs may have caused the death of the session's process, and returns what
+-- close adds to the entry of this one. As long as none of them was suspected before, each of them
+-- may have. A suspect that dies again has most likely caused both deaths: all others that ran in
+-- either of them are cleared.
 local function blame()
   local known = call('ZRANGEBYLEX', DIED, '[?' .. session .. '\0', '(?' .. session .. '\1', 'LIMIT', '0', '1')
   if not before and #known > 0 then return '"cleared":true,' end
@@ -48,8 +54,8 @@ local function blame()
   call('ZADD', DIED, '0', session .. '\0' .. id)
 end
 
--- unexplained returns how many attempts in a row, up to the last one, have lost their lease without their worker coming back
--- to say so: their hosts may have died of the run.
+-- unexplained returns how many attempts in a row, up to the last one, have lost their lease without
+-- their worker coming back to report it: the run may have killed their hosts.
 local function unexplained()
   local n = 0
   for _, _, _, ended, member in string.gmatch(call('HGET', LOG, id), ATTEMPTS) do

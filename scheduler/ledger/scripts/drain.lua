@@ -1,4 +1,4 @@
--- drain asks a worker to take nothing new, and to end when what it runs has.
+-- drain asks a worker to take nothing new, and to end when its running attempts have.
 -- ARGV: 1 session  2 entry for the audit
 -- Replies: asked | already | none: it has ended
 if not ends(ARGV[1]) then return {'none'} end

@@ -1,4 +1,5 @@
--- expire ends, or sends to the end of the line, a run whose time is over; and moves one that was parked into the history.
+-- expire ends, or sends to the end of the line, a run whose time is over; and moves a parked one
+-- into the history.
 -- ARGV: 1 run  2 history: runs, 0 where its definition cannot be read  3 history: ms
 -- Replies, with the pushes to do last: ended, its state | requeued | no: nothing is over (any more)
 local id = ARGV[1]
@@ -23,7 +24,8 @@ if not why and waited then -- its clock stops while its queue is paused
   local lost, still = stopped(run[QUEUE], run[WAITBY] - run[PATIENCE])
   local left = run[WAITBY] + lost - now
   if left > 0 then
-    -- While the pause continues, the run is looked at again and again, but ever more seldom: there may be very many.
+    -- While the pause continues, the run is checked repeatedly, but less and less often: there may
+    -- be very many such runs.
     if still then left = left + math.max(1000, math.min(still / 4, 60000)) end
     watch(id, run, format('%.0f', now + left))
     return {'no', run[STATE], list}

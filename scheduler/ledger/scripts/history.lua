@@ -1,7 +1,7 @@
 -- history reads the records of finished runs of one job.
 -- ARGV: 1 bytes of arguments at most  2... runs
--- Replies: per run, until the reply is long enough: final record with attempts and arguments; '' for arguments that are
--- longer, and for all of a run that is not in the history
+-- Replies: per run, until the reply is long enough: final record with attempts and arguments; ''
+--   for arguments that are longer, and for everything of a run that is not in the history
 -- BYTES bounds how long a call keeps Redis busy.
 local BYTES = 512 * 1024
 local out, bytes = {}, 0

@@ -1,5 +1,6 @@
--- keep has the runs of paused queues that wait for their locks step back: they are offered nothing, and others may pass
--- them. When a queue goes on they are in their old places, and what is free is offered to them in the same step.
+-- keep makes the runs of paused queues that wait for their locks step back: they get no offers, and
+-- others may pass them. When a queue is resumed they are in their old places, and what is free is
+-- offered to them in the same step.
 -- ARGV: 1 all: these queues are paused, and no others | pause | resume: this queue  2... queues
 -- Replies: the pushes to do (id, n, queue)
 local list, paused, names = {}, {}, {}
@@ -12,9 +13,10 @@ for name in pairs(paused) do names[#names + 1] = name end
 table.sort(names)
 if concat(names, US) == before then return list end
 local S = space()
-S.keep(names) -- whose first write is a removal, so that a full Redis does not refuse it
+S.keep(names) -- its first write is a removal, so that a full Redis does not refuse it
 
--- note adds the begin or the end of a pause to those of a queue, of which the last 50 are kept: see stopped.
+-- note adds the begin or the end of a pause to those of a queue, of which the last 50 are kept: see
+-- stopped.
 local function note(queue, begins)
   local last = {}
   for from, upto in string.gmatch(call('HGET', LEDGER, 'pauses:' .. queue) or '', '(%d+)%-(%d*)') do

@@ -1,8 +1,10 @@
--- leave notes that a session carries a config no more. What no other session carries gives way, and not as late as when its
--- worker just stays away. A session that carries nothing any more has no duty either.
--- ARGV: 1 session  2 digest of the config that it had before another one; "": it leaves the one that it polled with last, and
---       polls no more  3 ms after which a definition that no worker carries gives way  4 ms for which this config is kept
---       nevertheless, for a worker that takes the place of this one
+-- leave notes that a session no longer carries a config. Definitions that no other session carries
+-- give way, sooner than when their worker vanishes. A session that carries nothing any more has no
+-- duty either.
+-- ARGV: 1 session  2 digest of the config that it had before another one; "": it leaves the one
+--       that it last polled with, and polls no more  3 ms after which a definition that no worker
+--       carries gives way  4 ms for which this config is kept nevertheless, for a worker that
+--       replaces this one
 -- Replies: 1 when its definitions give way, else 0
 -- A worker that carries the config still polls with it, which undoes this.
 local session, digest, mine, others = ARGV[1], ARGV[2], nil, false
@@ -10,8 +12,9 @@ local all = call('HGETALL', LEDGER)
 local ledger = {}
 for i = 1, #all, 2 do ledger[all[i]] = all[i + 1] end
 
--- older reports whether a worker of an older build is among the first 1,000 sessions. It does not say what it carries, so it
--- may carry the config as well. The card of a worker names its queues; that of such a build does not say that it picks runs.
+-- older reports whether a worker of an older build is among the first 1,000 sessions. Such a worker
+-- does not report what it carries, so it may also carry the config. A worker's card names its
+-- queues; that of an older build does not claim to pick runs.
 local function older()
   local members = call('ZRANGEBYLEX', IDX, '[~l', '(~m', 'LIMIT', '0', '1000')
   for i = 1, #members do
@@ -37,7 +40,8 @@ if left then
   call('HINCRBY', LEDGER, 'leaves', 1)
   local most, seen, was = now - ARGV[3] - 1 + ARGV[4], ledger['config:' .. digest] or '0', ledger['was:' .. digest] or '0'
   if tonumber(seen) > most then
-    -- The jobs of this config were carried until now all the same: only much later are they removed.
+    -- The jobs of this config were carried until now all the same: they are removed only much
+    -- later.
     if tonumber(seen) > tonumber(was) then was = seen end
     call('HSET', LEDGER, 'config:' .. digest, format('%.0f', most), 'was:' .. digest, was)
   end

@@ -1,5 +1,5 @@
--- lost writes the line that stands for the ticks of a job whose records Redis has lost.
--- ARGV: 1 job  2 id of the line  3 and 4 the first and the last tick that it stands for (ms)
+-- lost writes the line for the ticks of a job whose records Redis has lost.
+-- ARGV: 1 job  2 id of the line  3 and 4 the first and the last tick of the line (ms)
 -- Replies: ok
 local run = fresh(ARGV[1], '', 'schedule', ARGV[3])
 run[STATE], run[REASON], run[FINISHED], run[UPTO] =

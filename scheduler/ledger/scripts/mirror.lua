@@ -1,5 +1,5 @@
--- mirror reads which runs of ticks are outstanding, one page of them. It passes over runs without a tick at no cost, however
--- many there are.
+-- mirror reads which runs of ticks are outstanding, one page of them. It skips runs without a tick
+-- at no cost, however many exist.
 -- ARGV: 1 the place after which the page begins, or ""  2 runs at most
 -- Replies: the place after which the next page begins, or "" when this is the last one; then runs
 -- JOBS bounds how long a call keeps Redis busy when many jobs have few such runs.

@@ -1,9 +1,10 @@
 -- open reads one page of an index of outstanding runs. It reads no records.
--- ARGV: 1 index: open, ready, busy or timer  2 open: job, or "" for all  3 the place after which the page begins, or ""
---       4 limit
+-- ARGV: 1 index: open, ready, busy or timer  2 open: job, or "" for all  3 the place after which
+--       the page begins, or ""  4 limit
 -- Replies: per entry: run, place
--- A place is the index member; of timer, the score and the run, joined by \0. The order: open by job, and of each job the
--- latest tick first; ready by queue, and the run that was due first; busy by session; timer the run that becomes due first.
+-- A place is the index member; of timer, the score and the run, joined by \0. The order: open by
+-- job, and of each job the latest tick first; ready by queue, and the run that was due first; busy
+-- by session; timer the run that becomes due first.
 local index, job, after, limit = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local out = {}
 
@@ -28,7 +29,8 @@ if index == 'open' then
     from, to, name = '(' .. name .. '\1', nil, nil
   until #out >= 2 * limit or job ~= ''
 elseif index == 'timer' then
-  -- Many runs may have one score, so the rank of the place is searched for, by bytes: < goes by the locale of the server.
+  -- Many runs may have one score, so the rank of the place is found by a search, by bytes: <
+  -- follows the locale of the server.
   local function before(a, b)
     for i = 1, math.min(#a, #b) do
       local x, y = string.byte(a, i), string.byte(b, i)

@@ -1,8 +1,10 @@
 -- outstanding reads the records of outstanding runs.
 -- ARGV: 1 bytes of arguments at most  2... runs
--- Replies: per run, until the reply is long enough: record, attempts, arguments; '' for arguments that are longer, or that a
--- long definition is stored with, and for all of a run that is not outstanding
--- BYTES bounds how long a call keeps Redis busy. A body that is longer than BODY_MOST is not read at all.
+-- Replies: per run, until the reply is long enough: record, attempts, arguments; '' for arguments
+--   that are longer, or that are stored with a long definition, and for everything of a run that is
+--   not outstanding
+-- BYTES bounds how long a call keeps Redis busy. A body that is longer than BODY_MOST is not read
+-- at all.
 local BYTES, BODY_MOST = 256 * 1024, 16 * 1024
 local out, bytes = {}, 0
 for i = 2, #ARGV do

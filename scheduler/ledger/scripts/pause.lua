@@ -1,6 +1,6 @@
--- pause has the ticks of a job skipped from now on, or lets them run again.
--- ARGV: 1 job  2 who and why; "" to go on  3 entry for the audit
--- Replies: done | already, and by whom it is paused | none: there is no such job
+-- pause makes a job skip its ticks from now on, or lets them run again.
+-- ARGV: 1 job  2 the actor and the reason; "" to resume  3 entry for the audit
+-- Replies: done | already, and who paused it | none: the job does not exist
 local job, old = ARGV[1], call('HGET', FACTS, 'p' .. ARGV[1])
 if call('HEXISTS', DEF, job) == 0 then return {'none'} end
 if (ARGV[2] == '') == not old then return {'already', old or ''} end

@@ -1,4 +1,5 @@
--- pending notes that pushes are still to be done by a process that lives, so that none of them is repeated for a while.
+-- pending notes that a live process still has these pushes to do, so that none of them is repeated
+-- for a while.
 -- ARGV: runs
 -- Replies: how many of them have a push that is not confirmed
 local known = 0

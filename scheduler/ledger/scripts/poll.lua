@@ -1,17 +1,20 @@
--- poll is what every worker reads once a second: the time, whether it has duty, what it is asked to stop, and whose
--- cursor has moved.
--- ARGV: 1 session  2 the last revision known  3 entries at most  4 ms without a poll after which duty passes on
---       5 digest of the config that this session carries  6 the last of the news known; "": none is wanted
---       7 1 when some of its definitions have drifted, else 0  8 ms after which a definition that no worker carries gives way
--- Replies: now (ms), 1 when this session has duty else 0, the revision read up to, what it is asked to stop (a list
--- of runs and why; no run: all of them, it is to drain), the news read up to, or "" when some that followed on the last
--- one known are gone, the news (a list of run and state), 1 when runs are set aside else 0, then job, cursor and active
--- definition (its hash) of each change
--- Duty is for speed alone, nothing rests on it: who has it creates ticks first and sweeps. It goes, and with it the
--- desk of the lock space, to the first live session that asks when the last one has ended or has not polled in time, or has
--- definitions that drifted, which make its ticks late, and this one has none.
+-- poll is what every worker reads once a second: the time, whether it has duty, what it is asked to
+-- stop, and which cursors have moved.
+-- ARGV: 1 session  2 the last known revision  3 entries at most  4 ms without a poll after which
+--       duty passes on  5 digest of the config that this session carries  6 the last known news;
+--       "": none is wanted  7 1 when some of its definitions have drifted, else 0  8 ms after which
+--       a definition that no worker carries gives way
+-- Replies: now (ms), 1 when this session has duty else 0, the revision read up to, what it is asked
+--   to stop (a list of runs and reasons; no run: all of them, it must drain), the news read up to,
+--   or "" when some after the last known one are gone, the news (a list of run and state), 1 when
+--   runs are set aside else 0, then job, cursor and active definition (its hash) of each change
+-- Duty affects only speed: the session that has it creates ticks first and sweeps. Duty, and with
+-- it the desk of the lock space, passes to the first live session that polls when the holder has
+-- ended, has not polled in time, or has drifted definitions, which make its ticks late, while this
+-- session has none.
 local session, stale = ARGV[1], tonumber(ARGV[4])
-call('HDEL', LEDGER, '') -- a removal, of nothing, so that a full Redis does not refuse what follows
+-- a removal, of nothing, so that a full Redis does not refuse the writes that follow
+call('HDEL', LEDGER, '')
 local duty = call('HMGET', LEDGER, 'duty', 'seen', 'unfit', 'config:' .. ARGV[5])
 local mine = duty[1] == session
 if not mine and ends(session) then
@@ -33,7 +36,8 @@ if ARGV[6] ~= '' then
   for i = 1, #news do
     out[5], out[6][2 * i - 1], out[6][2 * i] = news[i][1], news[i][2][2], news[i][2][4]
   end
-  -- Old news are trimmed. As long as there is one that is not newer than the last one known, none after it is gone.
+  -- Old news are trimmed. As long as an entry exists that is not newer than the last known one, no
+  -- later one is missing.
   if #news == tonumber(ARGV[3]) and #call('XREVRANGE', NEWS, ARGV[6], '-', 'COUNT', '1') == 0 then out[5] = '' end
 end
 local changed = call('ZRANGEBYSCORE', REV, '(' .. ARGV[2], '+inf', 'WITHSCORES', 'LIMIT', '0', ARGV[3])

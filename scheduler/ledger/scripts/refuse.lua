@@ -1,9 +1,12 @@
--- refuse ends, as failed, a run that cannot be worked with: Redis refused its claim or its end, or its record cannot be
--- read. Where the history of its job refuses it, too, it is parked: it stays outstanding, as failed, and nothing starts it;
--- expire tries to move it into the history from time to time.
--- ARGV: 1 run  2 n of the delivery whose claim was refused, or ""  3 hold id of that claim or of the attempt, or ""
---       or its token  4 why  5 the same as JSON  6 tick (ms), or ""  7 queue, or ""
--- Replies, with the pushes to do last: ended | parked, the reason | no: the run is not as its caller knows it (any more)
+-- refuse ends, as failed, a run that cannot be processed: Redis refused its claim or its end, or
+-- its record cannot be read. If the history of its job also refuses it, it is parked: it stays
+-- outstanding, as failed, and nothing starts it; expire tries to move it into the history from time
+-- to time.
+-- ARGV: 1 run  2 n of the delivery whose claim was refused, or ""  3 hold id of that claim or of
+--       the attempt, or "" or its token  4 reason  5 the same as JSON  6 tick (ms), or ""  7 queue,
+--       or ""
+-- Replies, with the pushes to do last: ended | parked, the reason | no: the run is not as its
+--   caller knows it (any more)
 local id, list = ARGV[1], {}
 local run, broken = load(id)
 if run then
@@ -15,11 +18,12 @@ elseif not broken then
 end
 local S, reason, why = space(), ARGV[4], blocked()
 
-if broken then -- what there is of it tells where its entries are
+if broken then -- the rest of its record tells where its entries are
   local past = fields(broken)
   settled(id, {[SESSION] = past[SESSION] or '', [STOP] = ''})
   call('ZREM', READY, (past[QUEUE] or '') .. '\0' .. pad(past[SINCE]) .. '\0' .. id)
-  -- Where the record does not tell, its entry is among the oldest; one that is not is removed by a claim that meets it.
+  -- If the record does not tell, its entry is among the oldest; if it is not, the claim that meets
+  -- it removes it.
   local from, to = '-', '+'
   if ARGV[7] ~= '' then from, to = '[' .. ARGV[7] .. '\0', '(' .. ARGV[7] .. '\1' end
   local ready = call('ZRANGEBYLEX', READY, from, to, 'LIMIT', 0, 1000)

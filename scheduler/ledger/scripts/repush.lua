@@ -1,5 +1,6 @@
--- repush takes the next n for runs whose deliveries have gone, or were never pushed.
--- ARGV: 1 1: only those whose push is still not confirmed, else 0  2... pairs of run and n of that delivery
+-- repush takes the next n for runs whose deliveries are lost, or were never pushed.
+-- ARGV: 1 1: only those whose push is still not confirmed, else 0  2... pairs of run and n of that
+--       delivery
 -- Replies: the pushes to do (id, n, queue), none for a run that is not due under that n
 local list = {}
 for i = 2, #ARGV, 2 do

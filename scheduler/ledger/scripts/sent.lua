@@ -1,7 +1,9 @@
--- sent lists deliveries that were confirmed some time ago and that no claim has answered, the oldest first.
+-- sent lists deliveries that were confirmed some time ago and have not led to a claim, the oldest
+-- first.
 -- ARGV: 1 how many at most  2 ms since they were last known to be in the queue, at least
--- Replies: how many deliveries are confirmed in all; those to look up (id, n, queue); runs whose record cannot be read
--- A run that cannot be read stays listed until it is ended. An entry without a run that is due is removed.
+-- Replies: how many deliveries are confirmed in all; those to look up (id, n, queue); runs whose
+--   record cannot be read
+-- A run that cannot be read stays listed until it is ended. An entry without a due run is removed.
 local look, broken, gone = {}, {}, {}
 local ids = call('ZRANGEBYSCORE', SENT, '-inf', format('%.0f', now - ARGV[2]), 'LIMIT', '0', ARGV[1])
 local records = #ids > 0 and call('HMGET', RUN, unpack(ids)) or {}

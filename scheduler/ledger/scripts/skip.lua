@@ -1,9 +1,12 @@
--- skip declares that a span of ticks is not to run: those still to be decided, and those whose runs have not started.
--- ARGV: 1 job  2 first and  3 last tick (ms)  4 who and why  5 history: runs  6 history: ms  7 the member of open after which
---       to continue, "" to begin  8 entry for the audit
--- Replies: done, number of runs that were skipped, the member after which to continue ("" when nothing is left), pushes | none:
--- there is no such job | many: it has too many such spans
--- LOOK, MOST and BYTES bound how long a call keeps Redis busy: runs that are looked at and ended, and the size of those.
+-- skip declares that a span of ticks does not run: those still undecided, and those whose runs have
+-- not started.
+-- ARGV: 1 job  2 first and  3 last tick (ms)  4 the actor and the reason  5 history: runs
+--       6 history: ms  7 the member of open after which to continue, "" to begin  8 entry for the
+--       audit
+-- Replies: done, number of skipped runs, the member after which to continue ("" when nothing is
+--   left), pushes | none: the job does not exist | many: it has too many such spans
+-- LOOK, MOST and BYTES bound how long a call keeps Redis busy: runs that are examined and ended,
+-- and the size of those.
 local LOOK, MOST, BYTES = 200, 25, 256 * 1024
 local job, list = ARGV[1], {}
 local cursor = call('HGET', CURSOR, job)

@@ -1,17 +1,19 @@
--- sweep finds what has come due or has gone astray, a bounded number of each a call.
--- ARGV: 1 entries of each kind at most  2 ms after which an unconfirmed push is listed  3 for how many pushes the caller has
---       room: so many runs at most become due by their time, and so many pushes are listed
--- Replies: now (ms); ms to the next timer, or -1; 1 when more is left to do now, else 0; the pushes to do (id, n, queue);
---       runs under ended sessions, or without their hold (id, token, job, failures); pushes that are not confirmed (id, n,
---       queue), unchanged; runs whose time may be over; runs whose record cannot be read; how many of the pushes are for runs
---       that were offered their locks, they come first
+-- sweep finds what has become due or needs repair, a bounded number of each kind per call.
+-- ARGV: 1 entries of each kind at most  2 ms after which an unconfirmed push is listed  3 for how
+--       many pushes the caller has room: at most this many runs become due by their time, and at
+--       most this many pushes are listed
+-- Replies: now (ms); ms to the next timer, or -1; 1 when more is left to do now, else 0; the pushes
+--   to do (id, n, queue); runs under ended sessions, or without their hold (id, token, job,
+--   failures); unconfirmed pushes (id, n, queue), unchanged; runs whose time may be over; runs
+--   whose record cannot be read; how many of the pushes are for runs that were offered their locks,
+--   they come first
 local most = tonumber(ARGV[1])
 local room = math.min(most, tonumber(ARGV[3]))
 local S, list, dead, unconfirmed, broken = space(), {}, {}, {}, {}
 S.reap()
 
--- found returns the record of a run that an index names. The entry of one that has none any more is removed; one that cannot
--- be read is left to refuse.
+-- found returns the record of a run that an index names. It removes an entry whose run has no
+-- record any more, and leaves a run that cannot be read to refuse.
 local function found(id, key, member)
   local run, text = load(id)
   if text then broken[#broken + 1] = id end
@@ -37,7 +39,7 @@ for i = 1, #timers do
   end
 end
 
--- Pushes that are not confirmed are only listed: the caller knows which of them it still has to push.
+-- Unconfirmed pushes are only listed: the caller knows which of them it still has to push.
 local unsure = call('ZRANGEBYSCORE', PUSH, '-inf', format('%.0f', now - ARGV[2]), 'LIMIT', '0', room)
 for i = 1, #unsure do
   local run = found(unsure[i], PUSH, unsure[i])
@@ -49,7 +51,7 @@ local function fallen(id, run)
   dead[k + 1], dead[k + 2], dead[k + 3], dead[k + 4] = id, run[TOKEN], run[JOB], run[FAILS]
 end
 
--- from session to session, without looking at what runs under the live ones
+-- from session to session, without reading what runs under the live ones
 local from = '-'
 while #dead < 4 * most do
   local member = call('ZRANGEBYLEX', BUSY, from, '+', 'LIMIT', '0', '1')[1]
@@ -66,7 +68,7 @@ while #dead < 4 * most do
   from = '[' .. session .. '\1'
 end
 
--- some of those under live sessions in turns: a hold may end before its work does
+-- some runs under live sessions, in turns: a hold may end before its work does
 local after = call('HGET', LEDGER, 'looked')
 local some = call('ZRANGEBYLEX', BUSY, after and '(' .. after or '-', '+', 'LIMIT', '0', most)
 for i = 1, #some do
@@ -82,7 +84,7 @@ end
 
 local late = call('ZRANGEBYSCORE', LATE, '-inf', ms, 'LIMIT', '0', most)
 
--- workers that were asked to drain and have ended; what was asked about a run goes with its attempt
+-- workers that were asked to drain and have ended; requests about a run go with its attempt
 local asked = call('ZRANGEBYLEX', ASK, '-', '+', 'LIMIT', '0', most)
 for i = 1, #asked do
   local session = string.match(asked[i], '^([^%z]*)%z$')
