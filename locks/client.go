@@ -20,78 +20,88 @@ import (
 
 // Options are the settings of a [Client]. The zero value is a good start.
 type Options struct {
-	// Namespace names the lock space; clients with the same one compete. 1 to 64 letters, digits, - and _.
-	// Default "lockstep".
+	// Namespace names the lock space; clients with the same namespace compete. 1 to 64 letters,
+	// digits, - and _. Default "lockstep".
 	Namespace string
 
-	// Name is the first part of the ids of this client's sessions, cut to 64 bytes; other characters than letters,
-	// digits, '_', '.' and '-' become '-'. Default: the host's name.
+	// Name is the first part of the IDs of this client's sessions, cut to 64 bytes. Characters
+	// other than letters, digits, '_', '.' and '-' become '-'. Default: the host's name.
 	Name string
 
-	// Lease is how long the holds of this client outlive it when it dies: 2 s to 10 m, 15 s by default. It is renewed
-	// every third of it. An outage of Redis is survived for 2/3 of the lease less [Client.Cutoff]. A default Redis
-	// Cluster needs 16 to 17 s to fail over: use 40 s there.
+	// Lease is how long the holds of this client outlive it when it dies: 2 s to 10 m, 15 s by
+	// default. It is renewed every third of that. The holds survive an outage of Redis of up to 2/3
+	// of the lease less [Client.Cutoff]. A default Redis Cluster needs 16 to 17 s to fail over: use
+	// 40 s there.
 	Lease time.Duration
 
-	// ReserveAfter is how long later requests may pass a request of this client that waits for a bundle, while some
-	// resource of it is still held; after that they wait behind it, so that large bundles do not starve. The default is
-	// 1 s; negative means at once: strictly first in, first out.
+	// ReserveAfter is how long later requests may pass a waiting request of this client while part
+	// of its bundle is still held. After that they wait behind it, so large bundles do not starve.
+	// The default is 1 s. A negative value means at once: strictly first in, first out.
 	ReserveAfter time.Duration
 
-	// Grace is for how long nothing is granted after Redis has lost data, while every client says again what it holds.
-	// The default is the longest lease in use, and on Sentinel and Cluster the time for which there may be two masters. A
-	// time that is set, at least the lease, also keeps every new space from granting for so long: that makes sure that
-	// nobody who never knew an emptied space is faster than those who hold something in it. Without it, a new space
-	// waits for 1 s when the server is younger than the lease; negative: not even that.
+	// Grace is how long nothing is granted after Redis has lost data, while every client re-asserts
+	// what it holds. The default is the longest lease in use, plus the time for which two masters
+	// may coexist on Sentinel and Cluster. A value that is set must be at least the lease. It also
+	// keeps every new space from granting for that long, so that a client that never knew an
+	// emptied space cannot be faster than the holders in it. Without it, a new space waits for 1 s
+	// if the server is younger than the lease. A negative value removes even that wait.
 	Grace time.Duration
 
-	// Recover is called when Redis has lost data, after the session has said again what it holds and before it is renewed:
-	// whoever keeps more in the space than holds says that again. loss names what happened. It is called again with the
-	// same name until it returns nil or the session has ended, since one renewal leaves little time. It must not wait for
-	// grants. May be nil.
+	// Recover is called when Redis has lost data, after the session has re-asserted its holds and
+	// before it is renewed. A caller that keeps more in the space than holds re-asserts it here.
+	// loss identifies the loss. Since one renewal leaves little time, Recover is called again with
+	// the same loss until it returns nil or the session has ended. It must not wait for grants. May
+	// be nil.
 	Recover func(ctx context.Context, session SessionID, loss string) error
 
-	// Card is what a session tells others about itself: a JSON object of at most 16 KiB. Default {host, pid, started_at}.
+	// Card is what a session publishes about itself: a JSON object of at most 16 KiB. Default
+	// {host, pid, started_at}.
 	Card json.RawMessage
 
-	// OnOffer is called when waits that belong to the space were offered their bundles and this session is the one that
-	// picks offers up. It is called by the goroutine that reads messages and must not block.
+	// OnOffer is called when waits that belong to the space were offered their bundles and this
+	// session is the one that picks up offers. The goroutine that reads messages calls it, so it
+	// must not block.
 	OnOffer func()
 
-	// OnNotice receives what a script of another package has told all sessions, such as a word of package ledger. It is
-	// called like OnOffer. A notice may be lost. May be nil.
+	// OnNotice receives messages that a script of another package, such as package ledger, sends to
+	// all sessions. It is called like OnOffer. A notice may be lost. May be nil.
 	OnNotice func(notice string)
 
-	// Logger takes one line per change of state. Default: none.
+	// Logger receives one line per change of state. Default: none.
 	Logger *slog.Logger
 
-	// Instrument is called by Open with each client that it makes for itself, before anything is sent: two of them. It adds
-	// hooks, of OpenTelemetry for example, as redisotel.InstrumentTracing does. The hooks of the client that Open is given
-	// cannot be carried over, because go-redis gives no way to read them. An error ends Open. May be nil.
+	// Instrument is called by Open with each of the two clients that it makes for itself, before
+	// anything is sent. It adds hooks, such as those of redisotel.InstrumentTracing. The hooks of
+	// the client that Open receives cannot be carried over, because go-redis offers no way to read
+	// them. An error makes Open fail. May be nil.
 	Instrument func(redis.UniversalClient) error
 
-	clock *clock // the machine's; tests set another one
+	clock *clock // nil: the machine's; tests set another one
 
 	impersonate *impersonator // nil: this build; tests set another one
 }
 
 const (
-	defaultNamespace    = "lockstep"
-	defaultLease        = 15 * time.Second
-	minLease            = 2 * time.Second // below it, a pause of the garbage collector or the network is an outage
+	defaultNamespace = "lockstep"
+	defaultLease     = 15 * time.Second
+	// below it, a pause of the garbage collector or the network is an outage
+	minLease            = 2 * time.Second
 	maxLease            = 10 * time.Minute
 	defaultReserveAfter = time.Second
 	maxCard             = 16 << 10
 	maxSessionName      = 64
-	minTry              = time.Second     // for commands that no deadline hangs on, a slow moment is no outage
-	maxDial             = 2 * time.Second // a lost packet of a handshake is sent again within that; what is dialed in an outage hangs
+	// one slow moment must not fail a command without a deadline of its own
+	minTry = time.Second
+	// A lost packet of a handshake is sent again within this time. A dial during an outage hangs
+	// longer.
+	maxDial = 2 * time.Second
 )
 
-// A Client takes locks. All its holds stand on one session in Redis, which one command every third of the lease keeps
-// alive. It is safe for concurrent use; a process needs one per lock space.
+// A Client takes locks. All its holds belong to one session in Redis, which one command every third
+// of the lease keeps alive. It is safe for concurrent use. A process needs one per lock space.
 type Client struct {
-	rdb   redis.UniversalClient // for all but renewals; own
-	beat  redis.UniversalClient // for renewals, so that nothing can stand in their way; own
+	rdb   redis.UniversalClient // for everything but renewals; owned
+	beat  redis.UniversalClient // for renewals, so that nothing can delay them; owned
 	space *Space
 	post  *post // for acquires and releases
 
@@ -100,20 +110,22 @@ type Client struct {
 	namespace string
 	name      string
 	lease     time.Duration
-	patience  time.Duration // Options.ReserveAfter as it is sent
+	patience  time.Duration // Options.ReserveAfter
 	try       time.Duration // how long one command may take before it is sent again
-	opened    time.Duration // how long the first opening of a session took; not written any more when goroutines run
-	onOffer   func()
-	onNotice  func(string)
-	recover   func(context.Context, SessionID, string) error
-	log       *slog.Logger
-	clock     clock
-	recovery  recovery
-	identity  identity
-	follower  *follower     // nil unless Sentinel names the master
-	highest   atomic.Uint64 // the highest token seen
-	format    int           // the highest that the build can write
-	written   atomic.Int64  // the format in which the space is written, as it was heard last; 0 before that
+	// opened is how long the first opening of a session took. It is written before any goroutine
+	// runs.
+	opened   time.Duration
+	onOffer  func()
+	onNotice func(string)
+	recover  func(context.Context, SessionID, string) error
+	log      *slog.Logger
+	clock    clock
+	recovery recovery
+	identity identity
+	follower *follower     // nil unless Sentinel names the master
+	highest  atomic.Uint64 // the highest token seen
+	format   int           // the highest format that the build can write
+	written  atomic.Int64  // the format of the space when it was last read; 0 before that
 
 	reaper  *reaper
 	stop    context.CancelFunc
@@ -122,27 +134,28 @@ type Client struct {
 	failed  chan struct{}  // closed when failure is set
 	running sync.WaitGroup // every goroutine of this client
 
-	mu       sync.Mutex
-	session  *session               // the one that work may begin on, nil while there is none; guarded by mu
-	last     *session               // the one that was opened last, whatever became of it; guarded by mu
-	changed  chan struct{}          // closed and replaced when session changes; guarded by mu
-	outage   error                  // why there is none; guarded by mu
-	at       place                  // of the space, as what this client knows of it was said last; guarded by mu
+	mu      sync.Mutex
+	session *session      // accepts new work, nil while there is none; guarded by mu
+	last    *session      // the one opened last, whatever its state; guarded by mu
+	changed chan struct{} // closed and replaced when session changes; guarded by mu
+	outage  error         // why there is no session; guarded by mu
+	// at is the place of the space in which this client last asserted what it knows. Guarded by mu.
+	at       place
 	card     json.RawMessage        // guarded by mu
 	declared map[string]PermitLimit // by this client; guarded by mu
 
-	redeclared struct { // after the last loss of data; guarded by mu
-		at    place    // where
-		names []string // that are still to be declared there
+	redeclared struct { // progress after the last loss of data; guarded by mu
+		at    place
+		names []string // still to be declared at that place
 	}
-	failure  error // why there will be no session any more; guarded by mu
-	finished bool  // Close was called: nothing may be started any more; guarded by mu
+	failure  error // why no session can be opened anymore; guarded by mu
+	finished bool  // Close was called: nothing may start anymore; guarded by mu
 }
 
-// Open connects to Redis, opens a session and starts the watchdog that keeps it alive. rdb tells where Redis is: its
-// options are copied into clients of our own, without its hooks (see [Options].Instrument), and it stays the caller's. It
-// must be a plain client, one made for Sentinel (which has to outlive this one), or a cluster client. ctx bounds the opening
-// alone.
+// Open connects to Redis, opens a session and starts the watchdog that keeps it alive. It copies
+// the options of rdb into two clients of its own, without their hooks (see [Options].Instrument);
+// the caller keeps and closes rdb. rdb must be a plain client, a Sentinel client (which must
+// outlive this one), or a cluster client. ctx bounds only the opening.
 func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, error) {
 	c, err := newClient(o)
 	if err != nil {
@@ -155,7 +168,8 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, e
 	if rdb, ok := rdb.(*redis.Client); ok {
 		c.follower = newFollower(rdb.Options(), c.log)
 	}
-	if c.follower != nil { // before the first connection: what it finds is what later answers are compared with
+	// Before the first connection: later answers are compared with this master.
+	if c.follower != nil {
 		try, cancel := context.WithTimeout(ctx, c.try)
 		err := c.follower.ask(try)
 		cancel()
@@ -170,7 +184,8 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, e
 	if c.rdb, err = c.ownClient(rdb, greeter, c.try, 0); err != nil {
 		return nil, fmt.Errorf("open lock client: %w", err)
 	}
-	// Many slots, few connections: a pool that has seen as many failed dials as it has slots refuses for a second.
+	// A pool that has seen as many failed dials as it has slots refuses commands for a second. So
+	// the pool for renewals has many slots, and few connections.
 	if c.beat, err = c.ownClient(rdb, greeter, tryOf(c.lease), 1000); err != nil {
 		return nil, fmt.Errorf("open lock client: %w", errors.Join(err, c.rdb.Close()))
 	}
@@ -192,7 +207,7 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, e
 		return nil, fmt.Errorf("open lock client: %w", errors.Join(err, c.rdb.Close(), c.beat.Close()))
 	}
 	c.opened = time.Since(began)
-	// The client lives until Close, not until the context of its opening ends.
+	// The client lives until Close, not only until the context of its opening ends.
 	ctx, c.stop = context.WithCancel(context.WithoutCancel(ctx))
 	c.install(s)
 	c.running.Go(func() { c.live(ctx, s, listener) })
@@ -266,7 +281,7 @@ func newClient(o Options) (*Client, error) {
 	return c, err
 }
 
-// cleanName keeps of a name what may stand in a session id.
+// cleanName replaces the characters of a name that a session ID must not contain.
 func cleanName(name string) string {
 	name = strings.Map(func(r rune) rune {
 		switch {
@@ -284,7 +299,7 @@ func cleanName(name string) string {
 	return name
 }
 
-// checkCard returns a card as it is stored: with the format that the build can write.
+// checkCard returns a card as it is stored, with the format that the build can write.
 func checkCard(card json.RawMessage, format int) (json.RawMessage, error) {
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, card); err != nil {
@@ -306,9 +321,10 @@ func checkCard(card json.RawMessage, format int) (json.RawMessage, error) {
 	return stamp(compact.Bytes(), format), nil
 }
 
-// ownClient makes a client of our own to where rdb connects: one that sends each command once and keeps deadlines. We
-// send again ourselves, because we know what is harmless to send twice and until when it makes sense. slots sets the
-// size of the pool, 0 leaves it. Every connection is greeted, unless g is nil; on Sentinel it is also left when another
+// ownClient makes a client to the same server as rdb that sends each command once and keeps
+// deadlines. This package sends again itself, because it knows which commands are harmless to send
+// twice, and for how long that makes sense. slots sets the size of the pool; 0 leaves it. Every
+// connection is greeted, unless g is nil. On Sentinel, connections are also closed when another
 // server becomes the master.
 func (c *Client) ownClient(rdb redis.UniversalClient, g *greeter, try time.Duration, slots int) (redis.UniversalClient, error) {
 	switch rdb := rdb.(type) {
@@ -334,12 +350,13 @@ func (c *Client) ownClient(rdb redis.UniversalClient, g *greeter, try time.Durat
 		return client, nil
 	case *redis.ClusterClient:
 		o := *rdb.Options()
-		// A cluster client sends again by MaxRedirects, which it also needs to follow slots that move.
+		// A cluster client retries up to MaxRedirects times. It needs that to follow slots that
+		// move.
 		o.MaxRetries, o.MaxRedirects, o.DialerRetries = -1, 3, 1
 		o.ContextTimeoutEnabled = true
 		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = min(try, maxDial), try, try, try
 		o.MinIdleConns, o.PipelinePoolSize = 0, -1
-		o.ReadOnly, o.RouteByLatency, o.RouteRandomly = false, false, false // locks are read where they are written
+		o.ReadOnly, o.RouteByLatency, o.RouteRandomly = false, false, false // read the master only
 		if slots > 0 {
 			o.PoolSize, o.MaxConcurrentDials, o.MaxIdleConns, o.MaxActiveConns = slots, slots, 1, 0
 		}
@@ -417,8 +434,9 @@ func (c *Client) live(ctx context.Context, s *session, listener *subscriber) {
 	}
 }
 
-// keep runs what belongs to a session, and waits until the session is dead. What hangs in the network then must not keep
-// the next one from opening: Close waits for it.
+// keep runs everything that belongs to a session, and waits until the session is dead. Commands
+// that still hang in the network must not keep the next session from opening, so it does not wait
+// for them: Close does.
 func (c *Client) keep(ctx context.Context, s *session, listener *subscriber) {
 	c.running.Go(func() {
 		work, cancel := context.WithCancel(ctx)
@@ -434,14 +452,16 @@ func (c *Client) keep(ctx context.Context, s *session, listener *subscriber) {
 	}
 }
 
-// reopenTry is how long a step of opening may take when there was a session before. While there is none nothing can be
-// lost, and what hangs on a connection from the time of an outage is to be given up soon after it, however long the lease
-// is. Where the network is slow, so was the first opening.
+// reopenTry is how long one step of opening may take when there was a session before. Without a
+// session nothing can be lost, and a command that hangs on a connection from before the outage
+// should be abandoned soon after it, however long the lease is. Where the network is slow, the
+// first opening was slow, too.
 func (c *Client) reopenTry() time.Duration { return min(c.try, max(minTry, 3*c.opened)) }
 
-// openSession subscribes to a new session's channel and opens it; each of the two may take as long as try.
+// openSession subscribes to a new session's channel and opens the session; each step may take as
+// long as try.
 func (c *Client) openSession(ctx context.Context, try time.Duration) (*session, *subscriber, error) {
-	const tries = 5 // the ids are random: a second one that is taken says that something else is wrong
+	const tries = 5 // IDs are random, so a second one that is taken points to another problem
 	for range tries {
 		id := SessionID(c.name + "." + randomName())
 		s := newSession(c, id)
@@ -476,8 +496,9 @@ func (c *Client) openSession(ctx context.Context, try time.Duration) (*session, 
 	return nil, nil, fmt.Errorf("%d random session ids in a row are taken", tries)
 }
 
-// newSpace returns an id for a space that this client may have to make, and the format that it gets: the one that the client
-// has known, if it has known one, since other sessions of the lost space may be of a build that knows no higher one.
+// newSpace returns an ID for a space that this client may have to create, and its format. If the
+// client has known a format, that one is used, since other sessions of the lost space may be of a
+// build that knows no higher one.
 func (c *Client) newSpace() string {
 	if written := c.written.Load(); written > 0 {
 		return rand.Text() + "\x1f" + strconv.FormatInt(written, 10)
@@ -485,9 +506,10 @@ func (c *Client) newSpace() string {
 	return rand.Text()
 }
 
-// arrived returns where a session begins that was opened at a place. When that is another one than the client knew, Redis has
-// lost data while there was no session. Nothing is held any more, but more may be known here ([Options.Recover]): if it is
-// time still, the session begins at the old place, so that its first renewal has all of that said again.
+// arrived returns the place at which a session begins that was opened at the given place. If the
+// client knew another one, Redis lost data while there was no session. No hold is left, but the
+// program may know more ([Options].Recover). If the grace period still runs, the session begins at
+// the old place, so that its first renewal makes it re-assert all of that.
 func (c *Client) arrived(at place, still bool) place {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -507,7 +529,8 @@ func randomName() string {
 	name := make([]byte, 8)
 	_, _ = rand.Read(name) // never fails
 	for i, b := range name {
-		name[i] = letters[int(b)%len(letters)] // a little uneven; the space refuses an id that it knows
+		// slightly uneven; the space refuses an ID that it knows
+		name[i] = letters[int(b)%len(letters)]
 	}
 	return string(name)
 }
@@ -522,7 +545,7 @@ func (c *Client) install(s *session) {
 	c.changed = make(chan struct{})
 }
 
-// fail notes that no further session can be opened.
+// fail records that no further session can be opened.
 func (c *Client) fail(err error) {
 	c.mu.Lock()
 	c.failure = err
@@ -532,19 +555,19 @@ func (c *Client) fail(err error) {
 	c.mu.Unlock()
 }
 
-// Failed returns a channel that is closed when the client cannot open a session any more, whatever happens: a newer build
-// has raised the format of the space meanwhile ([ErrFormat]). [Client.Err] then returns the reason. The client must still
-// be closed.
+// Failed returns a channel that is closed when the client can never open a session again, because a
+// newer build has raised the format of the space ([ErrFormat]). [Client.Err] then returns the
+// reason. The client must still be closed.
 func (c *Client) Failed() <-chan struct{} { return c.failed }
 
-// Err returns why the client has failed for good, or nil while it has not.
+// Err returns why the client has failed permanently, or nil while it has not.
 func (c *Client) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.failure
 }
 
-// retire has no more work begin on a session.
+// retire stops new work from beginning on a session.
 func (c *Client) retire(s *session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -553,7 +576,7 @@ func (c *Client) retire(s *session) {
 	}
 }
 
-// current returns the live session; without one, an error that is ErrClosed or ErrNoSession.
+// current returns the live session. Without one, the error is ErrClosed or ErrNoSession.
 func (c *Client) current() (*session, <-chan struct{}, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -570,7 +593,7 @@ func (c *Client) current() (*session, <-chan struct{}, error) {
 	return nil, c.changed, ErrNoSession
 }
 
-// reap does what is due in the space.
+// reap handles due entries of the space.
 func (c *Client) reap(ctx context.Context) (time.Duration, error) {
 	r, err := c.call(ctx, reapScript)
 	if err != nil {
@@ -585,16 +608,17 @@ func (c *Client) readSession(ctx context.Context, id SessionID) (*Listing, error
 	return c.space.Read(ctx, id)
 }
 
-// Session returns the id of the current session, or of the last one while a new one cannot be opened.
+// Session returns the ID of the current session, or of the last one while a new one cannot be
+// opened.
 func (c *Client) Session() SessionID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.last.id
 }
 
-// Certain returns the ID of the current session while that is surely in force: its last renewal was answered in time.
-// Otherwise the error, an [ErrLost], [ErrNoSession] or [ErrClosed], says why no work should begin. Work that is under way is not cut off
-// by that: see [Hold.Context].
+// Certain returns the ID of the current session while it is surely valid: its last renewal got a
+// reply in time. Otherwise the error, an [ErrLost], [ErrNoSession] or [ErrClosed], says why no work
+// should begin. Work in progress is not cut off by that: see [Hold.Context].
 func (c *Client) Certain() (SessionID, error) {
 	s, _, err := c.current()
 	if err != nil {
@@ -609,19 +633,21 @@ func (c *Client) Certain() (SessionID, error) {
 // Lease returns the lease in use.
 func (c *Client) Lease() time.Duration { return c.lease }
 
-// Cutoff returns how long before its lease ends work is told to stop: the time that it has to react.
+// Cutoff returns how long before its lease ends work is canceled, so that it can react in time.
 func (c *Client) Cutoff() time.Duration { return cutoffOf(c.lease) }
 
-// Space returns the lock space, for reading. It sends through this client's connections, until it is closed.
+// Space returns the lock space, for reading. It uses this client's connections, until the client is
+// closed.
 func (c *Client) Space() *Space { return c.space }
 
-// Redis returns connections to the Redis of the lock space for scripts of the caller's over the same keys (see [Link]).
-// Over each of them the space has been made to notice a new server, one that may have lost data, before anything is sent.
-// A command is sent once and keeps its deadline. They are closed with the client.
+// Redis returns connections to the Redis of the lock space, for the caller's own scripts over the
+// same keys (see [Link]). On each connection, before anything else is sent, the space checks
+// whether it is on a new server, which may have lost data. A command is sent once and keeps its
+// deadline. The connections are closed with the client.
 func (c *Client) Redis() redis.UniversalClient { return c.rdb }
 
-// SetCard replaces what the session tells about itself, and what later sessions of this client will. Without a live
-// session it returns nil: the next one brings the card.
+// SetCard replaces the card of the session and of later sessions of this client. Without a live
+// session it returns nil: the next session brings the card.
 func (c *Client) SetCard(ctx context.Context, card json.RawMessage) error {
 	card, err := checkCard(card, c.format)
 	if err != nil {
@@ -644,8 +670,9 @@ func (c *Client) SetCard(ctx context.Context, card json.RawMessage) error {
 	return nil
 }
 
-// Begin opens a request that a script of another package puts to the space; most callers want [Client.Acquire]. It
-// draws the id under which that script has to grant. While there is no live session the error is [ErrNoSession].
+// Begin opens a request that a script of another package sends to the space. Most callers want
+// [Client.Acquire]. Begin draws the ID under which that script must grant. While there is no live
+// session the error is [ErrNoSession].
 func (c *Client) Begin() (*Request, error) {
 	s, _, err := c.current()
 	if err != nil {
@@ -658,15 +685,15 @@ func (c *Client) Begin() (*Request, error) {
 	return r, nil
 }
 
-// Close ends the session, which releases everything that stands on it, and waits for every goroutine. The contexts of
-// holds that still exist end with the cause [ErrClosed]: end the work before. It takes no longer than the lease has left,
-// and no longer than ctx: when Redis does not reply until then, the error says so, and the holds pass on when the lease
-// ends.
+// Close ends the session, which releases everything that belongs to it, and waits for every
+// goroutine. The contexts of holds that still exist end with the cause [ErrClosed], so end the work
+// first. Close takes no longer than the rest of the lease, and no longer than ctx allows. If Redis
+// does not reply within that time, the error says so, and the holds pass on when the lease ends.
 func (c *Client) Close(ctx context.Context) error {
 	c.mu.Lock()
 	if c.finished {
 		c.mu.Unlock()
-		<-c.closed // a second call waits for the first, which its context bounds
+		<-c.closed // a second call waits for the first, which its own context bounds
 		return nil
 	}
 	c.finished = true
@@ -677,11 +704,13 @@ func (c *Client) Close(ctx context.Context) error {
 	defer close(c.closed)
 
 	var err error
-	if s.dog.now() != ended { // else its lease has run out in Redis, too
+	if s.dog.now() != ended { // otherwise its lease has run out in Redis, too
 		s.dog.lose(ended, ErrClosed)
-		s.asserting.Lock()   // a page of an assertion that is under way goes first; from now on there is none
+		// waits for a page of an assertion that is under way; no other page follows
+		s.asserting.Lock()
 		s.asserting.Unlock() //nolint:staticcheck // it is the waiting that is wanted
-		// Once the lease is over, Redis has ended the session by itself, or will before it replies to anything else.
+		// Once the lease is over, Redis has ended the session by itself, or will do so before it
+		// replies to any other command.
 		bounded, cancel := context.WithTimeout(ctx, max(left, minTry))
 		err = c.closeSession(bounded, s)
 		cancel()
@@ -696,7 +725,7 @@ func (c *Client) Close(ctx context.Context) error {
 	return nil
 }
 
-// closeSession ends a session in Redis, some hundred holds a call.
+// closeSession ends a session in Redis, some hundred holds per call.
 func (c *Client) closeSession(ctx context.Context, s *session) error {
 	var pause backoff
 	for {

@@ -11,47 +11,50 @@ import (
 // errReleased is the cause of the context of a hold that was released.
 var errReleased = errors.New("lock was released")
 
-// A Hold is a granted bundle. Work under [Hold.Context], pass [Hold.Token] to whatever can check it, and call
-// [Hold.Release] when the work has ended.
+// A Hold is a granted bundle. Work under [Hold.Context], pass [Hold.Token] to every system that can
+// check it, and call [Hold.Release] when the work has ended.
 //
-// A request with the context of a hold is nested in it: what the hold has already is not asked for again. A hold of
-// which such a request makes use is freed when the last of them is released, itself included.
+// A request with the context of a hold is nested in it: it does not ask for resources that the hold
+// already has. If such a request uses the hold, the hold is freed when the last of them is
+// released, itself included.
 type Hold struct {
-	client   *Client
-	request  *Request // that was granted; nil for a hold that only re-enters others, or was joined
-	joint    *joint   // of a hold that was joined, else nil
+	client *Client
+	// the granted request; nil for a hold that only re-enters others, or was joined
+	request  *Request
+	joint    *joint // set for a hold that was joined
 	id       HoldID
 	session  SessionID
 	token    Token
 	since    time.Time
 	outer    *Hold           // the hold whose context the request had, or nil
 	covers   []*Hold         // the outer holds that have a part of the bundle
-	ctx      context.Context // the holder's, handed out; nothing in here waits on it
+	ctx      context.Context // handed to the holder; no code in here waits on it
 	cancel   context.CancelCauseFunc
 	once     sync.Once // of the release
-	result   error     // of it; written in once
+	result   error     // of the release, written in once
 	limits   limits
-	admitted instant       // when it was made here
+	admitted instant       // when it was created here
 	spent    time.Duration // how much of its time had passed then, at most
 
-	mu *sync.Mutex // the session's, or its own; guards:
+	mu *sync.Mutex // guards the following fields; the session's, or its own
 
-	items    []Item        // the whole bundle, also what is covered; sorted
-	users    int           // it and the holds that make use of it; freed when none is left
+	items    []Item        // the whole bundle, including what is covered; sorted
+	users    int           // the hold and the holds that use it; freed when none is left
 	lost     error         // why the hold ended before it was released
-	done     bool          // it is being or was released
-	wanted   *Asked        // how it was wanted back last
-	asked    chan struct{} // made by who wants to know, closed when somebody asks for the lock
-	progress instant       // of the last sign of it
-	killBy   time.Duration // boot clock, once a limit or a revocation has ended it; 0 before
+	done     bool          // a release has begun
+	wanted   *Asked        // the last revocation
+	asked    chan struct{} // created by Asked, closed by a revocation
+	progress instant       // of the last sign of progress
+	killBy   time.Duration // boot clock, set when a limit or a revocation ends the hold; 0 before
 }
 
-// stands tells whether work may go on under the hold. The caller holds mu.
+// stands reports whether the hold is valid, so that work may continue. The caller holds mu.
 func (h *Hold) stands() bool { return h.lost == nil && !h.done }
 
 type holdKey struct{}
 
-// newHold makes the hold of a bundle. Its context is the parent's, with the hold in it for the requests nested in it.
+// newHold creates the hold of a bundle. Its context is the parent's plus the hold itself, for
+// requests nested in it.
 func newHold(c *Client, parent context.Context, mu *sync.Mutex, items []Item) *Hold {
 	h := &Hold{client: c, mu: mu, items: items, users: 1}
 	h.outer, _ = parent.Value(holdKey{}).(*Hold)
@@ -60,15 +63,17 @@ func newHold(c *Client, parent context.Context, mu *sync.Mutex, items []Item) *H
 	return h
 }
 
-// Context ends with the cause [ErrLost] before the lock can pass on to somebody else, or with another cause once the
-// hold is released. It is derived from the context of the request: when that ends, this one does too, and the hold
-// stays until it is released. Requests with this context, or one derived from it, are nested in the hold.
+// Context ends with the cause [ErrLost] before the lock can pass to another client, or with another
+// cause once the hold is released. It is derived from the context of the request: if that ends,
+// this one does too, and the hold stays until it is released. Requests with this context, or one
+// derived from it, are nested in the hold.
 func (h *Hold) Context() context.Context { return h.ctx }
 
-// Token returns the fencing token of the grant; of a hold that re-enters others, the highest one of theirs.
+// Token returns the fencing token of the grant. For a hold that re-enters others, it is the highest
+// of their tokens.
 func (h *Hold) Token() Token { return h.token }
 
-// ID returns the id of this grant; of a hold that re-enters others, the innermost one's.
+// ID returns the ID of this grant. For a hold that re-enters others, it is the innermost one's.
 func (h *Hold) ID() HoldID { return h.id }
 
 // Names returns the resources, sorted.
@@ -84,11 +89,11 @@ func (h *Hold) Items() []Item {
 // Since returns when the bundle was granted, by the server's clock.
 func (h *Hold) Since() time.Time { return h.since }
 
-// Session returns the session that the hold stands on.
+// Session returns the session that the hold belongs to.
 func (h *Hold) Session() SessionID { return h.session }
 
-// Lost returns why the hold ended before it was released, an error that is [ErrLost], or nil. The cause of the context
-// tells the same only when the hold was what ended it first.
+// Lost returns why the hold ended before it was released, an error that is [ErrLost], or nil. The
+// cause of the context is the same error only if the loss of the hold ended the context first.
 func (h *Hold) Lost() error {
 	h.mu.Lock()
 	lost := h.lost
@@ -101,9 +106,10 @@ func (h *Hold) Lost() error {
 	return lost
 }
 
-// KillBy returns the reading of [BootTime] at which no process that works under the hold may live any more. It moves
-// on with every renewal of the lease, stays as it is when the context ends because none succeeds, and has passed once the
-// hold is released or lost in another way.
+// KillBy returns the reading of [BootTime] by which every process that works under the hold must
+// have exited. It advances with every renewal of the lease. It stays as it is when the context ends
+// because no renewal succeeded. Once the hold is released or lost in another way, it is in the
+// past.
 func (h *Hold) KillBy() time.Duration {
 	by := time.Duration(-1)
 	switch {
@@ -120,7 +126,7 @@ func (h *Hold) KillBy() time.Duration {
 	return by
 }
 
-// Progress tells that the work under the hold gets on, see [ProgressWithin].
+// Progress reports that the work under the hold is making progress, see [ProgressWithin].
 func (h *Hold) Progress() {
 	now := h.client.clock.read()
 	h.mu.Lock()
@@ -131,8 +137,9 @@ func (h *Hold) Progress() {
 	}
 }
 
-// Asked is closed when somebody asks for the lock, see [Space.Revoke]: the holder should come to an end and release it.
-// [Hold.Why] tells who asks. Nothing else happens if it does not.
+// Asked returns a channel that is closed when the lock is asked for, see [Space.Revoke]: the holder
+// should finish and release it. [Hold.Why] names the caller and the reason. If the holder ignores
+// it, nothing else happens.
 func (h *Hold) Asked() <-chan struct{} {
 	if h.request == nil && h.joint == nil {
 		return h.covers[0].Asked()
@@ -148,7 +155,7 @@ func (h *Hold) Asked() <-chan struct{} {
 	return h.asked
 }
 
-// Why returns what was said with the last revocation, or nil when there was none.
+// Why returns the details of the last revocation, or nil without one.
 func (h *Hold) Why() *Revocation {
 	if h.request == nil && h.joint == nil {
 		return h.covers[0].Why()
@@ -161,17 +168,18 @@ func (h *Hold) Why() *Revocation {
 	return &h.wanted.Revocation
 }
 
-// Release frees the bundle and passes it on to who waits for it. It is sent again until Redis has answered or the
-// session has ended, which bounds its time by the lease. It returns nil when the hold was given back, also when the answer
-// to that was lost and it is only known to be gone, or to be bound to go with the session; and an error that is [ErrLost]
-// when it had ended before. Calling it again returns the same and does nothing. While other holds make use of this one, the
-// last of them frees it.
+// Release frees the bundle and passes it on to the waiters. It is sent again until Redis replies or
+// the session has ended, which bounds its time by the lease. It returns nil if the hold was given
+// back. That includes a release whose reply was lost, if the hold is known to have ended, or to end
+// with the session. It returns an error that is [ErrLost] if the hold had ended before. Calling it
+// again returns the same and does nothing. While other holds use this one, the last of them frees
+// it.
 func (h *Hold) Release() error {
 	h.once.Do(func() { h.result = h.leave() })
 	return h.result
 }
 
-// enter counts one more user of a hold, unless it does not stand any more.
+// enter counts one more user of a hold, unless the hold is no longer valid.
 func (h *Hold) enter() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -182,7 +190,7 @@ func (h *Hold) enter() bool {
 	return true
 }
 
-// leave counts one user less; the last one frees the hold.
+// leave removes one user; the last one frees the hold.
 func (h *Hold) leave() error {
 	h.mu.Lock()
 	h.users--
@@ -202,32 +210,33 @@ func (h *Hold) leave() error {
 	}
 	for _, outer := range h.covers {
 		if outerErr := outer.leave(); err == nil {
-			err = outerErr // what is inside is lost because of what is outside
+			err = outerErr // the inner hold is lost because the outer one is
 		}
 	}
 	return err
 }
 
-// Freeing says that a script of another package is about to free the hold: from now on Redis may lack it without its being
-// lost. Released follows, or Release when the script did not free it. The context stays valid until then. A hold that only
-// re-enters others, or was joined, has nothing of its own in Redis that a script could free: then Freeing does nothing.
+// Freeing announces that a script of another package is about to free the hold: from now on a hold
+// missing in Redis is not lost. Call Released afterward, or Release if the script did not free it.
+// The context stays valid until then. For a hold that only re-enters others, or was joined, Freeing
+// does nothing, since such a hold has nothing of its own in Redis that a script could free.
 func (h *Hold) Freeing() {
 	if h.request != nil {
 		h.request.session.freeing(h)
 	}
 }
 
-// Released forgets a hold that another script has freed, without asking Redis, and ends its use of the holds that it is
-// nested in. A later Release returns the same as if it had freed the hold. For a hold that only re-enters others, or was
-// joined, Released is Release.
+// Released forgets a hold that another script has freed, without asking Redis, and ends its use of
+// the holds that it is nested in. A later Release returns the same as if it had freed the hold. For
+// a hold that only re-enters others, or was joined, Released is the same as Release.
 func (h *Hold) Released() {
 	if h.request != nil {
 		h.request.session.released(h)
 	}
-	_ = h.Release() // its error is returned by the next call, too
+	_ = h.Release() // the next call returns its error, too
 }
 
-// ended returns the result of releasing a hold that is no more.
+// ended returns the result of releasing a hold that has already ended.
 func (h *Hold) ended(cause error) error {
 	if errors.Is(cause, ErrClosed) {
 		return nil // closing the client has released it
@@ -235,7 +244,7 @@ func (h *Hold) ended(cause error) error {
 	return fmt.Errorf("release %s: %w", brief(h.Items()), cause)
 }
 
-// overdue returns why a hold has to end by its limits, or nil. The caller holds mu.
+// overdue returns why a hold must end by its limits, or nil. The caller holds mu.
 func (h *Hold) overdue(now instant) error {
 	if most := h.limits.most; most > 0 && h.spent+now.since(h.admitted) >= most {
 		return fmt.Errorf("%w: %w of %s", ErrLost, ErrExpired, most)
@@ -246,7 +255,7 @@ func (h *Hold) overdue(now instant) error {
 	return nil
 }
 
-// lose ends the work under a hold. The caller holds mu, and cancels the context after it.
+// lose ends the work under a hold. The caller holds mu, and cancels the context afterward.
 func (h *Hold) lose(cause error) {
 	h.lost = cause
 	h.killBy = h.client.clock.read().boot + h.client.Cutoff()*2/3

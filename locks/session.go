@@ -11,58 +11,66 @@ import (
 	"time"
 )
 
-// session is one lease, with a table of all that may stand in Redis on it. Requests enter the table before they are
-// sent and leave it when they surely have nothing any more, so that whatever Redis lists beyond it belongs to nobody.
+// session is one lease, with a table of everything that Redis may hold for it. A request enters the
+// table before it is sent, and leaves it only when Redis surely has nothing of it anymore. So
+// anything in Redis beyond the table has no owner.
 type session struct {
 	id     SessionID
 	client *Client
 	dog    *watchdog
 	card   []byte        // the card it was opened with
 	dead   chan struct{} // closed by end
-	wake   chan struct{} // buffer 1: there is something to audit
-	cutOne sync.Once     // cut works once, and whoever comes second waits until it is done
+	wake   chan struct{} // buffer 1: the audit has work
+	cutOne sync.Once     // makes cut work once; a second caller waits until the first is done
 
 	asserting sync.Mutex // held while a page of an assertion is under way
 
-	mu       sync.Mutex // guards what follows, and the fields of its requests that say so
+	mu       sync.Mutex // guards the following fields, and those fields of its requests that say so
 	requests map[HoldID]*Request
 	drawn    uint64 // the number of the last request
-	cause    error  // why no work may begin on it any more; nil while it lives
+	cause    error  // why no work may begin on it anymore; nil while it is alive
 	tally    tally
-	heard    uint64               // the highest revision of a grant that was heard of
-	told     uint64               // the highest revision that a renewal told
-	compare  bool                 // the table and Redis have to be compared
-	vague    int                  // renewals in a row whose count proved nothing, because requests were on their way
-	suspects map[HoldID]time.Time // requests that are over, of which a late copy may be applied; until when
+	heard    uint64 // the highest revision of a grant that was received
+	told     uint64 // the highest revision that a renewal returned
+	compare  bool   // the table must be compared with Redis
+	vague    int    // renewals in a row whose count proved nothing, because requests were in flight
+	// suspects are requests that are over but may have a late copy that is applied later, and until
+	// when they are suspected.
+	suspects map[HoldID]time.Time
 	seen     sighting
-	at       place          // which space it knows
-	answer   chan struct{}  // closed and replaced when a renewal was answered
-	limited  map[*Hold]bool // holds with limits that are looked at here; true: ended, and to be released in a while
+	at       place         // of the space that it knows
+	answer   chan struct{} // closed and replaced when a renewal got its reply
+	// limited has the holds with limits, which lookAtLimits checks; true: ended, and released later
+	// if its holder does not release it first.
+	limited map[*Hold]bool
 }
 
-// sighting is what the server's clock said, and a reading of ours from before it was asked: from then on the server's has
-// gone on by no more than ours.
+// sighting pairs the server's clock with a reading of the local clocks from before the server was
+// asked. Since then the server's clock has advanced by no more than the local ones.
 type sighting struct {
 	server time.Time
 	local  instant
 }
 
-// tally counts what a renewal's count of holds and waits is compared with.
+// tally has the counts that the number of holds and waits in a renewal's reply is compared with.
 type tally struct {
 	begun   uint64 // requests that ever entered the table
 	eased   uint64 // requests that stopped being certain
-	table   int    // requests in the table: at most so many stand in Redis
-	certain int    // of these, those that surely do: waiting or held
+	table   int    // requests in the table: an upper bound of what Redis has
+	certain int    // of these, those that Redis surely has: waiting or held
 }
 
-// suspectFor is how long a request is suspected of a late copy. It is about what a system's network goes on trying to
-// deliver bytes of a connection that was given up; what comes still later shows in the count of some renewal.
+// suspectFor is how long a request is suspected of a late copy. It is roughly how long a system's
+// network keeps trying to deliver the bytes of an abandoned connection. A copy that arrives even
+// later shows in the count of a renewal.
 const suspectFor = 2 * time.Minute
 
-// compareEvery is after how many renewals whose count proved nothing the table is compared with Redis.
+// compareEvery is the number of renewals without proof after which the table is compared with
+// Redis.
 const compareEvery = renewalsPerLease
 
-// maxSuspects is from how many suspects on it is cheaper to read what Redis has than to release each.
+// maxSuspects is the number of suspects above which reading the session's table is cheaper than
+// releasing each of them.
 const maxSuspects = 64
 
 func newSession(c *Client, id SessionID) *session {
@@ -78,7 +86,7 @@ func newSession(c *Client, id SessionID) *session {
 	return s
 }
 
-// begin enters a new request, or says why none may begin.
+// begin enters a new request into the table. The error says why none may begin.
 func (s *session) begin(items []Item) (*Request, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,8 +129,9 @@ func (s *session) become(r *Request, state requestState) {
 	r.state = state
 }
 
-// suspect has a request that is over released once more, since a copy of its acquire may have been applied late; while
-// another may still come, also at every renewal. The caller holds mu.
+// suspect makes the audit release a request that is over once more, since a copy of its acquire may
+// have been applied late. While another copy may still arrive, that is repeated at every renewal.
+// The caller holds mu.
 func (s *session) suspect(r *Request) {
 	s.suspects[r.id] = time.Now()
 	if r.doubt {
@@ -137,10 +146,10 @@ func (s *session) forget(r *Request) {
 	s.become(r, over)
 }
 
-// admit gives a granted request its hold. n is nil, or says which part of the bundle outer holds have. The error is the
-// cause when the hold is lost already.
+// admit gives a granted request its hold. n is nil, or says which part of the bundle the outer
+// holds have. The error is the cause if the hold is lost already.
 func (s *session) admit(parent context.Context, r *Request, g grant, o *order, n *nest) (*Hold, error) {
-	s.dog.inspect() // a process that was stopped may come here before the watchdog looks
+	s.dog.inspect() // a process that was stopped may get here before the watchdog checks
 	h := newHold(s.client, parent, &s.mu, o.items)
 	h.request, h.id, h.session, h.token, h.since = r, r.id, s.id, g.token, g.since
 	h.limits, h.admitted = o.limits, s.client.clock.read()
@@ -168,7 +177,7 @@ func (s *session) admit(parent context.Context, r *Request, g grant, o *order, n
 	if lost != nil {
 		h.cancel(lost)
 	}
-	if overdue { // the grant was long on its way
+	if overdue { // the grant took long to arrive
 		s.lookAtLimits()
 	}
 	if revoked != nil {
@@ -177,7 +186,8 @@ func (s *session) admit(parent context.Context, r *Request, g grant, o *order, n
 	return h, lost
 }
 
-// lookAtLimits ends holds whose own time is up. The watchdog calls it whenever it looks at the clocks.
+// lookAtLimits ends holds whose own time is over. The watchdog calls it whenever it reads the
+// clocks.
 func (s *session) lookAtLimits() {
 	var over, stuck []*Hold
 	now := s.client.clock.read()
@@ -201,34 +211,37 @@ func (s *session) lookAtLimits() {
 		h.cancel(h.Lost())
 	}
 	if len(over) > 0 {
-		s.client.spawn(func() { // the goroutine that looks at the clocks must not wait for a log to be written
+		// The goroutine that reads the clocks must not wait for a log to be written.
+		s.client.spawn(func() {
 			for _, h := range over {
 				s.client.log.Warn("lock was ended by its limit", slog.String("hold", string(h.id)), slog.Any("error", h.Lost()))
 			}
 		})
 	}
-	for _, h := range stuck { // its holder had the time to end; nobody else is to wait for one that does not
-		// Every command of the release has its time, and the session bounds it.
+	// Their holders had time to end. Waiters must not wait for a holder that does not.
+	for _, h := range stuck {
+		// Every command of the release has a timeout, and the session bounds all of them.
 		s.client.spawn(func() { _ = s.release(context.WithoutCancel(h.ctx), h) })
 	}
 }
 
-// heardOf notes the revision of news, and has what was lost before it looked for. The caller holds mu.
+// heardOf records the revision of a message, and starts a comparison if earlier ones were lost. The
+// caller holds mu.
 func (s *session) heardOf(revision uint64) {
 	if revision > s.heard+1 {
-		s.compare = true // those in between got lost
+		s.compare = true // the messages in between were lost
 		s.rouse()
 	}
 	s.heard = max(s.heard, revision)
 }
 
-// revoked takes the news that a hold is wanted back.
+// revoked handles the message that a hold was revoked.
 func (s *session) revoked(id HoldID, news Asked, revision uint64) {
 	s.mu.Lock()
 	s.heardOf(revision)
 	r := s.requests[id]
 	if r != nil && r.hold == nil {
-		r.revoked = &news // its holder learns it when he has it
+		r.revoked = &news // the holder learns of it when it gets the hold
 		r = nil
 	}
 	s.mu.Unlock()
@@ -237,7 +250,7 @@ func (s *session) revoked(id HoldID, news Asked, revision uint64) {
 	}
 }
 
-// revoke tells a holder that the lock is wanted back, or ends its work.
+// revoke notifies a holder that the lock was asked for, or ends its work.
 func (s *session) revoke(r *Request, news Asked) {
 	h := r.hold
 	s.mu.Lock()
@@ -269,7 +282,8 @@ func (s *session) revoke(r *Request, news Asked) {
 func (s *session) cut(cause error) { s.cutOne.Do(func() { s.cutAll(cause) }) }
 
 func (s *session) cutAll(cause error) {
-	s.client.retire(s) // first: who finds no work may begin on it then looks for the next session
+	// first, so that a caller that finds this session dead looks for the next one
+	s.client.retire(s)
 	s.mu.Lock()
 	s.cause = cause
 	var holds []*Hold
@@ -286,13 +300,14 @@ func (s *session) cutAll(cause error) {
 	if errors.Is(cause, ErrClosed) {
 		return
 	}
-	s.client.spawn(func() { // the goroutine that looks at the clocks must not wait for a log to be written
+	// The goroutine that reads the clocks must not wait for a log to be written.
+	s.client.spawn(func() {
 		s.client.log.Error("lock session cut off", slog.String("session", string(s.id)), slog.Int("holds", len(holds)),
 			slog.Any("error", cause))
 	})
 }
 
-// end is the last moment of the session here: from now on others may hold what it held.
+// end marks the session dead in this process: from now on others may hold what it held.
 func (s *session) end(cause error) {
 	s.cut(cause)
 	close(s.dead)
@@ -304,20 +319,20 @@ func (s *session) why() error {
 	return s.cause
 }
 
-// ended returns why a request that had nothing yet cannot be granted in the session any more.
+// ended returns why the session can no longer grant a request that had nothing yet.
 func (s *session) ended() error {
 	why := s.why()
 	switch {
 	case errors.Is(why, ErrClosed):
 		return ErrClosed
 	case why == nil:
-		return ErrNoSession // the watchdog is about to say why
+		return ErrNoSession // the watchdog is about to set the cause
 	}
 	return fmt.Errorf("%w: the last one has ended: %v", ErrNoSession, why) //nolint:errorlint // an ErrLost, but nothing was lost here
 }
 
-// killBy returns the boot clock's reading for [Hold.KillBy]. A hold whose lease is only about to run out keeps its time:
-// its processes have been told to end, and may do so in order.
+// killBy returns the boot clock's reading for [Hold.KillBy]. A hold whose lease is only about to
+// run out keeps its time: its processes have been asked to end, and may do so in order.
 func (s *session) killBy(h *Hold) time.Duration {
 	s.mu.Lock()
 	done, lost, own := h.done, h.lost != nil, h.killBy
@@ -334,7 +349,7 @@ func (s *session) killBy(h *Hold) time.Duration {
 	return min(own, s.dog.killBy())
 }
 
-// renew is the watchdog's command.
+// renew sends one renewal, for the watchdog.
 func (s *session) renew(ctx context.Context) (time.Duration, error) {
 	s.mu.Lock()
 	before, at := s.tally, s.at
@@ -358,7 +373,7 @@ func (s *session) renew(ctx context.Context) (time.Duration, error) {
 		s.see(sighting{serverTime(r.number(1)), local})
 		s.check(before, uint64(r.number(2)), int(r.number(3)))
 		c.reaper.due(milliseconds(r.number(4)))
-		if r.number(4) == 0 { // more was due than one call does
+		if r.number(4) == 0 { // more was due than one call handles
 			c.reaper.now()
 		}
 		c.recovery.heard(r.number(5), c.lease)
@@ -380,8 +395,9 @@ func (s *session) see(seen sighting) {
 	s.mu.Unlock()
 }
 
-// check compares what a renewal told with the table. Commands were on their way while it was, so the count lies
-// between what was certain all the time and what was in the table at any time.
+// check compares the count in a renewal's reply with the table. Commands were in flight meanwhile,
+// so the count must lie between the requests that were certain all the time and those that were in
+// the table at any time.
 func (s *session) check(before tally, revision uint64, count int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -393,8 +409,8 @@ func (s *session) check(before tally, revision uint64, count int) {
 	case atLeast == atMost:
 		s.vague = 0
 	default:
-		// A late copy of an acquire that was answered is no suspect, and may hide between the two counts for as long as the
-		// session is busy.
+		// A late copy of an acquire that got its reply is no suspect. While the session is busy, it
+		// may hide between the two bounds.
 		if s.vague++; s.vague >= compareEvery {
 			s.compare = true
 		}
@@ -412,11 +428,11 @@ func (s *session) check(before tally, revision uint64, count int) {
 func (s *session) rouse() {
 	select {
 	case s.wake <- struct{}{}:
-	default: // it will look at everything anyway
+	default: // the pending wake-up covers everything
 	}
 }
 
-// recompare has the table compared with Redis: messages may have been lost.
+// recompare starts a comparison of the table with Redis, because messages may have been lost.
 func (s *session) recompare() {
 	s.mu.Lock()
 	s.compare = true
@@ -424,7 +440,7 @@ func (s *session) recompare() {
 	s.rouse()
 }
 
-// granted takes the news that a request was granted.
+// granted handles the message that a request was granted.
 func (s *session) granted(id HoldID, g grant, revision uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -433,12 +449,13 @@ func (s *session) granted(id HoldID, g grant, revision uint64) {
 		s.take(r, g)
 		return
 	}
-	s.suspects[id] = time.Now() // it was given up; its cancellation may have come too early
+	// the request was abandoned; its cancellation may have arrived too early
+	s.suspects[id] = time.Now()
 	s.rouse()
 }
 
-// unqueued takes the news that a wait was taken out of the queues: its request asks again. When the news gets lost, the
-// comparison with Redis does the same.
+// unqueued handles the message that a wait was taken out of the queues: its request asks again. If
+// the message is lost, the comparison with Redis has the same effect.
 func (s *session) unqueued(id HoldID, revision uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -448,7 +465,7 @@ func (s *session) unqueued(id HoldID, revision uint64) {
 	}
 }
 
-// askAgain has a request ask that does not wait in Redis any more. The caller holds mu.
+// askAgain makes a request ask again that no longer waits in Redis. The caller holds mu.
 func (s *session) askAgain(r *Request) {
 	s.become(r, open)
 	r.channels()
@@ -458,7 +475,7 @@ func (s *session) askAgain(r *Request) {
 	}
 }
 
-// take hands a grant to the request that waits for it. The caller holds mu.
+// take passes a grant to the request that waits for it. The caller holds mu.
 func (s *session) take(r *Request, g grant) {
 	if r.state == open || r.state == waiting {
 		s.become(r, held)
@@ -469,8 +486,8 @@ func (s *session) take(r *Request, g grant) {
 	}
 }
 
-// release gives a hold back, for [Hold.Release]. One that was ended by its limits or revoked is given back, too, so that
-// it passes on before its time.
+// release gives a hold back, for [Hold.Release]. That includes a hold that was revoked or ended by
+// its limits, so that it passes on before its time.
 func (s *session) release(ctx context.Context, h *Hold) error {
 	request := h.request
 	s.mu.Lock()
@@ -507,9 +524,10 @@ func (s *session) release(ctx context.Context, h *Hold) error {
 	return nil
 }
 
-// unreleased returns why a release gave nothing back: Redis did not have the hold, or nobody has answered while the session
-// lived. It returns nil when the hold stood when its release began, and an earlier copy of it, one of ours or of the
-// network's, may be what ended it.
+// unreleased returns why a release gave nothing back: Redis did not have the hold, or sent no reply
+// while the session was alive. It returns nil if the hold was valid when its release began, so that
+// an earlier copy of the release, sent by this client or duplicated by the network, may have ended
+// it.
 func (s *session) unreleased(h *Hold, began time.Time, r reply, resent bool, err error) error {
 	s.mu.Lock()
 	over := h.overdue(instant{at: began, boot: h.admitted.boot})
@@ -518,15 +536,16 @@ func (s *session) unreleased(h *Hold, began time.Time, r reply, resent bool, err
 	switch {
 	case over != nil:
 		return over
-	case err != nil && (!resent || s.why() == nil || errors.Is(err, errEnded)): // the last: somebody else has ended the session
+	// errEnded: another process has ended the session
+	case err != nil && (!resent || s.why() == nil || errors.Is(err, errEnded)):
 		return err
 	case !s.dog.covered(began):
 		return gone
 	case resent:
 		return nil
 	}
-	// The session lives, so only data that was lost or a seizure can have ended the hold, if it was not a copy. News of a
-	// seizure come by another connection.
+	// The session is alive, so apart from a copy only lost data or a seizure can have ended the
+	// hold. The message of a seizure arrives over another connection.
 	if len(r) < 5 {
 		return gone
 	}
@@ -550,7 +569,7 @@ func (s *session) unreleased(h *Hold, began time.Time, r reply, resent bool, err
 	return nil
 }
 
-// freeing expects a hold to be freed by another script.
+// freeing prepares for another script to free a hold.
 func (s *session) freeing(h *Hold) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -568,7 +587,7 @@ func (s *session) released(h *Hold) {
 	h.cancel(errReleased)
 }
 
-// drop abandons a request: whatever it has or will get is released in the background.
+// drop abandons a request: everything that it has or will get is released in the background.
 func (s *session) drop(ctx context.Context, r *Request) {
 	s.mu.Lock()
 	if r.state == ending || r.state == over {
@@ -579,13 +598,14 @@ func (s *session) drop(ctx context.Context, r *Request) {
 	asking := r.asking
 	s.mu.Unlock()
 	if asking {
-		return // the goroutine that asks cancels after the reply: then nothing can overtake
+		return // the asking goroutine cancels after the reply, so no command overtakes another
 	}
-	// It outlives the caller's context, which has ended; every command in it has its time, and the session bounds it.
+	// It outlives the caller's context, which has ended. Every command in it has a timeout, and the
+	// session bounds it.
 	s.client.spawn(func() { s.cancel(context.WithoutCancel(ctx), r) })
 }
 
-// errorReply returns the error reply for which the acquire was last sent again; nil without one.
+// errorReply returns the error reply that made the acquire be sent again last, or nil.
 func (s *session) errorReply(r *Request) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -595,7 +615,7 @@ func (s *session) errorReply(r *Request) error {
 	return r.last
 }
 
-// cancel releases or cancels what a request has.
+// cancel releases or cancels everything that a request has.
 func (s *session) cancel(ctx context.Context, r *Request) {
 	if _, _, err := s.sendRelease(ctx, []any{string(r.id)}); err != nil {
 		s.client.log.Debug("cancelling a lock request", slog.String("request", string(r.id)), slog.Any("error", err))
@@ -603,7 +623,7 @@ func (s *session) cancel(ctx context.Context, r *Request) {
 	s.forget(r)
 }
 
-// sendRelease sends a release until it is answered or the session is dead.
+// sendRelease sends a release until it gets a reply or the session is dead.
 func (s *session) sendRelease(ctx context.Context, args []any) (r reply, resent bool, err error) {
 	r, resent, err = s.untilAnswered(func() (reply, error) { return s.client.post.wait(ctx, s.client.releaseScript, args) })
 	if r.number(1) == 1 {
@@ -612,8 +632,8 @@ func (s *session) sendRelease(ctx context.Context, args []any) (r reply, resent 
 	return r, resent, err
 }
 
-// untilAnswered sends a script until it is answered or the session is dead. resent tells that an earlier copy got no
-// answer and may have been the one that was applied.
+// untilAnswered sends a script until it gets a reply or the session is dead. resent means that an
+// earlier copy got no reply and may be the one that was applied.
 func (s *session) untilAnswered(send func() (reply, error)) (r reply, resent bool, err error) {
 	var pause backoff
 	for {
@@ -634,14 +654,15 @@ func (s *session) untilAnswered(send func() (reply, error)) (r reply, resent boo
 	}
 }
 
-// answer is what an acquire ended with.
+// answer is the outcome of an acquire.
 type answer struct {
 	reply reply
 	err   error
 }
 
-// ask sends an acquire until it is answered, given up or the session is dead. It runs in a goroutine of its own, since
-// a command in flight cannot be interrupted and the caller's context may end meanwhile.
+// ask sends an acquire until it gets a reply, is abandoned, or the session is dead. It runs in its
+// own goroutine, since a command in flight cannot be interrupted and the caller's context may end
+// meanwhile.
 func (s *session) ask(ctx context.Context, r *Request, args []any) answer {
 	var pause backoff
 	for {
@@ -658,8 +679,8 @@ func (s *session) ask(ctx context.Context, r *Request, args []any) answer {
 	}
 }
 
-// answered notes what came of one sending of an acquire. When that is final, it returns what to make of it; otherwise the
-// same has to be sent again.
+// answered records the outcome of one attempt to send an acquire. If that is final, it returns the
+// answer to act on. Otherwise the same acquire must be sent again.
 func (s *session) answered(ctx context.Context, r *Request, a answer) (final bool, _ answer) {
 	s.mu.Lock()
 	if a.err != nil && !unsent(a.err) {
@@ -676,7 +697,8 @@ func (s *session) answered(ctx context.Context, r *Request, a answer) (final boo
 		r.asking = false
 	}
 	if late {
-		// A message told of the grant, and the hold was released meanwhile. Was this copy applied before or after?
+		// The grant arrived by a message, and the hold was released meanwhile. This copy may have
+		// been applied before or after that release.
 		r.late = true
 		if r.state == over {
 			s.suspect(r)
@@ -690,8 +712,8 @@ func (s *session) answered(ctx context.Context, r *Request, a answer) (final boo
 	return final, a
 }
 
-// audit looks after the doubtful until the session ends: requests that may have been applied late, and differences
-// between the table and Redis.
+// audit handles doubtful cases until the session ends: requests that may have been applied late,
+// and differences between the table and Redis.
 func (s *session) audit(ctx context.Context) {
 	var pause backoff
 	for {
@@ -714,8 +736,8 @@ func (s *session) audit(ctx context.Context) {
 	}
 }
 
-// settleTime is how long the message of a grant, or the reply to a release, may be under way when a renewal already
-// counts it.
+// settleTime is how long the message of a grant, or the reply to a release, may be in flight after
+// a renewal has already counted it.
 const settleTime = 50 * time.Millisecond
 
 func (s *session) auditOnce(ctx context.Context) error {
@@ -763,8 +785,9 @@ func (s *session) auditOnce(ctx context.Context) error {
 	return nil
 }
 
-// compareTable reads what Redis has for the session. It delivers grants whose message was lost, ends holds that are
-// gone, has waits that are gone asked again, and returns what nobody here knows.
+// compareTable reads what Redis has for the session. It delivers grants whose message was lost,
+// ends holds that are missing, makes requests ask again whose waits are missing, and returns what
+// this client does not know.
 func (s *session) compareTable(ctx context.Context, told uint64) (strays []HoldID, err error) {
 	before := make(map[HoldID]requestState)
 	s.mu.Lock()
@@ -779,7 +802,7 @@ func (s *session) compareTable(ctx context.Context, told uint64) (strays []HoldI
 	if err != nil {
 		return nil, err
 	}
-	// What was read of a space that has lost data proves nothing: the session says first what it holds.
+	// A listing of a space that has lost data proves nothing: the session must re-assert first.
 	r, err := s.client.call(ctx, placeScript, string(s.id))
 	if err != nil {
 		return nil, err
@@ -810,7 +833,7 @@ func (s *session) compareTable(ctx context.Context, told uint64) (strays []HoldI
 		}
 	}
 	var missing []*Hold
-	for id, state := range before { // what was there before the read and is not in it
+	for id, state := range before { // it was in Redis before the read, and the listing lacks it
 		r := s.requests[id]
 		switch {
 		case r == nil || r.state != state:
@@ -829,12 +852,12 @@ func (s *session) compareTable(ctx context.Context, told uint64) (strays []HoldI
 	return strays, nil
 }
 
-// lose ends holds that Redis does not have any more.
+// lose ends holds that Redis no longer has.
 func (s *session) lose(missing []*Hold) {
 	if len(missing) == 0 {
 		return
 	}
-	sleep(settleTime, s.dead) // whoever had them freed may be about to say so
+	sleep(settleTime, s.dead) // a message that explains the release may be on its way
 	cause := fmt.Errorf("%w: redis no longer has the hold", ErrLost)
 	s.mu.Lock()
 	missing = slices.DeleteFunc(missing, func(h *Hold) bool { return h.request.state != held || !h.stands() })
@@ -851,7 +874,7 @@ func (s *session) lose(missing []*Hold) {
 	}
 }
 
-// backoff is a growing pause between two sendings of a command.
+// backoff is a growing pause between two attempts to send a command.
 type backoff struct{ last time.Duration }
 
 const (
@@ -859,13 +882,13 @@ const (
 	maxPause   = 500 * time.Millisecond
 )
 
-// wait pauses, and returns false when dead is closed.
+// wait pauses. It returns false if dead is closed.
 func (b *backoff) wait(dead <-chan struct{}) bool {
 	b.last = min(max(2*b.last, firstPause), maxPause)
 	return sleep(b.last, dead)
 }
 
-// sleep returns false when done is closed before the time is over.
+// sleep returns false if done is closed before the time is over.
 func sleep(d time.Duration, done <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

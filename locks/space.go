@@ -26,16 +26,16 @@ func checkNamespace(namespace string) error {
 	return nil
 }
 
-// A Space is one lock space, seen without a session: [Space.Read] tells who holds and who waits, [Space.Sessions] who
-// lives. Packages whose own scripts grant and free in the space take [Space.Keys] and [Link] for them. Reading
-// changes nothing and creates nothing.
+// A Space is one lock space, seen without a session: [Space.Read] lists holds and waits,
+// [Space.Sessions] the live sessions. Packages whose own scripts grant and free in the space build
+// them with [Space.Keys] and [Link]. Reading changes nothing and creates nothing.
 type Space struct {
 	rdb  redis.UniversalClient
 	keys []string
 }
 
-// NewSpace returns the space of a namespace: 1 to 64 letters, digits, - and _. It sends through rdb, which stays the
-// caller's. It dials nothing.
+// NewSpace returns the space of a namespace: 1 to 64 letters, digits, - and _. It sends commands
+// through rdb, which the caller keeps and closes. It dials nothing.
 func NewSpace(rdb redis.UniversalClient, namespace string) (*Space, error) {
 	if err := checkNamespace(namespace); err != nil {
 		return nil, err
@@ -43,7 +43,8 @@ func NewSpace(rdb redis.UniversalClient, namespace string) (*Space, error) {
 	return &Space{rdb, spaceKeys(namespace)}, nil
 }
 
-// spaceKeys returns the keys in the order of KEYS. The namespace is the hash tag: a space lives in one slot.
+// spaceKeys returns the keys in the order of KEYS. The namespace is the hash tag: a space lives in
+// one slot.
 func spaceKeys(namespace string) []string {
 	keys := []string{"exp", "own", "hold", "wait", "q", "idx", "meta", "seq"}
 	for i, key := range keys {
@@ -57,43 +58,53 @@ func channel(namespace string, session SessionID) string {
 	return "{" + namespace + "}:to:" + string(session)
 }
 
-// Keys returns the keys of the space in the order in which [Link] expects them at the front of KEYS. The caller may
-// append to the slice.
+// Keys returns the keys of the space in the order in which [Link] expects them, at the front of
+// KEYS. The caller may append to the slice.
 func (s *Space) Keys() []string { return slices.Clip(slices.Clone(s.keys)) }
 
 // HoldRecord is a granted bundle.
 type HoldRecord struct {
-	ID        HoldID
-	Session   SessionID
-	Token     Token
-	Since     time.Time       // of the grant, by the server's clock
-	Info      json.RawMessage // what its holder told about it; nil when nothing
-	Names     []string        // sorted
-	Items     []Item          // the same, and how each is held
-	Resting   bool            // it was released or its holder died, but its bundle stays taken (MinHold, CrashDelay)
-	LeaseLeft time.Duration   // until its session ends unless it is renewed, or the rest; 0 when that is over and nobody noticed yet
-	Asked     *Asked          // how it is wanted back, nil when it is not
+	ID      HoldID
+	Session SessionID
+	Token   Token
+	Since   time.Time       // of the grant, by the server's clock
+	Info    json.RawMessage // from the holder; nil if it gave none
+	Names   []string        // sorted
+	Items   []Item          // the same, with how each is held
+	// Resting means that the hold was released or its holder died, but its bundle stays taken
+	// (MinHold, CrashDelay).
+	Resting bool
+	// LeaseLeft is the time until its session ends unless renewed, or until its rest ends. It is 0
+	// when that time is over and no script has noticed yet.
+	LeaseLeft time.Duration
+	Asked     *Asked // set by a revocation; nil without one
 }
 
-// WaitState says where a wait stands.
+// WaitState is the state of a wait.
 type WaitState string
 
 const (
 	Waiting WaitState = "waiting" // in the queues of its resources
-	Offered WaitState = "offered" // its bundle is reserved for it for a moment; only a run's wait is offered something
-	Lapsed  WaitState = "lapsed"  // an offer was not taken in time: others may pass, the ticket stays
-	Kept    WaitState = "kept"    // no offers for its kind at this time (a run whose queue is paused): others may pass, the ticket stays
+	// its bundle is reserved for it for a moment; only for waits of runs
+	Offered WaitState = "offered"
+	// the offer was not taken in time: others may pass, the ticket stays
+	Lapsed WaitState = "lapsed"
+	// Kept: its class gets no offers at this time (its queue is paused). Others may pass, the
+	// ticket stays.
+	Kept WaitState = "kept"
 )
 
 // WaitRecord is a queued request for a bundle.
 type WaitRecord struct {
 	Request HoldID
-	Session SessionID // "" for a wait that belongs to the space: that of a run, which waits without a worker
+	// Session is "" for a wait that belongs to the space: that of a run, which waits without a
+	// worker.
+	Session SessionID
 	Since   time.Time // when it was queued, by the server's clock
-	Ticket  uint64    // its place: lower ones came earlier
+	Ticket  uint64    // its place: lower tickets came earlier
 	State   WaitState
 	Names   []string // sorted
-	Items   []Item   // the same, and how each is wanted
+	Items   []Item   // the same, with how each is wanted
 	Under   []HoldID // the holds that it is nested in
 	Info    json.RawMessage
 }
@@ -101,13 +112,14 @@ type WaitRecord struct {
 // SessionRecord is one session.
 type SessionRecord struct {
 	ID        SessionID
-	Card      json.RawMessage // what it tells about itself
+	Card      json.RawMessage // its description of itself
 	Format    int             // the highest layout that its build can write
-	LeaseLeft time.Duration   // 0 when it has ended and nobody noticed yet
+	LeaseLeft time.Duration   // 0 when it has ended and no script has noticed yet
 }
 
-// Listing is what a space has, or some sessions in it. It is read in pages of at most 1,000, each of one moment: a bundle
-// that is granted while they are read may be listed as a wait and as a hold.
+// Listing is the content of a space, or of some of its sessions. It is read in pages of at most
+// 1,000, each of one moment. A bundle that is granted between two pages may be listed as a wait and
+// as a hold.
 type Listing struct {
 	At    time.Time // when the first page was read, by the server's clock
 	Holds []HoldRecord
@@ -116,7 +128,7 @@ type Listing struct {
 
 const pageSize = 1000
 
-// Read lists the holds and waits of the given sessions, or all of the space when none is given.
+// Read lists the holds and waits of the given sessions, or of the whole space when none is given.
 func (s *Space) Read(ctx context.Context, sessions ...SessionID) (*Listing, error) {
 	return s.read(ctx, "hw", sessions)
 }
@@ -130,8 +142,8 @@ func (s *Space) Holds(ctx context.Context, sessions ...SessionID) ([]HoldRecord,
 	return listing.Holds, listing.At, nil
 }
 
-// Waits lists the waits of the given sessions in the order of their tickets, or all when none is given, and the
-// server's time. The waits of runs are the session "@"'s.
+// Waits lists the waits of the given sessions in the order of their tickets, or all waits when none
+// is given, and the server's time. The waits of runs belong to the session "@".
 func (s *Space) Waits(ctx context.Context, sessions ...SessionID) ([]WaitRecord, time.Time, error) {
 	listing, err := s.read(ctx, "w", sessions)
 	if err != nil {
@@ -143,7 +155,7 @@ func (s *Space) Waits(ctx context.Context, sessions ...SessionID) ([]WaitRecord,
 // read lists holds (h), waits (w) or both.
 func (s *Space) read(ctx context.Context, kinds string, sessions []SessionID) (*Listing, error) {
 	listing := new(Listing)
-	ranges := [][2]string{{"-", "(~"}} // behind that are indexes of other things
+	ranges := [][2]string{{"-", "(~"}} // indexes of other things come after ~
 	if len(sessions) > 0 {
 		ranges = ranges[:0]
 		for _, id := range sessions {
@@ -184,7 +196,7 @@ func (s *Space) readRange(ctx context.Context, kind, from, to string, listing *L
 	return nil
 }
 
-// parseHold reads a hold as the space keeps it.
+// parseHold reads a hold as it is stored in the space.
 func parseHold(member string, left time.Duration) (HoldRecord, bool) {
 	fields := strings.Split(member, "\x1f")
 	session, id, ok := strings.Cut(fields[0], "\x00")
@@ -206,7 +218,7 @@ func parseHold(member string, left time.Duration) (HoldRecord, bool) {
 	return h, true
 }
 
-// addWait takes one entry of the index, session \0 w \0 id, and its record.
+// addWait adds the wait of one index entry, session \0 w \0 id, and its record.
 func (l *Listing) addWait(member, record string) {
 	entry := strings.SplitN(member, "\x00", 3)
 	fields := strings.Split(record, "\x1f")
@@ -241,8 +253,8 @@ func (s *Space) Kept(ctx context.Context) ([]string, error) {
 // sessionsPage is how many sessions, with cards of up to 16 KiB, one script reads.
 const sessionsPage = 100
 
-// Sessions lists every session and the server's time. It is read in pages: a session that opens or ends meanwhile may be
-// listed or not.
+// Sessions lists every session, and the server's time. It reads in pages: a session that opens or
+// ends meanwhile may be listed or missing.
 func (s *Space) Sessions(ctx context.Context) ([]SessionRecord, time.Time, error) {
 	var records []SessionRecord
 	var at time.Time
@@ -273,9 +285,10 @@ func (s *Space) Now(ctx context.Context) (time.Time, error) {
 	return serverTime(r.number(0)), nil
 }
 
-// BlockedBy tells for each wait what keeps it waiting: for each of its resources the holds on it that are in its way, or
-// the wait that it is reserved for, and the wait right in front in its queue. A wait whose offer lapsed, or that is kept
-// back, stands in no queue. For permits it names everybody who has some. It names 32 at most.
+// BlockedBy returns for each wait what blocks it. For each resource, that is the holds on it that
+// are in the way, or the wait that it is reserved for, and the wait right in front in its queue. A
+// wait whose offer lapsed, or that is kept back, is in no queue. For permits it names all holders
+// of some. It names at most 32.
 func BlockedBy(holds []HoldRecord, waits []WaitRecord) map[HoldID][]HoldID {
 	type user struct {
 		id   HoldID
@@ -331,17 +344,19 @@ func BlockedBy(holds []HoldRecord, waits []WaitRecord) map[HoldID][]HoldID {
 
 const namedBlockers = 32
 
-// LockRecord is one resource: who has it, and how.
+// LockRecord is one resource with its holders and their mode.
 type LockRecord struct {
 	Name  string
 	At    time.Time // when it was read, by the server's clock
-	Mode  Mode      // "" when nobody has it
-	Limit int       // for permits that are declared: how many there are; else 0
-	Used  int       // how many permits or shares are taken, offers that stand included; 1 when it is held exclusively
+	Mode  Mode      // "" when the resource is free
+	Limit int       // the number of permits declared; 0 without a declaration
+	// Used is how many permits or shares are taken, including current offers; 1 when held
+	// exclusively.
+	Used  int
 	Holds []HoldRecord
 }
 
-// Holder returns the hold of a token, or nil when it is not among those that were read.
+// Holder returns the hold with a token, or nil if it is not among those that were read.
 func (l *LockRecord) Holder(token Token) *HoldRecord {
 	for i := range l.Holds {
 		if l.Holds[i].Token == token {
@@ -354,8 +369,8 @@ func (l *LockRecord) Holder(token Token) *HoldRecord {
 // holdersPage is how many holds of one resource one script reads.
 const holdersPage = 200
 
-// HeldBy returns who has a resource. At most 1,000 holds that share it are read, in pages: a hold that is released
-// meanwhile may be among them.
+// HeldBy returns the holders of a resource. It reads at most 1,000 holds that share the resource,
+// in pages: a hold that is released meanwhile may be among them.
 func (s *Space) HeldBy(ctx context.Context, name string) (*LockRecord, error) {
 	if err := CheckName(name); err != nil {
 		return nil, fmt.Errorf("read lock: %w", err)
@@ -373,7 +388,7 @@ func (s *Space) HeldBy(ctx context.Context, name string) (*LockRecord, error) {
 	return lock, nil
 }
 
-// heldBy reads one page of the holds of a resource, and returns from where the next one begins.
+// heldBy reads one page of the holds of a resource, and returns the start of the next one.
 func (s *Space) heldBy(ctx context.Context, name, from string) (*LockRecord, string, error) {
 	r, err := runScript(ctx, s.rdb, holdersScript, s.keys, name, from, holdersPage)
 	if err != nil {
@@ -399,13 +414,14 @@ func (s *Space) heldBy(ctx context.Context, name, from string) (*LockRecord, str
 	return lock, r.text(2), nil
 }
 
-// PermitRecord is a declared number of permits and how many of them are taken, offers that stand included.
+// PermitRecord is a declared number of permits and how many of them are taken, including current
+// offers.
 type PermitRecord struct {
 	PermitLimit
 	Used int
 }
 
-// Permits reads which of some resources have permits declared, and how many.
+// Permits reads the declared permits of those of the given resources that have some.
 func (s *Space) Permits(ctx context.Context, names ...string) (map[string]PermitRecord, error) {
 	records := make(map[string]PermitRecord)
 	for some := range slices.Chunk(names, pageSize) {
