@@ -8,14 +8,15 @@ import (
 	"time"
 )
 
-// Acquire asks for a bundle, all or none, and waits until it is granted, the limit of [Wait] has passed, or ctx ends. At the
-// limit the error is an [ErrBusy]; when ctx ends it is the cause of that, which is no ErrBusy, and what the request has is
-// given back in the background. While Redis does not answer, Acquire retries; when the session is lost meanwhile, the
-// request queues again, at the end, in the next one.
+// Acquire asks for a bundle, all or none, and waits until it is granted, the limit of [Wait] has
+// passed, or ctx ends. At the limit the error is an [ErrBusy]. If ctx ends, the error is its cause,
+// not ErrBusy, and everything the request has is released in the background. While Redis does not
+// reply, Acquire retries. If the session is lost meanwhile, the request queues again in the next
+// one, at the end.
 //
-// ctx bounds the work, too: [Hold.Context] is derived from it. So do not bound the wait by [context.WithTimeout], whose
-// cancel ends the work, and whose timeout cuts the work off while the lock is held. Use [Wait], which bounds the wait
-// alone; the example shows it.
+// ctx bounds the work, too: [Hold.Context] is derived from it. So do not bound the wait by
+// [context.WithTimeout]: its cancel ends the work, and its timeout cuts the work off while the lock
+// is held. Use [Wait], which bounds only the wait, as the example shows.
 func (c *Client) Acquire(ctx context.Context, parts ...Part) (*Hold, error) {
 	o, err := newOrder(parts)
 	if err != nil {
@@ -24,9 +25,10 @@ func (c *Client) Acquire(ctx context.Context, parts ...Part) (*Hold, error) {
 	return c.acquire(ctx, o)
 }
 
-// TryAcquire asks for a bundle, all or none, and returns at once when it is not free: the error is a [*BusyError]. It
-// also returns at once when there is no live session, with an error that is [ErrNoSession]. Only on a space that was just made,
-// by a server that may have lost another one, it waits: for a second at most.
+// TryAcquire asks for a bundle, all or none, and returns at once when it is not free: the error is
+// a [*BusyError]. It also returns at once when there is no live session, with an error that is
+// [ErrNoSession]. It waits only on a space that was just created by a server that may have lost
+// another one, for a second at most.
 func (c *Client) TryAcquire(ctx context.Context, parts ...Part) (*Hold, error) {
 	o, err := newOrder(append(parts[:len(parts):len(parts)], Wait(0)))
 	if err != nil {
@@ -35,7 +37,7 @@ func (c *Client) TryAcquire(ctx context.Context, parts ...Part) (*Hold, error) {
 	return c.acquire(ctx, o)
 }
 
-// acquire puts the order to one session after the other until one answers it.
+// acquire sends the order in one session after the other until one returns a final reply.
 func (c *Client) acquire(ctx context.Context, o *order) (*Hold, error) {
 	q := &quest{client: c, order: o, began: time.Now()}
 	if o.limited && o.limit > 0 {
@@ -54,23 +56,23 @@ func (c *Client) acquire(ctx context.Context, o *order) (*Hold, error) {
 	}
 }
 
-// errAgain says that the session has ended under a request: ask in the next one.
+// errAgain means that the session ended under a request: ask again in the next one.
 var errAgain = errors.New("the session has ended")
 
 // quest is one call of Acquire or TryAcquire.
 type quest struct {
 	client *Client
 	order  *order
-	nest   *nest // how it stands to the holds of its context
+	nest   *nest // its relation to the holds of its context
 	began  time.Time
 	limit  <-chan time.Time // nil without a limit
 	late   bool             // the limit has passed
-	busy   *BusyError       // what was in the way when Redis last said so
+	busy   *BusyError       // what blocked it when Redis last replied
 	told   bool             // OnWait was called
-	reply  error            // the error reply for which the acquire was last sent again
+	reply  error            // the error reply that made the acquire be sent again last
 }
 
-// tries tells whether the bundle is wanted at once or not at all.
+// tries reports whether the request must be granted at once or not at all.
 func (q *quest) tries() bool { return q.late || q.order.limited && q.order.limit == 0 }
 
 // args returns the arguments of the script.
@@ -98,7 +100,7 @@ func (q *quest) args(r *Request) []any {
 	return args
 }
 
-// gaveUp returns the error of a request that ends without an answer in its favour.
+// gaveUp returns the error of a request that ends without a grant.
 func (q *quest) gaveUp(cause error) error {
 	switch {
 	case cause == nil && q.busy == nil && q.reply != nil:
@@ -110,7 +112,7 @@ func (q *quest) gaveUp(cause error) error {
 	case q.busy == nil:
 		return cause
 	}
-	busy := *q.busy // OnWait was given the other one
+	busy := *q.busy // OnWait received the other one
 	if !(q.order.limited && q.order.limit == 0) {
 		busy.Waited = time.Since(q.began)
 	}
@@ -120,7 +122,7 @@ func (q *quest) gaveUp(cause error) error {
 	return &endedError{cause, &busy}
 }
 
-// attempt asks in the current session. It waits for one to be there.
+// attempt asks in the current session. It waits until there is one.
 func (q *quest) attempt(ctx context.Context) (*Hold, error) {
 	var s *session
 	for s == nil {
@@ -164,7 +166,8 @@ func (q *quest) attempt(ctx context.Context) (*Hold, error) {
 	return hold, err
 }
 
-// again returns errAgain, or, for a try, which does not wait for the next session, why this one has ended.
+// again returns errAgain. A try does not wait for the next session, so it gets the reason why this
+// one has ended.
 func (q *quest) again(s *session) error {
 	if !(q.order.limited && q.order.limit == 0) {
 		return errAgain
@@ -172,8 +175,9 @@ func (q *quest) again(s *session) error {
 	return s.ended()
 }
 
-// follow sends the request and looks after it until it is granted, refused or given up. The first question goes out in
-// this goroutine, or with those of others; only what has to be asked again, or comes later, needs a goroutine of its own.
+// follow sends the request and attends to it until it is granted, refused or abandoned. This
+// goroutine sends it first, alone or together with the requests of others. Only a retry or a later
+// question needs its own goroutine.
 func (q *quest) follow(ctx context.Context, s *session, r *Request) (*Hold, error) {
 	s.mu.Lock()
 	r.asking, r.once = true, q.tries()
@@ -198,7 +202,7 @@ func (q *quest) follow(ctx context.Context, s *session, r *Request) (*Hold, erro
 	return q.await(ctx, s, r, nil, answers)
 }
 
-// judge looks at an answer to the request. It returns neither hold nor error when the request goes on.
+// judge handles a reply to the request. It returns neither hold nor error if the request continues.
 func (q *quest) judge(ctx context.Context, s *session, r *Request, a answer) (*Hold, error) {
 	switch {
 	case a.err != nil && s.why() != nil:
@@ -211,8 +215,8 @@ func (q *quest) judge(ctx context.Context, s *session, r *Request, a answer) (*H
 	return q.take(ctx, s, r, a.reply)
 }
 
-// await looks after a request that was sent: in a letter, by a goroutine that leaves its answer in answers, or, with
-// neither of them, one that waits in Redis.
+// await attends to a request that was sent in a letter, or by a goroutine that puts its answer into
+// answers, or that waits in Redis if both are nil.
 func (q *quest) await(ctx context.Context, s *session, r *Request, posted *letter, answers <-chan answer) (*Hold, error) {
 	s.mu.Lock()
 	r.channels()
@@ -231,7 +235,8 @@ func (q *quest) await(ctx context.Context, s *session, r *Request, posted *lette
 	if q.late {
 		hurry = time.After(q.patience())
 	}
-	again := func() bool { // asks again, unless a question is under way
+	// again sends the request again, unless it is still in flight.
+	again := func() bool {
 		if sent != nil || answers != nil {
 			return true
 		}
@@ -263,7 +268,8 @@ func (q *quest) await(ctx context.Context, s *session, r *Request, posted *lette
 				return nil, ErrClosed
 			}
 		case g := <-grants:
-			// A question that is still under way would be granted once more, for nobody, if the release overtook it.
+			// If the release overtook a question that is still in flight, that would be granted
+			// again, without a holder.
 			if sent != nil || answers != nil {
 				select {
 				case <-sent:
@@ -301,7 +307,7 @@ func (q *quest) await(ctx context.Context, s *session, r *Request, posted *lette
 	}
 }
 
-// cleanUp looks after a letter that nobody waits for any more.
+// cleanUp handles a letter whose caller no longer waits for it.
 func (q *quest) cleanUp(ctx context.Context, s *session, r *Request, posted *letter) {
 	ctx = context.WithoutCancel(ctx) // the caller's has ended; the session bounds it
 	q.client.spawn(func() {
@@ -315,7 +321,7 @@ func (q *quest) cleanUp(ctx context.Context, s *session, r *Request, posted *let
 // patience returns how long the last question after the limit may take.
 func (q *quest) patience() time.Duration { return min(time.Second, q.client.try) }
 
-// gone returns what follows from the end of a session.
+// gone returns the consequence of the end of a session.
 func (q *quest) gone(s *session) error {
 	why := s.why()
 	if errors.Is(why, ErrClosed) {
@@ -324,20 +330,21 @@ func (q *quest) gone(s *session) error {
 	return q.again(s)
 }
 
-// ask sends the request in a goroutine that leaves its answer in the channel. It returns false when the client is closed.
+// ask sends the request in a goroutine that puts its answer into the channel. It returns false if
+// the client is closed.
 func (q *quest) ask(ctx context.Context, s *session, r *Request) (<-chan answer, bool) {
 	s.mu.Lock()
 	r.asking = true
 	s.mu.Unlock()
 	args := q.args(r)
 	answers := make(chan answer, 1)
-	// It goes on when the caller's context ends, to clean up behind the answer; every command in it has its time, and
-	// the session bounds it.
+	// It continues when the caller's context ends, to clean up after the reply. Every command in it
+	// has a timeout, and the session bounds it.
 	ctx = context.WithoutCancel(ctx)
 	return answers, q.client.spawn(func() { answers <- s.ask(ctx, r, args) })
 }
 
-// take looks at an answer. It returns neither hold nor error when the request goes on.
+// take handles a reply. It returns neither hold nor error if the request continues.
 func (q *quest) take(ctx context.Context, s *session, r *Request, reply reply) (*Hold, error) {
 	switch reply.text(0) {
 	case "granted":
@@ -353,7 +360,8 @@ func (q *quest) take(ctx context.Context, s *session, r *Request, reply reply) (
 		return nil, q.gaveUp(nil)
 	case "waiting":
 		q.blocked(reply)
-		if q.late { // the limit has passed while the answer was under way; the last question ends the wait
+		// the limit passed while the reply was in flight; the last question ends the wait
+		if q.late {
 			return nil, nil
 		}
 		q.client.reaper.due(milliseconds(reply.number(1)))
@@ -410,8 +418,8 @@ func (q *quest) unfit(r reply) error {
 	return fmt.Errorf("%w: no permits of %q are declared; declare them with Client.Declare, or under permits: in the config of a worker", ErrInvalid, name)
 }
 
-// grace waits for the space to grant again. A try waits, too, for no longer than a new space does: else the first one to try
-// would be refused.
+// grace waits until the space grants again. A try waits, too, but no longer than a new space does.
+// Otherwise the first one would always be refused.
 func (q *quest) grace(ctx context.Context, s *session, left time.Duration) error {
 	busy := fmt.Errorf("%w for another %s", ErrGrace, left)
 	if q.tries() && left > newborn {
@@ -433,7 +441,7 @@ func (q *quest) grace(ctx context.Context, s *session, left time.Duration) error
 	return errAgain
 }
 
-// blocked keeps what a reply tells about who is in the way.
+// blocked keeps what a reply says about the hold or wait in the way.
 func (q *quest) blocked(r reply) {
 	if len(r) < 10 {
 		return
@@ -445,7 +453,7 @@ func (q *quest) blocked(r reply) {
 	}
 }
 
-// admit makes the hold, unless the session was cut off before it could.
+// admit creates the hold, unless the session was cut off before.
 func (q *quest) admit(ctx context.Context, s *session, r *Request, g grant) (*Hold, error) {
 	hold, lost := s.admit(ctx, r, g, q.order, q.nest)
 	if lost != nil {

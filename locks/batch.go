@@ -6,24 +6,30 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// What a script costs Redis is mostly the same however little it does: the call, its arguments, the look whether something
-// is due or somebody waits. So what many callers ask for at once goes by one script where the fast path may do all of it;
-// only what it could not do is asked for alone.
+// Most of what a script costs Redis does not depend on its work: the call, its arguments, the
+// checks for due entries and waiters. So one script serves requests that many callers make at once,
+// as long as the fast path can do all of it. Only requests that it could not serve are sent alone.
 
-// A batcher is the script that does at once what many letters of one kind ask for.
+// A batcher is the script that serves many letters of one kind at once.
 type batcher struct {
 	prepared
-	of      *redis.Script                  // the script of those letters
-	shared  int                            // so many of a letter's arguments, the first ones, are the same for all of a batch
-	subject int                            // which of them says what the letter is about
-	names   int                            // from which on they are the names of its bundle; without any it goes alone
-	rest    func(l *letter) any            // what else the script is told of each, or nil
-	reply   func(all reply, nth int) reply // what one is told, of those for which it was done the nth, from 0
+	of     *redis.Script // the script of those letters
+	shared int           // the number of leading arguments that a whole batch shares
+	// subject is the index of the argument with the request ID (acquire) or the hold's record
+	// (release)
+	subject int
+	// names is the index where the names of a bundle begin; a letter without names goes alone
+	names int
+	rest  func(l *letter) any // further arguments for each letter, or nil
+	// reply returns the reply to the nth letter, from 0, of those that were served
+	reply func(all reply, nth int) reply
 }
 
 const (
-	batchOf    = 200 // letters in one script at most: it is to be short
-	batchNames = 5   // names that each of them may have: so much Lua takes apart at once, on any server
+	batchOf = 200 // letters in one script at most, to keep it short
+	// batchNames is how many names each of them may have, so that Lua can unpack those of a batch
+	// at once, on any server.
+	batchNames = 5
 )
 
 func batchers(keys []string) []*batcher {
@@ -42,7 +48,7 @@ func batchers(keys []string) []*batcher {
 	}
 }
 
-// takes tells whether a letter may join others in a batch.
+// takes reports whether a letter may join others in a batch.
 func (b *batcher) takes(others []*letter, l *letter) bool {
 	n := len(l.args) - b.names
 	return l.script.script == b.of && 0 < n && n <= batchNames && len(others) < batchOf &&
@@ -70,14 +76,15 @@ func (b *batcher) args(letters []*letter) []any {
 	return args
 }
 
-// A batch is some letters that go by one script.
+// A batch is a group of letters that one script serves.
 type batch struct {
 	by      *batcher
 	letters []*letter
 	args    []any
 }
 
-// deal passes the answer on to those for which something was done, an error to all, and returns the others.
+// deal passes the reply on to the letters that were served, or an error to all, and returns the
+// others.
 func (b *batch) deal(all reply, err error) (left []*letter) {
 	marks, nth := all.text(0), 0
 	for i, l := range b.letters {
@@ -94,8 +101,8 @@ func (b *batch) deal(all reply, err error) (left []*letter) {
 	return left
 }
 
-// sort parts letters into those that go by one script and those that go alone. Releases come first: an acquire beside them
-// may want what they free.
+// sort divides letters into batches and those that go alone. Releases come first, because an
+// acquire beside them may want what they free.
 func (p *post) sort(letters []*letter) (together []*batch, alone []*letter) {
 	alone = letters
 	for _, by := range p.units {

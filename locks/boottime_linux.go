@@ -9,8 +9,8 @@ import (
 // hasBootClock reports that BootTime counts through suspend and is never set.
 const hasBootClock = true
 
-// BootTime returns the time since this machine was booted, suspend included: the one clock that a process and its
-// children read alike. Deadlines told to another process are given in it.
+// BootTime returns the time since this machine was booted, suspend included: the one clock that a
+// process and its children read alike. Deadlines told to another process are given in it.
 func BootTime() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {

@@ -2,15 +2,16 @@ package locks
 
 import "time"
 
-// A clock measures how much time has passed on this machine. The monotonic clock stands still while the machine is
-// suspended. The boot clock counts through that, and exists on Linux alone. Neither of them is ever set, so a lease is over as
-// soon as one of them says so. The wall clock can be set: a step of it may be no more than a correction, as after a resume, or
-// the only trace of a time in which the other clocks stood still, too, as in a virtual machine that was paused. So it counts
-// as a doubt that only Redis resolves, see [watchdog].
+// A clock measures how much time has passed on this machine. The monotonic clock stops while the
+// machine is suspended. The boot clock keeps counting, and exists only on Linux. Neither is ever
+// set, so a lease is over as soon as one of them says so. The wall clock can be set. A step of it
+// may be a mere correction, as after a resume. Or it may be the only trace of a time in which the
+// other clocks stopped, too, as in a virtual machine that was paused. So a step counts as a doubt
+// that only Redis resolves, see [watchdog].
 type clock struct {
-	now  func() time.Time     // with a monotonic reading, as time.Now gives it
-	boot func() time.Duration // as BootTime gives it
-	wall func() time.Time     // nil: what now says
+	now  func() time.Time     // with a monotonic reading, as returned by time.Now
+	boot func() time.Duration // as returned by BootTime
+	wall func() time.Time     // nil: the wall clock of now
 }
 
 // instant is one reading of all clocks.
@@ -32,7 +33,8 @@ func (c clock) read() instant {
 // since returns the time that has passed from the reading until now.
 func (c clock) since(then instant) time.Duration { return c.read().since(then) }
 
-// since returns the time that passed from an earlier reading to this one, by the clocks that cannot be set.
+// since returns the time that passed from an earlier reading to this one, by the clocks that cannot
+// be set.
 func (i instant) since(then instant) time.Duration {
 	passed := i.at.Sub(then.at)
 	if hasBootClock {
@@ -41,10 +43,11 @@ func (i instant) since(then instant) time.Duration {
 	return passed
 }
 
-// stepped returns by how much the wall clock has advanced more than the other clocks since an earlier reading.
+// stepped returns how much further the wall clock has advanced than the other clocks since an
+// earlier reading.
 func (i instant) stepped(then instant) time.Duration { return i.wall.Sub(then.wall) - i.since(then) }
 
-// earlier returns the reading of d before.
+// earlier returns the reading d before this one.
 func (i instant) earlier(d time.Duration) instant {
 	return instant{i.at.Add(-d), i.wall.Add(-d), i.boot - d}
 }

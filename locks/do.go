@@ -7,14 +7,17 @@ import (
 	"log/slog"
 )
 
-// Do does work under the locks that the rule names for args, and gives them back when it has ended, also by a panic. work
-// gets the context of the hold, which ends with a cause while the lock is still ours, and the hold itself for its token.
+// Do runs work under the locks that the rule names for args, and releases them when work has ended,
+// even by a panic. work gets the context of the hold, which ends with a cause while the lock is
+// still held, and the hold itself for its token.
 //
-// The error is work's own; or why it was not called, as [Client.Acquire] and [Rule.Items] say it: a [*BusyError] when the
-// locks were not to be had in time. It is [ErrLost] as well, whatever work returned, when the hold had ended before work
-// did: what was done last may have been done beside somebody else.
+// The error is work's own, or says why work was not called, as from [Client.Acquire] and
+// [Rule.Items]: a [*BusyError] if the locks could not be acquired in time. It is also [ErrLost],
+// whatever work returned, if the hold had ended before work did: the last part of the work may have
+// overlapped with another holder's.
 //
-// It is re-entrant: work that calls Do with its context again asks only for what it does not have already.
+// Do is re-entrant: work that calls Do with its context asks only for resources that it does not
+// have yet.
 func Do[A any](ctx context.Context, c *Client, rule *Rule[A], args A, work func(ctx context.Context, hold *Hold) error) (err error) {
 	o, err := rule.order(args)
 	if err != nil {
@@ -41,16 +44,17 @@ func Do[A any](ctx context.Context, c *Client, rule *Rule[A], args A, work func(
 	return work(hold.Context(), hold)
 }
 
-// Wrap returns a function that does work under the locks that the rule names for its arguments, as [Do] does: a lock that
-// is declared once, beside the work, instead of taken in each of its callers. In work, [FromContext] has the hold.
+// Wrap returns a function that does work under the locks that the rule names for its arguments, as
+// [Do] does. So the lock is declared once, beside the work, instead of being taken by each caller.
+// In work, [FromContext] returns the hold.
 func Wrap[A any](c *Client, rule *Rule[A], work func(ctx context.Context, args A) error) func(ctx context.Context, args A) error {
 	return func(ctx context.Context, args A) error {
 		return Do(ctx, c, rule, args, func(ctx context.Context, _ *Hold) error { return work(ctx, args) })
 	}
 }
 
-// FromContext returns the hold that ctx comes from, the innermost one, or nil when there is none. It may have ended
-// meanwhile.
+// FromContext returns the innermost hold that ctx comes from, or nil without one. The hold may have
+// ended meanwhile.
 func FromContext(ctx context.Context) *Hold {
 	hold, _ := ctx.Value(holdKey{}).(*Hold)
 	return hold

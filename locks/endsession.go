@@ -7,18 +7,21 @@ import (
 
 var rouseScript = newScript("rouse")
 
-// EndSession ends a session from outside the process that opened it. That process, and all that it has started, must be
-// dead: the session's holds pass on at once, or after their [CrashDelay], since a death is a crash. A caller that knows of
-// the death for certain, as a parent process does, saves others the wait for the lease. The call is repeated until it is
-// answered or ctx ends; a session that has ended, or never was, is no error. One that was being closed in order stays so.
+// EndSession ends a session from outside the process that opened it. That process, and everything
+// that it started, must be dead: the session's holds pass on at once, or after their [CrashDelay],
+// since a death counts as a crash. A caller that knows of the death for certain, such as a parent
+// process, saves others the wait for the lease. The call is repeated until it gets a reply or ctx
+// ends. A session that has ended, or never existed, is not an error. One that was being closed in
+// order keeps that status.
 //
-// The id stays refused: a request or renewal of that session that arrives later changes nothing. At the end the session
-// at the desk is told as after an offer (Options.OnOffer), because the packages above may have records of what ended;
-// when the desk has ended too, all live sessions are.
+// The ID stays refused: a request or renewal of that session that arrives later changes nothing. At
+// the end, the session at the desk is notified as after an offer (Options.OnOffer), because the
+// packages above may have records of what ended. If the desk has ended too, all live sessions are
+// notified.
 func (s *Space) EndSession(ctx context.Context, id SessionID) error {
 	if err := s.insist(ctx, func(ctx context.Context) (bool, error) {
 		r, err := runScript(ctx, s.rdb, closeScript, s.keys, string(id), "crashed")
-		return r.text(0) == "ended", err // else there is more of it than one call ends
+		return r.text(0) == "ended", err // otherwise there is more of it than one call ends
 	}); err != nil {
 		return fmt.Errorf("end session %s: %w", id, err)
 	}
@@ -31,8 +34,8 @@ func (s *Space) EndSession(ctx context.Context, id SessionID) error {
 	return nil
 }
 
-// insist makes a call, which may be made any number of times, until it says that it is done. It gives up at an error
-// that does not pass, and when ctx ends.
+// insist repeats a call, which must be safe to repeat, until it reports that it is done. It returns
+// at a lasting error, and when ctx ends.
 func (s *Space) insist(ctx context.Context, call func(context.Context) (done bool, err error)) error {
 	var pause backoff
 	for {

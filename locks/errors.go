@@ -8,58 +8,66 @@ import (
 )
 
 var (
-	// ErrBusy says that a bundle was not granted within the limit of [Wait], or at once where that was asked for. The
-	// error that carries it is a [*BusyError], which names what is in the way. A wait that its context has ended is not
-	// ErrBusy, but the cause of that; [errors.As] finds the *BusyError in it, too.
+	// ErrBusy means that a bundle was not granted within the limit of [Wait], or not at once when
+	// that was requested. The error that carries it is a [*BusyError], which names what is in the
+	// way. A wait that ended with its context is not ErrBusy but the context's cause; [errors.As]
+	// finds the *BusyError in it, too.
 	ErrBusy = errors.New("lock is busy")
 
-	// ErrNoSession says that the client has no session at this time, so that nothing was asked of Redis: it cannot reach
-	// Redis, or is about to open the next session. Nothing was lost by that.
+	// ErrNoSession means that the client has no session at this time, so it sent nothing to Redis:
+	// it cannot reach Redis, or is about to open the next session. That alone loses nothing.
 	ErrNoSession = errors.New("no lock session is open")
 
-	// ErrLost says that a hold, or the session it stands on, is no longer certain or has ended: the lease could not
-	// be renewed in time, or Redis no longer knows it. It is the cause of the contexts of the holds that it ends.
+	// ErrLost means that a hold, or the session it belongs to, is no longer certain or has ended:
+	// the lease could not be renewed in time, or Redis no longer knows it. It is the cause of the
+	// contexts of the holds that it ends.
 	ErrLost = errors.New("lock is lost")
 
-	// ErrExpired says that a hold reached its [MaxHold]. It is an [ErrLost].
+	// ErrExpired means that a hold reached its [MaxHold]. It is an [ErrLost].
 	ErrExpired = errors.New("lock was held for longer than its max hold")
 
-	// ErrStalled says that the work under a hold made no progress within the time of [ProgressWithin]. It is an
-	// [ErrLost].
+	// ErrStalled means that the work under a hold made no progress within the time of
+	// [ProgressWithin]. It is an [ErrLost].
 	ErrStalled = errors.New("work under the lock made no progress")
 
-	// ErrRevoked says that somebody had the hold given up, see [Space.Revoke]. It is an [ErrLost], and the error that
-	// carries it is a [*RevokedError].
+	// ErrRevoked means that a hold was revoked, see [Space.Revoke]. It is an [ErrLost], and the
+	// error that carries it is a [*RevokedError].
 	ErrRevoked = errors.New("lock was revoked")
 
-	// ErrStale says that a hold that was named by its token is not there any more: another one has the lock, or nobody.
+	// ErrStale means that the hold named by a token no longer exists: the lock has another holder
+	// or none.
 	ErrStale = errors.New("lock has moved on")
 
-	// ErrDeadlock says that a nested request would wait for itself. The error that carries it is a [*DeadlockError].
+	// ErrDeadlock means that a nested request would wait for itself. The error that carries it is a
+	// [*DeadlockError].
 	ErrDeadlock = errors.New("deadlock")
 
-	// ErrGrace says that Redis has lost data a moment ago, and that nothing is granted until every holder has had the
-	// time to say what it holds.
+	// ErrGrace means that Redis has just lost data, and that nothing is granted until every holder
+	// has had time to re-assert what it holds.
 	ErrGrace = errors.New("lock space is in its grace time")
 
-	// ErrClosed says that the client was closed.
+	// ErrClosed means that the client was closed.
 	ErrClosed = errors.New("lock client is closed")
 
-	// ErrInvalid says that a request cannot be granted whatever others do: a bad name, no resource or too many, more
-	// permits than there are, a mode that the resource does not have. Nothing has changed.
+	// ErrInvalid means that a request can never be granted, whatever others do: a bad name, no
+	// resource or too many, more permits than are declared, a mode that the resource does not have.
+	// Nothing has changed.
 	ErrInvalid = errors.New("invalid lock request")
 )
 
-// BusyError tells what stood in the way of a bundle when the space last looked. errors.Is(err, [ErrBusy]) is true.
+// BusyError reports what blocked a bundle when the space last checked. errors.Is(err, [ErrBusy]) is
+// true.
 type BusyError struct {
-	Bundle    []string      // what was asked for
-	Resource  string        // the first resource of it that was not free
-	Holder    SessionID     // who holds it; "" when nobody does: see Hold and LeaseLeft
-	Hold      HoldID        // the hold, or the request of an older wait that it is reserved for; "" for a limit
-	Info      string        // what the holder told about it, see [Info]
-	Token     Token         // the hold's fencing token; 0 for a wait
-	HeldFor   time.Duration // since it was granted, or, for a wait, since it was queued; by the server's clock
-	LeaseLeft time.Duration // until the holder's session ends unless it is renewed; without a holder, until a hold that was
+	Bundle   []string  // what the request asked for
+	Resource string    // the first resource that was not free
+	Holder   SessionID // the holder's session; "" without a holder: see Hold and LeaseLeft
+	// the hold, or the older wait that the resource is reserved for; "" for a limit
+	Hold    HoldID
+	Info    string        // the holder's description of its work, see [Info]
+	Token   Token         // the hold's fencing token; 0 for a wait
+	HeldFor time.Duration // since its grant, or since a wait was queued; by the server's clock
+	// until the holder's session ends unless renewed; without a holder, until a hold that was
+	LeaseLeft time.Duration
 	// released, or whose holder died, stops keeping the resource taken (MinHold, CrashDelay)
 	Queue  int           // how many bundles wait for the resource
 	Waited time.Duration // how long this request waited
@@ -87,7 +95,8 @@ func (e *BusyError) Error() string {
 // Is reports whether target is [ErrBusy].
 func (e *BusyError) Is(target error) bool { return target == ErrBusy }
 
-// endedError is why a wait has ended without an answer, with what was in its way. It is the cause alone to errors.Is.
+// endedError is why a wait ended without a grant, with what was in its way. For errors.Is, it is
+// only the cause.
 type endedError struct {
 	cause error
 	busy  *BusyError
@@ -106,8 +115,8 @@ func (e *endedError) As(target any) bool {
 	return ok
 }
 
-// RevokedError tells who had a hold given up, and why. errors.Is(err, [ErrRevoked]) and errors.Is(err, [ErrLost]) are
-// true.
+// RevokedError carries who revoked a hold, and why. errors.Is(err, [ErrRevoked]) and errors.Is(err,
+// [ErrLost]) are true.
 type RevokedError struct{ Revocation Revocation }
 
 func (e *RevokedError) Error() string {
@@ -124,23 +133,25 @@ func (e *RevokedError) Error() string {
 // Is reports whether target is [ErrRevoked] or [ErrLost].
 func (e *RevokedError) Is(target error) bool { return target == ErrRevoked || target == ErrLost }
 
-// DeadlockError names the circle in which a nested request would have waited for itself. errors.Is(err, [ErrDeadlock]) is
-// true. The request is over; the caller should release what it holds, so that the others can continue. Where a lowered
-// limit ([Client.Declare]) closed the circle, it is the youngest of the waiting requests that gets the error.
+// DeadlockError names the circle in which a nested request would have waited for itself.
+// errors.Is(err, [ErrDeadlock]) is true. The request is over. The caller should release what it
+// holds, so that the others can continue. If a lowered limit ([Client.Declare]) closed the circle,
+// the youngest of the waiting requests gets the error.
 type DeadlockError struct {
 	Circle []DeadlockEdge
-	// Cut is true when more requests wait for each other than one search looks at. Then the request may or may not have
-	// closed a circle; it was refused because one that waits in a circle waits until something else ends it. Circle leads
-	// as far as the search came.
+	// Cut is true if more requests wait for each other than one search examines. Then the request
+	// may or may not have closed a circle. It was refused because a request that waits in a circle
+	// waits until something else ends it. Circle contains the part that the search covered.
 	Cut bool
 }
 
-// DeadlockEdge is one step of a circle: somebody waits for a resource that a hold has. The first one is the request
-// itself; each later one is a request nested in the hold before; the last hold is one that the request is nested in.
+// DeadlockEdge is one step of a circle: a request waits for a resource that a hold has. The first
+// edge is the request itself; each later one is a request nested in the previous edge's hold; the
+// last hold is one that the request is nested in.
 type DeadlockEdge struct {
 	Resource string
 	Hold     HoldID
-	Info     string // what the holder told about it, see [Info]
+	Info     string // the holder's description of its work, see [Info]
 }
 
 func (e *DeadlockError) Error() string {

@@ -13,51 +13,53 @@ import (
 )
 
 const (
-	// followEvery is how often Sentinel is asked which server is the master; followTLS where each question costs
-	// the master a handshake.
+	// followEvery is how often Sentinel is asked for the master. followTLS is for TLS, where each
+	// question costs the master a handshake.
 	followEvery = time.Second
 	followTLS   = 2 * time.Second
 
-	// followPause is the least time between two questions, however many replies give reason to ask.
+	// followPause is the least time between two questions, however many replies are a reason to
+	// ask.
 	followPause = 100 * time.Millisecond
 
-	// sentinelNews is how long it takes until every sentinel names a new master: they tell each other every two
-	// seconds.
+	// sentinelNews is how long it takes until every sentinel names a new master: they exchange that
+	// every two seconds.
 	sentinelNews = 3 * time.Second
 )
 
-// errReplaced says that a connection was made to a master that Sentinel has replaced meanwhile.
+// errReplaced means that a connection was made to a master that Sentinel has replaced meanwhile.
 var errReplaced = errors.New("sentinel has named another master while it was dialed")
 
-// A follower has our own clients leave a master that Sentinel has replaced. go-redis drops such connections only
-// in the pool of the caller's FailoverClient: a client that is made of its options keeps them for as long as the
-// old master replies, which may be forever, and the subscriber's connection is in no pool.
+// A follower makes our clients leave a master that Sentinel has replaced. go-redis drops such
+// connections only in the pool of the caller's FailoverClient. A client made from its options keeps
+// them for as long as the old master replies, which may be forever, and the subscriber's connection
+// is in no pool.
 //
-// So the follower knows every connection of our clients. It asks Sentinel which server is the master once a
-// second, and at once when a reply says that this one takes no writes. When the address changes, it closes every
-// connection to another one. Commands in flight end with an error of the network and are sent again, to the new
-// master, over a connection that is greeted first.
+// So the follower knows every connection of our clients. It asks Sentinel for the master once a
+// second, and at once when a reply says that the server takes no writes. When the address changes,
+// it closes every connection to any other one. Commands in flight fail with a network error and are
+// sent again, to the new master, over a connection that is greeted first.
 type follower struct {
 	dial  dialer // asks Sentinel for the master, then connects to it
 	log   *slog.Logger
-	every time.Duration // between two questions, unless a reply gives reason to ask
+	every time.Duration // between two questions, unless a reply is a reason to ask earlier
 	tls   bool
 	soon  chan struct{} // buffer 1: ask now
 
 	mu      sync.Mutex
-	asked   uint64                 // questions that were begun; guarded by mu
-	told    uint64                 // the last one that was answered; guarded by mu
-	master  string                 // as it was named last, "" before that; guarded by mu
+	asked   uint64                 // questions begun; guarded by mu
+	told    uint64                 // the last question that got a reply; guarded by mu
+	master  string                 // the last reply, "" before that; guarded by mu
 	past    map[string]bool        // addresses that were the master before; guarded by mu
-	conns   map[*followed]struct{} // that are open; guarded by mu
+	conns   map[*followed]struct{} // the open ones; guarded by mu
 	noQuick bool                   // only a real connection shows the address; guarded by mu
 }
 
-// A dialer is redis.Options.Dialer. That of a FailoverClient pays no attention to the address.
+// A dialer is redis.Options.Dialer. That of a FailoverClient ignores the address.
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
-// newFollower returns a follower for clients with the options of a FailoverClient, and nil for those of any
-// other client.
+// newFollower returns a follower for clients with the options of a FailoverClient, and nil for
+// those of any other client.
 func newFollower(o *redis.Options, log *slog.Logger) *follower {
 	if !bySentinel(o) {
 		return nil
@@ -69,10 +71,11 @@ func newFollower(o *redis.Options, log *slog.Logger) *follower {
 }
 
 // bySentinel reports whether options are those of a FailoverClient.
-func bySentinel(o *redis.Options) bool { return o.Addr == "FailoverClient" } // as go-redis calls it
+// the name that go-redis gives it
+func bySentinel(o *redis.Options) bool { return o.Addr == "FailoverClient" }
 
-// followPace returns how often Sentinel is asked for the master by a client with these options; 0 when that is
-// no FailoverClient.
+// followPace returns how often a client with these options asks Sentinel for the master; 0 if it is
+// not a FailoverClient.
 func followPace(o *redis.Options) time.Duration {
 	switch {
 	case !bySentinel(o):
@@ -83,8 +86,8 @@ func followPace(o *redis.Options) time.Duration {
 	return followEvery
 }
 
-// run asks until ctx ends. A question may take as long as patience: a sentinel that hangs is replaced by
-// go-redis only when its own time to read is over.
+// run asks until ctx ends. A question may take as long as patience: go-redis replaces a hanging
+// sentinel only after its own read timeout.
 func (f *follower) run(ctx context.Context, patience time.Duration) {
 	for {
 		timer := time.NewTimer(f.every)
@@ -108,15 +111,15 @@ func (f *follower) run(ctx context.Context, patience time.Duration) {
 	}
 }
 
-// hurry has Sentinel asked at once.
+// hurry makes run ask Sentinel at once.
 func (f *follower) hurry() {
 	select {
 	case f.soon <- struct{}{}:
-	default: // it is about to be
+	default: // a question is already pending
 	}
 }
 
-// ask asks Sentinel for the master, and leaves the one before if it is another.
+// ask asks Sentinel for the master, and leaves the previous one if the master has changed.
 func (f *follower) ask(ctx context.Context) error {
 	f.mu.Lock()
 	f.asked++
@@ -136,14 +139,14 @@ func (f *follower) ask(ctx context.Context) error {
 	f.master, f.told = address, question
 	var stale []*followed
 	for c := range f.conns {
-		// A connection that was begun later knows better than this answer.
+		// A connection that was begun after the question is newer than its reply.
 		if to := c.to(); c.begun < question && to != address && (changed || f.past[to]) {
 			stale = append(stale, c)
 		}
 	}
 	f.mu.Unlock()
 	for _, c := range stale {
-		_ = c.Close() // its user learns it from the error of its next read or write
+		_ = c.Close() // its user notices by the error of the next read or write
 	}
 	if changed {
 		f.log.Warn("sentinel names another master; the connections to the last one are closed", slog.String("master", address),
@@ -152,9 +155,9 @@ func (f *follower) ask(ctx context.Context) error {
 	return nil
 }
 
-// address returns the address of the master. The dialer shows it only by the connection it makes, so this makes
-// one by UDP, which sends nothing; or a real one where the dialer knows no UDP, or where the connection is more
-// than a socket.
+// address returns the address of the master. The dialer reveals it only through a connection, so
+// this makes one by UDP, which sends nothing. It makes a real one if the dialer does not support
+// UDP, or if a connection is more than a socket.
 func (f *follower) address(ctx context.Context) (string, error) {
 	f.mu.Lock()
 	quick := !f.tls && !f.noQuick
@@ -198,7 +201,8 @@ func (f *follower) connect(ctx context.Context, network, address string) (net.Co
 	}
 	f.conns[c] = struct{}{}
 	f.mu.Unlock()
-	if system, ok := conn.(syscall.Conn); ok { // by which the pool sees that a connection was closed
+	// the pool uses it to see that a connection was closed
+	if system, ok := conn.(syscall.Conn); ok {
 		return struct {
 			*followed
 			syscall.Conn
@@ -207,16 +211,16 @@ func (f *follower) connect(ctx context.Context, network, address string) (net.Co
 	return c, nil
 }
 
-// A followed connection is one of our own clients.
+// A followed connection belongs to one of our clients.
 type followed struct {
 	net.Conn
 	follower *follower
-	begun    uint64 // the questions that were begun before it was
+	begun    uint64 // the number of questions begun before it
 }
 
 func (c *followed) to() string { return remote(c.Conn) }
 
-// Close ends the connection, and the follower's knowledge of it.
+// Close closes the connection and makes the follower forget it.
 func (c *followed) Close() error {
 	c.follower.mu.Lock()
 	delete(c.follower.conns, c)
@@ -224,7 +228,7 @@ func (c *followed) Close() error {
 	return c.Conn.Close()
 }
 
-// DialHook leaves dialing as it is.
+// DialHook changes nothing.
 func (f *follower) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 // ProcessHook looks at the error of a command.
@@ -236,7 +240,7 @@ func (f *follower) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// ProcessPipelineHook does the same for commands that are sent together.
+// ProcessPipelineHook does the same for pipelined commands.
 func (f *follower) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		err := next(ctx, cmds)
@@ -247,7 +251,7 @@ func (f *follower) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 	}
 }
 
-// learn has Sentinel asked when a reply is one that a replaced master gives.
+// learn asks Sentinel at once if the reply is typical of a replaced master.
 func (f *follower) learn(err error) {
 	switch codeOf(err) {
 	case "READONLY", "NOREPLICAS", "MASTERDOWN":

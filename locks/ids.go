@@ -6,9 +6,10 @@ import (
 	"strings"
 )
 
-// Token is a fencing token: a number that the lock space draws anew for every grant and that only grows, also
-// through expiry, an emptied Redis and failover. Whoever guards an effect keeps the highest token seen and refuses a
-// lower one. It stays below 2^53; in JSON it is a decimal string, because many readers of JSON would round it.
+// Token is a fencing token: a number that the lock space draws anew for every grant and that only
+// grows, even across expiry, an emptied Redis and failover. A system that guards an effect keeps
+// the highest token seen and refuses a lower one. A token stays below 2^53. In JSON it is a decimal
+// string, because many readers of JSON would round a number.
 type Token uint64
 
 // String returns the token in decimal.
@@ -36,15 +37,16 @@ func ParseToken(text string) (Token, error) {
 	return Token(n), nil
 }
 
-// SessionID names one lease of one process incarnation, as "<name>.<8 random characters>". It is never used again
-// once its session has ended. A worker's id is its session's.
+// SessionID names one lease of one process incarnation, as "<name>.<8 random characters>". It is
+// never used again once its session has ended. A worker's ID is that of its session.
 type SessionID string
 
-// HoldID names one attempt to acquire a bundle, as "<session>.<n>"; once granted, it names the hold. Every script is
-// keyed by it, so sending one twice does no harm and a release frees one grant, never a later one of the same name.
+// HoldID names one attempt to acquire a bundle, as "<session>.<n>"; once granted, it names the
+// hold. Every script is keyed by it, so sending one twice is harmless, and a release frees one
+// grant, never a later one of the same name.
 type HoldID string
 
-// sessionOf returns the session that drew an id.
+// sessionOf returns the session that drew an ID.
 func sessionOf(id HoldID) SessionID {
 	return SessionID(id[:max(0, strings.LastIndexByte(string(id), '.'))])
 }

@@ -14,19 +14,19 @@ type Mode string
 const (
 	ModeExclusive Mode = "exclusive" // alone
 	ModeShared    Mode = "shared"    // beside others that share it
-	ModePermits   Mode = "permits"   // a number of permits, of a limit that was declared
+	ModePermits   Mode = "permits"   // a number of permits, of a declared limit
 )
 
-// Item is one resource of a bundle and how it is wanted or held.
+// Item is one resource of a bundle, with how it is wanted or held.
 type Item struct {
 	Name string
 	Mode Mode
-	// N is the number of permits, for ModePermits. For ModeShared it is how many may share the resource at most, this
-	// one included, and 0 means any number.
+	// N is the number of permits, for ModePermits. For ModeShared it is how many may share the
+	// resource, including this one; 0 means any number.
 	N int
 }
 
-// String writes the item as the scripts know it: x<name>, s<name>, c<n>:<name> or p<n>:<name>.
+// String returns the item as the scripts read it: x<name>, s<name>, c<n>:<name> or p<n>:<name>.
 func (i Item) String() string {
 	switch {
 	case i.Mode == ModePermits:
@@ -64,7 +64,7 @@ func ParseItem(text string) (Item, error) {
 	return Item{}, fmt.Errorf("%w: item %q of a bundle has no mode", ErrInvalid, text)
 }
 
-// parseItems reads the items of a record; what it does not know it leaves out.
+// parseItems reads the items of a record and skips those that it does not know.
 func parseItems(texts []string) []Item {
 	items := make([]Item, 0, len(texts))
 	for _, text := range texts {
@@ -75,7 +75,7 @@ func parseItems(texts []string) []Item {
 	return items
 }
 
-// joinItems writes a bundle as an argument or a record has it.
+// joinItems returns a bundle in the form of an argument or a record.
 func joinItems(items []Item) string {
 	if len(items) == 1 {
 		return items[0].String()
@@ -90,7 +90,7 @@ func joinItems(items []Item) string {
 	return b.String()
 }
 
-// exclusively returns a bundle of names that are all held alone.
+// exclusively returns an exclusive bundle of names.
 func exclusively(names []string) []Item {
 	items := make([]Item, len(names))
 	for i, name := range names {
@@ -108,7 +108,8 @@ func namesOf(items []Item) []string {
 	return names
 }
 
-// Bundle sorts items by their names and drops duplicates, in place. A resource that is wanted in two ways is an error.
+// Bundle sorts items by name and drops duplicates, in place. A resource that is wanted in two modes
+// is an error.
 func Bundle(items []Item) ([]Item, error) {
 	slices.SortFunc(items, func(a, b Item) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Mode, b.Mode), cmp.Compare(a.N, b.N))
@@ -123,7 +124,7 @@ func Bundle(items []Item) ([]Item, error) {
 	return items, nil
 }
 
-// want says in words how a resource is wanted.
+// want describes in words how a resource is wanted.
 func (i Item) want() string {
 	switch {
 	case i.Mode == ModePermits:
@@ -134,8 +135,8 @@ func (i Item) want() string {
 	return string(i.Mode)
 }
 
-// covers returns what is left to ask for of a resource by who holds it as i already: nothing when ok is true. A share is
-// no part of having it alone; permits are counted on.
+// covers returns what is left to ask for if the resource is already held as i; ok means nothing is
+// left. A share does not cover a part of an exclusive request. Permits are added up.
 func (i Item) covers(want Item) (rest Item, ok bool) {
 	switch {
 	case i.Mode == ModeExclusive && want.Mode != ModePermits:

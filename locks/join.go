@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// A joint is what keeps the hold of another process trusted here. It renews nothing: it asks how long the lease of that
-// hold's session still goes, and a watchdog ends the work here when it cannot learn that in time.
+// A joint keeps track of whether a hold of another process is still valid. It renews nothing: it
+// asks how long the lease of that hold's session still lasts, and a watchdog ends the work here if
+// no reply arrives in time.
 type joint struct {
 	client *Client
 	hold   *Hold
@@ -17,13 +18,15 @@ type joint struct {
 	stop   context.CancelFunc
 }
 
-// Join returns the hold of another process, so that requests of this one can be nested in it: typically of the process
-// that started this one and passed it the id, as a job's worker and `lockstep lock exec` do in the environment variable
-// LOCKSTEP_HOLD. A request with the context of the joined hold re-enters it as one of its own process would.
+// Join returns the hold of another process, so that requests of this process can be nested in it.
+// Typically, that process started this one and passed it the ID in the environment variable
+// LOCKSTEP_HOLD, as a job's worker and `lockstep lock exec` do. A request with the context of the
+// joined hold re-enters it as a request of its own process would.
 //
-// The context of the hold ends with the cause [ErrLost] before the lease of the other process ends, and when it gives the
-// hold up. Release stops that and frees nothing: the lock stays the other process's. When the hold does not stand, the
-// error is [ErrLost]. ctx bounds the joining, and is the parent of the hold's context.
+// The context of the hold ends with the cause [ErrLost] before the lease of the other process ends,
+// and when that process releases the hold. Release ends the joining and frees nothing: the lock
+// still belongs to the other process. If the hold is not valid, the error is [ErrLost]. ctx bounds
+// the joining, and is the parent of the hold's context.
 func (c *Client) Join(ctx context.Context, id HoldID) (*Hold, error) {
 	if _, _, err := c.current(); err != nil {
 		return nil, fmt.Errorf("join hold %s: %w", id, err)
@@ -57,11 +60,12 @@ func (c *Client) Join(ctx context.Context, id HoldID) (*Hold, error) {
 			h.cancel(cause)
 		}
 	}
-	lease := max(time.Second, min(c.lease, left)) // the other one's is not known; what is left of it now is at most that
+	// The other session's lease is unknown, but its remaining time is at most that.
+	lease := max(time.Second, min(c.lease, left))
 	j.dog = &watchdog{lease: lease, clock: c.clock, renew: j.ask, cut: lose, end: lose, each: func() {}}
 	j.dog.renewed(local, left)
 	var work context.Context
-	// It goes on for as long as the hold, not for as long as the joining.
+	// It runs as long as the hold exists, not only during the joining.
 	work, j.stop = context.WithCancel(context.WithoutCancel(ctx))
 	if !c.spawn(func() { j.run(work) }) {
 		j.stop()
@@ -70,7 +74,7 @@ func (c *Client) Join(ctx context.Context, id HoldID) (*Hold, error) {
 	return h, nil
 }
 
-// run ends with the hold, with work, and with the client.
+// run returns when the hold, work or the client ends.
 func (j *joint) run(work context.Context) {
 	defer j.stop()
 	var running sync.WaitGroup
@@ -83,7 +87,7 @@ func (j *joint) run(work context.Context) {
 	}
 }
 
-// ask returns what is left of the lease of the hold's session.
+// ask returns the remaining lease of the hold's session.
 func (j *joint) ask(ctx context.Context) (time.Duration, error) {
 	r, err := runScript(ctx, j.client.beat, standsScript, j.client.space.keys, string(j.hold.id))
 	if err != nil {
@@ -108,7 +112,7 @@ func leftOf(r reply) (time.Duration, error) {
 	return 0, errReply("stands", r)
 }
 
-// leave stops to look after a joined hold.
+// leave stops tracking a joined hold.
 func (j *joint) leave(h *Hold) {
 	h.mu.Lock()
 	h.done = true

@@ -11,10 +11,10 @@ import (
 	"unicode/utf8"
 )
 
-// maxCombinations bounds the work of one Expand, where many elements give few different keys.
+// maxCombinations bounds the work of one Expand when many elements give few different keys.
 const maxCombinations = 100_000
 
-// Key is a lock key that reads arguments: a name with placeholders in it. Make one with [ParseKey].
+// Key is a lock key that reads arguments: a name with placeholders. Make one with [ParseKey].
 type Key struct {
 	text  string
 	parts []keyPart
@@ -26,16 +26,18 @@ type keyPart struct {
 	path    []step
 }
 
-// step goes one level down into the arguments: to a field, to an element, or to each element of a list.
+// step leads one level down into the arguments: to a field, to an element, or to each element of a
+// list.
 type step struct {
 	name  string // of the field; "" for an element
-	index int    // of the element; each for every one
-	text  string // the path up to here as it was written, which names the list for "each"
+	index int    // of the element; the constant each for all of them
+	text  string // the path up to here as written; it identifies the list of an each
 }
 
 const each = -1
 
-// ParseKey reads a lock key: text with placeholders that are replaced by values from JSON arguments.
+// ParseKey reads a lock key: text with placeholders that are replaced by values from JSON
+// arguments.
 //
 //	{id}              the field "id"
 //	{account.id}      a field in an object
@@ -43,11 +45,12 @@ const each = -1
 //	{list[*]}         each element: the key becomes one key per element
 //	{list[*].id}      a field of each element
 //
-// They combine: {orders[*].lines[*].sku}. When arguments are a list themselves, a path starts with an index: {[*]}.
-// Two placeholders that go through the same list go through it together, so "{l[*].a}:{l[*].b}" gives one key per
-// element; two that go through different lists give one key per pair. A field's name is of letters, digits, "_" and
-// "-". Doubled braces are refused rather than read as a literal brace: the key of whoever writes {{id}} by habit would
-// be one and the same for all arguments.
+// They combine: {orders[*].lines[*].sku}. If the arguments are a list themselves, a path starts
+// with an index: {[*]}. Two placeholders that go through the same list go through it together, so
+// "{l[*].a}:{l[*].b}" gives one key per element. Two that go through different lists give one key
+// per pair. A field's name consists of letters, digits, "_" and "-". Doubled braces are refused
+// instead of being read as a literal brace: a key written as {{id}} by habit would be the same for
+// all arguments.
 //
 // The error is a [*KeyError] that says what is wrong and at which byte.
 func ParseKey(text string) (*Key, error) {
@@ -83,7 +86,8 @@ func ParseKey(text string) (*Key, error) {
 		key.parts = append(key.parts, keyPart{path: path})
 		rest = rest[end+1:]
 	}
-	// What is wrong with the literal text is wrong with every key that comes out. A placeholder alone has none.
+	// A fault of the literal text is a fault of every key made from it. A placeholder alone has no
+	// literal text.
 	if literal.Len() > 0 || text == "" {
 		if fault := nameFault(literal.String()); fault != "" {
 			return nil, &KeyError{Key: text, Problem: fault}
@@ -96,7 +100,7 @@ func keySyntax(text string, at int, problem string) error {
 	return &KeyError{Key: text, Problem: fmt.Sprintf("byte %d: %s", at, problem)}
 }
 
-// parsePath reads what stands between the braces.
+// parsePath reads the text between the braces.
 func parsePath(text string) ([]step, error) {
 	if text == "" {
 		return nil, errors.New("{} names no field")
@@ -145,11 +149,11 @@ func parsePath(text string) ([]step, error) {
 // String returns the text that was parsed.
 func (k *Key) String() string { return k.text }
 
-// KeyError says what is wrong with a lock key, or which field of the arguments it could not use. errors.Is(err,
-// [ErrInvalid]) is true: the same key with the same arguments will fail again.
+// KeyError says what is wrong with a lock key, or which field of the arguments it could not use.
+// errors.Is(err, [ErrInvalid]) is true: the same key with the same arguments will fail again.
 type KeyError struct {
-	Key     string // as it was written
-	Field   string // of the arguments, for example "bills[2].id"; "" when it is about none
+	Key     string // as written
+	Field   string // of the arguments, for example "bills[2].id"; "" if no field is at fault
 	Problem string // for example "is missing"
 }
 
@@ -163,14 +167,15 @@ func (e *KeyError) Error() string {
 // Is reports whether target is [ErrInvalid].
 func (e *KeyError) Is(target error) bool { return target == ErrInvalid }
 
-// Expand returns the keys for the given arguments (JSON; none counts as null), in the order of the arguments and
-// without duplicates. A list without elements gives no keys.
+// Expand returns the keys for the given arguments (JSON; empty counts as null), in the order of the
+// arguments and without duplicates. A list without elements gives no keys.
 //
-// A string is taken as it is, true and false as words, and a number exactly as the JSON text has it, without rounding:
-// so 1, 1.0 and "1" give "1", "1.0" and "1".
+// A string is used as it is, true and false as words, and a number exactly as in the JSON text,
+// without rounding: so 1, 1.0 and "1" give "1", "1.0" and "1".
 //
-// Every error is a [*KeyError]: a field is missing, null, an object or a list; the arguments are not JSON; there are more
-// than [MaxBundle] different keys; a key is not a valid name (see [CheckName]).
+// Every error is a [*KeyError]: a field is missing, null, an object or a list; the arguments are
+// not JSON; there are more than [MaxBundle] different keys; a key is not a valid name (see
+// [CheckName]).
 func (k *Key) Expand(args json.RawMessage) ([]string, error) {
 	value, err := readArgs(args)
 	if err != nil {
@@ -184,7 +189,7 @@ func readArgs(args json.RawMessage) (any, error) {
 	if len(bytes.TrimSpace(args)) == 0 {
 		return nil, nil
 	}
-	// A decoder would not look behind the first value.
+	// A decoder would not read past the first value.
 	if err := json.Unmarshal(args, new(json.RawMessage)); err != nil {
 		var syntax *json.SyntaxError
 		if errors.As(err, &syntax) {
@@ -201,7 +206,7 @@ func readArgs(args json.RawMessage) (any, error) {
 	return value, nil
 }
 
-// expand returns the keys for arguments as readArgs has them. prefix stands before each key.
+// expand returns the keys for arguments from readArgs. prefix comes before each key.
 func (k *Key) expand(prefix string, args any) ([]string, error) {
 	e := expansion{key: k, prefix: prefix, args: args, at: make(map[string]int), seen: make(map[string]bool)}
 	if err := e.run(); err != nil {
@@ -215,14 +220,15 @@ type expansion struct {
 	key    *Key
 	prefix string
 	args   any
-	at     map[string]int // by the text of a "[*]" step: which element is being looked at
+	at     map[string]int // the text of a "[*]" step -> the current element
 	seen   map[string]bool
 	keys   []string
 	tries  int
 }
 
-// run adds the keys for all elements of the lists whose element is not chosen yet. It resolves the placeholders from
-// left to right; at the first "[*]" without a choice it calls itself with each.
+// run adds the keys for all elements of the lists whose element is not chosen yet. It resolves the
+// placeholders from left to right. At the first "[*]" without a choice it calls itself for each
+// element.
 func (e *expansion) run() error {
 	if e.tries++; e.tries > maxCombinations {
 		return e.fault(fmt.Sprintf("more than %d combinations of list elements", maxCombinations))
@@ -265,7 +271,7 @@ func (e *expansion) run() error {
 	return nil
 }
 
-// openList is a list that a path goes through, with no element chosen yet.
+// openList is a list on a path with no element chosen yet.
 type openList struct {
 	list     string
 	elements int
@@ -273,7 +279,7 @@ type openList struct {
 
 func (e *expansion) resolve(path []step) (string, *openList, error) {
 	value := e.args
-	field := "" // the way so far, with the elements that were chosen
+	field := "" // the path so far, with the chosen elements
 	for _, s := range path {
 		parent := field
 		if s.name == "" {

@@ -15,7 +15,8 @@ var (
 	textMarshaler = reflect.TypeFor[encoding.TextMarshaler]()
 )
 
-// checkFields refuses a key that reads what JSON of the given type never has. Where it cannot know, it is content.
+// checkFields refuses a key that reads a field which JSON of the given type never has. If the type
+// does not tell, the key is accepted.
 func (k *Key) checkFields(t reflect.Type) error {
 	for _, part := range k.parts {
 		if part.path == nil {
@@ -32,7 +33,8 @@ func (k *Key) checkFields(t reflect.Type) error {
 	return nil
 }
 
-// walkType goes a path down a type. It returns where it cannot go on, and why; "" for no problem.
+// walkType follows a path through a type. It returns the field where the path fails, and why; ""
+// without a problem.
 func walkType(t reflect.Type, path []step) (field, problem string) {
 	for _, s := range path {
 		var open bool
@@ -73,8 +75,8 @@ func walkType(t reflect.Type, path []step) (field, problem string) {
 	return "", ""
 }
 
-// shown returns the type that JSON shows of a value, behind its pointers; open says that it is not known before there is
-// a value.
+// shown returns the type that a value has in JSON, behind its pointers. open means that only a
+// value determines it.
 func shown(t reflect.Type) (_ reflect.Type, open bool) {
 	for {
 		switch {
@@ -106,8 +108,9 @@ func kindOf(t reflect.Type) string {
 	return "a number"
 }
 
-// jsonFields collects the fields that JSON of a struct may have, those of embedded structs included. Of two with one name
-// it keeps the outer one; which of two on one level wins, if any, does not matter for what it is used for.
+// jsonFields collects the fields that JSON of a struct may have, including those of embedded
+// structs. Of two fields with one name it keeps the outer one. Which of two on one level wins, if
+// any, does not matter to the callers.
 func jsonFields(t reflect.Type, fields map[string]reflect.Type, within []reflect.Type) {
 	if slices.Contains(within, t) { // a struct that embeds a pointer to itself
 		return

@@ -7,20 +7,21 @@ import (
 	"slices"
 )
 
-// PermitLimit is a number of permits as it was declared.
+// PermitLimit is a declared number of permits.
 type PermitLimit struct {
 	Permits int
 	Version int64
 }
 
-// Declare sets how many permits a resource has, for [Permits]. The limit lives in Redis, where every client finds the same
-// one, and it has a version: a higher one replaces it, a lower one changes nothing, and the limit that stands is
-// returned, so that a worker with an older configuration cannot set it back. The same version with another number is
-// an error. Raising it grants to waiting requests. Lowering it revokes nothing, but nothing is granted until enough has come
-// back, and waiting requests for more permits than there are now end with [ErrInvalid].
+// Declare sets the number of permits of a resource, for [Permits]. The limit is stored in Redis, so
+// every client finds the same one. It has a version: a higher version replaces it, a lower one
+// changes nothing. Declare returns the limit in force, so a worker with an older configuration
+// cannot set it back. The same version with another number is an error. Raising the limit grants to
+// waiting requests. Lowering it revokes nothing, but nothing is granted until enough permits have
+// been returned, and waiting requests for more permits than the new limit end with [ErrInvalid].
 //
-// A declared resource has no other mode until [Client.Undeclare] removes the limit. While a hold has it in another mode the
-// error is [ErrBusy].
+// A declared resource has no other mode until [Client.Undeclare] removes the limit. While a hold
+// has it in another mode, the error is [ErrBusy].
 func (c *Client) Declare(ctx context.Context, name string, limit PermitLimit) (PermitLimit, error) {
 	err := CheckName(name)
 	switch {
@@ -56,13 +57,14 @@ func (c *Client) Declare(ctx context.Context, name string, limit PermitLimit) (P
 	return PermitLimit{}, fmt.Errorf("declare permits of %s: %w", name, errReply("declare", r))
 }
 
-// Undeclare removes the permits of a resource: then it can be locked in the other modes, and requests for permits of it are
-// refused. version is the one that the caller knows; a higher one that is declared stays, and the error is [ErrInvalid].
-// While permits are in use or requests wait for some, nothing changes and the error is [ErrBusy]. Removing what is not
-// declared is no error.
+// Undeclare removes the permits of a resource. After that it can be locked in the other modes, and
+// requests for its permits are refused. version is the one that the caller knows. If a higher one
+// is declared, that stays, and the error is [ErrInvalid]. While permits are in use or requests wait
+// for some, nothing changes and the error is [ErrBusy]. Removing permits that are not declared is
+// not an error.
 //
-// Another client that still has the limit in its configuration declares it again when it starts, or when Redis has lost its
-// data: change the configuration of all clients first.
+// Another client that still has the limit in its configuration declares it again when it starts, or
+// when Redis has lost its data: change the configuration of all clients first.
 func (c *Client) Undeclare(ctx context.Context, name string, version int64) error {
 	if err := c.space.Undeclare(ctx, name, version); err != nil {
 		return err
@@ -97,15 +99,18 @@ func (s *Space) Undeclare(ctx context.Context, name string, version int64) error
 	return fmt.Errorf("undeclare permits of %s: %w", name, errReply("undeclare", r))
 }
 
-const maxPermits = 1_000_000 // also of those who may share a resource: scripts print such numbers without an exponent
+// maxPermits also bounds how many may share a resource. Scripts print numbers up to this one
+// without an exponent.
+const maxPermits = 1_000_000
 
-// Downgrade shares with others what the hold has exclusively, without giving it up in between. To get it back
-// exclusively, acquire it again under the hold's context: that waits until nobody else shares it, and releasing that
-// inner hold leaves the share as it was.
+// Downgrade turns exclusive resources of the hold into shared ones without releasing them in
+// between. To get one back exclusively, acquire it again under the hold's context. That waits until
+// no other hold shares it, and releasing that inner hold leaves the share as it was.
 //
-// It is sent again until Redis has answered or the session has ended: once it is on its way, only the answer tells what the
-// hold has, so that the end of ctx does not stop it any more. What the hold shares already stays as it is. A resource
-// that it does not have by its own request, or of which it has permits, is an error; nothing is changed then.
+// Downgrade is sent again until Redis replies or the session has ended. Once it is in flight, only
+// the reply shows what the hold has, so the end of ctx no longer stops it. A resource that the hold
+// already shares stays as it is. A resource that the hold's own request did not get, or of which it
+// has permits, is an error; then nothing changes.
 func (h *Hold) Downgrade(ctx context.Context, names ...string) error {
 	if h.request == nil {
 		return fmt.Errorf("downgrade: %w: the hold re-enters another one; downgrade that", ErrInvalid)
@@ -124,7 +129,7 @@ func (h *Hold) Downgrade(ctx context.Context, names ...string) error {
 	for _, name := range names {
 		args = append(args, name)
 	}
-	h.request.plain = false // from now on, whatever the answer
+	h.request.plain = false // from now on, whatever the reply
 	s.mu.Unlock()
 	if lost != nil {
 		return fmt.Errorf("downgrade: %w", lost)

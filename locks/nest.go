@@ -7,15 +7,17 @@ import (
 	"strings"
 )
 
-// nest is how a request stands to the holds that its context comes from.
+// nest is the relation of a request to the holds of its context.
 type nest struct {
-	rest   []Item   // what none of them has
-	covers []*Hold  // those that have a part of the bundle, the innermost first; then those that re-enter them
+	rest []Item // what none of them has
+	// covers are the holds that have a part of the bundle, the innermost first; then the holds that
+	// re-enter them.
+	covers []*Hold
 	under  []HoldID // all of them, the innermost first
 }
 
-// nesting tells what of a bundle the holds have that ctx comes from. Holds of other clients are none of our business,
-// and a hold beside that chain, a sibling's, is somebody else's.
+// nesting compares a bundle with the holds of ctx. It ignores holds of other clients, and holds
+// outside that chain, such as a sibling's.
 func (c *Client) nesting(ctx context.Context, items []Item) *nest {
 	innermost, _ := ctx.Value(holdKey{}).(*Hold)
 	if innermost == nil {
@@ -56,12 +58,13 @@ func (c *Client) nesting(ctx context.Context, items []Item) *nest {
 		}
 	}
 	if len(n.covers) > 0 {
-		n.covers = append(n.covers, between...) // whose contexts have to go on, too
+		n.covers = append(n.covers, between...) // their contexts must continue, too
 	}
 	return n
 }
 
-// part returns what is left of an item beside what the hold's own request got, and whether that is nothing.
+// part returns what an item lacks beside what the hold's own request got, and whether that is
+// nothing.
 func (h *Hold) part(want Item) (rest Item, all bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -77,7 +80,7 @@ func (h *Hold) part(want Item) (rest Item, all bool) {
 	return want, false
 }
 
-// enter makes use of the covering holds. The error is [ErrLost] when one of them does not stand any more.
+// enter makes use of the covering holds. The error is [ErrLost] if one of them is no longer valid.
 func (n *nest) enter() error {
 	for i, h := range n.covers {
 		if !h.enter() {
@@ -88,16 +91,16 @@ func (n *nest) enter() error {
 	return nil
 }
 
-// leave gives up the use of the covering holds for a request that was not granted.
+// leave ends the use of the covering holds by a request that was not granted.
 func (n *nest) leave() { n.leaveTo(len(n.covers)) }
 
 func (n *nest) leaveTo(end int) {
 	for _, h := range n.covers[:end] {
-		_ = h.leave() // whose last user it was, hears of the loss by the context
+		_ = h.leave() // the last user of a hold learns of its loss by the context
 	}
 }
 
-// text is how the scripts know what a request is nested in.
+// text returns what a request is nested in, as the scripts read it.
 func (n *nest) text() string {
 	ids := make([]string, len(n.under))
 	for i, id := range n.under {
@@ -106,7 +109,7 @@ func (n *nest) text() string {
 	return strings.Join(ids, " ")
 }
 
-// reenter makes the hold of a bundle that other holds cover: nothing is asked of Redis.
+// reenter creates the hold of a bundle that other holds cover. It does not call Redis.
 func (c *Client) reenter(ctx context.Context, o *order, n *nest) *Hold {
 	innermost := n.covers[0]
 	h := newHold(c, ctx, innermost.mu, o.items)
@@ -117,8 +120,9 @@ func (c *Client) reenter(ctx context.Context, o *order, n *nest) *Hold {
 	return h
 }
 
-// IsHeld tells whether the holds that ctx comes from have all the named resources, in whatever mode: whether the code
-// that runs under ctx works under their locks. It asks nobody. [Space.HeldBy] tells who else has one.
+// IsHeld reports whether the holds of ctx have all the named resources, in any mode, so that code
+// under ctx works under their locks. It does not call Redis. [Space.HeldBy] returns the other
+// holders.
 func (c *Client) IsHeld(ctx context.Context, names ...string) bool {
 	innermost, _ := ctx.Value(holdKey{}).(*Hold)
 	for _, name := range names {

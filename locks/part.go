@@ -11,8 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// What a request may ask for. A name is bounded so that a listing stays readable, a bundle and what it tells about
-// itself so that one script stays short.
+// Limits of a request. Names are bounded to keep listings readable, bundles and their info to keep
+// each script short.
 const (
 	maxName = 512     // bytes of a resource's name
 	maxInfo = 4 << 10 // bytes of JSON
@@ -21,11 +21,12 @@ const (
 	MaxBundle = 1000
 )
 
-// A Part is one piece of a request. [Exclusive], [Shared], [AtMost] and [Permits] name resources and mix in one bundle;
-// [Wait], [Barge], [MaxHold], [MinHold], [CrashDelay], [ProgressWithin], [Info] and [OnWait] say how to ask for them.
+// A Part is one piece of a request. [Exclusive], [Shared], [AtMost] and [Permits] name resources
+// and mix in one bundle. [Wait], [Barge], [MaxHold], [MinHold], [CrashDelay], [ProgressWithin],
+// [Info] and [OnWait] say how to request them.
 type Part func(*order) error
 
-// order is a request put together from its parts.
+// order is a request assembled from its parts.
 type order struct {
 	items   []Item // sorted by names, without duplicates
 	limited bool   // whether limit counts
@@ -44,7 +45,8 @@ type limits struct {
 	progress time.Duration // between two calls of Hold.Progress
 }
 
-// text is how the scripts know them. What a hold may be held at most ends in Redis by slack later than here.
+// text returns the limits as the scripts read them. Redis ends a hold by its max hold slack later
+// than this process does.
 func (l limits) text(slack time.Duration) string {
 	if l.most == 0 && l.least == 0 && l.crash == 0 {
 		return ""
@@ -66,21 +68,22 @@ func (o *order) add(mode Mode, n int, names ...string) error {
 	return nil
 }
 
-// Exclusive asks for resources that nobody else may hold at the same time, in whatever mode. Duplicates count once; the
-// order does not matter. A name is 1 to 512 bytes of UTF-8 without control characters; a bundle has 1 to 1,000 of them.
+// Exclusive asks for resources that no other hold may have at the same time, in any mode.
+// Duplicates count once, and the order does not matter. A name is 1 to 512 bytes of UTF-8 without
+// control characters. A bundle has 1 to 1,000 names.
 func Exclusive(names ...string) Part {
 	return func(o *order) error { return o.add(ModeExclusive, 0, names...) }
 }
 
-// Shared asks for resources that others may share, but nobody may hold exclusively at the same time: the readers' side
-// of a read-write lock.
+// Shared asks for resources that others may share, but that none may hold exclusively at the same
+// time: the readers' side of a read-write lock.
 func Shared(names ...string) Part {
 	return func(o *order) error { return o.add(ModeShared, 0, names...) }
 }
 
-// AtMost asks for resources that at most n may share, this request included. The limit is the request's own and is
-// written down nowhere: it is for a limit that belongs to the code that asks, while [Permits] is for one that everybody
-// has to agree on.
+// AtMost asks for resources that at most n may share, including this request. The limit belongs to
+// the request and is stored nowhere. Use it for a limit of the code that asks, and [Permits] for
+// one that all clients must agree on.
 func AtMost(n int, names ...string) Part {
 	return func(o *order) error {
 		if n < 1 || n > maxPermits {
@@ -90,7 +93,8 @@ func AtMost(n int, names ...string) Part {
 	}
 }
 
-// Permits asks for n permits of a resource whose limit was declared with [Client.Declare]: a counting semaphore.
+// Permits asks for n permits of a resource whose limit was declared with [Client.Declare]: a
+// counting semaphore.
 func Permits(name string, n int) Part {
 	return func(o *order) error {
 		if n < 1 || n > maxPermits {
@@ -100,8 +104,9 @@ func Permits(name string, n int) Part {
 	}
 }
 
-// Barge has a try take what is free although an older request has waited so long that it may not be passed any more.
-// Without it, a try respects the queue. It is for [Client.TryAcquire] alone: who waits has a place in the queue.
+// Barge lets a try take what is free even if an older request has waited so long that it must not
+// be passed anymore. Without it, a try respects the queue. It is only for [Client.TryAcquire]: a
+// request that waits has a place in the queue.
 func Barge() Part {
 	return func(o *order) error {
 		o.barge = true
@@ -109,32 +114,32 @@ func Barge() Part {
 	}
 }
 
-// MaxHold bounds how long the bundle is held: after d its context ends, and a while ([Client.Cutoff]) later it passes on,
-// whether it was released or not. The cause is [ErrExpired]. Counted from the grant.
+// MaxHold bounds how long the bundle is held, counted from the grant. After d its context ends with
+// the cause [ErrExpired]; [Client.Cutoff] later the bundle passes on, released or not.
 func MaxHold(d time.Duration) Part {
 	return func(o *order) error { return bound(&o.limits.most, "max hold", d) }
 }
 
-// MinHold keeps the bundle taken for at least d from the grant on, although it is released earlier: so that a replica
-// that is late, by its clock or its load, does not do again what was done a moment ago.
+// MinHold keeps the bundle taken for at least d from the grant on, even if it is released earlier.
+// So a replica that is late, by its clock or its load, does not repeat work that was just done.
 func MinHold(d time.Duration) Part {
 	return func(o *order) error { return bound(&o.limits.least, "min hold", d) }
 }
 
-// CrashDelay keeps the bundle taken for d after a crash: when its session ends by itself, because the process died or lost
-// Redis, or when a parent process ends it ([Space.EndSession]). This is time for what the process left behind to settle.
-// [Client.Close] is no crash.
+// CrashDelay keeps the bundle taken for d after a crash, so that what the process left behind can
+// settle. A crash is a session that ends by itself, because the process died or lost Redis, or that
+// a parent process ends ([Space.EndSession]). [Client.Close] is not a crash.
 func CrashDelay(d time.Duration) Part {
 	return func(o *order) error { return bound(&o.limits.crash, "crash delay", d) }
 }
 
-// ProgressWithin ends the context of a hold whose work is stuck: when [Hold.Progress] is not called for d. A while
-// ([Client.Cutoff]) later the bundle is released. The cause is [ErrStalled].
+// ProgressWithin ends the context of a hold whose work is stuck: [Hold.Progress] was not called for
+// d. The cause is [ErrStalled]. [Client.Cutoff] later the bundle is released.
 func ProgressWithin(d time.Duration) Part {
 	return func(o *order) error { return bound(&o.limits.progress, "progress deadline", d) }
 }
 
-const maxLimit = 365 * 24 * time.Hour // of a hold; what is longer is no limit
+const maxLimit = 365 * 24 * time.Hour // of a hold; a longer limit is an error
 
 func bound(limit *time.Duration, what string, d time.Duration) error {
 	switch {
@@ -149,8 +154,8 @@ func bound(limit *time.Duration, what string, d time.Duration) error {
 	return nil
 }
 
-// Wait bounds how long [Client.Acquire] waits; after it, the error is a [*BusyError]. 0 asks once. Prefer it to a
-// deadline on the context, which would end the hold's context too.
+// Wait bounds how long [Client.Acquire] waits; at the limit the error is a [*BusyError]. 0 asks
+// once. Prefer it to a deadline on the context, which would end the hold's context, too.
 func Wait(limit time.Duration) Part {
 	return func(o *order) error {
 		if limit < 0 {
@@ -161,8 +166,8 @@ func Wait(limit time.Duration) Part {
 	}
 }
 
-// Info attaches a JSON value of at most 4 KiB to the request and its hold, for whoever lists them or finds them in the
-// way.
+// Info attaches a JSON value of at most 4 KiB to the request and its hold, for callers that list
+// them or find them in the way.
 func Info(v json.RawMessage) Part {
 	return func(o *order) error {
 		var compact bytes.Buffer
@@ -177,8 +182,8 @@ func Info(v json.RawMessage) Part {
 	}
 }
 
-// OnWait has f called once when the bundle is not free and the request was queued; f is told who was in the way, and
-// must return soon, because the request is not looked after meanwhile.
+// OnWait calls f once when the bundle is not free and the request was queued. f receives what is in
+// the way. It must return soon, because the request is not attended to meanwhile.
 func OnWait(f func(*BusyError)) Part {
 	return func(o *order) error {
 		o.onWait = f
@@ -199,7 +204,7 @@ func newOrder(parts []Part) (*order, error) {
 	return o, nil
 }
 
-// seal sorts the bundle of a request, and checks what no part can know alone.
+// seal sorts the bundle of a request, and checks what no single part can check.
 func (o *order) seal() (err error) {
 	if o.items, err = Bundle(o.items); err != nil {
 		return err
@@ -216,7 +221,7 @@ func (o *order) seal() (err error) {
 	return nil
 }
 
-// plain tells whether the scripts have a fast path for the request.
+// plain reports whether the scripts have a fast path for the request.
 func (o *order) plain(n *nest) bool {
 	shared := slices.ContainsFunc(n.rest, func(item Item) bool { return item.Mode != ModeExclusive })
 	return !shared && len(n.under) == 0 && o.limits.text(0) == ""
@@ -224,7 +229,7 @@ func (o *order) plain(n *nest) bool {
 
 func (o *order) String() string { return brief(o.items) }
 
-// brief writes a bundle for an error or a log line.
+// brief shortens a bundle for an error or a log line.
 func brief(items []Item) string {
 	names := namesOf(items)
 	if len(names) <= 4 {
@@ -233,8 +238,9 @@ func brief(items []Item) string {
 	return fmt.Sprintf("[%s and %d more]", strings.Join(names[:3], " "), len(names)-3)
 }
 
-// CheckName refuses what cannot be the name of a resource: it is 1 to 512 bytes of UTF-8 without control characters. The
-// error is [ErrInvalid]. Every call that takes a name checks it; this is for who wants to know before.
+// CheckName returns an [ErrInvalid] for an invalid name of a resource. A valid name has 1 to 512
+// bytes of UTF-8 without control characters. Every call that takes a name checks it; use CheckName
+// to check it earlier.
 func CheckName(name string) error {
 	if fault := nameFault(name); fault != "" {
 		return fmt.Errorf("%w: %s", ErrInvalid, fault)
@@ -242,7 +248,7 @@ func CheckName(name string) error {
 	return nil
 }
 
-// nameFault says what is wrong with a name; "" for nothing.
+// nameFault says what is wrong with a name; "" if it is valid.
 func nameFault(name string) string {
 	switch {
 	case name == "":

@@ -8,22 +8,23 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A post sends the scripts of many callers. While few are under way, each is sent by its caller, at once and on a
-// connection of its own; what comes meanwhile is collected and sent together: the more callers there are, the fewer round
-// trips each of them needs (group commit). go-redis' own automatic pipelining keeps no deadlines and sends for callers who
-// have given up, hence this.
+// A post sends the scripts of many callers. While few are in flight, each caller sends its own, at
+// once and on its own connection. Scripts that arrive meanwhile are collected and sent together, so
+// the more callers there are, the fewer round trips each of them needs (group commit). The
+// automatic pipelining of go-redis keeps no deadlines and sends for callers that have stopped
+// waiting, so it is not used here.
 type post struct {
 	rdb   redis.UniversalClient
 	keys  []string          // of every script
-	units []*batcher        // the scripts that do at once what letters of one kind ask for
-	try   time.Duration     // how long one sending may take
+	units []*batcher        // the scripts that serve many letters of one kind at once
+	try   time.Duration     // how long one attempt may take
 	spawn func(func()) bool // starts a goroutine, unless the client is closed
 	now   func() time.Time
 
 	mu      sync.Mutex
-	under   int       // sendings that are under way; guarded by mu
-	letters []*letter // what waits for one of them to come back; guarded by mu
-	slow    time.Time // until then nobody in a hurry sends himself; guarded by mu
+	under   int       // attempts in flight; guarded by mu
+	letters []*letter // waiting for one of these to return; guarded by mu
+	slow    time.Time // until then, callers in a hurry do not send by themselves; guarded by mu
 	parted  time.Time // until then every letter goes alone; guarded by mu
 }
 
@@ -31,24 +32,27 @@ type post struct {
 type letter struct {
 	script prepared
 	args   []any
-	done   chan struct{} // closed when there are reply and err
+	done   chan struct{} // closed when reply and err are set
 	reply  reply
 	err    error
 }
 
 const (
-	sendings = 2    // that are under way at once before letters are collected
-	mostOf   = 1000 // letters in one sending
-	// hurried is how long somebody in a hurry may be kept by a command that he sends himself: it cannot be interrupted.
+	sendings = 2    // attempts in flight at once before letters are collected
+	mostOf   = 1000 // letters in one attempt
+	// hurried is how long a command that a caller in a hurry sends by itself may keep it: the
+	// command cannot be interrupted.
 	hurried = 50 * time.Millisecond
-	// afterSlow is for how long nobody in a hurry sends himself when one command has taken longer than that.
+	// afterSlow is how long callers in a hurry do not send by themselves after one command took
+	// longer than hurried.
 	afterSlow = 10 * time.Second
-	// apart is for how long letters go alone when a script for many had left some.
+	// apart is how long letters go alone after a script for many could not serve some.
 	apart = 100 * time.Millisecond
 )
 
-// own sends a script in the goroutine of its caller, when few others are under way. Otherwise ok is false, and nothing was
-// sent. It takes no longer than try, or hurried for somebody in a hurry; ctx only carries values.
+// own sends a script in the goroutine of its caller if few others are in flight. Otherwise ok is
+// false, and nothing was sent. It takes no longer than try, or than hurried for a caller in a
+// hurry. ctx only carries values.
 func (p *post) own(ctx context.Context, script prepared, args []any, hurry bool) (r reply, err error, ok bool) {
 	p.mu.Lock()
 	if p.under >= sendings || hurry && !p.slow.IsZero() && p.now().Before(p.slow) {
@@ -80,7 +84,7 @@ func (p *post) own(ctx context.Context, script prepared, args []any, hurry bool)
 	return r, err, true
 }
 
-// drop has a script sent with others. It is answered within twice try.
+// drop queues a script to be sent with others. It gets its reply within twice try.
 func (p *post) drop(ctx context.Context, script prepared, args []any) *letter {
 	l := &letter{script: script, args: args, done: make(chan struct{})}
 	p.mu.Lock()
@@ -96,7 +100,7 @@ func (p *post) drop(ctx context.Context, script prepared, args []any) *letter {
 	return l
 }
 
-// start has letters delivered by a goroutine that counts as one that is under way already.
+// start delivers letters in a goroutine that already counts as an attempt in flight.
 func (p *post) start(ctx context.Context) {
 	if !p.spawn(func() { p.deliver(ctx) }) {
 		p.mu.Lock()
@@ -110,7 +114,7 @@ func (p *post) start(ctx context.Context) {
 	}
 }
 
-// deliver sends letters until there are none.
+// deliver sends letters until none are left.
 func (p *post) deliver(ctx context.Context) {
 	for {
 		p.mu.Lock()
@@ -127,8 +131,9 @@ func (p *post) deliver(ctx context.Context) {
 	}
 }
 
-// send sends letters in one round trip, by one script those that one can do at once. What it could not do for some goes
-// alone, in a second round trip; and so does, for as long as apart, all that comes then: what was in the way may last.
+// send sends letters in one round trip and uses one script for letters that it can serve at once.
+// Letters that this script could not serve go alone, in a second round trip. For the time of apart,
+// all later letters go alone, too, because whatever was in the way may last.
 func (p *post) send(ctx context.Context, letters []*letter) {
 	ctx, cancel := context.WithTimeout(ctx, p.try)
 	defer cancel()
@@ -150,7 +155,7 @@ func (p *post) send(ctx context.Context, letters []*letter) {
 	p.trip(ctx, nil, left)
 }
 
-// trip is one round trip. It answers all letters but those of a batch for which nothing was done.
+// trip is one round trip. It answers all letters except those of a batch that were not served.
 func (p *post) trip(ctx context.Context, together []*batch, alone []*letter) (left []*letter) {
 	pipe := p.rdb.Pipeline()
 	sent := make([]*redis.Cmd, 0, len(together)+len(alone))
@@ -171,7 +176,8 @@ func (p *post) trip(ctx context.Context, together []*batch, alone []*letter) (le
 	return left
 }
 
-// result returns what a script has answered. A server that does not know it yet is sent the text.
+// result returns the reply of a script. If the server does not know the script yet, it sends the
+// text.
 func (p *post) result(ctx context.Context, sent *redis.Cmd, script prepared, args []any) (reply, error) {
 	answer, err := sent.Result()
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
@@ -188,7 +194,7 @@ func (l *letter) answer(r reply, err error) {
 	close(l.done)
 }
 
-// wait sends a script with or without others, whichever is faster, and waits for the answer.
+// wait sends a script with or without others, whichever is faster, and waits for the reply.
 func (p *post) wait(ctx context.Context, script prepared, args []any) (reply, error) {
 	if r, err, ok := p.own(ctx, script, args, false); ok {
 		return r, err

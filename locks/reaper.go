@@ -8,19 +8,20 @@ import (
 	"time"
 )
 
-// reaper has Redis do what is due while requests of this client wait, so that the lock of a worker that died passes on
-// although nobody else calls. There is one timer for all of them, set to what the last reply told.
+// reaper makes Redis handle due entries while requests of this client wait, so that the lock of a
+// dead worker passes on even if no other client calls. One timer serves all requests. It is set to
+// the time in the last reply.
 type reaper struct {
 	wake chan struct{} // buffer 1
 
 	mu      sync.Mutex
-	waiting int       // requests that wait
+	waiting int       // the number of requests that wait
 	forced  bool      // a reply said that there is work left
 	at      time.Time // when the next entry of the timer wheel is due; zero when there is none
 }
 
-// reapSlack is added to what Redis told: time for the entry to be surely due, and a little dice, so that workers that
-// wait for the same entry do not all come at once.
+// reapSlack is added to the time in a reply. It makes sure that the entry is due by then, and
+// spreads the calls of workers that wait for the same entry.
 func reapSlack() time.Duration { return 2*time.Millisecond + rand.N(8*time.Millisecond) }
 
 // waits counts requests that begin or stop waiting.
@@ -34,8 +35,9 @@ func (r *reaper) waits(n int) {
 	}
 }
 
-// due takes what a reply told: the time to the next due entry, negative when there is none. Replies come in any order,
-// so the earliest time stands until a call was made for it; what has been renewed since then costs one call too many.
+// due handles the time to the next due entry in a reply; negative means none. Replies arrive in any
+// order, so the earliest time counts until the call for it was made. If the entry was renewed since
+// then, that costs one extra call.
 func (r *reaper) due(in time.Duration) {
 	if in < 0 {
 		return
@@ -53,7 +55,7 @@ func (r *reaper) due(in time.Duration) {
 	}
 }
 
-// now has the work done that a reply told of.
+// now starts the work that a reply reported.
 func (r *reaper) now() {
 	r.mu.Lock()
 	r.forced = true
@@ -68,7 +70,7 @@ func (r *reaper) rouse() {
 	}
 }
 
-// next returns how long to wait before the next call, and false when nothing has to be done.
+// next returns how long to wait before the next call, and false if no call is needed.
 func (r *reaper) next() (time.Duration, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -81,11 +83,12 @@ func (r *reaper) next() (time.Duration, bool) {
 	return max(0, time.Until(r.at)), true
 }
 
-// run calls call, which does what is due and returns the time to the next entry, whenever something is due.
+// run calls call, which handles due entries and returns the time to the next one, whenever an entry
+// is due.
 func (r *reaper) run(ctx context.Context, log *slog.Logger, call func(context.Context) (time.Duration, error)) {
 	var pause backoff
 	for {
-		var timer <-chan time.Time // nil: nothing to wait for but a wake-up
+		var timer <-chan time.Time // nil: only a wake-up ends the wait
 		if in, ok := r.next(); ok {
 			timer = time.After(in)
 		}
@@ -112,7 +115,7 @@ func (r *reaper) run(ctx context.Context, log *slog.Logger, call func(context.Co
 		}
 		r.due(in)
 		if forced && in == 0 {
-			r.now() // there is more left; each call does some of it
+			r.now() // more is left; each call handles some of it
 		}
 	}
 }

@@ -9,28 +9,29 @@ import (
 	"time"
 )
 
-// Revocation says who wants a lock back, and why.
+// Revocation names the actor that wants a lock back, and its reason.
 type Revocation struct {
 	By     string `json:"by,omitempty"`
 	Reason string `json:"reason,omitempty"`
 }
 
-// Force is how hard a lock is wanted back.
+// Force is how forcefully a lock is revoked.
 type Force string
 
 const (
-	// Ask asks the holder, who learns it by [Hold.Asked] and decides himself.
+	// Ask asks the holder, which learns of it through [Hold.Asked] and decides by itself.
 	Ask Force = "a"
-	// Take ends the context of the hold with the cause [ErrRevoked]. The lock passes on when its holder has released it, or
-	// its session has ended.
+	// Take ends the context of the hold with the cause [ErrRevoked]. The lock passes on when its
+	// holder has released it, or when the holder's session has ended.
 	Take Force = "t"
-	// Seize frees the lock at once, and then ends the context of the hold: until its holder has heard of it, two may
-	// work. Its token is refused by whoever guards what it did. While a grace time goes on and the holder has not said
-	// again what he holds, it is as Take, since nothing passes on.
+	// Seize frees the lock at once, and then ends the context of the hold. Until the holder has
+	// received that, two holders may work. Guards refuse the token of the seized hold once they
+	// have seen a newer one. During a grace period, before the holder has re-asserted the hold,
+	// Seize acts like Take, since nothing passes on.
 	Seize Force = "f"
 )
 
-// Asked tells how a hold is wanted back.
+// Asked is a revocation of a hold, with its force.
 type Asked struct {
 	Force      Force
 	Revocation Revocation
@@ -38,11 +39,13 @@ type Asked struct {
 
 const maxReason = 1 << 10
 
-// reapTime bounds how long a revoke that was applied continues with the grants that it made possible.
+// reapTime bounds the time that a revoke spends, after it was applied, on the grants that it made
+// possible.
 const reapTime = 5 * time.Second
 
-// Revoke revokes a lock. token names the hold that is meant, as [Space.Read] or [Space.HeldBy] showed it: if another hold
-// has the lock by now, or none, the error is [ErrStale] and nothing has happened. It returns the hold.
+// Revoke revokes a lock. token names the intended hold, as returned by [Space.Read] or
+// [Space.HeldBy]: if the lock has another holder by now, or none, the error is [ErrStale] and
+// nothing has happened. It returns the hold.
 func (s *Space) Revoke(ctx context.Context, name string, token Token, force Force, why Revocation) (HoldID, error) {
 	if err := CheckName(name); err != nil {
 		return "", fmt.Errorf("revoke: %w", err)
@@ -75,7 +78,8 @@ func (s *Space) Revoke(ctx context.Context, name string, token Token, force Forc
 	}
 	switch r.text(0) {
 	case "done":
-		if r.number(3) == 1 { // more waits than one call looks at; if this fails, a renewal of any session continues
+		// More waits than one call examines. If this fails, a renewal of any session continues.
+		if r.number(3) == 1 {
 			bounded, cancel := context.WithTimeout(ctx, reapTime)
 			defer cancel()
 			_ = s.insist(bounded, func(ctx context.Context) (bool, error) {
@@ -92,16 +96,17 @@ func (s *Space) Revoke(ctx context.Context, name string, token Token, force Forc
 	return "", fmt.Errorf("revoke %s: %w", name, errReply("revoke", r))
 }
 
-// text is how a record has it.
+// text returns the revocation as it is stored in a record.
 func (a *Asked) text() string {
 	why, err := json.Marshal(a.Revocation)
 	if err != nil {
-		return "" // two strings can always be written
+		return "" // two strings can always be encoded
 	}
 	return string(a.Force) + string(why)
 }
 
-// parseRevocation reads what Revoke wrote; JSON has no control characters, so it fits into a record.
+// parseRevocation reads what Revoke wrote. JSON has no control characters, so it fits into a
+// record.
 func parseRevocation(text string) Revocation {
 	var why Revocation
 	if err := json.NewDecoder(strings.NewReader(text)).Decode(&why); err != nil {

@@ -10,51 +10,55 @@ import (
 	"time"
 )
 
-// RuleOptions say what a piece of work locks, and how. Make a [Rule] of them with [NewRule].
+// RuleOptions describe what a piece of work locks, and how. Make a [Rule] of them with [NewRule].
 type RuleOptions struct {
-	// Prefix stands before every name, those of permits included: "shop:" makes "shop:bill:1001" of "bill:1001".
+	// Prefix comes before every name, including those of permits: "shop:" makes "shop:bill:1001" of
+	// "bill:1001".
 	Prefix string
 
-	// Exclusive, Shared and Permits name resources by lock keys, which read the arguments of a call: "bill:{ids[*]}".
-	// [ParseKey] has the rules. Permits has for each key how many permits are asked for; their limits are declared with
-	// [Client.Declare].
+	// Exclusive, Shared and Permits name resources by lock keys, which read the arguments of a
+	// call: "bill:{ids[*]}". [ParseKey] has the rules. Permits maps each key to the number of
+	// permits to ask for; their limits are declared with [Client.Declare].
 	Exclusive []string
 	Shared    []string
 	Permits   map[string]int
 
-	// Wait bounds how long a call waits in line, and OnBusy says what becomes of one that did not get its locks.
+	// Wait bounds how long a call waits in line. OnBusy decides what happens to a call that did not
+	// get its locks.
 	Wait   time.Duration
 	OnBusy Busy
 
-	// As the parts of the same names; 0 for none.
+	// As the parts with the same names; 0 for none.
 	MaxHold        time.Duration
 	MinHold        time.Duration
 	CrashDelay     time.Duration
 	ProgressWithin time.Duration
 
-	// Info is told to whoever lists the holds or finds them in the way, see [Info].
+	// Info is visible to callers that list the holds or find them in the way, see [Info].
 	Info json.RawMessage
 }
 
-// Busy says what becomes of a call whose locks are not free.
+// Busy decides what happens to a call whose locks are not free.
 type Busy string
 
 const (
-	// BusyWait, the default, has it wait in line: without limit, or, with Wait set, so long at most; then it fails.
+	// BusyWait, the default, makes the call wait in line: without limit, or at most Wait if that is
+	// set; then it fails.
 	BusyWait Busy = ""
-	// BusyFail has it fail with a [*BusyError], after Wait if that is set, else at once.
+	// BusyFail makes the call fail with a [*BusyError], after Wait if that is set, otherwise at
+	// once.
 	BusyFail Busy = "fail"
-	// BusySkip has it return nil without any work done, after Wait if that is set, else at once: for work that is in good
-	// hands when somebody else does it.
+	// BusySkip makes the call return nil without doing the work, after Wait if that is set,
+	// otherwise at once. It suits work that another process is then doing anyway.
 	BusySkip Busy = "skip"
 )
 
-// A Rule is what calls with arguments of type A lock. It is safe for concurrent use. [Do] does work under it, [Wrap] makes
-// a function that does so every time.
+// A Rule is what calls with arguments of type A lock. It is safe for concurrent use. [Do] runs work
+// under it. [Wrap] makes a function that does so on every call.
 type Rule[A any] struct {
 	prefix string
 	keys   []ruleKey
-	form   order // of each request, without its bundle
+	form   order // of each request, except its bundle
 	skip   bool
 }
 
@@ -64,9 +68,10 @@ type ruleKey struct {
 	n    int
 }
 
-// NewRule checks a rule, so that what is wrong with it shows at start and not at the first call. Arguments are read as JSON
-// shows them, so fields go by their json tags; a key that names a field which no value of type A can have is an error.
-// Nothing is checked in what A leaves open (any, maps, json.RawMessage, types with a MarshalJSON method).
+// NewRule checks a rule, so that mistakes show at start and not at the first call. Keys read
+// arguments in their JSON form, so fields are named by their json tags. A key that names a field
+// which no value of type A can have is an error. Parts of A with an open form (any, maps,
+// json.RawMessage, types with a MarshalJSON method) are not checked.
 func NewRule[A any](o RuleOptions) (*Rule[A], error) {
 	r := &Rule[A]{prefix: o.Prefix, skip: o.OnBusy == BusySkip}
 	if err := r.compile(&o); err != nil {
@@ -146,9 +151,10 @@ func (r *Rule[A]) compile(o *RuleOptions) error {
 	return nil
 }
 
-// Items returns the bundle that a call with these arguments asks for, sorted by names. It asks nobody: it is how to test
-// a rule. Every error is [ErrInvalid]: a [*KeyError] when a key cannot use the arguments; else one for a resource that is
-// named in two modes, for none at all, as an empty list gives, or for more than [MaxBundle].
+// Items returns the bundle that a call with these arguments asks for, sorted by name. It does not
+// call Redis, so tests of a rule can use it. Every error is [ErrInvalid]. It is a [*KeyError] if a
+// key cannot use the arguments. It is another one for a resource that is named in two modes, for no
+// resource at all, as from an empty list, or for more than [MaxBundle].
 func (r *Rule[A]) Items(args A) ([]Item, error) {
 	o, err := r.order(args)
 	if err != nil {
@@ -197,7 +203,7 @@ func (k *Key) literal() string {
 	return b.String()
 }
 
-// fixed tells whether a key is one name whatever the arguments.
+// fixed reports whether a key is the same name for all arguments.
 func (k *Key) fixed() bool {
 	return !slices.ContainsFunc(k.parts, func(part keyPart) bool { return part.path != nil })
 }

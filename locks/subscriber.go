@@ -12,16 +12,16 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// subscriber reads a session's channel. It never blocks on anything but the network.
+// subscriber reads a session's channel. It blocks only on the network.
 type subscriber struct {
 	session *session
 	channel string
 	sub     *redis.PubSub
-	quiet   time.Duration // without a message for so long it asks whether the connection lives
+	quiet   time.Duration // after that long without a message it checks the connection
 }
 
-// subscribe listens to the session's channel. It returns once Redis has confirmed that, so that no grant is published
-// to nobody; or after try.
+// subscribe listens to the session's channel. It returns once Redis has confirmed the subscription,
+// so that no grant is published without a listener, or after try.
 func (c *Client) subscribe(ctx context.Context, s *session, try time.Duration) (*subscriber, error) {
 	ctx, cancel := context.WithTimeout(ctx, try)
 	defer cancel()
@@ -34,12 +34,13 @@ func (c *Client) subscribe(ctx context.Context, s *session, try time.Duration) (
 	return l, nil
 }
 
-// run reads until ctx ends or the session is dead. go-redis connects and subscribes again after errors; what was
-// published meanwhile is lost, hence each confirmed subscription has the session compared with Redis.
+// run reads until ctx ends or the session is dead. go-redis reconnects and subscribes again after
+// errors. Messages that were published meanwhile are lost, so each confirmed subscription starts a
+// comparison of the session with Redis.
 func (l *subscriber) run(ctx context.Context) {
 	defer func() { _ = l.sub.Close() }()
 	var pause backoff
-	asked := false // whether the connection lives
+	asked := false // a ping is unanswered
 	for {
 		// A read is not interrupted by its context, only by closing the connection.
 		sub := l.sub
