@@ -16,27 +16,29 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// newborn is for how long a space that was made on a young server grants nothing, as in open.lua.
+// newborn is how long a space that was created on a young server grants nothing, as in open.lua.
 const newborn = time.Second
 
-// errLate says that a session came too late to say what it holds.
+// errLate means that a session came too late to assert what it holds.
 var errLate = fmt.Errorf("%w: redis has lost data, and the grace time in which to say what it held was over", errEnded)
 
-// errDoubled is why a hold ends that another one is stronger than.
+// errDoubled is why a hold ends that lost to a stronger one.
 var errDoubled = fmt.Errorf("%w: redis has lost data, and a younger hold has a part of the bundle", ErrLost)
 
-// place is which space a session knows: an id, and an epoch that grows whenever the space may have lost writes.
+// place identifies the space that a session knows: an ID, and an epoch that grows whenever the
+// space may have lost writes.
 type place struct{ id, epoch string }
 
-// recovery says how long a grace time is: Options.Grace, or the longest lease that this client has heard of and the
-// time for which the topology may have two masters.
+// recovery decides how long a grace period lasts: Options.Grace, or the longest lease that this
+// client has heard of plus the time for which the topology may have two masters.
 type recovery struct {
 	fixed   time.Duration
-	margin  time.Duration // set by Open before anything is sent that needs it
+	margin  time.Duration // set by Open before the first command that needs it
 	longest atomic.Int64  // ms
 }
 
-// args are two arguments of the scripts: ms at least, and ms more than the longest lease in use.
+// args returns two arguments of the scripts: the least grace period, and the time that is added to
+// the longest lease in use. Both in ms.
 func (r *recovery) args() (least, margin int64) {
 	if r.fixed > 0 {
 		return r.fixed.Milliseconds(), 0
@@ -45,12 +47,13 @@ func (r *recovery) args() (least, margin int64) {
 	return r.longest.Load() + margin, margin
 }
 
-// heard takes the longest lease in use from a reply. One's own counts, too.
+// heard takes the longest lease in use from a reply. The client's own lease counts, too.
 func (r *recovery) heard(longest int64, own time.Duration) {
 	r.longest.Store(max(longest, own.Milliseconds()))
 }
 
-// first is for how long a space grants nothing that this client makes, as open.lua takes it. knew: it had another one.
+// first returns how long a space that this client creates grants nothing, as an argument of
+// open.lua. knew means that the client knew another space.
 func (r *recovery) first(knew bool) string {
 	least, _ := r.args()
 	switch {
@@ -62,15 +65,16 @@ func (r *recovery) first(knew bool) string {
 	return ""
 }
 
-// A greeter has the space notice on which server it is, on every new connection and before anything else is sent over
-// it. So nothing is granted by a server that may lack the last writes of another one.
+// A greeter makes the space check which server it is on, on every new connection and before
+// anything else is sent over it. So no grant comes from a server that may lack the last writes of
+// another one.
 type greeter struct {
 	keys     []string
 	script   *redis.Script
 	recovery *recovery
 	identity *identity
-	changed  func()                // it was another server
-	reload   func(context.Context) // on a cluster: its slots have moved
+	changed  func()                // called if it was another server
+	reload   func(context.Context) // for a cluster: its slots have moved
 }
 
 func (g *greeter) greet(ctx context.Context, via redis.Scripter) error {
@@ -91,14 +95,15 @@ func (g *greeter) greet(ctx context.Context, via redis.Scripter) error {
 	return nil
 }
 
-// An identity reports, once for each change, whether the server shows which one it is. Without that a new server is not
-// noticed. [CheckServer] sees this before a client is opened; the right to run INFO may be withdrawn later.
+// An identity reports, once for each change, whether the server shows its identity. Without that a
+// new server is not detected. [CheckServer] checks this before a client is opened, but the right to
+// run INFO may be withdrawn later.
 type identity struct {
 	log    *slog.Logger
 	hidden atomic.Bool
 }
 
-// shows takes what a script found; failed is the error of INFO.
+// shows records what a script found; failed is the error of INFO.
 func (i *identity) shows(shown bool, failed string) {
 	switch was := i.hidden.Swap(!shown); {
 	case !shown && !was:
@@ -109,8 +114,8 @@ func (i *identity) shows(shown bool, failed string) {
 	}
 }
 
-// connected returns what a new connection of a plain client goes through. first is the caller's own, or nil. A connection
-// that could not be greeted is not used.
+// connected returns the setup of a new connection of a plain client. first is the caller's own, or
+// nil. A connection that could not be greeted is not used.
 func (g *greeter) connected(first func(context.Context, *redis.Conn) error) func(context.Context, *redis.Conn) error {
 	return func(ctx context.Context, cn *redis.Conn) error {
 		if first != nil {
@@ -122,7 +127,8 @@ func (g *greeter) connected(first func(context.Context, *redis.Conn) error) func
 	}
 }
 
-// nodes has every node of a cluster watched. newClient is the caller's own way to make one, or nil.
+// nodes makes a watched client for every node of a cluster. newClient is the caller's own
+// constructor, or nil.
 func (g *greeter) nodes(newClient func(*redis.Options) *redis.Client) func(*redis.Options) *redis.Client {
 	if newClient == nil {
 		newClient = redis.NewClient
@@ -136,15 +142,16 @@ func (g *greeter) nodes(newClient func(*redis.Options) *redis.Client) func(*redi
 	}
 }
 
-// A node is one server of a cluster. Connections to it may be older than its being the master of the space: then it is
-// greeted before the first script, and no script is sent while it says that it is not the master.
+// A node is one server of a cluster. Connections to it may be older than its role as the master of
+// the space. So it is greeted before the first script, and no script is sent while it reports that
+// it is not the master.
 type node struct {
 	greeter *greeter
 	client  *redis.Client
-	ours    atomic.Bool // it was greeted as the master of the space, and has not said otherwise since
+	ours    atomic.Bool // it was greeted as the master of the space, and has not denied that since
 }
 
-// greeting marks the context of a greeting, which is a script itself.
+// greeting marks the context of a greeting, because that is a script itself.
 type greeting struct{}
 
 func (n *node) greet(ctx context.Context, via redis.Scripter) error {
@@ -164,19 +171,19 @@ func (n *node) connected(first func(context.Context, *redis.Conn) error) func(co
 		if err := n.greet(ctx, cn); !errors.As(err, &refused) {
 			return err
 		}
-		return nil // it is not the master of the space, but may be asked who is
+		return nil // it is not the master of the space, but can name the one that is
 	}
 }
 
-// DialHook leaves dialling as it is.
+// DialHook changes nothing.
 func (n *node) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-// ProcessHook greets before a script when that has to be.
+// ProcessHook greets before a script if needed.
 func (n *node) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if err := n.prepare(ctx, cmd); err != nil {
 			cmd.SetErr(err)
-			return err // what a script would have been answered, MOVED mostly
+			return err // what the script would have got, usually MOVED
 		}
 		err := next(ctx, cmd)
 		n.learn(err)
@@ -184,16 +191,16 @@ func (n *node) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// ProcessPipelineHook does the same for scripts that are sent together.
+// ProcessPipelineHook does the same for pipelined scripts.
 func (n *node) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		// Behind ASKING is a script that was sent on by the old owner of a slot on the move: its keys are all here, as they
-		// were there.
+		// A script after ASKING was redirected by the old owner of a moving slot: its keys are all
+		// here, as they were there.
 		if err := n.prepare(ctx, cmds[0]); err != nil {
 			for _, cmd := range cmds {
 				cmd.SetErr(err)
 			}
-			n.greeter.reload(ctx) // a pipeline that a hook has ended is not sent on
+			n.greeter.reload(ctx) // go-redis does not redirect a pipeline that a hook has ended
 			return err
 		}
 		err := next(ctx, cmds)
@@ -212,14 +219,15 @@ func (n *node) prepare(ctx context.Context, cmd redis.Cmder) error {
 	return n.greet(ctx, n.client)
 }
 
-// learn hears from an error that the server is not the master of the space any more.
+// learn notices from an error that the server is no longer the master of the space.
 func (n *node) learn(err error) {
 	if code := codeOf(err); code == "MOVED" || code == "READONLY" {
 		n.ours.Store(false)
 	}
 }
 
-// Doubt has the session renewed at once: for who has seen that Redis may have lost data. The answer tells.
+// Doubt renews the session at once. A caller uses it when Redis may have lost data; the reply
+// settles that.
 func (c *Client) Doubt() {
 	c.mu.Lock()
 	s := c.last
@@ -229,7 +237,8 @@ func (c *Client) Doubt() {
 	}
 }
 
-// saw keeps the highest token that this client has seen: no later grant may have a lower one, whatever Redis lost.
+// saw keeps the highest token that this client has seen. No later grant may have a lower one,
+// whatever Redis lost.
 func (c *Client) saw(token Token) {
 	for {
 		highest := c.highest.Load()
@@ -239,17 +248,20 @@ func (c *Client) saw(token Token) {
 	}
 }
 
-// A page of an assertion is bounded by what it costs Redis: its names, those that are not exclusive counted several times,
-// and its bytes. It has one hold at least, and a hold has 1,000 names at most.
+// A page of an assertion is bounded by its cost for Redis: its names, of which those that are not
+// exclusive count several times, and its bytes. It has at least one hold, and a hold has at most
+// 1,000 names.
 const (
 	assertNames = 256
 	assertBytes = 64 << 10
-	assertDear  = 6 // exclusive names that a name in another mode, or of a nested request, costs as much as
+	// assertDear is the cost of a name in another mode, or of a nested request, in exclusive names.
+	assertDear = 6
 )
 
-// reclaim asserts what the session holds, after a renewal was answered that the space is at another place than the session
-// knows it. The session is renewed only when its last page was accepted. A hold that was asserted at a place is not asserted
-// there again, so that an assertion that takes longer than one renewal may take continues with the next.
+// reclaim asserts what the session holds, after the reply to a renewal named another place than the
+// session knows. The session is renewed only after its last page was accepted. A hold that was
+// asserted at a place is not asserted there again. So if an assertion takes longer than one renewal
+// may take, the next renewal continues it.
 func (s *session) reclaim(ctx context.Context, at place) error {
 	recovered := s.client.recover == nil
 	if err := s.client.redeclare(ctx, at); err != nil {
@@ -292,12 +304,12 @@ func (s *session) reclaim(ctx context.Context, at place) error {
 type assertion struct {
 	request *Request
 	token   Token
-	member  string // the hold's record in Redis, written when its page is
+	member  string // the hold's record in Redis, encoded with its page
 	under   string
 }
 
-// toAssert returns the holds that were not asserted at a place, the oldest first. It sorts all of them, so that it is called
-// once for each round of pages and not for each page.
+// toAssert returns the holds that were not asserted at a place, the oldest first. It sorts all of
+// them, so it is called once for each round of pages, not for each page.
 func (s *session) toAssert(at place) []assertion {
 	s.mu.Lock()
 	var queue []assertion
@@ -311,15 +323,16 @@ func (s *session) toAssert(at place) []assertion {
 	return queue
 }
 
-// assertable reports whether a request has a hold to assert: not one that is being released, but one that has ended without
-// being released, as by its limits, since its holder may not have stopped. The caller holds the session's mu.
+// assertable reports whether a request has a hold to assert. A hold that is being released is none.
+// A hold that has ended without a release, as by its limits, is one, since its holder may not have
+// stopped. The caller holds the session's mu.
 func (r *Request) assertable() bool {
 	granted := r.state == held && r.hold == nil || r.hold != nil && !r.hold.done
 	return granted && r.refused == nil
 }
 
-// page writes the next page of an assertion and returns the holds that follow it. It leaves out holds that were released
-// meanwhile.
+// page encodes the next page of an assertion and returns the holds that follow it. It leaves out
+// holds that were released meanwhile.
 func (s *session) page(queue []assertion) (page, rest []assertion) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -340,7 +353,7 @@ func (s *session) page(queue []assertion) (page, rest []assertion) {
 	return page, nil
 }
 
-// assertCost returns how much of a page a hold takes, in exclusive names.
+// assertCost returns the cost of a hold in a page, in exclusive names.
 func assertCost(r *Request) int {
 	cost := len(r.items)
 	for _, item := range r.items {
@@ -351,7 +364,7 @@ func assertCost(r *Request) int {
 	return cost
 }
 
-// member writes a hold as the space keeps it. The caller holds mu.
+// member encodes a hold as the space stores it. The caller holds mu.
 func (s *session) member(r *Request) string {
 	asked := ""
 	if r.hold != nil && r.hold.wanted != nil {
@@ -365,7 +378,7 @@ func (s *session) member(r *Request) string {
 	}, "\x1f")
 }
 
-// assert sends one page. Where the space is by now at another place than it was sent to, nothing was accepted.
+// assert sends one page. If the space is by now at another place than at, nothing was accepted.
 func (s *session) assert(ctx context.Context, at place, page []assertion, last bool) (accepted bool, next place, refused []HoldID, err error) {
 	c := s.client
 	c.mu.Lock()
@@ -382,7 +395,7 @@ func (s *session) assert(ctx context.Context, at place, page []assertion, last b
 	for _, a := range page {
 		args = append(args, a.member, a.under)
 	}
-	// A client that is being closed must not say again what it has just given up.
+	// A client that is being closed must not re-assert what it has just released.
 	s.asserting.Lock()
 	defer s.asserting.Unlock()
 	if why := s.why(); why != nil {
@@ -407,7 +420,7 @@ func (s *session) assert(ctx context.Context, at place, page []assertion, last b
 	return false, at, nil, errReply("assert", r)
 }
 
-// asserted notes what came of a page.
+// asserted records the result of a page.
 func (s *session) asserted(at place, page []assertion, refused []HoldID) {
 	var lost []*Hold
 	s.mu.Lock()
@@ -417,7 +430,7 @@ func (s *session) asserted(at place, page []assertion, refused []HoldID) {
 		if !slices.Contains(refused, r.id) {
 			continue
 		}
-		r.refused = errDoubled // for who has not got the hold yet
+		r.refused = errDoubled // for a caller that does not have the hold yet
 		if h := r.hold; h != nil && h.stands() {
 			h.lose(errDoubled)
 			s.become(r, over)
@@ -433,12 +446,12 @@ func (s *session) asserted(at place, page []assertion, refused []HoldID) {
 	}
 }
 
-// arrive ends an assertion. What else Redis has is compared with the table: lost waits are asked again, and holds that were
-// released while they were asserted are released once more.
+// arrive ends an assertion. The table is then compared with the rest in Redis: requests with lost
+// waits ask again, and holds that were released during the assertion are released again.
 func (s *session) arrive(at place) {
 	s.mu.Lock()
 	s.at = at
-	s.heard, s.told = 0, 0 // the count of news may have gone back
+	s.heard, s.told = 0, 0 // the revisions may have gone back
 	s.mu.Unlock()
 	s.client.mu.Lock()
 	s.client.at = at
@@ -451,8 +464,8 @@ func (s *session) arrive(at place) {
 // redeclareMost is how many limits are declared in one round trip.
 const redeclareMost = 200
 
-// redeclare declares the permits again that this client has declared: they bound what may be held of them. It does so once
-// for each place, and continues where an error has stopped it.
+// redeclare declares again the permits that this client has declared, since they bound how many may
+// be held. It does so once for each place, and continues where an error has stopped it.
 func (c *Client) redeclare(ctx context.Context, at place) error {
 	c.mu.Lock()
 	if c.redeclared.at != at || at.id == "" {
@@ -482,7 +495,7 @@ func (c *Client) redeclareSome(ctx context.Context, names []string) error {
 			continue
 		}
 		args := []any{name, limit.Permits, limit.Version}
-		if !loaded { // so that Redis surely has the script
+		if !loaded { // makes sure that Redis has the script
 			if _, err := runScript(ctx, c.beat, declareScript, c.space.keys, args...); err != nil {
 				return err
 			}
@@ -494,12 +507,13 @@ func (c *Client) redeclareSome(ctx context.Context, names []string) error {
 	if pipe.Len() == 0 {
 		return nil
 	}
-	_, err := pipe.Exec(ctx) // a limit that contradicts what is held has no effect, and is no error
+	// a limit that contradicts the holds has no effect, and is not an error
+	_, err := pipe.Exec(ctx)
 	return err
 }
 
-// doubt is for an answer that the session has ended: perhaps Redis has only lost it. It has the session renewed and waits
-// until that is answered, which tells, and returns whether the session lives.
+// doubt handles a reply that the session has ended, since Redis may only have lost it. It renews
+// the session and waits for the reply, which settles that. It returns whether the session is alive.
 func (s *session) doubt(ctx context.Context, limit <-chan time.Time) bool {
 	s.mu.Lock()
 	answered := s.answer

@@ -12,24 +12,28 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Format is the number of the layout that this build writes: of everything that is stored under the hash tag of a
-// namespace, the ledger included. The package doc explains when it changes.
+// Format is the number of the layout that this build writes, for everything stored under the hash
+// tag of a namespace, including the ledger. The package doc explains when it changes.
 const Format = 1
 
-// leastFormat returns the oldest layout that a build reads which writes the given one.
+// leastFormat returns the oldest layout that is read by a build that writes the given one.
 func leastFormat(format int) int { return max(1, format-1) }
 
-// ErrFormat means that this build must not read or write what a namespace stores, because it does not know the layout.
-// The error that carries it is a [*FormatError]. It is final: trying again does not help.
+// ErrFormat means that this build must not read or write what a namespace stores, because it does
+// not know the layout. The error that carries it is a [*FormatError]. It is final: trying again
+// does not help.
 var ErrFormat = errors.New("unknown format of stored data")
 
-// FormatError names the layout of a namespace that this build does not know. errors.Is(err, [ErrFormat]) is true.
+// FormatError names the layout of a namespace that this build does not know. errors.Is(err,
+// [ErrFormat]) is true.
 type FormatError struct {
 	Namespace string
-	Written   string // the format in which the namespace is written now; "0" for data from before formats had numbers
-	Least     int    // the oldest format that its data may still have
-	Detail    string // for such data, what shows its age
-	Build     int    // the highest format that this build knows
+	// the format in which the namespace is written now; "0" for data from before formats had
+	// numbers
+	Written string
+	Least   int    // the oldest format that its data may still have
+	Detail  string // for such data, what shows its age
+	Build   int    // the highest format that this build knows
 
 	reply error // of Redis
 }
@@ -56,13 +60,15 @@ func (e *FormatError) Error() string {
 // Is reports whether target is [ErrFormat].
 func (e *FormatError) Is(target error) bool { return target == ErrFormat }
 
-// Unwrap returns the reply of the script that refused: see [Refused].
+// Unwrap returns the reply of the script that refused, see [Refused].
 func (e *FormatError) Unwrap() error { return e.reply }
 
-// guardRefusal is the first word of the error with which the guard of a script refuses a space (scripts/guard.lua).
+// guardRefusal is the first word of the error with which the guard of a script refuses a space
+// (scripts/guard.lua).
 const guardRefusal = "LOCKSTEPFORMAT "
 
-// explain returns the [*FormatError] for a refusal of a script's guard, and any other error as it is.
+// explain returns the [*FormatError] for a refusal of a script's guard, and any other error as it
+// is.
 func explain(err error, namespace string, build int) error {
 	if err == nil || errors.Is(err, ErrFormat) || !redis.HasErrorPrefix(err, guardRefusal) {
 		return err
@@ -79,11 +85,11 @@ func namespaceOf(key string) string {
 	return namespace
 }
 
-// Explain returns a [*FormatError] if err is the refusal of a script that [Link] has put together, and any other error as
-// it is.
+// Explain returns a [*FormatError] if err is the refusal of a script that [Link] has assembled, and
+// any other error as it is.
 func (s *Space) Explain(err error) error { return explain(err, namespaceOf(s.keys[0]), s.format()) }
 
-// format returns the highest format that the build knows whose scripts this space sends.
+// format returns the highest format known to the build whose scripts this space sends.
 func (s *Space) format() int {
 	if as, ok := s.rdb.(*impersonator); ok {
 		return as.format
@@ -91,8 +97,9 @@ func (s *Space) format() int {
 	return Format
 }
 
-// Check returns a [*FormatError] if this build must not read or write the space. Every script checks that by itself; this
-// is for a caller that is about to read keys without one. An empty space is fine.
+// Check returns a [*FormatError] if this build must not read or write the space. Every script
+// checks that by itself; Check is for a caller that is about to read keys without a script. An
+// empty space is valid.
 func (s *Space) Check(ctx context.Context) error {
 	if _, err := runScript(ctx, s.rdb, checkScript, s.keys); err != nil {
 		return fmt.Errorf("read lock space: %w", err)
@@ -100,14 +107,14 @@ func (s *Space) Check(ctx context.Context) error {
 	return nil
 }
 
-// Formats are the layouts of a space. Both are 0 while it has no number: then it is empty, or was made by a build that
-// writes format 1 and stores no number, or by an even older one.
+// Formats are the layouts of a space. Both are 0 if it has no number: then it is empty, or was
+// created by a build that writes format 1 without a number, or by an even older one.
 type Formats struct {
-	Written int // in which it is written now
-	Least   int // the oldest one that data in it may still have
+	Written int // the layout that is written now
+	Least   int // the oldest one that its data may still have
 }
 
-// Formats reads the format of the space, whether this build knows that or not.
+// Formats reads the format of the space, even if this build does not know it.
 func (s *Space) Formats(ctx context.Context) (Formats, error) {
 	fields, err := s.rdb.HMGet(ctx, s.keys[6], "format", "least_format").Result()
 	if err != nil {
@@ -124,8 +131,8 @@ func (s *Space) Formats(ctx context.Context) (Formats, error) {
 	return Formats{numbers[0], numbers[1]}, nil
 }
 
-// formatMember is what a session's card begins with: the highest format that its build can write. The scripts find it
-// there without taking the card apart.
+// formatMember is the beginning of a session's card: the highest format that its build can write.
+// The scripts find it there without parsing the card.
 const formatMember = `{"format":`
 
 // stamp puts the format of a build into a card, which is a JSON object.
@@ -138,8 +145,8 @@ func stamp(card json.RawMessage, format int) json.RawMessage {
 	return append(stamped, rest...)
 }
 
-// formatOf returns the highest format that the build can write which has stamped a card. A card without a stamp is of a
-// build that writes format 1.
+// formatOf returns the highest format of the build that stamped a card. A card without a stamp is
+// of a build that writes format 1.
 func formatOf(card json.RawMessage) int {
 	rest, stamped := bytes.CutPrefix(card, []byte(formatMember))
 	if !stamped {
@@ -153,8 +160,8 @@ func formatOf(card json.RawMessage) int {
 	return format
 }
 
-// An impersonator sends the scripts of a build that knows another format: so tests have builds meet that differ in
-// nothing else.
+// An impersonator sends the scripts of a build with another format. In tests, it lets builds meet
+// that differ in nothing else.
 type impersonator struct {
 	redis.UniversalClient
 	format int

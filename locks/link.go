@@ -8,21 +8,24 @@ import (
 	"sync"
 )
 
-// Link puts a script together: the keys of the space, the guard that refuses a space whose format this build does not know
-// (see [Space.Explain]), then what the script uses of the space's functions and of a library of the caller's, then the
-// script. Redis makes every function anew at each call of a script, used or not, and that takes
-// as long as a command does; so a script is given no more than it names.
+// Link assembles a script: the keys of the space, the guard that refuses a space whose format this
+// build does not know (see [Space.Explain]), the functions of the space and of the caller's library
+// that the script uses, and then the script. Redis creates every function anew at each call of a
+// script, used or not, and that takes as long as a command. So a script contains only the functions
+// that it names.
 //
-// A library is a sequence of declarations that begin with "local" at the start of a line; one may use those before it.
+// A library is a sequence of declarations that begin with "local" at the start of a line. A
+// declaration may use those before it.
 func Link(library, script string) string {
 	return readScript("keys") + guardFor(Format) + link(readScript("awaited")+readScript("space")+library, script)
 }
 
-// LinkFast puts a fast path together, which precedes what [Link] returns: the function awaited, if it uses that, then the fast
-// path.
+// LinkFast assembles a fast path, which precedes the result of [Link]: the function awaited if the
+// fast path uses it, then the fast path.
 func LinkFast(script string) string { return link(readScript("awaited"), script) }
 
-// link returns the declarations of a library that a script uses, by itself or through others, and the script.
+// link returns the script, preceded by the declarations of a library that it uses, directly or
+// through others.
 func link(library, script string) string {
 	used := words(withoutComments(script))
 	all := declarations(library)
@@ -37,7 +40,8 @@ func link(library, script string) string {
 	return strings.Join(parts, "") + script
 }
 
-// A declaration is one of a library: what it is called, its text without comments, and the words of its text.
+// A declaration is one declaration of a library: its names, its text without comments, and the
+// words of its text.
 type declaration struct {
 	names []string
 	text  string
@@ -48,8 +52,8 @@ var declared = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?m)^local (function )?([A-Za-z_][\w, ]*)`)
 })
 
-// declarations takes a library apart. A worker links some dozens of scripts of two libraries, so each library is taken
-// apart once.
+// declarations splits a library. A worker links some dozens of scripts from two libraries, so each
+// library is split once.
 func declarations(library string) []declaration {
 	libraries.Lock()
 	defer libraries.Unlock()
@@ -76,7 +80,7 @@ var libraries = struct {
 	declarations map[string][]declaration
 }{declarations: make(map[string][]declaration)}
 
-// words returns the names in a text, and some words more, which do no harm.
+// words returns the names in a text, and some other words, which are harmless.
 func words(text string) map[string]bool {
 	found := make(map[string]bool)
 	for word := range strings.FieldsFuncSeq(text, func(r rune) bool { return !isWord(r) }) {
@@ -89,7 +93,7 @@ func isWord(r rune) bool {
 	return r == '_' || '0' <= r && r <= '9' || 'A' <= r && r <= 'Z' || 'a' <= r && r <= 'z'
 }
 
-// withoutComments drops the lines that are nothing but a comment, and empty ones.
+// withoutComments drops empty lines and lines that contain only a comment.
 func withoutComments(text string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {

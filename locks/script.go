@@ -13,9 +13,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Each script has its own file, which describes its arguments and replies. It is preceded by keys.lua, by its fast path if it
-// has one (<name>.fast.lua), by space.lua, and by server.lua where it matters which server it is. A fast path for many at once
-// is a script of its own (<name>.all.lua). awaited.lua belongs to the fast paths.
+// Each script has its own file, which describes its arguments and replies. Before it come keys.lua,
+// its fast path if it has one (<name>.fast.lua), space.lua, and server.lua if the script checks
+// which server it runs on. A fast path for many requests at once is a separate script
+// (<name>.all.lua). awaited.lua belongs to the fast paths.
 //
 //go:embed scripts/*.lua
 var scriptFiles embed.FS
@@ -52,12 +53,12 @@ func readScript(name string) string {
 	return string(source)
 }
 
-// A lazyScript is put together when it is called for the first time, and is the same from then on. All of them take
-// some milliseconds, which every process of a program would pay that never sends one: the guard of each command is
-// such a process.
+// A lazyScript is assembled when it is called for the first time, and stays the same from then on.
+// Assembling all of them takes some milliseconds, which a process that never sends one should not
+// pay. The guard of each command is such a process.
 type lazyScript func() *redis.Script
 
-// scripts are all of them, by name. The map is not written after the package was initialized.
+// scripts has all of them by name. The map is not written after the package was initialized.
 var scripts = make(map[string]lazyScript)
 
 func newScript(name string) lazyScript {
@@ -65,7 +66,8 @@ func newScript(name string) lazyScript {
 	return scripts[name]
 }
 
-// ScriptNames returns the names of the scripts that this package sends, by the hashes that SLOWLOG and MONITOR show.
+// ScriptNames returns the names of the scripts that this package sends, by the hashes in SLOWLOG
+// and MONITOR.
 func ScriptNames() map[string]string {
 	names := make(map[string]string, len(scripts))
 	for name, script := range scripts {
@@ -76,7 +78,7 @@ func ScriptNames() map[string]string {
 
 func scriptSource(name string) string { return sourceFor(name, Format) }
 
-// sourceFor puts a script together as a build that writes the given format does.
+// sourceFor assembles a script as a build does that writes the given format.
 func sourceFor(name string, format int) string {
 	fast, server, guard := "", "", guardFor(format)
 	switch name {
@@ -90,14 +92,14 @@ func sourceFor(name string, format int) string {
 	return readScript("keys") + LinkFast(fast) + guard + link(readScript("awaited")+readScript("space"), server+readScript(name))
 }
 
-// guardFor returns the guard of a build that writes the given format. A fast path comes before it, or has none: an
-// acquire finds no live session in a space that was raised beyond its build, and a release removes a hold exactly as it
-// was written.
+// guardFor returns the guard of a build that writes the given format. A fast path runs before it
+// or without it: an acquire finds no live session in a space that was raised beyond its build, and a
+// release removes a hold only if it is exactly as it was written.
 func guardFor(format int) string {
 	return fmt.Sprintf("local FORMAT, LEAST = %d, %d\n", format, leastFormat(format)) + withoutComments(readScript("guard"))
 }
 
-// runScript sends a script once. A server that does not know it yet is sent the text.
+// runScript sends a script once. If the server does not know it yet, it sends the text.
 func runScript(ctx context.Context, rdb redis.Scripter, script lazyScript, keys []string, args ...any) (reply, error) {
 	return runAssembled(ctx, rdb, script(), keys, args...)
 }
@@ -114,7 +116,7 @@ func runAssembled(ctx context.Context, rdb redis.Scripter, script *redis.Script,
 	return toReply(answer), nil
 }
 
-// A prepared script is one that is sent so often that its command is put together once.
+// A prepared script is sent so often that its command is prepared once.
 type prepared struct {
 	script *redis.Script
 	prefix []any // of the command: EVALSHA, hash, number of keys, keys
@@ -138,7 +140,7 @@ func toReply(answer any) reply {
 	switch answer := answer.(type) {
 	case []any:
 		return answer
-	case string: // of a fast path
+	case string: // from a fast path
 		r := make(reply, 0, 3)
 		for field := range strings.SplitSeq(answer, "\x1f") {
 			r = append(r, field)
@@ -148,10 +150,10 @@ func toReply(answer any) reply {
 	return reply{answer}
 }
 
-// reply is a script's answer: a list of strings and integers.
+// reply is a script's reply: a list of strings and integers.
 type reply []any
 
-// text returns field i as a string, and "" where the reply is shorter.
+// text returns field i as a string, and "" if the reply is shorter.
 func (r reply) text(i int) string {
 	if i >= len(r) {
 		return ""
@@ -165,10 +167,10 @@ func (r reply) text(i int) string {
 	return ""
 }
 
-// fieldsOf parts a record, or a list in an argument or a reply.
+// fieldsOf splits a record, or a list in an argument or a reply.
 func fieldsOf(text string) []string { return strings.Split(text, "\x1f") }
 
-// number returns field i as a number, and 0 where it is none.
+// number returns field i as a number, and 0 if it is none.
 func (r reply) number(i int) int64 {
 	if i < len(r) {
 		if field, ok := r[i].(int64); ok {
@@ -179,20 +181,20 @@ func (r reply) number(i int) int64 {
 	return n
 }
 
-// errReply says that Redis answered with something that the protocol does not know.
+// errReply reports a reply that the protocol does not know.
 func errReply(script string, r reply) error {
 	return fmt.Errorf("locks: unexpected reply of script %s: %q", script, r.text(0))
 }
 
-// passing reports whether an error may go away by itself, so that the same command should be sent again: whatever happens
-// on the way, and every reply that is no refusal (see [Refused]).
+// passing reports whether an error may pass, so that the same command should be sent again. That is
+// every error on the way, and every reply that is not a refusal (see [Refused]).
 func passing(err error) bool {
 	return !errors.Is(err, redis.ErrClosed) && !errors.Is(err, redis.Nil) && !Refused(err)
 }
 
-// lasting reports whether a reply that may go away by itself probably does so only when a person acts: Redis has no memory
-// left, cannot write to its disk, or rejects the password. A waiting request is sent again all the same, one that only
-// tries is not.
+// lasting reports whether an error reply that may pass probably lasts until a person acts: Redis
+// has no memory left, cannot write to its disk, or rejects the password. A waiting request is sent
+// again all the same; a try is not.
 func lasting(err error) bool {
 	switch codeOf(err) {
 	case "OOM", "MISCONF", "NOAUTH", "WRONGPASS":
@@ -201,7 +203,7 @@ func lasting(err error) bool {
 	return false
 }
 
-// unsent tells whether a command that failed with err surely never reached Redis.
+// unsent reports whether a command that failed with err surely never reached Redis.
 func unsent(err error) bool {
 	var refused redis.Error
 	var op *net.OpError

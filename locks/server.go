@@ -14,30 +14,33 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ErrServer says that a Redis cannot be trusted with locks: it evicts them when its memory is full, or is too old.
+// ErrServer means that a Redis cannot be trusted with locks: it evicts them when its memory is
+// full, or is too old.
 var ErrServer = errors.New("redis cannot keep locks")
 
-// Level says how bad a [Finding] is.
+// Level is the severity of a [Finding].
 type Level string
 
 const (
-	Fatal   Level = "fatal"   // locks would not be safe, or would not work: Open refuses
-	Warning Level = "warning" // they are less safe than they could be, or are cut off needlessly
+	Fatal   Level = "fatal"   // locks would be unsafe or would not work: Open refuses
+	Warning Level = "warning" // locks are less safe than they could be, or are cut off needlessly
 	Fine    Level = "fine"    // as it should be
 )
 
-// A Finding is one thing that [CheckServer] has to say about a Redis.
+// A Finding is one thing that [CheckServer] reports about a Redis.
 type Finding struct {
 	Level Level
-	Topic string // version, eviction, persistence, replicas, failover, identity, rights, or embedded
+	// Topic is version, eviction, memory, persistence, replicas, failover, identity, rights, or embedded
+	Topic string
 	Node  string // of a cluster; "" otherwise
-	Text  string // what it is, and what to do about it
+	Text  string // what was found, and the remedy
 }
 
-// CheckServer looks at the Redis that a client of locks with this lease (0: the default one) would use: its version, and
-// the settings that decide what a full memory, a restart or a failover does to locks. On a cluster every master is asked.
-// Settings that a server hides are not held against it, with one exception: a user without the right to run INFO is [Fatal], since
-// INFO shows that a server was restarted or replaced. [Open] refuses what is [Fatal] and logs each [Warning].
+// CheckServer checks the Redis of a client of locks with this lease (0 means the default): its
+// version, and the settings that decide what a full memory, a restart or a failover does to locks.
+// On a cluster it asks every master. It ignores settings that a server hides, with one exception: a
+// user without the right to run INFO is [Fatal], since INFO shows that a server was restarted or
+// replaced. [Open] refuses what is [Fatal] and logs each [Warning].
 func CheckServer(ctx context.Context, rdb redis.UniversalClient, lease time.Duration) ([]Finding, error) {
 	if lease == 0 {
 		lease = defaultLease
@@ -53,8 +56,8 @@ func CheckServer(ctx context.Context, rdb redis.UniversalClient, lease time.Dura
 	return findings, nil
 }
 
-// inspect refuses a server that cannot be trusted, and learns for how long the topology may have two masters: before the
-// first greeting, which may begin a grace time.
+// inspect refuses a server that cannot be trusted, and learns how long the topology may have two
+// masters. It runs before the first greeting, because that may begin a grace period.
 func (c *Client) inspect(ctx context.Context, rdb redis.UniversalClient) (err error) {
 	plain, err := c.ownClient(rdb, nil, c.try, 1)
 	if err != nil {
@@ -83,18 +86,18 @@ func (c *Client) inspect(ctx context.Context, rdb redis.UniversalClient) (err er
 	return nil
 }
 
-// server is what one Redis tells about itself.
+// server is what one Redis reports about itself.
 type server struct {
 	node     string            // its address in a cluster, else ""
 	sentinel bool              // found by Sentinel
-	followed time.Duration     // how often our clients ask Sentinel for the master
-	info     map[string]string // of INFO; empty when it does not tell
+	followed time.Duration     // how often this package's clients ask Sentinel for the master
+	info     map[string]string // of INFO; empty if the server hides it
 	config   map[string]string
 	refused  bool // the user has no right to run INFO
-	embedded bool // a miniredis: it knows no INFO of a server
+	embedded bool // a miniredis: its INFO has no section server
 }
 
-// askServers asks the server, or the masters of a cluster. The error is one of the network.
+// askServers asks the server, or the masters of a cluster. An error is one of the network.
 func askServers(ctx context.Context, rdb redis.UniversalClient) ([]server, error) {
 	switch rdb := rdb.(type) {
 	case *redis.ClusterClient:
@@ -120,7 +123,7 @@ func askServers(ctx context.Context, rdb redis.UniversalClient) ([]server, error
 func askServer(ctx context.Context, rdb redis.Cmdable) (server, error) {
 	s := server{info: make(map[string]string), config: make(map[string]string)}
 	var refused redis.Error
-	// The user may have the right to some sections alone: the scripts read these two.
+	// The user may have the right to only some sections: the scripts read these two.
 	for _, sections := range [][]string{nil, {"server"}, {"replication"}} {
 		text, err := rdb.Info(ctx, sections...).Result()
 		if err != nil && !errors.As(err, &refused) {
@@ -128,7 +131,8 @@ func askServer(ctx context.Context, rdb redis.Cmdable) (server, error) {
 		}
 		if len(sections) > 0 && sections[0] == "server" && err != nil {
 			s.refused = codeOf(err) == "NOPERM"
-			s.embedded = strings.Contains(err.Error(), "is not supported") // as miniredis says of a section
+			// the text of miniredis' error for a section
+			s.embedded = strings.Contains(err.Error(), "is not supported")
 		}
 		for line := range strings.Lines(text) {
 			if key, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
@@ -156,7 +160,7 @@ func askServer(ctx context.Context, rdb redis.Cmdable) (server, error) {
 	return s, nil
 }
 
-// number returns a setting, or what it is by default where the server does not tell.
+// number returns a setting, or otherwise if the server hides it.
 func (s server) number(name string, otherwise int) int {
 	if n, err := strconv.Atoi(s.config[name]); err == nil {
 		return n
@@ -178,9 +182,9 @@ func (s server) maxLag() time.Duration {
 	return time.Duration(s.number("min-replicas-max-lag", 10)) * time.Second
 }
 
-// margin returns for how long a client may still renew its session on a master that was replaced. With a required number of
-// replicas such a master refuses writes soon. Without, only its clients can end that, which on Sentinel they do: see
-// follower.
+// margin returns how long a client may still renew its session on a master that was replaced. With
+// a required number of replicas such a master soon refuses writes. Without it, only its clients can
+// end that, and on Sentinel they do: see follower.
 func (s server) margin() time.Duration {
 	switch {
 	case s.clustered():
@@ -193,7 +197,7 @@ func (s server) margin() time.Duration {
 	return 0
 }
 
-// judge says what there is to say about a server.
+// judge returns the findings about a server.
 func (s server) judge(lease time.Duration) (findings []Finding) {
 	say := func(level Level, topic, format string, args ...any) {
 		findings = append(findings, Finding{level, topic, s.node, fmt.Sprintf(format, args...)})
@@ -234,7 +238,7 @@ func (s server) judge(lease time.Duration) (findings []Finding) {
 	most, _ := strconv.ParseInt(s.info["maxmemory"], 10, 64)
 	const mib = 1 << 20
 	switch {
-	case most <= 0: // no limit of its own, or it does not tell
+	case most <= 0: // no limit of its own, or hidden
 	case used >= most:
 		say(Warning, "memory", "it is full (%d of %d MiB used): nothing new is locked, enqueued or started; raise maxmemory, or make room",
 			used/mib, most/mib)
@@ -281,8 +285,8 @@ func (s server) judge(lease time.Duration) (findings []Finding) {
 			"or replaced, and a lock may have two holders after a failover; have the server show one of them")
 	}
 
-	// What an outage may last without cutting work off, against the time that a cluster needs: the node timeout, and about
-	// two seconds for the votes.
+	// Compare the longest outage that cuts off no work with the time that a cluster needs: the node
+	// timeout plus about two seconds for the votes.
 	if takes := s.nodeTimeout() + 2*time.Second; s.clustered() {
 		lasts := 2*lease/3 - cutoffOf(lease) - (lease - trustOf(lease))
 		if lasts < takes {
@@ -296,7 +300,7 @@ func (s server) judge(lease time.Duration) (findings []Finding) {
 	return findings
 }
 
-// parseVersion reads the numbers of a version: three, the last may be missing.
+// parseVersion reads the three numbers of a version; the last may be missing.
 func parseVersion(text string) (version [3]int, ok bool) {
 	parts := strings.SplitN(text, ".", 3)
 	if len(parts) < 2 {
