@@ -1,10 +1,17 @@
--- acquire.all does for many requests of one session what the fast path of acquire does for one. Each is on its own: it is
--- granted its bundle, or nothing is changed for it.
--- ARGV: 1 n, how many requests  then n request ids  n times how many names  the names of each, one after the other
---       the session  n times info and items, joined by \31
--- Reply: of each request in its order 1 when it is granted, else 0, which says nothing: ask with acquire  \31  since (ms)
---       \31  the token of the first that is granted; each further one has the next token. Empty: none is granted.
--- Sent twice it changes nothing more: what an id holds is taken, also for the same id.
+-- acquire.all does for many requests of one session what the fast path of acquire does for one.
+-- Each request is independent: it is granted its bundle, or nothing changes for it.
+-- ARGV: 1 n, the number of requests, then
+--       n request IDs
+--       n numbers of names
+--       the names of each request, one after the other
+--       the session
+--       n times info and items, joined by \31
+-- Reply: three fields joined by \31, or empty if none is granted:
+--       for each request in order 1 if it is granted, else 0; after 0, ask with acquire
+--       since (ms)
+--       the token of the first granted request; each further one has the next token
+-- Sending it twice changes nothing more: the resources of an ID's hold are taken, even for the same
+-- ID.
 local n = tonumber(ARGV[1])
 local session = ARGV[#ARGV - n]
 if call('ZCOUNT', EXP, '-inf', ms) > 0 or call('HEXISTS', META, 'card:' .. session) == 0 then return '' end

@@ -1,6 +1,6 @@
--- The fast path of acquire: an exclusive bundle while nothing is due and no request waits for any of its names. It comes
--- before the functions of the long path are made, since that takes as long as the commands do, and its reply is one string,
--- the fields joined by \31.
+-- The fast path of acquire: an exclusive bundle while nothing is due and no request waits for any
+-- of its names. It runs before the functions of the long path are created, since that takes as long
+-- as its commands do. Its reply is one string, the fields joined by \31.
 local fast = ARGV[6] ~= nil
 local queues = fast and awaited(ARGV, 6, #ARGV)
 for i = 6, queues and #ARGV or 0 do fast = fast and not queues[ARGV[i]] end

@@ -1,14 +1,27 @@
--- acquire grants a bundle to a session, all or none; else queues the request or says who is in the way.
--- ARGV: 1 session  2 request id  3 how to ask, joined by \31: wait (-1 not at all, 0 without limit, else ms), patience (ms),
---       barge (1 or ''), the holds that the request is nested in (joined by blanks), limits (as in a hold's record)
---       4 info  5 items, joined by \31  6... names, for the fast path: of an exclusive bundle that is not nested and has
---       no limits, else none
--- Replies: granted, token, since (ms) | waiting, ms to the next due entry[, <describe>] | busy, 0, <describe> | dead
---   lost, hold: a hold that the request is nested in does not stand | grace, ms until something is granted again
---   mode, name, 1 when it is declared as permits, else 0 | limit, name, permits there are: never grantable as it is
---   deadlock, resource, hold, info, resource, hold, info...: see S.cycle; then cut, where its search was cut short
--- Sent twice it changes nothing more: an id that holds or waits is told so. Sent with -1 for an id that waits, it is the
--- wait's last try: the bundle, or the reason without the wait.
+-- acquire grants a bundle to a session, all or none. Otherwise it queues the request or reports
+-- what is in the way.
+-- ARGV: 1 session  2 request ID  3 how to ask, fields joined by \31:
+--         wait (-1 not at all, 0 without limit, else ms)
+--         patience (ms)
+--         barge (1 or '')
+--         the holds that the request is nested in (joined by spaces)
+--         limits (as in a hold's record)
+--       4 info  5 items, joined by \31  6... names, for the fast path: of an exclusive bundle that
+--         is not nested and has no limits, else none
+-- Replies:
+--   granted, token, since (ms)
+--   waiting, ms to the next due entry[, <describe>]
+--   busy, 0, <describe>
+--   dead: the session has ended
+--   lost, hold: a hold that the request is nested in is no longer valid
+--   grace, ms until something is granted again
+--   mode, name, 1 if it is declared as permits, else 0: never grantable as it is
+--   limit, name, permits declared: never grantable as it is
+--   deadlock, resource, hold, info, resource, hold, info...: see S.cycle; then cut, if its search
+--     was cut short
+-- Sending it twice changes nothing more: an ID that holds or waits gets that reply again. With -1
+-- for an ID that waits, it is the wait's last try: the reply is the bundle, or the reason without
+-- the wait.
 local session, id, info, items, nested = ARGV[1], ARGV[2], ARGV[4], fields(ARGV[5]), nil
 local longest, patience, barge, under, limits = unpack(fields(ARGV[3]))
 if not ends(session) then return {'dead'} end
@@ -35,13 +48,14 @@ if wait and longest == '-1' then
   wait = nil
 end
 if wait then
-  -- Only settle() grants to a wait. Where its walk has not come to this one yet, nothing is in the way.
+  -- Only settle() grants to a wait. If its walk has not reached this one yet, nothing is in the
+  -- way.
   local resource, owner = S.blocked(items, wait[2], wait, nested)
   S.tell()
   if not resource then return {'waiting', soonest()} end
   return {'waiting', soonest(), S.describe(resource, owner)}
 end
-if S.grace() then -- also for permits that are still to be declared again
+if S.grace() then -- also for permits that are not declared again yet
   S.tell()
   return {'grace', S.grace()}
 end

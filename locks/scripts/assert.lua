@@ -1,15 +1,20 @@
--- assert has a session say what it holds, in pages, after the space has lost some or all of its writes.
--- ARGV: 1 session  2 lease, ms  3 card  4 and 5 the id and epoch that it was told, '' for an empty space
---       6 an id and a format for the space, should it be empty, as establish takes them  7 and 8 how long a grace time is, as greet says
+-- assert re-asserts what a session holds, in pages, after the space has lost some or all of its
+-- writes.
+-- ARGV: 1 session  2 lease, ms  3 card  4 and 5 the ID and epoch that it received, '' for an empty
+--         space
+--       6 an ID and a format for an empty space, as for establish
+--       7 and 8 the length of a grace period, as in greet
 --       9 the highest token that the session has seen  10 1: this is the last page, else 0
---       11... per hold, in the order of their tokens: its member in the key hold, as it was granted; the holds that it
---       is nested in, joined by blanks
--- Replies: ok, id, epoch, ms of the grace time left, then the holds of this page that cannot stand
---   again, id, epoch: the space is not, or no longer, the one that it was told of: begin with the first page
---   late: the grace time is over, others may have been granted what it holds
--- Of two holds on one resource the one with the higher token stands; the other one's holder is told. The session is
--- renewed only after its last page was accepted. What stands in Redis and is not asserted is a stray: the session releases
--- it, as always. Sent twice it changes nothing more.
+--       11... per hold, in the order of their tokens: its member in the key hold, as it was
+--         granted; the holds that it is nested in, joined by spaces
+-- Replies:
+--   ok, id, epoch, ms of the grace period left, then the holds of this page that lost to others
+--   again, id, epoch: the space is not, or no longer, at that ID and epoch: begin with the first
+--     page
+--   late: the grace period is over, others may have been granted what the session holds
+-- Of two holds on one resource the one with the higher token wins; the other holder is notified.
+-- The session is renewed only after its last page was accepted. A hold in Redis that is not
+-- asserted is a stray: the session releases it, as always. Sending it twice changes nothing more.
 -- The first write is a removal, of nothing, so that a full Redis does not refuse it.
 local session = ARGV[1]
 notice(ARGV[7], ARGV[8])
@@ -20,7 +25,8 @@ if not id then
   id, epoch = establish(ARGV[6])
   pause(ARGV[7], ARGV[8])
 elseif not lost and call('EXISTS', SEQ) == 0 then
-  pause(ARGV[7], ARGV[8]) -- somebody new has made the space, but nothing was granted in it yet: it is still time
+  -- Another client has created the space, but nothing was granted in it yet: there is still time.
+  pause(ARGV[7], ARGV[8])
 end
 local S = space()
 local left = S.grace()
@@ -32,11 +38,11 @@ know(session, ARGV[2], ARGV[10] == '1' and epoch or '')
 local last = call('GET', SEQ)
 if ARGV[9] ~= '0' and (not last or tonumber(last) < tonumber(ARGV[9])) then call('SET', SEQ, ARGV[9]) end
 
--- grown tells whether a number of permits is not what somebody declared, but what was asserted so far.
+-- grown reports whether a number of permits was not declared, but is the sum asserted so far.
 local function grown(version) return version == '-1' end
 
--- rivals returns the holds that stand in the way of an item, with the offers in its way, which give way to any hold; or
--- nil when nothing can make room for it.
+-- rivals returns the holds in the way of an item, and the offers in its way, which yield to any
+-- hold. It returns nil if nothing can make room for the item.
 local function rivals(item, nested)
   local name, n = named(item)
   local mode, owner = sub(item, 1, 1), call('HGET', OWN, name)
@@ -58,7 +64,7 @@ local function rivals(item, nested)
     local used, most, version = permits(owner)
     local over = used + n - most
     if grown(version) or over <= 0 then return holds, offers end
-    -- Too many: of all who have some, those with the lowest tokens give way.
+    -- Too many: the holders with the lowest tokens yield.
     offers = S.sharers(name, 'o', -1)
     for i = 1, #offers do
       local wait = S.wait(offers[i])
@@ -86,7 +92,7 @@ local function rivals(item, nested)
   return holds, offers
 end
 
--- admit has a hold stand that Redis has lost, unless a stronger one is in the way.
+-- admit restores a hold that Redis has lost, unless a stronger one is in the way.
 local function admit(hid, record, member, nested)
   local _, items = bundle(record, H_ITEMS)
   local holds, offers, over = {}, {}, {}
@@ -112,7 +118,7 @@ local function admit(hid, record, member, nested)
     local name, n = named(items[i])
     local mode, owner = sub(items[i], 1, 1), call('HGET', OWN, name)
     if mode == 'x' and owner then
-      over[#over + 1] = name -- what it is nested in shares it
+      over[#over + 1] = name -- a hold that it is nested in shares it
     elseif mode == 'p' then
       local used, _, version = 0, nil, '-1'
       if owner then used, _, version = permits(owner) end
@@ -124,7 +130,8 @@ local function admit(hid, record, member, nested)
   return true
 end
 
--- What could be in the way of a hold was mostly lost with it: then it is written together with the others of its page.
+-- Usually Redis lost everything that could be in the way of a hold, too. Then the hold is written
+-- together with the others of its page.
 local owners, looked = {}, {} -- of the names of this page, and whether that was read
 local slots, members, shares = {}, {}, {}
 
@@ -135,7 +142,8 @@ local function owner(name)
   return owners[name]
 end
 
--- fits returns how a name is occupied when an item of a hold is added to it; nil when something is in its way.
+-- fits returns the occupation of a name after an item of a hold is added to it; nil if something is
+-- in its way.
 local function fits(name, mode, n, hid)
   local by = owner(name)
   if mode == 'x' then return not by and 'x' .. hid or nil end
@@ -152,7 +160,7 @@ local function fits(name, mode, n, hid)
   return used <= most and format('p%d:%d:%s', used, most, version) or nil
 end
 
--- flush writes the holds that were taken together.
+-- flush writes the holds that were collected.
 local function flush()
   local own, n = {}, 0
   for name, value in pairs(slots) do
@@ -167,10 +175,13 @@ local function flush()
   slots, members, shares = {}, {}, {}
 end
 
--- How all names of the page are occupied, and which of its holds still wait, is read at once.
+-- One read gets the occupation of all names of the page, another one the holds of the page that
+-- still wait.
 local pattern = '^[^%z]*%z([^\31]*)\31[^\31]*\31[^\31]*\31([^\31]*)\31[^\31]*\31[^\31]*\31(.*)$'
 local holds, names, ids = {}, {}, {}
-local sharing, marks = {}, {} -- the holds without an exclusive name, and where each is marked if it is in Redis
+-- sharing: the holds without an exclusive name. marks: the index entry that each of them has if
+-- Redis has the hold.
+local sharing, marks = {}, {}
 for i = 11, #ARGV, 2 do
   local hid, limits, text = string.match(ARGV[i], pattern)
   local bundled, modes, numbers, alone, n = {}, {}, {}, false, 0
@@ -200,13 +211,13 @@ if #ids > 0 then
   for i = 1, #marks do present[sharing[i]] = scores[i] end
 end
 
--- last_until notes when a hold ends that is held for as long as it may be.
+-- last_until records the end of a hold with a max hold.
 local function last_until(hid, limits)
   local most = limit(limits)
   if most > 0 then call('ZADD', EXP, format('%.0f', now + most), 'm' .. hid) end
 end
 
--- together takes a hold with others when nothing is in its way, and returns whether that is so.
+-- together collects a hold if nothing is in its way, and returns whether it did.
 local function together(k)
   local hid, bundled, modes, numbers, limits = ids[k], unpack(holds[k])
   if waits[k] or present[k] then return false end
@@ -241,8 +252,9 @@ for k = 1, #ids do
       nested[ancestor] = true
     end
     local known, at = held(hid)
-    local rests = known and known[1] == '@' -- as if it had been given up
-    if not known then S.drop(hid) end -- Redis has lost that it was granted, and still has it wait
+    local rests = known and known[1] == '@' -- as if it had been released
+    -- Redis has lost the grant, and still has the wait.
+    if not known then S.drop(hid) end
     if not known and not admit(hid, record, member, nested) then
       refused[#refused + 1] = hid
     elseif not known or rests then

@@ -1,6 +1,8 @@
--- awaited returns which of the names list[first] to list[last] have waits in their queues, as a set that may have other names,
--- too; nil when the space has no wait in a queue. The fast paths call it. It reads one queue per name. For many names it goes
--- from queue to queue first, since mostly few names have waits. See "Many callers" in doc.go for why no other wait matters.
+-- awaited returns the names from list[first] to list[last] that have waits in their queues, as a
+-- set that may contain other names, too. It returns nil if the space has no wait in a queue. The
+-- fast paths call it. It reads one queue per name. For many names it first goes from queue to
+-- queue, since usually few names have waits. "Many callers" in doc.go explains why no other wait
+-- matters.
 local function awaited(list, first, last)
   local call, Q = redis.call, KEYS[5]
   if call('ZCARD', Q) == 0 then return nil end

@@ -1,4 +1,4 @@
--- card replaces what a session tells about itself.
+-- card replaces what a session publishes about itself.
 -- ARGV: 1 session  2 card
 -- Replies: ok | dead
 if not ends(ARGV[1]) then return {'dead'} end

@@ -1,4 +1,4 @@
--- check does nothing but what the guard does.
+-- check only runs the guard.
 -- ARGV: none
 -- Replies: ok
 return {'ok'}

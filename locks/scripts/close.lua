@@ -1,7 +1,9 @@
--- close ends a session and passes on all it has, some of it a call.
--- ARGV: 1 session  2 crashed: its process has died, and what it held rests for its crash delay; '' it is closed in order
--- Replies: ended | more (call again): of the session, or of what its end makes grantable
--- One that was closed in order ends at 0, one that was ended after a crash at 1: whatever a later call says.
+-- close ends a session and passes on everything it has, a part per call.
+-- ARGV: 1 session  2 crashed: its process has died, and its holds rest for their crash delay;
+--         '' it is closed in order
+-- Replies: ended | more (call again): more of the session, or of what its end makes grantable
+-- A session that was closed in order ends at 0, one that was ended after a crash at 1, whatever a
+-- later call says.
 local session, crashed = ARGV[1], ARGV[2] == 'crashed'
 local at = call('ZSCORE', EXP, 's' .. session)
 if not at and quiet() then return {'ended'} end

@@ -1,11 +1,15 @@
--- declare sets how many permits a resource has, once for each version: what an older one says changes nothing.
+-- declare sets the number of permits of a resource, once for each version: an older version changes
+-- nothing.
 -- ARGV: 1 name  2 permits  3 version
--- Replies: ok, permits, version: what is declared now; 1 when work is left that another call should do, else 0 | differs, permits, version: this version was declared otherwise
---   mode: somebody holds the name in another way | dead work is left to a reap: ms
+-- Replies:
+--   ok, permits, version (as declared now), 1 if work is left that another call should do, else 0
+--   differs, permits, version: this version was declared with another number
+--   mode: a hold has the name in another mode
 local name = ARGV[1]
 local owner = call('HGET', OWN, name)
 if owner and sub(owner, 1, 1) ~= 'p' then return {'mode'} end
-local used, less = 0, true -- less: requests may wait that cannot be granted any more
+-- less: waiting requests may have become impossible to grant.
+local used, less = 0, true
 if owner then
   local n, most, version = permits(owner)
   local newer = tonumber(ARGV[3]) > tonumber(version)

@@ -1,7 +1,10 @@
--- downgrade makes a hold share what it had alone, without giving it up in between.
+-- downgrade turns a hold's exclusive resources into shared ones without releasing them in between.
 -- ARGV: 1 hold  2... names
--- Replies: ok, 1 when work is left that another call should do, else 0 | gone: it does not stand | mode, name: it does not have that exclusively
--- Sent twice it answers the same.
+-- Replies:
+--   ok, 1 if work is left that another call should do, else 0
+--   gone: the hold is not valid
+--   mode, name: the hold does not have that name exclusively
+-- Sending it twice returns the same reply.
 local id = ARGV[1]
 local hold, member = held(id)
 if not hold or hold[1] == '@' then return {'gone'} end

@@ -1,7 +1,8 @@
--- The guard: what a script does before anything else. It leaves a space alone whose data this build cannot read; doc.go
--- explains the numbers ("Format"). FORMAT is the layout that this build writes, LEAST the oldest one that it reads, WRITTEN
--- the one that the space is written in now, OLDEST the oldest one that data in it may still have. WRITTEN and OLDEST are
--- false in a space without a number: that is format 1, unless its keys show that it is older.
+-- The guard: the check that comes first in a script. It refuses a space whose data this build
+-- cannot read; doc.go explains the numbers ("Format"). FORMAT is the layout that this build writes,
+-- LEAST the oldest one that it reads. WRITTEN is the layout that the space is written in now,
+-- OLDEST the oldest one that its data may still have. Both are false in a space without a number:
+-- that has format 1, unless its keys show that it is older.
 local WRITTEN, OLDEST = unpack(call('HMGET', META, 'format', 'least_format'))
 if tonumber(WRITTEN or '') ~= FORMAT or (tonumber(OLDEST) or 0) < LEAST then
   local n, oldest, fault = tonumber(WRITTEN or '1'), tonumber(OLDEST or WRITTEN or '1') or 0, nil

@@ -1,8 +1,8 @@
--- holders reads one page of the holds that have one resource, and how.
--- ARGV: 1 name  2 from where the page begins: '' for the first one, else as the page before replied  3 limit
--- Replies: now (ms), what occupies it ('' for nothing), from where the next page begins ('' after the last one), then per
--- hold: its member in the key hold, ms left, as list says
--- A page of large bundles ends before its limit, as of list.
+-- holders reads one page of the holds of one resource, and its occupation.
+-- ARGV: 1 name  2 where the page begins: '' for the first one, else as in the reply before  3 limit
+-- Replies: now (ms), the resource's occupation ('' for none), where the next page begins ('' after
+--   the last one), then per hold: its member in the key hold, ms left, as in list
+-- A page of large bundles ends before its limit, as in list.
 local BYTES = 256 * 1024
 local name = ARGV[1]
 local owner = call('HGET', OWN, name) or ''
@@ -21,7 +21,8 @@ for i = 1, #ids do
   out[#out + 1] = member
   out[#out + 1] = format('%.0f', math.max(0, left - now))
   bytes = bytes + #member
-  -- Not after the hold above the shares: its id is not among the marks from which the next page begins.
+  -- Not after the hold above the shares: its ID is not among the marks at which the next page
+  -- begins.
   if bytes >= BYTES and i < #ids and i > #ids - #members then
     out[3] = ids[i]
     break

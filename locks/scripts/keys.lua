@@ -1,47 +1,75 @@
--- The keys of a lock space: what every script of it begins with.
+-- The keys of a lock space. Every script begins with this file.
 --
 -- KEYS, the same in every script, all in one slot:
 --   1 exp   ZSET  the timer wheel, score = server ms; members by their first byte:
---                   s<session> its end; 0: it was closed in order, 1: it was ended after a crash   w<request> a wait's deadline   o<request> an offer's end
---                   m<hold> the end of what may be held at most   d<hold> the end of a hold that rests
---                   g<resource>\0<ticket> a queue that is still to be walked, from that ticket on
---                   G<resource> all queues from that resource on are still to be walked
---                   c<name>\0<ticket> the waits for these permits are still to be looked at, from that ticket on: their limit
---                   was lowered, see untie
---                   k<class>\0<ticket> the waits of that class are still to be kept back, or let go, from that ticket on
---                   e the grace time, score 0: always due, so that no script takes its fast path meanwhile
+--           s<session> the end of a session; 0: it was closed in order, 1: it was ended
+--             after a crash
+--           w<request> the deadline of a wait
+--           o<request> the end of an offer
+--           m<hold> the end of a hold with a limit on its length
+--           d<hold> the end of a resting hold
+--           g<resource>\0<ticket> work list: walk this queue from that ticket on
+--           G<resource> work list: walk all queues from that resource on
+--           c<name>\0<ticket> work list: examine the waits for these permits from that ticket
+--             on, because their limit was lowered, see untie
+--           k<class>\0<ticket> work list: keep back, or let go, the waits of that class from
+--             that ticket on
+--           e the grace period, score 0: always due, so that no script takes its fast path
+--             meanwhile
 --   2 own   HASH  resource -> how it is occupied:
---                   x<hold> exclusively   u<hold> the same, over what an ancestor of the hold shares
---                   o<request> reserved for an exclusive offer   s<n> shared by n holds and offers
---                   p<used>:<limit>:<version> a declared number of permits; it stays when none is used
---   3 hold  ZSET  all scores 0: session \0 hold \31 token, since (ms), limits, asked, info, items... joined by \31
---                   session: @ for a hold that rests: it was released or its holder died, but its bundle stays taken
---                   limits: '' or max, min, crash (ms, joined by commas): held at most; at least; after a crash
---                   asked: '' or how the holder is to give it up (a ask | t take), then JSON
---   4 wait  HASH  request -> session, ticket, since, state, reserve, limits, under, info, items... joined by \31
---                   state: w waiting, in the queues | o offered, bundle reserved | l offer lapsed, keeps its ticket
---                          k kept back: its class is, see meta; it keeps its ticket
---                   session: @ for a wait that belongs to the space; it is offered its bundle, not granted it
---                   limits: as of a hold; of a wait that belongs to the space its class, '' for none
---                   under: the holds that the request is nested in, joined by blanks
---   5 q     ZSET  all scores 0: resource \0 ticket \0 mode \0 reserve (ms) \0 request. One FIFO per resource, of the
---                   waits in state w alone
---   6 idx   ZSET  all scores 0: session \0 w \0 request   @ \0 o \0 request: offers nobody has picked up yet
---                   ~r resource \0 x<hold> or o<request>: who shares it   ~u hold \0 request: waits nested in it
---                   ~l lease (ms, 9 digits) \0 session   ~k class \0 ticket \0 request: the space's waits of a class
---   7 meta  HASH  format (the layout that is written now), least_format (the oldest one that data may still have),
---                 card:<session> (begins with the highest format that its build can write), rev:<session> (news it must hear of), ticket (the last one), desk (the session that
---                   picks up offers), kept (the classes of the space's waits that are offered nothing, joined by \31);
---                   and see server.lua: id, epoch (grows when data was lost), server (its run id),
---                   grace (nothing is granted before, ms), lost (1: that was for a loss of data),
---                   at:<session> (the epoch in which it has said all that it holds, a blank, its lease)
+--           x<hold> exclusively
+--           u<hold> the same, over a share of an ancestor of the hold
+--           o<request> reserved for an exclusive offer
+--           s<n> shared by n holds and offers
+--           p<used>:<limit>:<version> a declared number of permits; it stays when none is used
+--   3 hold  ZSET  all scores 0: session \0 hold \31 token, since (ms), limits, asked, info,
+--           items..., joined by \31
+--           session: @ for a resting hold: it was released or its holder died, but its bundle
+--             stays taken
+--           limits: '' or max, min, crash (ms, joined by commas): the longest time held, the
+--             shortest, and the delay after a crash
+--           asked: '' or how it was revoked (a ask | t take), then JSON
+--   4 wait  HASH  request -> session, ticket, since, state, reserve, limits, under, info,
+--           items..., joined by \31
+--           session: @ for a wait that belongs to the space; it is offered its bundle, not
+--             granted it
+--           state: w waiting, in the queues
+--                  o offered, its bundle is reserved
+--                  l its offer lapsed; it keeps its ticket
+--                  k kept back with its class, see meta; it keeps its ticket
+--           limits: as of a hold; for a wait of the space its class, '' without one
+--           under: the holds that the request is nested in, joined by spaces
+--   5 q     ZSET  all scores 0: resource \0 ticket \0 mode \0 reserve (ms) \0 request. One FIFO per
+--           resource, only of waits in state w
+--   6 idx   ZSET  all scores 0:
+--           session \0 w \0 request: the waits of a session
+--           @ \0 o \0 request: offers that are not picked up yet
+--           ~r resource \0 x<hold> or o<request>: the sharers of a resource
+--           ~u hold \0 request: the waits nested in a hold
+--           ~l lease (ms, 9 digits) \0 session: the leases in use
+--           ~k class \0 ticket \0 request: the space's waits of a class
+--   7 meta  HASH
+--           format: the layout that is written now
+--           least_format: the oldest layout that data may still have
+--           card:<session>: begins with the highest format that its build can write
+--           rev:<session>: the revision of the last message to it
+--           ticket: the last one
+--           desk: the session that picks up offers
+--           kept: the classes of the space's waits that get no offers, joined by \31
+--           and, see server.lua:
+--           id, epoch (grows when data was lost), server (its run ID)
+--           grace: nothing is granted before that time, ms
+--           lost: 1 if the grace period is for a loss of data
+--           at:<session>: the epoch in which it last asserted everything it holds, a space, its
+--             lease
 --   8 seq   STRING  the last token
 --
--- An item is a mode and a name: x<name> exclusive, s<name> shared, c<n>:<name> shared by at most n, p<n>:<name> n
--- permits. Names hold no control bytes, so \0 and \31 part what they part. The ticket of a nested request is below 10^15,
--- any other's above, so that it comes first in every queue; it still gives way to a wait whose reserve time was over
--- when it came, see older. Times are server milliseconds, tokens server microseconds at
--- least; both are printed by %.0f, for tostring and .. keep only 14 digits.
+-- An item is a mode and a name: x<name> exclusive, s<name> shared, c<n>:<name> shared by at most n,
+-- p<n>:<name> n permits. Names contain no control bytes, so \0 and \31 are safe separators. The
+-- ticket of a nested request is below 10^15, any other's above, so nested requests come first in
+-- every queue. They still yield to a wait whose reserve time was over when they came, see older.
+-- Times are server milliseconds, tokens at least server microseconds. Both are printed with %.0f,
+-- because tostring and .. keep only 14 digits.
 local EXP, OWN, HOLD, WAIT = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local Q, IDX, META, SEQ = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local call, sub, format = redis.call, string.sub, string.format

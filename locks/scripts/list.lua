@@ -1,8 +1,10 @@
 -- list reads one page of holds or of waits, of one session or of all.
--- ARGV: 1 h or w  2 from, as ZRANGEBYLEX wants it  3 to  4 limit
--- Replies: now (ms), from where the next page begins ('' after the last one), then per entry: index member, record (of a
--- wait), ms left: of its session's lease, or of the rest of a hold that rests; 0 for waits of the space
--- A page of large bundles ends before its limit: BYTES and what it reads at a time bound how long it keeps Redis busy.
+-- ARGV: 1 h or w  2 from, as for ZRANGEBYLEX  3 to  4 limit
+-- Replies: now (ms), where the next page begins ('' after the last one), then per entry: index
+--   member, record (of a wait), ms left: of its session's lease, or of the rest of a resting hold;
+--   0 for waits of the space
+-- A page of large bundles ends before its limit: BYTES and SOME, the number of entries read at
+-- once, bound how long the script keeps Redis busy.
 local BYTES, SOME = 256 * 1024, 50
 local out, from, left, bytes = {ms, ''}, ARGV[2], tonumber(ARGV[4]), 0
 local key, waits = ARGV[1] == 'h' and HOLD or IDX, ARGV[1] == 'w'

@@ -1,10 +1,13 @@
--- open begins a session. An id that the space knows is refused: ids are never used twice. The first session of an empty
--- space makes it.
--- ARGV: 1 session  2 lease, ms  3 card  4 an id and a format for the space, should there be none, as establish takes them
---       5 ms for which a space that is made now grants nothing; '' for 1 s if the server has not been up for as long as the
---       lease, else 0
--- Replies: open, now (ms), the space's id, epoch, longest lease of a session (ms), 1 when it is time still to say again what
---   Redis has lost, else 0, the format that the space is written in | taken
+-- open begins a session. An ID that the space knows is refused: IDs are never used twice. The first
+-- session of an empty space creates it.
+-- ARGV: 1 session  2 lease, ms  3 card
+--       4 an ID and a format for an empty space, as for establish
+--       5 how long a new space grants nothing, ms; '' for 1 s if the server has not been up for as
+--         long as the lease, else 0
+-- Replies:
+--   open, now (ms), the space's ID, epoch, longest lease of a session (ms), 1 if what Redis has
+--     lost can still be re-asserted, else 0, the format that the space is written in
+--   taken
 local session = ARGV[1]
 if call('ZSCORE', EXP, 's' .. session) or call('HEXISTS', META, 'card:' .. session) == 1 then return {'taken'} end
 local number

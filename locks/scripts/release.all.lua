@@ -1,8 +1,10 @@
 -- release.all does for many holds what the fast path of release does for one.
--- ARGV: 1 n, how many holds  then n holds as they stand in hold  n times how many names  the names of each, one after the
---       other
--- Reply: of each hold in its order 1 when it is released, else 0, which says nothing: give it back with release. Empty: none
---       is released.
+-- ARGV: 1 n, the number of holds, then
+--       n holds, each as its member in the key hold
+--       n numbers of names
+--       the names of each hold, one after the other
+-- Reply: for each hold in order 1 if it is released, else 0; after 0, send release. Empty: none is
+--       released.
 -- The first write is a removal, so that a full Redis does not refuse it.
 local n = tonumber(ARGV[1])
 local queues = awaited(ARGV, 2 * n + 2, #ARGV)

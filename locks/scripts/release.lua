@@ -1,9 +1,16 @@
--- release ends what a request has: its hold, which passes to the next waiter in the same step, or its wait.
--- ARGV: 1 request id  2 its hold as it stands in hold  3... the names of its bundle. For the fast path: of an exclusive
---       bundle that is not nested and has no limits; without 2 and 3 it may be anything the id has
--- Replies: released | cancelled | gone (it has nothing: never did, or no longer), each followed by 1 when due work is
--- left that another call should do, else 0; and gone, while the session lives, by the space's id, its epoch and the
--- revision of the session's last news: without another epoch or news of that, an earlier copy of this has ended it
+-- release ends what a request has: its hold, which passes to the next waiter in the same step, or
+-- its wait.
+-- ARGV: 1 request ID  2 its hold as its member in the key hold  3... the names of its bundle. The
+--         fast path needs 2 and 3, for an exclusive bundle that is not nested and has no limits;
+--         without them the ID may have anything.
+-- Replies:
+--   released
+--   cancelled
+--   gone: it has nothing, never had, or no longer has
+--   Each is followed by 1 if due work is left that another call should do, else 0. While the
+--   session is alive, gone also has the space's ID, its epoch and the revision of the session's
+--   last message. Unless these show another epoch or a message about the hold, an earlier copy has
+--   ended it.
 -- The first write is a removal, so that a full Redis does not refuse it.
 local id = ARGV[1]
 local S = space()

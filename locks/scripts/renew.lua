@@ -1,12 +1,14 @@
--- renew moves a session's end on. One command, however many holds stand on the session.
--- ARGV: 1 session  2 lease, ms  3 the id of the space that the session knows  4 its epoch
---       5 and 6 how long a grace time is, as greet says: not every new server shows itself by a new connection
--- Replies: ok, now (ms), revision, holds and waits of the session, ms to the next due entry, longest lease of a session,
---   the format that the space is written in; behind that, if nothing shows which server this is although the space knows
---   one: hidden, the error of INFO
---   dead: it has ended
---   assert, id, epoch: the space is another one ('' for none) or its epoch is, and the session has to say first what it
---   holds (assert.lua)
+-- renew extends a session. One command does, however many holds belong to the session.
+-- ARGV: 1 session  2 lease, ms  3 the ID of the space that the session knows  4 its epoch
+--       5 and 6 the length of a grace period, as in greet, since a new server does not always show
+--         by a new connection
+-- Replies:
+--   ok, now (ms), revision, holds and waits of the session, ms to the next due entry, longest lease
+--     of a session, the format that the space is written in; then, if the server hides its identity
+--     although the space knows one: hidden, the error of INFO
+--   dead: the session has ended
+--   assert, id, epoch: the space has another ID ('' for none) or epoch, and the session must first
+--     assert what it holds (assert.lua)
 -- The first write is a removal, of nothing, so that a full Redis does not refuse it.
 local session = ARGV[1]
 local found, failed = notice(ARGV[5], ARGV[6])

@@ -1,14 +1,19 @@
--- revoke has a lock given up: its holder is asked, or told, or not waited for.
--- ARGV: 1 resource  2 token of the hold that is meant  3 a ask: its holder decides | t take: its work is ended, the lock
---       passes on when it has answered or its session has ended | f force: the lock passes on at once, after a loss of
---       data when its holder has said again that he has it
---       4 who and why, JSON  5 from where to look, as more replied; '' at first
--- Replies: done, hold, session, 1 when work is left that another call should do, else 0
---   stale, token: another hold has it (the first one, of those who share it)
---   free: nobody has it
---   more, from, token: the hold is not among those that were looked at; token is the first one's
--- It names a grant by its token, so that a lock that moved on is left alone. Sent twice it tells its holder twice.
-local LOOK = 200 -- holds that one script looks at
+-- revoke revokes a hold. The holder is asked, or its work is ended, or it is not waited for.
+-- ARGV: 1 resource  2 token of the hold that is meant
+--       3 a ask: its holder decides
+--         t take: its work is ended; the lock passes on when it is released or its session has
+--           ended
+--         f force: the lock passes on at once; after a loss of data, when its holder has
+--           re-asserted it
+--       4 actor and reason, JSON  5 where to look, as in the reply more; '' at first
+-- Replies:
+--   done, hold, session, 1 if work is left that another call should do, else 0
+--   stale, token: another hold has the resource (the first one, if it is shared)
+--   free: no hold has it
+--   more, from, token: the hold is not among those examined; token is the first one's
+-- It identifies a grant by its token, so it never touches a later grant of the lock. Sending it
+-- twice notifies the holder twice.
+local LOOK = 200 -- holds that one script examines
 local name, token, how, why, from = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] or ''
 local owner, ids = call('HGET', OWN, name), {}
 local kind = owner and sub(owner, 1, 1)
@@ -32,8 +37,8 @@ if not hold then return other and {'stale', other} or {'free'} end
 
 local session = string.match(id, '^(.*)%.[^.]*$') or ''
 local S = space()
--- Whoever has not said yet, after a loss of data, what he holds would say this again: it is kept for him to hear. Nothing
--- passes on before that anyway.
+-- A holder that has not re-asserted yet, after a loss of data, would assert this hold again. So the
+-- hold is kept for it to receive the revocation. Nothing passes on before that anyway.
 local epoch, said = unpack(call('HMGET', META, 'epoch', 'at:' .. session))
 local unsaid = strange() or S.grace() and said and sub(said, 1, #epoch + 1) ~= epoch .. ' '
 if how == 'f' and (hold[1] == '@' or not unsaid) then

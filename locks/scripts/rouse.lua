@@ -1,7 +1,7 @@
--- rouse has the desk look for work, as after an offer. While nobody lives there, every session is told that does: it is
--- not known here which of them can do it.
+-- rouse makes the desk look for work, as after an offer. If the desk is not alive, all live
+-- sessions are notified: the space does not know which of them can do the work.
 -- ARGV: none
--- Replies: how many sessions were told
+-- Replies: the number of sessions notified
 local desk = call('HGET', META, 'desk')
 local alive = {'s' .. (desk or '')}
 if not desk or not ends(desk) then alive = call('ZRANGEBYSCORE', EXP, '(' .. ms, '+inf', 'LIMIT', '0', 200) end

@@ -1,22 +1,24 @@
--- What follows when the server is another one than the space knows: for the scripts that look first of all.
+-- Functions for a server that the space does not know, for the scripts that check the server first.
 
--- notice compares the server with the one that the space knows. When it is another one, some of the last writes may be
--- missing: a grace time begins, and a new epoch, in which every session has to assert first what it holds. Returns what it
--- found: empty, known, changed, or hidden, when this server does not show its identity and the one before did; behind that
--- the error that INFO gave.
+-- notice compares the server with the one that the space knows. If it is another one, some of the
+-- last writes may be missing: a grace period begins, and a new epoch, in which every session must
+-- first assert what it holds. It returns what it found: empty, known, changed, or hidden if this
+-- server hides its identity and the one before did not. The second result is the error of INFO.
 local function notice(least, margin)
   local id, server, epoch = unpack(call('HMGET', META, 'id', 'server', 'epoch'))
   if not id then return 'empty' end
   local run, _, failed = identity()
   if not run and server and server ~= '' then return 'hidden', failed or '' end
   if not run or server == run then return 'known' end
-  call('ZREM', EXP, '') -- the first write is a removal, of nothing, so that a full Redis does not refuse the others
+  -- The first write is a removal, of nothing, so that a full Redis does not refuse the others.
+  call('ZREM', EXP, '')
   call('HSET', META, 'server', run)
-  if not server or server == '' then return 'known' end -- so far, it did not tell
-  call('HSET', META, 'epoch', format('%.0f', math.max(epoch + 1, us))) -- one that is surely new, also after a restored backup
+  if not server or server == '' then return 'known' end -- so far it was hidden
+  -- An epoch that is surely new, even after a restored backup.
+  call('HSET', META, 'epoch', format('%.0f', math.max(epoch + 1, us)))
   local upto = pause(least, margin)
-  -- The last server's clock may have been another one: each lease that it gave ends with the grace time. Those of
-  -- sessions that were closed, or ended after a crash, have ended.
+  -- The last server's clock may have differed, so each lease that it gave ends with the grace
+  -- period. The leases of sessions that were closed, or ended after a crash, have ended.
   local members = call('ZRANGEBYLEX', IDX, '[~l', '(~m')
   for i = 1, #members do
     local entry = 's' .. string.match(members[i], '%z(.*)$')
@@ -26,8 +28,8 @@ local function notice(least, margin)
   return 'changed'
 end
 
--- establish makes the space, in its first epoch, and returns its id and that. text: the id, and behind \31 the format that
--- the space is written in; without that it is the one of this build.
+-- establish creates the space, in its first epoch, and returns its ID, epoch and format. text: the
+-- ID, and after \31 the format of the space; without it, the format of this build.
 local function establish(text)
   local id, number = string.match(text, '^([^\31]*)\31?(%d*)$')
   if number == '' then number = format('%d', FORMAT) end
@@ -36,9 +38,10 @@ local function establish(text)
   return id, epoch, number
 end
 
--- raise returns the format that the space is written in from now on: the one of this build as soon as every live session
--- can write that, else the one before. It also numbers a space that has no number. In a grace time it raises nothing,
--- because a session that has not asserted yet may be of an older build.
+-- raise returns the format that the space is written in from now on: this build's as soon as every
+-- live session can write it, else the one before. It also numbers a space that has no number.
+-- During a grace period it raises nothing, because a session that has not asserted yet may be of an
+-- older build.
 local function raise()
   local number = WRITTEN or '1'
   if not WRITTEN then call('HSET', META, 'format', number, 'least_format', number) end
@@ -65,7 +68,8 @@ local function raise()
   return number
 end
 
--- know notes a session's lease, and the epoch in which it has said all that it holds; '' while it has not.
+-- know records a session's lease, and the epoch in which it last asserted everything it holds; ''
+-- before that.
 local function know(session, lease, epoch)
   call('HSET', META, 'at:' .. session, epoch .. ' ' .. lease)
   call('ZADD', IDX, '0', format('~l%09d', tonumber(lease)) .. '\0' .. session)

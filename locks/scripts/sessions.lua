@@ -1,8 +1,9 @@
--- sessions reads one page of the sessions with their cards, the ended ones that no script has reaped yet included.
--- ARGV: 1 from, as ZRANGEBYLEX wants it: '[~l' for the first page  2 limit; 0: only the time is wanted
--- Replies: now (ms), from where the next page begins ('' after the last one), then per session: id, card, ms of its lease
--- left
--- It goes along the index of leases, not along the timer wheel, which has entries of holds and waits, too.
+-- sessions reads one page of the sessions with their cards, including ended ones that are not
+-- reaped yet.
+-- ARGV: 1 from, as for ZRANGEBYLEX: '[~l' for the first page  2 limit; 0: read only the time
+-- Replies: now (ms), where the next page begins ('' after the last one), then per session: ID,
+--   card, ms of its lease left
+-- It reads the index of leases, not the timer wheel, which also has entries of holds and waits.
 local out, limit = {ms, ''}, tonumber(ARGV[2])
 if limit == 0 then return out end
 local members = call('ZRANGEBYLEX', IDX, ARGV[1], '(~m', 'LIMIT', '0', limit)

@@ -1,19 +1,19 @@
--- The lock space: what the scripts share behind the keys. Simple things run straight through, and space() makes the
--- functions of the slow path only where they are needed.
+-- The lock space: what the scripts share beyond the keys. Simple functions are created at once.
+-- space() creates the functions of the slow path only where they are needed.
 local concat, US = table.concat, '\31'
 local clock = call('TIME')
 local us = clock[1] * 1000000 + clock[2]
 local now = math.floor(us / 1000)
-local ms = format('%.0f', now) -- now, to be written
+local ms = format('%.0f', now) -- now as text
 
--- ends returns when a session ends, or nil when it has ended, reaped or not.
+-- ends returns when a session ends, or nil if it has ended, reaped or not.
 local function ends(session)
   local at = call('ZSCORE', EXP, 's' .. session)
   at = at and tonumber(at)
   return at and at > now and at or nil
 end
 
--- fields parts a record.
+-- fields splits a record.
 local function fields(record)
   local out, n = {}, 0
   for field in string.gmatch(record .. US, '([^\31]*)\31') do
@@ -23,7 +23,7 @@ local function fields(record)
   return out
 end
 
--- named returns the name in an item, and the number in it, if there is one.
+-- named returns the name in an item, and the number in it, if any.
 local function named(item)
   local mode = sub(item, 1, 1)
   if mode == 'x' or mode == 's' then return sub(item, 2) end
@@ -31,8 +31,9 @@ local function named(item)
   return name, tonumber(n)
 end
 
--- parted returns the names, the modes and the numbers of a list of items. A script asks for those of one list several times,
--- and changes no list that it has asked about. An item that cannot be read ends the script, before it writes.
+-- parted returns the names, the modes and the numbers of a list of items. A script asks for those
+-- of one list several times, and never changes a list after the first call. An item that cannot be
+-- read ends the script, before it writes.
 local parts = {}
 local function parted(items)
   local known = parts[items]
@@ -51,7 +52,8 @@ local function parted(items)
   return known[1], known[2], known[3]
 end
 
--- bundle returns the names of a record's items, which begin at field `from`; items likewise with their modes.
+-- bundle returns the names of a record's items, which begin at field `from`, and the items with
+-- their modes.
 local function bundle(record, from)
   local names, items = {}, {}
   for i = from, #record do
@@ -61,16 +63,16 @@ local function bundle(record, from)
   return names, items
 end
 
--- Where the items begin in a hold's and in a wait's record.
+-- Where the items begin in the record of a hold and of a wait.
 local H_ITEMS, W_ITEMS = 7, 9
 
--- permits parts the occupation of a declared number of permits: used, limit, version.
+-- permits splits the occupation of a declared number of permits: used, limit, version.
 local function permits(owner)
   local used, limit, version = string.match(owner, '^p(%d+):(%d+):(.*)$')
   return tonumber(used), tonumber(limit), version
 end
 
--- occupy takes a bundle that is free for x<hold> or o<request>.
+-- occupy takes a free bundle for x<hold> or o<request>.
 local function occupy(items, tag)
   local all, modes, numbers = parted(items)
   local slots, n, names, shared = {}, 0, {}, {}
@@ -103,14 +105,16 @@ local function occupy(items, tag)
   call('HSET', OWN, unpack(slots))
 end
 
--- limit parts a record's limits: ms that a hold stands at most, at least, and after a crash; 0 for none.
+-- limit splits a record's limits: how long a hold is valid at most, at least, and after a crash, in
+-- ms; 0 for none.
 local function limit(text)
   if text == '' then return 0, 0, 0 end
   local most, least, crash = string.match(text, '^(%d+),(%d+),(%d+)$')
   return tonumber(most), tonumber(least), tonumber(crash)
 end
 
--- take grants a bundle: draws the token, writes occupation and hold. The caller has checked that all is free.
+-- take grants a bundle: it draws the token and writes occupation and hold. The caller has checked
+-- that the whole bundle is free.
 local function take(id, session, info, items, limits)
   local token = format('%.0f', us)
   local last = call('SET', SEQ, token, 'GET')
@@ -127,7 +131,8 @@ local function take(id, session, info, items, limits)
   return token
 end
 
--- held returns a hold's record, the session as its first field, and the member; or nil. One that rests belongs to @.
+-- held returns a hold's record with the session as its first field, and the member; or nil. A
+-- resting hold belongs to @.
 local function held(id)
   local session = string.match(id, '^(.*)%.[^.]*$') or ''
   local from = session .. '\0' .. id
@@ -142,14 +147,15 @@ local function held(id)
   return hold, member
 end
 
--- stands tells whether a hold is its session's: granted, and neither released nor resting.
+-- stands reports whether a hold belongs to its session: granted, and neither released nor resting.
 local function stands(id)
   local hold = held(id)
   return hold ~= nil and hold[1] ~= '@'
 end
 
--- identity returns the server's run id, or where it hides that, its replication id, which a restart and a promotion change,
--- too; nil where it shows neither. Behind it are for how many seconds it has been up, and an error that INFO gave.
+-- identity returns the server's run ID. Where that is hidden, it returns the replication ID, which
+-- also changes with a restart and a promotion; nil if both are hidden. Further results are the
+-- server's uptime in seconds, and an error of INFO.
 local function identity()
   local info = redis.pcall('INFO', 'server')
   if type(info) ~= 'string' then return nil, nil, info and info.err end
@@ -160,8 +166,9 @@ local function identity()
   return string.match(info, 'master_replid:(%x+)'), up
 end
 
--- pause begins a grace time, or makes the one that runs longer: `least` ms, and not less than the longest lease of a
--- session that is known plus `margin`. Whoever asserts nothing until it is over has lost what he had.
+-- pause begins a grace period, or extends the current one. It lasts `least` ms, and at least the
+-- longest lease of a known session plus `margin`. A session that asserts nothing until it is over
+-- has lost its holds.
 local function pause(least, margin)
   local last = call('ZREVRANGEBYLEX', IDX, '(~m', '[~l', 'LIMIT', '0', '1')[1]
   local longest = last and tonumber(sub(last, 3, 11)) or 0
@@ -172,7 +179,8 @@ local function pause(least, margin)
   return upto
 end
 
--- strange tells whether this is another server than the space knows, so that it may lack the last writes.
+-- strange reports whether this server is not the one that the space knows, so that it may lack the
+-- last writes.
 local function strange()
   local server = call('HGET', META, 'server')
   if not server or server == '' then return false end
@@ -180,22 +188,26 @@ local function strange()
   return run ~= nil and run ~= server
 end
 
--- space makes the slow path: what expires, waits and is granted on. Its rule: after settle() no waiter is grantable,
--- save those behind a resource on the work list (S.more), which the next script looks at, and all during a grace time.
+-- space creates the slow path: expiring, waiting and passing on. Its invariant: after settle() no
+-- waiter is grantable, except those behind a resource on the work list (S.more), which the next
+-- script examines, and all of them during a grace period.
 local function space()
   local S = {offers = {}, more = false}
   local OFFER = 2000 -- ms
-  local NESTED = '1' -- tickets below it are those of nested requests
-  -- What one script does at most: waits looked at, due entries, holds and waits of ended sessions, names that are freed
-  -- before it stops freeing more, waits of a queue that are read at once, and records read by searches. MANY: from so
-  -- many names on it may be cheaper to read all queues at once than theirs.
+  local NESTED = '1' -- tickets below it belong to nested requests
+  -- The most that one script does: waits examined, due entries, holds and waits of ended sessions,
+  -- names freed before it stops freeing more, waits of a queue read at once, and records read by
+  -- searches. From MANY names on, reading all queues at once may be cheaper than reading theirs.
   local LOOK, DUE, HOLDS, NAMES, PAGE, SEARCH, MANY = 64, 64, 100, 250, 16, 500, 32
-  -- Bundles of FEW names or more have their queues looked at GROUP by GROUP, see queues. Of the queues of a bundle of more
-  -- than WIDE names only the oldest waits are looked at, and of the old ones among them TURNS, see older.
+  -- The queues of a bundle of FEW names or more are read GROUP by GROUP, see queues. For a bundle
+  -- of more than WIDE names, only the oldest waits in its queues are examined, and TURNS of the old
+  -- ones among them, see older.
   local FEW, GROUP, WIDE, TURNS = 4, 16, 32, 500
-  -- Redis prints each number that it is given, which takes as long as a short command does: these are given most.
+  -- Redis formats each number that it receives, which takes as long as a short command. These are
+  -- passed most often.
   local LOOK_TEXT, PAGE_TEXT, GROUP_TEXT = format('%d', LOOK), format('%d', PAGE), format('%d', GROUP)
-  local freed, since, front, looked = {}, {}, {}, 0 -- resources to be settled, from which ticket on each, see unbar
+  -- The resources to settle, each with the ticket to begin at, see unbar.
+  local freed, since, front, looked = {}, {}, {}, 0
   local web, spent, turns = nil, 0, 0 -- see inside and older
 
   local function free(names, ticket)
@@ -220,8 +232,9 @@ local function space()
     S.more = S.more or #entries > 0
   end
 
-  -- unbar frees the queues of a wait that leaves them: for those behind it and, once it was old enough to bar them, for
-  -- the nested ones, whose tickets come before all others.
+  -- unbar frees the queues of a wait that leaves them for the waits behind it. If the wait was old
+  -- enough to bar others, it also frees them for the nested ones, whose tickets come before all
+  -- others.
   local function unbar(names, wait)
     free(names, wait[2])
     if wait[2] < NESTED or tonumber(wait[5]) > now then return end
@@ -229,7 +242,7 @@ local function space()
     for i = 1, S.nests and #names or 0 do front[names[i]] = true end
   end
 
-  -- vacate gives up what occupy took.
+  -- vacate frees what occupy took.
   local function vacate(items, tag)
     local names, modes, numbers = parted(items)
     local gone, slots, members, mark = {}, {}, {}, '\0' .. tag
@@ -240,7 +253,7 @@ local function space()
       if mode ~= 'x' then
         members[#members + 1] = '~r' .. name .. mark
         if kind == 's' then left = sub(owner, 2) - 1 end
-      elseif kind == 'u' then -- what is under it comes back
+      elseif kind == 'u' then -- the share below it comes back
         left = call('ZLEXCOUNT', IDX, '[~r' .. name .. '\0', '(~r' .. name .. '\1')
       end
       local value
@@ -262,9 +275,10 @@ local function space()
     free(names)
   end
 
-  -- queues returns, for many resources, the first member of each of their queues by its resource, then false; or where it
-  -- is cheaper to read all queues at once, all members of each, then true. For few resources it returns nil. Neighbors in a
-  -- bundle begin alike, since it is sorted: one range of the queues covers GROUP of them, and mostly none has a waiter.
+  -- queues returns a table by resource, for many resources. Mostly it has the first member of each
+  -- queue, followed by false. If reading all queues at once is cheaper, it has all members of each,
+  -- followed by true. For few resources it returns nil. A bundle is sorted, so its neighbors begin
+  -- alike: one range of the queues covers GROUP of them, and usually none has a waiter.
   local function queues(names)
     local n = #names
     if n < FEW then return nil end
@@ -297,7 +311,7 @@ local function space()
     return some, false
   end
 
-  local function queued(wait, id) -- the queue members of a wait
+  local function queued(wait, id) -- returns the queue members of a wait
     local members = {}
     for i = W_ITEMS, #wait do
       local name, n = named(wait[i])
@@ -315,7 +329,7 @@ local function space()
 
   local function store(id, wait) call('HSET', WAIT, id, concat(wait, US)) end
 
-  -- within returns the holds that a request is nested in as a set, or nil when there are none.
+  -- within returns the holds that a request is nested in as a set, or nil if there are none.
   local function within(under)
     local set
     for id in string.gmatch(under, '[^ ]+') do
@@ -340,8 +354,9 @@ local function space()
     vacate(items, 'x' .. id)
   end
 
-  -- free ends a hold and returns its record, or nil when there is none. One that has to stand for longer rests: its bundle
-  -- stays taken, by nobody. crashed: its session has ended by itself. at_once: whatever its limits say.
+  -- free ends a hold and returns its record, or nil without one. A hold that must last longer
+  -- rests: its bundle stays taken, without a session. crashed: its session has ended by itself.
+  -- at_once: ignore its limits.
   function S.free(id, crashed, at_once)
     local hold, member = held(id)
     if not hold then return nil end
@@ -364,12 +379,12 @@ local function space()
     return hold
   end
 
-  -- class returns how a wait of the space stands on the index of its class, or nil when it has none.
+  -- class returns the index entry of a wait of the space under its class, or nil if it has none.
   local function class(id, wait)
     return wait[1] == '@' and wait[6] ~= '' and '~k' .. wait[6] .. '\0' .. wait[2] .. '\0' .. id or nil
   end
 
-  local function forget(id, wait) -- takes a wait off the index
+  local function forget(id, wait) -- removes a wait from the index
     call('ZREM', IDX, wait[1] .. '\0w\0' .. id, '@\0o\0' .. id)
     if class(id, wait) then call('ZREM', IDX, class(id, wait)) end
     for under in string.gmatch(wait[7], '[^ ]+') do
@@ -380,7 +395,7 @@ local function space()
     call('HDEL', WAIT, id)
   end
 
-  -- drop ends a wait in any state, its offer included, and returns its record, or nil when there is none.
+  -- drop ends a wait in any state, including its offer, and returns its record, or nil without one.
   function S.drop(id)
     local wait = S.wait(id)
     if not wait then return nil end
@@ -406,8 +421,9 @@ local function space()
     vacate(items, 'o' .. id)
   end
 
-  -- dismiss has a request asked again that waits and can never be granted as it is: its reply will say why. A session's wait is
-  -- dropped. One of the space leaves the queues like a lapsed offer, and the desk is told of it like of an offer.
+  -- dismiss makes a waiting request ask again that can never be granted as it is: the reply will
+  -- say why. A session's wait is dropped. A wait of the space leaves the queues like a lapsed
+  -- offer, and the desk is notified as of an offer.
   function S.dismiss(wait)
     local id = wait.id
     if wait[1] ~= '@' then
@@ -425,7 +441,8 @@ local function space()
     S.offers[#S.offers + 1] = id
   end
 
-  -- kept tells whether a class of the space's waits is offered nothing. It is read once, but see S.keep.
+  -- kept reports whether a class of the space's waits gets no offers. The list is read once, but
+  -- see S.keep.
   local function kept(name)
     if not S.back then
       S.back = {}
@@ -434,8 +451,9 @@ local function space()
     return S.back[name]
   end
 
-  -- align has the waits of a class stand as that does: in no queue, so that they are in nobody's way and cost nothing,
-  -- or in their old places. It goes through `left` of them at most, and returns how many that were.
+  -- align brings the waits of a class into line with it: out of all queues, so that they block no
+  -- request and cost nothing, or back to their old places. It handles at most `left` of them, and
+  -- returns how many it handled.
   local function align(name, ticket, left)
     local members = {}
     if left > 0 then
@@ -473,12 +491,14 @@ local function space()
     return math.min(left, #members)
   end
 
-  -- keep sets which classes of the space's waits are offered nothing: their waits step back, others may pass them, and
-  -- when their class is let go they are in their old places again. Returns whether that is a change.
+  -- keep sets which classes of the space's waits get no offers. Their waits step back, and others
+  -- may pass them. When their class is let go, they return to their old places. It returns whether
+  -- anything changed.
   function S.keep(names)
     local before, text = call('HGET', META, 'kept') or '', concat(names, US)
     if text == before then return false end
-    call('HDEL', META, 'kept') -- the first write is a removal, so that a full Redis does not refuse the other
+    -- The first write is a removal, so that a full Redis does not refuse the next one.
+    call('HDEL', META, 'kept')
     if text ~= '' then call('HSET', META, 'kept', text) end
     S.back = nil
     local changed, left = {}, HOLDS
@@ -488,16 +508,18 @@ local function space()
     return true
   end
 
-  -- visit has settle() look along the queues of resources that were not freed: somebody was parked for what is free.
+  -- visit makes settle() walk the queues of resources that were not freed: a request was queued for
+  -- something free.
   function S.visit(names) free(names) end
 
-  -- park queues a request; one that already has a wait (its offer lapsed, or is given up here) goes back to its place:
-  -- ticket, age and reserve time stay. patience, ms: so long later requests may pass. deadline: server ms, or nil.
-  -- limits and under as in the record, nil for none. One whose class is kept back steps back at once.
+  -- park queues a request. If the request already has a wait (its offer lapsed, or ends here), that
+  -- returns to its place: ticket, age and reserve time stay. patience: how long later requests may
+  -- pass, ms. deadline: server ms, or nil. limits and under are as in the record, nil for none. A
+  -- wait whose class is kept back steps back at once.
   function S.park(id, session, info, items, patience, deadline, limits, under)
     S.lapse(id)
     local wait = S.wait(id)
-    if wait and wait[4] == 'w' then return end -- it is there
+    if wait and wait[4] == 'w' then return end -- it is in the queue
     local new = not wait
     if new then
       under = under or ''
@@ -522,7 +544,7 @@ local function space()
     end
   end
 
-  -- sharers returns who shares a resource: x for holds, o for offers.
+  -- sharers returns the sharers of a resource: kind x for holds, o for offers.
   local function sharers(name, kind, limit)
     local from = '~r' .. name .. '\0' .. kind
     local members = call('ZRANGEBYLEX', IDX, '[' .. from, '(' .. from .. '\255', 'LIMIT', '0', limit)
@@ -531,8 +553,8 @@ local function space()
   end
   S.sharers = sharers
 
-  -- inside returns the requests that are nested in a hold and wait, or nil when there are none. While few wait so in the
-  -- whole space, one command reads them all.
+  -- inside returns the waiting requests that are nested in a hold, or nil if there are none. While
+  -- the whole space has few of them, one command reads them all.
   local function inside(hold)
     if not web then
       web, spent = {}, spent + 1
@@ -562,14 +584,15 @@ local function space()
     return web[hold] or nil
   end
 
-  -- sharing returns, of the holds that share a resource, those that are in a set or have requests waiting inside; and how
-  -- many others there are, which end by themselves. A search that has no time left for all of them sets S.cut.
+  -- sharing returns those of the holds sharing a resource that are in a set or have nested waits.
+  -- It also returns the number of the others, which end by themselves. A search that runs out of
+  -- time sets S.cut.
   local function sharing(name, set)
     local from = '~r' .. name .. '\0x'
     local n, found = call('ZLEXCOUNT', IDX, '[' .. from, '(' .. from .. '\255'), {}
     inside('')
     spent = spent + 1
-    if web.all and n > PAGE then -- else it is cheaper to read them
+    if web.all and n > PAGE then -- otherwise it is cheaper to read them
       local function look(id)
         spent = spent + 0.5
         if call('ZSCORE', IDX, from .. id) then found[#found + 1] = id end
@@ -590,10 +613,10 @@ local function space()
     return found, n - #found
   end
 
-  -- leads goes from a wait to all that it waits for, or may have to wait for: holds, the waits inside these, and the waits
-  -- that come before one of those. With a set of holds, or a request of its own, it returns whether it gets to one of
-  -- these; else the nested waits that it meets. It takes no account of amounts. When there is no time for all of it, it
-  -- sets S.cut and returns true.
+  -- leads follows a wait to everything that it waits for, or may have to wait for: holds, the waits
+  -- nested in these, and the waits that come before one of those. With a set of holds, or a request
+  -- of its own, it returns whether it reaches one of them; otherwise the nested waits that it
+  -- meets. It ignores amounts. If it runs out of time, it sets S.cut and returns true.
   local function leads(start, set, own)
     local seen, stack, met = {}, {start}, {}
     local function push(wait)
@@ -601,7 +624,7 @@ local function space()
       if wait.id ~= start.id and not seen[wait.id] then stack[#stack + 1] = wait end
       seen[wait.id] = true
     end
-    local function pass(id) -- returns whether a hold is one of the set
+    local function pass(id) -- returns whether a hold is in the set
       if seen['x' .. id] then return false end
       seen['x' .. id] = true
       if set and set[id] then return true end
@@ -655,27 +678,31 @@ local function space()
     return S.cut, met
   end
 
-  -- reach has settle() look at the nested waits that a wait leads to. By it, they may have come to be waited for by one
-  -- that bars them, which it then no longer does.
+  -- reach makes settle() examine the nested waits that a wait leads to. Because of it, one that
+  -- bars them may now wait for them, and then it no longer bars them.
   function S.reach(wait)
     if S.nests == nil then S.nests = call('ZRANGEBYLEX', IDX, '[~u', '(~v', 'LIMIT', '0', '1')[1] ~= nil end
     if not S.nests then return end
     S.cut = false
     local _, met = leads(wait)
     for i = 1, #met do free(bundle(met[i], W_ITEMS), met[i][2]) end
-    if S.cut then later({'G'}) end -- then at all queues
+    if S.cut then later({'G'}) end -- then examine all queues
   end
 
-  -- aged returns whether the wait of a member of a resource's queue has come to bar others.
+  -- aged returns whether the wait of a member of a resource's queue is old enough to bar others.
   local function aged(name, member) return tonumber(string.match(member, '^.%d*%z(%d*)', #name + 19)) <= now end
 
-  -- older returns the request of a wait that an item must not pass, or nil: an old wait reserves what it wants of the
-  -- resource. A plain request must not pass earlier tickets (nil: it is new), save those of nested requests that came when
-  -- it was old already. A nested one must not pass the waits, plain or nested, that were old when it came, save those that
-  -- depend on a hold that it is nested in, or on itself. self: the request's own wait, if there is one. It looks at the
-  -- LOOK oldest, for a nested request at the LOOK oldest plain ones, too: younger ones became aged no earlier. first: the
-  -- first member of the queue, for a request of many names. Then it looks at the oldest nested and the oldest plain wait,
-  -- and at the others only when one of these is old, while the script has time for it.
+  -- older returns the request of a wait that an item must not pass, or nil: an old wait reserves
+  -- what it wants of the resource. A plain request must not pass earlier tickets (nil: it is new),
+  -- except those of nested requests that arrived when it was old already. A nested one must not
+  -- pass the waits, plain or nested, that were old when it arrived, except those that depend on a
+  -- hold that it is nested in, or on itself.
+  --
+  -- self: the request's own wait, if any. The function examines the LOOK oldest waits, and for a
+  -- nested request also the LOOK oldest plain ones: younger ones became aged no earlier. first: the
+  -- first member of the queue, for a request of many names. Then the function examines the oldest
+  -- nested and the oldest plain wait, and the others only if one of these is old, while the script
+  -- has time for it.
   local function older(mode, name, n, owner, ticket, nested, self, first)
     local from, upto = '[' .. name .. '\0', ticket and '(' .. name .. '\0' .. ticket or '(' .. name .. '\1'
     if nested then upto = '(' .. name .. '\1' end
@@ -706,7 +733,8 @@ local function space()
     for i = 1, #members do
       local turn, other, want, reserve, id = string.match(members[i], '^[^%z]*%z([^%z]*)%z(.)(%d*)%z([^%z]*)%z(.*)$')
       reserve = tonumber(reserve)
-      -- What asks for more permits than there are, or for permits where there are none, is not granted.
+      -- A request for more permits than declared, or for permits where none are declared, is never
+      -- granted.
       local counts = reserve <= now and (mode ~= 'p' or other == 'p') and (other ~= 'p' or tonumber(want) <= most)
       local alone = mode == 'x' or other == 'x'
       if counts and (alone or room) then
@@ -725,8 +753,9 @@ local function space()
     return nil
   end
 
-  -- unfit tells why an item can never be granted as it is: mode (a declared permit is asked for in another way, or one
-  -- that is not declared), limit (more permits than there are); and the name. Else nil.
+  -- unfit returns why an item can never be granted as it is, and its name; otherwise nil. mode: a
+  -- declared permit is requested in another way, or one that is not declared. limit: more permits
+  -- than declared.
   function S.unfit(items)
     local names, modes, numbers = parted(items)
     local owners = call('HMGET', OWN, unpack(names))
@@ -741,11 +770,14 @@ local function space()
     return nil
   end
 
-  -- blocked returns what keeps a request from its bundle: the resource, and x<hold>, o<request>, w<request>, or l for a
-  -- limit below what is asked for; or nil, nil and the younger waits whose offers it would beat. self: the id of the
-  -- request's own wait, whose offer may be what reserves the bundle; or its record, where that cannot be. ticket nil: the
-  -- youngest. nested: the holds that the request is nested in, as a set; what they share is not in its way. barge: no
-  -- queue is in the way. first: the names in whose queues it is the first.
+  -- blocked returns what keeps a request from its bundle: the resource, and x<hold>, o<request>,
+  -- w<request>, or l for a limit below the request. Without an obstacle it returns nil, nil and the
+  -- younger waits whose offers the request would beat.
+  --
+  -- self: the ID of the request's own wait, whose offer may reserve the bundle; or its record,
+  -- where that cannot be. ticket nil: the youngest. nested: the holds that the request is nested
+  -- in, as a set; their shares do not block it. barge: no queue blocks it. first: the names in
+  -- whose queues it is the first.
   function S.blocked(items, ticket, self, nested, barge, first)
     local beaten, beats = {}, {}
     local mine = type(self) == 'table' and self or self and S.wait(self)
@@ -763,7 +795,8 @@ local function space()
       return wait
     end
 
-    -- need returns who has to give way before so many of a shared resource are free: nil, when offers that are beaten do.
+    -- need returns what must end before n more of a shared resource are free; nil if beaten offers
+    -- suffice.
     local function need(name, n, mode)
       local offers = sharers(name, 'o', LOOK)
       local waits = {}
@@ -814,7 +847,7 @@ local function space()
         local used, most = permits(owner)
         if used + wants[i] > most then by = need(names[i], used + wants[i] - most, mode) end
       elseif kind == 'p' or mode == 'p' then
-        by = 'l' -- it was declared, or is no more, since the request was checked
+        by = 'l' -- declared or undeclared since the request was checked
       end
       if by then return names[i], by end
     end
@@ -840,7 +873,8 @@ local function space()
     return nil, nil, beaten
   end
 
-  -- seize takes a free bundle for a request that may be nested in others: what these share stays under it.
+  -- seize takes a free bundle for a request that may be nested in others: their shares stay below
+  -- it.
   function S.seize(id, session, info, items, limits, under)
     local nested, over = within(under), {}
     for i = 1, nested and #items or 0 do
@@ -852,13 +886,14 @@ local function space()
     return token
   end
 
-  -- inform publishes news to a session, under its next revision.
+  -- inform publishes a message to a session, under its next revision.
   function S.inform(session, kind, ...)
     local rev = call('HINCRBY', META, 'rev:' .. session, 1)
     call('PUBLISH', sub(META, 1, -5) .. 'to:' .. session, concat({kind, rev, ...}, US))
   end
 
-  -- give hands a bundle that is free to a wait: a session's gets its hold and hears of it, the space's an offer.
+  -- give passes a free bundle to a wait: a session's wait gets its hold and a message, the space's
+  -- wait gets an offer.
   local function give(id, wait)
     local _, items = bundle(wait, W_ITEMS)
     call('ZREM', Q, unpack(queued(wait, id)))
@@ -876,7 +911,7 @@ local function space()
     S.offers[#S.offers + 1] = id
   end
 
-  -- grace returns how many ms nothing is granted yet, or nil.
+  -- grace returns for how many more ms nothing is granted, or nil.
   function S.grace()
     if S.resumes == nil then
       local upto = call('HGET', META, 'grace')
@@ -885,10 +920,11 @@ local function space()
     return S.resumes > now and S.resumes - now or nil
   end
 
-  -- settle grants what was freed to who waits for it: to each wait that can be granted, the oldest first, whichever of
-  -- the freed resources it waits for. It looks along all their queues at once, by tickets. It leaves a grace time to
-  -- reap, which ends it, and then has everybody looked at; and it grants nothing on a server that the space does not know,
-  -- but begins a grace time. Whoever is greeted there makes that as long as it has to be.
+  -- settle grants what was freed to the waits for it: to each grantable wait, the oldest first,
+  -- whichever of the freed resources it waits for. It walks all their queues at once, by ticket.
+  -- During a grace period it does nothing; reap ends that and then has all waits examined. On a
+  -- server that the space does not know it grants nothing and begins a grace period, which the next
+  -- greeting there extends as needed.
   function S.settle()
     if #freed == 0 then return end
     local names, owners = {}, {}
@@ -897,7 +933,8 @@ local function space()
     freed, since, front = {}, {}, {}
     if #names == 0 then return end
 
-    -- open returns whether a request in a head's queue may still be granted, by what occupies the resource.
+    -- open returns whether a request in a head's queue may still be granted, given the occupation
+    -- of the resource.
     local function open(head, owner)
       local kind = owner and sub(owner, 1, 1)
       head.shared, head.permits = kind == 's', kind == 'p'
@@ -908,7 +945,8 @@ local function space()
       return not kind or kind == 's'
     end
 
-    -- advance moves a head to the next wait in its queue that is worth a look, and returns whether there is one.
+    -- advance moves a head to the next wait in its queue that is worth examining, and returns
+    -- whether there is one.
     local function advance(head)
       while true do
         head.at = head.at + 1
@@ -919,14 +957,14 @@ local function space()
         local member = head.members[head.at]
         if not member then return false end
         head.ticket, head.mode, head.reserve, head.id = string.match(member, '^[^%z]*%z([^%z]*)%z(.)%d*%z([^%z]*)%z(.*)$')
-        if head.skip and head.ticket >= NESTED then -- the nested ones were all
+        if head.skip and head.ticket >= NESTED then -- that was the last nested one
           local jumps = head.ticket < head.skip
           if jumps and head.whole then return advance(head) end
           if jumps then head.from, head.at, head.members = '[' .. head.name .. '\0' .. head.skip, 0, {} end
           head.skip = nil
           if jumps then return advance(head) end
         end
-        -- A request that wants it alone waits for all who share it to end, unless it is nested in one of them.
+        -- An exclusive request waits for all sharers to end, unless it is nested in one of them.
         if not head.shared or head.mode ~= 'x' or head.ticket < NESTED then return true end
         if tonumber(head.reserve) <= now then return false end
         looked = looked + 1 / 8
@@ -934,7 +972,7 @@ local function space()
       end
     end
 
-    -- The heads by their tickets, and these as a heap: the oldest first.
+    -- The heads by ticket, and the tickets as a heap: the oldest first.
     local heap, heads = {}, {}
     local function push(head)
       local ticket = head.ticket
@@ -980,7 +1018,7 @@ local function space()
         looked = looked + (all and 1 / 8 or 1 / 16)
         local head = {name = name, from = '[' .. name .. '\0' .. from[name], members = {}, at = 0}
         if nested[name] then head.from, head.skip = '[' .. name .. '\0', from[name] end
-        if some and not all and from[name] == '' then -- it is known already where the queue begins
+        if some and not all and from[name] == '' then -- the beginning of the queue is known already
           head.members, head.page, head.from = {some[name]}, 1, '(' .. some[name]
         elseif all then
           head.members, head.whole = some[name], true
@@ -996,16 +1034,19 @@ local function space()
       end
     end
 
-    local unknown -- whether this is a server that the space does not know; asked before the first grant
+    local unknown -- whether the space does not know this server; read before the first grant
     while heap[1] and looked < LOOK do
       local ticket = heap[1]
       local same = heads[ticket]
       local wait = S.wait(same[1].id)
       local weight = 1 + math.floor((#wait - W_ITEMS) / 16)
-      if looked + weight > LOOK and looked > LOOK / 4 then break end -- one that asks for very much has a script of its own
+      -- a very large request gets its own script
+      if looked + weight > LOOK and looked > LOOK / 4 then break end
       looked = looked + weight
-      local back, given = wait[1] == '@' and kept(wait[6]), false -- kept back, and has not stepped back yet
-      local barred = not back and ticket >= NESTED and tonumber(wait[5]) <= now -- no request passes it
+      -- back: kept back, but it has not stepped back yet.
+      local back, given = wait[1] == '@' and kept(wait[6]), false
+      -- no request passes it
+      local barred = not back and ticket >= NESTED and tonumber(wait[5]) <= now
       if not back and (wait[1] == '@' or ends(wait[1])) then
         local _, items = bundle(wait, W_ITEMS)
         local first = {}
@@ -1041,7 +1082,8 @@ local function space()
     later(left)
   end
 
-  -- reap ends what is due: sessions with all they have, waits, offers, limits of holds; and goes on with the work list.
+  -- reap handles what is due: it ends sessions with everything they have, waits, offers and limits
+  -- of holds, and continues with the work list.
   function S.reap()
     local due = call('ZRANGEBYSCORE', EXP, '-inf', ms, 'WITHSCORES', 'LIMIT', '0', DUE)
     S.more = S.more or #due == 2 * DUE
@@ -1053,7 +1095,8 @@ local function space()
       end
       local kind, id = sub(due[i], 1, 1), sub(due[i], 2)
       if kind == 's' then
-        local crashed = tonumber(due[i + 1]) > 0 -- one that was closed in order ends at 0, see close
+        -- A session that was closed in order ends at 0, see close.
+        local crashed = tonumber(due[i + 1]) > 0
         local holds, waits, ended = {}, {}, 0
         if left > 0 then holds = call('ZRANGEBYLEX', HOLD, '[' .. id .. '\0', '(' .. id .. '\1', 'LIMIT', '0', left) end
         if #holds < left then
@@ -1117,34 +1160,38 @@ local function space()
     S.settle()
   end
 
-  -- tell lets the desk know of offers; a script that makes the offered runs due itself does not call it.
+  -- tell notifies the desk of offers. A script that makes the offered runs due itself does not call
+  -- it.
   function S.tell()
     if #S.offers == 0 then return end
     local desk = call('HGET', META, 'desk')
     if desk then call('PUBLISH', sub(META, 1, -5) .. 'to:' .. desk, 'o') end
   end
 
-  -- cycle returns the circle in which a nested request would wait for itself, or nil: a list of resource, hold, resource,
-  -- hold...: the request waits for the first resource, which the first hold has; inside that one a request waits for the
-  -- second; the last hold is one that the request is nested in. Then the waits on that way.
+  -- cycle returns the circle in which a nested request would wait for itself, or nil. The circle is
+  -- a list of resource, hold, resource, hold...: the request waits for the first resource, which
+  -- the first hold has; a request nested in that hold waits for the second; the last hold is one
+  -- that the request is nested in. The second result are the waits along that circle.
   --
-  -- It goes from hold to hold, through the waits inside them, and strikes out the holds that end by themselves: those in
-  -- which no request waits, those that rest, and those whose waits inside all get what they want once the holds that are
-  -- struck out have ended. So permits that another request will give back make no circle. It ends as soon as
-  -- the request gets what it wants in this way. What is left never ends by itself.
+  -- It goes from hold to hold, through the waits nested in them, and strikes out the holds that end
+  -- by themselves: those without nested waits, those that rest, and those whose nested waits all
+  -- get what they want once the struck-out holds have ended. So permits that another request will
+  -- return make no circle. It stops as soon as the request itself gets what it wants this way. A
+  -- hold that is left never ends by itself.
   --
-  -- An upgrade keeps every request out, and the share below it those that the share alone would. So neither the end of an
-  -- upgrade nor Downgrade closes a circle. A new wait does, and so does a lowered limit, see untie.
+  -- An upgrade keeps every request out. The share below it keeps out those that the share alone
+  -- would. So neither the end of an upgrade nor Downgrade closes a circle. A new wait can, and so
+  -- can a lowered limit, see untie.
   --
-  -- Where more is left to look at than one script may (S.cut), what was not looked at counts as what never ends: a request
-  -- that is refused without need can be made again, one that waits in a circle ends by itself never. Then the list ends
-  -- where the search did.
+  -- If more is left to examine than one script may (S.cut), the rest counts as holds that never
+  -- end: a request that is refused needlessly can be made again, but one that waits in a circle
+  -- never ends by itself. Then the list ends where the search did.
   function S.cycle(items, under)
     local nested, pools, stuck, asks, ended, stack = within(under), {}, {}, {}, {}, {}
     S.cut = false
 
-    -- pool makes what some holds have of a resource: who has how much, how much in all, and the holds in which it is
-    -- wanted.
+    -- pool records what some holds have of a resource: the amount of each, the sum, and the holds
+    -- whose nested waits want it.
     local function pool(key, name, ids, amounts)
       local new = {name = name, ids = ids, has = {}, left = 0, wanted = {}, needs = {}}
       for i = 1, #ids do
@@ -1161,7 +1208,8 @@ local function space()
       return new
     end
 
-    -- needs returns what a bundle waits for: pools, how much of each may stay taken, and whose share is not in the way.
+    -- needs returns what a bundle waits for: pools, how much of each may stay taken, and the holds
+    -- whose share does not block it.
     local function needs(bundled, own)
       local list = {}
       for i = 1, #bundled do
@@ -1181,9 +1229,9 @@ local function space()
           local shared = pools['s' .. name]
           if not shared and used + n > most then
             local ids, others = sharing(name, nested)
-            if used + n - most > others then -- else the others give enough back
+            if used + n - most > others then -- otherwise the others return enough
               local amounts = {}
-              for j = 1, used > #ids + others and #ids or 0 do -- else each has one
+              for j = 1, used > #ids + others and #ids or 0 do -- otherwise each has one
                 spent = spent + 1
                 local hold = held(ids[j])
                 for k = H_ITEMS, #hold do
@@ -1224,7 +1272,7 @@ local function space()
       return call('ZSCORE', EXP, 'd' .. id)
     end
 
-    -- strike has a hold end, and those that only waited for it.
+    -- strike ends a hold, and those that waited only for it.
     local function strike(first)
       local list = {first}
       while #list > 0 do
@@ -1243,7 +1291,7 @@ local function space()
       end
     end
 
-    local function add(list) -- what is to be looked at for these needs
+    local function add(list) -- pushes what must be examined for these needs
       for i = 1, #list do
         local of = list[i][1]
         if blocks(list[i]) then
@@ -1264,7 +1312,7 @@ local function space()
       local id, of = unpack(table.remove(stack))
       local needed = waits(of.needs)
       if not needed then
-        of.needs = {} -- who has it is no longer of interest, until another need is
+        of.needs = {} -- its holders matter no more, until another need arises
       elseif not asks[id] and not ended[id] and not nested[id] then
         if spent > SEARCH then
           S.cut = true
@@ -1290,8 +1338,8 @@ local function space()
     end
     if not waits(first) then return nil end
 
-    -- way returns the shortest way back to one of the holds that the request is nested in; or, when the search was cut
-    -- short, to a hold that it did not come to.
+    -- way returns the shortest way back to one of the holds that the request is nested in. If the
+    -- search was cut short, it returns the way to a hold that the search did not reach.
     local function way()
       local queue, seen, at, loose = {}, {}, 1, nil
       local function follow(list, from)
@@ -1328,10 +1376,11 @@ local function space()
     return path, waiting
   end
 
-  -- untie looks, after permits were declared or their limit was lowered, at the requests that wait for them, from a ticket on.
-  -- Those that ask for more permits than there are, or for no permits at all, are dismissed. Others may wait for themselves now:
-  -- of each circle the youngest wait is taken out, and its session is told to ask again: the reply then is the circle, or that
-  -- there is none any more.
+  -- untie examines the requests that wait for permits, from a ticket on, after the permits were
+  -- declared or their limit was lowered. Requests for more permits than declared, or for the
+  -- resource in another mode, are dismissed. Others may wait for themselves now. Of each circle the
+  -- youngest wait is taken out, and its session is notified to ask again. The reply is then the
+  -- circle, or shows that it no longer exists.
   function S.untie(name, ticket)
     local owner = call('HGET', OWN, name)
     if not owner or sub(owner, 1, 1) ~= 'p' then return end
@@ -1366,8 +1415,9 @@ local function space()
     if #members == LOOK then later({'c' .. name .. '\0' .. string.match(members[LOOK], '^[^%z]*%z([^%z]*)') .. '\1'}) end
   end
 
-  -- describe reports who is in the way: resource, session ('' for who has none: a reservation, a hold that rests, a
-  -- limit), id, info, token, ms since, ms left (of the lease, or of the rest), waits for the resource.
+  -- describe reports what is in the way: resource, session ('' without one: a reservation, a
+  -- resting hold, a limit), ID, info, token, ms since, ms left (of the lease, or of the rest),
+  -- waits for the resource.
   function S.describe(name, owner)
     local id, kind = sub(owner, 2), sub(owner, 1, 1)
     local waits = call('ZLEXCOUNT', Q, '[' .. name .. '\0', '(' .. name .. '\1')
@@ -1390,14 +1440,14 @@ local function space()
   return S
 end
 
--- quiet tells whether nothing is due, so that the fast path may be taken.
+-- quiet reports whether nothing is due, so that a script may take its fast path.
 local function quiet() return call('ZCOUNT', EXP, '-inf', ms) == 0 end
 
 -- soonest returns in how many ms the next entry of the timer wheel is due, or -1.
 local function soonest()
   local first = call('ZRANGE', EXP, 0, 1, 'WITHSCORES')
   local at = first[2]
-  if first[1] == 'e' then -- it stands in front until the grace time ends
+  if first[1] == 'e' then -- it comes first until the grace period ends
     at = call('HGET', META, 'grace') or '0'
     if first[4] and tonumber(first[4]) < tonumber(at) then at = first[4] end
   end

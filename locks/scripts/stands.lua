@@ -1,8 +1,10 @@
--- stands tells whether a hold stands, what it holds, and for how long its session's lease still goes: for who joins the
--- hold of another process.
+-- stands returns whether a hold is valid, its bundle, and what is left of its session's lease, for
+-- a process that joins another one's hold.
 -- ARGV: 1 hold
--- Replies: stands, now (ms), token, since (ms), ms of the lease left, items joined by \31 | gone
---   unsure: it does not stand, but what was lost is still being said again
+-- Replies:
+--   stands, now (ms), token, since (ms), ms of the lease left, items joined by \31
+--   gone
+--   unsure: the hold is not valid, but sessions are still re-asserting lost state
 local hold = held(ARGV[1])
 local ending = hold and hold[1] ~= '@' and ends(hold[1])
 if not ending then

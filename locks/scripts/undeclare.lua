@@ -1,7 +1,10 @@
--- undeclare removes a declared number of permits: the name is an ordinary one again.
+-- undeclare removes a declared number of permits, so that the resource has all other modes again.
 -- ARGV: 1 name  2 the version that the caller saw
--- Replies: ok | none: no permits are declared | newer, permits, version: a higher version is declared
---   used, n, waits: so many permits are in use, and so many requests wait for some
+-- Replies:
+--   ok
+--   none: no permits are declared
+--   newer, permits, version: a higher version is declared
+--   used, n, waits: n permits are in use, and that many requests wait for some
 -- Nothing waits for the name when it is removed, so there is nothing to grant.
 local name = ARGV[1]
 local owner = call('HGET', OWN, name)

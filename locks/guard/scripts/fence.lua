@@ -1,17 +1,20 @@
--- fence stands in front of every script of this package and of those given to NewScript. It ends a script whose token
--- is lower than one seen, and else records the token; the lines behind it see KEYS and ARGV without what is fence's.
+-- fence runs before every script of this package and before those given to NewScript. It ends a
+-- script whose token is lower than one seen, and otherwise records the token. The lines after it
+-- see KEYS and ARGV without those of fence.
 -- KEYS: 1... the records of the resources, ARGV[2] of them; then the script's own
--- ARGV: 1 token, in decimal, below 2^53  2 number of records  3 how long a record is kept, ms; 0: for ever; then the
--- script's own
--- Replies: error LOCKSTEPSTALE <number of the resource> <token seen>, and nothing was written; else the script's own
--- A record is the highest token that was accepted, as it was given. All are looked at before the first is written.
+-- ARGV: 1 token, in decimal, below 2^53  2 number of records  3 how long a record is kept, ms; 0:
+--         forever; then the script's own
+-- Replies: error LOCKSTEPSTALE <number of the resource> <token seen>, and nothing was written; else
+--   the script's own
+-- A record is the highest token that was accepted, as it was given. All records are read before the
+-- first is written.
 local KEYS, ARGV = KEYS, ARGV
 do
   local token, n, keep = ARGV[1], tonumber(ARGV[2]), ARGV[3]
   for i = 1, n do
     local seen = redis.call('GET', KEYS[i])
     local number = seen and tonumber(seen)
-    -- Also true for a record that is no number: who wrote it there is not known, so nobody may pass.
+    -- A record that is not a number refuses every token, since its origin is unknown.
     if seen and not (number and number <= tonumber(token)) then
       return redis.error_reply('LOCKSTEPSTALE ' .. i .. ' ' .. seen)
     end
