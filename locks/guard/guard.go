@@ -12,19 +12,20 @@ import (
 )
 
 var (
-	// ErrStale says that a resource has seen a higher token: the holder was superseded and must not act any more. The
-	// error that carries it is a [*StaleError].
+	// ErrStale means that a resource has seen a higher token: the holder was superseded and must
+	// stop. The error that carries it is a [*StaleError].
 	ErrStale = errors.New("fencing token is stale")
 
-	// ErrInvalid says that a check cannot be made, whatever was seen: no resource, a name that a store cannot keep, or a
-	// token that no grant has. Nothing was recorded.
+	// ErrInvalid means that a check cannot be made, whatever was seen: no resource, a name that a
+	// store cannot keep, or a token that no grant has. Nothing was recorded.
 	ErrInvalid = errors.New("invalid fencing check")
 )
 
-// StaleError tells why a token was refused. errors.Is(err, [ErrStale]) is true.
+// StaleError says why a token was refused. errors.Is(err, [ErrStale]) is true.
 type StaleError struct {
-	Resource string      // the first of the named resources, by their bytes, that has seen a higher token
-	Token    locks.Token // the one that was offered
+	// Resource is the first of the named resources, in byte order, that has seen a higher token
+	Resource string
+	Token    locks.Token // the refused token
 	Seen     locks.Token // the highest one seen
 }
 
@@ -35,11 +36,13 @@ func (e *StaleError) Error() string {
 // Is reports whether target is [ErrStale].
 func (e *StaleError) Is(target error) bool { return target == ErrStale }
 
-// Store keeps the highest token seen of each resource. [Memory], [Redis] and [SQLStore] are stores; [HTTP] needs one.
+// Store keeps the highest token seen for each resource. [Memory], [Redis] and [SQLStore] are
+// stores; [HTTP] needs one.
 type Store interface {
-	// Check records token for all resources, in one step, unless one of them has seen a higher one. That is a
-	// *StaleError. It is ErrInvalid when there is nothing to check: no resource or no token. Any other error leaves
-	// open whether the token was recorded. It is safe for concurrent use.
+	// Check records token for all resources, in one step, unless one of them has seen a higher one;
+	// that is a *StaleError. The error is ErrInvalid if there is nothing to check: no resource or
+	// no token. After any other error the token may or may not be recorded. It is safe for
+	// concurrent use.
 	Check(ctx context.Context, token locks.Token, resources ...string) error
 }
 
@@ -48,8 +51,8 @@ const (
 	maxName  = 512       // bytes; an index of PostgreSQL takes no row above 2,700
 )
 
-// prepare checks what a guard was given and returns the resources sorted, without duplicates. The order is the same for
-// every caller, so that none of two waits for what the other has while that one waits for it.
+// prepare checks the arguments of a guard and returns the resources sorted, without duplicates. All
+// callers use the same order, so no two of them deadlock.
 func prepare(token locks.Token, resources []string) ([]string, error) {
 	if err := checkToken(token); err != nil {
 		return nil, err
@@ -77,7 +80,7 @@ func checkToken(token locks.Token) error {
 	return nil
 }
 
-// checkName refuses a name that a store cannot keep. what says whose it is.
+// checkName refuses a name that a store cannot keep. what says what it names.
 func checkName(what, name string) error {
 	switch {
 	case name == "":
@@ -90,7 +93,7 @@ func checkName(what, name string) error {
 	return nil
 }
 
-// brief writes the names of a bundle for an error.
+// brief shortens the names of a bundle for an error.
 func brief(resources []string) string {
 	if len(resources) <= 4 {
 		return strings.Join(resources, " ")

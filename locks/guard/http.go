@@ -16,14 +16,14 @@ import (
 // Header carries a fencing token, in decimal. HTTP jobs of lockstep send it by themselves.
 const Header = "Lockstep-Token"
 
-// ErrMissing says that a request carries no token.
+// ErrMissing means that a request carries no token.
 var ErrMissing = errors.New("request has no " + Header + " header")
 
-// SetToken makes a request carry a token.
+// SetToken adds a token to a request.
 func SetToken(r *http.Request, token locks.Token) { r.Header.Set(Header, token.String()) }
 
-// RequestToken returns the token that a request carries: for a handler that gives it to the guard of what it writes to.
-// The error is [ErrMissing], or [ErrInvalid] when it is none or there are several.
+// RequestToken returns the token of a request, for a handler that passes it to another guard. The
+// error is [ErrMissing], or [ErrInvalid] if the header is not a token or occurs several times.
 func RequestToken(r *http.Request) (locks.Token, error) {
 	values := r.Header.Values(Header)
 	switch len(values) {
@@ -45,11 +45,12 @@ func RequestToken(r *http.Request) (locks.Token, error) {
 
 // HTTPOptions are the settings of [HTTP].
 type HTTPOptions struct {
-	// AllowMissing lets requests without a token pass unchecked, while clients learn to send one. Default: they are
-	// answered 428.
+	// AllowMissing lets requests without a token pass unchecked, while clients learn to send one.
+	// By default they get status 428.
 	AllowMissing bool
 
-	// Logger is told when the store fails, which the client is answered as 503 without the reason. Default: slog.Default.
+	// Logger reports failures of the store, for which the client gets a 503 without the reason.
+	// Default: slog.Default.
 	Logger *slog.Logger
 }
 
@@ -62,21 +63,24 @@ type Handler struct {
 	gate      gate
 }
 
-// HTTP guards a handler: next sees a request only if no higher token was seen for what it touches. resources names that;
-// a request for which it names nothing passes unchecked. Let it name something for requests that read, too, so that a
-// holder shuts out older ones before it decides by what it reads.
+// HTTP guards a handler: next sees a request only if no higher token was seen for the resources
+// that it touches. resources names them; a request for which it returns none passes unchecked.
+// Return names for requests that read, too, so that a holder shuts out older ones before it decides
+// by what it reads.
 //
 //	412  a higher token was seen, with the members resource, token and seen
 //	428  no token (see [HTTPOptions.AllowMissing])
-//	400  the token is not a positive decimal number below 2^53, or there are several; or a resource's name is none
+//	400  the token is not a positive decimal number below 2^53, or there are several; or a name of a
+//	     resource is invalid
 //	503  the store failed, or the request ended while it waited
 //
-// The answers are application/problem+json (RFC 9457). Tokens in it are strings.
+// The replies are application/problem+json (RFC 9457). Tokens in them are strings.
 //
-// Requests of different tokens for one resource do not overlap in next: a newer one waits until next has returned from
-// the older ones that were let in before it, as a transaction waits for a row. So with effects in this process, and
-// nowhere else, nothing else is needed. Handlers with effects in a database that several processes write to take the
-// token by [RequestToken] and check it there again: a request may be stopped between this check and its write.
+// Requests with different tokens for one resource do not overlap in next: a newer one waits until
+// next has returned from the older ones that were let in before it, as a transaction waits for a
+// row. So for effects in this process alone, nothing else is needed. Handlers with effects in a
+// database that several processes write to must read the token with [RequestToken] and check it
+// there again: a request may be stopped between this check and its write.
 func HTTP(store Store, resources func(*http.Request) []string, next http.Handler, o HTTPOptions) *Handler {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
@@ -84,7 +88,7 @@ func HTTP(store Store, resources func(*http.Request) []string, next http.Handler
 	return &Handler{store: store, resources: resources, next: next, o: o}
 }
 
-// ServeHTTP checks the token of r and hands r on, or answers why not.
+// ServeHTTP checks the token of r, and passes r on or refuses it.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	resources := h.resources(r)
 	if len(resources) == 0 {
@@ -100,7 +104,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		WriteError(w, err)
 		return
 	}
-	// Inside before the check, so that a newer request, whose check comes after this one's, finds it and waits for it.
+	// Enter before the check, so that a newer request, which is checked later, finds this one and
+	// waits for it.
 	pass := h.gate.enter(token, resources)
 	defer h.gate.leave(pass)
 	err = h.store.Check(r.Context(), token, resources...)
@@ -108,7 +113,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		err = h.gate.wait(r.Context(), pass)
 	}
 	if err != nil {
-		// Of a client that has gone nobody needs to hear.
+		// A client that has disconnected needs no log line.
 		if status(err) == http.StatusServiceUnavailable && !errors.Is(r.Context().Err(), context.Canceled) {
 			h.o.Logger.ErrorContext(r.Context(), "fencing token could not be checked", "token", token, "error", err)
 		}
@@ -118,7 +123,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.next.ServeHTTP(w, r)
 }
 
-// staleType tells our 412 from one that If-Match made. A URN, because there is no page to link to.
+// staleType distinguishes this package's 412 from one for If-Match. It is a URN, because no page
+// describes it.
 const staleType = "urn:lockstep:problem:stale-token"
 
 // problem is a body of RFC 9457.
@@ -144,8 +150,8 @@ func status(err error) int {
 	return http.StatusServiceUnavailable
 }
 
-// WriteError answers a request by the error of a check, as [HTTP] does: for a handler that found the token stale in its
-// own transaction. Of an error that is none of this package's the client is told nothing but 503.
+// WriteError replies with the error of a check, as [HTTP] does, for a handler that finds the token
+// stale in its own transaction. For an error of another package the client gets only a 503.
 func WriteError(w http.ResponseWriter, err error) {
 	p := problem{Type: "about:blank", Status: status(err), Detail: err.Error()}
 	p.Title = http.StatusText(p.Status)
@@ -164,16 +170,17 @@ func WriteError(w http.ResponseWriter, err error) {
 	w.Header().Set("Content-Type", problemType)
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(p.Status)
-	_, _ = w.Write(append(body, '\n')) // that its reader has gone is his affair
+	_, _ = w.Write(append(body, '\n')) // a client that has disconnected is not an error here
 }
 
 const (
 	problemType = "application/problem+json"
-	maxProblem  = 64 << 10 // bytes; ours have a few hundred
+	maxProblem  = 64 << 10 // bytes; replies of HTTP have a few hundred
 )
 
-// ResponseError returns a [*StaleError] if that is what a response of [HTTP] says, and nil for any other, whatever its
-// status. It reads the body only of a 412 that is a problem, and never closes it.
+// ResponseError returns a [*StaleError] if a response of [HTTP] reports one, and nil for any other
+// response, whatever its status. It reads the body only of a 412 that is a problem, and never
+// closes it.
 func ResponseError(response *http.Response) error {
 	if response.StatusCode != http.StatusPreconditionFailed {
 		return nil
@@ -183,7 +190,9 @@ func ResponseError(response *http.Response) error {
 	}
 	var p problem
 	if err := json.NewDecoder(io.LimitReader(response.Body, maxProblem)).Decode(&p); err != nil {
-		return nil // not from HTTP, which writes whole and small ones; the status still says that it was refused
+		// Not from HTTP, which writes complete, small ones. The status still shows that it was
+		// refused.
+		return nil
 	}
 	if p.Type != staleType || p.Token == nil || p.Seen == nil {
 		return nil

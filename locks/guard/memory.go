@@ -7,14 +7,15 @@ import (
 	"lockstep/locks"
 )
 
-// Memory is a [Store] in the memory of one process. It forgets everything when the process ends, and nothing before, so
-// it grows by each new name. It suits effects that live in the same process. The zero value is ready to use.
+// Memory is a [Store] in the memory of one process. It forgets everything when the process ends,
+// and nothing before, so it grows with every new name. It suits effects inside the same process.
+// The zero value is ready to use.
 type Memory struct {
 	mu   sync.Mutex
 	seen map[string]locks.Token // guarded by mu
 }
 
-// Check is that of [Store]; ctx is not used. Its only errors are a [*StaleError] and [ErrInvalid].
+// Check implements [Store]; ctx is not used. Its only errors are a [*StaleError] and [ErrInvalid].
 func (m *Memory) Check(_ context.Context, token locks.Token, resources ...string) error {
 	resources, err := prepare(token, resources)
 	if err != nil {

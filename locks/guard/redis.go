@@ -14,7 +14,8 @@ import (
 	"lockstep/locks"
 )
 
-// Each script has its own file, which tells its arguments and replies. fence.lua is put in front of all of them.
+// Each script has its own file, which describes its arguments and replies. fence.lua comes before
+// each of them.
 //
 //go:embed scripts/*.lua
 var scriptFiles embed.FS
@@ -35,39 +36,42 @@ func readScript(name string) string {
 
 // RedisOptions are the settings of a [Redis] guard.
 type RedisOptions struct {
-	// Prefix begins the name of each record. Guards of the same effects need the same one. Default "lockstep:guard".
+	// Prefix begins the name of each record. Guards of the same effects need the same prefix.
+	// Default "lockstep:guard".
 	Prefix string
 
-	// Keep is how long a record stays after the last check that it passed. 0, the default, is for ever, about 100 bytes
-	// for each name. A resource without a record accepts any token: Keep has to be longer than any holder can be stopped
-	// and still go on. At least 1 s; days are a good value. (Redis may evict what has a limit earlier, under a
-	// maxmemory-policy that begins with volatile.)
+	// Keep is how long a record stays after the last check that it passed. 0, the default, means
+	// forever, at about 100 bytes per name. A resource without a record accepts any token, so Keep
+	// must be longer than any holder can be stopped and then resume. At least 1 s; days are a good
+	// value. (Redis may evict a key with a limit earlier, under a maxmemory-policy that begins with
+	// volatile.)
 	Keep time.Duration
 }
 
 const (
 	defaultPrefix = "lockstep:guard"
-	minKeep       = time.Second // below it, a setting in the wrong unit is likelier than a reason
+	minKeep       = time.Second // a smaller value is more likely in the wrong unit than intended
 )
 
-// Redis guards what is written to Redis, by a record of each resource beside it. [Redis.Set] is for one value,
-// [Redis.Run] for anything else that a script can do; [Redis.Check] writes nothing but the record, for the moment when a
-// holder begins to read, and makes it a [Store]. It is safe for concurrent use.
+// Redis guards keys in Redis, by a record of each resource beside them. [Redis.Set] is for one
+// value, [Redis.Run] for anything else that a script can do. [Redis.Check] writes only the record,
+// for the moment when a holder begins to read, and makes Redis a [Store]. It is safe for concurrent
+// use.
 //
-// The record of resource r is the key <prefix>{r}, or <prefix>:<r> when r has a hash tag of its own. So on Redis Cluster
-// it lies in the slot of a key that is called r, or that has the same hash tag: resource "bill:{4711}", key
-// "{4711}:total". Keys of several slots in one call are refused by Redis. To check bundles of any names there, give
-// Prefix a hash tag: all records are in its slot then.
+// The record of resource r is the key <prefix>{r}, or <prefix>:<r> if r has a hash tag of its own.
+// So on Redis Cluster it is in the slot of a key named r, or with the same hash tag: resource
+// "bill:{4711}", key "{4711}:total". Redis refuses keys of several slots in one call. To check
+// bundles of arbitrary names there, give Prefix a hash tag: then all records are in its slot.
 //
-// Redis must not evict the records: maxmemory-policy noeviction, or volatile-* without Keep.
+// Redis must not evict the records: use maxmemory-policy noeviction, or volatile-* without Keep.
 type Redis struct {
 	rdb    redis.Scripter
 	prefix string
-	keep   int64 // ms; 0: for ever
+	keep   int64 // ms; 0: forever
 }
 
-// NewRedis returns a guard that sends its scripts by rdb, which stays the caller's. It dials nothing. Error: Keep is
-// negative or below 1 s.
+// NewRedis returns a guard that sends its scripts through rdb, which the caller keeps and closes.
+// It dials nothing. Error: Keep is negative or below 1 s.
 func NewRedis(rdb redis.Scripter, o RedisOptions) (*Redis, error) {
 	if o.Prefix == "" {
 		o.Prefix = defaultPrefix
@@ -78,37 +82,40 @@ func NewRedis(rdb redis.Scripter, o RedisOptions) (*Redis, error) {
 	return &Redis{rdb, o.Prefix, o.Keep.Milliseconds()}, nil
 }
 
-// record returns the key of a resource's record. No two resources have the same one: the byte behind the prefix tells
-// how the rest is meant.
+// record returns the key of a resource's record. No two resources share one: the byte after the
+// prefix shows how to read the rest.
 func (g *Redis) record(resource string) string {
 	if open := strings.IndexByte(resource, '{'); open >= 0 {
 		if length := strings.IndexByte(resource[open+1:], '}'); length > 0 {
 			return g.prefix + ":" + resource
 		}
 	}
-	if strings.Contains(resource, "}") { // would end the hash tag; such a name shares its slot with no other
+	// would end the hash tag; such a name shares its slot with no other
+	if strings.Contains(resource, "}") {
 		return g.prefix + ":" + resource
 	}
 	return g.prefix + "{" + resource + "}"
 }
 
-// Check records token for all resources, or for none: it is that of [Store]. An effect that follows it is not protected
-// by it; use [Redis.Set] or [Redis.Run] for that.
+// Check records token for all resources, or for none; it implements [Store]. It does not protect an
+// effect that follows it; use [Redis.Set] or [Redis.Run] for that.
 func (g *Redis) Check(ctx context.Context, token locks.Token, resources ...string) error {
 	if err := g.Run(ctx, checkScript, token, resources, nil).Err(); err != nil {
 		if errors.Is(err, ErrStale) {
-			return err // it says all
+			return err // it names everything already
 		}
 		return fmt.Errorf("check token %s of %s: %w", token, brief(resources), err)
 	}
 	return nil
 }
 
-// Set sets key to value, unless resource has seen a higher token: then key stays what it was and the error is a
-// [*StaleError]. value is anything that go-redis takes. The key loses its value after expire; 0 is never, as for SET.
+// Set sets key to value, unless resource has seen a higher token: then key is unchanged and the
+// error is a [*StaleError]. value is anything that go-redis accepts. The key expires after expire;
+// 0 means never, as for SET.
 //
-// To send it twice does no harm. A copy that arrives after a later write under the same token does: it sets the key back.
-// go-redis sends again by itself when a reply is late, unless its MaxRetries is -1.
+// Sending it twice is harmless, unless the copy arrives after a later write under the same token:
+// that sets the key back. go-redis sends again by itself when a reply is late, unless its
+// MaxRetries is -1.
 func (g *Redis) Set(ctx context.Context, token locks.Token, resource, key string, value any, expire time.Duration) error {
 	if expire < 0 || expire > 0 && expire < time.Millisecond {
 		return fmt.Errorf("%w: key %q expires after %s: want 0, never, or at least 1ms", ErrInvalid, key, expire)
@@ -123,20 +130,21 @@ func (g *Redis) Set(ctx context.Context, token locks.Token, resource, key string
 	return nil
 }
 
-// A Script is Lua that runs behind the check of a token; see [NewScript].
+// A Script is Lua that runs after the check of a token; see [NewScript].
 type Script struct{ script *redis.Script }
 
-// NewScript makes a script for [Redis.Run]. Its Lua is written as any other: it has the KEYS and ARGV that are given to
-// Run, and its reply is Run's. It may not begin with a "#!" line, and Redis counts its lines from those of the check that
-// is put in front of it. Before it runs, the token has been recorded, also if it then fails.
+// NewScript makes a script for [Redis.Run]. Write its Lua as usual: it sees the KEYS and ARGV that
+// Run receives, and its reply is Run's. It must not begin with a "#!" line, and Redis counts its
+// lines from those of the check before it. The token is recorded before the script runs, even if
+// the script then fails.
 func NewScript(lua string) *Script { return &Script{redis.NewScript(fenceSource + lua)} }
 
-// Run runs script if no resource has seen a higher token; else nothing is written and the error of the command is a
-// [*StaleError]. All keys that script uses have to be among keys.
+// Run runs script if no resource has seen a higher token. Otherwise nothing is written and the
+// error of the command is a [*StaleError]. All keys that script uses must be among keys.
 //
-// The check does no harm when it is sent twice. Whether script does is its author's to know: INCR counts twice when
-// go-redis sends again after a late reply. Set MaxRetries to -1 there, or let the script remember the run's idempotency
-// key.
+// Sending the check twice is harmless. Whether that holds for script is for its author to know:
+// INCR counts twice if go-redis sends it again after a late reply. Set MaxRetries to -1 there, or
+// let the script remember the run's idempotency key.
 func (g *Redis) Run(
 	ctx context.Context, script *Script, token locks.Token, resources, keys []string, args ...any,
 ) *redis.Cmd {
@@ -163,8 +171,8 @@ func failed(ctx context.Context, err error) *redis.Cmd {
 	return cmd
 }
 
-// explain turns the refusal of fence.lua into a StaleError, and leaves any other error as it is: among them are
-// redis.Nil, which is a script's reply, and those that say to a caller what he may do.
+// explain turns the refusal of fence.lua into a StaleError, and returns any other error unchanged.
+// Among these are redis.Nil, which is a script's reply, and missing rights.
 func (g *Redis) explain(err error, token locks.Token, resources []string) error {
 	var refused redis.Error
 	if !errors.As(err, &refused) {

@@ -13,7 +13,8 @@ import (
 	"lockstep/locks"
 )
 
-// Dialect names the SQL of a database. There is no default: the wrong one works until two transactions meet.
+// Dialect names the SQL of a database. It has no default: the wrong one works until two
+// transactions meet.
 type Dialect int
 
 const (
@@ -33,21 +34,22 @@ func (d Dialect) String() string {
 
 // SQLOptions are the settings of a [SQL] guard.
 type SQLOptions struct {
-	// Table is the name of the guard's table, with or without a schema before it: letters, digits, '_' and one dot. It is
-	// always quoted, so case counts. A second one, of runs that are done, has "_done" behind that name. Default
-	// "lockstep_guard".
+	// Table is the name of the guard's table, with or without a schema before it: letters, digits,
+	// '_' and one dot. It is always quoted, so case matters. A second table, of runs that are done,
+	// has that name plus "_done". Default "lockstep_guard".
 	Table string
 }
 
 const defaultTable = "lockstep_guard"
 
-// Each part has at most 63 bytes, with "_done" behind it: PostgreSQL cuts a longer name, and two could become one.
+// Each part has at most 63 bytes, including "_done": PostgreSQL cuts a longer name, and two could
+// become one.
 var tableName = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,57}$`)
 
-// SQL guards what is written to a SQL database, by two tables in the same database. They are made once, by [SQL.Create]
-// or from [SQL.Schema]. After that [SQL.Once] is the method to reach for in a handler whose effect is one transaction,
-// and [SQL.Check] in everything else that writes under a lock. It knows database/sql alone, so any driver of the dialect
-// will do. It is safe for concurrent use.
+// SQL guards what is written to a SQL database, by two tables in the same database. They are
+// created once, by [SQL.Create] or from [SQL.Schema]. After that use [SQL.Once] in a handler whose
+// effect is one transaction, and [SQL.Check] in everything else that writes under a lock. It uses
+// only database/sql, so any driver of the dialect works. It is safe for concurrent use.
 type SQL struct {
 	dialect   Dialect
 	schema    []string // statements, in order
@@ -57,7 +59,8 @@ type SQL struct {
 	pruneDone string
 }
 
-// NewSQL returns a guard for a dialect. It opens nothing. Error: an unknown dialect, a table name that is none.
+// NewSQL returns a guard for a dialect. It opens nothing. Error: an unknown dialect, an invalid
+// name of a table.
 func NewSQL(dialect Dialect, o SQLOptions) (*SQL, error) {
 	if o.Table == "" {
 		o.Table = defaultTable
@@ -82,33 +85,36 @@ func NewSQL(dialect Dialect, o SQLOptions) (*SQL, error) {
 	}, nil
 }
 
-// quote writes the name of a table, with or without a schema before it.
+// quote quotes the name of a table, with or without a schema before it.
 func quote(table string) string { return `"` + strings.ReplaceAll(table, ".", `"."`) + `"` }
 
-// The statements of both dialects take the same arguments in the same order. The columns are the resource, the highest
-// token seen, and when a token was last offered.
+// The statements of both dialects take the same arguments in the same order. The columns are the
+// resource, the highest token seen, and when a token was last offered.
 //
-// check names all resources in one JSON array, so that a bundle of 1,000 costs one round trip and no driver has to know
-// arrays. It writes the row also when the token is the one seen already, or lower: that is what locks it until the
-// transaction ends. A WHERE instead of GREATEST would lock it too, but not tell the token that was seen. The CASTs tell
-// PostgreSQL the types of its parameters.
+// check names all resources in one JSON array, so that a bundle of 1,000 costs one round trip and
+// needs no driver that knows arrays. It writes the row even if the token is the same as the one
+// seen, or lower: that locks the row until the transaction ends. A WHERE instead of GREATEST would
+// also lock it, but not return the token that was seen. The CASTs tell PostgreSQL the types of its
+// parameters.
 var postgreSQL = map[string]string{
-	// Bytes are compared: an index in the order of a language breaks when the system's tables of that language change,
-	// and a broken one finds no conflict.
+	// The order of bytes: an index in the order of a language breaks when the system's tables of
+	// that language change, and a broken index finds no conflict.
 	"create": `CREATE TABLE IF NOT EXISTS TABLE_NAME (
 	resource   text COLLATE "C" PRIMARY KEY,
 	token      bigint NOT NULL,
 	checked_at timestamptz NOT NULL
 )`,
-	// The array's order is the order of the locks. WITH ORDINALITY keeps it, ORDER BY makes it a promise.
+	// The array's order is the order of the locks. WITH ORDINALITY keeps it, ORDER BY guarantees
+	// it.
 	"check": `INSERT INTO TABLE_NAME AS seen (resource, token, checked_at)
 SELECT name, CAST($1 AS bigint), CURRENT_TIMESTAMP
 FROM json_array_elements_text(CAST(CAST($2 AS text) AS json)) WITH ORDINALITY AS names (name, n)
 ORDER BY n
 ON CONFLICT (resource) DO UPDATE SET token = GREATEST(seen.token, excluded.token), checked_at = excluded.checked_at
 RETURNING resource, token`,
-	// A row that a transaction has checked is passed over: to wait for it while having others would be a deadlock with a
-	// bundle. ARRAY makes the inner query run once; in an IN, the planner may run it for every row, with another LIMIT.
+	// A row that a transaction has checked is skipped: waiting for it while holding other rows
+	// could deadlock with a bundle. ARRAY makes the inner query run once; in an IN, the planner may
+	// run it for every row, each time with a new LIMIT.
 	"prune": `DELETE FROM TABLE_NAME WHERE resource = ANY (ARRAY(
 	SELECT resource FROM TABLE_NAME
 	WHERE checked_at < CURRENT_TIMESTAMP - make_interval(secs => CAST($1 AS double precision))
@@ -119,7 +125,8 @@ RETURNING resource, token`,
 	token   bigint NOT NULL,
 	done_at timestamptz NOT NULL
 )`,
-	// The conflict is with what was committed: a row of a transaction that has not ended is waited for.
+	// The conflict is with committed rows: the statement waits for a row of a transaction that has
+	// not ended.
 	"done": `INSERT INTO TABLE_NAME_DONE (key, token, done_at)
 VALUES (CAST($1 AS text), CAST($2 AS bigint), CURRENT_TIMESTAMP) ON CONFLICT (key) DO NOTHING`,
 	"prune done": `DELETE FROM TABLE_NAME_DONE WHERE key = ANY (ARRAY(
@@ -129,7 +136,7 @@ VALUES (CAST($1 AS text), CAST($2 AS bigint), CURRENT_TIMESTAMP) ON CONFLICT (ke
 ))`,
 }
 
-// SQLite has one writer at a time, so there is no order of locks.
+// SQLite has one writer at a time, so it needs no order of locks.
 var sqlite = map[string]string{
 	"create": `CREATE TABLE IF NOT EXISTS TABLE_NAME (
 	resource   TEXT PRIMARY KEY,
@@ -155,15 +162,17 @@ RETURNING resource, token`,
 )`,
 }
 
-// Schema returns the statements that make the guard's tables if they are not there, each ended by a semicolon: for
-// migrations, and for a program that may not change the schema.
+// Schema returns the statements that create the guard's tables if they do not exist, each ended by
+// a semicolon: for migrations, and for a program without the right to change the schema.
 func (g *SQL) Schema() string { return strings.Join(g.schema, ";\n") + ";\n" }
 
-// Create makes the guard's tables if they are not there. Several processes may do it at the same time.
+// Create creates the guard's tables if they do not exist. Several processes can call it at the same
+// time.
 func (g *SQL) Create(ctx context.Context, db *sql.DB) error {
 	err := inTx(ctx, db, nil, func(tx *sql.Tx) error {
 		if g.dialect == PostgreSQL {
-			// IF NOT EXISTS looks before it makes, and two may look at the same time: one of them would fail.
+			// IF NOT EXISTS checks before it creates. Two processes may check at the same time, and
+			// one of them would fail.
 			if _, err := tx.ExecContext(ctx, `SELECT pg_advisory_xact_lock(hashtext('lockstep guard'))`); err != nil {
 				return err
 			}
@@ -181,24 +190,27 @@ func (g *SQL) Create(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// Check records token for all resources, as part of the transaction tx, which also has to make the effect. It belongs at
-// the beginning: what is read behind it is what the last holder left, and what was read before it may be older.
+// Check records token for all resources, as part of the transaction tx, which must also make the
+// effect. Call it first: reads after it see what the last holder left, reads before it may be
+// older.
 //
-// The error is a [*StaleError] when a resource has seen a higher token; [ErrInvalid] when there is nothing to check. For
-// any error the caller rolls back, and with the effect the record is undone.
+// The error is a [*StaleError] if a resource has seen a higher token, and [ErrInvalid] if there is
+// nothing to check. For any error the caller rolls back, and the record is undone with the effect.
 //
-// Until tx ends, another check of one of the resources waits, whatever its token. So of two holders either the older one
-// has committed before the newer one goes on, or it comes later and is refused; nothing in between. To bound the waiting,
-// give ctx a deadline.
+// Until tx ends, another check of one of the resources waits, whatever its token. So of two
+// holders, either the older one has committed before the newer one continues, or it comes later and
+// is refused. To bound the waiting, give ctx a deadline.
 //
-// PostgreSQL: right under every isolation level. Under READ COMMITTED, the default, it only waits. Under REPEATABLE READ
-// and SERIALIZABLE, a check that has waited for a commit fails with SQLSTATE 40001, as any write would there, and the
-// whole transaction is to be tried again; the next check tells whether the token is stale. Only one call in a
-// transaction: two calls lock in the order of the calls, and two transactions that do it in different orders deadlock.
+// PostgreSQL: correct under every isolation level. Under READ COMMITTED, the default, a check only
+// waits. Under REPEATABLE READ and SERIALIZABLE, a check that has waited for a commit fails with
+// SQLSTATE 40001, as any write would there; retry the whole transaction, and the next check shows
+// whether the token is stale. Use only one call per transaction: two calls lock in the order of the
+// calls, and two transactions with different orders deadlock.
 //
-// SQLite: the check makes tx the only transaction that writes. The busy timeout says how long it waits for that, none by
-// default; when it is over, or when tx has read before and another one has written since, the error is SQLITE_BUSY and
-// the whole transaction is to be tried again. A transaction that begins IMMEDIATE waits at its begin.
+// SQLite: the check makes tx the only transaction that writes. The busy timeout, none by default,
+// bounds how long it waits for that. When it is over, or when tx has read before and another
+// transaction has written since, the error is SQLITE_BUSY; retry the whole transaction. A
+// transaction that begins IMMEDIATE waits at its begin.
 func (g *SQL) Check(ctx context.Context, tx *sql.Tx, token locks.Token, resources ...string) error {
 	resources, err := prepare(token, resources)
 	if err != nil {
@@ -206,7 +218,7 @@ func (g *SQL) Check(ctx context.Context, tx *sql.Tx, token locks.Token, resource
 	}
 	if err := g.record(ctx, tx, token, resources); err != nil {
 		if errors.Is(err, ErrStale) {
-			return err // it says all
+			return err // it names everything already
 		}
 		return fmt.Errorf("check token %s of %s: %w", token, brief(resources), err)
 	}
@@ -243,19 +255,21 @@ func (g *SQL) record(ctx context.Context, tx *sql.Tx, token locks.Token, resourc
 	return nil
 }
 
-// pruneBatch is how many rows one transaction of a prune removes, so that none keeps others waiting for long.
+// pruneBatch is how many rows one transaction of a prune removes, so that none makes others wait
+// for long.
 const pruneBatch = 1000
 
-// Prune removes the records of resources that nobody has checked for age, by the database's clock, and returns how many.
-// A record is about 100 bytes, so this is for names that are used once. A resource without a record accepts any token:
-// age has to be longer than any holder can be stopped and still go on. Days are a good age.
+// Prune removes the records of resources that were not checked for age, by the database's clock,
+// and returns how many. A record takes about 100 bytes, so Prune is for names that are used once. A
+// resource without a record accepts any token, so age must be longer than any holder can be stopped
+// and then resume. Days are a good age.
 func (g *SQL) Prune(ctx context.Context, db *sql.DB, age time.Duration) (int64, error) {
 	return prune(ctx, db, g.prune, age)
 }
 
-// prune removes what is older than age by a statement, batch after batch.
+// prune removes rows older than age with a statement, batch after batch.
 func prune(ctx context.Context, db *sql.DB, statement string, age time.Duration) (int64, error) {
-	if age <= 0 { // also a setting that was forgotten, which would forget everything
+	if age <= 0 { // also the zero of a forgotten setting, which would remove everything
 		return 0, fmt.Errorf("%w: prune records older than %s: want an age above 0", ErrInvalid, age)
 	}
 	var total int64
@@ -275,8 +289,9 @@ func prune(ctx context.Context, db *sql.DB, statement string, age time.Duration)
 	}
 }
 
-// Store returns the guard as a [Store] that records in transactions of its own. It keeps old holders from a door, as
-// [HTTP] does; for an effect in the same database call [SQL.Check] in the effect's transaction.
+// Store returns the guard as a [Store] that records in transactions of its own. It keeps old
+// holders out at a door, as [HTTP] does. For an effect in the same database, call [SQL.Check] in
+// the effect's transaction.
 func (g *SQL) Store(db *sql.DB) *SQLStore { return &SQLStore{g, db} }
 
 // SQLStore is a [Store] in a SQL database; see [SQL.Store].
@@ -285,23 +300,25 @@ type SQLStore struct {
 	db    *sql.DB
 }
 
-// Check is that of [Store].
+// Check implements [Store].
 func (s *SQLStore) Check(ctx context.Context, token locks.Token, resources ...string) error {
 	var o *sql.TxOptions
 	if s.guard.dialect == PostgreSQL {
-		// The database's default may be stricter, and would make a check that has waited fail without need.
+		// The database's default may be stricter, and would needlessly fail a check that has
+		// waited.
 		o = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 	}
 	return inTx(ctx, s.db, o, func(tx *sql.Tx) error { return s.guard.Check(ctx, tx, token, resources...) })
 }
 
-// inTx commits what f does, or rolls it back when f returns an error.
+// inTx commits what f does, or rolls it back if f returns an error.
 func inTx(ctx context.Context, db *sql.DB, o *sql.TxOptions, f func(*sql.Tx) error) error {
 	tx, err := db.BeginTx(ctx, o)
 	if err != nil {
 		return fmt.Errorf("begin transaction: %w", err)
 	}
-	// After a commit it does nothing; and if it fails, the connection is broken, which ends the transaction as well.
+	// After a commit it does nothing. If it fails, the connection is broken, which also ends the
+	// transaction.
 	defer func() { _ = tx.Rollback() }()
 	if err := f(tx); err != nil {
 		return err

@@ -13,40 +13,43 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ClusterOptions say what [NewCluster] starts. The zero value is three masters with one replica each.
+// ClusterOptions describe what [NewCluster] starts. The zero value is three masters with one
+// replica each.
 type ClusterOptions struct {
-	// Masters is how many masters share the slots evenly: 3 by default, and at the least; a majority of them elects a
-	// replica when one is dead.
+	// Masters is how many masters share the slots evenly, 3 by default and at least: a majority of
+	// them elects a replica when one is dead.
 	Masters int
 
 	// Replicas is how many replicas each master has: 1 by default; negative means none.
 	Replicas int
 
-	// NodeTimeout is how long a node does not answer before the others hold it for dead, 2 s by default. It is then one
-	// or two seconds more until a replica has taken over. A process that a busy machine has not run for so long is dead,
-	// too: a test that relies on there being no failover takes more.
+	// NodeTimeout is how long a node must not reply before the others consider it dead, 2 s by
+	// default. One or two seconds later a replica has taken over. A process that a busy machine
+	// does not run for that long counts as dead, too: a test that relies on having no failover
+	// needs more.
 	NodeTimeout time.Duration
 
-	// Config has further lines of redis.conf for all nodes, such as "appendonly yes".
+	// Config has additional lines of redis.conf for all nodes, such as "appendonly yes".
 	Config []string
 }
 
 const slotCount = 16384
 
-// A Cluster is a Redis Cluster whose nodes are processes of its own on ports of 127.0.0.1. Tests do harm to single nodes
-// through their [Server]: see [Cluster.NodeFor] and [Cluster.Members]. [Cluster.TakeOver] and [Cluster.Failover] change
-// the master of a key, [Cluster.MoveSlot] and [Cluster.BeginMove] the shard. The methods may be called from several
-// goroutines.
+// A Cluster is a Redis Cluster whose nodes are separate processes on ports of 127.0.0.1. Tests harm
+// single nodes through their [Server]: see [Cluster.NodeFor] and [Cluster.Members].
+// [Cluster.TakeOver] and [Cluster.Failover] change the master of a key, [Cluster.MoveSlot] and
+// [Cluster.BeginMove] its shard. The methods are safe for concurrent use.
 type Cluster struct {
 	members []*Server
 	ids     map[*Server]string
 }
 
-// StartCluster starts the nodes and returns when each of them says that all is well, sees all the others, and has all
-// slots covered. ctx bounds the start, not the life, which ends with [Cluster.Stop] or with this process. Tests that
-// have a [testing.TB] use [NewCluster]. It takes 2 s at the least, for so long a new node takes no writes.
+// StartCluster starts the nodes and returns when each of them reports that all is well, sees all
+// the others, and has all slots covered. ctx bounds the start, not the life, which ends with
+// [Cluster.Stop] or with this process. Tests that have a [testing.TB] use [NewCluster]. It takes at
+// least 2 s, because a new node accepts no writes for that long.
 //
-// The error is [ErrMissing] when there is no redis-server to start.
+// The error is [ErrMissing] if this machine has no redis-server.
 func StartCluster(ctx context.Context, o ClusterOptions) (_ *Cluster, err error) {
 	if o.Masters == 0 {
 		o.Masters = 3
@@ -85,7 +88,7 @@ func StartCluster(ctx context.Context, o ClusterOptions) (_ *Cluster, err error)
 	}
 	for i, m := range c.members[o.Masters:] {
 		master := c.members[i%o.Masters]
-		// A node cannot be the replica of one that it has not met yet.
+		// A node cannot be the replica of a node that it has not met yet.
 		err = settle(ctx, func(ctx context.Context) error {
 			return m.ask(ctx, func(ctx context.Context, rdb *redis.Client) error {
 				return rdb.ClusterReplicate(ctx, c.ids[master]).Err()
@@ -106,7 +109,7 @@ func StartCluster(ctx context.Context, o ClusterOptions) (_ *Cluster, err error)
 	return c, nil
 }
 
-// introduce gives a node its slots and its epoch, and has it meet those before it.
+// introduce gives a node its slots and its epoch, and makes it meet the nodes before it.
 func (c *Cluster) introduce(ctx context.Context, rdb *redis.Client, i int, o ClusterOptions) error {
 	id, err := rdb.ClusterMyID(ctx).Result()
 	if err != nil {
@@ -122,7 +125,7 @@ func (c *Cluster) introduce(ctx context.Context, rdb *redis.Client, i int, o Clu
 			return err
 		}
 	}
-	// Of two nodes with the same epoch one takes a higher one, later, when a test has begun.
+	// Of two nodes with the same epoch, one takes a higher epoch later, when a test has begun.
 	if err := rdb.Do(ctx, "CLUSTER", "SET-CONFIG-EPOCH", i+1).Err(); err != nil {
 		return err
 	}
@@ -134,7 +137,7 @@ func (c *Cluster) introduce(ctx context.Context, rdb *redis.Client, i int, o Clu
 	return nil
 }
 
-// checkMember says what a node does not see yet.
+// checkMember reports what a node does not see yet.
 func (c *Cluster) checkMember(ctx context.Context, m *Server) error {
 	return m.ask(ctx, func(ctx context.Context, rdb *redis.Client) error {
 		info, err := rdb.ClusterInfo(ctx).Result()
@@ -161,19 +164,19 @@ func (c *Cluster) checkMember(ctx context.Context, m *Server) error {
 	})
 }
 
-// node is a line of what CLUSTER NODES answers.
+// node is a line of the reply to CLUSTER NODES.
 type node struct {
 	id        string
 	flags     []string
-	master    string // the id of a replica's master
-	epoch     int64  // the highest of several that claim a slot is right
+	master    string // the ID of a replica's master
+	epoch     int64  // of several claims to a slot, the highest is right
 	connected bool
 	slots     [][2]int // from, to
 }
 
 func (n node) is(flag string) bool { return slices.Contains(n.flags, flag) }
 
-// serves says whether it is the master of a slot, as far as the node that was asked knows.
+// serves reports whether the node is the master of a slot, as far as the node that was asked knows.
 func (n node) serves(slot int) bool {
 	return n.is("master") && slices.ContainsFunc(n.slots, func(r [2]int) bool { return r[0] <= slot && slot <= r[1] })
 }
@@ -197,7 +200,7 @@ func readNodes(ctx context.Context, rdb *redis.Client) ([]node, error) {
 		n := node{id: f[0], flags: strings.Split(f[2], ","), master: f[3], epoch: epoch, connected: f[7] == "connected"}
 		for _, slots := range f[8:] {
 			if strings.HasPrefix(slots, "[") {
-				continue // it is on the move
+				continue // it is being moved
 			}
 			from, to, isRange := strings.Cut(slots, "-")
 			if !isRange {
@@ -215,23 +218,24 @@ func readNodes(ctx context.Context, rdb *redis.Client) ([]node, error) {
 	return nodes, nil
 }
 
-// NewCluster starts a cluster for one test and stops it when the test ends. A failure to start fails the test.
+// NewCluster starts a cluster for one test and stops it when the test ends. A failure to start
+// fails the test.
 func NewCluster(tb testing.TB, o ClusterOptions) *Cluster {
 	tb.Helper()
 	return forTest(tb, o, StartCluster)
 }
 
-// Stop ends all processes by SIGKILL, returns when they are gone, and removes their files.
+// Stop ends all processes with SIGKILL, returns when they have exited, and removes their files.
 func (c *Cluster) Stop() error { return stopAll(c.members) }
 
-// Members returns all nodes, those first that began as masters.
+// Members returns all nodes, beginning with those that began as masters.
 func (c *Cluster) Members() []*Server { return slices.Clone(c.members) }
 
 // URL returns the cluster's address for a configuration: redis-cluster://HOST:PORT,....
 func (c *Cluster) URL() string { return "redis-cluster://" + strings.Join(addresses(c.members), ",") }
 
-// ClusterOptions returns fresh options for a client of all nodes, otherwise as [Server.RedisOptions]: a command is sent
-// once, but follows its slot to where it is.
+// ClusterOptions returns fresh options for a client of all nodes, otherwise as
+// [Server.RedisOptions]: a command is sent once, but follows its slot to the node that has it.
 func (c *Cluster) ClusterOptions() *redis.ClusterOptions {
 	return &redis.ClusterOptions{
 		Addrs:                 addresses(c.members),
@@ -247,8 +251,8 @@ func (c *Cluster) Client(tb testing.TB) *redis.ClusterClient {
 	return closing(tb, redis.NewClusterClient(c.ClusterOptions()))
 }
 
-// NodeFor returns the master of the slot of a key, and the replicas of that master. Nodes that are dead or paused are
-// not asked, but may be named: it is what the others know.
+// NodeFor returns the master of a key's slot, and the replicas of that master. It does not ask
+// nodes that are dead or paused, but may name them, because it returns what the others know.
 func (c *Cluster) NodeFor(ctx context.Context, key string) (master *Server, replicas []*Server, err error) {
 	slot, err := c.slot(ctx, key)
 	if err == nil {
@@ -274,7 +278,7 @@ func (c *Cluster) slot(ctx context.Context, key string) (slot int, err error) {
 	return slot, err
 }
 
-// views asks every node that runs what it knows.
+// views asks every running node what it knows.
 func (c *Cluster) views(ctx context.Context) ([][]node, error) {
 	var views [][]node
 	for _, m := range c.members {
@@ -302,14 +306,15 @@ func (c *Cluster) member(id string) *Server {
 	return nil
 }
 
-// owner returns the master of a slot, and its replicas. Where the nodes do not agree, the newest claim counts.
+// owner returns the master of a slot, and its replicas. If the nodes disagree, the newest claim
+// counts.
 func (c *Cluster) owner(ctx context.Context, slot int) (master *Server, replicas []*Server, err error) {
 	views, err := c.views(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
 	newest := node{epoch: -1}
-	var known []node // by the node that told the newest claim
+	var known []node // by the node with the newest claim
 	for _, nodes := range views {
 		for _, n := range nodes {
 			if n.serves(slot) && n.epoch > newest.epoch {
@@ -328,7 +333,8 @@ func (c *Cluster) owner(ctx context.Context, slot int) (master *Server, replicas
 	return master, replicas, nil
 }
 
-// agreed returns the master of a slot if all nodes that run name the same, and it serves the slot.
+// agreed returns the master of a slot if all running nodes name the same one, and it serves the
+// slot.
 func (c *Cluster) agreed(ctx context.Context, slot int) (*Server, error) {
 	master, _, err := c.owner(ctx, slot)
 	if err != nil {
@@ -354,8 +360,8 @@ func (c *Cluster) agreed(ctx context.Context, slot int) (*Server, error) {
 	})
 }
 
-// AwaitMaster waits until all nodes that run know that another node than old is the master of the slot of a key and that
-// one takes commands, and returns it.
+// AwaitMaster waits until all running nodes know that another node than old is the master of a
+// key's slot and that one accepts commands, and returns it.
 func (c *Cluster) AwaitMaster(ctx context.Context, key string, old *Server) (master *Server, err error) {
 	err = settle(ctx, func(ctx context.Context) error {
 		slot, err := c.slot(ctx, key)
@@ -376,8 +382,9 @@ func (c *Cluster) AwaitMaster(ctx context.Context, key string, old *Server) (mas
 	return master, nil
 }
 
-// AwaitReplicas waits until every node that runs and is not a master has a copy of its master's data, and all that run
-// know whose replica it is. Only then does what [redis.Client.Wait] promises cover them, and can they take over again.
+// AwaitReplicas waits until every running node that is not a master has a copy of its master's
+// data, and all running nodes agree on the master of each replica. Only then does the promise of
+// [redis.Client.Wait] cover them, and can they take over again.
 func (c *Cluster) AwaitReplicas(ctx context.Context) error {
 	if err := settle(ctx, c.checkReplicas); err != nil {
 		return fmt.Errorf("redistest: wait for the replicas: %w", err)
@@ -390,7 +397,7 @@ func (c *Cluster) checkReplicas(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	masters := make(map[string]string) // by the id of a replica
+	masters := make(map[string]string) // by the ID of a replica
 	for _, nodes := range views {
 		for _, n := range nodes {
 			m := c.member(n.id)
@@ -421,16 +428,16 @@ func (c *Cluster) checkReplicas(ctx context.Context) error {
 	return nil
 }
 
-// TakeOver has a replica of the master of a key take its place without asking anybody, by CLUSTER FAILOVER TAKEOVER, and
-// returns when [Cluster.AwaitMaster] does. The old master may be dead, or paused; one that lives may take writes until it
-// hears of it, a few milliseconds later, which are lost.
+// TakeOver promotes a replica of a key's master without a vote, by CLUSTER FAILOVER TAKEOVER, and
+// returns when [Cluster.AwaitMaster] does. The old master may be dead, or paused. A live one may
+// accept writes until it learns of it, a few milliseconds later; those are lost.
 func (c *Cluster) TakeOver(ctx context.Context, key string) error {
 	return c.promote(ctx, key, "CLUSTER", "FAILOVER", "TAKEOVER")
 }
 
-// Failover changes the places of the master of a key and a replica as an operator does it, by CLUSTER FAILOVER: the
-// master takes no commands until the replica has everything, so nothing is lost. It returns when [Cluster.AwaitMaster]
-// does.
+// Failover swaps the master of a key with a replica as an operator does, by CLUSTER FAILOVER: the
+// master accepts no commands until the replica has everything, so nothing is lost. It returns when
+// [Cluster.AwaitMaster] does.
 func (c *Cluster) Failover(ctx context.Context, key string) error {
 	return c.promote(ctx, key, "CLUSTER", "FAILOVER")
 }
@@ -444,7 +451,8 @@ func (c *Cluster) promote(ctx context.Context, key string, command ...any) error
 	if i < 0 {
 		return fmt.Errorf("redistest: failover: no replica of %s runs", old.address())
 	}
-	// A replica gives up what is not done within 5 s, as it happens on a busy machine: then it is asked again.
+	// A replica abandons a failover that is not done within 5 s, as happens on a busy machine: then
+	// it is asked again.
 	const patience = 10 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
@@ -462,16 +470,16 @@ func (c *Cluster) promote(ctx context.Context, key string, command ...any) error
 	}
 }
 
-// A Move is a slot on its way from one master to another. While it lasts, a key that has gone, or does not exist, is
-// answered with ASK by the old master; keys that are still there are served by it; a command with several keys of which
-// only some have gone is refused with TRYAGAIN.
+// A Move is the move of a slot from one master to another. While it lasts, the old master replies
+// with ASK for a key that has moved or does not exist, and serves keys that it still has. A command
+// with several keys, of which only some have moved, is refused with TRYAGAIN.
 type Move struct {
 	cluster  *Cluster
 	slot     int
 	from, to *Server
 }
 
-// BeginMove opens the slot of a key for its way to another master, and moves no key yet.
+// BeginMove begins the move of a key's slot to another master, and moves no key yet.
 func (c *Cluster) BeginMove(ctx context.Context, key string, to *Server) (*Move, error) {
 	m := &Move{cluster: c, to: to}
 	if err := m.begin(ctx, key); err != nil {
@@ -490,7 +498,7 @@ func (m *Move) begin(ctx context.Context, key string) (err error) {
 	if m.from == m.to {
 		return errors.New("it is there already")
 	}
-	// In this order: an ASK must not lead to a node that knows of nothing.
+	// In this order: an ASK must not lead to a node that does not know of the move.
 	return errors.Join(
 		m.set(ctx, m.to, "IMPORTING", m.cluster.ids[m.from]),
 		m.set(ctx, m.from, "MIGRATING", m.cluster.ids[m.to]),
@@ -503,7 +511,7 @@ func (m *Move) set(ctx context.Context, at *Server, state, id string) error {
 	})
 }
 
-// Keys moves keys of the slot, one after the other. A key that does not exist is moved by that.
+// Keys moves keys of the slot, one after the other. A key that does not exist counts as moved.
 func (m *Move) Keys(ctx context.Context, keys ...string) error {
 	for _, key := range keys {
 		err := m.from.ask(ctx, func(ctx context.Context, rdb *redis.Client) error {
@@ -516,7 +524,8 @@ func (m *Move) Keys(ctx context.Context, keys ...string) error {
 	return nil
 }
 
-// Finish moves all keys that are left, gives the slot to the new master, and returns when all nodes that run know it.
+// Finish moves all remaining keys, assigns the slot to the new master, and returns when all running
+// nodes know it.
 func (m *Move) Finish(ctx context.Context) error {
 	for {
 		var keys []string
@@ -541,7 +550,8 @@ func (m *Move) Finish(ctx context.Context) error {
 }
 
 func (m *Move) assign(ctx context.Context) error {
-	// The new master first: it takes a higher epoch for it, so the slot has an owner all the time. The others hear of it.
+	// The new master first: it takes a higher epoch, so the slot has an owner all the time. The
+	// others learn of it.
 	for _, at := range []*Server{m.to, m.from} {
 		if err := m.set(ctx, at, "NODE", m.cluster.ids[m.to]); err != nil {
 			return err
@@ -556,8 +566,9 @@ func (m *Move) assign(ctx context.Context) error {
 	})
 }
 
-// MoveSlot moves the slot of a key with all its keys to another master, and returns when all nodes that run know it.
-// Clients meet ASK while it lasts and MOVED afterwards; [Cluster.BeginMove] lets a test stay in the middle.
+// MoveSlot moves the slot of a key with all its keys to another master, and returns when all
+// running nodes know it. Clients get ASK while it lasts and MOVED afterward; [Cluster.BeginMove]
+// lets a test stop in the middle.
 func (c *Cluster) MoveSlot(ctx context.Context, key string, to *Server) error {
 	m, err := c.BeginMove(ctx, key, to)
 	if err != nil {

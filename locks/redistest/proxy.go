@@ -16,100 +16,110 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Faults say what is wrong with the way to the server. The zero value is a healthy way. Requests are the bytes towards
-// the server, replies those back from it; messages of a subscription are replies.
+// Faults describe what is wrong with the connections to the server. The zero value is a healthy
+// connection. Requests are the bytes to the server, replies those back from it. Messages of a
+// subscription are replies.
 type Faults struct {
-	// RequestDelay and ReplyDelay make bytes arrive so much later; they do not make them arrive more slowly. Delays
-	// under a millisecond come out longer, by what the system's timers add.
+	// RequestDelay and ReplyDelay delay the arrival of bytes; they do not reduce the throughput.
+	// Delays under a millisecond become longer, by the granularity of the system's timers.
 	RequestDelay, ReplyDelay time.Duration
 
-	// RequestJitter and ReplyJitter are added to the delays: a random time from 0 up to them, drawn anew for all that
-	// comes in at a time. From a client that waits for its answers that is a request, or a reply; what is pipelined may
-	// come in together, and then stays together. Bytes of one connection never overtake each other.
+	// RequestJitter and ReplyJitter are added to the delays: a random time from 0 up to them, drawn
+	// anew for all bytes that arrive at a time. For a client that waits for its replies, that is a
+	// request or a reply. Pipelined ones may arrive together, and then stay together. Bytes of one
+	// connection never overtake each other.
 	RequestJitter, ReplyJitter time.Duration
 
-	// HoldRequests and HoldReplies keep bytes back until the fault is lifted; then they arrive, late and in order. A
-	// partition that heals does this, since TCP sends again.
+	// HoldRequests and HoldReplies keep bytes back until the fault is lifted; then they arrive,
+	// late and in order. A partition that heals has that effect, since TCP sends again.
 	HoldRequests, HoldReplies bool
 
-	// DropRequests and DropReplies lose bytes. A connection that has lost some carries nothing more in that direction,
-	// also when the fault is lifted: a stream with a hole in it is no stream. Its ends are not told, so it stays open,
-	// and dead, until its user gives up or [Proxy.Cut] is called. New connections, too, are accepted and carry nothing.
-	// With DropReplies alone, requests are applied and their answers lost.
+	// DropRequests and DropReplies lose bytes. A connection that has lost some carries nothing more
+	// in that direction, even after the fault is lifted: a stream with a hole in it is not a
+	// stream. Its ends are not notified. So it stays open, and dead, until its user abandons it or
+	// [Proxy.Cut] is called. New connections, too, are accepted and carry nothing. With DropReplies
+	// alone, requests are applied and their replies lost.
 	DropRequests, DropReplies bool
 
-	// Refuse makes new connections fail: they are reset at once. Those that are open live on.
+	// Refuse makes new connections fail: they are reset at once. Open ones stay.
 	Refuse bool
 
-	// The faults below are about single requests. They are decided when a request is passed on, and stay so when the
-	// faults are lifted before its reply comes. They need connections that speak RESP, and leave alone what is sent
-	// after MONITOR, PSYNC, CLIENT REPLY and, in RESP2, a subscription: from there on replies cannot be told apart. The
-	// messages of a subscription are no replies here. While one of these faults is set, requests are passed on as a
-	// whole; one whose beginning has been passed on already when it is set is spared.
+	// The faults below apply to single requests. They are decided when a request is passed on, and
+	// apply even if the faults are lifted before its reply arrives. They need connections that
+	// speak RESP. They ignore everything sent after MONITOR, PSYNC, CLIENT REPLY and, in RESP2, a
+	// subscription: from there on replies cannot be told apart. Messages of a subscription do not
+	// count as replies here. While one of these faults is set, each request is passed on as a
+	// whole. A request whose beginning was passed on before the fault was set is spared.
 
-	// Commands names the commands whose requests are meant, such as "evalsha", in any case. None means all, and those
-	// are also what a client library sends by itself on a new connection.
+	// Commands names the commands to which the faults apply, such as "evalsha", in any case. Empty
+	// means all commands, including those that a client library sends by itself on a new
+	// connection.
 	Commands []string
 
-	// Resend is the share of requests, from 0 to 1, that are sent to the server twice in a row. The first reply is
-	// swallowed, and the client is given the second, as if the first had been lost and somebody had sent again.
+	// Resend is the share of requests, from 0 to 1, that the server receives twice in a row. The
+	// first reply is swallowed, and the client gets the second one, as if the first had been lost
+	// and the request sent again.
 	Resend float64
 
-	// Repeat is the share of requests of which the server is sent a copy RepeatDelay later, on the same connection. The
-	// reply to the copy is swallowed: the client is given the first one, in time. A copy does not break into a
-	// transaction or a half-sent request, but waits for its end, and is gone if its connection is closed before.
+	// Repeat is the share of requests of which the server gets a copy RepeatDelay later, on the
+	// same connection. The reply to the copy is swallowed; the client gets the first one, in time.
+	// A copy does not break into a transaction or a half-sent request, but waits for its end. If
+	// its connection is closed before, it is dropped.
 	//
-	// Neither applies to the requests of a transaction from MULTI to EXEC, to ASKING and the one behind it, and to
-	// (un)subscribing: doubled, they would be something else than a request that came twice.
+	// Neither applies to the requests of a transaction from MULTI to EXEC, to ASKING and the
+	// request after it, and to (un)subscribing: doubled, they would mean something else than a
+	// request that arrived twice.
 	Repeat      float64
 	RepeatDelay time.Duration
 
-	// LoseReplies is the share of requests, from 0 to 1, whose replies are lost, and LoseReply the number of one whose
-	// reply is: 1 is the first request that is passed on after the Set, on whichever connection. The connection carries
-	// no replies from there on, as with DropReplies; the requests are applied.
+	// LoseReplies is the share of requests, from 0 to 1, whose replies are lost. LoseReply is the
+	// number of a request whose reply is lost: 1 is the first request that is passed on after the
+	// Set, on any connection. From there on the connection carries no replies, as with DropReplies;
+	// the requests are applied.
 	LoseReplies float64
 	LoseReply   int
 
-	// CutReplies and CutReply choose in the same way the requests after half of whose replies the connection is closed,
-	// at both ends.
+	// CutReplies and CutReply choose requests in the same way. After half of the reply to such a
+	// request, the connection is closed at both ends.
 	CutReplies float64
 	CutReply   int
 }
 
-// whole says whether requests have to be complete before anything can be decided.
+// whole reports whether a request must be complete before its faults can be decided.
 func (f Faults) whole() bool {
 	return f.Resend > 0 || f.Repeat > 0 || f.LoseReplies > 0 || f.LoseReply > 0 || f.CutReplies > 0 || f.CutReply > 0
 }
 
-// mean says whether the requests of a command are meant by the faults about single ones.
+// mean reports whether the faults for single requests apply to a command.
 func (f Faults) mean(command string) bool {
 	return len(f.Commands) == 0 ||
 		slices.ContainsFunc(f.Commands, func(name string) bool { return strings.EqualFold(name, command) })
 }
 
-// A Proxy is a TCP listener in front of a server, that breaks the way to it on request. It stands in this process and
-// can be told everything at any time, from any goroutine.
+// A Proxy is a TCP listener before a server that breaks the connection to it on request. It runs in
+// this process. All methods can be called at any time, from any goroutine.
 type Proxy struct {
 	listener net.Listener
 	network  string // of the server behind it
 	address  string
 	cancel   context.CancelFunc // ends accept and dials
-	running  sync.WaitGroup     // accept, two pumps of two goroutines for each link, and copies that are not due yet
+	// accept, two pumps of two goroutines for each link, and copies that are not due yet
+	running sync.WaitGroup
 
 	mu      sync.Mutex
 	faults  Faults             // guarded by mu
-	counted int                // requests that these faults meant; guarded by mu
+	counted int                // requests to which these faults apply; guarded by mu
 	changed chan struct{}      // closed and replaced when faults change; guarded by mu
-	links   map[*link]struct{} // those that are open; nil once the proxy is closed; guarded by mu
+	links   map[*link]struct{} // the open ones; nil once the proxy is closed; guarded by mu
 }
 
-// link is one connection of a client, and the one to the server that belongs to it.
+// link is one connection of a client, with the connection to the server that belongs to it.
 type link struct {
 	client, server net.Conn
 	wire           wire
 	late           chan []byte // copies of requests, when they are due
 	once           sync.Once
-	done           chan struct{} // closed when the link is cut; both connections are closed then
+	done           chan struct{} // closed when the link is cut; then both connections are closed
 }
 
 func (l *link) cut() {
@@ -120,7 +130,7 @@ func (l *link) cut() {
 	})
 }
 
-// Proxy starts a proxy in front of this server and closes it when the test ends.
+// Proxy starts a proxy before this server and closes it when the test ends.
 func (s *Server) Proxy(tb testing.TB) *Proxy {
 	tb.Helper()
 	p, err := NewProxy(tb.Context(), "unix", s.socket())
@@ -131,8 +141,8 @@ func (s *Server) Proxy(tb testing.TB) *Proxy {
 	return p
 }
 
-// NewProxy starts a proxy in front of a server at an address of any stream network. The caller closes it; ctx only
-// carries values.
+// NewProxy starts a proxy before a server at an address of any stream network. The caller closes
+// it; ctx only carries values.
 func NewProxy(ctx context.Context, network, address string) (*Proxy, error) {
 	// It lives until Close, which a test calls when its own context has already ended.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -156,7 +166,8 @@ func NewProxy(ctx context.Context, network, address string) (*Proxy, error) {
 // URL returns the proxy's address for a configuration.
 func (p *Proxy) URL() string { return fmt.Sprintf("redis://%s/0", p.listener.Addr()) }
 
-// RedisOptions returns fresh client options for the server behind the proxy, otherwise as [Server.RedisOptions].
+// RedisOptions returns fresh client options for the server behind the proxy, otherwise as
+// [Server.RedisOptions].
 func (p *Proxy) RedisOptions() *redis.Options {
 	return clientOptions("tcp", p.listener.Addr().String())
 }
@@ -164,8 +175,8 @@ func (p *Proxy) RedisOptions() *redis.Options {
 // Client returns a client of the server behind the proxy, closed when the test ends.
 func (p *Proxy) Client(tb testing.TB) *redis.Client { return client(tb, p.RedisOptions()) }
 
-// Set replaces the faults; Set(Faults{}) lifts them all. They are looked at when bytes are about to be passed on, so
-// bytes that are on their way meet the new ones, except that a delay counts from when they came in.
+// Set replaces the faults; Set(Faults{}) lifts them all. Faults are checked when bytes are about to
+// be passed on, so bytes in transit meet the new ones. A delay counts from their arrival, though.
 func (p *Proxy) Set(f Faults) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -181,7 +192,7 @@ func (p *Proxy) now() (Faults, <-chan struct{}) {
 	return p.faults, p.changed
 }
 
-// judge decides about a request.
+// judge decides what happens to a request.
 func (p *Proxy) judge(command string) verdict {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -201,7 +212,7 @@ func (p *Proxy) judge(command string) verdict {
 	return v
 }
 
-// Cut closes every connection that is open now, at both ends. New ones are welcome.
+// Cut closes every open connection, at both ends. New ones are accepted.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -210,7 +221,8 @@ func (p *Proxy) Cut() {
 	}
 }
 
-// Close ends the proxy and all its connections, and returns when nothing of it is left. It may be called again.
+// Close ends the proxy and all its connections, and returns when nothing of it is left. It may be
+// called again.
 func (p *Proxy) Close() {
 	p.mu.Lock()
 	for l := range p.links {
@@ -230,7 +242,8 @@ func (p *Proxy) accept(ctx context.Context) {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			continue // this connection was given up by its client, or the process is short of descriptors
+			// its client has abandoned this connection, or the process is short of descriptors
+			continue
 		}
 		p.running.Go(func() { p.connect(ctx, conn) })
 	}
@@ -244,7 +257,7 @@ func (p *Proxy) connect(ctx context.Context, client net.Conn) {
 	}
 	server, err := new(net.Dialer).DialContext(ctx, p.network, p.address)
 	if err != nil {
-		reset(client) // the nearest thing to the refusal that a direct dial would have met
+		reset(client) // the closest thing to the refusal that a direct dial would have got
 		return
 	}
 	l := &link{client: client, server: server, late: make(chan []byte), done: make(chan struct{})}
@@ -267,7 +280,7 @@ func (p *Proxy) connect(ctx context.Context, client net.Conn) {
 	p.mu.Unlock()
 }
 
-// reset closes a connection so that its other end sees an error, and not an orderly end.
+// reset closes a connection so that its other end gets an error instead of an orderly end.
 func reset(conn net.Conn) {
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)
@@ -277,16 +290,17 @@ func reset(conn net.Conn) {
 
 // direction is one way through a link.
 type direction interface {
-	// ends returns where bytes come from and where they go.
+	// ends returns the source and the destination of the bytes.
 	ends() (src io.Reader, dst io.Writer)
 
-	// faults picks what is said about this way.
+	// faults returns the faults of this direction.
 	faults(f Faults) (delay, jitter time.Duration, hold, drop bool)
 
-	// transform returns what is to be sent on in place of bytes that came in, and what comes of the link then.
+	// transform returns the bytes to send on in place of those that arrived, and what then happens
+	// to the link.
 	transform(data []byte) ([]byte, fate)
 
-	// late brings copies of earlier bytes, to which repeat is then the transform.
+	// late returns copies of earlier bytes. Their transform is repeat.
 	late() <-chan []byte
 	repeat(data []byte) []byte
 }
@@ -345,14 +359,14 @@ func (replies) late() <-chan []byte { return nil }
 
 func (replies) repeat(data []byte) []byte { return data }
 
-// chunk is what one read returned, and when it is due at the other end.
+// chunk is the result of one read, and when it is due at the other end.
 type chunk struct {
 	data []byte
 	due  time.Time
 }
 
-// pump carries one direction of a link until it is cut. Reading and writing are apart, so that a delay shifts the
-// stream and does not slow it down.
+// pump carries one direction of a link until it is cut. Separate goroutines read and write, so that
+// a delay shifts the stream without slowing it down.
 func (p *Proxy) pump(l *link, way direction) {
 	src, dst := way.ends()
 	chunks := make(chan chunk, 1024) // a full one stalls the sender, as a full socket buffer would
@@ -380,7 +394,8 @@ func (p *Proxy) pump(l *link, way direction) {
 	defer reading.Wait()
 
 	gone := false // bytes of this stream are missing at the other end
-	// pass sends on what became of bytes that are due, and says whether the link still stands.
+	// pass sends on the transformed bytes when they are due, and reports whether the link is still
+	// open.
 	pass := func(due time.Time, transform func() ([]byte, fate)) bool {
 		drop, ok := p.gate(l, due, way)
 		if !ok {
@@ -413,7 +428,8 @@ func (p *Proxy) pump(l *link, way direction) {
 			}
 		case c, open := <-chunks:
 			if !open {
-				// The sender has closed. Where bytes get lost, so does that news: the other end waits on.
+				// The sender has closed the connection. If bytes get lost, that news does, too: the
+				// other end keeps waiting.
 				f, _ := p.now()
 				if _, _, _, drop := way.faults(f); drop || gone {
 					<-l.done
@@ -428,8 +444,8 @@ func (p *Proxy) pump(l *link, way direction) {
 	}
 }
 
-// gate waits until bytes that are due at a time may go on, and says whether they are dropped instead. ok is false when
-// the link was cut meanwhile.
+// gate waits until bytes that are due at a time may be passed on, and returns whether they are
+// dropped instead. ok is false if the link was cut meanwhile.
 func (p *Proxy) gate(l *link, due time.Time, way direction) (drop, ok bool) {
 	if wait := time.Until(due); wait > 0 {
 		timer := time.NewTimer(wait)

@@ -8,20 +8,23 @@ import (
 	"sync"
 )
 
-// errNotRESP says that bytes are none of the protocol's.
+// errNotRESP means that bytes do not follow the protocol.
 var errNotRESP = errors.New("redistest: not RESP")
 
-// maxLine bounds a line of RESP. Only errors and simple strings are longer than a number, and they are short.
+// maxLine bounds a line of RESP. Only errors and simple strings are longer than a number, and they
+// are short.
 const maxLine = 64 << 10
 
-// scanner finds where the messages of a RESP stream end, whatever the pieces it comes in. It knows RESP2 and RESP3.
+// scanner finds the ends of messages in a RESP stream, however it is split. It knows RESP2 and
+// RESP3.
 type scanner struct {
-	line []byte // of a line that has not ended yet
-	skip int    // bytes of a string that are still to come, with the line end behind it
-	open []int  // for each array around, how many elements are still to come
+	line []byte // the beginning of an unfinished line
+	skip int    // bytes of a string that are still to come, including its line end
+	open []int  // for each enclosing array, how many elements are still to come
 }
 
-// scan looks at the next bytes: the first n belong to the message under way, and done says that it ends with them.
+// scan reads the next bytes. The first n belong to the current message; done means that it ends
+// with them.
 func (s *scanner) scan(data []byte) (n int, done bool, err error) {
 	for n < len(data) {
 		if s.skip > 0 {
@@ -58,14 +61,14 @@ func (s *scanner) scan(data []byte) (n int, done bool, err error) {
 	return n, false, nil
 }
 
-// header takes in a line, and says whether the message ends with it.
+// header handles a line, and reports whether the message ends with it.
 func (s *scanner) header(line []byte) (done bool, err error) {
 	text, ok := bytes.CutSuffix(line, []byte("\r\n"))
 	if !ok || len(text) == 0 {
 		return false, errNotRESP
 	}
 	switch text[0] {
-	case '+', '-', ':', '_', '#', ',', '(': // all of it is in the line
+	case '+', '-', ':', '_', '#', ',', '(': // the line has all of it
 		return s.element(), nil
 	}
 	size, err := strconv.Atoi(string(text[1:]))
@@ -82,7 +85,7 @@ func (s *scanner) header(line []byte) (done bool, err error) {
 	case '*', '~', '>': // elements follow
 	case '%': // pairs follow
 		size *= 2
-	case '|': // pairs follow that tell something of the element behind them
+	case '|': // pairs follow that describe the element after them
 		size = size*2 + 1
 	default:
 		return false, errNotRESP
@@ -94,7 +97,7 @@ func (s *scanner) header(line []byte) (done bool, err error) {
 	return false, nil
 }
 
-// element counts one that has ended, and says whether the message has.
+// element counts an element that has ended, and reports whether the message has ended.
 func (s *scanner) element() bool {
 	for i := len(s.open) - 1; i >= 0; i-- {
 		if s.open[i]--; s.open[i] > 0 {
@@ -105,10 +108,10 @@ func (s *scanner) element() bool {
 	return true
 }
 
-// headSize is how much of a request is kept to know what it is.
+// headSize is how much of a request is kept to identify it.
 const headSize = 128
 
-// word returns a word of a request, of what its first bytes have; the command is word 0.
+// word returns a word of a request, if its first bytes contain it; the command is word 0.
 func word(head []byte, i int) []byte {
 	for line := 0; ; line++ { // *2 $7 COMMAND $8 ARGUMENT
 		text, rest, ended := bytes.Cut(head, []byte("\r\n"))
@@ -122,41 +125,42 @@ func word(head []byte, i int) []byte {
 	}
 }
 
-// fate is what becomes of a reply.
+// fate is what happens to a reply.
 type fate uint8
 
 const (
 	passed    fate = iota // on to the client
 	swallowed             // the client gets the reply to another copy of the request
-	lost                  // and nothing comes after it
+	lost                  // and nothing follows
 	broken                // half of it passes, then the connection ends
-	unread                // the bytes from here on have no replies that could be told apart
+	unread                // from here on replies cannot be told apart
 )
 
-// wire knows which reply of a connection belongs to which request.
+// wire matches the replies of a connection to its requests.
 type wire struct {
-	// These belong to the goroutine that carries requests.
+	// The goroutine that carries requests owns these fields.
 	requests scanner
-	blind    bool     // requests cannot be told apart any more
-	head     []byte   // the first bytes of the request under way
-	kept     []byte   // the request under way, as far as it was kept back to be sent as a whole
-	partial  bool     // some of the request under way was passed on
-	resp3    bool     // the client has asked for it: messages of subscriptions look unlike replies
-	bound    int      // requests under way belong together, as in a transaction: see advance
-	late     [][]byte // copies that are due, and wait until nothing is under way
-	sent     []byte   // what the last call returned, whose memory the next one takes
+	blind    bool   // requests cannot be told apart anymore
+	head     []byte // the first bytes of the current request
+	kept     []byte // the current request, as far as it was kept back to be sent as a whole
+	partial  bool   // part of the current request was passed on
+	// resp3: the client has asked for it, so messages of subscriptions look different from replies.
+	resp3 bool
+	bound int      // whether requests belong together, as in a transaction: see advance
+	late  [][]byte // due copies that wait until no request is incomplete
+	sent  []byte   // the last result, whose memory the next call reuses
 
-	// These belong to the goroutine that carries replies.
+	// The goroutine that carries replies owns these fields.
 	replies scanner
-	within  bool   // a reply is under way
-	fate    fate   // of the reply under way
-	half    []byte // the reply under way, if it is to be broken
-	deaf    bool   // replies cannot be told apart any more
-	given   []byte // what the last call returned, whose memory the next one takes
+	within  bool   // a reply is incomplete
+	fate    fate   // of the current reply
+	half    []byte // the current reply, if it is to break
+	deaf    bool   // replies cannot be told apart anymore
+	given   []byte // the last result, whose memory the next call reuses
 
 	mu       sync.Mutex
 	expected []fate // of the replies to what was sent, in order; guarded by mu
-	begun    int    // how many of these have come, or begun to; guarded by mu
+	begun    int    // how many of these have begun to arrive; guarded by mu
 }
 
 func (w *wire) expect(f fate) {
@@ -170,36 +174,37 @@ func (w *wire) next() fate {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.begun == len(w.expected) {
-		return passed // nobody asked: the server says why it closes the connection
+		return passed // not a reply: the server says why it closes the connection
 	}
 	f := w.expected[w.begun]
-	if w.begun++; w.begun == len(w.expected) || w.begun == 1024 { // so that the array does not grow for ever
+	// so that the array does not grow forever
+	if w.begun++; w.begun == len(w.expected) || w.begun == 1024 {
 		w.expected, w.begun = append(w.expected[:0], w.expected[w.begun:]...), 0
 	}
 	return f
 }
 
-// What may be bound together.
+// How requests belong together.
 const (
 	free        = iota
-	afterAsking // ASKING counts for the next command alone
+	afterAsking // ASKING applies only to the next command
 	transaction // MULTI until EXEC or DISCARD
 )
 
-// request is what a request means for those around it.
+// request describes how a request affects those around it.
 type request struct {
 	single  bool // a second copy would mean something else
-	replies bool // there is one reply
-	blind   bool // from here on nobody knows
+	replies bool // it has exactly one reply
+	blind   bool // from here on requests cannot be told apart
 }
 
-// advance takes a request in that is complete.
+// advance handles a complete request.
 func (w *wire) advance() request {
 	r := request{single: w.bound != free, replies: true}
 	if w.bound == afterAsking {
 		w.bound = free
 	}
-	var upper [16]byte // longer than all that are told apart here
+	var upper [16]byte // longer than all commands that matter here
 	command := word(w.head, 0)
 	n := copy(upper[:], command)
 	for i, c := range upper[:n] {
@@ -220,7 +225,7 @@ func (w *wire) advance() request {
 	case "HELLO":
 		w.resp3 = string(word(w.head, 1)) == "3"
 	case "SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE", "UNSUBSCRIBE", "PUNSUBSCRIBE", "SUNSUBSCRIBE":
-		// Each channel is confirmed by a message of its own. In RESP2 that looks like a reply.
+		// Each channel is confirmed by its own message. In RESP2 that looks like a reply.
 		r.single, r.replies, r.blind = true, false, !w.resp3
 	case "MONITOR", "SYNC", "PSYNC", "": // the last is an empty request, which has no reply
 		r.blind = true
@@ -230,20 +235,21 @@ func (w *wire) advance() request {
 	return r
 }
 
-// A verdict says what becomes of a request and its reply.
+// A verdict decides what happens to a request and its reply.
 type verdict struct {
 	resend, repeat bool
 	reply          fate
 }
 
-// sendRequests takes bytes of a client in and returns those to be sent to the server now. whole says that requests are
-// to be kept back until they are complete, as it takes to judge them by their commands; repeat is given copies that are
-// to come later. What is returned is good until the next call.
+// sendRequests takes bytes of a client and returns those to send to the server now. whole means
+// that requests are kept back until they are complete, so that they can be judged by their
+// commands. repeat receives copies to be sent later. The result is valid until the next call.
 func (w *wire) sendRequests(data []byte, whole bool, judge func(command string) verdict, repeat func([]byte)) []byte {
 	out := w.sent[:0]
 	for len(data) > 0 && !w.blind {
 		n, done, err := w.requests.scan(data)
-		if err != nil || (len(w.head) == 0 && data[0] != '*') { // the latter is a command as a person types it
+		// the second case is a command as a person types it
+		if err != nil || (len(w.head) == 0 && data[0] != '*') {
 			w.lose()
 			break
 		}
@@ -300,13 +306,13 @@ func (w *wire) send(out []byte, r request, v verdict, repeat func([]byte)) []byt
 	return out
 }
 
-// lose gives up telling messages apart.
+// lose stops telling messages apart.
 func (w *wire) lose() {
 	w.blind, w.late = true, nil
 	w.expect(unread)
 }
 
-// sendLate sends the copies that are due, if nothing is under way.
+// sendLate sends the due copies, unless a request is incomplete.
 func (w *wire) sendLate(out []byte) []byte {
 	if w.blind || w.bound != free || w.partial || len(w.head) > 0 {
 		return out
@@ -319,14 +325,14 @@ func (w *wire) sendLate(out []byte) []byte {
 	return out
 }
 
-// returnReplies takes bytes of the server in and returns those that go on to the client now, and what is to become of
-// the connection then: passed, lost or broken. What is returned is good until the next call.
+// returnReplies takes bytes of the server and returns those that go to the client now, and what
+// then happens to the connection: passed, lost or broken. The result is valid until the next call.
 func (w *wire) returnReplies(data []byte) ([]byte, fate) {
 	w.given = w.given[:0]
 	for len(data) > 0 {
 		if !w.within && !w.deaf {
 			w.within, w.fate = true, passed
-			if data[0] != '>' { // that one is a message nobody asked for
+			if data[0] != '>' { // that is a message, not a reply
 				w.fate = w.next()
 			}
 			w.deaf = w.fate == unread

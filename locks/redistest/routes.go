@@ -7,21 +7,21 @@ import (
 	"testing"
 )
 
-// Routes are proxies in front of all servers of a topology, for clients that are told so: their options have
-// [Routes.Dial] as the Dialer, and a connection to a server leads through its proxy. What the servers say among
-// themselves takes the straight way, and so do other clients. It is the client that is routed and not the servers that
-// announce other ports, because by an announced port their replication would break as well.
+// Routes are proxies before all servers of a topology. A client uses them with [Routes.Dial] as its
+// Dialer: then a connection to a server goes through its proxy. The servers' connections to each
+// other bypass the proxies, and so do other clients. The servers could announce the proxies' ports
+// instead, but then a fault would break their replication, too.
 type Routes struct {
 	proxies map[string]*Proxy // by the address of the server behind it
 }
 
-// Routes starts a proxy in front of each member and each sentinel, and closes them when the test ends.
+// Routes starts a proxy before each member and each sentinel, and closes them when the test ends.
 func (s *Sentinel) Routes(tb testing.TB) *Routes {
 	tb.Helper()
 	return routes(tb, append(s.Members(), s.sentinels...))
 }
 
-// Routes starts a proxy in front of each node and closes them when the test ends.
+// Routes starts a proxy before each node and closes them when the test ends.
 func (c *Cluster) Routes(tb testing.TB) *Routes {
 	tb.Helper()
 	return routes(tb, c.members)
@@ -36,25 +36,25 @@ func routes(tb testing.TB, servers []*Server) *Routes {
 	return r
 }
 
-// To returns the proxy in front of a server; nil if it has none here.
+// To returns the proxy before a server, nil if it has none here.
 func (r *Routes) To(s *Server) *Proxy { return r.proxies[s.address()] }
 
-// Set replaces the faults on the ways to all servers.
+// Set replaces the faults on the connections to all servers.
 func (r *Routes) Set(f Faults) {
 	for _, p := range r.proxies {
 		p.Set(f)
 	}
 }
 
-// Cut closes every connection that is open now.
+// Cut closes every open connection.
 func (r *Routes) Cut() {
 	for _, p := range r.proxies {
 		p.Cut()
 	}
 }
 
-// Dial connects to the proxy in front of the server at an address. It is made for [redis.FailoverOptions] and
-// [redis.ClusterOptions].
+// Dial connects to the proxy before the server at an address. It is made for
+// [redis.FailoverOptions] and [redis.ClusterOptions].
 func (r *Routes) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	p := r.proxies[address]
 	if p == nil {
@@ -72,8 +72,8 @@ func (r *Routes) Dial(ctx context.Context, network, address string) (net.Conn, e
 	return routed{conn.(*net.TCPConn), server}, nil
 }
 
-// routed is a connection to a proxy that names the server behind it. A client of Sentinel closes those that are not to
-// the master.
+// routed is a connection to a proxy that reports the address of the server behind it. A client of
+// Sentinel closes connections to other servers than the master.
 type routed struct {
 	*net.TCPConn
 	server net.Addr

@@ -13,27 +13,29 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// SentinelOptions say what [NewSentinel] starts. The zero value is a master with one replica and without persistence.
+// SentinelOptions describe what [NewSentinel] starts. The zero value is a master with one replica
+// and without persistence.
 type SentinelOptions struct {
 	// Replicas is how many replicas the master has: 1 by default; negative means none.
 	Replicas int
 
-	// DownAfter is how long a server does not answer before a sentinel holds it for dead, 1 s by default. It is then
-	// about 2 s more until a replica has taken over. A process that a busy machine has not run for so long is dead, too:
-	// a test that relies on there being no failover takes more.
+	// DownAfter is how long a server must not reply before a sentinel considers it dead, 1 s by
+	// default. About 2 s later a replica has taken over. A process that a busy machine does not run
+	// for that long counts as dead, too: a test that relies on having no failover needs more.
 	DownAfter time.Duration
 
-	// ShippedPace has the sentinels work as fast as they do by default, once they have found each other: a new master is
-	// announced every 2 s, and a server that was a master is made a replica after 8 to 18 s. Otherwise all of that is
-	// quicker.
+	// ShippedPace makes the sentinels as fast as they are by default, once they have found each
+	// other: a new master is announced every 2 s, and a server that was a master becomes a replica
+	// after 8 to 18 s. Otherwise all of that is faster.
 	ShippedPace bool
 
-	// MinReplicasToWrite is how many replicas a master needs to take writes: 0 by default. Without them it answers
-	// NOREPLICAS, a second or two after the last one was heard. A replica that has taken over has none itself until the
-	// others have come over to it.
+	// MinReplicasToWrite is how many replicas a master needs to accept writes: 0 by default.
+	// Without them it replies NOREPLICAS, a second or two after it last heard from a replica. A
+	// replica that has taken over has none itself until the others have joined it.
 	MinReplicasToWrite int
 
-	// Config has further lines of redis.conf for the master and its replicas, such as "appendonly yes".
+	// Config has additional lines of redis.conf for the master and its replicas, such as
+	// "appendonly yes".
 	Config []string
 }
 
@@ -43,20 +45,20 @@ const (
 	quorum        = 2
 )
 
-// A Sentinel is a master, its replicas, and three sentinels that watch them and have a replica take over when the master
-// is dead. All are processes of its own on ports of 127.0.0.1. Tests do harm to single ones through their [Server], of
-// which [Sentinel.Members] and [Sentinel.Sentinels] are lists; [Sentinel.Failover] is the orderly way to another master.
-// The methods may be called from several goroutines.
+// A Sentinel is a master, its replicas, and three sentinels that watch them and promote a replica
+// when the master is dead. All of them are separate processes on ports of 127.0.0.1. Tests harm
+// single ones through their [Server], see [Sentinel.Members] and [Sentinel.Sentinels].
+// [Sentinel.Failover] changes the master in order. The methods are safe for concurrent use.
 type Sentinel struct {
 	members   []*Server
 	sentinels []*Server
 }
 
-// StartSentinel starts the servers and returns when each sentinel sees the master, its replicas and the other sentinels.
-// ctx bounds the start, not the life, which ends with [Sentinel.Stop] or with this process. Tests that have a
-// [testing.TB] use [NewSentinel].
+// StartSentinel starts the servers and returns when each sentinel sees the master, its replicas and
+// the other sentinels. ctx bounds the start, not the life, which ends with [Sentinel.Stop] or with
+// this process. Tests that have a [testing.TB] use [NewSentinel].
 //
-// The error is [ErrMissing] when there is no redis-server to start.
+// The error is [ErrMissing] if this machine has no redis-server.
 func StartSentinel(ctx context.Context, o SentinelOptions) (_ *Sentinel, err error) {
 	if o.Replicas == 0 {
 		o.Replicas = 1
@@ -84,7 +86,8 @@ func StartSentinel(ctx context.Context, o SentinelOptions) (_ *Sentinel, err err
 	if err != nil {
 		return nil, err
 	}
-	// A sentinel reads the state of a replica every ten seconds, the first time when it meets it: it has to be good then.
+	// A sentinel reads the state of a replica every ten seconds, beginning when it finds it: by
+	// then the state must be good.
 	for _, replica := range replicas {
 		if err = settle(ctx, func(ctx context.Context) error { return replica.checkReplica(ctx, master) }); err != nil {
 			return nil, err
@@ -101,8 +104,9 @@ func StartSentinel(ctx context.Context, o SentinelOptions) (_ *Sentinel, err err
 	if err = settle(ctx, func(ctx context.Context) error { return s.checkWatchers(ctx, master) }); err != nil {
 		return nil, err
 	}
-	// A server that a sentinel takes for a replica, and that reports to be a master for four times the publish period, is
-	// told to be a replica: one that another sentinel has promoted, too, unless that one was heard of in time.
+	// If a sentinel knows a server as a replica, and the server reports to be a master for four
+	// times the publish period, the sentinel turns it into a replica. That includes a server that
+	// another sentinel has promoted, unless the news of that arrived in time.
 	pace := []any{"publish-period", 1000}
 	if o.ShippedPace {
 		pace = []any{"publish-period", 2000, "info-period", 10_000, "ask-period", 1000, "tilt-period", 30_000}
@@ -115,8 +119,8 @@ func StartSentinel(ctx context.Context, o SentinelOptions) (_ *Sentinel, err err
 	return s, nil
 }
 
-// setPace has a sentinel work faster than is good for networks of some size. It is gone when the sentinel is restarted,
-// and unknown before Redis 7: then all takes longer.
+// setPace makes a sentinel work faster than is good for networks of some size. A restart of the
+// sentinel undoes it, and versions before Redis 7 do not know it: then everything takes longer.
 func setPace(ctx context.Context, rdb *redis.Client, pace ...any) error {
 	err := rdb.Do(ctx, append([]any{"SENTINEL", "DEBUG"}, pace...)...).Err()
 	if err != nil && strings.Contains(strings.ToLower(err.Error()), "unknown") {
@@ -125,14 +129,14 @@ func setPace(ctx context.Context, rdb *redis.Client, pace ...any) error {
 	return err
 }
 
-// watch has a sentinel begin.
+// watch starts the watching of a sentinel.
 func watch(ctx context.Context, rdb *redis.Client, master *Server, o SentinelOptions) error {
 	if err := setPace(
 		ctx, rdb,
 		"publish-period", 250, // how it finds the others
 		"info-period", 1000, // how it sees the state of a replica
-		"ask-period", 250, // how it asks the others whether they hold a master for dead
-		"tilt-period", 2000, // how long it does nothing after it was paused
+		"ask-period", 250, // how it asks the others whether they consider a master dead
+		"tilt-period", 2000, // how long it does nothing after a pause
 	); err != nil {
 		return err
 	}
@@ -147,7 +151,8 @@ func watch(ctx context.Context, rdb *redis.Client, master *Server, o SentinelOpt
 	).Err()
 }
 
-// checkWatchers says what some sentinel that runs does not see yet: the others, or a replica as a replica.
+// checkWatchers reports what a running sentinel does not see yet: the others, or a replica as a
+// replica.
 func (s *Sentinel) checkWatchers(ctx context.Context, master *Server) error {
 	for _, watcher := range s.sentinels {
 		if !watcher.running() {
@@ -179,7 +184,7 @@ func (s *Sentinel) checkWatchers(ctx context.Context, master *Server) error {
 				if other == watcher || !other.running() {
 					continue
 				}
-				// Valkey 9 keeps what another sentinel said of the last master until it asks again.
+				// Valkey 9 keeps another sentinel's report on the last master until it asks again.
 				if f := sentinels[other.port]; strings.TrimSuffix(f["flags"], ",master_down") != "sentinel" {
 					return fmt.Errorf("the sentinel at %s sees the one at %s as %q", watcher.address(), other.address(), f["flags"])
 				}
@@ -193,7 +198,7 @@ func (s *Sentinel) checkWatchers(ctx context.Context, master *Server) error {
 	return nil
 }
 
-// seen returns what a sentinel knows of the replicas, or of the other sentinels, by their ports.
+// seen returns what a sentinel knows of the replicas, or of the other sentinels, by port.
 func seen(ctx context.Context, rdb *redis.Client, what string) (map[int]map[string]string, error) {
 	list := redis.NewMapStringStringSliceCmd(ctx, "SENTINEL", what, masterName)
 	if err := rdb.Process(ctx, list); err != nil {
@@ -210,27 +215,31 @@ func seen(ctx context.Context, rdb *redis.Client, what string) (map[int]map[stri
 	return out, nil
 }
 
-// NewSentinel starts a topology for one test and stops it when the test ends. A failure to start fails the test.
+// NewSentinel starts a topology for one test and stops it when the test ends. A failure to start
+// fails the test.
 func NewSentinel(tb testing.TB, o SentinelOptions) *Sentinel {
 	tb.Helper()
 	return forTest(tb, o, StartSentinel)
 }
 
-// Stop ends all processes by SIGKILL, returns when they are gone, and removes their files.
+// Stop ends all processes with SIGKILL, returns when they have exited, and removes their files.
 func (s *Sentinel) Stop() error { return errors.Join(stopAll(s.sentinels), stopAll(s.members)) }
 
-// Members returns the servers that keep the data, whatever they do now; the first was the first master.
+// Members returns the servers that keep the data, whatever their current role; the first one was
+// the first master.
 func (s *Sentinel) Members() []*Server { return slices.Clone(s.members) }
 
-// Sentinels returns the three that watch.
+// Sentinels returns the three sentinels.
 func (s *Sentinel) Sentinels() []*Server { return slices.Clone(s.sentinels) }
 
-// URL returns the topology's address for a configuration: redis-sentinel://HOST:PORT,.../0?master=NAME.
+// URL returns the topology's address for a configuration:
+// redis-sentinel://HOST:PORT,.../0?master=NAME.
 func (s *Sentinel) URL() string {
 	return fmt.Sprintf("redis-sentinel://%s/0?master=%s", strings.Join(addresses(s.sentinels), ","), masterName)
 }
 
-// FailoverOptions returns fresh options for a client that follows the master, otherwise as [Server.RedisOptions].
+// FailoverOptions returns fresh options for a client that follows the master, otherwise as
+// [Server.RedisOptions].
 func (s *Sentinel) FailoverOptions() *redis.FailoverOptions {
 	return &redis.FailoverOptions{
 		MasterName:            masterName,
@@ -247,8 +256,9 @@ func (s *Sentinel) Client(tb testing.TB) *redis.Client {
 	return closing(tb, redis.NewFailoverClient(s.FailoverOptions()))
 }
 
-// Master returns the member that the sentinels name as the master, dead or alive. Sentinels that are dead or paused are
-// not asked; while the others do not agree there is an error, which passes: use [Sentinel.AwaitMaster] after a harm.
+// Master returns the member that the sentinels name as the master, dead or alive. It does not ask
+// sentinels that are dead or paused. While the others disagree it returns an error, which passes:
+// use [Sentinel.AwaitMaster] after causing harm.
 func (s *Sentinel) Master(ctx context.Context) (*Server, error) {
 	master, err := s.master(ctx)
 	if err != nil {
@@ -286,7 +296,7 @@ func (s *Sentinel) master(ctx context.Context) (*Server, error) {
 	return named, nil
 }
 
-// Replicas returns the other members than [Sentinel.Master].
+// Replicas returns all members except [Sentinel.Master].
 func (s *Sentinel) Replicas(ctx context.Context) ([]*Server, error) {
 	master, err := s.Master(ctx)
 	if err != nil {
@@ -295,8 +305,8 @@ func (s *Sentinel) Replicas(ctx context.Context) ([]*Server, error) {
 	return slices.DeleteFunc(s.Members(), func(m *Server) bool { return m == master }), nil
 }
 
-// AwaitMaster waits until all sentinels that run name another master than old and that one has taken over, and returns
-// it. With MinReplicasToWrite it may still refuse writes then.
+// AwaitMaster waits until all running sentinels name another master than old and that one has taken
+// over, and returns it. With MinReplicasToWrite it may still refuse writes then.
 func (s *Sentinel) AwaitMaster(ctx context.Context, old *Server) (master *Server, err error) {
 	err = settle(ctx, func(ctx context.Context) (err error) {
 		if master, err = s.master(ctx); err != nil {
@@ -322,8 +332,9 @@ func (s *Sentinel) AwaitMaster(ctx context.Context, old *Server) (master *Server
 	return master, nil
 }
 
-// AwaitReplicas waits until every member that runs, besides the master, is its replica, with a copy of its data, and the
-// sentinels that run know. Only then does what [redis.Client.Wait] promises cover them, and can they take over.
+// AwaitReplicas waits until every running member besides the master is its replica, with a copy of
+// its data, and the running sentinels know that. Only then does the promise of [redis.Client.Wait]
+// cover them, and can they take over.
 func (s *Sentinel) AwaitReplicas(ctx context.Context) error {
 	err := settle(ctx, func(ctx context.Context) error {
 		master, err := s.master(ctx)
@@ -346,9 +357,9 @@ func (s *Sentinel) AwaitReplicas(ctx context.Context) error {
 	return nil
 }
 
-// Failover has a replica take over although the master lives, and returns when [Sentinel.AwaitMaster] does. The old
-// master is told about 5 s later, as Sentinel does it: until then it takes writes of clients that still talk to it, and
-// they are lost. [Sentinel.AwaitReplicas] waits for that.
+// Failover promotes a replica although the master is alive, and returns when [Sentinel.AwaitMaster]
+// does. Sentinel notifies the old master about 5 s later. Until then it accepts writes of clients
+// that still use it, and they are lost. [Sentinel.AwaitReplicas] waits for that.
 func (s *Sentinel) Failover(ctx context.Context) error {
 	old, err := s.Master(ctx)
 	if err != nil {
@@ -364,7 +375,8 @@ func (s *Sentinel) Failover(ctx context.Context) error {
 			if err != nil || port != old.port {
 				return err
 			}
-			// It is refused while one goes on, or no replica is fit yet; and one that goes on may be given up.
+			// It is refused while another failover runs, or while no replica is fit; and a running
+			// one may be abandoned.
 			if err := rdb.Do(ctx, "SENTINEL", "FAILOVER", masterName).Err(); err != nil {
 				return err
 			}
@@ -378,8 +390,9 @@ func (s *Sentinel) Failover(ctx context.Context) error {
 	return err
 }
 
-// Strand has the sentinels replace a master that clients still reach: to them it is dead, they cannot make it a replica, and
-// its replicas leave it. It returns when [Sentinel.AwaitMaster] does.
+// Strand makes the sentinels replace a master that clients still reach. To the sentinels it is
+// dead, they cannot make it a replica, and its replicas leave it. Strand returns when
+// [Sentinel.AwaitMaster] does.
 func (s *Sentinel) Strand(ctx context.Context) error {
 	old, err := s.Master(ctx)
 	if err != nil {
@@ -395,7 +408,7 @@ func (s *Sentinel) Strand(ctx context.Context) error {
 	return err
 }
 
-// masterPort asks a sentinel which member it holds for the master.
+// masterPort asks a sentinel for the port of the master.
 func masterPort(ctx context.Context, rdb *redis.Client) (int, error) {
 	address := redis.NewStringSliceCmd(ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", masterName)
 	if err := rdb.Process(ctx, address); err != nil {

@@ -23,26 +23,31 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ErrMissing says that this machine has no redis-server.
+// ErrMissing means that this machine has no redis-server.
 var ErrMissing = errors.New("redis-server is not installed: `make test` installs it (Debian, Ubuntu: the package redis-server)")
 
-// ServerEnv is the environment variable that names another redis-server or valkey-server to test with, by its path.
+// ServerEnv is the environment variable with the path of another redis-server or valkey-server to
+// test with.
 const ServerEnv = "LOCKSTEP_REDIS_SERVER"
 
-// startTimeout bounds one start of a server. It takes 10 ms on an idle machine; the rest is for a busy one.
+// startTimeout bounds one start of a server. It takes 10 ms on an idle machine; the rest is for a
+// busy one.
 const startTimeout = 30 * time.Second
 
-// Options say what kind of server to start. The zero value is an empty server on a Unix socket without persistence.
+// Options describe the server to start. The zero value is an empty server on a Unix socket without
+// persistence.
 type Options struct {
-	// TCP makes the server listen on a free port of 127.0.0.1 too, and makes [Server.URL] name that port. It is meant
-	// for tests with other processes; in one process the socket is faster and cannot be taken by anybody else.
+	// TCP makes the server also listen on a free port of 127.0.0.1, and makes [Server.URL] name
+	// that port. It is meant for tests with other processes. Within one process the socket is
+	// faster, and no other process can take it.
 	TCP bool
 
-	// Config has further lines of redis.conf, such as "appendonly yes" or "maxmemory-policy allkeys-lru".
+	// Config has additional lines of redis.conf, such as "appendonly yes" or "maxmemory-policy
+	// allkeys-lru".
 	Config []string
 }
 
-// kind is what a redis-server does.
+// kind is the role of a redis-server.
 type kind int
 
 const (
@@ -51,13 +56,14 @@ const (
 	clusterNode             // keeps the data of some slots
 )
 
-// Server is one redis-server process and the folder of its files. Its address stays the same through restarts. The
-// methods may be called from several goroutines; those that change the process take turns.
+// Server is one redis-server process and the folder of its files. Its address stays the same
+// through restarts. The methods are safe for concurrent use; those that change the process take
+// turns.
 type Server struct {
 	options Options
 	kind    kind
 	binary  string
-	dir     string // everything of this server; removed by Stop
+	dir     string // all files of this server; removed by Stop
 	port    int    // 0 without TCP
 
 	mu      sync.Mutex // held while the process changes
@@ -68,13 +74,14 @@ type Server struct {
 type process struct {
 	pid    int
 	paused bool          // guarded by Server.mu
-	done   chan struct{} // closed when the process has ended and was waited for
+	done   chan struct{} // closed when the process has ended and was reaped
 }
 
-// Start starts a server and returns when it answers. ctx bounds the start, not the life of the server: that ends with
-// [Server.Stop], or with this process. Tests that have a [testing.TB] use [New].
+// Start starts a server and returns when it replies. ctx bounds the start, not the life of the
+// server: that ends with [Server.Stop], or with this process. Tests that have a [testing.TB] use
+// [New].
 //
-// The error is [ErrMissing] when there is no redis-server to start.
+// The error is [ErrMissing] if this machine has no redis-server.
 func Start(ctx context.Context, o Options) (*Server, error) { return launch(ctx, data, o) }
 
 // program returns the path of the server to test with.
@@ -108,7 +115,8 @@ func launch(ctx context.Context, k kind, o Options) (_ *Server, err error) {
 			err = errors.Join(err, s.Stop())
 		}
 	}()
-	const socketPathLimit = 103 // of the systems we know the smallest: 104 bytes on BSD, with the final zero
+	// the smallest of the known systems: 104 bytes on BSD, with the final zero
+	const socketPathLimit = 103
 	if n := len(s.socket()); n > socketPathLimit {
 		return nil, fmt.Errorf("redistest: the socket path %s has %d bytes, the system takes %d: set TMPDIR to a shorter one",
 			s.socket(), n, socketPathLimit)
@@ -121,8 +129,8 @@ func launch(ctx context.Context, k kind, o Options) (_ *Server, err error) {
 		}
 		return s, nil
 	}
-	// A free port is known only by trying: another process may take it between our asking and the server's bind. Then
-	// the server ends at once and the next port is tried.
+	// Only trying shows whether a port is free: another process may take it between the check and
+	// the server's bind. Then the server ends at once and the next port is tried.
 	for range 10 {
 		if s.port, err = freePort(ctx); err != nil {
 			return nil, err
@@ -137,14 +145,15 @@ func launch(ctx context.Context, k kind, o Options) (_ *Server, err error) {
 	return nil, err
 }
 
-// busOffset is between the port of a Cluster node and the one on which the nodes talk among themselves.
+// busOffset is the distance between the port of a Cluster node and its port for the other nodes.
 const busOffset = 10_000
 
-// freePort returns a port that nobody listens on, nor on the one busOffset above it. It draws from those below the ports
-// that systems give to outgoing connections: such a connection could take the port while its server is being restarted,
-// and one that is dialed to a dead server could even meet itself.
+// freePort returns a port that is free, as is the one busOffset above it. It draws from the ports
+// below those that systems use for outgoing connections: such a connection could take the port
+// while its server is being restarted, and one that is dialed to a dead server could even connect
+// to itself.
 func freePort(ctx context.Context) (int, error) {
-	const first, end = 11_000, 21_000 // with the offset below 32,768, where Linux' own choice begins
+	const first, end = 11_000, 21_000 // with the offset below 32,768, where Linux' own range begins
 	var err error
 	for range 100 {
 		port := first + rand.N(end-first)
@@ -168,7 +177,8 @@ func tryPort(ctx context.Context, port int) error {
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// New starts a server for one test and stops it when the test ends. A failure to start fails the test.
+// New starts a server for one test and stops it when the test ends. A failure to start fails the
+// test.
 func New(tb testing.TB, o Options) *Server {
 	tb.Helper()
 	return forTest(tb, o, Start)
@@ -189,8 +199,9 @@ func forTest[O any, S interface{ Stop() error }](tb testing.TB, o O, start func(
 	return s
 }
 
-// startNew writes the configuration and starts the process. Later starts read the file as it is by then: Sentinel keeps
-// its state there, and has Redis servers write down whose replica they are. mu is held.
+// startNew writes the configuration and starts the process. Later starts read the file as it is
+// then: Sentinel keeps its state there, and makes Redis servers store their roles as replicas
+// there. mu is held.
 func (s *Server) startNew(ctx context.Context) error {
 	if err := s.writeConfig(); err != nil {
 		return fmt.Errorf("redistest: %w", err)
@@ -198,7 +209,7 @@ func (s *Server) startNew(ctx context.Context) error {
 	return s.start(ctx)
 }
 
-// start starts the process and waits until it answers. mu is held.
+// start starts the process and waits until it replies. mu is held.
 func (s *Server) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -216,14 +227,15 @@ func (s *Server) start(ctx context.Context) error {
 	s.process = p
 	if err := s.await(ctx, p); err != nil {
 		s.kill()
-		log, _ := os.ReadFile(s.path("redis.log")) // without it the error still tells the rest
+		log, _ := os.ReadFile(s.path("redis.log")) // without it the error still has the rest
 		return fmt.Errorf("redistest: %s did not start: %w\n%s", s.binary, err, bytes.TrimSpace(log))
 	}
 	return nil
 }
 
-// spawn starts the program in a goroutine that stays on its thread until the program has ended: the kernel's signal at
-// the parent's death (see ownAttributes) is bound to the thread that forked, and the Go runtime ends threads at will.
+// spawn starts the program in a goroutine that stays on its thread until the program has ended: the
+// kernel's signal at the parent's death (see ownAttributes) is bound to the thread that forked, and
+// the Go runtime ends threads at any time.
 func spawn(dir, binary string, args ...string) (*process, error) {
 	cmd := exec.Command(binary, args...)
 	cmd.Dir = dir
@@ -231,7 +243,7 @@ func spawn(dir, binary string, args ...string) (*process, error) {
 	p := &process{done: make(chan struct{})}
 	started := make(chan error, 1)
 	go func() {
-		defer close(p.done) // whoever ends the process waits for this: see Server.kill
+		defer close(p.done) // Server.kill waits for it
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
@@ -240,7 +252,7 @@ func spawn(dir, binary string, args ...string) (*process, error) {
 		}
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // how it ended is in its log
+			_ = cmd.Wait() // its log shows how it ended
 		}
 	}()
 	return p, <-started
@@ -261,7 +273,8 @@ func (s *Server) writeConfig() error {
 		lines = append(lines, `save ""`, "appendonly no")
 	}
 	if s.kind == clusterNode {
-		// Beside the data, so that a node that loses them still knows who it is, as one without persistence does.
+		// Outside the data folder, so that a node that loses its data keeps its identity, as one
+		// without persistence does.
 		lines = append(lines, "cluster-enabled yes", "cluster-config-file "+strconv.Quote(s.path("nodes.conf")))
 	}
 	for _, line := range append(lines, s.options.Config...) {
@@ -270,8 +283,8 @@ func (s *Server) writeConfig() error {
 	return os.WriteFile(s.path("redis.conf"), b.Bytes(), 0o600)
 }
 
-// await returns when the server answers, which it does once its data is loaded. It asks without the client library,
-// which writes a line to stderr for each dial that fails.
+// await returns when the server replies, which it does once its data is loaded. It does not use the
+// client library, which writes a line to stderr for each dial that fails.
 func (s *Server) await(ctx context.Context, p *process) error {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
@@ -315,7 +328,8 @@ func (s *Server) path(name string) string { return filepath.Join(s.dir, name) }
 
 func (s *Server) socket() string { return s.path("s") }
 
-// URL returns the server's address for a configuration: redis://127.0.0.1:PORT/0 with [Options].TCP, else unix:///PATH.
+// URL returns the server's address for a configuration: redis://127.0.0.1:PORT/0 with
+// [Options].TCP, otherwise unix:///PATH.
 func (s *Server) URL() string {
 	if s.options.TCP {
 		return fmt.Sprintf("redis://%s/0", s.address())
@@ -325,8 +339,9 @@ func (s *Server) URL() string {
 
 func (s *Server) address() string { return loopback(s.port) }
 
-// RedisOptions returns fresh client options for this server, over its Unix socket, set as lockstep sets its clients: a
-// command is sent once, deadlines of contexts count, and a server that is away is noticed at the first dial.
+// RedisOptions returns fresh client options for this server, over its Unix socket, as lockstep sets
+// those of its own clients: a command is sent once, deadlines of contexts count, and the first dial
+// detects an unreachable server.
 func (s *Server) RedisOptions() *redis.Options { return clientOptions("unix", s.socket()) }
 
 func clientOptions(network, address string) *redis.Options {
@@ -347,10 +362,10 @@ func client(tb testing.TB, o *redis.Options) *redis.Client {
 	return closing(tb, redis.NewClient(o))
 }
 
-// closing has a client closed when the test ends.
+// closing closes a client when the test ends.
 func closing[C io.Closer](tb testing.TB, rdb C) C {
 	tb.Cleanup(func() {
-		// A test may close the client itself, to see what happens then.
+		// A test may have closed the client itself.
 		if err := rdb.Close(); err != nil && !errors.Is(err, redis.ErrClosed) {
 			tb.Error(err)
 		}
@@ -358,7 +373,7 @@ func closing[C io.Closer](tb testing.TB, rdb C) C {
 	return rdb
 }
 
-// PID returns the id of the running process, 0 while there is none.
+// PID returns the ID of the running process, 0 without one.
 func (s *Server) PID() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -368,13 +383,14 @@ func (s *Server) PID() int {
 	return s.process.pid
 }
 
-// Pause stops the process by SIGSTOP: connections stay open, nothing is answered. [Server.Resume] ends it.
+// Pause stops the process with SIGSTOP: connections stay open, but get no replies. [Server.Resume]
+// ends it.
 func (s *Server) Pause() error { return s.signal(syscall.SIGSTOP) }
 
-// Resume lets a paused process go on.
+// Resume continues a paused process.
 func (s *Server) Resume() error { return s.signal(syscall.SIGCONT) }
 
-// running tells whether there is a process that can answer.
+// running reports whether the server has a process that can reply.
 func (s *Server) running() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -402,8 +418,9 @@ func (s *Server) signal(sig syscall.Signal) error {
 	return nil
 }
 
-// Kill ends the process by SIGKILL and returns when it is gone. Its address stays reserved for [Server.Restart]; data
-// that no append-only file holds is lost. To kill a server that does not run does nothing.
+// Kill ends the process with SIGKILL and returns when it has exited. Its address stays reserved for
+// [Server.Restart]. Data that no append-only file holds is lost. Killing a server that does not run
+// does nothing.
 func (s *Server) Kill() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -415,7 +432,7 @@ func (s *Server) kill() {
 	if s.process == nil {
 		return
 	}
-	// It fails only for a process that has ended by itself, and that one is reaped by then or about to be.
+	// The signal fails only if the process has ended by itself; then it is reaped, or about to be.
 	select {
 	case <-s.process.done:
 	default:
@@ -425,9 +442,10 @@ func (s *Server) kill() {
 	s.process = nil
 }
 
-// Restart ends the process and starts one at the same address with the same data. After a [Server.Kill] the data is what
-// an append-only file kept: nothing, without one. The configuration is what Redis itself has made of the first one by
-// CONFIG REWRITE, so the new process has the old one's part in a topology. It returns when the new process answers.
+// Restart ends the process and starts one at the same address with the same data. After a
+// [Server.Kill] the data is what an append-only file kept, which is nothing without one. The
+// configuration includes what Redis itself has changed by CONFIG REWRITE, so the new process has
+// the old one's role in a topology. It returns when the new process replies.
 func (s *Server) Restart(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -449,8 +467,9 @@ func (s *Server) save(ctx context.Context) error {
 	return rdb.Save(ctx).Err()
 }
 
-// RestartEmpty ends the process and starts one at the same address without any data, as after the loss of a disk. The
-// configuration stays, and with it the process's part in a topology. It returns when the new process answers.
+// RestartEmpty ends the process and starts one at the same address without data, as after the loss
+// of a disk. The configuration stays, and with it the process's role in a topology. It returns when
+// the new process replies.
 func (s *Server) RestartEmpty(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -461,10 +480,11 @@ func (s *Server) RestartEmpty(ctx context.Context) error {
 	return s.start(ctx)
 }
 
-// A Moment is how much the append-only files of a server held at a time: their sizes by their paths.
+// A Moment is the size of each append-only file of a server at a time, by path.
 type Moment map[string]int64
 
-// Moment returns how much is on disk now, for [Server.RestartFrom]. The server has to have "appendonly yes".
+// Moment returns what is on disk now, for [Server.RestartFrom]. The server must have "appendonly
+// yes".
 func (s *Server) Moment() (Moment, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -492,8 +512,9 @@ func (s *Server) moment() (Moment, error) {
 	return m, nil
 }
 
-// RestartFrom ends the process and starts one at the same address with the data of a moment ago, as if nothing had been
-// written since: that is how a failover to a replica that lagged looks to clients. It returns when the new process answers.
+// RestartFrom ends the process and starts one at the same address with the data of an earlier
+// moment, as if nothing had been written since. To clients, a failover to a replica that lagged
+// looks like that. It returns when the new process replies.
 func (s *Server) RestartFrom(ctx context.Context, m Moment) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -514,7 +535,8 @@ func (s *Server) RestartFrom(ctx context.Context, m Moment) error {
 	return s.start(ctx)
 }
 
-// Stop ends the process by SIGKILL, returns when it is gone, and removes its files. Only a call of Stop may follow.
+// Stop ends the process with SIGKILL, returns when it has exited, and removes its files. After that
+// only Stop may be called again.
 func (s *Server) Stop() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

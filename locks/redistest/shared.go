@@ -15,31 +15,33 @@ import (
 	"go.uber.org/goleak"
 )
 
-// shared is the one server of this test binary. It is state of the process, as the binary's exit is: [Run] ends it.
+// shared is the one server of this test binary. It is state of the process, like its exit code:
+// [Run] ends it.
 var shared struct {
 	sync.Mutex
 	tried  bool // a failed start is not repeated for every test
-	ended  bool // Run has returned: nothing may start a server that nobody would stop
+	ended  bool // Run has returned: a server started now would never be stopped
 	server *Server
 	err    error
 }
 
-// Main runs the tests, stops the shared server, and ends the process. It is the whole body of a TestMain. Goroutines
-// that are still there after the last test are a failure, unless leaks names them.
+// Main runs the tests, stops the shared server, and ends the process. It is the whole body of a
+// TestMain. Goroutines that are left after the last test are a failure, unless leaks names them.
 //
-// A deferred call of the TestMain itself never happens, because the process ends here; use [Run] for that.
+// Main ends the process, so deferred calls of TestMain do not run; use [Run] for those.
 func Main(m interface{ Run() int }, leaks ...goleak.Option) { os.Exit(Run(m, leaks...)) }
 
-// Run is [Main] for a TestMain that has more to do: it returns the exit code instead of ending the process.
+// Run is [Main] for a TestMain with more to do: it returns the exit code instead of ending the
+// process.
 func Run(m interface{ Run() int }, leaks ...goleak.Option) int {
-	redis.SetLogger(silent{}) // outages are what many tests are about, and it has a line for each dial that fails
+	redis.SetLogger(silent{}) // many tests cause outages, and it has a line for each failed dial
 	code := m.Run()
 	if err := stopShared(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = max(code, 1)
 	}
 	if code != 0 {
-		return code // a test that failed early has reason to leave something behind
+		return code // a test that failed early may leave something behind
 	}
 	if err := findLeaks(leaks); err != nil {
 		fmt.Fprintln(os.Stderr, "goroutines are left over after the tests:", err)
@@ -48,8 +50,9 @@ func Run(m interface{ Run() int }, leaks ...goleak.Option) int {
 	return code
 }
 
-// leaksLimit is how long goroutines may take to end after the last test. A pool of go-redis that could not dial its server
-// looks once a second whether it has been closed, which is longer than goleak waits.
+// leaksLimit is how long goroutines may take to end after the last test. A pool of go-redis that
+// could not dial its server checks only once a second whether it was closed, which is longer than
+// goleak waits.
 const leaksLimit = 5 * time.Second
 
 func findLeaks(leaks []goleak.Option) error {
@@ -61,7 +64,7 @@ func findLeaks(leaks []goleak.Option) error {
 	}
 }
 
-// silent is a log of the client library that nobody reads.
+// silent is a log of the client library that discards everything.
 type silent struct{}
 
 // Printf does nothing.
@@ -77,8 +80,8 @@ func stopShared() error {
 	return shared.server.Stop()
 }
 
-// Shared returns the server of this test binary, which the first call starts. A failure to start fails the test. Whoever
-// wants to stop, pause or flush a server takes one of his own from [New].
+// Shared returns the server of this test binary, which the first call starts. A failure to start
+// fails the test. Tests that stop, pause or flush a server use [New].
 func Shared(tb testing.TB) *Server {
 	tb.Helper()
 	shared.Lock()
@@ -88,7 +91,8 @@ func Shared(tb testing.TB) *Server {
 	}
 	if !shared.tried {
 		shared.tried = true
-		// The server outlives the test that happens to be the first, so its start must not end with that test either.
+		// The server outlives the test that happens to start it, so its start must not end with
+		// that test.
 		shared.server, shared.err = Start(context.WithoutCancel(tb.Context()), Options{})
 	}
 	if shared.err != nil {
@@ -97,29 +101,30 @@ func Shared(tb testing.TB) *Server {
 	return shared.server
 }
 
-// Client returns a client of the shared server, closed when the test ends. Other tests use that server too: keep to
-// names under a [Namespace].
+// Client returns a client of the shared server, closed when the test ends. Other tests use that
+// server, too: use only names under a [Namespace].
 func Client(tb testing.TB) *redis.Client {
 	tb.Helper()
 	return Shared(tb).Client(tb)
 }
 
-// Namespace returns a namespace that no other test has: lower-case letters, digits and inner dashes, as in "t-4f2kq7w3".
+// Namespace returns a namespace that no other test has: lower-case letters, digits and inner
+// dashes, as in "t-4f2kq7w3".
 func Namespace(tb testing.TB) string {
 	tb.Helper()
 	return "t-" + strings.ToLower(rand.Text()[:12])
 }
 
-// Each runs a test twice: on the shared redis-server as "redis" and on an empty miniredis of its own as "miniredis". The
-// two are sub-tests and may call t.Parallel.
+// Each runs a test twice: on the shared redis-server as "redis", and on a separate, empty miniredis
+// as "miniredis". Both are sub-tests and may call t.Parallel.
 func Each(t *testing.T, test func(t *testing.T, rdb *redis.Client)) {
 	t.Helper()
 	t.Run("redis", func(t *testing.T) { test(t, Client(t)) })
 	t.Run("miniredis", func(t *testing.T) { test(t, Mini(t)) })
 }
 
-// Mini returns a client of a new, empty miniredis, both closed when the test ends. Its clock is the machine's, its keys
-// never expire.
+// Mini returns a client of a new, empty miniredis. Both are closed when the test ends. Its clock is
+// the machine's, and its keys never expire.
 func Mini(tb testing.TB) *redis.Client {
 	tb.Helper()
 	return client(tb, clientOptions("tcp", miniredis.RunT(tb).Addr()))

@@ -13,15 +13,17 @@ import (
 )
 
 const (
-	// settleTimeout bounds what the servers of a topology do among themselves: to find one another, to agree on a new
-	// master. It takes seconds on an idle machine; the rest is for a busy one.
+	// settleTimeout bounds what the servers of a topology do among themselves, such as finding one
+	// another and agreeing on a new master. It takes seconds on an idle machine; the rest is for a
+	// busy one.
 	settleTimeout = 90 * time.Second
 
-	// askTimeout bounds one question to one server, which answers in less than a millisecond unless the machine is busy.
+	// askTimeout bounds one question to one server, which takes less than a millisecond unless the
+	// machine is busy.
 	askTimeout = 5 * time.Second
 )
 
-// ask sends commands to a server, past all proxies.
+// ask sends commands to a server, bypassing all proxies.
 func (s *Server) ask(ctx context.Context, f func(context.Context, *redis.Client) error) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -32,13 +34,13 @@ func (s *Server) ask(ctx context.Context, f func(context.Context, *redis.Client)
 	return f(ctx, rdb)
 }
 
-// settle asks until f has no error. An error of f says what is not so yet.
+// settle repeats f until it returns no error. An error of f says what is not settled yet.
 func settle(ctx context.Context, f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	var last error // that was not about ctx's end
+	var last error // the last one not caused by ctx
 	for {
 		err := f(ctx)
 		if err == nil {
@@ -55,7 +57,7 @@ func settle(ctx context.Context, f func(context.Context) error) error {
 	}
 }
 
-// launchAll starts n servers at once. After an error those that were started are returned too.
+// launchAll starts n servers at once. After an error it also returns those that were started.
 func launchAll(ctx context.Context, k kind, n int, options func(i int) Options) ([]*Server, error) {
 	servers := make([]*Server, n)
 	var starting errgroup.Group
@@ -96,7 +98,7 @@ func addresses(servers []*Server) []string {
 	return out
 }
 
-// fields reads what INFO and CLUSTER INFO answer: a line for each fact, name:value.
+// fields parses a reply of INFO or CLUSTER INFO: one line per fact, name:value.
 func fields(text string) map[string]string {
 	out := make(map[string]string)
 	for line := range strings.Lines(text) {
@@ -107,7 +109,7 @@ func fields(text string) map[string]string {
 	return out
 }
 
-// checkReplica says what a server lacks to be a replica that can take over from a master.
+// checkReplica reports what a server lacks to be a replica that can take over from a master.
 func (s *Server) checkReplica(ctx context.Context, master *Server) error {
 	return s.ask(ctx, func(ctx context.Context, rdb *redis.Client) error {
 		info, err := rdb.Info(ctx, "replication").Result()
@@ -123,6 +125,6 @@ func (s *Server) checkReplica(ctx context.Context, master *Server) error {
 	})
 }
 
-// replicated is what every server with a replica is told: a first copy begins at once, not after the 5 s in which more
-// replicas could come; and a lost one is noticed within a second.
+// replicated has the settings of every server with a replica. A first copy begins at once, not
+// after the 5 s in which more replicas could join, and a lost one is noticed within a second.
 var replicated = []string{"repl-diskless-sync-delay 0", "repl-ping-replica-period 1"}

@@ -2,8 +2,9 @@ package pgtest
 
 import "syscall"
 
-// ownAttributes make the kernel end the server when the thread that started it ends, so that a test binary that was
-// killed leaves none behind. SIGQUIT is its immediate shutdown, which takes its children along.
+// ownAttributes make the kernel end the server when the thread that started it ends, so that a
+// killed test binary leaves no server behind. SIGQUIT is PostgreSQL's immediate shutdown, which
+// also ends its children.
 func ownAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGQUIT}
 }

@@ -4,5 +4,6 @@ package pgtest
 
 import "syscall"
 
-// ownAttributes of systems that have no signal at a parent's death: a killed test binary may leave a server behind.
+// ownAttributes is for systems without a signal at a parent's death: a killed test binary may leave
+// a server behind.
 func ownAttributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

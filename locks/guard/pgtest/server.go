@@ -22,7 +22,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 )
 
-// shared is the one server of this test binary. It is state of the process, as the binary's exit is.
+// shared is the one server of this test binary. It is state of the process, like its exit code.
 var shared struct {
 	sync.Mutex
 	tried  bool // a failed start is not repeated for every test
@@ -33,22 +33,22 @@ var shared struct {
 type server struct {
 	dir  string
 	pid  int
-	done chan struct{} // closed when the process has ended and was waited for
+	done chan struct{} // closed when the process has ended and was reaped
 }
 
-// ErrNotInstalled says that there is no PostgreSQL on this machine.
+// ErrNotInstalled means that this machine has no PostgreSQL.
 var ErrNotInstalled = errors.New("PostgreSQL is not installed (Debian, Ubuntu: the package postgresql)")
 
-// Available tells whether a test that asks for PostgreSQL goes on: it is installed, or has to be.
+// Available reports whether a test that asks for PostgreSQL continues: it is installed or required.
 func Available() bool {
 	_, err := program("initdb")
 	return err == nil || everything()
 }
 
-// everything tells whether what is not installed is a failure.
+// everything reports whether a missing installation is a failure.
 func everything() bool { return os.Getenv("LOCKSTEP_TEST_ALL") == "1" }
 
-// Tests are the tests of a binary, with the end of the server behind them.
+// Tests wraps the tests of a binary and stops the server after them.
 func Tests(m interface{ Run() int }) interface{ Run() int } { return tests{m} }
 
 type tests struct{ m interface{ Run() int } }
@@ -67,8 +67,8 @@ func (t tests) Run() int {
 	return code
 }
 
-// Open returns a database in which the test has a schema of its own, closed when the test ends. Without PostgreSQL the
-// test is skipped, or fails if everything has to be tested.
+// Open returns a database in which the test has its own schema. It is closed when the test ends.
+// Without PostgreSQL the test is skipped, or fails if everything must be tested.
 func Open(tb testing.TB) *sql.DB {
 	tb.Helper()
 	db, err := sql.Open(driver, DSN(tb))
@@ -83,16 +83,16 @@ func Open(tb testing.TB) *sql.DB {
 	return db
 }
 
-const driver = "pgx" // as the package that is imported for it registers it
+const driver = "pgx" // the name that the imported package registers
 
-// DSN is [Open] for several connections or processes: it returns the name of the database for the driver "pgx", which
-// this package registers.
+// DSN is [Open] for several connections or processes: it returns the data source name for the
+// driver "pgx", which this package registers.
 func DSN(tb testing.TB) string {
 	tb.Helper()
 	shared.Lock()
 	if !shared.tried {
 		shared.tried = true
-		// The server outlives the test that happens to be the first.
+		// The server outlives the test that happens to start it.
 		shared.server, shared.err = start(context.WithoutCancel(tb.Context()))
 	}
 	server, err := shared.server, shared.err
@@ -119,7 +119,7 @@ func (s *server) makeSchema(ctx context.Context, name string) error {
 	return errors.Join(err, db.Close())
 }
 
-// program finds a program of PostgreSQL. Debian keeps most of them out of the PATH.
+// program finds a program of PostgreSQL. Debian keeps most of them out of PATH.
 func program(name string) (string, error) {
 	if path, err := exec.LookPath(name); err == nil {
 		return path, nil
@@ -135,7 +135,8 @@ func program(name string) (string, error) {
 }
 
 func start(ctx context.Context) (_ *server, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute) // initdb takes seconds, on a busy machine many
+	// initdb takes seconds, or many on a busy machine
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	initdb, err := program("initdb")
 	if err != nil {
@@ -155,7 +156,7 @@ func start(ctx context.Context) (_ *server, err error) {
 	}
 	defer func() {
 		if err != nil {
-			log, _ := os.ReadFile(s.log()) // without it the error still tells the rest
+			log, _ := os.ReadFile(s.log()) // without it the error still has the rest
 			err = errors.Join(fmt.Errorf("start PostgreSQL: %w\n%s", err, log), s.stop())
 		}
 	}()
@@ -165,7 +166,7 @@ func start(ctx context.Context) (_ *server, err error) {
 		}
 	}
 	data := filepath.Join(s.dir, "data")
-	// A setting of the user's for another server must not reach this one.
+	// A setting that the user made for another server must not reach this one.
 	environment := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "PG") })
 	command := exec.CommandContext(ctx, initdb, "--pgdata="+data, "--username=lockstep", "--auth=trust", "--no-sync",
 		"--encoding=UTF8", "--locale=C")
@@ -182,7 +183,7 @@ func start(ctx context.Context) (_ *server, err error) {
 	return s, s.await(ctx)
 }
 
-// attributes say how the server runs: in a process group of its own, so that a Ctrl-C for the tests does not end
+// attributes run the server in its own process group, so that a Ctrl-C for the tests does not end
 // it under them, and never as root, which it refuses.
 func attributes() (*syscall.SysProcAttr, error) {
 	attributes := ownAttributes()
@@ -208,8 +209,8 @@ func attributes() (*syscall.SysProcAttr, error) {
 	return nil, errors.New("start PostgreSQL: it does not run as root, and there is no user postgres or nobody")
 }
 
-// spawn starts the server in a goroutine that stays on its thread until the server has ended: the kernel's signal at
-// the parent's death (see ownAttributes) is bound to the thread that forked.
+// spawn starts the server in a goroutine that stays on its thread until the server has ended: the
+// kernel's signal at the parent's death (see ownAttributes) is bound to the thread that forked.
 func (s *server) spawn(command *exec.Cmd) error {
 	log, err := os.OpenFile(s.log(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -229,7 +230,7 @@ func (s *server) spawn(command *exec.Cmd) error {
 		}
 		started <- err
 		if err == nil {
-			_ = command.Wait() // how it ended is in its log
+			_ = command.Wait() // its log shows how it ended
 		}
 	}()
 	return <-started
@@ -267,8 +268,8 @@ func (s *server) dsn() string {
 // stop ends the server, if it was started, and removes its files.
 func (s *server) stop() error {
 	if s.pid != 0 {
-		// SIGINT is its fast shutdown: it ends its children and frees what it has of the system. It fails only for a
-		// process that has ended by itself.
+		// SIGINT is PostgreSQL's fast shutdown: it ends its children and frees its system
+		// resources. The signal fails only if the process has ended by itself.
 		_ = syscall.Kill(s.pid, syscall.SIGINT)
 		<-s.done
 	}
