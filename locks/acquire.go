@@ -307,7 +307,7 @@ func (q *quest) await(ctx context.Context, s *session, r *Request, posted *lette
 	}
 }
 
-// cleanUp handles a letter whose caller no longer waits for it.
+// cleanUp handles a letter that its caller no longer waits for.
 func (q *quest) cleanUp(ctx context.Context, s *session, r *Request, posted *letter) {
 	ctx = context.WithoutCancel(ctx) // the caller's has ended; the session bounds it
 	q.client.spawn(func() {
@@ -360,7 +360,7 @@ func (q *quest) take(ctx context.Context, s *session, r *Request, reply reply) (
 		return nil, q.gaveUp(nil)
 	case "waiting":
 		q.blocked(reply)
-		// the limit passed while the reply was in flight; the last question ends the wait
+		// the limit passed while the reply was in flight; the last question ends the wait.
 		if q.late {
 			return nil, nil
 		}

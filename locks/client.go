@@ -84,13 +84,13 @@ type Options struct {
 const (
 	defaultNamespace = "lockstep"
 	defaultLease     = 15 * time.Second
-	// below it, a pause of the garbage collector or the network is an outage
+	// Below minLease, a pause of the garbage collector or the network is an outage.
 	minLease            = 2 * time.Second
 	maxLease            = 10 * time.Minute
 	defaultReserveAfter = time.Second
 	maxCard             = 16 << 10
 	maxSessionName      = 64
-	// one slow moment must not fail a command without a deadline of its own
+	// minTry is for commands without a deadline of their own: one slow moment is not an outage.
 	minTry = time.Second
 	// A lost packet of a handshake is sent again within this time. A dial during an outage hangs
 	// longer.
@@ -529,7 +529,7 @@ func randomName() string {
 	name := make([]byte, 8)
 	_, _ = rand.Read(name) // never fails
 	for i, b := range name {
-		// slightly uneven; the space refuses an ID that it knows
+		// The distribution is slightly uneven; the space refuses an ID that it knows.
 		name[i] = letters[int(b)%len(letters)]
 	}
 	return string(name)
@@ -706,7 +706,7 @@ func (c *Client) Close(ctx context.Context) error {
 	var err error
 	if s.dog.now() != ended { // otherwise its lease has run out in Redis, too
 		s.dog.lose(ended, ErrClosed)
-		// waits for a page of an assertion that is under way; no other page follows
+		// This waits for a page of an assertion that is under way; no other page follows.
 		s.asserting.Lock()
 		s.asserting.Unlock() //nolint:staticcheck // it is the waiting that is wanted
 		// Once the lease is over, Redis has ended the session by itself, or will do so before it

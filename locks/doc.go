@@ -17,8 +17,8 @@
 //   - [Hold.Context] is the context to work under. It ends while the lock is still yours.
 //   - [Hold.Token] goes to every system that can refuse an older token. Nothing else protects it
 //     from the late writes of a paused process.
-//   - [Client.Acquire] with a hold's context asks for more under that hold. [Client.Join] enters the
-//     hold of another process.
+//   - [Client.Acquire] with a hold's context asks for more under that hold. [Client.Join] enters
+//     the hold of another process.
 //   - [MaxHold], [ProgressWithin], [MinHold] and [CrashDelay] bound a hold from above and from
 //     below.
 //   - [Space.Read], [Space.HeldBy] and [Space.Sessions] list holders, waiters and live sessions
@@ -32,7 +32,7 @@
 // on while its holder is alive but stopped, cut off from the network, or just slow. Then two
 // processes work under one lock. Bundles of several locks add two problems. Taken one after the
 // other, they deadlock. Taken all or none by trying again and again, large bundles starve. And a
-// lost reply leaves a lock behind whose holder does not know that it has it.
+// lost reply leaves a lock behind, and its holder does not know that it has it.
 //
 // # Words
 //
@@ -53,11 +53,11 @@
 // Scripts make every decision, one at a time, by the server's clock (scripts/keys.lua describes the
 // layout).
 //
-// A request whose bundle is free is granted in one round trip. Otherwise it gets a ticket and joins
+// A request for a free bundle is granted in one round trip. Otherwise it gets a ticket and joins
 // the queue of each of its resources. The script that frees a resource walks the queue from the
-// oldest ticket and grants to the first request whose whole bundle is free. So the next holder has
-// the lock before the releaser has its reply, and learns of it by one message. Until a request is
-// as old as Options.ReserveAfter, later requests may pass it while another part of its bundle is
+// oldest ticket and grants to the first request that can get its whole bundle. So the next holder
+// has the lock before the releaser has its reply, and learns of it by one message. Until a request
+// is as old as Options.ReserveAfter, later requests may pass it while another part of its bundle is
 // held. After that, no request for one of its resources passes it.
 //
 // A resource is held exclusively by one hold or shared by many. If a number of permits was declared
@@ -168,8 +168,8 @@
 // three renewals in a row that proved nothing, the client compares in any case. Such a hold is
 // therefore released after one renewal, or on a busy session after four: a lease and a third.
 //
-// The same comparison finds grants whose message was lost: each grant has a revision, and the
-// renewal returns the last one.
+// The same comparison finds grants with a lost message: each grant has a revision, and the renewal
+// returns the last one.
 //
 // # Many callers
 //
@@ -181,15 +181,16 @@
 //
 // Requests that many goroutines make while two calls are in flight share one script, which takes
 // the fast path for each. That costs about nine commands for all of them. Each request is granted
-// by itself, or left to be sent alone. A caller whose context ends does not wait for any of that.
+// by itself, or left to be sent alone. If a caller's context ends, it does not wait for any of
+// that.
 //
 // The fast path does exactly what the long path would do. An acquire yields only to requests in the
 // queues of its names, and takes nothing that another request waits for. A release frees only its
 // own names, so only requests in their queues can pass. Neither changes what a waiting request
 // depends on (see Nesting): such a chain leads from a request to the holders of the resources that
-// it waits for, and no request waits for these names. A wait that has an offer, whose offer lapsed,
-// or that is kept back is in no queue. Either its reservation occupies the names, or it is not
-// granted until it is back in the queues.
+// it waits for, and no request waits for these names. A wait that has an offer or a lapsed one, or
+// that is kept back is in no queue. Either its reservation occupies the names, or it is not granted
+// until it is back in the queues.
 //
 // # When Redis loses data
 //
@@ -239,7 +240,7 @@
 //   - the permits that its client has declared;
 //   - the highest token that it has seen, so that the next one is higher;
 //   - its holds, in pages, each as it was granted. That includes holds that a limit ended and that
-//     are not released yet, but none whose release has begun.
+//     are not released yet, but no hold with a release under way.
 //
 // Until its last page is accepted, the session's renewals are refused and its deadline does not
 // move. Afterward the client compares its table with Redis: it releases again what was released
@@ -309,8 +310,9 @@
 //     no other hold shares it.
 //  2. A bundle is held whole or not at all.
 //  3. After every script no wait is grantable, except during a grace period, or if the script hit
-//     its limit of work. In the second case the timer wheel has an entry for that queue which is due
-//     now, and the reply tells the caller to call again. A wait that is kept back is not grantable.
+//     its limit of work. In the second case the timer wheel has an entry for that queue which is
+//     due now, and the reply tells the caller to call again. A wait that is kept back is not
+//     grantable.
 //  4. Tokens grow: max(last + 1, server time in µs). This holds even if all keys are lost, unless
 //     the clock is set back then.
 //  5. Everything in a session's index is in its client's table, or is released within one renewal;
@@ -323,11 +325,11 @@
 //
 //   - The holder's process dies: its locks pass on when the lease ends, 15 s by default, to the
 //     first in line. A parent that learns of the death ends the session at once
-//     ([Space.EndSession]). In both cases the locks stay taken for their [CrashDelay]. A client that
-//     is closed in order has no such delay.
-//   - Redis is unreachable for less than 2/3 of the lease less the cutoff: nothing happens. If it is
-//     unreachable for longer, all work under the session is canceled, and requests keep trying and
-//     queue in the next session.
+//     ([Space.EndSession]). In both cases the locks stay taken for their [CrashDelay]. A client
+//     that is closed in order has no such delay.
+//   - Redis is unreachable for less than 2/3 of the lease less the cutoff: nothing happens. If it
+//     is unreachable for longer, all work under the session is canceled, and requests keep trying
+//     and queue in the next session.
 //   - Redis loses data: nothing is granted for about a lease, and live holds continue (see above).
 //   - The process is stopped or suspended past its lease: its contexts end within 100 ms of its
 //     resuming. Tokens cover what it does in between.

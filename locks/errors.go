@@ -61,16 +61,16 @@ type BusyError struct {
 	Bundle   []string  // what the request asked for
 	Resource string    // the first resource that was not free
 	Holder   SessionID // the holder's session; "" without a holder: see Hold and LeaseLeft
-	// the hold, or the older wait that the resource is reserved for; "" for a limit
+	// Hold is the hold, or the older wait that the resource is reserved for; "" for a limit.
 	Hold    HoldID
 	Info    string        // the holder's description of its work, see [Info]
 	Token   Token         // the hold's fencing token; 0 for a wait
 	HeldFor time.Duration // since its grant, or since a wait was queued; by the server's clock
-	// until the holder's session ends unless renewed; without a holder, until a hold that was
+	// LeaseLeft is the time until the holder's session ends unless renewed. Without a holder, it is
+	// the time until a resting hold frees the resource (MinHold, CrashDelay).
 	LeaseLeft time.Duration
-	// released, or whose holder died, stops keeping the resource taken (MinHold, CrashDelay)
-	Queue  int           // how many bundles wait for the resource
-	Waited time.Duration // how long this request waited
+	Queue     int           // how many bundles wait for the resource
+	Waited    time.Duration // how long this request waited
 }
 
 func (e *BusyError) Error() string {
@@ -115,8 +115,8 @@ func (e *endedError) As(target any) bool {
 	return ok
 }
 
-// RevokedError carries who revoked a hold, and why. errors.Is(err, [ErrRevoked]) and errors.Is(err,
-// [ErrLost]) are true.
+// RevokedError carries the author of a revocation and its reason. errors.Is(err, [ErrRevoked]) and
+// errors.Is(err, [ErrLost]) are true.
 type RevokedError struct{ Revocation Revocation }
 
 func (e *RevokedError) Error() string {

@@ -507,7 +507,7 @@ func (c *Client) redeclareSome(ctx context.Context, names []string) error {
 	if pipe.Len() == 0 {
 		return nil
 	}
-	// a limit that contradicts the holds has no effect, and is not an error
+	// A limit that contradicts the holds has no effect, and is not an error.
 	_, err := pipe.Exec(ctx)
 	return err
 }

@@ -201,7 +201,7 @@ func (f *follower) connect(ctx context.Context, network, address string) (net.Co
 	}
 	f.conns[c] = struct{}{}
 	f.mu.Unlock()
-	// the pool uses it to see that a connection was closed
+	// The pool uses it to see that a connection was closed.
 	if system, ok := conn.(syscall.Conn); ok {
 		return struct {
 			*followed

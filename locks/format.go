@@ -28,8 +28,8 @@ var ErrFormat = errors.New("unknown format of stored data")
 // [ErrFormat]) is true.
 type FormatError struct {
 	Namespace string
-	// the format in which the namespace is written now; "0" for data from before formats had
-	// numbers
+	// Written is the format in which the namespace is written now; "0" for data from before formats
+	// had numbers.
 	Written string
 	Least   int    // the oldest format that its data may still have
 	Detail  string // for such data, what shows its age

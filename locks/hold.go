@@ -19,14 +19,14 @@ var errReleased = errors.New("lock was released")
 // released, itself included.
 type Hold struct {
 	client *Client
-	// the granted request; nil for a hold that only re-enters others, or was joined
+	// request is the granted one; nil for a hold that only re-enters others, or was joined.
 	request  *Request
 	joint    *joint // set for a hold that was joined
 	id       HoldID
 	session  SessionID
 	token    Token
 	since    time.Time
-	outer    *Hold           // the hold whose context the request had, or nil
+	outer    *Hold           // the hold of the request's context, or nil
 	covers   []*Hold         // the outer holds that have a part of the bundle
 	ctx      context.Context // handed to the holder; no code in here waits on it
 	cancel   context.CancelCauseFunc
@@ -170,7 +170,7 @@ func (h *Hold) Why() *Revocation {
 
 // Release frees the bundle and passes it on to the waiters. It is sent again until Redis replies or
 // the session has ended, which bounds its time by the lease. It returns nil if the hold was given
-// back. That includes a release whose reply was lost, if the hold is known to have ended, or to end
+// back. That includes a release with a lost reply, if the hold is known to have ended, or to end
 // with the session. It returns an error that is [ErrLost] if the hold had ended before. Calling it
 // again returns the same and does nothing. While other holds use this one, the last of them frees
 // it.

@@ -226,7 +226,7 @@ type expansion struct {
 	tries  int
 }
 
-// run adds the keys for all elements of the lists whose element is not chosen yet. It resolves the
+// run adds the keys for all elements of the lists that have no element chosen yet. It resolves the
 // placeholders from left to right. At the first "[*]" without a choice it calls itself for each
 // element.
 func (e *expansion) run() error {

@@ -93,7 +93,7 @@ func AtMost(n int, names ...string) Part {
 	}
 }
 
-// Permits asks for n permits of a resource whose limit was declared with [Client.Declare]: a
+// Permits asks for n permits of a resource with a limit that was declared with [Client.Declare]: a
 // counting semaphore.
 func Permits(name string, n int) Part {
 	return func(o *order) error {
@@ -133,8 +133,8 @@ func CrashDelay(d time.Duration) Part {
 	return func(o *order) error { return bound(&o.limits.crash, "crash delay", d) }
 }
 
-// ProgressWithin ends the context of a hold whose work is stuck: [Hold.Progress] was not called for
-// d. The cause is [ErrStalled]. [Client.Cutoff] later the bundle is released.
+// ProgressWithin ends the context of a hold when its work is stuck: [Hold.Progress] was not called
+// for d. The cause is [ErrStalled]. [Client.Cutoff] later the bundle is released.
 func ProgressWithin(d time.Duration) Part {
 	return func(o *order) error { return bound(&o.limits.progress, "progress deadline", d) }
 }

@@ -96,7 +96,7 @@ func (r *Request) Granted(parent context.Context, g Grant) *Hold {
 	r.session.mu.Lock()
 	r.items, r.info, r.limits = items, g.Info, o.limits.text(r.Cutoff())
 	r.session.mu.Unlock()
-	// the error is the context's cause, too
+	// The error is the context's cause, too.
 	hold, _ := r.session.admit(parent, r, grant{g.Token, g.Since}, o, nil)
 	return hold
 }

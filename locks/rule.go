@@ -38,7 +38,7 @@ type RuleOptions struct {
 	Info json.RawMessage
 }
 
-// Busy decides what happens to a call whose locks are not free.
+// Busy decides what happens to a call when its locks are not free.
 type Busy string
 
 const (

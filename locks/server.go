@@ -131,7 +131,7 @@ func askServer(ctx context.Context, rdb redis.Cmdable) (server, error) {
 		}
 		if len(sections) > 0 && sections[0] == "server" && err != nil {
 			s.refused = codeOf(err) == "NOPERM"
-			// the text of miniredis' error for a section
+			// This is the text of miniredis' error for a section.
 			s.embedded = strings.Contains(err.Error(), "is not supported")
 		}
 		for line := range strings.Lines(text) {

@@ -33,7 +33,8 @@ type session struct {
 	heard    uint64 // the highest revision of a grant that was received
 	told     uint64 // the highest revision that a renewal returned
 	compare  bool   // the table must be compared with Redis
-	vague    int    // renewals in a row whose count proved nothing, because requests were in flight
+	// vague counts renewals in a row that proved nothing, because requests were in flight.
+	vague int
 	// suspects are requests that are over but may have a late copy that is applied later, and until
 	// when they are suspected.
 	suspects map[HoldID]time.Time
@@ -186,8 +187,8 @@ func (s *session) admit(parent context.Context, r *Request, g grant, o *order, n
 	return h, lost
 }
 
-// lookAtLimits ends holds whose own time is over. The watchdog calls it whenever it reads the
-// clocks.
+// lookAtLimits ends holds that have used up their own time. The watchdog calls it whenever it reads
+// the clocks.
 func (s *session) lookAtLimits() {
 	var over, stuck []*Hold
 	now := s.client.clock.read()
@@ -282,7 +283,7 @@ func (s *session) revoke(r *Request, news Asked) {
 func (s *session) cut(cause error) { s.cutOne.Do(func() { s.cutAll(cause) }) }
 
 func (s *session) cutAll(cause error) {
-	// first, so that a caller that finds this session dead looks for the next one
+	// First, so that a caller that finds this session dead looks for the next one.
 	s.client.retire(s)
 	s.mu.Lock()
 	s.cause = cause
@@ -331,8 +332,8 @@ func (s *session) ended() error {
 	return fmt.Errorf("%w: the last one has ended: %v", ErrNoSession, why) //nolint:errorlint // an ErrLost, but nothing was lost here
 }
 
-// killBy returns the boot clock's reading for [Hold.KillBy]. A hold whose lease is only about to
-// run out keeps its time: its processes have been asked to end, and may do so in order.
+// killBy returns the boot clock's reading for [Hold.KillBy]. A hold with a lease that is only about
+// to run out keeps its time: its processes have been asked to end, and may do so in order.
 func (s *session) killBy(h *Hold) time.Duration {
 	s.mu.Lock()
 	done, lost, own := h.done, h.lost != nil, h.killBy
@@ -449,7 +450,7 @@ func (s *session) granted(id HoldID, g grant, revision uint64) {
 		s.take(r, g)
 		return
 	}
-	// the request was abandoned; its cancellation may have arrived too early
+	// The request was abandoned; its cancellation may have arrived too early.
 	s.suspects[id] = time.Now()
 	s.rouse()
 }
@@ -785,8 +786,8 @@ func (s *session) auditOnce(ctx context.Context) error {
 	return nil
 }
 
-// compareTable reads what Redis has for the session. It delivers grants whose message was lost,
-// ends holds that are missing, makes requests ask again whose waits are missing, and returns what
+// compareTable reads what Redis has for the session. It delivers grants with a lost message,
+// ends holds that are missing, makes requests with missing waits ask again, and returns what
 // this client does not know.
 func (s *session) compareTable(ctx context.Context, told uint64) (strays []HoldID, err error) {
 	before := make(map[HoldID]requestState)

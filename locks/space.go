@@ -27,8 +27,8 @@ func checkNamespace(namespace string) error {
 }
 
 // A Space is one lock space, seen without a session: [Space.Read] lists holds and waits,
-// [Space.Sessions] the live sessions. Packages whose own scripts grant and free in the space build
-// them with [Space.Keys] and [Link]. Reading changes nothing and creates nothing.
+// [Space.Sessions] the live sessions. Packages with their own scripts that grant and free in the
+// space build them with [Space.Keys] and [Link]. Reading changes nothing and creates nothing.
 type Space struct {
 	rdb  redis.UniversalClient
 	keys []string
@@ -85,9 +85,9 @@ type WaitState string
 
 const (
 	Waiting WaitState = "waiting" // in the queues of its resources
-	// its bundle is reserved for it for a moment; only for waits of runs
+	// Offered: its bundle is reserved for it for a moment; only for waits of runs.
 	Offered WaitState = "offered"
-	// the offer was not taken in time: others may pass, the ticket stays
+	// Lapsed: the offer was not taken in time. Others may pass, the ticket stays.
 	Lapsed WaitState = "lapsed"
 	// Kept: its class gets no offers at this time (its queue is paused). Others may pass, the
 	// ticket stays.
@@ -241,7 +241,7 @@ func (l *Listing) addWait(member, record string) {
 	l.Waits = append(l.Waits, w)
 }
 
-// Kept returns the classes whose waits are kept back, in order: see [Kept].
+// Kept returns the classes of waits that are kept back, in order: see [Kept].
 func (s *Space) Kept(ctx context.Context) ([]string, error) {
 	text, err := s.rdb.HGet(ctx, s.keys[6], "kept").Result()
 	if err != nil && !errors.Is(err, redis.Nil) {
@@ -287,7 +287,7 @@ func (s *Space) Now(ctx context.Context) (time.Time, error) {
 
 // BlockedBy returns for each wait what blocks it. For each resource, that is the holds on it that
 // are in the way, or the wait that it is reserved for, and the wait right in front in its queue. A
-// wait whose offer lapsed, or that is kept back, is in no queue. For permits it names all holders
+// wait that is kept back, or has a lapsed offer, is in no queue. For permits it names all holders
 // of some. It names at most 32.
 func BlockedBy(holds []HoldRecord, waits []WaitRecord) map[HoldID][]HoldID {
 	type user struct {

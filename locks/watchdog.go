@@ -8,22 +8,25 @@ import (
 	"time"
 )
 
-// What a lease is divided into. All of it is counted from before the last successful renewal was sent:
+// What a lease is divided into. All of it is counted from before the last successful renewal was
+// sent:
 //
-//	0          lease/3                        trust-cutoff   trust-cutoff/3   trust    lease
-//	|- renewed -|- tried again, many times ------|- work ends ----|- killed ----|- dead -|- Redis passes it on
+//	0          lease/3                       trust-cutoff   trust-cutoff/3   trust    lease
+//	|- renewed -|- tried again, many times -----|- work ends ----|- killed ----|- dead -|- passes on
 //
-// trust is the lease less a margin. In the margin go 0.1 % by which clock rates may differ, and the pace at which
-// passed time is looked at.
+// trust is the lease less a margin. In the margin go 0.1 % by which clock rates may differ, and the
+// pace at which passed time is looked at.
 const (
 	renewalsPerLease = 3
-	lookEvery        = 100 * time.Millisecond // how often the cut-off is looked for; a part of the margin
-	maxCutoff        = 3 * time.Second
+	// lookEvery is how often the clocks are read for the cut-off; a part of the margin.
+	lookEvery = 100 * time.Millisecond
+	maxCutoff = 3 * time.Second
 )
 
 func trustOf(lease time.Duration) time.Duration { return lease - lease/1000 - lookEvery }
 
-// cutoffOf returns how long before the end of trust work is told to end: what a handler has to react.
+// cutoffOf returns how long before the end of trust work is canceled: the time a handler gets to
+// react.
 func cutoffOf(lease time.Duration) time.Duration { return min(maxCutoff, lease/5) }
 
 // tryOf returns how long one command of the watchdog may take before it is given up and sent again.
@@ -32,40 +35,49 @@ func tryOf(lease time.Duration) time.Duration { return lease / 6 }
 // errEnded says that Redis does not know the session any more.
 var errEnded = errors.New("redis no longer knows the session")
 
-// A watchdog keeps one session alive, and ends the work that stands on it when it cannot. Two goroutines do that: one
-// renews, and may hang in the network for as long as it likes; the other one looks at the clocks, does no I/O, and cuts
-// off. Only a renewal that was answered moves the deadline, and it is counted from before that renewal was sent.
+// A watchdog keeps one session alive, and ends the work that depends on it when it cannot. Two
+// goroutines do that: one renews, and may hang in the network for as long as it likes; the other
+// one looks at the clocks, does no I/O, and cuts off. Only a renewal that was answered moves the
+// deadline, and it is counted from before that renewal was sent.
 //
-// A step of the wall clock alone has the session renewed at once. If the wall clock then says that it is time to cut off, and
-// the other clocks do not, that is a doubt: Redis has cutoff to answer a renewal. A reply settles it, and without one the work
-// is cut off as if the lease were about to end.
+// A step of the wall clock alone makes the watchdog renew at once. If the wall clock then says that
+// it is time to cut off, and the other clocks do not, that is a doubt: Redis has cutoff to answer a
+// renewal. A reply settles it, and without one the work is cut off as if the lease were about to
+// end.
 //
-// States: alive -> cut -> ended; it never goes back. Once cut it renews no more, since what has stopped working must
-// not keep its locks: they pass on when the lease ends.
+// States: alive -> cut -> ended; it never goes back. Once cut it renews no more, since what has
+// stopped working must not keep its locks: they pass on when the lease ends.
 type watchdog struct {
 	lease time.Duration
 	clock clock
-	// renew sends one renewal and returns how long the lease goes from when Redis applied it; errEnded when the session is
-	// gone, [ErrFormat] when this build must not touch the space any more, and any other error when it is not known.
+	// renew sends one renewal and returns how long the lease goes from when Redis applied it;
+	// errEnded when the session is gone, [ErrFormat] when this build must not touch the space any
+	// more, and any other error when it is not known.
 	renew func(ctx context.Context) (time.Duration, error)
-	cut   func(cause error) // called once, before end: stop all work, it may be about to lose its locks
-	end   func(cause error) // called once: from now on others may hold what this session held
-	each  func()            // called whenever the clocks are looked at
-	soon  chan struct{}     // buffer 1: renew at once; nil where nobody asks for it
+	// cut is called once, before end: stop all work, it may be about to lose its locks.
+	cut  func(cause error)
+	end  func(cause error) // called once: from now on others may hold what this session held
+	each func()            // called whenever the clocks are looked at
+	soon chan struct{}     // buffer 1: renew at once; nil where no caller needs it
 
-	mu      sync.Mutex
-	from    instant // read before the last renewal that was answered was sent; guarded by mu
-	state   watchdogState
-	last    error         // of the last renewal, nil when it was answered; guarded by mu
-	looked  instant       // when look last read the clocks; guarded by mu
-	stalled time.Duration // the longest time between two looks since the last renewal; guarded by mu
-	doubt   instant       // when the wall clock first said that it is time to cut off, alone; zero: it does not; guarded by mu
+	mu     sync.Mutex
+	from   instant // read before the last renewal that was answered was sent; guarded by mu
+	state  watchdogState
+	last   error   // of the last renewal, nil when it was answered; guarded by mu
+	looked instant // when look last read the clocks; guarded by mu
+	// stalled is the longest time between two looks since the last renewal. Guarded by mu.
+	stalled time.Duration
+	// doubt is when the wall clock alone first said that it is time to cut off; zero if it does
+	// not. Guarded by mu.
+	doubt instant
 }
 
-// longStep is how far the wall clock must be stepped between two looks to have the session renewed at once.
+// longStep is how far the wall clock must be stepped between two looks to have the session renewed
+// at once.
 const longStep = 500 * time.Millisecond
 
-// longStall is how late a look at the clocks must be before the end of a session names it as a reason.
+// longStall is how late a look at the clocks must be before the end of a session names it as a
+// reason.
 const longStall = time.Second
 
 type watchdogState int
@@ -76,7 +88,8 @@ const (
 	ended
 )
 
-// run returns when the session has ended here, or ctx. from is the instant before the session was opened.
+// run returns when the session has ended here, or ctx. from is the instant before the session was
+// opened.
 func (w *watchdog) run(ctx context.Context) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -120,12 +133,13 @@ func (w *watchdog) keep(ctx context.Context) {
 			return
 		default:
 			w.note(err)
-			pause = max(10*time.Millisecond, w.lease/300) // what it adds to an outage has to be small beside the lease
+			// The pause that this adds to an outage must be small beside the lease.
+			pause = max(10*time.Millisecond, w.lease/300)
 		}
 	}
 }
 
-// hurry has the session renewed at once.
+// hurry renews the session at once.
 func (w *watchdog) hurry() {
 	select {
 	case w.soon <- struct{}{}:
@@ -162,7 +176,8 @@ func (w *watchdog) inspect() {
 	}
 	w.looked = now
 	byWall := trustOf(w.lease) - now.since(w.from) - now.stepped(w.from)
-	switch doubted := byWall <= cutoffOf(w.lease) && now.stepped(w.from) >= lookEvery; { // a smaller step is within the margin
+	// A smaller step is within the margin.
+	switch doubted := byWall <= cutoffOf(w.lease) && now.stepped(w.from) >= lookEvery; {
 	case !doubted && w.state == alive:
 		w.doubt = instant{}
 	case doubted && w.doubt == instant{}:
@@ -197,14 +212,15 @@ func (w *watchdog) leftAt(now instant) time.Duration {
 	return left
 }
 
-// covered tells whether the lease was surely in force at a moment.
+// covered reports whether the lease was surely in force at a moment.
 func (w *watchdog) covered(at time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.doubt == instant{} && instant{at: at, boot: w.from.boot}.since(w.from) < trustOf(w.lease)
 }
 
-// certain returns why the session is in doubt, or nil: it is renewed when it should be, and every renewal is answered.
+// certain returns why the session is in doubt, or nil: it is renewed when it should be, and every
+// renewal is answered.
 func (w *watchdog) certain() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -222,7 +238,8 @@ func (w *watchdog) certain() error {
 	return nil
 }
 
-// killBy returns the reading of the boot clock by which no process under the session may live any more.
+// killBy returns the reading of the boot clock by which no process under the session may live any
+// more.
 func (w *watchdog) killBy() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()

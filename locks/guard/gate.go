@@ -9,11 +9,14 @@ import (
 	"lockstep/locks"
 )
 
-// gate keeps the requests of different tokens apart while they are handled. It refuses nobody: that is the store's. A
-// request waits for lower tokens only, so no two wait for each other. The zero value is ready to use.
+// gate keeps the requests of different tokens apart while they are handled. It refuses nobody: that
+// is the store's. A request waits for lower tokens only, so no two wait for each other. The zero
+// value is ready to use.
 type gate struct {
-	mu     sync.Mutex
-	inside map[string][]*pass // resource -> requests that have entered and not left, in any order; guarded by mu
+	mu sync.Mutex
+	// inside maps each resource to the requests that have entered and not left, in any order.
+	// Guarded by mu.
+	inside map[string][]*pass
 }
 
 // pass is one request that has entered.
@@ -50,9 +53,9 @@ func (g *gate) leave(p *pass) {
 	close(p.left)
 }
 
-// wait returns when the requests with a lower token that are inside now, and have a resource of p, have left. The store
-// has seen p's token by then, so those that enter later are refused by it: they are not waited for, or a holder that
-// goes on trying could keep p out for ever.
+// wait returns when the requests with a lower token that are inside now, and have a resource of p,
+// have left. The store has seen p's token by then, so those that enter later are refused by it:
+// they are not waited for, or a holder that goes on trying could keep p out for ever.
 func (g *gate) wait(ctx context.Context, p *pass) error {
 	for _, older := range g.older(p) {
 		select {

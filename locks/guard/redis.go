@@ -90,7 +90,7 @@ func (g *Redis) record(resource string) string {
 			return g.prefix + ":" + resource
 		}
 	}
-	// would end the hash tag; such a name shares its slot with no other
+	// A brace would end the hash tag. Such a name shares its slot with no other.
 	if strings.Contains(resource, "}") {
 		return g.prefix + ":" + resource
 	}

@@ -47,9 +47,9 @@ const defaultTable = "lockstep_guard"
 var tableName = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,57}$`)
 
 // SQL guards what is written to a SQL database, by two tables in the same database. They are
-// created once, by [SQL.Create] or from [SQL.Schema]. After that use [SQL.Once] in a handler whose
-// effect is one transaction, and [SQL.Check] in everything else that writes under a lock. It uses
-// only database/sql, so any driver of the dialect works. It is safe for concurrent use.
+// created once, by [SQL.Create] or from [SQL.Schema]. After that use [SQL.Once] in a handler with
+// one transaction as its effect, and [SQL.Check] in everything else that writes under a lock. It
+// uses only database/sql, so any driver of the dialect works. It is safe for concurrent use.
 type SQL struct {
 	dialect   Dialect
 	schema    []string // statements, in order

@@ -35,7 +35,7 @@ type ClusterOptions struct {
 
 const slotCount = 16384
 
-// A Cluster is a Redis Cluster whose nodes are separate processes on ports of 127.0.0.1. Tests harm
+// A Cluster is a Redis Cluster with separate processes as nodes, on ports of 127.0.0.1. Tests harm
 // single nodes through their [Server]: see [Cluster.NodeFor] and [Cluster.Members].
 // [Cluster.TakeOver] and [Cluster.Failover] change the master of a key, [Cluster.MoveSlot] and
 // [Cluster.BeginMove] its shard. The methods are safe for concurrent use.

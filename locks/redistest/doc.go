@@ -10,11 +10,11 @@
 //
 //   - [Client], a client of the binary's shared server, together with [Namespace], so that parallel
 //     tests share only the process. Use these first. No test may flush or stop the shared server.
-//   - [Each], the same test once on Redis and once on miniredis: for Lua scripts, which must pass on
-//     both.
+//   - [Each], the same test once on Redis and once on miniredis: for Lua scripts, which must pass
+//     on both.
 //   - [New], a separate server, for tests that kill, pause, flush or restart it.
-//   - [Server.Proxy], for tests that break the connection to it: late, lost and swallowed bytes, cut
-//     and refused connections, and, for single requests of chosen commands, doubled ones, late
+//   - [Server.Proxy], for tests that break the connection to it: late, lost and swallowed bytes,
+//     cut and refused connections, and, for single requests of chosen commands, doubled ones, late
 //     copies, lost and half replies. See [Faults].
 //   - [NewSentinel] and [NewCluster], a separate topology: a master with replicas and three
 //     sentinels, or a Redis Cluster with replicas. They offer failovers and moving slots. A test

@@ -49,7 +49,7 @@ type Faults struct {
 	// speak RESP. They ignore everything sent after MONITOR, PSYNC, CLIENT REPLY and, in RESP2, a
 	// subscription: from there on replies cannot be told apart. Messages of a subscription do not
 	// count as replies here. While one of these faults is set, each request is passed on as a
-	// whole. A request whose beginning was passed on before the fault was set is spared.
+	// whole. A request that was passed on in part before the fault was set is spared.
 
 	// Commands names the commands to which the faults apply, such as "evalsha", in any case. Empty
 	// means all commands, including those that a client library sends by itself on a new
@@ -72,8 +72,8 @@ type Faults struct {
 	Repeat      float64
 	RepeatDelay time.Duration
 
-	// LoseReplies is the share of requests, from 0 to 1, whose replies are lost. LoseReply is the
-	// number of a request whose reply is lost: 1 is the first request that is passed on after the
+	// LoseReplies is the share of requests, from 0 to 1, that lose their replies. LoseReply is the
+	// number of a request that loses its reply: 1 is the first request that is passed on after the
 	// Set, on any connection. From there on the connection carries no replies, as with DropReplies;
 	// the requests are applied.
 	LoseReplies float64
@@ -103,7 +103,7 @@ type Proxy struct {
 	network  string // of the server behind it
 	address  string
 	cancel   context.CancelFunc // ends accept and dials
-	// accept, two pumps of two goroutines for each link, and copies that are not due yet
+	// running has accept, two pumps of two goroutines for each link, and copies that are not due yet.
 	running sync.WaitGroup
 
 	mu      sync.Mutex
@@ -242,7 +242,7 @@ func (p *Proxy) accept(ctx context.Context) {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			// its client has abandoned this connection, or the process is short of descriptors
+			// The client has abandoned this connection, or the process is short of descriptors.
 			continue
 		}
 		p.running.Go(func() { p.connect(ctx, conn) })

@@ -144,11 +144,11 @@ type wire struct {
 	head     []byte // the first bytes of the current request
 	kept     []byte // the current request, as far as it was kept back to be sent as a whole
 	partial  bool   // part of the current request was passed on
-	// resp3: the client has asked for it, so messages of subscriptions look different from replies.
+	// resp3 means that the client asked for RESP3: messages of subscriptions differ from replies.
 	resp3 bool
 	bound int      // whether requests belong together, as in a transaction: see advance
 	late  [][]byte // due copies that wait until no request is incomplete
-	sent  []byte   // the last result, whose memory the next call reuses
+	sent  []byte   // the last result; the next call reuses its memory
 
 	// The goroutine that carries replies owns these fields.
 	replies scanner
@@ -156,7 +156,7 @@ type wire struct {
 	fate    fate   // of the current reply
 	half    []byte // the current reply, if it is to break
 	deaf    bool   // replies cannot be told apart anymore
-	given   []byte // the last result, whose memory the next call reuses
+	given   []byte // the last result; the next call reuses its memory
 
 	mu       sync.Mutex
 	expected []fate // of the replies to what was sent, in order; guarded by mu
@@ -177,7 +177,7 @@ func (w *wire) next() fate {
 		return passed // not a reply: the server says why it closes the connection
 	}
 	f := w.expected[w.begun]
-	// so that the array does not grow forever
+	// The copy keeps the array from growing forever.
 	if w.begun++; w.begun == len(w.expected) || w.begun == 1024 {
 		w.expected, w.begun = append(w.expected[:0], w.expected[w.begun:]...), 0
 	}
@@ -248,7 +248,7 @@ func (w *wire) sendRequests(data []byte, whole bool, judge func(command string) 
 	out := w.sent[:0]
 	for len(data) > 0 && !w.blind {
 		n, done, err := w.requests.scan(data)
-		// the second case is a command as a person types it
+		// The second case is a command as a person types it.
 		if err != nil || (len(w.head) == 0 && data[0] != '*') {
 			w.lose()
 			break

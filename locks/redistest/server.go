@@ -115,7 +115,7 @@ func launch(ctx context.Context, k kind, o Options) (_ *Server, err error) {
 			err = errors.Join(err, s.Stop())
 		}
 	}()
-	// the smallest of the known systems: 104 bytes on BSD, with the final zero
+	// The smallest of the known systems: 104 bytes on BSD, with the final zero.
 	const socketPathLimit = 103
 	if n := len(s.socket()); n > socketPathLimit {
 		return nil, fmt.Errorf("redistest: the socket path %s has %d bytes, the system takes %d: set TMPDIR to a shorter one",

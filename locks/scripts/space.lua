@@ -515,7 +515,7 @@ local function space()
   -- park queues a request. If the request already has a wait (its offer lapsed, or ends here), that
   -- returns to its place: ticket, age and reserve time stay. patience: how long later requests may
   -- pass, ms. deadline: server ms, or nil. limits and under are as in the record, nil for none. A
-  -- wait whose class is kept back steps back at once.
+  -- wait of a class that is kept back steps back at once.
   function S.park(id, session, info, items, patience, deadline, limits, under)
     S.lapse(id)
     local wait = S.wait(id)
@@ -785,7 +785,7 @@ local function space()
     local names, modes, wants = parted(items)
     local owners = call('HMGET', OWN, unpack(names))
 
-    local function beat(id) -- returns the wait whose offer an older ticket takes
+    local function beat(id) -- returns the wait that loses its offer to an older ticket
       local wait = ticket and S.wait(id)
       if not wait or ticket >= wait[2] then return nil end
       if not beats[id] then
@@ -1139,7 +1139,7 @@ local function space()
         elseif kind == 'c' then
           S.untie(string.match(id, '^([^%z]*)%z'), string.match(id, '%z(.*)$'))
         elseif kind == 'e' or kind == 'G' then
-          if kind == 'e' then -- the grace time is over: everybody who waits is looked at
+          if kind == 'e' then -- the grace period is over: examine all waits
             call('HDEL', META, 'grace')
             S.resumes = 0
           end
@@ -1174,10 +1174,10 @@ local function space()
   -- that the request is nested in. The second result are the waits along that circle.
   --
   -- It goes from hold to hold, through the waits nested in them, and strikes out the holds that end
-  -- by themselves: those without nested waits, those that rest, and those whose nested waits all
-  -- get what they want once the struck-out holds have ended. So permits that another request will
-  -- return make no circle. It stops as soon as the request itself gets what it wants this way. A
-  -- hold that is left never ends by itself.
+  -- by themselves: those without nested waits, those that rest, and those with nested waits that
+  -- all get what they want once the struck-out holds have ended. So permits that another request
+  -- will return make no circle. It stops as soon as the request itself gets what it wants this way.
+  -- A hold that is left never ends by itself.
   --
   -- An upgrade keeps every request out. The share below it keeps out those that the share alone
   -- would. So neither the end of an upgrade nor Downgrade closes a circle. A new wait can, and so

@@ -135,7 +135,7 @@ func program(name string) (string, error) {
 }
 
 func start(ctx context.Context) (_ *server, err error) {
-	// initdb takes seconds, or many on a busy machine
+	// initdb takes seconds, or many on a busy machine.
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	initdb, err := program("initdb")
