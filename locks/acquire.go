@@ -360,7 +360,7 @@ func (q *quest) take(ctx context.Context, s *session, r *Request, reply reply) (
 		return nil, q.gaveUp(nil)
 	case "waiting":
 		q.blocked(reply)
-		// the limit passed while the reply was in flight; the last question ends the wait.
+		// The limit passed while the reply was in flight; the last question ends the wait.
 		if q.late {
 			return nil, nil
 		}
