@@ -1,4 +1,4 @@
-# Working on lockstep. `make` alone prints the targets.
+# Tasks for working on lockstep. `make` alone prints the targets.
 
 GO       ?= go
 LINT     := $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
@@ -7,10 +7,11 @@ PKG      ?= ./...
 FUZZTIME ?= 30s
 SOAK     ?= 100
 
-# Tests of these start dozens of processes and look at the time, so they have the machine to themselves.
+# The tests of these packages start dozens of processes and measure time, so they run alone.
 ALONE := lockstep/cmd|lockstep/locks
 
-# What the tests need besides Go, as command:package,package. The race detector is linked by a C compiler.
+# Programs that the tests need besides Go, as command:package,package. The race detector needs a C
+# compiler to link.
 NEEDED := redis-server:redis-server gcc:gcc,libc6-dev
 
 .DEFAULT_GOAL := help
@@ -19,14 +20,16 @@ NEEDED := redis-server:redis-server gcc:gcc,libc6-dev
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# Without cgo there is no dynamic loader to run, so each command's guard takes a fifth less processor time to start.
+# Without cgo, no dynamic loader has to run, so each command's guard takes 20 % less CPU time to
+# start.
 build: ## build bin/lockstep
 	CGO_ENABLED=0 $(GO) build -o bin/lockstep ./cmd/lockstep
 
-demo: ## three workers on an embedded Redis, with a page; more flags by ARGS=
+demo: ## three workers on an embedded Redis, with a page; ARGS= passes more flags
 	$(GO) run ./cmd/lockstep demo $(ARGS)
 
-# LOCKSTEP_REDIS_SERVER=PATH runs the tests on another redis-server or valkey-server than the one in the PATH.
+# LOCKSTEP_REDIS_SERVER=FILE runs the tests on that redis-server or valkey-server instead of the one
+# in PATH.
 test: needed ## all tests, with the race detector; installs redis-server if it is missing
 	@all=$$($(GO) list $(PKG)) || exit 1; \
 	alone=$$(echo "$$all" | grep -xE '$(ALONE)'); \
@@ -36,28 +39,29 @@ test: needed ## all tests, with the race detector; installs redis-server if it i
 	[ -z "$$others" ] || $(GO) test -race -p 2 -timeout 20m $$others || failed=1; \
 	exit $$failed
 
-test-short: needed ## the tests that take no time, without the race detector
+test-short: needed ## only the fast tests, without the race detector
 	$(GO) test -short $(PKG)
 
 check: tidy-check fmt-check lint build test ## what CI runs: go.mod is tidy, formatting, lint, build, test
 
-lint: ## golangci-lint by .golangci.yml, which tells the reasons
+lint: ## golangci-lint; .golangci.yml has the rules and their reasons
 	$(LINT) run
 
 fmt: ## format the code
 	gofmt -w .
 
-generate: ## the schema and the reference of config files, from the types in configs/file.go
+generate: ## generate the schema and reference of config files from configs/file.go
 	$(GO) generate ./configs
 
-bench: needed ## locks beside redislock, redsync and rueidislock; choose by ARGS='-short -run pairs'
+bench: needed ## compare locks with redislock, redsync, rueidislock; ARGS='-short -run pairs' selects
 	cd cmd/bench && $(GO) run . $(ARGS)
 
-bench-go: needed ## our own benchmarks; choose by BENCH=REGEXP and PKG=./locks
+bench-go: needed ## our own benchmarks; BENCH=REGEXP and PKG=./locks select
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem $(PKG)
 
-# Two things for long nights: with FOR, a fleet of real workers under random faults, as in TestPromiseHoldsUnderRandomFaults.
-soak: needed ## tests with random histories, SOAK (100) times as long; or FOR=10m: workers under random faults, SEED=N again
+# Two long tests. With FOR, a fleet of real workers runs under random faults, as in
+# TestPromiseHoldsUnderRandomFaults.
+soak: needed ## random histories, SOAK (100) times as long; FOR=10m: workers under random faults, SEED=N repeats
 ifdef FOR
 	LOCKSTEP_SOAK_FOR=$(FOR) LOCKSTEP_SOAK_SEED=$(SEED) $(GO) test -count=1 -timeout 0 -v -run '^TestPromiseHoldsUnderRandomFaults$$' ./cmd
 else
@@ -77,8 +81,8 @@ tidy-check:
 fmt-check:
 	@files=$$(gofmt -l .); if [ -n "$$files" ]; then echo "not formatted, run make fmt:"; echo "$$files"; exit 1; fi
 
-# Installs what NEEDED names and the machine lacks. A redis-server that the package starts as a service does no harm: no
-# test talks to it.
+# Installs the programs in NEEDED that the machine lacks. The package may start redis-server as a
+# service; no test talks to it.
 needed:
 	@missing=; \
 	for need in $(NEEDED); do \

@@ -12,7 +12,7 @@ import (
 	"lockstep/configs"
 )
 
-// A role is what a Redis user may be for: with what it needs at least.
+// A role is a purpose of a Redis user, with the least rights that it needs.
 type role struct {
 	name     string
 	purpose  string
@@ -21,28 +21,28 @@ type role struct {
 	commands []string // in lower case, each once, sorted
 }
 
-// Commands by what they are for. Scripts run with the rights of their caller, so what is called inside of them counts as
-// well; a test compares these lists with the texts of our scripts and of asynq's.
+// Commands by purpose. Scripts run with the rights of their caller, so the commands that scripts
+// call count too. A test compares these lists with the texts of our scripts and of asynq's.
 var (
-	// Every client connects, and sends scripts.
+	// Every client connects and sends scripts.
 	aclConnect = []string{"ping", "select", "eval", "evalsha", "time"}
 
-	// Reads of the lock space, of the ledger and of queues.
+	// Reads of the lock space, the ledger and the queues.
 	aclRead = []string{"exists", "get", "hexists", "hget", "hgetall", "hlen", "hmget", "hscan", "hstrlen", "lindex", "llen", "lrange", "smembers", "type", "xrange", "xrevrange",
 		"zcard", "zcount", "zlexcount", "zmscore", "zrange", "zrangebylex", "zrangebyscore", "zrevrange", "zrevrangebylex", "zscore"}
 
-	// Writes of our scripts, and of pausing a queue.
+	// Writes by our scripts and by pausing a queue.
 	aclWrite = []string{"del", "expireat", "hdel", "hincrby", "hset", "hsetnx", "incrby", "lrem", "ltrim", "publish", "set", "setnx", "xadd", "xdel", "xtrim", "zadd",
 		"zrem", "multi", "exec"}
 
-	// Sending a task, as asynq's client does it.
+	// Enqueuing a task the way asynq's client does it.
 	aclSend = []string{"sadd", "exists", "hset", "lpush", "zadd"}
 
-	// What a running asynq server does beside that: fetching, heartbeats, recovery.
+	// The rest that a running asynq server needs: fetching, heartbeats, recovery.
 	aclServe = []string{"expire", "incr", "lpush", "rpoplpush", "rpush", "setex", "srem", "subscribe", "unsubscribe", "zremrangebyrank", "zremrangebyscore"}
 )
 
-// roles returns the users that an installation needs, by how much they may do.
+// roles returns the Redis users that an installation needs, the most powerful first.
 func roles(settings configs.Settings, queues []string) []role {
 	space := "{" + glob(settings.Redis.Namespace) + "}:"
 	owners, announced, notify := "lockstep:queues", "asynq:queues", space+"to:*"
@@ -74,12 +74,12 @@ func roles(settings configs.Settings, queues []string) []role {
 	return list
 }
 
-// glob writes a text as a pattern that only it matches.
+// glob escapes a text, so that as a pattern it matches only itself.
 func glob(text string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`).Replace(text)
 }
 
-// rule writes a role as the ACL SETUSER that redis-cli takes.
+// rule formats a role as an ACL SETUSER command for redis-cli.
 func (r role) rule(namespace, password string) string {
 	words := []string{"ACL", "SETUSER", namespace + "-" + r.name, "reset", "on", ">" + password}
 	for _, key := range r.keys {
@@ -116,9 +116,9 @@ func (t *tool) acl(config *configs.Config) error {
 	return t.write(b.String())
 }
 
-// rightsScript asks the server which commands the user has no right to, and executes none of them. ARGV are commands with their arguments,
-// each as one text, joined by blanks. It replies the numbers of those that are refused; -1 where the server cannot tell
-// (before Redis 7.0).
+// rightsScript asks the server which commands the user has no right to run, without executing them.
+// ARGV: commands with their arguments, each joined by spaces into one string. It returns the
+// indexes of the refused ones, or -1 if the server cannot tell (before Redis 7.0).
 var rightsScript = redis.NewScript(`
 if not redis.acl_check_cmd then return {-1} end
 local missing = {}
@@ -130,11 +130,12 @@ for i = 1, #ARGV do
 end
 return missing`)
 
-// keyless are the arguments of the commands that name no key.
+// keyless maps each command that names no key to arguments for a check.
 var keyless = map[string]string{"ping": "", "select": "0", "eval": "x 0", "evalsha": "x 0", "time": "", "multi": "", "exec": "", "info": "",
 	"config|get": "save", "cluster|slots": "", "readonly": "", "command": ""}
 
-// lacking returns what a user lacks for a role, as the rules that give it; known is false where the server cannot tell.
+// lacking returns the rules that would give a user the rights it lacks for a role. known is false
+// if the server cannot tell.
 func lacking(ctx context.Context, rdb redis.UniversalClient, r role) (missing []string, known bool, err error) {
 	var args []any
 	var rules []string
@@ -176,12 +177,12 @@ func lacking(ctx context.Context, rdb redis.UniversalClient, r role) (missing []
 	return missing, true, nil
 }
 
-// sample returns a name that a pattern of ours matches.
+// sample returns a name that matches a pattern of ours.
 func sample(pattern string) string {
 	return strings.ReplaceAll(strings.TrimSuffix(pattern, "*"), `\`, "") + map[bool]string{true: "x"}[strings.HasSuffix(pattern, "*")]
 }
 
-// rights looks at what the user of the config may do.
+// rights checks what the config's Redis user may do.
 func (d *doctor) rights(ctx context.Context, conn *connection, config *configs.Config) error {
 	settings := conn.settings
 	queues := slices.Sorted(maps.Keys(settings.Worker.Queues))

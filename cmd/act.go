@@ -21,7 +21,8 @@ import (
 	"lockstep/scheduler/queue"
 )
 
-// operator returns what acts on an installation. That a delivery could not be brought is told, and no error.
+// operator returns the [admin.Operator] of an installation. A delivery that cannot be pushed is
+// reported on stderr and is not an error.
 func (t *tool) operator(conn *connection) (*admin.Operator, error) {
 	client, err := queue.New(conn.rdb, conn.settings.Redis.Namespace)
 	if err != nil {
@@ -30,7 +31,7 @@ func (t *tool) operator(conn *connection) (*admin.Operator, error) {
 	return admin.NewOperator(conn.ledger, client, nil, func(err error) { fmt.Fprintln(t.stderr, "lockstep:", err) }), nil
 }
 
-// whoAmI is who acts, for the audit: the user and the host.
+// whoAmI names the actor for the audit: user and host.
 func whoAmI() string {
 	name := os.Getenv("USER")
 	if u, err := user.Current(); err == nil {
@@ -43,13 +44,13 @@ func whoAmI() string {
 	return name + "@" + host
 }
 
-// action is a command that changes something, with what its command line says.
+// action holds the flags that all commands which change something share.
 type action struct {
 	reason string
 	yes    bool
 }
 
-// flags gives a command the flag --reason and, when it asks before it acts, --yes.
+// flags adds --reason to a command and, if the command asks before it acts, --yes.
 func (a *action) flags(cmd *cobra.Command, asks bool) {
 	cmd.Flags().StringVar(&a.reason, "reason", "", "why, for the audit: `TEXT`")
 	if asks {
@@ -59,7 +60,7 @@ func (a *action) flags(cmd *cobra.Command, asks bool) {
 
 func (a *action) by() admin.Actor { return admin.Actor{Who: whoAmI(), Why: a.reason} }
 
-// confirm asks whether to do what is said. Without a terminal there is nobody to ask.
+// confirm asks the user whether to go ahead. Without a terminal it refuses, unless --yes is given.
 func (t *tool) confirm(ctx context.Context, a *action, format string, args ...any) error {
 	if a.yes {
 		return nil
@@ -70,7 +71,8 @@ func (t *tool) confirm(ctx context.Context, a *action, format string, args ...an
 	}
 	fmt.Fprintf(t.stderr, "lockstep: %s. Go on? [y/N] ", question)
 	answer := make(chan string, 1)
-	// A read of a terminal cannot be called off: when ctx ends, so does the process.
+	// A read of a terminal cannot be canceled. When ctx ends, the process exits, and the goroutine
+	// with it.
 	go func() {
 		line, _ := bufio.NewReader(t.stdin).ReadString('\n')
 		answer <- strings.ToLower(strings.TrimSpace(line))
@@ -86,7 +88,7 @@ func (t *tool) confirm(ctx context.Context, a *action, format string, args ...an
 	}
 }
 
-// does makes the RunE of a command that connects and acts. What is refused exits as such.
+// does makes the RunE of a command that connects and acts. Refusals exit with exitUsage.
 func (t *tool) does(f func(ctx context.Context, conn *connection, o *admin.Operator, args []string) error) func(*cobra.Command, []string) error {
 	return t.reads(func(ctx context.Context, conn *connection, args []string) error {
 		o, err := t.operator(conn)
@@ -103,7 +105,7 @@ func (t *tool) does(f func(ctx context.Context, conn *connection, o *admin.Opera
 	})
 }
 
-// said prints what was done, or that there was nothing to do.
+// said prints what was done, or reports on stderr that there was nothing to do.
 func (t *tool) said(news bool, done, already string) error {
 	if news {
 		return t.write(done + "\n")
@@ -114,10 +116,12 @@ func (t *tool) said(news bool, done, already string) error {
 
 // toggle is a command that pauses or resumes a job or a queue.
 type toggle struct {
-	command       *cobra.Command
-	do            func(o *admin.Operator, ctx context.Context, name string, by admin.Actor) (news bool, err error)
-	unknown       func(conn *connection, ctx context.Context, name string, err error) error // says what there is instead
-	done, already string                                                                    // behind the name
+	command *cobra.Command
+	do      func(o *admin.Operator, ctx context.Context, name string, by admin.Actor) (news bool, err error)
+	// explains an unknown name
+	unknown func(conn *connection, ctx context.Context, name string, err error) error
+	// appended to the name
+	done, already string
 }
 
 func (t *tool) toggle(of toggle) *cobra.Command {
@@ -171,7 +175,7 @@ carries the job, or a run of it that is outstanding, prevents that. If the job c
 	return cmd
 }
 
-// spanOfTicks is --from and --to.
+// spanOfTicks holds --from and --to.
 type spanOfTicks struct{ from, to string }
 
 func (s *spanOfTicks) flags(cmd *cobra.Command) {
@@ -179,7 +183,7 @@ func (s *spanOfTicks) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&s.to, "to", "", "the last `TIME`, itself included")
 }
 
-// read returns the instants that are meant, and says them in the job's time zone.
+// read returns the instants of both flags, and the span in words in the job's time zone.
 func (s *spanOfTicks) read(ctx context.Context, conn *connection, job string) (from, to time.Time, words string, err error) {
 	if s.from == "" || s.to == "" {
 		return from, to, "", refuse("which ticks? Give both --from and --to")
@@ -280,7 +284,7 @@ of earlier ones that have not begun end as skipped.`,
 	return cmd
 }
 
-// many writes a number of things.
+// many formats a count with its noun.
 func many(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing
@@ -303,7 +307,7 @@ hears of that within a second, and the run ends when its work has.`,
 		if err != nil {
 			return noRun(args[0], err)
 		}
-		if !record.State.Final() { // else it is refused anyway
+		if !record.State.Final() { // a final run is refused anyway
 			if err := t.confirm(ctx, &a, "run %s, which is %s, ends and is not tried again", id, record.State); err != nil {
 				return err
 			}
@@ -355,7 +359,7 @@ func (t *tool) queueResumeCommand() *cobra.Command {
 		(*admin.Operator).ResumeQueue, (*connection).noQueue, " goes on", " is not paused"})
 }
 
-// noQueue says what is known of a name that is no queue's.
+// noQueue explains an error that means that no queue has this name. It suggests similar names.
 func (c *connection) noQueue(ctx context.Context, name string, err error) error {
 	if !errors.Is(err, queue.ErrNoQueue) {
 		return err

@@ -16,7 +16,8 @@ import (
 	"lockstep/scheduler/cronspec"
 )
 
-// asGitHub prints problems as the workflow commands by which GitHub marks lines of a pull request.
+// asGitHub prints problems as workflow commands, with which GitHub annotates the lines of a pull
+// request.
 const asGitHub format = "github"
 
 func (t *tool) checkCommand() *cobra.Command {
@@ -68,7 +69,8 @@ Exits with 3 when there are errors; warnings alone are 0, unless --strict makes 
 			err = nil
 		}
 		if err == nil {
-			err = t.printCheck(*output, report) // the problems are what was asked for: data, not a failure
+			// the problems are the output that the user asked for, not a failure
+			err = t.printCheck(*output, report)
 		}
 		if problems.Errors() > 0 {
 			err = errors.Join(err, exit(exitConfig, nil))
@@ -78,8 +80,8 @@ Exits with 3 when there are errors; warnings alone are 0, unless --strict makes 
 	return cmd
 }
 
-// weakHashes warns of hashes in admin.auth.users_file that are cheap to guess from. A file that this host does not have
-// may be another host's.
+// weakHashes warns of hashes in admin.auth.users_file that are cheap to brute-force. It ignores a
+// file that this host does not have: the file may belong to another host.
 func weakHashes(config *configs.Config) []configs.Problem {
 	signIn, err := newSignIn(config.Settings.Admin, slog.New(slog.DiscardHandler))
 	if err != nil || signIn.Warning() == "" {
@@ -91,17 +93,18 @@ func weakHashes(config *configs.Config) []configs.Problem {
 	}}
 }
 
-// checkReport is what check says.
+// checkReport is the output of check.
 type checkReport struct {
 	configs.Problems
 	timeouts []string // http jobs with the default timeout
 	next     []jobTicks
 }
 
-// timeoutsNamed is how many jobs the line about default timeouts names.
+// timeoutsNamed is how many jobs the line about default timeouts lists.
 const timeoutsNamed = 5
 
-// defaultTimeouts returns the line about http jobs that have the default timeout; "" for none.
+// defaultTimeouts returns the line about http jobs with the default timeout, or "" if there are
+// none.
 func (r *checkReport) defaultTimeouts() string {
 	if len(r.timeouts) == 0 {
 		return ""
@@ -113,7 +116,7 @@ func (r *checkReport) defaultTimeouts() string {
 	return fmt.Sprintf("timeout 1h, the default of http jobs, which timeout: 0s turns off: %s%s\n", strings.Join(names, ", "), more)
 }
 
-// jobTicks are the next times of one job.
+// jobTicks holds the next ticks of one job.
 type jobTicks struct {
 	Job      string     `json:"job"`
 	Trigger  string     `json:"trigger"`
@@ -124,7 +127,7 @@ type jobTicks struct {
 	zone *time.Location
 }
 
-// upcoming lists the next n times of each job that has a schedule.
+// upcoming lists the next n ticks of each job that has a schedule.
 func upcoming(definitions []*jobs.Job, now time.Time, n int) ([]jobTicks, error) {
 	list := []jobTicks{}
 	for _, job := range definitions {
@@ -135,7 +138,8 @@ func upcoming(definitions []*jobs.Job, now time.Time, n int) ([]jobTicks, error)
 		if err != nil {
 			return nil, err
 		}
-		zone, err := cronspec.LoadZone(job.Timezone) // also of an interval: its people live somewhere
+		// for an interval too: its users read local time
+		zone, err := cronspec.LoadZone(job.Timezone)
 		if err != nil {
 			return nil, err
 		}
@@ -195,7 +199,7 @@ var (
 	workflowProperty = strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A", ":", "%3A", ",", "%2C")
 )
 
-// workflowCommand writes a problem as GitHub takes it.
+// workflowCommand formats a problem as a GitHub workflow command.
 func workflowCommand(p configs.Problem) string {
 	var properties []string
 	add := func(name, value string) {

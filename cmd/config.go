@@ -22,16 +22,18 @@ func (t *tool) configCommand() *cobra.Command {
 		t.configShowCommand(), t.configSchemaCommand(), t.configDiffCommand(), t.configReloadCommand(), t.configImportCommand())
 }
 
-// loadOptions say where the config of a command comes from.
+// loadOptions returns options that say where a command's config comes from.
 func (t *tool) loadOptions(cmd *cobra.Command, paths []string) configs.Options {
 	return configs.Options{Paths: paths, Flags: cmd.Flags(), FlagKeys: flagKeys}
 }
 
-// readConfig is [configs.Load]. While a config is read the heap only grows, and the collector would go through nearly all of it
-// again at each doubling: for very many jobs that is a third of the time.
+// readConfig calls [configs.Load] with a relaxed garbage collector. While a config is read, the
+// heap only grows, and at each doubling the collector would scan nearly all of it again: for very
+// many jobs, that is a third of the time.
 func readConfig(options configs.Options) (*configs.Config, error) {
 	const percent = 400
-	if before := debug.SetGCPercent(percent); before < 0 || before > percent { // as $GOGC has it
+	// keep what $GOGC set
+	if before := debug.SetGCPercent(percent); before < 0 || before > percent {
 		debug.SetGCPercent(before)
 	} else {
 		defer debug.SetGCPercent(before)
@@ -39,7 +41,8 @@ func readConfig(options configs.Options) (*configs.Config, error) {
 	return configs.Load(options)
 }
 
-// told prints the problems of a config that cannot be used, and returns the error that ends the command then.
+// told prints the problems of a config that cannot be used, and returns the error that ends the
+// command.
 func (t *tool) told(config *configs.Config, err error) (*configs.Config, error) {
 	if problems, ok := errors.AsType[configs.Problems](err); ok {
 		fmt.Fprintln(t.stderr, problems.Error())
@@ -48,7 +51,7 @@ func (t *tool) told(config *configs.Config, err error) (*configs.Config, error) 
 	return config, err
 }
 
-// shownValue is a key as `config show` prints it.
+// shownValue is one line of `config show`.
 type shownValue struct {
 	Key   string `json:"key"`
 	Value any    `json:"value"`
@@ -72,7 +75,8 @@ ${...} in a job is shown as it is written.`,
 		options.Origins = true
 		config, err := readConfig(options)
 		if problems, ok := errors.AsType[configs.Problems](err); ok && len(args) == 0 {
-			// The settings may be right all the same, and whoever looks for a mistake wants to see them.
+			// The settings may still be valid, and a user looking for a mistake needs to see
+			// them.
 			options.SettingsOnly = true
 			fmt.Fprintf(t.stderr, "lockstep: permits and jobs cannot be used: %s (see: lockstep check)\n", problems.Summary())
 			config, err = readConfig(options)
@@ -81,7 +85,7 @@ ${...} in a job is shown as it is written.`,
 			return err
 		}
 		for _, p := range config.Warnings.List {
-			if p.Variable != "" { // it is why a value is not what it was set to
+			if p.Variable != "" { // it explains why a value is not what the user set
 				fmt.Fprintln(t.stderr, p)
 			}
 		}
@@ -115,7 +119,7 @@ func notInFiles(config *configs.Config, name string) error {
 	return fmt.Errorf("no job %q in the config, which has %d", name, len(known))
 }
 
-// inline writes a value on one line: a text as it is, anything else as JSON.
+// inline formats a value on one line: a string as it is, anything else as JSON.
 func inline(value any) string {
 	switch v := value.(type) {
 	case nil:

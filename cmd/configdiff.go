@@ -13,19 +13,19 @@ import (
 	"lockstep/jobs"
 )
 
-// jobChange is what a config would do to one job.
+// jobChange is how a config would change one job.
 type jobChange struct {
 	Job    string           `json:"job"`
 	Change string           `json:"change"` // added, removed or changed
-	Keys   []configs.Change `json:"keys"`   // of a changed one
+	Keys   []configs.Change `json:"keys"`   // of a changed job
 }
 
-// permitChange is what a config would do to permits.
+// permitChange is how a config would change permits.
 type permitChange struct {
 	Permits string           `json:"permits"`
-	Change  string           `json:"change"` // as of a job
+	Change  string           `json:"change"` // as in jobChange
 	Keys    []configs.Change `json:"keys"`
-	Note    string           `json:"note,omitempty"` // why it would not come to that
+	Note    string           `json:"note,omitempty"` // why the change would not take effect
 }
 
 func (t *tool) configDiffCommand() *cobra.Command {
@@ -82,7 +82,8 @@ not have are not looked for in Redis. A limit that could not be changed so is to
 	return cmd
 }
 
-// registered returns what workers have registered: all jobs, and of the permits those that a config has, too.
+// registered returns what workers have registered: all jobs, and those permits that the config also
+// has.
 func (t *tool) registered(cmd *cobra.Command, config *configs.Config) (*configs.Config, error) {
 	before := &configs.Config{Permits: make(map[string]configs.Permit)}
 	err := t.reads(func(ctx context.Context, conn *connection, _ []string) error {
@@ -94,7 +95,8 @@ func (t *tool) registered(cmd *cobra.Command, config *configs.Config) (*configs.
 			before.Jobs = append(before.Jobs, record.Job)
 		}
 		permits, err := conn.ledger.Space().Permits(ctx, slices.Collect(maps.Keys(config.Permits))...)
-		for name, p := range permits { // nobody is told what they are for
+		// Redis does not store descriptions: take the config's, so that they do not differ.
+		for name, p := range permits {
 			before.Permits[name] = configs.Permit{Limit: p.Permits, Version: p.Version, Description: config.Permits[name].Description}
 		}
 		return err
@@ -102,7 +104,7 @@ func (t *tool) registered(cmd *cobra.Command, config *configs.Config) (*configs.
 	return before, err
 }
 
-// comparePermits tells what changes from one set of permits to another, by name.
+// comparePermits lists the changes from one set of permits to another, by name.
 func comparePermits(before, after map[string]configs.Permit) (changes []permitChange) {
 	names := maps.Clone(before)
 	maps.Copy(names, after)
@@ -110,7 +112,7 @@ func comparePermits(before, after map[string]configs.Permit) (changes []permitCh
 		was, is := before[name], after[name]
 		change := permitChange{Permits: name, Change: "changed", Keys: []configs.Change{}}
 		switch {
-		case was == configs.Permit{}: // none has a limit of 0
+		case was == configs.Permit{}: // no permits have a limit of 0
 			change.Change = "added"
 		case is == configs.Permit{}:
 			change.Change = "removed"
@@ -132,7 +134,7 @@ func comparePermits(before, after map[string]configs.Permit) (changes []permitCh
 	return changes
 }
 
-// unlessEmpty makes nothing of a text that was not written.
+// unlessEmpty returns nil for an empty string.
 func unlessEmpty(s string) any {
 	if s == "" {
 		return nil
@@ -140,7 +142,7 @@ func unlessEmpty(s string) any {
 	return s
 }
 
-// notTaken says why a limit would not become what a config says, or "".
+// notTaken explains why a limit would not become what the config says, or returns "".
 func notTaken(name string, declared, config configs.Permit) string {
 	switch {
 	case declared.Limit == config.Limit || declared.Limit == 0 || config.Version > declared.Version:
@@ -151,7 +153,7 @@ func notTaken(name string, declared, config configs.Permit) string {
 	return fmt.Sprintf("workers would refuse this config: raise permits.%s.version above %d to change the limit", name, declared.Version)
 }
 
-// compareJobs tells what changes from one set of jobs to another, by name.
+// compareJobs lists the changes from one set of jobs to another, by name.
 func compareJobs(before, after []*jobs.Job) []jobChange {
 	old := make(map[string]*jobs.Job, len(before))
 	for _, job := range before {

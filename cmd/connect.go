@@ -22,15 +22,15 @@ import (
 // embedded is the redis.url of a Redis inside the worker.
 const embedded = "embedded"
 
-// globalFlags are those of every command.
+// globalFlags are the flags of every command.
 type globalFlags struct {
 	config []string
-	redis  string // read by configs, as is the next; kept here because a flag needs a place
+	redis  string // read by configs, like redisPasswordFile; a flag needs a variable
 
 	redisPasswordFile string
 }
 
-// flagKeys tells which setting a flag is for.
+// flagKeys maps flags to settings.
 var flagKeys = map[string]string{
 	"redis": "redis.url",
 
@@ -40,14 +40,14 @@ var flagKeys = map[string]string{
 	"queues":      "worker.queues",
 }
 
-// load reads the config that is meant. What is wrong with it has been told when the error comes.
+// load reads the config. When it returns an error, it has already printed the config's problems.
 func (t *tool) load(cmd *cobra.Command, paths []string, settingsOnly bool) (*configs.Config, error) {
 	options := t.loadOptions(cmd, paths)
 	options.SettingsOnly = settingsOnly
 	return t.told(readConfig(options))
 }
 
-// connection is a way to one installation: its Redis, and what stands there.
+// connection gives access to one installation: its Redis, and the data in it.
 type connection struct {
 	settings configs.Settings
 	rdb      redis.UniversalClient
@@ -57,21 +57,21 @@ type connection struct {
 
 func (c *connection) Close() error { return c.rdb.Close() }
 
-// connect finds Redis as the worker does, or else a running demo, and checks that this build knows the format of what is
-// stored there.
+// connect finds Redis as a worker does, or falls back to a running demo. It checks that this build
+// knows the format of the stored data.
 func (t *tool) connect(cmd *cobra.Command) (*connection, error) {
 	conn, err := t.reach(cmd)
 	if err != nil {
 		return nil, err
 	}
-	// A producer has no rights on the namespace: workers check what it puts into a queue.
+	// A producer has no rights on the namespace; workers check what it puts into a queue.
 	if err := conn.ledger.Space().Check(cmd.Context()); err != nil && !redis.HasErrorPrefix(err, "NOPERM") {
 		return nil, errors.Join(conn.away(err), conn.Close())
 	}
 	return conn, nil
 }
 
-// reach is connect without the check of the format.
+// reach is connect without the format check.
 func (t *tool) reach(cmd *cobra.Command) (*connection, error) {
 	ctx := cmd.Context()
 	config, err := t.load(cmd, configs.Find(t.flags.config, nil), true)
@@ -107,7 +107,8 @@ func newConnection(rdb redis.UniversalClient, settings configs.Settings) (*conne
 	}
 	keys, err := settings.Redis.SignKeys()
 	switch {
-	case errors.Is(err, fs.ErrPermission): // a user without the right to read the key passes on definitions that workers have signed
+	// a user without the right to read the key passes on definitions that workers signed
+	case errors.Is(err, fs.ErrPermission):
 		keys = nil
 	case err != nil:
 		return nil, exit(exitConfig, err)
@@ -118,7 +119,7 @@ func newConnection(rdb redis.UniversalClient, settings configs.Settings) (*conne
 	return &connection{settings: settings, rdb: rdb, ledger: l, reader: admin.NewReader(l)}, nil
 }
 
-// open makes a client and asks Redis whether it is there.
+// open makes a client and pings Redis.
 func open(ctx context.Context, settings configs.Redis) (redis.UniversalClient, error) {
 	rdb, err := newClient(settings)
 	if err != nil {
@@ -134,11 +135,11 @@ func open(ctx context.Context, settings configs.Redis) (redis.UniversalClient, e
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	if errors.Is(err, redis.Nil) { // PING itself never answers that
+	if errors.Is(err, redis.Nil) { // PING itself never returns it
 		return nil, exit(exitRedis, fmt.Errorf("the Sentinels of %s know no such master: check ?master= in redis.url", settings.SafeURL()))
 	}
 	var refusal redis.Error
-	if errors.As(err, &refusal) { // it is there
+	if errors.As(err, &refusal) { // Redis has replied
 		return nil, exit(exitRedis, fmt.Errorf("the Redis at %s refuses: %w; check user and password in redis.url or redis.password_file",
 			settings.SafeURL(), err))
 	}
@@ -146,10 +147,10 @@ func open(ctx context.Context, settings configs.Redis) (redis.UniversalClient, e
 		settings.SafeURL(), err))
 }
 
-// away turns an error of a Redis that was there, and is no longer, into one with the code for that.
+// away gives an error of a lost connection the exit code for that.
 func (c *connection) away(err error) error { return lostRedis(c.settings.Redis, err) }
 
-// lostRedis gives an error of the network the code of a Redis that is not reachable.
+// lostRedis gives a network error the exit code of an unreachable Redis.
 func lostRedis(settings configs.Redis, err error) error {
 	var network net.Error
 	var known *exitError
@@ -159,7 +160,7 @@ func lostRedis(settings configs.Redis, err error) error {
 	return exit(exitRedis, fmt.Errorf("lost connection to Redis at %s: %w", settings.SafeURL(), err))
 }
 
-// now returns the server's time, by which all records are dated.
+// now returns the server's time, which dates all records.
 func (c *connection) now(ctx context.Context) (time.Time, error) {
 	now, err := c.rdb.Time(ctx).Result()
 	if err != nil {

@@ -32,8 +32,9 @@ import (
 var demoConfig string
 
 const (
-	replaceIn   = 10 * time.Second // so long two workers are left alone when a worker's parent process was killed, too
-	readyWithin = 30 * time.Second // a machine that is busy compiling the demo is slow
+	// before a worker whose parent process was killed is replaced: its peers take over first
+	replaceIn   = 10 * time.Second
+	readyWithin = 30 * time.Second // generous: the machine may still be busy compiling the demo
 )
 
 func (t *tool) demoCommand() *cobra.Command {
@@ -59,13 +60,14 @@ has left on disk.`,
 			return misuse(cmd, "the demo brings its own Redis and config: --redis and --config are for lockstep start")
 		}
 		t.manners.Store(orderly)
-		// Nobody reads on: that is the end, and in order too. Without this the first line after it would kill the process.
+		// If the reader of stdout exits, the demo ends in order. Without this, SIGPIPE would kill
+		// the process at its next line.
 		ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGPIPE)
 		defer stop()
 		d := &demo{tool: t, workers: workers, out: &lines{w: t.stdout, colours: colours(t.stdout)}}
 		err := d.run(ctx, net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), flags.Changed("port"))
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-			return nil // a signal asked for the end while it was still starting
+			return nil // a signal came during the start
 		}
 		return err
 	}
@@ -78,22 +80,23 @@ type demo struct {
 	workers int
 	out     *lines
 
-	folder string // of the config and the workers' logs; removed at the end
+	folder string // holds the config and the workers' logs; removed at the end
 	redis  *embeddedRedis
 	conn   *connection
 	acts   *admin.Operator
 	page   string
 }
 
-// run starts everything, one after the other, and takes it down in the reverse order.
+// run starts everything in order and stops it in reverse.
 func (d *demo) run(ctx context.Context, listen string, explicit bool) (err error) {
-	background := context.WithoutCancel(ctx) // for what goes last
+	background := context.WithoutCancel(ctx) // for what must outlive ctx
 	listener, err := admin.Listen(listen, explicit)
 	if err != nil {
 		return err
 	}
 	d.page = "http://" + listener.Addr().String()
-	closeListener := sync.OnceFunc(func() { _ = listener.Close() }) // admin.Serve closes it, once it serves
+	// once it serves, admin.Serve closes it
+	closeListener := sync.OnceFunc(func() { _ = listener.Close() })
 	defer closeListener()
 
 	if d.folder, err = os.MkdirTemp("", "lockstep-demo-"); err != nil {
@@ -126,7 +129,7 @@ func (d *demo) run(ctx context.Context, listen string, explicit bool) (err error
 		return err
 	}
 
-	// What the workers need goes on until the last of them has ended.
+	// The workers' Redis and the page run until the last worker has exited.
 	var basics errgroup.Group
 	serving, stop := context.WithCancel(background)
 	defer func() { stop(); err = errors.Join(err, basics.Wait()) }()
@@ -158,19 +161,19 @@ func (d *demo) run(ctx context.Context, listen string, explicit bool) (err error
 	return group.Wait()
 }
 
-// config writes the jobs to the demo's folder, where somebody may read them, and loads them.
+// config writes the jobs to the demo's folder, where users can read them, and loads them.
 func (d *demo) config() (*configs.Config, error) {
 	path := d.configPath()
 	if err := os.WriteFile(path, []byte(demoConfig), 0o600); err != nil {
 		return nil, err
 	}
-	// An empty environment: the user's settings are for his workers.
+	// The environment is empty: the user's settings are meant for the user's own workers.
 	return configs.Load(configs.Options{Paths: []string{path}, Environ: []string{}})
 }
 
 func (d *demo) configPath() string { return filepath.Join(d.folder, "lockstep.yaml") }
 
-// banner says what there is to see.
+// banner prints what the demo consists of and what to try.
 func (d *demo) banner(jobs int) {
 	d.out.print(fmt.Sprintf(`lockstep demo: embedded Redis on %s, %s, %s
   page     %s
@@ -188,7 +191,7 @@ func count(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// invocation is how to call this program once more: `go run` leaves none that could be called.
+// invocation returns how to run this program again: `go run` leaves no binary behind.
 func invocation() string {
 	self, err := os.Executable()
 	if err == nil && strings.Contains(self, string(filepath.Separator)+"go-build") {
@@ -197,7 +200,8 @@ func invocation() string {
 	return os.Args[0]
 }
 
-// awaitWorkers returns true when all workers are there and their jobs are registered, and false when ctx ended before.
+// awaitWorkers returns true once all workers are up and their jobs are registered, and false if ctx
+// ends first.
 func (d *demo) awaitWorkers(ctx context.Context, jobs int) (bool, error) {
 	deadline := time.Now().Add(readyWithin)
 	for {
@@ -215,7 +219,7 @@ func (d *demo) awaitWorkers(ctx context.Context, jobs int) (bool, error) {
 	}
 }
 
-// pause waits, and tells whether it waited to the end.
+// pause waits for d. It returns false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -227,8 +231,8 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// keepWorker runs a worker, a parent process that replaces its child when that is killed, and another one when the parent
-// has ended itself, until ctx ends and the last has ended.
+// keepWorker keeps a worker running until ctx ends and the worker has exited. The worker's parent
+// process replaces a killed child; keepWorker replaces a parent that has exited.
 func (d *demo) keepWorker(ctx context.Context, name string) error {
 	for {
 		pid, ended, err := d.runWorker(ctx, name)
@@ -246,8 +250,9 @@ func (d *demo) keepWorker(ctx context.Context, name string) error {
 	}
 }
 
-// runWorker runs one worker process until it ends; when ctx ends it is told to drain, and killed when the user signals
-// again. ended is the signal that killed it, or "". An error is a worker that failed.
+// runWorker runs one worker process until it exits. When ctx ends, it tells the worker to drain,
+// and kills it if the user sends another signal. ended is the signal that killed the worker, or "".
+// An error means that the worker failed.
 func (d *demo) runWorker(ctx context.Context, name string) (pid int, ended string, err error) {
 	self, err := command.Self()
 	if err != nil {
@@ -257,27 +262,29 @@ func (d *demo) runWorker(ctx context.Context, name string) (pid int, ended strin
 	if err != nil {
 		return 0, "", err
 	}
-	defer func() { _ = logged.Close() }() // it is the worker's
+	defer func() { _ = logged.Close() }() // only the worker writes to it
 	child := exec.Command(self, "start", "--demo-worker", "--config", d.configPath(), "--redis", d.redis.url())
 	child.Args[0] = os.Args[0]
 	child.Env = append(withoutSettings(os.Environ()), "LOCKSTEP_WORKER__NAME="+name)
 	child.Stdout, child.Stderr = logged, logged
-	// A group of its own: a Ctrl-C on the terminal is for this process alone, which then tells the workers.
+	// The worker has a process group of its own: Ctrl-C on the terminal reaches only this process,
+	// which then tells the workers.
 	child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	life, err := child.StdinPipe() // ends with this process, however that ends, and the worker with it
+	// closes when this process dies, however it dies, and ends the worker
+	life, err := child.StdinPipe()
 	if err != nil {
 		return 0, "", err
 	}
 	if err := child.Start(); err != nil {
 		return 0, "", fmt.Errorf("start a worker: %w", err)
 	}
-	defer func() { _ = life.Close() }() // by now nobody reads there
+	defer func() { _ = life.Close() }() // its reader has exited
 	done := make(chan error, 1)
 	go func() { done <- child.Wait() }()
 	select {
 	case err = <-done:
 	case <-ctx.Done():
-		_ = child.Process.Signal(syscall.SIGTERM) // it may have ended by now
+		_ = child.Process.Signal(syscall.SIGTERM) // it may have exited already
 		select {
 		case err = <-done:
 		case <-d.again:
@@ -285,7 +292,7 @@ func (d *demo) runWorker(ctx context.Context, name string) (pid int, ended strin
 			err = <-done
 		}
 		if err != nil {
-			err = nil // however it ended, it was to end
+			err = nil // it was told to end, so how it ended does not matter
 		}
 		return child.Process.Pid, "", nil
 	}
@@ -299,7 +306,7 @@ func (d *demo) runWorker(ctx context.Context, name string) (pid int, ended strin
 	return child.Process.Pid, "", err
 }
 
-// withoutSettings returns an environment without what lockstep reads of it.
+// withoutSettings returns an environment without the variables that lockstep reads.
 func withoutSettings(environ []string) []string {
 	var kept []string
 	for _, entry := range environ {
@@ -310,7 +317,7 @@ func withoutSettings(environ []string) []string {
 	return kept
 }
 
-// lastLine returns the last line of a file, which says why a worker ended.
+// lastLine returns the last line of a file. In a worker's log, it explains why the worker ended.
 func lastLine(path string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -320,7 +327,7 @@ func lastLine(path string) string {
 	return string(text[bytes.LastIndexByte(text, '\n')+1:])
 }
 
-// lines prints whole lines of several goroutines.
+// lines prints the lines of several goroutines, each in one piece.
 type lines struct {
 	mu      sync.Mutex
 	w       io.Writer
@@ -332,10 +339,10 @@ func (l *lines) print(text string) {
 	defer l.mu.Unlock()
 	b := bufio.NewWriter(l.w)
 	_, _ = b.WriteString(text)
-	_ = b.Flush() // a reader that is gone ends the demo by SIGPIPE
+	_ = b.Flush() // if the reader has exited, SIGPIPE ends the demo
 }
 
-// say prints one line with the time in front.
+// say prints one line that begins with the time.
 func (l *lines) say(colour, format string, args ...any) {
 	text := oneLine(fmt.Sprintf(format, args...))
 	if l.colours && colour != "" {

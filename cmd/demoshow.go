@@ -15,7 +15,7 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// demoHandlers are the Go handlers of the demo's workers.
+// demoHandlers returns the Go handlers of the demo's workers.
 func demoHandlers() *jobs.Registry {
 	reg := jobs.NewRegistry()
 	jobs.Handle(reg, "demo.settle", func(ctx context.Context, run *jobs.Run[settleArgs]) error {
@@ -45,8 +45,9 @@ type reportArgs struct {
 	Format string `json:"format"`
 }
 
-// produce asks for runs, as an application would, until ctx ends: a long haul whenever there is none, and every few
-// seconds some bills to settle, which overlap with those of others.
+// produce asks for runs, as an application would, until ctx ends: a long haul whenever none is
+// outstanding, and every few seconds some bills to settle, which overlap with the bills of other
+// runs.
 func (d *demo) produce(ctx context.Context) {
 	for {
 		hauls, err := d.conn.reader.Runs(ctx, admin.RunFilter{Job: "long-haul", Limit: 1})
@@ -79,23 +80,23 @@ func (d *demo) ask(ctx context.Context, job string, trigger ledger.Trigger, args
 	}
 }
 
-// told is what was said of a run.
+// told is what has been printed about a run.
 type told struct {
 	attempts int
 	waits    bool
 	final    bool
 }
 
-// tell prints what happens, until ctx ends: a line for each run that ends, and one for what is worth seeing before: it
-// waits, it is tried again, it is a long one.
+// tell prints what happens, until ctx ends: a line for each run that ends, and one for each event
+// worth seeing before that: the run waits, is retried, or is a long one.
 func (d *demo) tell(ctx context.Context) {
-	const atATime = 200 // runs looked at; a demo has fewer outstanding ones
+	const atATime = 200 // at a time; a demo has fewer outstanding runs
 	seen := make(map[jobs.RunID]told)
 	var there []admin.Worker
 	for pause(ctx, 200*time.Millisecond) {
 		runs, err := d.conn.reader.Runs(ctx, admin.RunFilter{Limit: atATime})
 		if err != nil {
-			continue // it is said nowhere, since only the end of the demo can be the reason
+			continue // not reported: only the end of the demo can be the cause
 		}
 		if workers, err := d.conn.reader.Workers(ctx); err == nil {
 			d.tellWorkers(there, workers)
@@ -110,7 +111,7 @@ func (d *demo) tell(ctx context.Context) {
 	}
 }
 
-// tellWorkers says who has died, and who has come in his place.
+// tellWorkers reports the workers that have died and those that have replaced them.
 func (d *demo) tellWorkers(before, now []admin.Worker) {
 	for _, w := range before {
 		if pidOf(now, w.ID) == 0 && w.State == "ready" {
@@ -124,7 +125,7 @@ func (d *demo) tellWorkers(before, now []admin.Worker) {
 	}
 }
 
-// tellRun says what is new about a run and returns what has been said of it.
+// tellRun prints what is new about a run and returns what has been printed about it.
 func (d *demo) tellRun(run *admin.Run, said told, workers []admin.Worker, waits []admin.Wait) told {
 	attempts := len(run.Attempts)
 	if run.State == ledger.WaitsLock && !said.waits {
@@ -137,7 +138,7 @@ func (d *demo) tellRun(run *admin.Run, said told, workers []admin.Worker, waits 
 			d.out.say(yellow, "%s waits for %s: in the way is %s%s", run.ID, strings.Join(waits[i].Wants, " "), waits[i].BlockedBy[0], others)
 		}
 	}
-	// What ended is said with the attempt that follows, or with the end of the run.
+	// The outcome of an attempt is printed when the next one starts, or with the end of the run.
 	if attempts > max(said.attempts, 1) {
 		before, last := run.Attempts[attempts-2], run.Attempts[attempts-1]
 		switch before.Outcome {
@@ -170,7 +171,7 @@ func pidOf(workers []admin.Worker, id locks.SessionID) int {
 	return 0
 }
 
-// ending says who did a run, and how it ended.
+// ending describes how a run ended, and on which worker.
 func (d *demo) ending(run *admin.Run) string {
 	text := fmt.Sprintf("%s %s", run.ID, run.State)
 	if n := len(run.Attempts); n > 0 {

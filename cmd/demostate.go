@@ -17,8 +17,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// demoState is what a running demo leaves in the user's cache folder, one file for each demo, so that a command line
-// which was told of no Redis finds it.
+// demoState is a file that a running demo leaves in the user's cache folder, one for each demo. A
+// command for which no Redis is named finds the demo by it.
 type demoState struct {
 	PID       int       `json:"pid"`
 	Redis     string    `json:"redis"`
@@ -37,7 +37,7 @@ func demoFolder() (string, error) {
 
 const demoPrefix, demoSuffix = "demo-", ".json"
 
-// write makes the demo known and returns how to take that back.
+// write publishes the demo and returns a function that withdraws it.
 func (s *demoState) write() (remove func() error, err error) {
 	folder, err := demoFolder()
 	if err != nil {
@@ -51,7 +51,7 @@ func (s *demoState) write() (remove func() error, err error) {
 		return nil, err
 	}
 	path := filepath.Join(folder, fmt.Sprintf("%s%d%s", demoPrefix, s.PID, demoSuffix))
-	// Written aside and renamed: nobody reads half of it.
+	// Write aside and rename, so that no reader sees half a file.
 	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
 		return nil, err
 	}
@@ -66,7 +66,8 @@ func (s *demoState) write() (remove func() error, err error) {
 	}, nil
 }
 
-// findDemo returns the demo that was started last and still answers, or nil. Files of demos that are gone are removed.
+// findDemo returns the most recently started demo that still answers, or nil. It removes the files
+// of demos that have exited.
 func findDemo(ctx context.Context) *demoState {
 	folder, err := demoFolder()
 	if err != nil {
@@ -78,7 +79,7 @@ func findDemo(ctx context.Context) *demoState {
 	}
 	var demos []*demoState
 	for _, path := range files {
-		demo, err := new(demoState), errDemoGone // also of a file that nobody can read
+		demo, err := new(demoState), errDemoGone // also for an unreadable file
 		if text, failed := os.ReadFile(path); failed == nil && json.Unmarshal(text, demo) == nil {
 			err = demo.answers(ctx)
 		}
@@ -86,7 +87,7 @@ func findDemo(ctx context.Context) *demoState {
 		case err == nil:
 			demos = append(demos, demo)
 		case errors.Is(err, errDemoGone):
-			_ = os.Remove(path) // where that is not allowed it is looked at again the next time
+			_ = os.Remove(path) // if that is not allowed, the next call tries again
 		}
 	}
 	if len(demos) == 0 {
@@ -95,11 +96,12 @@ func findDemo(ctx context.Context) *demoState {
 	return slices.MaxFunc(demos, func(a, b *demoState) int { return cmp.Compare(a.Started.UnixNano(), b.Started.UnixNano()) })
 }
 
-// errDemoGone says that a demo's file was left behind.
+// errDemoGone means that a demo has exited and left its file behind.
 var errDemoGone = errors.New("there is no such demo any more")
 
-// answers returns nil when the demo's process lives and its Redis answers: a pid alone may have passed to another process. A
-// demo on a busy machine may take its time, and is not gone for that.
+// answers returns nil if the demo's process lives and its Redis replies: the PID alone may belong
+// to another process by now. A demo on a busy machine may be slow, so a timeout does not mean that
+// it has exited.
 func (s *demoState) answers(ctx context.Context) error {
 	if s.PID <= 0 || errors.Is(syscall.Kill(s.PID, 0), syscall.ESRCH) {
 		return errDemoGone
@@ -114,7 +116,7 @@ func (s *demoState) answers(ctx context.Context) error {
 	rdb := redis.NewClient(&redis.Options{
 		Addr: u.Host, MaxRetries: sendOnce, DialerRetries: dialOnce, DialTimeout: limit, ContextTimeoutEnabled: true,
 	})
-	defer func() { _ = rdb.Close() }() // it was only asked
+	defer func() { _ = rdb.Close() }() // only a PING was sent
 	err = rdb.Ping(ctx).Err()
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		return errDemoGone

@@ -1,91 +1,110 @@
-// Package cmd is the command line of lockstep. [Main] gives any binary the whole tool: a program with Go handlers of its
-// own registers them and calls it, and is then worker, client and inspector in one.
+// Package cmd is the command line of lockstep. [Main] turns any binary into the whole tool: a
+// program registers its Go handlers, calls Main, and is worker, client and inspector in one.
 //
 // # How a command is made
 //
-// There is one file for each group of commands. A command parses, connects, calls one package that does the thing, and
-// prints; the rules live in those packages. What all commands share:
+// Each group of commands has one file. A command parses its flags, connects, calls the one package
+// that does the work, and prints. The rules live in those packages. All commands share:
 //
-//   - exit.go: the exit codes. An error carries its code; every other error is a plain failure. What went wrong is one
-//     line on stderr that begins with "lockstep:".
-//   - connect.go, url.go: where Redis is, found as the worker finds it, or, when nobody says so, as a running demo.
-//   - output.go: tables for people, JSON and YAML for programs, names for shells. Data goes to stdout, all else to
-//     stderr. JSON has the shapes of the HTTP API, because both come from the same reader (lockstep/scheduler/admin).
+//   - exit.go: the exit codes. An error may carry its code; any other error exits with 1. An error
+//     is reported as one line on stderr that begins with "lockstep:".
+//   - connect.go, url.go: where Redis is. A command finds it as a worker does, and falls back to a
+//     running demo if nothing names a Redis.
+//   - output.go: tables for people, JSON and YAML for programs, names for shells. Data goes to
+//     stdout, everything else to stderr. JSON has the shapes of the HTTP API, because both come
+//     from the same reader (lockstep/scheduler/admin).
 //
 // # Processes
 //
-// The binary starts itself again in three cases: as the guard of a command (lockstep/jobs/command), which [Main] turns
-// into before anything else happens, as the working child of `lockstep start`, and as the workers of `lockstep demo`.
+// The binary starts itself again in three cases: as the guard of a command (lockstep/jobs/command),
+// as the working child of `lockstep start`, and as the workers of `lockstep demo`. [Main] becomes a
+// guard before it does anything else.
 //
-// The first SIGINT, SIGTERM or SIGHUP ends the root context, from which all others are derived; a worker then drains. A
-// second one cancels what still runs. To a worker SIGHUP says something else: to read its config again (reload.go). Only
-// that of a terminal which has been closed asks it to end.
+// The first SIGINT, SIGTERM or SIGHUP cancels the root context, from which all others derive; a
+// worker then drains. A second signal cancels whatever still runs. For a worker, SIGHUP means
+// "reload the config" instead (reload.go), unless it comes from a terminal that was closed.
 //
 // # Parent and child
 //
-// A worker is a pair of processes. `lockstep start` itself is the parent: it starts this binary once more as the working
-// child, which does everything, and waits.
+// A worker is a pair of processes. `lockstep start` itself is the parent. It starts this binary
+// once more as the working child, which does all the work, and waits for it.
 //
 //	lockstep start ──orders──▶ lockstep worker: start ──▶ guard ──▶ command ──▶ ...
 //	   (parent)    ◀──news────        (child)
 //
-// The problem it solves: a worker that dies of a panic, for want of memory or by kill -9 ends nothing of what it holds,
-// so its locks and runs stand still until its lease is over. Somebody who sees for certain that it is dead, with every
-// process it has started, can end its session in its place, and the next worker goes on within a fraction of a second.
-// The kernel tells a parent. And when it is the only worker, the parent starts another one.
+// The pair solves this problem: a worker that panics, runs out of memory or is killed with -9
+// releases nothing, so its locks and runs are stuck until its lease expires. A process that knows
+// for certain that the worker is dead, along with every process it started, can end the worker's
+// session on its behalf, and the next worker takes over within a fraction of a second. A parent
+// gets this certainty from the kernel. If the dead worker was the only one, the parent starts
+// another.
 //
-//	              ┌──ends in order──────────────────────────▶ the parent ends, with the child's exit code
-//	child works ──┤
-//	     ▲        └──crashes──▶ burial ──nothing is left──▶ death reported, sessions ended ──┐
-//	     │                        └────── a second ───────▶ death reported, lease decides ───┤
-//	     └──────── pause: none, 0.5 s, 1 s, 2 s ─────────────────────────────────────────────┴──▶ exit 1, at the fifth in a minute
+//	child works ──┬── exits in order ──▶ the parent exits with the child's code
+//	     ▲        │
+//	     │        └── crashes ──▶ burial ──┬── nothing left ──▶ death reported, sessions ended ──┐
+//	     │                                 └── after 1 s ─────▶ death reported, lease decides ───┤
+//	     └──────── pause: none, 0.5 s, 1 s, 2 s ◀────────────────────────────────────────────────┤
+//	                                                    exit 1, at the fifth crash in a minute ◀─┘
 //
-// Orders and news are two pipes. An order is one byte, a signal that the parent was sent and passes on: it waits in the
-// pipe even while the child cannot hear signals yet. News ([news]) are where Redis is, each session before anything is
-// claimed under it, and, last of all, that the child ends in order. The parent reads no config and has no connection to
-// Redis; it makes one when there is a session to end.
+// Orders and news are two pipes. An order is one byte: a signal that the parent received and passes
+// on. It waits in the pipe while the child cannot handle signals yet. News ([news]) carries the
+// address of Redis, each session before anything is claimed under it, and, as the last message,
+// that the child exits in order. The parent reads no config and keeps no connection to Redis; it
+// opens one only when it has a session to end.
 //
-// # What always holds
+// # Invariants
 //
-//  1. A session is ended only when nothing that worked under it can go on: the child was reaped, and after that the
-//     parent, to which every orphan falls (it is a subreaper), has killed until it had no child left.
-//  2. A session that may have a hold was told to the parent before: it is in the pipe, which outlives the child.
-//  3. What does not end in order has crashed, whatever its exit code: a panic exits with 2, as wrong usage does.
-//  4. The next child has sessions of its own. An ended id stays refused, so whatever the dead child had sent and comes
-//     late takes nothing; what it had sent to others than Redis is what tokens are for.
+//  1. The parent ends a session only after everything that worked under it is dead: it has reaped
+//     the child, and has then killed until it had no children left. Every orphan becomes its child,
+//     because it is a subreaper.
+//  2. The parent learns of a session before that session can have a hold: the ID is in the pipe,
+//     which outlives the child.
+//  3. A child that does not announce an orderly exit has crashed, whatever its exit code: a panic
+//     exits with 2, as wrong usage does.
+//  4. The next child has sessions of its own. The ID of an ended session stays refused, so a late
+//     command of the dead child takes nothing. Tokens cover the requests that it had sent to
+//     systems other than Redis.
 //
-// # What happens when
+// # Failures
 //
-//   - The child crashes: as above. A guard that hears of it first does the same for its command; both may.
-//   - The child hangs, or is stopped: nothing. Its lease decides, and its guards kill by the deadline they know. When it
-//     goes on, its watchdog ends what it was doing, and what it still tells the ledger is refused.
-//   - A process cannot be killed within a second (it waits for a disk, or belongs to another user), or the system has no
-//     subreaper, or the parent had children before (a script that starts something and then executes lockstep): the
-//     session is left to the lease, and the next child starts all the same.
-//   - Redis does not answer for five seconds while the death is to be reported and the session ended: the lease decides. The
-//     parent reports the death again before it starts another child. If a sweep comes first, the attempts have lost their
-//     lease instead of having crashed.
-//   - The parent dies: the orders end. The child hands its runs back at once, as after a second signal, ends its session
-//     and exits; if that takes longer than ten seconds it exits as it is, and the lease decides. It does not go on alone,
-//     since whoever has killed the parent, or sees it dead and starts another, takes the worker for dead. The kernel could
-//     kill it with its parent (Pdeathsig), but then its runs would have crashed, and would wait for the lease.
-//   - Both die, or the machine does, or the parent is stopped when its child crashes: the lease decides, and no crash is
-//     counted, since nothing reports one. A kernel may kill all processes of a control group for want of memory
-//     (memory.oom.group, which Kubernetes sets). A run that brings its host down like that each time is bounded by
-//     [ledger.MaxLostLeases].
-//   - The child crashes while it drains: it is buried, and the parent ends with 1.
-//   - A Go handler ignores its context when the drain is over: the child tells the parent which runs it leaves behind,
-//     and ends in order. The parent buries what is left as after a crash, hands the runs back, which are not counted as
-//     crashed, and ends the session. The exit code is the child's.
-//   - A child that was started after a crash cannot begin, because Redis is unreachable, because OnStart fails, or
-//     because the files were changed to a config that a reload refused (only the crashed child had the old config).
-//     The parent does not end for that, since no process would start it again when the cause is mended: it logs the
-//     cause, tries again after 1 s, 2 s, ... up to 30 s, and at once on SIGHUP. The very first child's error is the
-//     parent's own.
-//   - The Go handlers' program opens a database before [Main]: parent, guards and command lines open it too. In
-//     [jobs.Registry.OnStart] only the working child does, before it has a session.
-//   - redis.url is embedded: that Redis dies with the child, so there is no session to end.
+//   - The child crashes: as above. A guard that notices first does the same for its command; both
+//     may act.
+//   - The child hangs or is stopped: the parent does nothing. The child's lease decides, and its
+//     guards kill at the deadline they know. When the child continues, its watchdog cuts off its
+//     work, and the ledger refuses its late reports.
+//   - A process cannot be killed within a second (it waits for a disk, or belongs to another user),
+//     or the system has no subreaper, or the parent had children before (a script that starts a
+//     process and then executes lockstep): the parent leaves the session to its lease and starts
+//     the next child anyway.
+//   - Redis does not answer for five seconds while the parent reports the death and ends the
+//     session: the lease decides. The parent reports the death again before it starts another
+//     child. If a sweep comes first, the attempts count as lost leases, not as crashes.
+//   - The parent dies: the orders end. The child hands its runs back at once, as after a second
+//     signal, ends its session and exits. If that takes longer than ten seconds, it exits anyway,
+//     and the lease decides. It does not continue without its parent, because an operator or
+//     supervisor that killed the parent, or saw it die and starts another, takes the worker for
+//     dead. The kernel could kill the child with its parent (Pdeathsig), but then its runs would
+//     count as crashed and wait for the lease.
+//   - Both die, or the machine does, or the parent is stopped when its child crashes: the lease
+//     decides, and no crash is counted, since no process reports one. A kernel that is short of
+//     memory may kill all processes of a control group (memory.oom.group, which Kubernetes sets).
+//     [ledger.MaxLostLeases] bounds a run that takes down its host like that each time.
+//   - The child crashes while it drains: the parent buries it and exits with 1.
+//   - A Go handler ignores its context when the drain is over: the child tells the parent which
+//     runs it leaves behind and exits in order. The parent buries what is left as after a crash,
+//     hands the runs back, which does not count as a crash, and ends the session. It exits with the
+//     child's code.
+//   - After a crash, the next child cannot start: Redis is unreachable, OnStart fails, or the files
+//     now hold a config that a reload refused (only the crashed child had the old one). The parent
+//     does not exit, since no process would start it again once the cause is repaired. It logs the
+//     cause and tries again after 1 s, 2 s, ... up to 30 s, and at once on SIGHUP. If the very
+//     first child cannot start, the parent exits with its error.
+//   - The program with the Go handlers opens a database before [Main]: the parent, the guards and
+//     command lines open it too. With [jobs.Registry.OnStart], only the working child does, before
+//     it has a session.
+//   - redis.url is embedded: that Redis dies with the child, so the parent has no session to end.
 //
-// What a Go handler has started and left behind in a session of its own falls to the parent while the child lives; it is
-// not touched before the child crashes.
+// A process that a Go handler started and left behind in a process session of its own becomes a
+// child of the parent while the working child lives. The parent does not touch it until the working
+// child crashes.
 package cmd

@@ -28,16 +28,16 @@ const (
 	levelError   = "error"
 )
 
-// finding is one thing that doctor has to say.
+// finding is one line of doctor's report.
 type finding struct {
 	Level   string  `json:"level"`
 	Topic   string  `json:"topic"`
-	On      *string `json:"on"` // a worker, a queue, a node of a cluster; null: all of it
+	On      *string `json:"on"` // a worker, a queue or a node of a cluster; null: everything
 	Finding string  `json:"finding"`
 }
 
-// clocksApart is how far a clock may be off before doctor says so. Ticks and locks go by Redis' clock, but people read
-// logs, and asynq dates its tasks by the sender's clock.
+// clocksApart is how far off a clock may be before doctor reports it. Ticks and locks follow the
+// clock of Redis, but people read logs, and asynq dates its tasks by the sender's clock.
 const clocksApart = 2 * time.Second
 
 func (t *tool) doctorCommand() *cobra.Command {
@@ -75,7 +75,7 @@ that this build does not know, with 4 when Redis is not reachable; warnings alon
 			return errors.Join(err, printed)
 		}
 		if err != nil {
-			return err // it was not possible to look at the rest
+			return err // the remaining checks were not possible
 		}
 		return d.verdict(strict)
 	}
@@ -100,7 +100,7 @@ func doctorView(t *tool) view[finding] {
 type doctor struct {
 	*tool
 	findings []finding
-	code     int // for a config that has errors
+	code     int // of a config with errors
 }
 
 func (d *doctor) say(level, topic, on, format string, args ...any) {
@@ -111,7 +111,7 @@ func (d *doctor) say(level, topic, on, format string, args ...any) {
 	d.findings = append(d.findings, f)
 }
 
-// verdict is how the command ends when it could look at all.
+// verdict prints how many errors and warnings were found, and returns the error to exit with.
 func (d *doctor) verdict(strict bool) error {
 	count := make(map[string]int)
 	for _, f := range d.findings {
@@ -144,8 +144,8 @@ func (d *doctor) look(cmd *cobra.Command) error {
 	return nil
 }
 
-// format compares the layout of the stored data with those that this build and the live sessions know. Data of another
-// format is not read any further.
+// format compares the format of the stored data with those that this build and the live sessions
+// know. It returns an error for a format that this build does not know, so nothing else is read.
 func (d *doctor) format(ctx context.Context, conn *connection, _ *configs.Config) error {
 	space := conn.ledger.Space()
 	if err := space.Check(ctx); err != nil {
@@ -183,7 +183,7 @@ func (d *doctor) format(ctx context.Context, conn *connection, _ *configs.Config
 	return nil
 }
 
-// config looks at the config files, and returns what they say, or nil when they have errors.
+// config checks the config files and returns the config, or nil if there is none or it has errors.
 func (d *doctor) config(cmd *cobra.Command) *configs.Config {
 	paths := configs.Find(d.flags.config, nil)
 	if len(paths) == 0 {
@@ -220,7 +220,7 @@ func (d *doctor) config(cmd *cobra.Command) *configs.Config {
 	}
 	signIn, err := newSignIn(config.Settings.Admin, slog.New(slog.DiscardHandler))
 	switch {
-	case err != nil: // it may be another host's
+	case err != nil: // the file may belong to another host
 		d.say(levelWarning, "config", "", "a worker would not start on this host: %v", err)
 	case signIn.Warning() != "":
 		d.say(levelWarning, "config", "", "%s", signIn.Warning())
@@ -228,7 +228,7 @@ func (d *doctor) config(cmd *cobra.Command) *configs.Config {
 	return config
 }
 
-// redis looks at the server, and at this host's clock beside its.
+// redis checks the server, and compares this host's clock with the server's.
 func (d *doctor) redis(ctx context.Context, conn *connection, _ *configs.Config) error {
 	before := time.Now()
 	now, err := conn.now(ctx)
@@ -245,7 +245,7 @@ func (d *doctor) redis(ctx context.Context, conn *connection, _ *configs.Config)
 	for _, f := range findings {
 		d.say(levels[f.Level], f.Topic, f.Node, "%s", f.Text)
 	}
-	// Half of the way, or some other part of it, is the reply's.
+	// The server read its clock somewhere between the request and the reply.
 	if off := before.Add(took / 2).Sub(now); off.Abs() > clocksApart+took {
 		d.say(levelWarning, "clock", "", "this host's clock is %s Redis'; no tick and no lock goes by it", apart(off))
 	} else {
@@ -254,7 +254,7 @@ func (d *doctor) redis(ctx context.Context, conn *connection, _ *configs.Config)
 	return nil
 }
 
-// definitions looks for registered definitions that this build does not know in full.
+// definitions looks for registered definitions with keys that this build does not know.
 func (d *doctor) definitions(ctx context.Context, conn *connection, _ *configs.Config) error {
 	records, err := conn.ledger.Jobs(ctx)
 	if err != nil {
@@ -268,10 +268,10 @@ func (d *doctor) definitions(ctx context.Context, conn *connection, _ *configs.C
 	return nil
 }
 
-// signing looks at what signs definitions: here, in what is registered, and in the workers.
+// signing checks which keys sign definitions: here, in the registered ones, and in the workers.
 func (d *doctor) signing(ctx context.Context, conn *connection, _ *configs.Config) error {
 	keys, err := conn.settings.Redis.SignKeys()
-	if err != nil { // connecting has accepted it: it is only not for this user to read
+	if err != nil { // connect has accepted the key; this user just has no right to read it
 		d.say(levelNote, "signing", "", "this user has no right to read the key that signs definitions: %v", err)
 		return nil
 	}
@@ -348,7 +348,7 @@ func (d *doctor) runs(ctx context.Context, conn *connection, _ *configs.Config) 
 	return nil
 }
 
-// history looks at what finished runs take.
+// history checks how much memory finished runs take.
 func (d *doctor) history(ctx context.Context, conn *connection, _ *configs.Config) error {
 	size, err := conn.ledger.HistorySize(ctx, func(ctx context.Context) error { return ctx.Err() })
 	if err != nil {
@@ -365,7 +365,7 @@ func (d *doctor) history(ctx context.Context, conn *connection, _ *configs.Confi
 	return nil
 }
 
-// memory says an amount of memory in the largest unit in which it is at least 1.
+// memory formats a number of bytes in the largest unit that makes it at least 1.
 func memory(bytes int64) string {
 	unit, units := float64(bytes), []string{"KiB", "MiB", "GiB"}
 	name := "B"
@@ -375,7 +375,7 @@ func memory(bytes int64) string {
 	return strconv.FormatFloat(math.Round(unit*10)/10, 'f', -1, 64) + " " + name
 }
 
-// apart says by how much a clock differs from another one.
+// apart describes how far one clock is from another.
 func apart(off time.Duration) string {
 	if off < 0 {
 		return age(-off) + " behind"
@@ -383,7 +383,7 @@ func apart(off time.Duration) string {
 	return age(off) + " ahead of"
 }
 
-// workers looks at who is there, by what clock, and with which config.
+// workers checks which workers exist, their clocks and their configs.
 func (d *doctor) workers(ctx context.Context, conn *connection, config *configs.Config) error {
 	workers, err := conn.reader.Workers(ctx)
 	if err != nil {
@@ -421,7 +421,7 @@ func (d *doctor) workers(ctx context.Context, conn *connection, config *configs.
 	return nil
 }
 
-// differences says who has what, when not all have the same.
+// differences reports which workers have which value, unless all have the same.
 func (d *doctor) differences(what string, who map[string][]string) {
 	if len(who) == 1 {
 		d.say(levelOK, "drift", "", "the workers have the same %s", strings.TrimSuffix(what, "s"))
@@ -434,7 +434,7 @@ func (d *doctor) differences(what string, who map[string][]string) {
 	d.say(levelWarning, "drift", "", "the workers have %d %s (%s): fine while a new one is rolled out", len(who), what, strings.Join(parts, "; "))
 }
 
-// queues looks at whose they are, and whether somebody serves them.
+// queues checks which namespace owns each queue, and whether a worker serves it.
 func (d *doctor) queues(ctx context.Context, conn *connection, config *configs.Config) error {
 	infos, err := conn.queues(ctx)
 	if err != nil {
@@ -453,7 +453,8 @@ func (d *doctor) queues(ctx context.Context, conn *connection, config *configs.C
 			disputed[name] = disputed[name] || w.State != admin.Gone
 		}
 	}
-	// Those that the config's jobs use, with how many do, and those that a worker of it would serve.
+	// used counts the config's jobs by queue; meant has the queues that a worker with this config
+	// would serve.
 	used, meant := make(map[string]int), make(map[string]bool)
 	if config != nil {
 		for _, job := range config.Jobs {

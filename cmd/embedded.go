@@ -8,8 +8,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 )
 
-// embeddedRedis is a Redis inside this process, on a loopback port: for `lockstep demo`, and for redis.url: embedded.
-// It keeps nothing on disk.
+// embeddedRedis is a Redis inside this process, on a loopback port, for `lockstep demo` and for
+// redis.url: embedded. It stores nothing on disk.
 type embeddedRedis struct{ mini *miniredis.Miniredis }
 
 func startEmbedded() (*embeddedRedis, error) {
@@ -24,8 +24,8 @@ func (e *embeddedRedis) url() string { return "redis://" + e.mini.Addr() + "/0" 
 
 func (e *embeddedRedis) close() { e.mini.Close() }
 
-// age lets keys expire until ctx ends: miniredis does so only when it is told how much time has passed. Its clock, which
-// scripts see, goes by itself.
+// age lets keys expire until ctx ends: miniredis expires keys only when told how much time has
+// passed. The clock that scripts see advances by itself.
 func (e *embeddedRedis) age(ctx context.Context) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()

@@ -43,10 +43,10 @@ is "hand". The locks of the job hold for it as for any other run.`,
 		`  lockstep job run nightly-backup --wait`)
 }
 
-// asked is what the command line asks for.
+// asked holds the flags of a request for a run.
 type asked struct {
 	args, id, at string
-	queue        string // of a task, for a user without the right to write to the ledger
+	queue        string // for a task, if the user may not write to the ledger
 	in           duration
 	wait         waitFlag
 	output       *format
@@ -115,7 +115,7 @@ func (t *tool) request(use string, trigger ledger.Trigger, short, long, example 
 	return cmd
 }
 
-// enqueue records a run, brings its delivery to the queue, prints it and, if asked to, waits for its end.
+// enqueue records a run, pushes its delivery, prints it and, if asked to, waits for its end.
 func (t *tool) enqueue(ctx context.Context, conn *connection, request ledger.Request, a asked) error {
 	operator, err := t.operator(conn)
 	if err != nil {
@@ -132,7 +132,7 @@ func (t *tool) enqueue(ctx context.Context, conn *connection, request ledger.Req
 	if errors.Is(err, jobs.ErrUnknownKeys) {
 		return refuse("%w; use lockstep of the build that wrote the definition", err)
 	}
-	if jobs.IsPermanent(err) { // the arguments do not fit, whoever asks
+	if jobs.IsPermanent(err) { // no caller could pass these arguments
 		return refuse("%w; give other arguments", err)
 	}
 	if err != nil {
@@ -145,7 +145,7 @@ func (t *tool) enqueue(ctx context.Context, conn *connection, request ledger.Req
 		}
 		fmt.Fprintf(t.stderr, "lockstep: run %s is there already%s; nothing was changed\n", enqueued.Run, state)
 	}
-	if *a.output == names { // before the wait: who waits may want to look
+	if *a.output == names { // before the wait, so that the user can look at the run meanwhile
 		if err := t.write(string(enqueued.Run) + "\n"); err != nil {
 			return err
 		}
@@ -166,7 +166,8 @@ func (t *tool) enqueue(ctx context.Context, conn *connection, request ledger.Req
 	return ended
 }
 
-// produce sends a task that asks for a run, for a user who may write to queues alone. A worker makes a run of it.
+// produce sends a task that asks for a run, for a user that may write only to queues. A worker
+// adopts the task as a run.
 func (t *tool) produce(cmd *cobra.Command, conn *connection, name string, request ledger.Request, a asked) error {
 	switch {
 	case a.wait.set:
@@ -230,7 +231,8 @@ func (t *tool) configured(cmd *cobra.Command, name string) (*jobs.Job, error) {
 	return nil, nil
 }
 
-// findJob returns the definition of a job: the one that workers have registered, else the one of the config.
+// findJob returns the definition of a job: the one that workers have registered, or else the one in
+// the config.
 func (t *tool) findJob(cmd *cobra.Command, conn *connection, name string) (*jobs.Job, error) {
 	record, err := conn.ledger.Job(cmd.Context(), name)
 	if err == nil {
@@ -258,7 +260,7 @@ func (t *tool) findJob(cmd *cobra.Command, conn *connection, name string) (*jobs
 	return nil, unknown("job", name, known)
 }
 
-// readArgs returns the arguments that a flag gives: JSON, a file of it, or stdin.
+// readArgs returns the arguments that --args names: JSON, a file of it, or stdin.
 func (t *tool) readArgs(ctx context.Context, flag string, given bool) (json.RawMessage, error) {
 	if !given {
 		return nil, nil
@@ -283,8 +285,8 @@ func (t *tool) readArgs(ctx context.Context, flag string, given bool) (json.RawM
 	return value, nil
 }
 
-// readAll reads until the end, or ctx ends. A read of a terminal cannot be called off, so its goroutine may be left
-// over; the process ends then anyway.
+// readAll reads until EOF or until ctx ends. A read of a terminal cannot be canceled, so its
+// goroutine may outlive the call; the process exits soon after.
 func readAll(ctx context.Context, r io.Reader) ([]byte, error) {
 	type result struct {
 		text []byte
@@ -309,7 +311,7 @@ type waitFlag struct {
 	limit time.Duration // 0: without limit
 }
 
-const endless = "endless" // what --wait alone stands for
+const endless = "endless" // what --wait without a value means
 
 func (w *waitFlag) Type() string   { return "D" }
 func (w *waitFlag) String() string { return "" }
@@ -327,17 +329,17 @@ func (w *waitFlag) Set(s string) error {
 	return nil
 }
 
-// errWaited is the cause of the end of a wait that took too long.
+// errWaited is the cause of a wait that timed out.
 var errWaited = errors.New("waited long enough")
 
-// await waits for the end of a run. The error carries the code for how it ended. A Redis that goes away meanwhile is
-// waited for.
+// await waits for the end of a run. The error carries the exit code for the outcome. While Redis is
+// unreachable, await keeps trying.
 func (t *tool) await(ctx context.Context, conn *connection, id jobs.RunID, limit time.Duration) error {
 	return t.follow(ctx, conn, id, limit, func(*ledger.Record, string) error { return nil })
 }
 
-// follow is await that shows what it sees: the record of the run and the output of its last attempt, again and again, and
-// last as they are when the run has ended.
+// follow is await with a callback: show receives the record of the run and the output of its last
+// attempt, again and again, and finally as they are when the run has ended.
 func (t *tool) follow(ctx context.Context, conn *connection, id jobs.RunID, limit time.Duration, show func(*ledger.Record, string) error) error {
 	if limit > 0 {
 		var cancel context.CancelFunc
@@ -387,7 +389,7 @@ func orUnknown(state ledger.State) string {
 	return string(state)
 }
 
-// outcome turns the end of a run into an error, unless it succeeded.
+// outcome returns an error unless the run succeeded.
 func outcome(record *ledger.Record) error {
 	if record.State == ledger.Succeeded {
 		return nil

@@ -12,27 +12,27 @@ import (
 	"lockstep/locks"
 )
 
-// The exit codes that scripts rely on; the help topic exit-codes says the same in words. `lock exec` also passes on
-// the codes of the command that it runs.
+// The exit codes that scripts rely on; the help topic exit-codes explains them. `lock exec` also
+// passes on the exit code of its command.
 const (
 	exitFailed      = 1   // it failed
 	exitUsage       = 2   // wrong usage, or refused
 	exitConfig      = 3   // the config has errors
 	exitRedis       = 4   // Redis is not reachable
-	exitRun         = 5   // the run that was waited for failed
+	exitRun         = 5   // the awaited run failed
 	exitBusy        = 75  // could not get the lock in time
 	exitLost        = 76  // the lock was lost, and the command was ended
 	exitTimeout     = 124 // --wait timed out
-	exitInterrupted = 130 // SIGINT or SIGTERM came
+	exitInterrupted = 130 // SIGINT or SIGTERM
 )
 
-// errInterrupted is the cause of the root context once a signal has come.
+// errInterrupted is the cause of the root context after a signal.
 var errInterrupted = errors.New("interrupted")
 
-// exitError is an error that knows the code to exit with. All other errors exit with [exitFailed].
+// exitError is an error with an exit code. All other errors exit with [exitFailed].
 type exitError struct {
 	code int
-	err  error // what to tell; nil when it has been told
+	err  error // to print; nil if it was printed already
 }
 
 func (e *exitError) Error() string {
@@ -44,25 +44,25 @@ func (e *exitError) Error() string {
 
 func (e *exitError) Unwrap() error { return e.err }
 
-// exit returns an error that ends the process with a code.
+// exit returns an error that ends the process with an exit code.
 func exit(code int, err error) error { return &exitError{code, err} }
 
-// refuse returns an error for what the user asked and cannot get as he asked it.
+// refuse returns an error for a request that cannot be met as the user made it.
 func refuse(format string, args ...any) error { return exit(exitUsage, fmt.Errorf(format, args...)) }
 
-// misuse returns an error for a command line that cannot be read. It points to the help of the command.
+// misuse returns an error for an invalid command line. It points to the help of the command.
 func misuse(cmd *cobra.Command, format string, args ...any) error {
 	return refuse("%s (see: %s --help)", fmt.Sprintf(format, args...), cmd.CommandPath())
 }
 
-// codeOf reports what is wrong, if anything, and returns the code to exit with. A process that has a log reports it there,
-// so that whatever reads the log can read its last line too.
+// codeOf reports an error, if any, and returns the exit code. A process with a log reports it
+// there, so that programs that read the log can read its last line too.
 func codeOf(ctx context.Context, stderr io.Writer, log *slog.Logger, err error) int {
 	if err == nil {
 		return 0
 	}
 	if errors.Is(context.Cause(ctx), errInterrupted) && errors.Is(err, context.Canceled) {
-		return exitInterrupted // whoever interrupts knows why nothing came of it
+		return exitInterrupted // the user knows why the command ended
 	}
 	code := exitFailed
 	if errors.Is(err, locks.ErrFormat) {

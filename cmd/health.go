@@ -43,7 +43,7 @@ LOCKSTEP_ADMIN__LISTEN.`,
 	}
 }
 
-// localAddress is where a server that listens at an address is reached from its own host.
+// localAddress returns where a server that listens on an address can be reached from its own host.
 func localAddress(listen string) string {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {
@@ -55,7 +55,7 @@ func localAddress(listen string) string {
 	return net.JoinHostPort(host, port)
 }
 
-// alive asks a probe once.
+// alive sends one probe.
 func alive(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
@@ -63,10 +63,11 @@ func alive(ctx context.Context, url string) error {
 	if err != nil {
 		return err
 	}
-	response, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(request) // no proxy: it is this host
+	// no proxy: the worker is on this host
+	response, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(request)
 	if err != nil {
 		var failed interface{ Unwrap() error }
-		if errors.As(err, &failed) { // without the URL, which is told already
+		if errors.As(err, &failed) { // without the URL, which the caller adds
 			err = failed.Unwrap()
 		}
 		return err

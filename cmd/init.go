@@ -13,7 +13,7 @@ import (
 	"lockstep/configs"
 )
 
-// starter is what init writes. A test checks that nothing is wrong with it.
+// starter is the config that init writes. A test checks that it has no problems.
 //
 //go:embed init.yaml
 var starter []byte
@@ -48,7 +48,8 @@ alone.`,
 			if err == nil {
 				err = os.WriteFile(schema, configs.Schema(), 0o644)
 			}
-			if err != nil { // a disk may be full; half a config would keep the next init from writing one
+			// such as a full disk: half a config would keep the next init from writing one
+			if err != nil {
 				return errors.Join(err, os.Remove(path))
 			}
 			where := ""

@@ -34,7 +34,7 @@ func (t *tool) reads(f func(ctx context.Context, conn *connection, args []string
 	}
 }
 
-// limitFlag gives a command the flag --limit; 0 is no limit.
+// limitFlag adds --limit to a command; 0 means no limit.
 func limitFlag(cmd *cobra.Command) *limit {
 	var n limit
 	cmd.Flags().Var(&n, "limit", "print at most `N` (default: all)")
@@ -61,7 +61,7 @@ func (l *limit) Set(s string) error {
 	return nil
 }
 
-// first returns at most so many items.
+// first returns at most l items; 0 means all.
 func first[T any](items []T, l limit) []T {
 	if l > 0 {
 		return items[:min(int(l), len(items))]
@@ -136,7 +136,7 @@ func (t *tool) jobView(now time.Time) view[admin.Job] {
 	}
 }
 
-// trigger writes the trigger of a job as its definition has it; "" for none.
+// trigger formats the trigger of a job as its definition has it; "" for none.
 func trigger(j *admin.Job) string {
 	switch {
 	case j.Every != nil:
@@ -167,7 +167,7 @@ func (t *tool) jobShowCommand() *cobra.Command {
 	return cmd
 }
 
-// noJob says what is known of a name that is no job's.
+// noJob explains an error that means that no job has this name. It suggests similar names.
 func (c *connection) noJob(ctx context.Context, name string, err error) error {
 	if !errors.Is(err, ledger.ErrUnknown) {
 		return err
@@ -246,7 +246,7 @@ func pausedQueue(j *admin.Job) string {
 	return j.Queue
 }
 
-// withAge puts an age behind what it belongs to.
+// withAge appends an age in parentheses.
 func withAge(s, age string) string {
 	if s == "" || age == "" {
 		return s
@@ -254,7 +254,7 @@ func withAge(s, age string) string {
 	return fmt.Sprintf("%s (%s)", s, age)
 }
 
-// compactJSON shows arguments; "" for none.
+// compactJSON formats arguments; "" for none.
 func compactJSON(text []byte) string {
 	if string(text) == "null" || string(text) == "{}" {
 		return ""
@@ -374,7 +374,7 @@ func (t *tool) tickView(now time.Time) view[admin.Tick] {
 	}
 }
 
-// sum adds up texts without those that are empty.
+// sum joins the parts that are not empty.
 func sum(sep string, parts ...string) string {
 	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), sep)
 }

@@ -43,16 +43,16 @@ are taken, and how many there are. -o wide has a line for each lock.`,
 	return cmd
 }
 
-// bundle is one line of the list of locks: a hold and the locks that it has alone, or a lock that more than one may hold,
-// or one that nobody holds.
+// bundle is one line of the list of locks: a hold with all locks that it holds alone, or a single
+// lock that may have several holders, or one that has no holder.
 type bundle struct {
-	names   []string // the most wanted first
-	state   string   // of a lock of its own: "2/3", "shared", ""
+	names   []string // the longest queue first
+	state   string   // of a single lock: "2/3", "shared" or ""
 	holders []admin.Holder
 	waits   []admin.Wait // each once
 }
 
-// bundles puts the locks of each hold together, in the order of the locks' names.
+// bundles groups the locks by hold, in the order of their names.
 func bundles(all []admin.Lock) []*bundle {
 	var list []*bundle
 	byHold := make(map[locks.HoldID]*bundle)
@@ -83,7 +83,8 @@ func bundles(all []admin.Lock) []*bundle {
 	return list
 }
 
-// occupation says how a lock is held that is not held alone: "2/3" of the permits, "shared".
+// occupation describes how a lock is held that may have several holders: "2/3" of the permits,
+// "shared".
 func occupation(l *admin.Lock) string {
 	switch {
 	case l.Limit != nil:
@@ -94,7 +95,7 @@ func occupation(l *admin.Lock) string {
 	return ""
 }
 
-// bundleName names a bundle by one of its locks.
+// bundleName names a bundle after one of its locks.
 func bundleName(name string, locks int) string {
 	if locks > 1 {
 		return fmt.Sprintf("%s (+%d)", name, locks-1)
@@ -132,7 +133,7 @@ func holderColumns() []column[*admin.Holder] {
 	}
 }
 
-// lockView has a line for each lock.
+// lockView has one line per lock.
 func lockView() view[admin.Lock] {
 	columns := []column[admin.Lock]{
 		{title: "lock", cell: func(l admin.Lock) string { return l.Name }},
@@ -161,7 +162,7 @@ func lockView() view[admin.Lock] {
 	return view[admin.Lock]{none: "no locks are held", name: func(l admin.Lock) string { return l.Name }, columns: columns}
 }
 
-// modeOf says how a lock is held, or else wanted: "exclusive", "shared", "permits 2/3".
+// modeOf describes how a lock is held, or else requested: "exclusive", "shared", "permits 2/3".
 func modeOf(l *admin.Lock) string {
 	if l.Limit != nil {
 		return sum(" ", string(l.Mode), occupation(l))
@@ -169,7 +170,7 @@ func modeOf(l *admin.Lock) string {
 	return string(l.Mode)
 }
 
-// waiting says how many wait, and who is first: "1: web-3.m4t8c2wz, 2s".
+// waiting describes how many wait and which waiter is first: "1: web-3.m4t8c2wz, 2s".
 func waiting(waits []admin.Wait) string {
 	if len(waits) == 0 {
 		return ""
@@ -177,7 +178,7 @@ func waiting(waits []admin.Wait) string {
 	return fmt.Sprintf("%d: %s, %s", len(waits), waiter(&waits[0]), age(time.Duration(waits[0].Waited)))
 }
 
-// waiter names who waits: a run, which waits without a worker, or a session.
+// waiter names a waiter: a run, which waits without a worker, or a session.
 func waiter(w *admin.Wait) string { return cmp.Or(string(w.RunID), string(w.Worker)) }
 
 func (t *tool) lockShowCommand() *cobra.Command {
@@ -243,7 +244,7 @@ func (t *tool) showLock(lock *admin.Lock) error {
 	return waitView().print(t, tables, lock.Waits)
 }
 
-// wantedBack says who wants a lock back from its holder, and why.
+// wantedBack names the actor that asks for a lock back, with the reason.
 func wantedBack(asked *admin.Asked) string {
 	if asked == nil {
 		return ""

@@ -23,20 +23,20 @@ import (
 	"lockstep/locks"
 )
 
-// execFlags is the bundle that lock exec is asked for.
+// execFlags are the flags of lock exec, which name the bundle.
 type execFlags struct {
 	exclusive, shared, permits []string
 	wait                       duration
 }
 
-// parts makes the request. Each problem is one of the command line.
+// parts builds the request. Each of its errors is one of the command line.
 func (f *execFlags) parts(cmd *cobra.Command) ([]locks.Part, error) {
 	if len(f.exclusive)+len(f.shared)+len(f.permits) == 0 {
 		return nil, misuse(cmd, "no lock is named; add --exclusive NAME")
 	}
 	parts := []locks.Part{locks.Exclusive(f.exclusive...), locks.Shared(f.shared...)}
 	for _, text := range f.permits {
-		at := strings.LastIndexByte(text, '=') // a name may have one, too
+		at := strings.LastIndexByte(text, '=') // a name may contain one too
 		if at < 0 {
 			return nil, misuse(cmd, "--permits %s: how many? Write --permits %s=1", text, text)
 		}
@@ -52,7 +52,7 @@ func (f *execFlags) parts(cmd *cobra.Command) ([]locks.Part, error) {
 	return parts, nil
 }
 
-// permitNames returns the names of the permits that are asked for. The form of each was checked.
+// permitNames returns the names of the requested permits. parts has checked the form of each.
 func (f *execFlags) permitNames() []string {
 	var names []string
 	for _, text := range f.permits {
@@ -90,7 +90,7 @@ waiting for itself; 76 when they were lost, or those of LOCKSTEP_HOLD were, 130 
 		},
 	}
 	flags := cmd.Flags()
-	flags.SetInterspersed(false) // what stands behind the command is the command's
+	flags.SetInterspersed(false) // flags after the command belong to the command
 	flags.StringArrayVar(&f.exclusive, "exclusive", nil, "`NAME` of a resource to hold alone; repeatable")
 	flags.StringArrayVar(&f.shared, "shared", nil, "`NAME` of a resource to share with others who do; repeatable")
 	flags.StringArrayVar(&f.permits, "permits", nil, "`NAME=N`: that many of the permits of a resource; repeatable")
@@ -112,7 +112,8 @@ waiting for itself; 76 when they were lost, or those of LOCKSTEP_HOLD were, 130 
 	return cmd
 }
 
-// lockExec connects, declares the wanted permits that the config has, waits for the bundle, runs the command and gives the bundle back.
+// lockExec connects, declares the requested permits that the config has, waits for the bundle, runs
+// the command and releases the bundle.
 func (t *tool) lockExec(cmd *cobra.Command, parts []locks.Part, wanted, argv []string) (err error) {
 	ctx := cmd.Context()
 	chain := strings.Fields(os.Getenv(holdVariable))
@@ -142,7 +143,8 @@ func (t *tool) lockExec(cmd *cobra.Command, parts []locks.Part, wanted, argv []s
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeLimit)
 		defer cancel()
 		if closed := client.Close(closing); closed != nil {
-			fmt.Fprintln(t.stderr, "lockstep:", closed) // the command's code is what counts
+			// the exit code of the command takes precedence
+			fmt.Fprintln(t.stderr, "lockstep:", closed)
 		}
 	}()
 
@@ -155,7 +157,7 @@ func (t *tool) lockExec(cmd *cobra.Command, parts []locks.Part, wanted, argv []s
 	if err != nil {
 		return notAcquired(err)
 	}
-	t.manners.Store(handsOff) // from here on signals are the command's
+	t.manners.Store(handsOff) // from here on, signals are for the command
 	err = t.runUnder(holds, argv)
 	if released := holds[0].Release(); released != nil && err == nil {
 		fmt.Fprintln(t.stderr, "lockstep: the command has ended, but its locks could not be given back:", released)
@@ -163,8 +165,9 @@ func (t *tool) lockExec(cmd *cobra.Command, parts []locks.Part, wanted, argv []s
 	return err
 }
 
-// namesRedis refuses to work under the holds of chain when no Redis is named: a job does not inherit the settings of its
-// worker, and the default, or a demo that happens to run, would be another Redis.
+// namesRedis refuses to work under the holds of chain if no Redis is named. A job does not inherit
+// the Redis settings of its worker, and the default, or a demo that happens to run, would be
+// another Redis.
 func (t *tool) namesRedis(cmd *cobra.Command, chain []string) error {
 	if len(chain) == 0 {
 		return nil
@@ -180,8 +183,8 @@ func (t *tool) namesRedis(cmd *cobra.Command, chain []string) error {
 		"give them to this job by its env (env: {REDIS_URL: \"${REDIS_URL}\"}), or name a config with -c", holdVariable)
 }
 
-// permitsOf returns the limits of those of the wanted permits that the config declares. A worker may have declared the
-// others.
+// permitsOf returns the limits of those wanted permits that the config declares. A worker may have
+// declared the others.
 func (t *tool) permitsOf(cmd *cobra.Command, wanted []string) (map[string]locks.PermitLimit, error) {
 	if len(wanted) == 0 {
 		return nil, nil
@@ -197,16 +200,17 @@ func (t *tool) permitsOf(cmd *cobra.Command, wanted []string) (map[string]locks.
 	return declared, nil
 }
 
-// holdVariable tells a command the holds that it works under, the innermost first: a job's, or one of each lock exec that
-// is nested in another. With it, a lock exec in the command is nested in them.
+// holdVariable tells a command the holds that it runs under, the innermost first: a job's, or one
+// for each nested lock exec. A lock exec inside the command joins them.
 const holdVariable = "LOCKSTEP_HOLD"
 
-// closeLimit bounds how long the end of a session may take; then the lease ends it.
+// closeLimit bounds how long the end of a session may take; after that, the lease ends it.
 const closeLimit = 5 * time.Second
 
-// acquire joins the holds of chain, that this process was started under, and waits for a bundle until it is granted or ctx
-// ends. It returns the new hold, and behind it the joined ones, the innermost first; closing the client leaves those. The
-// contexts of the holds do not end with ctx: signals that come later are passed to the command.
+// acquire joins the holds of chain, under which this process was started, and waits for a bundle
+// until it is granted or ctx ends. It returns the new hold, followed by the joined ones, the
+// innermost first; closing the client does not release those. The contexts of the holds do not end
+// with ctx: later signals are passed to the command.
 func acquire(ctx context.Context, client *locks.Client, chain []string, parts []locks.Part) ([]*locks.Hold, error) {
 	waiting, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
@@ -234,7 +238,8 @@ func acquire(ctx context.Context, client *locks.Client, chain []string, parts []
 	return holds, nil
 }
 
-// outerError says that this process was started under a hold that it could not join, or that was lost while it waited.
+// outerError means that this process could not join the hold it was started under, or that this
+// hold was lost during the wait.
 type outerError struct {
 	hold string
 	err  error
@@ -246,7 +251,7 @@ func (e *outerError) Error() string {
 
 func (e *outerError) Unwrap() error { return e.err }
 
-// notAcquired gives an error of acquire its exit code and its words.
+// notAcquired gives an error of acquire its exit code and its text.
 func notAcquired(err error) error {
 	var busy *locks.BusyError
 	var outer *outerError
@@ -271,7 +276,8 @@ func notAcquired(err error) error {
 	return err
 }
 
-// inTheWay names who holds what is wanted: `bill:1001 is held by web-2.p91qd3f7 (settle-bills#01K9B7, for 4s)`.
+// inTheWay describes what blocks a request: `bill:1001 is held by web-2.p91qd3f7
+// (settle-bills#01K9B7, for 4s)`.
 func inTheWay(busy *locks.BusyError) string {
 	what := "for " + age(busy.HeldFor)
 	var info struct{ Run, Command string }
@@ -294,7 +300,8 @@ func inTheWay(busy *locks.BusyError) string {
 	return fmt.Sprintf("%s is reserved for an older wait (%s)", busy.Resource, what)
 }
 
-// execInfo is what others are told about a hold of lock exec: the program, without its arguments, which may be secret.
+// execInfo describes a hold of lock exec to others: the program, without its arguments, which may
+// be secret.
 func execInfo(argv []string) json.RawMessage {
 	name := []rune(filepath.Base(argv[0]))
 	info, err := json.Marshal(map[string]string{"command": string(name[:min(len(name), 100)])})
@@ -304,14 +311,14 @@ func execInfo(argv []string) json.RawMessage {
 	return info
 }
 
-// runUnder runs the command while the holds stand, of which each is nested in the next. The error carries the code to exit
-// with.
+// runUnder runs the command while the holds are valid; each of them is nested in the next. The
+// error carries the exit code.
 func (t *tool) runUnder(holds []*locks.Hold, argv []string) error {
 	guard, err := guardArgv()
 	if err != nil {
 		return err
 	}
-	// What the executor would log, the exit code says.
+	// The exit code reports what the executor would log.
 	executor, err := command.New(command.Options{Guard: guard, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
@@ -327,8 +334,8 @@ func (t *tool) runUnder(holds []*locks.Hold, argv []string) error {
 		holdVariable+"="+strings.Join(idsOf(holds), " "),
 		"LOCKSTEP_WORKER="+string(hold.Session()),
 	)
-	// On a terminal Ctrl-C and Ctrl-\ reach the command by themselves. Here they are only caught, so that the command
-	// decides what they mean.
+	// On a terminal, Ctrl-C and Ctrl-\ reach the command directly. This process only catches them,
+	// so that the command decides what they mean.
 	foreground := command.Foreground(os.Stdin)
 	caught, signals := make(chan os.Signal, 1), make(chan os.Signal, 8)
 	if foreground {
@@ -356,7 +363,8 @@ func (t *tool) runUnder(holds []*locks.Hold, argv []string) error {
 	return err
 }
 
-// idsOf returns the ids of holds, each once: a hold that only re-enters another one has its id.
+// idsOf returns the IDs of holds without duplicates: a hold that re-enters another one has the same
+// ID.
 func idsOf(holds []*locks.Hold) []string {
 	var ids []string
 	for _, hold := range holds {
@@ -367,7 +375,7 @@ func idsOf(holds []*locks.Hold) []string {
 	return ids
 }
 
-// killBy returns by when a command under all these holds has to be gone.
+// killBy returns a function that returns by when a command under all these holds must be dead.
 func killBy(holds []*locks.Hold) func() time.Duration {
 	return func() time.Duration {
 		by := holds[0].KillBy()
@@ -378,7 +386,8 @@ func killBy(holds []*locks.Hold) func() time.Duration {
 	}
 }
 
-// reserveAfter says as the lock library has it how long others may pass: there 0 is the default, and negative is none.
+// reserveAfter converts the setting for the lock library, where 0 means the default and a negative
+// value none.
 func reserveAfter(d time.Duration) time.Duration {
 	if d == 0 {
 		return -1

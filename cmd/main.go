@@ -18,13 +18,14 @@ import (
 	"lockstep/jobs/command"
 )
 
-// Main is the whole of a main function: it makes a binary the lockstep tool, whose workers have the handlers of reg. It
-// ends the process.
+// Main is a complete main function: it turns a binary into the lockstep tool, and its workers have
+// the handlers of reg. It exits the process.
 //
-// A worker is several processes of this binary: a parent, its working child, and a guard for each command. Code that
-// runs before Main runs in all of them, and for each command line. If it takes 300 ms, each command starts 300 ms
-// later; if it opens a database, each guard holds connections. So call Main right after the handlers have been
-// registered, and open what they need in [jobs.Registry.OnStart], which is called in the working child alone.
+// A worker consists of several processes of this binary: a parent, its working child, and a guard
+// for each command. Code that runs before Main runs in all of them, and for each command line. If
+// it takes 300 ms, each command starts 300 ms later; if it opens a database, each guard holds
+// connections. So call Main right after registering the handlers, and open what they need in
+// [jobs.Registry.OnStart], which is called only in the working child.
 func Main(reg *jobs.Registry) {
 	args := os.Args[1:]
 	if len(args) > 0 && args[0] == guardWord {
@@ -45,10 +46,10 @@ func Main(reg *jobs.Registry) {
 	os.Exit(code)
 }
 
-// guardWord is the first argument of this binary when it is to be the guard of a command.
+// guardWord is the first argument of this binary when it runs as the guard of a command.
 const guardWord = "guard:"
 
-// guardArgv returns how to start this binary as a guard.
+// guardArgv returns the command line that starts this binary as a guard.
 func guardArgv() ([]string, error) {
 	self, err := command.Self()
 	if err != nil {
@@ -57,41 +58,42 @@ func guardArgv() ([]string, error) {
 	return []string{self, guardWord}, nil
 }
 
-// quiet takes what the Redis client prints by itself: each of its errors comes back to a caller, who tells it.
+// quiet discards what the Redis client prints by itself: each of its errors also reaches a caller,
+// which reports it.
 type quiet struct{}
 
 func (quiet) Printf(context.Context, string, ...any) {}
 
-// tool is what the commands share.
+// tool is the state that the commands share.
 type tool struct {
 	handlers       *jobs.Registry
 	args           []string
 	stdin          io.Reader
 	stdout, stderr io.Writer
-	parent         *upward // nil but for a working child
+	parent         *upward // nil except in a working child
 
 	flags globalFlags
 
-	log atomic.Pointer[slog.Logger] // of a worker, for its last message; nil for other commands
+	log atomic.Pointer[slog.Logger] // of a worker, for its last message; nil in other commands
 
-	manners atomic.Int32  // what signals do beside the first one's ending of the root context
-	again   chan struct{} // closed by the second signal, and when a working child has lost its parent
+	manners atomic.Int32  // how signals act, beyond the first one's canceling of the root context
+	again   chan struct{} // closed by the second signal, or when a working child loses its parent
 
-	reloads atomic.Bool   // SIGHUP means to read the config again
-	hangups chan struct{} // such a SIGHUP; buffer of one
+	reloads atomic.Bool   // SIGHUP means: reload the config
+	hangups chan struct{} // such SIGHUPs; buffer of one
 }
 
-// manners of a command.
+// The manners of a command: how it reacts to signals.
 const (
 	brisk    = iota // a second signal ends it at once
-	orderly         // it has something to end in order: a second signal closes again, a third one ends it
-	handsOff        // it looks after signals itself
+	orderly         // it shuts down in order: a second signal closes again, a third one ends it
+	handsOff        // it handles signals itself
 )
 
-// briskLimit is how long a brisk command may take to hear of a signal.
+// briskLimit is how long a brisk command may take to react to a signal.
 const briskLimit = 2 * time.Second
 
-// run does what a command line asks for and returns the exit code.
+// run executes a command line and returns the exit code.
 func run(reg *jobs.Registry, args []string, parent *upward) int {
 	t := &tool{
 		handlers: reg, args: args, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, parent: parent, again: make(chan struct{}),
@@ -101,13 +103,13 @@ func run(reg *jobs.Registry, args []string, parent *upward) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	ended := make(chan struct{})
 	signals := make(chan os.Signal, 2)
-	// SIGHUP as well: a terminal that is closed must not leave runs behind that look crashed. What it means to a worker is
-	// said by its parent.
+	// SIGHUP too: closing a terminal must not leave runs behind that look crashed. What SIGHUP
+	// means to a worker is up to its parent.
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	var orders chan os.Signal
 	if parent != nil {
 		orders = make(chan os.Signal)
-		go parent.obey(orders) // a read of a pipe cannot be called off: it stays until the process ends, which is about to
+		go parent.obey(orders) // a read of a pipe cannot be canceled: it ends with the process
 	}
 	var listening sync.WaitGroup
 	defer listening.Wait()
@@ -121,8 +123,9 @@ func run(reg *jobs.Registry, args []string, parent *upward) int {
 	return codeOf(ctx, t.stderr, t.log.Load(), err)
 }
 
-// listen turns signals into the end of the command, until the command has ended. orders are the signals that a parent
-// passes on. A service manager may send a signal to every process of a service: then it comes both ways, and counts once.
+// listen turns signals into the end of the command, until the command has ended. orders are the
+// signals that a parent passes on. A service manager may signal every process of a service; such a
+// signal arrives both ways and counts once.
 func (t *tool) listen(signals, orders <-chan os.Signal, cancel context.CancelCauseFunc, ended <-chan struct{}) {
 	abort := sync.OnceFunc(func() { close(t.again) })
 	for direct, passed, acted := 0, 0, 0; ; {
@@ -157,7 +160,8 @@ func (t *tool) listen(signals, orders <-chan os.Signal, cancel context.CancelCau
 		case n == 1:
 			cancel(errInterrupted)
 			time.AfterFunc(briskLimit, func() {
-				if t.parent == nil && t.manners.Load() == brisk { // it does not look: it may be reading a pipe that nobody writes into
+				// it did not react: it may be reading a pipe without a writer
+				if t.parent == nil && t.manners.Load() == brisk {
 					os.Exit(exitInterrupted)
 				}
 			})

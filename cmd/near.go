@@ -10,7 +10,7 @@ import (
 	"github.com/agnivade/levenshtein"
 )
 
-// unknown returns an error for a name that is not there. It offers those that look like it.
+// unknown returns an error for an unknown name. It suggests similar ones.
 func unknown(kind, name string, known []string) error {
 	likely := near(name, known)
 	switch {
@@ -22,7 +22,7 @@ func unknown(kind, name string, known []string) error {
 	return fmt.Errorf("no %s %q (see: lockstep %[1]s ls)", kind, name)
 }
 
-// near returns up to three of the names that look like one that was mistyped, the most alike first.
+// near returns up to three names that resemble a mistyped one, the most similar first.
 func near(name string, known []string) []string {
 	type candidate struct {
 		name     string

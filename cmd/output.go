@@ -17,29 +17,29 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// format is how data is printed, as -o says.
+// format is an output format, as -o names it.
 type format string
 
 const (
-	text   format = "text" // for commands that print no table
+	text   format = "text" // of commands that print no table
 	tables format = "table"
 	wide   format = "wide" // a table with more columns
 	asJSON format = "json"
 	asYAML format = "yaml"
-	names  format = "name" // one name a line, for shells
+	names  format = "name" // one name per line, for shells
 )
 
-// outputFlag gives a command the flag -o. The first of the formats is the default.
+// outputFlag adds -o to a command. The first format is the default.
 func outputFlag(cmd *cobra.Command, formats ...format) *format {
 	choice := &formatFlag{format: formats[0], possible: formats}
 	cmd.Flags().VarP(choice, "output", "o", "`FORMAT`: "+choice.list())
 	_ = cmd.RegisterFlagCompletionFunc("output", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return strings.Split(choice.list(), ", "), cobra.ShellCompDirectiveNoFileComp
-	}) // fails only for a flag that is not there
+	}) // fails only for an unknown flag
 	return &choice.format
 }
 
-// listFormats are those of a command that prints a list.
+// listFormats are the formats of commands that print a list.
 func listFormats() []format { return []format{tables, wide, asJSON, asYAML, names} }
 
 type formatFlag struct {
@@ -69,18 +69,19 @@ func (f *formatFlag) Set(s string) error {
 // column is one column of a table of Ts.
 type column[T any] struct {
 	title string
-	wide  bool // shown with -o wide alone
+	wide  bool // shown only with -o wide
 	cell  func(T) string
 }
 
-// view is how a list of Ts is shown.
+// view defines how a list of Ts is printed.
 type view[T any] struct {
-	none    string // what to say when there are none: "no runs"
+	none    string // printed for an empty list: "no runs"
 	name    func(T) string
 	columns []column[T]
 }
 
-// print prints items in a format. JSON and YAML have them as they are, the other formats as the view shows them.
+// print prints items in a format. JSON and YAML contain the whole items, the other formats what the
+// view selects.
 func (v view[T]) print(t *tool, f format, items []T) error {
 	switch f {
 	case asJSON, asYAML:
@@ -110,7 +111,8 @@ func (v view[T]) print(t *tool, f format, items []T) error {
 	return t.table(titles, rows)
 }
 
-// table prints a table without any lines, so that other programs can cut it. An empty cell is a dash.
+// table prints a table without ruled lines, so that other programs can cut it. An empty cell is a
+// dash.
 func (t *tool) table(titles []string, rows [][]string) error {
 	lines := make([][]string, 0, len(rows)+1)
 	header := make([]string, len(titles))
@@ -144,7 +146,7 @@ func (t *tool) table(titles []string, rows [][]string) error {
 	return t.write(b.String())
 }
 
-// width is how many characters a text takes on a terminal.
+// width returns how many characters a text takes on a terminal.
 func width(s string) int {
 	if strings.Contains(s, "\x1b") {
 		s = escapes.ReplaceAllString(s, "")
@@ -152,8 +154,8 @@ func width(s string) int {
 	return utf8.RuneCountInString(s)
 }
 
-// oneLine keeps text from others, such as an error of a command, from breaking a table or the terminal. Of what a
-// terminal would obey, only colours stay.
+// oneLine keeps foreign text, such as the error of a command, from breaking a table or the
+// terminal. Of the control sequences, only colors remain.
 func oneLine(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' && r != '\x1b' || r >= 0x7f && r < 0xa0 {
@@ -174,7 +176,7 @@ var escapes = regexp.MustCompile("\x1b(\\[[0-9]*m)?")
 // fact is one line of what a show command prints.
 type fact struct{ name, value string }
 
-// facts prints what is known of one thing, without what is empty.
+// facts prints what is known about one thing, without empty values.
 func (t *tool) facts(facts []fact) error {
 	width := 0
 	for _, f := range facts {
@@ -196,7 +198,7 @@ func (t *tool) write(s string) error {
 	return err
 }
 
-// encode prints a value as JSON, or as the same in YAML.
+// encode prints a value as JSON, or the same as YAML.
 func (t *tool) encode(f format, value any) error {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
@@ -208,7 +210,7 @@ func (t *tool) encode(f format, value any) error {
 	if f != asYAML {
 		return t.write(b.String())
 	}
-	var node yaml.Node // JSON is YAML: read as nodes, keys keep their order
+	var node yaml.Node // JSON is YAML; nodes keep the order of keys
 	if err := yaml.Unmarshal(b.Bytes(), &node); err != nil {
 		return fmt.Errorf("write YAML: %w", err)
 	}
@@ -220,8 +222,8 @@ func (t *tool) encode(f format, value any) error {
 	return t.write(string(out))
 }
 
-// plain takes JSON's braces and quotes off nodes. What would be read as something else without quotes gets them back
-// from the encoder, which goes by the tag.
+// plain removes JSON's braces and quotes from nodes. The encoder goes by the tag, so it restores
+// the quotes of values that would otherwise read as another type.
 func plain(n *yaml.Node) {
 	n.Style = 0
 	if len(n.Content) == 0 && n.Kind != yaml.ScalarNode {
@@ -232,7 +234,7 @@ func plain(n *yaml.Node) {
 	}
 }
 
-// age writes a span of time as people say it: 4s, 3m 2s, 5h 10m, 2d 3h.
+// age formats a time span the way people say it: 4s, 3m 2s, 5h 10m, 2d 3h.
 func age(d time.Duration) string {
 	d = max(d, 0).Round(time.Second)
 	units := []struct {
@@ -254,7 +256,7 @@ func age(d time.Duration) string {
 	return ""
 }
 
-// ago and until say how far an instant is from now; "" for no instant.
+// ago and until describe how far an instant is from now; "" for the zero time.
 func ago(now, at time.Time) string {
 	if at.IsZero() {
 		return ""
@@ -272,12 +274,12 @@ func until(now, at time.Time) string {
 	return "now"
 }
 
-// colours tells whether a stream is for eyes that may see colours.
+// colours reports whether a stream should get colors.
 func colours(stream any) bool {
 	return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && isTerminal(stream)
 }
 
-// isTerminal tells whether a stream is a terminal, or at least a device.
+// isTerminal reports whether a stream is a terminal, or at least a device.
 func isTerminal(stream any) bool {
 	file, ok := stream.(*os.File)
 	if !ok {
@@ -287,7 +289,7 @@ func isTerminal(stream any) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// state colours the word for how something stands or has ended.
+// state colors the word for a state or an outcome.
 func (t *tool) state(word string) string {
 	if !colours(t.stdout) {
 		return word

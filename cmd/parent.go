@@ -20,79 +20,82 @@ import (
 )
 
 const (
-	burialLimit = time.Second            // for killing all that a crashed child leaves; then the lease decides
-	lookAgain   = 5 * time.Millisecond   // until orphans are looked for again, of which no signal tells
-	endLimit    = 5 * time.Second        // for reporting its death and ending its sessions; then the lease decides
-	reportTry   = time.Second            // for one attempt at the report,
-	reportPause = 50 * time.Millisecond  // and the pause between two of them
-	lastWords   = 100 * time.Millisecond // for news that are still in the pipe when the child is dead
-	crashSpan   = time.Minute            // in which
+	burialLimit = time.Second            // to kill what a crashed child left; then the lease decides
+	lookAgain   = 5 * time.Millisecond   // between looks for new orphans, which no signal announces
+	endLimit    = 5 * time.Second        // to report a death and end sessions; then the lease decides
+	reportTry   = time.Second            // for one attempt at the report
+	reportPause = 50 * time.Millisecond  // between two attempts
+	lastWords   = 100 * time.Millisecond // for news that is still in the pipe of a dead child
+	crashSpan   = time.Minute            // maxCrashes within this span
 	maxCrashes  = 5                      // end the parent
-	mendFirst   = time.Second            // until it is looked whether what keeps a child from beginning is mended;
-	mendMost    = 30 * time.Second       // twice as long each time, up to this
+	mendFirst   = time.Second            // before the first retry of a child that could not start
+	mendMost    = 30 * time.Second       // later pauses double, up to this
 )
 
-// crashPauses are how long the parent waits after the first, second, ... crash within crashSpan.
+// crashPauses are the parent's pauses after the first, second, ... crash within crashSpan.
 var crashPauses = [maxCrashes - 1]time.Duration{0, 500 * time.Millisecond, time.Second, 2 * time.Second}
 
-// childWord is the first argument of this binary when it is to be the working child of a parent.
+// childWord is the first argument of this binary when it runs as the working child of a parent.
 const childWord = "worker:"
 
-// news is what a working child tells its parent. Both are the same binary, so it needs no version.
+// news is a message from a working child to its parent. Both are the same binary, so it needs no
+// version.
 type news struct {
-	Redis     *configs.Redis // where its sessions are: told once, before the first of them
-	Log       *configs.Log   // how the parent is to log
+	Redis     *configs.Redis // where its sessions are; sent once, before the first of them
+	Log       *configs.Log   // how the parent must log
 	Session   locks.SessionID
-	Hindrance string // why it cannot begin, for a reason that lies outside: what OnStart needs
-	Orderly   bool   // it ends now, and has ended or handed back what it had begun, but for Stuck
+	Hindrance string // why it cannot start, for a cause outside of it: what OnStart needs
+	Orderly   bool   // it exits now, and has ended or handed back all runs except Stuck
 
-	Stuck []jobs.RunID    // runs that only its end ends: their handlers ignore the end of their contexts
-	Left  []ledger.Finish // how to hand them back after that
+	Stuck []jobs.RunID    // runs that only its exit ends: their handlers ignore their contexts
+	Left  []ledger.Finish // how to hand them back after the exit
 }
 
-// parent is the first of the two processes of a worker; the package comment tells the protocol. All of it belongs to one
-// goroutine: only that one starts, kills and reaps, so no process id it uses can have passed to another process in between.
+// parent is the first of the two processes of a worker; the package comment describes the protocol.
+// All of it belongs to one goroutine. Only that goroutine starts, kills and reaps, so no process ID
+// that it uses can pass to another process in between.
 type parent struct {
 	argv     []string         // of the child
-	signals  <-chan os.Signal // to be passed on
-	children <-chan os.Signal // some child has ended
-	terminal bool             // it had one when it began
-	adopts   bool             // it can tell when nothing is left: orphans fall to it, and it has no other children
-	logAs    func(configs.Log) *slog.Logger
-	log      *slog.Logger
+	signals  <-chan os.Signal // to pass on
+	children <-chan os.Signal // some child has exited
+	terminal bool             // it had one at its start
+	// it can tell when nothing is left: it inherits orphans and has no other children
+	adopts bool
+	logAs  func(configs.Log) *slog.Logger
+	log    *slog.Logger
 
-	asked   bool        // somebody has asked for the end
-	crashes []time.Time // within crashSpan of the last one; not empty once there was one
-	hinders int         // children since then that could not begin, for a reason that lies outside
+	asked   bool        // a signal asked for the end
+	crashes []time.Time // within crashSpan of the last one; not empty after the first one
+	hinders int         // children since then that could not start, for a cause outside of them
 
-	unreported []death // which Redis did not hear of yet
+	unreported []death // not in Redis yet
 }
 
-// A death is that of a working child, as Redis is to hear of it.
+// A death is the death of a working child, as the parent reports it to Redis.
 type death struct {
 	redis    configs.Redis
 	sessions []locks.SessionID
 	alone    bool // nothing that worked under the sessions is left: they end with the report
 }
 
-// child is a working child, seen by its parent.
+// child is a working child as its parent sees it.
 type child struct {
 	pid    int
-	status syscall.WaitStatus // once it was reaped
-	orders *os.File           // what is written there it obeys
-	ear    *os.File           // where it tells its news
-	news   <-chan news        // what came of that; closed when nobody can tell any more
+	status syscall.WaitStatus // set once it is reaped
+	orders *os.File           // the parent writes its orders here
+	ear    *os.File           // the parent reads its news here
+	news   <-chan news        // what ear received; closed when no process can write any more
 
 	redis     *configs.Redis
 	sessions  []locks.SessionID
-	hindrance string // why it could not begin, if that was told
+	hindrance string // why it could not start, if it said so
 	orderly   bool
 	stuck     []jobs.RunID    // as in news
 	left      []ledger.Finish // as in news
 }
 
-// watchOver runs the command line of this process in a working child, and in another one when that has crashed, until
-// one ends in order. The error has its exit code.
+// watchOver runs the command line of this process in a working child, and again in another one
+// after a crash, until a child exits in order. The error has that child's exit code.
 func (t *tool) watchOver(ctx context.Context) error {
 	signals, children := make(chan os.Signal, 8), make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
@@ -101,7 +104,7 @@ func (t *tool) watchOver(ctx context.Context) error {
 	defer signal.Stop(children)
 	t.manners.Store(handsOff)
 	if ctx.Err() != nil {
-		return nil // a signal came before there was anything to end
+		return nil // a signal came before anything was started
 	}
 	p := &parent{
 		argv:    append([]string{os.Args[0], childWord}, t.args...),
@@ -154,25 +157,26 @@ func (p *parent) run(ctx context.Context) error {
 		p.crashes = append(slices.DeleteFunc(p.crashes, func(at time.Time) bool { return now.Sub(at) > crashSpan }), now)
 		switch n := len(p.crashes); {
 		case p.asked && code == exitInterrupted:
-			return exitWith(code) // it was told so often that it left everything as it was
+			return exitWith(code) // it got so many signals that it left everything as it was
 		case p.asked:
 			return fmt.Errorf("the worker crashed while it was to end: %s", how)
 		case n == maxCrashes:
 			return fmt.Errorf("the worker crashed %d times within %s, at last: %s", n, age(crashSpan), how)
 		case !p.rest(crashPauses[n-1]):
-			return nil // nothing runs that would have to be ended
+			return nil // nothing is running
 		}
 	}
 }
 
-// hindered tells for which exit codes a child could not begin although nothing is wrong with it, and why. Who has worked
-// before waits for that to be mended, as the crashed child would have, which had its config in memory.
+// hindered maps exit codes to the reason why a child could not start although nothing is wrong with
+// it. If an earlier child has worked, the parent waits for a repair, as the crashed child would
+// have done with its config in memory.
 var hindered = map[int]string{
 	exitConfig: "the config has errors, and the one before is gone with the worker that had it",
 	exitRedis:  "Redis is not reachable",
 }
 
-// exitWith ends this process with the code of its child, which has said why.
+// exitWith ends this process with the exit code of its child, which has reported the reason.
 func exitWith(code int) error {
 	if code == 0 {
 		return nil
@@ -180,8 +184,8 @@ func exitWith(code int) error {
 	return exit(code, nil)
 }
 
-// start starts a working child. It has a process group of its own: what a terminal sends to the parent's is passed on,
-// and would count twice.
+// start starts a working child in a process group of its own: the parent passes on what a terminal
+// sends to the parent's group, and the signal would count twice.
 func (p *parent) start() (*child, error) {
 	self, err := command.Self()
 	if err != nil {
@@ -195,7 +199,8 @@ func (p *parent) start() (*child, error) {
 	if err != nil {
 		return nil, errors.Join(err, ordersRead.Close(), ordersWrite.Close())
 	}
-	pid, err := syscall.ForkExec(self, p.argv, &syscall.ProcAttr{ // not by os/exec: here one loop reaps everything
+	// not by os/exec: one loop reaps everything here
+	pid, err := syscall.ForkExec(self, p.argv, &syscall.ProcAttr{
 		Env: os.Environ(), Files: []uintptr{0, 1, 2, ordersRead.Fd(), newsWrite.Fd()}, Sys: &syscall.SysProcAttr{Setpgid: true},
 	})
 	err = errors.Join(err, ordersRead.Close(), newsWrite.Close())
@@ -217,22 +222,24 @@ func (p *parent) start() (*child, error) {
 	return &child{pid: pid, orders: ordersWrite, ear: newsRead, news: told}, nil
 }
 
-// dismiss closes the pipes.
+// dismiss closes the pipes and waits for the reader of the news.
 func (c *child) dismiss() {
-	_ = c.orders.Close() // nobody is there to get what may be left
+	_ = c.orders.Close() // the child has exited and reads no more orders
 	_ = c.ear.Close()
 	for range c.news { // until it is closed
 	}
 }
 
-// attend passes signals on and takes news until the child has ended and its last words are heard.
+// attend passes signals on and takes news until the child has exited and its last news has been
+// read.
 func (p *parent) attend(c *child) {
 	defer c.dismiss()
 	heard := c.news
 	for ended := false; !ended; {
 		select {
 		case s := <-p.signals:
-			_, _ = c.orders.Write([]byte{byte(p.meaning(s))}) // fails when the child has just ended
+			// fails when the child has just exited
+			_, _ = c.orders.Write([]byte{byte(p.meaning(s))})
 		case n, ok := <-heard:
 			if !ok {
 				heard = nil
@@ -243,7 +250,8 @@ func (p *parent) attend(c *child) {
 			ended, _ = p.reap(c)
 		}
 	}
-	timer := time.NewTimer(lastWords) // a process that was being started has the pipe open, too, until it is executed
+	// a process that is being forked also holds the pipe open, until it is executed
+	timer := time.NewTimer(lastWords)
 	defer timer.Stop()
 	for heard != nil && !c.orderly {
 		select {
@@ -258,9 +266,9 @@ func (p *parent) attend(c *child) {
 	}
 }
 
-// meaning returns what the child is told of a signal: SIGHUP to read the config again, anything else to end. The SIGHUP
-// of a terminal that has been closed, which is known from there having been one, asks for the end: it must not leave a
-// worker behind that nobody sees.
+// meaning returns the signal to send to the child: SIGHUP to reload the config, anything else to
+// end. SIGHUP from a terminal that was closed asks for the end, so that no worker stays behind
+// unseen. The parent recognizes that case by having had a terminal at its start.
 func (p *parent) meaning(s os.Signal) syscall.Signal {
 	sig, ok := s.(syscall.Signal)
 	if ok && sig == syscall.SIGHUP && (!p.terminal || hasTerminal()) {
@@ -273,7 +281,7 @@ func (p *parent) meaning(s os.Signal) syscall.Signal {
 	return sig
 }
 
-// note takes what the child tells.
+// note records news of the child.
 func (p *parent) note(c *child, n news) {
 	if n.Redis != nil {
 		c.redis = n.Redis
@@ -293,7 +301,8 @@ func (p *parent) note(c *child, n news) {
 	}
 }
 
-// reap takes note of every process that has ended: whether the child is among them, and whether no other is left.
+// reap reaps every process that has exited. It reports whether the child was among them, and
+// whether no other process is left.
 func (p *parent) reap(c *child) (ended, none bool) {
 	for {
 		var status syscall.WaitStatus
@@ -310,8 +319,9 @@ func (p *parent) reap(c *child) (ended, none bool) {
 	}
 }
 
-// settle buries what a crashed child has left. It reports the death of the child, which makes its attempts crashes, and ends
-// its sessions then, and only then, when all that it left is dead.
+// settle buries what a crashed child left behind. It reports the death of the child, which makes
+// its attempts crashes. It then ends the child's sessions if, and only if, everything that the
+// child left is dead.
 func (p *parent) settle(ctx context.Context, c *child, how string) {
 	began := time.Now()
 	log := p.log.With("pid", c.pid, "how", how, "sessions", c.sessions)
@@ -337,8 +347,8 @@ func (p *parent) settle(ctx context.Context, c *child, how string) {
 	}
 }
 
-// reportAgain reports deaths of which Redis has not heard: otherwise their attempts would have lost their lease, and a run that
-// kills its workers during outages would never be found out.
+// reportAgain reports the deaths that Redis does not know yet. Otherwise, their attempts would
+// count as lost leases, and a run that kills its workers during outages would never be found out.
 func (p *parent) reportAgain(ctx context.Context) {
 	p.unreported = slices.DeleteFunc(p.unreported, func(dead death) bool {
 		err := dead.report(ctx, reportTry)
@@ -346,9 +356,11 @@ func (p *parent) reportAgain(ctx context.Context) {
 	})
 }
 
-// report tells Redis of the death, and ends the sessions if nothing is left that worked under them; otherwise the lease does.
+// report tells Redis of the death, and ends the sessions if nothing that worked under them is left;
+// otherwise the lease ends them.
 func (d death) report(ctx context.Context, limit time.Duration) (err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit) // also when the parent is to end
+	// even while the parent shuts down
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 	rdb, err := newClient(d.redis)
 	if err != nil {
@@ -365,7 +377,8 @@ func (d death) report(ctx context.Context, limit time.Duration) (err error) {
 		if err := reportDeath(ctx, book, id); err != nil && !ledger.Final(err) {
 			return err
 		} else if err != nil {
-			rejected = errors.Join(rejected, err) // Redis refuses the report, and not necessarily the end of the session
+			// Redis may refuse the report and still accept the end of the session
+			rejected = errors.Join(rejected, err)
 		}
 		if !d.alone {
 			continue
@@ -374,13 +387,14 @@ func (d death) report(ctx context.Context, limit time.Duration) (err error) {
 			return errors.Join(rejected, err)
 		}
 	}
-	for _, id := range d.sessions { // the next worker starts soon, unless they crashed too often
+	// the next worker starts soon, unless there were too many crashes
+	for _, id := range d.sessions {
 		rejected = errors.Join(rejected, book.Leave(ctx, id, "", ledger.RestartTime))
 	}
 	return rejected
 }
 
-// reportDeath reports the death until that is answered.
+// reportDeath reports the death until it gets a reply.
 func reportDeath(ctx context.Context, book *ledger.Ledger, id locks.SessionID) error {
 	for {
 		try, cancel := context.WithTimeout(ctx, reportTry)
@@ -399,12 +413,13 @@ func reportDeath(ctx context.Context, book *ledger.Ledger, id locks.SessionID) e
 	}
 }
 
-// handBack hands back the runs that a child has left behind in an orderly end: it is dead now, and so are their handlers. Then
-// it ends the child's sessions, without a report of a crash. The next sweep of another worker pushes the runs.
+// handBack hands back the runs that a child left behind at an orderly exit: the child is dead now,
+// and so are their handlers. It then ends the child's sessions, without reporting a crash. The next
+// sweep of another worker pushes the runs.
 func (p *parent) handBack(ctx context.Context, c *child) {
 	log := p.log.With("pid", c.pid, "runs", c.stuck)
 	if c.redis == nil {
-		return // their Redis has ended with the child
+		return // their Redis died with the child
 	}
 	err := errors.New("not all of the worker's processes are dead for certain")
 	if p.adopts && burial(p) {
@@ -417,10 +432,11 @@ func (p *parent) handBack(ctx context.Context, c *child) {
 	log.WarnContext(ctx, "the worker exited while handlers ignored the end of their contexts: their runs are handed back, and its session is ended")
 }
 
-// endLeft records the ends of attempts of a dead process, and ends its sessions. An attempt whose end cannot be recorded has lost
-// its lease.
+// endLeft records the ends of a dead process's attempts, and ends its sessions. An attempt has lost
+// its lease if its end cannot be recorded.
 func endLeft(ctx context.Context, settings configs.Redis, sessions []locks.SessionID, left []ledger.Finish) (err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endLimit) // also when the parent is to end
+	// even while the parent shuts down
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endLimit)
 	defer cancel()
 	rdb, err := newClient(settings)
 	if err != nil {
@@ -443,10 +459,10 @@ func endLeft(ctx context.Context, settings configs.Redis, sessions []locks.Sessi
 	return errors.Join(errs...)
 }
 
-// burial is exchanged by tests that show what comes of a bad one.
+// Tests replace burial to show what a bad one causes.
 var burial = (*parent).killOrphans
 
-// killOrphans kills all that is left below this process, and tells whether it was all dead in time.
+// killOrphans kills everything below this process, and reports whether all of it died in time.
 func (p *parent) killOrphans() bool {
 	limit := time.NewTimer(burialLimit)
 	defer limit.Stop()
@@ -467,8 +483,8 @@ func (p *parent) killOrphans() bool {
 	}
 }
 
-// rest waits before the next child is started, at most until somebody asks for the config to be read, which that does; it
-// returns false when somebody asks for the end meanwhile.
+// rest waits before the next child is started. A request to reload the config ends the wait early,
+// since the next child reads the config. It returns false if a signal asks for the end.
 func (p *parent) rest(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -476,7 +492,7 @@ func (p *parent) rest(d time.Duration) bool {
 		select {
 		case s := <-p.signals:
 			return p.meaning(s) == syscall.SIGHUP
-		case <-p.children: // one that could not be killed in time has ended after all
+		case <-p.children: // a process that could not be killed in time has exited after all
 			p.reap(nil)
 		case <-timer.C:
 			return true
@@ -484,7 +500,8 @@ func (p *parent) rest(d time.Duration) bool {
 	}
 }
 
-// ending says how a process has ended; the code of one that a signal has ended is that of a failure.
+// ending describes how a process ended. A process that a signal killed has the exit code of a
+// failure.
 func ending(status syscall.WaitStatus) (code int, how string) {
 	if status.Signaled() {
 		return exitFailed, "signal: " + status.Signal().String()

@@ -14,7 +14,7 @@ func (t *tool) queueCommand() *cobra.Command {
 		t.queueLsCommand(), t.queuePauseCommand(), t.queueResumeCommand())
 }
 
-// queueLine is a queue as JSON has it. The numbers count deliveries, and tasks of plain asynq clients.
+// queueLine is a queue in JSON. The numbers count deliveries and tasks of plain asynq clients.
 type queueLine struct {
 	Queue     string  `json:"queue"`
 	Namespace *string `json:"namespace"` // null when no lockstep worker has served it

@@ -23,26 +23,26 @@ import (
 	"lockstep/scheduler/worker"
 )
 
-// reloading says when a worker reads its config again, beside requests.
+// reloading configures when a worker reloads its config, apart from requests.
 type reloading struct {
-	options configs.Options // by which it was loaded
+	options configs.Options // that loaded it
 	hangups <-chan struct{}
 	watch   bool
 }
 
-// rereads passes a SIGHUP on to who reads the config again, and tells whether there is somebody.
+// rereads passes a SIGHUP on to the reloader. It returns false if this process has none.
 func (t *tool) rereads() bool {
 	if !t.reloads.Load() {
 		return false
 	}
 	select {
 	case t.hangups <- struct{}{}:
-	default: // one that is not taken yet says the same
+	default: // the one that is still pending has the same effect
 	}
 	return true
 }
 
-// hasTerminal tells whether the process has a controlling terminal.
+// hasTerminal reports whether the process has a controlling terminal.
 func hasTerminal() bool {
 	file, err := os.OpenFile("/dev/tty", os.O_RDONLY, 0)
 	if err != nil {
@@ -52,23 +52,23 @@ func hasTerminal() bool {
 	return true
 }
 
-// reloader keeps a worker's jobs what its files say. Everything is built and checked before the worker is given anything;
-// a config with errors changes nothing but what is told of it.
+// reloader keeps a worker's jobs in step with its files. It builds and checks everything before it
+// gives anything to the worker; a config with errors changes nothing but the reported status.
 type reloader struct {
-	options configs.Options // those of the start
+	options configs.Options // of the start
 	log     *slog.Logger
 	apply   func(ctx context.Context, config *configs.Config, digest string) error
 
 	mu       sync.Mutex      // one reload at a time; guards running
-	running  *configs.Config // what the worker was started with, with the jobs that it has now
-	settings []configs.Value // of the start: they stay until a restart
+	running  *configs.Config // the last accepted config; the worker has its jobs and permits
+	settings []configs.Value // of the start; they apply until a restart
 
 	inputs atomic.Pointer[configs.Inputs] // of the last load, good or bad
-	status atomic.Pointer[admin.Config]   // replaced, never changed
+	status atomic.Pointer[admin.Config]   // replaced, never modified
 }
 
-// newReloader begins with the config that a worker is started with. options are those that it was loaded by, mark is
-// the digest of its jobs; apply gives the worker other jobs and permits.
+// newReloader begins with the config that a worker is started with. options loaded that config,
+// mark is the digest of its jobs, and apply gives the worker other jobs and permits.
 func newReloader(options configs.Options, config *configs.Config, mark string, log *slog.Logger,
 	apply func(ctx context.Context, config *configs.Config, digest string) error) *reloader {
 	r := &reloader{options: options, log: log, apply: apply, running: config, settings: config.Values()}
@@ -80,7 +80,7 @@ func newReloader(options configs.Options, config *configs.Config, mark string, l
 	return r
 }
 
-// reload loads the config again. That it was refused is no error: status tells it.
+// reload loads the config again. A refused config is not an error: status reports it.
 func (r *reloader) reload(ctx context.Context, why string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -141,11 +141,11 @@ func (r *reloader) reload(ctx context.Context, why string) error {
 	return nil
 }
 
-// refused tells of a config that has errors.
+// refused logs a config that has errors, and puts it into the status.
 func (r *reloader) refused(ctx context.Context, why string, problems []configs.Problem, status admin.Config) {
 	status.Refused++
 	status.RefusedAt, status.Problems = admin.Instant{Time: time.Now()}, nil
-	const most = 20 // of a file that is wholly wrong
+	const most = 20 // of a file that is wrong throughout
 	for _, p := range problems {
 		if p.Severity != configs.SeverityError {
 			continue
@@ -168,10 +168,10 @@ func few(names []string) []string {
 	return append(names[:most:most], fmt.Sprintf("and %d more", len(names)-most))
 }
 
-// changedSettings names the settings that differ.
+// changedSettings returns the keys of the settings that differ.
 func changedSettings(before, after []configs.Value) []string {
 	var keys []string
-	for i := range before { // in the same order
+	for i := range before { // both have the same order
 		if !reflect.DeepEqual(before[i].Value, after[i].Value) {
 			keys = append(keys, before[i].Key)
 		}
@@ -179,7 +179,8 @@ func changedSettings(before, after []configs.Value) []string {
 	return keys
 }
 
-// run reloads when something comes from hangups, and, if watch is set, when the files change, until ctx ends.
+// run reloads on each value from hangups and, if watch is set, when the files change, until ctx
+// ends.
 func (r *reloader) run(ctx context.Context, hangups <-chan struct{}, watch bool) {
 	try := func(ctx context.Context, why string) {
 		if err := r.reload(ctx, why); err != nil {
@@ -263,7 +264,7 @@ Exits with 3 when a worker refused its config.`,
 	return cmd
 }
 
-// chooseWorkers returns the workers that are named, or all of this host.
+// chooseWorkers returns the named workers, or all workers of this host.
 func chooseWorkers(workers []admin.Worker, named []string) ([]admin.Worker, error) {
 	var chosen []admin.Worker
 	known := make([]string, len(workers))
@@ -299,7 +300,7 @@ func chooseWorkers(workers []admin.Worker, named []string) ([]admin.Worker, erro
 	return chosen, nil
 }
 
-// askReload has one worker load its config again. That it was refused is no error.
+// askReload asks one worker to reload its config. A refused config is not an error.
 func askReload(ctx context.Context, w admin.Worker) (*admin.Config, error) {
 	if w.Admin == "" {
 		return nil, errors.New("it has no admin address to ask at; send SIGHUP to its process")
@@ -315,11 +316,13 @@ func askReload(ctx context.Context, w admin.Worker) (*admin.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	if w.Ticket != "" { // whoever reads Redis may: nobody has to sign in for that
+	if w.Ticket != "" { // any client that reads Redis may reload, without a sign-in
 		request.Header.Set("Authorization", "Lockstep "+w.Ticket)
-		request.Header.Set(admin.ActorHeader, whoAmI()) // for the audit; a worker that does not know it ignores it
+		// for the audit; a worker that does not know it ignores it
+		request.Header.Set(admin.ActorHeader, whoAmI())
 	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // no proxy: it is this host
+	// no proxy: the worker is on this host
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	response, err := client.Do(request)
 	if err != nil {
 		return nil, err

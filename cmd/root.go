@@ -9,7 +9,7 @@ import (
 	"lockstep/jobs"
 )
 
-// root puts all commands together.
+// root assembles all commands.
 func (t *tool) root() *cobra.Command {
 	root := group("lockstep", "One cron schedule and one task queue on many workers, each run once",
 		`lockstep runs the same cron schedule and the same task queue on many worker replicas and makes each run happen
@@ -30,7 +30,7 @@ in Redis. The commands below that look or act work straight on Redis; no worker 
 
 	flags.StringVar(&t.flags.redisPasswordFile, "redis-password-file", "", "`FILE` with the password of Redis (default: redis.password_file)")
 	root.PersistentPreRun = func(*cobra.Command, []string) {
-		// A working child has the arguments of its parent, which has said so.
+		// A working child has the arguments of its parent, which has already warned.
 		if u := t.flags.redis; t.parent == nil && jobs.SafeURL(u) != u {
 			fmt.Fprintf(t.stderr, "lockstep: warning: --redis %s: the arguments of a process are visible to every user of this host; "+
 				"put the password into a file and name it by --redis-password-file, or the URL into REDIS_URL\n", jobs.SafeURL(u))
@@ -54,7 +54,7 @@ in Redis. The commands below that look or act work straight on Redis; no worker 
 	return root
 }
 
-// group returns a command that has nothing to do but hold others.
+// group returns a command that only holds others.
 func group(use, short, long string, commands ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: use, Short: short, Long: long,
@@ -75,7 +75,8 @@ func group(use, short, long string, commands ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// noArgs and oneArg check the arguments of a command and say what is expected. what names it: "a JOB".
+// noArgs, oneArg and atMostOneArg check the arguments of a command. what names the expected
+// argument: "a JOB".
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return misuse(cmd, "%s takes no arguments, got %q", cmd.Name(), args[0])

@@ -83,7 +83,7 @@ func lastWorker(r *admin.Run) string {
 	return ""
 }
 
-// took is how long a run has taken, or takes already, from its first attempt on.
+// took returns how long a run has taken, or has taken so far, from its first attempt on.
 func took(r *admin.Run, now time.Time) string {
 	switch {
 	case r.StartedAt.IsZero():
@@ -94,7 +94,7 @@ func took(r *admin.Run, now time.Time) string {
 	return span(now.Sub(r.StartedAt.Time))
 }
 
-// span is a length of time, exact to the millisecond where it is short.
+// span formats a time span, exact to the millisecond if it is short.
 func span(d time.Duration) string {
 	if d < 10*time.Second {
 		return max(d, 0).Round(time.Millisecond).String()
@@ -102,7 +102,7 @@ func span(d time.Duration) string {
 	return age(d)
 }
 
-// whyRun is why a run stands where it stands: its reason, or the error of its last attempt.
+// whyRun explains the state of a run: its reason, or the error of its last attempt.
 func whyRun(r *admin.Run) string {
 	if r.Reason != "" {
 		return string(r.Reason)
@@ -195,7 +195,7 @@ func (t *tool) showRun(r *admin.Run, now time.Time) error {
 	return t.table([]string{"attempt", "worker", "token", "started", "took", "outcome", "error"}, rows)
 }
 
-// stuckSince returns since when an attempt has been stuck; "" for one that is not.
+// stuckSince describes since when an attempt has been stuck; "" for one that is not.
 func stuckSince(stuck *admin.Stuck, now time.Time) string {
 	if stuck == nil {
 		return ""
@@ -204,7 +204,7 @@ func stuckSince(stuck *admin.Stuck, now time.Time) string {
 		withAge(stuck.Since.String(), ago(now, stuck.Since.Time)), stuck.Because)
 }
 
-// waitingFor is why a run does not run, in one line.
+// waitingFor explains in one line why a run does not run.
 func waitingFor(r *admin.Run) string {
 	if r.WaitingFor == nil {
 		return ""
@@ -239,10 +239,11 @@ of attempts to stderr; its exit code is 5 if the run does not succeed.`,
 	return cmd
 }
 
-// outputs returns what prints the output of each attempt that has ended: at first that of the last one so far. An attempt that
-// printed nothing leaves the output of the one before, which is not printed again.
+// outputs returns a function that prints the output of each attempt that has ended, beginning with
+// the last one so far. An attempt that printed nothing leaves the output of the one before, which
+// is not printed again.
 func (t *tool) outputs(record *ledger.Record) func(*ledger.Record, string) error {
-	shown, last := 0, "" // the number of the last attempt whose end is known, and the output that was printed last
+	shown, last := 0, "" // the last attempt known to have ended, and the output printed last
 	for _, a := range record.Attempts {
 		if !a.Finished.IsZero() {
 			shown = a.Number

@@ -12,11 +12,11 @@ import (
 	"lockstep/scheduler/cronspec"
 )
 
-// tickTime is one due time, in the zone of its schedule too.
+// tickTime is one tick, also in the time zone of its schedule.
 type tickTime struct {
 	Tick  time.Time `json:"tick"`
 	Local string    `json:"local"`          // RFC 3339 with the zone's offset
-	Note  string    `json:"note,omitempty"` // a clock change since the tick before
+	Note  string    `json:"note,omitempty"` // a clock change since the previous tick
 }
 
 func (t *tool) scheduleCommand() *cobra.Command {
@@ -87,7 +87,8 @@ job with this schedule would do. Cron text has five fields, or six with the seco
 	return cmd
 }
 
-// parseSchedule reads cron text, or an interval, also as it is said, or stands in a config: "every 15m", "every: 15m".
+// parseSchedule reads cron text or an interval, also in the forms that people say or write into a
+// config: "every 15m", "every: 15m".
 func parseSchedule(text string, zone *time.Location) (*cronspec.Schedule, error) {
 	length := text
 	for _, said := range []string{"every ", "every: "} {
@@ -99,7 +100,7 @@ func parseSchedule(text string, zone *time.Location) (*cronspec.Schedule, error)
 	return cronspec.Parse(text, zone)
 }
 
-// parseTime reads an instant: RFC 3339, or a wall clock time of a zone.
+// parseTime reads an instant: RFC 3339, or local time in a zone.
 func parseTime(text string, zone *time.Location) (time.Time, error) {
 	if at, err := time.Parse(time.RFC3339, text); err == nil {
 		return at, nil
@@ -112,7 +113,7 @@ func parseTime(text string, zone *time.Location) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("%q is no time; write 2027-03-26T12:00 or, with an offset, 2027-03-26T12:00:00Z", text)
 }
 
-// nextTicks lists the ticks after an instant, at most n.
+// nextTicks lists at most n ticks after an instant.
 func nextTicks(schedule *cronspec.Schedule, zone *time.Location, after time.Time, n int) []tickTime {
 	ticks := []tickTime{}
 	for at := after; len(ticks) < n; {
@@ -126,7 +127,7 @@ func nextTicks(schedule *cronspec.Schedule, zone *time.Location, after time.Time
 	return ticks
 }
 
-// clockChange says how the zone's clock stands at an instant other than at an earlier one; "" when it stands the same.
+// clockChange describes how the offset of a zone changes between two instants; "" if it does not.
 func clockChange(zone *time.Location, before, after time.Time) string {
 	_, old := before.In(zone).Zone()
 	_, now := after.In(zone).Zone()
@@ -146,7 +147,7 @@ func clockChange(zone *time.Location, before, after time.Time) string {
 	return fmt.Sprintf("%s on %s at %s", note, shown.Format("Mon 2006-01-02"), shown.Format("15:04"))
 }
 
-// tickTable prints ticks: local and UTC, and how far they are away.
+// tickTable prints ticks in local time and in UTC and, if relative is set, how far away they are.
 func (t *tool) tickTable(ticks []tickTime, zone *time.Location, now time.Time, relative bool) error {
 	layout, noted := "Mon 2006-01-02 15:04", false
 	for _, tick := range ticks {
@@ -175,7 +176,7 @@ func (t *tool) tickTable(ticks []tickTime, zone *time.Location, now time.Time, r
 	return t.table(titles, rows)
 }
 
-// duration is a flag for a span of time that must not be negative. Its zero value is not set.
+// duration is a flag for a time span, which must not be negative. Its zero value means not set.
 type duration struct {
 	time.Duration
 	set bool

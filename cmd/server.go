@@ -9,8 +9,9 @@ import (
 	"lockstep/locks"
 )
 
-// checkServer refuses a Redis that cannot be trusted with locks, as [locks.Open] would, but before anything is started.
-// What it could do better is left to the log line of the worker's lock client, and to doctor.
+// checkServer refuses a Redis that cannot be trusted with locks, as [locks.Open] would, but before
+// anything is started. It leaves lesser findings to the log of the worker's lock client, and to
+// doctor.
 func checkServer(ctx context.Context, rdb redis.UniversalClient, log *slog.Logger) error {
 	findings, err := locks.CheckServer(ctx, rdb, 0)
 	if err != nil {

@@ -54,7 +54,7 @@ with 1.`,
 	flags.String("queues", "", "`QUEUES` to serve, with their weights: critical=6,default=3 (default: worker.queues)")
 	flags.BoolVar(&watch, "watch", false, "read the config again when its files change")
 	flags.BoolVar(&inDemo, "demo-worker", false, "be a worker of lockstep demo")
-	_ = flags.MarkHidden("demo-worker") // fails only for a flag that is not there
+	_ = flags.MarkHidden("demo-worker") // fails only for an unknown flag
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if t.parent == nil {
 			return t.watchOver(cmd.Context())
@@ -86,11 +86,11 @@ with 1.`,
 	return cmd
 }
 
-// newLogger logs as the settings say.
+// newLogger returns a logger that follows the settings.
 func newLogger(w io.Writer, settings configs.Log) *slog.Logger {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(settings.Level)); err != nil {
-		level = slog.LevelInfo // configs lets no other words through
+		level = slog.LevelInfo // configs accepts no other words
 	}
 	if settings.Format == "text" || settings.Format == "auto" && isTerminal(w) {
 		return slog.New(tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: "15:04:05.000", NoColor: !colours(w)}))
@@ -98,7 +98,7 @@ func newLogger(w io.Writer, settings configs.Log) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: readable}))
 }
 
-// readable writes durations as 15ms: by default JSON has them as nanoseconds.
+// readable writes durations as 15ms: by default, JSON has nanoseconds.
 func readable(_ []string, a slog.Attr) slog.Attr {
 	if a.Value.Kind() == slog.KindDuration {
 		return slog.String(a.Key, a.Value.Duration().String())
@@ -106,8 +106,8 @@ func readable(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// start runs a worker and its admin page until ctx ends and the worker has drained. abort, when closed, ends the drain.
-// parent hears of the worker's sessions, and again says when the config is read again.
+// start runs a worker and its admin page until ctx ends and the worker has drained. Closing abort
+// ends the drain. parent receives the worker's sessions, and again configures reloads.
 func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry, abort <-chan struct{}, again reloading,
 	parent *upward, log *slog.Logger) (err error) {
 	for _, problem := range config.Warnings.List {
@@ -124,7 +124,7 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	if warning := signIn.Warning(); warning != "" {
 		log.WarnContext(ctx, "a sign-in is weak", "because", warning)
 	}
-	background := context.WithoutCancel(ctx) // what has to stay until the worker has drained
+	background := context.WithoutCancel(ctx) // for what must stay until the worker has drained
 	if settings.Redis.URL == embedded {
 		log.WarnContext(ctx, "redis.url is embedded: this is one process with a Redis of its own inside, and all is gone when it ends")
 		mini, err := startEmbedded()
@@ -149,7 +149,7 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	if err != nil {
 		return err
 	}
-	defer listener.Close() // once more, unless it was never served
+	defer listener.Close() // closes again, unless it was never served
 	options, err := workerOptions(config, settings, rdb, handlers, abort, log)
 	if err != nil {
 		return err
@@ -198,11 +198,12 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 		log.InfoContext(ctx, "admin page is served", "url", url, "auth", signIn.Mode())
 	}
 
-	// The page stays until the worker has drained: that is when somebody looks.
+	// The page stays up until the worker has drained: during a drain, people look at it.
 	serving, stop := context.WithCancel(background)
 	defer stop()
 	group.Go(func() error { return server.Serve(serving, listener) })
-	rereading, done := context.WithCancel(running) // also with the worker, which may be asked to drain
+	// it also ends with the worker, which an operator may drain
+	rereading, done := context.WithCancel(running)
 	defer done()
 	group.Go(func() error { reloads.run(rereading, again.hangups, again.watch); return nil })
 	group.Go(func() error {
@@ -214,7 +215,8 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 				parent.stuck(stuck)
 				err = stuck.Err
 			}
-			return lostRedis(settings.Redis, err) // it returns such an error only before it is ready
+			// Run returns such an error only before it is ready
+			return lostRedis(settings.Redis, err)
 		})
 	})
 	err = group.Wait()
@@ -230,9 +232,10 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 // stopLimit is how long the functions of OnStop may take together.
 const stopLimit = 5 * time.Second
 
-// runPrepared runs a worker between what OnStart opens and what OnStop closes.
+// runPrepared runs a worker after OnStart and before OnStop.
 func runPrepared(ctx context.Context, handlers *jobs.Registry, parent *upward, run func(context.Context) error) (err error) {
-	defer func() { err = errors.Join(err, stopHandlers(context.WithoutCancel(ctx), handlers)) }() // ctx has ended: so it drained
+	// ctx has ended by then: the worker has drained
+	defer func() { err = errors.Join(err, stopHandlers(context.WithoutCancel(ctx), handlers)) }()
 	if err := handlers.Start(ctx); err != nil {
 		parent.hindered(err)
 		return interruptedIsFine(ctx, fmt.Errorf("the worker cannot begin: %w", err))
@@ -240,8 +243,8 @@ func runPrepared(ctx context.Context, handlers *jobs.Registry, parent *upward, r
 	return run(ctx)
 }
 
-// stopHandlers calls what OnStop has registered. A function that ignores the end of its context is left behind: the
-// process is about to exit.
+// stopHandlers calls the functions of OnStop. It leaves behind a function that ignores the end of
+// its context: the process is about to exit.
 func stopHandlers(ctx context.Context, handlers *jobs.Registry) error {
 	ctx, cancel := context.WithTimeout(ctx, stopLimit)
 	defer cancel()
@@ -257,7 +260,7 @@ func stopHandlers(ctx context.Context, handlers *jobs.Registry) error {
 	}
 }
 
-// sayWhatIsSigned logs whose definitions this worker runs.
+// sayWhatIsSigned logs which definitions this worker runs.
 func sayWhatIsSigned(ctx context.Context, settings configs.Redis, keys *jobs.Keys, log *slog.Logger) {
 	if keys == nil {
 		log.WarnContext(ctx, "definitions are not signed: "+unsignedMeans, "remedy", "set redis.sign_key_file in every worker and command line")
@@ -269,10 +272,10 @@ func sayWhatIsSigned(ctx context.Context, settings configs.Redis, keys *jobs.Key
 	}
 }
 
-// unsignedMeans is what follows when there is no key.
+// unsignedMeans is the consequence of having no key.
 const unsignedMeans = "any client that can write to this Redis can have any command run on every worker, and read the files that workers may read"
 
-// newSignIn returns what lets requests in as the settings say. Its error is one of the config.
+// newSignIn returns the check that lets requests in, as configured. Its error is a config error.
 func newSignIn(settings configs.Admin, log *slog.Logger) (*admin.SignIn, error) {
 	auth := settings.Auth
 	return admin.NewSignIn(admin.Auth{
@@ -281,7 +284,7 @@ func newSignIn(settings configs.Admin, log *slog.Logger) (*admin.SignIn, error) 
 	}, settings.Listen, log)
 }
 
-// limits are permits as the lock space has them.
+// limits converts permits for the lock space.
 func limits(permits map[string]configs.Permit) map[string]locks.PermitLimit {
 	out := make(map[string]locks.PermitLimit, len(permits))
 	for name, permit := range permits {
@@ -290,7 +293,8 @@ func limits(permits map[string]configs.Permit) map[string]locks.PermitLimit {
 	return out
 }
 
-// interruptedIsFine makes a start that a signal called off a success, as it is for a worker that ran.
+// interruptedIsFine turns a start that a signal interrupted into a success, as for a worker that
+// ran.
 func interruptedIsFine(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
@@ -336,7 +340,7 @@ func workerOptions(config *configs.Config, settings configs.Settings, rdb redis.
 	}, nil
 }
 
-// digest is a short name for a set of definitions: workers that show the same one have the same jobs.
+// digest is a short name for a set of definitions: workers with the same digest have the same jobs.
 func digest(definitions []*jobs.Job) string {
 	text, err := json.Marshal(definitions)
 	if err != nil {
@@ -346,7 +350,8 @@ func digest(definitions []*jobs.Job) string {
 	return hex.EncodeToString(hash[:3])
 }
 
-// warnOfHandlers tells of jobs that this binary cannot run. Another one may: so it is no error.
+// warnOfHandlers logs the jobs that this binary cannot run. Another binary may, so this is not an
+// error.
 func warnOfHandlers(ctx context.Context, definitions []*jobs.Job, handlers *jobs.Registry, log *slog.Logger) {
 	for _, job := range definitions {
 		if job.Handler == "" || handlers.Has(job.Handler) {
@@ -357,12 +362,14 @@ func warnOfHandlers(ctx context.Context, definitions []*jobs.Job, handlers *jobs
 	}
 }
 
-// untilEOF returns a context that ends with ctx or when r does, and a channel that is closed when r ends. For a worker of
-// the demo that is the demo's own end, and that of its Redis: then there is nothing to wait for.
+// untilEOF returns a context that ends with ctx or at the end of r, and a channel that is closed at
+// the end of r. For a worker of the demo, r ends with the demo and its Redis, so there is nothing
+// to wait for.
 func untilEOF(ctx context.Context, r io.Reader) (context.Context, context.CancelFunc, <-chan struct{}) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
-	// A read of a pipe cannot be called off: the goroutine stays until the process ends, which is about to.
+	// A read of a pipe cannot be canceled: the goroutine ends with the process, which is about to
+	// exit.
 	go func() {
 		_, _ = io.Copy(io.Discard, r)
 		close(ended)

@@ -2,7 +2,7 @@ package cmd
 
 import "github.com/spf13/cobra"
 
-// topics are what `lockstep help` tells beside the commands.
+// topics returns the topics that `lockstep help` has besides the commands.
 func topics() []*cobra.Command {
 	return []*cobra.Command{
 		{

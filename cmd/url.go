@@ -16,16 +16,17 @@ import (
 	"lockstep/configs"
 )
 
-// address is what a Redis URL says. Package net/url reads no lists of hosts, which Sentinel and Cluster have.
+// address is a parsed Redis URL. Package net/url cannot parse lists of hosts, which Sentinel and
+// Cluster have.
 type address struct {
 	scheme         string
 	user, password string
-	hosts          []string // host:port; for unix the path of the socket
+	hosts          []string // host:port; for unix, the path of the socket
 	db             int
 	master         string // of Sentinel
 }
 
-// parseURL reads a URL that configs has checked: what it still refuses is what only a client can know.
+// parseURL parses a URL that configs has checked. It still refuses what only a client can know.
 func parseURL(text string) (*address, error) {
 	scheme, rest, ok := strings.Cut(text, "://")
 	if !ok {
@@ -81,8 +82,9 @@ func withPort(host, port string) string {
 	return net.JoinHostPort(host, port)
 }
 
-// What all our clients share: a command is sent once, since a script whose answer got lost is sent again by who knows
-// what that means, and deadlines count. A Redis that does not answer is told about within seconds.
+// Options that all our clients share. A command is sent once: if the reply to a script is lost,
+// only its caller knows what sending it again means. Deadlines apply, so that a Redis that does not
+// answer is reported within seconds.
 const (
 	sendOnce    = -1
 	dialOnce    = 1
@@ -90,7 +92,7 @@ const (
 	readTimeout = 5 * time.Second
 )
 
-// newClient makes a client to where the settings say; it dials nothing.
+// newClient makes a client from the settings; it dials nothing.
 func newClient(settings configs.Redis) (redis.UniversalClient, error) {
 	a, err := parseURL(settings.URL)
 	if err != nil {
@@ -101,7 +103,8 @@ func newClient(settings configs.Redis) (redis.UniversalClient, error) {
 		if _, err := settings.Password(); err != nil {
 			return nil, err
 		}
-		credentials = func(context.Context) (string, string, error) { // for each connection: a mounted secret changes
+		// for each connection: a mounted secret may change
+		credentials = func(context.Context) (string, string, error) {
 			password, err := settings.Password()
 			return a.user, password, err
 		}
@@ -110,7 +113,8 @@ func newClient(settings configs.Redis) (redis.UniversalClient, error) {
 	case "redis-cluster":
 		return redis.NewClusterClient(&redis.ClusterOptions{
 			Addrs: a.hosts, Username: a.user, Password: a.password, CredentialsProviderContext: credentials,
-			MaxRetries: sendOnce, MaxRedirects: 3, // redirects are how slots are found: they are needed
+			// needed: redirects are how the client finds slots
+			MaxRetries: sendOnce, MaxRedirects: 3,
 			DialerRetries: dialOnce, DialTimeout: dialTimeout, ReadTimeout: readTimeout, ContextTimeoutEnabled: true,
 		}), nil
 	case "redis-sentinel":

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// build is what the binary knows of itself.
+// build describes this binary.
 type build struct {
 	Version  string `json:"version"` // of the module that was built: a tag, or "devel"
 	Revision string `json:"revision,omitempty"`
@@ -40,7 +40,7 @@ func readBuild() build {
 	return b
 }
 
-// short is the version as workers tell it to others.
+// short is the version that workers report.
 func (b build) short() string {
 	if b.Version != "devel" || b.Revision == "" {
 		return b.Version

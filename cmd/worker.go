@@ -64,7 +64,7 @@ func (t *tool) workerView(now time.Time) view[admin.Worker] {
 	}
 }
 
-// weights writes queues as the flag --queues takes them, the heaviest first.
+// weights formats queues as the flag --queues takes them, the heaviest first.
 func weights(queues map[string]int) string {
 	order := slices.SortedFunc(maps.Keys(queues), func(a, b string) int {
 		if d := queues[b] - queues[a]; d != 0 {
@@ -145,7 +145,7 @@ func (t *tool) showWorker(w *admin.Worker, holds []admin.Holder, now time.Time) 
 	}}.print(t, tables, holds)
 }
 
-// drifted says how many jobs of a worker have another active definition; "" for none.
+// drifted describes how many jobs of a worker have another active definition; "" for none.
 func drifted(n int) string {
 	if n == 0 {
 		return ""

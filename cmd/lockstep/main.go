@@ -1,4 +1,5 @@
-// Command lockstep runs the same cron schedule and the same task queue on many workers and makes each run happen once.
+// Command lockstep runs the same cron schedule and the same task queue on many workers and makes
+// each run happen once.
 package main
 
 import (
