@@ -18,7 +18,7 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// called are the commands in the text of a script.
+// called matches a command in the text of a script.
 var called = regexp.MustCompile(`call\(["']([A-Za-z]+)["']`)
 
 func calledIn(t *testing.T, pattern string) map[string]string {
@@ -98,8 +98,8 @@ func TestAReaderAndAProducerHaveNoCommandTooMany(t *testing.T) {
 	}
 }
 
-// TestAFleetWorksUnderTheLeastRights gives every process the user that doctor --acl prints for it, and then asks Redis what
-// it has refused.
+// TestAFleetWorksUnderTheLeastRights gives every process the user that doctor --acl prints for it,
+// and then asks Redis which commands it has refused.
 func TestAFleetWorksUnderTheLeastRights(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{TCP: true})
@@ -177,7 +177,8 @@ jobs:
 			return code == 0 && strings.Contains(stdout, `"state": "succeeded"`)
 		})
 	}
-	if child := first.worker(); child != 0 { // its parent ends its session, and starts another
+	// the parent of the child ends its session and starts another child
+	if child := first.worker(); child != 0 {
 		_ = syscall.Kill(child, syscall.SIGKILL)
 	}
 	does(operator, 0, "run", "cancel", "long#l", "--yes")
@@ -201,16 +202,18 @@ jobs:
 		t.Fatal(err)
 	}
 	for _, entry := range log {
-		if entry.Object == "client|setinfo" || entry.Object == "client|maint_notifications" || entry.Object == "client" { // go-redis does without
+		// go-redis works without these.
+		if entry.Object == "client|setinfo" || entry.Object == "client|maint_notifications" || entry.Object == "client" {
 			continue
 		}
-		expected := entry.Username == "lockstep-producer" && slices.Contains([]string{"hget", "hmget", "hgetall", "{lockstep}:exp"}, entry.Object) // enqueue asks for format and definition first
+		// enqueue asks for the format and the definition first.
+		expected := entry.Username == "lockstep-producer" && slices.Contains([]string{"hget", "hmget", "hgetall", "{lockstep}:exp"}, entry.Object)
 		if !expected {
 			t.Errorf("Redis has refused %s to %s: %s %s", entry.Object, entry.Username, entry.Reason, entry.Context)
 		}
 	}
 
-	// What a producer and a reader have no right to do.
+	// A producer and a reader have no right to do any of this.
 	for user, commands := range map[string][][]any{
 		"producer": {{"HSET", "{lockstep}:def", "hello", "{}"}, {"HGET", "{lockstep}:def", "hello"}, {"HSET", "{lockstep}:body", "x", "{}"},
 			{"HSET", "lockstep:queues", "default", "thief"}, {"DEL", "asynq:{default}:pending"}, {"LRANGE", "asynq:{default}:pending", "0", "-1"},

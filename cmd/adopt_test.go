@@ -9,8 +9,8 @@ import (
 	"github.com/hibiken/asynq"
 )
 
-// TestPlainAsynqClientsTasksRunOnce has a program that knows asynq alone send tasks to a fleet, and kills a worker that
-// runs some of them.
+// TestPlainAsynqClientsTasksRunOnce sends tasks to a fleet from a program that uses only asynq, and
+// kills a worker that runs some of them.
 func TestPlainAsynqClientsTasksRunOnce(t *testing.T) {
 	t.Parallel()
 	f, server := newPack(t, `
@@ -84,7 +84,7 @@ jobs:
 	}
 	f.checkOverlap()
 
-	send("settle", "bill-3", `{"bill": 3}`) // the id again, after the end of its run
+	send("settle", "bill-3", `{"bill": 3}`) // the same ID, after the end of its run
 	eventually(t, 30*time.Second, "the same id is a new run", func() bool {
 		list = ask[[]runJSON](t, f.env, "run", "ls")
 		return len(list) == tasks+3

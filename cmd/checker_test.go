@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// The checker proves, from the ledger and the effect log of a fleet, what is promised: every tick has one outcome, every
-// run one success at most, nobody acts under a lock that somebody else has, tokens and attempts grow. It computes the
-// ticks once more, in a simpler way than the program does.
+// The checker proves the promise from the ledger and the effect log of a fleet: every tick has one
+// outcome, every run succeeds at most once, no attempt acts under a lock that another holds, and
+// tokens and attempts grow. It computes the ticks again, in a simpler way than the program does.
 
-// runJSON is what tests read of a run.
+// runJSON has the fields of a run that tests read.
 type runJSON struct {
 	ID       string
 	Job      string
@@ -28,7 +28,7 @@ type runJSON struct {
 	Finished time.Time `json:"finished_at"` // zero: not yet
 }
 
-// final tells whether the run is over.
+// final reports whether the run is over.
 func (r runJSON) final() bool {
 	return !slices.Contains([]string{"scheduled", "due", "waiting", "running", "retrying"}, r.State)
 }
@@ -43,7 +43,7 @@ type attemptJSON struct {
 	Finished time.Time `json:"finished_at"` // zero: not yet
 }
 
-// token returns the token as a number, or -1 when it is none.
+// token returns the token as a number, or -1 if it is not one.
 func (a attemptJSON) token() int64 {
 	token, err := strconv.ParseInt(a.Token, 10, 64)
 	if err != nil {
@@ -61,10 +61,10 @@ func textOf(s *string) string {
 	return *s
 }
 
-// tickJSON is what tests read of a tick.
+// tickJSON has the fields of a tick that tests read.
 type tickJSON struct {
 	Tick    time.Time
-	Upto    time.Time // of a line that stands for many; else zero
+	Upto    time.Time // the last tick of a line that covers many; else zero
 	Outcome string
 	Reason  *string
 	Run     string    `json:"run_id"`
@@ -77,8 +77,8 @@ type effect struct {
 	run     string
 	attempt int
 	token   int64
-	at      time.Duration // since this machine was booted
-	locks   []string      // that its attempt holds
+	at      time.Duration // since the boot of this machine
+	locks   []string      // held by its attempt
 }
 
 func (e effect) job() string {
@@ -99,41 +99,43 @@ func parseEffect(line string) (effect, error) {
 	return e, errors.Join(err1, err2, err3, json.Unmarshal([]byte(fields[5]), &e.locks))
 }
 
-// history is what a fleet has left.
+// history is the evidence that a fleet leaves behind.
 type history struct {
 	jobs    map[string]spec
 	runs    []runJSON
 	ticks   map[string][]tickJSON // by job
 	effects []effect
-	asked   []string // runs whose request was answered
-	losses  []loss   // in their order
+	asked   []string // runs for which the request got a reply
+	losses  []loss   // in order
 
-	from, to time.Time     // while the fleet was up
-	slack    time.Duration // around them; 0: five seconds
+	from, to time.Time     // the time during which the fleet was up
+	slack    time.Duration // tolerance around it; 0: five seconds
 }
 
-// loss is when Redis lost data, and what was known right before.
+// loss is an event in which Redis lost data, with the state right before.
 type loss struct {
-	from  int       // the line of the effect log from which on; 0 for all that there was
-	since time.Time // the same as a time; zero
-	line  int       // it came before this line
+	from  int       // the first lost line of the effect log; 0: all lines before the event
+	since time.Time // the same as a time; may be zero
+	line  int       // the first line after the event
 	at    time.Time
 	runs  []runJSON
 	ticks map[string][]tickJSON
 }
 
-// lostRequest tells whether a request that was answered then may be gone: a run that no worker had begun is known to nobody.
+// lostRequest reports whether a request that was answered at a given time may be lost: no worker
+// knows a run that none has started.
 func lostRequest(losses []loss, answered time.Time) bool {
 	return slices.ContainsFunc(losses, func(l loss) bool {
 		return answered.After(l.since) && answered.Before(l.at.Add(time.Second))
 	})
 }
 
-// remembered is a history in which stands, too, what ended before Redis lost its data. For that proves what a loss may not
-// change: what has ended stays as it ended.
+// remembered returns a history that also has the runs and ticks that ended before Redis lost its
+// data. They prove what a loss must not change: an outcome stays as it was.
 func (c *checker) remembered(h *history) *history {
 	merged := *h
-	noRun := func(run runJSON) bool { return strings.Contains(run.ID, "@..") } // but a line for ticks that are lost
+	// All but the line for ticks that are lost.
+	noRun := func(run runJSON) bool { return strings.Contains(run.ID, "@..") }
 	merged.runs, merged.ticks = slices.DeleteFunc(slices.Clone(h.runs), noRun), make(map[string][]tickJSON)
 	for job, lines := range h.ticks {
 		merged.ticks[job] = slices.Clone(lines)
@@ -151,7 +153,7 @@ func (c *checker) remembered(h *history) *history {
 			if later := merged.runs[i]; later.State != run.State {
 				c.found("run %s was %s when Redis lost its data, and is %s", run.ID, run.State, later.State)
 			}
-			merged.runs[i] = run // with all its attempts, which nobody need have known
+			merged.runs[i] = run // with all its attempts, which no worker needs to have known
 		}
 		for job, lines := range loss.ticks {
 			for _, line := range lines {
@@ -169,7 +171,7 @@ func (c *checker) remembered(h *history) *history {
 				merged.ticks[job][i] = line
 			}
 		}
-		// What had succeeded is done by nobody again.
+		// No worker repeats a run that had succeeded.
 		done := make(map[string]bool)
 		for _, run := range loss.runs {
 			done[run.ID] = run.State == "succeeded"
@@ -183,7 +185,7 @@ func (c *checker) remembered(h *history) *history {
 	return &merged
 }
 
-// lost is when Redis lost its data at last; the zero time: never.
+// lost returns when Redis last lost its data; zero if never.
 func (h *history) lost() time.Time {
 	if n := len(h.losses); n > 0 {
 		return h.losses[n-1].at
@@ -191,19 +193,19 @@ func (h *history) lost() time.Time {
 	return time.Time{}
 }
 
-// forgotten tells whether a line stands for ticks whose records Redis has lost.
+// forgotten reports whether a line covers ticks with records that Redis has lost.
 func (l tickJSON) forgotten() bool {
 	return l.Outcome == "lost" && strings.HasPrefix(textOf(l.Reason), "Redis was emptied")
 }
 
-// checker collects what is wrong.
+// checker collects problems.
 type checker struct{ problems []string }
 
 func (c *checker) found(format string, args ...any) {
 	c.problems = append(c.problems, fmt.Sprintf(format, args...))
 }
 
-// report makes what was found the test's failure.
+// report fails the test with the problems that were found.
 func (c *checker) report(t *testing.T) {
 	t.Helper()
 	for i, problem := range c.problems {
@@ -243,8 +245,8 @@ func (c *checker) all(h *history) {
 	c.permits(h.effects, h.jobs)
 }
 
-// firesAt tells whether a trigger has a tick at a second. It knows the fields that the fleets' jobs use, and looks at
-// nothing but the one second: the program computes the next tick.
+// firesAt reports whether a trigger has a tick at a second. It knows the fields that the fleets'
+// jobs use, and looks only at that second; the program computes the next tick instead.
 func firesAt(trigger string, second int64) bool {
 	kind, text, _ := strings.Cut(trigger, ": ")
 	if kind == "every" {
@@ -275,19 +277,22 @@ func firesAt(trigger string, second int64) bool {
 	return true
 }
 
-// ticks proves that a job has a line for every one of its ticks between its first and its last one, each once, and that
-// these cover the time that the fleet was up, but for its start and its end. Of a job whose trigger changed it is not
-// known when that was, only that it was once and not before it could be known: any second will do.
+// ticks proves that a job has exactly one line for each tick between its first and its last one,
+// and that these cover the time during which the fleet was up, except its start and end. It does
+// not know when a trigger changed, only that it changed once, and not before workers could know the
+// new one: it accepts any second after that.
 func (c *checker) ticks(job spec, lines []tickJSON, h *history) {
 	slack := h.slack
 	if slack == 0 {
-		slack = 5 * time.Second // a worker starts, is killed, has its successor decide
+		// enough for a worker to start, be killed, and be succeeded by one that decides
+		slack = 5 * time.Second
 	}
 	if len(lines) == 0 {
 		c.found("%s has no ticks", job.name)
 		return
 	}
-	lost := make(map[int64]bool) // those that a line stands for because nobody knew of them any more
+	// Ticks covered by a line because no worker remembered them.
+	lost := make(map[int64]bool)
 	lines = slices.DeleteFunc(slices.Clone(lines), func(line tickJSON) bool {
 		for second := line.Tick.Unix(); line.forgotten() && len(h.losses) > 0 && second <= line.Upto.Unix(); second++ {
 			lost[second] = true
@@ -313,7 +318,7 @@ func (c *checker) ticks(job spec, lines []tickJSON, h *history) {
 		}
 		first, last = min(first, line.Tick.Unix()), max(last, upto.Unix())
 	}
-	can := make([]bool, len(turns)) // the triggers that may be the one in force
+	can := make([]bool, len(turns)) // the triggers that may be in force
 	for i := range can {
 		can[i] = true
 	}
@@ -346,7 +351,8 @@ func (c *checker) ticks(job spec, lines []tickJSON, h *history) {
 	}
 }
 
-// outcomes proves that each tick has an outcome that its job allows, with a reason where it did not run.
+// outcomes proves that each tick has an outcome that its job allows, with a reason if it did not
+// run.
 func (c *checker) outcomes(job spec, h *history, runs map[string]runJSON) {
 	for _, line := range h.ticks[job.name] {
 		if line.forgotten() && len(h.losses) > 0 {
@@ -372,11 +378,12 @@ func (c *checker) outcomes(job spec, h *history, runs map[string]runJSON) {
 		if late := line.Decided.Sub(line.Tick); line.Outcome == "missed" && late <= time.Minute {
 			c.found("tick %s was missed, though it was decided after %s", tick, late)
 		}
-		// A tick is skipped for another one that is not over at that moment.
+		// A tick is skipped because of another one, which is not over at that moment.
 		if reason, ok := strings.CutPrefix(textOf(line.Reason), "overlap: skip; "); ok {
 			other, _, _ := strings.Cut(reason, " ")
 			if line.Decided.Before(h.lost()) {
-				continue // when that one ended may be known only from when it was said again
+				// The end of that run may be known only since a worker re-asserted it.
+				continue
 			}
 			if run, ran := runs[other]; !ran || run.Created.After(line.Decided) || run.Finished.Before(line.Decided) {
 				c.found("tick %s was skipped at %s for %s, which was there from %s to %s", tick, line.Decided, other, run.Created, run.Finished)
@@ -385,18 +392,21 @@ func (c *checker) outcomes(job spec, h *history, runs map[string]runJSON) {
 	}
 }
 
-// lateSuccess is the reason of a run whose worker had lost its lease when it told of its success.
+// lateSuccess is the reason of a run that succeeded after its worker had lost its lease.
 const lateSuccess = "succeeded after its attempt had been counted"
 
-// heardOf is the reason of a run of whose end somebody had heard, and that was all, when Redis lost its data.
+// heardOf is the reason of a run if all that workers knew about it, when Redis lost its data, was
+// its outcome.
 const heardOf = "said again after Redis had lost it"
 
-// broke reports whether an attempt with this outcome was broken off: its worker died, or lost its lease.
+// broke reports whether an attempt with this outcome was cut short: its worker died or lost its
+// lease.
 func broke(outcome string) bool { return outcome == crashed || outcome == lostLease }
 
-// run proves that a run ended once, for what its attempts came to, and that its attempts came one after the other, under
-// growing tokens. Of an old run, which is from before Redis lost its data, the first attempts need not be known, nor, if
-// it had ended, any; and an end that was said again has the time at which that was.
+// run proves that a run ended once, with an outcome that follows from its attempts, and that its
+// attempts came one after the other, under growing tokens. An old run is from before Redis lost its
+// data: its first attempts may be unknown, all of them if it had ended, and an outcome that was
+// re-asserted has the time of that.
 func (c *checker) run(run runJSON, job spec, old bool) {
 	count := make(map[string]int)
 	var before attemptJSON
@@ -441,10 +451,11 @@ func (c *checker) run(run runJSON, job spec, old bool) {
 	}
 }
 
-// effects proves that the ledger and the effects tell the same: what has an effect is an attempt of the ledger with this
-// token, each attempt has each effect once and in order, and a run that succeeded ended in its last attempt.
+// effects proves that the ledger and the effects agree: each effect belongs to an attempt in the
+// ledger with its token, each attempt has each effect once and in order, and a run that succeeded
+// ended in its last attempt.
 //
-// Where Redis lost the record of an attempt, it need not be there any more.
+// An attempt may be missing if Redis lost its record.
 func (c *checker) effects(h *history, runs map[string]runJSON) {
 	lost := func(line int) bool {
 		return slices.ContainsFunc(h.losses, func(l loss) bool { return line >= l.from && line < l.line })
@@ -473,17 +484,18 @@ func (c *checker) effects(h *history, runs map[string]runJSON) {
 		began[one], ended[one] = began[one] || !e.end, ended[one] || e.end
 	}
 	for _, run := range runs {
-		// Of one whose end was only heard of, the last attempts may have been lost.
+		// If workers knew only the outcome, the last attempts may be lost.
 		if n := len(run.Attempts); run.State == "succeeded" && n > 0 && textOf(run.Reason) != heardOf && !ended[attempt{run.ID, run.Attempts[n-1].token()}] {
 			c.found("run %s succeeded under token %s, without the end of its effect", run.ID, run.Attempts[n-1].Token)
 		}
 	}
 }
 
-// locks proves that nobody acts under a lock once somebody else has begun to who excludes him: with the first line of a
-// later token, whoever had an earlier one is silent for ever.
+// locks proves that no attempt acts under a lock after an attempt that excludes it has started:
+// from the first line of a later token on, earlier tokens write no more lines.
 func (c *checker) locks(effects []effect, jobs map[string]spec) {
-	alone, shared := make(map[string]effect), make(map[string]effect) // the line of the highest token, by lock
+	// The line of the highest token, by lock.
+	alone, shared := make(map[string]effect), make(map[string]effect)
 	for i, e := range effects {
 		for _, lock := range append([]string{"run:" + e.run}, e.locks...) {
 			mode := jobs[e.job()].modes[lock]
@@ -511,7 +523,8 @@ func (c *checker) locks(effects []effect, jobs map[string]spec) {
 	}
 }
 
-// permits proves that no more attempts act at a time than there are permits, from the first line of each to its last.
+// permits proves that no more attempts act at the same time than there are permits, from the first
+// line of each to its last.
 func (c *checker) permits(effects []effect, jobs map[string]spec) {
 	last := make(map[int64]int)
 	for i, e := range effects {
@@ -537,13 +550,14 @@ func (c *checker) permits(effects []effect, jobs map[string]spec) {
 	}
 }
 
-// TestCheckerFindsPlantedFaults holds the checker against small histories that are wrong in one way each.
+// TestCheckerFindsPlantedFaults runs the checker on small histories, each with one fault.
 func TestCheckerFindsPlantedFaults(t *testing.T) {
 	t.Parallel()
 	text := func(s string) *string { return &s }
 	at := func(second int) time.Time { return time.Date(2027, 1, 1, 0, 0, second, 0, time.UTC) }
 	id := func(job string, second int) string { return job + "@" + at(second).Format(time.RFC3339) }
-	// A run for the tick of a second, with attempts of a fifth of a second each, given as outcome and token.
+	// run returns a run for the tick of a second, with attempts of a fifth of a second each, given
+	// as pairs of outcome and token.
 	run := func(job string, second int, state string, attempts ...string) runJSON {
 		tick, now := at(second), at(second)
 		r := runJSON{ID: id(job, second), Job: job, Tick: &tick, State: state, Created: tick}
@@ -565,8 +579,9 @@ func TestCheckerFindsPlantedFaults(t *testing.T) {
 	line := func(end bool, r runJSON, attempt int, locks ...string) effect {
 		return effect{end: end, run: r.ID, attempt: attempt, token: r.Attempts[attempt-1].token(), locks: locks}
 	}
-	// Job a runs every second under a lock, but for the tick at 4, which comes while the run for 3 goes on. Job b changed
-	// its trigger between 2 and 4, gives up what crashed, and shares two permits; c reads what a locks.
+	// Job a runs every second under a lock, except for the tick at 4, which comes while the run for
+	// 3 is running. Job b changes its trigger between 2 and 4, abandons crashed runs, and shares
+	// two permits; c takes a's lock in shared mode.
 	good := func() *history {
 		a1, a2, a3 := run("a", 1, "succeeded", "succeeded", "10"), run("a", 2, "succeeded", "crashed", "20", "succeeded", "30"), run("a", 3, "succeeded", "succeeded", "50")
 		a3.Finished = at(5)
@@ -600,7 +615,7 @@ func TestCheckerFindsPlantedFaults(t *testing.T) {
 			asked: []string{c2.ID},
 		}
 	}
-	// The places in it that faults are planted in.
+	// The places in it where faults are planted.
 	const (
 		a1, a2, a3, b1, b2, b4, c2 = 0, 1, 2, 3, 4, 5, 6
 		startC2, endB1, endC2      = 3, 4, 5
@@ -611,7 +626,7 @@ func TestCheckerFindsPlantedFaults(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		wrong func(h *history)
-		want  string // "": nothing is wrong
+		want  string // "": no problem
 	}{
 		{"nothing", func(*history) {}, ""},
 		{"lost tick", func(h *history) { h.ticks["a"] = slices.Delete(h.ticks["a"], 2, 3) }, "a: tick 2027-01-01 00:00:02 +0000 UTC: there are 0 lines"},
@@ -670,12 +685,12 @@ func TestCheckerFindsPlantedFaults(t *testing.T) {
 	}
 }
 
-// TestTriggersOfFleets: the checker's idea of a trigger, at the seconds around a minute.
+// TestTriggersOfFleets checks firesAt at the seconds around a minute.
 func TestTriggersOfFleets(t *testing.T) {
 	t.Parallel()
 	for trigger, want := range map[string]string{
 		`every: 3s`:                       "57 60 63",
-		`every: 7s`:                       "57 64", // 3 h 57 s are 7 times 1551 s
+		`every: 7s`:                       "57 64", // 3 h 57 s is 1551 times 7 s
 		`schedule: "* * * * * *"`:         "55 56 57 58 59 60 61 62 63 64",
 		`schedule: "*/7 * * * * *"`:       "56 60",
 		`schedule: "1,59 * * * * *"`:      "59 61",

@@ -18,11 +18,11 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// What happens when workers crash: rows of the failure table, with real processes.
+// Crashes of workers: rows of the failure table, with real processes.
 
-// With withHandlers in its environment the test binary is the tool, with the handlers below. buriedBy says how its
-// parents then bury what a dead child has left: nobody, who does not look at all and says that it is dead, or
-// inVain, who cannot say for certain.
+// With withHandlers in its environment, the test binary is the tool, with the handlers below.
+// buriedBy replaces the burial in its parents: "nobody" does not look for what a dead child left
+// behind and reports that all of it is dead; "in vain" reports that it cannot be certain.
 const (
 	withHandlers = "LOCKSTEP_CMD_TEST_HANDLERS"
 	buriedBy     = "LOCKSTEP_CMD_TEST_BURIED_BY"
@@ -30,7 +30,7 @@ const (
 	inVain       = "in vain"
 )
 
-// crashArgs tell a handler where to leave its traces.
+// crashArgs tells a handler where to leave its traces.
 type crashArgs struct {
 	Effects string `json:"effects"`
 	Gate    string `json:"gate"` // a file; stubborn waits for it
@@ -57,7 +57,7 @@ func crashHandlers() *jobs.Registry {
 			panic(err)
 		}
 	}
-	// A goroutine of the first attempt panics: nobody can recover that.
+	// A goroutine of the first attempt panics, which no code can recover.
 	jobs.Handle(reg, "panics", func(ctx context.Context, r *jobs.Run[crashArgs]) error {
 		trace(r, "start")
 		if r.Attempt() == 1 {
@@ -75,7 +75,8 @@ func crashHandlers() *jobs.Registry {
 		trace(r, "end")
 		return nil
 	})
-	// The first attempt goes on after its context has ended, until the gate is there, and says that it succeeded.
+	// The first attempt continues after its context has ended, until the gate exists, and then
+	// reports success.
 	jobs.Handle(reg, "stubborn", func(ctx context.Context, r *jobs.Run[crashArgs]) error {
 		trace(r, "start")
 		if r.Attempt() == 1 {
@@ -88,7 +89,7 @@ func crashHandlers() *jobs.Registry {
 		trace(r, "end")
 		return nil
 	})
-	// The first attempt starts a daemon that goes on working for it.
+	// The first attempt starts a daemon that keeps working for it.
 	jobs.Handle(reg, "spawns", func(ctx context.Context, r *jobs.Run[crashArgs]) error {
 		if r.Attempt() > 1 {
 			trace(r, "start")
@@ -113,15 +114,16 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// newPack makes a fleet without workers yet. Of the config, EFFECTS is replaced by the effect log, EFFECT by the shell
-// function e that writes to it, and HOLD by a script whose first attempt stops at a place that $AT or else its job's name tells, before, during or after its effect, and
-// says so by a file that is named as the run and has its process id.
+// newPack makes a fleet without workers yet. In the config, it replaces EFFECTS with the effect
+// log, EFFECT with the shell function e that writes to it, and HOLD with a script. The script's
+// first attempt stops before, during or after its effect, as $AT or else the name of its job says;
+// it then leaves a file with its process ID, named after the run.
 func newPack(t *testing.T, config string, more ...string) (*fleet, *redistest.Server) {
 	t.Helper()
 	return newPackOn(t, nil, config, more...)
 }
 
-// newPackOn is newPack on a Redis with these lines of configuration.
+// newPackOn is newPack with lines of configuration for Redis.
 func newPackOn(t *testing.T, redis []string, config string, more ...string) (*fleet, *redistest.Server) {
 	t.Helper()
 	f := newFleet(t, redis, nil, more...)
@@ -164,7 +166,7 @@ func (f *fleet) show(run string) runJSON {
 	return ask[runJSON](f.t, f.env, "run", "show", run)
 }
 
-// await waits until a run is in a state, and returns it.
+// await waits until a run is in a state, and returns the run.
 func (f *fleet) await(run, state string) runJSON {
 	f.t.Helper()
 	var got runJSON
@@ -175,7 +177,8 @@ func (f *fleet) await(run, state string) runJSON {
 	return got
 }
 
-// held waits until the first attempt of a run of HOLD has stopped at its place, and returns its process.
+// held waits until the first attempt of a run of HOLD has stopped at its place, and returns its
+// process.
 func (f *fleet) held(run string) int {
 	f.t.Helper()
 	pid := 0
@@ -190,7 +193,7 @@ func (f *fleet) held(run string) int {
 	return pid
 }
 
-// runner returns the worker that runs a run, and the index of it.
+// runner returns the worker that runs a run, with its index.
 func (f *fleet) runner(run string) (*process, int) {
 	f.t.Helper()
 	attempts := f.show(run).Attempts
@@ -204,7 +207,7 @@ func (f *fleet) runner(run string) (*process, int) {
 	return nil, 0
 }
 
-// killChild kills the process that works in a worker, and returns when.
+// killChild kills the working child of a worker, and returns when.
 func (p *process) killChild() time.Time {
 	p.t.Helper()
 	at := time.Now()
@@ -214,14 +217,14 @@ func (p *process) killChild() time.Time {
 	return at
 }
 
-// What a first attempt came to, in whose place a second one succeeded.
+// The outcome of a first attempt that was followed by a successful second one.
 const (
 	crashed   = "crashed"    // the process of its worker died, and the parent reported that
 	lostLease = "lost lease" // no parent reported a death
 )
 
-// takenOver waits until a run whose first attempt crashed, or lost its lease, has succeeded in its second one, and returns how
-// long after an instant that began.
+// takenOver waits until a run has succeeded in its second attempt after the first one ended with
+// the outcome first. It returns the time from an instant to the start of the second attempt.
 func (f *fleet) takenOver(run, first string, from time.Time) time.Duration {
 	f.t.Helper()
 	got := f.await(run, "succeeded")
@@ -232,7 +235,7 @@ func (f *fleet) takenOver(run, first string, from time.Time) time.Duration {
 	return got.Attempts[1].Started.Sub(from)
 }
 
-// healed ends an outage. Then the run goes on, and all is well.
+// healed ends an outage. It checks that the run then moves on and that nothing overlaps.
 func (f *fleet) healed(server *redistest.Server, run, first string, since time.Time) {
 	f.t.Helper()
 	if err := server.Resume(); err != nil {
@@ -243,7 +246,7 @@ func (f *fleet) healed(server *redistest.Server, run, first string, since time.T
 	f.drain()
 }
 
-// checkOverlap proves that nobody acted under a run's lock after its next attempt had.
+// checkOverlap proves that no attempt acted under a run's lock after the next attempt had.
 func (f *fleet) checkOverlap() {
 	f.t.Helper()
 	c := new(checker)
@@ -253,7 +256,7 @@ func (f *fleet) checkOverlap() {
 
 const anyLock = `{exclusive: [desk]}`
 
-// long is a lease that ends in no test.
+// long is a lease that outlasts every test.
 const long = "LOCKSTEP_LOCKS__LEASE=60s"
 
 func TestKilledChildsRunGoesOnElsewhere(t *testing.T) {
@@ -281,8 +284,8 @@ jobs:
 	f.checkOverlap()
 }
 
-// TestCrashDelayHoldsWhenTheParentEndsTheSession kills a child whose job withholds its lock after a crash. The parent ends the
-// session at once, and that end counts as the crash that it is.
+// TestCrashDelayHoldsWhenTheParentEndsTheSession kills a child that runs a job with a crash_delay.
+// The parent ends the session at once, and that must count as a crash.
 func TestCrashDelayHoldsWhenTheParentEndsTheSession(t *testing.T) {
 	t.Parallel()
 	const delay = 3 * time.Second
@@ -321,7 +324,8 @@ func TestAbandonedRunIsLostAtOnce(t *testing.T) {
 	f.drain()
 }
 
-// TestUncertainBurialLeavesItToTheLease: a process that cannot be killed may still act under the lock.
+// TestUncertainBurialLeavesItToTheLease: a process that could not be killed may still act under the
+// lock.
 func TestUncertainBurialLeavesItToTheLease(t *testing.T) {
 	t.Parallel()
 	const lease = 4 * time.Second
@@ -332,14 +336,15 @@ func TestUncertainBurialLeavesItToTheLease(t *testing.T) {
 	worker, _ := f.runner(run)
 	took := f.takenOver(run, crashed, worker.killChild())
 	t.Logf("with a lease of %s the next attempt began after %s", lease, took)
-	if least := lease - lease/3; took < least-time.Second { // it was renewed not longer ago than that
+	// the last renewal was at most a third of the lease ago
+	if least := lease - lease/3; took < least-time.Second {
 		t.Errorf("the next attempt began after %s; want the lease waited for", took)
 	}
 	f.checkOverlap()
 	f.drain() // both parents have children that work
 }
 
-// TestTakeoverTime measures how long the run of a killed child stands still.
+// TestTakeoverTime measures how long the run of a killed child is stuck.
 func TestTakeoverTime(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes many kills")
@@ -351,7 +356,8 @@ jobs:
   during: {command: HOLD}
 `, long)
 	f.startAll(3)
-	// A parent that a busy machine stalls leaves the end of a session to the lease, and says so.
+	// On a busy machine, a stalled parent leaves the end of a session to the lease, and reports
+	// that.
 	const leaseDecides = "pass on when"
 	var took []time.Duration
 	byLease := 0
@@ -366,7 +372,8 @@ jobs:
 		} else {
 			took = append(took, after)
 		}
-		if strings.Count(worker.stderr.String(), "worker crashed") >= maxCrashes-1 { // it would give up at the next one
+		// the next crash would end the parent
+		if strings.Count(worker.stderr.String(), "worker crashed") >= maxCrashes-1 {
 			worker.signal(syscall.SIGTERM)
 			worker.code(30 * time.Second)
 			f.workers = slices.Delete(f.workers, at, at+1)
@@ -401,11 +408,11 @@ func TestLoneWorkerHeals(t *testing.T) {
 	f.drain()
 }
 
-// TestKilledHostsRunGoesOnAfterTheLease: nobody is left who could end the session.
+// TestKilledHostsRunGoesOnAfterTheLease: no process is left that could end the session.
 func TestKilledHostsRunGoesOnAfterTheLease(t *testing.T) {
 	t.Parallel()
 	for name, kill := range map[string]func(*process){
-		"worker alone":    func(p *process) { p.killPair() }, // its guards are left
+		"worker alone":    func(p *process) { p.killPair() }, // its guards survive
 		"with all it has": func(p *process) { killTree(p.Process.Pid) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -430,8 +437,8 @@ func TestKilledHostsRunGoesOnAfterTheLease(t *testing.T) {
 	}
 }
 
-// TestStoppedWorkerIsFenced stops a child for longer than its lease, and lets it go on when another worker has done its
-// runs.
+// TestStoppedWorkerIsFenced stops a child for longer than its lease, and continues it after another
+// worker has done its runs.
 func TestStoppedWorkerIsFenced(t *testing.T) {
 	t.Parallel()
 	gate := filepath.Join(t.TempDir(), "gate")
@@ -473,7 +480,7 @@ jobs:
 	eventually(t, 10*time.Second, "the old attempt's success is refused", func() bool {
 		return strings.Contains(f.workers[0].stderr.String(), `"outcome":"succeeded","recorded":"fenced"`)
 	})
-	f.takenOver(runs[1], lostLease, at) // nothing has changed
+	f.takenOver(runs[1], lostLease, at) // still the same outcome
 	eventually(t, 10*time.Second, "both workers work", func() bool { return len(ask[[]workerJSON](t, f.env, "worker", "ls")) == 2 })
 	if child := f.workers[0].worker(); child != stopped {
 		t.Errorf("the parent has child %d, was %d: it must leave one alone that is only stopped", child, stopped)
@@ -493,11 +500,12 @@ func TestPanicInAGoroutineIsACrash(t *testing.T) {
 		t.Errorf("the next attempt began after %s; want at once", took)
 	}
 	f.checkOverlap()
-	f.drain() // exits with 0, though one of them has lost a child that exited with 2
+	f.drain() // exits with 0, although one of them lost a child that exited with 2
 }
 
-// TestOrphansAreDeadBeforeTheSessionEnds: what a handler has started, and what left every group and session it was in,
-// does nothing any more when the next attempt begins. Without a burial it does, and the checker sees it.
+// TestOrphansAreDeadBeforeTheSessionEnds: by the start of the next attempt, no process that a
+// handler started does anything any more, even if it left every group and session it was in.
+// Without a burial it does, and the checker finds it.
 func TestOrphansAreDeadBeforeTheSessionEnds(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]string{"buried": "", "not buried": nobody} {
@@ -510,7 +518,7 @@ func TestOrphansAreDeadBeforeTheSessionEnds(t *testing.T) {
 			worker, _ := f.runner(run)
 			took := f.takenOver(run, crashed, worker.killChild())
 			t.Logf("the next attempt began after %s", took)
-			later := 0 // lines of the first attempt after one of the second
+			later := 0 // lines of the first attempt after a line of the second
 			effects := f.readEffects()
 			second := slices.IndexFunc(effects, func(e effect) bool { return e.attempt == 2 })
 			for _, e := range effects[second:] {
@@ -528,8 +536,8 @@ func TestOrphansAreDeadBeforeTheSessionEnds(t *testing.T) {
 	}
 }
 
-// TestPoisonJobFailsAlone: a job that kills its worker is given up after three takeovers, and what ran beside it when it
-// first did so does not crash with it again.
+// TestPoisonJobFailsAlone: a job that kills its worker fails after three takeovers, and the runs
+// that crashed with it the first time do not crash with it again.
 func TestPoisonJobFailsAlone(t *testing.T) {
 	t.Parallel()
 	f, _ := newPack(t, `
@@ -540,7 +548,7 @@ jobs:
     max_crashes: 3
     command: [sh, -c, 'sleep 0.3; kill -9 $(sed -n "s/^PPid:[^0-9]*//p" /proc/$PPID/status); sleep 1000']
 `, long)
-	f.startAll(1) // so that all run side by side
+	f.startAll(1) // so that all runs share one worker
 	var neighbours []string
 	for i := range 3 {
 		neighbours = append(neighbours, f.enqueue("neighbour", strconv.Itoa(i)))
@@ -587,7 +595,7 @@ func TestFiveCrashesInAMinuteEndTheParent(t *testing.T) {
 	}
 }
 
-// A service manager sends its signal to every process of a service.
+// A service manager sends its signals to every process of a service.
 func TestSignalThatComesBothWaysCountsOnce(t *testing.T) {
 	t.Parallel()
 	f, _ := newPack(t, `
@@ -610,7 +618,7 @@ jobs: {short: {command: [sleep, "2"]}}
 	}
 }
 
-// TestOrphanedChildHandsBack: whoever kills the parent takes the worker for dead.
+// TestOrphanedChildHandsBack: after the parent is killed, the worker counts as dead.
 func TestOrphanedChildHandsBack(t *testing.T) {
 	t.Parallel()
 	f, _ := newPack(t, `
@@ -662,8 +670,8 @@ jobs: {during: {command: HOLD}}
 	}
 }
 
-// TestCrashDuringAnOutageHeals: neither can the death be reported and the session be ended, nor can the next child begin, until
-// Redis is back. It is a crash all the same.
+// TestCrashDuringAnOutageHeals: until Redis is back, the parent can neither report the death nor
+// end the session, and the next child cannot start. It still counts as a crash.
 func TestCrashDuringAnOutageHeals(t *testing.T) {
 	t.Parallel()
 	f, server := newPack(t, `jobs: {during: {command: HOLD}}`, "LOCKSTEP_LOCKS__LEASE=4s")
@@ -681,8 +689,9 @@ func TestCrashDuringAnOutageHeals(t *testing.T) {
 	f.healed(server, run, crashed, killed)
 }
 
-// TestRefusedConfigAndACrash: the config that the worker had is gone with it, and the files have one that was refused.
-// Whatever is wrong with them, in itself or by what has been declared in Redis, the worker is back when it is mended.
+// TestRefusedConfigAndACrash: the worker's config died with it, and the files hold one that was
+// refused. Whether the fault lies in the files or in what is declared in Redis, the worker comes
+// back once it is fixed.
 func TestRefusedConfigAndACrash(t *testing.T) {
 	t.Parallel()
 	const good = "permits: {api: {limit: 1}}\njobs: {a: {command: [\"true\"]}}\n"
@@ -701,7 +710,7 @@ func TestRefusedConfigAndACrash(t *testing.T) {
 			return strings.Count(said, "no worker runs since one crashed") > i && strings.Contains(said, "the config has errors, and the one before is gone")
 		})
 		write(t, config, good)
-		worker.signal(syscall.SIGHUP) // need not be waited for
+		worker.signal(syscall.SIGHUP) // so that the parent does not wait
 		eventually(t, 60*time.Second, "another child works", func() bool {
 			up := ask[[]workerJSON](t, f.env, "worker", "ls")
 			return len(up) == 1 && up[0].State == "ready" && up[0].PID == worker.worker()
@@ -710,7 +719,8 @@ func TestRefusedConfigAndACrash(t *testing.T) {
 	f.drain()
 }
 
-// TestOtherChildrenAreLeftAlone: a script has started something before it became the parent. That is nobody's orphan.
+// TestOtherChildrenAreLeftAlone: a script starts a process and then becomes the parent. That
+// process is not an orphan of the worker.
 func TestOtherChildrenAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	f, _ := newPack(t, `jobs: {during: {command: HOLD}}`, "LOCKSTEP_LOCKS__LEASE=2s")

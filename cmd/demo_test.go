@@ -21,8 +21,9 @@ type workerJSON struct {
 	Busy  int
 }
 
-// TestDemo is what a newcomer sees: the page, the command line that finds the demo by itself, a run that moves to
-// another worker when its own is killed, and nothing left at the end.
+// TestDemo does what a newcomer does: it opens the page, uses the command line, which finds the
+// demo by itself, and kills the worker of a run, which then moves to another. At the end, nothing
+// is left.
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	env := toolEnv(t)
@@ -120,7 +121,7 @@ func value(env []string, name string) string {
 	return ""
 }
 
-// filesIn returns the files, not the folders, below a folder.
+// filesIn returns the files, without the folders, below a folder.
 func filesIn(t *testing.T, folder string) []string {
 	t.Helper()
 	var files []string
@@ -142,7 +143,8 @@ func filesIn(t *testing.T, folder string) []string {
 	return files
 }
 
-// A demo that was killed leaves its file behind: it is not taken for one that runs, and its workers end by themselves.
+// A demo that was killed leaves its file behind. The command line does not use it, and its workers
+// end by themselves.
 func TestKilledDemoIsForgotten(t *testing.T) {
 	t.Parallel()
 	env := toolEnv(t)
@@ -158,7 +160,7 @@ func TestKilledDemoIsForgotten(t *testing.T) {
 	if code != exitRedis || strings.Contains(stderr, "using the demo") {
 		t.Errorf("exit code %d, %q; want %d", code, stderr, exitRedis)
 	}
-	runTool(t, env, "health") // looks for a demo; what it answers depends on this machine
+	runTool(t, env, "health") // looks for a demo; its result depends on this machine
 	if left := filesIn(t, value(env, "HOME")); len(left) > 0 {
 		t.Errorf("the file of a demo that is gone is still there: %v", left)
 	}
@@ -167,7 +169,8 @@ func TestKilledDemoIsForgotten(t *testing.T) {
 	}
 }
 
-// A demo that does not answer in time is not gone: its file stays. One whose process or Redis is gone is forgotten.
+// A demo that does not answer in time keeps its file. If its process or its Redis is dead, the file
+// is removed.
 func TestSlowDemoIsNotForgotten(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	t.Setenv("HOME", t.TempDir())

@@ -13,7 +13,8 @@ import (
 	"lockstep/scheduler/worker"
 )
 
-// TestDoctorTellsWorkersApart has workers, or who passes for them, with clocks, configs and versions of their own.
+// TestDoctorTellsWorkersApart sets up workers, some of them faked, with different clocks, configs
+// and versions.
 func TestDoctorTellsWorkersApart(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})

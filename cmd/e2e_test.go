@@ -11,7 +11,8 @@ import (
 
 const fleetSize = 5
 
-// twentyJobs are as many as a fleet of this size can do, each of them for so long. Five compete for one lock, too.
+// twentyJobs are as many jobs as a fleet of this size can run; hold is the length of their runs.
+// Five of them also compete for one lock.
 func twentyJobs(hold time.Duration) []spec {
 	jobs := make([]spec, 20)
 	for i := range jobs {
@@ -32,14 +33,14 @@ func twentyJobs(hold time.Duration) []spec {
 
 const shortLease = "LOCKSTEP_LOCKS__LEASE=2s"
 
-const fleetTime = 10 * time.Second // so long a fleet works
+const fleetTime = 10 * time.Second // how long a fleet works
 
 func TestEveryTickRunsExactlyOnceOnFiveWorkers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a fleet of workers takes its time")
 	}
 	t.Parallel()
-	// With a long lease: a worker that a busy machine stalls keeps its runs, however long that takes.
+	// A long lease: a worker that a busy machine stalls keeps its runs, however long that takes.
 	f := newFleet(t, nil, twentyJobs(50*time.Millisecond), long)
 	from := time.Now()
 	for range fleetSize {
@@ -81,13 +82,14 @@ func TestNoTickIsLostOrFinishedTwiceWhenWorkersAreKilled(t *testing.T) {
 	for time.Since(from) < fleetTime {
 		pause(t.Context(), time.Duration(500+random.IntN(1000))*time.Millisecond)
 		i := random.IntN(len(f.workers))
-		if random.IntN(3) > 0 { // most often one that is at work
+		if random.IntN(3) > 0 { // most often one that is busy
 			i = f.busiest(i)
 		}
 		kills++
 		victim := f.workers[i]
 		if child := victim.worker(); child != 0 && random.IntN(2) == 0 {
-			_ = syscall.Kill(child, syscall.SIGKILL) // its parent sees to the rest, unless that was once too often
+			// its parent does the rest, unless it has crashed too often
+			_ = syscall.Kill(child, syscall.SIGKILL)
 			continue
 		}
 		victim.killPair()

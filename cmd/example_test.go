@@ -8,7 +8,8 @@ import (
 	"lockstep/jobs"
 )
 
-// A binary with handlers of its own is the whole tool: `acme start` is a worker that has them, `acme job ls` looks.
+// A binary with its own handlers is the whole tool: `acme start` is a worker with these handlers,
+// and `acme job ls` lists jobs.
 func ExampleMain() {
 	type settleArgs struct {
 		BillIDs []int `json:"bill_ids"`
@@ -18,5 +19,5 @@ func ExampleMain() {
 		fmt.Fprintln(run.Output(), "settle", run.Args.BillIDs, "under token", run.Token())
 		return ctx.Err()
 	})
-	cmd.Main(reg) // ends the process
+	cmd.Main(reg) // exits the process
 }

@@ -21,35 +21,36 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// A fleet is whole workers as processes on a real Redis of their own. Their commands append to one file, the effect log;
-// the order of its lines is the order in which things happened. At the end the log and the ledger have to agree, which
-// the checker sees to.
+// A fleet consists of whole workers as processes, on a real Redis of their own. Their commands
+// append to one file, the effect log; the order of its lines is the order of events. At the end,
+// the log and the ledger must agree, which the checker verifies.
 
-// spec is a job of a fleet: how it stands in the config, and what the checker has to know of it.
+// spec is a job of a fleet: its text in the config, and the facts that the checker needs.
 type spec struct {
 	name    string
-	trigger string // `every: 3s` or `schedule: "..."`; "": it runs when somebody asks for it
-	work    string // what its command does between its two effects; "" for a job that has no effects
+	trigger string // `every: 3s` or `schedule: "..."`; "": it runs when enqueued
+	work    string // the part of its command between its two effects; "" if the job has no effects
 	more    string // the rest of its definition, as in {...}
 
-	ends    []string       // outcomes beside success that its ticks and runs may have
-	retries int            // retry.max
-	crashes int            // max_crashes; 0: so many that it does not matter
-	abandon bool           // on_crash
-	modes   map[string]int // of its locks: readers, or how many may hold it at a time; every other one is exclusive
-	turns   []turn         // triggers that it was given later, in their order
+	ends    []string // the outcomes besides success that its ticks and runs may have
+	retries int      // retry.max
+	crashes int      // max_crashes; 0: so many that it does not matter
+	abandon bool     // on_crash
+	// Of its locks: readers, or how many may hold it at a time; other locks are exclusive.
+	modes map[string]int
+	turns []turn // later changes of its trigger, in order
 }
 
-// readers is the mode of a lock that is shared.
+// readers is the mode of a shared lock.
 const readers = -1
 
 // turn is a change of a job's trigger.
 type turn struct {
 	trigger string
-	after   time.Time // when it could be known first
+	after   time.Time // the earliest time at which workers could know it
 }
 
-// now is the trigger that the job has at last.
+// now returns the job's latest trigger.
 func (s spec) now() string {
 	if n := len(s.turns); n > 0 {
 		return s.turns[n-1].trigger
@@ -57,7 +58,7 @@ func (s spec) now() string {
 	return s.trigger
 }
 
-// fleet is workers that share jobs.
+// fleet is a group of workers that share jobs.
 type fleet struct {
 	t       *testing.T
 	jobs    map[string]spec
@@ -68,7 +69,8 @@ type fleet struct {
 	workers []*process
 }
 
-// newFleet makes a fleet without workers yet, on a Redis of its own with these lines of configuration.
+// newFleet makes a fleet without workers yet. It has its own Redis with these lines of
+// configuration.
 func newFleet(t *testing.T, redis []string, jobs []spec, more ...string) *fleet {
 	t.Helper()
 	f := &fleet{t: t, jobs: make(map[string]spec), server: redistest.New(t, redistest.Options{Config: redis})}
@@ -79,11 +81,11 @@ func newFleet(t *testing.T, redis []string, jobs []spec, more ...string) *fleet 
 	return f
 }
 
-// effectLine is a shell function that appends a line to the effect log: what happens, in which attempt of which run,
-// under which token, when by the clock that counts since this machine was booted, and which locks are held.
+// effectLine is a shell function that appends a line to the effect log: the event, the run, the
+// attempt, its token, the time since the boot of this machine, and the locks that are held.
 const effectLine = `e() { read up rest < /proc/uptime; echo "$1 $LOCKSTEP_RUN_ID $LOCKSTEP_ATTEMPT $LOCKSTEP_TOKEN $up $LOCKSTEP_LOCKS" >> %s; }`
 
-// configure writes the config with these jobs. Those that were there before are still known to the checker.
+// configure writes the config with these jobs. The checker still knows earlier ones.
 func (f *fleet) configure(jobs []spec) {
 	f.t.Helper()
 	var b strings.Builder
@@ -96,7 +98,8 @@ func (f *fleet) configure(jobs []spec) {
 		definition = append(definition, fmt.Sprintf(`command: [sh, -c, '%s; e start; %s; e end']`, fmt.Sprintf(effectLine, f.effects), job.work))
 		fmt.Fprintf(&b, "  %s: {%s}\n", job.name, strings.Join(definition, ", "))
 	}
-	// Renamed into its place: a worker that starts at this moment reads one config or the other.
+	// Renamed into place, so that a worker that starts at this moment reads one config or the
+	// other.
 	if err := os.WriteFile(f.config+".new", []byte(b.String()), 0o600); err != nil {
 		f.t.Fatal(err)
 	}
@@ -111,13 +114,13 @@ func (f *fleet) start() {
 	f.workers = append(f.workers, launch(f.t, f.env, "start"))
 }
 
-// up are the workers that Redis knows.
+// up returns the workers that Redis knows.
 func (f *fleet) up() []workerJSON {
 	f.t.Helper()
 	return ask[[]workerJSON](f.t, f.env, "worker", "ls")
 }
 
-// busiest returns the worker with the most runs at this moment, or else the given one.
+// busiest returns the worker that has the most runs now, or else the given one.
 func (f *fleet) busiest(otherwise int) int {
 	f.t.Helper()
 	best, most := otherwise, 0
@@ -130,7 +133,7 @@ func (f *fleet) busiest(otherwise int) int {
 	return best
 }
 
-// settled waits until all workers are up, but for those that have crashed too often.
+// settled waits until all workers are up, except those that have crashed too often.
 func (f *fleet) settled() {
 	f.t.Helper()
 	eventually(f.t, time.Minute, "all workers are up", func() bool {
@@ -142,7 +145,7 @@ func (f *fleet) settled() {
 	})
 }
 
-// drain tells the workers to end, once they are up, and waits for it.
+// drain waits until all workers are up, tells them to end, and waits until they have.
 func (f *fleet) drain() {
 	f.t.Helper()
 	f.settled()
@@ -157,7 +160,8 @@ func (f *fleet) drain() {
 	f.workers = nil
 }
 
-// finish lets a worker that creates no ticks, as it has none of the jobs, do what is left.
+// finish starts a worker that does the remaining runs. It has none of the jobs, so it creates no
+// ticks.
 func (f *fleet) finish() {
 	f.t.Helper()
 	before := f.env
@@ -175,7 +179,7 @@ func (f *fleet) runs() []runJSON {
 	return ask[[]runJSON](f.t, f.env, "run", "ls")
 }
 
-// connection opens the way to the fleet's Redis that the command line has.
+// connection connects to the fleet's Redis as the command line does.
 func (f *fleet) connection() *connection {
 	f.t.Helper()
 	rdb := redis.NewClient(f.server.RedisOptions())
@@ -187,7 +191,7 @@ func (f *fleet) connection() *connection {
 	return conn
 }
 
-// read reads what there is to be checked.
+// read reads the evidence for the checker.
 func (f *fleet) read(from, to time.Time) *history {
 	f.t.Helper()
 	h := &history{jobs: f.jobs, runs: f.runs(), ticks: make(map[string][]tickJSON), effects: f.readEffects(), from: from, to: to}
@@ -198,7 +202,9 @@ func (f *fleet) read(from, to time.Time) *history {
 		}
 		ticks, err := conn.reader.Ticks(f.t.Context(), name, 0)
 		if errors.Is(err, ledger.ErrUnknown) {
-			continue // nobody carried it when Redis lost its data; the ticks that it should have are missed by the checker
+			// No worker carried the job when Redis lost its data; the checker reports its missing
+			// ticks.
+			continue
 		}
 		if err != nil {
 			f.t.Fatal(err)
@@ -208,7 +214,7 @@ func (f *fleet) read(from, to time.Time) *history {
 	return h
 }
 
-// as gives something the shape in which tests read it.
+// as converts a value to the shape in which tests read it.
 func as[T any](t *testing.T, value any) T {
 	t.Helper()
 	text, err := json.Marshal(value)
@@ -222,7 +228,7 @@ func as[T any](t *testing.T, value any) T {
 	return shaped
 }
 
-// check holds the ledger and the effects against each other.
+// check compares the ledger with the effects.
 func (f *fleet) check(h *history) {
 	f.t.Helper()
 	c := new(checker)
@@ -233,7 +239,7 @@ func (f *fleet) check(h *history) {
 func (f *fleet) readEffects() []effect {
 	f.t.Helper()
 	text, err := os.ReadFile(f.effects)
-	if err != nil && !errors.Is(err, os.ErrNotExist) { // nothing was done yet
+	if err != nil && !errors.Is(err, os.ErrNotExist) { // no effects yet
 		f.t.Fatal(err)
 	}
 	var effects []effect
@@ -247,17 +253,18 @@ func (f *fleet) readEffects() []effect {
 	return effects
 }
 
-// goesOn tells whether a process can still do something: a dead one stays in the list until its parent has looked.
+// goesOn reports whether a process can still act: a dead one stays in the list until its parent
+// reaps it.
 func goesOn(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && !strings.HasPrefix(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " Z")
 }
 
-// parseUptime reads the time since this machine was booted, as effects have it.
+// parseUptime reads a time since boot as effects have it.
 func parseUptime(text string) (time.Duration, error) {
 	seconds, err := strconv.ParseFloat(text, 64)
 	return time.Duration(seconds * float64(time.Second)), err
 }
 
-// allTests tells whether time does not matter so much: in continuous integration.
+// allTests reports whether tests may take long: in continuous integration.
 func allTests() bool { return os.Getenv("LOCKSTEP_TEST_ALL") == "1" }

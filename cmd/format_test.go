@@ -7,8 +7,8 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// Every command that reads or acts refuses a namespace that is written in a format which this build does not know, in a
-// sentence that says what to do; and a worker does not start there.
+// Every command that reads or acts refuses a namespace in a format that this build does not know,
+// and says what to do. A worker does not start there.
 func TestUnknownFormatIsRefusedByEveryCommand(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})

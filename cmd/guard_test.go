@@ -18,8 +18,9 @@ import (
 	"lockstep/jobs/command"
 )
 
-// A guard is this whole program, started once for each command. It must not set up what a worker needs: assembling all
-// scripts, for one, takes twenty times as long as an empty Go program.
+// A guard is this whole program, started once for each command. It must not set up what only a
+// worker needs: assembling all scripts, for example, takes twenty times as long as an empty Go
+// program.
 func TestGuardCostsLittleMoreThanAnEmptyProgram(t *testing.T) {
 	empty := buildEmpty(t)
 	commands, err := command.New(command.Options{Guard: []string{plainTool(t), guardWord}})
@@ -36,7 +37,8 @@ func TestGuardCostsLittleMoreThanAnEmptyProgram(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// Other tests start processes too, so the least of many counts, and all are started in turn.
+	// Other tests start processes too, so the minimum of many runs counts, and the programs take
+	// turns.
 	costs := map[string][]time.Duration{}
 	for range 25 {
 		for what, start := range map[string]func(){
@@ -78,7 +80,7 @@ func TestGuardNeedsLittleMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kib := 0 // the pages of the program's file are shared by all its processes; the others are a guard's own
+	kib := 0 // a guard's own pages; all its processes share those of the program's file
 	for line := range strings.Lines(string(rollup)) {
 		if size, found := strings.CutPrefix(line, "Anonymous:"); found {
 			if kib, err = strconv.Atoi(strings.Fields(size)[0]); err != nil {
@@ -92,7 +94,8 @@ func TestGuardNeedsLittleMemory(t *testing.T) {
 	}
 }
 
-// A daemon that a command has started works until its guard is killed, and no longer: the next attempt follows at once.
+// A daemon that a command started keeps working until its guard is killed, and no longer. The next
+// attempt follows at once.
 func TestKilledGuardLeavesNothingThatGoesOn(t *testing.T) {
 	t.Parallel()
 	f, _ := newPack(t, "", long)
@@ -119,11 +122,11 @@ esac
 		t.Errorf("%+v, want a failed attempt and one that succeeded", got)
 	}
 	t.Logf("the next attempt began %s after the kill", got.Attempts[1].Started.Sub(killed))
-	f.checkOverlap() // no line of the daemon behind the first of the next attempt
+	f.checkOverlap() // the daemon wrote no line after the first one of the next attempt
 }
 
-// childrenTime returns the processor time of all processes that this one has waited for, and that those have waited
-// for.
+// childrenTime returns the CPU time of all processes that this one has waited for, and of those
+// that they have waited for.
 func childrenTime(t *testing.T) time.Duration {
 	t.Helper()
 	var used syscall.Rusage

@@ -15,8 +15,8 @@ import (
 	"lockstep/jobs"
 )
 
-// hooksIn names a folder in which the program with handlers leaves a line for each call of OnStart and OnStop.
-// OnStart fails while the folder has a file "refuse".
+// hooksIn names a folder in which the program with handlers writes a line for each call of OnStart
+// and OnStop. OnStart fails while the folder has a file "refuse".
 const hooksIn = "LOCKSTEP_CMD_TEST_HOOKS"
 
 func addHooks(reg *jobs.Registry) {
@@ -41,7 +41,7 @@ func addHooks(reg *jobs.Registry) {
 	reg.OnStop(func(context.Context) error { return trace("stop") })
 }
 
-// hookCalls returns the calls of hooks so far, as "start 4711".
+// hookCalls returns the calls of hooks so far, each as "start 4711".
 func hookCalls(folder string) []string {
 	text, _ := os.ReadFile(filepath.Join(folder, "calls")) // it may not exist yet
 	return strings.Split(strings.TrimSpace(string(text)), "\n")
@@ -87,7 +87,8 @@ func TestFailedOnStartEndsTheWorker(t *testing.T) {
 	}
 }
 
-// A database that is away when a crashed worker is replaced ends nothing: its return does.
+// If a database is down when a crashed worker is replaced, the parent does not exit; a child starts
+// when the database is back.
 func TestOnStartIsTriedAgainAfterACrash(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()

@@ -9,7 +9,8 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// TestJobsInheritNoCredentials has a command look at its environment, and at the arguments and the environment of its guard.
+// TestJobsInheritNoCredentials runs a command that looks at its environment, and at the arguments
+// and the environment of its guard.
 func TestJobsInheritNoCredentials(t *testing.T) {
 	t.Parallel()
 	const secret = "hunter2-5f0c81"
@@ -30,7 +31,7 @@ jobs:
 	if err := server.Client(t).ConfigSet(t.Context(), "requirepass", secret).Err(); err != nil {
 		t.Fatal(err)
 	}
-	// The URL has the password, too, so that lock exec in a job finds it there.
+	// The URL contains the password too, as lock exec in a job needs it.
 	for i, entry := range f.env {
 		if strings.HasPrefix(entry, "REDIS_URL=") {
 			f.env[i] = "REDIS_URL=" + strings.Replace(server.URL(), "unix://", "unix://:"+secret+"@", 1)
@@ -70,7 +71,7 @@ jobs:
 	}
 }
 
-// A password in the arguments shows to every user of the host; one in a file does not.
+// A password in the arguments is visible to every user of the host; one in a file is not.
 func TestPasswordInTheArgumentsIsWarnedOf(t *testing.T) {
 	t.Parallel()
 	const secret = "hunter2-5f0c81"
@@ -94,7 +95,7 @@ func TestPasswordInTheArgumentsIsWarnedOf(t *testing.T) {
 	if _, stderr, code = runTool(t, env, "lock", "ls", "--redis", server.URL()); code != exitRedis {
 		t.Errorf("without: got %d, %s", code, stderr)
 	}
-	// A parameter that is not known is refused by its name, without its value, wherever the URL comes from.
+	// An unknown parameter is refused by name, without its value, wherever the URL comes from.
 	config := filepath.Join(t.TempDir(), "lockstep.yaml")
 	if err := os.WriteFile(config, []byte("redis: {url: 'redis://127.0.0.1:1/0?password="+secret+"', namespace: 'a b'}\njobs: {a: {http: {url: 'https://h/?key="+secret+"', method: got}}}\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -125,17 +126,17 @@ func TestPasswordInTheArgumentsIsWarnedOf(t *testing.T) {
 	}
 }
 
-// Permits are declared by lock exec itself when the config has them.
+// lock exec declares permits itself if the config has them.
 func TestLockExecDeclaresThePermitsOfItsConfig(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
 	config := filepath.Join(t.TempDir(), "lockstep.yaml")
-	// A job that is wrong, or a secret of another host, does not matter here.
+	// A job with an error, or a secret of another host, does not matter here.
 	if err := os.WriteFile(config, []byte("permits: {partner-api: {limit: 3}}\njobs: {a: {command: [x, '${NOT_SET}']}}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	env := toolEnv(t, "REDIS_URL="+server.URL(), "LOCKSTEP_CONFIG="+config)
-	for range 2 { // once more: it is declared then
+	for range 2 { // the second time, they are already declared
 		stdout, stderr, code := runTool(t, env, "lock", "exec", "--permits", "partner-api=2", "--wait", "0s", "--", "sh", "-c", "echo $LOCKSTEP_LOCKS")
 		if code != 0 || stdout != "[\"partner-api\"]\n" {
 			t.Errorf("got %d, %s%s", code, stdout, stderr)
@@ -149,7 +150,7 @@ func TestLockExecDeclaresThePermitsOfItsConfig(t *testing.T) {
 	}
 }
 
-// Files that others can read or write are warned of, by check and by doctor.
+// check and doctor warn of files that others can read or write.
 func TestRightsOfFilesAreLookedAt(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})

@@ -8,14 +8,15 @@ import (
 	"time"
 )
 
-// One signal ends a command, also one that waits for what somebody writes into a pipe.
+// One signal ends a command, even one that reads from a pipe.
 func TestCommandThatReadsAPipeHearsASignal(t *testing.T) {
 	t.Parallel()
 	pipe := filepath.Join(t.TempDir(), "pipe.yaml")
 	must(t, syscall.Mkfifo(pipe, 0o600))
 	check := launch(t, toolEnv(t), "check", pipe)
 	eventually(t, 20*time.Second, "it reads the pipe", func() bool {
-		writer, err := os.OpenFile(pipe, os.O_WRONLY|syscall.O_NONBLOCK, 0) // refused until somebody reads
+		// refused until the pipe has a reader
+		writer, err := os.OpenFile(pipe, os.O_WRONLY|syscall.O_NONBLOCK, 0)
 		if err == nil {
 			t.Cleanup(func() { _ = writer.Close() })
 		}

@@ -8,7 +8,8 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// TestDefinitionOfANewerBuildIsShownAndNotRun has a definition in Redis with a key that this build does not know.
+// TestDefinitionOfANewerBuildIsShownAndNotRun puts a definition into Redis with a key that this
+// build does not know.
 func TestDefinitionOfANewerBuildIsShownAndNotRun(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})

@@ -11,7 +11,8 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// underLock starts a lock exec with a short lease, whose command prints its process id and then sleeps.
+// underLock starts a lock exec with a short lease. Its command prints its process ID and then
+// sleeps.
 func underLock(t *testing.T, server *redistest.Server) (p *process, env []string, command int) {
 	t.Helper()
 	env = toolEnv(t, "REDIS_URL="+server.URL(), "LOCKSTEP_LOCKS__LEASE=2s")
@@ -60,13 +61,13 @@ func TestCommandIsEndedWhenRedisIsAwayForTooLong(t *testing.T) {
 	}
 }
 
-// A frozen lock exec cannot end anything: its guard does.
+// A frozen lock exec cannot end anything: its guard ends the command.
 func TestCommandOfAFrozenLockExecIsEndedBeforeTheLockPassesOn(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
 	p, env, command := underLock(t, server)
 	p.signal(syscall.SIGSTOP)
-	// The shell tells whether the first command is still there when the second one begins.
+	// The shell prints whether the first command still exists when the second one starts.
 	stdout, stderr, code := runTool(t, env, "lock", "exec", "--exclusive", "a", "--wait", "20s", "--",
 		"sh", "-c", "kill -0 "+strconv.Itoa(command)+" 2>/dev/null && echo both || echo alone")
 	if code != 0 || stdout != "alone\n" {

@@ -11,7 +11,7 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// What happens when Redis loses its data under workers that live: the row "Redis restarted empty, failover with lost
+// Redis loses its data while workers live: the row "Redis restarted empty, failover with lost
 // writes" of the failure table, with real processes.
 
 func TestWorkersSayAgainWhatRedisHasLost(t *testing.T) {
@@ -42,7 +42,8 @@ jobs:
 `, "LOCKSTEP_LOCKS__LEASE=4s")
 			f.startAll(3)
 			eventually(t, time.Minute, "a tick", func() bool { return len(f.succeeded("tick")) > 0 })
-			moment, err := server.Moment() // from which on all is lost where not all is
+			// the data after this moment is lost, unless all of it is
+			moment, err := server.Moment()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -78,7 +79,8 @@ jobs:
 			if got := f.await(work, "succeeded"); len(got.Attempts) != 1 {
 				t.Errorf("%+v, want one attempt", got)
 			}
-			again := f.enqueue("work", "d") // nobody alive knew the request that waited
+			// no live worker knew the request, which was still waiting
+			again := f.enqueue("work", "d")
 			f.await(again, "succeeded")
 			f.drain()
 			f.checkOverlap()
@@ -87,7 +89,7 @@ jobs:
 	}
 }
 
-// succeeded returns a job's runs that succeeded, by tick.
+// succeeded returns the runs of a job that succeeded, by tick.
 func (f *fleet) succeeded(job string) []runJSON {
 	f.t.Helper()
 	var out []runJSON
@@ -100,8 +102,8 @@ func (f *fleet) succeeded(job string) []runJSON {
 	return out
 }
 
-// checkTicks proves that no tick of a job of one second has run twice, and that each has an outcome, if only in a line for
-// what was lost.
+// checkTicks proves that no tick of a job with an interval of one second ran twice, and that each
+// tick has an outcome, even if only in a line for lost ticks.
 func (f *fleet) checkTicks(t *testing.T, job string) {
 	t.Helper()
 	ends := make(map[string]int)

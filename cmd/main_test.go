@@ -22,11 +22,12 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// toolPath is the tool as it is shipped, built once: tests of processes start it, since only a real process can be killed.
+// toolPath is the tool as it is shipped, built once. Tests of processes start it, since only a real
+// process can be killed.
 var toolPath string
 
 func TestMain(m *testing.M) {
-	if os.Getenv(withHandlers) != "" { // this binary is the tool, with handlers of its own
+	if os.Getenv(withHandlers) != "" { // this binary is the tool, with its own handlers
 		switch os.Getenv(buriedBy) {
 		case nobody:
 			burial = func(*parent) bool { return true }
@@ -65,7 +66,8 @@ func buildTool(path string, flags ...string) error {
 	return nil
 }
 
-// plainTool returns the path of the tool without the race detector, which changes what a process costs and needs.
+// plainTool returns the path of the tool without the race detector, which changes how much a
+// process costs and needs.
 func plainTool(t *testing.T) string {
 	t.Helper()
 	if !raceEnabled {
@@ -76,30 +78,31 @@ func plainTool(t *testing.T) string {
 	return path
 }
 
-// toolEnv is the environment of the tool in tests: nothing of this machine's, and a cache folder of its own, in which no
-// demo is found.
+// toolEnv returns an environment for the tool in tests: nothing of this machine's, and its own
+// cache folder, in which it finds no demo.
 func toolEnv(t *testing.T, more ...string) []string {
 	t.Helper()
 	return append([]string{
 		"PATH=" + filepath.Dir(toolPath) + string(filepath.ListSeparator) + os.Getenv("PATH"),
 		"HOME=" + t.TempDir(), "TMPDIR=" + t.TempDir(),
-		"GORACE=atexit_sleep_ms=0", // by default a process sleeps a second before it ends, to tell of late races
+		// By default, a process sleeps for a second before it exits, to report late races.
+		"GORACE=atexit_sleep_ms=0",
 	}, more...)
 }
 
-// process is the tool at work.
+// process is a running tool.
 type process struct {
 	*exec.Cmd
 	t      *testing.T
 	name   string
 	stdout *output
 	stderr *output
-	done   chan struct{} // closed when it has ended; then err is set
+	done   chan struct{} // closed after its exit, when err is set
 	err    error
-	told   bool // its caller tells what it printed
+	told   bool // its caller reports what it printed
 }
 
-// output is what a process has printed so far.
+// output is the text that a process has printed so far.
 type output struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -117,7 +120,7 @@ func (o *output) String() string {
 	return o.b.String()
 }
 
-// launch starts the tool. It is killed when the test ends, if it is still there.
+// launch starts the tool. The test kills it at its end, if it is still running.
 func launch(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
 	if value(env, withHandlers) != "" {
@@ -131,7 +134,7 @@ func launchProgram(t *testing.T, program string, env []string, args ...string) *
 	return launchWith(t, program, env, func(*process) {}, args...)
 }
 
-// launchWith starts a program as prepare has it.
+// launchWith starts a program after prepare has set it up.
 func launchWith(t *testing.T, program string, env []string, prepare func(*process), args ...string) *process {
 	t.Helper()
 	p := &process{Cmd: exec.Command(program, args...), t: t, name: strings.Join(args, " "), stdout: new(output), stderr: new(output), done: make(chan struct{})}
@@ -141,7 +144,7 @@ func launchWith(t *testing.T, program string, env []string, prepare func(*proces
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
-	go func() { // ends with the process, which the clean-up sees to
+	go func() { // ends with the process, which the cleanup ends
 		defer close(p.done)
 		p.err = p.Wait()
 	}()
@@ -157,7 +160,7 @@ func launchWith(t *testing.T, program string, env []string, prepare func(*proces
 	return p
 }
 
-// tail keeps the end of a long text.
+// tail returns the end of a long text.
 func tail(s string) string {
 	const most = 2 << 10
 	if len(s) > most {
@@ -174,13 +177,14 @@ func (p *process) signal(s syscall.Signal) {
 	}
 }
 
-// childrenOf returns the processes whose parent a process is.
+// childrenOf returns the processes that have this parent.
 func childrenOf(parent int) []int {
 	var found []int
 	files, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, file := range files {
-		text, _ := os.ReadFile(file)                                    // it may have ended
-		fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:]) // the name before may contain anything
+		text, _ := os.ReadFile(file) // it may have exited
+		// the name in front may contain anything
+		fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
 		if len(fields) > 1 && string(fields[0]) != "Z" && string(fields[1]) == strconv.Itoa(parent) {
 			if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil {
 				found = append(found, pid)
@@ -192,7 +196,7 @@ func childrenOf(parent int) []int {
 
 // worker returns the working child of a worker, which is the process that other workers see, or 0.
 func (p *process) worker() int {
-	for _, pid := range childrenOf(p.Process.Pid) { // orphans fall to it, too
+	for _, pid := range childrenOf(p.Process.Pid) { // its orphans are among them
 		if args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err == nil && bytes.Contains(args, []byte("\x00"+childWord+"\x00")) {
 			return pid
 		}
@@ -200,16 +204,17 @@ func (p *process) worker() int {
 	return 0
 }
 
-// killPair kills a worker's parent and child at once, so that neither can do anything about the other's end.
+// killPair kills a worker's parent and child together, so that neither can react to the other's
+// death.
 func (p *process) killPair() {
-	_ = p.Process.Signal(syscall.SIGSTOP) // errors: it has ended already
+	_ = p.Process.Signal(syscall.SIGSTOP) // an error means that it has exited
 	for _, pid := range childrenOf(p.Process.Pid) {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
 	_ = p.Process.Kill()
 }
 
-// killTree kills a process and everything below it at once, as a machine does that fails.
+// killTree kills a process and everything below it at once, like a machine failure.
 func killTree(pid int) {
 	if syscall.Kill(pid, syscall.SIGSTOP) != nil {
 		return
@@ -220,7 +225,7 @@ func killTree(pid int) {
 	_ = syscall.Kill(pid, syscall.SIGKILL)
 }
 
-// hasEnded tells whether the process has ended.
+// hasEnded reports whether the process has exited.
 func (p *process) hasEnded() bool {
 	select {
 	case <-p.done:
@@ -230,7 +235,7 @@ func (p *process) hasEnded() bool {
 	}
 }
 
-// code waits for the end of the process and returns its exit code, or -1 when a signal ended it.
+// code waits for the exit of the process and returns its exit code, or -1 if a signal killed it.
 func (p *process) code(within time.Duration) int {
 	p.t.Helper()
 	timer := time.NewTimer(within)
@@ -247,7 +252,7 @@ func (p *process) code(within time.Duration) int {
 	return p.ProcessState.ExitCode()
 }
 
-// tool runs the tool to its end.
+// runTool runs the tool until it exits.
 func runTool(t *testing.T, env []string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	p := launch(t, env, args...)
@@ -256,7 +261,7 @@ func runTool(t *testing.T, env []string, args ...string) (stdout, stderr string,
 	return p.stdout.String(), p.stderr.String(), code
 }
 
-// ask runs the tool with -o json and decodes the answer.
+// ask runs the tool with -o json and decodes its output.
 func ask[T any](t *testing.T, env []string, args ...string) T {
 	t.Helper()
 	stdout, stderr, code := runTool(t, env, append(args, "-o", "json")...)
@@ -270,7 +275,7 @@ func ask[T any](t *testing.T, env []string, args ...string) T {
 	return answer
 }
 
-// eventually waits until something holds.
+// eventually waits until a condition holds.
 func eventually(t *testing.T, within time.Duration, what string, holds func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
@@ -282,7 +287,7 @@ func eventually(t *testing.T, within time.Duration, what string, holds func() bo
 	}
 }
 
-// write makes a file in a new folder and returns its path.
+// writeFile makes a file in a new folder and returns its path.
 func writeFile(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)

@@ -12,9 +12,9 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// A hundred thousand jobs start, run, and cost next to nothing while none of them is due. The budget is three seconds and
-// a fiftieth of a core; the bounds here are for machines with much else to do, and the log has what was measured: of the
-// tool without the race detector, which multiplies both.
+// A hundred thousand jobs start, run, and cost almost nothing while none of them is due. The budget
+// is three seconds and 2 % of a core. The bounds here are for machines that are busy with other
+// work; the log has the measurements, of the tool without the race detector, which multiplies both.
 func TestHundredThousandJobsStartAndIdle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes many seconds")
@@ -26,7 +26,7 @@ func TestHundredThousandJobsStartAndIdle(t *testing.T) {
 		var b strings.Builder
 		b.WriteString("jobs:\n")
 		for i := range each {
-			// Not due in this test, whenever that is: once a year.
+			// Once a year: not due during this test.
 			fmt.Fprintf(&b, "  job-%d-%d: {schedule: \"%d %d 1 1 *\", command: [echo, \"%d\"]}\n", f, i, i%60, f%24, i)
 		}
 		write(t, filepath.Join(dir, fmt.Sprintf("jobs-%02d.yaml", f)), b.String())
@@ -63,7 +63,7 @@ func TestHundredThousandJobsStartAndIdle(t *testing.T) {
 	}
 }
 
-// cpuTime returns the processor time that a process has used.
+// cpuTime returns the CPU time that a process has used.
 func cpuTime(t *testing.T, pid int) time.Duration {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -73,7 +73,7 @@ func cpuTime(t *testing.T, pid int) time.Duration {
 	_, rest, _ := strings.Cut(string(text), ") ")
 	fields := strings.Fields(rest)
 	var ticks int
-	for _, field := range fields[11:13] { // utime and stime, counted behind the name
+	for _, field := range fields[11:13] { // utime and stime, counted from after the name
 		n, err := strconv.Atoi(field)
 		must(t, err)
 		ticks += n

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// Fleets whose workers differ: in their configs, their handlers or the queues that they serve.
+// Fleets of workers that differ: in their configs, their handlers or the queues that they serve.
 
-// startWith adds a worker with a config of its own and these variables.
+// startWith adds a worker with its own config and these variables.
 func (f *fleet) startWith(config string, more ...string) *process {
 	f.t.Helper()
 	env := slices.Concat(f.env, []string{"LOCKSTEP_CONFIG=" + writeFile(f.t, "lockstep.yaml", config)}, more)
@@ -20,7 +20,8 @@ func (f *fleet) startWith(config string, more ...string) *process {
 	return p
 }
 
-// outcomes counts the ticks of a job by what became of them, and returns the longest time between a tick and its decision.
+// outcomes counts the ticks of a job by outcome, and returns the longest time between a tick and
+// its decision.
 func (f *fleet) outcomes(job string) (count map[string]int, slowest time.Duration) {
 	f.t.Helper()
 	count = make(map[string]int)
@@ -31,8 +32,8 @@ func (f *fleet) outcomes(job string) (count map[string]int, slowest time.Duratio
 	return count, slowest
 }
 
-// A worker with a newer definition comes and leaves, in order or by a crash of its child while its parent is told to end.
-// The older definition decides again, and no tick is skipped or missed.
+// A worker with a newer definition comes and leaves, in order or by a crash of its child while its
+// parent is told to end. The older definition decides again, and no tick is skipped or missed.
 func TestFaultCanaryLeaves(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, nil, nil)
@@ -66,8 +67,8 @@ func TestFaultCanaryLeaves(t *testing.T) {
 	}
 }
 
-// One of five workers has the handler of a job: its runs start there at once, with one attempt each. Without that worker they
-// stay due, and say why.
+// One of five workers has the handler of a job. Its runs start there at once, with one attempt
+// each. Without that worker, they stay due, with the reason.
 func TestFaultOneWorkerHasTheHandler(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, nil, nil)
@@ -112,7 +113,8 @@ func TestFaultOneWorkerHasTheHandler(t *testing.T) {
 	}
 }
 
-// A queue is renamed while a run is due in it: the run moves to the job's new queue, and the ticks go on.
+// A queue is renamed while a run is due in it. The run moves to the job's new queue, and the ticks
+// continue.
 func TestFaultRenamedQueue(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, nil, nil)
@@ -147,7 +149,7 @@ jobs: {tick: {every: 1s, overlap: skip, on_missed: all, queue: %[1]s, command: [
 	})
 }
 
-// A removed job is shown as such, can be forgotten, and nothing of it is left then.
+// A removed job is shown as removed and can be forgotten; then nothing of it is left.
 func TestRemovedJobIsShownAndForgotten(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, nil, nil)

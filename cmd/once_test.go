@@ -14,8 +14,9 @@ import (
 	"lockstep/locks/guard/pgtest"
 )
 
-// A job that moves money in PostgreSQL, as one would write it, but that its first attempt may stop at a place that the
-// arguments name. Who kills its worker then sees what a crash in that moment leaves.
+// A job that moves money in PostgreSQL, written as a user would write it, except that its first
+// attempt can stop at a place that the arguments name. A test that kills its worker then sees what
+// a crash at that moment leaves behind.
 
 type transferArgs struct {
 	Database string `json:"database"`
@@ -23,13 +24,14 @@ type transferArgs struct {
 	To       string `json:"to"`
 	Amount   int    `json:"amount"`
 
-	Stop   string `json:"stop"`   // where the first attempt stops: before the commit, or behind it
-	Beside string `json:"beside"` // a file: beside it there is one named as the run then
-	Forget bool   `json:"forget"` // the fault to plant: the run is not recorded
+	Stop string `json:"stop"` // where the first attempt stops: before or after the commit
+	// a file; the attempt then leaves a file beside it, named after the run
+	Beside string `json:"beside"`
+	Forget bool   `json:"forget"` // plants a fault: the run is not recorded
 }
 
 func transfer(ctx context.Context, run *jobs.Run[transferArgs]) error {
-	db, err := sql.Open("pgx", run.Args.Database) // most programs do this, and the next, once
+	db, err := sql.Open("pgx", run.Args.Database) // most programs do this, and the next step, once
 	if err != nil {
 		return err
 	}
@@ -44,7 +46,7 @@ func transfer(ctx context.Context, run *jobs.Run[transferArgs]) error {
 		once = inTransaction
 	}
 	err = once(ctx, db, run, func(tx *sql.Tx) error {
-		// No older run of these accounts comes behind this one, either.
+		// It also keeps older runs of these accounts from acting after this one.
 		if err := fence.Check(ctx, tx, run.Token(), "account:"+run.Args.From, "account:"+run.Args.To); err != nil {
 			return err
 		}
@@ -79,7 +81,8 @@ func inTransaction(ctx context.Context, db *sql.DB, _ guard.Run, effect func(*sq
 	return tx.Commit()
 }
 
-// stop stops the first attempt for ever at a place, if it is the one that is meant, and tells so as newPack's HOLD does.
+// stop blocks the first attempt forever at a place, if the arguments name that place, and reports
+// it as newPack's HOLD does.
 func (a *transferArgs) stop(run *jobs.Run[transferArgs], place string) error {
 	if run.Attempt() > 1 || place != a.Stop {
 		return nil
@@ -94,14 +97,15 @@ func (a *transferArgs) stop(run *jobs.Run[transferArgs], place string) error {
 	select {}
 }
 
-// TestCrashAroundTheCommitMakesOneEffect kills a worker with the money moved but nobody told, and with the money on its
-// way. The third case has a run that is not recorded: its money moves twice, which shows that the others can fail.
+// TestCrashAroundTheCommitMakesOneEffect kills a worker once after the money has moved but before
+// that is reported, and once while the money is moving. In the third case, the run is not recorded
+// and its money moves twice, which shows that the others can fail.
 func TestCrashAroundTheCommitMakesOneEffect(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name, stop string
 		forget     bool
-		by         string // the attempts whose effect is there
+		by         string // the attempts that had an effect
 	}{
 		{"behind the commit", "behind the commit", false, "[1]"},
 		{"before the commit", "before the commit", false, "[2]"},
@@ -154,7 +158,8 @@ jobs:
 	}
 }
 
-// openAccounts makes what the job works on: two accounts, the guard's tables, and a list of the attempts that moved money.
+// openAccounts creates what the job works on: two accounts, the guard's tables, and a list of the
+// attempts that moved money.
 func openAccounts(t *testing.T, dsn string) *sql.DB {
 	t.Helper()
 	db, err := sql.Open("pgx", dsn)

@@ -2,5 +2,6 @@
 
 package cmd
 
-// raceEnabled tells that the tests run under the race detector: the processes that they start then do, too.
+// raceEnabled is true if the tests, and with them the processes that they start, run under the race
+// detector.
 const raceEnabled = true

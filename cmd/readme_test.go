@@ -47,7 +47,7 @@ func TestReadmeCommandsAreTheTools(t *testing.T) {
 		}
 		for line := range strings.Lines(f.text) {
 			line = strings.TrimPrefix(strings.TrimSpace(line), "$ ")
-			line, _, _ = strings.Cut(line, "   ") // what it does stands behind
+			line, _, _ = strings.Cut(line, "   ") // its explanation follows
 			line = strings.TrimPrefix(line, "go run ./cmd/")
 			if target, ok := strings.CutPrefix(line, "make "); ok {
 				commands++
@@ -68,7 +68,7 @@ func TestReadmeCommandsAreTheTools(t *testing.T) {
 	}
 }
 
-// knows tells whether the tool has this command with these flags. It runs nothing.
+// knows checks that the tool has this command with these flags. It runs nothing.
 func knows(t *testing.T, args []string) error {
 	t.Helper()
 	tool := &tool{handlers: jobs.NewRegistry(), stdin: strings.NewReader(""), stdout: t.Output(), stderr: t.Output()}
@@ -85,7 +85,7 @@ func knows(t *testing.T, args []string) error {
 	return cmd.ValidateArgs(cmd.Flags().Args())
 }
 
-// words parts a command line as a shell does, as far as the README needs it.
+// words splits a command line as a shell does, as far as the README needs it.
 func words(line string) []string {
 	var out []string
 	for _, m := range regexp.MustCompile(`'([^']*)'|"([^"]*)"|(\S+)`).FindAllStringSubmatch(line, -1) {
@@ -124,7 +124,7 @@ func TestReadmeProgramBuilds(t *testing.T) {
 		}
 		program := f.text + "\nfunc settle(context.Context, *sql.DB, []int, locks.Token) error { return nil }\n"
 		program = strings.Replace(program, "\t\"lockstep/jobs\"\n", "\t\"lockstep/jobs\"\n\t\"lockstep/locks\"\n", 1)
-		// As a package of this module, which is on no disk: it needs no go.mod of its own then.
+		// As a package of this module that is not on disk, it needs no go.mod of its own.
 		here, err := os.Getwd()
 		if err != nil {
 			t.Fatal(err)

@@ -12,7 +12,8 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// A terminal that is closed sends SIGHUP too. It must not leave a worker behind that nobody sees: it drains.
+// A terminal that is closed sends SIGHUP too. It must not leave an unseen worker behind: the worker
+// drains.
 func TestClosedTerminalDrainsTheWorker(t *testing.T) {
 	t.Parallel()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
@@ -35,7 +36,7 @@ func TestClosedTerminalDrainsTheWorker(t *testing.T) {
 	must(t, terminal.Close())
 	page := pageOf(t, worker)
 
-	worker.signal(syscall.SIGHUP) // the terminal is still there: it reloads
+	worker.signal(syscall.SIGHUP) // the terminal is still open: it reloads
 	eventually(t, 10*time.Second, "it has reloaded", func() bool { return configOf(t, page).Reloads == 1 })
 	must(t, master.Close())
 	if code := worker.code(30 * time.Second); code != 0 {

@@ -16,7 +16,7 @@ import (
 	"lockstep/scheduler/admin"
 )
 
-// fixture is a worker whose config is in a folder, where a test changes it.
+// fixture is a worker with a config in a folder, where a test changes it.
 type fixture struct {
 	t      *testing.T
 	env    []string
@@ -25,12 +25,12 @@ type fixture struct {
 	page   string
 }
 
-// jobNamed is a config with one job that has a schedule and one that can be enqueued.
+// jobNamed returns a config with one job that has a schedule and one that can be enqueued.
 func jobNamed(name string) string {
 	return fmt.Sprintf("jobs:\n  %s: {every: 1h, command: [\"true\"]}\n  fixed: {command: [sh, -c, \"echo %s\"]}\n", name, name)
 }
 
-// watchedWorker starts a worker with --watch. path is where -c points to; prepare puts a config there.
+// watchedWorker starts a worker with --watch. prepare writes a config and returns the path for -c.
 func watchedWorker(t *testing.T, prepare func(dir string) (path string)) *fixture {
 	t.Helper()
 	server := redistest.New(t, redistest.Options{})
@@ -42,13 +42,13 @@ func watchedWorker(t *testing.T, prepare func(dir string) (path string)) *fixtur
 	return f
 }
 
-// state is what the worker says of its config.
+// state is what the worker reports about its config.
 func (f *fixture) state() admin.Config {
 	f.t.Helper()
 	return configOf(f.t, f.page)
 }
 
-// has waits until the worker has the config with this job, and has refused so many.
+// has waits until the worker has the config with this job, and has refused this many.
 func (f *fixture) has(job string, refused int) {
 	f.t.Helper()
 	eventually(f.t, 20*time.Second, fmt.Sprintf("job %s is there, %d configs are refused", job, refused), func() bool {
@@ -86,7 +86,7 @@ func fetch(t *testing.T, url string) (status int, body []byte) {
 	return response.StatusCode, body
 }
 
-// configOf is what a worker says of its config.
+// configOf returns what a worker reports about its config.
 func configOf(t *testing.T, page string) admin.Config {
 	t.Helper()
 	var config admin.Config
@@ -124,14 +124,16 @@ func TestFileThatIsWrittenInPlaceIsReloaded(t *testing.T) {
 func TestFileThatIsReplacedIsReloaded(t *testing.T) {
 	t.Parallel()
 	f := watchedWorker(t, single(t))
-	for _, name := range []string{"after", "again"} { // as editors do: the file that was watched is another one then
+	// as editors do: the watched file is then another one
+	for _, name := range []string{"after", "again"} {
 		write(t, f.config+".new", jobNamed(name))
 		must(t, os.Rename(f.config+".new", f.config))
 		f.has(name, 0)
 	}
 }
 
-// A mounted config map of Kubernetes: the files are links into a folder that is itself a link, and that is what is moved.
+// A mounted config map of Kubernetes: the files are links into a folder that is itself a link, and
+// that link is moved.
 func TestSwappedLinkIsReloaded(t *testing.T) {
 	t.Parallel()
 	version := func(dir, name, job string) {
@@ -159,7 +161,7 @@ func TestFileThatIsGoneForAMomentIsReloadedWhenItIsBack(t *testing.T) {
 	write(t, f.config, jobNamed("after"))
 	f.has("after", 0)
 
-	// Away for good it is an error, and the worker keeps what it has.
+	// If the file stays away, that is an error, and the worker keeps its config.
 	must(t, os.Remove(f.config))
 	eventually(t, 20*time.Second, "the config is refused", func() bool { return f.state().Refused == 1 })
 	if state := f.state(); len(state.Problems) != 1 || state.Problems[0].Code != "unreadable" || state.Jobs != 2 {
@@ -205,7 +207,7 @@ func TestBrokenConfigChangesNothingUntilItIsMended(t *testing.T) {
 		return strings.Contains(string(metrics), `lockstep_runs_ended_total{job="fixed",outcome="succeeded"} 1`+"\n")
 	})
 
-	// Restart settings are named, and everything else is taken.
+	// Settings that need a restart are named, and everything else takes effect.
 	write(t, f.config, jobNamed("after")+"locks: {lease: 20s}\nworker: {concurrency: 3}\n")
 	f.has("after", 2)
 	if got := fmt.Sprint(f.state().NeedsRestart); got != "[worker.concurrency locks.lease]" {
@@ -218,7 +220,7 @@ func TestBrokenConfigChangesNothingUntilItIsMended(t *testing.T) {
 	eventually(t, 20*time.Second, "no restart is needed any more", func() bool { return len(f.state().NeedsRestart) == 0 })
 }
 
-// A limit is one number for all workers: another one needs a version of its own.
+// All workers share one limit: changing it takes a new version.
 func TestPermitsAreChangedByTheirVersion(t *testing.T) {
 	t.Parallel()
 	config := func(job, permit string) string {
@@ -248,7 +250,7 @@ func TestPermitsAreChangedByTheirVersion(t *testing.T) {
 	}
 	write(t, f.config, config("again", "limit: 2, version: 1"))
 	f.has("again", 1)
-	write(t, f.config, config("again", "limit: 3, version: 2")) // nothing but the permits
+	write(t, f.config, config("again", "limit: 3, version: 2")) // only the permits change
 	eventually(t, 20*time.Second, "the permits are taken", func() bool { return f.state().Reloads >= 2 })
 	if got, _, _ := runTool(t, f.env, "config", "diff"); strings.Contains(got, "permits") {
 		t.Errorf("config diff of permits that are as declared: %q", got)
@@ -263,7 +265,7 @@ func TestPermitsAreChangedByTheirVersion(t *testing.T) {
 	}
 }
 
-// Without --watch a worker reloads when it is told to; what runs meanwhile goes on as it began.
+// Without --watch, a worker reloads when told to; running runs continue as they began.
 func TestRunKeepsTheDefinitionItBeganWith(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})

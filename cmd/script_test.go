@@ -18,15 +18,16 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// TestScripts runs the command lines of testdata/script: what they print and how they exit. Each script has a
-// redis-server of its own, named by REDIS_URL, since queues belong to one namespace.
+// TestScripts runs the command lines of testdata/script and checks what they print and how they
+// exit. Each script has its own redis-server, named by REDIS_URL, since queues belong to one
+// namespace.
 //
-// Beside testscript's own commands they use
+// Besides testscript's own commands, they use
 //
 //	exits CODE COMMAND [ARG...]       run a command that exits with this code
 //	until REGEXP COMMAND [ARG...]     run it again and again, until stdout matches
 //	redis COMMAND [ARG...]            send a command to the redis-server
-//	busyport NAME                     listen at a port, and put its address in a variable
+//	busyport NAME                     listen on a port, and put its address into a variable
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	testscript.Run(t, testscript.Params{

@@ -13,8 +13,9 @@ import (
 	"time"
 )
 
-// TestNoSecretReachesRedis has jobs of both kinds that need no code use a secret wherever a job can have one, in runs of all
-// triggers that end well and badly, and then reads all that was ever written: what stood in Redis for a moment alone, too.
+// TestNoSecretReachesRedis runs jobs of both kinds that need no code, with a secret wherever a job
+// can have one, for all triggers and with good and bad outcomes. It then reads everything that was
+// ever written, even what was in Redis only for a moment.
 func TestNoSecretReachesRedis(t *testing.T) {
 	t.Parallel()
 	const secret = "hunter2-5f0c81"

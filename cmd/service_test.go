@@ -9,11 +9,12 @@ import (
 	"time"
 )
 
-// A service manager stops a service by a SIGTERM to each of its processes (systemd's default KillMode), the commands
-// among them. However they end of that, their runs are handed back, and no failure is counted.
+// A service manager stops a service by sending SIGTERM to each of its processes (systemd's default
+// KillMode), including the commands. However they end, their runs are handed back, and no failure
+// is counted.
 func TestTerminatingEveryProcessHandsRunsBack(t *testing.T) {
 	t.Parallel()
-	ready := t.TempDir() // a command leaves a file there when it has set its trap
+	ready := t.TempDir() // a command leaves a file there once it has set its trap
 	f, _ := newPack(t, strings.ReplaceAll(`
 worker: {concurrency: 8}
 defaults: {retry: {max: 0}}
@@ -31,7 +32,8 @@ jobs:
 		eventually(t, 20*time.Second, job+" runs", func() bool { return exists(filepath.Join(ready, job)) })
 	}
 	first := f.workers[0]
-	for _, pid := range slices.Backward(tree(first.Process.Pid)) { // commands first, the worst order
+	// commands first, which is the worst order
+	for _, pid := range slices.Backward(tree(first.Process.Pid)) {
 		_ = syscall.Kill(pid, syscall.SIGTERM)
 	}
 	if code := first.code(time.Minute); code != 0 {
@@ -68,7 +70,7 @@ func TestTerminatingACommandFailsIt(t *testing.T) {
 	f.await(run, "failed")
 }
 
-// tree returns a process and all below it, parents before their children.
+// tree returns a process and all processes below it, parents before their children.
 func tree(pid int) []int {
 	all := []int{pid}
 	for i := 0; i < len(all); i++ {

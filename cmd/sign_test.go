@@ -12,7 +12,8 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// TestACommandThatNoKeySignedIsNotRun has a client that can write to Redis, and has no key, ask for commands of its own.
+// TestACommandThatNoKeySignedIsNotRun acts as a client that can write to Redis, has no key, and
+// asks for commands of its own.
 func TestACommandThatNoKeySignedIsNotRun(t *testing.T) {
 	t.Parallel()
 	const key = "LOCKSTEP_REDIS__SIGN_KEY=0123456789abcdef0123456789abcdef"
@@ -47,7 +48,8 @@ jobs:
 		t.Errorf("the worker shows the key %q, want the id of one", workers[0].Key)
 	}
 
-	// What is registered may be asked for by clients without the key, too: its definition is passed on as it was signed.
+	// Clients without the key may ask for registered jobs too: they pass on the definition as it
+	// was signed.
 	for _, env := range [][]string{owner, plain} {
 		if _, stderr, code := runTool(t, env, "enqueue", "hello", "--wait=30s"); code != 0 {
 			t.Errorf("a registered job: exit code %d: %s", code, stderr)
@@ -59,7 +61,8 @@ jobs:
 			t.Errorf("a job of no config: exit code %d, want %d and the reason: %s", code, exitRun, stderr)
 		}
 	}
-	// A client that writes the definition itself, in the place of the registered one and in that of a run.
+	// The client writes a definition itself, in place of the registered one and in place of a
+	// run's.
 	rdb := server.Client(t)
 	planted := `{"name":"hello","command":["sh","-c","echo planted > ` + proof + `"],"queue":"default","retry":{"max":0},"history":{"runs":9,"for":9000000000}}`
 	if err := rdb.HSet(t.Context(), "{lockstep}:def", "hello", planted).Err(); err != nil {

@@ -11,7 +11,8 @@ import (
 	"lockstep/scheduler/admin"
 )
 
-// status asks a worker at the loopback address of its port, as a user with this password; "" is nobody.
+// status sends a request to a worker, at the loopback address of its port, as a user with this
+// password; "" sends none.
 func status(t *testing.T, page, path, password string) int {
 	t.Helper()
 	_, port, err := net.SplitHostPort(page)
@@ -34,14 +35,15 @@ func status(t *testing.T, page, path, password string) int {
 	return response.StatusCode
 }
 
-// Whether or not one signs in, the command line has the config read again: it goes by Redis.
+// With or without a sign-in, the command line can reload the config: access to Redis is what
+// counts.
 func TestWorkerAtAnAddressThatOthersReach(t *testing.T) {
 	t.Parallel()
 	password := writeFile(t, "password", "of-a-test\n")
 	for name, test := range map[string]struct {
 		env         []string
 		log         string
-		page, known int // what the page answers to nobody and to who knows the password
+		page, known int // the status without a password, and with the right one
 	}{
 		"none":  {nil, "only /livez, /readyz and /metrics are served", http.StatusForbidden, http.StatusForbidden},
 		"basic": {[]string{"LOCKSTEP_ADMIN__AUTH__MODE=basic", "LOCKSTEP_ADMIN__AUTH__PASSWORD_FILE=" + password}, `"auth":"basic"`, http.StatusUnauthorized, http.StatusOK},
@@ -79,7 +81,7 @@ func TestWorkerAtAnAddressThatOthersReach(t *testing.T) {
 	}
 }
 
-// A sign-in whose file is not there is a mistake of the config: it is told at once, before Redis is asked.
+// A missing sign-in file is a config error, reported at once, before Redis is asked.
 func TestWorkerWithoutItsPasswordFileDoesNotStart(t *testing.T) {
 	t.Parallel()
 	for want, secret := range map[string]string{"no such file or directory": "/nowhere/password", "it is empty": writeFile(t, "empty", "\n")} {

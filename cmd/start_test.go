@@ -135,7 +135,7 @@ func TestHTTPJobSendsItsRequest(t *testing.T) {
 	}
 }
 
-// A Redis that is there and does not answer is told about in time, too.
+// A Redis that accepts connections and does not reply is reported in time too.
 func TestHangingRedisIsNotReachable(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
@@ -150,7 +150,7 @@ func TestHangingRedisIsNotReachable(t *testing.T) {
 	}
 }
 
-// A Redis that is lost between the first look at it and the opening of the session is not reachable either.
+// A Redis that is lost between the first check and the opening of the session is also unreachable.
 func TestRedisThatIsLostDuringTheStartIsNotReachable(t *testing.T) {
 	t.Parallel()
 	proxy := redistest.New(t, redistest.Options{}).Proxy(t)
@@ -175,7 +175,7 @@ func TestInterruptedWaitIsNoFailure(t *testing.T) {
 	}
 }
 
-// What reads the log of a worker as JSON reads its last line, too.
+// A program that reads a worker's log as JSON can read its last line too.
 func TestLastMessageOfAWorkerIsInItsLogsFormat(t *testing.T) {
 	t.Parallel()
 	config := writeFile(t, "lockstep.yaml", "redis: {url: redis://127.0.0.1:1}\nlog: {format: json}\n")

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// A Go handler that ignores its context keeps its slot and its lock, which shows, and a drain ends without it: the process
-// exits, and the parent hands the run back and ends the session. The lease ends in no test.
+// A Go handler that ignores its context keeps its slot and its lock, which is visible, and a drain
+// ends without it: the process exits, and the parent hands the run back and ends the session. The
+// lease outlasts the test.
 func TestADrainEndsAlthoughAHandlerIgnoresItsContext(t *testing.T) {
 	t.Parallel()
 	f, _ := newPack(t, `

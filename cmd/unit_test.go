@@ -36,7 +36,7 @@ func TestURLKinds(t *testing.T) {
 	}
 }
 
-// A command that is sent twice by the client, or that ignores its deadline, would break what the scripts rest on.
+// The scripts rely on clients that send each command once and keep its deadline.
 func TestClientsSendOnceAndKeepDeadlines(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{"redis://h/1", "rediss://h", "unix:///s", "redis-sentinel://h?master=m", "redis-cluster://h"} {
@@ -86,7 +86,7 @@ func TestNearNames(t *testing.T) {
 	}
 }
 
-// What a command printed, or a run was given, must not move the cursor or fake a line of a table.
+// Text from a command or a request must not move the cursor or fake a line of a table.
 func TestTextFromOthersStaysOnItsLine(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
@@ -110,7 +110,7 @@ func TestTableLinesUp(t *testing.T) {
 	}
 }
 
-// YAML without quotes must not turn texts into something else.
+// YAML without quotes must not turn strings into other types.
 func TestYAMLKeepsTextsTexts(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer
