@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// TestMain lets the test binary be one of several processes that want the same, as the program itself can be.
+// TestMain lets the test binary act as one of several processes that request the same resource, as
+// the program itself can.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == contendCommand {
 		main()
@@ -49,7 +50,7 @@ func TestEveryMeasurementFillsItsTable(t *testing.T) {
 				t.Errorf("%s: got %d cells in %v, want one for each of %q", r.Name, len(row), row, r.Columns)
 			}
 		}
-		// Counts do not depend on how fast the machine is.
+		// The counts do not depend on the speed of the machine.
 		for _, c := range r.Checks {
 			if strings.HasPrefix(c.What, "commands") && !c.OK {
 				t.Errorf("%s: %s: got %g, want at most %g", r.Name, c.What, c.Got, c.Target)
@@ -99,7 +100,7 @@ func TestRatioIsTakenInEachRound(t *testing.T) {
 		}
 		return s
 	}
-	// The machine was slow in the second round and slower in the third: for both.
+	// Both were slow in the second round and slower in the third.
 	if got := of(200, 100, 20).ratio(of(100, 50, 10), sample.rate); got != 2 {
 		t.Errorf("got %g, want 2", got)
 	}

@@ -16,7 +16,7 @@ import (
 const (
 	bundleSize = 10
 	smallJobs  = 40                   // goroutines that each take one of the resources
-	jobWork    = 5 * time.Millisecond // of each of them, and of who has the bundle
+	jobWork    = 5 * time.Millisecond // of each of them, and of the holder of the bundle
 )
 
 func measureBundle(ctx context.Context, set settings, r *result) error {
@@ -109,7 +109,7 @@ func bundleAmong(
 	return float64(bundleCount.Load()), float64(smallCount.Load()), context.Cause(ctx)
 }
 
-// lockAll takes several locks: as a bundle where the library has bundles, else one after the other.
+// lockAll takes several locks: as a bundle if the library has bundles, else one after the other.
 func lockAll(ctx context.Context, l locker, names []string) (unlock func() error, err error) {
 	if l, ok := l.(*ourLocker); ok {
 		got, err := l.lockAll(ctx, names...)

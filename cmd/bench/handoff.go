@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// everybody returns a load of goroutines that all want the same.
+// everybody returns a load of goroutines that all request the same resource.
 func everybody(goroutines int, work time.Duration) load {
 	return load{goroutines: goroutines, resource: func(int) string { return "the-one" }, work: work}
 }
@@ -41,7 +41,7 @@ func measureHandoff(ctx context.Context, set settings, r *result) error {
 				of.median(each(usage.commands)),
 				of.median(each(func(u usage) float64 { return u.sent })), serverTime(of, j))
 		}
-		// One in a hundred for renewals, and for what was under way when the count began or ended.
+		// One percent for renewals, and for grants in progress when the count began or ended.
 		r.atMost(2.02, all[i][0].median(scripts), "scripts per grant, %d wanting", load.goroutines)
 		r.atMost(1.01, all[i][0].median(messages), "messages per grant, %d wanting", load.goroutines)
 	}

@@ -22,21 +22,21 @@ import (
 	"lockstep/scheduler/worker"
 )
 
-// What is measured: so many jobs are asked for by some goroutines, then done by one worker. Plain asynq is one server of
-// the same concurrency and takes no locks; lockstep writes each run into the ledger, takes the lock of the run and of a
-// record of its own, and keeps the outcome. The time in which jobs are done begins with the end of the first one, so that
-// starting a worker is not in it.
+// Some goroutines enqueue a number of jobs, then one worker does them. Plain asynq is one server of
+// the same concurrency and takes no locks; lockstep writes each run into the ledger, locks the run
+// and its own record, and keeps the outcome. The time of doing begins with the end of the first
+// job, so that it does not include the start of a worker.
 const (
 	askers      = 16
 	concurrency = 64
 )
 
-// A system does jobs.
+// A system enqueues and does jobs.
 type system interface {
-	// ask asks for job i; asked waits until all that was asked for is in its queue.
+	// ask enqueues job i; asked waits until all enqueued jobs are in their queue.
 	ask(ctx context.Context, i int) error
 	asked()
-	// work does what was asked for until ctx ends; done is called by each job.
+	// work does the enqueued jobs until ctx ends; each job calls done.
 	work(ctx context.Context, done func()) error
 }
 
@@ -48,7 +48,7 @@ func measureJobsDelayed(ctx context.Context, set settings, r *result) error {
 	return measureJobsAt(ctx, set, r, 500*time.Microsecond)
 }
 
-// measureJobsAt has Redis far away by twice delay.
+// measureJobsAt measures with a round trip to Redis of twice delay.
 func measureJobsAt(ctx context.Context, set settings, r *result, delay time.Duration) error {
 	n, target := 4000, 1.0
 	if delay > 0 {
@@ -84,7 +84,7 @@ func measureJobsAt(ctx context.Context, set settings, r *result, delay time.Dura
 	for round := range set.rounds {
 		set.step("jobs, round %d of %d", round+1, set.rounds)
 		for k := range names {
-			which := (round + k) % len(names) // nobody always comes first
+			which := (round + k) % len(names) // the order rotates
 			if err := s.admin.FlushAll(ctx).Err(); err != nil {
 				return err
 			}
@@ -116,7 +116,7 @@ func measureJobsAt(ctx context.Context, set settings, r *result, delay time.Dura
 	return nil
 }
 
-// passage is how n jobs went through a system.
+// passage has the stretches that n jobs took through a system.
 type passage [3]stretch
 
 // The parts of a passage.
@@ -131,7 +131,7 @@ type stretch struct {
 	jobs   float64
 	took   time.Duration
 	redis  usage
-	client float64 // µs of CPU of this process
+	client float64 // µs of CPU time of this process
 }
 
 func (s stretch) rate() float64 { return s.jobs / s.took.Seconds() }
@@ -144,7 +144,7 @@ func medianOf(all []passage, what func(passage) float64) float64 {
 	return median(values)
 }
 
-// ratioOf returns the median, over the rounds, of what each shows as the ratio of rates.
+// ratioOf returns the median, over the rounds, of the ratio of the rates in each round.
 func ratioOf(all, base []passage, phase int) float64 {
 	values := make([]float64, len(all))
 	for i := range all {
@@ -153,12 +153,12 @@ func ratioOf(all, base []passage, phase int) float64 {
 	return median(values)
 }
 
-// between returns the part between two sights.
+// between returns the part between two readings.
 func between(before, after sight, n int, took time.Duration) stretch {
 	return stretch{jobs: float64(n), took: took, redis: after.redis.since(before.redis), client: after.client - before.client}
 }
 
-// through brings n jobs through a system.
+// through takes n jobs through a system.
 func through(ctx context.Context, server *server, name, addr string, n int) (p passage, err error) {
 	var s system
 	rdb := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, PoolSize: 2 * concurrency, ContextTimeoutEnabled: true})
@@ -254,7 +254,7 @@ type whole struct {
 	rdb    *redis.Client
 	ledger *ledger.Ledger
 	pusher *scheduler.Pusher
-	stop   func() // ends the pusher, and waits for it
+	stop   func() // ends the pusher and waits for it
 	job    *jobs.Job
 }
 
@@ -288,8 +288,8 @@ func newWhole(ctx context.Context, rdb *redis.Client) (*whole, error) {
 	return w, nil
 }
 
-// settleSpace makes the lock space and waits for its first grant: for a second a new one on a new server grants nothing, and
-// what is claimed then has to wait.
+// settleSpace creates the lock space and waits for its first grant: a new space on a new server
+// grants nothing for a second, and runs that are claimed in that second would wait.
 func settleSpace(ctx context.Context, rdb *redis.Client) error {
 	client, err := locks.Open(ctx, rdb, locks.Options{Namespace: "bench"})
 	if err != nil {

@@ -23,13 +23,13 @@ func main() {
 	os.Exit(code)
 }
 
-// settings are what the flags say to every measurement.
+// settings are the flags that every measurement uses.
 type settings struct {
 	rounds int
-	turn   time.Duration // how long one library runs before it is the next one's turn
+	turn   time.Duration // how long one library runs before the next one's turn
 	short  bool
 	size   int       // runs that are due at once or outstanding; triggers that change
-	stderr io.Writer // takes a line for each step, for who waits in front of it
+	stderr io.Writer // takes a line for each step, to show progress
 }
 
 // measurement is one table.
@@ -57,8 +57,8 @@ var measurements = []measurement{
 	{"scripts", "slowest script of each kind at 100,000 holds, 10,000 waits, 100,000 outstanding runs", measureScripts},
 }
 
-// run returns the exit code: 0 when everything was measured, whether targets are met or not, 1 when something went
-// wrong, 2 for wrong usage.
+// run returns the exit code: 0 if everything was measured, whether or not targets are met, 1 if
+// something failed, 2 for wrong usage.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if len(args) > 0 && args[0] == contendCommand {
 		if err := contend(ctx, args[1:], stdin, stdout); err != nil {
@@ -120,7 +120,7 @@ func (s *settings) defaults() {
 	}
 }
 
-// step tells who waits in front of the terminal what is being done.
+// step shows progress on the terminal.
 func (s *settings) step(format string, args ...any) {
 	fmt.Fprintf(s.stderr, "bench: "+format+"\n", args...)
 }
@@ -133,7 +133,8 @@ func names() []string {
 	return names
 }
 
-// measure runs what matches, and prints each table when it is there, or all of them as JSON at the end.
+// measure runs the measurements that match. It prints each table when it is complete, or all of
+// them as JSON at the end.
 func measure(ctx context.Context, s settings, which *regexp.Regexp, asJSON bool, stdout io.Writer) error {
 	m, err := thisMachine(ctx)
 	if err != nil {

@@ -10,10 +10,10 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// lease is long enough that nothing expires while a measurement runs that is not about that.
+// lease is long enough that nothing expires during measurements that are not about expiry.
 const lease = 30 * time.Second
 
-// distinct returns loads of goroutines that never want what another one has.
+// distinct returns loads of goroutines that each request a resource of their own.
 func distinct(goroutines ...int) []load {
 	var loads []load
 	for _, n := range goroutines {

@@ -15,11 +15,12 @@ import (
 
 const (
 	shortLease = 3 * time.Second // so that losing it does not take long
-	patience   = 6 * shortLease  // a holder who was not told by then is not told
+	// A holder that has not learned of the loss by then never does.
+	patience = 6 * shortLease
 )
 
-// silence is one trial: when, counted from the moment in which the holder's connections fell silent, it was told to
-// stop, and when somebody else had its lock.
+// silence is one trial. Counted from the moment at which the holder's connections fell silent, it
+// is when the holder learned that it must stop, and when another client got its lock.
 type silence struct{ told, passed time.Duration }
 
 func measurePartition(ctx context.Context, set settings, r *result) error {
@@ -28,7 +29,7 @@ func measurePartition(ctx context.Context, set settings, r *result) error {
 		trials = 4
 	}
 	set.step("%d trials for each library at the same time, some %s", trials, patience)
-	// They do next to nothing but wait, so they can do it together.
+	// They mostly wait, so they can run at the same time.
 	all := make([][]silence, len(peers))
 	group, ctx := errgroup.WithContext(ctx)
 	for i, p := range peers {
@@ -66,7 +67,8 @@ func measurePartition(ctx context.Context, set settings, r *result) error {
 	return nil
 }
 
-// silences makes trials at the same time, whose silences begin at points spread over a renewal interval.
+// silences makes trials at the same time; their silences begin at points spread over a renewal
+// interval.
 func silences(ctx context.Context, p peer, trials int) ([]silence, error) {
 	s, err := startServer(ctx)
 	if err != nil {
@@ -82,7 +84,7 @@ func silences(ctx context.Context, p peer, trials int) ([]silence, error) {
 	group, ctx := errgroup.WithContext(ctx)
 	for i := range all {
 		group.Go(func() (err error) {
-			// rueidislock, with the longest one, renews every half of the lease.
+			// rueidislock has the longest interval: it renews every half of the lease.
 			after := shortLease/2 + shortLease/2*time.Duration(i)/time.Duration(trials)
 			all[i], err = silenceAfter(ctx, s, p, rival, fmt.Sprintf("bill:%d", i), after)
 			return err
@@ -91,7 +93,7 @@ func silences(ctx context.Context, p peer, trials int) ([]silence, error) {
 	return all, group.Wait()
 }
 
-// silenceAfter has a holder work in peace for some time, and then cuts it off.
+// silenceAfter lets a holder work undisturbed for some time, and then cuts it off.
 func silenceAfter(
 	ctx context.Context, s *server, p peer, rival locker, name string, peace time.Duration,
 ) (trial silence, err error) {
@@ -109,7 +111,7 @@ func silenceAfter(
 		proxy.Close()
 		return trial, err
 	}
-	// Without the proxy commands fail at once, so that nothing that follows has to wait for them.
+	// Without the proxy, commands fail at once, so that nothing below has to wait for them.
 	defer func() { proxy.Close(); _ = holder.close(context.WithoutCancel(ctx)) }()
 
 	got, err := holder.lock(ctx, name)
@@ -161,7 +163,7 @@ func silenceAfter(
 	return trial, nil
 }
 
-// toldAt returns when the holder of a lock learned that it has to stop, or that ctx has ended.
+// toldAt returns when the holder of a lock learned that it must stop, or that ctx has ended.
 func toldAt(ctx context.Context, got held) time.Time {
 	if got.extend == nil {
 		select {
@@ -170,7 +172,7 @@ func toldAt(ctx context.Context, got held) time.Time {
 		}
 		return time.Now()
 	}
-	// The loop that a caller writes where the library has none.
+	// The loop that a caller writes if the library has none.
 	every := shortLease / 3
 	for pause(ctx, every) {
 		try, cancel := context.WithTimeout(ctx, every)

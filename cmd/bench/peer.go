@@ -14,10 +14,10 @@ const ours = "locks"
 // peer is one of the libraries.
 type peer struct {
 	name   string
-	module string   // where its version is told
-	sends  []string // the commands that its client sends itself, all others run inside its scripts
+	module string   // to look up its version
+	sends  []string // the commands that its client sends itself; all others run inside its scripts
 	open   opener
-	shared opener // for locks that several goroutines of a client want
+	shared opener // for locks that several goroutines of a client request
 }
 
 // opener opens a client of a library.
@@ -41,20 +41,23 @@ func peerOf(name string) (peer, error) {
 
 // locker is a library as one process uses it: one client, shared by all goroutines.
 type locker interface {
-	// lock waits until it has the lock of a name, in the way that the library waits. When ctx ends it returns an error.
+	// lock waits, in the library's own way, until it has the lock of a name. It returns an error
+	// when ctx ends.
 	lock(ctx context.Context, name string) (held, error)
-	// close frees what is still held, where the library knows it, and closes the connections.
+	// close releases what is still held, if the library keeps track of it, and closes the
+	// connections.
 	close(ctx context.Context) error
 }
 
 // held is a lock that was granted.
 type held struct {
-	ctx    context.Context // ends when the library says that the lock is lost
+	ctx    context.Context // ends when the library reports the loss of the lock
 	unlock func() error
-	extend func(context.Context) error // renews it by hand; nil where the library renews by itself
+	extend func(context.Context) error // renews by hand; nil if the library renews by itself
 }
 
-// quietly is a logger for go-redis, which would write to stderr when connections break, and that they do here.
+// quietly is a logger for go-redis, which would write to stderr when connections break, as they do
+// here.
 type quietly struct{}
 
 // Printf does nothing.
@@ -63,7 +66,7 @@ func (quietly) Printf(context.Context, string, ...any) {}
 // clientTo returns a client on default options.
 func clientTo(addr string) *redis.Client { return redis.NewClient(&redis.Options{Addr: addr}) }
 
-// pause waits, and returns false when ctx ended before the time was over.
+// pause waits for d. It returns false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

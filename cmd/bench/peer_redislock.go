@@ -25,7 +25,7 @@ func (l *redislockLocker) lock(ctx context.Context, name string) (held, error) {
 	for {
 		lock, err := l.client.Obtain(ctx, name, l.lease, o)
 		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-			continue // without a deadline in ctx it waits for one lease
+			continue // without a deadline in ctx, it waits for one lease
 		}
 		if err != nil {
 			return held{}, err

@@ -23,7 +23,7 @@ func openRedsync(_ context.Context, addr string, lease time.Duration) (locker, e
 }
 
 func (l *redsyncLocker) lock(ctx context.Context, name string) (held, error) {
-	// It gives up after 32 tries; the others wait as long as they are told to.
+	// By default it stops after 32 tries; the others wait as long as they are told to.
 	mutex := l.rs.NewMutex(name, redsync.WithExpiry(l.lease), redsync.WithTries(math.MaxInt))
 	if err := mutex.LockContext(ctx); err != nil {
 		return held{}, err

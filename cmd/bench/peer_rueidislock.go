@@ -9,20 +9,20 @@ import (
 	"github.com/redis/rueidis/rueidislock"
 )
 
-// rueidislockLocker has a client of rueidislock.
+// rueidislockLocker wraps a client of rueidislock.
 type rueidislockLocker struct {
 	locker rueidislock.Locker
-	nudge  time.Duration // after which a waiter asks again by himself; 0: never
+	nudge  time.Duration // after which a waiter asks again by itself; 0: never
 }
 
 func openRueidislock(_ context.Context, addr string, lease time.Duration) (locker, error) {
 	l, err := rueidislock.NewLocker(rueidislock.LockerOption{
 		ClientOption: rueidis.ClientOption{InitAddress: []string{addr}},
 		KeyValidity:  lease,
-		KeyMajority:  1, // there is one Redis: more keys in it would only cost
-		// What its README advises where Redis is new enough. Then, however, a try that is given up after the default of
-		// 20 ms, on a busy machine, may wake nobody: its own deletion of the key is not told to the client, and the lock
-		// is waited for forever.
+		KeyMajority:  1, // there is one Redis: more keys in it would only cost time
+		// Its README recommends this if Redis is new enough. With it, however, a try that times out
+		// after the default of 20 ms, on a busy machine, may wake no waiter: Redis does not report
+		// the try's own deletion of the key to the client, and the waiter waits forever.
 		NoLoopTracking: true,
 		TryNextAfter:   lease,
 	})
@@ -32,9 +32,9 @@ func openRueidislock(_ context.Context, addr string, lease time.Duration) (locke
 	return &rueidislockLocker{locker: l}, nil
 }
 
-// openRueidislockShared is for locks that several goroutines of one client want. It sometimes forgets to wake one of
-// them: whether a failed try gives its place in the count of waiters back once or twice depends on which of two
-// goroutines is faster. Without a nudge a measurement would not end.
+// openRueidislockShared is for locks that several goroutines of one client request. It sometimes
+// fails to wake one of them: whether a failed try leaves the count of waiters once or twice depends
+// on which of two goroutines is faster. Without a nudge, a measurement would not end.
 func openRueidislockShared(ctx context.Context, addr string, lease time.Duration) (locker, error) {
 	l, err := openRueidislock(ctx, addr, lease)
 	if err != nil {
@@ -56,7 +56,7 @@ func (l *rueidislockLocker) lock(ctx context.Context, name string) (held, error)
 	}
 }
 
-// try waits until the lock is there or it is time for a nudge; then the error is context.Canceled.
+// try waits until it has the lock or it is time for a nudge; the error is then context.Canceled.
 func (l *rueidislockLocker) try(ctx context.Context, name string) (context.Context, context.CancelFunc, error) {
 	if l.nudge == 0 {
 		return l.locker.WithContext(ctx, name)
@@ -67,7 +67,7 @@ func (l *rueidislockLocker) try(ctx context.Context, name string) (context.Conte
 	if err == nil && timer.Stop() {
 		return locked, func() { unlock(); cancel() }, nil
 	}
-	if err == nil { // it came with the nudge, which has taken it away again
+	if err == nil { // it came with the nudge, which has already ended it
 		unlock()
 		err = context.Canceled
 	}

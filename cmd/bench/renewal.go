@@ -18,12 +18,13 @@ func measureRenewal(ctx context.Context, set settings, r *result) error {
 	for _, which := range []struct {
 		peer     string
 		held     int
-		interval time.Duration // in which the library renews
+		interval time.Duration // at which the library renews
 		hold     func(context.Context, locker, int) error
 	}{
 		{ours, 1000, shortLease / 3, holdBundles},
 		{ours, 100_000, shortLease / 3, holdBundles},
-		{"rueidislock", 1000, shortLease / 2, holdEach}, // 100,000 would be more than Redis gets done in an interval
+		// 100,000 would be more than Redis can do in an interval.
+		{"rueidislock", 1000, shortLease / 2, holdEach},
 	} {
 		p, err := peerOf(which.peer)
 		if err != nil {
@@ -44,7 +45,8 @@ func measureRenewal(ctx context.Context, set settings, r *result) error {
 	return nil
 }
 
-// renewals returns how many scripts, and how much of the server's time, some renewal intervals take.
+// renewals returns how many scripts, and how much of the server's time, a number of renewal
+// intervals take.
 func renewals(
 	ctx context.Context, p peer, hold func(context.Context, locker) error, interval time.Duration, intervals int,
 ) (scripts, micro float64, err error) {
@@ -61,7 +63,7 @@ func renewals(
 	if err := hold(ctx, l); err != nil {
 		return 0, 0, err
 	}
-	// From the middle between two renewals to the middle between two others.
+	// From halfway between two renewals to halfway between two later ones.
 	first, err := s.usage(ctx)
 	if err != nil {
 		return 0, 0, err
@@ -115,9 +117,9 @@ func holdBundles(ctx context.Context, l locker, n int) error {
 	return nil
 }
 
-// holdEach takes n locks, some at the same time.
+// holdEach takes n locks, several at a time.
 func holdEach(ctx context.Context, l locker, n int) error {
-	group := new(errgroup.Group) // it must not end ctx: the locks live on
+	group := new(errgroup.Group) // it must not end ctx: the locks outlive it
 	group.SetLimit(64)
 	for i := range n {
 		group.Go(func() error {

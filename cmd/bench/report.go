@@ -14,7 +14,7 @@ import (
 	"unicode/utf8"
 )
 
-// report is all that one call of the program measured.
+// report is everything that one run of the program measured.
 type report struct {
 	Machine machine   `json:"machine"`
 	Results []*result `json:"results"`
@@ -26,10 +26,11 @@ func (r report) writeJSON(w io.Writer) error {
 	return e.Encode(r)
 }
 
-// machine is what the figures were measured with.
+// machine describes the machine and the versions that were measured.
 type machine struct {
-	Cores    int               `json:"cores"`
-	Load     string            `json:"load_average"` // of 1, 5 and 15 minutes, before; "" where the system does not tell
+	Cores int `json:"cores"`
+	// of 1, 5 and 15 minutes, before; "" if the system does not report it
+	Load     string            `json:"load_average"`
 	Go       string            `json:"go"`
 	Redis    string            `json:"redis"`
 	Versions map[string]string `json:"versions"` // of the libraries
@@ -72,7 +73,7 @@ func (m machine) String() string {
 	return b.String()
 }
 
-// loadAverage returns how busy the machine is, as Linux tells it, and "" elsewhere.
+// loadAverage returns the load averages on Linux, and "" elsewhere.
 func loadAverage() string {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -82,7 +83,7 @@ func loadAverage() string {
 	return strings.Join(fields[:min(3, len(fields))], " ")
 }
 
-// result is one table, and what of it has a target.
+// result is one table, with its targets.
 type result struct {
 	Name    string   `json:"name"`
 	Title   string   `json:"title"`
@@ -90,7 +91,7 @@ type result struct {
 	Columns []string `json:"columns"`
 	Rows    [][]any  `json:"rows"` // a string, a number or nil for each column
 	Checks  []check  `json:"checks"`
-	Load    string   `json:"load_average"` // after it was measured
+	Load    string   `json:"load_average"` // after the measurement
 }
 
 // check is a figure with a target.
@@ -98,7 +99,7 @@ type check struct {
 	What   string  `json:"what"`
 	Got    float64 `json:"got"`
 	Target float64 `json:"target"`
-	AtMost bool    `json:"at_most"` // whether the target is an upper bound
+	AtMost bool    `json:"at_most"` // the target is an upper bound
 	OK     bool    `json:"ok"`
 }
 
@@ -106,7 +107,8 @@ func (r *result) note(format string, args ...any) {
 	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
 }
 
-// row adds a row. What could not be computed, because a turn was too short for a single pair, is nil.
+// row adds a row. A figure that could not be computed, because a turn was too short for a single
+// pair, is nil.
 func (r *result) row(cells ...any) {
 	for i, cell := range cells {
 		if n, ok := cell.(float64); ok && !finite(n) {
@@ -183,7 +185,7 @@ func (r *result) String() string {
 	return b.String()
 }
 
-// words tells whether a column has text in it, which stands on the left; numbers stand on the right.
+// words reports whether a column contains text, which is left-aligned; numbers are right-aligned.
 func (r *result) words(column int) bool {
 	for _, row := range r.Rows {
 		if _, ok := row[column].(string); ok {
@@ -193,7 +195,7 @@ func (r *result) words(column int) bool {
 	return false
 }
 
-// text writes a cell: a number with about three digits that matter.
+// text formats a cell: a number with about three significant digits.
 func text(cell any) string {
 	switch cell := cell.(type) {
 	case nil:

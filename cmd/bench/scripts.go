@@ -6,7 +6,8 @@ import (
 	"lockstep/scheduler/scale"
 )
 
-// measureScripts measures what each script costs Redis in a namespace of the size that lockstep is made for.
+// measureScripts measures the cost of each script for Redis in a namespace of the size that
+// lockstep is built for.
 func measureScripts(ctx context.Context, set settings, r *result) error {
 	size := scale.Full
 	if set.short {

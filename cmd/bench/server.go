@@ -33,7 +33,7 @@ func startServer(ctx context.Context) (*server, error) {
 
 func (s *server) stop() {
 	_ = s.admin.Close()
-	_ = s.process.Stop() // it is killed; at worst an empty folder of it is left
+	_ = s.process.Stop() // it is killed; at worst, an empty folder remains
 }
 
 // addrOf returns host and port of a redis:// URL.
@@ -64,16 +64,17 @@ func parseInfo(all string) map[string]string {
 	return fields
 }
 
-// usage is what a server has done since its start.
+// usage is the work of a server since its start.
 type usage struct {
-	calls map[string]float64 // by command, those inside scripts included
-	micro map[string]float64 // µs spent in them; that of a script holds that of the commands in it
+	calls map[string]float64 // by command, including those inside scripts
+	micro map[string]float64 // µs spent in them; the time of a script includes its commands
 	cpu   float64            // µs of the main thread
 	sent  float64            // bytes
-	reads float64            // from sockets: one for each round trip of a client, as long as commands are short
+	// from sockets: one for each round trip of a client if commands are short
+	reads float64
 }
 
-// usage asks the server. The INFO commands that it needs are left out of its own counts.
+// usage asks the server. It leaves its own INFO commands out of the counts.
 func (s *server) usage(ctx context.Context) (usage, error) {
 	u := usage{calls: make(map[string]float64), micro: make(map[string]float64)}
 	stats, err := s.info(ctx, "commandstats")
@@ -109,13 +110,13 @@ func (s *server) usage(ctx context.Context) (usage, error) {
 	return u, nil
 }
 
-// parseNumber reads what INFO wrote; a field that a server does not have counts as 0.
+// parseNumber parses a number from INFO; a field that a server does not have counts as 0.
 func parseNumber(text string) float64 {
 	n, _ := strconv.ParseFloat(text, 64)
 	return n
 }
 
-// since returns what was done after an earlier reading.
+// since returns the work after an earlier reading.
 func (u usage) since(before usage) usage {
 	d := usage{
 		calls: make(map[string]float64), micro: make(map[string]float64), cpu: u.cpu - before.cpu, sent: u.sent - before.sent,
@@ -130,7 +131,7 @@ func (u usage) since(before usage) usage {
 	return d
 }
 
-// commands returns how many commands were run, those inside scripts included.
+// commands returns how many commands ran, including those inside scripts.
 func (u usage) commands() float64 {
 	var sum float64
 	for _, n := range u.calls {
@@ -139,10 +140,10 @@ func (u usage) commands() float64 {
 	return sum
 }
 
-// scripts returns how many scripts were run.
+// scripts returns how many scripts ran.
 func (u usage) scripts() float64 { return u.calls["evalsha"] + u.calls["eval"] }
 
-// scriptTime returns the µs spent in scripts, the commands in them included.
+// scriptTime returns the µs spent in scripts, including their commands.
 func (u usage) scriptTime() float64 { return u.timeOf([]string{"evalsha", "eval"}) }
 
 // timeOf returns the µs spent in commands that a client sent itself.

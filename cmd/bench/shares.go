@@ -19,7 +19,7 @@ import (
 
 const (
 	equals = 10               // waiters that share a resource
-	work   = time.Millisecond // that each does with it
+	work   = time.Millisecond // how long each holds it
 )
 
 func measureShares(ctx context.Context, set settings, r *result) error {
@@ -49,7 +49,7 @@ func measureShares(ctx context.Context, set settings, r *result) error {
 	return nil
 }
 
-// sharesOf measures on a server of its own: who waited for the last library must not be in the way of the next.
+// sharesOf measures on its own server: waiters of the last library must not block the next one.
 func sharesOf(
 	ctx context.Context, p peer, d time.Duration,
 	share func(context.Context, *server, peer, time.Duration) ([]float64, error),
@@ -62,7 +62,7 @@ func sharesOf(
 	return share(ctx, s, p, d)
 }
 
-// deviation returns how far the farthest value is from the mean, in percent of that.
+// deviation returns how far the farthest value is from the mean, in percent of the mean.
 func deviation(values []float64) float64 {
 	var sum, farthest float64
 	for _, v := range values {
@@ -84,10 +84,11 @@ func amongGoroutines(ctx context.Context, s *server, p peer, d time.Duration) ([
 	return one.served, errors.Join(err, l.close(context.WithoutCancel(ctx)))
 }
 
-// contendCommand has this program be one of several processes that want the same resource; see contend.
+// contendCommand makes this program act as one of several processes that request the same resource;
+// see contend.
 const contendCommand = "contend"
 
-// amongProcesses starts this program several times. All are told to begin when the last one is ready.
+// amongProcesses starts this program several times. All of them begin when the last one is ready.
 func amongProcesses(ctx context.Context, s *server, p peer, d time.Duration) ([]float64, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -136,11 +137,11 @@ func amongProcesses(ctx context.Context, s *server, p peer, d time.Duration) ([]
 func converse(
 	ctx context.Context, from *bufio.Reader, to io.WriteCloser, ready chan<- struct{}, begin <-chan struct{},
 ) (float64, error) {
-	defer to.Close() // a child that waits for its word ends then
+	defer to.Close() // ends a child that still waits for its line
 	if _, err := from.ReadString('\n'); err != nil {
 		return 0, fmt.Errorf("a process did not get ready: %w", err)
 	}
-	ready <- struct{}{} // has room for all
+	ready <- struct{}{} // it has room for all
 	<-begin
 	if err := ctx.Err(); err != nil {
 		return 0, context.Cause(ctx)
@@ -155,8 +156,8 @@ func converse(
 	return strconv.ParseFloat(strings.TrimSpace(line), 64)
 }
 
-// contend is the whole life of one process among several. It says that it is ready, waits for a line, wants the
-// resource again and again for a time, and says how often it got it.
+// contend is the whole life of one process among several. It reports that it is ready, waits for a
+// line, requests the resource again and again for some time, and prints how often it got it.
 func contend(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer) error {
 	if len(args) != 3 {
 		return errors.New("want: contend LIBRARY ADDRESS DURATION")
@@ -182,7 +183,7 @@ func contend(ctx context.Context, args []string, stdin io.Reader, stdout io.Writ
 	}
 	fmt.Fprintln(stdout, "ready")
 	if _, err := bufio.NewReader(stdin).ReadString('\n'); err != nil {
-		return nil // nobody is there any more
+		return nil // the parent has exited
 	}
 	limited, cancel := context.WithTimeout(ctx, d)
 	defer cancel()

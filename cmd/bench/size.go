@@ -16,12 +16,12 @@ import (
 
 const (
 	steadyJobs      = 20_000 // jobs of the steady stream
-	steadyMost      = 1_000  // of them that are outstanding at a time
+	steadyMost      = 1_000  // how many of them are outstanding at a time
 	spareDeliveries = 10_000
 )
 
-// measureSize has very many runs become due at one instant, and compares the rate at which one worker does them with that of
-// a steady stream, where a run is asked for whenever another one has ended.
+// measureSize makes very many runs due at one instant, and compares the rate at which one worker
+// does them with that of a steady stream, where another run is enqueued whenever one ends.
 func measureSize(ctx context.Context, set settings, r *result) error {
 	n, stream := set.size, steadyJobs
 	if set.short {
@@ -70,7 +70,7 @@ func measureSize(ctx context.Context, set settings, r *result) error {
 	return nil
 }
 
-// steadyRate returns how many runs per second a worker does that are asked for while it works.
+// steadyRate returns how many runs per second a worker does that are enqueued while it works.
 func steadyRate(ctx context.Context, rdb *redis.Client, n int) (float64, error) {
 	w, err := newWhole(ctx, rdb)
 	if err != nil {
@@ -102,7 +102,7 @@ func steadyRate(ctx context.Context, rdb *redis.Client, n int) (float64, error) 
 		return w.work(ctx, func() {
 			<-outstanding
 			switch count.Add(1) {
-			case int64(n) / 10: // by then the pace is the worker's
+			case int64(n) / 10: // by then, the worker sets the pace
 				began = time.Now()
 			case int64(n):
 				ended = time.Now()
@@ -143,14 +143,14 @@ func (w *whole) makeDue(ctx context.Context) error {
 	return w.rdb.ZUnionStore(ctx, timer, &redis.ZStore{Keys: []string{timer}, Weights: []float64{0}}).Err()
 }
 
-// drained is how runs went that were due at once.
+// drained has the figures of runs that became due at once.
 type drained struct {
 	rate   float64
 	beyond float64 // deliveries in asynq beyond the outstanding runs, at most
 	heap   float64 // MiB
 }
 
-// drain has a worker do n runs that are due.
+// drain runs a worker until it has done n due runs.
 func (w *whole) drain(ctx context.Context, n int) (d drained, err error) {
 	working, stop := context.WithCancel(ctx)
 	defer stop()
@@ -169,7 +169,8 @@ func (w *whole) drain(ctx context.Context, n int) (d drained, err error) {
 			case <-working.Done():
 				return
 			}
-			outstanding := int64(n) - count.Load() // before the deliveries, which become fewer
+			// read before the deliveries, which shrink meanwhile
+			outstanding := int64(n) - count.Load()
 			deliveries, err := w.rdb.LLen(ctx, "asynq:{default}:pending").Result()
 			if err != nil {
 				failed = err

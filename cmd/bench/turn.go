@@ -13,32 +13,33 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// load is what the goroutines of a turn do, again and again: lock, work, unlock.
+// load is what the goroutines of a turn repeat: lock, work, unlock.
 type load struct {
 	goroutines int
 	resource   func(goroutine int) string
 	work       time.Duration // while it holds the lock
 }
 
-// sample is what one turn showed. It leaves out the first moments, in which connections are made and scripts loaded.
+// sample has the figures of one turn. It leaves out the first moments, in which connections are
+// made and scripts loaded.
 type sample struct {
 	took   time.Duration
 	pairs  float64   // locked and unlocked
-	served []float64 // the same by goroutine
+	served []float64 // the same, by goroutine
 	redis  usage
-	client float64 // µs of CPU that this process used
+	client float64 // µs of CPU time of this process
 }
 
-// counter stands in a cache line of its own, so that goroutines do not slow each other down by counting.
+// counter occupies its own cache line, so that counting goroutines do not slow each other down.
 type counter struct {
 	n atomic.Int64
 	_ [56]byte
 }
 
-// hangs is how long after its end a turn may take to wind up; what takes longer never ends.
+// hangs is how long after its end a turn may take to wind up; after that, it counts as stuck.
 const hangs = 20 * time.Second
 
-// take has a library carry a load for a time, after a fifth of that time to warm up.
+// take runs a load on a library for a time, after a warm-up of a fifth of that time.
 func take(ctx context.Context, s *server, l locker, what load, d time.Duration) (sample, error) {
 	var stop atomic.Bool
 	counters := make([]counter, what.goroutines)
@@ -88,7 +89,7 @@ func take(ctx context.Context, s *server, l locker, what load, d time.Duration) 
 	return result, group.Wait()
 }
 
-// sight is a reading of all that a sample is the difference of.
+// sight is a reading of everything that a sample is a difference of.
 type sight struct {
 	at     time.Time
 	served []float64
@@ -130,7 +131,7 @@ func (s sight) since(before sight) sample {
 // rate returns pairs per second.
 func (s sample) rate() float64 { return s.pairs / s.took.Seconds() }
 
-// cost returns the µs of CPU of a pair, of Redis and of this process.
+// cost returns the µs of CPU time of a pair, of Redis and of this process together.
 func (s sample) cost() float64 { return (s.redis.cpu + s.client) / s.pairs }
 
 // series are the samples of one library under one load, one for each round.
@@ -145,7 +146,8 @@ func (s series) median(what func(sample) float64) float64 {
 	return median(values)
 }
 
-// ratio returns the median, over the rounds, of what each round shows as the ratio of this one to another one.
+// ratio returns the median, over the rounds, of the ratio of this library to another one in each
+// round.
 func (s series) ratio(other series, what func(sample) float64) float64 {
 	values := make([]float64, len(s))
 	for i := range s {
@@ -154,7 +156,7 @@ func (s series) ratio(other series, what func(sample) float64) float64 {
 	return median(values)
 }
 
-// median returns the middle of some values, and NaN of none.
+// median returns the middle of some values, and NaN if there are none.
 func median(values []float64) float64 {
 	values = slices.Sorted(slices.Values(values))
 	n := len(values)
@@ -164,7 +166,8 @@ func median(values []float64) float64 {
 	return (values[(n-1)/2] + values[n/2]) / 2
 }
 
-// rounds has each library carry each load, in turns. The result has a series for each load and library.
+// rounds runs each load on each library, in turns. The result has a series for each load and
+// library.
 func rounds(ctx context.Context, set settings, s *server, libraries []locker, loads []load) ([][]series, error) {
 	all := make([][]series, len(loads))
 	for i := range all {
@@ -174,7 +177,7 @@ func rounds(ctx context.Context, set settings, s *server, libraries []locker, lo
 		set.step("round %d of %d", round+1, set.rounds)
 		for i, load := range loads {
 			for j := range libraries {
-				j = (j + round) % len(libraries) // nobody always comes after the same one
+				j = (j + round) % len(libraries) // the order rotates
 				one, err := take(ctx, s, libraries[j], load, set.turn)
 				if err != nil {
 					return nil, fmt.Errorf("%s, %d goroutines: %w", peers[j].name, load.goroutines, err)
@@ -186,10 +189,12 @@ func rounds(ctx context.Context, set settings, s *server, libraries []locker, lo
 	return all, nil
 }
 
-// openAll opens a client of every library, for shared locks or for distinct ones. closeAll closes them.
+// openAll opens a client of every library, for shared locks or for distinct ones. closeAll closes
+// them.
 func openAll(ctx context.Context, addr string, shared bool) (libraries []locker, closeAll func(), err error) {
 	closeAll = func() {
-		// The measurement is over, or ctx has ended: closing must not hang on a Redis that somebody has cut off.
+		// The measurement is over, or ctx has ended: closing must not hang on a Redis that a
+		// measurement cut off.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
 		for _, l := range libraries {

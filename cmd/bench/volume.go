@@ -16,7 +16,7 @@ import (
 	"lockstep/scheduler/worker"
 )
 
-// far returns a client with a round trip of twice the delay, and what closes it.
+// far returns a client with a round trip of twice the delay, and a function that closes it.
 func (s *server) far(ctx context.Context, delay time.Duration) (*redis.Client, func(), error) {
 	proxy, err := redistest.NewProxy(ctx, "tcp", s.addr)
 	if err != nil {
@@ -32,7 +32,7 @@ func (s *server) far(ctx context.Context, delay time.Duration) (*redis.Client, f
 	return rdb, func() { _ = rdb.Close(); proxy.Close() }, nil
 }
 
-// begin starts a worker with these jobs, and returns what stops it.
+// begin starts a worker with these jobs, and returns a function that stops it.
 func begin(ctx context.Context, rdb *redis.Client, list []*jobs.Job, done func()) (w *worker.Worker, stop func() error, err error) {
 	handlers := jobs.NewRegistry()
 	jobs.Handle(handlers, "work", func(context.Context, *jobs.Run[record]) error { done(); return nil })
@@ -46,11 +46,11 @@ func begin(ctx context.Context, rdb *redis.Client, list []*jobs.Job, done func()
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
-	go func() { ended <- w.Run(ctx) }() // waited for by stop
+	go func() { ended <- w.Run(ctx) }() // stop waits for it
 	return w, func() error { cancel(); return <-ended }, nil
 }
 
-// until waits until something holds, looking at it a hundred times a second.
+// until waits until a condition holds, checking it a hundred times a second.
 func until(ctx context.Context, holds func() (bool, error)) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -74,11 +74,11 @@ func beat() *jobs.Job {
 	}
 }
 
-// latest returns how late the latest tick of beat was decided of those since an instant.
+// latest returns the greatest delay between a tick of beat and its decision since an instant.
 func latest(ctx context.Context, l *ledger.Ledger, since time.Time) (late time.Duration, err error) {
 	ticks, err := l.History(ctx, "beat", 0)
 	for _, tick := range ticks {
-		if tick.Tick.Before(since) { // no worker may have been there
+		if tick.Tick.Before(since) { // no worker may have been up
 			continue
 		}
 		if tick.State == ledger.MissedRun {
@@ -89,8 +89,8 @@ func latest(ctx context.Context, l *ledger.Ledger, since time.Time) (late time.D
 	return late, err
 }
 
-// measureOutstanding has a worker come to a namespace where very many runs are outstanding. Its first poll, its first sweep and
-// the first page of each view may not depend on them.
+// measureOutstanding starts a worker in a namespace where very many runs are outstanding. Its first
+// poll, its first sweep and the first page of each view must not depend on them.
 func measureOutstanding(ctx context.Context, set settings, r *result) error {
 	n := set.size
 	if set.short {
@@ -140,7 +140,7 @@ func measureOutstanding(ctx context.Context, set settings, r *result) error {
 	return nil
 }
 
-// memory returns how much Redis uses.
+// memory returns how much memory Redis uses.
 func (s *server) memory(ctx context.Context) (float64, error) {
 	fields, err := s.info(ctx, "memory")
 	if err != nil {
@@ -149,10 +149,10 @@ func (s *server) memory(ctx context.Context) (float64, error) {
 	return strconv.ParseFloat(fields["used_memory"], 64)
 }
 
-// seen is what a worker was like, in ms.
+// seen has the figures of a worker, in ms.
 type seen struct{ first, late, jobs, runs float64 }
 
-// beside starts a worker far from Redis, has it make a run due, and asks for the first pages.
+// beside starts a worker far from Redis, makes a run due with its help, and reads the first pages.
 func (w *whole) beside(ctx context.Context, s *server) (seen seen, err error) {
 	rdb, closed, err := s.far(ctx, 5*time.Millisecond)
 	if err != nil {
@@ -220,7 +220,8 @@ func (w *whole) beside(ctx context.Context, s *server) (seen seen, err error) {
 // ms is a duration in milliseconds.
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// measureTriggers changes the triggers of very many jobs by one reload, while one more has ticks.
+// measureTriggers changes the triggers of very many jobs in one reload, while one more job has
+// ticks.
 func measureTriggers(ctx context.Context, set settings, r *result) error {
 	n := set.size
 	if set.short {
@@ -252,7 +253,8 @@ func measureTriggers(ctx context.Context, set settings, r *result) error {
 		}
 		return all
 	}
-	changed := func() (int, error) { // how often a cursor has moved: once for each change, and once for each tick
+	// How often a cursor has moved: once for each change, and once for each tick.
+	changed := func() (int, error) {
 		text, err := near.HGet(ctx, "{bench}:ledger", "rev").Result()
 		if errors.Is(err, redis.Nil) {
 			return 0, nil

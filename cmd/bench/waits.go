@@ -16,8 +16,8 @@ import (
 // waitingRuns is how many runs wait for one bill while others are done.
 const waitingRuns = 200
 
-// measureWaits compares lock and unlock of distinct resources while one request waits for another name with the same in a
-// space without a wait.
+// measureWaits compares lock and unlock of distinct resources in a space where one request waits
+// for another name with the same in a space without a wait.
 func measureWaits(ctx context.Context, set settings, r *result) error {
 	s, err := startServer(ctx)
 	if err != nil {
@@ -27,7 +27,8 @@ func measureWaits(ctx context.Context, set settings, r *result) error {
 	set.step("pairs of lock and unlock beside a request that waits")
 	var spaces []locker
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second) // closing must not hang
+		// Closing must not hang.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
 		for _, l := range spaces {
 			_ = l.close(ctx) // the server is stopped next
@@ -53,7 +54,7 @@ func measureWaits(ctx context.Context, set settings, r *result) error {
 		set.step("round %d of %d", round+1, set.rounds)
 		for i, load := range loads {
 			for j := range names {
-				which := (round + j) % len(names) // neither always comes first
+				which := (round + j) % len(names) // the order alternates
 				one, err := take(ctx, s, spaces[which], load, set.turn)
 				if err != nil {
 					return fmt.Errorf("%s, %d goroutines: %w", names[which], load.goroutines, err)
@@ -75,7 +76,7 @@ func measureWaits(ctx context.Context, set settings, r *result) error {
 	return nil
 }
 
-// keepWaiting has a request wait for a name that is held, until stop is called.
+// keepWaiting keeps a request waiting for a held name until stop is called.
 func keepWaiting(ctx context.Context, client *locks.Client) (stop func(), err error) {
 	hold, err := client.Acquire(ctx, locks.Exclusive("held"))
 	if err != nil {
@@ -104,8 +105,8 @@ func keepWaiting(ctx context.Context, client *locks.Client) (stop func(), err er
 	}
 }
 
-// measureWaitingRuns compares how many runs per second a worker does while 200 others wait for one bill with the same while
-// none waits.
+// measureWaitingRuns compares how many runs per second a worker does while 200 others wait for one
+// bill with the same while none waits.
 func measureWaitingRuns(ctx context.Context, set settings, r *result) error {
 	n := 8000
 	if set.short {
@@ -123,7 +124,7 @@ func measureWaitingRuns(ctx context.Context, set settings, r *result) error {
 	for round := range set.rounds {
 		set.step("runs beside runs that wait, round %d of %d", round+1, set.rounds)
 		for k := range loads {
-			which := (round + k) % len(loads) // neither always comes first
+			which := (round + k) % len(loads) // the order alternates
 			if err := s.admin.FlushAll(ctx).Err(); err != nil {
 				return err
 			}
@@ -160,7 +161,8 @@ func measureWaitingRuns(ctx context.Context, set settings, r *result) error {
 	return nil
 }
 
-// runsBeside has a worker do n runs, while others wait for a lock that stays held. The first tenth is not measured.
+// runsBeside runs a worker until it has done n runs, while others wait for a lock that stays held.
+// It does not measure the first tenth.
 func runsBeside(ctx context.Context, s *server, rdb *redis.Client, waiting, n int) (one stretch, err error) {
 	w, err := newWhole(ctx, rdb)
 	if err != nil {
@@ -172,9 +174,10 @@ func runsBeside(ctx context.Context, s *server, rdb *redis.Client, waiting, n in
 		return one, err
 	}
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second) // closing must not hang
+		// Closing must not hang.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
-		err = errors.Join(err, client.Close(ctx)) // which releases the bill
+		err = errors.Join(err, client.Close(ctx)) // it also releases the bill
 	}()
 	if _, err := client.Acquire(ctx, locks.Exclusive("record:0")); err != nil {
 		return one, err
