@@ -1,7 +1,7 @@
 #include "textflag.h"
 
-// The kernel's clock_gettime(clock, timespec) as C calls it, DI and SI: what the system call says, and for the wall
-// clock, which is 0, the offset.
+// A replacement for the kernel's clock_gettime(clock, timespec) with C arguments, DI and SI: the
+// result of the system call and, for the wall clock (0), the offset.
 TEXT skewed<>(SB), NOSPLIT|NOFRAME, $0-0
 	MOVL $228, AX
 	SYSCALL

@@ -1,7 +1,8 @@
-// Skewed is the tool with a wall clock that is wrong by LOCKSTEP_TEST_CLOCK seconds, for tests of replicas whose clocks
-// differ. The runtime reads clocks through a function of the kernel's, whose address it keeps in a variable; here that is
-// exchanged for one that adds to the wall clock and leaves the others alone. SIGUSR2 steps the clock of one process forward by
-// another 8 s. Build it with -ldflags=-checklinkname=0.
+// Skewed is the tool with a wall clock that is off by LOCKSTEP_TEST_CLOCK seconds, for tests of
+// replicas with different clocks. The runtime reads clocks through a function of the kernel and
+// keeps its address in a variable. Skewed replaces that address with one of a function that adds to
+// the wall clock and leaves the other clocks alone. SIGUSR2 steps the clock of one process forward
+// by another 8 s. Build it with -ldflags=-checklinkname=0.
 package main
 
 import (
@@ -20,10 +21,10 @@ import (
 //go:linkname clockGettime runtime.vdsoClockgettimeSym
 var clockGettime uintptr
 
-// offset is added to the wall clock by clock_amd64.s, in seconds.
+// offset is how many seconds clock_amd64.s adds to the wall clock.
 var offset int64
 
-// address returns the address of the exchanged function.
+// address returns the address of the replacement function.
 func address() uintptr
 
 func main() {
