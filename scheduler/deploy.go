@@ -108,6 +108,10 @@ func (s *Scheduler) register(ctx context.Context, now *serverTime) (ok bool) {
 	s.registering = nil
 	if r.whole {
 		s.under = r.session
+		if s.o.Registered != nil {
+			s.o.Registered()
+			s.o.Registered = nil
+		}
 	}
 	s.replace(ctx, r.set)
 	s.set.sortChanges()

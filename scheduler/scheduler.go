@@ -46,6 +46,9 @@ type Options struct {
 	// manage, the sweep makes good for. It must not wait for runs to end. Called from several goroutines.
 	Deliver func(ctx context.Context, due []ledger.Due)
 
+	// Registered is called once, when all of Jobs are in the ledger for the first time. It may be nil.
+	Registered func()
+
 	// Drift is told how many of Jobs have a definition that is not the active one of their job, whenever that changes. It
 	// may be nil.
 	Drift func(ctx context.Context, jobs int)

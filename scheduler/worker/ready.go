@@ -16,12 +16,15 @@ var ErrRedis = errors.New("redis is not usable")
 // probeEvery is how often a worker checks whether Redis takes writes.
 const probeEvery = time.Second
 
-// Unready returns why the worker may take no runs, or nil if it has started, is not draining, its
-// session is certain, and Redis took its last write.
+// Unready returns why the worker is not ready, or nil if it is: it has registered all of its jobs,
+// so that a client that waits for it can enqueue them, it is not draining, its session is certain,
+// and Redis took its last write.
 func (w *Worker) Unready() error {
 	switch {
+	case !w.begun.Load():
+		return errors.New("the worker has not started")
 	case !w.ready.Load():
-		return errors.New("the worker has not begun")
+		return errors.New("the worker has not registered all of its jobs")
 	case w.draining.Load():
 		return errors.New("the worker drains")
 	}
@@ -37,7 +40,7 @@ func (w *Worker) Unready() error {
 // ID returns the ID of the worker, which is its session's; "" before the worker has started and
 // while no session is certain.
 func (w *Worker) ID() locks.SessionID {
-	if !w.ready.Load() {
+	if !w.begun.Load() {
 		return ""
 	}
 	id, err := w.locks.Certain()

@@ -31,6 +31,13 @@ func (l *lines) Write(p []byte) (int, error) {
 	return l.text.Write(p)
 }
 
+// contains reports whether a text has been logged.
+func (l *lines) contains(text string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return bytes.Contains(l.text.Bytes(), []byte(text))
+}
+
 // warnings returns the lines above the level of information.
 func (l *lines) warnings() []string {
 	l.mu.Lock()
@@ -68,6 +75,29 @@ func TestWorkerIsNotReadyWhileRedisDoesNotAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.await("the worker to be ready", func() bool { return w.Unready() == nil && w.ID() != "" })
+}
+
+// TestAWorkerIsReadyWhenItsJobsAreRegistered keeps definitions from being stored: a client that
+// waits for the worker and then enqueues a job must find it.
+func TestAWorkerIsReadyWhenItsJobsAreRegistered(t *testing.T) {
+	f := newFleet(t)
+	f.job("work", func(context.Context, *jobs.Run[struct{}]) error { return nil })
+	if err := f.rdb.Set(t.Context(), f.key("def"), "not a hash", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	var log lines
+	w := f.launch(func(o *worker.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	f.await("a registration to fail", func() bool { return log.contains(`call="register jobs"`) })
+	if err := w.Unready(); err == nil || !strings.Contains(err.Error(), "registered") || log.contains("worker is ready") {
+		t.Errorf("Unready() = %v, want an error about the registration, and no line that the worker is ready", err)
+	}
+	if err := f.rdb.Del(t.Context(), f.key("def")).Err(); err != nil {
+		t.Fatal(err)
+	}
+	f.await("the worker to be ready", func() bool { return w.Unready() == nil })
+	if _, err := f.ledger.Job(t.Context(), "work"); err != nil {
+		t.Errorf("the worker is ready, and its job: %v", err)
+	}
 }
 
 // TestFullRedisIsReportedOnceAndHarmsNoRun fills a Redis while runs are due, and makes room again.

@@ -134,7 +134,8 @@ type Worker struct {
 	showing sync.Mutex // one card at a time, so that the last one told is the last one that was so
 	shown   load       // of the last card told; guarded by showing
 
-	ready    atomic.Bool
+	begun    atomic.Bool // Run has opened the session and built everything that works under it
+	ready    atomic.Bool // and all of the jobs are registered
 	draining atomic.Bool
 	paused   atomic.Pointer[map[string]bool]
 
@@ -408,6 +409,10 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	w.pusher.OnLeft = w.o.OnLeft
 	ticks, err := scheduler.New(scheduler.Options{
 		Ledger: w.ledger, Session: w.locks.Session, Jobs: begun.jobs, Deliver: w.deliver, Pusher: w.pusher, Queue: w.queue,
+		Registered: func() {
+			w.ready.Store(true)
+			w.log.InfoContext(ctx, "worker is ready", "worker", w.locks.Session(), "slots", w.o.Concurrency, "jobs", len(begun.jobs))
+		},
 		OnRepeated: w.o.OnRepeated, Served: w.served, Paused: w.queue.AllPaused, Stop: w.stop, Drain: end, Aside: w.someAside, Drift: w.drift, Doubt: w.locks.Doubt, Logger: w.log,
 		MaxHistory: w.o.MaxHistory, HistoryEvery: w.o.HistoryEvery,
 	})
@@ -429,8 +434,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 
 	group, work := errgroup.WithContext(ctx)
 	w.work = work
-	w.ready.Store(true)
-	w.log.InfoContext(ctx, "worker is ready", "worker", w.locks.Session(), "slots", w.o.Concurrency, "jobs", len(begun.jobs))
+	w.begun.Store(true)
 	group.Go(func() error { return ticks.Run(work) })
 	group.Go(func() error { return server.Run(work) })
 	group.Go(func() error { w.watchPauses(work); return nil })
@@ -571,9 +575,9 @@ func (w *Worker) take(_ context.Context, some []queue.Delivery) {
 }
 
 // Deliver takes runs that somebody else in this process has made due, and sees to it that they are run, without waiting for
-// that. It returns false when it does not take them: the worker has not begun, or drains.
+// that. It returns false when it does not take them: the worker has not started, or drains.
 func (w *Worker) Deliver(ctx context.Context, due []ledger.Due) bool {
-	if !w.ready.Load() || w.draining.Load() {
+	if !w.begun.Load() || w.draining.Load() {
 		return false
 	}
 	w.deliver(ctx, due)

@@ -74,7 +74,16 @@ type running struct {
 	stop func() // drains it and waits
 }
 
+// start starts a worker and waits until it is ready.
 func (f *fleet) start(change ...func(*worker.Options)) *running {
+	f.Helper()
+	w := f.launch(change...)
+	f.await("the worker to be ready", func() bool { return w.Unready() == nil })
+	return w
+}
+
+// launch starts a worker.
+func (f *fleet) launch(change ...func(*worker.Options)) *running {
 	f.Helper()
 	o := worker.Options{
 		Redis: f.rdb, Namespace: f.namespace, Name: "w", Lease: 4 * time.Second, Concurrency: 4, Queues: map[string]int{f.queue: 1},
@@ -98,7 +107,6 @@ func (f *fleet) start(change ...func(*worker.Options)) *running {
 		}
 	})
 	f.Cleanup(stop)
-	f.await("the worker to be ready", func() bool { return w.Unready() == nil })
 	return &running{w, stop}
 }
 
