@@ -11,12 +11,14 @@ import (
 	"strings"
 )
 
-// A definition in Redis may have been written by a newer build, with keys that this build does not know. What such a key
-// asks for, a lock or a limit, this build cannot do. So a worker leaves the definition to a worker that knows the key: it
-// makes no ticks by it, adopts no request for it and runs none of its runs. Views read it without the keys, and what copies
-// it to another run copies every byte.
+// A newer build may have written a definition in Redis with keys that this build does not know.
+// This build cannot do what such a key asks for, such as a lock or a limit. A worker therefore
+// leaves the definition to workers that know the key: it creates no ticks from it, adopts no
+// request for it, and runs none of its runs. Views read the definition without the unknown keys.
+// Code that copies it to another run copies every byte.
 
-// ErrUnknownKeys says that a definition has keys that this build does not know: see [UnknownKeysError].
+// ErrUnknownKeys says that a definition has keys that this build does not know. See
+// [UnknownKeysError].
 var ErrUnknownKeys = errors.New("the definition has keys that this build does not know")
 
 // UnknownKeysError is an [ErrUnknownKeys] that names the job and the keys.
@@ -36,25 +38,28 @@ func (e *UnknownKeysError) Error() string {
 		e.Job, strings.Join(shown, ", "), more)
 }
 
-// Is makes it an [ErrUnknownKeys].
+// Is makes the error match [ErrUnknownKeys].
 func (e *UnknownKeysError) Is(target error) bool { return target == ErrUnknownKeys }
 
-// stored is where a definition was read from.
+// stored describes the text in Redis that a definition was read from.
 type stored struct {
-	read    bool
-	text    string   // as Redis has it, where writing the job would give another text: with a signature or unknown keys; else ""
+	read bool
+	// text is the text in Redis if encoding the job would give a different one, because of a
+	// signature or unknown keys. Otherwise it is empty.
+	text    string
 	unknown []string // keys that this build does not know
 }
 
 // known has every key that a stored definition may have.
 type known struct {
 	*Job
-	Signature json.RawMessage `json:"signature"` // where it is not the last member, and so is none
+	// A signature that is not the last member of the object does not count as one.
+	Signature json.RawMessage `json:"signature"`
 }
 
-// ReadJob reads a definition as Redis has it, and remembers that it comes from there: [Job.Definition]. It verifies
-// nothing, and leaves out keys that this build does not know: a process that works by the definition asks
-// [Job.CheckKeys] first.
+// ReadJob reads a definition as Redis stores it, and remembers the stored text for
+// [Job.Definition]. It verifies nothing, and it leaves out keys that this build does not know. A
+// process that works by the definition must call [Job.CheckKeys] first.
 func ReadJob(text string) (*Job, error) {
 	definition, signature := splitSignature([]byte(text))
 	job := new(Job)
@@ -69,7 +74,8 @@ func ReadJob(text string) (*Job, error) {
 	}
 	job.stored.read = true
 	if wrong != nil {
-		if job.stored.unknown = unknownKeys(definition); len(job.stored.unknown) == 0 { // in a member that a later one replaces
+		// An unknown key may be inside a member that a later member of the same name replaces.
+		if job.stored.unknown = unknownKeys(definition); len(job.stored.unknown) == 0 {
 			job.stored.unknown = []string{strings.TrimPrefix(wrong.Error(), "json: unknown field ")}
 		}
 	}
@@ -79,8 +85,8 @@ func ReadJob(text string) (*Job, error) {
 	return job, nil
 }
 
-// CheckKeys returns nil for a definition of which this build knows every key, and for every one that was not read from
-// Redis. Otherwise the error is an [*UnknownKeysError].
+// CheckKeys returns nil if this build knows every key of the definition, or if the definition was
+// not read from Redis. Otherwise it returns an [*UnknownKeysError].
 func (j *Job) CheckKeys() error {
 	if len(j.stored.unknown) == 0 {
 		return nil
@@ -88,7 +94,7 @@ func (j *Job) CheckKeys() error {
 	return &UnknownKeysError{j.Name, j.stored.unknown}
 }
 
-// checkLockKeys is CheckKeys for the keys of the bundle alone.
+// checkLockKeys is CheckKeys for the keys of the lock alone.
 func (j *Job) checkLockKeys() error {
 	for _, key := range j.stored.unknown {
 		if strings.HasPrefix(key, "lock.") {
@@ -98,9 +104,9 @@ func (j *Job) checkLockKeys() error {
 	return nil
 }
 
-// Definition returns the text of a definition for Redis. One that [ReadJob] has read keeps its signature and the keys that
-// this build does not know, byte by byte, and fromRedis is true: it must not be signed by a process that has not verified
-// it. A job that was read must not be changed before.
+// Definition returns the text of a definition for Redis. A definition that [ReadJob] read keeps its
+// signature and its unknown keys, byte by byte, and fromRedis is true: a process must not sign it
+// without verifying it first. Do not change a job between ReadJob and Definition.
 func (j *Job) Definition() (text []byte, fromRedis bool, err error) {
 	if j.stored.text != "" {
 		return []byte(j.stored.text), true, nil
@@ -109,7 +115,8 @@ func (j *Job) Definition() (text []byte, fromRedis bool, err error) {
 	return text, j.stored.read, err
 }
 
-// unknownKeys returns the keys of a definition that this build does not know, in nested objects too, sorted.
+// unknownKeys returns the keys that this build does not know, sorted, including those of nested
+// objects.
 func unknownKeys(definition []byte) []string {
 	var keys []string
 	appendUnknown(&keys, "", reflect.TypeFor[known](), definition)
@@ -117,7 +124,7 @@ func unknownKeys(definition []byte) []string {
 	return keys
 }
 
-// appendUnknown appends the keys of a JSON value that its type has no field for.
+// appendUnknown appends the keys of a JSON object for which its type has no field.
 func appendUnknown(keys *[]string, path string, t reflect.Type, value json.RawMessage) {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -156,7 +163,8 @@ func KnowsKey(key string) bool {
 	return true
 }
 
-// fieldsOf returns the types of a struct's keys, which are in lower case: package json ignores case.
+// fieldsOf returns the types of a struct's fields by key. Keys are in lower case, because package
+// json ignores case.
 func fieldsOf(t reflect.Type) map[string]reflect.Type {
 	fields := make(map[string]reflect.Type)
 	for _, field := range reflect.VisibleFields(t) {

@@ -8,19 +8,20 @@ import (
 	"time"
 )
 
-// RunID names one run for ever and is its idempotency key: "<job>@<tick, RFC 3339 UTC>" for a tick,
-// "<job>#<id>" for a run that was enqueued or started by hand.
+// RunID identifies one run permanently and is its idempotency key: "<job>@<tick, RFC 3339 UTC>" for
+// a tick, "<job>#<id>" for a run that was enqueued or started by hand.
 type RunID string
 
-// TickRunID returns the id of the run for one tick of a job. Ticks are instants without a fraction of a second.
+// TickRunID returns the ID of the run for one tick of a job. A tick has no fraction of a second.
 func TickRunID(job string, tick time.Time) RunID {
 	return RunID(job + "@" + tick.UTC().Format(time.RFC3339))
 }
 
-// RequestRunID returns the id of a queued or hand-made run that its requester named id.
+// RequestRunID returns the ID of a run that was enqueued or started by hand and that its requester
+// named id.
 func RequestRunID(job, id string) RunID { return RunID(job + "#" + id) }
 
-// Job returns the job's part of a run id, or "" when it has none.
+// Job returns the name of the job in a run ID, or "" if there is none.
 func (id RunID) Job() string {
 	if at := strings.IndexAny(string(id), "@#"); at > 0 {
 		return string(id[:at])
@@ -28,8 +29,8 @@ func (id RunID) Job() string {
 	return ""
 }
 
-// Tick returns the tick in the id of a tick's run. Other ids have none, whatever their requester put into them: of "@" and
-// "#" the first one decides.
+// Tick returns the tick in the ID of a tick's run, and false for any other ID. The first "@" or "#"
+// decides which kind it is, because the requester's part of an ID may contain both.
 func (id RunID) Tick() (time.Time, bool) {
 	at := strings.IndexAny(string(id), "@#")
 	if at < 0 || id[at] != '@' {
@@ -39,16 +40,18 @@ func (id RunID) Tick() (time.Time, bool) {
 	return tick, err == nil
 }
 
-// replayed begins the name of a run that does a tick again under a new idempotency key.
+// replayed is the prefix of the name of a run that repeats a tick under a new idempotency key.
 const replayed = "replay-"
 
-// ReplayRunID returns a new id for a run that does a tick of a job again, and with it a new idempotency key. The run is no
-// tick's run, so the record of the tick stays as it is; [RunID.Replays] returns the tick.
+// ReplayRunID returns a new ID, and thereby a new idempotency key, for a run that repeats a tick of
+// a job. That run does not belong to the tick, so the record of the tick does not change.
+// [RunID.Replays] returns the tick.
 func ReplayRunID(job string, tick, now time.Time) RunID {
 	return RequestRunID(job, replayed+tick.UTC().Format(time.RFC3339)+"-"+NewRunName(now))
 }
 
-// Replays returns the tick that a run with an id of [ReplayRunID] does again. Other ids have none.
+// Replays returns the tick that a run with an ID from [ReplayRunID] repeats, and false for any
+// other ID.
 func (id RunID) Replays() (time.Time, bool) {
 	text, is := strings.CutPrefix(strings.TrimPrefix(string(id), id.Job()), "#"+replayed)
 	end := strings.LastIndexByte(text, '-')
@@ -59,56 +62,60 @@ func (id RunID) Replays() (time.Time, bool) {
 	return tick, err == nil
 }
 
-// RunResource is the name of the lock that every attempt at a run holds on the run itself.
+// RunResource is the name of the lock that each attempt holds on its run.
 func RunResource(id RunID) string { return "run:" + string(id) }
 
-// JobResource is the name of the lock that keeps the runs of a job with a schedule apart.
+// JobResource is the name of the lock that keeps the runs of a scheduled job from overlapping.
 func JobResource(job string) string { return "job:" + job }
 
-// Overlap says what happens to a tick that comes while an earlier tick's run of the same job is not finished.
+// Overlap says what happens to a tick that becomes due before the job's previous run has finished.
 type Overlap string
 
 const (
-	OverlapSkip  Overlap = "skip"  // the new tick is skipped, with the reason in the ledger
-	OverlapQueue Overlap = "queue" // the new run waits, behind at most MaxQueued others; then ticks are skipped
+	OverlapSkip Overlap = "skip" // the tick is skipped, and the ledger keeps the reason
+	// the run waits behind at most MaxQueued others; further ticks are skipped
+	OverlapQueue Overlap = "queue"
 
-	// OverlapAllow lets runs of the job work side by side: they do not take the job's lock.
+	// OverlapAllow lets runs of the job overlap: they do not take the job's lock.
 	OverlapAllow Overlap = "allow"
 
-	// OverlapReplace cancels the runs that have not started and asks a running one to stop; the new run waits for it.
+	// OverlapReplace cancels the runs that have not started and asks a running one to stop. The new
+	// run waits for it.
 	OverlapReplace Overlap = "replace"
 )
 
-// OnMissed says what happens to ticks that were decided more than [MissedAfter] late, because nobody was there.
+// OnMissed says what happens to ticks that were decided more than [MissedAfter] late, because no
+// worker was running.
 type OnMissed string
 
 const (
 	MissedSkip OnMissed = "skip" // none of them runs
 	MissedLast OnMissed = "last" // the newest one runs
-	MissedAll  OnMissed = "all"  // the newest hundred run, one after the other
+	MissedAll  OnMissed = "all"  // the newest hundred run, one after another
 )
 
-// MissedAfter is how late a tick may be decided before it counts as missed.
+// MissedAfter is the delay after which an undecided tick counts as missed.
 const MissedAfter = time.Minute
 
-// OnCrash says what happens to a run whose worker died or lost its lease. Only a death counts against MaxCrashes.
+// OnCrash says what happens to a run whose worker died or lost its lease. Only a death counts
+// against MaxCrashes.
 type OnCrash string
 
 const (
-	CrashRerun   OnCrash = "rerun"   // another worker runs it again, at most MaxCrashes times
-	CrashAbandon OnCrash = "abandon" // it is lost, for a person to decide
+	CrashRerun   OnCrash = "rerun"   // another worker reruns it, at most MaxCrashes times
+	CrashAbandon OnCrash = "abandon" // it is marked lost, and a person decides
 )
 
-// OnBusy says what happens to a run that has waited for its bundle for Lock.Wait.
+// OnBusy says what happens to a run that could not get its bundle within Lock.Wait.
 type OnBusy string
 
 const (
-	BusyRequeue OnBusy = "requeue" // it waits again, at the end of the line
+	BusyRequeue OnBusy = "requeue" // it waits again, at the end of the queue
 	BusySkip    OnBusy = "skip"    // it is skipped
-	BusyFail    OnBusy = "fail"    // it fails, for good
+	BusyFail    OnBusy = "fail"    // it fails, without a retry
 )
 
-// Backoff is how the pause between failed attempts grows.
+// Backoff says how the pause between failed attempts grows.
 type Backoff string
 
 const (
@@ -117,18 +124,22 @@ const (
 	BackoffExponential Backoff = "exponential"
 )
 
-// Job is one definition from a config file. It is stored with every run it makes, as JSON, so a run keeps the
-// definition it was created with. Texts hold their ${...} unreplaced: only the worker that runs the job replaces
-// them, in memory, so that no secret reaches Redis; the trigger (Schedule, Every, Timezone) alone is stored replaced.
+// Job is one definition from a config file. It is stored as JSON with every run that it makes, so a
+// run keeps the definition it was created with. Its texts keep their ${...}: only the worker that
+// runs the job replaces them, in memory, so no secret reaches Redis. The trigger (Schedule, Every,
+// Timezone) is the exception, and is stored with its values.
 //
-// The zero value of a field means "not set" here; configs fills in the documented defaults.
+// The zero value of a field means "not set". Package configs fills in the documented defaults.
 type Job struct {
-	Name        string `json:"name"` // [a-z0-9] with inner "-", at most 63 characters
+	// 1 to 63 characters of [a-z0-9], with "-" only between them.
+	Name        string `json:"name"`
 	Description string `json:"description,omitempty"`
 
-	// The trigger: at most one of Schedule and Every; a job with neither runs when it is enqueued or by hand.
-	Schedule string        `json:"schedule,omitempty"` // cron text
-	Every    time.Duration `json:"every,omitempty"`    // at least one second, aligned to the clock
+	// The trigger: at most one of Schedule and Every. A job with neither runs only when it is
+	// enqueued or started by hand.
+	Schedule string `json:"schedule,omitempty"` // cron text
+	// at least one second; ticks are multiples of it since 1970
+	Every    time.Duration `json:"every,omitempty"`
 	Timezone string        `json:"timezone,omitempty"` // IANA name; "" is UTC
 
 	// The work: exactly one of Command, HTTP and Handler.
@@ -136,28 +147,37 @@ type Job struct {
 	HTTP    *HTTP    `json:"http,omitempty"`
 	Handler string   `json:"handler,omitempty"` // a name in the worker's Registry
 
-	Env     map[string]string `json:"env,omitempty"`  // for commands, beside what they inherit of the worker's; wins over it
-	Args    json.RawMessage   `json:"args,omitempty"` // default arguments, a JSON value; a run may bring its own
-	Queue   string            `json:"queue"`
-	Timeout time.Duration     `json:"timeout,omitempty"` // bounds each attempt; 0: none
-	Retry   Retry             `json:"retry"`
-	Lock    Lock              `json:"lock"`
+	// Env is for commands. It is added to the variables inherited from the worker and takes
+	// precedence.
+	Env map[string]string `json:"env,omitempty"`
+	// default arguments, a JSON value; a run may have its own
+	Args    json.RawMessage `json:"args,omitempty"`
+	Queue   string          `json:"queue"`
+	Timeout time.Duration   `json:"timeout,omitempty"` // limit of each attempt; 0 means none
+	Retry   Retry           `json:"retry"`
+	Lock    Lock            `json:"lock"`
 
-	Concurrency int `json:"concurrency,omitempty"` // how many of its runs may work side by side; 0: one tick's run at a time, any others
+	// Concurrency limits how many runs of the job overlap. 0 means one run of a tick at a time, and
+	// any number of other runs.
+	Concurrency int `json:"concurrency,omitempty"`
 
-	Overlap    Overlap  `json:"overlap"`
-	MaxQueued  int      `json:"max_queued"` // for OverlapQueue
-	OnMissed   OnMissed `json:"on_missed"`
-	OnCrash    OnCrash  `json:"on_crash"`
-	MaxCrashes int      `json:"max_crashes"` // the crash that reaches it ends the run as failed
-	History    History  `json:"history"`
+	Overlap   Overlap  `json:"overlap"`
+	MaxQueued int      `json:"max_queued"` // for OverlapQueue
+	OnMissed  OnMissed `json:"on_missed"`
+	OnCrash   OnCrash  `json:"on_crash"`
+	// A run that has crashed this often fails.
+	MaxCrashes int     `json:"max_crashes"`
+	History    History `json:"history"`
 
-	StartDeadline time.Duration `json:"start_deadline,omitempty"` // a tick's run that has not started so long after its tick is missed; 0: none
-	Jitter        time.Duration `json:"jitter,omitempty"`         // so long at most after its tick a run becomes due (see [Job.Spread])
-	Paused        bool          `json:"paused,omitempty"`         // its ticks are skipped
-	MaxSilence    time.Duration `json:"max_silence,omitempty"`    // without a success for so long it shows as late; 0: never
+	// A tick's run that has not started this long after its tick is missed. 0 means no limit.
+	StartDeadline time.Duration `json:"start_deadline,omitempty"`
+	// A run becomes due at most this long after its tick. See [Job.Spread].
+	Jitter time.Duration `json:"jitter,omitempty"`
+	Paused bool          `json:"paused,omitempty"` // ticks are skipped
+	// A job without a success for this long is shown as late. 0 means never.
+	MaxSilence time.Duration `json:"max_silence,omitempty"`
 
-	stored stored // where it was read from, see [ReadJob]
+	stored stored // the text it was read from, see [ReadJob]
 }
 
 // HTTP is the request that an http job sends.
@@ -167,37 +187,46 @@ type HTTP struct {
 	Headers map[string]string `json:"headers,omitempty"`
 }
 
-// Retry is how failed attempts are repeated. Only failures count against Max; crashes and hand-backs do not.
+// Retry says how failed attempts are retried. Only failures count against Max; crashes and
+// hand-backs do not.
 type Retry struct {
-	Max      int           `json:"max"` // retries after the first attempt: 0 means one attempt
+	Max      int           `json:"max"` // retries after the first attempt; 0 means a single attempt
 	Backoff  Backoff       `json:"backoff"`
 	Initial  time.Duration `json:"initial"`
 	MaxDelay time.Duration `json:"max_delay"`
 }
 
-// Lock is the bundle that each attempt holds, beside the lock of its job and of its own run.
+// Lock is the bundle that each attempt holds, in addition to the locks of its job and its run.
 type Lock struct {
-	Exclusive []string       `json:"exclusive,omitempty"` // names, or templates that read the run's args (see [ParseKey])
-	Shared    []string       `json:"shared,omitempty"`    // the same; others may share them
-	Permits   map[string]int `json:"permits,omitempty"`   // resource -> permits of it; their limits are declared elsewhere
+	// names, or templates that read the run's args (see [ParseKey])
+	Exclusive []string `json:"exclusive,omitempty"`
+	// like Exclusive, but other runs may share them
+	Shared []string `json:"shared,omitempty"`
+	// resource -> number of permits; the limits are declared elsewhere
+	Permits map[string]int `json:"permits,omitempty"`
 
-	Wait   time.Duration `json:"wait,omitempty"`    // how long a run waits for its bundle, without pauses of its queue; 0: no limit
-	OnBusy OnBusy        `json:"on_busy,omitempty"` // what becomes of it then; only with Wait
+	// How long a run waits for its bundle, not counting pauses of its queue. 0 means no limit.
+	Wait time.Duration `json:"wait,omitempty"`
+	// What happens to the run after Wait. Only valid with Wait.
+	OnBusy OnBusy `json:"on_busy,omitempty"`
 
-	MaxHold    time.Duration `json:"max_hold,omitempty"`    // an attempt that holds it for longer has failed; 0: none
-	MinHold    time.Duration `json:"min_hold,omitempty"`    // the bundle stays taken so long from the attempt's start on
-	CrashDelay time.Duration `json:"crash_delay,omitempty"` // and so long after a crash
+	// An attempt that holds the bundle longer than this has failed. 0 means no limit.
+	MaxHold time.Duration `json:"max_hold,omitempty"`
+	// The bundle stays taken for this long after the start of the attempt.
+	MinHold time.Duration `json:"min_hold,omitempty"`
+	// The bundle stays taken for this long after a crash.
+	CrashDelay time.Duration `json:"crash_delay,omitempty"`
 }
 
-// History bounds what is kept of finished runs: at most Runs of them, none older than For.
+// History limits which finished runs are kept: at most Runs of them, none older than For.
 type History struct {
 	Runs int           `json:"runs"`
 	For  time.Duration `json:"for"`
 }
 
-// Spread returns how long after a tick its run becomes due: less than Jitter, and less than the gap to the next tick. It
-// depends on the job's name and the tick alone, so every replica answers the same, and different jobs of one tick do not
-// start together.
+// Spread returns how long after a tick its run becomes due: less than Jitter, and less than the gap
+// to the next tick. It depends only on the job's name and the tick, so all replicas compute the
+// same value, and different jobs with the same tick do not start together.
 func (j *Job) Spread(tick time.Time, gap time.Duration) time.Duration {
 	limit := min(j.Jitter, gap).Milliseconds()
 	if limit <= 0 {
@@ -207,5 +236,5 @@ func (j *Job) Spread(tick time.Time, gap time.Duration) time.Duration {
 	return time.Duration(binary.BigEndian.Uint64(sum[:])%uint64(limit)) * time.Millisecond
 }
 
-// Scheduled tells whether the job has a trigger of its own.
+// Scheduled reports whether the job has a trigger of its own.
 func (j *Job) Scheduled() bool { return j.Schedule != "" || j.Every > 0 }

@@ -12,14 +12,15 @@ type hook struct {
 	start, stop func(context.Context) error
 }
 
-// OnStart registers a function that opens what the handlers need, such as a database. A worker calls these functions
-// in the order of their registration, before it takes its first run. cmd.Main calls them in the working child alone:
-// not in its parent, not in the guard of a command, not for a command of the command line. Code that runs before
-// cmd.Main runs in all of these. Register all functions before cmd.Main.
+// OnStart registers a function that opens something that the handlers need, such as a database. A
+// worker calls these functions in the order of registration, before it takes its first run.
+// cmd.Main calls them only in the worker's child process: not in the parent, not in the guard of a
+// command, and not for other commands of the command line. Code before cmd.Main runs in all of
+// these processes. Register all functions before cmd.Main.
 //
-// An error ends the worker, which has taken no run: `lockstep start` reports the error and exits with 1. So does a
-// panic in f ([*PanicError]). ctx ends when the worker is told to end meanwhile. It is not the context of the
-// handlers: what f opens must outlive it.
+// An error ends the worker before it takes a run: `lockstep start` reports the error and exits with
+// 1. So does a panic in f ([*PanicError]). ctx ends if the worker must stop meanwhile. It is not
+// the context of the handlers: the things that f opens must outlive it.
 func (r *Registry) OnStart(f func(ctx context.Context) error) {
 	if f == nil {
 		panic("jobs: OnStart: the function is nil")
@@ -27,13 +28,13 @@ func (r *Registry) OnStart(f func(ctx context.Context) error) {
 	r.addHook(hook{start: f})
 }
 
-// OnStop registers a function that closes what a function of [Registry.OnStart] has opened. A worker calls these
-// functions when it has drained, the last one registered first: every attempt has ended, and so has the session with
-// its locks. When a function of OnStart has failed, only the functions of OnStop that were registered before it are
-// called.
+// OnStop registers a function that closes what a function of [Registry.OnStart] has opened. A
+// worker calls these functions in reverse order of registration when it has drained: every attempt
+// has ended, and so has the session with its locks. If a function of OnStart failed, the worker
+// calls only the functions of OnStop that were registered before that one.
 //
-// ctx ends after five seconds, and the process exits soon after that. An error, or a panic, makes `lockstep start` exit
-// with 1. A worker that is killed calls nothing.
+// ctx ends after five seconds, and the process exits soon after that. An error or a panic makes
+// `lockstep start` exit with 1. A worker that is killed calls none of them.
 func (r *Registry) OnStop(f func(ctx context.Context) error) {
 	if f == nil {
 		panic("jobs: OnStop: the function is nil")
@@ -47,8 +48,9 @@ func (r *Registry) addHook(h hook) {
 	r.hooks = append(r.hooks, h)
 }
 
-// Start calls the functions of [Registry.OnStart] up to the first that fails, and returns its error. A worker does
-// that; a test of handlers may do the same. Whether Start fails or not, a call of [Registry.Stop] has to follow.
+// Start calls the functions of [Registry.OnStart] up to the first that fails, and returns its
+// error. Workers call it, and so may tests of handlers. Call [Registry.Stop] afterward, even if
+// Start fails.
 func (r *Registry) Start(ctx context.Context) error {
 	r.mu.RLock()
 	hooks := slices.Clone(r.hooks)
@@ -66,8 +68,9 @@ func (r *Registry) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop calls the functions of [Registry.OnStop] that belong to what [Registry.Start] has done, the last one registered
-// first. An error does not keep the others from being called; all errors are returned.
+// Stop calls the functions of [Registry.OnStop] that belong to the functions that [Registry.Start]
+// called, in reverse order of registration. It calls all of them even if one fails, and returns all
+// errors.
 func (r *Registry) Stop(ctx context.Context) error {
 	var errs []error
 	for _, h := range slices.Backward(r.reach(0)) {
@@ -81,7 +84,7 @@ func (r *Registry) Stop(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// reach notes how many hooks Start has passed, and returns those that it had passed before.
+// reach records how many hooks Start has passed, and returns the hooks passed before.
 func (r *Registry) reach(n int) []hook {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// ValidName checks the name of a job: 1 to 63 characters of a-z, 0-9 and "-", the last neither first nor last.
+// ValidName checks the name of a job: 1 to 63 characters of a-z, 0-9 and "-", where "-" is neither
+// first nor last.
 func ValidName(name string) error {
 	ok := name != "" && len(name) <= 63 && name[0] != '-' && name[len(name)-1] != '-'
 	for i := 0; ok && i < len(name); i++ {
@@ -23,7 +24,8 @@ func ValidName(name string) error {
 	return nil
 }
 
-// ValidHandlerName checks the name of a Go handler: 1 to 100 ASCII letters, digits and inner ".", "_", "-", "/".
+// ValidHandlerName checks the name of a Go handler: 1 to 100 ASCII letters, digits and inner ".",
+// "_", "-", "/".
 func ValidHandlerName(name string) error {
 	alphanumeric := func(c byte) bool {
 		return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
@@ -38,9 +40,9 @@ func ValidHandlerName(name string) error {
 	return nil
 }
 
-// ValidRunName checks the part of a run's id that its requester chose (see [RequestRunID]): 1 to 200 printable ASCII
-// characters, none of them a space, a quote of any kind or a backslash, so that an id can be pasted into a shell, a
-// header and a URL's query as it is.
+// ValidRunName checks the part of a run's ID that its requester chose (see [RequestRunID]): 1 to
+// 200 printable ASCII characters without spaces, quotes or backslashes, so that an ID can be pasted
+// unchanged into a shell, a header or the query of a URL.
 func ValidRunName(id string) error {
 	if id == "" {
 		return errors.New("run id is empty")
@@ -56,14 +58,15 @@ func ValidRunName(id string) error {
 	return nil
 }
 
-// crockford is base 32 without the letters that are taken for digits.
+// crockford is base 32 without the letters that look like digits.
 var crockford = base32.NewEncoding("0123456789ABCDEFGHJKMNPQRSTVWXYZ").WithPadding(base32.NoPadding)
 
-// NewRunName returns a name for a run that its requester did not name (see [RequestRunID]). It is random and sorts by
-// time: a ULID, that is 48 bits of Unix milliseconds and 80 random ones, in 26 characters.
+// NewRunName returns a name for a run that its requester did not name (see [RequestRunID]). It is
+// random and sorts by time: a ULID, which has 48 bits of Unix milliseconds and 80 random bits, in
+// 26 characters.
 func NewRunName(now time.Time) string {
-	// The text has 130 bits and the first two are 0. Counted from the left, base32 fills up at the right instead: so the
-	// 128 bits are put two bits to the right, into 17 bytes, and the last characters cut off.
+	// The text has 130 bits, of which the first two are 0. base32 pads on the right instead, so the
+	// 128 bits are shifted right by two, into 17 bytes, and the last characters are cut off.
 	var id [16]byte
 	binary.BigEndian.PutUint64(id[:8], uint64(now.UnixMilli())<<16)
 	_, _ = rand.Read(id[6:]) // never fails

@@ -32,25 +32,28 @@ func (s Secret) GoString() string { return strconv.Quote(s.Reference) }
 // LogValue keeps the value out of logs.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.Reference) }
 
-// LeastRedacted is the length in bytes from which on a value is redacted. A shorter value appears inside ordinary words,
-// so that redacting it would spoil the output and hide nothing: three bytes can be guessed.
+// LeastRedacted is the minimum length in bytes of a redacted value. A shorter value occurs inside
+// ordinary words, so redacting it would spoil the output and hide nothing: three bytes can be
+// guessed.
 const LeastRedacted = 4
 
-// Redactor replaces secrets in texts by the references that they came from: "Bearer hunter2" becomes
-// "Bearer ${TOKEN}". It knows exact values only and guesses nothing. For each value it replaces
+// Redactor replaces secrets in texts by the references that they came from: "Bearer hunter2"
+// becomes "Bearer ${TOKEN}". It knows only exact values and does not guess. For each value it
+// replaces
 //
-//   - the value, and the value without the blanks around it;
-//   - each line of a value of several lines, without the blanks around it;
-//   - each of these as it appears inside a URL (query, path, user information), a JSON or Go string, HTML, a
-//     single-quoted word of a shell (set -x) and base64 at any offset (basic authentication), the latter on one line.
+//   - the value, with and without its surrounding blanks;
+//   - each line of a multi-line value, without its surrounding blanks;
+//   - each of these as it appears inside a URL (query, path, user information), a JSON or Go
+//     string, HTML, a single-quoted word of a shell (set -x), and base64 at any offset (basic
+//     authentication) if it is on one line.
 //
-// Forms shorter than [LeastRedacted] stay. Other transformations of a value (reversed, hashed, cut into pieces,
-// encoded twice) stay, too.
+// It does not replace forms shorter than [LeastRedacted], nor other transformations of a value
+// (reversed, hashed, cut into pieces, encoded twice).
 //
 // The zero value and nil redact nothing. A Redactor is safe for concurrent use.
 type Redactor struct {
-	forms  map[uint32][]form // by their first LeastRedacted bytes, the longest first
-	begins map[string]bool   // the beginnings of forms that are shorter than that
+	forms  map[uint32][]form // by their first LeastRedacted bytes; the longest comes first
+	begins map[string]bool   // prefixes of forms, shorter than LeastRedacted
 	first  [256]bool         // the first bytes of forms
 }
 
@@ -60,7 +63,8 @@ type form struct {
 	reference string
 }
 
-// NewRedactor returns a redactor for these secrets; nil, which redacts nothing, for none.
+// NewRedactor returns a redactor for these secrets. Without secrets it returns nil, which redacts
+// nothing.
 func NewRedactor(secrets []Secret) *Redactor {
 	if len(secrets) == 0 {
 		return nil
@@ -93,7 +97,7 @@ func (r *Redactor) add(f form) {
 	}
 }
 
-// partsOf returns a value and what of it may appear alone.
+// partsOf returns a value and its parts that may appear alone.
 func partsOf(value string) []string {
 	parts := []string{value, strings.TrimSpace(value)}
 	if strings.ContainsAny(value, "\r\n") {
@@ -107,12 +111,13 @@ func partsOf(value string) []string {
 // percentByte is one escaped byte of a URL.
 var percentByte = regexp.MustCompile("%[0-9A-F]{2}")
 
-// formsOf returns a text and its encodings. Some are the same; some are too short to be replaced.
+// formsOf returns a text and its encodings. Some of them may be equal, and some too short to be
+// replaced.
 func formsOf(text string) []string {
 	if len(text) < LeastRedacted {
 		return nil
 	}
-	user := url.UserPassword("", text).String()[1:] // behind the colon
+	user := url.UserPassword("", text).String()[1:] // after the colon
 	forms := []string{text}
 	for _, escaped := range []string{url.QueryEscape(text), url.PathEscape(text), user} {
 		forms = append(forms, escaped, percentByte.ReplaceAllStringFunc(escaped, strings.ToLower))
@@ -121,7 +126,7 @@ func formsOf(text string) []string {
 		var b bytes.Buffer
 		encoder := json.NewEncoder(&b)
 		encoder.SetEscapeHTML(escapeHTML)
-		if encoder.Encode(text) == nil { // it fails for no string
+		if encoder.Encode(text) == nil { // it never fails for a string
 			forms = append(forms, withoutQuotes(strings.TrimSuffix(b.String(), "\n")))
 		}
 	}
@@ -130,9 +135,10 @@ func formsOf(text string) []string {
 		forms = append(forms, strings.ReplaceAll(text, "'", quote))
 	}
 	for _, encoding := range []*base64.Encoding{base64.StdEncoding, base64.URLEncoding} {
-		for before := range 3 { // how many bytes of something else share the first group
+		for before := range 3 { // how many foreign bytes share the first group
 			whole := encoding.EncodeToString(slices.Concat(make([]byte, before), []byte(text)))
-			from, to := (before*8+5)/6, (before+len(text))*8/6 // the characters that depend on the text alone
+			// the characters that depend only on the text
+			from, to := (before*8+5)/6, (before+len(text))*8/6
 			forms = append(forms, whole[from:], strings.TrimRight(whole[from:], "="), whole[from:to])
 		}
 	}
@@ -141,8 +147,8 @@ func formsOf(text string) []string {
 
 func withoutQuotes(s string) string { return s[1 : len(s)-1] }
 
-// Text returns s without secrets. A secret that the end of s cuts short is replaced as well, if at least
-// [LeastRedacted] bytes of it are there.
+// Text returns s without secrets. It also replaces a secret that the end of s cuts short, if at
+// least [LeastRedacted] bytes of the secret are in s.
 func (r *Redactor) Text(s string) string {
 	if r == nil || len(r.forms) == 0 {
 		return s
@@ -151,22 +157,23 @@ func (r *Redactor) Text(s string) string {
 	return string(scan.next(r, []byte(s), true))
 }
 
-// Writer returns a writer that passes on to w what is written to it, without secrets, also where a secret comes in
-// several writes. It holds back the end of what was written while that may be the beginning of a secret, until more
-// is written or until it is closed; nothing else is delayed.
+// Writer returns a writer that passes on to w what is written to it, without secrets. It also finds
+// a secret that is split over several writes. It holds back the end of the text while that may be
+// the beginning of a secret, until the next write or Close. It delays nothing else.
 func (r *Redactor) Writer(w io.Writer) *RedactingWriter { return &RedactingWriter{to: w, redactor: r} }
 
-// RedactingWriter is a writer without secrets; see [Redactor.Writer]. It is safe for concurrent use, if only it writes to
-// the writer behind it.
+// RedactingWriter is a writer that removes secrets. See [Redactor.Writer]. It is safe for
+// concurrent use if nothing else writes to the underlying writer.
 type RedactingWriter struct {
 	to       io.Writer
 	redactor *Redactor
 
-	mu   sync.Mutex // guards scan, and orders what is passed on
+	mu   sync.Mutex // guards scan and orders the writes to the underlying writer
 	scan scanner
 }
 
-// Write takes p. Its error is that of the writer behind it; then parts of p may have been passed on.
+// Write writes p. Its error is that of the underlying writer, which may then have received parts of
+// p.
 func (w *RedactingWriter) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -176,8 +183,9 @@ func (w *RedactingWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close passes on what was held back; if at least [LeastRedacted] bytes of it are the beginning of a secret, these are
-// replaced. It does not close the writer behind it. More may be written afterward.
+// Close passes on the text that was held back. If at least [LeastRedacted] bytes of it are the
+// beginning of a secret, Close replaces them. It does not close the underlying writer. Writes after
+// Close are allowed.
 func (w *RedactingWriter) Close() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -195,21 +203,23 @@ func (w *RedactingWriter) pass(p []byte, last bool) error {
 	return err
 }
 
-// scanner is what is known of a stream between two of its parts.
+// scanner is the state between two parts of a stream.
 type scanner struct {
-	held    []byte // may be the beginning of a secret
-	covered int    // so many bytes of held belong to a secret whose reference was passed on already
+	held []byte // may be the beginning of a secret
+	// this many bytes of held belong to a secret whose reference was already passed on
+	covered int
 }
 
-// next returns what can be passed on when more of a stream has come. Secrets may overlap, as two that share some
-// bytes: every byte of every secret is left out, and each secret's reference replaces its first byte that is left out.
+// next returns the text that can be passed on when more of a stream has arrived. Secrets may
+// overlap, such as two that share some bytes. Every byte of every secret is left out, and the
+// reference of each secret takes the place of its first byte that was left out.
 func (s *scanner) next(r *Redactor, more []byte, last bool) []byte {
 	text := more
 	if len(s.held) > 0 {
 		text = append(s.held, more...)
 	}
 	var out []byte
-	done, i := s.covered, 0 // what is before done was passed on, or belongs to a secret
+	done, i := s.covered, 0 // bytes before done were passed on or belong to a secret
 	for ; i < len(text); i++ {
 		if !r.first[text[i]] {
 			continue
@@ -240,8 +250,8 @@ func (s *scanner) next(r *Redactor, more []byte, last bool) []byte {
 	return out
 }
 
-// at returns the longest form that text begins with. If open, more text may make it a longer one: then the form that
-// it would be is returned, if at least LeastRedacted bytes of it are there.
+// at returns the longest form that text begins with. open means that more text may make it a longer
+// form. In that case at returns that longer form if text has at least LeastRedacted bytes of it.
 func (r *Redactor) at(text []byte) (found form, open bool) {
 	if len(text) < LeastRedacted {
 		return form{}, r.begins[string(text)]

@@ -17,13 +17,14 @@ import (
 	"lockstep/locks"
 )
 
-// Registry holds the Go handlers of a program and is the [Executor] of the jobs that name one. Fill it with [Handle],
-// and open what the handlers need in [Registry.OnStart]. It is safe for concurrent use.
+// Registry holds the Go handlers of a program and is the [Executor] of the jobs that name one. Fill
+// it with [Handle], and open what the handlers need in [Registry.OnStart]. It is safe for
+// concurrent use.
 type Registry struct {
 	mu       sync.RWMutex
 	handlers map[string]func(ctx context.Context, attempt *Attempt) error
 	hooks    []hook // in the order of their registration
-	passed   int    // how many hooks, from the first on, Start has passed; Stop has to undo these
+	passed   int    // how many hooks Start has passed; Stop must undo these
 }
 
 // NewRegistry returns an empty registry.
@@ -31,19 +32,23 @@ func NewRegistry() *Registry {
 	return &Registry{handlers: make(map[string]func(context.Context, *Attempt) error)}
 }
 
-// Handle registers the handler that jobs name by "handler: name". A is the type of its arguments, which are decoded
-// from the run's JSON: a run whose arguments do not fit fails for good, with the field named.
+// Handle registers the handler that jobs name with "handler: name". A is the type of its arguments,
+// which are decoded from the run's JSON. A run whose arguments do not fit fails without a retry,
+// and the error names the field.
 //
-// A field that A does not have is ignored, as encoding/json does: a producer that is deployed before this worker may
-// already send a new one. [Strict] refuses it instead. A run without arguments leaves A at its zero value; a field that
-// the arguments leave out keeps its zero value too.
+// Like encoding/json, Handle ignores a field that A does not have: a producer that is deployed
+// before this worker may already send a new field. [Strict] refuses unknown fields instead. If a
+// run has no arguments, A keeps its zero value, and a field without an argument keeps its zero
+// value too.
 //
-// The handler is called from many goroutines at once. It has to return soon after ctx has ended: its locks may pass to
-// another worker a few seconds later. A panic in it is a failed attempt ([*PanicError]), not a dead worker; a panic in
-// a goroutine that it started ends the process, as in any Go program.
+// The handler is called from many goroutines at once. It must return soon after ctx has ended,
+// because its locks may pass to another worker a few seconds later. A panic in the handler is a
+// failed attempt ([*PanicError]) and does not end the worker. A panic in a goroutine that the
+// handler started ends the process, as in any Go program.
 //
-// Like http.Handle, Handle panics when the name is bad (see [ValidHandlerName]), when it is taken, and when handler is
-// nil: all of them are mistakes of the program, to be seen at its start.
+// Like http.Handle, Handle panics if the name is invalid (see [ValidHandlerName]) or already
+// registered, or if handler is nil. All of these are mistakes of the program that show at its
+// start.
 func Handle[A any](reg *Registry, name string, handler func(ctx context.Context, run *Run[A]) error, options ...Option) {
 	if err := ValidHandlerName(name); err != nil {
 		panic("jobs: Handle: " + err.Error())
@@ -67,14 +72,14 @@ func Handle[A any](reg *Registry, name string, handler func(ctx context.Context,
 // An Option changes how [Handle] treats a handler's runs: see [Strict].
 type Option func(*handling)
 
-// handling is what the options of one handler come to.
+// handling holds the options of one handler.
 type handling struct {
 	strict bool
 }
 
-// Strict is an [Option] of [Handle]: a run whose arguments have a field that the handler's type does not have fails
-// for good, with the field named. Choose it where a misspelled argument would do harm, and deploy the workers before
-// the producers.
+// Strict is an [Option] of [Handle]. With it, a run whose arguments have a field that the handler's
+// type does not have fails without a retry, and the error names the field. Choose it where a
+// misspelled argument would do harm, and deploy the workers before the producers.
 func Strict(h *handling) { h.strict = true }
 
 func (r *Registry) add(name string, handler func(context.Context, *Attempt) error) {
@@ -86,7 +91,7 @@ func (r *Registry) add(name string, handler func(context.Context, *Attempt) erro
 	r.handlers[name] = handler
 }
 
-// Has tells whether a handler of that name is registered.
+// Has reports whether a handler with that name is registered.
 func (r *Registry) Has(name string) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -101,10 +106,10 @@ func (r *Registry) Names() []string {
 	return slices.Sorted(maps.Keys(r.handlers))
 }
 
-// Execute calls the handler that attempt.Job.Handler names and returns when it has returned, whatever ctx says, unless
-// attempt.Abandon is closed before that. Errors: [ErrAbandoned] in that case, [ErrUnknownHandler], a [Permanent] error for
-// arguments that do not fit, [*PanicError], else the handler's own; the cause of ctx, once that has ended, is added to any of
-// them.
+// Execute calls the handler that attempt.Job.Handler names. It returns when the handler has
+// returned, even if ctx has ended, unless attempt.Abandon is closed first. Its errors are
+// [ErrAbandoned] in that case, [ErrUnknownHandler], a [Permanent] error for arguments that do not
+// fit, [*PanicError], and the handler's own. Once ctx has ended, its cause is added to any of them.
 func (r *Registry) Execute(ctx context.Context, attempt *Attempt) error {
 	r.mu.RLock()
 	handler := r.handlers[attempt.Job.Handler]
@@ -119,26 +124,26 @@ func (r *Registry) Execute(ctx context.Context, attempt *Attempt) error {
 	case <-attempt.Abandon:
 	}
 	select {
-	case err := <-result: // both have come
+	case err := <-result: // both are ready
 		return withCause(ctx, err)
 	default:
 		return withCause(ctx, ErrAbandoned)
 	}
 }
 
-// errGoexit says that a handler, or a function of OnStart or OnStop, ended its goroutine, which testing.T.FailNow
-// does for example.
+// errGoexit says that a handler, or a function of OnStart or OnStop, ended its goroutine.
+// testing.T.FailNow does that, for example.
 var errGoexit = errors.New("the handler called runtime.Goexit")
 
 // protect calls f and turns a panic into an error.
 func protect(f func() error) error { return <-protected(f) }
 
-// protected is protect; the result can be received once. f gets a goroutine of its own because runtime.Goexit would take
-// the worker's goroutine away with it.
+// protected is protect with a channel, from which the result can be received once. f runs in a
+// goroutine of its own because runtime.Goexit would end the worker's goroutine.
 func protected(f func() error) <-chan error {
 	result := make(chan error, 1)
 	go func() {
-		err := errGoexit // what stays if neither the return nor the panic below replaces it
+		err := errGoexit // remains if neither the return nor the panic below replaces it
 		defer func() {
 			if value := recover(); value != nil {
 				err = &PanicError{Value: value, Stack: stack()}
@@ -150,10 +155,11 @@ func protected(f func() error) <-chan error {
 	return result
 }
 
-// maxFrames bounds the stack that is kept with a failed attempt.
+// maxFrames limits the stack that is kept with a failed attempt.
 const maxFrames = 16
 
-// stack returns the frames that led to the panic which is being recovered, without those of the runtime and ours.
+// stack returns the frames that led to the recovered panic, without those of the runtime and of
+// this package.
 func stack() string {
 	pcs := make([]uintptr, 64)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(0, pcs)])
@@ -165,7 +171,8 @@ func stack() string {
 		switch {
 		case frame.Function == "runtime.gopanic":
 			panicked = true
-		case !panicked, inRuntime && kept == 0: // what recovers, and how a fault became a panic
+		case !panicked, inRuntime && kept == 0:
+			// the recovering frames, and those that turned a fault into a panic
 		case strings.HasPrefix(frame.Function, "lockstep/jobs.protect"), strings.HasPrefix(frame.Function, "lockstep/jobs.(*Registry).Execute"):
 			return b.String()
 		case kept == maxFrames:
@@ -181,8 +188,8 @@ func stack() string {
 	}
 }
 
-// decodeArgs fills target from args, which may be empty, and names the field that does not fit; if strict, also a field
-// that target does not have.
+// decodeArgs decodes args, which may be empty, into target. An error names the field that does not
+// fit. If strict, a field that target does not have is an error too.
 func decodeArgs(args json.RawMessage, target any, strict bool) error {
 	if len(bytes.TrimSpace(args)) == 0 {
 		return nil
@@ -202,12 +209,14 @@ func decodeArgs(args json.RawMessage, target any, strict bool) error {
 	case errors.As(err, &mismatch):
 		return fmt.Errorf("a JSON %s does not fit into %s", mismatch.Value, mismatch.Type)
 	case err != nil:
-		return errors.New(strings.TrimPrefix(err.Error(), "json: ")) // names an unknown field
+		// the error names an unknown field
+		return errors.New(strings.TrimPrefix(err.Error(), "json: "))
 	}
 	return nil
 }
 
-// checkJSON refuses what is not exactly one JSON value; a decoder would not look behind the first.
+// checkJSON refuses a text that is not exactly one JSON value. A decoder would ignore the text
+// after the first value.
 func checkJSON(text json.RawMessage) error {
 	var value json.RawMessage
 	err := json.Unmarshal(text, &value)
@@ -218,42 +227,45 @@ func checkJSON(text json.RawMessage) error {
 	return err
 }
 
-// Run is what a handler is told about the attempt that it does. Args are its arguments; what to write beside every
-// effect is [Run.Token] or [Run.IdempotencyKey].
+// Run is a handler's view of its attempt. Args are the arguments. Store [Run.Token] or
+// [Run.IdempotencyKey] beside every effect.
 type Run[A any] struct {
 	Args A
 
 	attempt *Attempt
 }
 
-// ID returns the id of the run: the same for each of its attempts.
+// ID returns the ID of the run, which all of its attempts share.
 func (r *Run[A]) ID() RunID { return r.attempt.Run }
 
 // Job returns the name of the job.
 func (r *Run[A]) Job() string { return r.attempt.Job.Name }
 
-// Attempt returns 1 for the first attempt of the run and one more for each further one, whatever ended the last.
+// Attempt returns 1 for the first attempt of the run. Each further attempt adds one, however the
+// last one ended.
 func (r *Run[A]) Attempt() int { return r.attempt.Number }
 
-// Tick returns the due time that the run is for, in UTC; the zero time if it was enqueued or started by hand.
+// Tick returns the due time of the run in UTC, or the zero time if the run was enqueued or started
+// by hand.
 func (r *Run[A]) Tick() time.Time { return r.attempt.Tick }
 
-// Token returns the fencing token of the attempt: higher than that of any earlier grant.
+// Token returns the fencing token of the attempt, which is higher than that of any earlier grant.
 func (r *Run[A]) Token() locks.Token { return r.attempt.Token }
 
-// IdempotencyKey returns a text that is the same for all attempts of this run and for no other run.
+// IdempotencyKey returns a text that all attempts of this run share and no other run has.
 func (r *Run[A]) IdempotencyKey() string { return r.attempt.IdempotencyKey() }
 
 // Locks returns the names of all resources that the attempt holds, sorted.
 func (r *Run[A]) Locks() []string { return slices.Clone(r.attempt.Locks) }
 
-// Hold returns the id of the hold under which the attempt runs.
+// Hold returns the ID of the hold that protects the attempt.
 func (r *Run[A]) Hold() locks.HoldID { return r.attempt.Hold }
 
-// Worker returns the id of the worker that does the attempt.
+// Worker returns the ID of the worker that runs the attempt.
 func (r *Run[A]) Worker() string { return r.attempt.Worker }
 
-// Output takes text for the people who look at the run later; its tail is kept. Safe for concurrent use.
+// Output returns a writer for text that people read later with the run, which keeps its tail. It is
+// safe for concurrent use.
 func (r *Run[A]) Output() io.Writer {
 	if r.attempt.Output == nil {
 		return io.Discard

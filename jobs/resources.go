@@ -7,13 +7,18 @@ import (
 	"lockstep/locks"
 )
 
-// Resources returns what an attempt at the given run must hold: "job:<name>" if the job has a schedule and its runs may
-// not overlap, or as one of Concurrency if it says how many may; the keys of Lock, read from the run's args; and always
-// "run:<id>". They are sorted by name and without duplicates.
+// Resources returns what an attempt at the given run must hold, sorted by name and without
+// duplicates:
 //
-// All errors but one are [Permanent]: those of [ParseKey] and [Key.Expand], one when there are more than [MaxResources], and
-// one when a resource is wanted in two ways. The other is an [ErrUnknownKeys]: Lock has a key that this build does not know,
-// so it cannot tell all that the attempt must hold.
+//   - "job:<name>" if the job has a schedule and its runs must not overlap, or one of Concurrency
+//     permits of it if Concurrency is set;
+//   - the keys of Lock, expanded with the run's args;
+//   - always "run:<id>".
+//
+// All errors but one are [Permanent]: those of [ParseKey] and [Key.Expand], one for more than
+// [MaxResources], and one for a resource that is requested in two modes. The exception is an
+// [ErrUnknownKeys]: Lock has a key that this build does not know, so this build cannot determine
+// all that the attempt must hold.
 func (j *Job) Resources(id RunID, args json.RawMessage) ([]locks.Item, error) {
 	if err := j.checkLockKeys(); err != nil {
 		return nil, err

@@ -8,9 +8,10 @@ import (
 	"time"
 )
 
-// Pause returns how long to wait after the n-th failed attempt of a run, n = failures: [Retry.Delay], and of an
-// exponential one, to part runs that failed together, something between half of it and the whole. Which it is depends
-// on the run and n alone.
+// Pause returns how long to wait after the n-th failed attempt of a run, where n = failures. It is
+// [Retry.Delay], except that an exponential backoff is randomized between half of the delay and all
+// of it, so that runs that failed together retry apart. The random part depends only on the run and
+// n.
 func (r Retry) Pause(run RunID, failures int) time.Duration {
 	delay := r.Delay(failures)
 	half := (delay / 2).Milliseconds()
@@ -21,13 +22,14 @@ func (r Retry) Pause(run RunID, failures int) time.Duration {
 	return delay - time.Duration(binary.BigEndian.Uint64(sum[:])%uint64(half))*time.Millisecond
 }
 
-// Delay returns the pause between the n-th failed attempt of a run, n = failures, and the next one:
+// Delay returns the pause between the n-th failed attempt of a run, where n = failures, and the
+// next attempt:
 //
 //	fixed         Initial
 //	linear        Initial * n, at most MaxDelay
 //	exponential   Initial * 2^(n-1), at most MaxDelay
 //
-// A MaxDelay of 0 is no limit, a number of failures below 1 counts as 1.
+// A MaxDelay of 0 means no limit. A number of failures below 1 counts as 1.
 func (r Retry) Delay(failures int) time.Duration {
 	if r.Initial <= 0 {
 		return 0
@@ -39,7 +41,7 @@ func (r Retry) Delay(failures int) time.Duration {
 	}
 	switch r.Backoff {
 	case BackoffLinear:
-		if r.Initial > limit/time.Duration(n) { // Initial * n > limit, without its overflow
+		if r.Initial > limit/time.Duration(n) { // Initial * n > limit, without an overflow
 			return limit
 		}
 		return r.Initial * time.Duration(n)

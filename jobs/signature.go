@@ -10,34 +10,39 @@ import (
 	"fmt"
 )
 
-// A definition is stored in Redis with every run it makes, and workers run what it says. With [Keys], the process that
-// writes a definition signs it, and a worker refuses one whose signature is missing or wrong, so a client that can write
-// to Redis but has no key cannot have a command of its own run.
+// A definition is stored in Redis with every run that it makes, and workers do what it says. With
+// [Keys], the process that writes a definition signs it, and a worker refuses a definition whose
+// signature is missing or wrong. A client that can write to Redis but has no key therefore cannot
+// make a worker run a command of its own.
 //
-// The signature is HMAC-SHA-256 over the namespace, the job's name and the exact bytes of the definition, each with its
-// length in front. It is stored as the last member of the definition's JSON, so builds that know no signatures ignore it:
+// The signature is HMAC-SHA-256 over the namespace, the job's name and the exact bytes of the
+// definition, each preceded by its length. It is the last member of the definition's JSON, so
+// builds without signatures ignore it:
 //
 //	{"name":"backup", ... ,"signature":"<64 hex digits>"}
 //
-// The namespace comes from each process's own settings, so a definition signed for one namespace is worth nothing in
-// another. The random id of the lock space is left out on purpose. It lives in the Redis that an attacker writes to, so it
-// would add no protection; and it changes when Redis is emptied, which would make worthless what workers re-assert then.
-// Two installations with the same namespace, each on a Redis of its own, need different keys.
+// The namespace comes from each process's own settings, so a definition that was signed for one
+// namespace is invalid in another. The random ID of the lock space is left out on purpose. It is
+// stored in the Redis that an attacker writes to, so it would add no protection. It also changes
+// when Redis is emptied, and then the definitions that workers re-assert would become invalid. Two
+// installations with the same namespace, each with its own Redis, need different keys.
 //
-// What a signature does not cover: a run's arguments, its queue and its state. A client that can write to Redis can still
-// ask for any run of any job that was ever signed with a key in use, with any arguments, and can delete or change records.
-// Arguments are data: no ${...} in them is replaced, and a command gets them in LOCKSTEP_ARGS.
+// The signature does not cover a run's arguments, queue and state. A client that can write to Redis
+// can still request any run of any job that was ever signed with a key in use, with any arguments,
+// and can delete or change records. Arguments are data: no ${...} in them is replaced, and a
+// command receives them in LOCKSTEP_ARGS.
 
-// LeastKey is how long a key must be, in bytes. openssl rand -hex 32 makes a good one, of 64 characters.
+// LeastKey is the minimum length of a key in bytes. openssl rand -hex 32 makes a good key of 64
+// characters.
 const LeastKey = 32
 
-// ErrSignature says that a definition cannot be trusted: see [SignatureError].
+// ErrSignature says that a definition cannot be trusted. See [SignatureError].
 var ErrSignature = errors.New("the definition cannot be trusted")
 
 // SignatureError is an [ErrSignature] that names the job and the fault.
 type SignatureError struct {
 	Job     string
-	Missing bool // it has no signature; else its signature is wrong
+	Missing bool // there is no signature; otherwise it is wrong
 }
 
 func (e *SignatureError) Error() string {
@@ -48,7 +53,7 @@ func (e *SignatureError) Error() string {
 		"(redis.sign_key_file)", e.Job)
 }
 
-// Kind names the fault in one word: unsigned or wrong.
+// Kind returns the fault in one word: unsigned or wrong.
 func (e *SignatureError) Kind() string {
 	if e.Missing {
 		return "unsigned"
@@ -56,18 +61,18 @@ func (e *SignatureError) Kind() string {
 	return "wrong"
 }
 
-// Is makes it an [ErrSignature].
+// Is makes the error match [ErrSignature].
 func (e *SignatureError) Is(target error) bool { return target == ErrSignature }
 
-// Keys sign and verify definitions for one namespace. Nil Keys sign nothing and accept everything. They are safe for
-// concurrent use.
+// Keys sign and verify definitions for one namespace. Nil Keys sign nothing and accept everything.
+// Keys are safe for concurrent use.
 type Keys struct {
 	namespace string
 	keys      [][]byte
 }
 
-// NewKeys returns the keys of a namespace. The first one signs, all verify: two are for the time in which one replaces the
-// other. No keys at all give nil Keys.
+// NewKeys returns the keys of a namespace. The first key signs, and all keys verify: configure two
+// while one replaces the other. Without keys it returns nil.
 func NewKeys(namespace string, keys ...[]byte) (*Keys, error) {
 	if len(keys) == 0 {
 		return nil, nil
@@ -80,7 +85,7 @@ func NewKeys(namespace string, keys ...[]byte) (*Keys, error) {
 	return &Keys{namespace, keys}, nil
 }
 
-// ID names the key that signs, without telling it; "" for nil Keys.
+// ID returns an identifier of the key that signs, without revealing the key. It is "" for nil Keys.
 func (k *Keys) ID() string {
 	if k == nil {
 		return ""
@@ -88,7 +93,7 @@ func (k *Keys) ID() string {
 	return hex.EncodeToString(sum(k.keys[0], "lockstep key id"))[:8]
 }
 
-// Count returns how many keys verify.
+// Count returns the number of keys that verify.
 func (k *Keys) Count() int {
 	if k == nil {
 		return 0
@@ -138,7 +143,7 @@ func Unsigned(definition []byte) []byte {
 	return definition
 }
 
-// splitSignature parts a definition from its signature, which is nil when there is none.
+// splitSignature separates a definition from its signature, which is nil if there is none.
 func splitSignature(signed []byte) (definition, signature []byte) {
 	at := len(signed) - signatureSize
 	if at < 1 || !bytes.HasPrefix(signed[at:], []byte(signatureMember)) || !bytes.HasSuffix(signed, []byte(signatureEnd)) {
@@ -151,7 +156,8 @@ func splitSignature(signed []byte) (definition, signature []byte) {
 	return append(bytes.Clone(signed[:at]), '}'), signature
 }
 
-// sum is the HMAC of texts, each with its length in front: no two lists of texts give the same bytes.
+// sum returns the HMAC of texts. Each text is preceded by its length, so no two lists of texts give
+// the same bytes.
 func sum(key []byte, texts ...string) []byte {
 	mac := hmac.New(sha256.New, key)
 	for _, text := range texts {

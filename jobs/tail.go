@@ -7,20 +7,20 @@ import (
 	"unicode/utf8"
 )
 
-// DefaultTail is how many bytes of a run's output are kept unless something else is said.
+// DefaultTail is the default number of bytes of a run's output that are kept.
 const DefaultTail = 16 << 10
 
-// Tail is a writer that keeps the end of what is written to it: the end is where the error is. It is safe for
-// concurrent use; Write never fails and never waits.
+// Tail is a writer that keeps the end of what is written to it, because that is where errors are.
+// It is safe for concurrent use. Write never fails and never blocks.
 type Tail struct {
 	mu    sync.Mutex
 	max   int
-	ring  []byte // grows up to max; from then on ring[next] is its oldest byte
+	ring  []byte // grows up to max; then ring[next] is its oldest byte
 	next  int
 	total int64 // bytes written ever
 }
 
-// NewTail returns a Tail that keeps the last size bytes; a size of 0 or less means [DefaultTail].
+// NewTail returns a Tail that keeps the last size bytes. A size of 0 or less means [DefaultTail].
 func NewTail(size int) *Tail {
 	if size <= 0 {
 		size = DefaultTail
@@ -28,7 +28,7 @@ func NewTail(size int) *Tail {
 	return &Tail{max: size}
 }
 
-// Write takes p; it always returns len(p) and no error.
+// Write writes p. It always returns len(p) and no error.
 func (t *Tail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -40,7 +40,8 @@ func (t *Tail) Write(p []byte) (int, error) {
 		p = p[k:]
 	}
 	if skip := len(p) - t.max; skip > 0 {
-		p = p[skip:] // would be overwritten below; next may stay, as all of the ring is replaced
+		// The rest would be overwritten below. next can stay, because the whole ring is replaced.
+		p = p[skip:]
 	}
 	for len(p) > 0 {
 		k := copy(t.ring[t.next:], p)
@@ -50,8 +51,8 @@ func (t *Tail) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// String returns what was kept as valid UTF-8: other bytes show as "?". If something was left out, a first line says
-// how many bytes.
+// String returns the kept text as valid UTF-8, with "?" for other bytes. If bytes were left out, a
+// first line gives their number.
 func (t *Tail) String() string {
 	t.mu.Lock()
 	kept := make([]byte, 0, len(t.ring))
@@ -61,7 +62,7 @@ func (t *Tail) String() string {
 	t.mu.Unlock()
 
 	if omitted > 0 {
-		for range utf8.UTFMax - 1 { // the rest of a character that the cut went through
+		for range utf8.UTFMax - 1 { // the rest of a character that was cut
 			if len(kept) == 0 || utf8.RuneStart(kept[0]) {
 				break
 			}
@@ -69,7 +70,8 @@ func (t *Tail) String() string {
 			omitted++
 		}
 	}
-	text := strings.ToValidUTF8(string(kept), "?") // one byte for at least one: never longer than what was kept
+	// "?" replaces at least one byte, so the text is never longer than kept.
+	text := strings.ToValidUTF8(string(kept), "?")
 	if omitted > 0 {
 		text = fmt.Sprintf("[%d bytes left out]\n", omitted) + text
 	}

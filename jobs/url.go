@@ -6,12 +6,14 @@ import (
 	"strings"
 )
 
-// Hidden is shown in place of a secret.
+// Hidden takes the place of a secret.
 const Hidden = "(hidden)"
 
-// SafeURL returns a URL as it may be shown, logged and quoted in an error. User and password, the values of the query and
-// the fragment are "(hidden)": any of them may be a secret. The parameters of a Redis URL that are no secrets (db, master)
-// stay. So does a part that consists of ${...} alone, which only name secrets. Text that is no URL stays as it is.
+// SafeURL returns a URL that can be shown, logged and quoted in an error. "(hidden)" replaces the
+// user and password, the values of the query, and the fragment, because any of them may be a
+// secret. The parameters of a Redis URL that are not secret (db, master) remain. So does a part
+// that consists only of ${...}, which are names of secrets. Text that is not a URL remains
+// unchanged.
 func SafeURL(text string) string {
 	for _, s := range slices.Backward(URLSecrets(text)) {
 		text = text[:s.From] + Hidden + text[s.To:]
@@ -19,7 +21,7 @@ func SafeURL(text string) string {
 	return text
 }
 
-// Span is a stretch of a text, in bytes.
+// Span is a range of bytes in a text.
 type Span struct{ From, To int }
 
 var (
@@ -28,9 +30,10 @@ var (
 	plainOptions = []string{"db", "master"}
 )
 
-// URLSecrets returns the stretches of a URL that [SafeURL] hides, in their order.
+// URLSecrets returns the spans of a URL that [SafeURL] hides, in order.
 func URLSecrets(text string) []Span {
-	// A ${...} may have any of the characters in it that part a URL. No URL has a NUL.
+	// A ${...} may contain any of the characters that separate the parts of a URL. No URL contains
+	// a NUL.
 	plain := replaced.ReplaceAllStringFunc(text, func(s string) string { return strings.Repeat("\x00", len(s)) })
 	scheme, rest, ok := strings.Cut(plain, "://")
 	if !ok || strings.ContainsAny(scheme, " /?#@") {
@@ -38,7 +41,8 @@ func URLSecrets(text string) []Span {
 	}
 	web := scheme == "http" || scheme == "https"
 	var spans []Span
-	add := func(from, to int) { // unless it has nothing but ${...}: the colon parts a user from a password
+	// A part with nothing but ${...} is not a secret. The colon separates a user from a password.
+	add := func(from, to int) {
 		if strings.Trim(plain[from:to], "\x00:") != "" {
 			spans = append(spans, Span{from, to})
 		}
@@ -47,7 +51,7 @@ func URLSecrets(text string) []Span {
 	authority := rest[:indexAny(rest, "/?#")]
 	user := strings.LastIndexByte(authority, '@')
 	if !web || user < 0 && !numericPort.MatchString(authority) {
-		// No host has such a port: a password that was not escaped continues after a / or a ?.
+		// No host has such a port: an unescaped password continues after a / or a ?.
 		user = strings.LastIndexByte(rest, '@')
 	}
 	if user >= 0 {

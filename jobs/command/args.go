@@ -12,13 +12,14 @@ const (
 	argsVariable = "LOCKSTEP_ARGS"
 	argsFile     = "LOCKSTEP_ARGS_FILE"
 
-	// entryMost is how many bytes one entry of an environment may have on Linux, its name and the zero byte behind it
-	// included (MAX_ARG_STRLEN with pages of 4 KiB).
+	// entryMost is the limit in bytes of one environment entry on Linux, including its name and the
+	// terminating zero byte (MAX_ARG_STRLEN with pages of 4 KiB).
 	entryMost = 128 << 10
 )
 
-// argsEntry returns the entry of the environment by which a command gets its args: LOCKSTEP_ARGS, or LOCKSTEP_ARGS_FILE with
-// the path of a new file, for args that do not fit into one entry. The caller removes the file; "" is none.
+// argsEntry returns the environment entry that passes the args to a command. It is LOCKSTEP_ARGS,
+// or LOCKSTEP_ARGS_FILE with the path of a new file for args that do not fit into one entry. file
+// is that path, which the caller removes, or "".
 func argsEntry(attempt *jobs.Attempt) (entry, file string, err error) {
 	args := "{}"
 	if len(attempt.Args) > 0 {
@@ -30,7 +31,8 @@ func argsEntry(attempt *jobs.Attempt) (entry, file string, err error) {
 	fail := func(err error) (string, string, error) {
 		return "", "", fmt.Errorf("write the args (%d bytes) to a file in %s (TMPDIR): %w", len(args), os.TempDir(), err)
 	}
-	f, err := os.CreateTemp("", "lockstep-args-*.json") // with rights for its owner alone: there may be secrets in it
+	// Only its owner can read the file, because args may contain secrets.
+	f, err := os.CreateTemp("", "lockstep-args-*.json")
 	if err != nil {
 		return fail(err)
 	}

@@ -15,25 +15,30 @@ import (
 	"lockstep/jobs"
 )
 
-// Execute runs attempt.Job.Command without a shell, with an empty input, and with both its outputs going to
-// attempt.Output. It returns when nothing of it goes on; see [Executor.Run] for when it is killed and for the errors.
+// Execute runs attempt.Job.Command without a shell and with empty input. Both of its outputs go to
+// attempt.Output. Execute returns when no process of the command is left. [Executor.Run] describes
+// when the command is killed, and the errors.
 //
-// The command inherits Options.JobEnv. It also gets the following, which replace inherited variables of the same name:
+// The command inherits Options.JobEnv. Execute adds these variables, which replace inherited ones
+// of the same name:
 //
-//	LOCKSTEP_JOB LOCKSTEP_RUN_ID LOCKSTEP_ATTEMPT LOCKSTEP_TOKEN LOCKSTEP_HOLD LOCKSTEP_WORKER LOCKSTEP_IDEMPOTENCY_KEY
-//	LOCKSTEP_TICK    RFC 3339 in UTC; empty without a tick
-//	LOCKSTEP_ARGS    the arguments as JSON; {} without any
-//	LOCKSTEP_ARGS_FILE  in its place, for arguments too large for it (on Linux 128 KiB): a file that has them
-//	LOCKSTEP_LOCKS   the names of the resources as a JSON array
-//	TRACEPARENT      W3C trace context; not there if the attempt has none
+//	LOCKSTEP_JOB LOCKSTEP_RUN_ID LOCKSTEP_ATTEMPT LOCKSTEP_TOKEN LOCKSTEP_HOLD LOCKSTEP_WORKER
+//	LOCKSTEP_IDEMPOTENCY_KEY
+//	LOCKSTEP_TICK       RFC 3339 in UTC; empty without a tick
+//	LOCKSTEP_ARGS       the arguments as JSON; {} without any
+//	LOCKSTEP_ARGS_FILE  replaces LOCKSTEP_ARGS if the arguments are too large for it (128 KiB on
+//	                    Linux): the path of a file with the arguments
+//	LOCKSTEP_LOCKS      the names of the resources as a JSON array
+//	TRACEPARENT         W3C trace context; missing if the attempt has none
 //
-// and the job's env, which wins over all of these. PATH of the result is where the command is looked up.
+// The job's env takes precedence over all of these. The command is looked up in the PATH of the
+// resulting environment.
 //
-// The file is in TMPDIR, readable by the worker's user alone, and removed when nothing of the command is left; if the worker
-// dies, by its guard.
+// The arguments file is in TMPDIR and readable only by the worker's user. The worker removes it
+// when no process of the command is left. If the worker dies, the guard removes it.
 //
-// An environment that is too large for the system (Linux: 131071 bytes for one variable) is a permanent error. A program
-// that is not found is not: another worker may have it.
+// An environment that is too large for the system (on Linux 131071 bytes for one variable) is a
+// permanent error. A program that is not found is not, because another worker may have it.
 func (e *Executor) Execute(ctx context.Context, attempt *jobs.Attempt) error {
 	locks, err := json.Marshal(append([]string{}, attempt.Locks...)) // [] rather than null
 	if err != nil {
@@ -70,7 +75,7 @@ func environment(inherited []string, attempt *jobs.Attempt, args, locks string) 
 	if !attempt.Tick.IsZero() {
 		tick = attempt.Tick.UTC().Format(time.RFC3339)
 	}
-	// What another attempt was given, if the worker runs in a job itself.
+	// If the worker itself runs in a job, these are from that job's attempt.
 	foreign := []string{"TRACEPARENT", argsVariable, argsFile}
 	env := slices.DeleteFunc(slices.Clone(inherited), func(entry string) bool { return slices.Contains(foreign, name(entry)) })
 	if attempt.TraceParent != "" {
@@ -94,7 +99,7 @@ func environment(inherited []string, attempt *jobs.Attempt, args, locks string) 
 	return withoutDoubles(env)
 }
 
-// name returns the name of an entry of an environment.
+// name returns the name of an environment entry.
 func name(entry string) string {
 	name, _, _ := strings.Cut(entry, "=")
 	return name

@@ -2,62 +2,74 @@
 //
 // # The problem
 //
-// A worker that holds a lock starts a command, and the command starts others. The worker may be killed, freeze, or lose
-// its lease while it cannot run; it can then no longer stop anything, but its lock passes to another worker all the
-// same. So somebody else must know the deadline, need no answer from anyone to act on it, and find every process.
+// A worker that holds a lock starts a command, and the command starts other processes. The worker
+// may be killed, freeze, or lose its lease while it cannot run. It can then no longer stop
+// anything, but its lock still passes to another worker. So another process must know the deadline,
+// act on it without a reply from any other process, and find every process of the command.
 //
 // # The guard
 //
-// That is the guard: our own binary, executed again, one for each command.
+// That process is the guard: our own binary, executed again, once for each command.
 //
 //	worker ──orders──▶ guard ──▶ command ──▶ its children ...
 //	       ◀─reports──       (own process group)
 //
-// It gets the command, its environment and the deadline through a pipe (orders), so neither arguments nor secrets show
-// among the guard's own (whose environment is Options.GuardEnv), and it tells through another (reports) that the command has started, how it ended, and that
-// nothing of it is left. It kills the command's process group and every descendant, and waits for them, when
+// The guard receives the command, its environment and the deadline through a pipe (orders), so the
+// guard's own arguments and environment (Options.GuardEnv) contain no secrets. Through another pipe
+// (reports) it reports that the command has started, how it ended, and that no process of it is
+// left. It kills the command's process group and every descendant, and waits for them, when
 //
-//   - the boot clock (locks.BootTime) shows the deadline. It looks every 100 ms, because timers stand still while the
-//     machine is suspended. The worker tells every move of the deadline; no news means that it stays;
-//   - the worker is dead, even by kill -9: the pipe of orders is at its end then, and the guard's parent is another;
-//   - the worker says so, by closing that pipe;
-//   - the command has ended: what it left running would go on without the lock.
+//   - the boot clock (locks.BootTime) reaches the deadline. The guard checks every 100 ms, because
+//     timers stop while the machine is suspended. The worker sends every change of the deadline; no
+//     message means no change;
+//   - the worker is dead, even by kill -9: the orders pipe is then at its end, and the guard has
+//     another parent;
+//   - the worker orders it, by closing that pipe;
+//   - the command has ended: processes that it left would continue without the lock.
 //
-// A descendant that left the group (setsid, a daemon) is found as well: on Linux the guard is a subreaper, so whatever
-// loses its parent becomes the guard's own child. Killing its children again and again until it has none reaches all of
-// them. In turn the kernel kills the command when the guard dies (Pdeathsig).
+// The guard also finds a descendant that left the group (setsid, a daemon). On Linux the guard is a
+// subreaper, so a process that loses its parent becomes the guard's own child. The guard kills its
+// children repeatedly until it has none, which reaches all of them. Conversely, the kernel kills
+// the command when the guard dies (Pdeathsig).
 //
-// The guard does not ask the kernel to be killed with the worker: it would then die before it could kill. It has a
-// process group of its own, so a Ctrl-C or a Ctrl-Z on the terminal does not reach it.
+// The guard does not ask the kernel to be killed with the worker, because it would then die before
+// it could kill anything. It has its own process group, so a Ctrl-C or Ctrl-Z on the terminal does
+// not reach it.
 //
 // # How an attempt ends
 //
 //	running ──ctx ends──▶ TERM to the group ──KillAfter, at the latest KillBy──▶ KILL ──▶ ended
 //	   │                                    └──────── ends by itself ──────────────────▶ ended
-//	   ├──exits──▶ KILL to what it left ─────────────────────────────────────────────────▶ ended
-//	   └──KillBy──▶ KILL ────────────────────────────────────────────────────────────────▶ ended (locks.ErrLost)
+//	   ├──exits──▶ KILL to the processes it left ────────────────────────────────────────▶ ended
+//	   └──KillBy──▶ KILL ───────────────────────────────────────────▶ ended (locks.ErrLost)
 //
-// [Executor.Execute] and [Executor.Run] return at "ended" and not before. Their errors: [*StartError] when the
-// command could not be started, [*ExitError] when it failed, the cause of ctx in front of that when ctx ended it, and
-// locks.ErrLost when the guard killed it at its deadline. A command that had ended by itself before the TERM reached
-// it counts as what it was. An [*ExitError] matches jobs.ErrTerminated when a SIGTERM ended the command, or when the
-// command failed after its guard had received one, as all processes of a service do that a service manager stops.
+// [Executor.Execute] and [Executor.Run] return at "ended" and not before. Their errors are
+// [*StartError] if the command could not be started, [*ExitError] if it failed, the cause of ctx
+// followed by that error if ctx ended the command, and locks.ErrLost if the guard killed it at its
+// deadline. If the command ended by itself before the TERM reached it, its own result counts. An
+// [*ExitError] matches jobs.ErrTerminated if a SIGTERM ended the command, or if the command failed
+// after its guard had received one. A service manager sends one to all processes of a service that
+// it stops.
 //
 // # What a guarded program needs
 //
-// The program calls [GuardMain] when it is started with the arguments that Options.Guard names, and before it does
-// anything else. cmd.Main does. Tests give the path of a built binary, or let their TestMain do it.
+// A program that was started with the arguments in Options.Guard must call [GuardMain] before it
+// does anything else. cmd.Main does that. Tests use the path of a built binary, or let their
+// TestMain call GuardMain.
 //
 // # What is not promised
 //
-//   - A process that may not be killed by the worker's user (sudo, a setuid program) goes on. The guard waits for it,
-//     so the attempt keeps its slot, but the lock passes on at the end of the lease.
-//   - When the guard itself is killed with kill -9, the kernel kills the command (unless that was executed with other
-//     credentials), and the worker kills its descendants before [Executor.Run] returns. It recognizes them by a
-//     resource limit (RLIMIT_RTTIME) that the guard sets for its command and every process inherits; one that
-//     changes this limit escapes. When guard and worker are both killed, a descendant that left the group falls to
-//     the next subreaper above: the parent of a working child of lockstep kills it.
-//   - Systems other than Linux have neither subreapers nor such limits: there the group is all that is killed.
-//   - A guard that somebody stops (kill -STOP) acts when it goes on. The worker wakes it, and kills the group itself,
-//     when the deadline has passed without a report.
+//   - A process that the worker's user is not allowed to kill (sudo, a setuid program) continues.
+//     The guard waits for it, so the attempt keeps its slot, but the lock passes to another worker
+//     at the end of the lease.
+//   - If the guard itself is killed with kill -9, the kernel kills the command (unless it was
+//     executed with other credentials), and the worker kills its descendants before [Executor.Run]
+//     returns. The worker recognizes them by a resource limit (RLIMIT_RTTIME) that the guard sets
+//     for its command and every process inherits. A process that changes this limit escapes. If
+//     guard and worker are both killed, a descendant that left the group passes to the next
+//     subreaper above: the parent of a lockstep worker process kills it.
+//   - Systems other than Linux have neither subreapers nor such limits. On them only the group is
+//     killed.
+//   - A stopped guard (kill -STOP) acts when it continues. If the deadline has passed without a
+//     report, the worker wakes the guard and kills the group itself.
 package command

@@ -8,16 +8,18 @@ import (
 	"lockstep/jobs"
 )
 
-// ExitError says that the command ended with another exit status than 0, or by a signal.
+// ExitError says that the command exited with a status other than 0, or that a signal ended it.
 type ExitError struct {
-	Code   int            // the exit status; 0 when a signal ended it
-	Signal syscall.Signal // 0 when it exited
+	Code   int            // the exit status; 0 if a signal ended the command
+	Signal syscall.Signal // 0 if the command exited
 
-	terminated bool // its guard got a SIGTERM, too, before it exited
+	terminated bool // the guard received a SIGTERM too, before the command exited
 }
 
-// Is reports whether target is [jobs.ErrTerminated] and a SIGTERM ended the command: it died of one, exited with the
-// status by which shells report that, or failed after its guard had received one, as all processes of a service do.
+// Is reports whether target is [jobs.ErrTerminated] and a SIGTERM ended the command. That means
+// that the command died of the signal, exited with the status by which shells report it, or failed
+// after its guard had received a SIGTERM. A service manager sends one to all processes of a
+// service.
 func (e *ExitError) Is(target error) bool {
 	return target == jobs.ErrTerminated && (e.ExitCode() == 128+int(syscall.SIGTERM) || e.terminated && e.Signal == 0)
 }
@@ -29,7 +31,8 @@ func (e *ExitError) Error() string {
 	return fmt.Sprintf("exit status %d", e.Code)
 }
 
-// ExitCode returns what a shell would: the exit status, or 128+n when signal n ended the command.
+// ExitCode returns the exit code that a shell would report: the exit status, or 128+n if signal n
+// ended the command.
 func (e *ExitError) ExitCode() int {
 	if e.Signal != 0 {
 		return 128 + int(e.Signal)
@@ -37,12 +40,15 @@ func (e *ExitError) ExitCode() int {
 	return e.Code
 }
 
-// StartError says that the command could not be started, so nothing of it ever ran. errors.Is finds exec.ErrNotFound
-// when there is no such program in PATH, else the system's error (syscall.ENOENT, syscall.EACCES, ...).
+// StartError says that the command could not be started, so no process of it ever ran. It wraps
+// exec.ErrNotFound if there is no such program in PATH, and otherwise the system's error
+// (syscall.ENOENT, syscall.EACCES, ...).
 type StartError struct {
 	Command string // the first element of Argv
 	Reason  string
-	Errno   syscall.Errno // the system's error; 0 when the program was not found in PATH, or could not be looked up there
+	// Errno is the system's error. It is 0 if the program was not found in PATH, or could not be
+	// looked up there.
+	Errno syscall.Errno
 
 	notFound bool
 }
@@ -59,7 +65,8 @@ func (e *StartError) Unwrap() error {
 	return nil
 }
 
-// ExitCode returns what a shell would: 127 when there is no such program, 126 when it cannot be executed.
+// ExitCode returns the exit code that a shell would report: 127 if there is no such program, 126 if
+// it cannot be executed.
 func (e *StartError) ExitCode() int {
 	if e.notFound || e.Errno == syscall.ENOENT {
 		return 127

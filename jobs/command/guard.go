@@ -18,27 +18,30 @@ import (
 	"lockstep/locks"
 )
 
-// look is how often the guard looks at the boot clock and at its parent.
+// look is how often the guard checks the boot clock and its parent.
 const look = 100 * time.Millisecond
 
-// GuardMain is the main function of a guard; its result is the exit code. Call it from main as soon as the arguments
-// show that this process was started as a guard (see Options.Guard). args are those behind Options.Guard; they only
-// tell whoever looks at a list of processes what is guarded.
+// GuardMain is the main function of a guard. It returns the exit code. Call it from main as soon as
+// the arguments show that this process was started as a guard (see Options.Guard). args are the
+// arguments after Options.Guard. They only show in a list of processes which command is guarded.
 func GuardMain(args []string) int {
-	// The kernel ties the command's life (Pdeathsig) to the thread that starts it, not to the process.
+	// The kernel ties the life of the command (Pdeathsig) to the thread that starts it, not to the
+	// process.
 	runtime.LockOSThread()
 	for _, fd := range []int{ordersFD, reportsFD} {
 		var stat syscall.Stat_t
 		if err := syscall.Fstat(fd, &stat); err != nil || stat.Mode&syscall.S_IFMT != syscall.S_IFIFO {
 			return notByHand()
 		}
-		syscall.CloseOnExec(fd) // the command could hold the pipe open, or write a report itself
+		// Otherwise the command could hold the pipe open, or write a report itself.
+		syscall.CloseOnExec(fd)
 	}
 	orders := gob.NewDecoder(os.NewFile(ordersFD, "orders"))
 	g := &guard{reports: gob.NewEncoder(os.NewFile(reportsFD, "reports")), terms: make(chan os.Signal, 1)}
 	var first order
 	if err := orders.Decode(&first); errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return 0 // the worker died, or thought better of it, before there was anything to guard
+		// The worker died or abandoned the command before the guard received it.
+		return 0
 	} else if err != nil || first.Start == nil {
 		return notByHand()
 	}
@@ -51,29 +54,34 @@ func notByHand() int {
 	return 2
 }
 
-// guard is the state of a guard process. All of it belongs to the goroutine of run: only that one starts, signals and
-// reaps, so no process id it uses can have passed to another process in between.
+// guard is the state of a guard process. Only the goroutine of run uses it. That goroutine alone
+// starts, signals and reaps processes, so a process ID that it uses cannot have passed to another
+// process in between.
 type guard struct {
 	reports *gob.Encoder
-	terms   chan os.Signal // SIGTERMs that this process has received; buffer of one, since one is enough
-	orders  chan order     // closed when the worker is dead, or wants an end; nil after that
+	// Receives the SIGTERMs sent to this process. Its buffer is one, because one signal is enough.
+	terms chan os.Signal
+	// Closed when the worker is dead or orders an end, and nil after that.
+	orders chan order
 
-	killBy time.Duration // reading of the boot clock; 0: none
+	killBy time.Duration // reading of the boot clock; 0 means none
 	pid    int           // the command
-	group  bool          // the command leads a process group of its own
+	group  bool          // the command has its own process group
 
-	stopped   bool // the command was told to end, or is being killed, and had not ended before
-	overdue   bool // it is killed because its deadline has come
+	// The command was asked to stop, or is being killed, and had not ended before.
+	stopped   bool
+	overdue   bool // it is killed because its deadline has passed
 	ended     bool // the command itself has ended and was reaped
-	killing   bool // everything is being killed
-	rounds    int  // how often the children were looked for since
-	leftovers int  // processes that were killed after the command had ended by itself
+	killing   bool // all processes are being killed
+	rounds    int  // rounds of killing so far
+	leftovers int  // processes killed after the command had ended by itself
 }
 
 func (g *guard) run(first order, decoder *gob.Decoder) {
-	// What is sent to the worker's service or terminal is for the worker to act on: a guard that died of it could not
-	// guard. The signals are caught, not ignored, because a command would inherit that they are ignored. A TERM is noted,
-	// because it may have been sent to the command as well.
+	// Signals sent to the worker's service or terminal are for the worker to act on: a guard that
+	// died of one could not guard. The guard catches signals instead of ignoring them, because the
+	// command would inherit ignored signals. It records a TERM, because the command may have
+	// received one too.
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
 	signal.Notify(g.terms, syscall.SIGTERM)
@@ -81,13 +89,14 @@ func (g *guard) run(first order, decoder *gob.Decoder) {
 	signal.Notify(children, syscall.SIGCHLD)
 
 	if file := first.Start.Remove; file != "" {
-		defer os.Remove(file) // the worker removes it, too, unless it dies
+		defer os.Remove(file) // the worker removes it too, unless it dies
 	}
-	_ = AdoptOrphans() // without it the group is still killed
+	_ = AdoptOrphans() // if this fails, the group is still killed
 	g.killBy = first.KillBy
 	parent := first.Start.Parent
 	g.orders = make(chan order)
-	go func() { // ends with the process: nothing can call off a read that waits for orders
+	// Ends with the process, because a read that waits for orders cannot be interrupted.
+	go func() {
 		defer close(g.orders)
 		for {
 			var o order
@@ -127,19 +136,20 @@ func (g *guard) run(first order, decoder *gob.Decoder) {
 			g.overdue = !g.ended
 			g.kill()
 		}
-		if os.Getppid() != parent { // says the same as the end of orders, also if somebody else kept that pipe open
+		// Also detects the worker's death if another process keeps the orders pipe open.
+		if os.Getppid() != parent {
 			g.kill()
 		}
 	}
 	g.report(report{Gone: &gone{Leftovers: g.leftovers}})
 }
 
-// report tells the worker; if that is dead, there is nobody to tell.
+// report sends a report to the worker. If the worker is dead, the error does not matter.
 func (g *guard) report(r report) { _ = g.reports.Encode(r) }
 
-// isOverdue tells whether the deadline has come. A guard that was starved of time may have been told a later one
-// meanwhile, which lies unread in the pipe: that is looked at first, for a moment that is nothing beside what lies
-// between this deadline and the one of the lease.
+// isOverdue reports whether the deadline has passed. If the guard got no processor time, the pipe
+// may contain an unread order with a later deadline. isOverdue reads it first. That takes a moment,
+// which is negligible compared with the time between this deadline and the end of the lease.
 func (g *guard) isOverdue() bool {
 	passed := func() bool { return g.killBy != 0 && locks.BootTime() >= g.killBy }
 	if !passed() {
@@ -161,7 +171,8 @@ func (g *guard) isOverdue() bool {
 func (g *guard) nextLook() time.Duration {
 	switch {
 	case g.killing && g.rounds < 20:
-		return look / 10 // a process whose parent has just died is a new child of the guard, which no signal tells
+		// a process whose parent just died is a new child of the guard, and no signal reports that
+		return look / 10
 	case g.killBy != 0 && !g.killing:
 		return min(look, max(g.killBy-locks.BootTime(), 0))
 	default:
@@ -169,9 +180,10 @@ func (g *guard) nextLook() time.Duration {
 	}
 }
 
-// start starts the command, or says why not.
+// start starts the command, or returns the reason why it cannot.
 func (g *guard) start(s *start) *failed {
-	// The program is looked up where the command will look for others: in the PATH of its own environment.
+	// Look up the program where the command will look up others: in the PATH of its own
+	// environment.
 	for _, entry := range s.Env {
 		if path, ok := strings.CutPrefix(entry, "PATH="); ok {
 			os.Setenv("PATH", path)
@@ -183,7 +195,8 @@ func (g *guard) start(s *start) *failed {
 		dieWithParent(attr)
 		g.group = s.Group == 0
 		s.Mark.set()
-		// Not by os/exec: it would wait for the command itself, but here one loop reaps everything.
+		// Not with os/exec, which would wait for the command itself: here one loop reaps all
+		// children.
 		g.pid, err = syscall.ForkExec(path, s.Argv, &syscall.ProcAttr{Env: s.Env, Files: []uintptr{0, 1, 2}, Sys: attr})
 		if err == nil {
 			return nil
@@ -191,10 +204,10 @@ func (g *guard) start(s *start) *failed {
 	}
 	f := &failed{Reason: err.Error(), NotFound: errors.Is(err, exec.ErrNotFound)}
 	if lookup := new(exec.Error); errors.As(err, &lookup) {
-		f.Reason = lookup.Err.Error() // the name is in the StartError already
+		f.Reason = lookup.Err.Error() // the StartError already has the name
 	}
 	if errors.Is(err, fs.ErrPermission) {
-		f.Errno = syscall.EACCES // LookPath tells only this much
+		f.Errno = syscall.EACCES // LookPath returns no more detail
 	}
 	if errors.As(err, &f.Errno) {
 		f.Reason = f.Errno.Error()
@@ -215,7 +228,7 @@ func (g *guard) start(s *start) *failed {
 	return f
 }
 
-// obey does what the worker orders. ok is false when there are no more orders.
+// obey carries out an order of the worker. ok is false if there are no more orders.
 func (g *guard) obey(o order, ok bool) {
 	if !ok {
 		g.orders = nil
@@ -225,22 +238,22 @@ func (g *guard) obey(o order, ok bool) {
 	if o.KillBy != 0 {
 		g.killBy = o.KillBy
 	}
-	if g.pid == 0 { // not started yet, and now it will not be
+	if g.pid == 0 { // not started yet, and now it never will be
 		g.stopped = g.stopped || o.Stop
 		return
 	}
 	if o.Signal == 0 || g.ended || g.killing || g.reap() || g.ended {
-		return // also if it has ended just now: then it ended by itself
+		return // also if it ended just now: then it ended by itself
 	}
 	g.stopped = g.stopped || o.Stop
 	g.signal(o.Signal)
 	if o.Stop {
-		g.signal(syscall.SIGCONT) // a stopped process gets no signal before it goes on
+		g.signal(syscall.SIGCONT) // a stopped process receives no other signal until it continues
 	}
 }
 
-// signal sends sig to the command: to its whole group if that is its own. The command was not reaped, or just now, so
-// its id and that of its group are still taken.
+// signal sends sig to the command, or to its process group if it has its own. The command has not
+// been reaped yet, or only just now, so its ID and that of its group are still in use.
 func (g *guard) signal(sig syscall.Signal) {
 	if g.group {
 		_ = syscall.Kill(-g.pid, sig)
@@ -249,8 +262,9 @@ func (g *guard) signal(sig syscall.Signal) {
 	}
 }
 
-// kill begins to kill everything; the loop in run goes on with it until nothing is left. One signal to the group
-// reaches all of it: the kernel does not let a process fork while a KILL is on its way to it.
+// kill begins to kill all processes. The loop in run continues until none is left. One signal to
+// the group reaches all of it: the kernel does not let a process fork while a KILL is pending for
+// it.
 func (g *guard) kill() {
 	if g.killing {
 		return
@@ -262,7 +276,7 @@ func (g *guard) kill() {
 	}
 }
 
-// killChildren is one round of killing: the command, and all that has become the guard's child so far.
+// killChildren does one round of killing: the command, and all current children of the guard.
 func (g *guard) killChildren() {
 	g.rounds++
 	if !g.ended {
@@ -271,8 +285,8 @@ func (g *guard) killChildren() {
 	KillChildren()
 }
 
-// reap takes note of every child that has ended, and tells whether none is left. When the command is among them, it
-// reports that and begins to kill what it left.
+// reap reaps every child that has ended, and returns true if none is left. If the command is among
+// them, reap reports its end and begins to kill the processes that it left.
 func (g *guard) reap() bool {
 	for {
 		var status syscall.WaitStatus
@@ -291,7 +305,8 @@ func (g *guard) reap() bool {
 			} else {
 				end.Code = status.ExitStatus()
 			}
-			g.kill() // before anything else: nothing of it may go on
+			// First of all, so that none of its processes continues.
+			g.kill()
 			g.report(report{Ended: end})
 		case g.ended && !g.stopped && status.Signaled() && status.Signal() == syscall.SIGKILL:
 			g.leftovers++

@@ -8,25 +8,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AdoptOrphans lets every descendant that loses its parent become a child of this process from now on: it becomes a
-// subreaper. An error says that they go elsewhere, so that nobody can tell when the last of them has ended.
+// AdoptOrphans makes this process a subreaper: from now on, every descendant that loses its parent
+// becomes its child. If AdoptOrphans fails, such descendants go to another process, and this one
+// cannot know when the last of them has ended.
 func AdoptOrphans() error { return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
 
-// KillChildren kills the children that this process has at this moment. Their own children, whatever group and session
-// they are in, become this process's when they are dead, if it adopts orphans: who calls it again and again, and reaps,
-// until no child is left has killed all descendants. Going down step by step is safe: a child's id stays taken until it
-// is reaped, that of a grandchild might pass to a stranger. So only who reaps may call it, and in the same goroutine.
+// KillChildren kills the current children of this process. If this process adopts orphans, then the
+// children of a killed child become its own, whatever their group and session. Calling KillChildren
+// and reaping until no child is left therefore kills all descendants. Killing one generation at a
+// time is safe: the ID of a child stays in use until the child is reaped, but the ID of a
+// grandchild might pass to an unrelated process. So call KillChildren only from the goroutine that
+// reaps.
 func KillChildren() {
 	for _, pid := range childrenOf(os.Getpid()) {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
 }
 
-// dieWithParent lets the kernel kill the process that is started with attr when the starting thread ends.
+// dieWithParent makes the kernel kill the process started with attr when the starting thread ends.
 func dieWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL }
 
 // childrenOf returns the children of a process. It reads the parent of every process, because
-// /proc/<pid>/task/<tid>/children does not exist in every kernel and may leave some out while others end.
+// /proc/<pid>/task/<tid>/children does not exist in every kernel and may omit some children while
+// others end.
 func childrenOf(parent int) []int {
 	var children []int
 	for _, pid := range processes() {
@@ -37,13 +41,14 @@ func childrenOf(parent int) []int {
 	return children
 }
 
-// Self returns the path by which this program can be executed again, for Options.Guard. On Linux it is a name for the
-// running program itself, so that a guard is never of another version because the file was replaced by an update.
+// Self returns the path for executing this program again, for Options.Guard. On Linux it refers to
+// the running program itself, so an update that replaces the file cannot start a guard of another
+// version.
 func Self() (string, error) {
 	if _, err := os.Stat(selfLink); err == nil {
 		return selfLink, nil
 	}
-	return os.Executable() // no /proc here
+	return os.Executable() // without /proc
 }
 
 const selfLink = "/proc/self/exe"

@@ -9,13 +9,14 @@ import (
 	"time"
 )
 
-// AdoptOrphans would let every descendant that loses its parent become a child of this process: Linux alone does that.
+// AdoptOrphans is not supported: only Linux lets a process adopt all of its orphaned descendants.
 func AdoptOrphans() error { return errors.ErrUnsupported }
 
-// KillChildren would kill the children of this process. Here they cannot be told from others' without a risk.
+// KillChildren does nothing, because this system offers no safe way to tell children from other
+// processes.
 func KillChildren() {}
 
-// A mark would tell the descendants of one guard from all other processes.
+// A mark would distinguish the descendants of one guard from all other processes.
 type mark uint64
 
 func newMark() mark { return 0 }
@@ -26,7 +27,7 @@ func (mark) kill(time.Duration) []int { return nil }
 
 func dieWithParent(*syscall.SysProcAttr) {}
 
-// Self returns the path by which this program can be executed again, for Options.Guard.
+// Self returns the path for executing this program again, for Options.Guard.
 func Self() (string, error) { return os.Executable() }
 
-const selfLink = "" // there is none
+const selfLink = "" // no such link

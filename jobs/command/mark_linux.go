@@ -11,18 +11,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A mark tells the descendants of one guard from all other processes, also when the guard is dead and they have left
-// the command's process group. It is a resource limit: every process inherits those of its parent, a new session or
-// an empty environment does not shed them, and they can be read from outside. The limit is the processor time that a
-// process with real-time scheduling may use without a system call, in microseconds. A mark is more than 70,000 years,
-// so it limits nothing. Only the soft limit carries it: a guard below the command sets a mark of its own.
+// A mark distinguishes the descendants of one guard from all other processes, even after the guard
+// has died and they have left the command's process group. It is a resource limit: every process
+// inherits the limits of its parent, a new session or an empty environment does not remove them,
+// and other processes can read them. The limit is the processor time, in microseconds, that a
+// process with real-time scheduling may use without a system call. A mark is more than 70,000
+// years, so it limits nothing. Only the soft limit carries it: a guard below the command sets its
+// own mark.
 type mark uint64
 
-// newMark draws a mark that no other guard of this host has.
+// newMark returns a random mark that no other guard on this host has.
 func newMark() mark { return mark(1<<61 | rand.Uint64()>>4) }
 
-// set marks this process, and so what it starts from now on. Where the system refuses, descendants cannot be told from
-// others: then the command's group is all that is killed after the death of its guard.
+// set marks this process, and thereby the processes that it starts from now on. If the system
+// refuses, descendants cannot be distinguished from other processes, and only the command's group
+// is killed after the death of its guard.
 func (m mark) set() {
 	var limit unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_RTTIME, &limit) == nil {
@@ -37,9 +40,11 @@ func (m mark) has(pid int) bool {
 	return unix.Prlimit(pid, unix.RLIMIT_RTTIME, nil, &limit) == nil && limit.Cur == uint64(m)
 }
 
-// kill kills every process with the mark until there is none, or the limit is over. It returns those that are left.
+// kill kills every process with the mark until none is left or the time limit has passed. It
+// returns those that are left.
 func (m mark) kill(limit time.Duration) (left []int) {
-	// The list of processes is read while others are started and end. Two reads that find none are not both wrong.
+	// The list is read while processes start and end. Two consecutive reads without a match are
+	// reliable.
 	for end, clean := time.Now().Add(limit), 0; clean < 2; clean++ {
 		left = left[:0]
 		for _, pid := range processes() {
@@ -59,11 +64,11 @@ func (m mark) kill(limit time.Duration) (left []int) {
 	return nil
 }
 
-// lookForMarked is how long the processes that were killed may take to end until they are looked for again.
+// lookForMarked is how long killed processes may take to end before the next search.
 const lookForMarked = 2 * time.Millisecond
 
-// killOne kills a process if it has the mark. The process is none of this one's children, so its ID may pass to another
-// process at any time: the descriptor does not.
+// killOne kills a process if it has the mark. The process is not a child of this one, so its ID may
+// pass to another process at any time. The descriptor does not.
 func (m mark) killOne(pid int) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
@@ -82,7 +87,7 @@ func processes() []int {
 		return nil
 	}
 	defer proc.Close()
-	names, _ := proc.Readdirnames(-1) // what could be read is better than nothing
+	names, _ := proc.Readdirnames(-1) // a partial list is better than none
 	var pids []int
 	for _, name := range names {
 		if pid, err := strconv.Atoi(name); err == nil {
@@ -92,17 +97,19 @@ func processes() []int {
 	return pids
 }
 
-// isDead reports whether a process has ended. Its parent may not have taken note of that yet.
+// isDead reports whether a process has ended. Its parent may not have reaped it yet.
 func isDead(pid int) bool {
 	fields := statOf(pid)
 	return len(fields) == 0 || string(fields[0]) == "Z" || string(fields[0]) == "X"
 }
 
-// statOf returns what /proc has of a process, from its state on: state, parent, ... It is empty if the process is gone.
+// statOf returns the fields of /proc/<pid>/stat from the state on: state, parent, ... It returns
+// nothing if the process has exited.
 func statOf(pid int) [][]byte {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return nil
 	}
-	return bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:]) // the name before may contain anything
+	// the name before it may contain any character
+	return bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 }

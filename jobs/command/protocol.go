@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// Both ends of the pipes are the same binary (see [Self]), so the messages need no versions. They are written with gob:
-// JSON would not keep bytes that are not UTF-8, which arguments and environments may contain.
+// Both ends of the pipes are the same binary (see [Self]), so the messages need no versions. They
+// are encoded with gob, because JSON would not preserve bytes that are not UTF-8, and arguments and
+// environments may contain such bytes.
 
 // The guard's ends of the two pipes.
 const (
@@ -14,38 +15,39 @@ const (
 	reportsFD = 4
 )
 
-// order is a message to the guard. The first one has Start and no other has.
+// order is a message to the guard. Only the first one has Start.
 type order struct {
 	Start *start
 
-	// KillBy is the reading of the boot clock at which everything is killed. 0 leaves it as it is; at the start it
-	// means none.
+	// KillBy is the reading of the boot clock at which all processes are killed. 0 leaves the
+	// deadline unchanged; in the first order it means no deadline.
 	KillBy time.Duration
 
-	// Signal is sent to the command, if it is not 0. Stop says that it is meant to end the command: however that ends
-	// then, it did not end by itself.
+	// Signal is sent to the command unless it is 0. Stop says that the signal asks the command to
+	// end: if the command ends after it, the command did not end by itself.
 	Signal syscall.Signal
 	Stop   bool
 }
 
-// start is what the guard needs to know to start the command. Where the command's input and output go, and its
-// folder, it inherits from the guard.
+// start has what the guard needs to start the command. The guard passes on its own input, outputs
+// and working directory.
 type start struct {
 	Argv   []string
-	Env    []string // all of it
-	Parent int      // the worker's process id
-	Group  int      // the process group to join; 0: one of its own
+	Env    []string // the complete environment
+	Parent int      // the worker's process ID
+	Group  int      // the process group to join; 0 means a new one
 	Mark   mark     // of the command's processes
-	Remove string   // a file to remove when nothing of the command is left; "" for none
+	// A file to remove when no process of the command is left, or "".
+	Remove string
 }
 
-// report is a message from the guard; each has one of the fields. They come in this order: Failed alone, or Started,
-// Ended, Gone. Only Started may be missing before the other two: when the deadline had come before the start.
+// report is a message from the guard. Each has exactly one field. Their order is Failed alone, or
+// Started, Ended, Gone. Started may be missing if the deadline had passed before the start.
 type report struct {
 	Failed  *failed
-	Started int // the command's process id
+	Started int // the command's process ID
 	Ended   *ended
-	Gone    *gone // and then the guard exits
+	Gone    *gone // after this report the guard exits
 }
 
 // failed says why the command could not be started.
@@ -55,17 +57,19 @@ type failed struct {
 	NotFound bool // there is no such program in PATH
 }
 
-// ended tells how the command, the first of its processes, has ended.
+// ended says how the command itself ended.
 type ended struct {
 	Code    int
 	Signal  syscall.Signal
-	Stopped bool // because it was told to, or because the guard killed it
-	Overdue bool // the guard killed it since the deadline had come
+	Stopped bool // it was asked to stop, or the guard killed it
+	Overdue bool // the guard killed it because the deadline had passed
 
-	Terminated bool // the guard has received a SIGTERM that was not sent by way of the worker
+	// The guard received a SIGTERM that did not come through the worker.
+	Terminated bool
 }
 
 // gone says that no process is left.
 type gone struct {
-	Leftovers int // how many the command had left running, which were killed
+	// How many processes the command had left running and the guard killed.
+	Leftovers int
 }

@@ -21,27 +21,30 @@ import (
 
 // Options configure an [Executor].
 type Options struct {
-	// Guard is how this program is started as a guard: the path of the program (see [Self]) and the arguments that
-	// make its main function call [GuardMain]. Required.
+	// Guard is the command line that starts this program as a guard: the path of the program (see
+	// [Self]) and the arguments that make its main function call [GuardMain]. Required.
 	Guard []string
 
-	// GuardEnv is the environment of guards as "NAME=value", in which they look up programs when a command has no PATH
-	// of its own. A user who may inspect a process of this user can read it. nil is the environment of this process.
+	// GuardEnv is the environment of guards as "NAME=value". A guard looks up a program in its PATH
+	// if the command has no PATH of its own. Any user who may inspect processes of this user can
+	// read it. nil means the environment of this process.
 	GuardEnv []string
 
-	// JobEnv is what the commands of jobs inherit ([Executor.Execute]). nil is the environment of this process.
+	// JobEnv is the environment that commands of jobs inherit ([Executor.Execute]). nil means the
+	// environment of this process.
 	JobEnv []string
 
-	// KillAfter is the time between TERM and KILL when a command is told to end. 0 means 5 s. The KILL never comes
-	// later than KillBy.
+	// KillAfter is the time between TERM and KILL when a command must stop. 0 means 5 s. The KILL
+	// never comes later than KillBy.
 	KillAfter time.Duration
 
-	// Logger hears of guards that do not answer. nil means slog.Default().
+	// Logger receives warnings about guards that do not respond. nil means slog.Default().
 	Logger *slog.Logger
 }
 
-// Executor runs commands under guards: [Executor.Execute] the command of a job, [Executor.Run] any. It is safe for
-// concurrent use and holds nothing open between its calls.
+// Executor runs commands under guards: [Executor.Execute] runs the command of a job, and
+// [Executor.Run] runs any command. It is safe for concurrent use and keeps nothing open between
+// calls.
 type Executor struct {
 	guard     []string
 	guardEnv  []string
@@ -50,14 +53,15 @@ type Executor struct {
 	log       *slog.Logger
 }
 
-// New returns an executor. It starts nothing. Errors: Guard is empty or names no program, or KillAfter is negative.
+// New returns an executor. It starts nothing. It returns an error if Guard is empty or names no
+// program, or if KillAfter is negative.
 func New(options Options) (*Executor, error) {
 	if len(options.Guard) == 0 {
 		return nil, errors.New("command: Options.Guard is required")
 	}
 	path, err := exec.LookPath(options.Guard[0])
 	if err == nil {
-		path, err = filepath.Abs(path) // a command may run in another folder
+		path, err = filepath.Abs(path) // a command may run in another directory
 	}
 	if err != nil {
 		return nil, fmt.Errorf("command: Options.Guard: %w", err)
@@ -81,58 +85,71 @@ func New(options Options) (*Executor, error) {
 
 // Spec says what [Executor.Run] runs.
 type Spec struct {
-	Argv []string // the program and its arguments; no shell. Without a slash the program is looked up in Env's PATH
-	Env  []string // the whole environment as "NAME=value"; of two of one name the last counts; nil: that of this process
-	Dir  string   // "" is the folder of this process
+	// Argv is the program and its arguments, without a shell. A program without a slash is looked
+	// up in the PATH of Env.
+	Argv []string
+	// Env is the whole environment as "NAME=value". The last entry of a name counts. nil means the
+	// environment of this process.
+	Env []string
+	Dir string // "" means the directory of this process
 
-	// Stdin is where the command reads; nil is an empty input. An *os.File in Stdout and Stderr is handed over as it
-	// is; another writer is copied to, and gets both in order if both are the same one; nil is nowhere.
+	// Stdin is the input of the command; nil is empty input. An *os.File in Stdout or Stderr is
+	// passed to the command directly. Any other writer receives a copy of the output, and if both
+	// fields hold the same writer, it receives both outputs in order. nil discards the output.
 	Stdin          *os.File
 	Stdout, Stderr io.Writer
 
-	// Foreground keeps the command in the process group of this process. It is for commands that use the terminal
-	// (see [Foreground]): one of another group would be stopped as soon as it reads from it. The terminal then sends
-	// Ctrl-C to both, so this process should catch SIGINT and SIGQUIT and let the command decide; and Ctrl-Z stops
-	// both, while the guard goes on and kills the command when the lease is over. What has to end gets TERM alone, not
-	// its children; KILL reaches all of them on Linux, elsewhere the command alone.
+	// Foreground keeps the command in the process group of this process. It is for commands that
+	// use the terminal (see [Foreground]): a command in another group would be stopped as soon as
+	// it reads from the terminal. The terminal then sends Ctrl-C to both processes, so this process
+	// should catch SIGINT and SIGQUIT and let the command decide. Ctrl-Z stops both, but the guard
+	// continues, and kills the command when the lease has expired. TERM goes only to the command,
+	// not to its children. KILL reaches all of them on Linux, and only the command on other
+	// systems.
 	Foreground bool
 
-	// Signals are passed on to the command: what this process gets in its place. In the foreground leave out those
-	// that the terminal sends to both. A signal does not end ctx. May be nil, and may be closed.
+	// Signals are passed on to the command: the signals that this process receives in its place. In
+	// the foreground, leave out those that the terminal sends to both. A signal does not end ctx.
+	// Signals may be nil, and may be closed.
 	Signals <-chan os.Signal
 
-	// KillBy returns the reading of the boot clock at which no process of the command may be alive any more. It is
-	// asked again and again, at least once a second and more often as that time comes near. nil: there is none.
+	// KillBy returns the reading of the boot clock at which no process of the command may be alive
+	// anymore. It is called at least once a second, and more often as that time approaches. nil
+	// means that there is no such time.
 	KillBy func() time.Duration
 
-	// Label is shown behind the guard's arguments in a list of processes. Never a secret.
+	// Label appears after the guard's arguments in a list of processes. It must not contain
+	// secrets.
 	Label string
 
-	remove string // a file that the guard removes when nothing of the command is left; "" for none
+	// The guard removes this file when no process of the command is left. "" means none.
+	remove string
 }
 
-// Foreground tells whether f is the terminal whose foreground belongs to the process group of this process: whether
-// somebody may be typing.
+// Foreground reports whether f is a terminal whose foreground process group is that of this
+// process, so that a person may be typing.
 func Foreground(f *os.File) bool {
 	group, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCGPGRP)
 	return err == nil && group == syscall.Getpgrp()
 }
 
 const (
-	// backstop is how long the guard's report of an end may stay out after the deadline before the worker acts itself.
+	// backstop is how long after the deadline the worker waits for the guard's report of an end
+	// before it acts itself.
 	backstop = 100 * time.Millisecond
 
-	// outputDelay is how long the end of the output is waited for when the guard has ended. Only if the guard was
-	// killed there may be a process left that holds it open.
+	// outputDelay is how long the worker waits for the end of the output after the guard has ended.
+	// Only if the guard was killed may a remaining process hold the output open.
 	outputDelay = time.Second
 )
 
-// Run runs a command and returns when nothing of it goes on. If ctx ends, the command gets TERM, and KILL after
-// KillAfter, at the latest when KillBy has come.
+// Run runs a command and returns when no process of it is left. If ctx ends, the command receives
+// TERM, and KILL after KillAfter or at KillBy, whichever comes first.
 //
-// nil means that the command exited with status 0. Errors: [*StartError], [*ExitError]; around the latter the cause of
-// ctx, if the command was told to end because of it, or locks.ErrLost, if it was killed when KillBy had come; else
-// something is wrong with the guard.
+// nil means that the command exited with status 0. The errors are [*StartError] and [*ExitError].
+// The cause of ctx wraps the latter if the command was stopped because ctx ended, and locks.ErrLost
+// wraps it if the command was killed because KillBy had passed. Any other error is a fault of the
+// guard.
 func (e *Executor) Run(ctx context.Context, spec Spec) error {
 	if len(spec.Argv) == 0 {
 		return errors.New("no command to run")
@@ -175,21 +192,23 @@ func (e *Executor) Run(ctx context.Context, spec Spec) error {
 	}
 }
 
-// child is one command and its guard, as the worker sees them. All of it belongs to the goroutine of Run.
+// child is one command and its guard, as seen by the worker. Only the goroutine of Run uses it.
 type child struct {
 	*Executor
 	spec Spec
 
 	cmd     *exec.Cmd     // the guard
-	pipe    *os.File      // orders; closing it is the order to kill
+	pipe    *os.File      // sends orders; closing it orders the guard to kill
 	orders  *gob.Encoder  // writes to pipe
-	reports *os.File      // its other end is the guard's alone, so it ends with it
+	reports *os.File      // only the guard has its other end, so it ends with the guard
 	mark    mark          // of the command's processes
 	told    time.Duration // the deadline that the guard knows
-	grace   time.Duration // reading of the boot clock at which a command that was told to end is killed; 0: not told
+	// The reading of the boot clock at which a command that was asked to stop is killed. 0 means
+	// that it was not asked.
+	grace time.Duration
 
 	pid    int  // the command; 0 until it has started
-	killed bool // the worker has killed it in the guard's place
+	killed bool // the worker has killed it in place of the guard
 	failed *failed
 	ended  *ended
 	gone   *gone
@@ -208,7 +227,7 @@ func (c *child) startGuard() error {
 	}
 	c.cmd = exec.Command(c.guard[0], c.guard[1:]...)
 	if c.guard[0] == selfLink {
-		c.cmd.Args[0] = os.Args[0] // tells more in a list of processes
+		c.cmd.Args[0] = os.Args[0] // more informative in a list of processes
 	}
 	if c.spec.Label != "" {
 		c.cmd.Args = append(c.cmd.Args, c.spec.Label)
@@ -216,7 +235,8 @@ func (c *child) startGuard() error {
 	// A guard does one thing at a time. With one processor it starts in nine tenths of the time.
 	c.cmd.Dir, c.cmd.Env = c.spec.Dir, append(slices.Clone(c.guardEnv), "GOMAXPROCS=1")
 	if c.spec.Stdin != nil {
-		c.cmd.Stdin = c.spec.Stdin // a nil *os.File must not become an io.Reader that is not nil
+		// A nil *os.File must not become a non-nil io.Reader.
+		c.cmd.Stdin = c.spec.Stdin
 	}
 	c.cmd.Stdout, c.cmd.Stderr = c.spec.Stdout, c.spec.Stderr
 	c.cmd.WaitDelay = outputDelay
@@ -234,8 +254,9 @@ func (c *child) startGuard() error {
 	return nil
 }
 
-// sendStart sends the first order. It can be larger than the pipe, so the guard has to read it while it is written; an
-// end of ctx calls that off, which a guard takes for the end of its worker.
+// sendStart sends the first order. The order can be larger than the pipe's buffer, so the guard
+// must read while the worker writes. If ctx ends, the write is interrupted, which the guard treats
+// as the death of its worker.
 func (c *child) sendStart(ctx context.Context) {
 	s := &start{Argv: c.spec.Argv, Env: withoutDoubles(c.spec.Env), Parent: os.Getpid(), Mark: c.mark, Remove: c.spec.remove}
 	if c.spec.Foreground {
@@ -249,14 +270,14 @@ func (c *child) sendStart(ctx context.Context) {
 	c.told = c.deadline()
 	err := c.orders.Encode(order{Start: s, KillBy: c.told})
 	if !stop() {
-		<-called // or its deadline would hit a later order
+		<-called // otherwise its deadline would affect a later order
 	}
 	if err != nil {
 		c.abandon()
 	}
 }
 
-// deadline returns the reading of the boot clock at which the command has to be dead; 0: none.
+// deadline returns the reading of the boot clock by which the command must be dead, or 0 for none.
 func (c *child) deadline() time.Duration {
 	deadline := c.grace
 	if c.spec.KillBy != nil {
@@ -268,18 +289,19 @@ func (c *child) deadline() time.Duration {
 	return deadline
 }
 
-// send gives an order. The pipe has room for thousands of them; if it is full nevertheless, the guard is stopped.
+// send sends an order. The pipe has room for thousands of orders. If it is full anyway, the guard
+// is stopped.
 func (c *child) send(o order) {
 	if c.pipe == nil {
 		return
 	}
 	_ = c.pipe.SetWriteDeadline(time.Now().Add(time.Second))
 	if err := c.orders.Encode(o); err != nil {
-		c.abandon() // half an order may be written: no other can follow it
+		c.abandon() // a partial order may be written, and no other can follow it
 	}
 }
 
-// abandon closes the orders: the guard kills everything as soon as it can.
+// abandon closes the orders pipe: the guard kills all processes as soon as it can.
 func (c *child) abandon() {
 	if c.pipe != nil {
 		c.pipe.Close()
@@ -287,10 +309,12 @@ func (c *child) abandon() {
 	}
 }
 
-// watch passes orders on until the guard has ended.
+// watch sends orders and receives reports until the guard has ended.
 func (c *child) watch(ctx context.Context) {
 	reports := make(chan report)
-	go func() { // ends with the guard, which alone has the other end of the pipe; read below until then
+	// Ends with the guard, which alone has the other end of the pipe. The loop below reads until
+	// then.
+	go func() {
 		defer close(reports)
 		decoder := gob.NewDecoder(c.reports)
 		for {
@@ -348,7 +372,7 @@ func (c *child) watch(ctx context.Context) {
 	}
 }
 
-// note takes what the guard reports.
+// note records a report of the guard.
 func (c *child) note(r report) {
 	switch {
 	case r.Failed != nil:
@@ -362,9 +386,9 @@ func (c *child) note(r report) {
 	}
 }
 
-// catchUp takes the reports that are waiting. A worker that was stopped itself comes back behind the deadline, while the
-// guard has done its work long ago, and the command's id may belong to a stranger by now. It returns false when the
-// guard has ended.
+// catchUp reads the pending reports. A worker that was itself stopped may continue after the
+// deadline, long after the guard has done its work, when the command's ID may already belong to
+// another process. catchUp returns false if the guard has ended.
 func (c *child) catchUp(reports <-chan report) bool {
 	moment := time.NewTimer(backstop / 5)
 	defer moment.Stop()
@@ -382,7 +406,8 @@ func (c *child) catchUp(reports <-chan report) bool {
 	return true
 }
 
-// nextLook returns when to ask for the deadline again: soon enough that a guard never takes an old one for the last.
+// nextLook returns when to check the deadline again: soon enough that the guard never acts on an
+// outdated one.
 func (c *child) nextLook() time.Duration {
 	deadline := c.deadline()
 	if deadline == 0 {
@@ -391,8 +416,8 @@ func (c *child) nextLook() time.Duration {
 	return min(max((deadline-locks.BootTime())/8, 20*time.Millisecond), time.Second)
 }
 
-// killCommand kills the command and its group while the guard cannot, and so has not reaped it either: the id of the
-// command is still its own.
+// killCommand kills the command and its group while the guard cannot run. The guard has not reaped
+// the command either, so the ID of the command is still its own.
 func (c *child) killCommand() {
 	if c.spec.Foreground {
 		_ = syscall.Kill(c.pid, syscall.SIGKILL)
@@ -401,7 +426,7 @@ func (c *child) killCommand() {
 	}
 }
 
-// close waits for the end of the guard and of the output, and returns how the guard ended.
+// close waits for the end of the guard and of the output, and returns the error of the guard.
 func (c *child) close() error {
 	c.abandon()
 	if c.gone == nil && c.failed == nil {
@@ -412,8 +437,9 @@ func (c *child) close() error {
 	return err
 }
 
-// killInPlace kills the command and its descendants in place of the guard, which has ended without a report that they
-// are dead. The guard may have been killed before it could report that there is a command.
+// killInPlace kills the command and its descendants in place of the guard, which has ended without
+// reporting that they are dead. The guard may have been killed before it could report the start of
+// the command.
 func (c *child) killInPlace() {
 	if c.pid != 0 {
 		c.log.Warn("guard was killed; its worker kills the command", "guard", c.cmd.Process.Pid, "command", c.pid, "label", c.spec.Label)
@@ -422,13 +448,13 @@ func (c *child) killInPlace() {
 		c.log.Error("guard was killed, and processes of its command cannot be killed", "pids", left, "label", c.spec.Label)
 	}
 	if c.pid != 0 {
-		c.killGroup() // also where marks are unknown
+		c.killGroup() // also on systems without marks
 	}
 }
 
-// killGroup kills the command's group after the death of its guard and waits until it is gone, but only for a moment:
-// where no process reaps the dead (a container whose first process is not made for that), they stay in the list of
-// processes.
+// killGroup kills the command's group after the death of its guard and waits briefly until it has
+// ended. The wait is short because dead processes stay in the process list if no process reaps them
+// (in a container whose first process does not do that).
 func (c *child) killGroup() {
 	if c.spec.Foreground {
 		return // the group is our own; the kernel kills the command itself
@@ -439,13 +465,14 @@ func (c *child) killGroup() {
 	}
 }
 
-// result returns what the end of the command means.
+// result translates the end of the command into an error.
 func (c *child) result(ctx context.Context) error {
 	var exit error
 	if c.ended.Signal != 0 || c.ended.Code != 0 {
 		exit = &ExitError{Code: c.ended.Code, Signal: c.ended.Signal, terminated: c.ended.Terminated}
 	}
-	killed := c.killed && c.ended.Signal == syscall.SIGKILL // by us: the guard saw a command that ended by itself
+	// by us: the guard saw a command that ended by itself
+	killed := c.killed && c.ended.Signal == syscall.SIGKILL
 	if !c.ended.Stopped && !killed {
 		c.noteLeftovers()
 		return exit
@@ -464,8 +491,8 @@ func (c *child) result(ctx context.Context) error {
 	return fmt.Errorf("%w (%w)", cause, exit)
 }
 
-// noteLeftovers tells in the output that something was killed behind the command's back, because its author will look
-// for it there.
+// noteLeftovers writes to the output that leftover processes were killed, because the author of the
+// command will look for the reason there.
 func (c *child) noteLeftovers() {
 	if c.gone != nil && c.gone.Leftovers > 0 && c.spec.Stderr != nil {
 		fmt.Fprintf(c.spec.Stderr, "lockstep: the command left %d processes running; they were killed, since its lock is free now\n", c.gone.Leftovers)

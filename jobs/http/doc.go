@@ -1,40 +1,43 @@
-// Package httpjob does jobs that are one HTTP request. (The folder is jobs/http; the name keeps it apart from net/http,
-// which whoever wires it uses too.)
+// Package httpjob runs jobs that consist of one HTTP request. (The folder is jobs/http. The package
+// name differs from net/http, because code that uses this package usually imports net/http too.)
 //
 // # The request
 //
-// Method, URL and headers are the job's. Beside them go
+// The job defines the method, the URL and the headers. The executor adds these headers:
 //
-//	Idempotency-Key    the same for every attempt of a run: a server that remembers it does the work once
-//	Lockstep-Token     the fencing token, in decimal: a server that remembers the highest one refuses a lower one
+//	Idempotency-Key    the same for every attempt of a run; a server that remembers it works once
+//	Lockstep-Token     the fencing token, in decimal; a server that keeps the highest one
+//	                   refuses a lower one
 //	Lockstep-Run-Id    the run
 //	Lockstep-Attempt   1 for the first attempt
 //	traceparent        W3C trace context, if the attempt has one
 //
-// and the run's args as a JSON body; without args that is {}, or no body at all for GET and HEAD, which many servers
-// do not take one from. A header that the job sets itself wins.
+// The JSON body is the run's args. Without args it is {}, except that GET and HEAD then have no
+// body, because many servers do not accept one. A header that the job sets takes precedence.
 //
-// # The answer
+// # The response
 //
-//	2xx, read to its end                         success
-//	408, 425, 429, 5xx, an error of the network  failed attempt; Retry-After is honoured
-//	any other status                             failed for good
+//	2xx, read to its end                     success
+//	408, 425, 429, 5xx, or a network error   failed attempt; Retry-After is honored
+//	any other status                         failed, without a retry
 //
-// The work counts as going on until the body has ended, so the lock is kept while a server streams its progress. The
-// status line and the first part of the body go to the run's output, the rest is read and dropped.
+// The attempt lasts until the response body has ended, so the worker keeps the lock while a server
+// streams its progress. The status line and the first part of the body go to the run's output. The
+// rest is read and discarded.
 //
-// Redirects are not followed: 301, 302 and 303 would turn a POST into a GET, and any of them would carry the token and
-// the job's headers, secrets among them, to a place that the job does not name. So a 3xx fails for good and says where
-// it points to.
+// The executor does not follow redirects. 301, 302 and 303 would turn a POST into a GET, and any
+// redirect would carry the token and the job's headers, secrets included, to a host that the job
+// does not name. So a 3xx status fails the run, and the error names the target of the redirect.
 //
-// URLs may contain secrets (a token in the query, a webhook's path), and errors are kept in Redis. So errors name the
-// method and the host only.
+// URLs may contain secrets (a token in the query, the path of a webhook), and errors are stored in
+// Redis. So errors name only the method and the host.
 //
 // # What is not promised
 //
-// When the context ends, the connection is closed, but nothing stops the server from finishing what it began. If that
-// must not happen after the lock has passed on, the server has to check Lockstep-Token.
+// When the context ends, the executor closes the connection, but nothing stops the server from
+// finishing the request. If the server must not do that after the lock has passed to another
+// worker, it must check Lockstep-Token.
 //
-// net/http sends a request a second time on a new connection when an idle one turns out to be closed. Both carry the
-// same Idempotency-Key and token.
+// When an idle connection turns out to be closed, net/http sends the request again on a new one.
+// Both requests carry the same Idempotency-Key and token.
 package httpjob

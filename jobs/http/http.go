@@ -19,21 +19,24 @@ import (
 
 // Options configure an [Executor].
 type Options struct {
-	// Transport sends the requests. nil means a new one with connections of its own, with the proxy that the
-	// environment names. There is no time limit but the context's, since a job may take as long as it takes.
+	// Transport sends the requests. nil means a new transport with its own connections, which uses
+	// the proxy that the environment names. Only the context limits the time of a request, because
+	// the duration of a job has no general limit.
 	Transport http.RoundTripper
 
-	// Output is how many bytes of a response's body go to the run's output. 0 means 8 KiB: half of what is kept.
+	// Output is how many bytes of a response body go to the run's output. 0 means 8 KiB, which is
+	// half of what a run keeps.
 	Output int64
 }
 
-// Executor sends the request of a job. It is safe for concurrent use. [Executor.Close] closes its idle connections.
+// Executor sends the request of a job. It is safe for concurrent use. [Executor.Close] closes idle
+// connections.
 type Executor struct {
 	client *http.Client
 	output int64
 }
 
-// New returns an executor. It dials nothing. Error: Output is negative.
+// New returns an executor. It opens no connection. It returns an error if Output is negative.
 func New(options Options) (*Executor, error) {
 	if options.Output < 0 {
 		return nil, fmt.Errorf("httpjob: Options.Output %d is negative", options.Output)
@@ -48,7 +51,7 @@ func New(options Options) (*Executor, error) {
 			TLSHandshakeTimeout:   10 * time.Second,
 			ExpectContinueTimeout: time.Second,
 			IdleConnTimeout:       90 * time.Second,
-			MaxIdleConnsPerHost:   16, // jobs often call one and the same host
+			MaxIdleConnsPerHost:   16, // jobs often call the same host
 			ForceAttemptHTTP2:     true,
 		}
 	}
@@ -61,12 +64,13 @@ func New(options Options) (*Executor, error) {
 	}, nil
 }
 
-// Close closes the idle connections. Attempts that still run are not touched.
+// Close closes the idle connections. Running attempts continue.
 func (e *Executor) Close() { e.client.CloseIdleConnections() }
 
-// Execute sends the request of attempt.Job.HTTP once and reads the answer to its end. The package's comment says what
-// counts as success; an error that is not to be retried was made with jobs.Permanent, one with a Retry-After with
-// jobs.RetryAfter, and the cause of ctx, once that has ended, is in front of any error.
+// Execute sends the request of attempt.Job.HTTP once and reads the response to its end. The package
+// comment defines success. An error that must not be retried was made with jobs.Permanent, and an
+// error with a Retry-After was made with jobs.RetryAfter. Once ctx has ended, its cause precedes
+// any error.
 func (e *Executor) Execute(ctx context.Context, attempt *jobs.Attempt) error {
 	request, err := newRequest(ctx, attempt)
 	if err != nil {
@@ -79,7 +83,8 @@ func (e *Executor) Execute(ctx context.Context, attempt *jobs.Attempt) error {
 	return err
 }
 
-// newRequest returns the request of an attempt; its errors will be the same next time.
+// newRequest returns the request of an attempt. Its errors are permanent: the next attempt would
+// fail the same way.
 func newRequest(ctx context.Context, attempt *jobs.Attempt) (*http.Request, error) {
 	job := attempt.Job.HTTP
 	if job == nil {
@@ -120,7 +125,7 @@ func newRequest(ctx context.Context, attempt *jobs.Attempt) (*http.Request, erro
 			return nil, fmt.Errorf("header %s: its value has a line break or a zero byte (does the file of a secret end with a line break?)", name)
 		}
 		if http.CanonicalHeaderKey(name) == "Host" {
-			request.Host = value // net/http reads it from there alone
+			request.Host = value // net/http ignores a Host in Header
 			continue
 		}
 		header.Set(name, value)
@@ -164,13 +169,13 @@ func (e *Executor) send(request *http.Request, attempt *jobs.Attempt) error {
 	return jobs.Permanent(err)
 }
 
-// copyBody reads a body to its end, and writes the first part of it. What the server echoes of secrets is replaced before
-// the body is cut: half a secret would not be recognized.
+// copyBody reads a body to its end, and writes the first part of it to output. It replaces secrets
+// that the server echoes before it cuts the body, because half a secret would not be recognized.
 func (e *Executor) copyBody(output io.Writer, body io.Reader, redactor *jobs.Redactor) error {
 	first := &head{to: output, left: e.output}
 	redacted := redactor.Writer(first)
 	_, err := io.Copy(redacted, body)
-	_ = redacted.Close() // what it holds back is short, and the error of first is known
+	_ = redacted.Close() // the text it held back is short, and the error of first is known
 	rest := int64(0)
 	if errors.Is(err, errFull) {
 		rest, err = io.Copy(io.Discard, body)
@@ -181,10 +186,10 @@ func (e *Executor) copyBody(output io.Writer, body io.Reader, redactor *jobs.Red
 	return err
 }
 
-// errFull says that a head has taken all it takes.
+// errFull says that a head has reached its limit.
 var errFull = errors.New("enough")
 
-// head passes on the first bytes of what is written to it, and counts the others.
+// head passes on the first bytes that are written to it, and counts the rest.
 type head struct {
 	to            io.Writer
 	left, omitted int64
@@ -203,11 +208,13 @@ func (h *head) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// maxRetryAfter bounds what a server may ask for: a wrong unit there must not put a job to sleep for years.
+// maxRetryAfter limits the pause that a server may ask for: a wrong unit must not stop a job for
+// years.
 const maxRetryAfter = 24 * time.Hour
 
-// retryAfter reads the header Retry-After: seconds or a date. A date counts from the answer's own Date, since the
-// server's clock and ours may differ; only without that from now.
+// retryAfter reads the Retry-After header, which has seconds or a date. It compares a date with the
+// response's own Date, because the server's clock may differ from ours, and with now only if there
+// is no Date.
 func retryAfter(header http.Header, now func() time.Time) (time.Duration, bool) {
 	text := strings.TrimSpace(header.Get("Retry-After"))
 	if seconds, err := strconv.ParseUint(text, 10, 64); err == nil {
@@ -224,7 +231,7 @@ func retryAfter(header http.Header, now func() time.Time) (time.Duration, bool) 
 	return min(max(at.Sub(from), 0), maxRetryAfter), true
 }
 
-// withoutURL takes the URL out of an error of net/http.
+// withoutURL removes the URL from an error of net/http.
 func withoutURL(err error) error {
 	var urlError *url.Error
 	if errors.As(err, &urlError) {
