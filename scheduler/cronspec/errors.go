@@ -5,18 +5,21 @@ import (
 	"strings"
 )
 
-// Error says what is wrong with a trigger and what to write instead. All errors of this package are of this type.
+// Error describes a mistake in a trigger and its correction. All errors of this package have this
+// type.
 type Error struct {
-	Key     string // the key of the job that the text belongs to: "schedule", "every" or "timezone"
-	Text    string // the whole text
-	Field   string // for a schedule the field that is wrong, such as "minute"; "" when it is not about one field
+	// The key of the job that has the text: "schedule", "every" or "timezone".
+	Key  string
+	Text string // the whole text
+	// The wrong field of a schedule, such as "minute", or "" if the mistake is not in one field.
+	Field   string
 	Part    string // the piece of Text that is wrong
-	Offset  int    // where Part begins in Text, in bytes
+	Offset  int    // byte offset of Part in Text
 	Problem string // what is wrong
-	Hint    string // what to do about it; "" when Problem says it
+	Hint    string // the remedy; "" if Problem includes it
 }
 
-// Error returns one line: the text, the part that is wrong, the problem and the remedy.
+// Error returns one line: the text, the wrong part, the problem and the remedy.
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString(e.Key + " " + quote(e.Text) + ": ")
@@ -30,7 +33,7 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// quote keeps the message on one line and readable, whatever was pasted into the config.
+// quote keeps the message on one readable line, even for odd text in a config.
 func quote(s string) string {
 	const limit = 120
 	if len(s) > limit {

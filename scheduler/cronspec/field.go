@@ -6,16 +6,17 @@ import (
 	"strings"
 )
 
-// field is what may stand in one place of cron text.
+// field describes one field of cron text.
 type field struct {
 	name     string
-	min, max int      // the values that may be written
-	last     int      // the last value that * and 5/15 reach: 7 is Sunday, but a week has no eighth day
-	names    []string // names[i] may stand for min+i
-	day      bool     // one of the two day fields
+	min, max int // the accepted values
+	// The last value that * and 5/15 reach: 7 is Sunday, but a week has no eighth day.
+	last  int
+	names []string // names[i] is another spelling of min+i
+	day   bool     // one of the two day fields
 }
 
-// fields are the six places in their order. Cron text with five has 0 for the second.
+// fields are the six fields in order. In cron text with five fields, the second is 0.
 var fields = [6]field{
 	{name: "second", min: 0, max: 59, last: 59},
 	{name: "minute", min: 0, max: 59, last: 59},
@@ -27,8 +28,8 @@ var fields = [6]field{
 		names: []string{"sun", "mon", "tue", "wed", "thu", "fri", "sat"}},
 }
 
-// check refuses what is wrong in a field, and otherwise writes the field to b in such a way that the library takes it
-// as it is meant.
+// check refuses a field with mistakes. Otherwise it writes the field to b in a form that the
+// library reads as intended.
 func (f *field) check(p part, b *strings.Builder) *Error {
 	if p.text == "?" && f.day {
 		b.WriteByte('*')
@@ -55,7 +56,7 @@ func (f *field) check(p part, b *strings.Builder) *Error {
 	return nil
 }
 
-// checkItem does for one item of the list what check does for the field.
+// checkItem is check for one item of a list.
 func (f *field) checkItem(item part, b *strings.Builder) *Error {
 	base, stepText, stepped := strings.Cut(item.text, "/")
 	low, high, err := f.span(item, base, stepped)
@@ -77,7 +78,7 @@ func (f *field) checkItem(item part, b *strings.Builder) *Error {
 		b.WriteString(item.text)
 		return nil
 	}
-	// The library knows Sunday as 0 only, and no range that ends with it.
+	// The library accepts Sunday only as 0, and no range that ends with it.
 	for v := low; v <= high; v += step {
 		if v > low {
 			b.WriteByte(',')
@@ -87,7 +88,7 @@ func (f *field) checkItem(item part, b *strings.Builder) *Error {
 	return nil
 }
 
-// span returns the first and the last value of an item, whose part before the step is base.
+// span returns the first and the last value of an item. base is the part before the step.
 func (f *field) span(item part, base string, stepped bool) (low, high int, err *Error) {
 	if base == "*" {
 		return f.min, f.last, nil
@@ -118,7 +119,7 @@ func (f *field) span(item part, base string, stepped bool) (low, high int, err *
 	return low, high, nil
 }
 
-// value reads a number or a name.
+// value parses a number or a name.
 func (f *field) value(item part, text string) (int, *Error) {
 	for i, name := range f.names {
 		if strings.EqualFold(text, name) {
@@ -171,7 +172,7 @@ func (f *field) unknown(item part, text string) *Error {
 	return f.wrong(item, fmt.Sprintf("%s is not a value", quote(text)), "write "+f.bounds())
 }
 
-// misplaced explains a star or question mark that stands beside something else.
+// misplaced explains a star or question mark next to other text.
 func (f *field) misplaced(item part, base string) *Error {
 	switch {
 	case base == "?" && f.day:
@@ -182,7 +183,7 @@ func (f *field) misplaced(item part, base string) *Error {
 	return f.wrong(item, "* stands alone or before a /", "write "+f.bounds())
 }
 
-// backwards explains a range whose end lies before its beginning.
+// backwards explains a range whose end is before its beginning.
 func (f *field) backwards(item part, low, high int) *Error {
 	if strings.Contains(item.text, "/") {
 		return f.wrong(item, "the range runs backwards", "write two ranges")
@@ -200,12 +201,13 @@ func (f *field) backwards(item part, low, high int) *Error {
 	return f.wrong(item, "the range runs backwards", hint)
 }
 
-// wrong returns an error about a part of the field; Parse adds the text.
+// wrong returns an error for a part of the field. Parse adds the text.
 func (f *field) wrong(p part, problem, hint string) *Error {
 	return &Error{Field: f.name, Part: p.text, Offset: p.at, Problem: problem, Hint: hint}
 }
 
-// parseNumber reads digits, and nothing else: no sign. What is too large for an int is larger than any field's values.
+// parseNumber parses digits without a sign. A number too large for an int exceeds the values of any
+// field.
 func parseNumber(text string) (int, bool) {
 	if text == "" || strings.Trim(text, "0123456789") != "" {
 		return 0, false

@@ -2,8 +2,9 @@ package cronspec
 
 import "time"
 
-// ShortestGap returns the shortest time between two ticks of the schedule, as its next thousand ticks after 2024-01-01 show
-// it, or those of twelve years when these are fewer. A change of the zone's clock may have a still shorter one elsewhere.
+// ShortestGap returns the shortest time between two ticks of the schedule among its next thousand
+// ticks after 2024-01-01, or among those of twelve years if there are fewer. A clock change at
+// another time may cause a shorter gap.
 func (s *Schedule) ShortestGap() time.Duration {
 	if s.every > 0 {
 		return time.Duration(s.every) * time.Second

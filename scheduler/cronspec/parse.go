@@ -13,13 +13,13 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// library reads the six fields that [field.check] has let pass.
+// library parses the six fields that [field.check] has accepted.
 var library = cron.NewParser(cron.Second | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow)
 
-// libraryStar is the bit by which the library marks a field that is a star.
+// libraryStar is the bit with which the library marks a field that is a star.
 const libraryStar = 1 << 63
 
-// aliases are the names for whole schedules.
+// aliases are names of whole schedules.
 var aliases = map[string]string{
 	"@hourly":   "0 * * * *",
 	"@daily":    "0 0 * * *",
@@ -30,16 +30,18 @@ var aliases = map[string]string{
 	"@annually": "0 0 1 1 *",
 }
 
-// longest bounds cron text, in bytes. Every value of every field written out takes about 500.
+// longest limits cron text, in bytes. All values of all fields take about 500.
 const longest = 1000
 
-// layout is the order of the fields, as error messages name it.
+// layout is the order of the fields in error messages.
 const layout = "minute hour day-of-month month weekday (and optionally seconds in front)"
 
-// Parse reads cron text: minute, hour, day of month, month and weekday, optionally with seconds as a sixth field in
-// front, or one of @hourly @daily @midnight @weekly @monthly @yearly @annually. A field is a star or a list of values,
-// ranges (9-17) and steps (*/15, 9-17/2, 5/15); months and weekdays have names of three letters; Sunday is 0 and 7. In
-// the two day fields ? is a star. The schedule follows the wall clock of loc; nil is UTC, time.Local is refused.
+// Parse parses cron text. The text has the fields minute, hour, day of month, month and weekday,
+// with seconds as an optional field in front, or is one of @hourly @daily @midnight @weekly
+// @monthly @yearly @annually. A field is a star or a list of values, ranges (9-17) and steps (*/15,
+// 9-17/2, 5/15). Months and weekdays have names of three letters. Sunday is 0 and 7. In the two day
+// fields ? is a star. The schedule follows the wall clock of loc. A nil loc means UTC, and
+// time.Local is refused.
 //
 // The error is an [*Error]. Text without any tick is an error too.
 func Parse(expr string, loc *time.Location) (*Schedule, error) {
@@ -58,7 +60,7 @@ func Parse(expr string, loc *time.Location) (*Schedule, error) {
 	return s, nil
 }
 
-// read fills in the pattern. The error lacks Key and Text.
+// read fills in the pattern. Its error lacks Key and Text.
 func (s *Schedule) read(expr string) *Error {
 	if len(expr) > longest {
 		return &Error{Part: expr, Problem: fmt.Sprintf("longer than %d characters", longest),
@@ -101,10 +103,10 @@ func (s *Schedule) read(expr string) *Error {
 	return nil
 }
 
-// readPlain has the library read six checked fields.
+// readPlain parses six checked fields with the library.
 func readPlain(plain string) (spec *cron.SpecSchedule, err error) {
 	defer func() {
-		// The library panics on some texts. The checks know those of today.
+		// The library panics on some texts. The checks catch the known ones.
 		if r := recover(); r != nil {
 			err = fmt.Errorf("panic: %v", r)
 		}
@@ -116,13 +118,13 @@ func readPlain(plain string) (spec *cron.SpecSchedule, err error) {
 	return read.(*cron.SpecSchedule), nil
 }
 
-// part is a piece of cron text and where it begins in it, in bytes.
+// part is a piece of cron text and its byte offset.
 type part struct {
 	text string
 	at   int
 }
 
-// split cuts cron text at white space.
+// split splits cron text at white space.
 func split(expr string) []part {
 	var parts []part
 	rest := expr
@@ -140,7 +142,7 @@ func split(expr string) []part {
 	}
 }
 
-// checkWhole refuses what is wrong with the text as a whole: not five or six fields, and no known name.
+// checkWhole refuses text that has neither five or six fields nor a known name.
 func checkWhole(expr string, parts []part) *Error {
 	if len(parts) == 0 {
 		return &Error{Part: expr, Problem: "empty", Hint: "write " + layout}
@@ -193,7 +195,7 @@ func checkWhole(expr string, parts []part) *Error {
 	return nil
 }
 
-// checkAlias refuses every name with an @ but the known ones.
+// checkAlias refuses every name with an @ except the known ones.
 func checkAlias(parts []part, wrong func(problem, hint string) *Error) *Error {
 	name := parts[0].text
 	if _, ok := aliases[name]; ok {
@@ -215,7 +217,7 @@ func checkAlias(parts []part, wrong func(problem, hint string) *Error) *Error {
 	}
 	best, least := "@daily", len(name)
 	for alias := range aliases {
-		// Ties go by the alphabet, so that the message is the same each time.
+		// Alphabetical order breaks ties, so the message is always the same.
 		distance := levenshtein.ComputeDistance(strings.ToLower(name), alias)
 		if distance < least || distance == least && alias < best {
 			best, least = alias, distance
@@ -224,13 +226,13 @@ func checkAlias(parts []part, wrong func(problem, hint string) *Error) *Error {
 	return wrong("unknown name", fmt.Sprintf("did you mean %q?", best))
 }
 
-// isNumber tells whether text is a number up to most, of one or two digits.
+// isNumber reports whether text is a number of one or two digits that is at most most.
 func isNumber(text string, most int) bool {
 	n, err := strconv.ParseUint(text, 10, 8)
 	return err == nil && len(text) <= 2 && int(n) <= most
 }
 
-// plainNumber takes the zero away that stands in front of a time.
+// plainNumber removes the leading zero of a time.
 func plainNumber(text string) string {
 	if len(text) == 2 {
 		return strings.TrimPrefix(text, "0")
@@ -238,7 +240,7 @@ func plainNumber(text string) string {
 	return text
 }
 
-// wordInterval is an interval whose unit is a word: 5minutes, or the word alone.
+// wordInterval matches an interval whose unit is a word: 5minutes, or the word alone.
 var wordInterval = regexp.MustCompile(`^(\d*)([smh])(?:ec|econd|in|inute|r|our)s?$`)
 
 func isInterval(text string) bool {

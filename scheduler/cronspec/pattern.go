@@ -5,22 +5,23 @@ import (
 	"time"
 )
 
-// lastYear is the last one in which ticks lie: RFC 3339 ends there.
+// lastYear is the last year with ticks: RFC 3339 ends there.
 const lastYear = 9999
 
-// pattern is what cron text says about wall times. Bit n of a field is set when the value n matches.
+// pattern is the meaning of cron text for wall times. Bit n of a field is set if the value n
+// matches.
 //
-// Invariant: every field has a bit, and [pattern.comes] is true. Parse refuses what has not.
+// Invariant: every field has a bit, and [pattern.comes] is true. Parse refuses other text.
 type pattern struct {
 	second, minute, hour, dayOfMonth, month, weekday uint64
 
-	// Whether the day field is a star. While neither is, a day matches when either field does.
+	// Whether the day field is a star. If neither is, a day matches when either field matches.
 	anyDayOfMonth, anyWeekday bool
 }
 
-// next returns the first matching wall time that is not before wall, both in seconds since 1970-01-01T00:00 of that
-// wall clock, and false when there is none up to the year after lastYear (where the wall clocks of lastYear's last
-// instants may be).
+// next returns the first matching wall time at or after wall. Both are in seconds since
+// 1970-01-01T00:00 of that wall clock. It returns false if none exists up to the year after
+// lastYear, which the wall clocks of lastYear's last instants may show.
 func (p *pattern) next(wall int64) (int64, bool) {
 	t := time.Unix(wall, 0).UTC()
 	year, month, day := t.Date()
@@ -47,8 +48,8 @@ func (p *pattern) next(wall int64) (int64, bool) {
 	}
 }
 
-// clock returns the first matching time of day that is not before hour:minute:second, in seconds since midnight, and
-// false when the day has none left.
+// clock returns the first matching time of day at or after hour:minute:second, in seconds since
+// midnight. It returns false if none is left on that day.
 func (p *pattern) clock(hour, minute, second int) (int64, bool) {
 	s := 64
 	if p.hour>>hour&1 != 0 {
@@ -68,13 +69,14 @@ func (p *pattern) clock(hour, minute, second int) (int64, bool) {
 	return int64(hour)*3600 + int64(minute)*60 + int64(s), true
 }
 
-// days returns the matching days of a month: bit n is set when the n-th day matches.
+// days returns the matching days of a month: bit n is set if day n matches.
 func (p *pattern) days(year int, month time.Month) uint64 {
 	if p.month>>month&1 == 0 {
 		return 0
 	}
 	first := uint(time.Date(year, month, 1, 0, 0, 0, 0, time.UTC).Weekday())
-	// One week of weekdays, beginning with that of the month's first day, is laid out five times from day 1 on.
+	// A week of weekdays that begins with that of the month's first day, repeated five times from
+	// day 1 on.
 	week := (p.weekday>>first | p.weekday<<(7-first)) & (1<<7 - 1)
 	byWeekday := week * (1 | 1<<7 | 1<<14 | 1<<21 | 1<<28) << 1
 
@@ -85,11 +87,11 @@ func (p *pattern) days(year int, month time.Month) uint64 {
 	return days & (1<<(daysIn(year, month)+1) - 1)
 }
 
-// comes reports whether there is a matching day at all: not for 30 February.
+// comes reports whether any day matches. None does for 30 February.
 func (p *pattern) comes() bool {
 	const leapYear = 2000
 	if !p.anyWeekday {
-		return true // a weekday comes in every month, and the day of month is no further condition
+		return true // every month has each weekday, and the day of month does not restrict it
 	}
 	for month := time.January; month <= time.December; month++ {
 		if p.month>>month&1 != 0 && from(p.dayOfMonth, 1) <= daysIn(leapYear, month) {
@@ -99,7 +101,7 @@ func (p *pattern) comes() bool {
 	return false
 }
 
-// from returns the lowest set bit that is not below n, or 64.
+// from returns the lowest set bit at or above n, or 64.
 func from(set uint64, n int) int { return bits.TrailingZeros64(set >> n << n) }
 
 func midnight(year int, month time.Month, day int) int64 {

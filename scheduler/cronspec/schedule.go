@@ -6,14 +6,15 @@ import (
 	"time"
 )
 
-// Ticks lie strictly between these two, in Unix seconds: 0001-01-01T00:00Z is Go's zero time, which means never.
+// Ticks are strictly between these two, in Unix seconds. 0001-01-01T00:00Z is Go's zero time, which
+// means never.
 const (
 	begin = -62135596800
 	end   = 253402300800 // the first second of the year after lastYear
 )
 
-// Schedule is one trigger: cron text in a time zone, made by [Parse], or an interval, made by [Every]. Ask it with
-// [Schedule.Next]. It never changes and is safe for concurrent use.
+// Schedule is one trigger: cron text in a time zone, made by [Parse], or an interval, made by
+// [Every]. [Schedule.Next] returns its ticks. A Schedule is immutable and safe for concurrent use.
 type Schedule struct {
 	text string
 	loc  *time.Location
@@ -24,8 +25,9 @@ type Schedule struct {
 	realTime bool    // the hour field is "*" or "*/n"
 }
 
-// Every returns the schedule whose ticks are the multiples of interval since 1970-01-01T00:00Z, so every replica and
-// every restart has the same ones. The interval is a whole number of seconds, at least one.
+// Every returns the schedule whose ticks are the multiples of interval since 1970-01-01T00:00Z, so
+// they are the same on all replicas and after every restart. The interval must be a whole number of
+// seconds, and at least one.
 func Every(interval time.Duration) (*Schedule, error) {
 	text := FormatInterval(interval)
 	fail := func(problem, hint string) (*Schedule, error) {
@@ -40,7 +42,7 @@ func Every(interval time.Duration) (*Schedule, error) {
 	return &Schedule{text: "every " + text, loc: time.UTC, every: int64(interval / time.Second)}, nil
 }
 
-// FormatInterval writes 15m where [time.Duration] writes 15m0s.
+// FormatInterval returns 15m where [time.Duration.String] returns 15m0s.
 func FormatInterval(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
@@ -52,17 +54,18 @@ func FormatInterval(d time.Duration) string {
 	return s
 }
 
-// String returns the cron text as it was given to [Parse], or "every 15m".
+// String returns the cron text that was passed to [Parse], or "every 15m".
 func (s *Schedule) String() string { return s.text }
 
-// Location returns the time zone whose wall clock the schedule follows; UTC for an interval.
+// Location returns the time zone whose wall clock the schedule follows. It is UTC for an interval.
 func (s *Schedule) Location() *time.Location { return s.loc }
 
-// Next returns the first tick strictly after the given instant, in UTC, without a fraction of a second. For all
-// instants from one tick up to the next the answer is the same.
+// Next returns the first tick strictly after the given instant, in UTC, without a fraction of a
+// second. It returns the same tick for all instants from one tick up to the next.
 //
-// The zero time means that no tick comes before the end of the year 9999. For a schedule that [Parse] or [Every]
-// returned this is so only near that end. An instant before the year 1 counts as its beginning.
+// The zero time means that no tick is left before the end of the year 9999. For a schedule that
+// [Parse] or [Every] returned, that happens only near that end. An instant before the year 1 counts
+// as the beginning of the year 1.
 func (s *Schedule) Next(after time.Time) time.Time {
 	a := max(after.Unix(), begin)
 	tick, ok := int64(0), a < end
@@ -82,7 +85,8 @@ func (s *Schedule) Next(after time.Time) time.Time {
 	return time.Unix(tick, 0).UTC()
 }
 
-// nextRealTime returns the first instant after a whose wall clock matches. Instants and wall times are in seconds.
+// nextRealTime returns the first instant after a whose wall clock matches. Instants and wall times
+// are in seconds.
 func (s *Schedule) nextRealTime(a int64) (int64, bool) {
 	for u := a + 1; u < end; {
 		offset, until := s.stretch(u)
@@ -98,12 +102,13 @@ func (s *Schedule) nextRealTime(a int64) (int64, bool) {
 	return 0, false
 }
 
-// reach bounds, in seconds, how far the wall clock of an instant is from that of another one with a different offset,
-// beyond what has passed between them: offsets lie between -25 and +26 hours (RFC 9636, section 3.2).
+// reach limits, in seconds, how far the wall clocks of two instants with different offsets can
+// differ beyond the time that passed between them: offsets are between -25 and +26 hours (RFC 9636,
+// section 3.2).
 const reach = 51 * 3600
 
-// nextWallClock returns the instant at which the first wall time falls due that was not yet due at a; the package doc
-// explains the three steps. Instants and wall times are in seconds.
+// nextWallClock returns the instant at which the first wall time becomes due that was not yet due
+// at a. The package doc explains the three steps. Instants and wall times are in seconds.
 func (s *Schedule) nextWallClock(a int64) (int64, bool) {
 	shown := int64(math.MinInt64)
 	offset, until := s.stretch(a - reach)
@@ -120,7 +125,8 @@ func (s *Schedule) nextWallClock(a int64) (int64, bool) {
 
 	u := a + 1
 	if far := due - reach; far > until {
-		u = far // no clock shows due before this, so the years between need not be walked
+		// No clock shows due before far, so the years between need no search.
+		u = far
 		offset, until = s.stretch(u)
 	}
 	for until+offset <= due {

@@ -8,9 +8,10 @@ import (
 	"time"
 )
 
-// Words says the schedule in plain words where its shape is a common one, such as "at 06:30, Monday to Friday" or
-// "every 15 minutes". Otherwise it returns "", and the caller had better list the next ticks. The time zone is not
-// part of it. It looks at each time of one day: up to a millisecond's work.
+// Words describes the schedule in plain words if its shape is common, such as "at 06:30, Monday to
+// Friday" or "every 15 minutes". Otherwise it returns "", and the caller should list the next ticks
+// instead. The words do not include the time zone. Words checks each time of one day, which takes
+// up to a millisecond.
 func (s *Schedule) Words() string {
 	if s.every != 0 {
 		return "every " + interval(s.every)
@@ -28,7 +29,8 @@ func (s *Schedule) Words() string {
 
 const everyDay = "every day"
 
-// clockWords says the times of day; allDay means that they go round the clock, so that "every day" adds nothing.
+// clockWords describes the times of day. allDay means that they cover the whole day, so "every day"
+// adds nothing.
 func (s *Schedule) clockWords() (words string, allDay bool) {
 	const day = 24 * 3600
 	p := &s.pattern
@@ -55,7 +57,7 @@ func (s *Schedule) clockWords() (words string, allDay bool) {
 	return "", false
 }
 
-// times returns the matching times of day in seconds since midnight, at most one more than limit.
+// times returns the matching times of day in seconds since midnight, at most limit+1 of them.
 func (p *pattern) times(limit int) []int64 {
 	var times []int64
 	for t, ok := p.clock(0, 0, 0); ok && len(times) <= limit; t, ok = p.clockAfter(t) {
@@ -64,8 +66,8 @@ func (p *pattern) times(limit int) []int64 {
 	return times
 }
 
-// progression follows the matching times of day from first on. It returns how many there are and the last one, and
-// whether each comes step after the one before.
+// progression follows the matching times of day from first on. It returns their number, the last
+// one, and whether each is step after the previous one.
 func (p *pattern) progression(first, step int64) (count, last int64, even bool) {
 	count, last = 1, first
 	for {
@@ -85,7 +87,7 @@ func (p *pattern) clockAfter(t int64) (int64, bool) {
 	return p.clock(int(t/3600), int(t/60%60), int(t%60))
 }
 
-// dayWords says the days, or "" when there are no plain words for them.
+// dayWords describes the days. It returns "" if they have no plain words.
 func (p *pattern) dayWords() string {
 	const allDaysOfMonth, allWeekdays = 1<<32 - 2, 1<<7 - 1
 	everyMonth := p.month == 1<<13-2
@@ -105,7 +107,7 @@ func (p *pattern) dayWords() string {
 	return ""
 }
 
-// weekdayWords says the weekdays; a week begins with Monday here, so that 6,0 are neighbours.
+// weekdayWords describes the weekdays. Its week begins with Monday, so 6 and 0 are adjacent.
 func (p *pattern) weekdayWords() string {
 	var names []string
 	run := true
@@ -128,7 +130,7 @@ func (p *pattern) weekdayWords() string {
 	return list(names)
 }
 
-// monthWords says the months after a preposition, or "" when every month is meant.
+// monthWords describes the months after a preposition. It returns "" for every month.
 func (p *pattern) monthWords(preposition string) string {
 	var names []string
 	for month := time.January; month <= time.December; month++ {
@@ -145,7 +147,7 @@ func (p *pattern) monthWords(preposition string) string {
 	return preposition + list(names)
 }
 
-// dateWords says days of the month, and which of them not every month has.
+// dateWords describes days of the month, and names those that some months lack.
 func (p *pattern) dateWords() string {
 	var dates []string
 	for _, day := range values(p.dayOfMonth) {
@@ -181,7 +183,7 @@ func (p *pattern) dateWords() string {
 	return words + " that has one"
 }
 
-// interval says a number of seconds: "hour", "15 minutes", "90 seconds".
+// interval describes a number of seconds: "hour", "15 minutes", "90 seconds".
 func interval(seconds int64) string {
 	n, unit := seconds, "second"
 	switch {
@@ -196,7 +198,7 @@ func interval(seconds int64) string {
 	return fmt.Sprintf("%d %ss", n, unit)
 }
 
-// clockText writes a time of day, with its seconds only if there are any.
+// clockText formats a time of day, with seconds only if they are not 0.
 func clockText(t int64) string {
 	s := fmt.Sprintf("%02d:%02d", t/3600, t/60%60)
 	if t%60 != 0 {
@@ -227,7 +229,7 @@ func values(set uint64) []string {
 	return texts
 }
 
-// list joins as people do: "a", "a and b", "a, b and c".
+// list joins texts: "a", "a and b", "a, b and c".
 func list(texts []string) string {
 	n := len(texts)
 	if n == 1 {

@@ -13,19 +13,22 @@ import (
 	"github.com/agnivade/levenshtein"
 )
 
-// zoneNames lists the zones that every binary carries, one a line. The test TestZoneNamesAreThoseOfGo writes it.
+// zoneNames lists the zones that every binary contains, one per line. TestZoneNamesAreThoseOfGo
+// writes it.
 //
 //go:embed zones.txt
 var zoneNames string
 
-// zones keeps what was loaded, name to *time.Location: reading a zone file takes longer than parsing a hundred
-// schedules, and 100,000 jobs share a handful of zones. It holds at most as many entries as zoneNames has lines.
+// zones caches loaded zones, name to *time.Location: reading a zone file takes longer than parsing
+// a hundred schedules, and 100,000 jobs share a handful of zones. It has at most as many entries as
+// zoneNames has lines.
 var zones sync.Map
 
-// LoadZone returns the time zone of the given IANA name, such as "Europe/Berlin". The empty name is UTC.
+// LoadZone returns the time zone with the given IANA name, such as "Europe/Berlin". The empty name
+// is UTC.
 //
-// Only names that every lockstep binary carries are accepted, so a config that loads on one host loads on all. "Local"
-// is refused for the same reason: replicas would disagree on the ticks.
+// It accepts only names that every lockstep binary contains, so a config that loads on one host
+// loads on all. It refuses "Local" for the same reason: replicas would disagree on the ticks.
 func LoadZone(name string) (*time.Location, error) {
 	if name == "" {
 		return time.UTC, nil
@@ -46,7 +49,7 @@ func LoadZone(name string) (*time.Location, error) {
 	return kept.(*time.Location), nil
 }
 
-// ZoneNames returns the names that [LoadZone] takes, sorted.
+// ZoneNames returns the names that [LoadZone] accepts, sorted.
 func ZoneNames() []string { return strings.Fields(zoneNames) }
 
 func isZone(name string) bool {
@@ -58,8 +61,9 @@ func isZone(name string) bool {
 	return false
 }
 
-// meant maps what people write to the zone they mean, in lower case: abbreviations that are no zone's name, and large
-// cities after which no zone is named. Ambiguous ones (IST) are left out.
+// meant maps common spellings, in lower case, to the zone that they mean: abbreviations that are
+// not the name of a zone, and large cities that have no zone of their own. Ambiguous ones (IST) are
+// left out.
 var meant = map[string]string{
 	"pst": "America/Los_Angeles", "pdt": "America/Los_Angeles", "pt": "America/Los_Angeles",
 	"mdt": "America/Denver", "mt": "America/Denver",
@@ -86,7 +90,7 @@ var (
 	placeExample = `write the name of a place, such as "Europe/Berlin"`
 )
 
-// explainZone says what is wrong with a name that is no zone, and which zone may be meant.
+// explainZone explains why a name is not a zone, and suggests one.
 func explainZone(name string) (problem, hint string) {
 	plain := strings.ToLower(separators.Replace(strings.TrimSpace(name)))
 	switch {
@@ -116,10 +120,11 @@ func explainZone(name string) (problem, hint string) {
 	return problem, fmt.Sprintf("did you mean %q?", known)
 }
 
-// nearestZone returns the zone that is most like a lower-case name: the same but for the case of its letters and the
-// separators, or the same place in another region, or with few letters wrong; "" when none is near.
+// nearestZone returns the zone nearest to a lower-case name: the same name apart from case and
+// separators, the same place in another region, or a name with few wrong letters. It returns "" if
+// none is near.
 func nearestZone(plain string) string {
-	const longest = 60 // bytes; no zone's name is nearly as long
+	const longest = 60 // bytes; all zone names are much shorter
 	if len(plain) > longest {
 		return ""
 	}
@@ -138,11 +143,12 @@ func nearestZone(plain string) string {
 		case lower == plain:
 			return known
 		case strings.HasPrefix(lower, plain+"/"):
-			return "" // a region: any place in it may be meant
+			// The name is a region, so any place in it may be meant.
+			return ""
 		}
 		consider(known, 2*levenshtein.ComputeDistance(plain, lower), 2*min(limit, max(placeLimit, 1)))
 		if region, knownPlace := cutLast(lower); region != "" && region != "etc" {
-			// Odd, so that at the same number of wrong letters the right region decides.
+			// Odd, so that with an equal number of wrong letters the right region decides.
 			consider(known, 2*levenshtein.ComputeDistance(place, knownPlace)+1, 2*placeLimit+1)
 		}
 	}
@@ -155,8 +161,8 @@ func cutLast(name string) (region, place string) {
 	return name[:max(i, 0)], name[i+1:]
 }
 
-// stretch returns the offset of the schedule's zone at the instant u, and an instant after u until which it surely
-// stays the same, all in seconds.
+// stretch returns the offset of the schedule's zone at the instant u, and an instant after u until
+// which the offset cannot change, all in seconds.
 func (s *Schedule) stretch(u int64) (offset, until int64) {
 	const forever = math.MaxInt64 / 2
 	t := time.Unix(u, 0).In(s.loc)
@@ -167,9 +173,9 @@ func (s *Schedule) stretch(u int64) (offset, until int64) {
 	}
 	until = bound.Unix()
 	if until <= u {
-		// Where a rule makes the changes (past the end of the zone's table) package time ends a year after 365
-		// days, and on 31 December of a leap year answers with a bound that has passed. Nothing changes on that
-		// day after the bound, so its end will do.
+		// After the end of the zone's table, where a rule makes the changes, package time ends a
+		// year after 365 days, and on 31 December of a leap year it returns a bound in the past. No
+		// change happens on that day after the bound, so the end of the day is a valid bound.
 		until = u - modulo(u, 24*3600) + 24*3600
 	}
 	return int64(seconds), until

@@ -8,29 +8,32 @@ import (
 )
 
 var (
-	// ErrForeign says of a request that nobody here knows what it asks for.
+	// ErrForeign says that this worker does not know what a request asks for.
 	ErrForeign = errors.New("no lockstep delivery")
 
-	// ErrLater says of a request that it was not taken in, for certain, and may be at another time.
+	// ErrLater says that a request was certainly not adopted, and can be retried.
 	ErrLater = errors.New("not now")
 
-	// errDoubt counts a request as tried, since nobody knows whether it was taken in.
+	// errDoubt makes a request count as tried, because it may have been adopted.
 	errDoubt = errors.New("it is not known whether the request was taken in")
 )
 
-// Request is a task that a plain asynq client has sent. Its type may be the name of a job.
+// Request is a task from a plain asynq client. Its type may be the name of a job.
 type Request struct {
-	Queue   string
-	ID      string // asynq's id of the task: unique in its queue for as long as asynq has the task
+	Queue string
+	// asynq's ID of the task, which is unique in its queue as long as asynq keeps the task.
+	ID      string
 	Type    string
 	Payload []byte
 
-	// Again says that asynq has counted the task as tried: whoever was given it before may have taken it in. Without it
-	// the task is a new one, also when it has the id of an earlier one, which asynq has forgotten.
+	// Again says that asynq has counted the task as tried, so an earlier attempt may have adopted
+	// it. Otherwise the task is new, even if it has the ID of an earlier task that asynq has
+	// forgotten.
 	Again bool
 }
 
-// adopt offers a task that is not ours to [Options].Adopt. nil ends it, an error sends it back.
+// adopt offers a foreign task to [Options].Adopt. A nil error ends the task, and any other error
+// sends it back.
 func (r *reception) adopt(asynqCtx context.Context, task *asynq.Task) error {
 	queue, _ := asynq.GetQueueName(asynqCtx)
 	id, _ := asynq.GetTaskID(asynqCtx)
@@ -47,7 +50,7 @@ func (r *reception) adopt(asynqCtx context.Context, task *asynq.Task) error {
 		if r.foreign.add(taskKey(queue, id), queue, task.Type(), retried >= limit) && errors.Is(err, ErrForeign) && r.ctx.Err() == nil {
 			r.log.Warn("task of an unknown type goes back to its queue", "queue", queue, "type", task.Type(), "task", id)
 		}
-		return ErrForeign // both: uncounted
+		return ErrForeign // in both cases, the attempt is not counted
 	default:
 		r.often.Warn("task goes back to its queue, counted as tried", "queue", queue, "type", task.Type(), "task", id, "error", err)
 		return errDoubt

@@ -9,14 +9,16 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// nobodyAfter is how long the asynq lease of an active delivery may stand still before we say that nobody has it. A
-// server that lives extends the leases of all its tasks every 5 s; this is twice that. Too short costs a second
-// delivery, which the ledger drops; too long costs the run that time.
+// nobodyAfter is how long the asynq lease of an active delivery may remain unchanged before the
+// delivery counts as lost. A live server extends the leases of all its tasks every 5 s; this is
+// twice that. A shorter time can cause a second delivery, which the ledger drops. A longer time
+// delays the run.
 const nobodyAfter = 10 * time.Second
 
-// sighting is what this client saw of an active delivery.
+// sighting is this client's observation of an active delivery.
 type sighting struct {
-	lease float64   // its score: when it runs out, by the clock of the server that has it
+	// The score of the lease: when it expires, by the clock of the server that holds it.
+	lease float64
 	since time.Time // when this client first saw that score
 	last  time.Time // when this client last saw it
 }
@@ -27,18 +29,21 @@ func (c *Client) Alive(ctx context.Context, d Delivery) (bool, error) {
 	return err == nil && alive[0], err
 }
 
-// AllAlive reports which deliveries will still reach, or have just reached, a worker: asynq has one as pending, scheduled or
-// to retry, or as active under a server that lives; or a worker, dead or alive, has fetched it within the last 10 s and not
-// yet handled it (see [Client.Fetched]). A delivery that was handled is not alive, nor one that asynq lost, nor one that a
-// tool of asynq archived. A delivery of a paused queue is. It takes two or three round trips for any number of deliveries.
+// AllAlive reports which deliveries will still reach, or have just reached, a worker. Such a
+// delivery is pending, scheduled or waiting for a retry in asynq; or active under a live server; or
+// a worker, dead or alive, has fetched it within the last 10 s and not yet handled it (see
+// [Client.Fetched]). A delivery is not alive if it was handled, if asynq lost it, or if a tool of
+// asynq archived it. A delivery of a paused queue is alive. AllAlive takes two or three round trips
+// for any number of deliveries.
 //
-// No clock decides whether a server lives: a lease is a wall-clock time of the worker that took it, and that clock may be
-// wrong. A lease that moves decides. An active delivery whose lease is gone is lost at once; one whose lease this client has
-// seen unchanged for 10 s is lost from then on. So a client has to ask twice, and a new client starts to watch anew.
+// No clock decides whether a server is alive: a lease is a wall-clock time of the worker that took
+// it, and that clock may be wrong. A changing lease decides. An active delivery without a lease is
+// lost immediately. One whose lease this client has seen unchanged for 10 s is lost from then on.
+// So a client must ask at least twice, and a new client starts to observe from the beginning.
 func (c *Client) AllAlive(ctx context.Context, deliveries []Delivery) ([]bool, error) {
-	// Not one atomic look, and it need not be: a delivery that changes between the commands changes because a worker handles
-	// it, and the next look sees the result. But the records are read after the states: a fetch moves a delivery from the
-	// one to the other.
+	// The look is not atomic and need not be: if a delivery changes between the commands, then a
+	// worker is handling it, and the next look sees the result. But the records must be read after
+	// the states, because a fetch moves a delivery from the states to the records.
 	alive := make([]bool, len(deliveries))
 	fail := func(err error) ([]bool, error) {
 		return nil, fmt.Errorf("look up %d deliveries in their queues: %w", len(deliveries), err)
@@ -53,7 +58,8 @@ func (c *Client) AllAlive(ctx context.Context, deliveries []Delivery) ([]bool, e
 		return fail(err)
 	}
 	leases := make(map[int]*redis.FloatCmd)
-	records := make(map[string]*redis.MapStringStringCmd) // of queues from which deliveries have gone
+	// Of queues that no longer contain some of the deliveries.
+	records := make(map[string]*redis.MapStringStringCmd)
 	var gone []int
 	var now *redis.TimeCmd
 	err = c.pipeline(ctx, func(p redis.Pipeliner) {
@@ -88,7 +94,7 @@ func (c *Client) AllAlive(ctx context.Context, deliveries []Delivery) ([]bool, e
 			alive[i] = c.moves(key, lease.Val())
 		}
 	}
-	inHand := make(map[string]map[string]bool) // queue -> ids
+	inHand := make(map[string]map[string]bool) // queue -> IDs
 	for q, record := range records {
 		inHand[q] = make(map[string]bool)
 		for _, text := range record.Val() {
@@ -104,7 +110,7 @@ func (c *Client) AllAlive(ctx context.Context, deliveries []Delivery) ([]bool, e
 	return alive, nil
 }
 
-// moves records a look at a lease and tells whether it may still be extended by somebody.
+// moves records the state of a lease and reports whether a server may still extend it.
 func (c *Client) moves(key string, lease float64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -119,7 +125,8 @@ func (c *Client) moves(key string, lease float64) bool {
 	return now.Sub(s.since) < nobodyAfter
 }
 
-// prune drops what nobody asks about any more, once there is something to gain by it. mu is held.
+// prune drops sightings that no caller has asked about recently, once there are enough of them. mu
+// is held.
 func (c *Client) prune(now time.Time) {
 	const many = 1000
 	if len(c.sightings) <= many {

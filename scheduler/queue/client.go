@@ -20,7 +20,7 @@ var ErrOwned = errors.New("queue belongs to another namespace")
 
 // OwnedError is an [ErrOwned] that names the queues, their owners and the remedy.
 type OwnedError struct {
-	Owners map[string]string // queue -> the namespace that it belongs to
+	Owners map[string]string // queue -> its namespace
 }
 
 func (e *OwnedError) Error() string {
@@ -32,13 +32,14 @@ func (e *OwnedError) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Is makes it an [ErrOwned].
+// Is makes the error match [ErrOwned].
 func (e *OwnedError) Is(target error) bool { return target == ErrOwned }
 
-// ownersKey is a HASH queue -> namespace. It is one key for all namespaces, since queue names are common to them all.
+// ownersKey is a HASH queue -> namespace. All namespaces share this key, because they share the
+// queue names.
 const ownersKey = "lockstep:queues"
 
-// pushMost is how many deliveries are sent in one round trip.
+// pushMost limits the deliveries sent in one round trip.
 const pushMost = 500
 
 //go:embed scripts/own.lua
@@ -46,26 +47,30 @@ var ownSource string
 
 var ownScript = script(ownSource)
 
-// script returns a script that is hashed on its first use: a process that serves no queue sends none.
+// script returns a script that is hashed on first use: a process that serves no queue sends none.
 func script(source string) func() *redis.Script {
 	return sync.OnceValue(func() *redis.Script { return redis.NewScript(source) })
 }
 
-// A Client sends deliveries and looks at queues: [Client.Push] is the call to use first. It is safe for use by several
-// goroutines and holds nothing that needs closing; the Redis client stays its caller's.
+// A Client sends deliveries and inspects queues. Start with [Client.Push]. A Client is safe for
+// concurrent use and needs no closing. The Redis client remains the caller's.
 type Client struct {
 	rdb       redis.UniversalClient
 	asynq     *asynq.Client // sends nothing, see recorder
 	namespace string
-	now       func() time.Time // only differences of its readings are used, so it must be monotonic
+	// Only differences of its readings are used, so it must be monotonic.
+	now func() time.Time
 
 	mu        sync.Mutex
 	sightings map[string]sighting // by task key; guarded by mu
-	owned     map[string]bool     // queues that Own has registered, also after another client has given them away; guarded by mu
+	// Queues that Own has registered, even if another client has changed their owner since. Guarded
+	// by mu.
+	owned map[string]bool
 }
 
-// New returns a client for the deliveries of a namespace. It dials nothing. rdb should have a MaxRetries of -1 and
-// ContextTimeoutEnabled: then nothing is sent twice, and deadlines count.
+// New returns a client for the deliveries of a namespace. It opens no connection. rdb should have a
+// MaxRetries of -1, so that nothing is sent twice, and ContextTimeoutEnabled, so that deadlines
+// count.
 func New(rdb redis.UniversalClient, namespace string) (*Client, error) {
 	if namespace == "" {
 		return nil, errors.New("queue: namespace is empty")
@@ -80,9 +85,9 @@ func New(rdb redis.UniversalClient, namespace string) (*Client, error) {
 	}, nil
 }
 
-// Push sends deliveries, many in one round trip, and returns those that asynq has now: the ones that were there already
-// belong to them. The error joins what went wrong with the others; they may have arrived all the same, if only the answer
-// was lost. To push a delivery again is harmless.
+// Push sends deliveries, many per round trip, and returns those that asynq has now, including those
+// that it had already. The error joins the errors of the others. These may have arrived too, if
+// only the reply was lost. Pushing a delivery again is harmless.
 func (c *Client) Push(ctx context.Context, deliveries ...Delivery) ([]Delivery, error) {
 	var (
 		pushed []Delivery
@@ -98,10 +103,11 @@ func (c *Client) Push(ctx context.Context, deliveries ...Delivery) ([]Delivery, 
 	return pushed, errors.Join(errs...)
 }
 
-// push sends some deliveries in one round trip, or two when Redis does not know asynq's script.
+// push sends some deliveries in one round trip, or in two if Redis does not know asynq's script.
 //
-// It also makes their queues known to asynq's tools. asynq's client does so once in its life; but Redis may have been
-// emptied since, which nothing tells a client that stays connected. So it is done with every push.
+// It also announces their queues to asynq's tools. asynq's client does so once in its life, but
+// Redis may have been emptied since, and a client that stays connected does not notice that. So
+// every push announces the queues.
 func (c *Client) push(ctx context.Context, deliveries []Delivery) (pushed []Delivery, err error) {
 	var (
 		errs   []error
@@ -138,20 +144,20 @@ func (c *Client) push(ctx context.Context, deliveries []Delivery) (pushed []Deli
 			sent[i] = call.script.Eval(ctx, pipe, call.keys, call.args...)
 		}
 	}
-	_, _ = pipe.Exec(ctx) // the same; without commands it sends nothing
+	_, _ = pipe.Exec(ctx) // also; without commands it sends nothing
 	for i, d := range deliveries {
 		switch {
 		case sent[i] == nil:
 		case sent[i].Err() != nil:
 			errs = append(errs, fmt.Errorf("push run %s to queue %s: %w", d.Run, d.Queue, sent[i].Err()))
-		default: // 1, or 0 for an id that is there
+		default: // 1, or 0 for an existing ID
 			pushed = append(pushed, d)
 		}
 	}
 	return pushed, errors.Join(errs...)
 }
 
-// enqueueing returns how asynq would put a delivery into its queue.
+// enqueueing returns the script call with which asynq would enqueue a delivery.
 func (c *Client) enqueueing(ctx context.Context, d Delivery) (*enqueueing, error) {
 	task, err := d.task(c.namespace)
 	if err != nil {
@@ -164,9 +170,9 @@ func (c *Client) enqueueing(ctx context.Context, d Delivery) (*enqueueing, error
 	return e, nil
 }
 
-// Own registers queues as this namespace's, all or none, and announces them to asynq's tools. The error is an
-// [OwnedError] when one of them belongs to another namespace: a worker that starts must not serve any of them then.
-// Registered once, a queue stays registered.
+// Own registers queues for this namespace, all or none, and announces them to asynq's tools. If one
+// of them belongs to another namespace, the error is an [OwnedError], and a worker that starts must
+// not serve any of them. A registered queue remains registered.
 func (c *Client) Own(ctx context.Context, queues []string) error {
 	if len(queues) == 0 {
 		return nil
@@ -207,8 +213,9 @@ func (c *Client) hasOwned(queues []string) bool {
 	return !slices.ContainsFunc(queues, func(q string) bool { return !c.owned[q] })
 }
 
-// AllPaused returns the queues of this namespace that are paused, also by other tools and without a worker that serves them. A
-// queue that this client has registered counts as its namespace's, also after another client has changed its owner.
+// AllPaused returns the paused queues of this namespace, including those that another tool paused
+// and those without a worker. A queue that this client has registered counts as its namespace's
+// even after another client has changed its owner.
 func (c *Client) AllPaused(ctx context.Context) ([]string, error) {
 	own, err := c.ownQueues(ctx)
 	if err != nil {
@@ -221,7 +228,7 @@ func (c *Client) AllPaused(ctx context.Context) ([]string, error) {
 	return slices.DeleteFunc(own, func(q string) bool { return !is[q] }), nil
 }
 
-// Paused tells which of the queues are paused. A queue that does not exist is not.
+// Paused reports which of the queues are paused. A queue that does not exist is not paused.
 func (c *Client) Paused(ctx context.Context, queues []string) (map[string]bool, error) {
 	commands := make(map[string]*redis.IntCmd, len(queues))
 	err := c.pipeline(ctx, func(p redis.Pipeliner) {
@@ -239,7 +246,7 @@ func (c *Client) Paused(ctx context.Context, queues []string) (map[string]bool, 
 	return paused, nil
 }
 
-// pipeline sends commands in one round trip. A value that is not there is no error.
+// pipeline sends commands in one round trip. A missing value is not an error.
 func (c *Client) pipeline(ctx context.Context, fill func(redis.Pipeliner)) error {
 	cmds, err := c.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 		fill(p)
@@ -248,7 +255,7 @@ func (c *Client) pipeline(ctx context.Context, fill func(redis.Pipeliner)) error
 	if !errors.Is(err, redis.Nil) {
 		return err
 	}
-	for _, cmd := range cmds { // err is only the first one
+	for _, cmd := range cmds { // err is only the first error
 		if err := cmd.Err(); err != nil && !errors.Is(err, redis.Nil) {
 			return err
 		}
@@ -256,8 +263,8 @@ func (c *Client) pipeline(ctx context.Context, fill func(redis.Pipeliner)) error
 	return nil
 }
 
-// ScriptNames returns the names of the scripts that this package has of its own, by the hashes that SLOWLOG and MONITOR show.
-// It sends asynq's scripts, too.
+// ScriptNames returns the names of this package's own scripts by the hashes that SLOWLOG and
+// MONITOR show. The package also sends asynq's scripts.
 func ScriptNames() map[string]string {
 	return map[string]string{ownScript().Hash(): "own", takeScript().Hash(): "take", putBackScript().Hash(): "putback"}
 }

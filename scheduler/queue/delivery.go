@@ -11,33 +11,37 @@ import (
 	"github.com/hibiken/asynq"
 )
 
-// TaskType is the asynq task type of all our deliveries. The colon keeps it apart from job names, which plain asynq
-// clients may use as types.
+// TaskType is the asynq task type of all our deliveries. The colon distinguishes it from job names,
+// which plain asynq clients may use as types.
 const TaskType = "lockstep:run"
 
-// Delivery is the message "this run may be runnable". It is disposable: whether the run is runnable, only the ledger
-// knows, and it takes the claim of a delivery only while N is the run's current one.
+// Delivery is the message "this run may be runnable". It is disposable: only the ledger knows
+// whether the run is runnable. The ledger accepts the claim of a delivery only while N is the run's
+// current one.
 type Delivery struct {
-	Run   string // id of the run
-	N     int64  // counts the times that the run became due; never used twice for one run
+	Run string // ID of the run
+	// Counts how often the run has become due. A run never uses the same N twice.
+	N     int64
 	Queue string
 }
 
-// payload is what a delivery carries. Its namespace tells deliveries that went to the wrong place.
+// payload is the content of a delivery. Its namespace identifies deliveries that went to the wrong
+// place.
 type payload struct {
 	Namespace string `json:"namespace"`
 	Run       string `json:"run"`
 	N         int64  `json:"n"`
 }
 
-// endless is the deadline of a delivery. asynq takes a task without timeout and deadline for one of 30 minutes.
+// endless is the deadline of a delivery. asynq gives a task without timeout and deadline 30
+// minutes.
 var endless = time.Date(2200, time.January, 1, 0, 0, 0, 0, time.UTC)
 
-// uncounted is more retries than a delivery can use up. asynq archives a task that has none left, before it looks at
-// whether the error counts.
+// uncounted is more retries than a delivery can use up. asynq archives a task without retries
+// before it checks whether the error counts.
 const uncounted = 1_000_000
 
-// taskID returns the delivery's id in asynq.
+// taskID returns the delivery's ID in asynq.
 func (d Delivery) taskID(namespace string) string {
 	return namespace + ":" + d.Run + "#" + strconv.FormatInt(d.N, 10)
 }
@@ -61,15 +65,16 @@ func (d Delivery) task(namespace string) (*asynq.Task, error) {
 	), nil
 }
 
-// messagePrefix is what asynq's encoding of our deliveries begins with: protobuf's field 1, the type, with its length.
-// Were it another one some day, asynq's own script would fetch our deliveries, one by one.
+// messagePrefix is the beginning of our deliveries in asynq's encoding: field 1 of the protobuf
+// message, the type, with its length. If a future encoding began differently, asynq's own script
+// would fetch our deliveries, one by one.
 var messagePrefix = "\x0a" + string(rune(len(TaskType))) + TaskType
 
-// deliveryOf reads a delivery off its id in asynq, without the namespace.
+// deliveryOf parses a delivery's ID in asynq, without the namespace.
 func deliveryOf(id, queue string) Delivery {
 	at := strings.LastIndexByte(id, '#')
 	n, err := strconv.ParseInt(id[at+1:], 10, 64)
-	if at < 0 || err != nil { // nobody has pushed that: the ledger knows no such run
+	if at < 0 || err != nil { // not pushed by lockstep: the ledger knows no such run
 		return Delivery{Run: id, Queue: queue}
 	}
 	return Delivery{Run: id[:at], N: n, Queue: queue}
@@ -86,7 +91,8 @@ func decode(data []byte) (payload, error) {
 	return p, nil
 }
 
-// checkQueueName refuses names that asynq takes and then handles badly: the name is the hash tag of the queue's keys.
+// checkQueueName refuses names that asynq accepts and then handles badly: the name is the hash tag
+// of the queue's keys.
 func checkQueueName(name string) error {
 	if strings.TrimSpace(name) == "" {
 		return errors.New("queue name is empty")
@@ -97,10 +103,11 @@ func checkQueueName(name string) error {
 	return nil
 }
 
-// The keys of asynq that are read here without asynq, whose inspector knows no contexts and no leases. They are the same
-// in all releases so far; a test compares what we read with what the inspector says.
+// The keys of asynq that this package reads without asynq, whose inspector supports neither
+// contexts nor leases. They are the same in all releases so far. A test compares the values with
+// the inspector's.
 const (
-	queuesKey = "asynq:queues" // SET: every queue that was announced
+	queuesKey = "asynq:queues" // SET: every announced queue
 )
 
 func queueKey(queue, part string) string { return "asynq:{" + queue + "}:" + part }

@@ -13,17 +13,19 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// fetchedKey is a HASH in the slot of a queue: which deliveries each session of a namespace has in hand. See scripts/take.lua.
+// fetchedKey is a HASH in the slot of a queue: the deliveries that each session of a namespace has
+// in hand. See scripts/take.lua.
 func fetchedKey(queue, namespace string) string {
 	return queueKey(queue, "lockstep:fetched:"+namespace)
 }
 
-// inHandMost is how long a delivery counts as in hand after its fetch. The claim is sent at once, so after this time either
-// its reply was lost or that of the fetch. Too short costs a second delivery, which the ledger drops; too long costs the run
-// that time.
+// inHandMost is how long a delivery counts as in hand after its fetch. The worker sends the claim
+// immediately, so after this time the reply to the claim or to the fetch was lost. A shorter time
+// can cause a second delivery, which the ledger drops. A longer time delays the run.
 const inHandMost = 10 * time.Second
 
-// readRecord parts the record of a fetch: when it was, by the server, and which ids it took.
+// readRecord parses the record of a fetch: its time, by the server's clock, and the IDs that it
+// took.
 func readRecord(record string) (at time.Time, ids []string) {
 	first, rest, _ := strings.Cut(record, "\x1f")
 	if ms, err := strconv.ParseInt(first, 10, 64); err == nil && rest != "" {
@@ -32,7 +34,7 @@ func readRecord(record string) (at time.Time, ids []string) {
 	return time.Time{}, nil
 }
 
-// A Fetch is what one session has taken from a queue at once and not yet handled.
+// A Fetch is the deliveries that one session took from a queue at once and has not yet handled.
 type Fetch struct {
 	Session    string
 	Queue      string
@@ -41,8 +43,9 @@ type Fetch struct {
 	field string // of its record
 }
 
-// Fetched returns what sessions of this namespace have in hand: what their workers claim at this moment, and what a worker
-// had when it died. Workers of a build before this record have none.
+// Fetched returns the deliveries that sessions of this namespace have in hand: those that live
+// workers are claiming now, and those that a worker had when it died. Workers of a build without
+// this record have none.
 func (c *Client) Fetched(ctx context.Context) ([]Fetch, error) {
 	queues, err := c.ownQueues(ctx)
 	if err != nil {
@@ -72,7 +75,8 @@ func (c *Client) Fetched(ctx context.Context) ([]Fetch, error) {
 	return fetched, nil
 }
 
-// Forget drops the records of fetches. Call it for those of an ended session, when what they took was pushed again.
+// Forget drops the records of fetches. Call it for fetches of an ended session after pushing their
+// deliveries again.
 func (c *Client) Forget(ctx context.Context, fetches []Fetch) error {
 	err := c.pipeline(ctx, func(p redis.Pipeliner) {
 		for _, f := range fetches {
@@ -85,8 +89,8 @@ func (c *Client) Forget(ctx context.Context, fetches []Fetch) error {
 	return nil
 }
 
-// ownQueues returns the queues of this namespace, sorted. One that this client has registered counts as its namespace's, also
-// after another client has changed its owner.
+// ownQueues returns the queues of this namespace, sorted. A queue that this client has registered
+// counts as its namespace's even after another client has changed its owner.
 func (c *Client) ownQueues(ctx context.Context) ([]string, error) {
 	owners, err := c.rdb.HGetAll(ctx, ownersKey).Result()
 	if err != nil {
@@ -103,14 +107,16 @@ func (c *Client) ownQueues(ctx context.Context) ([]string, error) {
 	return slices.Sorted(maps.Keys(names)), nil
 }
 
-// inHand are the fetches of a server, by queue, whose records can be dropped: what they took was handled.
+// inHand tracks the fetches of a server, by queue, whose records can be dropped because their
+// deliveries were handled.
 type inHand struct {
 	mu      sync.Mutex
 	n       int64               // fetches so far; guarded by mu
 	handled map[string][]string // queue -> fields of records; guarded by mu
 }
 
-// begin returns the field for the next fetch of a session, and the fields of a queue that the fetch can drop with it.
+// begin returns the field for the next fetch of a session, and the fields of a queue that this
+// fetch can drop.
 func (h *inHand) begin(queue, session string) (field string, handled []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -123,7 +129,7 @@ func (h *inHand) begin(queue, session string) (field string, handled []string) {
 	return field, handled
 }
 
-// done notes fields whose records can be dropped.
+// done adds fields whose records can be dropped.
 func (h *inHand) done(queue string, fields ...string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -133,7 +139,7 @@ func (h *inHand) done(queue string, fields ...string) {
 	h.handled[queue] = append(h.handled[queue], fields...)
 }
 
-// drop drops the records of what was handled, for a server that may not fetch for a while.
+// drop drops the records of handled deliveries, for a server that may not fetch for a while.
 func (h *inHand) drop(ctx context.Context, c *Client) error {
 	h.mu.Lock()
 	all := h.handled

@@ -19,45 +19,53 @@ var (
 	takeScript = script(takeSource)
 )
 
-// lostTicket is how long a fetched task may take from Redis' answer to asynq's call of BaseContext: microseconds. After
-// it, the task is one that asynq could not read.
+// lostTicket is how long a fetched task may take from Redis' reply to asynq's call of BaseContext,
+// which normally takes microseconds. After that, asynq could not decode the task.
 const lostTicket = time.Second
 
-// fetcher is the Redis client of one asynq server. It passes everything on, but for two scripts: a fetch waits for the
-// gate and takes deliveries of ours many at a time, and a foreign task that asynq would archive is put back. The scripts
-// are known by their keys; a test fails if a new release of asynq has others.
+// fetcher is the Redis client of one asynq server. It passes on every command except two scripts: a
+// fetch waits for the gate and takes many of our deliveries at a time, and a foreign task that
+// asynq would archive is put back. fetcher recognizes the scripts by their keys. A test fails if a
+// new release of asynq uses other keys.
 //
-// asynq fetches in passes: one script for each queue, in random order, until one has a task. All passes of a server come
-// from one goroutine, one after the other. A pass in which we have taken something ourselves finds nothing for asynq.
+// asynq fetches in passes: one script for each queue, in random order, until one has a task. All
+// passes of a server come from one goroutine, one after another. In a pass that took deliveries,
+// asynq itself finds nothing.
 type fetcher struct {
 	redis.UniversalClient
 	reception *reception
-	queues    int // how many scripts a pass has that finds nothing
+	queues    int // number of scripts in a pass that finds nothing
 
-	// Only for the fetching goroutine.
-	left  int  // scripts left in this pass; 0 between passes
-	slots int  // that this pass owns
-	over  bool // this pass has found something, or is to find nothing
+	// Used only by the fetching goroutine.
+	left  int // scripts left in this pass; 0 between passes
+	slots int // slots that this pass owns
+	// This pass has found something, or must find nothing.
+	over bool
 
-	pending atomic.Pointer[ticket] // of the last pass, until asynq calls receive or we write it off
-	arrived chan struct{}          // room for one: pending was taken out
+	// The ticket of the last pass, until asynq calls receive or settle writes it off.
+	pending atomic.Pointer[ticket]
+	// Signals that pending was taken. Buffer of one.
+	arrived chan struct{}
 }
 
-// receive makes the context of a fetched task. asynq calls it once for each, in a goroutine of the task's.
+// receive makes the context of a fetched task. asynq calls it once for each task, in the task's
+// goroutine.
 func (f *fetcher) receive() context.Context {
 	t := f.pending.Swap(nil)
 	if t == nil {
-		t = &ticket{} // it was written off: the task came back to life after a second without a processor
+		// It was written off: the task continued after a second without processor time.
+		t = &ticket{}
 	}
 	select {
 	case f.arrived <- struct{}{}:
-	default: // one such message is enough
+	default: // one signal is enough
 	}
-	// asynq would take the end of this context for a failure of the task.
+	// asynq would treat the end of this context as a failure of the task.
 	return context.WithValue(context.WithoutCancel(f.reception.ctx), ticketKey{}, t)
 }
 
-// settle waits until the task of the last pass has arrived. One that never does was no task, and its slot is free again.
+// settle waits until the task of the last pass has arrived. If it never does, there was no task,
+// and its slot is free again.
 func (f *fetcher) settle() {
 	if f.pending.Load() == nil {
 		return
@@ -98,12 +106,12 @@ func (f *fetcher) script(ctx context.Context, keys []string, args []any, call fu
 	return call()
 }
 
-// fetch is one script of a pass: what asynq calls to fetch one task from a queue.
+// fetch intercepts one script of a pass, with which asynq fetches one task from a queue.
 func (f *fetcher) fetch(ctx context.Context, pending string, call func() *redis.Cmd) *redis.Cmd {
 	if f.left == 0 {
 		f.settle()
 		n, err := f.reception.gate.pass(f.reception.ctx)
-		// When the server stops, asynq sees that after it has found nothing.
+		// When the server stops, asynq notices it after finding nothing.
 		f.left, f.slots, f.over = f.queues, n, err != nil
 	}
 	f.left--
@@ -142,12 +150,12 @@ func (f *fetcher) fetch(ctx context.Context, pending string, call func() *redis.
 	}
 }
 
-// take takes as many deliveries of a queue as this pass has slots for, and puts them on record under a field; "" for no
-// record. foreign reports that the next task is not ours.
+// take takes as many deliveries of a queue as this pass has slots for, and records them under a
+// field, or without a record if field is "". foreign reports that the next task is foreign.
 func (f *fetcher) take(ctx context.Context, queue string) (some []Delivery, field string, foreign bool, err error) {
 	const (
 		day       = 24 * time.Hour
-		statsKept = 90 * day // as asynq does it
+		statsKept = 90 * day // as in asynq
 	)
 	r := f.reception
 	now := time.Now().UTC()
@@ -167,7 +175,7 @@ func (f *fetcher) take(ctx context.Context, queue string) (some []Delivery, fiel
 	}
 	reply, err := takeScript().Run(ctx, f.UniversalClient, keys, args...).Slice()
 	if err != nil {
-		if field != "" { // it may have taken some, which no worker handles now
+		if field != "" { // it may have taken deliveries, which no worker handles now
 			handled = append(handled, field)
 		}
 		r.inHand.done(queue, handled...)
@@ -184,7 +192,7 @@ func (f *fetcher) take(ctx context.Context, queue string) (some []Delivery, fiel
 	return some, field, foreign, nil
 }
 
-// empty ends the look at a queue that has nothing, and with it perhaps the pass.
+// empty ends the look at an empty queue, and with the last queue the pass.
 func (f *fetcher) empty(ctx context.Context) *redis.Cmd {
 	if f.left == 0 {
 		f.release(f.slots)

@@ -8,28 +8,28 @@ import (
 	"time"
 )
 
-// errorPause is how long all fetchers rest after an error.
+// errorPause is how long all fetchers pause after an error.
 const errorPause = 500 * time.Millisecond
 
-// A gate decides when the fetchers of a server may fetch. They share it, so that four of them cost an idle Redis no more
-// than one.
+// A gate decides when the fetchers of a server may fetch. They share it, so that four of them cost
+// an idle Redis no more than one.
 //
 //	closed ──open──> idle ──found──> busy ──empty──> idle
-//	                  one pass per interval   every fetcher goes on at once
+//	                  one pass per interval   every fetcher continues immediately
 //
-// An error leads to idle as well, with a longer pause.
+// An error also leads to idle, with a longer pause.
 type gate struct {
 	interval time.Duration
 	slots    Slots
 	log      *slog.Logger
 	once     sync.Once
-	opened   chan struct{} // closed by open: the queues are known to be ours
+	opened   chan struct{} // closed by open: the queues are known to belong to this namespace
 
 	mu      sync.Mutex
 	idle    bool          // the last pass found nothing; guarded by mu
 	next    time.Time     // when the next pass may begin, while idle; guarded by mu
 	busy    chan struct{} // closed and replaced when idle ends; guarded by mu
-	failing bool          // the last answer was an error; guarded by mu
+	failing bool          // the last reply was an error; guarded by mu
 }
 
 func newGate(interval time.Duration, slots Slots, log *slog.Logger) *gate {
@@ -43,12 +43,12 @@ func newGate(interval time.Duration, slots Slots, log *slog.Logger) *gate {
 	}
 }
 
-// open lets fetchers pass, for good.
+// open lets fetchers pass from now on.
 func (g *gate) open() { g.once.Do(func() { close(g.opened) }) }
 
-// pass waits until a pass may begin and takes slots for what it may find: one, and more while there is something to be
-// found, so that a look at an idle queue leaves the others to whoever wants them. The caller owns these slots. The error
-// is the one of ctx; then there are none.
+// pass waits until a pass may begin and takes slots for the deliveries that it may find: one slot
+// for an idle queue, which leaves the rest to others, and more while deliveries are waiting. The
+// caller owns these slots. The error is that of ctx, and then there are no slots.
 func (g *gate) pass(ctx context.Context) (n int, err error) {
 	select {
 	case <-g.opened:
@@ -67,7 +67,7 @@ func (g *gate) pass(ctx context.Context) (n int, err error) {
 	return 1, nil
 }
 
-// turn waits for one's turn to poll.
+// turn waits for the caller's turn to poll.
 func (g *gate) turn(ctx context.Context) error {
 	for {
 		wait, busy := g.take()
@@ -87,7 +87,8 @@ func (g *gate) turn(ctx context.Context) error {
 	}
 }
 
-// take takes the turn if there is one, else it tells how long to wait for it at most, and for what.
+// take takes the turn if it is available. Otherwise it returns the longest time to wait, and a
+// channel that ends the wait.
 func (g *gate) take() (wait time.Duration, busy <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -98,14 +99,15 @@ func (g *gate) take() (wait time.Duration, busy <-chan struct{}) {
 	if wait := g.next.Sub(now); wait > 0 {
 		return wait, g.busy
 	}
-	g.next = now.Add(g.spread(g.interval)) // the others wait while this one looks
+	g.next = now.Add(g.spread(g.interval)) // the others wait during this poll
 	return 0, nil
 }
 
-// spread returns half to one and a half of d, so that replicas that were started together do not poll together.
+// spread returns between half of d and one and a half of d, so that replicas that started together
+// do not poll together.
 func (g *gate) spread(d time.Duration) time.Duration { return d/2 + rand.N(d+1) }
 
-// found tells that a pass has found something.
+// found records that a pass has found something.
 func (g *gate) found() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -117,18 +119,19 @@ func (g *gate) found() {
 	}
 }
 
-// empty tells that a pass has found nothing.
+// empty records that a pass has found nothing.
 func (g *gate) empty() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.recovered()
-	if !g.idle { // else take has set the time already
+	// Otherwise take has already set the time.
+	if !g.idle {
 		g.idle = true
 		g.next = time.Now().Add(g.spread(g.interval))
 	}
 }
 
-// failed tells that Redis did not answer, or with an error.
+// failed records that Redis did not reply, or replied with an error.
 func (g *gate) failed(err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -140,7 +143,7 @@ func (g *gate) failed(err error) {
 	}
 }
 
-// recovered notes an answer. mu is held.
+// recovered records a reply. mu is held.
 func (g *gate) recovered() {
 	if g.failing {
 		g.failing = false
@@ -148,7 +151,7 @@ func (g *gate) recovered() {
 	}
 }
 
-// finds tells whether the last pass has found something.
+// finds reports whether the last pass has found something.
 func (g *gate) finds() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

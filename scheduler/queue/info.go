@@ -11,22 +11,25 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Info is the state of a queue as asynq has it. The numbers count tasks: deliveries of ours and tasks of others.
+// Info is the state of a queue in asynq. The numbers count tasks: our deliveries and foreign tasks.
 type Info struct {
-	Name      string
-	Namespace string // whose it is; empty when no lockstep worker has ever served it
+	Name string
+	// The namespace of the queue. It is empty if no lockstep worker has ever served the queue.
+	Namespace string
 	Pending   int64
 	Active    int64 // fetched and not ended
-	Scheduled int64 // for later, by plain asynq clients
-	Retry     int64 // gone back for a while
+	Scheduled int64 // due later, from plain asynq clients
+	Retry     int64 // waiting for a retry
 	Archived  int64
 	Paused    bool
 
-	// Latency is how long the oldest pending task has waited, from the wall clock of its sender to Redis' one.
+	// Latency is how long the oldest pending task has waited: from its sender's wall clock to that
+	// of Redis.
 	Latency time.Duration
 }
 
-// Queues returns all queues that asynq or a namespace knows, ordered by name, those of other namespaces included.
+// Queues returns all queues that asynq or a namespace knows, sorted by name, including those of
+// other namespaces.
 func (c *Client) Queues(ctx context.Context) ([]Info, error) {
 	infos, err := c.queues(ctx)
 	if err != nil {
@@ -66,7 +69,8 @@ func (c *Client) queues(ctx context.Context) ([]Info, error) {
 	return infos, c.age(ctx, infos, oldest, now.Val())
 }
 
-// count fills in the numbers and returns the id of the oldest pending task of each queue that has one.
+// count fills in the numbers and returns the id of the oldest pending task of each queue that has
+// one.
 func (c *Client) count(ctx context.Context, infos []Info) (map[string]string, error) {
 	type counts struct {
 		pending, active, scheduled, retry, archived, paused *redis.IntCmd
@@ -123,7 +127,7 @@ func (c *Client) age(ctx context.Context, infos []Info, oldest map[string]string
 		}
 		ns, err := strconv.ParseInt(cmd.Val(), 10, 64)
 		if err != nil {
-			continue // fetched meanwhile: nothing is known to wait
+			continue // fetched meanwhile, so no task is known to wait
 		}
 		infos[i].Latency = max(0, now.Sub(time.Unix(0, ns)))
 	}

@@ -9,17 +9,17 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ErrNoQueue says that there is no such queue: nobody of this namespace has ever served it.
+// ErrNoQueue says that no worker of this namespace has ever served a queue.
 var ErrNoQueue = errors.New("no such queue")
 
-// Pause has no delivery of a queue fetched any more, by our workers or by others, until [Client.Resume]; what is fetched
-// already goes on. It tells whether that was new. The error is an [ErrNoQueue] or an [ErrOwned] for a queue that is not
-// this namespace's.
+// Pause stops all fetches from a queue, by our workers and by others, until [Client.Resume]. Runs
+// that were already fetched continue. Pause returns true if the queue was not paused before. For a
+// queue that does not belong to this namespace, the error is an [ErrNoQueue] or an [ErrOwned].
 func (c *Client) Pause(ctx context.Context, queue string) (bool, error) {
 	if err := c.mine(ctx, queue); err != nil {
 		return false, fmt.Errorf("pause queue %s: %w", queue, err)
 	}
-	// As asynq's inspector does it: the value is when.
+	// As in asynq's inspector, the value is the time.
 	done, err := c.rdb.SetNX(ctx, queueKey(queue, "paused"), strconv.FormatInt(c.now().Unix(), 10), 0).Result()
 	if err != nil {
 		return false, fmt.Errorf("pause queue %s: %w", queue, err)
@@ -27,7 +27,7 @@ func (c *Client) Pause(ctx context.Context, queue string) (bool, error) {
 	return done, nil
 }
 
-// Resume lets the deliveries of a queue be fetched again. It tells whether it was paused.
+// Resume allows fetches from a queue again. It returns true if the queue was paused.
 func (c *Client) Resume(ctx context.Context, queue string) (bool, error) {
 	if err := c.mine(ctx, queue); err != nil {
 		return false, fmt.Errorf("resume queue %s: %w", queue, err)

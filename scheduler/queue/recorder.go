@@ -7,11 +7,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// recorder is the Redis client of an asynq client that is to send nothing: it writes down the script by which asynq would
-// put a task into its queue, so that we can send many of them in one round trip. What a task looks like in Redis stays
-// asynq's business.
+// recorder is the Redis client of an asynq client that must send nothing. It records the script
+// with which asynq would enqueue a task, so that many can be sent in one round trip. So only asynq
+// needs to know the format of a task in Redis.
 type recorder struct {
-	redis.UniversalClient // for what asynq does besides, which is nothing as far as a test can tell
+	// For any other command of asynq. Tests have found none.
+	redis.UniversalClient
 
 	scripts sync.Map // source -> *redis.Script
 }
@@ -25,25 +26,25 @@ type enqueueing struct {
 
 type enqueueingKey struct{}
 
-// record has what is enqueued under the context it returns written down instead.
+// record returns a context under which an enqueued task is recorded instead of sent.
 func record(ctx context.Context) (context.Context, *enqueueing) {
 	e := new(enqueueing)
 	return context.WithValue(ctx, enqueueingKey{}, e), e
 }
 
-// SAdd announces a queue to asynq's tools. [Client.Push] does that itself.
+// SAdd would announce a queue to asynq's tools. [Client.Push] does that itself.
 func (r *recorder) SAdd(ctx context.Context, _ string, _ ...any) *redis.IntCmd {
 	return redis.NewIntCmd(ctx)
 }
 
-// EvalSha knows no script, so that asynq shows its text.
+// EvalSha reports an unknown script, so that asynq sends its text.
 func (r *recorder) EvalSha(ctx context.Context, _ string, _ []string, _ ...any) *redis.Cmd {
 	cmd := redis.NewCmd(ctx)
 	cmd.SetErr(errNoScript{})
 	return cmd
 }
 
-// Eval writes a script down and says that the task was put into its queue.
+// Eval records a script and reports that the task was enqueued.
 func (r *recorder) Eval(ctx context.Context, source string, keys []string, args ...any) *redis.Cmd {
 	script, ok := r.scripts.Load(source)
 	if !ok {
@@ -56,7 +57,7 @@ func (r *recorder) Eval(ctx context.Context, source string, keys []string, args 
 	return cmd
 }
 
-// errNoScript is Redis' answer to the digest of a script that it does not know.
+// errNoScript is Redis' reply to the digest of an unknown script.
 type errNoScript struct{}
 
 func (errNoScript) Error() string { return "NOSCRIPT No matching script." }

@@ -9,9 +9,10 @@ import (
 	"github.com/hibiken/asynq"
 )
 
-// Send asks for a run of a job in the way of a plain asynq client: as a task that a worker makes a run of (see [Request]).
-// It touches no key but those of the queue, so it needs no right to the ledger. payload is JSON, or nothing for the
-// arguments of the job's definition. A zero at is now. sent is false when the queue has a task of that id already.
+// Send requests a run of a job like a plain asynq client: as a task that a worker turns into a run
+// (see [Request]). It uses only keys of the queue, so it needs no permission for the ledger.
+// payload is JSON, or empty for the arguments in the job's definition. A zero at means now. sent is
+// false if the queue already has a task with that ID.
 func (c *Client) Send(ctx context.Context, queue, job, id string, payload []byte, at time.Time) (sent bool, err error) {
 	if err := checkQueueName(queue); err != nil {
 		return false, err

@@ -19,92 +19,105 @@ import (
 )
 
 const (
-	// DefaultFetchers is how many asynq servers one [Server] runs. Each fetches one delivery per round trip.
+	// DefaultFetchers is how many asynq servers one [Server] runs. Each fetches one delivery per
+	// round trip.
 	DefaultFetchers = 4
 
-	// DefaultPollInterval is how often an idle queue is looked at.
+	// DefaultPollInterval is how often an idle queue is polled.
 	DefaultPollInterval = 100 * time.Millisecond
 
-	// maxWeight bounds weights: asynq writes the name of each queue down as often as its weight says and shuffles that
-	// list for every fetch.
+	// maxWeight limits weights: asynq lists the name of each queue as often as its weight says, and
+	// shuffles that list for every fetch.
 	maxWeight = 1000
 
-	// handlersPerFetcher is how many deliveries are in hand for each asynq server at most, when there are no Slots. Two
-	// would do to fetch the next one while one is handled; the rest is for handlers that wait for an answer from Redis.
+	// handlersPerFetcher limits the deliveries in hand for each asynq server if Options has no
+	// Slots. With two, one could be fetched while the other is handled. The rest is for handlers
+	// that wait for a reply from Redis.
 	handlersPerFetcher = 4
 
-	// fetchMost is how many deliveries one fetch takes at most. More would save little, and what one fetch takes all comes
-	// from one queue, whatever the weights.
+	// fetchMost limits the deliveries that one fetch takes. A higher limit would save little, and
+	// all deliveries of one fetch come from one queue, whatever the weights.
 	fetchMost = 16
 
-	// foreignDelay is after what time a task that is not ours is tried again.
+	// foreignDelay is the time after which a foreign task is tried again.
 	foreignDelay = 10 * time.Second
 
-	// ownInterval is how often a running server registers its queues again, should Redis have been emptied.
+	// ownInterval is how often a running server registers its queues again, in case Redis was
+	// emptied.
 	ownInterval = 5 * time.Second
 
-	// recordsInterval is how often records of handled deliveries are removed that no fetch has removed.
+	// recordsInterval is how often the server removes records of handled deliveries that no fetch
+	// has removed.
 	recordsInterval = 2 * time.Second
 
-	// fetchAgain is asynq's own pause after a fetch that found nothing: as good as none, the gate decides.
+	// fetchAgain is asynq's own pause after a fetch that found nothing. It is negligible, because
+	// the gate decides.
 	fetchAgain = time.Millisecond
 
-	// handlerPatience is how long asynq waits for handlers at a shutdown before it leaves them behind. We wait for them
-	// whatever it does; this only has to be longer than any Handle takes.
+	// handlerPatience is how long asynq waits for handlers at a shutdown before it abandons them.
+	// The server waits for them in any case, so this only needs to be longer than any Handle takes.
 	handlerPatience = time.Hour
 
-	// putBackLimit is how long a server that stops tries to give back what it has fetched in that moment.
+	// putBackLimit is how long a stopping server tries to return the deliveries that it just
+	// fetched.
 	putBackLimit = 5 * time.Second
 )
 
-// Slots bound what a worker has in hand. A [Server] takes one before it fetches, so that what it fetches can run.
+// Slots limit the deliveries that a worker has in hand. A [Server] takes a slot before it fetches,
+// so that each delivery can run.
 type Slots interface {
-	// Acquire waits for a free slot. It returns an error only when ctx has ended, and then holds none.
+	// Acquire waits for a free slot. It returns an error only if ctx has ended, and then takes no
+	// slot.
 	Acquire(ctx context.Context) error
-	// More takes up to so many further slots, as far as they are free now, and returns how many it took.
+	// More takes up to most further slots that are free now, and returns how many it took.
 	More(most int) int
-	// Release gives slots back.
+	// Release returns slots.
 	Release(n int)
 }
 
-// Options say what a [Server] serves and how. Queues and Handle are required.
+// Options configure a [Server]. Queues and Handle are required.
 type Options struct {
-	// Queues are the weights, 1 to 1000, of the queues to serve: of {a: 6, b: 3}, when both have something to do, a gets
-	// two thirds of the fetches.
+	// Queues maps the queues to serve to their weights, 1 to 1000. With {a: 6, b: 3}, if both
+	// queues have deliveries, a gets two thirds of the fetches.
 	Queues map[string]int
 
-	// Handle takes deliveries of one queue in, the oldest first; they have ended already. It should do no more than claim
-	// the runs and start them elsewhere. It is called from several goroutines at once. ctx ends when the server stops;
-	// nothing else ends it.
+	// Handle receives deliveries of one queue, oldest first. They have already ended. It should
+	// only claim the runs and start them elsewhere. It is called from several goroutines at once.
+	// ctx ends only when the server stops.
 	//
-	// With Slots, each delivery comes with one slot. Handle gives them back, or hands them on to what it starts.
+	// With Slots, each delivery comes with one slot. Handle returns the slots, or passes them on to
+	// the runs that it starts.
 	Handle func(ctx context.Context, some []Delivery)
 
-	// Adopt is offered what plain asynq clients have sent; without it all of that is foreign. When it returns nil, the
-	// task is ended: what it asks for is recorded. With ErrForeign or ErrLater it comes again after 10 s, to whoever
-	// fetches it, and asynq counts nothing, so it is never given up. Any other error leaves open whether the request was
-	// taken in: the task comes again, counted as tried; one that has no retries left is archived then. It is called like
-	// Handle, but a slot is kept for it until it returns.
+	// Adopt receives tasks from plain asynq clients. Without it all of these are foreign. If it
+	// returns nil, the task ends, because its request is recorded. If it returns ErrForeign or
+	// ErrLater, the task comes again after 10 s, to any server that fetches it; asynq does not
+	// count that, so the task is never archived. Any other error leaves open whether the request
+	// was adopted: the task comes again, counted as tried, and a task without retries left is
+	// archived. Adopt is called like Handle, but its slot stays reserved until it returns.
 	Adopt func(ctx context.Context, request Request) error
 
-	// Session returns the session in whose name deliveries are fetched, which goes on record with them until Handle returns:
-	// see [Client.Fetched]. Nil or "": nothing is recorded.
+	// Session returns the session that fetches deliveries. It is recorded with them until Handle
+	// returns: see [Client.Fetched]. If Session is nil or returns "", nothing is recorded.
 	Session func() string
 
-	// Slots, when given, bound what is fetched. Without them up to four deliveries for each fetcher are in hand.
+	// Slots limit the fetches. If nil, each fetcher may have up to four deliveries in hand.
 	Slots Slots
 
-	// Disputed is called when queues that this server already serves turn out to belong to another namespace, with their
-	// new owners, and again at each change; with none when the dispute is over. The server keeps serving them: any client
-	// that may write to Redis can change an owner, and must not be able to stop workers by that. Nil: only the log tells.
+	// Disputed is called with the new owners when queues that this server already serves turn out
+	// to belong to another namespace, at each further change, and with no owners when the dispute
+	// has ended. The server continues to serve them, because any client that can write to Redis can
+	// change an owner and must not be able to stop workers that way. If Disputed is nil, the server
+	// only logs the change.
 	Disputed func(owners map[string]string)
 
-	Fetchers     int           // asynq servers to run; 0 means DefaultFetchers
-	PollInterval time.Duration // between looks at idle queues, all fetchers together; 0 means DefaultPollInterval
-	Logger       *slog.Logger  // nil means slog.Default()
+	Fetchers int // number of asynq servers; 0 means DefaultFetchers
+	// The time between polls of idle queues by all fetchers together. 0 means DefaultPollInterval.
+	PollInterval time.Duration
+	Logger       *slog.Logger // nil means slog.Default()
 }
 
-// A Server fetches deliveries and hands them to [Options].Handle, while [Server.Run] runs.
+// A Server fetches deliveries and passes them to [Options].Handle while [Server.Run] runs.
 type Server struct {
 	client *Client
 	o      Options
@@ -148,7 +161,7 @@ func NewServer(c *Client, o Options) (*Server, error) {
 	return &Server{client: c, o: o, queues: slices.Sorted(maps.Keys(o.Queues)), log: o.Logger, often: repeats.New(o.Logger, "kind")}, nil
 }
 
-// own returns n slots for a server that is given none, and a handle that gives them back.
+// own returns n slots for a server without Slots, and a handle that returns them.
 func own(n int, handle func(context.Context, []Delivery)) (Slots, func(context.Context, []Delivery)) {
 	s := NewSlots(semaphore.NewWeighted(int64(n)))
 	return s, func(ctx context.Context, some []Delivery) {
@@ -157,7 +170,7 @@ func own(n int, handle func(context.Context, []Delivery)) (Slots, func(context.C
 	}
 }
 
-// NewSlots returns the slots of a semaphore, of which others may take some, too.
+// NewSlots returns the slots of a semaphore, which may have other users too.
 func NewSlots(free *semaphore.Weighted) Slots { return slots{free} }
 
 type slots struct{ free *semaphore.Weighted }
@@ -173,9 +186,10 @@ func (s slots) More(most int) int {
 	return n
 }
 
-// Run serves until ctx ends, and returns when every Handle has returned and everything it started has stopped. It
-// waits for a Redis that is unreachable. The error is nil, or an [ErrOwned] when a queue belongs to another namespace at the start;
-// then nothing was fetched. A queue that changes its owner later raises an alarm: see [Options].Disputed.
+// Run serves until ctx ends. It returns when every Handle has returned and everything it started
+// has stopped. It waits for a Redis that is unreachable. It returns nil, or an [ErrOwned] if a
+// queue belongs to another namespace at the start; in that case it has fetched nothing. A queue
+// that changes its owner later raises an alarm: see [Options].Disputed.
 func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	gate := newGate(s.o.PollInterval, s.o.Slots, s.often.Logger)
@@ -187,7 +201,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	err := g.Wait()
 	defer s.often.Flush(context.WithoutCancel(ctx), true)
-	r.handlers.Wait() // asynq leaves some of them behind: those whose lease it lost
+	r.handlers.Wait() // asynq abandons the handlers whose lease it lost
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), putBackLimit)
 	defer cancel()
 	if failed := r.inHand.drop(last, s.client); failed != nil {
@@ -196,8 +210,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
-// keepRecords drops the records of deliveries that were handled, until ctx ends. A fetch does that, too; but a worker without
-// a free slot fetches nothing.
+// keepRecords drops the records of handled deliveries until ctx ends. A fetch drops them too, but a
+// worker without a free slot does not fetch.
 func (r *reception) keepRecords(ctx context.Context) {
 	timer := time.NewTicker(recordsInterval)
 	defer timer.Stop()
@@ -215,13 +229,15 @@ func (r *reception) keepRecords(ctx context.Context) {
 	}
 }
 
-// keepOwned registers the queues, opens the gate when they are ours, and keeps registering them. A change of owner under
-// the running server is logged once, and the server continues.
+// keepOwned registers the queues, opens the gate when they belong to this namespace, and registers
+// them repeatedly. It logs a change of owner under the running server once, and the server
+// continues.
 func (s *Server) keepOwned(ctx context.Context, g *gate) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	serving := s.client.hasOwned(s.queues) // then the worker has begun: a change of owner comes too late to refuse that
-	var disputed map[string]string         // as told last
+	// The worker has already started, so a change of owner is too late for a refusal.
+	serving := s.client.hasOwned(s.queues)
+	var disputed map[string]string // as last reported
 	for {
 		select {
 		case <-ctx.Done():
@@ -245,14 +261,15 @@ func (s *Server) keepOwned(ctx context.Context, g *gate) error {
 			return err
 		case ctx.Err() != nil:
 			return nil
-		default: // Redis is unreachable: the gate logs that, once
+		default: // Redis is unreachable, which the gate logs once
 			g.failed(err)
 			timer.Reset(errorPause)
 		}
 	}
 }
 
-// dispute tells of queues whose owner has changed since the last call, and returns the owners for the next one.
+// dispute reports queues whose owner has changed since the last call, and returns the owners for
+// the next call.
 func (s *Server) dispute(ctx context.Context, before, owners map[string]string) map[string]string {
 	if maps.Equal(before, owners) {
 		return before
@@ -291,22 +308,22 @@ func (s *Server) fetch(ctx context.Context, r *reception) error {
 		Logger:            asynqLog{s.often, r.gate},
 		LogLevel:          asynq.InfoLevel,
 	})
-	if err := server.Start(r); err != nil { // not Run: that one waits for signals
+	if err := server.Start(r); err != nil { // not Run, which waits for signals
 		return fmt.Errorf("start an asynq server: %w", err)
 	}
 	<-ctx.Done()
 	server.Shutdown()
-	f.settle() // the last fetch may have brought something that asynq could not read
+	f.settle() // the last fetch may have returned a task that asynq could not decode
 	return nil
 }
 
 var (
-	// errStopping sends a delivery back that was fetched while the server stops.
+	// errStopping returns a delivery that was fetched while the server stops.
 	errStopping = errors.New("worker stops")
 )
 
-// countsAsFailure tells which errors use up a retry. An expired lease does: a count above 0 tells a task that asynq has
-// recovered from one that was sent anew.
+// countsAsFailure reports whether an error uses up a retry. An expired lease does: a count above 0
+// distinguishes a task that asynq has recovered from one that was sent anew.
 func countsAsFailure(err error) bool {
 	return !errors.Is(err, ErrForeign) && !errors.Is(err, errStopping)
 }
@@ -317,38 +334,41 @@ func retryDelay(n int, err error, task *asynq.Task) time.Duration {
 		return 0
 	case errors.Is(err, ErrForeign), errors.Is(err, errDoubt):
 		return foreignDelay
-	default: // of a task that another program's server lost: as that program would have it
+	default: // of a task that a server of another program lost: that program's rule applies
 		return asynq.DefaultRetryDelayFunc(n, err, task)
 	}
 }
 
-// reception takes in what all fetchers of a server have fetched.
+// reception receives the tasks and deliveries of all fetchers of a server.
 type reception struct {
 	*Server
-	ctx      context.Context // the one of Run: asynq hands on none. A reception lives only as long as Run does
+	// The context of Run, because asynq passes none on. A reception exists only during Run.
+	ctx      context.Context
 	gate     *gate
 	foreign  *foreign
 	inHand   inHand
 	handlers sync.WaitGroup
 }
 
-// ticket goes with a fetched task through asynq, and with it a slot.
+// ticket accompanies a fetched task, and its slot, through asynq.
 type ticket struct {
-	slot bool        // a slot was taken for it before the fetch
-	used atomic.Bool // whoever sets it decides what becomes of the slot
+	slot bool // a slot was acquired for it before the fetch
+	// The goroutine that sets it decides about the slot.
+	used atomic.Bool
 }
 
 type ticketKey struct{}
 
 func ticketOf(ctx context.Context) *ticket { return ctx.Value(ticketKey{}).(*ticket) }
 
-// ProcessTask is what asynq calls for each task. asynqCtx ends when asynq wants the task to stop, which is nothing to us.
+// ProcessTask handles each task for asynq. asynqCtx ends when asynq wants the task to stop, which
+// does not matter here.
 func (r *reception) ProcessTask(asynqCtx context.Context, task *asynq.Task) error {
 	r.handlers.Add(1)
 	defer r.handlers.Done()
 	t := ticketOf(asynqCtx)
 	if t.used.Swap(true) {
-		return nil // asynq has given the task up already, and sent it back
+		return nil // asynq has already abandoned the task and sent it back
 	}
 	d, err := r.read(asynqCtx, task)
 	if err != nil || d.Run == "" {
@@ -364,7 +384,8 @@ func (r *reception) ProcessTask(asynqCtx context.Context, task *asynq.Task) erro
 	return nil
 }
 
-// hand hands over what a fetch has taken, each delivery with its slot. It does not wait. field is that of their record.
+// hand passes on the deliveries of a fetch, each with its slot. It does not wait. field is the
+// field of their record.
 func (r *reception) hand(queue, field string, some []Delivery) {
 	r.handlers.Go(func() {
 		if field != "" {
@@ -374,7 +395,7 @@ func (r *reception) hand(queue, field string, some []Delivery) {
 			r.o.Handle(r.ctx, some)
 			return
 		}
-		// It was taken in the moment in which the server stops.
+		// The server stopped just after the fetch.
 		r.o.Slots.Release(len(some))
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), putBackLimit)
 		defer cancel()
@@ -384,7 +405,8 @@ func (r *reception) hand(queue, field string, some []Delivery) {
 	})
 }
 
-// read returns the delivery in a task; none, when the task is to be ended; an error, when it is to go back.
+// read returns the delivery in a task, no delivery if the task must end, or an error if it must go
+// back.
 func (r *reception) read(asynqCtx context.Context, task *asynq.Task) (Delivery, error) {
 	if task.Type() != TaskType {
 		return Delivery{}, r.adopt(asynqCtx, task)
@@ -406,33 +428,35 @@ func (r *reception) read(asynqCtx context.Context, task *asynq.Task) (Delivery, 
 	return Delivery{Run: p.Run, N: p.N, Queue: queue}, nil
 }
 
-// returnUnused gives back the slot of a task that asynq sends away without having called ProcessTask: one whose own
-// deadline has passed. asynq calls it for every error.
+// returnUnused releases the slot of a task that asynq rejects without calling ProcessTask, because
+// the task's own deadline has passed. asynq calls returnUnused for every error.
 func (r *reception) returnUnused(asynqCtx context.Context, _ *asynq.Task, _ error) {
 	if t := ticketOf(asynqCtx); !t.used.Swap(true) && t.slot {
 		r.o.Slots.Release(1)
 	}
 }
 
-// foreign remembers tasks that are not ours.
+// foreign tracks foreign tasks.
 type foreign struct {
-	mu        sync.Mutex
-	exhausted map[string]bool    // by task key: on their way back, with no retries left; guarded by mu
-	told      map[[2]string]bool // queue and type that the log has a line about; guarded by mu
+	mu sync.Mutex
+	// by task key: returning to the queue, without retries left; guarded by mu
+	exhausted map[string]bool
+	told      map[[2]string]bool // queue and type with a log line; guarded by mu
 }
 
 func newForeign() *foreign {
 	return &foreign{exhausted: make(map[string]bool), told: make(map[[2]string]bool)}
 }
 
-// add records a task and tells whether its type is news.
+// add records a task and returns true if its type is new.
 func (f *foreign) add(key, queue, taskType string, exhausted bool) (news bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if exhausted {
 		f.exhausted[key] = true
 	}
-	const enough = 1000 // types come from others: there may be any number
+	// Other programs choose the types, so their number is unlimited.
+	const enough = 1000
 	name := [2]string{queue, taskType}
 	if f.told[name] || len(f.told) >= enough {
 		return false
@@ -441,7 +465,7 @@ func (f *foreign) add(key, queue, taskType string, exhausted bool) (news bool) {
 	return true
 }
 
-// take tells whether a task is an exhausted one, and forgets it.
+// take reports whether a task is an exhausted one, and forgets it.
 func (f *foreign) take(key string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -1,10 +1,11 @@
 -- own: register queues for a namespace, all or none.
 --
--- KEYS[1]  HASH queue -> namespace, one for all namespaces of this Redis
+-- KEYS[1]  HASH queue -> namespace, shared by all namespaces of this Redis
 -- ARGV[1]  namespace
 -- ARGV[2...]  queue names
 --
--- Reply: the queues that belong to another namespace, as queue, namespace, queue, namespace, ...; empty: all are ours.
+-- Reply: the queues that belong to another namespace, as queue, namespace, queue, namespace, ...;
+-- empty if all queues are ours.
 -- Invariant: an entry is never overwritten, and a refusal changes nothing.
 local taken = {}
 for i = 2, #ARGV do

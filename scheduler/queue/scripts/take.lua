@@ -1,21 +1,23 @@
--- take fetches deliveries of ours, and ends them in the same step: those that wait at the head of a queue, up to the
--- first task that is not one of them. That one, and what stands behind it, is left to asynq's own script.
+-- take: fetches our deliveries from the head of a queue and ends them in the same step. It stops at
+-- the first foreign task, which asynq's own script then fetches.
 --
 -- KEYS[1]  LIST asynq's pending tasks of the queue; the head is on the right
 -- KEYS[2]  STRING exists while the queue is paused
--- KEYS[3]  STRING asynq's count of tasks ended on this day, kept for 90 days   KEYS[4]  STRING of all days
--- KEYS[5]  HASH session \0 number of a fetch -> when it was (server ms) and the ids that it took, joined by \31, until the
---          worker has handled them: the record of what a worker has in hand, which outlives it
--- ARGV[1]  what the key of each task begins with: the names of the tasks' keys are asynq's, which declares them no better
--- ARGV[2]  what the ids of our deliveries begin with, that is our namespace
--- ARGV[3]  what their messages begin with, that is our task type
--- ARGV[4]  how many at most
--- ARGV[5]  when the count of this day may go, Unix seconds
--- ARGV[6]  the field of the record for what this fetch takes, or "" for no record
+-- KEYS[3]  STRING asynq's count of tasks ended on this day, kept for 90 days
+-- KEYS[4]  STRING asynq's count of tasks ended on all days
+-- KEYS[5]  HASH session \0 number of a fetch -> its time (server ms) and the IDs that it took, joined
+--          by \31, until the worker has handled them. This record of the deliveries that a worker
+--          has in hand survives the worker.
+-- ARGV[1]  prefix of the keys of tasks; asynq chooses these names and does not declare them either
+-- ARGV[2]  prefix of the IDs of our deliveries: our namespace
+-- ARGV[3]  prefix of their messages: our task type
+-- ARGV[4]  maximum number of deliveries
+-- ARGV[5]  expiry of this day's count, Unix seconds
+-- ARGV[6]  field of the record for this fetch, or "" for no record
 -- ARGV[7...]  fields of fetches whose deliveries were handled: they are removed
 --
--- Reply: 1 when a task that is not ours stands at the head now, else 0; then the ids that were taken, the oldest first.
--- Invariant: what is taken is in none of asynq's lists any more, its hash is gone, and it is on record.
+-- Reply: 1 if a foreign task is now at the head, else 0; then the IDs that were taken, oldest first.
+-- Invariant: a taken delivery is in none of asynq's lists, its hash is deleted, and it is recorded.
 local call = redis.call
 if #ARGV > 6 then call('HDEL', KEYS[5], unpack(ARGV, 7)) end
 if call('EXISTS', KEYS[2]) == 1 then return {0} end
