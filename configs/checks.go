@@ -18,7 +18,8 @@ import (
 	"lockstep/scheduler/cronspec"
 )
 
-// checks are what the tags "check" and "keys" of the file types name. Each says what is wrong with a text, or nil.
+// checks are the functions that the tags "check" and "keys" of the file types name. Each returns
+// the fault of a text, or nil.
 var checks = map[string]func(s string) *fault{
 	"redis-url":   checkRedisURL,
 	"namespace":   checkNamespace,
@@ -44,7 +45,8 @@ var checks = map[string]func(s string) *fault{
 // graceAuto is the locks.grace that depends on the leases and on the topology.
 const graceAuto = "auto"
 
-// checkGrace wants auto or a duration; that it is not less than the lease is looked at when both are known.
+// checkGrace accepts auto or a duration. The comparison with the lease comes later, when both are
+// known.
 func checkGrace(s string) *fault {
 	if s == graceAuto {
 		return nil
@@ -62,27 +64,27 @@ func checkGrace(s string) *fault {
 	return nil
 }
 
-// sizes are the sizes that a setting may have.
+// sizes describes the sizes that a setting accepts.
 type sizes struct {
 	units       []sizeUnit
 	least, most int64
-	allowed     string // least to most, as users write it
+	allowed     string // smallest to largest, as users write it
 }
 
-// sizeUnit is what a size may end with.
+// sizeUnit is a unit of sizes.
 type sizeUnit struct {
 	name  string
 	bytes int64
 }
 
 var (
-	// argsSizes: args that are still larger belong into a store.
+	// argsSizes: larger args belong in a store.
 	argsSizes = sizes{[]sizeUnit{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"B", 1}}, 1, 16 << 20, "1B to 16MiB"}
 	// spaceSizes are shares of a server's memory.
 	spaceSizes = sizes{[]sizeUnit{{"MiB", 1 << 20}, {"GiB", 1 << 30}}, 1 << 20, 1 << 40, "1MiB to 1024GiB"}
 )
 
-// checkSize wants a number of bytes with a unit.
+// checkSize accepts a number of bytes with a unit.
 func checkSize(s string) *fault {
 	if _, err := argsSizes.parse(s); err != nil {
 		return &fault{code: CodeRange, kind: "size", reason: err.Error(), want: "a size such as 128KiB", hint: "write 64KiB, 128KiB or 1MiB"}
@@ -90,7 +92,7 @@ func checkSize(s string) *fault {
 	return nil
 }
 
-// checkSpace wants an amount of memory with a unit.
+// checkSpace accepts an amount of memory with a unit.
 func checkSpace(s string) *fault {
 	if _, err := spaceSizes.parse(s); err != nil {
 		return &fault{code: CodeRange, kind: "size", reason: err.Error(), want: "a size such as 2GiB", hint: "write 512MiB or 2GiB"}
@@ -117,7 +119,7 @@ func (z sizes) parse(s string) (int64, error) {
 	return 0, fmt.Errorf("it has no unit, %s", z.names())
 }
 
-// names lists the units as a sentence does, the smallest first.
+// names lists the units for a sentence, smallest first.
 func (z sizes) names() string {
 	units := slices.Clone(z.units)
 	slices.SortFunc(units, func(a, b sizeUnit) int { return int(a.bytes - b.bytes) })
@@ -129,22 +131,24 @@ func (z sizes) names() string {
 	return strings.Join(names[:last], ", ") + " or " + names[last]
 }
 
-// redisSchemes are the first parts of redis.url.
+// redisSchemes are the schemes of redis.url.
 var redisSchemes = []string{"redis", "rediss", "redis-sentinel", "redis-cluster", "unix"}
 
-// redisParameters are the parameters that may stand behind the ? of redis.url, by scheme.
+// redisParameters are the parameters that redis.url accepts after the ?, by scheme.
 var redisParameters = map[string][]string{"redis": nil, "rediss": nil, "redis-sentinel": {"master"}, "redis-cluster": nil, "unix": {"db"}}
 
-// pattern returns a regular expression that is compiled on its first use. Every guard of a command initializes this
-// package and uses none of its expressions.
+// pattern returns a regular expression that is compiled on first use. Every guard of a command
+// initializes this package and uses none of its expressions.
 func pattern(text string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(text) })
 }
 
-// parameterName is a name that may be repeated in an error. Anything else may be a secret that was pasted there.
+// parameterName matches a name that an error may quote. Any other text may be a secret that was
+// pasted there.
 var parameterName = pattern(`^[A-Za-z][A-Za-z_-]{0,31}$`)
 
-// unknownParameter says what is wrong with a query that has a parameter which is not known; "" for none. It repeats no value.
+// unknownParameter describes the first unknown parameter of a query, or returns "". It quotes no
+// value.
 func unknownParameter(query string, known []string) string {
 	for pair := range strings.SplitSeq(query, "&") {
 		name, _, assigned := strings.Cut(pair, "=")
@@ -162,11 +166,12 @@ func unknownParameter(query string, known []string) string {
 // redisEmbedded is the redis.url of a Redis inside the process.
 const redisEmbedded = "embedded"
 
-// bareAddress is a host with a port. Without a port it might be anything, even a password, and is not repeated.
+// bareAddress matches a host with a port. Without a port the text might be anything, even a
+// password, and errors must not quote it.
 var bareAddress = pattern(`^[A-Za-z0-9][A-Za-z0-9.-]*:[0-9]+(/[0-9]+)?$`)
 
-// checkRedisURL reads the URL by itself: package net/url knows no lists of hosts, and its errors quote what may be a
-// password.
+// checkRedisURL parses the URL itself, because package net/url does not support lists of hosts, and
+// because its errors may quote a password.
 func checkRedisURL(s string) *fault {
 	bad := func(reason, hint string) *fault {
 		return &fault{code: CodeURL, kind: "Redis URL", reason: reason, want: "a Redis URL", hint: hint}
@@ -197,7 +202,8 @@ func checkRedisURL(s string) *fault {
 	if err != nil {
 		return bad("what stands behind the ? is not key=value", "")
 	}
-	if strings.Contains(query, "@") { // it is not quoted: it may be the end of a password
+	// Do not quote it: it may be the end of a password.
+	if strings.Contains(query, "@") {
 		return bad("the password has a character that a URL may not have",
 			"write it percent-encoded (? is %3F), or use redis.password_file")
 	}
@@ -250,7 +256,7 @@ func checkRedisURL(s string) *fault {
 	return nil
 }
 
-// badHost says what is wrong with host or host:port, or "".
+// badHost describes the mistake in a host or host:port, or returns "".
 func badHost(s string) string {
 	host, port := s, ""
 	if i := strings.LastIndexByte(s, ':'); i >= 0 && !strings.HasSuffix(s, "]") {
@@ -273,8 +279,8 @@ var (
 	workerNameShape = pattern(`^[A-Za-z0-9_.-]{1,64}$`)
 )
 
-// checkNamespace has the rule of package locks, which may not be imported here: a namespace becomes the hash tag of all
-// keys.
+// checkNamespace has the rule of package locks, which this package must not import: a namespace
+// becomes the hash tag of all keys.
 func checkNamespace(s string) *fault {
 	if namespaceShape().MatchString(s) {
 		return nil
@@ -283,7 +289,7 @@ func checkNamespace(s string) *fault {
 	return &fault{code: CodeName, kind: "namespace", own: true, reason: "it takes " + want, want: want}
 }
 
-// checkWorkerName refuses what package locks would replace or cut.
+// checkWorkerName refuses names that package locks would replace or cut.
 func checkWorkerName(s string) *fault {
 	if workerNameShape().MatchString(s) {
 		return nil
@@ -292,7 +298,7 @@ func checkWorkerName(s string) *fault {
 	return &fault{code: CodeName, kind: "name", reason: "it takes " + want, want: want}
 }
 
-// checkQueue refuses what asynq would take for a hash tag, and what nobody could type.
+// checkQueue refuses names that asynq would treat as a hash tag, and names that are hard to type.
 func checkQueue(s string) *fault {
 	f := &fault{code: CodeQueue, kind: "queue", own: true, want: "the name of a queue"}
 	if f.reason = badListed(s, "{ and } have a meaning in Redis", 100); f.reason == "" {
@@ -301,7 +307,8 @@ func checkQueue(s string) *fault {
 	return f
 }
 
-// badListed says what is wrong with a name that people write into lists such as a=1,b=2, or "". braces is why it has none.
+// badListed describes the mistake in a name that users write into lists such as a=1,b=2, or returns
+// "". braces is the reason why the name must not contain braces.
 func badListed(s, braces string, longest int) string {
 	switch {
 	case s == "":
@@ -337,7 +344,8 @@ func checkAddress(s string) *fault {
 		f.hint = "write host:port, without http://"
 		return f
 	}
-	if _, err := netip.ParseAddr(host); err != nil && host != "" && host != "localhost" { // as admin.Listen has it
+	if _, err := netip.ParseAddr(host); err != nil && host != "" && host != "localhost" {
+		// as admin.Listen does
 		f.reason = "the host is not an IP address"
 		f.hint = "write " + net.JoinHostPort("127.0.0.1", port) + ", or " + net.JoinHostPort("0.0.0.0", port) + " for all addresses of the machine"
 		return f
@@ -345,7 +353,8 @@ func checkAddress(s string) *fault {
 	return nil
 }
 
-// checkUser refuses what nobody can sign in with, and what would be no name in an audit.
+// checkUser refuses names with which no user can sign in, and names that would not identify a user
+// in the audit.
 func checkUser(s string) *fault {
 	f := &fault{code: CodeName, kind: "name", want: "a name without a colon, up to 200 bytes"}
 	switch {
@@ -361,10 +370,11 @@ func checkUser(s string) *fault {
 	return f
 }
 
-// hostShape is a host name as a browser sends it: labels of letters, digits, - and _.
+// hostShape matches a host name as a browser sends it: labels of letters, digits, - and _.
 var hostShape = pattern(`^[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*$`)
 
-// checkHost wants a host name without a port, in lower case, so that names compare as they are written.
+// checkHost accepts a host name without a port, in lower case, so that names can be compared as
+// text.
 func checkHost(s string) *fault {
 	f := &fault{code: CodeAddress, kind: "host name", want: "a host name in lower case, without a port"}
 	host, _, err := net.SplitHostPort(s)
@@ -385,7 +395,7 @@ func checkHost(s string) *fault {
 	return f
 }
 
-// checkNetwork wants an address or a network.
+// checkNetwork accepts an address or a network.
 func checkNetwork(s string) *fault {
 	network, err := parseNetwork(s)
 	f := &fault{code: CodeAddress, kind: "network", want: "an IP address, or a network such as 10.1.0.0/16"}
@@ -401,7 +411,7 @@ func checkNetwork(s string) *fault {
 	return f
 }
 
-// parseNetwork reads an address as the network of itself.
+// parseNetwork parses a network. An address is a network of one address.
 func parseNetwork(s string) (netip.Prefix, error) {
 	if address, err := netip.ParseAddr(s); err == nil {
 		return netip.PrefixFrom(address.Unmap().WithZone(""), address.Unmap().BitLen()), nil
@@ -431,7 +441,8 @@ func checkHTTPURL(s string) *fault {
 	switch {
 	case err != nil && !strings.Contains(s, "@"):
 		f.reason = strings.TrimPrefix(err.Error(), fmt.Sprintf("parse %q: ", s))
-	case err != nil: // what is quoted may be a part of a password
+	case err != nil:
+		// an error of net/url may quote part of a password
 		f.reason = "it is not a URL"
 	case u.Scheme == "" || u.Opaque != "":
 		f.reason = "it has no scheme"
@@ -472,7 +483,7 @@ func checkVariable(s string) *fault {
 	return f
 }
 
-// checkInherited wants the name of a variable, or the beginning of one with a star behind it.
+// checkInherited accepts the name of a variable, or the beginning of one followed by a star.
 func checkInherited(s string) *fault {
 	f := &fault{code: CodeName, kind: "variable name"}
 	switch name := strings.TrimSuffix(s, "*"); {
@@ -497,8 +508,8 @@ func checkLockKey(s string) *fault {
 		reason: strings.TrimPrefix(err.Error(), fmt.Sprintf("lock key %.100q: ", s))}
 }
 
-// checkPermit refuses what only makes sense in a lock key, what lockstep lock exec could not name, and the names under
-// which runs hold their job and themselves.
+// checkPermit refuses names that are only valid in a lock key, names that lockstep lock exec could
+// not specify, and the names under which runs hold their job and themselves.
 func checkPermit(s string) *fault {
 	f := &fault{code: CodeName, kind: "name of permits", want: "a name for permits"}
 	f.reason = badListed(s, "permits have one name for all runs, so there are no { and } in it", 512)
@@ -512,7 +523,7 @@ func checkPermit(s string) *fault {
 	return f
 }
 
-// cronFault turns an error of cronspec into a fault of the part that is wrong.
+// cronFault turns an error of cronspec into a fault of the wrong part.
 func cronFault(err error, code, kind, want string) *fault {
 	f := &fault{code: code, kind: kind, own: true, reason: err.Error(), want: want}
 	if e, ok := errors.AsType[*cronspec.Error](err); ok {

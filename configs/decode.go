@@ -29,7 +29,7 @@ var (
 	permitType   = reflect.TypeFor[*permitFile]()
 )
 
-// rules are what the tags of a field say about its value.
+// rules are the rules for the value of a field, from its tags.
 type rules struct {
 	enum     []string
 	min, max *bound
@@ -40,10 +40,11 @@ type rules struct {
 	secret   bool
 	scalar   bool // a list that may be written as its only element
 
-	initial string // what a key that was not written has, as text; "" for the zero value
+	// The default of the key, as text. "" means the zero value.
+	initial string
 }
 
-// bound is a limit as a number (for a duration in nanoseconds) and as it is written.
+// bound is a limit as a number (for a duration in nanoseconds) and as text.
 type bound struct {
 	n    int64
 	text string
@@ -95,7 +96,7 @@ func (f *fields) read(t reflect.Type, at []int) {
 	}
 }
 
-// readRules panics on a tag that cannot be read: it is a mistake in this package.
+// readRules panics on an invalid tag, which is a mistake in this package.
 func readRules(sf reflect.StructField) rules {
 	r := rules{check: sf.Tag.Get("check"), keys: sf.Tag.Get("keys"), shape: sf.Tag.Get("shape"),
 		secret: sf.Tag.Get("secret") != "", scalar: sf.Tag.Get("scalar") != "", initial: sf.Tag.Get("default")}
@@ -132,7 +133,7 @@ func must[T any](value T, err error) T {
 	return value
 }
 
-// path is where in a file the decoder is, for messages.
+// path is the decoder's position in a file, for messages.
 type path struct {
 	up  *path
 	key string // "[2]" for an element of a list
@@ -176,12 +177,12 @@ func (p *path) in() string {
 	return "in " + p.String()
 }
 
-// decoder reads the nodes of one file into values of the file types. Everything that is wrong becomes a problem, and
-// leaves the value as it was.
+// decoder decodes the nodes of one file into values of the file types. Each mistake becomes a
+// problem and leaves the value unchanged.
 type decoder struct {
 	*loader
 	src    *source
-	stored bool // what is decoded reaches Redis
+	stored bool // decoded values reach Redis
 }
 
 // decodeFile fills in s.file.
@@ -194,7 +195,7 @@ func (d *decoder) error(n *yaml.Node, code, message, hint string) {
 	d.errorAt(d.src, n, code, message, hint)
 }
 
-// value decodes one node. It returns false when v could not be set.
+// value decodes one node. It returns false if it could not set v.
 func (d *decoder) value(n *yaml.Node, v reflect.Value, r *rules, p *path) bool {
 	n = deref(n)
 	if v.Type() == rawType {
@@ -204,7 +205,7 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, r *rules, p *path) bool {
 		}
 		raw, err := encodeJSON(value)
 		if err != nil {
-			panic("configs: " + err.Error()) // only types that JSON has were put in
+			panic("configs: " + err.Error()) // node contains only types that JSON has
 		}
 		v.SetBytes(raw)
 		return true
@@ -255,7 +256,7 @@ func (d *decoder) structure(n *yaml.Node, v reflect.Value, p *path) bool {
 			continue
 		}
 		if p.up == nil {
-			// What a job says is stored with its runs, and a limit in the lock space.
+			// A job is stored with its runs, and a limit is stored in the lock space.
 			d.stored = f.name == "jobs" || f.name == "defaults" || f.name == "permits"
 			if d.stored && d.settingsOnly && !(d.withPermits && f.name == "permits") {
 				continue
@@ -271,7 +272,8 @@ func (d *decoder) structure(n *yaml.Node, v reflect.Value, p *path) bool {
 	return true
 }
 
-// structureHint says what to write where keys have to stand: the key that a scalar was probably meant for, or which there are.
+// structureHint suggests what to write in place of a value that should be a map: the key for which
+// a scalar was probably meant, or the list of keys.
 func structureHint(n *yaml.Node, known *fields, p *path, t reflect.Type) string {
 	if t == jobFileType.Elem() && known.byName[p.key] != nil {
 		return fmt.Sprintf("indent it, if %s is not the name of a job but what the one above it has", p.key)
@@ -288,7 +290,8 @@ func structureHint(n *yaml.Node, known *fields, p *path, t reflect.Type) string 
 				return fmt.Sprintf("write %s: {%s: %s}", p.key, f.name, n.Value)
 			}
 		}
-		for _, f := range known.list { // retry: 3 and limit: 3 mean the first number
+		for _, f := range known.list {
+			// retry: 3 and limit: 3 mean the first number
 			if n.Tag == "!!int" && valueType(f.typ).Kind() == reflect.Int {
 				return fmt.Sprintf("write %s: {%s: %s}", p.key, f.name, n.Value)
 			}
@@ -300,7 +303,8 @@ func structureHint(n *yaml.Node, known *fields, p *path, t reflect.Type) string 
 	return "its keys are " + strings.Join(known.names, ", ")
 }
 
-// entries returns the keys of a map that are texts, and reports the others, and those that are there twice.
+// entries returns the entries of a map whose keys are texts. It reports all other keys and all
+// duplicates.
 func (d *decoder) entries(n *yaml.Node, p *path) []entry {
 	all := entries(n,
 		func(first, second *yaml.Node) {
@@ -325,7 +329,7 @@ func (d *decoder) entries(n *yaml.Node, p *path) []entry {
 	return list
 }
 
-// unknownKey reports a key that nothing reads, and returns the key that was probably meant, if there is one.
+// unknownKey reports an unknown key, and returns the key that was probably meant, or "".
 func (d *decoder) unknownKey(key *yaml.Node, t reflect.Type, p *path) (likely string) {
 	known := fieldsOf(t)
 	message := fmt.Sprintf("unknown key %s %s", quote(key.Value), p.in())
@@ -341,7 +345,8 @@ func (d *decoder) unknownKey(key *yaml.Node, t reflect.Type, p *path) (likely st
 		}
 	}
 	others := strings.Fields(otherWords[wanted])
-	for _, other := range others { // retry_delay is nearer to retry than to what it means
+	for _, other := range others {
+		// retry_delay is nearer to retry than to its actual meaning
 		if name, where := belongsUnder(other, known); name != "" {
 			d.error(key, CodeUnknownKey, message, where)
 			return name
@@ -378,7 +383,8 @@ func (d *decoder) unknownKey(key *yaml.Node, t reflect.Type, p *path) (likely st
 	return ""
 }
 
-// belongsUnder returns the key under which another one is known, and says so; or nothing.
+// belongsUnder returns the key under which another key is known and a text that says so, or
+// nothing.
 func belongsUnder(wanted string, known *fields) (name, where string) {
 	for _, f := range known.list {
 		inner := f.typ
@@ -397,7 +403,7 @@ func belongsUnder(wanted string, known *fields) (name, where string) {
 	return "", ""
 }
 
-// mapping decodes a map whose keys are the user's.
+// mapping decodes a map whose keys the user chooses.
 func (d *decoder) mapping(n *yaml.Node, v reflect.Value, r *rules, p *path) bool {
 	if n.Kind != yaml.MappingNode {
 		hint := mapHint(n, v.Type().Elem())
@@ -432,7 +438,8 @@ func (d *decoder) mapping(n *yaml.Node, v reflect.Value, r *rules, p *path) bool
 		switch {
 		case elem == jobFileType:
 			job := &jobFile{name: e.key.Value, src: d.src, key: e.key}
-			if !isNull(e.value) { // a job without any key is reported as one without work
+			if !isNull(e.value) {
+				// a job without any key is reported as one without work
 				job.node = deref(e.value)
 				job.broken = !d.value(job.node, reflect.ValueOf(job).Elem(), &rules{}, at)
 			}
@@ -458,8 +465,8 @@ func (d *decoder) mapping(n *yaml.Node, v reflect.Value, r *rules, p *path) bool
 	return true
 }
 
-// mapHint writes a list as the map that was probably meant: [A=b] as {A: "b"}, and [a] as {a: 1}. It is "" for one in which
-// a secret may stand.
+// mapHint writes a list as the map that was probably meant: [A=b] as {A: "b"}, and [a] as {a: 1}.
+// It returns "" for a list that may contain a secret.
 func mapHint(n *yaml.Node, elem reflect.Type) string {
 	if elem == jobFileType {
 		return `write the job's name as a key, "NAME:", and what it does below that`
@@ -489,8 +496,8 @@ func mapHint(n *yaml.Node, elem reflect.Type) string {
 	return hint
 }
 
-// pair reads an element of a list as a name with its value: A=b, or the name: A and value: b of Kubernetes. at is the node
-// in which the value stands; nil for a name alone.
+// pair reads an element of a list as a name with its value: A=b, or the form of Kubernetes, name: A
+// and value: b. at is the node with the value. It is nil for a name alone.
 func pair(n *yaml.Node) (name, value string, at *yaml.Node) {
 	switch n.Kind {
 	case yaml.ScalarNode:
@@ -515,7 +522,8 @@ func emptyHint(t reflect.Type) string {
 	return "give it a value"
 }
 
-// list decodes a list. An element that cannot be decoded leaves its place empty, so that places match those in the file.
+// list decodes a list. An element that cannot be decoded remains empty, so that indexes match those
+// in the file.
 func (d *decoder) list(n *yaml.Node, v reflect.Value, r *rules, p *path) bool {
 	if r.scalar && n.Kind == yaml.ScalarNode {
 		s := reflect.MakeSlice(v.Type(), 1, 1)
@@ -567,7 +575,7 @@ func listHint(n *yaml.Node, command bool) string {
 	return "write [" + strings.Join(words, ", ") + "]"
 }
 
-// mismatch reports a value of another shape than its key takes.
+// mismatch reports a value whose type does not fit its key.
 func (d *decoder) mismatch(n *yaml.Node, want string, p *path, hint string) {
 	d.error(n, CodeType, fmt.Sprintf("%s takes %s, not %s", p, want, describe(n)), hint)
 }
@@ -592,7 +600,7 @@ func (d *decoder) scalar(n *yaml.Node, v reflect.Value, r *rules, p *path) bool 
 		v.SetString(n.Value)
 		return true
 	case textType:
-		// A number is taken as it is written: [sleep, 5] is what everybody writes.
+		// A number is accepted as text: [sleep, 5] is a common spelling.
 		stored := d.stored
 		d.stored = false
 		value, replaced, ok := d.replace(n, p)
@@ -607,7 +615,7 @@ func (d *decoder) scalar(n *yaml.Node, v reflect.Value, r *rules, p *path) bool 
 			d.error(n, CodeCharacter, fmt.Sprintf("%s holds %s", p, what), "")
 			return false
 		}
-		v.SetString(n.Value) // as written: the job's worker replaces it
+		v.SetString(n.Value) // unchanged: the job's worker replaces its ${...}
 		return ok
 	}
 
@@ -631,7 +639,7 @@ func (d *decoder) scalar(n *yaml.Node, v reflect.Value, r *rules, p *path) bool 
 	return true
 }
 
-// badText says which character of a job's text cannot be passed on, or "".
+// badText describes a character in a job's text that cannot be passed on, or returns "".
 func badText(s string, p *path) string {
 	switch {
 	case strings.ContainsRune(s, 0):
@@ -642,20 +650,24 @@ func badText(s string, p *path) string {
 	return ""
 }
 
-// fault is what is wrong with one value.
+// fault describes the mistake in one value.
 type fault struct {
 	code   string
-	kind   string // what it should be, as "bad <kind>"
+	kind   string // the expected kind, for "bad <kind>"
 	reason string // may quote the value
-	want   string // what is said instead of the reason when the value must not be quoted: "a duration, like 30s"
-	hint   string
-	own    bool   // the kind tells the key, so that it is enough to say in what the key is
-	whole  string // the whole message, if it does not fit into "bad <kind> <value> <where>: <reason>"
-	part   string // for a fault of a part of the value: the part
+	// want replaces the reason if the message must not quote the value: "a duration, like 30s".
+	want string
+	hint string
+	// The kind implies the key, so the message only needs to say where the key is.
+	own bool
+	// The whole message, if it does not fit "bad <kind> <value> <where>: <reason>".
+	whole  string
+	part   string // the wrong part, if the fault is in a part of the value
 	offset int
 }
 
-// where says where a value is: "for retry.max of job "a"", or for one whose kind says the key, "in job "a"".
+// where describes the position of a value: "for retry.max of job "a"", or "in job "a"" if the kind
+// implies the key.
 func (f *fault) where(p *path) string {
 	if f.own {
 		return p.up.in()
@@ -663,8 +675,8 @@ func (f *fault) where(p *path) string {
 	return "for " + p.String()
 }
 
-// fault reports what is wrong with a value. shown is the value as it was written; replaced means that there are ${...}
-// in it, so that only the text as written may be told.
+// fault reports the mistake in a value. shown is the value as written. replaced means that it
+// contains ${...}, so that the message may only quote the text as written.
 func (d *decoder) fault(n *yaml.Node, shown, where string, f *fault, replaced, secret bool) {
 	message, hint := f.sentence(shown, where, replaced, secret)
 	if secret && (strings.Contains(n.Value, "@") && !replacedPassword().MatchString(n.Value) || len(jobs.URLSecrets(n.Value)) > 0) {
@@ -677,7 +689,7 @@ func (d *decoder) fault(n *yaml.Node, shown, where string, f *fault, replaced, s
 	d.partError(d.src, n, f.part, f.offset, f.code, message, hint)
 }
 
-// replacedPassword is the part of a URL in which ${...} stands for the whole password.
+// replacedPassword matches the part of a URL in which ${...} is the whole password.
 var replacedPassword = pattern(`:\$\{[^}]*\}@`)
 
 // sentence returns the message and hint of a fault.
@@ -696,7 +708,7 @@ func (f *fault) sentence(shown, where string, replaced, secret bool) (message, h
 	return fmt.Sprintf("bad %s%s %s: %s", f.kind, shown, where, f.reason), f.hint
 }
 
-// wanted says what kind of value a key takes.
+// wanted describes the kind of value that a key accepts.
 func wanted(t reflect.Type, r *rules) string {
 	switch {
 	case t == durationType:
@@ -711,7 +723,8 @@ func wanted(t reflect.Type, r *rules) string {
 	return "a text"
 }
 
-// strict refuses what YAML or Go would convert: a number in quotes, a text that looks like a number.
+// strict refuses values that YAML or Go would convert: a number in quotes, a text that looks like a
+// number.
 func strict(n *yaml.Node, t reflect.Type, replaced bool, r *rules, p *path) *fault {
 	quoted := n.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle) != 0
 	want := wanted(t, r)
@@ -731,7 +744,7 @@ func strict(n *yaml.Node, t reflect.Type, replaced bool, r *rules, p *path) *fau
 	case "!!int", "!!float":
 		switch {
 		case t == durationType:
-			return nil // refused later, with the unit that is missing
+			return nil // refused later, with the missing unit
 		case t.Kind() == reflect.Bool:
 			return mismatch("")
 		case r.shape == "cron":
@@ -742,7 +755,7 @@ func strict(n *yaml.Node, t reflect.Type, replaced bool, r *rules, p *path) *fau
 			}
 			return mismatch(fmt.Sprintf("write %q", n.Value))
 		case t.Kind() == reflect.String:
-			return nil // refused later, with the words that are possible
+			return nil // refused later, with the accepted words
 		case n.Tag == "!!float" && strings.Trim(n.Value, "-0123456789") == "":
 			return &fault{code: CodeRange, kind: "number", reason: "it is too large", want: want}
 		case n.Tag == "!!float":
@@ -773,8 +786,8 @@ func octal(s string) *fault {
 		hint: "write it without the zero, or in quotes if it is a text"}
 }
 
-// convert turns one text, with its ${...} replaced, into a value of a file type and checks it. It serves files,
-// environment and flags. yamlInt allows the notations that YAML has for whole numbers.
+// convert turns one text, with its ${...} replaced, into a value of a file type and checks it.
+// Files, environment and flags all use it. yamlInt allows YAML's notations for whole numbers.
 func convert(t reflect.Type, r *rules, s string, yamlInt bool) (reflect.Value, *fault) {
 	v := reflect.New(t).Elem()
 	switch {
@@ -794,7 +807,7 @@ func convert(t reflect.Type, r *rules, s string, yamlInt bool) (reflect.Value, *
 		}
 		v.SetInt(int64(n))
 	case t.Kind() == reflect.Bool:
-		word := strings.ToLower(s) // YAML has True and TRUE, too
+		word := strings.ToLower(s) // YAML also has True and TRUE
 		if word != "true" && word != "false" {
 			f := &fault{code: CodeEnum, kind: "value", reason: "it must be true or false", want: "true or false"}
 			switch word {
@@ -814,7 +827,7 @@ func convert(t reflect.Type, r *rules, s string, yamlInt bool) (reflect.Value, *
 	return v, checkValue(v, r)
 }
 
-// checkValue holds a value against the rules of its field.
+// checkValue checks a value against the rules of its field.
 func checkValue(v reflect.Value, r *rules) *fault {
 	switch v.Kind() {
 	case reflect.String:
@@ -837,7 +850,7 @@ func checkValue(v reflect.Value, r *rules) *fault {
 	return nil
 }
 
-// bounds says from where to where a number or a duration may go; "" for anywhere.
+// bounds describes the range of a number or a duration. It is "" for an unlimited range.
 func (r *rules) bounds() string {
 	switch {
 	case r.min != nil && r.max != nil:
@@ -872,7 +885,7 @@ func checkString(s string, r *rules) *fault {
 	return nil
 }
 
-// parseDuration wants a unit, also for 0, where package time would do without.
+// parseDuration requires a unit, even for 0, where package time does not.
 func parseDuration(s string) (time.Duration, *fault) {
 	d, err := time.ParseDuration(s)
 	if err == nil && s != "0" && s != "+0" && s != "-0" {
@@ -905,7 +918,8 @@ func parseInt(s string, yamlInt bool) (int, *fault) {
 	return 0, f
 }
 
-// replace returns a scalar with its ${...} replaced. replaced is false when there is nothing in it that means anything.
+// replace returns a scalar with its ${...} replaced. replaced is false if the scalar contains
+// neither a ${...} nor an escaped dollar sign.
 func (d *decoder) replace(n *yaml.Node, p *path) (value string, replaced, ok bool) {
 	list, bad := pieces(n.Value)
 	if bad != nil {
@@ -935,13 +949,13 @@ func (d *decoder) replace(n *yaml.Node, p *path) (value string, replaced, ok boo
 	return b.String(), replaced, ok
 }
 
-// placeholder reports a ${...}, at its own place in the text if that can be found.
+// placeholder reports a ${...}, at its own position in the text if that can be found.
 func (d *decoder) placeholder(n *yaml.Node, bad *placeholderError, p *path) {
 	message := fmt.Sprintf("%s %s, in %s", oneLine(bad.source), bad.reason, p)
 	d.partError(d.src, n, bad.source, strings.Index(n.Value, bad.source), bad.code, message, bad.hint)
 }
 
-// oneLine shortens a ${...} that is not closed, and so goes on to the end of a text.
+// oneLine shortens an unclosed ${...}, which extends to the end of a text.
 func oneLine(s string) string {
 	const limit = 100
 	s = strings.Join(strings.Fields(s), " ")
@@ -951,7 +965,8 @@ func oneLine(s string) string {
 	return s
 }
 
-// json returns a node as a value that encoding/json can write. The ${...} in it are checked and stay.
+// json returns a node as a value that encoding/json can encode. It checks the ${...} in the node
+// and keeps them.
 func (d *decoder) json(n *yaml.Node, p *path) (any, bool) {
 	n = deref(n)
 	switch n.Kind {
@@ -1002,7 +1017,7 @@ func (d *decoder) json(n *yaml.Node, p *path) (any, bool) {
 
 var plainNumber = pattern(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?$`)
 
-// jsonNumber returns a YAML number as JSON: as it is written, if JSON can write it so.
+// jsonNumber returns a YAML number as JSON, with the same spelling if JSON allows it.
 func jsonNumber(s string) (json.Number, *fault) {
 	if plainNumber().MatchString(s) {
 		return json.Number(s), nil

@@ -20,14 +20,14 @@ import (
 	"lockstep/scheduler/cronspec"
 )
 
-// imported is a job on its way from somewhere else into a file.
+// imported is a job that is being converted to a config file.
 type imported struct {
 	name    string
-	remarks []string // what stands above it
+	remarks []string // comments above the job
 	keys    []importedKey
 }
 
-// importedKey is one key of it, with a remark behind it.
+// importedKey is one key of the job, with a trailing comment.
 type importedKey struct {
 	key    string
 	value  any
@@ -78,7 +78,7 @@ func importFile(head []string, timezone string, list []*imported) []byte {
 	return b.Bytes()
 }
 
-// freeName makes a name for a job of any text, and one that no other job has.
+// freeName turns any text into the name of a job that no other job has.
 func freeName(text string, taken map[string]bool) string {
 	base := likelyName(text)
 	if len(base) > 50 {
@@ -121,22 +121,22 @@ func flowYAML(value any) string {
 		err = dumper.Close()
 	}
 	if err != nil {
-		panic("configs: " + err.Error()) // only plain values are put in
+		panic("configs: " + err.Error()) // n has only plain values
 	}
 	return strings.TrimSpace(b.String())
 }
 
-// literal keeps ${ and $$ of another tool's text from being replaced.
+// literal escapes ${ and $$ in another tool's text, so that they are not replaced.
 func literal(s string) string {
 	return strings.NewReplacer("$$", "$$$$", "${", "$${").Replace(s)
 }
 
-// ImportOptions say what a crontab does not.
+// ImportOptions have information that a crontab does not contain.
 type ImportOptions struct {
-	// Timezone is that of the machine the crontab is from; "" is UTC, with a remark.
+	// Timezone is the time zone of the machine with the crontab. "" means UTC, with a remark.
 	Timezone string
 
-	// System says that the sixth field is a user, as in /etc/crontab.
+	// System means that the sixth field is a user, as in /etc/crontab.
 	System bool
 }
 
@@ -145,7 +145,8 @@ var (
 	crontabLine     = pattern(`^\s*(@\w+|(?:\S+\s+){4}\S+)\s+(.*)$`)
 )
 
-// ImportCrontab writes a config file that does what a crontab does, with remarks on what it cannot.
+// ImportCrontab writes a config file that is equivalent to a crontab, with remarks on the
+// differences.
 func ImportCrontab(text []byte, o ImportOptions) []byte {
 	head := []string{
 		"Imported from a crontab. Look it over, then: lockstep check",
@@ -160,7 +161,7 @@ func ImportCrontab(text []byte, o ImportOptions) []byte {
 	}
 	var (
 		list     []*imported
-		comments []string // right above a line
+		comments []string // directly above a line
 		env      = make(map[string]string)
 		zone     string
 		shell    = "sh"
@@ -198,7 +199,7 @@ func ImportCrontab(text []byte, o ImportOptions) []byte {
 	}
 	kept := list[:0]
 	for _, job := range list {
-		if job.keys == nil { // nothing but remarks
+		if job.keys == nil { // only remarks
 			head = append(head, append([]string{""}, job.remarks...)...)
 			continue
 		}
@@ -245,7 +246,7 @@ func importCrontabLine(line string, comments []string, env map[string]string, zo
 	}
 	program, input := cutPercent(command)
 	if input != "" {
-		// What stands behind the first % of a crontab is the command's input.
+		// Text after the first % of a crontab line is the command's input.
 		program = "printf '%s' '" + strings.ReplaceAll(input, "'", `'\''`) + "' | { " + program + "; }"
 	}
 	if strings.Contains(program, "flock ") {
@@ -261,8 +262,8 @@ func importCrontabLine(line string, comments []string, env map[string]string, zo
 	return job
 }
 
-// cutPercent parts the text of a crontab at its first bare %: what follows is input, in which each further % is a
-// newline. \% is a percent sign.
+// cutPercent splits a crontab line at its first unescaped %. The text after it is input, in which
+// each further % is a newline. \% is a percent sign.
 func cutPercent(s string) (command, input string) {
 	var parts [2]strings.Builder
 	at := 0
@@ -285,18 +286,19 @@ func cutPercent(s string) (command, input string) {
 	return strings.TrimSpace(parts[0].String()), parts[1].String()
 }
 
-// wrappers are programs that say nothing of what a command does.
+// wrappers are programs whose names do not describe what a command does.
 var wrappers = []string{"sh", "bash", "flock", "nice", "ionice", "sudo", "env", "test", "[", "exec", "time", "timeout", "python",
 	"python3", "php", "perl", "ruby", "node", "&&", "||", ";", "|"}
 
-// commandName makes a name of the first word that says something.
+// commandName makes a name from the first descriptive word of a command.
 func commandName(command string) string {
 	folder := false
 	for word := range strings.FieldsSeq(command) {
 		base := filepath.Base(word)
 		ext := filepath.Ext(base)
 		switch {
-		case folder: // of cd
+		case folder:
+			// the argument of cd
 			folder = false
 		case base == "cd":
 			folder = true
@@ -311,7 +313,7 @@ func commandName(command string) string {
 	return "job"
 }
 
-// cronJob is what is read of a Kubernetes CronJob. What is not named here has no meaning for a job.
+// cronJob has the fields of a Kubernetes CronJob that matter for a job.
 type cronJob struct {
 	Kind     string    `yaml:"kind"`
 	Items    []cronJob `yaml:"items"` // of a List
@@ -366,8 +368,8 @@ type podVariable struct {
 	ValueFrom map[string]any `yaml:"valueFrom"`
 }
 
-// ImportCronJobs writes a config file that does what the CronJobs among Kubernetes manifests do, with remarks on what it
-// cannot. The error says which manifest cannot be read.
+// ImportCronJobs writes a config file that is equivalent to the CronJobs among Kubernetes
+// manifests, with remarks on the differences. An error names the manifest that cannot be read.
 func ImportCronJobs(text []byte) ([]byte, error) {
 	head := []string{
 		"Imported from Kubernetes CronJobs. Look it over, then: lockstep check",
@@ -438,7 +440,7 @@ func importCronJob(c *cronJob) *imported {
 	remark := ""
 	if len(container.Command) == 0 {
 		remark = "the manifest names no command: write that of the image"
-		words = append([]string{"ENTRYPOINT"}, words...) // which fails, rather than do nothing in silence
+		words = append([]string{"ENTRYPOINT"}, words...) // fails visibly instead of doing nothing
 	}
 	values := make(map[string]string) // of variables that the manifest itself sets
 	for _, v := range container.Env {
@@ -469,7 +471,7 @@ func importCronJob(c *cronJob) *imported {
 	return job
 }
 
-// importPolicies takes over what a job has words for in this version.
+// importPolicies converts the policies that have an equivalent in this version.
 func (j *imported) importPolicies(c *cronJob) {
 	policy := map[string]string{"": "allow", "Allow": "allow", "Forbid": "skip", "Replace": "replace"}[c.Spec.ConcurrencyPolicy]
 	if Knows("overlap", policy) {
@@ -496,14 +498,14 @@ func (j *imported) importPolicies(c *cronJob) {
 	if s := spec.ActiveDeadlineSeconds; s != nil {
 		j.set("timeout", seconds(*s), "of each attempt; activeDeadlineSeconds was that of all together")
 	}
-	retries := 6 // as Kubernetes has it
+	retries := 6 // the default of Kubernetes
 	if spec.BackoffLimit != nil {
 		retries = *spec.BackoffLimit
 	}
 	j.set("retry", map[string]any{"max": retries, "initial": "10s", "max_delay": "6m"}, "as Kubernetes does by default")
 }
 
-// importRest remarks on what has no equivalent.
+// importRest adds remarks on keys without an equivalent.
 func (j *imported) importRest(c *cronJob, pod podSpec, container podContainer) {
 	spec := c.Spec.JobTemplate.Spec
 	if len(pod.Containers) > 1 || len(pod.InitContainers) > 0 {
@@ -539,8 +541,8 @@ func (j *imported) importRest(c *cronJob, pod podSpec, container podContainer) {
 
 var kubernetesReference = pattern(`\$\(([A-Za-z_][A-Za-z0-9_]*)\)`)
 
-// kubernetesText replaces $(VAR) by what the manifest says it is, or turns it into ${VAR}, which the worker's
-// environment has to have. Everything else stays as it is.
+// kubernetesText replaces $(VAR) by its value in the manifest, or by ${VAR} for the worker's
+// environment. All other text remains unchanged.
 func kubernetesText(s string, values map[string]string) string {
 	return kubernetesReference().ReplaceAllStringFunc(literal(s), func(reference string) string {
 		name := reference[2 : len(reference)-1]

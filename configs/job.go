@@ -16,9 +16,9 @@ import (
 	"lockstep/scheduler/cronspec"
 )
 
-// builtin returns the defaults of a job that neither it nor the files' defaults override: those of the tags, and the zero
-// value of keys that have none. They are made anew because what they point to is overlaid. Timeout is nil: its default
-// depends on the work.
+// builtin returns the defaults of a job that neither the job nor the files' defaults override:
+// those of the tags, and zero values for keys without a default. Each call makes new values,
+// because they are overlaid in place. Timeout is nil, because its default depends on the work.
 func builtin() policies {
 	var p policies
 	fillDefaults(reflect.ValueOf(&p).Elem())
@@ -26,11 +26,12 @@ func builtin() policies {
 	return p
 }
 
-// httpTimeout is the timeout of an http job for which nothing sets one. A server that accepts a request and never replies
-// would otherwise keep the run's slot and its locks forever.
+// httpTimeout is the timeout of an http job for which no file sets one. Otherwise a server that
+// accepts a request and never replies would keep the run's slot and its locks forever.
 const httpTimeout = time.Hour
 
-// timeout returns the timeout of a job. An http job has none only if 0s is written, in the job or in the defaults.
+// timeout returns the timeout of a job. An http job has no timeout only if the job or the defaults
+// set 0s.
 func (f *jobFile) timeout(p policies) time.Duration {
 	switch {
 	case p.Timeout != nil:
@@ -54,15 +55,15 @@ func fillDefaults(v reflect.Value) {
 	}
 }
 
-// defaultMethod returns the method of an http job without one: args go as a body.
+// defaultMethod returns the default method of an http job. Its args are sent as a body.
 func defaultMethod() string {
 	return fieldsOf(reflect.TypeFor[httpFile]()).byName["method"].rules.initial
 }
 
-// overlay lays the keys that were written in over onto base. It copies on the way: base stays as it is.
+// overlay sets the keys of over on a copy of base. base remains unchanged.
 func overlay(base, over policies) policies {
 	overlayStruct(reflect.ValueOf(&base).Elem(), reflect.ValueOf(&over).Elem())
-	return base // a copy: it came as a value
+	return base // a copy, because it was passed by value
 }
 
 func overlayStruct(laid, over reflect.Value) {
@@ -81,7 +82,7 @@ func overlayStruct(laid, over reflect.Value) {
 	}
 }
 
-// register takes in the jobs of a file. Of two with one name the first stays.
+// register adds the jobs of a file. If two have the same name, the first is kept.
 func (l *loader) register(s *source) {
 	for _, name := range slices.Sorted(maps.Keys(s.file.Jobs)) {
 		job := s.file.Jobs[name]
@@ -98,7 +99,7 @@ func (l *loader) duplicateJob(name string, first, second place) {
 		fmt.Sprintf("job %q is already defined at %s", name, first.src.origin(first.node)), "")
 }
 
-// buildJobs makes the jobs of all files, and reports what is wrong across their keys.
+// buildJobs makes the jobs of all files, and reports mistakes that involve several keys.
 func (l *loader) buildJobs() []*jobs.Job {
 	base := builtin()
 	for _, s := range l.sources {
@@ -119,8 +120,8 @@ func (l *loader) buildJobs() []*jobs.Job {
 	}
 	slices.SortFunc(files, func(a, b *jobFile) int { return strings.Compare(a.name, b.name) })
 
-	// On all cores, as each job is looked at by itself.
-	const few = 100 // for which a goroutine of their own does not pay
+	// Use all cores, because the jobs are independent.
+	const few = 100 // too few to be worth a goroutine
 	list := make([]*jobs.Job, len(files))
 	share := max(few, (len(files)+runtime.GOMAXPROCS(0)-1)/runtime.GOMAXPROCS(0))
 	var parts []*loader
@@ -135,7 +136,8 @@ func (l *loader) buildJobs() []*jobs.Job {
 		})
 	}
 	building.Wait()
-	for _, part := range parts { // in the order of names, however long each took
+	for _, part := range parts {
+		// in the order of names, regardless of which part was done first
 		l.take(part)
 	}
 	for _, f := range files {
@@ -146,8 +148,8 @@ func (l *loader) buildJobs() []*jobs.Job {
 	return list
 }
 
-// buildJob makes one job. What was not decoded, because it is wrong, has been reported; rules about keys ask whether the
-// key is there, so that one mistake does not become two problems.
+// buildJob makes one job. Values that could not be decoded were already reported. Rules about keys
+// only check whether a key is present, so that one mistake does not cause two problems.
 func (l *loader) buildJob(f *jobFile, base policies) *jobs.Job {
 	if err := jobs.ValidName(f.name); err != nil {
 		reason := strings.TrimPrefix(err.Error(), fmt.Sprintf("job name %q: ", f.name))
@@ -215,12 +217,12 @@ func (l *loader) buildJob(f *jobFile, base policies) *jobs.Job {
 	return job
 }
 
-// defaultOnBusy returns what becomes of a run that has waited for its locks, where nothing is said.
+// defaultOnBusy returns the default policy for a run that has waited for its locks.
 func defaultOnBusy() jobs.OnBusy {
 	return jobs.OnBusy(fieldsOf(reflect.TypeFor[lockFile]()).byName["on_busy"].rules.initial)
 }
 
-// lock is what was written, with the defaults.
+// lock returns the written lock with its defaults.
 func (f *lockFile) lock() jobs.Lock {
 	lock := jobs.Lock{Exclusive: f.Exclusive, Shared: f.Shared, Permits: f.Permits}
 	if f.Wait != nil && *f.Wait > 0 {
@@ -240,7 +242,7 @@ func (f *lockFile) lock() jobs.Lock {
 	return lock
 }
 
-// likelyName turns a name into one that a job may have.
+// likelyName turns a name into a valid name for a job.
 func likelyName(name string) string {
 	name = strings.ReplaceAll(plainKey(strings.TrimSpace(name)), "_", "-")
 	name = strings.Map(func(r rune) rune {
@@ -266,7 +268,7 @@ func plainMap(m map[string]text) map[string]string {
 	return out
 }
 
-// has tells whether a key of the job was written with a value, right or wrong.
+// has reports whether a key of the job was written with a value, right or wrong.
 func (f *jobFile) has(keys ...string) bool {
 	_, value := f.find(keys...)
 	return value != nil
@@ -319,9 +321,9 @@ func (l *loader) trigger(f *jobFile, job *jobs.Job) {
 	}
 }
 
-// work checks that there is exactly one thing to do.
+// work checks that the job has exactly one kind of work.
 func (l *loader) work(f *jobFile) {
-	// Most jobs are right, and their keys need not be looked for in the file.
+	// Most jobs are correct, and their keys need no search in the file.
 	if n := btoi(f.Command != nil) + btoi(f.HTTP != nil) + btoi(f.Handler != nil); n != 1 || f.HTTP != nil && f.HTTP.URL == nil {
 		l.workProblems(f)
 	}
@@ -376,13 +378,14 @@ func enumerate(words []string) string {
 	return strings.Join(words[:len(words)-1], ", ") + " and " + words[len(words)-1]
 }
 
-// pauses tells whether anything is written about the pauses between attempts.
+// pauses reports whether any key about the pauses between attempts was written.
 func (r *retryFile) pauses() bool { return r.Backoff != nil || r.Initial != nil || r.MaxDelay != nil }
 
-// checkRetry compares the pauses between attempts. at is the map that has the key retry; of is its name.
+// checkRetry compares the pauses between attempts. at is the map with the key retry, and of is its
+// name.
 func (l *loader) checkRetry(p policies, at place, of string) {
 	r := p.Retry
-	// A fixed pause has no limit, and a limit of 0 is none.
+	// A fixed pause has no limit, and a limit of 0 means none.
 	if *r.Backoff == jobs.BackoffFixed || *r.MaxDelay == 0 || *r.Initial <= *r.MaxDelay {
 		return
 	}
@@ -397,7 +400,8 @@ func (l *loader) checkRetry(p policies, at place, of string) {
 		of, cronspec.FormatInterval(*r.Initial), cronspec.FormatInterval(*r.MaxDelay)), "set both")
 }
 
-// checkJitter compares jitter with the ticks that it may not reach, and with how late a run may start.
+// checkJitter checks that jitter is less than the time between ticks and less than the start
+// deadline.
 func (l *loader) checkJitter(f *jobFile, job *jobs.Job) {
 	if job.Jitter == 0 || !job.Scheduled() {
 		return
@@ -424,7 +428,7 @@ func (l *loader) checkJitter(f *jobFile, job *jobs.Job) {
 		trigger, err = cronspec.Parse(job.Schedule, zone)
 	}
 	if trigger == nil || err != nil {
-		return // reported where it was decoded
+		return // reported when it was decoded
 	}
 	if gap := trigger.ShortestGap(); job.Jitter >= gap {
 		report("not shorter than the shortest time between two of its ticks, which is "+cronspec.FormatInterval(gap), "")
@@ -433,8 +437,8 @@ func (l *loader) checkJitter(f *jobFile, job *jobs.Job) {
 
 func isWork(key string) bool { return key == "command" || key == "http" || key == "handler" }
 
-// lockKeys checks that a job which runs by itself brings the args that its lock keys read. For a job that is enqueued
-// this can be known only then. And no name may be wanted in two ways.
+// lockKeys checks that a job with a trigger has the args that its lock keys read. For an enqueued
+// job the args are known only later. It also checks that no name is requested in two modes.
 func (l *loader) lockKeys(f *jobFile, job *jobs.Job) {
 	alone := make(map[string]bool)
 	for _, keys := range []struct {
@@ -444,7 +448,7 @@ func (l *loader) lockKeys(f *jobFile, job *jobs.Job) {
 		for i, template := range keys.list {
 			key, err := jobs.ParseKey(template)
 			if err != nil || template == "" {
-				continue // reported where it was decoded
+				continue // reported when it was decoded
 			}
 			names, err := key.Expand(job.Args)
 			report := func(code, reason, hint string) {
@@ -475,13 +479,13 @@ func (l *loader) lockKeys(f *jobFile, job *jobs.Job) {
 					alone[name] = alone[name] || keys.name == "exclusive"
 					continue
 				}
-				break // of a list of names, one is enough to tell
+				break // for a list of names, one problem is enough
 			}
 		}
 	}
 }
 
-// unused warns of keys that have no effect together with the others of their job.
+// unused warns of keys that have no effect in combination with the other keys of their job.
 func (l *loader) unused(f *jobFile, job *jobs.Job) {
 	warn := func(key, why string) {
 		at, _ := f.find(key)
@@ -522,7 +526,7 @@ func (l *loader) unused(f *jobFile, job *jobs.Job) {
 	}
 }
 
-// largeArgs refuses args that no run of their job could have.
+// largeArgs refuses args that exceed the limit for runs.
 func (l *loader) largeArgs(c *Config) {
 	for _, job := range c.Jobs {
 		if err := jobs.CheckArgs(len(job.Args), c.Settings.Limits.ArgsBytes()); err != nil {
@@ -545,7 +549,7 @@ func (l *loader) unknownQueues(c *Config) {
 		at, who := place{f.src, f.key}, fmt.Sprintf("job %q", job.Name)
 		if _, node := f.find("queue"); node != nil {
 			if f.policies.Queue == nil {
-				continue // its queue was reported as wrong
+				continue // its queue was already reported
 			}
 			at.node = node
 		} else {

@@ -19,10 +19,11 @@ import (
 	"lockstep/scheduler/cronspec"
 )
 
-// The lints warn of what is a config, and probably not the one that was meant. Each is about a mistake that users of
-// cron files and of job runners make; what is merely unusual is left alone, so that --strict can be lived with.
+// The lints warn of a config that is valid but probably not what the author meant. Each is about a
+// mistake that users of cron files and job runners make. Merely unusual configs cause no warning,
+// so that --strict remains usable.
 
-// lintJob looks at one job whose form is right.
+// lintJob checks one valid job.
 func (l *loader) lintJob(f *jobFile, job *jobs.Job) {
 	l.lintTrigger(f, job)
 	l.lintTimeout(f, job)
@@ -41,7 +42,7 @@ func (l *loader) lintTrigger(f *jobFile, job *jobs.Job) {
 			for _, finding := range info.findings {
 				part := finding.part
 				if node.Value != job.Schedule {
-					part = "" // there are ${...} in it
+					part = "" // it contains ${...}
 				}
 				l.partWarning(f.src, node, part, finding)
 			}
@@ -66,7 +67,7 @@ func (l *loader) lintTrigger(f *jobFile, job *jobs.Job) {
 	}
 }
 
-// ofDefaults returns where the files' defaults set a key last.
+// ofDefaults returns the last place where the files' defaults set a key.
 func (l *loader) ofDefaults(key string) (at place, node *yaml.Node) {
 	for _, s := range l.sources {
 		if s.file.Defaults == nil {
@@ -79,7 +80,8 @@ func (l *loader) ofDefaults(key string) (at place, node *yaml.Node) {
 	return at, node
 }
 
-// evenInterval returns the next longer interval, in whole units of its size, that divides a day or is made of days.
+// evenInterval returns the next longer interval, in whole units of its size, that divides a day or
+// is a multiple of a day.
 func evenInterval(d time.Duration) time.Duration {
 	const day = 24 * time.Hour
 	unit := time.Second
@@ -95,8 +97,8 @@ func evenInterval(d time.Duration) time.Duration {
 	return d
 }
 
-// lintTimeout compares the job's own timeout with the time between its ticks. One that comes from the defaults is
-// meant for the longest of many jobs.
+// lintTimeout compares the job's own timeout with the time between its ticks. It ignores a timeout
+// from the defaults, which is meant for the longest of many jobs.
 func (l *loader) lintTimeout(f *jobFile, job *jobs.Job) {
 	if f.policies.Timeout == nil || job.Timeout == 0 || job.Overlap != jobs.OverlapSkip && job.Overlap != jobs.OverlapQueue {
 		return
@@ -117,8 +119,8 @@ func (l *loader) lintTimeout(f *jobFile, job *jobs.Job) {
 		cronspec.FormatInterval(job.Timeout), f.name, cronspec.FormatInterval(interval), outcome), "")
 }
 
-// lintSilence compares the job's own max_silence with the time between its ticks. One that comes from the defaults is
-// meant for many jobs.
+// lintSilence compares the job's own max_silence with the time between its ticks. It ignores one
+// from the defaults, which is meant for many jobs.
 func (l *loader) lintSilence(f *jobFile, job *jobs.Job) {
 	if f.policies.MaxSilence == nil || job.MaxSilence == 0 {
 		return
@@ -135,7 +137,8 @@ func (l *loader) lintSilence(f *jobFile, job *jobs.Job) {
 		cronspec.FormatInterval(job.MaxSilence), f.name, cronspec.FormatInterval(interval)), "")
 }
 
-// lintConcurrency warns of a concurrency that the ticks of a job cannot use: by its overlap, one runs at a time.
+// lintConcurrency warns of a concurrency that the ticks of a job cannot use, because its overlap
+// allows one run at a time.
 func (l *loader) lintConcurrency(f *jobFile, job *jobs.Job) {
 	if job.Concurrency < 2 || !job.Scheduled() {
 		return
@@ -154,8 +157,8 @@ func (l *loader) lintConcurrency(f *jobFile, job *jobs.Job) {
 		job.Concurrency, f.name, job.Overlap, why), "write overlap: allow, or overlap: queue to keep their order")
 }
 
-// lintLock warns of what makes all runs of a job that is enqueued wait for each other, and of limits of the hold that get
-// in each other's way.
+// lintLock warns of locks that make all runs of an enqueued job wait for each other, and of
+// contradictory limits of the hold.
 func (l *loader) lintLock(f *jobFile, job *jobs.Job) {
 	l.lintHold(f, job)
 	if f.Lock == nil || job.Scheduled() || f.has("schedule") || f.has("every") {
@@ -171,7 +174,8 @@ func (l *loader) lintLock(f *jobFile, job *jobs.Job) {
 	}
 }
 
-// lintHold compares what bounds a hold. A timeout that comes from the defaults is meant for many jobs.
+// lintHold compares the limits of a hold. It ignores a timeout from the defaults, which is meant
+// for many jobs.
 func (l *loader) lintHold(f *jobFile, job *jobs.Job) {
 	most := job.Lock.MaxHold
 	if most == 0 {
@@ -190,7 +194,8 @@ func (l *loader) lintHold(f *jobFile, job *jobs.Job) {
 }
 
 var (
-	shells       = []string{"sh", "bash", "dash", "ash", "zsh", "ksh", "fish", "pwsh", "ssh"} // ssh has one on the other side
+	// ssh starts a shell on the remote side.
+	shells       = []string{"sh", "bash", "dash", "ash", "zsh", "ksh", "fish", "pwsh", "ssh"}
 	shellWords   = []string{"|", "||", "&", "&&", ";", ">", ">>", "<", "2>&1", "2>", "&>"}
 	plainDollar  = pattern(`(?:^|[^$])\$([A-Za-z_][A-Za-z0-9_]*)`)
 	dollarPrefix = pattern(`^\$[A-Za-z_][A-Za-z0-9_]*(/|$)`)
@@ -208,7 +213,8 @@ func (l *loader) lintCommand(f *jobFile) {
 	const shell = `write [sh, -c, "..."]`
 	for i, word := range f.Command {
 		switch word := string(word); {
-		case i == 0 && tellsSecret(word): // what is quoted might be one
+		case i == 0 && tellsSecret(word):
+			// the message would quote it
 		case i == 0 && len(f.Command) == 1 && strings.ContainsAny(word, " \t") && !strings.HasPrefix(word, "/") && !strings.Contains(word, "${"):
 			warn(i, fmt.Sprintf("%s is taken for the name of a program, with its blanks", quote(word)),
 				"write ["+strings.Join(strings.Fields(word), ", ")+"]")
@@ -222,7 +228,7 @@ func (l *loader) lintCommand(f *jobFile) {
 	}
 }
 
-// lintTexts looks for secrets that stand in the file, and for variables that are written as for a shell.
+// lintTexts searches for secrets in the file, and for variables in shell syntax.
 func (l *loader) lintTexts(f *jobFile) {
 	for i, word := range f.Command {
 		if isSecretArgument(f.Command, i) || isSecretText(string(word)) || tellsSecret(string(word)) {
@@ -259,19 +265,19 @@ func (l *loader) lintTexts(f *jobFile) {
 			one(name, f.HTTP.Headers[name], "http", "headers", name)
 		}
 	}
-	// Args that are wrong were not decoded; their secrets must not be shown for that.
+	// Args that are wrong were not decoded, but their secrets must be hidden too.
 	if f.Args != nil && (secretName().Match(f.Args) || isSecretText(string(f.Args))) || f.Args == nil && l.flawed && f.has("args") {
 		l.lintArgs(f)
 	}
 }
 
-// lintArgs looks for secrets among the arguments. They reach Redis as they are written.
+// lintArgs searches the arguments for secrets. Arguments reach Redis as written.
 func (l *loader) lintArgs(f *jobFile) {
 	_, args := f.find("args")
 	eachSecret(args, "", func(n *yaml.Node) { l.inlineSecret(place{f.src, n}, fmt.Sprintf("args of job %q", f.name)) })
 }
 
-// eachSecret visits what looks like a secret in a value of any shape, under a key of this name.
+// eachSecret visits each apparent secret in a value of any shape under a key with the given name.
 func eachSecret(n *yaml.Node, name string, visit func(n *yaml.Node)) {
 	switch n = deref(n); n.Kind {
 	case yaml.MappingNode:
@@ -292,10 +298,10 @@ func eachSecret(n *yaml.Node, name string, visit func(n *yaml.Node)) {
 var (
 	secretName = pattern(`(?i)passwo?r?d|passphrase|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credential`)
 
-	// What a name ends with that tells where a secret is, or about one.
+	// Suffixes of names that describe the location of a secret, or a property of it.
 	noSecretName = pattern(`(?i)([_-]?(file|path|dir|name|url|uri|id|header|type|ttl|count|limit)|tokens)$`)
 
-	// What providers begin their keys with, so that such searches find them.
+	// Prefixes with which providers mark their keys, so that scanners can find them.
 	secretPrefixes = []string{"ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "xoxa-", "xoxb-", "xoxp-", "xoxs-", "sk_live_",
 		"rk_live_", "AKIA", "ASIA", "AIza"}
 
@@ -315,8 +321,8 @@ func isSecretHeader(name string) bool {
 	return isSecretName(name)
 }
 
-// isSecretValue tells whether what stands under a secret's name may be one: a path says where it is, a number and a
-// yes or no are none.
+// isSecretValue reports whether the value under a secret's name may be a secret. A path is only its
+// location, and a number or a boolean is not a secret.
 func isSecretValue(s string) bool {
 	if _, err := strconv.ParseFloat(s, 64); err == nil {
 		return false
@@ -325,13 +331,14 @@ func isSecretValue(s string) bool {
 	return err != nil && s != "" && !strings.HasPrefix(s, "/") && !strings.Contains(s, "$")
 }
 
-// isSecretText tells whether there is a word in a text that begins like a provider's key and is as long as one, or a
-// private key. Every text of every job is looked at, so it does without a regular expression where it can.
+// isSecretText reports whether a text contains a word with the prefix and length of a provider's
+// key, or a private key. It checks every text of every job, so it avoids regular expressions where
+// it can.
 func isSecretText(s string) bool {
-	const least = 12 // characters behind the prefix
+	const least = 12 // characters after the prefix
 	for i := 0; i+least < len(s); i++ {
 		if i > 0 && isKeyCharacter(s[i-1]) && s[i-1] != '-' {
-			continue // in the middle of a word
+			continue // inside a word
 		}
 		for _, prefix := range secretPrefixes {
 			rest, ok := strings.CutPrefix(s[i:], prefix)
@@ -347,7 +354,7 @@ func isKeyCharacter(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-'
 }
 
-// isSecretArgument tells whether an argument is the value of a flag such as --password.
+// isSecretArgument reports whether an argument is the value of a flag such as --password.
 func isSecretArgument(words []text, i int) bool {
 	word := string(words[i])
 	if strings.HasPrefix(word, "-") {
@@ -361,7 +368,7 @@ func isSecretArgument(words []text, i int) bool {
 	return m != nil && !strings.Contains(string(words[i-1]), "=") && isSecretName(m[1]) && isSecretValue(word)
 }
 
-// tellsSecret tells whether a command line, which should have been a list, has a secret in it.
+// tellsSecret reports whether a command line, which should have been a list, contains a secret.
 func tellsSecret(line string) bool {
 	var words []text
 	for word := range strings.FieldsSeq(line) {
@@ -375,7 +382,7 @@ func tellsSecret(line string) bool {
 	return false
 }
 
-// hasPassword tells whether a URL has one in front of the host.
+// hasPassword reports whether a URL has a password before the host.
 func hasPassword(s string) bool {
 	if !strings.Contains(s, "@") {
 		return false
@@ -388,7 +395,7 @@ func hasPassword(s string) bool {
 	return set && password != ""
 }
 
-// inlineSecret warns of a secret that stands in the file, and hides it in every excerpt.
+// inlineSecret warns of a secret in the file, and hides it in every excerpt.
 func (l *loader) inlineSecret(at place, where string) {
 	at.src.hide(deref(at.node))
 	l.warnAt(at.src, at.node, CodeInlineSecret, where+" contains a secret", "write ${VAR} or ${file:/path}, and put it there")
@@ -406,7 +413,7 @@ func (l *loader) lintHandler(f *jobFile) {
 	l.warnAt(f.src, node, CodeUnknownHandler, fmt.Sprintf("this binary has no handler %s for job %q", quote(*f.Handler), f.name), hint)
 }
 
-// lintSettings looks at settings whose form is right.
+// lintSettings checks valid settings.
 func (l *loader) lintSettings(c *Config) {
 	lease, cutoff := c.Settings.Locks.Lease, min(3*time.Second, c.Settings.Locks.Lease/5)
 	outage := (2*lease/3 - cutoff).Round(100 * time.Millisecond)
@@ -460,12 +467,12 @@ func (l *loader) lintSettings(c *Config) {
 	}
 }
 
-// authKeys are the keys of admin.auth that each of its modes looks at.
+// authKeys are the keys of admin.auth that each of its modes uses.
 var authKeys = map[string][]string{
 	"none": nil, "basic": {"user", "password_file", "users_file"}, "token": {"user", "token_file"}, "proxy": {"header", "proxies"},
 }
 
-// checkAuth compares how one signs in with what is needed for that.
+// checkAuth checks that the mode of authentication has the keys that it needs.
 func (l *loader) checkAuth(c *Config) {
 	const at = "admin.auth."
 	auth := c.Settings.Admin.Auth
@@ -489,7 +496,8 @@ func (l *loader) checkAuth(c *Config) {
 		if _, set := c.Origins[setting.key]; !ok || !set || key == "mode" || slices.Contains(authKeys[auth.Mode], key) {
 			continue
 		}
-		if chosen { // a machine may well be told by its environment to do without
+		if chosen {
+			// an environment variable may deliberately switch authentication off
 			problem(SeverityWarning, key, CodeUnused, fmt.Sprintf("%s has no effect: admin.auth.mode is %s", setting.key, auth.Mode), "")
 			continue
 		}
@@ -508,14 +516,14 @@ func (l *loader) checkAuth(c *Config) {
 	}
 }
 
-// loopback reports whether only this host reaches an address, which was checked.
+// loopback reports whether a valid address is reachable only from this host.
 func loopback(address string) bool {
 	host, _, _ := net.SplitHostPort(address)
 	ip, err := netip.ParseAddr(host)
 	return host == "localhost" || err == nil && ip.Unmap().IsLoopback()
 }
 
-// settingWarning warns of a setting where it was set.
+// settingWarning warns of a setting at the place where it was set.
 func (l *loader) settingWarning(c *Config, key, code, message, hint string) {
 	l.settingProblem(c, SeverityWarning, key, code, message, hint)
 }
@@ -541,8 +549,8 @@ func (l *loader) partWarning(s *source, n *yaml.Node, part string, f finding) {
 	l.partProblem(s, n, part, f.offset, SeverityWarning, f.code, f.message, f.hint)
 }
 
-// LintSchedule returns what is doubtful about cron text that can be parsed: each problem is a warning without a place.
-// now is the instant from which clock changes and rare dates are looked for.
+// LintSchedule returns warnings about valid cron text. They have no position. now is the instant
+// from which it searches for clock changes and rare dates.
 func LintSchedule(schedule *cronspec.Schedule, now time.Time) []Problem {
 	var list []Problem
 	for _, f := range lintSchedule(schedule, now) {
@@ -551,17 +559,18 @@ func LintSchedule(schedule *cronspec.Schedule, now time.Time) []Problem {
 	return list
 }
 
-// scheduleInfo is what is known of one schedule in one zone. Many jobs share one.
+// scheduleInfo caches facts about one schedule in one zone, which many jobs may share.
 type scheduleInfo struct {
 	schedule *cronspec.Schedule
 	err      error
 	findings []finding
 
-	gaps   *gaps // between the next ticks; nil until they are asked for
-	coarse bool  // the minute is fixed, so there are no two ticks in an hour
+	gaps *gaps // between the next ticks; nil until needed
+	// The minute is fixed, so no two ticks are in the same hour.
+	coarse bool
 }
 
-// schedule returns what is known of cron text in a zone.
+// schedule returns the facts about cron text in a zone.
 func (l *loader) schedule(text, timezone string) *scheduleInfo {
 	key := [2]string{text, timezone}
 	if info, ok := l.schedules[key]; ok {
@@ -569,7 +578,7 @@ func (l *loader) schedule(text, timezone string) *scheduleInfo {
 	}
 	zone, err := cronspec.LoadZone(timezone)
 	if err != nil {
-		zone = time.UTC // reported where it was decoded
+		zone = time.UTC // reported when it was decoded
 	}
 	info := new(scheduleInfo)
 	if info.schedule, info.err = cronspec.Parse(text, zone); info.err == nil {
@@ -582,8 +591,8 @@ func (l *loader) schedule(text, timezone string) *scheduleInfo {
 	return info
 }
 
-// shortest returns the shortest time between two of the next ticks, as far as it matters for a limit: 0 when it is
-// surely longer.
+// shortest returns the shortest time between two of the next ticks if it may be below limit.
+// Otherwise it returns 0.
 func (i *scheduleInfo) shortest(limit time.Duration, now time.Time) time.Duration {
 	if i.err != nil || i.coarse && limit <= time.Hour {
 		return 0
@@ -591,7 +600,7 @@ func (i *scheduleInfo) shortest(limit time.Duration, now time.Time) time.Duratio
 	return i.between(now).shortest
 }
 
-// longest returns the longest time between two of the next ticks; 0 when there are no two.
+// longest returns the longest time between two of the next ticks, or 0 if there are fewer than two.
 func (i *scheduleInfo) longest(now time.Time) time.Duration {
 	if i.err != nil {
 		return 0
@@ -599,7 +608,7 @@ func (i *scheduleInfo) longest(now time.Time) time.Duration {
 	return i.between(now).longest
 }
 
-// gaps are the times between ticks; 0 when there are no two.
+// gaps are the times between ticks, or 0 if there are fewer than two ticks.
 type gaps struct{ shortest, longest time.Duration }
 
 func (i *scheduleInfo) between(now time.Time) *gaps {
@@ -624,7 +633,8 @@ func (i *scheduleInfo) between(now time.Time) *gaps {
 	return i.gaps
 }
 
-// finding is one thing that is doubtful about a schedule. Part is the field it is about, and Offset where that begins.
+// finding is one warning about a schedule. Part is the field that it is about, and Offset is the
+// position of that field.
 type finding struct {
 	code, message, hint string
 	part                string
@@ -637,7 +647,8 @@ type cronField struct {
 	at   int // in bytes
 }
 
-// cronFields returns second, minute, hour, day of month, month and weekday, or nil for @daily and the like.
+// cronFields returns second, minute, hour, day of month, month and weekday, or nil for @daily and
+// similar names.
 func cronFields(text string) []cronField {
 	var list []cronField
 	for i := 0; i < len(text); {
@@ -660,12 +671,12 @@ func cronFields(text string) []cronField {
 
 func isNumber(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
 
-// isFixed tells whether a field names single values only: "0", "9,12".
+// isFixed reports whether a field has only single values: "0", "9,12".
 func isFixed(s string) bool { return s != "" && strings.Trim(s, "0123456789,") == "" }
 
 func isStar(s string) bool { return s == "*" || s == "?" }
 
-// lintSchedule says what is doubtful about a schedule.
+// lintSchedule returns warnings about a schedule.
 func lintSchedule(schedule *cronspec.Schedule, now time.Time) []finding {
 	var list []finding
 	text := schedule.String()
@@ -679,8 +690,8 @@ func lintSchedule(schedule *cronspec.Schedule, now time.Time) []finding {
 	return append(list, lintClock(text, fields, schedule, now)...)
 }
 
-// lintStars finds a star that stands for each value of a unit below one that is fixed: "* 0 * * *" is no way to say
-// "at midnight".
+// lintStars finds a star in a unit below a fixed one: "* 0 * * *" does not mean "at midnight", but
+// every minute of that hour.
 func lintStars(text string, fields []cronField) []finding {
 	second, minute, hour := fields[0], fields[1], fields[2]
 	times, code, star := 0, "", minute
@@ -714,7 +725,7 @@ func lintStars(text string, fields []cronField) []finding {
 	return []finding{{code, fmt.Sprintf("%q runs %d times%s", text, times, span), fmt.Sprintf("did you mean %q?", once), star.text, star.at}}
 }
 
-// cronUnits are the fields whose steps begin anew with the next larger unit.
+// cronUnits are the fields whose steps restart with the next larger unit.
 var cronUnits = [6]struct {
 	name, anew  string
 	first, size int
@@ -728,7 +739,7 @@ var cronUnits = [6]struct {
 	{"weekday", "each week", 0, 7, 0},
 }
 
-// lintSteps finds steps that do not divide what they step through.
+// lintSteps finds steps that do not divide their unit.
 func lintSteps(fields []cronField) []finding {
 	var list []finding
 	for i, f := range fields {
@@ -765,7 +776,7 @@ func lintDays(fields []cronField) []finding {
 		"for the last day of a month run on 28-31 and let the job look at the date", day.text, day.at}}
 }
 
-// rareAfter is how far away the next tick is of what was probably meant to come sooner.
+// rareAfter is the distance of the next tick from which it was probably meant to come sooner.
 const rareAfter = 330 * 24 * time.Hour
 
 func lintRare(text string, schedule *cronspec.Schedule, now time.Time) []finding {
@@ -778,15 +789,16 @@ func lintRare(text string, schedule *cronspec.Schedule, now time.Time) []finding
 		"cron text has no year; for a single run: lockstep enqueue JOB --at TIME", "", 0}}
 }
 
-// lintClock finds times that a clock skips, or shows twice, within a year. The first instant of either is left alone:
-// a run at 02:00 comes where it always comes.
+// lintClock finds times that a clock skips or shows twice within a year. It ignores the first
+// instant of either period, because a run at 02:00 then starts at its usual time.
 func lintClock(text string, fields []cronField, schedule *cronspec.Schedule, now time.Time) []finding {
 	zone := schedule.Location()
 	followsRealTime := text == "@hourly" || fields != nil && strings.HasPrefix(fields[2].text, "*") && !strings.Contains(fields[2].text, ",")
 	if zone == time.UTC || followsRealTime {
 		return nil
 	}
-	wall, err := cronspec.Parse(text, time.UTC) // its ticks are wall times, counted as if they were UTC
+	// its ticks are wall times, counted as if they were UTC
+	wall, err := cronspec.Parse(text, time.UTC)
 	if err != nil {
 		return nil
 	}

@@ -13,75 +13,81 @@ import (
 	"lockstep/jobs"
 )
 
-// Config is what files, environment and flags say, checked and with all defaults filled in.
+// Config is the checked content of files, environment and flags, with all defaults filled in.
 type Config struct {
 	Settings Settings
 
-	// Jobs are sorted by name. Their texts hold ${...} as written: see [Expand].
+	// Jobs are sorted by name. Their texts contain ${...} as written: see [Expand].
 	Jobs []*jobs.Job
 
-	// HTTPTimeouts are the names of http jobs that have the default timeout of one hour, since nothing sets one.
+	// HTTPTimeouts are the names of http jobs with the default timeout of one hour, because no file
+	// sets one.
 	HTTPTimeouts []string
 
-	// Permits are by name.
+	// Permits are keyed by name.
 	Permits map[string]Permit
 
-	// Files are those that were read, in this order.
+	// Files are the files that were read, in that order.
 	Files []string
 
-	// Origins tells where the value of a setting comes from, by its key ("redis.url"). A key that is not in it has
-	// its default.
+	// Origins has the source of each setting's value, by key ("redis.url"). A key that is missing
+	// here has its default.
 	Origins map[string]Origin
 
-	// Warnings are what is doubtful; there are no errors in it.
+	// Warnings has no errors.
 	Warnings Problems
 
 	declared map[string]Origin // of permits
-	origins  *loader           // for JobValues; nil unless they were asked for
+	origins  *loader           // for JobValues; nil unless Options.Origins is set
 }
 
-// Options says where a config comes from.
+// Options are the sources of a config.
 type Options struct {
-	// Paths are files, and folders whose *.yaml and *.yml are read. Without any, there are only the defaults, the
-	// environment and the flags. See [Find].
+	// Paths are files, and folders whose *.yaml and *.yml files are read. Without paths, the config
+	// consists of the defaults, the environment and the flags. See [Find].
 	Paths []string
 
-	// Environ is the environment as "NAME=value"; nil is the process's own.
+	// Environ is the environment as "NAME=value". nil means that of the process.
 	Environ []string
 
-	// Flags are those of the command line, and FlagKeys says which setting each is for: "concurrency" ->
-	// "worker.concurrency". Only flags that were given count. A map is given as a=6,b=1, either as text or by a flag
-	// of the type stringToInt.
+	// Flags are the flags of the command line. FlagKeys maps each flag to its setting:
+	// "concurrency" -> "worker.concurrency". Only flags that were given count. A map is given as
+	// a=6,b=1, either as text or by a flag of the type stringToInt.
 	Flags    *pflag.FlagSet
 	FlagKeys map[string]string
 
-	// SettingsOnly leaves the jobs and their defaults unread, so that who only looks at a running system is not
-	// stopped by a job that is wrong, or by a secret that is not on this machine. Config.Jobs is then empty.
+	// SettingsOnly skips the jobs and their defaults, so that a wrong job, or a secret that is
+	// missing on this machine, does not stop a command that only inspects a running system.
+	// Config.Jobs is then empty.
 	SettingsOnly bool
 
-	// Permits reads the permits with SettingsOnly, too.
+	// Permits reads the permits even with SettingsOnly.
 	Permits bool
 
-	// Rights warns of files that other users of this host can read or write although they should not: see CodeRights.
-	// It is for people who look at a config on the host that uses it.
+	// Rights warns of files that other users of this host can read or write but should not: see
+	// CodeRights. It is for checks on the host that uses the config.
 	Rights bool
 
-	// Handlers are the names of the Go handlers of this binary. A job that names another one is a warning, unless there
-	// are none at all: then they are in somebody's own binary.
+	// Handlers are the names of the Go handlers of this binary. A job that names another handler is
+	// a warning. If Handlers is empty, no name is checked, because the handlers are in another
+	// binary.
 	Handlers []string
 
-	// Origins keeps what [Config.JobValues] needs: the nodes of all files, which are many times as large as the jobs.
+	// Origins keeps the data for [Config.JobValues]: the nodes of all files, which are many times
+	// as large as the jobs.
 	Origins bool
 
-	// Inputs, if not nil, takes in what Load looks at, whether or not the config is right: see [Watch].
+	// Inputs, if not nil, records what Load reads, even if the config is wrong: see [Watch].
 	Inputs *Inputs
 
-	// Now is the instant from which warnings look ahead, for clock changes and rare dates. Default: the time.
+	// Now is the instant from which warnings look ahead for clock changes and rare dates. The
+	// default is the current time.
 	Now time.Time
 }
 
-// Find returns the paths that are meant when named are those of the flag -c: these, else $LOCKSTEP_CONFIG (several are
-// parted like those of $PATH), else ./lockstep.yaml if it exists, else none. environ is as in [Options].
+// Find returns the paths of the config. named are the values of the flag -c. Without them Find
+// returns the paths in $LOCKSTEP_CONFIG (separated like those of $PATH), then ./lockstep.yaml if it
+// exists, then none. environ is as in [Options].
 func Find(named, environ []string) []string {
 	if len(named) > 0 {
 		return named
@@ -95,8 +101,8 @@ func Find(named, environ []string) []string {
 	return nil
 }
 
-// Load reads a config. The error is a [Problems] with all errors and warnings of all files, environment and flags, if
-// there is at least one error among them. Load reads what it is told to and changes nothing.
+// Load loads a config. If there is at least one error, it returns a [Problems] with all errors and
+// warnings of all files, environment and flags. Load only reads, and changes nothing.
 func Load(o Options) (*Config, error) {
 	l := &loader{
 		settingsOnly: o.SettingsOnly,
@@ -129,7 +135,7 @@ func Load(o Options) (*Config, error) {
 	for name, f := range l.permits {
 		c.declared[name] = f.src.origin(f.key)
 	}
-	// With a flag or a variable this worker serves some queues, and others the rest.
+	// With a flag or a variable, this worker may serve some queues while others serve the rest.
 	if origin, set := origins["worker.queues"]; (!set || origin.File != "") && !l.queuesWrong {
 		l.unknownQueues(c)
 		l.largeArgs(c)
@@ -153,23 +159,27 @@ func Load(o Options) (*Config, error) {
 	return c, nil
 }
 
-// loader is one pass over a config, or a part of one: see [loader.aside].
+// loader is one pass over a config, or over a part of one: see [loader.aside].
 type loader struct {
 	report
-	flawed   bool // problems were found before this part began
+	// Problems were found before this part began.
+	flawed   bool
 	replacer replacer
 
 	settingsOnly bool
-	withPermits  bool // also with settingsOnly
-	rights       bool // look at those of the files
+	withPermits  bool // even with settingsOnly
+	rights       bool // check the permissions of the files
 	env          map[string]string
 
-	sources []*source       // in the order they were read
-	known   map[string]bool // identities of the files that were read, or could not be
-	open    []openFile      // the files whose includes are being read, the outermost first
+	sources []*source // in the order they were read
+	// Identities of the files that were read or could not be read.
+	known map[string]bool
+	// The files whose includes are being read, outermost first.
+	open []openFile
 
-	queuesWrong bool // there are errors in worker.queues, so that it is not known which there are
-	authWrong   bool // the same of admin
+	// worker.queues has errors, so the queues are not known.
+	queuesWrong bool
+	authWrong   bool // the same for admin
 
 	jobs    map[string]*jobFile
 	permits map[string]*permitFile
@@ -180,11 +190,11 @@ type loader struct {
 	now       time.Time
 	inputs    *Inputs
 
-	httpTimeouts []string // jobs with httpTimeout by default
+	httpTimeouts []string // jobs that use httpTimeout by default
 }
 
-// aside returns a loader for a part of the work that is done while other parts are. It knows what has been read up to now
-// and collects problems of its own, until [loader.take] brings them in.
+// aside returns a loader for a part of the work that runs in parallel with other parts. It knows
+// what was read so far and collects its own problems, until [loader.take] merges them.
 func (l *loader) aside() *loader {
 	part := *l
 	part.report, part.flawed = report{}, l.flawed || len(l.list) > 0
@@ -192,7 +202,7 @@ func (l *loader) aside() *loader {
 	return &part
 }
 
-// take brings in what a part has found.
+// take merges the results of a part.
 func (l *loader) take(part *loader) {
 	for _, f := range part.list {
 		l.add(f.Problem, f.subject)
@@ -209,7 +219,7 @@ func (l *loader) variable(name string) (string, bool) {
 	return value, set
 }
 
-// secretCache has a file that many jobs name read once.
+// secretCache reads a file once that many jobs name.
 type secretCache struct {
 	mu    sync.Mutex // guards files
 	files map[string]secret
@@ -259,7 +269,7 @@ func (c *secretCache) missing() []string {
 	return paths
 }
 
-// variables turns an environment into a map. Of a name that is there twice the last one counts.
+// variables turns an environment into a map. The last entry of a name counts.
 func variables(environ []string) map[string]string {
 	if environ == nil {
 		environ = os.Environ()

@@ -6,7 +6,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// deref follows aliases to what they stand for. [loader.bounded] has made sure that this ends.
+// deref follows aliases to their targets. [loader.bounded] has made sure that this ends.
 func deref(n *yaml.Node) *yaml.Node {
 	for n.Kind == yaml.AliasNode {
 		n = n.Alias
@@ -21,7 +21,7 @@ func isNull(n *yaml.Node) bool {
 
 func isMerge(key *yaml.Node) bool { return key.Kind == yaml.ScalarNode && key.Tag == "!!merge" }
 
-// describe names what a node is, for "takes a map, not ...".
+// describe names the kind of a node, for "takes a map, not ...".
 func describe(n *yaml.Node) string {
 	switch n = deref(n); n.Kind {
 	case yaml.MappingNode:
@@ -43,12 +43,14 @@ func describe(n *yaml.Node) string {
 // entry is one key of a map with its value.
 type entry struct{ key, value *yaml.Node }
 
-// entries returns the keys of a map in their order, then those it merges by "<<": a key of the map itself beats a
-// merged one, and of several merged maps the first has its way. twice is called for a key that the map itself has two
-// times, misuse for a "<<" that merges something else than maps; both may be nil.
+// entries returns the entries of a map in order, followed by those that it merges with "<<". A key
+// of the map itself takes precedence over a merged one, and the first of several merged maps takes
+// precedence over the others. entries calls twice for a key that the map itself has twice, and
+// misuse for a "<<" that merges anything but maps. Both may be nil.
 func entries(m *yaml.Node, twice func(first, second *yaml.Node), misuse func(value *yaml.Node)) []entry {
 	list := make([]entry, 0, len(m.Content)/2)
-	var index map[string]*yaml.Node // made for large maps: for a few keys, looking through the list is faster
+	// Only for large maps: for a few keys a search through the list is faster.
+	var index map[string]*yaml.Node
 	if len(m.Content) > 32 {
 		index = make(map[string]*yaml.Node, len(m.Content)/2)
 	}
@@ -94,7 +96,8 @@ func entries(m *yaml.Node, twice func(first, second *yaml.Node), misuse func(val
 		}
 	}
 
-	// Merging one map a second time changes nothing; so this takes no longer than the file is long.
+	// Merging a map a second time changes nothing. Skipping it keeps the time linear in the size of
+	// the file.
 	merged := map[*yaml.Node]bool{m: true}
 	var take func(value *yaml.Node, list bool)
 	take = func(value *yaml.Node, list bool) {
@@ -122,8 +125,8 @@ func entries(m *yaml.Node, twice func(first, second *yaml.Node), misuse func(val
 	return list
 }
 
-// find returns the key and value that a path of keys leads to, or nils. It is for the places of problems, which are
-// few: it walks the maps again.
+// find returns the key and value at a path of keys, or nils. It walks the maps again, because only
+// problems, which are rare, need positions.
 func find(m *yaml.Node, path ...string) (key, value *yaml.Node) {
 	for i, name := range path {
 		if m == nil {
@@ -146,14 +149,15 @@ func find(m *yaml.Node, path ...string) (key, value *yaml.Node) {
 	return key, value
 }
 
-// Bounds of what a file may unfold to. Aliases let a short file stand for an endless one.
+// Limits for the expansion of a file. With aliases, a short file can expand without end.
 const (
 	depthLimit  = 100
-	aliasFactor = 20      // nodes with aliases unfolded, for each node in the file
-	aliasFree   = 100_000 // and so many anyway
+	aliasFactor = 20      // nodes with aliases expanded, for each node in the file
+	aliasFree   = 100_000 // allowed for any file
 )
 
-// bounded tells, with a problem if not, whether a file is finite once its aliases are followed.
+// bounded reports whether a file is finite when its aliases are followed. If not, it adds a
+// problem.
 func (l *loader) bounded(s *source, root *yaml.Node) bool {
 	b := bounds{measured: make(map[*yaml.Node]measure)}
 	b.count(root)
@@ -172,11 +176,11 @@ type bounds struct {
 	limit    int
 	measured map[*yaml.Node]measure
 
-	at                  *yaml.Node // the first offender
+	at                  *yaml.Node // the first node over a limit
 	code, message, hint string
 }
 
-// measure is how large a node is with its aliases unfolded.
+// measure is the size of a node with its aliases expanded.
 type measure struct {
 	size, depth int
 	open        bool // it is being measured
@@ -198,7 +202,8 @@ func (b *bounds) fail(n *yaml.Node, code, message, hint string) {
 	}
 }
 
-// measure works through a node and all it stands for, each once. depth is how deep the node itself lies.
+// measure walks a node and the targets of its aliases, each once. depth is the depth of the node
+// itself.
 func (b *bounds) measure(n *yaml.Node, depth int) measure {
 	if b.at != nil {
 		return measure{}

@@ -8,17 +8,17 @@ import (
 	"lockstep/jobs"
 )
 
-// Permit is what only so many may use at a time, over all workers.
+// Permit limits how many runs may use something at a time, over all workers.
 type Permit struct {
 	Limit       int
-	Version     int64 // the highest one that a worker brings counts
+	Version     int64 // the highest version of any worker counts
 	Description string
 }
 
-// PermitOrigin returns where permits are declared; the zero Origin for those that are not.
+// PermitOrigin returns the place where permits are declared, or the zero Origin.
 func (c *Config) PermitOrigin(name string) Origin { return c.declared[name] }
 
-// declare takes in the permits of a file. Of two with one name the first stays.
+// declare adds the permits of a file. If two have the same name, the first is kept.
 func (l *loader) declare(s *source) {
 	for _, name := range slices.Sorted(maps.Keys(s.file.Permits)) {
 		permit := s.file.Permits[name]
@@ -56,7 +56,7 @@ func (l *loader) buildPermits() map[string]Permit {
 	return built
 }
 
-// lockPermits checks that the permits which a job takes are there.
+// lockPermits checks that the permits of a job are declared.
 func (l *loader) lockPermits(f *jobFile, job *jobs.Job) {
 	for _, name := range slices.Sorted(maps.Keys(job.Lock.Permits)) {
 		n, permit := job.Lock.Permits[name], l.permits[name]

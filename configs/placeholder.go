@@ -15,19 +15,19 @@ import (
 	"lockstep/jobs"
 )
 
-// Lookup tells the value of an environment variable, like [os.LookupEnv].
+// Lookup returns the value of an environment variable, like [os.LookupEnv].
 type Lookup func(name string) (value string, set bool)
 
-// piece is a stretch of a text: plain, or one ${...}.
+// piece is a part of a text: plain text, or one ${...}.
 type piece struct {
 	plain    string
-	source   string // the ${...} as written; "" for a plain piece
+	source   string // the ${...} as written; "" for plain text
 	variable string
 	fallback *string // of a variable
 	file     string
 }
 
-// placeholderError says what is wrong with one ${...}.
+// placeholderError describes the mistake in one ${...}.
 type placeholderError struct {
 	code   string
 	source string // the ${...} as written
@@ -37,7 +37,7 @@ type placeholderError struct {
 
 func (e *placeholderError) Error() string { return e.source + " " + e.reason }
 
-// pieces cuts a text at its ${...}; nil for a text without any dollar sign that means something.
+// pieces splits a text at its ${...}. It returns nil for a text without a meaningful dollar sign.
 func pieces(s string) ([]piece, *placeholderError) {
 	if !strings.Contains(s, "${") && !strings.Contains(s, "$$") {
 		return nil, nil
@@ -72,7 +72,7 @@ func pieces(s string) ([]piece, *placeholderError) {
 
 const dollarHint = "a dollar sign that means nothing is written $$"
 
-// parsePlaceholder reads one ${...}.
+// parsePlaceholder parses one ${...}.
 func parsePlaceholder(source string) (piece, *placeholderError) {
 	bad := func(reason, hint string) (piece, *placeholderError) {
 		return piece{}, &placeholderError{CodePlaceholder, source, reason, hint}
@@ -108,10 +108,10 @@ func notInVariable(r rune) bool {
 	return r != '_' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
 }
 
-// secretLimit bounds what ${file:...} may bring in.
+// secretLimit limits the size of a file in ${file:...}.
 const secretLimit = 1 << 20
 
-// readSecret returns the text of a file without the newlines at its end, which editors and kubectl put there.
+// readSecret returns the text of a file without trailing newlines, which editors and kubectl add.
 func readSecret(path string) (string, error) {
 	info, err := os.Stat(path)
 	if err == nil && !info.Mode().IsRegular() {
@@ -126,21 +126,23 @@ func readSecret(path string) (string, error) {
 	}
 	if err != nil {
 		if reason, ok := errors.AsType[*fs.PathError](err); ok {
-			err = reason.Err // the path is named already
+			err = reason.Err // the message already names the path
 		}
 		return "", err
 	}
 	return strings.TrimRight(string(data), "\r\n"), nil
 }
 
-// replacer gives ${...} their values.
+// replacer replaces ${...} by their values.
 type replacer struct {
 	lookup Lookup
 	read   func(path string) (string, error)
-	note   func(reference, value string) // receives each value that replaced a ${...}, but for defaults; may be nil
+	// Receives each value that replaced a ${...}, except defaults. May be nil.
+	note func(reference, value string)
 }
 
-// value returns what one piece of a text becomes, and whether that is the default of a variable without a value.
+// value returns the replacement of one piece, and whether it is the default of a variable without a
+// value.
 func (r replacer) value(p piece) (value string, isDefault bool, err *placeholderError) {
 	switch {
 	case p.source == "":
@@ -163,7 +165,7 @@ func (r replacer) value(p piece) (value string, isDefault bool, err *placeholder
 	return value, false, nil
 }
 
-// text replaces all of a text.
+// text replaces every ${...} in a text.
 func (r replacer) text(s string) (string, error) {
 	list, bad := pieces(s)
 	if bad != nil {
@@ -186,15 +188,16 @@ func (r replacer) text(s string) (string, error) {
 	return b.String(), nil
 }
 
-// Expand returns a copy of a job with every ${VAR}, ${VAR:-default}, ${file:/path} and $$ replaced in its command,
-// http.url, http.headers, env and args. A worker calls it right before an attempt and keeps the copy in memory only:
-// it may hold secrets. lookup is [os.LookupEnv], except in tests.
+// Expand returns a copy of a job with every ${VAR}, ${VAR:-default}, ${file:/path} and $$ replaced
+// in its command, http.url, http.headers, env and args. A worker calls it right before an attempt
+// and keeps the copy only in memory, because it may contain secrets. lookup is [os.LookupEnv],
+// except in tests.
 //
-// It also returns the values that it filled in, each once, for a [jobs.Redactor]: those of variables and files, whether
-// or not they are secrets. A default that replaced an unset variable is not among them: it is part of the definition,
-// which everyone who may look at the job can read.
+// Expand also returns the values that it filled in, each once, for a [jobs.Redactor]: those of
+// variables and files, secret or not. It does not return a default that replaced an unset variable,
+// because that is part of the definition, which all users with access to the job can read.
 //
-// The error names the job, the key, and the variable or file, never a value.
+// The error names the job, the key, and the variable or file, but never a value.
 func Expand(job *jobs.Job, lookup Lookup) (*jobs.Job, []jobs.Secret, error) {
 	var secrets []jobs.Secret
 	note := func(reference, value string) {
@@ -242,14 +245,15 @@ func (e *expansion) text(s string, key string, args ...any) string {
 
 func (e *expansion) texts(m map[string]string, key string) map[string]string {
 	out := maps.Clone(m)
-	for _, name := range slices.Sorted(maps.Keys(m)) { // sorted: the same error each time
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		// sorted, so that the error is always the same
 		out[name] = e.text(m[name], key, name)
 	}
 	return out
 }
 
-// args replaces the texts inside a JSON value. Each is replaced as a text, so a secret with a quote in it cannot change
-// the shape of the value.
+// args replaces the texts inside a JSON value. It replaces each text by itself, so a secret that
+// contains a quote cannot change the structure of the value.
 func (e *expansion) args(raw json.RawMessage) json.RawMessage {
 	if e.err != nil || !bytes.ContainsRune(raw, '$') && !bytes.Contains(raw, []byte(`\u0024`)) {
 		return slices.Clone(raw)
@@ -288,7 +292,8 @@ func (e *expansion) leaves(value any, key string) any {
 	return value
 }
 
-// encodeJSON writes a value with sorted keys, and with < > & as they are: args are data for programs, not a page.
+// encodeJSON encodes a value with sorted keys and unescaped < > &: args are data for programs, not
+// HTML.
 func encodeJSON(value any) (json.RawMessage, error) {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)

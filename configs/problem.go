@@ -7,7 +7,7 @@ import (
 	"unicode"
 )
 
-// Severity tells whether a problem keeps the config from being used.
+// Severity says whether a problem makes the config unusable.
 type Severity string
 
 const (
@@ -15,80 +15,84 @@ const (
 	SeverityWarning Severity = "warning"
 )
 
-// The codes of problems. A code names the kind of mistake, for scripts and for looking it up; it does not change when
-// the sentence does.
+// The codes of problems. A code identifies the kind of mistake, for scripts and for looking it up.
+// It does not change when the message changes.
 const (
 	CodeUnreadable      = "unreadable"       // a file or folder cannot be read
 	CodeNoFiles         = "no-files"         // a folder or an include has no file
-	CodeIncludeCycle    = "include-cycle"    // a file includes itself, by way of others
+	CodeIncludeCycle    = "include-cycle"    // a file includes itself, through other files
 	CodeYAML            = "yaml-syntax"      // not YAML, or YAML that a config may not use
-	CodeSecondDocument  = "second-document"  // a file holds one YAML document
-	CodeAliases         = "alias-limit"      // aliases stand for more than a config can mean
+	CodeSecondDocument  = "second-document"  // a second YAML document in a file
+	CodeAliases         = "alias-limit"      // aliases expand to more than the limit
 	CodeUnknownKey      = "unknown-key"      // a key that nothing reads
-	CodeDuplicateKey    = "duplicate-key"    // a key twice in one map
-	CodeDuplicateJob    = "duplicate-job"    // a job defined twice
-	CodeMissingKey      = "missing-key"      // a key that must be there
-	CodeEmpty           = "empty"            // a key without a value, or a value that is empty
-	CodeType            = "bad-type"         // a list where a map is expected, and the like
+	CodeDuplicateKey    = "duplicate-key"    // a duplicate key in a map
+	CodeDuplicateJob    = "duplicate-job"    // a job that is defined twice
+	CodeMissingKey      = "missing-key"      // a required key
+	CodeEmpty           = "empty"            // a key without a value, or an empty value
+	CodeType            = "bad-type"         // a value of the wrong type, such as a list for a map
 	CodeNumber          = "bad-number"       // not a whole number
 	CodeRange           = "out-of-range"     // a number or duration that is too small or too large
-	CodeDuration        = "bad-duration"     // not a duration, most often for want of a unit
-	CodeEnum            = "bad-enum"         // not one of the words that are possible here
-	CodeName            = "bad-name"         // a name with characters it may not have
-	CodeQueue           = "bad-queue"        // not a name for a queue
+	CodeDuration        = "bad-duration"     // not a duration, usually because the unit is missing
+	CodeEnum            = "bad-enum"         // not one of the accepted words
+	CodeName            = "bad-name"         // a name with invalid characters
+	CodeQueue           = "bad-queue"        // not a valid name for a queue
 	CodeUnknownQueue    = "unknown-queue"    // a queue that no worker of this config serves
-	CodeURL             = "bad-url"          // not a URL that can be used here
+	CodeURL             = "bad-url"          // not a usable URL
 	CodeAddress         = "bad-address"      // not host:port
 	CodeSchedule        = "bad-schedule"     // cron text or an interval that cannot be used
 	CodeTimezone        = "bad-timezone"     // not the name of a time zone
 	CodeTriggers        = "two-triggers"     // both schedule and every
 	CodeNoWork          = "no-work"          // none of command, http and handler
 	CodeTwoKinds        = "two-kinds"        // more than one of them
-	CodeRetry           = "bad-retry"        // pauses between attempts that contradict each other
-	CodeJitter          = "bad-jitter"       // a jitter that reaches the next tick, or the start deadline
-	CodeLockKey         = "bad-lock-key"     // a lock key that cannot be read, or whose field is not in the args
+	CodeRetry           = "bad-retry"        // contradictory pauses between attempts
+	CodeJitter          = "bad-jitter"       // a jitter that reaches the next tick or the deadline
+	CodeLockKey         = "bad-lock-key"     // an invalid lock key, or one that reads missing args
 	CodeDuplicatePermit = "duplicate-permit" // permits that are declared twice
 	CodeUnknownPermit   = "unknown-permit"   // permits that are not declared
-	CodePermits         = "bad-permits"      // more permits than there are, permits that are taken as a lock, or a limit without a version of its own
-	CodeAuth            = "bad-auth"         // a way to sign in that lacks what it needs
-	CodeUnused          = "unused"           // a key that has no effect here
-	CodeUnsetVariable   = "unset-variable"   // ${VAR} without a value and without a default
-	CodePlaceholder     = "bad-placeholder"  // a ${...} that cannot be read
-	CodeSecretFile      = "secret-file"      // ${file:...} of a file that cannot be read
-	CodeSecretInRedis   = "secret-in-redis"  // ${file:...} in a value that is stored in Redis
-	CodeUnknownSetting  = "unknown-setting"  // an environment variable that looks like a setting and is none
-	CodeCharacter       = "bad-character"    // a character that no program, or no HTTP header, can be given
-	CodeMore            = "and-more"         // there are so many problems that only the first are told
+	// More permits than exist, permits that are used as a lock, or a limit without its own version.
+	CodePermits        = "bad-permits"
+	CodeAuth           = "bad-auth"        // a mode of authentication that lacks a required key
+	CodeUnused         = "unused"          // a key that has no effect here
+	CodeUnsetVariable  = "unset-variable"  // ${VAR} without a value and without a default
+	CodePlaceholder    = "bad-placeholder" // a ${...} that cannot be parsed
+	CodeSecretFile     = "secret-file"     // ${file:...} of a file that cannot be read
+	CodeSecretInRedis  = "secret-in-redis" // ${file:...} in a value that is stored in Redis
+	CodeUnknownSetting = "unknown-setting" // a variable that looks like a setting but is not
+	CodeCharacter      = "bad-character"   // a character that no program or header can receive
+	CodeMore           = "and-more"        // only the first problems are reported
 
-	// What is doubtful: see lint.go.
+	// Warnings: see lint.go.
 	CodeStarMinute      = "cron-star-minute"  // a star for the minute of a fixed hour: sixty runs
-	CodeStarSecond      = "cron-star-second"  // the same of a fixed minute
-	CodeUnevenStep      = "cron-uneven-step"  // a step that does not divide its unit, so that it begins anew
+	CodeStarSecond      = "cron-star-second"  // the same for the second of a fixed minute
+	CodeUnevenStep      = "cron-uneven-step"  // a step that does not divide its unit
 	CodeTwoDays         = "cron-two-days"     // both day of month and weekday: either one matches
-	CodeShortMonth      = "cron-short-month"  // a day that not every month has
+	CodeShortMonth      = "cron-short-month"  // a day that some months lack
 	CodeRare            = "cron-rare"         // the next tick is about a year away, or more
-	CodeClockChange     = "cron-clock-change" // a time that the clocks of its zone skip, or show twice
+	CodeClockChange     = "cron-clock-change" // a time that a clock change skips or repeats
 	CodeEveryUneven     = "every-uneven"      // an interval that does not divide a day
-	CodeFixedZone       = "fixed-zone"        // a time zone without the summer time that its place has
+	CodeFixedZone       = "fixed-zone"        // a time zone without its place's summer time
 	CodeTimeoutInterval = "timeout-interval"  // a timeout longer than the time between two ticks
-	CodeSilenceInterval = "silence-interval"  // a max_silence that is shorter than the time between ticks
+	CodeSilenceInterval = "silence-interval"  // a max_silence below the time between ticks
 	CodeConstantLock    = "constant-lock"     // a lock that all runs of an enqueued job share
-	CodeTickConcurrency = "tick-concurrency"  // a concurrency that the ticks of a job cannot use, because of its overlap
-	CodeHoldLimits      = "hold-limits"       // limits of a hold that get in each other's way
+	CodeTickConcurrency = "tick-concurrency"  // a concurrency that overlap does not let ticks use
+	CodeHoldLimits      = "hold-limits"       // contradictory limits of a hold
 	CodeNoShell         = "no-shell"          // a command that was written for a shell
 	CodePlainDollar     = "plain-dollar"      // $VAR, which is not replaced
-	CodeInlineSecret    = "inline-secret"     // a secret that is written in a file
+	CodeInlineSecret    = "inline-secret"     // a secret in plain text in a file
 	CodeUnknownHandler  = "unknown-handler"   // a handler that this binary does not have
-	CodeWeakHash        = "weak-hash"         // a password hash of the users file that is cheap to guess from
-	CodeRights          = "file-rights"       // a config that every user of the host can write, or a secret that others can read
-	CodeShortLease      = "short-lease"       // a lease that is shorter than what Redis may need to come back
+	CodeWeakHash        = "weak-hash"         // a password hash that is too cheap to guess from
+	// A config that every user of the host can write, or a secret that others can read.
+	CodeRights     = "file-rights"
+	CodeShortLease = "short-lease" // a lease shorter than a failover of Redis
 )
 
-// Origin is the place a value or a problem comes from: a file, an environment variable or a flag. The zero Origin is
-// the defaults.
+// Origin is the source of a value or a problem: a file, an environment variable or a flag. The zero
+// Origin means the defaults.
 type Origin struct {
-	File     string `json:"file,omitempty"` // as the operator named it, or as the including file led to it
-	Line     int    `json:"line,omitempty"` // from 1; 0 when it is about the file as a whole
+	// File is the path as the operator wrote it, or as derived from the including file.
+	File string `json:"file,omitempty"`
+	// Line counts from 1. 0 means the file as a whole.
+	Line     int    `json:"line,omitempty"`
 	Column   int    `json:"column,omitempty"`
 	Variable string `json:"variable,omitempty"`
 	Flag     string `json:"flag,omitempty"` // without dashes
@@ -109,21 +113,24 @@ func (o Origin) String() string {
 	return "default"
 }
 
-// Problem is one thing that is wrong, or doubtful, with a config.
+// Problem is one error or warning about a config.
 type Problem struct {
 	Origin
 	Severity Severity `json:"severity"`
 	Code     string   `json:"code"`
 	Message  string   `json:"message"`
-	Hint     string   `json:"hint,omitempty"`    // what to do about it
-	Excerpt  string   `json:"excerpt,omitempty"` // the line, as it stands in the file; "" without a file
-	Width    int      `json:"width,omitempty"`   // how many characters from Column on are meant
+	Hint     string   `json:"hint,omitempty"` // what to do about it
+	// Excerpt is the line in the file, or "" without a file.
+	Excerpt string `json:"excerpt,omitempty"`
+	// Width is the number of characters from Column on that the problem is about.
+	Width int `json:"width,omitempty"`
 }
 
-// excerptLimit bounds, in characters, how much of a line is shown: a file may be one long line.
+// excerptLimit limits, in characters, how much of a line is shown, because a file may be one long
+// line.
 const excerptLimit = 160
 
-// String returns the problem as text, without a newline at the end:
+// String returns the problem as text, without a trailing newline:
 //
 //	conf.d/billing.yaml:14:5: error: unknown key "shedule" in job "invoice-run" [unknown-key]
 //	   14 |     shedule: "0 2 * * *"
@@ -143,7 +150,7 @@ func (p Problem) String() string {
 	indent := make([]rune, 0, column)
 	for i := range column {
 		if i < len(line) && line[i] == '\t' {
-			indent = append(indent, '\t') // so that the caret stands right however wide a tab is shown
+			indent = append(indent, '\t') // keeps the caret aligned for any tab width
 		} else {
 			indent = append(indent, ' ')
 		}
@@ -156,7 +163,8 @@ func (p Problem) String() string {
 	return b.String()
 }
 
-// printable replaces what would break a line, or what a terminal would take for a command.
+// printable replaces characters that would break a line or that a terminal would interpret as a
+// command.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r != '\t' && unicode.IsControl(r) || r == '\u2028' || r == '\u2029' {
@@ -166,7 +174,8 @@ func printable(s string) string {
 	}, s)
 }
 
-// clip cuts a long line to a stretch around the given column (from 0), and returns the column in it.
+// clip cuts a long line to a part around the given column (from 0), and returns the column in that
+// part.
 func clip(line []rune, column int) ([]rune, int) {
 	column = min(max(column, 0), len(line))
 	if start := column - excerptLimit/2; start > 0 && len(line) > excerptLimit {
@@ -178,15 +187,16 @@ func clip(line []rune, column int) ([]rune, int) {
 	return line, column
 }
 
-// Problems is what one pass over a config found, in the order of files and lines; what comes from the environment and
-// from flags stands at the end. It is the error of [Load], and what [Config.Warnings] holds.
+// Problems are the findings of one pass over a config, in the order of files and lines. Problems of
+// the environment and of flags come last. It is the error of [Load] and the type of
+// [Config.Warnings].
 type Problems struct {
 	List  []Problem `json:"problems"`
-	Files int       `json:"files"` // how many files were read
-	Jobs  int       `json:"jobs"`  // how many jobs they define
+	Files int       `json:"files"` // number of files read
+	Jobs  int       `json:"jobs"`  // number of jobs they define
 }
 
-// Strict returns the same problems with every warning made an error.
+// Strict returns the same problems with every warning turned into an error.
 func (p Problems) Strict() Problems {
 	p.List = slices.Clone(p.List)
 	for i := range p.List {
@@ -195,10 +205,10 @@ func (p Problems) Strict() Problems {
 	return p
 }
 
-// Errors returns how many of the problems keep the config from being used.
+// Errors returns the number of problems that make the config unusable.
 func (p Problems) Errors() int { return p.count(SeverityError) }
 
-// Warnings returns how many of the problems do not.
+// Warnings returns the number of other problems.
 func (p Problems) Warnings() int { return p.count(SeverityWarning) }
 
 func (p Problems) count(s Severity) int {
@@ -251,10 +261,11 @@ type report struct {
 	more dropped
 }
 
-// problemsMost bounds how many problems are kept: a file of another program may have one in each of its million lines.
+// problemsMost limits how many problems are kept: a file of another program may have one in each of
+// its million lines.
 const problemsMost = 100_000
 
-// dropped are the problems beyond that.
+// dropped counts the problems beyond that limit.
 type dropped struct {
 	errors, warnings int
 	origin           Origin // of the first
@@ -267,7 +278,7 @@ func (d *dropped) add(errors, warnings int, origin Origin) {
 	d.errors, d.warnings = d.errors+errors, d.warnings+warnings
 }
 
-// problem tells how many there are; it is an error when one of them is.
+// problem reports the dropped problems. It is an error if one of them is.
 func (d *dropped) problem() Problem {
 	p := Problem{Origin: d.origin, Severity: SeverityWarning, Code: CodeMore,
 		Message: fmt.Sprintf("from here on there are %s and %s more, which are not told", plural(d.errors, "error"), plural(d.warnings, "warning"))}
@@ -283,21 +294,22 @@ type reported struct {
 	subject string
 }
 
-// problemKey tells two problems apart. A mistake in a map that several jobs merge, or in the defaults, is met once for
-// each of them and is still one mistake, though the sentences differ by the job.
+// problemKey identifies a problem. A mistake in a map that several jobs merge, or in the defaults,
+// is found once for each job but is still one mistake, although the messages name different jobs.
 type problemKey struct {
 	origin  Origin
 	code    string
 	subject string
 }
 
-// add takes in a problem. Of two with the same code at the same place, and with the same subject, the first stays.
+// add adds a problem. If two have the same code, place and subject, the first is kept.
 func (r *report) add(p Problem, subject string) {
 	key := problemKey{p.Origin, p.Code, subject}
 	switch {
 	case r.seen[key]:
 		return
-	case len(r.list) < problemsMost: // below
+	case len(r.list) < problemsMost:
+		// added below
 	case p.Severity == SeverityError:
 		r.more.add(1, 0, p.Origin)
 		return
@@ -309,11 +321,13 @@ func (r *report) add(p Problem, subject string) {
 		r.seen = make(map[problemKey]bool)
 	}
 	r.seen[key] = true
-	p.Message, p.Hint = printable(p.Message), printable(p.Hint) // a value may be quoted in them by another package
+	// they may contain a value that another package quoted
+	p.Message, p.Hint = printable(p.Message), printable(p.Hint)
 	r.list = append(r.list, reported{p, subject})
 }
 
-// sorted returns the problems file by file, in the order in which the files were read, and from top to bottom.
+// sorted returns the problems file by file, in the order in which the files were read, and from top
+// to bottom.
 func (r *report) sorted(files []string) []Problem {
 	order := make(map[string]int, len(files))
 	for i, f := range files {
@@ -326,7 +340,7 @@ func (r *report) sorted(files []string) []Problem {
 		if at, ok := order[p.File]; ok {
 			return at
 		}
-		return len(files) + 1 // a path that was given and could not be read
+		return len(files) + 1 // a path that was given but could not be read
 	}
 	slices.SortStableFunc(r.list, func(a, b reported) int {
 		if d := rank(a) - rank(b); d != 0 {

@@ -9,9 +9,9 @@ import (
 	"syscall"
 )
 
-// lintRights warns of files of the config that other users of this host can read or write although they should not. These are
-// warnings and no errors, because the mode of a file does not show who can reach it: in a container there is often no other
-// user, and Kubernetes mounts secrets as 0644 by default.
+// lintRights warns of config files that other users of this host can read or write but should not.
+// It reports warnings instead of errors, because the mode of a file does not show which users can
+// reach it: a container often has only one user, and Kubernetes mounts secrets as 0644 by default.
 func (l *loader) lintRights(c *Config) {
 	for _, s := range l.sources {
 		if info, err := os.Stat(s.path); err == nil {
@@ -20,7 +20,7 @@ func (l *loader) lintRights(c *Config) {
 	}
 	known := make(map[string]bool)
 	look := func(path, what string) {
-		info, err := os.Stat(path) // of the file that a link leads to, as Kubernetes has it
+		info, err := os.Stat(path) // follows links, which Kubernetes uses
 		if err != nil || known[path] {
 			return
 		}
@@ -42,10 +42,11 @@ func (l *loader) fileRights(path string, wrong *fault) {
 	}
 }
 
-// secretFile is a file that a setting names for a secret.
+// secretFile is a file for a secret, named by a setting.
 type secretFile struct{ key, path string }
 
-// secretFiles returns the files that settings name for secrets: those of password_file and the like. A certificate is none.
+// secretFiles returns the files for secrets that settings name, such as password_file. A
+// certificate is not a secret.
 func (c *Config) secretFiles() (files []secretFile) {
 	for _, setting := range settingList() {
 		name := setting.path[len(setting.path)-1]
@@ -68,7 +69,8 @@ func (c *Config) secretFiles() (files []secretFile) {
 	return files
 }
 
-// configRights returns what is wrong with the mode of a config file, or nil. A user who can write the file can have any command run.
+// configRights describes the fault in the mode of a config file, or returns nil. A user who can
+// write the file can run any command.
 func configRights(mode fs.FileMode) *fault {
 	if !mode.IsRegular() || mode&0o002 == 0 {
 		return nil
@@ -77,8 +79,8 @@ func configRights(mode fs.FileMode) *fault {
 		hint: "chmod o-w"}
 }
 
-// secretRights returns what is wrong with the mode of a file that has a secret, or nil. user is the user ID of this process,
-// and what names the secret.
+// secretRights describes the fault in the mode of a file with a secret, or returns nil. user is the
+// user ID of this process, and what names the secret.
 func secretRights(info fs.FileInfo, user int, what string) *fault {
 	mode := info.Mode()
 	f := &fault{hint: "chmod 600; for a secret of Kubernetes: defaultMode: 0400"}
@@ -95,8 +97,9 @@ func secretRights(info fs.FileInfo, user int, what string) *fault {
 	return f
 }
 
-// readsByGroup reports whether a user may need the rights of the group to read a file: it has another owner. So it is in
-// Kubernetes with fsGroup, where the mode cannot be stricter.
+// readsByGroup reports whether a user may need the permissions of the group to read a file, because
+// the file has another owner. That is the case in Kubernetes with fsGroup, where the mode cannot be
+// stricter.
 func readsByGroup(info fs.FileInfo, user int) bool {
 	owner, known := info.Sys().(*syscall.Stat_t)
 	return known && user != 0 && int(owner.Uid) != user && info.Mode()&0o020 == 0

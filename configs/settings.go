@@ -23,7 +23,7 @@ import (
 	"lockstep/jobs"
 )
 
-// Settings are what one worker, or one call of the command line, is told about itself; the rest of a config is jobs.
+// Settings configure one worker, or one call of the command line. The rest of a config is jobs.
 type Settings struct {
 	Redis  Redis  `koanf:"redis"`
 	Worker Worker `koanf:"worker"`
@@ -33,48 +33,52 @@ type Settings struct {
 	Log    Log    `koanf:"log"`
 }
 
-// Redis says where the lock space, the ledger and the queues are. It prints without its password.
+// Redis locates the lock space, the ledger and the queues. It prints without its password.
 type Redis struct {
-	// URL is redis://, rediss://, redis-sentinel:// with ?master=NAME, redis-cluster:// or unix://, or the word
-	// "embedded". Default redis://127.0.0.1:6379/0.
+	// URL is redis://, rediss://, redis-sentinel:// with ?master=NAME, redis-cluster:// or unix://,
+	// or the word "embedded". Default redis://127.0.0.1:6379/0.
 	URL string `koanf:"url"`
 
-	// PasswordFile holds the password, so that it need not stand in the URL. [Redis.Password] reads it. Default none.
+	// PasswordFile has the password, so that the URL need not contain it. [Redis.Password] reads
+	// it. Default none.
 	PasswordFile string `koanf:"password_file"`
 
-	// SignKeyFile holds the keys that sign definitions, one or two files; SignKey is the key itself. [Redis.SignKeys] reads
-	// them. Default none.
+	// SignKeyFile has one or two files with the keys that sign definitions. SignKey is the key
+	// itself. [Redis.SignKeys] reads them. Default none.
 	SignKeyFile []string `koanf:"sign_key_file"`
 	SignKey     string   `koanf:"sign_key"`
 
-	// Namespace parts the lock space and the ledger of one installation from others on the same Redis. Default
-	// "lockstep".
+	// Namespace separates the lock space and the ledger of one installation from others on the same
+	// Redis. Default "lockstep".
 	Namespace string `koanf:"namespace"`
 }
 
-// Worker says how much one replica does at a time, and of what.
+// Worker configures how much work one replica does at a time, and from which queues.
 type Worker struct {
-	// Name begins the worker's id. Default: the host's name.
+	// Name is the prefix of the worker's ID. Default: the host's name.
 	Name string `koanf:"name"`
 
-	// Concurrency is the number of slots: how many attempts run at a time, up to 100,000. Default 8, whatever the
-	// number of cores: most jobs wait for something else, and a number that depends on the host surprises.
+	// Concurrency is the number of slots: how many attempts run at a time, up to 100,000. Default 8
+	// on any number of cores, because most jobs wait for something else, and a number that depends
+	// on the host would be a surprise.
 	Concurrency int `koanf:"concurrency"`
 
-	// DrainTimeout is how long running attempts may go on after SIGTERM. Default 50s; Kubernetes kills after its
-	// grace period of 30s, which has to be set to 10s more than this.
+	// DrainTimeout is how long running attempts may continue after SIGTERM. Default 50s. Kubernetes
+	// kills after a grace period of 30s, which must be set to at least 10s more than DrainTimeout.
 	DrainTimeout time.Duration `koanf:"drain_timeout"`
 
-	// Queues are those that the worker serves, with their weights from 1 to 100. Default {default: 1}.
+	// Queues maps the queues that the worker serves to their weights from 1 to 100. Default
+	// {default: 1}.
 	Queues map[string]int `koanf:"queues"`
 
-	// Env are the variables that commands inherit; [Worker.Inherited] reads it. By default those that programs need to
-	// find their files and to print in the right language and time zone, and none that usually has a secret.
+	// Env are the variables that commands inherit. [Worker.Inherited] applies it. The default has
+	// the variables that programs need to find their files and to print in the right language and
+	// time zone, and none that usually contains a secret.
 	Env []string `koanf:"env"`
 }
 
-// Inherited returns the part of an environment ("NAME=value") that commands inherit by Env. Settings and REDIS_URL are
-// never among it.
+// Inherited returns the part of an environment ("NAME=value") that commands inherit according to
+// Env. Settings and REDIS_URL are never part of it.
 func (w Worker) Inherited(environ []string) []string {
 	return slices.DeleteFunc(WithoutSettings(environ), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")
@@ -85,8 +89,8 @@ func (w Worker) Inherited(environ []string) []string {
 	})
 }
 
-// WithoutSettings returns an environment without the variables that are settings of lockstep, and without REDIS_URL:
-// these may hold credentials.
+// WithoutSettings returns an environment without REDIS_URL and without the variables that are
+// settings of lockstep, because these may contain credentials.
 func WithoutSettings(environ []string) []string {
 	return slices.DeleteFunc(slices.Clone(environ), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")
@@ -100,13 +104,14 @@ func isSetting(name string) bool {
 	return ours && strings.Contains(rest, "__") || name == "REDIS_URL"
 }
 
-// Limits says how large things may be.
+// Limits limits sizes.
 type Limits struct {
-	// Args is the largest size of a run's args, such as 128KiB, the default. [Limits.ArgsBytes] is the number.
+	// Args is the maximum size of a run's args, as text. Default 128KiB. [Limits.ArgsBytes] returns
+	// the number.
 	Args string `koanf:"args"`
 
-	// History is how much of Redis' memory the finished runs of a namespace may take, such as 2GiB, the default.
-	// [Limits.HistoryBytes] is the number.
+	// History is how much of Redis' memory the finished runs of a namespace may take, as text.
+	// Default 2GiB. [Limits.HistoryBytes] returns the number.
 	History string `koanf:"history"`
 }
 
@@ -119,7 +124,7 @@ func (l Limits) ArgsBytes() int {
 	return int(n)
 }
 
-// DefaultHistory is [Limits].History where nothing is set, in bytes.
+// DefaultHistory is the default of [Limits].History in bytes.
 const DefaultHistory = 2 << 30
 
 // HistoryBytes returns History in bytes.
@@ -131,54 +136,58 @@ func (l Limits) HistoryBytes() int64 {
 	return n
 }
 
-// Locks says how a worker keeps what it holds.
+// Locks configures how a worker keeps its holds.
 type Locks struct {
-	// Lease is after how long the work of a dead host moves on, from 2s to 10m. Default 15s.
+	// Lease is the time after which the work of a dead host moves to another worker, from 2s to
+	// 10m. Default 15s.
 	Lease time.Duration `koanf:"lease"`
 
-	// ReserveAfter is how long later requests may pass a bundle that waits; 0 is not at all (for which locks.Options
-	// has a negative value). Default 1s.
+	// ReserveAfter is how long later requests may pass a waiting bundle. 0 means not at all, for
+	// which locks.Options has a negative value. Default 1s.
 	ReserveAfter time.Duration `koanf:"reserve_after"`
 
-	// Grace is how long nothing is granted after Redis has lost data: a duration, or auto, the default; see
-	// [Locks.GraceTime].
+	// Grace is how long nothing is granted after Redis has lost data: a duration, or auto, the
+	// default. See [Locks.GraceTime].
 	Grace string `koanf:"grace"`
 }
 
-// GraceTime returns Grace as locks.Options has it: 0 for auto.
+// GraceTime returns Grace in the form of locks.Options: 0 for auto.
 func (l Locks) GraceTime() time.Duration {
-	d, _ := time.ParseDuration(l.Grace) // it was checked; auto is no duration
+	d, _ := time.ParseDuration(l.Grace) // it was checked; auto is not a duration
 	return d
 }
 
-// Admin says where the API and the pages are.
+// Admin configures the address of the API and the pages.
 type Admin struct {
 	// Listen is host:port. Default 127.0.0.1:9620.
 	Listen string `koanf:"listen"`
 
-	// ListenSet tells that somebody set Listen: then a port that is taken is an error. The default moves on to the
-	// next free port.
+	// ListenSet means that Listen was set explicitly. If its port is taken, that is an error. The
+	// default instead moves to the next free port.
 	ListenSet bool `koanf:"-"`
 
-	// Hosts are names under which clients reach the address. Default none.
+	// Hosts are the names that clients use for the address. Default none.
 	Hosts []string `koanf:"hosts"`
 
 	Auth Auth `koanf:"auth"`
 }
 
-// Auth says how one signs in where the API and the pages are. What its files hold is not looked at here: they may be on
-// another machine than the one that checks a config.
+// Auth configures authentication for the API and the pages. Load does not read its files, because
+// the machine that checks a config may not have them.
 type Auth struct {
-	Mode         string   `koanf:"mode"`          // none, basic, token or proxy. Default none.
-	User         string   `koanf:"user"`          // of PasswordFile and of TokenFile. Default admin.
-	PasswordFile string   `koanf:"password_file"` // for basic. Default none.
-	UsersFile    string   `koanf:"users_file"`    // for basic, in its place. Default none.
-	TokenFile    string   `koanf:"token_file"`    // for token. Default none.
-	Header       string   `koanf:"header"`        // for proxy. Default X-Forwarded-User.
-	Proxies      []string `koanf:"proxies"`       // for proxy: addresses and networks. Default those of loopback.
+	Mode string `koanf:"mode"` // none, basic, token or proxy. Default none.
+	// User belongs to PasswordFile and TokenFile. Default admin.
+	User         string `koanf:"user"`
+	PasswordFile string `koanf:"password_file"` // for basic. Default none.
+	// for basic, instead of PasswordFile. Default none.
+	UsersFile string `koanf:"users_file"`
+	TokenFile string `koanf:"token_file"` // for token. Default none.
+	Header    string `koanf:"header"`     // for proxy. Default X-Forwarded-User.
+	// Proxies has addresses and networks, for proxy. Default: loopback.
+	Proxies []string `koanf:"proxies"`
 }
 
-// Networks returns Proxies as networks; an address is the network of itself.
+// Networks returns Proxies as networks. An address is a network of one address.
 func (a Auth) Networks() []netip.Prefix {
 	networks := make([]netip.Prefix, len(a.Proxies))
 	for i, text := range a.Proxies {
@@ -187,13 +196,14 @@ func (a Auth) Networks() []netip.Prefix {
 	return networks
 }
 
-// Log says what is logged and how.
+// Log configures the log.
 type Log struct {
-	Level  string `koanf:"level"`  // debug, info, warn or error. Default info.
-	Format string `koanf:"format"` // text, json, or auto: text on a terminal, else json. Default auto.
+	Level string `koanf:"level"` // debug, info, warn or error. Default info.
+	// text, json, or auto: text on a terminal, otherwise json. Default auto.
+	Format string `koanf:"format"`
 }
 
-// defaultSettings is the lowest layer. The doc comments above tell the reasons.
+// defaultSettings is the lowest layer. The doc comments above give the reasons.
 func defaultSettings() map[string]any {
 	layer := make(map[string]any)
 	for key, setting := range settingKeys() {
@@ -202,7 +212,7 @@ func defaultSettings() map[string]any {
 	return layer
 }
 
-// defaultValue returns what a key has that was not written. It panics on a tag that cannot be read: it is a mistake in
+// defaultValue returns the default of a key. It panics on an invalid tag, which is a mistake in
 // this package.
 func (f *field) defaultValue() reflect.Value {
 	t, text := valueType(f.typ), f.rules.initial
@@ -216,7 +226,7 @@ func (f *field) defaultValue() reflect.Value {
 	return value
 }
 
-// SafeURL returns the URL as it may be shown: see [jobs.SafeURL].
+// SafeURL returns the URL in the form that may be shown: see [jobs.SafeURL].
 func (r Redis) SafeURL() string { return jobs.SafeURL(r.URL) }
 
 // String returns the settings without the password.
@@ -227,8 +237,8 @@ func (r Redis) LogValue() slog.Value {
 	return slog.GroupValue(slog.String("url", r.SafeURL()), slog.String("namespace", r.Namespace))
 }
 
-// Password returns the text of PasswordFile without the newlines at its end, or "" when there is none. Ask again for
-// each new connection: a mounted secret changes.
+// Password returns the text of PasswordFile without trailing newlines, or "" if there is none. Call
+// it for each new connection, because a mounted secret changes.
 func (r Redis) Password() (string, error) {
 	if r.PasswordFile == "" {
 		return "", nil
@@ -240,7 +250,8 @@ func (r Redis) Password() (string, error) {
 	return password, nil
 }
 
-// SignKeys reads the keys that sign definitions: nil when there are none. The error names the setting.
+// SignKeys reads the keys that sign definitions, or returns nil if there are none. The error names
+// the setting.
 func (r Redis) SignKeys() (*jobs.Keys, error) {
 	var list [][]byte
 	if r.SignKey != "" {
@@ -263,8 +274,8 @@ func (r Redis) SignKeys() (*jobs.Keys, error) {
 	return jobs.NewKeys(r.Namespace, list...)
 }
 
-// ExposedKeys returns the files of SignKeyFile that other users of this host may read or write although they should not:
-// those that [Options].Rights warns of.
+// ExposedKeys returns the files of SignKeyFile that other users of this host can read or write but
+// should not. [Options].Rights warns of the same files.
 func (r Redis) ExposedKeys() []string {
 	return slices.DeleteFunc(slices.Clone(r.SignKeyFile), func(path string) bool {
 		info, err := os.Stat(path)
@@ -272,17 +283,17 @@ func (r Redis) ExposedKeys() []string {
 	})
 }
 
-// setting is one key of the settings, as the file types have it.
+// setting is one key of the settings, as defined in the file types.
 type setting struct {
 	path  []string // admin, auth, mode
 	key   string   // admin.auth.mode
 	field *field
 }
 
-// settingList are all settings, in the order of the file types.
+// settingList has all settings, in the order of the file types.
 var settingList = sync.OnceValue(func() []setting { return settingsOf(nil, reflect.TypeFor[settingsFile](), nil) })
 
-// settingsOf adds the settings below a struct of the file types to a list.
+// settingsOf appends the settings below a struct of the file types to a list.
 func settingsOf(list []setting, t reflect.Type, at []string) []setting {
 	for _, f := range fieldsOf(t).list {
 		path := append(slices.Clone(at), f.name)
@@ -295,7 +306,7 @@ func settingsOf(list []setting, t reflect.Type, at []string) []setting {
 	return list
 }
 
-// settingKeys are all settings by their keys.
+// settingKeys has all settings by key.
 var settingKeys = sync.OnceValue(func() map[string]setting {
 	keys := make(map[string]setting)
 	for _, s := range settingList() {
@@ -304,9 +315,10 @@ var settingKeys = sync.OnceValue(func() map[string]setting {
 	return keys
 })
 
-// loadSettings lays the layers over each other. origins tells for each key that was set where its value comes from.
+// loadSettings merges the layers. origins has the source of each key that was set.
 func (l *loader) loadSettings(o Options) (s Settings, origins map[string]Origin, err error) {
-	// A delimiter in a queue's name does no harm: koanf takes apart map[string]any only, and Queues is none.
+	// A delimiter in a queue's name is harmless: koanf only splits map[string]any, and Queues has
+	// another type.
 	ko := koanf.New(".")
 	origins = make(map[string]Origin)
 	load := func(p koanf.Provider) {
@@ -318,7 +330,7 @@ func (l *loader) loadSettings(o Options) (s Settings, origins map[string]Origin,
 	for _, src := range l.sources {
 		load(confmap.Provider(src.settings(origins), "."))
 	}
-	// A variable that was set for somebody else does no harm where ours, or a flag, says more.
+	// REDIS_URL may be set for another program, so it yields to our own variable and to a flag.
 	if value := l.env["REDIS_URL"]; value != "" && l.env["LOCKSTEP_REDIS__URL"] == "" && !given(o, "redis.url") {
 		layer := make(map[string]any)
 		l.setText(layer, origins, "redis.url", value, Origin{Variable: "REDIS_URL"})
@@ -332,7 +344,8 @@ func (l *loader) loadSettings(o Options) (s Settings, origins map[string]Origin,
 		return s, nil, fmt.Errorf("merge settings: %w", err)
 	}
 
-	// All values were checked where they came from. This only keeps the file types and Settings together.
+	// All values were checked at their sources. This only keeps the file types and Settings
+	// consistent.
 	err = ko.UnmarshalWithConf("", &s, koanf.UnmarshalConf{DecoderConfig: &mapstructure.DecoderConfig{
 		ErrorUnused: true,
 		MatchName:   func(key, field string) bool { return key == field },
@@ -344,7 +357,7 @@ func (l *loader) loadSettings(o Options) (s Settings, origins map[string]Origin,
 	return s, origins, nil
 }
 
-// given tells whether a flag for the setting was given.
+// given reports whether a flag for the setting was given.
 func given(o Options, key string) bool {
 	for name, k := range o.FlagKeys {
 		if k == key && o.Flags != nil && o.Flags.Changed(name) {
@@ -354,7 +367,7 @@ func given(o Options, key string) bool {
 	return false
 }
 
-// settings returns what the file sets, by key.
+// settings returns the settings in the file, by key.
 func (s *source) settings(origins map[string]Origin) map[string]any {
 	layer := make(map[string]any)
 	for _, setting := range settingList() {
@@ -369,7 +382,7 @@ func (s *source) settings(origins map[string]Origin) map[string]any {
 	return layer
 }
 
-// fileValue returns what a file type has at a path, if that was written.
+// fileValue returns the value of a file type at a path, if it was written.
 func fileValue(v reflect.Value, path []string) (value reflect.Value, set bool) {
 	for _, name := range path {
 		v = v.FieldByIndex(fieldsOf(v.Type()).byName[name].index)
@@ -385,10 +398,11 @@ func fileValue(v reflect.Value, path []string) (value reflect.Value, set bool) {
 
 const envPrefix = "LOCKSTEP_"
 
-// envLayer reads LOCKSTEP_REDIS__URL and the like.
+// envLayer reads LOCKSTEP_REDIS__URL and similar variables.
 func (l *loader) envLayer(origins map[string]Origin) koanf.Provider {
 	environ := make([]string, 0, len(l.env))
-	for _, name := range slices.Sorted(maps.Keys(l.env)) { // sorted: the same problems in the same order
+	for _, name := range slices.Sorted(maps.Keys(l.env)) {
+		// sorted, so that problems have a stable order
 		environ = append(environ, name+"="+l.env[name])
 	}
 	layer := make(map[string]any)
@@ -413,7 +427,7 @@ func (l *loader) envLayer(origins map[string]Origin) koanf.Provider {
 	})
 }
 
-// variableOf names the environment variable of a setting.
+// variableOf returns the environment variable of a setting.
 func variableOf(key string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(key, ".", "__"))
 }
@@ -447,7 +461,7 @@ func (l *loader) unknownSetting(name, key string) {
 	l.add(p, "")
 }
 
-// flagLayer reads the flags that were given. keys tells which setting a flag is for.
+// flagLayer reads the flags that were given. keys maps a flag to its setting.
 func (l *loader) flagLayer(flags *pflag.FlagSet, keys map[string]string, origins map[string]Origin) koanf.Provider {
 	layer := make(map[string]any)
 	return posflag.ProviderWithFlag(flags, ".", nil, func(f *pflag.Flag) (string, any) {
@@ -481,7 +495,8 @@ func valueType(t reflect.Type) reflect.Type {
 	return t
 }
 
-// setText puts a setting that comes as text into a layer. It returns false, with a problem, when the text is wrong.
+// setText adds a setting given as text to a layer. If the text is wrong, it adds a problem and
+// returns false.
 func (l *loader) setText(layer map[string]any, origins map[string]Origin, key, s string, origin Origin) bool {
 	setting := settingKeys()[key]
 	value, f := convertText(valueType(setting.field.typ), &setting.field.rules, s)
@@ -496,7 +511,7 @@ func (l *loader) setText(layer map[string]any, origins map[string]Origin, key, s
 	return true
 }
 
-// convertText is [convert], for what has more than one value in one text, too.
+// convertText is [convert], extended to texts with several values.
 func convertText(t reflect.Type, r *rules, s string) (reflect.Value, *fault) {
 	switch t.Kind() {
 	case reflect.Map:
@@ -511,11 +526,12 @@ func convertText(t reflect.Type, r *rules, s string) (reflect.Value, *fault) {
 	return convert(t, r, s, false)
 }
 
-// check holds a typed value against the rules of its setting.
+// check checks a typed value against the rules of its setting.
 func (l *loader) check(value reflect.Value, key, shown string, origin Origin) bool {
 	r := &settingKeys()[key].field.rules
 	switch value.Kind() {
-	case reflect.Map: // below
+	case reflect.Map:
+		// checked below
 	case reflect.Slice:
 		good := true
 		for i := range value.Len() {
@@ -559,7 +575,7 @@ func (l *loader) settingFault(f *fault, key, shown string, origin Origin) {
 	l.add(Problem{Origin: origin, Severity: SeverityError, Code: f.code, Message: message, Hint: hint}, message)
 }
 
-// parseWeights reads "critical=6,default=3", the form that a map has outside of files.
+// parseWeights parses "critical=6,default=3", the form of a map outside of files.
 func parseWeights(s string) (reflect.Value, *fault) {
 	weights := make(map[string]int)
 	for pair := range strings.SplitSeq(s, ",") {

@@ -18,14 +18,16 @@ import (
 // hidden replaces a secret.
 const hidden = jobs.Hidden
 
-// Value is one key with its value, for people: a duration is a text, and a secret is hidden.
+// Value is one key with its value, formatted for people: a duration is a text, and a secret is
+// hidden.
 type Value struct {
-	Key    string // "worker.concurrency", or below a job "retry.max"
+	// "worker.concurrency", or for a key of a job "retry.max".
+	Key    string
 	Value  any
-	Origin Origin // the zero Origin is the default
+	Origin Origin // the zero Origin means the default
 }
 
-// Values returns all settings with their values and where these come from, in the order of the file types.
+// Values returns all settings with their values and origins, in the order of the file types.
 func (c *Config) Values() []Value {
 	list := make([]Value, len(settingList()))
 	for i, setting := range settingList() {
@@ -44,7 +46,7 @@ func (c *Config) Values() []Value {
 	return list
 }
 
-// koanfField returns the field of a part of [Settings] that a key is merged into.
+// koanfField returns the field of a section of [Settings] into which a key is merged.
 func koanfField(section reflect.Value, key string) reflect.Value {
 	for i := range section.NumField() {
 		if section.Type().Field(i).Tag.Get("koanf") == key {
@@ -54,7 +56,7 @@ func koanfField(section reflect.Value, key string) reflect.Value {
 	panic("configs: " + section.Type().Name() + " has no " + key)
 }
 
-// shown returns a value as people write it.
+// shown returns a value as users write it.
 func shown(v reflect.Value) any {
 	switch {
 	case v.Type() == durationType:
@@ -65,8 +67,8 @@ func shown(v reflect.Value) any {
 	return v.Interface()
 }
 
-// JobValues returns what a job is, key by key, with all defaults and without secrets, and where each value comes from. It
-// needs [Options.Origins]; nil is a job that is not there.
+// JobValues returns every key of a job with its value and origin, with all defaults and without
+// secrets. It needs [Options.Origins]. It returns nil for an unknown job.
 func (c *Config) JobValues(name string) []Value {
 	at := slices.IndexFunc(c.Jobs, func(job *jobs.Job) bool { return job.Name == name })
 	if at < 0 || c.origins == nil {
@@ -94,7 +96,8 @@ func (c *Config) JobValues(name string) []Value {
 	return values
 }
 
-// PermitValues returns what is declared of each of the permits, by their names, and where. It needs [Options.Origins].
+// PermitValues returns the declaration of each permit, sorted by name, with origins. It needs
+// [Options.Origins].
 func (c *Config) PermitValues() []Value {
 	var list []Value
 	if c.origins == nil {
@@ -115,7 +118,8 @@ func (c *Config) PermitValues() []Value {
 	return list
 }
 
-// keyPath parts a key of a job. Only env and headers have keys of their users, which may have dots in them.
+// keyPath splits a key of a job. Only keys below env and headers, which users choose, may contain
+// dots.
 func keyPath(key string) []string {
 	for _, prefix := range []string{"env.", "http.headers."} {
 		if name, ok := strings.CutPrefix(key, prefix); ok {
@@ -125,8 +129,8 @@ func keyPath(key string) []string {
 	return strings.Split(key, ".")
 }
 
-// JobKeys returns the keys of a job that have a value, without their origins and without secrets. A map of texts, such
-// as env, has one for each of its keys.
+// JobKeys returns the keys of a job that have a value, without origins and without secrets. A map
+// of texts, such as env, gives one for each of its keys.
 func JobKeys(job *jobs.Job) []Value {
 	var list []Value
 	jobKeys(reflect.ValueOf(*Redact(job)), "", &list)
@@ -167,7 +171,8 @@ func jobKeys(v reflect.Value, prefix string, list *[]Value) {
 	}
 }
 
-// Redact returns a copy of a job in which what looks like a secret is hidden. ${...} stays: it is no secret.
+// Redact returns a copy of a job in which apparent secrets are hidden. ${...} stays, because it is
+// not a secret.
 func Redact(job *jobs.Job) *jobs.Job {
 	out := *job
 	words := make([]text, len(job.Command))
@@ -212,7 +217,7 @@ func redactArgs(raw json.RawMessage) json.RawMessage {
 	decoder.UseNumber()
 	var value any
 	if decoder.Decode(&value) != nil {
-		return raw // it is no JSON, and will be refused for that
+		return raw // not JSON, and refused later for that reason
 	}
 	var walk func(value any, name string) any
 	walk = func(value any, name string) any {
@@ -234,12 +239,13 @@ func redactArgs(raw json.RawMessage) json.RawMessage {
 	}
 	out, err := encodeJSON(walk(value, ""))
 	if err != nil {
-		panic("configs: " + err.Error()) // it was JSON a moment ago
+		panic("configs: " + err.Error()) // it was valid JSON before
 	}
 	return out
 }
 
-// Knows tells whether this version has a key, below a job, and, if word is not empty, whether that is one of its words.
+// Knows reports whether this version knows a key of a job and, if word is not empty, whether word
+// is one of the key's words.
 func Knows(key, word string) bool {
 	t := reflect.TypeFor[jobFile]()
 	path := strings.Split(key, ".")
@@ -258,24 +264,25 @@ func Knows(key, word string) bool {
 	return false
 }
 
-// plainNode makes a node of what a file is to say.
+// plainNode makes a node from a value that a file will contain.
 func plainNode(value any) *yaml.Node {
 	n := new(yaml.Node)
 	if err := n.Encode(value); err != nil {
-		panic("configs: " + err.Error()) // only plain values are put in
+		panic("configs: " + err.Error()) // only plain values reach it
 	}
 	return n
 }
 
-// Change is one key of a job that another definition has otherwise. A side that lacks the key has nil there.
+// Change is one key of a job whose value differs between two definitions. A side without the key is
+// nil.
 type Change struct {
 	Key string `json:"key"`
 	Old any    `json:"old"`
 	New any    `json:"new"`
 }
 
-// Changes compares two definitions of a job, key by key, in the order of the keys. Secrets that differ are hidden on
-// both sides, and still are a change.
+// Changes compares two definitions of a job, key by key, in the order of the keys. Secrets that
+// differ are hidden on both sides but still count as a change.
 func Changes(before, after *jobs.Job) []Change {
 	var was, is []Value
 	jobKeys(reflect.ValueOf(*before), "", &was)

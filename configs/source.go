@@ -20,32 +20,35 @@ import (
 	"lockstep/jobs"
 )
 
-// fileLimit bounds the size of a config file; 100,000 jobs take a tenth of it.
+// fileLimit limits the size of a config file. 100,000 jobs take a tenth of it.
 const fileLimit = 256 << 20
 
-// source is one file that was read: its text for excerpts, its nodes for positions.
+// source is one file that was read: its text for excerpts, and its nodes for positions.
 type source struct {
-	path string // as the operator named it, or as the including file led to it
+	path string // as the operator wrote it, or as derived from the including file
 	data []byte
-	root *yaml.Node // the file's map; nil when it is empty or cannot be used
+	// The file's map, or nil if the file is empty or unusable.
+	root *yaml.Node
 	file file
 
-	lines func() []string // of data, parted once a problem needs them
+	lines func() []string // the lines of data, split when a problem first needs them
 
-	mu      sync.Mutex          // guards secrets: jobs of one file are looked at side by side
+	mu      sync.Mutex          // guards secrets: jobs of one file are checked in parallel
 	secrets map[*yaml.Node]bool // scalars that no excerpt may show
 }
 
 func newSource(path string, data []byte) *source {
 	return &source{path: path, data: data, lines: sync.OnceValue(func() []string {
-		text := strings.TrimPrefix(string(data), "\ufeff") // the parser does not count it as a column
+		// the parser does not count it as a column
+		text := strings.TrimPrefix(string(data), "\ufeff")
 		return strings.Split(text, "\n")
 	})}
 }
 
-// readPath reads a file, or the files of a folder. by is the include that names it; nil for a path of [Options].
+// readPath reads a file, or the files of a folder. by is the include that names it, or nil for a
+// path of [Options].
 func (l *loader) readPath(path string, by *place) {
-	if path == "" { // a variable that is not set, most often
+	if path == "" { // usually an unset variable
 		l.add(Problem{Origin: Origin{File: `""`}, Severity: SeverityError, Code: CodeUnreadable, Message: "a path that is empty names no file"}, "")
 		return
 	}
@@ -56,7 +59,8 @@ func (l *loader) readPath(path string, by *place) {
 		return
 	}
 	if !info.IsDir() {
-		// A pipe such as bash's <(...) can be read once: not again by a worker, nor by every load that includes it.
+		// A pipe such as bash's <(...) can be read only once: not by a worker that reloads, nor by
+		// an include.
 		once := by == nil && l.inputs == nil
 		l.readFile(path, by, func() *opened { return open(path, l.aside(), once) })
 		return
@@ -68,7 +72,8 @@ func (l *loader) readPath(path string, by *place) {
 		l.unreadable(path, by, err)
 		return
 	}
-	l.readFiles(files) // the folder was named, not they: so one may well include the file that named the folder
+	// The user named the folder and not the files, so a file may include its own folder.
+	l.readFiles(files)
 	if len(files) == 0 {
 		l.pathProblem(path, by, CodeNoFiles, fmt.Sprintf("folder %q has no *.yaml or *.yml", path), "")
 	}
@@ -94,22 +99,23 @@ func isConfigName(name string) bool {
 	return (ext == ".yaml" || ext == ".yml") && !strings.HasPrefix(name, ".")
 }
 
-// isFolder follows symbolic links, as config maps of Kubernetes are made of them.
+// isFolder follows symbolic links, because config maps of Kubernetes consist of them.
 func isFolder(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.IsDir()
 }
 
-// readFiles reads the files of a folder or a pattern, in their order. They are parsed and decoded on all cores, as that
-// is most of what there is to do.
+// readFiles reads the files of a folder or a pattern, in order. It parses and decodes them on all
+// cores, because that is most of the work of a load.
 func (l *loader) readFiles(files []string) {
-	before := l.aside() // l itself goes on meanwhile
+	before := l.aside() // l itself changes meanwhile
 	var parsing sync.WaitGroup
 	defer parsing.Wait()
 	cores := make(chan struct{}, runtime.GOMAXPROCS(0))
 	ready := make([]chan *opened, len(files))
 	for i := range files {
-		ready[i] = make(chan *opened, 1) // one that is known by then is never asked for
+		// The channel of a file that is already known is never read.
+		ready[i] = make(chan *opened, 1)
 	}
 	parsing.Go(func() {
 		for i, path := range files {
@@ -129,11 +135,11 @@ func (l *loader) readFiles(files []string) {
 type opened struct {
 	input fileInput
 	src   *source
-	found *loader // with what is wrong in it
-	err   error   // it could not be read
+	found *loader // with the problems of the file
+	err   error   // why it could not be read
 }
 
-// open reads a file by itself; l is for what is wrong with it. once lets it be one that can be read only once.
+// open reads one file. l receives its problems. once allows a file that can be read only once.
 func open(path string, l *loader, once bool) *opened {
 	o := &opened{input: fileInput{path: path, id: identify(path)}, found: l}
 	data, err := []byte(nil), errPipe
@@ -152,12 +158,12 @@ func open(path string, l *loader, once bool) *opened {
 	return o
 }
 
-// readFile reads one file, and then what it includes. by is the include that names this very file; nil when a pattern,
-// a folder or the operator led here. opened returns the file.
+// readFile reads one file, and then the files that it includes. by is the include that names this
+// file. It is nil if a pattern, a folder or the operator led here. opened returns the file.
 func (l *loader) readFile(path string, by *place, opened func() *opened) {
 	id := identity(path)
 	if i := slices.IndexFunc(l.open, func(o openFile) bool { return o.id == id }); i >= 0 {
-		// A pattern that also matches the file it stands in does no harm.
+		// A pattern that also matches its own file is harmless.
 		if by != nil {
 			var chain []string
 			for _, o := range l.open[i:] {
@@ -202,7 +208,7 @@ func (l *loader) readFile(path string, by *place, opened func() *opened) {
 // openFile is a file whose includes are being read.
 type openFile struct{ id, path string }
 
-// identity tells whether two paths lead to one file.
+// identity returns the same text for all paths of one file.
 func identity(path string) string {
 	if abs, err := filepath.Abs(path); err == nil {
 		path = abs
@@ -215,10 +221,12 @@ func identity(path string) string {
 
 var errPipe = errors.New("it is a pipe or a device, which can be read only once; write what it gives into a file")
 
-// isLasting tells whether a file can be read again and again. To open a pipe that nobody writes into would take for ever.
+// isLasting reports whether a file can be read repeatedly. Opening a pipe without a writer would
+// block forever.
 func isLasting(path string) bool {
 	info, err := os.Stat(path)
-	return err != nil || info.Mode().IsRegular() || path == os.DevNull // what cannot be read is told by who tries
+	// The reader reports a file that cannot be read.
+	return err != nil || info.Mode().IsRegular() || path == os.DevNull
 }
 
 func readLimited(path string) ([]byte, error) {
@@ -261,7 +269,8 @@ func (l *loader) include(pattern string, by place) {
 	}
 }
 
-// matchFiles returns the files that a pattern matches, sorted: those that begin with a dot, or those that do not.
+// matchFiles returns the files that a pattern matches, sorted: either the hidden ones or the
+// others.
 func matchFiles(pattern string, hidden bool) ([]string, error) {
 	matches, err := filepath.Glob(pattern) // sorted
 	return slices.DeleteFunc(matches, func(m string) bool {
@@ -269,13 +278,14 @@ func matchFiles(pattern string, hidden bool) ([]string, error) {
 	}), err
 }
 
-// escapePattern keeps the folder of the including file from being taken for a pattern.
+// escapePattern keeps special characters in the path of the including file from acting as a
+// pattern.
 var escapePattern = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
 
 func (l *loader) unreadable(path string, by *place, err error) {
 	var reason *fs.PathError
 	if errors.As(err, &reason) {
-		err = reason.Err // the path is named already
+		err = reason.Err // the message already names the path
 	}
 	hint := ""
 	switch {
@@ -294,7 +304,8 @@ func (l *loader) unreadable(path string, by *place, err error) {
 	l.pathProblem(path, by, CodeUnreadable, message, hint)
 }
 
-// nearestFile suggests a file beside one that does not exist, in the way in which that one was written.
+// nearestFile suggests a file near one that does not exist, in the spelling in which that one was
+// written.
 func nearestFile(path, written string) string {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil {
@@ -318,7 +329,8 @@ func (l *loader) pathProblem(path string, by *place, code, message, hint string)
 	l.add(Problem{Origin: Origin{File: path}, Severity: SeverityError, Code: code, Message: message, Hint: hint}, "")
 }
 
-// parse turns the text of a file into nodes. It leaves root nil, with a problem, when the file cannot be used.
+// parse turns the text of a file into nodes. If the file is unusable, it adds a problem and leaves
+// root nil.
 func (l *loader) parse(s *source) {
 	if line, column, what := badCharacter(s.data); what != "" {
 		l.lineError(s, line, column, CodeYAML, what, "")
@@ -363,12 +375,13 @@ func (l *loader) parse(s *source) {
 	s.root = root
 }
 
-// badCharacter finds what no config file may hold: what the parser refuses without saying where, and the line breaks of
-// YAML that editors do not count as such, so that lines would have other numbers there than here.
+// badCharacter finds characters that no config file may contain: those that the parser refuses
+// without a position, and line breaks of YAML that editors do not treat as such, so that line
+// numbers would differ.
 func badCharacter(data []byte) (line, column int, what string) {
 	line, column = 1, 1
 	for i := 0; i < len(data); {
-		if c := data[i]; c >= ' ' && c < 0x7f { // most of them
+		if c := data[i]; c >= ' ' && c < 0x7f { // most characters
 			i, column = i+1, column+1
 			continue
 		}
@@ -389,7 +402,8 @@ func badCharacter(data []byte) (line, column int, what string) {
 	return 0, 0, ""
 }
 
-// syntaxError reports what the YAML parser refused. It stops at the first mistake, so there is one a file.
+// syntaxError reports the error of the YAML parser. The parser stops at the first mistake, so each
+// file has at most one.
 func (l *loader) syntaxError(s *source, err error) {
 	var load *yaml.LoadError
 	if !errors.As(err, &load) {
@@ -418,7 +432,8 @@ func (l *loader) syntaxError(s *source, err error) {
 	}
 	line, column := load.Mark.Line, load.Mark.Column
 	blank := func() bool { return strings.TrimSpace(s.line(line)) == "" }
-	// An open bracket or quote is noticed at the end of the file; the place where it was opened helps more.
+	// An open bracket or quote is noticed at the end of the file, but the position where it was
+	// opened is more useful.
 	if blank() && load.ContextMark.Line > 0 {
 		line, column = load.ContextMark.Line, load.ContextMark.Column
 	}
@@ -448,8 +463,8 @@ func (l *loader) addAt(s *source, n *yaml.Node, severity Severity, code, message
 		Excerpt: s.line(n.Line), Width: s.width(n)}, "")
 }
 
-// partError reports a part of a value, such as one field of cron text, if the part can be found in the file as it
-// stands there; else the whole value.
+// partError reports a part of a value, such as one field of cron text, if the file contains the
+// part literally. Otherwise it reports the whole value.
 func (l *loader) partError(s *source, n *yaml.Node, part string, offset int, code, message, hint string) {
 	l.partProblem(s, n, part, offset, SeverityError, code, message, hint)
 }
@@ -465,8 +480,9 @@ func (l *loader) partProblem(s *source, n *yaml.Node, part string, offset int, s
 	l.add(p, part)
 }
 
-// search finds the place of a part of a scalar in the file; skip is how often the same text comes earlier in the
-// scalar. It returns 0 when the part is not there as it is, because of escapes or folded lines.
+// search finds the position of a part of a scalar in the file. skip is how often the same text
+// occurs earlier in the scalar. search returns 0 if the file does not contain the part literally,
+// because of escapes or folded lines.
 func (s *source) search(n *yaml.Node, part string, skip int) (line, column int) {
 	lines := s.lines()
 	indent := indentation(s.line(n.Line))
@@ -478,7 +494,7 @@ func (s *source) search(n *yaml.Node, part string, skip int) (line, column int) 
 			from := min(max(n.Column-1, 0), len(runes))
 			before, text = string(runes[:from]), string(runes[from:])
 		case strings.TrimSpace(text) != "" && indentation(text) <= indent:
-			return 0, 0 // the scalar is over
+			return 0, 0 // after the end of the scalar
 		}
 		for {
 			at := strings.Index(text, part)
@@ -507,8 +523,8 @@ var (
 	urlInLine  = pattern("[a-z][a-z+.-]*://[^\\s\"'`]+")
 )
 
-// maskedText is masked for a line of a file that is no YAML, so that nothing is known of its values: what stands behind the
-// name of a secret, or in front of the host of a URL.
+// maskedText is masked for a line of a file that is not valid YAML, so that its values are unknown.
+// It masks text after the name of a secret, and the credentials of a URL.
 func maskedText(line string) string {
 	stars := func(from, to int) {
 		line = line[:from] + strings.Repeat("*", utf8.RuneCountInString(line[from:to])) + line[to:]
@@ -519,7 +535,8 @@ func maskedText(line string) string {
 			break
 		}
 	}
-	for _, at := range slices.Backward(urlInLine().FindAllStringIndex(line, -1)) { // stars may be fewer bytes than they replace
+	for _, at := range slices.Backward(urlInLine().FindAllStringIndex(line, -1)) {
+		// the stars may be fewer bytes than the text they replace
 		for _, s := range slices.Backward(jobs.URLSecrets(line[at[0]:at[1]])) {
 			stars(at[0]+s.From, at[0]+s.To)
 		}
@@ -527,7 +544,7 @@ func maskedText(line string) string {
 	return line
 }
 
-// hide keeps a scalar out of all excerpts of the file.
+// hide hides a scalar in all excerpts of the file.
 func (s *source) hide(n *yaml.Node) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -537,8 +554,8 @@ func (s *source) hide(n *yaml.Node) {
 	s.secrets[n] = true
 }
 
-// masked returns a line of the file without the secrets in it: those that begin in it, and those of several lines. Each is
-// as many stars as it has characters, so that columns stay what they are.
+// masked returns a line of the file with its secrets masked: those that begin in it, and those of
+// several lines. Each becomes as many stars as it has characters, so that columns do not change.
 func (s *source) masked(number int, line string, begin, long []*yaml.Node) string {
 	runes := []rune(line)
 	for _, n := range begin {
@@ -566,7 +583,8 @@ func (s *source) masked(number int, line string, begin, long []*yaml.Node) strin
 	return string(runes)
 }
 
-// secretParts returns the secrets in a stretch of a line, in characters: those of a URL that has some, else all of it.
+// secretParts returns the secrets in a part of a line, in characters: those of a URL if it has any,
+// otherwise the whole part.
 func secretParts(line []rune, from, to int) []jobs.Span {
 	whole := []jobs.Span{{From: from, To: to}}
 	if to-from > 1 && (line[from] == '"' || line[from] == '\'') && line[to-1] == line[from] {
@@ -583,7 +601,7 @@ func secretParts(line []rune, from, to int) []jobs.Span {
 	return spans
 }
 
-// ends tells whether a scalar ends in the line in which it begins.
+// ends reports whether a scalar ends in the line in which it begins.
 func (s *source) ends(n *yaml.Node) bool {
 	line := []rune(s.line(n.Line))
 	rest := line[min(max(n.Column-1, 0), len(line)):]
@@ -597,8 +615,8 @@ func (s *source) ends(n *yaml.Node) bool {
 	return strings.HasPrefix(string(rest), n.Value)
 }
 
-// continues tells whether a line may belong to a scalar that began above: it is indented deeper than the line in which
-// that begins.
+// continues reports whether a line may belong to a scalar that began above: its indentation is
+// deeper than that of the line in which the scalar begins.
 func (s *source) continues(n *yaml.Node, number int) bool {
 	for i := n.Line + 1; i <= number; i++ {
 		if line := s.line(i); strings.TrimSpace(line) != "" && indentation(line) <= indentation(s.line(n.Line)) {
@@ -612,7 +630,7 @@ func (s *source) origin(n *yaml.Node) Origin {
 	return Origin{File: s.path, Line: n.Line, Column: n.Column}
 }
 
-// line returns one line, counted from 1, as it stands in the file.
+// line returns one line of the file, counted from 1.
 func (s *source) line(n int) string {
 	lines := s.lines()
 	if n < 1 || n > len(lines) {
@@ -637,9 +655,9 @@ func (s *source) width(n *yaml.Node) int {
 		if value := []rune(n.Value); len(value) <= len(rest) && string(rest[:len(value)]) == n.Value {
 			return max(1, len(value))
 		}
-		return wordWidth(rest) // a plain text over several lines
+		return wordWidth(rest) // a plain text of several lines
 	case n.Kind == yaml.MappingNode && n.Style&yaml.FlowStyle == 0 && len(n.Content) > 0:
-		return s.width(n.Content[0]) // a block begins where its first key does
+		return s.width(n.Content[0]) // a block begins at its first key
 	}
 	return 1
 }
@@ -667,7 +685,7 @@ func quotedWidth(rest []rune) int {
 	return len(rest)
 }
 
-// maskSecrets hides in all excerpts what was found to be a secret, whatever the problem is about.
+// maskSecrets hides the detected secrets in all excerpts, whatever the problem is about.
 func (l *loader) maskSecrets() {
 	problems := make(map[string][]*reported)
 	for i := range l.list {

@@ -15,7 +15,7 @@ import (
 
 func didYouMean(name string) string { return fmt.Sprintf("did you mean %q?", name) }
 
-// quote keeps a value on one line and short, whatever it is.
+// quote formats any value on one short line.
 func quote(s string) string {
 	const limit = 100
 	if runes := []rune(s); len(runes) > limit {
@@ -24,11 +24,12 @@ func quote(s string) string {
 	return strconv.Quote(s)
 }
 
-// nearest returns the candidate that was most probably meant by name, or "" when none is near. Of equally near ones it
-// is the first.
+// nearest returns the candidate that name was probably meant to be, or "" if none is near. Of
+// equally near candidates it returns the first.
 func nearest(name string, candidates []string) string {
 	plain := plainKey(name)
-	allowed := 1 + len(plain)/4 // shedule -> schedule, time_out -> timeout, but not jitter -> timeout
+	// shedule -> schedule and time_out -> timeout, but not jitter -> timeout.
+	allowed := 1 + len(plain)/4
 	if len(plain) < 3 {
 		allowed = 0
 	}
@@ -58,7 +59,7 @@ func nearest(name string, candidates []string) string {
 	return ""
 }
 
-// sameLetters tells whether two words differ in the order of their letters only.
+// sameLetters reports whether two words differ only in the order of their letters.
 func sameLetters(a, b string) bool {
 	x, y := []rune(a), []rune(b)
 	slices.Sort(x)
@@ -66,7 +67,7 @@ func sameLetters(a, b string) bool {
 	return slices.Equal(x, y)
 }
 
-// plainKey takes away what people vary in names: maxDelay, Max-Delay and max_delay are one.
+// plainKey removes differences in spelling: maxDelay, Max-Delay and max_delay are equal.
 func plainKey(name string) string {
 	var b strings.Builder
 	lower := false
@@ -83,8 +84,8 @@ func plainKey(name string) string {
 	return b.String()
 }
 
-// otherWords are names that other tools have for our keys and that spelling does not lead to: for each the keys that may be
-// meant, the most probable one first.
+// otherWords maps the names of keys in other tools to our keys, where spelling alone does not lead
+// to them. Each has one or more keys, the most probable one first.
 var otherWords = map[string]string{
 	"cron": "schedule", "crontab": "schedule", "interval": "every", "tz": "timezone", "time_zone": "timezone",
 	"cmd": "command", "exec": "command", "run": "command", "script": "command", "shell": "command",
@@ -100,13 +101,13 @@ var otherWords = map[string]string{
 	"username": "user", "login": "user", "type": "mode", "method": "mode", "htpasswd": "users_file", "trusted_proxies": "proxies",
 }
 
-// noWords are names that other tools have for what is no key here, with what to do instead.
+// noWords maps the names of keys in other tools that have no equivalent here to a remedy.
 var noWords = map[string]string{
 	"enabled": "leave it out: a job runs, unless it says paused: true", "lockstep": "write what is in it at the top level",
 	"version": "leave it out: configs have no version",
 }
 
-// otherValues are words that other tools have for those of our enums, in the same way.
+// otherValues maps words of other tools to those of our enums, in the same form.
 var otherValues = map[string]string{
 	"forbid": "skip", "ignore": "skip", "drop": "skip", "wait": "requeue queue", "parallel": "allow", "concurrent": "allow",
 	"cancel": "replace", "kill": "replace", "catch_up": "all", "catchup": "all", "every": "all", "once": "last", "latest": "last",
@@ -127,21 +128,22 @@ func nearestWord(s string, enum []string) string {
 }
 
 var (
-	// looseDuration is what people write for a duration without knowing Go's: 30, 2 days, 1h 30 min.
+	// looseDuration matches durations not in Go's syntax: 30, 2 days, 1h 30 min.
 	looseDuration = pattern(`^\s*(?:\d+(?:\.\d+)?\s*\pL*\.?[\s,]*)+$`)
 	durationPart  = pattern(`(\d+(?:\.\d+)?)\s*(\pL*)`)
 
-	// isoDuration is ISO 8601's way: P1D, PT15M.
+	// isoDuration matches ISO 8601 durations: P1D, PT15M.
 	isoDuration = pattern(`^P(\d+D)?(?:T(\d+H)?(\d+M)?(\d+S)?)?$`)
 )
 
-// durationWords are durations that people write as a word; 0s is no bound where it is allowed.
+// durationWords are durations written as a word. 0s means no limit where it is allowed.
 var durationWords = map[string]string{
 	"minutely": "1m", "hourly": "1h", "daily": "24h", "weekly": "168h", "minute": "1m", "hour": "1h", "day": "24h", "week": "168h",
 	"forever": "0s", "never": "0s", "none": "0s", "unlimited": "0s", "infinite": "0s", "infinity": "0s", "inf": "0s", "off": "0s", "disabled": "0s",
 }
 
-// durationUnits has each unit with its names, and how many of the next unit below it makes, where Go has none itself.
+// durationUnits lists each unit with its names. For a unit that Go lacks, it also has the number of
+// the next smaller units in it.
 var durationUnits = []struct {
 	unit  string
 	times float64
@@ -156,7 +158,8 @@ var durationUnits = []struct {
 	{"h", 24 * 365, " y yr year years "},
 }
 
-// nearestDuration returns the duration that was probably meant, as text: "30" -> "30s", "2 days" -> "48h"; or "".
+// nearestDuration returns the duration that was probably meant, as text: "30" -> "30s", "2 days" ->
+// "48h", or "".
 func nearestDuration(s string) string {
 	if word := durationWords[strings.ToLower(s)]; word != "" {
 		return word
@@ -184,7 +187,7 @@ func nearestDuration(s string) string {
 	return cronspec.FormatInterval(d)
 }
 
-// plainDuration writes a number of a unit as Go has it; "" for a unit that nobody knows.
+// plainDuration formats a number of a unit in Go's syntax, or returns "" for an unknown unit.
 func plainDuration(number, unit string) string {
 	n, err := strconv.ParseFloat(number, 64)
 	if err != nil {

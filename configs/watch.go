@@ -12,22 +12,24 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// Inputs are what one [Load] looked at: the files it read with what stood in them, those it could not read, and the
-// folders and patterns it listed. They tell whether another Load would see anything else. A nil *Inputs takes nothing in.
+// Inputs are everything that one [Load] looked at: the files that it read with their contents,
+// those that it could not read, and the folders and patterns that it listed. They show whether
+// another Load would see a difference. A nil *Inputs records nothing.
 type Inputs struct {
 	files   []fileInput
 	folders []folderInput
 }
 
-// fileInput is a file as it was read. A file that could not be read has no sum.
+// fileInput is a file at the time it was read. A file that could not be read has no sum.
 type fileInput struct {
 	path string
-	id   fileID // before it was read, so that what changes meanwhile is seen
+	// Taken before the read, so that a change during the read is noticed.
+	id   fileID
 	sum  [sha256.Size]byte
 	read bool
 }
 
-// fileID tells cheaply that a file is what it was, and not that it is another: then its text is compared.
+// fileID is a cheap check that a file is unchanged. If it differs, the contents are compared.
 type fileID struct {
 	size     int64
 	modified time.Time
@@ -46,7 +48,7 @@ func (id fileID) same(other fileID) bool {
 	return id.info != nil && other.info != nil && id.size == other.size && id.modified.Equal(other.modified) && os.SameFile(id.info, other.info)
 }
 
-// folderInput is a folder, or a pattern, with the files it stood for.
+// folderInput is a folder, or a pattern, with the files that it listed.
 type folderInput struct {
 	path  string
 	files []string
@@ -71,8 +73,8 @@ func (i *Inputs) folder(path string, files []string, list func() ([]string, erro
 	}
 }
 
-// changed tells whether another Load would see something else, and whether a file has gone that was there. A file that
-// was touched, and is still the same, is remembered as it is now.
+// changed reports whether another Load would see a difference, and whether a file has disappeared.
+// For a file that was touched but has the same contents, it stores the new fileID.
 func (i *Inputs) changed() (changed, gone bool) {
 	for n := range i.files {
 		f := &i.files[n]
@@ -92,7 +94,8 @@ func (i *Inputs) changed() (changed, gone bool) {
 		}
 	}
 	for _, f := range i.folders {
-		if files, _ := f.list(); !slices.Equal(files, f.files) { // a folder that cannot be listed has no files
+		if files, _ := f.list(); !slices.Equal(files, f.files) {
+			// a folder that cannot be listed has no files
 			changed = true
 			gone = gone || len(files) < len(f.files)
 		}
@@ -100,8 +103,9 @@ func (i *Inputs) changed() (changed, gone bool) {
 	return changed, gone
 }
 
-// watched returns the folders in which something may happen that changes the inputs: those of the files and patterns,
-// and of every symbolic link on the way to them. A mounted config map of Kubernetes changes by such a link.
+// watched returns the folders in which an event may change the inputs: those of the files and
+// patterns, and those of every symbolic link on the way to them. Kubernetes changes a mounted
+// config map through such a link.
 func (i *Inputs) watched() map[string]bool {
 	folders := make(map[string]bool)
 	add := func(path string, limit int) {
@@ -112,7 +116,9 @@ func (i *Inputs) watched() map[string]bool {
 	}
 	for _, f := range i.folders {
 		path := f.path
-		if strings.ContainsAny(path, "*?[") { // of a pattern, the folder it looks into, or what is plain of that
+		// For a pattern, watch the folder that it searches, or the part of the path before the
+		// pattern.
+		if strings.ContainsAny(path, "*?[") {
 			for strings.ContainsAny(path, "*?[") {
 				path = filepath.Dir(path)
 			}
@@ -125,7 +131,7 @@ func (i *Inputs) watched() map[string]bool {
 	return folders
 }
 
-// linkLimit bounds how many links are followed: two may lead to each other.
+// linkLimit limits how many links are followed, because links can form a cycle.
 const linkLimit = 40
 
 // links adds the folder of a path, and of each symbolic link on the way to it.
@@ -138,7 +144,7 @@ func links(path string, limit int, folders map[string]bool) {
 	for at := path; at != filepath.Dir(at); at = filepath.Dir(at) {
 		target, err := os.Readlink(at)
 		if err != nil {
-			continue // no link
+			continue // not a link
 		}
 		folders[filepath.Dir(at)] = true
 		if !filepath.IsAbs(target) {
@@ -151,18 +157,23 @@ func links(path string, limit int, folders map[string]bool) {
 }
 
 const (
-	settleTime = 250 * time.Millisecond // after the last of many events: an editor's save is several
-	settleMost = 2 * time.Second        // as long as events go on, or a file that was there is not
-	lookEvery  = 30 * time.Second       // whether or not anything was heard: some file systems tell nothing
-	lookBlind  = 2 * time.Second        // the same where the system cannot tell of changes at all
+	// After the last of several events: an editor's save causes several.
+	settleTime = 250 * time.Millisecond
+	// While events continue, or a file is missing.
+	settleMost = 2 * time.Second
+	// Even without events, because some file systems send none.
+	lookEvery = 30 * time.Second
+	// The same if the system cannot report changes at all.
+	lookBlind = 2 * time.Second
 )
 
-// Watch calls changed whenever the files have other contents than when they were loaded, until ctx ends. inputs returns
-// those of the last [Load]; changed makes another one, with an Inputs of its own, and is never called twice at once. deaf
-// is called with the reason when the system cannot tell of changes: then the files are looked at every two seconds.
+// Watch calls changed whenever the contents of the files differ from those that were loaded, until
+// ctx ends. inputs returns the Inputs of the last [Load]. changed loads again with new Inputs, and
+// is never called concurrently. Watch calls deaf with the reason if the system cannot report
+// changes, and then checks the files every two seconds.
 //
-// What counts is the contents, however they came to change: a file may be written in place, replaced by another, go away
-// for a moment, or lie behind symbolic links that are moved.
+// Only the contents count, however they changed: a file may be written in place, be replaced,
+// disappear for a moment, or be behind symbolic links that change.
 func Watch(ctx context.Context, inputs func() *Inputs, changed func(context.Context), deaf func(error)) {
 	var events <-chan fsnotify.Event
 	var overflows <-chan error
@@ -183,13 +194,14 @@ func Watch(ctx context.Context, inputs func() *Inputs, changed func(context.Cont
 		wanted := inputs().watched()
 		for folder := range watching {
 			if !wanted[folder] {
-				_ = watcher.Remove(folder) // it may have gone by itself
+				_ = watcher.Remove(folder) // it may have disappeared by itself
 				delete(watching, folder)
 			}
 		}
 		for folder := range wanted {
-			// Again also for those that are watched: a folder that was replaced has the same name. A folder that does not
-			// exist has one above it that is watched when it matters, and is looked at every half minute anyway.
+			// Folders that are already watched are added again, because a replaced folder has the
+			// same name. For a missing folder, a parent is watched if it matters, and the files are
+			// checked every half minute anyway.
 			switch err := watcher.Add(folder); {
 			case err == nil:
 				watching[folder] = true
@@ -199,16 +211,18 @@ func Watch(ctx context.Context, inputs func() *Inputs, changed func(context.Cont
 			}
 		}
 	}
-	timer := time.NewTimer(0) // what changed since the inputs were filled is seen at once
+	// Detect changes since the inputs were recorded immediately.
+	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var since time.Time // of the first event that was not looked at yet
+	var since time.Time // of the first event that was not yet handled
 	follow()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case err := <-overflows: // events were lost, so nothing is known of what happened
-			_ = err // there is nothing to do but look
+		case err := <-overflows:
+			// events were lost, so anything may have changed
+			_ = err // the only remedy is to check the files
 			since = time.Time{}
 			timer.Reset(settleTime)
 			continue
@@ -225,7 +239,7 @@ func Watch(ctx context.Context, inputs func() *Inputs, changed func(context.Cont
 			if since.IsZero() {
 				since = time.Now()
 			}
-			timer.Reset(settleTime) // it may be back in a moment
+			timer.Reset(settleTime) // it may come back soon
 			continue
 		}
 		since = time.Time{}

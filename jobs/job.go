@@ -138,7 +138,7 @@ type Job struct {
 	// The trigger: at most one of Schedule and Every. A job with neither runs only when it is
 	// enqueued or started by hand.
 	Schedule string `json:"schedule,omitempty"` // cron text
-	// at least one second; ticks are multiples of it since 1970
+	// At least one second. The ticks are its multiples since 1970-01-01.
 	Every    time.Duration `json:"every,omitempty"`
 	Timezone string        `json:"timezone,omitempty"` // IANA name; "" is UTC
 
@@ -150,7 +150,7 @@ type Job struct {
 	// Env is for commands. It is added to the variables inherited from the worker and takes
 	// precedence.
 	Env map[string]string `json:"env,omitempty"`
-	// default arguments, a JSON value; a run may have its own
+	// Default arguments, a JSON value. A run may have its own.
 	Args    json.RawMessage `json:"args,omitempty"`
 	Queue   string          `json:"queue"`
 	Timeout time.Duration   `json:"timeout,omitempty"` // limit of each attempt; 0 means none
@@ -198,11 +198,11 @@ type Retry struct {
 
 // Lock is the bundle that each attempt holds, in addition to the locks of its job and its run.
 type Lock struct {
-	// names, or templates that read the run's args (see [ParseKey])
+	// Names, or templates that read the run's args (see [ParseKey])
 	Exclusive []string `json:"exclusive,omitempty"`
-	// like Exclusive, but other runs may share them
+	// Like Exclusive, but other runs may share them
 	Shared []string `json:"shared,omitempty"`
-	// resource -> number of permits; the limits are declared elsewhere
+	// Resource -> number of permits. The limits are declared elsewhere.
 	Permits map[string]int `json:"permits,omitempty"`
 
 	// How long a run waits for its bundle, not counting pauses of its queue. 0 means no limit.
