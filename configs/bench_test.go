@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// manyJobs is a file like those that a program writes.
+// manyJobs returns a file like those that programs generate.
 func manyJobs(n int) string {
 	var b strings.Builder
 	b.WriteString("defaults: {timezone: Europe/Berlin, retry: {max: 2}}\njobs:\n")
@@ -21,7 +21,7 @@ func manyJobs(n int) string {
 	return b.String()
 }
 
-// BenchmarkLoad10000Jobs shows what one job costs: 100,000 are to start within three seconds.
+// BenchmarkLoad10000Jobs shows the cost of one job: 100,000 must start within three seconds.
 func BenchmarkLoad10000Jobs(b *testing.B) {
 	const n = 10_000
 	path := filepath.Join(writeFiles(b, map[string]string{"lockstep.yaml": manyJobs(n)}), "lockstep.yaml")
@@ -38,7 +38,8 @@ func BenchmarkLoad10000Jobs(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/n, "µs/job")
 }
 
-// many writes a thousand jobs into each of so many files, as a program that makes them would, and returns their folder.
+// many writes a thousand jobs into each of several files, as a program would, and returns their
+// folder.
 func many(t testing.TB, files int) string {
 	const jobs = 1000
 	texts := make(map[string]string, files)
@@ -48,7 +49,7 @@ func many(t testing.TB, files int) string {
 	return writeFiles(t, texts)
 }
 
-// BenchmarkLoad100000Jobs is the number to watch: three seconds are the budget of a start.
+// BenchmarkLoad100000Jobs is the number to watch: the budget of a start is three seconds.
 func BenchmarkLoad100000Jobs(b *testing.B) {
 	dir := many(b, 100)
 	for b.Loop() {
@@ -63,8 +64,9 @@ func BenchmarkLoad100000Jobs(b *testing.B) {
 	b.ReportMetric(b.Elapsed().Seconds()/float64(b.N), "s/load")
 }
 
-// The budget is three seconds for five times as many, on a machine that has nothing else to do; this one is shared with
-// other tests, under the race detector perhaps. What it would notice is work that grows faster than the number of jobs.
+// The budget is three seconds for five times as many jobs on an idle machine. This machine also
+// runs other tests, perhaps under the race detector. The test detects work that grows faster than
+// the number of jobs.
 func TestVeryManyJobsLoad(t *testing.T) {
 	t.Parallel()
 	dir := many(t, 20)
@@ -80,7 +82,8 @@ func TestVeryManyJobsLoad(t *testing.T) {
 	}
 }
 
-// A file full of secrets is a file full of warnings, of which each is looked through for all secrets of its line alone.
+// A file full of secrets causes as many warnings. Each warning searches only the secrets of its own
+// line.
 func TestVeryManySecretsAreHidden(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
@@ -97,7 +100,8 @@ func TestVeryManySecretsAreHidden(t *testing.T) {
 	}
 	took := time.Since(began)
 	t.Logf("%d warnings took %s", len(c.Warnings.List), took.Round(time.Millisecond))
-	if len(c.Warnings.List) != 2*n || took > time.Minute { // it was minutes when each was looked for in each line
+	// It took minutes when each secret was searched in each line.
+	if len(c.Warnings.List) != 2*n || took > time.Minute {
 		t.Errorf("%d warnings took %s, want %d", len(c.Warnings.List), took, 2*n)
 	}
 	for _, p := range c.Warnings.List {
@@ -107,7 +111,8 @@ func TestVeryManySecretsAreHidden(t *testing.T) {
 	}
 }
 
-// BenchmarkLoad10000WrongJobs shows that places are found in time also when every job needs one.
+// BenchmarkLoad10000WrongJobs shows that positions are found fast enough even if every job needs
+// one.
 func BenchmarkLoad10000WrongJobs(b *testing.B) {
 	const n = 10_000
 	text := strings.ReplaceAll(manyJobs(n), "timeout: 10m", "timeout: 10")

@@ -228,7 +228,7 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, r *rules, p *path) bool {
 	return d.scalar(n, v, r, p)
 }
 
-// structure decodes a map whose keys are the fields of a struct.
+// structure decodes a map into the fields of a struct.
 func (d *decoder) structure(n *yaml.Node, v reflect.Value, p *path) bool {
 	known := fieldsOf(v.Type())
 	if n.Kind != yaml.MappingNode {
@@ -303,8 +303,8 @@ func structureHint(n *yaml.Node, known *fields, p *path, t reflect.Type) string 
 	return "its keys are " + strings.Join(known.names, ", ")
 }
 
-// entries returns the entries of a map whose keys are texts. It reports all other keys and all
-// duplicates.
+// entries returns the entries of a map that have a text as their key. It reports all other keys and
+// all duplicates.
 func (d *decoder) entries(n *yaml.Node, p *path) []entry {
 	all := entries(n,
 		func(first, second *yaml.Node) {
@@ -403,7 +403,7 @@ func belongsUnder(wanted string, known *fields) (name, where string) {
 	return "", ""
 }
 
-// mapping decodes a map whose keys the user chooses.
+// mapping decodes a map with keys of the user's choice.
 func (d *decoder) mapping(n *yaml.Node, v reflect.Value, r *rules, p *path) bool {
 	if n.Kind != yaml.MappingNode {
 		hint := mapHint(n, v.Type().Elem())
@@ -575,7 +575,7 @@ func listHint(n *yaml.Node, command bool) string {
 	return "write [" + strings.Join(words, ", ") + "]"
 }
 
-// mismatch reports a value whose type does not fit its key.
+// mismatch reports a value of the wrong type for its key.
 func (d *decoder) mismatch(n *yaml.Node, want string, p *path, hint string) {
 	d.error(n, CodeType, fmt.Sprintf("%s takes %s, not %s", p, want, describe(n)), hint)
 }

@@ -13,7 +13,7 @@ func ExampleLoad() {
 		Environ: []string{"LOCKSTEP_WORKER__CONCURRENCY=4"},
 	})
 	if err != nil {
-		fmt.Println(err) // every problem, with its place
+		fmt.Println(err) // every problem, with its position
 		return
 	}
 	fmt.Println(c.Settings.Worker.Concurrency, "slots, from", c.Origins["worker.concurrency"])

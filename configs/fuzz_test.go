@@ -10,13 +10,14 @@ import (
 	"lockstep/jobs"
 )
 
-// FuzzLoad looks for a file that makes Load panic, hang, or return something that its own rules refuse.
+// FuzzLoad looks for a file that makes Load panic, hang, or return something that its own rules
+// refuse.
 func FuzzLoad(f *testing.F) {
 	addFiles(f)
 	path := filepath.Join(f.TempDir(), "lockstep.yaml")
 	f.Fuzz(func(t *testing.T, text string) {
 		if strings.Contains(text, "include") {
-			return // would read files of this machine
+			return // it would read files of this machine
 		}
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
@@ -49,14 +50,16 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
-// FuzzSchemaAgreesWithLoad looks for a file of which one takes what the other refuses.
+// FuzzSchemaAgreesWithLoad searches for a file that either Load or the schema accepts and the other
+// refuses.
 func FuzzSchemaAgreesWithLoad(f *testing.F) {
 	addFiles(f)
 	path := filepath.Join(f.TempDir(), "lockstep.yaml")
 	schema := compiledSchema(f)
 	f.Fuzz(func(t *testing.T, text string) {
 		if strings.Contains(text, "include") || strings.Contains(text, "!") {
-			return // would read files of this machine; a schema knows no YAML tags
+			// It would read files of this machine, and a schema does not know YAML tags.
+			return
 		}
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
@@ -76,7 +79,7 @@ func FuzzSchemaAgreesWithLoad(f *testing.F) {
 	})
 }
 
-// addFiles begins with the example and all files of testdata.
+// addFiles adds the example and all files of testdata as seeds.
 func addFiles(f *testing.F) {
 	example, err := os.ReadFile("lockstep.example.yaml")
 	if err != nil {

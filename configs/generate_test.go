@@ -20,8 +20,8 @@ import (
 	"lockstep/scheduler/cronspec"
 )
 
-// TestGeneratedFilesAreCurrent makes the schema and the reference from the file types, and compares them with the files
-// that are there. With -update, which is what go generate gives it, it writes them.
+// TestGeneratedFilesAreCurrent makes the schema and the reference from the file types, and compares
+// them with the existing files. With -update, which go generate passes, it writes them.
 func TestGeneratedFilesAreCurrent(t *testing.T) {
 	docs := fieldDocs(t)
 	generated := map[string][]byte{
@@ -45,7 +45,8 @@ func TestGeneratedFilesAreCurrent(t *testing.T) {
 	}
 }
 
-// fieldDocs returns the comments above the fields of the file types, by "type.Field", on one line each.
+// fieldDocs returns the comments above the fields of the file types, by "type.Field", on one line
+// each.
 func fieldDocs(t *testing.T) map[string]string {
 	t.Helper()
 	docs := make(map[string]string)
@@ -63,7 +64,7 @@ func fieldDocs(t *testing.T) map[string]string {
 	return docs
 }
 
-// declarations returns what a source file of this package declares at its top level, by name.
+// declarations returns the top-level declarations of a source file of this package, by name.
 func declarations(t *testing.T, path string, kind token.Token) map[string]ast.Spec {
 	t.Helper()
 	source, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
@@ -88,28 +89,29 @@ func declarations(t *testing.T, path string, kind token.Token) map[string]ast.Sp
 	return found
 }
 
-// jsonSchema is what of JSON Schema is used here, in the order in which it is written.
+// jsonSchema is the part of JSON Schema that is used here, in output order.
 type jsonSchema struct {
-	Schema               string                 `json:"$schema,omitempty"`
-	Title                string                 `json:"title,omitempty"`
-	Ref                  string                 `json:"$ref,omitempty"`
-	Description          string                 `json:"description,omitempty"`
-	Type                 any                    `json:"type,omitempty"`
-	Enum                 []string               `json:"enum,omitempty"`
-	AnyOf                []*jsonSchema          `json:"anyOf,omitempty"`
-	MinLength            int                    `json:"minLength,omitempty"`
-	Pattern              string                 `json:"pattern,omitempty"`
-	Minimum              *int64                 `json:"minimum,omitempty"`
-	Maximum              *int64                 `json:"maximum,omitempty"`
-	MinItems             int                    `json:"minItems,omitempty"`
-	Items                *jsonSchema            `json:"items,omitempty"`
-	MinProperties        int                    `json:"minProperties,omitempty"`
-	PropertyNames        *jsonSchema            `json:"propertyNames,omitempty"`
-	Required             []string               `json:"required,omitempty"`
-	OneOf                []*jsonSchema          `json:"oneOf,omitempty"`
-	Not                  *jsonSchema            `json:"not,omitempty"`
-	Properties           properties             `json:"properties,omitempty"`
-	AdditionalProperties any                    `json:"additionalProperties,omitempty"` // a schema, or false
+	Schema        string        `json:"$schema,omitempty"`
+	Title         string        `json:"title,omitempty"`
+	Ref           string        `json:"$ref,omitempty"`
+	Description   string        `json:"description,omitempty"`
+	Type          any           `json:"type,omitempty"`
+	Enum          []string      `json:"enum,omitempty"`
+	AnyOf         []*jsonSchema `json:"anyOf,omitempty"`
+	MinLength     int           `json:"minLength,omitempty"`
+	Pattern       string        `json:"pattern,omitempty"`
+	Minimum       *int64        `json:"minimum,omitempty"`
+	Maximum       *int64        `json:"maximum,omitempty"`
+	MinItems      int           `json:"minItems,omitempty"`
+	Items         *jsonSchema   `json:"items,omitempty"`
+	MinProperties int           `json:"minProperties,omitempty"`
+	PropertyNames *jsonSchema   `json:"propertyNames,omitempty"`
+	Required      []string      `json:"required,omitempty"`
+	OneOf         []*jsonSchema `json:"oneOf,omitempty"`
+	Not           *jsonSchema   `json:"not,omitempty"`
+	Properties    properties    `json:"properties,omitempty"`
+	// a schema, or false
+	AdditionalProperties any                    `json:"additionalProperties,omitempty"`
 	Default              any                    `json:"default,omitempty"`
 	Examples             []any                  `json:"examples,omitempty"`
 	Definitions          map[string]*jsonSchema `json:"definitions,omitempty"`
@@ -151,11 +153,11 @@ func encodeSchema(t *testing.T, s *jsonSchema) []byte {
 	return indented.Bytes()
 }
 
-// placeholderPattern matches a text with a ${...}: it may stand for anything.
+// placeholderPattern matches a text with a ${...}, which may have any value.
 const placeholderPattern = `\$\{`
 
-// shapes are the patterns of what checks let through, as far as a pattern can say it; by the tags "check", "keys" and
-// "shape".
+// shapes are the patterns of the values that checks accept, as far as a pattern can express that,
+// by the tags "check", "keys" and "shape".
 var shapes = map[string]string{
 	"redis-url":   `^(embedded$|(redis|rediss|redis-sentinel|redis-cluster|unix)://)`,
 	"namespace":   namespaceShape().String(),
@@ -186,7 +188,7 @@ func fileSchema(docs map[string]string) *jsonSchema {
 	s.Schema = "http://json-schema.org/draft-07/schema#"
 	s.Title = "lockstep config file"
 	s.Description = "Settings of a worker and definitions of jobs. Lists, maps and their meaning: configs/README.md of lockstep."
-	s.Type = []string{"object", "null"} // an empty file is fine
+	s.Type = []string{"object", "null"} // an empty file is valid
 	s.Definitions = map[string]*jsonSchema{
 		"placeholder": {Description: "${VAR}, ${VAR:-default} or ${file:/path}, replaced when the config is loaded.",
 			Type: "string", Pattern: placeholderPattern},
@@ -195,7 +197,7 @@ func fileSchema(docs map[string]string) *jsonSchema {
 	return s
 }
 
-// anyType is what args may be; a null counts as not written.
+// anyType lists the types of args. A null counts as not written.
 var anyType = []string{"object", "array", "string", "number", "boolean"}
 
 type generator struct{ docs map[string]string }
@@ -232,7 +234,7 @@ func (g generator) structure(t reflect.Type) *jsonSchema {
 	return s
 }
 
-// declaredBy returns the struct that has the field itself, and the field.
+// declaredBy returns the struct that declares the field, and the field.
 func declaredBy(t reflect.Type, index []int) (reflect.Type, reflect.StructField) {
 	for _, i := range index[:len(index)-1] {
 		t = t.Field(i).Type
@@ -291,7 +293,7 @@ func (g generator) scalar(t reflect.Type, r *rules) *jsonSchema {
 		return s
 	case t.Kind() == reflect.Bool:
 		return &jsonSchema{Type: []string{"boolean", "string"}, Pattern: placeholderPattern}
-	case t == textType || t == proseType: // taken as it is written
+	case t == textType || t == proseType: // accepted unchanged
 		return &jsonSchema{Type: []string{"string", "number", "boolean"}, Pattern: pattern}
 	case r.enum != nil:
 		return &jsonSchema{AnyOf: []*jsonSchema{{Enum: r.enum}, placeholder}}
@@ -301,7 +303,7 @@ func (g generator) scalar(t reflect.Type, r *rules) *jsonSchema {
 	return &jsonSchema{Type: "string", MinLength: 1, Pattern: pattern}
 }
 
-// plain returns a default as JSON has it.
+// plain returns a default in the form of JSON.
 func plain(v reflect.Value) any {
 	if v.Type() == durationType {
 		return cronspec.FormatInterval(time.Duration(v.Int()))
@@ -309,7 +311,8 @@ func plain(v reflect.Value) any {
 	return v.Interface()
 }
 
-// plainValue returns a node as the schema's checker wants it: with aliases and merges resolved, and all of JSON's types.
+// plainValue returns a node in the form that the schema validator needs: with aliases and merges
+// resolved, and only JSON's types.
 func plainValue(n *yaml.Node) any {
 	switch n = deref(n); n.Kind {
 	case yaml.MappingNode:
@@ -339,7 +342,8 @@ func plainValue(n *yaml.Node) any {
 	return n.Value
 }
 
-// reference is the README of this package: each key with its type, default, meaning and an example, and each code.
+// reference returns the README of this package: each key with its type, default, meaning and an
+// example, and each code.
 func reference(t *testing.T, docs map[string]string) []byte {
 	t.Helper()
 	var b strings.Builder
@@ -394,7 +398,7 @@ func table(b *strings.Builder, list properties) {
 	}
 }
 
-// durationBounds says from where to where a duration may go, which the schema cannot.
+// durationBounds describes the limits of a duration, which the schema cannot express.
 func durationBounds(f *field) string {
 	switch r := f.rules; {
 	case valueType(f.typ) != durationType || r.min == nil || r.min.n == 0 && r.max == nil:
@@ -406,7 +410,7 @@ func durationBounds(f *field) string {
 	}
 }
 
-// typeWords says what a key takes.
+// typeWords describes the values of a key.
 func typeWords(s *jsonSchema) string {
 	switch {
 	case len(s.AnyOf) > 0 && s.AnyOf[0].Ref != "":
@@ -441,7 +445,7 @@ func typeWords(s *jsonSchema) string {
 	return "text"
 }
 
-// yamlText writes a value on one line, as one would in a file.
+// yamlText formats a value on one line, as in a file.
 func yamlText(value any) string {
 	switch v := value.(type) {
 	case string:
@@ -482,10 +486,10 @@ func flowMap(m map[string]any) string {
 	return "{" + strings.Join(words, ", ") + "}"
 }
 
-// cell makes a text fit into a table.
+// cell escapes a text for a table.
 func cell(s string) string { return strings.ReplaceAll(prosePart(s), "|", `\|`) }
 
-// prosePart keeps Markdown from taking a part of a sentence for HTML or for emphasis.
+// prosePart escapes text that Markdown would interpret as HTML or emphasis.
 func prosePart(s string) string {
 	if strings.HasPrefix(s, "`") {
 		return s
@@ -495,7 +499,7 @@ func prosePart(s string) string {
 
 type codeDoc struct{ code, meaning string }
 
-// codes returns the codes of problems with the comments behind them, in their order.
+// codes returns the codes of problems with their comments, in order.
 func codes(t *testing.T) []codeDoc {
 	t.Helper()
 	source, err := parser.ParseFile(token.NewFileSet(), "problem.go", nil, parser.ParseComments)

@@ -13,11 +13,13 @@ import (
 
 var update = flag.Bool("update", false, "write what Load says into the files under testdata")
 
-// TestProblemsOfWrongConfigs loads each archive of testdata/wrong and compares what is said with its part "want".
+// TestProblemsOfWrongConfigs loads each archive of testdata/wrong and compares the problems with
+// its part "want".
 //
-// An archive holds the files of a config, each behind a line "-- name --". Loaded is lockstep.yaml, unless the comment
-// on top has a line "paths:". A line "env:" there is the environment, a line "flags:" the command line, each parted by
-// blanks; a line "handlers:" names those of the binary; "settings only" is that option. It is 21 November 2026.
+// An archive has the files of a config, each after a line "-- name --". The test loads
+// lockstep.yaml, unless the comment at the top has a line "paths:". A line "env:" is the
+// environment and a line "flags:" the command line, both separated by blanks. A line "handlers:"
+// names those of the binary. "settings only" is that option. The time is 21 November 2026.
 func TestProblemsOfWrongConfigs(t *testing.T) {
 	t.Parallel()
 	archives, err := filepath.Glob("testdata/wrong/*.txtar")
@@ -53,10 +55,10 @@ func TestProblemsOfWrongConfigs(t *testing.T) {
 
 const wantLine = "-- want --\n"
 
-// unpacked is an archive as files in a folder of its own.
+// unpacked is an archive as files in its own folder.
 type unpacked struct {
 	dir     string
-	head    string // all but the part "want"
+	head    string // everything except the part "want"
 	comment string
 	want    string
 	options Options
@@ -115,7 +117,7 @@ func unpack(t *testing.T, path string) *unpacked {
 	return u
 }
 
-// testFlags is a command line like that of the worker.
+// testFlags returns a command line like that of the worker.
 func testFlags(t *testing.T, args ...string) (*pflag.FlagSet, map[string]string) {
 	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	flags.String("redis", "", "")

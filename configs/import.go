@@ -286,7 +286,7 @@ func cutPercent(s string) (command, input string) {
 	return strings.TrimSpace(parts[0].String()), parts[1].String()
 }
 
-// wrappers are programs whose names do not describe what a command does.
+// wrappers are programs with names that do not describe what a command does.
 var wrappers = []string{"sh", "bash", "flock", "nice", "ionice", "sudo", "env", "test", "[", "exec", "time", "timeout", "python",
 	"python3", "php", "perl", "ruby", "node", "&&", "||", ";", "|"}
 

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestImportedFilesAreConfigs imports each archive of testdata/import, compares the outcome with its part "want", and
-// loads it: what is imported has no error.
+// TestImportedFilesAreConfigs imports each archive of testdata/import, compares the result with its
+// part "want", and loads it: an imported file has no errors.
 func TestImportedFilesAreConfigs(t *testing.T) {
 	t.Parallel()
 	archives, err := filepath.Glob("testdata/import/*.txtar")
@@ -71,7 +71,7 @@ func TestManifestsThatAreNoYAMLAreRefused(t *testing.T) {
 	}
 }
 
-// Whatever a crontab holds, what comes of it can be loaded.
+// The config from any crontab must load.
 func FuzzImportCrontab(f *testing.F) {
 	archives, _ := filepath.Glob("testdata/import/*.txtar")
 	for _, path := range archives {

@@ -725,7 +725,7 @@ func lintStars(text string, fields []cronField) []finding {
 	return []finding{{code, fmt.Sprintf("%q runs %d times%s", text, times, span), fmt.Sprintf("did you mean %q?", once), star.text, star.at}}
 }
 
-// cronUnits are the fields whose steps restart with the next larger unit.
+// cronUnits are the fields with steps that restart with the next larger unit.
 var cronUnits = [6]struct {
 	name, anew  string
 	first, size int

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// What tells a secret by its text is written by hand, for speed; this is what it means.
+// The code that recognizes secrets is written by hand for speed. This pattern defines what it must
+// do.
 func TestSecretTextsAreThoseOfAPattern(t *testing.T) {
 	t.Parallel()
 	meant := regexp.MustCompile(`\b(` + strings.Join(secretPrefixes, "|") + `)[A-Za-z0-9_-]{12,}|-----BEGIN [A-Z ]*PRIVATE KEY`)

@@ -43,7 +43,7 @@ type Config struct {
 
 // Options are the sources of a config.
 type Options struct {
-	// Paths are files, and folders whose *.yaml and *.yml files are read. Without paths, the config
+	// Paths are files, and folders with *.yaml and *.yml files. Without paths, the config
 	// consists of the defaults, the environment and the flags. See [Find].
 	Paths []string
 
@@ -174,7 +174,7 @@ type loader struct {
 	sources []*source // in the order they were read
 	// Identities of the files that were read or could not be read.
 	known map[string]bool
-	// The files whose includes are being read, outermost first.
+	// The files for which includes are being read, outermost first.
 	open []openFile
 
 	// worker.queues has errors, so the queues are not known.

@@ -42,7 +42,7 @@ func load(t *testing.T, text string, environ ...string) *Config {
 	return c
 }
 
-// problems loads one file and returns what is wrong with it, which has to be an error.
+// problems loads one file, which must have an error, and returns its problems.
 func problems(t *testing.T, text string, environ ...string) Problems {
 	t.Helper()
 	dir := writeFiles(t, map[string]string{"lockstep.yaml": text})
@@ -99,7 +99,8 @@ func TestExampleFileHasNothingWrongAndSaysTheDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Settings.Worker.Queues = defaults.Settings.Worker.Queues // the one that the file calls an example
+	// the only key that the file calls an example
+	c.Settings.Worker.Queues = defaults.Settings.Worker.Queues
 	c.Settings.Admin.ListenSet = false
 	if !reflect.DeepEqual(c.Settings, defaults.Settings) {
 		t.Errorf("got %+v\nwant the defaults %+v", c.Settings, defaults.Settings)
@@ -409,7 +410,8 @@ func TestSettingsOnlyDoesNotCareAboutJobs(t *testing.T) {
 func TestUnreadableFileIsOneProblemAmongOthers(t *testing.T) {
 	t.Parallel()
 	dir := writeFiles(t, map[string]string{"b.yaml": "nope: 1"})
-	if err := os.Symlink("a.yaml", filepath.Join(dir, "a.yaml")); err != nil { // a link to itself: not even root can read it
+	// A link to itself, which not even root can read.
+	if err := os.Symlink("a.yaml", filepath.Join(dir, "a.yaml")); err != nil {
 		t.Fatal(err)
 	}
 	_, err := Load(Options{Paths: []string{dir}, Environ: []string{}})

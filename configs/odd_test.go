@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A pipe that is read by every load would keep the second one waiting for ever.
+// If every load read a pipe, the second load would wait forever.
 func TestPipesAreReadOnceOnly(t *testing.T) {
 	t.Parallel()
 	dir := writeFiles(t, map[string]string{"includes.yaml": "include: [pipe.yaml]", "pattern.yaml": "include: [p*e.yaml]"})

@@ -44,7 +44,7 @@ func TestPlaceholders(t *testing.T) {
 		"$$$$":                    "$$",
 		"$$${A}":                  "$a",
 		"$A $ $5 a$":              "$A $ $5 a$",
-		"${D}":                    "${A}", // once: what a value holds is data
+		"${D}":                    "${A}", // only once: a value is data
 		"${file:/run/x y}":        "</run/x y>",
 		"é${A}漢":                  "éa漢",
 		"}{${A}}":                 "}{a}",
@@ -131,7 +131,7 @@ func TestExpandNamesJobKeyAndVariable(t *testing.T) {
 	}
 }
 
-// A default is in the definition, so it is no secret. The value that it replaces is one.
+// A default is part of the definition, so it is not a secret. The value that overrides it is one.
 func TestExpandReturnsTheValuesButNoDefaults(t *testing.T) {
 	t.Parallel()
 	job := &jobs.Job{Name: "x", Command: []string{"${A:-a}${B:-b}", "${A:-a}", "$$ ${EMPTY:-e}", "${EMPTY}"}}

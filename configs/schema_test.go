@@ -16,7 +16,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// compiledSchema is the checker of the schema that the tool hands out.
+// compiledSchema returns the validator of the schema that lockstep ships.
 func compiledSchema(t testing.TB) *jsonschema.Schema {
 	t.Helper()
 	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(Schema()))
@@ -34,25 +34,26 @@ func compiledSchema(t testing.TB) *jsonschema.Schema {
 	return compiled
 }
 
-// structural are the codes of what a schema can see: keys, shapes and words. What it cannot see are rules between
-// values, and what stands elsewhere: files, variables, clocks.
+// structural has the codes of problems that a schema can detect: keys, shapes and words. It cannot
+// detect problems of relations between values, or of files, variables and clocks.
 var structural = []string{CodeUnknownKey, CodeType, CodeNumber, CodeDuration, CodeEnum, CodeEmpty, CodeMissingKey,
 	CodeNoWork, CodeTwoKinds, CodeTriggers, CodeTimezone}
 
-// isStructural tells whether the schema has to refuse a file with this problem.
+// isStructural reports whether the schema must refuse a file with this problem.
 func isStructural(p Problem) bool {
 	switch {
 	case strings.Contains(p.Message, "what it stands for"), strings.Contains(p.Message, `names no program`):
-		return false // only who replaces ${...}, or runs it, can know
+		// Only the code that replaces ${...}, or runs it, can know.
+		return false
 	case strings.Contains(p.Message, " for args."):
-		return false // any JSON value is fine, but not any YAML number is one
+		return false // any JSON value is valid, but some YAML numbers are not
 	case p.Code == CodeRange:
 		return strings.HasPrefix(p.Message, "bad number") && !strings.Contains(p.Message, "too large")
 	}
 	return slices.Contains(structural, p.Code)
 }
 
-// agree holds the schema against what Load says of one file, given as its nodes and the problems in it.
+// agree compares the schema with the problems that Load found in one file, given by its nodes.
 func agree(t *testing.T, schema *jsonschema.Schema, root *yaml.Node, found []Problem, what string) {
 	t.Helper()
 	refusal := schema.Validate(plainValue(root))
@@ -73,7 +74,7 @@ func agree(t *testing.T, schema *jsonschema.Schema, root *yaml.Node, found []Pro
 // Error makes a problem printable in tests.
 func (p Problem) Error() string { return p.String() }
 
-// parseYAML returns the nodes of a file, or nil for one that Load cannot use either.
+// parseYAML returns the nodes of a file, or nil for a file that Load cannot parse either.
 func parseYAML(t *testing.T, path string) *yaml.Node {
 	t.Helper()
 	data, err := os.ReadFile(path)
@@ -97,7 +98,7 @@ func TestSchemaAndLoaderAgreeOnWrongFiles(t *testing.T) {
 	for _, archive := range archives {
 		u := unpack(t, archive)
 		if u.options.SettingsOnly {
-			continue // says nothing of the rest
+			continue // hides all other problems
 		}
 		var found Problems
 		if c, err := Load(u.options); err == nil {
@@ -121,8 +122,8 @@ func TestSchemaAndLoaderAgreeOnWrongFiles(t *testing.T) {
 	}
 }
 
-// Every key is tried with its example, its default and much that is wrong; what the schema and Load say must be the
-// same. A key that is added to the file types is tried without another line here.
+// Each key is tried with its example, its default and many mistakes. The schema and Load must
+// agree. A key that is added to the file types needs no other line here.
 func TestSchemaAndLoaderAgreeOnEveryKey(t *testing.T) {
 	t.Parallel()
 	schema := compiledSchema(t)
@@ -173,8 +174,8 @@ func TestSchemaAndLoaderAgreeOnEveryKey(t *testing.T) {
 	}
 }
 
-// onlyAboutFiles tells whether nothing is wrong but that an example names what is not on this machine, or what makes no
-// sense alone.
+// onlyAboutFiles reports whether the only problems are that an example names something missing on
+// this machine, or that it makes no sense alone.
 func onlyAboutFiles(found Problems) bool {
 	for _, p := range found.List {
 		if !slices.Contains([]string{CodeSecretFile, CodeNoFiles, CodeUnused, CodeUnknownQueue, CodeUnknownPermit, CodeRetry, CodeAuth}, p.Code) && !isLint(p) {
@@ -184,10 +185,10 @@ func onlyAboutFiles(found Problems) bool {
 	return true
 }
 
-// isLint tells whether a problem is about the sense of a value, not its form.
+// isLint reports whether a problem is about the meaning of a value, not its form.
 func isLint(p Problem) bool { return p.Severity == SeverityWarning && p.Code != CodeEmpty }
 
-// eachKey visits all keys of a file type. A path leads into the job "a" where it leads into jobs.
+// eachKey visits all keys of a file type. Its paths into jobs use the job "a".
 func eachKey(t reflect.Type, at []string, visit func(path []string, f *field, sf reflect.StructField)) {
 	for _, f := range fieldsOf(t).list {
 		_, sf := declaredBy(t, f.index)
@@ -203,7 +204,7 @@ func eachKey(t reflect.Type, at []string, visit func(path []string, f *field, sf
 	}
 }
 
-// document is a config file with one key, and with what a job needs beside it.
+// document returns a config file with one key and the other keys that a job needs.
 func document(path []string, value string) string {
 	var b strings.Builder
 	for i, key := range path {
@@ -238,7 +239,7 @@ func TestSchemaTakesTheExamples(t *testing.T) {
 	}
 }
 
-// An editor tells what a key means, so each has to say it.
+// Editors show the description of a key, so each key must have one.
 func TestEveryKeyIsDescribed(t *testing.T) {
 	t.Parallel()
 	docs := fieldDocs(t)
@@ -255,7 +256,7 @@ func TestEveryKeyIsDescribed(t *testing.T) {
 
 var fencePattern = regexp.MustCompile("(?ms)^[ ]*```(\\w*)[^\n]*\n(.*?)^[ ]*```")
 
-// isForOthers tells whether a file is for Kubernetes, Compose or Prometheus, and not a config of ours.
+// isForOthers reports whether a file is for Kubernetes, Compose or Prometheus instead of lockstep.
 func isForOthers(root *yaml.Node) bool {
 	for _, key := range []string{"apiVersion", "services", "scrape_configs", "groups"} {
 		if _, value := find(root, key); value != nil {
@@ -265,7 +266,8 @@ func isForOthers(root *yaml.Node) bool {
 	return false
 }
 
-// Every YAML block of every Markdown file of the repository has to load without a warning, and to please the schema.
+// Every YAML block in every Markdown file of the repository must load without a warning and match
+// the schema.
 func TestYAMLInMarkdownIsRight(t *testing.T) {
 	t.Parallel()
 	schema := compiledSchema(t)
@@ -292,7 +294,7 @@ func TestYAMLInMarkdownIsRight(t *testing.T) {
 			blocks++
 			file := filepath.Join(writeFiles(t, map[string]string{"lockstep.yaml": fence[2]}), "lockstep.yaml")
 			if root := parseYAML(t, file); root != nil && isForOthers(root) {
-				continue // it is YAML, and that is all that can be said here
+				continue // it is YAML, and no more can be checked here
 			}
 			c, err := Load(Options{Paths: []string{file}, Environ: []string{}})
 			if err != nil {

@@ -20,7 +20,7 @@ func settings(t *testing.T, files map[string]string, environ []string, args ...s
 	return c
 }
 
-// doubtfulSettings is settings, whatever they are warned of.
+// doubtfulSettings is settings for configs with warnings.
 func doubtfulSettings(t *testing.T, files map[string]string, environ []string, args ...string) *Config {
 	t.Helper()
 	o := Options{Environ: append([]string{}, environ...)}
@@ -137,7 +137,8 @@ func TestEverySettingCanComeFromEachLayer(t *testing.T) {
 		if len(c.Origins) != len(values) {
 			t.Errorf("%s: got %d origins, want %d", name, len(c.Origins), len(values))
 		}
-		for _, p := range c.Warnings.List { // no mode looks at all of its neighbours
+		for _, p := range c.Warnings.List {
+			// no mode uses all of its neighbors
 			if (p.Code != CodeUnused || !strings.Contains(p.Message, "admin.auth.") && !strings.Contains(p.Message, "redis.sign_key_file has no effect")) &&
 				!strings.HasPrefix(p.Message, "others reach 0.0.0.0:80") {
 				t.Errorf("%s: %s", name, p)

@@ -273,7 +273,7 @@ func plainNode(value any) *yaml.Node {
 	return n
 }
 
-// Change is one key of a job whose value differs between two definitions. A side without the key is
+// Change is one key of a job with different values in two definitions. A side without the key is
 // nil.
 type Change struct {
 	Key string `json:"key"`

@@ -59,7 +59,7 @@ jobs:
 	}
 }
 
-// Every key that a job has by now is among those that are shown, with the place where it was written.
+// Every key of a job must be shown, with the place where it was written.
 func TestEachKeyOfAJobHasItsOrigin(t *testing.T) {
 	t.Parallel()
 	dir := writeFiles(t, map[string]string{

@@ -205,7 +205,7 @@ func (l *loader) readFile(path string, by *place, opened func() *opened) {
 	l.open = l.open[:len(l.open)-1]
 }
 
-// openFile is a file whose includes are being read.
+// openFile is a file while its includes are being read.
 type openFile struct{ id, path string }
 
 // identity returns the same text for all paths of one file.

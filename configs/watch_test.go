@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// watched is a config under watch: each load adds the number of its jobs, or -1 for one that is refused.
+// watched is a watched config. Each load appends the number of its jobs, or -1 for a refused load.
 type watched struct {
 	t      *testing.T
 	dir    string
@@ -62,7 +62,8 @@ func (w *watched) write(name, text string) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		w.t.Fatal(err)
 	}
-	whole := filepath.Join(w.t.TempDir(), "file") // at once, so that no load sees half of it
+	// A rename is atomic, so no load sees half of the file.
+	whole := filepath.Join(w.t.TempDir(), "file")
 	if err := os.WriteFile(whole, []byte(text), 0o644); err != nil {
 		w.t.Fatal(err)
 	}
@@ -99,7 +100,7 @@ func TestWhatSaysTheSameIsNotLoadedAgain(t *testing.T) {
 	t.Parallel()
 	w := watch(t, "lockstep.yaml", map[string]string{"lockstep.yaml": oneJob, "other.log": ""})
 	w.next(1, "the start")
-	w.write("other.log", "line") // no config
+	w.write("other.log", "line") // not a config
 	w.write("lockstep.yaml", oneJob)
 	if err := os.Chtimes(filepath.Join(w.dir, "lockstep.yaml"), time.Time{}, time.Now().Add(time.Hour)); err != nil {
 		t.Fatal(err)

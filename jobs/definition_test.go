@@ -88,8 +88,9 @@ func TestUnknownKeysOfADefinitionAreNamed(t *testing.T) {
 func TestTheBundleOfADefinitionWithAnUnknownLockKeyCannotBeTold(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{
-		`{"name":"j","lock":{"exclusive":["a"]}}`:           true,
-		`{"name":"j","lock":{"exclusive":["a"]},"zone":1}`:  true, // the worker that runs it decides
+		`{"name":"j","lock":{"exclusive":["a"]}}`: true,
+		// The worker that runs it decides.
+		`{"name":"j","lock":{"exclusive":["a"]},"zone":1}`:  true,
 		`{"name":"j","lock":{"exclusive":["a"],"until":1}}`: false,
 	} {
 		job, err := jobs.ReadJob(text)

@@ -39,7 +39,7 @@ func TestRetryDelay(t *testing.T) {
 	const s = time.Second
 	for _, test := range []struct {
 		retry jobs.Retry
-		want  map[int]time.Duration // by the number of failures
+		want  map[int]time.Duration // by number of failures
 	}{
 		{jobs.Retry{Backoff: jobs.BackoffFixed, Initial: 5 * s, MaxDelay: 60 * s}, map[int]time.Duration{0: 5 * s, 1: 5 * s, 2: 5 * s, 1000: 5 * s}},
 		{jobs.Retry{Backoff: jobs.BackoffLinear, Initial: 5 * s, MaxDelay: 12 * s}, map[int]time.Duration{0: 5 * s, 1: 5 * s, 2: 10 * s, 3: 12 * s, math.MaxInt: 12 * s}},

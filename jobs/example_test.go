@@ -17,10 +17,11 @@ func ExampleHandle() {
 	reg := jobs.NewRegistry()
 	jobs.Handle(reg, "bills.settle", func(ctx context.Context, run *jobs.Run[SettleArgs]) error {
 		fmt.Println("settle", run.Args.BillIDs, "under token", run.Token())
-		return ctx.Err() // pass ctx on to all that can take long: it ends before the lock can pass on
+		// Pass ctx to everything that may take long: it ends before the lock can pass on.
+		return ctx.Err()
 	})
 
-	// The worker does this, while it holds the locks of the run.
+	// A worker does this while it holds the locks of the run.
 	err := reg.Execute(context.Background(), &jobs.Attempt{
 		Job:   &jobs.Job{Name: "settle-bills", Handler: "bills.settle"},
 		Run:   jobs.RequestRunID("settle-bills", "4711"),
@@ -55,7 +56,7 @@ func ExampleStrict() {
 func ExamplePermanent() {
 	errNoSuchBill := errors.New("no such bill")
 	settle := func(bill int) error {
-		// Trying again will not bring the bill into being.
+		// A retry will not create the bill.
 		return jobs.Permanent(fmt.Errorf("bill %d: %w", bill, errNoSuchBill))
 	}
 	err := settle(1001)

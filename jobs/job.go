@@ -97,7 +97,7 @@ const (
 // MissedAfter is the delay after which an undecided tick counts as missed.
 const MissedAfter = time.Minute
 
-// OnCrash says what happens to a run whose worker died or lost its lease. Only a death counts
+// OnCrash says what happens to a run after its worker died or lost its lease. Only a death counts
 // against MaxCrashes.
 type OnCrash string
 

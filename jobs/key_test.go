@@ -45,7 +45,7 @@ func listArgs(n int) json.RawMessage {
 func TestAnAttemptHoldsAtMostAThousandResources(t *testing.T) {
 	t.Parallel()
 	job := &jobs.Job{Name: "j", Schedule: "0 2 * * *", Lock: jobs.Lock{Exclusive: []string{"b:{l[*]}"}}}
-	got, err := job.Resources("j#1", listArgs(998)) // and the locks of the job and of the run
+	got, err := job.Resources("j#1", listArgs(998)) // plus the locks of the job and of the run
 	if err != nil || len(got) != 1000 {
 		t.Errorf("got %d resources, %v; want 1000", len(got), err)
 	}
@@ -61,7 +61,8 @@ func TestAnAttemptHoldsAtMostAThousandResources(t *testing.T) {
 	if got, err := job.Resources("j#1", listArgs(5000)); err != nil || fmt.Sprint(got) != "[xb:1 xjob:j xrun:j#1]" {
 		t.Errorf("5000 equal keys: got %q, %v; want one of them", got, err)
 	}
-	job.Lock.Exclusive = []string{"b:{same[*]}{l[*]}{none[*]}"} // without a bound, 25 million visits for nothing
+	// Without a limit, this makes 25 million useless visits.
+	job.Lock.Exclusive = []string{"b:{same[*]}{l[*]}{none[*]}"}
 	args := json.RawMessage(`{"none": [], ` + string(listArgs(5000)[1:]))
 	if _, err := job.Resources("j#1", args); text(err) != `lock key "b:{same[*]}{l[*]}{none[*]}": more than 100000 combinations of list elements` {
 		t.Errorf("got %v, want an error about too many combinations", err)

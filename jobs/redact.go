@@ -206,7 +206,7 @@ func (w *RedactingWriter) pass(p []byte, last bool) error {
 // scanner is the state between two parts of a stream.
 type scanner struct {
 	held []byte // may be the beginning of a secret
-	// this many bytes of held belong to a secret whose reference was already passed on
+	// this many bytes of held belong to a secret that was already replaced
 	covered int
 }
 

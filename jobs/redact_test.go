@@ -73,7 +73,7 @@ func TestRedactorFindsBasicAuthenticationAtEachOffset(t *testing.T) {
 	}
 }
 
-// Of two secrets that share bytes, every byte of both is left out.
+// If two secrets overlap, every byte of both is left out.
 func TestRedactorLeavesOutOverlappingSecrets(t *testing.T) {
 	t.Parallel()
 	r := NewRedactor([]Secret{{"${A}", "abcdef"}, {"${B}", "defghijk"}, {"${C}", "cdef"}, {"${D}", "abcdefgh"}})
@@ -100,7 +100,7 @@ func TestRedactorWithoutSecretsChangesNothing(t *testing.T) {
 	}
 }
 
-// slowly redacts a text by looking for each form at each place.
+// slowly redacts a text by searching for each form at each position.
 func slowly(secrets []Secret, text string) string {
 	var forms []form
 	for _, s := range secrets {
@@ -135,8 +135,8 @@ func slowly(secrets []Secret, text string) string {
 
 func TestRedactingWriterFindsSecretsOverAnyWrites(t *testing.T) {
 	t.Parallel()
-	// Few letters, so that beginnings, repetitions and overlaps are frequent. One reference for all: of two secrets with a
-	// form in common either is named.
+	// An alphabet of few letters makes prefixes, repetitions and overlaps frequent. All secrets
+	// share one reference, because either may be named for a form that two secrets share.
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		word := func(n int) string {
@@ -184,7 +184,7 @@ func values(secrets []Secret) (list []string) {
 	return list
 }
 
-// Output that is no part of a secret is not delayed.
+// Output that is not part of a secret is not delayed.
 func TestRedactingWriterHoldsBackOnlyWhatMayBeASecret(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer
@@ -202,7 +202,7 @@ func TestRedactingWriterHoldsBackOnlyWhatMayBeASecret(t *testing.T) {
 	}
 }
 
-// A tail that is cut in the middle of a secret shows neither part of it.
+// A tail that is cut in the middle of a secret reveals neither part of it.
 func TestTailBehindARedactorNeverShowsAPartOfASecret(t *testing.T) {
 	t.Parallel()
 	const secret = "hunter2-5f0c81"

@@ -33,8 +33,8 @@ func NewRegistry() *Registry {
 }
 
 // Handle registers the handler that jobs name with "handler: name". A is the type of its arguments,
-// which are decoded from the run's JSON. A run whose arguments do not fit fails without a retry,
-// and the error names the field.
+// which are decoded from the run's JSON. A run with arguments that do not fit fails without a
+// retry, and the error names the field.
 //
 // Like encoding/json, Handle ignores a field that A does not have: a producer that is deployed
 // before this worker may already send a new field. [Strict] refuses unknown fields instead. If a
@@ -77,9 +77,9 @@ type handling struct {
 	strict bool
 }
 
-// Strict is an [Option] of [Handle]. With it, a run whose arguments have a field that the handler's
-// type does not have fails without a retry, and the error names the field. Choose it where a
-// misspelled argument would do harm, and deploy the workers before the producers.
+// Strict is an [Option] of [Handle]. With it, a run fails if its arguments have a field that the
+// handler's type does not have. It fails without a retry, and the error names the field. Choose it
+// where a misspelled argument would do harm, and deploy the workers before the producers.
 func Strict(h *handling) { h.strict = true }
 
 func (r *Registry) add(name string, handler func(context.Context, *Attempt) error) {

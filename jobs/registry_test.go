@@ -207,7 +207,7 @@ func TestErrorSaysWhyTheContextEnded(t *testing.T) {
 			t.Errorf("a handler that finished all the same: got %v, want nil", err)
 		}
 	}
-	if err := reg.Execute(t.Context(), attemptOf("own", "")); err != own { //nolint:errorlint // not even wrapped
+	if err := reg.Execute(t.Context(), attemptOf("own", "")); err != own { //nolint:errorlint // unwrapped
 		t.Errorf("got %v, want the handler's error as it is", err)
 	}
 }

@@ -11,9 +11,9 @@ import (
 )
 
 // A definition is stored in Redis with every run that it makes, and workers do what it says. With
-// [Keys], the process that writes a definition signs it, and a worker refuses a definition whose
-// signature is missing or wrong. A client that can write to Redis but has no key therefore cannot
-// make a worker run a command of its own.
+// [Keys], the process that writes a definition signs it, and a worker refuses a definition with a
+// missing or wrong signature. A client that can write to Redis but has no key therefore cannot make
+// a worker run a command of its own.
 //
 // The signature is HMAC-SHA-256 over the namespace, the job's name and the exact bytes of the
 // definition, each preceded by its length. It is the last member of the definition's JSON, so

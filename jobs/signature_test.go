@@ -95,7 +95,7 @@ func TestAShortKeyIsRefused(t *testing.T) {
 
 func TestADefinitionThatWasReadKeepsItsSignature(t *testing.T) {
 	t.Parallel()
-	// As another build wrote it: this one would order or name the members differently.
+	// Written by another build: this build would order or name the members differently.
 	text := []byte(`{"since_next_release":1,"timeout":60000000000,"name":"backup"}`)
 	signed := keys(t, "shop", key1).Sign("backup", text)
 	job, err := jobs.ReadJob(string(signed))

@@ -24,9 +24,10 @@ func TestTailKeepsTheEnd(t *testing.T) {
 		{4, []string{"ab", "cdefg"}, "[3 bytes left out]\ndefg"},
 		{4, []string{"abc", "0123456789", "x"}, "[10 bytes left out]\n789x"},
 		{4, []string{"aäöü"}, "[3 bytes left out]\nöü"},
-		{3, []string{"aäöü"}, "[5 bytes left out]\nü"},            // the cut went through ö
-		{3, []string{"\xff\xfea"}, "?a"},                          // one replacement for a run of bytes that are not UTF-8
-		{3, []string{"\x80\x80\x80\x80"}, "[4 bytes left out]\n"}, // nothing but the rest of a character
+		{3, []string{"aäöü"}, "[5 bytes left out]\nü"}, // the cut went through ö
+		// one replacement for a run of invalid bytes
+		{3, []string{"\xff\xfea"}, "?a"},
+		{3, []string{"\x80\x80\x80\x80"}, "[4 bytes left out]\n"}, // only the rest of a character
 	} {
 		tail := jobs.NewTail(test.size)
 		for _, s := range test.writes {
@@ -74,7 +75,7 @@ func TestTailTakesManyWritersAndIsNeverLongerThanAsked(t *testing.T) {
 					p[i] = byte(random.Uint32())
 				}
 				_, _ = tail.Write(p)
-				_ = tail.String() // beside the writers, for the race detector
+				_ = tail.String() // concurrently with the writers, for the race detector
 			}
 		})
 	}

@@ -15,10 +15,11 @@ import (
 	"lockstep/jobs"
 )
 
-// sized returns args of so many bytes.
+// sized returns args of n bytes.
 func sized(n int) json.RawMessage { return json.RawMessage(`"` + strings.Repeat("x", n-2) + `"`) }
 
-// temporary gives the test a folder for temporary files of its own, and returns what is in it.
+// temporary gives the test its own folder for temporary files, and returns a function that lists
+// them.
 func temporary(t *testing.T) (left func() []string) {
 	folder := t.TempDir()
 	t.Setenv("TMPDIR", folder)
@@ -42,7 +43,7 @@ func TestLargeArgsReachACommandInAFile(t *testing.T) {
 	left := temporary(t)
 	t.Setenv("LOCKSTEP_ARGS_FILE", "another attempt's")
 	t.Setenv("LOCKSTEP_ARGS", "another attempt's")
-	const most = 128<<10 - len("LOCKSTEP_ARGS=") - 1 // Linux counts the zero byte behind it
+	const most = 128<<10 - len("LOCKSTEP_ARGS=") - 1 // Linux counts the terminating zero byte
 	variable := func(n int) string { return strconv.Itoa(len("variable ") + n) }
 	for _, test := range []struct {
 		size int

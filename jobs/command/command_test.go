@@ -55,7 +55,7 @@ func TestCommandGetsWhatTheInterfacePromises(t *testing.T) {
 		"OVERRIDDEN=from the job",
 		"SECRET=secret-value",
 		"EMPTY=",
-		"NOT_UTF8=a\ufffdb", // so JSON shows the byte 0xff
+		"NOT_UTF8=a\ufffdb", // JSON's form of the byte 0xff
 	} {
 		name, _, _ := strings.Cut(want, "=")
 		var entries []string
@@ -74,7 +74,7 @@ func TestCommandGetsWhatTheInterfacePromises(t *testing.T) {
 	if got.Files[0] != "/dev/null" || !strings.HasPrefix(got.Files[1], "pipe:") || got.Files[1] != got.Files[2] {
 		t.Errorf("open files %v, want an empty input and one pipe for both outputs", got.Files)
 	}
-	own := openFiles() // make, for one, hands pipes down to all below it
+	own := openFiles() // for example, make passes pipes to all its descendants
 	for fd, target := range got.Files {
 		if fd > 2 && strings.HasPrefix(target, "pipe:") && own[fd] != target {
 			t.Errorf("file %d is %s: the command has a pipe of its guard", fd, target)
@@ -85,7 +85,8 @@ func TestCommandGetsWhatTheInterfacePromises(t *testing.T) {
 	}
 }
 
-// Neither a command nor its guard, which the command can look at, has what the worker keeps from them.
+// Neither a command nor its guard, which the command can inspect, has the variables that the worker
+// withholds.
 func TestCommandAndGuardInheritOnlyWhatTheyAreGiven(t *testing.T) {
 	t.Setenv("CREDENTIAL", "hunter2-5f0c81")
 	self, err := command.Self()
@@ -280,10 +281,11 @@ func TestCommandMayEndItselfAtTerm(t *testing.T) {
 	t.Parallel()
 	f := newForest(t)
 	for script, wantExit := range map[string]*command.ExitError{
-		`trap "echo bye; exit 7" TERM;` + tree + "wait":  {Code: 7},
-		`trap "echo bye; exit 0" TERM;` + tree + "wait":  nil,
-		"echo bye;" + tree + "wait":                      {Signal: syscall.SIGTERM},
-		"echo bye;" + tree + "kill -STOP $$; sleep 1000": {Signal: syscall.SIGTERM}, // a stopped one must go on to see it
+		`trap "echo bye; exit 7" TERM;` + tree + "wait": {Code: 7},
+		`trap "echo bye; exit 0" TERM;` + tree + "wait": nil,
+		"echo bye;" + tree + "wait":                     {Signal: syscall.SIGTERM},
+		// A stopped process must continue to receive the signal.
+		"echo bye;" + tree + "kill -STOP $$; sleep 1000": {Signal: syscall.SIGTERM},
 	} {
 		if err := os.RemoveAll(f.file); err != nil {
 			t.Fatal(err)
@@ -392,7 +394,7 @@ func TestCommandOfAFrozenWorkerDiesAtTheDeadline(t *testing.T) {
 	if err := worker.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	start := time.Now() // the worker said 1.5 s, at most a fifth of a second before
+	start := time.Now() // the worker reported 1.5 s at most 0.2 s earlier
 	eventually(t, "all processes of the frozen worker's command are dead", func() bool { return len(f.alive()) == 0 })
 	if elapsed := time.Since(start); elapsed < 500*time.Millisecond || elapsed > 6*time.Second {
 		t.Errorf("dead after %v, want about 1.4s", elapsed)
@@ -407,7 +409,7 @@ func TestCommandOfAFrozenWorkerDiesAtTheDeadline(t *testing.T) {
 	}
 }
 
-// guardOf returns the process id of the guard of f's command.
+// guardOf returns the process ID of the guard of f's command.
 func guardOf(t *testing.T, f forest) int {
 	t.Helper()
 	stat, err := os.ReadFile("/proc/" + itoa(f.pids()[0]) + "/stat")
@@ -421,7 +423,8 @@ func TestCommandDiesWithItsGuard(t *testing.T) {
 	t.Parallel()
 	for _, cause := range []error{nil, jobs.ErrDrain} {
 		f := newForest(t)
-		// Some leave the group and their parents; one of these has not even the environment of the command. All ignore TERM.
+		// Some leave the group and their parents; one of these has not even the environment of the
+		// command. All ignore TERM.
 		attempt, _ := f.attempt("trap '' TERM\n" + tree + "(env -i setsid sh -c 'echo $$ >> '$PIDS'; exec /bin/sleep 1000' &)\nwait")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		result := execute(t, ctx, newExecutor(time.Hour), attempt)
@@ -481,7 +484,7 @@ func TestGuardDoesNotDieOfSignalsMeantForTheWorker(t *testing.T) {
 		}
 	}
 	for _, pid := range f.pids()[1:] {
-		_ = syscall.Kill(pid, syscall.SIGKILL) // lets the command end by itself
+		_ = syscall.Kill(pid, syscall.SIGKILL) // the command then ends by itself
 	}
 	var exit *command.ExitError
 	if err := wait(t, result); !errors.As(err, &exit) || exit.Code != 4 {

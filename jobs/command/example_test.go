@@ -27,7 +27,7 @@ func ExampleExecutor_Run() {
 	err = executor.Run(context.Background(), command.Spec{
 		Argv:   []string{"sh", "-c", "echo settled; exit 3"},
 		Stdout: os.Stdout,
-		KillBy: func() time.Duration { return lease }, // every renewal would move it on
+		KillBy: func() time.Duration { return lease }, // every renewal would move it forward
 	})
 	var exit *command.ExitError
 	fmt.Println(err, errors.As(err, &exit) && exit.ExitCode() == 3)

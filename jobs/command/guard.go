@@ -171,7 +171,8 @@ func (g *guard) isOverdue() bool {
 func (g *guard) nextLook() time.Duration {
 	switch {
 	case g.killing && g.rounds < 20:
-		// a process whose parent just died is a new child of the guard, and no signal reports that
+		// a process that just lost its parent is a new child of the guard, and no signal reports
+		// that
 		return look / 10
 	case g.killBy != 0 && !g.killing:
 		return min(look, max(g.killBy-locks.BootTime(), 0))

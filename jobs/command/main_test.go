@@ -1,6 +1,6 @@
 //go:build linux
 
-// The tests of this package look into /proc and end processes that only a subreaper finds.
+// The tests of this package read /proc and end processes that only a subreaper finds.
 
 package command_test
 
@@ -27,7 +27,8 @@ import (
 	"lockstep/locks"
 )
 
-// TestMain lets the test binary be what a test needs beside itself: a guard, a worker to kill, a command.
+// TestMain makes the test binary act as a guard, a worker to kill, or a command, if a test starts
+// it as one.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
@@ -44,7 +45,8 @@ func TestMain(m *testing.M) {
 			os.Exit(0)
 		}
 	}
-	// A process with the race detector sleeps a second before it exits; there are many guards.
+	// With the race detector, a process sleeps for a second before it exits, and there are many
+	// guards.
 	os.Setenv("GORACE", strings.TrimSpace("atexit_sleep_ms=0 "+os.Getenv("GORACE")))
 	goleak.VerifyTestMain(m)
 }
@@ -74,8 +76,9 @@ func attemptOf(argv ...string) (*jobs.Attempt, *jobs.Tail) {
 	}, output
 }
 
-// tree is a shell script that writes the ids of its processes into the file in $PIDS: its own, a child, a child in a
-// session of its own, and a daemon (one that has lost its parent too) that is deaf to TERM.
+// tree is a shell script that writes the IDs of its processes into the file in $PIDS: its own, a
+// child, a child in another session, and a daemon (which has also lost its parent) that ignores
+// TERM.
 const tree = `
 	echo $$ >> $PIDS
 	sleep 1000 &
@@ -135,7 +138,8 @@ func (f forest) alive() []int {
 	return left
 }
 
-// alive tells whether a process can still do something: a dead one whose parent has not looked is not alive.
+// alive reports whether a process can still do something. A dead process that was not reaped is not
+// alive.
 func alive(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -154,7 +158,7 @@ func eventually(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-// execute runs the attempt beside the test; the result is to be read once.
+// execute runs the attempt in the background. Read the result once.
 func execute(t *testing.T, ctx context.Context, e *command.Executor, attempt *jobs.Attempt) <-chan error {
 	result := make(chan error, 1)
 	ctx, cancel := context.WithCancel(ctx)
@@ -179,7 +183,8 @@ func wait(t *testing.T, result <-chan error) error {
 	}
 }
 
-// helperWorker is a worker with a lease of 1.5 s that it renews all the time; it runs tree and writes how that ended.
+// helperWorker is a worker with a constantly renewed lease of 1.5 s. It runs tree and writes the
+// result.
 func helperWorker(folder string) {
 	attempt, _ := attemptOf("sh", "-c", tree+"wait")
 	attempt.Job.Env = map[string]string{"PIDS": filepath.Join(folder, "pids")}
@@ -187,7 +192,7 @@ func helperWorker(folder string) {
 		attempt.Args = []byte(`"` + strings.Repeat("x", size-2) + `"`)
 	}
 	attempt.KillBy = func() time.Duration { return locks.BootTime() + 1500*time.Millisecond }
-	err := newExecutor(0).Execute(context.Background(), attempt) //nolint:forbidigo // the root of this process
+	err := newExecutor(0).Execute(context.Background(), attempt) //nolint:forbidigo // like main
 	result := fmt.Sprintf("lost=%v %v", errors.Is(err, locks.ErrLost), err)
 	if err := os.WriteFile(filepath.Join(folder, "result"), []byte(result), 0o600); err != nil {
 		panic(err)
@@ -210,7 +215,7 @@ func startWorker(t *testing.T) (*exec.Cmd, forest) {
 	return worker, f
 }
 
-// shown is what a command sees of itself.
+// shown is a command's view of itself.
 type shown struct {
 	Args  []string
 	Env   []string
@@ -219,7 +224,7 @@ type shown struct {
 	Group int    // of processes
 }
 
-// openFiles returns what this process has open, by number.
+// openFiles returns the open files of this process, by number.
 func openFiles() map[int]string {
 	files := make(map[int]string)
 	for fd := range 100 {

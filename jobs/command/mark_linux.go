@@ -58,7 +58,7 @@ func (m mark) kill(limit time.Duration) (left []int) {
 				return left
 			}
 			clean = -1
-			time.Sleep(lookForMarked) //nolint:forbidigo // nothing calls this off, and it is short
+			time.Sleep(lookForMarked) //nolint:forbidigo // short, and never interrupted
 		}
 	}
 	return nil

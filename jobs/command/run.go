@@ -126,8 +126,8 @@ type Spec struct {
 	remove string
 }
 
-// Foreground reports whether f is a terminal whose foreground process group is that of this
-// process, so that a person may be typing.
+// Foreground reports whether f is a terminal with the process group of this process in its
+// foreground, so that a person may be typing.
 func Foreground(f *os.File) bool {
 	group, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCGPGRP)
 	return err == nil && group == syscall.Getpgrp()
@@ -454,14 +454,14 @@ func (c *child) killInPlace() {
 
 // killGroup kills the command's group after the death of its guard and waits briefly until it has
 // ended. The wait is short because dead processes stay in the process list if no process reaps them
-// (in a container whose first process does not do that).
+// (in a container, the first process may not do that).
 func (c *child) killGroup() {
 	if c.spec.Foreground {
 		return // the group is our own; the kernel kills the command itself
 	}
 	end := time.Now().Add(outputDelay)
 	for syscall.Kill(-c.pid, syscall.SIGKILL) == nil && time.Now().Before(end) {
-		time.Sleep(5 * time.Millisecond) //nolint:forbidigo // nothing calls this off, and it is short
+		time.Sleep(5 * time.Millisecond) //nolint:forbidigo // short, and never interrupted
 	}
 }
 

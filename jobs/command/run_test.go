@@ -114,7 +114,7 @@ func helperForeground(folder string) {
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, syscall.SIGINT)
 	foreground := command.Foreground(os.Stdin)
-	err := newExecutor(0).Run(context.Background(), command.Spec{ //nolint:forbidigo // the root of this process
+	err := newExecutor(0).Run(context.Background(), command.Spec{ //nolint:forbidigo // like main
 		Argv:       []string{"sh", "-c", "trap 'echo interrupted; exit 5' INT; read line; echo got $line; while :; do sleep 0.1; done"},
 		Stdin:      os.Stdin,
 		Stdout:     os.Stdout,
@@ -124,7 +124,8 @@ func helperForeground(folder string) {
 	})
 	signals := 0
 	select {
-	case <-caught: // the command may have ended of it before it is passed on here
+	case <-caught:
+		// the command may have ended because of it before it is passed on here
 		signals++
 	case <-time.After(10 * time.Second):
 	}
@@ -163,7 +164,8 @@ func TestCommandInTheForegroundUsesTheTerminal(t *testing.T) {
 	folder := t.TempDir()
 	program := exec.Command(os.Args[0], "foreground", folder)
 	program.Stdin, program.Stdout, program.Stderr = terminal, terminal, terminal
-	program.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true} // its controlling terminal is its stdin
+	// The controlling terminal is its stdin.
+	program.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := program.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +173,8 @@ func TestCommandInTheForegroundUsesTheTerminal(t *testing.T) {
 	terminal.Close()
 
 	screen := ""
-	// expect reads the screen until it shows text; the master blocks, so a terminal that stays mute needs an end.
+	// expect reads the screen until it shows text. The read blocks, so a terminal that shows
+	// nothing needs a timeout.
 	mute := time.AfterFunc(20*time.Second, func() { _ = program.Process.Kill() })
 	defer mute.Stop()
 	expect := func(text string) {

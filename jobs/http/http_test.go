@@ -114,7 +114,8 @@ func TestRequestCarriesTheAttempt(t *testing.T) {
 func TestStatusDecides(t *testing.T) {
 	t.Parallel()
 	const permanent, again = true, false
-	date := time.Date(2020, 1, 2, 3, 4, 5, 0, time.UTC) // a server whose clock is years behind
+	// a server with a clock that is years behind
+	date := time.Date(2020, 1, 2, 3, 4, 5, 0, time.UTC)
 	for _, test := range []struct {
 		status    int
 		header    http.Header
@@ -201,7 +202,7 @@ func TestFirstPartOfTheBodyIsKept(t *testing.T) {
 	}
 }
 
-// A body that ends, or is cut, in the middle of an echoed secret shows no part of it.
+// A body that ends, or is cut, in the middle of an echoed secret reveals no part of it.
 func TestEchoedSecretIsReplacedBeforeTheBodyIsCut(t *testing.T) {
 	t.Parallel()
 	const secret = "hunter2-5f0c81"
@@ -284,7 +285,8 @@ func TestEndOfContextEndsTheRequest(t *testing.T) {
 		hungUp := make(chan struct{})
 		url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 			defer close(hungUp)
-			_, _ = io.Copy(io.Discard, r.Body) // net/http notices the end of a connection only behind the body
+			// net/http detects a closed connection only after the body
+			_, _ = io.Copy(io.Discard, r.Body)
 			answer(w)
 			cancel(jobs.ErrTimeout)
 			<-r.Context().Done()

@@ -46,7 +46,7 @@ func BenchmarkNext(b *testing.B) {
 	})
 }
 
-// BenchmarkParse is what one job of a config costs, zone included.
+// BenchmarkParse measures the cost of one job in a config, including its zone.
 func BenchmarkParse(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {

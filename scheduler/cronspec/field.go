@@ -183,7 +183,7 @@ func (f *field) misplaced(item part, base string) *Error {
 	return f.wrong(item, "* stands alone or before a /", "write "+f.bounds())
 }
 
-// backwards explains a range whose end is before its beginning.
+// backwards explains a range that ends before it begins.
 func (f *field) backwards(item part, low, high int) *Error {
 	if strings.Contains(item.text, "/") {
 		return f.wrong(item, "the range runs backwards", "write two ranges")

@@ -15,7 +15,7 @@ import (
 	"lockstep/scheduler/cronspec"
 )
 
-// soak says whether the comparisons that take minutes run.
+// soak enables the comparisons that take minutes.
 var soak = os.Getenv("LOCKSTEP_SOAK") != ""
 
 func TestClockChanges(t *testing.T) {
@@ -195,7 +195,8 @@ func TestNextIsZeroOnlyAtTheEndOfTime(t *testing.T) {
 		} {
 			got := s.Next(c.after)
 			if c.after.Before(time.Date(1900, 1, 1, 0, 0, 0, 0, time.UTC)) && s != every {
-				got, c.want = got.Truncate(24*time.Hour), c.want.Truncate(24*time.Hour) // local mean time
+				// local mean time
+				got, c.want = got.Truncate(24*time.Hour), c.want.Truncate(24*time.Hour)
 			}
 			if !got.Equal(c.want) {
 				t.Errorf("%s in %s after %s: got %s, want %s", s, s.Location(), c.after, got, c.want)
@@ -208,7 +209,7 @@ func TestNextIsZeroOnlyAtTheEndOfTime(t *testing.T) {
 }
 
 func TestNextGoesOnOnTheLastDayOfALeapYear(t *testing.T) {
-	// From 2038 on the changes come from a rule, and package time has no valid bound for this day.
+	// From 2038 on, a rule makes the changes, and package time has no valid bound for this day.
 	at := instant(t, "2040-12-31T12:00:00Z")
 	for _, zone := range []string{"Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Santiago"} {
 		for _, expr := range []string{"0 * * * *", "0 0-23 * * *"} {
@@ -219,7 +220,8 @@ func TestNextGoesOnOnTheLastDayOfALeapYear(t *testing.T) {
 	}
 }
 
-// TestNextEqualsTheLibraryWhereNoClockChanges compares with robfig's own Next on random cron text in UTC.
+// TestNextEqualsTheLibraryWhereNoClockChanges compares with robfig's own Next on random cron text
+// in UTC.
 func TestNextEqualsTheLibraryWhereNoClockChanges(t *testing.T) {
 	library := cron.NewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow)
 	r := rand.New(rand.NewPCG(1, 2))
@@ -244,8 +246,8 @@ func TestNextEqualsTheLibraryWhereNoClockChanges(t *testing.T) {
 	}
 }
 
-// TestNextEqualsAWalkOverEveryMinute compares random cron text with the slow version, over weeks around the changes of
-// zones that are each odd in their own way.
+// TestNextEqualsAWalkOverEveryMinute compares random cron text with the slow version, over weeks
+// around the clock changes of several unusual zones.
 func TestNextEqualsAWalkOverEveryMinute(t *testing.T) {
 	const day = 24 * 3600
 	for _, c := range []struct {
@@ -291,7 +293,8 @@ func TestNextEqualsAWalkOverEveryMinute(t *testing.T) {
 	}
 }
 
-// TestNextEqualsAWalkOverEverySecond is the same by seconds, with the odd seconds of local mean time.
+// TestNextEqualsAWalkOverEverySecond does the same by seconds, with the odd seconds of local mean
+// time.
 func TestNextEqualsAWalkOverEverySecond(t *testing.T) {
 	const hour = 3600
 	for _, c := range []struct {
@@ -317,9 +320,10 @@ func TestNextEqualsAWalkOverEverySecond(t *testing.T) {
 	}
 }
 
-// TestNextAtEveryKindOfClockChange goes through every change of every zone since the beginning of its table, and
-// compares schedules that aim at the times just before, in and after the jump. Without LOCKSTEP_SOAK it takes one
-// change of each kind: by how much the clock jumped, and from which time of day.
+// TestNextAtEveryKindOfClockChange visits every clock change of every zone since the beginning of
+// its table, and compares schedules with times just before, in and after the jump. Without
+// LOCKSTEP_SOAK it tests one change of each kind, defined by the size of the jump and its time of
+// day.
 func TestNextAtEveryKindOfClockChange(t *testing.T) {
 	type kind struct {
 		jump, from int64
@@ -344,7 +348,7 @@ func TestNextAtEveryKindOfClockChange(t *testing.T) {
 			pad := max(k.jump, -k.jump) + 2*hour
 			w, ok := newWalk(loc, c.at-pad-hour, c.at+pad+hour, 60)
 			if !ok {
-				// Second by second this is sixty times the work.
+				// By seconds, this is sixty times the work.
 				if seconds++; !soak && seconds%30 != 1 {
 					continue
 				}
@@ -367,8 +371,8 @@ func TestNextAtEveryKindOfClockChange(t *testing.T) {
 	t.Logf("%d changes compared", changes)
 }
 
-// compare checks Next against the walk from from to to: the ticks, and that Next is the same for all instants between
-// two ticks.
+// compare compares Next with the walk from from to to. It checks the ticks, and that Next is the
+// same for all instants between two ticks.
 func compare(t *testing.T, r *rand.Rand, w *walk, expr string, from, to int64) {
 	t.Helper()
 	s, err := cronspec.Parse(expr, w.loc)
@@ -419,7 +423,7 @@ func changesOf(loc *time.Location, from, to time.Time) []change {
 	return changes
 }
 
-// FuzzNext checks what must hold for every text, zone and instant.
+// FuzzNext checks invariants for any text, zone and instant.
 func FuzzNext(f *testing.F) {
 	names := zoneNames(f)
 	for i, expr := range []string{"0 2 * * *", "*/15 * * * *", "30 6 * * 1-5", "@daily", "@hourly", "0 0 29 2 *", "0 0 30 2 *",
@@ -463,7 +467,7 @@ func FuzzNext(f *testing.F) {
 	})
 }
 
-// skipsMatch reports whether a matching wall time lies strictly between two.
+// skipsMatch reports whether a matching wall time is strictly between two others.
 func skipsMatch(spec *slowSpec, before, after int64) bool {
 	for wall := before + 1; wall < after; wall++ {
 		if w := wallAt(wall, time.UTC); spec.match(&w) {
@@ -488,7 +492,7 @@ var readZoneNames = sync.OnceValues(func() ([]string, error) {
 	return strings.Fields(string(text)), err
 })
 
-// randomMinuteExpr returns five fields that are each right; the day may still never come, but not in all of them.
+// randomMinuteExpr returns five valid fields that match some day.
 func randomMinuteExpr(r *rand.Rand) string {
 	for {
 		expr := strings.Join([]string{randomField(r, 0, 59), randomField(r, 0, 23),

@@ -240,7 +240,7 @@ func plainNumber(text string) string {
 	return text
 }
 
-// wordInterval matches an interval whose unit is a word: 5minutes, or the word alone.
+// wordInterval matches an interval with a word as its unit: 5minutes, or the word alone.
 var wordInterval = regexp.MustCompile(`^(\d*)([smh])(?:ec|econd|in|inute|r|our)s?$`)
 
 func isInterval(text string) bool {

@@ -34,7 +34,7 @@ func TestParseAccepts(t *testing.T) {
 func TestParseRefusesWithTheRemedy(t *testing.T) {
 	for _, c := range []struct {
 		expr string
-		want string // all of the message after `schedule "...": `
+		want string // the whole message after `schedule "...": `
 	}{
 		{"", "empty; write minute hour day-of-month month weekday (and optionally seconds in front)"},
 		{" \n ", "empty; write minute hour day-of-month month weekday (and optionally seconds in front)"},
@@ -205,7 +205,7 @@ func TestEveryString(t *testing.T) {
 	}
 }
 
-// checkError checks what holds for every error: one line, and a part that stands where it says.
+// checkError checks invariants of every error: one line, and a part at its stated position.
 func checkError(t *testing.T, err error, text string) {
 	t.Helper()
 	var wrong *cronspec.Error

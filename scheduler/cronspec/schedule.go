@@ -25,7 +25,7 @@ type Schedule struct {
 	realTime bool    // the hour field is "*" or "*/n"
 }
 
-// Every returns the schedule whose ticks are the multiples of interval since 1970-01-01T00:00Z, so
+// Every returns the schedule of the multiples of interval since 1970-01-01T00:00Z, so
 // they are the same on all replicas and after every restart. The interval must be a whole number of
 // seconds, and at least one.
 func Every(interval time.Duration) (*Schedule, error) {
@@ -85,8 +85,8 @@ func (s *Schedule) Next(after time.Time) time.Time {
 	return time.Unix(tick, 0).UTC()
 }
 
-// nextRealTime returns the first instant after a whose wall clock matches. Instants and wall times
-// are in seconds.
+// nextRealTime returns the first instant after a at which the wall clock matches. Instants and wall
+// times are in seconds.
 func (s *Schedule) nextRealTime(a int64) (int64, bool) {
 	for u := a + 1; u < end; {
 		offset, until := s.stretch(u)

@@ -7,12 +7,13 @@ import (
 	"time"
 )
 
-// This file is the slow and obvious version that Next is compared with. It shares nothing with the package: it reads
-// cron text by its letters, looks at every instant of a walk, and applies the clock-change rule case by case: what the
-// clock skips is due after the gap, what it repeats is due the first time.
+// This file is the slow and obvious version for comparison with Next. It shares no code with the
+// package: it reads cron text letter by letter, checks every instant of a walk, and applies the
+// clock-change rule case by case. Times that the clock skips are due after the gap. Times that it
+// repeats are due the first time.
 
-// slowSpec is cron text: matches[i][v] says whether the value v of field i (second, minute, hour, day of month, month,
-// weekday) matches.
+// slowSpec is parsed cron text: matches[i][v] reports whether the value v of field i (second,
+// minute, hour, day of month, month, weekday) matches.
 type slowSpec struct {
 	matches  [6][61]bool
 	dayStar  bool
@@ -20,7 +21,7 @@ type slowSpec struct {
 	realTime bool
 }
 
-// slowParse reads text that Parse has accepted.
+// slowParse parses text that Parse has accepted.
 func slowParse(tb testing.TB, expr string) *slowSpec {
 	tb.Helper()
 	fields := strings.Fields(expr)
@@ -97,7 +98,8 @@ func slowValue(tb testing.TB, text string) int {
 	return 0
 }
 
-// wallTime is what a wall clock shows, and how many seconds that would be after 1970 if the clock showed UTC.
+// wallTime is the time on a wall clock. unix is the number of seconds since 1970 if that clock
+// showed UTC.
 type wallTime struct {
 	unix                                      int64
 	second, minute, hour, day, month, weekday uint8
@@ -125,7 +127,7 @@ func (s *slowSpec) match(w *wallTime) bool {
 	return day || weekday
 }
 
-// walk is every step seconds of a zone's time, with what the wall clock shows then.
+// walk covers a zone's time at intervals of step seconds, with the wall clock at each instant.
 type walk struct {
 	loc            *time.Location
 	step, from, to int64 // the walk covers [from, to)
@@ -135,8 +137,8 @@ type walk struct {
 	skippedDue     []int64         // for each of them, the first instant after its gap
 }
 
-// newWalk looks at every instant from from to to. If some wall clock of it does not stand at whole steps when the
-// instant does, it returns false.
+// newWalk visits every instant from from to to. It returns false if the wall clock at some instant
+// is not a multiple of step.
 func newWalk(loc *time.Location, from, to, step int64) (*walk, bool) {
 	from, to = from-mod(from, step), to-mod(to, step)
 	w := &walk{loc: loc, step: step, from: from, to: to, firstShown: map[int64]int64{}}
@@ -147,8 +149,8 @@ func newWalk(loc *time.Location, from, to, step int64) (*walk, bool) {
 		}
 		w.shows = append(w.shows, wall)
 	}
-	// Only around changes can a wall time be shown twice or not at all. A map of all would cost most of the test's
-	// time.
+	// Only around clock changes can a wall time be shown twice or not at all. A map of all times
+	// would take most of the test's time.
 	for i := 1; i < len(w.shows); i++ {
 		before, after := w.shows[i-1].unix, w.shows[i].unix
 		if after == before+step {

@@ -56,7 +56,7 @@ func TestWords(t *testing.T) {
 		"0 8 * 3-10 1-5": "at 08:00, Monday to Friday from March to October",
 		"0 0 13 * 5":     "at 00:00, on the 13th of every month, and also every Friday",
 
-		// These take longer to say than to list.
+		// These take longer to describe than to list.
 		"0 0 */2 * *":       "",
 		"0 0 15,31 * *":     "",
 		"0 0 13 3 5":        "",

@@ -18,7 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "write zones.txt from the zone files of this Go")
 
-// zonesOf is the Go whose zones are in zones.txt. Another one may have a zone more.
+// zonesOf is the Go version that zones.txt is from. Other versions may have more zones.
 const zonesOf = "go1.26.8"
 
 func TestZoneNamesAreThoseOfGo(t *testing.T) {

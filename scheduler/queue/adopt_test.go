@@ -14,11 +14,12 @@ import (
 	"lockstep/scheduler/queue"
 )
 
-// adopter answers requests, and keeps them.
+// adopter answers requests and records them.
 type adopter struct {
-	mu     sync.Mutex
-	got    []queue.Request
-	answer func(queue.Request) error // nil: takes them all
+	mu  sync.Mutex
+	got []queue.Request
+	// nil means that it adopts all.
+	answer func(queue.Request) error
 }
 
 func (a *adopter) adopt(_ context.Context, r queue.Request) error {
@@ -83,7 +84,8 @@ func TestAdoptedTaskIsEnded(t *testing.T) {
 				string(got[0].Payload) != `{"bill": 1}` || got[0].Again {
 				t.Errorf("got %+v, want the task once", got)
 			}
-			if name == "with a unique lock" { // it is free again for the next one
+			if name == "with a unique lock" {
+				// it is released for the next attempt
 				enqueueTask(t, rdb, asynq.NewTask("settle", []byte(`{"bill": 1}`)), append(options, asynq.Queue(q))...)
 			}
 		})
@@ -126,7 +128,7 @@ func TestTaskThatIsNotAdoptedComesAgain(t *testing.T) {
 					if in := time.Until(now.NextProcessAt); now.Retried != want || in > 10*time.Second {
 						t.Errorf("round %d: it is counted %d times and comes again in %v; want %d, 10s", round, now.Retried, in, want)
 					}
-					if err := inspector.RunTask(q, sent.ID); err != nil { // not to wait for that
+					if err := inspector.RunTask(q, sent.ID); err != nil { // to skip the delay
 						t.Fatal(err)
 					}
 				}
@@ -141,13 +143,15 @@ func TestTaskThatIsNotAdoptedComesAgain(t *testing.T) {
 	}
 }
 
-// TestTaskOfADeadWorkerComesAsAnOldOne: asynq's recoverer puts back what a worker had that died, and counts it.
+// TestTaskOfADeadWorkerComesAsAnOldOne: asynq's recoverer puts a dead worker's tasks back and
+// counts the attempt.
 func TestTaskOfADeadWorkerComesAsAnOldOne(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Client(t)
 	c, q := newClient(t, rdb)
 	sent := enqueueTask(t, rdb, asynq.NewTask("settle", nil), asynq.Queue(q))
-	// What a fetch leaves when its server dies: the task is active, and its lease ends.
+	// The state that a fetch leaves when its server dies: the task is active, and its lease
+	// expires.
 	key := "asynq:{" + q + "}:"
 	err := errors.Join(
 		rdb.LMove(t.Context(), key+"pending", key+"active", "RIGHT", "LEFT").Err(),
@@ -158,13 +162,13 @@ func TestTaskOfADeadWorkerComesAsAnOldOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := new(adopter)
-	serveAdopting(t, c, q, a) // it recovers when it starts, and then once a minute
+	serveAdopting(t, c, q, a) // it recovers tasks at the start and then once a minute
 	inspector := asynq.NewInspectorFromRedisClient(rdb)
 	eventually(t, "it is recovered", func() bool {
 		now, err := inspector.GetTaskInfo(q, sent.ID)
 		return err == nil && now.State == asynq.TaskStateRetry
 	})
-	if err := inspector.RunTask(q, sent.ID); err != nil { // not to wait for asynq's pause
+	if err := inspector.RunTask(q, sent.ID); err != nil { // to skip asynq's delay
 		t.Fatal(err)
 	}
 	eventually(t, "it comes again", func() bool { return len(a.all()) > 0 })

@@ -38,7 +38,7 @@ func (c *Client) Alive(ctx context.Context, d Delivery) (bool, error) {
 //
 // No clock decides whether a server is alive: a lease is a wall-clock time of the worker that took
 // it, and that clock may be wrong. A changing lease decides. An active delivery without a lease is
-// lost immediately. One whose lease this client has seen unchanged for 10 s is lost from then on.
+// lost immediately. If this client has seen its lease unchanged for 10 s, it is lost from then on.
 // So a client must ask at least twice, and a new client starts to observe from the beginning.
 func (c *Client) AllAlive(ctx context.Context, deliveries []Delivery) ([]bool, error) {
 	// The look is not atomic and need not be: if a delivery changes between the commands, then a

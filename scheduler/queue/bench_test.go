@@ -13,8 +13,8 @@ import (
 	"lockstep/scheduler/queue"
 )
 
-// BenchmarkServe measures fetch, handle, end of deliveries that are there already, by number of fetchers, on a direct
-// way to Redis and on one that is longer by a millisecond.
+// BenchmarkServe measures fetching, handling and ending existing deliveries, by number of fetchers,
+// with a direct connection to Redis and with one that is a millisecond slower.
 func BenchmarkServe(b *testing.B) {
 	for _, delay := range []time.Duration{0, time.Millisecond} {
 		for _, fetchers := range []int{1, 4, 16} {
@@ -58,7 +58,7 @@ func BenchmarkServe(b *testing.B) {
 	}
 }
 
-// measure returns how long a round trip really takes: timers add to small delays.
+// measure returns the real duration of a round trip: timers add to small delays.
 func measure(b *testing.B, rdb *redis.Client) time.Duration {
 	b.Helper()
 	const n = 20

@@ -13,9 +13,9 @@
 //
 // # A delivery
 //
-//		  Client.Push ──> pending ──> fetched, which also ends it ──> Handle
-//		                     ^                        │
-//		                     └── only when the worker ┘ is stopping at this moment
+//	Client.Push ──> pending ──> fetched, which also ends it ──> Handle
+//	                   ^                        │
+//	                   └── only when the worker ┘ is stopping at this moment
 //
 // Its properties:
 //
@@ -45,7 +45,7 @@
 // it, Adopt records it elsewhere and the task ends. The options that its sender gave to asynq
 // (timeout, retries, retention) then have no effect. asynq's count of its tries is the only
 // evidence that the task was here before, because an ID alone can be reused as soon as asynq has
-// forgotten it. So a task whose adoption is in doubt goes back counted. So does a task that asynq
+// forgotten it. So a task that was perhaps adopted goes back counted. So does a task that asynq
 // recovers from a dead worker, because our servers treat an expired lease as a failure.
 //
 // A task that this worker does not know goes back after [foreignDelay]. It is not counted, archived
@@ -54,7 +54,7 @@
 // logged. It can only be a mistake, because a queue belongs to one namespace: [Client.Own]
 // registers it in Redis, in a hash beside asynq's keys. That hash guards only against accidents,
 // because every namespace of a Redis can write to it. So a worker refuses to start with a queue of
-// another namespace. But it continues to serve a queue whose owner changes later, and raises an
+// another namespace. But it continues to serve a queue that changes its owner later, and raises an
 // alarm ([Options].Disputed).
 //
 // # Fetching
@@ -98,8 +98,8 @@
 // # Not promised
 //
 // No order within a queue, no exact weights, and no delivery at all: a caller of Push must keep a
-// record from which it can push again. asynq itself archives a foreign task that has no retries
-// left and whose fetch was interrupted by a crash, even if it was adopted. So a plain client should
-// give its tasks some retries. If a server of another program recovers one of our tasks, and does
-// not count an expired lease as a failure, the task arrives as a new one.
+// record from which it can push again. asynq itself archives a foreign task without retries left if
+// a crash interrupted its fetch, even if it was adopted. So a plain client should give its tasks
+// some retries. If a server of another program recovers one of our tasks, and does not count an
+// expired lease as a failure, the task arrives as a new one.
 package queue

@@ -2,7 +2,7 @@ package queue
 
 import "time"
 
-// SetClock makes a client measure by another clock.
+// SetClock replaces the clock of a client.
 func (c *Client) SetClock(now func() time.Time) { c.now = now }
 
 const NobodyAfter = nobodyAfter

@@ -45,7 +45,7 @@ func TestLostDeliveryIsNotAlive(t *testing.T) {
 	}
 }
 
-// clock is a clock that a test turns.
+// clock is a clock that a test sets.
 type clock struct {
 	mu  sync.Mutex
 	now time.Time
@@ -63,8 +63,8 @@ func (c *clock) turn(d time.Duration) {
 	c.now = c.now.Add(d)
 }
 
-// holdInAsynq has asynq itself fetch a delivery and keep it in hand until release is called: what is left to asynq, or was
-// fetched by an earlier release of ours, is active there.
+// holdInAsynq makes asynq itself fetch a delivery and keep it until release is called. Deliveries
+// left to asynq, or fetched by an earlier release of lockstep, are active there.
 func holdInAsynq(t *testing.T, rdb redis.UniversalClient, q string) (inHand <-chan struct{}, release func()) {
 	t.Helper()
 	begun, end := make(chan struct{}), make(chan struct{})
@@ -86,7 +86,7 @@ func holdInAsynq(t *testing.T, rdb redis.UniversalClient, q string) (inHand <-ch
 	return begun, release
 }
 
-// A server that is cut off from Redis while it has a delivery in hand is the same to others as one that was killed.
+// To others, a server that loses Redis with a delivery in hand looks like one that was killed.
 func TestDeliveryActiveUnderNobodyIsNotAlive(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -115,7 +115,8 @@ func TestDeliveryActiveUnderNobodyIsNotAlive(t *testing.T) {
 	if !alive(t, here, d) {
 		t.Error("not alive before its time")
 	}
-	// A heartbeat moves the lease, here done by hand: the real one needs 5 s.
+	// A heartbeat moves the lease. The test moves it directly, because the real heartbeat needs 5
+	// s.
 	lease := "asynq:{" + q + "}:lease"
 	if n := rdb.ZIncrBy(t.Context(), lease, 5, namespace+":r#1").Val(); n == 0 {
 		t.Fatal("no lease")
@@ -140,13 +141,13 @@ func TestDeliveryActiveUnderNobodyIsNotAlive(t *testing.T) {
 	if alive(t, another, d) {
 		t.Error("alive without a lease")
 	}
-	// The next n does not meet what is left over of the last one.
+	// The next n does not conflict with the leftovers of the previous one.
 	next := queue.Delivery{Run: "r", N: 2, Queue: q}
 	push(t, here, next)
 	if !alive(t, here, next) {
 		t.Error("the next delivery is not alive")
 	}
-	proxy.Close() // else asynq's last commands wait for their timeouts
+	proxy.Close() // otherwise asynq's last commands wait for their timeouts
 	release()
 }
 
@@ -189,7 +190,7 @@ func TestEmptiedRedisIsServedOn(t *testing.T) {
 		t.Errorf("asynq's tools do not know the queue: %v", err)
 	}
 	if testing.Short() {
-		return // the rest waits for the server's next registration, up to 5 s
+		return // the rest waits up to 5 s for the server's next registration
 	}
 	eventually(t, "the queue is registered again", func() bool { return owner(t, c, q) != "" })
 }
@@ -241,7 +242,8 @@ func TestStopWaitsForHandle(t *testing.T) {
 	stop := serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Handle: func(ctx context.Context, _ []queue.Delivery) {
 		close(inHand)
 		<-ctx.Done()
-		for range 3000 { // many round trips: longer than asynq needs to shut down
+		for range 3000 {
+			// many round trips: longer than asynq needs to shut down
 			if _, err := c.Paused(t.Context(), []string{"q"}); err != nil {
 				t.Error(err)
 			}
@@ -285,7 +287,8 @@ func TestDeliveryFetchedWhileStoppingGoesBack(t *testing.T) {
 	go func() { stopped <- server.Run(ctx) }() // received below
 	eventually(t, "the server serves", func() bool { return slots.free() == 0 })
 
-	// A fetch waits on its way to Redis; it meets the delivery; its answer waits until the server stops.
+	// A fetch waits on its way to Redis and then takes the delivery. Its reply is held until the
+	// server stops.
 	proxy.Set(redistest.Faults{HoldRequests: true})
 	d := queue.Delivery{Run: "r", N: 1, Queue: q}
 	push(t, here, d)
@@ -325,12 +328,13 @@ func TestDeliveryEndsWithItsFetch(t *testing.T) {
 		if alive(t, c, d) {
 			t.Error("it is alive although somebody has taken it")
 		}
-		// As if it had gone through asynq's own hands.
+		// As if asynq itself had handled it.
 		now, err := asynq.NewInspectorFromRedisClient(rdb).GetQueueInfo(q)
 		if err != nil || now.Size != 0 || now.Processed != 1 || now.ProcessedTotal != 1 {
 			t.Errorf("the inspector has %+v (%v), want nothing but one processed", now, err)
 		}
-		push(t, c, d) // whoever pushes it again finds no rest of it in the way
+		// Pushing it again finds no leftovers of it.
+		push(t, c, d)
 		if !alive(t, c, d) {
 			t.Error("it is not alive after it was pushed again")
 		}
@@ -339,7 +343,7 @@ func TestDeliveryEndsWithItsFetch(t *testing.T) {
 	})
 }
 
-// One fetch takes what is ours up to the first task that is not, which it leaves to asynq.
+// One fetch takes deliveries up to the first foreign task, which it leaves to asynq.
 func TestDeliveriesBehindAForeignTaskAreFetched(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Client(t)
@@ -356,7 +360,7 @@ func TestDeliveriesBehindAForeignTaskAreFetched(t *testing.T) {
 			push(t, c, d)
 			want[d] = true
 		}
-		// An id like ours does not make a task ours.
+		// An ID like ours does not make a task ours.
 		id := asynq.TaskID(fmt.Sprintf("%s:r%d#9", namespace, i))
 		if _, err := plain.Enqueue(asynq.NewTask("mail:send", nil), asynq.Queue(q), id); err != nil {
 			t.Fatal(err)

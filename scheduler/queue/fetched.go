@@ -107,8 +107,8 @@ func (c *Client) ownQueues(ctx context.Context) ([]string, error) {
 	return slices.Sorted(maps.Keys(names)), nil
 }
 
-// inHand tracks the fetches of a server, by queue, whose records can be dropped because their
-// deliveries were handled.
+// inHand tracks the fetches of a server, by queue. The records of handled deliveries can be
+// dropped.
 type inHand struct {
 	mu      sync.Mutex
 	n       int64               // fetches so far; guarded by mu
@@ -129,7 +129,7 @@ func (h *inHand) begin(queue, session string) (field string, handled []string) {
 	return field, handled
 }
 
-// done adds fields whose records can be dropped.
+// done adds fields of records that can be dropped.
 func (h *inHand) done(queue string, fields ...string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

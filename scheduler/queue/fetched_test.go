@@ -32,7 +32,8 @@ func fetched(t testing.TB, c *queue.Client, session string) []string {
 	return runs
 }
 
-// TestFetchedDeliveriesAreOnRecordUntilTheyAreHandled: the record names the session, and a delivery in hand is alive.
+// TestFetchedDeliveriesAreOnRecordUntilTheyAreHandled: the record names the session, and a delivery
+// in hand is alive.
 func TestFetchedDeliveriesAreOnRecordUntilTheyAreHandled(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
@@ -87,8 +88,8 @@ func TestFetchedDeliveriesAreOnRecordUntilTheyAreHandled(t *testing.T) {
 	})
 }
 
-// TestRecordOfAFetchOutlivesItsWorkerUntilItIsForgotten: what a dead worker has fetched counts as in hand for ten seconds
-// only, and stays on record.
+// TestRecordOfAFetchOutlivesItsWorkerUntilItIsForgotten: a dead worker's deliveries count as in
+// hand for only ten seconds, but remain on record.
 func TestRecordOfAFetchOutlivesItsWorkerUntilItIsForgotten(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Client(t)

@@ -140,7 +140,7 @@ func (f *fetcher) fetch(ctx context.Context, pending string, call func() *redis.
 		f.pending.Store(&ticket{slot: true})
 		f.reception.gate.found()
 		return cmd
-	case err == redis.Nil: //nolint:errorlint // asynq compares it so, too: what it takes for empty is empty
+	case err == redis.Nil: //nolint:errorlint // asynq compares this way
 		return f.empty(ctx)
 	case redis.HasErrorPrefix(err, "NOSCRIPT"): // Eval follows, with the same keys
 		f.left++

@@ -46,11 +46,11 @@ func TestForeignTaskGoesBackAndIsNeverEnded(t *testing.T) {
 				if in := time.Until(now.NextProcessAt); in < 5*time.Second || in > 10*time.Second {
 					t.Errorf("round %d: it comes again in %v, want 10s", round, in)
 				}
-				if err := inspector.RunTask(q, task.ID); err != nil { // not to wait for that
+				if err := inspector.RunTask(q, task.ID); err != nil { // to skip the delay
 					t.Fatal(err)
 				}
 			}
-			// Its slot is free again each time.
+			// Each time, its slot is free again.
 			push(t, c, queue.Delivery{Run: "ours", N: 1, Queue: q})
 			if d := receive(t, got); d.Run != "ours" {
 				t.Errorf("got %+v, want ours", d)
@@ -66,7 +66,8 @@ func TestForeignTaskGoesBackAndIsNeverEnded(t *testing.T) {
 	}
 }
 
-// Tasks that asynq sends away before it calls a handler, and such that it cannot read, must not cost the worker a slot.
+// Tasks that asynq rejects before it calls a handler, and tasks that it cannot decode, must not
+// cost the worker a slot.
 func TestSlotsSurviveTasksThatAreNoneOfOurs(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Client(t)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// unbounded slots are as many as anybody wants.
+// unbounded has an unlimited number of slots.
 type unbounded struct{}
 
 func (unbounded) Acquire(ctx context.Context) error { return ctx.Err() }
@@ -22,7 +22,7 @@ func passes(ctx context.Context, g *gate) error {
 	return err
 }
 
-// polls runs fetchers that find nothing for so long, and returns how often they looked.
+// polls runs fetchers that find nothing for d, and returns the number of polls.
 func polls(t *testing.T, g *gate, fetchers int, d time.Duration, result func()) int {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)

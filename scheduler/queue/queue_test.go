@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// newClient returns a client in a namespace of its own, and a queue that no other test has.
+// newClient returns a client with its own namespace, and a queue that no other test uses.
 func newClient(t testing.TB, rdb redis.UniversalClient) (c *queue.Client, name string) {
 	t.Helper()
 	c, err := queue.New(rdb, redistest.Namespace(t))
@@ -29,7 +29,7 @@ func newClient(t testing.TB, rdb redis.UniversalClient) (c *queue.Client, name s
 	return c, redistest.Namespace(t)
 }
 
-// serve runs a server until the test ends or stop is called, which returns what Run returned.
+// serve runs a server until the test ends or stop is called. stop returns the result of Run.
 func serve(t testing.TB, c *queue.Client, o queue.Options) (stop func() error) {
 	t.Helper()
 	if o.PollInterval == 0 {
@@ -57,7 +57,7 @@ func serve(t testing.TB, c *queue.Client, o queue.Options) (stop func() error) {
 	return stop
 }
 
-// into returns a Handle that sends what it gets to a channel.
+// into returns a Handle that sends its deliveries to a channel.
 func into(ch chan<- queue.Delivery) func(context.Context, []queue.Delivery) {
 	return func(ctx context.Context, some []queue.Delivery) {
 		for _, d := range some {
@@ -69,7 +69,7 @@ func into(ch chan<- queue.Delivery) func(context.Context, []queue.Delivery) {
 	}
 }
 
-// receive returns the next value, or fails the test when none comes.
+// receive returns the next value, or fails the test if none arrives.
 func receive[T any](t testing.TB, ch <-chan T) T {
 	t.Helper()
 	deadline := time.NewTimer(20 * time.Second)
@@ -83,7 +83,7 @@ func receive[T any](t testing.TB, ch <-chan T) T {
 	}
 }
 
-// eventually waits for something that no event tells.
+// eventually waits for a condition that no event reports.
 func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(20 * time.Second)
@@ -133,7 +133,7 @@ func alive(t testing.TB, c *queue.Client, d queue.Delivery) bool {
 	return ok
 }
 
-// safeBuffer is a log that several goroutines write.
+// safeBuffer is a log for concurrent writers.
 type safeBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -244,7 +244,8 @@ func TestEveryDeliveryIsHandledOnceByManyFetchers(t *testing.T) {
 	}
 	push(t, c, deliveries...)
 	receive(t, all)
-	for _, stop := range stops { // what is in hand is handled before Run returns
+	for _, stop := range stops {
+		// deliveries in hand are handled before Run returns
 		if err := stop(); err != nil {
 			t.Error(err)
 		}
@@ -307,7 +308,7 @@ func TestPausedQueueKeepsItsDeliveries(t *testing.T) {
 	}
 	got := make(chan queue.Delivery)
 	serve(t, c, queue.Options{Queues: map[string]int{q: 1, open: 1}, Handle: into(got)})
-	// Later deliveries of another queue pass it.
+	// Later deliveries of another queue overtake it.
 	for i := range 5 {
 		push(t, c, queue.Delivery{Run: "o", N: int64(i), Queue: open})
 		if d := receive(t, got); d.Queue != open {

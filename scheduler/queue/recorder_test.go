@@ -8,8 +8,8 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// What we push is what asynq would have pushed, and to write it down asynq needs nothing of Redis but what a recorder
-// answers.
+// Our pushes must equal asynq's. To record them, asynq must need no more of Redis than the recorder
+// provides.
 func TestPushedDeliveryIsAsynqsOwn(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Client(t)
@@ -18,7 +18,8 @@ func TestPushedDeliveryIsAsynqsOwn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.asynq = asynq.NewClientFromRedisClient(&recorder{}) // without a Redis: any other command panics
+	// without a Redis: any other command panics
+	c.asynq = asynq.NewClientFromRedisClient(&recorder{})
 	d := Delivery{Run: "r", N: 1, Queue: q}
 	if _, err := c.Push(t.Context(), d); err != nil {
 		t.Fatal(err)

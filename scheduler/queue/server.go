@@ -201,7 +201,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	err := g.Wait()
 	defer s.often.Flush(context.WithoutCancel(ctx), true)
-	r.handlers.Wait() // asynq abandons the handlers whose lease it lost
+	r.handlers.Wait() // asynq abandons handlers after it lost their leases
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), putBackLimit)
 	defer cancel()
 	if failed := r.inHand.drop(last, s.client); failed != nil {
@@ -268,8 +268,8 @@ func (s *Server) keepOwned(ctx context.Context, g *gate) error {
 	}
 }
 
-// dispute reports queues whose owner has changed since the last call, and returns the owners for
-// the next call.
+// dispute reports queues that have changed their owner since the last call, and returns the owners
+// for the next call.
 func (s *Server) dispute(ctx context.Context, before, owners map[string]string) map[string]string {
 	if maps.Equal(before, owners) {
 		return before

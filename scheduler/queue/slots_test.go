@@ -60,7 +60,7 @@ func TestBusyWorkerKeepsNothingFromAnIdleOne(t *testing.T) {
 	}
 	push(t, c, deliveries...)
 
-	busy := newSlots(2) // nobody gives these slots back
+	busy := newSlots(2) // these slots are never returned
 	byBusy := make(chan queue.Delivery, n)
 	serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Handle: into(byBusy), Slots: busy})
 	receive(t, byBusy)
