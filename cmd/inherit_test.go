@@ -175,7 +175,7 @@ func TestRightsOfFilesAreLookedAt(t *testing.T) {
 		"jobs: {a: {command: [x, '${file:"+group+"}', '${file:"+link+"}', '${file:"+own+"}']}}\n", 0o666)
 	env := toolEnv(t, "REDIS_URL="+server.URL())
 	stdout, stderr, code := runTool(t, env, "check", config)
-	want := config + ": warning: every user of this host can write this config (mode 0666), and so have workers run any command; chmod o-w [file-rights]\n" +
+	want := config + ": warning: every user of this host can write this config (mode 0666), and thereby make workers run any command; chmod o-w [file-rights]\n" +
 		group + ": warning: the group of this secret of ${file:" + group + "} can read or write it (mode 0640); chmod 600; for a secret of Kubernetes: defaultMode: 0400 [file-rights]\n" +
 		link + ": warning: every user of this host can read or write this secret of ${file:" + link + "} (mode 0644); chmod 600; for a secret of Kubernetes: defaultMode: 0400 [file-rights]\n" +
 		"3 warnings in 1 file, 1 job\n"

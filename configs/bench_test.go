@@ -106,7 +106,7 @@ func TestVeryManySecretsAreHidden(t *testing.T) {
 	}
 	for _, p := range c.Warnings.List {
 		if strings.Contains(p.Excerpt, "SECRET") {
-			t.Fatalf("a secret was told: %s", p)
+			t.Fatalf("a secret was revealed: %s", p)
 		}
 	}
 }

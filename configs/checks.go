@@ -192,7 +192,7 @@ func checkRedisURL(s string) *fault {
 	rest, query, _ := strings.Cut(rest, "?")
 	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
 		if strings.ContainsAny(rest[:at], "/#[] ") {
-			return bad("the password has a character that a URL may not have",
+			return bad("the password has a character that a URL must not contain",
 				"write it percent-encoded (/ is %2F), or use redis.password_file")
 		}
 		rest = rest[at+1:]
@@ -200,16 +200,16 @@ func checkRedisURL(s string) *fault {
 	hosts, db, hasDB := strings.Cut(rest, "/")
 	parameters, err := url.ParseQuery(query)
 	if err != nil {
-		return bad("what stands behind the ? is not key=value", "")
+		return bad("the part after the ? is not key=value", "")
 	}
 	// Do not quote it: it may be the end of a password.
 	if strings.Contains(query, "@") {
-		return bad("the password has a character that a URL may not have",
+		return bad("the password has a character that a URL must not contain",
 			"write it percent-encoded (? is %3F), or use redis.password_file")
 	}
 	if known, is := redisParameters[scheme]; is {
 		if reason := unknownParameter(query, known); reason != "" {
-			hint := scheme + ":// takes no parameters; the database goes behind the /: " + scheme + "://host:port/0"
+			hint := scheme + ":// takes no parameters; the database goes after the /: " + scheme + "://host:port/0"
 			if scheme == "redis-cluster" {
 				hint = "redis-cluster:// takes no parameters"
 			}
@@ -224,20 +224,20 @@ func checkRedisURL(s string) *fault {
 	switch scheme {
 	case "unix":
 		if hosts != "" || db == "" {
-			return bad("it names no absolute path", "write unix:///path/to/redis.sock")
+			return bad("it has no absolute path", "write unix:///path/to/redis.sock")
 		}
 		return nil
 	case "redis", "rediss":
 		if strings.Contains(hosts, ",") {
-			return bad("it names several hosts", "write redis-cluster:// or redis-sentinel://")
+			return bad("it has several hosts", "write redis-cluster:// or redis-sentinel://")
 		}
 	case "redis-sentinel":
 		if parameters.Get("master") == "" {
-			return bad("it names no master", "write redis-sentinel://host:26379,host:26379/0?master=NAME")
+			return bad("it has no master", "write redis-sentinel://host:26379,host:26379/0?master=NAME")
 		}
 	case "redis-cluster":
 		if hasDB && db != "" && db != "0" {
-			return bad("a cluster has no database but 0", "leave out the part behind the /")
+			return bad("a cluster only has database 0", "leave out the part after the /")
 		}
 	default:
 		if likely := nearest(scheme, redisSchemes); likely != "" {
@@ -251,7 +251,7 @@ func checkRedisURL(s string) *fault {
 		}
 	}
 	if n, err := strconv.Atoi(db); hasDB && db != "" && (err != nil || n < 0) {
-		return bad("the part behind the / is not the number of a database", "write "+scheme+"://host:port/0")
+		return bad("the part after the / is not a database number", "write "+scheme+"://host:port/0")
 	}
 	return nil
 }
@@ -267,9 +267,9 @@ func badHost(s string) string {
 	}
 	switch {
 	case host == "":
-		return "it names no host"
+		return "it has no host"
 	case strings.ContainsAny(strings.Trim(host, "[]"), " /[]"), strings.Contains(host, ":") && host[0] != '[':
-		return "it names no host that can be read"
+		return "its host is not valid"
 	}
 	return ""
 }
@@ -316,7 +316,7 @@ func badListed(s, braces string, longest int) string {
 	case strings.ContainsAny(s, "{}"):
 		return braces
 	case strings.ContainsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) || r == ',' || r == '=' }):
-		return "it has a blank, a comma or = in it"
+		return "it contains a blank, a comma or ="
 	case len(s) > longest:
 		return fmt.Sprintf("it is longer than %d bytes", longest)
 	}
@@ -340,7 +340,7 @@ func checkAddress(s string) *fault {
 		return f
 	}
 	if strings.ContainsAny(host, " /") {
-		f.reason = "the host has a character that no host has"
+		f.reason = "the host contains an invalid character"
 		f.hint = "write host:port, without http://"
 		return f
 	}
@@ -359,9 +359,9 @@ func checkUser(s string) *fault {
 	f := &fault{code: CodeName, kind: "name", want: "a name without a colon, up to 200 bytes"}
 	switch {
 	case strings.Contains(s, ":"):
-		f.reason = "there is a colon in it, which ends the name of who signs in"
+		f.reason = "it contains a colon, which ends the name at sign-in"
 	case strings.ContainsFunc(s, unicode.IsControl), strings.TrimSpace(s) != s:
-		f.reason = "it has blanks around it, or control characters in it"
+		f.reason = "it has surrounding blanks or control characters"
 	case len(s) > 200:
 		f.reason = "it is longer than 200 bytes"
 	default:
@@ -403,7 +403,7 @@ func checkNetwork(s string) *fault {
 	case err != nil:
 		f.reason = "it is not an IP address, nor a network such as 10.1.0.0/16"
 	case network.Masked() != network:
-		f.reason = "there are bits behind its prefix"
+		f.reason = "it has bits after its prefix"
 		f.hint = didYouMean(network.Masked().String())
 	default:
 		return nil
@@ -453,7 +453,7 @@ func checkHTTPURL(s string) *fault {
 	case u.Scheme != "http" && u.Scheme != "https":
 		f.reason = "its scheme is not http or https"
 	case u.Hostname() == "":
-		f.reason = "it names no host"
+		f.reason = "it has no host"
 		f.hint = "write https://host/path"
 	default:
 		return nil
@@ -491,7 +491,7 @@ func checkInherited(s string) *fault {
 		f.reason = "it is empty, or has = or * in it"
 		f.hint = "write a name, or its beginning with * at the end: LC_*"
 	case isSetting(s):
-		f.reason = "commands never inherit it, since it may hold the password of Redis"
+		f.reason = "commands never inherit it, because it may contain the password of Redis"
 		f.hint = "give it to the job that needs it: env: {" + s + ": \"${" + s + "}\"}"
 	default:
 		return nil
@@ -512,11 +512,11 @@ func checkLockKey(s string) *fault {
 // not specify, and the names under which runs hold their job and themselves.
 func checkPermit(s string) *fault {
 	f := &fault{code: CodeName, kind: "name of permits", want: "a name for permits"}
-	f.reason = badListed(s, "permits have one name for all runs, so there are no { and } in it", 512)
+	f.reason = badListed(s, "permits have one name for all runs, so it must not contain { or }", 512)
 	switch {
 	case f.reason != "":
 	case strings.HasPrefix(s, jobs.JobResource("")), strings.HasPrefix(s, jobs.RunResource("")):
-		f.reason = "such names are the locks of jobs and runs themselves"
+		f.reason = "such names are reserved for the locks of jobs and runs"
 	default:
 		return nil
 	}

@@ -276,7 +276,7 @@ func (d *decoder) structure(n *yaml.Node, v reflect.Value, p *path) bool {
 // a scalar was probably meant, or the list of keys.
 func structureHint(n *yaml.Node, known *fields, p *path, t reflect.Type) string {
 	if t == jobFileType.Elem() && known.byName[p.key] != nil {
-		return fmt.Sprintf("indent it, if %s is not the name of a job but what the one above it has", p.key)
+		return fmt.Sprintf("indent it if %s is a key of the job above, not the name of a job", p.key)
 	}
 	if n.Kind == yaml.ScalarNode && p.up != nil {
 		switch {
@@ -321,7 +321,7 @@ func (d *decoder) entries(n *yaml.Node, p *path) []entry {
 	list := all[:0]
 	for _, e := range all {
 		if e.key.Kind != yaml.ScalarNode || isNull(e.key) {
-			d.error(e.key, CodeType, fmt.Sprintf("a key %s is a text, not %s", p.in(), describe(e.key)), "")
+			d.error(e.key, CodeType, fmt.Sprintf("a key %s must be a text, not %s", p.in(), describe(e.key)), "")
 			continue
 		}
 		list = append(list, e)
@@ -368,7 +368,7 @@ func (d *decoder) unknownKey(key *yaml.Node, t reflect.Type, p *path) (likely st
 		return name
 	}
 	if t == reflect.TypeFor[policies]() && fieldsOf(jobFileType.Elem()).byName[wanted] != nil {
-		d.error(key, CodeUnknownKey, message, fmt.Sprintf("%q stands in each job, not in the defaults", wanted))
+		d.error(key, CodeUnknownKey, message, fmt.Sprintf("%q is set in each job, not in the defaults", wanted))
 		return ""
 	}
 	if keys, _, inJob := p.split(); inJob && len(keys) > 0 && fieldsOf(jobFileType.Elem()).byName[wanted] != nil {
@@ -377,7 +377,7 @@ func (d *decoder) unknownKey(key *yaml.Node, t reflect.Type, p *path) (likely st
 	}
 	hint := "this version knows " + strings.Join(known.names, ", ")
 	if len(known.names) > 10 {
-		hint = "lockstep config schema tells the keys that this version knows"
+		hint = "lockstep config schema lists the keys that this version knows"
 	}
 	d.error(key, CodeUnknownKey, message, hint)
 	return ""
@@ -396,7 +396,7 @@ func belongsUnder(wanted string, known *fields) (name, where string) {
 			continue
 		}
 		if f.typ == reflect.MapOf(stringType, jobFileType) {
-			return f.name, fmt.Sprintf("%q belongs into a job, under %q", wanted, f.name)
+			return f.name, fmt.Sprintf("%q belongs in a job, under %q", wanted, f.name)
 		}
 		return f.name, fmt.Sprintf("%q belongs under %q", wanted, f.name)
 	}
@@ -469,7 +469,7 @@ func (d *decoder) mapping(n *yaml.Node, v reflect.Value, r *rules, p *path) bool
 // It returns "" for a list that may contain a secret.
 func mapHint(n *yaml.Node, elem reflect.Type) string {
 	if elem == jobFileType {
-		return `write the job's name as a key, "NAME:", and what it does below that`
+		return `write the job's name as a key, "NAME:", and its keys below that`
 	}
 	if n.Kind != yaml.SequenceNode || len(n.Content) == 0 {
 		return ""
@@ -592,7 +592,7 @@ func (d *decoder) scalar(n *yaml.Node, v reflect.Value, r *rules, p *path) bool 
 		return false
 	}
 	if !strings.HasPrefix(n.Tag, "!!") || n.Tag == "!!binary" {
-		d.error(n, CodeYAML, fmt.Sprintf("the tag %s means nothing here", n.Tag), "")
+		d.error(n, CodeYAML, fmt.Sprintf("the tag %s has no meaning here", n.Tag), "")
 		return false
 	}
 	switch t {
@@ -643,9 +643,9 @@ func (d *decoder) scalar(n *yaml.Node, v reflect.Value, r *rules, p *path) bool 
 func badText(s string, p *path) string {
 	switch {
 	case strings.ContainsRune(s, 0):
-		return "the character NUL, which no program can be given"
+		return "the character NUL, which cannot be passed to a program"
 	case p.up.key == "headers" && strings.ContainsFunc(s, func(r rune) bool { return r != '\t' && unicode.IsControl(r) }):
-		return "a line break or another control character, which no HTTP header can have"
+		return "a line break or another control character, which an HTTP header cannot contain"
 	}
 	return ""
 }
@@ -703,7 +703,7 @@ func (f *fault) sentence(shown, where string, replaced, secret bool) (message, h
 		shown = ""
 	}
 	if replaced {
-		return fmt.Sprintf("bad %s%s %s: what it stands for is not %s", f.kind, shown, where, f.want), ""
+		return fmt.Sprintf("bad %s%s %s: its value is not %s", f.kind, shown, where, f.want), ""
 	}
 	return fmt.Sprintf("bad %s%s %s: %s", f.kind, shown, where, f.reason), f.hint
 }
@@ -782,7 +782,7 @@ func octal(s string) *fault {
 	if !leadingZero().MatchString(s) {
 		return nil
 	}
-	return &fault{code: CodeNumber, kind: "number", reason: "a zero in front makes it octal", want: "a plain number",
+	return &fault{code: CodeNumber, kind: "number", reason: "a leading zero makes it octal", want: "a plain number",
 		hint: "write it without the zero, or in quotes if it is a text"}
 }
 
@@ -934,7 +934,7 @@ func (d *decoder) replace(n *yaml.Node, p *path) (value string, replaced, ok boo
 	for _, part := range list {
 		if d.stored && part.file != "" {
 			d.placeholder(n, &placeholderError{CodeSecretInRedis, part.source, "would reach Redis: this value is stored there",
-				"secrets can stand in command, http, env and args"}, p)
+				"secrets are allowed in command, http, env and args"}, p)
 			ok = false
 			continue
 		}

@@ -2,6 +2,7 @@ package configs
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"go/ast"
@@ -40,7 +41,7 @@ func TestGeneratedFilesAreCurrent(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(got, want) {
-			t.Errorf("%s is not what the file types say: run go generate ./configs", name)
+			t.Errorf("%s does not match the file types: run go generate ./configs", name)
 		}
 	}
 }
@@ -513,10 +514,12 @@ func codes(t *testing.T) []codeDoc {
 			return true
 		}
 		code, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
-		if err != nil || spec.Comment == nil {
+		comment := cmp.Or(spec.Comment, spec.Doc)
+		if err != nil || comment == nil {
 			t.Fatalf("%s has no comment", spec.Names[0].Name)
 		}
-		list = append(list, codeDoc{code, cell(strings.TrimSpace(spec.Comment.Text()))})
+		meaning := strings.Join(strings.Fields(comment.Text()), " ")
+		list = append(list, codeDoc{code, cell(meaning)})
 		return true
 	})
 	return list
@@ -526,47 +529,48 @@ const referenceHead = `# Config files
 
 <!-- Written by go generate from file.go and problem.go: change those. -->
 
-Settings of a worker and definitions of jobs. [lockstep.example.yaml](lockstep.example.yaml) is a file to begin with, and
-so is what ` + "`lockstep init`" + ` writes.
+Settings of a worker and definitions of jobs. [lockstep.example.yaml](lockstep.example.yaml) is a good start, and so is
+the config that ` + "`lockstep init`" + ` writes.
 
 ` + "```" + `
 lockstep init                 write a commented config into this folder
-lockstep check                what is wrong or doubtful, with file, line and column; --strict, --next 3, -o json|github
-lockstep config show          the settings, and where each value comes from; config show JOB: a job, with all its defaults
+lockstep check                report errors and warnings with file, line and column; --strict, --next 3, -o json|github
+lockstep config show          the settings with the source of each value; config show JOB: a job, with all its defaults
 lockstep config schema        the JSON Schema, for editors
-lockstep config diff          what these files would change in what is registered
-lockstep config reload        have the workers of this host read their files again
+lockstep config diff          compare these files with the registered jobs
+lockstep config reload        make the workers of this host reload their files
 lockstep config import crontab FILE
 lockstep config import k8s FILE
 lockstep schedule "0 2 * * *"
 ` + "```" + `
 
-An editor that knows JSON Schema completes keys and underlines mistakes when the file begins with
+An editor with JSON Schema support completes keys and underlines mistakes if the file begins with
 
 ` + "```yaml" + `
 # yaml-language-server: $schema=./lockstep.schema.json
 ` + "```" + `
 
-Which files: ` + "`-c FILE|DIR`" + `, else ` + "`LOCKSTEP_CONFIG`" + `, else ` + "`./lockstep.yaml`" + `. Of a folder all *.yaml and *.yml are read, in the
-order of their names. A setting can also come from the environment (` + "`LOCKSTEP_WORKER__CONCURRENCY=16`" + `: a double underscore
-nests; ` + "`LOCKSTEP_WORKER__QUEUES=critical=6,default=3`" + `) or from a flag: defaults < files < environment < flags.
+The config is ` + "`-c FILE|DIR`" + `, else ` + "`LOCKSTEP_CONFIG`" + `, else ` + "`./lockstep.yaml`" + `. All *.yaml and *.yml files of a folder are read,
+in the order of their names. A setting can also come from the environment (` + "`LOCKSTEP_WORKER__CONCURRENCY=16`" + `, where a double
+underscore separates keys; ` + "`LOCKSTEP_WORKER__QUEUES=critical=6,default=3`" + `) or from a flag: defaults < files < environment <
+flags.
 
 ` + "`${VAR}`, `${VAR:-default}` and `${file:/path}`" + ` are replaced inside values; ` + "`$$`" + ` is a dollar sign. In the command, http, env and
-args of a job they are replaced by the worker, right before each attempt: no secret reaches Redis. What the job prints, and
-its errors, are redacted before they are stored: a value of at least 4 bytes that came from a variable or a file is replaced by
-the ` + "`${...}`" + ` that it came from, also where it is escaped for a URL, JSON, HTML or a shell, or encoded in base64, and so is each
-line of a value of several lines. A default is not redacted; it is part of the definition. Durations have a unit:
-` + "`500ms`, `30s`, `15m`, `1h30m`, `168h`" + `.
+args of a job, the worker replaces them right before each attempt, so no secret reaches Redis. The job's output and its
+errors are redacted before they are stored: the ` + "`${...}`" + ` takes the place of any value of at least 4 bytes that came from a
+variable or a file. Values that are escaped for a URL, JSON, HTML or a shell, or encoded in base64, are redacted too, and
+so is each line of a multi-line value. A default is not redacted, because it is part of the definition. Durations have a
+unit: ` + "`500ms`, `30s`, `15m`, `1h30m`, `168h`" + `.
 
-A worker reads its files again on SIGHUP, on ` + "`lockstep config reload`" + `, and, started with ` + "`--watch`" + `, when they change. Files
-with errors change nothing; settings other than jobs and permits need a restart, and the log names them.
+A worker reloads its files on SIGHUP, on ` + "`lockstep config reload`" + `, and, if started with ` + "`--watch`" + `, when they change. Files
+with errors change nothing. Settings other than jobs and permits need a restart, and the log names them.
 
 `
 
 const codeHead = `
 ## Problems
 
-Each problem ends with its code in brackets. ` + "`lockstep check --strict`" + ` takes warnings for errors.
+Each problem ends with its code in brackets. ` + "`lockstep check --strict`" + ` treats warnings as errors.
 
 | code | meaning |
 |---|---|

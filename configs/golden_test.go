@@ -38,7 +38,7 @@ func TestProblemsOfWrongConfigs(t *testing.T) {
 			}
 			got = strings.ReplaceAll(got, c.dir+"/", "") + "\n"
 			if strings.Contains(got, "SECRET") {
-				t.Errorf("a secret was told:\n%s", got)
+				t.Errorf("a secret was revealed:\n%s", got)
 			}
 			if got == c.want {
 				return

@@ -151,13 +151,13 @@ func ImportCrontab(text []byte, o ImportOptions) []byte {
 	head := []string{
 		"Imported from a crontab. Look it over, then: lockstep check",
 		"",
-		"What is different: a job runs once over all workers, not once on each machine; a tick that comes while the last run",
-		"still runs is skipped (overlap); and a run that fails is tried again (retry).",
+		"Differences: a job runs once over all workers, not once on each machine; a tick that becomes due while the previous run",
+		"is running is skipped (overlap); and a failed run is retried (retry).",
 	}
 	timezone := o.Timezone
 	if timezone == "" {
 		timezone = "UTC"
-		head = append(head, "", "The times of a crontab are by the clock of its machine: set the time zone to that machine's.")
+		head = append(head, "", "The times of a crontab follow the clock of its machine: set the time zone of that machine.")
 	}
 	var (
 		list     []*imported
@@ -374,8 +374,8 @@ func ImportCronJobs(text []byte) ([]byte, error) {
 	head := []string{
 		"Imported from Kubernetes CronJobs. Look it over, then: lockstep check",
 		"",
-		"What is different: a command runs in the worker's container, with its image, its service account and its volumes; and",
-		"a run that fails is tried again by the same rules whatever made it fail (retry).",
+		"Differences: a command runs in the worker's container, with its image, its service account and its volumes; and",
+		"a failed run is retried by the same rules, whatever the reason (retry).",
 	}
 	loader, err := yaml.NewLoader(bytes.NewReader(text))
 	if err != nil {
@@ -425,7 +425,7 @@ func importCronJob(c *cronJob) *imported {
 	if c.Metadata.Namespace != "" {
 		job.remark("It was in the namespace %s.", c.Metadata.Namespace)
 	}
-	job.remark("It ran the image %s: the worker's has to have what the command needs.", container.Image)
+	job.remark("It ran the image %s: the worker's image must have everything that the command needs.", container.Image)
 	if _, err := cronspec.Parse(schedule, time.UTC); err != nil {
 		job.remark("It has no schedule here, so it runs when it is enqueued: %v", err)
 	} else {
@@ -439,7 +439,7 @@ func importCronJob(c *cronJob) *imported {
 	words := append(slices.Clone(container.Command), container.Args...)
 	remark := ""
 	if len(container.Command) == 0 {
-		remark = "the manifest names no command: write that of the image"
+		remark = "the manifest has no command: write that of the image"
 		words = append([]string{"ENTRYPOINT"}, words...) // fails visibly instead of doing nothing
 	}
 	values := make(map[string]string) // of variables that the manifest itself sets
@@ -477,14 +477,14 @@ func (j *imported) importPolicies(c *cronJob) {
 	if Knows("overlap", policy) {
 		j.set("overlap", policy, "")
 	} else {
-		j.remark("concurrencyPolicy %s has no equivalent: a tick that comes while the last run still runs is skipped.", cmp.Or(c.Spec.ConcurrencyPolicy, "Allow"))
+		j.remark("concurrencyPolicy %s has no equivalent: a tick that becomes due while the previous run is running is skipped.", cmp.Or(c.Spec.ConcurrencyPolicy, "Allow"))
 	}
 	seconds := func(n int64) string { return cronspec.FormatInterval(time.Duration(n) * time.Second) }
 	if s := c.Spec.StartingDeadlineSeconds; s != nil {
 		if Knows("start_deadline", "") {
 			j.set("start_deadline", seconds(*s), "")
 		} else {
-			j.remark("startingDeadlineSeconds %d has no equivalent: on_missed says what becomes of a tick that nobody was there for.", *s)
+			j.remark("startingDeadlineSeconds %d has no equivalent: on_missed decides about a tick that was due while no worker was running.", *s)
 		}
 	}
 	if c.Spec.Suspend {
@@ -496,7 +496,7 @@ func (j *imported) importPolicies(c *cronJob) {
 	}
 	spec := c.Spec.JobTemplate.Spec
 	if s := spec.ActiveDeadlineSeconds; s != nil {
-		j.set("timeout", seconds(*s), "of each attempt; activeDeadlineSeconds was that of all together")
+		j.set("timeout", seconds(*s), "of each attempt; activeDeadlineSeconds limited all of them together")
 	}
 	retries := 6 // the default of Kubernetes
 	if spec.BackoffLimit != nil {
@@ -513,7 +513,7 @@ func (j *imported) importRest(c *cronJob, pod podSpec, container podContainer) {
 		for _, other := range append(slices.Clone(pod.InitContainers), pod.Containers[min(1, len(pod.Containers)):]...) {
 			names = append(names, other.Name)
 		}
-		j.remark("Only one command is taken over; left out are the containers %s.", strings.Join(names, ", "))
+		j.remark("Only one command is imported, without the containers %s.", strings.Join(names, ", "))
 	}
 	for _, n := range []struct {
 		name  string
@@ -535,7 +535,7 @@ func (j *imported) importRest(c *cronJob, pod podSpec, container podContainer) {
 	}
 	if len(lost) > 0 {
 		slices.Sort(lost)
-		j.remark("Without an equivalent, or the worker's: %s.", strings.Join(lost, ", "))
+		j.remark("No equivalent, or set on the worker: %s.", strings.Join(lost, ", "))
 	}
 }
 

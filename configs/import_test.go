@@ -62,7 +62,7 @@ func TestImportedFilesAreConfigs(t *testing.T) {
 	}
 }
 
-func TestManifestsThatAreNoYAMLAreRefused(t *testing.T) {
+func TestManifestsThatAreNotYAMLAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"kind: [", "kind: CronJob\nspec: {schedule: [1]}", "kind: {a: b}"} {
 		if got, err := ImportCronJobs([]byte(text)); err == nil || !strings.Contains(err.Error(), "manifest 1") {

@@ -299,7 +299,7 @@ func (l *loader) trigger(f *jobFile, job *jobs.Job) {
 	if f.Schedule != nil {
 		job.Schedule = *f.Schedule
 		if info := l.schedule(job.Schedule, job.Timezone); info.err != nil {
-			report("schedule", "schedule", "cron text that can be read", info.err)
+			report("schedule", "schedule", "valid cron text", info.err)
 		}
 	}
 	if f.Every != nil {
@@ -462,17 +462,17 @@ func (l *loader) lockKeys(f *jobFile, job *jobs.Job) {
 			}
 			if err != nil && job.Scheduled() {
 				reason := strings.TrimPrefix(err.Error(), fmt.Sprintf("lock key %.100q: ", template))
-				report(CodeLockKey, reason, "a job with a schedule runs with its own args: add what the key reads")
+				report(CodeLockKey, reason, "a job with a schedule runs with its own args: add the values that the key reads")
 			}
 			if slices.ContainsFunc(names, func(name string) bool { return strings.Contains(name, "${") }) {
-				report(CodeLockKey, "it reads a value of the args that has ${...} in it, which is replaced only when the job runs",
+				report(CodeLockKey, "it reads a value of the args that contains ${...}, which is replaced only when the job runs",
 					"a lock has the same name on every host: write the value out")
 			}
 			for _, name := range names {
 				switch {
 				case l.permits[name] != nil:
 					report(CodePermits, fmt.Sprintf("%s is declared as permits at %s", quote(name), l.permits[name].src.origin(l.permits[name].key)),
-						"take some of them by lock.permits, or give the lock another name")
+						"take some of them with lock.permits, or give the lock another name")
 				case keys.name == "shared" && alone[name]:
 					report(CodeLockKey, fmt.Sprintf("lock.exclusive has %s too", quote(name)), "keep one of them")
 				default:
@@ -498,14 +498,14 @@ func (l *loader) unused(f *jobFile, job *jobs.Job) {
 		warn("timezone", "only a schedule has a time zone")
 	}
 	if f.policies.MaxQueued != nil && job.Overlap != jobs.OverlapQueue {
-		warn("max_queued", "it is for overlap: queue")
+		warn("max_queued", "it only applies to overlap: queue")
 	}
 	if f.policies.MaxCrashes != nil && job.OnCrash == jobs.CrashAbandon {
 		warn("max_crashes", "with on_crash: abandon the first crash is the last")
 	}
 	if f.Lock != nil && f.Lock.OnBusy != nil && job.Lock.Wait == 0 && !f.has("lock", "wait") {
 		at, _ := f.find("lock", "on_busy")
-		l.warnAt(f.src, at, CodeUnused, fmt.Sprintf("lock.on_busy of job %q has no effect: it is for when lock.wait is over", f.name), "add lock.wait")
+		l.warnAt(f.src, at, CodeUnused, fmt.Sprintf("lock.on_busy of job %q has no effect: it only applies when lock.wait is over", f.name), "add lock.wait")
 	}
 	if !job.Scheduled() && !f.has("schedule") && !f.has("every") {
 		if f.policies.Overlap != nil {
@@ -560,7 +560,7 @@ func (l *loader) unknownQueues(c *Config) {
 				}
 			}
 		}
-		hint := "name it there, unless other workers serve it"
+		hint := "add it there, unless other workers serve it"
 		if likely := nearest(job.Queue, names); likely != "" {
 			hint = didYouMean(likely)
 		}

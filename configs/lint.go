@@ -51,7 +51,7 @@ func (l *loader) lintTrigger(f *jobFile, job *jobs.Job) {
 	if f.Every != nil {
 		if day := 24 * time.Hour; job.Every >= time.Second && day%job.Every != 0 && job.Every%day != 0 {
 			_, node := f.find("every")
-			l.warnAt(f.src, node, CodeEveryUneven, fmt.Sprintf("every %s does not divide a day: it comes at other times each day, counted from 1970",
+			l.warnAt(f.src, node, CodeEveryUneven, fmt.Sprintf("every %s does not divide a day: its times differ from day to day, counted from 1970",
 				cronspec.FormatInterval(job.Every)), "write "+cronspec.FormatInterval(evenInterval(job.Every))+", or a schedule")
 		}
 	}
@@ -62,7 +62,7 @@ func (l *loader) lintTrigger(f *jobFile, job *jobs.Job) {
 				return
 			}
 		}
-		l.warnAt(at.src, node, CodeFixedZone, fmt.Sprintf("time zone %s has no summer time", job.Timezone),
+		l.warnAt(at.src, node, CodeFixedZone, fmt.Sprintf("time zone %s has no daylight saving time", job.Timezone),
 			fmt.Sprintf("did you mean %q?", fixed))
 	}
 }
@@ -133,7 +133,7 @@ func (l *loader) lintSilence(f *jobFile, job *jobs.Job) {
 		return
 	}
 	_, node := f.find("max_silence")
-	l.warnAt(f.src, node, CodeSilenceInterval, fmt.Sprintf("max_silence %s of job %q is not longer than the %s between two ticks: it shows as late although nothing failed",
+	l.warnAt(f.src, node, CodeSilenceInterval, fmt.Sprintf("max_silence %s of job %q is not longer than the %s between two ticks: it is shown as late although nothing failed",
 		cronspec.FormatInterval(job.MaxSilence), f.name, cronspec.FormatInterval(interval)), "")
 }
 
@@ -170,7 +170,7 @@ func (l *loader) lintLock(f *jobFile, job *jobs.Job) {
 		}
 		_, list := f.find("lock", "exclusive")
 		l.warnAt(f.src, list.Content[i], CodeConstantLock, fmt.Sprintf("lock key %s of job %q is the same for all its runs: they wait for each other",
-			quote(key), f.name), `name what a run locks by its args: "bill:{bill_id}"`)
+			quote(key), f.name), `name the locks of a run by its args: "bill:{bill_id}"`)
 	}
 }
 
@@ -186,7 +186,7 @@ func (l *loader) lintHold(f *jobFile, job *jobs.Job) {
 		l.warnAt(f.src, node, CodeHoldLimits, fmt.Sprintf("lock.max_hold of job %q is %s, shorter than %s", f.name, cronspec.FormatInterval(most), than), hint)
 	}
 	if f.policies.Timeout != nil && job.Timeout > most {
-		warn("its timeout, which is "+cronspec.FormatInterval(job.Timeout), "an attempt never comes to its timeout")
+		warn("its timeout, which is "+cronspec.FormatInterval(job.Timeout), "an attempt never reaches its timeout")
 	}
 	if job.Lock.MinHold > most {
 		warn("lock.min_hold, which is "+cronspec.FormatInterval(job.Lock.MinHold), "")
@@ -216,7 +216,7 @@ func (l *loader) lintCommand(f *jobFile) {
 		case i == 0 && tellsSecret(word):
 			// the message would quote it
 		case i == 0 && len(f.Command) == 1 && strings.ContainsAny(word, " \t") && !strings.HasPrefix(word, "/") && !strings.Contains(word, "${"):
-			warn(i, fmt.Sprintf("%s is taken for the name of a program, with its blanks", quote(word)),
+			warn(i, fmt.Sprintf("%s is taken as the name of a program, including its blanks", quote(word)),
 				"write ["+strings.Join(strings.Fields(word), ", ")+"]")
 		case slices.Contains(shellWords, word):
 			warn(i, word+" is an argument like any other", shell)
@@ -420,7 +420,7 @@ func (l *loader) lintSettings(c *Config) {
 	const short, failover = 5 * time.Second, 40 * time.Second
 	switch {
 	case lease < short:
-		l.settingWarning(c, "locks.lease", CodeShortLease, fmt.Sprintf("with a lease of %s, work is cut off when Redis is away for about %s",
+		l.settingWarning(c, "locks.lease", CodeShortLease, fmt.Sprintf("with a lease of %s, work is cut off when Redis is unreachable for about %s",
 			cronspec.FormatInterval(lease), cronspec.FormatInterval(outage)), "the default is 15s")
 	case lease < failover && strings.HasPrefix(c.Settings.Redis.URL, "redis-cluster://"):
 		key := "locks.lease"
@@ -431,7 +431,7 @@ func (l *loader) lintSettings(c *Config) {
 			cronspec.FormatInterval(lease)), "set locks.lease to 40s")
 	}
 	if grace := c.Settings.Locks.GraceTime(); grace != 0 && grace < lease {
-		l.settingProblem(c, SeverityError, "locks.grace", CodeRange, fmt.Sprintf("a grace of %s is shorter than the lease, %s: so long may a worker that is cut off from Redis go on",
+		l.settingProblem(c, SeverityError, "locks.grace", CodeRange, fmt.Sprintf("a grace of %s is shorter than the lease, %s: a worker that is cut off from Redis may continue that long",
 			cronspec.FormatInterval(grace), cronspec.FormatInterval(lease)), "write auto, or "+cronspec.FormatInterval(lease)+" at least")
 	}
 	if !l.authWrong {
@@ -483,12 +483,12 @@ func (l *loader) checkAuth(c *Config) {
 	}
 	switch {
 	case auth.Mode == "basic" && auth.PasswordFile == "" && auth.UsersFile == "":
-		problem(SeverityError, "mode", CodeAuth, "admin.auth.mode is basic, and nothing tells who may sign in",
+		problem(SeverityError, "mode", CodeAuth, "admin.auth.mode is basic, and no file has the passwords",
 			"add password_file: PATH, or users_file: PATH for several users")
 	case auth.Mode == "basic" && auth.PasswordFile != "" && auth.UsersFile != "":
 		problem(SeverityError, "users_file", CodeAuth, "admin.auth has both password_file and users_file", "keep one of them")
 	case auth.Mode == "token" && auth.TokenFile == "":
-		problem(SeverityError, "mode", CodeAuth, "admin.auth.mode is token, and nothing tells the token", "add token_file: PATH")
+		problem(SeverityError, "mode", CodeAuth, "admin.auth.mode is token, and no file has the token", "add token_file: PATH")
 	}
 	_, chosen := c.Origins[at+"mode"]
 	for _, setting := range settingList() {
@@ -507,11 +507,11 @@ func (l *loader) checkAuth(c *Config) {
 				modes = append(modes, mode)
 			}
 		}
-		problem(SeverityError, key, CodeAuth, setting.key+" has no effect without admin.auth.mode, so nobody would have to sign in",
+		problem(SeverityError, key, CodeAuth, setting.key+" has no effect without admin.auth.mode, so no user would need to sign in",
 			"add mode: "+strings.Join(modes, " or "))
 	}
 	if !wrong && auth.Mode == "none" && c.Settings.Admin.ListenSet && !loopback(c.Settings.Admin.Listen) {
-		l.settingWarning(c, "admin.listen", CodeAuth, fmt.Sprintf("others reach %s, and admin.auth.mode is none: only /livez, /readyz and /metrics are served there",
+		l.settingWarning(c, "admin.listen", CodeAuth, fmt.Sprintf("other hosts can reach %s, and admin.auth.mode is none: only /livez, /readyz and /metrics are served there",
 			c.Settings.Admin.Listen), "set admin.auth.mode to basic, token or proxy, or listen on 127.0.0.1")
 	}
 }
@@ -754,7 +754,7 @@ func lintSteps(fields []cronField) []finding {
 		if unit.every > 0 {
 			hint = fmt.Sprintf("every: %s keeps the distance", cronspec.FormatInterval(time.Duration(step)*unit.every))
 		}
-		message := fmt.Sprintf("%s %s begins anew %s: after %d comes %d", unit.name, f.text, unit.anew, unit.first+last, unit.first)
+		message := fmt.Sprintf("%s %s restarts %s: after %d comes %d", unit.name, f.text, unit.anew, unit.first+last, unit.first)
 		list = append(list, finding{CodeUnevenStep, message, hint, f.text, f.at})
 	}
 	return list
@@ -765,7 +765,7 @@ func lintDays(fields []cronField) []finding {
 	day, month, weekday := fields[3], fields[4], fields[5]
 	if !isStar(day.text) && !isStar(weekday.text) {
 		return []finding{{CodeTwoDays, fmt.Sprintf("day of month %s and weekday %s: a day matches when either does", day.text, weekday.text),
-			"keep one of them, and let the job look at the other", weekday.text, weekday.at}}
+			"keep one of them, and let the job check the other", weekday.text, weekday.at}}
 	}
 	n, err := strconv.Atoi(day.text)
 	if err != nil || n < 29 || !isStar(month.text) {
@@ -773,7 +773,7 @@ func lintDays(fields []cronField) []finding {
 	}
 	missing := map[int]string{29: "February has it in leap years only", 30: "February has none", 31: "five months have none"}[n]
 	return []finding{{CodeShortMonth, fmt.Sprintf("day of month %d: %s", n, missing),
-		"for the last day of a month run on 28-31 and let the job look at the date", day.text, day.at}}
+		"for the last day of a month run on 28-31 and let the job check the date", day.text, day.at}}
 }
 
 // rareAfter is the distance of the next tick from which it was probably meant to come sooner.
@@ -784,7 +784,7 @@ func lintRare(text string, schedule *cronspec.Schedule, now time.Time) []finding
 	if next.IsZero() || next.Sub(now) <= rareAfter {
 		return nil
 	}
-	return []finding{{CodeRare, fmt.Sprintf("%q comes next on %s, in %d days", text,
+	return []finding{{CodeRare, fmt.Sprintf("%q is next due on %s, in %d days", text,
 		next.In(schedule.Location()).Format(time.DateOnly), int(next.Sub(now).Hours()/24)),
 		"cron text has no year; for a single run: lockstep enqueue JOB --at TIME", "", 0}}
 }
@@ -816,12 +816,12 @@ func lintClock(text string, fields []cronField, schedule *cronspec.Schedule, now
 			continue
 		}
 		clock := func(unix int64) string { return time.Unix(unix, 0).UTC().Format("15:04") }
-		f := finding{code: CodeClockChange, hint: fmt.Sprintf("a time outside of %s to %s comes once on every day", clock(from), clock(to))}
+		f := finding{code: CodeClockChange, hint: fmt.Sprintf("a time outside of %s to %s occurs once every day", clock(from), clock(to))}
 		day := tick.Format("Mon 2006-01-02")
 		if after > before {
 			f.message = fmt.Sprintf("the clocks of %s skip %s on %s: it runs at %s then", zone, clock(tick.Unix()), day, clock(to))
 		} else {
-			f.message = fmt.Sprintf("the clocks of %s show %s twice on %s: it runs at the first one only", zone, clock(tick.Unix()), day)
+			f.message = fmt.Sprintf("the clocks of %s show %s twice on %s: it runs only the first time", zone, clock(tick.Unix()), day)
 		}
 		return []finding{f}
 	}

@@ -8,7 +8,7 @@ import (
 
 // The code that recognizes secrets is written by hand for speed. This pattern defines what it must
 // do.
-func TestSecretTextsAreThoseOfAPattern(t *testing.T) {
+func TestSecretTextsMatchTheirPattern(t *testing.T) {
 	t.Parallel()
 	meant := regexp.MustCompile(`\b(` + strings.Join(secretPrefixes, "|") + `)[A-Za-z0-9_-]{12,}|-----BEGIN [A-Z ]*PRIVATE KEY`)
 	secrets := 0

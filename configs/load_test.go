@@ -61,7 +61,7 @@ func noWarnings(t *testing.T, c *Config) {
 	}
 }
 
-func TestWithoutAnythingThereAreTheDefaults(t *testing.T) {
+func TestEmptyConfigHasTheDefaults(t *testing.T) {
 	t.Parallel()
 	c, err := Load(Options{Environ: []string{}})
 	if err != nil {
@@ -85,7 +85,7 @@ func TestWithoutAnythingThereAreTheDefaults(t *testing.T) {
 	}
 }
 
-func TestExampleFileHasNothingWrongAndSaysTheDefaults(t *testing.T) {
+func TestExampleFileIsValidAndShowsTheDefaults(t *testing.T) {
 	t.Parallel()
 	c, err := Load(Options{Paths: []string{"lockstep.example.yaml"}, Environ: []string{}})
 	if err != nil {
@@ -125,7 +125,7 @@ func TestJobGetsTheDocumentedDefaults(t *testing.T) {
 	}
 }
 
-func TestJobBeatsDefaultsKeyByKey(t *testing.T) {
+func TestJobOverridesDefaultsKeyByKey(t *testing.T) {
 	t.Parallel()
 	c := load(t, `
 defaults:
@@ -228,7 +228,7 @@ jobs:
 	}
 }
 
-func TestTextsKeepPlaceholdersAndEverythingElseIsReplaced(t *testing.T) {
+func TestLoadReplacesPlaceholdersExceptInTexts(t *testing.T) {
 	t.Parallel()
 	c := load(t, `
 worker: {queues: {low: "${N}"}}
@@ -277,7 +277,7 @@ func TestArgsKeepTheirShape(t *testing.T) {
 	}
 }
 
-func TestMergedMapsFillInWhatIsNotThere(t *testing.T) {
+func TestMergedMapsFillInMissingKeys(t *testing.T) {
 	t.Parallel()
 	c := load(t, `
 jobs:
@@ -304,7 +304,7 @@ jobs:
 	}
 }
 
-func TestEmptyFilesAreFine(t *testing.T) {
+func TestEmptyFilesAreValid(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "\n\n", "# only a comment\n", "---\n", "---\n...\n", "~\n", "{}\n", "\ufeff", "jobs: {}\n"} {
 		noWarnings(t, load(t, text))
@@ -351,7 +351,7 @@ func TestFilesAreReadOnceInOrder(t *testing.T) {
 	}
 }
 
-func TestFolderNameIsNoPattern(t *testing.T) {
+func TestFolderNameIsNotAPattern(t *testing.T) {
 	t.Parallel()
 	dir := writeFiles(t, map[string]string{
 		`a[b]*?\c/lockstep.yaml`: "include: ['*.d/*.yaml']",
@@ -363,11 +363,11 @@ func TestFolderNameIsNoPattern(t *testing.T) {
 	}
 	noWarnings(t, c)
 	if len(c.Jobs) != 1 {
-		t.Errorf("got %d jobs, want the one of the included file", len(c.Jobs))
+		t.Errorf("got %d jobs, want the one from the included file", len(c.Jobs))
 	}
 }
 
-func TestFindTakesTheFirstThatIsNamed(t *testing.T) {
+func TestFindReturnsTheFirstNamedPath(t *testing.T) {
 	t.Chdir(t.TempDir())
 	if got := Find(nil, []string{}); got != nil {
 		t.Errorf("got %q, want none in an empty folder", got)
@@ -387,7 +387,7 @@ func TestFindTakesTheFirstThatIsNamed(t *testing.T) {
 	}
 }
 
-func TestSettingsOnlyDoesNotCareAboutJobs(t *testing.T) {
+func TestSettingsOnlyIgnoresJobs(t *testing.T) {
 	t.Parallel()
 	dir := writeFiles(t, map[string]string{
 		"lockstep.yaml": "redis: {namespace: shop}\ninclude: [x.yaml]\ndefaults: {bad: 1}\njobs: {a: {command: '${UNSET}'}}",
@@ -421,7 +421,7 @@ func TestUnreadableFileIsOneProblemAmongOthers(t *testing.T) {
 	}
 }
 
-func TestProblemsTellTheirFacts(t *testing.T) {
+func TestProblemsHaveTheirFacts(t *testing.T) {
 	t.Parallel()
 	found := problems(t, "jobs:\n  a:\n    shedule: x\n    command: [a]\n    env:\n")
 	if len(found.List) != 2 || found.Errors() != 1 || found.Warnings() != 1 || found.Files != 1 || found.Jobs != 1 {
@@ -438,7 +438,7 @@ func TestProblemsTellTheirFacts(t *testing.T) {
 	}
 }
 
-func TestAnHTTPJobHasATimeoutUnlessZeroIsWritten(t *testing.T) {
+func TestHTTPJobHasATimeoutUnlessItIsZero(t *testing.T) {
 	t.Parallel()
 	const all = "jobs:\n  none: {http: {url: https://x}}\n  zero: {http: {url: https://x}, timeout: 0s}\n" +
 		"  own: {http: {url: https://x}, timeout: 3h}\n  command: {command: [x]}\n"
@@ -462,7 +462,7 @@ func TestAnHTTPJobHasATimeoutUnlessZeroIsWritten(t *testing.T) {
 			}
 		}
 		if !slices.Equal(c.HTTPTimeouts, test.told) {
-			t.Errorf("%sthe default timeout is told of %v, want %v", test.defaults, c.HTTPTimeouts, test.told)
+			t.Errorf("%sthe default timeout is reported for %v, want %v", test.defaults, c.HTTPTimeouts, test.told)
 		}
 	}
 }

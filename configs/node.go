@@ -216,7 +216,7 @@ func (b *bounds) measure(n *yaml.Node, depth int) measure {
 		m, ok := b.measured[n.Alias]
 		switch {
 		case m.open:
-			b.fail(n, CodeAliases, fmt.Sprintf("alias *%s stands for something that contains it", n.Value), "")
+			b.fail(n, CodeAliases, fmt.Sprintf("alias *%s refers to a value that contains it", n.Value), "")
 		case !ok:
 			m = b.measure(n.Alias, depth)
 		case depth+m.depth > depthLimit:
@@ -235,8 +235,8 @@ func (b *bounds) measure(n *yaml.Node, depth int) measure {
 		m := b.measure(c, depth+1)
 		total.depth = max(total.depth, m.depth)
 		if total.size += m.size; total.size > b.limit {
-			b.fail(c, CodeAliases, fmt.Sprintf("aliases unfold this file to more than %d values", b.limit),
-				"write out what is meant, or use defaults:")
+			b.fail(c, CodeAliases, fmt.Sprintf("aliases expand this file to more than %d values", b.limit),
+				"write the values out, or use defaults:")
 			return measure{}
 		}
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // If every load read a pipe, the second load would wait forever.
-func TestPipesAreReadOnceOnly(t *testing.T) {
+func TestPipesAreReadOnlyOnce(t *testing.T) {
 	t.Parallel()
 	dir := writeFiles(t, map[string]string{"includes.yaml": "include: [pipe.yaml]", "pattern.yaml": "include: [p*e.yaml]"})
 	pipe := filepath.Join(dir, "pipe.yaml")
@@ -41,7 +41,7 @@ func TestPipesAreReadOnceOnly(t *testing.T) {
 	}
 }
 
-func TestOfVeryManyProblemsTheFirstAreTold(t *testing.T) {
+func TestOnlyTheFirstOfManyProblemsAreReported(t *testing.T) {
 	t.Parallel()
 	var l loader
 	part := l.aside()
@@ -56,16 +56,16 @@ func TestOfVeryManyProblemsTheFirstAreTold(t *testing.T) {
 	l.take(part)
 	found := l.sorted([]string{"a.yaml", "b.yaml"})
 	last := found[len(found)-1]
-	want := "a.yaml: error: from here on there are 50 errors and 451 warnings more, which are not told [and-more]"
+	want := "a.yaml: error: 50 errors and 451 warnings more follow, and are not listed [and-more]"
 	if len(found) != problemsMost+1 || last.String() != want {
 		t.Errorf("got %d problems, the last is %s; want %s", len(found), last, want)
 	}
 }
 
-func TestPathsThatNameNoFile(t *testing.T) {
+func TestPathsWithoutAFile(t *testing.T) {
 	t.Parallel()
 	for path, want := range map[string]string{
-		"":  `"": error: a path that is empty names no file`,
+		"":  `"": error: the path is empty`,
 		"-": "-: error: cannot be read: no such file or directory; write /dev/stdin for standard input",
 	} {
 		if _, err := Load(Options{Paths: []string{path}, Environ: []string{}}); err == nil || !strings.HasPrefix(err.Error(), want) {

@@ -70,7 +70,7 @@ func pieces(s string) ([]piece, *placeholderError) {
 	return list, nil
 }
 
-const dollarHint = "a dollar sign that means nothing is written $$"
+const dollarHint = "write $$ for a literal dollar sign"
 
 // parsePlaceholder parses one ${...}.
 func parsePlaceholder(source string) (piece, *placeholderError) {

@@ -132,7 +132,7 @@ func TestExpandNamesJobKeyAndVariable(t *testing.T) {
 }
 
 // A default is part of the definition, so it is not a secret. The value that overrides it is one.
-func TestExpandReturnsTheValuesButNoDefaults(t *testing.T) {
+func TestExpandReturnsValuesWithoutDefaults(t *testing.T) {
 	t.Parallel()
 	job := &jobs.Job{Name: "x", Command: []string{"${A:-a}${B:-b}", "${A:-a}", "$$ ${EMPTY:-e}", "${EMPTY}"}}
 	got, secrets, err := Expand(job, lookup(map[string]string{"B": "from B", "EMPTY": ""}))

@@ -7,7 +7,7 @@ import (
 	"unicode"
 )
 
-// Severity says whether a problem makes the config unusable.
+// Severity is the weight of a problem: an error makes the config unusable, a warning does not.
 type Severity string
 
 const (
@@ -21,7 +21,7 @@ const (
 	CodeUnreadable      = "unreadable"       // a file or folder cannot be read
 	CodeNoFiles         = "no-files"         // a folder or an include has no file
 	CodeIncludeCycle    = "include-cycle"    // a file includes itself, through other files
-	CodeYAML            = "yaml-syntax"      // not YAML, or YAML that a config may not use
+	CodeYAML            = "yaml-syntax"      // not YAML, or YAML that a config must not use
 	CodeSecondDocument  = "second-document"  // a second YAML document in a file
 	CodeAliases         = "alias-limit"      // aliases expand to more than the limit
 	CodeUnknownKey      = "unknown-key"      // a key that nothing reads
@@ -49,7 +49,7 @@ const (
 	CodeLockKey         = "bad-lock-key"     // an invalid lock key, or one that reads missing args
 	CodeDuplicatePermit = "duplicate-permit" // permits that are declared twice
 	CodeUnknownPermit   = "unknown-permit"   // permits that are not declared
-	// More permits than exist, permits that are used as a lock, or a limit without its own version.
+	// more permits than exist, permits that are used as a lock, or a limit without its own version
 	CodePermits        = "bad-permits"
 	CodeAuth           = "bad-auth"        // a mode of authentication that lacks a required key
 	CodeUnused         = "unused"          // a key that has no effect here
@@ -70,7 +70,7 @@ const (
 	CodeRare            = "cron-rare"         // the next tick is about a year away, or more
 	CodeClockChange     = "cron-clock-change" // a time that a clock change skips or repeats
 	CodeEveryUneven     = "every-uneven"      // an interval that does not divide a day
-	CodeFixedZone       = "fixed-zone"        // a time zone without its place's summer time
+	CodeFixedZone       = "fixed-zone"        // a time zone without the daylight saving time of its place
 	CodeTimeoutInterval = "timeout-interval"  // a timeout longer than the time between two ticks
 	CodeSilenceInterval = "silence-interval"  // a max_silence below the time between ticks
 	CodeConstantLock    = "constant-lock"     // a lock that all runs of an enqueued job share
@@ -81,7 +81,7 @@ const (
 	CodeInlineSecret    = "inline-secret"     // a secret in plain text in a file
 	CodeUnknownHandler  = "unknown-handler"   // a handler that this binary does not have
 	CodeWeakHash        = "weak-hash"         // a password hash that is too cheap to guess from
-	// A config that every user of the host can write, or a secret that others can read.
+	// a config that every user of the host can write, or a secret that others can read
 	CodeRights     = "file-rights"
 	CodeShortLease = "short-lease" // a lease shorter than a failover of Redis
 )
@@ -281,7 +281,7 @@ func (d *dropped) add(errors, warnings int, origin Origin) {
 // problem reports the dropped problems. It is an error if one of them is.
 func (d *dropped) problem() Problem {
 	p := Problem{Origin: d.origin, Severity: SeverityWarning, Code: CodeMore,
-		Message: fmt.Sprintf("from here on there are %s and %s more, which are not told", plural(d.errors, "error"), plural(d.warnings, "warning"))}
+		Message: fmt.Sprintf("%s and %s more follow, and are not listed", plural(d.errors, "error"), plural(d.warnings, "warning"))}
 	if d.errors > 0 {
 		p.Severity = SeverityError
 	}

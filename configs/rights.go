@@ -75,7 +75,7 @@ func configRights(mode fs.FileMode) *fault {
 	if !mode.IsRegular() || mode&0o002 == 0 {
 		return nil
 	}
-	return &fault{reason: fmt.Sprintf("every user of this host can write this config (mode %04o), and so have workers run any command", mode.Perm()),
+	return &fault{reason: fmt.Sprintf("every user of this host can write this config (mode %04o), and thereby make workers run any command", mode.Perm()),
 		hint: "chmod o-w"}
 }
 

@@ -42,7 +42,7 @@ var structural = []string{CodeUnknownKey, CodeType, CodeNumber, CodeDuration, Co
 // isStructural reports whether the schema must refuse a file with this problem.
 func isStructural(p Problem) bool {
 	switch {
-	case strings.Contains(p.Message, "what it stands for"), strings.Contains(p.Message, `names no program`):
+	case strings.Contains(p.Message, ": its value is not "), strings.Contains(p.Message, `names no program`):
 		// Only the code that replaces ${...}, or runs it, can know.
 		return false
 	case strings.Contains(p.Message, " for args."):
@@ -65,9 +65,9 @@ func agree(t *testing.T, schema *jsonschema.Schema, root *yaml.Node, found []Pro
 	}
 	switch {
 	case refusal == nil && len(seen) > 0:
-		t.Errorf("%s: the schema takes it, Load says\n%s", what, strings.Join(seen, "\n"))
+		t.Errorf("%s: the schema accepts it, Load reports\n%s", what, strings.Join(seen, "\n"))
 	case refusal != nil && len(found) == 0:
-		t.Errorf("%s: Load takes it, the schema says\n%v", what, refusal)
+		t.Errorf("%s: Load accepts it, the schema reports\n%v", what, refusal)
 	}
 }
 
@@ -160,7 +160,7 @@ func TestSchemaAndLoaderAgreeOnEveryKey(t *testing.T) {
 		if f.rules.initial != "" {
 			check(document(path, yamlText(plain(f.defaultValue()))), "the default of "+name, true)
 		} else if valueType(f.typ).Kind() != reflect.Struct && sf.Tag.Get("unset") == "" && !slices.Contains([]string{"jobs", "include", "url", "limit"}, f.name) {
-			t.Errorf("%s tells neither its default nor what holds without one", name)
+			t.Errorf("%s has neither a default nor a description of its absence", name)
 		}
 		for _, word := range f.rules.enum {
 			check(document(path, word), "a word of "+name, true)
@@ -225,7 +225,7 @@ func document(path []string, value string) string {
 	return b.String() + " " + value + "\n"
 }
 
-func TestSchemaTakesTheExamples(t *testing.T) {
+func TestSchemaAcceptsTheExamples(t *testing.T) {
 	t.Parallel()
 	schema := compiledSchema(t)
 	for _, path := range []string{"lockstep.example.yaml", "../cmd/demo.yaml"} {
@@ -268,7 +268,7 @@ func isForOthers(root *yaml.Node) bool {
 
 // Every YAML block in every Markdown file of the repository must load without a warning and match
 // the schema.
-func TestYAMLInMarkdownIsRight(t *testing.T) {
+func TestYAMLInMarkdownIsValid(t *testing.T) {
 	t.Parallel()
 	schema := compiledSchema(t)
 	blocks, documents := 0, 0

@@ -583,7 +583,7 @@ func parseWeights(s string) (reflect.Value, *fault) {
 		weight, err := strconv.Atoi(number)
 		if _, twice := weights[name]; !ok || err != nil || twice {
 			return reflect.Value{}, &fault{code: CodeType, kind: "value",
-				reason: "it is a list of different names, each with a whole number", hint: "write critical=6,default=3"}
+				reason: "it must be a list of different names, each with a whole number", hint: "write critical=6,default=3"}
 		}
 		weights[name] = weight
 	}

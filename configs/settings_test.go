@@ -35,7 +35,7 @@ func doubtfulSettings(t *testing.T, files map[string]string, environ []string, a
 	return c
 }
 
-func TestStrongerLayerWins(t *testing.T) {
+func TestHigherLayerWins(t *testing.T) {
 	t.Parallel()
 	file := map[string]string{"a.yaml": "redis: {url: 'redis://file:1'}\nlocks: {lease: 20s}"}
 	two := map[string]string{"a.yaml": file["a.yaml"], "b.yaml": "redis: {url: 'redis://second:1'}"}
@@ -57,7 +57,7 @@ func TestStrongerLayerWins(t *testing.T) {
 		{"flag beats all", two, ours, []string{"--redis=redis://flag:1"}, "redis://flag:1", "--redis"},
 		{"REDIS_URL without a file", nil, plain, nil, "redis://plain:1", "REDIS_URL"},
 		{"empty variables count as unset", file, []string{"REDIS_URL=", "LOCKSTEP_REDIS__URL="}, nil, "redis://file:1", "a.yaml:1:9"},
-		{"REDIS_URL of somebody else", nil, []string{"REDIS_URL=redis+foo://x", "LOCKSTEP_REDIS__URL=redis://ours:1"}, nil, "redis://ours:1", "LOCKSTEP_REDIS__URL"},
+		{"REDIS_URL of another program", nil, []string{"REDIS_URL=redis+foo://x", "LOCKSTEP_REDIS__URL=redis://ours:1"}, nil, "redis://ours:1", "LOCKSTEP_REDIS__URL"},
 		{"flag against a wrong REDIS_URL", nil, []string{"REDIS_URL=redis+foo://x"}, []string{"--redis=redis://flag:1"}, "redis://flag:1", "--redis"},
 		{"flag that was not given", file, nil, []string{"--watch"}, "redis://file:1", "a.yaml:1:9"},
 	} {
@@ -71,7 +71,7 @@ func TestStrongerLayerWins(t *testing.T) {
 			t.Errorf("%s: got %s from %s, want %s from %s", tt.name, c.Settings.Redis.URL, origin, tt.url, tt.origin)
 		}
 		if lease := c.Settings.Locks.Lease; (tt.files != nil) != (lease == 20*time.Second) {
-			t.Errorf("%s: got a lease of %s: a layer swept away what it does not set", tt.name, lease)
+			t.Errorf("%s: got a lease of %s: a layer removed a key that it does not set", tt.name, lease)
 		}
 	}
 }
@@ -140,7 +140,7 @@ func TestEverySettingCanComeFromEachLayer(t *testing.T) {
 		for _, p := range c.Warnings.List {
 			// no mode uses all of its neighbors
 			if (p.Code != CodeUnused || !strings.Contains(p.Message, "admin.auth.") && !strings.Contains(p.Message, "redis.sign_key_file has no effect")) &&
-				!strings.HasPrefix(p.Message, "others reach 0.0.0.0:80") {
+				!strings.HasPrefix(p.Message, "other hosts can reach 0.0.0.0:80") {
 				t.Errorf("%s: %s", name, p)
 			}
 		}
@@ -251,7 +251,7 @@ func TestUnknownParametersOfRedisURLsAreNamedWithoutTheirValues(t *testing.T) {
 		"rediss://h:1?db=2":                                 "it has the unknown parameter db",
 		"redis://h:1?SECRET":                                "it has an unknown parameter",
 		"redis://h:1?S%45CRET=1":                            "it has an unknown parameter",
-		"redis://:pa?ss=SECRET@h:1":                         "the password has a character that a URL may not have",
+		"redis://:pa?ss=SECRET@h:1":                         "the password has a character that a URL must not contain",
 		"redis-sentinel://h:1?master=m&foo=SECRET":          "it has the unknown parameter foo",
 		"redis-sentinel://h:1?Master=m":                     "it has the unknown parameter Master",
 		"redis-cluster://h:1,i:2?max_retries=3":             "it has the unknown parameter max_retries",
@@ -261,12 +261,12 @@ func TestUnknownParametersOfRedisURLsAreNamedWithoutTheirValues(t *testing.T) {
 		if f == nil || f.reason != want {
 			t.Errorf("%s: got %+v, want %s", url, f, want)
 		} else if strings.Contains(f.reason+f.hint+f.want, "SECRET") {
-			t.Errorf("%s: a value is told: %+v", url, f)
+			t.Errorf("%s: a value is revealed: %+v", url, f)
 		}
 	}
 }
 
-func TestSecretOfAFileIsNeverTold(t *testing.T) {
+func TestSecretOfAFileIsNeverRevealed(t *testing.T) {
 	t.Parallel()
 	dir := writeFiles(t, map[string]string{"secret": "SECRET/x\n"})
 	text := fmt.Sprintf("redis: {url: 'redis://:${file:%[1]s}@host', namespace: '${file:%[1]s}'}\nworker: {concurrency: '${file:%[1]s}'}\n"+

@@ -12,7 +12,7 @@ import (
 	"lockstep/jobs"
 )
 
-func TestSecretsAreRedactedAndNothingElse(t *testing.T) {
+func TestOnlySecretsAreRedacted(t *testing.T) {
 	t.Parallel()
 	job := &jobs.Job{
 		Name:    "a",
@@ -40,7 +40,7 @@ func TestSecretsAreRedactedAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestChangesAreToldKeyByKeyWithoutSecrets(t *testing.T) {
+func TestChangesAreListedKeyByKeyWithoutSecrets(t *testing.T) {
 	t.Parallel()
 	c := load(t, `
 jobs:
@@ -90,6 +90,6 @@ func TestEachKeyOfAJobHasItsOrigin(t *testing.T) {
 		t.Errorf("got %v, want the default timeout of an http job", bare.JobValues("a"))
 	}
 	if c.JobValues("b") != nil {
-		t.Error("a job that is not there has values")
+		t.Error("an unknown job has values")
 	}
 }

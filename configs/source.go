@@ -49,7 +49,7 @@ func newSource(path string, data []byte) *source {
 // path of [Options].
 func (l *loader) readPath(path string, by *place) {
 	if path == "" { // usually an unset variable
-		l.add(Problem{Origin: Origin{File: `""`}, Severity: SeverityError, Code: CodeUnreadable, Message: "a path that is empty names no file"}, "")
+		l.add(Problem{Origin: Origin{File: `""`}, Severity: SeverityError, Code: CodeUnreadable, Message: "the path is empty"}, "")
 		return
 	}
 	info, err := os.Stat(path)
@@ -219,7 +219,7 @@ func identity(path string) string {
 	return path // a pipe, such as bash's <(...)
 }
 
-var errPipe = errors.New("it is a pipe or a device, which can be read only once; write what it gives into a file")
+var errPipe = errors.New("it is a pipe or a device, which can be read only once; write its output to a file")
 
 // isLasting reports whether a file can be read repeatedly. Opening a pipe without a writer would
 // block forever.
@@ -351,8 +351,8 @@ func (l *loader) parse(s *source) {
 	var second yaml.Node
 	switch err := loader.Load(&second); {
 	case err == nil:
-		l.errorAt(s, &second, CodeSecondDocument, "a second YAML document begins here; a config file holds one",
-			"put it into a file of its own, and include that")
+		l.errorAt(s, &second, CodeSecondDocument, "a second YAML document begins here; a config file has only one",
+			"put it into its own file, and include that file")
 		return
 	case !errors.Is(err, io.EOF):
 		l.syntaxError(s, err)
@@ -369,7 +369,7 @@ func (l *loader) parse(s *source) {
 		return
 	}
 	if root.Kind != yaml.MappingNode {
-		l.errorAt(s, root, CodeType, "a config file is a map of keys, not "+describe(root), "begin with a key, such as jobs:")
+		l.errorAt(s, root, CodeType, "a config file must be a map of keys, not "+describe(root), "begin with a key, such as jobs:")
 		return
 	}
 	s.root = root
@@ -418,17 +418,17 @@ func (l *loader) syntaxError(s *source, err error) {
 	case strings.Contains(message, "tab character"), strings.HasPrefix(s.line(load.Mark.Line), "\t"):
 		hint = "YAML is indented with spaces, not with tabs"
 	case strings.Contains(message, "mapping values are not allowed"):
-		hint = `put a value that has ": " in it into quotes, and look at the indentation`
+		hint = `quote a value that contains ": ", and check the indentation`
 	case strings.Contains(message, "scanning an alias"):
-		hint = `put a value that begins with * into quotes: "*/5 * * * *"`
+		hint = `quote a value that begins with *: "*/5 * * * *"`
 	case strings.Contains(message, "cannot start any token"):
-		hint = "put a value that begins with @, % or ` into quotes"
+		hint = "quote a value that begins with @, % or `"
 	case strings.Contains(message, "parsing a flow") && strings.Contains(s.line(load.Mark.Line), "${"):
-		hint = "put a value with ${...} into quotes between [ ] or { }"
+		hint = "quote a value with ${...} inside [ ] or { }"
 	case strings.Contains(message, "parsing a flow"):
 		hint = fmt.Sprintf("a bracket may be missing: this began at %d:%d", load.ContextMark.Line, load.ContextMark.Column)
 	case strings.Contains(message, "did not find expected key"), strings.Contains(message, "block collection"):
-		hint = "look at the indentation of this line and of those above it"
+		hint = "check the indentation of this line and of those above it"
 	}
 	line, column := load.Mark.Line, load.Mark.Column
 	blank := func() bool { return strings.TrimSpace(s.line(line)) == "" }

@@ -103,7 +103,7 @@ var otherWords = map[string]string{
 
 // noWords maps the names of keys in other tools that have no equivalent here to a remedy.
 var noWords = map[string]string{
-	"enabled": "leave it out: a job runs, unless it says paused: true", "lockstep": "write what is in it at the top level",
+	"enabled": "leave it out: a job runs, unless it says paused: true", "lockstep": "write its contents at the top level",
 	"version": "leave it out: configs have no version",
 }
 

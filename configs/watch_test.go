@@ -87,16 +87,16 @@ func TestIncludedFilesAreWatched(t *testing.T) {
 	if err := os.Remove(filepath.Join(w.dir, "conf.d/b.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	w.next(2, "a file that is gone")
+	w.next(2, "a file disappeared")
 	if err := os.RemoveAll(filepath.Join(w.dir, "more")); err != nil {
 		t.Fatal(err)
 	}
-	w.next(-1, "a folder that is gone")
+	w.next(-1, "a folder disappeared")
 	w.write("more/x.yaml", "jobs: {d: {command: [a]}}")
-	w.next(2, "a folder that is back")
+	w.next(2, "a folder came back")
 }
 
-func TestWhatSaysTheSameIsNotLoadedAgain(t *testing.T) {
+func TestUnchangedContentsAreNotReloaded(t *testing.T) {
 	t.Parallel()
 	w := watch(t, "lockstep.yaml", map[string]string{"lockstep.yaml": oneJob, "other.log": ""})
 	w.next(1, "the start")
@@ -109,7 +109,7 @@ func TestWhatSaysTheSameIsNotLoadedAgain(t *testing.T) {
 	w.next(2, "the first change of what it says")
 }
 
-func TestSecretThatComesLaterIsSeen(t *testing.T) {
+func TestSecretThatAppearsLaterIsLoaded(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	w := watch(t, "lockstep.yaml", map[string]string{
@@ -122,7 +122,7 @@ func TestSecretThatComesLaterIsSeen(t *testing.T) {
 	w.next(1, "the secret is there")
 }
 
-func TestLinksThatLeadToEachOtherAreFollowedOnce(t *testing.T) {
+func TestCyclicLinksAreFollowedOnce(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for from, to := range map[string]string{"a": "b", "b": "a"} {

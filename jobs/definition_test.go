@@ -34,7 +34,7 @@ func TestUnknownKeysOfADefinitionAreNamed(t *testing.T) {
 	}
 	for i, value := range reflect.ValueOf(full()).Elem().Fields() {
 		if i.IsExported() && value.IsZero() {
-			t.Errorf("%s is not set: the test would not see that it is taken for unknown", i.Name)
+			t.Errorf("%s is not set, so the test would not notice if it counted as unknown", i.Name)
 		}
 	}
 	mine := keys(t, "shop", key1)
@@ -51,8 +51,8 @@ func TestUnknownKeysOfADefinitionAreNamed(t *testing.T) {
 		"in http":                      {`"http":{`, `"http":{"body":"x",`, []string{"http.body"}},
 		"in history":                   {`"history":{`, `"history":{"bytes":1,`, []string{"history.bytes"}},
 		"several":                      {`"lock":{`, `"b":1,"a":2,"lock":{"z":1,"y":2,`, []string{"a", "b", "lock.y", "lock.z"}},
-		"in a member that comes twice": {`"lock":{`, `"lock":{"until":1},"lock":{`, []string{`"until"`}},
-		"a signature that is none":     {`{"name"`, `{"signature":"ab","name"`, nil},
+		"in a duplicate member": {`"lock":{`, `"lock":{"until":1},"lock":{`, []string{`"until"`}},
+		"an invalid signature":     {`{"name"`, `{"signature":"ab","name"`, nil},
 	} {
 		text := strings.Replace(string(text), c.old, c.new, 1)
 		for form, text := range map[string]string{"": text, ", signed": string(mine.Sign("full", []byte(text)))} {
@@ -85,7 +85,7 @@ func TestUnknownKeysOfADefinitionAreNamed(t *testing.T) {
 	}
 }
 
-func TestTheBundleOfADefinitionWithAnUnknownLockKeyCannotBeTold(t *testing.T) {
+func TestUnknownLockKeyMakesTheBundleUnknown(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{
 		`{"name":"j","lock":{"exclusive":["a"]}}`: true,

@@ -14,7 +14,7 @@ var (
 
 	// ErrDrain says that the worker shuts down and hands the run back. It counts as neither a
 	// failure nor a crash.
-	ErrDrain = errors.New("the worker drains")
+	ErrDrain = errors.New("the worker is draining")
 
 	// ErrCanceled says that the run must end, because a person canceled it or the job's next tick
 	// replaces it. The run is not retried.
@@ -24,7 +24,7 @@ var (
 // ErrTerminated says that a SIGTERM ended a command, and that the worker did not send it. A service
 // manager sends SIGTERM to every process of a service that it stops. In that case the run is handed
 // back, as in any drain. Otherwise the attempt has failed.
-var ErrTerminated = errors.New("the command was told to end")
+var ErrTerminated = errors.New("the command was ended by SIGTERM")
 
 // ErrAbandoned says that a handler ignored the end of its context until its process was about to
 // exit, and is still running.

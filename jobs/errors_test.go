@@ -19,7 +19,7 @@ func TestPermanentAndRetryAfterAreSeenThroughWrapping(t *testing.T) {
 		t.Errorf("got %v (permanent %v), want a permanent error that wraps EOF", permanent, jobs.IsPermanent(permanent))
 	}
 	if jobs.IsPermanent(io.EOF) || jobs.IsPermanent(nil) || jobs.Permanent(nil) != nil {
-		t.Error("an error that nobody called permanent is permanent")
+		t.Error("an ordinary error is permanent")
 	}
 
 	after := fmt.Errorf("settle: %w", jobs.RetryAfter(time.Minute, io.EOF))
@@ -30,7 +30,7 @@ func TestPermanentAndRetryAfterAreSeenThroughWrapping(t *testing.T) {
 		t.Errorf("negative pause: got %v, %v; want 0, true", d, ok)
 	}
 	if _, ok := jobs.RetryDelay(io.EOF); ok || jobs.RetryAfter(time.Minute, nil) != nil {
-		t.Error("a pause that nobody asked for")
+		t.Error("got a pause from an ordinary error")
 	}
 }
 

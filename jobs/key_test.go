@@ -12,7 +12,7 @@ import (
 	"lockstep/locks"
 )
 
-func TestKeyThatArgsCannotFillFailsForGood(t *testing.T) {
+func TestKeyThatArgsCannotFillIsNotRetried(t *testing.T) {
 	t.Parallel()
 	key, err := jobs.ParseKey("b:{id}")
 	if err != nil || key.String() != "b:{id}" {
@@ -99,7 +99,7 @@ func TestResourcesOfAnAttempt(t *testing.T) {
 	}
 }
 
-func TestASpreadIsTheSameEverywhereAndShorterThanTheGap(t *testing.T) {
+func TestSpreadIsTheSameEverywhereAndShorterThanTheGap(t *testing.T) {
 	t.Parallel()
 	job := &jobs.Job{Name: "j", Jitter: time.Minute}
 	tick := time.Date(2026, 11, 21, 1, 0, 0, 0, time.UTC)
@@ -108,7 +108,7 @@ func TestASpreadIsTheSameEverywhereAndShorterThanTheGap(t *testing.T) {
 		at := tick.Add(time.Duration(i) * time.Minute)
 		spread := job.Spread(at, time.Hour)
 		if spread != (&jobs.Job{Name: "j", Jitter: time.Minute}).Spread(at.In(time.Local), time.Hour) {
-			t.Errorf("%v: another replica answers otherwise", at)
+			t.Errorf("%v: another replica gets a different result", at)
 		}
 		if spread < 0 || spread >= time.Minute {
 			t.Errorf("%v: %v, want less than the jitter", at, spread)

@@ -10,7 +10,7 @@ import (
 	"lockstep/jobs"
 )
 
-func TestHooksAreCalledInOrderAndBack(t *testing.T) {
+func TestStopCallsHooksInReverseOrder(t *testing.T) {
 	t.Parallel()
 	var calls []string
 	call := func(name string, err error) func(context.Context) error {
@@ -37,14 +37,14 @@ func TestHooksAreCalledInOrderAndBack(t *testing.T) {
 	}
 }
 
-func TestWhatWasNotOpenedIsNotClosed(t *testing.T) {
+func TestStopSkipsHooksAfterAFailedStart(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(context.Context) error{
 		"connection refused": func(context.Context) error { return errors.New("connection refused") },
 		"panic: no such file": func(context.Context) error {
 			panic("no such file")
 		},
-		"the worker drains: context canceled": func(ctx context.Context) error { return ctx.Err() },
+		"the worker is draining: context canceled": func(ctx context.Context) error { return ctx.Err() },
 	} {
 		var calls []string
 		reg := jobs.NewRegistry()

@@ -26,7 +26,7 @@ func TestCutTextEndsAtAWholeCharacterAndSaysSo(t *testing.T) {
 	}
 }
 
-func TestWhatIsTooLargeIsRefusedWithLimitAndRemedy(t *testing.T) {
+func TestTooLargeTextsAreRefusedWithLimitAndRemedy(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		err  error

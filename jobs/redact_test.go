@@ -185,7 +185,7 @@ func values(secrets []Secret) (list []string) {
 }
 
 // Output that is not part of a secret is not delayed.
-func TestRedactingWriterHoldsBackOnlyWhatMayBeASecret(t *testing.T) {
+func TestRedactingWriterHoldsBackOnlyPossibleSecrets(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer
 	w := NewRedactor([]Secret{{"${A}", "hunter2"}}).Writer(&b)
@@ -203,7 +203,7 @@ func TestRedactingWriterHoldsBackOnlyWhatMayBeASecret(t *testing.T) {
 }
 
 // A tail that is cut in the middle of a secret reveals neither part of it.
-func TestTailBehindARedactorNeverShowsAPartOfASecret(t *testing.T) {
+func TestRedactedTailNeverShowsPartOfASecret(t *testing.T) {
 	t.Parallel()
 	const secret = "hunter2-5f0c81"
 	for _, size := range []int{1, 5, 14, 20, 23, 27, 40} {

@@ -28,7 +28,7 @@ func attemptOf(handler, args string) *jobs.Attempt {
 	return &jobs.Attempt{Job: &jobs.Job{Name: "settle-bills", Handler: handler}, Run: "settle-bills#7", Args: json.RawMessage(args)}
 }
 
-func TestHandlerIsToldAllAboutItsAttempt(t *testing.T) {
+func TestRunHasAllFactsOfItsAttempt(t *testing.T) {
 	t.Parallel()
 	var output bytes.Buffer
 	attempt := attemptOf("bills.settle", `{"bill_ids": [1, 2], "account": {"id": "a"}}`)
@@ -61,7 +61,7 @@ func TestHandlerIsToldAllAboutItsAttempt(t *testing.T) {
 	}
 }
 
-func TestArgsThatDoNotFitFailForGoodAndNameTheField(t *testing.T) {
+func TestArgsThatDoNotFitAreNotRetriedAndNameTheField(t *testing.T) {
 	t.Parallel()
 	reg := jobs.NewRegistry()
 	jobs.Handle(reg, "bills.settle", func(context.Context, *jobs.Run[settle]) error { return nil })
@@ -89,7 +89,7 @@ func TestArgsThatDoNotFitFailForGoodAndNameTheField(t *testing.T) {
 	}
 }
 
-func TestUnknownFieldOfTheArgsPassesUnlessTheHandlerIsStrict(t *testing.T) {
+func TestUnknownArgsFieldIsIgnoredUnlessTheHandlerIsStrict(t *testing.T) {
 	t.Parallel()
 	reg := jobs.NewRegistry()
 	var got []settle
@@ -204,11 +204,11 @@ func TestErrorSaysWhyTheContextEnded(t *testing.T) {
 			t.Errorf("got %v, want it to wrap the handler's own error too", err)
 		}
 		if err := reg.Execute(ctx, attemptOf("done", "")); err != nil {
-			t.Errorf("a handler that finished all the same: got %v, want nil", err)
+			t.Errorf("a handler that finished anyway: got %v, want nil", err)
 		}
 	}
 	if err := reg.Execute(t.Context(), attemptOf("own", "")); err != own { //nolint:errorlint // unwrapped
-		t.Errorf("got %v, want the handler's error as it is", err)
+		t.Errorf("got %v, want the handler's error unchanged", err)
 	}
 }
 
@@ -251,7 +251,7 @@ func TestHandlePanicsOnMistakesOfTheProgram(t *testing.T) {
 	}
 }
 
-func TestAHandlerIsLeftBehindOnlyWhenItsAttemptIsAbandoned(t *testing.T) {
+func TestExecuteLeavesAHandlerOnlyWhenTheAttemptIsAbandoned(t *testing.T) {
 	t.Parallel()
 	reg := jobs.NewRegistry()
 	end, ended := make(chan struct{}), make(chan struct{})

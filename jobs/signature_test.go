@@ -25,7 +25,7 @@ func keys(t *testing.T, namespace string, list ...[]byte) *jobs.Keys {
 	return k
 }
 
-func TestASignatureIsValidForItsJobNamespaceAndBytesOnly(t *testing.T) {
+func TestSignatureIsValidOnlyForItsJobNamespaceAndBytes(t *testing.T) {
 	t.Parallel()
 	definition := []byte(`{"name":"backup","command":["true"]}`)
 	mine := keys(t, "shop", key1)

@@ -62,7 +62,7 @@ func TestTailAgreesWithKeepingEverything(t *testing.T) {
 	}
 }
 
-func TestTailTakesManyWritersAndIsNeverLongerThanAsked(t *testing.T) {
+func TestTailAllowsManyWritersAndNeverExceedsItsSize(t *testing.T) {
 	t.Parallel()
 	tail := jobs.NewTail(0)
 	var writers sync.WaitGroup

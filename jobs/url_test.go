@@ -2,7 +2,7 @@ package jobs
 
 import "testing"
 
-func TestSafeURLHidesWhatMayBeASecret(t *testing.T) {
+func TestSafeURLHidesPossibleSecrets(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]string{
 		"":                          "",

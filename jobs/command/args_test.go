@@ -39,7 +39,7 @@ const showArgs = `
 		printf 'variable %s' "$LOCKSTEP_ARGS" | wc -c
 	fi`
 
-func TestLargeArgsReachACommandInAFile(t *testing.T) {
+func TestCommandGetsLargeArgsInAFile(t *testing.T) {
 	left := temporary(t)
 	t.Setenv("LOCKSTEP_ARGS_FILE", "another attempt's")
 	t.Setenv("LOCKSTEP_ARGS", "another attempt's")
@@ -69,7 +69,7 @@ func TestLargeArgsReachACommandInAFile(t *testing.T) {
 	}
 }
 
-func TestNoFileOfArgsIsLeftBehind(t *testing.T) {
+func TestArgsFileIsAlwaysRemoved(t *testing.T) {
 	left := temporary(t)
 	attempt, _ := attemptOf("no-such-program")
 	attempt.Args = sized(200_000)
@@ -84,7 +84,7 @@ func TestNoFileOfArgsIsLeftBehind(t *testing.T) {
 	attempt, _ = attemptOf("sleep", "1000")
 	attempt.Args = sized(200_000)
 	result := execute(t, ctx, newExecutor(0), attempt)
-	eventually(t, "the file is there", func() bool { return len(left()) == 1 })
+	eventually(t, "the file exists", func() bool { return len(left()) == 1 })
 	cancel(jobs.ErrCanceled)
 	if err := wait(t, result); !errors.Is(err, jobs.ErrCanceled) {
 		t.Errorf("got %v, want it canceled", err)
@@ -94,7 +94,7 @@ func TestNoFileOfArgsIsLeftBehind(t *testing.T) {
 	}
 }
 
-func TestTheGuardOfADeadWorkerRemovesTheFileOfItsArgs(t *testing.T) {
+func TestGuardOfADeadWorkerRemovesTheArgsFile(t *testing.T) {
 	left := temporary(t)
 	t.Setenv("ARGS_SIZE", "200000")
 	worker, f := startWorker(t)
@@ -108,13 +108,13 @@ func TestTheGuardOfADeadWorkerRemovesTheFileOfItsArgs(t *testing.T) {
 	eventually(t, "the file is removed", func() bool { return len(left()) == 0 })
 }
 
-func TestArgsThatCannotBeWrittenNameTheFolder(t *testing.T) {
+func TestErrorOfWritingArgsNamesTheFolder(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "none")
 	t.Setenv("TMPDIR", folder)
 	attempt, _ := attemptOf("true")
 	attempt.Args = sized(200_000)
 	err := newExecutor(0).Execute(t.Context(), attempt)
 	if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), folder) || jobs.IsPermanent(err) {
-		t.Errorf("got %v, want an error that names TMPDIR and may be gone on another worker", err)
+		t.Errorf("got %v, want a retryable error that names TMPDIR", err)
 	}
 }

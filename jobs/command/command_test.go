@@ -22,7 +22,7 @@ import (
 	"lockstep/locks"
 )
 
-func TestCommandGetsWhatTheInterfacePromises(t *testing.T) {
+func TestCommandGetsTheDocumentedEnvironment(t *testing.T) {
 	t.Setenv("INHERITED", "from the worker")
 	t.Setenv("OVERRIDDEN", "from the worker")
 	t.Setenv("TRACEPARENT", "the worker's own")
@@ -87,7 +87,7 @@ func TestCommandGetsWhatTheInterfacePromises(t *testing.T) {
 
 // Neither a command nor its guard, which the command can inspect, has the variables that the worker
 // withholds.
-func TestCommandAndGuardInheritOnlyWhatTheyAreGiven(t *testing.T) {
+func TestCommandAndGuardInheritOnlyTheirOwnEnvironment(t *testing.T) {
 	t.Setenv("CREDENTIAL", "hunter2-5f0c81")
 	self, err := command.Self()
 	if err != nil {
@@ -187,7 +187,7 @@ func TestCommandThatCannotBeStarted(t *testing.T) {
 		{[]string{"/no/such/program"}, `start "/no/such/program": no such file or directory`, fs.ErrNotExist, 127},
 		{[]string{file("plain", "", 0o600)}, "permission denied", fs.ErrPermission, 126},
 		{[]string{folder}, "is a directory", syscall.EISDIR, 126},
-		{[]string{file("no-interpreter", "#!/no/such/shell\n", 0o700)}, "the interpreter that its first line names is not", fs.ErrNotExist, 127},
+		{[]string{file("no-interpreter", "#!/no/such/shell\n", 0o700)}, "the interpreter in its first line does not", fs.ErrNotExist, 127},
 		{[]string{file("no-format", "echo hello\n", 0o700)}, "exec format error (a script needs a first line like #!/bin/sh)", syscall.ENOEXEC, 126},
 	} {
 		attempt, output := attemptOf(test.argv...)
@@ -209,7 +209,7 @@ func TestCommandThatCannotBeStarted(t *testing.T) {
 	attempt.Locks = []string{strings.Repeat("x", 200_000)}
 	err := newExecutor(0).Execute(t.Context(), attempt)
 	if !jobs.IsPermanent(err) || !strings.Contains(err.Error(), "LOCKSTEP_LOCKS has 200004 bytes") {
-		t.Errorf("names of locks that fit into no environment: got %v, want a permanent error that says so", err)
+		t.Errorf("names of locks that do not fit into an environment: got %v, want a permanent error that says so", err)
 	}
 }
 
@@ -238,7 +238,7 @@ func TestHugeOutputDoesNotBlock(t *testing.T) {
 	}
 }
 
-func TestLeftoversAreKilledAndHoldNothingUp(t *testing.T) {
+func TestLeftoversAreKilledWithoutDelay(t *testing.T) {
 	t.Parallel()
 	f := newForest(t)
 	attempt, output := f.attempt(tree + "while [ $(wc -l < $PIDS) -lt 4 ]; do sleep 0.01; done; echo done")
@@ -248,7 +248,7 @@ func TestLeftoversAreKilledAndHoldNothingUp(t *testing.T) {
 	if left := f.alive(); len(left) > 0 || len(f.pids()) != treeSize {
 		t.Errorf("processes %v of %v are left", left, f.pids())
 	}
-	if want := "done\nlockstep: the command left 3 processes running; they were killed, since its lock is free now\n"; output.String() != want {
+	if want := "done\nlockstep: the command left 3 processes running; they were killed, because its lock is about to be released\n"; output.String() != want {
 		t.Errorf("output %q, want %q", output, want)
 	}
 }
@@ -277,7 +277,7 @@ func TestEndOfContextKillsAllDescendants(t *testing.T) {
 	}
 }
 
-func TestCommandMayEndItselfAtTerm(t *testing.T) {
+func TestCommandCanEndItselfOnTERM(t *testing.T) {
 	t.Parallel()
 	f := newForest(t)
 	for script, wantExit := range map[string]*command.ExitError{
@@ -336,7 +336,7 @@ func TestKillNeverComesLaterThanKillBy(t *testing.T) {
 	}
 }
 
-func TestDeadlineEndsACommandWhoseContextGoesOn(t *testing.T) {
+func TestDeadlineEndsACommandBeforeItsContext(t *testing.T) {
 	t.Parallel()
 	f := newForest(t)
 	attempt, _ := f.attempt(tree + "wait")
@@ -352,7 +352,7 @@ func TestDeadlineEndsACommandWhoseContextGoesOn(t *testing.T) {
 	}
 }
 
-func TestDeadlineThatMovesOnKeepsTheCommandAlive(t *testing.T) {
+func TestMovedDeadlineKeepsTheCommandAlive(t *testing.T) {
 	t.Parallel()
 	attempt, output := attemptOf("sh", "-c", "sleep 2; echo end")
 	attempt.KillBy = func() time.Duration { return locks.BootTime() + time.Second }
@@ -361,7 +361,7 @@ func TestDeadlineThatMovesOnKeepsTheCommandAlive(t *testing.T) {
 	}
 }
 
-func TestNothingIsStartedTooLate(t *testing.T) {
+func TestNoCommandStartsTooLate(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(jobs.ErrDrain)
@@ -405,7 +405,7 @@ func TestCommandOfAFrozenWorkerDiesAtTheDeadline(t *testing.T) {
 	_ = worker.Wait()
 	result, err := os.ReadFile(filepath.Join(filepath.Dir(f.file), "result"))
 	if err != nil || !strings.HasPrefix(string(result), "lost=true") {
-		t.Errorf("Execute in the worker that goes on: %q, %v; want ErrLost", result, err)
+		t.Errorf("Execute in the worker that continues: %q, %v; want ErrLost", result, err)
 	}
 }
 
@@ -437,7 +437,7 @@ func TestCommandDiesWithItsGuard(t *testing.T) {
 			t.Fatal(err)
 		}
 		err := wait(t, result)
-		if left := f.alive(); err == nil || !strings.Contains(err.Error(), `the guard of "sh" ended before it: signal: killed`) || !errors.Is(err, cause) && cause != nil || len(left) > 0 {
+		if left := f.alive(); err == nil || !strings.Contains(err.Error(), `the guard of "sh" ended before the command: signal: killed`) || !errors.Is(err, cause) && cause != nil || len(left) > 0 {
 			t.Errorf("got %v with %v left, want an error about the guard, with the cause %v, and nothing", err, left, cause)
 		}
 		cancel(nil)

@@ -215,7 +215,7 @@ func (g *guard) start(s *start) *failed {
 		_, statErr := os.Stat(path)
 		switch {
 		case f.Errno == syscall.ENOENT && path != "" && statErr == nil:
-			f.Reason += " (the file is there, but the interpreter that its first line names is not)"
+			f.Reason += " (the file exists, but the interpreter in its first line does not)"
 		case f.Errno == syscall.ENOEXEC:
 			f.Reason += " (a script needs a first line like #!/bin/sh)"
 		case f.Errno == syscall.E2BIG:

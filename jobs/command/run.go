@@ -184,7 +184,7 @@ func (e *Executor) Run(ctx context.Context, spec Spec) error {
 		if guardErr == nil {
 			guardErr = errors.New("exit status 0")
 		}
-		err := fmt.Errorf("the guard of %q ended before it: %w", spec.Argv[0], guardErr)
+		err := fmt.Errorf("the guard of %q ended before the command: %w", spec.Argv[0], guardErr)
 		if cause := context.Cause(ctx); cause != nil {
 			err = fmt.Errorf("%w (%w)", cause, err)
 		}
@@ -362,7 +362,7 @@ func (c *child) watch(ctx context.Context) {
 			if overdue() {
 				if !c.killed {
 					c.killed = true
-					c.log.Warn("guard does not answer; its worker kills the command", "guard", c.cmd.Process.Pid, "command", c.pid, "label", c.spec.Label)
+					c.log.Warn("guard does not respond; the worker kills the command", "guard", c.cmd.Process.Pid, "command", c.pid, "label", c.spec.Label)
 				}
 				_ = c.cmd.Process.Signal(syscall.SIGCONT)
 				c.killCommand()
@@ -442,7 +442,7 @@ func (c *child) close() error {
 // the command.
 func (c *child) killInPlace() {
 	if c.pid != 0 {
-		c.log.Warn("guard was killed; its worker kills the command", "guard", c.cmd.Process.Pid, "command", c.pid, "label", c.spec.Label)
+		c.log.Warn("guard was killed; the worker kills the command", "guard", c.cmd.Process.Pid, "command", c.pid, "label", c.spec.Label)
 	}
 	if left := c.mark.kill(outputDelay); len(left) > 0 {
 		c.log.Error("guard was killed, and processes of its command cannot be killed", "pids", left, "label", c.spec.Label)
@@ -483,7 +483,7 @@ func (c *child) result(ctx context.Context) error {
 	case c.ended.Overdue, killed:
 		cause = locks.ErrLost
 	default:
-		cause = errors.New("its guard got no more orders")
+		cause = errors.New("its guard received no more orders")
 	}
 	if exit == nil {
 		return fmt.Errorf("%w (exit status 0)", cause)
@@ -495,7 +495,7 @@ func (c *child) result(ctx context.Context) error {
 // command will look for the reason there.
 func (c *child) noteLeftovers() {
 	if c.gone != nil && c.gone.Leftovers > 0 && c.spec.Stderr != nil {
-		fmt.Fprintf(c.spec.Stderr, "lockstep: the command left %d processes running; they were killed, since its lock is free now\n", c.gone.Leftovers)
+		fmt.Fprintf(c.spec.Stderr, "lockstep: the command left %d processes running; they were killed, because its lock is about to be released\n", c.gone.Leftovers)
 	}
 }
 

@@ -45,7 +45,7 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 }
 
-func TestRunUsesTheFilesAndTheFolderThatItIsGiven(t *testing.T) {
+func TestRunUsesTheFilesAndTheFolderOfItsSpec(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	input := filepath.Join(folder, "input")
@@ -202,7 +202,7 @@ func TestCommandInTheForegroundUsesTheTerminal(t *testing.T) {
 	}
 }
 
-func TestFilesAreNoForeground(t *testing.T) {
+func TestFilesAreNotAForeground(t *testing.T) {
 	t.Parallel()
 	file, err := os.Open(os.DevNull)
 	if err != nil {

@@ -150,7 +150,7 @@ func (e *Executor) send(request *http.Request, attempt *jobs.Attempt) error {
 	code := response.StatusCode
 	if code >= 200 && code <= 299 {
 		if readErr != nil {
-			return fmt.Errorf("%s: %s, but its body broke off: %w", what, response.Status, readErr)
+			return fmt.Errorf("%s: %s, but its body was cut off: %w", what, response.Status, readErr)
 		}
 		return nil
 	}

@@ -174,7 +174,7 @@ func TestStatusDecides(t *testing.T) {
 	}
 }
 
-func TestRedirectSaysWhereItPoints(t *testing.T) {
+func TestRedirectErrorNamesItsTarget(t *testing.T) {
 	t.Parallel()
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "https://elsewhere.example/path?secret=1", http.StatusMovedPermanently)
@@ -223,7 +223,7 @@ func TestEchoedSecretIsReplacedBeforeTheBodyIsCut(t *testing.T) {
 	}
 }
 
-func TestErrorsOfTheNetworkAreTriedAgain(t *testing.T) {
+func TestNetworkErrorsAreRetried(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -242,12 +242,12 @@ func TestErrorsOfTheNetworkAreTriedAgain(t *testing.T) {
 		attempt, _ := attemptOf(url)
 		err := execute(t, t.Context(), attempt)
 		if err == nil || jobs.IsPermanent(err) || strings.Contains(err.Error(), "secret") || !strings.HasPrefix(err.Error(), "POST 127.0.0.1:") {
-			t.Errorf("%s: got %v (permanent %v), want an error with method and host that is tried again", name, err, jobs.IsPermanent(err))
+			t.Errorf("%s: got %v (permanent %v), want a retryable error with method and host", name, err, jobs.IsPermanent(err))
 		}
 	}
 }
 
-func TestRequestThatCannotBeSentFailsForGood(t *testing.T) {
+func TestInvalidRequestIsNotRetried(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		change func(*jobs.Job)
@@ -268,7 +268,7 @@ func TestRequestThatCannotBeSentFailsForGood(t *testing.T) {
 		}
 	}
 	if _, err := httpjob.New(httpjob.Options{Output: -1}); err == nil {
-		t.Error("New took a negative Output")
+		t.Error("New accepted a negative Output")
 	}
 }
 

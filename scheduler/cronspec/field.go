@@ -42,9 +42,9 @@ func (f *field) check(p part, b *strings.Builder) *Error {
 		at += len(text) + len(",")
 		switch {
 		case text == "":
-			return f.wrong(p, "an empty place in the list", "remove a comma")
+			return f.wrong(p, "an empty element in the list", "remove a comma")
 		case text == "*" && len(items) > 1:
-			return f.wrong(p, "* takes in the rest of the list", "write *, or only the rest")
+			return f.wrong(p, "* already includes the rest of the list", "write *, or only the rest")
 		}
 		if i > 0 {
 			b.WriteByte(',')
@@ -67,7 +67,7 @@ func (f *field) checkItem(item part, b *strings.Builder) *Error {
 	if stepped {
 		number, ok := parseNumber(stepText)
 		if !ok || number < 1 {
-			return f.wrong(item, "what follows the / must be a number from 1", "")
+			return f.wrong(item, "the step after the / must be a number of at least 1", "")
 		}
 		if step = number; step > 1 && step > high-low {
 			return f.wrong(item, fmt.Sprintf("a step of %d leads past the end, so only %d would match", step, low),
@@ -154,13 +154,13 @@ func (f *field) unknown(item part, text string) *Error {
 	switch {
 	case f.day && strings.Contains(text, "#"):
 		return f.wrong(item, "# (the n-th weekday of a month) is not supported",
-			"run on that weekday and let the job look at the date")
+			"run on that weekday and let the job check the date")
 	case f.day && strings.Trim(upper, "0123456789") == "L":
 		return f.wrong(item, "L (the last day) is not supported",
-			"run on the 1st, or on 28-31 and let the job look at the date")
+			"run on the 1st, or on 28-31 and let the job check the date")
 	case f.day && strings.Trim(upper, "0123456789L") == "W":
 		return f.wrong(item, "W (the nearest working day) is not supported",
-			"run on mon-fri and let the job look at the date")
+			"run on mon-fri and let the job check the date")
 	case upper == "H" || strings.HasPrefix(upper, "H("):
 		return f.wrong(item, "H (a value made from the job's name) is not supported", "write a number")
 	}
@@ -176,11 +176,11 @@ func (f *field) unknown(item part, text string) *Error {
 func (f *field) misplaced(item part, base string) *Error {
 	switch {
 	case base == "?" && f.day:
-		return f.wrong(item, "? stands alone", "write *")
+		return f.wrong(item, "? must be alone", "write *")
 	case base == "?":
-		return f.wrong(item, "? is for the two day fields", "write *")
+		return f.wrong(item, "? is only for the two day fields", "write *")
 	}
-	return f.wrong(item, "* stands alone or before a /", "write "+f.bounds())
+	return f.wrong(item, "* must be alone or before a /", "write "+f.bounds())
 }
 
 // backwards explains a range that ends before it begins.

@@ -34,7 +34,7 @@ func TestClockChanges(t *testing.T) {
 			"2026-10-24T12:00:00Z", []string{"2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z"}},
 		{"asked in the second occurrence, the first is past", "30 2 * * *", "Europe/Berlin",
 			"2026-10-25T01:10:00Z", []string{"2026-10-26T01:30:00Z"}},
-		{"a named range of hours is meant by the wall clock too", "30 0-23 * * *", "Europe/Berlin",
+		{"a named range of hours follows the wall clock too", "30 0-23 * * *", "Europe/Berlin",
 			"2026-10-25T00:00:00Z", []string{"2026-10-25T00:30:00Z", "2026-10-25T02:30:00Z", "2026-10-25T03:30:00Z"}},
 		{"a star in the hour follows real time through a repeated hour", "30 * * * *", "Europe/Berlin",
 			"2026-10-25T00:00:00Z", []string{"2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z", "2026-10-25T02:30:00Z"}},
@@ -208,7 +208,7 @@ func TestNextIsZeroOnlyAtTheEndOfTime(t *testing.T) {
 	}
 }
 
-func TestNextGoesOnOnTheLastDayOfALeapYear(t *testing.T) {
+func TestNextContinuesOnTheLastDayOfALeapYear(t *testing.T) {
 	// From 2038 on, a rule makes the changes, and package time has no valid bound for this day.
 	at := instant(t, "2040-12-31T12:00:00Z")
 	for _, zone := range []string{"Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Santiago"} {
@@ -410,7 +410,7 @@ func changesOf(loc *time.Location, from, to time.Time) []change {
 		if end.IsZero() {
 			break
 		}
-		if !end.After(at) { // see TestNextGoesOnOnTheLastDayOfALeapYear
+		if !end.After(at) { // see TestNextContinuesOnTheLastDayOfALeapYear
 			end = at.Add(24 * time.Hour)
 		}
 		_, before := end.Add(-1).Zone()

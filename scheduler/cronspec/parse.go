@@ -98,7 +98,7 @@ func (s *Schedule) read(expr string) *Error {
 	if !s.pattern.comes() {
 		day := parts[3]
 		return &Error{Field: fields[3].name, Part: day.text, Offset: day.at,
-			Problem: "never comes" + s.pattern.monthWords(" in "), Hint: "write a day that does"}
+			Problem: "never occurs" + s.pattern.monthWords(" in "), Hint: "write a day that does"}
 	}
 	return nil
 }
@@ -156,7 +156,7 @@ func checkWhole(expr string, parts []part) *Error {
 			if !isZone(zone) {
 				zone = "Europe/Berlin"
 			}
-			return wrong("the time zone is a key of its own", "write timezone: "+zone)
+			return wrong("the time zone has its own key", "write timezone: "+zone)
 		}
 	}
 	if strings.HasPrefix(first.text, "@") {
@@ -200,7 +200,7 @@ func checkAlias(parts []part, wrong func(problem, hint string) *Error) *Error {
 	name := parts[0].text
 	if _, ok := aliases[name]; ok {
 		if len(parts) > 1 {
-			return wrong("a name stands alone", fmt.Sprintf("write %q, or five fields", name))
+			return wrong("a name must be alone", fmt.Sprintf("write %q, or five fields", name))
 		}
 		return nil
 	}
@@ -210,9 +210,9 @@ func checkAlias(parts []part, wrong func(problem, hint string) *Error) *Error {
 		if len(parts) > 1 && isInterval(parts[1].text) {
 			interval = parts[1].text
 		}
-		return wrong("an interval is a key of its own", "write every: "+interval)
+		return wrong("an interval has its own key", "write every: "+interval)
 	case "@reboot":
-		return wrong("a job runs once for all workers, and has no start of a machine to run at",
+		return wrong("a job runs once for all workers, and cannot run at the start of a machine",
 			"enqueue it where the machine is set up")
 	}
 	best, least := "@daily", len(name)

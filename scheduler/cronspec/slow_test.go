@@ -94,7 +94,7 @@ func slowValue(tb testing.TB, text string) int {
 	if i := strings.Index(months, text); i >= 0 {
 		return i/3 + 1
 	}
-	tb.Fatalf("%q is no value", text)
+	tb.Fatalf("%q is not a value", text)
 	return 0
 }
 

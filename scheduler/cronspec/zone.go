@@ -43,7 +43,7 @@ func LoadZone(name string) (*time.Location, error) {
 	loc, err := time.LoadLocation(name)
 	if err != nil {
 		return nil, &Error{Key: "timezone", Text: name, Part: name, Problem: "its zone file cannot be read: " + err.Error(),
-			Hint: "repair the system's zone files, or remove them: lockstep carries its own"}
+			Hint: "repair the system's zone files, or remove them: lockstep includes its own"}
 	}
 	kept, _ := zones.LoadOrStore(name, loc)
 	return kept.(*time.Location), nil
@@ -100,11 +100,11 @@ func explainZone(name string) (problem, hint string) {
 		return "not on every host", fmt.Sprintf("write %q", name[strings.Index(name, "/")+1:])
 	}
 	if m := offsetShape.FindStringSubmatch(strings.TrimSpace(name)); m != nil {
-		problem = "an offset is not a time zone: it knows no summer time"
+		problem = "an offset is not a time zone: it has no daylight saving time"
 		turned := map[string]string{"+": "-", "-": "+"}[m[1]] // in these names, west is positive
 		hours := strings.TrimPrefix(m[2], "0")
 		if fixed := "Etc/GMT" + turned + hours; (m[3] == "" || m[3] == "00") && isZone(fixed) {
-			return problem, placeExample + fmt.Sprintf(`, or %q (the sign is right, in these names it is turned)`, fixed)
+			return problem, placeExample + fmt.Sprintf(`, or %q (the sign is correct: these names invert it)`, fixed)
 		}
 		return problem, placeExample
 	}

@@ -98,10 +98,10 @@ func TestLoadZoneRefusesWithASuggestion(t *testing.T) {
 		"Local":               `every host has its own, so replicas would disagree on the ticks` + example,
 		"localtime":           `every host has its own, so replicas would disagree on the ticks` + example,
 		"right/Europe/Berlin": `not on every host; write "Europe/Berlin"`,
-		"UTC+2":               `an offset is not a time zone: it knows no summer time` + example + `, or "Etc/GMT-2" (the sign is right, in these names it is turned)`,
-		"-05:00":              `an offset is not a time zone: it knows no summer time` + example + `, or "Etc/GMT+5" (the sign is right, in these names it is turned)`,
-		"+05:30":              `an offset is not a time zone: it knows no summer time` + example,
-		"+99":                 `an offset is not a time zone: it knows no summer time` + example,
+		"UTC+2":               `an offset is not a time zone: it has no daylight saving time` + example + `, or "Etc/GMT-2" (the sign is correct: these names invert it)`,
+		"-05:00":              `an offset is not a time zone: it has no daylight saving time` + example + `, or "Etc/GMT+5" (the sign is correct: these names invert it)`,
+		"+05:30":              `an offset is not a time zone: it has no daylight saving time` + example,
+		"+99":                 `an offset is not a time zone: it has no daylight saving time` + example,
 	} {
 		_, err := cronspec.LoadZone(name)
 		if err == nil {

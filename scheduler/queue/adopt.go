@@ -9,13 +9,13 @@ import (
 
 var (
 	// ErrForeign says that this worker does not know what a request asks for.
-	ErrForeign = errors.New("no lockstep delivery")
+	ErrForeign = errors.New("not a lockstep delivery")
 
 	// ErrLater says that a request was certainly not adopted, and can be retried.
 	ErrLater = errors.New("not now")
 
 	// errDoubt makes a request count as tried, because it may have been adopted.
-	errDoubt = errors.New("it is not known whether the request was taken in")
+	errDoubt = errors.New("the request may or may not have been adopted")
 )
 
 // Request is a task from a plain asynq client. Its type may be the name of a job.

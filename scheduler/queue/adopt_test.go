@@ -143,9 +143,9 @@ func TestTaskThatIsNotAdoptedComesAgain(t *testing.T) {
 	}
 }
 
-// TestTaskOfADeadWorkerComesAsAnOldOne: asynq's recoverer puts a dead worker's tasks back and
+// TestTaskOfADeadWorkerCountsAsTried: asynq's recoverer puts a dead worker's tasks back and
 // counts the attempt.
-func TestTaskOfADeadWorkerComesAsAnOldOne(t *testing.T) {
+func TestTaskOfADeadWorkerCountsAsTried(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Client(t)
 	c, q := newClient(t, rdb)

@@ -27,7 +27,7 @@ func (e *OwnedError) Error() string {
 	var lines []string
 	for _, q := range slices.Sorted(maps.Keys(e.Owners)) {
 		lines = append(lines, fmt.Sprintf("%s: %q is used by namespace %q: choose another name in worker.queues, or, "+
-			"when no worker of %[3]q uses it any more, free it by: redis-cli HDEL %[4]s %[2]s", ErrOwned, q, e.Owners[q], ownersKey))
+			"when no worker of %[3]q uses it anymore, free it with: redis-cli HDEL %[4]s %[2]s", ErrOwned, q, e.Owners[q], ownersKey))
 	}
 	return strings.Join(lines, "\n")
 }
@@ -237,7 +237,7 @@ func (c *Client) Paused(ctx context.Context, queues []string) (map[string]bool, 
 		}
 	})
 	if err != nil {
-		return nil, fmt.Errorf("look for paused queues among %s: %w", strings.Join(queues, ", "), err)
+		return nil, fmt.Errorf("find paused queues among %s: %w", strings.Join(queues, ", "), err)
 	}
 	paused := make(map[string]bool, len(queues))
 	for q, exists := range commands {

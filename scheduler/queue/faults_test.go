@@ -87,7 +87,7 @@ func holdInAsynq(t *testing.T, rdb redis.UniversalClient, q string) (inHand <-ch
 }
 
 // To others, a server that loses Redis with a delivery in hand looks like one that was killed.
-func TestDeliveryActiveUnderNobodyIsNotAlive(t *testing.T) {
+func TestDeliveryActiveUnderADeadServerIsNotAlive(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
 	proxy := s.Proxy(t)
@@ -109,7 +109,7 @@ func TestDeliveryActiveUnderNobodyIsNotAlive(t *testing.T) {
 	now := &clock{now: time.Now()}
 	here.SetClock(now.read)
 	if !alive(t, here, d) {
-		t.Error("not alive although somebody has just fetched it")
+		t.Error("not alive although a worker has just fetched it")
 	}
 	now.turn(queue.NobodyAfter - time.Second)
 	if !alive(t, here, d) {
@@ -129,7 +129,7 @@ func TestDeliveryActiveUnderNobodyIsNotAlive(t *testing.T) {
 	proxy.Cut()
 	now.turn(queue.NobodyAfter)
 	if alive(t, here, d) {
-		t.Error("alive although its lease stands still")
+		t.Error("alive although its lease is unchanged")
 	}
 	if err := rdb.ZRem(t.Context(), lease, namespace+":r#1").Err(); err != nil {
 		t.Fatal(err)
@@ -169,7 +169,7 @@ func TestDeliveryActiveUnderALivingServerIsAlive(t *testing.T) {
 	eventually(t, "a heartbeat moves the lease", func() bool { return alive(t, c, d) })
 }
 
-func TestEmptiedRedisIsServedOn(t *testing.T) {
+func TestServerSurvivesAnEmptiedRedis(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.New(t, redistest.Options{}).Client(t)
 	c, q := newClient(t, rdb)
@@ -195,7 +195,7 @@ func TestEmptiedRedisIsServedOn(t *testing.T) {
 	eventually(t, "the queue is registered again", func() bool { return owner(t, c, q) != "" })
 }
 
-func TestServingResumesWhenRedisIsBack(t *testing.T) {
+func TestServerResumesWhenRedisIsBack(t *testing.T) {
 	t.Parallel()
 	s := redistest.New(t, redistest.Options{})
 	c, q := newClient(t, s.Client(t))
@@ -205,9 +205,9 @@ func TestServingResumesWhenRedisIsBack(t *testing.T) {
 	push(t, c, queue.Delivery{Run: "before", N: 1, Queue: q})
 	receive(t, got)
 	s.Kill()
-	eventually(t, "the outage is logged", func() bool { return lines.count("fetching deliveries fails") == 1 })
+	eventually(t, "the outage is logged", func() bool { return lines.count("fetching deliveries failed, will retry") == 1 })
 	if _, err := c.Push(t.Context(), queue.Delivery{Run: "during", N: 1, Queue: q}); err == nil {
-		t.Error("pushed to a Redis that is away")
+		t.Error("pushed to an unreachable Redis")
 	}
 	if err := s.Restart(t.Context()); err != nil {
 		t.Fatal(err)
@@ -326,7 +326,7 @@ func TestDeliveryEndsWithItsFetch(t *testing.T) {
 			t.Errorf("got %+v, want %+v", got, d)
 		}
 		if alive(t, c, d) {
-			t.Error("it is alive although somebody has taken it")
+			t.Error("it is alive although a worker has taken it")
 		}
 		// As if asynq itself had handled it.
 		now, err := asynq.NewInspectorFromRedisClient(rdb).GetQueueInfo(q)

@@ -58,7 +58,7 @@ func (c *Client) Fetched(ctx context.Context) ([]Fetch, error) {
 		}
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read what was fetched from %s: %w", strings.Join(queues, ", "), err)
+		return nil, fmt.Errorf("read fetched deliveries of %s: %w", strings.Join(queues, ", "), err)
 	}
 	var fetched []Fetch
 	for i, q := range queues {
@@ -148,7 +148,7 @@ func (h *inHand) drop(ctx context.Context, c *Client) error {
 	var failed error
 	for q, fields := range all {
 		if err := c.rdb.HDel(ctx, fetchedKey(q, c.namespace), fields...).Err(); err != nil {
-			failed = fmt.Errorf("forget what was fetched from %s: %w", q, err)
+			failed = fmt.Errorf("forget fetched deliveries of %s: %w", q, err)
 			h.done(q, fields...)
 		}
 	}

@@ -68,7 +68,7 @@ func TestForeignTaskGoesBackAndIsNeverEnded(t *testing.T) {
 
 // Tasks that asynq rejects before it calls a handler, and tasks that it cannot decode, must not
 // cost the worker a slot.
-func TestSlotsSurviveTasksThatAreNoneOfOurs(t *testing.T) {
+func TestForeignTasksCostNoSlots(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Client(t)
 	c, q := newClient(t, rdb)

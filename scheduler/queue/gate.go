@@ -139,7 +139,7 @@ func (g *gate) failed(err error) {
 	g.next = time.Now().Add(g.spread(errorPause))
 	if !g.failing {
 		g.failing = true
-		g.log.Warn("fetching deliveries fails", "error", err)
+		g.log.Warn("fetching deliveries failed, will retry", "error", err)
 	}
 }
 

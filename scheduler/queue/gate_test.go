@@ -58,7 +58,7 @@ func TestIdleQueueCostsTheSameWhateverTheNumberOfFetchers(t *testing.T) {
 	}
 }
 
-func TestRedisThatFailsIsLeftInPeace(t *testing.T) {
+func TestFailingRedisIsPolledSlowly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate(100*time.Millisecond, unbounded{}, slog.New(slog.DiscardHandler))
 		g.open()
@@ -69,7 +69,7 @@ func TestRedisThatFailsIsLeftInPeace(t *testing.T) {
 	})
 }
 
-func TestFetchersGoOnAtOnceWhenOneFindsSomething(t *testing.T) {
+func TestAllFetchersContinueWhenOneFindsSomething(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate(time.Hour, unbounded{}, slog.New(slog.DiscardHandler))
 		g.open()

@@ -66,7 +66,7 @@ func TestServerFetchesNothingFromAnotherNamespacesQueue(t *testing.T) {
 	}
 }
 
-func TestMisdirectedDeliveriesAreEndedWithALine(t *testing.T) {
+func TestMisdirectedDeliveriesAreEndedAndLogged(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Client(t)
 	c, q := newClient(t, rdb)

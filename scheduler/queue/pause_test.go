@@ -9,7 +9,7 @@ import (
 	"lockstep/scheduler/queue"
 )
 
-func TestAQueueIsPausedForAsynqsToolsToo(t *testing.T) {
+func TestPauseAppliesToAsynqsToolsToo(t *testing.T) {
 	t.Parallel()
 	rdb, namespace := redistest.Client(t), redistest.Namespace(t)
 	client, err := queue.New(rdb, namespace)
@@ -18,7 +18,7 @@ func TestAQueueIsPausedForAsynqsToolsToo(t *testing.T) {
 	}
 	name := "q-" + namespace
 	if _, err := client.Pause(t.Context(), name); !errors.Is(err, queue.ErrNoQueue) {
-		t.Errorf("%v, want a queue that nobody serves refused", err)
+		t.Errorf("%v, want an unserved queue refused", err)
 	}
 	if err := client.Own(t.Context(), []string{name}); err != nil {
 		t.Fatal(err)

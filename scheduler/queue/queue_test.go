@@ -176,7 +176,7 @@ func TestPushedDeliveryIsHandledAndEnded(t *testing.T) {
 
 func owner(t testing.TB, c *queue.Client, q string) string { return info(t, c, q).Namespace }
 
-func TestDeliveryPushedTwiceIsThereOnce(t *testing.T) {
+func TestDeliveryPushedTwiceExistsOnce(t *testing.T) {
 	t.Parallel()
 	c, q := newClient(t, redistest.Client(t))
 	d := queue.Delivery{Run: "r", N: 1, Queue: q}
@@ -191,7 +191,7 @@ func TestDeliveryPushedTwiceIsThereOnce(t *testing.T) {
 	}
 }
 
-func TestPushTellsWhatArrived(t *testing.T) {
+func TestPushReturnsTheDeliveriesThatArrived(t *testing.T) {
 	t.Parallel()
 	c, q := newClient(t, redistest.Client(t))
 	good := queue.Delivery{Run: "good", N: 1, Queue: q}
@@ -323,7 +323,7 @@ func TestPausedQueueKeepsItsDeliveries(t *testing.T) {
 	}
 }
 
-func TestQueuesTellsWhatTheInspectorTells(t *testing.T) {
+func TestQueuesAgreesWithTheInspector(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		t.Parallel()
 		c, q := newClient(t, rdb)

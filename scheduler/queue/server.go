@@ -205,7 +205,7 @@ func (s *Server) Run(ctx context.Context) error {
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), putBackLimit)
 	defer cancel()
 	if failed := r.inHand.drop(last, s.client); failed != nil {
-		s.log.DebugContext(last, "records of fetched deliveries are left to the sweep", "error", failed)
+		s.log.DebugContext(last, "left records of fetched deliveries to the sweep", "error", failed)
 	}
 	return err
 }
@@ -223,7 +223,7 @@ func (r *reception) keepRecords(ctx context.Context) {
 		}
 		call, cancel := context.WithTimeout(ctx, putBackLimit)
 		if err := r.inHand.drop(call, r.client); err != nil && ctx.Err() == nil {
-			r.often.WarnContext(ctx, "records of fetched deliveries are not removed, it is tried again", "error", err)
+			r.often.WarnContext(ctx, "removing records of fetched deliveries failed, will retry", "error", err)
 		}
 		cancel()
 	}
@@ -400,7 +400,7 @@ func (r *reception) hand(queue, field string, some []Delivery) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), putBackLimit)
 		defer cancel()
 		if _, err := r.client.Push(ctx, some...); err != nil {
-			r.often.Warn("deliveries are not put back, the sweep will push them again", "deliveries", len(some), "error", err)
+			r.often.Warn("returning deliveries failed, the sweep will push them again", "deliveries", len(some), "error", err)
 		}
 	})
 }
