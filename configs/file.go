@@ -97,7 +97,7 @@ type redisFile struct {
 	// ignored. Workers with a key refuse definitions that were not signed with it, so a client that
 	// can write to Redis cannot make them run a command of its own. To replace the key, use a list
 	// of two files: the first signs, and both verify. The files are read at the start.
-	SignKeyFile []string `yaml:"sign_key_file" scalar:"true" size:"1" unset:"none: any client that can write to Redis can have any command run" example:"/run/secrets/lockstep_sign"`
+	SignKeyFile []string `yaml:"sign_key_file" scalar:"true" size:"1" unset:"none: any client that can write to Redis can run any command" example:"/run/secrets/lockstep_sign"`
 
 	// The key itself, instead of sign_key_file. Use it for the environment variable
 	// LOCKSTEP_REDIS__SIGN_KEY, not in a file.
@@ -242,7 +242,7 @@ type policies struct {
 
 	// The limit of each attempt. 0s means no limit and overrides the defaults and the 1h of an http
 	// job.
-	Timeout *time.Duration `yaml:"timeout" min:"0s" unset:"1h for http, else no bound" example:"15m"`
+	Timeout *time.Duration `yaml:"timeout" min:"0s" unset:"1h for http, else no limit" example:"15m"`
 
 	// How failed attempts are retried.
 	Retry *retryFile `yaml:"retry"`
@@ -272,7 +272,7 @@ type policies struct {
 
 	// A tick's run that has not started this long after its tick is missed. 0s means no limit and
 	// overrides the defaults.
-	StartDeadline *time.Duration `yaml:"start_deadline" min:"0s" unset:"no bound" example:"3h"`
+	StartDeadline *time.Duration `yaml:"start_deadline" min:"0s" unset:"no limit" example:"3h"`
 
 	// Runs become due up to this long after their tick, each at its own time, which is the same on
 	// every replica.
@@ -388,7 +388,7 @@ type lockFile struct {
 	OnBusy *jobs.OnBusy `yaml:"on_busy" enum:"requeue,skip,fail" default:"requeue" example:"skip"`
 
 	// An attempt that holds its locks longer than this fails and releases them. 0s means no limit.
-	MaxHold *time.Duration `yaml:"max_hold" min:"0s" unset:"no bound" example:"30m"`
+	MaxHold *time.Duration `yaml:"max_hold" min:"0s" unset:"no limit" example:"30m"`
 
 	// The locks stay taken this long after the start of an attempt, even if it ends earlier.
 	MinHold *time.Duration `yaml:"min_hold" min:"0s" default:"0s" example:"10s"`

@@ -27,7 +27,7 @@ const (
 	CodeUnknownKey      = "unknown-key"      // a key that nothing reads
 	CodeDuplicateKey    = "duplicate-key"    // a duplicate key in a map
 	CodeDuplicateJob    = "duplicate-job"    // a job that is defined twice
-	CodeMissingKey      = "missing-key"      // a required key
+	CodeMissingKey      = "missing-key"      // a required key that is missing
 	CodeEmpty           = "empty"            // a key without a value, or an empty value
 	CodeType            = "bad-type"         // a value of the wrong type, such as a list for a map
 	CodeNumber          = "bad-number"       // not a whole number
@@ -80,7 +80,7 @@ const (
 	CodePlainDollar     = "plain-dollar"      // $VAR, which is not replaced
 	CodeInlineSecret    = "inline-secret"     // a secret in plain text in a file
 	CodeUnknownHandler  = "unknown-handler"   // a handler that this binary does not have
-	CodeWeakHash        = "weak-hash"         // a password hash that is too cheap to guess from
+	CodeWeakHash        = "weak-hash"         // a password hash that is cheap to brute-force
 	// a config that every user of the host can write, or a secret that others can read
 	CodeRights     = "file-rights"
 	CodeShortLease = "short-lease" // a lease shorter than a failover of Redis

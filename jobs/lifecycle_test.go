@@ -53,7 +53,7 @@ func TestStopSkipsHooksAfterAFailedStart(t *testing.T) {
 		reg.OnStop(func(context.Context) error { calls = append(calls, "second"); return nil })
 		reg.OnStart(func(context.Context) error { calls = append(calls, "started"); return nil })
 		ctx, cancel := context.WithCancelCause(t.Context())
-		if strings.Contains(name, "drains") {
+		if strings.Contains(name, "draining") {
 			cancel(jobs.ErrDrain)
 		}
 		if err := reg.Start(ctx); err == nil || !strings.HasPrefix(err.Error(), "OnStart: "+name) {
