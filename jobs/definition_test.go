@@ -42,17 +42,17 @@ func TestUnknownKeysOfADefinitionAreNamed(t *testing.T) {
 		old, new string
 		want     []string
 	}{
-		"none":                         {"", "", nil},
-		"first":                        {`{"name"`, `{"zone":1,"name"`, []string{"zone"}},
-		"last":                         {`"paused":true`, `"paused":true,"zone":{"a":1}`, []string{"zone"}},
-		"null":                         {`"paused":true`, `"paused":true,"zone":null`, []string{"zone"}},
-		"in lock":                      {`"lock":{`, `"lock":{"until":1,`, []string{"lock.until"}},
-		"in retry":                     {`"retry":{`, `"retry":{"on":["x"],`, []string{"retry.on"}},
-		"in http":                      {`"http":{`, `"http":{"body":"x",`, []string{"http.body"}},
-		"in history":                   {`"history":{`, `"history":{"bytes":1,`, []string{"history.bytes"}},
-		"several":                      {`"lock":{`, `"b":1,"a":2,"lock":{"z":1,"y":2,`, []string{"a", "b", "lock.y", "lock.z"}},
+		"none":                  {"", "", nil},
+		"first":                 {`{"name"`, `{"zone":1,"name"`, []string{"zone"}},
+		"last":                  {`"paused":true`, `"paused":true,"zone":{"a":1}`, []string{"zone"}},
+		"null":                  {`"paused":true`, `"paused":true,"zone":null`, []string{"zone"}},
+		"in lock":               {`"lock":{`, `"lock":{"until":1,`, []string{"lock.until"}},
+		"in retry":              {`"retry":{`, `"retry":{"on":["x"],`, []string{"retry.on"}},
+		"in http":               {`"http":{`, `"http":{"body":"x",`, []string{"http.body"}},
+		"in history":            {`"history":{`, `"history":{"bytes":1,`, []string{"history.bytes"}},
+		"several":               {`"lock":{`, `"b":1,"a":2,"lock":{"z":1,"y":2,`, []string{"a", "b", "lock.y", "lock.z"}},
 		"in a duplicate member": {`"lock":{`, `"lock":{"until":1},"lock":{`, []string{`"until"`}},
-		"an invalid signature":     {`{"name"`, `{"signature":"ab","name"`, nil},
+		"an invalid signature":  {`{"name"`, `{"signature":"ab","name"`, nil},
 	} {
 		text := strings.Replace(string(text), c.old, c.new, 1)
 		for form, text := range map[string]string{"": text, ", signed": string(mine.Sign("full", []byte(text)))} {
