@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"context"
 	"maps"
 	"slices"
 
@@ -30,4 +31,10 @@ func (l *Ledger) ForgetNews() {
 	l.memory.mu.Lock()
 	defer l.memory.mu.Unlock()
 	l.memory.news = ""
+}
+
+// ClaimAs is [Ledger.Claim] for a session and a hold that have no client.
+func (l *Ledger) ClaimAs(ctx context.Context, session locks.SessionID, hold locks.HoldID, due Due) (*Claimed, error) {
+	return l.decodeClaim(due, read(l.run(ctx, claimScript, due.Run.Job(), string(session), string(hold), string(due.Run), due.N,
+		0, 1, 0, "")))
 }
