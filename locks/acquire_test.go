@@ -226,7 +226,8 @@ func TestContextOfTheRequestEndsTheHoldsContext(t *testing.T) {
 	release(t, hold)
 }
 
-// TestWaitingBundleIsPassedOnlyWhileYoung has a bundle wait for one of its resources and asks for another one.
+// TestWaitingBundleIsPassedOnlyWhileYoung lets a bundle wait for one of its resources and asks for
+// another one.
 func TestWaitingBundleIsPassedOnlyWhileYoung(t *testing.T) {
 	t.Parallel()
 	for name, reserveAfter := range map[string]time.Duration{"young": time.Hour, "strict order": -1} {

@@ -12,11 +12,11 @@ import (
 	"lockstep/locks"
 )
 
-// What the actors compete for.
+// The resources that the actors compete for.
 const (
 	pool       = "pool" // permits
 	poolSize   = 3
-	narrow     = "narrow" // shared by at most so many
+	narrow     = "narrow" // shared by at most that many
 	narrowSize = 2
 )
 
@@ -32,8 +32,8 @@ func declarePool(t testing.TB, c *locks.Client) {
 	}
 }
 
-// An actor takes random bundles in all modes and in all ways, nests others in them, works under them for a moment, and
-// notes in the journal what it has. It is used by one goroutine.
+// An actor takes random bundles in all modes and in all ways, nests others in them, works under
+// them for a moment, and records in the journal what it has. Only one goroutine uses it.
 type actor struct {
 	client  *locks.Client
 	journal *journal
@@ -41,23 +41,24 @@ type actor struct {
 
 	depth  int  // how deep requests are nested at most
 	limits bool // holds have limits
-	loses  bool // holds may be lost, and requests find no answer
+	loses  bool // holds may be lost, and requests may get no reply
 	closes bool // the client may be closed meanwhile
-	deaf   bool // a fault: it works on when its context has ended
-	asks   bool // it asks Redis whether what it has is held there
-	calls  int  // so many requests were granted
-	dead   int  // and so many found a deadlock
+	deaf   bool // a fault: it keeps working when its context has ended
+	asks   bool // it asks Redis whether its holds are held there
+	calls  int  // the number of requests granted
+	dead   int  // the number of deadlocks found
 	deep   int  // the most holds it ever had on its stack
 }
 
 // having is one hold on an actor's stack.
 type having struct {
 	hold   *locks.Hold
-	own    []locks.Item // what its own grant has, beside what the holds have that it is nested in
+	own    []locks.Item // what its own grant has, beside what its outer holds have
 	claims []*claim
 }
 
-// hangs is how long a request may wait before it counts as one that nobody will ever answer: all holds here are short.
+// hangs is how long a request may wait before it counts as one that never gets a reply: all holds
+// here are short.
 const hangs = 90 * time.Second
 
 func (a *actor) dice(n int) bool { return a.rand.IntN(n) == 0 }
@@ -81,7 +82,7 @@ func (a *actor) bundle() (items []locks.Item) {
 	return items
 }
 
-// parts writes a bundle as a request.
+// parts turns a bundle into the parts of a request.
 func parts(items []locks.Item) (parts []locks.Part) {
 	for _, item := range items {
 		switch {
@@ -107,7 +108,7 @@ func (a *actor) ask(ctx context.Context, items []locks.Item) (hold *locks.Hold, 
 	if a.limits && a.dice(8) {
 		least = time.Duration(1+a.rand.IntN(40)) * time.Millisecond
 		if a.dice(4) {
-			least *= 10 // to be seen on a slow machine
+			least *= 10 // visible on a slow machine
 		}
 		asked = append(asked, locks.MinHold(least))
 	}
@@ -140,7 +141,7 @@ func (a *actor) ask(ctx context.Context, items []locks.Item) (hold *locks.Hold, 
 
 var errHangs = errors.New("nobody answers: a deadlock that was not found, or a grant that was not heard of")
 
-// judge notes an error that a request must not end with.
+// judge records an error that a request must not end with.
 func (a *actor) judge(ctx context.Context, err error) {
 	switch {
 	case errors.Is(err, errHangs):
@@ -155,7 +156,7 @@ func (a *actor) judge(ctx context.Context, err error) {
 	}
 }
 
-// visit takes a bundle under the holds that the actor has, works, and gives it back.
+// visit takes a bundle under the actor's holds, works, and releases it.
 func (a *actor) visit(ctx context.Context, outer []*having) {
 	items := a.bundle()
 	hold, least, err := a.ask(ctx, items)
@@ -186,7 +187,7 @@ func (a *actor) visit(ctx context.Context, outer []*having) {
 			a.verify(ctx, mine)
 		}
 	}
-	if len(outer) > 0 && a.dice(8) { // what is nested in it may hold it for longer
+	if len(outer) > 0 && a.dice(8) { // a nested request may hold it for longer
 		a.release(outer[a.rand.IntN(len(outer))])
 		a.touch(stack)
 	}
@@ -199,7 +200,7 @@ func (a *actor) release(h *having) {
 	}
 }
 
-// note makes the claims of a hold.
+// note records the claims of a hold.
 func (a *actor) note(hold *locks.Hold, items []locks.Item, least time.Duration, outer []*having) *having {
 	mine := &having{hold: hold}
 	var under []locks.HoldID
@@ -236,7 +237,7 @@ wants:
 	return mine
 }
 
-// touch notes which holds are alive.
+// touch records which holds are alive.
 func (a *actor) touch(stack []*having) {
 	for _, h := range stack {
 		at := stamp()
@@ -253,7 +254,7 @@ func (a *actor) touch(stack []*having) {
 	}
 }
 
-// downgrade shares what the innermost hold has alone.
+// downgrade shares what the innermost hold has exclusively.
 func (a *actor) downgrade(ctx context.Context, stack []*having) {
 	h := stack[len(stack)-1]
 	var names []string
@@ -265,12 +266,12 @@ func (a *actor) downgrade(ctx context.Context, stack []*having) {
 	if len(names) == 0 {
 		return
 	}
-	a.touch(stack) // the last time that it has them alone
+	a.touch(stack) // the last time that it has them exclusively
 	if err := h.hold.Downgrade(ctx, names...); err != nil {
 		if h.hold.Context().Err() == nil && !a.loses && !a.limits {
 			a.journal.fault("process %d: %v", a.journal.who, err)
 		}
-		for _, name := range names { // whether it was done is not known
+		for _, name := range names { // it is unknown whether it was applied
 			a.journal.eased(h.forget(name))
 		}
 		return
@@ -286,7 +287,7 @@ func (a *actor) downgrade(ctx context.Context, stack []*having) {
 	a.touch(stack)
 }
 
-// forget has a hold claim a resource no more.
+// forget ends a hold's claim to a resource.
 func (h *having) forget(name string) (old *claim) {
 	for i := len(h.claims) - 1; i >= 0; i-- {
 		if h.claims[i].Resource == name {
@@ -302,7 +303,7 @@ func (h *having) forget(name string) (old *claim) {
 	return old
 }
 
-// verify asks Redis for what a hold has.
+// verify asks Redis for the content of a hold.
 func (a *actor) verify(ctx context.Context, h *having) {
 	for _, c := range h.claims {
 		lock, err := a.client.Space().HeldBy(ctx, c.Resource)
@@ -322,7 +323,7 @@ func (a *actor) verify(ctx context.Context, h *having) {
 	}
 }
 
-// rounds has the actor visit until ctx ends.
+// rounds repeats visits until ctx ends.
 func (a *actor) rounds(ctx context.Context) {
 	for ctx.Err() == nil {
 		a.visit(context.WithoutCancel(ctx), nil) // ends in order
@@ -330,10 +331,10 @@ func (a *actor) rounds(ctx context.Context) {
 	}
 }
 
-// A cast is some actors that act at the same time.
+// A cast is a group of actors that act at the same time.
 type cast []*actor
 
-// act has them all do rounds until ctx ends.
+// act runs rounds of all actors until ctx ends.
 func (c cast) act(ctx context.Context) {
 	var running sync.WaitGroup
 	for _, a := range c {
@@ -342,12 +343,12 @@ func (c cast) act(ctx context.Context) {
 	running.Wait()
 }
 
-// span is how long a test acts: short in a plain run, up to a minute when it is to soak.
+// span is how long a test acts: short in a plain run, up to a minute in a soak.
 func span(short time.Duration) time.Duration {
 	return min(short*time.Duration(locks.Soak()), time.Minute)
 }
 
-// emptied waits until nothing is held or waited for in a space, and returns how long that took.
+// emptied waits until a space has no hold or wait, and returns how long that took.
 func emptied(t *testing.T, c *locks.Client) time.Duration {
 	t.Helper()
 	began := time.Now()

@@ -12,14 +12,15 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// rival has a session of nobody say that it holds a resource under a token, and returns the reply.
+// rival asserts a resource under a token for a session without a client, and returns the reply.
 func rival(t *testing.T, c *Client, at place, token Token) []string {
 	t.Helper()
 	member := strings.Join([]string{"rival.x\x00rival.x.1", token.String(), "1", "", "", "", "xa"}, "\x1f")
 	return c.raw(t, assertScript, "rival.x", 60_000, "{}", at.id, at.epoch, "the rival's", 10_000, 0, token.String(), "1", member, "")
 }
 
-// TestOfTwoHoldersTheHigherTokenStands has somebody else say, before and after the client does, that he holds the same.
+// TestOfTwoHoldersTheHigherTokenStands makes another session assert the same resource, before and
+// after the client does.
 func TestOfTwoHoldersTheHigherTokenStands(t *testing.T) {
 	t.Parallel()
 	for _, first := range []bool{true, false} {
@@ -102,8 +103,8 @@ func TestOfTwoHoldersTheHigherTokenStands(t *testing.T) {
 	}
 }
 
-// TestManyHoldsAreSaidAgainWhileOthersComeAndGo loses all data under a client with some pages of holds that goes on
-// acquiring and releasing. In the end exactly what it holds stands in Redis.
+// TestManyHoldsAreSaidAgainWhileOthersComeAndGo loses all data under a client that has some pages
+// of holds and keeps acquiring and releasing. In the end Redis has exactly what it holds.
 func TestManyHoldsAreSaidAgainWhileOthersComeAndGo(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.New(t, redistest.Options{}).Client(t)
@@ -148,7 +149,7 @@ func TestManyHoldsAreSaidAgainWhileOthersComeAndGo(t *testing.T) {
 			return s.at != was
 		})
 	}
-	hold, err := c.Acquire(t.Context(), Exclusive("after")) // the grace time is over
+	hold, err := c.Acquire(t.Context(), Exclusive("after")) // the grace period is over
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +172,7 @@ func TestManyHoldsAreSaidAgainWhileOthersComeAndGo(t *testing.T) {
 	}
 }
 
-// TestJoinedHoldOutlivesTheLossOfAllData has a hold that another client has joined said again.
+// TestJoinedHoldOutlivesTheLossOfAllData re-asserts a hold that another client has joined.
 func TestJoinedHoldOutlivesTheLossOfAllData(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.New(t, redistest.Options{}).Client(t)
@@ -202,7 +203,8 @@ func TestJoinedHoldOutlivesTheLossOfAllData(t *testing.T) {
 	}
 }
 
-// Undeclare may remove a limit while the limits are declared again, page by page: then its name stays an ordinary one.
+// Undeclare may remove a limit while the limits are declared again, page by page: then its name
+// stays an ordinary one.
 func TestPermitsThatWereUndeclaredAreNotDeclaredAgain(t *testing.T) {
 	t.Parallel()
 	ctx, c := t.Context(), opened(t, redistest.Client(t), redistest.Namespace(t))

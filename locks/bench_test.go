@@ -31,7 +31,8 @@ func TestOneCommandRenewsAllHolds(t *testing.T) {
 	c.beat.AddHook(renewed)
 	c.beat.AddHook(all)
 	c.rdb.AddHook(all)
-	eventually(t, "a renewal", func() bool { return renewed.n.Load() > 0 }) // the next one is some time away
+	// the next one is some time away
+	eventually(t, "a renewal", func() bool { return renewed.n.Load() > 0 })
 	first, before := renewed.n.Load(), all.n.Load()
 	eventually(t, "more renewals", func() bool { return renewed.n.Load() >= first+3 })
 	if scripts, renewals := all.n.Load()-before, renewed.n.Load()-first; scripts > renewals {
@@ -39,7 +40,8 @@ func TestOneCommandRenewsAllHolds(t *testing.T) {
 	}
 }
 
-// BenchmarkRenewal measures a renewal by the number of resources that it keeps, and counts the commands in it.
+// BenchmarkRenewal measures a renewal by the number of resources that it keeps, and counts the
+// commands in it.
 func BenchmarkRenewal(b *testing.B) {
 	for _, n := range []int{0, 1000, 100_000} {
 		b.Run(fmt.Sprintf("held=%d", n), func(b *testing.B) {

@@ -13,7 +13,7 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// TestOverlappingBundlesComplete has 300 random bundles of 1 to 10 of 30 resources asked for at a time.
+// TestOverlappingBundlesComplete requests 300 random bundles of 1 to 10 of 30 resources at a time.
 func TestOverlappingBundlesComplete(t *testing.T) {
 	t.Parallel()
 	for range locks.Soak() {
@@ -56,8 +56,9 @@ func TestOverlappingBundlesComplete(t *testing.T) {
 	}
 }
 
-// TestLargeBundleDoesNotStarve has one goroutine want ten resources at once, while forty others take single ones of them
-// all the time. With a reservation it gets its turn; without one it hardly ever finds all ten free.
+// TestLargeBundleDoesNotStarve runs one goroutine that wants ten resources at once, while forty
+// others keep taking single ones of them. With a reservation it gets its turn; without one it
+// hardly ever finds all ten free.
 func TestLargeBundleDoesNotStarve(t *testing.T) {
 	t.Parallel()
 	const resources, others = 10, 40

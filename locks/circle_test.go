@@ -14,7 +14,7 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// waitUnder has a request wait under a hold, and returns its result once it has one.
+// waitUnder makes a request wait under a hold, and returns its result when it has one.
 func waitUnder(t testing.TB, c *locks.Client, outer *locks.Hold, parts ...locks.Part) <-chan error {
 	t.Helper()
 	before := len(waits(t, c))
@@ -30,8 +30,9 @@ func waitUnder(t testing.TB, c *locks.Client, outer *locks.Hold, parts ...locks.
 	return done
 }
 
-// TestDeadlockBehindAnUpgradeIsFound has a request wait for what a hold shares below an upgrade. The request that closes
-// the circle over that share gets the error, whether the upgrade still lasts or has ended.
+// TestDeadlockBehindAnUpgradeIsFound makes a request wait for what a hold shares below an upgrade.
+// The request that closes the circle over that share gets the error, whether the upgrade still
+// lasts or has ended.
 func TestDeadlockBehindAnUpgradeIsFound(t *testing.T) {
 	t.Parallel()
 	for _, ended := range []bool{false, true} {
@@ -66,8 +67,8 @@ func TestDeadlockBehindAnUpgradeIsFound(t *testing.T) {
 	}
 }
 
-// TestLoweredLimitThatClosesACircleIsFound lowers a limit so that two requests which wait then wait for each other. The
-// younger one gets the error that names the circle.
+// TestLoweredLimitThatClosesACircleIsFound lowers a limit so that two waiting requests then wait
+// for each other. The younger one gets the error that names the circle.
 func TestLoweredLimitThatClosesACircleIsFound(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
@@ -102,8 +103,9 @@ func TestLoweredLimitThatClosesACircleIsFound(t *testing.T) {
 	})
 }
 
-// TestNestedRequestsDoNotStarveAPlainOne has workers that hold an order each take the customer inside it, again and
-// again. A plain request for the customer gets its turn once it is older than ReserveAfter.
+// TestNestedRequestsDoNotStarveAPlainOne runs workers that hold one order each and repeatedly take
+// the customer inside it. A plain request for the customer gets its turn once it is older than
+// ReserveAfter.
 func TestNestedRequestsDoNotStarveAPlainOne(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
@@ -141,8 +143,9 @@ func TestNestedRequestsDoNotStarveAPlainOne(t *testing.T) {
 	})
 }
 
-// TestNestedRequestsDoNotStarveANestedOne has workers that each hold an order share the rates inside it, so that one of them
-// always has them. A nested request for the rates alone gets its turn once it is older than ReserveAfter.
+// TestNestedRequestsDoNotStarveANestedOne runs workers that hold one order each and share the rates
+// inside it, so that one of them always has them. A nested request for the rates alone gets its
+// turn once it is older than ReserveAfter.
 func TestNestedRequestsDoNotStarveANestedOne(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {

@@ -14,8 +14,9 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// A command that the client library sends again by itself, behind our back, would be applied twice; one that goes on beyond
-// its deadline, and a dial that is tried again and again, would keep a renewal from being sent.
+// A command that the client library sends again by itself would be applied twice. One that
+// continues beyond its deadline, or a dial that is tried again and again, would keep a renewal from
+// being sent.
 func TestOwnClientsSendOnceAndKeepDeadlines(t *testing.T) {
 	t.Parallel()
 	const try = 700 * time.Millisecond
@@ -52,7 +53,8 @@ func TestOwnClientsSendOnceAndKeepDeadlines(t *testing.T) {
 	}
 }
 
-// A name in one space has nothing to do with the same name in another one, and a hold of one covers nothing of the other.
+// A name in one space is unrelated to the same name in another one, and a hold of one covers
+// nothing of the other.
 func TestSpacesAreIndependent(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
@@ -66,7 +68,8 @@ func TestSpacesAreIndependent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		other, err := second.TryAcquire(one.Context(), Exclusive("a", "p")) // not re-entered: it is another lock
+		// not re-entered: it is another lock
+		other, err := second.TryAcquire(one.Context(), Exclusive("a", "p"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -119,7 +122,8 @@ func (c *counted) count(cmd redis.Cmder) {
 	}
 }
 
-// TestHooksOfTheCallerSeeOurCommands has a caller instrument our own clients, which have none of the hooks of its client.
+// TestHooksOfTheCallerSeeOurCommands instruments the package's own clients, which have none of the
+// hooks of the caller's client.
 func TestHooksOfTheCallerSeeOurCommands(t *testing.T) {
 	t.Parallel()
 	rdb, theirs, ours := redistest.Client(t), new(counted), new(counted)

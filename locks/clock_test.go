@@ -11,7 +11,7 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// steppedClock is the clock of a machine on which somebody sets the wall clock, or which sleeps.
+// steppedClock is the clock of a machine that sleeps, or on which the wall clock is set.
 type steppedClock struct {
 	wall atomic.Int64 // ns by which the wall clock was set
 	boot atomic.Int64 // ns that only the boot clock counted
@@ -25,8 +25,9 @@ func (c *steppedClock) clock() *clock {
 	}
 }
 
-// TestContextEndsBeforeTheNextGrant cuts holders off from Redis, in many ways and at random moments, while the clocks of
-// their machines are set. Their work has to have ended before somebody else is granted the lock, in every trial.
+// TestContextEndsBeforeTheNextGrant cuts holders off from Redis, in many ways and at random
+// moments, while the clocks of their machines are set. In every trial their work must end before
+// another client is granted the lock.
 func TestContextEndsBeforeTheNextGrant(t *testing.T) {
 	t.Parallel()
 	silent := redistest.Faults{DropRequests: true, DropReplies: true}
@@ -109,12 +110,14 @@ func cutOffTrial(t *testing.T, trial int, before, faults redistest.Faults, step 
 		}
 	})
 	p.Set(before)
-	time.Sleep(minLease/2 + time.Duration(trial)*150*time.Millisecond) // at different moments between two renewals
+	// Trials differ in the moment between two renewals.
+	time.Sleep(minLease/2 + time.Duration(trial)*150*time.Millisecond)
 	p.Set(faults)
 	if step != nil {
 		step(clock)
 	}
-	if !faults.DropRequests && !faults.DropReplies && !faults.HoldReplies && faults.ReplyDelay == 0 { // nothing but the clock: it is renewed, or ends
+	// Only the clock is at fault: the session is renewed, or ends.
+	if !faults.DropRequests && !faults.DropReplies && !faults.HoldReplies && faults.ReplyDelay == 0 {
 		time.Sleep(2 * minLease)
 		if hold.Context().Err() == nil {
 			if err := hold.Release(); err != nil {
@@ -136,8 +139,8 @@ func cutOffTrial(t *testing.T, trial int, before, faults redistest.Faults, step 
 	return granted.Sub(worked), next.Release()
 }
 
-// TestAStepOfTheWallClockEndsNoWork: Redis answers, so the lease is in force, and the limits of a hold are counted by the other
-// clocks.
+// TestAStepOfTheWallClockEndsNoWork: Redis replies, so the lease is valid, and the limits of a hold
+// are counted by the other clocks.
 func TestAStepOfTheWallClockEndsNoWork(t *testing.T) {
 	t.Parallel()
 	for _, step := range []time.Duration{8 * time.Second, time.Hour, -time.Hour} {

@@ -12,9 +12,10 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// TestCloseDuringEverything closes a client while its actors are at work, some of it behind a network that is bad or
-// silent. Every call returns, every context ends, and Redis keeps nothing for longer than the lease. That no goroutine is
-// left is seen when the package's tests have ended.
+// TestCloseDuringEverything closes a client while its actors are at work, some of them behind a
+// network that is bad or silent. Every call returns, every context ends, and Redis keeps nothing
+// for longer than the lease. The check at the end of the package's tests finds goroutines that are
+// left.
 func TestCloseDuringEverything(t *testing.T) {
 	t.Parallel()
 	for name, faults := range map[string]redistest.Faults{

@@ -128,7 +128,7 @@ func TestBadRulesAreRefusedAtStart(t *testing.T) {
 			t.Errorf("%+v: got %v, want ErrInvalid that says %q", bad.o, err, bad.says)
 		}
 	}
-	// What the type leaves open is only known with the arguments.
+	// Only the arguments show what the type leaves open.
 	for _, err := range []error{
 		second(locks.NewRule[any](exclusive("{a.b[*].c}"))),
 		second(locks.NewRule[json.RawMessage](exclusive("{[*]}"))),
@@ -250,7 +250,7 @@ func TestBusyPolicies(t *testing.T) {
 				t.Errorf("%q %s: waited %s", test.onBusy, test.wait, busy.Waited)
 			}
 		}
-		// Whoever gives up did not find it busy: nothing is skipped then.
+		// A caller that stops waiting did not find it busy, so nothing is skipped.
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		r := rule[any](t, locks.RuleOptions{Exclusive: []string{"a"}, OnBusy: locks.BusySkip, Wait: time.Hour})
@@ -312,7 +312,8 @@ func TestWrappedCallsNest(t *testing.T) {
 			if len(depths) < 3 {
 				return settle(ctx, args)
 			}
-			if err := settle(t.Context(), args); !errors.Is(err, locks.ErrBusy) { // another context is another holder
+			// another context is another holder
+			if err := settle(t.Context(), args); !errors.Is(err, locks.ErrBusy) {
 				t.Errorf("outside: got %v, want ErrBusy", err)
 			}
 			return nil

@@ -12,8 +12,8 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// TestDowngradeEndsAlthoughItsContextHas asks for one with a context that has ended, and with one that ends while the
-// answer is on its way.
+// TestDowngradeEndsAlthoughItsContextHas calls it with a context that has ended, and with one that
+// ends while the reply is in flight.
 func TestDowngradeEndsAlthoughItsContextHas(t *testing.T) {
 	t.Parallel()
 	c, direct, p := proxied(t, 15*time.Second)
@@ -32,7 +32,8 @@ func TestDowngradeEndsAlthoughItsContextHas(t *testing.T) {
 	p.Set(redistest.Faults{HoldReplies: true})
 	done := make(chan error, 1)
 	go func() { done <- hold.Downgrade(ctx, "a") }()
-	time.Sleep(50 * time.Millisecond) // whether it has reached Redis by then makes no difference to the outcome
+	// Whether it has reached Redis by then makes no difference to the outcome.
+	time.Sleep(50 * time.Millisecond)
 	cancel(why)
 	p.Set(redistest.Faults{})
 	select {
@@ -53,8 +54,9 @@ func TestDowngradeEndsAlthoughItsContextHas(t *testing.T) {
 	release(t, hold)
 }
 
-// TestRequestThatHasGivenUpDoesNotWait has the limits of waits pass while the answers that they were queued are on their
-// way. Were a wait to stand for longer than its call, it could be granted, for nobody, in somebody else's way.
+// TestRequestThatHasGivenUpDoesNotWait lets the limits of waits pass while the replies that they
+// were queued are in flight. If a wait outlasted its call, it could be granted without a holder,
+// and block others.
 func TestRequestThatHasGivenUpDoesNotWait(t *testing.T) {
 	t.Parallel()
 	c, direct, p := proxied(t, 15*time.Second)
@@ -70,7 +72,8 @@ func TestRequestThatHasGivenUpDoesNotWait(t *testing.T) {
 				var busy *locks.BusyError
 				if !errors.As(err, &busy) || busy.Hold != hold.ID() {
 					t.Errorf("got %v, want %s in the way", err, hold.ID())
-				} else if busy.Waited > time.Second { // so long it asks whether it still waits
+					// that is how long it asks whether it still waits
+				} else if busy.Waited > time.Second {
 					slow <- struct{}{}
 				}
 			})
@@ -83,8 +86,9 @@ func TestRequestThatHasGivenUpDoesNotWait(t *testing.T) {
 	release(t, hold)
 }
 
-// TestReleaseThatIsAppliedTwiceIsOne has releases arrive at Redis twice while their sender knows of one: a cluster client
-// and many a proxy send again by themselves. The copy that is answered finds nothing; the lock was given back all the same.
+// TestReleaseThatIsAppliedTwiceIsOne makes releases arrive at Redis twice without their sender's
+// knowledge: a cluster client and many a proxy send again by themselves. The copy that gets the
+// reply finds nothing; the lock was released all the same.
 func TestReleaseThatIsAppliedTwiceIsOne(t *testing.T) {
 	t.Parallel()
 	c, direct, p := proxied(t, 15*time.Second)
@@ -104,10 +108,11 @@ func TestReleaseThatIsAppliedTwiceIsOne(t *testing.T) {
 		t.Errorf("still held: %+v", got)
 	}
 
-	// What was taken away before is not taken for a copy's doing.
+	// A hold that was revoked before is not mistaken for the effect of a copy.
 	for range 5 {
 		hold := acquire(t, c, locks.Exclusive("a"))
-		p.Set(redistest.Faults{Commands: []string{"evalsha"}, Resend: 1, ReplyDelay: 5 * time.Millisecond}) // also of the news
+		// The fault also applies to the message.
+		p.Set(redistest.Faults{Commands: []string{"evalsha"}, Resend: 1, ReplyDelay: 5 * time.Millisecond})
 		if _, err := direct.Space().Revoke(t.Context(), "a", hold.Token(), locks.Seize, why); err != nil {
 			t.Fatal(err)
 		}
@@ -124,11 +129,13 @@ func TestReleaseThatIsAppliedTwiceIsOne(t *testing.T) {
 	}
 }
 
-// TestReleaseThatNobodyAnswers has Redis apply a release, whose session ends before anybody says so. It was in time.
+// TestReleaseThatNobodyAnswers makes Redis apply a release and ends its session before any reply.
+// The release was in time.
 func TestReleaseThatNobodyAnswers(t *testing.T) {
 	t.Parallel()
 	c, direct, p := proxied(t, 2*time.Second)
-	release(t, acquire(t, c, locks.Exclusive("warm"))) // Redis knows the script, and there is a connection
+	// Redis has the script, and a connection is open
+	release(t, acquire(t, c, locks.Exclusive("warm")))
 	hold := acquire(t, c, locks.Exclusive("a"))
 	p.Set(redistest.Faults{DropReplies: true})
 	done := make(chan error, 1)

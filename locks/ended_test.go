@@ -10,8 +10,8 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// TestWaitThatItsContextEndsIsNotBusy waits for a held lock until the context ends, and until the limit of the wait: both
-// errors name the holder, and only the second one is ErrBusy.
+// TestWaitThatItsContextEndsIsNotBusy waits for a held lock until the context ends, and until the
+// limit of the wait. Both errors name the holder, and only the second one is ErrBusy.
 func TestWaitThatItsContextEndsIsNotBusy(t *testing.T) {
 	t.Parallel()
 	c := openClient(t, redistest.Client(t), locks.Options{Namespace: redistest.Namespace(t)})
@@ -45,8 +45,8 @@ func TestWaitThatItsContextEndsIsNotBusy(t *testing.T) {
 	}
 }
 
-// TestHoldsWithoutABundleOfTheirOwnCanBeFreed calls what a package with scripts of its own calls, for holds that have
-// nothing in Redis: one that re-enters another, and one that was joined.
+// TestHoldsWithoutABundleOfTheirOwnCanBeFreed makes the calls of a package with its own scripts,
+// for holds that have nothing in Redis: one that re-enters another, and one that was joined.
 func TestHoldsWithoutABundleOfTheirOwnCanBeFreed(t *testing.T) {
 	t.Parallel()
 	rdb, ns := redistest.Client(t), redistest.Namespace(t)
@@ -79,13 +79,14 @@ func TestHoldsWithoutABundleOfTheirOwnCanBeFreed(t *testing.T) {
 	}
 }
 
-// TestHoldThatAScriptFreedLeavesTheOnesAroundIt frees a nested hold as a script of another package does: the last release
-// of the outer hold frees that.
+// TestHoldThatAScriptFreedLeavesTheOnesAroundIt frees a nested hold as a script of another package
+// does. The last release of the outer hold frees that one.
 func TestHoldThatAScriptFreedLeavesTheOnesAroundIt(t *testing.T) {
 	t.Parallel()
 	c := openClient(t, redistest.Client(t), locks.Options{Namespace: redistest.Namespace(t)})
 	outer := acquire(t, c, locks.Exclusive("a"))
-	inner, err := c.Acquire(outer.Context(), locks.Exclusive("a", "b")) // has b, and makes use of the outer hold
+	// has b, and uses the outer hold
+	inner, err := c.Acquire(outer.Context(), locks.Exclusive("a", "b"))
 	if err != nil {
 		t.Fatal(err)
 	}

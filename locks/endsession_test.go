@@ -13,12 +13,13 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// TestEndedSessionPassesOnAndNeverComesBack ends a session whose process is only believed to be dead.
+// TestEndedSessionPassesOnAndNeverComesBack ends a session when its process is only believed to be
+// dead.
 func TestEndedSessionPassesOnAndNeverComesBack(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		ns := redistest.Namespace(t)
-		// A lease that is long beside the test: it explains nothing of what follows.
+		// The lease is long compared with the test, so it explains nothing of what follows.
 		victim := openClient(t, rdb, locks.Options{Namespace: ns, Name: "victim", Lease: 9 * time.Second})
 		heir := openClient(t, rdb, locks.Options{Namespace: ns, Name: "heir", Lease: time.Minute})
 		first := victim.Session()
@@ -56,7 +57,7 @@ func TestEndedSessionPassesOnAndNeverComesBack(t *testing.T) {
 			t.Errorf("got %d holds, want the heir's alone", len(held))
 		}
 
-		// The victim hears of it from its own renewal, and goes on under another id.
+		// The victim learns of it from its own renewal, and continues under another ID.
 		eventually(t, "the victim has another session", func() bool { return victim.Session() != first })
 		for _, h := range []*locks.Hold{lost[0], lost[449]} {
 			if cause := context.Cause(h.Context()); !errors.Is(cause, locks.ErrLost) {
@@ -77,8 +78,8 @@ func TestEndedSessionPassesOnAndNeverComesBack(t *testing.T) {
 	})
 }
 
-// TestEndOfASessionIsToldToTheDesk proves that whoever picks up what an ended session leaves is woken, even when the
-// session that ended was the one that would have.
+// TestEndOfASessionIsToldToTheDesk proves that the session that picks up work of an ended session
+// is notified, even if the ended session was the one that would have done it.
 func TestEndOfASessionIsToldToTheDesk(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
@@ -119,8 +120,8 @@ func TestEndOfASessionIsToldToTheDesk(t *testing.T) {
 	})
 }
 
-// TestEndedSessionIsACrash has the bundle of a dead process stay taken for its crash delay, and that of a client which was
-// closed pass on at once.
+// TestEndedSessionIsACrash keeps the bundle of a dead process taken for its crash delay, and passes
+// on that of a closed client at once.
 func TestEndedSessionIsACrash(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {

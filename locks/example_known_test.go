@@ -15,15 +15,16 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// These examples belong to the table in README.md: what people know from elsewhere, done here.
+// These examples belong to the table in README.md: features of other libraries, done here.
 
-// open stands for the start of your program, where it calls locks.Open on its Redis. Here each example has a redis-server of
-// its own.
+// open replaces the start of your program, where it calls locks.Open on its Redis. Here each
+// example has its own redis-server.
 func open(ctx context.Context, o locks.Options) (client *locks.Client, stop func()) {
 	server, err := redistest.Start(ctx, redistest.Options{})
 	ensure(err)
 	rdb := redis.NewClient(server.RedisOptions())
-	o.Grace = -1 // leave it out: a server this young may have lost something, and is given a second
+	// Leave it out. A server this young may have lost something, so a new space waits for a second.
+	o.Grace = -1
 	client, err = locks.Open(ctx, rdb, o)
 	ensure(err)
 	return client, func() {
@@ -33,7 +34,7 @@ func open(ctx context.Context, o locks.Options) (client *locks.Client, stop func
 	}
 }
 
-// ensure stands for handling errors.
+// ensure replaces the handling of errors.
 func ensure(err error) {
 	if err != nil {
 		panic(err)
@@ -48,7 +49,8 @@ func Example_setnx() {
 
 	hold, err := client.TryAcquire(ctx, locks.Exclusive("report"))
 	ensure(err)
-	// Nobody takes it over while its holder lives: the session is renewed, and no clocks of two machines are compared.
+	// A live holder keeps its lock: the session is renewed, and clocks of two machines are never
+	// compared.
 	_, err = client.TryAcquire(ctx, locks.Exclusive("report"))
 	fmt.Println("busy:", errors.Is(err, locks.ErrBusy))
 	ensure(hold.Release())
@@ -72,7 +74,8 @@ func Example_compareAndDelete() {
 	next, err := client.Acquire(ctx, locks.Exclusive("report"))
 	ensure(err)
 
-	// The late release frees nothing of the next holder's, and says so; the context has said it before.
+	// The late release frees nothing of the next holder's, and reports that. The context ended
+	// before.
 	<-first.Context().Done()
 	fmt.Println(errors.Is(first.Release(), locks.ErrLost))
 	lock, err := client.Space().HeldBy(ctx, "report")
@@ -94,7 +97,8 @@ func Example_tryLock() {
 	defer func() { ensure(hold.Release()) }()
 
 	_, err = client.TryAcquire(ctx, locks.Exclusive("bill:1001"))
-	if busy, ok := errors.AsType[*locks.BusyError](err); ok { // more than false: who has it, since when, how many wait
+	// more than false: the holder, since when, and how many wait
+	if busy, ok := errors.AsType[*locks.BusyError](err); ok {
 		fmt.Println(busy.Resource, busy.Hold == hold.ID(), busy.Info, busy.Queue)
 	}
 	// Output: bill:1001 true {"by":"settlement"} 0
@@ -125,7 +129,8 @@ func Example_lock() {
 	hold, err := client.Acquire(ctx, locks.Exclusive("bill:1001"))
 	ensure(err)
 	released := make(chan error, 1)
-	next, err := client.Acquire(ctx, locks.Exclusive("bill:1001"), // waits in line, and is given the lock by the release
+	// waits in line, and gets the lock by the release
+	next, err := client.Acquire(ctx, locks.Exclusive("bill:1001"),
 		locks.OnWait(func(*locks.BusyError) { go func() { released <- hold.Release() }() }))
 	ensure(err)
 	ensure(<-released)
@@ -143,7 +148,7 @@ func Example_unlock() {
 	hold, err := client.Acquire(ctx, locks.Exclusive("bill:1001"))
 	ensure(err)
 	fmt.Println(hold.Release())
-	fmt.Println(hold.Release()) // the same answer; it cannot free what somebody else has by now
+	fmt.Println(hold.Release()) // the same result; it cannot free what another holder has by now
 	fmt.Println(hold.Context().Err())
 	// Output:
 	// <nil>
@@ -158,15 +163,18 @@ func Example_lists() {
 	defer stop()
 	bills := []string{"bill:1003", "bill:1001", "bill:1002", "bill:1001"}
 
-	hold, err := client.Acquire(ctx, locks.Exclusive(bills...)) // lock(list): sorted, without duplicates, all or none
+	// lock(list): sorted, without duplicates, all or none
+	hold, err := client.Acquire(ctx, locks.Exclusive(bills...))
 	ensure(err)
 	fmt.Println(hold.Names())
 
 	_, err = client.TryAcquire(ctx, locks.Exclusive("bill:1000", "bill:1002")) // tryLock(list)
 	fmt.Println(errors.Is(err, locks.ErrBusy))
-	_, err = client.Acquire(ctx, locks.Exclusive("bill:1000", "bill:1002"), locks.Wait(time.Millisecond)) // with a timeout
+	// with a timeout
+	_, err = client.Acquire(ctx, locks.Exclusive("bill:1000", "bill:1002"), locks.Wait(time.Millisecond))
 	fmt.Println(errors.Is(err, locks.ErrBusy))
-	other, err := client.TryAcquire(ctx, locks.Exclusive("bill:1000")) // what was refused has left nothing held
+	// the refusal has left nothing held
+	other, err := client.TryAcquire(ctx, locks.Exclusive("bill:1000"))
 	ensure(err)
 
 	ensure(other.Release())
@@ -185,15 +193,17 @@ func Example_reentrant() {
 
 	var depth func(ctx context.Context, n int)
 	depth = func(ctx context.Context, n int) {
-		hold, err := client.Acquire(ctx, locks.Exclusive("bill:1001")) // asks Redis at the first level alone
+		// calls Redis only at the first level
+		hold, err := client.Acquire(ctx, locks.Exclusive("bill:1001"))
 		ensure(err)
-		defer func() { ensure(hold.Release()) }() // frees at the last one alone
+		defer func() { ensure(hold.Release()) }() // frees only at the last one
 		if n > 0 {
-			depth(hold.Context(), n-1) // who has the context has the lock
+			depth(hold.Context(), n-1) // the context has the lock
 			return
 		}
 		fmt.Println("inside:", client.IsHeld(hold.Context(), "bill:1001"))
-		_, err = client.TryAcquire(ctx0(ctx), locks.Exclusive("bill:1001")) // who has not, has not: no thread is asked
+		// another context has not: threads do not matter
+		_, err = client.TryAcquire(ctx0(ctx), locks.Exclusive("bill:1001"))
 		fmt.Println("outside:", errors.Is(err, locks.ErrBusy))
 	}
 	depth(ctx, 3)
@@ -206,7 +216,7 @@ func Example_reentrant() {
 	// holders: 0
 }
 
-// ctx0 stands for the context of another request: one without the holds of this one.
+// ctx0 replaces the context of another request: one without the holds of this one.
 func ctx0(ctx context.Context) context.Context { return plain{ctx} }
 
 type plain struct{ context.Context }
@@ -232,7 +242,8 @@ func ExampleNewRule() {
 		fmt.Println(item.Mode, item.Name)
 	}
 
-	_, err = locks.NewRule[settlement](locks.RuleOptions{Exclusive: []string{"bill:{id[*]}"}}) // at start, not at the first call
+	// at start, not at the first call
+	_, err = locks.NewRule[settlement](locks.RuleOptions{Exclusive: []string{"bill:{id[*]}"}})
 	fmt.Println(err)
 	// Output:
 	// exclusive shop:bill:1001
@@ -241,7 +252,8 @@ func ExampleNewRule() {
 	// lock rule: lock key "bill:{id[*]}": field "id" of the args is missing: a locks_test.settlement has ids, tenant
 }
 
-// An annotation on a method: what it locks stands beside it, and its callers do not know.
+// An annotation on a method: the lock is declared beside the method, and its callers do not know
+// it.
 func ExampleWrap() {
 	ctx := context.Background()
 	client, stop := open(ctx, locks.Options{})
@@ -289,7 +301,7 @@ func ExampleMaxHold() {
 
 	hold, err := client.Acquire(ctx, locks.Exclusive("bill:1001"), locks.MaxHold(20*time.Millisecond))
 	ensure(err)
-	<-hold.Context().Done() // the work is told first; the lock passes on a little later
+	<-hold.Context().Done() // the work is canceled first; the lock passes on a little later
 	cause := context.Cause(hold.Context())
 	fmt.Println(errors.Is(cause, locks.ErrExpired), errors.Is(hold.Release(), locks.ErrLost))
 	// Output: true true
@@ -301,7 +313,8 @@ func Example_retries() {
 	client, stop := open(ctx, locks.Options{})
 	defer stop()
 
-	// 10 tries every 500 ms are five seconds in line: without polling, and nobody who comes later is served first.
+	// 10 tries every 500 ms are five seconds in line: without polling, and no later request is
+	// served first.
 	rule, err := locks.NewRule[settlement](locks.RuleOptions{Exclusive: []string{"bill:{ids[*]}"}, Wait: 5 * time.Second})
 	ensure(err)
 	hold, err := client.Acquire(ctx, locks.Exclusive("bill:1001"))
@@ -335,7 +348,8 @@ func Example_waitAndLease() {
 // RFairLock
 func Example_fair() {
 	ctx := context.Background()
-	client, stop := open(ctx, locks.Options{ReserveAfter: -1}) // strictly first in, first out, also for bundles
+	// strictly first in, first out, also for bundles
+	client, stop := open(ctx, locks.Options{ReserveAfter: -1})
 	defer stop()
 
 	hold, err := client.Acquire(ctx, locks.Exclusive("bill:1001"))
@@ -362,7 +376,8 @@ func Example_multi() {
 	client, stop := open(ctx, locks.Options{})
 	defer stop()
 
-	hold, err := client.Acquire(ctx, // one step in Redis: others see all of it or nothing, and cannot deadlock with it
+	// one step in Redis: others see all of it or nothing, and cannot deadlock with it
+	hold, err := client.Acquire(ctx,
 		locks.Exclusive("bill:1001", "bill:1002"), locks.Exclusive("account:7"), locks.Shared("rates:2026-11"))
 	ensure(err)
 	for _, item := range hold.Items() {
@@ -390,7 +405,7 @@ func Example_readWrite() {
 	fmt.Println("and a writer:", err == nil)
 	ensure(second.Release())
 
-	// A reader becomes the writer for a while, and nobody else can have written in between.
+	// A reader becomes the writer for a while, and no other writer can have come between.
 	writer, err := client.Acquire(reader.Context(), locks.Exclusive("rates:2026-11"))
 	ensure(err)
 	fmt.Println("upgraded:", writer.Token() > reader.Token())
@@ -424,7 +439,8 @@ func ExampleClient_Declare() {
 
 	_, err := client.Declare(ctx, "partner-api", locks.PermitLimit{Permits: 3, Version: 2})
 	ensure(err)
-	limit, err := client.Declare(ctx, "partner-api", locks.PermitLimit{Permits: 10, Version: 1}) // an older configuration
+	// an older configuration
+	limit, err := client.Declare(ctx, "partner-api", locks.PermitLimit{Permits: 10, Version: 1})
 	fmt.Println(limit.Permits, err)
 
 	hold, err := client.Acquire(ctx, locks.Permits("partner-api", 2))
@@ -445,7 +461,8 @@ func Example_fenced() {
 	ctx := context.Background()
 	client, stop := open(ctx, locks.Options{})
 	defer stop()
-	var store guard.Memory // stands beside what the lock protects; guard.SQL and guard.Redis keep it in a database
+	// kept beside the data that the lock protects; guard.SQL and guard.Redis keep it in a database
+	var store guard.Memory
 
 	paused, err := client.Acquire(ctx, locks.Exclusive("bill:1001"))
 	ensure(err)
@@ -478,7 +495,8 @@ func Example_shedLock() {
 		return nil
 	})
 	fmt.Println(report(ctx, struct{}{}))
-	fmt.Println(report(ctx, struct{}{})) // a replica that is a second late finds the lock taken, although the work is done
+	// a replica that is a second late finds the lock taken, although the work is done
+	fmt.Println(report(ctx, struct{}{}))
 	// Output:
 	// reports
 	// <nil>
@@ -499,7 +517,7 @@ func ExampleSpace_Revoke() {
 	_, err = client.Space().Revoke(ctx, "bill:1001", lock.Holds[0].Token, locks.Ask, why)
 	ensure(err)
 
-	<-hold.Asked() // the holder may come to an end by itself; locks.Take would have ended its context
+	<-hold.Asked() // the holder may finish by itself; locks.Take would have ended its context
 	fmt.Println(hold.Why().By, hold.Why().Reason, hold.Context().Err())
 	ensure(hold.Release())
 	_, err = client.Space().Revoke(ctx, "bill:1001", lock.Holds[0].Token, locks.Seize, why)
@@ -509,7 +527,7 @@ func ExampleSpace_Revoke() {
 	// true
 }
 
-// A process works under the lock of the one that started it.
+// A process works under the lock of the process that started it.
 func ExampleClient_Join() {
 	ctx := context.Background()
 	client, stop := open(ctx, locks.Options{})
@@ -517,11 +535,12 @@ func ExampleClient_Join() {
 
 	parent, err := client.Acquire(ctx, locks.Exclusive("bill:1001"))
 	ensure(err)
-	id := parent.ID() // LOCKSTEP_HOLD of the child, which has a client of its own
+	id := parent.ID() // LOCKSTEP_HOLD of the child, which has its own client
 
 	joined, err := client.Join(ctx, id)
 	ensure(err)
-	hold, err := client.Acquire(joined.Context(), locks.Exclusive("bill:1001", "bill:1002")) // asks for the second alone
+	// asks only for the second
+	hold, err := client.Acquire(joined.Context(), locks.Exclusive("bill:1001", "bill:1002"))
 	ensure(err)
 	fmt.Println(hold.Names())
 	ensure(hold.Release())

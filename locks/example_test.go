@@ -12,7 +12,7 @@ import (
 	"lockstep/locks"
 )
 
-// someRedis stands for your Redis.
+// someRedis replaces your Redis.
 func someRedis() (rdb *redis.Client, stop func()) {
 	server, err := miniredis.Run()
 	if err != nil {
@@ -22,7 +22,7 @@ func someRedis() (rdb *redis.Client, stop func()) {
 	return rdb, func() { _ = rdb.Close(); server.Close() }
 }
 
-// settle stands for work that passes the token on to whatever can refuse an older one.
+// settle replaces work that passes the token on to every system that can refuse an older one.
 func settle(ctx context.Context, _ locks.Token) error { return ctx.Err() }
 
 func Example() {
@@ -108,7 +108,8 @@ func ExampleWait() {
 	// [bill:1001] <nil> <nil>
 }
 
-// The context of Acquire bounds the work, too, so a timeout of the wait alone is Wait, not context.WithTimeout.
+// The context of Acquire bounds the work, too. So bound the wait alone with Wait, not with
+// context.WithTimeout.
 func ExampleClient_Acquire() {
 	rdb, stop := someRedis()
 	defer stop()
@@ -131,7 +132,7 @@ func ExampleClient_Acquire() {
 	}
 	defer func() { _ = hold.Release() }()
 
-	// The work may take as long as it wants: the five seconds were for the wait.
+	// The work may take as long as it needs: the five seconds were for the wait.
 	_, bounded := hold.Context().Deadline()
 	fmt.Println("bounded:", bounded, "error:", settle(hold.Context(), hold.Token()))
 	// Output: bounded: false error: <nil>
