@@ -15,45 +15,50 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// The exploration visits every state of small worlds, while the random histories visit a few states of large ones. It
-// drives the model, which the histories compare with the scripts, and then repeats some of its paths on the scripts.
+// The exploration visits every state of small worlds, while the random histories visit a few states
+// of large ones. It drives the model, which the histories compare with the scripts, and then
+// repeats some of its paths on the scripts.
 //
-// A world bounds how many requests are open at a time, what they ask for, and how deep they nest. It does not bound
-// how many requests follow each other: states that differ only in the names of requests count as one, so a world is
-// finite. In each state, requests are made, aged, released, downgraded and canceled in every possible order, as by any
-// number of processes and goroutines.
+// A world bounds how many requests are open at a time, what they ask for, and how deep they nest.
+// It does not bound how many requests follow each other: states that differ only in the names of
+// requests count as one, so a world is finite. In each state, requests are made, aged, released,
+// downgraded and canceled in every possible order, as by any number of processes and goroutines.
 //
 // In every state of every world:
 //
-//   - No request is stuck: each wait is granted, refused or asked again once the other requests release what they hold.
+//   - No request is stuck: each wait is granted, refused or asked again once the other requests
+//     release what they hold.
 //   - No two incompatible holds coexist, and no grant exceeds a limit of permits.
-//   - No later request passes an aged wait, except a nested one that this wait depends on: it would not be granted
-//     before that one is, whatever else ends.
+//   - No later request passes an aged wait, except a nested one that this wait depends on: it would
+//     not be granted before that one is, whatever else ends.
 //   - A request that is refused as a deadlock would have waited forever.
-//   - After an acquire or a release on a fast path, which looks only at the queues of its own names, something keeps each
-//     wait from its bundle.
+//   - After an acquire or a release on a fast path, which looks only at the queues of its own
+//     names, something keeps each wait from its bundle.
 //   - No name is granted inside the crash delay of a session that was ended after a crash.
 //
-// Requests age in any order, as with clients of different Options.ReserveAfter. In the world of amounts they age in the
-// order in which they came: with different values, a nested request can pass an aged wait that would depend on it only
-// if each request took all permits.
+// Requests age in any order, as with clients of different Options.ReserveAfter. In the world of
+// amounts they age in the order in which they came: with different values, a nested request can
+// pass an aged wait that would depend on it only if each request took all permits.
 //
-// The exploration lacks: waits and offers of the space, AtMost, raised limits, TryAcquire and Barge, MaxHold and
-// MinHold, sessions that expire, a second crash, lost data and grace times, messages that are lost, late or doubled,
-// searches that are cut short and work that is left to the next script, and more open requests than its worlds have.
-// Random histories and directed tests have all of these but the last.
+// The exploration lacks: waits and offers of the space, AtMost, raised limits, TryAcquire and
+// Barge, MaxHold and MinHold, sessions that expire, a second crash, lost data and grace times,
+// messages that are lost, late or doubled, searches that are cut short and work that is left to the
+// next script, and more open requests than its worlds have. Random histories and directed tests
+// have all of these but the last.
 
-// A world is what the exploration goes through.
+// A world sets the limits of an exploration.
 type world struct {
 	name    string
-	bundles [][]string // what requests ask for; names have one letter
+	bundles [][]string // the bundles that requests ask for; names have one letter
 	open    int        // requests at a time
-	deep    int        // a request may be nested in so many
+	deep    int        // how deep a request may be nested
 	limits  []int64    // of the permits p, one declared after the other
-	even    bool       // waits age in the order in which they came, as with one Options.ReserveAfter for all clients
-	swaps   []string   // pairs of names that may change places without a difference
-	lets    string     // the moves beside asking, releasing and aging: letters of move.kind
-	delay   int64      // crash delay of session 1, ms; 0: there is no session 1
+	// waits age in the order in which they arrived, as with one Options.ReserveAfter for all
+	// clients
+	even  bool
+	swaps []string // pairs of names that may be swapped without a difference
+	lets  string   // the moves beside asking, releasing and aging: letters of move.kind
+	delay int64    // crash delay of session 1, ms; 0: there is no session 1
 }
 
 func worlds() []world {
@@ -70,14 +75,16 @@ func worlds() []world {
 
 // A move is one thing that happens.
 type move struct {
-	kind byte // a ask, g ask again, r release, c cancel, o grow old, d downgrade, l lower the limit, x crash, e a delay ends
-	slot int  // the request
-	in   int  // a: the request it is nested in, -1 for none
-	what int  // a: the bundle; l: which waits are taken out of circles, see untied
-	by   int  // a: the session
+	// a ask, g ask again, r release, c cancel, o grow old, d downgrade, l lower the limit, x crash,
+	// e a delay ends
+	kind byte
+	slot int // the request
+	in   int // a: the request it is nested in, -1 for none
+	what int // a: the bundle; l: which waits are taken out of circles, see untied
+	by   int // a: the session
 }
 
-// describe writes a path, one move a line.
+// describe formats a path, one move per line.
 func (w *world) describe(path []move) string {
 	var b strings.Builder
 	for _, mv := range path {
@@ -116,7 +123,7 @@ func worldSession(by int) string { return fmt.Sprintf("s%d.x", by) }
 
 func slotID(by, slot int) string { return fmt.Sprintf("%s.%d", worldSession(by), slot) }
 
-// A state is one of a world.
+// A state is one state of a world.
 type state struct {
 	*world
 	m        *model
@@ -131,7 +138,7 @@ type state struct {
 	at       int      // its place in the exploration
 }
 
-// delayed is a name that nothing may be granted of.
+// delayed is a name that must not be granted yet.
 type delayed struct {
 	mode byte
 	name string
@@ -174,7 +181,7 @@ func (s *state) hold(slot int) *modelHold {
 
 func (s *state) wait(slot int) *modelWait { return s.m.waits[s.open[slot].id] }
 
-// inside reports whether another request is open inside a slot's.
+// inside reports whether another open request is inside the one of a slot.
 func (s *state) inside(slot int) bool {
 	for _, a := range s.open {
 		if slices.Contains(a.under, s.open[slot].id) {
@@ -184,7 +191,7 @@ func (s *state) inside(slot int) bool {
 	return false
 }
 
-// asks returns the requests that may be made now.
+// asks returns the requests that can be made now.
 func (s *state) asks() (moves []move) {
 	if len(s.open) >= s.world.open {
 		return nil
@@ -214,8 +221,8 @@ func (s *state) asks() (moves []move) {
 	return moves
 }
 
-// covers reports whether a hold, or one that it is nested in, has a part of a bundle already. The client does not ask
-// for that again.
+// covers reports whether a hold, or one that it is nested in, has a part of a bundle already. The
+// client does not ask for that again.
 func (s *state) covers(slot int, bundle []string) bool {
 	for _, id := range append(slices.Clone(s.open[slot].under), s.open[slot].id) {
 		for _, item := range bundle {
@@ -228,7 +235,7 @@ func (s *state) covers(slot int, bundle []string) bool {
 	return false
 }
 
-// moves returns all that may happen in a state.
+// moves returns all moves that are possible in a state.
 func (s *state) moves() (moves []move) {
 	moves = s.asks()
 	for slot := range s.open {
@@ -276,7 +283,7 @@ func (s *state) moves() (moves []move) {
 	return moves
 }
 
-// request is what a step asks for.
+// request is the request of a step.
 func (s *state) request(mv move) modelAsk {
 	a := modelAsk{
 		session: worldSession(mv.by), id: slotID(mv.by, mv.slot), patience: s.patience, items: s.bundles[mv.what],
@@ -291,7 +298,7 @@ func (s *state) request(mv move) modelAsk {
 	return a
 }
 
-// do makes a step, and returns what is wrong with it. refused: it changed nothing.
+// do makes a step, and returns what is wrong with it. refused means that it changed nothing.
 func (s *state) do(mv move) (refused bool, err error) {
 	before := s.m
 	s.m = before.clone()
@@ -373,13 +380,13 @@ func (s *state) do(mv move) (refused bool, err error) {
 	return false, s.check()
 }
 
-// quick reports whether the client asks for the fast path when it releases what a slot has.
+// quick reports whether the client uses the fast path to release what a slot has.
 func (s *state) quick(slot int) bool {
 	h := s.hold(slot)
 	return h != nil && s.open[slot].plain() && slices.Equal(h.items, s.open[slot].items)
 }
 
-// grantable returns an error if a wait could be granted that was not.
+// grantable returns an error if a grantable wait was not granted.
 func (s *state) grantable() error {
 	for _, w := range s.m.inOrder() {
 		if name, _, beaten := s.m.blocked(w.asker()); name == "" && len(beaten) == 0 && s.m.alive(w.session) {
@@ -409,8 +416,9 @@ func (s *state) deadlocked(before *model, a modelAsk) error {
 	return nil
 }
 
-// untied returns the waits that a lowered limit takes out: the youngest one in a circle, until there is no circle; or the
-// youngest one of those that wait for these permits. What the scripts take out is between the two.
+// untied returns the waits that a lowered limit takes out: the youngest one in a circle, until
+// there is no circle; or the youngest one of those that wait for these permits. What the scripts
+// take out is between the two.
 func (m *model) untied(name string, limit, version int64, these bool) (asked []string) {
 	c := m.clone()
 	c.declared[name] = modelPermits{limit, version}
@@ -429,7 +437,7 @@ func (m *model) untied(name string, limit, version int64, these bool) (asked []s
 	return asked
 }
 
-// check returns what is wrong with a state by itself.
+// check returns what is wrong with a state, without looking at how it came about.
 func (s *state) check() error {
 	names := make(map[string]bool)
 	for _, h := range s.m.holds {
@@ -446,7 +454,8 @@ func (s *state) check() error {
 		on := s.m.occupants(name)
 		for _, one := range on {
 			for _, other := range on {
-				if h := s.m.holds[one.tag[1:]]; h.rests != 0 { // all of it is taken from before the crash
+				// all of it is taken from before the crash
+				if h := s.m.holds[one.tag[1:]]; h.rests != 0 {
 					continue
 				}
 				if one.mode == 'x' && one != other && !(other.mode != 'x' && slices.Contains(under[one.tag[1:]], other.tag[1:])) {
@@ -471,7 +480,7 @@ func (s *state) check() error {
 	return errors.New("stuck: requests wait, and no hold ends by itself")
 }
 
-// passes checks what a step has granted.
+// passes checks the grants of a step.
 func (s *state) passes(before *model) error {
 	m := s.m
 	for id, h := range m.holds {
@@ -515,7 +524,8 @@ func (s *state) passes(before *model) error {
 	return nil
 }
 
-// excludes reports whether what was granted of a name keeps a wait from it: by its mode, or as too few permits are left.
+// excludes reports whether a grant of a name blocks a wait for it: by its mode, or because too few
+// permits are left.
 func (s *state) excludes(name string, mode, other byte, wants int64) bool {
 	switch {
 	case other == 0:
@@ -527,12 +537,13 @@ func (s *state) excludes(name string, mode, other byte, wants int64) bool {
 	return mode == 'x' || other == 'x'
 }
 
-// passed checks that a request which was granted past an aged wait had a right to it.
+// passed checks that a request which was granted past an aged wait was allowed to be.
 func (s *state) passed(before *model, w *modelWait, id string, a modelAsker) error {
 	switch {
 	case a.ticket != 0 && a.since < w.since: // it came first
 		return nil
-	case len(a.nested) == 0 && w.isNested() && w.since > a.reserve: // it was aged before that one came
+	// it was aged before that one came
+	case len(a.nested) == 0 && w.isNested() && w.since > a.reserve:
 		return nil
 	case len(a.nested) > 0 && a.since <= w.reserve: // it came before that one was aged
 		return nil
@@ -542,8 +553,9 @@ func (s *state) passed(before *model, w *modelWait, id string, a modelAsker) err
 	return fmt.Errorf("%s is granted past %s, which is aged and does not depend on it", id, w.id)
 }
 
-// needs reports whether a wait is never granted while a nested request waits, whatever else ends. No other request passes
-// an aged wait meanwhile. It is so before the move or after it: a move can add what the wait depends on, or grant that.
+// needs reports whether a wait is never granted while a nested request waits, whatever else ends.
+// No other request passes an aged wait meanwhile. It holds before the move or after it: a move can
+// add a dependency of the wait, or grant it.
 func (s *state) needs(before *model, wait, id string, a modelAsker) bool {
 	for _, m := range []*model{before.clone(), s.m.clone()} {
 		m.flaw = flawBarAll
@@ -561,7 +573,8 @@ func (s *state) needs(before *model, wait, id string, a modelAsker) bool {
 	return false
 }
 
-// waitsBehind reports whether a wait is never granted while another one is not, and the holds that this is nested in last.
+// waitsBehind reports whether a wait is never granted while another one is not, and while the holds
+// that the other is nested in last.
 func (m *model) waitsBehind(wait, other string, nested []string) bool {
 	for _, w := range m.waits {
 		m.us = max(m.us, w.reserve*1000)
@@ -592,8 +605,8 @@ func (m *model) waitsBehind(wait, other string, nested []string) bool {
 	return true
 }
 
-// key is the same for states that differ only in the names of requests, in times that no rule compares, and in names that
-// may change places.
+// key is the same for states that differ only in the names of requests, in times that no rule
+// compares, and in names that may be swapped.
 func (s *state) key() string {
 	best := s.encode("")
 	for _, swap := range s.swaps {
@@ -661,7 +674,9 @@ func (s *state) encode(swap string) string {
 		b.WriteString(w.session[:2])
 		b.WriteByte(within(w.under))
 		if w.reserve <= s.m.now() {
-			n := byte('0') // of the nested waits, which are in the order of their times, so many came before it was aged
+			// The nested waits are in the order of their times, so n of them arrived before it was
+			// aged.
+			n := byte('0')
 			for _, other := range queue {
 				if other.isNested() && other.since <= w.reserve {
 					n++
@@ -685,7 +700,7 @@ func (s *state) encode(swap string) string {
 	return b.String()
 }
 
-// An exploration is what there is in a world.
+// An exploration is the result of exploring a world.
 type exploration struct {
 	states, moves int
 	worst         error    // what is wrong with the first state that breaks a rule, where it ended
@@ -693,7 +708,8 @@ type exploration struct {
 	paths         [][]move // to some states
 }
 
-// explore visits all states of a world breadth first, so the path to the first one that breaks a rule is a shortest one.
+// explore visits all states of a world breadth first, so the path to the first one that breaks a
+// rule is a shortest one.
 func (w *world) explore(flaw string, some int) *exploration {
 	e := &exploration{}
 	type link struct {
@@ -740,8 +756,9 @@ func (w *world) explore(flaw string, some int) *exploration {
 	return e
 }
 
-// retrace makes the moves of a path by the scripts and by the model, and compares replies and keys after each move. It
-// leaves out moves that are not possible. Each request has the patience by which it ages when the path says so.
+// retrace makes the moves of a path by the scripts and by the model, and compares replies and keys
+// after each move. It leaves out moves that are not possible. Each request has the patience by
+// which it ages when the path says so.
 func (w *world) retrace(t testing.TB, rdb *redis.Client, flaw string, source func(string) string, path []move) error {
 	t.Helper()
 	r := newRig(t, rdb)
@@ -799,7 +816,7 @@ func (w *world) retrace(t testing.TB, rdb *redis.Client, flaw string, source fun
 			return err
 		}
 		h.model = s.m
-		if mv.kind == 'l' { // which waits are taken out, the script decides
+		if mv.kind == 'l' { // the script decides which waits are taken out
 			limit, version := w.limits[s.lowered+1], int64(s.lowered+2)
 			err := run(s.m.us + 1000)
 			if err == nil {
@@ -864,8 +881,8 @@ func (w *world) ages(path []move) []int64 {
 	return ages
 }
 
-// TestEveryStateOfSmallWorldsKeepsTheRules explores the worlds, and repeats some of the paths by the scripts. With
-// LOCKSTEP_SOAK, the worlds have one more request, and more paths are repeated.
+// TestEveryStateOfSmallWorldsKeepsTheRules explores the worlds, and repeats some of the paths by
+// the scripts. With LOCKSTEP_SOAK, the worlds have one more request, and more paths are repeated.
 func TestEveryStateOfSmallWorldsKeepsTheRules(t *testing.T) {
 	t.Parallel()
 	for _, w := range worlds() {
@@ -893,8 +910,9 @@ func TestEveryStateOfSmallWorldsKeepsTheRules(t *testing.T) {
 	}
 }
 
-// TestExplorationFindsFlaws breaks one rule of the model at a time, and has the exploration find a state that shows it.
-// The scripts keep the rules on the path to that state. Once the same fault is planted in them, they come to it, too.
+// TestExplorationFindsFlaws breaks one rule of the model at a time, and the exploration must find a
+// state that shows it. The scripts keep the rules on the path to that state. Once the same fault is
+// planted in them, they reach it, too.
 func TestExplorationFindsFlaws(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []struct {

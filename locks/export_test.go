@@ -7,13 +7,15 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// faultEnv has a test binary run with a fault in its scripts: a text, and behind => what stands there instead.
+// faultEnv makes a test binary run with a fault in its scripts: a text, and its replacement after
+// =>.
 const faultEnv = "LOCKS_TEST_FAULT"
 
-// FaultEnv is for tests that run this binary again with a fault, to show that another test finds it.
+// FaultEnv is for tests that run this binary again with a fault, to show that another test finds
+// it.
 const FaultEnv = faultEnv
 
-// AssertHash names the script in SLOWLOG that asserts holds.
+// AssertHash identifies in SLOWLOG the script that asserts holds.
 var AssertHash = assertScript().Hash()
 
 func init() {

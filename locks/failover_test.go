@@ -19,16 +19,17 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// A fleet is some clients that hold things while their Redis comes to harm, and a witness of every grant.
+// A fleet is a group of clients that hold locks while their Redis is harmed, and a witness of every
+// grant.
 type fleet struct {
 	t       *testing.T
 	clients []*locks.Client
-	held    []*locks.Hold // by the clients, to be kept
+	held    []*locks.Hold // held by the clients, never released
 	more    []string      // names that are held besides those of holdAll
-	highest locks.Token   // that any of them has seen
+	highest locks.Token   // the highest that any of them has seen
 }
 
-// lease of the fleets: short, for the grace time is longer.
+// The lease of the fleets is short, because the grace period is longer.
 const fleetLease = 3 * time.Second
 
 func newFleet(t *testing.T, rdb redis.UniversalClient, o locks.Options, n int) *fleet {
@@ -41,7 +42,7 @@ func newFleet(t *testing.T, rdb redis.UniversalClient, o locks.Options, n int) *
 	return f
 }
 
-// hold acquires something for one of the clients, to be kept.
+// hold acquires a lock for one of the clients, to be kept.
 func (f *fleet) hold(client int, ctx context.Context, parts ...locks.Part) *locks.Hold {
 	f.t.Helper()
 	hold, err := f.clients[client].Acquire(ctx, parts...)
@@ -53,7 +54,8 @@ func (f *fleet) hold(client int, ctx context.Context, parts ...locks.Part) *lock
 	return hold
 }
 
-// holdAll has the clients hold something of every kind: alone, shared, permits, nested, and a bundle.
+// holdAll makes the clients hold every kind of lock: exclusive, shared, permits, nested, and a
+// bundle.
 func (f *fleet) holdAll() {
 	f.t.Helper()
 	ctx := f.t.Context()
@@ -68,7 +70,7 @@ func (f *fleet) holdAll() {
 	}
 }
 
-// names returns what nobody else may be granted.
+// names returns the names that no other client may be granted.
 func (f *fleet) names() (names []string) {
 	for i := range f.clients {
 		names = append(names, fmt.Sprint("own", i), fmt.Sprint("also", i), fmt.Sprint("up", i))
@@ -76,8 +78,8 @@ func (f *fleet) names() (names []string) {
 	return append(append(names, "rates"), f.more...)
 }
 
-// besiege has a client that knows nothing of the others try to get what they hold, until the function it returns is
-// called. Being granted any of it is an error.
+// besiege makes a client that knows nothing of the others try to get what they hold, until the
+// returned function is called. Any grant is an error.
 func (f *fleet) besiege(rdb redis.UniversalClient, o locks.Options) (end func()) {
 	return f.siege(func(ctx context.Context) *locks.Client {
 		for ctx.Err() == nil {
@@ -90,7 +92,7 @@ func (f *fleet) besiege(rdb redis.UniversalClient, o locks.Options) (end func())
 	})
 }
 
-// besiegeFrom does the same with a client that is there already.
+// besiegeFrom does the same with an existing client.
 func (f *fleet) besiegeFrom(c *locks.Client) (end func()) {
 	return f.siege(func(context.Context) *locks.Client { return c })
 }
@@ -112,7 +114,7 @@ func (f *fleet) siege(open func(context.Context) *locks.Client) (end func()) {
 				hold, err := c.TryAcquire(ctx, locks.Exclusive(name))
 				if err == nil {
 					f.t.Errorf("%s was granted to somebody else, token %s", name, hold.Token())
-					return // and he keeps it: once is enough
+					return // and it keeps the lock: once is enough
 				}
 				if errors.Is(err, locks.ErrBusy) {
 					refused.Add(1)
@@ -157,7 +159,7 @@ func (f *fleet) awaitGrants(client int) {
 	release(f.t, hold)
 }
 
-// survives checks that all that is held is held still, in Redis too, and can be given back.
+// survives checks that all holds are still valid, also in Redis, and can be released.
 func (f *fleet) survives() {
 	f.t.Helper()
 	for _, hold := range f.held {
@@ -197,7 +199,7 @@ func TestHoldsSurviveTheLossOfAllData(t *testing.T) {
 			rdb := server.Client(t)
 			f := newFleet(t, rdb, locks.Options{Namespace: "ns", Lease: fleetLease}, 3)
 			f.holdAll()
-			// Somebody waits, and goes on waiting.
+			// A client waits, and keeps waiting.
 			got := make(chan *locks.Hold, 1)
 			go func() {
 				defer close(got)
@@ -216,8 +218,9 @@ func TestHoldsSurviveTheLossOfAllData(t *testing.T) {
 			if err := harm(t.Context(), server, rdb); err != nil {
 				t.Fatal(err)
 			}
-			// Whoever knew nothing of the space would be granted at once, unless one of the fleet had made it: that is the
-			// limit that the package doc tells, and what a set grace time is for.
+			// A client that knew nothing of the space would be granted at once, unless one of the
+			// fleet had created it: that is the limit described in the package doc, and the purpose
+			// of a set grace period.
 			end := f.besiege(rdb, locks.Options{Namespace: "ns", Name: "stranger", Lease: fleetLease, Grace: 2 * fleetLease})
 			f.awaitGrants(2)
 			eventually(t, "it waits again", func() bool { return len(waits(t, f.clients[0])) == 1 })
@@ -240,8 +243,9 @@ func TestHoldsSurviveTheLossOfAllData(t *testing.T) {
 	}
 }
 
-// TestClientThatIsAwayDuringTheGraceTimeIsCutOff keeps a client from hearing that the space was emptied. Its work has to
-// end before what it held is granted to somebody else; both times are this process's.
+// TestClientThatIsAwayDuringTheGraceTimeIsCutOff prevents a client from learning that the space was
+// emptied. Its work must end before its lock is granted to another client; this process reads both
+// times.
 func TestClientThatIsAwayDuringTheGraceTimeIsCutOff(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
@@ -274,7 +278,7 @@ func TestClientThatIsAwayDuringTheGraceTimeIsCutOff(t *testing.T) {
 	if next.Token() <= hold.Token() || kept.Context().Err() != nil {
 		t.Errorf("got token %s after %s; what was held by who was there: %v", next.Token(), hold.Token(), kept.Lost())
 	}
-	// What it sent before arrives now, late.
+	// Its earlier commands arrive now, late.
 	proxy.Set(redistest.Faults{})
 	again := acquire(t, away, locks.Exclusive("c"))
 	if again.Session() == hold.Session() {
@@ -285,9 +289,10 @@ func TestClientThatIsAwayDuringTheGraceTimeIsCutOff(t *testing.T) {
 	}
 }
 
-// TestActsOnANewServerGrantNothing has the first scripts on a server that may lack the last writes be acts of somebody
-// who was not greeted there: they free what is held as far as that server knows, and somebody waits for it. The server lost
-// that a lock had passed to a third one meanwhile, who cannot say so yet.
+// TestActsOnANewServerGrantNothing runs the first scripts on a server that may lack the last writes
+// from a connection that was not greeted there. They free what is held as far as that server knows,
+// and a client waits for it. The server lost that a lock had passed to a third client meanwhile,
+// which cannot assert it yet.
 func TestActsOnANewServerGrantNothing(t *testing.T) {
 	t.Parallel()
 	type act func(t *testing.T, s *locks.Space, gone, rests *locks.Hold) error
@@ -305,7 +310,7 @@ func TestActsOnANewServerGrantNothing(t *testing.T) {
 			t.Parallel()
 			server := redistest.New(t, redistest.Options{})
 			rdb, proxy, dead := server.Client(t), server.Proxy(t), server.Proxy(t)
-			// The lease outlives an outage of 2.7 s; nobody passes a wait because it is old.
+			// The lease outlives an outage of 2.7 s; no request passes a wait because that is old.
 			o := locks.Options{Namespace: "ns", Lease: 6 * time.Second, ReserveAfter: time.Hour}
 			f := newFleet(t, proxy.Client(t), o, 3)
 			o.Name = "gone"
@@ -327,7 +332,7 @@ func TestActsOnANewServerGrantNothing(t *testing.T) {
 				got <- hold
 			}()
 			eventually(t, "it waits", func() bool { return len(waits(t, f.clients[0])) == 1 })
-			if err := rdb.Save(t.Context()).Err(); err != nil { // what comes now is lost
+			if err := rdb.Save(t.Context()).Err(); err != nil { // later writes are lost
 				t.Fatal(err)
 			}
 			release(t, gone)
@@ -373,7 +378,7 @@ func TestActsOnANewServerGrantNothing(t *testing.T) {
 				t.Error("what was taken is not kept for its holder to hear it")
 			}
 			proxy.Set(redistest.Faults{})
-			f.awaitGrants(1) // the grace time is over
+			f.awaitGrants(1) // the grace period is over
 			if holder("bill") != kept.Token() {
 				t.Errorf("held under token %s, want %s", holder("bill"), kept.Token())
 			}
@@ -391,7 +396,7 @@ func TestActsOnANewServerGrantNothing(t *testing.T) {
 	}
 }
 
-// TestReadingANewServerLeavesItAsItIs reads all there is of a space on a server that it does not know.
+// TestReadingANewServerLeavesItAsItIs reads the whole space on a server that it does not know.
 func TestReadingANewServerLeavesItAsItIs(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
@@ -430,8 +435,8 @@ func TestReadingANewServerLeavesItAsItIs(t *testing.T) {
 	}
 }
 
-// loseReplication has a replica hear nothing more of its master, without either of them being down: what is written from
-// then on is lost when the replica takes over.
+// loseReplication cuts a replica off from its master, while both stay up: later writes are lost
+// when the replica takes over.
 func loseReplication(t *testing.T, master, replica *redistest.Server) {
 	t.Helper()
 	down := replica.Client(t)
@@ -464,8 +469,8 @@ func TestHoldsSurviveASentinelFailover(t *testing.T) {
 	s := redistest.NewSentinel(t, redistest.SentinelOptions{Config: []string{"min-replicas-max-lag 6"}})
 	rdb := s.Client(t)
 
-	// The old master lives on for 5 s, as one does that is cut off from the others, and takes the writes of those who still
-	// talk to it.
+	// The old master lives on for 5 s, as one that is cut off from the others does, and accepts
+	// writes of clients that still use it.
 	t.Run("the old master goes on", func(t *testing.T) {
 		o := locks.Options{Namespace: "forced", Lease: fleetLease}
 		f := newFleet(t, rdb, o, 3)
@@ -518,7 +523,7 @@ func TestHoldsSurviveASentinelFailover(t *testing.T) {
 	})
 }
 
-// awaitWrites returns when a replica has all that was written through a client.
+// awaitWrites returns when a replica has everything written through a client.
 func awaitWrites(t *testing.T, rdb redis.UniversalClient) {
 	t.Helper()
 	pipe := rdb.Pipeline()
@@ -533,7 +538,8 @@ func awaitWrites(t *testing.T, rdb redis.UniversalClient) {
 // One cluster for several rules: it takes over two seconds to start.
 func TestHoldsSurviveAClusterThatChanges(t *testing.T) {
 	t.Parallel()
-	c := redistest.NewCluster(t, redistest.ClusterOptions{NodeTimeout: 4 * time.Second}) // half of it is added to the lease
+	// half of it is added to the lease
+	c := redistest.NewCluster(t, redistest.ClusterOptions{NodeTimeout: 4 * time.Second})
 
 	t.Run("a replica takes over", func(t *testing.T) {
 		const ns = "taken"
@@ -545,7 +551,7 @@ func TestHoldsSurviveAClusterThatChanges(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The stranger has connections to the replica that are older than its being the master.
+		// The stranger has connections to the replica from before it became the master.
 		var nodes sync.Map
 		options := c.ClusterOptions()
 		options.NewClient = func(o *redis.Options) *redis.Client {
@@ -627,9 +633,10 @@ func TestHoldsSurviveAClusterThatChanges(t *testing.T) {
 	})
 }
 
-// TestFaultsUnderAFailoverAreFound runs tests of this file again with faults in the scripts: each has to fail, and to say
-// that a lock had two holders or was lost. A fault opens a window: the stranger has to ask the new server before another
-// client's renewal detects that server. On a busy machine a run can miss the window, so each fault has several runs.
+// TestFaultsUnderAFailoverAreFound runs tests of this file again with faults in the scripts: each
+// must fail, and report that a lock had two holders or was lost. A fault opens a window: the
+// stranger must ask the new server before another client's renewal detects that server. On a busy
+// machine a run can miss the window, so each fault has several runs.
 func TestFaultsUnderAFailoverAreFound(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -29,12 +29,12 @@ func proxied(t *testing.T, lease time.Duration) (c, direct *locks.Client, p *red
 // TestLostReplyIsAskedForAgain loses the replies of acquires and releases that were applied.
 func TestLostReplyIsAskedForAgain(t *testing.T) {
 	t.Parallel()
-	c, direct, p := proxied(t, 15*time.Second) // long: renewals lose their replies too
-	// lose runs f with its reply lost, and tells whether it was applied then: when f happens to dial a new connection,
-	// it is the reply to the greeting that is lost.
+	c, direct, p := proxied(t, 15*time.Second) // long: renewals lose their replies, too
+	// lose runs f, loses its reply, and reports whether f was applied then. If f happens to dial a
+	// new connection, the lost reply is the one to the greeting.
 	lose := func(what string, applied func() bool, f func() error) bool {
 		t.Helper()
-		release(t, acquire(t, c, locks.Exclusive("warm"))) // a connection is there
+		release(t, acquire(t, c, locks.Exclusive("warm"))) // a connection is open
 		p.Set(redistest.Faults{DropReplies: true})
 		done := make(chan error, 1)
 		go func() { done <- f() }()
@@ -43,7 +43,7 @@ func TestLostReplyIsAskedForAgain(t *testing.T) {
 			lost = applied()
 		}
 		p.Set(redistest.Faults{})
-		p.Cut() // and the client learns that nothing will come
+		p.Cut() // and the client learns that no reply will arrive
 		if err := <-done; err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
@@ -77,7 +77,7 @@ func TestLostReplyIsAskedForAgain(t *testing.T) {
 	}
 }
 
-// TestCancelledOnTheWay cancels acquires while their requests or replies are on the way.
+// TestCancelledOnTheWay cancels acquires while their requests or replies are in flight.
 func TestCancelledOnTheWay(t *testing.T) {
 	t.Parallel()
 	for name, faults := range map[string]redistest.Faults{
@@ -86,7 +86,7 @@ func TestCancelledOnTheWay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c, direct, p := proxied(t, 15*time.Second)
-			release(t, acquire(t, c, locks.Exclusive("a"))) // the connection is there
+			release(t, acquire(t, c, locks.Exclusive("a"))) // the connection is open
 			p.Set(faults)
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(20*time.Millisecond, cancel)
@@ -115,14 +115,15 @@ func TestCancelledOnTheWay(t *testing.T) {
 	}
 }
 
-// TestSilentPartitionEndsTheContextFirst cuts a holder off without a word. Its context has to end before the next one is
-// granted the lock; both times are this process's.
+// TestSilentPartitionEndsTheContextFirst cuts a holder off without notice. Its context must end
+// before the next holder is granted the lock; this process reads both times.
 func TestSilentPartitionEndsTheContextFirst(t *testing.T) {
 	t.Parallel()
 	for name, faults := range map[string]redistest.Faults{
 		"dropped": {DropRequests: true, DropReplies: true},
 		"no way":  {HoldRequests: true},
-		"no back": {DropReplies: true}, // renewals arrive: the lease lives on in Redis until they stop
+		// renewals arrive: the lease lives on in Redis until they stop
+		"no back": {DropReplies: true},
 		"refused": {Refuse: true},
 	} {
 		for trial := range 2 {
@@ -141,7 +142,8 @@ func TestSilentPartitionEndsTheContextFirst(t *testing.T) {
 					<-hold.Context().Done()
 					ended = time.Now()
 				})
-				time.Sleep(time.Duration(trial) * 300 * time.Millisecond) // at another moment between two renewals
+				// Trials differ in the moment between two renewals.
+				time.Sleep(time.Duration(trial) * 300 * time.Millisecond)
 				p.Set(faults)
 				if faults.Refuse {
 					p.Cut()
@@ -162,7 +164,7 @@ func TestSilentPartitionEndsTheContextFirst(t *testing.T) {
 				if next.Token() <= hold.Token() {
 					t.Errorf("got token %s after %s", next.Token(), hold.Token())
 				}
-				// When the network is back, the client goes on in a new session.
+				// When the network is back, the client continues in a new session.
 				p.Set(redistest.Faults{})
 				p.Cut()
 				again := acquire(t, c, locks.Exclusive("a"))
@@ -196,7 +198,7 @@ func TestShortOutageLosesNothing(t *testing.T) {
 	release(t, hold)
 }
 
-// TestUnreachableRedis tells how the calls end when Redis is not there.
+// TestUnreachableRedis checks how the calls end when Redis is unreachable.
 func TestUnreachableRedis(t *testing.T) {
 	t.Parallel()
 	nowhere := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
@@ -244,7 +246,8 @@ func TestUnreachableRedis(t *testing.T) {
 	}
 }
 
-// TestCloseEndsWithTheLease closes clients whose Redis is unreachable, with a context that does not end.
+// TestCloseEndsWithTheLease closes clients whose Redis is unreachable, with a context that does not
+// end.
 func TestCloseEndsWithTheLease(t *testing.T) {
 	t.Parallel()
 	for name, faults := range map[string]redistest.Faults{

@@ -21,8 +21,8 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// The test binary, started with these in its environment, is a process of actors. They act until its standard input ends,
-// and it tells its journal on its standard output.
+// The test binary, started with these in its environment, is a process of actors. They act until
+// its standard input ends, and it writes its journal to its standard output.
 const (
 	fleetURL       = "LOCKSTEP_LOCKS_TEST_FLEET"
 	fleetNamespace = "LOCKSTEP_LOCKS_TEST_FLEET_NAMESPACE"
@@ -30,7 +30,7 @@ const (
 )
 
 func fleetMain() int {
-	redis.SetLogger(quiet{}) // it has a entry for each dial that fails
+	redis.SetLogger(quiet{}) // it has an entry for each failed dial
 	who, _ := strconv.Atoi(os.Getenv(fleetWho))
 	j := &journal{who: who, out: os.Stdout}
 	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // the root of this process
@@ -70,7 +70,7 @@ func fleetMain() int {
 	return 0
 }
 
-// quiet is a logger that says nothing.
+// quiet is a logger that discards everything.
 type quiet struct{}
 
 func (quiet) Printf(context.Context, string, ...any) {}
@@ -106,7 +106,7 @@ func launch(t *testing.T, who int, url, namespace string, j *journal) *ship {
 		for lines := bufio.NewScanner(out); lines.Scan(); {
 			var l entry
 			if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
-				continue // half a entry: it was killed
+				continue // half an entry: the process was killed
 			}
 			j.adopt(l, known)
 		}
@@ -114,14 +114,14 @@ func launch(t *testing.T, who int, url, namespace string, j *journal) *ship {
 	return s
 }
 
-// kill ends the process without a word.
+// kill ends the process without notice.
 func (s *ship) kill() {
 	_ = s.command.Process.Kill()
 	s.read.Wait()
 	_ = s.command.Wait()
 }
 
-// land has the process end in order.
+// land ends the process in order.
 func (s *ship) land(t *testing.T) {
 	t.Helper()
 	_ = s.input.Close()
@@ -133,8 +133,8 @@ func (s *ship) land(t *testing.T) {
 	}
 }
 
-// stop stops the process for a while, and notes that when it is long enough for the lease to run out meanwhile, after a
-// silence that was not.
+// stop stops the process for a while. It records the pause if, together with a preceding silence,
+// the lease may run out meanwhile.
 func (s *ship) stop(t *testing.T, j *journal, d time.Duration) {
 	t.Helper()
 	from := stamp()
@@ -152,8 +152,8 @@ func (s *ship) stop(t *testing.T, j *journal, d time.Duration) {
 	}
 }
 
-// TestNoOverlapAmongProcesses has real processes take bundles like the goroutines of a storm, each behind a bad network,
-// while they are stopped, killed and started again.
+// TestNoOverlapAmongProcesses has real processes take bundles like the goroutines of a storm, each
+// behind a bad network, while they are stopped, killed and started again.
 func TestNoOverlapAmongProcesses(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})

@@ -83,7 +83,7 @@ func TestFollowerClosesConnectionsToAReplacedMaster(t *testing.T) {
 		t.Errorf("%d connections are known, want the one to the new master, open", len(f.conns))
 	}
 
-	// A sentinel that has not heard of it names the last master once more, between two questions.
+	// A sentinel that has not learned of it names the last master once more, between two questions.
 	master = "a"
 	stale, err := connect()
 	if err != nil {
@@ -94,7 +94,7 @@ func TestFollowerClosesConnectionsToAReplacedMaster(t *testing.T) {
 		t.Errorf("closed: %v to the last master, %v to the new one", stale.closed, second.closed)
 	}
 
-	// Back, and to a master that one can be asked for without a real connection.
+	// Back, and to a master that can be found without a real connection.
 	if networks[0] != "udp" || networks[len(networks)-1] != "tcp" {
 		t.Errorf("asked by %v, want UDP until that was refused", networks)
 	}

@@ -25,7 +25,7 @@ func build(format int) *impersonator {
 		if other := others[script]; other != nil {
 			return other
 		}
-		return script // it is that build's already
+		return script // it is of that build already
 	}}
 }
 
@@ -53,7 +53,7 @@ func closeBuild(t *testing.T, c *Client) {
 	}
 }
 
-// renewed has a session renewed and waits until it has been.
+// renewed renews a session and waits until that is done.
 func renewed(t *testing.T, c *Client) {
 	t.Helper()
 	s, _, err := c.current()
@@ -84,7 +84,8 @@ func wantFormats(t *testing.T, c *Client, when string, want Formats) {
 	}
 }
 
-// A newer layout is written only when no live session is of a build that does not know it, and never an older one again.
+// A newer layout is written only while every live session is of a build that knows it. Later no
+// older one is written again.
 func TestFormatIsRaisedWhenEveryLiveSessionKnowsIt(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
@@ -148,7 +149,7 @@ func TestFirstSessionOfANewerBuildRaisesTheFormat(t *testing.T) {
 	})
 }
 
-// No script of a build touches a space that is written in a format which the build does not know.
+// No script of a build touches a space that is written in a format unknown to the build.
 func TestScriptsRefuseAnotherFormatBeforeTheyWrite(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
@@ -176,8 +177,9 @@ func TestScriptsRefuseAnotherFormatBeforeTheyWrite(t *testing.T) {
 				t.Fatal(err)
 			}
 			before := dumpAll(t, r)
-			// All requests for a have a wait before them. Otherwise acquire would take its fast path, which looks for a live
-			// session instead: a build has none in a space that was raised beyond it.
+			// All requests for a have a wait before them. Otherwise acquire would take its fast
+			// path, which checks for a live session instead: a build has none in a space that was
+			// raised beyond it.
 			for script, args := range map[string][]any{
 				"open": {"t", 60_000, "{}", "space", 0}, "renew": {"s", 60_000, "space", "1", 0, 0}, "card": {"s", "{}"},
 				"acquire": ask("s", "s.3", -1, 0, "xa").args(), "release": {"s.1"}, "reap": nil, "close": {"s"},
@@ -201,7 +203,7 @@ func TestScriptsRefuseAnotherFormatBeforeTheyWrite(t *testing.T) {
 	})
 }
 
-// dumpAll reads the keys of a rig's space, whatever their types are.
+// dumpAll reads the keys of a rig's space, whatever their types.
 func dumpAll(t *testing.T, r *rig) map[string]string {
 	t.Helper()
 	all := make(map[string]string)
@@ -231,7 +233,7 @@ func dumpAll(t *testing.T, r *rig) map[string]string {
 	return all
 }
 
-// A space that was made by a build without numbers gets one, and nothing else of it changes.
+// A space that was created by a build without numbers gets one, and nothing else of it changes.
 func TestSpaceWithoutANumberIsFormatOne(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
@@ -268,8 +270,8 @@ func TestSpaceWithoutANumberIsFormatOne(t *testing.T) {
 	})
 }
 
-// A session whose lease has ended blocks no raise. When its process comes back after the raise, it learns that it
-// cannot open another one.
+// A session whose lease has ended blocks no raise. When its process comes back after the raise, it
+// learns that it cannot open another one.
 func TestReturnAfterTheRaiseIsFatal(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -318,8 +320,8 @@ func TestReturnAfterTheRaiseIsFatal(t *testing.T) {
 	}
 }
 
-// The client that makes an emptied space anew gives it the format that the lost one had, so that no session of an older
-// build is shut out; and an assertion of a newer build raises nothing.
+// The client that recreates an emptied space gives it the format of the lost one, so that no
+// session of an older build is shut out; and an assertion of a newer build raises nothing.
 func TestEmptiedSpaceIsNumberedByTheNextOwner(t *testing.T) {
 	t.Parallel()
 	t.Run("beside an older build", func(t *testing.T) {
@@ -393,7 +395,8 @@ func TestEmptiedSpaceIsNumberedByTheNextOwner(t *testing.T) {
 	})
 }
 
-// No format is raised during a grace time: a session that has not asserted yet may be of an older build.
+// No format is raised during a grace period: a session that has not asserted yet may be of an older
+// build.
 func TestGraceTimeRaisesNoFormat(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
@@ -419,7 +422,7 @@ func TestGraceTimeRaisesNoFormat(t *testing.T) {
 	})
 }
 
-// A raise looks at every live session, also when there are more of them than one page.
+// A raise checks every live session, also when there are more of them than one page.
 func TestRaiseLooksAtEverySession(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
@@ -436,7 +439,8 @@ func TestRaiseLooksAtEverySession(t *testing.T) {
 		if got := r.do(t, "renew", names[0], 60_000, "space", "1", 0, 0); got[6] != "1" {
 			t.Errorf("got %q beside session %s of format 1, want format 1", got, last)
 		}
-		if err := rdb.ZAdd(r.ctx, r.keys[0], redis.Z{Score: 1, Member: "s" + last}).Err(); err != nil { // its lease has ended
+		// its lease has ended
+		if err := rdb.ZAdd(r.ctx, r.keys[0], redis.Z{Score: 1, Member: "s" + last}).Err(); err != nil {
 			t.Fatal(err)
 		}
 		if got := r.do(t, "renew", names[0], 60_000, "space", "1", 0, 0); got[6] != "2" {
@@ -445,7 +449,7 @@ func TestRaiseLooksAtEverySession(t *testing.T) {
 	})
 }
 
-// A card says what its build can write, also a card that the caller made.
+// A card contains what its build can write, also a card that the caller made.
 func TestCardCarriesTheFormatOfItsBuild(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {

@@ -26,7 +26,8 @@ type try struct {
 func (a try) IdempotencyKey() string { return a.key }
 func (a try) Token() locks.Token     { return a.token }
 
-// account makes a table with one balance, of 0, and returns what a run does to it, and how it stands.
+// account creates a table with one balance, of 0. It returns the effect of a run on it, and a
+// function that reads it.
 func account(t testing.TB, db *sql.DB) (add func(tx *sql.Tx) error, balance func() int) {
 	t.Helper()
 	mustExec(t, db, "CREATE TABLE account (balance bigint)")
@@ -53,7 +54,8 @@ func TestRunIsDoneOnceByManyAttempts(t *testing.T) {
 				t.Fatalf("after the attempt with token %s the effect was made %d times, want once", token, n)
 			}
 		}
-		noError(t, g.Once(within(t), db, try{"settle#1", 9}, add)) // an old attempt that comes late
+		// an old attempt that arrives late
+		noError(t, g.Once(within(t), db, try{"settle#1", 9}, add))
 		noError(t, g.Once(within(t), db, try{"settle#2", 13}, add))
 		if n := balance(); n != 2 {
 			t.Errorf("two runs made %d effects", n)
@@ -67,7 +69,8 @@ func TestEffectThatFailsIsNotDone(t *testing.T) {
 		g := newSQL(t, db, dialect)
 		add, balance := account(t, db)
 		broken := errors.New("no money")
-		// Also one that says by itself what Done says: only the record tells that the run is done.
+		// Even an effect that itself returns Done's error: only the record shows that the run is
+		// done.
 		for _, fails := range []error{broken, guard.ErrDone, &guard.StaleError{Resource: "a", Token: 10, Seen: 11}} {
 			err := g.Once(within(t), db, try{"settle#1", 10}, func(tx *sql.Tx) error {
 				return errors.Join(add(tx), fails)
@@ -104,8 +107,8 @@ func TestEffectThatFailsIsNotDone(t *testing.T) {
 	})
 }
 
-// TestAttemptsAtOneRunTakeTurns is about an attempt that stands still in the middle of its transaction, and the next one.
-// PostgreSQL only: in SQLite the second writer does not get that far.
+// TestAttemptsAtOneRunTakeTurns has an attempt that stops in the middle of its transaction, and the
+// next attempt. PostgreSQL only: in SQLite the second writer does not get that far.
 func TestAttemptsAtOneRunTakeTurns(t *testing.T) {
 	t.Parallel()
 	for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
@@ -116,7 +119,8 @@ func TestAttemptsAtOneRunTakeTurns(t *testing.T) {
 				g := newSQL(t, db, guard.PostgreSQL)
 				ctx := within(t)
 				first, second := begin(t, db, level), begin(t, db, level)
-				mustExec(t, second, "SELECT 1") // under the stricter levels it sees what there is now
+				// Under the stricter levels it sees the present state.
+				mustExec(t, second, "SELECT 1")
 				noError(t, g.Done(ctx, first, "settle#1", 10))
 				answer := make(chan error, 1)
 				go func() { answer <- g.Done(ctx, second, "settle#1", 11) }() // received below
@@ -166,7 +170,8 @@ func TestAttemptsAtOnceMakeOneEffect(t *testing.T) {
 	})
 }
 
-// TestChecksInsideOfOnceNeverDeadlock has runs of their own keys check common resources, several attempts at each.
+// TestChecksInsideOfOnceNeverDeadlock runs several attempts at each of several runs, which check
+// common resources.
 func TestChecksInsideOfOnceNeverDeadlock(t *testing.T) {
 	t.Parallel()
 	const runs, attempts = 8, 3
@@ -231,7 +236,7 @@ func TestPruneDoneForgetsOldRuns(t *testing.T) {
 		mustExec(t, db, "UPDATE lockstep_guard_done SET done_at = "+past[dialect])
 		nothing := func(*sql.Tx) error { t.Error("a run that is recorded is done again"); return nil }
 		noError(t, g.Once(ctx, db, try{"young", 10}, func(*sql.Tx) error { return nil }))
-		noError(t, g.Store(db).Check(ctx, 10, "bill:1")) // is no run, and stays
+		noError(t, g.Store(db).Check(ctx, 10, "bill:1")) // is not a run, and stays
 
 		if n, err := g.PruneDone(ctx, db, 0); !errors.Is(err, guard.ErrInvalid) || n != 0 {
 			t.Errorf("prune by age 0: got %d, %v; want ErrInvalid", n, err)

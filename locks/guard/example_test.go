@@ -15,27 +15,27 @@ import (
 	"lockstep/locks/guard"
 )
 
-// In the examples, oldHolder is the token of a hold that has passed on unnoticed, newHolder the one of the next hold of
-// the same lock. Yours come from Hold.Token, Run.Token or LOCKSTEP_TOKEN.
+// In the examples, oldHolder is the token of a hold that has passed on unnoticed, newHolder the one
+// of the next hold of the same lock. Yours come from Hold.Token, Run.Token or LOCKSTEP_TOKEN.
 const (
 	oldHolder locks.Token = 1795222978000033
 	newHolder locks.Token = 1795222978000034
 )
 
-// someDatabase stands for your database.
+// someDatabase replaces your database.
 func someDatabase() *sql.DB {
 	db, err := sql.Open("sqlite", ":memory:")
 	if err != nil {
 		panic(err)
 	}
-	db.SetMaxOpenConns(1) // each connection would have a memory of its own
+	db.SetMaxOpenConns(1) // each connection would have its own memory
 	if _, err := db.Exec("CREATE TABLE bill (id INTEGER PRIMARY KEY, settled_by TEXT); INSERT INTO bill VALUES (4711, '')"); err != nil {
 		panic(err)
 	}
 	return db
 }
 
-// someRedis stands for your Redis.
+// someRedis replaces your Redis.
 func someRedis() (rdb *redis.Client, stop func()) {
 	server, err := miniredis.Run()
 	if err != nil {
@@ -64,7 +64,7 @@ func ExampleSQL_Check() {
 		if err != nil {
 			return err
 		}
-		defer func() { _ = tx.Rollback() }() // nothing, once it is committed
+		defer func() { _ = tx.Rollback() }() // does nothing after a commit
 		if err := fence.Check(ctx, tx, token, "bill:4711"); err != nil {
 			return err
 		}
@@ -104,7 +104,7 @@ func ExampleSQL_Schema() {
 	// );
 }
 
-// attempt stands for the *jobs.Run that a handler is given.
+// attempt replaces the *jobs.Run that a handler receives.
 type attempt struct{ token locks.Token }
 
 func (a attempt) IdempotencyKey() string { return "settle-bills#4711" }
@@ -131,7 +131,8 @@ func ExampleSQL_Once() {
 			return err
 		})
 	}
-	// The worker of the first attempt dies behind the commit, before the ledger knows. So there is a second one.
+	// The worker of the first attempt dies after the commit, before the ledger knows. So a second
+	// attempt follows.
 	fmt.Println(settle(ctx, attempt{oldHolder}))
 	fmt.Println(settle(ctx, attempt{newHolder}))
 
@@ -169,7 +170,8 @@ func ExampleRedis_Run() {
 		fmt.Println(err)
 		return
 	}
-	// A run counts once, also when the command is sent again: the members of a set are the keys of the runs.
+	// A run counts once, even if the command is sent again: the members of a set are the keys of
+	// the runs.
 	book := guard.NewScript(`
 		redis.call('SADD', KEYS[1], ARGV[1])
 		return redis.call('SCARD', KEYS[1])`)
@@ -189,7 +191,8 @@ func ExampleRedis_Run() {
 func ExampleHTTP() {
 	bills := http.NewServeMux()
 	bills.Handle("PUT /bills/{id}", guard.HTTP(
-		new(guard.Memory), // what the handler changes is in memory, too; else fence.Store(db), or a guard.Redis
+		// the handler changes memory, too; otherwise fence.Store(db), or a guard.Redis
+		new(guard.Memory),
 		func(r *http.Request) []string { return []string{"bill:" + r.PathValue("id")} },
 		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "settled") }),
 		guard.HTTPOptions{},
@@ -227,7 +230,8 @@ func ExampleRequestToken() {
 		return
 	}
 
-	// Several processes serve this; so the handler checks where it writes, and needs no HTTP guard in front of it.
+	// Several processes serve this, so the handler checks where it writes, and needs no HTTP guard
+	// before it.
 	settle := func(r *http.Request) error {
 		token, err := guard.RequestToken(r)
 		if err != nil {

@@ -20,12 +20,13 @@ import (
 	"lockstep/locks/guard"
 )
 
-// byQuery names what a request's URL names.
+// byQuery returns the names in a request's URL.
 func byQuery(r *http.Request) []string { return r.URL.Query()["bill"] }
 
 var noContent = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 
-// send hands a request to a handler and returns its answer. tokens are the values of the token headers.
+// send passes a request to a handler and returns its reply. tokens are the values of the token
+// headers.
 func send(ctx context.Context, h http.Handler, url string, tokens ...string) *http.Response {
 	r := httptest.NewRequestWithContext(ctx, http.MethodPost, url, nil)
 	r.Header[http.CanonicalHeaderKey(guard.Header)] = tokens
@@ -145,7 +146,7 @@ func TestBrokenStoreIsAnswered503AndLogged(t *testing.T) {
 	}
 }
 
-// visits is a handler that tells who is in it, and keeps each until it is let go.
+// visits is a handler that reports the requests inside, and keeps each until it is let go.
 type visits struct {
 	mu     sync.Mutex
 	inside []string                 // guarded by mu
@@ -206,9 +207,10 @@ func TestNewerRequestWaitsForOlderOnes(t *testing.T) {
 		request(2, "/?bill=1&bill=3", "11")
 		inside("10 10") // it waits for the first one
 		request(3, "/?bill=4", "12")
-		inside("10 10 12") // what it touches is free
+		inside("10 10 12") // its resources are free
 
-		// The newer one has shown its token: an older one is refused at once, though the newer one still waits.
+		// The newer one has shown its token: an older one is refused at once, although the newer
+		// one still waits.
 		if got := send(t.Context(), h, "/?bill=1", "10").StatusCode; got != http.StatusPreconditionFailed {
 			t.Errorf("a late older one is answered %d, want 412", got)
 		}
@@ -245,10 +247,11 @@ func TestWaitForAnOlderRequestEndsWithTheRequest(t *testing.T) {
 	})
 }
 
-// TestHandlersNeverGoBack: with a store in memory, the handlers of one process need no guard of their own.
+// TestHandlersNeverGoBack: with a store in memory, the handlers of one process need no guard of
+// their own.
 func TestHandlersNeverGoBack(t *testing.T) {
 	t.Parallel()
-	var log []locks.Token // of one handler at a time; the race detector looks on
+	var log []locks.Token // of one handler at a time; the race detector watches
 	h := guard.HTTP(new(guard.Memory), byQuery, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		token, err := guard.RequestToken(r)
 		if err != nil {

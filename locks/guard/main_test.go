@@ -24,7 +24,7 @@ func within(t testing.TB) context.Context {
 	return ctx
 }
 
-// eventually waits for a condition that somebody else brings about.
+// eventually waits for a condition that another goroutine brings about.
 func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)

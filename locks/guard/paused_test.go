@@ -24,8 +24,9 @@ type effect struct {
 	read  func() string
 }
 
-// TestPausedHolderIsRefused is the story of the package comment, with a lock that passes on by itself: A's renewals no
-// longer reach Redis, its lease ends, B is granted the lock. What A still writes is refused everywhere.
+// TestPausedHolderIsRefused plays the example of the package comment, with a lock that passes on by
+// itself: A's renewals no longer reach Redis, its lease ends, B is granted the lock. Everything
+// that A still writes is refused.
 func TestPausedHolderIsRefused(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -81,13 +82,14 @@ func TestPausedHolderIsRefused(t *testing.T) {
 			noError(t, e.write(b.Token(), "b again"))
 		})
 	}
-	// And A was told in time; this test is about a process that does not look.
+	// And A was notified in time; this test is about a process that does not check.
 	if cause := context.Cause(a.Context()); !errors.Is(cause, locks.ErrLost) {
 		t.Errorf("A's context ended by %v, want ErrLost", cause)
 	}
 }
 
-// openPostgresIf opens a PostgreSQL for a test that has more to do: without one it returns nil.
+// openPostgresIf opens a PostgreSQL for a test that has more to do: it returns nil if none is
+// installed.
 func openPostgresIf(t *testing.T) *sql.DB {
 	t.Helper()
 	if !pgtest.Available() {

@@ -17,7 +17,7 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// newRedis returns a guard whose records no other test sees.
+// newRedis returns a guard with records that no other test sees.
 func newRedis(t testing.TB, rdb redis.Scripter) *guard.Redis {
 	t.Helper()
 	g, err := guard.NewRedis(rdb, guard.RedisOptions{Prefix: redistest.Namespace(t)})
@@ -84,7 +84,7 @@ func TestKeepBoundsARecord(t *testing.T) {
 		noError(t, err)
 		noError(t, days.Check(ctx, 10, "a"))
 		noError(t, rdb.Expire(ctx, record, time.Minute).Err())
-		noError(t, days.Check(ctx, 10, "a")) // each check counts, also under the same token
+		noError(t, days.Check(ctx, 10, "a")) // each check counts, even under the same token
 		if left := rdb.PTTL(ctx, record).Val(); left <= 47*time.Hour || left > 48*time.Hour {
 			t.Errorf("the record stays for %s, want 48h", left)
 		}
@@ -228,7 +228,8 @@ func TestScriptsNeverGoBack(t *testing.T) {
 	})
 }
 
-// TestRecordsLieBesideTheirKeys runs on a server in cluster mode, which refuses keys of several slots.
+// TestRecordsLieBesideTheirKeys runs on a server in cluster mode, which refuses keys of several
+// slots.
 func TestRecordsLieBesideTheirKeys(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{Config: []string{"cluster-enabled yes"}})

@@ -22,7 +22,7 @@ import (
 	"lockstep/locks/guard/pgtest"
 )
 
-// eachSQL runs a test on every kind of database, in a table-less one of its own.
+// eachSQL runs a test on every kind of database, each without tables and used by no other test.
 func eachSQL(t *testing.T, test func(t *testing.T, db *sql.DB, dialect guard.Dialect)) {
 	t.Helper()
 	t.Run("postgresql", func(t *testing.T) { t.Parallel(); test(t, pgtest.Open(t), guard.PostgreSQL) })
@@ -34,7 +34,7 @@ func eachSQL(t *testing.T, test func(t *testing.T, db *sql.DB, dialect guard.Dia
 	t.Run("sqlite memory", func(t *testing.T) { t.Parallel(); test(t, openMemory(t), guard.SQLite) })
 }
 
-// openSQLite opens a database in a file, whose writers wait for each other.
+// openSQLite opens a database in a file, so that its writers wait for each other.
 func openSQLite(t testing.TB, parameters ...string) *sql.DB {
 	t.Helper()
 	parameters = append(parameters, "_pragma=busy_timeout(30000)", "_pragma=synchronous(off)")
@@ -44,7 +44,7 @@ func openSQLite(t testing.TB, parameters ...string) *sql.DB {
 	return db
 }
 
-// openMemory opens a database in memory. Each connection would have its own, so there is only one.
+// openMemory opens a database in memory. Each connection would have its own, so it opens only one.
 func openMemory(t testing.TB) *sql.DB {
 	t.Helper()
 	db, err := sql.Open("sqlite", ":memory:")
@@ -73,7 +73,8 @@ func newSQL(t testing.TB, db *sql.DB, dialect guard.Dialect) *guard.SQL {
 
 func begin(t testing.TB, db *sql.DB, level sql.IsolationLevel) *sql.Tx {
 	t.Helper()
-	// The context of the test would roll back by itself when the test ends, behind the back of what the test does.
+	// The context of the test would roll back by itself when the test ends, without the test's
+	// knowledge.
 	tx, err := db.BeginTx(context.WithoutCancel(t.Context()), &sql.TxOptions{Isolation: level})
 	noError(t, err)
 	t.Cleanup(func() {
@@ -84,7 +85,7 @@ func begin(t testing.TB, db *sql.DB, level sql.IsolationLevel) *sql.Tx {
 	return tx
 }
 
-// records returns what a guard's table holds.
+// records returns the content of a guard's table.
 func records(t testing.TB, db *sql.DB) map[string]locks.Token {
 	t.Helper()
 	rows, err := db.QueryContext(within(t), "SELECT resource, token FROM lockstep_guard")
@@ -127,7 +128,7 @@ func TestStaleTransactionLeavesNothing(t *testing.T) {
 
 		tx := begin(t, db, sql.LevelDefault)
 		wantStale(t, g.Check(ctx, tx, 15, "c", "b", "a"), "b", 15, 20)
-		// The transaction itself is in order: nothing but the caller ends it.
+		// The transaction itself is in order: only the caller ends it.
 		noError(t, tx.Rollback())
 		if got := records(t, db); len(got) != 1 || got["b"] != 20 {
 			t.Errorf("after a refusal the records are %v, want b: 20 alone", got)
@@ -135,20 +136,21 @@ func TestStaleTransactionLeavesNothing(t *testing.T) {
 	})
 }
 
-// TestOverlappingTransactionsTakeTurns is about two holders that are both in the middle of a transaction: whoever checks
-// second waits for the other's end, and what it learns then is right. PostgreSQL only: in SQLite the second writer does
-// not get that far.
+// TestOverlappingTransactionsTakeTurns has two holders that are both in the middle of a
+// transaction: the second one to check waits for the end of the other, and then gets the right
+// result. PostgreSQL only: in SQLite the second writer does not get that far.
 func TestOverlappingTransactionsTakeTurns(t *testing.T) {
 	t.Parallel()
 	for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
-		for _, known := range []bool{false, true} { // whether the resource has a record before: insert or update
+		// whether the resource has a record before: insert or update
+		for _, known := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s known=%v", level, known), func(t *testing.T) {
 				t.Parallel()
 				for _, c := range []struct {
 					name          string
 					first, second locks.Token
 					commit        bool // how the first one ends
-					stale         bool // what the second one learns
+					stale         bool // what the second one gets
 				}{
 					{"newer after older", 10, 11, true, false},
 					{"newer after older rolled back", 10, 11, false, false},
@@ -211,7 +213,7 @@ func TestOverlappingTransactionsTakeTurns(t *testing.T) {
 	}
 }
 
-// waitsForLock tells whether a statement on a table of this test's schema, whose answer is still to come, waits for
+// waitsForLock reports whether an unfinished statement on a table of this test's schema waits for
 // another transaction.
 func waitsForLock(t testing.TB, db *sql.DB, table string, answer chan error) bool {
 	t.Helper()
@@ -220,7 +222,8 @@ func waitsForLock(t testing.TB, db *sql.DB, table string, answer chan error) boo
 		t.Fatalf("the second transaction did not wait: %v", err)
 	default:
 	}
-	// A row's lock is waited for as the transaction that has it; the schema tells whose wait it is.
+	// A statement waits for the transaction that holds the lock of a row. The schema shows which
+	// test it belongs to.
 	var n int
 	noError(t, db.QueryRowContext(within(t), `SELECT count(*) FROM pg_locks waiting
 		JOIN pg_locks relation ON relation.pid = waiting.pid AND relation.relation = $1::regclass
@@ -236,8 +239,9 @@ func sqlState(err error) string {
 	return ""
 }
 
-// TestEffectsNeverGoBack has many holders write at once, most of them superseded. Each transaction checks, counts up a
-// row and logs its token under that count, so the log is in the order of the commits.
+// TestEffectsNeverGoBack makes many holders write at once, most of them superseded. Each
+// transaction checks, counts up a row and logs its token under that count, so the log is in the
+// order of the commits.
 func TestEffectsNeverGoBack(t *testing.T) {
 	t.Parallel()
 	const holders, writes = 16, 40
@@ -256,7 +260,7 @@ func TestEffectsNeverGoBack(t *testing.T) {
 			if err := g.Check(ctx, tx, token, "effect"); err != nil {
 				return err
 			}
-			// Read, then write what was read and one more: also wrong as soon as two are in here at once.
+			// Read, then write that plus one: wrong as soon as two are in here at once.
 			var n int64
 			if err := tx.QueryRowContext(ctx, "SELECT n FROM effect").Scan(&n); err != nil {
 				return err
@@ -284,9 +288,9 @@ func TestEffectsNeverGoBack(t *testing.T) {
 	})
 }
 
-// storm has holders write under tokens that grow by turns, and returns the tokens of the writes that were accepted and
-// of those that were refused as stale. Any other error fails the test. Tokens are drawn in order, but a holder writes
-// several times under one that has been superseded meanwhile.
+// storm makes holders write under tokens that grow, in turns. It returns the tokens of accepted
+// writes and of those refused as stale. Any other error fails the test. Tokens are drawn in order,
+// but a holder writes several times under one that has been superseded meanwhile.
 func storm(t testing.TB, holders, writes int, write func(locks.Token) error) (accepted, refused []locks.Token) {
 	t.Helper()
 	var mu sync.Mutex
@@ -298,7 +302,8 @@ func storm(t testing.TB, holders, writes int, write func(locks.Token) error) (ac
 		return last
 	}
 	var group errgroup.Group
-	var drawn sync.WaitGroup // all have a token before the first write, so most are superseded from the start
+	// all have a token before the first write, so most are superseded from the start
+	var drawn sync.WaitGroup
 	drawn.Add(holders)
 	for range holders {
 		group.Go(func() error {
@@ -306,7 +311,8 @@ func storm(t testing.TB, holders, writes int, write func(locks.Token) error) (ac
 			drawn.Done()
 			drawn.Wait()
 			for range writes {
-				runtime.Gosched() // what takes no time would else be done by one after the other
+				// Otherwise such short work would be done by one after the other.
+				runtime.Gosched()
 				err := write(token)
 				stale := errors.Is(err, guard.ErrStale)
 				if err != nil && !stale {
@@ -319,7 +325,7 @@ func storm(t testing.TB, holders, writes int, write func(locks.Token) error) (ac
 					accepted = append(accepted, token)
 				}
 				mu.Unlock()
-				// A superseded holder that does not know it goes on for a while.
+				// A superseded holder that does not know it continues for a while.
 				if rand.IntN(4) == 0 {
 					token = draw()
 				}
@@ -376,7 +382,8 @@ func TestManyMayCreateTheTable(t *testing.T) {
 	const processes, rounds = 8, 10
 	eachSQL(t, func(t *testing.T, db *sql.DB, dialect guard.Dialect) {
 		ctx := within(t)
-		// As many connections as there are processes, made before: they take longer than a table.
+		// As many connections as there are processes, opened before: opening takes longer than
+		// creating a table.
 		db.SetMaxIdleConns(processes)
 		together(t, processes, func() error { return db.PingContext(ctx) })
 		for round := range rounds {
@@ -407,7 +414,8 @@ func together(t testing.TB, n int, do func() error) {
 func TestSchemaMakesTheTable(t *testing.T) {
 	t.Parallel()
 	eachSQL(t, func(t *testing.T, db *sql.DB, dialect guard.Dialect) {
-		g, err := guard.NewSQL(dialect, guard.SQLOptions{Table: "Order"}) // a word of SQL, with a capital letter
+		// a word of SQL, with a capital letter
+		g, err := guard.NewSQL(dialect, guard.SQLOptions{Table: "Order"})
 		noError(t, err)
 		mustExec(t, db, g.Schema())
 		mustExec(t, db, g.Schema())
@@ -462,7 +470,8 @@ func TestPruneRemovesWhatNobodyChecks(t *testing.T) {
 			guard.PostgreSQL: "CURRENT_TIMESTAMP - interval '3 days'", guard.SQLite: "datetime('now', '-3 days')",
 		}
 		mustExec(t, db, "UPDATE lockstep_guard SET checked_at = "+past[dialect])
-		noError(t, g.Store(db).Check(ctx, 10, "bill:0", "young")) // the same token, but offered today
+		// the same token, but offered today
+		noError(t, g.Store(db).Check(ctx, 10, "bill:0", "young"))
 
 		for _, age := range []time.Duration{0, -time.Second} {
 			if n, err := g.Prune(ctx, db, age); !errors.Is(err, guard.ErrInvalid) || n != 0 {
@@ -501,7 +510,7 @@ func TestPruneWaitsForNobody(t *testing.T) {
 
 const sqliteBusy = 5 // the low byte of all its kinds
 
-// TestSQLiteReadBeforeCheckIsBusy is what the comment of Check says about transactions that read first.
+// TestSQLiteReadBeforeCheckIsBusy proves the comment of Check on transactions that read first.
 func TestSQLiteReadBeforeCheckIsBusy(t *testing.T) {
 	t.Parallel()
 	db := openSQLite(t, "_pragma=journal_mode(wal)")

@@ -44,7 +44,7 @@ func TestRefusedBundleRecordsNothing(t *testing.T) {
 	eachStore(t, func(t *testing.T, store guard.Store) {
 		ctx := within(t)
 		noError(t, store.Check(ctx, 20, "c", "d"))
-		// The first by the bytes of their names, whatever the order of the call.
+		// The first in byte order, whatever the order of the call.
 		wantStale(t, store.Check(ctx, 15, "d", "b", "c", "a"), "c", 15, 20)
 		noError(t, store.Check(ctx, 14, "a", "b"))
 		noError(t, store.Check(ctx, 21, "d", "a", "d", "a")) // duplicates count once
@@ -78,7 +78,7 @@ func TestAnyNameOfAResourceIsKeptAsItIs(t *testing.T) {
 		for i, name := range names {
 			noError(t, store.Check(ctx, locks.Token(i+1), name))
 		}
-		// Had two of them one record, the later one's token would be seen by the earlier one.
+		// If two of them had one record, the earlier one would see the later one's token.
 		for i, name := range names {
 			noError(t, store.Check(ctx, locks.Token(i+1), name))
 			if i > 0 {
@@ -121,7 +121,8 @@ func TestABundleMayBeLarge(t *testing.T) {
 	})
 }
 
-// TestStoresSeeOneOrder has many holders check at once: as soon as a token was accepted, no lower one may be.
+// TestStoresSeeOneOrder makes many holders check at once: as soon as a token was accepted, no lower
+// one may be.
 func TestStoresSeeOneOrder(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, store guard.Store) {
