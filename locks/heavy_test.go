@@ -12,8 +12,9 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// longestScript returns for how long the longest call of a script kept the server at work, in µs: by its processor time,
-// since the machine may do other work meanwhile. call makes one call and returns whether there is more to do.
+// longestScript returns how long the longest call of a script kept the server busy, in µs: by its
+// processor time, since the machine may do other work meanwhile. call makes one call and returns
+// whether more is left to do.
 func (r *rig) longestScript(t testing.TB, call func() bool) int {
 	t.Helper()
 	longest := 0
@@ -49,21 +50,22 @@ func more(n int, call func(i int) bool) func() bool {
 // fiveMs is a script that takes about 5 ms of a quiet machine.
 const fiveMs = "local n = 0\nfor i = 1, 4500 do n = n + #call('ZRANGEBYLEX', Q, '[a' .. i, '(b', 'LIMIT', '0', '1') end\nreturn n"
 
-// TestHeavyScriptsAreShort measures the scripts that have most to do. On a quiet machine none takes longer than 5 ms. Other
-// work slows the processor down, so each is compared with a script of 5 ms that runs beside it, and twice as much is allowed;
-// of some tries the best one counts.
+// TestHeavyScriptsAreShort measures the scripts with the most to do. On an idle machine none takes
+// longer than 5 ms. Other work slows the processor down, so each is compared with a script of 5 ms
+// that runs beside it, and may take twice as long. The best of some tries counts.
 func TestHeavyScriptsAreShort(t *testing.T) {
 	const limit, tries = 2.0, 5
 	session := func(t *testing.T) *rig {
 		r := newRig(t, redistest.New(t, redistest.Options{}).Client(t))
 		r.open(t, "s", 600_000)
 		r.open(t, "w", 600_000)
-		for _, script := range [][]any{{"reap"}, {"release", "s.0"}, {"close", "other"}} { // the first call compiles it
+		// the first call compiles it
+		for _, script := range [][]any{{"reap"}, {"release", "s.0"}, {"close", "other"}} {
 			r.do(t, script[0].(string), script[1:]...)
 		}
 		return r
 	}
-	// settled does what is left, and returns whether there was more than one call of work.
+	// settled does the remaining work, and returns whether that took more than one call.
 	reap := func(t *testing.T, r *rig) func() bool {
 		return func() bool { return r.do(t, "reap")[0] == "0" }
 	}

@@ -18,7 +18,7 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// claimLua is what a claim of the ledger does to the lock space.
+// claimLua does to the lock space what a claim of the ledger does.
 // ARGV: 1 run  2 hold  3 session  4 patience, ms  5... items
 const claimLua = `
 local run, hold, session, patience = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -61,8 +61,8 @@ for i = 1, #offers do call('ZREM', IDX, offers[i]) end
 return {#offers}
 `
 
-// keepLua is what the ledger does when queues are paused and go on.
-// ARGV: classes that are offered nothing, in order
+// keepLua does what the ledger does when queues are paused and resumed.
+// ARGV: classes that get no offers, in order
 const keepLua = `
 local S, names = space(), {}
 for i = 1, #ARGV do names[i] = ARGV[i] end
@@ -78,7 +78,7 @@ func soak() int {
 	return max(1, n)
 }
 
-// historySeed is what a random history starts from: LOCKSTEP_SEED repeats one that failed.
+// historySeed is the seed of a random history: LOCKSTEP_SEED repeats one that failed.
 func historySeed() uint64 {
 	if seed, err := strconv.ParseUint(os.Getenv("LOCKSTEP_SEED"), 10, 64); err == nil {
 		return seed
@@ -89,17 +89,22 @@ func historySeed() uint64 {
 // A history is a sequence of random operations on a rig and on the model.
 type history struct {
 	*rig
-	model    *model
-	rand     *rand.Rand
-	strict   bool // the model holds; else only the invariants, since each script does less than all that is due
+	model *model
+	rand  *rand.Rand
+	// strict means that the reply must be the model's. Otherwise only the invariants are checked,
+	// since each script does less than everything due.
+	strict   bool
 	sessions []string
 	drawn    int
 	sent     map[string]modelAsk // requests that may be sent again
-	had      []modelClaim        // holds there were, the last ones last
-	loses    bool                // the space is lost now and then, in part or as a whole
-	nests    bool                // most requests are nested and wait, limits change often, and little else happens
-	saved    *model              // what a copy of the space has that may take over; nil: there is none
-	log      []string
+	had      []modelClaim        // earlier holds, the last ones last
+	loses    bool                // the space is lost now and then, in part or completely
+	// nests means that most requests are nested and wait, limits change often, and little else
+	// happens.
+	nests bool
+	// saved is the content of a copy of the space that may take over, nil without one.
+	saved *model
+	log   []string
 }
 
 func newHistory(r *rig, seed uint64) (*history, error) {
@@ -110,7 +115,7 @@ func newHistory(r *rig, seed uint64) (*history, error) {
 	return h, h.setTime(h.model.us)
 }
 
-// save keeps a copy of the space, as a replica has it.
+// save makes a copy of the space, as a replica has it.
 func (h *history) save() error {
 	h.saved = h.model.clone()
 	for i, key := range h.keys {
@@ -128,7 +133,7 @@ func (h *history) save() error {
 
 func (h *history) copyOf(key int) string { return h.keys[key] + ":copy" }
 
-// lose has the copy take over, or, without one, an empty server: all that was done since is lost.
+// lose makes the copy take over or, without one, an empty server: everything done since is lost.
 func (h *history) lose() error {
 	greets := h.rand.IntN(2) == 0
 	us, server := h.model.us, h.model.server
@@ -136,10 +141,12 @@ func (h *history) lose() error {
 		us = max(us, h.saved.us)
 	}
 	us += int64(h.rand.IntN(3)) * 1_000_000
-	if greets && (h.saved == nil || h.saved.server != "") { // only where it is noticed its clock may be behind the last one's
+	// Only if the new server is detected may its clock be behind the last one's.
+	if greets && (h.saved == nil || h.saved.server != "") {
 		us -= 1_000_000
 	}
-	if h.saved != nil || server == "" || h.rand.IntN(2) == 0 { // FLUSHALL leaves the server as it is
+	// FLUSHALL leaves the server as it is
+	if h.saved != nil || server == "" || h.rand.IntN(2) == 0 {
 		server = fmt.Sprintf("%08x", h.rand.Uint32())
 	}
 	h.model = h.saved
@@ -171,7 +178,7 @@ func (h *history) lose() error {
 	return err
 }
 
-// remember keeps what every hold is like now.
+// remember records the current state of every hold.
 func (h *history) remember() {
 	for id, hold := range h.model.clone().holds {
 		if hold.rests == 0 {
@@ -182,7 +189,7 @@ func (h *history) remember() {
 	h.had = h.had[max(0, len(h.had)-60):]
 }
 
-// say draws what a session says that it holds: of all that it ever had.
+// say draws what a session asserts, from all holds that it ever had.
 func (h *history) say(session string) (claims []modelClaim, highest int64) {
 	for _, c := range h.had {
 		if c.hold.session == session && h.rand.IntN(4) > 0 {
@@ -194,7 +201,7 @@ func (h *history) say(session string) (claims []modelClaim, highest int64) {
 	return claims, highest
 }
 
-// member is how the session writes it.
+// member encodes it as the session does.
 func (c modelClaim) member() string {
 	h := c.hold
 	return strings.Join([]string{
@@ -203,7 +210,7 @@ func (c modelClaim) member() string {
 	}, "\x1f")
 }
 
-// widen has the scripts do in one step what the model does, without a bound.
+// widen makes the scripts do in one step what the model does, without a bound.
 func widen(t testing.TB, source string) string {
 	return replaceBounds(t, source, "= 640, 640, 2000, 20000, 16, 1e6, 2")
 }
@@ -221,13 +228,14 @@ func replaceBounds(t testing.TB, source, bounds string) string {
 	if !strings.Contains(readScript("awaited"), few) {
 		t.Fatalf("awaited.lua has no bounds %q", few)
 	}
-	// Small bundles take the ways of large ones, too: two names are looked for from queue to queue, and three in groups.
+	// Small bundles take the paths of large ones, too: two names are looked for from queue to
+	// queue, and three in groups.
 	source = strings.ReplaceAll(source, few, "last > first and 2 or 0")
 	source = strings.Replace(source, wide, "= 2, 2, 1e6, 500", 1)
 	return strings.Replace(source, real, bounds, 1)
 }
 
-// bundle draws items; a bundle of 1 to 3 of some resources makes most requests meet others.
+// bundle draws items. A bundle of 1 to 3 of a few resources makes most requests meet others.
 func (h *history) bundle() (items []string) {
 	names := []string{"a", "a2", "b", "c", "d d", "é", "p", "q"}
 	h.rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
@@ -285,7 +293,7 @@ func (a modelAsk) args() []any {
 	return args
 }
 
-// plainAsk draws a request that may go with others by one script, now and then one that went before.
+// plainAsk draws a request that can share a script with others, sometimes one that was sent before.
 func (h *history) plainAsk(session string) modelAsk {
 	if a, ok := h.sent[h.known(1, 1)]; ok && a.plain() && a.session == session && h.rand.IntN(2) == 0 {
 		return a
@@ -301,7 +309,8 @@ func (h *history) plainAsk(session string) modelAsk {
 	return a
 }
 
-// plainClaim draws a hold whose release may go with others by one script, as it is or as it was, or one that there was.
+// plainClaim draws a hold that can be released together with others: as it is, as it was, or an
+// earlier one.
 func (h *history) plainClaim() (c modelClaim, ok bool) {
 	if id := h.known(1, 1); h.model.holds[id] != nil && h.rand.IntN(4) > 0 {
 		c = modelClaim{id, *h.model.holds[id], nil}
@@ -340,7 +349,7 @@ func argNames(items []string) (names []any) {
 
 func pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
 
-// known draws the id of something that was asked for: of holds out of so many, else of waits.
+// known draws the ID of an earlier request: a hold in a share of the cases, otherwise a wait.
 func (h *history) known(holds, outOf int) string {
 	ids := slices.Sorted(maps.Keys(h.model.holds))
 	if h.rand.IntN(outOf) >= holds {
@@ -364,7 +373,7 @@ func (h *history) step() error {
 		h.sessions = append(h.sessions, "s0.x")
 	}
 	session := pick(h.rand, h.sessions...)
-	for range 4 { // mostly one that lives
+	for range 4 { // mostly one that is alive
 		if !m.alive(session) {
 			session = pick(h.rand, h.sessions...)
 		}
@@ -378,7 +387,7 @@ func (h *history) step() error {
 	}
 	if h.loses {
 		more := h.rand.IntN(300)
-		for _, w := range m.waits { // so that what is lost often leaves an offer
+		for _, w := range m.waits { // so that a loss often leaves an offer
 			if w.state == "o" && more >= 290 {
 				more = 0
 			}
@@ -478,7 +487,7 @@ func (h *history) step() error {
 		note("acquire again %q", a.args())
 		got, err = h.run("acquire", a.args()...)
 		want = m.acquire(a)
-		if want[0] == "deadlock" { // what is there is not looked at again; what was lost may be
+		if want[0] == "deadlock" { // existing holds are not checked again; a loss may leave some
 			want = texts(got)
 		}
 	case dice < 48:
@@ -629,8 +638,8 @@ func (h *history) step() error {
 	return nil
 }
 
-// askedAgain returns the nested waits that a declaration has taken out: those that would still wait after it, and neither
-// wait nor hold anything in Redis.
+// askedAgain returns the nested waits that a declaration has taken out: those that would still wait
+// after it, but have no wait or hold in Redis.
 func (h *history) askedAgain(name string, limit, version int64) (asked []string, err error) {
 	d, err := h.dump()
 	if err != nil {
@@ -658,8 +667,8 @@ func (h *history) steps(n int) error {
 	return nil
 }
 
-// TestScriptsDoAsTheModel drives the scripts and the model through the same random histories, compares every reply, and
-// after every operation all that stands in the keys.
+// TestScriptsDoAsTheModel drives the scripts and the model through the same random histories. It
+// compares every reply and, after every operation, the content of all keys.
 func TestScriptsDoAsTheModel(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
@@ -669,7 +678,7 @@ func TestScriptsDoAsTheModel(t *testing.T) {
 		case strings.HasSuffix(t.Name(), "miniredis"):
 			histories, steps = 3, 250
 		case soak() > 1:
-			histories = 20 // a million operations, by make soak
+			histories = 20 // a million operations with make soak
 		}
 		t.Logf("%d operations", histories*soak()*steps)
 		for range histories * soak() {
@@ -688,8 +697,8 @@ func TestScriptsDoAsTheModel(t *testing.T) {
 	})
 }
 
-// TestLostDataIsSaidAgain loses the space again and again, some of its last writes or all, and has sessions say what they
-// hold, rightly and wrongly.
+// TestLostDataIsSaidAgain repeatedly loses the last writes of the space, or all of it, and makes
+// sessions assert holds, rightly and wrongly.
 func TestLostDataIsSaidAgain(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
@@ -714,8 +723,9 @@ func TestLostDataIsSaidAgain(t *testing.T) {
 	})
 }
 
-// TestCheckerCatchesFaults plants faults in the scripts, each of which the histories have to find. It begins with the one that
-// is known to: when the histories have changed, the others follow.
+// TestCheckerCatchesFaults plants faults in the scripts, each of which the histories must find. It
+// begins with the history that is known to find the fault; when the histories have changed, the
+// others follow.
 func TestCheckerCatchesFaults(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []struct {
@@ -837,8 +847,8 @@ func TestCheckerCatchesFaults(t *testing.T) {
 	}
 }
 
-// TestBoundedWorkIsFinishedLater has each script do so little of what is due that work is always left over, and checks
-// that nothing but that keeps a wait from its grant.
+// TestBoundedWorkIsFinishedLater makes each script do so little of the due work that some is always
+// left, and checks that only that keeps a wait from its grant.
 func TestBoundedWorkIsFinishedLater(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
@@ -862,12 +872,12 @@ func TestBoundedWorkIsFinishedLater(t *testing.T) {
 	})
 }
 
-// narrow has each script do very little of what it finds to do.
+// narrow makes each script do very little of the work that it finds.
 func narrow(t testing.TB, source string) string {
 	return replaceBounds(t, source, "= 2, 2, 3, 4, 2, 1e6, 2")
 }
 
-// finishedLater makes steps with scripts that leave work, and has it finished now and then.
+// finishedLater makes steps with scripts that leave work, and finishes that now and then.
 func (h *history) finishedLater(steps int) error {
 	h.strict = false
 	for range steps / 50 {

@@ -14,7 +14,7 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// lines is a log that a test reads while it is written.
+// lines is a log that a test reads while it is being written.
 type lines struct {
 	mu  sync.Mutex
 	all []byte
@@ -43,7 +43,8 @@ func userClient(t *testing.T, server *redistest.Server, user, password string) *
 	return rdb
 }
 
-// TestUserWithoutInfoIsRefused opens clients under the usual rights of an application, which lack INFO, and with it.
+// TestUserWithoutInfoIsRefused opens clients under the usual rights of an application, which lack
+// INFO, and with it.
 func TestUserWithoutInfoIsRefused(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
@@ -93,7 +94,8 @@ func TestUserWithoutInfoIsRefused(t *testing.T) {
 	}
 }
 
-// TestRightThatIsWithdrawnIsReported takes the right to run INFO from a client that works, and gives it back.
+// TestRightThatIsWithdrawnIsReported removes the right to run INFO from a working client, and gives
+// it back.
 func TestRightThatIsWithdrawnIsReported(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})

@@ -22,16 +22,17 @@ func stamp() int64 {
 	return time.Now().UnixNano()
 }
 
-// A claim is what one holder has of one resource, and a time in which it surely worked under it: From and To are readings
-// of the clock after each of which the context was seen alive. So two claims that exclude each other and overlap are a
-// fault, however late a goroutine was run.
+// A claim is what one holder has of one resource, and a time in which it surely worked under it:
+// From and To are readings of the clock after each of which the context was seen alive. So
+// overlapping claims that exclude each other are a fault, however late a goroutine was run.
 type claim struct {
 	Who      int // the process
 	N        int // its number in its process
 	Resource string
 	Mode     locks.Mode
-	Permits  int            // of ModePermits; of ModeShared at most how many may share it, 0 for any number
-	By       locks.HoldID   // the grant that has it
+	// of ModePermits; of ModeShared the most that may share it, 0 for any number
+	Permits  int
+	By       locks.HoldID   // the grant that it belongs to
 	Under    []locks.HoldID // the grants that this one is nested in
 	Token    locks.Token
 	Since    int64 // when it was granted, ms by the server's clock
@@ -44,30 +45,33 @@ func (c *claim) String() string {
 		time.Duration(c.From), time.Duration(c.To-c.From))
 }
 
-// related tells whether one claim is the other's own, or nested in it: then they do not exclude each other.
+// related reports whether one claim is the other's own, or nested in it: then they do not exclude
+// each other.
 func (c *claim) related(other *claim) bool {
 	return c.By == other.By || slices.Contains(c.Under, other.By) || slices.Contains(other.Under, c.By)
 }
 
-// excludes tells whether two claims on one resource must not overlap, numbers aside.
+// excludes reports whether two claims to one resource must not overlap, numbers aside.
 func (c *claim) excludes(other *claim) bool {
 	return (c.Mode == locks.ModeExclusive || other.Mode == locks.ModeExclusive) && !c.related(other)
 }
 
-// A pause is a time in which a process was stopped. When it goes on, it may work for a moment under what it has lost.
+// A pause is a time in which a process was stopped. When it resumes, it may work for a moment under
+// holds that it has lost.
 type pause struct {
 	who      int
 	from, to int64
 }
 
-// graceAfterPause is for how long: 100 ms until the clocks are looked at, and a busy machine.
+// graceAfterPause bounds that moment: 100 ms until the clocks are read, and a busy machine.
 const graceAfterPause = int64(time.Second)
 
-// A journal keeps the claims of many actors, and what else went wrong. That of a process passes both on to its parent.
+// A journal keeps the claims of many actors, and other faults. The journal of a process passes both
+// on to its parent.
 type journal struct {
 	who    int
-	out    io.Writer      // to the parent, else nil
-	limits map[string]int // how much of each resource there is for permits, or for those who share it
+	out    io.Writer      // to the parent, nil without one
+	limits map[string]int // the number of permits of each resource, or of its sharers
 
 	mu     sync.Mutex
 	claims []*claim
@@ -75,7 +79,7 @@ type journal struct {
 	pauses []pause
 }
 
-// entry is what a process tells its parent.
+// entry is a message of a process to its parent.
 type entry struct {
 	Claim *claim `json:",omitempty"`
 	Fault string `json:",omitempty"`
@@ -87,10 +91,10 @@ func (j *journal) tell(l entry) {
 	if err != nil {
 		panic(err)
 	}
-	_, _ = j.out.Write(append(text, '\n')) // a parent that has gone has killed this process
+	_, _ = j.out.Write(append(text, '\n')) // a parent that has exited has killed this process
 }
 
-// fault notes that something went wrong.
+// fault records a fault.
 func (j *journal) fault(format string, args ...any) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -99,7 +103,7 @@ func (j *journal) fault(format string, args ...any) {
 	}
 }
 
-// add notes a claim that begins and was seen alive after at.
+// add records a claim that begins and was seen alive after at.
 func (j *journal) add(c *claim, at int64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -109,7 +113,7 @@ func (j *journal) add(c *claim, at int64) {
 	}
 }
 
-// seen notes that a claim was seen alive after at.
+// seen records that a claim was seen alive after at.
 func (j *journal) seen(c *claim, at int64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -118,7 +122,7 @@ func (j *journal) seen(c *claim, at int64) {
 	}
 }
 
-// eased notes that what was claimed may be shared from now on: it is kept for longer in another mode.
+// eased records that a claim can be shared from now on: it continues in another mode.
 func (j *journal) eased(c *claim) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -128,7 +132,7 @@ func (j *journal) eased(c *claim) {
 	}
 }
 
-// adopt takes what a process has told.
+// adopt takes over the messages of a process.
 func (j *journal) adopt(l entry, known map[int]*claim) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -144,8 +148,8 @@ func (j *journal) adopt(l entry, known map[int]*claim) {
 	}
 }
 
-// excused tells whether a claim may be at work at a moment although it is lost: its process was stopped meanwhile, and it
-// is at work only for a moment after.
+// excused reports whether a claim may be at work at a moment although it is lost: its process was
+// stopped meanwhile, and it is at work only for a moment afterward.
 func (j *journal) excused(at int64, claims ...*claim) bool {
 	for _, p := range j.pauses {
 		for _, c := range claims {
@@ -157,7 +161,7 @@ func (j *journal) excused(at int64, claims ...*claim) bool {
 	return false
 }
 
-// check returns what is wrong in the journal, and how many overlaps were excused.
+// check returns the faults in the journal, and how many overlaps were excused.
 func (j *journal) check() (faults []string, excused int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -168,7 +172,7 @@ func (j *journal) check() (faults []string, excused int) {
 	}
 	for name, claims := range resources {
 		slices.SortFunc(claims, func(a, b *claim) int { return int(a.From - b.From) })
-		var at []*claim // those at work when the next one begins
+		var at []*claim // the claims at work when the next one begins
 		for i, c := range claims {
 			at = slices.DeleteFunc(at, func(other *claim) bool { return other.To <= c.From })
 			at = append(at, c)
@@ -188,7 +192,8 @@ func (j *journal) check() (faults []string, excused int) {
 					faults = append(faults, fmt.Sprintf("%s: %d of %d are taken: %s", name, taken(at), limit, at))
 				}
 			}
-			// In the order of the holds, not only of the grants: nobody is far behind, so the last hundred will do.
+			// In the order of the holds, not only of the grants: all begin in nearly that order, so
+			// the last hundred suffice.
 			for _, other := range claims[max(0, i-100):i] {
 				if !c.excludes(other) || other.To > c.From || j.excused(c.From, c, other) {
 					continue
@@ -206,9 +211,9 @@ func (j *journal) check() (faults []string, excused int) {
 	return faults, excused
 }
 
-// taken counts permits, or who shares, of claims that are at work at the same time.
+// taken counts the permits, or the sharers, of claims that are at work at the same time.
 func taken(at []*claim) (sum int) {
-	most := make(map[locks.HoldID]int) // of one grant, whoever makes use of it
+	most := make(map[locks.HoldID]int) // of one grant, for all its users
 	for _, c := range at {
 		n := 1
 		if c.Mode == locks.ModePermits {
@@ -222,7 +227,7 @@ func taken(at []*claim) (sum int) {
 	return sum
 }
 
-// verify fails the test for what is wrong in the journal, and says how much was looked at.
+// verify fails the test for each fault in the journal, and logs how much was checked.
 func (j *journal) verify(t *testing.T) {
 	t.Helper()
 	faults, excused := j.check()
@@ -243,7 +248,7 @@ func (j *journal) verify(t *testing.T) {
 	}
 }
 
-// TestJournalFindsFaults has the checker look at journals with one fault each, made by hand.
+// TestJournalFindsFaults checks journals with one fault each, made by hand.
 func TestJournalFindsFaults(t *testing.T) {
 	t.Parallel()
 	x := func(by string, token locks.Token, from, to int64) *claim {

@@ -41,10 +41,11 @@ func TestKeysFromArgs(t *testing.T) {
 		{"bill:{empty[*]}", ""},
 		{"o:{orders[1].id}", "o:o2"},
 		{"o:{orders[*].id}", "o:o1 o:o2"},
-		{"o:{orders[*].id}/{orders[*].rev}", "o:o1/1 o:o2/2"},         // the same list: together
-		{"{names[*]}:{bill_ids[*]}", "x:3 x:1 y:3 y:1"},               // two lists: each with each
-		{"{orders[*].lines[*].sku}", "a b"},                           // a list of lists
-		{"{orders[*].id}:{orders[*].lines[*].sku}", "o1:a o1:b o2:a"}, // the inner list of the same element
+		{"o:{orders[*].id}/{orders[*].rev}", "o:o1/1 o:o2/2"}, // the same list: together
+		{"{names[*]}:{bill_ids[*]}", "x:3 x:1 y:3 y:1"},       // two lists: each with each
+		{"{orders[*].lines[*].sku}", "a b"},                   // a list of lists
+		// the inner list of the same element
+		{"{orders[*].id}:{orders[*].lines[*].sku}", "o1:a o1:b o2:a"},
 		{"{orders[0].lines[*].sku}", "a b"},
 		{"{orders[*].lines[0].sku}:{id}", "a:b-1"},
 	} {
@@ -152,8 +153,8 @@ func TestBadKeysAreRefusedAtParse(t *testing.T) {
 	}
 }
 
-// FuzzKey looks for templates and arguments that break what callers rely on: what parses also expands or says why, and
-// whatever comes out is a valid name, only once.
+// FuzzKey looks for templates and arguments that break what callers rely on: what parses also
+// expands or returns an error, and every result is a valid name, only once.
 func FuzzKey(f *testing.F) {
 	f.Add("bill:{bill_ids[*]}", `{"bill_ids": [1, 2, "x"]}`)
 	f.Add("{a.b[0].c}:{a.b[*].c}", `{"a": {"b": [{"c": true}]}}`)

@@ -10,7 +10,7 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// shortest is the shortest lease: its cut-off is 400 ms.
+// shortest is the shortest lease: its cutoff is 400 ms.
 const shortest = 2 * time.Second
 
 func TestMaxHoldEndsWorkBeforeTheLockPassesOn(t *testing.T) {
@@ -20,7 +20,8 @@ func TestMaxHoldEndsWorkBeforeTheLockPassesOn(t *testing.T) {
 	const most = 300 * time.Millisecond
 	began := time.Now()
 	hold := acquire(t, c, locks.Exclusive("a"), locks.MaxHold(most))
-	slack := time.Since(opening) // the client estimates the server's time by a round trip, and errs on the early side
+	// The client estimates the server's time by a round trip, and errs on the early side.
+	slack := time.Since(opening)
 	next := make(chan time.Time, 1)
 	go func() {
 		release(t, must(c.Acquire(within(t, patient), locks.Exclusive("a"))))
@@ -38,7 +39,7 @@ func TestMaxHoldEndsWorkBeforeTheLockPassesOn(t *testing.T) {
 	if left := hold.KillBy() - locks.BootTime(); left > c.Cutoff() {
 		t.Errorf("its processes may live for another %s", left)
 	}
-	// It is not released: the next one gets it when the cut-off has passed, too.
+	// It is not released: the next holder gets it when the cutoff has passed, too.
 	if after := (<-next).Sub(ended); after < 0 {
 		t.Errorf("granted %s before the work had to end", -after)
 	}
@@ -113,7 +114,7 @@ func TestCrashDelayIsForCrashesAlone(t *testing.T) {
 		if len(records) == 0 {
 			t.Fatal("the lock was free at once")
 		}
-		_, _ = c.TryAcquire(t.Context(), locks.Exclusive("a")) // somebody has to look
+		_, _ = c.TryAcquire(t.Context(), locks.Exclusive("a")) // some client must call
 		return records[0].Resting
 	})
 	release(t, acquire(t, c, locks.Exclusive("a")))
@@ -122,7 +123,7 @@ func TestCrashDelayIsForCrashesAlone(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	_ = dying.Close(ctx) // nothing gets through
+	_ = dying.Close(ctx) // no command arrives
 }
 
 func TestWorkThatIsStuckLosesItsLock(t *testing.T) {
@@ -132,7 +133,7 @@ func TestWorkThatIsStuckLosesItsLock(t *testing.T) {
 	hold := acquire(t, c, locks.Exclusive("a"), locks.ProgressWithin(within))
 	inner := nested(t, c, hold, locks.Exclusive("a"))
 	for began := time.Now(); time.Since(began) < 2*within; time.Sleep(within / 20) {
-		inner.Progress() // of the inner one is progress of the outer one
+		inner.Progress() // progress of the inner one counts for the outer one
 		if hold.Context().Err() != nil {
 			t.Fatalf("ended although there was progress: %v", context.Cause(hold.Context()))
 		}
@@ -142,7 +143,7 @@ func TestWorkThatIsStuckLosesItsLock(t *testing.T) {
 	if cause := context.Cause(hold.Context()); !errors.Is(cause, locks.ErrStalled) || !errors.Is(cause, locks.ErrLost) {
 		t.Errorf("got cause %v", cause)
 	}
-	release(t, acquire(t, c, locks.Exclusive("a"))) // nobody releases the stuck one
+	release(t, acquire(t, c, locks.Exclusive("a"))) // the stuck one is never released
 	if err := hold.Release(); !errors.Is(err, locks.ErrStalled) {
 		t.Errorf("got %v from the release", err)
 	}

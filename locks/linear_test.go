@@ -20,21 +20,22 @@ import (
 // permitsInAll is the number of permits of the resource "p" in these histories.
 const permitsInAll = 2
 
-// asked is one call of a history, with what came of it.
+// asked is one call of a history, with its result.
 type asked struct {
-	release string // what is released; "" for a request
+	release string // the hold to release; "" for a request
 	items   []locks.Item
-	tries   bool // the request did not wait for ever, so that it may be refused
+	tries   bool // the request waits only for a time, so that it may be refused
 }
 
-// came is what came of a call: the hold's id, or "" for a refusal, and what was in the way.
+// came is the result of a call: the hold's ID, or "" for a refusal, and what was in the way.
 type came struct {
 	id    string
 	inWay locks.HoldID
 }
 
-// lockModel is a lock space as a thing of one moment: its state is who holds what. A request takes its whole bundle when
-// all of it is free, and is refused at a moment when some of it is not. Nothing is said about who comes first.
+// lockModel is a lock space in which every call takes effect in one moment. Its state is which hold
+// has what. A request takes its whole bundle when all of it is free, and is refused at a moment
+// when some of it is not. The model does not decide which request comes first.
 var lockModel = porcupine.Model{
 	Init: func() any { return "" },
 	Step: func(state, input, output any) (bool, any) {
@@ -67,7 +68,7 @@ var lockModel = porcupine.Model{
 	},
 }
 
-// fits tells whether a bundle is free beside what is held.
+// fits reports whether a bundle is free beside what is held.
 func fits(held map[string][]locks.Item, items []locks.Item) bool {
 	for _, want := range items {
 		left := permitsInAll
@@ -87,7 +88,8 @@ func fits(held map[string][]locks.Item, items []locks.Item) bool {
 	return true
 }
 
-// formatState writes a state as a string, so that states can be compared: hold=item,item hold=item...
+// formatState formats a state as a string, so that states can be compared: hold=item,item
+// hold=item...
 func formatState(held map[string][]locks.Item) string {
 	var b strings.Builder
 	for _, id := range slices.Sorted(maps.Keys(held)) {
@@ -117,8 +119,8 @@ func parseState(state string) map[string][]locks.Item {
 	return held
 }
 
-// linearHistory has each client do some calls at the same time as the others, and returns the history, and errors that
-// nothing explains.
+// linearHistory makes each client do some calls at the same time as the others. It returns the
+// history, and errors without an explanation.
 func linearHistory(t *testing.T, clients []*locks.Client, seed uint64, calls int) (history []porcupine.Operation, errs []error) {
 	var mu sync.Mutex
 	fault := func(err error) {
@@ -168,7 +170,8 @@ func linearHistory(t *testing.T, clients []*locks.Client, seed uint64, calls int
 						items[k] = locks.Item{Name: "p", Mode: locks.ModePermits, N: 1 + random.IntN(permitsInAll)}
 					}
 				}
-				// Who holds something does not wait without an end: nobody finds circles of requests that are not nested.
+				// A client with a hold bounds its waiting, because circles of requests that are not
+				// nested are not detected.
 				asks, tries := parts(items), true
 				switch dice := random.IntN(3); {
 				case dice == 0:
@@ -200,15 +203,17 @@ func linearHistory(t *testing.T, clients []*locks.Client, seed uint64, calls int
 	return history, errs
 }
 
-// linearClients opens clients behind a network that is late by a few milliseconds, so that calls are under way together.
+// linearClients opens clients behind a network that is late by a few milliseconds, so that calls
+// overlap.
 func linearClients(t *testing.T, n int) []*locks.Client {
 	server, ns := redistest.Shared(t), redistest.Namespace(t)
 	var clients []*locks.Client
 	for i := range n {
 		p := server.Proxy(t)
-		// Nothing is reserved for who waits: a refusal has to be somebody's hold.
+		// Nothing is reserved for waiters: a refusal must be due to a hold.
 		clients = append(clients, openClient(t, p.Client(t), locks.Options{
-			Namespace: ns, Name: fmt.Sprint("c", i), ReserveAfter: time.Hour, Grace: -1, // a young server grants at once
+			// a young server grants at once
+			Namespace: ns, Name: fmt.Sprint("c", i), ReserveAfter: time.Hour, Grace: -1,
 		}))
 		p.Set(redistest.Faults{RequestJitter: 3 * time.Millisecond, ReplyJitter: 3 * time.Millisecond})
 	}
@@ -218,9 +223,9 @@ func linearClients(t *testing.T, n int) []*locks.Client {
 	return clients
 }
 
-// withoutGhosts takes refusals out of a history for which something was in the way that nobody had at the time: a copy of
-// a request that was sent twice, because a slow machine kept its answer, and applied again after its release. It is found
-// and freed, but not at once.
+// withoutGhosts removes refusals from a history that are due to something that no client had at the
+// time: a copy of a request that was sent twice, because a slow machine kept the reply, and was
+// applied again after its release. Such a copy is found and freed, but not at once.
 func withoutGhosts(history []porcupine.Operation) (rest []porcupine.Operation) {
 	type span struct{ from, to int64 }
 	held := make(map[locks.HoldID]span)
@@ -241,7 +246,8 @@ func withoutGhosts(history []porcupine.Operation) (rest []porcupine.Operation) {
 	return rest
 }
 
-// linear tells whether there is an order of the calls in which each took effect at a moment between its begin and its end.
+// linear reports whether an order of the calls exists in which each took effect at a moment between
+// its begin and its end.
 func linear(t *testing.T, history []porcupine.Operation) bool {
 	t.Helper()
 	switch result, _ := porcupine.CheckOperationsVerbose(lockModel, history, patient); result {
@@ -253,7 +259,7 @@ func linear(t *testing.T, history []porcupine.Operation) bool {
 	return true
 }
 
-// write writes a history as it can be read.
+// write formats a history for people.
 func write(history []porcupine.Operation) string {
 	slices.SortFunc(history, func(a, b porcupine.Operation) int { return int(a.Call - b.Call) })
 	var b strings.Builder
@@ -264,8 +270,8 @@ func write(history []porcupine.Operation) string {
 	return b.String()
 }
 
-// TestSmallHistoriesAreLinearizable has two to four clients ask, wait, try and release at the same time, and looks for an
-// order that explains what they were told.
+// TestSmallHistoriesAreLinearizable makes two to four clients ask, wait, try and release at the
+// same time, and looks for an order that explains their results.
 func TestSmallHistoriesAreLinearizable(t *testing.T) {
 	t.Parallel()
 	for n := 2; n <= 4; n++ {
@@ -305,7 +311,8 @@ func TestSmallHistoriesAreLinearizable(t *testing.T) {
 	}
 }
 
-// TestLinearizabilityFindsFaults plants faults in the scripts, for each of which some history has no order.
+// TestLinearizabilityFindsFaults plants faults in the scripts, each of which must produce a history
+// without an order.
 func TestLinearizabilityFindsFaults(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []struct{ name, old, new string }{

@@ -21,15 +21,16 @@ func TestMain(m *testing.M) {
 	if os.Getenv(fleetURL) != "" {
 		os.Exit(fleetMain())
 	}
-	// Most of these tests wait, for leases and for processes: more of them run at a time than there are cores. The
-	// command line is parsed later and wins.
+	// Most of these tests wait, for leases and for processes, so more of them run at a time than
+	// the machine has cores. The command line is parsed later and takes precedence.
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
 	}
 	redistest.Main(m)
 }
 
-// patientOpen opens a client. On a busy machine a command may take longer than Open gives it, so a timeout is no result.
+// patientOpen opens a client. On a busy machine a command may take longer than Open allows, so it
+// repeats after a timeout.
 func patientOpen(ctx context.Context, rdb redis.UniversalClient, o locks.Options) (*locks.Client, error) {
 	for began := time.Now(); ; {
 		c, err := locks.Open(ctx, rdb, o)

@@ -16,7 +16,7 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// acquireMany acquires n bundles from some goroutines; of makes the parts of each.
+// acquireMany acquires n bundles in some goroutines; of makes the parts of each.
 func acquireMany(t *testing.T, c *locks.Client, n int, of func(i int) []locks.Part) []*locks.Hold {
 	t.Helper()
 	held := make([]*locks.Hold, n)
@@ -42,9 +42,9 @@ func acquireMany(t *testing.T, c *locks.Client, n int, of func(i int) []locks.Pa
 	return held
 }
 
-// TestMassesOfHoldsSurviveTheLossOfAllData empties Redis under a process with masses of holds. Each hold is valid
-// afterward, in Redis and in the process. With LOCKSTEP_SOAK there are more of them, and they survive under the default
-// lease; without it, the lease is one that a busy machine keeps.
+// TestMassesOfHoldsSurviveTheLossOfAllData empties Redis under a process with masses of holds. Each
+// hold is valid afterward, in Redis and in the process. With LOCKSTEP_SOAK there are more of them,
+// and they survive under the default lease; without it, the lease is one that a busy machine keeps.
 func TestMassesOfHoldsSurviveTheLossOfAllData(t *testing.T) {
 	if testing.Short() {
 		t.Skip("acquires 85,000 locks")
@@ -92,8 +92,9 @@ func TestMassesOfHoldsSurviveTheLossOfAllData(t *testing.T) {
 	}
 }
 
-// TestMassesOfHoldsSurviveAFailover replaces the master under a process with masses of holds, at the pace of Sentinel as it
-// is shipped. With LOCKSTEP_SOAK there are more of them, and they survive under the default lease.
+// TestMassesOfHoldsSurviveAFailover replaces the master under a process with masses of holds, at
+// the pace of Sentinel as it is shipped. With LOCKSTEP_SOAK there are more of them, and they
+// survive under the default lease.
 func TestMassesOfHoldsSurviveAFailover(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a topology and acquires 20,000 locks")
@@ -111,8 +112,9 @@ func TestMassesOfHoldsSurviveAFailover(t *testing.T) {
 		if err := s.Failover(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		// The old master may still reply. The first reply of the new one reports the loss, so that the next renewal is
-		// sent at once, and the space is in its grace time from then on, for longer than the lease.
+		// The old master may still reply. The first reply of the new one reports the loss, so that
+		// the next renewal is sent at once. From then on the space is in its grace period, for
+		// longer than the lease.
 		eventually(t, "the new master replies", func() bool {
 			_, err := c.TryAcquire(t.Context(), locks.Exclusive("another"))
 			return errors.Is(err, locks.ErrGrace)
@@ -120,7 +122,8 @@ func TestMassesOfHoldsSurviveAFailover(t *testing.T) {
 	})
 }
 
-// survives harms Redis, and waits until the session is renewed: that is refused until the space has all of its holds again.
+// survives harms Redis, and waits until the session is renewed: that is refused until the space has
+// all of its holds again.
 func survives(t *testing.T, c *locks.Client, held []*locks.Hold, harm func()) {
 	t.Helper()
 	session, first := c.Session(), held[0]
@@ -154,7 +157,7 @@ func survives(t *testing.T, c *locks.Client, held []*locks.Hold, harm func()) {
 	}
 }
 
-// slowLog has Redis log every script from now on, and not each command in it.
+// slowLog makes Redis log every script from now on, and not each command in it.
 func slowLog(t *testing.T, rdb redis.UniversalClient) {
 	t.Helper()
 	for _, set := range [][2]string{{"slowlog-log-slower-than", "100"}, {"slowlog-max-len", "100000"}} {
@@ -167,9 +170,10 @@ func slowLog(t *testing.T, rdb redis.UniversalClient) {
 	}
 }
 
-// pagesAreShort checks that no page of an assertion grows with the names of its holds: 200 holds of 1,000 names in one page
-// took 409 ms. A page is sent once, and a busy machine adds to its time. The pages of a test are alike, so the test looks at
-// the faster ones, and its bound is far above the 1 to 3 ms that they take on a machine of their own.
+// pagesAreShort checks that no page of an assertion grows with the names of its holds: 200 holds of
+// 1,000 names in one page took 409 ms. A page is sent once, and a busy machine adds to its time.
+// The pages of a test are alike, so the test looks at the faster ones, and its bound is far above
+// the 1 to 3 ms that they take on a machine of their own.
 func pagesAreShort(t *testing.T, rdb redis.UniversalClient) {
 	t.Helper()
 	entries, err := rdb.SlowLogGet(t.Context(), -1).Result()

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// A model is the lock space as it is meant: slow, obvious, and without a bound on what one step may do. It gives the
-// reply of every operation and what all keys hold after it.
+// A model is the specification of the lock space: slow, obvious, and without a bound on the work of
+// one step. It gives the reply of every operation and the content of all keys after it.
 type model struct {
 	us       int64
 	ticket   int64
@@ -19,11 +19,11 @@ type model struct {
 	revs     map[string]int64
 	holds    map[string]*modelHold
 	waits    map[string]*modelWait
-	offered  map[string]bool // offers that nobody picked up
+	offered  map[string]bool // offers that are not picked up yet
 	declared map[string]modelPermits
-	kept     []string // classes of runs that are offered nothing
+	kept     []string // classes of runs that get no offers
 
-	server string // the run id of the server, "" where it does not tell
+	server string // the run ID of the server, "" if it is hidden
 	id     string // "" for an empty space
 	epoch  int64
 	number bool   // the space has its format
@@ -55,11 +55,12 @@ type modelHold struct {
 	token, since         int64
 	limits               modelLimits
 	items                []string
-	rests                int64 // 0, or until when its bundle stays taken, by nobody
-	counts               int64 // from when on the longest time is counted
+	// rests: 0, or the time until which its bundle stays taken after its end.
+	rests  int64
+	counts int64 // when the count of the longest time began
 }
 
-// modelLimits are the times, in ms, that a hold stands at most, at least, and after a crash.
+// modelLimits are, in ms, the longest and the shortest time of a hold, and its delay after a crash.
 type modelLimits struct{ most, least, crash int64 }
 
 func (l modelLimits) String() string {
@@ -77,7 +78,7 @@ type modelWait struct {
 	state             string
 	lapse             int64
 	limits            modelLimits
-	class             string // of a run's
+	class             string // of a run's wait
 	under             []string
 	items             []string
 }
@@ -97,7 +98,7 @@ func (m *model) now() int64 { return m.us / 1000 }
 
 func (m *model) alive(session string) bool { return m.ends[session] > m.now() }
 
-// parseItem parts an item: x, s, c or p; its number, 0 without one; the name.
+// parseItem splits an item: x, s, c or p; its number, 0 without one; the name.
 func parseItem(item string) (mode byte, n int64, name string) {
 	mode, name = item[0], item[1:]
 	if mode == 'c' || mode == 'p' {
@@ -107,7 +108,7 @@ func parseItem(item string) (mode byte, n int64, name string) {
 	return mode, n, name
 }
 
-// want returns what a bundle wants of a resource: its mode, 0 for nothing, and the number in it.
+// want returns what a bundle wants of a resource: its mode, 0 for nothing, and the number.
 func want(items []string, resource string) (byte, int64) {
 	for _, item := range items {
 		if mode, n, name := parseItem(item); name == resource {
@@ -124,7 +125,7 @@ type occupant struct {
 	n    int64
 }
 
-// occupants returns who is on a resource: offers, then holds, each by their ids.
+// occupants returns the offers, then the holds, on a resource, each in the order of their IDs.
 func (m *model) occupants(name string) (on []occupant) {
 	for _, id := range slices.Sorted(maps.Keys(m.waits)) {
 		if mode, n := want(m.waits[id].items, name); mode != 0 && m.waits[id].state == "o" {
@@ -151,7 +152,7 @@ func used(on []occupant) (n int64) {
 	return n
 }
 
-// inOrder returns the waits that stand in the queues, the oldest first.
+// inOrder returns the waits in the queues, the oldest first.
 func (m *model) inOrder() []*modelWait {
 	var queue []*modelWait
 	for _, w := range m.waits {
@@ -168,7 +169,7 @@ type modelAsker struct {
 	id             string // of a wait, "" for a new request
 	items          []string
 	ticket         int64  // 0: new, after all others
-	self           string // a wait whose own offer may be what occupies the bundle
+	self           string // a wait that may have the bundle reserved by its own offer
 	since, reserve int64
 	nested         []string
 	barge          bool
@@ -178,17 +179,17 @@ func (w *modelWait) asker() modelAsker {
 	return modelAsker{id: w.id, items: w.items, ticket: w.ticket, since: w.since, reserve: w.reserve, nested: w.under}
 }
 
-// fresh is a request that has no wait.
+// fresh is a request without a wait.
 func (m *model) fresh(items, nested []string, barge bool) modelAsker {
 	return modelAsker{items: items, since: m.now(), reserve: math.MaxInt64, nested: nested, barge: barge}
 }
 
 func (w *modelWait) isNested() bool { return w.ticket < nestedTickets }
 
-// yields reports whether a request must not pass a wait that is older than its reserve time. A plain request yields to
-// an earlier ticket; a nested request that came before the plain wait was that old has the right of way between the two.
-// A nested request yields to the waits, plain or nested, that were that old when it came, except to those that depend on
-// its holds.
+// yields reports whether a request must not pass a wait that is older than its reserve time. A
+// plain request yields to an earlier ticket, except that of a nested request that came when the
+// plain wait was that old already. A nested request yields to the waits, plain or nested, that were
+// that old when it came, except those that depend on its holds.
 func (m *model) yields(a modelAsker, w *modelWait) bool {
 	switch {
 	case len(a.nested) > 0 && m.flaw == flawNoBar, len(a.nested) > 0 && w.isNested() && m.flaw == flawNestedPass:
@@ -201,7 +202,7 @@ func (m *model) yields(a modelAsker, w *modelWait) bool {
 	return !w.isNested() || w.since <= a.reserve
 }
 
-// barred returns the wait that may no longer be passed by a request for an item, or "".
+// barred returns the wait that a request for an item may no longer pass, or "".
 func (m *model) barred(item string, a modelAsker) string {
 	mode, n, name := parseItem(item)
 	room := m.room(name, mode, n)
@@ -217,7 +218,7 @@ func (m *model) barred(item string, a modelAsker) string {
 			continue // it waits for this request
 		}
 		if mode == 'p' && other != 'p' {
-			continue // it is from before they were declared, and will never be granted
+			continue // it is older than their declaration, and will never be granted
 		}
 		if mode == 'x' || other == 'x' {
 			return w.id
@@ -235,7 +236,7 @@ func (m *model) barred(item string, a modelAsker) string {
 	return ""
 }
 
-// room returns how much more of a resource somebody who wants n of it leaves.
+// room returns how much more of a resource is free beside a request for n of it.
 func (m *model) room(name string, mode byte, n int64) int64 {
 	switch mode {
 	case 'p':
@@ -250,16 +251,17 @@ func (m *model) room(name string, mode byte, n int64) int64 {
 	return 0
 }
 
-// conflicts reports whether a request that wants a resource in one mode may have to wait for one that has it, or wants
-// it, in the other, however much of it there is.
+// conflicts reports whether a request for a resource in one mode may have to wait for a hold or a
+// wait in the other mode, however much of the resource exists.
 func conflicts(mode, other byte) bool {
 	return (mode == 'p') == (other == 'p') && (mode != 's' || other == 'x')
 }
 
-// depends reports whether a wait cannot be granted before a nested request is: whether it, or a wait that may have to be
-// granted before, wants what one of the holds has that the request is nested in, or what another hold has in which a wait
-// does that; or whether one of these waits has to give way to the request itself. It takes no account of amounts: a permit
-// of one of three holds may be enough, and yet it depends on all of them.
+// depends reports whether a wait cannot be granted before a nested request. That is so if the wait,
+// or a wait that may have to be granted before it, wants something of a hold that the request is
+// nested in, or of another hold in which a wait does that; or if one of these waits must yield to
+// the request itself. It ignores amounts: a permit of one of three holds may be enough, and yet the
+// wait depends on all of them.
 func (m *model) depends(w *modelWait, a modelAsker) bool {
 	seen := make(map[string]bool)
 	var reaches func(w *modelWait) bool
@@ -299,7 +301,7 @@ func (m *model) depends(w *modelWait, a modelAsker) bool {
 	return reaches(w)
 }
 
-// blocked is who is in the way of a bundle. An older ticket beats younger offers, which it returns.
+// blocked returns what blocks a bundle. An older ticket beats younger offers, which it returns.
 func (m *model) blocked(a modelAsker) (resource, by string, beaten []string) {
 	items, ticket, nested := a.items, a.ticket, a.nested
 	if w := m.waits[a.self]; w != nil && w.state == "o" {
@@ -332,7 +334,7 @@ func (m *model) blocked(a modelAsker) (resource, by string, beaten []string) {
 		needed := int64(0)
 		_, declared := m.declared[name]
 		switch {
-		case declared != (mode == 'p'): // it was declared after the request had been checked
+		case declared != (mode == 'p'): // it was declared after the request was checked
 			return name, "l", nil
 		case len(alone) > 0:
 			if o := alone[0]; o.tag[0] == 'x' || !beat(o.tag) {
@@ -395,7 +397,7 @@ func (m *model) take(id, session, info string, items []string, limits modelLimit
 	return fmt.Sprint(m.seq)
 }
 
-// free ends a hold, or has it rest. It returns false when there is none that stands.
+// free ends a hold, or makes it rest. It returns false if no valid hold has that ID.
 func (m *model) free(id string, crashed, atOnce bool) bool {
 	h := m.holds[id]
 	if h == nil || h.rests != 0 && !atOnce {
@@ -416,7 +418,7 @@ func (m *model) free(id string, crashed, atOnce bool) bool {
 	return true
 }
 
-// settle grants to whoever can be granted, the oldest first.
+// settle grants to every grantable wait, the oldest first.
 func (m *model) settle() {
 	if m.grace != 0 { // reap ends it
 		return
@@ -443,7 +445,7 @@ func (m *model) settle() {
 	}
 }
 
-// strange tells whether nobody was greeted on the server yet.
+// strange reports whether no client was greeted on the server yet.
 func (m *model) strange() bool { return m.server != "" && m.knows != "" && m.server != m.knows }
 
 func (m *model) drop(id string) bool {
@@ -494,7 +496,7 @@ func (m *model) reap() {
 		}
 		for id, h := range m.holds {
 			if h.session == session && h.rests == 0 {
-				late := h.limits.most > 0 && h.due() <= at // the timer wheel comes to it before
+				late := h.limits.most > 0 && h.due() <= at // the timer wheel reaches it first
 				m.free(id, at > 0 && !late, false)
 			}
 		}
@@ -543,7 +545,7 @@ func (m *model) park(id, session, info string, items []string, patience, limit i
 	w.state = "w"
 }
 
-// The operations. Each returns what the script replies, without what it describes.
+// The operations. Each returns the reply of its script, without the descriptions in it.
 
 func (m *model) open(session string, lease int64, id, pause string) []string {
 	if _, ok := m.ends[session]; ok {
@@ -569,7 +571,7 @@ func (m *model) open(session string, lease int64, id, pause string) []string {
 	return []string{"open", fmt.Sprint(m.now()), m.id, fmt.Sprint(m.epoch), fmt.Sprint(m.longest()), still, "1"}
 }
 
-// modelUptime is for how many seconds the server says it is up.
+// modelUptime is the uptime in seconds that the server reports.
 const modelUptime = 3
 
 func (m *model) know(session string, lease int64, epoch string) {
@@ -594,7 +596,7 @@ func (m *model) pause(least, margin int64) {
 	m.grace, m.lost = max(m.grace, m.now()+max(least, m.longest()+margin)), true
 }
 
-// notice begins a grace time on a server that the space does not know.
+// notice begins a grace period on a server that the space does not know.
 func (m *model) notice(least, margin int64) string {
 	knew := m.knows
 	switch {
@@ -644,14 +646,14 @@ func (m *model) renew(session string, lease int64, id, epoch string, least, marg
 	return []string{"ok", fmt.Sprint(m.now()), fmt.Sprint(m.revs[session]), fmt.Sprint(count), m.soonest(), fmt.Sprint(m.longest()), "1"}
 }
 
-// A modelClaim is a hold that a session says it has.
+// A modelClaim is a hold that a session asserts.
 type modelClaim struct {
 	id    string
 	hold  modelHold
 	under []string
 }
 
-// assert takes what a session says it holds.
+// assert handles an assertion of a session.
 func (m *model) assert(session string, lease int64, id, epoch, newID string, least, margin, highest int64, last bool, claims []modelClaim) []string {
 	m.notice(least, margin)
 	if at, now := m.place(); at != id || now != epoch {
@@ -690,7 +692,7 @@ func (m *model) assert(session string, lease int64, id, epoch, newID string, lea
 	return reply
 }
 
-// admit takes a hold that was lost, unless a stronger one is in its way.
+// admit restores a hold that was lost, unless a stronger one is in its way.
 func (m *model) admit(claim modelClaim) bool {
 	var rivals, offers []string
 	for _, item := range claim.hold.items {
@@ -713,7 +715,8 @@ func (m *model) admit(claim modelClaim) bool {
 			switch {
 			case declared && over <= 0:
 			case !declared && o.mode != 'x' && (mode == 's' || mode == 'c'): // they share it
-			case !declared && o.mode != 'x' && slices.Contains(claim.under, o.tag[1:]): // it is inside that one
+			// it is inside that one
+			case !declared && o.mode != 'x' && slices.Contains(claim.under, o.tag[1:]):
 			case o.tag[0] == 'o':
 				offers = append(offers, o.tag[1:])
 				over -= used([]occupant{o})
@@ -752,7 +755,8 @@ func (m *model) admit(claim modelClaim) bool {
 	return true
 }
 
-// strength orders who is on a resource: offers give way to any hold, holds to one with a higher token.
+// strength orders the occupants of a resource: offers yield to any hold, holds to one with a higher
+// token.
 func (m *model) strength(o occupant) int64 {
 	if o.tag[0] == 'o' {
 		return 0
@@ -760,7 +764,7 @@ func (m *model) strength(o occupant) int64 {
 	return m.holds[o.tag[1:]].token
 }
 
-// cutLast returns the session of an id.
+// cutLast returns the session of an ID.
 func cutLast(id string) (session, number string, ok bool) {
 	i := strings.LastIndexByte(id, '.')
 	if i < 0 {
@@ -813,7 +817,7 @@ func (m *model) soonest() string {
 	return fmt.Sprint(max(0, soonest-m.now()))
 }
 
-// modelAsk is what an acquire asks for. wait is -1, 0 or a limit in ms.
+// modelAsk is the request of an acquire. wait is -1, 0 or a limit in ms.
 type modelAsk struct {
 	session, id, info string
 	wait, patience    int64
@@ -831,7 +835,8 @@ func (a modelAsk) plain() bool {
 	return !shared && !a.nested() && a.limits == (modelLimits{})
 }
 
-// awaited reports whether a request waits in the queue of one of some names: then no fast path may be taken.
+// awaited reports whether a request waits in the queue of one of some names: then the fast path is
+// not possible.
 func (m *model) awaited(items []string) bool {
 	for _, w := range m.inOrder() {
 		for _, item := range items {
@@ -844,7 +849,8 @@ func (m *model) awaited(items []string) bool {
 	return false
 }
 
-// unoccupied reports whether no hold or offer has any of some names, and none is declared as permits.
+// unoccupied reports whether no hold or offer has any of some names, and none is declared as
+// permits.
 func (m *model) unoccupied(items []string) bool {
 	return !slices.ContainsFunc(items, func(item string) bool {
 		_, _, name := parseItem(item)
@@ -897,11 +903,11 @@ func (m *model) acquire(a modelAsk) []string {
 	// It counts itself among those that wait for the resource.
 	described[7] = fmt.Sprint(parseInt(described[7]) + 1)
 	reply := append([]string{"waiting", m.soonest()}, described...)
-	m.settle() // a wait that now depends on other holds no longer bars what is nested in them
+	m.settle() // a wait that now depends on other holds no longer bars requests nested in them
 	return reply
 }
 
-// unfit is the reply to what can never be granted as it is.
+// unfit returns the reply to a request that can never be granted.
 func (m *model) unfit(items []string) []string {
 	for _, item := range items {
 		mode, n, name := parseItem(item)
@@ -918,14 +924,15 @@ func (m *model) unfit(items []string) []string {
 	return nil
 }
 
-// A need is what a bundle waits for at one resource: holds, with how much of it they have, of which only so much may stay.
+// A need is what a bundle waits for at one resource: holds, with the amount that each has, of which
+// only so much may stay.
 type need struct {
 	of   map[string]int64
 	stay int64
 }
 
-// needs returns what a bundle waits for. nested is what the request is nested in. An upgrade keeps every request out,
-// and the share below it keeps out those that the share alone would.
+// needs returns what a bundle waits for. nested is what the request is nested in. An upgrade keeps
+// every request out, and the share below it keeps out those that the share alone would.
 func (m *model) needs(items, nested []string) (needs []need) {
 	for _, item := range items {
 		mode, n, name := parseItem(item)
@@ -954,7 +961,7 @@ func (m *model) needs(items, nested []string) (needs []need) {
 	return needs
 }
 
-// blocks tells whether holds that never end keep somebody from what he needs.
+// blocks reports whether holds that never end keep a request from what it needs.
 func (n need) blocks(never map[string]bool) bool {
 	left := int64(0)
 	for id, much := range n.of {
@@ -965,13 +972,13 @@ func (n need) blocks(never map[string]bool) bool {
 	return left > n.stay
 }
 
-// circle tells whether a bundle waits for one of the holds that the asking request is nested in, through whatever waits
-// inside others, so that neither ever ends.
+// circle reports whether a bundle waits for one of the holds that the asking request is nested in,
+// through the waits nested in others, so that neither ever ends.
 func (m *model) circle(items, nested []string) bool {
 	inside := make(map[string][]need)
 	never := make(map[string]bool)
 	for id, h := range m.holds {
-		never[id] = h.rests == 0 // else it ends by itself
+		never[id] = h.rests == 0 // otherwise it ends by itself
 		for _, w := range m.waits {
 			if slices.Contains(w.under, id) {
 				inside[id] = append(inside[id], m.needs(w.items, w.under)...)
@@ -1023,9 +1030,9 @@ func (m *model) checkAsked(name string, limit, version int64, asked []string) er
 	return nil
 }
 
-// endless returns the waits that are not granted although every hold ends in which no request waits: those that wait for
-// each other in a circle, which no script has found. Permits that are no longer to be had as they were asked for end
-// their waits. Everything that waits is as old as it ever gets.
+// endless returns the waits that are not granted although every hold without nested waits ends:
+// those that wait for each other in a circle that no script has found. A request for permits that
+// has become impossible ends its wait. Every wait is as old as it ever gets.
 func (m *model) endless() []string {
 	c := m.clone()
 	c.server, c.grace, c.kept = "", 0, nil
@@ -1072,7 +1079,7 @@ func (m *model) endless() []string {
 	}
 }
 
-// checkCircle tells what is wrong with the circle that a deadlock names.
+// checkCircle returns what is wrong with the circle that a deadlock names.
 func (m *model) checkCircle(a modelAsk, path []string) error {
 	if len(path) == 0 || len(path)%3 != 0 {
 		return fmt.Errorf("a circle of %d fields", len(path))
@@ -1097,7 +1104,7 @@ func (m *model) checkCircle(a modelAsk, path []string) error {
 	return nil
 }
 
-// describe appends who is in the way.
+// describe appends what is in the way.
 func (m *model) describe(to []string, a modelAsker) []string {
 	name, by, _ := m.blocked(a)
 	if name == "" {
@@ -1125,8 +1132,8 @@ func (m *model) describe(to []string, a modelAsker) []string {
 	return append(to, name, "", w.id, w.info, "0", fmt.Sprint(m.now()-w.since), "0", fmt.Sprint(queue))
 }
 
-// release ends what a request has. quick: the caller names its bundle, for the fast path, which is taken while no request
-// waits for one of these names.
+// release ends what a request has. quick: the caller names its bundle, for the fast path, which is
+// possible while no request waits for one of these names.
 func (m *model) release(id string, quick bool) []string {
 	h := m.holds[id]
 	if h != nil && h.rests == 0 && quick && !m.passesOn(h.items) {
@@ -1149,7 +1156,8 @@ func (m *model) release(id string, quick bool) []string {
 	return []string{answer, "0", space, epoch, fmt.Sprint(m.revs[session])}
 }
 
-// passesOn reports whether a release of some names leaves the fast path, since a request waits for one of them.
+// passesOn reports whether a release of some names leaves the fast path, since a request waits for
+// one of them.
 func (m *model) passesOn(items []string) bool {
 	if m.flaw == flawRelease {
 		items = items[len(items)-1:]
@@ -1157,7 +1165,8 @@ func (m *model) passesOn(items []string) bool {
 	return m.awaited(items)
 }
 
-// acquireAll grants what nothing is in the way of, one after the other, and changes nothing for the rest.
+// acquireAll grants the bundles that nothing blocks, one after the other, and changes nothing for
+// the rest.
 func (m *model) acquireAll(asks []modelAsk) []string {
 	if m.isDue() || !m.alive(asks[0].session) {
 		return []string{""}
@@ -1179,7 +1188,7 @@ func (m *model) acquireAll(asks []modelAsk) []string {
 	return []string{marks, fmt.Sprint(m.now()), first}
 }
 
-// releaseAll ends the holds that stand as they were said to, unless somebody waits.
+// releaseAll ends the holds that are exactly as the caller wrote them, unless a request waits.
 func (m *model) releaseAll(claims []modelClaim) []string {
 	marks := ""
 	var gone []string
@@ -1201,8 +1210,8 @@ func (m *model) releaseAll(claims []modelClaim) []string {
 	return []string{marks}
 }
 
-// declare sets a limit. asked are the nested waits that the script took out because the limit closed a circle through
-// them: which of a circle's it is, the script decides, see checkAsked.
+// declare sets a limit. asked are the nested waits that the script took out because the limit
+// closed a circle through them. The script decides which one of a circle that is, see checkAsked.
 func (m *model) declare(name string, limit, version int64, asked []string) []string {
 	if on := m.occupants(name); len(on) > 0 && on[0].mode != 'p' {
 		return []string{"mode"}
@@ -1229,7 +1238,8 @@ func (m *model) declare(name string, limit, version int64, asked []string) []str
 	return []string{"ok", fmt.Sprint(limit), fmt.Sprint(version), "0"}
 }
 
-// dismiss has those asked again that wait for permits which were declared, and can never be granted as they are.
+// dismiss makes requests ask again that wait for permits which were declared, and can never be
+// granted.
 func (m *model) dismiss(name string) {
 	for _, w := range m.inOrder() {
 		switch mode, n := want(w.items, name); {
@@ -1301,7 +1311,7 @@ func (m *model) revoke(name string, token int64, how string) []string {
 	return []string{"done", id, h.session, "0"}
 }
 
-// close ends a session, in order or after a crash. One that was closed in order stays so.
+// close ends a session, in order or after a crash. One that was closed in order keeps that status.
 func (m *model) close(session string, crashed bool) []string {
 	at, ok := m.ends[session]
 	switch {
@@ -1319,7 +1329,8 @@ func (m *model) close(session string, crashed bool) []string {
 	return []string{"ended"}
 }
 
-// claim is what a claim of the ledger does: it takes a run's bundle, by the run's ticket if it has one, or parks the run.
+// claim does what a claim of the ledger does: it takes a run's bundle, by the run's ticket if it
+// has one, or parks the run.
 func (m *model) claim(run, hold, session string, patience int64, items []string) []string {
 	if !m.alive(session) {
 		return []string{"dead"}
@@ -1354,7 +1365,7 @@ func (m *model) claim(run, hold, session string, patience int64, items []string)
 	return []string{"granted", token}
 }
 
-// keep sets the classes of runs that are offered nothing.
+// keep sets the classes of runs that get no offers.
 func (m *model) keep(classes []string) []string {
 	answer := "changed"
 	if slices.Equal(m.kept, classes) {
@@ -1368,7 +1379,7 @@ func (m *model) keep(classes []string) []string {
 	return []string{answer}
 }
 
-// align has a run's wait step back, or come again, as its class does.
+// align makes a run's wait step back, or return, as its class does.
 func (m *model) align(w *modelWait) {
 	switch back := slices.Contains(m.kept, w.class); {
 	case back && w.state == "w":
@@ -1381,7 +1392,7 @@ func (m *model) align(w *modelWait) {
 	}
 }
 
-// dump gives what the keys have to hold.
+// dump returns the expected content of the keys.
 func (m *model) dump() *dump {
 	d := &dump{
 		exp: map[string]int64{}, own: map[string]string{}, wait: map[string]string{}, meta: map[string]string{},
@@ -1501,10 +1512,10 @@ func (m *model) dump() *dump {
 	return d
 }
 
-// differs tells the first difference between what is and what should be.
+// differs returns the first difference between a dump and the expected one.
 func (d *dump) differs(want *dump) error {
 	for name, by := range d.own {
-		if by[0] == 'u' { // that something is or was shared under it, check looks at
+		if by[0] == 'u' { // check compares what is or was shared below it
 			d.own[name] = "x" + by[1:]
 		}
 	}

@@ -20,7 +20,7 @@ func busy(t testing.TB, c *locks.Client, resource string, parts ...locks.Part) {
 	_ = inTheWay(t, c, resource, parts...)
 }
 
-// inTheWay is busy, and returns who is in the way.
+// inTheWay is busy, and returns the error that names the obstacle.
 func inTheWay(t testing.TB, c *locks.Client, resource string, parts ...locks.Part) *locks.BusyError {
 	t.Helper()
 	hold, err := c.TryAcquire(within(t, patient), parts...)
@@ -102,7 +102,8 @@ func TestPermitsAreALimitThatIsDeclared(t *testing.T) {
 		}
 		declare(3, 5, locks.PermitLimit{Permits: 3, Version: 5})
 		declare(3, 5, locks.PermitLimit{Permits: 3, Version: 5})
-		declare(9, 4, locks.PermitLimit{Permits: 3, Version: 5}) // an older configuration changes nothing
+		// an older configuration changes nothing
+		declare(9, 4, locks.PermitLimit{Permits: 3, Version: 5})
 		if _, err := c.Declare(ctx, "api", locks.PermitLimit{Permits: 4, Version: 5}); !errors.Is(err, locks.ErrInvalid) {
 			t.Errorf("got %v for another limit under the same version", err)
 		}
@@ -126,7 +127,7 @@ func TestPermitsAreALimitThatIsDeclared(t *testing.T) {
 		}
 		declare(4, 6, locks.PermitLimit{Permits: 4, Version: 6}) // raising it grants
 		second := <-got
-		declare(1, 7, locks.PermitLimit{Permits: 1, Version: 7}) // lowering it takes nothing away
+		declare(1, 7, locks.PermitLimit{Permits: 1, Version: 7}) // lowering it revokes nothing
 		release(t, second)
 		busy(t, c, "api", locks.Permits("api", 1))
 		release(t, two)
@@ -140,7 +141,8 @@ func TestPermitsAreALimitThatIsDeclared(t *testing.T) {
 	})
 }
 
-// TestUpgradeOfALargeBundleIsListedWithTheShareBelow has a bundle whose record fills a page of the holds by itself.
+// TestUpgradeOfALargeBundleIsListedWithTheShareBelow has a bundle with a record that fills a page
+// of the holds by itself.
 func TestUpgradeOfALargeBundleIsListedWithTheShareBelow(t *testing.T) {
 	t.Parallel()
 	ctx := within(t, patient)
@@ -190,7 +192,8 @@ func TestUndeclaredPermitsAreAnOrdinaryName(t *testing.T) {
 			t.Errorf("got %v for a permit, want ErrInvalid", err)
 		}
 		release(t, acquire(t, c, locks.Exclusive("api")))
-		if err := rdb.Del(ctx, c.Space().Keys()...).Err(); err != nil { // all data of the space is lost
+		// all data of the space is lost
+		if err := rdb.Del(ctx, c.Space().Keys()...).Err(); err != nil {
 			t.Fatal(err)
 		}
 		c.Doubt()
@@ -209,7 +212,8 @@ func TestTryRespectsTheQueueUnlessItBarges(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		t.Parallel()
-		c := openClient(t, rdb, locks.Options{Namespace: redistest.Namespace(t), ReserveAfter: -1}) // strictly in order
+		// strictly in order
+		c := openClient(t, rdb, locks.Options{Namespace: redistest.Namespace(t), ReserveAfter: -1})
 		held := acquire(t, c, locks.Exclusive("a"))
 		ctx, cancel := context.WithCancel(t.Context())
 		gone := make(chan error, 1)
@@ -265,7 +269,7 @@ func TestDowngradeLetsReadersInAndNoWriter(t *testing.T) {
 			t.Errorf("got %v for what it does not have", err)
 		}
 
-		// Upgrade: it waits for the other reader, and going back leaves the share.
+		// Upgrade: it waits for the other reader, and releasing it leaves the share.
 		upgraded := make(chan *locks.Hold, 1)
 		go func() { upgraded <- must(c.Acquire(writer.Context(), locks.Exclusive("a"))) }()
 		eventually(t, "the upgrade waits", func() bool { return len(waits(t, c)) == 1 })
@@ -306,8 +310,9 @@ func TestOneResourceHasOneModeInABundle(t *testing.T) {
 	release(t, acquire(t, c, locks.Shared("a"), locks.Shared("a"))) // twice the same is once
 }
 
-// TestLoweredLimitEndsWaitsForMorePermits has requests wait for more permits than a lowered limit allows. They could never be
-// granted, so each of them gets an error that names the limit; a request for fewer keeps its place.
+// TestLoweredLimitEndsWaitsForMorePermits makes requests wait for more permits than a lowered limit
+// allows. They could never be granted, so each of them gets an error that names the limit; a
+// request for fewer keeps its place.
 func TestLoweredLimitEndsWaitsForMorePermits(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
@@ -351,7 +356,8 @@ func TestLoweredLimitEndsWaitsForMorePermits(t *testing.T) {
 		release(t, held)
 		release(t, <-fits)
 
-		// The same holds for a name that becomes permits while a request waits for it in another mode.
+		// The same is true for a name that becomes permits while a request waits for it in another
+		// mode.
 		held = acquire(t, c, locks.Exclusive("bill"))
 		ask(locks.Exclusive("bill", "port"))
 		eventually(t, "the request waits", func() bool { return len(waits(t, c)) == 1 })

@@ -63,7 +63,7 @@ func TestWhatIsHeldIsEnteredAgainWithoutARoundTrip(t *testing.T) {
 	release(t, acquireAtOnce(t, c, locks.Exclusive("a", "b", "r")))
 }
 
-// calls reads the number of calls out of a line of INFO commandstats.
+// calls parses the number of calls from a line of INFO commandstats.
 func calls(t testing.TB, stats string) int64 {
 	t.Helper()
 	text, _, _ := strings.Cut(strings.TrimPrefix(stats, "calls="), ",")
@@ -97,7 +97,7 @@ func TestOverlapAsksForTheRestOnly(t *testing.T) {
 			c.IsHeld(inner.Context()) {
 			t.Error("IsHeld does not go by the context")
 		}
-		release(t, outer) // the inner one makes use of it
+		release(t, outer) // the inner one uses it
 		busy(t, c, "a", locks.Exclusive("a"))
 		release(t, inner)
 		release(t, acquireAtOnce(t, c, locks.Exclusive("a", "b"), locks.Permits("api", 3)))
@@ -117,7 +117,7 @@ func TestSiblingsAreNotNested(t *testing.T) {
 				t.Errorf("got %v for what a sibling holds", err)
 			}
 		}
-		// Another client's holds are none of ours.
+		// Another client's holds do not count.
 		other := openClient(t, rdb, locks.Options{Namespace: ns})
 		if _, err := other.TryAcquire(first.Context(), locks.Exclusive("a")); !errors.Is(err, locks.ErrBusy) {
 			t.Errorf("got %v for what another client holds", err)
@@ -146,8 +146,8 @@ func TestReleasedOrLostHoldCoversNothing(t *testing.T) {
 	})
 }
 
-// TestDeadlockIsFoundAtOnce has two, then three flows wait for each other in a circle: the request that closes it gets the
-// error, and the others go on once its flow gives up.
+// TestDeadlockIsFoundAtOnce makes two, then three flows wait for each other in a circle. The
+// request that closes it gets the error, and the others continue once its flow has released.
 func TestDeadlockIsFoundAtOnce(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
@@ -191,7 +191,7 @@ func TestDeadlockIsFoundAtOnce(t *testing.T) {
 	})
 }
 
-// TestTwoUpgradesAreADeadlock has two readers want to write: the second one is told.
+// TestTwoUpgradesAreADeadlock has two readers that want to write: the second one gets the error.
 func TestTwoUpgradesAreADeadlock(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
@@ -209,8 +209,9 @@ func TestTwoUpgradesAreADeadlock(t *testing.T) {
 	})
 }
 
-// TestPermitsThatOthersGiveBackAreNoCircle has a request wait for a permit while one of those who have one waits for it, and
-// another does not: that one's release is enough. Once he waits, too, nobody would ever go on.
+// TestPermitsThatOthersGiveBackAreNoCircle makes a request wait for a permit while one holder of a
+// permit waits for it, and another does not: the release of that one is enough. Once that one
+// waits, too, none of them could ever continue.
 func TestPermitsThatOthersGiveBackAreNoCircle(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
@@ -296,7 +297,8 @@ func TestJoinedHoldIsEnteredAndNotFreed(t *testing.T) {
 	})
 }
 
-// TestJoinedHoldEndsWithItsOwner has the other process give its hold up: within a third of the lease the work here ends.
+// TestJoinedHoldEndsWithItsOwner makes the other process release its hold: within a third of the
+// lease the work here ends.
 func TestJoinedHoldEndsWithItsOwner(t *testing.T) {
 	t.Parallel()
 	ns, rdb := redistest.Namespace(t), redistest.Client(t)

@@ -17,12 +17,13 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// afterwards bounds how long it takes until locks are granted again after an outage: what is left of leases, a grace time,
-// a session that is opened again, and a busy machine.
+// afterwards bounds how long it takes until locks are granted again after an outage: the rest of
+// leases, a grace period, the opening of a session, and a busy machine.
 const afterwards = 30 * time.Second
 
-// TestASessionIsOpenedSoonAfterAnOutage has the opening of a session hang on a connection of which nothing comes any more
-// when the outage is over. With a long lease commands have much time, but that one must not take it.
+// TestASessionIsOpenedSoonAfterAnOutage makes the opening of a session hang on a connection that
+// carries nothing anymore when the outage is over. With a long lease commands have much time, but
+// that one must not use it.
 func TestASessionIsOpenedSoonAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
@@ -64,13 +65,13 @@ func TestASessionIsOpenedSoonAfterAnOutage(t *testing.T) {
 	eventually(t, "there is another session", func() bool { return c.Session() != first })
 	took := time.Since(healed)
 	t.Logf("opened %s after the outage", took.Round(time.Millisecond))
-	if took > 15*time.Second { // 40 s, a third of the lease, is what any other command may take
+	if took > 15*time.Second { // any other command may take 40 s, a third of the lease
 		t.Errorf("opened %s after the outage, want about a second", took)
 	}
 }
 
-// TestWhoComesBackInTheGraceTimeSaysWhatHeKnows has Redis lose its data while a client has no session: it was cut off before,
-// and comes back while the others still say again what they know.
+// TestWhoComesBackInTheGraceTimeSaysWhatHeKnows loses the data of Redis while a client has no
+// session: it was cut off before, and returns while the others still re-assert what they know.
 func TestWhoComesBackInTheGraceTimeSaysWhatHeKnows(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
@@ -116,12 +117,13 @@ func TestWhoComesBackInTheGraceTimeSaysWhatHeKnows(t *testing.T) {
 	})
 }
 
-// TestServerIsHarmedUnderLoad does harm to the server while actors of several clients are at work. What they saw of it must
-// be no overlap and no request that is never answered; and afterwards they get locks again.
+// TestServerIsHarmedUnderLoad harms the server while actors of several clients are at work. They
+// must see no overlap and no request without a reply, and afterward they must get locks again.
 //
-// Nothing is excused here, also where the server loses all data: every client has known the space, so each says again what it
-// holds, or was cut off, before the grace time ends. An overlap that remains possible, and that no checker could tell from a
-// fault, takes a client that never knew the space ([locks.Options.Grace] unset): there is none here.
+// Nothing is excused here, even if the server loses all data: every client has known the space, so
+// each re-asserts its holds, or was cut off, before the grace period ends. An overlap that remains
+// possible, and that no checker could tell from a fault, requires a client that never knew the
+// space ([locks.Options.Grace] unset). This test has none.
 func TestServerIsHarmedUnderLoad(t *testing.T) {
 	t.Parallel()
 	kill := func(t *testing.T, s *redistest.Server, _ *redis.Client, away time.Duration) {
@@ -140,10 +142,10 @@ func TestServerIsHarmedUnderLoad(t *testing.T) {
 		name   string
 		config []string
 		away   time.Duration // at most
-		pauses bool          // a grace time follows
+		pauses bool          // a grace period follows
 		do     func(t *testing.T, s *redistest.Server, rdb *redis.Client, away time.Duration)
 	}{
-		// What is answered is on disk, so that nothing that anybody knows of is lost.
+		// Every reply is for data on disk, so nothing is lost that a client knows of.
 		{"kill, with a log", []string{"appendonly yes", "appendfsync always"}, 500 * time.Millisecond, true, kill},
 		{"long kill, with a log", []string{"appendonly yes", "appendfsync always"}, 2 * stormLease, true, kill},
 		{"kill, without a log", nil, 500 * time.Millisecond, true, kill},
@@ -201,11 +203,13 @@ func TestServerIsHarmedUnderLoad(t *testing.T) {
 					})
 				}
 			}
-			declarePool(t, clients[0]) // who also declares it again, where it was lost, before anything is granted
+			// It also declares it again, if it was lost, before anything is granted.
+			declarePool(t, clients[0])
 			var running sync.WaitGroup
 			harms, rest := 0, time.Duration(0)
 			if harm.pauses {
-				rest = stormLease // so that something is granted in between; some harm comes sooner
+				// This leaves time for grants in between; some harm comes sooner.
+				rest = stormLease
 			}
 			running.Go(func() {
 				random := rand.New(rand.NewPCG(seed, 100))

@@ -113,8 +113,8 @@ func TestBadRequestsAreRefusedUnsent(t *testing.T) {
 	}
 }
 
-// FuzzParts looks for requests that are taken although they break what the scripts rely on, and for errors that do not
-// say so.
+// FuzzParts looks for accepted requests that break what the scripts rely on, and for refusals
+// without the right error.
 func FuzzParts(f *testing.F) {
 	for _, seed := range []string{"a", "", "a\x00", "\x1f", "é", "\xff", "s:1", strings.Repeat("é", 256)} {
 		f.Add(seed, "b", "c", "d", 1, int64(0), int64(0), "null")
@@ -148,13 +148,14 @@ func FuzzParts(f *testing.F) {
 				t.Errorf("%q was accepted", item.Name)
 			}
 		}
-		if len(o.items) != len(want) { // a name in two modes is refused, so nothing can have been put together
+		// a name in two modes is refused, so nothing can have been merged
+		if len(o.items) != len(want) {
 			t.Errorf("got %+v of %+v", o.items, want)
 		}
 	})
 }
 
-// What only Redis can refuse changes nothing there.
+// A request that only Redis can refuse changes nothing there.
 func TestUnfitRequestsChangeNothing(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Client(t)
@@ -243,7 +244,7 @@ func TestBadOptionsAreRefused(t *testing.T) {
 		{Options{Card: json.RawMessage("{")}, "Options.Card is not JSON"},
 		{Options{Card: json.RawMessage(`{"a":"` + strings.Repeat("x", maxCard) + `"}`)}, "Options.Card has"},
 	} {
-		// Refused before anything is dialled: there is no client to dial with.
+		// Refused before anything is dialed: this client cannot dial.
 		if _, err := Open(t.Context(), nil, bad.o); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), bad.says) {
 			t.Errorf("%+v: got %v, want ErrInvalid that says %q", bad.o, err, bad.says)
 		}

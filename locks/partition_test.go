@@ -11,15 +11,15 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// TestGrantThatWasLongOnItsWayIsOverAtOnce keeps back the answer to a request with a max hold until Redis has passed the
-// lock on.
+// TestGrantThatWasLongOnItsWayIsOverAtOnce keeps back the reply to a request with a max hold until
+// Redis has passed the lock on.
 func TestGrantThatWasLongOnItsWayIsOverAtOnce(t *testing.T) {
 	t.Parallel()
 	for range 10 {
 		c, direct, p := proxied(t, 6*time.Second)
-		release(t, acquire(t, c, locks.Exclusive("a"))) // Redis knows the scripts
+		release(t, acquire(t, c, locks.Exclusive("a"))) // Redis has the scripts
 		var warm sync.WaitGroup
-		for range 8 { // connections are there; a new one would have to greet first
+		for range 8 { // connections are open; a new one would have to greet first
 			warm.Go(func() { _, _, _ = c.Space().Holds(t.Context()) })
 		}
 		warm.Wait()
@@ -41,7 +41,8 @@ func TestGrantThatWasLongOnItsWayIsOverAtOnce(t *testing.T) {
 		eventually(t, "it is granted", func() bool { return len(holds(t, direct)) == 1 })
 		next := acquire(t, direct, locks.Exclusive("a"))
 		p.Set(redistest.Faults{})
-		time.AfterFunc(2*time.Second, func() { _ = next.Release() }) // should it be asked for again
+		// in case the lock is requested again
+		time.AfterFunc(2*time.Second, func() { _ = next.Release() })
 		got, ok := <-done
 		if !ok {
 			t.FailNow()

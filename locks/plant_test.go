@@ -8,12 +8,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// What the tests of package locks_test need of the inside.
+// Internals for the tests of package locks_test.
 
 // Soak multiplies the length of tests, see soak.
 var Soak = soak
 
-// Plant has a client send scripts in which old is replaced by new: a fault that a test has to find.
+// Plant makes a client send scripts in which old is replaced by new: a fault that a test must find.
 func Plant(t testing.TB, c *Client, old, new string) {
 	t.Helper()
 	p := planted{}
@@ -36,7 +36,7 @@ func Plant(t testing.TB, c *Client, old, new string) {
 	c.beat.AddHook(p)
 }
 
-// planted has for the text of a script, and for its hash, those of the faulty one.
+// planted maps the text of a script, and its hash, to those of the faulty one.
 type planted map[string]string
 
 func (p planted) swap(cmd redis.Cmder) {

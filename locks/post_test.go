@@ -15,14 +15,15 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// A gate keeps what callers send themselves until it is opened, so that all that others ask for meanwhile is collected; it
-// counts the scripts by hash, and can break the sending of collected ones.
+// A gate keeps what callers send themselves until it is opened, so that all requests of others are
+// collected meanwhile. It counts the scripts by hash, and can break an attempt to send collected
+// ones.
 type gate struct {
 	open chan struct{}
 
 	mu    sync.Mutex
 	sent  map[string]int
-	after error // of the next pipeline: it is sent, and this is what its sender learns
+	after error // of the next pipeline: it is sent, and its sender gets this error
 }
 
 func (g *gate) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -70,7 +71,7 @@ func (g *gate) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	}
 }
 
-// together has calls made so that those after the first two are sent together.
+// together makes calls so that those after the first two are sent together.
 func (c *Client) together(t *testing.T, g *gate, calls ...func()) {
 	t.Helper()
 	g.open = make(chan struct{})
@@ -87,7 +88,7 @@ func (c *Client) together(t *testing.T, g *gate, calls ...func()) {
 	}
 }
 
-// gated opens a client whose sendings a gate sees. The server knows the scripts already, so that each is sent once.
+// gated opens a client behind a gate. The server has the scripts already, so each is sent once.
 func gated(t *testing.T) (*Client, *gate) {
 	t.Helper()
 	rdb := redistest.Client(t)
@@ -102,7 +103,8 @@ func gated(t *testing.T) (*Client, *gate) {
 	return c, g
 }
 
-// acquireTogether takes one lock after the other, each of 1 to 3 names of its own, nearly all by one script.
+// acquireTogether takes one lock after the other, each of 1 to 3 unique names, nearly all by one
+// script.
 func (c *Client) acquireTogether(t *testing.T, g *gate, n int) []*Hold {
 	t.Helper()
 	held := make([]*Hold, n)
@@ -136,7 +138,7 @@ func (c *Client) releaseTogether(t *testing.T, g *gate, holds []*Hold) {
 	c.together(t, g, calls...)
 }
 
-// stands compares what Redis has with the holds.
+// stands compares the content of Redis with the holds.
 func (c *Client) stands(t *testing.T, holds []*Hold) {
 	t.Helper()
 	records, _, err := c.Space().Holds(t.Context())
@@ -178,7 +180,8 @@ func TestWhatManyAskForGoesByOneScript(t *testing.T) {
 	}
 }
 
-// TestServerThatForgotTheScriptsIsToldAgain flushes them under letters that are about to be sent.
+// TestServerThatForgotTheScriptsIsToldAgain flushes the scripts of letters that are about to be
+// sent.
 func TestServerThatForgotTheScriptsIsToldAgain(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{}) // its own: its scripts are flushed
@@ -198,7 +201,8 @@ func TestServerThatForgotTheScriptsIsToldAgain(t *testing.T) {
 	c.stands(t, nil)
 }
 
-// TestWhatOneScriptCannotDoForAllIsAskedForAlone has some want what is held, and one what another one wants.
+// TestWhatOneScriptCannotDoForAllIsAskedForAlone has some requests for held resources, and one for
+// a resource that another one of the batch wants.
 func TestWhatOneScriptCannotDoForAllIsAskedForAlone(t *testing.T) {
 	t.Parallel()
 	c, g := gated(t)
@@ -231,7 +235,7 @@ func TestWhatOneScriptCannotDoForAllIsAskedForAlone(t *testing.T) {
 	}
 	c.stands(t, append(held, inTheWay))
 
-	// Who waits is granted what the releases free, although they could have gone by one script.
+	// A waiter is granted what the releases free, although they could share one script.
 	granted := make(chan *Hold, 1)
 	go func() {
 		hold, err := other.Acquire(t.Context(), Exclusive("x", "z"))
@@ -245,7 +249,7 @@ func TestWhatOneScriptCannotDoForAllIsAskedForAlone(t *testing.T) {
 	c.stands(t, []*Hold{inTheWay, <-granted})
 }
 
-// TestLostAnswerToManyIsAskedForAgain loses the answer to a script for many that was applied.
+// TestLostAnswerToManyIsAskedForAgain loses the reply to a script for many that was applied.
 func TestLostAnswerToManyIsAskedForAgain(t *testing.T) {
 	t.Parallel()
 	c, g := gated(t)
@@ -253,7 +257,8 @@ func TestLostAnswerToManyIsAskedForAgain(t *testing.T) {
 	held := c.acquireTogether(t, g, 12)
 	c.stands(t, held)
 	c.post.mu.Lock()
-	c.post.parted = time.Time{} // asked for again by one script they were refused, for they are held
+	// If one script asked for them again, they would be refused, because they are held.
+	c.post.parted = time.Time{}
 	c.post.mu.Unlock()
 	g.mu.Lock()
 	g.after = io.ErrUnexpectedEOF

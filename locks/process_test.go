@@ -19,8 +19,8 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// The test binary, started with these in its environment, is a process that holds "a" and tells on its standard output
-// what happens to it; every line begins with the time in ns.
+// The test binary, started with these in its environment, is a process that holds "a" and reports
+// on its standard output what happens to it. Every line begins with the time in ns.
 const (
 	holderURL       = "LOCKSTEP_LOCKS_TEST_HOLDER"
 	holderNamespace = "LOCKSTEP_LOCKS_TEST_NAMESPACE"
@@ -57,7 +57,7 @@ func holderMain() int {
 			ticker.Stop()
 			say("ended %v", errors.Is(context.Cause(hold.Context()), locks.ErrLost))
 			say("released %v", errors.Is(hold.Release(), locks.ErrLost))
-			// A new session is opened by itself; the lock is asked for again in it.
+			// A new session is opened automatically; the lock is requested again in it.
 			again, err := c.Acquire(ctx, locks.Exclusive("a"))
 			if err != nil {
 				say("error %v", err)
@@ -114,7 +114,7 @@ func (h *holder) next() (at time.Time, what, argument string) {
 	return time.Unix(0, ns), f[1], f[2]
 }
 
-// upTo reads on to a line that is not "works", and returns the time of the last that was.
+// upTo reads up to a line that is not "works", and returns the time of the last one that was.
 func (h *holder) upTo(what string) (at, worked time.Time, argument string) {
 	h.t.Helper()
 	for {
@@ -139,14 +139,15 @@ func parseToken(t *testing.T, text string) locks.Token {
 	return token
 }
 
-// TestKilledHoldersLockPassesOn kills a process that holds, while nobody but a waiter calls.
+// TestKilledHoldersLockPassesOn kills a process that holds a lock, while no client but a waiter
+// calls.
 func TestKilledHoldersLockPassesOn(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
 	ns := redistest.Namespace(t)
 	h := startHolder(t, server, ns)
 	_, _, token := h.upTo("holds")
-	// A long lease: this client's own renewals come too seldom to explain the time.
+	// A long lease: this client's own renewals are too rare to explain the time.
 	c := openClient(t, server.Client(t), locks.Options{Namespace: ns, Lease: time.Minute})
 	granted := make(chan *locks.Hold, 1)
 	go func() {
@@ -175,7 +176,8 @@ func TestKilledHoldersLockPassesOn(t *testing.T) {
 	}
 }
 
-// TestStoppedHolderLosesItsLock stops a process for longer than its lease. When it goes on, it has to notice at once.
+// TestStoppedHolderLosesItsLock stops a process for longer than its lease. When it resumes, it must
+// notice at once.
 func TestStoppedHolderLosesItsLock(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)

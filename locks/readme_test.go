@@ -14,7 +14,8 @@ import (
 	"testing"
 )
 
-// knownExamples returns the example functions of this package that are run: those whose output is compared.
+// knownExamples returns the example functions of this package that are run: those with an output to
+// compare.
 func knownExamples(t *testing.T) map[string]bool {
 	t.Helper()
 	files, err := filepath.Glob("*_test.go")
@@ -81,7 +82,7 @@ func TestEachRowOfTheReadmeHasAnExampleThatRuns(t *testing.T) {
 			t.Errorf("%s: there %v, with an output that is compared %v", match[1], there, compared)
 		}
 	}
-	// What people come from. A row may be added, but none of these may go.
+	// Locks that people know. A row may be added, but none of these may be removed.
 	for _, want := range []string{
 		"SETNX with a timestamp", "SET NX PX", "compares and deletes", "`tryLock(bill)`", "`tryLock(bill, timeout)`", "`lock(bill)`",
 		"`unLock(bill)`", "of a list of bills", "reentrant lock with holder count", "annotation", "key expressions and prefix",
@@ -97,8 +98,8 @@ func TestEachRowOfTheReadmeHasAnExampleThatRuns(t *testing.T) {
 	}
 }
 
-// Blocks of the README are declarations, or what stands in a function of a program that has a context, a client of Redis and
-// work to do.
+// Blocks of the README are declarations, or statements of a function in a program that has a
+// context, a client of Redis and work to do.
 func TestReadmeBuilds(t *testing.T) {
 	t.Parallel()
 	blocks := regexp.MustCompile("(?ms)^```go\n(.*?)^```$").FindAllStringSubmatch(readme(t), -1)
@@ -134,7 +135,8 @@ func main() {}
 		}
 		program.WriteString("}\n")
 	}
-	// As a package of this module that is on no disk: it needs no go.mod of its own then.
+	// As a package of this module that exists only in an overlay, so that it needs no go.mod of its
+	// own.
 	here, err := os.Getwd()
 	if err != nil {
 		t.Fatal(err)
@@ -160,7 +162,7 @@ func main() {}
 	}
 }
 
-// What the README says in code spans of this package's names has to be there.
+// Names of this package in the README's code spans must exist.
 func TestReadmeNamesWhatThereIs(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("*.go")

@@ -12,9 +12,10 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// TestReentryAtRandomDepth has five goroutines of one client, then of five, nest requests up to five deep, with random
-// overlaps, upgrades and downgrades. What is at work is held in Redis until the last release, a deadlock is told to one of
-// those in it, and in the end everything has been freed.
+// TestReentryAtRandomDepth makes five goroutines of one client, then of five, nest requests up to
+// five deep, with random overlaps, upgrades and downgrades. Resources at work stay held in Redis
+// until the last release, one request of each deadlock gets the error, and in the end everything
+// has been freed.
 func TestReentryAtRandomDepth(t *testing.T) {
 	t.Parallel()
 	for name, clients := range map[string]int{"one client": 1, "five clients": 5} {
@@ -26,7 +27,8 @@ func TestReentryAtRandomDepth(t *testing.T) {
 			defer cancel()
 			var of []*locks.Client
 			for range clients {
-				of = append(of, openClient(t, rdb, locks.Options{Namespace: ns, Grace: -1})) // a young server grants at once
+				// a young server grants at once
+				of = append(of, openClient(t, rdb, locks.Options{Namespace: ns, Grace: -1}))
 			}
 			declarePool(t, of[0])
 			seed := uint64(time.Now().UnixNano())
@@ -56,7 +58,8 @@ func TestReentryAtRandomDepth(t *testing.T) {
 	}
 }
 
-// TestUpgradesMeet has everybody share one lock and want it alone: of those who do, all but one have to be told at once.
+// TestUpgradesMeet makes all clients share one lock and want it exclusively: all but one of them
+// must get the error at once.
 func TestUpgradesMeet(t *testing.T) {
 	t.Parallel()
 	rdb, ns := redistest.Client(t), redistest.Namespace(t)

@@ -15,7 +15,8 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// TestAcquireWaitsUntilRedisTakesWrites has a real server refuse writes for each of the reasons that pass.
+// TestAcquireWaitsUntilRedisTakesWrites makes a real server refuse writes for each of the reasons
+// that pass.
 func TestAcquireWaitsUntilRedisTakesWrites(t *testing.T) {
 	t.Parallel()
 	set := func(ctx context.Context, rdb *redis.Client, name, value string) error {
@@ -23,7 +24,7 @@ func TestAcquireWaitsUntilRedisTakesWrites(t *testing.T) {
 	}
 	for code, test := range map[string]struct {
 		begin, end func(context.Context, *redis.Client) error
-		lasts      bool // until a person acts: then a request that only tries is not sent again
+		lasts      bool // until a person acts: then a try is not sent again
 	}{
 		"OOM": {
 			begin: func(ctx context.Context, rdb *redis.Client) error { return set(ctx, rdb, "maxmemory", "1") },
@@ -88,13 +89,14 @@ func TestAcquireWaitsUntilRedisTakesWrites(t *testing.T) {
 	}
 }
 
-// breakSnapshots has a server fail to write a snapshot, after which it refuses writes.
+// breakSnapshots makes a server fail to write a snapshot, after which it refuses writes.
 func breakSnapshots(ctx context.Context, rdb *redis.Client) error {
 	config, err := rdb.ConfigGet(ctx, "dir").Result()
 	if err != nil {
 		return err
 	}
-	if err := os.Mkdir(filepath.Join(config["dir"], "dump.rdb"), 0o700); err != nil { // in the way of the file
+	// in the way of the file
+	if err := os.Mkdir(filepath.Join(config["dir"], "dump.rdb"), 0o700); err != nil {
 		return err
 	}
 	if err := rdb.ConfigSet(ctx, "save", "3600 1000000").Err(); err != nil {

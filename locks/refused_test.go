@@ -56,7 +56,8 @@ func TestOnlyAFinalReplyIsARefusal(t *testing.T) {
 	}
 }
 
-// TestScriptErrorsOfTheServerAreRefusals asks a real server, whose texts differ between versions.
+// TestScriptErrorsOfTheServerAreRefusals asks a real server, because the texts differ between
+// versions.
 func TestScriptErrorsOfTheServerAreRefusals(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.New(t, redistest.Options{}).Client(t) // its own server: it is filled
@@ -83,8 +84,8 @@ func TestScriptErrorsOfTheServerAreRefusals(t *testing.T) {
 	}
 }
 
-// TestRejectedPasswordIsNoRefusal has a connection that cannot sign in, as while a password is replaced: that says nothing
-// about the command for which the connection was made.
+// TestRejectedPasswordIsNoRefusal has a connection that cannot sign in, as while a password is
+// being replaced: that says nothing about the command for which the connection was made.
 func TestRejectedPasswordIsNoRefusal(t *testing.T) {
 	t.Parallel()
 	o := *redistest.Client(t).Options()

@@ -7,8 +7,8 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// TestServerThatHidesItsRunIDIsKnownByItsReplicationID has the scripts see an INFO without a run_id, as some
-// providers give it, on a real server that is promoted.
+// TestServerThatHidesItsRunIDIsKnownByItsReplicationID shows the scripts an INFO without a run_id,
+// as some providers do, on a real server that is promoted.
 func TestServerThatHidesItsRunIDIsKnownByItsReplicationID(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.New(t, redistest.Options{}).Client(t)

@@ -57,7 +57,7 @@ func TestTakenLockPassesOnWhenItsHolderHasAnswered(t *testing.T) {
 		if !errors.Is(cause, locks.ErrRevoked) || !errors.Is(cause, locks.ErrLost) || !strings.Contains(cause.Error(), "by ann: the bill is wrong") {
 			t.Errorf("got cause %v", cause)
 		}
-		busy(t, c, "a", locks.Exclusive("a")) // the work may still be coming to its end
+		busy(t, c, "a", locks.Exclusive("a")) // the work may still be ending
 		if err := hold.Release(); !errors.Is(err, locks.ErrRevoked) {
 			t.Errorf("got %v from the release", err)
 		}

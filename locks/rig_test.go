@@ -13,14 +13,14 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// A rig runs the scripts of one space by hand. With virtual time they read the clock from the meta hash, where the test
-// sets it, instead of from TIME.
+// A rig runs the scripts of one space by hand. With virtual time they read the clock from the meta
+// hash, where the test sets it, instead of from TIME.
 type rig struct {
 	ctx  context.Context
 	rdb  redis.UniversalClient
 	keys []string
 
-	source  func(string) string // changes every script, nil: as it is
+	source  func(string) string // changes every script; nil: unchanged
 	scripts map[string]*redis.Script
 	us      int64 // virtual time; 0: the server's
 }
@@ -40,13 +40,13 @@ func newRig(t testing.TB, rdb redis.UniversalClient) *rig {
 // clockCall is how the scripts read the time.
 const clockCall = "call('TIME')"
 
-// serverCall is how they learn on which server they run; replicationCall, where that hides its run id.
+// serverCall is how the scripts identify their server; replicationCall, if it hides its run ID.
 const (
 	serverCall      = "redis.pcall('INFO', 'server')"
 	replicationCall = "redis.pcall('INFO', 'replication')"
 )
 
-// virtualTime has a script take time and server from what the test has set.
+// virtualTime makes a script take time and server from values that the test has set.
 func virtualTime(source string) string {
 	source = strings.ReplaceAll(source, clockCall, "call('HMGET', KEYS[7], 'test:s', 'test:us')")
 	return strings.ReplaceAll(source, serverCall, "call('HGET', KEYS[7], 'test:server')")
@@ -72,7 +72,7 @@ func (r *rig) run(name string, args ...any) (reply, error) {
 	return runAssembled(r.ctx, r.rdb, script, r.keys, args...)
 }
 
-// do is run for scripts that have to succeed. It returns the reply as text.
+// do is run for scripts that must succeed. It returns the reply as text.
 func (r *rig) do(t testing.TB, name string, args ...any) []string {
 	t.Helper()
 	answer, err := r.run(name, args...)
@@ -88,7 +88,7 @@ func (r *rig) open(t testing.TB, session string, lease int) []string {
 	return r.do(t, "open", session, lease, "{}", "space", 0)
 }
 
-// ask is a request without anything special.
+// ask is a request without special options.
 func ask(session, id string, wait, patience int64, items ...string) modelAsk {
 	return modelAsk{session: session, id: id, wait: wait, patience: patience, items: items}
 }
@@ -111,7 +111,7 @@ func (r *rig) setTime(us int64) error {
 	return r.rdb.HSet(r.ctx, r.keys[6], "test:s", us/1e6, "test:us", us%1e6).Err()
 }
 
-// dump is all that stands in a space.
+// dump is the content of a space.
 type dump struct {
 	exp  map[string]int64
 	own  map[string]string
@@ -152,8 +152,8 @@ func (r *rig) dump() (*dump, error) {
 	return d, nil
 }
 
-// check tells what is wrong in a dump, by the invariants of the package doc alone. now is in ms. settled: no work may
-// be left.
+// check returns what is wrong in a dump, by the invariants of the package doc alone. now is in ms.
+// settled: no work may be left.
 func (d *dump) check(now int64, settled bool) error {
 	var faults []string
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
@@ -229,7 +229,7 @@ func (d *dump) check(now int64, settled bool) error {
 		}
 	}
 
-	// Who is on a resource, and does what the key says of it agree?
+	// Do the occupants of a resource agree with its key?
 	limits := make(map[string]int64)
 	for name, by := range d.own {
 		if len(users[name]) == 0 && by[0] != 'p' {
@@ -303,7 +303,7 @@ func (d *dump) check(now int64, settled bool) error {
 	for member := range idx {
 		fault("index lacks %q", member)
 	}
-	work := make(map[string]string) // resource -> from which ticket on it is still to be walked
+	work := make(map[string]string) // resource -> the ticket from which on it is still to be walked
 	for member := range d.exp {
 		id := member[1:]
 		switch member[0] {
@@ -337,10 +337,10 @@ func (d *dump) check(now int64, settled bool) error {
 	}
 
 	if aligning {
-		return report(faults) // some wait where they will not be in a moment
+		return report(faults) // some waits are not in their final places yet
 	}
 
-	// Nobody who could be granted waits.
+	// No grantable request waits.
 waits:
 	for id, record := range d.wait {
 		f := fields(record)
@@ -377,8 +377,8 @@ waits:
 				if parseInt(other.reserve) > now || mode == 'p' && other.mode[0] != 'p' {
 					continue
 				}
-				// A wait that was this old when a nested one came comes first, except where it depends on that one, which
-				// the model decides.
+				// A wait that was this old when a nested one came comes first, unless it depends on
+				// that one, which the model decides.
 				plain := parseInt(other.ticket) >= nestedTickets
 				switch {
 				case len(under) > 0 && parseInt(other.reserve) >= parseInt(f[2]):

@@ -14,7 +14,8 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// TestScriptsSentTwiceChangeNothing sends every script in every situation again and compares all keys.
+// TestScriptsSentTwiceChangeNothing sends every script in every situation again and compares all
+// keys.
 func TestScriptsSentTwiceChangeNothing(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
@@ -94,7 +95,7 @@ func TestTokensGrowWhateverHappens(t *testing.T) {
 				}
 			}
 			grows("at first")
-			// The clock is set back: what is last is ahead of it.
+			// The clock is set back: the last values are ahead of it.
 			last = time.Now().Add(time.Hour).UnixMicro()
 			if err := r.rdb.Set(r.ctx, r.keys[7], last, 0).Err(); err != nil {
 				t.Fatal(err)
@@ -103,7 +104,7 @@ func TestTokensGrowWhateverHappens(t *testing.T) {
 			if want := time.Now().Add(time.Hour).UnixMicro(); last > want {
 				t.Errorf("got token %d, want at most %d", last, want)
 			}
-			last = time.Now().UnixMicro() // what was issued since is of no effect on another clock
+			last = time.Now().UnixMicro() // tokens issued since have no effect on another clock
 			if err := r.rdb.FlushAll(r.ctx).Err(); err != nil {
 				t.Fatal(err)
 			}
@@ -120,10 +121,12 @@ func TestTokensGrowWhateverHappens(t *testing.T) {
 	}
 }
 
-// TestFastPathIsShort counts the commands inside the scripts when nothing is due and nobody waits.
+// TestFastPathIsShort counts the commands inside the scripts when nothing is due and no request
+// waits.
 func TestFastPathIsShort(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, redistest.New(t, redistest.Options{}).Client(t)) // its own server: its statistics are reset
+	// its own server: its statistics are reset
+	r := newRig(t, redistest.New(t, redistest.Options{}).Client(t))
 	r.open(t, "s", 60_000)
 	inside := func(script string, args ...any) int {
 		t.Helper()
@@ -166,11 +169,13 @@ func TestFastPathIsShort(t *testing.T) {
 	}
 }
 
-// TestWaitElsewhereLeavesTheFastPathShort counts the commands inside the scripts while requests wait for other names: each name
-// of a bundle costs one more, however many requests wait, and for however many names.
+// TestWaitElsewhereLeavesTheFastPathShort counts the commands inside the scripts while requests
+// wait for other names: each name of a bundle costs one more, however many requests wait, and for
+// however many names.
 func TestWaitElsewhereLeavesTheFastPathShort(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, redistest.New(t, redistest.Options{}).Client(t)) // its own server: its statistics are reset
+	// its own server: its statistics are reset
+	r := newRig(t, redistest.New(t, redistest.Options{}).Client(t))
 	r.open(t, "s", 600_000)
 	r.open(t, "other", 600_000)
 	calls := func(script string, args ...any) int {
@@ -222,7 +227,8 @@ func TestWaitElsewhereLeavesTheFastPathShort(t *testing.T) {
 		releaseAll = calls("release.all", slices.Concat([]any{n}, members, ones, many)...)
 		return acquire, release, acquireAll, releaseAll
 	}
-	pass("s.warm") // Redis knows the scripts, and the first token of a millisecond takes no second command
+	// Redis has the scripts, and the first token of a millisecond takes no second command
+	pass("s.warm")
 	acquire, release, acquireAll, releaseAll := pass("s.alone")
 	held := 0
 	wait := func(name string) {
@@ -295,7 +301,7 @@ func TestScriptsUseRedis62(t *testing.T) {
 				t.Errorf("%s calls %q, which is not known to be in Redis 6.2", file.Name(), m[2])
 			}
 		}
-		for _, call := range []string{serverCall, replicationCall} { // what they answer is looked at
+		for _, call := range []string{serverCall, replicationCall} { // their replies are read
 			source = strings.Replace(source, call, "", 1)
 		}
 		if strings.Contains(source, "pcall") || strings.Contains(source, "redis.log") || strings.Contains(source, "cjson") {
@@ -309,7 +315,7 @@ func TestScriptsUseRedis62(t *testing.T) {
 	}
 }
 
-// TestFullRedisKeepsLocks proves that with no memory left holds live on and can be given back.
+// TestFullRedisKeepsLocks proves that, with no memory left, holds stay alive and can be released.
 func TestFullRedisKeepsLocks(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.New(t, redistest.Options{}).Client(t))
@@ -347,8 +353,8 @@ func TestFullRedisKeepsLocks(t *testing.T) {
 	}
 }
 
-// TestLargeSessionEndsInSteps ends a session of some hundred holds, by a close and by its lease, and finds everything
-// passed on.
+// TestLargeSessionEndsInSteps ends a session of some hundred holds, by a close and by its lease,
+// and finds everything passed on.
 func TestLargeSessionEndsInSteps(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
@@ -400,7 +406,7 @@ func TestLargeSessionEndsInSteps(t *testing.T) {
 	})
 }
 
-// TestLongQueueIsWalkedInSteps has the only wait that can be granted stand behind a hundred that cannot.
+// TestLongQueueIsWalkedInSteps puts the only grantable wait behind a hundred others.
 func TestLongQueueIsWalkedInSteps(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
@@ -431,8 +437,8 @@ func TestLongQueueIsWalkedInSteps(t *testing.T) {
 	})
 }
 
-// TestGrantsGoByAge frees a bundle that an older and a younger request can use, and the younger one's first resource
-// comes first.
+// TestGrantsGoByAge frees a bundle that an older and a younger request can use, and the younger
+// one's first resource comes first.
 func TestGrantsGoByAge(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
@@ -452,8 +458,9 @@ func TestGrantsGoByAge(t *testing.T) {
 	})
 }
 
-// TestSearchThatIsCutShortRefuses has a chain of waits that is longer than one search looks at, which a request may or may
-// not close to a circle: it is refused, and told how far the search came.
+// TestSearchThatIsCutShortRefuses has a chain of waits that is longer than one search, which a
+// request may or may not close to a circle. The request is refused, and its error shows how far the
+// search came.
 func TestSearchThatIsCutShortRefuses(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
@@ -486,8 +493,9 @@ func TestSearchThatIsCutShortRefuses(t *testing.T) {
 	})
 }
 
-// TestEndOfASessionStaysAsItBegan ends sessions by many calls, in order and after a crash, while other calls say otherwise
-// and the server changes: each hold passes on, or rests, by the first of them. Faults that mix them up are found.
+// TestEndOfASessionStaysAsItBegan ends sessions by many calls, in order and after a crash, while
+// other calls contradict them and the server changes: each hold passes on, or rests, by the first
+// of them. Faults that mix them up are found.
 func TestEndOfASessionStaysAsItBegan(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
@@ -583,7 +591,7 @@ func TestLargestBundle(t *testing.T) {
 			}
 		}
 		r.do(t, "release", "s.1")
-		for r.do(t, "reap")[0] == "0" { // a bundle that large is granted by a script of its own
+		for r.do(t, "reap")[0] == "0" { // a bundle that large gets its own script
 		}
 		d, err := r.dump()
 		if err == nil {

@@ -26,8 +26,8 @@ func failoverClient(t *testing.T, s *redistest.Sentinel, user string) *redis.Cli
 	return rdb
 }
 
-// limitUser gives a user all rights but the dangerous ones, and INFO. Without INFO a client could not detect that a
-// replica was promoted, so it is refused.
+// limitUser gives a user all rights except the dangerous ones, and INFO. Without INFO a client
+// could not detect that a replica was promoted, so it is refused.
 func limitUser(t *testing.T, s *redistest.Sentinel, user string) {
 	t.Helper()
 	set := func(rights ...any) {
@@ -46,9 +46,9 @@ func limitUser(t *testing.T, s *redistest.Sentinel, user string) {
 	set("+info")
 }
 
-// TestWorkFollowsTheMasterThatSentinelNames replaces a master in each way, at the pace of Sentinel as it is
-// shipped. A client holds a lock; one that was connected before, and one that knows only the new master, want
-// it.
+// TestWorkFollowsTheMasterThatSentinelNames replaces a master in each way, at the pace of Sentinel
+// as it is shipped. A client holds a lock; one that was connected before, and one that knows only
+// the new master, want it.
 func TestWorkFollowsTheMasterThatSentinelNames(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -68,7 +68,7 @@ func TestWorkFollowsTheMasterThatSentinelNames(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		harm     harm
-		replicas int           // that a master needs to take writes
+		replicas int           // that a master needs to accept writes
 		lease    time.Duration // a short one where clients see no outage
 		survives bool          // the work continues on the new master; otherwise it may be cut off
 		user     string        // with limited rights
@@ -94,7 +94,8 @@ func TestWorkFollowsTheMasterThatSentinelNames(t *testing.T) {
 			open := func(name string) *locks.Client {
 				o := o
 				o.Name = name
-				eventually(t, "Redis takes writes", func() bool { // a new master has no replica for a moment
+				// a new master has no replica for a moment
+				eventually(t, "Redis takes writes", func() bool {
 					return connect().Set(t.Context(), "written", 1, 0).Err() == nil
 				})
 				return openClient(t, connect(), o)
@@ -107,7 +108,8 @@ func TestWorkFollowsTheMasterThatSentinelNames(t *testing.T) {
 			var running sync.WaitGroup
 			defer running.Wait()
 			defer cancel()
-			// want has a client wait for the lock, and be its holder for a moment when the work has ended.
+			// want makes a client wait for the lock, and hold it for a moment when the work has
+			// ended.
 			want := func(c *locks.Client) {
 				for ctx.Err() == nil {
 					got, err := c.Acquire(ctx, locks.Exclusive("job"))
@@ -132,8 +134,8 @@ func TestWorkFollowsTheMasterThatSentinelNames(t *testing.T) {
 			stranger := open("stranger") // a new connection, so to the new master
 			running.Go(func() { want(stranger) })
 
-			// The grace time of the new master ends a lease after its first connection; until then nothing is
-			// granted.
+			// The grace period of the new master ends a lease after its first connection; until
+			// then nothing is granted.
 			bound := within(t, test.lease+30*time.Second)
 			for i, c := range []*locks.Client{stranger, waiter, worker} {
 				got, err := c.Acquire(bound, locks.Exclusive(fmt.Sprint("fresh", i)))
@@ -150,7 +152,7 @@ func TestWorkFollowsTheMasterThatSentinelNames(t *testing.T) {
 			if hold.Context().Err() != nil {
 				return
 			}
-			// What continues is known to the new master.
+			// The new master knows what continues.
 			master, err := s.Master(t.Context())
 			if err != nil {
 				t.Fatal(err)

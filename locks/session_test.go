@@ -19,11 +19,12 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// quick is a short lease that survives a busy machine: it is renewed every 2 s, and its cutoff is 1.2 s.
+// quick is a short lease that survives a busy machine: it is renewed every 2 s, and its cutoff is
+// 1.2 s.
 const quick = 3 * minLease
 
-// renewal bounds how long it takes until the next one has told something: a third of the lease, and a busy machine. What is
-// not found by a renewal is not found at all.
+// renewal bounds how long it takes until the next renewal has got its reply: a third of the lease,
+// and a busy machine. What no renewal finds is not found at all.
 const renewal = quick/renewalsPerLease + 5*time.Second
 
 // opened opens a client with a quick lease in a new space, and closes it when the test ends.
@@ -31,7 +32,7 @@ func opened(t testing.TB, rdb redis.UniversalClient, namespace string) *Client {
 	t.Helper()
 	o := Options{Namespace: namespace, Name: "test", Lease: quick, Grace: -1}
 	c, err := Open(t.Context(), rdb, o)
-	for range 30 { // on a busy machine a command may take longer than Open gives it
+	for range 30 { // on a busy machine a command may take longer than Open allows
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			break
 		}
@@ -71,7 +72,7 @@ func (c *Client) listing(t testing.TB) *Listing {
 	return listing
 }
 
-// raw runs a script as an eavesdropper would send it.
+// raw runs a script as an intruder would send it.
 func (c *Client) raw(t testing.TB, script lazyScript, args ...any) []string {
 	t.Helper()
 	answer, err := c.call(t.Context(), script, args...)
@@ -81,7 +82,7 @@ func (c *Client) raw(t testing.TB, script lazyScript, args ...any) []string {
 	return texts(answer)
 }
 
-// keepBusy has requests of the client on their way all the time, until the test ends.
+// keepBusy keeps requests of the client in flight, until the test ends.
 func (c *Client) keepBusy(t testing.TB) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -129,8 +130,9 @@ func TestWhatNobodyAskedForIsReleasedWithinARenewal(t *testing.T) {
 	})
 }
 
-// TestLateAcquireIsReleasedWithinARenewal has the acquire of a given-up request arrive after its cancellation. On a busy session
-// the count of a renewal cannot tell; that the request is suspect can.
+// TestLateAcquireIsReleasedWithinARenewal makes the acquire of an abandoned request arrive after
+// its cancellation. On a busy session the count of a renewal cannot show that; the suspicion of the
+// request can.
 func TestLateAcquireIsReleasedWithinARenewal(t *testing.T) {
 	t.Parallel()
 	for _, busy := range []bool{false, true} {
@@ -149,7 +151,7 @@ func TestLateAcquireIsReleasedWithinARenewal(t *testing.T) {
 				t.Fatal(err)
 			}
 			s.mu.Lock()
-			r.doubt = true // it was sent, and no answer came
+			r.doubt = true // it was sent, and got no reply
 			s.mu.Unlock()
 			s.drop(t.Context(), r)
 			eventually(t, "the cancellation was answered", func() bool {
@@ -278,7 +280,7 @@ func TestWaitThatRedisLostIsQueuedAgain(t *testing.T) {
 	}
 }
 
-// calls counts how often a client has sent a script and was answered.
+// calls counts how often a client has sent a script and got a reply.
 type calls struct {
 	hash string // "": of all of them
 	n    atomic.Int64
@@ -313,15 +315,15 @@ func TestBusySessionIsNotComparedAllTheTime(t *testing.T) {
 		}
 	}
 	eventually(t, "some renewals", func() bool { return renewed.n.Load() > compareEvery })
-	// A message may be late on a busy machine, so one more comparison is no fault; one per renewal would be. Each lists the
-	// holds and the waits.
+	// A message may be late on a busy machine, so one more comparison is not a fault; one per
+	// renewal would be. Each lists the holds and the waits.
 	if n := compared.n.Load(); n > 2*2 {
 		t.Errorf("listed %d times in %d renewals, want one comparison or two", n, renewed.n.Load())
 	}
 }
 
-// TestLateCopyOnABusySessionIsReleased applies an acquire once more after its hold was released, while others keep the count
-// of the renewals from proving anything.
+// TestLateCopyOnABusySessionIsReleased applies an acquire once more after its hold was released,
+// while other requests keep the counts of the renewals from proving anything.
 func TestLateCopyOnABusySessionIsReleased(t *testing.T) {
 	t.Parallel()
 	c := opened(t, redistest.Client(t), redistest.Namespace(t))
@@ -379,9 +381,8 @@ func TestSubscriberComesBack(t *testing.T) {
 	}
 }
 
-// TestLostSpaceIsNoticed empties Redis under a holder and a waiter.
-// TestLateSessionIsCutOff empties the space and has somebody new granted a lock before the client notices: what it held
-// may have been granted and released, so it must not be said again.
+// TestLateSessionIsCutOff empties the space and grants a lock to a new client before the old one
+// notices: its holds may have been granted and released, so they must not be re-asserted.
 func TestLateSessionIsCutOff(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
@@ -456,7 +457,7 @@ func TestLateSessionIsCutOff(t *testing.T) {
 	}
 }
 
-// TestRequestOfAnotherScript follows what a package does that grants by a script of its own.
+// TestRequestOfAnotherScript does what a package does that grants by its own script.
 func TestRequestOfAnotherScript(t *testing.T) {
 	t.Parallel()
 	c := opened(t, redistest.Client(t), redistest.Namespace(t))
@@ -530,7 +531,7 @@ func TestRequestOfAnotherScript(t *testing.T) {
 	}
 }
 
-// TestCloseLeavesNothing runs alone, since it counts goroutines.
+// TestCloseLeavesNothing does not run in parallel, since it counts goroutines.
 func TestCloseLeavesNothing(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		ns := redistest.Namespace(t)
@@ -593,8 +594,8 @@ func TestCloseLeavesNothing(t *testing.T) {
 	})
 }
 
-// TestNoTwoHoldersAtATime has many goroutines of several clients take random bundles, while the server forgets the
-// scripts now and then.
+// TestNoTwoHoldersAtATime makes many goroutines of several clients take random bundles, while the
+// server forgets the scripts now and then.
 func TestNoTwoHoldersAtATime(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})

@@ -111,7 +111,7 @@ func TestListing(t *testing.T) {
 			t.Errorf("got %+v, %v", sessions, err)
 		}
 
-		// Pages: entries of one session and of its neighbour in the index.
+		// Pages: entries of one session and of its neighbor in the index.
 		for i := range 1100 {
 			r.acquire(t, "s.c", fmt.Sprint("s.c.", 100+i), 0, 0, fmt.Sprint("xr", i))
 		}

@@ -14,7 +14,8 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// weather is what a proxy does to single requests all the time, in a storm; long silences come on top.
+// weather is the faults of a proxy for single requests all the time, in a storm; long silences are
+// added.
 var weather = map[string]redistest.Faults{
 	"late": {
 		RequestDelay: time.Millisecond, ReplyDelay: time.Millisecond,
@@ -29,12 +30,13 @@ var weather = map[string]redistest.Faults{
 	},
 }
 
-// silences are what a proxy does to all requests now and then.
+// silences are the faults of a proxy for all requests now and then.
 var silences = []redistest.Faults{
 	{DropRequests: true, DropReplies: true}, {HoldRequests: true}, {HoldReplies: true}, {DropReplies: true}, {Refuse: true},
 }
 
-// storm makes the weather at a proxy until ctx ends: now and then everything is silent for up to longest.
+// storm makes the weather at a proxy until ctx ends: now and then everything is silent for up to
+// longest.
 func storm(ctx context.Context, p *redistest.Proxy, random *rand.Rand, usual redistest.Faults, longest time.Duration) {
 	pause := func(d time.Duration) {
 		select {
@@ -52,7 +54,7 @@ func storm(ctx context.Context, p *redistest.Proxy, random *rand.Rand, usual red
 		}
 		length := longest
 		if random.IntN(2) == 0 {
-			length /= 20 // too short for anything to be lost
+			length /= 20 // too short for any loss
 		}
 		pause(time.Duration(random.Int64N(int64(length))))
 	}
@@ -60,12 +62,12 @@ func storm(ctx context.Context, p *redistest.Proxy, random *rand.Rand, usual red
 	p.Cut()
 }
 
-// stormLease is a short one, so that silences outlast it, with a cutoff of 600 ms: a busy machine must not be taken for a
-// fault.
+// stormLease is short, so that silences outlast it. Its cutoff is 600 ms: a busy machine must not
+// look like a fault.
 const stormLease = 3 * time.Second
 
-// TestNoOverlapInAStorm has many goroutines of several clients, each behind a bad network, take bundles in all modes and
-// ways, nested, limited, cancelled.
+// TestNoOverlapInAStorm makes many goroutines of several clients, each behind a bad network, take
+// bundles in all modes and ways, nested, limited, canceled.
 func TestNoOverlapInAStorm(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -109,7 +111,8 @@ func TestNoOverlapInAStorm(t *testing.T) {
 	}
 }
 
-// TestStormFindsFaults plants faults in scripts and in an actor, each of which the journal of a short storm has to show.
+// TestStormFindsFaults plants faults in scripts and in an actor, each of which must show in the
+// journal of a short storm.
 func TestStormFindsFaults(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []struct{ name, old, new, want string }{

@@ -33,7 +33,7 @@ type bubble struct {
 
 func newBubble(lease time.Duration) *bubble {
 	b := &bubble{start: time.Now(), cutAt: -1, endAt: -1}
-	b.boot = b.elapsed // in a bubble the real boot clock goes on counting real time
+	b.boot = b.elapsed // in a bubble the real boot clock keeps counting real time
 	b.watchdog = &watchdog{
 		lease: lease,
 		clock: clock{now: time.Now, boot: func() time.Duration { return b.boot() }, wall: func() time.Time { return time.Now().Add(time.Duration(b.stepped.Load())) }},
@@ -68,7 +68,7 @@ func (b *bubble) set(outage error, hang bool) {
 	b.outage, b.hang = outage, hang
 }
 
-// during runs the watchdog while f runs, and stops it then.
+// during runs the watchdog while f runs, and then stops it.
 func (b *bubble) during(t *testing.T, f func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -94,8 +94,8 @@ func TestRenewsThreeTimesPerLease(t *testing.T) {
 	})
 }
 
-// TestStalledProcessIsNamedAsTheReason has the clocks jump, as they do for a process that was stopped. A network that is
-// down causes no such stall.
+// TestStalledProcessIsNamedAsTheReason makes the clocks jump, as they do for a process that was
+// stopped. A network outage causes no such stall.
 func TestStalledProcessIsNamedAsTheReason(t *testing.T) {
 	t.Parallel()
 	const reason = "this process did not run for"
@@ -128,8 +128,9 @@ func TestStalledProcessIsNamedAsTheReason(t *testing.T) {
 	}
 }
 
-// TestCutsOffBeforeTheLeaseEnds is the promise: whatever the network does from some renewal on, work is told to stop
-// cutoff before the end of trust, and the session is dead before the lease can have run out in Redis.
+// TestCutsOffBeforeTheLeaseEnds proves the promise: whatever the network does after some renewal,
+// work is canceled cutoff before the end of trust, and the session is dead before the lease can
+// have run out in Redis.
 func TestCutsOffBeforeTheLeaseEnds(t *testing.T) {
 	t.Parallel()
 	for _, lease := range []time.Duration{minLease, defaultLease, 40 * time.Second, maxLease} {
@@ -143,7 +144,7 @@ func TestCutsOffBeforeTheLeaseEnds(t *testing.T) {
 						b.set(errors.New("refused"), network == "hangs")
 						time.Sleep(2 * lease)
 					})
-					last := b.from.at.Sub(b.start) // the last renewal that was answered
+					last := b.from.at.Sub(b.start) // the last renewal that got a reply
 					if b.cutAt < 0 || b.endAt < 0 {
 						t.Fatalf("cut off at %s, ended at %s, want both", b.cutAt, b.endAt)
 					}
@@ -185,8 +186,8 @@ func TestSurvivesAnOutageOfThePromisedLength(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBubble(15 * time.Second)
 				b.during(t, func() {
-					// The longest outage that is promised, begun at the worst moment: right before a renewal. What hangs needs
-					// its own timeout before it is sent again.
+					// The longest outage that is promised, begun at the worst moment: right before
+					// a renewal. A hanging command needs its own timeout before it is sent again.
 					length := 6800 * time.Millisecond
 					if network == "hangs" {
 						length -= tryOf(b.lease)
@@ -211,7 +212,7 @@ func TestSlowAnswerCountsFromItsSending(t *testing.T) {
 		b := newBubble(15 * time.Second)
 		b.latency = 2 * time.Second
 		b.during(t, func() {
-			time.Sleep(7100 * time.Millisecond) // sent at 5 s, answered at 7 s
+			time.Sleep(7100 * time.Millisecond) // sent at 5 s, reply at 7 s
 			b.set(nil, true)
 			time.Sleep(time.Minute)
 		})
@@ -236,8 +237,9 @@ func TestUnknownSessionIsCutOffAtOnce(t *testing.T) {
 	})
 }
 
-// TestSleptTimeCounts has clocks jump as they do when a machine was suspended (the monotonic clock stood still, the boot
-// clock did not) and when its wall clock is set back, which prolongs nothing.
+// TestSleptTimeCounts makes clocks jump as they do when a machine was suspended (the monotonic
+// clock stopped, the boot clock did not) and when its wall clock is set back, which prolongs
+// nothing.
 func TestSleptTimeCounts(t *testing.T) {
 	t.Parallel()
 	t.Run("suspend", func(t *testing.T) {
@@ -273,13 +275,14 @@ func TestSleptTimeCounts(t *testing.T) {
 	})
 }
 
-// TestAStepOfTheWallClockIsADoubt: set forward it has the session renewed at once, and ends nothing when Redis answers.
+// TestAStepOfTheWallClockIsADoubt: a step forward makes the watchdog renew at once, and ends
+// nothing if Redis replies.
 func TestAStepOfTheWallClockIsADoubt(t *testing.T) {
 	t.Parallel()
 	const lease, at = 15 * time.Second, 7 * time.Second // between two renewals
 	for name, test := range map[string]struct {
 		step    time.Duration
-		hang    bool          // from the step on, no renewal is answered
+		hang    bool          // from the step on, no renewal gets a reply
 		slow    time.Duration // of each renewal
 		cut     time.Duration // after the step; negative: never
 		renewed bool          // at once
@@ -324,7 +327,8 @@ func TestAStepOfTheWallClockIsADoubt(t *testing.T) {
 	}
 }
 
-// TestASessionThatIsOverIsCutOffAfterAStep: the step was the only trace of a time in which all other clocks stood still.
+// TestASessionThatIsOverIsCutOffAfterAStep: the step was the only trace of a time in which all
+// other clocks stopped.
 func TestASessionThatIsOverIsCutOffAfterAStep(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -350,9 +354,9 @@ func TestAReplyToAnEarlierRenewalSettlesNoDoubt(t *testing.T) {
 			b.mu.Lock()
 			b.latency = 2 * time.Second
 			b.mu.Unlock()
-			time.Sleep(6 * time.Second) // a renewal is under way since 5 s
+			time.Sleep(6 * time.Second) // a renewal is in flight since 5 s
 			b.stepped.Store(int64(time.Minute))
-			b.set(nil, true) // and no later one is answered
+			b.set(nil, true) // and no later one gets a reply
 			time.Sleep(time.Minute)
 		})
 		if want := 6*time.Second + cutoffOf(15*time.Second); b.cutAt < want-lookEvery || b.cutAt > want+2*lookEvery {
@@ -379,8 +383,8 @@ func TestKillByMovesWithRenewals(t *testing.T) {
 	})
 }
 
-// TestInspectDoesNotWaitForTheLook has a request come back before the goroutine that looks at the clocks does, as after
-// the process was stopped.
+// TestInspectDoesNotWaitForTheLook makes a request return before the goroutine that reads the
+// clocks does, as after the process was stopped.
 func TestInspectDoesNotWaitForTheLook(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

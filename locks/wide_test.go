@@ -9,8 +9,8 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// TestOneOldWaitBarsAWideBundle asks for 100 free names of which one has an old wait in its queue, while others have none, or
-// young waits. It moves the old wait along the bundle.
+// TestOneOldWaitBarsAWideBundle asks for 100 free names. One of them has an old wait in its queue,
+// others have none, or young waits. It moves the old wait along the bundle.
 func TestOneOldWaitBarsAWideBundle(t *testing.T) {
 	t.Parallel()
 	const n = 100
@@ -20,9 +20,11 @@ func TestOneOldWaitBarsAWideBundle(t *testing.T) {
 	}
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		for like, name := range naming {
-			for _, each := range []int{0, 7, 1} { // every so many names have young waits in their queues
+			// every so many names have young waits in their queues
+			for _, each := range []int{0, 7, 1} {
 				for i, old := range []int{-1, 0, 15, n - 1} {
-					// Among the young ones is a nested one, which goes before the old one, in every second case.
+					// In every second case, the young ones include a nested one, which comes before
+					// the old one.
 					mode, front := []string{"x", "s"}[i/2], i%2 == 1
 					t.Run(fmt.Sprintf("%s,%d,%s,%d,%t", like, each, mode, old, front), func(t *testing.T) {
 						barWideBundle(t, rdb, n, name, each, mode, old, front)

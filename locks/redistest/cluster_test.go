@@ -13,7 +13,7 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// owner returns the master of a key and its replica, nil while nobody knows it.
+// owner returns the master of a key and its replica, nil while no node knows it.
 func owner(t *testing.T, c *redistest.Cluster, key string) (master, replica *redistest.Server) {
 	t.Helper()
 	master, replicas, err := c.NodeFor(t.Context(), key)
@@ -26,7 +26,7 @@ func owner(t *testing.T, c *redistest.Cluster, key string) (master, replica *red
 	return master, replica
 }
 
-// another returns a node that began as a master and is not the one given.
+// another returns a node that began as a master, other than the given one.
 func another(c *redistest.Cluster, not *redistest.Server) *redistest.Server {
 	for _, m := range c.Members() {
 		if m != not {

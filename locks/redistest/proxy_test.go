@@ -18,13 +18,15 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// proxied returns a client with one open connection through a new proxy, a client that goes past it, and the proxy.
+// proxied returns a client with one open connection through a new proxy, a client that bypasses it,
+// and the proxy.
 func proxied(t *testing.T) (through, direct *redis.Client, p *redistest.Proxy) {
 	t.Helper()
 	s := redistest.Shared(t)
 	p = s.Proxy(t)
 	through = p.Client(t)
-	// A new connection begins with commands of the client library's own: they are over before the test's.
+	// A new connection begins with the client library's own commands: they are over before the
+	// test's.
 	if err := through.Ping(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -244,10 +246,10 @@ func TestJitterDelaysByChance(t *testing.T) {
 	}
 }
 
-// count is a script that counts in a key and answers how far.
+// count is a script that increments a key and returns the count.
 var count = redis.NewScript(`return redis.call('INCR', KEYS[1])`)
 
-// counting returns what proxied does, and a key; the script is loaded.
+// counting returns the results of proxied, and a key; the script is loaded.
 func counting(t *testing.T) (through, direct *redis.Client, p *redistest.Proxy, key string) {
 	t.Helper()
 	through, direct, p = proxied(t)
@@ -291,7 +293,8 @@ func TestRepeatedScriptIsAppliedTwiceAndAnsweredOnce(t *testing.T) {
 func TestCopyArrivesBehindWhatWasSentMeanwhile(t *testing.T) {
 	t.Parallel()
 	rdb, direct, p, key := counting(t)
-	// Long enough for the next command even on a busy machine; the copy needs the connection to live on.
+	// Long enough for the next command even on a busy machine; the copy needs the connection to
+	// stay open.
 	p.Set(redistest.Faults{Repeat: 1, RepeatDelay: 500 * time.Millisecond, Commands: []string{"set"}})
 	if err := rdb.Set(t.Context(), key, "v", 0).Err(); err != nil {
 		t.Fatal(err)
@@ -302,7 +305,7 @@ func TestCopyArrivesBehindWhatWasSentMeanwhile(t *testing.T) {
 	eventually(t, "the copy comes late", func() bool { return direct.Get(t.Context(), key).Val() == "v" })
 }
 
-// Every reply has to come to its request, whatever else is sent.
+// Every reply must reach its request, whatever else is sent.
 func TestDoubledRequestsKeepPipelinesInStep(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)

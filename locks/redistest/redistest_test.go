@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// eventually waits until a condition holds that no event tells.
+// eventually waits until a condition holds that no event announces.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(20 * time.Second)
@@ -40,7 +40,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// within gives a command so long.
+// within bounds the time of a command.
 func within(t *testing.T, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
@@ -139,7 +139,8 @@ func TestEnvironmentNamesTheServerToTestWith(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	own := filepath.Join(t.TempDir(), "my-redis-server") // a link would be another program to Debian's redis-server
+	// to Debian's redis-server, a link would be another program
+	own := filepath.Join(t.TempDir(), "my-redis-server")
 	script := fmt.Sprintf("#!/bin/sh\ntouch %q\nexec %q \"$@\"\n", own+".used", path)
 	if err := os.WriteFile(own, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
@@ -269,8 +270,8 @@ func TestStopRemovesEverything(t *testing.T) {
 	}
 }
 
-// helperVariable makes a copy of this test binary start a server, or what else is named, tell the addresses, and wait to
-// be killed.
+// helperVariable makes a copy of this test binary start a server, or whatever else it names, print
+// the addresses, and wait to be killed.
 const helperVariable = "LOCKSTEP_REDISTEST_HELPER"
 
 func TestHelperProcess(t *testing.T) {
@@ -291,7 +292,7 @@ func TestHelperProcess(t *testing.T) {
 		}
 		servers = append(s.Members(), s.Sentinels()...)
 	}
-	runtime.GC() // threads that are idle may go; the server must not go with them
+	runtime.GC() // idle threads may end; the server must not end with them
 	for _, s := range servers {
 		fmt.Print(s.URL(), " ")
 	}

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// messages cuts a stream that comes in pieces of a size into its messages; what has not ended is the last.
+// messages splits a stream that arrives in pieces of a size into its messages; an unfinished one is
+// the last.
 func messages(stream []byte, size int) (out []string, err error) {
 	var s scanner
 	message := ""
@@ -89,7 +90,7 @@ func command(words ...string) string {
 // A twice is a wire under faults that double everything they may.
 type twice struct {
 	wire
-	copies [][]byte // whose time has not come
+	copies [][]byte // copies that are not due yet
 }
 
 func (w *twice) write(data string, v verdict) string {
@@ -107,7 +108,7 @@ func TestRequestsAreSentAsAWhole(t *testing.T) {
 		if got := w.write(get[cut:]+get[:cut], verdict{resend: true}); got != get+get {
 			t.Fatalf("got %q, want the request twice", got)
 		}
-		// When the fault is lifted, what was kept back goes.
+		// When the fault is lifted, the kept bytes are sent.
 		got := w.sendRequests([]byte(get[cut:]), false, nil, nil)
 		if string(got) != get {
 			t.Fatalf("got %q, want %q", got, get)

@@ -43,7 +43,7 @@ func TestSentinelFailoverMovesTheMasterAndKeepsWhatWasWaitedFor(t *testing.T) {
 	if got, err := master.Client(t).Get(t.Context(), "k").Result(); got != "v" || err != nil {
 		t.Errorf("got %q (%v), want v", got, err)
 	}
-	// The client that was made before follows.
+	// The existing client follows.
 	eventually(t, "the client writes to the new master", func() bool {
 		return rdb.Set(t.Context(), "after", "v", 0).Err() == nil && master.Client(t).Get(t.Context(), "after").Val() == "v"
 	})
