@@ -58,7 +58,7 @@ func roles(settings configs.Settings, queues []string) []role {
 		{"operator", "the commands that act (run, cancel, pause, release), lock exec, and enqueue with --wait",
 			slices.Concat([]string{space + "*", owners, announced}, all), []string{notify},
 			slices.Concat(aclConnect, aclRead, aclWrite, aclSend, []string{"info", "config|get", "subscribe", "unsubscribe"})},
-		{"reader", "the commands that look (ls, show, explain, top), doctor", slices.Concat([]string{space + "*", owners, announced}, all), nil,
+		{"reader", "the commands that read (ls, show, explain), doctor", slices.Concat([]string{space + "*", owners, announced}, all), nil,
 			slices.Concat(aclConnect, aclRead, []string{"info", "config|get"})},
 		{"producer", "lockstep enqueue and plain asynq clients", slices.Concat([]string{announced}, sent), nil,
 			slices.Concat([]string{"ping", "select", "eval", "evalsha"}, aclSend)},
@@ -196,14 +196,14 @@ func (d *doctor) rights(ctx context.Context, conn *connection, config *configs.C
 			return err
 		}
 		if !known {
-			d.say(levelNote, "rights", "", "this Redis does not tell what its user may do (7.0 and newer do); lockstep doctor --acl prints what it needs")
+			d.say(levelNote, "rights", "", "this Redis cannot report what its user may do (7.0 and newer can); lockstep doctor --acl prints the rights that it needs")
 			return nil
 		}
 		if len(missing) == 0 {
 			if first == nil {
 				d.say(levelOK, "rights", "", "this user has all rights of the role %s", r.name)
 			} else {
-				d.say(levelNote, "rights", "", "this user has all rights of the role %s; a worker needs also: %s", r.name, strings.Join(first, " "))
+				d.say(levelNote, "rights", "", "this user has all rights of the role %s; a worker also needs: %s", r.name, strings.Join(first, " "))
 			}
 			return nil
 		}

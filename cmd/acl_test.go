@@ -190,8 +190,8 @@ jobs:
 	first.code(30 * time.Second)
 
 	for user, want := range map[string]string{
-		"worker": "this user has all rights of the role worker", "operator": "this user has all rights of the role operator; a worker needs also: ~asynq:servers*",
-		"reader": "this user has all rights of the role reader; a worker needs also: ~asynq:servers*",
+		"worker": "this user has all rights of the role worker", "operator": "this user has all rights of the role operator; a worker also needs: ~asynq:servers*",
+		"reader": "this user has all rights of the role reader; a worker also needs: ~asynq:servers*",
 	} {
 		if stdout, _, _ := runTool(t, as(user), "doctor"); !strings.Contains(stdout, want) {
 			t.Errorf("as %s, doctor does not say %q: %s", user, want, stdout)

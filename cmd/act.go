@@ -52,9 +52,9 @@ type action struct {
 
 // flags adds --reason to a command and, if the command asks before it acts, --yes.
 func (a *action) flags(cmd *cobra.Command, asks bool) {
-	cmd.Flags().StringVar(&a.reason, "reason", "", "why, for the audit: `TEXT`")
+	cmd.Flags().StringVar(&a.reason, "reason", "", "the reason, for the audit: `TEXT`")
 	if asks {
-		cmd.Flags().BoolVar(&a.yes, "yes", false, "do not ask first")
+		cmd.Flags().BoolVar(&a.yes, "yes", false, "do not ask for confirmation")
 	}
 }
 
@@ -67,9 +67,9 @@ func (t *tool) confirm(ctx context.Context, a *action, format string, args ...an
 	}
 	question := fmt.Sprintf(format, args...)
 	if !isTerminal(t.stdin) {
-		return refuse("%s; add --yes, since there is no terminal to ask at", question)
+		return refuse("%s; add --yes to confirm, since stdin is not a terminal", question)
 	}
-	fmt.Fprintf(t.stderr, "lockstep: %s. Go on? [y/N] ", question)
+	fmt.Fprintf(t.stderr, "lockstep: %s. Continue? [y/N] ", question)
 	answer := make(chan string, 1)
 	// A read of a terminal cannot be canceled. When ctx ends, the process exits, and the goroutine
 	// with it.
@@ -140,23 +140,23 @@ func (t *tool) toggle(of toggle) *cobra.Command {
 func (t *tool) jobPauseCommand() *cobra.Command {
 	return t.toggle(toggle{&cobra.Command{
 		Use: "pause JOB", Short: "Skip the ticks of a job from now on",
-		Long: `Skip the ticks of a job from now on, each with the reason in its history. Runs that there are go on, and the job can
+		Long: `Skip the ticks of a job from now on, each with the reason in its history. Existing runs continue, and the job can
 still be enqueued and run by hand.`,
 		Args: oneArg("a JOB"),
-	}, (*admin.Operator).PauseJob, (*connection).noJob, " is paused", " is paused already"})
+	}, (*admin.Operator).PauseJob, (*connection).noJob, " is paused", " is already paused"})
 }
 
 func (t *tool) jobResumeCommand() *cobra.Command {
-	return t.toggle(toggle{&cobra.Command{Use: "resume JOB", Short: "Let the ticks of a paused job run again", Args: oneArg("a JOB")},
-		(*admin.Operator).ResumeJob, (*connection).noJob, " goes on", " is not paused"})
+	return t.toggle(toggle{&cobra.Command{Use: "resume JOB", Short: "Run the ticks of a paused job again", Args: oneArg("a JOB")},
+		(*admin.Operator).ResumeJob, (*connection).noJob, " is resumed", " is not paused"})
 }
 
 func (t *tool) jobForgetCommand() *cobra.Command {
 	var a action
 	cmd := &cobra.Command{
-		Use: "forget JOB", Short: "Remove what is left of a job that no worker carries",
-		Long: `Remove what is left of a job that was removed from the config: its definition, its cursor and its history. A worker that
-carries the job, or a run of it that is outstanding, prevents that. If the job comes back, it is a new one.`,
+		Use: "forget JOB", Short: "Remove the data of a job that no worker carries",
+		Long: `Remove the data of a job that was removed from the config: its definition, its cursor and its history. This is
+refused while a worker carries the job or a run of it is outstanding. If the job comes back, it is a new one.`,
 		Args: oneArg("a JOB"),
 	}
 	a.flags(cmd, true)
@@ -164,7 +164,7 @@ carries the job, or a run of it that is outstanding, prevents that. If the job c
 		if _, err := conn.ledger.Job(ctx, args[0]); err != nil {
 			return conn.noJob(ctx, args[0], err)
 		}
-		if err := t.confirm(ctx, &a, "the history of %s will be gone", args[0]); err != nil {
+		if err := t.confirm(ctx, &a, "this deletes the history of %s", args[0]); err != nil {
 			return err
 		}
 		if err := o.ForgetJob(ctx, args[0], a.by()); err != nil {
@@ -180,7 +180,7 @@ type spanOfTicks struct{ from, to string }
 
 func (s *spanOfTicks) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&s.from, "from", "", "the first `TIME`, RFC 3339 or in the job's time zone: 2027-03-26T12:00")
-	cmd.Flags().StringVar(&s.to, "to", "", "the last `TIME`, itself included")
+	cmd.Flags().StringVar(&s.to, "to", "", "the last `TIME`, inclusive")
 }
 
 // read returns the instants of both flags, and the span in words in the job's time zone.
@@ -212,19 +212,19 @@ func (t *tool) jobReplayCommand() *cobra.Command {
 	var newKey bool
 	cmd := &cobra.Command{
 		Use: "replay JOB", Short: "Run the ticks of a span (again)",
-		Long: `Run the ticks of a span, both ends included, whatever became of them: missed, skipped, failed, or succeeded. Ticks whose
-runs are not finished are left as they are. The ticks run one after the other, by the job's present definition and with its
-present args.
+		Long: `Run the ticks of a span, both ends included, whatever their outcome: missed, skipped, failed, or succeeded. Ticks
+with an unfinished run are left as they are. The ticks run one after the other, with the job's present definition
+and args.
 
-A run keeps its id, and with it its idempotency key; the record of its earlier attempts stays. So an effect that was recorded
-under that key, by guard.SQL.Once or by the service that an http job calls, is not made again: this replay completes what is
-missing. With --new-key each tick gets a new run with a key of its own, JOB#replay-TICK-..., and every effect is made again.
-The record of the tick stays as it is.`,
+A run keeps its ID, and with it its idempotency key; the record of its earlier attempts stays. So an effect that was
+recorded under that key, by guard.SQL.Once or by the service that an http job calls, is not repeated: the replay
+completes what is missing. With --new-key, each tick gets a new run with a key of its own, JOB#replay-TICK-..., and
+every effect is repeated. The record of the tick stays as it is.`,
 		Example: `  lockstep job replay nightly-backup --from 2026-11-18T02:00 --to 2026-11-20T02:00
   lockstep job replay daily-report --from 2026-11-20T06:30 --to 2026-11-20T06:30 --new-key`,
 		Args: oneArg("a JOB"),
 	}
-	cmd.Flags().BoolVar(&newKey, "new-key", false, "make every effect again: give each run a new idempotency key")
+	cmd.Flags().BoolVar(&newKey, "new-key", false, "repeat every effect: give each run a new idempotency key")
 	span.flags(cmd)
 	a.flags(cmd, true)
 	cmd.RunE = t.does(func(ctx context.Context, conn *connection, o *admin.Operator, args []string) error {
@@ -236,9 +236,9 @@ The record of the tick stays as it is.`,
 		if err != nil {
 			return err
 		}
-		keys, under := admin.SameKeys, "under the idempotency keys that they had"
+		keys, under := admin.SameKeys, "under their old idempotency keys"
 		if newKey {
-			keys, under = admin.NewKeys, "under new idempotency keys, so that every effect is made again"
+			keys, under = admin.NewKeys, "under new idempotency keys, so that every effect is repeated"
 		}
 		if err := t.confirm(ctx, &a, "this runs %s of %s, from %s, %s", many(len(ticks), "tick"), args[0], words, under); err != nil {
 			return err
@@ -248,9 +248,9 @@ The record of the tick stays as it is.`,
 			return err
 		}
 		if n > 0 && !newKey {
-			fmt.Fprintln(t.stderr, "lockstep: the runs keep their idempotency keys: an effect recorded under a key, as guard.SQL.Once does, is not made again (--new-key makes it again)")
+			fmt.Fprintln(t.stderr, "lockstep: the runs keep their idempotency keys: an effect recorded under a key, as guard.SQL.Once does, is not repeated (--new-key repeats it)")
 		}
-		return t.said(n > 0, fmt.Sprintf("%s of %s run", many(n, "tick"), args[0]), "no tick there to run: none is in the span, or all are outstanding")
+		return t.said(n > 0, fmt.Sprintf("%s of %s run", many(n, "tick"), args[0]), "no tick to run: the span has none, or all are outstanding")
 	})
 	return cmd
 }
@@ -260,8 +260,8 @@ func (t *tool) jobSkipCommand() *cobra.Command {
 	var span spanOfTicks
 	cmd := &cobra.Command{
 		Use: "skip JOB", Short: "Declare the ticks of a span skipped",
-		Long: `Declare that the ticks of a span, both ends included, do not run: those to come are skipped when they come, and runs
-of earlier ones that have not begun end as skipped.`,
+		Long: `Declare that the ticks of a span, both ends included, do not run: future ones are skipped when they come, and runs
+of earlier ones that have not started end as skipped.`,
 		Example: `  lockstep job skip nightly-backup --from 2026-12-24 --to 2026-12-27 --reason holidays`,
 		Args:    oneArg("a JOB"),
 	}
@@ -295,9 +295,9 @@ func many(n int, thing string) string {
 func (t *tool) runCancelCommand() *cobra.Command {
 	var a action
 	cmd := &cobra.Command{
-		Use: "cancel RUN", Short: "End a run, also one that is under way",
-		Long: `End a run that has not begun or waits for its next attempt. The worker of one that is under way is asked to stop it: it
-hears of that within a second, and the run ends when its work has.`,
+		Use: "cancel RUN", Short: "End a run, even one that is running",
+		Long: `End a run that has not started or waits for its next attempt. If it is running, ask its worker to stop it: the
+worker receives that within a second, and the run ends when its work has ended.`,
 		Args: oneArg("a RUN"),
 	}
 	a.flags(cmd, true)
@@ -308,7 +308,7 @@ hears of that within a second, and the run ends when its work has.`,
 			return noRun(args[0], err)
 		}
 		if !record.State.Final() { // a final run is refused anyway
-			if err := t.confirm(ctx, &a, "run %s, which is %s, ends and is not tried again", id, record.State); err != nil {
+			if err := t.confirm(ctx, &a, "run %s, which is %s, ends and is not retried", id, record.State); err != nil {
 				return err
 			}
 		}
@@ -324,12 +324,13 @@ hears of that within a second, and the run ends when its work has.`,
 func (t *tool) runRetryCommand() *cobra.Command {
 	var a action
 	cmd := &cobra.Command{
-		Use: "retry RUN", Short: "Do a run again that has ended without a success",
-		Long: `Do a run again that failed, was lost, canceled, skipped or missed: under its id, so that its idempotency key stays the
-same, with its arguments, and by the job's present definition. Failures and crashes count anew.
+		Use: "retry RUN", Short: "Repeat a run that ended without success",
+		Long: `Repeat a run that failed, was lost, canceled, skipped or missed: under its ID, so that its idempotency key stays the
+same, with its arguments, and with the job's present definition. Failures and crashes are counted from zero.
 
-A tick whose arguments contain ${...} is refused when the job's arguments have changed since, because only the definition
-that they come from can replace it: lockstep job replay runs the tick with the present ones.`,
+A tick with arguments that contain ${...} is refused if the job's arguments have changed since, because only the
+definition that they come from can replace the ${...}. Use lockstep job replay to run the tick with the present
+arguments.`,
 		Args: oneArg("a RUN"),
 	}
 	a.flags(cmd, false)
@@ -348,15 +349,15 @@ that they come from can replace it: lockstep job replay runs the tick with the p
 
 func (t *tool) queuePauseCommand() *cobra.Command {
 	return t.toggle(toggle{&cobra.Command{
-		Use: "pause QUEUE", Short: "Begin no run of a queue", Args: oneArg("a QUEUE"),
-		Long: `Begin no run of a queue until it is resumed, and no task of plain asynq clients there. What is under way goes on.
-Runs of the queue that wait for locks keep their places, but are given none meanwhile: others may pass them.`,
-	}, (*admin.Operator).PauseQueue, (*connection).noQueue, " is paused", " is paused already"})
+		Use: "pause QUEUE", Short: "Stop starting runs from a queue", Args: oneArg("a QUEUE"),
+		Long: `Stop starting runs from a queue until it is resumed, including tasks of plain asynq clients there. Running runs
+continue. Runs of the queue that wait for locks keep their places, but get none meanwhile: others may pass them.`,
+	}, (*admin.Operator).PauseQueue, (*connection).noQueue, " is paused", " is already paused"})
 }
 
 func (t *tool) queueResumeCommand() *cobra.Command {
-	return t.toggle(toggle{&cobra.Command{Use: "resume QUEUE", Short: "Let the runs of a paused queue begin again", Args: oneArg("a QUEUE")},
-		(*admin.Operator).ResumeQueue, (*connection).noQueue, " goes on", " is not paused"})
+	return t.toggle(toggle{&cobra.Command{Use: "resume QUEUE", Short: "Start runs from a paused queue again", Args: oneArg("a QUEUE")},
+		(*admin.Operator).ResumeQueue, (*connection).noQueue, " is resumed", " is not paused"})
 }
 
 // noQueue explains an error that means that no queue has this name. It suggests similar names.
@@ -380,9 +381,9 @@ func (c *connection) noQueue(ctx context.Context, name string, err error) error 
 func (t *tool) workerDrainCommand() *cobra.Command {
 	var a action
 	cmd := &cobra.Command{
-		Use: "drain WORKER", Short: "Have a worker end when its runs have",
-		Long: `Ask a worker to take nothing new, and to end when its runs have, as SIGTERM does: runs that take longer than its
-worker.drain_timeout are handed back. What restarts ended processes will start a new one.`,
+		Use: "drain WORKER", Short: "Let a worker finish its runs and exit",
+		Long: `Ask a worker to take no new runs, and to exit when its runs have ended, as SIGTERM does: runs that take longer than
+its worker.drain_timeout are handed back. A service manager that restarts exited processes will start a new worker.`,
 		Args: oneArg("a WORKER"),
 	}
 	a.flags(cmd, true)
@@ -394,14 +395,14 @@ worker.drain_timeout are handed back. What restarts ended processes will start a
 		if err != nil {
 			return err
 		}
-		if err := t.confirm(ctx, &a, "worker %s, which has %s under way, ends", worker.ID, many(worker.Busy, "run")); err != nil {
+		if err := t.confirm(ctx, &a, "worker %s, which has %s in progress, exits", worker.ID, many(worker.Busy, "run")); err != nil {
 			return err
 		}
 		news, err := o.DrainWorker(ctx, worker.ID, a.by())
 		if err != nil {
 			return err
 		}
-		return t.said(news, string(worker.ID)+" is asked to drain", string(worker.ID)+" has been asked already")
+		return t.said(news, string(worker.ID)+" is asked to drain", string(worker.ID)+" was asked already")
 	})
 	return cmd
 }
@@ -411,18 +412,19 @@ func (t *tool) lockReleaseCommand() *cobra.Command {
 	var force bool
 	var token string
 	cmd := &cobra.Command{
-		Use: "release LOCK --token TOKEN --reason TEXT", Short: "Have the holder of a lock give it up",
-		Long: `Have the holder of a lock give it up, with all else that it holds in the same bundle. Its work is ended, and it learns
-the reason; the bundle passes on when it has answered, or when its session has ended. With --force the bundle passes on at
-once. Two holders may then be at work at the same time: the old one continues until it learns that it has lost its locks,
-which takes up to a lease when it cannot be reached. Only what checks the fencing token refuses the writes of the old one.
+		Use: "release LOCK --token TOKEN --reason TEXT", Short: "Make the holder of a lock release it",
+		Long: `Make the holder of a lock release it, with everything else in the same bundle. The holder's work is ended, with the
+reason. The bundle passes on when the holder has confirmed that, or when its session has ended. With --force, the
+bundle passes on at once. Two holders may then work at the same time: the old one continues until it learns that it
+has lost its locks, which takes up to a lease if it cannot be reached. Only a target that checks the fencing token
+refuses the writes of the old holder.
 
-The token says which hold is meant, so that a lock which has moved on meanwhile is left alone: the exit code is 2 then.`,
-		Example: `  lockstep lock release bill:1001 --token 1795222978000042 --reason "stuck, and the bill is wanted"`,
+The token identifies the hold, so that a lock that has passed on meanwhile is left alone: the exit code is then 2.`,
+		Example: `  lockstep lock release bill:1001 --token 1795222978000042 --reason "stuck, and the bill is needed"`,
 		Args:    oneArg("a LOCK"),
 	}
-	cmd.Flags().StringVar(&token, "token", "", "fencing `TOKEN` of the hold that is meant, as lock show tells it")
-	cmd.Flags().BoolVar(&force, "force", false, "do not wait for the holder: two holders may then be at work at the same time")
+	cmd.Flags().StringVar(&token, "token", "", "fencing `TOKEN` of the hold, as lock show prints it")
+	cmd.Flags().BoolVar(&force, "force", false, "do not wait for the holder: two holders may then work at the same time")
 	a.flags(cmd, true)
 	cmd.RunE = t.does(func(ctx context.Context, conn *connection, o *admin.Operator, args []string) error {
 		name := args[0]
@@ -440,7 +442,7 @@ The token says which hold is meant, so that a lock which has moved on meanwhile 
 		at := slices.IndexFunc(lock.Holders, func(h admin.Holder) bool { return h.Token == meant })
 		switch {
 		case at < 0 && len(lock.Holders) == 0:
-			return refuse("nobody holds %s (any more); nothing was done", name)
+			return refuse("%s is not held (any more); nothing was done", name)
 		case at < 0:
 			return refuse("%s is not held under token %s (any more), but under %s by %s; nothing was done",
 				name, meant, lock.Holders[0].Token, lock.Holders[0].Worker)
@@ -448,10 +450,10 @@ The token says which hold is meant, so that a lock which has moved on meanwhile 
 		h := &lock.Holders[at]
 		who := fmt.Sprintf("%s (%s)", h.Worker, sum(", ", h.Purpose(), "for "+age(time.Duration(h.Held))))
 		what := bundleName(name, len(h.Locks()))
-		question := fmt.Sprintf("the work of %s is ended, and %s passes on when it has answered", who, what)
+		question := fmt.Sprintf("this ends the work of %s, and %s passes on when the holder has confirmed that", who, what)
 		if force {
-			question = fmt.Sprintf("%s passes on at once, while %s may still be at work under it: two holders at the same time, "+
-				"and only what checks the fencing token refuses the writes of the old one", what, who)
+			question = fmt.Sprintf("%s passes on at once, while %s may still work under it: two holders at the same time, "+
+				"and only a target that checks the fencing token refuses the writes of the old one", what, who)
 		}
 		if err := t.confirm(ctx, &a, "%s", question); err != nil {
 			return err
@@ -460,10 +462,10 @@ The token says which hold is meant, so that a lock which has moved on meanwhile 
 			return err
 		}
 		if force {
-			fmt.Fprintf(t.stderr, "lockstep: until %s learns of that, two holders may be at work at the same time\n", h.Worker)
+			fmt.Fprintf(t.stderr, "lockstep: until %s learns of that, two holders may work at the same time\n", h.Worker)
 			return t.write(fmt.Sprintf("%s is taken from %s\n", what, h.Worker))
 		}
-		return t.write(fmt.Sprintf("%s is told to give up %s\n", h.Worker, what))
+		return t.write(fmt.Sprintf("%s is asked to release %s\n", h.Worker, what))
 	})
 	return cmd
 }
@@ -471,18 +473,18 @@ The token says which hold is meant, so that a lock which has moved on meanwhile 
 func (t *tool) lockUndeclareCommand() *cobra.Command {
 	var a action
 	cmd := &cobra.Command{
-		Use: "undeclare PERMITS", Short: "Remove the limit of permits that no config has any more",
-		Long: `Remove the limit of permits that no config has any more. Afterward the name is an ordinary one, which can be locked in
-the other modes. The limit stays, with exit code 2, while permits of it are in use or runs wait for some.
+		Use: "undeclare PERMITS", Short: "Remove the limit of permits that are no longer in any config",
+		Long: `Remove the limit of permits that are no longer in any config. Afterward, the name is an ordinary one, which can be
+locked in the other modes. The limit stays, with exit code 2, while its permits are in use or runs wait for some.
 
-Take the permits out of the config of every worker first: a worker that has them declares them again when it starts.`,
+First remove the permits from the config of every worker: a worker that has them declares them again when it starts.`,
 		Example: `  lockstep lock undeclare partner-api`,
 		Args:    oneArg("the PERMITS"),
 	}
 	a.flags(cmd, true)
 	cmd.RunE = t.does(func(ctx context.Context, _ *connection, o *admin.Operator, args []string) error {
 		name := args[0]
-		if err := t.confirm(ctx, &a, "the limit of the permits %s is removed: runs that ask for them fail", name); err != nil {
+		if err := t.confirm(ctx, &a, "this removes the limit of the permits %s: runs that request them fail", name); err != nil {
 			return err
 		}
 		if err := o.UndeclarePermits(ctx, name, a.by()); errors.Is(err, locks.ErrBusy) || errors.Is(err, ledger.ErrUnknown) {
@@ -490,17 +492,17 @@ Take the permits out of the config of every worker first: a worker that has them
 		} else if err != nil {
 			return err
 		}
-		return t.write(fmt.Sprintf("permits %s are not declared any more\n", name))
+		return t.write(fmt.Sprintf("permits %s are no longer declared\n", name))
 	})
 	return cmd
 }
 
 func (t *tool) auditCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "audit", Short: "List what people did: who, when, what, why",
-		Long: `List what people and programs did to jobs, runs, locks, queues and workers, the last first. Entries are kept for 90 days,
-at most 50,000 of them. Repeats are one entry with their number: the same actor did the same to the same thing within ten
-minutes, or asked for runs of the same job within an hour.`,
+		Use: "audit", Short: "List actions: who, when, what, why",
+		Long: `List the actions of people and programs on jobs, runs, locks, queues and workers, the latest first. Entries are kept
+for 90 days, at most 50,000 of them. Repeats are one entry with their number: the same actor did the same to the
+same target within ten minutes, or asked for runs of the same job within an hour.`,
 		Args: noArgs,
 	}
 	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)

@@ -26,16 +26,16 @@ func (t *tool) checkCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check [PATH...]",
 		Short: "Check config files",
-		Long: `Check the config files and folders that are named, else the config that a worker would use. All errors and
-warnings of all files come at once, with the place and the remedy, and the http jobs that have the default timeout of one
-hour because nothing sets one. Nothing is asked of Redis.
+		Long: `Check the given config files and folders, or else the config that a worker would use. Report all errors and warnings
+of all files in one pass, with the place and the remedy, and the http jobs that get the default timeout of one hour
+because nothing sets one. Redis is not contacted.
 
-Exits with 3 when there are errors; warnings alone are 0, unless --strict makes errors of them.`,
+Exits with 3 if there are errors; warnings alone exit with 0, unless --strict turns them into errors.`,
 		Example: `  lockstep check --strict conf.d
   lockstep check --next 3
   lockstep check -o github`,
 	}
-	cmd.Flags().BoolVar(&strict, "strict", false, "take warnings for errors")
+	cmd.Flags().BoolVar(&strict, "strict", false, "treat warnings as errors")
 	cmd.Flags().IntVar(&next, "next", 0, "list the next `N` times of each job, local and in UTC")
 	output := outputFlag(cmd, text, asJSON, asGitHub)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -113,7 +113,7 @@ func (r *checkReport) defaultTimeouts() string {
 	if len(names) > timeoutsNamed {
 		names, more = names[:timeoutsNamed], fmt.Sprintf(" and %d more", len(names)-timeoutsNamed)
 	}
-	return fmt.Sprintf("timeout 1h, the default of http jobs, which timeout: 0s turns off: %s%s\n", strings.Join(names, ", "), more)
+	return fmt.Sprintf("http jobs with the default timeout of 1h (timeout: 0s turns it off): %s%s\n", strings.Join(names, ", "), more)
 }
 
 // jobTicks holds the next ticks of one job.

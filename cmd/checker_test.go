@@ -178,7 +178,7 @@ func (c *checker) remembered(h *history) *history {
 		}
 		for i, e := range h.effects[min(loss.line, len(h.effects)):] {
 			if done[e.run] {
-				c.found("line %d: %+v, whose run had succeeded before Redis lost its data", loss.line+i+1, e)
+				c.found("line %d: %+v is of a run that had succeeded before Redis lost its data", loss.line+i+1, e)
 			}
 		}
 	}
@@ -237,7 +237,7 @@ func (c *checker) all(h *history) {
 	}
 	for _, id := range h.asked {
 		if _, there := runs[id]; !there {
-			c.found("run %s was asked for, and there is none", id)
+			c.found("run %s was requested, and does not exist", id)
 		}
 	}
 	c.effects(h, runs)
@@ -324,7 +324,7 @@ func (c *checker) ticks(job spec, lines []tickJSON, h *history) {
 	}
 	for second := first; second <= last; second++ {
 		if have[second] > 1 {
-			c.found("%s: the tick %s is there %d times", job.name, time.Unix(second, 0).UTC(), have[second])
+			c.found("%s: the tick %s has %d lines", job.name, time.Unix(second, 0).UTC(), have[second])
 		}
 		next, any := make([]bool, len(turns)), false
 		for i, one := range turns {
@@ -333,7 +333,7 @@ func (c *checker) ticks(job spec, lines []tickJSON, h *history) {
 			}
 		}
 		if !any {
-			c.found("%s: tick %s: there are %d lines; none of its triggers says so", job.name, time.Unix(second, 0).UTC(), have[second])
+			c.found("%s: tick %s: there are %d lines; none of its triggers has it", job.name, time.Unix(second, 0).UTC(), have[second])
 			return
 		}
 		can = next
@@ -368,7 +368,7 @@ func (c *checker) outcomes(job spec, h *history, runs map[string]runJSON) {
 				c.found("tick %s is %s and has a run", tick, line.Outcome)
 			}
 			if textOf(line.Reason) == "" {
-				c.found("tick %s is %s, and nobody says why", tick, line.Outcome)
+				c.found("tick %s is %s, without a reason", tick, line.Outcome)
 			}
 		default:
 			if run, ran := runs[line.Run]; !ran || line.Run != tick || run.State != line.Outcome || run.Tick == nil || !run.Tick.Equal(line.Tick) {
@@ -631,8 +631,8 @@ func TestCheckerFindsPlantedFaults(t *testing.T) {
 		{"nothing", func(*history) {}, ""},
 		{"lost tick", func(h *history) { h.ticks["a"] = slices.Delete(h.ticks["a"], 2, 3) }, "a: tick 2027-01-01 00:00:02 +0000 UTC: there are 0 lines"},
 		{"no ticks", func(h *history) { h.ticks["a"] = nil }, "a has no ticks"},
-		{"double tick", func(h *history) { h.ticks["a"] = append(h.ticks["a"], h.ticks["a"][1]) }, "is there 2 times"},
-		{"tick that is none", func(h *history) { h.jobs["a"] = spec{name: "a", trigger: "every: 2s"} }, "none of its triggers says so"},
+		{"double tick", func(h *history) { h.ticks["a"] = append(h.ticks["a"], h.ticks["a"][1]) }, "has 2 lines"},
+		{"tick of no trigger", func(h *history) { h.jobs["a"] = spec{name: "a", trigger: "every: 2s"} }, "none of its triggers has it"},
 		{"ticks begin late", func(h *history) { h.from = at(-7) }, "the fleet was up from"},
 		{"ticks end early", func(h *history) { h.to = at(12) }, "the fleet was up from"},
 		{"tick by a trigger that came later", func(h *history) { h.jobs["b"].turns[0].after = at(3) }, "b: tick 2027-01-01 00:00:03 +0000 UTC"},
@@ -642,11 +642,11 @@ func TestCheckerFindsPlantedFaults(t *testing.T) {
 		{"tick without its run", func(h *history) { h.runs = slices.Delete(h.runs, a3, a3+1) }, "and its run"},
 		{"tick skipped that was to run", func(h *history) { h.ticks["b"][2] = tick("b", 1, "skipped", "why not") }, "is skipped: why not"},
 		{"tick skipped and run", func(h *history) { h.ticks["a"][0].Run = h.runs[a3].ID }, "is skipped and has a run"},
-		{"skipped for nothing", func(h *history) { h.ticks["a"][0].Reason = nil }, "nobody says why"},
+		{"skipped for nothing", func(h *history) { h.ticks["a"][0].Reason = nil }, "without a reason"},
 		{"skipped for what was over", func(h *history) { h.runs[a3].Finished = at(3) }, "was skipped at"},
-		{"missed in time", func(h *history) { h.ticks["b"][1] = tick("b", 2, "missed", "nobody was there") }, "though it was decided after 0s"},
+		{"missed in time", func(h *history) { h.ticks["b"][1] = tick("b", 2, "missed", "no worker was up") }, "though it was decided after 0s"},
 		{"double run", func(h *history) { h.runs = append(h.runs, h.runs[a3]) }, "listed twice"},
-		{"run nobody has", func(h *history) { h.asked = append(h.asked, "c#2") }, "was asked for, and there is none"},
+		{"run that does not exist", func(h *history) { h.asked = append(h.asked, "c#2") }, "was requested, and does not exist"},
 		{"failed run", func(h *history) { h.runs[a1].State = "failed" }, "is failed"},
 		{"run that is not over", func(h *history) { h.runs[c2].State = "running" }, "is running"},
 		{"failed too early", func(h *history) { h.runs[b4].Attempts = h.runs[b4].Attempts[:1] }, "is failed after map[failed:1]"},
@@ -662,7 +662,7 @@ func TestCheckerFindsPlantedFaults(t *testing.T) {
 		{"token shrinks", func(h *history) { h.runs[a2].Attempts[0].Token = "31" }, "is not higher than 31"},
 		{"attempt left out", func(h *history) { h.runs[a2].Attempts[1].Attempt = 3 }, "attempt 2 is"},
 		{"attempts overlap", func(h *history) { h.runs[a2].Attempts[0].Finished = at(3) }, "attempt 2 is"},
-		{"effect of nobody", func(h *history) { h.effects[startA2].attempt = 3 }, "is of no attempt"},
+		{"effect without an attempt", func(h *history) { h.effects[startA2].attempt = 3 }, "is of no attempt"},
 		{"effect twice", func(h *history) { h.effects = append(h.effects[:2:2], h.effects[1:]...) }, "for the second time"},
 		{"end without a start", func(h *history) { h.effects = slices.Delete(h.effects, againA2, againA2+1) }, "ends what did not begin"},
 		{"no effect", func(h *history) { h.effects = h.effects[:len(h.effects)-1] }, "without the end of its effect"},

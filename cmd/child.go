@@ -38,7 +38,7 @@ func openUpward() (*upward, error) {
 	for _, fd := range []int{ordersFD, newsFD} {
 		var stat syscall.Stat_t
 		if err := syscall.Fstat(fd, &stat); err != nil || stat.Mode&syscall.S_IFMT != syscall.S_IFIFO {
-			return nil, fmt.Errorf("%q is how lockstep start starts its working child; by hand: lockstep start", childWord)
+			return nil, fmt.Errorf("%q is for the working child of lockstep start; by hand: lockstep start", childWord)
 		}
 		syscall.CloseOnExec(fd) // the processes that the child starts must not use the pipes
 	}

@@ -17,8 +17,8 @@ import (
 )
 
 func (t *tool) configCommand() *cobra.Command {
-	return group("config", "Look at the config, and change workers to a new one",
-		"What a config says, where it says so, what it would change, and how to get one from elsewhere.",
+	return group("config", "Inspect the config, and make workers reload it",
+		"Show the values of a config with their origins, compare it, reload it, or import one from elsewhere.",
 		t.configShowCommand(), t.configSchemaCommand(), t.configDiffCommand(), t.configReloadCommand(), t.configImportCommand())
 }
 
@@ -62,9 +62,9 @@ func (t *tool) configShowCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show [JOB]",
 		Short: "Show settings and permits, or a job, and where each value comes from",
-		Long: `Show all settings as a worker would have them, and the permits that are declared, each with the file, variable or
-flag it comes from; or, for a JOB, all its keys, with those that it has by default. Passwords and other secrets are hidden;
-${...} in a job is shown as it is written.`,
+		Long: `Show all settings as a worker would have them, and the declared permits, each with the file, variable or flag it
+comes from; or, for a JOB, all its keys, including defaults. Passwords and other secrets are hidden; ${...} in a job
+is shown as written.`,
 		Example: `  lockstep config show
   lockstep config show nightly-backup -o json`,
 		Args: atMostOneArg("a JOB"),
@@ -142,8 +142,8 @@ func (t *tool) configSchemaCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "schema",
 		Short: "Print the JSON Schema of config files",
-		Long: `Print the JSON Schema of config files: every key with its type, default, description and an example. Editors that
-know it complete keys and underline mistakes in files that begin with
+		Long: `Print the JSON Schema of config files: every key with its type, default, description and an example. With it,
+editors complete keys and underline mistakes in files that begin with
 
   # yaml-language-server: $schema=./` + configs.SchemaFile,
 		Example: `  lockstep config schema > ` + configs.SchemaFile,
@@ -194,7 +194,7 @@ func (t *tool) configImportCommand() *cobra.Command {
 		},
 	}
 	return group("import", "Turn a crontab or Kubernetes CronJobs into a config file",
-		"Turn what runs elsewhere into a config file, printed, with comments on what has no equivalent.", crontab, kubernetes)
+		"Print a config file made from what runs elsewhere, with comments on what has no equivalent.", crontab, kubernetes)
 }
 
 // readInput reads a file, or standard input for "-".

@@ -31,11 +31,11 @@ type permitChange struct {
 func (t *tool) configDiffCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff [OLD]",
-		Short: "Tell what the config would change",
-		Long: `Tell which permits and jobs the config adds, removes and changes, and in which keys: compared with what the workers
-have registered in Redis, or with the config in OLD, a file or folder (then nothing is asked of Redis). Secrets are hidden;
-that one differs is told. Jobs that workers with other files have registered show as removed. Permits that the config does
-not have are not looked for in Redis. A limit that could not be changed so is told with the reason.`,
+		Short: "Show what the config would change",
+		Long: `Show which permits and jobs the config adds, removes and changes, and in which keys, compared with what the workers
+have registered in Redis, or with the config in OLD, a file or folder (then Redis is not contacted). Secrets are
+hidden, but a changed secret is listed. Jobs that workers with other files have registered show as removed. Permits
+that the config does not have are not looked up in Redis. If a limit would not change, the reason is shown.`,
 		Example: `  lockstep config diff
   lockstep config diff -c new/lockstep.yaml old/lockstep.yaml`,
 		Args: atMostOneArg("an OLD config"),
@@ -148,7 +148,7 @@ func notTaken(name string, declared, config configs.Permit) string {
 	case declared.Limit == config.Limit || declared.Limit == 0 || config.Version > declared.Version:
 		return ""
 	case config.Version < declared.Version:
-		return fmt.Sprintf("it stays %d: a worker has brought version %d, which is newer", declared.Limit, declared.Version)
+		return fmt.Sprintf("it stays %d: a worker has declared version %d, which is newer", declared.Limit, declared.Version)
 	}
 	return fmt.Sprintf("workers would refuse this config: raise permits.%s.version above %d to change the limit", name, declared.Version)
 }

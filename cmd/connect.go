@@ -81,13 +81,13 @@ func (t *tool) reach(cmd *cobra.Command) (*connection, error) {
 	settings := config.Settings
 	if _, named := config.Origins["redis.url"]; !named {
 		if demo := findDemo(ctx); demo != nil {
-			fmt.Fprintf(t.stderr, "lockstep: using the demo that is running (pid %d)\n", demo.PID)
+			fmt.Fprintf(t.stderr, "lockstep: using the running demo (pid %d)\n", demo.PID)
 			settings.Redis = configs.Redis{URL: demo.Redis, Namespace: demo.Namespace}
 		}
 	}
 	if settings.Redis.URL == embedded {
 		return nil, refuse("redis.url is %q: that Redis is inside its worker, where no other process reaches it; "+
-			"look at the worker's page, or use a Redis of its own", embedded)
+			"use the worker's page, or a separate Redis", embedded)
 	}
 	rdb, err := open(ctx, settings.Redis)
 	if err != nil {
@@ -143,7 +143,7 @@ func open(ctx context.Context, settings configs.Redis) (redis.UniversalClient, e
 		return nil, exit(exitRedis, fmt.Errorf("the Redis at %s refuses: %w; check user and password in redis.url or redis.password_file",
 			settings.SafeURL(), err))
 	}
-	return nil, exit(exitRedis, fmt.Errorf("no Redis answers at %s: %w; start it, or name another by --redis, REDIS_URL or redis.url",
+	return nil, exit(exitRedis, fmt.Errorf("no Redis answers at %s: %w; start it, or name another with --redis, REDIS_URL or redis.url",
 		settings.SafeURL(), err))
 }
 

@@ -21,13 +21,13 @@ import (
 // Crashes of workers: rows of the failure table, with real processes.
 
 // With withHandlers in its environment, the test binary is the tool, with the handlers below.
-// buriedBy replaces the burial in its parents: "nobody" does not look for what a dead child left
-// behind and reports that all of it is dead; "in vain" reports that it cannot be certain.
+// burialFault replaces the burial in its parents: noBurial does not look for what a dead child left
+// behind and reports that all of it is dead; doubtfulBurial reports that it cannot be certain.
 const (
-	withHandlers = "LOCKSTEP_CMD_TEST_HANDLERS"
-	buriedBy     = "LOCKSTEP_CMD_TEST_BURIED_BY"
-	nobody       = "nobody"
-	inVain       = "in vain"
+	withHandlers   = "LOCKSTEP_CMD_TEST_HANDLERS"
+	burialFault    = "LOCKSTEP_CMD_TEST_BURIAL"
+	noBurial       = "none"
+	doubtfulBurial = "doubtful"
 )
 
 // crashArgs tells a handler where to leave its traces.
@@ -203,7 +203,7 @@ func (f *fleet) runner(run string) (*process, int) {
 			return f.workers[i], i
 		}
 	}
-	f.t.Fatalf("nobody runs %s: %+v", run, attempts)
+	f.t.Fatalf("no worker runs %s: %+v", run, attempts)
 	return nil, 0
 }
 
@@ -278,7 +278,7 @@ jobs:
 			t.Errorf("killed %s its effect: the next attempt began after %s; want at once, not at the end of the lease", job, took)
 		}
 		if goesOn(command) {
-			t.Errorf("killed %s its effect: the command goes on", job)
+			t.Errorf("killed %s its effect: the command continues", job)
 		}
 	}
 	f.checkOverlap()
@@ -329,7 +329,7 @@ func TestAbandonedRunIsLostAtOnce(t *testing.T) {
 func TestUncertainBurialLeavesItToTheLease(t *testing.T) {
 	t.Parallel()
 	const lease = 4 * time.Second
-	f, _ := newPack(t, `jobs: {during: {command: HOLD}}`, "LOCKSTEP_LOCKS__LEASE="+lease.String(), withHandlers+"=1", buriedBy+"="+inVain)
+	f, _ := newPack(t, `jobs: {during: {command: HOLD}}`, "LOCKSTEP_LOCKS__LEASE="+lease.String(), withHandlers+"=1", burialFault+"="+doubtfulBurial)
 	f.startAll(2)
 	run := f.enqueue("during", "x")
 	f.held(run)
@@ -430,7 +430,7 @@ func TestKilledHostsRunGoesOnAfterTheLease(t *testing.T) {
 				t.Errorf("the next attempt began after %s, want the lease and a second", took)
 			}
 			if goesOn(command) {
-				t.Error("the command goes on")
+				t.Error("the command continues")
 			}
 			f.checkOverlap()
 		})
@@ -465,7 +465,7 @@ jobs:
 		}
 	}
 	if goesOn(command) {
-		t.Error("the stopped worker's command goes on")
+		t.Error("the stopped worker's command continues")
 	}
 	if err := syscall.Kill(stopped, syscall.SIGCONT); err != nil {
 		t.Fatal(err)
@@ -508,10 +508,10 @@ func TestPanicInAGoroutineIsACrash(t *testing.T) {
 // Without a burial it does, and the checker finds it.
 func TestOrphansAreDeadBeforeTheSessionEnds(t *testing.T) {
 	t.Parallel()
-	for name, fault := range map[string]string{"buried": "", "not buried": nobody} {
+	for name, fault := range map[string]string{"buried": "", "not buried": noBurial} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f, _ := newPack(t, `jobs: {spawns: {handler: spawns, args: {effects: EFFECTS}}}`, long, withHandlers+"=1", buriedBy+"="+fault)
+			f, _ := newPack(t, `jobs: {spawns: {handler: spawns, args: {effects: EFFECTS}}}`, long, withHandlers+"=1", burialFault+"="+fault)
 			f.startAll(2)
 			run := f.enqueue("spawns", "x")
 			eventually(t, 10*time.Second, "the orphan works", func() bool { return exists(f.effects) })
@@ -530,7 +530,7 @@ func TestOrphansAreDeadBeforeTheSessionEnds(t *testing.T) {
 			case fault == "" && later > 0:
 				t.Errorf("the orphan has worked %d times after the next attempt had begun", later)
 			case fault != "" && later == 0:
-				t.Error("nothing is wrong, although nobody was buried: this test cannot fail")
+				t.Error("no problem was found without a burial: this test cannot fail")
 			}
 		})
 	}
@@ -587,8 +587,8 @@ func TestFiveCrashesInAMinuteEndTheParent(t *testing.T) {
 	if got := worker.code(20 * time.Second); got != exitFailed {
 		t.Errorf("exit code %d, want %d", got, exitFailed)
 	}
-	if want := "the worker crashed 5 times within 1m, at last: signal: killed"; !strings.Contains(worker.stderr.String(), want) {
-		t.Errorf("it says %q, want %q", tail(worker.stderr.String()), want)
+	if want := "the worker crashed 5 times within 1m, most recently: signal: killed"; !strings.Contains(worker.stderr.String(), want) {
+		t.Errorf("stderr ends with %q, want %q", tail(worker.stderr.String()), want)
 	}
 	if up := ask[[]workerJSON](t, f.env, "worker", "ls"); len(up) != 0 {
 		t.Errorf("workers %+v are left", up)
@@ -637,7 +637,7 @@ jobs: {during: {command: HOLD}}
 	}
 	eventually(t, 20*time.Second, "the child has ended", func() bool { return !goesOn(child) })
 	if goesOn(command) {
-		t.Error("its command goes on")
+		t.Error("its command continues")
 	}
 	f.checkOverlap()
 	f.workers = slices.Delete(f.workers, i, i+1)
@@ -660,7 +660,7 @@ jobs: {during: {command: HOLD}}
 		return len(up) == 1 && up[0].State == "draining"
 	})
 	killed := worker.killChild()
-	if got := worker.code(20 * time.Second); got != exitFailed || !strings.Contains(worker.stderr.String(), "crashed while it was to end") {
+	if got := worker.code(20 * time.Second); got != exitFailed || !strings.Contains(worker.stderr.String(), "crashed during its drain") {
 		t.Errorf("exit code %d, %s; want %d and why", got, tail(worker.stderr.String()), exitFailed)
 	}
 	f.workers = nil
@@ -705,9 +705,9 @@ func TestRefusedConfigAndACrash(t *testing.T) {
 			t.Fatalf("config reload exits with %d: %q, %q; want %d", code, stdout, stderr, exitConfig)
 		}
 		worker.killChild()
-		eventually(t, 30*time.Second, "the parent says what keeps it", func() bool {
+		eventually(t, 30*time.Second, "the parent logs the cause", func() bool {
 			said := worker.stderr.String()
-			return strings.Count(said, "no worker runs since one crashed") > i && strings.Contains(said, "the config has errors, and the one before is gone")
+			return strings.Count(said, "no worker is running after a crash") > i && strings.Contains(said, "the config has errors, and the previous config was lost")
 		})
 		write(t, config, good)
 		worker.signal(syscall.SIGHUP) // so that the parent does not wait

@@ -42,14 +42,14 @@ func (t *tool) demoCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "See it work, with nothing else installed",
-		Long: `Start a Redis inside this process, some workers as processes of their own, jobs, and a page that shows who does what. While
-it runs, the other commands find it by themselves when no Redis is named. Ctrl-C ends all of it and removes what it
-has left on disk.`,
+		Long: `Start a Redis inside this process, some workers as separate processes, jobs, and a page that shows which worker does
+what. While the demo runs, other commands find it by themselves if no Redis is named. Ctrl-C ends all of it and
+removes its files.`,
 		Args: noArgs,
 	}
 	flags := cmd.Flags()
-	flags.IntVar(&workers, "workers", 3, "how many worker processes, `N`")
-	flags.IntVar(&port, "port", 9620, "`PORT` of the page on 127.0.0.1; when the default one is taken, the next free one")
+	flags.IntVar(&workers, "workers", 3, "number of worker processes, `N`")
+	flags.IntVar(&port, "port", 9620, "`PORT` of the page on 127.0.0.1; if the default one is taken, the next free one")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
 		case workers < 1 || workers > 50:
@@ -149,7 +149,7 @@ func (d *demo) run(ctx context.Context, listen string, explicit bool) (err error
 			PID: os.Getpid(), Redis: settings.Redis.URL, Namespace: settings.Redis.Namespace, Page: d.page, Started: time.Now().UTC(),
 		}).write()
 		if err != nil {
-			d.out.say("", "the command line cannot find this demo by itself (%v): give it --redis %s", err, settings.Redis.URL)
+			d.out.say("", "commands cannot find this demo by themselves (%v): give them --redis %s", err, settings.Redis.URL)
 			remove = func() error { return nil }
 		}
 		d.banner(len(config.Jobs))
@@ -211,7 +211,7 @@ func (d *demo) awaitWorkers(ctx context.Context, jobs int) (bool, error) {
 			return true, nil
 		}
 		if time.Now().After(deadline) {
-			return false, fmt.Errorf("the workers are not ready after %s: %d of %d are there", readyWithin, len(workers), d.workers)
+			return false, fmt.Errorf("the workers are not ready after %s: %d of %d are up", readyWithin, len(workers), d.workers)
 		}
 		if !pause(ctx, 50*time.Millisecond) {
 			return false, nil
@@ -239,11 +239,11 @@ func (d *demo) keepWorker(ctx context.Context, name string) error {
 		if err != nil || ctx.Err() != nil {
 			return err
 		}
-		what := fmt.Sprintf("the parent process of %s (pid %d) was ended by a signal (%s): what its worker ran is handed back", name, pid, ended)
+		what := fmt.Sprintf("the parent process of %s (pid %d) was killed by a signal (%s): its runs are handed back", name, pid, ended)
 		if ended == "" {
 			what = fmt.Sprintf("worker %s (pid %d) was asked to stop and has drained", name, pid)
 		}
-		d.out.say(red, "%s; a new %s comes in %s", what, name, age(replaceIn))
+		d.out.say(red, "%s; a new %s starts in %s", what, name, age(replaceIn))
 		if !pause(ctx, replaceIn) {
 			return nil
 		}

@@ -54,7 +54,7 @@ func TestDemo(t *testing.T) {
 		t.Errorf("health: exit code %d, %q, %q", code, stdout, stderr)
 	}
 	_, stderr, _ = runTool(t, env, "worker", "ls")
-	if want := "lockstep: using the demo that is running (pid " + strconv.Itoa(demo.Process.Pid) + ")\n"; stderr != want {
+	if want := "lockstep: using the running demo (pid " + strconv.Itoa(demo.Process.Pid) + ")\n"; stderr != want {
 		t.Errorf("stderr %q, want %q", stderr, want)
 	}
 	workers := ask[[]workerJSON](t, env, "worker", "ls")
@@ -64,7 +64,7 @@ func TestDemo(t *testing.T) {
 
 	// Kill the worker of the long run.
 	var before runJSON
-	eventually(t, 20*time.Second, "the long run runs, and the demo says what to do about it", func() bool {
+	eventually(t, 20*time.Second, "the long run is running, and the demo says how to kill its worker", func() bool {
 		if !strings.Contains(demo.stdout.String(), "and see it move") {
 			return false
 		}
@@ -91,13 +91,13 @@ func TestDemo(t *testing.T) {
 	if second.Worker == first.Worker || second.token() <= first.token() || after.Crashes != 1 {
 		t.Errorf("after the kill: %+v, crashes %d, before: %+v; want another worker, a higher token and one crash", second, after.Crashes, first)
 	}
-	eventually(t, 30*time.Second, "the demo says so and brings a new worker", func() bool {
+	eventually(t, 30*time.Second, "the demo reports it and has a new worker", func() bool {
 		said := demo.stdout.String()
-		return strings.Contains(said, first.Worker+" (pid ") && strings.Contains(said, ") is gone: what it ran moves") && strings.Contains(said, before.ID+" has moved from "+first.Worker+" to "+second.Worker) &&
+		return strings.Contains(said, first.Worker+" (pid ") && strings.Contains(said, ") has died: its runs move") && strings.Contains(said, before.ID+" has moved from "+first.Worker+" to "+second.Worker) &&
 			len(ask[[]workerJSON](t, env, "worker", "ls")) == 3
 	})
 
-	eventually(t, 30*time.Second, "a line says who did a tick of beat, and how it ended", func() bool {
+	eventually(t, 30*time.Second, "a line has the worker and the outcome of a tick of beat", func() bool {
 		return regexp.MustCompile(`(?m)^\d\d:\d\d:\d\d  beat@\S+ succeeded on demo-\d\.\S+ in `).MatchString(demo.stdout.String())
 	})
 
@@ -157,12 +157,12 @@ func TestKilledDemoIsForgotten(t *testing.T) {
 	demo.signal(syscall.SIGKILL)
 	<-demo.done
 	_, stderr, code := runTool(t, append(env, "LOCKSTEP_CONFIG="+writeFile(t, "none.yaml", "")), "worker", "ls", "--redis", "redis://127.0.0.1:1/0")
-	if code != exitRedis || strings.Contains(stderr, "using the demo") {
+	if code != exitRedis || strings.Contains(stderr, "using the running demo") {
 		t.Errorf("exit code %d, %q; want %d", code, stderr, exitRedis)
 	}
 	runTool(t, env, "health") // looks for a demo; its result depends on this machine
 	if left := filesIn(t, value(env, "HOME")); len(left) > 0 {
-		t.Errorf("the file of a demo that is gone is still there: %v", left)
+		t.Errorf("the file of a dead demo still exists: %v", left)
 	}
 	for _, w := range workers {
 		eventually(t, 30*time.Second, "the worker has ended", func() bool { return gone(w.PID) })
@@ -207,7 +207,7 @@ func TestSlowDemoIsNotForgotten(t *testing.T) {
 			t.Fatal(err)
 		}
 		if left := len(filesIn(t, folder)) > 0; left != test.stays {
-			t.Errorf("%s: its file is there: %t, want %t", test.name, left, test.stays)
+			t.Errorf("%s: its file exists: %t, want %t", test.name, left, test.stays)
 		}
 		if err := remove(); err != nil {
 			t.Error(err)

@@ -115,12 +115,12 @@ func (d *demo) tell(ctx context.Context) {
 func (d *demo) tellWorkers(before, now []admin.Worker) {
 	for _, w := range before {
 		if pidOf(now, w.ID) == 0 && w.State == "ready" {
-			d.out.say(red, "%s (pid %d) is gone: what it ran moves to another worker", w.ID, w.PID)
+			d.out.say(red, "%s (pid %d) has died: its runs move to another worker", w.ID, w.PID)
 		}
 	}
 	for _, w := range now {
 		if pidOf(before, w.ID) == 0 && len(before) > 0 {
-			d.out.say(cyan, "%s (pid %d) has come", w.ID, w.PID)
+			d.out.say(cyan, "%s (pid %d) has joined", w.ID, w.PID)
 		}
 	}
 }
@@ -135,7 +135,7 @@ func (d *demo) tellRun(run *admin.Run, said told, workers []admin.Worker, waits 
 			if n := len(waits[i].BlockedBy); n > 1 {
 				others = fmt.Sprintf(" and %d more", n-1)
 			}
-			d.out.say(yellow, "%s waits for %s: in the way is %s%s", run.ID, strings.Join(waits[i].Wants, " "), waits[i].BlockedBy[0], others)
+			d.out.say(yellow, "%s waits for %s, blocked by %s%s", run.ID, strings.Join(waits[i].Wants, " "), waits[i].BlockedBy[0], others)
 		}
 	}
 	// The outcome of an attempt is printed when the next one starts, or with the end of the run.
@@ -145,7 +145,7 @@ func (d *demo) tellRun(run *admin.Run, said told, workers []admin.Worker, waits 
 		case ledger.CrashedAttempt, ledger.LostLeaseAttempt:
 			d.out.say(cyan, "%s has moved from %s to %s: attempt %d, token %s after %s", run.ID, before.Worker, last.Worker, last.Number, last.Token, before.Token)
 		default:
-			d.out.say("", "%s attempt %d %s on %s (%s); it is tried again", run.ID, before.Number, before.Outcome, before.Worker, firstLine(string(before.Error)))
+			d.out.say("", "%s attempt %d %s on %s (%s); it is retried", run.ID, before.Number, before.Outcome, before.Worker, firstLine(string(before.Error)))
 		}
 	}
 	if run.State == ledger.Running && run.Job == "long-haul" && attempts > said.attempts {

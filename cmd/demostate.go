@@ -97,7 +97,7 @@ func findDemo(ctx context.Context) *demoState {
 }
 
 // errDemoGone means that a demo has exited and left its file behind.
-var errDemoGone = errors.New("there is no such demo any more")
+var errDemoGone = errors.New("the demo has exited")
 
 // answers returns nil if the demo's process lives and its Redis replies: the PID alone may belong
 // to another process by now. A demo on a busy machine may be slow, so a timeout does not mean that

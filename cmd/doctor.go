@@ -44,22 +44,23 @@ func (t *tool) doctorCommand() *cobra.Command {
 	var strict, acl bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Look for what is wrong, or could be better, with config, Redis and workers",
-		Long: `Look at the config, at Redis (its version, what it does when its memory is full, what it keeps on disk, its replicas,
-whether the lease outlives a failover), at the clocks of this host and of the workers, at workers that have another config
-than the others, at queues that no worker serves or that belong to another namespace, at parked runs, and at the memory that
-finished runs take. It asks Redis what its user may do there, and looks at what signs definitions, and for definitions of a newer
-build. Nothing is changed.
+		Short: "Find problems and possible improvements in config, Redis and workers",
+		Long: `Check the config; Redis (its version, its behavior when memory is full, what it stores on disk, its replicas,
+whether the lease outlives a failover); the clocks of this host and of the workers; workers with another config than
+the others; queues that no worker serves or that belong to another namespace; parked runs; and the memory that
+finished runs take. Also check what this Redis user may do, which keys sign definitions, and whether there are
+definitions of a newer build. Nothing is changed.
 
-With --acl it prints the Redis users that an installation needs, as lines for redis-cli: worker, operator, reader and producer,
-each with the keys, channels and commands that it needs at least.
+With --acl, print the Redis users that an installation needs, as lines for redis-cli: worker, operator, reader and
+producer, each with the least keys, channels and commands that it needs.
 
-Exits with 1 when something is wrong, with 3 when the config has errors, with 2 when Redis holds data of a format
-that this build does not know, with 4 when Redis is not reachable; warnings alone are 0, unless --strict makes errors of them.`,
+Exits with 1 if something is wrong, with 3 if the config has errors, with 2 if Redis holds data of a format that
+this build does not know, with 4 if Redis is unreachable; warnings alone exit with 0, unless --strict turns them
+into errors.`,
 		Args: noArgs,
 	}
-	cmd.Flags().BoolVar(&acl, "acl", false, "print the Redis users that an installation needs, with their least rights, and look at nothing")
-	cmd.Flags().BoolVar(&strict, "strict", false, "take warnings for errors")
+	cmd.Flags().BoolVar(&acl, "acl", false, "print the Redis users that an installation needs, with their least rights, and check nothing")
+	cmd.Flags().BoolVar(&strict, "strict", false, "treat warnings as errors")
 	output := outputFlag(cmd, tables, asJSON, asYAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if acl {
@@ -187,7 +188,7 @@ func (d *doctor) format(ctx context.Context, conn *connection, _ *configs.Config
 func (d *doctor) config(cmd *cobra.Command) *configs.Config {
 	paths := configs.Find(d.flags.config, nil)
 	if len(paths) == 0 {
-		d.say(levelOK, "config", "", "no config file here: settings are those of the environment and of flags")
+		d.say(levelOK, "config", "", "no config file here: settings come from the environment and from flags")
 	}
 	options := d.loadOptions(cmd, paths)
 	options.Handlers, options.Rights = d.handlers.Names(), true
@@ -196,7 +197,7 @@ func (d *doctor) config(cmd *cobra.Command) *configs.Config {
 	switch {
 	case errors.As(err, &problems):
 		d.code = exitConfig
-		d.say(levelError, "config", "", "%s, %s; lockstep check tells them", many(problems.Errors(), "error"), many(problems.Warnings(), "warning"))
+		d.say(levelError, "config", "", "%s, %s; lockstep check lists them", many(problems.Errors(), "error"), many(problems.Warnings(), "warning"))
 		return nil
 	case err != nil:
 		d.say(levelError, "config", "", "%v", err)
@@ -214,7 +215,7 @@ func (d *doctor) config(cmd *cobra.Command) *configs.Config {
 	case len(paths) == 0:
 		return nil
 	case others > 0:
-		d.say(levelWarning, "config", "", "%s; lockstep check tells them", many(others, "warning"))
+		d.say(levelWarning, "config", "", "%s; lockstep check lists them", many(others, "warning"))
 	default:
 		d.say(levelOK, "config", "", "%s in %s", many(len(config.Jobs), "job"), many(config.Warnings.Files, "file"))
 	}
@@ -247,7 +248,7 @@ func (d *doctor) redis(ctx context.Context, conn *connection, _ *configs.Config)
 	}
 	// The server read its clock somewhere between the request and the reply.
 	if off := before.Add(took / 2).Sub(now); off.Abs() > clocksApart+took {
-		d.say(levelWarning, "clock", "", "this host's clock is %s Redis'; no tick and no lock goes by it", apart(off))
+		d.say(levelWarning, "clock", "", "this host's clock is %s Redis'; ticks and locks do not depend on it", apart(off))
 	} else {
 		d.say(levelOK, "clock", "", "this host's clock is within %s of Redis'", clocksApart)
 	}
@@ -289,7 +290,7 @@ func (d *doctor) signing(ctx context.Context, conn *connection, _ *configs.Confi
 		switch {
 		case w.State == admin.Gone:
 		case keys != nil && w.Key == "":
-			d.say(levelError, "signing", id, "it has no key, so it runs what any client writes to Redis, and others refuse what it makes; "+
+			d.say(levelError, "signing", id, "it has no key, so it runs what any client writes to Redis, and workers with a key refuse those runs; "+
 				"set redis.sign_key_file there")
 		case keys == nil && w.Key != "":
 			d.say(levelWarning, "signing", id, "it signs definitions with key %s, and this config has no key: an enqueue of a job that no worker "+
@@ -299,7 +300,7 @@ func (d *doctor) signing(ctx context.Context, conn *connection, _ *configs.Confi
 		}
 		if w.Refused > 0 && w.State != admin.Gone {
 			d.say(levelError, "signing", id, "it has refused %s: the definitions are unsigned, or signed with another key; "+
-				"its log names the last one, and run ls has them with their reasons", many(w.Refused, "run"))
+				"its log names the last one, and run ls lists them with their reasons", many(w.Refused, "run"))
 		}
 	}
 	if keys == nil {
@@ -343,7 +344,7 @@ func (d *doctor) runs(ctx context.Context, conn *connection, _ *configs.Config) 
 	if !all {
 		atLeast = "at least "
 	}
-	d.say(levelError, "runs", "", "%s%s parked, since Redis refuses the history of the job (%s): lockstep run show says why; "+
+	d.say(levelError, "runs", "", "%s%s parked, since Redis refuses the history of the job (%s): lockstep run show has the reason; "+
 		"once the cause is removed, a worker moves them there within a minute", atLeast, many(len(parked), "failed run"), strings.Join(names, " "))
 	return nil
 }
@@ -391,7 +392,7 @@ func (d *doctor) workers(ctx context.Context, conn *connection, config *configs.
 	}
 	workers = slices.DeleteFunc(workers, func(w admin.Worker) bool { return w.State == admin.Gone })
 	if len(workers) == 0 {
-		d.say(levelWarning, "workers", "", "nobody is there: nothing runs")
+		d.say(levelWarning, "workers", "", "no worker is up: nothing runs")
 		return nil
 	}
 	slots, apartBy := 0, false
@@ -403,7 +404,7 @@ func (d *doctor) workers(ctx context.Context, conn *connection, config *configs.
 		versions[w.Version] = append(versions[w.Version], id)
 		if off := time.Duration(w.Clock); off.Abs() > clocksApart {
 			apartBy = true
-			d.say(levelWarning, "clock", id, "its clock is %s Redis'; no tick and no lock goes by it, but its log does", apart(off))
+			d.say(levelWarning, "clock", id, "its clock is %s Redis'; ticks and locks do not depend on it, but its log does", apart(off))
 		}
 		if w.Drifted > 0 {
 			d.say(levelWarning, "drift", id, "%s of its config: another definition is the active one", many(w.Drifted, "job"))
@@ -416,7 +417,7 @@ func (d *doctor) workers(ctx context.Context, conn *connection, config *configs.
 	d.differences("configs", digests)
 	d.differences("versions", versions)
 	if config != nil && len(digests) == 1 && digests[digest(config.Jobs)] == nil {
-		d.say(levelWarning, "drift", "", "the workers have another config than this one; lockstep config diff tells the differences")
+		d.say(levelWarning, "drift", "", "the workers have another config than this one; lockstep config diff shows the differences")
 	}
 	return nil
 }
@@ -479,16 +480,16 @@ func (d *doctor) queues(ctx context.Context, conn *connection, config *configs.C
 			d.say(levelWarning, "queue", info.Name, "it is paused: lockstep queue resume %s", info.Name)
 		}
 		if ours && info.Archived > 0 {
-			d.say(levelWarning, "queue", info.Name, "%s of plain asynq clients archived: asynq had given them up", many(int(info.Archived), "task"))
+			d.say(levelWarning, "queue", info.Name, "%s of plain asynq clients archived: asynq stopped retrying them", many(int(info.Archived), "task"))
 		}
 		if ours && used[info.Name] == 0 && !served[info.Name] && info.Pending > 0 {
-			d.say(levelError, "queue", info.Name, "%s for a worker, and none that is there serves it", deliveries(int(info.Pending)))
+			d.say(levelError, "queue", info.Name, "%s for a worker, and no worker serves it", deliveries(int(info.Pending)))
 		}
 	}
 	if len(workers) > 0 {
 		for _, name := range slices.Sorted(maps.Keys(used)) {
 			if !served[name] {
-				d.say(levelError, "queue", name, "%s, and no worker that is there serves it", users(used[name]))
+				d.say(levelError, "queue", name, "%s, and no worker serves it", users(used[name]))
 			}
 		}
 	}

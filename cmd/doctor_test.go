@@ -73,6 +73,6 @@ func TestDoctorTellsWorkersApart(t *testing.T) {
 		}
 	}
 	if clocks != 2 {
-		t.Errorf("%d workers' clocks are told of, want two", clocks)
+		t.Errorf("doctor reports the clocks of %d workers, want two", clocks)
 	}
 }

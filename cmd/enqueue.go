@@ -24,22 +24,22 @@ import (
 
 func (t *tool) enqueueCommand() *cobra.Command {
 	return t.request("enqueue JOB", ledger.ByRequest, "Ask for a run of a job",
-		`Ask for a run of a job, with arguments of its own or those of its definition, and print the run's id. The job is the
-one that workers have registered, else the one of the config.
+		`Ask for a run of a job, with its own arguments or those of the definition, and print the run's ID. The job is the
+one that workers have registered, or else the one in the config.
 
-With --id X the run is <job>#X, and asking again, while it is outstanding or in the kept history, gives the same run.
+With --id X, the run is <job>#X. Asking again, while it is outstanding or in the kept history, returns the same run.
 
-A Redis user who may write to queues alone (the producer of lockstep doctor --acl) asks by a task, as plain asynq clients do:
-the run is then <job>#<queue>/<id>, made by the first worker that takes the task, and neither --wait nor -o is possible. --queue
-does that for any user.`,
+A Redis user that may write only to queues (the producer of lockstep doctor --acl) asks with a task, as plain asynq
+clients do: the run is then <job>#<queue>/<id>, created by the first worker that takes the task, and neither --wait
+nor -o is possible. --queue does this for any user.`,
 		`  lockstep enqueue settle-bills --args '{"bill_ids": [1001, 1002]}'
   lockstep enqueue settle-bills --args @bills.json --id invoice-4711 --wait=5m`)
 }
 
 func (t *tool) jobRunCommand() *cobra.Command {
 	return t.request("run JOB", ledger.ByHand, "Run a job now, by hand",
-		`Run a job now, beside its schedule, and print the run's id. It is lockstep enqueue, but for the run's trigger, which
-is "hand". The locks of the job hold for it as for any other run.`,
+		`Run a job now, in addition to its schedule, and print the run's ID. This is lockstep enqueue, except that the run's
+trigger is "hand". The run takes the locks of the job like any other run.`,
 		`  lockstep job run nightly-backup --wait`)
 }
 
@@ -65,18 +65,18 @@ func (t *tool) request(use string, trigger ledger.Trigger, short, long, example 
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&a.args, "args", "", "arguments: `JSON`, @FILE, or - for stdin (default: those of the job's definition)")
-	flags.StringVar(&a.id, "id", "", "name the run <job>#`ID`: asking twice gives one run (default: a new id)")
+	flags.StringVar(&a.id, "id", "", "name the run <job>#`ID`: asking twice gives one run (default: a new ID)")
 	flags.Var(&a.in, "in", "not before `D` from now")
 	flags.StringVar(&a.at, "at", "", "not before this `TIME`, RFC 3339 or in the job's time zone: 2027-03-26T12:00")
-	flags.Var(&a.wait, "wait", "wait for the end of the run; --wait=`D`: so long at most")
+	flags.Var(&a.wait, "wait", "wait for the end of the run; --wait=`D`: at most this long")
 	flags.Lookup("wait").NoOptDefVal = endless
 	if trigger == ledger.ByRequest {
-		flags.StringVar(&a.queue, "queue", "", "send a task to this `QUEUE`, which needs a producer's rights alone (default, without the right to the ledger: the job's)")
+		flags.StringVar(&a.queue, "queue", "", "send a task to this `QUEUE`, which needs only the rights of a producer (default without rights to the ledger: the job's queue)")
 	}
 	a.output = outputFlag(cmd, names, asJSON, asYAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		if a.at != "" && a.in.set {
-			return misuse(cmd, "--at and --in say the same thing; give one of them")
+			return misuse(cmd, "--at and --in both set the start; give one of them")
 		}
 		request := ledger.Request{ID: a.id, Trigger: trigger, In: a.in.Duration, Named: cmd.Flags().Changed("id")}
 		if !request.Named {
@@ -130,7 +130,7 @@ func (t *tool) enqueue(ctx context.Context, conn *connection, request ledger.Req
 		return refuse("%w; start a worker with this key: it signs the definitions of its config", err)
 	}
 	if errors.Is(err, jobs.ErrUnknownKeys) {
-		return refuse("%w; use lockstep of the build that wrote the definition", err)
+		return refuse("%w; use the lockstep build that wrote the definition", err)
 	}
 	if jobs.IsPermanent(err) { // no caller could pass these arguments
 		return refuse("%w; give other arguments", err)
@@ -143,7 +143,7 @@ func (t *tool) enqueue(ctx context.Context, conn *connection, request ledger.Req
 		if enqueued.State != "" {
 			state = fmt.Sprintf(" (%s)", enqueued.State)
 		}
-		fmt.Fprintf(t.stderr, "lockstep: run %s is there already%s; nothing was changed\n", enqueued.Run, state)
+		fmt.Fprintf(t.stderr, "lockstep: run %s already exists%s; nothing was changed\n", enqueued.Run, state)
 	}
 	if *a.output == names { // before the wait, so that the user can look at the run meanwhile
 		if err := t.write(string(enqueued.Run) + "\n"); err != nil {
@@ -171,9 +171,9 @@ func (t *tool) enqueue(ctx context.Context, conn *connection, request ledger.Req
 func (t *tool) produce(cmd *cobra.Command, conn *connection, name string, request ledger.Request, a asked) error {
 	switch {
 	case a.wait.set:
-		return refuse("--wait reads the ledger, which a user who may only enqueue cannot; look with another user, or leave --wait out")
+		return refuse("--wait reads the ledger, which a user that may only enqueue cannot; use another user, or leave out --wait")
 	case *a.output != names:
-		return refuse("-o reads the ledger, which a user who may only enqueue cannot; leave -o out")
+		return refuse("-o reads the ledger, which a user that may only enqueue cannot; leave out -o")
 	}
 	job, err := t.configured(cmd, name)
 	if err != nil {
@@ -208,7 +208,7 @@ func (t *tool) produce(cmd *cobra.Command, conn *connection, name string, reques
 		return err
 	}
 	if !sent {
-		fmt.Fprintf(t.stderr, "lockstep: run %s is asked for already; nothing was changed\n", run)
+		fmt.Fprintf(t.stderr, "lockstep: run %s was already requested; nothing was changed\n", run)
 	}
 	return t.write(string(run) + "\n")
 }
@@ -361,7 +361,7 @@ func (t *tool) follow(ctx context.Context, conn *connection, id jobs.RunID, limi
 			return fmt.Errorf("%w: it is no longer kept", err)
 		case err != nil:
 			if !away {
-				fmt.Fprintf(t.stderr, "lockstep: cannot look at the run, trying again: %v\n", err)
+				fmt.Fprintf(t.stderr, "lockstep: cannot read the run, retrying: %v\n", err)
 			}
 			away = true
 		case record.State.Final():
@@ -375,7 +375,7 @@ func (t *tool) follow(ctx context.Context, conn *connection, id jobs.RunID, limi
 		case <-ctx.Done():
 			timer.Stop()
 			if errors.Is(context.Cause(ctx), errWaited) {
-				return exit(exitTimeout, fmt.Errorf("run %s is %s after %s; it goes on", id, orUnknown(state), span(limit)))
+				return exit(exitTimeout, fmt.Errorf("run %s is %s after %s; it continues", id, orUnknown(state), span(limit)))
 			}
 			return ctx.Err()
 		}

@@ -76,7 +76,7 @@ func codeOf(ctx context.Context, stderr io.Writer, log *slog.Logger, err error) 
 		}
 	}
 	if log != nil {
-		log.ErrorContext(ctx, "lockstep ends", "error", err, "exit_code", code)
+		log.ErrorContext(ctx, "lockstep exits", "error", err, "exit_code", code)
 		return code
 	}
 	fmt.Fprintln(stderr, "lockstep:", err)

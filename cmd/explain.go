@@ -16,11 +16,12 @@ import (
 func (t *tool) jobExplainCommand() *cobra.Command {
 	var at string
 	cmd := &cobra.Command{
-		Use: "explain JOB|RUN", Short: "Tell why a tick or a run of a job ran, when and where, or why not",
-		Long: `Tell why a tick of a job ran, when and where, or why not, from what was recorded when it happened. Without --at it is
-the last tick on record. With the ID of a run, which has a # or an @, it is that run. For a run that is not finished it says
-why it does not run now: its time has not come, its queue is paused, others hold its locks, no worker serves its queue or
-has its handler, no slot is free, other runs are in front of it, or, after a crash, the place for such runs is taken.`,
+		Use: "explain JOB|RUN", Short: "Explain why a tick or a run of a job ran, when and where, or why not",
+		Long: `Explain why a tick of a job ran, when and where, or why not, from what was recorded when it happened. Without --at,
+it explains the last tick on record. With the ID of a run, which has a # or an @, it explains that run. For an
+unfinished run, it explains why the run is not running now: its time has not come, its queue is paused, others hold
+its locks, no worker serves its queue or has its handler, no slot is free, other runs come first, or, after a crash,
+the slot for such runs is taken.`,
 		Example: `  lockstep job explain nightly-backup --at 2026-11-20T02:00
   lockstep job explain settle-bills#01K9B7ZK3M5W7QF`,
 		Args: oneArg("a JOB or a RUN"),
@@ -70,7 +71,7 @@ has its handler, no slot is free, other runs are in front of it, or, after a cra
 func (t *tool) explain(e *admin.Explanation) error {
 	var b strings.Builder
 	if e.Tick.IsZero() && e.RunID != "" {
-		fmt.Fprintf(&b, "%s, made %s\n", e.RunID, e.Local)
+		fmt.Fprintf(&b, "%s, created %s\n", e.RunID, e.Local)
 	} else if e.Tick.IsZero() {
 		fmt.Fprintf(&b, "%s, at %s\n", e.Job, e.Local)
 	} else {

@@ -18,9 +18,9 @@ import (
 func (t *tool) healthCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "health",
-		Short: "Tell whether the worker on this host lives, for HEALTHCHECK",
-		Long: `Ask the worker that listens at admin.listen whether it lives: exits with 0, or with 1. Redis is not asked, since an
-outage of Redis is no reason to restart workers. For a worker on a port of its own name the config that it has, or set
+		Short: "Check that the worker on this host is alive, for HEALTHCHECK",
+		Long: `Ask the worker that listens on admin.listen whether it is alive, and exit with 0 or 1. Redis is not contacted, since
+an outage of Redis is no reason to restart workers. For a worker on another port, name its config, or set
 LOCKSTEP_ADMIN__LISTEN.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

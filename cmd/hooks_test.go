@@ -78,7 +78,7 @@ func TestFailedOnStartEndsTheWorker(t *testing.T) {
 	if code := f.workers[0].code(time.Minute); code != exitFailed {
 		t.Errorf("exit code %d, want %d", code, exitFailed)
 	}
-	const want = "the worker cannot begin: OnStart: no database at 10.0.0.7"
+	const want = "the worker cannot start: OnStart: no database at 10.0.0.7"
 	if said := f.workers[0].stderr.String(); strings.Count(said, want) != 1 {
 		t.Errorf("stderr has %q, want %q once", said, want)
 	}
@@ -96,9 +96,9 @@ func TestOnStartIsTriedAgainAfterACrash(t *testing.T) {
 	f.startAll(1)
 	write(t, filepath.Join(folder, "refuse"), "")
 	f.workers[0].killChild()
-	eventually(t, time.Minute, "the next one cannot begin", func() bool {
+	eventually(t, time.Minute, "the next one cannot start", func() bool {
 		said := f.workers[0].stderr.String()
-		return strings.Contains(said, "the next one cannot begin") && strings.Contains(said, `"because":"OnStart: no database at 10.0.0.7"`)
+		return strings.Contains(said, "the next one cannot start") && strings.Contains(said, `"because":"OnStart: no database at 10.0.0.7"`)
 	})
 	must(t, os.Remove(filepath.Join(folder, "refuse")))
 	f.await(f.enqueue("works", "x"), "succeeded")

@@ -21,10 +21,10 @@ var starter []byte
 func (t *tool) initCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "init [DIR]",
-		Short: "Write a commented config to begin with",
-		Long: `Write lockstep.yaml, a config with one job of each kind and comments, into the folder (by default this one), and
-beside it the JSON Schema by which editors complete keys and underline mistakes. A lockstep.yaml that is there is left
-alone.`,
+		Short: "Write a commented starter config",
+		Long: `Write lockstep.yaml, a config with comments and one job of each kind, into the folder (default: the current one),
+and beside it the JSON Schema with which editors complete keys and underline mistakes. An existing lockstep.yaml is
+left alone.`,
 		Args: atMostOneArg("a DIR"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			dir := "."
@@ -37,7 +37,7 @@ alone.`,
 			path := filepath.Join(dir, "lockstep.yaml")
 			file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 			if errors.Is(err, fs.ErrExist) {
-				return refuse("%s is there already, and is left alone; name another folder, or remove it", path)
+				return refuse("%s already exists, and is left alone; name another folder, or remove it", path)
 			}
 			if err != nil {
 				return err

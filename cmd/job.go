@@ -17,7 +17,7 @@ import (
 )
 
 func (t *tool) jobCommand() *cobra.Command {
-	return group("job", "Look at jobs and run them", "Jobs as the workers have registered them: their schedules, their ticks, their last runs.",
+	return group("job", "Inspect jobs and run them", "Jobs as the workers have registered them: their schedules, their ticks, their last runs.",
 		t.jobLsCommand(), t.jobShowCommand(), t.jobNextCommand(), t.jobHistoryCommand(), t.jobExplainCommand(), t.jobRunCommand(),
 		t.jobPauseCommand(), t.jobResumeCommand(), t.jobReplayCommand(), t.jobSkipCommand(), t.jobForgetCommand())
 }
@@ -73,17 +73,17 @@ func (t *tool) jobLsCommand() *cobra.Command {
 	var note string
 	cmd := &cobra.Command{
 		Use: "ls", Aliases: []string{"list"}, Short: "List all jobs",
-		Long: `List all jobs. Noted is what keeps one from doing its work as usual:
+		Long: `List all jobs. NOTED shows what keeps a job from working as usual:
 
-  late          it had no success for longer than its max_silence
+  late          it has had no success for longer than its max_silence
   paused        its ticks are skipped
-  queue paused  its runs do not begin
+  queue paused  its runs do not start
   drifted       workers carry different definitions of it: fine while a new config is rolled out
   no worker carries it
-                it was removed from the config; lockstep job forget removes what is left of it`,
+                it was removed from the config; lockstep job forget removes its data`,
 		Args: noArgs,
 	}
-	cmd.Flags().StringVar(&note, "note", "", "only those with this `NOTE`")
+	cmd.Flags().StringVar(&note, "note", "", "list only jobs with this `NOTE`")
 	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)
 	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, _ []string) error {
 		jobs, err := conn.reader.Jobs(ctx)
@@ -148,7 +148,7 @@ func trigger(j *admin.Job) string {
 }
 
 func (t *tool) jobShowCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "show JOB", Short: "Show a job and how it stands", Args: oneArg("a JOB")}
+	cmd := &cobra.Command{Use: "show JOB", Short: "Show a job and its state", Args: oneArg("a JOB")}
 	output := outputFlag(cmd, text, asJSON, asYAML)
 	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, args []string) error {
 		job, err := conn.reader.Job(ctx, args[0])
@@ -201,8 +201,8 @@ func (t *tool) jobFacts(j *admin.Job, now time.Time) []fact {
 		{j.Kind, work},
 		{"args", compactJSON(j.Args)},
 		{"queue", pausedQueue(j)},
-		{"drifted", map[bool]string{true: "workers carry another definition of it, too: lockstep doctor says which"}[j.Drifted]},
-		{"carried", map[bool]string{true: "no worker carries it; lockstep job forget " + j.Name + " removes what is left of it"}[!j.Carried]},
+		{"drifted", map[bool]string{true: "workers also carry another definition of it: lockstep doctor shows which"}[j.Drifted]},
+		{"carried", map[bool]string{true: "no worker carries it; lockstep job forget " + j.Name + " removes its data"}[!j.Carried]},
 		{"locks", strings.Join(j.Locks, " ")},
 	}
 	if j.Timeout != nil {
@@ -268,7 +268,7 @@ func (t *tool) jobNextCommand() *cobra.Command {
 		Use: "next [JOB]", Short: "List the next ticks of a job, or of all jobs",
 		Args: atMostOneArg("a JOB"),
 	}
-	cmd.Flags().IntVarP(&n, "number", "n", 0, "how many `TICKS` of each job (default: 10 of a job, 1 of all)")
+	cmd.Flags().IntVarP(&n, "number", "n", 0, "how many `TICKS` of each job (default: 10 for one job, 1 for all)")
 	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)
 	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, args []string) error {
 		job, count := "", 1
@@ -331,9 +331,9 @@ func nextView(zones map[string]*time.Location) view[admin.NextTick] {
 
 func (t *tool) jobHistoryCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "history JOB", Short: "List the ticks of a job and what became of each",
-		Long: `List the ticks of a job and what became of each, also those that were skipped or missed, and why: those whose run is
-outstanding first, then the others, the tick that was settled last first.`,
+		Use: "history JOB", Short: "List the ticks of a job and their outcomes",
+		Long: `List the ticks of a job and their outcomes, including skipped and missed ticks, with the reasons. Ticks with an
+outstanding run come first, then the others, the most recently settled first.`,
 		Args: oneArg("a JOB"),
 	}
 	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)

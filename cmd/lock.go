@@ -16,17 +16,17 @@ import (
 )
 
 func (t *tool) lockCommand() *cobra.Command {
-	return group("lock", "Look at locks, and run commands under them", "Who holds which resources, since when, and who waits for whom.",
+	return group("lock", "Inspect locks, and run commands under them", "Which worker holds which resources, since when, and what waits for what.",
 		t.lockLsCommand(), t.lockShowCommand(), t.lockWaitsCommand(), t.lockReleaseCommand(), t.lockUndeclareCommand(),
 		t.lockExecCommand())
 }
 
 func (t *tool) lockLsCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "ls", Aliases: []string{"list"}, Short: "List who holds what",
-		Long: `List who holds what: one line for each bundle, with its first lock and how many more it has alone. A lock that more than
-one may hold has a line of its own, with the first of its holders and how many more there are; for permits it says how many
-are taken, and how many there are. -o wide has a line for each lock.`,
+		Use: "ls", Aliases: []string{"list"}, Short: "List which worker holds what",
+		Long: `List which worker holds what: one line for each bundle, with its first lock and the number of further locks that it
+holds alone. A lock that several may hold has its own line, with the first of its holders and the number of the
+others; for permits, the line also has how many are taken, and how many there are. -o wide has a line for each lock.`,
 		Args: noArgs,
 	}
 	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)
@@ -182,7 +182,7 @@ func waiting(waits []admin.Wait) string {
 func waiter(w *admin.Wait) string { return cmp.Or(string(w.RunID), string(w.Worker)) }
 
 func (t *tool) lockShowCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "show LOCK", Short: "Show who holds a lock and who waits for it", Args: oneArg("a LOCK")}
+	cmd := &cobra.Command{Use: "show LOCK", Short: "Show the holders of a lock and what waits for it", Args: oneArg("a LOCK")}
 	output := outputFlag(cmd, text, asJSON, asYAML)
 	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, args []string) error {
 		lock, err := conn.reader.Lock(ctx, args[0])
@@ -206,7 +206,7 @@ func (t *tool) showLock(lock *admin.Lock) error {
 		facts = append(facts, fact{"mode", string(lock.Mode)})
 	}
 	if len(lock.Holders) == 0 {
-		facts = append(facts, fact{"held by", "nobody"})
+		facts = append(facts, fact{"held by", "none"})
 	}
 	for i := range lock.Holders {
 		h := &lock.Holders[i]
@@ -216,7 +216,7 @@ func (t *tool) showLock(lock *admin.Lock) error {
 		}
 		lease := age(time.Duration(h.LeaseLeft)) + " left, renewed while its worker lives"
 		if h.Resting {
-			lease = "it has ended, and its locks stay taken for another " + age(time.Duration(h.LeaseLeft))
+			lease = "the hold has ended, and its locks stay taken for another " + age(time.Duration(h.LeaseLeft))
 		}
 		if n := h.Permits[lock.Name]; n > 0 {
 			host = sum(", ", host, many(n, "permit"))
@@ -249,7 +249,7 @@ func wantedBack(asked *admin.Asked) string {
 	if asked == nil {
 		return ""
 	}
-	by := "somebody"
+	by := "an operator"
 	if asked.By != "" {
 		by = string(asked.By)
 	}
@@ -261,7 +261,7 @@ func wantedBack(asked *admin.Asked) string {
 }
 
 func (t *tool) lockWaitsCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "waits", Short: "List who waits for locks, in order, and who is in the way", Args: noArgs}
+	cmd := &cobra.Command{Use: "waits", Short: "List what waits for locks, in order, and what blocks it", Args: noArgs}
 	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)
 	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, _ []string) error {
 		waits, err := conn.reader.Waits(ctx)
@@ -275,7 +275,7 @@ func (t *tool) lockWaitsCommand() *cobra.Command {
 
 func waitView() view[admin.Wait] {
 	return view[admin.Wait]{
-		none: "nobody waits",
+		none: "nothing waits",
 		name: func(w admin.Wait) string { return string(w.ID) },
 		columns: []column[admin.Wait]{
 			{title: "waiting", cell: func(w admin.Wait) string { return waiter(&w) }},

@@ -42,7 +42,7 @@ func (f *execFlags) parts(cmd *cobra.Command) ([]locks.Part, error) {
 		}
 		n, err := strconv.Atoi(text[at+1:])
 		if err != nil {
-			return nil, misuse(cmd, "--permits %s: %q is no number", text, text[at+1:])
+			return nil, misuse(cmd, "--permits %s: %q is not a number", text, text[at+1:])
 		}
 		parts = append(parts, locks.Permits(text[:at], n))
 	}
@@ -66,20 +66,21 @@ func (t *tool) lockExecCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exec [--exclusive NAME]... [--shared NAME]... [--permits NAME=N]... [--wait D] [--] COMMAND [ARG...]",
 		Short: "Run a command under a bundle of locks, like flock(1)",
-		Long: `Run a command while holding a bundle of locks, all or none. Without --wait it waits until it gets them, --wait 0s
-tries once. The command keeps the terminal, and gets LOCKSTEP_TOKEN, a fencing token that grows with every grant, and
-LOCKSTEP_LOCKS, LOCKSTEP_HOLD and LOCKSTEP_WORKER. When the lease cannot be kept, the command gets TERM, and KILL before
-the locks can pass to somebody else.
+		Long: `Run a command while holding a bundle of locks, all or none. Without --wait, it waits until it gets them; --wait 0s
+tries once. The command keeps the terminal, and gets LOCKSTEP_TOKEN, a fencing token that grows with every grant,
+and LOCKSTEP_LOCKS, LOCKSTEP_HOLD and LOCKSTEP_WORKER. If the lease cannot be kept, the command receives SIGTERM,
+and SIGKILL before the locks can pass to another holder.
 
-Inside a command that holds locks already, a job's or another lock exec's, it asks only for what that does not have:
-LOCKSTEP_HOLD tells it. A lock that the outer command shares can be had exclusively for a while so. When the outer command
-loses its locks, this one is ended as well.
+Inside a command that already holds locks, a job's or another lock exec's, it requests only the locks that the outer
+command does not have; LOCKSTEP_HOLD identifies those. A lock that the outer command shares can be held exclusively
+for a while this way. If the outer command loses its locks, this command is ended too.
 
-Permits that the config declares, and Redis does not know yet, are declared first. A command of a job inherits no settings
-of Redis: the job gives them by its env, as in env: {REDIS_URL: "${REDIS_URL}"}, or a config is named with -c.
+Permits that the config declares and Redis does not know yet are declared first. The command of a job inherits no
+Redis settings: pass them in the env of the job, as in env: {REDIS_URL: "${REDIS_URL}"}, or name a config with -c.
 
-Exits with the code of the command, 128+n when signal n ended it; 75 when the locks were not to be had in time, or only by
-waiting for itself; 76 when they were lost, or those of LOCKSTEP_HOLD were, 130 when it was interrupted while it waited.`,
+Exits with the code of the command, or 128+n if signal n ended it; with 75 if it could not get the locks in time, or
+only by waiting for itself; with 76 if it lost them, or those of LOCKSTEP_HOLD; with 130 if it was interrupted while
+waiting.`,
 		Example: `  lockstep lock exec --exclusive bill:1001 --exclusive bill:1002 --wait 10s -- ./settle.sh
   lockstep lock exec --shared rates:2026-11 --permits partner-api=1 -- ./report.sh`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -91,9 +92,9 @@ waiting for itself; 76 when they were lost, or those of LOCKSTEP_HOLD were, 130 
 	}
 	flags := cmd.Flags()
 	flags.SetInterspersed(false) // flags after the command belong to the command
-	flags.StringArrayVar(&f.exclusive, "exclusive", nil, "`NAME` of a resource to hold alone; repeatable")
-	flags.StringArrayVar(&f.shared, "shared", nil, "`NAME` of a resource to share with others who do; repeatable")
-	flags.StringArrayVar(&f.permits, "permits", nil, "`NAME=N`: that many of the permits of a resource; repeatable")
+	flags.StringArrayVar(&f.exclusive, "exclusive", nil, "`NAME` of a resource to hold exclusively; repeatable")
+	flags.StringArrayVar(&f.shared, "shared", nil, "`NAME` of a resource to hold in shared mode; repeatable")
+	flags.StringArrayVar(&f.permits, "permits", nil, "`NAME=N`: N permits of a resource; repeatable")
 	flags.Var(&f.wait, "wait", "wait at most `D` for the locks (default: without limit)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		parts, err := f.parts(cmd)
@@ -160,7 +161,7 @@ func (t *tool) lockExec(cmd *cobra.Command, parts []locks.Part, wanted, argv []s
 	t.manners.Store(handsOff) // from here on, signals are for the command
 	err = t.runUnder(holds, argv)
 	if released := holds[0].Release(); released != nil && err == nil {
-		fmt.Fprintln(t.stderr, "lockstep: the command has ended, but its locks could not be given back:", released)
+		fmt.Fprintln(t.stderr, "lockstep: the command has ended, but its locks could not be released:", released)
 	}
 	return err
 }
@@ -180,7 +181,7 @@ func (t *tool) namesRedis(cmd *cobra.Command, chain []string) error {
 		return nil
 	}
 	return refuse("%s names a hold, but no Redis is named here: a job does not inherit the Redis settings of its worker; "+
-		"give them to this job by its env (env: {REDIS_URL: \"${REDIS_URL}\"}), or name a config with -c", holdVariable)
+		"pass them in the env of the job (env: {REDIS_URL: \"${REDIS_URL}\"}), or name a config with -c", holdVariable)
 }
 
 // permitsOf returns the limits of those wanted permits that the config declares. A worker may have
@@ -259,13 +260,13 @@ func notAcquired(err error) error {
 	case errors.Is(err, errInterrupted):
 		return exit(exitInterrupted, nil)
 	case errors.As(err, &outer) && errors.Is(err, locks.ErrLost):
-		return exit(exitLost, fmt.Errorf("%w; its locks may be somebody else's by now (unset %s to run outside of it)", outer, holdVariable))
+		return exit(exitLost, fmt.Errorf("%w; another holder may have its locks by now (unset %s to run outside of it)", outer, holdVariable))
 	case errors.Is(err, locks.ErrNoSession):
 		return exit(exitRedis, err)
 	case errors.Is(err, locks.ErrBusy) && errors.As(err, &busy):
 		line := inTheWay(busy)
 		if waited := busy.Waited.Round(100 * time.Millisecond); waited > 0 {
-			line += "; gave up after " + waited.String()
+			line += "; timed out after " + waited.String()
 		}
 		return exit(exitBusy, errors.New(line))
 	case errors.Is(err, locks.ErrDeadlock), errors.Is(err, locks.ErrGrace):
@@ -295,7 +296,7 @@ func inTheWay(busy *locks.BusyError) string {
 	case busy.Token != 0:
 		return fmt.Sprintf("%s was released, and stays taken for another %s", busy.Resource, age(busy.LeaseLeft))
 	case busy.Hold == "":
-		return busy.Resource + " has less permits than are asked for, or is held in another mode for good"
+		return busy.Resource + " has fewer permits than requested, or is held in another mode permanently"
 	}
 	return fmt.Sprintf("%s is reserved for an older wait (%s)", busy.Resource, what)
 }

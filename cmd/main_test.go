@@ -28,10 +28,10 @@ var toolPath string
 
 func TestMain(m *testing.M) {
 	if os.Getenv(withHandlers) != "" { // this binary is the tool, with its own handlers
-		switch os.Getenv(buriedBy) {
-		case nobody:
+		switch os.Getenv(burialFault) {
+		case noBurial:
 			burial = func(*parent) bool { return true }
-		case inVain:
+		case doubtfulBurial:
 			burial = func(*parent) bool { return false }
 		}
 		Main(crashHandlers())

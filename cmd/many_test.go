@@ -38,7 +38,7 @@ func TestHundredThousandJobsStartAndIdle(t *testing.T) {
 	began := time.Now()
 	launchProgram(t, tool, env, "start", "--watch")
 	var pid int
-	eventually(t, 2*time.Minute, "the worker is there", func() bool {
+	eventually(t, 2*time.Minute, "the worker is up", func() bool {
 		workers := ask[[]workerJSON](t, env, "worker", "ls")
 		if len(workers) == 1 {
 			pid = workers[0].PID

@@ -78,7 +78,7 @@ func TestFaultOneWorkerHasTheHandler(t *testing.T) {
 		f.startWith(config)
 	}
 	first := f.enqueue("bill", "early")
-	eventually(t, 30*time.Second, "the run says that no worker has its handler", func() bool {
+	eventually(t, 30*time.Second, "the run has the reason that no worker has its handler", func() bool {
 		waits := ask[struct {
 			State      string
 			Attempts   []attemptJSON

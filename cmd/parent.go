@@ -115,7 +115,7 @@ func (t *tool) watchOver(ctx context.Context) error {
 	p.log = p.logAs(configs.Log{Level: "info", Format: "auto"})
 	if _, none := p.reap(nil); !none {
 		p.adopts = false
-		p.log.WarnContext(ctx, "this process had children before it started a worker, which cannot be told from what a crashed worker leaves: the lease will decide")
+		p.log.WarnContext(ctx, "this process had children before it started a worker, which it cannot tell apart from what a crashed worker leaves behind: the lease will decide")
 	}
 	err := p.run(ctx)
 	t.log.Store(p.log)
@@ -137,7 +137,7 @@ func (p *parent) run(ctx context.Context) error {
 		if c.orderly && !p.asked && len(p.crashes) > 0 && c.hindrance != "" {
 			pause := min(mendFirst<<min(p.hinders, 10), mendMost)
 			p.hinders++
-			p.log.ErrorContext(ctx, "no worker runs since one crashed: the next one cannot begin, and is tried again", "because", c.hindrance, "in", pause)
+			p.log.ErrorContext(ctx, "no worker is running after a crash: the next one cannot start, will retry", "because", c.hindrance, "in", pause)
 			if !p.rest(pause) {
 				return nil
 			}
@@ -159,9 +159,9 @@ func (p *parent) run(ctx context.Context) error {
 		case p.asked && code == exitInterrupted:
 			return exitWith(code) // it got so many signals that it left everything as it was
 		case p.asked:
-			return fmt.Errorf("the worker crashed while it was to end: %s", how)
+			return fmt.Errorf("the worker crashed during its drain: %s", how)
 		case n == maxCrashes:
-			return fmt.Errorf("the worker crashed %d times within %s, at last: %s", n, age(crashSpan), how)
+			return fmt.Errorf("the worker crashed %d times within %s, most recently: %s", n, age(crashSpan), how)
 		case !p.rest(crashPauses[n-1]):
 			return nil // nothing is running
 		}
@@ -172,8 +172,8 @@ func (p *parent) run(ctx context.Context) error {
 // it. If an earlier child has worked, the parent waits for a repair, as the crashed child would
 // have done with its config in memory.
 var hindered = map[int]string{
-	exitConfig: "the config has errors, and the one before is gone with the worker that had it",
-	exitRedis:  "Redis is not reachable",
+	exitConfig: "the config has errors, and the previous config was lost with its worker",
+	exitRedis:  "Redis is unreachable",
 }
 
 // exitWith ends this process with the exit code of its child, which has reported the reason.
@@ -338,7 +338,7 @@ func (p *parent) settle(ctx context.Context, c *child, how string) {
 	}
 	switch {
 	case !alone:
-		log.ErrorContext(ctx, "worker crashed, and not all of its processes are dead for certain: its locks pass on when its lease ends", "error", err)
+		log.ErrorContext(ctx, "worker crashed, and some of its processes may still be alive: its locks pass on when its lease ends", "error", err)
 	case err != nil:
 		log.ErrorContext(ctx, "worker crashed, and its session could not be ended: its locks pass on when its lease ends", "error", err)
 	default:
@@ -421,7 +421,7 @@ func (p *parent) handBack(ctx context.Context, c *child) {
 	if c.redis == nil {
 		return // their Redis died with the child
 	}
-	err := errors.New("not all of the worker's processes are dead for certain")
+	err := errors.New("some of the worker's processes may still be alive")
 	if p.adopts && burial(p) {
 		err = endLeft(ctx, *c.redis, c.sessions, c.left)
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 func (t *tool) queueCommand() *cobra.Command {
-	return group("queue", "Look at queues, pause them", "The queues that bring runs to workers.",
+	return group("queue", "Inspect queues, pause them", "The queues that bring runs to workers.",
 		t.queueLsCommand(), t.queuePauseCommand(), t.queueResumeCommand())
 }
 
@@ -41,9 +41,10 @@ func newQueueLine(info queue.Info) queueLine {
 
 func (t *tool) queueLsCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "ls", Aliases: []string{"list"}, Short: "List the queues and what is in them",
-		Long: `List the queues of this Redis and what is in them. The numbers count deliveries: the messages that bring runs which
-are due to a worker, and tasks of plain asynq clients. What is running or waits for a lock is in no queue: lockstep run ls.`,
+		Use: "ls", Aliases: []string{"list"}, Short: "List the queues and their contents",
+		Long: `List the queues of this Redis and their contents. The numbers count deliveries, which are the messages that bring
+due runs to a worker, and tasks of plain asynq clients. Runs that are running or wait for a lock are in no queue:
+see lockstep run ls.`,
 		Args: noArgs,
 	}
 	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)

@@ -134,7 +134,7 @@ func (r *reloader) reload(ctx context.Context, why string) error {
 	if permits {
 		facts = append(facts, "permits", "changed")
 	}
-	r.log.InfoContext(ctx, "config is loaded again", facts...)
+	r.log.InfoContext(ctx, "config reloaded", facts...)
 	if len(restart) > 0 {
 		r.log.WarnContext(ctx, "some settings need a restart", "settings", restart)
 	}
@@ -184,7 +184,7 @@ func changedSettings(before, after []configs.Value) []string {
 func (r *reloader) run(ctx context.Context, hangups <-chan struct{}, watch bool) {
 	try := func(ctx context.Context, why string) {
 		if err := r.reload(ctx, why); err != nil {
-			r.log.ErrorContext(ctx, "the config could not be loaded again, the old one stays", "because_of", why, "error", err)
+			r.log.ErrorContext(ctx, "could not reload the config, the old one stays", "because_of", why, "error", err)
 		}
 	}
 	var watching sync.WaitGroup
@@ -192,7 +192,7 @@ func (r *reloader) run(ctx context.Context, hangups <-chan struct{}, watch bool)
 	if watch {
 		watching.Go(func() {
 			configs.Watch(ctx, r.inputs.Load, func(ctx context.Context) { try(ctx, "files changed") }, func(err error) {
-				r.log.WarnContext(ctx, "the system does not tell when files change, so they are looked at every two seconds", "error", err)
+				r.log.WarnContext(ctx, "the system does not report file changes, so the files are checked every two seconds", "error", err)
 			})
 		})
 	}
@@ -209,16 +209,15 @@ func (r *reloader) run(ctx context.Context, hangups <-chan struct{}, watch bool)
 func (t *tool) configReloadCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reload [WORKER...]",
-		Short: "Have workers read their config again",
-		Long: `Have the workers of this host, or those that are named, read their config again, and tell what became of it. A
-config with errors changes nothing: the errors are told, and the worker goes on with the old one. Running runs keep the
-definition that they began with. Settings other than jobs and permits need a restart; they are
-named.
+		Short: "Make workers reload their config",
+		Long: `Make the workers of this host, or the given workers, reload their config, and print the results. A config with
+errors changes nothing: its errors are printed, and the worker keeps the old one. Running runs keep the definition
+that they started with. Settings other than jobs and permits need a restart; the changed ones are named.
 
-SIGHUP to a worker does the same, and so does a change of its files when it was started with --watch. A worker is told
-by its admin address, so workers of other hosts have to be told there.
+SIGHUP to a worker does the same, and so does a change of its files if it was started with --watch. The command
+reaches a worker at its admin address, so run it on the worker's host.
 
-Exits with 3 when a worker refused its config.`,
+Exits with 3 if a worker refused its config.`,
 		Example: `  lockstep config reload`,
 		Args:    cobra.ArbitraryArgs,
 	}
@@ -303,7 +302,7 @@ func chooseWorkers(workers []admin.Worker, named []string) ([]admin.Worker, erro
 // askReload asks one worker to reload its config. A refused config is not an error.
 func askReload(ctx context.Context, w admin.Worker) (*admin.Config, error) {
 	if w.Admin == "" {
-		return nil, errors.New("it has no admin address to ask at; send SIGHUP to its process")
+		return nil, errors.New("it has no admin address; send SIGHUP to its process")
 	}
 	body, err := json.Marshal(map[string]string{"worker": string(w.ID)})
 	if err != nil {
@@ -339,7 +338,7 @@ func askReload(ctx context.Context, w admin.Worker) (*admin.Config, error) {
 	}
 	state := new(admin.Config)
 	if err := json.NewDecoder(response.Body).Decode(state); err != nil {
-		return nil, fmt.Errorf("its answer: %w", err)
+		return nil, fmt.Errorf("its reply: %w", err)
 	}
 	return state, nil
 }

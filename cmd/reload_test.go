@@ -51,7 +51,7 @@ func (f *fixture) state() admin.Config {
 // has waits until the worker has the config with this job, and has refused this many.
 func (f *fixture) has(job string, refused int) {
 	f.t.Helper()
-	eventually(f.t, 20*time.Second, fmt.Sprintf("job %s is there, %d configs are refused", job, refused), func() bool {
+	eventually(f.t, 20*time.Second, fmt.Sprintf("job %s is loaded, %d configs are refused", job, refused), func() bool {
 		for _, j := range ask[[]admin.Job](f.t, f.env, "job", "ls") {
 			if j.Name == job {
 				return f.state().Refused == refused
@@ -235,7 +235,7 @@ func TestPermitsAreChangedByTheirVersion(t *testing.T) {
 	eventually(t, 20*time.Second, "the config is refused", func() bool { return f.state().Refused == 1 })
 	state := f.state()
 	if len(state.Problems) != 1 || !strings.HasSuffix(state.Problems[0].At, "lockstep.yaml:5:11") || state.Problems[0].Code != "bad-permits" || !strings.Contains(state.Problems[0].Message, "raise permits.api.version") {
-		t.Errorf("state %+v, want the permits told", state)
+		t.Errorf("state %+v, want the permits named", state)
 	}
 	diff := func(want string) {
 		t.Helper()
@@ -257,7 +257,7 @@ func TestPermitsAreChangedByTheirVersion(t *testing.T) {
 	}
 	older := writeFile(t, "older.yaml", config("again", "limit: 2, version: 1"))
 	if got, _, _ := runTool(t, f.env, "config", "diff", "-c", older); !strings.Contains(got,
-		"    limit: 3 -> 2\n    version: 2 -> 1\n    it stays 3: a worker has brought version 2, which is newer\n") {
+		"    limit: 3 -> 2\n    version: 2 -> 1\n    it stays 3: a worker has declared version 2, which is newer\n") {
 		t.Errorf("config diff of an older config: %q", got)
 	}
 	if _, stderr, code := runTool(t, f.env, "enqueue", "calls", "--wait=30s"); code != 0 {

@@ -13,8 +13,8 @@ import (
 func (t *tool) root() *cobra.Command {
 	root := group("lockstep", "One cron schedule and one task queue on many workers, each run once",
 		`lockstep runs the same cron schedule and the same task queue on many worker replicas and makes each run happen
-once: before a run starts, its worker takes the job's lock and every resource that the run touches, all or none,
-in Redis. The commands below that look or act work straight on Redis; no worker needs to be there.
+once: before a run starts, its worker acquires the job's lock and every resource that the run touches, all or none,
+in Redis. The commands below that inspect or act work directly on Redis; they need no worker.
 
   lockstep demo             see it work, with nothing else installed
   lockstep start            start a worker`)
@@ -33,11 +33,11 @@ in Redis. The commands below that look or act work straight on Redis; no worker 
 		// A working child has the arguments of its parent, which has already warned.
 		if u := t.flags.redis; t.parent == nil && jobs.SafeURL(u) != u {
 			fmt.Fprintf(t.stderr, "lockstep: warning: --redis %s: the arguments of a process are visible to every user of this host; "+
-				"put the password into a file and name it by --redis-password-file, or the URL into REDIS_URL\n", jobs.SafeURL(u))
+				"put the password into a file and name it with --redis-password-file, or put the URL into REDIS_URL\n", jobs.SafeURL(u))
 		}
 	}
 
-	root.AddGroup(&cobra.Group{ID: "run", Title: "Run:"}, &cobra.Group{ID: "look", Title: "Look and act:"})
+	root.AddGroup(&cobra.Group{ID: "run", Title: "Run:"}, &cobra.Group{ID: "look", Title: "Inspect and act:"})
 	add := func(id string, commands ...*cobra.Command) {
 		for _, cmd := range commands {
 			cmd.GroupID = id

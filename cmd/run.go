@@ -16,7 +16,7 @@ import (
 )
 
 func (t *tool) runCommand() *cobra.Command {
-	return group("run", "Look at runs, cancel them, do them again", "Runs: for a tick of a schedule, for a request, or by hand.",
+	return group("run", "Inspect runs, cancel and retry them", "Runs: for a tick of a schedule, for a request, or started by hand.",
 		t.runLsCommand(), t.runShowCommand(), t.runOutputCommand(), t.runCancelCommand(), t.runRetryCommand())
 }
 
@@ -24,14 +24,15 @@ func (t *tool) runLsCommand() *cobra.Command {
 	var job, state string
 	cmd := &cobra.Command{
 		Use: "ls", Aliases: []string{"list"}, Short: "List runs",
-		Long: `List runs: the outstanding ones first, then the finished ones, the last one first. Outstanding runs are listed by job, the
-latest tick and the newest request of each job first; with --state running by worker, with --state due by queue, and with
---state scheduled or retrying by the time at which they become due. Skipped and missed ticks never were runs: lockstep job
-history lists them, or --state skipped. Lines for many ticks are in the history alone.`,
+		Long: `List runs: the outstanding ones first, then the finished ones, the latest first. Outstanding runs are listed by job,
+the latest tick and the newest request of each job first; with --state running by worker, with --state due by queue,
+and with --state scheduled or retrying by the time at which they become due. Skipped and missed ticks never had
+runs: lockstep job history lists them, and so does --state skipped or missed. Lines that cover many ticks are only
+in the history.`,
 		Args: noArgs,
 	}
-	cmd.Flags().StringVar(&job, "job", "", "of this `JOB` alone")
-	cmd.Flags().StringVar(&state, "state", "", "in this `STATE` alone: scheduled, due, waiting, running, retrying, succeeded, failed, lost, canceled, skipped, missed")
+	cmd.Flags().StringVar(&job, "job", "", "only runs of this `JOB`")
+	cmd.Flags().StringVar(&state, "state", "", "only runs in this `STATE`: scheduled, due, waiting, running, retrying, succeeded, failed, lost, canceled, skipped, missed")
 	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)
 	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, _ []string) error {
 		runs, err := conn.reader.Runs(ctx, admin.RunFilter{Job: job, State: state, Limit: int(*limit)})
@@ -143,7 +144,7 @@ func noRun(id string, err error) error {
 		return err
 	}
 	if jobs.RunID(id).Job() == "" {
-		return fmt.Errorf("no run %q: an id is <job>@<tick> or <job>#<id> (see: lockstep run ls)", id)
+		return fmt.Errorf("no run %q: an ID is <job>@<tick> or <job>#<id> (see: lockstep run ls)", id)
 	}
 	return fmt.Errorf("no run %q: there was none, or it is no longer kept (see: lockstep run ls)", id)
 }
@@ -215,13 +216,13 @@ func waitingFor(r *admin.Run) string {
 func (t *tool) runOutputCommand() *cobra.Command {
 	var follow bool
 	cmd := &cobra.Command{
-		Use: "output RUN", Short: "Print the tail of what the last attempt of a run printed",
-		Long: `Print the tail of what the last attempt of a run printed. It is kept when an attempt has ended, so that of an attempt under
-way is not shown. -f waits for the end of the run and prints the output of each attempt when that has ended, and the outcomes
-of attempts to stderr; its exit code is 5 if the run does not succeed.`,
+		Use: "output RUN", Short: "Print the end of the output of a run's last attempt",
+		Long: `Print the end of the output of a run's last attempt. Output is stored when an attempt ends, so that of a running
+attempt is not shown. -f waits for the end of the run and prints the output of each attempt when it ends, and the
+outcomes of attempts to stderr; its exit code is 5 if the run does not succeed.`,
 		Args: oneArg("a RUN"),
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "wait for the end of the run, and print what each attempt printed")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "wait for the end of the run, and print the output of each attempt")
 	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, args []string) error {
 		id := jobs.RunID(args[0])
 		record, output, err := conn.ledger.Find(ctx, id)
@@ -232,7 +233,7 @@ of attempts to stderr; its exit code is 5 if the run does not succeed.`,
 			return t.follow(ctx, conn, id, 0, t.outputs(record))
 		}
 		if output == "" && !record.State.Final() {
-			fmt.Fprintf(t.stderr, "no output yet: it is kept when an attempt has ended, and the run is %s\n", record.State)
+			fmt.Fprintf(t.stderr, "no output yet: it is stored when an attempt ends, and the run is %s\n", record.State)
 		}
 		return t.write(output)
 	})

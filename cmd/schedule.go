@@ -24,9 +24,9 @@ func (t *tool) scheduleCommand() *cobra.Command {
 	var n int
 	cmd := &cobra.Command{
 		Use:   "schedule EXPR",
-		Short: "Say a schedule in words and list its next times",
-		Long: `Say cron text, or an interval such as 15m, in plain words and list the next times, with clock changes: what a
-job with this schedule would do. Cron text has five fields, or six with the seconds in front; put it in quotes.`,
+		Short: "Describe a schedule in words and list its next times",
+		Long: `Describe cron text, or an interval such as 15m, in plain words and list the next times, with clock changes: when a
+job with this schedule would run. Cron text has five fields, or six with the seconds in front; put it in quotes.`,
 		Example: `  lockstep schedule "0 2 * * *"
   lockstep schedule "30 2 * * *" --timezone Europe/Berlin --from 2027-03-26
   lockstep schedule 90s -n 3`,
@@ -38,7 +38,7 @@ job with this schedule would do. Cron text has five fields, or six with the seco
 		},
 	}
 	cmd.Flags().IntVarP(&n, "number", "n", 10, "how many times to list")
-	cmd.Flags().StringVar(&timezone, "timezone", "UTC", "`ZONE` whose clock the schedule means, such as Europe/Berlin")
+	cmd.Flags().StringVar(&timezone, "timezone", "UTC", "time `ZONE` of the schedule, such as Europe/Berlin")
 	cmd.Flags().StringVar(&from, "from", "", "list the times after this `TIME`, RFC 3339 or in the zone: 2027-03-26T12:00 (default: now)")
 	output := outputFlag(cmd, tables, asJSON, asYAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -110,7 +110,7 @@ func parseTime(text string, zone *time.Location) (time.Time, error) {
 			return at, nil
 		}
 	}
-	return time.Time{}, fmt.Errorf("%q is no time; write 2027-03-26T12:00 or, with an offset, 2027-03-26T12:00:00Z", text)
+	return time.Time{}, fmt.Errorf("%q is not a time; write 2027-03-26T12:00 or, with an offset, 2027-03-26T12:00:00Z", text)
 }
 
 // nextTicks lists at most n ticks after an instant.

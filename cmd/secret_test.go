@@ -54,7 +54,7 @@ jobs:
 	f.await(f.enqueue("traces", "e"), "succeeded")
 	f.await(f.enqueue("prints", "f"), "succeeded")
 	if told.Load() != 1 {
-		t.Errorf("the service was told the secret %d times, want once", told.Load())
+		t.Errorf("the service received the secret %d times, want once", told.Load())
 	}
 	rdb := f.connection().rdb
 	folder, err := rdb.ConfigGet(t.Context(), "dir").Result()

@@ -15,7 +15,7 @@ import (
 func checkServer(ctx context.Context, rdb redis.UniversalClient, log *slog.Logger) error {
 	findings, err := locks.CheckServer(ctx, rdb, 0)
 	if err != nil {
-		log.DebugContext(ctx, "Redis does not tell about itself", "error", err)
+		log.DebugContext(ctx, "could not check Redis", "error", err)
 	}
 	for _, f := range findings {
 		if f.Level == locks.Fatal {

@@ -61,8 +61,8 @@ func TestWorkerAtAnAddressThatOthersReach(t *testing.T) {
 			for path, want := range map[string][2]int{
 				"/": {test.page, test.known}, "/api/v1/jobs": {test.page, test.known}, "/readyz": {200, 200}, "/livez": {200, 200}, "/metrics": {200, 200},
 			} {
-				if nobody, known := status(t, page, path, ""), status(t, page, path, "of-a-test"); [2]int{nobody, known} != want {
-					t.Errorf("%s: nobody gets %d and who knows the password %d, want %v", path, nobody, known, want)
+				if without, with := status(t, page, path, ""), status(t, page, path, "of-a-test"); [2]int{without, with} != want {
+					t.Errorf("%s: status %d without the password and %d with it, want %v", path, without, with, want)
 				}
 			}
 			write(t, config, jobNamed("after"))

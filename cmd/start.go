@@ -33,26 +33,27 @@ func (t *tool) startCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "start",
 		Short: "Start a worker",
-		Long: `Start a worker: it shares schedule and queue with all workers of the same Redis and namespace, and serves the admin page
-at admin.listen. SIGINT and SIGTERM drain it: it takes nothing new, and runs that take longer than
-worker.drain_timeout are handed back. A second signal hands them back at once. Both end with exit code 0. A Go handler
-that ignores the end of its context has 3s more, or a fifth of a lease below 15s; then the process ends, and its run is
-handed back all the same.
+		Long: `Start a worker. It shares the schedule and the queue with all workers of the same Redis and namespace, and serves
+the admin page on admin.listen. SIGINT and SIGTERM drain it: it takes no new runs, and hands back runs that take
+longer than worker.drain_timeout. A second signal hands them back at once. Both end with exit code 0. A Go handler
+that ignores the end of its context gets 3s more, or a fifth of a lease below 15s; then the process exits, and its
+run is handed back anyway.
 
-SIGHUP has it read its config again, and so have changes of the files with --watch; see lockstep config reload.
+SIGHUP makes it reload its config, and so do changes of the files with --watch; see lockstep config reload.
 
-The work is done by a second process, which this one starts. When that one crashes, this one kills what it has left and
-ends its session, so that other workers go on with its runs at once, and starts another; five crashes in a minute end it.
+A second process, which this one starts, does the work. If it crashes, this one kills everything that it left behind
+and ends its session, so that other workers take over its runs at once, and starts another; five crashes within a
+minute end it.
 
-The handlers of a program of your own may need what its OnStart opens. When that fails, the worker takes no run and exits
-with 1.`,
+The handlers of a program of your own may need what its OnStart opens. If OnStart fails, the worker takes no runs
+and exits with 1.`,
 		Example: `  lockstep start -c lockstep.yaml --concurrency 16`,
 		Args:    noArgs,
 	}
 	flags := cmd.Flags()
 	flags.Int("concurrency", 0, "how many attempts run at a time, `N` (default: worker.concurrency, 8)")
 	flags.String("queues", "", "`QUEUES` to serve, with their weights: critical=6,default=3 (default: worker.queues)")
-	flags.BoolVar(&watch, "watch", false, "read the config again when its files change")
+	flags.BoolVar(&watch, "watch", false, "reload the config when its files change")
 	flags.BoolVar(&inDemo, "demo-worker", false, "be a worker of lockstep demo")
 	_ = flags.MarkHidden("demo-worker") // fails only for an unknown flag
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -70,7 +71,7 @@ with 1.`,
 		}
 		paths := configs.Find(t.flags.config, nil)
 		if len(paths) == 0 {
-			return refuse("no config: name a file with -c, set LOCKSTEP_CONFIG, or write ./lockstep.yaml (to look around first: lockstep demo)")
+			return refuse("no config: name a file with -c, set LOCKSTEP_CONFIG, or write ./lockstep.yaml (to try it first: lockstep demo)")
 		}
 		options := t.loadOptions(cmd, paths)
 		options.Inputs = new(configs.Inputs)
@@ -126,7 +127,7 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	}
 	background := context.WithoutCancel(ctx) // for what must stay until the worker has drained
 	if settings.Redis.URL == embedded {
-		log.WarnContext(ctx, "redis.url is embedded: this is one process with a Redis of its own inside, and all is gone when it ends")
+		log.WarnContext(ctx, "redis.url is embedded: this is one process with its own Redis inside, and all data is lost when it exits")
 		mini, err := startEmbedded()
 		if err != nil {
 			return err
@@ -182,7 +183,7 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 		return err
 	}
 	operator := admin.NewOperator(conn.ledger, queues, w.Deliver, func(err error) {
-		log.WarnContext(ctx, "a delivery is not pushed, the sweep will repeat it", "error", err)
+		log.WarnContext(ctx, "could not push a delivery, the sweep will repeat it", "error", err)
 	})
 	server, err := admin.New(admin.Options{
 		Reader: conn.reader, Operator: operator, SignIn: signIn, Hosts: settings.Admin.Hosts, Ticket: options.Ticket, Unready: w.Unready, Worker: func() string { return string(w.ID()) }, Logger: log,
@@ -193,7 +194,7 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 		return err
 	}
 	if url := "http://" + listener.Addr().String(); signIn.Closed() {
-		log.WarnContext(ctx, "only /livez, /readyz and /metrics are served: others reach this address, and admin.auth.mode is none", "url", url)
+		log.WarnContext(ctx, "only /livez, /readyz and /metrics are served: other hosts can reach this address, and admin.auth.mode is none", "url", url)
 	} else {
 		log.InfoContext(ctx, "admin page is served", "url", url, "auth", signIn.Mode())
 	}
@@ -238,7 +239,7 @@ func runPrepared(ctx context.Context, handlers *jobs.Registry, parent *upward, r
 	defer func() { err = errors.Join(err, stopHandlers(context.WithoutCancel(ctx), handlers)) }()
 	if err := handlers.Start(ctx); err != nil {
 		parent.hindered(err)
-		return interruptedIsFine(ctx, fmt.Errorf("the worker cannot begin: %w", err))
+		return interruptedIsFine(ctx, fmt.Errorf("the worker cannot start: %w", err))
 	}
 	return run(ctx)
 }
@@ -256,7 +257,7 @@ func stopHandlers(ctx context.Context, handlers *jobs.Registry) error {
 	case err := <-stopped:
 		return err
 	case <-timer.C:
-		return fmt.Errorf("OnStop: a function goes on %s after its context has ended", stopLimit/5)
+		return fmt.Errorf("OnStop: a function still runs %s after its context has ended", stopLimit/5)
 	}
 }
 
@@ -266,14 +267,14 @@ func sayWhatIsSigned(ctx context.Context, settings configs.Redis, keys *jobs.Key
 		log.WarnContext(ctx, "definitions are not signed: "+unsignedMeans, "remedy", "set redis.sign_key_file in every worker and command line")
 		return
 	}
-	log.InfoContext(ctx, "definitions are signed, and runs with others are refused", "key", keys.ID(), "keys_accepted", keys.Count())
+	log.InfoContext(ctx, "definitions are signed, and runs without a valid signature are refused", "key", keys.ID(), "keys_accepted", keys.Count())
 	for _, path := range settings.ExposedKeys() {
 		log.WarnContext(ctx, "other users of this host may read the key that signs definitions", "file", path, "remedy", "chmod 600 "+path)
 	}
 }
 
 // unsignedMeans is the consequence of having no key.
-const unsignedMeans = "any client that can write to this Redis can have any command run on every worker, and read the files that workers may read"
+const unsignedMeans = "any client that can write to this Redis can run any command on every worker, and read the files that workers can read"
 
 // newSignIn returns the check that lets requests in, as configured. Its error is a config error.
 func newSignIn(settings configs.Admin, log *slog.Logger) (*admin.SignIn, error) {
@@ -357,7 +358,7 @@ func warnOfHandlers(ctx context.Context, definitions []*jobs.Job, handlers *jobs
 		if job.Handler == "" || handlers.Has(job.Handler) {
 			continue
 		}
-		log.WarnContext(ctx, "a job's handler is not in this binary: other workers have to run it", "job", job.Name,
+		log.WarnContext(ctx, "a job's handler is not in this binary: other workers must run it", "job", job.Name,
 			"handler", job.Handler, "handlers_here", handlers.Names())
 	}
 }

@@ -33,7 +33,7 @@ func TestWorkerWithAnEmbeddedRedisNeedsNothingElse(t *testing.T) {
 	worker := launch(t, env, "start", "-c", config, "--redis", "embedded")
 	page := pageOf(t, worker)
 	if !strings.Contains(worker.stderr.String(), "redis.url is embedded: this is one process") {
-		t.Errorf("no warning that all is gone with the process: %s", worker.stderr)
+		t.Errorf("no warning that all data is lost with the process: %s", worker.stderr)
 	}
 	if stdout, stderr, code := runTool(t, append(env, "LOCKSTEP_ADMIN__LISTEN="+page), "health"); code != 0 {
 		t.Errorf("health: exit code %d, %s%s", code, stdout, stderr)
@@ -44,7 +44,7 @@ func TestWorkerWithAnEmbeddedRedisNeedsNothingElse(t *testing.T) {
 		t.Errorf("exit code %d after SIGTERM, want 0", got)
 	}
 	if _, _, code := runTool(t, append(env, "LOCKSTEP_ADMIN__LISTEN="+page), "health"); code != exitFailed {
-		t.Errorf("health of a worker that is gone: exit code %d, want %d", code, exitFailed)
+		t.Errorf("health of a worker that has exited: exit code %d, want %d", code, exitFailed)
 	}
 }
 

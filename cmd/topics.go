@@ -11,46 +11,46 @@ func topics() []*cobra.Command {
 			Long: `Exit codes:
 
     0  ok
-    1  it failed                                          doctor: or something is wrong
+    1  failed                                             doctor: or something is wrong
     2  wrong usage, or refused                            also: Redis holds data of a format that this build does not know
     3  the config has errors                              check, config, start; check --strict: or warnings
-    4  Redis is not reachable
-    5  the run that was waited for did not succeed        enqueue --wait, job run --wait
-   75  the lock was not to be had in time                 lock exec
-   76  the lock was lost, and the command was ended       lock exec; also when the one of LOCKSTEP_HOLD was
+    4  Redis is unreachable
+    5  the awaited run did not succeed                    enqueue --wait, job run --wait, run output -f
+   75  could not get the lock in time                     lock exec
+   76  the lock was lost, and the command was ended       lock exec; also if the hold of LOCKSTEP_HOLD was lost
   124  --wait timed out                                   enqueue --wait=D, job run --wait=D
   130  interrupted
 
-lock exec else ends with the code of its command: 128+n when signal n ended it, 127 when there is no such
-program, 126 when it cannot be executed. start and demo end with 0 when a signal asked them to end.`,
+Otherwise, lock exec exits with the code of its command: 128+n if signal n ended it, 127 if the program does not exist,
+126 if it cannot be executed. start and demo exit with 0 when a signal asks them to end.`,
 		},
 		{
 			Use:   "environment",
-			Short: "The environment variables that are read and given",
+			Short: "Environment variables that lockstep reads and sets",
 			Long: `Read by lockstep:
 
-  LOCKSTEP_CONFIG          config files and folders, parted like $PATH; -c goes before it
+  LOCKSTEP_CONFIG          config files and folders, separated like $PATH; -c overrides it
   LOCKSTEP_REDIS__URL      any setting of a config file: a double underscore nests, so that
-  LOCKSTEP_WORKER__QUEUES  is worker.queues, as critical=6,default=3. These go before the files, flags before these.
-  REDIS_URL                the same as LOCKSTEP_REDIS__URL, which goes before it
-  LOCKSTEP_HOLD            by lock exec: the hold that it works under, see below; it asks only for what that has not
-  NO_COLOR                 if it is not empty, nothing is coloured
+  LOCKSTEP_WORKER__QUEUES  is worker.queues, as critical=6,default=3. These override the files, and flags override these.
+  REDIS_URL                the same as LOCKSTEP_REDIS__URL, which overrides it
+  LOCKSTEP_HOLD            for lock exec: the hold that it runs under, see below; it requests only what that does not have
+  NO_COLOR                 if it is not empty, output has no colors
 
 A command job inherits the variables of its worker that worker.env names (by default PATH, HOME, USER, LOGNAME, SHELL,
-LANG, LANGUAGE, LC_*, TZ, TMPDIR, HOSTNAME, SSL_CERT_FILE, SSL_CERT_DIR), never REDIS_URL or a setting. The env of the job
-adds to these, and it gets:
+LANG, LANGUAGE, LC_*, TZ, TMPDIR, HOSTNAME, SSL_CERT_FILE, SSL_CERT_DIR), but never REDIS_URL or a setting. The env of the
+job is added to these. The command also gets:
 
   LOCKSTEP_JOB             the name of the job
-  LOCKSTEP_RUN_ID          the id of the run
+  LOCKSTEP_RUN_ID          the ID of the run
   LOCKSTEP_ATTEMPT         1 for the first attempt of the run, one more for each further one
-  LOCKSTEP_TICK            the due time the run is for, RFC 3339 in UTC; empty without one
+  LOCKSTEP_TICK            the due time of the run, RFC 3339 in UTC; empty if it has none
   LOCKSTEP_ARGS            the arguments, as JSON
-  LOCKSTEP_ARGS_FILE       in its place, when they are too large for a variable (on Linux 128 KiB): a file that has them
+  LOCKSTEP_ARGS_FILE       set instead of LOCKSTEP_ARGS if they are too large for a variable (128 KiB on Linux): a file
   LOCKSTEP_IDEMPOTENCY_KEY the same for all attempts of the run
   LOCKSTEP_TOKEN           the fencing token: it grows with every grant of the locks
-  LOCKSTEP_LOCKS           the names of what is held, as a JSON array
-  LOCKSTEP_HOLD            the id of the hold; of a lock exec inside another one, all of them, the innermost first
-  LOCKSTEP_WORKER          the id of the worker
+  LOCKSTEP_LOCKS           the names of the locks that are held, as a JSON array
+  LOCKSTEP_HOLD            the ID of the hold; for a lock exec inside another one, all IDs, the innermost first
+  LOCKSTEP_WORKER          the ID of the worker
   TRACEPARENT              the W3C trace context
 
 The command of lock exec gets LOCKSTEP_TOKEN, LOCKSTEP_LOCKS, LOCKSTEP_HOLD and LOCKSTEP_WORKER.`,
@@ -60,30 +60,30 @@ The command of lock exec gets LOCKSTEP_TOKEN, LOCKSTEP_LOCKS, LOCKSTEP_HOLD and 
 			Short: "What is promised, and what is not",
 			Long: `Promised:
 
-  Every tick is accounted for: each due time of each job has one record and one final outcome, whatever the number of
-  replicas, their clocks and their restarts.
-  One holder: two workers never both act on one lock. A worker's context ends, and its child processes are killed, before
-  its lease can pass to another.
+  Every tick is accounted for: each due time of each job has one record and one final outcome, for any number of
+  replicas, whatever their clocks, and through restarts.
+  One holder: no two workers act on one lock at the same time. A worker's context ends, and its child processes are
+  killed, before its lease can pass to another worker.
   Finished means finished: a run whose outcome is recorded never runs again, however often it is delivered.
-  A crash is not a retry: when a worker dies or loses its lease, another one reruns its runs, or marks them lost, as the
-  jobs' on_crash says. Only a death, which the worker's parent process reports, counts as a crash; a lost lease, as in an
-  outage of Redis, counts as nothing. Crashes are counted apart from failures.
-  Every attempt can be fenced: it has a token that only grows, and an idempotency key that stays the same over all attempts
-  of a run.
+  A crash is not a retry: when a worker dies or loses its lease, another one reruns its runs or marks them lost, as the
+  jobs' on_crash says. Only a death, which the worker's parent process reports, counts as a crash. A lost lease, as in an
+  outage of Redis, counts as neither a crash nor a failure. Crashes are counted separately from failures.
+  Every attempt can be fenced: it carries a token that only grows, and an idempotency key that is the same for all
+  attempts of a run.
 
-This rests on: Redis keeps its data and its clock is not stepped forward, the rates of clocks agree within 0.1 %, and a
-handler reacts to the end of its context within a fifth of the lease (3 seconds at most).
+This assumes that Redis keeps its data, that its clock is not stepped forward, that clock rates agree within 0.1 %, and
+that a handler reacts to the end of its context within a fifth of the lease (at most 3 seconds).
 
 Not promised:
 
-  Exactly-once effects on something that checks neither the token nor the key: a process can be paused in the middle of a
-  write for longer than any lease. The guards in lockstep/locks/guard check them, in SQL, Redis and HTTP.
-  Stopping Go code that ignores its context, but by the end of its process. Command jobs can be killed, and are.
-  One holder, when a person says otherwise: lock release --force passes a lock on without waiting for its holder.
-  One holder, while two masters answer: with Sentinel or Cluster, set min-replicas-to-write 1. lockstep doctor checks it.
-  Anything that no live worker knew, when Redis loses its data: run it with persistence. lockstep doctor checks that.
-  Protection from clients that may write to Redis: a sign key keeps their commands from the workers, and nothing keeps them
-  from deleting records or freeing locks.`,
+  Exactly-once effects on a target that checks neither the token nor the key: a process can be paused in the middle of a
+  write for longer than any lease. The guards in lockstep/locks/guard check them, for SQL, Redis and HTTP.
+  Stopping Go code that ignores its context, except by ending its process. Command jobs can be killed, and are.
+  One holder after an operator overrides the lock: lock release --force passes it on without waiting for its holder.
+  One holder while two masters answer: with Sentinel or Cluster, set min-replicas-to-write 1. lockstep doctor checks it.
+  Anything that no live worker knew when Redis loses its data: run it with persistence. lockstep doctor checks that.
+  Protection from clients that can write to Redis: a sign key keeps their commands from the workers, but nothing keeps
+  them from deleting records or freeing locks.`,
 		},
 	}
 }

@@ -30,13 +30,13 @@ type address struct {
 func parseURL(text string) (*address, error) {
 	scheme, rest, ok := strings.Cut(text, "://")
 	if !ok {
-		return nil, errors.New("it is no URL of a Redis")
+		return nil, errors.New("it is not a Redis URL")
 	}
 	a := &address{scheme: scheme}
 	rest, query, _ := strings.Cut(rest, "?")
 	parameters, err := url.ParseQuery(query)
 	if err != nil {
-		return nil, fmt.Errorf("the part behind the ? is not key=value")
+		return nil, fmt.Errorf("the part after the ? is not key=value")
 	}
 	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
 		user, password, _ := strings.Cut(rest[:at], ":")

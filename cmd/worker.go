@@ -18,7 +18,7 @@ import (
 )
 
 func (t *tool) workerCommand() *cobra.Command {
-	return group("worker", "Look at workers, drain them", "The replicas that are there, and what each runs.",
+	return group("worker", "Inspect workers, drain them", "The replicas and their runs.",
 		t.workerLsCommand(), t.workerShowCommand(), t.workerDrainCommand())
 }
 
