@@ -80,7 +80,7 @@ func TestRightsHaveEveryCommandOfTheScripts(t *testing.T) {
 	}
 }
 
-func TestAReaderAndAProducerHaveNoCommandTooMany(t *testing.T) {
+func TestReaderAndProducerHaveNoExtraCommands(t *testing.T) {
 	t.Parallel()
 	reader, producer := roleNamed(t, "reader"), roleNamed(t, "producer")
 	for _, write := range slices.Concat(aclWrite, aclServe, aclSend) {

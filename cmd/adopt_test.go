@@ -9,9 +9,9 @@ import (
 	"github.com/hibiken/asynq"
 )
 
-// TestPlainAsynqClientsTasksRunOnce sends tasks to a fleet from a program that uses only asynq, and
+// TestTasksOfPlainAsynqClientsRunOnce sends tasks to a fleet from a program that uses only asynq, and
 // kills a worker that runs some of them.
-func TestPlainAsynqClientsTasksRunOnce(t *testing.T) {
+func TestTasksOfPlainAsynqClientsRunOnce(t *testing.T) {
 	t.Parallel()
 	f, server := newPack(t, `
 worker: {queues: {default: 2, low: 1}}

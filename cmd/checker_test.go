@@ -685,8 +685,8 @@ func TestCheckerFindsPlantedFaults(t *testing.T) {
 	}
 }
 
-// TestTriggersOfFleets checks firesAt at the seconds around a minute.
-func TestTriggersOfFleets(t *testing.T) {
+// TestCheckerKnowsTheTriggersOfFleets checks firesAt at the seconds around a minute.
+func TestCheckerKnowsTheTriggersOfFleets(t *testing.T) {
 	t.Parallel()
 	for trigger, want := range map[string]string{
 		`every: 3s`:                       "57 60 63",

@@ -215,7 +215,7 @@ func TestSlowDemoIsNotForgotten(t *testing.T) {
 	}
 }
 
-func TestDemoRefusesWhatCannotBe(t *testing.T) {
+func TestDemoRefusesInvalidFlags(t *testing.T) {
 	t.Parallel()
 	env := toolEnv(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -89,7 +89,7 @@ func TestFailedOnStartEndsTheWorker(t *testing.T) {
 
 // If a database is down when a crashed worker is replaced, the parent does not exit; a child starts
 // when the database is back.
-func TestOnStartIsTriedAgainAfterACrash(t *testing.T) {
+func TestOnStartIsRetriedAfterACrash(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	f, _ := newPack(t, `jobs: {works: {command: ["true"]}}`, long, withHandlers+"=1", hooksIn+"="+folder)

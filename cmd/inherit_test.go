@@ -72,7 +72,7 @@ jobs:
 }
 
 // A password in the arguments is visible to every user of the host; one in a file is not.
-func TestPasswordInTheArgumentsIsWarnedOf(t *testing.T) {
+func TestPasswordInTheArgumentsCausesAWarning(t *testing.T) {
 	t.Parallel()
 	const secret = "hunter2-5f0c81"
 	server := redistest.New(t, redistest.Options{})
@@ -151,7 +151,7 @@ func TestLockExecDeclaresThePermitsOfItsConfig(t *testing.T) {
 }
 
 // check and doctor warn of files that others can read or write.
-func TestRightsOfFilesAreLookedAt(t *testing.T) {
+func TestFilePermissionsAreChecked(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
 	folder := t.TempDir()

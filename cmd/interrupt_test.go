@@ -9,7 +9,7 @@ import (
 )
 
 // One signal ends a command, even one that reads from a pipe.
-func TestCommandThatReadsAPipeHearsASignal(t *testing.T) {
+func TestSignalEndsACommandThatReadsAPipe(t *testing.T) {
 	t.Parallel()
 	pipe := filepath.Join(t.TempDir(), "pipe.yaml")
 	must(t, syscall.Mkfifo(pipe, 0o600))

@@ -34,7 +34,7 @@ func readmeFences(t *testing.T) []fence {
 	return fences
 }
 
-func TestReadmeCommandsAreTheTools(t *testing.T) {
+func TestReadmeCommandsExist(t *testing.T) {
 	t.Parallel()
 	makefile, err := os.ReadFile("../Makefile")
 	if err != nil {
@@ -94,7 +94,7 @@ func words(line string) []string {
 	return out
 }
 
-func TestReadmeConfigIsRight(t *testing.T) {
+func TestReadmeConfigIsValid(t *testing.T) {
 	t.Parallel()
 	defined := 0
 	for _, f := range readmeFences(t) {

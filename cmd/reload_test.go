@@ -154,7 +154,7 @@ func TestSwappedLinkIsReloaded(t *testing.T) {
 	f.has("again", 0)
 }
 
-func TestFileThatIsGoneForAMomentIsReloadedWhenItIsBack(t *testing.T) {
+func TestFileThatIsMissingForAMomentIsReloaded(t *testing.T) {
 	t.Parallel()
 	f := watchedWorker(t, single(t))
 	must(t, os.Remove(f.config))
@@ -221,7 +221,7 @@ func TestBrokenConfigChangesNothingUntilItIsMended(t *testing.T) {
 }
 
 // All workers share one limit: changing it takes a new version.
-func TestPermitsAreChangedByTheirVersion(t *testing.T) {
+func TestPermitLimitChangesWithItsVersion(t *testing.T) {
 	t.Parallel()
 	config := func(job, permit string) string {
 		return jobNamed(job) + "  calls: {command: [\"true\"], lock: {permits: {api: 1}}}\npermits: {api: {" + permit + "}}\n"
@@ -266,7 +266,7 @@ func TestPermitsAreChangedByTheirVersion(t *testing.T) {
 }
 
 // Without --watch, a worker reloads when told to; running runs continue as they began.
-func TestRunKeepsTheDefinitionItBeganWith(t *testing.T) {
+func TestRunKeepsTheDefinitionItStartedWith(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
 	gate := filepath.Join(t.TempDir(), "gate")

@@ -12,9 +12,9 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// TestACommandThatNoKeySignedIsNotRun acts as a client that can write to Redis, has no key, and
+// TestUnsignedCommandIsNotRun acts as a client that can write to Redis, has no key, and
 // asks for commands of its own.
-func TestACommandThatNoKeySignedIsNotRun(t *testing.T) {
+func TestUnsignedCommandIsNotRun(t *testing.T) {
 	t.Parallel()
 	const key = "LOCKSTEP_REDIS__SIGN_KEY=0123456789abcdef0123456789abcdef"
 	dir := t.TempDir()
@@ -102,7 +102,7 @@ jobs:
 	}
 }
 
-func TestAKeyIsShownNowhereAndABadOneEndsTheStart(t *testing.T) {
+func TestKeyIsNeverShownAndABadOnePreventsTheStart(t *testing.T) {
 	t.Parallel()
 	const key = "0123456789abcdef0123456789abcdef"
 	server := redistest.New(t, redistest.Options{})

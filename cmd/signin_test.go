@@ -37,7 +37,7 @@ func status(t *testing.T, page, path, password string) int {
 
 // With or without a sign-in, the command line can reload the config: access to Redis is what
 // counts.
-func TestWorkerAtAnAddressThatOthersReach(t *testing.T) {
+func TestWorkerOnAPublicAddress(t *testing.T) {
 	t.Parallel()
 	password := writeFile(t, "password", "of-a-test\n")
 	for name, test := range map[string]struct {

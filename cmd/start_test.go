@@ -136,7 +136,7 @@ func TestHTTPJobSendsItsRequest(t *testing.T) {
 }
 
 // A Redis that accepts connections and does not reply is reported in time too.
-func TestHangingRedisIsNotReachable(t *testing.T) {
+func TestHangingRedisIsUnreachable(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
 	if err := server.Pause(); err != nil {
@@ -151,7 +151,7 @@ func TestHangingRedisIsNotReachable(t *testing.T) {
 }
 
 // A Redis that is lost between the first check and the opening of the session is also unreachable.
-func TestRedisThatIsLostDuringTheStartIsNotReachable(t *testing.T) {
+func TestRedisLostDuringTheStartIsUnreachable(t *testing.T) {
 	t.Parallel()
 	proxy := redistest.New(t, redistest.Options{}).Proxy(t)
 	proxy.Set(redistest.Faults{LoseReplies: 1, Commands: []string{"evalsha", "eval"}})
@@ -162,7 +162,7 @@ func TestRedisThatIsLostDuringTheStartIsNotReachable(t *testing.T) {
 	}
 }
 
-func TestInterruptedWaitIsNoFailure(t *testing.T) {
+func TestInterruptedWaitIsNotAFailure(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
 	config := writeFile(t, "lockstep.yaml", `jobs: {a: {command: ["true"]}}`)
@@ -176,7 +176,7 @@ func TestInterruptedWaitIsNoFailure(t *testing.T) {
 }
 
 // A program that reads a worker's log as JSON can read its last line too.
-func TestLastMessageOfAWorkerIsInItsLogsFormat(t *testing.T) {
+func TestLastMessageOfAWorkerHasItsLogFormat(t *testing.T) {
 	t.Parallel()
 	config := writeFile(t, "lockstep.yaml", "redis: {url: redis://127.0.0.1:1}\nlog: {format: json}\n")
 	_, stderr, code := runTool(t, toolEnv(t), "start", "-c", config)

@@ -87,7 +87,7 @@ func TestNearNames(t *testing.T) {
 }
 
 // Text from a command or a request must not move the cursor or fake a line of a table.
-func TestTextFromOthersStaysOnItsLine(t *testing.T) {
+func TestForeignTextStaysOnItsLine(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
 		"a\nb\r\tc": "a b  c", "\x1b[31mred\x1b[0m": "\x1b[31mred\x1b[0m", "\x1b[2Jgone": " [2Jgone", "\x1b]0;title\x07": " ]0;title ", "\u009b2J": " 2J", "ä": "ä",
@@ -111,7 +111,7 @@ func TestTableLinesUp(t *testing.T) {
 }
 
 // YAML without quotes must not turn strings into other types.
-func TestYAMLKeepsTextsTexts(t *testing.T) {
+func TestYAMLKeepsStrings(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer
 	value := map[string]any{"b": []any{}, "c": map[string]any{}, "n": 7, "null": nil, "t": "1795222800123456", "u": "yes: no", "v": "null", "w": "2027-01-01", "x": "a\nb", "y": "#", "z": true}
