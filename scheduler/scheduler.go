@@ -21,8 +21,10 @@ const (
 	pauseEvery     = time.Second     // between two looks of the worker on duty at which queues are paused
 	driftEvery     = 5 * time.Second // between two times that definitions are registered again which have drifted
 	unservedRounds = 5               // of pauseEvery between two looks for due runs in queues that no worker serves
-	unservedQueues = 64              // queues with due runs that are looked at then
-	unservedRuns   = 200             // due runs of each
+	unservedQueues = 64              // queues with due runs that are examined then
+	unservedRuns   = 200             // due runs that are read together
+	unservedWaits  = 100             // waiting runs that are
+	unservedPages  = 5               // of either that are read of one queue
 
 	leaveLimit = time.Second            // for telling others that this worker carries its definitions no more
 	dutyEvery  = 500 * time.Millisecond // who has duty reads, and sweeps, more often
@@ -109,6 +111,8 @@ type Scheduler struct {
 	asked       time.Time       // when definitions that had drifted were registered again
 	unsure      bool            // that is to be done once more
 
+	unserved unserved // the goroutine of pauses' alone
+
 	duty atomic.Bool   // whether this worker creates first and sweeps
 	wake chan struct{} // asks for a sweep; buffer of one: wake-ups may merge
 
@@ -128,7 +132,8 @@ func New(o Options) (*Scheduler, error) {
 		return nil, err
 	}
 	s := &Scheduler{o: o, often: repeats.New(o.Logger, "call"), againLog: repeats.New(o.Logger, "reason"), againCount: make(map[string]*atomic.Int64),
-		set: set, revision: -1, wake: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
+		set: set, revision: -1, wake: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		unserved: unserved{due: make(map[string]string), waiting: make(map[string]string)}}
 	for _, reason := range Reasons {
 		s.againCount[reason] = new(atomic.Int64)
 	}
@@ -439,43 +444,88 @@ func (s *Scheduler) pauses(ctx context.Context) {
 	}
 }
 
-// moveUnserved looks for due runs in queues that no worker serves, because the queue of their job was renamed, or is served no
+// An unserved is where the search for runs in queues that no worker serves continues. It belongs to the goroutine of pauses.
+type unserved struct {
+	queue        string            // the queue names that follow it are next
+	due, waiting map[string]string // by queue: the runs that follow this place are next
+	paused       []string          // the queues that were paused when that was last read
+}
+
+// moveUnserved looks for runs in queues that no worker serves, because the queue of their job was renamed, or is not served any
 // more. Those that never started move to the queue that the job has now, except adopted ones whose senders chose their queue.
+// A waiting run becomes due by an offer and moves then; in a paused queue it gets none, so it moves while it waits.
 func (s *Scheduler) moveUnserved(ctx context.Context) {
 	call, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
-	queues, err := s.o.Ledger.DueQueues(call, unservedQueues, unservedRuns)
-	if err != nil {
-		s.failed(ctx, "look for runs in queues that no worker serves", err)
-		return
-	}
-	if len(queues) == 0 {
-		return
-	}
 	served, err := s.o.Served(call)
 	if err != nil {
 		s.failed(ctx, "look which queues are served", err)
 		return
 	}
-	for _, q := range queues {
-		if served[q.Name] {
-			continue
-		}
-		due, err := s.o.Ledger.Requeue(call, q.Oldest)
-		if err != nil {
-			s.failed(ctx, "move runs to another queue", err)
+	at := &s.unserved
+	names, err := s.o.Ledger.DueNames(call, at.queue, unservedQueues)
+	if err != nil {
+		s.failed(ctx, "look for runs in queues that no worker serves", err)
+		return
+	}
+	if at.queue = ""; len(names) == unservedQueues {
+		at.queue = names[len(names)-1]
+	}
+	for _, queue := range names {
+		if !served[queue] && !s.moveFrom(call, queue, at.due, unservedRuns, s.o.Ledger.DueRuns) {
 			return
 		}
-		if len(due) > 0 {
-			s.often.InfoContext(ctx, "runs were moved from a queue that no worker serves to that of their job", "call", "move from "+q.Name,
-				"queue", q.Name, "runs", len(due), "run", due[0].Run, "to", due[0].Queue)
-			s.o.Deliver(ctx, due)
-		}
-		if left := q.Due - len(due); left > 0 && len(q.Oldest) > 0 {
-			s.often.WarnContext(ctx, "runs are due in a queue that no worker serves", "call", "unserved "+q.Name, "queue", q.Name, "runs", left,
-				"oldest", q.Oldest[0].ID)
+	}
+	for _, queue := range at.paused {
+		if !served[queue] && !s.moveFrom(call, queue, at.waiting, unservedWaits, s.o.Ledger.WaitingRuns) {
+			return
 		}
 	}
+}
+
+// moveFrom moves runs of a queue that no worker serves. It reads page after page until one has runs that move, some pages at
+// most, and continues behind these the next time: runs that stay where they are hold up no others. It returns false after an
+// error.
+func (s *Scheduler) moveFrom(ctx context.Context, queue string, places map[string]string, most int,
+	read func(ctx context.Context, queue, after string, most int) (ledger.RunPage, error),
+) bool {
+	left := 0
+	var oldest jobs.RunID
+	for range unservedPages {
+		first := places[queue] == ""
+		page, err := read(ctx, queue, places[queue], most)
+		if err != nil {
+			s.failed(ctx, "look for runs in queues that no worker serves", err)
+			return false
+		}
+		if first && len(page.Runs) > 0 {
+			oldest = page.Runs[0].ID
+		}
+		moved, due, err := s.o.Ledger.Requeue(ctx, page.Runs)
+		if len(due) > 0 {
+			s.o.Deliver(ctx, due)
+		}
+		if err != nil {
+			s.failed(ctx, "move runs to another queue", err)
+			return false
+		}
+		if len(moved) > 0 {
+			s.often.InfoContext(ctx, "runs were moved from a queue that no worker serves to that of their job", "call", "move from "+queue,
+				"queue", queue, "runs", len(moved), "run", moved[0].Run, "to", moved[0].Queue)
+		}
+		left = page.All - len(moved)
+		if places[queue] = page.Next; page.Next == "" {
+			delete(places, queue)
+		}
+		if len(moved) > 0 || page.Next == "" {
+			break
+		}
+	}
+	if left > 0 && oldest != "" {
+		s.often.WarnContext(ctx, "runs are due in a queue that no worker serves", "call", "unserved "+queue, "queue", queue, "runs", left,
+			"oldest", oldest)
+	}
+	return true
 }
 
 func (s *Scheduler) comparePauses(ctx context.Context) {
@@ -486,6 +536,7 @@ func (s *Scheduler) comparePauses(ctx context.Context) {
 		s.failed(ctx, "look for paused queues", err)
 		return
 	}
+	s.unserved.paused = paused
 	due, err := s.o.Ledger.QueuesPaused(call, paused)
 	if err != nil {
 		s.failed(ctx, "keep back runs of paused queues", err)

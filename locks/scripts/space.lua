@@ -451,6 +451,25 @@ local function space()
     return S.back[name]
   end
 
+  -- obey puts a wait of the space into its queues if its class may get offers, else takes it out.
+  local function obey(id, wait)
+    local names, items = bundle(wait, W_ITEMS)
+    local state = kept(wait[6]) and 'k' or 'w'
+    if state == 'w' and wait[4] == 'k' and S.unfit(items) then -- the limit was lowered meanwhile
+      S.dismiss(wait)
+    elseif wait[4] ~= state and (wait[4] == 'w' or wait[4] == 'k') then
+      wait[4] = state
+      store(id, wait)
+      if state == 'k' then
+        call('ZREM', Q, unpack(queued(wait, id)))
+      else
+        enter(wait, id)
+        S.reach(wait)
+      end
+      unbar(names, wait)
+    end
+  end
+
   -- align brings the waits of a class into line with it: out of all queues, so that they block no
   -- request and cost nothing, or back to their old places. It handles at most `left` of them, and
   -- returns how many it handled.
@@ -466,22 +485,7 @@ local function space()
         ticket = at
         break
       end
-      local wait = S.wait(id)
-      local state = kept(name) and 'k' or 'w'
-      local _, items = bundle(wait, W_ITEMS)
-      if state == 'w' and wait[4] == 'k' and S.unfit(items) then -- the limit was lowered meanwhile
-        S.dismiss(wait)
-      elseif wait[4] ~= state and (wait[4] == 'w' or wait[4] == 'k') then
-        wait[4] = state
-        store(id, wait)
-        if state == 'k' then
-          call('ZREM', Q, unpack(queued(wait, id)))
-        else
-          enter(wait, id)
-          S.reach(wait)
-        end
-        unbar(bundle(wait, W_ITEMS), wait)
-      end
+      obey(id, S.wait(id))
       ticket = at .. '\1'
     end
     if left <= #members then
@@ -489,6 +493,27 @@ local function space()
       S.more = true
     end
     return math.min(left, #members)
+  end
+
+  -- move gives a wait of the space another class. The wait keeps its ticket, and steps back if the
+  -- new class gets no offers.
+  function S.move(id, name)
+    local wait = S.wait(id)
+    if not wait or wait[1] ~= '@' or wait[6] == name then return end
+    if class(id, wait) then call('ZREM', IDX, class(id, wait)) end
+    wait[6] = name
+    if class(id, wait) then call('ZADD', IDX, '0', class(id, wait)) end
+    store(id, wait)
+    obey(id, wait)
+  end
+
+  -- among returns waits of a class in the order of their tickets, `most` of them, and the place from
+  -- which to continue: '' to begin, and after the last one.
+  function S.among(name, from, most)
+    from = from == '' and '[~k' .. name .. '\0' or '(' .. from
+    local members, ids = call('ZRANGEBYLEX', IDX, from, '(~k' .. name .. '\1', 'LIMIT', '0', most), {}
+    for i = 1, #members do ids[i] = string.match(members[i], '^[^%z]*%z[^%z]*%z(.*)$') end
+    return ids, #members == tonumber(most) and members[#members] or ''
   end
 
   -- keep sets which classes of the space's waits get no offers. Their waits step back, and others

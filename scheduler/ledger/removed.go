@@ -45,12 +45,19 @@ func (l *Ledger) Forget(ctx context.Context, job string, act Act) error {
 	}
 }
 
-// Requeue moves due runs that have never started to the queues that the active definitions of their jobs name. An adopted run
-// stays in the queue that its sender chose, unless that is the queue of the definition that the run carries. It returns those
-// that moved, due under a new n.
-func (l *Ledger) Requeue(ctx context.Context, records []*Record) ([]Due, error) {
+// Requeued is a run that has moved to another queue.
+type Requeued struct {
+	Run   jobs.RunID
+	Queue string // where it is now
+}
+
+// Requeue moves runs that have never started, and are due or wait for their locks, to the queues that the active definitions of
+// their jobs name. A wait keeps its ticket. An adopted run stays in the queue that its sender chose, unless that is the queue of
+// the definition that the run carries. Requeue returns those that moved, and the runs to deliver: those of them that are due,
+// under a new n, and runs that got an offer by this.
+func (l *Ledger) Requeue(ctx context.Context, records []*Record) (moved []Requeued, due []Due, err error) {
 	if len(records) == 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
 	names := make([]string, len(records))
 	for i, record := range records {
@@ -58,7 +65,7 @@ func (l *Ledger) Requeue(ctx context.Context, records []*Record) ([]Due, error) 
 	}
 	definitions, err := l.rdb.HMGet(ctx, l.prefix+"def", names...).Result()
 	if err != nil {
-		return nil, fmt.Errorf("read definitions: %w", err)
+		return nil, nil, fmt.Errorf("read definitions: %w", err)
 	}
 	queues := make(map[jobs.RunID]string) // to which runs may move
 	var movable, adopted []*Record
@@ -74,7 +81,7 @@ func (l *Ledger) Requeue(ctx context.Context, records []*Record) ([]Due, error) 
 		}
 	}
 	if err := l.dropChosen(ctx, queues, adopted); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var args []any
 	for _, record := range movable {
@@ -82,18 +89,22 @@ func (l *Ledger) Requeue(ctx context.Context, records []*Record) ([]Due, error) 
 			args = append(args, string(record.ID), record.Queue, queue)
 		}
 	}
-	if len(args) == 0 {
-		return nil, nil
+	for len(args) > 0 {
+		r := read(l.run(ctx, requeueScript, "", args...))
+		examined := int(r.number())
+		r.each(func(list *reply) {
+			run := jobs.RunID(list.text())
+			moved = append(moved, Requeued{run, queues[run]})
+		})
+		for r.more() {
+			due = append(due, r.oneDue())
+		}
+		if r.err != nil {
+			return moved, due, fmt.Errorf("move runs to another queue: %w", r.err)
+		}
+		args = args[3*examined:]
 	}
-	var due []Due
-	r := read(l.run(ctx, requeueScript, "", args...))
-	for r.more() {
-		due = append(due, r.oneDue())
-	}
-	if r.err != nil {
-		return nil, fmt.Errorf("move runs to another queue: %w", r.err)
-	}
-	return due, nil
+	return moved, due, nil
 }
 
 // seemsAdopted reports whether the id of a run is one that [Ledger.Adopt] gives to tasks of the queue that the run is in. The

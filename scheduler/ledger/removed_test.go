@@ -7,7 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"lockstep/jobs"
+	"lockstep/locks"
 	"lockstep/scheduler/ledger"
 )
 
@@ -176,7 +179,7 @@ func TestRunsThatNeverStartedMoveToTheQueueOfTheirJob(t *testing.T) {
 		f.finish(started, ledger.HandBack, ledger.Recorded)
 		due := ask("fresh")
 		records := []*ledger.Record{f.wantState(due.Run, ledger.DueNow)}
-		if moved, err := f.Requeue(f.Context(), records); err != nil || len(moved) != 0 {
+		if _, moved, err := f.Requeue(f.Context(), records); err != nil || len(moved) != 0 {
 			t.Errorf("moved %+v, %v, want none while the queue is the job's", moved, err)
 		}
 		renamed := *f.job
@@ -184,7 +187,7 @@ func TestRunsThatNeverStartedMoveToTheQueueOfTheirJob(t *testing.T) {
 		f.carries("new", &renamed, ledger.Active)
 		f.await()
 		records = append(records, f.wantState("j#started", ledger.DueNow))
-		moved, err := f.Requeue(f.Context(), records)
+		_, moved, err := f.Requeue(f.Context(), records)
 		if err != nil || len(moved) != 1 || moved[0].Run != due.Run || moved[0].Queue != "renamed" || moved[0].N <= due.N {
 			t.Fatalf("moved %+v, %v, want %s to the queue renamed", moved, err, due.Run)
 		}
@@ -222,7 +225,7 @@ func TestAdoptedRunsMoveOnlyWhenTheQueueOfTheirJobDoes(t *testing.T) {
 			for _, run := range slices.Concat(stay, move) {
 				records = append(records, f.wantState(run, ledger.DueNow))
 			}
-			due, err := f.Requeue(f.Context(), records)
+			_, due, err := f.Requeue(f.Context(), records)
 			if err != nil {
 				f.Fatal(err)
 			}
@@ -244,6 +247,161 @@ func TestAdoptedRunsMoveOnlyWhenTheQueueOfTheirJobDoes(t *testing.T) {
 			if record := f.wantState(run, ledger.DueNow); !strings.HasPrefix(record.Queue, "cho") {
 				f.Errorf("%s is in the queue %s", run, record.Queue)
 			}
+		}
+	})
+}
+
+// TestAMovedRunObeysThePauseOfItsNewQueue, whether it moves while it waits for its locks or while it is due after an offer. It
+// keeps its ticket.
+func TestAMovedRunObeysThePauseOfItsNewQueue(t *testing.T) {
+	for name, test := range map[string]struct {
+		offered bool   // it has been offered its locks, and is due when it moves
+		paused  string // the queue that is paused, from before the move
+		starts  bool
+	}{
+		"while it waits in a paused queue":            {false, "old", true},
+		"while it waits, to a paused queue":           {false, "new", false},
+		"after an offer, from a queue paused since":   {true, "old", true},
+		"after an offer, to a queue that is paused":   {true, "new", false},
+		"while it waits, and neither queue is paused": {false, "other", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			each(t, func(f *fixture) {
+				web := f.session("w")
+				take := func() *locks.Hold {
+					f.Helper()
+					hold, err := web.TryAcquire(f.Context(), locks.Exclusive("bill"))
+					if err != nil {
+						f.Fatal(err)
+					}
+					return hold
+				}
+				release := func(hold *locks.Hold) {
+					f.Helper()
+					if err := hold.Release(); err != nil {
+						f.Fatal(err)
+					}
+				}
+				pause := func(queue string) {
+					f.Helper()
+					if _, err := f.QueuesPaused(f.Context(), []string{queue}); err != nil {
+						f.Fatal(err)
+					}
+				}
+				job := newJob("billed")
+				job.Every, job.Queue, job.Lock.Exclusive, job.Lock.Wait = 0, "old", []string{"bill"}, time.Hour
+				renamed := *job
+				renamed.Queue = "new"
+				f.carries("config", &renamed, ledger.Active)
+				wait := func(job *jobs.Job, id string) ledger.Due {
+					f.Helper()
+					enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: job, ID: id, Trigger: ledger.ByRequest})
+					if err != nil {
+						f.Fatal(err)
+					}
+					f.claim(web, enqueued.Due[0], ledger.Waiting)
+					return enqueued.Due[0]
+				}
+				hold := take()
+				due := wait(job, "moves")
+				if test.offered {
+					release(hold)
+					due = f.sweep().Due[0]
+				} else {
+					pause(test.paused)
+				}
+				page, err := f.WaitingRuns(f.Context(), "old", "", 10)
+				if test.offered {
+					page, err = f.DueRuns(f.Context(), "old", "", 10)
+				}
+				if err != nil || len(page.Runs) != 1 || page.Runs[0].ID != due.Run || page.Next != "" {
+					f.Fatalf("%+v, %v, want %s", page, err, due.Run)
+				}
+				moved, again, err := f.Requeue(f.Context(), page.Runs)
+				if err != nil || len(moved) != 1 || moved[0] != (ledger.Requeued{Run: due.Run, Queue: "new"}) || (len(again) == 1) != test.offered {
+					f.Fatalf("moved %+v, due %+v, %v", moved, again, err)
+				}
+				if test.offered { // the offer lapses, other work takes the bill, and the run is blocked again
+					if err := f.rdb.ZAddXX(f.Context(), f.key("exp"), redis.Z{Score: 1, Member: "o+" + string(due.Run)}).Err(); err != nil {
+						f.Fatal(err)
+					}
+					f.sweep()
+					hold = take()
+					f.claim(web, again[0], ledger.Waiting)
+					pause(test.paused)
+				}
+				younger := wait(&renamed, "younger")
+				if page, err := f.WaitingRuns(f.Context(), "new", "", 1); err != nil || len(page.Runs) != 1 || page.Runs[0].ID != due.Run || page.Next == "" {
+					f.Errorf("%+v, %v, want %s in front", page, err, due.Run)
+				}
+				release(hold)
+				runs := f.sweep().Due
+				switch {
+				case !test.starts && len(runs) > 0:
+					f.Errorf("%+v are offered their locks in a paused queue", runs)
+				case test.starts && (len(runs) != 1 || runs[0].Run != due.Run || runs[0].Queue != "new"):
+					f.Errorf("%+v are offered their locks, want %s in front of %s", runs, due.Run, younger.Run)
+				}
+				if !test.starts {
+					if _, err := f.QueuesPaused(f.Context(), nil); err != nil {
+						f.Fatal(err)
+					}
+					runs = append(runs, f.sweep().Due...)
+				}
+				if state := f.find(due.Run); state.State != ledger.DueNow || state.Queue != "new" {
+					f.Errorf("it is %s in the queue %s after %+v, want it to be due in the new queue", state.State, state.Queue, runs)
+				}
+			})
+		})
+	}
+}
+
+// TestTimeInAPausedQueueDoesNotCountAfterAMove: of the time that lock.wait gives a run, only what it spent in line counts.
+func TestTimeInAPausedQueueDoesNotCountAfterAMove(t *testing.T) {
+	each(t, func(f *fixture) {
+		const patience = 400 * time.Millisecond
+		web := f.session("w")
+		if _, err := web.TryAcquire(f.Context(), locks.Exclusive("bill")); err != nil {
+			f.Fatal(err)
+		}
+		job := newJob("billed")
+		job.Every, job.Queue = 0, "old"
+		job.Lock = jobs.Lock{Exclusive: []string{"bill"}, Wait: patience, OnBusy: jobs.BusyFail}
+		renamed := *job
+		renamed.Queue = "new"
+		f.carries("config", &renamed, ledger.Active)
+		if err := f.QueuePaused(f.Context(), "old"); err != nil {
+			f.Fatal(err)
+		}
+		enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: job, ID: "moves", Trigger: ledger.ByRequest})
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.claim(web, enqueued.Due[0], ledger.Waiting)
+		time.Sleep(patience + 100*time.Millisecond) // the clock is what is tested
+		page, err := f.WaitingRuns(f.Context(), "old", "", 10)
+		if err != nil {
+			f.Fatal(err)
+		}
+		began := time.Now()
+		if moved, _, err := f.Requeue(f.Context(), page.Runs); err != nil || len(moved) != 1 {
+			f.Fatalf("moved %+v, %v, want %s", moved, err, enqueued.Run)
+		}
+		for {
+			if _, err := f.Expire(f.Context(), enqueued.Run, job); err != nil {
+				f.Fatal(err)
+			}
+			record := f.find(enqueued.Run)
+			if record.State == ledger.Failed {
+				break
+			}
+			if record.State != ledger.WaitsLock || time.Since(began) > time.Minute {
+				f.Fatalf("it is %s after %v, want it to fail in time", record.State, time.Since(began))
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		if took := time.Since(began); took < patience-150*time.Millisecond {
+			f.Errorf("the wait ended %v after the move, want about %v", took, patience)
 		}
 	})
 }

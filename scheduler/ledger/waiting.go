@@ -2,12 +2,19 @@ package ledger
 
 import (
 	"context"
+	_ "embed"
 	"fmt"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/jobs"
+)
+
+var (
+	//go:embed scripts/waiting.lua
+	waitingSource string
+	waitingScript = script(waitingSource)
 )
 
 // readyMember is the entry of a due run in the index of due runs, as pad and due of scripts/ledger.lua make it.
@@ -33,10 +40,39 @@ type DueQueue struct {
 
 // DueQueues returns the queues that have due runs, by name: at most so many queues, and of each at most so many records.
 func (l *Ledger) DueQueues(ctx context.Context, queues, records int) ([]DueQueue, error) {
-	ready := l.prefix + "ready"
-	var found []DueQueue
-	for from := "-"; len(found) < queues; {
-		next, err := l.rdb.ZRangeByLex(ctx, ready, &redis.ZRangeBy{Min: from, Max: "+", Count: 1}).Result()
+	names, err := l.DueNames(ctx, "", queues)
+	if err != nil || len(names) == 0 {
+		return nil, err
+	}
+	found := make([]DueQueue, len(names))
+	counts, members := make([]*redis.IntCmd, len(names)), make([]*redis.StringSliceCmd, len(names))
+	_, err = l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for i, name := range names {
+			counts[i], members[i] = l.dueOf(ctx, pipe, name, "", records)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read due runs: %w", err)
+	}
+	for i, name := range names {
+		found[i] = DueQueue{Name: name, Due: int(counts[i].Val())}
+		if found[i].Oldest, err = l.due(ctx, members[i].Val()); err != nil {
+			return nil, err
+		}
+	}
+	return found, nil
+}
+
+// DueNames returns the names of queues that have due runs: those that follow a name, or with "" the first ones, at most so
+// many.
+func (l *Ledger) DueNames(ctx context.Context, after string, most int) (names []string, err error) {
+	from := "-"
+	if after != "" {
+		from = "(" + after + "\x01"
+	}
+	for len(names) < most {
+		next, err := l.rdb.ZRangeByLex(ctx, l.prefix+"ready", &redis.ZRangeBy{Min: from, Max: "+", Count: 1}).Result()
 		if err != nil {
 			return nil, fmt.Errorf("read queues with due runs: %w", err)
 		}
@@ -45,30 +81,67 @@ func (l *Ledger) DueQueues(ctx context.Context, queues, records int) ([]DueQueue
 		}
 		name, _, _ := strings.Cut(next[0], "\x00")
 		from = "(" + name + "\x01"
-		found = append(found, DueQueue{Name: name})
+		names = append(names, name)
 	}
-	if len(found) == 0 {
-		return nil, nil
+	return names, nil
+}
+
+// dueOf counts the due runs of a queue, and reads entries of them that follow a place, or with "" the first ones.
+func (l *Ledger) dueOf(ctx context.Context, pipe redis.Pipeliner, queue, after string, most int) (*redis.IntCmd, *redis.StringSliceCmd) {
+	first, last := "["+queue+"\x00", "("+queue+"\x01"
+	from := first
+	if after != "" {
+		from = "(" + after
 	}
-	counts, members := make([]*redis.IntCmd, len(found)), make([]*redis.StringSliceCmd, len(found))
-	_, err := l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		for i := range found {
-			from, to := "["+found[i].Name+"\x00", "("+found[i].Name+"\x01"
-			counts[i] = pipe.ZLexCount(ctx, ready, from, to)
-			members[i] = pipe.ZRangeByLex(ctx, ready, &redis.ZRangeBy{Min: from, Max: to, Count: int64(records)})
-		}
+	ready := l.prefix + "ready"
+	return pipe.ZLexCount(ctx, ready, first, last), pipe.ZRangeByLex(ctx, ready, &redis.ZRangeBy{Min: from, Max: last, Count: int64(most)})
+}
+
+// A RunPage is some runs of a queue, without their arguments.
+type RunPage struct {
+	Runs []*Record
+	Next string // the place to continue from; "" after the last run
+	All  int    // the due runs of the queue, for [Ledger.DueRuns]
+}
+
+// DueRuns returns due runs of a queue that follow a place, or with "" those due for longest, at most so many. It passes by
+// runs whose records cannot be read.
+func (l *Ledger) DueRuns(ctx context.Context, queue, after string, most int) (page RunPage, err error) {
+	var count *redis.IntCmd
+	var members *redis.StringSliceCmd
+	_, err = l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		count, members = l.dueOf(ctx, pipe, queue, after, most)
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read due runs: %w", err)
+		return page, fmt.Errorf("read due runs of queue %s: %w", queue, err)
 	}
-	for i := range found {
-		found[i].Due = int(counts[i].Val())
-		if found[i].Oldest, err = l.due(ctx, members[i].Val()); err != nil {
-			return nil, err
+	found := members.Val()
+	if page.All = int(count.Val()); len(found) == most {
+		page.Next = found[most-1]
+	}
+	page.Runs, err = l.due(ctx, found)
+	return page, err
+}
+
+// WaitingRuns returns runs of a queue that wait for their locks, as [Ledger.DueRuns] does: those first that wait for longest.
+func (l *Ledger) WaitingRuns(ctx context.Context, queue, after string, most int) (page RunPage, err error) {
+	r := read(l.run(ctx, waitingScript, "", queue, after, most))
+	page.Next = r.text()
+	var ids []jobs.RunID
+	for r.more() {
+		ids = append(ids, jobs.RunID(r.text()))
+	}
+	if r.err != nil {
+		return page, fmt.Errorf("read runs that wait in queue %s: %w", queue, r.err)
+	}
+	records, err := l.OpenRecords(ctx, ids)
+	for _, record := range records {
+		if record != nil && record.State == WaitsLock {
+			page.Runs = append(page.Runs, record)
 		}
 	}
-	return found, nil
+	return page, err
 }
 
 // due reads the records of entries in the index of due runs, without their arguments. It passes by those that are due no

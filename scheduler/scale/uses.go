@@ -531,7 +531,11 @@ func (m *meter) usesOfOperators() []use {
 			}
 			return nil
 		}, func(ctx context.Context) error {
-			_, err := m.ledger.Requeue(ctx, moving)
+			_, _, err := m.ledger.Requeue(ctx, moving)
+			return err
+		}},
+		{"a page of the runs that wait in a queue", nil, func(ctx context.Context) error {
+			_, err := m.ledger.WaitingRuns(ctx, "default", "", 100)
 			return err
 		}},
 		{"a job is forgotten", func(ctx context.Context) error {

@@ -1,15 +1,40 @@
--- requeue moves due runs that have never started to another queue.
+-- requeue moves runs that have never started to another queue: due ones, and those that wait for their locks. A wait keeps its
+-- ticket, and obeys the pause of the new queue from then on.
 -- ARGV: triples of run, its queue, the other queue
--- Replies: the pushes to do (id, n, queue); none for a run that is not due in that queue, or has started before
-local list = {}
+-- Replies: how many of the triples were examined, the caller sends the others again; a list of those that moved; then the
+-- pushes to do (id, n, queue). A run moves only if it is due or waits in that queue, and has never started
+local MOST = 1000 -- names of the locks that moved runs want, in one script
+local list, examined, moved, names, S = {}, 0, {}, 0, nil
 for i = 1, #ARGV, 3 do
+  if names > MOST then break end
+  examined = examined + 1
   local id, queue = ARGV[i], ARGV[i + 2]
   local run = load(id)
-  if run and run[STATE] == 'due' and run[QUEUE] == ARGV[i + 1] and run[FIRST] == '' then
-    undue(id, run)
-    run[QUEUE] = queue
-    due(id, run)
-    pushes(list, id, run)
+  local isdue = run and run[STATE] == 'due'
+  if run and (isdue or run[STATE] == 'waiting') and run[QUEUE] == ARGV[i + 1] and run[FIRST] == '' then
+    if isdue then undue(id, run) end
+    if run[WAITBY] ~= '' then -- the pauses of the new queue alone are known to what ends the wait
+      run[WAITBY] = format('%.0f', run[WAITBY] + stopped(run[QUEUE], run[WAITBY] - run[PATIENCE]))
+    end
+    run[QUEUE], names = queue, names + #run - R_ITEMS + 1
+    moved[#moved + 1] = id
+    if isdue then
+      due(id, run)
+      pushes(list, id, run)
+    else
+      save(id, run)
+      watch(id, run)
+    end
+    if run[WAITS] == '1' then
+      S = S or space()
+      S.move('+' .. id, queue)
+    end
   end
 end
+if S then
+  S.settle()
+  offered(S, list)
+end
+table.insert(list, 1, examined)
+table.insert(list, 2, moved)
 return list
