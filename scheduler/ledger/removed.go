@@ -29,7 +29,7 @@ func (l *Ledger) Forget(ctx context.Context, job string, act Act) error {
 	}
 	entry := act.entry()
 	for {
-		r := read(l.runAct(ctx, removeScript, job, entry, job, GoneAfter.Milliseconds(), entry))
+		r := read(l.runAct(ctx, removeScript, job, entry, job, GoneAfter.Milliseconds(), entry, retiredAfter.Milliseconds()))
 		switch outcome := r.text(); {
 		case r.err != nil:
 			return fail(r.err)

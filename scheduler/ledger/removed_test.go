@@ -163,6 +163,48 @@ func TestARemovedJobIsForgotten(t *testing.T) {
 	})
 }
 
+// TestAForgottenJobThatReturnsWasNotLost, in a process that remembers its cursor. A loss after that is one.
+func TestAForgottenJobThatReturnsWasNotLost(t *testing.T) {
+	each(t, func(f *fixture) {
+		w := f.worker("w")
+		f.Ledger = w.Ledger
+		forget := func() {
+			f.Helper()
+			f.left("config", 50*time.Second)
+			f.left("back", 50*time.Second)
+			if err := f.Forget(f.Context(), "j", ledger.Act{Who: "ann", What: "forget job", On: "j"}); err != nil {
+				f.Fatal(err)
+			}
+		}
+		lost := func() (lines int) {
+			f.Helper()
+			history, err := f.History(f.Context(), "j", 0)
+			if err != nil {
+				f.Fatal(err)
+			}
+			for _, record := range history {
+				if record.State == ledger.Lost {
+					lines++
+				}
+			}
+			return lines
+		}
+		before := time.Now().Add(-time.Minute)
+		f.register(f.job)
+		for range 2 {
+			forget()
+			if got := f.carries("back", f.job, ledger.Active).Cursor; got.Before(before) || lost() != 0 {
+				f.Errorf("cursor %v, %d lines of lost ticks, want it to begin now, without any", got, lost())
+			}
+		}
+		f.lose(w)
+		w.say()
+		if n := lost(); n != 1 {
+			f.Errorf("%d lines of lost ticks after a loss, want one", n)
+		}
+	})
+}
+
 // TestRunsThatNeverStartedMoveToTheQueueOfTheirJob leaves alone one that has, and one whose job has no other queue.
 func TestRunsThatNeverStartedMoveToTheQueueOfTheirJob(t *testing.T) {
 	each(t, func(f *fixture) {

@@ -23,7 +23,8 @@
 --                    definitions), leaves (how many configs were left), unfit (the session on duty, if some of its
 --                    definitions have drifted)
 --   22 ids     ZSET  run, score = server ms until which the id of a request is remembered; and \0 with a word for one
---                    delivery of an adopted request, score = server ms until which that is remembered
+--                    delivery of an adopted request, score = server ms until which that is remembered; and \1 with a job
+--                    that was forgotten, score = server ms of that + 7 days
 --   23 late    ZSET  run, score = server ms at which it may start no longer, or has waited for its bundle long enough
 --   24 ask     ZSET  all scores 0: session \0 run. What a worker is asked to stop; with no run: all, it is to drain
 --   25 facts   HASH  by their first letter, then the job:

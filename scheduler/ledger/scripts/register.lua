@@ -5,7 +5,7 @@
 --       the caller knows, or ""
 -- Replies: now (ms), the revision of the cursors before this, then four for each job, in the order asked for:
 --   its cursor (ms), active | drifted | change, for change, the definition (JSON) that is active still, and 1 when it begins
---   anew although the caller knows a cursor: Redis has lost it
+--   anew although the caller knows a cursor: Redis has lost it, unless the job was removed by remove.lua
 -- The newest definition, by its first registration, is active as long as it is carried. It becomes so at once when its trigger
 -- is that of the one before; else (change) by activate, once the old trigger has decided up to now. A definition is
 -- carried while a worker polls with a config that has it. A job that is new begins now; so does one that was retired, or
@@ -44,6 +44,13 @@ for i = 5, #ARGV, 5 do
       carried = math.max(carried, v.seen, ended[c] or 0)
     end
     if v.hash == hash then mine = v end
+  end
+  local forgotten = not active and call('ZSCORE', IDS, '\1' .. job)
+  if forgotten then -- the cursors from before that are of no job any more
+    call('ZREM', IDS, '\1' .. job)
+    local at = forgotten - retired
+    if cursor and tonumber(cursor) <= at then cursor = nil end
+    if last ~= '' and tonumber(last) <= at then last = '' end
   end
   local unknown, without = not active, 0 -- for how long others were present that did not carry it
   for c, at in pairs(seen) do

@@ -1,5 +1,6 @@
 -- remove drops what is left of a job that no worker carries: its definition, cursor, pauses and history.
--- ARGV: 1 job  2 ms after which a definition that no worker carries gives way  3 entry for the audit
+-- ARGV: 1 job  2 ms after which a definition that no worker carries gives way  3 entry for the audit  4 ms for which it is
+--       remembered that the job was removed
 -- Replies: done | more: it is to be called again | none: there is no such job | carried: a worker carries it
 --   | open, how many of its runs are outstanding
 local job = ARGV[1]
@@ -26,5 +27,7 @@ call('HDEL', FACTS, 'g' .. job, 'p' .. job, 'v' .. job, 's' .. job)
 call('HDEL', CURSOR, job)
 call('ZREM', REV, job)
 call('HDEL', DEF, job)
+-- For a worker that carries the job again: Redis has not lost it. Remembered as long as a job that no worker carries is.
+call('ZADD', IDS, format('%.0f', now + ARGV[4]), '\1' .. job)
 audit(ARGV[3])
 return {'done'}
