@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -20,6 +21,9 @@ var (
 	//go:embed scripts/pick.lua
 	pickSource string
 	pickScript = script(pickSource)
+	//go:embed scripts/asides.lua
+	asidesSource string
+	asidesScript = script(asidesSource)
 )
 
 // A Need is what a worker must have to run a definition: the kind of its work, the Go handler of that kind, and the keys
@@ -129,8 +133,10 @@ func (a *abilities) judge(job, mark, definition string) (ClaimOutcome, Need) {
 	if len(a.known) >= markedMost {
 		clear(a.known)
 	}
-	marks := append([]string{mark}, a.known[job]...)
-	a.known[job] = marks[:min(len(marks), marksMost)]
+	if marks := a.known[job]; !slices.Contains(marks, mark) { // several claims may have been answered so
+		marks = append([]string{mark}, marks...)
+		a.known[job] = marks[:min(len(marks), marksMost)]
+	}
 	return marked, ""
 }
 
@@ -152,7 +158,13 @@ type Place struct {
 	Need  Need
 }
 
-func (p Place) text() string { return p.Queue + "\x00" + string(p.Need) }
+// text is a place for Redis; that of the zero Place is "".
+func (p Place) text() string {
+	if p == (Place{}) {
+		return ""
+	}
+	return p.Queue + "\x00" + string(p.Need)
+}
 
 func placeOf(text string) Place {
 	queue, need, _ := strings.Cut(text, "\x00")
@@ -166,90 +178,109 @@ const (
 	NoticeLeft  = "left"  // a worker has left, and with it perhaps definitions or duty: [Ledger.Leave]
 )
 
-// placesMost is how many places are looked at together.
-const placesMost = 64
+const (
+	placesPage  = 64  // places that [Ledger.Places] returns at most
+	asidesPage  = 200 // places that are counted in one call
+	asidesPages = 5   // of such calls
+)
 
-// Places returns where runs are set aside, and drops what is left there of runs that are due no more, some of it.
-func (l *Ledger) Places(ctx context.Context) ([]Place, error) {
-	r := read(l.run(ctx, pickScript, "", placesMost))
-	var places []Place
+// Places returns where runs are set aside: the places that follow one, or the zero Place for the first ones. next is the place
+// to continue after, the zero one after the last. Entries of runs that are not due any more are removed on the way, some of them.
+func (l *Ledger) Places(ctx context.Context, after Place) (places []Place, next Place, err error) {
+	r := read(l.run(ctx, pickScript, "", placesPage, "list", after.text()))
+	next = placeOf(r.text())
 	for r.more() {
 		places = append(places, placeOf(r.text()))
 	}
 	if r.err != nil {
-		return nil, fmt.Errorf("look for runs that are set aside: %w", r.err)
+		return nil, Place{}, fmt.Errorf("look for runs that are set aside: %w", r.err)
 	}
-	return places, nil
+	return places, next, nil
 }
 
-// Pick returns runs of some places, at most so many, the one that has been due for longest first. They are due under a new n,
-// for the caller to claim or to push; if it does not, the sweep pushes them.
+// Pick returns runs of some places, at most so many, those that have been due for longest first. They are due under a new n, for
+// the caller to claim or to push; if it does not, the sweep pushes them.
 func (l *Ledger) Pick(ctx context.Context, most int, places []Place) ([]Due, error) {
-	args := make([]any, 0, 1+len(places))
-	args = append(args, most)
+	args := make([]any, 0, 2+len(places))
+	args = append(args, most, "pick")
 	for _, place := range places {
 		args = append(args, place.text())
 	}
-	r := read(l.run(ctx, pickScript, "", args...))
-	var due []Due
-	for r.more() {
-		due = append(due, r.oneDue())
+	for {
+		r := read(l.run(ctx, pickScript, "", args...))
+		early := r.number() == 1
+		var due []Due
+		for r.more() {
+			due = append(due, r.oneDue())
+		}
+		if r.err != nil {
+			return nil, fmt.Errorf("pick runs that are set aside: %w", r.err)
+		}
+		if len(due) > 0 || !early { // each call that ends early has removed entries
+			return due, nil
+		}
 	}
-	if r.err != nil {
-		return nil, fmt.Errorf("pick runs that are set aside: %w", r.err)
-	}
-	return due, nil
 }
 
 // Aside is how many runs are set aside in a place.
 type Aside struct {
 	Place
-	Runs int // some may be due no more
+	Runs int // some may not be due any more
 }
 
-// Asides counts the runs that are set aside, of at most 64 places. It changes nothing.
+// Asides counts the runs that are set aside, in the first 1,000 places. It changes nothing.
 func (l *Ledger) Asides(ctx context.Context) ([]Aside, error) {
-	key := l.prefix + "aside"
-	var found []Aside
-	for from := "-"; len(found) < placesMost; {
-		next, err := l.rdb.ZRangeByLex(ctx, key, &redis.ZRangeBy{Min: from, Max: "+", Count: 1}).Result()
-		if err != nil {
-			return nil, fmt.Errorf("read which runs are set aside: %w", err)
+	var all []Aside
+	err := l.asides(ctx, "", func(some []Aside) (more bool, err error) {
+		all = append(all, some...)
+		return true, nil
+	})
+	return all, err
+}
+
+// asides passes the places of a queue, or with "" of all, to a function, page by page while it asks for more.
+func (l *Ledger) asides(ctx context.Context, queue string, page func([]Aside) (more bool, err error)) error {
+	after := ""
+	for range asidesPages {
+		r := read(l.run(ctx, asidesScript, "", asidesPage, queue, after))
+		after = r.text()
+		var some []Aside
+		for r.more() {
+			some = append(some, Aside{placeOf(r.text()), int(r.number())})
 		}
-		if len(next) == 0 {
-			break
+		if r.err != nil {
+			return fmt.Errorf("count runs that are set aside: %w", r.err)
 		}
-		place := placeOf(next[0])
-		from = "(" + place.text() + "\x01"
-		n, err := l.rdb.ZLexCount(ctx, key, "["+place.text()+"\x00", from).Result()
-		if err != nil {
-			return nil, fmt.Errorf("count runs that are set aside: %w", err)
+		if more, err := page(some); err != nil || !more || after == "" {
+			return err
 		}
-		found = append(found, Aside{place, int(n)})
 	}
-	return found, nil
+	return nil
 }
 
 // NeedOf returns what a due run needs if it was set aside, or "".
-func (l *Ledger) NeedOf(ctx context.Context, record *Record) (Need, error) {
-	asides, err := l.Asides(ctx)
-	if err != nil || len(asides) == 0 {
-		return "", err
-	}
-	scores := make([]*redis.FloatCmd, len(asides))
-	_, err = l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		for i, aside := range asides {
-			scores[i] = pipe.ZScore(ctx, l.prefix+"aside", aside.text()+strings.TrimPrefix(readyMember(record), record.Queue))
+func (l *Ledger) NeedOf(ctx context.Context, record *Record) (need Need, err error) {
+	entry := strings.TrimPrefix(readyMember(record), record.Queue)
+	err = l.asides(ctx, record.Queue, func(some []Aside) (more bool, err error) {
+		if len(some) == 0 {
+			return false, nil
 		}
-		return nil
+		scores := make([]*redis.FloatCmd, len(some))
+		_, err = l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			for i, aside := range some {
+				scores[i] = pipe.ZScore(ctx, l.prefix+"aside", aside.text()+entry)
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, redis.Nil) {
+			return false, fmt.Errorf("look whether run %s is set aside: %w", record.ID, err)
+		}
+		for i, aside := range some {
+			if scores[i].Err() == nil {
+				need = aside.Need
+			}
+		}
+		return need == "", nil
 	})
-	if err != nil && !errors.Is(err, redis.Nil) {
-		return "", fmt.Errorf("look whether run %s is set aside: %w", record.ID, err)
-	}
-	for i, aside := range asides {
-		if aside.Queue == record.Queue && scores[i].Err() == nil {
-			return aside.Need, nil
-		}
-	}
-	return "", nil
+	return need, err
 }

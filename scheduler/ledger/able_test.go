@@ -4,7 +4,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
+
+	"github.com/redis/go-redis/v9"
 
 	"lockstep/locks"
 	"lockstep/scheduler/ledger"
@@ -62,29 +65,19 @@ func TestAClaimThatItsWorkerCannotDoChangesNothing(t *testing.T) {
 			t.Errorf("the claim made %v of %v", after, before)
 		}
 
-		// Of several, those are granted that the worker can do, also when their marks are not known yet.
-		for round := range 2 {
-			claims := []ledger.Claim{{Request: f.request(web), Due: due}}
-			for i := range 3 {
-				claims = append(claims, ledger.Claim{Request: f.request(web), Due: f.handled("known", fmt.Sprintf("%d-%d", round, i))})
+		// Of several, those are granted that the worker can do, also when their definition is new to it.
+		claims := []ledger.Claim{{Request: f.request(web), Due: due}}
+		for i := range 3 {
+			claims = append(claims, ledger.Claim{Request: f.request(web), Due: f.handled("known", fmt.Sprint(i))})
+		}
+		for i, claimed := range f.ClaimAll(f.Context(), claims, 0) {
+			want := ledger.Granted
+			if i == 0 {
+				want = ledger.Unable
+				claims[i].Request.Drop()
 			}
-			for i, claimed := range f.ClaimAll(f.Context(), claims, 0) {
-				switch {
-				case i == 0 && (claimed == nil || claimed.Outcome != ledger.Unable):
-					t.Errorf("round %d: %+v, want it declined", round, claimed)
-				case i > 0 && round == 0 && claimed != nil:
-					t.Errorf("round 0: %+v, want it to be sent again, since the definition is new here", claimed)
-				case i > 0 && round == 1 && (claimed == nil || claimed.Outcome != ledger.Granted):
-					t.Errorf("round 1: %+v, want it granted", claimed)
-				}
-				if i == 0 {
-					claims[i].Request.Drop()
-				} else if claimed == nil {
-					claimed, err := f.Claim(f.Context(), claims[i].Request, claims[i].Due, 0, nil)
-					if err != nil || claimed.Outcome != ledger.Granted {
-						t.Errorf("sent again: %+v, %v, want it granted", claimed, err)
-					}
-				}
+			if claimed == nil || claimed.Outcome != want {
+				t.Errorf("claim %d of several: %+v, want it %s", i, claimed, want)
 			}
 		}
 		if claimed, err := able.Claim(f.Context(), f.request(web), due, 0, nil); err != nil || claimed.Outcome != ledger.Granted {
@@ -146,7 +139,7 @@ func TestRunsThatAreSetAsideArePickedInTheirOrder(t *testing.T) {
 		if _, err := f.Cancel(f.Context(), aside[0].Run, f.job, ledger.Act{Who: "ann"}); err != nil {
 			t.Fatal(err)
 		}
-		places, err := f.Places(f.Context())
+		places, _, err := f.Places(f.Context(), ledger.Place{})
 		if want := (ledger.Place{Queue: late.Queue, Need: "handler h"}); err != nil || !slices.Equal(places, []ledger.Place{want}) {
 			t.Fatalf("places %+v, %v, want %+v", places, err, want)
 		}
@@ -162,6 +155,91 @@ func TestRunsThatAreSetAsideArePickedInTheirOrder(t *testing.T) {
 		}
 		if picked, err := f.Pick(f.Context(), 10, places); err != nil || len(picked) != 0 {
 			t.Errorf("picked %+v, %v, want nothing", picked, err)
+		}
+	})
+}
+
+// TestDefinitionsInUseSideBySideAreBothKnown however many claims of one of them are answered together.
+func TestDefinitionsInUseSideBySideAreBothKnown(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.Limit(func(ledger.Need) bool { return true })
+		web := f.session("web")
+		f.claim(web, f.handled("one", "first"), ledger.Granted)
+		var claims []ledger.Claim
+		for i := range 16 {
+			claims = append(claims, ledger.Claim{Request: f.request(web), Due: f.handled("another", fmt.Sprint(i))})
+		}
+		for i, claimed := range f.ClaimAll(f.Context(), claims, 0) {
+			if claimed == nil {
+				f.request(web).Drop()
+				t.Errorf("claim %d was not answered", i)
+			}
+		}
+		marks := f.Marks("bill")
+		if len(marks) != 2 || marks[0] == marks[1] {
+			t.Errorf("known definitions %q, want both", marks)
+		}
+	})
+}
+
+// TestRunsThatAreNotDueHoldUpNoPick has thousands of canceled runs that were set aside before one that is due.
+func TestRunsThatAreNotDueHoldUpNoPick(t *testing.T) {
+	each(t, func(f *fixture) {
+		var gone []redis.Z
+		for i := range 1000 {
+			gone = append(gone, redis.Z{Member: fmt.Sprintf("default\x00handler h\x00%016d\x00bill#gone%d", i, i)})
+		}
+		if err := f.rdb.ZAdd(f.Context(), f.key("aside"), gone...).Err(); err != nil {
+			t.Fatal(err)
+		}
+		due := f.handled("h", "due")
+		if done, err := f.SetAside(f.Context(), due, "handler h"); err != nil || !done {
+			t.Fatalf("%v, %v", done, err)
+		}
+		places, next, err := f.Places(f.Context(), ledger.Place{})
+		if err != nil || len(places) != 1 || next != (ledger.Place{}) {
+			t.Fatalf("places %+v, %+v, %v, want one", places, next, err)
+		}
+		picked, err := f.Pick(f.Context(), 1, places)
+		if err != nil || len(picked) != 1 || picked[0].Run != due.Run {
+			t.Errorf("picked %+v, %v, want %s", picked, err, due.Run)
+		}
+		if n := f.rdb.ZCard(f.Context(), f.key("aside")).Val(); n != 0 {
+			t.Errorf("%d entries are left, want none", n)
+		}
+	})
+}
+
+// TestAllPlacesAreFound, however many there are, and what a run in the last one needs.
+func TestAllPlacesAreFound(t *testing.T) {
+	each(t, func(f *fixture) {
+		const want = 210
+		var last ledger.Due
+		for i := range want {
+			last = f.handled("h", fmt.Sprint(i))
+			if _, err := f.SetAside(f.Context(), last, ledger.Need(fmt.Sprintf("handler %03d", i))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var found []ledger.Place
+		for after := (ledger.Place{}); ; {
+			places, next, err := f.Places(f.Context(), after)
+			if err != nil {
+				t.Fatal(err)
+			}
+			found = append(found, places...)
+			if after = next; after == (ledger.Place{}) {
+				break
+			}
+		}
+		if len(found) != want || !slices.IsSortedFunc(found, func(a, b ledger.Place) int { return strings.Compare(string(a.Need), string(b.Need)) }) {
+			t.Errorf("%d places, want %d: %+v", len(found), want, found)
+		}
+		if asides, err := f.Asides(f.Context()); err != nil || len(asides) != want || asides[want-1] != (ledger.Aside{Place: found[want-1], Runs: 1}) {
+			t.Errorf("%d places are counted, %v, want %d with one run each", len(asides), err, want)
+		}
+		if need, err := f.NeedOf(f.Context(), f.find(last.Run)); err != nil || need != found[want-1].Need {
+			t.Errorf("%s needs %q, %v, want %q", last.Run, need, err, found[want-1].Need)
 		}
 	})
 }

@@ -138,11 +138,10 @@ type Claim struct {
 const Together = 100
 
 // ClaimAll is [Ledger.ClaimSound] for up to [Together] runs that deliveries brought: in one round trip when all of them are
-// free to begin, as most are, else in two. The answers stand in the order of the claims. One that is nil did not come: its claim
+// free to begin, as most are, else in two, or in three when a definition is new here. The answers stand in the order of the claims. One that is nil did not come: its claim
 // has to be sent again, by ClaimSound, as it is said there.
 func (l *Ledger) ClaimAll(ctx context.Context, claims []Claim, patience time.Duration) []*Claimed {
 	claimed := make([]*Claimed, len(claims))
-	var steps []step
 	var which []int // claim of a step
 	if len(claims) > 1 {
 		session := claims[0].Request.Session()
@@ -166,19 +165,38 @@ func (l *Ledger) ClaimAll(ctx context.Context, claims []Claim, patience time.Dur
 		}
 		which = nil
 	}
-	for i, c := range claims {
+	for i := range claims {
 		if claimed[i] == nil {
-			steps, which = append(steps, l.claimStep(c.Request, c.Due, patience, 0, nil)), append(which, i)
+			which = append(which, i)
 		}
 	}
-	for k, command := range l.runAll(ctx, claimScript, steps) {
-		i := which[k]
-		claimed[i], _ = l.decodeClaim(claims[i].Due, read(command.Result())) // nil with an error
-		if claimed[i] != nil && claimed[i].Outcome == marked {
-			claimed[i] = nil
-		}
+	for _, i := range l.claimEach(ctx, claims, claimed, which, patience) {
+		claimed[i] = nil
 	}
 	return claimed
+}
+
+// claimEach sends some claims, each by a step of its own. Those of definitions that are new here are sent once more. It returns
+// those that are to be sent yet again.
+func (l *Ledger) claimEach(ctx context.Context, claims []Claim, claimed []*Claimed, which []int, patience time.Duration) (again []int) {
+	for range 2 {
+		steps := make([]step, len(which))
+		for k, i := range which {
+			steps[k] = l.claimStep(claims[i].Request, claims[i].Due, patience, 0, nil)
+		}
+		again = nil
+		for k, command := range l.runAll(ctx, claimScript, steps) {
+			i := which[k]
+			claimed[i], _ = l.decodeClaim(claims[i].Due, read(command.Result())) // nil with an error
+			if claimed[i] != nil && claimed[i].Outcome == marked {
+				again = append(again, i)
+			}
+		}
+		if which = again; len(which) == 0 {
+			break
+		}
+	}
+	return again
 }
 
 func (l *Ledger) decodeClaim(due Due, r *reply) (*Claimed, error) {

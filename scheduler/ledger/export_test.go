@@ -38,3 +38,10 @@ func (l *Ledger) ClaimAs(ctx context.Context, session locks.SessionID, hold lock
 	return l.decodeClaim(due, read(l.run(ctx, claimScript, due.Run.Job(), string(session), string(hold), string(due.Run), due.N,
 		0, 1, 0, "")))
 }
+
+// Marks returns the definitions of a job that this process is known to be able to run.
+func (l *Ledger) Marks(job string) []string {
+	l.able.mu.Lock()
+	defer l.able.mu.Unlock()
+	return slices.Clone(l.able.known[job])
+}

@@ -508,8 +508,11 @@ func (m *meter) usesOfOperators() []use {
 			if _, err := m.ledger.SetAside(ctx, run.Due[0], "handler other"); err != nil {
 				return err
 			}
-			places, err := m.ledger.Places(ctx)
+			places, _, err := m.ledger.Places(ctx, ledger.Place{})
 			if err != nil {
+				return err
+			}
+			if _, err := m.ledger.Asides(ctx); err != nil {
 				return err
 			}
 			_, err = m.ledger.Pick(ctx, 16, places)

@@ -12,9 +12,10 @@ import (
 )
 
 const (
-	pickMost  = 16              // runs that are picked together
-	lookOlder = 5 * time.Second // for how long it counts that workers of an older build were seen, or were not
-	forOlder  = time.Second     // for which a run stays away that only a worker of an older build may be able to do
+	pickMost   = 16              // runs that are picked together
+	placePages = 16              // pages of places that are looked at together
+	lookOlder  = 5 * time.Second // for how long it counts that workers of an older build were seen, or were not
+	forOlder   = time.Second     // for which a run stays away that only a worker of an older build may be able to do
 
 	// Runs that were set aside before a worker of an older build came are pushed for it.
 	pushAside     = 200              // that are pushed together
@@ -143,17 +144,21 @@ func (w *Worker) pushForOlder(ctx context.Context) error {
 	if err != nil || len(queues) == 0 {
 		return err
 	}
-	places, err := w.ledger.Places(ctx)
-	if err != nil {
-		return err
-	}
-	places = slices.DeleteFunc(places, func(p ledger.Place) bool { return !queues[p.Queue] })
-	if len(places) == 0 {
-		return nil
-	}
-	due, err := w.ledger.Pick(ctx, pushAside, places)
-	if err != nil {
-		return err
+	var due []ledger.Due
+	for range placePages {
+		var places []ledger.Place
+		if places, w.olderAfter, err = w.ledger.Places(ctx, w.olderAfter); err != nil {
+			return err
+		}
+		places = slices.DeleteFunc(places, func(p ledger.Place) bool { return !queues[p.Queue] })
+		if len(places) > 0 {
+			if due, err = w.ledger.Pick(ctx, pushAside, places); err != nil {
+				return err
+			}
+		}
+		if len(due) > 0 || w.olderAfter == (ledger.Place{}) {
+			break
+		}
 	}
 	if len(due) > 0 {
 		w.often.InfoContext(ctx, "runs that were set aside are pushed for a worker of an older build", "call", "push for older builds",
@@ -183,48 +188,64 @@ func (w *Worker) lookAside() {
 	}
 }
 
-// watchAside picks runs that were set aside by others, as long as there are some that this worker can do, until ctx ends.
+// watchAside picks runs that were set aside by others, as long as there are some that this worker can do, until ctx ends. It
+// looks at some pages of places whenever it is asked, and continues behind them the next time.
 func (w *Worker) watchAside(ctx context.Context) {
+	var after ledger.Place
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-w.aside:
 		}
-		for w.pick(ctx) {
+		for pages := 0; pages < placePages; pages++ {
+			next, ok := w.pick(ctx, after)
+			if !ok {
+				break
+			}
+			if after = next; after == (ledger.Place{}) {
+				break
+			}
 		}
 	}
 }
 
-// pick claims runs that were set aside, in slots that it waits for. It returns false when there are none for this worker now.
-func (w *Worker) pick(ctx context.Context) bool {
-	call, cancel := context.WithTimeout(ctx, callLimit)
-	places, err := w.ledger.Places(call)
-	cancel()
-	paused := w.paused.Load()
-	if err != nil || paused == nil { // the next poll asks again
-		return false
-	}
-	places = slices.DeleteFunc(places, func(p ledger.Place) bool {
-		return w.o.Queues[p.Queue] == 0 || (*paused)[p.Queue] || !w.can(p.Need)
-	})
-	if len(places) == 0 || w.slots.Acquire(ctx, 1) != nil {
-		return false
-	}
-	slices.SortStableFunc(places, func(a, b ledger.Place) int { return cmp.Compare(w.o.Queues[b.Queue], w.o.Queues[a.Queue]) })
-	n := 1
-	for n < pickMost && w.slots.TryAcquire(1) {
-		n++
-	}
-	call, cancel = context.WithTimeout(ctx, callLimit)
-	due, err := w.ledger.Pick(call, n, places)
-	cancel()
-	w.slots.Release(int64(n - len(due)))
-	if err != nil {
-		w.often.WarnContext(ctx, "runs that are set aside are not picked, it is tried again", "call", "pick", "error", err)
-	}
-	if len(due) > 0 {
+// pick claims runs that were set aside in a page of places, in slots that it waits for, until none are left there for this
+// worker. It returns the place to continue after; false when it is to be tried again later.
+func (w *Worker) pick(ctx context.Context, after ledger.Place) (next ledger.Place, ok bool) {
+	for {
+		call, cancel := context.WithTimeout(ctx, callLimit)
+		places, next, err := w.ledger.Places(call, after)
+		cancel()
+		paused := w.paused.Load()
+		if err != nil || paused == nil { // the next poll asks again
+			return after, false
+		}
+		places = slices.DeleteFunc(places, func(p ledger.Place) bool {
+			return w.o.Queues[p.Queue] == 0 || (*paused)[p.Queue] || !w.can(p.Need)
+		})
+		if len(places) == 0 {
+			return next, true
+		}
+		if w.slots.Acquire(ctx, 1) != nil {
+			return after, false
+		}
+		slices.SortStableFunc(places, func(a, b ledger.Place) int { return cmp.Compare(w.o.Queues[b.Queue], w.o.Queues[a.Queue]) })
+		n := 1
+		for n < pickMost && w.slots.TryAcquire(1) {
+			n++
+		}
+		call, cancel = context.WithTimeout(ctx, callLimit)
+		due, err := w.ledger.Pick(call, n, places)
+		cancel()
+		w.slots.Release(int64(n - len(due)))
+		if err != nil {
+			w.often.WarnContext(ctx, "runs that are set aside are not picked, it is tried again", "call", "pick", "error", err)
+			return after, false
+		}
+		if len(due) == 0 {
+			return next, true
+		}
 		w.claimAll(due)
 	}
-	return err == nil && len(due) > 0
 }

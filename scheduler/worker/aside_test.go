@@ -193,3 +193,26 @@ func TestRunsThatAreSetAsideAreLeftToAWorkerOfAnOlderBuildThatComesLater(t *test
 		}
 	}
 }
+
+// TestARunIsFoundBehindManyThatNoWorkerCanDo: those need as many handlers as make several pages of places.
+func TestARunIsFoundBehindManyThatNoWorkerCanDo(t *testing.T) {
+	f := newFleet(t)
+	var d done
+	job := f.job("zz", d.handle)
+	aside := func(id string, need ledger.Need) jobs.RunID {
+		enqueued, err := f.ledger.Enqueue(t.Context(), ledger.Request{Job: job, ID: id, Trigger: ledger.ByRequest})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if done, err := f.ledger.SetAside(t.Context(), enqueued.Due[0], need); err != nil || !done {
+			t.Fatalf("%s is not set aside: %v", enqueued.Run, err)
+		}
+		return enqueued.Run
+	}
+	for i := range 140 {
+		aside(fmt.Sprint(i), ledger.Need(fmt.Sprintf("handler %03d", i)))
+	}
+	run := aside("found", "handler zz")
+	f.start()
+	f.awaitState(run, ledger.Succeeded)
+}

@@ -35,8 +35,9 @@ func (w *Worker) claim(due ledger.Due, before []string) {
 	w.follow(request, due, before, w.sendClaim(request, due, before, w.ledger.ClaimSound))
 }
 
-// claimAll is claim for several runs that deliveries brought, each with its slot.
-func (w *Worker) claimAll(due []ledger.Due) {
+// claimAll is claim for several runs that deliveries brought, each with its slot. Claims that were not answered are sent again
+// in the background: claimAll returns how many, and each of them puts something into the channel when it is settled.
+func (w *Worker) claimAll(due []ledger.Due) (unanswered int, settled <-chan struct{}) {
 	claims := make([]ledger.Claim, 0, len(due))
 	for _, d := range due {
 		request, err := w.begin()
@@ -50,15 +51,19 @@ func (w *Worker) claimAll(due []ledger.Due) {
 	call, cancel := context.WithTimeout(w.calls, callLimit)
 	claimed := w.ledger.ClaimAll(call, claims, max(0, w.o.ReserveAfter))
 	cancel()
+	done := make(chan struct{}, len(claims))
 	for i, c := range claims {
 		if claimed[i] != nil {
 			w.follow(c.Request, c.Due, nil, claimed[i])
 			continue
 		}
+		unanswered++
 		w.attempt.Go(func() { // it may have been granted
 			w.follow(c.Request, c.Due, nil, w.sendClaim(c.Request, c.Due, nil, w.ledger.ClaimSound))
+			done <- struct{}{}
 		})
 	}
+	return unanswered, done
 }
 
 // follow acts on the reply to a claim. claimed is nil when the session ended before a reply.

@@ -97,7 +97,7 @@ func TestRunWithAnUnknownKeyIsLeftToAnotherWorker(t *testing.T) {
 	for _, id := range runs {
 		f.damage("body", id, func(string) string { return before[id] })
 	}
-	places, err := f.ledger.Places(t.Context())
+	places, _, err := f.ledger.Places(t.Context(), ledger.Place{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/queue"
 	"lockstep/scheduler/worker"
 )
 
@@ -256,6 +257,56 @@ func TestWhatAKilledWorkerHadFetchedIsPushedAgainWhenItsSessionEnds(t *testing.T
 		}
 	}
 	dying.dead.Store(false) // it may end its session
+}
+
+// TestADeliveryIsOnRecordUntilItsClaimIsAnswered: the reply to the claim is lost, and the claim is sent again. If the worker
+// died now, the end of its session would bring the delivery back.
+func TestADeliveryIsOnRecordUntilItsClaimIsAnswered(t *testing.T) {
+	f := newFleet(t)
+	var d done
+	job := f.job("j", d.handle)
+	claim := ""
+	for digest, name := range ledger.ScriptNames() {
+		if name == "claim" {
+			claim = digest
+		}
+	}
+	var lost atomic.Int64
+	answers := make(chan struct{})
+	f.start(quiet, f.lossy(func(request string) bool {
+		select {
+		case <-answers:
+			return false
+		default:
+			return strings.Contains(request, claim)
+		}
+	}, func() {
+		if lost.Add(1) > 1 { // the first one at once
+			<-answers
+		}
+	}))
+	deliveries, err := queue.New(f.rdb, f.namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	onRecord := func() int {
+		fetched, err := deliveries.Fetched(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(fetched)
+	}
+	run := f.enqueue(job, "1")
+	f.await("the claim to be sent again", func() bool { return lost.Load() > 1 })
+	for until := time.Now().Add(3 * time.Second); time.Now().Before(until); time.Sleep(50 * time.Millisecond) { // records of handled ones go every 2 s
+		if onRecord() == 0 {
+			close(answers)
+			t.Fatal("the delivery is on record no more, while its claim is not answered")
+		}
+	}
+	close(answers)
+	f.awaitState(run, ledger.Succeeded)
+	f.await("the record to be removed", func() bool { return onRecord() == 0 })
 }
 
 // pending returns how many deliveries are in the queue.

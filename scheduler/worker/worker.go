@@ -139,10 +139,12 @@ type Worker struct {
 	draining atomic.Bool
 	paused   atomic.Pointer[map[string]bool]
 
-	refused  atomic.Int64                      // runs whose definition could not be trusted
-	older    atomic.Pointer[older]             // nil until a run was set aside
-	polled   atomic.Bool                       // a poll has found runs that are set aside, at which watchOlder has not looked
-	disputed atomic.Pointer[map[string]string] // served queues that were given to another namespace, and to which
+	refused atomic.Int64          // runs whose definition could not be trusted
+	older   atomic.Pointer[older] // nil until a run was set aside
+
+	olderAfter ledger.Place                      // the goroutine of watchOlder alone: the places that follow it are next
+	polled     atomic.Bool                       // a poll has found runs that are set aside, at which watchOlder has not looked
+	disputed   atomic.Pointer[map[string]string] // served queues that were given to another namespace, and to which
 
 	told    atomic.Pointer[locks.SessionID] // the last one that OnSession was told
 	drifted atomic.Int64                    // jobs whose active definition is another one
@@ -565,13 +567,21 @@ func (w *Worker) close(ctx context.Context) {
 	w.log.InfoContext(ctx, "worker has stopped")
 }
 
-// take is what deliveries come to: claims in the slots that they were fetched for. It returns when these are answered.
-func (w *Worker) take(_ context.Context, some []queue.Delivery) {
+// take claims runs whose deliveries were fetched, in the slots that they were fetched for. It returns when all claims are
+// answered, or ctx ends: until then the deliveries are on record as this worker's, see [queue.Options].Handle.
+func (w *Worker) take(ctx context.Context, some []queue.Delivery) {
 	due := make([]ledger.Due, len(some))
 	for i, d := range some {
 		due[i] = ledger.Due{Run: jobs.RunID(d.Run), N: d.N, Queue: d.Queue}
 	}
-	w.claimAll(due)
+	unanswered, settled := w.claimAll(due)
+	for range unanswered {
+		select {
+		case <-settled:
+		case <-ctx.Done(): // a drain must not wait for Redis
+			return
+		}
+	}
 }
 
 // Deliver takes runs that somebody else in this process has made due, and sees to it that they are run, without waiting for

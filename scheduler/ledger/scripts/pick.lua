@@ -1,34 +1,47 @@
 -- pick makes runs that were set aside due again, for a worker that has what they need and claims them at once. Should it end
 -- before, the sweep pushes them, as any push that is not confirmed.
--- ARGV: 1 entries at most  2... places, each a queue and a need, joined by \0; none: the places are listed
--- Replies: places that have runs | for each run: id, n, queue
-local most, list = tonumber(ARGV[1]), {}
+-- ARGV: 1 entries at most  2 list | pick  3... list: the place to continue after, '' to begin; pick: places, each a queue and a
+--       need, joined by \0
+-- Replies to list: the place to continue after, '' after the last one; then places that have runs
+--   to pick: 1 when the search ended early, at entries of runs that are not due any more, else 0; then for each run: id, n, queue
+-- Entries of runs that are not due any more are removed, at most SPARE of them in one call.
+local SPARE = 200
+local most, list, removed, early = tonumber(ARGV[1]), {}, 0, false
 
--- first returns the run of a place that has been due for longest. Entries of runs that are due no more are removed, some.
+-- first returns the run of a place that has been due for longest. It sets early when it may not remove more entries.
 local function first(place)
-  for _ = 1, 16 do
+  while true do
     local member = call('ZRANGEBYLEX', ASIDE, '[' .. place .. '\0', '(' .. place .. '\1', 'LIMIT', '0', '1')[1]
     if not member then return nil end
     local id = string.match(member, '([^%z]*)$')
     local run = load(id)
     if run and run[STATE] == 'due' then return member, id, run end
+    if removed == SPARE then
+      early = true
+      return nil
+    end
+    removed = removed + 1
     call('ZREM', ASIDE, member)
   end
 end
 
-if #ARGV == 1 then
-  local from = '-'
+if ARGV[2] == 'list' then
+  local from, after = ARGV[3] == '' and '-' or '[' .. ARGV[3] .. '\1', ''
   while #list < most do
     local member = call('ZRANGEBYLEX', ASIDE, from, '+', 'LIMIT', '0', '1')[1]
-    if not member then break end
-    local place = string.match(member, '^([^%z]*%z[^%z]*)')
-    if first(place) then list[#list + 1] = place end
-    from = '[' .. place .. '\1'
+    if not member then
+      after = ''
+      break
+    end
+    after = string.match(member, '^([^%z]*%z[^%z]*)')
+    if first(after) or early then list[#list + 1] = after end -- pick goes on where this ended early
+    from = '[' .. after .. '\1'
   end
+  table.insert(list, 1, after)
   return list
 end
 
-for i = 2, #ARGV do
+for i = 3, #ARGV do
   while #list < 3 * most do
     local member, id, run = first(ARGV[i])
     if not member then break end
@@ -37,4 +50,5 @@ for i = 2, #ARGV do
     pushes(list, id, run)
   end
 end
+table.insert(list, 1, early and 1 or 0)
 return list
