@@ -11,6 +11,13 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
+// So many definitions are registered, or become active, in one step of a deploy: some batches, so that while Redis works on one
+// the next is prepared and the reply to the last is taken. Polls and ticks come after each step.
+const (
+	registerStep = 4 * ledger.RegisterBatch
+	activateStep = 4 * ledger.ActivateBatch
+)
+
 // registration makes definitions known to the ledger, batch by batch: ticks and polls come in between, however many they are.
 type registration struct {
 	set     *jobSet         // which these definitions are of; the scheduler's once a whole one is registered
@@ -80,7 +87,7 @@ func (s *Scheduler) deploy(ctx context.Context, now *serverTime) time.Duration {
 // scheduler's, whatever that had before.
 func (s *Scheduler) register(ctx context.Context, now *serverTime) (ok bool) {
 	r := s.registering
-	some := r.left[:min(len(r.left), ledger.RegisterBatch)]
+	some := r.left[:min(len(r.left), registerStep)]
 	call, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	registered, err := s.o.Ledger.Register(call, r.set.digest, some)
@@ -191,7 +198,7 @@ func (set *jobSet) sortChanges() {
 
 // takeChanges returns the next changes, and the ticks to decide before: at most so many of each, except for those of one job.
 func (s *Scheduler) takeChanges(ctx context.Context, now time.Time) (changes []*change, decisions []ledger.Decision) {
-	for len(changes) < ledger.ActivateBatch && len(decisions) < batch && len(s.set.changes) > 0 {
+	for len(changes) < activateStep && len(decisions) < batch && len(s.set.changes) > 0 {
 		name := s.set.changes[0]
 		s.set.changes = s.set.changes[1:]
 		c := s.set.pending[name]
@@ -229,8 +236,8 @@ func (s *Scheduler) beforeChange(ctx context.Context, c *change, now time.Time) 
 	return decisions, true
 }
 
-// activate makes the next definitions active, each after the ticks of its job up to now were decided by the old trigger: for a
-// batch of jobs in one or two round trips. now is a time that the server has told. It returns false when none became active
+// activate makes the next definitions active, each after the ticks of its job up to now were decided by the old trigger: for some
+// jobs together. now is a time that the server has told. It returns false when none became active
 // because a call failed, or may not be made yet.
 func (s *Scheduler) activate(ctx context.Context, now time.Time) (ok bool) {
 	changes, decisions := s.takeChanges(ctx, now)

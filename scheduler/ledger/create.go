@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
 
 	"lockstep/jobs"
 	"lockstep/locks"
@@ -135,7 +136,7 @@ const (
 	RestartTime = 3 * time.Second
 )
 
-// RegisterBatch is how many definitions [Ledger.Register] sends in one call.
+// RegisterBatch is how many definitions [Ledger.Register] sends together.
 const RegisterBatch = 250
 
 // signs is 1 when this process signs definitions, else 0.
@@ -195,38 +196,105 @@ func trigger(job *jobs.Job) string {
 func (l *Ledger) Register(ctx context.Context, digest string, definitions []*jobs.Job) (*Registered, error) {
 	registered := &Registered{Jobs: make(map[string]RegisteredJob, len(definitions))}
 	lost := make(map[*jobs.Job]time.Time)
-	for first := 0; first == 0 || first < len(definitions); first += RegisterBatch {
-		some := definitions[first:min(first+RegisterBatch, len(definitions))]
-		args := make([]any, 0, 4+5*len(some))
+	batch := func(i int) []*jobs.Job {
+		return definitions[i*RegisterBatch : min((i+1)*RegisterBatch, len(definitions))]
+	}
+	prepare := func(i int) ([]any, error) {
+		args := make([]any, 0, 4+5*len(batch(i)))
 		args = append(args, digest, GoneAfter.Milliseconds(), retiredAfter.Milliseconds(), l.signs())
-		for _, job := range some {
+		for _, job := range batch(i) {
 			definition, err := l.write(job)
 			if err != nil {
 				return nil, fmt.Errorf("register job %s: %w", job.Name, err)
 			}
 			args = append(args, job.Name, hashText(jobs.Unsigned(definition)), trigger(job), definition, l.memory.cursor(job.Name))
 		}
-		r := read(l.run(ctx, registerScript, "", args...))
+		return args, nil
+	}
+	err := l.overlap(ctx, registerScript, max(1, (len(definitions)+RegisterBatch-1)/RegisterBatch), prepare, func(i int, r *reply) error {
 		registered.Now = r.time()
-		if revision := r.number(); first == 0 {
+		if revision := r.number(); i == 0 {
 			registered.Revision = revision
 		}
-		for _, job := range some {
+		for _, job := range batch(i) {
 			one := RegisteredJob{Cursor: r.time(), Standing: Standing(r.text())}
 			if old := r.text(); old != "" && r.err == nil {
 				one.Old, r.err = jobs.ReadJob(old)
 			}
-			if r.number() == 1 && (job.Every > 0 || job.Schedule != "") {
+			if r.number() == 1 && r.err == nil && (job.Every > 0 || job.Schedule != "") {
 				lost[job] = one.Cursor
+			}
+			if r.err != nil {
+				break
 			}
 			registered.Jobs[job.Name] = one
 			l.memory.saw(job.Name, one.Cursor)
 		}
 		if r.err != nil {
-			return nil, fmt.Errorf("register %d jobs: %w", len(definitions), r.err)
+			return fmt.Errorf("register %d jobs: %w", len(definitions), r.err)
 		}
+		return nil
+	})
+	// Also after an error: a registration that was answered does not tell of the loss again.
+	if err := errors.Join(err, l.writeLost(ctx, lost)); err != nil {
+		return nil, err
 	}
-	return registered, l.writeLost(ctx, lost)
+	return registered, nil
+}
+
+// overlap makes n calls of a script, one after the other, in their order. While one is under way, the arguments of the next are
+// prepared and the reply to the last is taken. It ends at the first error, which is one of prepare or take; take gets that of a
+// call with its reply.
+func (l *Ledger) overlap(ctx context.Context, script lazyScript, n int, prepare func(i int) ([]any, error), take func(i int, r *reply) error) error {
+	if n == 1 {
+		args, err := prepare(0)
+		if err != nil {
+			return err
+		}
+		return take(0, read(l.run(ctx, script, "", args...)))
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	prepared, replies := make(chan []any, 1), make(chan *reply, 1)
+	group.Go(func() error {
+		defer close(prepared)
+		for i := range n {
+			args, err := prepare(i)
+			if err != nil {
+				return err
+			}
+			select {
+			case prepared <- args:
+			case <-ctx.Done():
+				return nil // the cause is the other's error, or seen by the next call
+			}
+		}
+		return nil
+	})
+	group.Go(func() error {
+		defer close(replies)
+		for args := range prepared {
+			select {
+			case replies <- read(l.run(ctx, script, "", args...)):
+			case <-ctx.Done():
+				return nil
+			}
+		}
+		return nil
+	})
+	group.Go(func() error {
+		i := 0
+		for r := range replies {
+			if err := take(i, r); err != nil {
+				return err
+			}
+			i++
+		}
+		if i < n && ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return nil
+	})
+	return group.Wait()
 }
 
 // Leave notes that a session no longer carries the config with this digest: it has registered
@@ -287,7 +355,7 @@ func (l *Ledger) Create(ctx context.Context, decisions []Decision) []Created {
 	return created
 }
 
-// ActivateBatch is how many activations [Ledger.Activate] sends in one call.
+// ActivateBatch is how many activations [Ledger.Activate] sends together.
 const ActivateBatch = 200
 
 // Activation requests that another definition of a job decide its ticks from now on. Ticks up to
@@ -305,51 +373,56 @@ type Activation struct {
 // moved since, hence also one that is sent again after it was applied. Due is always empty.
 func (l *Ledger) Activate(ctx context.Context, activations []Activation) []Created {
 	results := make([]Created, len(activations))
-	for first := 0; first < len(activations); first += ActivateBatch {
-		last := min(first+ActivateBatch, len(activations))
-		l.activateSome(ctx, activations[first:last], results[first:last])
+	if len(activations) == 0 {
+		return results
 	}
-	return results
-}
-
-func (l *Ledger) activateSome(ctx context.Context, activations []Activation, results []Created) {
 	fail := func(i int, err error) {
 		results[i] = Created{Err: fmt.Errorf("change the trigger of %s: %w", activations[i].Job.Name, err)}
 	}
-	var (
-		args  []any
-		which []int // activation of a result
-	)
-	for i, a := range activations {
-		before, err := Hash(a.From)
-		if err != nil {
-			fail(i, err)
-			continue
+	batches := (len(activations) + ActivateBatch - 1) / ActivateBatch
+	which := make([][]int, batches) // activations of a batch
+	prepare := func(batch int) ([]any, error) {
+		var args []any
+		for i := batch * ActivateBatch; i < min((batch+1)*ActivateBatch, len(activations)); i++ {
+			a := activations[i]
+			before, err := Hash(a.From)
+			if err != nil {
+				fail(i, err)
+				continue
+			}
+			definition, err := l.write(a.Job)
+			if err != nil {
+				fail(i, err)
+				continue
+			}
+			args = append(args, a.Job.Name, a.Seen.UnixMilli(), a.Cursor.UnixMilli(), before, hashText(jobs.Unsigned(definition)), definition)
+			which[batch] = append(which[batch], i)
 		}
-		definition, err := l.write(a.Job)
-		if err != nil {
-			fail(i, err)
-			continue
-		}
-		args = append(args, a.Job.Name, a.Seen.UnixMilli(), a.Cursor.UnixMilli(), before, hashText(jobs.Unsigned(definition)), definition)
-		which = append(which, i)
+		return args, nil
 	}
-	if len(which) == 0 {
-		return
-	}
-	r := read(l.run(ctx, activateScript, "", args...))
-	for _, i := range which {
-		outcome, detail := r.text(), r.text()
-		if r.err != nil {
-			fail(i, r.err)
-			continue
+	taken := 0
+	err := l.overlap(ctx, activateScript, batches, prepare, func(batch int, r *reply) error {
+		for _, i := range which[batch] {
+			outcome, detail := r.text(), r.text()
+			if r.err != nil {
+				fail(i, r.err)
+				continue
+			}
+			if err := results[i].activated(outcome, detail, activations[i].Cursor); err != nil {
+				fail(i, err)
+				continue
+			}
+			l.memory.saw(activations[i].Job.Name, results[i].Cursor)
 		}
-		if err := results[i].activated(outcome, detail, activations[i].Cursor); err != nil {
+		taken = min((batch+1)*ActivateBatch, len(activations))
+		return nil
+	})
+	for i := taken; i < len(activations); i++ {
+		if results[i].Err == nil {
 			fail(i, err)
-			continue
 		}
-		l.memory.saw(activations[i].Job.Name, results[i].Cursor)
 	}
+	return results
 }
 
 // activated decodes the reply to one activation.
