@@ -48,7 +48,7 @@ type news struct {
 	Orderly   bool   // it exits now, and has ended or handed back all runs except Stuck
 
 	Stuck []jobs.RunID    // runs that only its exit ends: their handlers ignore their contexts
-	Left  []ledger.Finish // how to hand them back after the exit
+	Left  []ledger.Finish // how to record the ends of their attempts after it
 }
 
 // parent is the first of the two processes of a worker; the package comment describes the protocol.
@@ -413,9 +413,10 @@ func reportDeath(ctx context.Context, book *ledger.Ledger, id locks.SessionID) e
 	}
 }
 
-// handBack hands back the runs that a child left behind at an orderly exit: the child is dead now,
-// and so are their handlers. It then ends the child's sessions, without reporting a crash. The next
-// sweep of another worker pushes the runs.
+// handBack records the ends of the attempts that a child left behind at an orderly exit: the child
+// is dead now, and so are their handlers. Their runs are handed back, unless a timeout, a
+// cancellation or `on_crash: abandon` applies. It then ends the child's sessions, without reporting
+// a crash. The next sweep of another worker pushes the runs.
 func (p *parent) handBack(ctx context.Context, c *child) {
 	log := p.log.With("pid", c.pid, "runs", c.stuck)
 	if c.redis == nil {
@@ -429,7 +430,7 @@ func (p *parent) handBack(ctx context.Context, c *child) {
 		log.ErrorContext(ctx, "the worker exited while handlers ignored the end of their contexts: their locks pass on when its lease ends", "error", err)
 		return
 	}
-	log.WarnContext(ctx, "the worker exited while handlers ignored the end of their contexts: their runs are handed back, and its session is ended")
+	log.WarnContext(ctx, "the worker exited while handlers ignored the end of their contexts: the ends of their attempts are recorded, and its session is ended")
 }
 
 // endLeft records the ends of a dead process's attempts, and ends its sessions. An attempt has lost

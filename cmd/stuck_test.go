@@ -62,6 +62,8 @@ jobs:
 			t.Errorf("%+v, want its first attempt %s, and no crash", got, want)
 		}
 	}
-	f.await(abandoned, "lost")
+	if lost := f.await(abandoned, "lost"); lost.Reason == nil || !strings.Contains(*lost.Reason, "ended while the handler ignored the end of its context") {
+		t.Errorf("%+v, want the reason why it is lost", lost)
+	}
 	f.checkOverlap()
 }

@@ -270,6 +270,10 @@ const (
 	Again    Outcome = "retry"    // it failed, and the run is tried again after a pause
 	HandBack Outcome = "handback" // the worker drains, or cannot do it: the run is due again, and nothing is counted
 	Stopped  Outcome = "canceled" // it was asked to stop: it is the run's end
+
+	// Left is for a run of `on_crash: abandon` whose handler ignored the end of its context, so that only the end of its
+	// process stopped it: the run is lost.
+	Left Outcome = "left"
 )
 
 // ends tells whether it is the run's end, too.

@@ -122,7 +122,7 @@ func (s *stuckAttempts) shown() []Stuck {
 // this one die hands the runs back by Left, and then ends the session ([locks.Space.EndSession]).
 type StuckError struct {
 	Runs []jobs.RunID
-	Left []ledger.Finish // no hand-back of a run whose job says on_crash: abandon: the end of the session marks that lost
+	Left []ledger.Finish // how to record the ends of their attempts
 	Err  error           // why the worker ended; nil: it was told to
 }
 
@@ -145,7 +145,10 @@ func (w *Worker) abandon(finish ledger.Finish, log *slog.Logger) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.abandoned = append(s.abandoned, finish.Run)
-	if finish.Outcome != "" && !(finish.Outcome == ledger.HandBack && finish.Job.OnCrash == jobs.CrashAbandon) {
+	if finish.Outcome == ledger.HandBack && finish.Job.OnCrash == jobs.CrashAbandon {
+		finish.Outcome = ledger.Left
+	}
+	if finish.Outcome != "" {
 		s.left = append(s.left, finish)
 	}
 }

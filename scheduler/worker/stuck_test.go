@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -142,8 +143,14 @@ func TestADrainDoesNotWaitForAHandlerThatIgnoresItsContext(t *testing.T) {
 	if record := f.awaitState(runs["late"], ledger.Failed); record.Fails != 1 || record.Crashes != 0 {
 		t.Errorf("%+v, want its timeout counted as a failure", record)
 	}
+	record := f.awaitState(runs["abandons"], ledger.Lost)
+	if want := "its worker " + string(session) + " ended while the handler ignored the end of its context (on_crash: abandon)"; record.Reason != want {
+		t.Errorf("reason %q, want %q", record.Reason, want)
+	}
+	if last := record.Last(); last.Outcome != ledger.HandedBackAttempt || strings.Contains(last.Error, "lease") {
+		t.Errorf("%+v, want no lost lease", last)
+	}
 	f.start()
-	f.awaitState(runs["abandons"], ledger.Lost)
 	if record := f.awaitState(runs["reruns"], ledger.Succeeded); len(record.Attempts) != 2 || record.Crashes != 0 {
 		t.Errorf("%+v, want the attempt that was handed back and the next one", record)
 	}

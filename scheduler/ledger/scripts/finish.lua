@@ -1,5 +1,5 @@
 -- finish records how an attempt ended and frees its locks, which pass to the next waiters, in one step.
--- ARGV: 1 run  2 token  3 hold id  4 outcome: succeeded | failed | retry | handback | canceled  5 pause before the run is due again, ms
+-- ARGV: 1 run  2 token  3 hold id  4 outcome: succeeded | failed | retry | handback | canceled | left  5 pause before the run is due again, ms
 --       6 error (JSON: a string, or null)  7 output  8 history: runs  9 history: ms
 -- Replies: recorded, the run's state, the pushes to do | counted, state, pushes, token: this attempt was closed before, and
 -- only a success could still count | fenced, state, pushes, token: a later attempt has begun, or another outcome is final.
@@ -109,10 +109,14 @@ local function declined(id, run, failure)
 end
 
 if outcome == 'canceled' or run[STOP] ~= '' then
-  local closed = {failed = 'failed', retry = 'failed', handback = 'handed back', canceled = 'canceled'}
+  local closed = {failed = 'failed', retry = 'failed', handback = 'handed back', left = 'handed back', canceled = 'canceled'}
   close(id, run, closed[outcome], ARGV[6])
   if closed[outcome] == 'failed' then run[FAILS] = format('%d', run[FAILS] + 1) end
   final(S, id, run, 'canceled', run[STOP])
+  trim(tonumber(ARGV[8]), tonumber(ARGV[9]))
+elseif outcome == 'left' then
+  close(id, run, 'handed back', ARGV[6])
+  final(S, id, run, 'lost', 'its worker ' .. run[SESSION] .. ' ended while the handler ignored the end of its context (on_crash: abandon)')
   trim(tonumber(ARGV[8]), tonumber(ARGV[9]))
 elseif outcome == 'handback' and ARGV[5] == '0' then
   close(id, run, 'handed back', ARGV[6])
