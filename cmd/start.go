@@ -315,6 +315,9 @@ func workerOptions(config *configs.Config, settings configs.Settings, rdb redis.
 	if err != nil {
 		return worker.Options{}, err
 	}
+	if n, err := command.RemoveLeftArgs(); n > 0 || err != nil {
+		log.Info("files with args were removed, which a killed worker had left", "files", n, "error", err)
+	}
 	calls, err := httpjob.New(httpjob.Options{})
 	if err != nil {
 		return worker.Options{}, err

@@ -3,16 +3,21 @@
 package command_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"lockstep/jobs"
+	"lockstep/jobs/command"
 )
 
 // sized returns args of n bytes.
@@ -106,6 +111,86 @@ func TestGuardOfADeadWorkerRemovesTheArgsFile(t *testing.T) {
 	}
 	eventually(t, "the command is dead", func() bool { return len(f.alive()) == 0 })
 	eventually(t, "the file is removed", func() bool { return len(left()) == 0 })
+}
+
+// TestTheNextWorkerRemovesFilesOfArgsWhoseWorkerAndGuardWereKilled, and no other files.
+func TestTheNextWorkerRemovesFilesOfArgsWhoseWorkerAndGuardWereKilled(t *testing.T) {
+	left := temporary(t)
+	t.Setenv("ARGS_SIZE", "200000")
+	worker, f := startWorker(t)
+	files := left()
+	if len(files) != 1 {
+		t.Fatalf("files %v, want that of the args", files)
+	}
+	age := func(file string) {
+		t.Helper()
+		past := time.Now().Add(-2 * time.Minute)
+		if err := os.Chtimes(file, past, past); err != nil {
+			t.Fatal(err)
+		}
+	}
+	removes := func(want int) {
+		t.Helper()
+		if n, err := command.RemoveLeftArgs(); n != want || err != nil {
+			t.Errorf("%d files were removed, %v, want %d", n, err, want)
+		}
+	}
+	age(files[0])
+	removes(0) // its worker lives
+	guard := childOf(t, worker.Process.Pid)
+	if err := syscall.Kill(guard, syscall.SIGSTOP); err != nil { // it must not notice that its worker dies
+		t.Fatal(err)
+	}
+	if err := worker.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = worker.Wait()
+	if err := syscall.Kill(guard, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range f.alive() {
+		_ = syscall.Kill(pid, syscall.SIGKILL) // no guard does that now
+	}
+	folder := filepath.Dir(files[0])
+	young, link := filepath.Join(folder, "lockstep-args-1.json"), filepath.Join(folder, "lockstep-args-2.json")
+	if err := os.WriteFile(young, []byte("{}"), 0o600); err != nil { // its owner is about to lock it
+		t.Fatal(err)
+	}
+	if err := os.Symlink(files[0], link); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(left()); n != 3 {
+		t.Fatalf("%d files, want that of the args and two others", n)
+	}
+	removes(1)
+	if rest := left(); !slices.Equal(rest, []string{young, link}) {
+		t.Errorf("%v is left, want %s and %s", rest, young, link)
+	}
+}
+
+// childOf returns a process that another one has started.
+func childOf(t *testing.T, parent int) int {
+	t.Helper()
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range stats {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue // it has ended
+		}
+		after := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // state, parent
+		if len(after) > 1 && after[1] == strconv.Itoa(parent) {
+			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return pid
+		}
+	}
+	t.Fatalf("process %d has no child", parent)
+	return 0
 }
 
 func TestErrorOfWritingArgsNamesTheFolder(t *testing.T) {

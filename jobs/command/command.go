@@ -52,9 +52,7 @@ func (e *Executor) Execute(ctx context.Context, attempt *jobs.Attempt) error {
 	if err != nil {
 		return err
 	}
-	if file != "" {
-		defer os.Remove(file) // its guard may have removed it
-	}
+	defer file.remove()
 	err = e.Run(ctx, Spec{
 		Argv:   attempt.Job.Command,
 		Env:    environment(inherited, attempt, args, string(locks)),
@@ -62,7 +60,7 @@ func (e *Executor) Execute(ctx context.Context, attempt *jobs.Attempt) error {
 		Stderr: attempt.Output,
 		KillBy: attempt.KillBy,
 		Label:  string(attempt.Run),
-		remove: file,
+		remove: file.name(),
 	})
 	if errors.Is(err, syscall.E2BIG) {
 		return jobs.Permanent(fmt.Errorf("%w; LOCKSTEP_LOCKS has %d bytes", err, len(locks)))
@@ -76,7 +74,7 @@ func environment(inherited []string, attempt *jobs.Attempt, args, locks string) 
 		tick = attempt.Tick.UTC().Format(time.RFC3339)
 	}
 	// If the worker itself runs in a job, these are from that job's attempt.
-	foreign := []string{"TRACEPARENT", argsVariable, argsFile}
+	foreign := []string{"TRACEPARENT", argsVariable, argsVariableOfFile}
 	env := slices.DeleteFunc(slices.Clone(inherited), func(entry string) bool { return slices.Contains(foreign, name(entry)) })
 	if attempt.TraceParent != "" {
 		env = append(env, "TRACEPARENT="+attempt.TraceParent)
