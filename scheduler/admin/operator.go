@@ -130,7 +130,7 @@ func (o *Operator) RetryRun(ctx context.Context, id jobs.RunID, by Actor) error 
 		return err
 	}
 	act := by.act("retry run", string(id), "it was "+string(record.State))
-	due, err := o.ledger.Reopen(ctx, ledger.Reopening{Run: id, Tick: record.Tick, Job: job.Job, Args: record.Args, Act: &act})
+	due, err := o.ledger.Reopen(ctx, ledger.Reopening{Run: id, Tick: record.Tick, Job: job.Job, Args: record.Args, Templated: record.Templated, Act: &act})
 	if err != nil {
 		return err
 	}

@@ -153,12 +153,14 @@ type Reopening struct {
 	// also if it succeeded, or if the ledger has no record of it (any more): for a tick that must
 	// run again
 	Any bool
-	Act *Act
+	// of the run's record, see [Record].Templated
+	Templated bool
+	Act       *Act
 }
 
 // Reopen makes an ended run due again. An outstanding one stays unchanged: Reopen returns no due
 // run, also when it is sent again. The error is an [ErrRefused] for a run that succeeded, unless
-// Any is set; for a line for many ticks; and for a tick whose args have ${...} of a definition with
+// Any is set; for a line for many ticks; and for a run whose args have ${...} of a definition with
 // other args than Job, unless Any is set.
 func (l *Ledger) Reopen(ctx context.Context, re Reopening) ([]Due, error) {
 	fail := func(err error) ([]Due, error) { return nil, fmt.Errorf("run %s again: %w", re.Run, err) }
@@ -170,9 +172,13 @@ func (l *Ledger) Reopen(ctx context.Context, re Reopening) ([]Due, error) {
 	if err := errors.Join(jobs.CheckArgs(len(arguments), l.maxArgs), re.Act.check()); err != nil {
 		return fail(err)
 	}
-	if !re.Any && !re.Tick.IsZero() && hasReferences(arguments) && !jobs.SameArgs(arguments, job.Args) {
+	if !re.Any && hasReferences(arguments) && !jobs.SameArgs(arguments, job.Args) && (!re.Tick.IsZero() || re.Templated) {
+		remedy := "enqueue it again instead"
+		if !re.Tick.IsZero() {
+			remedy = "replay the tick instead, which then has the present args"
+		}
 		return fail(fmt.Errorf("%w: its args have ${...}, which only the definition that they come from can replace, and the "+
-			"job's args have changed; replay the tick instead, which then has the present args", ErrRefused))
+			"job's args have changed; %s", ErrRefused, remedy))
 	}
 	items, err := job.Resources(re.Run, arguments)
 	if err != nil {
@@ -201,7 +207,7 @@ func (l *Ledger) Reopen(ctx context.Context, re Reopening) ([]Due, error) {
 		tick = fmt.Sprint(re.Tick.UnixMilli())
 	}
 	entry := re.Act.entry()
-	args := []any{string(re.Run), tick, job.Name, job.Queue, string(arguments), definition, patience, onBusy, limits, serial, anyState,
+	args := []any{string(re.Run), tick, job.Name, job.Queue, storedArgs(arguments, job), definition, patience, onBusy, limits, serial, anyState,
 		entry}
 	for _, item := range items {
 		args = append(args, item.String())

@@ -217,7 +217,7 @@ func (l *Ledger) decodeClaim(due Due, r *reply) (*Claimed, error) {
 		if r.err != nil {
 			break
 		}
-		claimed.Args = json.RawMessage(body[0])
+		claimed.Args = json.RawMessage(strings.TrimPrefix(body[0], " ")) // see storedArgs
 		if claimed.Record, claimed.Items, r.err = decode(due.Run, record, "", body[0]); r.err == nil {
 			claimed.Job, r.err = l.definition(due.Run, body[1])
 			if errors.Is(r.err, jobs.ErrSignature) {

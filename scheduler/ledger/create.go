@@ -629,7 +629,7 @@ func (l *Ledger) Enqueue(ctx context.Context, request Request) (*Enqueued, error
 	patience, onBusy, limits := waitOf(job)
 	entry := request.Act.entry()
 	args := []any{job.Name, string(id), job.Queue, string(request.Trigger), unixMillis(request.At),
-		request.In.Milliseconds(), remember, string(arguments), definition, patience, onBusy, limits, entry}
+		request.In.Milliseconds(), remember, storedArgs(arguments, job), definition, patience, onBusy, limits, entry}
 	for _, item := range items {
 		args = append(args, item.String())
 	}
@@ -664,6 +664,15 @@ func compact(text json.RawMessage) (json.RawMessage, error) {
 		return nil, err
 	}
 	return b.Bytes(), nil
+}
+
+// storedArgs returns the args of a request as its record stores them. A leading blank marks args that
+// are the definition's and have ${...}: only that definition can replace them, see [Ledger.Reopen].
+func storedArgs(arguments json.RawMessage, job *jobs.Job) string {
+	if hasReferences(arguments) && jobs.SameArgs(arguments, job.Args) {
+		return " " + string(arguments)
+	}
+	return string(arguments)
 }
 
 // plain makes a text fit for a record: it replaces control bytes, which separate fields, with

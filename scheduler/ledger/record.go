@@ -60,6 +60,9 @@ type Record struct {
 	Reason  string // why it is skipped, missed, canceled, lost or failed without an attempt's error
 	Args    json.RawMessage
 
+	// Templated is true for a request whose Args are the text of its job's definition, with ${...} that a worker replaces.
+	Templated bool
+
 	Created  time.Time
 	By       locks.SessionID // the worker that decided the tick; "" without one
 	At       time.Time       // for Scheduled and Retrying: when it becomes due
@@ -237,6 +240,7 @@ func decode(id jobs.RunID, record, log, args string) (*Record, []locks.Item, err
 		}
 	}
 	if args != "" {
+		args, r.Templated = strings.CutPrefix(args, " ")
 		r.Args = json.RawMessage(args)
 	}
 	if r.State != Scheduled && r.State != Retrying {

@@ -80,7 +80,7 @@ func (f *fleet) replaceArgs(w *running, job *jobs.Job, args string) *jobs.Job {
 func (f *fleet) retry(record *ledger.Record, job *jobs.Job) error {
 	f.Helper()
 	due, err := f.ledger.Reopen(f.Context(), ledger.Reopening{Run: record.ID, Tick: record.Tick, Job: job, Args: record.Args,
-		Act: &ledger.Act{Who: "ann", What: "retry run", On: string(record.ID)}})
+		Templated: record.Templated, Act: &ledger.Act{Who: "ann", What: "retry run", On: string(record.ID)}})
 	for _, d := range due {
 		f.pushAndConfirm(d)
 	}
@@ -140,6 +140,46 @@ func TestARetriedTickIsRefusedWhenOnlyItsOldDefinitionCouldReplaceItsArgs(t *tes
 	if err := f.retry(record, changed); !errors.Is(err, ledger.ErrRefused) || !strings.Contains(err.Error(), "replay") {
 		t.Errorf("got %v, want a refusal that names the replay: no definition has these args any more", err)
 	}
+}
+
+// TestARetriedRequestWithTheArgsOfItsJobIsRefusedWhenTheseHaveChanged, if they have ${...}: no definition could replace them. The
+// same text in args that a client wrote is data, and stays as it is.
+func TestARetriedRequestWithTheArgsOfItsJobIsRefusedWhenTheseHaveChanged(t *testing.T) {
+	f := newFleet(t)
+	job, seen := f.settler(`{"account":7,"note":"${NOTE} <x>"}`)
+	job.Every = 0
+	w := f.start(withNote)
+	own := f.enqueue(job, "own")
+	if first := next(seen, own); first.note != "hello <x>" {
+		t.Errorf("the first attempt got the note %q, want it replaced", first.note)
+	}
+	record := f.awaitState(own, ledger.Failed)
+	if text := string(record.Args); !record.Templated || text != `{"account":7,"note":"${NOTE} <x>"}` {
+		t.Errorf("its record has the args %s, want the text of the definition", text)
+	}
+	enqueued, err := f.ledger.Enqueue(t.Context(), ledger.Request{Job: job, ID: "theirs", Trigger: ledger.ByRequest,
+		Args: json.RawMessage(`{"account":9,"note":"${NOTE}"}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.pushAndConfirm(enqueued.Due[0])
+	theirs := f.awaitState(enqueued.Run, ledger.Succeeded)
+	if again := next(seen, theirs.ID); again.note != "${NOTE}" || theirs.Templated {
+		t.Errorf("the args of a client gave the note %q, want its text", again.note)
+	}
+
+	changed := f.replaceArgs(w, job, `{"account":8}`)
+	if err := f.retry(record, changed); !errors.Is(err, ledger.ErrRefused) || !strings.Contains(err.Error(), "enqueue it again") {
+		t.Errorf("got %v, want a refusal that names the way out: no definition has these args any more", err)
+	}
+	changed = f.replaceArgs(w, job, `{"account": 7, "note": "${NOTE} <x>"}`)
+	if err := f.retry(record, changed); err != nil {
+		t.Fatal(err)
+	}
+	if again := next(seen, own); again.note != "hello <x>" {
+		t.Errorf("the retry by a definition with the same args got the note %q, want it replaced", again.note)
+	}
+	f.awaitState(own, ledger.Succeeded)
 }
 
 func TestATickThatIsReplayedUnderANewKeyKnowsItsTick(t *testing.T) {

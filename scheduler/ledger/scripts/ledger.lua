@@ -2,7 +2,8 @@
 --
 -- KEYS, after the lock space's eight, the same in every script:
 --    9 run     HASH  run -> record (fields below, joined by \31), outstanding runs only
---   10 body    HASH  run -> arguments, definition (both JSON, joined by \31)
+--   10 body    HASH  run -> arguments, definition (both JSON, joined by \31). A blank before the arguments of a request: they
+--                    are those of the definition, and have ${...}
 --   11 log     HASH  run -> its closed attempts, JSON objects joined by commas
 --   12 timer   ZSET  run, score = server ms at which a scheduled or retrying run becomes due
 --   13 ready   ZSET  all scores 0: queue \0 due since (ms, 16 digits) \0 run. The runs that are due
