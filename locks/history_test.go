@@ -788,7 +788,7 @@ func TestCheckerCatchesFaults(t *testing.T) {
 		{0, "what is held too long is kept", "if most > 0 then call('ZADD', EXP, format", "if false then call('ZADD', EXP, format"},
 		{0, "a revoke hits whoever holds", "if record and record[2] == token then", "if record then"},
 		{0, "who is kept back is offered his bundle", "wait[4] = wait[1] == '@' and kept(wait[6]) and 'k' or 'w'", "wait[4] = 'w'"},
-		{0, "who is kept back is in the way", "call('ZREM', Q, unpack(queued(wait, id)))\n        else", "else"},
+		{0, "who is kept back is in the way", "call('ZREM', Q, unpack(queued(wait, id)))\n      else", "else"},
 		{0, "a wait that steps back frees no other", "unbar(bundle(wait, W_ITEMS), wait)", "if state == 'w' then unbar(bundle(wait, W_ITEMS), wait) end"},
 		{0, "who is let go is forgotten", "unbar(bundle(wait, W_ITEMS), wait)", "if state == 'k' then unbar(bundle(wait, W_ITEMS), wait) end"},
 		{3, "losing: nobody pauses", "not S.grace() and S.resumes == 0 then", "true then"},
