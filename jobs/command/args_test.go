@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -141,6 +142,10 @@ func TestTheNextWorkerRemovesFilesOfArgsWhoseWorkerAndGuardWereKilled(t *testing
 	if err := syscall.Kill(guard, syscall.SIGSTOP); err != nil { // it must not notice that its worker dies
 		t.Fatal(err)
 	}
+	eventually(t, "the guard is stopped", func() bool {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", guard))
+		return err == nil && strings.HasPrefix(string(text[bytes.LastIndexByte(text, ')')+1:]), " T")
+	})
 	if err := worker.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
