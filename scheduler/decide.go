@@ -91,14 +91,14 @@ func decide(job *jobs.Job, next func(time.Time) time.Time, cursor, now time.Time
 	}
 	var lines []ledger.Tick
 	if dropped > 0 {
-		reason := fmt.Sprintf("nobody was there for %d ticks", dropped)
+		reason := fmt.Sprintf("no worker was up for %d ticks", dropped)
 		lines = append(lines, ledger.Tick{At: oldest, Upto: newer, Verdict: ledger.Missed, Reason: reason})
 	}
 	run := map[jobs.OnMissed]int{jobs.MissedLast: 1, jobs.MissedAll: catchUpMost}[job.OnMissed]
 	for i := range missed {
 		line := ledger.Tick{At: missed[(dropped+i)%len(missed)], Verdict: ledger.CatchUp}
 		if i < len(missed)-run {
-			line.Verdict, line.Reason = ledger.Missed, fmt.Sprintf("nobody was there (on_missed: %s)", job.OnMissed)
+			line.Verdict, line.Reason = ledger.Missed, fmt.Sprintf("no worker was up (on_missed: %s)", job.OnMissed)
 		}
 		lines = append(lines, line)
 	}

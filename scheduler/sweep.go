@@ -104,7 +104,7 @@ func (s *Scheduler) sweep(ctx context.Context) time.Duration {
 	for _, dead := range sweep.Dead {
 		runs, err := s.takeOver(call, dead)
 		if err != nil {
-			s.failed(ctx, "take over a run whose worker has gone", err)
+			s.failed(ctx, "take over a run of a lost worker", err)
 		}
 		due = append(due, runs...)
 	}
@@ -157,7 +157,7 @@ func (s *Scheduler) takeOver(ctx context.Context, dead ledger.Dead) ([]ledger.Du
 func (s *Scheduler) refuse(ctx context.Context, refusal ledger.Refusal) ([]ledger.Due, error) {
 	outcome, due, err := s.o.Ledger.Refuse(ctx, refusal)
 	if err == nil && outcome != ledger.RefusedNot {
-		s.often.WarnContext(ctx, "a run that cannot be worked with was ended", "run", refusal.Run, "outcome", outcome, "error", refusal.Cause)
+		s.often.WarnContext(ctx, "a run that cannot be processed was ended", "run", refusal.Run, "outcome", outcome, "error", refusal.Cause)
 	}
 	return due, err
 }
@@ -205,7 +205,7 @@ func (s *Scheduler) sweepFetched(ctx context.Context) {
 	}
 	ended, err := s.o.Ledger.Ended(call, slices.Collect(maps.Keys(bySession)))
 	if err != nil {
-		s.failed(ctx, "look which sessions have ended", err)
+		s.failed(ctx, "find ended sessions", err)
 		return
 	}
 	for _, session := range ended {

@@ -243,7 +243,7 @@ func readOrder(w http.ResponseWriter, r *http.Request) (body order, err error) {
 		return body, fmt.Errorf("%w: %w", errBody, err)
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return body, fmt.Errorf("%w: something stands behind the object", errBody)
+		return body, fmt.Errorf("%w: text follows the object", errBody)
 	}
 	return body, nil
 }

@@ -96,7 +96,7 @@ func (s *Server) routes() {
 		}
 		if text := q.value("at"); text != "" {
 			if at, err = time.Parse(time.RFC3339, text); err != nil {
-				return fmt.Errorf("%w: at %q: it has to be a time, as in RFC 3339", ErrInvalid, text)
+				return fmt.Errorf("%w: at %q: it must be a time, as in RFC 3339", ErrInvalid, text)
 			}
 		}
 		explained, err := shared(request.Context(), s.read, fmt.Sprintf("explain %s %d", name, at.Unix()),
@@ -252,7 +252,7 @@ func ask(r *http.Request, known ...string) (question, error) {
 	}
 	if text := q.query.Get("limit"); text != "" {
 		if q.limit, err = strconv.Atoi(text); err != nil || q.limit < 1 || q.limit > mostLimit {
-			return q, fmt.Errorf("%w: limit %q: it has to be a number from 1 to %d", ErrInvalid, text, mostLimit)
+			return q, fmt.Errorf("%w: limit %q: it must be a number from 1 to %d", ErrInvalid, text, mostLimit)
 		}
 	}
 	if text := q.query.Get("cursor"); text != "" {

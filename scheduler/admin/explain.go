@@ -292,15 +292,15 @@ func (s *story) words() string {
 func (s *story) unrecorded(at time.Time) *Explanation {
 	switch {
 	case at.After(s.now):
-		s.say(false, "decided", "not yet: it is still to come, in %s", brief(at.Sub(s.now)))
-		return s.conclude("still to come")
+		s.say(false, "decided", "not yet: it is in the future, in %s", brief(at.Sub(s.now)))
+		return s.conclude("not due yet")
 	case at.After(s.known.Cursor):
-		s.say(false, "decided", "by nobody yet: ticks are decided up to %s", s.local(s.known.Cursor))
+		s.say(false, "decided", "not yet: ticks are decided up to %s", s.local(s.known.Cursor))
 		return s.conclude("undecided: no worker that has the job is there, or it is about to decide it")
 	}
 	keep := s.known.Job.History
-	s.say(false, "recorded", "not, or not any more: the last %d are kept, for %s at most; the job may have come later, too", keep.Runs, brief(keep.For))
-	return s.conclude("unknown: nothing is written of it")
+	s.say(false, "recorded", "not, or not any more: the last %d are kept, for %s at most; the job may also be newer than the tick", keep.Runs, brief(keep.For))
+	return s.conclude("unknown: it has no record")
 }
 
 func (s *story) skipped(record *ledger.Record) *Explanation {

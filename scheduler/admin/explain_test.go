@@ -59,7 +59,7 @@ func TestExplain(t *testing.T) {
 			long,
 			tick("2026-11-20 01:00:00", ledger.Record{State: ledger.Skipped, Reason: "overlap: skip; " + string(long.ID) + " is running"}),
 			{Job: "nightly", ID: "nightly@2026-11-01T01:00:00Z..2026-11-10T01:00:00Z", Tick: utc("2026-11-01 01:00:00"), Upto: utc("2026-11-10 01:00:00"),
-				State: ledger.MissedRun, Reason: "nobody was there for 10 ticks", By: "web-1.x7k2m9qa", Created: utc("2026-11-11 09:00:00"),
+				State: ledger.MissedRun, Reason: "no worker was up for 10 ticks", By: "web-1.x7k2m9qa", Created: utc("2026-11-11 09:00:00"),
 				Finished: utc("2026-11-11 09:00:00")},
 			tick("2026-11-15 01:00:00", ledger.Record{State: ledger.MissedRun, Reason: "start_deadline: it was waiting", Waited: utc("2026-11-15 01:00:00.1"),
 				Blocker: &ledger.Blocker{Resource: "disk", Session: "web-2.p91qd3f7", Run: "copy#1", Token: 17, Since: utc("2026-11-15 00:10:00")}}),
@@ -79,12 +79,12 @@ func TestExplain(t *testing.T) {
 			"no started: start_deadline: it was waiting\n=> missed (start_deadline: it was waiting)",
 		"2026-11-05 01:00:00": due + "ok decided: by web-1.x7k2m9qa at Wed 2026-11-11 10:00:00 (+10d 8h)\n" +
 			"no recorded: in one line for all ticks from Sun 2026-11-01 02:00:00 to Tue 2026-11-10 02:00:00\n" +
-			"no started: nobody was there for 10 ticks\n=> missed (nobody was there for 10 ticks)",
+			"no started: no worker was up for 10 ticks\n=> missed (no worker was up for 10 ticks)",
 		"2026-11-21 01:00:00": due + decided + "no attempt 1: failed on web-1.x7k2m9qa at 02:00:04.000 after 4s: exit 1\n" +
 			"=> retrying: due at 13:05:00.000",
-		"2026-11-22 01:00:00": due + "no decided: not yet: it is still to come, in 13h\n=> still to come",
-		"2026-10-31 01:00:00": due + "no recorded: not, or not any more: the last 1000 are kept, for 7d at most; the job may have come later, too\n" +
-			"=> unknown: nothing is written of it",
+		"2026-11-22 01:00:00": due + "no decided: not yet: it is in the future, in 13h\n=> not due yet",
+		"2026-10-31 01:00:00": due + "no recorded: not, or not any more: the last 1000 are kept, for 7d at most; the job may also be newer than the tick\n" +
+			"=> unknown: it has no record",
 		"2026-11-20 01:30:00": `no due: "0 2 * * *" Europe/Berlin: at 02:00, every day: the next tick is Sat 2026-11-21 02:00:00` +
 			"\n=> no tick of its present schedule, and none on record",
 		"": due + decided + "no attempt 1: failed on web-1.x7k2m9qa at 02:00:04.000 after 4s: exit 1\n=> retrying: due at 13:05:00.000",

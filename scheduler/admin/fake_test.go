@@ -359,7 +359,7 @@ func fleet() *fake {
 		ended(18, 1, ledger.Failed, ""),
 		ended(19, 1, ledger.Skipped, "overlap: skip; nightly-backup@2026-11-18T01:00:00Z is running"),
 		ended(20, 1, ledger.Succeeded, ""),
-		ended(17, 1, ledger.MissedRun, "nobody was there (on_missed: last)"),
+		ended(17, 1, ledger.MissedRun, "no worker was up (on_missed: last)"),
 	}}
 	f.sessions = []locks.SessionRecord{
 		{ID: "web-2.p91qd3f7", Card: []byte(web2Card), LeaseLeft: 13900 * time.Millisecond},

@@ -36,7 +36,7 @@ func Noted(jobs []Job, note string) ([]Job, error) {
 		return jobs, nil
 	}
 	if !slices.Contains(Notes, note) {
-		return nil, fmt.Errorf("%w: %q is not said of jobs; what is: %s", ErrInvalid, note, strings.Join(Notes, ", "))
+		return nil, fmt.Errorf("%w: %q is not a note of jobs; the notes are: %s", ErrInvalid, note, strings.Join(Notes, ", "))
 	}
 	noted := []Job{}
 	for i := range jobs {

@@ -57,14 +57,14 @@ func parse(address string) (host string, port int, err error) {
 	}
 	number, err := strconv.ParseUint(text, 10, 16)
 	if err != nil {
-		return "", 0, fmt.Errorf("%q: the port has to be a number from 0 to 65535", address)
+		return "", 0, fmt.Errorf("%q: the port must be a number from 0 to 65535", address)
 	}
 	// No other names are accepted: another party decides what they resolve to.
 	if host == "localhost" {
 		host = "127.0.0.1"
 	}
 	if _, err := netip.ParseAddr(host); host != "" && err != nil {
-		return "", 0, fmt.Errorf("%q: the host has to be an IP address or localhost, or left out for all addresses of this machine", address)
+		return "", 0, fmt.Errorf("%q: the host must be an IP address or localhost, or empty for all addresses of this machine", address)
 	}
 	return host, int(number), nil
 }

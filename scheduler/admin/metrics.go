@@ -63,11 +63,11 @@ func NewMetrics(version string, slots int) *Metrics {
 		}, []string{"signature"}),
 		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "lockstep_rejected_calls_total",
-			Help: "Calls for a run that Redis rejected for good, by call: claim or finish. The run ends as failed, or is parked.",
+			Help: "Calls for a run that Redis rejected permanently, by call: claim or finish. The run ends as failed, or is parked.",
 		}, []string{"call"}),
 		repeated: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "lockstep_deliveries_repeated_total",
-			Help: "Deliveries that this worker pushed again, by reason: unconfirmed, lost (its queue does not have it) or session_ended (a worker had fetched it).",
+			Help: "Deliveries that this worker pushed again, by reason: unconfirmed, lost (its queue no longer has it) or session_ended (a worker had fetched it).",
 		}, []string{"reason"}),
 		left: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "lockstep_deliveries_left_total",
@@ -173,9 +173,9 @@ var (
 	descRedisUp = prometheus.NewDesc("lockstep_redis_up", "Whether the lock space could be read just now, and this worker's session is certain and its writes are accepted.", nil, nil)
 	descHolds   = prometheus.NewDesc("lockstep_holds", "Bundles that are held now, over all workers.", nil, nil)
 	descWaits   = prometheus.NewDesc("lockstep_waits", "Requests that wait for their bundle now, over all workers.", nil, nil)
-	descWorkers = prometheus.NewDesc("lockstep_workers", "Workers whose lease stands, by state.", []string{"state"}, nil)
+	descWorkers = prometheus.NewDesc("lockstep_workers", "Workers with a valid lease, by state.", []string{"state"}, nil)
 	descLease   = prometheus.NewDesc("lockstep_session_lease_left_seconds", "What is left of this worker's lease, by Redis' clock.", nil, nil)
-	descDispute = prometheus.NewDesc("lockstep_queues_disputed", "Queues that this worker serves although they were given to another namespace.", nil, nil)
+	descDispute = prometheus.NewDesc("lockstep_queues_disputed", "Queues that this worker serves although they belong to another namespace.", nil, nil)
 
 	descDue = prometheus.NewDesc("lockstep_due_runs", "Runs that are due and do not run yet, over all workers, by the reason: paused, worker, handler, suspect, slot, behind or delivery. Only the oldest of each queue are looked at, the others count as behind them.", []string{"reason"}, nil)
 

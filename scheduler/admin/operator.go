@@ -60,7 +60,7 @@ func (o *Operator) deliver(ctx context.Context, due []ledger.Due) {
 		return
 	}
 	if err := o.pusher.Push(ctx, due...); err != nil {
-		o.told(fmt.Errorf("the run is recorded, a worker will bring it to its queue within seconds: %w", err))
+		o.told(fmt.Errorf("the run is recorded, a worker will push it to its queue within seconds: %w", err))
 	}
 }
 
@@ -298,7 +298,7 @@ func (o *Operator) DrainWorker(ctx context.Context, id locks.SessionID, by Actor
 // and reason.
 func (o *Operator) ReleaseLock(ctx context.Context, name string, token locks.Token, force bool, by Actor) (locks.HoldID, error) {
 	if by.Why == "" {
-		return "", fmt.Errorf("release lock %s: %w: give a reason: its holder is told", name, ErrInvalid)
+		return "", fmt.Errorf("release lock %s: %w: give a reason: its holder receives it", name, ErrInvalid)
 	}
 	if err := jobs.CheckReason(by.Why); err != nil {
 		return "", fmt.Errorf("release lock %s: %w", name, err)

@@ -120,7 +120,7 @@ func TestPageShowsWhoHoldsWhatAndWhoWaits(t *testing.T) {
 	page := getPage(t, s, http.StatusOK)
 	for id, wants := range map[string][]string{
 		"main": {"As of 12:00:00 UTC by Redis’ clock · served by web-1.x7k2m9qa", "Workers ready 1 of 2", "Slots busy 3 of 10",
-			"Waiting for locks 3", "Runs not begun 2", "Jobs 3"},
+			"Waiting for locks 3", "Runs not started 2", "Jobs 3"},
 		"workers": {
 			"web-1.x7k2m9qa ✓ ready 2 of 8 slots busy host web-1, pid 4711 · since 2026-11-21 09:00 UTC · queues critical=6 default=3 · " +
 				"version 1.0.0 · config 9f2c1e · lease 12s left",
@@ -132,7 +132,7 @@ func TestPageShowsWhoHoldsWhatAndWhoWaits(t *testing.T) {
 		},
 		"others": {"shell.00000001 ./settle.sh --all host web-1, pid 99 bill:1003 1s 1795222979000000 9s"},
 		"waits": {
-			"settle-bills#offered bill:2001 nobody: its turn has come 9s",
+			"settle-bills#offered bill:2001 nothing: its turn has come 9s",
 			"settle-bills#second bill:1001 bill:1003 settle-bills#01K9B7ZK3M5W7QF on web-2.p91qd3f7 shell.00000001.1 on shell.00000001 2s",
 			"shell.00000002 make it bill:1003 shell.00000001.1 on shell.00000001 behind settle-bills#second, which waits too 1s",
 		},
@@ -258,7 +258,7 @@ func TestPageIsSound(t *testing.T) {
 func TestEmptyPageSaysSo(t *testing.T) {
 	t.Parallel()
 	page := getPage(t, newServer(t, &fake{}), http.StatusOK)
-	for _, want := range []string{"No worker is there. lockstep start", "Nobody waits for a lock.", "No job has a schedule.", "Nothing is due.", "No run has finished yet."} {
+	for _, want := range []string{"No worker is running. lockstep start", "No request waits for a lock.", "No job has a schedule.", "Nothing is due.", "No run has finished yet."} {
 		if !strings.Contains(page.text, want) {
 			t.Errorf("it does not say %q", want)
 		}
@@ -310,7 +310,7 @@ func TestLongListsAreCutAndCounted(t *testing.T) {
 	page := parsePage(t, w.Body.String())
 	for _, want := range []string{
 		"1300 holds are not shown", "1400 waits are not shown", "1488 jobs have a later tick", "The oldest 10 of 1000 or more",
-		"Of 1500 jobs the 500 were looked at that were active last", "and 996 more", "Waiting for locks 1500", "Runs not begun 1000 or more",
+		"Only the 500 most recently active of 1500 jobs were read", "and 996 more", "Waiting for locks 1500", "Runs not started 1000 or more",
 	} {
 		if !strings.Contains(page.text, want) {
 			t.Errorf("it does not say %q", want)
@@ -348,7 +348,7 @@ func TestPageInAnOutageShowsWhatWasLastSeen(t *testing.T) {
 		s := newServer(t, f)
 		f.fail("dial unix: <connection refused>")
 		page := getPage(t, s, http.StatusServiceUnavailable)
-		if !strings.Contains(page.id("main").text, "Redis cannot be read. Nothing has been seen since this process began.") ||
+		if !strings.Contains(page.id("main").text, "Redis cannot be read. Nothing has been read since this process started.") ||
 			!strings.Contains(page.text, "dial unix: <connection refused>") {
 			t.Errorf("before anything was seen it says: %s", page.text)
 		}
@@ -360,7 +360,7 @@ func TestPageInAnOutageShowsWhatWasLastSeen(t *testing.T) {
 		f.fail("connection refused")
 		time.Sleep(2 * keepAtLast)
 		page = getPage(t, s, http.StatusServiceUnavailable)
-		for _, want := range []string{"What follows is what was last seen, at 12:00:00 UTC", "connection refused", "nightly-backup@2026-11-21T01:00:00Z"} {
+		for _, want := range []string{"The data below was last read at 12:00:00 UTC", "connection refused", "nightly-backup@2026-11-21T01:00:00Z"} {
 			if !strings.Contains(page.text, want) {
 				t.Errorf("in the outage it does not say %q: %s", want, page.text)
 			}
@@ -411,7 +411,7 @@ func TestADisputedQueueHasABannerAndAMetric(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if page := getPage(t, s, http.StatusOK); !strings.Contains(page.id("main").text, "Queues were given to another namespace while workers serve them: critical (thief)") {
+	if page := getPage(t, s, http.StatusOK); !strings.Contains(page.id("main").text, "Queues belong to another namespace while workers serve them: critical (thief)") {
 		t.Errorf("the page says: %s", page.id("main").text)
 	}
 	if body := get(s, "/metrics").Body.String(); !strings.Contains(body, "\nlockstep_queues_disputed 1\n") {

@@ -193,7 +193,7 @@ func TestTicksHaveOneLineForARangeOfMissedOnes(t *testing.T) {
 	first, last := noon.Add(-30*24*time.Hour), noon.Add(-20*24*time.Hour)
 	f.history["warm-cache"] = []*ledger.Record{{
 		ID: "warm-cache@2026-10-22T12:00:00Z..2026-11-01T12:00:00Z", Job: "warm-cache", Tick: first, Upto: last,
-		State: ledger.MissedRun, Created: noon, Finished: noon, By: "web-1.x7k2m9qa", Reason: "nobody was there for 961 ticks",
+		State: ledger.MissedRun, Created: noon, Finished: noon, By: "web-1.x7k2m9qa", Reason: "no worker was up for 961 ticks",
 	}}
 	ticks, err := f.reader().Ticks(t.Context(), "warm-cache", 0)
 	if err != nil {

@@ -129,7 +129,7 @@ func TestReaderFollowsWhatHappens(t *testing.T) {
 		created := s.ledger.Create(ctx, []ledger.Decision{{
 			Job: nightly, Seen: cursor, Cursor: cursor, By: web.Session(),
 			Ticks: []ledger.Tick{
-				{At: tick.Add(-2 * time.Hour), Verdict: ledger.Missed, Reason: "nobody was there"},
+				{At: tick.Add(-2 * time.Hour), Verdict: ledger.Missed, Reason: "no worker was up"},
 				{At: tick.Add(-time.Hour), Verdict: ledger.Run},
 				{At: tick, Verdict: ledger.Run},
 			},

@@ -188,9 +188,9 @@ func (s *Server) handle(pattern string, answer func(http.ResponseWriter, *http.R
 }
 
 var (
-	errNoPath   = errors.New("there is nothing at this path")
-	errMethod   = errors.New("only GET and HEAD are answered at this path: it changes nothing")
-	errOnlyPost = errors.New("only POST is answered at this path: it changes something")
+	errNoPath   = errors.New("this path does not exist")
+	errMethod   = errors.New("this path takes only GET and HEAD: it changes nothing")
+	errOnlyPost = errors.New("this path takes only POST: it changes something")
 )
 
 // problem answers with an error, and returns the status.
@@ -287,9 +287,9 @@ var problemTemplate = sync.OnceValue(func() *template.Template {
 `))
 })
 
-// errBroken is returned when an answer could not be made although everything was read: a bug in
+// errBroken is returned when a reply could not be made although everything was read: a bug in
 // this package.
-var errBroken = errors.New("the answer could not be made")
+var errBroken = errors.New("the reply could not be made")
 
 // write sends a complete answer. An error means that the client has disconnected, and is ignored.
 func write(w http.ResponseWriter, status int, contentType string, body []byte) {

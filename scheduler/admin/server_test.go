@@ -263,12 +263,12 @@ func TestWhatIsNotThereIsAProblem404(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, fleet())
 	for target, detail := range map[string]string{
-		"/nothing":                      "nothing at this path",
-		"/api/v1/":                      "nothing at this path",
-		"/api/v1/holds":                 "nothing at this path",
-		"/api/v2/runs":                  "nothing at this path",
-		"/static/page.html":             "nothing at this path",
-		"/static/nothing":               "nothing at this path",
+		"/nothing":                      "this path does not exist",
+		"/api/v1/":                      "this path does not exist",
+		"/api/v1/holds":                 "this path does not exist",
+		"/api/v2/runs":                  "this path does not exist",
+		"/static/page.html":             "this path does not exist",
+		"/static/nothing":               "this path does not exist",
 		"/api/v1/runs/settle-bills%23x": "settle-bills#x",
 		"/api/v1/runs/x/output":         "run x",
 		"/api/v1/jobs/nobody":           "job nobody",
@@ -293,7 +293,7 @@ func TestNothingCanBeChanged(t *testing.T) {
 			}
 		}
 	}
-	checkProblem(t, request(s, http.MethodPost, "/nothing"), http.StatusNotFound, "nothing at this path")
+	checkProblem(t, request(s, http.MethodPost, "/nothing"), http.StatusNotFound, "this path does not exist")
 	if n := f.reads.Load(); n != 0 {
 		t.Errorf("refused requests cost %d reads", n)
 	}
@@ -479,7 +479,7 @@ func TestBrowsersGetProblemsAsPages(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, fleet())
 	for _, test := range []struct{ host, path, want string }{
-		{"127.0.0.1:9620", "/nothing", "there is nothing at this path"}, {"evil.example", "/", "admin.hosts"}, {"<b>.example", "/", "&lt;b&gt;.example"},
+		{"127.0.0.1:9620", "/nothing", "this path does not exist"}, {"evil.example", "/", "admin.hosts"}, {"<b>.example", "/", "&lt;b&gt;.example"},
 	} {
 		w := askedUnder(s, test.host, test.path, func(r *http.Request) { r.Header.Set("Accept", "text/html,application/xhtml+xml,*/*;q=0.8") })
 		if w.Code < 400 || w.Header().Get("Content-Type") != "text/html; charset=utf-8" || !strings.Contains(w.Body.String(), test.want) {

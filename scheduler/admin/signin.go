@@ -79,7 +79,7 @@ var (
 		"is served; set admin.auth.mode to basic, token or proxy")
 
 	// errUnchecked is returned when the credentials cannot be checked.
-	errUnchecked = errors.New("sign-ins cannot be checked now; the log of this worker says why")
+	errUnchecked = errors.New("sign-ins cannot be checked now; the log of this worker has the reason")
 )
 
 // NewSignIn returns the sign-in by auth, for a server that listens at an address as [Listen] takes

@@ -210,7 +210,7 @@ func (t *throttle) punish(ctx context.Context, from netip.Prefix) {
 type throttledError struct{ wait time.Duration }
 
 func (e *throttledError) Error() string {
-	return fmt.Sprintf("too many sign-ins that were not known here; try again in %ds", e.seconds())
+	return fmt.Sprintf("too many sign-ins; try again in %ds", e.seconds())
 }
 
 // seconds is the wait in the form of Retry-After.

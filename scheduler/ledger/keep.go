@@ -28,7 +28,7 @@ func (l *Ledger) QueuePaused(ctx context.Context, queue string) error {
 func (l *Ledger) QueueResumed(ctx context.Context, queue string) ([]Due, error) {
 	due, err := l.keep(ctx, "resume", queue)
 	if err != nil {
-		return nil, fmt.Errorf("let the runs of queue %s go on: %w", queue, err)
+		return nil, fmt.Errorf("resume the runs of queue %s: %w", queue, err)
 	}
 	return due, nil
 }

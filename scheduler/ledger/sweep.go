@@ -130,7 +130,7 @@ func (l *Ledger) Asked(ctx context.Context, session locks.SessionID) (map[jobs.R
 	r := read(l.run(ctx, askedScript, "", string(session)))
 	stop, _ := r.asked()
 	if r.err != nil {
-		return nil, fmt.Errorf("ask what is to stop: %w", r.err)
+		return nil, fmt.Errorf("read which runs must stop: %w", r.err)
 	}
 	return stop, nil
 }
@@ -264,7 +264,7 @@ func (l *Ledger) Ended(ctx context.Context, sessions []locks.SessionID) ([]locks
 		ended = append(ended, locks.SessionID(r.text()))
 	}
 	if r.err != nil {
-		return nil, fmt.Errorf("look which sessions have ended: %w", r.err)
+		return nil, fmt.Errorf("find ended sessions: %w", r.err)
 	}
 	return ended, nil
 }
@@ -348,7 +348,7 @@ func (l *Ledger) Expire(ctx context.Context, run jobs.RunID, job *jobs.Job) ([]D
 	r.text()
 	due := r.due()
 	if r.err != nil {
-		return nil, fmt.Errorf("look whether the time of %s is over: %w", run, r.err)
+		return nil, fmt.Errorf("check whether the time of %s is over: %w", run, r.err)
 	}
 	return due, nil
 }

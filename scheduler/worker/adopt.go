@@ -35,9 +35,9 @@ func (w *Worker) adopt(ctx context.Context, request queue.Request) error {
 	log := w.log.With("job", job.Name, "run", enqueued.Run, "queue", request.Queue, "task", request.ID)
 	switch {
 	case enqueued.Exists:
-		log.InfoContext(ctx, "a task asks for a run that is there already", "state", enqueued.State)
+		log.InfoContext(ctx, "a task requests a run that exists already", "state", enqueued.State)
 	case enqueued.State == ledger.Failed:
-		log.WarnContext(ctx, "a task asks for a run that cannot be")
+		log.WarnContext(ctx, "a task requests a run that cannot be made")
 	default:
 		log.InfoContext(ctx, "a task has become a run")
 	}
@@ -82,7 +82,7 @@ func (w *Worker) sendAdoption(ctx context.Context, adoption ledger.Adoption) (*l
 		refused := errors.Is(err, ledger.ErrSession) || errors.Is(err, jobs.ErrSignature) || errors.Is(err, jobs.ErrUnknownKeys) ||
 			errors.As(err, &refusal)
 		doubt = doubt || !refused
-		w.often.WarnContext(ctx, "a task is not made a run yet", "job", adoption.Job.Name, "task", adoption.ID, "error", err)
+		w.often.WarnContext(ctx, "could not make a run of a task yet, will retry", "job", adoption.Job.Name, "task", adoption.ID, "error", err)
 		switch {
 		case !doubt:
 			return nil, fmt.Errorf("%w: %w", queue.ErrLater, err)

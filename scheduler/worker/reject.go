@@ -15,7 +15,7 @@ import (
 // delivers it again.
 func (w *Worker) reject(what string, refusal ledger.Refusal) bool {
 	w.o.OnRejected(what)
-	w.often.WarnContext(w.calls, "Redis refuses to work with a run, which ends as failed", "call", what, "run", refusal.Run,
+	w.often.WarnContext(w.calls, "Redis refuses a call for a run, which ends as failed", "call", what, "run", refusal.Run,
 		"error", refusal.Cause)
 	const tries = 3
 	for try := 1; ; try++ {
@@ -28,7 +28,7 @@ func (w *Worker) reject(what string, refusal ledger.Refusal) bool {
 			return true
 		}
 		if ledger.Final(err) || try == tries || !wait(w.calls, resendMost) {
-			w.often.ErrorContext(w.calls, "a refused run could not be ended, it stays as it is", "call", what, "run", refusal.Run,
+			w.often.ErrorContext(w.calls, "a refused run could not be ended, it stays unchanged", "call", what, "run", refusal.Run,
 				"error", err)
 			return false
 		}

@@ -145,7 +145,7 @@ func (w *Worker) leavePlace(g *guest, claimed *ledger.Claimed, ended <-chan stru
 	record, _, err := w.ledger.Find(call, run)
 	cancel()
 	if err != nil {
-		w.log.DebugContext(w.attempts, "the crashed attempts of a run are unknown, it keeps the suspects' place", "run", run, "error", err)
+		w.log.DebugContext(w.attempts, "could not read the crashed attempts of a run, it keeps the suspects' place", "run", run, "error", err)
 		return
 	}
 	timer := time.NewTimer(time.Until(began.Add(max(time.Second, ledger.PastCrash(record.Attempts)))))
@@ -154,7 +154,7 @@ func (w *Worker) leavePlace(g *guest, claimed *ledger.Claimed, ended <-chan stru
 	case <-ended:
 	case <-timer.C:
 		if w.suspects.leave(g) {
-			w.log.InfoContext(w.attempts, "a run that had crashed has run for longer now, others that have crashed may start here", "run", run)
+			w.log.InfoContext(w.attempts, "a run has outlived its crashed attempts, other suspects may start here", "run", run)
 		}
 	}
 }

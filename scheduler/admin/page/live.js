@@ -1,5 +1,5 @@
-// Keeps the page current: fetches it again every second and changes only what differs, so that focus, selection and
-// scroll position stay where they are. Without this script the page has a link that loads it again.
+// Keeps the page current: fetches it again every second and changes only the differences, so that
+// focus, selection and scroll position do not move. Without this script the page has a reload link.
 "use strict";
 (() => {
   const every = 1000; // ms
@@ -20,7 +20,7 @@
 
   function label() {
     button.textContent = live ? "Pause" : "Resume";
-    button.title = live ? "The page follows what goes on" : "The page stands still";
+    button.title = live ? "The page updates itself" : "The page does not update itself";
   }
 
   async function update() {
@@ -39,11 +39,11 @@
         unreachable();
       }
     }
-    clearTimeout(timer); // another update may have begun meanwhile
+    clearTimeout(timer); // another update may have started since
     timer = setTimeout(update, every);
   }
 
-  // unreachable says that the process which serves the page does not answer; the next good answer takes it away.
+  // unreachable shows that the process that serves the page does not respond; the next good reply removes it.
   function unreachable() {
     if (document.getElementById("unreachable")) return;
     const banner = document.createElement("div");
@@ -51,12 +51,12 @@
     banner.className = "banner";
     banner.setAttribute("role", "alert");
     const text = document.createElement("p");
-    text.textContent = "The process that serves this page does not answer. What follows is what was last seen.";
+    text.textContent = "The process that serves this page does not respond. The data below was last read before that.";
     banner.append(text);
     document.getElementById("main").prepend(banner);
   }
 
-  // morph makes a node like another one.
+  // morph changes a node into a copy of another one.
   function morph(node, like) {
     if (node.nodeType !== like.nodeType || node.nodeName !== like.nodeName || node.id !== like.id) {
       node.replaceWith(document.importNode(like, true));

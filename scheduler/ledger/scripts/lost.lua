@@ -3,6 +3,6 @@
 -- Replies: ok
 local run = fresh(ARGV[1], '', 'schedule', ARGV[3])
 run[STATE], run[REASON], run[FINISHED], run[UPTO] =
-  'lost', 'Redis was emptied: what nobody alive knew of these ticks is lost', ms, ARGV[4]
+  'lost', 'Redis was emptied: what no live worker knew of these ticks is lost', ms, ARGV[4]
 archive(ARGV[2], run, '', 'null')
 return {'ok'}
