@@ -20,16 +20,17 @@ const (
 
 // registration makes definitions known to the ledger, batch by batch: ticks and polls come in between, however many they are.
 type registration struct {
-	set     *jobSet         // which these definitions are of; the scheduler's once a whole one is registered
-	whole   bool            // all of the set is registered, not some
-	anew    bool            // Redis had lost data: polls begin with what this reads
+	// the set of these definitions; it becomes the scheduler's once a whole one is registered
+	set     *jobSet
+	whole   bool            // the definitions are the whole set, not a part
+	anew    bool            // Redis had lost data: polls start from what this registration reads
 	left    []*jobs.Job     // not registered yet
 	session locks.SessionID // with which it began
 	asked   bool            // the first batch has been registered
 }
 
-// change is a definition that becomes active with another trigger than that of the active one, which decides the ticks up to
-// then.
+// change is a definition that becomes active in place of one with another trigger. The old trigger
+// decides the ticks up to then.
 type change struct {
 	job    *jobs.Job
 	old    *jobs.Job
@@ -61,8 +62,9 @@ func (s *Scheduler) beginAnew() {
 	s.registering.anew = true
 }
 
-// deploy does the next step of what a new set of jobs, or a change of the active definitions, asks for: it registers a batch of
-// definitions, or makes a batch of them active. It returns how long to wait until the next step; an hour when nothing is left.
+// deploy does the next step for a new set of jobs or a change of the active definitions: it
+// registers a batch of definitions, or activates a batch. It returns how long to wait until the
+// next step; an hour when nothing is left.
 func (s *Scheduler) deploy(ctx context.Context, now *serverTime) time.Duration {
 	if wait := time.Until(s.deployAfter); wait > 0 {
 		return wait
@@ -83,8 +85,8 @@ func (s *Scheduler) deploy(ctx context.Context, now *serverTime) time.Duration {
 	return 0
 }
 
-// register registers the next batch, and sets the alarms by the standing of its definitions. After the last one the set is the
-// scheduler's, whatever that had before.
+// register registers the next batch, and sets the alarms by the standing of its definitions. After
+// the last batch the set replaces the scheduler's.
 func (s *Scheduler) register(ctx context.Context, now *serverTime) (ok bool) {
 	r := s.registering
 	some := r.left[:min(len(r.left), registerStep)]
@@ -126,18 +128,18 @@ func (s *Scheduler) register(ctx context.Context, now *serverTime) (ok bool) {
 	return true
 }
 
-// replace makes a set that is registered the scheduler's.
+// replace makes a registered set the scheduler's.
 func (s *Scheduler) replace(ctx context.Context, set *jobSet) {
 	if set == s.set {
 		return
 	}
 	before := s.set.digest
 	s.set = set
-	s.next.CompareAndSwap(set, nil) // unless there are newer ones already
+	s.next.CompareAndSwap(set, nil) // unless newer ones exist already
 	s.leaveConfig(ctx, before)
 }
 
-// leaveConfig tells the ledger that this worker does not carry the config of a digest any more.
+// leaveConfig reports to the ledger that this worker no longer carries the config with a digest.
 func (s *Scheduler) leaveConfig(ctx context.Context, digest string) {
 	call, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
@@ -146,10 +148,12 @@ func (s *Scheduler) leaveConfig(ctx context.Context, digest string) {
 	}
 }
 
-// willChange notes that a definition becomes active as soon as the ticks by the old trigger are decided.
+// willChange notes that a definition becomes active as soon as the ticks by the old trigger are
+// decided.
 func (s *Scheduler) willChange(ctx context.Context, set *jobSet, name string, standing ledger.RegisteredJob) {
 	trigger, err := set.trigger(standing.Old)
-	if err != nil { // it was computed once: the zone files of this machine lack what others have
+	// another worker could compute it: this machine's zone files lack what others have
+	if err != nil {
 		s.often.ErrorContext(ctx, "the old trigger of a job cannot be computed here, another worker has to change it", "job", name, "error", err)
 		delete(set.pending, name)
 		s.unsure = true
@@ -166,7 +170,8 @@ func (s *Scheduler) willChange(ctx context.Context, set *jobSet, name string, st
 	set.pending[name] = c
 }
 
-// trigger returns the schedule of a job, or nil for a job that has none. Many old definitions have the same.
+// trigger returns the schedule of a job, or nil for a job that has none. Many old definitions share
+// one.
 func (set *jobSet) trigger(job *jobs.Job) (*cronspec.Schedule, error) {
 	if known, ok := set.triggers[keyOf(job)]; ok {
 		return known, nil
@@ -178,8 +183,8 @@ func (set *jobSet) trigger(job *jobs.Job) (*cronspec.Schedule, error) {
 	return trigger, err
 }
 
-// sortChanges puts the changes in the order of their next ticks by the old triggers, so that those ticks are late by as little
-// as can be.
+// sortChanges orders the changes by their next ticks by the old triggers, so that those ticks are
+// as little late as possible.
 func (set *jobSet) sortChanges() {
 	set.changes = slices.DeleteFunc(set.changes, func(name string) bool { return set.pending[name] == nil })
 	slices.SortStableFunc(set.changes, func(a, b string) int {
@@ -196,7 +201,8 @@ func (set *jobSet) sortChanges() {
 	})
 }
 
-// takeChanges returns the next changes, and the ticks to decide before: at most so many of each, except for those of one job.
+// takeChanges returns the next changes, and the ticks to decide first: at most a batch of each,
+// except that the ticks of one job stay together.
 func (s *Scheduler) takeChanges(ctx context.Context, now time.Time) (changes []*change, decisions []ledger.Decision) {
 	for len(changes) < activateStep && len(decisions) < batch && len(s.set.changes) > 0 {
 		name := s.set.changes[0]
@@ -215,9 +221,10 @@ func (s *Scheduler) takeChanges(ctx context.Context, now time.Time) (changes []*
 	return changes, decisions
 }
 
-// beforeChange decides the ticks of a job up to now by its old trigger. Where that has keys that this build does not know, its
-// ticks are left to a worker that knows them, for as long as one may come: then it returns false. After that they are recorded
-// as missed, as far as the known keys tell when they were.
+// beforeChange decides the ticks of a job up to now by its old trigger. If the old definition has
+// keys that this build does not know, beforeChange leaves the ticks to a worker that knows them, as
+// long as one may still come, and returns false. After that it records them as missed, at the times
+// that the known keys give.
 func (s *Scheduler) beforeChange(ctx context.Context, c *change, now time.Time) (decisions []ledger.Decision, ok bool) {
 	if c.next != nil {
 		decisions = decide(c.old, c.next, c.cursor, now, s.o.Session())
@@ -267,12 +274,13 @@ func (s *Scheduler) activate(ctx context.Context, now time.Time) (ok bool) {
 		case result.Err != nil:
 			s.failed(ctx, "change the trigger of a job", result.Err)
 			s.retry(c)
-		case result.Moved && !result.Cursor.IsZero(): // another worker decides ticks by the old trigger meanwhile
+		// another worker has decided ticks by the old trigger in the meantime
+		case result.Moved && !result.Cursor.IsZero():
 			c.move(result.Cursor)
 			s.retry(c)
 		case result.Early || result.Grace > 0:
 			s.retry(c)
-		case result.Moved || result.Inactive: // found again as one that has drifted
+		case result.Moved || result.Inactive: // the next check for drift finds it again
 			s.unsure = true
 		default:
 			s.set.alarms.move(c.job.Name, result.Cursor)
@@ -291,8 +299,8 @@ func (s *Scheduler) activate(ctx context.Context, now time.Time) (ok bool) {
 	return active > 0 || len(s.set.pending) == 0
 }
 
-// decideBefore records the ticks that come before changes and has their runs delivered. It moves the cursors of the changes, and
-// returns the jobs whose changes have to wait.
+// decideBefore records the ticks that precede changes and has their runs delivered. It moves the
+// cursors of the changes, and returns the jobs whose changes must wait.
 func (s *Scheduler) decideBefore(ctx context.Context, changes []*change, decisions []ledger.Decision) (failed map[string]bool) {
 	byName := make(map[string]*change, len(changes))
 	for _, c := range changes {
@@ -311,7 +319,7 @@ func (s *Scheduler) decideBefore(ctx context.Context, changes []*change, decisio
 			s.failed(ctx, "create ticks", created.Err)
 		case created.Moved && !created.Cursor.IsZero():
 			c.move(created.Cursor)
-		case created.Moved || created.Inactive: // found again as one that has drifted
+		case created.Moved || created.Inactive: // the next check for drift finds it again
 			failed[name], s.unsure = true, true
 			continue
 		case created.Early || created.Grace > 0:
@@ -336,7 +344,7 @@ func (s *Scheduler) retry(c *change) {
 	s.set.pending[c.job.Name] = c
 }
 
-// moved takes what a poll tells of a job: for the set, and for one that is being registered.
+// moved applies what a poll reports about a job: to the set, and to one that is being registered.
 func (s *Scheduler) moved(ctx context.Context, job string, moved ledger.Moved) {
 	sets := []*jobSet{s.set}
 	if s.registering != nil && s.registering.set != s.set {

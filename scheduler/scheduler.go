@@ -38,87 +38,97 @@ const (
 	mirrorPause = 20 * time.Millisecond  // between two pages of them, so that they take a small part of Redis' time
 )
 
-// Options are what a [Scheduler] works with. All but Drift, OnRepeated and Logger are required.
+// Options configure a [Scheduler]. All but Drift, OnRepeated and Logger are required.
 type Options struct {
 	Ledger  *ledger.Ledger
 	Session func() locks.SessionID // this worker's
 	Jobs    []*jobs.Job
 
-	// Deliver brings runs that are due to a worker: it claims them at once or pushes their deliveries. What it does not
-	// manage, the sweep makes good for. It must not wait for runs to end. Called from several goroutines.
+	// Deliver brings due runs to a worker: it claims them at once or pushes their deliveries. The
+	// sweep repeats what fails. Deliver must not wait for runs to end. Called from several
+	// goroutines.
 	Deliver func(ctx context.Context, due []ledger.Due)
 
-	// Registered is called once, when all of Jobs are in the ledger for the first time. It may be nil.
+	// Registered is called once, when the ledger has all of Jobs for the first time. It may be nil.
 	Registered func()
 
-	// Drift is told how many of Jobs have a definition that is not the active one of their job, whenever that changes. It
-	// may be nil.
+	// Drift receives how many of Jobs have a definition that is not the active one of their job,
+	// whenever that changes. It may be nil.
 	Drift func(ctx context.Context, jobs int)
 
-	// Pusher is where Deliver leaves what it does not claim. Sweeps make no more runs due than it has room for, and repeat
-	// no push that it still has to do.
+	// Pusher takes the deliveries that Deliver does not claim. Sweeps make no more runs due than it
+	// has room for, and repeat no push that it still has pending.
 	Pusher *Pusher
 
 	// Queue is where deliveries are looked up.
 	Queue *queue.Client
 
-	// OnRepeated receives how many deliveries are pushed again, and for which of the [Reasons]. Called from several
-	// goroutines; it may be nil.
+	// OnRepeated receives how many deliveries are pushed again, and for which of the [Reasons].
+	// Called from several goroutines; it may be nil.
 	OnRepeated func(reason string, n int)
 
-	// Served returns the queues of which a worker starts runs. May be nil: then no run is moved to another queue.
+	// Served returns the queues from which some worker starts runs. If it is nil, no run is moved
+	// to another queue.
 	Served func(ctx context.Context) (map[string]bool, error)
 
-	// Paused returns the queues that are paused, whoever paused them: their runs are offered no locks.
+	// Paused returns the queues that any client has paused: their runs are offered no locks.
 	Paused func(ctx context.Context) ([]string, error)
 
-	// Stop is told which runs of this worker are to stop, and Drain that all are; both again and again, until it is so.
-	// They must not wait.
+	// Stop receives a run of this worker that must stop; Drain is called when all of them must.
+	// Both are called repeatedly until that has happened. They must not block.
 	Stop  func(run jobs.RunID, why string)
 	Drain func()
 
-	// Aside is called by each poll while runs are set aside for workers that can do them. It must not wait; it may be nil.
+	// Aside is called by each poll while runs are set aside for workers that can do them. It must
+	// not block; it may be nil.
 	Aside func()
 
-	// Doubt is told that Redis may have lost data; what comes of it is told by [Scheduler.Recovered], or by another session.
+	// Doubt is called when Redis may have lost data. The outcome arrives as a call of
+	// [Scheduler.Recovered], or as another session.
 	Doubt func()
 
-	// MaxHistory is how many bytes of Redis' memory all finished runs may take, about: see [ledger.Ledger.TrimHistory]. 0: any
-	// number. While this worker has duty, it looks each HistoryEvery; default a minute, and ten while they take less than half.
+	// MaxHistory is approximately how many bytes of Redis' memory all finished runs may take: see
+	// [ledger.Ledger.TrimHistory]. 0: no bound. While this worker has duty, it checks every
+	// HistoryEvery; the default is a minute, and ten minutes while they take less than half.
 	MaxHistory   int64
 	HistoryEvery time.Duration
 
 	Logger *slog.Logger // default: slog.Default
 }
 
-// Scheduler makes the ticks of a set of jobs into runs, and sees to it that no run is forgotten. Every worker has one;
-// that they do not get in each other's way is the ledger's doing.
+// Scheduler turns the ticks of a set of jobs into runs, and ensures that no run is forgotten. Every
+// worker has one; the ledger keeps them from interfering with each other.
 type Scheduler struct {
 	o     Options
 	often *repeats.Logger // for lines that a loop may repeat
 
-	againLog   *repeats.Logger          // for lines about deliveries that are pushed again: one kind for each reason
-	againCount map[string]*atomic.Int64 // deliveries that were pushed again since the start, by reason; the map is not changed
+	// for lines about deliveries that are pushed again: one kind for each reason
+	againLog *repeats.Logger
+	// deliveries that were pushed again since the start, by reason; the map is not changed
+	againCount map[string]*atomic.Int64
 
-	// These are the goroutine of ticks' alone.
-	set         *jobSet
-	under       locks.SessionID // with which all of the set was registered last, or the ledger seen to know what it knew then
-	revision    int64           // up to which polls have read; negative: nothing was registered yet
-	registering *registration   // nil: none is under way
-	told        int             // how many definitions have drifted, as Options.Drift was told last
-	deployAfter time.Time       // when what failed of a registration or of changes may be tried again
-	carried     []string        // configs that were carried when the ledger was asked last
-	asked       time.Time       // when definitions that had drifted were registered again
-	unsure      bool            // that is to be done once more
+	// Used only by the goroutine of ticks.
+	set *jobSet
+	// the session under which the whole set was last registered, or the ledger was found to know
+	// everything
+	under       locks.SessionID
+	revision    int64         // up to which polls have read; negative: nothing was registered yet
+	registering *registration // nil: none is in progress
+	told        int           // the number of drifted definitions that Options.Drift last received
+	// when failed steps of a registration or of changes may be tried again
+	deployAfter time.Time
+	carried     []string  // configs that were carried at the last check for drift
+	asked       time.Time // when drifted definitions were last registered again
+	unsure      bool      // they must be registered once more
 
 	unserved unserved // the goroutine of pauses' alone
 
 	duty atomic.Bool   // whether this worker creates first and sweeps
-	wake chan struct{} // asks for a sweep; buffer of one: wake-ups may merge
+	wake chan struct{} // requests a sweep; buffer of one: wake-ups may merge
 
-	next    atomic.Pointer[jobSet] // what SetJobs gave and ticks has not taken over yet
-	changed chan struct{}          // tells of it, or of the next; buffer of one
-	anew    atomic.Bool            // all is to be registered again
+	next    atomic.Pointer[jobSet] // the set of SetJobs that ticks has not taken over yet
+	changed chan struct{}          // signals a change of next or left; buffer of one
+	anew    atomic.Bool            // everything must be registered again
 	left    atomic.Bool            // another worker has left
 }
 
@@ -143,9 +153,8 @@ func New(o Options) (*Scheduler, error) {
 // Duty reports whether this worker creates ticks first and sweeps, as the last poll found.
 func (s *Scheduler) Duty() bool { return s.duty.Load() }
 
-// Wake makes the scheduler look at once for what has come due: the lock space has offered something to a waiting run, or
-// the session of a crashed worker was ended.
-// It does not wait.
+// Wake makes the scheduler sweep at once: the lock space has offered a bundle to a waiting run, or
+// the session of a crashed worker was ended. It does not block.
 func (s *Scheduler) Wake() {
 	select {
 	case s.wake <- struct{}{}:
@@ -153,7 +162,8 @@ func (s *Scheduler) Wake() {
 	}
 }
 
-// Recovered has the jobs registered again: Redis had lost data, and what is known of it has been said again.
+// Recovered makes the scheduler register the jobs again: Redis had lost data, and the workers have
+// re-asserted what they know of it.
 func (s *Scheduler) Recovered() {
 	s.anew.Store(true)
 	select {
@@ -162,7 +172,8 @@ func (s *Scheduler) Recovered() {
 	}
 }
 
-// Left makes the scheduler look at once what another worker has left that ended in order: definitions, and duty.
+// Left makes the scheduler take over at once what a worker has left that ended in order:
+// definitions, and duty.
 func (s *Scheduler) Left() {
 	s.left.Store(true)
 	select {
@@ -171,8 +182,8 @@ func (s *Scheduler) Left() {
 	}
 }
 
-// Run registers the jobs, then creates and sweeps until ctx ends, and returns nil. Errors of Redis are logged and the
-// call is made again.
+// Run registers the jobs, then creates and sweeps until ctx ends, and returns nil. It logs errors
+// of Redis and repeats the call.
 func (s *Scheduler) Run(ctx context.Context) error {
 	var group errgroup.Group
 	group.Go(func() error { s.ticks(ctx); return nil })
@@ -186,13 +197,14 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// ticks registers the jobs and then, for ever, waits for the next alarm or poll, whichever comes first. Large sets of jobs
-// are registered, and their triggers changed, in steps between these.
+// ticks registers the jobs and then repeatedly waits for the next alarm or poll, whichever comes
+// first. In between, it registers large sets of jobs, and changes their triggers, step by step.
 func (s *Scheduler) ticks(ctx context.Context) {
 	var now serverTime
 	s.begin(s.set, s.set.jobs)
 	defer s.leave(ctx)
-	var polled, notBefore time.Time // by this machine's clock: the last poll; when creating may be tried again
+	// by this machine's clock: the last poll; when creating may be tried again
+	var polled, notBefore time.Time
 	for {
 		s.takeOverJobs(ctx)
 		if s.anew.Swap(false) {
@@ -212,12 +224,14 @@ func (s *Scheduler) ticks(ctx context.Context) {
 		if s.duty.Load() || next < dutyEvery {
 			every = dutyEvery
 		}
-		// Polling on a fixed beat, and never sleeping longer, keeps a suspend or a jump of this machine's clock from
-		// delaying a tick by more than that: the next poll brings the server's time.
+		// Polling at a fixed interval, and never sleeping longer, keeps a suspend or a jump of this
+		// machine's clock from delaying a tick by more than that: the next poll brings the server's
+		// time.
 		more := false
 		if time.Since(polled) >= every {
 			began := time.Now()
-			if more = s.poll(ctx, &now); !more { // else the next part is read at once, with ticks in between
+			// else the next part is read at once, with ticks in between
+			if more = s.poll(ctx, &now); !more {
 				polled = began
 			}
 			if s.returned(ctx) {
@@ -258,7 +272,8 @@ func (s *Scheduler) stands(ctx context.Context, set *jobSet, job string, active 
 	s.o.Logger.DebugContext(ctx, "definition of a job", "job", job, "active", active)
 }
 
-// tellDrift reports how many definitions have drifted, if that has changed. While many change, that is the count after them.
+// tellDrift reports how many definitions have drifted, if that has changed. While many change, it
+// waits for the final count.
 func (s *Scheduler) tellDrift(ctx context.Context) {
 	if len(s.set.drift) == s.told || s.registering != nil || len(s.set.pending) > 0 {
 		return
@@ -270,8 +285,9 @@ func (s *Scheduler) tellDrift(ctx context.Context) {
 	}
 }
 
-// returned asks whether definitions that have drifted are to be active again: when some config is carried no more, and once
-// after a definition has drifted. It begins to register them then, and returns whether it does.
+// returned checks whether drifted definitions may become active again: when some config is no
+// longer carried, and once after a definition has drifted. If so, it starts to register them and
+// returns true.
 func (s *Scheduler) returned(ctx context.Context) bool {
 	if s.registering != nil || len(s.set.drift) == 0 {
 		return false
@@ -301,7 +317,7 @@ func (s *Scheduler) returned(ctx context.Context) bool {
 	return len(definitions) > 0
 }
 
-// leave tells others that this worker carries its definitions no more, and has no duty: it ends.
+// leave reports, when this worker ends, that it no longer carries its definitions and has no duty.
 func (s *Scheduler) leave(ctx context.Context) {
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveLimit)
 	defer cancel()
@@ -310,7 +326,8 @@ func (s *Scheduler) leave(ctx context.Context) {
 	}
 }
 
-// poll reads the time, the duty, and how far others have decided. It returns true when there is more to read at once.
+// poll reads the time, the duty, and how far others have decided. It returns true when more can be
+// read at once.
 func (s *Scheduler) poll(ctx context.Context, now *serverTime) (more bool) {
 	call, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
@@ -350,8 +367,9 @@ func (s *Scheduler) poll(ctx context.Context, now *serverTime) (more bool) {
 	return poll.More
 }
 
-// create records the ticks that have come, of one batch of jobs, and has their runs delivered. late: leave ticks that
-// came less than so long ago to others. It returns how long to wait before creating again.
+// create records the ticks that have come, of one batch of jobs, and has their runs delivered. It
+// leaves ticks that are less than late overdue to others. It returns how long to wait before
+// creating again.
 func (s *Scheduler) create(ctx context.Context, now time.Time, late time.Duration) time.Duration {
 	var decisions []ledger.Decision
 	for _, one := range s.set.alarms.due(now.Add(-late), batch) {
@@ -396,8 +414,9 @@ func (s *Scheduler) create(ctx context.Context, now time.Time, late time.Duratio
 	return wait
 }
 
-// forgotten is for a job whose cursor Redis has lost, and with it perhaps more than we know. The session finds out: either it
-// says again what it knows, or, when that is too late, it ends. Then the job begins anew with the next one.
+// forgotten handles a job whose cursor Redis has lost, and with it perhaps more than is known here.
+// The session finds out: it either re-asserts what it knows, or, when that is too late, ends. Then
+// the job begins anew under the next session.
 func (s *Scheduler) forgotten(ctx context.Context, job string) {
 	if s.o.Session() == s.under {
 		s.o.Doubt()
@@ -407,15 +426,16 @@ func (s *Scheduler) forgotten(ctx context.Context, job string) {
 	s.anew.Store(true)
 }
 
-// failed logs an error of a call that will be made again, unless it failed because everything ends.
+// failed logs an error of a call that will be repeated, unless the call failed because ctx has
+// ended.
 func (s *Scheduler) failed(ctx context.Context, call string, err error) {
 	if ctx.Err() == nil {
 		s.often.WarnContext(ctx, "call failed, it is made again", "call", call, "error", err)
 	}
 }
 
-// mirrors reads which runs are outstanding, page by page. It takes a loop of its own, so that neither ticks nor duty wait for
-// it, however many there are.
+// mirrors reads which runs are outstanding, page by page. It is a loop of its own, so that neither
+// ticks nor duty wait for it, however many runs are outstanding.
 func (s *Scheduler) mirrors(ctx context.Context) {
 	for wait := mirrorEvery; sleep(ctx, wait); {
 		call, cancel := context.WithTimeout(ctx, callLimit)
@@ -430,7 +450,8 @@ func (s *Scheduler) mirrors(ctx context.Context) {
 	}
 }
 
-// pauses tells the ledger, while this worker has duty, which queues are paused: anybody's tools may do that.
+// pauses updates the ledger, while this worker has duty, with the paused queues: other tools may
+// pause them.
 func (s *Scheduler) pauses(ctx context.Context) {
 	for round := 0; sleep(ctx, pauseEvery); round++ {
 		s.often.Flush(ctx, false)
@@ -546,10 +567,10 @@ func (s *Scheduler) comparePauses(ctx context.Context) {
 	}
 }
 
-// sleep waits, and tells whether it waited to the end.
+// sleep waits for d. It returns false when ctx has ended.
 func sleep(ctx context.Context, d time.Duration) bool { return sleepUnless(ctx, d, nil) }
 
-// sleepUnless waits until there is something in a channel, at most so long. It returns false when ctx has ended.
+// sleepUnless waits for d, or until a value arrives in woken. It returns false when ctx has ended.
 func sleepUnless(ctx context.Context, d time.Duration, woken <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

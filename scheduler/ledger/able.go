@@ -26,8 +26,9 @@ var (
 	asidesScript = script(asidesSource)
 )
 
-// A Need is what a worker must have to run a definition: the kind of its work, the Go handler of that kind, and the keys
-// of the definition that the worker which wrote the need did not know. It is a text for Redis.
+// A Need is what a worker must have to run a definition: the kind of its work, the Go handler of
+// that kind, and the keys of the definition that the worker which wrote the need did not know. It
+// is a text for Redis.
 type Need string
 
 // The kinds of work.
@@ -37,7 +38,7 @@ const (
 	needHandler = "handler "
 )
 
-// needOf returns what a definition needs, as far as this build knows it.
+// needOf returns the needs of a definition, as far as this build knows them.
 func needOf(job *jobs.Job) Need {
 	work := NeedCommand
 	switch {
@@ -53,7 +54,7 @@ func needOf(job *jobs.Job) Need {
 	return Need(jobs.Cut(strings.ReplaceAll(work, "\x00", " "), jobs.MaxReason))
 }
 
-// Handler returns the Go handler that is needed, or "".
+// Handler returns the required Go handler, or "".
 func (n Need) Handler() string {
 	handler, _ := strings.CutPrefix(n.Work(), needHandler)
 	if handler == n.Work() {
@@ -62,7 +63,8 @@ func (n Need) Handler() string {
 	return handler
 }
 
-// Work returns the kind of work, with the handler: [NeedCommand], [NeedHTTP] or another text for a handler.
+// Work returns the kind of work, with the handler: [NeedCommand], [NeedHTTP] or another text for a
+// handler.
 func (n Need) Work() string {
 	work, _, _ := strings.Cut(string(n), "\x1f")
 	return work
@@ -101,11 +103,12 @@ const (
 	markedMost = 50_000 // jobs with marks
 )
 
-// marked is the outcome of a claim that is to be sent again, since what it needs is known now.
+// marked is the outcome of a claim that must be sent again, since its needs are now known.
 const marked ClaimOutcome = "marked"
 
-// Limit has claims decline runs that this process cannot do, before they take a lock: their outcome is [Unable]. can
-// reports whether the process has what a definition needs; its result must not change. Call it before the ledger is used.
+// Limit makes claims decline runs that this process cannot do, before they take a lock: their
+// outcome is [Unable]. can reports whether the process has what a definition needs; its result must
+// not change. Call it before the ledger is used.
 func (l *Ledger) Limit(can func(Need) bool) {
 	l.able = &abilities{can: can, known: make(map[string][]string)}
 }
@@ -140,9 +143,10 @@ func (a *abilities) judge(job, mark, definition string) (ClaimOutcome, Need) {
 	return marked, ""
 }
 
-// SetAside leaves a run that is due under this n to a worker that has what it needs: it stays due, and has no delivery until
-// such a worker picks it. All workers are told of the first such run by [NoticeAside]. Sent again it changes
-// nothing more. It returns false when the run was not due under this n any more.
+// SetAside leaves a run that is due under this n to a worker that has what it needs: the run stays
+// due, and has no delivery until such a worker picks it. All workers receive [NoticeAside] for the
+// first such run. Sent again it changes nothing more. It returns false when the run was not due
+// under this n any more.
 func (l *Ledger) SetAside(ctx context.Context, due Due, need Need) (bool, error) {
 	r := read(l.run(ctx, asideScript, "", string(due.Run), due.N, string(need)))
 	done := r.number() == 1
@@ -175,7 +179,8 @@ func placeOf(text string) Place {
 // Notices that scripts send to all sessions: see locks.Options.OnNotice.
 const (
 	NoticeAside = "aside" // runs were set aside: [Ledger.Pick]
-	NoticeLeft  = "left"  // a worker has left, and with it perhaps definitions or duty: [Ledger.Leave]
+	// a worker has left, and with it perhaps definitions or duty: [Ledger.Leave]
+	NoticeLeft = "left"
 )
 
 const (

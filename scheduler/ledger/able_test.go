@@ -13,7 +13,7 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// snapshot reads all keys of a namespace that have to do with runs and locks.
+// snapshot reads all keys of a namespace that concern runs and locks.
 func (f *fixture) snapshot() map[string]string {
 	f.Helper()
 	all := make(map[string]string)
@@ -49,7 +49,8 @@ func (f *fixture) handled(handler, id string) ledger.Due {
 	return enqueued.Due[0]
 }
 
-// TestAClaimThatItsWorkerCannotDoChangesNothing: no lock is taken, no token issued, and the run can be claimed by another.
+// TestAClaimThatItsWorkerCannotDoChangesNothing: no lock is taken, no token issued, and another
+// worker can claim the run.
 func TestAClaimThatItsWorkerCannotDoChangesNothing(t *testing.T) {
 	each(t, func(f *fixture) {
 		able := ledger.New(f.rdb, f.Space())
@@ -105,8 +106,8 @@ func TestAnotherHandlerOrKeyIsAskedFor(t *testing.T) {
 	})
 }
 
-// TestRunsThatAreSetAsideArePickedInTheirOrder: they are due without a delivery, hold up no direct claim, and go to a
-// worker that names the place.
+// TestRunsThatAreSetAsideArePickedInTheirOrder: they are due without a delivery, delay no direct
+// claim, and go to a worker that names the place.
 func TestRunsThatAreSetAsideArePickedInTheirOrder(t *testing.T) {
 	each(t, func(f *fixture) {
 		web := f.session("web")

@@ -32,52 +32,58 @@ var (
 	repushScript = script(repushSource)
 )
 
-// ClaimOutcome says what became of a claim.
+// ClaimOutcome is the outcome of a claim.
 type ClaimOutcome string
 
 const (
-	Granted     ClaimOutcome = "granted" // the attempt has begun, the bundle is held
-	Waiting     ClaimOutcome = "waiting" // the bundle is not free: the run waits for it, without a worker
-	Stale       ClaimOutcome = "stale"   // the run is not due, or not under this n: the delivery is to be dropped
-	Behind      ClaimOutcome = "behind"  // earlier ticks of its job were due, too: it waits behind them
-	Later       ClaimOutcome = "later"   // not here, or not yet: it is to be pushed instead, as Due says
-	Over        ClaimOutcome = "over"    // it has ended without an attempt: its time to start was over, or its bundle can never be granted
-	SessionDead ClaimOutcome = "dead"    // the claimant's session has ended
-	Unable      ClaimOutcome = "unable"  // this process cannot run its definition, see [Claimed.Need]: nothing was changed
-	Crashed     ClaimOutcome = "crashed" // the run has crashed before, and ClaimSound was called: nothing was changed
+	Granted ClaimOutcome = "granted" // the attempt has begun, the bundle is held
+	// the bundle is not free: the run waits for it, without a worker
+	Waiting ClaimOutcome = "waiting"
+	Stale   ClaimOutcome = "stale"  // the run is not due, or not under this n: drop the delivery
+	Behind  ClaimOutcome = "behind" // earlier ticks of its job were due, too: it waits behind them
+	Later   ClaimOutcome = "later"  // not here, or not yet: push it instead, as in Due
+	// it has ended without an attempt: its time to start was over, or its bundle can never be
+	// granted
+	Over        ClaimOutcome = "over"
+	SessionDead ClaimOutcome = "dead" // the claimant's session has ended
+	// this process cannot run its definition, see [Claimed.Need]: nothing was changed
+	Unable ClaimOutcome = "unable"
+	// the run has crashed before, and ClaimSound was called: nothing was changed
+	Crashed ClaimOutcome = "crashed"
 )
 
-// Claimed is the answer to [Ledger.Claim].
+// Claimed is the reply to [Ledger.Claim].
 type Claimed struct {
 	Outcome ClaimOutcome
 	Due     []Due // runs that became due in this step, whatever the outcome
 
 	// For Granted:
-	Record *Record   // with the attempt that begins as its only one
-	Job    *jobs.Job // the definition that the run was made with; others have it, too: it must not be changed
-	Args   json.RawMessage
-	Items  []locks.Item // what the hold holds
+	Record *Record // with the attempt that begins as its only one
+	// the definition that the run was made with; it is shared and must not be changed
+	Job   *jobs.Job
+	Args  json.RawMessage
+	Items []locks.Item // the content of the hold
 
-	// Refused says why the run must not be worked at: its definition cannot be trusted, and Job is none of it. The error is
-	// a [*jobs.SignatureError]; nil for a run that is as it should be.
+	// Refused is why the run must not be executed: its definition cannot be trusted, and Job
+	// contains none of it. The error is a [*jobs.SignatureError]; nil for a trusted run.
 	Refused error
 
-	// For Later: a run that goes first and that may be claimed in place of this one, since it was offered its locks before, and
-	// its delivery is still in its queue. Nil for none.
+	// For Later: a run that goes first and that may be claimed instead of this one, since it was
+	// offered its locks before, and its delivery is still in its queue. Nil for none.
 	First *Due
 
 	// For Crashed: how often, and whether the run is a suspect, see [Record.Suspect].
 	Crashes   int
 	Suspected bool
 
-	// For Unable: what the run needs. It is for [Ledger.SetAside].
+	// For Unable: the needs of the run, for [Ledger.SetAside].
 	Need Need
 
-	// For Waiting: what stood in the way.
+	// For Waiting: what was in the way.
 	Busy *locks.BusyError
 }
 
-// Grant says what was granted, to [locks.Request.Granted].
+// Grant describes the grant, for [locks.Request.Granted].
 func (c *Claimed) Grant() locks.Grant {
 	last, lock := c.Record.Last(), c.Job.Lock
 	return locks.Grant{
@@ -86,25 +92,27 @@ func (c *Claimed) Grant() locks.Grant {
 	}
 }
 
-// info is what the lock space tells of a run's hold, as the function of that name in scripts/ledger.lua.
+// info is the lock space's description of a run's hold, as the function of that name in
+// scripts/ledger.lua makes it.
 func info(record *Record) json.RawMessage {
 	return fmt.Appendf(nil, `{"job":"%s","run":"%s"}`, record.Job, record.ID)
 }
 
-// Claim starts an attempt at a run: in one step it looks whether the run is due under this n, takes its bundle under
-// the request's hold id and begins the attempt under the new token. A run whose bundle is not free goes to wait
-// instead. patience is how long younger requests may pass that wait. before names the queues in which a run that has
-// been due for longer goes first, unless it has crashed before; it is for a claim that no delivery brought, else empty.
+// Claim starts an attempt at a run: in one step it checks that the run is due under this n, takes
+// its bundle under the request's hold id and begins the attempt under the new token. A run whose
+// bundle is not free goes to wait instead. patience is how long younger requests may pass that
+// wait. before names the queues in which a run that has been due for longer goes first, unless it
+// has crashed before; it is for a claim without a delivery, else empty.
 //
-// A claim may be sent again with the same request: as long as its attempt runs it is answered the same. It must be
-// sent until it is answered or the request's session is over, for until then the attempt may have begun. An error that is
-// [Final] is an answer, too: the run is for [Ledger.Refuse].
+// A claim may be sent again with the same request: as long as its attempt runs it gets the same
+// reply. Send it until a reply arrives or the request's session is over, for until then the attempt
+// may have begun. An error that is [Final] is also a reply: the run is for [Ledger.Refuse].
 func (l *Ledger) Claim(ctx context.Context, request *locks.Request, due Due, patience time.Duration, before []string) (*Claimed, error) {
 	return l.claim(ctx, request, due, patience, 1, before)
 }
 
-// ClaimSound is [Ledger.Claim] for runs that have never crashed. One that has stays as it is, and may be claimed after all
-// with the same request.
+// ClaimSound is [Ledger.Claim] for runs that have never crashed. A run that has crashed stays
+// unchanged, and may still be claimed with the same request.
 func (l *Ledger) ClaimSound(ctx context.Context, request *locks.Request, due Due, patience time.Duration, before []string) (*Claimed, error) {
 	return l.claim(ctx, request, due, patience, 0, before)
 }
@@ -134,7 +142,7 @@ type Claim struct {
 	Due     Due
 }
 
-// Together is how many claims or finishes are sent together at most: a script is to be short.
+// Together bounds the claims or finishes of one call: a script must be short.
 const Together = 100
 
 // ClaimAll is [Ledger.ClaimSound] for up to [Together] runs that deliveries brought: in one round trip when all of them are
@@ -206,7 +214,7 @@ func (l *Ledger) decodeClaim(due Due, r *reply) (*Claimed, error) {
 	claimed := &Claimed{Outcome: ClaimOutcome(r.text())}
 	switch claimed.Outcome {
 	case Granted:
-		r.text() // the token stands in the record too
+		r.text() // the record has the token, too
 		record := r.text()
 		text := r.text()
 		body := strings.SplitN(text, "\x1f", 2)
@@ -255,13 +263,13 @@ func (l *Ledger) decodeClaim(due Due, r *reply) (*Claimed, error) {
 	default:
 		r.err = r.unknown(string(claimed.Outcome))
 	}
-	if r.err != nil { // there was a reply, and another one would not be better
+	if r.err != nil { // this was a reply, and another one would not be better
 		return nil, fmt.Errorf("claim %s: %w: %w", due.Run, ErrUnreadable, r.err)
 	}
 	return claimed, nil
 }
 
-// Outcome says how an attempt ended.
+// Outcome is how an attempt ended.
 type Outcome string
 
 const (
@@ -276,10 +284,10 @@ const (
 	Left Outcome = "left"
 )
 
-// ends tells whether it is the run's end, too.
+// ends reports whether the outcome also ends the run.
 func (o Outcome) ends() bool { return o != Again && o != HandBack }
 
-// Finish tells how one attempt ended.
+// Finish is the end of one attempt.
 type Finish struct {
 	Run     jobs.RunID
 	Job     *jobs.Job
@@ -288,10 +296,10 @@ type Finish struct {
 	Outcome Outcome
 	Pause   time.Duration // until the run is due again, for Again and HandBack
 	Error   string        // for people; "" for none
-	Output  string        // the tail of what the attempt printed; "" keeps what there is
+	Output  string        // the tail of the attempt's output; "" keeps the present one
 }
 
-// Finished is the answer to [Ledger.Finish].
+// Finished is the reply to [Ledger.Finish].
 type Finished struct {
 	Verdict FinishVerdict
 	State   State // the run's now
@@ -300,19 +308,22 @@ type Finished struct {
 	token locks.Token // of the run's last attempt, where this one does not count
 }
 
-// FinishVerdict says whether a finish was what decided.
+// FinishVerdict is how the ledger judged a finish.
 type FinishVerdict string
 
 const (
-	Recorded FinishVerdict = "recorded" // it stands, by this call or an earlier one like it
-	Counted  FinishVerdict = "counted"  // this attempt had been closed before; only a success could still count
-	Fenced   FinishVerdict = "fenced"   // a later attempt has begun, or the run has ended otherwise
-	Refused  FinishVerdict = "refused"  // Redis refused to record it, see [Ledger.Refuse]
+	// it is the attempt's end, by this call or an earlier one like it
+	Recorded FinishVerdict = "recorded"
+	// this attempt had been closed before; only a success could still count
+	Counted FinishVerdict = "counted"
+	Fenced  FinishVerdict = "fenced"  // a later attempt has begun, or the run has ended otherwise
+	Refused FinishVerdict = "refused" // Redis refused to record it, see [Ledger.Refuse]
 )
 
-// Finish records how an attempt ended, frees its bundle and passes it on, in one step. It may be sent again: once
-// recorded, a finish of the same token is answered the same. It frees the hold whatever the verdict. After an error that
-// is [Final] nothing has changed, and the run is for [Ledger.Refuse].
+// Finish records how an attempt ended, frees its bundle and passes it on, in one step. It may be
+// sent again: once recorded, a finish of the same token gets the same reply. It frees the hold
+// whatever the verdict. After an error that is [Final] nothing has changed, and the run is for
+// [Ledger.Refuse].
 func (l *Ledger) Finish(ctx context.Context, finish Finish) (*Finished, error) {
 	l.memory.finishing(finish)
 	step, err := finish.step()
@@ -350,9 +361,9 @@ func (f *Finish) decode(r *reply) (*Finished, error) {
 	return finished, nil
 }
 
-// FinishAll is [Ledger.Finish] for up to [Together] attempts that succeeded: in one round trip while nobody waits for
-// anything, as mostly, else in two. The answers stand in the order of the finishes. One that is nil did not come: its
-// finish has to be sent again, by Finish.
+// FinishAll is [Ledger.Finish] for up to [Together] attempts that succeeded: in one round trip
+// while no request waits for any of their locks, as is usual, else in two. The replies are in the
+// order of the finishes. A nil reply did not arrive: its finish must be sent again, by Finish.
 func (l *Ledger) FinishAll(ctx context.Context, finishes []Finish) []*Finished {
 	finished := make([]*Finished, len(finishes))
 	jobs := make(map[string]int) // index of a job's step
@@ -392,7 +403,8 @@ func (l *Ledger) FinishAll(ctx context.Context, finishes []Finish) []*Finished {
 	return finished
 }
 
-// Confirm notes that deliveries are known to be in their queues. What is not confirmed is pushed again by the sweep.
+// Confirm notes that deliveries are known to be in their queues. The sweep pushes unconfirmed ones
+// again.
 func (l *Ledger) Confirm(ctx context.Context, deliveries []Due) error {
 	if len(deliveries) == 0 {
 		return nil
@@ -407,9 +419,9 @@ func (l *Ledger) Confirm(ctx context.Context, deliveries []Due) error {
 	return nil
 }
 
-// Repush takes the next n for runs whose deliveries have gone, and returns them as they are due now. A run that was not due
-// under the n of its delivery any more is left out. So it may be sent again; when the first reply was lost, the sweep
-// repeats the pushes.
+// Repush takes the next n for runs whose deliveries are lost, and returns them as they are due now.
+// It omits a run that is no longer due under the n of its delivery. So it may be sent again; when
+// the first reply was lost, the sweep repeats the pushes.
 func (l *Ledger) Repush(ctx context.Context, deliveries ...Due) ([]Due, error) {
 	return l.repush(ctx, 0, deliveries)
 }
@@ -431,7 +443,7 @@ func (l *Ledger) repush(ctx context.Context, unconfirmed int, deliveries []Due) 
 	return due, nil
 }
 
-// describe names a delivery, or says how many there are.
+// describe names a delivery, or the number of several.
 func describe(deliveries []Due) string {
 	if len(deliveries) == 1 {
 		return string(deliveries[0].Run)

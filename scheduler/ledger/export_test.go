@@ -9,7 +9,7 @@ import (
 	"lockstep/locks"
 )
 
-// A FastPath is a script that has one: its two parts, and its digest whole.
+// A FastPath is a script that has one: its two parts, and the digest of the whole.
 type FastPath struct{ Name, Fast, Slow, Hash string }
 
 // FastPaths are all of them.
@@ -26,7 +26,7 @@ func (l *Ledger) KnownOpen() []jobs.RunID {
 	return slices.Sorted(maps.Keys(l.memory.open))
 }
 
-// ForgetNews has a ledger take the news it has heard for incomplete.
+// ForgetNews makes a ledger take the news it has heard for incomplete.
 func (l *Ledger) ForgetNews() {
 	l.memory.mu.Lock()
 	defer l.memory.mu.Unlock()

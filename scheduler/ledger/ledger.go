@@ -16,9 +16,9 @@ import (
 	"lockstep/locks"
 )
 
-// Ledger reads and writes the record of ticks and runs of one namespace. Its methods are safe for concurrent use, and
-// each that changes something is one script: it has happened whole, or not at all. All of them may be sent again after
-// an error in transit; each says what that gives.
+// Ledger reads and writes the record of ticks and runs of one namespace. Its methods are safe for
+// concurrent use, and each that changes something is one script: it happens whole, or not at all.
+// All of them may be sent again after an error in transit; each one states the effect.
 type Ledger struct {
 	rdb     redis.UniversalClient
 	space   *locks.Space
@@ -35,8 +35,8 @@ type Ledger struct {
 	definitions map[string]*jobs.Job // what claims have brought of late, by its text; guarded by mu
 }
 
-// New returns the ledger that belongs to a lock space. It sends through rdb, which must not send scripts again by
-// itself (MaxRetries -1) if the caller wants to know of every doubtful reply.
+// New returns the ledger that belongs to a lock space. It sends through rdb, which must not resend
+// scripts by itself (MaxRetries -1) if the caller wants to know of every doubtful reply.
 func New(rdb redis.UniversalClient, space *locks.Space) *Ledger {
 	keys := space.Keys()
 	prefix := strings.TrimSuffix(keys[0], "exp")
@@ -47,11 +47,11 @@ func New(rdb redis.UniversalClient, space *locks.Space) *Ledger {
 	return &Ledger{rdb: rdb, space: space, prefix: prefix, keys: keys, definitions: make(map[string]*jobs.Job)}
 }
 
-// LimitArgs sets how many bytes the args of a run may have, in place of [jobs.DefaultMaxArgs]. Call it before the ledger is
-// used.
+// LimitArgs sets how many bytes the args of a run may have, instead of [jobs.DefaultMaxArgs]. Call
+// it before the ledger is used.
 func (l *Ledger) LimitArgs(bytes int) { l.maxArgs = bytes }
 
-// Space returns the lock space that the ledger's runs take their locks in.
+// Space returns the lock space in which the ledger's runs take their locks.
 func (l *Ledger) Space() *locks.Space { return l.space }
 
 // Due is a run that is due under its n-th delivery: to be pushed to its queue, or claimed at once.
@@ -60,12 +60,14 @@ type Due struct {
 	N     int64
 	Queue string
 
-	// Offered reports that the run has waited for its locks, which are reserved for it for a moment now. Set by Sweep.
+	// Offered reports that the run has waited for its locks, which are now reserved for it for a
+	// moment. Set by Sweep.
 	Offered bool
 }
 
-// Writable returns why Redis takes no writes of this namespace now, or nil. It changes nothing: it has Redis update a
-// member that no set has, which needs memory and rights, a master and its replicas like any other write.
+// Writable returns why Redis takes no writes of this namespace now, or nil. It changes nothing: it
+// makes Redis update a member that no set has, which needs memory, rights, a master and its
+// replicas like any other write.
 func (l *Ledger) Writable(ctx context.Context) error {
 	if err := l.rdb.ZAddXX(ctx, l.prefix+"push", redis.Z{Member: ""}).Err(); err != nil {
 		return fmt.Errorf("write to the ledger: %w", l.space.Explain(err))
@@ -76,8 +78,9 @@ func (l *Ledger) Writable(ctx context.Context) error {
 //go:embed scripts/ledger.lua
 var shared string
 
-// A lazyScript is put together when it is called for the first time, and is the same from then on: a process that
-// sends none, as the guard of a command, does not spend the milliseconds that all of them take.
+// A lazyScript is assembled when it is first called, and does not change afterward: a process that
+// sends none, such as the guard of a command, does not spend the milliseconds that all of them
+// take.
 type lazyScript func() *redis.Script
 
 // scripts are all of them, by name. The map is not written after the package was initialized.
@@ -87,12 +90,14 @@ func script(source string) lazyScript { return quick("", source) }
 
 // quick puts a fast path in front of a script.
 func quick(fast, source string) lazyScript {
-	name, _, _ := strings.Cut(strings.TrimPrefix(source, "-- "), " ") // as each begins
+	// each source begins with its name
+	name, _, _ := strings.Cut(strings.TrimPrefix(source, "-- "), " ")
 	scripts[name] = sync.OnceValue(func() *redis.Script { return redis.NewScript(locks.LinkFast(fast) + locks.Link(shared, source)) })
 	return scripts[name]
 }
 
-// ScriptNames returns the names of the scripts that this package sends, by the hashes that SLOWLOG and MONITOR show.
+// ScriptNames returns the names of the scripts that this package sends, by the hashes that SLOWLOG
+// and MONITOR show.
 func ScriptNames() map[string]string {
 	names := make(map[string]string, len(scripts))
 	for name, script := range scripts {
@@ -121,8 +126,8 @@ type step struct {
 	args []any
 }
 
-// runAll sends calls of a script in one round trip, or two where Redis does not know it. They are run in their order, but
-// others' may come in between. Each has an answer or an error of its own.
+// runAll sends calls of a script in one round trip, or two where Redis does not know it. They run
+// in their order, but other clients' calls may come in between. Each has its own reply or error.
 func (l *Ledger) runAll(ctx context.Context, script lazyScript, steps []step) []*redis.Cmd {
 	s := script()
 	sent := make([]*redis.Cmd, len(steps))
@@ -144,14 +149,14 @@ func (l *Ledger) runAll(ctx context.Context, script lazyScript, steps []step) []
 	return sent
 }
 
-// errReply says that a script answered something that this version does not know.
+// errReply is returned for a script's reply that this version does not know.
 var errReply = errors.New("unexpected reply of a ledger script")
 
-// ErrUnreadable says that a record in Redis is not one that lockstep wrote.
+// ErrUnreadable means that a record in Redis is not one that lockstep wrote.
 var ErrUnreadable = errors.New("the record of the run cannot be read")
 
-// reply reads the fields of a script's answer one after the other; the first that is not there, or not of its kind,
-// spoils it, and err tells.
+// reply decodes the fields of a script's reply one after the other; the first that is missing, or
+// of the wrong kind, sets err, and no later field is read.
 type reply struct {
 	values []any
 	err    error
@@ -211,7 +216,7 @@ func (r *reply) number() int64 {
 
 func (r *reply) time() time.Time { return millis(r.number()) }
 
-// each reads a list inside the answer; one ends when the list does.
+// each decodes a list inside the reply; one ends when the list does.
 func (r *reply) each(one func(list *reply)) {
 	value := r.next()
 	if r.err != nil {
@@ -229,7 +234,7 @@ func (r *reply) each(one func(list *reply)) {
 	r.err = list.err
 }
 
-// due reads a list of runs to push.
+// due decodes a list of runs to push.
 func (r *reply) due() []Due {
 	var due []Due
 	r.each(func(list *reply) { due = append(due, list.oneDue()) })

@@ -89,7 +89,7 @@ func (f *fixture) register(job *jobs.Job) *ledger.Registered {
 	return registered
 }
 
-// cursor registers the job and sets its cursor so many ticks of one second back.
+// cursor registers the job and sets its cursor back by a number of ticks of one second.
 func (f *fixture) cursor(job *jobs.Job, back int) time.Time {
 	f.Helper()
 	registered := f.register(job)
@@ -100,7 +100,7 @@ func (f *fixture) cursor(job *jobs.Job, back int) time.Time {
 	return cursor
 }
 
-// tick creates the next so many ticks of one second after a cursor, by the definition as it is now.
+// tick creates the next n ticks of one second after a cursor, by the definition as it is now.
 func (f *fixture) tick(job *jobs.Job, cursor time.Time, n int, verdict ledger.Verdict) ledger.Created {
 	f.Helper()
 	f.register(job)
@@ -115,7 +115,7 @@ func (f *fixture) tick(job *jobs.Job, cursor time.Time, n int, verdict ledger.Ve
 	return created
 }
 
-// run creates one run of the fixture's job that is due.
+// run creates one due run of the fixture's job.
 func (f *fixture) run() ledger.Due {
 	f.Helper()
 	created := f.tick(f.job, f.cursor(f.job, 5), 1, ledger.Run)
@@ -183,7 +183,8 @@ func (f *fixture) sweep() *ledger.Sweep {
 	return sweep
 }
 
-// crash has the process of a session die, as its parent reports, and closes the attempts under it, as a sweep does.
+// crash reports the death of a session's process, as its parent does, and closes the attempts under
+// it, as a sweep does.
 func (f *fixture) crash(client *locks.Client) []ledger.Due {
 	f.Helper()
 	if err := f.Died(f.Context(), client.Session()); err != nil {
@@ -245,7 +246,8 @@ func (f *fixture) wantState(id jobs.RunID, want ledger.State) *ledger.Record {
 	return record
 }
 
-// wantNothingLeft checks that no key of the lock space or the ledger speaks of a run or a hold any more.
+// wantNothingLeft checks that no key of the lock space or the ledger names a run or a hold any
+// more.
 func (f *fixture) wantNothingLeft() {
 	f.Helper()
 	for _, hash := range []string{"own", "wait", "run", "body", "log"} {
@@ -255,7 +257,8 @@ func (f *fixture) wantNothingLeft() {
 	}
 	for _, zset := range []string{"hold", "q", "idx", "timer", "ready", "push", "sent", "busy", "open", "late", "ask", "died"} {
 		left, err := f.rdb.ZRange(f.Context(), f.key(zset), 0, -1).Result()
-		left = slices.DeleteFunc(left, func(member string) bool { return strings.HasPrefix(member, "~l") }) // of sessions
+		// of sessions
+		left = slices.DeleteFunc(left, func(member string) bool { return strings.HasPrefix(member, "~l") })
 		if err != nil || len(left) > 0 {
 			f.Errorf("%s: %q, %v, want nothing", zset, left, err)
 		}
@@ -298,7 +301,8 @@ func TestATickThatHasNotComeIsRefusedAndNothingChanges(t *testing.T) {
 func TestNothingIsCreatedOrClaimedInAGraceTime(t *testing.T) {
 	each(t, func(f *fixture) {
 		client, run, cursor := f.session("w"), f.run(), f.cursor(f.job, 5)
-		// As after a loss of data: the grace time ends in an hour, and stands at the front of the timer wheel.
+		// As after a loss of data: the grace period ends in an hour, and is first on the timer
+		// wheel.
 		until := strconv.FormatInt(time.Now().Add(time.Hour).UnixMilli(), 10)
 		if err := f.rdb.HSet(f.Context(), f.key("meta"), "grace", until).Err(); err != nil {
 			f.Fatal(err)
@@ -532,7 +536,7 @@ func TestAnOfferThatLapsesLeavesTheRunItsTicketAndDelivery(t *testing.T) {
 		f.claim(w, created.Due[1], ledger.Waiting)
 		f.claim(w, created.Due[2], ledger.Waiting)
 		first := f.finish(a, ledger.Success, ledger.Recorded).Due[0]
-		// Nobody takes it: the offer's time is up, and the next one in line is offered the bundle.
+		// No worker takes it: the offer expires, and the next one in line is offered the bundle.
 		if err := f.rdb.ZAddXX(f.Context(), f.key("exp"), redis.Z{Score: 1, Member: "o+" + string(first.Run)}).Err(); err != nil {
 			f.Fatal(err)
 		}
@@ -540,7 +544,7 @@ func TestAnOfferThatLapsesLeavesTheRunItsTicketAndDelivery(t *testing.T) {
 		if len(second) != 1 || second[0].Run != created.Due[2].Run {
 			f.Fatalf("offered %+v, want %s", second, created.Due[2].Run)
 		}
-		// The older ticket beats the younger one's untaken offer, under the delivery it had.
+		// The older ticket beats the younger one's untaken offer, under its old delivery.
 		a = f.claim(w, first, ledger.Granted)
 		f.claim(w, second[0], ledger.Waiting)
 		last := f.finish(a, ledger.Success, ledger.Recorded).Due
@@ -660,7 +664,8 @@ func TestALateSuccessFreesNobodyElsesLocks(t *testing.T) {
 		late, together := f.billed("late", "bill:1"), f.billed("together", "bill:2")
 		attempts := []attempt{f.claim(dead, late, ledger.Granted), f.claim(dead, together, ledger.Granted)}
 		f.end(dead)
-		hold, err := other.TryAcquire(f.Context(), locks.Exclusive("bill:1", "bill:2")) // which ends what is due
+		// which reaps what is due
+		hold, err := other.TryAcquire(f.Context(), locks.Exclusive("bill:1", "bill:2"))
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -759,8 +764,8 @@ func TestAPushThatNobodyConfirmedIsRepeated(t *testing.T) {
 	})
 }
 
-// TestASweepRepeatsNoPushThatItsProcessStillHas: a push that waits in the process that sweeps keeps its n, whatever its age,
-// and counts as unconfirmed from then on.
+// TestASweepRepeatsNoPushThatItsProcessStillHas: a push that waits in the sweeping process keeps
+// its n, whatever its age, and counts as unconfirmed from then on.
 func TestASweepRepeatsNoPushThatItsProcessStillHas(t *testing.T) {
 	each(t, func(f *fixture) {
 		waits, lost := f.billed("a", "bill:1"), f.billed("b", "bill:2")
@@ -882,7 +887,7 @@ func TestWhoHasBeenDueForLongerGoesFirst(t *testing.T) {
 		if err != nil {
 			f.Fatal(err)
 		}
-		// Due times have a resolution of 1 ms: make the first one older for sure.
+		// Due times have a resolution of 1 ms: make sure that the first one is older.
 		record := f.find(older.Run)
 		member := func(at time.Time) string { return fmt.Sprintf("default\x00%016d\x00%s", at.UnixMilli(), older.Run) }
 		f.rdb.ZRem(f.Context(), f.key("ready"), member(record.DueSince))
@@ -986,7 +991,7 @@ func TestAStandingOfferIsTakenWhateverHasGrownOldSince(t *testing.T) {
 		}
 		x, y := take("x"), take("y")
 		a, b := f.billed("a", "x", "y"), f.billed("b", "x", "z")
-		wait(a, 0) // nobody may pass it
+		wait(a, 0) // no other may pass it
 		wait(b, 0)
 		for _, hold := range []*locks.Hold{x, y} {
 			if err := hold.Release(); err != nil {
@@ -999,7 +1004,8 @@ func TestAStandingOfferIsTakenWhateverHasGrownOldSince(t *testing.T) {
 		}
 		b = f.sweep().Due[0]
 		take("y")
-		wait(a, 0) // back to its place, in front of b, which has been offered its bundle all the same
+		// back to its place, in front of b, which has been offered its bundle all the same
+		wait(a, 0)
 		f.claim(w, b, ledger.Granted)
 	})
 }
@@ -1037,7 +1043,8 @@ func TestAFinishIsRecordedWhenRedisIsFull(t *testing.T) {
 	}
 }
 
-// TestASuspectIsClaimedOnlyByWhoWantsOne: what has crashed before is told apart before anything is taken for it.
+// TestASuspectIsClaimedOnlyByWhoWantsOne: a run that has crashed before is detected before anything
+// is taken for it.
 func TestASuspectIsClaimedOnlyByWhoWantsOne(t *testing.T) {
 	each(t, func(f *fixture) {
 		a, b := f.session("a"), f.session("b")
@@ -1050,7 +1057,7 @@ func TestASuspectIsClaimedOnlyByWhoWantsOne(t *testing.T) {
 		if len(again) != 1 {
 			f.Fatalf("after the crash %+v are due, want the run", again)
 		}
-		// Nobody else waits for it to find a place.
+		// No other run waits until it finds a place.
 		other, err := f.Enqueue(f.Context(), ledger.Request{Job: newJob("other"), ID: "x", Trigger: ledger.ByRequest})
 		if err != nil {
 			f.Fatal(err)

@@ -29,38 +29,44 @@ var (
 	mirrorScript = script(mirrorSource)
 )
 
-// ErrLate says that what Redis has lost is not said again any more: the grace time is over, or there was none.
+// ErrLate is returned when lost state cannot be re-asserted any more: the grace period is over, or
+// there was none.
 var ErrLate = errors.New("the grace time of the ledger is over")
 
-// So long, and at most so many, ends of this worker's own attempts are remembered.
+// How long, and at most how many, ends of this worker's own attempts are remembered.
 const (
 	rememberFor  = 10 * time.Minute
 	rememberMost = 10_000
 )
 
-// memory is what a worker knows of the ledger, to say it again should Redis lose it. A nil memory keeps nothing.
+// memory is a worker's knowledge of the ledger, to re-assert it should Redis lose it. A nil memory
+// keeps nothing.
 type memory struct {
 	now func() time.Time // monotonic
 
-	mu      sync.Mutex           // guards what follows
-	news    string               // read up to here; "" when it is not known from where to read
-	mirror  *mirror              // what is read of the outstanding runs; nil once all of them have been read
+	mu   sync.Mutex // guards the fields below
+	news string     // read up to here; "" when the position is unknown
+	// the present reading of the outstanding runs; nil once all of them have been read
+	mirror  *mirror
 	cursors map[string]time.Time // the highest that was seen, by job
-	open    map[jobs.RunID]bool  // ticks' runs that are outstanding, as far as was heard
+	open    map[jobs.RunID]bool  // outstanding runs of ticks, as far as was heard
 	ended   map[jobs.RunID]end   // how runs ended, as was heard
 	own     map[jobs.RunID]*turn // the last attempt of this worker at a run
-	order   []jobs.RunID         // of own, in which their attempts ended
+	order   []jobs.RunID         // of own, in the order in which their attempts ended
 
 	loss string          // the last one
-	told map[string]bool // what has been said after it: the names of facts
+	told map[string]bool // the facts that were re-asserted after it, by name
 }
 
-// mirror is one reading of the ticks' runs that are outstanding, page by page, while the news are read as well.
+// mirror is one reading of the outstanding runs of ticks, page by page, while the news are also
+// read.
 type mirror struct {
 	after string              // the page begins after this place in the index
 	all   bool                // the index has been read
 	open  map[jobs.RunID]bool // outstanding, by the pages and the news since the reading began
-	check []jobs.RunID        // once all is true: own attempts whose runs may have ended unheard, and which are still to be looked up
+	// once all is true: own attempts whose runs may have ended unheard, and which still have to be
+	// looked up
+	check []jobs.RunID
 }
 
 // end is how a run ended, and when that was heard.
@@ -78,8 +84,8 @@ type turn struct {
 	at           time.Time
 }
 
-// Remember has the ledger keep what its caller sees of it, so that [Ledger.Assert] can say it again: for a worker, before
-// its first call.
+// Remember makes the ledger keep what its caller sees of it, so that [Ledger.Assert] can re-assert
+// it: for a worker, before its first call.
 func (l *Ledger) Remember() {
 	l.memory = &memory{
 		now: time.Now, cursors: make(map[string]time.Time), open: make(map[jobs.RunID]bool), ended: make(map[jobs.RunID]end),
@@ -99,7 +105,8 @@ func (m *memory) saw(job string, cursor time.Time) {
 	}
 }
 
-// cursor returns the highest cursor of a job that was seen, as the scripts take it; "" for none.
+// cursor returns the highest cursor of a job that was seen, in the form for the scripts; "" for
+// none.
 func (m *memory) cursor(job string) string {
 	if m == nil {
 		return ""
@@ -112,8 +119,8 @@ func (m *memory) cursor(job string) string {
 	return ""
 }
 
-// created keeps what became of ticks that were decided here, which others tell of only later. ended are those that did not become
-// runs.
+// created keeps the outcomes of ticks that were decided here, which the news report only later.
+// ended are the ticks that did not become runs.
 func (m *memory) created(d *Decision, ended map[jobs.RunID]State) {
 	if m == nil || d.again {
 		return
@@ -141,8 +148,8 @@ func (m *memory) claimed(c *Claimed, record, body string) {
 	m.own[c.Record.ID] = &turn{record: record, body: body, token: last.Token, session: last.Worker, at: m.now()}
 }
 
-// finishing keeps how an attempt ended, before that is sent: should the answer fail to come because Redis has lost the run, it
-// is an end all the same.
+// finishing keeps how an attempt ended, before the finish is sent: if the reply does not arrive
+// because Redis has lost the run, it is an end all the same.
 func (m *memory) finishing(finish Finish) {
 	if m == nil {
 		return
@@ -153,7 +160,7 @@ func (m *memory) finishing(finish Finish) {
 	if t == nil || t.token != finish.Token {
 		return
 	}
-	finish.Output = "" // too long to be kept
+	finish.Output = "" // too long to keep
 	if t.finish == nil {
 		m.order = append(m.order, finish.Run)
 	}
@@ -165,9 +172,10 @@ func (m *memory) finishing(finish Finish) {
 	}
 }
 
-// finished forgets an attempt that did not count, and one whose run has ended in another way: it was canceled, or had crashed
-// too often. finished is nil while there is no answer. Where Redis knows of no attempt that was as late as this one, it has
-// lost data, and nobody may have noticed that yet: then this is an end all the same.
+// finished forgets an attempt that did not count, and one whose run has ended in another way: it
+// was canceled, or had crashed too often. finished is nil while there is no reply. If Redis knows
+// of no attempt as late as this one, it has lost data, perhaps still undetected: then this is an
+// end all the same.
 func (m *memory) finished(finish Finish, finished *Finished) {
 	if m == nil || finished == nil {
 		return
@@ -198,7 +206,7 @@ func (m *memory) lost(run jobs.RunID, token locks.Token) {
 	}
 }
 
-// refused forgets an attempt whose run was ended because it cannot be worked with.
+// refused forgets an attempt whose run was ended because it cannot be processed.
 func (m *memory) refused(run jobs.RunID) {
 	if m == nil {
 		return
@@ -209,7 +217,7 @@ func (m *memory) refused(run jobs.RunID) {
 	m.hear(run, Failed)
 }
 
-// hear takes one of the news. A run without a final state is outstanding.
+// hear applies one entry of the news. A run without a final state is outstanding.
 func (m *memory) hear(run jobs.RunID, state State) {
 	if state == "" {
 		m.open[run] = true
@@ -226,7 +234,8 @@ func (m *memory) hear(run jobs.RunID, state State) {
 	m.ended[run] = end{state, m.now()}
 }
 
-// forget drops what is too old to be of use: ends, and attempts whose run has ended or is not theirs any more.
+// forget drops entries that are too old to be useful: ends, and attempts whose run has ended or
+// moved on.
 func (m *memory) forget() {
 	old := m.now().Add(-rememberFor)
 	maps.DeleteFunc(m.ended, func(_ jobs.RunID, e end) bool { return e.at.Before(old) })
@@ -239,8 +248,8 @@ func (m *memory) forget() {
 	})
 }
 
-// position returns how far the news were read, for the next poll. Where that is not known, the news are read from now on, and
-// what became outstanding before is left to [Ledger.Mirror].
+// position returns how far the news were read, for the next poll. If that is unknown, the news are
+// read from now on, and [Ledger.Mirror] finds what became outstanding before.
 func (l *Ledger) position(ctx context.Context) (string, error) {
 	m := l.memory
 	if m == nil {
@@ -266,7 +275,7 @@ func (l *Ledger) position(ctx context.Context) (string, error) {
 	return news, nil
 }
 
-// heard takes the news of a poll. position is "" when some are missing.
+// heard applies the news of a poll. position is "" when some are missing.
 func (m *memory) heard(position string, news []string) {
 	if m == nil {
 		return
@@ -283,9 +292,10 @@ func (m *memory) heard(position string, news []string) {
 // mirrorPage is how many runs [Ledger.Mirror] reads at most.
 const mirrorPage = 1000
 
-// Mirror reads one page of which ticks' runs are outstanding, which a worker remembers beside what it hears in the news: see
-// [Ledger.Remember]. It returns true when there is more to read. Polls do not wait for it, and it may be called while they
-// are under way: however many runs are outstanding, a poll costs the same. Nothing is read while nothing is missing.
+// Mirror reads one page of the outstanding runs of ticks, which a worker remembers in addition to
+// the news: see [Ledger.Remember]. It returns true when more remain to be read. Polls do not wait
+// for it, and it may be called during polls: however many runs are outstanding, a poll costs the
+// same. It reads nothing while nothing is missing.
 func (l *Ledger) Mirror(ctx context.Context) (more bool, err error) {
 	m := l.memory
 	if m == nil {
@@ -332,7 +342,7 @@ func (l *Ledger) mirrorPage(ctx context.Context, reading *mirror, asked time.Tim
 			continue
 		}
 		if e, ended := m.ended[run]; ended && !e.at.Before(asked) {
-			continue // heard while the page was under way
+			continue // heard during the read of the page
 		}
 		reading.open[run] = true
 	}
@@ -348,7 +358,8 @@ func (l *Ledger) mirrorPage(ctx context.Context, reading *mirror, asked time.Tim
 	return nil
 }
 
-// mirrorCheck looks up some of the own attempts that did not end their runs, and forgets those whose runs others have ended.
+// mirrorCheck looks up some of the own attempts that did not end their runs, and forgets those
+// whose runs others have ended.
 func (l *Ledger) mirrorCheck(ctx context.Context, reading *mirror, asked time.Time) error {
 	some := reading.check[:min(len(reading.check), mirrorPage)]
 	replies := make([]*redis.BoolCmd, len(some))
@@ -373,11 +384,12 @@ func (l *Ledger) mirrorCheck(ctx context.Context, reading *mirror, asked time.Ti
 	return nil
 }
 
-// Assert says again what Redis may have lost, in the grace time that follows on that: the cursors of these definitions, which
-// are registered anew, what became of the runs that this worker had, the ends it has heard of, and which ticks' runs are
-// outstanding. session is the caller's, which has said already what it holds. Only what was seen since [Ledger.Remember] is
-// known. loss names what happened: called again for the same one, it goes on where an error has stopped it. [ErrLate] says
-// that it is too late.
+// Assert re-asserts what Redis may have lost, in the grace period after the loss: the cursors of
+// these definitions, which are registered anew, the outcomes of this worker's runs, the ends it has
+// heard of, and which runs of ticks are outstanding. session is the caller's, which has already
+// re-asserted its holds. Only facts seen since [Ledger.Remember] are known. loss identifies the
+// loss: called again for the same one, Assert continues where an error has stopped it. [ErrLate]
+// means that it is too late.
 func (l *Ledger) Assert(ctx context.Context, session locks.SessionID, loss, digest string, definitions []*jobs.Job) error {
 	if l.memory == nil {
 		return nil
@@ -401,17 +413,19 @@ func (l *Ledger) Assert(ctx context.Context, session locks.SessionID, loss, dige
 			return created.Err
 		}
 	}
-	// An attempt that was said to run may have ended meanwhile, and its end may have come before that: then it did not count.
+	// An attempt that was asserted as running may have ended since, and its finish may have come
+	// before that assertion: then the finish did not count.
 	if err := l.say(ctx, l.memory.recollect(session, loss, definitions).facts); err != nil {
 		return err
 	}
 	l.memory.mu.Lock()
 	defer l.memory.mu.Unlock()
-	l.memory.news = "" // the numbers of the news begin anew, perhaps
+	l.memory.news = "" // the numbers of the news may start again
 	return nil
 }
 
-// say says facts again: those of one job together, since there is not much time, and a call costs Redis more than a fact.
+// say re-asserts facts: those of one job together, since time is short, and a call costs Redis more
+// than a fact.
 func (l *Ledger) say(ctx context.Context, facts []fact) error {
 	for len(facts) > 0 {
 		some := together(facts)
@@ -453,9 +467,10 @@ func (l *Ledger) say(ctx context.Context, facts []fact) error {
 	return nil
 }
 
-// sayAtOnce sends assertions and then the ends of the attempts among them, as they were sent before, all of them or none: an
-// attempt whose end is missing, because its worker ended in this moment, would be taken for one that crashed, and a run that
-// had succeeded would be done again. The scripts go along as texts, since in a transaction it is too late to learn that the
+// sayAtOnce sends assertions and then the ends of the attempts among them, as they were sent
+// before, all of them or none: if the end of an attempt were missing, because its worker ended at
+// this moment, the attempt would be taken for one that crashed, and a run that had succeeded would
+// run again. The scripts are sent as texts, since in a transaction it is too late to learn that the
 // server does not know them.
 func (l *Ledger) sayAtOnce(ctx context.Context, steps, ends []step) (said, ended []*redis.Cmd) {
 	pipe := l.rdb.TxPipeline()
@@ -472,15 +487,15 @@ func (l *Ledger) sayAtOnce(ctx context.Context, steps, ends []step) (said, ended
 	return said, ended
 }
 
-// One transaction keeps Redis busy by the facts in it, by their size, and by the calls of scripts that they take: one for each
-// job, and one for each end of an attempt.
+// One transaction keeps Redis busy by the number of its facts, by their size, and by the calls of
+// scripts that they take: one for each job, and one for each end of an attempt.
 const (
 	assertMost  = 100
 	assertBytes = 256 << 10
 	assertCalls = 25
 )
 
-// together returns the first of some facts, which are to be said in one transaction.
+// together returns the first of some facts, to be re-asserted in one transaction.
 func together(facts []fact) []fact {
 	size, calls, seen := 0, 0, make(map[string]bool)
 	for i, fact := range facts {
@@ -502,22 +517,22 @@ func together(facts []fact) []fact {
 	return facts
 }
 
-// fact is one thing to say again: what assert.lua takes, and for an attempt that has ended how it did.
+// fact is one fact to re-assert: the arguments of assert.lua, and for an ended attempt its finish.
 type fact struct {
-	name    string // no other fact's
+	name    string // unique among facts
 	job     string
 	history []any // the bounds of its history, or "" for each
 	args    []any // four
 	finish  *Finish
 }
 
-// recollection is what there is to say again.
+// recollection is the facts that remain to be re-asserted.
 type recollection struct {
 	facts []fact
 	again []Decision // ticks that were outstanding, of which no more is known
 }
 
-// said notes that facts need not be said once more after this loss.
+// said notes that facts need not be re-asserted again after this loss.
 func (m *memory) said(facts []fact) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -532,7 +547,7 @@ func (m *memory) hasSaid(f fact) bool {
 	return m.told[f.name]
 }
 
-// recollect returns what has not been said yet after a loss.
+// recollect returns the facts that were not yet re-asserted after a loss.
 func (m *memory) recollect(session locks.SessionID, loss string, definitions []*jobs.Job) recollection {
 	carried := make(map[string]*jobs.Job, len(definitions))
 	for _, job := range definitions {
@@ -555,7 +570,7 @@ func (m *memory) recollect(session locks.SessionID, loss string, definitions []*
 		known.facts = append(known.facts, fact{name, job, history, args, finish})
 	}
 	for name, cursor := range m.cursors {
-		if carried[name] == nil { // else it was said by registering it
+		if carried[name] == nil { // else it was asserted by registering the job
 			add(name, "cursor "+name, nil, "cursor", name, fmt.Sprint(cursor.UnixMilli()), "")
 		}
 	}
@@ -564,13 +579,13 @@ func (m *memory) recollect(session locks.SessionID, loss string, definitions []*
 		_, ended := m.ended[run]
 		switch {
 		case t.finish == nil && t.session != session:
-			continue // that attempt is over, and the sweep's to count
+			continue // that attempt is over, and the sweep counts it
 		case ended && (t.finish == nil || !t.finish.Outcome.ends()):
-			continue // others know more
+			continue // other workers know more
 		}
 		own[run] = true
 		fields := strings.Split(t.record, "\x1f")
-		fields[fSession] = string(session) // which answers for it now
+		fields[fSession] = string(session) // the session that is now responsible for it
 		name := fmt.Sprintf("%s %s %t", run, t.token, t.finish != nil)
 		add(run.Job(), name, t.finish, "ran", string(run), strings.Join(fields, "\x1f"), t.body)
 	}
@@ -579,7 +594,7 @@ func (m *memory) recollect(session locks.SessionID, loss string, definitions []*
 	}
 	ticks := make(map[*jobs.Job][]Tick)
 	open := m.open
-	if m.mirror != nil { // what the reading has found so far, too
+	if m.mirror != nil { // including what the reading has found so far
 		open = maps.Clone(open)
 		maps.Copy(open, m.mirror.open)
 	}
@@ -598,7 +613,7 @@ func (m *memory) recollect(session locks.SessionID, loss string, definitions []*
 	return known
 }
 
-// tickOf is the tick in a run's id, as the scripts take it.
+// tickOf returns the tick in a run's id, in the form for the scripts.
 func tickOf(run jobs.RunID) string {
 	if tick, ok := run.Tick(); ok {
 		return fmt.Sprint(tick.UnixMilli())
@@ -606,7 +621,8 @@ func tickOf(run jobs.RunID) string {
 	return ""
 }
 
-// writeLost writes a line for each of these jobs, up to a cursor each: what came before is not known any more.
+// writeLost writes a line for each of these jobs, up to a cursor each: earlier ticks are no longer
+// known.
 func (l *Ledger) writeLost(ctx context.Context, lost map[*jobs.Job]time.Time) error {
 	var steps []step
 	for job, upto := range lost {

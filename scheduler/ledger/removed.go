@@ -19,9 +19,9 @@ var (
 	requeueScript = script(requeueSource)
 )
 
-// Forget removes what is left of a job that no worker carries: its definition, its cursor, its history. The error is an
-// [ErrRefused] while a worker carries it, and while runs of it are outstanding. A job that is registered again later is a new
-// one. Sent again it gives [ErrUnknown].
+// Forget removes the remaining data of a job that no worker carries: its definition, its cursor,
+// its history. The error is an [ErrRefused] while a worker carries it, and while runs of it are
+// outstanding. A job that is registered again later is a new one. Sent again it gives [ErrUnknown].
 func (l *Ledger) Forget(ctx context.Context, job string, act Act) error {
 	fail := func(err error) error { return fmt.Errorf("forget job %s: %w", job, err) }
 	if err := act.check(); err != nil {
@@ -107,14 +107,16 @@ func (l *Ledger) Requeue(ctx context.Context, records []*Record) (moved []Requeu
 	return moved, due, nil
 }
 
-// seemsAdopted reports whether the id of a run is one that [Ledger.Adopt] gives to tasks of the queue that the run is in. The
-// run of a request may have such an id, too. A run that has moved has none, so it can move again.
+// seemsAdopted reports whether the id of a run is one that [Ledger.Adopt] gives to tasks of the
+// queue that the run is in. The run of a request may also have such an id. A run that has moved has
+// none, so it can move again.
 func seemsAdopted(record *Record) bool {
 	name := strings.TrimPrefix(string(record.ID), record.Job+"#")
 	return strings.HasPrefix(name, AdoptedName(record.Queue, "")) || strings.HasPrefix(name, longName)
 }
 
-// dropChosen removes the runs that are not in the queue of the definition they carry: their senders chose another one.
+// dropChosen removes the runs that are not in the queue of the definition they carry: their senders
+// chose another one.
 func (l *Ledger) dropChosen(ctx context.Context, queues map[jobs.RunID]string, adopted []*Record) error {
 	const page = 16 // bodies that are read together: they contain the arguments, too
 	for some := range slices.Chunk(adopted, page) {

@@ -14,7 +14,8 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// present has a worker with a config have polled without a long pause, from one moment to another.
+// present makes a worker with a config appear to have polled without a long pause, from one moment
+// to another.
 func (f *fixture) present(config string, from, to time.Duration) {
 	f.Helper()
 	now, err := f.rdb.Time(f.Context()).Result()
@@ -26,8 +27,8 @@ func (f *fixture) present(config string, from, to time.Duration) {
 	}
 }
 
-// TestARemovedJobBeginsAnewWhenItReturns: while others were present, no worker carried it. A fleet that was down as a whole
-// goes on where it stopped.
+// TestARemovedJobBeginsAnewWhenItReturns: while others were present, no worker carried it. A fleet
+// that was down as a whole continues where it stopped.
 func TestARemovedJobBeginsAnewWhenItReturns(t *testing.T) {
 	for name, test := range map[string]struct {
 		carried  time.Duration // ago
@@ -55,8 +56,9 @@ func TestARemovedJobBeginsAnewWhenItReturns(t *testing.T) {
 	}
 }
 
-// TestAJobWhoseOnlyWorkerRestartsIsNotRemoved, also with a config in which another job has changed: its definition gives way
-// when the worker leaves in order, or crashes. Other workers were present, but it was away for a moment only.
+// TestAJobWhoseOnlyWorkerRestartsIsNotRemoved, also with a config in which another job has changed:
+// its definition gives way when the worker leaves in order, or crashes. Other workers were present,
+// but it was absent only for a moment.
 func TestAJobWhoseOnlyWorkerRestartsIsNotRemoved(t *testing.T) {
 	for name, kept := range map[string]time.Duration{"after a drain": 0, "after a crash": ledger.RestartTime} {
 		t.Run(name, func(t *testing.T) {
@@ -80,7 +82,7 @@ func TestAJobWhoseOnlyWorkerRestartsIsNotRemoved(t *testing.T) {
 	}
 }
 
-// TestAPollTellsSinceWhenItsConfigIsCarried goes on after a long pause.
+// TestAPollTellsSinceWhenItsConfigIsCarried continues after a long pause.
 func TestAPollTellsSinceWhenItsConfigIsCarried(t *testing.T) {
 	each(t, func(f *fixture) {
 		w := f.session("w")
@@ -238,8 +240,9 @@ func TestRunsThatNeverStartedMoveToTheQueueOfTheirJob(t *testing.T) {
 	})
 }
 
-// TestAdoptedRunsMoveOnlyWhenTheQueueOfTheirJobDoes has one that came by another queue, one that came by the job's queue, and
-// one whose id only looks adopted. What has moved moves again.
+// TestAdoptedRunsMoveOnlyWhenTheQueueOfTheirJobDoes has a run that came through another queue, one
+// that came through the job's queue, and one whose id only looks adopted. A run that has moved
+// moves again.
 func TestAdoptedRunsMoveOnlyWhenTheQueueOfTheirJobDoes(t *testing.T) {
 	each(t, func(f *fixture) {
 		first := f.job.Queue

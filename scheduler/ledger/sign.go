@@ -9,16 +9,17 @@ import (
 	"lockstep/jobs"
 )
 
-// Sign has the ledger sign the definitions of this process when it writes them, and verify those that it reads before it
-// hands them to a worker or writes them again. own returns the definition of a job that this process carries itself, or
-// nil: a run made with exactly that one needs no signature, since this process would sign it as well. Nil keys change
-// nothing. To be called before anything else.
+// Sign makes the ledger sign the definitions of this process when it writes them, and verify those
+// that it reads before it hands them to a worker or writes them again. own returns the definition
+// of a job that this process carries itself, or nil: a run made with exactly that one needs no
+// signature, since this process would sign it as well. Nil keys change nothing. Call Sign before
+// anything else.
 func (l *Ledger) Sign(keys *jobs.Keys, own func(job string) *jobs.Job) {
 	l.signing, l.own = keys, own
 }
 
-// Trust returns nil when a definition from Redis may be worked with: it is signed, or this process carries it itself, or
-// nothing is signed here. Else the error is a [*jobs.SignatureError].
+// Trust returns nil when a definition from Redis may be executed: it is signed, or this process
+// carries it itself, or this process has no key. Else the error is a [*jobs.SignatureError].
 func (l *Ledger) Trust(job *jobs.Job) error {
 	if l.signing == nil {
 		return nil
@@ -44,8 +45,9 @@ func (l *Ledger) verify(job string, text []byte) error {
 	return wrong
 }
 
-// write returns the text of a definition for Redis: signed here, or as it was read from there. One that was read and
-// cannot be trusted is an error that is [jobs.ErrSignature]: a signature of this process must not make it good.
+// write returns the text of a definition for Redis: signed here, or as it was read from Redis. A
+// definition that was read and cannot be trusted gives an error that is [jobs.ErrSignature]: a
+// signature of this process must not make it valid.
 func (l *Ledger) write(job *jobs.Job) ([]byte, error) {
 	text, fromRedis, err := job.Definition()
 	switch {
@@ -78,7 +80,7 @@ func (l *Ledger) definition(run jobs.RunID, text string) (*jobs.Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	const many = 1000 // more than a worker meets in a while; one that does begins anew
+	const many = 1000 // more than a worker usually meets; beyond it the cache starts anew
 	if len(l.definitions) >= many {
 		clear(l.definitions)
 	}
@@ -86,7 +88,8 @@ func (l *Ledger) definition(run jobs.RunID, text string) (*jobs.Job, error) {
 	return job, nil
 }
 
-// refusedJob replaces a definition that cannot be trusted: nothing of that one is used, not even the bounds of the history.
+// refusedJob replaces a definition that cannot be trusted: nothing of that one is used, not even
+// the bounds of the history.
 func refusedJob(run jobs.RunID) *jobs.Job {
 	return &jobs.Job{Name: run.Job(), History: jobs.History{Runs: math.MaxInt32, For: 100 * 365 * 24 * time.Hour}}
 }

@@ -31,14 +31,15 @@ func (l *Ledger) Ahead(ctx context.Context, record *Record) (int, error) {
 	return int(n), nil
 }
 
-// DueQueue is what [Ledger.DueQueues] reads of one queue.
+// DueQueue is the result of [Ledger.DueQueues] for one queue.
 type DueQueue struct {
 	Name   string
-	Due    int       // runs that are due
+	Due    int       // number of due runs
 	Oldest []*Record // some of them, those due for longest first; without their arguments
 }
 
-// DueQueues returns the queues that have due runs, by name: at most so many queues, and of each at most so many records.
+// DueQueues returns the queues that have due runs, by name: at most this many queues, and of each
+// at most this many records.
 func (l *Ledger) DueQueues(ctx context.Context, queues, records int) ([]DueQueue, error) {
 	names, err := l.DueNames(ctx, "", queues)
 	if err != nil || len(names) == 0 {
@@ -144,8 +145,8 @@ func (l *Ledger) WaitingRuns(ctx context.Context, queue, after string, most int)
 	return page, err
 }
 
-// due reads the records of entries in the index of due runs, without their arguments. It passes by those that are due no
-// more, or that cannot be read.
+// due reads the records of entries in the index of due runs, without their arguments. It skips runs
+// that are no longer due, or that cannot be read.
 func (l *Ledger) due(ctx context.Context, members []string) ([]*Record, error) {
 	var ids []string
 	for _, member := range members {
@@ -173,7 +174,8 @@ func (l *Ledger) due(ctx context.Context, members []string) ([]*Record, error) {
 	return due, nil
 }
 
-// Handlers returns the handlers of the active definitions of some jobs, by job; jobs without one are left out.
+// Handlers returns the handlers of the active definitions of some jobs, by job; it omits jobs
+// without one.
 func (l *Ledger) Handlers(ctx context.Context, names []string) (map[string]string, error) {
 	handlers := make(map[string]string)
 	if len(names) == 0 {

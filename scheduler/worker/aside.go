@@ -18,9 +18,10 @@ const (
 	forOlder   = time.Second     // for which a run stays away that only a worker of an older build may be able to do
 
 	// Runs that were set aside before a worker of an older build came are pushed for it.
-	pushAside     = 200              // that are pushed together
-	pushEvery     = time.Second      // by the worker on duty
-	pushOtherwise = 15 * time.Second // by any other worker: duty may be with a worker of an older build
+	pushAside = 200         // runs that are pushed together
+	pushEvery = time.Second // by the worker on duty
+	// by any other worker: a worker of an older build may have duty
+	pushOtherwise = 15 * time.Second
 )
 
 // can reports whether this worker has what a definition needs.
@@ -37,8 +38,8 @@ func (w *Worker) can(need ledger.Need) bool {
 	return w.o.Handlers != nil && w.o.Handlers.Has(need.Handler())
 }
 
-// setAside leaves a run to a worker that has what it needs, which is told at once if it is there. Until there is one the run
-// stays due.
+// setAside leaves a run to a worker that has what it needs, and notifies such workers at once.
+// Until one exists the run stays due.
 func (w *Worker) setAside(due ledger.Due, need ledger.Need) {
 	call, cancel := context.WithTimeout(w.attempts, callLimit)
 	defer cancel()
@@ -56,7 +57,7 @@ func (w *Worker) setAside(due ledger.Due, need ledger.Need) {
 	}
 }
 
-// served returns the queues that live workers serve which do not drain.
+// served returns the queues that live workers serve, without those workers that drain.
 func (w *Worker) served(ctx context.Context) (map[string]bool, error) {
 	served := make(map[string]bool)
 	sessions, _, err := w.locks.Space().Sessions(ctx)
@@ -72,7 +73,8 @@ func (w *Worker) served(ctx context.Context) (map[string]bool, error) {
 	return served, err
 }
 
-// older is which queues are served by workers of older builds, which do not look for runs that are set aside.
+// older is the queues that workers of older builds serve, which do not look for runs that are set
+// aside.
 type older struct {
 	queues map[string]bool
 	at     time.Time
@@ -81,10 +83,10 @@ type older struct {
 // olderServes reports whether a worker of an older build may serve a queue.
 func (w *Worker) olderServes(ctx context.Context, queue string) bool {
 	queues, err := w.olderQueues(ctx)
-	return err != nil || queues[queue] // in doubt, it costs nothing but time
+	return err != nil || queues[queue] // in doubt, true costs nothing but time
 }
 
-// olderQueues returns the queues that workers of older builds serve, as it was at most [lookOlder] ago.
+// olderQueues returns the queues that workers of older builds served at most [lookOlder] ago.
 func (w *Worker) olderQueues(ctx context.Context) (map[string]bool, error) {
 	if seen := w.older.Load(); seen != nil && time.Since(seen.at) <= lookOlder {
 		return seen.queues, nil
@@ -113,8 +115,9 @@ func (w *Worker) someAside() {
 	w.lookAside()
 }
 
-// watchOlder pushes runs that are set aside where a worker of an older build serves their queue, until ctx ends. A worker that
-// cannot do such a run puts it off then ([Worker.setAside]), so the run comes by about once a second.
+// watchOlder pushes runs that are set aside where a worker of an older build serves their queue,
+// until ctx ends. A worker that cannot do such a run then puts it off ([Worker.setAside]), so the
+// run is delivered about once a second.
 func (w *Worker) watchOlder(ctx context.Context) {
 	ticker := time.NewTicker(pushEvery)
 	defer ticker.Stop()
@@ -136,7 +139,8 @@ func (w *Worker) watchOlder(ctx context.Context) {
 	}
 }
 
-// pushForOlder pushes some runs that are set aside where a worker of an older build serves their queue.
+// pushForOlder pushes some runs that are set aside where a worker of an older build serves their
+// queue.
 func (w *Worker) pushForOlder(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
@@ -168,7 +172,7 @@ func (w *Worker) pushForOlder(ctx context.Context) error {
 	return nil
 }
 
-// notice takes what a script has told all sessions.
+// notice handles a notice that a script has sent to all sessions.
 func (w *Worker) notice(notice string) {
 	switch ticks := w.loop.Load(); notice {
 	case ledger.NoticeAside:
@@ -180,7 +184,7 @@ func (w *Worker) notice(notice string) {
 	}
 }
 
-// lookAside has the worker look for runs that are set aside. It does not wait.
+// lookAside makes the worker look for runs that are set aside. It does not block.
 func (w *Worker) lookAside() {
 	select {
 	case w.aside <- struct{}{}:

@@ -15,20 +15,21 @@ import (
 )
 
 const (
-	shownStuck  = 64               // stuck attempts that a card names
-	endingLimit = 10 * time.Second // beside the cutoff, for a command: it may end in order before it is killed
+	shownStuck = 64 // stuck attempts that a card names
+	// in addition to the cutoff, for a command: it may end in order before it is killed
+	endingLimit = 10 * time.Second
 )
 
-// Stuck is an attempt that continues after the end of its context, which was a cutoff ago or earlier. It keeps its slot,
-// and its locks as long as the session is renewed.
+// Stuck is an attempt that continues at least a cutoff after the end of its context. It keeps its
+// slot, and its locks as long as the session is renewed.
 type Stuck struct {
 	Run     jobs.RunID  `json:"run"`
 	Token   locks.Token `json:"token"`
-	Since   time.Time   `json:"since"`   // when its context ended, by the server's clock
-	Because string      `json:"because"` // the cause of that
+	Since   time.Time   `json:"since"`   // end of its context, by the server's clock
+	Because string      `json:"because"` // the cause of that end
 }
 
-// stuckAttempts are those of one worker.
+// stuckAttempts are the stuck attempts of one worker.
 type stuckAttempts struct {
 	tell func(n int) // receives their number; called in order
 
@@ -36,12 +37,12 @@ type stuckAttempts struct {
 	all     map[locks.Token]Stuck
 	changes int // of all, so that a card shows them
 
-	abandoned []jobs.RunID    // the drain does not wait for these any more
+	abandoned []jobs.RunID    // the drain no longer waits for these
 	left      []ledger.Finish // how to record their ends once this process has ended
 }
 
-// watch notes an attempt as stuck when ctx has ended and returned is not called within the allowed time after that. The
-// caller calls returned when the executor has returned.
+// watch notes an attempt as stuck when ctx has ended and returned is not called within the allowed
+// time after that. The caller calls returned when the executor has returned.
 func (s *stuckAttempts) watch(ctx context.Context, record *ledger.Record, allowed time.Duration, log *slog.Logger) (returned func()) {
 	began := time.Now()
 	var (
@@ -80,7 +81,7 @@ func (s *stuckAttempts) watch(ctx context.Context, record *ledger.Record, allowe
 	}
 }
 
-// change makes a change to the attempts, which may turn out to be none.
+// change applies a change to the attempts, which may turn out to be none.
 func (s *stuckAttempts) change(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,7 +99,7 @@ func (s *stuckAttempts) change(change func()) {
 	}
 }
 
-// version changes with the attempts.
+// version returns a number that changes with the attempts.
 func (s *stuckAttempts) version() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,9 +118,10 @@ func (s *stuckAttempts) shown() []Stuck {
 	return list[:min(len(list), shownStuck)]
 }
 
-// StuckError says that a drain has left attempts behind whose handlers ignored the end of their contexts. Only the end of this
-// process ends them. The worker's session continues until then, so no other worker gets their locks; the process that sees
-// this one die hands the runs back by Left, and then ends the session ([locks.Space.EndSession]).
+// StuckError is the error of a drain that has left attempts behind whose handlers ignored the end
+// of their contexts. Only the end of this process ends them. The worker's session continues until
+// then, so no other worker gets their locks; the process that sees this one die hands the runs back
+// by Left, and then ends the session ([locks.Space.EndSession]).
 type StuckError struct {
 	Runs []jobs.RunID
 	Left []ledger.Finish // how to record the ends of their attempts
@@ -136,11 +138,13 @@ func (e *StuckError) Error() string {
 
 func (e *StuckError) Unwrap() error { return e.Err }
 
-// abandon notes an attempt that its handler does not end, and whose hold therefore stays. finish is how to record its end once
-// this process has ended; without an outcome its locks are lost, and others do that.
+// abandon notes an attempt whose handler does not return, and whose hold therefore stays. finish is
+// how to record its end once this process has ended; without an outcome its locks are lost, and a
+// sweep closes the attempt.
 func (w *Worker) abandon(finish ledger.Finish, log *slog.Logger) {
 	log.ErrorContext(w.attempts, "attempt is left behind: its handler ignores the end of its context, and only the end of this process stops it")
-	finish.Job = &jobs.Job{Name: finish.Job.Name, History: finish.Job.History, OnCrash: finish.Job.OnCrash} // what a finish needs
+	// the fields that a finish needs
+	finish.Job = &jobs.Job{Name: finish.Job.Name, History: finish.Job.History, OnCrash: finish.Job.OnCrash}
 	s := &w.stuck
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,7 +157,8 @@ func (w *Worker) abandon(finish ledger.Finish, log *slog.Logger) {
 	}
 }
 
-// ended returns the error of a worker that has ended with err: a [StuckError] if its drain has left attempts behind.
+// ended returns the error of a worker that has ended with err: a [StuckError] if its drain has left
+// attempts behind.
 func (s *stuckAttempts) ended(err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -26,25 +26,30 @@ import (
 )
 
 const (
-	decline   = 10 * time.Second // how long a run stays away that this worker cannot do
+	decline   = 10 * time.Second // how long a run that this worker cannot do stays away
 	callLimit = 5 * time.Second  // for one call of Redis
 
 	shownHandlers = 64 // handlers that a card names
 )
 
-// Options are what a [Worker] works with. Redis, Jobs, Expand and at least one executor are required.
+// Options configure a [Worker]. Redis, Jobs, Expand and at least one executor are required.
 type Options struct {
-	Redis        redis.UniversalClient // for the ledger and the queue; the lock client copies its options
-	Namespace    string                // of the lock space, the ledger and the queues; default "lockstep"
-	Name         string                // first part of the worker's id; default: the host's name
-	Lease        time.Duration         // default 15 s: a dead host's work moves on after it
-	ReserveAfter time.Duration         // how long others may pass a waiting bundle; default 1 s, negative: not at all
-	Grace        time.Duration         // how long nothing is granted after Redis lost data, as in locks.Options
+	Redis redis.UniversalClient // for the ledger and the queue; the lock client copies its options
+	// Namespace of the lock space, the ledger and the queues; default "lockstep".
+	Namespace string
+	Name      string        // first part of the worker's id; default: the host's name
+	Lease     time.Duration // default 15 s: after this, the work of a dead host moves on
+	// ReserveAfter is how long others may pass a waiting bundle; default 1 s, negative: not at all.
+	ReserveAfter time.Duration
+	// Grace is how long nothing is granted after Redis lost data, as in locks.Options.
+	Grace time.Duration
 
 	Concurrency  int            // attempts at a time; default 8
-	DrainTimeout time.Duration  // how long running attempts may go on when the worker is to stop; default 50 s
+	DrainTimeout time.Duration  // how long running attempts may continue in a drain; default 50 s
 	Queues       map[string]int // queues served, with their weights; default {"default": 1}
-	Fetchers     int            // deliveries fetched side by side; default queue.DefaultFetchers, at most Concurrency
+	// Fetchers is how many deliveries are fetched side by side; default queue.DefaultFetchers, at
+	// most Concurrency.
+	Fetchers int
 
 	Jobs []*jobs.Job
 
@@ -55,69 +60,77 @@ type Options struct {
 	MaxHistory   int64
 	HistoryEvery time.Duration
 
-	// Permits are declared before anything is claimed: what Jobs may take by their locks.
+	// Permits are declared before any claim: the limits of the permits that Jobs may take.
 	Permits map[string]locks.PermitLimit
 
-	// Keys sign the definitions that this worker writes, and verify those that it runs: a run whose definition is not
-	// signed, and that this worker does not carry itself either, is refused. Nil: it runs whatever is in Redis.
+	// Keys sign the definitions that this worker writes, and verify those that it runs: a run is
+	// refused if its definition is not signed and this worker does not carry the definition itself.
+	// Nil: the worker runs whatever is in Redis.
 	Keys *jobs.Keys
 
-	// OnRefused receives the kind of each refusal (see [jobs.SignatureError.Kind]). Called from many goroutines; it may be nil.
+	// OnRefused receives the kind of each refusal (see [jobs.SignatureError.Kind]). Called from
+	// many goroutines; it may be nil.
 	OnRefused func(kind string)
 
-	// Expand replaces the ${...} of a definition, in memory, right before an attempt. The values that it filled in are
-	// kept out of the attempt's output and errors.
+	// Expand replaces the ${...} of a definition, in memory, right before an attempt. The
+	// substituted values are kept out of the attempt's output and errors.
 	Expand func(*jobs.Job) (*jobs.Job, []jobs.Secret, error)
 
-	// Who does the work, by the kind of the job; nil: this worker declines such jobs.
+	// The executors, by the kind of the job; nil: this worker declines such jobs.
 	Command, HTTP jobs.Executor
 	Handlers      *jobs.Registry
 
 	Version string // shown to others
 	Config  string // a digest of the configuration, shown to others
-	Admin   string // where the API and the page of this worker are, shown to others; "" for nowhere
-	Ticket  string // opens that API to whoever reads Redis, for a reload of the config; "" for nobody
+	Admin   string // address of this worker's API and page, shown to others; "" for none
+	// Ticket lets any client that reads Redis request a reload of the config from that API; "" for
+	// none.
+	Ticket string
 
-	// Abort, when closed, ends the drain at once: running attempts are cancelled and handed back.
+	// Abort, when closed, ends the drain at once: running attempts are canceled and handed back.
 	Abort <-chan struct{}
 
-	// OnSession is told each session of this worker before anything is claimed under it; some may be told again. Whoever
-	// outlives this process can end the session in its place ([locks.Space.EndSession]). Called from several goroutines;
-	// nil: nobody wants to know.
+	// OnSession receives each session of this worker before any claim under it, some of them more
+	// than once. A process that outlives this one can end the session in its place
+	// ([locks.Space.EndSession]). Called from several goroutines; it may be nil.
 	OnSession func(locks.SessionID)
 
-	// OnAttempt is told of each attempt that begins here. What it returns is told when that has ended: how the ledger
-	// answered, or nil when the end was not recorded. Called from many goroutines; nil: nobody wants to know.
+	// OnAttempt receives each attempt that begins here. The function that it returns is called at
+	// the end of the attempt, with the ledger's reply, or nil when the end was not recorded. Called
+	// from many goroutines; it may be nil.
 	OnAttempt func(*ledger.Claimed) (ended func(*ledger.Finished))
 
-	// OnStuck receives the number of attempts here that are stuck ([Stuck]) whenever it changes. Calls do not overlap; it may be
-	// nil.
+	// OnStuck receives the number of attempts here that are stuck ([Stuck]) whenever it changes.
+	// Calls do not overlap; it may be nil.
 	OnStuck func(n int)
 
-	// OnRejected receives the name of each call for a run that Redis rejected for good: claim or finish. Called from many
-	// goroutines; may be nil.
+	// OnRejected receives the name of each call for a run that Redis rejected permanently: claim or
+	// finish. Called from many goroutines; it may be nil.
 	OnRejected func(call string)
 
-	// OnRepeated receives how many deliveries this worker pushes again, and for which of the [scheduler.Reasons]. OnLeft
-	// receives how many it left to the sweep, because too many waited to be pushed. Called from several goroutines; both may
-	// be nil.
+	// OnRepeated receives how many deliveries this worker pushes again, and for which of the
+	// [scheduler.Reasons]. OnLeft receives how many it left to the sweep, because too many waited
+	// to be pushed. Called from several goroutines; both may be nil.
 	OnRepeated func(reason string, n int)
 	OnLeft     func(n int)
 
 	Logger *slog.Logger // default: slog.Default
 }
 
-// Worker is one replica: it takes deliveries, holds each run's bundle, does the attempt and records how it ended; and
-// it runs a [scheduler.Scheduler]. Make one with [New], then call [Worker.Run] once.
+// Worker is one replica: it takes deliveries, holds each run's bundle, executes the attempt and
+// records how it ended; and it runs a [scheduler.Scheduler]. Make one with [New], then call
+// [Worker.Run] once.
 type Worker struct {
 	o       Options
 	log     *slog.Logger
 	started time.Time
-	slots   *semaphore.Weighted // one for each attempt, and for a fetch on its way: a busy worker leaves deliveries to idle ones
-	ends    finishes            // of attempts that have succeeded
-	offers  offers              // runs that were offered their locks while no slot was free
-	aside   chan struct{}       // asks for a look at runs that are set aside; buffer of one
-	busy    atomic.Int64        // slots in which an attempt runs
+	// one for each attempt, and for a fetch on its way: a busy worker leaves deliveries to idle
+	// ones
+	slots  *semaphore.Weighted
+	ends   finishes      // of attempts that have succeeded
+	offers offers        // runs that were offered their locks while no slot was free
+	aside  chan struct{} // requests a look at runs that are set aside; buffer of one
+	busy   atomic.Int64  // slots in which an attempt runs
 
 	suspects suspects // runs here that have crashed before
 
@@ -126,13 +139,13 @@ type Worker struct {
 	ledger  *ledger.Ledger
 	queue   *queue.Client
 	pusher  *scheduler.Pusher
-	attempt sync.WaitGroup // every claim, and every attempt that came of it
+	attempt sync.WaitGroup // every claim, and every attempt that it starts
 
 	jobs atomic.Pointer[definitions]
 	loop atomic.Pointer[scheduler.Scheduler] // nil until Run has made it
 
-	showing sync.Mutex // one card at a time, so that the last one told is the last one that was so
-	shown   load       // of the last card told; guarded by showing
+	showing sync.Mutex // one card at a time, so that the last one written is the latest
+	shown   load       // of the last written card; guarded by showing
 
 	begun    atomic.Bool // Run has opened the session and built everything that works under it
 	ready    atomic.Bool // and all of the jobs are registered
@@ -146,23 +159,26 @@ type Worker struct {
 	polled     atomic.Bool                       // a poll has found runs that are set aside, at which watchOlder has not looked
 	disputed   atomic.Pointer[map[string]string] // served queues that were given to another namespace, and to which
 
-	told    atomic.Pointer[locks.SessionID] // the last one that OnSession was told
+	told    atomic.Pointer[locks.SessionID] // the last session that OnSession received
 	drifted atomic.Int64                    // jobs whose active definition is another one
-	clock   atomic.Int64                    // a time.Duration: by how much this host's clock is ahead of Redis'
+	// a time.Duration: by how much this host's clock is ahead of Redis'
+	clock   atomic.Int64
 	stuck   stuckAttempts
 	leave   chan struct{} // closed when the drain stops waiting for handlers
 	running sync.Map      // jobs.RunID -> *stopper of the attempt that began last
 
-	work     context.Context         // ends when the drain begins; set before anything is claimed
-	attempts context.Context         // all attempts run under it; ends with a cause when the drain is over
+	work context.Context // ends when the drain begins; set before any claim
+	// parent of all attempts' contexts; ends with a cause when the drain is over
+	attempts context.Context
 	cancel   context.CancelCauseFunc // of attempts
-	calls    context.Context         // of claims and of ends; it ends a lease after attempts, so that a drain is bounded
+	// of claims and of ends; it ends a lease after attempts, so that a drain is bounded
+	calls context.Context
 
 	often   *repeats.Logger       // for lines that a loop may repeat
 	refusal atomic.Pointer[error] // why Redis takes no writes; nil while it does
 }
 
-// definitions are the jobs of a worker and the permits they take, under the digest of the config they come from.
+// definitions are the jobs of a worker and the permits they take, under the digest of their config.
 type definitions struct {
 	jobs    []*jobs.Job
 	named   map[string]*jobs.Job
@@ -178,7 +194,7 @@ func newDefinitions(list []*jobs.Job, permits map[string]locks.PermitLimit, conf
 	return d
 }
 
-// ErrPermits says that permits cannot be declared as the config has them: see [PermitsError].
+// ErrPermits means that permits cannot be declared as the config has them: see [PermitsError].
 var ErrPermits = errors.New("the permits cannot be declared")
 
 // PermitsError is an [ErrPermits] that names the permits.
@@ -191,7 +207,7 @@ func (e *PermitsError) Error() string {
 	return fmt.Sprintf("%s: permits.%s%s", ErrPermits, e.Permits, e.reason)
 }
 
-// Is makes it an [ErrPermits].
+// Is reports whether target is [ErrPermits].
 func (e *PermitsError) Is(target error) bool { return target == ErrPermits }
 
 // New checks the options. It starts nothing and dials nothing.
@@ -239,9 +255,10 @@ func New(o Options) (*Worker, error) {
 	return w, nil
 }
 
-// SetJobs replaces all jobs while the worker runs: see [scheduler.Scheduler.SetJobs]. config is the digest that others
-// are shown. permits are declared before; that they cannot be is an [ErrPermits]. An error leaves the jobs as they were,
-// but of several permits some may have been declared.
+// SetJobs replaces all jobs while the worker runs: see [scheduler.Scheduler.SetJobs]. config is the
+// digest that others see. SetJobs declares permits first, and returns an [ErrPermits] when that is
+// impossible. An error leaves the jobs unchanged, but some of several permits may have been
+// declared.
 func (w *Worker) SetJobs(ctx context.Context, list []*jobs.Job, permits map[string]locks.PermitLimit, config string) error {
 	if err := scheduler.CheckJobs(list); err != nil {
 		return err
@@ -254,7 +271,7 @@ func (w *Worker) SetJobs(ctx context.Context, list []*jobs.Job, permits map[stri
 	}
 	w.jobs.Store(newDefinitions(list, permits, config))
 	if loop == nil {
-		return nil // Run takes them when it has come so far
+		return nil // Run takes them over once it has started the scheduler
 	}
 	if err := loop.SetJobs(list); err != nil {
 		return err
@@ -263,7 +280,7 @@ func (w *Worker) SetJobs(ctx context.Context, list []*jobs.Job, permits map[stri
 	return nil
 }
 
-// declare makes the limits of permits known.
+// declare declares the limits of permits.
 func (w *Worker) declare(ctx context.Context, permits map[string]locks.PermitLimit) error {
 	for _, name := range slices.Sorted(maps.Keys(permits)) {
 		limit := permits[name]
@@ -288,8 +305,8 @@ func (w *Worker) declare(ctx context.Context, permits map[string]locks.PermitLim
 	return nil
 }
 
-// show shows others what this worker is now. When Redis does not answer they go on seeing what it was, and nothing rests
-// on that.
+// show updates this worker's card. While Redis does not reply, others still see the old card;
+// nothing depends on it.
 func (w *Worker) show(ctx context.Context) {
 	w.showing.Lock()
 	defer w.showing.Unlock()
@@ -314,7 +331,7 @@ type load struct {
 	alone   bool
 	beside  int
 	refused int
-	stuck   int // their version
+	stuck   int // version of the stuck attempts
 }
 
 func (w *Worker) load() load {
@@ -322,9 +339,9 @@ func (w *Worker) load() load {
 	return load{int(w.busy.Load()), run, alone, beside, int(w.refused.Load()), w.stuck.version()}
 }
 
-// watchLoad shows others until ctx ends, at most once a second, how many slots are taken here and which run is in the
-// suspects' place, which is how they know why a run does not start; how many runs were refused; and which attempts are
-// stuck.
+// watchLoad updates the card until ctx ends, at most once a second: how many slots are taken here
+// and which run is in the suspects' place, from which other processes derive why a run does not
+// start; how many runs were refused; and which attempts are stuck.
 func (w *Worker) watchLoad(ctx context.Context) {
 	repeat(ctx, time.Second, func(call context.Context) {
 		w.showing.Lock()
@@ -336,12 +353,13 @@ func (w *Worker) watchLoad(ctx context.Context) {
 	})
 }
 
-// Run works until ctx ends, or until somebody asks the worker to drain ([ledger.Ledger.Drain]). Then it drains: it takes
-// nothing new, waits for running attempts up to the drain timeout, cancels the others, hands their runs back, and returns
-// nil when all has stopped and the session is ended. An error says why it could not begin, or that it cannot
-// continue because a newer build has raised the format of the stored data ([locks.ErrFormat]). A [StuckError] says that
-// handlers have ignored the end of their contexts for a cutoff ([locks.Client.Cutoff]): the process has to end, and the
-// session has not.
+// Run works until ctx ends, or until a drain is requested ([ledger.Ledger.Drain]). Then it drains:
+// it takes nothing new, waits for running attempts up to the drain timeout, cancels the others,
+// hands their runs back, and returns nil when everything has stopped and the session is ended. An
+// error means that it could not start, or that it cannot continue because a newer build has raised
+// the format of the stored data ([locks.ErrFormat]). A [StuckError] means that handlers have
+// ignored the end of their contexts for a cutoff ([locks.Client.Cutoff]): the process must end, and
+// the session has not.
 func (w *Worker) Run(ctx context.Context) (err error) {
 	told := ctx
 	ctx, end := context.WithCancel(ctx)
@@ -352,7 +370,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		}
 	}()
 	w.started = time.Now()
-	// Attempts, and what is recorded of them, outlive ctx: the drain decides when they end.
+	// Attempts, and the records of their ends, outlive ctx: the drain decides when they end.
 	running := context.WithoutCancel(ctx)
 	w.attempts, w.cancel = context.WithCancelCause(running)
 	defer w.cancel(nil)
@@ -422,7 +440,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		return fmt.Errorf("start worker: %w", err)
 	}
 	w.loop.Store(ticks)
-	if now := w.jobs.Load(); now != begun { // they were replaced meanwhile
+	if now := w.jobs.Load(); now != begun { // they were replaced in the meantime
 		if err := w.SetJobs(ctx, now.jobs, now.permits, now.config); err != nil {
 			return fmt.Errorf("start worker: %w", err)
 		}
@@ -453,7 +471,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 			return fmt.Errorf("worker has lost its session: %w", w.locks.Err())
 		}
 	})
-	group.Go(func() error { // begins with the end of the others, which may be an error's
+	group.Go(func() error { // begins when the others end, possibly because of an error
 		<-work.Done()
 		w.draining.Store(true)
 		return nil
@@ -463,7 +481,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	return w.stuck.ended(err)
 }
 
-// recover says again what Redis has lost.
+// recover re-asserts the state that Redis has lost.
 func (w *Worker) recover(ctx context.Context, session locks.SessionID, loss string) error {
 	ticks := w.loop.Load()
 	if ticks == nil {
@@ -483,7 +501,7 @@ func (w *Worker) recover(ctx context.Context, session locks.SessionID, loss stri
 	return nil
 }
 
-// begin opens a request, on a session that OnSession has been told.
+// begin opens a request, on a session that OnSession has received.
 func (w *Worker) begin() (*locks.Request, error) {
 	request, err := w.locks.Begin()
 	if err == nil {
@@ -492,18 +510,19 @@ func (w *Worker) begin() (*locks.Request, error) {
 	return request, err
 }
 
-// tell tells OnSession of a session, unless it was the last one told.
+// tell reports a session to OnSession, unless it was the last one reported.
 func (w *Worker) tell(session locks.SessionID) {
 	if told := w.told.Load(); w.o.OnSession == nil || told != nil && *told == session {
 		return
 	}
 	w.o.OnSession(session)
-	w.told.Store(&session) // behind the call: who finds it here may rely on its being told
+	// after the call: a goroutine that finds the session here may rely on OnSession knowing it
+	w.told.Store(&session)
 }
 
-// drain waits for the attempts, and cancels those that take too long. It leaves handlers behind that do not return within
-// a cutoff then. What Redis does not answer is sent for a lease: after that the session is over, and with it whatever was
-// granted to it.
+// drain waits for the attempts, and cancels those that take too long. It then leaves behind
+// handlers that do not return within a cutoff. Calls without a reply are repeated for a lease:
+// after that the session is over, and with it every hold that it was granted.
 func (w *Worker) drain(ctx context.Context, stopCalls context.CancelFunc) {
 	w.show(ctx)
 	w.log.InfoContext(ctx, "worker drains", "worker", w.locks.Session(), "for_at_most", w.o.DrainTimeout)
@@ -520,7 +539,7 @@ func (w *Worker) drain(ctx context.Context, stopCalls context.CancelFunc) {
 		select {
 		case <-ended:
 			return
-		case <-ask.C: // the scheduler, which does this otherwise, has ended
+		case <-ask.C: // the scheduler, which otherwise does this, has ended
 			w.stopAsked(ctx)
 		case <-timer.C:
 			waiting = false
@@ -544,7 +563,7 @@ func (w *Worker) drain(ctx context.Context, stopCalls context.CancelFunc) {
 	<-ended
 }
 
-// stopAsked ends the attempts that somebody asks to stop.
+// stopAsked ends the attempts that were requested to stop.
 func (w *Worker) stopAsked(ctx context.Context) {
 	call, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -557,7 +576,7 @@ func (w *Worker) stopAsked(ctx context.Context) {
 	}
 }
 
-// close ends the session, which frees what is left.
+// close ends the session, which frees any remaining locks.
 func (w *Worker) close(ctx context.Context) {
 	call, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
@@ -584,8 +603,8 @@ func (w *Worker) take(ctx context.Context, some []queue.Delivery) {
 	}
 }
 
-// Deliver takes runs that somebody else in this process has made due, and sees to it that they are run, without waiting for
-// that. It returns false when it does not take them: the worker has not started, or drains.
+// Deliver takes runs that another part of this process has made due, and has them run in the
+// background. It returns false when it does not take them: the worker has not started, or drains.
 func (w *Worker) Deliver(ctx context.Context, due []ledger.Due) bool {
 	if !w.begun.Load() || w.draining.Load() {
 		return false
@@ -594,8 +613,8 @@ func (w *Worker) Deliver(ctx context.Context, due []ledger.Due) bool {
 	return true
 }
 
-// deliver brings runs that became due here to whoever can run them: to this worker when it has a free slot and serves
-// the queue, else to the queue. It does not wait.
+// deliver hands over runs that became due here: to this worker when it has a free slot and serves
+// the queue, else to the queue. It does not block.
 func (w *Worker) deliver(_ context.Context, due []ledger.Due) {
 	for _, d := range due {
 		before, ok := w.direct(d)
@@ -610,8 +629,9 @@ func (w *Worker) deliver(_ context.Context, due []ledger.Due) {
 	}
 }
 
-// direct reports whether this worker may claim a run without a delivery, if it has a slot. before names the queues in which a
-// run that was due earlier goes first; runs in paused ones do not start.
+// direct reports whether this worker may claim a run without a delivery, if it has a slot. before
+// names the queues in which a run that was due earlier goes first; runs in paused ones do not
+// start.
 func (w *Worker) direct(d ledger.Due) (before []string, ok bool) {
 	paused := w.paused.Load()
 	weight, served := w.o.Queues[d.Queue]
@@ -626,36 +646,39 @@ func (w *Worker) direct(d ledger.Due) (before []string, ok bool) {
 	return before, true
 }
 
-// drift lets others see how many definitions here are not the active ones of their jobs.
+// drift publishes how many definitions here are not the active ones of their jobs.
 func (w *Worker) drift(ctx context.Context, jobs int) {
 	w.drifted.Store(int64(jobs))
 	w.show(ctx)
 }
 
-// A stopper ends one attempt. Several attempts of a run may be under way here: one that has lost its locks, and whose handler
-// ignores its context, and the next one. Each of them removes its own stopper alone.
+// A stopper ends one attempt. Several attempts of a run may be in progress here: one that has lost
+// its locks, and whose handler ignores its context, and the next one. Each of them removes only its
+// own stopper.
 type stopper struct{ cancel context.CancelCauseFunc }
 
-// stop ends the last attempt at a run, if it is under way here. Earlier ones have ended, or have lost their locks.
+// stop ends the last attempt at a run, if it is in progress here. Earlier ones have ended, or have
+// lost their locks.
 func (w *Worker) stop(run jobs.RunID, why string) {
 	if attempt, ok := w.running.Load(run); ok {
 		attempt.(*stopper).cancel(fmt.Errorf("%w: %s", jobs.ErrCanceled, why))
 	}
 }
 
-// watchPauses keeps the pause flags of the queues, which anybody's tools may set, until ctx ends.
+// watchPauses reads the pause flags of the queues, which other tools may also set, until ctx ends.
 func (w *Worker) watchPauses(ctx context.Context) {
 	repeat(ctx, time.Second, func(call context.Context) {
 		paused, err := w.queue.Paused(call, names(w.o.Queues))
 		if err != nil {
-			w.paused.Store(nil) // no direct claims while it is not known
+			w.paused.Store(nil) // no direct claims while the flags are unknown
 		} else {
 			w.paused.Store(&paused)
 		}
 	})
 }
 
-// repeat does something at once, and again so long after each time, until ctx ends. It has callLimit.
+// repeat calls do at once, and again a pause after each call, until ctx ends. Each call has
+// callLimit.
 func repeat(ctx context.Context, pause time.Duration, do func(call context.Context)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -672,9 +695,11 @@ func repeat(ctx context.Context, pause time.Duration, do func(call context.Conte
 	}
 }
 
-// watchClock compares this host's clock with Redis' until ctx ends, for people to see. Nothing here goes by it.
+// watchClock compares this host's clock with Redis' until ctx ends, for people to see. Nothing here
+// depends on it.
 func (w *Worker) watchClock(ctx context.Context) {
-	const tells = 100 * time.Millisecond // a smaller change is not worth a word: answers take time
+	// a smaller change is not worth an update: replies take time
+	const tells = 100 * time.Millisecond
 	repeat(ctx, time.Minute, func(call context.Context) {
 		before := time.Now()
 		now, err := w.o.Redis.Time(call).Result()
@@ -686,7 +711,7 @@ func (w *Worker) watchClock(ctx context.Context) {
 	})
 }
 
-// card is what others see of this worker.
+// card returns this worker's card as others see it.
 func (w *Worker) card(state string, now load) json.RawMessage {
 	host, err := os.Hostname()
 	if err != nil {
@@ -713,7 +738,7 @@ func (w *Worker) card(state string, now load) json.RawMessage {
 // own returns this worker's definition of a job, or nil.
 func (w *Worker) own(job string) *jobs.Job { return w.jobs.Load().named[job] }
 
-// disputes returns the served queues that were given to another namespace.
+// disputes returns the served queues that belong to another namespace.
 func (w *Worker) disputes() map[string]string {
 	if owners := w.disputed.Load(); owners != nil {
 		return *owners
@@ -721,7 +746,7 @@ func (w *Worker) disputes() map[string]string {
 	return nil
 }
 
-// Card is what a worker tells others about itself, beside its session's id and lease.
+// Card is a worker's description of itself for others, in addition to its session's id and lease.
 type Card struct {
 	Host      string         `json:"host"`
 	PID       int            `json:"pid"`
@@ -731,24 +756,32 @@ type Card struct {
 	Slots     int            `json:"slots"`
 	Queues    map[string]int `json:"queues"`
 	StartedAt time.Time      `json:"started_at"`
-	Admin     string         `json:"admin,omitempty"`   // host:port of its API and page; "" for none
-	Ticket    string         `json:"ticket,omitempty"`  // what lets the command line have its config read again there
-	Drifted   int            `json:"drifted,omitempty"` // jobs whose active definition is another one
-	Clock     time.Duration  `json:"clock,omitempty"`   // ns by which its host's clock is ahead of Redis'; 0 for next to nothing
+	Admin     string         `json:"admin,omitempty"` // host:port of its API and page; "" for none
+	// lets the command line request a reload of its config there
+	Ticket  string `json:"ticket,omitempty"`
+	Drifted int    `json:"drifted,omitempty"` // jobs whose active definition is another one
+	// ns by which its host's clock is ahead of Redis'; 0 for next to nothing
+	Clock time.Duration `json:"clock,omitempty"`
 
-	// What it can start now. A card changes at most once a second for these.
-	Stuck        []Stuck    `json:"stuck,omitempty"`   // attempts that continue after the end of their contexts; the first ones
-	Busy         int        `json:"busy,omitempty"`    // slots in which an attempt runs
-	Suspect      jobs.RunID `json:"suspect,omitempty"` // the run in the suspects' place; "" while that is free
-	Alone        bool       `json:"alone,omitempty"`   // Suspect runs beside no other run that has crashed
-	Beside       int        `json:"beside,omitempty"`  // runs here that have crashed before, but for Suspect
-	Handlers     []string   `json:"handlers"`          // the first ones by name; nil: unknown, the card is of an older build
-	MoreHandlers int        `json:"more_handlers,omitempty"`
-	Picks        bool       `json:"picks,omitempty"` // it looks for runs that were set aside; false: the card is of an older build
+	// What the worker can start now. A card changes at most once a second for these.
+	Stuck []Stuck `json:"stuck,omitempty"` // the first of the stuck attempts
+	Busy  int     `json:"busy,omitempty"`  // slots in which an attempt runs
+	// the run in the suspects' place; "" while that is free
+	Suspect jobs.RunID `json:"suspect,omitempty"`
+	Alone   bool       `json:"alone,omitempty"` // Suspect runs beside no other run that has crashed
+	// runs here that have crashed before, except Suspect
+	Beside int `json:"beside,omitempty"`
+	// the first ones by name; nil: unknown, the card is of an older build
+	Handlers     []string `json:"handlers"`
+	MoreHandlers int      `json:"more_handlers,omitempty"`
+	// it looks for runs that were set aside; false: the card is of an older build
+	Picks bool `json:"picks,omitempty"`
 
-	Key      string            `json:"key,omitempty"`      // the id of the key that signs definitions here; "" for none
-	Refused  int               `json:"refused,omitempty"`  // runs whose definition could not be trusted
-	Disputed map[string]string `json:"disputed,omitempty"` // queues that it serves and that were given to another namespace: which
+	// the id of the key with which it signs definitions; "" for none
+	Key     string `json:"key,omitempty"`
+	Refused int    `json:"refused,omitempty"` // runs whose definition could not be trusted
+	// queues that it serves although they belong to another namespace: which one
+	Disputed map[string]string `json:"disputed,omitempty"`
 }
 
 func names(queues map[string]int) []string {

@@ -10,7 +10,7 @@
 local job, base = ARGV[1], ARGV[2]
 if not ends(ARGV[3]) then return {'dead'} end
 local last, givings = string.match(call('HGET', FACTS, 'a' .. base) or '', '^(%d+)\30(.*)$')
-local word = '\0' .. ARGV[4] -- no run id begins so
+local word = '\0' .. ARGV[4] -- no run id begins like this
 local given = call('ZSCORE', IDS, word) or givings and string.find(givings, ARGV[4], 1, true)
 local k = tonumber(last or 1)
 local function name() return k == 1 and base or format('%s~%d', base, k) end
@@ -25,7 +25,7 @@ local state, outstanding = stateOf(name())
 local remembered = call('ZSCORE', IDS, base) -- also one that a client gave to a run in another way
 if state or last or remembered and tonumber(remembered) > now then
   if outstanding or given or ARGV[5] == '1' then return {'exists', name(), state or ''} end
-  -- Of an id that was forgotten, the history may still have some.
+  -- The history may still have some runs of an id that was forgotten.
   repeat k = k + 1 until not stateOf(name())
 end
 
@@ -33,7 +33,8 @@ local id = name()
 if ARGV[8] ~= '' then check() end
 forget(100)
 call('ZADD', IDS, format('%.0f', now + ARGV[7]), base, format('%.0f', now + ARGV[16]), word)
--- Most ids are used once, and need no more. The words are for builds that know no others: the last eight.
+-- Most ids are used once, and need nothing more. The words are for builds that know no other ones:
+-- the last eight.
 if k > 1 then
   call('HSET', FACTS, 'a' .. base, format('%d', k) .. '\30' .. ARGV[4] .. sub('\30' .. (givings or ''), 1, 7 * (#ARGV[4] + 1)))
 end

@@ -8,7 +8,8 @@
 if not recalling() then return {'late'} end
 local heard, S = 'said again after Redis had lost it', nil
 
--- known tells whether the history has more to say of a run than who has had this token, and what it has.
+-- known reports whether the history knows more of a run than the worker that had this token, and
+-- returns its record.
 local function known(id, token)
   local past = call('HGET', HIST, id)
   past = past and fields(string.match(past, '^([^\29]*)'))

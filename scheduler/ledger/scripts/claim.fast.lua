@@ -1,15 +1,17 @@
--- The fast path of claim, for one run or several: plain ones, while nothing is due. It comes before the functions of the long
--- path are made, since Redis makes them anew at each call and that takes as long as the commands do. What it does, claim.lua
--- does as well, with due, undue, take, works and watch of the libraries; a test has both do the same on random ledgers and
--- compares all keys.
+-- The fast path of claim, for one run or several: plain ones, while nothing is due. It precedes the
+-- functions of the general path, since Redis creates them anew at each call and that takes as long
+-- as the commands do. claim.lua does the same, with due, undue, take, works and watch of the
+-- libraries; a test runs both on random ledgers and compares all keys.
 --
 -- ARGV for several: 1 session  2 ''  3... hold id, run, n, marks (as in claim) of each
--- Replies for several: one for each, as claim gives it; '' for a run that is not plain, of which nothing was changed
+-- Replies for several: one for each, as in claim; '' for a run that is not plain, of which nothing
+--   was changed
 --
--- A run is plain when it is due under this n for its first attempt, has neither waited nor crashed, has no start deadline
--- and no limits of its hold, was not asked to stop, has a definition that its worker can run, and wants nothing but exclusive
--- locks that are free and that no request waits for; when no earlier tick of its job is outstanding, if its ticks begin in
--- order; and no run that goes first is due in the queues that a claim without a delivery names.
+-- A run is plain when it is due under this n for its first attempt, has neither waited nor crashed,
+-- has no start deadline and no limits of its hold, was not asked to stop, has a definition that its
+-- worker can run, and wants nothing but exclusive locks that are free and that no request waits
+-- for; when no earlier tick of its job is outstanding, if its ticks start in order; and no run that
+-- goes first is due in the queues that a claim without a delivery names.
 do
   local call, sub, format, match, find = redis.call, string.sub, string.format, string.match, string.find
   local EXP, OWN, HOLD, SEQ = KEYS[1], KEYS[2], KEYS[3], KEYS[8]
@@ -28,7 +30,7 @@ do
     for i = first, last, 4 do ids[#ids + 1] = ARGV[i + 1] end
     local records = call('HMGET', RUN, unpack(ids))
 
-    -- What of the runs themselves is plain.
+    -- Which of the runs are plain, by their records.
     local plain, names = {}, {}
     for k = 1, #ids do
       local n, job, queue, made, since, told, serial, wait, items = match(records[k] or '', PLAIN)
@@ -47,7 +49,7 @@ do
       if fit then
         local from = #names
         for name in string.gmatch(items, 'x([^\31]*)') do names[#names + 1] = name end
-        if #names > 1000 then -- the others take their way one by one
+        if #names > 1000 then -- the others are claimed one by one
           for i = #names, from + 1, -1 do names[i] = nil end
         else
           plain[#plain + 1] = {k, from + 1, #names, n, job, queue, made, since, told, serial, wait, items, rank}
@@ -55,8 +57,8 @@ do
       end
     end
 
-    -- What is free of the bundles. Not in one expression: two "and not" in an assignment are compiled wrongly by the Lua
-    -- of miniredis.
+    -- Which bundles are free. Not in one expression: two "and not" in an assignment are compiled
+    -- incorrectly by the Lua of miniredis.
     local granted, taken = {}, {}
     local owners = #names > 0 and call('HMGET', OWN, unpack(names)) or {}
     local queues = #names > 0 and awaited(names, 1, #names)
@@ -96,7 +98,7 @@ do
     for g = #granted, able + 1, -1 do granted[g], mine[g], bodies[g] = nil, nil, nil end
 
     if #granted > 0 then
-      -- Scores are texts, for a number would be printed by Redis and read again.
+      -- Scores are texts, for Redis would print a number and parse it again.
       local ready, slots, holds, busy, writes = {}, {}, {}, {}, {}
       local token = clock[1] * 1000000 + clock[2]
       local before = call('GET', SEQ)

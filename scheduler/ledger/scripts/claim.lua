@@ -9,15 +9,17 @@
 --   granted, token, n of fields, record..., arguments and definition, pushes
 --   waiting, <describe> (eight fields), pushes
 --   behind, pushes: earlier ticks of its job go first, it waits behind them
---   later, pushes, first: a run that was due earlier goes first; this one is to be pushed, under the next n; no pushes during a
---     grace time, in which nothing is claimed. first (id, n, queue, or empty): that run, if it was offered its locks before, and
---     its delivery is in its queue, so that no worker is about to claim it
+--   later, pushes, first: a run that was due earlier goes first; this one must be pushed, under the
+--     next n; no pushes during a grace period, in which nothing is claimed. first (id, n, queue, or
+--     empty): that run, if it was offered its locks before, and its delivery is in its queue, so
+--     that no worker is about to claim it
 --   over, pushes: it has ended: its time to start is over, or its bundle can never be granted
 --   needs, mark, definition: the worker has not said that it can run such a definition; nothing was changed
 --   stale: not due, or another n | dead: the session has ended
---   crashed, crashes, 1 if it is suspected to have caused one, else 0: it has crashed before, and nothing was changed
+--   crashed, crashes, 1 if it is suspected to have caused one, else 0: it has crashed before, and
+--     nothing was changed
 --   broken: its record cannot be read
--- Sent again it gives the answer once more, for as long as the attempt runs.
+-- Sent again it gives the same reply, for as long as the attempt runs.
 local session, hid, id = ARGV[1], ARGV[2], ARGV[3]
 if not ends(session) then return {'dead'} end
 local run, broken = load(id)
@@ -30,7 +32,8 @@ end
 
 if run[STATE] == 'running' and run[HOLDER] == hid then return granted({}) end
 if run[STATE] ~= 'due' or run[N] ~= ARGV[4] then return {'stale'} end
-if not quiet() and space().grace() then -- what was lost is being said again: the sweep pushes it when that is over
+-- lost state is being re-asserted: the sweep pushes it when that is over
+if not quiet() and space().grace() then
   due(id, run)
   return {'later', {}, {}}
 end
@@ -58,16 +61,19 @@ for i = 9, #ARGV do
   for j = 1, #first do
     local since, other = string.match(first[j], '^[^%z]*%z([^%z]*)%z(.*)$')
     if since >= pad(run[SINCE]) then break end
-    local delivered = call('ZSCORE', PUSH, other) or call('ZSCORE', SENT, other) -- else it was set aside: no delivery is delayed
+    -- else it was set aside: no delivery is delayed
+    local delivered = call('ZSCORE', PUSH, other) or call('ZSCORE', SENT, other)
     local before = load(other)
     if not before then
       call('ZREM', READY, first[j]) -- no claim of it can succeed
-    elseif delivered and before[CRASHES] == '0' then -- others may be put off for long, and must not delay this one
+    -- others may be put off for long, and must not delay this one
+    elseif delivered and before[CRASHES] == '0' then
       local waits, goes = before[WAITS] == '1', {}
       local queued = waits and call('ZSCORE', SENT, other)
       if not waits or queued then
         if queued then pushes(goes, other, before) end
-        due(id, run) -- under the next n: a late copy of this claim must not take what a delivery is pushed for
+        -- under the next n: a late copy of this claim must not take what a delivery is pushed for
+        due(id, run)
         pushes(list, id, run)
         return {'later', list, goes}
       end -- else it was offered its locks just now, and is about to be claimed
@@ -75,11 +81,12 @@ for i = 9, #ARGV do
   end
 end
 
--- Ticks of one job begin in their order: those before this one that are due, but whose deliveries take longer, go to
--- wait in front of it.
+-- Ticks of one job start in their order: earlier ones that are due, but whose deliveries take
+-- longer, go to wait in front of this one.
 if run[SERIAL] == '1' and run[TICK] ~= '' and run[WAITS] ~= '1' then
   local before, first = '(' .. run[JOB] .. '\0' .. pad(run[TICK]), '[' .. run[JOB] .. '\0' .. pad(1)
-  local earlier = call('ZREVRANGEBYLEX', OPEN, before, first, 'LIMIT', '0', 128) -- still earlier ones were due long ago
+  -- still earlier ones were due long ago
+  local earlier = call('ZREVRANGEBYLEX', OPEN, before, first, 'LIMIT', '0', 128)
   for i = #earlier, 1, -1 do
     local other = string.match(earlier[i], '([^%z]*)$')
     local tick = load(other)
@@ -99,7 +106,7 @@ end
 local names, items = bundle(run, R_ITEMS)
 local busy = run[WAITS] == '1' or not quiet()
 for i = 1, #items do busy = busy or sub(items[i], 1, 1) ~= 'x' end
-if not busy then -- for almost every run its bundle is free, and no request waits for any of it
+if not busy then -- the bundle of almost every run is free, and no request waits for any of it
   local owners, queues = call('HMGET', OWN, unpack(names)), awaited(names, 1, #names)
   for i = 1, #names do busy = busy or owners[i] or queues and queues[names[i]] end
 end
@@ -137,7 +144,8 @@ run[STATE], run[HOLDER], run[SESSION], run[CLOSED], run[WAITS], run[WAITBY] = 'r
 run[ATTEMPT], run[STARTED] = format('%d', run[ATTEMPT] + 1), ms
 if run[FIRST] == '' then run[FIRST] = ms end
 local limits = run[LIMITS]
-if limits ~= '' then -- what is held at most ends here later than there, where its work is ended first
+-- a limited hold ends later here than at its worker, where its work is ended first
+if limits ~= '' then
   local most, rest = string.match(limits, '^(%d+)(.*)$')
   limits = most == '0' and limits or format('%.0f', most + ARGV[7]) .. rest
 end

@@ -31,16 +31,16 @@ else
   call('ZADD', REV, call('HINCRBY', LEDGER, 'rev', 1), job)
 end
 
--- Where data was lost once, the cursor may have gone back behind what is known of some ticks.
+-- Where data was lost once, the cursor may have gone back behind some ticks that are known.
 local doubtful = again or call('HEXISTS', META, 'lost') == 1
 
 local S, ended = nil, {}
 local out = {'ok', ended}
-local from, to = '[' .. job .. '\0' .. pad(1), '(' .. job .. '\1' -- the outstanding tick runs
+local from, to = '[' .. job .. '\0' .. pad(1), '(' .. job .. '\1' -- the outstanding runs of ticks
 local ordered = call('HMGET', FACTS, 'p' .. job, 's' .. job)
 local paused = ARGV[16] == '1' and 'by its definition' or ordered[1]
 
--- The spans that are to be skipped; those that the cursor has passed are forgotten.
+-- The spans to skip; those that the cursor has passed are forgotten.
 local spans, kept = {}, {}
 for span in string.gmatch(ordered[2] or '', '[^\31]+') do
   local first, last, why = string.match(span, '^(%d+)\30(%d+)\30(.*)$')
@@ -53,8 +53,8 @@ elseif #kept < #spans then
   call('HSET', FACTS, 's' .. job, concat(kept, US))
 end
 
--- overlap returns why a tick is skipped, or nil; and whether it has to wait, in front of all that come later, for one
--- that it replaces.
+-- overlap returns why a tick is skipped, or nil; and whether it must wait, in front of all later
+-- ones, for a run that it replaces.
 local function overlap(id)
   if ARGV[6] == 'allow' then return nil end
   if ARGV[6] == 'skip' then
@@ -107,7 +107,7 @@ for i = 20 + items, #ARGV, 6 do
   end
   local run = fresh(job, ARGV[5], 'schedule', tick)
   run[REASON], run[BY], run[UPTO] = reason, ARGV[4], upto
-  if there then -- somebody has said it again who knows more
+  if there then -- a worker that knows more has asserted it
   elseif verdict == 'run' or verdict == 'catch' then
     announce(id, '')
     local own = list == '' and 'xrun:' .. id or list .. US .. 'xrun:' .. id

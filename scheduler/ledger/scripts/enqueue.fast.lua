@@ -1,8 +1,9 @@
--- The fast path of enqueue: a run that is due at once, under an id that nobody knows, while no id is to be forgotten. It
--- comes before every function is made, since Redis makes them anew at each call and that takes as long as the commands do.
--- What it does, enqueue.lua does as well, with fresh and due of the library; a test has both do the same on random ledgers
--- and compares all keys. The other fast paths need a live session, so that they never meet a format that this build does
--- not know (see package locks); a request comes from anywhere, so this one checks the format: FORMAT is declared before it.
+-- The fast path of enqueue: a run that is due at once, under an unknown id, while no id must be
+-- forgotten. It precedes every function, since Redis creates them anew at each call and that takes
+-- as long as the commands do. enqueue.lua does the same, with fresh and due of the library; a test
+-- runs both on random ledgers and compares all keys. The other fast paths need a live session, so
+-- they never meet a format that this build does not know (see package locks); a request comes from
+-- any client, so this one checks the format: FORMAT is declared before it.
 do
   local call, sub, format, concat = redis.call, string.sub, string.format, table.concat
   local RUN, BODY, READY, PUSH, OPEN, IDS, HIST = KEYS[9], KEYS[10], KEYS[13], KEYS[14], KEYS[17], KEYS[22], KEYS[30]
@@ -16,7 +17,8 @@ do
     call('ZADD', OPEN, '0', job .. '\0' .. '0000000000000000' .. '\0' .. id)
     call('ZADD', READY, '0', ARGV[3] .. '\0' .. format('%016.0f', tonumber(ms)) .. '\0' .. id)
     call('ZADD', PUSH, ms, id)
-    -- state, n, job, queue, trigger, no tick, created, due since, token ... patience, what then ... limits, items
+    -- state, n, job, queue, trigger, no tick, created, due since, token ... patience, what then ...
+    -- limits, items
     call('HSET', RUN, id, concat({'due\0311', job, ARGV[3], ARGV[4], '', ms, ms, '0\31\31\0310\31\31\0310\0310\31\31\31\31\31\31\31\31\31',
       ARGV[10], ARGV[11], '\31\31\31', ARGV[12], concat(ARGV, '\31', 14)}, '\31'))
     return {'created', '1', 'due'}

@@ -1,4 +1,4 @@
--- enqueue records a run that somebody asks for. An id that is outstanding, in the history or remembered is there
+-- enqueue records a requested run. An id that is outstanding, in the history or remembered exists
 -- already, and nothing changes.
 -- ARGV: 1 job  2 run id  3 queue  4 trigger: enqueue | hand  5 start not before (server ms; 0: now)
 --       6 or so many ms from now (0: now)  7 ms for which the id is remembered (0: not beyond the history)

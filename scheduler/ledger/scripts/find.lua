@@ -1,10 +1,11 @@
 -- find reads one run, outstanding or finished.
 -- ARGV: 1 run
--- Replies: open, record, attempts, arguments | done, final record with attempts and arguments, output | none
+-- Replies: open, record, attempts, arguments | done, final record with attempts and arguments,
+--   output | none
 local id = ARGV[1]
 local record = call('HGET', RUN, id)
 if record then
-  -- Outputs may be of the wrong type; that is why some runs are parked, and these must be found.
+  -- Outputs may have the wrong type; some runs are parked because of that, and must still be found.
   local output = redis.pcall('HGET', OUTPUT, id)
   return {'open', record, call('HGET', LOG, id) or '', args_of(call('HGET', BODY, id) or ''),
     type(output) == 'string' and output or ''}

@@ -1,14 +1,17 @@
--- The fast path of finish, for one attempt or several of one job: plain successes, while nothing is due. It comes before the
--- functions of the long path are made, since Redis makes them anew at each call and that takes as long as the commands do. What
--- it does, finish.lua does as well, with settled, close, announce, final and trim of the library; a test has both do the same on
--- random ledgers and compares all keys.
+-- The fast path of finish, for one attempt or several of one job: plain successes, while nothing is
+-- due. It precedes the functions of the general path, since Redis creates them anew at each call
+-- and that takes as long as the commands do. finish.lua does the same, with settled, close,
+-- announce, final and trim of the library; a test runs both on random ledgers and compares all
+-- keys.
 --
 -- ARGV for several: 1 ''  2 history: runs  3 history: ms  4... run, token, hold id, output of each
--- Replies for several: one for each: 1 recorded, succeeded | 0 it is not plain, nothing of it was changed
+-- Replies for several: one for each: 1 recorded, succeeded | 0 it is not plain, nothing of it was
+--   changed
 --
--- A success is plain when its attempt is the one that runs, was not asked to stop, its run has never crashed, and its hold is
--- still as it was granted: nothing but exclusive locks, without limits, which no request waits for and which were not revoked.
--- The first write is a removal, so that a full Redis does not refuse it.
+-- A success is plain when its attempt is the running one, was not asked to stop, its run has never
+-- crashed, and its hold is still as it was granted: nothing but exclusive locks, without limits,
+-- which no request waits for and which were not revoked. The first write is a removal, so that a
+-- full Redis does not refuse it.
 do
   local call, sub, format, match, find = redis.call, string.sub, string.format, string.match, string.find
   local EXP, OWN, HOLD = KEYS[1], KEYS[2], KEYS[3]
@@ -86,7 +89,7 @@ do
         if tail ~= '' then tails[#tails + 1], tails[#tails + 2] = id, tail end
         replies[k] = 1
       end
-      -- The keys of the job are read first: if one of them is of the wrong type, nothing has changed.
+      -- The keys of the job are read first: if one of them has the wrong type, nothing has changed.
       call('HLEN', HIST)
       if #tails > 0 then call('HLEN', OUTPUT) end
       local old = call('ZRANGEBYSCORE', DONE, '-inf', format('(%.0f', ms - age), 'LIMIT', '0', 100)

@@ -10,15 +10,16 @@
 local id, token, hid, outcome = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local run, list = load(id), {}
 local last = run and run[TOKEN] == token
--- A hold that ended under its attempt (max hold, revoked) while the session lives is the attempt's failure; one whose
--- session has ended is the sweep's to count.
+-- If a hold ended under its attempt (max hold, revoked) while the session lives, the attempt has
+-- failed; if the session has ended, the sweep counts the attempt.
 local stood = last and run[STATE] == 'running' and run[HOLDER] == hid and (stands(hid) or ends(run[SESSION]))
 if last then
   check()
   settled(id, run)
 end
 
--- While no request waits for any of its names and nothing is due, a bundle that is held exclusively is only removed.
+-- While no request waits for any of its names and nothing is due, a bundle that is held exclusively
+-- is simply removed.
 local hold, member = held(hid)
 local names, items = bundle(hold or {}, H_ITEMS)
 local plain = hold and hold[1] ~= '@' and hold[4] == '' and quiet() and not (run and run[WAITS] == '1')
@@ -79,9 +80,10 @@ local function pause(state)
   save(id, run)
 end
 
--- declined closes an attempt whose worker could not do the run. It may be declined for as long as no worker can, so attempts
--- that were declined for the same error are one entry, that of the last, with their number (times) and the start of the first
--- (first_at). Of entries with other errors that directly precede it, the last 7 are kept.
+-- declined closes an attempt whose worker could not do the run. The run may be declined for as long
+-- as no worker can do it, so attempts that were declined for the same error are one entry, that of
+-- the last, with their number (times) and the start of the first (first_at). Of entries with other
+-- errors that directly precede it, the last 7 are kept.
 local function declined(id, run, failure)
   local log = call('HGET', LOG, id) or ''
   local before, entries, own = log, {}, nil

@@ -1,4 +1,4 @@
--- The ledger: what every script of it shares, after the lock space's own part.
+-- The ledger: what all of its scripts share, after the lock space's own part.
 --
 -- KEYS, after the lock space's eight, the same in every script:
 --    9 run     HASH  run -> record (fields below, joined by \31), outstanding runs only
@@ -6,13 +6,14 @@
 --                    are those of the definition, and have ${...}
 --   11 log     HASH  run -> its closed attempts, JSON objects joined by commas
 --   12 timer   ZSET  run, score = server ms at which a scheduled or retrying run becomes due
---   13 ready   ZSET  all scores 0: queue \0 due since (ms, 16 digits) \0 run. The runs that are due
---   14 push    ZSET  run, score = server ms of its last n, or at which a process last had it to push; its delivery is not
---                    confirmed yet
+--   13 ready   ZSET  all scores 0: queue \0 due since (ms, 16 digits) \0 run. The due runs
+--   14 push    ZSET  run, score = server ms of its last n, or at which a process last had it to
+--                    push; its delivery is not confirmed yet
 --   15 sent    ZSET  run, score = server ms at which its delivery was last known to be in the queue
---   16 busy    ZSET  all scores 0: session \0 run. The runs that are running
---   17 open    ZSET  all scores 0: job \0 tick (ms, 16 digits; zeros without one) \0 run. The outstanding runs
---   18 cursor  HASH  job -> the last tick decided, server ms
+--   16 busy    ZSET  all scores 0: session \0 run. The running runs
+--   17 open    ZSET  all scores 0: job \0 tick (ms, 16 digits; zeros without one) \0 run. The
+--                    outstanding runs
+--   18 cursor  HASH  job -> the last decided tick, server ms
 --   19 def     HASH  job -> definition, JSON
 --   20 rev     ZSET  job, score = the revision at which its cursor last moved
 --   21 ledger  HASH  pauses:<queue> (the last pauses of a queue: from, "-", to or nothing, server ms, parted by blanks),
@@ -29,17 +30,25 @@
 --   23 late    ZSET  run, score = server ms at which it may start no longer, or has waited for its bundle long enough
 --   24 ask     ZSET  all scores 0: session \0 run. What a worker is asked to stop; with no run: all, it is to drain
 --   25 facts   HASH  by their first letter, then the job:
---                      g<job>  ms from which its silence counts: s<ms> its last success, r<ms> it never had one
---                      p<job>  who paused it, and why
---                      v<job>  the hash of its active definition, then all that are carried: hash, order of their first
---                              registration, trigger, configs (by commas); joined by \30, and by \31
---                      s<job>  spans of ticks to be skipped: from, to (ms), who and why; joined by \30, and by \31
---                    and by the id of the first run of an adopted id that was used again, for as long as that is in ids:
---                      a<run>  how many runs that id has had, and a word for each of its last deliveries; joined by \30
---   26 audit   STREAM what people did: fields e, a JSON object, n, how many times, and f, ms of the first of them
---   27 news    STREAM which runs became outstanding or ended: fields r, the run, and s, its final state or ""
---   28 died    ZSET  all scores 0: session \0 run. The runs that crashed when the process of the session died, and may have
---                    caused that. While attempts of that session are still to be closed, also
+--                      g<job>  ms from which its silence counts: s<ms> its last success, r<ms> it
+--                              never had one
+--                      p<job>  the actor and the reason of its pause
+--                      v<job>  the hash of its active definition, then all that are carried: hash,
+--                              order of their first registration, trigger, configs (by commas);
+--                              joined by \30, and by \31
+--                      s<job>  spans of ticks to skip: from, to (ms), actor and reason; joined by
+--                              \30, and by \31
+--                    and by the id of the first run of an adopted id that was used again, for as
+--                    long as that is in ids:
+--                      a<run>  how many runs that id has had, and a word for each of its last
+--                              deliveries; joined by \30
+--   26 audit   STREAM the acts of people: fields e, a JSON object, n, how many times, and f, ms of
+--                    the first of them
+--   27 news    STREAM which runs became outstanding or ended: fields r, the run, and s, its final
+--                    state or ""
+--   28 died    ZSET  all scores 0: session \0 run. The runs that crashed when the process of the
+--                    session died, and may have caused that. While attempts of that session are
+--                    still to be closed, also
 --                      !session         its process has died
 --                      ?session \0 run  a run that was suspected before that death
 --   29 aside   ZSET  all scores 0: queue \0 what the run needs \0 due since (ms, 16 digits) \0 run. Due runs that were set
@@ -50,7 +59,8 @@
 --   31 done    ZSET  run, score = server ms of its end
 --   32 output  HASH  run -> the tail of what its last attempt printed
 -- and, last, in a call with an entry for the audit:
---    - acts    HASH  who did what to what (a digest) -> its last entry in audit, n, f; joined by \31
+--    - acts    HASH  actor, act and object (a digest) -> its last entry in audit, n, f; joined by
+--                    \31
 --
 -- A run's wait in the lock space is called +<run>, and its class there is the run's queue. Whatever makes a run due takes
 -- the next n; a claim that names an older one takes nothing.
@@ -65,18 +75,21 @@ local HIST, DONE, OUTPUT = KEYS[30], KEYS[31], KEYS[32]
 local STATE, N, JOB, QUEUE, TRIGGER, TICK, CREATED, SINCE = 1, 2, 3, 4, 5, 6, 7, 8
 local TOKEN, HOLDER, SESSION, ATTEMPT, STARTED, FIRST = 9, 10, 11, 12, 13, 14
 local FAILS, CRASHES, REASON, FINISHED, CLOSED, AT, BY, UPTO, WAITS = 15, 16, 17, 18, 19, 20, 21, 22, 23
-local SERIAL = 24   -- 1: its bundle has the lock of its job, so ticks begin in their order
-local DEADLINE = 25 -- server ms after which it may not start for the first time
-local PATIENCE, ONBUSY = 26, 27 -- ms that it waits for its bundle, and what becomes of it then
+local SERIAL = 24   -- 1: its bundle has the lock of its job, so ticks start in their order
+local DEADLINE = 25 -- server ms after which it must not start for the first time
+local PATIENCE, ONBUSY = 26, 27 -- ms that it waits for its bundle, and what happens to it then
 local WAITBY = 28   -- server ms at which that is over
-local WAITED, BLOCKER = 29, 30 -- when it first went to wait, and what was in its way (joined by \30)
+-- when it first went to wait, and what was in its way (joined by \30)
+local WAITED, BLOCKER = 29, 30
 local STOP = 31     -- why it was asked to stop
-local LIMITS = 32   -- of its holds, ms: at most, at least, after a crash; joined by commas, '' for none
+-- of its holds, ms: at most, at least, after a crash; joined by commas, '' for none
+local LIMITS = 32
 local R_ITEMS = 33
 
 local function pad(at) return format('%016.0f', tonumber(at) or 0) end
 
--- blocked returns why the history of the job cannot be written, since a key of it is of the wrong type, or nil.
+-- blocked returns why the history of the job cannot be written, since a key of it has the wrong
+-- type, or nil.
 local function blocked()
   local why
   local function try(...)
@@ -89,8 +102,8 @@ local function blocked()
   return why
 end
 
--- load returns the record of an outstanding run, or nil. Of one that cannot be read it returns nil and the text; such a run
--- is ended by refuse, and keeps no script from looking at the others.
+-- load returns the record of an outstanding run, or nil. For a record that cannot be read it
+-- returns nil and the text; refuse ends such a run, and no other script fails because of it.
 local function load(id)
   local record = call('HGET', RUN, id)
   if not record then return nil end
@@ -102,7 +115,7 @@ local function load(id)
   return nil, record
 end
 
--- check raises the error of a history whose keys are of the wrong type, before anything is written.
+-- check raises the error of a history whose keys have the wrong type, before anything is written.
 local function check()
   call('HLEN', HIST)
   call('ZCARD', DONE)
@@ -123,7 +136,7 @@ local function fresh(job, queue, trigger, tick)
   return run
 end
 
--- info is what the lock space tells of a run's hold or wait.
+-- info is the lock space's description of a run's hold or wait.
 local function info(id, run) return '{"job":"' .. run[JOB] .. '","run":"' .. id .. '"}' end
 
 -- due makes a run due under its next n, or, with n 1, for the first time.
@@ -136,7 +149,8 @@ local function due(id, run)
   save(id, run)
 end
 
--- undue takes a run off everything that leads to a claim, and takes the next n, so that what is under way is stale.
+-- undue removes a run from every index that leads to a claim, and takes the next n, so that
+-- deliveries in flight are stale.
 local function undue(id, run)
   run[N] = format('%d', run[N] + 1)
   call('ZREM', READY, run[QUEUE] .. '\0' .. pad(run[SINCE]) .. '\0' .. id)
@@ -150,8 +164,8 @@ local function pushes(list, id, run)
   list[k + 1], list[k + 2], list[k + 3] = id, run[N], run[QUEUE]
 end
 
--- watch notes when a run must be looked at because its time may be over, if ever. later: when to look at a wait instead of at
--- its end, server ms.
+-- watch notes when a run must be checked because its time may be over, if ever. later: when to
+-- check a wait instead of at its end, server ms.
 local function watch(id, run, later)
   local at = run[FIRST] == '' and tonumber(run[DEADLINE]) or nil
   local by = run[STATE] == 'waiting' and tonumber(later or run[WAITBY]) or nil
@@ -163,12 +177,14 @@ local function watch(id, run, later)
   end
 end
 
--- stopped returns for how many ms a queue was paused since an instant (server ms), and if it is paused now, for how many ms.
+-- stopped returns for how many ms a queue was paused since an instant (server ms), and if it is
+-- paused now, for how many ms.
 local function stopped(queue, since)
   local total, still = 0, nil
   local kept = US .. (call('HGET', META, 'kept') or '') .. US
   for from, upto in string.gmatch(call('HGET', LEDGER, 'pauses:' .. queue) or '', '(%d+)%-(%d*)') do
-    -- An end that is missing although the queue is not paused was not recorded, by an older build: that pause does not count.
+    -- If the end of a pause is missing although the queue is not paused, an older build did not
+    -- record it: that pause does not count.
     local open = upto == '' and string.find(kept, US .. queue .. US, 1, true)
     local ended = open and now or tonumber(upto) or 0
     total = total + math.max(0, ended - math.max(from, since))
@@ -177,14 +193,14 @@ local function stopped(queue, since)
   return total, still
 end
 
--- overdue returns why a run may not start any more, or nil.
+-- overdue returns why a run must not start any more, or nil.
 local function overdue(run)
   if run[FIRST] ~= '' or run[DEADLINE] == '' or now < tonumber(run[DEADLINE]) then return nil end
   return 'start_deadline: it was ' .. run[STATE]
 end
 
--- offered makes the runs due that the lock space has offered their bundle in this script. One whose time is over is not
--- given it: its delivery, or the sweep, ends it.
+-- offered makes the runs due that the lock space has offered their bundle in this script. A run
+-- whose time is over does not get it: its delivery, or the sweep, ends it.
 local function offered(S, list)
   while #S.offers > 0 do
     local offers = S.offers
@@ -204,8 +220,8 @@ local function offered(S, list)
   end
 end
 
--- close ends the attempt that runs: at most once for each, by the first of a finish and the sweep. failure: JSON. more: a
--- member of the entry that follows the outcome, with its comma, or nil.
+-- close ends the running attempt: once for each, by its finish or the sweep, whichever comes first.
+-- failure: JSON. more: a member of the entry that follows the outcome, with its comma, or nil.
 local function close(id, run, outcome, failure, more)
   run[CLOSED] = '1'
   local past = call('HGET', LOG, id)
@@ -215,14 +231,15 @@ local function close(id, run, outcome, failure, more)
   call('HSET', LOG, id, past and past .. ',' .. entry or entry)
 end
 
--- The worker, the start, the end, the outcome, and the name of the next member of each closed attempt in a log. The
--- quotation marks of an error are escaped, so no error contains what this matches.
+-- The worker, the start, the end, the outcome, and the name of the next member of each closed
+-- attempt in a log. The quotation marks of an error are escaped, so no error matches this pattern.
 local ATTEMPTS = '"worker":"([^"]*)","token":"%d+","started_at":(%d+),"finished_at":(%d+),"outcome":"([^"]*)","(%a*)"'
 
--- suspected returns the session in whose death a run crashed, if the run may have caused that; '' for one that is unknown. It
--- returns nil for a run that never crashed, that was cleared, or that has survived an attempt since its last crash: the
--- attempt ended in another way, or was handed back or lost its lease only after it had run for longer than those that
--- crashed. An attempt that still runs counts like the latter. Record.Suspect (record.go) follows the same rule.
+-- suspected returns the session in whose death a run crashed, if the run may have caused that; ''
+-- for an unknown session. It returns nil for a run that never crashed, that was cleared, or that
+-- has survived an attempt since its last crash: the attempt ended in another way, or was handed
+-- back or lost its lease only after it had run for longer than those that crashed. An attempt that
+-- still runs counts like the latter. Record.Suspect (record.go) follows the same rule.
 local function suspected(id, run)
   if run[CRASHES] == '0' then return nil end
   local session, longest = '', -1
@@ -241,7 +258,8 @@ local function suspected(id, run)
   return session
 end
 
--- noted marks the closed attempt of a run that had this outcome, under a session or with a token ('' for any), with a member.
+-- noted adds a member to the closed attempt of a run that had this outcome, under a session or with
+-- a token ('' for any).
 local function noted(id, session, token, outcome, member)
   local log = call('HGET', LOG, id)
   if not log then return end
@@ -260,7 +278,8 @@ local function clear(id, session)
   noted(id, session, '', 'crashed', 'cleared')
 end
 
--- buried forgets that the process of a session has died, once no attempt under it is left to be closed.
+-- buried forgets that the process of a session has died, once no attempt under it remains to be
+-- closed.
 local function buried(session)
   if #call('ZRANGEBYLEX', BUSY, '[' .. session .. '\0', '(' .. session .. '\1', 'LIMIT', '0', '1') > 0 then return end
   call('ZREM', DIED, '!' .. session)
@@ -279,11 +298,12 @@ local function trim(keep, age)
   call('HDEL', OUTPUT, unpack(old))
 end
 
--- announce has every worker hear that a run became outstanding (state '') or how it ended, so that they know it should Redis
--- lose its data.
+-- announce tells every worker that a run became outstanding (state '') or how it ended, so that
+-- they know it should Redis lose its data.
 local function announce(id, state) call('XADD', NEWS, 'MAXLEN', '~', '10000', '*', 'r', id, 's', state) end
 
--- notify tells live sessions, 500 entries of the timer wheel at most. Others learn of it by their next poll.
+-- notify sends a notice to live sessions, 500 entries of the timer wheel at most. Others learn of
+-- it by their next poll.
 local function notify(notice)
   local alive = call('ZRANGEBYSCORE', EXP, '(' .. ms, '+inf', 'LIMIT', '0', 500)
   for i = 1, #alive do
@@ -291,14 +311,14 @@ local function notify(notice)
   end
 end
 
--- recalling tells whether the workers say again at this time what Redis has lost.
+-- recalling reports whether the workers are re-asserting what Redis has lost.
 local function recalling()
   local lost = call('HMGET', META, 'lost', 'grace')
   return lost[1] and tonumber(lost[2] or 0) > now
 end
 
--- recall takes a cursor that somebody says again, unless a higher one is known, and returns the job's. One that was set by who
--- registered the job and never knew it gives way.
+-- recall takes a re-asserted cursor, unless a higher one is known, and returns the job's. A cursor
+-- that was set by a registration without any knowledge of the job gives way.
 local function recall(job, cursor, last)
   local born = cursor and call('HGET', FACTS, 'g' .. job) == 'r' .. cursor
   if last == cursor or cursor and not born and tonumber(last) < tonumber(cursor) then return cursor end
@@ -313,7 +333,7 @@ local function archive(id, run, log, args)
   call('ZADD', DONE, ms, id)
 end
 
--- works writes what stands beside the record of a run while it runs, settled takes it off.
+-- works writes the entries beside the record of a running run; settled removes them.
 local function works(id, run)
   call('ZADD', BUSY, '0', run[SESSION] .. '\0' .. id)
   if run[STOP] ~= '' then call('ZADD', ASK, '0', run[SESSION] .. '\0' .. id) end
@@ -324,9 +344,9 @@ local function settled(id, run)
   if run[STOP] ~= '' then call('ZREM', ASK, run[SESSION] .. '\0' .. id) end
 end
 
--- final ends an outstanding run for good.
+-- final permanently ends an outstanding run.
 local function final(S, id, run, state, reason)
-  -- Of a request's only attempt its worker knows alone, and needs nobody to tell it.
+  -- A request's only attempt needs no announcement: no worker but its own knows of it.
   if run[TICK] ~= '' or run[ATTEMPT] ~= '1' or run[STATE] ~= 'running' then announce(id, state) end
   undue(id, run)
   call('ZREM', TIMER, id)
@@ -347,7 +367,8 @@ local function final(S, id, run, state, reason)
   if state == 'succeeded' then call('HSET', FACTS, 'g' .. run[JOB], 's' .. ms) end
 end
 
--- cancel ends a run that does not run; one that does is asked to stop. It returns whether it ended.
+-- cancel ends a run that is not running; it asks a running one to stop. It returns whether the run
+-- ended.
 local function cancel(S, id, run, reason)
   if run[STATE] ~= 'running' then
     final(S, id, run, 'canceled', reason)
@@ -359,8 +380,9 @@ local function cancel(S, id, run, reason)
   return false
 end
 
--- asked lists what a worker is asked to stop: runs and why; no run: all of them, it is to drain. The reason is "" where the
--- records before it are long, so that reading them does not keep Redis busy; it is in the record when the run ends.
+-- asked lists what a worker is asked to stop: runs and reasons; no run: all of them, it must drain.
+-- The reason is "" where the records before it are long, so that reading them does not keep Redis
+-- busy; it is in the record when the run ends.
 local function asked(session)
   local list, bytes, stop = {}, 0, nil
   local members = call('ZRANGEBYLEX', ASK, '[' .. session .. '\0', '(' .. session .. '\1', 'LIMIT', 0, 1000)
@@ -376,8 +398,9 @@ local function asked(session)
   return list
 end
 
--- park sends a run to wait for its bundle, under the ticket that it has or the next one, and returns what for. blocker
--- is what was in its way: resource, session, id, info, token, since (ms).
+-- park sends a run to wait for its bundle, under its present ticket or the next one, and returns
+-- the names in its bundle. blocker is what was in its way: resource, session, id, info, token,
+-- since (ms).
 local function park(S, id, run, patience, blocker)
   local names, items = bundle(run, R_ITEMS)
   undue(id, run)
@@ -390,9 +413,10 @@ local function park(S, id, run, patience, blocker)
   return names
 end
 
--- audit keeps what was done, for 90 days and the last 50,000 entries; entry '' for nothing. Repeats are one entry, that of
--- the last of them, so that no number of them pushes other entries out. Entry: who did what to what (a digest), how many
--- times, for how long after the first its repeats join it (ms), JSON; joined by \31.
+-- audit records an act, for 90 days and the last 50,000 entries; entry '' for none. Repeats are one
+-- entry, that of the last of them, so that no number of them pushes other entries out. Entry:
+-- actor, act and object (a digest), how many times, how long after the first its repeats join it
+-- (ms), JSON; joined by \31.
 local function audit(entry)
   if entry == '' then return end
   local key, times, window, act = string.match(entry, '^([^\31]*)\31([^\31]*)\31([^\31]*)\31(.*)$')
@@ -412,7 +436,7 @@ local function audit(entry)
   call('XTRIM', AUDIT, 'MINID', format('%.0f', math.max(0, now - 90 * 86400000)))
 end
 
--- forget drops ids that need not be remembered any more, at most so many of them.
+-- forget drops ids that need not be remembered any more, at most this number of them.
 local function forget(most)
   local old = call('ZRANGEBYSCORE', IDS, '-inf', ms, 'LIMIT', '0', most)
   if #old == 0 then return end

@@ -66,7 +66,7 @@ for i = 5, #ARGV, 5 do
   end
   mine.seen = now
   if not string.find(',' .. mine.configs .. ',', ',' .. config .. ',', 1, true) then
-    local kept = config -- and those of its configs that others carry still
+    local kept = config -- and those of its configs that other workers still carry
     for c in string.gmatch(mine.configs, '[^,]+') do
       if (seen[c] or 0) >= now - gone then kept = kept .. ',' .. c end
     end
@@ -84,7 +84,8 @@ for i = 5, #ARGV, 5 do
   local status = 'active'
   if first then
     active = hash
-    if unknown and (cursor or last ~= '') then -- Redis has lost it, and somebody may have said its cursor already
+    -- Redis has lost it, and a worker may have asserted its cursor already
+    if unknown and (cursor or last ~= '') then
       cursor, lost = cursor or recalls and last or ms, 1
     else
       cursor = ms
@@ -99,7 +100,8 @@ for i = 5, #ARGV, 5 do
     status = 'change'
   end
   if recalls and last ~= '' then cursor = recall(job, cursor, last) end
-  if was and was.hash == active and was.seen < now - gone then left[#left + 1] = was end -- until its ticks are decided
+  -- until its ticks are decided
+  if was and was.hash == active and was.seen < now - gone then left[#left + 1] = was end
   if first then
     call('HSET', DEF, job, definition)
     call('ZADD', REV, call('HINCRBY', LEDGER, 'rev', 1), job)

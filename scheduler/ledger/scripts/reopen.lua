@@ -14,15 +14,15 @@ if past then
   run = fields(record)
   local state = run[STATE]
   if run[UPTO] ~= '' or state == 'succeeded' and ARGV[11] ~= '1' then return {'refused', state} end
-  -- A late success of its last attempt still counts, since the work is done; that of one which succeeded is what
-  -- somebody wants done once more.
+  -- A late success of its last attempt still counts, since the work is done; a run that succeeded
+  -- is reopened to do the work once more.
   if state == 'succeeded' then run[TOKEN] = '0' end
   for i = R_ITEMS, #run do run[i] = nil end
   call('HDEL', HIST, id)
   call('ZREM', DONE, id)
 elseif ARGV[11] == '1' then
   run = fresh(ARGV[3], ARGV[4], ARGV[2] == '' and 'hand' or 'schedule', ARGV[2])
-  run[N] = ms -- it may have had deliveries, of which nobody knows the numbers any more
+  run[N] = ms -- it may have had deliveries, whose numbers are no longer known
 else
   return {'none'}
 end
