@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // This file is the model that explore_test.go explores: what the scripts decide about runs,
@@ -81,6 +82,8 @@ const (
 	flawEnded     = "a definition that left stays for a session that has ended"
 	flawInactive  = "a definition decides ticks although another one is active"
 	flawCursor    = "a decision does not compare its cursor"
+	flawOrder     = "a tick begins before an earlier one that is due"
+	flawDead      = "a claim does not look whether its session has ended"
 )
 
 const (
@@ -134,6 +137,7 @@ type modelCopy struct {
 	token   uint8 // of the attempt, 0 for a claim that was not granted
 	session uint8 // of a claim, or of a report
 	outcome uint8 // of a finish
+	current bool  // a claim that has not arrived yet still names the present n
 	by      uint8 // definition of a decision
 }
 
@@ -169,7 +173,7 @@ type modelMove struct {
 	worker int
 	run    int
 	fault  bool // it need not happen
-	copied bool // a copy of the request stays on its way; p: the confirmation is lost
+	copied bool // a copy stays on its way; p: the confirmation is lost; C, H: its claim is on its way
 
 	// e: the outcome. C, D: that of a finish on its way, 0 for none. D: plus 16 if the parent
 	// cannot end the session. f: 1 for a doubled delivery. E: 1 for the previous session.
@@ -222,6 +226,9 @@ func (s *modelState) renumber(r, by int) {
 	x.stale = x.stale || x.queued || x.pusher != 0 && int(x.pusher) != by+1
 	x.n++
 	x.queued, x.confirmed, x.pusher = false, false, 0
+	if int(s.copied.run) == r {
+		s.copied.current = false
+	}
 }
 
 // due makes a run due under its next n, which a worker has to push.
@@ -305,14 +312,15 @@ func (s *modelState) final(r int, state uint8) {
 
 // claim is the script. by is the worker that gets the reply. current reports whether the claim
 // names the run's present n.
-func (w *smallWorld) claim(s *modelState, by int, session uint8, r int, current bool) (granted bool) {
+func (w *smallWorld) claim(s *modelState, by int, session uint8, r int, current bool) (granted bool, err error) {
 	x := &s.runs[r]
-	if !s.lives(session) || x.state != runDue || !current && w.flaw != flawAnyN {
-		return false
+	if !s.lives(session) && w.flaw != flawDead || x.state != runDue || !current && w.flaw != flawAnyN {
+		return false, nil
 	}
 	behind := false
 	for earlier := range r {
-		if e := s.runs[earlier]; x.ticket == 0 && e.state == runDue && e.ticket == 0 {
+		e := s.runs[earlier]
+		if x.ticket == 0 && e.state == runDue && e.ticket == 0 && w.flaw != flawOrder {
 			s.park(earlier)
 			behind = true
 		}
@@ -322,7 +330,7 @@ func (w *smallWorld) claim(s *modelState, by int, session uint8, r int, current 
 	case behind, s.lock == 1, s.lock == 2 && int(s.owner) != r && !older:
 		s.park(r)
 		s.grant(by)
-		return false
+		return false, nil
 	case older: // it goes before the offer of a younger wait
 		s.runs[s.owner].offer, s.lock = 2, 0
 	}
@@ -331,7 +339,15 @@ func (w *smallWorld) claim(s *modelState, by int, session uint8, r int, current 
 	x.token++
 	x.state, x.session = runRunning, session
 	s.lock, s.owner, s.under = 1, uint8(r), x.token
-	return true
+	for earlier, e := range s.runs[:r] {
+		if e.outstanding() && e.token == 0 && x.token == 1 && e.offer != 2 {
+			err = fmt.Errorf("run %d begins before run %d", r, earlier)
+		}
+	}
+	if !s.lives(session) {
+		err = fmt.Errorf("an attempt at run %d begins under a session that has ended", r)
+	}
+	return true, err
 }
 
 func (w *smallWorld) finish(s *modelState, by, r int, token, outcome uint8) (err error) {
@@ -641,6 +657,12 @@ func (w *smallWorld) movesOf(s *modelState, i int, add func(mv modelMove, costs 
 		add(modelMove{kind: 'D', worker: i, how: under + 16}, append(costs, faultDie)...)
 	}
 	loses(outcomeNone)
+	for r, run := range s.runs {
+		if up && x.acts == 0 && run.queued && room { // its claim is on its way
+			add(modelMove{kind: 'H', worker: i, run: r, copied: true}, faultHost, faultCopy)
+			add(modelMove{kind: 'C', worker: i, run: r, copied: true}, faultCut, faultCopy)
+		}
+	}
 	if x.acts != 0 && room { // its finish is on its way
 		loses(endSucceeded, faultCopy)
 		loses(endFailed, faultCopy, faultFail)
@@ -704,14 +726,16 @@ func (w *smallWorld) do(s *modelState, mv modelMove) (err error) {
 		run.queued, run.confirmed, run.pusher = true, !mv.copied, 0
 	case 'f':
 		run.queued = mv.how == 1 // a doubled one is stale as soon as the claim takes the next n
-		if w.claim(s, i, present(i), r, true) {
+		var granted bool
+		if granted, err = w.claim(s, i, present(i), r, true); granted {
 			x.acts, x.token = uint8(r+1), run.token
 			under.token = run.token
 		}
 		under.session = present(i)
 	case 'o':
 		run.stale = false
-		if w.claim(s, i, present(i), r, false) {
+		var granted bool
+		if granted, err = w.claim(s, i, present(i), r, false); granted {
 			x.acts, x.token = uint8(r+1), run.token
 		}
 	case 'e':
@@ -755,7 +779,7 @@ func (w *smallWorld) do(s *modelState, mv modelMove) (err error) {
 		run.offer, s.lock = 2, 0
 		s.grant(noPusher)
 	}
-	if mv.copied && mv.kind != 'p' {
+	if mv.copied && strings.IndexByte("pCH", mv.kind) < 0 {
 		s.copied = under
 	}
 	if err == nil {
@@ -797,6 +821,10 @@ func (w *smallWorld) lose(s *modelState, mv modelMove) {
 	if how := mv.how % 16; how != outcomeNone {
 		s.copied = modelCopy{kind: 'e', run: x.acts - 1, token: x.token, outcome: uint8(how)}
 	}
+	if mv.copied {
+		s.runs[mv.run].queued = false
+		s.copied = modelCopy{kind: 'f', run: uint8(mv.run), session: present(i), current: true}
+	}
 	if mv.kind == 'C' {
 		if x.acts != 0 && back {
 			x.cut, x.cutToken = x.acts, x.token
@@ -831,7 +859,7 @@ func (w *smallWorld) arrive(s *modelState) (err error) {
 		_, err = w.create(s, noPusher, r, c.by)
 	case 'f':
 		if x := s.runs[r]; x.state != runRunning || x.token != c.token {
-			w.claim(s, noPusher, c.session, r, false)
+			_, err = w.claim(s, noPusher, c.session, r, c.current)
 		}
 	case 'e':
 		err = w.finish(s, noPusher, r, c.token, c.outcome)
