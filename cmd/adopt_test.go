@@ -9,8 +9,8 @@ import (
 	"github.com/hibiken/asynq"
 )
 
-// TestTasksOfPlainAsynqClientsRunOnce sends tasks to a fleet from a program that uses only asynq, and
-// kills a worker that runs some of them.
+// TestTasksOfPlainAsynqClientsRunOnce sends tasks to a fleet from a program that uses only asynq,
+// and kills a worker that runs some of them.
 func TestTasksOfPlainAsynqClientsRunOnce(t *testing.T) {
 	t.Parallel()
 	f, server := newPack(t, `

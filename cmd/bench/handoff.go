@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// everybody returns a load of goroutines that all request the same resource.
+// everybody returns a load of goroutines that request the same resource.
 func everybody(goroutines int, work time.Duration) load {
 	return load{goroutines: goroutines, resource: func(int) string { return "the-one" }, work: work}
 }
