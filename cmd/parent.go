@@ -22,7 +22,7 @@ import (
 const (
 	burialLimit = time.Second            // to kill what a crash leaves; then the lease decides
 	lookAgain   = 5 * time.Millisecond   // between looks for new orphans, which no signal announces
-	endLimit    = 5 * time.Second        // to report a death; then the lease decides
+	endLimit    = 5 * time.Second        // to report a death, end sessions; then the lease decides
 	reportTry   = time.Second            // for one attempt at the report
 	reportPause = 50 * time.Millisecond  // between two attempts
 	lastWords   = 100 * time.Millisecond // for news that is still in the pipe of a dead child

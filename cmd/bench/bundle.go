@@ -21,7 +21,7 @@ const (
 
 func measureBundle(ctx context.Context, set settings, r *result) error {
 	d := 8 * set.turn
-	r.note("one turn of %s each; reserve after: how old the request for the ten is before nobody may pass it", d)
+	r.note("one turn of %s each; reserve after: the age at which no request may pass the one for the ten", d)
 	r.Columns = []string{"library", "reserve after", "bundles/s", "small jobs/s"}
 	reserving := func(after time.Duration) func(context.Context, string) (locker, error) {
 		return func(ctx context.Context, addr string) (locker, error) {

@@ -22,7 +22,7 @@ func measureHandoff(ctx context.Context, set settings, r *result) error {
 	}
 	defer closeAll()
 	loads := []load{everybody(4, 0), everybody(32, 0), everybody(256, 0)}
-	set.step("handing one resource on")
+	set.step("hand-off of one resource")
 	all, err := rounds(ctx, set, s, libraries, loads)
 	if err != nil {
 		return err
@@ -33,7 +33,7 @@ func measureHandoff(ctx context.Context, set settings, r *result) error {
 	scripts := each(usage.scripts)
 	messages := each(func(u usage) float64 { return u.calls["publish"] })
 	r.note("medians of %d rounds of %s; all but the rate is per grant", set.rounds, set.turn)
-	r.Columns = []string{"wanting", "library", "grants/s", "scripts", "messages", "commands", "bytes out", "server µs"}
+	r.Columns = []string{"goroutines", "library", "grants/s", "scripts", "messages", "commands", "bytes out", "server µs"}
 	for i, load := range loads {
 		for j, p := range peers {
 			of := all[i][j]
@@ -42,8 +42,8 @@ func measureHandoff(ctx context.Context, set settings, r *result) error {
 				of.median(each(func(u usage) float64 { return u.sent })), serverTime(of, j))
 		}
 		// One percent for renewals, and for grants in progress when the count began or ended.
-		r.atMost(2.02, all[i][0].median(scripts), "scripts per grant, %d wanting", load.goroutines)
-		r.atMost(1.01, all[i][0].median(messages), "messages per grant, %d wanting", load.goroutines)
+		r.atMost(2.02, all[i][0].median(scripts), "scripts per grant, %d goroutines", load.goroutines)
+		r.atMost(1.01, all[i][0].median(messages), "messages per grant, %d goroutines", load.goroutines)
 	}
 	return nil
 }

@@ -95,9 +95,9 @@ func measureJobsAt(ctx context.Context, set settings, r *result, delay time.Dura
 			passages[which] = append(passages[which], one)
 		}
 	}
-	r.note("medians of %d rounds of %d jobs, asked for by %d goroutines, then done by one worker of concurrency %d",
+	r.note("medians of %d rounds of %d jobs, enqueued by %d goroutines, then done by one worker of concurrency %d",
 		set.rounds, n, askers, concurrency)
-	r.note("costs a job, to ask for it and to do it: reads of Redis from its sockets (about one a round trip), scripts, µs in")
+	r.note("costs of a job, to enqueue and to do it: reads of Redis from its sockets (about one per round trip), scripts, µs in")
 	r.note("them, µs of CPU of Redis' main thread and of this process")
 	r.Columns = []string{"system", "phase", "jobs/s", "ratio", "reads", "scripts", "µs in scripts", "redis cpu", "client cpu"}
 	for k, name := range names {
@@ -111,8 +111,8 @@ func measureJobsAt(ctx context.Context, set settings, r *result, delay time.Dura
 				of(func(s stretch) float64 { return s.redis.cpu / s.jobs }), of(func(s stretch) float64 { return s.client / s.jobs }))
 		}
 	}
-	r.atLeast(target, ratioOf(passages[0], passages[1], doing), "jobs done per second, by those of plain asynq")
-	r.atLeast(target, ratioOf(passages[0], passages[1], bothOf), "the same with the time in which they were asked for")
+	r.atLeast(target, ratioOf(passages[0], passages[1], doing), "jobs done per second, relative to plain asynq")
+	r.atLeast(target, ratioOf(passages[0], passages[1], bothOf), "the same, including the time to enqueue them")
 	return nil
 }
 

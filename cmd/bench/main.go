@@ -41,14 +41,14 @@ type measurement struct {
 
 var measurements = []measurement{
 	{"pairs", "lock and unlock of distinct resources", measurePairs},
-	{"waits", "the same beside a request that waits for another resource", measureWaits},
+	{"waits", "the same while one request waits for another resource", measureWaits},
 	{"delayed", "lock and unlock of distinct resources, Redis far away", measureDelayed},
-	{"handoff", "one resource that everybody wants, given back at once", measureHandoff},
+	{"handoff", "one resource that all request and release at once", measureHandoff},
 	{"shares", "ten equal waiters, 1 ms of work each", measureShares},
 	{"partition", "the holder's connections fall silent", measurePartition},
 	{"renewal", "commands that keep resources held", measureRenewal},
-	{"bundle", "one wants ten resources, forty take one of them", measureBundle},
-	{"jobs", "jobs through the whole machine, beside plain asynq", measureJobs},
+	{"bundle", "one requests ten resources, forty take one of them each", measureBundle},
+	{"jobs", "jobs end to end, compared with plain asynq", measureJobs},
 	{"jobs-delayed", "the same, Redis 1 ms away", measureJobsDelayed},
 	{"waits-runs", "runs per second while others wait for a bill", measureWaitingRuns},
 	{"size", "many runs due at one instant", measureSize},

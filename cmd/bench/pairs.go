@@ -34,12 +34,12 @@ func measurePairs(ctx context.Context, set settings, r *result) error {
 		return err
 	}
 	one, many, most := all[0], all[1], all[2]
-	r.atMost(1.3, one[1].ratio(one[0], sample.rate), "time of a pair at 1 goroutine, by that of redislock")
-	r.atLeast(1.3, many[0].ratio(many[1], sample.rate), "throughput at 64 goroutines, by that of redislock")
-	r.atLeast(1.3, most[0].ratio(most[1], sample.rate), "throughput at 512 goroutines, by that of redislock")
-	r.atLeast(1.6, many[0].ratio(many[2], sample.rate), "throughput at 64 goroutines, by that of redsync")
-	r.atLeast(1.6, most[0].ratio(most[2], sample.rate), "throughput at 512 goroutines, by that of redsync")
-	r.atLeast(0.8, many[0].ratio(many[3], sample.rate), "throughput at 64 goroutines, by that of rueidislock")
+	r.atMost(1.3, one[1].ratio(one[0], sample.rate), "time of a pair at 1 goroutine, relative to redislock")
+	r.atLeast(1.3, many[0].ratio(many[1], sample.rate), "throughput at 64 goroutines, relative to redislock")
+	r.atLeast(1.3, most[0].ratio(most[1], sample.rate), "throughput at 512 goroutines, relative to redislock")
+	r.atLeast(1.6, many[0].ratio(many[2], sample.rate), "throughput at 64 goroutines, relative to redsync")
+	r.atLeast(1.6, most[0].ratio(most[2], sample.rate), "throughput at 512 goroutines, relative to redsync")
+	r.atLeast(0.8, many[0].ratio(many[3], sample.rate), "throughput at 64 goroutines, relative to rueidislock")
 	r.atMost(14, serverTime(many[0], 0), "server time of a pair at 64 goroutines, µs")
 	return nil
 }
@@ -98,8 +98,8 @@ func pairs(ctx context.Context, set settings, s *server, addr string, r *result)
 	if err != nil {
 		return nil, err
 	}
-	r.note("medians of %d rounds of %s; ratio: throughput of locks by that of this one", set.rounds, set.turn)
-	r.note("costs in µs per pair; cpu ratio: redis cpu and client cpu of this one by those of locks")
+	r.note("medians of %d rounds of %s; ratio: throughput of locks, relative to this one", set.rounds, set.turn)
+	r.note("costs in µs per pair; cpu ratio: redis cpu and client cpu of this one, relative to locks")
 	r.Columns = []string{
 		"goroutines", "library", "pairs/s", "ratio", "µs a pair", "server", "redis cpu", "client cpu", "cpu ratio",
 	}

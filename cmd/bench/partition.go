@@ -44,7 +44,7 @@ func measurePartition(ctx context.Context, set settings, r *result) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	r.note("lease %s, %d trials; seconds from the silence on: the holder is told to stop, another one has the lock", shortLease, trials)
+	r.note("lease %s, %d trials; seconds since the silence: the holder learns that it must stop, another client has the lock", shortLease, trials)
 	r.note("overlap: the time in which both work; margin: what the holder has for stopping; both of the worst trial")
 	r.Columns = []string{"library", "told, from", "to", "passed on, from", "to", "overlap", "margin"}
 	for i, p := range peers {
@@ -58,7 +58,7 @@ func measurePartition(ctx context.Context, set settings, r *result) error {
 		r.row(p.name, slices.Min(told), slices.Max(told), slices.Min(passed), slices.Max(passed),
 			max(0, -worst.Seconds()), max(0, worst.Seconds()))
 		if slices.Max(told) >= patience.Seconds() {
-			r.note("%s: the holder was not told within %s", p.name, patience)
+			r.note("%s: the holder learned nothing within %s", p.name, patience)
 		}
 		if p.name == ours {
 			r.atMost(0, max(0, -worst.Seconds()), "seconds in which two hold the lock")

@@ -36,7 +36,7 @@ func peerOf(name string) (peer, error) {
 			return p, nil
 		}
 	}
-	return peer{}, fmt.Errorf("there is no library %q", name)
+	return peer{}, fmt.Errorf("unknown library %q", name)
 }
 
 // locker is a library as one process uses it: one client, shared by all goroutines.

@@ -130,7 +130,7 @@ func (r *result) atMost(target, got float64, format string, args ...any) {
 
 func (r *result) check(c check) {
 	if !finite(c.Got) {
-		r.note("not measured, the turns are too short: %s", c.What)
+		r.note("not measured, because the turns are too short: %s", c.What)
 		return
 	}
 	r.Checks = append(r.Checks, c)

@@ -24,7 +24,7 @@ const (
 
 func measureShares(ctx context.Context, set settings, r *result) error {
 	d := 8 * set.turn
-	r.note("one turn of %s each; deviation: the farthest from a tenth, by that tenth", d)
+	r.note("one turn of %s each; deviation: the farthest from a tenth, in percent of a tenth", d)
 	r.Columns = []string{"waiters", "library", "grants/s", "most", "least", "deviation %"}
 	for _, among := range []struct {
 		what  string
@@ -151,7 +151,7 @@ func converse(
 	}
 	line, err := from.ReadString('\n')
 	if err != nil {
-		return 0, fmt.Errorf("a process did not say what it got: %w", err)
+		return 0, fmt.Errorf("a process did not report its count: %w", err)
 	}
 	return strconv.ParseFloat(strings.TrimSpace(line), 64)
 }

@@ -64,7 +64,7 @@ func measureSize(ctx context.Context, set settings, r *result) error {
 	r.Columns = []string{"load", "runs", "runs/s", "deliveries beyond the runs outstanding", "heap at most, MiB"}
 	r.row("steady", stream, steady, nil, nil)
 	r.row("due at once", n, once.rate, once.beyond, once.heap)
-	r.atLeast(0.8, once.rate/steady, "runs per second when %d are due at once, by those of the stream", n)
+	r.atLeast(0.8, once.rate/steady, "runs per second when %d are due at once, relative to the stream", n)
 	r.atMost(spareDeliveries, once.beyond, "deliveries in asynq beyond the outstanding runs")
 	r.atMost(256, once.heap, "MiB of heap in use, of worker and measurement")
 	return nil

@@ -24,7 +24,7 @@ func measureWaits(ctx context.Context, set settings, r *result) error {
 		return err
 	}
 	defer s.stop()
-	set.step("pairs of lock and unlock beside a request that waits")
+	set.step("pairs of lock and unlock while a request waits")
 	var spaces []locker
 	defer func() {
 		// Closing must not hang.
@@ -71,7 +71,7 @@ func measureWaits(ctx context.Context, set settings, r *result) error {
 		}
 	}
 	for i, load := range loads {
-		r.atLeast(0.9, all[i][1].ratio(all[i][0], sample.rate), "throughput at %d goroutines while a request waits elsewhere, by that without", load.goroutines)
+		r.atLeast(0.9, all[i][1].ratio(all[i][0], sample.rate), "throughput at %d goroutines while a request waits elsewhere, relative to none waiting", load.goroutines)
 	}
 	return nil
 }
@@ -122,7 +122,7 @@ func measureWaitingRuns(ctx context.Context, set settings, r *result) error {
 	loads := []int{0, waitingRuns}
 	all := make([][]stretch, len(loads))
 	for round := range set.rounds {
-		set.step("runs beside runs that wait, round %d of %d", round+1, set.rounds)
+		set.step("runs while others wait, round %d of %d", round+1, set.rounds)
 		for k := range loads {
 			which := (round + k) % len(loads) // the order alternates
 			if err := s.admin.FlushAll(ctx).Err(); err != nil {
@@ -157,7 +157,7 @@ func measureWaitingRuns(ctx context.Context, set settings, r *result) error {
 			of(k, func(s stretch) float64 { return s.redis.scriptTime() / s.jobs }),
 			of(k, func(s stretch) float64 { return s.redis.cpu / s.jobs }), of(k, func(s stretch) float64 { return s.client / s.jobs }))
 	}
-	r.atLeast(0.9, ratio(1), "runs per second while %d others wait for a bill, by those while none waits", waitingRuns)
+	r.atLeast(0.9, ratio(1), "runs per second while %d others wait for a bill, relative to none waiting", waitingRuns)
 	return nil
 }
 
