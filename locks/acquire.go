@@ -106,7 +106,7 @@ func (q *quest) gaveUp(cause error) error {
 	case cause == nil && q.busy == nil && q.reply != nil:
 		return fmt.Errorf("not possible within %s: %w", q.order.limit, q.reply)
 	case cause == nil && q.busy == nil:
-		return fmt.Errorf("no answer within %s", q.order.limit)
+		return fmt.Errorf("no reply within %s", q.order.limit)
 	case q.busy == nil && q.reply != nil:
 		return fmt.Errorf("%w; redis said: %w", cause, q.reply)
 	case q.busy == nil:
@@ -378,7 +378,7 @@ func (q *quest) take(ctx context.Context, s *session, r *Request, reply reply) (
 		return nil, q.unfit(reply)
 	case "lost":
 		s.forget(r)
-		return nil, fmt.Errorf("%w: the hold %s that the request is nested in does not stand any more", ErrLost, reply.text(1))
+		return nil, fmt.Errorf("%w: the hold %s that the request is nested in is no longer valid", ErrLost, reply.text(1))
 	case "deadlock":
 		s.forget(r)
 		e := &DeadlockError{Cut: len(reply)%3 == 2}

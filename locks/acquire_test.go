@@ -53,7 +53,7 @@ func TestRefusedBundleLeavesNothingHeld(t *testing.T) {
 	})
 }
 
-func TestHoldTellsWhatWasGranted(t *testing.T) {
+func TestHoldDescribesItsGrant(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		c := openClient(t, rdb, locks.Options{Namespace: redistest.Namespace(t)})
@@ -164,10 +164,10 @@ func TestWaitLimitEndsWithTheHolderNamed(t *testing.T) {
 			t.Fatalf("got %v (%+v), want a BusyError that names %s", err, busy, first.ID())
 		}
 		if took := time.Since(began); took < limit {
-			t.Errorf("gave up after %s", took)
+			t.Errorf("ended after %s", took)
 		}
 		if len(told) != 1 || told[0].Hold != first.ID() || told[0].Waited != 0 {
-			t.Errorf("OnWait was told %+v", told)
+			t.Errorf("OnWait got %+v", told)
 		}
 		if got := waits(t, c); len(got) != 0 {
 			t.Errorf("still waiting: %+v", got)
@@ -177,7 +177,7 @@ func TestWaitLimitEndsWithTheHolderNamed(t *testing.T) {
 	})
 }
 
-func TestCancelledWaitIsForgotten(t *testing.T) {
+func TestCanceledWaitIsForgotten(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		c := openClient(t, rdb, locks.Options{Namespace: redistest.Namespace(t)})
@@ -198,7 +198,7 @@ func TestCancelledWaitIsForgotten(t *testing.T) {
 		if err := <-done; !errors.Is(err, why) || errors.Is(err, locks.ErrBusy) || !errors.As(err, &busy) {
 			t.Errorf("got %v, want the cause, with what was in the way, and no ErrBusy", err)
 		}
-		eventually(t, "the wait is gone", func() bool { return len(waits(t, c)) == 0 })
+		eventually(t, "the wait has left the queue", func() bool { return len(waits(t, c)) == 0 })
 		release(t, first)
 		if got := holds(t, c); len(got) != 0 {
 			t.Errorf("got holds %+v", got)
@@ -269,8 +269,8 @@ func TestWaitingBundleIsPassedOnlyWhileYoung(t *testing.T) {
 	}
 }
 
-// TestDeskHearsOfOffers offers a run's wait its bundle.
-func TestDeskHearsOfOffers(t *testing.T) {
+// TestDeskIsNotifiedOfOffers offers a run's wait its bundle.
+func TestDeskIsNotifiedOfOffers(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		offers := make(chan struct{}, 10)

@@ -139,7 +139,7 @@ func (a *actor) ask(ctx context.Context, items []locks.Item) (hold *locks.Hold, 
 	return hold, least, err
 }
 
-var errHangs = errors.New("nobody answers: a deadlock that was not found, or a grant that was not heard of")
+var errHangs = errors.New("no reply: a deadlock that was not found, or a grant without its message")
 
 // judge records an error that a request must not end with.
 func (a *actor) judge(ctx context.Context, err error) {
@@ -150,7 +150,7 @@ func (a *actor) judge(ctx context.Context, err error) {
 		a.dead++
 	case ctx.Err() != nil, errors.Is(err, locks.ErrBusy), errors.Is(err, context.Canceled):
 	case a.closes && errors.Is(err, locks.ErrClosed):
-	case a.loses && (errors.Is(err, locks.ErrLost) || errors.Is(err, locks.ErrNoSession) || errors.Is(err, locks.ErrGrace) || strings.Contains(err.Error(), "no answer within")):
+	case a.loses && (errors.Is(err, locks.ErrLost) || errors.Is(err, locks.ErrNoSession) || errors.Is(err, locks.ErrGrace) || strings.Contains(err.Error(), "no reply within")):
 	default:
 		a.journal.fault("process %d: %v", a.journal.who, err)
 	}

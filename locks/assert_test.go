@@ -19,9 +19,9 @@ func rival(t *testing.T, c *Client, at place, token Token) []string {
 	return c.raw(t, assertScript, "rival.x", 60_000, "{}", at.id, at.epoch, "the rival's", 10_000, 0, token.String(), "1", member, "")
 }
 
-// TestOfTwoHoldersTheHigherTokenStands makes another session assert the same resource, before and
+// TestOfTwoHoldersTheHigherTokenWins makes another session assert the same resource, before and
 // after the client does.
-func TestOfTwoHoldersTheHigherTokenStands(t *testing.T) {
+func TestOfTwoHoldersTheHigherTokenWins(t *testing.T) {
 	t.Parallel()
 	for _, first := range []bool{true, false} {
 		for _, stronger := range []bool{true, false} {
@@ -103,9 +103,9 @@ func TestOfTwoHoldersTheHigherTokenStands(t *testing.T) {
 	}
 }
 
-// TestManyHoldsAreSaidAgainWhileOthersComeAndGo loses all data under a client that has some pages
+// TestManyHoldsAreReassertedWhileOthersComeAndGo loses all data under a client that has some pages
 // of holds and keeps acquiring and releasing. In the end Redis has exactly what it holds.
-func TestManyHoldsAreSaidAgainWhileOthersComeAndGo(t *testing.T) {
+func TestManyHoldsAreReassertedWhileOthersComeAndGo(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.New(t, redistest.Options{}).Client(t)
 	c := opened(t, rdb, "ns")
@@ -163,7 +163,7 @@ func TestManyHoldsAreSaidAgainWhileOthersComeAndGo(t *testing.T) {
 			t.Fatalf("%s ended: %v", hold.Names(), context.Cause(hold.Context()))
 		}
 	}
-	eventually(t, "what was given back is gone", func() bool { return len(c.listing(t).Holds) == len(kept) })
+	eventually(t, "the released holds have ended", func() bool { return len(c.listing(t).Holds) == len(kept) })
 	for _, record := range c.listing(t).Holds {
 		hold := kept[record.ID]
 		if hold == nil || record.Token != hold.Token() || string(record.Info) != `{"n":1}` {

@@ -245,7 +245,7 @@ func newClient(o Options) (*Client, error) {
 		return nil, fmt.Errorf("%w: Options.Lease is %s; it must be %s to %s", ErrInvalid, c.lease, minLease, maxLease)
 	}
 	if c.recovery.fixed = o.Grace; o.Grace > 0 && o.Grace < c.lease {
-		return nil, fmt.Errorf("%w: Options.Grace is %s; it must be at least the lease, %s: so long may a client that is cut off from Redis go on",
+		return nil, fmt.Errorf("%w: Options.Grace is %s; it must be at least the lease, %s: a client that is cut off from Redis may continue for that long",
 			ErrInvalid, o.Grace, c.lease)
 	}
 	c.recovery.heard(0, c.lease)
@@ -517,7 +517,7 @@ func (c *Client) arrived(at place, still bool) place {
 		if still {
 			return knew
 		}
-		c.log.Error("redis has lost data while there was no session, and it is too late to say again what was known here")
+		c.log.Error("redis lost data while no session was open, and it is too late to re-assert what this client knew")
 	}
 	c.at = at
 	return at

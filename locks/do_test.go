@@ -169,7 +169,7 @@ func TestArgumentsThatGiveNoBundle(t *testing.T) {
 		}
 	}
 	empty := rule[any](t, locks.RuleOptions{Exclusive: []string{"b:{ids[*]}"}})
-	if _, err := empty.Items(map[string]any{"ids": []int{}}); !errors.Is(err, locks.ErrInvalid) || !strings.Contains(err.Error(), "no name to lock") {
+	if _, err := empty.Items(map[string]any{"ids": []int{}}); !errors.Is(err, locks.ErrInvalid) || !strings.Contains(err.Error(), "name nothing to lock") {
 		t.Errorf("an empty list: got %v", err)
 	}
 }
@@ -273,7 +273,7 @@ func TestBusyPolicies(t *testing.T) {
 	})
 }
 
-func TestDoTellsThatItsLockWasLost(t *testing.T) {
+func TestDoReportsALostLock(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		c := openClient(t, rdb, locks.Options{Namespace: redistest.Namespace(t)})

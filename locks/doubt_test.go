@@ -12,9 +12,9 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// TestDowngradeEndsAlthoughItsContextHas calls it with a context that has ended, and with one that
+// TestDowngradeCompletesAfterItsContextEnds calls it with a context that has ended, and with one that
 // ends while the reply is in flight.
-func TestDowngradeEndsAlthoughItsContextHas(t *testing.T) {
+func TestDowngradeCompletesAfterItsContextEnds(t *testing.T) {
 	t.Parallel()
 	c, direct, p := proxied(t, 15*time.Second)
 	hold := acquire(t, c, locks.Exclusive("a"))
@@ -54,10 +54,10 @@ func TestDowngradeEndsAlthoughItsContextHas(t *testing.T) {
 	release(t, hold)
 }
 
-// TestRequestThatHasGivenUpDoesNotWait lets the limits of waits pass while the replies that they
+// TestRequestPastItsLimitDoesNotWait lets the limits of waits pass while the replies that they
 // were queued are in flight. If a wait outlasted its call, it could be granted without a holder,
 // and block others.
-func TestRequestThatHasGivenUpDoesNotWait(t *testing.T) {
+func TestRequestPastItsLimitDoesNotWait(t *testing.T) {
 	t.Parallel()
 	c, direct, p := proxied(t, 15*time.Second)
 	release(t, acquire(t, c, locks.Exclusive("a")))
@@ -86,10 +86,10 @@ func TestRequestThatHasGivenUpDoesNotWait(t *testing.T) {
 	release(t, hold)
 }
 
-// TestReleaseThatIsAppliedTwiceIsOne makes releases arrive at Redis twice without their sender's
+// TestReleaseAppliedTwiceCountsOnce makes releases arrive at Redis twice without their sender's
 // knowledge: a cluster client and many a proxy send again by themselves. The copy that gets the
 // reply finds nothing; the lock was released all the same.
-func TestReleaseThatIsAppliedTwiceIsOne(t *testing.T) {
+func TestReleaseAppliedTwiceCountsOnce(t *testing.T) {
 	t.Parallel()
 	c, direct, p := proxied(t, 15*time.Second)
 	release(t, acquire(t, c, locks.Exclusive("warm"))) // Redis knows the scripts
@@ -129,9 +129,9 @@ func TestReleaseThatIsAppliedTwiceIsOne(t *testing.T) {
 	}
 }
 
-// TestReleaseThatNobodyAnswers makes Redis apply a release and ends its session before any reply.
+// TestReleaseWithoutAReply makes Redis apply a release and ends its session before any reply.
 // The release was in time.
-func TestReleaseThatNobodyAnswers(t *testing.T) {
+func TestReleaseWithoutAReply(t *testing.T) {
 	t.Parallel()
 	c, direct, p := proxied(t, 2*time.Second)
 	// Redis has the script, and a connection is open

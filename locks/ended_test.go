@@ -10,9 +10,9 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// TestWaitThatItsContextEndsIsNotBusy waits for a held lock until the context ends, and until the
+// TestWaitEndedByItsContextIsNotBusy waits for a held lock until the context ends, and until the
 // limit of the wait. Both errors name the holder, and only the second one is ErrBusy.
-func TestWaitThatItsContextEndsIsNotBusy(t *testing.T) {
+func TestWaitEndedByItsContextIsNotBusy(t *testing.T) {
 	t.Parallel()
 	c := openClient(t, redistest.Client(t), locks.Options{Namespace: redistest.Namespace(t)})
 	held := acquire(t, c, locks.Exclusive("a"))
@@ -45,9 +45,9 @@ func TestWaitThatItsContextEndsIsNotBusy(t *testing.T) {
 	}
 }
 
-// TestHoldsWithoutABundleOfTheirOwnCanBeFreed makes the calls of a package with its own scripts,
+// TestHoldsWithoutTheirOwnBundleCanBeFreed makes the calls of a package with its own scripts,
 // for holds that have nothing in Redis: one that re-enters another, and one that was joined.
-func TestHoldsWithoutABundleOfTheirOwnCanBeFreed(t *testing.T) {
+func TestHoldsWithoutTheirOwnBundleCanBeFreed(t *testing.T) {
 	t.Parallel()
 	rdb, ns := redistest.Client(t), redistest.Namespace(t)
 	c, child := openClient(t, rdb, locks.Options{Namespace: ns}), openClient(t, rdb, locks.Options{Namespace: ns})
@@ -79,9 +79,9 @@ func TestHoldsWithoutABundleOfTheirOwnCanBeFreed(t *testing.T) {
 	}
 }
 
-// TestHoldThatAScriptFreedLeavesTheOnesAroundIt frees a nested hold as a script of another package
+// TestHoldFreedByAScriptLeavesItsOuterHolds frees a nested hold as a script of another package
 // does. The last release of the outer hold frees that one.
-func TestHoldThatAScriptFreedLeavesTheOnesAroundIt(t *testing.T) {
+func TestHoldFreedByAScriptLeavesItsOuterHolds(t *testing.T) {
 	t.Parallel()
 	c := openClient(t, redistest.Client(t), locks.Options{Namespace: redistest.Namespace(t)})
 	outer := acquire(t, c, locks.Exclusive("a"))

@@ -29,7 +29,7 @@ func (s *Space) EndSession(ctx context.Context, id SessionID) error {
 		_, err := runScript(ctx, s.rdb, rouseScript, s.keys)
 		return true, err
 	}); err != nil {
-		return fmt.Errorf("session %s has ended, but nobody was told: %w", id, err)
+		return fmt.Errorf("session %s has ended, but notifying the desk failed: %w", id, err)
 	}
 	return nil
 }

@@ -78,9 +78,9 @@ func TestEndedSessionPassesOnAndNeverComesBack(t *testing.T) {
 	})
 }
 
-// TestEndOfASessionIsToldToTheDesk proves that the session that picks up work of an ended session
+// TestEndOfASessionNotifiesTheDesk proves that the session that picks up work of an ended session
 // is notified, even if the ended session was the one that would have done it.
-func TestEndOfASessionIsToldToTheDesk(t *testing.T) {
+func TestEndOfASessionNotifiesTheDesk(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		ns := redistest.Namespace(t)
@@ -93,7 +93,7 @@ func TestEndOfASessionIsToldToTheDesk(t *testing.T) {
 			select {
 			case <-told:
 			case <-time.After(patient):
-				t.Fatalf("%s is not told", who)
+				t.Fatalf("%s is not notified", who)
 			}
 		}
 		desk, atDesk := open("desk")
@@ -111,7 +111,7 @@ func TestEndOfASessionIsToldToTheDesk(t *testing.T) {
 		}
 		hears("the desk", atDesk)
 		if len(other) != 0 {
-			t.Error("others were told although somebody is at the desk")
+			t.Error("others were notified although the desk is alive")
 		}
 		if err := space.EndSession(within(t, patient), desk.Session()); err != nil {
 			t.Fatal(err)
@@ -152,7 +152,7 @@ func TestEndedSessionIsACrash(t *testing.T) {
 	})
 }
 
-func TestEndSessionGivesUpWithItsContext(t *testing.T) {
+func TestEndSessionEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
 	space, err := locks.NewSpace(server.Client(t), "n")
@@ -165,6 +165,6 @@ func TestEndSessionGivesUpWithItsContext(t *testing.T) {
 		t.Error("got nil of a Redis that is not there")
 	}
 	if took := time.Since(began); took > 10*time.Second {
-		t.Errorf("gave up after %s, want soon after 300ms", took)
+		t.Errorf("ended after %s, want soon after 300ms", took)
 	}
 }

@@ -44,7 +44,7 @@ var (
 
 	// ErrGrace means that Redis has just lost data, and that nothing is granted until every holder
 	// has had time to re-assert what it holds.
-	ErrGrace = errors.New("lock space is in its grace time")
+	ErrGrace = errors.New("lock space is in its grace period")
 
 	// ErrClosed means that the client was closed.
 	ErrClosed = errors.New("lock client is closed")
@@ -82,7 +82,7 @@ func (e *BusyError) Error() string {
 	case e.Token != 0:
 		fmt.Fprintf(&b, "kept for another %s after the hold %s", e.LeaseLeft.Round(time.Millisecond), e.Hold)
 	case e.Hold == "":
-		b.WriteString("limited to less than is asked for, or is held in another mode for good")
+		b.WriteString("limited to less than the request, or permanently in another mode")
 	default:
 		fmt.Fprintf(&b, "reserved for an older wait (%s, for %s)", e.Hold, e.HeldFor.Round(time.Second))
 	}
@@ -164,7 +164,7 @@ func (e *DeadlockError) Error() string {
 		fmt.Fprintf(&b, "%s of %s", edge.Resource, edge.Hold)
 	}
 	if e.Cut {
-		b.WriteString(", and so on through more requests than are searched; it was refused lest they wait for each other")
+		b.WriteString(", and so on through more requests than one search examines; it was refused because they may wait for each other")
 		return b.String()
 	}
 	b.WriteString(", in which this request is nested")

@@ -41,7 +41,7 @@ import (
 // pass an aged wait that would depend on it only if each request took all permits.
 //
 // The exploration lacks: waits and offers of the space, AtMost, raised limits, TryAcquire and
-// Barge, MaxHold and MinHold, sessions that expire, a second crash, lost data and grace times,
+// Barge, MaxHold and MinHold, sessions that expire, a second crash, lost data and grace periods,
 // messages that are lost, late or doubled, searches that are cut short and work that is left to the
 // next script, and more open requests than its worlds have. Random histories and directed tests
 // have all of these but the last.

@@ -20,7 +20,7 @@ import (
 const newborn = time.Second
 
 // errLate means that a session came too late to assert what it holds.
-var errLate = fmt.Errorf("%w: redis has lost data, and the grace time in which to say what it held was over", errEnded)
+var errLate = fmt.Errorf("%w: redis has lost data, and the grace period for re-asserting its holds was over", errEnded)
 
 // errDoubled is why a hold ends that lost to a stronger one.
 var errDoubled = fmt.Errorf("%w: redis has lost data, and a younger hold has a part of the bundle", ErrLost)
@@ -110,7 +110,7 @@ func (i *identity) shows(shown bool, failed string) {
 		i.log.Error("this Redis no longer shows which server it is: if it is restarted or replaced, a lock may have two holders; "+
 			"grant the right +info", slog.String("error", failed))
 	case shown && was:
-		i.log.Info("this Redis shows again which server it is")
+		i.log.Info("this Redis again shows which server it is")
 	}
 }
 
@@ -456,7 +456,7 @@ func (s *session) arrive(at place) {
 	s.client.mu.Lock()
 	s.client.at = at
 	s.client.mu.Unlock()
-	s.client.log.Warn("redis has lost data or was replaced; what is held here was said again",
+	s.client.log.Warn("redis has lost data or was replaced; all holds were re-asserted",
 		slog.String("session", string(s.id)))
 	s.recompare()
 }

@@ -113,7 +113,7 @@ func (f *fleet) siege(open func(context.Context) *locks.Client) (end func()) {
 			for _, name := range names {
 				hold, err := c.TryAcquire(ctx, locks.Exclusive(name))
 				if err == nil {
-					f.t.Errorf("%s was granted to somebody else, token %s", name, hold.Token())
+					f.t.Errorf("%s was granted to another client, token %s", name, hold.Token())
 					return // and it keeps the lock: once is enough
 				}
 				if errors.Is(err, locks.ErrBusy) {
@@ -131,11 +131,11 @@ func (f *fleet) siege(open func(context.Context) *locks.Client) (end func()) {
 		}
 	})
 	return func() {
-		eventually(f.t, "somebody was refused", func() bool { return f.t.Failed() || refused.Load() > int64(len(f.names())) })
+		eventually(f.t, "a request was refused", func() bool { return f.t.Failed() || refused.Load() > int64(len(f.names())) })
 		cancel()
 		running.Wait()
 		if paused.Load() == 0 {
-			f.t.Error("nobody met the grace time: the test proves nothing")
+			f.t.Error("no request met the grace period: the test proves nothing")
 		}
 	}
 }
@@ -243,10 +243,10 @@ func TestHoldsSurviveTheLossOfAllData(t *testing.T) {
 	}
 }
 
-// TestClientThatIsAwayDuringTheGraceTimeIsCutOff prevents a client from learning that the space was
+// TestClientThatMissesTheGracePeriodIsCutOff prevents a client from learning that the space was
 // emptied. Its work must end before its lock is granted to another client; this process reads both
 // times.
-func TestClientThatIsAwayDuringTheGraceTimeIsCutOff(t *testing.T) {
+func TestClientThatMissesTheGracePeriodIsCutOff(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
 	rdb, proxy := server.Client(t), server.Proxy(t)
@@ -276,13 +276,13 @@ func TestClientThatIsAwayDuringTheGraceTimeIsCutOff(t *testing.T) {
 		t.Errorf("got cause %v", cause)
 	}
 	if next.Token() <= hold.Token() || kept.Context().Err() != nil {
-		t.Errorf("got token %s after %s; what was held by who was there: %v", next.Token(), hold.Token(), kept.Lost())
+		t.Errorf("got token %s after %s; the hold of the connected client: %v", next.Token(), hold.Token(), kept.Lost())
 	}
 	// Its earlier commands arrive now, late.
 	proxy.Set(redistest.Faults{})
 	again := acquire(t, away, locks.Exclusive("c"))
 	if again.Session() == hold.Session() {
-		t.Errorf("it goes on in session %s", again.Session())
+		t.Errorf("it continues in session %s", again.Session())
 	}
 	if next.Context().Err() != nil {
 		t.Errorf("the hold that was granted meanwhile has ended: %v", next.Lost())
@@ -372,7 +372,7 @@ func TestActsOnANewServerGrantNothing(t *testing.T) {
 				}
 			}
 			if holder("bill") != 0 || holder("rests") != 0 {
-				t.Errorf("held under the tokens %s and %s, want them free and nobody granted", holder("bill"), holder("rests"))
+				t.Errorf("held under the tokens %s and %s, want them free and no request granted", holder("bill"), holder("rests"))
 			}
 			if holder("taken") != taken.Token() {
 				t.Error("what was taken is not kept for its holder to hear it")
@@ -382,7 +382,7 @@ func TestActsOnANewServerGrantNothing(t *testing.T) {
 			if holder("bill") != kept.Token() {
 				t.Errorf("held under token %s, want %s", holder("bill"), kept.Token())
 			}
-			eventually(t, "who comes back hears that his lock was taken", func() bool { return taken.Context().Err() != nil })
+			eventually(t, "the returning client learns that its lock was taken", func() bool { return taken.Context().Err() != nil })
 			if err := taken.Release(); !errors.Is(err, locks.ErrRevoked) {
 				t.Errorf("got %v from the release of what was taken", err)
 			}
@@ -471,7 +471,7 @@ func TestHoldsSurviveASentinelFailover(t *testing.T) {
 
 	// The old master lives on for 5 s, as one that is cut off from the others does, and accepts
 	// writes of clients that still use it.
-	t.Run("the old master goes on", func(t *testing.T) {
+	t.Run("the old master continues", func(t *testing.T) {
 		o := locks.Options{Namespace: "forced", Lease: fleetLease}
 		f := newFleet(t, rdb, o, 3)
 		f.holdAll()
@@ -488,7 +488,7 @@ func TestHoldsSurviveASentinelFailover(t *testing.T) {
 		o.Name = "stranger"
 		end := f.besiege(s.Client(t), o)
 		f.hold(2, t.Context(), locks.Exclusive("after"))
-		eventually(t, "the old master is told", func() bool {
+		eventually(t, "the old master is notified", func() bool {
 			return strings.Contains(master.Client(t).Info(t.Context(), "replication").Val(), "role:slave")
 		})
 		f.awaitGrants(1)
@@ -647,11 +647,11 @@ func TestFaultsUnderAFailoverAreFound(t *testing.T) {
 	}
 	const runs = 6
 	for name, fault := range map[string]struct{ test, from, to, says string }{
-		"there is no grace time": {
-			"TestHoldsSurviveTheLossOfAllData/flushed", "if S.grace() then -- also", "if false then -- also", "was granted to somebody else",
+		"there is no grace period": {
+			"TestHoldsSurviveTheLossOfAllData/flushed", "if S.grace() then -- also", "if false then -- also", "was granted to another client",
 		},
 		"connections are not greeted": {
-			"TestHoldsSurviveAClusterThatChanges/a_replica", "return {notice(ARGV[1], ARGV[2])}", "return {'known'}", "was granted to somebody else",
+			"TestHoldsSurviveAClusterThatChanges/a_replica", "return {notice(ARGV[1], ARGV[2])}", "return {'known'}", "was granted to another client",
 		},
 		"another server is not noticed": {
 			"TestHoldsSurviveASentinelFailover/the_old", "if not run or server == run then return 'known' end", "if true then return 'known' end", "lock is lost",

@@ -26,8 +26,8 @@ func proxied(t *testing.T, lease time.Duration) (c, direct *locks.Client, p *red
 	return c, direct, p
 }
 
-// TestLostReplyIsAskedForAgain loses the replies of acquires and releases that were applied.
-func TestLostReplyIsAskedForAgain(t *testing.T) {
+// TestCommandWithALostReplyIsSentAgain loses the replies of acquires and releases that were applied.
+func TestCommandWithALostReplyIsSentAgain(t *testing.T) {
 	t.Parallel()
 	c, direct, p := proxied(t, 15*time.Second) // long: renewals lose their replies, too
 	// lose runs f, loses its reply, and reports whether f was applied then. If f happens to dial a
@@ -77,8 +77,8 @@ func TestLostReplyIsAskedForAgain(t *testing.T) {
 	}
 }
 
-// TestCancelledOnTheWay cancels acquires while their requests or replies are in flight.
-func TestCancelledOnTheWay(t *testing.T) {
+// TestCanceledInFlight cancels acquires while their requests or replies are in flight.
+func TestCanceledInFlight(t *testing.T) {
 	t.Parallel()
 	for name, faults := range map[string]redistest.Faults{
 		"request": {RequestDelay: 600 * time.Millisecond}, "reply": {ReplyDelay: 600 * time.Millisecond},

@@ -28,7 +28,7 @@ const (
 )
 
 // errReplaced means that a connection was made to a master that Sentinel has replaced meanwhile.
-var errReplaced = errors.New("sentinel has named another master while it was dialed")
+var errReplaced = errors.New("sentinel named another master while this one was dialed")
 
 // A follower makes our clients leave a master that Sentinel has replaced. go-redis drops such
 // connections only in the pool of the caller's FailoverClient. A client made from its options keeps

@@ -365,7 +365,7 @@ func TestEmptiedSpaceIsNumberedByTheNextOwner(t *testing.T) {
 			t.Errorf("the hold of the newer build is lost: %v", err)
 		}
 		closeBuild(t, older)
-		eventually(t, "the format is raised when the grace time is over", func() bool {
+		eventually(t, "the format is raised when the grace period is over", func() bool {
 			renewed(t, newer)
 			formats, err := newer.Space().Formats(t.Context())
 			return err == nil && formats == Formats{2, 1}
@@ -397,7 +397,7 @@ func TestEmptiedSpaceIsNumberedByTheNextOwner(t *testing.T) {
 
 // No format is raised during a grace period: a session that has not asserted yet may be of an older
 // build.
-func TestGraceTimeRaisesNoFormat(t *testing.T) {
+func TestGracePeriodRaisesNoFormat(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		t.Parallel()
@@ -411,13 +411,13 @@ func TestGraceTimeRaisesNoFormat(t *testing.T) {
 		}
 		r.source = func(string) string { return sourceFor("renew", 2) }
 		if got := r.do(t, "renew", "s", 60_000, "space", "1", 0, 0); got[6] != "1" {
-			t.Errorf("got %q in a grace time, want format 1", got)
+			t.Errorf("got %q in a grace period, want format 1", got)
 		}
 		if err := rdb.HDel(r.ctx, r.keys[6], "grace").Err(); err != nil {
 			t.Fatal(err)
 		}
 		if got := r.do(t, "renew", "s", 60_000, "space", "1", 0, 0); got[6] != "2" {
-			t.Errorf("got %q after the grace time, want format 2", got)
+			t.Errorf("got %q after the grace period, want format 2", got)
 		}
 	})
 }

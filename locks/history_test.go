@@ -697,9 +697,9 @@ func TestScriptsDoAsTheModel(t *testing.T) {
 	})
 }
 
-// TestLostDataIsSaidAgain repeatedly loses the last writes of the space, or all of it, and makes
+// TestLostDataIsReasserted repeatedly loses the last writes of the space, or all of it, and makes
 // sessions assert holds, rightly and wrongly.
-func TestLostDataIsSaidAgain(t *testing.T) {
+func TestLostDataIsReasserted(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		t.Parallel()
@@ -745,7 +745,7 @@ func TestCheckerCatchesFaults(t *testing.T) {
 		{0, "an acquire on the fast path passes old waits", "local queues = fast and awaited(ARGV, 6, #ARGV)", "local queues"},
 		{0, "the fast paths see fewer queues than there are", "if not member then return found end", "if true then return found end"},
 		{5, "one of many that is released belongs to another", "ARGV[n + 1 + i]), there[i]", "ARGV[n + 1 + i]), true"},
-		{0, "release grants to nobody", "S.settle()\nS.reap()", ""},
+		{0, "release grants to no waiter", "S.settle()\nS.reap()", ""},
 		{0, "a wait that is dropped frees no other", "unbar(names, wait) -- it may", "-- it may"},
 		{0, "a release frees no waiter", "free(names)\n  end\n  local function queues", "end\n  local function queues"},
 		{0, "young waits are never passed", "format('%.0f', now + patience)", "format('%.0f', now)"},
@@ -760,7 +760,7 @@ func TestCheckerCatchesFaults(t *testing.T) {
 		{0, "a reader passes an old writer", "local alone = mode == 'x' or other == 'x'", "local alone = mode == 'x'"},
 		{0, "one permit too many", "if used + wants[i] > most then", "if used + wants[i] > most + 1 then"},
 		{0, "an older version sets the limit", "= tonumber(ARGV[3]) > tonumber(version)", "= true"},
-		{2, "an upgrade forgets who shares", "for i = 1, #over do call", "for i = 1, 0 do call"},
+		{2, "an upgrade forgets the sharers", "for i = 1, #over do call", "for i = 1, 0 do call"},
 		{0, "later nested requests pass an old plain wait", "counts = reserve < (self and tonumber(self[3]) or now) and", "counts = false and"},
 		{0, "nested: later nested requests pass an old nested wait", "if nested then upto = '(' .. name .. '\\1' end\n    local", "if nested then from, upto = from .. NESTED, '(' .. name .. '\\1' end\n    local"},
 		{0, "nested: a wait bars what it depends on through an old nested wait", "if nested then upto = '(' .. name .. '\\1' end\n        local", "if nested then from, upto = from .. NESTED, '(' .. name .. '\\1' end\n        local"},
@@ -787,21 +787,21 @@ func TestCheckerCatchesFaults(t *testing.T) {
 		{14, "a crash is an orderly end", "([^\\31]*)'), crashed)", "([^\\31]*)'))"},
 		{0, "what is held too long is kept", "if most > 0 then call('ZADD', EXP, format", "if false then call('ZADD', EXP, format"},
 		{0, "a revoke hits whoever holds", "if record and record[2] == token then", "if record then"},
-		{0, "who is kept back is offered his bundle", "wait[4] = wait[1] == '@' and kept(wait[6]) and 'k' or 'w'", "wait[4] = 'w'"},
-		{0, "who is kept back is in the way", "call('ZREM', Q, unpack(queued(wait, id)))\n      else", "else"},
+		{0, "a wait that is kept back is offered its bundle", "wait[4] = wait[1] == '@' and kept(wait[6]) and 'k' or 'w'", "wait[4] = 'w'"},
+		{0, "a wait that is kept back blocks others", "call('ZREM', Q, unpack(queued(wait, id)))\n      else", "else"},
 		{0, "a wait that steps back frees no other", "unbar(bundle(wait, W_ITEMS), wait)", "if state == 'w' then unbar(bundle(wait, W_ITEMS), wait) end"},
-		{0, "who is let go is forgotten", "unbar(bundle(wait, W_ITEMS), wait)", "if state == 'k' then unbar(bundle(wait, W_ITEMS), wait) end"},
-		{3, "losing: nobody pauses", "not S.grace() and S.resumes == 0 then", "true then"},
-		{0, "losing: somebody new is granted at once", "if S.grace() then -- also", "if false then -- also"},
+		{0, "a wait that is let go is forgotten", "unbar(bundle(wait, W_ITEMS), wait)", "if state == 'k' then unbar(bundle(wait, W_ITEMS), wait) end"},
+		{3, "losing: no grace period is kept", "not S.grace() and S.resumes == 0 then", "true then"},
+		{0, "losing: a new client is granted at once", "if S.grace() then -- also", "if false then -- also"},
 		{0, "losing: another server is not noticed", "if not run or server == run then return 'known' end", "if true then return 'known' end"},
-		{3, "losing: a server that nobody was greeted on grants", "if unknown then", "if false then"},
+		{3, "losing: a server without a greeting grants", "if unknown then", "if false then"},
 		{0, "losing: the longest lease does not count", "math.max(tonumber(least), longest + margin)", "tonumber(least)"},
 		{0, "losing: the dead are asserted for good", "now + math.max(tonumber(ARGV[2]), left)), 's'", "now + 1e9), 's'"},
-		{0, "losing: what is said late counts", "if not left or not (lost", "if false and (lost"},
-		{2, "losing: the weaker hold stands", "if tonumber(held(others[j])[2]) >= tonumber(record[2]) then", "if false then"},
+		{0, "losing: a late assertion counts", "if not left or not (lost", "if false and (lost"},
+		{2, "losing: the weaker hold wins", "if tonumber(held(others[j])[2]) >= tonumber(record[2]) then", "if false then"},
 		{2, "losing: the stronger hold falls", "if tonumber(held(others[j])[2]) >= tonumber(record[2]) then", "if true then"},
 		{3, "losing: one rival is left", "for i = 1, #holds do -- one may", "for i = 1, math.min(1, #holds) do -- one may"},
-		{2, "losing: the rival is not told", "if ends(whose) then\n        S.inform", "if false then\n        S.inform"},
+		{2, "losing: the rival is not notified", "if ends(whose) then\n        S.inform", "if false then\n        S.inform"},
 		{18, "losing: offers stand", "for i = 1, #offers do S.lapse(offers[i]) end\n  for", "for"},
 		{9, "losing: permits are not bounded", "if grown(version) or over <= 0 then", "if true then"},
 		{2, "losing: undeclared permits are refused", "if grown(version) then call('HSET'", "if false then call('HSET'"},

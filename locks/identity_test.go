@@ -115,7 +115,7 @@ func TestRightThatIsWithdrawnIsReported(t *testing.T) {
 	})
 	hold := acquire(t, c, locks.Exclusive("a"))
 	said := func(what string) int { return strings.Count(log.text(), what) }
-	const hidden, shown = "no longer shows which server it is", "shows again which server it is"
+	const hidden, shown = "no longer shows which server it is", "again shows which server it is"
 	set("-info")
 	eventually(t, "the loss is reported", func() bool { return said(hidden) > 0 })
 	if got := log.text(); !strings.Contains(got, "level=ERROR") || !strings.Contains(got, "+info") {

@@ -105,9 +105,9 @@ func leftOf(r reply) (time.Duration, error) {
 	case "stands":
 		return milliseconds(r.number(4)), nil
 	case "gone":
-		return 0, fmt.Errorf("%w: it does not stand", ErrLost)
+		return 0, fmt.Errorf("%w: it is no longer valid", ErrLost)
 	case "unsure":
-		return 0, fmt.Errorf("%w: it may be said again", ErrGrace)
+		return 0, fmt.Errorf("%w: it may still be re-asserted", ErrGrace)
 	}
 	return 0, errReply("stands", r)
 }

@@ -244,7 +244,7 @@ func (j *journal) verify(t *testing.T) {
 	}
 	t.Logf("%d claims: %v; %d overlaps excused", len(j.claims), modes, excused)
 	if len(j.claims) == 0 {
-		t.Error("nobody ever held anything: the test proves nothing")
+		t.Error("no lock was ever held: the test proves nothing")
 	}
 }
 

@@ -70,7 +70,7 @@ func TestMinHoldKeepsTheLockForALateReplica(t *testing.T) {
 	hold := acquire(t, c, locks.Exclusive("a"), locks.Shared("r"), locks.MinHold(least))
 	release(t, hold)
 	if hold.Context().Err() == nil {
-		t.Error("the context goes on after the release")
+		t.Error("the context is alive after the release")
 	}
 	e := inTheWay(t, c, "a", locks.Exclusive("a"))
 	if e.Holder != "" || e.Hold != hold.ID() || e.LeaseLeft <= 0 || e.LeaseLeft > least {
@@ -92,7 +92,7 @@ func TestMinHoldKeepsTheLockForALateReplica(t *testing.T) {
 	release(t, acquireAtOnce(t, c, locks.Exclusive("a")))
 }
 
-func TestCrashDelayIsForCrashesAlone(t *testing.T) {
+func TestCrashDelayIsOnlyForCrashes(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
 	c := openClient(t, server.Client(t), locks.Options{})

@@ -300,9 +300,9 @@ func TestSmallHistoriesAreLinearizable(t *testing.T) {
 					}
 				}
 			}
-			t.Logf("%d requests granted, %d refused, %d of them because of what nobody had", granted, refused, ghosts)
+			t.Logf("%d requests granted, %d refused, %d of them because of a lock without a holder", granted, refused, ghosts)
 			if ghosts > 2+refused/50 {
-				t.Error("too many were refused because of what nobody had")
+				t.Error("too many were refused because of a lock without a holder")
 			}
 			if granted == 0 || refused == 0 {
 				t.Error("nothing was granted, or nothing refused: the test proves nothing")

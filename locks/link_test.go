@@ -2,7 +2,7 @@ package locks
 
 import "testing"
 
-func TestScriptIsGivenWhatItUsesAndNoMore(t *testing.T) {
+func TestScriptContainsOnlyWhatItUses(t *testing.T) {
 	t.Parallel()
 	const library = `-- about
 local a, b = 1, 2

@@ -1089,7 +1089,7 @@ func (m *model) checkCircle(a modelAsk, path []string) error {
 		name, id := path[i], path[i+1]
 		wanted := slices.ContainsFunc(wants, func(items []string) bool { mode, _ := want(items, name); return mode != 0 })
 		if mode, _ := want(m.holds[id].items, name); !wanted || mode == 0 {
-			return fmt.Errorf("circle %q: nobody waits there for %s, or %s does not have it", path, name, id)
+			return fmt.Errorf("circle %q: no request waits there for %s, or %s does not have it", path, name, id)
 		}
 		wants = nil
 		for _, w := range m.waits {

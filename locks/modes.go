@@ -27,9 +27,9 @@ func (c *Client) Declare(ctx context.Context, name string, limit PermitLimit) (P
 	switch {
 	case err != nil:
 	case limit.Permits < 1 || limit.Permits > maxPermits:
-		err = fmt.Errorf("%w: %d permits; let it be 1 to %d", ErrInvalid, limit.Permits, maxPermits)
+		err = fmt.Errorf("%w: %d permits; use 1 to %d", ErrInvalid, limit.Permits, maxPermits)
 	case limit.Version < 0 || limit.Version >= 1<<53:
-		err = fmt.Errorf("%w: version %d; let it be 0 to 2^53", ErrInvalid, limit.Version)
+		err = fmt.Errorf("%w: version %d; use 0 to 2^53", ErrInvalid, limit.Version)
 	}
 	if err != nil {
 		return PermitLimit{}, fmt.Errorf("declare permits: %w", err)
@@ -139,7 +139,7 @@ func (h *Hold) Downgrade(ctx context.Context, names ...string) error {
 	case err != nil:
 		return fmt.Errorf("downgrade %s: %w", names, err)
 	case r.text(0) == "gone":
-		return fmt.Errorf("downgrade %s: %w: redis does not have the hold any more", names, ErrLost)
+		return fmt.Errorf("downgrade %s: %w: redis no longer has the hold", names, ErrLost)
 	case r.text(0) == "mode":
 		return fmt.Errorf("downgrade: %w: the hold does not have %q exclusively", ErrInvalid, r.text(1))
 	}

@@ -68,7 +68,7 @@ func TestReadersShareAndWritersDoNot(t *testing.T) {
 	})
 }
 
-func TestAtMostSoManyShare(t *testing.T) {
+func TestAtMostLimitsSharers(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		c := openClient(t, rdb, locks.Options{Namespace: redistest.Namespace(t)})
@@ -85,14 +85,14 @@ func TestAtMostSoManyShare(t *testing.T) {
 	})
 }
 
-func TestPermitsAreALimitThatIsDeclared(t *testing.T) {
+func TestPermitsFollowTheDeclaredLimit(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		t.Parallel()
 		ctx := within(t, patient)
 		c := openClient(t, rdb, locks.Options{Namespace: redistest.Namespace(t)})
 		if _, err := c.TryAcquire(ctx, locks.Permits("api", 1)); !errors.Is(err, locks.ErrInvalid) {
-			t.Errorf("got %v for permits that nobody declared", err)
+			t.Errorf("got %v for undeclared permits", err)
 		}
 		declare := func(permits int, version int64, want locks.PermitLimit) {
 			t.Helper()

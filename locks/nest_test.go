@@ -24,7 +24,7 @@ func nested(t testing.TB, c *locks.Client, outer *locks.Hold, parts ...locks.Par
 	return hold
 }
 
-func TestWhatIsHeldIsEnteredAgainWithoutARoundTrip(t *testing.T) {
+func TestHeldResourcesAreReenteredWithoutARoundTrip(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{}) // its own: its statistics are read
 	rdb := server.Client(t)
@@ -58,7 +58,7 @@ func TestWhatIsHeldIsEnteredAgainWithoutARoundTrip(t *testing.T) {
 	}
 	release(t, third)
 	if third.Context().Err() == nil || outer.Context().Err() == nil {
-		t.Error("a context goes on after the last release")
+		t.Error("a context is alive after the last release")
 	}
 	release(t, acquireAtOnce(t, c, locks.Exclusive("a", "b", "r")))
 }
@@ -209,10 +209,10 @@ func TestTwoUpgradesAreADeadlock(t *testing.T) {
 	})
 }
 
-// TestPermitsThatOthersGiveBackAreNoCircle makes a request wait for a permit while one holder of a
+// TestPermitsThatOthersReturnMakeNoCircle makes a request wait for a permit while one holder of a
 // permit waits for it, and another does not: the release of that one is enough. Once that one
 // waits, too, none of them could ever continue.
-func TestPermitsThatOthersGiveBackAreNoCircle(t *testing.T) {
+func TestPermitsThatOthersReturnMakeNoCircle(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		t.Parallel()

@@ -56,7 +56,7 @@ func TestASessionIsOpenedSoonAfterAnOutage(t *testing.T) {
 		return errors.Is(err, locks.ErrNoSession)
 	})
 	proxy.Set(redistest.Faults{DropRequests: true})
-	eventually(t, "an opening of the next one was given up, and another one hangs", func() bool {
+	eventually(t, "an opening of the next one was abandoned, and another one hangs", func() bool {
 		_, err := c.Begin()
 		return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
 	})
@@ -70,9 +70,9 @@ func TestASessionIsOpenedSoonAfterAnOutage(t *testing.T) {
 	}
 }
 
-// TestWhoComesBackInTheGraceTimeSaysWhatHeKnows loses the data of Redis while a client has no
+// TestClientThatReturnsInTheGracePeriodReassertsWhatItKnows loses the data of Redis while a client has no
 // session: it was cut off before, and returns while the others still re-assert what they know.
-func TestWhoComesBackInTheGraceTimeSaysWhatHeKnows(t *testing.T) {
+func TestClientThatReturnsInTheGracePeriodReassertsWhatItKnows(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
 	proxy := server.Proxy(t)
@@ -97,7 +97,7 @@ func TestWhoComesBackInTheGraceTimeSaysWhatHeKnows(t *testing.T) {
 		t.Fatal(err)
 	}
 	rdb := server.Client(t)
-	eventually(t, "a grace time of a minute has begun", func() bool {
+	eventually(t, "a grace period of a minute has begun", func() bool {
 		near.Doubt()
 		lost, err := rdb.HGet(t.Context(), near.Space().Keys()[6], "lost").Result()
 		return err == nil && lost == "1"
@@ -109,7 +109,7 @@ func TestWhoComesBackInTheGraceTimeSaysWhatHeKnows(t *testing.T) {
 			t.Errorf("it was said under %s, which has ended", session)
 		}
 	case <-time.After(patient):
-		t.Fatal("nothing was said again by who came back")
+		t.Fatal("the returning client re-asserted nothing")
 	}
 	eventually(t, "the session lives on", func() bool {
 		_, err := c.Begin()

@@ -87,7 +87,7 @@ func Shared(names ...string) Part {
 func AtMost(n int, names ...string) Part {
 	return func(o *order) error {
 		if n < 1 || n > maxPermits {
-			return fmt.Errorf("%w: at most %d may share a resource; let it be 1 to %d", ErrInvalid, n, maxPermits)
+			return fmt.Errorf("%w: at most %d may share a resource; use 1 to %d", ErrInvalid, n, maxPermits)
 		}
 		return o.add(ModeShared, n, names...)
 	}

@@ -11,9 +11,9 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// TestGrantThatWasLongOnItsWayIsOverAtOnce keeps back the reply to a request with a max hold until
+// TestGrantThatArrivesAfterItsMaxHoldIsOverAtOnce keeps back the reply to a request with a max hold until
 // Redis has passed the lock on.
-func TestGrantThatWasLongOnItsWayIsOverAtOnce(t *testing.T) {
+func TestGrantThatArrivesAfterItsMaxHoldIsOverAtOnce(t *testing.T) {
 	t.Parallel()
 	for range 10 {
 		c, direct, p := proxied(t, 6*time.Second)

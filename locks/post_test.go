@@ -163,7 +163,7 @@ func (c *Client) stands(t *testing.T, holds []*Hold) {
 	}
 }
 
-func TestWhatManyAskForGoesByOneScript(t *testing.T) {
+func TestRequestsOfManyShareOneScript(t *testing.T) {
 	t.Parallel()
 	c, g := gated(t)
 	held := c.acquireTogether(t, g, 22)
@@ -180,9 +180,9 @@ func TestWhatManyAskForGoesByOneScript(t *testing.T) {
 	}
 }
 
-// TestServerThatForgotTheScriptsIsToldAgain flushes the scripts of letters that are about to be
+// TestServerThatForgotTheScriptsGetsThemAgain flushes the scripts of letters that are about to be
 // sent.
-func TestServerThatForgotTheScriptsIsToldAgain(t *testing.T) {
+func TestServerThatForgotTheScriptsGetsThemAgain(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{}) // its own: its scripts are flushed
 	c := opened(t, server.Client(t), "ns")
@@ -201,9 +201,9 @@ func TestServerThatForgotTheScriptsIsToldAgain(t *testing.T) {
 	c.stands(t, nil)
 }
 
-// TestWhatOneScriptCannotDoForAllIsAskedForAlone has some requests for held resources, and one for
+// TestRequestsThatASharedScriptCannotServeAreSentAlone has some requests for held resources, and one for
 // a resource that another one of the batch wants.
-func TestWhatOneScriptCannotDoForAllIsAskedForAlone(t *testing.T) {
+func TestRequestsThatASharedScriptCannotServeAreSentAlone(t *testing.T) {
 	t.Parallel()
 	c, g := gated(t)
 	other := opened(t, redistest.Client(t), c.namespace)
@@ -249,8 +249,8 @@ func TestWhatOneScriptCannotDoForAllIsAskedForAlone(t *testing.T) {
 	c.stands(t, []*Hold{inTheWay, <-granted})
 }
 
-// TestLostAnswerToManyIsAskedForAgain loses the reply to a script for many that was applied.
-func TestLostAnswerToManyIsAskedForAgain(t *testing.T) {
+// TestSharedScriptWithALostReplyIsSentAgain loses the reply to a script for many that was applied.
+func TestSharedScriptWithALostReplyIsSentAgain(t *testing.T) {
 	t.Parallel()
 	c, g := gated(t)
 	g.after = io.ErrUnexpectedEOF

@@ -163,7 +163,7 @@ func main() {}
 }
 
 // Names of this package in the README's code spans must exist.
-func TestReadmeNamesWhatThereIs(t *testing.T) {
+func TestNamesInTheReadmeExist(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("*.go")
 	if err != nil {

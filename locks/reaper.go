@@ -105,7 +105,7 @@ func (r *reaper) run(ctx context.Context, log *slog.Logger, call func(context.Co
 		r.mu.Unlock()
 		in, err := call(ctx)
 		if err != nil {
-			log.Debug("doing what is due in the lock space", slog.Any("error", err))
+			log.Debug("reaping due entries of the lock space", slog.Any("error", err))
 			if !pause.wait(ctx.Done()) {
 				return
 			}

@@ -90,7 +90,7 @@ func TestUpgradesMeet(t *testing.T) {
 		}
 		running.Wait()
 		if len(alone) != 1 {
-			t.Errorf("%d of %d upgrades were granted, want 1: the others are told, and release", len(alone), readers)
+			t.Errorf("%d of %d upgrades were granted, want 1: the others get the error, and release", len(alone), readers)
 		}
 		emptied(t, c)
 	}

@@ -58,7 +58,7 @@ func (s *Space) Revoke(ctx context.Context, name string, token Token, force Forc
 		return "", fmt.Errorf("revoke %s: %w", name, err)
 	}
 	if len(text) > maxReason {
-		return "", fmt.Errorf("revoke %s: %w: who and why take %d bytes of JSON; at most %d are kept", name, ErrInvalid, len(text), maxReason)
+		return "", fmt.Errorf("revoke %s: %w: actor and reason take %d bytes of JSON; at most %d are kept", name, ErrInvalid, len(text), maxReason)
 	}
 	var r reply
 	other := ""
@@ -91,7 +91,7 @@ func (s *Space) Revoke(ctx context.Context, name string, token Token, force Forc
 	case "stale":
 		return "", fmt.Errorf("revoke %s: %w: it is held under token %s, not %s", name, ErrStale, r.text(1), token)
 	case "free":
-		return "", fmt.Errorf("revoke %s: %w: nobody holds it", name, ErrStale)
+		return "", fmt.Errorf("revoke %s: %w: it is free", name, ErrStale)
 	}
 	return "", fmt.Errorf("revoke %s: %w", name, errReply("revoke", r))
 }

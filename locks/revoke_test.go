@@ -22,7 +22,7 @@ func TestAskedHolderDecides(t *testing.T) {
 		inner := nested(t, c, hold, locks.Exclusive("a"))
 		select {
 		case <-hold.Asked():
-			t.Fatal("nobody has asked")
+			t.Fatal("the lock was not asked for")
 		default:
 		}
 		id, err := c.Space().Revoke(t.Context(), "b", hold.Token(), locks.Ask, why)
@@ -94,7 +94,7 @@ func TestLockThatMovedOnIsLeftAlone(t *testing.T) {
 		release(t, first)
 		for _, force := range []locks.Force{locks.Ask, locks.Take, locks.Seize} {
 			if _, err := c.Space().Revoke(t.Context(), "a", first.Token(), force, why); !errors.Is(err, locks.ErrStale) {
-				t.Errorf("got %v for a lock that nobody holds", err)
+				t.Errorf("got %v for a free lock", err)
 			}
 		}
 		second := acquire(t, c, locks.Exclusive("a"))

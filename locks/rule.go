@@ -186,7 +186,7 @@ func (r *Rule[A]) order(args A) (*order, error) {
 		}
 	}
 	if len(o.items) == 0 {
-		return nil, fmt.Errorf("%w: these args give no name to lock, as an empty list does", ErrInvalid)
+		return nil, fmt.Errorf("%w: these args name nothing to lock; an empty list has that effect", ErrInvalid)
 	}
 	if err := o.seal(); err != nil {
 		return nil, err

@@ -52,7 +52,7 @@ func limitUser(t *testing.T, s *redistest.Sentinel, user string) {
 func TestWorkFollowsTheMasterThatSentinelNames(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("it starts whole topologies and waits for grace times")
+		t.Skip("it starts whole topologies and waits for grace periods")
 	}
 	type harm func(context.Context, *redistest.Sentinel) error
 	failover := func(ctx context.Context, s *redistest.Sentinel) error { return s.Failover(ctx) }

@@ -253,10 +253,10 @@ func (s server) judge(lease time.Duration) (findings []Finding) {
 	case aof == "1":
 		say(Fine, "persistence", "append-only file")
 	case aof == "0" && saves && save == "":
-		say(Warning, "persistence", "it keeps nothing on disk: a restart loses every lock, wait and record of which no living "+
+		say(Warning, "persistence", "it keeps nothing on disk: a restart loses every lock, wait and record that no live "+
 			"worker knows; set appendonly yes")
 	case aof == "0" && saves:
-		say(Warning, "persistence", "it keeps snapshots only (save %s): a restart loses what came after the last one; "+
+		say(Warning, "persistence", "it keeps snapshots only (save %s): a restart loses everything since the last one; "+
 			"set appendonly yes", save)
 	}
 
@@ -267,11 +267,11 @@ func (s server) judge(lease time.Duration) (findings []Finding) {
 	case replicas == "0":
 		say(Warning, "replicas", "no replica is connected: nothing can take over")
 	case writes == 0 && s.clustered():
-		say(Warning, "replicas", "a master takes writes that no replica has (min-replicas-to-write 0): cut off from the others it "+
-			"goes on granting for %s; set min-replicas-to-write 1", s.nodeTimeout())
+		say(Warning, "replicas", "a master accepts writes that no replica has (min-replicas-to-write 0): cut off from the others, it "+
+			"keeps granting for %s; set min-replicas-to-write 1", s.nodeTimeout())
 	case writes == 0:
-		say(Warning, "replicas", "a master takes writes that no replica has (min-replicas-to-write 0): cut off from the others, it "+
-			"continues to grant to clients that reach it alone, and a lock may have two holders; set min-replicas-to-write 1")
+		say(Warning, "replicas", "a master accepts writes that no replica has (min-replicas-to-write 0): cut off from the others, it "+
+			"keeps granting to clients that reach only it, and a lock may have two holders; set min-replicas-to-write 1")
 	case writes > 0:
 		say(Fine, "replicas", "%s connected, min-replicas-to-write %d, min-replicas-max-lag %s", replicas, writes, s.maxLag())
 	}
@@ -291,7 +291,7 @@ func (s server) judge(lease time.Duration) (findings []Finding) {
 		lasts := 2*lease/3 - cutoffOf(lease) - (lease - trustOf(lease))
 		if lasts < takes {
 			say(Warning, "failover", "a lease of %s outlives an outage of %s, a failover takes about %s "+
-				"(cluster-node-timeout %s): all work is cut off by one; with the default timeout, 15s, a lease of 40s is not",
+				"(cluster-node-timeout %s): a failover cuts off all work; with the default timeout, 15s, a lease of 40s survives it",
 				lease, lasts.Round(100*time.Millisecond), takes, s.nodeTimeout())
 		} else {
 			say(Fine, "failover", "a lease of %s outlives a failover of about %s", lease, takes)

@@ -11,7 +11,7 @@ import (
 	"lockstep/locks/redistest"
 )
 
-func TestWhatIsSaidAboutAServer(t *testing.T) {
+func TestFindingsAboutAServer(t *testing.T) {
 	t.Parallel()
 	redis7 := map[string]string{"redis_version": "7.0.15"}
 	cluster := map[string]string{"redis_version": "7.0.15", "redis_mode": "cluster", "connected_slaves": "1"}
@@ -90,8 +90,8 @@ func TestServerThatEvictsLocksIsRefused(t *testing.T) {
 	}
 }
 
-// TestOpenSaysWhatIsNotSafe opens clients of a real master with a replica, as it comes and as it should be.
-func TestOpenSaysWhatIsNotSafe(t *testing.T) {
+// TestOpenLogsWhatIsNotSafe opens clients of a real master with a replica, as it comes and as it should be.
+func TestOpenLogsWhatIsNotSafe(t *testing.T) {
 	t.Parallel()
 	master := redistest.New(t, redistest.Options{TCP: true, Config: []string{"repl-diskless-sync-delay 0"}})
 	_, port, _ := strings.Cut(strings.TrimPrefix(strings.TrimSuffix(master.URL(), "/0"), "redis://"), ":")
@@ -114,7 +114,7 @@ func TestOpenSaysWhatIsNotSafe(t *testing.T) {
 	}
 	got := said()
 	for _, want := range []string{
-		"level=WARN", "a master takes writes that no replica has (min-replicas-to-write 0)", "set min-replicas-to-write 1",
+		"level=WARN", "a master accepts writes that no replica has (min-replicas-to-write 0)", "set min-replicas-to-write 1",
 		"it keeps nothing on disk", "set appendonly yes",
 	} {
 		if !strings.Contains(got, want) {

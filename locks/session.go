@@ -215,7 +215,7 @@ func (s *session) lookAtLimits() {
 		// The goroutine that reads the clocks must not wait for a log to be written.
 		s.client.spawn(func() {
 			for _, h := range over {
-				s.client.log.Warn("lock was ended by its limit", slog.String("hold", string(h.id)), slog.Any("error", h.Lost()))
+				s.client.log.Warn("lock reached its limit", slog.String("hold", string(h.id)), slog.Any("error", h.Lost()))
 			}
 		})
 	}
@@ -533,7 +533,7 @@ func (s *session) unreleased(h *Hold, began time.Time, r reply, resent bool, err
 	s.mu.Lock()
 	over := h.overdue(instant{at: began, boot: h.admitted.boot})
 	s.mu.Unlock()
-	gone := fmt.Errorf("%w: redis did not have the hold any more", ErrLost)
+	gone := fmt.Errorf("%w: redis no longer had the hold", ErrLost)
 	switch {
 	case over != nil:
 		return over
@@ -619,7 +619,7 @@ func (s *session) errorReply(r *Request) error {
 // cancel releases or cancels everything that a request has.
 func (s *session) cancel(ctx context.Context, r *Request) {
 	if _, _, err := s.sendRelease(ctx, []any{string(r.id)}); err != nil {
-		s.client.log.Debug("cancelling a lock request", slog.String("request", string(r.id)), slog.Any("error", err))
+		s.client.log.Debug("canceling a lock request", slog.String("request", string(r.id)), slog.Any("error", err))
 	}
 	s.forget(r)
 }
@@ -726,7 +726,7 @@ func (s *session) audit(ctx context.Context) {
 		case <-s.wake:
 		}
 		if err := s.auditOnce(ctx); err != nil {
-			s.client.log.Debug("comparing lock session", slog.String("session", string(s.id)), slog.Any("error", err))
+			s.client.log.Debug("comparing a lock session with redis", slog.String("session", string(s.id)), slog.Any("error", err))
 			s.rouse()
 			if !pause.wait(s.dead) {
 				return
@@ -780,7 +780,7 @@ func (s *session) auditOnce(ctx context.Context) error {
 			return err
 		}
 		if r.text(0) != "gone" {
-			s.client.log.Warn("released a lock that nobody here asked for any more", slog.String("hold", string(id)))
+			s.client.log.Warn("released a lock without a request", slog.String("hold", string(id)))
 		}
 	}
 	return nil
@@ -870,7 +870,7 @@ func (s *session) lose(missing []*Hold) {
 	s.mu.Unlock()
 	for _, h := range missing {
 		h.cancel(cause)
-		s.client.log.Warn("lock is gone from redis", slog.String("hold", string(h.request.id)),
+		s.client.log.Warn("redis no longer has a lock", slog.String("hold", string(h.request.id)),
 			slog.Any("locks", h.Names()))
 	}
 }

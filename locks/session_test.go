@@ -100,7 +100,7 @@ func (c *Client) keepBusy(t testing.TB) {
 	t.Cleanup(func() { cancel(); running.Wait() })
 }
 
-func TestWhatNobodyAskedForIsReleasedWithinARenewal(t *testing.T) {
+func TestHoldWithoutARequestIsReleasedWithinARenewal(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		t.Parallel()
@@ -162,7 +162,7 @@ func TestLateAcquireIsReleasedWithinARenewal(t *testing.T) {
 			if got := c.raw(t, acquireScript, ask(string(s.id), string(r.id), 0, 0, "xa").args()...); got[0] != "granted" {
 				t.Fatalf("got %q", got)
 			}
-			took := eventually(t, "the late hold is gone", func() bool {
+			took := eventually(t, "the late hold is released", func() bool {
 				return !slices.ContainsFunc(c.listing(t).Holds, func(h HoldRecord) bool { return h.ID == r.id })
 			})
 			if took > renewal {
@@ -340,7 +340,7 @@ func TestLateCopyOnABusySessionIsReleased(t *testing.T) {
 		if got := c.raw(t, acquireScript, ask(string(hold.Session()), string(hold.ID()), 0, 0, "x"+name).args()...); got[0] != "granted" {
 			t.Fatalf("got %q", got)
 		}
-		took := eventually(t, "the late hold is gone", func() bool {
+		took := eventually(t, "the late hold is released", func() bool {
 			return !slices.ContainsFunc(c.listing(t).Holds, func(h HoldRecord) bool { return h.ID == hold.ID() })
 		})
 		if most := renewal + compareEvery*quick/renewalsPerLease; took > most {
@@ -349,7 +349,7 @@ func TestLateCopyOnABusySessionIsReleased(t *testing.T) {
 	}
 }
 
-func TestSubscriberComesBack(t *testing.T) {
+func TestSubscriberReconnects(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{}) // its own: connections are killed
 	rdb := server.Client(t)
@@ -420,7 +420,7 @@ func TestLateSessionIsCutOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := texts(toReply(granted.Val())); got[0] != "granted" {
-		t.Fatalf("got %q for somebody new", got)
+		t.Fatalf("got %q for a new client", got)
 	}
 	<-hold.Context().Done()
 	if took := time.Since(began); took > renewal {
@@ -514,7 +514,7 @@ func TestRequestOfAnotherScript(t *testing.T) {
 	}
 	hold.Released()
 	if hold.Context().Err() == nil {
-		t.Error("the context goes on after Released")
+		t.Error("the context is alive after Released")
 	}
 	if err := hold.Release(); err != nil {
 		t.Errorf("got %v from Release after Released", err)
@@ -671,7 +671,7 @@ func TestNoTwoHoldersAtATime(t *testing.T) {
 	if grants.Load() == 0 {
 		t.Error("nothing was granted")
 	}
-	t.Logf("%d grants, %d given up", grants.Load(), busy.Load())
+	t.Logf("%d grants, %d refusals", grants.Load(), busy.Load())
 	took := eventually(t, "all is given back", func() bool {
 		l := clients[0].listing(t)
 		return len(l.Holds) == 0 && len(l.Waits) == 0
@@ -691,7 +691,7 @@ func TestHoldCutOffByItsLeaseKeepsItsKillTime(t *testing.T) {
 	dog := hold.request.session.dog
 	dog.lose(cutOff, errors.New("no renewal succeeds"))
 	if hold.Context().Err() == nil {
-		t.Error("the context goes on")
+		t.Error("the context is alive")
 	}
 	if hold.KillBy() != dog.killBy() {
 		t.Errorf("KillBy is %s after the cut-off, want still %s: processes may end in order", hold.KillBy(), dog.killBy())

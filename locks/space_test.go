@@ -27,7 +27,7 @@ func TestKeysAndSource(t *testing.T) {
 	_ = append(space.Keys(), "mine")
 	space.Keys()[0] = "changed"
 	if got := space.Keys(); !slices.Equal(got, want) {
-		t.Errorf("got keys %q after a caller changed his", got)
+		t.Errorf("got keys %q after a caller changed its copy", got)
 	}
 	if !strings.Contains(Link("", "return take()"), "local function take(") {
 		t.Error("the source lacks take")
@@ -126,7 +126,7 @@ func TestListing(t *testing.T) {
 	})
 }
 
-func TestBlockedByNamesHolderAndTheOneInFront(t *testing.T) {
+func TestBlockedByNamesTheHolderAndTheWaitInFront(t *testing.T) {
 	t.Parallel()
 	holds := []HoldRecord{{ID: "h", Items: exclusively([]string{"a", "b"})}}
 	wait := func(ticket uint64, request HoldID, state WaitState, names ...string) WaitRecord {

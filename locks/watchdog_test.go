@@ -206,7 +206,7 @@ func TestSurvivesAnOutageOfThePromisedLength(t *testing.T) {
 	}
 }
 
-func TestSlowAnswerCountsFromItsSending(t *testing.T) {
+func TestSlowReplyCountsFromWhenItsRenewalWasSent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newBubble(15 * time.Second)

@@ -82,7 +82,7 @@ func TestEffectThatFailsIsNotDone(t *testing.T) {
 		func() {
 			defer func() {
 				if value, ok := recover().(error); !ok || !errors.Is(value, broken) {
-					t.Errorf("got %v, want the panic to go on", value)
+					t.Errorf("got %v, want the panic to continue", value)
 				}
 			}()
 			_ = g.Once(within(t), db, try{"settle#1", 10}, func(tx *sql.Tx) error {
@@ -197,7 +197,7 @@ func TestChecksInsideOfOnceNeverDeadlock(t *testing.T) {
 	})
 }
 
-func TestRunThatCannotBeKeptIsInvalid(t *testing.T) {
+func TestRunThatCannotBeRecordedIsInvalid(t *testing.T) {
 	t.Parallel()
 	eachSQL(t, func(t *testing.T, db *sql.DB, dialect guard.Dialect) {
 		g := newSQL(t, db, dialect)

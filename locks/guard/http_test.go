@@ -59,7 +59,7 @@ func wantProblem(t testing.TB, response *http.Response, want map[string]any) {
 	}
 }
 
-func TestOlderTokenIsAnswered412(t *testing.T) {
+func TestOlderTokenGets412(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, store guard.Store) {
 		h := guard.HTTP(store, byQuery, noContent, guard.HTTPOptions{})
@@ -80,7 +80,7 @@ func TestOlderTokenIsAnswered412(t *testing.T) {
 	})
 }
 
-func TestMalformedTokenIsAnswered400(t *testing.T) {
+func TestMalformedTokenGets400(t *testing.T) {
 	t.Parallel()
 	h := guard.HTTP(new(guard.Memory), byQuery, noContent, guard.HTTPOptions{AllowMissing: true})
 	for _, tokens := range [][]string{
@@ -97,7 +97,7 @@ func TestMalformedTokenIsAnswered400(t *testing.T) {
 	wantProblem(t, send(t.Context(), h, "/?bill=%ff", "7"), map[string]any{"status": float64(400)})
 }
 
-func TestMissingTokenIsAnswered428UnlessAllowed(t *testing.T) {
+func TestMissingTokenGets428UnlessAllowed(t *testing.T) {
 	t.Parallel()
 	strict := guard.HTTP(new(guard.Memory), byQuery, noContent, guard.HTTPOptions{})
 	wantProblem(t, send(t.Context(), strict, "/?bill=1"), map[string]any{
@@ -123,7 +123,7 @@ type brokenStore struct{ err error }
 
 func (s brokenStore) Check(context.Context, locks.Token, ...string) error { return s.err }
 
-func TestBrokenStoreIsAnswered503AndLogged(t *testing.T) {
+func TestBrokenStoreGets503AndIsLogged(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	o := guard.HTTPOptions{Logger: slog.New(slog.NewTextHandler(&log, nil))}
@@ -321,12 +321,12 @@ func TestOnlyOurOwn412MeansStale(t *testing.T) {
 	}
 }
 
-func TestHandlerAnswersItsOwnCheck(t *testing.T) {
+func TestHandlerRepliesWithItsOwnCheck(t *testing.T) {
 	t.Parallel()
 	w := httptest.NewRecorder()
 	guard.WriteError(w, fmt.Errorf("settle for customer 17: %w", &guard.StaleError{Resource: "a", Token: 10, Seen: 11}))
 	wantStale(t, guard.ResponseError(w.Result()), "a", 10, 11)
 	if body := w.Body.String(); strings.Contains(body, "customer") {
-		t.Errorf("%s tells what the handler does", body)
+		t.Errorf("%s reveals the error of the handler", body)
 	}
 }

@@ -77,7 +77,7 @@ func NewRedis(rdb redis.Scripter, o RedisOptions) (*Redis, error) {
 		o.Prefix = defaultPrefix
 	}
 	if o.Keep < 0 || o.Keep > 0 && o.Keep < minKeep {
-		return nil, fmt.Errorf("guard: RedisOptions.Keep %s: want 0, for ever, or at least %s", o.Keep, minKeep)
+		return nil, fmt.Errorf("guard: RedisOptions.Keep %s: want 0 (forever) or at least %s", o.Keep, minKeep)
 	}
 	return &Redis{rdb, o.Prefix, o.Keep.Milliseconds()}, nil
 }
@@ -118,7 +118,7 @@ func (g *Redis) Check(ctx context.Context, token locks.Token, resources ...strin
 // MaxRetries is -1.
 func (g *Redis) Set(ctx context.Context, token locks.Token, resource, key string, value any, expire time.Duration) error {
 	if expire < 0 || expire > 0 && expire < time.Millisecond {
-		return fmt.Errorf("%w: key %q expires after %s: want 0, never, or at least 1ms", ErrInvalid, key, expire)
+		return fmt.Errorf("%w: key %q expires after %s: want 0 (never) or at least 1ms", ErrInvalid, key, expire)
 	}
 	cmd := g.Run(ctx, setScript, token, []string{resource}, []string{key}, value, expire.Milliseconds())
 	if err := cmd.Err(); err != nil {

@@ -180,7 +180,7 @@ func TestStaleScriptDoesNothing(t *testing.T) {
 	})
 }
 
-func TestBrokenRecordLetsNobodyPass(t *testing.T) {
+func TestBrokenRecordRefusesEveryToken(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		t.Parallel()
@@ -249,7 +249,7 @@ func TestRecordsLieBesideTheirKeys(t *testing.T) {
 		}
 	}
 	if err := g.Set(ctx, 10, "bill:1", "bill:2", "v", 0); err == nil || !strings.HasPrefix(unwrapAll(err).Error(), "CROSSSLOT") {
-		t.Errorf("another slot: got %v, want CROSSSLOT: else this test tells nothing", err)
+		t.Errorf("another slot: got %v, want CROSSSLOT: otherwise this test proves nothing", err)
 	}
 	tagged, err := guard.NewRedis(rdb, guard.RedisOptions{Prefix: "{guard}"})
 	noError(t, err)

@@ -455,7 +455,7 @@ func TestBadSQLOptionsAreRefused(t *testing.T) {
 	}
 }
 
-func TestPruneRemovesWhatNobodyChecks(t *testing.T) {
+func TestPruneRemovesUncheckedRecords(t *testing.T) {
 	t.Parallel()
 	eachSQL(t, func(t *testing.T, db *sql.DB, dialect guard.Dialect) {
 		g := newSQL(t, db, dialect)
@@ -490,7 +490,7 @@ func TestPruneRemovesWhatNobodyChecks(t *testing.T) {
 	})
 }
 
-func TestPruneWaitsForNobody(t *testing.T) {
+func TestPruneWaitsForNoTransaction(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Open(t)
 	g := newSQL(t, db, guard.PostgreSQL)

@@ -55,7 +55,7 @@ func StartCluster(ctx context.Context, o ClusterOptions) (_ *Cluster, err error)
 		o.Masters = 3
 	}
 	if o.Masters < 3 {
-		return nil, fmt.Errorf("redistest: a cluster has three masters at the least, not %d", o.Masters)
+		return nil, fmt.Errorf("redistest: a cluster has at least three masters, not %d", o.Masters)
 	}
 	if o.Replicas == 0 {
 		o.Replicas = 1
@@ -328,7 +328,7 @@ func (c *Cluster) owner(ctx context.Context, slot int) (master *Server, replicas
 		}
 	}
 	if master = c.member(newest.id); master == nil {
-		return nil, nil, fmt.Errorf("nobody has the slot %d", slot)
+		return nil, nil, fmt.Errorf("no node has the slot %d", slot)
 	}
 	return master, replicas, nil
 }
@@ -347,7 +347,7 @@ func (c *Cluster) agreed(ctx context.Context, slot int) (*Server, error) {
 	for _, nodes := range views {
 		for _, n := range nodes {
 			if n.serves(slot) != (n.id == c.ids[master]) {
-				return nil, fmt.Errorf("not everybody knows that %s has the slot %d", master.address(), slot)
+				return nil, fmt.Errorf("some nodes do not know that %s has the slot %d", master.address(), slot)
 			}
 		}
 	}
@@ -409,10 +409,10 @@ func (c *Cluster) checkReplicas(ctx context.Context) error {
 			case n.is("master") && len(n.slots) > 0:
 				n.master = ""
 			case !n.is("slave") || c.member(n.master) == nil:
-				return fmt.Errorf("not everybody knows what %s is", m.address())
+				return fmt.Errorf("some nodes do not know the role of %s", m.address())
 			}
 			if known, ok := masters[n.id]; ok && known != n.master {
-				return fmt.Errorf("not everybody knows whose replica %s is", m.address())
+				return fmt.Errorf("the nodes disagree on the master of %s", m.address())
 			}
 			masters[n.id] = n.master
 		}

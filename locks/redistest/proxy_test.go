@@ -193,7 +193,7 @@ func TestProxyWithoutServerResets(t *testing.T) {
 	rdb := s.Proxy(t).Client(t)
 	s.Kill()
 	if err := rdb.Ping(t.Context()).Err(); err == nil {
-		t.Error("somebody answered")
+		t.Error("got a reply")
 	}
 	if err := s.Restart(t.Context()); err != nil {
 		t.Fatal(err)
@@ -218,7 +218,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 			p.Close() // returns only when its goroutines have ended
 			p.Close()
 			if err := rdb.Ping(t.Context()).Err(); err == nil {
-				t.Error("somebody answered")
+				t.Error("got a reply")
 			}
 		})
 	}
@@ -259,7 +259,7 @@ func counting(t *testing.T) (through, direct *redis.Client, p *redistest.Proxy, 
 	return through, direct, p, redistest.Namespace(t)
 }
 
-func TestResentScriptIsAppliedTwiceAndAnsweredOnce(t *testing.T) {
+func TestResentScriptIsAppliedTwiceWithOneReply(t *testing.T) {
 	t.Parallel()
 	rdb, direct, p, key := counting(t)
 	p.Set(redistest.Faults{Resend: 1, Commands: []string{"evalsha"}})
@@ -276,7 +276,7 @@ func TestResentScriptIsAppliedTwiceAndAnsweredOnce(t *testing.T) {
 	}
 }
 
-func TestRepeatedScriptIsAppliedTwiceAndAnsweredOnce(t *testing.T) {
+func TestRepeatedScriptIsAppliedTwiceWithOneReply(t *testing.T) {
 	t.Parallel()
 	rdb, direct, p, key := counting(t)
 	p.Set(redistest.Faults{Repeat: 1, Commands: []string{"EVALSHA"}})
@@ -290,7 +290,7 @@ func TestRepeatedScriptIsAppliedTwiceAndAnsweredOnce(t *testing.T) {
 	}
 }
 
-func TestCopyArrivesBehindWhatWasSentMeanwhile(t *testing.T) {
+func TestCopyArrivesAfterLaterRequests(t *testing.T) {
 	t.Parallel()
 	rdb, direct, p, key := counting(t)
 	// Long enough for the next command even on a busy machine; the copy needs the connection to

@@ -102,7 +102,7 @@ func TestConfigReachesTheServer(t *testing.T) {
 	}
 }
 
-func TestBadConfigIsTold(t *testing.T) {
+func TestBadConfigIsReported(t *testing.T) {
 	t.Parallel()
 	_, err := redistest.Start(t.Context(), redistest.Options{Config: []string{"no-such-setting 1"}})
 	if err == nil {
@@ -228,7 +228,7 @@ func TestKilledServerRefuses(t *testing.T) {
 	}
 }
 
-func TestPausedServerAnswersWhenResumed(t *testing.T) {
+func TestPausedServerRepliesWhenResumed(t *testing.T) {
 	t.Parallel()
 	s := redistest.New(t, redistest.Options{})
 	rdb := s.Client(t)
@@ -358,7 +358,7 @@ func testKilledBinary(t *testing.T, kind string, count int) {
 	eventually(t, "the servers of a killed test binary end", func() bool { return answers() == 0 })
 }
 
-func TestRestartFromAMomentForgetsWhatWasWrittenSince(t *testing.T) {
+func TestRestartFromAMomentForgetsLaterWrites(t *testing.T) {
 	t.Parallel()
 	s := redistest.New(t, redistest.Options{Config: []string{"appendonly yes", "appendfsync always"}})
 	rdb := s.Client(t)

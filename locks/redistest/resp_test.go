@@ -120,7 +120,7 @@ func TestRequestsAreSentAsAWhole(t *testing.T) {
 	}
 }
 
-func TestFaultThatIsSetInTheMiddleSparesTheRequestUnderWay(t *testing.T) {
+func TestFaultSetInTheMiddleSparesTheCurrentRequest(t *testing.T) {
 	t.Parallel()
 	get := command("GET", "k")
 	w := new(twice)
@@ -132,7 +132,7 @@ func TestFaultThatIsSetInTheMiddleSparesTheRequestUnderWay(t *testing.T) {
 	}
 }
 
-func TestLateCopyWaitsForTheEndOfWhatIsUnderWay(t *testing.T) {
+func TestLateCopyWaitsForTheEndOfTheCurrentRequest(t *testing.T) {
 	t.Parallel()
 	incr, get := command("INCR", "n"), command("GET", "k")
 	for name, tt := range map[string]struct{ begin, end string }{
@@ -159,7 +159,7 @@ func TestLateCopyWaitsForTheEndOfWhatIsUnderWay(t *testing.T) {
 	}
 }
 
-func TestOnlyWhatMeansTheSameIsDoubled(t *testing.T) {
+func TestOnlyRequestsThatKeepTheirMeaningAreDoubled(t *testing.T) {
 	t.Parallel()
 	get := command("GET", "k")
 	for name, tt := range map[string]struct{ sent, want string }{

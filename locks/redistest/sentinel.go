@@ -284,7 +284,7 @@ func (s *Sentinel) master(ctx context.Context) (*Server, error) {
 		i := slices.IndexFunc(s.members, func(m *Server) bool { return m.port == port })
 		switch {
 		case i < 0:
-			return nil, fmt.Errorf("a sentinel names the master at port %d, which is none of ours", port)
+			return nil, fmt.Errorf("a sentinel names the master at port %d, which is not a member", port)
 		case named != nil && named != s.members[i]:
 			return nil, errors.New("the sentinels do not agree")
 		}

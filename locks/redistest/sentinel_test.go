@@ -10,7 +10,7 @@ import (
 	"lockstep/locks/redistest"
 )
 
-func TestSentinelFailoverMovesTheMasterAndKeepsWhatWasWaitedFor(t *testing.T) {
+func TestSentinelFailoverMovesTheMasterAndKeepsAcknowledgedWrites(t *testing.T) {
 	t.Parallel()
 	s := redistest.NewSentinel(t, redistest.SentinelOptions{Replicas: 2})
 	old, err := s.Master(t.Context())

@@ -295,7 +295,7 @@ func (s *Server) await(ctx context.Context, p *process) error {
 		}
 		select {
 		case <-p.done:
-			return errors.New("it ended")
+			return errors.New("the process ended")
 		case <-ctx.Done():
 			return errors.Join(context.Cause(ctx), err)
 		case <-tick.C:
@@ -319,7 +319,7 @@ func ping(ctx context.Context, socket string) error {
 		return err
 	}
 	if answer != "+PONG\r\n" {
-		return fmt.Errorf("PING was answered by %q", answer)
+		return fmt.Errorf("PING got the reply %q", answer)
 	}
 	return nil
 }
@@ -507,7 +507,7 @@ func (s *Server) moment() (Moment, error) {
 		err = errors.New("there is no append-only file")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("redistest: see how much is on disk: %w", err)
+		return nil, fmt.Errorf("redistest: read the sizes on disk: %w", err)
 	}
 	return m, nil
 }

@@ -118,7 +118,7 @@ func (s *Server) checkReplica(ctx context.Context, master *Server) error {
 		}
 		f := fields(info)
 		if f["role"] != "slave" || f["master_port"] != strconv.Itoa(master.port) || f["master_link_status"] != "up" {
-			return fmt.Errorf("%s is no replica of %s: role %q, link to port %s %q", s.address(), master.address(),
+			return fmt.Errorf("%s is not a replica of %s: role %q, link to port %s %q", s.address(), master.address(),
 				f["role"], f["master_port"], f["master_link_status"])
 		}
 		return nil
