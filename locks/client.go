@@ -110,7 +110,7 @@ type Client struct {
 	namespace string
 	name      string
 	lease     time.Duration
-	patience  time.Duration // Options.ReserveAfter
+	patience  time.Duration // Options.ReserveAfter with its default; 0: strictly in order
 	try       time.Duration // how long one command may take before it is sent again
 	// opened is how long the first opening of a session took. It is written before any goroutine
 	// runs.

@@ -12,8 +12,8 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// TestDowngradeCompletesAfterItsContextEnds calls it with a context that has ended, and with one that
-// ends while the reply is in flight.
+// TestDowngradeCompletesAfterItsContextEnds calls it with a context that has ended, and with one
+// that ends while the reply is in flight.
 func TestDowngradeCompletesAfterItsContextEnds(t *testing.T) {
 	t.Parallel()
 	c, direct, p := proxied(t, 15*time.Second)

@@ -26,7 +26,8 @@ func proxied(t *testing.T, lease time.Duration) (c, direct *locks.Client, p *red
 	return c, direct, p
 }
 
-// TestCommandWithALostReplyIsSentAgain loses the replies of acquires and releases that were applied.
+// TestCommandWithALostReplyIsSentAgain loses the replies of acquires and releases that were
+// applied.
 func TestCommandWithALostReplyIsSentAgain(t *testing.T) {
 	t.Parallel()
 	c, direct, p := proxied(t, 15*time.Second) // long: renewals lose their replies, too

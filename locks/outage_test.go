@@ -70,8 +70,9 @@ func TestASessionIsOpenedSoonAfterAnOutage(t *testing.T) {
 	}
 }
 
-// TestClientThatReturnsInTheGracePeriodReassertsWhatItKnows loses the data of Redis while a client has no
-// session: it was cut off before, and returns while the others still re-assert what they know.
+// TestClientThatReturnsInTheGracePeriodReassertsWhatItKnows loses the data of Redis while a client
+// has no session: it was cut off before, and returns while the others still re-assert what they
+// know.
 func TestClientThatReturnsInTheGracePeriodReassertsWhatItKnows(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})

@@ -11,8 +11,8 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// TestGrantThatArrivesAfterItsMaxHoldIsOverAtOnce keeps back the reply to a request with a max hold until
-// Redis has passed the lock on.
+// TestGrantThatArrivesAfterItsMaxHoldIsOverAtOnce keeps back the reply to a request with a max hold
+// until Redis has passed the lock on.
 func TestGrantThatArrivesAfterItsMaxHoldIsOverAtOnce(t *testing.T) {
 	t.Parallel()
 	for range 10 {

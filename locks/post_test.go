@@ -201,8 +201,8 @@ func TestServerThatForgotTheScriptsGetsThemAgain(t *testing.T) {
 	c.stands(t, nil)
 }
 
-// TestRequestsThatASharedScriptCannotServeAreSentAlone has some requests for held resources, and one for
-// a resource that another one of the batch wants.
+// TestRequestsThatASharedScriptCannotServeAreSentAlone has some requests for held resources, and
+// one for a resource that another one of the batch wants.
 func TestRequestsThatASharedScriptCannotServeAreSentAlone(t *testing.T) {
 	t.Parallel()
 	c, g := gated(t)

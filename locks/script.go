@@ -92,8 +92,8 @@ func sourceFor(name string, format int) string {
 	return readScript("keys") + LinkFast(fast) + guard + link(readScript("awaited")+readScript("space"), server+readScript(name))
 }
 
-// guardFor returns the guard of a build that writes the given format. A fast path runs before it
-// or without it: an acquire finds no live session in a space that was raised beyond its build, and a
+// guardFor returns the guard of a build that writes the given format. A fast path runs before it or
+// without it: an acquire finds no live session in a space that was raised beyond its build, and a
 // release removes a hold only if it is exactly as it was written.
 func guardFor(format int) string {
 	return fmt.Sprintf("local FORMAT, LEAST = %d, %d\n", format, leastFormat(format)) + withoutComments(readScript("guard"))

@@ -30,7 +30,8 @@ const (
 // A Finding is one thing that [CheckServer] reports about a Redis.
 type Finding struct {
 	Level Level
-	// Topic is version, eviction, memory, persistence, replicas, failover, identity, rights, or embedded
+	// Topic is version, eviction, memory, persistence, replicas, failover, identity, rights, or
+	// embedded
 	Topic string
 	Node  string // of a cluster; "" otherwise
 	Text  string // what was found, and the remedy

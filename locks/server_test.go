@@ -90,7 +90,8 @@ func TestServerThatEvictsLocksIsRefused(t *testing.T) {
 	}
 }
 
-// TestOpenLogsWhatIsNotSafe opens clients of a real master with a replica, as it comes and as it should be.
+// TestOpenLogsWhatIsNotSafe opens clients of a real master with a replica, as it comes and as it
+// should be.
 func TestOpenLogsWhatIsNotSafe(t *testing.T) {
 	t.Parallel()
 	master := redistest.New(t, redistest.Options{TCP: true, Config: []string{"repl-diskless-sync-delay 0"}})

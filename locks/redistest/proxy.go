@@ -103,7 +103,8 @@ type Proxy struct {
 	network  string // of the server behind it
 	address  string
 	cancel   context.CancelFunc // ends accept and dials
-	// running has accept, two pumps of two goroutines for each link, and copies that are not due yet.
+	// running has accept, two pumps of two goroutines for each link, and copies that are not due
+	// yet.
 	running sync.WaitGroup
 
 	mu      sync.Mutex
