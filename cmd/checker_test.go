@@ -140,13 +140,20 @@ func (c *checker) remembered(h *history) *history {
 	for job, lines := range h.ticks {
 		merged.ticks[job] = slices.Clone(lines)
 	}
+	at := make(map[string]int) // where a run is in merged.runs
+	for i, run := range merged.runs {
+		if _, twice := at[run.ID]; !twice {
+			at[run.ID] = i
+		}
+	}
 	for _, loss := range slices.Backward(h.losses) {
 		for _, run := range loss.runs {
 			if !run.final() || noRun(run) {
 				continue
 			}
-			i := slices.IndexFunc(merged.runs, func(r runJSON) bool { return r.ID == run.ID })
-			if i < 0 {
+			i, known := at[run.ID]
+			if !known {
+				at[run.ID] = len(merged.runs)
 				merged.runs = append(merged.runs, run)
 				continue
 			}
@@ -424,6 +431,9 @@ func (c *checker) run(run runJSON, job spec, old bool) {
 		if i > 0 && broke(before.outcome()) && job.abandon {
 			c.found("run %s: attempt %d has %s, and the run was not abandoned", run.ID, i, before.outcome())
 		}
+		if job.only != "" && !strings.HasPrefix(a.Worker, job.only+".") {
+			c.found("run %s: attempt %d is by %s, and %s alone has its handler", run.ID, i+1, a.Worker, job.only)
+		}
 		count[a.outcome()]++
 		before = a
 	}
@@ -588,6 +598,7 @@ func TestCheckerFindsPlantedFaults(t *testing.T) {
 		a3.Attempts[0].Finished = at(5)
 		b1, b2, b4 := run("b", 1, "succeeded", "succeeded", "12"), run("b", 2, "lost", "crashed", "22"), run("b", 4, "failed", "failed", "42", "failed", "44")
 		c2 := run("c", 2, "canceled", "canceled", "15")
+		c2.Attempts[0].Worker = "special.12345678"
 		return &history{
 			from: at(0), to: at(5),
 			jobs: map[string]spec{
@@ -596,7 +607,7 @@ func TestCheckerFindsPlantedFaults(t *testing.T) {
 					name: "b", trigger: "every: 1s", turns: []turn{{`schedule: "*/2 * * * * *"`, at(1)}}, ends: []string{"lost", "failed", "missed"},
 					retries: 1, abandon: true, modes: map[string]int{"gate": 2},
 				},
-				"c": {name: "c", ends: []string{"canceled"}, modes: map[string]int{"job:a": readers, "gate": 2}},
+				"c": {name: "c", ends: []string{"canceled"}, only: "special", modes: map[string]int{"job:a": readers, "gate": 2}},
 			},
 			runs: []runJSON{a1, a2, a3, b1, b2, b4, c2},
 			ticks: map[string][]tickJSON{
@@ -662,6 +673,9 @@ func TestCheckerFindsPlantedFaults(t *testing.T) {
 		{"token shrinks", func(h *history) { h.runs[a2].Attempts[0].Token = "31" }, "is not higher than 31"},
 		{"attempt left out", func(h *history) { h.runs[a2].Attempts[1].Attempt = 3 }, "attempt 2 is"},
 		{"attempts overlap", func(h *history) { h.runs[a2].Attempts[0].Finished = at(3) }, "attempt 2 is"},
+		{"attempt by a worker without the handler", func(h *history) {
+			h.runs[c2].Attempts[0].Worker = "other.12345678"
+		}, "alone has its handler"},
 		{"effect without an attempt", func(h *history) { h.effects[startA2].attempt = 3 }, "is of no attempt"},
 		{"effect twice", func(h *history) { h.effects = append(h.effects[:2:2], h.effects[1:]...) }, "for the second time"},
 		{"end without a start", func(h *history) { h.effects = slices.Delete(h.effects, againA2, againA2+1) }, "ends what did not begin"},

@@ -20,9 +20,10 @@ import (
 
 // Crashes of workers: rows of the failure table, with real processes.
 
-// With withHandlers in its environment, the test binary is the tool, with the handlers below.
-// burialFault replaces the burial in its parents: noBurial does not look for what a dead child left
-// behind and reports that all of it is dead; doubtfulBurial reports that it cannot be certain.
+// With withHandlers in its environment, the test binary is the tool, with the handlers below or
+// those of a soak. burialFault replaces the burial in its parents: noBurial does not look for what
+// a dead child left behind and reports that all of it is dead; doubtfulBurial reports that it
+// cannot be certain.
 const (
 	withHandlers   = "LOCKSTEP_CMD_TEST_HANDLERS"
 	burialFault    = "LOCKSTEP_CMD_TEST_BURIAL"
@@ -36,27 +37,36 @@ type crashArgs struct {
 	Gate    string `json:"gate"` // a file; stubborn waits for it
 }
 
+// trace appends a line to the effect log, as effectLine does for commands.
+func trace(r *jobs.Run[crashArgs], what string) {
+	up, err := os.ReadFile("/proc/uptime")
+	if err != nil {
+		panic(err)
+	}
+	held, err := json.Marshal(r.Locks())
+	if err != nil {
+		panic(err)
+	}
+	line := fmt.Sprintf("%s %s %d %s %s %s\n", what, r.ID(), r.Attempt(), r.Token(), strings.Fields(string(up))[0], held)
+	f, err := os.OpenFile(r.Args.Effects, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err == nil {
+		_, err = f.WriteString(line)
+		_ = f.Close()
+	}
+	if err != nil {
+		panic(err)
+	}
+}
+
+// traces is a handler that has both its effects at once.
+func traces(_ context.Context, r *jobs.Run[crashArgs]) error {
+	trace(r, "start")
+	trace(r, "end")
+	return nil
+}
+
 func crashHandlers() *jobs.Registry {
 	reg := jobs.NewRegistry()
-	trace := func(r *jobs.Run[crashArgs], what string) {
-		up, err := os.ReadFile("/proc/uptime")
-		if err != nil {
-			panic(err)
-		}
-		held, err := json.Marshal(r.Locks())
-		if err != nil {
-			panic(err)
-		}
-		line := fmt.Sprintf("%s %s %d %s %s %s\n", what, r.ID(), r.Attempt(), r.Token(), strings.Fields(string(up))[0], held)
-		f, err := os.OpenFile(r.Args.Effects, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-		if err == nil {
-			_, err = f.WriteString(line)
-			_ = f.Close()
-		}
-		if err != nil {
-			panic(err)
-		}
-	}
 	// A goroutine of the first attempt panics, which no code can recover.
 	jobs.Handle(reg, "panics", func(ctx context.Context, r *jobs.Run[crashArgs]) error {
 		trace(r, "start")
@@ -70,11 +80,7 @@ func crashHandlers() *jobs.Registry {
 	jobs.Handle(reg, "nothing", func(context.Context, *jobs.Run[struct{}]) error { return nil })
 	jobs.Handle(reg, "waits", func(ctx context.Context, _ *jobs.Run[struct{}]) error { <-ctx.Done(); return ctx.Err() })
 	jobs.Handle(reg, "naps", func(ctx context.Context, _ *jobs.Run[struct{}]) error { pause(ctx, 20*time.Millisecond); return nil })
-	jobs.Handle(reg, "traces", func(_ context.Context, r *jobs.Run[crashArgs]) error {
-		trace(r, "start")
-		trace(r, "end")
-		return nil
-	})
+	jobs.Handle(reg, "traces", traces)
 	// The first attempt continues after its context has ended, until the gate exists, and then
 	// reports success.
 	jobs.Handle(reg, "stubborn", func(ctx context.Context, r *jobs.Run[crashArgs]) error {
@@ -210,8 +216,11 @@ func (f *fleet) runner(run string) (*process, int) {
 // killChild kills the working child of a worker, and returns when.
 func (p *process) killChild() time.Time {
 	p.t.Helper()
-	at := time.Now()
-	if err := syscall.Kill(p.worker(), syscall.SIGKILL); err != nil {
+	at, child := time.Now(), p.worker()
+	if child == 0 { // a signal to 0 is one to this process and its relatives
+		p.t.Fatalf("%s (pid %d) has no working child", p.name, p.Process.Pid)
+	}
+	if err := syscall.Kill(child, syscall.SIGKILL); err != nil {
 		p.t.Fatal(err)
 	}
 	return at

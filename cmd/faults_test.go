@@ -7,6 +7,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -129,6 +130,63 @@ func TestFailureTableNamesTestsThatAreThere(t *testing.T) {
 		if strings.HasPrefix(name, "TestFault") && !slices.ContainsFunc(failureTable, func(row faultRow) bool { return slices.Contains(row.tests, name) }) {
 			t.Errorf("%s is of no row of the table", name)
 		}
+	}
+}
+
+// TestReadmeNamesTestsThatExist: each row of the README's failure table names tests, all of them exist, and the tests of
+// failureTable are among them.
+func TestReadmeNamesTestsThatExist(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../scheduler/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "\n## When something fails\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	folders := map[string]string{
+		"cmd": ".", "scheduler": "../scheduler", "ledger": "../scheduler/ledger", "queue": "../scheduler/queue", "worker": "../scheduler/worker",
+		"locks": "../locks", "command": "../jobs/command",
+	}
+	tests, named, rows := make(map[string][]string), make(map[string]bool), 0 // tests by folder; named: folder and test
+	for row := range strings.Lines(section) {
+		cells := strings.Split(strings.Trim(strings.TrimSpace(row), "|"), "|")
+		if len(cells) != 5 || strings.HasPrefix(row, "| fault ") || strings.HasPrefix(row, "|---") {
+			continue
+		}
+		rows++
+		folder, count := "", 0
+		for _, word := range strings.Fields(cells[len(cells)-1]) {
+			word = strings.TrimRight(word, ",")
+			if name := strings.Trim(word, "`"); name != word {
+				if folder = folders[name]; folder == "" {
+					t.Errorf("%s: %q is no package of this table", cells[0], name)
+				} else if tests[folder] == nil {
+					tests[folder] = testsIn(t, folder)
+				}
+				continue
+			}
+			count++
+			named[folder+" "+word] = true
+			if !slices.Contains(tests[folder], word) {
+				t.Errorf("%s: there is no %s in %s", cells[0], word, folder)
+			}
+		}
+		if count == 0 {
+			t.Errorf("%s: no test", cells[0])
+		}
+	}
+	for _, row := range failureTable {
+		for _, test := range row.tests {
+			if !strings.Contains(test, " ") {
+				test = ". " + test
+			}
+			if !named[test] {
+				t.Errorf("the README does not name %s, which proves: %s", test, row.fault)
+			}
+		}
+	}
+	if rows < len(failureTable) {
+		t.Errorf("the README has %d rows, and there are %d faults", rows, len(failureTable))
 	}
 }
 

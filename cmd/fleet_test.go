@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,6 +19,7 @@ import (
 
 	"lockstep/configs"
 	"lockstep/locks/redistest"
+	"lockstep/scheduler/admin"
 	"lockstep/scheduler/ledger"
 )
 
@@ -39,6 +41,11 @@ type spec struct {
 	// Of its locks: readers, or how many may hold it at a time; other locks are exclusive.
 	modes map[string]int
 	turns []turn // later changes of its trigger, in order
+
+	handler string // the Go handler that works instead of a command
+	queue   string // "": default
+	only    string // the name of the worker that alone has the handler; "": any worker may run it
+	apart   bool   // it has too many runs to list them with the others, and an effect log of its own
 }
 
 // readers is the mode of a shared lock.
@@ -88,24 +95,52 @@ const effectLine = `e() { read up rest < /proc/uptime; echo "$1 $LOCKSTEP_RUN_ID
 // configure writes the config with these jobs. The checker still knows earlier ones.
 func (f *fleet) configure(jobs []spec) {
 	f.t.Helper()
-	var b strings.Builder
-	b.WriteString("worker: {drain_timeout: 20s}\n")
-	b.WriteString("defaults: {on_missed: all, max_queued: 10000, max_crashes: 1000, history: {runs: 1000000}, retry: {max: 0}}\n")
-	b.WriteString("permits: {gate: {limit: 2}}\njobs:\n")
 	for _, job := range jobs {
 		f.jobs[job.name] = job
-		definition := slices.DeleteFunc([]string{job.now(), job.more}, func(s string) bool { return s == "" })
-		definition = append(definition, fmt.Sprintf(`command: [sh, -c, '%s; e start; %s; e end']`, fmt.Sprintf(effectLine, f.effects), job.work))
-		fmt.Fprintf(&b, "  %s: {%s}\n", job.name, strings.Join(definition, ", "))
 	}
 	// Renamed into place, so that a worker that starts at this moment reads one config or the
 	// other.
-	if err := os.WriteFile(f.config+".new", []byte(b.String()), 0o600); err != nil {
+	if err := os.WriteFile(f.config+".new", []byte(f.text(jobs)), 0o600); err != nil {
 		f.t.Fatal(err)
 	}
 	if err := os.Rename(f.config+".new", f.config); err != nil {
 		f.t.Fatal(err)
 	}
+}
+
+// text returns the config with these jobs.
+func (f *fleet) text(jobs []spec) string {
+	queues := []string{"default: 3"} // a quarter of the fetches look into another queue first
+	for _, job := range jobs {
+		if job.queue != "" {
+			queues = append(queues, job.queue+": 1")
+		}
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "worker: {drain_timeout: 20s, queues: {%s}}\n", strings.Join(queues, ", "))
+	b.WriteString("defaults: {on_missed: all, max_queued: 10000, max_crashes: 1000, history: {runs: 1000000}, retry: {max: 0}}\n")
+	b.WriteString("permits: {gate: {limit: 2}}\njobs:\n")
+	for _, job := range jobs {
+		definition := slices.DeleteFunc([]string{job.now(), job.more}, func(s string) bool { return s == "" })
+		if job.queue != "" {
+			definition = append(definition, "queue: "+job.queue)
+		}
+		if job.handler != "" {
+			definition = append(definition, fmt.Sprintf("handler: %s, args: {effects: %s}", job.handler, f.logOf(job)))
+		} else {
+			definition = append(definition, fmt.Sprintf(`command: [sh, -c, '%s; e start; %s; e end']`, fmt.Sprintf(effectLine, f.logOf(job)), job.work))
+		}
+		fmt.Fprintf(&b, "  %s: {%s}\n", job.name, strings.Join(definition, ", "))
+	}
+	return b.String()
+}
+
+// logOf returns the effect log of a job.
+func (f *fleet) logOf(job spec) string {
+	if job.apart {
+		return f.effects + "." + job.name
+	}
+	return f.effects
 }
 
 // start adds a worker.
@@ -167,16 +202,39 @@ func (f *fleet) finish() {
 	before := f.env
 	f.env = append(slices.Clone(f.env), "LOCKSTEP_CONFIG="+writeFile(f.t, "empty.yaml", "permits: {gate: {limit: 2}}\njobs: {other: {command: [\"true\"]}}"))
 	f.start()
+	conn := f.connection()
 	eventually(f.t, 2*time.Minute, "all runs have ended", func() bool {
-		return !slices.ContainsFunc(f.runs(), func(run runJSON) bool { return !run.final() })
+		left, err := conn.ledger.Outstanding(f.t.Context(), "", 1)
+		return err == nil && len(left) == 0
 	})
 	f.drain()
 	f.env = before
 }
 
+// runs returns all runs but those of jobs that are kept apart.
 func (f *fleet) runs() []runJSON {
 	f.t.Helper()
-	return ask[[]runJSON](f.t, f.env, "run", "ls")
+	if !slices.ContainsFunc(slices.Collect(maps.Values(f.jobs)), func(job spec) bool { return job.apart }) {
+		return ask[[]runJSON](f.t, f.env, "run", "ls")
+	}
+	conn := f.connection()
+	var runs []runJSON
+	for name, job := range f.jobs {
+		if !job.apart {
+			runs = append(runs, f.runsOf(conn, name)...)
+		}
+	}
+	return runs
+}
+
+// runsOf returns the runs of one job.
+func (f *fleet) runsOf(conn *connection, job string) []runJSON {
+	f.t.Helper()
+	runs, err := conn.reader.Runs(f.t.Context(), admin.RunFilter{Job: job})
+	if err != nil && !errors.Is(err, ledger.ErrUnknown) { // no worker carried the job when Redis lost its data
+		f.t.Fatal(err)
+	}
+	return as[[]runJSON](f.t, runs)
 }
 
 // connection connects to the fleet's Redis as the command line does.
@@ -238,15 +296,21 @@ func (f *fleet) check(h *history) {
 
 func (f *fleet) readEffects() []effect {
 	f.t.Helper()
-	text, err := os.ReadFile(f.effects)
+	return readEffects(f.t, f.effects)
+}
+
+// readEffects reads an effect log.
+func readEffects(t *testing.T, log string) []effect {
+	t.Helper()
+	text, err := os.ReadFile(log)
 	if err != nil && !errors.Is(err, os.ErrNotExist) { // no effects yet
-		f.t.Fatal(err)
+		t.Fatal(err)
 	}
 	var effects []effect
 	for line := range strings.Lines(string(text)) {
 		e, err := parseEffect(line)
 		if err != nil {
-			f.t.Fatalf("effect %q: %v", line, err)
+			t.Fatalf("effect %q: %v", line, err)
 		}
 		effects = append(effects, e)
 	}

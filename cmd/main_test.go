@@ -34,6 +34,9 @@ func TestMain(m *testing.M) {
 		case doubtfulBurial:
 			burial = func(*parent) bool { return false }
 		}
+		if handlers, ok := soakHandlers[os.Getenv(withHandlers)]; ok {
+			Main(handlers())
+		}
 		Main(crashHandlers())
 	}
 	os.Exit(testMain(m))

@@ -15,18 +15,19 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"lockstep/locks/redistest"
 	"lockstep/scheduler/admin"
-	"lockstep/scheduler/ledger"
-	"lockstep/scheduler/queue"
 )
 
-// A soak is a fleet under random faults, for as long as somebody wants: `make soak FOR=10m`. What happens when is a plan
-// that is drawn from a seed; what comes of it the checker has to find in order.
+// A soak is a fleet under random faults, for as long as you like: `make soak FOR=10m`. A plan that
+// is drawn from a seed says which faults happen when. The checker then finds in ledger and effects
+// whether the promise held. soakload_test.go has the work that a soak does beside its ticks,
+// soakwatch_test.go what it observes meanwhile.
 
 // kind is what goes wrong.
 type kind string
@@ -46,32 +47,51 @@ const (
 	reloaded       kind = "config changed"
 	dataLost       kind = "Redis emptied, or started again empty"
 	writesLost     kind = "Redis started again without its last writes, as after a failover"
+	sharedOutage   kind = "outage of twice the lease, shared by the whole fleet"
+	canaryDrained  kind = "canary with another config came, and was drained"
+	canaryCrashed  kind = "canary with another config came, and was told to end when its child had crashed"
+	canaryLost     kind = "canary with another config came, and its host was lost"
+	specialistAway kind = "the only worker with a handler drained or killed"
+	backlogDue     kind = "backlog due at one instant"
 )
 
 // kinds are what a plan draws from. What takeovers are measured by comes more often.
 var kinds = []kind{
 	childKilled, childKilled, childKilled, treeKilled, treeKilled, parentKilled, childStopped, drained, cutOff, badNetwork, connectionsCut, redisKilled, redisAway, redisAwayLong,
-	reloaded, dataLost, writesLost,
+	reloaded, dataLost, writesLost, sharedOutage, canaryDrained, canaryCrashed, canaryLost, specialistAway,
 }
 
 // losesData tells whether a fault is one after which Redis lacks something that it had.
 func (k kind) losesData() bool { return k == dataLost || k == writesLost }
 
-// hitsRedis tells whether a fault takes Redis away from everybody; else, but for a change of the config, it hits one
-// worker.
+// hitsRedis reports whether a fault makes Redis unreachable for all workers. Each other fault hits
+// one worker, except a change of the config.
 func (k kind) hitsRedis() bool {
-	return k == redisKilled || k == redisAway || k == redisAwayLong || k == connectionsCut || k.losesData()
+	return k == redisKilled || k == redisAway || k == redisAwayLong || k == connectionsCut || k == sharedOutage || k.losesData()
 }
+
+// isCanary reports whether a fault is the visit of a worker with another config.
+func (k kind) isCanary() bool { return k == canaryDrained || k == canaryCrashed || k == canaryLost }
+
+// alone reports whether no other fault happens around a fault. A loss of data breaks more than is
+// promised when workers are away. After a shared outage, the fleet is at full concurrency only if
+// no worker is away and no run is suspected of a crash.
+func (k kind) alone() bool { return k.losesData() || k == sharedOutage }
 
 // fault is one thing that goes wrong.
 type fault struct {
 	at    time.Duration // after the begin
 	lasts time.Duration
 	kind  kind
-	slot  int // the worker it hits
+	slot  int // the worker it hits; of other faults, which of their variants happens
 }
 
-// plan draws faults: one every second or so, but only one at a time at one worker or at Redis.
+func (f fault) String() string {
+	return fmt.Sprintf("%8.1fs %6.1fs  worker %d  %s", f.at.Seconds(), f.lasts.Seconds(), f.slot, f.kind)
+}
+
+// plan draws faults: one every second or so, but only one at a time at one worker, at Redis or at
+// the canary, and one backlog. The last worker is the specialist.
 func plan(seed uint64, total, lease time.Duration, slots int) []fault {
 	random := rand.New(rand.NewPCG(seed, 1))
 	between := func(least, most time.Duration) time.Duration {
@@ -80,19 +100,23 @@ func plan(seed uint64, total, lease time.Duration, slots int) []fault {
 	var (
 		faults  []fault
 		deck    []kind
-		healthy = make([]time.Duration, slots+1) // since when each worker is, and last Redis
+		healthy = make([]time.Duration, slots+2) // since when each worker is, then Redis, and last the place of the canary
 	)
 	for at := 2 * time.Second; at < total-lease; at += between(300*time.Millisecond, 1500*time.Millisecond) {
 		if len(deck) == 0 {
 			deck = slices.Clone(kinds)
-			if total < time.Minute { // well around it is too long for a short time; TestWorkersSayAgainWhatRedisHasLost has it alone
-				deck = slices.DeleteFunc(deck, kind.losesData)
+			// These take too long for a short time. TestWorkersSayAgainWhatRedisHasLost and
+			// TestFaultOutageSharedByTheFleet have those that need quiet around them. The older
+			// definition decides only 45 s after the host of a canary was lost.
+			if total < time.Minute {
+				deck = slices.DeleteFunc(deck, func(k kind) bool { return k.alone() || k == canaryLost })
 			}
 			random.Shuffle(len(deck), func(i, k int) { deck[i], deck[k] = deck[k], deck[i] })
 		}
-		// Not promised is what died with a worker, or nobody had heard of, in the second before Redis lost its data, and what a
-		// worker knows that comes back when the others have gone on. So all of them are well around that.
-		if deck[0].losesData() {
+		// Not promised is what died with a worker, or nobody had heard of, in the second before
+		// Redis lost its data, and what a worker knows that comes back when the others have gone
+		// on. So all of them are well around that.
+		if deck[0].alone() {
 			at = max(at, slices.Max(healthy)+time.Second)
 		}
 		for i, kind := range deck {
@@ -117,8 +141,18 @@ func plan(seed uint64, total, lease time.Duration, slots int) []fault {
 				f.lasts = between(lease, lease*2)
 			case writesLost: // those of so long
 				f.lasts = between(lease/20, lease*3/2)
+			case sharedOutage:
+				f.lasts = 2 * lease
+			case canaryDrained, canaryCrashed, canaryLost:
+				place, rest = slots+1, 3*time.Second
+				f.lasts = between(3*time.Second, 8*time.Second)
+			case specialistAway:
+				f.slot, place = slots-1, slots-1
+				if f.lasts = between(lease, 2*lease); total >= time.Minute {
+					f.lasts += between(6*lease, 9*lease) // so that its runs have been due for more than 10 s
+				}
 			}
-			if kind.losesData() {
+			if kind.alone() {
 				if slices.Max(healthy)+time.Second > at {
 					continue
 				}
@@ -129,7 +163,7 @@ func plan(seed uint64, total, lease time.Duration, slots int) []fault {
 			if kind.hitsRedis() {
 				place, rest = slots, 3*lease // in between there has to be time for other faults to come alone
 			}
-			if kind != reloaded && !kind.losesData() {
+			if kind != reloaded && !kind.alone() {
 				if healthy[place] > at {
 					continue
 				}
@@ -140,12 +174,15 @@ func plan(seed uint64, total, lease time.Duration, slots int) []fault {
 			break
 		}
 	}
+	random = rand.New(rand.NewPCG(seed, 4)) // of its own, so that the others do not depend on it
+	faults = append(faults, fault{at: between(total/8, total/3), kind: backlogDue})
+	slices.SortStableFunc(faults, func(a, b fault) int { return int(a.at - b.at) })
 	return faults
 }
 
 func TestPlanIsDrawnFromItsSeed(t *testing.T) {
 	t.Parallel()
-	draw := func(seed uint64) []fault { return plan(seed, 10*time.Minute, 2*time.Second, fleetSize) }
+	draw := func(seed uint64) []fault { return plan(seed, 10*time.Minute, 2*time.Second, fleetSize+1) }
 	one := draw(1)
 	if !slices.Equal(one, draw(1)) {
 		t.Error("one seed gives two plans")
@@ -158,9 +195,24 @@ func TestPlanIsDrawnFromItsSeed(t *testing.T) {
 		count[f.kind]++
 	}
 	for _, kind := range kinds {
-		if count[kind] < 10 {
+		if count[kind] < 6 {
 			t.Errorf("%d times %q in ten minutes, want more", count[kind], kind)
 		}
+	}
+	if count[backlogDue] != 1 {
+		t.Errorf("%d times %q, want once", count[backlogDue], backlogDue)
+	}
+	var short []kind
+	for _, f := range plan(soakSeed, soakDefault, 2*time.Second, fleetSize+1) {
+		short = append(short, f.kind)
+	}
+	for _, kind := range []kind{backlogDue, specialistAway} {
+		if !slices.Contains(short, kind) {
+			t.Errorf("the tests have %v, want %q, too", short, kind)
+		}
+	}
+	if !slices.ContainsFunc(short, kind.isCanary) {
+		t.Errorf("the tests have %v, want a canary, too", short)
 	}
 }
 
@@ -200,10 +252,32 @@ type soak struct {
 	from       loss             // what will be lost then
 	started    []*process       // all workers, in the order in which they were started
 	gaveUp     int              // parents that ended because their children crashed too often
+
+	conn     *connection
+	canary   *process // nil: there is none
+	visits   []turn   // of canaries: the trigger that each brought, and the one that was valid again when it left
+	brought  turn     // by the canary that is there
+	canaries int
+	left     time.Time // when the last one did
+
+	outages   []outage
+	returns   []time.Time  // of the specialist
+	away      atomic.Int64 // since when the specialist is, in Unix nanoseconds; 0: it is up
+	looked    time.Time    // at the append-only file
+	history   *history     // nil until it was read
+	backlog   backlog
+	watch     watch
+	resources resources
 }
+
+// specialist is the name of the last worker of a soak, which alone has the handler of the job rare.
+const specialist = "special"
 
 // changing are the triggers that a job is given in turn.
 var changing = []string{"every: 2s", `schedule: "*/3 * * * * *"`, "every: 5s", `schedule: "*/7 * * * * *"`}
+
+// A canary brings one of these triggers for the job canaried, which otherwise has the first one.
+var canaryTriggers = []string{"every: 2s", "every: 3s", `schedule: "*/5 * * * * *"`, "every: 1s"}
 
 // soakJobs are of all kinds. In every other generation of the config one of them is missing.
 func (s *soak) soakJobs() []spec {
@@ -235,6 +309,10 @@ func (s *soak) soakJobs() []spec {
 		},
 		{name: "settle", work: "sleep 0.2", more: `lock: {exclusive: ["bill:{bills[*]}"], shared: [rates]}, args: {bills: []}`, modes: map[string]int{"rates": readers}},
 		{name: "changing", trigger: changing[0], work: "sleep 0.1", more: fmt.Sprintf("overlap: queue, description: generation %d", s.generation), turns: s.turns},
+		{name: "canaried", trigger: canaryTriggers[0], work: "sleep 0.1", more: "overlap: queue", turns: s.visits},
+		{name: "long", work: "sleep 20"},
+		{name: "rare", handler: "rare", more: "lock: {exclusive: [till]}", only: specialist},
+		{name: "bulk", handler: "bulk", queue: "bulk", apart: true},
 	}
 	if s.generation%2 == 0 {
 		jobs = append(jobs, spec{name: "coming", trigger: "every: 2s", work: "sleep 0.1", more: "overlap: queue"})
@@ -255,7 +333,8 @@ var skewed = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// clocked returns the tool with a clock that is wrong by so much, and what its environment needs for that.
+// clocked returns the tool with a clock that is wrong by so much, and what its environment needs
+// for that.
 func clocked(t *testing.T, offset time.Duration) (program string, env []string) {
 	t.Helper()
 	if offset == 0 || runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
@@ -272,15 +351,27 @@ func newSoak(t *testing.T, seed uint64) *soak {
 	t.Helper()
 	// On a busy machine it takes longer than so short a lease until all have said what they know.
 	s := &soak{lease: 2 * time.Second, grace: 6 * time.Second, count: make(map[kind]int)}
-	s.fleet = newFleet(t, []string{"appendonly yes", "appendfsync always"}, s.soakJobs(), shortLease, "LOCKSTEP_LOCKS__GRACE="+s.grace.String(), "LOCKSTEP_WORKER__DRAIN_TIMEOUT=1500ms")
+	// An append-only file that Redis has rewritten has no past to go back to.
+	s.fleet = newFleet(t, []string{"appendonly yes", "appendfsync always", "auto-aof-rewrite-percentage 0"}, s.soakJobs(), shortLease, "LOCKSTEP_LOCKS__GRACE="+s.grace.String(), "LOCKSTEP_WORKER__DRAIN_TIMEOUT=1500ms")
+	s.conn = s.connection()
+	t.Cleanup(s.keep)
 	random := rand.New(rand.NewPCG(seed, 2))
-	for i := range fleetSize {
-		// Whatever the seed, there are clocks that are ahead and clocks that are behind.
+	for i := range fleetSize + 1 {
+		// Whatever the seed, there are clocks that are ahead and clocks that are behind. Workers
+		// whose clocks are right have the handler of the backlog, the others have no handler at
+		// all.
 		offset := []time.Duration{0, 10 * time.Minute, -10 * time.Minute}[(i+random.IntN(2)*3)%3]
-		one := &slot{proxy: s.server.Proxy(t)}
-		program, env := clocked(t, offset)
-		one.program = program
-		one.env = append(slices.Clone(s.env), append(env, "REDIS_URL="+one.proxy.URL(), fmt.Sprintf("LOCKSTEP_WORKER__NAME=w%d", i))...)
+		name, one := fmt.Sprintf("w%d", i), &slot{proxy: s.server.Proxy(t)}
+		var env []string
+		switch {
+		case i == fleetSize:
+			name, one.program, env = specialist, os.Args[0], []string{withHandlers + "=" + specialist}
+		case offset == 0:
+			one.program, env = os.Args[0], []string{withHandlers + "=fleet"}
+		default:
+			one.program, env = clocked(t, offset)
+		}
+		one.env = append(slices.Clone(s.env), append(env, "REDIS_URL="+one.proxy.URL(), "LOCKSTEP_WORKER__NAME="+name)...)
 		s.slots = append(s.slots, one)
 		s.launch(one)
 	}
@@ -291,11 +382,60 @@ func (s *soak) launch(one *slot) {
 	one.worker = launchProgram(s.t, one.program, one.env, "start")
 	one.told, one.away = s.generation, false
 	s.started = append(s.started, one.worker)
+	if one == s.special() {
+		s.returns = append(s.returns, time.Now())
+		s.away.Store(0)
+	}
 }
 
-// tend starts workers anew that have given up, and tells those that have not heard of a change of the config.
+// special is the place of the specialist.
+func (s *soak) special() *slot { return s.slots[len(s.slots)-1] }
+
+// shorten has Redis rewrite its append-only file when it has become long: a restart that reads
+// hundreds of megabytes would be an outage of its own. Redis may not do so by itself, since a file
+// that was rewritten has no past to go back to.
+func (s *soak) shorten() {
+	const every, most = 10 * time.Second, 64 << 20
+	if time.Since(s.looked) < every || s.moment != nil {
+		return
+	}
+	s.looked = time.Now()
+	size, rewriting, err := s.appendOnly()
+	if err == nil && size > most && !rewriting {
+		ctx, cancel := context.WithTimeout(s.t.Context(), time.Second)
+		defer cancel()
+		_ = s.conn.rdb.BgRewriteAOF(ctx).Err() // an error: Redis is away
+	}
+}
+
+// appendOnly returns the size of Redis' append-only file, and whether it is being rewritten.
+func (s *soak) appendOnly() (size int64, rewriting bool, err error) {
+	ctx, cancel := context.WithTimeout(s.t.Context(), time.Second)
+	defer cancel()
+	text, err := s.conn.rdb.Info(ctx, "persistence").Result()
+	for line := range strings.Lines(text) {
+		switch name, value, _ := strings.Cut(strings.TrimSpace(line), ":"); name {
+		case "aof_current_size":
+			size, err = strconv.ParseInt(value, 10, 64)
+		case "aof_rewrite_in_progress", "aof_rewrite_scheduled":
+			rewriting = rewriting || value != "0"
+		}
+	}
+	return size, rewriting, err
+}
+
+// tend starts workers anew that have given up, and tells those that have not heard of a change of
+// the config.
 func (s *soak) tend() {
 	s.t.Helper()
+	s.resources.measure(s.slots)
+	s.shorten()
+	// A job that was away for 45 s while other workers were up begins anew.
+	// TestARemovedJobBeginsAnewWhenItReturns has that; here each tick of the job that comes and
+	// goes is accounted for.
+	if s.generation%2 == 1 && time.Since(s.written) > 20*time.Second && s.settledTriggers() {
+		s.reload()
+	}
 	for i, one := range s.slots {
 		if one.away {
 			continue
@@ -322,6 +462,60 @@ func (s *soak) reload() {
 	s.written = time.Now()
 	s.turns = append(s.turns, turn{changing[s.generation%len(changing)], time.Now()})
 	s.configure(s.soakJobs())
+}
+
+// settledTriggers reports whether triggers may change. A trigger that changes while Redis has lost
+// the old one decides from the cursor's position, so the ticks in between belong to neither.
+func (s *soak) settledTriggers() bool {
+	n := len(s.losses)
+	return s.moment == nil && (n == 0 || time.Since(s.losses[n-1].at) > s.grace+3*time.Second)
+}
+
+// sendCanary starts a worker whose config has another trigger for one job and another description
+// for a second one.
+func (s *soak) sendCanary() {
+	s.canaries++
+	brought := turn{trigger: canaryTriggers[1+s.canaries%(len(canaryTriggers)-1)], after: time.Now()}
+	jobs := s.soakJobs()
+	for i, job := range jobs {
+		switch job.name {
+		case "canaried":
+			jobs[i].trigger, jobs[i].turns = brought.trigger, nil
+		case "beat":
+			jobs[i].more += fmt.Sprintf(", description: canary %d", s.canaries)
+		}
+	}
+	config := writeFile(s.t, "canary.yaml", s.text(jobs))
+	s.canary = launchProgram(s.t, toolPath, append(slices.Clone(s.env), "LOCKSTEP_CONFIG="+config, "LOCKSTEP_WORKER__NAME=canary"), "start")
+	s.started = append(s.started, s.canary)
+	s.brought = brought
+}
+
+// endCanary has the canary leave. From then on the older definitions may be the active ones again.
+func (s *soak) endCanary(how kind) {
+	s.t.Helper()
+	leaving := time.Now()
+	switch how {
+	case canaryLost:
+		killTree(s.canary.Process.Pid)
+	case canaryCrashed:
+		if child := s.canary.worker(); child != 0 {
+			_ = syscall.Kill(child, syscall.SIGKILL) // an error: it has ended just now
+		}
+		fallthrough
+	default:
+		_ = s.canary.Process.Signal(syscall.SIGTERM)
+	}
+	code := s.canary.code(time.Minute)
+	if how != canaryLost && code != 0 && code != exitRedis && !(how == canaryCrashed && code == exitFailed) {
+		s.t.Errorf("the canary exits with %d: %s", code, tail(s.canary.stderr.String()))
+	}
+	s.canary, s.left = nil, time.Now()
+	// Only now: a config that the others are given meanwhile has the trigger of the last turn.
+	s.visits = append(s.visits, s.brought, turn{trigger: canaryTriggers[0], after: leaving})
+	job := s.jobs["canaried"]
+	job.turns = s.visits
+	s.jobs["canaried"] = job
 }
 
 // begin has a fault happen. It tells whether there was anything that it could happen to.
@@ -369,10 +563,26 @@ func (s *soak) begin(f fault) bool {
 		if err := s.server.Pause(); err != nil {
 			s.t.Error(err)
 		}
+	case sharedOutage:
+		s.beginOutage(f)
+	case canaryDrained, canaryCrashed, canaryLost:
+		if s.canary != nil || !s.settledTriggers() {
+			return false
+		}
+		s.sendCanary()
+	case specialistAway:
+		if f.lasts/time.Millisecond%2 == 0 {
+			killTree(one.worker.Process.Pid)
+		} else if strings.Contains(one.worker.stderr.String(), "worker is ready") {
+			_ = one.worker.Process.Signal(syscall.SIGTERM)
+		} else {
+			return false
+		}
+		one.away = true
+	case backlogDue:
+		s.backlog.start(s)
 	case reloaded:
-		// A trigger that changes while Redis has forgotten the old one decides from where the cursor stands: the ticks in
-		// between are nobody's.
-		if n := len(s.losses); s.moment != nil || n > 0 && time.Since(s.losses[n-1].at) < s.grace+3*time.Second {
+		if !s.settledTriggers() {
 			return false
 		}
 		s.reload()
@@ -390,20 +600,31 @@ func (s *soak) begin(f fault) bool {
 		if !s.well() {
 			return false
 		}
+		if _, rewriting, err := s.appendOnly(); err != nil || rewriting {
+			return false
+		}
 		s.from = loss{from: len(s.readEffects()), since: time.Now()}
 		var err error
 		if s.moment, err = s.server.Moment(); err != nil {
 			s.t.Fatal(err)
 		}
 	}
+	if one == s.special() && one.away {
+		s.away.Store(time.Now().UnixNano())
+	}
 	return true
 }
 
-// well tells whether all workers are, and carry all jobs: of one that nobody carries nobody may know how far its ticks
-// were decided when Redis has lost that.
+// well tells whether all workers are, and carry all jobs: of one that nobody carries nobody may
+// know how far its ticks were decided when Redis has lost that.
 func (s *soak) well() bool {
 	s.t.Helper()
 	if s.generation%2 != 0 || s.generation > 0 && time.Since(s.written) < 5*time.Second {
+		return false
+	}
+	// The runs of the backlog that no worker has begun would be lost, and no worker may know how
+	// far a canary decided.
+	if s.backlog.busy.Load() || s.canary != nil || time.Since(s.left) < 5*time.Second {
 		return false
 	}
 	known := s.up()
@@ -436,7 +657,14 @@ func (s *soak) end(f fault) {
 		if child := one.worker.worker(); child != 0 {
 			_ = syscall.Kill(child, syscall.SIGCONT)
 		}
+	case sharedOutage:
+		s.endOutage(f)
+	case canaryDrained, canaryCrashed, canaryLost:
+		s.endCanary(f.kind)
 	case treeKilled, parentKilled:
+		s.launch(one)
+	case specialistAway:
+		one.worker.code(time.Minute)
 		s.launch(one)
 	case drained:
 		code := one.worker.code(time.Minute)
@@ -461,7 +689,8 @@ func (s *soak) end(f fault) {
 	}
 }
 
-// inject has all faults happen, and undoes them.
+// inject has all faults happen, and undoes them. The plan's clock stops while a step is carried
+// out, so that steps keep their distances. Faults that would then begin after the end are left out.
 func (s *soak) inject(faults []fault, total time.Duration) {
 	s.t.Helper()
 	type step struct {
@@ -469,10 +698,11 @@ func (s *soak) inject(faults []fault, total time.Duration) {
 		do func()
 	}
 	var steps []step
+	over := time.Now().Add(total)
 	for _, f := range faults {
 		var from time.Time // zero: it did not happen
 		steps = append(steps, step{at: f.at, do: func() {
-			if now := time.Now(); s.begin(f) {
+			if now := time.Now(); now.Before(over) && s.begin(f) {
 				s.count[f.kind]++
 				from = now
 			}
@@ -488,53 +718,26 @@ func (s *soak) inject(faults []fault, total time.Duration) {
 	}
 	slices.SortStableFunc(steps, func(a, b step) int { return int(a.at - b.at) })
 	steps = append(steps, step{at: max(total, steps[len(steps)-1].at), do: func() {}})
-	began := time.Now()
+	clock := time.Now()
 	for _, step := range steps {
-		for left := step.at - time.Since(began); left > 0; left = step.at - time.Since(began) {
+		for left := step.at - time.Since(clock); left > 0; left = step.at - time.Since(clock) {
 			s.tend()
 			pause(s.t.Context(), min(left, 100*time.Millisecond))
 		}
+		began := time.Now()
 		step.do()
+		clock = clock.Add(time.Since(began))
 	}
 }
 
-// request is one that was answered.
-type request struct {
-	run string
-	at  time.Time
-}
-
-// ask asks for runs that lock bundles which overlap, until ctx ends, and returns those that it was answered for.
-func (s *soak) ask(ctx context.Context, seed uint64) (asked []request) {
-	conn := s.connection()
-	queues, err := queue.New(conn.rdb, "lockstep")
-	if err != nil {
-		s.t.Error(err)
-		return nil
-	}
-	operator := admin.NewOperator(conn.ledger, queues, nil, nil)
-	random := rand.New(rand.NewPCG(seed, 3))
-	for i := 0; pause(ctx, 700*time.Millisecond); i++ {
-		bills := random.Perm(5)[:1+random.IntN(3)]
-		args, err := json.Marshal(map[string]any{"bills": bills})
-		if err != nil {
-			s.t.Error(err)
-		}
-		for answered := false; !answered; {
-			call, cancel := context.WithTimeout(ctx, time.Second)
-			if record, err := conn.ledger.Job(call, "settle"); err == nil { // else nobody is up yet, or Redis is away
-				run, err := operator.Enqueue(call, ledger.Request{Job: record.Job, ID: strconv.Itoa(i), Args: args, Trigger: ledger.ByRequest, Named: true}, admin.Actor{Who: "soak"})
-				if answered = err == nil; answered {
-					asked = append(asked, request{string(run.Run), time.Now()})
-				}
-			}
-			cancel()
-			if !answered && !pause(ctx, 200*time.Millisecond) {
-				return asked
-			}
+// eventually waits until something holds, or else describes the scene.
+func (s *soak) eventually(within time.Duration, what string, holds func() bool) {
+	s.t.Helper()
+	for from := time.Now(); !holds(); pause(s.t.Context(), 50*time.Millisecond) {
+		if time.Since(from) > within {
+			s.t.Fatalf("not within %s: %s\n%s", within, what, s.scene(s.t.Context()))
 		}
 	}
-	return asked
 }
 
 // heal waits, when nothing goes wrong any more, until the ledger has caught up with now.
@@ -543,9 +746,20 @@ func (s *soak) heal() {
 	if s.generation%2 == 1 {
 		s.reload() // the job that comes and goes is there at the end
 	}
-	healed := time.Now()
 	conn := s.connection()
-	eventually(s.t, 2*time.Minute, "every tick is decided, by the last triggers", func() bool {
+	s.eventually(2*time.Minute, "the definition that a canary brought has given way", func() bool {
+		s.tend()
+		record, err := conn.ledger.Job(s.t.Context(), "canaried")
+		return err == nil && "every: "+record.Job.Every.String() == canaryTriggers[0]
+	})
+	s.backlog.await(s)
+	s.eventually(time.Minute, "the runs that need the specialist have ended", func() bool {
+		s.tend()
+		left, err := conn.ledger.Outstanding(s.t.Context(), "rare", 1)
+		return err == nil && len(left) == 0
+	})
+	healed := time.Now()
+	s.eventually(2*time.Minute, "every tick is decided, by the last triggers", func() bool {
 		s.tend()
 		list, err := conn.reader.Jobs(s.t.Context())
 		return err == nil && !slices.ContainsFunc(list, func(job admin.Job) bool {
@@ -559,10 +773,12 @@ func (s *soak) heal() {
 	}
 }
 
-// takeover is how long after a kill the attempt was closed that it broke off, and the next one began.
+// takeover is how long after a kill the attempt was closed that it broke off, and the next one
+// began.
 type takeover struct{ closed, next time.Duration }
 
-// takeovers measures what the kills have led to, but for those that something else has delayed, too.
+// takeovers measures what the kills have led to, but for those that something else has delayed,
+// too.
 func (s *soak) takeovers(runs []runJSON) (measured map[kind][]takeover, delayed []time.Duration) {
 	session := regexp.MustCompile(`"worker":"([^"]+)"`)
 	measured = make(map[kind][]takeover)
@@ -607,7 +823,8 @@ func quantiles(list []time.Duration) (p50, p99 time.Duration, text string) {
 	return p50, p99, fmt.Sprintf("p50 %s, p99 %s, most %s", round(p50), round(p99), round(list[len(list)-1]))
 }
 
-// checkTakeovers reports how long takeovers took, and proves what holds on a machine with much else to do, too.
+// checkTakeovers reports how long takeovers took, and proves what holds on a machine with much else
+// to do, too.
 func (s *soak) checkTakeovers(runs []runJSON) {
 	s.t.Helper()
 	measured, delayed := s.takeovers(runs)
@@ -623,7 +840,8 @@ func (s *soak) checkTakeovers(runs []runJSON) {
 		if kind == treeKilled {
 			least += time.Second
 		}
-		// The first row's bound is a second, but a machine that is busy shows only that it is not the lease which decides.
+		// The first row's bound is a second, but a machine that is busy shows only that it is not
+		// the lease which decides.
 		if len(closed) >= 10 && p50 > least || p99 > least+20*time.Second {
 			s.t.Errorf("%s: takeover after %s; want %s at most, and far less than 20 s more in the worst case", kind, text, least)
 		}
@@ -632,19 +850,26 @@ func (s *soak) checkTakeovers(runs []runJSON) {
 	s.t.Logf("while something else was wrong, too: %d attempts broken off, closed after: %s", len(delayed), text)
 }
 
-// keep leaves what there is to look at when a soak has failed.
-func (s *soak) keep(h *history) {
+// keep leaves a failed soak's traces in a folder: logs, effects, what Redis stores at the end, and
+// the ledger if it was read.
+func (s *soak) keep() {
+	if !s.t.Failed() && os.Getenv("LOCKSTEP_SOAK_KEEP") == "" {
+		return
+	}
 	folder, err := os.MkdirTemp("", "lockstep-soak-")
 	if err != nil {
 		s.t.Error(err)
 		return
 	}
-	ledger, err := json.MarshalIndent(map[string]any{"runs": h.runs, "ticks": h.ticks}, "", " ")
-	if err != nil {
-		s.t.Error(err)
+	if s.history != nil {
+		ledger, err := json.MarshalIndent(map[string]any{"runs": s.history.runs, "ticks": s.history.ticks}, "", " ")
+		if err != nil {
+			s.t.Error(err)
+		}
+		write(s.t, filepath.Join(folder, "ledger.json"), string(ledger))
 	}
-	write(s.t, filepath.Join(folder, "ledger.json"), string(ledger))
-	text, _ := os.ReadFile(s.effects) // it was read before
+	write(s.t, filepath.Join(folder, "scene"), s.scene(context.WithoutCancel(s.t.Context())))
+	text, _ := os.ReadFile(s.effects) // it may have none
 	for i, p := range s.started {
 		write(s.t, filepath.Join(folder, fmt.Sprintf("worker-%03d", i)), p.stderr.String())
 	}
@@ -652,11 +877,19 @@ func (s *soak) keep(h *history) {
 	s.t.Logf("ledger, effects and what the workers said are kept in %s", folder)
 }
 
-// soakTime is how long the faults go on, and the seed that they are drawn from: for the tests always the same one.
+// The faults of the tests: for how long, and a seed whose plan has most kinds, canaries and the
+// specialist's absence among them.
+const (
+	soakDefault = 16 * time.Second
+	soakSeed    = 57
+)
+
+// soakTime is how long the faults continue, and the seed that they are drawn from: for the tests
+// always the same one.
 func soakTime(t *testing.T) (total time.Duration, seed uint64) {
 	t.Helper()
 	var err error
-	total, seed = 12*time.Second, 1
+	total, seed = soakDefault, soakSeed
 	if asked := os.Getenv("LOCKSTEP_SOAK_FOR"); asked != "" {
 		seed = rand.Uint64N(1_000_000)
 		if total, err = time.ParseDuration(asked); err != nil || total < 10*time.Second {
@@ -677,25 +910,37 @@ func TestPromiseHoldsUnderRandomFaults(t *testing.T) {
 	}
 	t.Parallel()
 	total, seed := soakTime(t)
-	t.Logf("faults for %s, seed %d", total, seed)
+	faults := plan(seed, total, 2*time.Second, fleetSize+1)
+	var text strings.Builder
+	for _, f := range faults {
+		fmt.Fprintln(&text, f)
+	}
+	t.Logf("faults for %s, seed %d, at and for:\n%s", total, seed, text.String())
 	from := time.Now()
 	s := newSoak(t, seed)
+	s.backlog.size = backlogSize(total)
 	asking, stop := context.WithCancel(t.Context())
 	defer stop()
+	watching, stopWatch := context.WithCancel(t.Context())
+	defer stopWatch()
 	var asked []request
-	var requests sync.WaitGroup
+	var requests, watcher sync.WaitGroup
 	requests.Go(func() { asked = s.ask(asking, seed) })
-	s.inject(plan(seed, total, s.lease, len(s.slots)), total)
+	watcher.Go(func() { s.watch.run(watching, s) })
+	s.inject(faults, total)
 	stop()
 	requests.Wait()
 	s.heal()
+	stopWatch()
+	watcher.Wait()
 	to := time.Now()
 	s.drain()
 	s.finish()
 
 	h := s.read(from, to)
+	s.history = h
 	h.slack, h.losses = 30*time.Second, s.losses
-	for _, request := range asked {
+	for _, request := range slices.Concat(asked, s.occupied()) {
 		if !lostRequest(s.losses, request.at) {
 			h.asked = append(h.asked, request.run)
 		}
@@ -718,7 +963,9 @@ func TestPromiseHoldsUnderRandomFaults(t *testing.T) {
 	}
 	t.Logf("%d parents gave up", s.gaveUp)
 	s.checkTakeovers(all)
-	if t.Failed() || os.Getenv("LOCKSTEP_SOAK_KEEP") != "" {
-		s.keep(h)
-	}
+	s.checkReturns(all)
+	s.checkOutages()
+	s.backlog.check(s)
+	s.watch.check(s)
+	s.resources.check(t)
 }
