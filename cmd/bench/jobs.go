@@ -161,7 +161,7 @@ func between(before, after sight, n int, took time.Duration) stretch {
 // through takes n jobs through a system.
 func through(ctx context.Context, server *server, name, addr string, n int) (p passage, err error) {
 	var s system
-	rdb := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, PoolSize: 2 * concurrency, ContextTimeoutEnabled: true})
+	rdb := dial(addr)
 	defer rdb.Close()
 	if name == "asynq" {
 		s = &plain{rdb: rdb, client: asynq.NewClientFromRedisClient(rdb)}

@@ -107,6 +107,14 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return 0
 }
 
+// volume returns how many runs or triggers a measurement of large volumes takes.
+func (s *settings) volume() int {
+	if s.short {
+		return s.size / 10
+	}
+	return s.size
+}
+
 func (s *settings) defaults() {
 	rounds, turn := 7, 500*time.Millisecond
 	if s.short {

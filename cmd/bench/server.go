@@ -36,6 +36,20 @@ func (s *server) stop() {
 	_ = s.process.Stop() // it is killed; at worst, an empty folder remains
 }
 
+// startWithClient starts a server and returns it with a client, and a function that ends both.
+func startWithClient(ctx context.Context) (s *server, rdb *redis.Client, stop func(), err error) {
+	if s, err = startServer(ctx); err != nil {
+		return nil, nil, nil, err
+	}
+	rdb = dial(s.addr)
+	return s, rdb, func() { _ = rdb.Close(); s.stop() }, nil
+}
+
+// dial returns a client whose pool is large enough for a worker.
+func dial(addr string) *redis.Client {
+	return redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, PoolSize: 2 * concurrency, ContextTimeoutEnabled: true})
+}
+
 // addrOf returns host and port of a redis:// URL.
 func addrOf(url string) (string, error) {
 	o, err := redis.ParseURL(url)

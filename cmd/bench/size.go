@@ -23,17 +23,15 @@ const (
 // measureSize makes very many runs due at one instant, and compares the rate at which one worker
 // does them with that of a steady stream, where another run is enqueued whenever one ends.
 func measureSize(ctx context.Context, set settings, r *result) error {
-	n, stream := set.size, steadyJobs
+	n, stream := set.volume(), steadyJobs
 	if set.short {
-		n, stream = n/10, stream/4
+		stream /= 4
 	}
-	s, err := startServer(ctx)
+	s, rdb, stop, err := startWithClient(ctx)
 	if err != nil {
 		return err
 	}
-	defer s.stop()
-	rdb := redis.NewClient(&redis.Options{Addr: s.addr, MaxRetries: -1, PoolSize: 2 * concurrency, ContextTimeoutEnabled: true})
-	defer rdb.Close()
+	defer stop()
 
 	set.step("size: a steady stream of %d runs", stream)
 	steady, err := steadyRate(ctx, rdb, stream)

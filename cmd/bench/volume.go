@@ -28,7 +28,7 @@ func (s *server) far(ctx context.Context, delay time.Duration) (*redis.Client, f
 		proxy.Close()
 		return nil, nil, err
 	}
-	rdb := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, PoolSize: 2 * concurrency, ContextTimeoutEnabled: true})
+	rdb := dial(addr)
 	return rdb, func() { _ = rdb.Close(); proxy.Close() }, nil
 }
 
@@ -92,17 +92,12 @@ func latest(ctx context.Context, l *ledger.Ledger, since time.Time) (late time.D
 // measureOutstanding starts a worker in a namespace where very many runs are outstanding. Its first
 // poll, its first sweep and the first page of each view must not depend on them.
 func measureOutstanding(ctx context.Context, set settings, r *result) error {
-	n := set.size
-	if set.short {
-		n /= 10
-	}
-	s, err := startServer(ctx)
+	n := set.volume()
+	s, near, stop, err := startWithClient(ctx)
 	if err != nil {
 		return err
 	}
-	defer s.stop()
-	near := redis.NewClient(&redis.Options{Addr: s.addr, MaxRetries: -1, PoolSize: 2 * concurrency, ContextTimeoutEnabled: true})
-	defer near.Close()
+	defer stop()
 	w, err := newWhole(ctx, near)
 	if err != nil {
 		return err
@@ -223,17 +218,12 @@ func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond)
 // measureTriggers changes the triggers of very many jobs in one reload, while one more job has
 // ticks.
 func measureTriggers(ctx context.Context, set settings, r *result) error {
-	n := set.size
-	if set.short {
-		n /= 10
-	}
-	s, err := startServer(ctx)
+	n := set.volume()
+	s, near, stop, err := startWithClient(ctx)
 	if err != nil {
 		return err
 	}
-	defer s.stop()
-	near := redis.NewClient(&redis.Options{Addr: s.addr, MaxRetries: -1, ContextTimeoutEnabled: true})
-	defer near.Close()
+	defer stop()
 	whole, err := newWhole(ctx, near)
 	if err != nil {
 		return err
@@ -266,11 +256,11 @@ func measureTriggers(ctx context.Context, set settings, r *result) error {
 	}
 	set.step("size-triggers: %d jobs are registered", n)
 	began := time.Now()
-	w, stop, err := begin(ctx, rdb, list(30*24*time.Hour), func() {})
+	w, end, err := begin(ctx, rdb, list(30*24*time.Hour), func() {})
 	if err != nil {
 		return err
 	}
-	defer func() { _ = stop() }()
+	defer func() { _ = end() }()
 	limit, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
 	var last int

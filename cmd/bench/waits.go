@@ -112,13 +112,11 @@ func measureWaitingRuns(ctx context.Context, set settings, r *result) error {
 	if set.short {
 		n /= 4
 	}
-	s, err := startServer(ctx)
+	s, rdb, stop, err := startWithClient(ctx)
 	if err != nil {
 		return err
 	}
-	defer s.stop()
-	rdb := redis.NewClient(&redis.Options{Addr: s.addr, MaxRetries: -1, PoolSize: 2 * concurrency, ContextTimeoutEnabled: true})
-	defer rdb.Close()
+	defer stop()
 	loads := []int{0, waitingRuns}
 	all := make([][]stretch, len(loads))
 	for round := range set.rounds {
