@@ -11,14 +11,16 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// So many definitions are registered, or become active, in one step of a deploy: some batches, so that while Redis works on one
-// the next is prepared and the reply to the last is taken. Polls and ticks come after each step.
+// One step of a deploy registers or activates this many definitions, which are several batches, so
+// that while Redis works on one batch the next is prepared and the reply to the last is read. Polls
+// and ticks come after each step.
 const (
 	registerStep = 4 * ledger.RegisterBatch
 	activateStep = 4 * ledger.ActivateBatch
 )
 
-// registration makes definitions known to the ledger, batch by batch: ticks and polls come in between, however many they are.
+// registration registers definitions with the ledger, batch by batch, with ticks and polls in
+// between, however many definitions there are.
 type registration struct {
 	// the set of these definitions; it becomes the scheduler's once a whole one is registered
 	set     *jobSet
@@ -243,9 +245,9 @@ func (s *Scheduler) beforeChange(ctx context.Context, c *change, now time.Time) 
 	return decisions, true
 }
 
-// activate makes the next definitions active, each after the ticks of its job up to now were decided by the old trigger: for some
-// jobs together. now is a time that the server has told. It returns false when none became active
-// because a call failed, or may not be made yet.
+// activate makes the next definitions active, each after the ticks of its job up to now were
+// decided by the old trigger: for several jobs together. now is a time that the server reported. It
+// returns false when none became active because a call failed, or must not be made yet.
 func (s *Scheduler) activate(ctx context.Context, now time.Time) (ok bool) {
 	changes, decisions := s.takeChanges(ctx, now)
 	if len(changes) == 0 {

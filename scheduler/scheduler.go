@@ -17,25 +17,30 @@ import (
 )
 
 const (
-	pollEvery      = time.Second     // every worker reads what it has to know
-	pauseEvery     = time.Second     // between two looks of the worker on duty at which queues are paused
-	driftEvery     = 5 * time.Second // between two times that definitions are registered again which have drifted
-	unservedRounds = 5               // of pauseEvery between two looks for due runs in queues that no worker serves
-	unservedQueues = 64              // queues with due runs that are examined then
-	unservedRuns   = 200             // due runs that are read together
-	unservedWaits  = 100             // waiting runs that are
-	unservedPages  = 5               // of either that are read of one queue
+	pollEvery  = time.Second     // for every worker
+	pauseEvery = time.Second     // between two looks of the worker on duty at the paused queues
+	driftEvery = 5 * time.Second // between two registrations of definitions that have drifted
+	// of pauseEvery between two looks for due runs in queues that no worker serves
+	unservedRounds = 5
+	unservedQueues = 64  // queues with due runs that are examined then
+	unservedRuns   = 200 // due runs that are read together
+	unservedWaits  = 100 // waiting runs that are read together
+	unservedPages  = 5   // pages of either that are read of one queue
 
-	leaveLimit = time.Second            // for telling others that this worker carries its definitions no more
-	dutyEvery  = 500 * time.Millisecond // who has duty reads, and sweeps, more often
-	overdue    = 150 * time.Millisecond // so late a tick is created by who has no duty
-	again      = 200 * time.Millisecond // until a call that failed is made again
-	soon       = 5 * time.Millisecond   // until a tick is tried again that the server called early
-	batch      = 500                    // jobs whose ticks are created in one round trip
-	callLimit  = 5 * time.Second        // for one call of the ledger
+	// for reporting that this worker no longer carries its definitions
+	leaveLimit = time.Second
+	dutyEvery  = 500 * time.Millisecond // the worker on duty reads, and sweeps, more often
+	// how late a tick must be before a worker without duty creates it
+	overdue = 150 * time.Millisecond
+	again   = 200 * time.Millisecond // until a failed call is repeated
+	// until a tick is tried again that was early by the server's clock
+	soon      = 5 * time.Millisecond
+	batch     = 500             // jobs whose ticks are created in one round trip
+	callLimit = 5 * time.Second // for one call of the ledger
 
-	mirrorEvery = 100 * time.Millisecond // between two looks whether outstanding runs are to be read
-	mirrorPause = 20 * time.Millisecond  // between two pages of them, so that they take a small part of Redis' time
+	mirrorEvery = 100 * time.Millisecond // between two checks whether outstanding runs must be read
+	// between two pages of them, so that they take a small part of Redis' time
+	mirrorPause = 20 * time.Millisecond
 )
 
 // Options configure a [Scheduler]. All but Drift, OnRepeated and Logger are required.
@@ -121,7 +126,7 @@ type Scheduler struct {
 	asked       time.Time // when drifted definitions were last registered again
 	unsure      bool      // they must be registered once more
 
-	unserved unserved // the goroutine of pauses' alone
+	unserved unserved // used only by the goroutine of pauses
 
 	duty atomic.Bool   // whether this worker creates first and sweeps
 	wake chan struct{} // requests a sweep; buffer of one: wake-ups may merge
@@ -465,16 +470,18 @@ func (s *Scheduler) pauses(ctx context.Context) {
 	}
 }
 
-// An unserved is where the search for runs in queues that no worker serves continues. It belongs to the goroutine of pauses.
+// An unserved is where the search for runs in queues that no worker serves continues. Only the
+// goroutine of pauses uses it.
 type unserved struct {
 	queue        string            // the queue names that follow it are next
 	due, waiting map[string]string // by queue: the runs that follow this place are next
-	paused       []string          // the queues that were paused when that was last read
+	paused       []string          // the paused queues at the last read
 }
 
-// moveUnserved looks for runs in queues that no worker serves, because the queue of their job was renamed, or is not served any
-// more. Those that never started move to the queue that the job has now, except adopted ones whose senders chose their queue.
-// A waiting run becomes due by an offer and moves then; in a paused queue it gets none, so it moves while it waits.
+// moveUnserved looks for runs in queues that no worker serves, because the queue of their job was
+// renamed, or is no longer served. Those that never started move to the present queue of the job,
+// except adopted ones whose senders chose their queue. A waiting run becomes due by an offer and
+// moves then; in a paused queue it gets none, so it moves while it waits.
 func (s *Scheduler) moveUnserved(ctx context.Context) {
 	call, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()

@@ -66,7 +66,8 @@ func TestAClaimThatItsWorkerCannotDoChangesNothing(t *testing.T) {
 			t.Errorf("the claim made %v of %v", after, before)
 		}
 
-		// Of several, those are granted that the worker can do, also when their definition is new to it.
+		// Of several, those that the worker can do are granted, even when their definition is new to
+		// it.
 		claims := []ledger.Claim{{Request: f.request(web), Due: due}}
 		for i := range 3 {
 			claims = append(claims, ledger.Claim{Request: f.request(web), Due: f.handled("known", fmt.Sprint(i))})

@@ -165,7 +165,8 @@ func TestARemovedJobIsForgotten(t *testing.T) {
 	})
 }
 
-// TestAForgottenJobThatReturnsWasNotLost, in a process that remembers its cursor. A loss after that is one.
+// TestAForgottenJobThatReturnsWasNotLost, in a process that remembers its cursor. A later loss of
+// data is recorded as one.
 func TestAForgottenJobThatReturnsWasNotLost(t *testing.T) {
 	each(t, func(f *fixture) {
 		w := f.worker("w")
@@ -207,7 +208,8 @@ func TestAForgottenJobThatReturnsWasNotLost(t *testing.T) {
 	})
 }
 
-// TestRunsThatNeverStartedMoveToTheQueueOfTheirJob leaves alone one that has, and one whose job has no other queue.
+// TestRunsThatNeverStartedMoveToTheQueueOfTheirJob leaves alone a run that has started, and one
+// whose job has no other queue.
 func TestRunsThatNeverStartedMoveToTheQueueOfTheirJob(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.carries("config", f.job, ledger.Active)

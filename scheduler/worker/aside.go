@@ -13,9 +13,10 @@ import (
 
 const (
 	pickMost   = 16              // runs that are picked together
-	placePages = 16              // pages of places that are looked at together
-	lookOlder  = 5 * time.Second // for how long it counts that workers of an older build were seen, or were not
-	forOlder   = time.Second     // for which a run stays away that only a worker of an older build may be able to do
+	placePages = 16              // pages of places that are read together
+	lookOlder  = 5 * time.Second // how long the knowledge about workers of older builds is valid
+	// how long a run stays away that perhaps only a worker of an older build can do
+	forOlder = time.Second
 
 	// Runs that were set aside before a worker of an older build came are pushed for it.
 	pushAside = 200         // runs that are pushed together
@@ -192,8 +193,9 @@ func (w *Worker) lookAside() {
 	}
 }
 
-// watchAside picks runs that were set aside by others, as long as there are some that this worker can do, until ctx ends. It
-// looks at some pages of places whenever it is asked, and continues behind them the next time.
+// watchAside picks runs that other workers set aside, as long as this worker can do some of them,
+// until ctx ends. On each request it reads some pages of places, and continues after them the next
+// time.
 func (w *Worker) watchAside(ctx context.Context) {
 	var after ledger.Place
 	for {
@@ -214,8 +216,9 @@ func (w *Worker) watchAside(ctx context.Context) {
 	}
 }
 
-// pick claims runs that were set aside in a page of places, in slots that it waits for, until none are left there for this
-// worker. It returns the place to continue after; false when it is to be tried again later.
+// pick claims runs that were set aside in a page of places, in slots that it waits for, until none
+// are left there for this worker. It returns the place to continue after; false when the caller must
+// try again later.
 func (w *Worker) pick(ctx context.Context, after ledger.Place) (next ledger.Place, ok bool) {
 	for {
 		call, cancel := context.WithTimeout(ctx, callLimit)

@@ -125,7 +125,7 @@ func (s *stuckAttempts) shown() []Stuck {
 type StuckError struct {
 	Runs []jobs.RunID
 	Left []ledger.Finish // how to record the ends of their attempts
-	Err  error           // why the worker ended; nil: it was told to
+	Err  error           // why the worker ended; nil: it was drained in order
 }
 
 func (e *StuckError) Error() string {

@@ -155,9 +155,11 @@ type Worker struct {
 	refused atomic.Int64          // runs whose definition could not be trusted
 	older   atomic.Pointer[older] // nil until a run was set aside
 
-	olderAfter ledger.Place                      // the goroutine of watchOlder alone: the places that follow it are next
-	polled     atomic.Bool                       // a poll has found runs that are set aside, at which watchOlder has not looked
-	disputed   atomic.Pointer[map[string]string] // served queues that were given to another namespace, and to which
+	olderAfter ledger.Place // used only by the goroutine of watchOlder: the next places follow it
+	// a poll has found runs that are set aside, and watchOlder has not yet looked at them
+	polled atomic.Bool
+	// served queues that belong to another namespace, and to which
+	disputed atomic.Pointer[map[string]string]
 
 	told    atomic.Pointer[locks.SessionID] // the last session that OnSession received
 	drifted atomic.Int64                    // jobs whose active definition is another one
@@ -586,8 +588,9 @@ func (w *Worker) close(ctx context.Context) {
 	w.log.InfoContext(ctx, "worker has stopped")
 }
 
-// take claims runs whose deliveries were fetched, in the slots that they were fetched for. It returns when all claims are
-// answered, or ctx ends: until then the deliveries are on record as this worker's, see [queue.Options].Handle.
+// take claims the runs of fetched deliveries, in the slots that they were fetched for. It returns
+// when all claims have replies, or ctx ends: until then the deliveries are on record as this
+// worker's, see [queue.Options].Handle.
 func (w *Worker) take(ctx context.Context, some []queue.Delivery) {
 	due := make([]ledger.Due, len(some))
 	for i, d := range some {

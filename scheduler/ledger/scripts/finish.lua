@@ -1,11 +1,15 @@
--- finish records how an attempt ended and frees its locks, which pass to the next waiters, in one step.
--- ARGV: 1 run  2 token  3 hold id  4 outcome: succeeded | failed | retry | handback | canceled | left  5 pause before the run is due again, ms
---       6 error (JSON: a string, or null)  7 output  8 history: runs  9 history: ms
--- Replies: recorded, the run's state, the pushes to do | counted, state, pushes, token: this attempt was closed before, and
--- only a success could still count | fenced, state, pushes, token: a later attempt has begun, or another outcome is final.
--- token is that of the run's last attempt, 0 for none; a lower one than the caller's says that Redis has lost data
--- A success counts while its token is the last one claimed and the run is not final, even when its hold has ended.
--- A run that was asked to stop is canceled, whatever its attempt came to, if that is no success.
+-- finish records how an attempt ended and frees its locks, which pass to the next waiters, in one
+-- step.
+-- ARGV: 1 run  2 token  3 hold id
+--       4 outcome: succeeded | failed | retry | handback | canceled | left
+--       5 pause before the run is due again, ms  6 error (JSON: a string, or null)  7 output
+--       8 history: runs  9 history: ms
+-- Replies: recorded, the run's state, the pushes to do | counted, state, pushes, token: this
+--   attempt was closed before, and only a success could still count | fenced, state, pushes, token:
+--   a later attempt has begun, or another outcome is final. token is that of the run's last
+--   attempt, 0 for none; if it is lower than the caller's, Redis has lost data
+-- A success counts while its token is the last claimed one and the run is not final, even when its
+-- hold has ended. A run that was asked to stop is canceled unless its attempt succeeded.
 -- The first write is a removal, so that a full Redis does not refuse it.
 local id, token, hid, outcome = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local run, list = load(id), {}

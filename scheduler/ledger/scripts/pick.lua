@@ -1,14 +1,16 @@
--- pick makes runs that were set aside due again, for a worker that has what they need and claims them at once. Should it end
--- before, the sweep pushes them, as any push that is not confirmed.
--- ARGV: 1 entries at most  2 list | pick  3... list: the place to continue after, '' to begin; pick: places, each a queue and a
---       need, joined by \0
+-- pick makes runs that were set aside due again, for a worker that has what they need and claims
+-- them at once. If it ends before that, the sweep pushes them, like any push that is not confirmed.
+-- ARGV: 1 entries at most  2 list | pick  3... list: the place to continue after, '' to begin;
+--       pick: places, each a queue and a need, joined by \0
 -- Replies to list: the place to continue after, '' after the last one; then places that have runs
---   to pick: 1 when the search ended early, at entries of runs that are not due any more, else 0; then for each run: id, n, queue
--- Entries of runs that are not due any more are removed, at most SPARE of them in one call.
+--   to pick: 1 when the search ended early, at entries of runs that are no longer due, else 0; then
+--   for each run: id, n, queue
+-- Entries of runs that are no longer due are removed, at most SPARE of them in one call.
 local SPARE = 200
 local most, list, removed, early = tonumber(ARGV[1]), {}, 0, false
 
--- first returns the run of a place that has been due for longest. It sets early when it may not remove more entries.
+-- first returns the run of a place that has been due for longest. It sets early when it must not
+-- remove more entries.
 local function first(place)
   while true do
     local member = call('ZRANGEBYLEX', ASIDE, '[' .. place .. '\0', '(' .. place .. '\1', 'LIMIT', '0', '1')[1]

@@ -1,15 +1,19 @@
--- register makes the definitions of a config known, and says of each whether it is the active one of its job.
--- ARGV: 1 digest of the config  2 ms after which a definition that no worker carries gives way  3 ms after which a job that
---       no worker carries is retired  4 1: the definitions are signed, and replace the same ones that are stored without
---       this signature; else 0  then five for each job: job, hash of its definition, trigger, definition (JSON), the cursor (ms) that
---       the caller knows, or ""
--- Replies: now (ms), the revision of the cursors before this, then four for each job, in the order asked for:
---   its cursor (ms), active | drifted | change, for change, the definition (JSON) that is active still, and 1 when it begins
---   anew although the caller knows a cursor: Redis has lost it, unless the job was removed by remove.lua
--- The newest definition, by its first registration, is active as long as it is carried. It becomes so at once when its trigger
--- is that of the one before; else (change) by activate, once the old trigger has decided up to now. A definition is
--- carried while a worker polls with a config that has it. A job that is new begins now; so does one that was retired, or
--- removed: others were present for long enough that a definition gives way, and did not carry it.
+-- register registers the definitions of a config, and reports for each whether it is the active one
+-- of its job.
+-- ARGV: 1 digest of the config  2 ms after which a definition that no worker carries gives way
+--       3 ms after which a job that no worker carries is retired  4 1: the definitions are signed,
+--       and replace equal ones that are stored without this signature; else 0  then five for each
+--       job: job, hash of its definition, trigger, definition (JSON), the cursor (ms) that the
+--       caller knows, or ""
+-- Replies: now (ms), the revision of the cursors before this, then four for each job, in the order
+--   of ARGV: its cursor (ms), active | drifted | change, for change, the definition (JSON) that is
+--   still active, and 1 when the job begins anew although the caller knows a cursor: Redis has lost
+--   it, unless remove.lua removed the job
+-- The newest definition, by its first registration, is active as long as it is carried. It becomes
+-- so at once when its trigger is that of the one before; else (change) by activate, once the old
+-- trigger has decided the ticks up to now. A definition is carried while a worker polls with a
+-- config that has it. A new job begins now; so does one that was retired, or removed: other workers
+-- were present for long enough that a definition gives way, and did not carry it.
 -- While lost state is being re-asserted, the highest cursor that a worker knows counts.
 local config, gone, retired = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local recalls = recalling()
@@ -46,13 +50,14 @@ for i = 5, #ARGV, 5 do
     if v.hash == hash then mine = v end
   end
   local forgotten = not active and call('ZSCORE', IDS, '\1' .. job)
-  if forgotten then -- the cursors from before that are of no job any more
+  if forgotten then -- earlier cursors belong to no job any more
     call('ZREM', IDS, '\1' .. job)
     local at = forgotten - retired
     if cursor and tonumber(cursor) <= at then cursor = nil end
     if last ~= '' and tonumber(last) <= at then last = '' end
   end
-  local unknown, without = not active, 0 -- for how long others were present that did not carry it
+  -- how long other workers were present that did not carry it
+  local unknown, without = not active, 0
   for c, at in pairs(seen) do
     if c ~= config then without = math.max(without, at - math.max(since[c] or at, carried)) end
   end

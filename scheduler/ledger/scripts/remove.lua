@@ -1,8 +1,9 @@
--- remove drops what is left of a job that no worker carries: its definition, cursor, pauses and history.
--- ARGV: 1 job  2 ms after which a definition that no worker carries gives way  3 entry for the audit  4 ms for which it is
---       remembered that the job was removed
--- Replies: done | more: it is to be called again | none: there is no such job | carried: a worker carries it
---   | open, how many of its runs are outstanding
+-- remove drops the remaining data of a job that no worker carries: its definition, cursor, pauses
+-- and history.
+-- ARGV: 1 job  2 ms after which a definition that no worker carries gives way  3 entry for the
+--       audit  4 ms for which the removal of the job is remembered
+-- Replies: done | more: it must be called again | none: the job does not exist | carried: a worker
+--   carries it | open, how many of its runs are outstanding
 local job = ARGV[1]
 local _, versions = known(job)
 if call('HEXISTS', DEF, job) == 0 then return {'none'} end
