@@ -156,7 +156,7 @@ func (s *Scheduler) willChange(ctx context.Context, set *jobSet, name string, st
 	trigger, err := set.trigger(standing.Old)
 	// another worker could compute it: this machine's zone files lack what others have
 	if err != nil {
-		s.often.ErrorContext(ctx, "the old trigger of a job cannot be computed here, another worker has to change it", "job", name, "error", err)
+		s.often.ErrorContext(ctx, "the old trigger of a job cannot be computed here, another worker must change it", "job", name, "error", err)
 		delete(set.pending, name)
 		s.unsure = true
 		return

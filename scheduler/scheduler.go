@@ -301,7 +301,7 @@ func (s *Scheduler) returned(ctx context.Context) bool {
 	defer cancel()
 	carried, err := s.o.Ledger.Carried(call)
 	if err != nil {
-		s.failed(ctx, "look which configs are carried", err)
+		s.failed(ctx, "read carried configs", err)
 		return false
 	}
 	gone := slices.ContainsFunc(s.carried, func(digest string) bool { return !slices.Contains(carried, digest) })
@@ -435,7 +435,7 @@ func (s *Scheduler) forgotten(ctx context.Context, job string) {
 // ended.
 func (s *Scheduler) failed(ctx context.Context, call string, err error) {
 	if ctx.Err() == nil {
-		s.often.WarnContext(ctx, "call failed, it is made again", "call", call, "error", err)
+		s.often.WarnContext(ctx, "call failed, will retry", "call", call, "error", err)
 	}
 }
 
@@ -487,13 +487,13 @@ func (s *Scheduler) moveUnserved(ctx context.Context) {
 	defer cancel()
 	served, err := s.o.Served(call)
 	if err != nil {
-		s.failed(ctx, "look which queues are served", err)
+		s.failed(ctx, "read served queues", err)
 		return
 	}
 	at := &s.unserved
 	names, err := s.o.Ledger.DueNames(call, at.queue, unservedQueues)
 	if err != nil {
-		s.failed(ctx, "look for runs in queues that no worker serves", err)
+		s.failed(ctx, "find runs in queues that no worker serves", err)
 		return
 	}
 	if at.queue = ""; len(names) == unservedQueues {
@@ -523,7 +523,7 @@ func (s *Scheduler) moveFrom(ctx context.Context, queue string, places map[strin
 		first := places[queue] == ""
 		page, err := read(ctx, queue, places[queue], most)
 		if err != nil {
-			s.failed(ctx, "look for runs in queues that no worker serves", err)
+			s.failed(ctx, "find runs in queues that no worker serves", err)
 			return false
 		}
 		if first && len(page.Runs) > 0 {
@@ -561,7 +561,7 @@ func (s *Scheduler) comparePauses(ctx context.Context) {
 	defer cancel()
 	paused, err := s.o.Paused(call)
 	if err != nil {
-		s.failed(ctx, "look for paused queues", err)
+		s.failed(ctx, "read paused queues", err)
 		return
 	}
 	s.unserved.paused = paused

@@ -54,7 +54,7 @@ func (w *Worker) setAside(due ledger.Due, need ledger.Need) {
 		w.often.InfoContext(w.attempts, "runs are left to workers that have their handler", "run", due.Run, "needs", need)
 	}
 	if _, err := w.ledger.SetAside(call, due, need); err != nil {
-		w.often.WarnContext(w.attempts, "a run is not set aside, the sweep will push it again", "call", "set aside", "run", due.Run, "error", err)
+		w.often.WarnContext(w.attempts, "could not set a run aside, the sweep will push it", "call", "set aside", "run", due.Run, "error", err)
 	}
 }
 
@@ -134,7 +134,7 @@ func (w *Worker) watchOlder(ctx context.Context) {
 		}
 		last = time.Now()
 		if err := w.pushForOlder(ctx); err != nil && ctx.Err() == nil {
-			w.often.WarnContext(ctx, "runs that are set aside are not pushed for a worker of an older build, it is tried again",
+			w.often.WarnContext(ctx, "could not push runs that are set aside for a worker of an older build, will retry",
 				"call", "push for older builds", "error", err)
 		}
 	}
@@ -247,7 +247,7 @@ func (w *Worker) pick(ctx context.Context, after ledger.Place) (next ledger.Plac
 		cancel()
 		w.slots.Release(int64(n - len(due)))
 		if err != nil {
-			w.often.WarnContext(ctx, "runs that are set aside are not picked, it is tried again", "call", "pick", "error", err)
+			w.often.WarnContext(ctx, "could not pick runs that are set aside, will retry", "call", "pick", "error", err)
 			return after, false
 		}
 		if len(due) == 0 {

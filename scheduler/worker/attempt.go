@@ -159,7 +159,7 @@ func (w *Worker) putOff(due ledger.Due, pause time.Duration) {
 	// the pause.
 	next, err := w.ledger.Repush(call, due)
 	if err != nil {
-		w.often.WarnContext(w.attempts, "a run is not passed on, the sweep will do it", "run", due.Run, "error", err)
+		w.often.WarnContext(w.attempts, "could not pass a run on, the sweep will do it", "run", due.Run, "error", err)
 		return
 	}
 	time.AfterFunc(pause, func() { w.pusher.Add(next...) })
@@ -182,7 +182,7 @@ func (w *Worker) sendClaim(request *locks.Request, due ledger.Due, before []stri
 			w.rejectClaim(request, due, err)
 			return nil
 		}
-		w.often.WarnContext(w.attempts, "a claim was not answered, it is sent again", "run", due.Run, "error", err)
+		w.often.WarnContext(w.attempts, "no reply to a claim, will retry", "run", due.Run, "error", err)
 		timer := time.NewTimer(pause)
 		select {
 		case <-request.Done():
@@ -328,7 +328,7 @@ func (w *Worker) handBack(hold *locks.Hold, claimed *ledger.Claimed) {
 				case err == nil, ledger.Final(err):
 					return
 				}
-				w.often.WarnContext(w.attempts, "a lost lease is not reported yet", "run", record.ID, "error", err)
+				w.often.WarnContext(w.attempts, "could not report a lost lease yet, will retry", "run", record.ID, "error", err)
 				pause = min(2*pause, resendMost)
 			}
 			timer := time.NewTimer(pause)
@@ -442,7 +442,7 @@ func (w *Worker) sendFinish(finish ledger.Finish, hold *locks.Hold) *ledger.Fini
 		if finish.Outcome != ledger.Success && hold.Lost() != nil && !failed(hold) || time.Now().After(deadline) {
 			return nil
 		}
-		w.often.WarnContext(w.attempts, "the end of an attempt is not recorded yet", "run", finish.Run, "error", err)
+		w.often.WarnContext(w.attempts, "could not record the end of an attempt yet, will retry", "run", finish.Run, "error", err)
 		timer := time.NewTimer(pause)
 		select {
 		case <-drained: // an operator who ends a worker does not wait for ten minutes

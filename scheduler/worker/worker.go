@@ -300,7 +300,7 @@ func (w *Worker) declare(ctx context.Context, permits map[string]locks.PermitLim
 		case err != nil:
 			return err
 		case stands.Version > limit.Version:
-			w.log.InfoContext(ctx, "a newer version of permits stands", "permits", name, "limit", stands.Permits, "version", stands.Version,
+			w.log.InfoContext(ctx, "a newer version of permits is declared", "permits", name, "limit", stands.Permits, "version", stands.Version,
 				"limit_here", limit.Permits, "version_here", limit.Version)
 		}
 	}
@@ -320,7 +320,7 @@ func (w *Worker) show(ctx context.Context) {
 	defer cancel()
 	now := w.load()
 	if err := w.locks.SetCard(call, w.card(state, now)); err != nil {
-		w.log.DebugContext(ctx, "others are not told of the worker's state", "state", state, "error", err)
+		w.log.DebugContext(ctx, "could not update the worker's card", "state", state, "error", err)
 		return
 	}
 	w.shown = now
@@ -495,10 +495,10 @@ func (w *Worker) recover(ctx context.Context, session locks.SessionID, loss stri
 		return err
 	}
 	if err := w.ledger.Assert(ctx, session, loss, digest, carried); err != nil {
-		w.log.WarnContext(ctx, "what Redis has lost is not said again yet", "worker", session, "error", err)
+		w.log.WarnContext(ctx, "re-asserting lost state failed, will retry", "worker", session, "error", err)
 		return err
 	}
-	w.log.WarnContext(ctx, "Redis has lost data; what is known of jobs and runs here was said again", "worker", session)
+	w.log.WarnContext(ctx, "Redis has lost data; re-asserted the jobs and runs known here", "worker", session)
 	ticks.Recovered()
 	return nil
 }
@@ -571,7 +571,7 @@ func (w *Worker) stopAsked(ctx context.Context) {
 	defer cancel()
 	stop, err := w.ledger.Asked(call, w.locks.Session())
 	if err != nil {
-		w.log.DebugContext(ctx, "it is not known which runs are to stop", "error", err)
+		w.log.DebugContext(ctx, "could not read which runs must stop", "error", err)
 	}
 	for run, why := range stop {
 		w.stop(run, why)
