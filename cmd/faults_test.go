@@ -37,7 +37,7 @@ type faultRow struct {
 // once.
 var failureTable = []faultRow{
 	{"all replicas down at a tick", []string{"TestFaultAllReplicasDownAtATick", "../scheduler TestEveryTickSinceTheCursorIsAccountedFor"}},
-	{"two replicas create the same tick", []string{"TestFaultTwoReplicasCreateTheSameTick", "../scheduler/ledger TestATickIsCreatedOnceByWhoeverComesFirst"}},
+	{"two replicas create the same tick", []string{"TestFaultTwoReplicasCreateTheSameTick", "../scheduler/ledger TestATickIsCreatedOnceByTheFirstWorker"}},
 	{"crash between create and delivery; delivery lost; delivery duplicated", []string{"TestFaultDeliveryNeverSentLostOrDoubled"}},
 	// Not with processes: which moment a kill hits is chance.
 	{"a worker dies between the fetch of a delivery and its claim", []string{
@@ -54,7 +54,7 @@ var failureTable = []faultRow{
 	}},
 	// Not with processes: over a network that loses every reply no connection is made at all, and who comes first is chance.
 	{"finish applied, reply lost; asynq ack lost", []string{
-		"../scheduler/worker TestLostAnswerToAFinishIsRecordedOnce", "../scheduler/worker TestLostAckMakesNoSecondRun", "../scheduler/queue TestDeliveryActiveUnderADeadServerIsNotAlive",
+		"../scheduler/worker TestLostReplyToAFinishIsRecordedOnce", "../scheduler/worker TestLostAckMakesNoSecondRun", "../scheduler/queue TestDeliveryActiveUnderADeadServerIsNotAlive",
 	}},
 	{"Redis away for less than 2/3 lease - cutoff - margin (6.9 s of 15 s)", []string{"TestFaultRedisAwayForAMoment", "../locks TestSurvivesAnOutageOfThePromisedLength"}},
 	{"Redis away longer", []string{"TestFaultRedisAwayForLong", "TestCrashDuringAnOutageHeals"}},
@@ -63,7 +63,7 @@ var failureTable = []faultRow{
 		"../scheduler/ledger TestALostLeaseIsNeitherACrashNorAFailure",
 	}},
 	{"Redis restarted empty, failover with lost writes", []string{
-		"TestWorkersSayAgainWhatRedisHasLost", "../scheduler/ledger TestTheFurthestWinsInWhateverOrderItIsSaid",
+		"TestWorkersSayAgainWhatRedisHasLost", "../scheduler/ledger TestTheFurthestAssertionWinsInAnyOrder",
 		"../locks TestHoldsSurviveTheLossOfAllData", "../locks TestHoldsSurviveASentinelFailover", "../locks TestHoldsSurviveAClusterThatChanges",
 	}},
 	{"the wall clock of a worker is stepped forward by 8 s", []string{

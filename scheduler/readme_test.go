@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestReadmeNamesTestsThatThereAre looks up each test that the failure table names, in the package
+// TestReadmeNamesExistingTests looks up each test that the failure table names, in the package
 // that precedes the name.
-func TestReadmeNamesTestsThatThereAre(t *testing.T) {
+func TestReadmeNamesExistingTests(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("README.md")
 	if err != nil {

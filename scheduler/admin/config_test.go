@@ -37,7 +37,7 @@ func postReload(s *Server, body string, header ...string) *httptest.ResponseReco
 	return w
 }
 
-func TestConfigIsTold(t *testing.T) {
+func TestConfigIsShown(t *testing.T) {
 	t.Parallel()
 	s := configServer(t, &Config{Digest: "9f2c1e", Files: []string{"lockstep.yaml"}, Jobs: 4, LoadedAt: Instant{noon}}, nil)
 	w := get(s, "/api/v1/config")

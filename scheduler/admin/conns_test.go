@@ -73,7 +73,7 @@ func fetch(t *testing.T, url string) (status int, took time.Duration) {
 
 // Thousands of connections that are idle, or slow to send a request, take little memory and keep no
 // other client out.
-func TestThousandsOfConnectionsTakeLittleAndKeepNobodyOut(t *testing.T) {
+func TestThousandsOfConnectionsTakeLittleAndLockOutNoClient(t *testing.T) {
 	for name, send := range map[string]string{
 		"idle":         "",
 		"kept alive":   "GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",

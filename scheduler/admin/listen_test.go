@@ -163,7 +163,7 @@ func TestRequestUnderWayIsAnsweredWhenTheServerStops(t *testing.T) {
 	}
 }
 
-func TestServeTellsWhyItEndedByItself(t *testing.T) {
+func TestServeReturnsWhyItEndedByItself(t *testing.T) {
 	t.Parallel()
 	listener := take(t)
 	if err := listener.Close(); err != nil {

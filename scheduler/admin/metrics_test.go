@@ -56,7 +56,7 @@ func tells(t *testing.T, s *Server, lines ...string) (body string) {
 	return body
 }
 
-func TestMetricsTellOfTheConfig(t *testing.T) {
+func TestMetricsDescribeTheConfig(t *testing.T) {
 	t.Parallel()
 	config := &Config{Digest: "9f2c1e", Jobs: 4, LoadedAt: Instant{noon}, Reloads: 2}
 	s, _ := measured(t, fleet(), config)
@@ -75,7 +75,7 @@ func TestMetricsTellOfTheConfig(t *testing.T) {
 	tells(t, s, "lockstep_config_restart_needed 1")
 }
 
-func TestMetricsTellOfTheLockSpace(t *testing.T) {
+func TestMetricsDescribeTheLockSpace(t *testing.T) {
 	t.Parallel()
 	f := fleet()
 	s, _ := measured(t, f, nil)

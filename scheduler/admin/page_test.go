@@ -110,7 +110,7 @@ func getPage(t *testing.T, h http.Handler, status int) *element {
 	return parsePage(t, w.Body.String())
 }
 
-func TestPageShowsWhoHoldsWhatAndWhoWaits(t *testing.T) {
+func TestPageShowsHoldersAndWaiters(t *testing.T) {
 	t.Parallel()
 	f := fleet()
 	s, err := New(Options{Reader: f.reader(), Worker: func() string { return "web-1.x7k2m9qa" }})
@@ -342,7 +342,7 @@ func TestJobsThatWereActiveLastAreLookedAt(t *testing.T) {
 	}
 }
 
-func TestPageInAnOutageShowsWhatWasLastSeen(t *testing.T) {
+func TestPageInAnOutageShowsTheLastOverview(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fleet()
 		s := newServer(t, f)
@@ -377,7 +377,7 @@ func TestPageInAnOutageShowsWhatWasLastSeen(t *testing.T) {
 	})
 }
 
-func TestSpansAreSaidInAtMostTwoUnits(t *testing.T) {
+func TestSpansHaveAtMostTwoUnits(t *testing.T) {
 	t.Parallel()
 	for d, want := range map[time.Duration]string{
 		-time.Second: "0ms", 0: "0ms", 420 * time.Millisecond: "420ms", time.Second: "1s", 4200 * time.Millisecond: "4.2s",

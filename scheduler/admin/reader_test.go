@@ -66,7 +66,7 @@ func TestRunsAreTheOutstandingOnesByJobThenTheFinishedOnesNewestFirst(t *testing
 	}
 }
 
-func TestWhatIsNotThereIsUnknown(t *testing.T) {
+func TestMissingObjectsAreUnknown(t *testing.T) {
 	t.Parallel()
 	r := fleet().reader()
 	ctx := t.Context()
@@ -249,7 +249,7 @@ func TestLocksLeaveOutWhatOnlyKeepsARunFromRunningTwice(t *testing.T) {
 	}
 }
 
-func TestHoldsAndWaitsSayWhatTheyAreFor(t *testing.T) {
+func TestHoldsAndWaitsShowTheirPurpose(t *testing.T) {
 	t.Parallel()
 	r := fleet().reader()
 	holds, err := r.Holds(t.Context())

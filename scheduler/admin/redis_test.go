@@ -258,8 +258,8 @@ func must[T any](value T, err error) T {
 
 func sorted(texts []string) []string { return slices.Sorted(slices.Values(texts)) }
 
-// TestRedisThatGoesAwayAndComesBack stops and restarts a real server under a real handler.
-func TestRedisThatGoesAwayAndComesBack(t *testing.T) {
+// TestRedisThatStopsAndRestarts stops and restarts a real server under a real handler.
+func TestRedisThatStopsAndRestarts(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
 	s := newStage(t, server.Client(t))

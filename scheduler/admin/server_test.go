@@ -112,7 +112,7 @@ func TestEmptyListsAreListsNotNull(t *testing.T) {
 	}
 }
 
-func TestThingsAreAnsweredByTheirEscapedIDs(t *testing.T) {
+func TestObjectsAreFoundByTheirEscapedIDs(t *testing.T) {
 	t.Parallel()
 	f := fleet()
 	f.outstanding = append(f.outstanding, &ledger.Record{ID: "settle-bills#a/b", Job: "settle-bills", State: ledger.DueNow})
@@ -183,7 +183,7 @@ func TestPagesGiveEveryItemOnce(t *testing.T) {
 	}
 }
 
-func TestJobsAreFoundByWhatIsToBeSaidOfThem(t *testing.T) {
+func TestJobsAreFoundByTheirNotes(t *testing.T) {
 	t.Parallel()
 	f := fleet()
 	f.jobs = []ledger.JobRecord{
@@ -259,7 +259,7 @@ func checkProblem(t *testing.T, w *httptest.ResponseRecorder, status int, detail
 	}
 }
 
-func TestWhatIsNotThereIsAProblem404(t *testing.T) {
+func TestMissingObjectsAreAProblem404(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, fleet())
 	for target, detail := range map[string]string{

@@ -155,7 +155,7 @@ func TestReadOutlivesItsFirstAsker(t *testing.T) {
 	})
 }
 
-func TestAskerWhoLeavesDoesNotWait(t *testing.T) {
+func TestClientThatDisconnectsDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newShare()
 		var group sync.WaitGroup
@@ -177,7 +177,7 @@ func TestAskerWhoLeavesDoesNotWait(t *testing.T) {
 	})
 }
 
-func TestReadThatPanicsLeavesNobodyWaiting(t *testing.T) {
+func TestReadThatPanicsLeavesNoClientWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newShare()
 		func() {

@@ -95,7 +95,7 @@ func named(from, header string, names ...string) func(*http.Request) {
 }
 
 // For each mode: the requests that have access and their users, and those without access.
-func TestOnlyWhoSignsInIsLetIn(t *testing.T) {
+func TestOnlySignedInUsersHaveAccess(t *testing.T) {
 	t.Parallel()
 	type try struct {
 		what   string
@@ -327,7 +327,7 @@ func TestFilesThatCannotBeUsedAreErrorsAtTheStart(t *testing.T) {
 }
 
 // The audit names the user who signed in.
-func TestAuditNamesWhoSignedIn(t *testing.T) {
+func TestAuditNamesTheSignedInUser(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		t.Parallel()

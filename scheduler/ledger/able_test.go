@@ -66,8 +66,8 @@ func TestAClaimThatItsWorkerCannotDoChangesNothing(t *testing.T) {
 			t.Errorf("the claim made %v of %v", after, before)
 		}
 
-		// Of several, those that the worker can do are granted, even when their definition is new to
-		// it.
+		// Of several, those that the worker can do are granted, even when their definition is new
+		// to it.
 		claims := []ledger.Claim{{Request: f.request(web), Due: due}}
 		for i := range 3 {
 			claims = append(claims, ledger.Claim{Request: f.request(web), Due: f.handled("known", fmt.Sprint(i))})
@@ -161,7 +161,7 @@ func TestRunsThatAreSetAsideArePickedInTheirOrder(t *testing.T) {
 	})
 }
 
-// TestDefinitionsInUseSideBySideAreBothKnown however many claims of one of them are answered together.
+// TestDefinitionsInUseSideBySideAreBothKnown, however many claims of one of them share a reply.
 func TestDefinitionsInUseSideBySideAreBothKnown(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.Limit(func(ledger.Need) bool { return true })
@@ -184,7 +184,8 @@ func TestDefinitionsInUseSideBySideAreBothKnown(t *testing.T) {
 	})
 }
 
-// TestRunsThatAreNotDueHoldUpNoPick has thousands of canceled runs that were set aside before one that is due.
+// TestRunsThatAreNotDueHoldUpNoPick has thousands of canceled runs that were set aside before a due
+// one.
 func TestRunsThatAreNotDueHoldUpNoPick(t *testing.T) {
 	each(t, func(f *fixture) {
 		var gone []redis.Z
@@ -246,8 +247,8 @@ func TestAllPlacesAreFound(t *testing.T) {
 	})
 }
 
-// TestWorkersAreToldOfTheFirstRunThatIsSetAside listens to the message.
-func TestWorkersAreToldOfTheFirstRunThatIsSetAside(t *testing.T) {
+// TestWorkersReceiveANoticeOfTheFirstRunThatIsSetAside listens to the message.
+func TestWorkersReceiveANoticeOfTheFirstRunThatIsSetAside(t *testing.T) {
 	each(t, func(f *fixture) {
 		told := make(chan struct{}, 10)
 		client, err := locks.Open(f.Context(), f.rdb, locks.Options{Namespace: f.namespace, Name: "w", OnNotice: func(notice string) {

@@ -213,7 +213,7 @@ func TestAWorkerIsAskedToDrain(t *testing.T) {
 	})
 }
 
-func TestTheAuditTellsWhoDidWhat(t *testing.T) {
+func TestTheAuditNamesEachActor(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.cursor(f.job, 5)
 		act := ledger.Act{Who: "ann@desk", What: "pause job", On: "j", Why: "\"no\"\n", Detail: "a"}

@@ -23,7 +23,7 @@ func (f *fixture) waits() map[jobs.RunID]locks.WaitState {
 	return states
 }
 
-func TestARunOfAPausedQueueIsOfferedNothingUntilItGoesOn(t *testing.T) {
+func TestARunOfAPausedQueueIsOfferedNothingUntilItIsResumed(t *testing.T) {
 	each(t, func(f *fixture) {
 		w := f.session("w")
 		hold, err := w.TryAcquire(f.Context(), locks.Exclusive("bill"))

@@ -265,7 +265,7 @@ func (f *fixture) wantNothingLeft() {
 	}
 }
 
-func TestATickIsCreatedOnceByWhoeverComesFirst(t *testing.T) {
+func TestATickIsCreatedOnceByTheFirstWorker(t *testing.T) {
 	each(t, func(f *fixture) {
 		cursor := f.cursor(f.job, 5)
 		first, second := f.tick(f.job, cursor, 2, ledger.Run), f.tick(f.job, cursor, 2, ledger.Run)
@@ -422,7 +422,7 @@ func TestOneOfManyClaimsStartsTheAttempt(t *testing.T) {
 	})
 }
 
-func TestAClaimSentAgainIsAnsweredTheSame(t *testing.T) {
+func TestAClaimSentAgainGetsTheSameReply(t *testing.T) {
 	each(t, func(f *fixture) {
 		a := f.claim(f.session("a"), f.run(), ledger.Granted)
 		again, err := f.Claim(f.Context(), a.request, ledger.Due{Run: a.Record.ID, N: 1}, 0, nil)
@@ -627,7 +627,7 @@ func TestASuccessAfterTheCountedCrashStandsUntilAnotherAttemptBegins(t *testing.
 	})
 }
 
-func TestPlainClaimsDoNotPassWhoMayNotBePassed(t *testing.T) {
+func TestPlainClaimsPassNoWaiterThatMustNotBePassed(t *testing.T) {
 	each(t, func(f *fixture) {
 		client := f.session("w")
 		hold, err := client.TryAcquire(f.Context(), locks.Exclusive("bill:1"))
@@ -658,7 +658,7 @@ func TestPlainClaimsDoNotPassWhoMayNotBePassed(t *testing.T) {
 	})
 }
 
-func TestALateSuccessFreesNobodyElsesLocks(t *testing.T) {
+func TestALateSuccessFreesNoOtherLocks(t *testing.T) {
 	each(t, func(f *fixture) {
 		dead, other := f.session("dead"), f.session("other")
 		late, together := f.billed("late", "bill:1"), f.billed("together", "bill:2")
@@ -727,7 +727,7 @@ func TestAnAbandonedRunIsLost(t *testing.T) {
 	})
 }
 
-func TestAPushThatNobodyConfirmedIsRepeated(t *testing.T) {
+func TestAnUnconfirmedPushIsRepeated(t *testing.T) {
 	each(t, func(f *fixture) {
 		due := f.run()
 		at := func(unconfirmed time.Duration) *ledger.Sweep {
@@ -880,7 +880,7 @@ func TestAHistoryKeepsItsBounds(t *testing.T) {
 	})
 }
 
-func TestWhoHasBeenDueForLongerGoesFirst(t *testing.T) {
+func TestTheRunThatHasBeenDueForLongestGoesFirst(t *testing.T) {
 	each(t, func(f *fixture) {
 		older := f.run()
 		enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: newJob("other"), ID: "x", Trigger: ledger.ByRequest})
@@ -938,7 +938,7 @@ func TestDutyPassesOnWhenItsHolderEnds(t *testing.T) {
 	})
 }
 
-func TestAPollTellsWhoseCursorMoved(t *testing.T) {
+func TestAPollReportsMovedCursors(t *testing.T) {
 	each(t, func(f *fixture) {
 		w := f.session("w")
 		cursor := f.cursor(f.job, 5)
@@ -1043,9 +1043,9 @@ func TestAFinishIsRecordedWhenRedisIsFull(t *testing.T) {
 	}
 }
 
-// TestASuspectIsClaimedOnlyByWhoWantsOne: a run that has crashed before is detected before anything
+// TestASuspectIsClaimedOnlyOnRequest: a run that has crashed before is detected before anything
 // is taken for it.
-func TestASuspectIsClaimedOnlyByWhoWantsOne(t *testing.T) {
+func TestASuspectIsClaimedOnlyOnRequest(t *testing.T) {
 	each(t, func(f *fixture) {
 		a, b := f.session("a"), f.session("b")
 		due := f.run()

@@ -178,7 +178,7 @@ func (f *fixture) sweepAgain(run jobs.RunID) ledger.Due {
 	return ledger.Due{}
 }
 
-func TestWhatWasHeardOfOthersSurvivesThem(t *testing.T) {
+func TestNewsOfOtherWorkersSurvivesThem(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.job.Overlap = jobs.OverlapAllow
 		a, b := f.worker("a"), f.worker("b")
@@ -239,9 +239,9 @@ func tickOf(t *testing.T, run jobs.RunID) time.Time {
 	return tick
 }
 
-// TestTheFurthestWinsInWhateverOrderItIsSaid lets a run fail at one worker and continue at a second
+// TestTheFurthestAssertionWinsInAnyOrder lets a run fail at one worker and continue at a second
 // one.
-func TestTheFurthestWinsInWhateverOrderItIsSaid(t *testing.T) {
+func TestTheFurthestAssertionWinsInAnyOrder(t *testing.T) {
 	for name, order := range map[string]func(a, b *worker) []*worker{
 		"old news first": func(a, b *worker) []*worker { return []*worker{a, b, a} },
 		"old news last":  func(a, b *worker) []*worker { return []*worker{b, a, b} },
@@ -303,7 +303,7 @@ func TestCursorsSurviveALossOfData(t *testing.T) {
 	})
 }
 
-func TestALineStandsForTheTicksThatWereLost(t *testing.T) {
+func TestOneLineRecordsTheTicksThatWereLost(t *testing.T) {
 	each(t, func(f *fixture) {
 		a, b := f.worker("a"), f.worker("b")
 		cursor := f.cursor(f.job, 60) // without a memory: it is set back by hand
@@ -331,7 +331,7 @@ func TestALineStandsForTheTicksThatWereLost(t *testing.T) {
 	})
 }
 
-func TestNothingIsSaidAgainAfterTheGraceTime(t *testing.T) {
+func TestNothingIsReassertedAfterTheGracePeriod(t *testing.T) {
 	each(t, func(f *fixture) {
 		a := f.worker("a")
 		due := a.ticks(1)
@@ -348,8 +348,8 @@ func TestNothingIsSaidAgainAfterTheGraceTime(t *testing.T) {
 	})
 }
 
-// TestAFinishWithoutAnAnswerIsAnEnd loses the data between a finish and its reply.
-func TestAFinishWithoutAnAnswerIsAnEnd(t *testing.T) {
+// TestAFinishWithoutAReplyIsAnEnd loses the data between a finish and its reply.
+func TestAFinishWithoutAReplyIsAnEnd(t *testing.T) {
 	each(t, func(f *fixture) {
 		a := f.worker("a")
 		done := a.claim(a.client, a.ticks(1)[0], ledger.Granted)
@@ -368,9 +368,9 @@ func TestAFinishWithoutAnAnswerIsAnEnd(t *testing.T) {
 	})
 }
 
-// TestAnEndThatComesBetweenALossAndItsDiscoveryIsSaidAgain: a Redis that has lost everything
+// TestAnEndBetweenALossAndItsDetectionIsReasserted: a Redis that has lost everything
 // replies to a finish.
-func TestAnEndThatComesBetweenALossAndItsDiscoveryIsSaidAgain(t *testing.T) {
+func TestAnEndBetweenALossAndItsDetectionIsReasserted(t *testing.T) {
 	each(t, func(f *fixture) {
 		a := f.worker("a")
 		done := a.claim(a.client, a.ticks(1)[0], ledger.Granted)
@@ -381,9 +381,9 @@ func TestAnEndThatComesBetweenALossAndItsDiscoveryIsSaidAgain(t *testing.T) {
 	})
 }
 
-// TestWhoDecidesTicksKnowsThemAtOnce: Redis loses ticks of which the worker that decided them has
-// heard nothing since.
-func TestWhoDecidesTicksKnowsThemAtOnce(t *testing.T) {
+// TestTheWorkerThatDecidesTicksKnowsThemAtOnce: Redis loses ticks of which the worker that decided
+// them has heard nothing since.
+func TestTheWorkerThatDecidesTicksKnowsThemAtOnce(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.job.Overlap = jobs.OverlapSkip
 		a := f.worker("a")
@@ -418,9 +418,9 @@ func TestCursorsSurviveOneLossAfterAnother(t *testing.T) {
 	})
 }
 
-// TestWhoseAttemptItWasTellsHowARunEnded: another worker asserts first that a run has ended that
-// Redis takes for running.
-func TestWhoseAttemptItWasTellsHowARunEnded(t *testing.T) {
+// TestTheWorkerOfAnAttemptDecidesHowItsRunEnded: another worker asserts first that a run has ended
+// that Redis takes for running.
+func TestTheWorkerOfAnAttemptDecidesHowItsRunEnded(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.job.Retry.Max = 0
 		a, b := f.worker("a"), f.worker("b")
@@ -479,10 +479,10 @@ func (f *fixture) rewind(workers ...*worker) {
 	f.grace(workers...)
 }
 
-// TestAnEndThatARolledBackRedisDoesNotKnowIsSaidAgain lets workers assert their ends while Redis
+// TestAnEndThatARolledBackRedisDoesNotKnowIsReasserted lets workers assert their ends while Redis
 // knows the runs as they were before these attempts: in any order, and even when the assertion that
 // the attempt runs follows the refusal of its end.
-func TestAnEndThatARolledBackRedisDoesNotKnowIsSaidAgain(t *testing.T) {
+func TestAnEndThatARolledBackRedisDoesNotKnowIsReasserted(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.job.Overlap = jobs.OverlapAllow
 		a := f.worker("a")
@@ -508,7 +508,7 @@ func TestAnEndThatARolledBackRedisDoesNotKnowIsSaidAgain(t *testing.T) {
 
 // A worker asserts that an attempt has run, and then how it ended. A sweep in between finds a run
 // whose hold is missing.
-func TestNoAttemptIsClosedWhileItIsSaidAgain(t *testing.T) {
+func TestNoAttemptIsClosedWhileItIsReasserted(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.job.Retry.Max = 0
 		a := f.worker("a")
@@ -528,9 +528,9 @@ func TestNoAttemptIsClosedWhileItIsSaidAgain(t *testing.T) {
 	})
 }
 
-// TestCursorsOfJobsThatAreCarriedNoMoreSurviveALossOfData: only the worker that removed a job from
+// TestCursorsOfJobsNoLongerCarriedSurviveALossOfData: only the worker that removed a job from
 // its config knows its last tick.
-func TestCursorsOfJobsThatAreCarriedNoMoreSurviveALossOfData(t *testing.T) {
+func TestCursorsOfJobsNoLongerCarriedSurviveALossOfData(t *testing.T) {
 	for name, order := range map[string][2]int{"known first": {0, 1}, "known last": {1, 0}} {
 		t.Run(name, func(t *testing.T) {
 			each(t, func(f *fixture) {
@@ -586,8 +586,8 @@ func TestATickWhoseEndIsKnownIsNotDecidedAgain(t *testing.T) {
 	})
 }
 
-// TestManyEndsAreSaidAgainAndGoOnWhereTheyWereStopped interrupts an assertion, and repeats it.
-func TestManyEndsAreSaidAgainAndGoOnWhereTheyWereStopped(t *testing.T) {
+// TestReassertingManyEndsContinuesWhereItStopped interrupts an assertion, and repeats it.
+func TestReassertingManyEndsContinuesWhereItStopped(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.job.Overlap = jobs.OverlapAllow
 		a := f.worker("a")
@@ -685,10 +685,10 @@ func (d dying) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	}
 }
 
-// TestAnEndIsNotSaidByHalf lets a worker die while it asserts that a run has succeeded: after each
-// of the commands that it sends. No other worker knows of the end. The run may be forgotten then,
-// for its tick is decided, but must not run again.
-func TestAnEndIsNotSaidByHalf(t *testing.T) {
+// TestAnEndIsAssertedWholeOrNotAtAll lets a worker die while it asserts that a run has succeeded:
+// after each of the commands that it sends. No other worker knows of the end. The run may be
+// forgotten then, for its tick is decided, but must not run again.
+func TestAnEndIsAssertedWholeOrNotAtAll(t *testing.T) {
 	each(t, func(f *fixture) {
 		for sent := 0; ; sent++ {
 			a := f.worker("a")

@@ -97,10 +97,10 @@ func (f *fixture) expireHold(id locks.HoldID) {
 	}
 }
 
-// TestWhoHoldsForTooLongHasFailed ends a hold under an attempt that continues: the sweep counts a
-// failure, and the attempt's own later finish counts only if it is a success and no other attempt
-// has begun.
-func TestWhoHoldsForTooLongHasFailed(t *testing.T) {
+// TestAnAttemptThatExceedsItsMaxHoldHasFailed ends a hold under an attempt that continues: the
+// sweep counts a failure, and the attempt's own later finish counts only if it is a success and no
+// other attempt has begun.
+func TestAnAttemptThatExceedsItsMaxHoldHasFailed(t *testing.T) {
 	each(t, func(f *fixture) {
 		w := f.session("w")
 		lock := jobs.Lock{Exclusive: []string{"bill"}, MaxHold: time.Minute}

@@ -82,8 +82,8 @@ func TestAJobWhoseOnlyWorkerRestartsIsNotRemoved(t *testing.T) {
 	}
 }
 
-// TestAPollTellsSinceWhenItsConfigIsCarried continues after a long pause.
-func TestAPollTellsSinceWhenItsConfigIsCarried(t *testing.T) {
+// TestAPollRecordsSinceWhenItsConfigIsCarried continues after a long pause.
+func TestAPollRecordsSinceWhenItsConfigIsCarried(t *testing.T) {
 	each(t, func(f *fixture) {
 		w := f.session("w")
 		since := func() string {

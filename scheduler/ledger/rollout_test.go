@@ -89,7 +89,7 @@ func TestTheNewestDefinitionDecides(t *testing.T) {
 	})
 }
 
-func TestADefinitionThatNobodyCarriesGivesWay(t *testing.T) {
+func TestADefinitionThatNoWorkerCarriesGivesWay(t *testing.T) {
 	each(t, func(f *fixture) {
 		v := versions("one", "two")
 		f.job = v[0]
@@ -260,7 +260,7 @@ func TestAConfigThatComesAndLeavesBetweenTwoLooksIsNoticed(t *testing.T) {
 	})
 }
 
-func TestAFleetThatWasDownGoesOnWhereItStopped(t *testing.T) {
+func TestAFleetThatWasDownContinuesWhereItStopped(t *testing.T) {
 	each(t, func(f *fixture) {
 		v := versions("one", "two")
 		f.job = v[0]
@@ -273,7 +273,7 @@ func TestAFleetThatWasDownGoesOnWhereItStopped(t *testing.T) {
 	})
 }
 
-func TestAJobThatNobodyCarriedForAWeekBeginsAnew(t *testing.T) {
+func TestAJobThatNoWorkerCarriedForAWeekBeginsAnew(t *testing.T) {
 	each(t, func(f *fixture) {
 		cursor := f.cursor(f.job, 3000)
 		f.left("config", 8*24*time.Hour)
@@ -333,7 +333,7 @@ func TestAChangedTriggerDecidesUpToNowByTheOldOneFirst(t *testing.T) {
 	})
 }
 
-func TestADefinitionThatNobodyKnowsIsNotActivated(t *testing.T) {
+func TestAnUnknownDefinitionIsNotActivated(t *testing.T) {
 	each(t, func(f *fixture) {
 		cursor := f.cursor(f.job, 20)
 		changed := newJob("j")

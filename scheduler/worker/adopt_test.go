@@ -128,9 +128,9 @@ func TestTaskOfAPlainClientBecomesARun(t *testing.T) {
 	}
 }
 
-// TestTaskWhileItsRunIsOutstandingIsThereAlready: asynq forgot the first task of the id as soon as
+// TestTaskWhileItsRunIsOutstandingExistsAlready: asynq forgot the first task of the id as soon as
 // it was adopted.
-func TestTaskWhileItsRunIsOutstandingIsThereAlready(t *testing.T) {
+func TestTaskWhileItsRunIsOutstandingExistsAlready(t *testing.T) {
 	f := newFleet(t)
 	begun, end := make(chan struct{}, 10), make(chan struct{})
 	f.job("settle", func(context.Context, *jobs.Run[struct{}]) error {
@@ -152,9 +152,9 @@ func TestTaskWhileItsRunIsOutstandingIsThereAlready(t *testing.T) {
 	}
 }
 
-// TestLostAnswerToAnAdoptionMakesNoSecondRun loses the first replies, and the run ends before the
+// TestLostReplyToAnAdoptionMakesNoSecondRun loses the first replies, and the run ends before the
 // adoption is sent again.
-func TestLostAnswerToAnAdoptionMakesNoSecondRun(t *testing.T) {
+func TestLostReplyToAnAdoptionMakesNoSecondRun(t *testing.T) {
 	f := newFleet(t)
 	var d done
 	f.job("settle", d.handle)

@@ -95,10 +95,10 @@ func (c *lossyConn) Read(p []byte) (int, error) {
 	return 0, errors.Join(errLost, c.Close())
 }
 
-// TestLostAnswerToAFinishIsRecordedOnce: a finish is applied, and its worker gets no reply and
+// TestLostReplyToAFinishIsRecordedOnce: a finish is applied, and its worker gets no reply and
 // sends it again. The second one changes nothing, the locks and the slot are free, and no other
 // attempt begins.
-func TestLostAnswerToAFinishIsRecordedOnce(t *testing.T) {
+func TestLostReplyToAFinishIsRecordedOnce(t *testing.T) {
 	f := newFleet(t)
 	var d done
 	job := f.job("settle", d.handle, func(j *jobs.Job) { j.Lock.Exclusive = []string{"bill"} })

@@ -160,7 +160,7 @@ func TestFullRedisIsReportedOnceAndHarmsNoRun(t *testing.T) {
 
 // A signal may arrive while a worker starts. It has taken nothing yet, so it ends in order, without
 // a failure.
-func TestWorkerThatIsToldToEndWhileItStartsEndsInOrder(t *testing.T) {
+func TestWorkerThatIsStoppedWhileItStartsEndsInOrder(t *testing.T) {
 	f := newFleet(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

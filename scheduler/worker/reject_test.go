@@ -232,9 +232,9 @@ func TestRunThatIsRefusedByRightsHoldsUpNoOther(t *testing.T) {
 	}
 }
 
-// TestDrainIsBoundedWhileClaimsAreNotAnswered: each claim is applied, and its reply lost, while
+// TestDrainIsBoundedWhileClaimsGetNoReply: each claim is applied, and its reply lost, while
 // renewals get replies.
-func TestDrainIsBoundedWhileClaimsAreNotAnswered(t *testing.T) {
+func TestDrainIsBoundedWhileClaimsGetNoReply(t *testing.T) {
 	f := newFleet(t)
 	job := f.job("settle", func(context.Context, *jobs.Run[struct{}]) error { return nil })
 	var lost atomic.Int32

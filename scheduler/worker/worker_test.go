@@ -444,7 +444,7 @@ func TestARunWhoseSessionEndsIsTakenOver(t *testing.T) {
 	}
 }
 
-func TestSessionsAreToldBeforeAnythingIsClaimed(t *testing.T) {
+func TestSessionsAreReportedBeforeAnyClaim(t *testing.T) {
 	f := newFleet(t)
 	var mu sync.Mutex
 	var told []locks.SessionID
@@ -613,7 +613,7 @@ func TestADeliveryThatTheQueueLostIsRepeated(t *testing.T) {
 	f.awaitState(enqueued.Run, ledger.Succeeded)
 }
 
-func TestTicksGoOnWhenWhoHasDutyIsGone(t *testing.T) {
+func TestTicksContinueWhenTheWorkerOnDutyIsLost(t *testing.T) {
 	f := newFleet(t)
 	job := f.job("tick", func(context.Context, *jobs.Run[struct{}]) error { return nil }, func(j *jobs.Job) { j.Every = time.Second })
 	for range 3 {
