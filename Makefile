@@ -42,7 +42,7 @@ test: needed ## all tests, with the race detector; installs redis-server if it i
 test-short: needed ## only the fast tests, without the race detector
 	$(GO) test -short $(PKG)
 
-check: tidy-check fmt-check lint build test ## what CI runs: go.mod is tidy, formatting, lint, build, test
+check: tidy-check fmt-check lint build test ## what CI runs: tidy go.mod, format, lint, build, test
 
 lint: ## golangci-lint; .golangci.yml has the rules and their reasons
 	$(LINT) run
@@ -53,15 +53,15 @@ fmt: ## format the code
 generate: ## generate the schema and reference of config files from configs/file.go
 	$(GO) generate ./configs
 
-bench: needed ## compare locks with redislock, redsync, rueidislock; ARGS='-short -run pairs' selects
+bench: needed ## compare locks with other libraries; select with ARGS='-short -run pairs'
 	cd cmd/bench && $(GO) run . $(ARGS)
 
-bench-go: needed ## our own benchmarks; BENCH=REGEXP and PKG=./locks select
+bench-go: needed ## our own benchmarks; select with BENCH=REGEXP and PKG=./locks
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem $(PKG)
 
 # Two long tests. With FOR, a fleet of real workers runs under random faults, as in
 # TestPromiseHoldsUnderRandomFaults.
-soak: needed ## random histories, SOAK (100) times as long; FOR=10m: workers under random faults, SEED=N repeats
+soak: needed ## random histories, SOAK (100) times as long; FOR=10m SEED=N: workers under faults
 ifdef FOR
 	LOCKSTEP_SOAK_FOR=$(FOR) LOCKSTEP_SOAK_SEED=$(SEED) $(GO) test -count=1 -timeout 0 -v -run '^TestPromiseHoldsUnderRandomFaults$$' ./cmd
 else

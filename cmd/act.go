@@ -499,7 +499,7 @@ First remove the permits from the config of every worker: a worker that has them
 
 func (t *tool) auditCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "audit", Short: "List actions: who, when, what, why",
+		Use: "audit", Short: "List actions: actor, time, action, target and reason",
 		Long: `List the actions of people and programs on jobs, runs, locks, queues and workers, the latest first. Entries are kept
 for 90 days, at most 50,000 of them. Repeats are one entry with their number: the same actor did the same to the
 same target within ten minutes, or asked for runs of the same job within an hour.`,

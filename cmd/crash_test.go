@@ -566,10 +566,10 @@ jobs:
 	f.startAll(2)
 	got := f.await(poison, "failed")
 	if got.Crashes != 3 || len(got.Attempts) != 3 || got.Reason == nil || !strings.Contains(*got.Reason, "max_crashes") {
-		t.Errorf("poison: %+v, want three crashes and why it is given up", got)
+		t.Errorf("poison: %+v, want three crashes, and max_crashes as the reason", got)
 	}
 	if n := len(got.Attempts); n > 0 {
-		t.Logf("it was given up %s after its first attempt began", got.Finished.Sub(got.Attempts[0].Started))
+		t.Logf("it failed %s after its first attempt began", got.Finished.Sub(got.Attempts[0].Started))
 	}
 	for _, run := range neighbours {
 		if got := f.await(run, "succeeded"); got.Crashes > 1 {

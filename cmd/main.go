@@ -103,8 +103,8 @@ func run(reg *jobs.Registry, args []string, parent *upward) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	ended := make(chan struct{})
 	signals := make(chan os.Signal, 2)
-	// SIGHUP too: closing a terminal must not leave runs behind that look crashed. What SIGHUP
-	// means to a worker is up to its parent.
+	// SIGHUP too: closing a terminal must not leave runs behind that look crashed. A worker's
+	// parent decides what SIGHUP means to it.
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	var orders chan os.Signal
 	if parent != nil {
