@@ -268,7 +268,7 @@ const anyLock = `{exclusive: [desk]}`
 // long is a lease that outlasts every test.
 const long = "LOCKSTEP_LOCKS__LEASE=60s"
 
-func TestKilledChildsRunGoesOnElsewhere(t *testing.T) {
+func TestRunOfAKilledChildContinuesElsewhere(t *testing.T) {
 	t.Parallel()
 	f, _ := newPack(t, `
 jobs:
@@ -333,9 +333,9 @@ func TestAbandonedRunIsLostAtOnce(t *testing.T) {
 	f.drain()
 }
 
-// TestUncertainBurialLeavesItToTheLease: a process that could not be killed may still act under the
-// lock.
-func TestUncertainBurialLeavesItToTheLease(t *testing.T) {
+// TestUncertainBurialLeavesTheSessionToTheLease: a process that could not be killed may still act
+// under the lock.
+func TestUncertainBurialLeavesTheSessionToTheLease(t *testing.T) {
 	t.Parallel()
 	const lease = 4 * time.Second
 	f, _ := newPack(t, `jobs: {during: {command: HOLD}}`, "LOCKSTEP_LOCKS__LEASE="+lease.String(), withHandlers+"=1", burialFault+"="+doubtfulBurial)
@@ -417,8 +417,8 @@ func TestLoneWorkerHeals(t *testing.T) {
 	f.drain()
 }
 
-// TestKilledHostsRunGoesOnAfterTheLease: no process is left that could end the session.
-func TestKilledHostsRunGoesOnAfterTheLease(t *testing.T) {
+// TestRunOfAKilledHostContinuesAfterTheLease: no process is left that could end the session.
+func TestRunOfAKilledHostContinuesAfterTheLease(t *testing.T) {
 	t.Parallel()
 	for name, kill := range map[string]func(*process){
 		"worker alone":    func(p *process) { p.killPair() }, // its guards survive

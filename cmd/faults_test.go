@@ -45,9 +45,9 @@ var failureTable = []faultRow{
 	}},
 	{"1,000,000 runs due at one instant", []string{"../scheduler/worker TestRunsThatAreDueAtOnceArePushedOnce"}},
 	{"kill -9 of the working child, before, during, after the effect", []string{
-		"TestKilledChildsRunGoesOnElsewhere", "TestAbandonedRunIsLostAtOnce", "TestOrphansAreDeadBeforeTheSessionEnds", "TestTakeoverTime",
+		"TestRunOfAKilledChildContinuesElsewhere", "TestAbandonedRunIsLostAtOnce", "TestOrphansAreDeadBeforeTheSessionEnds", "TestTakeoverTime",
 	}},
-	{"host gone (kill -9 of the whole tree)", []string{"TestKilledHostsRunGoesOnAfterTheLease"}},
+	{"host gone (kill -9 of the whole tree)", []string{"TestRunOfAKilledHostContinuesAfterTheLease"}},
 	{"SIGSTOP longer than the lease", []string{"TestStoppedWorkerIsFenced"}},
 	{"an acquire or claim arrives late, twice, or after its caller was answered", []string{
 		"TestFaultClaimsArriveLateAndTwice", "../locks TestLateAcquireIsReleasedWithinARenewal", "../scheduler/ledger TestAClaimNamesTheCurrentDelivery",
@@ -63,14 +63,14 @@ var failureTable = []faultRow{
 		"../scheduler/ledger TestALostLeaseIsNeitherACrashNorAFailure",
 	}},
 	{"Redis restarted empty, failover with lost writes", []string{
-		"TestWorkersSayAgainWhatRedisHasLost", "../scheduler/ledger TestTheFurthestAssertionWinsInAnyOrder",
+		"TestWorkersReassertWhatRedisLost", "../scheduler/ledger TestTheFurthestAssertionWinsInAnyOrder",
 		"../locks TestHoldsSurviveTheLossOfAllData", "../locks TestHoldsSurviveASentinelFailover", "../locks TestHoldsSurviveAClusterThatChanges",
 	}},
 	{"the wall clock of a worker is stepped forward by 8 s", []string{
 		"TestFaultWallClockIsStepped", "../locks TestAStepOfTheWallClockIsADoubt", "../locks TestAStepOfTheWallClockEndsNoWork",
 	}},
 	{"clocks of replicas 10 minutes apart", []string{"TestFaultClocksTenMinutesApart"}},
-	{"kill -9 of the guard of a command", []string{"TestKilledGuardLeavesNothingThatGoesOn", "../jobs/command TestCommandDiesWithItsGuard"}},
+	{"kill -9 of the guard of a command", []string{"TestKilledGuardLeavesNothingRunning", "../jobs/command TestCommandDiesWithItsGuard"}},
 	{"SIGTERM to every process of a worker", []string{"TestTerminatingEveryProcessHandsRunsBack", "TestTerminatingACommandFailsIt"}},
 	{"poison job that kills its worker", []string{"TestPoisonJobFailsAlone", "../scheduler/ledger TestTheSuspectThatDiesAgainClearsTheOthers"}},
 	{"poison job that kills its host", []string{"../scheduler/ledger TestARunWhoseHostsNeverComeBackEnds"}},
@@ -80,7 +80,7 @@ var failureTable = []faultRow{
 	}},
 	{"backlog of 10,000 due runs while a bill is contended", []string{"TestFaultBillIsContendedBehindABacklog"}},
 	{"Go handler that ignores its context, past its timeout and in a drain", []string{
-		"TestADrainEndsAlthoughAHandlerIgnoresItsContext", "../scheduler/worker TestAnAttemptThatIgnoresItsTimeoutShowsAsStuck",
+		"TestDrainEndsAlthoughAHandlerIgnoresItsContext", "../scheduler/worker TestAnAttemptThatIgnoresItsTimeoutShowsAsStuck",
 		"../scheduler/worker TestADrainDoesNotWaitForAHandlerThatIgnoresItsContext",
 	}},
 	{"10,000 changed triggers in one deploy", []string{
@@ -90,7 +90,7 @@ var failureTable = []faultRow{
 		"TestFaultMillionRunsAreOutstanding", "../scheduler/ledger TestAPollCostsTheSameHoweverManyRunsAreOutstanding",
 		"../scheduler/ledger TestManyChangesInOnePollReadNothingAnew",
 	}},
-	{"bad config on reload", []string{"TestBrokenConfigChangesNothingUntilItIsMended"}},
+	{"bad config on reload", []string{"TestBrokenConfigChangesNothingUntilItIsFixed"}},
 	{"a worker with a newer definition comes and leaves in order", []string{
 		"TestFaultCanaryLeaves", "../scheduler/worker TestADefinitionThatLeavesInOrderGivesWayAtOnce",
 	}},

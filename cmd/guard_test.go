@@ -96,7 +96,7 @@ func TestGuardNeedsLittleMemory(t *testing.T) {
 
 // A daemon that a command started keeps working until its guard is killed, and no longer. The next
 // attempt follows at once.
-func TestKilledGuardLeavesNothingThatGoesOn(t *testing.T) {
+func TestKilledGuardLeavesNothingRunning(t *testing.T) {
 	t.Parallel()
 	f, _ := newPack(t, "", long)
 	script := filepath.Join(t.TempDir(), "script.sh")

@@ -48,7 +48,7 @@ func TestCommandIsEndedWhenItsSessionIs(t *testing.T) {
 	}
 }
 
-func TestCommandIsEndedWhenRedisIsAwayForTooLong(t *testing.T) {
+func TestCommandIsEndedWhenRedisIsUnreachableForTooLong(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
 	p, _, command := underLock(t, server)

@@ -14,7 +14,7 @@ import (
 // Redis loses its data while workers live: the row "Redis restarted empty, failover with lost
 // writes" of the failure table, with real processes.
 
-func TestWorkersSayAgainWhatRedisHasLost(t *testing.T) {
+func TestWorkersReassertWhatRedisLost(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(t *testing.T, server *redistest.Server, moment redistest.Moment) error{
 		"FLUSHALL": func(t *testing.T, server *redistest.Server, _ redistest.Moment) error {

@@ -171,7 +171,7 @@ func TestFileThatIsMissingForAMomentIsReloaded(t *testing.T) {
 	f.has("again", 1)
 }
 
-func TestBrokenConfigChangesNothingUntilItIsMended(t *testing.T) {
+func TestBrokenConfigChangesNothingUntilItIsFixed(t *testing.T) {
 	t.Parallel()
 	f := watchedWorker(t, single(t))
 	digest := f.state().Digest

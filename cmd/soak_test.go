@@ -105,7 +105,7 @@ func plan(seed uint64, total, lease time.Duration, slots int) []fault {
 	for at := 2 * time.Second; at < total-lease; at += between(300*time.Millisecond, 1500*time.Millisecond) {
 		if len(deck) == 0 {
 			deck = slices.Clone(kinds)
-			// These take too long for a short time. TestWorkersSayAgainWhatRedisHasLost and
+			// These take too long for a short time. TestWorkersReassertWhatRedisLost and
 			// TestFaultOutageSharedByTheFleet have those that need quiet around them. The older
 			// definition decides only 45 s after the host of a canary was lost.
 			if total < time.Minute {

@@ -10,7 +10,7 @@ import (
 // A Go handler that ignores its context keeps its slot and its lock, which is visible, and a drain
 // ends without it: the process exits, and the parent hands the run back and ends the session. The
 // lease outlasts the test.
-func TestADrainEndsAlthoughAHandlerIgnoresItsContext(t *testing.T) {
+func TestDrainEndsAlthoughAHandlerIgnoresItsContext(t *testing.T) {
 	t.Parallel()
 	f, _ := newPack(t, `
 worker: {drain_timeout: 500ms}
