@@ -170,6 +170,10 @@ func (d *doctor) format(ctx context.Context, conn *connection, _ *configs.Config
 			differs = true
 			d.say(levelWarning, "format", string(s.ID), "its build writes format %d, and this one knows format %d: when the last session of an "+
 				"older build has ended, this build is refused; update it", s.Format, locks.Format)
+		case s.Format < formats.Written: // no build that checks the format opens such a session
+			differs = true
+			d.say(levelError, "format", string(s.ID), "its build writes format %d and does not check that format %d is written: it ends runs as "+
+				"failed that it cannot read; stop it", s.Format, formats.Written)
 		case s.Format < locks.Format:
 			differs = true
 			d.say(levelWarning, "format", string(s.ID), "its build writes format %d: format %d is written only when it has ended", s.Format, locks.Format)

@@ -1,9 +1,11 @@
 package cmd
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
+	"lockstep/locks"
 	"lockstep/locks/redistest"
 )
 
@@ -15,10 +17,12 @@ func TestUnknownFormatIsRefusedByEveryCommand(t *testing.T) {
 	rdb := server.Client(t)
 	env := toolEnv(t, "REDIS_URL="+server.URL())
 	config := writeFile(t, "lockstep.yaml", "jobs: {a: {command: [\"true\"]}}\nadmin: {listen: \"127.0.0.1:0\"}\n")
-	if err := rdb.HSet(t.Context(), "{lockstep}:meta", "format", 2, "least_format", 1).Err(); err != nil {
+	const newer = locks.Format + 1
+	if err := rdb.HSet(t.Context(), "{lockstep}:meta", "format", newer, "least_format", locks.Format).Err(); err != nil {
 		t.Fatal(err)
 	}
-	const want = `stores format 2, and this build reads format 1: use a build that knows format 2, or another redis.namespace`
+	want := fmt.Sprintf("stores format %d, and this build reads format %d and %d: use a build that knows format %[1]d, or another redis.namespace",
+		newer, locks.Format-1, locks.Format)
 	for _, line := range []string{
 		"start -c " + config, "lock ls", "lock show a", "lock waits", "lock exec --exclusive a -- true", "run ls", "run show a#1",
 		"job ls", "job show a", "worker ls", "enqueue a", "doctor",
@@ -27,11 +31,35 @@ func TestUnknownFormatIsRefusedByEveryCommand(t *testing.T) {
 		if code != exitUsage || !strings.Contains(stderr, want) {
 			t.Errorf("lockstep %s: exit code %d, %s; want %d and %q", line, code, stderr, exitUsage, want)
 		}
-		if line == "doctor" && !strings.Contains(stdout, "format 2") {
+		if line == "doctor" && !strings.Contains(stdout, fmt.Sprint("format ", newer)) {
 			t.Errorf("doctor has no finding about the format:\n%s", stdout)
 		}
 	}
 	if keys, err := rdb.Keys(t.Context(), "*").Result(); err != nil || len(keys) != 1 {
 		t.Errorf("got keys %v, %v after the refusals; want the one that was there", keys, err)
+	}
+}
+
+// The oldest builds do not look at the format. doctor names their sessions where a newer format is written.
+func TestDoctorNamesASessionThatCannotReadTheFormat(t *testing.T) {
+	t.Parallel()
+	server := redistest.New(t, redistest.Options{})
+	rdb := server.Client(t)
+	client, err := locks.Open(t.Context(), rdb, locks.Options{Namespace: "lockstep"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := client.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := rdb.HSet(t.Context(), "{lockstep}:meta", "card:"+string(client.Session()), `{"host":"h"}`).Err(); err != nil {
+		t.Fatal(err)
+	}
+	stdout, _, _ := runTool(t, toolEnv(t, "REDIS_URL="+server.URL()), "doctor")
+	want := fmt.Sprintf("its build writes format 1 and does not check that format %d is written", locks.Format)
+	if !strings.Contains(stdout, want) || !strings.Contains(stdout, string(client.Session())) {
+		t.Errorf("doctor prints\n%s\nwant %q, and the session", stdout, want)
 	}
 }

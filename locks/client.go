@@ -177,7 +177,7 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, e
 			return nil, fmt.Errorf("open lock client: ask sentinel for the master: %w", err)
 		}
 	}
-	greeter := &greeter{keys: c.space.keys, script: greetScript(), recovery: &c.recovery, identity: &c.identity, changed: c.Doubt}
+	greeter := &greeter{keys: c.space.keys, script: greetScript(), build: c.format, recovery: &c.recovery, identity: &c.identity, changed: c.Doubt}
 	if o.impersonate != nil {
 		greeter.script = o.impersonate.script(greetScript())
 	}

@@ -295,6 +295,8 @@
 // sessions of the older one that have not come back yet. Their work is cut off as after a late
 // assertion.
 //
+// Formats 1 and 2 differ in the ledger alone (see package ledger).
+//
 // To change the layout, raise [Format] by one. Write the old layout wherever the guard's WRITTEN is
 // below FORMAT, and skip the fast paths there. Read both layouts. A script takes the number that it
 // writes by from the guard, never from its client. Convert what is left of the old layout, and

@@ -71,6 +71,7 @@ func (r *recovery) first(knew bool) string {
 type greeter struct {
 	keys     []string
 	script   *redis.Script
+	build    int // the format that its build writes
 	recovery *recovery
 	identity *identity
 	changed  func()                // called if it was another server
@@ -79,7 +80,7 @@ type greeter struct {
 
 func (g *greeter) greet(ctx context.Context, via redis.Scripter) error {
 	least, margin := g.recovery.args()
-	r, err := runAssembled(ctx, via, g.script, g.keys, least, margin)
+	r, err := runFor(ctx, via, g.build, g.script, g.keys, least, margin)
 	if err != nil {
 		return err
 	}

@@ -14,7 +14,7 @@ import (
 
 // Format is the number of the layout that this build writes, for everything stored under the hash
 // tag of a namespace, including the ledger. The package doc explains when it changes.
-const Format = 1
+const Format = 2
 
 // leastFormat returns the oldest layout that is read by a build that writes the given one.
 func leastFormat(format int) int { return max(1, format-1) }
@@ -87,11 +87,13 @@ func namespaceOf(key string) string {
 
 // Explain returns a [*FormatError] if err is the refusal of a script that [Link] has assembled, and
 // any other error as it is.
-func (s *Space) Explain(err error) error { return explain(err, namespaceOf(s.keys[0]), s.format()) }
+func (s *Space) Explain(err error) error {
+	return explain(err, namespaceOf(s.keys[0]), buildOf(s.rdb))
+}
 
-// format returns the highest format known to the build whose scripts this space sends.
-func (s *Space) format() int {
-	if as, ok := s.rdb.(*impersonator); ok {
+// buildOf returns the highest format known to the build whose scripts are sent through rdb.
+func buildOf(rdb redis.Scripter) int {
+	if as, ok := rdb.(*impersonator); ok {
 		return as.format
 	}
 	return Format

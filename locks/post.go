@@ -184,7 +184,7 @@ func (p *post) result(ctx context.Context, sent *redis.Cmd, script prepared, arg
 		return runAssembled(ctx, p.rdb, script.script, p.keys, args...)
 	}
 	if err != nil {
-		return nil, explain(err, namespaceOf(p.keys[0]), Format)
+		return nil, explain(err, namespaceOf(p.keys[0]), buildOf(p.rdb))
 	}
 	return toReply(answer), nil
 }

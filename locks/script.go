@@ -105,10 +105,11 @@ func runScript(ctx context.Context, rdb redis.Scripter, script lazyScript, keys 
 }
 
 func runAssembled(ctx context.Context, rdb redis.Scripter, script *redis.Script, keys []string, args ...any) (reply, error) {
-	build := Format
-	if other, ok := rdb.(*impersonator); ok {
-		script, build = other.script(script), other.format
-	}
+	return runFor(ctx, rdb, buildOf(rdb), as(rdb, script), keys, args...)
+}
+
+// runFor sends a script of the build that writes the given format.
+func runFor(ctx context.Context, rdb redis.Scripter, build int, script *redis.Script, keys []string, args ...any) (reply, error) {
 	answer, err := script.Run(ctx, rdb, keys, args...).Result()
 	if err != nil {
 		return nil, explain(err, namespaceOf(keys[0]), build)

@@ -5,7 +5,6 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 
@@ -88,19 +87,33 @@ func (n Need) String() string {
 }
 
 // abilities are what a process can run. A claim names, by marks, the definitions of its job that the process is known to be
-// able to run; the script replies with any other definition instead of a grant. A mark is the handler and the length of a
-// definition: another handler or another key makes another mark. The attempt still checks both, for two definitions
+// able to run; the script replies with any other definition instead of a grant.
+//
+// The mark of a definition that Redis stores by its name is @ and that name. The process has its text, and the claim keeps it until
+// the reply has come, so a granted claim needs only the name. Where a run carries the text itself, the mark is the handler and
+// the length of the text: another handler or another key makes another mark. The attempt still checks both, for two definitions
 // that differ and have one mark.
 type abilities struct {
 	can func(Need) bool
 
 	mu    sync.Mutex
-	known map[string][]string // marks by job, the newest first; guarded by mu
+	known map[string][]mark // by job, the newest first; guarded by mu. The slices are never written to
+	bytes int               // of the definitions in known; guarded by mu
 }
 
+// A mark is that of a definition which this process can run.
+type mark struct {
+	text       string // as the scripts have it
+	definition string // the definition, if the mark is its name; else ""
+}
+
+// byName reports whether a mark, or what a body has for a definition, is a name.
+func byName(mark string) bool { return strings.HasPrefix(mark, "@") }
+
 const (
-	marksMost  = 4      // marks of one job: definitions that are in use side by side
-	markedMost = 50_000 // jobs with marks
+	marksMost       = 4        // marks of one job: definitions that are in use side by side
+	markedMost      = 50_000   // jobs with marks
+	markedBytesMost = 32 << 20 // of the definitions
 )
 
 // marked is the outcome of a claim that must be sent again, since its needs are now known.
@@ -110,36 +123,60 @@ const marked ClaimOutcome = "marked"
 // outcome is [Unable]. can reports whether the process has what a definition needs; its result must
 // not change. Call it before the ledger is used.
 func (l *Ledger) Limit(can func(Need) bool) {
-	l.able = &abilities{can: can, known: make(map[string][]string)}
+	l.able = &abilities{can: can, known: make(map[string][]mark)}
 }
 
 // marks returns the marks of a job for a claim.
-func (a *abilities) marks(job string) string {
+func (a *abilities) marks(job string) []mark {
 	if a == nil {
-		return ""
+		return nil
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return "\x1e" + strings.Join(a.known[job], "\x1e") + "\x1e"
+	return a.known[job]
+}
+
+// text returns marks as the scripts take them; "" for a process that can run all definitions.
+func (a *abilities) text(marks []mark) string {
+	if a == nil {
+		return ""
+	}
+	var b strings.Builder
+	b.WriteByte('\x1e')
+	for _, m := range marks {
+		b.WriteString(m.text)
+		b.WriteByte('\x1e')
+	}
+	return b.String()
 }
 
 // judge looks whether a definition can be run here, and remembers its mark if so.
-func (a *abilities) judge(job, mark, definition string) (ClaimOutcome, Need) {
+func (a *abilities) judge(job string, m mark) (ClaimOutcome, Need) {
 	// What cannot be read, or not be trusted, is for the claim itself to find out.
-	if read, err := jobs.ReadJob(definition); err == nil {
+	if read, err := jobs.ReadJob(m.definition); err == nil {
 		if need := needOf(read); !a.can(need) {
 			return Unable, need
 		}
 	}
+	if !byName(m.text) {
+		m.definition = "" // each run brings its own
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.known) >= markedMost {
+	if len(a.known) >= markedMost || a.bytes+len(m.definition) > markedBytesMost {
 		clear(a.known)
+		a.bytes = 0
 	}
-	if marks := a.known[job]; !slices.Contains(marks, mark) { // several claims may have been answered so
-		marks = append([]string{mark}, marks...)
-		a.known[job] = marks[:min(len(marks), marksMost)]
+	marks := []mark{m} // the others may have it already: several claims can have had this reply
+	a.bytes += len(m.definition)
+	for _, old := range a.known[job] {
+		if old.text != m.text && len(marks) < marksMost {
+			marks = append(marks, old)
+		} else {
+			a.bytes -= len(old.definition)
+		}
 	}
+	a.known[job] = marks
 	return marked, ""
 }
 

@@ -96,8 +96,8 @@ func TestAnotherHandlerOrKeyIsAskedFor(t *testing.T) {
 		f.claim(web, f.handled("first", "a"), ledger.Granted)
 		f.claim(web, f.handled("other", "b"), ledger.Unable)
 		due := f.handled("first", "c")
-		body := f.rdb.HGet(f.Context(), f.key("body"), string(due.Run)).Val()
-		newer := body[:len(body)-1] + `,"zone":"eu"}`
+		definition := f.carried(due.Run)
+		newer := "{}\x1f" + definition[:len(definition)-1] + `,"zone":"eu"}`
 		if err := f.rdb.HSet(f.Context(), f.key("body"), string(due.Run), newer).Err(); err != nil {
 			t.Fatal(err)
 		}

@@ -207,7 +207,7 @@ func (l *Ledger) Reopen(ctx context.Context, re Reopening) ([]Due, error) {
 		tick = fmt.Sprint(re.Tick.UnixMilli())
 	}
 	entry := re.Act.entry()
-	args := []any{string(re.Run), tick, job.Name, job.Queue, storedArgs(arguments, job), definition, patience, onBusy, limits, serial, anyState,
+	args := []any{string(re.Run), tick, job.Name, job.Queue, storedArgs(arguments, job), named(string(definition)), patience, onBusy, limits, serial, anyState,
 		entry}
 	for _, item := range items {
 		args = append(args, item.String())

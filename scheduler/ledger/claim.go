@@ -119,17 +119,18 @@ func (l *Ledger) ClaimSound(ctx context.Context, request *locks.Request, due Due
 
 func (l *Ledger) claim(ctx context.Context, request *locks.Request, due Due, patience time.Duration, suspects int, before []string) (*Claimed, error) {
 	for {
-		step := l.claimStep(request, due, patience, suspects, before)
-		claimed, err := l.decodeClaim(due, read(l.run(ctx, claimScript, step.job, step.args...)))
+		marks := l.able.marks(due.Run.Job())
+		step := l.claimStep(request, due, patience, suspects, marks, before)
+		claimed, err := l.decodeClaim(due, marks, read(l.run(ctx, claimScript, step.job, step.args...)))
 		if err != nil || claimed.Outcome != marked {
 			return claimed, err
 		}
 	}
 }
 
-func (l *Ledger) claimStep(request *locks.Request, due Due, patience time.Duration, suspects int, before []string) step {
+func (l *Ledger) claimStep(request *locks.Request, due Due, patience time.Duration, suspects int, marks []mark, before []string) step {
 	args := []any{string(request.Session()), string(request.ID()), string(due.Run), due.N, patience.Milliseconds(), suspects,
-		request.Cutoff().Milliseconds(), l.able.marks(due.Run.Job())}
+		request.Cutoff().Milliseconds(), l.able.text(marks)}
 	for _, queue := range before {
 		args = append(args, queue)
 	}
@@ -146,10 +147,11 @@ type Claim struct {
 const Together = 100
 
 // ClaimAll is [Ledger.ClaimSound] for up to [Together] runs that deliveries brought: in one round trip when all of them are
-// free to begin, as most are, else in two, or in three when a definition is new here. The answers stand in the order of the claims. One that is nil did not come: its claim
-// has to be sent again, by ClaimSound, as it is said there.
+// free to begin, as most are, else in two, or in three if a definition is new to this process. The replies are in the order of
+// the claims. A claim whose reply is nil must be sent again by ClaimSound.
 func (l *Ledger) ClaimAll(ctx context.Context, claims []Claim, patience time.Duration) []*Claimed {
 	claimed := make([]*Claimed, len(claims))
+	marks := make([][]mark, len(claims))
 	var which []int // claim of a step
 	if len(claims) > 1 {
 		session := claims[0].Request.Session()
@@ -157,7 +159,8 @@ func (l *Ledger) ClaimAll(ctx context.Context, claims []Claim, patience time.Dur
 		args = append(args, string(session), "")
 		for i, c := range claims {
 			if c.Request.Session() == session { // else it was replaced just now
-				args = append(args, string(c.Request.ID()), string(c.Due.Run), c.Due.N, l.able.marks(c.Due.Run.Job()))
+				marks[i] = l.able.marks(c.Due.Run.Job())
+				args = append(args, string(c.Request.ID()), string(c.Due.Run), c.Due.N, l.able.text(marks[i]))
 				which = append(which, i)
 			}
 		}
@@ -168,7 +171,8 @@ func (l *Ledger) ClaimAll(ctx context.Context, claims []Claim, patience time.Dur
 		several, _ := answers.([]any)
 		for k, answer := range several {
 			if _, plain := answer.([]any); plain {
-				claimed[which[k]], _ = l.decodeClaim(claims[which[k]].Due, read(answer, nil))
+				i := which[k]
+				claimed[i], _ = l.decodeClaim(claims[i].Due, marks[i], read(answer, nil))
 			}
 		}
 		which = nil
@@ -188,14 +192,15 @@ func (l *Ledger) ClaimAll(ctx context.Context, claims []Claim, patience time.Dur
 // those that are to be sent yet again.
 func (l *Ledger) claimEach(ctx context.Context, claims []Claim, claimed []*Claimed, which []int, patience time.Duration) (again []int) {
 	for range 2 {
-		steps := make([]step, len(which))
+		steps, marks := make([]step, len(which)), make([][]mark, len(which))
 		for k, i := range which {
-			steps[k] = l.claimStep(claims[i].Request, claims[i].Due, patience, 0, nil)
+			marks[k] = l.able.marks(claims[i].Due.Run.Job())
+			steps[k] = l.claimStep(claims[i].Request, claims[i].Due, patience, 0, marks[k], nil)
 		}
 		again = nil
 		for k, command := range l.runAll(ctx, claimScript, steps) {
 			i := which[k]
-			claimed[i], _ = l.decodeClaim(claims[i].Due, read(command.Result())) // nil with an error
+			claimed[i], _ = l.decodeClaim(claims[i].Due, marks[k], read(command.Result())) // nil with an error
 			if claimed[i] != nil && claimed[i].Outcome == marked {
 				again = append(again, i)
 			}
@@ -207,7 +212,8 @@ func (l *Ledger) claimEach(ctx context.Context, claims []Claim, claimed []*Claim
 	return again
 }
 
-func (l *Ledger) decodeClaim(due Due, r *reply) (*Claimed, error) {
+// decodeClaim reads the reply to a claim that had these marks.
+func (l *Ledger) decodeClaim(due Due, marks []mark, r *reply) (*Claimed, error) {
 	if r.err != nil {
 		return nil, fmt.Errorf("claim %s: %w", due.Run, r.err)
 	}
@@ -216,25 +222,28 @@ func (l *Ledger) decodeClaim(due Due, r *reply) (*Claimed, error) {
 	case Granted:
 		r.text() // the record has the token, too
 		record := r.text()
-		text := r.text()
-		body := strings.SplitN(text, "\x1f", 2)
+		args, definition, _ := strings.Cut(r.text(), "\x1f")
 		claimed.Due = r.due()
-		if r.err == nil && len(body) != 2 {
-			r.err = fmt.Errorf("%w: a run without a definition", errReply)
+		key := definition
+		if byName(definition) {
+			definition = textOf(definition, marks)
+		}
+		if r.err == nil && definition == "" {
+			r.err = errMissing
 		}
 		if r.err != nil {
 			break
 		}
-		claimed.Args = json.RawMessage(strings.TrimPrefix(body[0], " ")) // see storedArgs
-		if claimed.Record, claimed.Items, r.err = decode(due.Run, record, "", body[0]); r.err == nil {
-			claimed.Job, r.err = l.definition(due.Run, body[1])
+		claimed.Args = json.RawMessage(strings.TrimPrefix(args, " ")) // see storedArgs
+		if claimed.Record, claimed.Items, r.err = decode(due.Run, record, "", args); r.err == nil {
+			claimed.Job, r.err = l.definition(due.Run, key, definition)
 			if errors.Is(r.err, jobs.ErrSignature) {
 				claimed.Refused, r.err = r.err, nil
 				claimed.Job = refusedJob(due.Run)
 			}
 		}
 		if r.err == nil {
-			l.memory.claimed(claimed, record, text)
+			l.memory.claimed(claimed, record, args, definition)
 		}
 	case Waiting:
 		busy := &locks.BusyError{Resource: r.text(), Holder: locks.SessionID(r.text()), Hold: locks.HoldID(r.text()), Info: r.text()}
@@ -251,9 +260,12 @@ func (l *Ledger) decodeClaim(due Due, r *reply) (*Claimed, error) {
 	case Behind, Over:
 		claimed.Due = r.due()
 	case "needs":
-		mark, definition := r.text(), r.text()
+		needed := mark{r.text(), r.text()}
+		if byName(needed.text) && r.err == nil {
+			r.err = checkName(needed.text, needed.definition)
+		}
 		if r.err == nil {
-			claimed.Outcome, claimed.Need = l.able.judge(due.Run.Job(), mark, definition)
+			claimed.Outcome, claimed.Need = l.able.judge(due.Run.Job(), needed)
 		}
 	case Crashed:
 		claimed.Crashes, claimed.Suspected = int(r.number()), r.number() == 1

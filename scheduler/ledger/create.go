@@ -529,7 +529,7 @@ func (l *Ledger) decisionArgs(d *Decision) ([]any, error) {
 		seen = "again"
 	}
 	args := []any{d.Job.Name, seen, d.Cursor.UnixMilli(), string(d.By), d.Job.Queue, string(d.Job.Overlap),
-		d.Job.MaxQueued, d.Job.History.Runs, d.Job.History.For.Milliseconds(), string(arguments), definition,
+		d.Job.MaxQueued, d.Job.History.Runs, d.Job.History.For.Milliseconds(), string(arguments), named(string(definition)),
 		positive(d.Job.StartDeadline), patience, onBusy, limits, paused, alone, hash, len(items)}
 	for _, item := range items {
 		args = append(args, item.String())
@@ -629,7 +629,7 @@ func (l *Ledger) Enqueue(ctx context.Context, request Request) (*Enqueued, error
 	patience, onBusy, limits := waitOf(job)
 	entry := request.Act.entry()
 	args := []any{job.Name, string(id), job.Queue, string(request.Trigger), unixMillis(request.At),
-		request.In.Milliseconds(), remember, storedArgs(arguments, job), definition, patience, onBusy, limits, entry}
+		request.In.Milliseconds(), remember, storedArgs(arguments, job), named(string(definition)), patience, onBusy, limits, entry}
 	for _, item := range items {
 		args = append(args, item.String())
 	}

@@ -125,7 +125,22 @@
 // trigger's: after decisions that account for them, an [Activation] moves the cursor to now and changes the definition, in
 // one step. It names the cursor that it follows, so no tick is left out.
 //
-// A run carries the definition it was made with, so any worker can do it, whatever it has itself.
+// A run carries the definition it was made with, so any worker can do it, whatever it has itself. Redis stores that text once
+// for all runs that have it: the body of a run names it by a hash, and a number beside the text counts the bodies that do.
+// The script that writes a body adds one to the number, and the script that removes a body subtracts one. The first body brings
+// the text, the last one takes it along. Only outstanding runs have bodies: a run that is done again after its end gets the
+// definition that its caller brings, and a worker that re-asserts a run brings the text. So
+//
+//   - a text is stored as long as a body names it, and the number of texts is at most that of the outstanding runs;
+//   - nothing has to look for texts that are in use no more.
+//
+// A claim lists the names of definitions that its worker has, and can run. A run with another one is not granted: the reply is the
+// text. So no attempt begins whose definition is missing. If it is missing in Redis too, which only a foreign write can cause,
+// the run fails with that reason.
+//
+// This is format 2 (see package locks). In format 1 each body has the text itself. It is written as long as a session of an older
+// build lives, and read in any case: runs that were made then keep such a body until they end. No script converts them, so
+// least_format remains 1; a build that raises it must convert them first.
 //
 // Builds differ, too. A definition is JSON, and a newer build may add keys without a new format of the space (see package
 // locks), since each process checks for keys that it does not know ([jobs.Job.CheckKeys]), in nested objects as well. What

@@ -19,6 +19,26 @@ var FastPaths = []FastPath{
 	{"enqueue", locks.LinkFast(enqueueFast), locks.Link(shared, enqueueSource), enqueueScript().Hash()},
 }
 
+// NameOf is the name under which Redis stores a definition.
+func NameOf(definition string) string { return nameOf(definition) }
+
+// BodyScripts returns the texts of the scripts that write or remove bodies, by digest.
+func BodyScripts() map[string]string {
+	texts := make(map[string]string)
+	for _, s := range []struct {
+		script       lazyScript
+		fast, source string
+	}{
+		{claimScript, claimFast, claimSource}, {finishScript, finishFast, finishSource}, {enqueueScript, enqueueFast, enqueueSource},
+		{createScript, "", createSource}, {adoptScript, "", adoptSource}, {reopenScript, "", reopenSource}, {assertScript, "", assertSource},
+		{cancelScript, "", cancelSource}, {expireScript, "", expireSource}, {crashScript, "", crashSource},
+		{refuseScript, "", refuseSource}, {skipScript, "", skipSource},
+	} {
+		texts[s.script().Hash()] = locks.LinkFast(s.fast) + locks.Link(shared, s.source)
+	}
+	return texts
+}
+
 // KnownOpen returns the ticks' runs that a ledger takes for outstanding, by what it has read and heard.
 func (l *Ledger) KnownOpen() []jobs.RunID {
 	l.memory.mu.Lock()
@@ -35,13 +55,15 @@ func (l *Ledger) ForgetNews() {
 
 // ClaimAs is [Ledger.Claim] for a session and a hold that have no client.
 func (l *Ledger) ClaimAs(ctx context.Context, session locks.SessionID, hold locks.HoldID, due Due) (*Claimed, error) {
-	return l.decodeClaim(due, read(l.run(ctx, claimScript, due.Run.Job(), string(session), string(hold), string(due.Run), due.N,
+	return l.decodeClaim(due, nil, read(l.run(ctx, claimScript, due.Run.Job(), string(session), string(hold), string(due.Run), due.N,
 		0, 1, 0, "")))
 }
 
 // Marks returns the definitions of a job that this process is known to be able to run.
 func (l *Ledger) Marks(job string) []string {
-	l.able.mu.Lock()
-	defer l.able.mu.Unlock()
-	return slices.Clone(l.able.known[job])
+	var texts []string
+	for _, m := range l.able.marks(job) {
+		texts = append(texts, m.text)
+	}
+	return texts
 }

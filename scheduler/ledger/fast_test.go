@@ -73,6 +73,10 @@ func TestFaultsOfFastPathsAreFound(t *testing.T) {
 		"an id asked for twice is two runs":               {"call('HEXISTS', RUN, id) == 0 and", ""},
 		"an id that has ended is asked for again":         {"call('HEXISTS', HIST, id) == 0 and", ""},
 		"a request is not pushed when its maker has died": {"call('ZADD', PUSH, ms, id)", ""},
+		"a request does not count for its definition":     {"call('HINCRBY', DEFS, '#' .. name, 1) == 1", "call('HSET', DEFS, '#' .. name, 1)"},
+		"a finish drops a definition in use":              {"if type(left) == 'number' and left <= 0 then", "if true then"},
+		"a finish counts one for all that end together":   {"'#' .. name, -n)", "'#' .. name, -1)"},
+		"a claim brings a name that its worker lacks":     {"if fits and mark then", "if false then"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -113,6 +117,9 @@ func playTwins(t *testing.T, server *redistest.Server, seed uint64, old, fault s
 	f.lease = 10 * time.Minute // no renewal changes a key between a script and its twin
 	if seed%8 == 7 {           // some of them with workers that name what they can run
 		f.Limit(func(ledger.Need) bool { return true })
+	}
+	if seed%8 == 6 { // some beside an older build
+		f.older()
 	}
 	p := newPlay(f, seed)
 	p.plain, p.bills = true, 12

@@ -32,7 +32,7 @@ type Ledger struct {
 	able    *abilities                 // nil: this process can run every definition, see Limit
 
 	mu          sync.Mutex
-	definitions map[string]*jobs.Job // what claims have brought of late, by its text; guarded by mu
+	definitions map[string]*jobs.Job // what claims have brought of late, by its mark; guarded by mu
 }
 
 // New returns the ledger that belongs to a lock space. It sends through rdb, which must not resend
@@ -41,7 +41,7 @@ func New(rdb redis.UniversalClient, space *locks.Space) *Ledger {
 	keys := space.Keys()
 	prefix := strings.TrimSuffix(keys[0], "exp")
 	for _, name := range []string{"run", "body", "log", "timer", "ready", "push", "sent", "busy", "open", "cursor", "def",
-		"rev", "ledger", "ids", "late", "ask", "facts", "audit", "news", "died", "aside"} {
+		"rev", "ledger", "ids", "late", "ask", "facts", "audit", "news", "died", "aside", "defs"} {
 		keys = append(keys, prefix+name)
 	}
 	return &Ledger{rdb: rdb, space: space, prefix: prefix, keys: keys, definitions: make(map[string]*jobs.Job)}

@@ -68,6 +68,24 @@ func (f *fixture) session(name string) *locks.Client {
 	return client
 }
 
+// older opens a session that is of a build which can only write format 1, and returns what ends it, and opens another one.
+func (f *fixture) older() (leave func()) {
+	f.Helper()
+	client := f.session("older")
+	meta := f.key("meta")
+	if err := f.rdb.HSet(f.Context(), meta, "format", 1, "least_format", 1, "card:"+string(client.Session()), `{"format":1}`).Err(); err != nil {
+		f.Fatal(err)
+	}
+	return func() {
+		f.Helper()
+		f.end(client)
+		f.session("newer") // which raises the format
+		if format := f.rdb.HGet(f.Context(), meta, "format").Val(); format != "2" {
+			f.Fatalf("format %s is written, want 2", format)
+		}
+	}
+}
+
 // end makes a session end now, as if its lease had run out.
 func (f *fixture) end(client *locks.Client) {
 	f.Helper()
@@ -250,7 +268,7 @@ func (f *fixture) wantState(id jobs.RunID, want ledger.State) *ledger.Record {
 // more.
 func (f *fixture) wantNothingLeft() {
 	f.Helper()
-	for _, hash := range []string{"own", "wait", "run", "body", "log"} {
+	for _, hash := range []string{"own", "wait", "run", "body", "log", "defs"} {
 		if left, err := f.rdb.HGetAll(f.Context(), f.key(hash)).Result(); err != nil || len(left) > 0 {
 			f.Errorf("%s: %q, %v, want nothing", hash, left, err)
 		}

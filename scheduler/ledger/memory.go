@@ -77,11 +77,13 @@ type end struct {
 
 // turn is one attempt of this worker.
 type turn struct {
-	record, body string
-	token        locks.Token
-	session      locks.SessionID
-	finish       *Finish // once it is being sent
-	at           time.Time
+	record     string
+	args       string
+	definition string // shared with other attempts, if Redis stores it by its name
+	token      locks.Token
+	session    locks.SessionID
+	finish     *Finish // once it is being sent
+	at         time.Time
 }
 
 // Remember makes the ledger keep what its caller sees of it, so that [Ledger.Assert] can re-assert
@@ -135,7 +137,7 @@ func (m *memory) created(d *Decision, ended map[jobs.RunID]State) {
 }
 
 // claimed keeps an attempt that begins.
-func (m *memory) claimed(c *Claimed, record, body string) {
+func (m *memory) claimed(c *Claimed, record, args, definition string) {
 	if m == nil {
 		return
 	}
@@ -145,7 +147,7 @@ func (m *memory) claimed(c *Claimed, record, body string) {
 	last := c.Record.Last()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.own[c.Record.ID] = &turn{record: record, body: body, token: last.Token, session: last.Worker, at: m.now()}
+	m.own[c.Record.ID] = &turn{record: record, args: args, definition: definition, token: last.Token, session: last.Worker, at: m.now()}
 }
 
 // finishing keeps how an attempt ended, before the finish is sent: if the reply does not arrive
@@ -587,7 +589,7 @@ func (m *memory) recollect(session locks.SessionID, loss string, definitions []*
 		fields := strings.Split(t.record, "\x1f")
 		fields[fSession] = string(session) // the session that is now responsible for it
 		name := fmt.Sprintf("%s %s %t", run, t.token, t.finish != nil)
-		add(run.Job(), name, t.finish, "ran", string(run), strings.Join(fields, "\x1f"), t.body)
+		add(run.Job(), name, t.finish, "ran", string(run), strings.Join(fields, "\x1f"), t.args+"\x1f"+named(t.definition))
 	}
 	for run, e := range m.ended {
 		add(run.Job(), "ended "+string(run), nil, "ended", string(run), string(e.state), tickOf(run))

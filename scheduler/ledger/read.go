@@ -212,23 +212,6 @@ func standing(versions string, carried map[string]bool) (drifted, uncarried bool
 	return drifted, uncarried && len(carried) > 0
 }
 
-// Definition returns the definition that an outstanding run was made with, or [ErrUnknown].
-func (l *Ledger) Definition(ctx context.Context, id jobs.RunID) (*jobs.Job, error) {
-	body, err := l.rdb.HGet(ctx, l.prefix+"body", string(id)).Result()
-	if errors.Is(err, redis.Nil) {
-		return nil, fmt.Errorf("run %s: %w", id, ErrUnknown)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read definition of run %s: %w", id, err)
-	}
-	_, definition, _ := strings.Cut(body, "\x1f")
-	job, err := jobs.ReadJob(definition)
-	if err != nil {
-		return nil, fmt.Errorf("definition of run %s: %w: %w", id, ErrUnreadable, err)
-	}
-	return job, nil
-}
-
 func decodeJob(name, definition, cursor, silent, paused, versions string) (JobRecord, error) {
 	job, err := jobs.ReadJob(definition)
 	if err != nil {

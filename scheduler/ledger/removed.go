@@ -4,7 +4,6 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
-	"slices"
 	"strings"
 
 	"lockstep/jobs"
@@ -118,23 +117,21 @@ func seemsAdopted(record *Record) bool {
 // dropChosen removes the runs that are not in the queue of the definition they carry: their senders
 // chose another one.
 func (l *Ledger) dropChosen(ctx context.Context, queues map[jobs.RunID]string, adopted []*Record) error {
-	const page = 16 // bodies that are read together: they contain the arguments, too
-	for some := range slices.Chunk(adopted, page) {
-		ids := make([]string, len(some))
-		for i, record := range some {
-			ids[i] = string(record.ID)
+	for len(adopted) > 0 {
+		ids := make([]jobs.RunID, min(len(adopted), page))
+		for i := range ids {
+			ids[i] = adopted[i].ID
 		}
-		bodies, err := l.rdb.HMGet(ctx, l.prefix+"body", ids...).Result()
+		definitions, err := l.definitionsOf(ctx, ids)
 		if err != nil {
 			return fmt.Errorf("read definitions of runs: %w", err)
 		}
-		for i, record := range some {
-			body, _ := bodies[i].(string)
-			_, definition, _ := strings.Cut(body, "\x1f")
-			if job, err := jobs.ReadJob(definition); err != nil || job.Queue != record.Queue {
-				delete(queues, record.ID)
+		for i, definition := range definitions {
+			if job, err := jobs.ReadJob(definition); err != nil || job.Queue != adopted[i].Queue {
+				delete(queues, adopted[i].ID)
 			}
 		}
+		adopted = adopted[len(definitions):]
 	}
 	return nil
 }

@@ -65,12 +65,12 @@ func (l *Ledger) write(job *jobs.Job) ([]byte, error) {
 	return text, nil
 }
 
-// definition reads a definition that a claim has brought, and verifies it. The runs of a job carry the same text again and
-// again, and parsing it costs a worker more than the rest of a claim.
-func (l *Ledger) definition(run jobs.RunID, text string) (*jobs.Job, error) {
+// definition reads the definition of a run that was claimed, and verifies it. key is its mark, or the text itself. The runs of a
+// job carry the same definition again and again, and parsing it costs a worker more than the rest of a claim.
+func (l *Ledger) definition(run jobs.RunID, key, text string) (*jobs.Job, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if job, ok := l.definitions[text]; ok && (l.signing == nil || job.Name == run.Job()) {
+	if job, ok := l.definitions[key]; ok && (l.signing == nil || job.Name == run.Job()) {
 		return job, nil
 	}
 	if err := l.verify(run.Job(), []byte(text)); err != nil {
@@ -84,7 +84,7 @@ func (l *Ledger) definition(run jobs.RunID, text string) (*jobs.Job, error) {
 	if len(l.definitions) >= many {
 		clear(l.definitions)
 	}
-	l.definitions[text] = job
+	l.definitions[key] = job
 	return job, nil
 }
 

@@ -172,6 +172,10 @@ func (m *meter) usesOfRuns() []use {
 			_, _, err := m.ledger.Find(ctx, runs[0].Run)
 			return err
 		}},
+		{"the definition of a run with args of 100 KiB", some(1, big, time.Hour), func(ctx context.Context) error {
+			_, err := m.ledger.Definition(ctx, runs[0].Run)
+			return err
+		}},
 		{"a run is canceled", some(1, "null", 0), func(ctx context.Context) error {
 			_, err := m.ledger.Cancel(ctx, runs[0].Run, m.job, act)
 			return err

@@ -96,19 +96,20 @@ func (f *fleet) multiply(run jobs.RunID, n int) {
 	f.Helper()
 	const script = `
 		local record, body = redis.call('HGET', KEYS[1], ARGV[1]), redis.call('HGET', KEYS[2], ARGV[1])
-		local own = 'xrun:' .. ARGV[1]
+		local own, name = 'xrun:' .. ARGV[1], string.match(body, '\31@(.*)$')
 		for i = 1, ARGV[2] - 1 do
 			local id = ARGV[1] .. i
 			local from, to = string.find(record, own, 1, true)
 			redis.call('HSET', KEYS[1], id, string.sub(record, 1, from - 1) .. 'xrun:' .. id .. string.sub(record, to + 1))
 			redis.call('HSET', KEYS[2], id, body)
+			if name then redis.call('HINCRBY', KEYS[5], '#' .. name, 1) end
 			redis.call('ZADD', KEYS[3], 1, id)
 			redis.call('ZADD', KEYS[4], 0, ARGV[3] .. id)
 		end
 		redis.call('ZADD', KEYS[3], 1, ARGV[1])
 		return redis.call('ZCARD', KEYS[3])`
 	open := fmt.Sprintf("%s\x00%016d\x00", run.Job(), 0)
-	keys := []string{f.key("run"), f.key("body"), f.key("timer"), f.key("open")}
+	keys := []string{f.key("run"), f.key("body"), f.key("timer"), f.key("open"), f.key("defs")}
 	made, err := redis.NewScript(script).Run(f.Context(), f.rdb, keys, string(run), n, open).Int()
 	if err != nil || made != n {
 		f.Fatalf("%d runs are scheduled (%v), want %d", made, err, n)

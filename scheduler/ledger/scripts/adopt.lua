@@ -2,7 +2,7 @@
 -- outstanding the request is there already; after its end it is a new one, id~2 and so on, unless it has come before.
 -- ARGV: 1 job  2 run id  3 session of the worker that was given it  4 a word for this delivery, the same whenever it is sent
 --       5 1: a worker may have been given it before  6 queue  7 ms for which the id is remembered
---       8 why the run fails at once, or ""  9 arguments (JSON)  10 definition (JSON)  11 ms that it waits for its bundle, or ""
+--       8 why the run fails at once, or ""  9 arguments (JSON)  10 definition, as embody takes it  11 ms that it waits for its bundle, or ""
 --       12 what becomes of it then  13 limits of its holds  14 history: runs  15 history: ms
 --       16 ms for which the word is remembered  17... items, without the lock of the run
 -- Replies: created, run id, n (0 when it has failed), state | exists, run id, its state ("" when only the id is
@@ -48,7 +48,7 @@ end
 run[PATIENCE], run[ONBUSY], run[LIMITS] = ARGV[11], ARGV[12], ARGV[13]
 for i = 17, #ARGV do run[R_ITEMS + i - 17] = ARGV[i] end
 run[#run + 1] = 'xrun:' .. id
-call('HSET', BODY, id, ARGV[9] .. US .. ARGV[10])
+embody(id, ARGV[9], ARGV[10])
 call('ZADD', OPEN, '0', job .. '\0' .. pad(0) .. '\0' .. id)
 due(id, run)
 return {'created', id, run[N], run[STATE]}

@@ -1,6 +1,6 @@
 -- assert says again what a worker knows of one job that Redis may have lost.
--- ARGV: 1 history: runs, or "" for leaving it as it is  2 history: ms  then four for each run: ran, run, its record while it ran, arguments and definition
---       (joined as in body), or ended, run, its final state, its tick (ms) or ""; or
+-- ARGV: 1 history: runs, or "" for leaving it as it is  2 history: ms  then four for each run: ran, run, its record while it ran,
+--       arguments and definition (as embody takes it), joined by \31; or ended, run, its final state, its tick (ms) or ""; or
 --       cursor, job, its cursor (ms), "": for a job whose definition this worker does not carry
 -- Replies: ok | late: nothing is said again at this time
 -- The furthest wins: an end, then an attempt with a higher token, then a run that is due. An end that was only heard of
@@ -42,7 +42,8 @@ for i = 3, #ARGV, 4 do
       end
       mine[N] = format('%d', mine[N] + 1)
       save(id, mine)
-      call('HSET', BODY, id, ARGV[i + 3])
+      local at = string.find(ARGV[i + 3], US, 1, true)
+      embody(id, sub(ARGV[i + 3], 1, at - 1), sub(ARGV[i + 3], at + 1))
       call('ZADD', OPEN, '0', mine[JOB] .. '\0' .. pad(mine[TICK]) .. '\0' .. id)
       works(id, mine)
       if mine[TICK] ~= '' then announce(id, '') end

@@ -16,6 +16,7 @@ do
   local call, sub, format, match, find = redis.call, string.sub, string.format, string.match, string.find
   local EXP, OWN, HOLD, SEQ = KEYS[1], KEYS[2], KEYS[3], KEYS[8]
   local RUN, BODY, READY, PUSH, SENT, BUSY, OPEN = KEYS[9], KEYS[10], KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17]
+  local DEFS = KEYS[30]
   -- The fields of a plain record, in the order of ledger.lua: n, job, queue; trigger, tick, created; since; nothing of an
   -- attempt; reason, at, by, upto; serial; patience and what then; items.
   local PLAIN = '^due\31(%d+)\31([^\31]*)\31([^\31]*)\31([^\31]*\31%d*\31%d+)\31(%d+)\0310\31\31\0310\31\31\0310\0310\31([^\31]*\31\31\31[^\31]*\31[^\31]*\31[^\31]*)\31\31([^\31]*)\31(\31[^\31]*\31[^\31]*)\31\31\31\31\31\31(x.*)$'
@@ -84,15 +85,20 @@ do
       local run, body = granted[g], bodies[g] or ''
       local marks = several and ARGV[first + 4 * run[1] - 1] or ARGV[8]
       local fits = marks == ''
-      if not fits then
-        local at = find(body, '\31', 1, true) or 0
+      local at = find(body, '\31', 1, true) or 0
+      local mark = string.byte(body, at + 1) == 64 and sub(body, at + 1)
+      if fits and mark then -- the worker has not said that it has this definition
+        local text = call('HGET', DEFS, mark)
+        if text and text ~= '' then body = sub(body, 1, at) .. text else fits = false end
+      elseif not fits then
         local _, upto = find(body, '"handler":"', at + 1, true)
         local handler = upto and sub(body, upto + 1, (find(body, '"', upto + 1, true) or 0) - 1) or ''
-        if find(marks, '\30' .. handler .. ' ' .. #body - at .. '\30', 1, true) then fits = true end
+        mark = mark or handler .. ' ' .. #body - at
+        if find(marks, '\30' .. mark .. '\30', 1, true) then fits = true end
       end
       if fits then
         able = able + 1
-        granted[able], mine[able], bodies[able] = run, mine[g], bodies[g]
+        granted[able], mine[able], bodies[able] = run, mine[g], body
       end
     end
     for g = #granted, able + 1, -1 do granted[g], mine[g], bodies[g] = nil, nil, nil end

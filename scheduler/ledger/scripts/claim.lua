@@ -2,11 +2,13 @@
 -- hold's token, all in one step; a bundle that is not free sends the run to wait, without a worker.
 -- ARGV: 1 session  2 hold id  3 run  4 n  5 patience of a wait, ms  6 1: also when the run has crashed before, else 0
 --       7 ms for which a bundle that is held for too long stays taken after its work was ended
---       8 marks of definitions of its job that this worker can run, each between two \30; "": it can run all
+--       8 marks of definitions of its job that this worker can run, each between two \30; "": it can run all. The worker has the
+--       texts of those that are marked by their names
 --       9... for a claim without a delivery: the queues in which a run that has been due longer, and has never crashed,
 --       goes first
 -- Replies, with the pushes to do (id, n, queue) as one list:
---   granted, token, n of fields, record..., arguments and definition, pushes
+--   granted, token, record, arguments and definition (joined by \31), pushes. The definition is its name if that was among the
+--     marks, else the text
 --   waiting, <describe> (eight fields), pushes
 --   behind, pushes: earlier ticks of its job go first, it waits behind them
 --   later, pushes, first: a run that was due earlier goes first; this one must be pushed, under the
@@ -14,7 +16,8 @@
 --     empty): that run, if it was offered its locks before, and its delivery is in its queue, so
 --     that no worker is about to claim it
 --   over, pushes: it has ended: its time to start is over, or its bundle can never be granted
---   needs, mark, definition: the worker has not said that it can run such a definition; nothing was changed
+--   needs, mark, definition: the worker has not said that it can run such a definition, or the definition is missing ('');
+--     nothing was changed
 --   stale: not due, or another n | dead: the session has ended
 --   crashed, crashes, 1 if it is suspected to have caused one, else 0: it has crashed before, and
 --     nothing was changed
@@ -26,8 +29,13 @@ local run, broken = load(id)
 if broken then return {'broken'} end
 if not run then return {'stale'} end
 
+local args, definition, byname = apart(call('HGET', BODY, id) or '')
+local mark = markof(definition, byname)
+local able = string.find(ARGV[8], '\30' .. mark .. '\30', 1, true)
+
 local function granted(list)
-  return {'granted', run[TOKEN], concat(run, US), call('HGET', BODY, id), list}
+  local brought = byname and able and definition or resolve(definition, byname)
+  return {'granted', run[TOKEN], concat(run, US), args .. US .. brought, list}
 end
 
 if run[STATE] == 'running' and run[HOLDER] == hid then return granted({}) end
@@ -48,12 +56,9 @@ if why then
   offered(S, list)
   return {'over', list}
 end
-if ARGV[8] ~= '' then
-  local body = call('HGET', BODY, id) or ''
-  local at = string.find(body, US, 1, true) or 0
-  local _, upto = string.find(body, '"handler":"', at + 1, true)
-  local mark = (upto and sub(body, upto + 1, (string.find(body, '"', upto + 1, true) or 0) - 1) or '') .. ' ' .. #body - at
-  if not string.find(ARGV[8], '\30' .. mark .. '\30', 1, true) then return {'needs', mark, sub(body, at + 1)} end
+if not able then
+  local text = resolve(definition, byname)
+  if ARGV[8] ~= '' or byname and text == '' then return {'needs', mark, text} end
 end
 if ARGV[6] == '0' and run[CRASHES] ~= '0' then return {'crashed', run[CRASHES], suspected(id, run) and '1' or '0'} end
 for i = 9, #ARGV do

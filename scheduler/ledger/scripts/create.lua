@@ -1,7 +1,7 @@
 -- create decides ticks of one job: it moves the cursor over them and accounts for each, in one step.
 -- ARGV: 1 job  2 cursor seen (ms), or again: these ticks were decided before
 --       Redis lost their runs, which become due again unless somebody knows better  3 new cursor (ms)  4 decided by (session)  5 queue  6 overlap  7 max queued
---       8 history: runs  9 history: ms  10 arguments (JSON)  11 definition (JSON)  12 start deadline, ms after the tick, or ""
+--       8 history: runs  9 history: ms  10 arguments (JSON)  11 definition, as embody takes it  12 start deadline, ms after the tick, or ""
 --       13 ms that a run waits for its bundle, or ""  14 and what becomes of it then  15 limits of its holds
 --       16 1 when the definition says paused  17 item that a run which catches up takes beside the others, or ""
 --       18 hash of the definition  19 number of items
@@ -116,7 +116,7 @@ for i = 20 + items, #ARGV, 6 do
     run[SERIAL] = (ARGV[6] ~= 'allow' or alone ~= '') and '1' or ''
     run[DEADLINE], run[PATIENCE], run[ONBUSY], run[LIMITS] = deadline, ARGV[13], ARGV[14], ARGV[15]
     run[R_ITEMS] = own
-    call('HSET', BODY, id, ARGV[10] .. US .. ARGV[11])
+    embody(id, ARGV[10], ARGV[11])
     call('ZADD', OPEN, '0', job .. '\0' .. pad(tick) .. '\0' .. id)
     if tonumber(at) > now then
       run[STATE], run[AT] = 'scheduled', at

@@ -2,7 +2,7 @@
 -- already, and nothing changes.
 -- ARGV: 1 job  2 run id  3 queue  4 trigger: enqueue | hand  5 start not before (server ms; 0: now)
 --       6 or so many ms from now (0: now)  7 ms for which the id is remembered (0: not beyond the history)
---       8 arguments (JSON)  9 definition (JSON)  10 ms that it waits for its bundle, or ""  11 what becomes of it then
+--       8 arguments (JSON)  9 definition, as embody takes it  10 ms that it waits for its bundle, or ""  11 what becomes of it then
 --       12 limits of its holds  13 entry for the audit, or ""  14... items
 -- Replies: created, n (0 while it is scheduled), state | exists, its state ("" when only the id is remembered)
 local job, id = ARGV[1], ARGV[2]
@@ -21,7 +21,7 @@ audit(ARGV[13])
 local run = fresh(job, ARGV[3], ARGV[4], '')
 run[PATIENCE], run[ONBUSY], run[LIMITS] = ARGV[10], ARGV[11], ARGV[12]
 for i = 14, #ARGV do run[R_ITEMS + i - 14] = ARGV[i] end
-call('HSET', BODY, id, ARGV[8] .. US .. ARGV[9])
+embody(id, ARGV[8], ARGV[9])
 call('ZADD', OPEN, '0', job .. '\0' .. pad(0) .. '\0' .. id)
 local at = math.max(tonumber(ARGV[5]), now + ARGV[6])
 if at > now then

@@ -7,7 +7,7 @@ local record = call('HGET', RUN, id)
 if record then
   -- Outputs may have the wrong type; some runs are parked because of that, and must still be found.
   local output = redis.pcall('HGET', OUTPUT, id)
-  return {'open', record, call('HGET', LOG, id) or '', args_of(call('HGET', BODY, id) or ''),
+  return {'open', record, call('HGET', LOG, id) or '', (apart(call('HGET', BODY, id) or '')),
     type(output) == 'string' and output or ''}
 end
 record = call('HGET', HIST, id)

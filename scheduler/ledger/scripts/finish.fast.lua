@@ -16,10 +16,11 @@ do
   local call, sub, format, match, find = redis.call, string.sub, string.format, string.match, string.find
   local EXP, OWN, HOLD = KEYS[1], KEYS[2], KEYS[3]
   local RUN, BODY, LOG, BUSY, OPEN, FACTS = KEYS[9], KEYS[10], KEYS[11], KEYS[16], KEYS[17], KEYS[25]
-  local NEWS, HIST, DONE, OUTPUT = KEYS[27], KEYS[30], KEYS[31], KEYS[32]
-  -- The fields of a plain record, in the order of ledger.lua: n; job, queue and so on to crashes, with job, tick, token,
-  -- hold, session, attempt and started in it; not reason and finished, not closed; from at on to what was in its way; items.
-  local PLAIN = '^running\31(%d+)\31(([^\31]*)\31[^\31]*\31[^\31]*\31(%d*)\31%d+\31%d*\31(%d+)\31([^\31]*)\31([^\31]*)\31(%d+)\31(%d+)\31[^\31]*\31%d+\0310)\31[^\31]*\31[^\31]*\31\31([^\31]*\31[^\31]*\31[^\31]*\31\31[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*)\31\31\31(x.*)$'
+  local NEWS, DEFS, HIST, DONE, OUTPUT = KEYS[27], KEYS[30], KEYS[31], KEYS[32], KEYS[33]
+  -- The fields of a plain record, in the order of ledger.lua: n; job, queue and so on to since, with job and tick in it; token,
+  -- hold, session, attempt, started; first, failures, crashes; not reason and finished, not closed; from at on to what was in its
+  -- way; items.
+  local PLAIN = '^running\31(%d+)\31(([^\31]*)\31[^\31]*\31[^\31]*\31(%d*)\31%d+\31%d*)\31(%d+)\31([^\31]*)\31([^\31]*)\31(%d+)\31(%d+)\31([^\31]*\31%d+\0310)\31[^\31]*\31[^\31]*\31\31([^\31]*\31[^\31]*\31[^\31]*\31\31[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*)\31\31\31(x.*)$'
   local several, replies = ARGV[1] == '', {}
   local first, last, step, keep, age, output = 1, 1, 1, ARGV[8], ARGV[9], 6
   if several then first, last, step, keep, age, output = 4, #ARGV - 3, 4, ARGV[2], ARGV[3], 3 end
@@ -33,7 +34,7 @@ do
     local plain, members, seen, bundles = {}, {}, {}, {}
     for k = 1, #ids do
       local id, at = ids[k], first + step * (k - 1)
-      local n, made, job, tick, token, hid, session, attempt, started, rest, items = match(records[k] or '', PLAIN)
+      local n, made, job, tick, token, hid, session, attempt, started, tally, rest, items = match(records[k] or '', PLAIN)
       if n and token == ARGV[at + 1] and hid == ARGV[at + 2] and not seen[id] and not find(items, '\31[^x]') then
         seen[id] = true
         local from = #bundles + 1
@@ -43,7 +44,7 @@ do
         else
           members[#members + 1] = session .. '\0' .. hid .. '\31' .. token .. '\31' .. started .. '\31\31\31{"job":"' .. job ..
             '","run":"' .. id .. '"}\31' .. items
-          plain[#plain + 1] = {k, n, made, job, tick, token, session, attempt, started, rest, items, ARGV[at + output], from, #bundles}
+          plain[#plain + 1] = {k, n, made, job, tick, token, session, attempt, started, tally, rest, ARGV[at + output], from, #bundles}
         end
       end
     end
@@ -72,19 +73,25 @@ do
         again = again or ended[e][8] ~= '1'
       end
       local bodies, logs = call('HMGET', BODY, unpack(mine)), again and call('HMGET', LOG, unpack(mine)) or {}
+      local uses = {} -- name -> how many of the bodies name it
       for e = 1, #ended do
-        local k, n, made, job, tick, token, session, attempt, started, rest, items, tail = unpack(ended[e])
-        local id = mine[e]
+        local k, n, made, job, tick, token, session, attempt, started, tally, rest, tail = unpack(ended[e])
+        local id, body = mine[e], bodies[e] or ''
+        local at = find(body, '\31', 1, true) or #body + 1
+        if string.byte(body, at + 1) == 64 then
+          local name = sub(body, at + 2)
+          uses[name] = (uses[name] or 0) + 1
+        end
         busy[e] = session .. '\0' .. id
         if tick ~= '' or attempt ~= '1' then told[#told + 1] = id end
         tick = #tick == 13 and '000' .. tick or format('%016.0f', tonumber(tick) or 0)
         open[e] = job .. '\0' .. tick .. '\0' .. id
         local past = logs[e] and logs[e] .. ',' or ''
         hist[2 * e - 1] = id
-        hist[2 * e] = 'succeeded\31' .. format('%d', n + 1) .. '\31' .. made .. '\31\31' .. ms .. '\0311\31' .. rest .. '\31\31\31' ..
-          items .. '\29' .. past .. '{"attempt":' .. attempt .. ',"worker":"' .. session .. '","token":"' .. token ..
+        hist[2 * e] = 'succeeded\31' .. format('%d', n + 1) .. '\31' .. made .. '\31' .. token .. '\31\31\31' .. attempt .. '\31\31' ..
+          tally .. '\31\31' .. ms .. '\0311\31' .. rest .. '\31\31\29' .. past .. '{"attempt":' .. attempt .. ',"worker":"' .. session .. '","token":"' .. token ..
           '","started_at":' .. started .. ',"finished_at":' .. ms .. ',"outcome":"succeeded","error":null}\29' ..
-          sub(bodies[e] or '', 1, (string.find(bodies[e] or '', '\31', 1, true) or 0) - 1)
+          sub(body, 1, at - 1)
         done[2 * e - 1], done[2 * e] = ms, id
         if tail ~= '' then tails[#tails + 1], tails[#tails + 2] = id, tail end
         replies[k] = 1
@@ -99,6 +106,10 @@ do
       call('ZREM', OPEN, unpack(open))
       call('HDEL', RUN, unpack(mine))
       call('HDEL', BODY, unpack(mine))
+      for name, n in pairs(uses) do
+        local left = redis.pcall('HINCRBY', DEFS, '#' .. name, -n)
+        if type(left) == 'number' and left <= 0 then call('HDEL', DEFS, '@' .. name, '#' .. name) end
+      end
       if again then call('HDEL', LOG, unpack(mine)) end
       call('HSET', FACTS, 'g' .. ended[1][4], 's' .. ms)
       if #tails > 0 then call('HSET', OUTPUT, unpack(tails)) end

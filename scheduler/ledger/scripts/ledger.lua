@@ -2,8 +2,9 @@
 --
 -- KEYS, after the lock space's eight, the same in every script:
 --    9 run     HASH  run -> record (fields below, joined by \31), outstanding runs only
---   10 body    HASH  run -> arguments, definition (both JSON, joined by \31). A blank before the arguments of a request: they
---                    are those of the definition, and have ${...}
+--   10 body    HASH  run -> arguments (JSON), \31, and its definition: @ and the name of that, see defs; in format 1, and
+--                    if the run was made before format 2 was written, the definition itself (JSON). A blank before
+--                    the arguments of a request: they are those of the definition, and have ${...}
 --   11 log     HASH  run -> its closed attempts, JSON objects joined by commas
 --   12 timer   ZSET  run, score = server ms at which a scheduled or retrying run becomes due
 --   13 ready   ZSET  all scores 0: queue \0 due since (ms, 16 digits) \0 run. The due runs
@@ -54,22 +55,28 @@
 --   29 aside   ZSET  all scores 0: queue \0 what the run needs \0 due since (ms, 16 digits) \0 run. Due runs that were set
 --                    aside, because the worker that had the delivery cannot do them. They have none until a worker that
 --                    can do them picks them. An entry may be left of a run that is due no more
+--   30 defs    HASH  the definitions that bodies name, each once: @<name> -> the definition (JSON), #<name> -> how many bodies
+--                    name it. A name is a hash of the text, with its signature; the process that sends the text computes it
 -- and, in scripts that can end a run, those of its job:
---   30 hist    HASH  run -> final record, attempts, arguments, joined by \29
---   31 done    ZSET  run, score = server ms of its end
---   32 output  HASH  run -> the tail of what its last attempt printed
+--   31 hist    HASH  run -> final record, attempts, arguments, joined by \29
+--   32 done    ZSET  run, score = server ms of its end
+--   33 output  HASH  run -> the tail of what its last attempt printed
 -- and, last, in a call with an entry for the audit:
 --    - acts    HASH  actor, act and object (a digest) -> its last entry in audit, n, f; joined by
 --                    \31
 --
 -- A run's wait in the lock space is called +<run>, and its class there is the run's queue. Whatever makes a run due takes
 -- the next n; a claim that names an older one takes nothing.
+--
+-- A script that writes a body adds 1 to the number of bodies that name its definition, and the text with the first of them. The
+-- script that removes the body subtracts 1, and removes the text with the last of them. So defs has a text for as long as an
+-- outstanding run names it, and no longer. embody and disembody do that, and the fast paths of enqueue and finish.
 local RUN, BODY, LOG, TIMER, READY = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local PUSH, SENT, BUSY, OPEN, CURSOR = KEYS[14], KEYS[15], KEYS[16], KEYS[17], KEYS[18]
 local DEF, REV, LEDGER, IDS = KEYS[19], KEYS[20], KEYS[21], KEYS[22]
 local LATE, ASK, FACTS, AUDIT = KEYS[23], KEYS[24], KEYS[25], KEYS[26]
-local NEWS, DIED, ASIDE = KEYS[27], KEYS[28], KEYS[29]
-local HIST, DONE, OUTPUT = KEYS[30], KEYS[31], KEYS[32]
+local NEWS, DIED, ASIDE, DEFS = KEYS[27], KEYS[28], KEYS[29], KEYS[30]
+local HIST, DONE, OUTPUT = KEYS[31], KEYS[32], KEYS[33]
 
 -- The fields of a run's record. Items, the bundle of its attempts, follow.
 local STATE, N, JOB, QUEUE, TRIGGER, TICK, CREATED, SINCE = 1, 2, 3, 4, 5, 6, 7, 8
@@ -122,8 +129,51 @@ local function check()
   call('HLEN', OUTPUT)
 end
 
--- args_of returns the arguments in a body. A pattern would look at each byte of them.
-local function args_of(body) return sub(body, 1, (string.find(body, US, 1, true) or #body + 1) - 1) end
+-- apart returns the arguments and the definition in a body, and whether that is a name. A pattern would look at each byte.
+local function apart(body)
+  local at = string.find(body, US, 1, true) or #body + 1
+  return sub(body, 1, at - 1), sub(body, at + 1), string.byte(body, at + 1) == 64
+end
+
+-- disembody removes the body of a run, and the definition that no other body names. It returns the arguments.
+local function disembody(id)
+  local args, name, byname = apart(call('HGET', BODY, id) or '')
+  call('HDEL', BODY, id)
+  if byname then
+    -- What is no number was not written here; then the text stays.
+    local left = redis.pcall('HINCRBY', DEFS, '#' .. sub(name, 2), -1)
+    if type(left) == 'number' and left <= 0 then call('HDEL', DEFS, name, '#' .. sub(name, 2)) end
+  end
+  return args
+end
+
+-- embody writes the body of a run. definition: its name and the definition (JSON), joined by \31.
+local function embody(id, args, definition)
+  local at = string.find(definition, US, 1, true)
+  local name, text = sub(definition, 1, at - 1), sub(definition, at + 1)
+  if call('HEXISTS', BODY, id) == 1 then disembody(id) end
+  if tonumber(WRITTEN or '1') < 2 then
+    call('HSET', BODY, id, args .. US .. text)
+  else
+    if call('HINCRBY', DEFS, '#' .. name, 1) == 1 then call('HSET', DEFS, '@' .. name, text) end
+    call('HSET', BODY, id, args .. US .. '@' .. name)
+  end
+end
+
+-- resolve returns the definition (JSON) of a run: '' if it has none, or if the one that its body names is missing.
+local function resolve(definition, byname)
+  if byname then return call('HGET', DEFS, definition) or '' end
+  return definition
+end
+
+-- markof returns the mark of a definition in a body, by which a claim says that its worker can run it: @ and the name, or the
+-- handler and the length of the text.
+local function markof(definition, byname)
+  if byname then return definition end
+  local _, upto = string.find(definition, '"handler":"', 1, true)
+  local handler = upto and sub(definition, upto + 1, (string.find(definition, '"', upto + 1, true) or 0) - 1) or ''
+  return handler .. ' ' .. #definition
+end
 
 local function save(id, run) call('HSET', RUN, id, concat(run, US)) end
 
@@ -327,9 +377,10 @@ local function recall(job, cursor, last)
   return last
 end
 
--- archive writes a final record into the job's history.
+-- archive writes a final record into the job's history. What the log says of the last attempt, and its bundle, are left out.
 local function archive(id, run, log, args)
-  call('HSET', HIST, id, concat({concat(run, US), log, args}, '\29'))
+  run[HOLDER], run[SESSION], run[STARTED] = '', '', ''
+  call('HSET', HIST, id, concat({concat(run, US, 1, R_ITEMS - 1), log, args}, '\29'))
   call('ZADD', DONE, ms, id)
 end
 
@@ -354,15 +405,14 @@ local function final(S, id, run, state, reason)
   call('ZREM', OPEN, run[JOB] .. '\0' .. pad(run[TICK]) .. '\0' .. id)
   if run[WAITS] == '1' then S.drop('+' .. id) end
   run[STATE], run[REASON], run[FINISHED] = state, reason, ms
-  local args, log = args_of(call('HGET', BODY, id) or ''), call('HGET', LOG, id) or ''
+  local log = call('HGET', LOG, id) or ''
   if run[CRASHES] ~= '0' then
     for session, _, _, outcome in string.gmatch(log, ATTEMPTS) do
       if outcome == 'crashed' then call('ZREM', DIED, session .. '\0' .. id) end
     end
   end
-  archive(id, run, log, args)
   call('HDEL', RUN, id)
-  call('HDEL', BODY, id)
+  archive(id, run, log, disembody(id))
   call('HDEL', LOG, id)
   if state == 'succeeded' then call('HSET', FACTS, 'g' .. run[JOB], 's' .. ms) end
 end

@@ -1,6 +1,6 @@
 -- reopen makes a run due again that has ended, under its id: somebody asks for it. Failures and crashes count anew; the
 -- attempts it had stay in its record, and the numbers of its deliveries go on.
--- ARGV: 1 run  2 tick (ms), or ""  3 job  4 queue  5 arguments (JSON)  6 definition (JSON)  7 ms that it waits for its
+-- ARGV: 1 run  2 tick (ms), or ""  3 job  4 queue  5 arguments (JSON)  6 definition, as embody takes it  7 ms that it waits for its
 --       bundle, or ""  8 what becomes of it then  9 limits of its holds  10 1 when it has the lock of its job
 --       11 1: also when it succeeded, and when the ledger has no record of it  12 entry for the audit  13... items
 -- Replies: due, n | outstanding, its state | refused, its state | none
@@ -32,7 +32,7 @@ run[QUEUE], run[SINCE], run[FAILS], run[CRASHES], run[REASON], run[FINISHED] = A
 run[CLOSED], run[AT], run[WAITS] = '1', '', ''
 run[PATIENCE], run[ONBUSY], run[LIMITS], run[SERIAL] = ARGV[7], ARGV[8], ARGV[9], ARGV[10]
 for i = 13, #ARGV do run[R_ITEMS + i - 13] = ARGV[i] end
-call('HSET', BODY, id, ARGV[5] .. US .. ARGV[6])
+embody(id, ARGV[5], ARGV[6])
 if log ~= '' then call('HSET', LOG, id, log) end
 call('ZADD', OPEN, '0', run[JOB] .. '\0' .. pad(run[TICK]) .. '\0' .. id)
 due(id, run)

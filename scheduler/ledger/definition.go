@@ -1,0 +1,86 @@
+package ledger
+
+import (
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/base64"
+	"errors"
+	"fmt"
+
+	"lockstep/jobs"
+)
+
+var (
+	//go:embed scripts/definition.lua
+	definitionSource string
+	definitionScript = script(definitionSource)
+)
+
+// nameOf returns the name under which Redis stores a definition: a hash of its text, with the signature. The text can be long,
+// and very many runs have the same one.
+func nameOf(definition string) string {
+	sum := sha256.Sum256([]byte(definition))
+	return base64.RawURLEncoding.EncodeToString(sum[:16])
+}
+
+// named returns a definition as the scripts take it: its name and its text.
+func named(definition string) string { return nameOf(definition) + "\x1f" + definition }
+
+// errMissing says that Redis does not have the definition of a run.
+var errMissing = errors.New("its definition is missing")
+
+// checkName returns an error unless a definition is the one that is stored under a name, which has an @ in front.
+func checkName(name, definition string) error {
+	switch {
+	case definition == "":
+		return errMissing
+	case name != "@"+nameOf(definition):
+		return fmt.Errorf("%w: another text is stored under its name", errMissing)
+	}
+	return nil
+}
+
+// textOf returns the definition that one of some marks names, or "".
+func textOf(name string, marks []mark) string {
+	for _, m := range marks {
+		if m.text == name {
+			return m.definition
+		}
+	}
+	return ""
+}
+
+// definitionsOf returns the definitions that outstanding runs were made with, as Redis has them, in the order of the ids: "" for
+// a run that is not outstanding, and no JSON for one whose definition is missing. It may return fewer of them, but at least one.
+func (l *Ledger) definitionsOf(ctx context.Context, ids []jobs.RunID) ([]string, error) {
+	args := make([]any, len(ids))
+	for i, id := range ids {
+		args[i] = string(id)
+	}
+	r := read(l.run(ctx, definitionScript, "", args...))
+	var definitions []string
+	for r.more() {
+		definitions = append(definitions, r.text())
+	}
+	if r.err == nil && (len(definitions) == 0 || len(definitions) > len(ids)) {
+		r.err = fmt.Errorf("%w: %d definitions of %d runs", errReply, len(definitions), len(ids))
+	}
+	return definitions, r.err
+}
+
+// Definition returns the definition that an outstanding run was made with, or [ErrUnknown].
+func (l *Ledger) Definition(ctx context.Context, id jobs.RunID) (*jobs.Job, error) {
+	definitions, err := l.definitionsOf(ctx, []jobs.RunID{id})
+	if err != nil {
+		return nil, fmt.Errorf("read definition of run %s: %w", id, err)
+	}
+	if definitions[0] == "" {
+		return nil, fmt.Errorf("run %s: %w", id, ErrUnknown)
+	}
+	job, err := jobs.ReadJob(definitions[0])
+	if err != nil {
+		return nil, fmt.Errorf("definition of run %s: %w: %w", id, ErrUnreadable, err)
+	}
+	return job, nil
+}

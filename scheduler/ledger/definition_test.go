@@ -1,0 +1,454 @@
+package ledger_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+	"lockstep/locks/redistest"
+	"lockstep/scheduler/ledger"
+)
+
+// carried returns the definition that an outstanding run was made with, as Redis has it.
+func (f *fixture) carried(run jobs.RunID) string {
+	f.Helper()
+	_, definition, _ := strings.Cut(f.rdb.HGet(f.Context(), f.key("body"), string(run)).Val(), us)
+	if strings.HasPrefix(definition, "@") {
+		definition = f.rdb.HGet(f.Context(), f.key("defs"), definition).Val()
+	}
+	return definition
+}
+
+// wrongDefinitions returns what is wrong with the definitions that are stored by their names, or "": each one that a body names is
+// stored under its name, with the number of these bodies, and no other one is.
+func wrongDefinitions(bodies, defs map[string]string) string {
+	count := make(map[string]int)
+	for run, body := range bodies {
+		_, definition, found := strings.Cut(body, us)
+		name, byName := strings.CutPrefix(definition, "@")
+		switch {
+		case !found:
+			return fmt.Sprintf("run %s has no definition: %q", run, body)
+		case byName:
+			count[name]++
+			if text := defs["@"+name]; text == "" || ledger.NameOf(text) != name {
+				return fmt.Sprintf("run %s has the definition %s, which is stored as %q", run, name, text)
+			}
+		}
+	}
+	for name, n := range count {
+		if defs["#"+name] != strconv.Itoa(n) {
+			return fmt.Sprintf("%d runs have the definition %s, and %q are counted", n, name, defs["#"+name])
+		}
+	}
+	if len(defs) != 2*len(count) {
+		return fmt.Sprintf("%d definitions are in use, and stored are %q", len(count), defs)
+	}
+	return ""
+}
+
+func (f *fixture) wantDefinitions(when string, named int) {
+	f.Helper()
+	bodies, err := f.rdb.HGetAll(f.Context(), f.key("body")).Result()
+	if err != nil {
+		f.Fatal(err)
+	}
+	defs, err := f.rdb.HGetAll(f.Context(), f.key("defs")).Result()
+	if err != nil {
+		f.Fatal(err)
+	}
+	if wrong := wrongDefinitions(bodies, defs); wrong != "" || len(defs) != 2*named {
+		f.Errorf("%s: %d definitions, want %d; %s", when, len(defs)/2, named, wrong)
+	}
+}
+
+func TestADefinitionIsStoredOnceForAllItsRuns(t *testing.T) {
+	each(t, func(f *fixture) {
+		client := f.session("w")
+		other := newJob("other")
+		f.job.Overlap = jobs.OverlapAllow
+		var due []ledger.Due
+		for i := range 5 {
+			due = append(due, f.enqueues(f.Ledger, f.job, fmt.Sprint(i)))
+		}
+		single := f.enqueues(f.Ledger, other, "x")
+		f.wantDefinitions("five runs of one and one of another", 2)
+		if body := f.rdb.HGet(f.Context(), f.key("body"), string(single.Run)).Val(); len(body) > 30 {
+			t.Errorf("a body is %q, want the args and a name", body)
+		}
+		f.finish(f.claim(client, single, ledger.Granted), ledger.Success, ledger.Recorded)
+		f.wantDefinitions("the other one has ended", 1)
+
+		// Each way out of the outstanding runs.
+		f.finish(f.claim(client, due[0], ledger.Granted), ledger.Failure, ledger.Recorded)
+		if _, err := f.Cancel(f.Context(), due[1].Run, f.job, ledger.Act{Who: "ann"}); err != nil {
+			t.Fatal(err)
+		}
+		var finishes []ledger.Finish
+		for _, d := range due[2:4] {
+			a := f.claim(client, d, ledger.Granted)
+			finishes = append(finishes, ledger.Finish{Run: d.Run, Job: a.Job, Token: a.token(), Hold: a.request.ID(), Outcome: ledger.Success})
+		}
+		f.wantDefinitions("two of five have ended", 1)
+		for _, finished := range f.FinishAll(f.Context(), finishes) {
+			if finished == nil || finished.Verdict != ledger.Recorded {
+				t.Errorf("%+v, want it recorded", finished)
+			}
+		}
+		f.wantDefinitions("four of five have ended", 1)
+		if _, err := f.Reopen(f.Context(), ledger.Reopening{Run: due[0].Run, Job: f.job}); err != nil {
+			t.Fatal(err)
+		}
+		if outcome, _, err := f.Refuse(f.Context(), ledger.Refusal{Run: due[4].Run, N: due[4].N, Cause: errors.New("no")}); err != nil || outcome != ledger.RefusedFailed {
+			t.Fatalf("%v, %v, want it ended", outcome, err)
+		}
+		f.wantDefinitions("one is done again", 1)
+		if _, err := f.Cancel(f.Context(), due[0].Run, f.job, ledger.Act{Who: "ann"}); err != nil {
+			t.Fatal(err)
+		}
+		f.wantDefinitions("all have ended", 0)
+		f.wantNothingLeft()
+	})
+}
+
+// Nothing that a build reads which can only write format 1 changes while such a build lives; what it made is done after the raise.
+func TestDefinitionsAreStoredInFormatOneBesideAnOlderBuild(t *testing.T) {
+	each(t, func(f *fixture) {
+		leave := f.older()
+		client := f.session("w")
+		definition, _, err := f.job.Definition()
+		if err != nil {
+			t.Fatal(err)
+		}
+		tick, request := f.run(), f.enqueues(f.Ledger, f.job, "a")
+		adopted, err := f.Adopt(f.Context(), f.given(client, "b"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		again := f.enqueues(f.Ledger, f.job, "c")
+		f.finish(f.claim(client, again, ledger.Granted), ledger.Failure, ledger.Recorded)
+		reopened, err := f.Reopen(f.Context(), ledger.Reopening{Run: again.Run, Job: f.job})
+		if err != nil {
+			t.Fatal(err)
+		}
+		due := append([]ledger.Due{tick, request}, append(adopted.Due, reopened...)...)
+		if len(due) != 4 {
+			t.Fatalf("%v are due, want four", due)
+		}
+		for _, d := range due {
+			body := f.rdb.HGet(f.Context(), f.key("body"), string(d.Run)).Val()
+			if args, got, _ := strings.Cut(body, us); got != string(definition) || !json.Valid([]byte(args)) {
+				t.Errorf("the body of %s is %q, want its args and %s", d.Run, body, definition)
+			}
+		}
+		f.wantDefinitions("in format 1", 0)
+		running := f.claim(client, due[0], ledger.Granted)
+
+		leave()
+		f.enqueues(f.Ledger, f.job, "d")
+		f.wantDefinitions("after the raise", 1)
+		f.finish(running, ledger.Success, ledger.Recorded)
+		limited := *f
+		limited.Ledger = ledger.New(client.Redis(), client.Space())
+		limited.Limit(func(ledger.Need) bool { return true })
+		for _, d := range append(due[1:], ledger.Due{Run: "j#d", N: 1, Queue: "default"}) {
+			a := limited.claim(client, d, ledger.Granted)
+			if got, _, err := a.Job.Definition(); err != nil || string(got) != string(definition) {
+				t.Errorf("the claim of %s brings %s, %v", d.Run, got, err)
+			}
+			f.finish(a, ledger.Success, ledger.Recorded)
+		}
+		f.wantNothingLeft()
+	})
+}
+
+// A claim that is sent again may come from a process that has forgotten the definition which the first one named.
+func TestAGrantThatIsRepeatedBringsTheDefinition(t *testing.T) {
+	each(t, func(f *fixture) {
+		client := f.session("w")
+		limited := func() *fixture {
+			own := *f
+			own.Ledger = ledger.New(client.Redis(), client.Space())
+			own.Limit(func(ledger.Need) bool { return true })
+			return &own
+		}
+		due := f.enqueues(f.Ledger, f.job, "a")
+		a := limited().claim(client, due, ledger.Granted)
+		again, err := limited().Claim(f.Context(), a.request, due, 0, nil)
+		if err != nil || again.Outcome != ledger.Granted || again.Record.Last().Token != a.token() || again.Job.Name != "j" {
+			t.Errorf("sent again: %+v, %v, want the grant", again, err)
+		}
+	})
+}
+
+// A run whose definition is missing, or is not the text that it names, is never executed: no lock is taken for it, and it fails.
+func TestNoRunBeginsWithoutItsDefinition(t *testing.T) {
+	each(t, func(f *fixture) {
+		client := f.session("w")
+		limited := *f
+		limited.Ledger = ledger.New(client.Redis(), client.Space())
+		limited.Limit(func(ledger.Need) bool { return true })
+		n := 0
+		for name, damage := range map[string]func(key string) error{
+			"missing": func(key string) error { return f.rdb.HDel(f.Context(), f.key("defs"), key).Err() },
+			"empty":   func(key string) error { return f.rdb.HSet(f.Context(), f.key("defs"), key, "").Err() },
+			"another": func(key string) error {
+				return f.rdb.HSet(f.Context(), f.key("defs"), key, `{"name":"j","command":["rm"]}`).Err()
+			},
+		} {
+			for who, by := range map[string]*fixture{"any": f, "limited": &limited} {
+				if name == "another" && who == "any" {
+					continue // who takes all texts relies on their signatures alone
+				}
+				n++
+				job := newJob("j")
+				job.Description = strconv.Itoa(n) // not known to the process
+				due := f.enqueues(f.Ledger, job, fmt.Sprint(n))
+				_, key, _ := strings.Cut(f.rdb.HGet(f.Context(), f.key("body"), string(due.Run)).Val(), us)
+				if err := damage(key); err != nil {
+					t.Fatal(err)
+				}
+				before := f.snapshot()
+				request := f.request(client)
+				_, err := by.Claim(f.Context(), request, due, 0, nil)
+				if !ledger.Final(err) || !strings.Contains(err.Error(), "its definition is missing") {
+					t.Errorf("%s, %s: %v, want the definition to be missing, for good", name, who, err)
+				}
+				if all := by.ClaimAll(f.Context(), []ledger.Claim{{Request: request, Due: due}, {Request: request, Due: ledger.Due{Run: "j#none", N: 1}}}, 0); all[0] != nil {
+					t.Errorf("%s, %s: of several %+v, want it to be sent again", name, who, all[0])
+				}
+				if after := f.snapshot(); !maps.Equal(before, after) {
+					t.Errorf("%s, %s: the claim made %v of %v", name, who, after, before)
+				}
+				if _, err := f.Definition(f.Context(), due.Run); name != "another" && !errors.Is(err, ledger.ErrUnreadable) {
+					t.Errorf("%s: its definition is %v, want ErrUnreadable", name, err)
+				}
+				if _, _, err := f.Refuse(f.Context(), ledger.Refusal{Run: due.Run, N: due.N, Hold: request.ID(), Cause: err}); err != nil {
+					t.Error(err)
+				}
+				request.Drop()
+				f.wantState(due.Run, ledger.Failed)
+			}
+		}
+		f.wantNothingLeft()
+	})
+}
+
+// What Redis has lost comes back with the definitions, in the format that is written then.
+func TestALostDefinitionComesBackWithItsRun(t *testing.T) {
+	each(t, func(f *fixture) {
+		for _, format := range []int{1, 2} {
+			w := f.worker(fmt.Sprint("w", format))
+			w.job = newJob(fmt.Sprint("job", format))
+			w.job.Overlap = jobs.OverlapAllow
+			w.Limit(func(ledger.Need) bool { return true })
+			w.hear()
+			cursor := w.cursor(w.job, 5)
+			created := w.tick(w.job, cursor, 3, ledger.Run)
+			w.hear()
+			running := []attempt{w.claim(w.client, created.Due[0], ledger.Granted)}
+			running = append(running, w.claim(w.client, w.enqueues(w.Ledger, w.job, "a"), ledger.Granted))
+			f.lose(w)
+			if err := f.rdb.HSet(f.Context(), f.key("meta"), "format", format, "least_format", 1).Err(); err != nil {
+				t.Fatal(err)
+			}
+			w.say()
+			w.say() // once more, as after an error
+			f.wantDefinitions(fmt.Sprintf("format %d", format), format-1)
+			definition, _, err := w.job.Definition()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, run := range []jobs.RunID{running[0].Record.ID, running[1].Record.ID, created.Due[1].Run, created.Due[2].Run} {
+				if got := f.carried(run); got != string(definition) {
+					t.Errorf("format %d: %s has the definition %q, want %s", format, run, got, definition)
+				}
+			}
+			for _, a := range running {
+				f.finish(a, ledger.Success, ledger.Recorded)
+			}
+			f.wantDefinitions(fmt.Sprintf("format %d, two have ended", format), format-1)
+			f.lose()
+			f.goOn()
+		}
+	})
+}
+
+// TestFaultsInTheCountOfDefinitionsAreFound plants faults in the scripts that write or remove bodies. Random histories must show
+// that a definition is missing which a run names, or that one is stored which no run names.
+func TestFaultsInTheCountOfDefinitionsAreFound(t *testing.T) {
+	t.Parallel()
+	server := redistest.New(t, redistest.Options{})
+	for what, fault := range map[string][2]string{
+		"none": {"", ""},
+		"the end of a run removes a definition in use":        {"left <= 0 then call('HDEL', DEFS, name,", "left <= 1 then call('HDEL', DEFS, name,"},
+		"the end of a run keeps a definition that no run has": {"left <= 0 then call('HDEL', DEFS, name,", "left < 0 then call('HDEL', DEFS, name,"},
+		"the end of a run is not counted":                     {"'#' .. sub(name, 2), -1)", "'#' .. sub(name, 2), 0)"},
+		"several ends are counted as one":                     {"'#' .. name, -n)", "'#' .. name, -1)"},
+		"a run that becomes outstanding is not counted":       {"if call('HINCRBY', DEFS, '#' .. name, 1) == 1 then call('HSET', DEFS, '@' .. name, text) end", "call('HSET', DEFS, '#' .. name, '1', '@' .. name, text)"},
+		"a definition is stored with the second of its runs":  {"'#' .. name, 1) == 1 then call('HSET', DEFS, '@' .. name, text)", "'#' .. name, 1) == 2 then call('HSET', DEFS, '@' .. name, text)"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			seeds := uint64(40)
+			if what == "none" {
+				seeds = 3
+			}
+			for seed := range seeds {
+				wrong := playFaulty(t, server, seed, fault[0], fault[1])
+				if what == "none" && wrong != "" {
+					t.Fatalf("history %d without a fault: %s", seed, wrong)
+				}
+				if what != "none" && wrong != "" {
+					t.Logf("found in history %d", seed)
+					return
+				}
+			}
+			if what != "none" {
+				t.Error("no history shows it")
+			}
+		})
+	}
+}
+
+// playFaulty plays one history. Each script that has the fault runs with it on a copy of all keys, where the definitions must be
+// as the bodies say; the history continues without it. It returns what was wrong.
+func playFaulty(t *testing.T, server *redistest.Server, seed uint64, old, fault string) string {
+	t.Helper()
+	h := &faulty{plain: server.Client(t), namespace: redistest.Namespace(t), copy: redistest.Namespace(t), texts: make(map[string]*redis.Script)}
+	for digest, text := range ledger.BodyScripts() {
+		if strings.Contains(text, old) {
+			h.texts[digest] = redis.NewScript(strings.ReplaceAll(text, old, fault))
+		}
+	}
+	if len(h.texts) == 0 {
+		t.Fatalf("the fault is not in the scripts: %q is not there", old)
+	}
+	rdb := server.Client(t)
+	space, err := locks.NewSpace(rdb, h.namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fixture{T: t, rdb: rdb, namespace: h.namespace, Ledger: ledger.New(rdb, space), job: newJob("j"), lease: 10 * time.Minute}
+	p := newPlay(f, seed)
+	rdb.AddHook(h)
+	for range 100 {
+		if p.step(); h.wrong != "" {
+			break
+		}
+	}
+	return h.wrong
+}
+
+// faulty is a hook that runs scripts with a fault on a copy of the keys.
+type faulty struct {
+	plain           *redis.Client
+	namespace, copy string
+	texts           map[string]*redis.Script // by digest
+
+	wrong string // the first that was found
+}
+
+func (h *faulty) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *faulty) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		h.try(ctx, cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func (h *faulty) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			h.try(ctx, cmd)
+		}
+		return next(ctx, cmds)
+	}
+}
+
+func (h *faulty) try(ctx context.Context, cmd redis.Cmder) {
+	if cmd.Name() != "evalsha" || h.wrong != "" {
+		return
+	}
+	script, ok := h.texts[cmd.Args()[1].(string)]
+	if !ok {
+		return
+	}
+	if err := h.plain.Eval(ctx, copyKeys, nil, h.namespace, h.copy).Err(); err != nil {
+		h.wrong = err.Error()
+		return
+	}
+	n, err := strconv.Atoi(fmt.Sprint(cmd.Args()[2]))
+	if err != nil {
+		h.wrong = err.Error()
+		return
+	}
+	keys := make([]string, n)
+	for i := range keys {
+		keys[i] = strings.Replace(cmd.Args()[3+i].(string), "{"+h.namespace+"}", "{"+h.copy+"}", 1)
+	}
+	if err := script.Run(ctx, h.plain, keys, cmd.Args()[3+n:]...).Err(); err != nil {
+		h.wrong = err.Error()
+		return
+	}
+	bodies, err1 := h.plain.HGetAll(ctx, "{"+h.copy+"}:body").Result()
+	defs, err2 := h.plain.HGetAll(ctx, "{"+h.copy+"}:defs").Result()
+	if err := errors.Join(err1, err2); err != nil {
+		h.wrong = err.Error()
+		return
+	}
+	h.wrong = wrongDefinitions(bodies, defs)
+}
+
+// The record of an ended run leaves out what its log has, and its bundle. A record of an earlier build has both.
+func TestFinalRecordsLeaveOutWhatIsInTheirLog(t *testing.T) {
+	each(t, func(f *fixture) {
+		client := f.session("w")
+		for name, outcome := range map[string]ledger.Outcome{"fast": ledger.Success, "slow": ledger.Failure} {
+			due := f.billed(name, "bill:"+name)
+			a := f.claim(client, due, ledger.Granted)
+			f.finish(a, outcome, ledger.Recorded)
+			record := f.find(due.Run)
+			last := record.Last()
+			if last == nil || last.Worker != client.Session() || last.Token != a.token() || last.Started.IsZero() || record.Started != last.Started {
+				t.Errorf("%s: %+v, want the attempt", name, record)
+			}
+			key := f.key("hist:" + due.Run.Job())
+			text := f.rdb.HGet(f.Context(), key, string(due.Run)).Val()
+			short, rest, _ := strings.Cut(text, "\x1d")
+			fields := strings.Split(short, us)
+			if len(fields) != itemsRun || strings.Contains(short, string(client.Session())) || strings.Contains(short, "bill:") {
+				t.Errorf("%s: the record is %q, want %d fields without the session and the bundle", name, short, itemsRun)
+			}
+			fields[9], fields[10], fields[12] = string(a.request.ID()), string(client.Session()), fmt.Sprint(last.Started.UnixMilli())
+			long := strings.Join(append(fields, "xbill:"+name, "xrun:"+string(due.Run)), us) + "\x1d" + rest
+			if err := f.rdb.HSet(f.Context(), key, string(due.Run), long).Err(); err != nil {
+				t.Fatal(err)
+			}
+			if got := f.find(due.Run); !reflect.DeepEqual(got, record) {
+				t.Errorf("%s: a record of an earlier build is read as %+v, want %+v", name, got, record)
+			}
+			again, err := f.Reopen(f.Context(), ledger.Reopening{Run: due.Run, Job: a.Job, Any: true})
+			if err != nil || len(again) != 1 {
+				t.Fatalf("%s: done again: %v, %v", name, again, err)
+			}
+			f.finish(f.claim(client, again[0], ledger.Granted), ledger.Success, ledger.Recorded)
+			if got := f.wantState(due.Run, ledger.Succeeded); len(got.Attempts) != 2 {
+				t.Errorf("%s: %+v, want two attempts", name, got)
+			}
+		}
+		f.wantNothingLeft()
+	})
+}
