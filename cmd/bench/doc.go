@@ -122,7 +122,8 @@
 // size-outstanding: a worker starts on a Redis that is 10 ms away, once without outstanding runs
 // and once with as many as -size says, all scheduled for tomorrow. When has it done a run that it
 // must first make due, for which it needs duty and a sweep? How late are ticks, and how long does
-// it take to read the jobs and the first 50 runs?
+// it take to read the jobs and the first 50 runs? How much memory of Redis does a run with a
+// definition of 672 bytes take while it is outstanding, and after it has ended without output?
 //
 // size-triggers: one reload gives other triggers to as many jobs as -size says, with Redis 1 ms
 // away, while one more job has a tick every second. How long does that take, and how late are the

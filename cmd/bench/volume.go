@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/jobs"
+	"lockstep/locks"
 	"lockstep/locks/redistest"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/worker"
@@ -103,6 +105,16 @@ func measureOutstanding(ctx context.Context, set settings, r *result) error {
 		return err
 	}
 	defer w.stop()
+	if err := enlarge(w.job, definitionBytes); err != nil {
+		return err
+	}
+	set.step("size-outstanding: %d runs end", endedRuns)
+	ended, err := w.ended(ctx, s, endedRuns)
+	if err != nil {
+		return fmt.Errorf("measure ended runs: %w", err)
+	}
+	r.note("the definition has %d bytes; a run that has ended without output takes %.0f bytes of Redis", definitionBytes, ended)
+	r.atMost(500, ended, "bytes of Redis for a run that has ended")
 	r.Columns = []string{"outstanding", "bytes of Redis a run", "first run after, ms", "ticks late, ms", "jobs read in, ms", "50 runs read in, ms"}
 	var first []float64
 	for _, runs := range []int{0, n} {
@@ -126,12 +138,84 @@ func measureOutstanding(ctx context.Context, set settings, r *result) error {
 		r.row(runs, (after-before)/float64(runs), seen.first, seen.late, seen.jobs, seen.runs)
 		first = append(first, seen.first)
 		if runs > 0 {
+			r.atMost(1200, (after-before)/float64(runs), "bytes of Redis for an outstanding run")
 			r.atMost(1000, seen.late, "ms that a tick is late")
 			r.atMost(1000, seen.jobs, "ms to read the jobs and count their runs")
 			r.atMost(1000, seen.runs, "ms to read 50 runs")
 		}
 	}
 	r.atMost(first[0]+1000, first[1], "ms from the start of a worker until a run that it has to make due has run")
+	return nil
+}
+
+const (
+	definitionBytes = 672    // that of a job with a command, some locks, retries and a description
+	endedRuns       = 20_000 // whose history is measured
+)
+
+// enlarge gives a job a description that makes its definition so long.
+func enlarge(job *jobs.Job, bytes int) error {
+	job.Description = "d"
+	text, _, err := job.Definition()
+	if err != nil {
+		return err
+	}
+	job.Description = strings.Repeat("d", 1+max(0, bytes-len(text)))
+	return nil
+}
+
+// ended has so many runs of a job succeed, and returns how many bytes of Redis each of them takes then.
+func (w *whole) ended(ctx context.Context, s *server, n int) (bytes float64, err error) {
+	client, err := locks.Open(ctx, w.rdb, locks.Options{Namespace: "bench", Name: "bench"})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, client.Close(context.WithoutCancel(ctx))) }()
+	job := *w.job
+	job.Name, job.History.Runs = "ended", n
+	before, err := s.memory(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for done := 0; done < n; done += ledger.Together {
+		if err := w.succeed(ctx, client, &job, min(ledger.Together, n-done)); err != nil {
+			return 0, err
+		}
+	}
+	after, err := s.memory(ctx)
+	return (after - before) / float64(n), err
+}
+
+// succeed records runs of a job and ends them.
+func (w *whole) succeed(ctx context.Context, client *locks.Client, job *jobs.Job, n int) error {
+	claims := make([]ledger.Claim, n)
+	for i := range claims {
+		enqueued, err := w.ledger.Enqueue(ctx, ledger.Request{Job: job, ID: jobs.NewRunName(time.Now()), Trigger: ledger.ByRequest,
+			Args: fmt.Appendf(nil, `{"record":%d}`, i)})
+		if err != nil {
+			return err
+		}
+		request, err := client.Begin()
+		if err != nil {
+			return err
+		}
+		claims[i] = ledger.Claim{Request: request, Due: enqueued.Due[0]}
+	}
+	finishes := make([]ledger.Finish, n)
+	for i, claimed := range w.ledger.ClaimAll(ctx, claims, time.Second) {
+		if claimed == nil || claimed.Outcome != ledger.Granted {
+			return fmt.Errorf("claim of %s: %+v", claims[i].Due.Run, claimed)
+		}
+		hold := claims[i].Request.Granted(ctx, claimed.Grant())
+		hold.Freeing()
+		defer hold.Released()
+		finishes[i] = ledger.Finish{Run: claims[i].Due.Run, Job: job, Token: hold.Token(), Hold: hold.ID(), Outcome: ledger.Success}
+	}
+	for i, finished := range w.ledger.FinishAll(ctx, finishes) {
+		if finished == nil {
+			return fmt.Errorf("finish of %s was not answered", finishes[i].Run)
+		}
+	}
 	return nil
 }
 
