@@ -231,7 +231,8 @@ func (f *fleet) runs() []runJSON {
 func (f *fleet) runsOf(conn *connection, job string) []runJSON {
 	f.t.Helper()
 	runs, err := conn.reader.Runs(f.t.Context(), admin.RunFilter{Job: job})
-	if err != nil && !errors.Is(err, ledger.ErrUnknown) { // no worker carried the job when Redis lost its data
+	// ErrUnknown: no worker carried the job when Redis lost its data.
+	if err != nil && !errors.Is(err, ledger.ErrUnknown) {
 		f.t.Fatal(err)
 	}
 	return as[[]runJSON](f.t, runs)
