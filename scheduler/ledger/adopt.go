@@ -81,7 +81,8 @@ func (l *Ledger) Adopt(ctx context.Context, a Adoption) (*Enqueued, error) {
 	}
 	patience, onBusy, limits := waitOf(job)
 	args := []any{job.Name, string(id), string(a.Session), a.Giving, again, a.Queue, remembered.Milliseconds(), reason,
-		string(arguments), named(string(definition)), patience, onBusy, limits, job.History.Runs, job.History.For.Milliseconds(), Generated.Milliseconds()}
+		storedArgs(arguments, job), named(string(definition)), patience, onBusy, limits,
+		job.History.Runs, job.History.For.Milliseconds(), Generated.Milliseconds()}
 	for _, item := range items {
 		args = append(args, item.String())
 	}

@@ -307,6 +307,56 @@ func TestRequestThatCannotBeRunIsAFailedRun(t *testing.T) {
 	})
 }
 
+// TestAnAdoptedRequestWithTheArgsOfItsJobIsRetriedOnlyWithThem, since a worker replaces their ${...}
+// only for a definition that has them. The args of a client are data.
+func TestAnAdoptedRequestWithTheArgsOfItsJobIsRetriedOnlyWithThem(t *testing.T) {
+	each(t, func(f *fixture) {
+		w := f.session("w")
+		const args = `{"note":"${NOTE}"}`
+		f.job.Args = json.RawMessage(args)
+		changed, locked := *f.job, *f.job
+		changed.Args = json.RawMessage(`{"note":"x"}`)
+		locked.Lock.Exclusive = []string{"bill:{bill}"}
+		retry := func(run jobs.RunID, job *jobs.Job) ([]ledger.Due, error) {
+			f.Helper()
+			record := f.wantState(run, ledger.Failed)
+			return f.Reopen(f.Context(), ledger.Reopening{Run: run, Job: job, Args: record.Args, Templated: record.Templated})
+		}
+		for _, c := range []struct {
+			id, payload string
+			job         *jobs.Job
+			refused     bool
+		}{
+			{"empty", "", f.job, true},
+			{"failed at once", "", &locked, true},
+			{"client's", `{"note":"${NOTE}","n":1}`, f.job, false},
+		} {
+			a := f.given(w, c.id)
+			a.Job, a.Payload = c.job, []byte(c.payload)
+			enqueued := f.adopt(a)
+			for _, due := range enqueued.Due {
+				attempt := f.claim(w, due, ledger.Granted)
+				if text := string(attempt.Args); c.payload == "" && text != args {
+					f.Errorf("%s: the attempt has the args %q, want %s", c.id, text, args)
+				}
+				f.finish(attempt, ledger.Failure, ledger.Recorded)
+			}
+			if _, err := retry(enqueued.Run, &changed); errors.Is(err, ledger.ErrRefused) != c.refused {
+				f.Errorf("%s: the retry by a definition with other args: %v, want it refused: %t", c.id, err, c.refused)
+			}
+			if !c.refused {
+				continue
+			}
+			if text := string(f.find(enqueued.Run).Args); text != args {
+				f.Errorf("%s: its record has the args %q, want %s", c.id, text, args)
+			}
+			if due, err := retry(enqueued.Run, f.job); err != nil || len(due) != 1 {
+				f.Errorf("%s: the retry by a definition with the same args: %v, %v, want it due", c.id, due, err)
+			}
+		}
+	})
+}
+
 func TestEndedSessionAdoptsNothing(t *testing.T) {
 	each(t, func(f *fixture) {
 		w := f.session("w")
