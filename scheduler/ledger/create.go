@@ -111,7 +111,7 @@ const (
 
 // Registered is the reply to [Ledger.Register].
 type Registered struct {
-	Now      time.Time // the server's
+	Now      time.Time // the server's, at the last reply
 	Revision int64     // from which [Ledger.Poll] starts
 	Jobs     map[string]RegisteredJob
 }
@@ -192,7 +192,8 @@ func trigger(job *jobs.Job) string {
 // long as a worker carries it: the worker has polled with its config within [GoneAfter]. The cursor
 // of a job starts at the server's time if the ledger has never seen the job, if no worker has
 // carried it for a week, or if it was removed: other workers were present and did not carry it. Any
-// other job continues where it stopped. Sent again, it changes nothing.
+// other job continues where it stopped. Sent again, it changes nothing. With an error, Register
+// returns the definitions whose registration was answered, perhaps none.
 func (l *Ledger) Register(ctx context.Context, digest string, definitions []*jobs.Job) (*Registered, error) {
 	registered := &Registered{Jobs: make(map[string]RegisteredJob, len(definitions))}
 	lost := make(map[*jobs.Job]time.Time)
@@ -212,9 +213,12 @@ func (l *Ledger) Register(ctx context.Context, digest string, definitions []*job
 		return args, nil
 	}
 	err := l.overlap(ctx, registerScript, max(1, (len(definitions)+RegisterBatch-1)/RegisterBatch), prepare, func(i int, r *reply) error {
-		registered.Now = r.time()
-		if revision := r.number(); i == 0 {
-			registered.Revision = revision
+		now, revision := r.time(), r.number()
+		if r.err == nil {
+			if registered.Now.IsZero() {
+				registered.Revision = revision
+			}
+			registered.Now = now
 		}
 		for _, job := range batch(i) {
 			one := RegisteredJob{Cursor: r.time(), Standing: Standing(r.text())}
@@ -235,16 +239,14 @@ func (l *Ledger) Register(ctx context.Context, digest string, definitions []*job
 		}
 		return nil
 	})
-	// Also after an error: a registration that was answered does not tell of the loss again.
-	if err := errors.Join(err, l.writeLost(ctx, lost)); err != nil {
-		return nil, err
-	}
-	return registered, nil
+	// Also after an error: the reply to the next registration of a job does not report the loss.
+	return registered, errors.Join(err, l.writeLost(ctx, lost))
 }
 
-// overlap makes n calls of a script, one after the other, in their order. While one is under way, the arguments of the next are
-// prepared and the reply to the last is taken. It ends at the first error, which is one of prepare or take; take gets that of a
-// call with its reply.
+// overlap makes n calls of a script, one after the other, in their order. While one is under way,
+// the arguments of the next are prepared and the reply to the last is taken. After the first error
+// of prepare or take it begins no further call, but take still gets the replies to all calls that
+// were made: Redis has executed them. take gets the error of a call with its reply.
 func (l *Ledger) overlap(ctx context.Context, script lazyScript, n int, prepare func(i int) ([]any, error), take func(i int, r *reply) error) error {
 	if n == 1 {
 		args, err := prepare(0)
@@ -253,8 +255,9 @@ func (l *Ledger) overlap(ctx context.Context, script lazyScript, n int, prepare 
 		}
 		return take(0, read(l.run(ctx, script, "", args...)))
 	}
-	group, ctx := errgroup.WithContext(ctx)
+	var group errgroup.Group
 	prepared, replies := make(chan []any, 1), make(chan *reply, 1)
+	stop := make(chan struct{}) // closed at the first error of take
 	group.Go(func() error {
 		defer close(prepared)
 		for i := range n {
@@ -264,8 +267,8 @@ func (l *Ledger) overlap(ctx context.Context, script lazyScript, n int, prepare 
 			}
 			select {
 			case prepared <- args:
-			case <-ctx.Done():
-				return nil // the cause is the other's error, or seen by the next call
+			case <-stop:
+				return nil
 			}
 		}
 		return nil
@@ -274,27 +277,24 @@ func (l *Ledger) overlap(ctx context.Context, script lazyScript, n int, prepare 
 		defer close(replies)
 		for args := range prepared {
 			select {
-			case replies <- read(l.run(ctx, script, "", args...)):
-			case <-ctx.Done():
+			case <-stop:
 				return nil
+			default: // also when ctx has ended: then the call fails at once
+				replies <- read(l.run(ctx, script, "", args...))
 			}
 		}
 		return nil
 	})
-	group.Go(func() error {
-		i := 0
-		for r := range replies {
-			if err := take(i, r); err != nil {
-				return err
-			}
-			i++
+	var failed error
+	i := 0
+	for r := range replies {
+		if err := take(i, r); err != nil && failed == nil {
+			failed = err
+			close(stop)
 		}
-		if i < n && ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		return nil
-	})
-	return group.Wait()
+		i++
+	}
+	return errors.Join(failed, group.Wait())
 }
 
 // Leave notes that a session no longer carries the config with this digest: it has registered

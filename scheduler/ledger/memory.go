@@ -623,9 +623,17 @@ func tickOf(run jobs.RunID) string {
 	return ""
 }
 
+// lostLimit bounds the time for writing the lines for what was lost.
+const lostLimit = 5 * time.Second
+
 // writeLost writes a line for each of these jobs, up to a cursor each: earlier ticks are no longer
-// known.
+// known. It does so even if ctx has ended, because the lines could not be written later.
 func (l *Ledger) writeLost(ctx context.Context, lost map[*jobs.Job]time.Time) error {
+	if len(lost) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lostLimit)
+	defer cancel()
 	var steps []step
 	for job, upto := range lost {
 		id := job.Name + "@.." + upto.UTC().Format(time.RFC3339)
