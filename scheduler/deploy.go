@@ -28,7 +28,7 @@ type registration struct {
 	anew    bool            // Redis had lost data: polls start from what this registration reads
 	left    []*jobs.Job     // not registered yet
 	session locks.SessionID // with which it began
-	asked   bool            // the first batch has been registered
+	asked   bool            // some definitions have been registered
 }
 
 // change is a definition that becomes active in place of one with another trigger. The old trigger
@@ -88,7 +88,8 @@ func (s *Scheduler) deploy(ctx context.Context, now *serverTime) time.Duration {
 }
 
 // register registers the next batch, and sets the alarms by the standing of its definitions. After
-// the last batch the set replaces the scheduler's.
+// the last batch the set replaces the scheduler's. It returns false after an error, unless nothing
+// is left all the same.
 func (s *Scheduler) register(ctx context.Context, now *serverTime) (ok bool) {
 	r := s.registering
 	some := r.left[:min(len(r.left), registerStep)]
@@ -97,9 +98,13 @@ func (s *Scheduler) register(ctx context.Context, now *serverTime) (ok bool) {
 	registered, err := s.o.Ledger.Register(call, r.set.digest, some)
 	if err != nil {
 		s.failed(ctx, "register jobs", err)
-		return false
+		if len(registered.Jobs) == 0 {
+			return false
+		}
 	}
-	now.set(registered.Now)
+	if err == nil || now.told.IsZero() { // with an error, the last reply may be seconds old
+		now.set(registered.Now)
+	}
 	if !r.asked && (s.revision < 0 || r.anew) {
 		s.revision = registered.Revision
 	}
@@ -113,8 +118,16 @@ func (s *Scheduler) register(ctx context.Context, now *serverTime) (ok bool) {
 		r.set.alarms.move(name, standing.Cursor)
 		s.stands(ctx, r.set, name, standing.Standing == ledger.Active)
 	}
-	if r.left = r.left[len(some):]; len(r.left) > 0 {
-		return true
+	r.left = r.left[len(some):]
+	if err != nil { // a slow Redis may never answer all of a step: the next one sends only the others
+		others := slices.DeleteFunc(slices.Clone(some), func(job *jobs.Job) bool {
+			_, ok := registered.Jobs[job.Name]
+			return ok
+		})
+		r.left = append(others, r.left...)
+	}
+	if len(r.left) > 0 {
+		return err == nil
 	}
 	s.registering = nil
 	if r.whole {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -97,6 +98,34 @@ func TestAWorkerIsReadyWhenItsJobsAreRegistered(t *testing.T) {
 	f.await("the worker to be ready", func() bool { return w.Unready() == nil })
 	if _, err := f.ledger.Job(t.Context(), "work"); err != nil {
 		t.Errorf("the worker is ready, and its job: %v", err)
+	}
+}
+
+// TestAWorkerRegistersItsJobsThoughRepliesAreLost loses every second reply to a registered batch.
+// Three batches are sent together, so no registration of all three gets its replies.
+func TestAWorkerRegistersItsJobsThoughRepliesAreLost(t *testing.T) {
+	f := newFleet(t)
+	first := f.job("job0", func(context.Context, *jobs.Run[struct{}]) error { return nil })
+	for i := range 2 * ledger.RegisterBatch {
+		job := *first
+		job.Name = fmt.Sprint("job", i+1)
+		f.jobs = append(f.jobs, &job)
+	}
+	var digest string // of the script that registers a batch
+	for hash, name := range ledger.ScriptNames() {
+		if name == "register" {
+			digest = hash
+		}
+	}
+	var calls, lost atomic.Int32
+	f.start(f.lossy(func(request string) bool { return strings.Contains(request, digest) && calls.Add(1)%2 == 0 }, func() { lost.Add(1) }))
+	if lost.Load() == 0 {
+		t.Error("no reply was lost: the test proves nothing")
+	}
+	for _, job := range f.jobs {
+		if _, err := f.ledger.Job(t.Context(), job.Name); err != nil {
+			t.Errorf("the worker is ready, and a job of it is not registered: %v", err)
+		}
 	}
 }
 
