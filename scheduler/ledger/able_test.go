@@ -275,3 +275,65 @@ func TestWorkersReceiveANoticeOfTheFirstRunThatIsSetAside(t *testing.T) {
 		}
 	})
 }
+
+// TestAnEntryOfARunThatHasMovedPicksNothing has runs that were set aside, and then became due in another queue, or in the same
+// one anew. They have deliveries. The entries from before are removed, and the runs are picked only in their present places.
+func TestAnEntryOfARunThatHasMovedPicksNothing(t *testing.T) {
+	for name, move := range map[string]func(f *fixture, due ledger.Due) ledger.Due{
+		"to another queue": func(f *fixture, due ledger.Due) ledger.Due {
+			job := newJob("bill")
+			job.Command, job.Handler, job.Every, job.Queue = nil, "h", 0, "new"
+			f.carries("config", job, ledger.Active)
+			moved, again, err := f.Requeue(f.Context(), []*ledger.Record{f.find(due.Run)})
+			if err != nil || len(moved) != 1 || len(again) != 1 {
+				f.Fatalf("moved %+v, due %+v, %v", moved, again, err)
+			}
+			return again[0]
+		},
+		"after its end": func(f *fixture, due ledger.Due) ledger.Due {
+			job := newJob("bill")
+			job.Command, job.Handler, job.Every = nil, "h", 0
+			if _, err := f.Cancel(f.Context(), due.Run, job, ledger.Act{Who: "ann"}); err != nil {
+				f.Fatal(err)
+			}
+			for before := f.rdb.Time(f.Context()).Val().UnixMilli(); f.rdb.Time(f.Context()).Val().UnixMilli() == before; {
+				continue // so that it is due since another millisecond
+			}
+			again, err := f.Reopen(f.Context(), ledger.Reopening{Run: due.Run, Job: job})
+			if err != nil || len(again) != 1 {
+				f.Fatalf("due %+v, %v", again, err)
+			}
+			return again[0]
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			each(t, func(f *fixture) {
+				web := f.session("web")
+				due := f.handled("h", "a")
+				if done, err := f.SetAside(f.Context(), due, "handler h"); err != nil || !done {
+					f.Fatalf("%v, %v", done, err)
+				}
+				due = move(f, due)
+				old := ledger.Place{Queue: "default", Need: "handler h"}
+				if picked, err := f.Pick(f.Context(), 1, []ledger.Place{old}); err != nil || len(picked) != 0 {
+					f.Errorf("picked %+v, %v by its old entry, want nothing", picked, err)
+				}
+				if n := f.rdb.ZCard(f.Context(), f.key("aside")).Val(); n != 0 {
+					f.Errorf("%d entries are left, want none", n)
+				}
+				present := ledger.Place{Queue: due.Queue, Need: "handler h"}
+				if done, err := f.SetAside(f.Context(), due, "handler h"); err != nil || !done {
+					f.Fatalf("%v, %v, want its delivery to be valid", done, err)
+				}
+				if places, _, err := f.Places(f.Context(), ledger.Place{}); err != nil || !slices.Equal(places, []ledger.Place{present}) {
+					f.Errorf("places %+v, %v, want %+v", places, err, present)
+				}
+				picked, err := f.Pick(f.Context(), 1, []ledger.Place{old, present})
+				if err != nil || len(picked) != 1 || picked[0].Run != due.Run || picked[0].Queue != due.Queue {
+					f.Fatalf("picked %+v, %v, want %s in the queue %s", picked, err, due.Run, due.Queue)
+				}
+				f.claim(web, picked[0], ledger.Granted)
+			})
+		})
+	}
+}

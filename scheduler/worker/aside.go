@@ -204,16 +204,22 @@ func (w *Worker) watchAside(ctx context.Context) {
 			return
 		case <-w.aside:
 		}
-		for pages := 0; pages < placePages; pages++ {
-			next, ok := w.pick(ctx, after)
-			if !ok {
-				break
-			}
-			if after = next; after == (ledger.Place{}) {
-				break
-			}
+		after = walkPlaces(after, func(after ledger.Place) (ledger.Place, bool) { return w.pick(ctx, after) })
+	}
+}
+
+// walkPlaces picks in some pages of places, and returns the place to continue after.
+func walkPlaces(after ledger.Place, pick func(after ledger.Place) (next ledger.Place, ok bool)) ledger.Place {
+	for range placePages {
+		next, ok := pick(after)
+		if !ok {
+			break
+		}
+		if after = next; after == (ledger.Place{}) {
+			break
 		}
 	}
+	return after
 }
 
 // pick claims runs that were set aside in a page of places, in slots that it waits for, until none
@@ -253,6 +259,20 @@ func (w *Worker) pick(ctx context.Context, after ledger.Place) (next ledger.Plac
 		if len(due) == 0 {
 			return next, true
 		}
-		w.claimAll(due)
+		w.claimAll(w.startable(due))
 	}
+}
+
+// startable returns the runs of those it has picked that this worker may start now. While it waited for slots, a queue may have
+// been paused. It pushes the other runs, and releases their slots.
+func (w *Worker) startable(picked []ledger.Due) []ledger.Due {
+	paused := w.paused.Load()
+	return slices.DeleteFunc(picked, func(d ledger.Due) bool {
+		if w.o.Queues[d.Queue] > 0 && paused != nil && !(*paused)[d.Queue] {
+			return false
+		}
+		w.slots.Release(1)
+		w.pusher.Add(d)
+		return true
+	})
 }

@@ -4,13 +4,16 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"lockstep/jobs"
 	"lockstep/locks"
 	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/queue"
 	"lockstep/scheduler/worker"
 )
 
@@ -215,4 +218,54 @@ func TestARunIsFoundBehindManyThatNoWorkerCanDo(t *testing.T) {
 	run := aside("found", "handler zz")
 	f.start()
 	f.awaitState(run, ledger.Succeeded)
+}
+
+// TestARunThatIsSetAsideObeysAPauseFromBeforeItsPick: the queue is paused while the worker waits for a free slot.
+func TestARunThatIsSetAsideObeysAPauseFromBeforeItsPick(t *testing.T) {
+	f := newFleet(t)
+	var started atomic.Bool
+	free, listed := make(chan struct{}), make(chan struct{}, 1)
+	blocks := f.job("blocks", func(context.Context, *jobs.Run[struct{}]) error { <-free; return nil })
+	job := f.job("bill", func(context.Context, *jobs.Run[struct{}]) error { started.Store(true); return nil })
+	var setAside atomic.Bool
+	w := f.start(func(o *worker.Options) { o.Concurrency = 1 }, f.lossy(func(request string) bool {
+		if setAside.Load() && strings.Contains(request, "\r\nlist\r\n") {
+			select {
+			case listed <- struct{}{}:
+			default:
+			}
+		}
+		return false
+	}, nil))
+	release := sync.OnceFunc(func() { close(free) })
+	defer release()
+	f.awaitState(f.enqueue(blocks, "x"), ledger.Running)
+	enqueued, err := f.ledger.Enqueue(t.Context(), ledger.Request{Job: job, ID: "a", Trigger: ledger.ByRequest})
+	if err != nil {
+		t.Fatal(err)
+	}
+	setAside.Store(true)
+	if done, err := f.ledger.SetAside(t.Context(), enqueued.Due[0], "handler bill"); err != nil || !done {
+		t.Fatalf("%v, %v", done, err)
+	}
+	<-listed
+	q, err := queue.New(f.rdb, f.namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := q.Pause(t.Context(), f.queue); err != nil {
+		t.Fatal(err)
+	}
+	f.await("the worker to know of the pause", func() bool { return w.KnowsPaused(f.queue) })
+	release()
+	f.await("the run to be delivered again, or to start", func() bool {
+		return started.Load() || f.rdb.ZScore(t.Context(), f.key("sent"), string(enqueued.Run)).Err() == nil
+	})
+	if started.Load() {
+		t.Fatal("it has started although its queue was paused before the worker picked it")
+	}
+	if _, err := q.Resume(t.Context(), f.queue); err != nil {
+		t.Fatal(err)
+	}
+	f.awaitState(enqueued.Run, ledger.Succeeded)
 }

@@ -5,3 +5,9 @@ import "context"
 // CloseSession ends the session of a worker whose Run has returned a [StuckError], as the end of
 // its process does.
 func (w *Worker) CloseSession(ctx context.Context) { w.close(ctx) }
+
+// KnowsPaused reports whether a worker knows that one of its queues is paused.
+func (w *Worker) KnowsPaused(queue string) bool {
+	paused := w.paused.Load()
+	return paused != nil && (*paused)[queue]
+}

@@ -54,7 +54,8 @@
 --                      ?session \0 run  a run that was suspected before that death
 --   29 aside   ZSET  all scores 0: queue \0 what the run needs \0 due since (ms, 16 digits) \0 run. Due runs that were set
 --                    aside, because the worker that had the delivery cannot do them. They have none until a worker that
---                    can do them picks them. An entry may be left of a run that is due no more
+--                    can do them picks them. An entry may be left of a run that is due no more, or
+--                    that is due since later or in another queue; pick and list of pick.lua remove it
 --   30 defs    HASH  the definitions that bodies name, each once: @<name> -> the definition (JSON), #<name> -> how many bodies
 --                    name it. A name is a hash of the text, with its signature; the process that sends the text computes it
 -- and, in scripts that can end a run, those of its job:

@@ -3,21 +3,25 @@
 -- ARGV: 1 entries at most  2 list | pick  3... list: the place to continue after, '' to begin;
 --       pick: places, each a queue and a need, joined by \0
 -- Replies to list: the place to continue after, '' after the last one; then places that have runs
---   to pick: 1 when the search ended early, at entries of runs that are no longer due, else 0; then
+--   to pick: 1 when the search ended early, at stale entries, else 0; then
 --   for each run: id, n, queue
--- Entries of runs that are no longer due are removed, at most SPARE of them in one call.
+-- Stale entries are removed, at most SPARE of them in one call: those of runs that are no longer due, and those of runs that have
+-- become due again since, perhaps in another queue. Such a run has a delivery, or another entry.
 local SPARE = 200
 local most, list, removed, early = tonumber(ARGV[1]), {}, 0, false
 
 -- first returns the run of a place that has been due for longest. It sets early when it must not
 -- remove more entries.
 local function first(place)
+  local queue = string.match(place, '^[^%z]*')
   while true do
     local member = call('ZRANGEBYLEX', ASIDE, '[' .. place .. '\0', '(' .. place .. '\1', 'LIMIT', '0', '1')[1]
     if not member then return nil end
     local id = string.match(member, '([^%z]*)$')
     local run = load(id)
-    if run and run[STATE] == 'due' then return member, id, run end
+    if run and run[STATE] == 'due' and run[QUEUE] == queue and member == place .. '\0' .. pad(run[SINCE]) .. '\0' .. id then
+      return member, id, run
+    end
     if removed == SPARE then
       early = true
       return nil
