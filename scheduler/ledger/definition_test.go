@@ -452,3 +452,97 @@ func TestFinalRecordsLeaveOutWhatIsInTheirLog(t *testing.T) {
 		f.wantNothingLeft()
 	})
 }
+
+// TestARefusedBodyChangesNothing damages the keys of bodies or of definitions, so that no run can become outstanding. Scripts that
+// try say so before they change anything: once the keys are repaired, the same call works. Ends of runs need no such key, so they
+// are recorded meanwhile.
+func TestARefusedBodyChangesNothing(t *testing.T) {
+	for _, name := range []string{"tick", "request", "later request", "adopted request", "reopened run", "re-asserted run"} {
+		for _, key := range []string{"defs", "body"} {
+			if name == "request" && key == "body" {
+				continue // the fast path writes the count first, which stays too high
+			}
+			t.Run(name+", "+key, func(t *testing.T) {
+				each(t, func(f *fixture) {
+					w := f.worker("w")
+					w.job.Overlap = jobs.OverlapAllow
+					cursor := w.cursor(w.job, 5)
+					w.hear()
+					ran, other := w.enqueues(w.Ledger, w.job, "ran"), w.enqueues(w.Ledger, w.job, "other")
+					running := w.claim(w.client, ran, ledger.Granted)
+					if name == "reopened run" {
+						f.finish(running, ledger.Failure, ledger.Recorded)
+					}
+					given := f.given(w.client, "given")
+					request := func(r ledger.Request) error {
+						r.Job, r.Trigger, r.Named = w.job, ledger.ByRequest, true
+						_, err := w.Enqueue(f.Context(), r)
+						return err
+					}
+					try, run := func() error { return nil }, jobs.RunID("j#new")
+					switch name {
+					case "tick":
+						tick := cursor.Add(time.Second)
+						run = jobs.TickRunID("j", tick)
+						try = func() error {
+							return w.Create(f.Context(), []ledger.Decision{{Job: w.job, Seen: cursor, Cursor: tick, Ticks: []ledger.Tick{{At: tick, Verdict: ledger.Run}}, By: "me.1"}})[0].Err
+						}
+					case "request":
+						try = func() error { return request(ledger.Request{ID: "new"}) }
+					case "later request":
+						try = func() error { return request(ledger.Request{ID: "new", In: time.Hour}) }
+					case "adopted request":
+						run = "j#low/given"
+						try = func() error { _, err := w.Adopt(f.Context(), given); return err }
+					case "reopened run":
+						run = ran.Run
+						try = func() error {
+							_, err := w.Reopen(f.Context(), ledger.Reopening{Run: ran.Run, Job: w.job})
+							return err
+						}
+					case "re-asserted run":
+						run = ran.Run
+						f.lose(w)
+						if err := f.rdb.HSet(f.Context(), f.key("meta"), "format", 2, "least_format", 1).Err(); err != nil {
+							f.Fatal(err)
+						}
+						f.register(w.job)
+						other = w.enqueues(w.Ledger, w.job, "other") // whose body and definition are there
+						try = func() error {
+							return w.Assert(f.Context(), w.client.Session(), w.lost, "config", []*jobs.Job{w.job})
+						}
+					}
+
+					if err := f.rdb.Rename(f.Context(), f.key(key), f.key("away")).Err(); err != nil {
+						f.Fatal(err)
+					}
+					if err := f.rdb.Set(f.Context(), f.key(key), "damaged", 0).Err(); err != nil {
+						f.Fatal(err)
+					}
+					before := f.snapshot()
+					if err := try(); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
+						f.Fatalf("%v, want it refused", err)
+					}
+					if after := f.snapshot(); name != "re-asserted run" && !maps.Equal(before, after) { // which also re-asserts its cursor
+						f.Errorf("it was refused, and %q has become %q", before, after)
+					}
+					if name == "request" && key == "defs" {
+						f.finish(running, ledger.Success, ledger.Recorded) // its body has gone, for the key is not read
+					}
+					if err := f.rdb.Rename(f.Context(), f.key("away"), f.key(key)).Err(); err != nil {
+						f.Fatal(err)
+					}
+					if err := try(); err != nil {
+						f.Fatalf("after the repair: %v", err)
+					}
+					if f.find(run).State.Final() || f.carried(run) == "" || f.carried(other.Run) == "" {
+						f.Errorf("after the repair %s is %s with the definition %q", run, f.find(run).State, f.carried(run))
+					}
+					if name != "request" {
+						f.wantDefinitions("after the repair", 1)
+					}
+				})
+			})
+		}
+	}
+}

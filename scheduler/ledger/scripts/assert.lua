@@ -25,6 +25,7 @@ for i = 3, #ARGV, 4 do
     local token = tonumber(mine[TOKEN])
     local over, past = known(id, token)
     if not over and not (run and tonumber(run[TOKEN]) >= token) then
+      checkBodies()
       if past then
         call('HDEL', HIST, id)
         call('ZREM', DONE, id)

@@ -18,6 +18,7 @@ for i = 1, items do list[i] = ARGV[19 + i] end
 list = concat(list, US)
 if again then
   if not recalling() then return {'late'} end
+  checkBodies()
 else
   local cursor = call('HGET', CURSOR, job)
   if cursor ~= ARGV[2] then return {'moved', cursor or ''} end
@@ -26,6 +27,7 @@ else
   local pause = not quiet() and space().grace()
   if pause then return {'grace', format('%.0f', pause)} end
   check()
+  checkBodies()
 
   call('HSET', CURSOR, job, ARGV[3])
   call('ZADD', REV, call('HINCRBY', LEDGER, 'rev', 1), job)

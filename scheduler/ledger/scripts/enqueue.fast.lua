@@ -13,10 +13,11 @@ do
   local ms = clock[1] .. sub(format('%06d', clock[2]), 1, 3)
   if call('HGET', KEYS[7], 'format') == FORMAT and ARGV[6] == '0' and tonumber(ARGV[5]) <= tonumber(ms) and ARGV[13] == '' and call('HEXISTS', RUN, id) == 0 and
     call('HEXISTS', HIST, id) == 0 and not call('ZSCORE', IDS, id) and (ARGV[7] == '0' or call('ZCOUNT', IDS, '-inf', ms) == 0) then
-    if ARGV[7] ~= '0' then call('ZADD', IDS, format('%.0f', ms + ARGV[7]), id) end
     local at = string.find(ARGV[9], '\31', 1, true)
     local name = sub(ARGV[9], 1, at - 1)
+    -- The first write is the one that fails when definitions cannot be counted.
     if call('HINCRBY', DEFS, '#' .. name, 1) == 1 then call('HSET', DEFS, '@' .. name, sub(ARGV[9], at + 1)) end
+    if ARGV[7] ~= '0' then call('ZADD', IDS, format('%.0f', ms + ARGV[7]), id) end
     call('HSET', BODY, id, ARGV[8] .. '\31@' .. name)
     call('ZADD', OPEN, '0', job .. '\0' .. '0000000000000000' .. '\0' .. id)
     call('ZADD', READY, '0', ARGV[3] .. '\0' .. format('%016.0f', tonumber(ms)) .. '\0' .. id)

@@ -7,6 +7,7 @@
 local id = ARGV[1]
 local run = load(id)
 if run then return {'outstanding', run[STATE]} end
+checkBodies()
 local past, log = call('HGET', HIST, id), ''
 if past then
   local record
