@@ -296,8 +296,8 @@ func TestFaultsInTheCountOfDefinitionsAreFound(t *testing.T) {
 		"the end of a run keeps a definition that no run has": {"left <= 0 then call('HDEL', DEFS, name,", "left < 0 then call('HDEL', DEFS, name,"},
 		"the end of a run is not counted":                     {"'#' .. sub(name, 2), -1)", "'#' .. sub(name, 2), 0)"},
 		"several ends are counted as one":                     {"'#' .. name, -n)", "'#' .. name, -1)"},
-		"a run that becomes outstanding is not counted":       {"if call('HINCRBY', DEFS, '#' .. name, 1) == 1 then call('HSET', DEFS, '@' .. name, text) end", "call('HSET', DEFS, '#' .. name, '1', '@' .. name, text)"},
-		"a definition is stored with the second of its runs":  {"'#' .. name, 1) == 1 then call('HSET', DEFS, '@' .. name, text)", "'#' .. name, 1) == 2 then call('HSET', DEFS, '@' .. name, text)"},
+		"a run that becomes outstanding is not counted":       {"call('HINCRBY', DEFS, '#' .. name, 1) == 1 or", "call('HSET', DEFS, '#' .. name, '1') == 1 or"},
+		"a definition is stored with the second of its runs":  {"'#' .. name, 1) == 1 or", "'#' .. name, 1) == 2 and"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -545,4 +545,46 @@ func TestARefusedBodyChangesNothing(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestTheNextRunRestoresALostDefinition: a foreign write may have removed it, or replaced it with a text of another length. Then
+// the runs that have it already can be claimed as well.
+func TestTheNextRunRestoresALostDefinition(t *testing.T) {
+	each(t, func(f *fixture) {
+		client := f.session("w")
+		limited := *f
+		limited.Ledger = ledger.New(client.Redis(), client.Space())
+		limited.Limit(func(ledger.Need) bool { return true })
+		f.job.Overlap = jobs.OverlapAllow
+		definition, _, err := f.job.Definition()
+		if err != nil {
+			f.Fatal(err)
+		}
+		name := "@" + ledger.NameOf(string(definition))
+		n := 0
+		for damage, do := range map[string]func() error{
+			"removed":  func() error { return f.rdb.HDel(f.Context(), f.key("defs"), name).Err() },
+			"replaced": func() error { return f.rdb.HSet(f.Context(), f.key("defs"), name, `{"name":"j"}`).Err() },
+		} {
+			for how, in := range map[string]time.Duration{"at once": 0, "later": time.Hour} {
+				n++
+				due := f.enqueues(f.Ledger, f.job, fmt.Sprint("first", n))
+				if err := do(); err != nil {
+					f.Fatal(err)
+				}
+				if _, err := f.Enqueue(f.Context(), ledger.Request{Job: f.job, ID: fmt.Sprint("next", n), Trigger: ledger.ByRequest, In: in}); err != nil {
+					f.Fatal(err)
+				}
+				if got := f.carried(due.Run); got != string(definition) {
+					f.Errorf("%s, and a run %s: the definition is %q, want it restored", damage, how, got)
+					continue
+				}
+				f.claim(client, due, ledger.Granted)
+				limited.claim(client, f.enqueues(f.Ledger, f.job, fmt.Sprint("last", n)), ledger.Granted)
+			}
+		}
+		if !f.Failed() {
+			f.wantDefinitions("at last", 1)
+		}
+	})
 }

@@ -16,7 +16,9 @@ do
     local at = string.find(ARGV[9], '\31', 1, true)
     local name = sub(ARGV[9], 1, at - 1)
     -- The first write is the one that fails when definitions cannot be counted.
-    if call('HINCRBY', DEFS, '#' .. name, 1) == 1 then call('HSET', DEFS, '@' .. name, sub(ARGV[9], at + 1)) end
+    if call('HINCRBY', DEFS, '#' .. name, 1) == 1 or call('HSTRLEN', DEFS, '@' .. name) ~= #ARGV[9] - at then
+      call('HSET', DEFS, '@' .. name, sub(ARGV[9], at + 1))
+    end
     if ARGV[7] ~= '0' then call('ZADD', IDS, format('%.0f', ms + ARGV[7]), id) end
     call('HSET', BODY, id, ARGV[8] .. '\31@' .. name)
     call('ZADD', OPEN, '0', job .. '\0' .. '0000000000000000' .. '\0' .. id)

@@ -69,7 +69,7 @@
 -- A run's wait in the lock space is called +<run>, and its class there is the run's queue. Whatever makes a run due takes
 -- the next n; a claim that names an older one takes nothing.
 --
--- A script that writes a body adds 1 to the number of bodies that name its definition, and the text with the first of them. The
+-- A script that writes a body adds 1 to the number of bodies that name its definition, and the text unless it is there. The
 -- script that removes the body subtracts 1, and removes the text with the last of them. So defs has a text for as long as an
 -- outstanding run names it, and no longer. embody and disembody do that, and the fast paths of enqueue and finish.
 local RUN, BODY, LOG, TIMER, READY = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
@@ -155,7 +155,8 @@ local function disembody(id)
   return args
 end
 
--- embody writes the body of a run. definition: its name and the definition (JSON), joined by \31.
+-- embody writes the body of a run. definition: its name and the definition (JSON), joined by \31. It also restores a definition
+-- that a foreign write has removed or cut: its length shows that, without a copy of the text.
 local function embody(id, args, definition)
   local at = string.find(definition, US, 1, true)
   local name, text = sub(definition, 1, at - 1), sub(definition, at + 1)
@@ -163,7 +164,7 @@ local function embody(id, args, definition)
   if tonumber(WRITTEN or '1') < 2 then
     call('HSET', BODY, id, args .. US .. text)
   else
-    if call('HINCRBY', DEFS, '#' .. name, 1) == 1 then call('HSET', DEFS, '@' .. name, text) end
+    if call('HINCRBY', DEFS, '#' .. name, 1) == 1 or call('HSTRLEN', DEFS, '@' .. name) ~= #text then call('HSET', DEFS, '@' .. name, text) end
     call('HSET', BODY, id, args .. US .. '@' .. name)
   end
 end
