@@ -20,12 +20,14 @@ const (
 	pollEvery  = time.Second     // for every worker
 	pauseEvery = time.Second     // between two looks of the worker on duty at the paused queues
 	driftEvery = 5 * time.Second // between two registrations of definitions that have drifted
-	// of pauseEvery between two looks for due runs in queues that no worker serves
-	unservedRounds = 5
-	unservedQueues = 64  // queues with due runs that are examined then
-	unservedRuns   = 200 // due runs that are read together
-	unservedWaits  = 100 // waiting runs that are read together
-	unservedPages  = 5   // pages of either that are read of one queue
+	// between two rounds that look for runs in queues that no worker serves
+	unservedEvery  = 5 * time.Second
+	unservedQueues = 64              // queues with due runs that are examined in a round
+	unservedRuns   = 200             // due runs that are read together
+	unservedWaits  = 100             // waiting runs that are read together
+	unservedPages  = 5               // pages of either that are read of one queue in a round
+	unservedAll    = 16              // and of all queues
+	unservedTime   = 2 * time.Second // after which a round reads no further page
 
 	// for reporting that this worker no longer carries its definitions
 	leaveLimit = time.Second
@@ -126,7 +128,8 @@ type Scheduler struct {
 	asked       time.Time // when drifted definitions were last registered again
 	unsure      bool      // they must be registered once more
 
-	unserved unserved // used only by the goroutine of pauses
+	unserved unserved                 // used only by the goroutine of moves
+	paused   atomic.Pointer[[]string] // the paused queues at the last read, in order; nil before that
 
 	duty atomic.Bool   // whether this worker creates first and sweeps
 	wake chan struct{} // requests a sweep; buffer of one: wake-ups may merge
@@ -195,6 +198,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	group.Go(func() error { s.sweeps(ctx); return nil })
 	group.Go(func() error { s.lookUps(ctx); return nil })
 	group.Go(func() error { s.pauses(ctx); return nil })
+	group.Go(func() error { s.moves(ctx); return nil })
 	group.Go(func() error { s.mirrors(ctx); return nil })
 	group.Go(func() error { s.histories(ctx); return nil })
 	defer s.often.Flush(context.WithoutCancel(ctx), true)
@@ -458,70 +462,127 @@ func (s *Scheduler) mirrors(ctx context.Context) {
 // pauses updates the ledger, while this worker has duty, with the paused queues: other tools may
 // pause them.
 func (s *Scheduler) pauses(ctx context.Context) {
-	for round := 0; sleep(ctx, pauseEvery); round++ {
+	for sleep(ctx, pauseEvery) {
 		s.often.Flush(ctx, false)
 		s.againLog.Flush(ctx, false)
 		if s.duty.Load() {
 			s.comparePauses(ctx)
-			if round%unservedRounds == 0 && s.o.Served != nil {
-				s.moveUnserved(ctx)
-			}
+		}
+	}
+}
+
+// moves looks, while this worker has duty, for runs in queues that no worker serves. It is a loop of its own, so that pauses do
+// not wait for it.
+func (s *Scheduler) moves(ctx context.Context) {
+	if s.o.Served == nil {
+		return
+	}
+	for wait := pauseEvery; sleep(ctx, wait); {
+		wait = pauseEvery
+		if s.duty.Load() {
+			s.moveUnserved(ctx)
+			wait = unservedEvery
 		}
 	}
 }
 
 // An unserved is where the search for runs in queues that no worker serves continues. Only the
-// goroutine of pauses uses it.
+// goroutine of moves uses it.
 type unserved struct {
-	queue        string            // the queue names that follow it are next
-	due, waiting map[string]string // by queue: the runs that follow this place are next
-	paused       []string          // the paused queues at the last read
+	queue, waitQueue string            // the queues whose names follow are next, for due and for waiting runs
+	due, waiting     map[string]string // by queue: the runs that follow this place are next
 }
+
+// A round is what moveUnserved may still read of due runs, or of waiting ones.
+type round struct {
+	pages int
+	until time.Time
+}
+
+func newRound() *round { return &round{unservedAll, time.Now().Add(unservedTime)} }
+
+// over reports whether a round must read no more pages.
+func (r *round) over() bool { return r.pages == 0 || time.Now().After(r.until) }
 
 // moveUnserved looks for runs in queues that no worker serves, because the queue of their job was
 // renamed, or is no longer served. Those that never started move to the present queue of the job,
 // except adopted ones whose senders chose their queue. A waiting run becomes due by an offer and
 // moves then; in a paused queue it gets none, so it moves while it waits.
+//
+// It reads a bounded number of pages, and the next round continues behind its last queue. So neither a queue with many runs
+// that stay, nor one whose runs cannot be read in time, holds up the others.
 func (s *Scheduler) moveUnserved(ctx context.Context) {
 	call, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
 	served, err := s.o.Served(call)
+	cancel()
 	if err != nil {
 		s.failed(ctx, "read served queues", err)
 		return
 	}
-	at := &s.unserved
-	names, err := s.o.Ledger.DueNames(call, at.queue, unservedQueues)
-	if err != nil {
-		s.failed(ctx, "find runs in queues that no worker serves", err)
-		return
-	}
-	if at.queue = ""; len(names) == unservedQueues {
-		at.queue = names[len(names)-1]
-	}
-	for _, queue := range names {
-		if !served[queue] && !s.moveFrom(call, queue, at.due, unservedRuns, s.o.Ledger.DueRuns) {
+	s.moveDue(ctx, served)
+	s.moveWaiting(ctx, served)
+}
+
+// moveDue moves due runs in a round of its own.
+func (s *Scheduler) moveDue(ctx context.Context, served map[string]bool) {
+	call, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	at, r := &s.unserved, newRound()
+	for n := 0; n < unservedQueues && !r.over(); n++ {
+		names, err := s.o.Ledger.DueNames(call, at.queue, 1)
+		if err != nil {
+			s.failed(ctx, "find runs in queues that no worker serves", err)
 			return
 		}
-	}
-	for _, queue := range at.paused {
-		if !served[queue] && !s.moveFrom(call, queue, at.waiting, unservedWaits, s.o.Ledger.WaitingRuns) {
+		if len(names) == 0 {
+			at.queue = ""
+			return
+		}
+		// Even after an error, the next round continues with another queue.
+		at.queue = names[0]
+		if !served[at.queue] && !s.moveFrom(ctx, at.queue, at.due, unservedRuns, r, s.o.Ledger.DueRuns) {
 			return
 		}
 	}
 }
 
+// moveWaiting moves waiting runs of paused queues in a round of its own.
+func (s *Scheduler) moveWaiting(ctx context.Context, served map[string]bool) {
+	paused := s.paused.Load()
+	if paused == nil {
+		return
+	}
+	at, r := &s.unserved, newRound()
+	from := 0
+	for from < len(*paused) && (*paused)[from] <= at.waitQueue {
+		from++
+	}
+	for _, queue := range (*paused)[from:] {
+		if r.over() {
+			return
+		}
+		at.waitQueue = queue
+		if !served[queue] && !s.moveFrom(ctx, queue, at.waiting, unservedWaits, r, s.o.Ledger.WaitingRuns) {
+			return
+		}
+	}
+	at.waitQueue = ""
+}
+
 // moveFrom moves runs of a queue that no worker serves. It reads page after page until one has runs that move, some pages at
 // most, and continues behind these the next time: runs that stay where they are hold up no others. It returns false after an
 // error.
-func (s *Scheduler) moveFrom(ctx context.Context, queue string, places map[string]string, most int,
+func (s *Scheduler) moveFrom(ctx context.Context, queue string, places map[string]string, most int, r *round,
 	read func(ctx context.Context, queue, after string, most int) (ledger.RunPage, error),
 ) bool {
+	call, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
 	left := 0
 	var oldest jobs.RunID
-	for range unservedPages {
+	for n := 0; n < unservedPages && !r.over(); n++ {
+		r.pages--
 		first := places[queue] == ""
-		page, err := read(ctx, queue, places[queue], most)
+		page, err := read(call, queue, places[queue], most)
 		if err != nil {
 			s.failed(ctx, "find runs in queues that no worker serves", err)
 			return false
@@ -529,7 +590,7 @@ func (s *Scheduler) moveFrom(ctx context.Context, queue string, places map[strin
 		if first && len(page.Runs) > 0 {
 			oldest = page.Runs[0].ID
 		}
-		moved, due, err := s.o.Ledger.Requeue(ctx, page.Runs)
+		moved, due, err := s.o.Ledger.Requeue(call, page.Runs)
 		if len(due) > 0 {
 			s.o.Deliver(ctx, due)
 		}
@@ -564,7 +625,8 @@ func (s *Scheduler) comparePauses(ctx context.Context) {
 		s.failed(ctx, "read paused queues", err)
 		return
 	}
-	s.unserved.paused = paused
+	inOrder := slices.Sorted(slices.Values(paused))
+	s.paused.Store(&inOrder)
 	due, err := s.o.Ledger.QueuesPaused(call, paused)
 	if err != nil {
 		s.failed(ctx, "keep back runs of paused queues", err)

@@ -2,6 +2,7 @@ package ledger_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -451,4 +452,33 @@ func TestTimeInAPausedQueueDoesNotCountAfterAMove(t *testing.T) {
 			f.Errorf("the wait ended %v after the move, want about %v", took, patience)
 		}
 	})
+}
+
+// TestLongArgumentsCostFewCalls moves adopted runs with long arguments. Their definitions are short.
+func TestLongArgumentsCostFewCalls(t *testing.T) {
+	t.Parallel()
+	f := alone(t)
+	web := f.session("w")
+	f.carries("config", f.job, ledger.Active)
+	payload := []byte(`"` + strings.Repeat("x", 100<<10) + `"`)
+	var records []*ledger.Record
+	for i := range 16 {
+		a := f.given(web, fmt.Sprint(i))
+		a.Payload = payload
+		records = append(records, f.find(f.adopt(a).Run))
+	}
+	renamed := *f.job
+	renamed.Queue = "new"
+	f.carries("new", &renamed, ledger.Active)
+	if _, err := f.Definition(f.Context(), records[0].ID); err != nil { // so that the server knows the script
+		t.Fatal(err)
+	}
+	calls, _ := f.logged(func() {
+		if _, _, err := f.Requeue(f.Context(), records); err != nil {
+			t.Fatal(err)
+		}
+	}, "evalsha")
+	if calls > 2 {
+		t.Errorf("%d calls read the definitions of 16 runs with 100 KiB of arguments each, want 2", calls)
+	}
 }
