@@ -194,8 +194,7 @@ func (w *Worker) lookAside() {
 }
 
 // watchAside picks runs that other workers set aside, as long as this worker can do some of them,
-// until ctx ends. On each request it reads some pages of places, and continues after them the next
-// time.
+// until ctx ends.
 func (w *Worker) watchAside(ctx context.Context) {
 	var after ledger.Place
 	for {
@@ -208,18 +207,32 @@ func (w *Worker) watchAside(ctx context.Context) {
 	}
 }
 
-// walkPlaces picks in some pages of places, and returns the place to continue after.
-func walkPlaces(after ledger.Place, pick func(after ledger.Place) (next ledger.Place, ok bool)) ledger.Place {
+// walkPlaces picks in some pages of places, and returns the place to continue after the next time: where the pages were too many,
+// or where pick failed. It begins behind the place at which the last walk ended, and continues with the first places after the
+// last one, as far as that place: a run that was set aside since may be in front of it.
+func walkPlaces(from ledger.Place, pick func(after ledger.Place) (next ledger.Place, ok bool)) ledger.Place {
+	var first ledger.Place // no place: the first ones follow it
+	after, again := from, from == first
 	for range placePages {
 		next, ok := pick(after)
 		if !ok {
 			break
 		}
-		if after = next; after == (ledger.Place{}) {
-			break
+		if after = next; after == first {
+			if again {
+				break
+			}
+			again = true
+		} else if again && from != first && comparePlaces(after, from) >= 0 {
+			return first
 		}
 	}
 	return after
+}
+
+// comparePlaces compares places in the order in which they are read.
+func comparePlaces(a, b ledger.Place) int {
+	return cmp.Or(cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.Need, b.Need))
 }
 
 // pick claims runs that were set aside in a page of places, in slots that it waits for, until none

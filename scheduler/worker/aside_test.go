@@ -269,3 +269,53 @@ func TestARunThatIsSetAsideObeysAPauseFromBeforeItsPick(t *testing.T) {
 	}
 	f.awaitState(enqueued.Run, ledger.Succeeded)
 }
+
+// TestALookAfterAnErrorReachesAllPlaces: it continues where the one before ended, and then reads the places in front of that.
+// However many pages there are, each is read within some looks.
+func TestALookAfterAnErrorReachesAllPlaces(t *testing.T) {
+	t.Parallel()
+	place := func(page int) ledger.Place {
+		if page == 0 {
+			return ledger.Place{}
+		}
+		return ledger.Place{Queue: "q", Need: ledger.Need(fmt.Sprintf("handler %03d", page))}
+	}
+	for _, pages := range []int{1, 3, worker.PlacePages, 3*worker.PlacePages - 1} {
+		number := make(map[ledger.Place]int)
+		for page := range pages {
+			number[place(page)] = page
+		}
+		for breaks := range pages {
+			broken, after := true, ledger.Place{}
+			read, calls := make(map[int]bool), 0
+			pick := func(after ledger.Place) (ledger.Place, bool) {
+				page := number[after]
+				if broken && page == breaks {
+					return after, false
+				}
+				read[page] = true
+				calls++
+				return place((page + 1) % pages), true
+			}
+			for range 1 + breaks/worker.PlacePages {
+				after = worker.WalkPlaces(after, pick)
+			}
+			if number[after] != breaks {
+				t.Fatalf("it ended at page %d of %d, want %d, where it failed", number[after], pages, breaks)
+			}
+			broken = false
+			clear(read)
+			looks := (pages + worker.PlacePages - 1) / worker.PlacePages
+			for look := range looks {
+				calls = 0
+				after = worker.WalkPlaces(after, pick)
+				if calls > worker.PlacePages {
+					t.Errorf("look %d has read %d pages, want %d at most", look, calls, worker.PlacePages)
+				}
+			}
+			if len(read) != pages {
+				t.Errorf("after an error in page %d of %d, %d looks have read %d of them", breaks, pages, looks, len(read))
+			}
+		}
+	}
+}

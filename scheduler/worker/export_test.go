@@ -11,3 +11,9 @@ func (w *Worker) KnowsPaused(queue string) bool {
 	paused := w.paused.Load()
 	return paused != nil && (*paused)[queue]
 }
+
+// PlacePages is how many pages of places a look for runs that are set aside reads.
+const PlacePages = placePages
+
+// WalkPlaces is one such look.
+var WalkPlaces = walkPlaces
