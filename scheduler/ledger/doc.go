@@ -132,7 +132,11 @@
 // definition that its caller brings, and a worker that re-asserts a run brings the text. So
 //
 //   - a text is stored as long as a body names it, and the number of texts is at most that of the outstanding runs;
-//   - nothing has to look for texts that are in use no more.
+//   - nothing has to look for texts that are no longer in use.
+//
+// This holds while every build that writes has the scripts of format 2. A build without a format number removes bodies and does
+// not subtract. Then the number is too high, and the text stays for good, since no script repairs that. It only costs memory.
+// Such a build must not run once format 2 is written.
 //
 // A claim lists the names of definitions that its worker has, and can run. A run with another one is not granted: the reply is the
 // text. So no attempt begins whose definition is missing. If it is missing in Redis too, which only a foreign write can cause,
