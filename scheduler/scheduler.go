@@ -471,8 +471,8 @@ func (s *Scheduler) pauses(ctx context.Context) {
 	}
 }
 
-// moves looks, while this worker has duty, for runs in queues that no worker serves. It is a loop of its own, so that pauses do
-// not wait for it.
+// moves looks, while this worker has duty, for runs in queues that no worker serves. It is a loop
+// of its own, so that pauses do not wait for it.
 func (s *Scheduler) moves(ctx context.Context) {
 	if s.o.Served == nil {
 		return
@@ -509,8 +509,9 @@ func (r *round) over() bool { return r.pages == 0 || time.Now().After(r.until) }
 // except adopted ones whose senders chose their queue. A waiting run becomes due by an offer and
 // moves then; in a paused queue it gets none, so it moves while it waits.
 //
-// It reads a bounded number of pages, and the next round continues behind its last queue. So neither a queue with many runs
-// that stay, nor one whose runs cannot be read in time, holds up the others.
+// It reads a bounded number of pages, and the next round continues behind its last queue. So
+// neither a queue with many runs that stay, nor one whose runs cannot be read in time, holds up the
+// others.
 func (s *Scheduler) moveUnserved(ctx context.Context) {
 	call, cancel := context.WithTimeout(ctx, callLimit)
 	served, err := s.o.Served(call)

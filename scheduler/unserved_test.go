@@ -126,7 +126,8 @@ func TestAQueueThatTakesTooLongHoldsUpNoOther(t *testing.T) {
 	}
 }
 
-// TestARoundReadsSomePagesAndTheNextOneContinues has more queues than a round reads, whose runs stay. It reaches the last one.
+// TestARoundReadsSomePagesAndTheNextOneContinues has more queues than a round reads, whose runs
+// stay. It reaches the last one.
 func TestARoundReadsSomePagesAndTheNextOneContinues(t *testing.T) {
 	f := newUnserved(t)
 	const most = 16 // pages in a round
@@ -146,7 +147,8 @@ func TestARoundReadsSomePagesAndTheNextOneContinues(t *testing.T) {
 	}
 }
 
-// TestAPauseIsNoticedWhileRunsAreMoved: other tools pause a queue while a look for runs in queues that no worker serves takes long.
+// TestAPauseIsNoticedWhileRunsAreMoved: other tools pause a queue while a look for runs in queues
+// that no worker serves takes long.
 func TestAPauseIsNoticedWhileRunsAreMoved(t *testing.T) {
 	f := newUnserved(t)
 	looks, free := make(chan struct{}, 1), make(chan struct{})

@@ -227,8 +227,8 @@ const (
 )
 
 // Places returns where runs are set aside: the places that follow one, or the zero Place for the first ones. next is the place
-// to continue after, the zero one after the last. Some stale entries are removed on the way: those of runs that are not due any
-// more, or have become due again since, perhaps in another queue.
+// to continue after, the zero one after the last. Some stale entries are removed on the way: those
+// of runs that are not due any more, or have become due again since, perhaps in another queue.
 func (l *Ledger) Places(ctx context.Context, after Place) (places []Place, next Place, err error) {
 	r := read(l.run(ctx, pickScript, "", placesPage, "list", after.text()))
 	next = placeOf(r.text())

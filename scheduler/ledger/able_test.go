@@ -276,8 +276,9 @@ func TestWorkersReceiveANoticeOfTheFirstRunThatIsSetAside(t *testing.T) {
 	})
 }
 
-// TestAnEntryOfARunThatHasMovedPicksNothing has runs that were set aside, and then became due in another queue, or in the same
-// one anew. They have deliveries. The entries from before are removed, and the runs are picked only in their present places.
+// TestAnEntryOfARunThatHasMovedPicksNothing has runs that were set aside, and then became due in
+// another queue, or in the same one anew. They have deliveries. The entries from before are
+// removed, and the runs are picked only in their present places.
 func TestAnEntryOfARunThatHasMovedPicksNothing(t *testing.T) {
 	for name, move := range map[string]func(f *fixture, due ledger.Due) ledger.Due{
 		"to another queue": func(f *fixture, due ledger.Due) ledger.Due {

@@ -453,9 +453,10 @@ func TestFinalRecordsLeaveOutWhatIsInTheirLog(t *testing.T) {
 	})
 }
 
-// TestARefusedBodyChangesNothing damages the keys of bodies or of definitions, so that no run can become outstanding. Scripts that
-// try say so before they change anything: once the keys are repaired, the same call works. Ends of runs need no such key, so they
-// are recorded meanwhile.
+// TestARefusedBodyChangesNothing damages the keys of bodies or of definitions, so that no run can
+// become outstanding. Scripts that try say so before they change anything: once the keys are
+// repaired, the same call works. The end of a run is recorded although definitions cannot be
+// counted.
 func TestARefusedBodyChangesNothing(t *testing.T) {
 	for _, name := range []string{"tick", "request", "later request", "adopted request", "reopened run", "re-asserted run"} {
 		for _, key := range []string{"defs", "body"} {
@@ -547,8 +548,8 @@ func TestARefusedBodyChangesNothing(t *testing.T) {
 	}
 }
 
-// TestTheNextRunRestoresALostDefinition: a foreign write may have removed it, or replaced it with a text of another length. Then
-// the runs that have it already can be claimed as well.
+// TestTheNextRunRestoresALostDefinition: a foreign write may have removed it, or replaced it with a
+// text of another length. Then the runs that have it already can be claimed as well.
 func TestTheNextRunRestoresALostDefinition(t *testing.T) {
 	each(t, func(f *fixture) {
 		client := f.session("w")

@@ -127,20 +127,23 @@
 //
 // A run carries the definition it was made with, so any worker can do it, whatever it has itself. Redis stores that text once
 // for all runs that have it: the body of a run names it by a hash, and a number beside the text counts the bodies that do.
-// The script that writes a body adds one to the number, and the text unless it is there. The script that removes a body subtracts
-// one, and removes the text with the last body. Only outstanding runs have bodies: a run that is done again after its end gets the
-// definition that its caller brings, and a worker that re-asserts a run brings the text. So
+// The script that writes a body adds one to the number, and the text unless it is there. The script
+// that removes a body subtracts one, and removes the text with the last body. Only outstanding runs
+// have bodies: a run that is done again after its end gets the definition that its caller brings,
+// and a worker that re-asserts a run brings the text. So
 //
 //   - a text is stored as long as a body names it, and the number of texts is at most that of the outstanding runs;
 //   - nothing has to look for texts that are no longer in use.
 //
-// This holds while every build that writes has the scripts of format 2. A build without a format number removes bodies and does
-// not subtract. Then the number is too high, and the text stays for good, since no script repairs that. It only costs memory.
-// Such a build must not run once format 2 is written.
+// This holds while every build that writes has the scripts of format 2. A build without a format
+// number removes bodies and does not subtract. Then the number is too high, and the text stays for
+// good, since no script repairs that. It only costs memory. Such a build must not run once format 2
+// is written.
 //
 // A claim lists the names of definitions that its worker has, and can run. A run with another one is not granted: the reply is the
 // text. So no attempt begins whose definition is missing. If it is missing in Redis too, which only a foreign write can cause,
-// the run fails with that reason. The next run with the same definition restores the text, for all runs that name it then.
+// the run fails with that reason. The next run with the same definition restores the text, for all
+// runs that name it then.
 //
 // This is format 2 (see package locks). In format 1 each body has the text itself. It is written as long as a session of an older
 // build lives, and read in any case: runs that were made then keep such a body until they end. No script converts them, so

@@ -207,9 +207,10 @@ func (w *Worker) watchAside(ctx context.Context) {
 	}
 }
 
-// walkPlaces picks in some pages of places, and returns the place to continue after the next time: where the pages were too many,
-// or where pick failed. It begins behind the place at which the last walk ended, and continues with the first places after the
-// last one, as far as that place: a run that was set aside since may be in front of it.
+// walkPlaces picks in some pages of places, and returns the place to continue after the next time:
+// where the pages were too many, or where pick failed. It begins behind the place at which the last
+// walk ended, and continues with the first places after the last one, as far as that place: a run
+// that was set aside since may be in front of it.
 func walkPlaces(from ledger.Place, pick func(after ledger.Place) (next ledger.Place, ok bool)) ledger.Place {
 	var first ledger.Place // no place: the first ones follow it
 	after, again := from, from == first
@@ -276,8 +277,8 @@ func (w *Worker) pick(ctx context.Context, after ledger.Place) (next ledger.Plac
 	}
 }
 
-// startable returns the runs of those it has picked that this worker may start now. While it waited for slots, a queue may have
-// been paused. It pushes the other runs, and releases their slots.
+// startable returns the runs of those it has picked that this worker may start now. While it waited
+// for slots, a queue may have been paused. It pushes the other runs, and releases their slots.
 func (w *Worker) startable(picked []ledger.Due) []ledger.Due {
 	paused := w.paused.Load()
 	return slices.DeleteFunc(picked, func(d ledger.Due) bool {

@@ -270,8 +270,8 @@ func TestARunThatIsSetAsideObeysAPauseFromBeforeItsPick(t *testing.T) {
 	f.awaitState(enqueued.Run, ledger.Succeeded)
 }
 
-// TestALookAfterAnErrorReachesAllPlaces: it continues where the one before ended, and then reads the places in front of that.
-// However many pages there are, each is read within some looks.
+// TestALookAfterAnErrorReachesAllPlaces: it continues where the one before ended, and then reads
+// the places in front of that. However many pages there are, each is read within some looks.
 func TestALookAfterAnErrorReachesAllPlaces(t *testing.T) {
 	t.Parallel()
 	place := func(page int) ledger.Place {

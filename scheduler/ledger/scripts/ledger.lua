@@ -69,9 +69,10 @@
 -- A run's wait in the lock space is called +<run>, and its class there is the run's queue. Whatever makes a run due takes
 -- the next n; a claim that names an older one takes nothing.
 --
--- A script that writes a body adds 1 to the number of bodies that name its definition, and the text unless it is there. The
--- script that removes the body subtracts 1, and removes the text with the last of them. So defs has a text for as long as an
--- outstanding run names it, and no longer. embody and disembody do that, and the fast paths of enqueue and finish.
+-- A script that writes a body adds 1 to the number of bodies that name its definition, and the text
+-- unless it is there. The script that removes the body subtracts 1, and removes the text with the
+-- last of them. So defs has a text for as long as an outstanding run names it, and no longer.
+-- embody and disembody do that, and the fast paths of enqueue and finish.
 local RUN, BODY, LOG, TIMER, READY = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local PUSH, SENT, BUSY, OPEN, CURSOR = KEYS[14], KEYS[15], KEYS[16], KEYS[17], KEYS[18]
 local DEF, REV, LEDGER, IDS = KEYS[19], KEYS[20], KEYS[21], KEYS[22]
@@ -130,8 +131,9 @@ local function check()
   call('HLEN', OUTPUT)
 end
 
--- checkBodies raises the error of keys that embody writes and that have the wrong type, before anything is written. The end of a
--- run does without it: disembody tolerates definitions that it cannot count.
+-- checkBodies raises the error of keys that embody writes and that have the wrong type, before
+-- anything is written. The end of a run does without it: disembody tolerates definitions that it
+-- cannot count.
 local function checkBodies()
   call('HLEN', BODY)
   call('HLEN', DEFS)
@@ -155,8 +157,9 @@ local function disembody(id)
   return args
 end
 
--- embody writes the body of a run. definition: its name and the definition (JSON), joined by \31. It also restores a definition
--- that a foreign write has removed or cut: its length shows that, without a copy of the text.
+-- embody writes the body of a run. definition: its name and the definition (JSON), joined by \31.
+-- It also restores a definition that a foreign write has removed or cut: its length shows that,
+-- without a copy of the text.
 local function embody(id, args, definition)
   local at = string.find(definition, US, 1, true)
   local name, text = sub(definition, 1, at - 1), sub(definition, at + 1)

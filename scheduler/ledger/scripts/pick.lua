@@ -5,8 +5,9 @@
 -- Replies to list: the place to continue after, '' after the last one; then places that have runs
 --   to pick: 1 when the search ended early, at stale entries, else 0; then
 --   for each run: id, n, queue
--- Stale entries are removed, at most SPARE of them in one call: those of runs that are no longer due, and those of runs that have
--- become due again since, perhaps in another queue. Such a run has a delivery, or another entry.
+-- Stale entries are removed, at most SPARE of them in one call: those of runs that are no longer
+-- due, and those of runs that have become due again since, perhaps in another queue. Such a run has
+-- a delivery, or another entry.
 local SPARE = 200
 local most, list, removed, early = tonumber(ARGV[1]), {}, 0, false
 
