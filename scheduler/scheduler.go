@@ -547,33 +547,10 @@ func (s *Scheduler) moveDue(ctx context.Context, served map[string]bool) {
 	}
 }
 
-// moveWaiting moves waiting runs of paused queues in a round of its own.
-func (s *Scheduler) moveWaiting(ctx context.Context, served map[string]bool) {
-	paused := s.paused.Load()
-	if paused == nil {
-		return
-	}
-	at, r := &s.unserved, newRound()
-	from := 0
-	for from < len(*paused) && (*paused)[from] <= at.waitQueue {
-		from++
-	}
-	for _, queue := range (*paused)[from:] {
-		if r.over() {
-			return
-		}
-		at.waitQueue = queue
-		if !served[queue] && !s.moveFrom(ctx, queue, at.waiting, unservedWaits, r, s.o.Ledger.WaitingRuns) {
-			return
-		}
-	}
-	at.waitQueue = ""
-}
-
-// moveFrom moves runs of a queue that no worker serves. It reads page after page until one has runs that move, some pages at
-// most, and continues behind these the next time: runs that stay where they are hold up no others. It returns false after an
-// error.
-func (s *Scheduler) moveFrom(ctx context.Context, queue string, places map[string]string, most int, r *round,
+// moveFrom moves runs of a queue that no worker serves. It reads page after page, a bounded number
+// of them, until one has runs that move, and continues after these the next time: runs that cannot
+// move delay no others. It returns false after an error.
+func (s *Scheduler) moveFrom(ctx context.Context, queue string, places map[string]string, most int,
 	read func(ctx context.Context, queue, after string, most int) (ledger.RunPage, error),
 ) bool {
 	call, cancel := context.WithTimeout(ctx, callLimit)

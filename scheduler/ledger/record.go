@@ -60,7 +60,8 @@ type Record struct {
 	Reason  string // why it is skipped, missed, canceled, lost or failed without an attempt's error
 	Args    json.RawMessage
 
-	// Templated is true for a request whose Args are the text of its job's definition, with ${...} that a worker replaces.
+	// Templated is true for a request whose Args are the text of its job's definition, with ${...}
+	// that a worker replaces.
 	Templated bool
 
 	Created  time.Time

@@ -299,8 +299,8 @@ func TestAdoptedRunsMoveOnlyWhenTheQueueOfTheirJobDoes(t *testing.T) {
 	})
 }
 
-// TestAMovedRunObeysThePauseOfItsNewQueue, whether it moves while it waits for its locks or while it is due after an offer. It
-// keeps its ticket.
+// TestAMovedRunObeysThePauseOfItsNewQueue, whether it moves while it waits for its locks or while
+// it is due after an offer. It keeps its ticket.
 func TestAMovedRunObeysThePauseOfItsNewQueue(t *testing.T) {
 	for name, test := range map[string]struct {
 		offered bool   // it has been offered its locks, and is due when it moves
@@ -369,7 +369,8 @@ func TestAMovedRunObeysThePauseOfItsNewQueue(t *testing.T) {
 				if err != nil || len(moved) != 1 || moved[0] != (ledger.Requeued{Run: due.Run, Queue: "new"}) || (len(again) == 1) != test.offered {
 					f.Fatalf("moved %+v, due %+v, %v", moved, again, err)
 				}
-				if test.offered { // the offer lapses, other work takes the bill, and the run is blocked again
+				// the offer lapses, other work takes the bill, and the run is blocked again
+				if test.offered {
 					if err := f.rdb.ZAddXX(f.Context(), f.key("exp"), redis.Z{Score: 1, Member: "o+" + string(due.Run)}).Err(); err != nil {
 						f.Fatal(err)
 					}
@@ -404,7 +405,8 @@ func TestAMovedRunObeysThePauseOfItsNewQueue(t *testing.T) {
 	}
 }
 
-// TestTimeInAPausedQueueDoesNotCountAfterAMove: of the time that lock.wait gives a run, only what it spent in line counts.
+// TestTimeInAPausedQueueDoesNotCountAfterAMove: of the time that lock.wait gives a run, only the
+// time in line counts.
 func TestTimeInAPausedQueueDoesNotCountAfterAMove(t *testing.T) {
 	each(t, func(f *fixture) {
 		const patience = 400 * time.Millisecond

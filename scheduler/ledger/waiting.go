@@ -66,8 +66,8 @@ func (l *Ledger) DueQueues(ctx context.Context, queues, records int) ([]DueQueue
 	return found, nil
 }
 
-// DueNames returns the names of queues that have due runs: those that follow a name, or with "" the first ones, at most so
-// many.
+// DueNames returns the names of queues that have due runs: those that follow a name, or with "" the
+// first ones, at most this number.
 func (l *Ledger) DueNames(ctx context.Context, after string, most int) (names []string, err error) {
 	from := "-"
 	if after != "" {
@@ -88,7 +88,8 @@ func (l *Ledger) DueNames(ctx context.Context, after string, most int) (names []
 	return names, nil
 }
 
-// dueOf counts the due runs of a queue, and reads entries of them that follow a place, or with "" the first ones.
+// dueOf counts the due runs of a queue, and reads entries of them that follow a place, or with ""
+// the first ones.
 func (l *Ledger) dueOf(ctx context.Context, pipe redis.Pipeliner, queue, after string, most int) (*redis.IntCmd, *redis.StringSliceCmd) {
 	first, last := "["+queue+"\x00", "("+queue+"\x01"
 	from := first
@@ -106,8 +107,8 @@ type RunPage struct {
 	All  int    // the due runs of the queue, for [Ledger.DueRuns]
 }
 
-// DueRuns returns due runs of a queue that follow a place, or with "" those due for longest, at most so many. It passes by
-// runs whose records cannot be read.
+// DueRuns returns due runs of a queue that follow a place, or with "" those due for longest, at
+// most this number. It skips runs whose records cannot be read.
 func (l *Ledger) DueRuns(ctx context.Context, queue, after string, most int) (page RunPage, err error) {
 	var count *redis.IntCmd
 	var members *redis.StringSliceCmd
@@ -126,7 +127,8 @@ func (l *Ledger) DueRuns(ctx context.Context, queue, after string, most int) (pa
 	return page, err
 }
 
-// WaitingRuns returns runs of a queue that wait for their locks, as [Ledger.DueRuns] does: those first that wait for longest.
+// WaitingRuns returns runs of a queue that wait for their locks, as [Ledger.DueRuns] does: those
+// that have waited for longest first.
 func (l *Ledger) WaitingRuns(ctx context.Context, queue, after string, most int) (page RunPage, err error) {
 	r := read(l.run(ctx, waitingScript, "", queue, after, most))
 	page.Next = r.text()

@@ -142,8 +142,9 @@ func TestARetriedTickIsRefusedWhenOnlyItsOldDefinitionCouldReplaceItsArgs(t *tes
 	}
 }
 
-// TestARetriedRequestWithTheArgsOfItsJobIsRefusedWhenTheseHaveChanged, if they have ${...}: no definition could replace them. The
-// same text in args that a client wrote is data, and stays as it is.
+// TestARetriedRequestWithTheArgsOfItsJobIsRefusedWhenTheseHaveChanged, if they have ${...}: no
+// definition could replace them. The same text in args that a client wrote is data, and stays
+// unchanged.
 func TestARetriedRequestWithTheArgsOfItsJobIsRefusedWhenTheseHaveChanged(t *testing.T) {
 	f := newFleet(t)
 	job, seen := f.settler(`{"account":7,"note":"${NOTE} <x>"}`)

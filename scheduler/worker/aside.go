@@ -237,8 +237,8 @@ func comparePlaces(a, b ledger.Place) int {
 }
 
 // pick claims runs that were set aside in a page of places, in slots that it waits for, until none
-// are left there for this worker. It returns the place to continue after; false when the caller must
-// try again later.
+// are left there for this worker. It returns the place to continue after; false when the caller
+// must try again later.
 func (w *Worker) pick(ctx context.Context, after ledger.Place) (next ledger.Place, ok bool) {
 	for {
 		call, cancel := context.WithTimeout(ctx, callLimit)

@@ -197,7 +197,8 @@ func TestRunsThatAreSetAsideAreLeftToAWorkerOfAnOlderBuildThatComesLater(t *test
 	}
 }
 
-// TestARunIsFoundBehindManyThatNoWorkerCanDo: those need as many handlers as make several pages of places.
+// TestARunIsFoundBehindManyThatNoWorkerCanDo: the others need so many handlers that their places
+// fill several pages.
 func TestARunIsFoundBehindManyThatNoWorkerCanDo(t *testing.T) {
 	f := newFleet(t)
 	var d done

@@ -35,8 +35,9 @@ func (w *Worker) claim(due ledger.Due, before []string) {
 	w.follow(request, due, before, w.sendClaim(request, due, before, w.ledger.ClaimSound))
 }
 
-// claimAll is claim for several runs that deliveries brought, each with its slot. Claims that were not answered are sent again
-// in the background: claimAll returns how many, and each of them puts something into the channel when it is settled.
+// claimAll is claim for several runs that deliveries brought, each with its slot. Claims without a
+// reply are sent again in the background: claimAll returns how many, and each of them puts
+// something into the channel when it is settled.
 func (w *Worker) claimAll(due []ledger.Due) (unanswered int, settled <-chan struct{}) {
 	claims := make([]ledger.Claim, 0, len(due))
 	for _, d := range due {

@@ -28,7 +28,8 @@ call('HDEL', FACTS, 'g' .. job, 'p' .. job, 'v' .. job, 's' .. job)
 call('HDEL', CURSOR, job)
 call('ZREM', REV, job)
 call('HDEL', DEF, job)
--- For a worker that carries the job again: Redis has not lost it. Remembered as long as a job that no worker carries is.
+-- For a worker that carries the job again: Redis has not lost it. This is remembered for as long as
+-- a job that no worker carries is.
 call('ZADD', IDS, format('%.0f', now + ARGV[4]), '\1' .. job)
 audit(ARGV[3])
 return {'done'}
