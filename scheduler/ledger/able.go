@@ -86,19 +86,22 @@ func (n Need) String() string {
 	return n.Work()
 }
 
-// abilities are what a process can run. A claim names, by marks, the definitions of its job that the process is known to be
-// able to run; the script replies with any other definition instead of a grant.
+// abilities are the definitions that a process can run. A claim names, by marks, the definitions of
+// its job that the process is known to be able to run; the script replies with any other definition
+// instead of a grant.
 //
-// The mark of a definition that Redis stores by its name is @ and that name. The process has its text, and the claim keeps it until
-// the reply has come, so a granted claim needs only the name. Where a run carries the text itself, the mark is the handler and
-// the length of the text: another handler or another key makes another mark. The attempt still checks both, for two definitions
-// that differ and have one mark.
+// The mark of a definition that Redis stores by its name is @ and that name. The process has its
+// text, and the claim keeps it until the reply arrives, so a granted claim needs only the name.
+// Where a run carries the text itself, the mark is the handler and the length of the text: another
+// handler or another key makes another mark. The attempt still checks both, since two different
+// definitions may have one mark.
 type abilities struct {
 	can func(Need) bool
 
-	mu    sync.Mutex
-	known map[string][]mark // by job, the newest first; guarded by mu. The slices are never written to
-	bytes int               // of the definitions in known; guarded by mu
+	mu sync.Mutex
+	// by job, the newest first; guarded by mu. The slices are never written to
+	known map[string][]mark
+	bytes int // of the definitions in known; guarded by mu
 }
 
 // A mark is that of a definition which this process can run.
@@ -150,9 +153,9 @@ func (a *abilities) text(marks []mark) string {
 	return b.String()
 }
 
-// judge looks whether a definition can be run here, and remembers its mark if so.
+// judge checks whether a definition can be run here, and remembers its mark if so.
 func (a *abilities) judge(job string, m mark) (ClaimOutcome, Need) {
-	// What cannot be read, or not be trusted, is for the claim itself to find out.
+	// The claim itself detects a definition that cannot be read or trusted.
 	if read, err := jobs.ReadJob(m.definition); err == nil {
 		if need := needOf(read); !a.can(need) {
 			return Unable, need
@@ -223,12 +226,12 @@ const (
 const (
 	placesPage  = 64  // places that [Ledger.Places] returns at most
 	asidesPage  = 200 // places that are counted in one call
-	asidesPages = 5   // of such calls
+	asidesPages = 5   // number of such calls
 )
 
-// Places returns where runs are set aside: the places that follow one, or the zero Place for the first ones. next is the place
-// to continue after, the zero one after the last. Some stale entries are removed on the way: those
-// of runs that are not due any more, or have become due again since, perhaps in another queue.
+// Places returns where runs are set aside: the places that follow one, or the zero Place for the
+// first ones. next is the place to continue after, the zero one after the last. On the way, Places
+// removes some entries of runs that are no longer due.
 func (l *Ledger) Places(ctx context.Context, after Place) (places []Place, next Place, err error) {
 	r := read(l.run(ctx, pickScript, "", placesPage, "list", after.text()))
 	next = placeOf(r.text())
@@ -241,8 +244,9 @@ func (l *Ledger) Places(ctx context.Context, after Place) (places []Place, next 
 	return places, next, nil
 }
 
-// Pick returns runs of some places, at most so many, those that have been due for longest first. They are due under a new n, for
-// the caller to claim or to push; if it does not, the sweep pushes them.
+// Pick returns runs of some places, at most this number, those that have been due for longest
+// first. They are due under a new n, for the caller to claim or to push; if it does neither, the
+// sweep pushes them.
 func (l *Ledger) Pick(ctx context.Context, most int, places []Place) ([]Due, error) {
 	args := make([]any, 0, 2+len(places))
 	args = append(args, most, "pick")
@@ -268,7 +272,7 @@ func (l *Ledger) Pick(ctx context.Context, most int, places []Place) ([]Due, err
 // Aside is how many runs are set aside in a place.
 type Aside struct {
 	Place
-	Runs int // some may not be due any more
+	Runs int // some may no longer be due
 }
 
 // Asides counts the runs that are set aside, in the first 1,000 places. It changes nothing.
@@ -281,7 +285,8 @@ func (l *Ledger) Asides(ctx context.Context) ([]Aside, error) {
 	return all, err
 }
 
-// asides passes the places of a queue, or with "" of all, to a function, page by page while it asks for more.
+// asides passes the places of a queue, or with "" of all, to a function, page by page while it
+// requests more.
 func (l *Ledger) asides(ctx context.Context, queue string, page func([]Aside) (more bool, err error)) error {
 	after := ""
 	for range asidesPages {
@@ -301,7 +306,7 @@ func (l *Ledger) asides(ctx context.Context, queue string, page func([]Aside) (m
 	return nil
 }
 
-// NeedOf returns what a due run needs if it was set aside, or "".
+// NeedOf returns the need of a due run if it was set aside, or "".
 func (l *Ledger) NeedOf(ctx context.Context, record *Record) (need Need, err error) {
 	entry := strings.TrimPrefix(readyMember(record), record.Queue)
 	err = l.asides(ctx, record.Queue, func(some []Aside) (more bool, err error) {

@@ -146,9 +146,10 @@ type Claim struct {
 // Together bounds the claims or finishes of one call: a script must be short.
 const Together = 100
 
-// ClaimAll is [Ledger.ClaimSound] for up to [Together] runs that deliveries brought: in one round trip when all of them are
-// free to begin, as most are, else in two, or in three if a definition is new to this process. The replies are in the order of
-// the claims. A claim whose reply is nil must be sent again by ClaimSound.
+// ClaimAll is [Ledger.ClaimSound] for up to [Together] runs that deliveries brought: in one round
+// trip when all of them can begin at once, as most can, else in two, or in three if a definition is
+// new to this process. The replies are in the order of the claims. A claim whose reply is nil must
+// be sent again by ClaimSound.
 func (l *Ledger) ClaimAll(ctx context.Context, claims []Claim, patience time.Duration) []*Claimed {
 	claimed := make([]*Claimed, len(claims))
 	marks := make([][]mark, len(claims))
@@ -158,7 +159,7 @@ func (l *Ledger) ClaimAll(ctx context.Context, claims []Claim, patience time.Dur
 		args := make([]any, 0, 2+4*len(claims))
 		args = append(args, string(session), "")
 		for i, c := range claims {
-			if c.Request.Session() == session { // else it was replaced just now
+			if c.Request.Session() == session { // else it has just been replaced
 				marks[i] = l.able.marks(c.Due.Run.Job())
 				args = append(args, string(c.Request.ID()), string(c.Due.Run), c.Due.N, l.able.text(marks[i]))
 				which = append(which, i)
@@ -188,8 +189,8 @@ func (l *Ledger) ClaimAll(ctx context.Context, claims []Claim, patience time.Dur
 	return claimed
 }
 
-// claimEach sends some claims, each by a step of its own. Those of definitions that are new here are sent once more. It returns
-// those that are to be sent yet again.
+// claimEach sends some claims, each by a step of its own. Those of definitions that are new here are
+// sent once more. It returns those that must be sent yet again.
 func (l *Ledger) claimEach(ctx context.Context, claims []Claim, claimed []*Claimed, which []int, patience time.Duration) (again []int) {
 	for range 2 {
 		steps, marks := make([]step, len(which)), make([][]mark, len(which))
@@ -285,14 +286,15 @@ func (l *Ledger) decodeClaim(due Due, marks []mark, r *reply) (*Claimed, error) 
 type Outcome string
 
 const (
-	Success  Outcome = "succeeded"
-	Failure  Outcome = "failed"   // for good: it is the run's end
-	Again    Outcome = "retry"    // it failed, and the run is tried again after a pause
-	HandBack Outcome = "handback" // the worker drains, or cannot do it: the run is due again, and nothing is counted
-	Stopped  Outcome = "canceled" // it was asked to stop: it is the run's end
+	Success Outcome = "succeeded"
+	Failure Outcome = "failed" // permanently: the run has failed
+	Again   Outcome = "retry"  // it failed, and the run is tried again after a pause
+	// the worker drains, or cannot do it: the run is due again, and nothing is counted
+	HandBack Outcome = "handback"
+	Stopped  Outcome = "canceled" // it was asked to stop: the run is canceled
 
-	// Left is for a run of `on_crash: abandon` whose handler ignored the end of its context, so that only the end of its
-	// process stopped it: the run is lost.
+	// Left is for a run of `on_crash: abandon` whose handler ignored the end of its context, so
+	// that only the end of its process stopped it: the run is lost.
 	Left Outcome = "left"
 )
 

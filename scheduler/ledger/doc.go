@@ -106,60 +106,66 @@
 //
 // # Definitions
 //
-// Workers with different configs work side by side while a new one is rolled out. Each registers its definitions by their
-// hashes, and keeps them carried by polling. The definition that was first registered last, of those that a worker has
-// carried within [GoneAfter], is the active one: [Ledger.Create] refuses all others. So a new definition takes over when its
-// first worker comes, and gives way when its last one has gone. Without any worker the last active one stays, with the
-// cursor, until one comes; after a week without, the job begins anew. So does a job that was removed: other workers were
-// present for GoneAfter and did not carry it.
+// Workers with different configs work side by side while a new one is rolled out. Each registers
+// its definitions by their hashes, and keeps them carried by polling. Of the definitions that a
+// worker has carried within [GoneAfter], the one that was first registered last is the active one:
+// [Ledger.Create] refuses all others. So a new definition takes over when its first worker comes,
+// and gives way when its last one has gone. Without any worker the last active one stays, with the
+// cursor, until a worker comes; after a week without one, the job begins anew. So does a job that
+// was removed: other workers were present for GoneAfter and did not carry it.
 //
-// A worker that is reloaded, drains or has crashed has left its config ([Ledger.Leave]): definitions that no other session
-// carries give way, after a crash some seconds later. The other workers are told and ask how their definitions stand, so
-// one of them decides the ticks at once. GoneAfter is for workers that stay away without a word, and while a worker of an
-// older build lives, which does not say what it carries. It is shorter than [jobs.MissedAfter], so no tick is missed meanwhile.
+// A worker that is reloaded, drains or has crashed has left its config ([Ledger.Leave]):
+// definitions that no other session carries give way, after a crash some seconds later. The other
+// workers receive a notice and check the standing of their definitions, so one of them decides the
+// ticks at once. GoneAfter covers workers that vanish without leaving, and the time while a worker
+// of an older build lives, which does not report what it carries. It is shorter than
+// [jobs.MissedAfter], so no tick is missed meanwhile.
 //
-// A worker whose definitions have drifted does not register them again and again: it asks which configs are carried, and
-// registers them when one of these has gone. It passes duty to a worker whose definitions have not drifted.
+// A worker whose definitions have drifted does not register them again and again: it reads which
+// configs are carried, and registers its definitions when one of these configs has vanished. It
+// passes duty to a worker whose definitions have not drifted.
 //
-// Where the trigger stays the same, becoming active is one write. Where it changes, the ticks up to now are the old
-// trigger's: after decisions that account for them, an [Activation] moves the cursor to now and changes the definition, in
-// one step. It names the cursor that it follows, so no tick is left out.
+// If the trigger stays the same, the change of the active definition is one write. If the trigger
+// changes, the old one decides the ticks up to now: after decisions that account for them, an
+// [Activation] moves the cursor to now and changes the definition, in one step. It names the cursor
+// that it follows, so no tick is left out.
 //
-// A run carries the definition it was made with, so any worker can do it, whatever it has itself. Redis stores that text once
-// for all runs that have it: the body of a run names it by a hash, and a number beside the text counts the bodies that do.
-// The script that writes a body adds one to the number, and the text unless it is there. The script
-// that removes a body subtracts one, and removes the text with the last body. Only outstanding runs
-// have bodies: a run that is done again after its end gets the definition that its caller brings,
-// and a worker that re-asserts a run brings the text. So
+// A run carries the definition it was made with, so any worker can do it, whatever its own config
+// is. Redis stores that text once for all runs that have it: the body of a run names it by a hash,
+// and a number beside the text counts the bodies that do. The script that writes a body adds one to
+// the number, and the script that removes a body subtracts one. The first body brings the text, the
+// last one takes it along. Only outstanding runs have bodies: a run that is reopened after its end
+// gets the definition that its caller brings, and a worker that re-asserts a run brings the text.
+// So
 //
-//   - a text is stored as long as a body names it, and the number of texts is at most that of the outstanding runs;
-//   - nothing has to look for texts that are no longer in use.
+//   - a text is stored as long as a body names it, and the number of texts is at most that of the
+//     outstanding runs;
+//   - nothing has to look for unused texts.
 //
-// This holds while every build that writes has the scripts of format 2. A build without a format
-// number removes bodies and does not subtract. Then the number is too high, and the text stays for
-// good, since no script repairs that. It only costs memory. Such a build must not run once format 2
-// is written.
+// A claim lists the names of definitions that its worker has, and can run. A run with another one
+// is not granted: the reply is the text. So no attempt begins whose definition is missing. If it is
+// also missing in Redis, which only a foreign write can cause, the run fails with that reason.
 //
-// A claim lists the names of definitions that its worker has, and can run. A run with another one is not granted: the reply is the
-// text. So no attempt begins whose definition is missing. If it is missing in Redis too, which only a foreign write can cause,
-// the run fails with that reason. The next run with the same definition restores the text, for all
-// runs that name it then.
+// This is format 2 (see package locks). In format 1 each body has the text itself. Format 1 is
+// written as long as a session of an older build lives, and always read: runs that were made then
+// keep such a body until they end. No script converts them, so least_format remains 1; a build that
+// raises it must convert them first.
 //
-// This is format 2 (see package locks). In format 1 each body has the text itself. It is written as long as a session of an older
-// build lives, and read in any case: runs that were made then keep such a body until they end. No script converts them, so
-// least_format remains 1; a build that raises it must convert them first.
+// Builds differ, too. A definition is JSON, and a newer build may add keys without a new format of
+// the space (see package locks), since each process checks for unknown keys ([jobs.Job.CheckKeys]),
+// in nested objects as well. This process cannot do what such a key requests, so it leaves the
+// definition to one that knows the key:
 //
-// Builds differ, too. A definition is JSON, and a newer build may add keys without a new format of the space (see package
-// locks), since each process checks for keys that it does not know ([jobs.Job.CheckKeys]), in nested objects as well. What
-// such a key asks for, this process cannot do, so it leaves the definition to one that knows the key:
-//
-//   - a worker declines its runs, before it takes a lock, and sets them aside for a worker that knows the key;
-//   - it adopts no request for it, which stays in the queue;
-//   - it makes no tick's run by it. Where its own definition takes over with another trigger, it leaves the ticks up to now
-//     to a worker that knows the old definition until the oldest has been due for a minute. Then they are recorded as missed,
-//     as far as the keys that are known tell when they were;
-//   - a request or a reopened run gets the definition byte by byte as it was read, so no key is lost. Where the key is one of
-//     lock, the bundle of the run cannot be told, and the call is refused;
+//   - a worker declines its runs, before it takes a lock, and sets them aside for a worker that
+//     knows the key;
+//   - it adopts no request for the job; the request stays in the queue;
+//   - it makes no run of a tick by it. Where its own definition takes over with another trigger, it
+//     leaves the ticks up to now to a worker that knows the old definition until the oldest has
+//     been due for a minute. Then they are recorded as missed, at the times that the known keys
+//     give;
+//   - a request or a reopened run gets the definition byte by byte as it was read, so no key is
+//     lost. Where the key belongs to lock, the bundle of the run is unknown, and the call is
+//     refused;
 //   - views show the definition without the key, and its problem.
 //
 // Workers execute what these definitions contain, so they are signed where a key is set

@@ -39,7 +39,8 @@ func BodyScripts() map[string]string {
 	return texts
 }
 
-// KnownOpen returns the ticks' runs that a ledger takes for outstanding, by what it has read and heard.
+// KnownOpen returns the runs of ticks that a ledger takes for outstanding, by what it has read and
+// heard.
 func (l *Ledger) KnownOpen() []jobs.RunID {
 	l.memory.mu.Lock()
 	defer l.memory.mu.Unlock()

@@ -32,7 +32,7 @@ type Ledger struct {
 	able    *abilities                 // nil: this process can run every definition, see Limit
 
 	mu          sync.Mutex
-	definitions map[string]*jobs.Job // what claims have brought of late, by its mark; guarded by mu
+	definitions map[string]*jobs.Job // recent definitions of claims, by their marks; guarded by mu
 }
 
 // New returns the ledger that belongs to a lock space. It sends through rdb, which must not resend

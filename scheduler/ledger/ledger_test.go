@@ -68,7 +68,8 @@ func (f *fixture) session(name string) *locks.Client {
 	return client
 }
 
-// older opens a session that is of a build which can only write format 1, and returns what ends it, and opens another one.
+// older opens a session of a build that can only write format 1. It returns a function that ends
+// the session and opens another one.
 func (f *fixture) older() (leave func()) {
 	f.Helper()
 	client := f.session("older")
@@ -86,7 +87,7 @@ func (f *fixture) older() (leave func()) {
 	}
 }
 
-// end makes a session end now, as if its lease had run out.
+// end makes a session end now, as if its lease had expired.
 func (f *fixture) end(client *locks.Client) {
 	f.Helper()
 	err := f.rdb.ZAddXX(f.Context(), f.key("exp"), redis.Z{Score: 1, Member: "s" + string(client.Session())}).Err()

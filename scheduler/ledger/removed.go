@@ -50,10 +50,11 @@ type Requeued struct {
 	Queue string // where it is now
 }
 
-// Requeue moves runs that have never started, and are due or wait for their locks, to the queues that the active definitions of
-// their jobs name. A wait keeps its ticket. An adopted run stays in the queue that its sender chose, unless that is the queue of
-// the definition that the run carries. Requeue returns those that moved, and the runs to deliver: those of them that are due,
-// under a new n, and runs that got an offer by this.
+// Requeue moves runs that have never started, and are due or wait for their locks, to the queues
+// that the active definitions of their jobs name. A wait keeps its ticket. An adopted run stays in
+// the queue that its sender chose, unless that is the queue of the definition that the run carries.
+// Requeue returns the runs that moved, and the runs to deliver: those of them that are due, under a
+// new n, and runs that got an offer in this step.
 func (l *Ledger) Requeue(ctx context.Context, records []*Record) (moved []Requeued, due []Due, err error) {
 	if len(records) == 0 {
 		return nil, nil, nil

@@ -65,8 +65,9 @@ func (l *Ledger) write(job *jobs.Job) ([]byte, error) {
 	return text, nil
 }
 
-// definition reads the definition of a run that was claimed, and verifies it. key is its mark, or the text itself. The runs of a
-// job carry the same definition again and again, and parsing it costs a worker more than the rest of a claim.
+// definition decodes the definition of a claimed run, and verifies it. key is its mark, or the text
+// itself. The runs of a job carry the same definition again and again, and parsing it costs a
+// worker more than the rest of a claim.
 func (l *Ledger) definition(run jobs.RunID, key, text string) (*jobs.Job, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

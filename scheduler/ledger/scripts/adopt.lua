@@ -1,12 +1,16 @@
--- adopt records the run of a request that came by the queue itself, under an id that its sender chose. While that run is
--- outstanding the request is there already; after its end it is a new one, id~2 and so on, unless it has come before.
--- ARGV: 1 job  2 run id  3 session of the worker that was given it  4 a word for this delivery, the same whenever it is sent
---       5 1: a worker may have been given it before  6 queue  7 ms for which the id is remembered
---       8 why the run fails at once, or ""  9 arguments (JSON)  10 definition, as embody takes it  11 ms that it waits for its bundle, or ""
---       12 what becomes of it then  13 limits of its holds  14 history: runs  15 history: ms
---       16 ms for which the word is remembered  17... items, without the lock of the run
--- Replies: created, run id, n (0 when it has failed), state | exists, run id, its state ("" when only the id is
--- remembered) | dead: the session has ended, so by now another worker may have been given it
+-- adopt records the run of a request that came through the queue itself, under an id that its
+-- sender chose. While that run is outstanding the request exists already; after its end it is a new
+-- one, id~2 and so on, unless it has come before.
+-- ARGV: 1 job  2 run id  3 session of the worker that received it  4 a word for this delivery, the
+--       same whenever it is sent  5 1: a worker may have received it before  6 queue  7 ms for
+--       which the id is remembered  8 why the run fails at once, or ""  9 arguments (JSON)
+--       10 definition, as embody takes it  11 ms that it waits for its bundle, or ""
+--       12 what happens to it then
+--       13 limits of its holds  14 history: runs  15 history: ms  16 ms for which the word is
+--       remembered  17... items, without the lock of the run
+-- Replies: created, run id, n (0 when it has failed), state | exists, run id, its state ("" when
+--   only the id is remembered) | dead: the session has ended, so by now another worker may have
+--   received it
 local job, base = ARGV[1], ARGV[2]
 if not ends(ARGV[3]) then return {'dead'} end
 local last, givings = string.match(call('HGET', FACTS, 'a' .. base) or '', '^(%d+)\30(.*)$')

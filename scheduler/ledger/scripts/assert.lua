@@ -1,10 +1,12 @@
--- assert says again what a worker knows of one job that Redis may have lost.
--- ARGV: 1 history: runs, or "" for leaving it as it is  2 history: ms  then four for each run: ran, run, its record while it ran,
---       arguments and definition (as embody takes it), joined by \31; or ended, run, its final state, its tick (ms) or ""; or
---       cursor, job, its cursor (ms), "": for a job whose definition this worker does not carry
--- Replies: ok | late: nothing is said again at this time
--- The furthest wins: an end, then an attempt with a higher token, then a run that is due. An end that was only heard of
--- gives way to who knows how it came about. What this frees goes to nobody before the grace time ends.
+-- assert re-asserts what a worker knows of one job that Redis may have lost.
+-- ARGV: 1 history: runs, or "" to leave it unchanged  2 history: ms  then four for each run: ran,
+--       run, its record while it ran, arguments and definition (as embody takes it), joined by
+--       \31; or ended, run, its final state, its tick (ms) or ""; or cursor, job, its cursor (ms),
+--       "": for a job whose definition this worker does not carry
+-- Replies: ok | late: nothing is re-asserted at this time
+-- The furthest wins: an end, then an attempt with a higher token, then a due run. An end that was
+-- only heard of gives way to that of a worker that knows how it came about. Locks that this frees
+-- pass to no request before the grace period ends.
 if not recalling() then return {'late'} end
 local heard, S = 'said again after Redis had lost it', nil
 

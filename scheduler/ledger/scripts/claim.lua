@@ -1,14 +1,15 @@
--- claim starts an attempt: it looks at the run first, then takes its whole bundle and begins the attempt under the
--- hold's token, all in one step; a bundle that is not free sends the run to wait, without a worker.
--- ARGV: 1 session  2 hold id  3 run  4 n  5 patience of a wait, ms  6 1: also when the run has crashed before, else 0
---       7 ms for which a bundle that is held for too long stays taken after its work was ended
---       8 marks of definitions of its job that this worker can run, each between two \30; "": it can run all. The worker has the
---       texts of those that are marked by their names
---       9... for a claim without a delivery: the queues in which a run that has been due longer, and has never crashed,
---       goes first
+-- claim starts an attempt: it checks the run first, then takes its whole bundle and begins the
+-- attempt under the hold's token, all in one step; a run whose bundle is not free goes to wait,
+-- without a worker.
+-- ARGV: 1 session  2 hold id  3 run  4 n  5 patience of a wait, ms  6 1: also when the run has
+--       crashed before, else 0  7 ms for which a bundle that is held for too long stays taken after
+--       its work was ended  8 marks of definitions of its job that this worker can run, each
+--       between two \30; "": it can run all. The worker has the texts of those that are marked by
+--       their names  9... for a claim without a delivery: the queues in which a run that has been
+--       due longer, and has never crashed, goes first
 -- Replies, with the pushes to do (id, n, queue) as one list:
---   granted, token, record, arguments and definition (joined by \31), pushes. The definition is its name if that was among the
---     marks, else the text
+--   granted, token, record, arguments and definition (joined by \31), pushes. The definition is its
+--     name if that was among the marks, else the text
 --   waiting, <describe> (eight fields), pushes
 --   behind, pushes: earlier ticks of its job go first, it waits behind them
 --   later, pushes, first: a run that was due earlier goes first; this one must be pushed, under the
@@ -16,7 +17,8 @@
 --     empty): that run, if it was offered its locks before, and its delivery is in its queue, so
 --     that no worker is about to claim it
 --   over, pushes: it has ended: its time to start is over, or its bundle can never be granted
---   needs, mark, definition: the worker has not said that it can run such a definition, or the definition is missing ('');
+--   needs, mark, definition: the worker has not named such a definition as one that it can run, or
+--     the definition is missing ('');
 --     nothing was changed
 --   stale: not due, or another n | dead: the session has ended
 --   crashed, crashes, 1 if it is suspected to have caused one, else 0: it has crashed before, and

@@ -1,17 +1,21 @@
--- create decides ticks of one job: it moves the cursor over them and accounts for each, in one step.
--- ARGV: 1 job  2 cursor seen (ms), or again: these ticks were decided before
---       Redis lost their runs, which become due again unless somebody knows better  3 new cursor (ms)  4 decided by (session)  5 queue  6 overlap  7 max queued
---       8 history: runs  9 history: ms  10 arguments (JSON)  11 definition, as embody takes it  12 start deadline, ms after the tick, or ""
---       13 ms that a run waits for its bundle, or ""  14 and what becomes of it then  15 limits of its holds
---       16 1 when the definition says paused  17 item that a run which catches up takes beside the others, or ""
---       18 hash of the definition  19 number of items
---       ... items
---       then six for each tick, oldest first: run id, tick (ms), verdict, reason, last tick (ms) of a range line or "",
---       server ms at which it becomes due
--- verdict: run | catch (a missed tick that runs: overlap does not skip it) | a final state: missed, failed
--- Replies: ok, the ticks that ended with this (a list of id, state), then id, n, queue of each run that is due | moved, the cursor | early: a tick has not come yet
---   | inactive: another definition of the job decides its ticks | grace, ms left of a grace time: nothing is decided in it
---   | late: it is over, and nothing is said again any more
+-- create decides ticks of one job: it moves the cursor over them and accounts for each, in one
+-- step.
+-- ARGV: 1 job  2 cursor seen (ms), or again: these ticks were decided before Redis lost their runs,
+--       which become due again unless a worker knows better  3 new cursor (ms)  4 decided by
+--       (session)  5 queue  6 overlap  7 max queued  8 history: runs  9 history: ms  10 arguments
+--       (JSON)  11 definition, as embody takes it  12 start deadline, ms after the tick, or ""
+--       13 ms that a run waits for its bundle, or ""  14 and what happens to it then
+--       15 limits of its holds
+--       16 1 when the definition is paused  17 item that a run which catches up takes in addition
+--       to the others, or ""  18 hash of the definition  19 number of items  ... items
+--       then six for each tick, oldest first: run id, tick (ms), verdict, reason, last tick (ms) of
+--       a range line or "", server ms at which it becomes due
+-- verdict: run | catch (a missed tick that runs: overlap does not skip it) | a final state: missed,
+-- failed
+-- Replies: ok, the ticks that ended in this step (a list of id, state), then id, n, queue of each
+--   due run | moved, the cursor | early: a tick has not come yet | inactive: another definition of
+--   the job decides its ticks | grace, ms left of a grace period, in which nothing is decided |
+--   late: the grace period is over, and nothing is re-asserted any more
 local job, items, again = ARGV[1], tonumber(ARGV[19]), ARGV[2] == 'again'
 local list = {}
 for i = 1, items do list[i] = ARGV[19 + i] end

@@ -1,10 +1,13 @@
 -- enqueue records a requested run. An id that is outstanding, in the history or remembered exists
 -- already, and nothing changes.
 -- ARGV: 1 job  2 run id  3 queue  4 trigger: enqueue | hand  5 start not before (server ms; 0: now)
---       6 or so many ms from now (0: now)  7 ms for which the id is remembered (0: not beyond the history)
---       8 arguments (JSON)  9 definition, as embody takes it  10 ms that it waits for its bundle, or ""  11 what becomes of it then
---       12 limits of its holds  13 entry for the audit, or ""  14... items
--- Replies: created, n (0 while it is scheduled), state | exists, its state ("" when only the id is remembered)
+--       6 or this many ms from now (0: now)  7 ms for which the id is remembered (0: not beyond the
+--       history)  8 arguments (JSON)  9 definition, as embody takes it  10 ms that it waits for its
+--       bundle, or ""  11 what happens to it then  12 limits of its holds
+--       13 entry for the audit, or ""
+--       14... items
+-- Replies: created, n (0 while it is scheduled), state | exists, its state ("" when only the id is
+--   remembered)
 local job, id = ARGV[1], ARGV[2]
 local there = load(id)
 if there then return {'exists', there[STATE]} end

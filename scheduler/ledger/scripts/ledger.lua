@@ -2,9 +2,10 @@
 --
 -- KEYS, after the lock space's eight, the same in every script:
 --    9 run     HASH  run -> record (fields below, joined by \31), outstanding runs only
---   10 body    HASH  run -> arguments (JSON), \31, and its definition: @ and the name of that, see defs; in format 1, and
---                    if the run was made before format 2 was written, the definition itself (JSON). A blank before
---                    the arguments of a request: they are those of the definition, and have ${...}
+--   10 body    HASH  run -> arguments (JSON), \31, and its definition: @ and its name, see defs; in
+--                    format 1, and if the run was made before format 2 was written, the definition
+--                    itself (JSON). A blank before the arguments of a request: they are those of
+--                    the definition, and have ${...}
 --   11 log     HASH  run -> its closed attempts, JSON objects joined by commas
 --   12 timer   ZSET  run, score = server ms at which a scheduled or retrying run becomes due
 --   13 ready   ZSET  all scores 0: queue \0 due since (ms, 16 digits) \0 run. The due runs
@@ -17,19 +18,23 @@
 --   18 cursor  HASH  job -> the last decided tick, server ms
 --   19 def     HASH  job -> definition, JSON
 --   20 rev     ZSET  job, score = the revision at which its cursor last moved
---   21 ledger  HASH  pauses:<queue> (the last pauses of a queue: from, "-", to or nothing, server ms, parted by blanks),
---                    rev (the last revision), duty (the session that creates and sweeps for all), looked (where
---                    the sweep goes on to look at what runs),
---                    config:<digest> (ms at which a worker with it last polled, or earlier when its workers
---                    have left it), was:<digest> (that ms in truth, since they left it), since:<digest> (ms since which
---                    one has polled without a long pause), carry:<session> (the digest it polled with last), order (of
---                    definitions), leaves (how many configs were left), unfit (the session on duty, if some of its
---                    definitions have drifted)
---   22 ids     ZSET  run, score = server ms until which the id of a request is remembered; and \0 with a word for one
---                    delivery of an adopted request, score = server ms until which that is remembered; and \1 with a job
---                    that was forgotten, score = server ms of that + 7 days
---   23 late    ZSET  run, score = server ms at which it may start no longer, or has waited for its bundle long enough
---   24 ask     ZSET  all scores 0: session \0 run. What a worker is asked to stop; with no run: all, it is to drain
+--   21 ledger  HASH  pauses:<queue> (the last pauses of a queue: from, "-", to or nothing, server
+--                    ms, separated by blanks), rev (the last revision), duty (the session that
+--                    creates and sweeps for all), looked (where the sweep continues to check
+--                    running runs), config:<digest> (ms at which a worker with it last polled, or
+--                    earlier when its workers have left it), was:<digest> (the true ms of that
+--                    poll, after they left it), since:<digest> (ms since which one has polled
+--                    without a long pause), carry:<session> (the digest it last polled with), order
+--                    (of definitions), leaves (how many configs were left), unfit (the session on
+--                    duty, if some of its definitions have drifted)
+--   22 ids     ZSET  run, score = server ms until which the id of a request is remembered; and \0
+--                    with a word for one delivery of an adopted request, score = server ms until
+--                    which that is remembered; and \1 with a job that was forgotten, score = server
+--                    ms of that + 7 days
+--   23 late    ZSET  run, score = server ms after which it must not start, or has waited long
+--                    enough for its bundle
+--   24 ask     ZSET  all scores 0: session \0 run. What a worker is asked to stop; with no run:
+--                    all, it must drain
 --   25 facts   HASH  by their first letter, then the job:
 --                      g<job>  ms from which its silence counts: s<ms> its last success, r<ms> it
 --                              never had one
@@ -52,27 +57,28 @@
 --                    still to be closed, also
 --                      !session         its process has died
 --                      ?session \0 run  a run that was suspected before that death
---   29 aside   ZSET  all scores 0: queue \0 what the run needs \0 due since (ms, 16 digits) \0 run. Due runs that were set
---                    aside, because the worker that had the delivery cannot do them. They have none until a worker that
---                    can do them picks them. An entry may be left of a run that is due no more, or
---                    that is due since later or in another queue; pick and list of pick.lua remove it
---   30 defs    HASH  the definitions that bodies name, each once: @<name> -> the definition (JSON), #<name> -> how many bodies
---                    name it. A name is a hash of the text, with its signature; the process that sends the text computes it
+--   29 aside   ZSET  all scores 0: queue \0 what the run needs \0 due since (ms, 16 digits) \0 run.
+--                    Due runs that were set aside, because the worker with the delivery cannot do
+--                    them. They have no delivery until a worker that can do them picks them. An
+--                    entry may remain of a run that is no longer due
+--   30 defs    HASH  the definitions that bodies name, each once: @<name> -> the definition (JSON),
+--                    #<name> -> how many bodies name it. A name is a hash of the text, with its
+--                    signature; the process that sends the text computes it
 -- and, in scripts that can end a run, those of its job:
 --   31 hist    HASH  run -> final record, attempts, arguments, joined by \29
 --   32 done    ZSET  run, score = server ms of its end
---   33 output  HASH  run -> the tail of what its last attempt printed
+--   33 output  HASH  run -> the tail of its last attempt's output
 -- and, last, in a call with an entry for the audit:
 --    - acts    HASH  actor, act and object (a digest) -> its last entry in audit, n, f; joined by
 --                    \31
 --
--- A run's wait in the lock space is called +<run>, and its class there is the run's queue. Whatever makes a run due takes
--- the next n; a claim that names an older one takes nothing.
+-- A run's wait in the lock space is called +<run>, and its class there is the run's queue. Every
+-- transition to due increments n; a claim that names an older n takes nothing.
 --
--- A script that writes a body adds 1 to the number of bodies that name its definition, and the text
--- unless it is there. The script that removes the body subtracts 1, and removes the text with the
--- last of them. So defs has a text for as long as an outstanding run names it, and no longer.
--- embody and disembody do that, and the fast paths of enqueue and finish.
+-- A script that writes a body adds 1 to the number of bodies that name its definition, and brings
+-- the text with the first of them. The script that removes the body subtracts 1, and removes the
+-- text with the last of them. So defs has a text for as long as an outstanding run names it, and no
+-- longer. embody and disembody do that, and the fast paths of enqueue and finish.
 local RUN, BODY, LOG, TIMER, READY = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local PUSH, SENT, BUSY, OPEN, CURSOR = KEYS[14], KEYS[15], KEYS[16], KEYS[17], KEYS[18]
 local DEF, REV, LEDGER, IDS = KEYS[19], KEYS[20], KEYS[21], KEYS[22]
@@ -131,26 +137,20 @@ local function check()
   call('HLEN', OUTPUT)
 end
 
--- checkBodies raises the error of keys that embody writes and that have the wrong type, before
--- anything is written. The end of a run does without it: disembody tolerates definitions that it
--- cannot count.
-local function checkBodies()
-  call('HLEN', BODY)
-  call('HLEN', DEFS)
-end
-
--- apart returns the arguments and the definition in a body, and whether that is a name. A pattern would look at each byte.
+-- apart returns the arguments and the definition in a body, and whether the latter is a name. A
+-- pattern would look at each byte.
 local function apart(body)
   local at = string.find(body, US, 1, true) or #body + 1
   return sub(body, 1, at - 1), sub(body, at + 1), string.byte(body, at + 1) == 64
 end
 
--- disembody removes the body of a run, and the definition that no other body names. It returns the arguments.
+-- disembody removes the body of a run, and its definition if no other body names that. It returns
+-- the arguments.
 local function disembody(id)
   local args, name, byname = apart(call('HGET', BODY, id) or '')
   call('HDEL', BODY, id)
   if byname then
-    -- What is no number was not written here; then the text stays.
+    -- Another program wrote a value that is not a number; then the text stays.
     local left = redis.pcall('HINCRBY', DEFS, '#' .. sub(name, 2), -1)
     if type(left) == 'number' and left <= 0 then call('HDEL', DEFS, name, '#' .. sub(name, 2)) end
   end
@@ -172,14 +172,15 @@ local function embody(id, args, definition)
   end
 end
 
--- resolve returns the definition (JSON) of a run: '' if it has none, or if the one that its body names is missing.
+-- resolve returns the definition (JSON) of a run: '' if it has none, or if the one that its body
+-- names is missing.
 local function resolve(definition, byname)
   if byname then return call('HGET', DEFS, definition) or '' end
   return definition
 end
 
--- markof returns the mark of a definition in a body, by which a claim says that its worker can run it: @ and the name, or the
--- handler and the length of the text.
+-- markof returns the mark of a definition in a body, which a claim lists if its worker can run it: @
+-- and the name, or the handler and the length of the text.
 local function markof(definition, byname)
   if byname then return definition end
   local _, upto = string.find(definition, '"handler":"', 1, true)
@@ -389,7 +390,8 @@ local function recall(job, cursor, last)
   return last
 end
 
--- archive writes a final record into the job's history. What the log says of the last attempt, and its bundle, are left out.
+-- archive writes a final record into the job's history, without its bundle and without what the log
+-- has of the last attempt.
 local function archive(id, run, log, args)
   run[HOLDER], run[SESSION], run[STARTED] = '', '', ''
   call('HSET', HIST, id, concat({concat(run, US, 1, R_ITEMS - 1), log, args}, '\29'))

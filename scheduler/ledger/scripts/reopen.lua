@@ -1,8 +1,9 @@
--- reopen makes a run due again that has ended, under its id: somebody asks for it. Failures and crashes count anew; the
--- attempts it had stay in its record, and the numbers of its deliveries go on.
--- ARGV: 1 run  2 tick (ms), or ""  3 job  4 queue  5 arguments (JSON)  6 definition, as embody takes it  7 ms that it waits for its
---       bundle, or ""  8 what becomes of it then  9 limits of its holds  10 1 when it has the lock of its job
---       11 1: also when it succeeded, and when the ledger has no record of it  12 entry for the audit  13... items
+-- reopen makes an ended run due again, under its id, on request. Failures and crashes count anew;
+-- the earlier attempts stay in its record, and the numbers of its deliveries continue.
+-- ARGV: 1 run  2 tick (ms), or ""  3 job  4 queue  5 arguments (JSON)  6 definition, as embody
+--       takes it  7 ms that it waits for its bundle, or ""  8 what happens to it then
+--       9 limits of its holds  10 1 when it has the lock of its job  11 1: also when it succeeded,
+--       and when the ledger has no record of it  12 entry for the audit  13... items
 -- Replies: due, n | outstanding, its state | refused, its state | none
 local id = ARGV[1]
 local run = load(id)
