@@ -404,7 +404,7 @@ const lateSuccess = "succeeded after its attempt had been counted"
 
 // heardOf is the reason of a run if all that workers knew about it, when Redis lost its data, was
 // its outcome.
-const heardOf = "said again after Redis had lost it"
+const heardOf = "re-asserted after Redis had lost it"
 
 // broke reports whether an attempt with this outcome was cut short: its worker died or lost its
 // lease.

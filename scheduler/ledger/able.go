@@ -239,7 +239,7 @@ func (l *Ledger) Places(ctx context.Context, after Place) (places []Place, next 
 		places = append(places, placeOf(r.text()))
 	}
 	if r.err != nil {
-		return nil, Place{}, fmt.Errorf("look for runs that are set aside: %w", r.err)
+		return nil, Place{}, fmt.Errorf("list runs that are set aside: %w", r.err)
 	}
 	return places, next, nil
 }
@@ -321,7 +321,7 @@ func (l *Ledger) NeedOf(ctx context.Context, record *Record) (need Need, err err
 			return nil
 		})
 		if err != nil && !errors.Is(err, redis.Nil) {
-			return false, fmt.Errorf("look whether run %s is set aside: %w", record.ID, err)
+			return false, fmt.Errorf("check whether run %s is set aside: %w", record.ID, err)
 		}
 		for i, aside := range some {
 			if scores[i].Err() == nil {

@@ -226,7 +226,7 @@ func (l *Ledger) Reopen(ctx context.Context, re Reopening) ([]Due, error) {
 		if state := r.text(); state == string(Succeeded) {
 			return fail(fmt.Errorf("%w: it succeeded", ErrRefused))
 		}
-		return fail(fmt.Errorf("%w: it stands for many ticks; replay those that are meant", ErrRefused))
+		return fail(fmt.Errorf("%w: its record is for many ticks; replay the ticks that you want", ErrRefused))
 	case "none":
 		return fail(ErrUnknown)
 	default:

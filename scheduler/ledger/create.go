@@ -319,7 +319,7 @@ func (l *Ledger) Carried(ctx context.Context) ([]string, error) {
 		digests = append(digests, r.text())
 	}
 	if r.err != nil {
-		return nil, fmt.Errorf("look which configs are carried: %w", r.err)
+		return nil, fmt.Errorf("read carried configs: %w", r.err)
 	}
 	return digests, nil
 }

@@ -31,7 +31,7 @@ var (
 
 // ErrLate is returned when lost state cannot be re-asserted any more: the grace period is over, or
 // there was none.
-var ErrLate = errors.New("the grace time of the ledger is over")
+var ErrLate = errors.New("the grace period of the ledger is over")
 
 // How long, and at most how many, ends of this worker's own attempts are remembered.
 const (
@@ -456,12 +456,12 @@ func (l *Ledger) say(ctx context.Context, facts []fact) error {
 				return ErrLate
 			}
 			if r.err != nil {
-				return fmt.Errorf("say again what is known of %s: %w", steps[i].job, r.err)
+				return fmt.Errorf("re-assert what is known of %s: %w", steps[i].job, r.err)
 			}
 		}
 		for i, command := range ended {
 			if err := command.Err(); err != nil {
-				return fmt.Errorf("say an end of a run of %s again: %w", ends[i].job, err)
+				return fmt.Errorf("re-assert an end of a run of %s: %w", ends[i].job, err)
 			}
 		}
 		l.memory.said(some)

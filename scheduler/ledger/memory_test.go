@@ -190,7 +190,7 @@ func TestNewsOfOtherWorkersSurvivesThem(t *testing.T) {
 		f.lose(b) // and a has exited
 		b.say()
 		ended := f.wantState(due[0].Run, ledger.Succeeded)
-		if !strings.Contains(ended.Reason, "said again") || !ended.Tick.Equal(tickOf(t, due[0].Run)) {
+		if !strings.Contains(ended.Reason, "re-asserted") || !ended.Tick.Equal(tickOf(t, due[0].Run)) {
 			t.Errorf("the end that was heard is kept as %+v", ended)
 		}
 		f.wantState(due[1].Run, ledger.DueNow) // no worker asserts that it runs

@@ -8,7 +8,7 @@
 -- only heard of gives way to that of a worker that knows how it came about. Locks that this frees
 -- pass to no request before the grace period ends.
 if not recalling() then return {'late'} end
-local heard, S = 'said again after Redis had lost it', nil
+local heard, S = 're-asserted after Redis had lost it', nil
 
 -- known reports whether the history knows more of a run than the worker that had this token, and
 -- returns its record.

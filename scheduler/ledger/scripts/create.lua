@@ -104,7 +104,7 @@ for i = 20 + items, #ARGV, 6 do
     if paused then
       verdict, reason = 'skipped', 'paused ' .. paused
     elseif deadline ~= '' and now >= tonumber(deadline) then
-      verdict, reason = 'missed', 'start_deadline: nobody was there'
+      verdict, reason = 'missed', 'start_deadline: no worker was up'
     elseif verdict == 'run' then
       local why
       why, wait = overlap(id)
