@@ -518,6 +518,18 @@ func (s *soak) endCanary(how kind) {
 	s.jobs["canaried"] = job
 }
 
+// checkCanaries reports how late the ticks of the job were decided whose trigger canaries change.
+// When the host of a canary is lost, the older definition decides again after 45 s.
+func (s *soak) checkCanaries(h *history) {
+	s.t.Helper()
+	var late []time.Duration
+	for _, tick := range h.ticks["canaried"] {
+		late = append(late, tick.Decided.Sub(tick.Tick))
+	}
+	_, _, text := quantiles(late)
+	s.t.Logf("%d canaries came; the ticks of the job that they change were decided after: %s", s.canaries, text)
+}
+
 // begin has a fault happen. It tells whether there was anything that it could happen to.
 func (s *soak) begin(f fault) bool {
 	s.t.Helper()
@@ -963,6 +975,7 @@ func TestPromiseHoldsUnderRandomFaults(t *testing.T) {
 	}
 	t.Logf("%d parents gave up", s.gaveUp)
 	s.checkTakeovers(all)
+	s.checkCanaries(h)
 	s.checkReturns(all)
 	s.checkOutages()
 	s.backlog.check(s)
