@@ -30,8 +30,12 @@ func TestDefinitionOfANewerBuildIsShownAndNotRun(t *testing.T) {
 		t.Fatalf("enqueue: exit code %d: %s", code, stderr)
 	}
 	body, err := rdb.HGet(t.Context(), "{lockstep}:body", "hello#x").Result()
-	if err != nil || !strings.HasSuffix(body, "\x1f"+newer) {
-		t.Errorf("the run has %q, %v, want the definition byte by byte: %q", body, err, newer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, name, _ := strings.Cut(body, "\x1f")
+	if definition, err := rdb.HGet(t.Context(), "{lockstep}:defs", name).Result(); err != nil || definition != newer {
+		t.Errorf("the run %q has %q, %v, want the definition byte by byte: %q", body, definition, err, newer)
 	}
 	eventually(t, time.Minute, "the run to be left to a newer build, with the key named", func() bool {
 		stdout, _, code := runTool(t, env, "run", "show", "hello#x")

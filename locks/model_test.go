@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -26,7 +27,7 @@ type model struct {
 	server string // the run ID of the server, "" if it is hidden
 	id     string // "" for an empty space
 	epoch  int64
-	number bool   // the space has its format
+	format int    // of what is stored; 0 before the space has a number
 	knows  string // the server that the space knows
 	grace  int64  // ms; 0: none
 	lost   bool
@@ -552,7 +553,7 @@ func (m *model) open(session string, lease int64, id, pause string) []string {
 		return []string{"taken"}
 	}
 	if m.id == "" {
-		m.id, m.epoch, m.knows = id, m.us, m.server
+		m.id, m.epoch, m.knows, m.format = id, m.us, m.server, Format
 		waits := parseInt(pause)
 		if pause == "" && m.server != "" && lease > modelUptime*1000 {
 			waits = 1000
@@ -561,14 +562,14 @@ func (m *model) open(session string, lease int64, id, pause string) []string {
 			m.grace = m.now() + waits
 		}
 	}
-	m.number = true
+	m.format = cmp.Or(m.format, 1)
 	m.ends[session] = m.now() + lease
 	m.know(session, lease, fmt.Sprint(m.epoch))
 	still := "0"
 	if m.lost && m.grace > m.now() || !m.lost && m.seq == 0 {
 		still = "1"
 	}
-	return []string{"open", fmt.Sprint(m.now()), m.id, fmt.Sprint(m.epoch), fmt.Sprint(m.longest()), still, "1"}
+	return []string{"open", fmt.Sprint(m.now()), m.id, fmt.Sprint(m.epoch), fmt.Sprint(m.longest()), still, strconv.Itoa(m.format)}
 }
 
 // modelUptime is the uptime in seconds that the server reports.
@@ -642,8 +643,8 @@ func (m *model) renew(session string, lease int64, id, epoch string, least, marg
 			count++
 		}
 	}
-	m.number = true
-	return []string{"ok", fmt.Sprint(m.now()), fmt.Sprint(m.revs[session]), fmt.Sprint(count), m.soonest(), fmt.Sprint(m.longest()), "1"}
+	m.format = cmp.Or(m.format, 1)
+	return []string{"ok", fmt.Sprint(m.now()), fmt.Sprint(m.revs[session]), fmt.Sprint(count), m.soonest(), fmt.Sprint(m.longest()), strconv.Itoa(m.format)}
 }
 
 // A modelClaim is a hold that a session asserts.
@@ -661,7 +662,7 @@ func (m *model) assert(session string, lease int64, id, epoch, newID string, lea
 	}
 	switch {
 	case m.id == "":
-		m.id, m.epoch, m.knows, m.number = newID, m.us, m.server, true
+		m.id, m.epoch, m.knows, m.format = newID, m.us, m.server, Format
 		m.pause(least, margin)
 	case !m.lost && m.seq == 0:
 		m.pause(least, margin)
@@ -1410,8 +1411,9 @@ func (m *model) dump() *dump {
 		d.meta["id"], d.meta["epoch"] = m.place()
 		d.meta["server"] = m.knows
 	}
-	if m.number {
-		d.meta["format"], d.meta["least_format"] = "1", "1"
+	if m.format != 0 {
+		number := strconv.Itoa(m.format)
+		d.meta["format"], d.meta["least_format"] = number, number
 	}
 	if m.lost {
 		d.meta["lost"] = "1"

@@ -452,7 +452,7 @@ func TestLateSessionIsCutOff(t *testing.T) {
 	}
 	sessions, _, err := c.space.Sessions(t.Context())
 	ours := slices.IndexFunc(sessions, func(s SessionRecord) bool { return s.ID == second.Session() })
-	if err != nil || len(sessions) != 2 || ours < 0 || string(sessions[ours].Card) != `{"format":1,"card":2}` {
+	if err != nil || len(sessions) != 2 || ours < 0 || string(sessions[ours].Card) != fmt.Sprintf(`{"format":%d,"card":2}`, Format) {
 		t.Errorf("got sessions %+v, %v; want the new one with the card that was set last", sessions, err)
 	}
 }
