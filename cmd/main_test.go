@@ -228,6 +228,14 @@ func killTree(pid int) {
 	_ = syscall.Kill(pid, syscall.SIGKILL)
 }
 
+// killAll kills the process and everything below it. Where it has ended already, another process may
+// have its number.
+func (p *process) killAll() {
+	if !p.hasEnded() {
+		killTree(p.Process.Pid)
+	}
+}
+
 // hasEnded reports whether the process has exited.
 func (p *process) hasEnded() bool {
 	select {

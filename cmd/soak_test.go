@@ -497,7 +497,7 @@ func (s *soak) endCanary(how kind) {
 	leaving := time.Now()
 	switch how {
 	case canaryLost:
-		killTree(s.canary.Process.Pid)
+		s.canary.killAll()
 	case canaryCrashed:
 		if child := s.canary.worker(); child != 0 {
 			_ = syscall.Kill(child, syscall.SIGKILL) // an error: it has ended just now
@@ -548,7 +548,7 @@ func (s *soak) begin(f fault) bool {
 		_ = syscall.Kill(child, syscall.SIGKILL)
 	case treeKilled:
 		s.kills = append(s.kills, kill{f.kind, time.Now(), one.worker})
-		killTree(one.worker.Process.Pid)
+		one.worker.killAll()
 		one.away = true
 	case parentKilled:
 		_ = one.worker.Process.Kill()
@@ -584,7 +584,7 @@ func (s *soak) begin(f fault) bool {
 		s.sendCanary()
 	case specialistAway:
 		if f.lasts/time.Millisecond%2 == 0 {
-			killTree(one.worker.Process.Pid)
+			one.worker.killAll()
 		} else if strings.Contains(one.worker.stderr.String(), "worker is ready") {
 			_ = one.worker.Process.Signal(syscall.SIGTERM)
 		} else {
@@ -710,19 +710,21 @@ func (s *soak) inject(faults []fault, total time.Duration) {
 		do func()
 	}
 	var steps []step
-	over := time.Now().Add(total)
+	over, pending := time.Now().Add(total), 0 // pending: faults that have begun
 	for _, f := range faults {
 		var from time.Time // zero: it did not happen
 		steps = append(steps, step{at: f.at, do: func() {
 			if now := time.Now(); now.Before(over) && s.begin(f) {
 				s.count[f.kind]++
 				from = now
+				pending++
 			}
 		}}, step{at: f.at + f.lasts, do: func() {
 			if from.IsZero() {
 				return
 			}
 			s.end(f)
+			pending--
 			if f.kind.hitsRedis() {
 				s.trouble = append(s.trouble, trouble{from, time.Now().Add(s.grace)})
 			}
@@ -733,6 +735,9 @@ func (s *soak) inject(faults []fault, total time.Duration) {
 	clock := time.Now()
 	for _, step := range steps {
 		for left := step.at - time.Since(clock); left > 0; left = step.at - time.Since(clock) {
+			if pending == 0 && time.Now().After(over) {
+				return
+			}
 			s.tend()
 			pause(s.t.Context(), min(left, 100*time.Millisecond))
 		}
