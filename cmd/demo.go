@@ -32,7 +32,7 @@ import (
 var demoConfig string
 
 const (
-	// before a worker whose parent process was killed is replaced: its peers take over first
+	// before a worker without its parent process is replaced: its peers take over first
 	replaceIn   = 10 * time.Second
 	readyWithin = 30 * time.Second // generous: the machine may still be busy compiling the demo
 )

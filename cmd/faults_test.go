@@ -32,9 +32,9 @@ type faultRow struct {
 	tests []string // of this package, or: folder and test
 }
 
-// failureTable has a line for each row of the failure table: what goes wrong, and the tests that prove what comes of it.
-// Those of this package do so with whole workers as processes. TestPromiseHoldsUnderRandomFaults has most of it happen at
-// once.
+// failureTable has a line for each row of the failure table: what goes wrong, and the tests that
+// prove what comes of it. Those of this package do so with whole workers as processes.
+// TestPromiseHoldsUnderRandomFaults has most of it happen at once.
 var failureTable = []faultRow{
 	{"all replicas down at a tick", []string{"TestFaultAllReplicasDownAtATick", "../scheduler TestEveryTickSinceTheCursorIsAccountedFor"}},
 	{"two replicas create the same tick", []string{"TestFaultTwoReplicasCreateTheSameTick", "../scheduler/ledger TestATickIsCreatedOnceByTheFirstWorker"}},
@@ -52,7 +52,8 @@ var failureTable = []faultRow{
 	{"an acquire or claim arrives late, twice, or after its caller was answered", []string{
 		"TestFaultClaimsArriveLateAndTwice", "../locks TestLateAcquireIsReleasedWithinARenewal", "../scheduler/ledger TestAClaimNamesTheCurrentDelivery",
 	}},
-	// Not with processes: over a network that loses every reply no connection is made at all, and who comes first is chance.
+	// Not with processes: over a network that loses every reply no connection is made at all, and
+	// chance decides which comes first.
 	{"finish applied, reply lost; asynq ack lost", []string{
 		"../scheduler/worker TestLostReplyToAFinishIsRecordedOnce", "../scheduler/worker TestLostAckMakesNoSecondRun", "../scheduler/queue TestDeliveryActiveUnderADeadServerIsNotAlive",
 	}},
@@ -74,7 +75,7 @@ var failureTable = []faultRow{
 	{"SIGTERM to every process of a worker", []string{"TestTerminatingEveryProcessHandsRunsBack", "TestTerminatingACommandFailsIt"}},
 	{"poison job that kills its worker", []string{"TestPoisonJobFailsAlone", "../scheduler/ledger TestTheSuspectThatDiesAgainClearsTheOthers"}},
 	{"poison job that kills its host", []string{"../scheduler/ledger TestARunWhoseHostsNeverComeBackEnds"}},
-	{"max hold or revoke ends the lock under a handler that goes on", []string{
+	{"max hold or revoke ends the lock under a handler that continues", []string{
 		"TestFaultLockEndsUnderItsHandler", "../scheduler/worker TestAnAttemptThatHoldsItsLocksForTooLongHasFailed",
 		"../scheduler/ledger TestASuccessAfterTheCountedCrashStandsUntilAnotherAttemptBegins",
 	}},
@@ -212,8 +213,8 @@ func testsIn(t *testing.T, folder string) []string {
 	return names
 }
 
-// All replicas down at a tick: the first one up decides (cursor, now] by `on_missed`, and each tick has a ledger line.
-// Three minutes of absence are made by moving the cursors back.
+// All replicas down at a tick: the first one up decides (cursor, now] by `on_missed`, and each tick
+// has a ledger line. Three minutes of absence are made by moving the cursors back.
 func TestFaultAllReplicasDownAtATick(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, nil, nil)
@@ -299,8 +300,8 @@ jobs:
 	f.drain()
 }
 
-// Two replicas create the same tick: one wins. Both try because the one that has duty is stopped and goes on again and
-// again, with the alarms of its past.
+// Two replicas create the same tick: one wins. Both try because the one that has duty is stopped
+// and continued repeatedly, with the alarms of its past.
 func TestFaultTwoReplicasCreateTheSameTick(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, nil, []spec{
@@ -313,7 +314,8 @@ func TestFaultTwoReplicasCreateTheSameTick(t *testing.T) {
 		if err := syscall.Kill(child, syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
-		pause(t.Context(), 1300*time.Millisecond) // others take over what is overdue; its lease goes on
+		// others take over overdue ticks; its lease continues
+		pause(t.Context(), 1300*time.Millisecond)
 		if err := syscall.Kill(child, syscall.SIGCONT); err != nil {
 			t.Fatal(err)
 		}
@@ -336,8 +338,8 @@ func TestFaultTwoReplicasCreateTheSameTick(t *testing.T) {
 	}
 }
 
-// Crash between create and delivery; delivery lost; delivery duplicated: the sweep re-delivers within 2 s or so, and the
-// second claim is dropped.
+// Crash between create and delivery; delivery lost; delivery duplicated: the sweep re-delivers
+// within 2 s or so, and the second claim is dropped.
 func TestFaultDeliveryNeverSentLostOrDoubled(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, nil, []spec{{name: "work", work: ":"}})
@@ -370,14 +372,16 @@ func TestFaultDeliveryNeverSentLostOrDoubled(t *testing.T) {
 		}
 	}
 	began := time.Now()
-	once(create("never-sent")) // who made it died then
+	once(create("never-sent")) // its creator died then
 	t.Logf("what nobody had sent had run after %s", time.Since(began))
 
 	lost := create("lost")
-	if err := conn.ledger.Confirm(t.Context(), []ledger.Due{lost}); err != nil { // it was sent, and then asynq's data went
+	// it was sent, and then asynq's data went
+	if err := conn.ledger.Confirm(t.Context(), []ledger.Due{lost}); err != nil {
 		t.Fatal(err)
 	}
-	if err := conn.rdb.ZAddXX(t.Context(), "{lockstep}:sent", redis.Z{Score: 1, Member: string(lost.Run)}).Err(); err != nil { // a while ago
+	// a while ago
+	if err := conn.rdb.ZAddXX(t.Context(), "{lockstep}:sent", redis.Z{Score: 1, Member: string(lost.Run)}).Err(); err != nil {
 		t.Fatal(err)
 	}
 	once(lost)
@@ -389,7 +393,7 @@ func TestFaultDeliveryNeverSentLostOrDoubled(t *testing.T) {
 	again := doubled
 	again.N++
 	push(again)
-	eventually(t, 20*time.Second, "the late deliveries are taken away", func() bool {
+	eventually(t, 20*time.Second, "the late deliveries are removed", func() bool {
 		for _, n := range []int64{doubled.N, again.N} {
 			if alive, err := queues.Alive(t.Context(), queue.Delivery{Run: string(doubled.Run), N: n, Queue: doubled.Queue}); err != nil || alive {
 				return false
@@ -404,9 +408,9 @@ func TestFaultDeliveryNeverSentLostOrDoubled(t *testing.T) {
 	f.drain()
 }
 
-// An acquire or claim arrives late, twice, or after its caller was answered: it takes nothing, or is given back with the
-// next renewal. The only worker makes the runs itself, and so claims them without a queue, whose own requests are doubled
-// here like all others.
+// An acquire or claim arrives late, twice, or after its caller was answered: it takes nothing, or
+// is given back with the next renewal. The only worker makes the runs itself, and so claims them
+// without a queue, whose own requests are doubled here like all others.
 func TestFaultClaimsArriveLateAndTwice(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, nil, []spec{
@@ -444,7 +448,8 @@ func TestFaultClaimsArriveLateAndTwice(t *testing.T) {
 	}
 }
 
-// Redis away for less than 2/3 lease - cutoff - margin (6.9 s of 15 s): nothing is lost, nothing canceled.
+// Redis away for less than 2/3 lease - cutoff - margin (6.9 s of 15 s): nothing is lost, nothing
+// canceled.
 func TestFaultRedisAwayForAMoment(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, nil, []spec{{name: "work", work: "sleep 5"}}) // the lease is 15 s
@@ -459,7 +464,7 @@ func TestFaultRedisAwayForAMoment(t *testing.T) {
 	if err := f.server.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("Redis was away for %s", time.Since(away))
+	t.Logf("Redis was unreachable for %s", time.Since(away))
 	if got := f.await(run, "succeeded"); len(got.Attempts) != 1 {
 		t.Errorf("%+v, want one attempt", got.Attempts)
 	}
@@ -488,7 +493,8 @@ func TestFaultRedisAwayForLong(t *testing.T) {
 	f.healed(server, run, lostLease, away)
 }
 
-// An outage shared by the whole fleet: no worker has died, so no run is counted or held back for it, and all run again at once.
+// An outage shared by the whole fleet: no worker has died, so no run is counted or held back for
+// it, and all run again at once.
 func TestFaultOutageSharedByTheFleet(t *testing.T) {
 	t.Parallel()
 	const (
@@ -533,12 +539,14 @@ func TestFaultOutageSharedByTheFleet(t *testing.T) {
 	}
 	took := last.Sub(first)
 	t.Logf("after an outage of %s with a lease of %s, the last of %d runs began %s after the first", 2*lease, lease, runs, took)
-	if took > 10*time.Second { // 2 s on a machine that does nothing else; one by one, they would take minutes
+	// 2 s on a machine that does nothing else; one by one, they would take minutes
+	if took > 10*time.Second {
 		t.Errorf("the last of %d runs began %s after the first, want 2 s", runs, took)
 	}
 }
 
-// The wall clock of a worker is stepped forward, as chrony does after a resume: its work continues, since Redis renews its lease.
+// The wall clock of a worker is stepped forward, as chrony does after a resume: its work continues,
+// since Redis renews its lease.
 func TestFaultWallClockIsStepped(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
@@ -604,8 +612,8 @@ func TestFaultClocksTenMinutesApart(t *testing.T) {
 	t.Logf("%d ticks were decided by Redis' clock after: %s", len(lates), text)
 }
 
-// Max hold or revoke ends the lock under a handler that goes on: the attempt failed and says so; a late success counts
-// only while no other attempt has started.
+// Max hold or revoke ends the lock under a handler that continues: the attempt failed and says so;
+// a late success counts only while no other attempt has started.
 func TestFaultLockEndsUnderItsHandler(t *testing.T) {
 	t.Parallel()
 	gate := filepath.Join(t.TempDir(), "gate")
@@ -745,8 +753,8 @@ jobs:
 	f.drain()
 }
 
-// A hot bill behind a backlog of 2,000: the bill's waiters run in order, and the bill is idle for at most 100 ms between two
-// of them, although all slots are taken and the queue is long.
+// A hot bill behind a backlog of 2,000: the bill's waiters run in order, and the bill is idle for
+// at most 100 ms between two of them, although all slots are taken and the queue is long.
 func TestFaultHotBillBehindABacklog(t *testing.T) {
 	t.Parallel()
 	backlog := 800
@@ -814,8 +822,8 @@ jobs:
 	}
 }
 
-// Backlog of 10,000 due runs while a bill is contended: the bill's waiters still run in order, none pushed twice: one
-// gets its delivery when it is offered the bill, and no second one.
+// Backlog of 10,000 due runs while a bill is contended: the bill's waiters still run in order, none
+// pushed twice: one gets its delivery when it is offered the bill, and no second one.
 func TestFaultBillIsContendedBehindABacklog(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes many runs")
@@ -879,8 +887,8 @@ jobs:
 		t.Fatal(err)
 	}
 	t.Logf("the bill's %d waiters had run after %s; of %d others %d were still to do", len(settle), time.Since(began), backlog, len(left))
-	// An offer that nobody takes within two seconds lapses, and then it is the deliveries that keep the order. Those that come
-	// together, to several slots, may pass each other.
+	// An offer that nobody takes within two seconds lapses, and then it is the deliveries that keep
+	// the order. Those that come together, to several slots, may pass each other.
 	f.inOrder(settle, 2*4)
 	most := 0
 	for _, run := range settle {
@@ -889,8 +897,8 @@ jobs:
 		}
 		most = max(most, number("{lockstep}:hist:settle", run)-before[run])
 	}
-	// Offered, due, begun, and perhaps pushed once more because nobody confirmed the first push in time; a run that is
-	// pushed by every look at it would count with the backlog.
+	// Offered, due, begun, and perhaps pushed once more because nobody confirmed the first push in
+	// time; a run that is pushed by every look at it would count with the backlog.
 	if t.Logf("no waiter changed its state more than %d times", most); most > 20 {
 		t.Errorf("a waiter was made due or not due %d times after its bill was free", most)
 	}

@@ -10,8 +10,8 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// 10,000 changed triggers in one deploy: no tick is late for it. A tenth of them here, at a round trip of 10 ms, with which a
-// round trip for each trigger takes ten seconds.
+// 10,000 changed triggers in one deploy: no tick is late for it. A tenth of them here, at a round
+// trip of 10 ms, with which a round trip for each trigger takes ten seconds.
 func TestFaultManyTriggersChangeInOneDeploy(t *testing.T) {
 	t.Parallel()
 	const many, turns = 1000, 5
@@ -76,8 +76,9 @@ func TestFaultManyTriggersChangeInOneDeploy(t *testing.T) {
 	f.drain()
 }
 
-// 1,000,000 outstanding runs at a round trip of 10 ms: ticks, sweeps and views do not depend on them. Here a tenth of the runs
-// and ten times the round trip, since what counted was the number of round trips.
+// 1,000,000 outstanding runs at a round trip of 10 ms: ticks, sweeps and views do not depend on
+// them. Here a tenth of the runs and ten times the round trip, since what counted was the number of
+// round trips.
 func TestFaultMillionRunsAreOutstanding(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes many runs")

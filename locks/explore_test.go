@@ -417,8 +417,8 @@ func (s *state) deadlocked(before *model, a modelAsk) error {
 }
 
 // untied returns the waits that a lowered limit takes out: the youngest one in a circle, until
-// there is no circle; or the youngest one of those that wait for these permits. What the scripts
-// take out is between the two.
+// there is no circle; or the youngest one of those that wait for these permits. The one that the
+// scripts remove is between the two.
 func (m *model) untied(name string, limit, version int64, these bool) (asked []string) {
 	c := m.clone()
 	c.declared[name] = modelPermits{limit, version}

@@ -247,7 +247,7 @@ func TestUnreachableRedis(t *testing.T) {
 	}
 }
 
-// TestCloseEndsWithTheLease closes clients whose Redis is unreachable, with a context that does not
+// TestCloseEndsWithTheLease closes clients of an unreachable Redis, with a context that does not
 // end.
 func TestCloseEndsWithTheLease(t *testing.T) {
 	t.Parallel()

@@ -83,7 +83,7 @@ type ship struct {
 	read    sync.WaitGroup // its output, to the end
 }
 
-// launch starts a process whose journal becomes part of j.
+// launch starts a process with a journal that becomes part of j.
 func launch(t *testing.T, who int, url, namespace string, j *journal) *ship {
 	t.Helper()
 	s := &ship{who: who, command: exec.CommandContext(t.Context(), os.Args[0])}

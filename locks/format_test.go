@@ -272,7 +272,7 @@ func TestSpaceWithoutANumberIsFormatOne(t *testing.T) {
 	})
 }
 
-// A session whose lease has ended blocks no raise. When its process comes back after the raise, it
+// A session without a lease blocks no raise. When its process comes back after the raise, it
 // learns that it cannot open another one.
 func TestReturnAfterTheRaiseIsFatal(t *testing.T) {
 	t.Parallel()

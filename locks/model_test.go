@@ -259,7 +259,7 @@ func conflicts(mode, other byte) bool {
 }
 
 // depends reports whether a wait cannot be granted before a nested request. That is so if the wait,
-// or a wait that may have to be granted before it, wants something of a hold that the request is
+// or a wait that may be granted before it, wants something of a hold that the request is
 // nested in, or of another hold in which a wait does that; or if one of these waits must yield to
 // the request itself. It ignores amounts: a permit of one of three holds may be enough, and yet the
 // wait depends on all of them.

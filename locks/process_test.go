@@ -201,7 +201,7 @@ func TestStoppedHolderLosesItsLock(t *testing.T) {
 		t.Errorf("the cause is not ErrLost")
 	}
 	if late := at.Sub(resumed); late > time.Second { // 100 ms, and a busy machine
-		t.Errorf("noticed %s after it went on", late)
+		t.Errorf("noticed %s after it continued", late)
 	}
 	t.Logf("worked on for %s", worked.Sub(resumed))
 	if _, _, lost := h.upTo("released"); lost != "true" {

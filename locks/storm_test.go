@@ -116,12 +116,12 @@ func TestNoOverlapInAStorm(t *testing.T) {
 func TestStormFindsFaults(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []struct{ name, old, new, want string }{
-		{"whoever asks is granted", "if by then return names[i], by end", "", "held twice"},
+		{"every request is granted", "if by then return names[i], by end", "", "held twice"},
 		{"readers are not looked at", "elseif kind == 's' and mode == 'x' then", "elseif false then", "held twice"},
 		{"one permit too many", "if used + wants[i] > most then", "if used + wants[i] > most + 1 then", "4 of 3"},
 		{"one too many may share", "sub(owner, 2) - wants[i] >= 0 then", "sub(owner, 2) - wants[i] >= 1 then", "3 of 2"},
 		{"a downgrade keeps nobody out", "call('HSET', OWN, unpack(shares))", "call('HDEL', OWN, unpack(changed))", "held twice"},
-		{"an upgrade forgets who shares", "for _ in pairs(nested or {}) do size = size + 1 end", "size = 0", "held twice"},
+		{"an upgrade forgets the sharers", "for _ in pairs(nested or {}) do size = size + 1 end", "size = 0", "held twice"},
 		{"a short job frees its lock at once", "if rest > now and not at_once then", "if false then", "keeps it for"},
 		{"a release frees what others have", "vacate(items, 'x' .. id)\n    return hold", "vacate(items, 'x' .. id)\n    call('HDEL', OWN, 'c')\n    return hold", "held twice"},
 		{"a token is its microsecond's", "local token = format('%.0f', us)", "local token = format('%.0f', us % 1e6 + 1)", "does not grow"},

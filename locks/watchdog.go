@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// What a lease is divided into. All of it is counted from before the last successful renewal was
+// The parts of a lease. All of them are counted from before the last successful renewal was
 // sent:
 //
 //	0          lease/3                       trust-cutoff   trust-cutoff/3   trust    lease
@@ -29,7 +29,8 @@ func trustOf(lease time.Duration) time.Duration { return lease - lease/1000 - lo
 // react.
 func cutoffOf(lease time.Duration) time.Duration { return min(maxCutoff, lease/5) }
 
-// tryOf returns how long one command of the watchdog may take before it is given up and sent again.
+// tryOf returns how long one command of the watchdog may take before it is abandoned and sent
+// again.
 func tryOf(lease time.Duration) time.Duration { return lease / 6 }
 
 // errEnded says that Redis does not know the session any more.
@@ -51,7 +52,7 @@ type watchdog struct {
 	lease time.Duration
 	clock clock
 	// renew sends one renewal and returns how long the lease goes from when Redis applied it;
-	// errEnded when the session is gone, [ErrFormat] when this build must not touch the space any
+	// errEnded when the session has ended, [ErrFormat] when this build must not touch the space any
 	// more, and any other error when it is not known.
 	renew func(ctx context.Context) (time.Duration, error)
 	// cut is called once, before end: stop all work, it may be about to lose its locks.

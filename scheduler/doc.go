@@ -27,8 +27,8 @@
 // decides the ticks up to now by the old one.
 //
 // The number of definitions does not delay ticks: definitions are registered, and those with
-// another trigger activated, in batches, with polls and ticks in between. Definitions whose job has
-// a tick soon by the old trigger go first.
+// another trigger activated, in batches, with polls and ticks in between. Definitions of a job that
+// has a tick soon by the old trigger go first.
 //
 // [Scheduler.SetJobs] is a deploy of one worker: the new set is registered whole, under its own
 // digest, before it replaces the old one, whose digest this worker then no longer carries.

@@ -18,7 +18,7 @@ type jobSet struct {
 	digest string // of all definitions
 
 	alarms  alarms             // of the jobs with a trigger
-	drift   map[string]bool    // jobs whose active definition differs from the set's
+	drift   map[string]bool    // jobs with an active definition that differs from the set's
 	pending map[string]*change // definitions that are about to become active with another trigger
 	// the jobs in pending, and others, in the order in which they change
 	changes  []string

@@ -59,7 +59,7 @@ func (s *Scheduler) sweeps(ctx context.Context) {
 	timer := time.NewTimer(dutyEvery)
 	defer timer.Stop()
 	var looked time.Time // time of the last look at what sessions have fetched
-	// a wake-up may be for the end of a session whose fetches were not looked at since
+	// a wake-up may be for the end of a session, and its fetches were not looked at since
 	asked := false
 	for {
 		select {
@@ -131,7 +131,7 @@ func (s *Scheduler) sweep(ctx context.Context) time.Duration {
 	return dutyEvery
 }
 
-// takeOver closes the attempt of a run whose session has ended.
+// takeOver closes the attempt of a run after its session has ended.
 func (s *Scheduler) takeOver(ctx context.Context, dead ledger.Dead) ([]ledger.Due, error) {
 	job, err := s.o.Ledger.Definition(ctx, dead.Run)
 	// unless it has ended in the meantime
@@ -175,7 +175,7 @@ func (s *Scheduler) expire(ctx context.Context, run jobs.RunID) ([]ledger.Due, e
 	return s.o.Ledger.Expire(ctx, run, job)
 }
 
-// refuseBroken ends runs whose records cannot be read.
+// refuseBroken ends runs with unreadable records.
 func (s *Scheduler) refuseBroken(ctx context.Context, runs []jobs.RunID) (due []ledger.Due) {
 	for _, run := range runs {
 		freed, err := s.refuse(ctx, ledger.Refusal{Run: run, Cause: ledger.ErrUnreadable})
@@ -226,7 +226,7 @@ func (s *Scheduler) sweepFetched(ctx context.Context) {
 	}
 }
 
-// repush delivers runs again whose deliveries are lost.
+// repush delivers runs again after their deliveries were lost.
 func (s *Scheduler) repush(ctx context.Context, reason string, gone []ledger.Due) error {
 	for some := range slices.Chunk(gone, sweepMost) {
 		due, err := s.o.Ledger.Repush(ctx, some...)

@@ -72,7 +72,7 @@
 //
 // Both phases have their own line, and one line covers both. The time of doing begins with the end
 // of the first job, which leaves out the start of the worker. Besides the rates, the table has the
-// costs of a job, whose ratios are more meaningful on a busy machine: reads by Redis from its
+// costs of a job. Their ratios are more meaningful on a busy machine: reads by Redis from its
 // sockets, about one for each round trip, as a pipeline is read at once; scripts, and the server's
 // time in them; the CPU time of Redis' main thread and of this process.
 //

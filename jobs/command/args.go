@@ -27,10 +27,10 @@ const (
 	young       = time.Minute
 )
 
-// An argsFile is a file with the args of one attempt. The process that made it keeps it locked while
-// the command may read it, so the owner of an unlocked file has died. The guard of the command
-// removes the file in that case. If the guard died too, the next worker on this host does: see
-// [RemoveLeftArgs].
+// An argsFile is a file with the args of one attempt. The process that made it keeps it locked
+// while the command may read it, so the owner of an unlocked file has died. The guard of the
+// command removes the file in that case. If the guard died too, the next worker on this host does:
+// see [RemoveLeftArgs].
 type argsFile struct{ *os.File }
 
 // remove removes the file. The guard may have done so.

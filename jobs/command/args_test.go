@@ -139,7 +139,8 @@ func TestTheNextWorkerRemovesFilesOfArgsWhoseWorkerAndGuardWereKilled(t *testing
 	age(files[0])
 	removes(0) // its worker lives
 	guard := childOf(t, worker.Process.Pid)
-	if err := syscall.Kill(guard, syscall.SIGSTOP); err != nil { // it must not notice that its worker dies
+	// it must not notice that its worker dies
+	if err := syscall.Kill(guard, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the guard is stopped", func() bool {
@@ -158,7 +159,8 @@ func TestTheNextWorkerRemovesFilesOfArgsWhoseWorkerAndGuardWereKilled(t *testing
 	}
 	folder := filepath.Dir(files[0])
 	young, link := filepath.Join(folder, "lockstep-args-1.json"), filepath.Join(folder, "lockstep-args-2.json")
-	if err := os.WriteFile(young, []byte("{}"), 0o600); err != nil { // its owner is about to lock it
+	// its owner is about to lock it
+	if err := os.WriteFile(young, []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Symlink(files[0], link); err != nil {

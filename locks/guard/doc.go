@@ -13,18 +13,18 @@
 // A lock that passes on when its holder dies is a lease, and a lease ends while its holder may
 // still live. Package locks ends the holder's context before that. But a process that is stopped at
 // the wrong instant (a SIGSTOP, a suspended laptop, a virtual machine that is moved, a long pause
-// of the garbage collector) has looked at its context, then stands still for an hour, and then goes
-// on with its next instruction, which is the write. And a request that was sent before can lie in
-// the network for as long. No lock can help: at the time of the write nobody asks it.
+// of the garbage collector) has looked at its context, then stops for an hour, and then continues
+// with its next instruction, which is the write. And a request that was sent before can lie in the
+// network for as long. No lock can help: at the time of the write nobody asks it.
 //
-//	A   lock, token 33 ── reads ── stopped ·························· goes on ── writes ✗ 33 < 34
+//	A   lock, token 33 ── reads ── stopped ······················· continues ── writes ✗ 33 < 34
 //	B                                  lock, token 34 ── reads ── writes ✓
 //
 // # What a token does
 //
-// Every grant of a lock draws a token, and tokens only grow. Whoever keeps the effect also keeps,
+// Every grant of a lock draws a token, and tokens only grow. The target of the effect also keeps,
 // per resource, the highest token it has seen. A lower one comes from a holder that was superseded
-// and is refused with [ErrStale]; the same one comes from the same holder, who may write as often
+// and is refused with [ErrStale]; the same one comes from the same holder, which may write as often
 // as it likes; a higher one is recorded. To check and to write must be one step, or the pause falls
 // between the two.
 //
@@ -51,20 +51,20 @@
 //     too.
 //   - Check first, then read, then write. Before the newer holder has shown its token, the guard
 //     cannot know of it, and lets the older one write; so what was read before the check may be
-//     old. Who reads in one transaction and writes in a later one checks in both.
+//     old. A program that reads in one transaction and writes in a later one must check in both.
 //   - Name all resources of a bundle in one call. The guards take them in one order, so two callers
 //     cannot deadlock.
 //   - [ErrStale] is final. The lock is somebody else's: roll back and end; to try again with the
 //     same token is useless.
-//   - All who write must check. A path without a check is a path for the paused holder.
+//   - All writers must check. A path without a check is a path for the paused holder.
 //
 // # What a token does not do
 //
 // A worker dies after its run has committed its effect, and before the ledger knows. The next
 // attempt has a higher token and every right to go on: no fence keeps it from making the effect a
-// second time. What it has in common with the first one is the run's idempotency key. [SQL.Once]
-// records that key in the transaction of the effect, so whoever dies when, effect and record are
-// both there or both not:
+// second time. Both have the run's idempotency key. [SQL.Once] records that key in the transaction
+// of the effect, so, whichever process dies at any time, effect and record are both there or both
+// not:
 //
 //	return fence.Once(ctx, db, run, func(tx *sql.Tx) error {
 //		_, err := tx.ExecContext(ctx,
@@ -114,7 +114,7 @@
 //
 // A token orders holders, not the writes of one holder: of two writes under one token the last to
 // arrive stands, also when it is a late copy of the first. [HTTP] guards the door of a service:
-// what its handlers write elsewhere has to be guarded there, or two processes of the service can
+// what its handlers write elsewhere must be guarded there, or two processes of the service can
 // still write in the wrong order. And tokens must come from one counter: those of two lock spaces
 // cannot be compared.
 package guard

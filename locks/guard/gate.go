@@ -55,7 +55,7 @@ func (g *gate) leave(p *pass) {
 
 // wait returns when the requests with a lower token that are inside now, and have a resource of p,
 // have left. The store has seen p's token by then, so those that enter later are refused by it:
-// they are not waited for, or a holder that goes on trying could keep p out for ever.
+// they are not waited for, or a holder that keeps trying could keep p out forever.
 func (g *gate) wait(ctx context.Context, p *pass) error {
 	for _, older := range g.older(p) {
 		select {

@@ -128,7 +128,7 @@ func TestStoresSeeOneOrder(t *testing.T) {
 	eachStore(t, func(t *testing.T, store guard.Store) {
 		ctx := within(t)
 		var mu sync.Mutex
-		var done locks.Token // the highest token whose check has returned; guarded by mu
+		var done locks.Token // the highest token with a finished check; guarded by mu
 		accepted, refused := storm(t, 8, 40, func(token locks.Token) error {
 			mu.Lock()
 			before := done

@@ -456,7 +456,7 @@ func TestOtherProtocolsPassUnderFaultsOfRequests(t *testing.T) {
 			return
 		}
 		defer conn.Close()
-		_, _ = io.WriteString(conn, "who is there? ")
+		_, _ = io.WriteString(conn, "are you there? ")
 		_, _ = io.Copy(conn, conn)
 	})
 	p, err := redistest.NewProxy(t.Context(), "tcp", listener.Addr().String())
@@ -473,7 +473,7 @@ func TestOtherProtocolsPassUnderFaultsOfRequests(t *testing.T) {
 	if _, err := io.WriteString(conn, "it is me\n"); err != nil {
 		t.Fatal(err)
 	}
-	want := "who is there? it is me\n"
+	want := "are you there? it is me\n"
 	got := make([]byte, len(want))
 	if _, err := io.ReadFull(conn, got); err != nil || string(got) != want {
 		t.Errorf("got %q (%v), want %q", got, err, want)

@@ -507,8 +507,8 @@ local function space()
     obey(id, wait)
   end
 
-  -- among returns waits of a class in the order of their tickets, `most` of them, and the place from
-  -- which to continue: '' to begin, and after the last one.
+  -- among returns waits of a class in the order of their tickets, `most` of them, and the place
+  -- from which to continue: '' to begin, and after the last one.
   function S.among(name, from, most)
     from = from == '' and '[~k' .. name .. '\0' or '(' .. from
     local members, ids = call('ZRANGEBYLEX', IDX, from, '(~k' .. name .. '\1', 'LIMIT', '0', most), {}
@@ -797,7 +797,7 @@ local function space()
 
   -- blocked returns what keeps a request from its bundle: the resource, and x<hold>, o<request>,
   -- w<request>, or l for a limit below the request. Without an obstacle it returns nil, nil and the
-  -- younger waits whose offers the request would beat.
+  -- younger waits with offers that the request would beat.
   --
   -- self: the ID of the request's own wait, whose offer may reserve the bundle; or its record,
   -- where that cannot be. ticket nil: the youngest. nested: the holds that the request is nested

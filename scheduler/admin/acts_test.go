@@ -77,7 +77,7 @@ func TestWhatPeopleDoOverHTTP(t *testing.T) {
 		const v1 = "/api/v1/"
 
 		if job := c.post(v1+"jobs/nightly/pause", `{"reason": "the partner is down"}`, 200); job["paused"] != "by http 127.0.0.1: the partner is down" {
-			t.Errorf("paused %v, want who and why", job["paused"])
+			t.Errorf("paused %v, want the user and the reason", job["paused"])
 		}
 		if job := c.post(v1+"jobs/nightly/resume", "", 200); job["paused"] != nil {
 			t.Errorf("paused %v, want it to go on", job["paused"])
@@ -198,7 +198,7 @@ func TestASpanIsReplayedOrSkipped(t *testing.T) {
 		}
 		for _, tick := range ticks {
 			if tick.Outcome != string(ledger.Skipped) || tick.Reason != "skipped by ann: disk was full" {
-				t.Errorf("%+v, want it skipped with who and why", tick)
+				t.Errorf("%+v, want it skipped with the user and the reason", tick)
 			}
 		}
 	})
@@ -235,7 +235,7 @@ func TestLocksAreReleasedOverHTTP(t *testing.T) {
 		lock := c.post(path, body(hold.Token(), ""), 200)
 		asked := lock["holders"].([]any)[0].(map[string]any)["asked"].(map[string]any)
 		if asked["force"] != "take" || asked["by"] != "http 127.0.0.1" || asked["reason"] != "it is stuck" {
-			t.Errorf("got %v, want who asks, and why", asked)
+			t.Errorf("got %v, want the user and the reason", asked)
 		}
 		<-hold.Context().Done()
 		var revoked *locks.RevokedError

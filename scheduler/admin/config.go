@@ -23,7 +23,7 @@ type Config struct {
 	// time of the last reload if it was refused; else null
 	RefusedAt Instant         `json:"refused_at"`
 	Problems  []ConfigProblem `json:"problems"` // the reasons for the refusal
-	// settings whose values in the files differ from those that this process uses
+	// settings with other values in the files than in this process
 	NeedsRestart []string `json:"needs_restart"`
 }
 

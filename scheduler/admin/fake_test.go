@@ -291,7 +291,7 @@ const (
 		`"queues":{"default":1},"started_at":"2026-11-21T09:00:00.5Z","admin":"127.0.0.1:9621"}`
 )
 
-// fleet is a fake with an example of everything: two workers, a third whose lease is over, a shell
+// fleet is a fake with an example of everything: two workers, a third without a lease, a shell
 // that holds a lock, two running runs, two waiting ones, and a history.
 func fleet() *fake {
 	const run1, run2 = "settle-bills#01K9B7ZK3M5W7QF", "nightly-backup@2026-11-21T01:00:00Z"

@@ -70,7 +70,7 @@ func (r *Reader) Job(ctx context.Context, name string) (*Job, error) {
 }
 
 const (
-	describedTogether = 8 // jobs whose last runs are searched for at the same time
+	describedTogether = 8 // how many jobs' last runs are searched for at the same time
 	// entries of a history that are read to find the last run among skipped and missed ticks
 	lastRunWithin = 2000
 )
@@ -216,7 +216,8 @@ func (r *Reader) Next(ctx context.Context, job string, n int) ([]NextTick, error
 	return nextTicks(records, now, n), nil
 }
 
-// nextTicks omits jobs whose trigger this machine cannot compute; [Job] gives the reason for each.
+// nextTicks omits jobs with a trigger that this machine cannot compute; [Job] gives the reason for
+// each.
 func nextTicks(records []ledger.JobRecord, now time.Time, n int) []NextTick {
 	ticks := []NextTick{}
 	for _, record := range records {

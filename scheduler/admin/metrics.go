@@ -74,7 +74,7 @@ func NewMetrics(version string, slots int) *Metrics {
 			Help: "Deliveries that this worker left to the sweep, since too many waited to be pushed.",
 		}),
 		build: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "lockstep_build_info", Help: "What this process is; always 1.",
+			Name: "lockstep_build_info", Help: "Version and identity of this process; always 1.",
 		}, []string{"version", "go_version"}),
 	}
 	m.slots.Set(float64(slots))
@@ -174,7 +174,7 @@ var (
 	descHolds   = prometheus.NewDesc("lockstep_holds", "Bundles that are held now, over all workers.", nil, nil)
 	descWaits   = prometheus.NewDesc("lockstep_waits", "Requests that wait for their bundle now, over all workers.", nil, nil)
 	descWorkers = prometheus.NewDesc("lockstep_workers", "Workers with a valid lease, by state.", []string{"state"}, nil)
-	descLease   = prometheus.NewDesc("lockstep_session_lease_left_seconds", "What is left of this worker's lease, by Redis' clock.", nil, nil)
+	descLease   = prometheus.NewDesc("lockstep_session_lease_left_seconds", "Remaining time of this worker's lease, by Redis' clock.", nil, nil)
 	descDispute = prometheus.NewDesc("lockstep_queues_disputed", "Queues that this worker serves although they belong to another namespace.", nil, nil)
 
 	descDue = prometheus.NewDesc("lockstep_due_runs", "Runs that are due and do not run yet, over all workers, by the reason: paused, worker, handler, suspect, slot, behind or delivery. Only the oldest of each queue are looked at, the others count as behind them.", []string{"reason"}, nil)

@@ -20,7 +20,7 @@ const (
 	showPending  = 10
 	showRuns     = 25
 	countPending = 1000 // outstanding runs that are read to count them
-	askHistories = 500  // jobs whose histories are read for the last runs
+	askHistories = 500  // how many jobs' histories are read for the last runs
 )
 
 // overview is everything that the page shows, read a moment ago.
@@ -207,9 +207,9 @@ func (o *overview) Outstanding() int {
 	return n
 }
 
-// likelyLast returns the names of the jobs whose histories may have the last runs. Each history
-// costs a read, so their number is limited: beyond it, likelyLast chooses the jobs with outstanding
-// runs, those without a schedule, and those whose ticks were decided last.
+// likelyLast returns the names of the jobs that may have the last runs in their histories. Each
+// history costs a read, so their number is limited: beyond it, likelyLast chooses the jobs with
+// outstanding runs, those without a schedule, and those whose ticks were decided last.
 func likelyLast(records []ledger.JobRecord, outstanding []*ledger.Record) []string {
 	if len(records) <= askHistories {
 		return namesOf(records)

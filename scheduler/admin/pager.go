@@ -24,7 +24,7 @@ type pager struct {
 	end func(ledger.OpenEntry) bool
 
 	open  bool  // outstanding runs are still to be listed
-	ended bool  // finished runs are to be listed
+	ended bool  // finished runs are listed
 	at    place // of the last run that was looked at
 	from  *place
 	heads endedHeap
@@ -298,7 +298,7 @@ func (p *pager) pop(ctx context.Context) (entry ledger.EndedEntry, found bool, e
 	return entry, true, nil
 }
 
-// fill reads the next entries of the histories whose entries have all been taken.
+// fill reads the next entries of the histories with no entries left.
 func (p *pager) fill(ctx context.Context) error {
 	var empty []*head
 	for len(p.heads) > 0 && len(p.heads[0].entries) == 0 && len(empty) < sideBySide {

@@ -222,8 +222,8 @@ type Worker struct {
 	Disputed map[string]string `json:"disputed_queues,omitempty"`
 }
 
-// Gone is the state of a worker whose lease is over. The worker vanishes as soon as another worker
-// takes over what it left.
+// Gone is the state of a worker after the end of its lease. The worker vanishes as soon as another
+// worker takes over what it left.
 const Gone = "gone"
 
 // WhoAmI is the identity of the client, as the answering worker sees it.
@@ -247,7 +247,7 @@ type Tick struct {
 	Upto TickTime `json:"upto,omitzero"`
 }
 
-// Pending is the outcome of a tick whose run is not finished.
+// Pending is the outcome of a tick before its run has finished.
 const Pending = "pending"
 
 // Act is an act of a person or a program. Repeats are one act: the same actor did the same to the

@@ -51,7 +51,7 @@ func TestShapesAreWhatScriptsRelyOn(t *testing.T) {
 			"reason": "overlap: skip; nightly-backup@2026-11-18T01:00:00Z is running", "args": null, "queue": "default",
 			"created_at": "2026-11-19T01:00:00.020Z", "started_at": null, "finished_at": "2026-11-19T01:00:00.020Z",
 			"crashes": 0, "attempts": []}`},
-		"run that is to be tried again": {run("settle-bills#third"), `{
+		"run that will be retried": {run("settle-bills#third"), `{
 			"id": "settle-bills#third", "job": "settle-bills", "trigger": "enqueue", "tick": null, "state": "retrying",
 			"reason": null, "args": null, "queue": "critical", "created_at": "2026-11-21T11:59:00.000Z", "started_at": null,
 			"finished_at": null, "crashes": 0,

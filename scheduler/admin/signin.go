@@ -55,7 +55,7 @@ type SignIn struct {
 	closed    bool   // no client can sign in, so nothing is served
 	log       *slog.Logger
 
-	// who returns the name of the user who sent a request. The error is errSignIn, errUnchecked or
+	// The name of the user that sent a request. The error is errSignIn, errUnchecked or
 	// a *throttledError.
 	who func(r *http.Request) (string, error)
 

@@ -120,7 +120,7 @@ func TestOnlySignedInUsersHaveAccess(t *testing.T) {
 		tries     []try
 	}{
 		"basic with a password file": {Auth{Mode: AuthBasic, User: "ann", PasswordFile: secretFile(t, "pässword: 1\n")}, `Basic realm="lockstep", charset="UTF-8"`, basic},
-		"basic with a users file": {Auth{Mode: AuthBasic, User: "ann", UsersFile: secretFile(t, "# who\n\n"+hashed(t, "carl", "other")+strings.TrimSuffix(hashed(t, "ann", "pässword: 1"), "\n")+"\r\n")},
+		"basic with a users file": {Auth{Mode: AuthBasic, User: "ann", UsersFile: secretFile(t, "# users\n\n"+hashed(t, "carl", "other")+strings.TrimSuffix(hashed(t, "ann", "pässword: 1"), "\n")+"\r\n")},
 			`Basic realm="lockstep", charset="UTF-8"`, append(basic, try{"the first user", as("carl", "other"), "carl"}, try{"twice", as("carl", "other"), "carl"}, try{"what was right for another", as("ann", "other"), ""})},
 		"token": {Auth{Mode: AuthToken, User: "ci", TokenFile: secretFile(t, "0123456789abcdef\n")}, `Bearer realm="lockstep"`, []try{
 			{"nothing", nil, ""},

@@ -29,7 +29,7 @@ const (
 	rememberFor  = 24 * time.Hour
 	rememberMost = 1000 // of them are kept, over all users and addresses
 
-	bucketsMost = 1000 // addresses whose bucket is kept; the full ones are forgotten first
+	bucketsMost = 1000 // addresses with a stored bucket; the full ones are forgotten first
 
 	penalty       = time.Second // how long the reply to a sign-in above the limits is held back
 	penaltiesOfIP = 256         // replies to one address that are held back at a time

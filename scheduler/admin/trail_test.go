@@ -21,7 +21,7 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// journal is a log whose lines can be read back.
+// journal is a log with lines that can be read back.
 type journal struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -52,7 +52,7 @@ func (j *journal) lines(t *testing.T, message string) []map[string]any {
 	return lines
 }
 
-// newJournaled is a console whose server logs into the journal.
+// newJournaled is a console with a server that logs into the journal.
 func newJournaled(t *testing.T, rdb *redis.Client) (*console, *journal) {
 	t.Helper()
 	c, j := newConsole(t, rdb), new(journal)

@@ -43,7 +43,7 @@ func (t Text) MarshalJSON() ([]byte, error) {
 	return json.Marshal(string(t))
 }
 
-// Seconds is a duration whose JSON value is a number of seconds, to the millisecond.
+// Seconds is a duration that is a number of seconds in JSON, to the millisecond.
 type Seconds time.Duration
 
 // MarshalJSON writes a number.

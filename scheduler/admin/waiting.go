@@ -441,7 +441,7 @@ func (r *Reader) dueBy(ctx context.Context, c *conditions) (map[WaitReason]int, 
 }
 
 const (
-	lookQueues = 64 // queues whose due runs are counted
+	lookQueues = 64 // queues for which due runs are counted
 	lookRuns   = 20 // due runs of each that are looked at
 )
 

@@ -79,7 +79,7 @@ func (r *Reader) scene(ctx context.Context) (*scene, error) {
 	return s, nil
 }
 
-// permitsOf returns the resources whose permits are held or wanted.
+// permitsOf returns the resources with permits that are held or wanted.
 func permitsOf(s *scene) []string {
 	names := make(map[string]bool)
 	for _, h := range s.holders {

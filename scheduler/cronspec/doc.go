@@ -15,9 +15,9 @@
 // # The rule
 //
 // A schedule follows real time when its hour field is a star or a star with a step ("*", "*/2";
-// also @hourly). Each instant whose wall clock matches is a tick, so a repeated hour has its ticks
-// twice, and a skipped one has none. An [Every] schedule knows no wall clock at all: its ticks are
-// the multiples of the interval since 1970-01-01T00:00Z.
+// also @hourly). Each instant with a matching wall clock is a tick, so a repeated hour has its
+// ticks twice, and a skipped one has none. An [Every] schedule knows no wall clock at all: its
+// ticks are the multiples of the interval since 1970-01-01T00:00Z.
 //
 // Any other schedule follows the wall clock, and each matching wall time is due once: when the
 // zone's clock first shows this time, or a later one.
@@ -62,7 +62,7 @@
 // # What is not promised
 //
 //   - Time zones change by law. The zone files of the system come first, then those inside the
-//     binary, as in [time.LoadLocation]. Replicas whose files differ agree on all ticks but those
+//     binary, as in [time.LoadLocation]. Replicas with different files agree on all ticks but those
 //     between the old law and the new. (The ledger still decides each tick once.)
 //   - Leap seconds do not exist here, as in Unix time.
 //   - Ticks are in the years 1 to 9999.

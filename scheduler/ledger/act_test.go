@@ -137,7 +137,7 @@ func TestASpanOfTicksIsSkipped(t *testing.T) {
 		f.wantState(a.Record.ID, ledger.Running)
 		for n := 2; n <= 5; n++ {
 			if record := f.wantState(jobs.TickRunID("j", at(n)), ledger.Skipped); record.Reason != "skipped by ann: holidays" {
-				f.Errorf("reason %q, want who and why", record.Reason)
+				f.Errorf("reason %q, want the user and the reason", record.Reason)
 			}
 		}
 		if left, err := f.rdb.HExists(f.Context(), f.key("facts"), "sj").Result(); err != nil || left {

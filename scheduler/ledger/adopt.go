@@ -140,7 +140,8 @@ func asText(payload []byte) json.RawMessage {
 	return quoted
 }
 
-// longName is the prefix of the names of adopted runs whose queue and id are too long for a name.
+// longName is the prefix of the names of adopted runs with a queue and an id that are too long for
+// a name.
 const longName = "%sha256-"
 
 // AdoptedName makes one part of a run's id (see [jobs.ValidRunName]) of a queue's name and the id

@@ -143,7 +143,7 @@ func TestIDsAreRememberedForAWeek(t *testing.T) {
 	})
 }
 
-// generatedID returns a random UUID, as asynq generates for a task whose client chose no id.
+// generatedID returns a random UUID, as asynq generates for a task without an id from its client.
 func generatedID() string {
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // it never fails
@@ -151,8 +151,8 @@ func generatedID() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:])
 }
 
-// TestAGeneratedIDIsRememberedForMinutes adopts tasks whose ids asynq generated. They leave nothing
-// in a key that is read as a whole, and a sweep forgets them when no other request comes.
+// TestAGeneratedIDIsRememberedForMinutes adopts tasks with ids that asynq generated. They leave
+// nothing in a key that is read as a whole, and a sweep forgets them when no other request comes.
 func TestAGeneratedIDIsRememberedForMinutes(t *testing.T) {
 	each(t, func(f *fixture) {
 		w := f.session("w")

@@ -15,7 +15,7 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// alone returns a fixture with a Redis to itself, whose slow log has every command.
+// alone returns a fixture with its own Redis, which has every command in its slow log.
 func alone(t *testing.T) *fixture {
 	t.Helper()
 	rdb := redistest.New(t, redistest.Options{}).Client(t)

@@ -69,10 +69,10 @@ type play struct {
 	asked   int
 	queue   []ledger.Due // deliveries in flight: any may be lost, duplicated or late
 	sent    []sentClaim  // claims, of which a copy may still arrive
-	acting  []attempt    // attempts whose worker lives and has not heard that it lost anything
-	// attempts that have ended or whose worker is taken for dead: a late finish may arrive
+	acting  []attempt    // attempts of a live worker that has not noticed a loss
+	// attempts that have ended or are taken for dead: a late finish may arrive
 	stale []attempt
-	// attempts that have lost their lease, and whose worker lives: it reports them
+	// attempts of a live worker that have lost their lease: it reports them
 	cut     []attempt
 	library []*locks.Hold
 	success map[jobs.RunID]int
@@ -830,7 +830,7 @@ func (p *play) settle() {
 			p.end(pick(p.rand, &p.acting), ledger.Success)
 		}
 	}
-	p.sweepAll(0) // which forgets deaths whose attempts are all closed
+	p.sweepAll(0) // which forgets deaths after all their attempts are closed
 	p.check()
 	p.wantNothingLeft()
 }

@@ -19,12 +19,12 @@ var (
 
 const (
 	sizePage    = 500 // histories that are read together
-	sizeSamples = 4   // runs of each history whose sizes are read
-	timeSamples = 16  // runs of each history whose ends are read, to learn their ages
+	sizeSamples = 4   // how many runs of each history are measured
+	timeSamples = 16  // how many runs of each history are read, to learn their ages
 	purgeMost   = 200 // runs that one script removes
 	purgeCalls  = 20  // such scripts in one round trip
 
-	// What Redis uses for an entry besides its id, which is in each key, and its text:
+	// Redis' use of memory for an entry, besides its ID, which is in each key, and its text:
 	// approximately, with jemalloc on 64 bits.
 	histOverhead, outputOverhead = 168, 64
 )

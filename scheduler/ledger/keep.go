@@ -44,7 +44,7 @@ func (l *Ledger) QueuesPaused(ctx context.Context, queues []string) ([]Due, erro
 	return due, nil
 }
 
-// Paused returns the queues whose waiting runs get no offers.
+// Paused returns the queues in which waiting runs get no offers.
 func (l *Ledger) Paused(ctx context.Context) ([]string, error) {
 	queues, err := l.space.Kept(ctx)
 	if err != nil {

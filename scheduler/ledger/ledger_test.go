@@ -948,7 +948,7 @@ func TestDutyPassesOnWhenItsHolderEnds(t *testing.T) {
 			return poll.Duty
 		}
 		if !poll(a) || poll(b) || !poll(a) {
-			f.Error("want duty with the first who asks")
+			f.Error("want duty with the first that asks")
 		}
 		f.end(a)
 		if !poll(b) {
@@ -1097,7 +1097,7 @@ func TestASuspectIsClaimedOnlyOnRequest(t *testing.T) {
 		}
 		second, err := f.Claim(f.Context(), request, again[0], 0, nil)
 		if err != nil || second.Outcome != ledger.Granted || second.Record.Last().Number != 2 {
-			f.Fatalf("claim under the same request by who takes it: %+v, %v, want the second attempt", second, err)
+			f.Fatalf("claim under the same request by the worker that takes it: %+v, %v, want the second attempt", second, err)
 		}
 		if sent, err := f.ClaimSound(f.Context(), request, again[0], 0, nil); err != nil || sent.Outcome != ledger.Granted {
 			f.Fatalf("a late copy of the refused claim: %+v, %v, want the attempt that runs", sent, err)

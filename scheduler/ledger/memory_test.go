@@ -199,7 +199,7 @@ func TestNewsOfOtherWorkersSurvivesThem(t *testing.T) {
 		a.say() // it had not exited, after all
 		f.wantState(due[0].Run, ledger.Succeeded)
 		if got := f.find(due[0].Run); got.Last() == nil || got.Reason != "" {
-			t.Errorf("who knows how it came about says so, and %+v is kept", got)
+			t.Errorf("a worker that knows the cause reports it, and %+v is kept", got)
 		}
 		if last := f.wantState(due[1].Run, ledger.Running).Last(); last.Token != running.token() {
 			t.Errorf("it runs as %+v, want what its worker says", last)

@@ -135,7 +135,7 @@ func TestAWorkerThatMissedNewsReadsWhatIsOutstandingAnew(t *testing.T) {
 		ended := f.claim(other.client, due[0], ledger.Granted)
 		f.finish(ended, ledger.Success, ledger.Recorded)
 		f.outstanding([]string{"quiet"}, 1_500, 10)
-		pipe := f.rdb.Pipeline() // as many news as a reply holds, and the first ones are gone
+		pipe := f.rdb.Pipeline() // as many news as a reply holds, and the first ones are lost
 		for i := range 1_100 {
 			pipe.XAdd(f.Context(), &redis.XAddArgs{Stream: f.key("news"), Values: []any{"r", fmt.Sprintf("other@%d", i), "s", "skipped"}})
 		}

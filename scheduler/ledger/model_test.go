@@ -11,7 +11,7 @@ import (
 // attempts and definitions, without Redis. Each move is one script, or one event outside of Redis.
 // A state is a plain value that can be compared.
 //
-// All runs are ticks of one job whose overlap is queue, so there is one lock. Attempt k of a run
+// All runs are ticks of one job with overlap: queue, so there is one lock. Attempt k of a run
 // has the token k.
 
 const (
@@ -97,8 +97,9 @@ func present(w int) uint8  { return uint8(1 + 2*w) }
 func previous(w int) uint8 { return uint8(2 + 2*w) }
 
 type modelRun struct {
-	state   uint8
-	n       uint8 // of its delivery; left out of keys, since only "older than the present one" matters
+	state uint8
+	// of its delivery; left out of keys, since only "older than the present one" matters
+	n       uint8
 	token   uint8 // of its last attempt
 	session uint8 // of the attempt that runs
 	crashes uint8
@@ -153,8 +154,9 @@ type modelState struct {
 
 	active, newest uint8   // definition
 	known          [2]bool // definitions that are registered
-	fresh          [2]bool // a worker has polled with it, and has not left it since, within GoneAfter
-	left           [2]bool // its last worker has left it in order
+	// a worker has polled with it, and has not left it since, within GoneAfter
+	fresh [2]bool
+	left  [2]bool // its last worker has left it in order
 
 	budget budget
 }

@@ -163,7 +163,7 @@ func TestARunThatWasAskedToStopIsNotTriedAgain(t *testing.T) {
 				}
 				end(f, a)
 				if record := f.wantState(a.Record.ID, ledger.Canceled); record.Reason != "canceled by ann: wrong day" {
-					f.Errorf("reason %q, want who and why", record.Reason)
+					f.Errorf("reason %q, want the user and the reason", record.Reason)
 				}
 				f.wantNothingLeft()
 			})
@@ -329,18 +329,18 @@ func TestTicksOfAPausedJobAreSkipped(t *testing.T) {
 		created = f.tick(f.job, created.Cursor, 1, ledger.CatchUp)
 		for _, record := range f.history("j") {
 			if record.State != ledger.Skipped || record.Reason != "paused by ann: the partner is down" {
-				f.Errorf("%s (%s), want it skipped with who and why", record.State, record.Reason)
+				f.Errorf("%s (%s), want it skipped with the user and the reason", record.State, record.Reason)
 			}
 		}
 		if f.billed("x").Run == "" {
-			f.Error("what is asked for goes on")
+			f.Error("a requested run continues")
 		}
 		if news, err := f.Resume(f.Context(), "j", ledger.Act{Who: "ann", What: "resume job"}); err != nil || !news {
 			f.Errorf("resume: %v, %v, want it done", news, err)
 		}
 		f.job.Paused = true // its definition has the same effect
 		created = f.tick(f.job, created.Cursor, 1, ledger.Run)
-		f.job.Paused, f.job.Description = false, "goes on"
+		f.job.Paused, f.job.Description = false, "continues"
 		if created = f.tick(f.job, created.Cursor, 1, ledger.Run); len(created.Due) != 1 {
 			f.Errorf("due %+v, want the tick after the pause", created.Due)
 		}

@@ -61,7 +61,7 @@ func (l *Ledger) Find(ctx context.Context, id jobs.RunID) (*Record, string, erro
 	}
 }
 
-// unreadable represents a run whose record cannot be read: the sweep or its claim ends an
+// unreadable represents a run with a record that cannot be read: the sweep or its claim ends an
 // outstanding one.
 func unreadable(id jobs.RunID, state State, err error) *Record {
 	record := &Record{ID: id, Job: id.Job(), Trigger: ByRequest, State: state, Reason: jobs.Cut(plain(err.Error()), jobs.MaxReason)}

@@ -71,10 +71,11 @@ type Record struct {
 	Started  time.Time       // its first attempt; zero until then
 	Finished time.Time       // zero while outstanding
 	Fails    int             // attempts that failed
-	Crashes  int             // attempts whose worker's process died, as its parent reported
-	StartBy  time.Time       // it must not start after this instant; zero: no limit
-	Waited   time.Time       // when it first began to wait for its bundle; zero: never
-	Blocker  *Blocker        // what blocked it then; nil: it never waited
+	// attempts that ended with their worker's process, as its parent reported
+	Crashes int
+	StartBy time.Time // it must not start after this instant; zero: no limit
+	Waited  time.Time // when it first began to wait for its bundle; zero: never
+	Blocker *Blocker  // what blocked it then; nil: it never waited
 	// it has ended and stays outstanding, since its job's history could not be written
 	Parked bool
 	Stop   string // why its worker was asked to stop it; "": it was not

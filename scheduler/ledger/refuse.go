@@ -26,7 +26,7 @@ func Final(err error) bool { return locks.Refused(err) || errors.Is(err, ErrUnre
 type Refusal struct {
 	Run   jobs.RunID
 	Queue string       // of its delivery; "" where that is not known
-	N     int64        // of the delivery whose claim was refused; 0 for none
+	N     int64        // of the delivery of the refused claim; 0 for none
 	Hold  locks.HoldID // of that claim, or of the attempt; "" for none
 	Token locks.Token  // of the attempt, where its hold is not known; 0 for none
 	Cause error

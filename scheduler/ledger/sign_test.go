@@ -65,7 +65,7 @@ func (f *fixture) verdict(l *ledger.Ledger, due ledger.Due) string {
 	defer w.finish(a, ledger.Failure, ledger.Recorded)
 	if a.Refused == nil {
 		if len(a.Job.Command) == 0 {
-			f.Errorf("%s is not refused, and its definition is gone", due.Run)
+			f.Errorf("%s is not refused, and its definition is lost", due.Run)
 		}
 		return ""
 	}

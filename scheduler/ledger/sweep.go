@@ -135,7 +135,7 @@ func (l *Ledger) Asked(ctx context.Context, session locks.SessionID) (map[jobs.R
 	return stop, nil
 }
 
-// Dead is a run whose attempt's session has ended, or whose attempt continues without its hold.
+// Dead is a run with an attempt that has no session anymore, or that continues without its hold.
 type Dead struct {
 	Run   jobs.RunID
 	Token locks.Token
@@ -149,12 +149,12 @@ type Sweep struct {
 	// until the next scheduled or retrying run becomes due; negative: none exists
 	Next time.Duration
 	More bool  // more is left to do now: sweep again at once
-	Due  []Due // runs that became due, or whose push was not confirmed: to be delivered
+	Due  []Due // runs that became due, or have an unconfirmed push: to be delivered
 	// how many of Due were returned because their push was not confirmed; they are the last ones
 	Repeated int
 	Dead     []Dead       // to be closed by Crash, one by one
-	Late     []jobs.RunID // runs whose time may be over: to be given to Expire
-	Broken   []jobs.RunID // runs whose record cannot be read: to be given to Refuse
+	Late     []jobs.RunID // runs that may have expired: to be given to Expire
+	Broken   []jobs.RunID // runs with an unreadable record: to be given to Refuse
 }
 
 // SweepLimits bound one sweep.
@@ -173,7 +173,7 @@ type SweepLimits struct {
 	Pending func(Due) bool
 }
 
-// Sweep repairs faults and makes runs due whose time has come: offers of the lock space, scheduled
+// Sweep repairs faults and makes runs due at their time: offers of the lock space, scheduled
 // and retrying runs, pushes that no process has confirmed. The caller must deliver the returned
 // runs. If the reply is lost, the next sweep returns the same runs again, after Unconfirmed.
 func (l *Ledger) Sweep(ctx context.Context, limits SweepLimits) (*Sweep, error) {
@@ -237,7 +237,7 @@ type Sent struct {
 	All int // confirmed deliveries in all
 	// those to look up in their queues: Confirm the ones that are there, Repush the others
 	LookUp []Due
-	Broken []jobs.RunID // runs whose record cannot be read: to be given to Refuse
+	Broken []jobs.RunID // runs with an unreadable record: to be given to Refuse
 }
 
 // Sent returns at most most deliveries that were last known to be in their queues at least since
@@ -275,15 +275,15 @@ func (l *Ledger) Ended(ctx context.Context, sessions []locks.SessionID) ([]locks
 // reports that, see [Ledger.LostLease].
 const MaxLostLeases = 10
 
-// Closed is how an attempt was closed whose session or hold has ended.
+// Closed says how an attempt was closed after its session or hold had ended.
 type Closed struct {
 	State   State  // the run's now
 	Outcome string // the attempt's: CrashedAttempt, LostLeaseAttempt or "failed"
 	Due     []Due  // runs that became due in this step
 }
 
-// Crash closes the attempt of a run whose session has ended, by the policies of the definition the
-// run was made with, and frees its locks. If the session's process died ([Ledger.Died]), the
+// Crash closes the attempt of a run after its session has ended, by the policies of the definition
+// the run was made with, and frees its locks. If the session's process died ([Ledger.Died]), the
 // attempt has crashed. Otherwise it has lost its lease, which counts as neither a crash nor a
 // failure. When only its hold has ended, because it exceeded its max hold or was revoked, the
 // attempt has failed, and its worker learns that from the hold. Crash returns nil and changes

@@ -1,8 +1,10 @@
-// Package repeats writes log lines that a loop may repeat: the first of each kind at once, the others as one line with
-// their number. While Redis refuses writes, each claim, finish, push and fetch fails many times a second, and a line for
-// each would fill a disk and hide what else happens.
+// Package repeats writes log lines that a loop may repeat: the first of each kind at once, the
+// others as one line with their number. While Redis refuses writes, each claim, finish, push and
+// fetch fails many times a second, and a line for each would fill a disk and hide what else
+// happens.
 //
-// Lines that each tell of another run, such as the end of an attempt, belong to a plain [slog.Logger].
+// Lines that each tell of another run, such as the end of an attempt, belong to a plain
+// [slog.Logger].
 package repeats
 
 import (
@@ -18,22 +20,23 @@ const Every = 10 * time.Second
 // most is how many kinds are kept apart. Messages are constants, so that only a bug has more.
 const most = 1000
 
-// Logger is an [slog.Logger] that writes one line per kind and [Every]. Two lines are of one kind when their level and
-// message are the same, and the attribute that was named to [New]. A line that replaces others has the attribute
-// repeated, their number, and is the last of them. Lines that are still counted are written by [Logger.Flush].
+// Logger is an [slog.Logger] that writes one line per kind and [Every]. Two lines are of one kind
+// when their level and message are the same, and the attribute that was named to [New]. A line that
+// replaces others has the attribute repeated, their number, and is the last of them. Lines that are
+// still counted are written by [Logger.Flush].
 type Logger struct {
 	*slog.Logger
 	lines *lines
 }
 
-// New returns a logger that writes to log. by names an attribute whose values keep lines of one message apart, "" for
-// none. It must not be one with many values, like a run's.
+// New returns a logger that writes to log. by names an attribute that distinguishes lines of one
+// message, "" for none. It must not be one with many values, like a run's.
 func New(log *slog.Logger, by string) *Logger {
 	l := &lines{by: by, kinds: make(map[kind]*line)}
 	return &Logger{slog.New(handler{log.Handler(), l}), l}
 }
 
-// Flush writes the lines that were counted and whose time has come. Call it regularly from a loop that runs anyway,
+// Flush writes the counted lines that are due. Call it regularly from a loop that runs anyway,
 // and once more at the end with all set.
 func (l *Logger) Flush(ctx context.Context, all bool) {
 	for _, due := range l.lines.due(time.Now(), all) {

@@ -55,8 +55,8 @@ type Growth struct {
 	Small, Large time.Duration
 }
 
-// Grows reports whether a script costs clearly more in the large namespace than a script whose work
-// does not depend on the size: more than twice as much plus 1 ms.
+// Grows reports whether a script costs clearly more in the large namespace than a script for which
+// the work does not depend on the size: more than twice as much plus 1 ms.
 func (g Growth) Grows() bool { return g.Large > 2*g.Small+time.Millisecond }
 
 // Names returns the scripts that are known by name, as package/name. It includes those that

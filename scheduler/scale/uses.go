@@ -51,7 +51,7 @@ func (m *meter) usesOfLocks() []use {
 		{"locks of 64 callers", nil, func(ctx context.Context) error {
 			return many(ctx, 512, func(ctx context.Context, i int) error { return m.try(ctx, locks.Exclusive("free:"+strconv.Itoa(i))) })
 		}},
-		{"a wait behind 5,000 others that is given up", nil, func(ctx context.Context) error {
+		{"a wait behind 5,000 others that is abandoned", nil, func(ctx context.Context) error {
 			_, err := m.locks.Acquire(ctx, locks.Exclusive("held:0"), locks.Wait(time.Millisecond))
 			if !errors.Is(err, locks.ErrBusy) {
 				return err
@@ -60,7 +60,7 @@ func (m *meter) usesOfLocks() []use {
 		}},
 		{"all holds and waits", nil, func(ctx context.Context) error { _, err := space.Read(ctx); return err }},
 		{"all sessions", nil, func(ctx context.Context) error { _, _, err := space.Sessions(ctx); return err }},
-		{"who shares a lock", nil, func(ctx context.Context) error { _, err := space.HeldBy(ctx, "crowd"); return err }},
+		{"the holders that share a lock", nil, func(ctx context.Context) error { _, err := space.HeldBy(ctx, "crowd"); return err }},
 		{"a lock of 1,000 is asked for", nil, func(ctx context.Context) error {
 			_, err := space.Revoke(ctx, "crowd", m.crowd.Token(), locks.Ask, locks.Revocation{By: "scale"})
 			return err
@@ -290,7 +290,7 @@ func (m *meter) usesOfRuns() []use {
 			_, _, err = m.ledger.TrimHistory(ctx, size, size.Bytes/2, rest)
 			return err
 		}},
-		{"a queue is paused and goes on", nil, func(ctx context.Context) error {
+		{"a queue is paused and resumed", nil, func(ctx context.Context) error {
 			if err := m.ledger.QueuePaused(ctx, "default"); err != nil {
 				return err
 			}
@@ -491,7 +491,7 @@ func (m *meter) usesOfOperators() []use {
 			_, _, err := m.ledger.Refuse(ctx, ledger.Refusal{Run: run.Run, Queue: "default", N: run.Due[0].N, Cause: errors.New("refused")})
 			return err
 		}},
-		{"a job is paused and goes on", nil, func(ctx context.Context) error {
+		{"a job is paused and resumed", nil, func(ctx context.Context) error {
 			if _, err := m.ledger.Pause(ctx, m.job.Name, act); err != nil {
 				return err
 			}

@@ -2,8 +2,8 @@ package worker
 
 import "context"
 
-// CloseSession ends the session of a worker whose Run has returned a [StuckError], as the end of
-// its process does.
+// CloseSession ends the session of a worker after its Run has returned a [StuckError], as the end
+// of its process does.
 func (w *Worker) CloseSession(ctx context.Context) { w.close(ctx) }
 
 // KnowsPaused reports whether a worker knows that one of its queues is paused.

@@ -37,7 +37,7 @@ func (f fault) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// broken gives a worker a client of its own, whose commands break.
+// broken gives a worker its own client, which has commands that break.
 func (f *fleet) broken(breaks func(redis.Cmder, func() error) error) func(*worker.Options) {
 	return func(o *worker.Options) {
 		options := *f.rdb.Options()

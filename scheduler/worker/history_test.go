@@ -11,7 +11,7 @@ import (
 	"lockstep/scheduler/worker"
 )
 
-// TestAllHistoriesStayWithinTheirSpace has two jobs whose own bounds would keep all of their runs.
+// TestAllHistoriesStayWithinTheirSpace has two jobs with limits that would keep all of their runs.
 func TestAllHistoriesStayWithinTheirSpace(t *testing.T) {
 	f := newFleet(t)
 	const runs, most = 200, 64 << 10

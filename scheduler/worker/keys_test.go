@@ -44,7 +44,7 @@ func (f *fleet) newer(job *jobs.Job, change func(string) string) {
 	})
 }
 
-// TestRunWithAnUnknownKeyIsLeftToAnotherWorker has runs whose definitions have a key that this
+// TestRunWithAnUnknownKeyIsLeftToAnotherWorker has runs with definitions that have a key that this
 // build does not know. Without that key they are run, as a worker that knows it would run them.
 func TestRunWithAnUnknownKeyIsLeftToAnotherWorker(t *testing.T) {
 	f := newFleet(t)

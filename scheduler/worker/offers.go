@@ -12,7 +12,7 @@ const (
 	offerKept  = 1500 * time.Millisecond // less than locks are reserved for a run
 )
 
-// offers are runs whose locks are reserved while no slot is free here. Their deliveries are also
+// offers are runs with reserved locks while no slot is free here. Their deliveries are also
 // pushed, for any worker; the first slot that becomes free here may be faster. The zero value is
 // ready.
 type offers struct {

@@ -67,7 +67,7 @@ func TestACanceledRunIsStoppedWithItsReason(t *testing.T) {
 		t.Fatalf("%+v, %v, want its worker asked", canceled, err)
 	}
 	if cause := <-causes; !errors.Is(cause, jobs.ErrCanceled) || !strings.Contains(cause.Error(), "ann: wrong bill") {
-		t.Errorf("it was stopped for %v, want who and why", cause)
+		t.Errorf("it was stopped for %v, want the user and the reason", cause)
 	}
 	f.awaitState(id, ledger.Canceled)
 }

@@ -118,10 +118,10 @@ func (s *stuckAttempts) shown() []Stuck {
 	return list[:min(len(list), shownStuck)]
 }
 
-// StuckError is the error of a drain that has left attempts behind whose handlers ignored the end
-// of their contexts. Only the end of this process ends them. The worker's session continues until
-// then, so no other worker gets their locks; the process that sees this one die hands the runs back
-// by Left, and then ends the session ([locks.Space.EndSession]).
+// StuckError is the error of a drain that has left attempts behind with handlers that ignored the
+// end of their contexts. Only the end of this process ends them. The worker's session continues
+// until then, so no other worker gets their locks; the process that sees this one die hands the
+// runs back by Left, and then ends the session ([locks.Space.EndSession]).
 type StuckError struct {
 	Runs []jobs.RunID
 	Left []ledger.Finish // how to record the ends of their attempts

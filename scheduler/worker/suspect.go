@@ -22,7 +22,7 @@ type suspects struct {
 }
 
 // A guest is an attempt at a run that has crashed before. It belongs to one attempt, not to the
-// run: an earlier attempt whose handler ignores its context may still run here.
+// run: an earlier attempt with a handler that ignores its context may still run here.
 type guest struct {
 	run   jobs.RunID
 	since time.Time // when it took the place; zero: it never did

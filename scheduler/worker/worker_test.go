@@ -146,7 +146,7 @@ func (f *fleet) await(what string, so func() bool) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			f.Fatalf("waited in vain for %s", what)
+			f.Fatalf("%s did not happen in time", what)
 		}
 	}
 }
@@ -720,7 +720,7 @@ func TestJobsAreReplacedWhileTheWorkerRuns(t *testing.T) {
 	last := len(ticks(goes))
 	f.await("more of them", func() bool { return len(ticks(comes)) > 3 })
 	if now := len(ticks(goes)); now > last+1 { // one was perhaps decided and not finished yet
-		t.Errorf("the job that was taken away had %d ticks, and has %d now", last, now)
+		t.Errorf("the removed job had %d ticks, and has %d now", last, now)
 	}
 	list := ticks(stays)
 	for i := 1; i < len(list); i++ {

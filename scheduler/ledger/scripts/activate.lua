@@ -1,4 +1,4 @@
--- activate makes definitions active whose triggers differ from those of the active ones. The old
+-- activate makes definitions active that have other triggers from those of the active ones. The old
 -- definition of each job has decided its ticks up to a cursor.
 -- ARGV: six for each job: job, cursor seen (ms), new cursor (ms), hash of the active definition,
 --       hash of the one that becomes active, that definition (JSON)

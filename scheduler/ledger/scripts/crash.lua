@@ -1,9 +1,9 @@
--- crash closes the attempt of a run whose session has ended: the run becomes due again, or ends.
--- The attempt has crashed if the process of that session died (died.lua), else it has lost its
--- lease. If the session lives and only the hold has ended under the attempt (max hold, or revoked),
--- the attempt has failed. A worker that cut off an attempt also closes it with this script, under
--- its next session: nothing of it runs any more, even if the old session still lives here.
--- ARGV: 1 run  2 token seen  3 on crash: rerun | abandon  4 crashes at most  5 history: runs
+-- crash closes the attempt of a run after its session has ended: the run becomes due again, or
+-- ends. The attempt has crashed if the process of that session died (died.lua), else it has lost
+-- its lease. If the session lives and only the hold has ended under the attempt (max hold, or
+-- revoked), the attempt has failed. A worker that cut off an attempt also closes it with this
+-- script, under its next session: nothing of it runs any more, even if the old session still lives
+-- here. ARGV: 1 run  2 token seen  3 on crash: rerun | abandon  4 crashes at most  5 history: runs
 --       6 history: ms  7 retries at most  8 pause before the next one, ms
 --       9 lost leases in a row that no worker explained, at most
 --       10 the next session of the worker that cut off the attempt, or '' for a sweep

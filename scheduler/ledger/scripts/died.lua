@@ -2,7 +2,7 @@
 -- are then closed as crashed.
 -- ARGV: session
 -- Replies: 1 | 0: it has no attempt
--- Suspects whose run has ended are also forgotten here: a build that knows no suspects leaves them.
+-- Suspects with an ended run are also forgotten here: a build that knows no suspects leaves them.
 if #call('ZRANGEBYLEX', BUSY, '[' .. ARGV[1] .. '\0', '(' .. ARGV[1] .. '\1', 'LIMIT', '0', '1') == 0 then return {0} end
 local members = call('ZRANGEBYLEX', DIED, '-', '+', 'LIMIT', '0', 1000)
 for i = 1, #members do

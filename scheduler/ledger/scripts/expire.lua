@@ -1,4 +1,4 @@
--- expire ends, or sends to the end of the line, a run whose time is over; and moves a parked one
+-- expire ends, or sends to the end of the line, an expired run; and moves a parked one
 -- into the history.
 -- ARGV: 1 run  2 history: runs, 0 where its definition cannot be read  3 history: ms
 -- Replies, with the pushes to do last: ended, its state | requeued | no: nothing is over (any more)

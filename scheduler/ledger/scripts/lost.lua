@@ -1,4 +1,4 @@
--- lost writes the line for the ticks of a job whose records Redis has lost.
+-- lost writes the line for the ticks of a job after Redis has lost its records.
 -- ARGV: 1 job  2 id of the line  3 and 4 the first and the last tick of the line (ms)
 -- Replies: ok
 local run = fresh(ARGV[1], '', 'schedule', ARGV[3])

@@ -6,7 +6,7 @@
 --       a definition that no worker carries gives way
 -- Replies: now (ms), 1 when this session has duty else 0, the revision read up to, what it is asked
 --   to stop (a list of runs and reasons; no run: all of them, it must drain), the news read up to,
---   or "" when some after the last known one are gone, the news (a list of run and state), 1 when
+--   or "" when some after the last known one are lost, the news (a list of run and state), 1 when
 --   runs are set aside else 0, then job, cursor and active definition (its hash) of each change
 -- Duty affects only speed: the session that has it creates ticks first and sweeps. Duty, and with
 -- it the desk of the lock space, passes to the first live session that polls when the holder has

@@ -2,7 +2,7 @@
 -- its record cannot be read. If the history of its job also refuses it, it is parked: it stays
 -- outstanding, as failed, and nothing starts it; expire tries to move it into the history from time
 -- to time.
--- ARGV: 1 run  2 n of the delivery whose claim was refused, or ""  3 hold id of that claim or of
+-- ARGV: 1 run  2 n of the delivery of the refused claim, or ""  3 hold id of that claim or of
 --       the attempt, or "" or its token  4 reason  5 the same as JSON  6 tick (ms), or ""  7 queue,
 --       or ""
 -- Replies, with the pushes to do last: ended | parked, the reason | no: the run is not as its

@@ -1,5 +1,5 @@
--- repush takes the next n for runs whose deliveries are lost, or were never pushed.
--- ARGV: 1 1: only those whose push is still not confirmed, else 0  2... pairs of run and n of that
+-- repush takes the next n for runs with deliveries that are lost, or were never pushed. ARGV: 1 1:
+-- only those with a push that is still not confirmed, else 0  2... pairs of run and n of that
 --       delivery
 -- Replies: the pushes to do (id, n, queue), none for a run that is not due under that n
 local list = {}

@@ -12,7 +12,7 @@ local room = math.min(most, tonumber(ARGV[3]))
 local S, list, dead, unconfirmed, broken = space(), {}, {}, {}, {}
 S.reap()
 
--- found returns the record of a run that an index names. It removes an entry whose run has no
+-- found returns the record of a run that an index names. It removes an entry if its run has no
 -- record any more, and leaves a run that cannot be read to refuse.
 local function found(id, key, member)
   local run, text = load(id)
@@ -91,7 +91,7 @@ for i = 1, #asked do
   if session and not ends(session) then call('ZREM', ASK, asked[i]) end
 end
 
--- deaths whose attempts were closed in another way
+-- deaths with attempts that were closed in another way
 local marks = call('ZRANGEBYLEX', DIED, '[!', '("', 'LIMIT', '0', most)
 for i = 1, #marks do
   local session = sub(marks[i], 2)

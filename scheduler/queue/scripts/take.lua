@@ -1,23 +1,21 @@
 -- take: fetches our deliveries from the head of a queue and ends them in the same step. It stops at
 -- the first foreign task, which asynq's own script then fetches.
 --
--- KEYS[1]  LIST asynq's pending tasks of the queue; the head is on the right
--- KEYS[2]  STRING exists while the queue is paused
--- KEYS[3]  STRING asynq's count of tasks ended on this day, kept for 90 days
--- KEYS[4]  STRING asynq's count of tasks ended on all days
--- KEYS[5]  HASH session \0 number of a fetch -> its time (server ms) and the IDs that it took, joined
+-- KEYS[1]  LIST asynq's pending tasks of the queue; the head is on the right KEYS[2]  STRING exists
+-- while the queue is paused KEYS[3]  STRING asynq's count of tasks ended on this day, kept for 90
+-- days KEYS[4]  STRING asynq's count of tasks ended on all days KEYS[5]  HASH session \0 number of
+-- a fetch -> its time (server ms) and the IDs that it took, joined
 --          by \31, until the worker has handled them. This record of the deliveries that a worker
 --          has in hand survives the worker.
 -- ARGV[1]  prefix of the keys of tasks; asynq chooses these names and does not declare them either
--- ARGV[2]  prefix of the IDs of our deliveries: our namespace
--- ARGV[3]  prefix of their messages: our task type
--- ARGV[4]  maximum number of deliveries
--- ARGV[5]  expiry of this day's count, Unix seconds
--- ARGV[6]  field of the record for this fetch, or "" for no record
--- ARGV[7...]  fields of fetches whose deliveries were handled: they are removed
+-- ARGV[2]  prefix of the IDs of our deliveries: our namespace ARGV[3]  prefix of their messages:
+-- our task type ARGV[4]  maximum number of deliveries ARGV[5]  expiry of this day's count, Unix
+-- seconds ARGV[6]  field of the record for this fetch, or "" for no record ARGV[7...]  fields of
+-- handled fetches: they are removed
 --
--- Reply: 1 if a foreign task is now at the head, else 0; then the IDs that were taken, oldest first.
--- Invariant: a taken delivery is in none of asynq's lists, its hash is deleted, and it is recorded.
+-- Reply: 1 if a foreign task is now at the head, else 0; then the IDs that were taken, oldest
+-- first. Invariant: a taken delivery is in none of asynq's lists, its hash is deleted, and it is
+-- recorded.
 local call = redis.call
 if #ARGV > 6 then call('HDEL', KEYS[5], unpack(ARGV, 7)) end
 if call('EXISTS', KEYS[2]) == 1 then return {0} end
