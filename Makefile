@@ -44,8 +44,9 @@ test-short: needed ## only the fast tests, without the race detector
 
 check: tidy-check fmt-check lint build test ## what CI runs: tidy go.mod, format, lint, build, test
 
-lint: ## golangci-lint; .golangci.yml has the rules and their reasons
+lint: ## golangci-lint by .golangci.yml, and the prose of all texts by cmd/prose_test.go
 	$(LINT) run
+	$(GO) test ./cmd/prose_test.go
 
 fmt: ## format the code
 	gofmt -w .
