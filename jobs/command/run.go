@@ -26,8 +26,8 @@ type Options struct {
 	Guard []string
 
 	// GuardEnv is the environment of guards as "NAME=value". A guard looks up a program in its PATH
-	// if the command has no PATH of its own. Any user who may inspect processes of this user can
-	// read it. nil means the environment of this process.
+	// if the command has no PATH of its own. Users with the right to inspect processes of this user
+	// can read it. nil means the environment of this process.
 	GuardEnv []string
 
 	// JobEnv is the environment that commands of jobs inherit ([Executor.Execute]). nil means the

@@ -1,4 +1,4 @@
--- The guard: the check that comes first in a script. It refuses a space whose data this build
+-- The guard: the check that comes first in a script. It refuses a space with data that this build
 -- cannot read; doc.go explains the numbers ("Format"). FORMAT is the layout that this build writes,
 -- LEAST the oldest one that it reads. WRITTEN is the layout that the space is written in now,
 -- OLDEST the oldest one that its data may still have. Both are false in a space without a number:

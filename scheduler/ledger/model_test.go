@@ -175,7 +175,8 @@ type modelMove struct {
 	worker int
 	run    int
 	fault  bool // it need not happen
-	copied bool // a copy stays on its way; p: the confirmation is lost; C, H: its claim is on its way
+	// a copy stays on its way; p: the confirmation is lost; C, H: its claim is on its way
+	copied bool
 
 	// e: the outcome. C, D: that of a finish on its way, 0 for none. D: plus 16 if the parent
 	// cannot end the session. f: 1 for a doubled delivery. E: 1 for the previous session.

@@ -1,5 +1,5 @@
 -- fence runs before every script of this package and before those given to NewScript. It ends a
--- script whose token is lower than one seen, and otherwise records the token. The lines after it
+-- script with a lower token than one seen, and otherwise records the token. The lines after it
 -- see KEYS and ARGV without those of fence.
 -- KEYS: 1... the records of the resources, ARGV[2] of them; then the script's own
 -- ARGV: 1 token, in decimal, below 2^53  2 number of records  3 how long a record is kept, ms; 0:
