@@ -134,8 +134,8 @@ func TestFailureTableNamesTestsThatAreThere(t *testing.T) {
 	}
 }
 
-// TestReadmeNamesTestsThatExist: each row of the README's failure table names tests, all of them exist, and the tests of
-// failureTable are among them.
+// TestReadmeNamesTestsThatExist: each row of the README's failure table names tests, all of them
+// exist, and the tests of failureTable are among them.
 func TestReadmeNamesTestsThatExist(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../scheduler/README.md")
@@ -148,7 +148,8 @@ func TestReadmeNamesTestsThatExist(t *testing.T) {
 		"cmd": ".", "scheduler": "../scheduler", "ledger": "../scheduler/ledger", "queue": "../scheduler/queue", "worker": "../scheduler/worker",
 		"locks": "../locks", "command": "../jobs/command",
 	}
-	tests, named, rows := make(map[string][]string), make(map[string]bool), 0 // tests by folder; named: folder and test
+	// tests by folder; named: folder and test
+	tests, named, rows := make(map[string][]string), make(map[string]bool), 0
 	for row := range strings.Lines(section) {
 		cells := strings.Split(strings.Trim(strings.TrimSpace(row), "|"), "|")
 		if len(cells) != 5 || strings.HasPrefix(row, "| fault ") || strings.HasPrefix(row, "|---") {

@@ -142,8 +142,8 @@ type outage struct {
 // outageRuns is how many long runs are interrupted by a shared outage: some of each worker's.
 const outageRuns = 4 * fleetSize
 
-// outageBound is how long it takes at most until all long runs continue. On a quiet machine it takes
-// a few seconds. Workers that ran one of them at a time would begin the last ones after 60 s.
+// outageBound is how long it takes at most until all long runs continue. On a quiet machine it
+// takes a few seconds. Workers that ran one of them at a time would begin the last ones after 60 s.
 const outageBound = 50 * time.Second
 
 // beginOutage has long runs run on all workers, and then makes Redis unreachable.
@@ -328,7 +328,8 @@ func (b *backlog) run(ctx context.Context, s *soak) error {
 	if err != nil {
 		return err
 	}
-	// Those that are asked for only after that instant, since Redis was away, are due at once.
+	// Those that are asked for only after that instant, since Redis was unreachable, are due at
+	// once.
 	group, asking := errgroup.WithContext(ctx)
 	group.SetLimit(32)
 	for i := range b.size {

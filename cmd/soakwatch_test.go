@@ -19,15 +19,15 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// What is observed while a soak continues: why due runs do not start, how many deliveries there
+// The observations while a soak continues: why due runs do not start, how many deliveries there
 // are, and what workers need.
 
 const (
 	watchEvery = 3 * time.Second
-	watchRuns  = 20 // runs of each queue whose reasons are read, those due for longest
+	watchRuns  = 20 // runs of each queue with reasons that are read, those due for longest
 
 	longDue = 10 * time.Second // from then on a due run must have a readable reason
-	// A run in whose way nothing is starts soon, unless its delivery was lost: behind a backlog
+	// An unobstructed run starts soon, unless its delivery was lost: behind a backlog
 	// that is noticed within a minute.
 	startsWithin = 90 * time.Second
 
@@ -41,14 +41,14 @@ type watch struct {
 	oldest          time.Duration // that a run was seen due
 	problems        []string
 
-	starting map[jobs.RunID]time.Time // since when a due run was seen in whose way nothing was
+	starting map[jobs.RunID]time.Time // since when a due run was seen without an obstacle
 	stuck    []sighting               // such runs that stayed so for too long
 	longest  time.Duration            // that a run stayed so
 
 	deliveries, outstanding int64 // the most of each
 }
 
-// sighting is a due run in whose way nothing was, from one sample to another.
+// sighting is an unobstructed due run, from one sample to another.
 type sighting struct {
 	run      jobs.RunID
 	from, to time.Time

@@ -87,7 +87,7 @@ func (e *BusyError) Error() string {
 		fmt.Fprintf(&b, "reserved for an older wait (%s, for %s)", e.Hold, e.HeldFor.Round(time.Second))
 	}
 	if e.Waited > 0 {
-		fmt.Fprintf(&b, "; gave up after %s", e.Waited.Round(time.Millisecond))
+		fmt.Fprintf(&b, "; stopped waiting after %s", e.Waited.Round(time.Millisecond))
 	}
 	return b.String()
 }

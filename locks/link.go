@@ -8,11 +8,11 @@ import (
 	"sync"
 )
 
-// Link assembles a script: the keys of the space, the guard that refuses a space whose format this
-// build does not know (see [Space.Explain]), the functions of the space and of the caller's library
-// that the script uses, and then the script. Redis creates every function anew at each call of a
-// script, used or not, and that takes as long as a command. So a script contains only the functions
-// that it names.
+// Link assembles a script: the keys of the space, the guard that refuses a space with a format that
+// this build does not know (see [Space.Explain]), the functions of the space and of the caller's
+// library that the script uses, and then the script. Redis creates every function anew at each call
+// of a script, used or not, and that takes as long as a command. So a script contains only the
+// functions that it names.
 //
 // A library is a sequence of declarations that begin with "local" at the start of a line. A
 // declaration may use those before it.

@@ -24,7 +24,7 @@ import (
 const quick = 3 * minLease
 
 // renewal bounds how long it takes until the next renewal has got its reply: a third of the lease,
-// and a busy machine. What no renewal finds is not found at all.
+// and a busy machine. An error that no renewal finds is not found at all.
 const renewal = quick/renewalsPerLease + 5*time.Second
 
 // opened opens a client with a quick lease in a new space, and closes it when the test ends.
@@ -117,7 +117,7 @@ func TestHoldWithoutARequestIsReleasedWithinARenewal(t *testing.T) {
 		if got := c.raw(t, acquireScript, ask(session, stray+"8", 0, 0, "xmine").args()...); got[0] != "waiting" {
 			t.Fatalf("got %q", got)
 		}
-		took := eventually(t, "the strays are gone", func() bool {
+		took := eventually(t, "the strays are removed", func() bool {
 			l := c.listing(t)
 			return len(l.Holds) == 1 && len(l.Waits) == 0
 		})

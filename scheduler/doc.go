@@ -38,7 +38,7 @@
 // The worker on duty also repairs faults. It repeats pushes that were not confirmed, looks up
 // deliveries in their queues, pushes again what a session had fetched when it ended, makes
 // scheduled and retrying runs due, picks up the bundles that the lock space has offered to waiting
-// runs, closes the attempts of workers whose sessions have ended, and ends runs that must not start
+// runs, closes the attempts of workers without a session, and ends runs that must not start
 // any more or have waited too long for their locks. It does so twice a second, and at once when the
 // lock space wakes it: when a run was offered its bundle, and when a parent process has ended the
 // session of its worker. If no worker with duty is left then, the worker that is woken sweeps.
