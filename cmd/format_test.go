@@ -40,7 +40,8 @@ func TestUnknownFormatIsRefusedByEveryCommand(t *testing.T) {
 	}
 }
 
-// The oldest builds do not look at the format. doctor names their sessions where a newer format is written.
+// The oldest builds do not look at the format. doctor names their sessions where a newer format is
+// written.
 func TestDoctorNamesASessionThatCannotReadTheFormat(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})

@@ -431,7 +431,8 @@ func TestRaiseLooksAtEverySession(t *testing.T) {
 		t.Parallel()
 		r := newRig(t, rdb)
 		names := make([]string, 250)
-		r.source = func(string) string { return sourceFor("open", 1) } // so that no opening raises it
+		// so that no opening raises it
+		r.source = func(string) string { return sourceFor("open", 1) }
 		for i := range names {
 			names[i] = "s" + Token(1000+i).String()
 			r.do(t, "open", names[i], 60_000, `{"format":2}`, "space", 0)

@@ -315,7 +315,7 @@ func (s *Scheduler) activate(ctx context.Context, now time.Time) (ok bool) {
 }
 
 // decideBefore records the ticks that precede changes and has their runs delivered. It moves the
-// cursors of the changes, and returns the jobs whose changes must wait.
+// cursors of the changes, and returns the jobs with changes that must wait.
 func (s *Scheduler) decideBefore(ctx context.Context, changes []*change, decisions []ledger.Decision) (failed map[string]bool) {
 	byName := make(map[string]*change, len(changes))
 	for _, c := range changes {

@@ -164,7 +164,8 @@ func enlarge(job *jobs.Job, bytes int) error {
 	return nil
 }
 
-// ended has so many runs of a job succeed, and returns how many bytes of Redis each of them takes then.
+// ended has so many runs of a job succeed, and returns how many bytes of Redis each of them takes
+// then.
 func (w *whole) ended(ctx context.Context, s *server, n int) (bytes float64, err error) {
 	client, err := locks.Open(ctx, w.rdb, locks.Options{Namespace: "bench", Name: "bench"})
 	if err != nil {

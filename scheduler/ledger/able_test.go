@@ -88,7 +88,7 @@ func TestAClaimThatItsWorkerCannotDoChangesNothing(t *testing.T) {
 	})
 }
 
-// TestAnotherHandlerOrKeyIsAskedFor changes the definition of a job whose runs were claimed before.
+// TestAnotherHandlerOrKeyIsAskedFor changes the definition of a job after its runs were claimed.
 func TestAnotherHandlerOrKeyIsAskedFor(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.Limit(func(need ledger.Need) bool { return need.Handler() == "first" && need.Keys() == nil })

@@ -17,8 +17,8 @@ var (
 	definitionScript = script(definitionSource)
 )
 
-// nameOf returns the name under which Redis stores a definition: a hash of its text, with the signature. The text can be long,
-// and very many runs have the same one.
+// nameOf returns the name under which Redis stores a definition: a hash of its text, with the
+// signature. The text can be long, and very many runs have the same one.
 func nameOf(definition string) string {
 	sum := sha256.Sum256([]byte(definition))
 	return base64.RawURLEncoding.EncodeToString(sum[:16])
@@ -30,7 +30,8 @@ func named(definition string) string { return nameOf(definition) + "\x1f" + defi
 // errMissing says that Redis does not have the definition of a run.
 var errMissing = errors.New("its definition is missing")
 
-// checkName returns an error unless a definition is the one that is stored under a name, which has an @ in front.
+// checkName returns an error unless a definition is the one that is stored under a name, which has
+// an @ in front.
 func checkName(name, definition string) error {
 	switch {
 	case definition == "":
@@ -51,8 +52,9 @@ func textOf(name string, marks []mark) string {
 	return ""
 }
 
-// definitionsOf returns the definitions that outstanding runs were made with, as Redis has them, in the order of the ids: "" for
-// a run that is not outstanding, and no JSON for one whose definition is missing. It may return fewer of them, but at least one.
+// definitionsOf returns the definitions that outstanding runs were made with, as Redis has them, in
+// the order of the ids: "" for a run that is not outstanding, and no JSON for one whose definition
+// is missing. It may return fewer of them, but at least one.
 func (l *Ledger) definitionsOf(ctx context.Context, ids []jobs.RunID) ([]string, error) {
 	args := make([]any, len(ids))
 	for i, id := range ids {

@@ -30,8 +30,9 @@ func (f *fixture) carried(run jobs.RunID) string {
 	return definition
 }
 
-// wrongDefinitions returns what is wrong with the definitions that are stored by their names, or "": each one that a body names is
-// stored under its name, with the number of these bodies, and no other one is.
+// wrongDefinitions returns what is wrong with the definitions that are stored by their names, or
+// "": each one that a body names is stored under its name, with the number of these bodies, and no
+// other one is.
 func wrongDefinitions(bodies, defs map[string]string) string {
 	count := make(map[string]int)
 	for run, body := range bodies {
@@ -122,7 +123,8 @@ func TestADefinitionIsStoredOnceForAllItsRuns(t *testing.T) {
 	})
 }
 
-// Nothing that a build reads which can only write format 1 changes while such a build lives; what it made is done after the raise.
+// Nothing that a build reads which can only write format 1 changes while such a build lives; what
+// it made is done after the raise.
 func TestDefinitionsAreStoredInFormatOneBesideAnOlderBuild(t *testing.T) {
 	each(t, func(f *fixture) {
 		leave := f.older()
@@ -173,7 +175,8 @@ func TestDefinitionsAreStoredInFormatOneBesideAnOlderBuild(t *testing.T) {
 	})
 }
 
-// A claim that is sent again may come from a process that has forgotten the definition which the first one named.
+// A claim that is sent again may come from a process that has forgotten the definition which the
+// first one named.
 func TestAGrantThatIsRepeatedBringsTheDefinition(t *testing.T) {
 	each(t, func(f *fixture) {
 		client := f.session("w")
@@ -192,7 +195,8 @@ func TestAGrantThatIsRepeatedBringsTheDefinition(t *testing.T) {
 	})
 }
 
-// A run whose definition is missing, or is not the text that it names, is never executed: no lock is taken for it, and it fails.
+// A run whose definition is missing, or is not the text that it names, is never executed: no lock
+// is taken for it, and it fails.
 func TestNoRunBeginsWithoutItsDefinition(t *testing.T) {
 	each(t, func(f *fixture) {
 		client := f.session("w")
@@ -209,7 +213,7 @@ func TestNoRunBeginsWithoutItsDefinition(t *testing.T) {
 		} {
 			for who, by := range map[string]*fixture{"any": f, "limited": &limited} {
 				if name == "another" && who == "any" {
-					continue // who takes all texts relies on their signatures alone
+					continue // a worker that takes all texts relies on their signatures alone
 				}
 				n++
 				job := newJob("j")
@@ -223,7 +227,7 @@ func TestNoRunBeginsWithoutItsDefinition(t *testing.T) {
 				request := f.request(client)
 				_, err := by.Claim(f.Context(), request, due, 0, nil)
 				if !ledger.Final(err) || !strings.Contains(err.Error(), "its definition is missing") {
-					t.Errorf("%s, %s: %v, want the definition to be missing, for good", name, who, err)
+					t.Errorf("%s, %s: %v, want a permanent error about the missing definition", name, who, err)
 				}
 				if all := by.ClaimAll(f.Context(), []ledger.Claim{{Request: request, Due: due}, {Request: request, Due: ledger.Due{Run: "j#none", N: 1}}}, 0); all[0] != nil {
 					t.Errorf("%s, %s: of several %+v, want it to be sent again", name, who, all[0])
@@ -245,7 +249,7 @@ func TestNoRunBeginsWithoutItsDefinition(t *testing.T) {
 	})
 }
 
-// What Redis has lost comes back with the definitions, in the format that is written then.
+// A lost definition comes back with its run, in the format that is written then.
 func TestALostDefinitionComesBackWithItsRun(t *testing.T) {
 	each(t, func(f *fixture) {
 		for _, format := range []int{1, 2} {
@@ -285,8 +289,9 @@ func TestALostDefinitionComesBackWithItsRun(t *testing.T) {
 	})
 }
 
-// TestFaultsInTheCountOfDefinitionsAreFound plants faults in the scripts that write or remove bodies. Random histories must show
-// that a definition is missing which a run names, or that one is stored which no run names.
+// TestFaultsInTheCountOfDefinitionsAreFound plants faults in the scripts that write or remove
+// bodies. Random histories must show that a definition is missing which a run names, or that one is
+// stored which no run names.
 func TestFaultsInTheCountOfDefinitionsAreFound(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
@@ -322,8 +327,9 @@ func TestFaultsInTheCountOfDefinitionsAreFound(t *testing.T) {
 	}
 }
 
-// playFaulty plays one history. Each script that has the fault runs with it on a copy of all keys, where the definitions must be
-// as the bodies say; the history continues without it. It returns what was wrong.
+// playFaulty plays one history. Each script that has the fault runs with it on a copy of all keys,
+// where the definitions must be as the bodies say; the history continues without it. It returns
+// what was wrong.
 func playFaulty(t *testing.T, server *redistest.Server, seed uint64, old, fault string) string {
 	t.Helper()
 	h := &faulty{plain: server.Client(t), namespace: redistest.Namespace(t), copy: redistest.Namespace(t), texts: make(map[string]*redis.Script)}
@@ -412,7 +418,8 @@ func (h *faulty) try(ctx context.Context, cmd redis.Cmder) {
 	h.wrong = wrongDefinitions(bodies, defs)
 }
 
-// The record of an ended run leaves out what its log has, and its bundle. A record of an earlier build has both.
+// The record of an ended run leaves out what its log has, and its bundle. A record of an earlier
+// build has both.
 func TestFinalRecordsLeaveOutWhatIsInTheirLog(t *testing.T) {
 	each(t, func(f *fixture) {
 		client := f.session("w")

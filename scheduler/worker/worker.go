@@ -152,7 +152,7 @@ type Worker struct {
 	draining atomic.Bool
 	paused   atomic.Pointer[map[string]bool]
 
-	refused atomic.Int64          // runs whose definition could not be trusted
+	refused atomic.Int64          // runs with an untrusted definition
 	older   atomic.Pointer[older] // nil until a run was set aside
 
 	olderAfter ledger.Place // used only by the goroutine of watchOlder: the next places follow it
@@ -162,7 +162,7 @@ type Worker struct {
 	disputed atomic.Pointer[map[string]string]
 
 	told    atomic.Pointer[locks.SessionID] // the last session that OnSession received
-	drifted atomic.Int64                    // jobs whose active definition is another one
+	drifted atomic.Int64                    // jobs with another active definition
 	// a time.Duration: by how much this host's clock is ahead of Redis'
 	clock   atomic.Int64
 	stuck   stuckAttempts
@@ -762,11 +762,11 @@ type Card struct {
 	Admin     string         `json:"admin,omitempty"` // host:port of its API and page; "" for none
 	// lets the command line request a reload of its config there
 	Ticket  string `json:"ticket,omitempty"`
-	Drifted int    `json:"drifted,omitempty"` // jobs whose active definition is another one
+	Drifted int    `json:"drifted,omitempty"` // jobs with another active definition
 	// ns by which its host's clock is ahead of Redis'; 0 for next to nothing
 	Clock time.Duration `json:"clock,omitempty"`
 
-	// What the worker can start now. A card changes at most once a second for these.
+	// The runs that the worker can start now. A card changes at most once a second for these.
 	Stuck []Stuck `json:"stuck,omitempty"` // the first of the stuck attempts
 	Busy  int     `json:"busy,omitempty"`  // slots in which an attempt runs
 	// the run in the suspects' place; "" while that is free
@@ -782,7 +782,7 @@ type Card struct {
 
 	// the id of the key with which it signs definitions; "" for none
 	Key     string `json:"key,omitempty"`
-	Refused int    `json:"refused,omitempty"` // runs whose definition could not be trusted
+	Refused int    `json:"refused,omitempty"` // runs with an untrusted definition
 	// queues that it serves although they belong to another namespace: which one
 	Disputed map[string]string `json:"disputed,omitempty"`
 }

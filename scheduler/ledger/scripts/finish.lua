@@ -84,10 +84,10 @@ local function pause(state)
   save(id, run)
 end
 
--- declined closes an attempt whose worker could not do the run. The run may be declined for as long
--- as no worker can do it, so attempts that were declined for the same error are one entry, that of
--- the last, with their number (times) and the start of the first (first_at). Of entries with other
--- errors that directly precede it, the last 7 are kept.
+-- declined closes an attempt after its worker could not do the run. The run may be declined for as
+-- long as no worker can do it, so attempts that were declined for the same error are one entry,
+-- that of the last, with their number (times) and the start of the first (first_at). Of entries
+-- with other errors that directly precede it, the last 7 are kept.
 local function declined(id, run, failure)
   local log = call('HGET', LOG, id) or ''
   local before, entries, own = log, {}, nil

@@ -1,9 +1,9 @@
--- requeue moves runs that have never started to another queue: due ones, and those that wait for their locks. A wait keeps its
--- ticket, and obeys the pause of the new queue from then on.
+-- requeue moves runs that have never started to another queue: due ones, and those that wait for
+-- their locks. A wait keeps its ticket, and obeys the pause of the new queue from then on.
 -- ARGV: triples of run, its queue, the other queue
 -- Replies: how many of the triples were examined, the caller sends the others again; a list of the
---   runs that moved; then the pushes to do (id, n, queue). A run moves only if it is due or waits in
---   that queue, and has never started
+--   runs that moved; then the pushes to do (id, n, queue). A run moves only if it is due or waits
+--   in that queue, and has never started
 local MOST = 1000 -- names of the locks that moved runs want, in one script
 local list, examined, moved, names, S = {}, 0, {}, 0, nil
 for i = 1, #ARGV, 3 do
