@@ -62,26 +62,25 @@ const (
 	CodeMore           = "and-more"        // only the first problems are reported
 
 	// Warnings: see lint.go.
-	CodeStarMinute  = "cron-star-minute"  // a star for the minute of a fixed hour: sixty runs
-	CodeStarSecond  = "cron-star-second"  // the same for the second of a fixed minute
-	CodeUnevenStep  = "cron-uneven-step"  // a step that does not divide its unit
-	CodeTwoDays     = "cron-two-days"     // both day of month and weekday: either one matches
-	CodeShortMonth  = "cron-short-month"  // a day that some months lack
-	CodeRare        = "cron-rare"         // the next tick is about a year away, or more
-	CodeClockChange = "cron-clock-change" // a time that a clock change skips or repeats
-	CodeEveryUneven = "every-uneven"      // an interval that does not divide a day
-	// a time zone that lacks its place's daylight saving time
-	CodeFixedZone       = "fixed-zone"
-	CodeTimeoutInterval = "timeout-interval" // a timeout longer than the time between two ticks
-	CodeSilenceInterval = "silence-interval" // a max_silence below the time between ticks
-	CodeConstantLock    = "constant-lock"    // a lock that all runs of an enqueued job share
-	CodeTickConcurrency = "tick-concurrency" // a concurrency that overlap does not let ticks use
-	CodeHoldLimits      = "hold-limits"      // contradictory limits of a hold
-	CodeNoShell         = "no-shell"         // a command that was written for a shell
-	CodePlainDollar     = "plain-dollar"     // $VAR, which is not replaced
-	CodeInlineSecret    = "inline-secret"    // a secret in plain text in a file
-	CodeUnknownHandler  = "unknown-handler"  // a handler that this binary does not have
-	CodeWeakHash        = "weak-hash"        // a password hash that is cheap to brute-force
+	CodeStarMinute      = "cron-star-minute"  // a star for the minute of a fixed hour: sixty runs
+	CodeStarSecond      = "cron-star-second"  // the same for the second of a fixed minute
+	CodeUnevenStep      = "cron-uneven-step"  // a step that does not divide its unit
+	CodeTwoDays         = "cron-two-days"     // both day of month and weekday: either one matches
+	CodeShortMonth      = "cron-short-month"  // a day that some months lack
+	CodeRare            = "cron-rare"         // the next tick is about a year away, or more
+	CodeClockChange     = "cron-clock-change" // a time that a clock change skips or repeats
+	CodeEveryUneven     = "every-uneven"      // an interval that does not divide a day
+	CodeFixedZone       = "fixed-zone"        // a time zone that ignores its daylight saving time
+	CodeTimeoutInterval = "timeout-interval"  // a timeout longer than the time between two ticks
+	CodeSilenceInterval = "silence-interval"  // a max_silence below the time between ticks
+	CodeConstantLock    = "constant-lock"     // a lock that all runs of an enqueued job share
+	CodeTickConcurrency = "tick-concurrency"  // a concurrency that overlap does not let ticks use
+	CodeHoldLimits      = "hold-limits"       // contradictory limits of a hold
+	CodeNoShell         = "no-shell"          // a command that was written for a shell
+	CodePlainDollar     = "plain-dollar"      // $VAR, which is not replaced
+	CodeInlineSecret    = "inline-secret"     // a secret in plain text in a file
+	CodeUnknownHandler  = "unknown-handler"   // a handler that this binary does not have
+	CodeWeakHash        = "weak-hash"         // a password hash that is cheap to brute-force
 	// a config that every user of the host can write, or a secret that others can read
 	CodeRights     = "file-rights"
 	CodeShortLease = "short-lease" // a lease shorter than a failover of Redis
