@@ -45,7 +45,7 @@ type spec struct {
 	handler string // the Go handler that works instead of a command
 	queue   string // "": default
 	only    string // the name of the worker that alone has the handler; "": any worker may run it
-	apart   bool   // it has too many runs to list them with the others, and an effect log of its own
+	apart   bool   // it has too many runs to list them with the others, and its own effect log
 }
 
 // readers is the mode of a shared lock.

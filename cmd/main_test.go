@@ -228,8 +228,8 @@ func killTree(pid int) {
 	_ = syscall.Kill(pid, syscall.SIGKILL)
 }
 
-// killAll kills the process and everything below it. Where it has ended already, another process may
-// have its number.
+// killAll kills the process and everything below it. Where it has ended already, another process
+// may have its number.
 func (p *process) killAll() {
 	if !p.hasEnded() {
 		killTree(p.Process.Pid)

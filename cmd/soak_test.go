@@ -55,13 +55,13 @@ const (
 	backlogDue     kind = "backlog due at one instant"
 )
 
-// kinds are what a plan draws from. What takeovers are measured by comes more often.
+// kinds are what a plan draws from. The kinds by which takeovers are measured come more often.
 var kinds = []kind{
 	childKilled, childKilled, childKilled, treeKilled, treeKilled, parentKilled, childStopped, drained, cutOff, badNetwork, connectionsCut, redisKilled, redisAway, redisAwayLong,
 	reloaded, dataLost, writesLost, sharedOutage, canaryDrained, canaryCrashed, canaryLost, specialistAway,
 }
 
-// losesData tells whether a fault is one after which Redis lacks something that it had.
+// losesData reports whether Redis lacks something after a fault that it had before.
 func (k kind) losesData() bool { return k == dataLost || k == writesLost }
 
 // hitsRedis reports whether a fault makes Redis unreachable for all workers. Each other fault hits
@@ -74,8 +74,8 @@ func (k kind) hitsRedis() bool {
 func (k kind) isCanary() bool { return k == canaryDrained || k == canaryCrashed || k == canaryLost }
 
 // alone reports whether no other fault happens around a fault. A loss of data breaks more than is
-// promised when workers are away. After a shared outage, the fleet is at full concurrency only if
-// no worker is away and no run is suspected of a crash.
+// promised while workers are down. After a shared outage, the fleet is at full concurrency only if
+// all workers are up and no run is suspected of a crash.
 func (k kind) alone() bool { return k.losesData() || k == sharedOutage }
 
 // fault is one thing that goes wrong.
@@ -98,9 +98,10 @@ func plan(seed uint64, total, lease time.Duration, slots int) []fault {
 		return least + time.Duration(random.Int64N(int64(1+most-least)))
 	}
 	var (
-		faults  []fault
-		deck    []kind
-		healthy = make([]time.Duration, slots+2) // since when each worker is, then Redis, and last the place of the canary
+		faults []fault
+		deck   []kind
+		// since when each worker is healthy, then Redis, and last the place of the canary
+		healthy = make([]time.Duration, slots+2)
 	)
 	for at := 2 * time.Second; at < total-lease; at += between(300*time.Millisecond, 1500*time.Millisecond) {
 		if len(deck) == 0 {
@@ -113,9 +114,9 @@ func plan(seed uint64, total, lease time.Duration, slots int) []fault {
 			}
 			random.Shuffle(len(deck), func(i, k int) { deck[i], deck[k] = deck[k], deck[i] })
 		}
-		// Not promised is what died with a worker, or nobody had heard of, in the second before
-		// Redis lost its data, and what a worker knows that comes back when the others have gone
-		// on. So all of them are well around that.
+		// Nothing is promised for events of the second before Redis lost its data that died with
+		// a worker or that no other worker knew, nor for what only a worker knows that comes back
+		// after the others have continued. So all workers are healthy around that time.
 		if deck[0].alone() {
 			at = max(at, slices.Max(healthy)+time.Second)
 		}
@@ -149,7 +150,7 @@ func plan(seed uint64, total, lease time.Duration, slots int) []fault {
 			case specialistAway:
 				f.slot, place = slots-1, slots-1
 				if f.lasts = between(lease, 2*lease); total >= time.Minute {
-					f.lasts += between(6*lease, 9*lease) // so that its runs have been due for more than 10 s
+					f.lasts += between(6*lease, 9*lease) // runs of it are then due for over 10 s
 				}
 			}
 			if kind.alone() {
@@ -157,11 +158,11 @@ func plan(seed uint64, total, lease time.Duration, slots int) []fault {
 					continue
 				}
 				for i := range healthy {
-					healthy[i] = at + f.lasts + 4*lease // with the grace time
+					healthy[i] = at + f.lasts + 4*lease // with the grace period
 				}
 			}
 			if kind.hitsRedis() {
-				place, rest = slots, 3*lease // in between there has to be time for other faults to come alone
+				place, rest = slots, 3*lease // other faults need time to come alone in between
 			}
 			if kind != reloaded && !kind.alone() {
 				if healthy[place] > at {
@@ -226,7 +227,7 @@ type slot struct {
 	told    int  // generations of the config that it has heard of
 }
 
-// kill is one of a worker that runs may have to be taken over from.
+// kill is the end of a worker from which runs may be taken over.
 type kill struct {
 	kind   kind
 	at     time.Time
@@ -255,7 +256,7 @@ type soak struct {
 
 	conn     *connection
 	canary   *process // nil: there is none
-	visits   []turn   // of canaries: the trigger that each brought, and the one that was valid again when it left
+	visits   []turn   // the trigger that each canary brought, and the one valid again when it left
 	brought  turn     // by the canary that is there
 	canaries int
 	left     time.Time // when the last one did
@@ -404,7 +405,7 @@ func (s *soak) shorten() {
 	if err == nil && size > most && !rewriting {
 		ctx, cancel := context.WithTimeout(s.t.Context(), time.Second)
 		defer cancel()
-		_ = s.conn.rdb.BgRewriteAOF(ctx).Err() // an error: Redis is away
+		_ = s.conn.rdb.BgRewriteAOF(ctx).Err() // an error: Redis is unreachable
 	}
 }
 
@@ -424,13 +425,13 @@ func (s *soak) appendOnly() (size int64, rewriting bool, err error) {
 	return size, rewriting, err
 }
 
-// tend starts workers anew that have given up, and tells those that have not heard of a change of
-// the config.
+// tend restarts workers after their parents have exited, and reloads those that have not heard of
+// a change of the config.
 func (s *soak) tend() {
 	s.t.Helper()
 	s.resources.measure(s.slots)
 	s.shorten()
-	// A job that was away for 45 s while other workers were up begins anew.
+	// A job that no worker carried for 45 s while other workers were up begins anew.
 	// TestARemovedJobBeginsAnewWhenItReturns has that; here each tick of the job that comes and
 	// goes is accounted for.
 	if s.generation%2 == 1 && time.Since(s.written) > 20*time.Second && s.settledTriggers() {
@@ -530,7 +531,7 @@ func (s *soak) checkCanaries(h *history) {
 	s.t.Logf("%d canaries came; the ticks of the job that they change were decided after: %s", s.canaries, text)
 }
 
-// begin has a fault happen. It tells whether there was anything that it could happen to.
+// begin makes a fault happen. It returns false if there was nothing that it could happen to.
 func (s *soak) begin(f fault) bool {
 	s.t.Helper()
 	one := s.slots[f.slot]
@@ -627,8 +628,8 @@ func (s *soak) begin(f fault) bool {
 	return true
 }
 
-// well tells whether all workers are, and carry all jobs: of one that nobody carries nobody may
-// know how far its ticks were decided when Redis has lost that.
+// well reports whether all workers are up and carry all jobs. If no worker carries a job, none may
+// know how far its ticks were decided after Redis has lost that.
 func (s *soak) well() bool {
 	s.t.Helper()
 	if s.generation%2 != 0 || s.generation > 0 && time.Since(s.written) < 5*time.Second {
@@ -978,7 +979,7 @@ func TestPromiseHoldsUnderRandomFaults(t *testing.T) {
 	for _, kind := range slices.Sorted(maps.Keys(s.count)) {
 		t.Logf("%4d times: %s", s.count[kind], kind)
 	}
-	t.Logf("%d parents gave up", s.gaveUp)
+	t.Logf("%d parents exited", s.gaveUp)
 	s.checkTakeovers(all)
 	s.checkCanaries(h)
 	s.checkReturns(all)

@@ -119,7 +119,7 @@ func (s *Scheduler) register(ctx context.Context, now *serverTime) (ok bool) {
 		s.stands(ctx, r.set, name, standing.Standing == ledger.Active)
 	}
 	r.left = r.left[len(some):]
-	if err != nil { // a slow Redis may never answer all of a step: the next one sends only the others
+	if err != nil { // a slow Redis may never answer all of a step: the next one sends the others
 		others := slices.DeleteFunc(slices.Clone(some), func(job *jobs.Job) bool {
 			_, ok := registered.Jobs[job.Name]
 			return ok

@@ -129,7 +129,7 @@ type Scheduler struct {
 	unsure      bool      // they must be registered once more
 
 	unserved unserved                 // used only by the goroutine of moves
-	paused   atomic.Pointer[[]string] // the paused queues at the last read, in order; nil before that
+	paused   atomic.Pointer[[]string] // the paused queues at the last read, sorted; nil before that
 
 	duty atomic.Bool   // whether this worker creates first and sweeps
 	wake chan struct{} // requests a sweep; buffer of one: wake-ups may merge
@@ -423,9 +423,9 @@ func (s *Scheduler) create(ctx context.Context, now time.Time, late time.Duratio
 	return wait
 }
 
-// forgotten handles a job whose cursor Redis has lost, and with it perhaps more than is known here.
-// The session finds out: it either re-asserts what it knows, or, when that is too late, ends. Then
-// the job begins anew under the next session.
+// forgotten handles a job with a cursor that Redis has lost, and with it perhaps more than is known
+// here. The session finds out: it either re-asserts what it knows, or, when that is too late, ends.
+// Then the job begins anew under the next session.
 func (s *Scheduler) forgotten(ctx context.Context, job string) {
 	if s.o.Session() == s.under {
 		s.o.Doubt()
@@ -489,8 +489,8 @@ func (s *Scheduler) moves(ctx context.Context) {
 // An unserved is where the search for runs in queues that no worker serves continues. Only the
 // goroutine of moves uses it.
 type unserved struct {
-	queue, waitQueue string            // the queues whose names follow are next, for due and for waiting runs
-	due, waiting     map[string]string // by queue: the runs that follow this place are next
+	queue, waitQueue string            // the next queues follow these, for due and for waiting runs
+	due, waiting     map[string]string // by queue: the next runs follow this place
 }
 
 // A round is what moveUnserved may still read of due runs, or of waiting ones.
@@ -547,10 +547,33 @@ func (s *Scheduler) moveDue(ctx context.Context, served map[string]bool) {
 	}
 }
 
+// moveWaiting moves waiting runs of paused queues in a round of its own.
+func (s *Scheduler) moveWaiting(ctx context.Context, served map[string]bool) {
+	paused := s.paused.Load()
+	if paused == nil {
+		return
+	}
+	at, r := &s.unserved, newRound()
+	from := 0
+	for from < len(*paused) && (*paused)[from] <= at.waitQueue {
+		from++
+	}
+	for _, queue := range (*paused)[from:] {
+		if r.over() {
+			return
+		}
+		at.waitQueue = queue
+		if !served[queue] && !s.moveFrom(ctx, queue, at.waiting, unservedWaits, r, s.o.Ledger.WaitingRuns) {
+			return
+		}
+	}
+	at.waitQueue = ""
+}
+
 // moveFrom moves runs of a queue that no worker serves. It reads page after page, a bounded number
 // of them, until one has runs that move, and continues after these the next time: runs that cannot
 // move delay no others. It returns false after an error.
-func (s *Scheduler) moveFrom(ctx context.Context, queue string, places map[string]string, most int,
+func (s *Scheduler) moveFrom(ctx context.Context, queue string, places map[string]string, most int, r *round,
 	read func(ctx context.Context, queue, after string, most int) (ledger.RunPage, error),
 ) bool {
 	call, cancel := context.WithTimeout(ctx, callLimit)

@@ -103,7 +103,8 @@ func (f *unservedFixture) queueOf(run jobs.RunID) string {
 	return record.Queue
 }
 
-// TestAQueueThatTakesTooLongHoldsUpNoOther: each round continues behind the queue at which the one before ended.
+// TestAQueueThatTakesTooLongHoldsUpNoOther: each round continues behind the queue at which the one
+// before ended.
 func TestAQueueThatTakesTooLongHoldsUpNoOther(t *testing.T) {
 	f := newUnserved(t)
 	f.reads.broken = "a"

@@ -152,7 +152,7 @@
 // addresses (20, then 3 a second). Without a token the answer is 429 with Retry-After, after a
 // second. Right credentials are remembered for a day, in memory and hashed, with the address that
 // they came from and until the file changes: they need no token and never wait, so guessers cannot
-// lock out a user who has signed in before. One hash is computed at a time, so that guessers do not
+// lock out a user with an earlier sign-in. One hash is computed at a time, so that guessers do not
 // take the processors from the jobs. Refused sign-ins are logged, at most one a second. Mode proxy
 // compares no secret, so it limits nothing here: the proxy does that. Behind a proxy in mode basic
 // or token, all clients have the proxy's address and share its bucket.
@@ -203,11 +203,11 @@
 // worker read its config files again; in mode proxy every program at one of the proxies' addresses
 // can name any user.
 //
-// A guesser at the address of a user who has signed in (the same host, a NAT, a proxy in front of
+// A guesser at the address of a signed-in user (the same host, a NAT, a proxy in front of
 // mode basic) gets 256 guesses a second at that user's password, and no more; other guessers get
 // the 12 a minute of their bucket. A guesser that makes more than 256 requests at a time locks out
 // the users at its own address. A guesser with very many addresses can keep users from signing in
-// for the first time, though not those who have signed in before.
+// for the first time, though not those with an earlier sign-in.
 //
 // One answer is assembled from several reads, one after the other: a run may show as running in one
 // place and have ended in another. The ledger's record of the run, read by its id, is

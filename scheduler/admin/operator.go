@@ -201,7 +201,7 @@ func (o *Operator) Replay(ctx context.Context, job string, from, to time.Time, k
 }
 
 // Skip declares that the ticks of a job in a span, both ends included, do not run: future ticks,
-// and those whose runs have not started. It returns the number of such runs.
+// and those with runs that have not started. It returns the number of such runs.
 func (o *Operator) Skip(ctx context.Context, job string, from, to time.Time, by Actor) (int, error) {
 	record, ticks, err := o.span(ctx, job, from, to)
 	if err != nil {

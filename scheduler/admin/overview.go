@@ -209,7 +209,7 @@ func (o *overview) Outstanding() int {
 
 // likelyLast returns the names of the jobs that may have the last runs in their histories. Each
 // history costs a read, so their number is limited: beyond it, likelyLast chooses the jobs with
-// outstanding runs, those without a schedule, and those whose ticks were decided last.
+// outstanding runs, those without a schedule, and those with the latest decided ticks.
 func likelyLast(records []ledger.JobRecord, outstanding []*ledger.Record) []string {
 	if len(records) <= askHistories {
 		return namesOf(records)

@@ -149,8 +149,8 @@ func isProbe(r *http.Request) bool {
 	return r.URL.Path == "/livez" || r.URL.Path == "/readyz" || r.URL.Path == "/metrics"
 }
 
-// admit returns the name of the user who sent a request; "" where users do not sign in. Probes come
-// first: /readyz is answered even while a file of the sign-in cannot be read.
+// admit returns the name of the user that sent a request; "" where users do not sign in. Probes
+// come first: /readyz is answered even while a file of the sign-in cannot be read.
 func (s *Server) admit(r *http.Request) (string, error) {
 	if isProbe(r) {
 		return "", nil

@@ -326,7 +326,7 @@ func TestFilesThatCannotBeUsedAreErrorsAtTheStart(t *testing.T) {
 	}
 }
 
-// The audit names the user who signed in.
+// The audit names the signed-in user.
 func TestAuditNamesTheSignedInUser(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {

@@ -43,7 +43,7 @@ const (
 // A token bucket for each address bounds one guesser, and one for all addresses bounds many. An
 // IPv6 address counts by its /64, which is what one customer of a network has. Credentials that
 // were right are remembered with the address that they came from: they are accepted first, whatever
-// the buckets have, so guessers cannot lock out a user who has signed in from there.
+// the buckets have, so guessers cannot lock out a user with an earlier sign-in.
 //
 // The comparison with remembered credentials needs no token, and so a client at an address where a
 // user has signed in (a shared host, a NAT, a reverse proxy in front of mode basic) could guess

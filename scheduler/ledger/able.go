@@ -231,7 +231,8 @@ const (
 
 // Places returns where runs are set aside: the places that follow one, or the zero Place for the
 // first ones. next is the place to continue after, the zero one after the last. On the way, Places
-// removes some entries of runs that are no longer due.
+// removes some stale entries: of runs that are no longer due, or are due since later or in another
+// queue.
 func (l *Ledger) Places(ctx context.Context, after Place) (places []Place, next Place, err error) {
 	r := read(l.run(ctx, pickScript, "", placesPage, "list", after.text()))
 	next = placeOf(r.text())

@@ -23,7 +23,7 @@ var (
 	adoptScript = script(adoptSource)
 )
 
-// ErrSession means that the session in whose name the call was made has ended. Nothing was changed.
+// ErrSession means that the session of the caller has ended. Nothing was changed.
 var ErrSession = errors.New("the session has ended")
 
 // Adoption is a request that came through the queue itself, from a client that knows nothing of the

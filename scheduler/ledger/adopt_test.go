@@ -241,7 +241,7 @@ func TestAnAdoptionOfAnotherBuildIsKnown(t *testing.T) {
 				f.Fatal(err)
 			}
 		}
-		// A record of the older build, whose run the history no longer has.
+		// A record of the older build, for a run that the history no longer has.
 		old("4711", 3, "WORD")
 		again := f.given(w, "4711")
 		again.Again = true
@@ -307,8 +307,8 @@ func TestRequestThatCannotBeRunIsAFailedRun(t *testing.T) {
 	})
 }
 
-// TestAnAdoptedRequestWithTheArgsOfItsJobIsRetriedOnlyWithThem, since a worker replaces their ${...}
-// only for a definition that has them. The args of a client are data.
+// TestAnAdoptedRequestWithTheArgsOfItsJobIsRetriedOnlyWithThem, since a worker replaces their
+// ${...} only for a definition that has them. The args of a client are data.
 func TestAnAdoptedRequestWithTheArgsOfItsJobIsRetriedOnlyWithThem(t *testing.T) {
 	each(t, func(f *fixture) {
 		w := f.session("w")

@@ -148,7 +148,7 @@ const Together = 100
 
 // ClaimAll is [Ledger.ClaimSound] for up to [Together] runs that deliveries brought: in one round
 // trip when all of them can begin at once, as most can, else in two, or in three if a definition is
-// new to this process. The replies are in the order of the claims. A claim whose reply is nil must
+// new to this process. The replies are in the order of the claims. A claim with a nil reply must
 // be sent again by ClaimSound.
 func (l *Ledger) ClaimAll(ctx context.Context, claims []Claim, patience time.Duration) []*Claimed {
 	claimed := make([]*Claimed, len(claims))
@@ -189,8 +189,8 @@ func (l *Ledger) ClaimAll(ctx context.Context, claims []Claim, patience time.Dur
 	return claimed
 }
 
-// claimEach sends some claims, each by a step of its own. Those of definitions that are new here are
-// sent once more. It returns those that must be sent yet again.
+// claimEach sends some claims, each by a step of its own. Those of definitions that are new here
+// are sent once more. It returns those that must be sent yet again.
 func (l *Ledger) claimEach(ctx context.Context, claims []Claim, claimed []*Claimed, which []int, patience time.Duration) (again []int) {
 	for range 2 {
 		steps, marks := make([]step, len(which)), make([][]mark, len(which))
@@ -201,7 +201,8 @@ func (l *Ledger) claimEach(ctx context.Context, claims []Claim, claimed []*Claim
 		again = nil
 		for k, command := range l.runAll(ctx, claimScript, steps) {
 			i := which[k]
-			claimed[i], _ = l.decodeClaim(claims[i].Due, marks[k], read(command.Result())) // nil with an error
+			// It is nil with an error.
+			claimed[i], _ = l.decodeClaim(claims[i].Due, marks[k], read(command.Result()))
 			if claimed[i] != nil && claimed[i].Outcome == marked {
 				again = append(again, i)
 			}
@@ -433,14 +434,14 @@ func (l *Ledger) Confirm(ctx context.Context, deliveries []Due) error {
 	return nil
 }
 
-// Repush takes the next n for runs whose deliveries are lost, and returns them as they are due now.
-// It omits a run that is no longer due under the n of its delivery. So it may be sent again; when
-// the first reply was lost, the sweep repeats the pushes.
+// Repush takes the next n for runs that lost their deliveries, and returns them as they are due
+// now. It omits a run that is no longer due under the n of its delivery. So it may be sent again;
+// when the first reply was lost, the sweep repeats the pushes.
 func (l *Ledger) Repush(ctx context.Context, deliveries ...Due) ([]Due, error) {
 	return l.repush(ctx, 0, deliveries)
 }
 
-// repush is Repush, with unconfirmed 1 for deliveries whose push is still not confirmed.
+// repush is Repush, with unconfirmed 1 for deliveries with an unconfirmed push.
 func (l *Ledger) repush(ctx context.Context, unconfirmed int, deliveries []Due) ([]Due, error) {
 	args := append(make([]any, 0, 1+2*len(deliveries)), unconfirmed)
 	for _, d := range deliveries {

@@ -193,7 +193,7 @@ func trigger(job *jobs.Job) string {
 // of a job starts at the server's time if the ledger has never seen the job, if no worker has
 // carried it for a week, or if it was removed: other workers were present and did not carry it. Any
 // other job continues where it stopped. Sent again, it changes nothing. With an error, Register
-// returns the definitions whose registration was answered, perhaps none.
+// returns the definitions with a reply to their registration, perhaps none.
 func (l *Ledger) Register(ctx context.Context, digest string, definitions []*jobs.Job) (*Registered, error) {
 	registered := &Registered{Jobs: make(map[string]RegisteredJob, len(definitions))}
 	lost := make(map[*jobs.Job]time.Time)
@@ -666,8 +666,9 @@ func compact(text json.RawMessage) (json.RawMessage, error) {
 	return b.Bytes(), nil
 }
 
-// storedArgs returns the args of a request as its record stores them. A leading blank marks args that
-// are the definition's and have ${...}: only that definition can replace them, see [Ledger.Reopen].
+// storedArgs returns the args of a request as its record stores them. A leading blank marks args
+// that are the definition's and have ${...}: only that definition can replace them, see
+// [Ledger.Reopen].
 func storedArgs(arguments json.RawMessage, job *jobs.Job) string {
 	if hasReferences(arguments) && jobs.SameArgs(arguments, job.Args) {
 		return " " + string(arguments)

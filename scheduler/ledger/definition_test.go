@@ -195,7 +195,7 @@ func TestAGrantThatIsRepeatedBringsTheDefinition(t *testing.T) {
 	})
 }
 
-// A run whose definition is missing, or is not the text that it names, is never executed: no lock
+// A run with a missing definition, or with another text than it names, is never executed: no lock
 // is taken for it, and it fails.
 func TestNoRunBeginsWithoutItsDefinition(t *testing.T) {
 	each(t, func(f *fixture) {
@@ -462,8 +462,7 @@ func TestFinalRecordsLeaveOutWhatIsInTheirLog(t *testing.T) {
 
 // TestARefusedBodyChangesNothing damages the keys of bodies or of definitions, so that no run can
 // become outstanding. Scripts that try say so before they change anything: once the keys are
-// repaired, the same call works. The end of a run is recorded although definitions cannot be
-// counted.
+// repaired, the same call works. Ends of runs need no such key, so they are recorded meanwhile.
 func TestARefusedBodyChangesNothing(t *testing.T) {
 	for _, name := range []string{"tick", "request", "later request", "adopted request", "reopened run", "re-asserted run"} {
 		for _, key := range []string{"defs", "body"} {
@@ -515,7 +514,8 @@ func TestARefusedBodyChangesNothing(t *testing.T) {
 							f.Fatal(err)
 						}
 						f.register(w.job)
-						other = w.enqueues(w.Ledger, w.job, "other") // whose body and definition are there
+						// Its body and definition exist.
+						other = w.enqueues(w.Ledger, w.job, "other")
 						try = func() error {
 							return w.Assert(f.Context(), w.client.Session(), w.lost, "config", []*jobs.Job{w.job})
 						}
@@ -531,11 +531,13 @@ func TestARefusedBodyChangesNothing(t *testing.T) {
 					if err := try(); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
 						f.Fatalf("%v, want it refused", err)
 					}
-					if after := f.snapshot(); name != "re-asserted run" && !maps.Equal(before, after) { // which also re-asserts its cursor
+					// A re-asserted run also re-asserts its cursor.
+					if after := f.snapshot(); name != "re-asserted run" && !maps.Equal(before, after) {
 						f.Errorf("it was refused, and %q has become %q", before, after)
 					}
 					if name == "request" && key == "defs" {
-						f.finish(running, ledger.Success, ledger.Recorded) // its body has gone, for the key is not read
+						// Its body was removed, because the end does not read the key.
+						f.finish(running, ledger.Success, ledger.Recorded)
 					}
 					if err := f.rdb.Rename(f.Context(), f.key("away"), f.key(key)).Err(); err != nil {
 						f.Fatal(err)

@@ -19,9 +19,9 @@
 //	        Create, Enqueue, Adopt           Claim                Finish
 //	tick ───────────────────────> due ───────────────────> running ──────> succeeded, failed
 //	 │           ^   ^             │ bundle taken   ^         │  │
-//	 │           │   │             v                │         │  └─ session ended ─> due, lost, failed
+//	 │           │   │             v                │         │  └─ session end ─> due, lost, failed
 //	 │           │   └──offered─ waiting            │         └──── hand back ─────> due
-//	 │       scheduled, retrying <───────────── pause is over, a failed attempt to be repeated
+//	 │       scheduled, retrying <───────────── pause over, a failed attempt to repeat
 //	 └─> skipped, missed, failed (never began)
 //
 // Besides these transitions: Create, for a tick that replaces an earlier run, and Cancel end a run
@@ -67,7 +67,7 @@
 //
 // # Waiting for locks
 //
-// A run whose bundle is not free waits in the lock space, without a worker, under a wait of its own
+// A run with a taken bundle waits in the lock space, without a worker, under a wait of its own
 // that keeps its ticket until the run has started. When its turn comes the space offers it the
 // bundle: the resources are reserved for two seconds and the run becomes due under its next n. A
 // ledger script that frees a bundle does both in one step and returns the deliveries to its caller.
@@ -76,7 +76,7 @@
 // time lapses. The run stays due and keeps its ticket: when its claim comes, it precedes every
 // younger wait, including their offers.
 //
-// A run whose queue is paused gets no offers: no lock should stay reserved for a run that no worker
+// A run in a paused queue gets no offers: no lock should stay reserved for a run that no worker
 // starts. For that the space keeps a copy of the pause flags: a client that pauses or resumes a
 // queue sets it ([Ledger.QueuePaused], [Ledger.QueueResumed]), and the worker on duty compares it
 // with the flags, which other tools also change ([Ledger.QueuesPaused]). The waits keep their
@@ -121,9 +121,9 @@
 // of an older build lives, which does not report what it carries. It is shorter than
 // [jobs.MissedAfter], so no tick is missed meanwhile.
 //
-// A worker whose definitions have drifted does not register them again and again: it reads which
+// A worker with drifted definitions does not register them again and again: it reads which
 // configs are carried, and registers its definitions when one of these configs has vanished. It
-// passes duty to a worker whose definitions have not drifted.
+// passes duty to a worker without drift.
 //
 // If the trigger stays the same, the change of the active definition is one write. If the trigger
 // changes, the old one decides the ticks up to now: after decisions that account for them, an
@@ -133,18 +133,23 @@
 // A run carries the definition it was made with, so any worker can do it, whatever its own config
 // is. Redis stores that text once for all runs that have it: the body of a run names it by a hash,
 // and a number beside the text counts the bodies that do. The script that writes a body adds one to
-// the number, and the script that removes a body subtracts one. The first body brings the text, the
-// last one takes it along. Only outstanding runs have bodies: a run that is reopened after its end
-// gets the definition that its caller brings, and a worker that re-asserts a run brings the text.
-// So
+// the number, and the script that removes a body subtracts one. A body brings the text if it is
+// missing, and the last one takes it along. Only outstanding runs have bodies: a run that is
+// reopened after its end gets the definition that its caller brings, and a worker that re-asserts a
+// run brings the text. So
 //
 //   - a text is stored as long as a body names it, and the number of texts is at most that of the
 //     outstanding runs;
-//   - nothing has to look for unused texts.
+//   - no sweep looks for unused texts.
+//
+// This holds while every build that writes has the scripts of format 2. A build from before formats
+// had numbers removes bodies without subtracting. Then the number stays too high and the text is
+// never removed, which costs only memory. Such a build must not run once format 2 is written.
 //
 // A claim lists the names of definitions that its worker has, and can run. A run with another one
-// is not granted: the reply is the text. So no attempt begins whose definition is missing. If it is
-// also missing in Redis, which only a foreign write can cause, the run fails with that reason.
+// is not granted: the reply is the text. So no attempt begins without its definition. If it is
+// also missing in Redis, which only a foreign write can cause, the run fails with that reason. The
+// next run with the same definition restores the text, for all runs that name it then.
 //
 // This is format 2 (see package locks). In format 1 each body has the text itself. Format 1 is
 // written as long as a session of an older build lives, and always read: runs that were made then
@@ -200,7 +205,7 @@
 // claimed, and each worker re-asserts what it remembers ([Ledger.Remember], [Ledger.Assert]), after
 // its locks:
 //
-//   - cursors: the highest one wins, and a tick whose run the worker has started counts as one. If
+//   - cursors: the highest one wins, and a tick counts as one if the worker has started its run. If
 //     a worker that never knew a job has registered it since, the job returns to its former cursor;
 //   - its own attempts, with their records: those that run, and the ends of the last ten minutes,
 //     which are sent again as they were sent. So a finish without a reply is also an end;

@@ -22,7 +22,7 @@ import (
 )
 
 // TestRandomHistoriesKeepThePromise plays workers that lose replies and deliveries, send late and
-// twice, crash and are taken for dead, and people who cancel and reopen runs. The runs compete for
+// twice, crash and are taken for dead, and people that cancel and reopen runs. The runs compete for
 // three bills, wait for them for a limited time, replace each other and have start deadlines. The
 // test checks every key after every step. In the end all faults stop, and every run must reach its
 // end.

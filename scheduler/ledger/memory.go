@@ -64,8 +64,8 @@ type mirror struct {
 	after string              // the page begins after this place in the index
 	all   bool                // the index has been read
 	open  map[jobs.RunID]bool // outstanding, by the pages and the news since the reading began
-	// once all is true: own attempts whose runs may have ended unheard, and which still have to be
-	// looked up
+	// once all is true: own attempts that must still be looked up, because their runs may have
+	// ended unheard
 	check []jobs.RunID
 }
 
@@ -208,7 +208,7 @@ func (m *memory) lost(run jobs.RunID, token locks.Token) {
 	}
 }
 
-// refused forgets an attempt whose run was ended because it cannot be processed.
+// refused forgets an attempt of a run that was ended because it cannot be processed.
 func (m *memory) refused(run jobs.RunID) {
 	if m == nil {
 		return

@@ -507,7 +507,7 @@ func TestAnEndThatARolledBackRedisDoesNotKnowIsReasserted(t *testing.T) {
 }
 
 // A worker asserts that an attempt has run, and then how it ended. A sweep in between finds a run
-// whose hold is missing.
+// without its hold.
 func TestNoAttemptIsClosedWhileItIsReasserted(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.job.Retry.Max = 0

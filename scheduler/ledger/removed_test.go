@@ -41,7 +41,7 @@ func TestARemovedJobBeginsAnewWhenItReturns(t *testing.T) {
 		"others were present for a while, long ago":    {time.Hour, 50 * time.Minute, 49 * time.Minute, true},
 		"the fleet was down":                           {time.Hour, 2 * time.Hour, time.Hour, false},
 		"the fleet was down, others came a bit sooner": {time.Hour, 3 * time.Second, 0, false},
-		"it was away for a moment":                     {10 * time.Second, time.Hour, 0, false},
+		"it stopped for a moment":                      {10 * time.Second, time.Hour, 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			each(t, func(f *fixture) {
@@ -456,7 +456,8 @@ func TestTimeInAPausedQueueDoesNotCountAfterAMove(t *testing.T) {
 	})
 }
 
-// TestLongArgumentsCostFewCalls moves adopted runs with long arguments. Their definitions are short.
+// TestLongArgumentsCostFewCalls moves adopted runs with long arguments. Their definitions are
+// short.
 func TestLongArgumentsCostFewCalls(t *testing.T) {
 	t.Parallel()
 	f := alone(t)
@@ -472,7 +473,8 @@ func TestLongArgumentsCostFewCalls(t *testing.T) {
 	renamed := *f.job
 	renamed.Queue = "new"
 	f.carries("new", &renamed, ledger.Active)
-	if _, err := f.Definition(f.Context(), records[0].ID); err != nil { // so that the server knows the script
+	// The server must know the script.
+	if _, err := f.Definition(f.Context(), records[0].ID); err != nil {
 		t.Fatal(err)
 	}
 	calls, _ := f.logged(func() {

@@ -108,7 +108,7 @@ type RunPage struct {
 }
 
 // DueRuns returns due runs of a queue that follow a place, or with "" those due for longest, at
-// most this number. It skips runs whose records cannot be read.
+// most this number. It skips runs with unreadable records.
 func (l *Ledger) DueRuns(ctx context.Context, queue, after string, most int) (page RunPage, err error) {
 	var count *redis.IntCmd
 	var members *redis.StringSliceCmd

@@ -221,7 +221,8 @@ func TestARunIsFoundBehindManyThatNoWorkerCanDo(t *testing.T) {
 	f.awaitState(run, ledger.Succeeded)
 }
 
-// TestARunThatIsSetAsideObeysAPauseFromBeforeItsPick: the queue is paused while the worker waits for a free slot.
+// TestARunThatIsSetAsideObeysAPauseFromBeforeItsPick: the queue is paused while the worker waits
+// for a free slot.
 func TestARunThatIsSetAsideObeysAPauseFromBeforeItsPick(t *testing.T) {
 	f := newFleet(t)
 	var started atomic.Bool

@@ -260,8 +260,8 @@ func TestWhatAKilledWorkerHadFetchedIsPushedAgainWhenItsSessionEnds(t *testing.T
 	dying.dead.Store(false) // it may end its session
 }
 
-// TestADeliveryIsOnRecordUntilItsClaimIsAnswered: the reply to the claim is lost, and the claim is sent again. If the worker
-// died now, the end of its session would bring the delivery back.
+// TestADeliveryIsOnRecordUntilItsClaimIsAnswered: the reply to the claim is lost, and the claim is
+// sent again. If the worker died now, the end of its session would bring the delivery back.
 func TestADeliveryIsOnRecordUntilItsClaimIsAnswered(t *testing.T) {
 	f := newFleet(t)
 	var d done
@@ -272,7 +272,8 @@ func TestADeliveryIsOnRecordUntilItsClaimIsAnswered(t *testing.T) {
 			claim = digest
 		}
 	}
-	const lossy = 500 * time.Millisecond // replies are lost at once: the client gives up, and the worker sends the claim again
+	// Replies are lost at once: the client stops waiting, and the worker sends the claim again.
+	const lossy = 500 * time.Millisecond
 	var first, blocked atomic.Int64
 	answers := make(chan struct{})
 	f.start(quiet, f.lossy(func(request string) bool {
@@ -302,7 +303,8 @@ func TestADeliveryIsOnRecordUntilItsClaimIsAnswered(t *testing.T) {
 	}
 	run := f.enqueue(job, "1")
 	f.await("the claim to be sent again", func() bool { return blocked.Load() > 0 })
-	for until := time.Now().Add(3 * time.Second); time.Now().Before(until); time.Sleep(50 * time.Millisecond) { // records of handled ones go every 2 s
+	// Records of handled deliveries are removed every 2 s.
+	for until := time.Now().Add(3 * time.Second); time.Now().Before(until); time.Sleep(50 * time.Millisecond) {
 		if onRecord() == 0 {
 			close(answers)
 			t.Fatal("the delivery is on record no more, while its claim is not answered")

@@ -2,7 +2,7 @@
 -- ARGV: 1 history: runs, or "" to leave it unchanged  2 history: ms  then four for each run: ran,
 --       run, its record while it ran, arguments and definition (as embody takes it), joined by
 --       \31; or ended, run, its final state, its tick (ms) or ""; or cursor, job, its cursor (ms),
---       "": for a job whose definition this worker does not carry
+--       "": for a job that this worker does not carry
 -- Replies: ok | late: nothing is re-asserted at this time
 -- The furthest wins: an end, then an attempt with a higher token, then a due run. An end that was
 -- only heard of gives way to that of a worker that knows how it came about. Locks that this frees

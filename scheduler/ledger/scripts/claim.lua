@@ -1,5 +1,5 @@
 -- claim starts an attempt: it checks the run first, then takes its whole bundle and begins the
--- attempt under the hold's token, all in one step; a run whose bundle is not free goes to wait,
+-- attempt under the hold's token, all in one step; a run with a taken bundle goes to wait,
 -- without a worker.
 -- ARGV: 1 session  2 hold id  3 run  4 n  5 patience of a wait, ms  6 1: also when the run has
 --       crashed before, else 0  7 ms for which a bundle that is held for too long stays taken after

@@ -1,7 +1,9 @@
 -- definition reads the definitions that outstanding runs were made with.
 -- ARGV: runs
 -- Replies: per run, until the reply is long enough: its definition (JSON), @ if that is missing, ''
--- if the run is not outstanding BYTES bounds how long a call keeps Redis busy.
+-- if the run is not outstanding.
+-- BYTES bounds how long a call keeps Redis busy. Arguments count a quarter: the script reads them
+-- with the definition, and does not reply with them.
 local BYTES = 256 * 1024
 local out, bytes = {}, 0
 for i = 1, #ARGV do

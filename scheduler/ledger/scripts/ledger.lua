@@ -33,7 +33,7 @@
 --                    ms of that + 7 days
 --   23 late    ZSET  run, score = server ms after which it must not start, or has waited long
 --                    enough for its bundle
---   24 ask     ZSET  all scores 0: session \0 run. What a worker is asked to stop; with no run:
+--   24 ask     ZSET  all scores 0: session \0 run. The runs that a worker must stop; with no run:
 --                    all, it must drain
 --   25 facts   HASH  by their first letter, then the job:
 --                      g<job>  ms from which its silence counts: s<ms> its last success, r<ms> it
@@ -60,7 +60,8 @@
 --   29 aside   ZSET  all scores 0: queue \0 what the run needs \0 due since (ms, 16 digits) \0 run.
 --                    Due runs that were set aside, because the worker with the delivery cannot do
 --                    them. They have no delivery until a worker that can do them picks them. An
---                    entry may remain of a run that is no longer due
+--                    entry may remain of a run that is no longer due, or that is due since later or
+--                    in another queue; pick.lua removes it
 --   30 defs    HASH  the definitions that bodies name, each once: @<name> -> the definition (JSON),
 --                    #<name> -> how many bodies name it. A name is a hash of the text, with its
 --                    signature; the process that sends the text computes it
@@ -75,8 +76,8 @@
 -- A run's wait in the lock space is called +<run>, and its class there is the run's queue. Every
 -- transition to due increments n; a claim that names an older n takes nothing.
 --
--- A script that writes a body adds 1 to the number of bodies that name its definition, and brings
--- the text with the first of them. The script that removes the body subtracts 1, and removes the
+-- A script that writes a body adds 1 to the number of bodies that name its definition, and the text
+-- if it is missing. The script that removes the body subtracts 1, and removes the
 -- text with the last of them. So defs has a text for as long as an outstanding run names it, and no
 -- longer. embody and disembody do that, and the fast paths of enqueue and finish.
 local RUN, BODY, LOG, TIMER, READY = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
@@ -130,11 +131,18 @@ local function load(id)
   return nil, record
 end
 
--- check raises the error of a history whose keys have the wrong type, before anything is written.
+-- check raises the error of a history with keys of the wrong type, before anything is written.
 local function check()
   call('HLEN', HIST)
   call('ZCARD', DONE)
   call('HLEN', OUTPUT)
+end
+
+-- checkBodies raises the error of keys that embody writes and that have the wrong type, before any
+-- write. The end of a run does without it: disembody tolerates definitions that it cannot count.
+local function checkBodies()
+  call('HLEN', BODY)
+  call('HLEN', DEFS)
 end
 
 -- apart returns the arguments and the definition in a body, and whether the latter is a name. A
@@ -179,8 +187,8 @@ local function resolve(definition, byname)
   return definition
 end
 
--- markof returns the mark of a definition in a body, which a claim lists if its worker can run it: @
--- and the name, or the handler and the length of the text.
+-- markof returns the mark of a definition in a body, which a claim lists if its worker can run it:
+-- @ and the name, or the handler and the length of the text.
 local function markof(definition, byname)
   if byname then return definition end
   local _, upto = string.find(definition, '"handler":"', 1, true)

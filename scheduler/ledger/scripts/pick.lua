@@ -41,7 +41,8 @@ if ARGV[2] == 'list' then
       break
     end
     after = string.match(member, '^([^%z]*%z[^%z]*)')
-    if first(after) or early then list[#list + 1] = after end -- pick continues where this ended early
+    -- pick continues where this ended early.
+    if first(after) or early then list[#list + 1] = after end
     from = '[' .. after .. '\1'
   end
   table.insert(list, 1, after)
