@@ -198,6 +198,22 @@ func TestACanceledRunIsNeverClaimed(t *testing.T) {
 	})
 }
 
+// A sweep that cannot read the definition of an expired run does not know the bounds of the history.
+func TestAnExpiredRunWithoutADefinitionRemovesNoHistory(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.job.StartDeadline = time.Hour
+		ended := f.enqueues(f.Ledger, f.job, "ended")
+		f.finish(f.claim(f.session("w"), ended, ledger.Granted), ledger.Success, ledger.Recorded)
+		due := f.run()
+		f.over(due.Run, fieldDeadline)
+		if _, err := f.Expire(f.Context(), due.Run, new(jobs.Job)); err != nil {
+			f.Fatal(err)
+		}
+		f.wantState(due.Run, ledger.MissedRun)
+		f.wantState(ended.Run, ledger.Succeeded)
+	})
+}
+
 func TestARunIsMissedWhenItsStartDeadlineIsOver(t *testing.T) {
 	over := func(f *fixture, due ledger.Due) { f.over(due.Run, fieldDeadline) }
 	for name, test := range map[string]struct {

@@ -15,7 +15,7 @@ if run[STATE] == 'failed' then -- it was parked, by refuse
   end
   final(space(), id, run, 'failed', run[REASON])
   call('ZREM', LATE, id)
-  if ARGV[2] ~= '0' then trim(tonumber(ARGV[2]), tonumber(ARGV[3])) end
+  trim(tonumber(ARGV[2]), tonumber(ARGV[3]))
   return {'ended', run[STATE], list}
 end
 local why = run[STATE] ~= 'running' and overdue(run)

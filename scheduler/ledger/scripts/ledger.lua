@@ -358,8 +358,10 @@ local function buried(session)
   if #known > 0 then call('ZREM', DIED, unpack(known)) end
 end
 
--- trim keeps a job's history within its bounds: a number of runs, and ms.
+-- trim keeps a job's history within its bounds: a number of runs, and ms. It removes nothing if the
+-- number is 0: then the bounds are unknown, because no definition of the job could be read.
 local function trim(keep, age)
+  if keep == 0 then return end
   local old = call('ZRANGEBYSCORE', DONE, '-inf', format('(%.0f', now - age), 'LIMIT', '0', 100)
   local extra = call('ZCARD', DONE) - keep
   if extra > #old then old = call('ZRANGE', DONE, 0, math.min(extra, 100) - 1) end
