@@ -198,7 +198,7 @@ func TestACanceledRunIsNeverClaimed(t *testing.T) {
 	})
 }
 
-// A sweep that cannot read the definition of an expired run does not know the bounds of the history.
+// A sweep that cannot read the definition of an expired run cannot know the bounds of the history.
 func TestAnExpiredRunWithoutADefinitionRemovesNoHistory(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.job.StartDeadline = time.Hour
