@@ -154,8 +154,10 @@ func (f *fleet) startAll(n int) {
 	for range n {
 		f.start()
 	}
-	eventually(f.t, 30*time.Second, "all workers are up", func() bool {
-		return len(f.up()) >= len(f.workers)
+	eventually(f.t, 30*time.Second, "all workers are up and have registered their jobs", func() bool {
+		return len(f.up()) >= len(f.workers) && !slices.ContainsFunc(f.workers, func(w *process) bool {
+			return !strings.Contains(w.stderr.String(), "worker is ready")
+		})
 	})
 }
 
