@@ -15,13 +15,14 @@ import (
 func TestTerminatingEveryProcessHandsRunsBack(t *testing.T) {
 	t.Parallel()
 	ready := t.TempDir() // a command leaves a file there once it has set its trap
+	// The sleep may end before its shell gets the signal. The shell then starts another one.
 	f, _ := newPack(t, strings.ReplaceAll(`
 worker: {concurrency: 8}
 defaults: {retry: {max: 0}}
 jobs:
   dies: {command: [sh, -c, '[ $LOCKSTEP_ATTEMPT = 2 ] || touch READY; [ $LOCKSTEP_ATTEMPT = 2 ] || exec sleep 1000']}
-  tells: {command: [sh, -c, '[ $LOCKSTEP_ATTEMPT = 2 ] && exit; trap "exit 143" TERM; touch READY; sleep 1000 & wait']}
-  fails: {command: [sh, -c, '[ $LOCKSTEP_ATTEMPT = 2 ] && exit; trap "sleep 0.3; exit 1" TERM; touch READY; sleep 1000 & wait']}
+  tells: {command: [sh, -c, '[ $LOCKSTEP_ATTEMPT = 2 ] && exit; trap "exit 143" TERM; touch READY; while :; do sleep 1000 & wait; done']}
+  fails: {command: [sh, -c, '[ $LOCKSTEP_ATTEMPT = 2 ] && exit; trap "sleep 0.3; exit 1" TERM; touch READY; while :; do sleep 1000 & wait; done']}
   ignores: {command: [sh, -c, 'trap "" TERM; touch READY; sleep 2; [ $LOCKSTEP_ATTEMPT = 1 ]']}
 `, "READY", ready+"/$LOCKSTEP_JOB"), long)
 	f.startAll(1)
