@@ -1,12 +1,12 @@
 package ledger_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
-	"reflect"
 	"strconv"
 	"strings"
 	"testing"
@@ -327,9 +327,9 @@ func TestFaultsInTheCountOfDefinitionsAreFound(t *testing.T) {
 	}
 }
 
-// playFaulty plays one history. Each script that has the fault runs with it on a copy of all keys,
-// where the definitions must be as the bodies say; the history continues without it. It returns
-// what was wrong.
+// playFaulty plays one history. Each script that has the fault runs with it on a copy of all keys.
+// There, the definitions must match the bodies, and the records of runs what they were before. The
+// history continues without the fault. playFaulty returns what was wrong.
 func playFaulty(t *testing.T, server *redistest.Server, seed uint64, old, fault string) string {
 	t.Helper()
 	h := &faulty{plain: server.Client(t), namespace: redistest.Namespace(t), copy: redistest.Namespace(t), texts: make(map[string]*redis.Script)}
@@ -396,6 +396,11 @@ func (h *faulty) try(ctx context.Context, cmd redis.Cmder) {
 		h.wrong = err.Error()
 		return
 	}
+	before, err := recordsOf(ctx, h.plain, h.copy, playedJobs...)
+	if err != nil {
+		h.wrong = err.Error()
+		return
+	}
 	n, err := strconv.Atoi(fmt.Sprint(cmd.Args()[2]))
 	if err != nil {
 		h.wrong = err.Error()
@@ -411,53 +416,12 @@ func (h *faulty) try(ctx context.Context, cmd redis.Cmder) {
 	}
 	bodies, err1 := h.plain.HGetAll(ctx, "{"+h.copy+"}:body").Result()
 	defs, err2 := h.plain.HGetAll(ctx, "{"+h.copy+"}:defs").Result()
-	if err := errors.Join(err1, err2); err != nil {
+	after, err3 := recordsOf(ctx, h.plain, h.copy, playedJobs...)
+	if err := errors.Join(err1, err2, err3); err != nil {
 		h.wrong = err.Error()
 		return
 	}
-	h.wrong = wrongDefinitions(bodies, defs)
-}
-
-// The record of an ended run leaves out what its log has, and its bundle. A record of an earlier
-// build has both.
-func TestFinalRecordsLeaveOutWhatIsInTheirLog(t *testing.T) {
-	each(t, func(f *fixture) {
-		client := f.session("w")
-		for name, outcome := range map[string]ledger.Outcome{"fast": ledger.Success, "slow": ledger.Failure} {
-			due := f.billed(name, "bill:"+name)
-			a := f.claim(client, due, ledger.Granted)
-			f.finish(a, outcome, ledger.Recorded)
-			record := f.find(due.Run)
-			last := record.Last()
-			if last == nil || last.Worker != client.Session() || last.Token != a.token() || last.Started.IsZero() || record.Started != last.Started {
-				t.Errorf("%s: %+v, want the attempt", name, record)
-			}
-			key := f.key("hist:" + due.Run.Job())
-			text := f.rdb.HGet(f.Context(), key, string(due.Run)).Val()
-			short, rest, _ := strings.Cut(text, "\x1d")
-			fields := strings.Split(short, us)
-			if len(fields) != itemsRun || strings.Contains(short, string(client.Session())) || strings.Contains(short, "bill:") {
-				t.Errorf("%s: the record is %q, want %d fields without the session and the bundle", name, short, itemsRun)
-			}
-			fields[9], fields[10], fields[12] = string(a.request.ID()), string(client.Session()), fmt.Sprint(last.Started.UnixMilli())
-			long := strings.Join(append(fields, "xbill:"+name, "xrun:"+string(due.Run)), us) + "\x1d" + rest
-			if err := f.rdb.HSet(f.Context(), key, string(due.Run), long).Err(); err != nil {
-				t.Fatal(err)
-			}
-			if got := f.find(due.Run); !reflect.DeepEqual(got, record) {
-				t.Errorf("%s: a record of an earlier build is read as %+v, want %+v", name, got, record)
-			}
-			again, err := f.Reopen(f.Context(), ledger.Reopening{Run: due.Run, Job: a.Job, Any: true})
-			if err != nil || len(again) != 1 {
-				t.Fatalf("%s: done again: %v, %v", name, again, err)
-			}
-			f.finish(f.claim(client, again[0], ledger.Granted), ledger.Success, ledger.Recorded)
-			if got := f.wantState(due.Run, ledger.Succeeded); len(got.Attempts) != 2 {
-				t.Errorf("%s: %+v, want two attempts", name, got)
-			}
-		}
-		f.wantNothingLeft()
-	})
+	h.wrong = cmp.Or(wrongDefinitions(bodies, defs), wrongRecords(before, after))
 }
 
 // TestARefusedBodyChangesNothing damages the keys of bodies or of definitions, so that no run can

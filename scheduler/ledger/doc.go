@@ -182,6 +182,27 @@
 // repairs a missing or different signature. Ticks that an untrusted definition decides are recorded
 // as failed. Hashes cover the definition without its signature.
 //
+// # Final records
+//
+// A history may contain very many runs, and most of them are alike: one attempt, which succeeded,
+// and no output. So a final record omits what follows from the rest of it:
+//
+//   - the bundle and the last hold, which are free, and the session and the start of the last
+//     attempt, which the log has;
+//   - the empty fields at its end;
+//   - the log, if it has a single attempt, which succeeded: the session of that attempt replaces
+//     it. The record has the number and the token of the last attempt, and the start and the end of
+//     the run, which are those of that attempt.
+//
+// The script that ends a run omits a log only if it is exactly the text that readers make of the
+// session and the record. These readers are the decoder of this package, and the script that
+// reopens a run, because the log of an outstanding run is always whole.
+//
+// The last two omissions are part of format 2, as are definitions by name. The script makes them if
+// the body of the run names its definition: such a body was written in format 2, so no live session
+// is of a build that can only read format 1. Otherwise it writes the fields and the log whole. Both
+// layouts are always read.
+//
 // # What happens when
 //
 //   - a worker dies between creating a run and delivering it: the push is not confirmed, and the

@@ -22,6 +22,15 @@ var FastPaths = []FastPath{
 // NameOf is the name under which Redis stores a definition.
 func NameOf(definition string) string { return nameOf(definition) }
 
+// DecodeOpen reads the record and the log of an outstanding run.
+func DecodeOpen(id jobs.RunID, record, log string) (*Record, error) {
+	decoded, _, err := decode(id, record, log, "")
+	return decoded, err
+}
+
+// DecodeFinal reads a record of the history.
+func DecodeFinal(id jobs.RunID, text string) (*Record, error) { return decodeFinal(id, text) }
+
 // BodyScripts returns the texts of the scripts that write or remove bodies, by digest.
 func BodyScripts() map[string]string {
 	texts := make(map[string]string)

@@ -80,6 +80,9 @@ type play struct {
 	paused  map[string]bool // queues
 	trace   []string
 
+	// of all runs, when they were last checked
+	records map[jobs.RunID]*ledger.Record
+
 	bills int  // that runs compete for
 	plain bool // runs mostly find their bundles free, and an id may be requested again
 }
@@ -90,6 +93,9 @@ type sentClaim struct {
 	before  []string
 	wait    time.Duration // for which others may pass the wait that it may cause
 }
+
+// playedJobs are the jobs of all runs in random histories.
+var playedJobs = []string{string(jobs.OverlapQueue), string(jobs.OverlapReplace), string(jobs.OverlapAllow), "billed"}
 
 func newPlay(f *fixture, seed uint64) *play {
 	p := &play{fixture: f, rand: rand.New(rand.NewPCG(seed, 1)), success: make(map[jobs.RunID]int), paused: make(map[string]bool), bills: 3}
@@ -682,6 +688,14 @@ func (p *play) check() {
 	if wrong := wrongDefinitions(p.all("body"), p.all("defs")); wrong != "" || len(p.all("body")) != len(runs) {
 		p.fatalf("%d runs, %d bodies: %s", len(runs), len(p.all("body")), wrong)
 	}
+	records, err := recordsOf(p.Context(), p.rdb, p.namespace, playedJobs...)
+	if err != nil {
+		p.fatalf("%v", err)
+	}
+	if wrong := wrongRecords(p.records, records); wrong != "" {
+		p.fatalf("%s", wrong)
+	}
+	p.records = records
 	p.checkDied(runs)
 	p.checkBeside(runs)
 	p.checkActing(own)

@@ -323,12 +323,27 @@ func decodeLog(log string) ([]AttemptRecord, error) {
 	return attempts, nil
 }
 
-// decodeFinal reads a record of the history.
+// decodeFinal reads a record of the history. It may omit the empty fields at its end, and what
+// plainLog returns.
 func decodeFinal(id jobs.RunID, text string) (*Record, error) {
 	parts := strings.SplitN(text, "\x1d", 3)
 	if len(parts) != 3 {
 		return nil, fmt.Errorf("%w: a final record of %d parts for run %s", errReply, len(parts), id)
 	}
+	if f := strings.Split(parts[0], "\x1f"); len(f) > fFinished {
+		parts[0] += strings.Repeat("\x1f", max(0, fItems-len(f)))
+		if session, plain := strings.CutPrefix(parts[1], "@"); plain {
+			parts[1] = plainLog(f, session)
+		}
+	}
 	record, _, err := decode(id, parts[0], parts[1], parts[2])
 	return record, err
+}
+
+// plainLog returns the log of a run that its only attempt ended with success, under this session,
+// from the fields of its final record. The function of the same name in scripts/ledger.lua returns
+// the same.
+func plainLog(f []string, session string) string {
+	return `{"attempt":` + f[fAttempt] + `,"worker":"` + session + `","token":"` + f[fToken] + `","started_at":` + f[fFirst] +
+		`,"finished_at":` + f[fFinished] + `,"outcome":"succeeded","error":null}`
 }

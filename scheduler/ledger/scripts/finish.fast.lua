@@ -78,7 +78,8 @@ do
         local k, n, made, job, tick, token, session, attempt, started, tally, rest, tail = unpack(ended[e])
         local id, body = mine[e], bodies[e] or ''
         local at = find(body, '\31', 1, true) or #body + 1
-        if string.byte(body, at + 1) == 64 then
+        local byname = string.byte(body, at + 1) == 64
+        if byname then
           local name = sub(body, at + 2)
           uses[name] = (uses[name] or 0) + 1
         end
@@ -86,12 +87,21 @@ do
         if tick ~= '' or attempt ~= '1' then told[#told + 1] = id end
         tick = #tick == 13 and '000' .. tick or format('%016.0f', tonumber(tick) or 0)
         open[e] = job .. '\0' .. tick .. '\0' .. id
+        -- The final record is shortened as by archive. An attempt that started with its run, and
+        -- has no log before it, is the only one.
         local past = logs[e] and logs[e] .. ',' or ''
+        local log
+        rest = '\31' .. rest .. '\31\31'
+        if byname then rest = match(rest, '^(.-)\31*$') end
+        if byname and past == '' and sub(tally, 1, #started + 1) == started .. '\31' then
+          log = '@' .. session
+        else
+          log = past .. '{"attempt":' .. attempt .. ',"worker":"' .. session .. '","token":"' .. token .. '","started_at":' .. started ..
+            ',"finished_at":' .. ms .. ',"outcome":"succeeded","error":null}'
+        end
         hist[2 * e - 1] = id
         hist[2 * e] = 'succeeded\31' .. format('%d', n + 1) .. '\31' .. made .. '\31' .. token .. '\31\31\31' .. attempt .. '\31\31' ..
-          tally .. '\31\31' .. ms .. '\0311\31' .. rest .. '\31\31\29' .. past .. '{"attempt":' .. attempt .. ',"worker":"' .. session .. '","token":"' .. token ..
-          '","started_at":' .. started .. ',"finished_at":' .. ms .. ',"outcome":"succeeded","error":null}\29' ..
-          sub(body, 1, at - 1)
+          tally .. '\31\31' .. ms .. '\0311' .. rest .. '\29' .. log .. '\29' .. sub(body, 1, at - 1)
         done[2 * e - 1], done[2 * e] = ms, id
         if tail ~= '' then tails[#tails + 1], tails[#tails + 2] = id, tail end
         replies[k] = 1

@@ -66,7 +66,10 @@
 --                    #<name> -> how many bodies name it. A name is a hash of the text, with its
 --                    signature; the process that sends the text computes it
 -- and, in scripts that can end a run, those of its job:
---   31 hist    HASH  run -> final record, attempts, arguments, joined by \29
+--   31 hist    HASH  run -> final record, attempts, arguments, joined by \29. If the body of the
+--                    run named its definition, so that format 2 is written, the record ends with
+--                    its last field that is not empty; and if the attempts are what plainLog
+--                    returns, they are @ and the session. Otherwise both are whole
 --   32 done    ZSET  run, score = server ms of its end
 --   33 output  HASH  run -> the tail of its last attempt's output
 -- and, last, in a call with an entry for the audit:
@@ -153,7 +156,7 @@ local function apart(body)
 end
 
 -- disembody removes the body of a run, and its definition if no other body names that. It returns
--- the arguments.
+-- the arguments, and whether the body named the definition.
 local function disembody(id)
   local args, name, byname = apart(call('HGET', BODY, id) or '')
   call('HDEL', BODY, id)
@@ -162,7 +165,7 @@ local function disembody(id)
     local left = redis.pcall('HINCRBY', DEFS, '#' .. sub(name, 2), -1)
     if type(left) == 'number' and left <= 0 then call('HDEL', DEFS, name, '#' .. sub(name, 2)) end
   end
-  return args
+  return args, byname
 end
 
 -- embody writes the body of a run. definition: its name and the definition (JSON), joined by \31.
@@ -291,14 +294,27 @@ local function offered(S, list)
   end
 end
 
+-- entryOf returns the entry of a closed attempt, the last one of its run, in a log. failure: JSON.
+-- more: a member of the entry that follows the outcome, with its comma, or nil.
+local function entryOf(run, session, started, finished, outcome, failure, more)
+  return '{"attempt":' .. run[ATTEMPT] .. ',"worker":"' .. session .. '","token":"' .. run[TOKEN] ..
+    '","started_at":' .. started .. ',"finished_at":' .. finished .. ',"outcome":"' .. outcome ..
+    '",' .. (more or '') .. '"error":' .. failure .. '}'
+end
+
+-- plainLog returns the log of a run that has ended, if its only attempt succeeded, under this
+-- session. The final record has all the rest: the attempt started and ended with the run. record.go
+-- has the same function.
+local function plainLog(run, session)
+  return entryOf(run, session, run[FIRST], run[FINISHED], 'succeeded', 'null')
+end
+
 -- close ends the running attempt: once for each, by its finish or the sweep, whichever comes first.
--- failure: JSON. more: a member of the entry that follows the outcome, with its comma, or nil.
+-- failure and more: see entryOf.
 local function close(id, run, outcome, failure, more)
   run[CLOSED] = '1'
   local past = call('HGET', LOG, id)
-  local entry = '{"attempt":' .. run[ATTEMPT] .. ',"worker":"' .. run[SESSION] .. '","token":"' .. run[TOKEN] ..
-    '","started_at":' .. run[STARTED] .. ',"finished_at":' .. ms .. ',"outcome":"' .. outcome ..
-    '",' .. (more or '') .. '"error":' .. failure .. '}'
+  local entry = entryOf(run, run[SESSION], run[STARTED], ms, outcome, failure, more)
   call('HSET', LOG, id, past and past .. ',' .. entry or entry)
 end
 
@@ -401,10 +417,15 @@ local function recall(job, cursor, last)
 end
 
 -- archive writes a final record into the job's history, without its bundle and without what the log
--- has of the last attempt.
-local function archive(id, run, log, args)
+-- has of the last attempt. byname: whether the body of the run named its definition: then format 2
+-- is written, and the empty fields at the end and the log of an only attempt that succeeded are
+-- omitted. finish.fast.lua does the same.
+local function archive(id, run, log, args, byname)
+  if byname and log == plainLog(run, run[SESSION]) then log = '@' .. run[SESSION] end
   run[HOLDER], run[SESSION], run[STARTED] = '', '', ''
-  call('HSET', HIST, id, concat({concat(run, US, 1, R_ITEMS - 1), log, args}, '\29'))
+  local record = concat(run, US, 1, R_ITEMS - 1)
+  if byname then record = string.match(record, '^(.-)\31*$') end
+  call('HSET', HIST, id, concat({record, log, args}, '\29'))
   call('ZADD', DONE, ms, id)
 end
 
@@ -436,7 +457,8 @@ local function final(S, id, run, state, reason)
     end
   end
   call('HDEL', RUN, id)
-  archive(id, run, log, disembody(id))
+  local args, byname = disembody(id)
+  archive(id, run, log, args, byname)
   call('HDEL', LOG, id)
   if state == 'succeeded' then call('HSET', FACTS, 'g' .. run[JOB], 's' .. ms) end
 end

@@ -14,6 +14,8 @@ if past then
   local record
   record, log = string.match(past, '^([^\29]*)\29([^\29]*)')
   run = fields(record)
+  for i = #run + 1, R_ITEMS - 1 do run[i] = '' end
+  if sub(log, 1, 1) == '@' then log = plainLog(run, sub(log, 2)) end
   local state = run[STATE]
   if run[UPTO] ~= '' or state == 'succeeded' and ARGV[11] ~= '1' then return {'refused', state} end
   -- A late success of its last attempt still counts, since the work is done; a run that succeeded
