@@ -106,6 +106,9 @@ const (
 	CrashAbandon OnCrash = "abandon" // it is marked lost, and a person decides
 )
 
+// Survives reports whether a run of the job that has crashed this often survives one more crash.
+func (j *Job) Survives(crashes int) bool { return crashes+1 < j.MaxCrashes }
+
 // OnBusy says what happens to a run that could not get its bundle within Lock.Wait.
 type OnBusy string
 

@@ -261,14 +261,14 @@ func (f *fake) DueQueues(_ context.Context, queues, records int) ([]ledger.DueQu
 	return due, f.read()
 }
 
-func (f *fake) Handlers(_ context.Context, names []string) (map[string]string, error) {
-	handlers := make(map[string]string)
+func (f *fake) ActiveJobs(_ context.Context, names []string) (map[string]*jobs.Job, error) {
+	active := make(map[string]*jobs.Job)
 	for _, record := range f.jobs {
-		if slices.Contains(names, record.Job.Name) && record.Job.Handler != "" {
-			handlers[record.Job.Name] = record.Job.Handler
+		if slices.Contains(names, record.Job.Name) {
+			active[record.Job.Name] = record.Job
 		}
 	}
-	return handlers, f.read()
+	return active, f.read()
 }
 
 // Permits knows no permits. redis_test.go tests the real ones.

@@ -121,6 +121,20 @@ func TestMetricsCountDueRunsByTheirReason(t *testing.T) {
 		`lockstep_due_runs{reason="handler"} 0`)
 }
 
+func TestMetricsCountARunThatAnotherCrashEndsByTheRuleOfTheWorkers(t *testing.T) {
+	t.Parallel()
+	f := crew(worker.Card{State: "ready", Handlers: []string{"h"}, Beside: 1})
+	cleared := []ledger.AttemptRecord{{Number: 1, Started: noon, Finished: noon.Add(time.Second), Outcome: "crashed", Cleared: true}}
+	f.due = []ledger.DueQueue{{Name: "default", Due: 1, Oldest: []*ledger.Record{
+		{ID: "j#x", Job: "j", Queue: "default", State: ledger.DueNow, Crashes: 1, Attempts: cleared},
+	}}}
+	for most, want := range map[int]string{2: "suspect", 3: "delivery"} {
+		f.jobs[0].Job.MaxCrashes = most
+		s, _ := measured(t, f, nil)
+		tells(t, s, fmt.Sprintf("lockstep_due_runs{reason=%q} 1", want))
+	}
+}
+
 func TestMetricsCountAttempts(t *testing.T) {
 	t.Parallel()
 	s, m := measured(t, fleet(), nil)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"lockstep/jobs"
 	"lockstep/locks"
 	"lockstep/scheduler/ledger"
 )
@@ -173,10 +174,10 @@ func (o *overview) pending(outstanding []*ledger.Record) {
 
 // explainPending adds to each shown run why it does not run: for ten of them at most, from data
 // that was already read.
-func (r *Reader) explainPending(ctx context.Context, o *overview, c *conditions, outstanding []*ledger.Record, jobs []ledger.JobRecord) error {
-	handlers := make(map[string]string)
-	for _, record := range jobs {
-		handlers[record.Job.Name] = record.Job.Handler
+func (r *Reader) explainPending(ctx context.Context, o *overview, c *conditions, outstanding []*ledger.Record, records []ledger.JobRecord) error {
+	active := make(map[string]*jobs.Job, len(records))
+	for _, record := range records {
+		active[record.Job.Name] = record.Job
 	}
 	for i := range o.Pending {
 		run := &o.Pending[i]
@@ -188,7 +189,7 @@ func (r *Reader) explainPending(ctx context.Context, o *overview, c *conditions,
 				return err
 			}
 		}
-		run.WaitingFor = c.whyNot(record, handlers[record.Job], ahead)
+		run.WaitingFor = c.whyNot(record, active[record.Job], ahead)
 	}
 	return nil
 }

@@ -41,7 +41,7 @@ type book interface {
 	Ahead(ctx context.Context, record *ledger.Record) (int, error)
 	DueQueues(ctx context.Context, queues, records int) ([]ledger.DueQueue, error)
 	Definition(ctx context.Context, id jobs.RunID) (*jobs.Job, error)
-	Handlers(ctx context.Context, names []string) (map[string]string, error)
+	ActiveJobs(ctx context.Context, names []string) (map[string]*jobs.Job, error)
 	NeedOf(ctx context.Context, record *ledger.Record) (ledger.Need, error)
 	Asides(ctx context.Context) ([]ledger.Aside, error)
 }

@@ -92,12 +92,12 @@ func (r *Reader) waitingFor(ctx context.Context, record *ledger.Record) (*Waitin
 			return w, nil
 		}
 	}
-	handler := ""
-	switch job, err := r.book.Definition(ctx, record.ID); {
+	job, err := r.book.Definition(ctx, record.ID)
+	switch {
 	case err == nil:
-		handler = job.Handler
-	// else it has just ended, or its claim will end it
-	case !errors.Is(err, ledger.ErrUnknown) && !ledger.Final(err):
+	case errors.Is(err, ledger.ErrUnknown) || ledger.Final(err):
+		job = nil // it has just ended, or its claim will end it
+	default:
 		return nil, err
 	}
 	ahead := 0
@@ -106,7 +106,7 @@ func (r *Reader) waitingFor(ctx context.Context, record *ledger.Record) (*Waitin
 			return nil, err
 		}
 	}
-	return c.whyNot(record, handler, ahead), nil
+	return c.whyNot(record, job, ahead), nil
 }
 
 // handedBack reports whether a run waits for a moment because the worker of its last attempt could
@@ -118,12 +118,12 @@ func handedBack(record *ledger.Record) bool {
 
 // whyNot is why for any run that does not run. A handed-back run is due again in a moment, so the
 // delay is the reason only if a worker could then start the run.
-func (c *conditions) whyNot(record *ledger.Record, handler string, ahead int) *WaitingFor {
+func (c *conditions) whyNot(record *ledger.Record, job *jobs.Job, ahead int) *WaitingFor {
 	switch {
 	case record.State == ledger.DueNow:
-		return c.why(record, handler, ahead)
+		return c.why(record, job, ahead)
 	case handedBack(record):
-		if w := c.why(record, handler, 0); w.Reason == WaitsPaused || w.Reason == WaitsWorker || w.Reason == WaitsHandler {
+		if w := c.why(record, job, 0); w.Reason == WaitsPaused || w.Reason == WaitsWorker || w.Reason == WaitsHandler {
 			return w
 		}
 	}
@@ -163,11 +163,15 @@ func isPaused(queue string) *WaitingFor {
 	return &WaitingFor{Reason: WaitsPaused, Text: fmt.Sprintf("its queue %s is paused: lockstep queue resume %[1]s", queue)}
 }
 
-// why returns why a due run does not run. handler is its job's; ahead is how many runs of its queue
-// have been due for longer.
-func (c *conditions) why(record *ledger.Record, handler string, ahead int) *WaitingFor {
+// why returns why a due run does not run. job is its definition, or the active one of its job, or
+// nil if neither is known. ahead is how many runs of its queue have been due for longer.
+func (c *conditions) why(record *ledger.Record, job *jobs.Job, ahead int) *WaitingFor {
 	if slices.Contains(c.paused, record.Queue) {
 		return isPaused(record.Queue)
+	}
+	handler := ""
+	if job != nil {
+		handler = job.Handler
 	}
 	serve := c.serve(record.Queue)
 	able := slices.DeleteFunc(slices.Clone(serve), func(s session) bool { return !s.has(handler) })
@@ -177,7 +181,7 @@ func (c *conditions) why(record *ledger.Record, handler string, ahead int) *Wait
 	if len(able) == 0 {
 		return lacks(record.Queue, "has handler "+handler)
 	}
-	if w := crowded(record, able); w != nil {
+	if w := crowded(record, job, able); w != nil {
 		return w
 	}
 	slots, busy, free := 0, 0, false
@@ -204,26 +208,26 @@ func (c *conditions) why(record *ledger.Record, handler string, ahead int) *Wait
 
 // crowded returns why a run that has crashed before starts on none of the workers that could run it
 // now, or nil.
-func crowded(record *ledger.Record, able []session) *WaitingFor {
+func crowded(record *ledger.Record, job *jobs.Job, able []session) *WaitingFor {
 	if record.Crashes == 0 {
 		return nil
 	}
-	suspect, alone := record.Suspect(), record.Crashes > 1
+	isolation := ledger.IsolationOf(job, record.Crashes, record.Suspect())
 	rule := "a worker runs one such run at a time"
 	switch {
-	case alone:
+	case isolation.Alone:
 		rule = "a worker runs it beside no other run that has crashed"
-	case !suspect:
-		rule = "no worker runs it beside one that has crashed several times"
+	case !isolation.Place:
+		rule = "no worker runs it beside a crashed run that must run alone"
 	}
 	var by []string
 	for _, s := range able {
 		card := s.card
-		occupied := card.Suspect != "" && card.Suspect != record.ID && (suspect || alone || card.Alone)
+		occupied := card.Suspect != "" && card.Suspect != record.ID && (isolation.Place || card.Alone)
 		switch {
 		case occupied:
 			by = append(by, fmt.Sprintf("%s on %s", card.Suspect, s.id))
-		case alone && card.Suspect == "" && card.Beside > 0:
+		case isolation.Alone && card.Suspect == "" && card.Beside > 0:
 			by = append(by, fmt.Sprintf("%s on %s", runs(card.Beside), s.id))
 		default:
 			return nil // it can start on this worker
@@ -406,7 +410,7 @@ func (r *Reader) dueBy(ctx context.Context, c *conditions) (map[WaitReason]int, 
 			names[record.Job] = true
 		}
 	}
-	handlers, err := r.book.Handlers(ctx, slices.Sorted(maps.Keys(names)))
+	active, err := r.book.ActiveJobs(ctx, slices.Sorted(maps.Keys(names)))
 	if err != nil {
 		return nil, err
 	}
@@ -417,7 +421,7 @@ func (r *Reader) dueBy(ctx context.Context, c *conditions) (map[WaitReason]int, 
 	for _, queue := range queues {
 		last := WaitsBehind // of those that are not looked at
 		for i, record := range queue.Oldest {
-			why := c.why(record, handlers[record.Job], i).Reason
+			why := c.why(record, active[record.Job], i).Reason
 			count[why]++
 			if why == WaitsPaused || why == WaitsWorker {
 				last = why // it holds for the whole queue

@@ -18,7 +18,7 @@ import (
 // crew is a fake of some workers that serve "default", with due runs of the job "j", whose handler
 // is "h".
 func crew(cards ...worker.Card) *fake {
-	f := &fake{listing: locks.Listing{At: noon}, jobs: []ledger.JobRecord{{Job: &jobs.Job{Name: "j", Handler: "h"}}}}
+	f := &fake{listing: locks.Listing{At: noon}, jobs: []ledger.JobRecord{{Job: &jobs.Job{Name: "j", Handler: "h", MaxCrashes: 3}}}}
 	for i, card := range cards {
 		if card.Queues == nil {
 			card.Queues = map[string]int{"default": 1}
@@ -90,10 +90,24 @@ func TestADueRunSaysWhyItDoesNotRun(t *testing.T) {
 			WaitsStart, ""},
 		"it was cleared, and the run in the place must be alone": {[]worker.Card{has(func(c *worker.Card) { c.Suspect, c.Alone = "poison#1", true })},
 			func(_ *fake, r *ledger.Record) { r.Crashes, r.Attempts = 1, cleared },
-			WaitsSuspect, "it has crashed once, and no worker runs it beside one that has crashed several times; the place is taken by poison#1 on w1"},
+			WaitsSuspect, "it has crashed once, and no worker runs it beside a crashed run that must run alone; the place is taken by poison#1 on w1"},
 		"it was cleared": {[]worker.Card{place}, func(_ *fake, r *ledger.Record) { r.Crashes, r.Attempts = 1, cleared }, WaitsStart, ""},
 		"it must be alone": {[]worker.Card{has(func(c *worker.Card) { c.Beside = 2 })}, func(_ *fake, r *ledger.Record) { r.Crashes, r.Attempts = 2, crash },
 			WaitsSuspect, "it has crashed 2 times, and a worker runs it beside no other run that has crashed; the place is taken by 2 runs on w1"},
+		"another crash ends it": {[]worker.Card{has(func(c *worker.Card) { c.Beside = 2 })},
+			func(f *fake, r *ledger.Record) {
+				r.Crashes, r.Attempts, f.jobs[0].Job.MaxCrashes = 1, crash, 2
+			},
+			WaitsSuspect, "it has crashed once, and a worker runs it beside no other run that has crashed; the place is taken by 2 runs on w1"},
+		"it was cleared, but another crash ends it": {[]worker.Card{place},
+			func(f *fake, r *ledger.Record) {
+				r.Crashes, r.Attempts, f.jobs[0].Job.MaxCrashes = 1, cleared, 2
+			},
+			WaitsSuspect, "it has crashed once, and a worker runs it beside no other run that has crashed; the place is taken by poison#1 on w1"},
+		"it was cleared after two crashes, and survives a third": {[]worker.Card{place, has(func(c *worker.Card) { c.Beside = 2 })},
+			func(f *fake, r *ledger.Record) {
+				r.Crashes, r.Attempts, f.jobs[0].Job.MaxCrashes = 2, cleared, 10
+			}, WaitsStart, ""},
 		"it lost its lease after its crash": {[]worker.Card{place}, func(_ *fake, r *ledger.Record) { r.Crashes, r.Attempts = 1, lost },
 			WaitsSuspect, ""},
 		"it has lost its lease": {[]worker.Card{place}, func(_ *fake, r *ledger.Record) { r.Attempts = lost[1:] }, WaitsStart, ""},

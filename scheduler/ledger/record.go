@@ -158,6 +158,21 @@ func (r *Record) Suspect() bool {
 	return suspect
 }
 
+// Isolation is how a worker keeps a run that has crashed apart from others that have.
+type Isolation struct {
+	Place bool // it takes the worker's one place for suspects
+	Alone bool // with Place: it runs beside no other run that has crashed
+}
+
+// IsolationOf returns the isolation of a run that has crashed this often. suspect: see
+// [Record.Suspect]. After its first crash a suspect was one of several in one death, and need not
+// be alone. A run that another crash ends must be, even when it was cleared: which run caused a
+// death is never certain. So must a run whose definition is not known: job is nil.
+func IsolationOf(job *jobs.Job, crashes int, suspect bool) Isolation {
+	last := job == nil || !job.Survives(crashes)
+	return Isolation{Place: suspect || last, Alone: last || suspect && crashes != 1}
+}
+
 // PastCrash returns how long an attempt must run to be past the point where earlier ones crashed:
 // as long as the longest of these, and a quarter or at least a second more; 0 if none crashed. The
 // end of a crashed attempt is when the crash was detected, so its length is never too short.

@@ -177,12 +177,12 @@ func (l *Ledger) due(ctx context.Context, members []string) ([]*Record, error) {
 	return due, nil
 }
 
-// Handlers returns the handlers of the active definitions of some jobs, by job; it omits jobs
-// without one.
-func (l *Ledger) Handlers(ctx context.Context, names []string) (map[string]string, error) {
-	handlers := make(map[string]string)
+// ActiveJobs returns the active definitions of some jobs, by job. It omits jobs without a readable
+// one.
+func (l *Ledger) ActiveJobs(ctx context.Context, names []string) (map[string]*jobs.Job, error) {
+	active := make(map[string]*jobs.Job)
 	if len(names) == 0 {
-		return handlers, nil
+		return active, nil
 	}
 	definitions, err := l.rdb.HMGet(ctx, l.prefix+"def", names...).Result()
 	if err != nil {
@@ -190,9 +190,9 @@ func (l *Ledger) Handlers(ctx context.Context, names []string) (map[string]strin
 	}
 	for i, name := range names {
 		text, _ := definitions[i].(string)
-		if job, err := jobs.ReadJob(text); err == nil && job.Handler != "" {
-			handlers[name] = job.Handler
+		if job, err := jobs.ReadJob(text); err == nil {
+			active[name] = job
 		}
 	}
-	return handlers, nil
+	return active, nil
 }

@@ -107,38 +107,30 @@ func (s *suspects) pause() time.Duration {
 	return min(max(time.Since(s.place.since), putOffLeast), putOffMost)
 }
 
-// outlasts reports whether a run survives one more crash. Only such a run leaves the place before
-// its attempt ends: the next suspect that starts beside it may take it down.
-func outlasts(crashes int, job *jobs.Job) bool { return crashes+1 < job.MaxCrashes }
-
-// alone reports whether a run must run beside no other run that has crashed before. After its first
-// crash a suspect need not: it was one of several in one death. A run that another crash ends must,
-// even when it was cleared: which run caused a death is never certain.
-func alone(crashes int, job *jobs.Job) bool { return crashes != 1 || !outlasts(crashes, job) }
-
 // admit lets a run that crashed before, as its claim found, start here, or returns nil.
 func (w *Worker) admit(run jobs.RunID, found *ledger.Claimed) *guest {
 	call, cancel := context.WithTimeout(w.attempts, callLimit)
 	defer cancel()
 	job, err := w.ledger.Definition(call, run)
 	if err != nil {
-		return w.suspects.take(run, true)
+		job = nil
 	}
-	return w.suspects.admit(run, found.Crashes, found.Suspected, job)
+	return w.suspects.admit(run, ledger.IsolationOf(job, found.Crashes, found.Suspected))
 }
 
-func (s *suspects) admit(run jobs.RunID, crashes int, suspected bool, job *jobs.Job) *guest {
-	if !suspected && outlasts(crashes, job) {
+func (s *suspects) admit(run jobs.RunID, isolation ledger.Isolation) *guest {
+	if !isolation.Place {
 		return s.pass(run)
 	}
-	return s.take(run, alone(crashes, job))
+	return s.take(run, isolation.Alone)
 }
 
 // leavePlace frees the suspects' place when the attempt of a claim has run for longer than the
-// run's crashed attempts. It returns when that has happened, or when ended is closed.
+// run's crashed attempts, if the run survives one more crash: the next suspect that starts beside
+// it may take it down. It returns when that has happened, or when ended is closed.
 func (w *Worker) leavePlace(g *guest, claimed *ledger.Claimed, ended <-chan struct{}) {
 	run, began := claimed.Record.ID, time.Now()
-	if g.since.IsZero() || !outlasts(claimed.Record.Crashes, claimed.Job) {
+	if g.since.IsZero() || !claimed.Job.Survives(claimed.Record.Crashes) {
 		return
 	}
 	call, cancel := context.WithTimeout(w.attempts, callLimit)

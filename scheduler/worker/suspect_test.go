@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"lockstep/jobs"
+	"lockstep/scheduler/ledger"
 )
 
 // TestOnlySuspectsAfterTheirFirstCrashShareAWorker: so two crashed runs crash together at most once
@@ -14,8 +15,9 @@ func TestOnlySuspectsAfterTheirFirstCrashShareAWorker(t *testing.T) {
 		crashes, most int
 		want          bool
 	}{{1, 3, false}, {1, 2, true}, {2, 3, true}, {2, 10, true}, {1, 10, false}} {
-		if got := alone(test.crashes, &jobs.Job{MaxCrashes: test.most}); got != test.want {
-			t.Errorf("%d crashes of at most %d: must be alone %v, want %v", test.crashes, test.most, got, test.want)
+		job := &jobs.Job{MaxCrashes: test.most}
+		if got := ledger.IsolationOf(job, test.crashes, true); !got.Place || got.Alone != test.want {
+			t.Errorf("%d crashes of at most %d: %+v, want the place, alone %v", test.crashes, test.most, got, test.want)
 		}
 	}
 
@@ -59,25 +61,25 @@ func TestARunThatAnotherCrashEndsRunsBesideNoOtherThatHasCrashed(t *testing.T) {
 	t.Parallel()
 	job := &jobs.Job{MaxCrashes: 3}
 	var s suspects
-	poison := s.admit("poison", 2, false, job)
+	poison := s.admit("poison", ledger.IsolationOf(job, 2, false))
 	if poison == nil {
 		t.Fatal("a cleared run finds no place although nothing runs")
 	}
-	if s.admit("b", 2, false, job) != nil {
+	if s.admit("b", ledger.IsolationOf(job, 2, false)) != nil {
 		t.Error("b, whose third crash ends it, runs beside poison")
 	}
-	if s.admit("new", 1, false, job) != nil {
+	if s.admit("new", ledger.IsolationOf(job, 1, false)) != nil {
 		t.Error("a run that has crashed once runs beside one that must be alone")
 	}
 	s.end(poison)
-	free := s.admit("free", 1, false, job)
-	if free == nil || s.admit("more", 1, false, job) == nil {
+	free := s.admit("free", ledger.IsolationOf(job, 1, false))
+	if free == nil || s.admit("more", ledger.IsolationOf(job, 1, false)) == nil {
 		t.Error("cleared runs that have crashed once do not run side by side")
 	}
-	if s.admit("b", 2, false, job) != nil {
+	if s.admit("b", ledger.IsolationOf(job, 2, false)) != nil {
 		t.Error("b, whose third crash ends it, runs beside runs that have crashed")
 	}
-	if s.admit("b", 2, false, &jobs.Job{MaxCrashes: 4}) == nil {
+	if s.admit("b", ledger.IsolationOf(&jobs.Job{MaxCrashes: 4}, 2, false)) == nil {
 		t.Error("a cleared run that survives another crash does not run beside others")
 	}
 }
