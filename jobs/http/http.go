@@ -101,11 +101,17 @@ func newRequest(ctx context.Context, attempt *jobs.Attempt) (*http.Request, erro
 		body = strings.NewReader("{}")
 	}
 	request, err := http.NewRequestWithContext(ctx, method, job.URL, body)
+	if _, bad := errors.AsType[*url.Error](err); bad {
+		// Package net/url quotes the part that it does not accept. That may be part of a secret,
+		// which a Redactor does not recognize.
+		return nil, errors.New("http request: its url is not a URL once every ${...} in it is replaced (percent-encode a password: / is %2F)")
+	}
 	if err != nil {
-		return nil, fmt.Errorf("http request: %w", withoutURL(err))
+		return nil, fmt.Errorf("http request: %w", err)
 	}
 	if scheme := request.URL.Scheme; scheme != "http" && scheme != "https" || request.URL.Host == "" {
-		return nil, fmt.Errorf("http request: want a url that begins with http://host or https://host, got the scheme %q and the host %q", scheme, request.URL.Host)
+		// no quote, as above
+		return nil, errors.New("http request: once every ${...} in it is replaced, its url does not begin with http://host or https://host")
 	}
 
 	header := request.Header

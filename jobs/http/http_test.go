@@ -255,9 +255,16 @@ func TestInvalidRequestIsNotRetried(t *testing.T) {
 	}{
 		{func(j *jobs.Job) { j.HTTP = nil }, "job warm-cache has no http request"},
 		{func(j *jobs.Job) { j.HTTP.Method = "A B" }, "invalid method"},
-		{func(j *jobs.Job) { j.HTTP.URL = "http://h/%zz?secret=1" }, "http request: invalid URL escape"},
-		{func(j *jobs.Job) { j.HTTP.URL = "ftp://h/secret" }, `want a url that begins with http://host or https://host, got the scheme "ftp"`},
-		{func(j *jobs.Job) { j.HTTP.URL = "/secret" }, `got the scheme "" and the host ""`},
+		{func(j *jobs.Job) { j.HTTP.URL = "http://h/%zz?secret=1" }, "its url is not a URL"},
+		{func(j *jobs.Job) { j.HTTP.URL = "ftp://h/secret" }, "its url does not begin with http://host or https://host"},
+		{func(j *jobs.Job) { j.HTTP.URL = "/secret" }, "its url does not begin with http://host or https://host"},
+		// Parts of a password with a /, a ?, a # or a %, and of a URL that is all secret.
+		{func(j *jobs.Job) { j.HTTP.URL = "http://svc:secret/Zz9@h/run" }, "its url is not a URL"},
+		{func(j *jobs.Job) { j.HTTP.URL = "http://svc:secret?Zz9@h/run" }, "its url is not a URL"},
+		{func(j *jobs.Job) { j.HTTP.URL = "http://svc:secret#Zz9@h/run" }, "its url is not a URL"},
+		{func(j *jobs.Job) { j.HTTP.URL = "http://svc:a%secret@h/run" }, "its url is not a URL"},
+		{func(j *jobs.Job) { j.HTTP.URL = "http://h:secret/run" }, "its url is not a URL"},
+		{func(j *jobs.Job) { j.HTTP.URL = "secret:Zz9" }, "its url does not begin with http://host or https://host"},
 		{func(j *jobs.Job) { j.HTTP.Headers = map[string]string{"Authorization": "Bearer secret\n"} }, "header Authorization: its value has a line break"},
 	} {
 		attempt, _ := attemptOf("http://127.0.0.1:1")
