@@ -90,11 +90,12 @@
 //     memory may kill all processes of a control group (memory.oom.group, which Kubernetes sets).
 //     [ledger.MaxLostLeases] bounds a run that takes down its host like that each time.
 //   - The child crashes while it drains: the parent buries it and exits with 1.
-//   - A Go handler ignores its context when the drain is over: the child tells the parent how the
-//     attempts that it leaves behind end, and exits in order. The parent buries what is left as
-//     after a crash, records those ends and ends the session. No crash is counted. The runs are
-//     handed back, unless a timeout, a cancellation or on_crash: abandon applies. The parent exits
-//     with the child's code.
+//   - A Go handler ignores its context when the drain is over, or a command survives its KILL: the
+//     child tells the parent how the attempts that it leaves behind end, and exits in order. It
+//     does not call OnStop. The parent buries what is left as after a crash, records those ends and
+//     ends the session. No crash is counted. The runs are handed back, unless a timeout, a
+//     cancellation or on_crash: abandon applies. If some process of a command cannot be killed, the
+//     parent records nothing and leaves the session to its lease. It exits with the child's code.
 //   - After a crash, the next child cannot start: Redis is unreachable, OnStart fails, or the files
 //     now hold a config that a reload refused (only the crashed child had the old one). The parent
 //     does not exit, since no process would start it again once the cause is repaired. It logs the

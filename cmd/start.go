@@ -37,7 +37,8 @@ func (t *tool) startCommand() *cobra.Command {
 the admin page on admin.listen. SIGINT and SIGTERM drain it: it takes no new runs, and hands back runs that take
 longer than worker.drain_timeout. A second signal hands them back at once. Both end with exit code 0. A Go handler
 that ignores the end of its context gets 3s more, or a fifth of a lease below 15s; then the process exits, and its
-run is handed back anyway.
+run is handed back anyway. A command gets SIGTERM, and SIGKILL 5s later; if it survives that by 2s, because it runs
+as another user or waits for a disk, the process exits too, and its locks pass on when the lease ends.
 
 SIGHUP makes it reload its config, and so do changes of the files with --watch; see lockstep config reload.
 

@@ -39,8 +39,9 @@ type Attempt struct {
 	KillBy func() time.Duration
 
 	// Abandon is closed when the process is about to exit, ctx has ended, and the attempt has not.
-	// An executor that cannot stop its work then returns [ErrAbandoned]; the exit of the process
-	// stops the work. A nil channel means that this never happens.
+	// An executor that cannot stop its work then returns [ErrAbandoned]. The exit of the process
+	// stops a handler; the locks of a command that survives the exit pass on when the lease ends. A
+	// nil channel means that the process never exits under an attempt.
 	Abandon <-chan struct{}
 }
 

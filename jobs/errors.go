@@ -26,9 +26,10 @@ var (
 // back, as in any drain. Otherwise the attempt has failed.
 var ErrTerminated = errors.New("the command was ended by SIGTERM")
 
-// ErrAbandoned says that a handler ignored the end of its context until its process was about to
-// exit, and is still running.
-var ErrAbandoned = errors.New("the handler ignored the end of its context")
+// ErrAbandoned says that the work of an attempt continues although its context has ended and its
+// process is about to exit: a handler ignores the end of its context, or a command cannot be
+// killed.
+var ErrAbandoned = errors.New("the work continues after the end of its context")
 
 // ErrUnknownHandler says that a job names a handler that is not in this worker's [Registry].
 var ErrUnknownHandler = errors.New("no such handler in this worker")

@@ -16,8 +16,10 @@ import (
 )
 
 // Execute runs attempt.Job.Command without a shell and with empty input. Both of its outputs go to
-// attempt.Output. Execute returns when no process of the command is left. [Executor.Run] describes
-// when the command is killed, and the errors.
+// attempt.Output. Execute returns when no process of the command is left, or with
+// jobs.ErrAbandoned: once attempt.Abandon is closed, it does not wait for a command that survives
+// its KILL by two seconds. [Executor.Run] describes when the command is killed, and the other
+// errors.
 //
 // The command inherits Options.JobEnv. Execute adds these variables, which replace inherited ones
 // of the same name:
@@ -52,16 +54,20 @@ func (e *Executor) Execute(ctx context.Context, attempt *jobs.Attempt) error {
 	if err != nil {
 		return err
 	}
-	defer file.remove()
 	err = e.Run(ctx, Spec{
-		Argv:   attempt.Job.Command,
-		Env:    environment(inherited, attempt, args, string(locks)),
-		Stdout: attempt.Output,
-		Stderr: attempt.Output,
-		KillBy: attempt.KillBy,
-		Label:  string(attempt.Run),
-		remove: file.name(),
+		Argv:    attempt.Job.Command,
+		Env:     environment(inherited, attempt, args, string(locks)),
+		Stdout:  attempt.Output,
+		Stderr:  attempt.Output,
+		KillBy:  attempt.KillBy,
+		Label:   string(attempt.Run),
+		remove:  file.name(),
+		abandon: attempt.Abandon,
 	})
+	if errors.Is(err, jobs.ErrAbandoned) {
+		return err // the command may still read the file, which its guard removes
+	}
+	file.remove()
 	if errors.Is(err, syscall.E2BIG) {
 		return jobs.Permanent(fmt.Errorf("%w; LOCKSTEP_LOCKS has %d bytes", err, len(locks)))
 	}

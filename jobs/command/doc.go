@@ -43,13 +43,14 @@
 //	   ├──exits──▶ KILL to the processes it left ────────────────────────────────────────▶ ended
 //	   └──KillBy──▶ KILL ───────────────────────────────────────────▶ ended (locks.ErrLost)
 //
-// [Executor.Execute] and [Executor.Run] return at "ended" and not before. Their errors are
-// [*StartError] if the command could not be started, [*ExitError] if it failed, the cause of ctx
-// followed by that error if ctx ended the command, and locks.ErrLost if the guard killed it at its
-// deadline. If the command ended by itself before the TERM reached it, its own result counts. An
-// [*ExitError] matches jobs.ErrTerminated if a SIGTERM ended the command, or if the command failed
-// after its guard had received one. A service manager sends one to all processes of a service that
-// it stops.
+// [Executor.Execute] and [Executor.Run] return at "ended" and not before. The one exception is
+// jobs.ErrAbandoned: when the worker is about to exit, Execute leaves behind a command that cannot
+// be killed. The other errors are [*StartError] if the command could not be started, [*ExitError]
+// if it failed, the cause of ctx followed by that error if ctx ended the command, and locks.ErrLost
+// if the guard killed it at its deadline. If the command ended by itself before the TERM reached
+// it, its own result counts. An [*ExitError] matches jobs.ErrTerminated if a SIGTERM ended the
+// command, or if the command failed after its guard had received one. A service manager sends one
+// to all processes of a service that it stops.
 //
 // # What a guarded program needs
 //
@@ -59,9 +60,13 @@
 //
 // # What is not promised
 //
-//   - A process that the worker's user is not allowed to kill (sudo, a setuid program) continues.
-//     The guard waits for it, so the attempt keeps its slot, but the lock passes to another worker
-//     at the end of the lease.
+//   - A process that cannot be killed continues: the worker's user is not allowed to kill it
+//     (sudo), or it waits for a disk or a file system that does not respond. The guard waits for
+//     it, so the attempt keeps its slot, and its locks as long as the worker renews its session. A
+//     drain leaves the process behind: the worker exits, and the locks pass on at the end of the
+//     lease.
+//   - If the guard itself hangs before it has started the command (a folder of PATH does not
+//     respond), the worker kills the guard at the deadline, or KillAfter after ctx has ended.
 //   - If the guard itself is killed with kill -9, the kernel kills the command (unless it was
 //     executed with other credentials), and the worker kills its descendants before [Executor.Run]
 //     returns. The worker recognizes them by a resource limit (RLIMIT_RTTIME) that the guard sets

@@ -70,11 +70,12 @@ type guard struct {
 
 	// The command was asked to stop, or is being killed, and had not ended before.
 	stopped   bool
-	overdue   bool // it is killed because its deadline has passed
-	ended     bool // the command itself has ended and was reaped
-	killing   bool // all processes are being killed
-	rounds    int  // rounds of killing so far
-	leftovers int  // processes killed after the command had ended by itself
+	early     []syscall.Signal // to send to the command once it has started
+	overdue   bool             // it is killed because its deadline has passed
+	ended     bool             // the command itself has ended and was reaped
+	killing   bool             // all processes are being killed
+	rounds    int              // rounds of killing so far
+	leftovers int              // processes killed after the command had ended by itself
 }
 
 func (g *guard) run(first order, decoder *gob.Decoder) {
@@ -106,6 +107,9 @@ func (g *guard) run(first order, decoder *gob.Decoder) {
 			g.orders <- o
 		}
 	}()
+	// Before the checks below: if a folder of PATH does not respond, this takes any time.
+	path, err := lookUp(first.Start)
+	g.readOrders()
 	if overdue := g.isOverdue(); overdue || g.stopped {
 		g.report(report{Ended: &ended{Signal: syscall.SIGKILL, Stopped: true, Overdue: overdue}})
 		g.report(report{Gone: &gone{}})
@@ -114,11 +118,17 @@ func (g *guard) run(first order, decoder *gob.Decoder) {
 	if os.Getppid() != parent {
 		return // the worker died meanwhile
 	}
-	if failure := g.start(first.Start); failure != nil {
-		g.report(report{Failed: failure})
+	if err == nil {
+		err = g.start(first.Start, path)
+	}
+	if err != nil {
+		g.report(report{Failed: failure(first.Start, path, err)})
 		return
 	}
 	g.report(report{Started: g.pid})
+	for _, sig := range g.early {
+		g.signal(sig)
+	}
 
 	timer := time.NewTimer(look)
 	for !g.reap() {
@@ -146,6 +156,18 @@ func (g *guard) run(first order, decoder *gob.Decoder) {
 
 // report sends a report to the worker. If the worker is dead, the error does not matter.
 func (g *guard) report(r report) { _ = g.reports.Encode(r) }
+
+// readOrders carries out the orders that have arrived.
+func (g *guard) readOrders() {
+	for {
+		select {
+		case o, ok := <-g.orders:
+			g.obey(o, ok)
+		default:
+			return
+		}
+	}
+}
 
 // isOverdue reports whether the deadline has passed. If the guard got no processor time, the pipe
 // may contain an unread order with a later deadline. isOverdue reads it first. That takes a moment,
@@ -181,28 +203,30 @@ func (g *guard) nextLook() time.Duration {
 	}
 }
 
-// start starts the command, or returns the reason why it cannot.
-func (g *guard) start(s *start) *failed {
-	// Look up the program where the command will look up others: in the PATH of its own
-	// environment.
+// lookUp returns the path of the program. It looks where the command will look up others: in the
+// PATH of the command's own environment.
+func lookUp(s *start) (path string, err error) {
 	for _, entry := range s.Env {
 		if path, ok := strings.CutPrefix(entry, "PATH="); ok {
 			os.Setenv("PATH", path)
 		}
 	}
-	path, err := exec.LookPath(s.Argv[0])
-	if err == nil {
-		attr := &syscall.SysProcAttr{Setpgid: true, Pgid: s.Group}
-		dieWithParent(attr)
-		g.group = s.Group == 0
-		s.Mark.set()
-		// Not with os/exec, which would wait for the command itself: here one loop reaps all
-		// children.
-		g.pid, err = syscall.ForkExec(path, s.Argv, &syscall.ProcAttr{Env: s.Env, Files: []uintptr{0, 1, 2}, Sys: attr})
-		if err == nil {
-			return nil
-		}
-	}
+	return exec.LookPath(s.Argv[0])
+}
+
+// start starts the command.
+func (g *guard) start(s *start, path string) (err error) {
+	attr := &syscall.SysProcAttr{Setpgid: true, Pgid: s.Group}
+	dieWithParent(attr)
+	g.group = s.Group == 0
+	s.Mark.set()
+	// Not with os/exec, which would wait for the command itself: here one loop reaps all children.
+	g.pid, err = syscall.ForkExec(path, s.Argv, &syscall.ProcAttr{Env: s.Env, Files: []uintptr{0, 1, 2}, Sys: attr})
+	return err
+}
+
+// failure describes why the program at path could not be looked up or started.
+func failure(s *start, path string, err error) *failed {
 	f := &failed{Reason: err.Error(), NotFound: errors.Is(err, exec.ErrNotFound)}
 	if lookup := new(exec.Error); errors.As(err, &lookup) {
 		f.Reason = lookup.Err.Error() // the StartError already has the name
@@ -239,8 +263,14 @@ func (g *guard) obey(o order, ok bool) {
 	if o.KillBy != 0 {
 		g.killBy = o.KillBy
 	}
-	if g.pid == 0 { // not started yet, and now it never will be
-		g.stopped = g.stopped || o.Stop
+	if g.pid == 0 && o.Stop { // not started yet, and now it never will be
+		g.stopped = true
+		return
+	}
+	if g.pid == 0 {
+		if o.Signal != 0 {
+			g.early = append(g.early, o.Signal)
+		}
 		return
 	}
 	if o.Signal == 0 || g.ended || g.killing || g.reap() || g.ended {

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"lockstep/jobs"
 	"lockstep/locks"
 )
 
@@ -124,6 +125,9 @@ type Spec struct {
 
 	// The guard removes this file when no process of the command is left. "" means none.
 	remove string
+	// Closed when this process is about to exit: Run then leaves behind a command that survives its
+	// KILL. nil means never.
+	abandon <-chan struct{}
 }
 
 // Foreground reports whether f is a terminal with the process group of this process in its
@@ -138,6 +142,13 @@ const (
 	// before it acts itself.
 	backstop = 100 * time.Millisecond
 
+	// startLimit is how long a guard may take to start before it counts as hung, if the deadline
+	// has passed meanwhile.
+	startLimit = time.Second
+
+	// survival is how long after its KILL a command counts as one that cannot be killed.
+	survival = 2 * time.Second
+
 	// outputDelay is how long the worker waits for the end of the output after the guard has ended.
 	// Only if the guard was killed may a remaining process hold the output open.
 	outputDelay = time.Second
@@ -148,8 +159,8 @@ const (
 //
 // nil means that the command exited with status 0. The errors are [*StartError] and [*ExitError].
 // The cause of ctx wraps the latter if the command was stopped because ctx ended, and locks.ErrLost
-// wraps it if the command was killed because KillBy had passed. Any other error is a fault of the
-// guard.
+// wraps it if the command was killed because KillBy had passed. [Executor.Execute] also returns
+// jobs.ErrAbandoned. Any other error is a fault of the guard.
 func (e *Executor) Run(ctx context.Context, spec Spec) error {
 	if len(spec.Argv) == 0 {
 		return errors.New("no command to run")
@@ -170,7 +181,9 @@ func (e *Executor) Run(ctx context.Context, spec Spec) error {
 		return fmt.Errorf("start the guard of %q: %w", spec.Argv[0], err)
 	}
 	c.sendStart(ctx)
-	c.watch(ctx)
+	if !c.watch(ctx) {
+		return fmt.Errorf("%w: %w: %q cannot be killed", context.Cause(ctx), jobs.ErrAbandoned, spec.Argv[0])
+	}
 	guardErr := c.close()
 
 	switch {
@@ -178,6 +191,12 @@ func (e *Executor) Run(ctx context.Context, spec Spec) error {
 		return &StartError{Command: spec.Argv[0], Reason: c.failed.Reason, Errno: c.failed.Errno, notFound: c.failed.NotFound}
 	case c.ended != nil:
 		return c.result(ctx)
+	case c.killed && c.pid == 0:
+		cause := context.Cause(ctx)
+		if cause == nil {
+			cause = locks.ErrLost
+		}
+		return fmt.Errorf("%w (the guard of %q hung and was killed before it reported a start)", cause, spec.Argv[0])
 	case ctx.Err() != nil && c.pid == 0:
 		return fmt.Errorf("%w (%q was not started)", context.Cause(ctx), spec.Argv[0])
 	default:
@@ -207,8 +226,10 @@ type child struct {
 	// that it was not asked.
 	grace time.Duration
 
-	pid    int  // the command; 0 until it has started
-	killed bool // the worker has killed it in place of the guard
+	begun time.Duration // the reading of the boot clock at the start of the guard
+	pid   int           // the command; 0 until it has started
+	// the worker has killed the command in place of the guard, or a guard that has not started it
+	killed bool
 	failed *failed
 	ended  *ended
 	gone   *gone
@@ -251,6 +272,7 @@ func (c *child) startGuard() error {
 		return err
 	}
 	c.pipe, c.orders, c.reports = ordersWrite, gob.NewEncoder(ordersWrite), reportsRead
+	c.begun = locks.BootTime()
 	return nil
 }
 
@@ -309,11 +331,12 @@ func (c *child) abandon() {
 	}
 }
 
-// watch sends orders and receives reports until the guard has ended.
-func (c *child) watch(ctx context.Context) {
+// watch sends orders and receives reports until the guard has ended. It returns false if it has
+// left the guard behind instead (Spec.abandon): the command has survived its KILL.
+func (c *child) watch(ctx context.Context) bool {
 	reports := make(chan report)
-	// Ends with the guard, which alone has the other end of the pipe. The loop below reads until
-	// then.
+	// Ends with the guard, which alone has the other end of the pipe. The loop below, or leave,
+	// reads until then.
 	go func() {
 		defer close(reports)
 		decoder := gob.NewDecoder(c.reports)
@@ -327,15 +350,18 @@ func (c *child) watch(ctx context.Context) {
 	}()
 
 	done, signals := ctx.Done(), c.spec.Signals
+	abandon, exiting := c.spec.abandon, false
 	timer := time.NewTimer(c.nextLook())
 	defer timer.Stop()
 	for {
 		select {
 		case r, ok := <-reports:
 			if !ok {
-				return
+				return true
 			}
 			c.note(r)
+		case <-abandon:
+			abandon, exiting = nil, true
 		case <-done:
 			done = nil
 			c.grace = locks.BootTime() + c.killAfter
@@ -353,23 +379,59 @@ func (c *child) watch(ctx context.Context) {
 				c.told = deadline
 				c.send(order{KillBy: deadline})
 			}
-			overdue := func() bool {
-				return deadline != 0 && locks.BootTime() > deadline+backstop && c.ended == nil && c.pid != 0
+			if c.isOverdue(deadline) && !c.killed && !c.catchUp(reports) {
+				return true
 			}
-			if overdue() && !c.killed && !c.catchUp(reports) {
-				return
+			if c.isOverdue(deadline) {
+				c.killForGuard()
 			}
-			if overdue() {
-				if !c.killed {
-					c.killed = true
-					c.log.Warn("guard does not respond; the worker kills the command", "guard", c.cmd.Process.Pid, "command", c.pid, "label", c.spec.Label)
-				}
-				_ = c.cmd.Process.Signal(syscall.SIGCONT)
-				c.killCommand()
+			if exiting && c.grace != 0 && locks.BootTime() >= c.grace+survival {
+				c.leave(reports)
+				return false
 			}
 		}
 		timer.Reset(c.nextLook())
 	}
+}
+
+// isOverdue reports whether the guard should have reported the end of the command by now.
+func (c *child) isOverdue(deadline time.Duration) bool {
+	if deadline == 0 || c.ended != nil || c.failed != nil {
+		return false
+	}
+	if c.pid == 0 {
+		deadline = max(deadline, c.begun+startLimit)
+	}
+	return locks.BootTime() > deadline+backstop
+}
+
+// killForGuard kills the command in place of its guard, which does not respond. A guard that has
+// not reported a start hangs, for example in a folder of PATH on a file system that does not
+// respond. killForGuard kills that guard, and the kernel kills a command that it was just starting.
+func (c *child) killForGuard() {
+	if !c.killed {
+		c.killed = true
+		c.log.Warn("guard does not respond; the worker kills the command", "guard", c.cmd.Process.Pid, "command", c.pid, "label", c.spec.Label)
+	}
+	if c.pid == 0 {
+		_ = c.cmd.Process.Kill()
+		return
+	}
+	_ = c.cmd.Process.Signal(syscall.SIGCONT)
+	c.killCommand()
+}
+
+// leave leaves the guard behind, which continues to kill. Nothing waits for it or for the output.
+func (c *child) leave(reports <-chan report) {
+	c.abandon()
+	c.log.Error("a command cannot be killed and is left behind", "guard", c.cmd.Process.Pid, "command", c.pid, "label", c.spec.Label)
+	// Ends with the guard, or with this process, which is about to exit.
+	go func() {
+		for range reports { // until it is closed
+		}
+		_ = c.cmd.Wait()
+		c.reports.Close()
+	}()
 }
 
 // note records a report of the guard.

@@ -118,10 +118,11 @@ func (s *stuckAttempts) shown() []Stuck {
 	return list[:min(len(list), shownStuck)]
 }
 
-// StuckError is the error of a drain that has left attempts behind with handlers that ignored the
-// end of their contexts. Only the end of this process ends them. The worker's session continues
-// until then, so no other worker gets their locks; the process that sees this one die hands the
-// runs back by Left, and then ends the session ([locks.Space.EndSession]).
+// StuckError is the error of a drain that has left attempts behind: handlers that ignored the end
+// of their contexts, which only the end of this process ends, and commands that could not be
+// killed. The worker's session continues until then, so no other worker gets their locks. The
+// process that sees this one die makes sure that nothing of them is left, hands the runs back by
+// Left, and then ends the session ([locks.Space.EndSession]).
 type StuckError struct {
 	Runs []jobs.RunID
 	Left []ledger.Finish // how to record the ends of their attempts
@@ -129,7 +130,7 @@ type StuckError struct {
 }
 
 func (e *StuckError) Error() string {
-	text := fmt.Sprintf("the handlers of %d attempts ignored the end of their contexts: %v", len(e.Runs), e.Runs)
+	text := fmt.Sprintf("the work of %d attempts continues after the end of their contexts: %v", len(e.Runs), e.Runs)
 	if e.Err != nil {
 		return fmt.Sprintf("%v; %s", e.Err, text)
 	}
@@ -138,11 +139,11 @@ func (e *StuckError) Error() string {
 
 func (e *StuckError) Unwrap() error { return e.Err }
 
-// abandon notes an attempt whose handler does not return, and whose hold therefore stays. finish is
-// how to record its end once this process has ended; without an outcome its locks are lost, and a
-// sweep closes the attempt.
+// abandon notes an attempt whose work continues, and whose hold therefore stays. finish is how to
+// record its end once this process has ended; without an outcome its locks are lost, and a sweep
+// closes the attempt.
 func (w *Worker) abandon(finish ledger.Finish, log *slog.Logger) {
-	log.ErrorContext(w.attempts, "attempt is left behind: its handler ignores the end of its context, and only the end of this process stops it")
+	log.ErrorContext(w.attempts, "attempt is left behind: its work continues after the end of its context, and this process must end", "error", finish.Error)
 	// the fields that a finish needs
 	finish.Job = &jobs.Job{Name: finish.Job.Name, History: finish.Job.History, OnCrash: finish.Job.OnCrash}
 	s := &w.stuck

@@ -1,0 +1,239 @@
+//go:build linux
+
+package command_test
+
+import (
+	"context"
+	"encoding/gob"
+	"errors"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"lockstep/jobs"
+	"lockstep/jobs/command"
+	"lockstep/locks"
+)
+
+// Processes that hang: commands that cannot be killed, guards that do not respond, and a lookup
+// that takes too long.
+
+// The messages between a worker and its guard, as far as these tests need them.
+type (
+	order struct {
+		Start  *start
+		KillBy time.Duration
+		Signal syscall.Signal
+		Stop   bool
+	}
+	start struct {
+		Argv, Env []string
+		Parent    int
+		Mark      uint64
+	}
+	report struct {
+		Started int
+		Ended   *ended
+	}
+	ended struct {
+		Signal           syscall.Signal
+		Stopped, Overdue bool
+	}
+)
+
+// helperHungGuard is a guard that takes no orders. It makes the file in $GATE, and ends when that
+// file is removed. If started, it reports a process that no signal reaches.
+func helperHungGuard(started bool) {
+	gate := os.Getenv("GATE")
+	if started {
+		const unreachable = 1 << 30 // larger than any process ID
+		if err := gob.NewEncoder(os.NewFile(4, "reports")).Encode(report{Started: unreachable}); err != nil {
+			panic(err)
+		}
+	}
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		panic(err)
+	}
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Stat(gate); err != nil {
+			return
+		}
+	}
+}
+
+// hung returns an executor with such guards, a function that waits until one is up, and one that
+// ends them.
+func hung(t *testing.T, kind string) (e *command.Executor, up, release func()) {
+	t.Helper()
+	gate := filepath.Join(t.TempDir(), "gate")
+	e, err := command.New(command.Options{
+		Guard: []string{os.Args[0], kind}, GuardEnv: append(os.Environ(), "GATE="+gate), KillAfter: 100 * time.Millisecond,
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	up = func() {
+		t.Helper()
+		eventually(t, "the guard is up", func() bool { _, err := os.Stat(gate); return err == nil })
+	}
+	release = func() { _ = os.Remove(gate) } // a killed guard may not have made it
+	return e, up, release
+}
+
+func TestCommandThatCannotBeKilledIsLeftBehindAtTheExitOfItsWorker(t *testing.T) {
+	t.Parallel()
+	e, up, release := hung(t, "hung with a command")
+	attempt, _ := attemptOf("backup")
+	abandon := make(chan struct{})
+	attempt.Abandon = abandon
+	ctx, cancel := context.WithCancelCause(t.Context())
+	result := execute(t, ctx, e, attempt)
+	t.Cleanup(release) // before Execute must have returned
+	up()
+	cancel(jobs.ErrDrain)
+	select {
+	case err := <-result:
+		t.Fatalf("got %v while the worker does not exit, want Execute to wait for the command", err)
+	case <-time.After(400 * time.Millisecond): // four times KillAfter
+	}
+	close(abandon)
+	err := wait(t, result)
+	if !errors.Is(err, jobs.ErrAbandoned) || !errors.Is(err, jobs.ErrDrain) || !strings.Contains(err.Error(), `"backup" cannot be killed`) {
+		t.Errorf("got %v, want ErrAbandoned, the cause, and the command", err)
+	}
+}
+
+// A guard that hangs before it has started its command, such as in a PATH that does not respond,
+// ends at the deadline, or KillAfter after the end of the context. Nothing else ends the attempt.
+func TestGuardThatHangsBeforeTheStartIsKilled(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		killBy func() time.Duration
+		cancel error
+		want   error
+	}{
+		"at the deadline":   {killBy: func() time.Duration { return 1 }, want: locks.ErrLost},
+		"after its timeout": {killBy: never, cancel: jobs.ErrTimeout, want: jobs.ErrTimeout},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e, up, release := hung(t, "hung")
+			attempt, _ := attemptOf("backup")
+			attempt.KillBy = test.killBy
+			ctx, cancel := context.WithCancelCause(t.Context())
+			result := execute(t, ctx, e, attempt)
+			t.Cleanup(release)
+			if test.cancel != nil {
+				up()
+				cancel(test.cancel)
+			}
+			if err := wait(t, result); !errors.Is(err, test.want) || errors.Is(err, jobs.ErrAbandoned) {
+				t.Errorf("got %v, want %v", err, test.want)
+			}
+			cancel(nil)
+		})
+	}
+}
+
+// slowPath returns a PATH for a process in folder. The lookup of a program in it takes at least d.
+func slowPath(t *testing.T, folder string, d time.Duration) string {
+	t.Helper()
+	const links = 30 // the system follows 40
+	for i := range links {
+		if err := os.Symlink(strings.Repeat("./", 2000)+"l"+itoa(i+1), filepath.Join(folder, "l"+itoa(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const tries = 10
+	began := time.Now()
+	for range tries {
+		if _, err := os.Stat(filepath.Join(folder, "l0", "sleep")); !errors.Is(err, os.ErrNotExist) {
+			t.Fatalf("got %v, want links to nothing", err)
+		}
+	}
+	each := max(time.Since(began)/tries, time.Microsecond)
+	return strings.Repeat("l0:", int(d/each)+1) + os.Getenv("PATH")
+}
+
+// TestGuardLooksAgainBeforeItStartsTheCommand: a lookup in PATH may last until the deadline has
+// passed, or the worker has died or changed its mind.
+func TestGuardLooksAgainBeforeItStartsTheCommand(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		killBy  time.Duration // from the first order on
+		more    []order       // that follow at once
+		hangUp  bool
+		overdue bool
+		starts  bool // but a SIGTERM, not from the worker's own end, ends it
+	}{
+		"the deadline has passed":          {killBy: 400 * time.Millisecond, overdue: true},
+		"it was ordered to stop":           {killBy: time.Minute, more: []order{{Signal: syscall.SIGTERM, Stop: true}}},
+		"its worker has died":              {killBy: time.Minute, hangUp: true},
+		"a signal for the command arrived": {killBy: time.Minute, more: []order{{Signal: syscall.SIGTERM}}, starts: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			folder := t.TempDir()
+			slow := 300 * time.Millisecond
+			if test.overdue {
+				slow = time.Second
+			}
+			path := slowPath(t, folder, slow)
+			ordersRead, ordersWrite, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			reportsRead, reportsWrite, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			guard := exec.Command(os.Args[0], "guard")
+			guard.Dir, guard.ExtraFiles = folder, []*os.File{ordersRead, reportsWrite}
+			guard.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+			err = guard.Start()
+			ordersRead.Close()
+			reportsWrite.Close()
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				ordersWrite.Close() // kills the command
+				_ = guard.Wait()
+				reportsRead.Close()
+			})
+			first := order{
+				Start:  &start{Argv: []string{"sleep", "20"}, Env: []string{"PATH=" + path}, Parent: os.Getpid(), Mark: 1<<61 | uint64(os.Getpid())},
+				KillBy: locks.BootTime() + test.killBy,
+			}
+			encoder := gob.NewEncoder(ordersWrite)
+			for _, o := range append([]order{first}, test.more...) {
+				if err := encoder.Encode(o); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if test.hangUp {
+				ordersWrite.Close()
+			}
+			if err := reportsRead.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			var got report
+			decoder := gob.NewDecoder(reportsRead)
+			for got.Ended == nil {
+				if err := decoder.Decode(&got); err != nil {
+					t.Fatalf("after %+v: %v, want the guard to report an end", got, err)
+				}
+			}
+			if started := got.Started != 0; started != test.starts || got.Ended.Stopped == test.starts || got.Ended.Overdue != test.overdue ||
+				test.starts && got.Ended.Signal != syscall.SIGTERM {
+				t.Errorf("the guard started the command: %v, and reports %+v", started, *got.Ended)
+			}
+		})
+	}
+}
