@@ -47,7 +47,7 @@ and ends its session, so that other workers take over its runs at once, and star
 minute end it.
 
 The handlers of a program of your own may need what its OnStart opens. If OnStart fails, the worker takes no runs
-and exits with 1.`,
+and exits with 1. OnStop is not called if the drain leaves work behind.`,
 		Example: `  lockstep start -c lockstep.yaml --concurrency 16`,
 		Args:    noArgs,
 	}
@@ -214,8 +214,8 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 		return runPrepared(running, handlers, parent, func(ctx context.Context) error {
 			err := w.Run(ctx)
 			if stuck := new(worker.StuckError); errors.As(err, &stuck) {
-				parent.stuck(stuck)
-				err = stuck.Err
+				stuck.Err = lostRedis(settings.Redis, stuck.Err)
+				return stuck
 			}
 			// Run returns such an error only before it is ready
 			return lostRedis(settings.Redis, err)
@@ -234,10 +234,18 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 // stopLimit is how long the functions of OnStop may take together.
 const stopLimit = 5 * time.Second
 
-// runPrepared runs a worker after OnStart and before OnStop.
+// runPrepared runs a worker after OnStart and before OnStop. It does not call OnStop if the worker
+// has left attempts behind: their handlers use what OnStop would close, and the exit closes it.
 func runPrepared(ctx context.Context, handlers *jobs.Registry, parent *upward, run func(context.Context) error) (err error) {
-	// ctx has ended by then: the worker has drained
-	defer func() { err = errors.Join(err, stopHandlers(context.WithoutCancel(ctx), handlers)) }()
+	defer func() {
+		if stuck := new(worker.StuckError); errors.As(err, &stuck) {
+			parent.stuck(stuck)
+			err = stuck.Err
+			return
+		}
+		// ctx has ended by then: the worker has drained
+		err = errors.Join(err, stopHandlers(context.WithoutCancel(ctx), handlers))
+	}()
 	if err := handlers.Start(ctx); err != nil {
 		parent.hindered(err)
 		return interruptedIsFine(ctx, fmt.Errorf("the worker cannot start: %w", err))

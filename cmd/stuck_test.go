@@ -12,6 +12,7 @@ import (
 // lease outlasts the test.
 func TestDrainEndsAlthoughAHandlerIgnoresItsContext(t *testing.T) {
 	t.Parallel()
+	hooks := t.TempDir()
 	f, _ := newPack(t, `
 worker: {drain_timeout: 500ms}
 defaults: {retry: {max: 1, initial: 1s}}
@@ -19,7 +20,7 @@ jobs:
   late: {handler: stubborn, timeout: 500ms, args: {effects: EFFECTS, gate: /none}, lock: {exclusive: [desk]}}
   drained: {handler: stubborn, args: {effects: EFFECTS, gate: /none}}
   abandoned: {handler: stubborn, args: {effects: EFFECTS, gate: /none}, on_crash: abandon}
-`, long, withHandlers+"=1")
+`, long, withHandlers+"=1", hooksIn+"="+hooks)
 	f.startAll(1)
 	late, drained, abandoned := f.enqueue("late", "x"), f.enqueue("drained", "x"), f.enqueue("abandoned", "x")
 	for _, run := range []string{late, drained, abandoned} {
@@ -51,6 +52,9 @@ jobs:
 		t.Errorf("exit code %d, want 0: %s", code, tail(first.stderr.String()))
 	}
 	t.Logf("the worker ended %s after SIGTERM, with 500ms to drain and a cutoff of 3s", time.Since(began))
+	if calls := hookCalls(hooks); len(calls) != 1 || !strings.HasPrefix(calls[0], "start ") {
+		t.Errorf("called %q, want no OnStop under handlers that still run", calls)
+	}
 	f.workers = nil
 	f.startAll(1)
 	for _, run := range []string{late, drained} {

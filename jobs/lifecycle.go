@@ -33,8 +33,12 @@ func (r *Registry) OnStart(f func(ctx context.Context) error) {
 // has ended, and so has the session with its locks. If a function of OnStart failed, the worker
 // calls only the functions of OnStop that were registered before that one.
 //
+// A worker calls none of them if it is killed, or if its drain leaves work behind: a handler that
+// ignores the end of its context, or a command that cannot be killed. Such a handler may still use
+// what they would close. The exit of the process, which follows at once, closes it.
+//
 // ctx ends after five seconds, and the process exits soon after that. An error or a panic makes
-// `lockstep start` exit with 1. A worker that is killed calls none of them.
+// `lockstep start` exit with 1.
 func (r *Registry) OnStop(f func(ctx context.Context) error) {
 	if f == nil {
 		panic("jobs: OnStop: the function is nil")
