@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -79,8 +80,8 @@ Permits that the config declares and Redis does not know yet are declared first.
 Redis settings: pass them in the env of the job, as in env: {REDIS_URL: "${REDIS_URL}"}, or name a config with -c.
 
 Exits with the code of the command, or 128+n if signal n ended it; with 75 if it could not get the locks in time, or
-only by waiting for itself; with 76 if it lost them, or those of LOCKSTEP_HOLD; with 130 if it was interrupted while
-waiting.`,
+only by waiting for itself; with 76 if it lost them, or those of LOCKSTEP_HOLD; with 130 if it was interrupted before
+the command started. A signal after the end of the command ends a wait for Redis: the lease then frees the locks.`,
 		Example: `  lockstep lock exec --exclusive bill:1001 --exclusive bill:1002 --wait 10s -- ./settle.sh
   lockstep lock exec --shared rates:2026-11 --permits partner-api=1 -- ./report.sh`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -130,6 +131,8 @@ func (t *tool) lockExec(cmd *cobra.Command, parts []locks.Part, wanted, argv []s
 		return err
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
+	signals := make(chan os.Signal, 2)
+	defer signal.Stop(signals)
 	client, err := locks.Open(ctx, conn.rdb, locks.Options{
 		Namespace: conn.settings.Redis.Namespace, Name: conn.settings.Worker.Name, Lease: conn.settings.Locks.Lease,
 		ReserveAfter: reserveAfter(conn.settings.Locks.ReserveAfter), Grace: conn.settings.Locks.GraceTime(),
@@ -140,11 +143,14 @@ func (t *tool) lockExec(cmd *cobra.Command, parts []locks.Part, wanted, argv []s
 	if err != nil {
 		return err
 	}
+	var hold *locks.Hold
 	defer func() {
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeLimit)
-		defer cancel()
-		if closed := client.Close(closing); closed != nil {
-			// the exit code of the command takes precedence
+		// the exit code of the command takes precedence
+		released, closed := leave(context.WithoutCancel(ctx), client, hold, signals)
+		if released != nil && err == nil {
+			fmt.Fprintln(t.stderr, "lockstep: the command has ended, but its locks could not be released:", released)
+		}
+		if closed != nil {
 			fmt.Fprintln(t.stderr, "lockstep:", closed)
 		}
 	}()
@@ -154,16 +160,60 @@ func (t *tool) lockExec(cmd *cobra.Command, parts []locks.Part, wanted, argv []s
 			return notAcquired(err)
 		}
 	}
+	// Before the grant: otherwise a signal that comes between the grant and the start of the
+	// command would be lost.
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	holds, err := acquire(ctx, client, chain, parts)
 	if err != nil {
 		return notAcquired(err)
 	}
+	hold = holds[0]
 	t.manners.Store(handsOff) // from here on, signals are for the command
-	err = t.runUnder(holds, argv)
-	if released := holds[0].Release(); released != nil && err == nil {
-		fmt.Fprintln(t.stderr, "lockstep: the command has ended, but its locks could not be released:", released)
+	granted()
+	return t.runUnder(holds, argv, signals)
+}
+
+// Tests replace granted to send a signal between the grant and the start of the command.
+var granted = func() {}
+
+// leave releases the hold, which may be nil, and ends the session. A signal leaves Redis briskLimit
+// to reply, and a second one no time; the lease then frees the locks.
+func leave(ctx context.Context, client *locks.Client, hold *locks.Hold, signals <-chan os.Signal) (released, closed error) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	left := make(chan struct{})
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer close(left)
+	watching.Go(func() {
+		var late <-chan time.Time
+		for n := 1; ; n++ {
+			select {
+			case <-left:
+				return
+			case <-signals:
+			case <-late:
+			}
+			if n == 2 {
+				stop()
+				return
+			}
+			late = time.After(briskLimit)
+		}
+	})
+	if hold != nil {
+		// Release ends with the session. The Close below waits for this one.
+		keep := context.AfterFunc(ctx, func() { _ = client.Close(ctx) })
+		released = hold.Release()
+		keep()
 	}
-	return err
+	closing, cancel := context.WithTimeout(ctx, closeLimit)
+	defer cancel()
+	closed = client.Close(closing)
+	if ctx.Err() != nil {
+		return nil, errors.New("a signal ended the wait for Redis: it frees the locks when their lease ends")
+	}
+	return released, closed
 }
 
 // namesRedis refuses to work under the holds of chain if no Redis is named. A job does not inherit
@@ -312,9 +362,10 @@ func execInfo(argv []string) json.RawMessage {
 	return info
 }
 
-// runUnder runs the command while the holds are valid; each of them is nested in the next. The
-// error carries the exit code.
-func (t *tool) runUnder(holds []*locks.Hold, argv []string) error {
+// runUnder runs the command while the holds are valid; each of them is nested in the next. early
+// has received the signals since before the grant: runUnder does not start the command if there is
+// one, and discards those that came while the command ran. The error carries the exit code.
+func (t *tool) runUnder(holds []*locks.Hold, argv []string, early <-chan os.Signal) error {
 	guard, err := guardArgv()
 	if err != nil {
 		return err
@@ -347,6 +398,10 @@ func (t *tool) runUnder(holds []*locks.Hold, argv []string) error {
 	}
 	defer signal.Stop(caught)
 	defer signal.Stop(signals)
+	if discard(early) > 0 {
+		return exit(exitInterrupted, nil)
+	}
+	defer discard(early)
 	err = executor.Run(hold.Context(), command.Spec{
 		Argv: argv, Env: env, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		Foreground: foreground, Signals: signals, KillBy: killBy(holds), Label: "lock exec",
@@ -362,6 +417,18 @@ func (t *tool) runUnder(holds []*locks.Hold, argv []string) error {
 		return exit(ended.ExitCode(), nil)
 	}
 	return err
+}
+
+// discard takes the signals that have arrived, and returns how many.
+func discard(signals <-chan os.Signal) (n int) {
+	for {
+		select {
+		case <-signals:
+			n++
+		default:
+			return n
+		}
+	}
 }
 
 // idsOf returns the IDs of holds without duplicates: a hold that re-enters another one has the same

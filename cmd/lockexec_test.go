@@ -2,6 +2,9 @@ package cmd
 
 import (
 	"errors"
+	"os"
+	"os/signal"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -76,5 +79,59 @@ func TestCommandOfAFrozenLockExecIsEndedBeforeTheLockPassesOn(t *testing.T) {
 	p.signal(syscall.SIGCONT)
 	if got := p.code(10 * time.Second); got != exitLost {
 		t.Errorf("exit code %d, want %d", got, exitLost)
+	}
+}
+
+// With signalAtGrant in its environment, the program with handlers sends itself a SIGTERM between
+// the grant and the start of the command of lock exec.
+const signalAtGrant = "LOCKSTEP_CMD_TEST_GRANT"
+
+func terminateItself() {
+	arrived := make(chan os.Signal, 1)
+	signal.Notify(arrived, syscall.SIGTERM)
+	if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
+		panic(err)
+	}
+	<-arrived
+	signal.Stop(arrived) // it returns when the signal has reached all channels
+}
+
+func TestSignalAtTheGrantEndsLockExec(t *testing.T) {
+	t.Parallel()
+	server := redistest.New(t, redistest.Options{})
+	env := toolEnv(t, "REDIS_URL="+server.URL(), "LOCKSTEP_LOCKS__LEASE=60s", withHandlers+"=1")
+	trace := filepath.Join(t.TempDir(), "started")
+	_, stderr, code := runTool(t, append(env, signalAtGrant+"=1"), "lock", "exec", "--exclusive", "a", "--", "touch", trace)
+	if code != exitInterrupted || exists(trace) {
+		t.Errorf("exit code %d, the command has run: %v, %s; want %d, and no command", code, exists(trace), stderr, exitInterrupted)
+	}
+	if _, stderr, code := runTool(t, env, "lock", "exec", "--exclusive", "a", "--wait", "0s", "--", "true"); code != 0 {
+		t.Errorf("the next holder: exit code %d, %s; want the lock to be free", code, stderr)
+	}
+}
+
+// The command has ended, Redis does not answer, and the lease is long.
+func TestSignalEndsTheReleaseOfLockExec(t *testing.T) {
+	t.Parallel()
+	server := redistest.New(t, redistest.Options{})
+	gate, pid := filepath.Join(t.TempDir(), "gate"), 0
+	p := launch(t, toolEnv(t, "REDIS_URL="+server.URL(), "LOCKSTEP_LOCKS__LEASE=5m"),
+		"lock", "exec", "--exclusive", "a", "--", "sh", "-c", "echo $$; until [ -e "+gate+" ]; do sleep 0.05; done; exit 7")
+	eventually(t, 10*time.Second, "the command prints its id", func() bool {
+		var err error
+		pid, err = strconv.Atoi(strings.TrimSpace(p.stdout.String()))
+		return err == nil
+	})
+	must(t, server.Pause())
+	write(t, gate, "")
+	eventually(t, 10*time.Second, "the command has ended", func() bool { return gone(pid) })
+	eventually(t, 20*time.Second, "lock exec ends", func() bool {
+		if !p.hasEnded() {
+			_ = p.Process.Signal(syscall.SIGTERM) // it may end at this moment
+		}
+		return p.hasEnded()
+	})
+	if code := p.code(time.Second); code != 7 || !strings.Contains(p.stderr.String(), "a signal ended the wait for Redis") {
+		t.Errorf("exit code %d, %s; want that of the command, 7, and the reason", code, p.stderr.String())
 	}
 }

@@ -34,6 +34,9 @@ func TestMain(m *testing.M) {
 		case doubtfulBurial:
 			burial = func(*parent) bool { return false }
 		}
+		if os.Getenv(signalAtGrant) != "" {
+			granted = terminateItself
+		}
 		if handlers, ok := soakHandlers[os.Getenv(withHandlers)]; ok {
 			Main(handlers())
 		}
