@@ -14,7 +14,9 @@ import (
 	"testing"
 	"time"
 
+	"lockstep/configs"
 	"lockstep/jobs"
+	"lockstep/locks"
 	"lockstep/locks/redistest"
 )
 
@@ -698,6 +700,70 @@ func TestCrashDuringAnOutageHeals(t *testing.T) {
 		return strings.Contains(worker.stderr.String(), "could not be ended") && strings.Contains(worker.stderr.String(), "no Redis answers")
 	})
 	f.healed(server, run, crashed, killed)
+}
+
+// TestCrashIsReportedWhenRedisAnswersAfterTheNextStart: Redis is unreachable while the parent
+// reports a death, and back in time for the next child. The lease outlasts the wait by far.
+func TestCrashIsReportedWhenRedisAnswersAfterTheNextStart(t *testing.T) {
+	t.Parallel()
+	const lease = 45 * time.Second
+	f, server := newPack(t, `jobs: {during: {command: HOLD}}`, "LOCKSTEP_LOCKS__LEASE="+lease.String())
+	f.startAll(1)
+	run := f.enqueue("during", "x")
+	f.held(run)
+	worker := f.workers[0]
+	dead := worker.worker()
+	must(t, server.Pause())
+	killed := worker.killChild()
+	eventually(t, 30*time.Second, "the next child has started", func() bool {
+		next := worker.worker()
+		return next != 0 && next != dead && strings.Contains(worker.stderr.String(), "could not be ended")
+	})
+	must(t, server.Resume())
+	took := f.takenOver(run, crashed, killed)
+	t.Logf("with a lease of %s the next attempt began %s after the crash", lease, took)
+	// the last renewal was at most a third of the lease before the crash
+	if most := lease - lease/3; took > most {
+		t.Errorf("the next attempt began after %s; want within %s, before the lease has ended", took, most)
+	}
+	f.checkOverlap()
+	f.drain()
+}
+
+// A child that has lost its lease often had many sessions. Only the newest can have holds.
+func TestReportOfACrashBeginsWithTheNewestSession(t *testing.T) {
+	t.Parallel()
+	server := redistest.New(t, redistest.Options{})
+	proxy := server.Proxy(t)
+	client, err := locks.Open(t.Context(), server.Client(t), locks.Options{Namespace: "ns", Lease: time.Minute})
+	must(t, err)
+	t.Cleanup(func() { _ = client.Close(context.WithoutCancel(t.Context())) })
+	_, err = client.Acquire(t.Context(), locks.Exclusive("desk"))
+	must(t, err)
+
+	const delay = 15 * time.Millisecond
+	proxy.Set(redistest.Faults{RequestDelay: delay, ReplyDelay: delay})
+	dead := death{redis: configs.Redis{URL: proxy.URL(), Namespace: "ns"}, alone: true}
+	for i := range 100 {
+		dead.sessions = append(dead.sessions, locks.SessionID(fmt.Sprintf("old-%d", i)))
+	}
+	dead.sessions = append(dead.sessions, client.Session())
+	reported := dead.report(t.Context(), time.Second)
+	next, err := locks.Open(t.Context(), server.Client(t), locks.Options{Namespace: "ns"})
+	must(t, err)
+	t.Cleanup(func() { must(t, next.Close(context.WithoutCancel(t.Context()))) })
+	if _, err := next.Acquire(t.Context(), locks.Exclusive("desk"), locks.Wait(0)); err != nil {
+		t.Errorf("within the time for 10 of 101 sessions (%v), the lock of the newest was not freed: %v", reported, err)
+	}
+
+	var p parent
+	c := new(child)
+	for _, id := range dead.sessions {
+		p.note(c, news{Session: id})
+	}
+	if len(c.sessions) > 10 || c.sessions[len(c.sessions)-1] != client.Session() {
+		t.Errorf("the parent remembers %v, want the last few sessions", c.sessions)
+	}
 }
 
 // TestRefusedConfigAndACrash: the worker's config died with it, and the files hold one that was

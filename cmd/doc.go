@@ -77,8 +77,9 @@
 //     process and then executes lockstep): the parent leaves the session to its lease and starts
 //     the next child anyway.
 //   - Redis does not answer for five seconds while the parent reports the death and ends the
-//     session: the lease decides. The parent reports the death again before it starts another
-//     child. If a sweep comes first, the attempts count as lost leases, not as crashes.
+//     session: the parent starts the next child, and reports the death again until Redis answers,
+//     once a second at first. If the lease ends and a sweep comes first, the attempts count as lost
+//     leases, not as crashes.
 //   - The parent dies: the orders end. The child hands its runs back at once, as after a second
 //     signal, ends its session and exits. If that takes longer than ten seconds, it exits anyway,
 //     and the lease decides. It does not continue without its parent, because an operator or

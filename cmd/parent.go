@@ -23,7 +23,8 @@ const (
 	burialLimit = time.Second            // to kill what a crash leaves; then the lease decides
 	lookAgain   = 5 * time.Millisecond   // between looks for new orphans, which no signal announces
 	endLimit    = 5 * time.Second        // to report a death, end sessions; then the lease decides
-	reportTry   = time.Second            // for one attempt at the report
+	reportTry   = time.Second            // for one attempt at the report, and between later reports
+	keptIDs     = 4                      // sessions of a child that its parent remembers
 	reportPause = 50 * time.Millisecond  // between two attempts
 	lastWords   = 100 * time.Millisecond // for news that is still in the pipe of a dead child
 	crashSpan   = time.Minute            // maxCrashes within this span
@@ -47,7 +48,7 @@ type news struct {
 	Hindrance string // why it cannot start, for a cause outside of it: what OnStart needs
 	Orderly   bool   // it exits now, and has ended or handed back all runs except Stuck
 
-	Stuck []jobs.RunID    // runs that only its exit ends: their handlers ignore their contexts
+	Stuck []jobs.RunID    // runs whose work continues until its exit, or longer
 	Left  []ledger.Finish // how to record the ends of their attempts after it
 }
 
@@ -86,7 +87,9 @@ type child struct {
 	ear    *os.File           // the parent reads its news here
 	news   <-chan news        // what ear received; closed when no process can write any more
 
-	redis     *configs.Redis
+	redis *configs.Redis
+	// The last keptIDs of them, the newest last: it alone can have holds. A child opens a session
+	// when the lease of the one before has run out.
 	sessions  []locks.SessionID
 	hindrance string // why it could not start, if it said so
 	orderly   bool
@@ -124,12 +127,12 @@ func (t *tool) watchOver(ctx context.Context) error {
 
 func (p *parent) run(ctx context.Context) error {
 	for {
-		p.reportAgain(ctx)
+		p.settleReports(ctx, reportAgain(context.WithoutCancel(ctx), p.unreported))
 		c, err := p.start()
 		if err != nil {
 			return err
 		}
-		p.attend(c)
+		p.attend(ctx, c)
 		code, how := ending(c.status)
 		if c.hindrance == "" {
 			c.hindrance = hindered[code]
@@ -231,12 +234,32 @@ func (c *child) dismiss() {
 }
 
 // attend passes signals on and takes news until the child has exited and its last news has been
-// read.
-func (p *parent) attend(c *child) {
+// read. Meanwhile it reports the deaths that Redis does not know yet.
+func (p *parent) attend(ctx context.Context, c *child) {
 	defer c.dismiss()
 	heard := c.news
+	reporting, stop := context.WithCancel(ctx)
+	var unknown chan []death // what a report that is under way leaves; nil: none is under way
+	defer func() {
+		stop()
+		if unknown != nil {
+			p.settleReports(ctx, <-unknown)
+		}
+	}()
+	began := time.Now()
+	again := time.NewTimer(reportTry)
+	defer again.Stop()
 	for ended := false; !ended; {
 		select {
+		case <-again.C:
+			if len(p.unreported) > 0 {
+				unknown = make(chan []death, 1)
+				go func(deaths []death) { unknown <- reportAgain(reporting, deaths) }(p.unreported)
+			}
+		case left := <-unknown:
+			unknown = nil
+			p.settleReports(ctx, left)
+			again.Reset(min(max(reportTry, time.Since(began)/8), mendMost))
 		case s := <-p.signals:
 			// fails when the child has just exited
 			_, _ = c.orders.Write([]byte{byte(p.meaning(s))})
@@ -291,6 +314,7 @@ func (p *parent) note(c *child, n news) {
 	}
 	if n.Session != "" && !slices.Contains(c.sessions, n.Session) {
 		c.sessions = append(c.sessions, n.Session)
+		c.sessions = c.sessions[max(0, len(c.sessions)-keptIDs):]
 	}
 	if n.Hindrance != "" {
 		c.hindrance = n.Hindrance
@@ -332,7 +356,7 @@ func (p *parent) settle(ctx context.Context, c *child, how string) {
 		return
 	}
 	dead := death{*c.redis, c.sessions, alone}
-	err := dead.report(ctx, endLimit)
+	err := dead.report(context.WithoutCancel(ctx), endLimit) // even while the parent shuts down
 	if err != nil && !ledger.Final(err) {
 		p.unreported = append(p.unreported, dead)
 	}
@@ -347,20 +371,31 @@ func (p *parent) settle(ctx context.Context, c *child, how string) {
 	}
 }
 
-// reportAgain reports the deaths that Redis does not know yet. Otherwise, their attempts would
-// count as lost leases, and a run that kills its workers during outages would never be found out.
-func (p *parent) reportAgain(ctx context.Context) {
-	p.unreported = slices.DeleteFunc(p.unreported, func(dead death) bool {
-		err := dead.report(ctx, reportTry)
-		return err == nil || ledger.Final(err)
-	})
+// reportAgain reports deaths that Redis does not know yet, and returns those that it still does not
+// know. Without these reports, the locks of the dead would pass on when their lease ends, their
+// attempts would count as lost leases, and a run that kills its workers during outages would never
+// be found out.
+func reportAgain(ctx context.Context, deaths []death) (left []death) {
+	for _, dead := range deaths {
+		if err := dead.report(ctx, reportTry); err != nil && !ledger.Final(err) {
+			left = append(left, dead)
+		}
+	}
+	return left
+}
+
+// settleReports notes which deaths Redis still does not know after a report.
+func (p *parent) settleReports(ctx context.Context, left []death) {
+	if n := len(p.unreported) - len(left); n > 0 {
+		p.log.InfoContext(ctx, "earlier crashes are reported: Redis answers again", "crashes", n)
+	}
+	p.unreported = left
 }
 
 // report tells Redis of the death, and ends the sessions if nothing that worked under them is left;
-// otherwise the lease ends them.
+// otherwise the lease ends them. It begins with the newest session, which has the holds.
 func (d death) report(ctx context.Context, limit time.Duration) (err error) {
-	// even while the parent shuts down
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	rdb, err := newClient(d.redis)
 	if err != nil {
@@ -373,7 +408,7 @@ func (d death) report(ctx context.Context, limit time.Duration) (err error) {
 	}
 	book := ledger.New(rdb, space)
 	var rejected error
-	for _, id := range d.sessions {
+	for _, id := range slices.Backward(d.sessions) {
 		if err := reportDeath(ctx, book, id); err != nil && !ledger.Final(err) {
 			return err
 		} else if err != nil {
@@ -413,10 +448,10 @@ func reportDeath(ctx context.Context, book *ledger.Ledger, id locks.SessionID) e
 	}
 }
 
-// handBack records the ends of the attempts that a child left behind at an orderly exit: the child
-// is dead now, and so are their handlers. Their runs are handed back, unless a timeout, a
-// cancellation or `on_crash: abandon` applies. It then ends the child's sessions, without reporting
-// a crash. The next sweep of another worker pushes the runs.
+// handBack records the ends of the attempts that a child left behind at an orderly exit, if nothing
+// of their work is left: the child is dead now, and so are their handlers. Their runs are handed
+// back, unless a timeout, a cancellation or `on_crash: abandon` applies. It then ends the child's
+// sessions, without reporting a crash. The next sweep of another worker pushes the runs.
 func (p *parent) handBack(ctx context.Context, c *child) {
 	log := p.log.With("pid", c.pid, "runs", c.stuck)
 	if c.redis == nil {
@@ -427,10 +462,10 @@ func (p *parent) handBack(ctx context.Context, c *child) {
 		err = endLeft(ctx, *c.redis, c.sessions, c.left)
 	}
 	if err != nil {
-		log.ErrorContext(ctx, "the worker exited while handlers ignored the end of their contexts: their locks pass on when its lease ends", "error", err)
+		log.ErrorContext(ctx, "the worker exited although the work of some attempts continued: their locks pass on when its lease ends", "error", err)
 		return
 	}
-	log.WarnContext(ctx, "the worker exited while handlers ignored the end of their contexts: the ends of their attempts are recorded, and its session is ended")
+	log.WarnContext(ctx, "the worker exited although the work of some attempts continued: nothing of it is left, the ends of their attempts are recorded, and its session is ended")
 }
 
 // endLeft records the ends of a dead process's attempts, and ends its sessions. An attempt has lost
@@ -454,7 +489,7 @@ func endLeft(ctx context.Context, settings configs.Redis, sessions []locks.Sessi
 		_, err := book.Finish(ctx, finish)
 		errs = append(errs, err)
 	}
-	for _, id := range sessions {
+	for _, id := range slices.Backward(sessions) { // the newest first, which has the holds
 		errs = append(errs, space.EndSession(ctx, id))
 	}
 	return errors.Join(errs...)
