@@ -208,6 +208,7 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	rereading, done := context.WithCancel(running)
 	defer done()
 	group.Go(func() error { reloads.run(rereading, again.hangups, again.watch); return nil })
+	group.Go(func() error { removeLeftArgs(rereading, log); return nil })
 	group.Go(func() error {
 		defer stop()
 		defer done()
@@ -270,6 +271,27 @@ func stopHandlers(ctx context.Context, handlers *jobs.Registry) error {
 	}
 }
 
+// removeLeftArgs removes the files with args that killed workers have left: now, and once more when
+// those are old enough that are too young now. A killed worker is often replaced at once.
+func removeLeftArgs(ctx context.Context, log *slog.Logger) {
+	for range 2 {
+		n, next, err := command.RemoveLeftArgs()
+		if n > 0 || err != nil {
+			log.InfoContext(ctx, "files with args were removed, which a killed worker had left", "files", n, "error", err)
+		}
+		if next.IsZero() {
+			return
+		}
+		timer := time.NewTimer(time.Until(next))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+	}
+}
+
 // sayWhatIsSigned logs which definitions this worker runs.
 func sayWhatIsSigned(ctx context.Context, settings configs.Redis, keys *jobs.Keys, log *slog.Logger) {
 	if keys == nil {
@@ -323,9 +345,6 @@ func workerOptions(config *configs.Config, settings configs.Settings, rdb redis.
 	})
 	if err != nil {
 		return worker.Options{}, err
-	}
-	if n, err := command.RemoveLeftArgs(); n > 0 || err != nil {
-		log.Info("files with args were removed, which a killed worker had left", "files", n, "error", err)
 	}
 	calls, err := httpjob.New(httpjob.Options{})
 	if err != nil {

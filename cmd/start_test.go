@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
@@ -192,4 +194,16 @@ func TestLastMessageOfAWorkerHasItsLogFormat(t *testing.T) {
 	if !strings.Contains(stderr, "no Redis answers at redis://127.0.0.1:1") {
 		t.Errorf("got %s, want the reason", stderr)
 	}
+}
+
+// A killed worker is replaced at once, when the files that it left are still too young to remove.
+func TestWorkerRemovesYoungFilesOfArgsLater(t *testing.T) {
+	t.Parallel()
+	f, _ := newPack(t, `jobs: {works: {command: ["true"]}}`)
+	left := filepath.Join(value(f.env, "TMPDIR"), "lockstep-args-1.json")
+	write(t, left, "{}")
+	soon := time.Now().Add(-50 * time.Second) // in ten seconds it is a minute old
+	must(t, os.Chtimes(left, soon, soon))
+	f.startAll(1)
+	eventually(t, 30*time.Second, "the file is removed", func() bool { return !exists(left) })
 }

@@ -29,7 +29,7 @@ const (
 
 // An argsFile is a file with the args of one attempt. The process that made it keeps it locked
 // while the command may read it, so the owner of an unlocked file has died. The guard of the
-// command removes the file in that case. If the guard died too, the next worker on this host does:
+// command removes the file in that case. If the guard died too, a later worker on this host does:
 // see [RemoveLeftArgs].
 type argsFile struct{ *os.File }
 
@@ -82,51 +82,59 @@ func lockFile(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|un
 
 // RemoveLeftArgs removes files with args that workers of this user left on this host because both
 // the worker and the guard of the command were killed. It returns how many. Call it when a worker
-// starts.
-func RemoveLeftArgs() (removed int, err error) {
+// starts, and again at next, if that is not zero: some files that may have been left are too young
+// to tell.
+func RemoveLeftArgs() (removed int, next time.Time, err error) {
 	paths, err := filepath.Glob(filepath.Join(os.TempDir(), argsPattern))
 	if err != nil {
-		return 0, err
+		return 0, next, err
 	}
 	var errs []error
 	for _, path := range paths {
-		done, err := removeLeft(path)
+		done, later, err := removeLeft(path)
 		if done {
 			removed++
+		}
+		if later.After(next) {
+			next = later
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("remove a file of args that a worker has left: %w", err))
 		}
 	}
-	return removed, errors.Join(errs...)
+	return removed, next, errors.Join(errs...)
 }
 
 // removeLeft removes a file that belongs to this user, is not young, and is not locked. Other users
-// may write to its folder.
-func removeLeft(path string) (removed bool, err error) {
+// may write to its folder. For a young file, later is when it is old enough.
+func removeLeft(path string) (removed bool, later time.Time, err error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) || errors.Is(err, unix.ELOOP) {
-		return false, nil // it has just been removed, or it is not ours
+		return false, later, nil // it has just been removed, or it is not ours
 	}
 	if err != nil {
-		return false, err
+		return false, later, err
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return false, err
+		return false, later, err
 	}
 	stat, ok := info.Sys().(*syscall.Stat_t)
-	if !ok || !info.Mode().IsRegular() || int(stat.Uid) != os.Getuid() || time.Since(info.ModTime()) < young {
-		return false, nil
+	if !ok || !info.Mode().IsRegular() || int(stat.Uid) != os.Getuid() {
+		return false, later, nil
+	}
+	if now := time.Now(); now.Sub(info.ModTime()) < young {
+		// at most a minute from now, even if the clock was set back since
+		return false, now.Add(min(young, young-now.Sub(info.ModTime()))), nil
 	}
 	if err := lockFile(f); errors.Is(err, unix.EWOULDBLOCK) {
-		return false, nil
+		return false, later, nil
 	} else if err != nil {
-		return false, err
+		return false, later, err
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return false, err
+		return false, later, err
 	}
-	return true, nil
+	return true, later, nil
 }

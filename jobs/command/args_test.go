@@ -132,8 +132,12 @@ func TestTheNextWorkerRemovesFilesOfArgsWhoseWorkerAndGuardWereKilled(t *testing
 	}
 	removes := func(want int) {
 		t.Helper()
-		if n, err := command.RemoveLeftArgs(); n != want || err != nil {
+		n, next, err := command.RemoveLeftArgs()
+		if n != want || err != nil {
 			t.Errorf("%d files were removed, %v, want %d", n, err, want)
+		}
+		if wait := time.Until(next); next.IsZero() != (want == 0) || want > 0 && (wait < 30*time.Second || wait > time.Minute) {
+			t.Errorf("the next call is due in %s (at %v), want one when the young file is a minute old", wait, next)
 		}
 	}
 	age(files[0])
