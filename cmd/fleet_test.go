@@ -118,7 +118,7 @@ func (f *fleet) text(jobs []spec) string {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "worker: {drain_timeout: 20s, queues: {%s}}\n", strings.Join(queues, ", "))
-	b.WriteString("defaults: {on_missed: all, max_queued: 10000, max_crashes: 1000, history: {runs: 1000000}, retry: {max: 0}}\n")
+	b.WriteString("defaults: {on_missed: all, max_queued: 1000, max_crashes: 1000, history: {runs: 1000000}, retry: {max: 0}}\n")
 	b.WriteString("permits: {gate: {limit: 2}}\njobs:\n")
 	for _, job := range jobs {
 		definition := slices.DeleteFunc([]string{job.now(), job.more}, func(s string) bool { return s == "" })

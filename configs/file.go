@@ -253,7 +253,7 @@ type policies struct {
 	Overlap *jobs.Overlap `yaml:"overlap" enum:"skip,queue,allow,replace" default:"skip" example:"queue"`
 
 	// How many ticks may wait with overlap: queue. Further ticks are skipped.
-	MaxQueued *int `yaml:"max_queued" min:"1" default:"10" example:"3"`
+	MaxQueued *int `yaml:"max_queued" min:"1" max:"1000" default:"10" example:"3"`
 
 	// What happens to ticks that were decided more than a minute late because no worker was
 	// running: none of them runs, the last one does, or all do (at most 100).

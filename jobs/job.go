@@ -164,8 +164,9 @@ type Job struct {
 	// any number of other runs.
 	Concurrency int `json:"concurrency,omitempty"`
 
-	Overlap   Overlap  `json:"overlap"`
-	MaxQueued int      `json:"max_queued"` // for OverlapQueue
+	Overlap Overlap `json:"overlap"`
+	// For OverlapQueue. More than QueuedMost count as that many.
+	MaxQueued int      `json:"max_queued"`
 	OnMissed  OnMissed `json:"on_missed"`
 	OnCrash   OnCrash  `json:"on_crash"`
 	// A run that has crashed this often fails.

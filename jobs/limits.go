@@ -17,6 +17,9 @@ const (
 	// MaxReason is the limit in bytes of the reason that a person gives for an action, and of the
 	// stored error of an attempt.
 	MaxReason = 1 << 10
+
+	// QueuedMost is the limit of [Job.MaxQueued]. Each tick may have to count that many runs.
+	QueuedMost = 1000
 )
 
 // ErrTooLarge says that args or a reason exceed their limit. The error that wraps it names the

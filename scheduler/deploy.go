@@ -337,7 +337,7 @@ func (s *Scheduler) decideBefore(ctx context.Context, changes []*change, decisio
 		case created.Moved || created.Inactive: // the next check for drift finds it again
 			failed[name], s.unsure = true, true
 			continue
-		case created.Early || created.Grace > 0:
+		case created.Early || created.Grace > 0 || created.More:
 		default:
 			c.move(created.Cursor)
 			continue

@@ -403,6 +403,8 @@ func (s *Scheduler) create(ctx context.Context, now time.Time, late time.Duratio
 			wait = max(wait, soon)
 		case created.Grace > 0:
 			wait = max(wait, created.Grace)
+		case created.More: // the next call of create continues
+			runs = append(runs, created.Due...)
 		case created.Inactive:
 			s.stands(ctx, s.set, job, false)
 			s.tellDrift(ctx)

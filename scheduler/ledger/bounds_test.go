@@ -97,6 +97,115 @@ func TestASpanIsSkippedInShortSteps(t *testing.T) {
 	}
 }
 
+// TestATickReplacesManyRunsInShortSteps: the cursor moves only with the last step. One of the runs
+// has started and is asked to stop, and the new run waits for its end.
+func TestATickReplacesManyRunsInShortSteps(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ runs, size, steps int }{
+		"many":  {480, 2, 480 / 50},
+		"large": {60, 100 << 10, 60 / 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := alone(t)
+			f.job.Overlap = jobs.OverlapReplace
+			f.job.Args, _ = json.Marshal(strings.Repeat("x", test.size))
+			piled := f.tick(f.job, f.cursor(f.job, test.runs+5), test.runs, ledger.CatchUp)
+			web := f.session("web")
+			first := f.claim(web, piled.Due[0], ledger.Granted)
+			at := []time.Time{piled.Cursor.Add(time.Second), piled.Cursor.Add(2 * time.Second)}
+			decision := ledger.Decision{Job: f.job, Seen: piled.Cursor, Cursor: at[1], By: "me.1"}
+			for _, tick := range at {
+				decision.Ticks = append(decision.Ticks, ledger.Tick{At: tick, Verdict: ledger.Run})
+			}
+			created := ledger.Created{More: true}
+			calls, slowest := f.logged(func() {
+				for created.More {
+					if cursor := f.rdb.HGet(t.Context(), f.key("cursor"), "j").Val(); cursor != fmt.Sprint(piled.Cursor.UnixMilli()) {
+						t.Fatalf("the cursor is %s before the last step", cursor)
+					}
+					if created = f.Create(t.Context(), []ledger.Decision{decision})[0]; created.Err != nil {
+						t.Fatal(created.Err)
+					}
+				}
+			}, "EVALSHA", "EVAL")
+			t.Logf("%d runs were replaced in %d calls, the slowest took %s", test.runs, calls, slowest)
+			if calls < test.steps || !created.Cursor.Equal(at[1]) || len(created.Due) != 0 {
+				t.Errorf("%d calls, the last %+v, want at least %d, and a run that waits", calls, created, test.steps)
+			}
+			records, err := f.Outstanding(t.Context(), f.job.Name, 0)
+			if err != nil || len(records) != 2 {
+				t.Fatalf("%d runs are outstanding, %v, want the one that is running and the last one", len(records), err)
+			}
+			why := "overlap: replace; by " + string(jobs.TickRunID("j", at[0]))
+			if stop := f.asked(web).Stop[first.Record.ID]; stop != why {
+				t.Errorf("the running run is asked to stop for %q, want %q", stop, why)
+			}
+			if record := f.wantState(piled.Due[test.runs-1].Run, ledger.Canceled); record.Reason != why {
+				t.Errorf("reason %q, want %q", record.Reason, why)
+			}
+			f.wantState(jobs.TickRunID("j", at[0]), ledger.Canceled)
+			last := jobs.TickRunID("j", at[1])
+			f.wantState(last, ledger.WaitsLock)
+			if due := f.finish(first, ledger.Stopped, ledger.Recorded).Due; len(due) != 1 || due[0].Run != last {
+				t.Errorf("due after the end of the running run: %+v, want %s", due, last)
+			}
+		})
+	}
+}
+
+// calls returns how often Redis has run these commands, also in scripts.
+func (f *fixture) calls(names ...string) (n int) {
+	f.Helper()
+	info, err := f.rdb.Info(f.Context(), "commandstats").Result()
+	if err != nil {
+		f.Fatal(err)
+	}
+	for line := range strings.Lines(info) {
+		for _, name := range names {
+			if text, found := strings.CutPrefix(line, "cmdstat_"+name+":calls="); found {
+				var calls int
+				if _, err := fmt.Sscanf(text, "%d,", &calls); err != nil {
+					f.Fatal(err)
+				}
+				n += calls
+			}
+		}
+	}
+	return n
+}
+
+// TestTicksBehindManyRunsThatWaitReadFewOfThem decides as many ticks together as a worker that was
+// suspended for a minute.
+func TestTicksBehindManyRunsThatWaitReadFewOfThem(t *testing.T) {
+	t.Parallel()
+	f := alone(t)
+	piled := f.tick(f.job, f.cursor(f.job, 2100), 2000, ledger.CatchUp)
+	before := f.calls("hget", "hmget")
+	created := f.tick(f.job, piled.Cursor, 60, ledger.Run)
+	reads := f.calls("hget", "hmget") - before
+	t.Logf("60 ticks behind 2,000 runs made %d reads", reads)
+	if len(created.Due) != 0 || reads > 100 {
+		t.Errorf("%d runs, %d reads, want none and a few", len(created.Due), reads)
+	}
+	if why := f.history("j")[0].Reason; why != "overlap: queue; 10 runs wait already" {
+		t.Errorf("reason %q", why)
+	}
+}
+
+// TestOnlySoManyTicksEverWait: a definition that was made before max_queued had a limit may have
+// any number.
+func TestOnlySoManyTicksEverWait(t *testing.T) {
+	t.Parallel()
+	f := alone(t)
+	f.job.MaxQueued = 20_000
+	piled := f.tick(f.job, f.cursor(f.job, 1100), jobs.QueuedMost, ledger.CatchUp)
+	f.claim(f.session("web"), piled.Due[0], ledger.Granted)
+	if created := f.tick(f.job, piled.Cursor, 3, ledger.Run); len(created.Due) != 1 {
+		t.Errorf("%d runs are due, want 1: as many as have started", len(created.Due))
+	}
+}
+
 // TestManyRunsAreAskedToStopAtATime has one worker run 1,000 runs of large bundles, all of which
 // must stop.
 func TestManyRunsAreAskedToStopAtATime(t *testing.T) {

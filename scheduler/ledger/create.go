@@ -51,6 +51,12 @@ type Decision struct {
 	again bool // Redis has lost the runs of these ticks; the cursor stays
 }
 
+// A replacement is how far the runs are ended that a decision replaces.
+type replacement struct {
+	seen  time.Time // of the decision
+	after string    // the place to continue from
+}
+
 // MaxTicks bounds the ticks of one decision; more ticks take several decisions, one after the
 // other.
 const MaxTicks = 100
@@ -70,9 +76,15 @@ type Created struct {
 	// Inactive means that another definition of the job decides its ticks: nothing was recorded.
 	Inactive bool
 
+	// More means that, with overlap replace, the first tick replaces more runs than one script may
+	// end: it has ended some, and asked the running ones among them to stop, but recorded no tick.
+	// The decision must be sent again, at once.
+	More bool
+
 	Err error // only this decision could not be sent or got no reply; it may be sent again
 
 	ended map[jobs.RunID]State // ticks that did not become runs
+	after string               // for More: the place to continue from
 }
 
 var (
@@ -326,7 +338,8 @@ func (l *Ledger) Carried(ctx context.Context) ([]string, error) {
 
 // Create records decisions, each whole or not at all, in one round trip. It refuses (Moved) a
 // decision that was computed from a cursor that has moved since, hence also one that is sent again
-// after it was applied.
+// after it was applied. A decision that replaces very many runs takes several calls (More); until
+// the last of them, later decisions of its job are refused.
 func (l *Ledger) Create(ctx context.Context, decisions []Decision) []Created {
 	created := make([]Created, len(decisions))
 	var (
@@ -348,11 +361,35 @@ func (l *Ledger) Create(ctx context.Context, decisions []Decision) []Created {
 			continue
 		}
 		l.memory.saw(d.Job.Name, c.Cursor)
-		if !c.Moved && !c.Early && !c.Inactive && c.Grace == 0 {
+		l.replaced(d, c)
+		if !c.Moved && !c.Early && !c.Inactive && !c.More && c.Grace == 0 {
 			l.memory.created(d, c.ended)
 		}
 	}
 	return created
+}
+
+// replaced notes, for the next call with a decision, how far it has ended the runs that it
+// replaces.
+func (l *Ledger) replaced(d *Decision, c *Created) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.More {
+		l.replacing[d.Job.Name] = replacement{d.Seen, c.after}
+	} else if l.replacing[d.Job.Name].seen.Equal(d.Seen) {
+		delete(l.replacing, d.Job.Name)
+	}
+}
+
+// replaceAfter returns the place from which a decision continues to end the runs that it replaces,
+// "" to begin.
+func (l *Ledger) replaceAfter(d *Decision) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if r := l.replacing[d.Job.Name]; r.seen.Equal(d.Seen) {
+		return r.after
+	}
+	return ""
 }
 
 // ActivateBatch is how many activations [Ledger.Activate] sends together.
@@ -458,6 +495,12 @@ func (c *Created) decode(command *redis.Cmd, cursor time.Time) error {
 			c.Due = append(c.Due, r.oneDue())
 		}
 		return r.err
+	case "more":
+		c.More, c.after = true, r.text()
+		for r.more() {
+			c.Due = append(c.Due, r.oneDue())
+		}
+		return r.err
 	case "moved":
 		c.Moved = true
 		if r.more() {
@@ -529,8 +572,8 @@ func (l *Ledger) decisionArgs(d *Decision) ([]any, error) {
 		seen = "again"
 	}
 	args := []any{d.Job.Name, seen, d.Cursor.UnixMilli(), string(d.By), d.Job.Queue, string(d.Job.Overlap),
-		d.Job.MaxQueued, d.Job.History.Runs, d.Job.History.For.Milliseconds(), string(arguments), named(string(definition)),
-		positive(d.Job.StartDeadline), patience, onBusy, limits, paused, alone, hash, len(items)}
+		min(d.Job.MaxQueued, jobs.QueuedMost), d.Job.History.Runs, d.Job.History.For.Milliseconds(), string(arguments), named(string(definition)),
+		positive(d.Job.StartDeadline), patience, onBusy, limits, paused, alone, hash, len(items), l.replaceAfter(d)}
 	for _, item := range items {
 		args = append(args, item.String())
 	}

@@ -36,7 +36,8 @@
 // # The invariants
 //
 //   - A tick is accounted for exactly once: a creation names the cursor it was computed from, and
-//     moves the cursor in the same script that writes the records.
+//     moves the cursor in the same script that writes the records. A tick that replaces very many
+//     runs ends them in several steps, and moves the cursor with the last one ([Created].More).
 //   - A run runs only under its bundle. One script checks the run, takes the bundle and begins the
 //     attempt ([Ledger.Claim]); one script records the end and passes the bundle on
 //     ([Ledger.Finish]).

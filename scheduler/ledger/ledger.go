@@ -33,6 +33,8 @@ type Ledger struct {
 
 	mu          sync.Mutex
 	definitions map[string]*jobs.Job // recent definitions of claims, by their marks; guarded by mu
+	// by job: decisions whose replacement of earlier runs is not complete; guarded by mu
+	replacing map[string]replacement
 }
 
 // New returns the ledger that belongs to a lock space. It sends through rdb, which must not resend
@@ -44,7 +46,8 @@ func New(rdb redis.UniversalClient, space *locks.Space) *Ledger {
 		"rev", "ledger", "ids", "late", "ask", "facts", "audit", "news", "died", "aside", "defs"} {
 		keys = append(keys, prefix+name)
 	}
-	return &Ledger{rdb: rdb, space: space, prefix: prefix, keys: keys, definitions: make(map[string]*jobs.Job)}
+	return &Ledger{rdb: rdb, space: space, prefix: prefix, keys: keys, definitions: make(map[string]*jobs.Job),
+		replacing: make(map[string]replacement)}
 }
 
 // LimitArgs sets how many bytes the args of a run may have, instead of [jobs.DefaultMaxArgs]. Call
