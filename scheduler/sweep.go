@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -16,8 +17,12 @@ import (
 
 const (
 	sweepMost   = 200                   // entries of each kind in one sweep
+	sweepGroup  = 50                    // runs that a sweep ends or hands back together
 	unconfirmed = 2 * time.Second       // after which a push that was not confirmed is repeated
 	roomPause   = 20 * time.Millisecond // until a sweep checks again whether the pusher has room
+	// until the end of a run that Redis has refused is tried again
+	refusedPause = time.Minute
+
 	// room in the pusher that sweeps leave for runs that become due in other ways, and soon
 	spareRoom = pendingMost - 2000
 
@@ -25,7 +30,11 @@ const (
 	fetchedLeast = 50 * time.Millisecond
 
 	lookUpAfter = 2 * time.Second // after which a confirmed delivery is looked up in its queue
-	lookUpPage  = 500             // deliveries that are looked up together
+	// deliveries that are looked up together: at a round trip of 10 ms, pages of this size get
+	// through 1,000,000 of them within lookUpPass
+	lookUpPage = 1000
+	// between two looks, if one takes longer than dutyEvery
+	lookUpPause = 10 * time.Millisecond
 	// deliveries that are looked up every dutyEvery, if that many exist
 	lookUpLeast = 2000
 	lookUpPass  = time.Minute // within which a larger backlog is looked up once
@@ -93,34 +102,25 @@ func (s *Scheduler) room() int { return max(0, s.o.Pusher.Room()-spareRoom) }
 // sweep does one round and returns how long to wait until the next, unless it is woken earlier.
 func (s *Scheduler) sweep(ctx context.Context) time.Duration {
 	call, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
 	sweep, err := s.o.Ledger.Sweep(call, ledger.SweepLimits{Most: sweepMost, Unconfirmed: unconfirmed, Room: s.room, Pending: s.o.Pusher.Pending})
+	cancel()
 	if err != nil {
 		s.failed(ctx, "sweep", err)
 		return again
 	}
-	due := sweep.Due
 	s.repeated(ctx, Unconfirmed, sweep.Repeated)
-	for _, dead := range sweep.Dead {
-		runs, err := s.takeOver(call, dead)
-		if err != nil {
-			s.failed(ctx, "take over a run of a lost worker", err)
-		}
-		due = append(due, runs...)
+	// These do not wait for the rest of the round: some were offered their locks, for a moment.
+	if len(sweep.Due) > 0 {
+		s.o.Deliver(ctx, sweep.Due)
 	}
-	for _, late := range sweep.Late {
-		runs, err := s.expire(call, late)
-		if err != nil {
-			s.failed(ctx, "end a run whose time is over", err)
-		}
-		due = append(due, runs...)
-	}
-	due = append(due, s.refuseBroken(call, sweep.Broken)...)
-	if len(due) > 0 {
-		s.o.Deliver(ctx, due)
-	}
+	done := inGroups(ctx, s, sweep.Dead, s.takeOver)
+	done = inGroups(ctx, s, sweep.Late, s.expire) && done
+	done = inGroups(ctx, s, sweep.Broken, s.refuseBroken) && done
 	if sweep.More {
-		if s.room() == 0 {
+		switch {
+		case !done: // the same ones would be found at once
+			return again
+		case s.room() == 0:
 			return roomPause
 		}
 		return 0
@@ -131,26 +131,70 @@ func (s *Scheduler) sweep(ctx context.Context) time.Duration {
 	return dutyEvery
 }
 
-// takeOver closes the attempt of a run after its session has ended.
-func (s *Scheduler) takeOver(ctx context.Context, dead ledger.Dead) ([]ledger.Due, error) {
-	job, err := s.o.Ledger.Definition(ctx, dead.Run)
-	// unless it has ended in the meantime
-	if errors.Is(err, ledger.ErrUnknown) || ledger.Final(err) {
-		return s.refuse(ctx, ledger.Refusal{Run: dead.Run, Token: dead.Token, Cause: fmt.Errorf("its worker has died or lost its lease, and it cannot be run again: %w", err)})
+// inGroups handles what a sweep has found in groups, each in a few round trips and with a time
+// limit of its own, and delivers the runs that become due thereby. It returns false if a call
+// failed, and then stops if the time of a group was over.
+func inGroups[T any](ctx context.Context, s *Scheduler, all []T, handle func(ctx context.Context, some []T) (due []ledger.Due, ok bool)) bool {
+	done := true
+	for some := range slices.Chunk(all, sweepGroup) {
+		began := time.Now()
+		due, ok := handle(ctx, some)
+		if len(due) > 0 {
+			s.o.Deliver(ctx, due)
+		}
+		if done = done && ok; time.Since(began) >= callLimit {
+			return false
+		}
 	}
-	if err != nil {
-		return nil, err
+	return done
+}
+
+// takeOver closes attempts after their sessions have ended.
+func (s *Scheduler) takeOver(ctx context.Context, dead []ledger.Dead) (due []ledger.Due, ok bool) {
+	call, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	runs := make([]jobs.RunID, len(dead))
+	for i, d := range dead {
+		runs[i] = d.Run
 	}
-	closed, err := s.o.Ledger.Crash(ctx, dead, job)
-	if ledger.Final(err) {
-		return s.refuse(ctx, ledger.Refusal{Run: dead.Run, Token: dead.Token, Cause: fmt.Errorf("its worker has died or lost its lease, which could not be recorded: %w", err)})
+	ok = true
+	failed := func(err error) {
+		s.failed(ctx, "take over a run of a lost worker", err)
+		ok = false
 	}
-	if err != nil || closed == nil {
-		return nil, err
+	refuse := func(d ledger.Dead, cause error) {
+		freed, err := s.refuse(call, ledger.Refusal{Run: d.Run, Token: d.Token, Cause: cause})
+		if err != nil {
+			failed(err)
+		}
+		due = append(due, freed...)
 	}
-	s.o.Logger.WarnContext(ctx, "a run was taken over", "job", dead.Job, "run", dead.Run, "token", dead.Token,
-		"attempt", closed.Outcome, "state", closed.State)
-	return closed.Due, nil
+	var closings []ledger.Closing
+	for i, d := range s.o.Ledger.Definitions(call, runs) {
+		switch {
+		case d.Err == nil:
+			closings = append(closings, ledger.Closing{Dead: dead[i], Job: d.Job})
+		// unless it has ended in the meantime
+		case errors.Is(d.Err, ledger.ErrUnknown) || ledger.Final(d.Err):
+			refuse(dead[i], fmt.Errorf("its worker has died or lost its lease, and it cannot be run again: %w", d.Err))
+		default:
+			failed(d.Err)
+		}
+	}
+	for i, closed := range s.o.Ledger.CrashAll(call, closings) {
+		d := closings[i].Dead
+		switch {
+		case ledger.Final(closed.Err):
+			refuse(d, fmt.Errorf("its worker has died or lost its lease, which could not be recorded: %w", closed.Err))
+		case closed.Err != nil:
+			failed(closed.Err)
+		case closed.Closed != nil:
+			s.o.Logger.WarnContext(ctx, "a run was taken over", "job", d.Job, "run", d.Run, "token", d.Token,
+				"attempt", closed.Outcome, "state", closed.State)
+			due = append(due, closed.Due...)
+		}
+	}
+	return due, ok
 }
 
 // refuse ends a run that cannot be processed.
@@ -162,29 +206,60 @@ func (s *Scheduler) refuse(ctx context.Context, refusal ledger.Refusal) ([]ledge
 	return due, err
 }
 
-// expire handles a run that must not start any more, or has waited too long for its locks.
-func (s *Scheduler) expire(ctx context.Context, run jobs.RunID) ([]ledger.Due, error) {
-	job, err := s.o.Ledger.Definition(ctx, run)
-	if errors.Is(err, ledger.ErrUnknown) || ledger.Final(err) {
+// expire handles runs that must not start any more, or have waited too long for their locks. Runs
+// whose end Redis refuses stay as they are, and are tried again later.
+func (s *Scheduler) expire(ctx context.Context, late []jobs.RunID) (due []ledger.Due, ok bool) {
+	call, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	ok = true
+	failed := func(err error) {
+		s.failed(ctx, "end a run whose time is over", err)
+		ok = false
+	}
+	var expiries []ledger.Expiry
+	for i, d := range s.o.Ledger.Definitions(call, late) {
+		switch {
+		case d.Err == nil:
+			expiries = append(expiries, ledger.Expiry{Run: late[i], Job: d.Job})
 		// it has ended in the meantime, and its remains are removed; or it was parked as unreadable
-		job, err = new(jobs.Job), nil
+		case errors.Is(d.Err, ledger.ErrUnknown) || ledger.Final(d.Err):
+			expiries = append(expiries, ledger.Expiry{Run: late[i], Job: new(jobs.Job)})
+		default:
+			failed(d.Err)
+		}
 	}
-	if err != nil {
-		return nil, err
+	var refused []jobs.RunID
+	for i, expired := range s.o.Ledger.ExpireAll(call, expiries) {
+		due = append(due, expired.Due...)
+		if expired.Err != nil {
+			failed(expired.Err)
+		}
+		if ledger.Final(expired.Err) {
+			refused = append(refused, expiries[i].Run)
+		}
 	}
-	return s.o.Ledger.Expire(ctx, run, job)
+	if len(refused) > 0 {
+		if err := s.o.Ledger.Postpone(call, refused, refusedPause); err != nil {
+			failed(err)
+		}
+	}
+	return due, ok
 }
 
 // refuseBroken ends runs with unreadable records.
-func (s *Scheduler) refuseBroken(ctx context.Context, runs []jobs.RunID) (due []ledger.Due) {
+func (s *Scheduler) refuseBroken(ctx context.Context, runs []jobs.RunID) (due []ledger.Due, ok bool) {
+	call, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	ok = true
 	for _, run := range runs {
-		freed, err := s.refuse(ctx, ledger.Refusal{Run: run, Cause: ledger.ErrUnreadable})
+		freed, err := s.refuse(call, ledger.Refusal{Run: run, Cause: ledger.ErrUnreadable})
 		if err != nil {
 			s.failed(ctx, "end a run that cannot be read", err)
+			ok = false
 		}
 		due = append(due, freed...)
 	}
-	return due
+	return due, ok
 }
 
 // sweepFetched pushes again what sessions had fetched and not yet claimed when they ended.
@@ -244,16 +319,25 @@ func (s *Scheduler) repush(ctx context.Context, reason string, gone []ledger.Due
 // lookUps looks, while this worker has duty, for deliveries that their queues have lost. It is a
 // loop of its own, since a large backlog takes many calls.
 func (s *Scheduler) lookUps(ctx context.Context) {
-	for sleep(ctx, dutyEvery) {
+	last := time.Now()
+	for wait := dutyEvery; sleep(ctx, wait); {
+		began := time.Now()
 		if s.duty.Load() {
-			s.lookUp(ctx)
+			s.lookUp(ctx, began.Sub(last))
 		}
+		last, wait = began, max(lookUpPause, dutyEvery-time.Since(began))
 	}
 }
 
-// lookUp looks up the deliveries that have not been looked up for the longest time: some thousands,
-// or as many as necessary to get through a larger backlog in [lookUpPass].
-func (s *Scheduler) lookUp(ctx context.Context) {
+// lookUpMost returns how many of all deliveries to look up, this long after the last time: some
+// thousands, or as many as necessary to get through a larger backlog in [lookUpPass].
+func lookUpMost(all int, since time.Duration) int {
+	return max(lookUpLeast, int(math.Ceil(float64(all)*float64(since)/float64(lookUpPass))))
+}
+
+// lookUp looks up the deliveries that have not been looked up for the longest time, a bounded
+// number of them, this long after it was last called.
+func (s *Scheduler) lookUp(ctx context.Context, since time.Duration) {
 	call, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	for looked, most := 0, lookUpLeast; looked < most; {
@@ -262,14 +346,14 @@ func (s *Scheduler) lookUp(ctx context.Context) {
 			s.failed(ctx, "list deliveries to look up", err)
 			return
 		}
-		if due := s.refuseBroken(call, sent.Broken); len(due) > 0 {
+		if due, _ := s.refuseBroken(call, sent.Broken); len(due) > 0 {
 			s.o.Deliver(ctx, due)
 		}
 		if !s.lookUpSome(call, sent.LookUp) || len(sent.LookUp) < lookUpPage {
 			return
 		}
 		looked += len(sent.LookUp)
-		most = max(most, int(int64(sent.All)*int64(dutyEvery)/int64(lookUpPass)))
+		most = max(most, lookUpMost(sent.All, since))
 	}
 }
 

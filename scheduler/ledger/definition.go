@@ -77,12 +77,49 @@ func (l *Ledger) Definition(ctx context.Context, id jobs.RunID) (*jobs.Job, erro
 	if err != nil {
 		return nil, fmt.Errorf("read definition of run %s: %w", id, err)
 	}
-	if definitions[0] == "" {
+	return readDefinition(id, definitions[0])
+}
+
+// readDefinition reads the definition of a run as Redis has it.
+func readDefinition(id jobs.RunID, definition string) (*jobs.Job, error) {
+	if definition == "" {
 		return nil, fmt.Errorf("run %s: %w", id, ErrUnknown)
 	}
-	job, err := jobs.ReadJob(definitions[0])
+	job, err := jobs.ReadJob(definition)
 	if err != nil {
 		return nil, fmt.Errorf("definition of run %s: %w: %w", id, ErrUnreadable, err)
 	}
 	return job, nil
+}
+
+// A Definition is the one that an outstanding run was made with, or the error of
+// [Ledger.Definition] for that run.
+type Definition struct {
+	Job *jobs.Job
+	Err error
+}
+
+// Definitions returns the definitions that outstanding runs were made with, in the order of the
+// runs. Most runs share a definition with others, so they may share a Job.
+func (l *Ledger) Definitions(ctx context.Context, ids []jobs.RunID) []Definition {
+	all := make([]Definition, 0, len(ids))
+	known := make(map[string]*jobs.Job)
+	for len(all) < len(ids) {
+		texts, err := l.definitionsOf(ctx, ids[len(all):])
+		if err != nil {
+			for _, id := range ids[len(all):] {
+				all = append(all, Definition{Err: fmt.Errorf("read definition of run %s: %w", id, err)})
+			}
+		}
+		for _, text := range texts {
+			d := Definition{Job: known[text]}
+			if d.Job == nil {
+				if d.Job, d.Err = readDefinition(ids[len(all)], text); d.Err == nil {
+					known[text] = d.Job
+				}
+			}
+			all = append(all, d)
+		}
+	}
+	return all
 }

@@ -40,6 +40,9 @@ var (
 	//go:embed scripts/expire.lua
 	expireSource string
 	expireScript = script(expireSource)
+	//go:embed scripts/postpone.lua
+	postponeSource string
+	postponeScript = script(postponeSource)
 )
 
 // DutyStale is how long the session on duty may go without a poll before another session takes duty
@@ -152,8 +155,8 @@ type Sweep struct {
 	Due  []Due // runs that became due, or have an unconfirmed push: to be delivered
 	// how many of Due were returned because their push was not confirmed; they are the last ones
 	Repeated int
-	Dead     []Dead       // to be closed by Crash, one by one
-	Late     []jobs.RunID // runs that may have expired: to be given to Expire
+	Dead     []Dead       // to be closed by CrashAll
+	Late     []jobs.RunID // runs that may have expired: to be given to ExpireAll
 	Broken   []jobs.RunID // runs with an unreadable record: to be given to Refuse
 }
 
@@ -282,6 +285,19 @@ type Closed struct {
 	Due     []Due  // runs that became due in this step
 }
 
+// A Closing is an attempt to close, and the definition that its run was made with.
+type Closing struct {
+	Dead
+	Job *jobs.Job
+}
+
+// CrashResult is the outcome of one [Closing]: nil and no error if there was nothing to close (any
+// more).
+type CrashResult struct {
+	*Closed
+	Err error
+}
+
 // Crash closes the attempt of a run after its session has ended, by the policies of the definition
 // the run was made with, and frees its locks. If the session's process died ([Ledger.Died]), the
 // attempt has crashed. Otherwise it has lost its lease, which counts as neither a crash nor a
@@ -290,8 +306,21 @@ type Closed struct {
 // nothing when neither has ended (any more), or while workers re-assert what Redis has lost; hence
 // it may be sent again.
 func (l *Ledger) Crash(ctx context.Context, dead Dead, job *jobs.Job) (*Closed, error) {
-	_, closed, err := l.close(ctx, dead, job, "")
-	return closed, err
+	closed := l.CrashAll(ctx, []Closing{{dead, job}})[0]
+	return closed.Closed, closed.Err
+}
+
+// CrashAll is [Ledger.Crash] for several attempts, in one round trip.
+func (l *Ledger) CrashAll(ctx context.Context, closings []Closing) []CrashResult {
+	steps := make([]step, len(closings))
+	for i, c := range closings {
+		steps[i] = step{c.Dead.Job, closeArgs(c.Dead, c.Job, "")}
+	}
+	results := make([]CrashResult, len(closings))
+	for i, command := range l.runAll(ctx, crashScript, steps) {
+		_, results[i].Closed, results[i].Err = l.closed(closings[i].Dead, "", read(command.Result()))
+	}
+	return results
 }
 
 // LostLease closes an attempt of this process that has lost its lease, and hands its run back. The
@@ -312,21 +341,29 @@ func (l *Ledger) LostLease(ctx context.Context, session locks.SessionID, lost De
 var ErrNotYet = errors.New("not at this time")
 
 func (l *Ledger) close(ctx context.Context, dead Dead, job *jobs.Job, reporter locks.SessionID) (reply string, _ *Closed, err error) {
-	r := read(l.run(ctx, crashScript, dead.Job, string(dead.Run), dead.Token.String(), string(job.OnCrash), job.MaxCrashes,
+	return l.closed(dead, reporter, read(l.run(ctx, crashScript, dead.Job, closeArgs(dead, job, reporter)...)))
+}
+
+func closeArgs(dead Dead, job *jobs.Job, reporter locks.SessionID) []any {
+	return []any{string(dead.Run), dead.Token.String(), string(job.OnCrash), job.MaxCrashes,
 		job.History.Runs, job.History.For.Milliseconds(), job.Retry.Max, job.Retry.Pause(dead.Run, dead.Fails+1).Milliseconds(),
-		MaxLostLeases, string(reporter)))
-	reply = r.text()
-	if reporter != "" && r.err == nil && reply != "later" && reply != "dead" {
+		MaxLostLeases, string(reporter)}
+}
+
+// closed decodes the reply to the closing of an attempt.
+func (l *Ledger) closed(dead Dead, reporter locks.SessionID, r *reply) (outcome string, _ *Closed, err error) {
+	outcome = r.text()
+	if reporter != "" && r.err == nil && outcome != "later" && outcome != "dead" {
 		l.memory.lost(dead.Run, dead.Token)
 	}
 	closed := &Closed{State: State(r.text()), Outcome: r.text(), Due: r.due()}
 	switch {
 	case r.err != nil:
 		return "", nil, fmt.Errorf("close the attempt of %s: %w", dead.Run, r.err)
-	case reply != "closed":
-		return reply, nil, nil
+	case outcome != "closed":
+		return outcome, nil, nil
 	}
-	return reply, closed, nil
+	return outcome, closed, nil
 }
 
 // Died notes that the process of a session has died: the attempts under it have crashed. The parent
@@ -339,16 +376,56 @@ func (l *Ledger) Died(ctx context.Context, session locks.SessionID) error {
 	return nil
 }
 
+// An Expiry is a run that may have expired, and the definition that it was made with.
+type Expiry struct {
+	Run jobs.RunID
+	Job *jobs.Job
+}
+
+// Expired is the outcome of one [Expiry].
+type Expired struct {
+	Due []Due // runs that became due in this step
+	Err error
+}
+
 // Expire ends a run that must not start any more, and applies its job's policy to one that has
 // waited too long for its bundle. Otherwise nothing happens (any more); hence it may be sent again.
 // job is the definition that the run was made with.
 func (l *Ledger) Expire(ctx context.Context, run jobs.RunID, job *jobs.Job) ([]Due, error) {
-	r := read(l.run(ctx, expireScript, run.Job(), string(run), job.History.Runs, job.History.For.Milliseconds()))
-	r.text()
-	r.text()
-	due := r.due()
-	if r.err != nil {
-		return nil, fmt.Errorf("check whether the time of %s is over: %w", run, r.err)
+	expired := l.ExpireAll(ctx, []Expiry{{run, job}})[0]
+	return expired.Due, expired.Err
+}
+
+// ExpireAll is [Ledger.Expire] for several runs, in one round trip.
+func (l *Ledger) ExpireAll(ctx context.Context, expiries []Expiry) []Expired {
+	steps := make([]step, len(expiries))
+	for i, e := range expiries {
+		steps[i] = step{e.Run.Job(), []any{string(e.Run), e.Job.History.Runs, e.Job.History.For.Milliseconds()}}
 	}
-	return due, nil
+	results := make([]Expired, len(expiries))
+	for i, command := range l.runAll(ctx, expireScript, steps) {
+		r := read(command.Result())
+		r.text()
+		r.text()
+		due := r.due()
+		if r.err != nil {
+			results[i].Err = fmt.Errorf("check whether the time of %s is over: %w", expiries[i].Run, r.err)
+			continue
+		}
+		results[i].Due = due
+	}
+	return results
+}
+
+// Postpone makes sweeps return runs as late again only after a pause: their expiry had an error
+// that is [Final], and must not keep sweeps from other runs. Sent again it does no harm.
+func (l *Ledger) Postpone(ctx context.Context, runs []jobs.RunID, pause time.Duration) error {
+	args := []any{pause.Milliseconds()}
+	for _, run := range runs {
+		args = append(args, string(run))
+	}
+	if _, err := l.run(ctx, postponeScript, "", args...); err != nil {
+		return fmt.Errorf("postpone the expiry of %d runs: %w", len(runs), err)
+	}
+	return nil
 }

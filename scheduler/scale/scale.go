@@ -177,6 +177,10 @@ type meter struct {
 	waits  sync.WaitGroup
 	last   atomic.Int64 // the number of the last request
 	crowd  *locks.Hold  // one of 1,000 that share a resource
+
+	// a job with many outstanding ticks, which later ones replace, and the last of them
+	piled   *jobs.Job
+	piledTo time.Time
 }
 
 func (m *meter) open(ctx context.Context, rdb *redis.Client) (err error) {
@@ -253,6 +257,14 @@ func (m *meter) fill(ctx, waiting context.Context) error {
 	if err != nil {
 		return err
 	}
+	m.piled = newJob("piled")
+	m.piled.Overlap = jobs.OverlapReplace
+	if m.piledTo, err = m.cursorOf(ctx, m.piled, 5*24*time.Hour); err != nil {
+		return err
+	}
+	if err := m.pile(ctx, m.size.Runs); err != nil {
+		return err
+	}
 	queued := make(chan struct{}, m.size.Waits)
 	for i := range m.size.Waits {
 		m.waits.Go(func() { // half of them want one lock, the others two each of all
@@ -281,6 +293,37 @@ func (m *meter) enqueue(ctx context.Context, args string, in time.Duration) (*le
 func (m *meter) enqueueOf(ctx context.Context, job *jobs.Job, args string, in time.Duration) (*ledger.Enqueued, error) {
 	id := "r" + strconv.FormatInt(m.last.Add(1), 10)
 	return m.ledger.Enqueue(ctx, ledger.Request{Job: job, ID: id, Args: json.RawMessage(args), Trigger: ledger.ByRequest, In: in})
+}
+
+// cursorOf registers a job and sets its cursor back.
+func (m *meter) cursorOf(ctx context.Context, job *jobs.Job, back time.Duration) (time.Time, error) {
+	registered, err := m.ledger.Register(ctx, "scale", []*jobs.Job{job})
+	if err != nil {
+		return time.Time{}, err
+	}
+	cursor := registered.Now.Truncate(time.Second).Add(-back)
+	return cursor, m.rdb.HSet(ctx, "{"+m.namespace+"}:cursor", job.Name, cursor.UnixMilli()).Err()
+}
+
+// ticksOf makes a decision about the next n ticks of a job after its cursor.
+func (m *meter) ticksOf(job *jobs.Job, cursor time.Time, n int, verdict ledger.Verdict) ledger.Decision {
+	d := ledger.Decision{Job: job, Seen: cursor, Cursor: cursor.Add(time.Duration(n) * time.Second), By: m.locks.Session()}
+	for i := range n {
+		d.Ticks = append(d.Ticks, ledger.Tick{At: cursor.Add(time.Duration(i+1) * time.Second), Verdict: verdict})
+	}
+	return d
+}
+
+// pile makes n further outstanding ticks of the piled job, behind the others.
+func (m *meter) pile(ctx context.Context, n int) error {
+	for n > 0 {
+		d := m.ticksOf(m.piled, m.piledTo, min(n, ledger.MaxTicks), ledger.CatchUp)
+		if created := m.ledger.Create(ctx, []ledger.Decision{d})[0]; len(created.Due) != len(d.Ticks) {
+			return fmt.Errorf("%d ticks made %d runs: %w", len(d.Ticks), len(created.Due), created.Err)
+		}
+		m.piledTo, n = d.Cursor, n-len(d.Ticks)
+	}
+	return nil
 }
 
 // use is one way to use some scripts. The time of before is not measured.

@@ -246,6 +246,32 @@ func (m *meter) usesOfRuns() []use {
 		{"as many ticks as a decision has", m.missTicks(&decision), func(ctx context.Context) error {
 			return m.ledger.Create(ctx, []ledger.Decision{decision})[0].Err
 		}},
+		{"a tick replaces earlier ones", func(ctx context.Context) error {
+			_, err := m.ledger.Register(ctx, "scale", []*jobs.Job{m.piled})
+			return errors.Join(err, m.pile(ctx, 50)) // as many as it ends
+		}, func(ctx context.Context) error {
+			created := m.ledger.Create(ctx, []ledger.Decision{m.ticksOf(m.piled, m.piledTo, 1, ledger.Run)})[0]
+			if !created.More {
+				return fmt.Errorf("a tick behind very many: %+v", created)
+			}
+			return nil
+		}},
+		{"50 ticks are skipped behind others that wait", func(ctx context.Context) error {
+			queued := *m.piled
+			queued.Overlap, queued.MaxQueued = jobs.OverlapQueue, 400
+			if _, err := m.ledger.Register(ctx, "scale", []*jobs.Job{&queued}); err != nil {
+				return err
+			}
+			decision = m.ticksOf(&queued, m.piledTo, 50, ledger.Run)
+			return nil
+		}, func(ctx context.Context) error {
+			created := m.ledger.Create(ctx, []ledger.Decision{decision})[0]
+			if len(created.Due) > 0 || !created.Cursor.Equal(decision.Cursor) {
+				return fmt.Errorf("ticks behind very many: %+v", created)
+			}
+			m.piledTo = decision.Cursor
+			return nil
+		}},
 		{"a span of as many ticks is skipped", func(ctx context.Context) error {
 			if err := m.missTicks(&decision)(ctx); err != nil {
 				return err
@@ -333,20 +359,9 @@ func (m *meter) work(ctx context.Context, runs []*ledger.Enqueued) error {
 func (m *meter) missTicks(d *ledger.Decision) func(ctx context.Context) error {
 	return func(ctx context.Context) error {
 		job := newJob("ticks" + strconv.FormatInt(m.last.Add(1), 10))
-		registered, err := m.ledger.Register(ctx, "scale", []*jobs.Job{job})
-		if err != nil {
-			return err
-		}
-		cursor := registered.Now.Truncate(time.Second).Add(-time.Hour)
-		if err := m.rdb.HSet(ctx, "{"+m.namespace+"}:cursor", job.Name, cursor.UnixMilli()).Err(); err != nil {
-			return err
-		}
-		*d = ledger.Decision{Job: job, Seen: cursor, By: m.locks.Session()}
-		for i := range ledger.MaxTicks {
-			d.Ticks = append(d.Ticks, ledger.Tick{At: cursor.Add(time.Duration(i+1) * time.Second), Verdict: ledger.CatchUp})
-		}
-		d.Cursor = d.Ticks[len(d.Ticks)-1].At
-		return nil
+		cursor, err := m.cursorOf(ctx, job, time.Hour)
+		*d = m.ticksOf(job, cursor, ledger.MaxTicks, ledger.CatchUp)
+		return err
 	}
 }
 
@@ -482,6 +497,9 @@ func (m *meter) usesOfOperators() []use {
 		}, func(ctx context.Context) error {
 			_, err := m.ledger.Reopen(ctx, ledger.Reopening{Run: run.Run, Job: m.job, Args: []byte(quoted(100 << 10)), Act: &act})
 			return err
+		}},
+		{"the expiry of 50 runs is postponed", nil, func(ctx context.Context) error {
+			return m.ledger.Postpone(ctx, slices.Repeat([]jobs.RunID{"scale#none"}, 50), time.Minute)
 		}},
 		{"a delivery is sent again", one(m.job), func(ctx context.Context) error {
 			_, err := m.ledger.Repush(ctx, run.Due[0])
