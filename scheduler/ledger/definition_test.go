@@ -424,12 +424,13 @@ func (h *faulty) try(ctx context.Context, cmd redis.Cmder) {
 	h.wrong = cmp.Or(wrongDefinitions(bodies, defs), wrongRecords(before, after))
 }
 
-// TestARefusedBodyChangesNothing damages the keys of bodies or of definitions, so that no run can
-// become outstanding. Scripts that try say so before they change anything: once the keys are
-// repaired, the same call works. Ends of runs need no such key, so they are recorded meanwhile.
+// TestARefusedBodyChangesNothing damages the keys of bodies or of definitions, or how many bodies
+// have one, so that no run can become outstanding. Scripts that try return an error before they
+// change anything: once the keys are repaired, the same call works. Ends of runs need no such key,
+// so they are recorded meanwhile.
 func TestARefusedBodyChangesNothing(t *testing.T) {
 	for _, name := range []string{"tick", "request", "later request", "adopted request", "reopened run", "re-asserted run"} {
-		for _, key := range []string{"defs", "body"} {
+		for _, key := range []string{"defs", "body", "count"} {
 			if name == "request" && key == "body" {
 				continue // the fast path writes the count first, which stays too high
 			}
@@ -485,14 +486,9 @@ func TestARefusedBodyChangesNothing(t *testing.T) {
 						}
 					}
 
-					if err := f.rdb.Rename(f.Context(), f.key(key), f.key("away")).Err(); err != nil {
-						f.Fatal(err)
-					}
-					if err := f.rdb.Set(f.Context(), f.key(key), "damaged", 0).Err(); err != nil {
-						f.Fatal(err)
-					}
+					repair := f.damage(key)
 					before := f.snapshot()
-					if err := try(); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
+					if err := try(); err == nil || key != "count" && !strings.Contains(err.Error(), "WRONGTYPE") {
 						f.Fatalf("%v, want it refused", err)
 					}
 					// A re-asserted run also re-asserts its cursor.
@@ -503,9 +499,7 @@ func TestARefusedBodyChangesNothing(t *testing.T) {
 						// Its body was removed, because the end does not read the key.
 						f.finish(running, ledger.Success, ledger.Recorded)
 					}
-					if err := f.rdb.Rename(f.Context(), f.key("away"), f.key(key)).Err(); err != nil {
-						f.Fatal(err)
-					}
+					repair()
 					if err := try(); err != nil {
 						f.Fatalf("after the repair: %v", err)
 					}
@@ -519,6 +513,32 @@ func TestARefusedBodyChangesNothing(t *testing.T) {
 			})
 		}
 	}
+}
+
+// damage makes a key one of the wrong type, or with "count" the number of bodies that have a
+// definition one that is no number. It returns a function that repairs that.
+func (f *fixture) damage(key string) (repair func()) {
+	f.Helper()
+	must := func(err error) {
+		f.Helper()
+		if err != nil {
+			f.Fatal(err)
+		}
+	}
+	if key != "count" {
+		must(f.rdb.Rename(f.Context(), f.key(key), f.key("away")).Err())
+		must(f.rdb.Set(f.Context(), f.key(key), "damaged", 0).Err())
+		return func() { must(f.rdb.Rename(f.Context(), f.key("away"), f.key(key)).Err()) }
+	}
+	counts := f.rdb.HGetAll(f.Context(), f.key("defs")).Val()
+	maps.DeleteFunc(counts, func(field, _ string) bool { return !strings.HasPrefix(field, "#") })
+	if len(counts) != 1 {
+		f.Fatalf("%d definitions are counted, want one", len(counts))
+	}
+	for field := range counts {
+		must(f.rdb.HSet(f.Context(), f.key("defs"), field, "many").Err())
+	}
+	return func() { must(f.rdb.HSet(f.Context(), f.key("defs"), counts).Err()) }
 }
 
 // TestTheNextRunRestoresALostDefinition: a foreign write may have removed it, or replaced it with a

@@ -34,7 +34,7 @@ if state or last or remembered and tonumber(remembered) > now then
 end
 
 local id = name()
-if ARGV[8] ~= '' then check() else checkBodies() end
+if ARGV[8] ~= '' then check() else checkBodies(ARGV[10]) end
 forget(100)
 call('ZADD', IDS, format('%.0f', now + ARGV[7]), base, format('%.0f', now + ARGV[16]), word)
 -- Most ids are used once, and need nothing more. The words are for builds that know no other ones:

@@ -27,7 +27,9 @@ for i = 3, #ARGV, 4 do
     local token = tonumber(mine[TOKEN])
     local over, past = known(id, token)
     if not over and not (run and tonumber(run[TOKEN]) >= token) then
-      checkBodies()
+      local at = string.find(ARGV[i + 3], US, 1, true)
+      local definition = sub(ARGV[i + 3], at + 1)
+      checkBodies(definition)
       if past then
         call('HDEL', HIST, id)
         call('ZREM', DONE, id)
@@ -45,8 +47,7 @@ for i = 3, #ARGV, 4 do
       end
       mine[N] = format('%d', mine[N] + 1)
       save(id, mine)
-      local at = string.find(ARGV[i + 3], US, 1, true)
-      embody(id, sub(ARGV[i + 3], 1, at - 1), sub(ARGV[i + 3], at + 1))
+      embody(id, sub(ARGV[i + 3], 1, at - 1), definition)
       call('ZADD', OPEN, '0', mine[JOB] .. '\0' .. pad(mine[TICK]) .. '\0' .. id)
       works(id, mine)
       if mine[TICK] ~= '' then announce(id, '') end

@@ -16,7 +16,7 @@ if there then return {'exists', string.match(there, '^([^\31]*)')} end
 local remembered = call('ZSCORE', IDS, id)
 if remembered and tonumber(remembered) > now then return {'exists', ''} end
 
-checkBodies()
+checkBodies(ARGV[9])
 if ARGV[7] ~= '0' then
   forget(100)
   call('ZADD', IDS, format('%.0f', now + ARGV[7]), id)

@@ -142,10 +142,17 @@ local function check()
 end
 
 -- checkBodies raises the error of keys that embody writes and that have the wrong type, before any
--- write. The end of a run does without it: disembody tolerates definitions that it cannot count.
-local function checkBodies()
+-- write; and an error if the number of bodies that name this definition (as embody takes it) is not
+-- a number. The end of a run does without it: disembody tolerates definitions that it cannot count.
+local function checkBodies(definition)
   call('HLEN', BODY)
   call('HLEN', DEFS)
+  if tonumber(WRITTEN or '1') < 2 then return end
+  local field = '#' .. string.match(definition, '^[^\31]*')
+  local n = call('HGET', DEFS, field)
+  if n and n ~= '0' and (#n > 18 or not string.find(n, '^%-?[1-9]%d*$')) then
+    error('field ' .. field .. ' of ' .. DEFS .. ' is not a number, remove it: ' .. sub(n, 1, 100))
+  end
 end
 
 -- apart returns the arguments and the definition in a body, and whether the latter is a name. A

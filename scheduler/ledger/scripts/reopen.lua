@@ -8,7 +8,7 @@
 local id = ARGV[1]
 local run = load(id)
 if run then return {'outstanding', run[STATE]} end
-checkBodies()
+checkBodies(ARGV[6])
 local past, log = call('HGET', HIST, id), ''
 if past then
   local record
