@@ -6,9 +6,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"lockstep/jobs"
 	"lockstep/locks"
 	"lockstep/scheduler/ledger"
 )
@@ -337,4 +339,138 @@ func TestAnEntryOfARunThatHasMovedPicksNothing(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestTheEndOfARunRemovesItFromThoseSetAside, also behind an entry that stays at the head of its
+// place, and behind other places.
+func TestTheEndOfARunRemovesItFromThoseSetAside(t *testing.T) {
+	each(t, func(f *fixture) {
+		asides := func() (all string) {
+			f.Helper()
+			some, err := f.Asides(f.Context())
+			if err != nil {
+				f.Fatal(err)
+			}
+			for _, aside := range some {
+				all += fmt.Sprintf("%s: %d ", aside.Need, aside.Runs)
+			}
+			return all
+		}
+		for _, need := range []ledger.Need{"handler a", "handler h"} {
+			for i := range 3 {
+				due := f.handled("h", fmt.Sprint(need.Handler(), i))
+				if done, err := f.SetAside(f.Context(), due, need); err != nil || !done {
+					t.Fatalf("%v, %v", done, err)
+				}
+			}
+		}
+		if got, want := asides(), "handler a: 3 handler h: 3 "; got != want {
+			t.Fatalf("set aside: %q, want %q", got, want)
+		}
+		for _, run := range []jobs.RunID{"bill#a1", "bill#h2"} {
+			if _, err := f.Cancel(f.Context(), run, newJob("bill"), ledger.Act{Who: "ann", What: "cancel", On: string(run)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got, want := asides(), "handler a: 2 handler h: 2 "; got != want {
+			t.Errorf("after two were canceled: %q, want %q", got, want)
+		}
+	})
+}
+
+// TestARunThatCannotBeReadIsListedUntilItIsEnded: the record is damaged while one index entry alone
+// leads to the run. The script that removes the entry leaves another one.
+func TestARunThatCannotBeReadIsListedUntilItIsEnded(t *testing.T) {
+	const need = "handler h"
+	for name, test := range map[string]struct {
+		before func(f *fixture) jobs.RunID
+		remove func(f *fixture, run jobs.RunID) error
+	}{
+		"waiting, and offered its locks": {
+			func(f *fixture) jobs.RunID { return f.blocked(0) },
+			func(f *fixture, _ jobs.RunID) error {
+				if _, err := f.rdb.ZAdd(f.Context(), f.key("idx"), redis.Z{Member: "@\x00o\x00+j#waits"}).Result(); err != nil {
+					return err
+				}
+				f.sweep()
+				return nil
+			},
+		},
+		"waiting for too long": {
+			func(f *fixture) jobs.RunID { return f.blocked(time.Millisecond) },
+			func(f *fixture, run jobs.RunID) error { _, err := f.Expire(f.Context(), run, f.job); return err },
+		},
+		"set aside, and listed": {
+			func(f *fixture) jobs.RunID { return f.setAside(need) },
+			func(f *fixture, _ jobs.RunID) error { _, _, err := f.Places(f.Context(), ledger.Place{}); return err },
+		},
+		"set aside, and picked": {
+			func(f *fixture) jobs.RunID { return f.setAside(need) },
+			func(f *fixture, _ jobs.RunID) error {
+				_, err := f.Pick(f.Context(), 1, []ledger.Place{{Queue: "default", Need: need}})
+				return err
+			},
+		},
+		"scheduled": {
+			func(f *fixture) jobs.RunID {
+				enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: f.job, ID: "later", Trigger: ledger.ByRequest, In: time.Hour})
+				if err != nil {
+					f.Fatal(err)
+				}
+				if err := f.rdb.ZAdd(f.Context(), f.key("timer"), redis.Z{Score: 1, Member: string(enqueued.Run)}).Err(); err != nil {
+					f.Fatal(err)
+				}
+				return enqueued.Run
+			},
+			func(f *fixture, _ jobs.RunID) error { f.sweep(); return nil }, // its reply is lost
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			each(t, func(f *fixture) {
+				f.job.Every = 0
+				run := test.before(f)
+				if err := f.rdb.HSet(f.Context(), f.key("run"), string(run), "garbage").Err(); err != nil {
+					f.Fatal(err)
+				}
+				if err := test.remove(f, run); err != nil {
+					f.Fatal(err)
+				}
+				sweep, err := f.Sweep(f.Context(), ledger.SweepLimits{Most: 100})
+				if err != nil || !slices.Contains(sweep.Broken, run) {
+					f.Fatalf("a sweep finds %v, %v, want %s", sweep.Broken, err, run)
+				}
+				outcome, _, err := f.Refuse(f.Context(), ledger.Refusal{Run: run, Cause: ledger.ErrUnreadable})
+				if err != nil || outcome != ledger.RefusedFailed {
+					f.Errorf("%s, %v, want it ended", outcome, err)
+				}
+				f.wantState(run, ledger.Failed)
+			})
+		})
+	}
+}
+
+// setAside makes a run that was set aside.
+func (f *fixture) setAside(need ledger.Need) jobs.RunID {
+	f.Helper()
+	due := f.handled("h", "aside")
+	if done, err := f.SetAside(f.Context(), due, need); err != nil || !done {
+		f.Fatalf("%v, %v", done, err)
+	}
+	return due.Run
+}
+
+// blocked makes a run of the fixture's job wait for its locks.
+func (f *fixture) blocked(patience time.Duration) jobs.RunID {
+	f.Helper()
+	web := f.session("web")
+	if _, err := web.Acquire(f.Context(), locks.Exclusive("bill:1")); err != nil {
+		f.Fatal(err)
+	}
+	f.job.Lock = jobs.Lock{Exclusive: []string{"bill:1"}, Wait: patience, OnBusy: jobs.BusySkip}
+	enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: f.job, ID: "waits", Trigger: ledger.ByRequest})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.claim(web, enqueued.Due[0], ledger.Waiting)
+	return enqueued.Run
 }

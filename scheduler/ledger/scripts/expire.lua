@@ -3,8 +3,10 @@
 -- ARGV: 1 run  2 history: runs, 0 where its definition cannot be read  3 history: ms
 -- Replies, with the pushes to do last: ended, its state | requeued | no: nothing is over (any more)
 local id = ARGV[1]
-local run, list = load(id), {}
+local run, broken = load(id)
+local list = {}
 if not run then
+  if broken then unreadable(id) end
   call('ZREM', LATE, id)
   return {'no', '', list}
 end

@@ -59,9 +59,10 @@
 --                      ?session \0 run  a run that was suspected before that death
 --   29 aside   ZSET  all scores 0: queue \0 what the run needs \0 due since (ms, 16 digits) \0 run.
 --                    Due runs that were set aside, because the worker with the delivery cannot do
---                    them. They have no delivery until a worker that can do them picks them. An
---                    entry may remain of a run that is no longer due, or that is due since later or
---                    in another queue; pick.lua removes it
+--                    them. They have no delivery until a worker that can do them picks them. The
+--                    entry goes with the run. Where a queue has more than 64 needs, one may remain
+--                    of a run that is no longer due, or that is due since later or in another
+--                    queue; pick.lua removes it
 --   30 defs    HASH  the definitions that bodies name, each once: @<name> -> the definition (JSON),
 --                    #<name> -> how many bodies name it. A name is a hash of the text, with its
 --                    signature; the process that sends the text computes it
@@ -133,6 +134,10 @@ local function load(id)
   end
   return nil, record
 end
+
+-- unreadable leads the sweep to a run that cannot be read, where its entry in another index is
+-- removed: it ends the run.
+local function unreadable(id) call('ZADD', PUSH, ms, id) end
 
 -- check raises the error of a history with keys of the wrong type, before anything is written.
 local function check()
@@ -230,13 +235,26 @@ local function due(id, run)
   save(id, run)
 end
 
+-- dropAside removes the entry of a run that was set aside. Its need is not known here, so this
+-- looks in the first places of the queue.
+local function dropAside(id, run)
+  local from, upto = '[' .. run[QUEUE] .. '\0', '(' .. run[QUEUE] .. '\1'
+  for _ = 1, 64 do
+    local member = call('ZRANGEBYLEX', ASIDE, from, upto, 'LIMIT', '0', '1')[1]
+    if not member then return end
+    local place = string.match(member, '^([^%z]*%z[^%z]*)')
+    if call('ZREM', ASIDE, place .. '\0' .. pad(run[SINCE]) .. '\0' .. id) == 1 then return end
+    from = '[' .. place .. '\1'
+  end
+end
+
 -- undue removes a run from every index that leads to a claim, and takes the next n, so that
 -- deliveries in flight are stale.
 local function undue(id, run)
   run[N] = format('%d', run[N] + 1)
   call('ZREM', READY, run[QUEUE] .. '\0' .. pad(run[SINCE]) .. '\0' .. id)
-  call('ZREM', PUSH, id)
-  call('ZREM', SENT, id)
+  local deliveries = call('ZREM', PUSH, id) + call('ZREM', SENT, id)
+  if deliveries == 0 and run[STATE] == 'due' then dropAside(id, run) end
 end
 
 -- pushes adds a run's delivery to a list of id, n, queue.
@@ -289,7 +307,8 @@ local function offered(S, list)
     for i = 1, #offers do
       local wid = offers[i]
       local id = sub(wid, 2)
-      local run = load(id)
+      local run, broken = load(id)
+      if broken then unreadable(id) end
       call('ZREM', IDX, '@\0o\0' .. wid)
       if run and run[STATE] == 'waiting' then
         if overdue(run) then S.lapse(wid) end

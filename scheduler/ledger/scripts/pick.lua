@@ -6,8 +6,8 @@
 --   to pick: 1 when the search ended early, at stale entries, else 0; then
 --   for each run: id, n, queue
 -- Stale entries are removed, at most SPARE of them in one call: those of runs that are no longer
--- due, and those of runs that have become due again since, perhaps in another queue. Such a run has
--- a delivery, or another entry.
+-- due, those of runs that have become due again since, perhaps in another queue, and those of runs
+-- that cannot be read. Such a run has a delivery, or another entry.
 local SPARE = 200
 local most, list, removed, early = tonumber(ARGV[1]), {}, 0, false
 
@@ -19,7 +19,7 @@ local function first(place)
     local member = call('ZRANGEBYLEX', ASIDE, '[' .. place .. '\0', '(' .. place .. '\1', 'LIMIT', '0', '1')[1]
     if not member then return nil end
     local id = string.match(member, '([^%z]*)$')
-    local run = load(id)
+    local run, broken = load(id)
     if run and run[STATE] == 'due' and run[QUEUE] == queue and member == place .. '\0' .. pad(run[SINCE]) .. '\0' .. id then
       return member, id, run
     end
@@ -28,6 +28,7 @@ local function first(place)
       return nil
     end
     removed = removed + 1
+    if broken then unreadable(id) end
     call('ZREM', ASIDE, member)
   end
 end

@@ -31,7 +31,10 @@ local timers = call('ZRANGEBYSCORE', TIMER, '-inf', ms, 'LIMIT', '0', room)
 for i = 1, #timers do
   local id = timers[i]
   local run, text = load(id)
-  if text then broken[#broken + 1] = id end
+  if text then
+    broken[#broken + 1] = id
+    unreadable(id) -- the reply may be lost
+  end
   call('ZREM', TIMER, id)
   if run and (run[STATE] == 'scheduled' or run[STATE] == 'retrying') then
     due(id, run)
