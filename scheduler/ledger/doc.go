@@ -49,6 +49,9 @@
 //   - Failures and crashes are counted separately; a hand-back and a lost lease are neither. A
 //     crash is the death of a worker's process, which its parent reports ([Ledger.Died]). A session
 //     that ends without such a report has lost its lease.
+//   - The log of a run's attempts is bounded, however often the run fails, is handed back or loses
+//     its lease. A log of more than 32 KiB keeps the first attempts, the last ones, and those that
+//     decide whether the run is a suspect.
 //   - A run that was asked to stop is not tried again: unless its attempt succeeds, the run is
 //     canceled.
 //   - A session runs one suspect at a time ([Record.Suspect]), so that a job which kills its

@@ -55,7 +55,8 @@ local function blame()
 end
 
 -- unexplained returns how many attempts in a row, up to the last one, have lost their lease without
--- their worker coming back to report it: the run may have killed their hosts.
+-- their worker coming back to report it: the run may have killed their hosts. close keeps those
+-- entries of a long log.
 local function unexplained()
   local n = 0
   for _, _, _, ended, member in string.gmatch(call('HGET', LOG, id), ATTEMPTS) do

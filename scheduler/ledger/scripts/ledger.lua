@@ -6,7 +6,8 @@
 --                    format 1, and if the run was made before format 2 was written, the definition
 --                    itself (JSON). A blank before the arguments of a request: they are those of
 --                    the definition, and have ${...}
---   11 log     HASH  run -> its closed attempts, JSON objects joined by commas
+--   11 log     HASH  run -> its closed attempts, JSON objects joined by commas; of many, see close,
+--                    not all
 --   12 timer   ZSET  run, score = server ms at which a scheduled or retrying run becomes due
 --   13 ready   ZSET  all scores 0: queue \0 due since (ms, 16 digits) \0 run. The due runs
 --   14 push    ZSET  run, score = server ms of its last n, or at which a process last had it to
@@ -320,6 +321,10 @@ local function offered(S, list)
   end
 end
 
+-- The worker, the start, the end, the outcome, and the name of the next member of each closed
+-- attempt in a log. The quotation marks of an error are escaped, so no error matches this pattern.
+local ATTEMPTS = '"worker":"([^"]*)","token":"%d+","started_at":(%d+),"finished_at":(%d+),"outcome":"([^"]*)","(%a*)"'
+
 -- entryOf returns the entry of a closed attempt, the last one of its run, in a log. failure: JSON.
 -- more: a member of the entry that follows the outcome, with its comma, or nil.
 local function entryOf(run, session, started, finished, outcome, failure, more)
@@ -337,16 +342,52 @@ end
 
 -- close ends the running attempt: once for each, by its finish or the sweep, whichever comes first.
 -- failure and more: see entryOf.
+--
+-- The number of attempts at a run has no limit: its job may set a high one, and attempts that are
+-- handed back or lose their lease are not counted. So a log of more than 32 KiB keeps the first 8
+-- attempts and the last 24. Of those in between it keeps what suspected needs (the last crash, the
+-- longest one, and the last attempt that the run has survived) and what crash.lua counts: the lost
+-- leases in a row that no worker explained. The numbers of the attempts show which are left out.
 local function close(id, run, outcome, failure, more)
   run[CLOSED] = '1'
   local past = call('HGET', LOG, id)
+  if past and #past > 32768 then
+    local entries, from = {}, 1
+    while from do
+      -- An error has no such text: its quotation marks are escaped.
+      local next = string.find(past, '{"attempt":', from + 1, true)
+      entries[#entries + 1] = sub(past, from, next and next - 2)
+      from = next
+    end
+    local longest, worst, crashed, survived, unexplained, kept = -1, nil, nil, nil, {}, {}
+    for i = 1, #entries do
+      local _, began, ended, how, member = string.match(entries[i], ATTEMPTS)
+      local took = (ended or 0) - (began or 0)
+      if how == 'lost lease' and member ~= 'confirmed' then
+        unexplained[i] = true
+      elseif how ~= 'handed back' then
+        unexplained = {}
+      end
+      if how == 'crashed' then
+        crashed = i
+        if took > longest then longest, worst = took, i end
+      elseif how ~= 'handed back' and how ~= 'lost lease' or longest >= 0 and took >= longest + math.max(longest / 4, 1000) then
+        survived = i
+      end
+    end
+    for i = 1, #entries do
+      if i <= 8 or i > #entries - 24 or i == crashed or i == worst or i == survived or unexplained[i] then
+        kept[#kept + 1] = entries[i]
+      else
+        local worker, _, _, how = string.match(entries[i], ATTEMPTS)
+        if how == 'crashed' then call('ZREM', DIED, worker .. '\0' .. id) end
+      end
+    end
+    past = concat(kept, ',')
+  end
   local entry = entryOf(run, run[SESSION], run[STARTED], ms, outcome, failure, more)
   call('HSET', LOG, id, past and past .. ',' .. entry or entry)
 end
-
--- The worker, the start, the end, the outcome, and the name of the next member of each closed
--- attempt in a log. The quotation marks of an error are escaped, so no error matches this pattern.
-local ATTEMPTS = '"worker":"([^"]*)","token":"%d+","started_at":(%d+),"finished_at":(%d+),"outcome":"([^"]*)","(%a*)"'
 
 -- suspected returns the session in whose death a run crashed, if the run may have caused that; ''
 -- for an unknown session. It returns nil for a run that never crashed, that was cleared, or that
