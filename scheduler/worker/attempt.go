@@ -225,16 +225,24 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) []ledger.Due {
 	redactor, tail := jobs.NewRedactor(secrets), jobs.NewTail(0)
 	if err == nil {
 		output := redactor.Writer(tail)
-		err = w.execute(ctx, hold, claimed, job, redactor, output, log)
+		err = w.execute(ctx, executor, hold, claimed, job, redactor, output, log)
 		_ = output.Close() // a tail accepts everything
 	}
 	terminated := errors.Is(err, jobs.ErrTerminated) && context.Cause(ctx) == nil && !errors.Is(err, jobs.ErrTimeout) && w.drainsSoon()
 	if terminated {
+	var executor jobs.Executor
+	if err == nil {
+		executor, err = w.executor(job)
+	}
+	// The error of a Go handler may wrap any of the errors that mean something here, for example
+	// the locks.ErrLost of a lock that it has acquired itself. Such an error is a failure.
+	declined := errors.Is(err, jobs.ErrUnknownHandler) || errors.Is(err, jobs.ErrUnknownKeys)
 		err = fmt.Errorf("%w (%w)", jobs.ErrDrain, err)
 	}
 	reason := ""
 	if err != nil {
 		reason = redactor.Text(err.Error())
+	abandoned := errors.Is(err, jobs.ErrAbandoned) && w.abandons()
 	}
 	w.running.CompareAndDelete(record.ID, own)
 	finish := ledger.Finish{
@@ -246,7 +254,7 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) []ledger.Due {
 	case hold.Lost() != nil && !failed(hold):
 		// Another worker may have the run already.
 		log.WarnContext(hold.Context(), "attempt lost its locks", "error", reason)
-		if errors.Is(err, jobs.ErrAbandoned) {
+		if abandoned {
 			w.abandon(finish, log) // no hand-back: it still runs
 			return nil
 		}
@@ -255,11 +263,11 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) []ledger.Due {
 		return nil
 	case errors.Is(context.Cause(ctx), jobs.ErrCanceled):
 		finish.Outcome = ledger.Stopped
-	case errors.Is(err, jobs.ErrUnknownHandler), errors.Is(err, jobs.ErrUnknownKeys):
+	case declined:
 		finish.Outcome, finish.Pause = ledger.HandBack, decline
-	case errors.Is(err, locks.ErrLost) && !failed(hold):
-		// It was stopped because of a lease that continued after all: the executor was starved of
-		// time. That is not a failure of the run.
+	case len(claimed.Job.Command) > 0 && errors.Is(err, locks.ErrLost) && !failed(hold):
+		// The guard killed the command because of a lease that continued after all: this process
+		// was starved of time. That is not a failure of the run.
 		finish.Outcome = ledger.HandBack
 	case terminated, errors.Is(context.Cause(w.attempts), jobs.ErrDrain) && !errors.Is(err, jobs.ErrTimeout) && !failed(hold):
 		finish.Outcome = ledger.HandBack
@@ -272,7 +280,7 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) []ledger.Due {
 		}
 	}
 	finish.Error = jobs.Cut(finish.Error, jobs.MaxReason)
-	if errors.Is(err, jobs.ErrAbandoned) {
+	if abandoned {
 		w.abandon(finish, log)
 		return nil
 	}
@@ -372,9 +380,19 @@ func (w *Worker) expand(claimed *ledger.Claimed) (*jobs.Job, []jobs.Secret, erro
 	return w.o.Expand(claimed.Job)
 }
 
-// execute hands the attempt to its executor. job is the definition with its ${...} replaced.
-func (w *Worker) execute(ctx context.Context, hold *locks.Hold, claimed *ledger.Claimed, job *jobs.Job, redactor *jobs.Redactor, output io.Writer, log *slog.Logger) error {
-	record := claimed.Record
+// abandons reports whether the drain has stopped waiting for handlers.
+func (w *Worker) abandons() bool {
+	select {
+	case <-w.leave:
+		return true
+	default:
+		return false
+	}
+}
+
+// executor returns what does the work of a job. The error is [jobs.ErrUnknownHandler] if this
+// worker cannot do it.
+func (w *Worker) executor(job *jobs.Job) (jobs.Executor, error) {
 	var executor jobs.Executor
 	switch {
 	case job.Handler != "" && w.o.Handlers != nil && w.o.Handlers.Has(job.Handler):
@@ -385,7 +403,7 @@ func (w *Worker) execute(ctx context.Context, hold *locks.Hold, claimed *ledger.
 		executor = w.o.HTTP
 	}
 	if executor == nil {
-		return fmt.Errorf("job %s: %w", job.Name, jobs.ErrUnknownHandler)
+		return nil, fmt.Errorf("job %s: %w", job.Name, jobs.ErrUnknownHandler)
 	}
 	if job.Timeout > 0 {
 		var cancel context.CancelFunc
@@ -394,6 +412,12 @@ func (w *Worker) execute(ctx context.Context, hold *locks.Hold, claimed *ledger.
 	}
 	if ctx.Err() != nil { // a drain no longer waits for a handler that starts now
 		return context.Cause(ctx)
+	return executor, nil
+}
+
+// execute hands the attempt to its executor. job is the definition with its ${...} replaced.
+func (w *Worker) execute(ctx context.Context, executor jobs.Executor, hold *locks.Hold, claimed *ledger.Claimed, job *jobs.Job, redactor *jobs.Redactor, output io.Writer, log *slog.Logger) error {
+	record := claimed.Record
 	}
 	allowed := w.locks.Cutoff()
 	if job.Handler == "" {

@@ -83,8 +83,10 @@
 //   - A canceled run ends as canceled.
 //   - In a drain the run is handed back and nothing is counted. The same holds for a command that
 //     died of a SIGTERM which another process sent (jobs.ErrTerminated), if the worker itself
-//     begins to drain within a second.
-//   - Everything else is a failure, retried by the job's policy.
+//     begins to drain within a second, and for a command that its guard killed before a lease
+//     expired which was renewed after all.
+//   - Everything else is a failure, retried by the job's policy. That includes a Go handler's own
+//     locks.ErrLost, of a lock that it has acquired beside those of its run.
 //
 // An executor that does not return keeps its slot and its locks. The attempt is stuck ([Stuck])
 // when its executor has not returned a cutoff after the end of its context: the worker's card, a
