@@ -73,7 +73,9 @@
 //     [errorPause];
 //   - a slot is free, as defined by [Options].Slots. A poll of an idle queue takes one slot, and
 //     other fetches take all free ones. Handle receives the slots with the deliveries. So a busy
-//     worker keeps nothing from an idle one.
+//     worker keeps nothing from an idle one;
+//   - the worker can start runs, as [Options].Ready reports. If it cannot, they pause as after an
+//     error.
 //
 // # What happens when
 //

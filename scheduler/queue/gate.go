@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// errorPause is how long all fetchers pause after an error.
+// errorPause is how long all fetchers pause after an error, or while no run can start.
 const errorPause = 500 * time.Millisecond
 
 // A gate decides when the fetchers of a server may fetch. They share it, so that four of them cost
@@ -17,10 +17,11 @@ const errorPause = 500 * time.Millisecond
 //	closed ──open──> idle ──found──> busy ──empty──> idle
 //	                  one pass per interval   every fetcher continues immediately
 //
-// An error also leads to idle, with a longer pause.
+// An error also leads to idle, with a longer pause, and so does a worker that cannot start runs.
 type gate struct {
 	interval time.Duration
 	slots    Slots
+	ready    func() bool // see Options.Ready; nil: always
 	log      *slog.Logger
 	once     sync.Once
 	opened   chan struct{} // closed by open: the queues are known to belong to this namespace
@@ -55,11 +56,18 @@ func (g *gate) pass(ctx context.Context) (n int, err error) {
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
-	if err := g.turn(ctx); err != nil {
-		return 0, err
-	}
-	if err := g.slots.Acquire(ctx); err != nil {
-		return 0, err
+	for {
+		if err := g.turn(ctx); err != nil {
+			return 0, err
+		}
+		if err := g.slots.Acquire(ctx); err != nil {
+			return 0, err
+		}
+		if g.ready == nil || g.ready() { // after the wait for a slot, which may be long
+			break
+		}
+		g.slots.Release(1)
+		g.pause()
 	}
 	if g.finds() {
 		return 1 + g.slots.More(fetchMost-1), nil
@@ -131,12 +139,24 @@ func (g *gate) empty() {
 	}
 }
 
+// pause keeps all fetchers from fetching for a moment.
+func (g *gate) pause() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.rest()
+}
+
+// rest leads to idle, with the pause after an error. mu is held.
+func (g *gate) rest() {
+	g.idle = true
+	g.next = time.Now().Add(g.spread(errorPause))
+}
+
 // failed records that Redis did not reply, or replied with an error.
 func (g *gate) failed(err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.idle = true
-	g.next = time.Now().Add(g.spread(errorPause))
+	g.rest()
 	if !g.failing {
 		g.failing = true
 		g.log.Warn("fetching deliveries failed, will retry", "error", err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -68,6 +69,46 @@ func TestFailingRedisIsPolledSlowly(t *testing.T) {
 		}
 	})
 }
+
+func TestAWorkerThatCannotStartRunsFetchesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := counted{free: make(chan struct{}, 1)}
+		s.Release(1)
+		g := newGate(100*time.Millisecond, s, slog.New(slog.DiscardHandler))
+		g.open()
+		g.found() // so all fetchers could continue without waiting
+		var can atomic.Bool
+		var asked atomic.Int32
+		g.ready = func() bool { asked.Add(1); return can.Load() }
+		if n := polls(t, g, 4, 100*time.Second, g.found); n != 0 {
+			t.Errorf("%d fetches passed, want none", n)
+		}
+		if n := asked.Load(); n < 100 || n > 1000 {
+			t.Errorf("it was asked %d times in 100 s, want about twice a second", n)
+		}
+		if len(s.free) != 1 {
+			t.Error("the slot is still taken")
+		}
+		can.Store(true)
+		if err := passes(t.Context(), g); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// counted has one slot.
+type counted struct{ free chan struct{} }
+
+func (s counted) Acquire(ctx context.Context) error {
+	select {
+	case <-s.free:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+func (s counted) More(int) int  { return 0 }
+func (s counted) Release(n int) { s.free <- struct{}{} }
 
 func TestAllFetchersContinueWhenOneFindsSomething(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

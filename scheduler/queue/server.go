@@ -101,6 +101,11 @@ type Options struct {
 	// returns: see [Client.Fetched]. If Session is nil or returns "", nothing is recorded.
 	Session func() string
 
+	// Ready reports whether Handle can start runs now. While it returns false, nothing is fetched:
+	// Handle could only return the deliveries to the end of their queue. Ready is called before
+	// each fetch, so it must be fast. A nil Ready means always.
+	Ready func() bool
+
 	// Slots limit the fetches. If nil, each fetcher may have up to four deliveries in hand.
 	Slots Slots
 
@@ -193,6 +198,7 @@ func (s slots) More(most int) int {
 func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	gate := newGate(s.o.PollInterval, s.o.Slots, s.often.Logger)
+	gate.ready = s.o.Ready
 	r := &reception{Server: s, ctx: ctx, gate: gate, foreign: newForeign()}
 	g.Go(func() error { return s.keepOwned(ctx, gate) })
 	g.Go(func() error { r.keepRecords(ctx); return nil })

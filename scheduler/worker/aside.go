@@ -89,6 +89,8 @@ func (w *Worker) olderServes(ctx context.Context, queue string) bool {
 
 // olderQueues returns the queues that workers of older builds served at most [lookOlder] ago.
 func (w *Worker) olderQueues(ctx context.Context) (map[string]bool, error) {
+	w.olderReading.Lock() // the runs of one fetch that are set aside need one read
+	defer w.olderReading.Unlock()
 	if seen := w.older.Load(); seen != nil && time.Since(seen.at) <= lookOlder {
 		return seen.queues, nil
 	}
@@ -255,6 +257,10 @@ func (w *Worker) pick(ctx context.Context, after ledger.Place) (next ledger.Plac
 			return next, true
 		}
 		if w.slots.Acquire(ctx, 1) != nil {
+			return after, false
+		}
+		if !w.canBegin() {
+			w.slots.Release(1)
 			return after, false
 		}
 		slices.SortStableFunc(places, func(a, b ledger.Place) int { return cmp.Compare(w.o.Queues[b.Queue], w.o.Queues[a.Queue]) })

@@ -35,10 +35,12 @@ func (w *Worker) claim(due ledger.Due, before []string) {
 	w.follow(request, due, before, w.sendClaim(request, due, before, w.ledger.ClaimSound))
 }
 
-// claimAll is claim for several runs that deliveries brought, each with its slot. Claims without a
-// reply are sent again in the background: claimAll returns how many, and each of them puts
-// something into the channel when it is settled.
-func (w *Worker) claimAll(due []ledger.Due) (unanswered int, settled <-chan struct{}) {
+// claimAll is claim for several runs that deliveries brought, each with its slot. Claims that need
+// further calls of Redis are settled in the background, since granted runs must not wait for them:
+// those without a reply, and those of runs that have crashed or that this worker cannot do.
+// claimAll returns how many these are, and each of them puts something into the channel when it is
+// settled.
+func (w *Worker) claimAll(due []ledger.Due) (unsettled int, settled <-chan struct{}) {
 	claims := make([]ledger.Claim, 0, len(due))
 	for _, d := range due {
 		request, err := w.begin()
@@ -54,17 +56,21 @@ func (w *Worker) claimAll(due []ledger.Due) (unanswered int, settled <-chan stru
 	cancel()
 	done := make(chan struct{}, len(claims))
 	for i, c := range claims {
-		if claimed[i] != nil {
-			w.follow(c.Request, c.Due, nil, claimed[i])
+		reply := claimed[i]
+		if reply != nil && reply.Outcome != ledger.Crashed && reply.Outcome != ledger.Unable {
+			w.follow(c.Request, c.Due, nil, reply)
 			continue
 		}
-		unanswered++
-		w.attempt.Go(func() { // it may have been granted
-			w.follow(c.Request, c.Due, nil, w.sendClaim(c.Request, c.Due, nil, w.ledger.ClaimSound))
+		unsettled++
+		w.attempt.Go(func() {
+			if reply == nil { // it may have been granted
+				reply = w.sendClaim(c.Request, c.Due, nil, w.ledger.ClaimSound)
+			}
+			w.follow(c.Request, c.Due, nil, reply)
 			done <- struct{}{}
 		})
 	}
-	return unanswered, done
+	return unsettled, done
 }
 
 // follow acts on the reply to a claim. claimed is nil when the session ended before a reply.
@@ -106,6 +112,7 @@ func (w *Worker) follow(request *locks.Request, due ledger.Due, before []string,
 			w.attempt.Go(func() { w.leavePlace(crashed, claimed, ended) })
 		}
 	case claimed.Outcome == ledger.SessionDead:
+		w.locks.Doubt()   // else this worker fetches and pushes runs until its next renewal
 		w.pusher.Add(due) // for a worker that has a session
 	case claimed.Outcome == ledger.Later:
 		w.pusher.Add(claimed.Due...)
@@ -223,13 +230,6 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) []ledger.Due {
 	// From here on no value of a ${...} must get into Redis or into a log.
 	job, secrets, err := w.expand(claimed)
 	redactor, tail := jobs.NewRedactor(secrets), jobs.NewTail(0)
-	if err == nil {
-		output := redactor.Writer(tail)
-		err = w.execute(ctx, executor, hold, claimed, job, redactor, output, log)
-		_ = output.Close() // a tail accepts everything
-	}
-	terminated := errors.Is(err, jobs.ErrTerminated) && context.Cause(ctx) == nil && !errors.Is(err, jobs.ErrTimeout) && w.drainsSoon()
-	if terminated {
 	var executor jobs.Executor
 	if err == nil {
 		executor, err = w.executor(job)
@@ -237,12 +237,19 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) []ledger.Due {
 	// The error of a Go handler may wrap any of the errors that mean something here, for example
 	// the locks.ErrLost of a lock that it has acquired itself. Such an error is a failure.
 	declined := errors.Is(err, jobs.ErrUnknownHandler) || errors.Is(err, jobs.ErrUnknownKeys)
+	if err == nil {
+		output := redactor.Writer(tail)
+		err = w.execute(ctx, executor, hold, claimed, job, redactor, output, log)
+		_ = output.Close() // a tail accepts everything
+	}
+	abandoned := errors.Is(err, jobs.ErrAbandoned) && w.abandons()
+	terminated := errors.Is(err, jobs.ErrTerminated) && context.Cause(ctx) == nil && !errors.Is(err, jobs.ErrTimeout) && w.drainsSoon()
+	if terminated {
 		err = fmt.Errorf("%w (%w)", jobs.ErrDrain, err)
 	}
 	reason := ""
 	if err != nil {
 		reason = redactor.Text(err.Error())
-	abandoned := errors.Is(err, jobs.ErrAbandoned) && w.abandons()
 	}
 	w.running.CompareAndDelete(record.ID, own)
 	finish := ledger.Finish{
@@ -405,6 +412,12 @@ func (w *Worker) executor(job *jobs.Job) (jobs.Executor, error) {
 	if executor == nil {
 		return nil, fmt.Errorf("job %s: %w", job.Name, jobs.ErrUnknownHandler)
 	}
+	return executor, nil
+}
+
+// execute hands the attempt to its executor. job is the definition with its ${...} replaced.
+func (w *Worker) execute(ctx context.Context, executor jobs.Executor, hold *locks.Hold, claimed *ledger.Claimed, job *jobs.Job, redactor *jobs.Redactor, output io.Writer, log *slog.Logger) error {
+	record := claimed.Record
 	if job.Timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, job.Timeout, jobs.ErrTimeout)
@@ -412,12 +425,6 @@ func (w *Worker) executor(job *jobs.Job) (jobs.Executor, error) {
 	}
 	if ctx.Err() != nil { // a drain no longer waits for a handler that starts now
 		return context.Cause(ctx)
-	return executor, nil
-}
-
-// execute hands the attempt to its executor. job is the definition with its ${...} replaced.
-func (w *Worker) execute(ctx context.Context, executor jobs.Executor, hold *locks.Hold, claimed *ledger.Claimed, job *jobs.Job, redactor *jobs.Redactor, output io.Writer, log *slog.Logger) error {
-	record := claimed.Record
 	}
 	allowed := w.locks.Cutoff()
 	if job.Handler == "" {

@@ -23,9 +23,15 @@
 // first slot that becomes free within a moment is for the run that was offered them, under the same
 // rule.
 //
-// The deliveries of one fetch are claimed together, and attempts that end while another end is
-// being sent are finished together: each group in one script, as far as the runs are plain. So a
-// job costs a fraction of a round trip when many are due, and three when one is.
+// A worker without a session fetches and picks nothing. It could only push the deliveries back, to
+// the end of their queue: from the time when its session is cut off until the next one is open,
+// perhaps all deliveries many times.
+//
+// The deliveries of one fetch are claimed together: those that are plain in one script. The granted
+// runs start at once. Runs that take further calls of Redis, because they are suspects or this
+// worker cannot do them, are handled beside them. Attempts that end while another end is being sent
+// are also finished together. So a job costs a fraction of a round trip when many are due, and
+// three when one is.
 //
 // # Requests of plain asynq clients
 //

@@ -155,6 +155,8 @@ type Worker struct {
 	refused atomic.Int64          // runs with an untrusted definition
 	older   atomic.Pointer[older] // nil until a run was set aside
 
+	olderReading sync.Mutex // one caller at a time reads older anew
+
 	olderAfter ledger.Place // used only by the goroutine of watchOlder: the next places follow it
 	// a poll has found runs that are set aside, and watchOlder has not yet looked at them
 	polled atomic.Bool
@@ -417,7 +419,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		return fmt.Errorf("start worker: %w", err)
 	}
 	server, err := queue.NewServer(w.queue, queue.Options{
-		Queues: w.o.Queues, Fetchers: w.o.Fetchers, Session: func() string { return string(w.locks.Session()) }, Slots: queue.NewSlots(w.slots), Handle: w.take, Adopt: w.adopt,
+		Queues: w.o.Queues, Fetchers: w.o.Fetchers, Session: func() string { return string(w.locks.Session()) }, Slots: queue.NewSlots(w.slots), Ready: w.canBegin, Handle: w.take, Adopt: w.adopt,
 		Disputed: func(owners map[string]string) {
 			w.disputed.Store(&owners)
 			w.show(ctx)
@@ -522,6 +524,14 @@ func (w *Worker) tell(session locks.SessionID) {
 	w.told.Store(&session)
 }
 
+// canBegin reports whether the client has a session, under which a claim can begin. From the time
+// when a session is cut off until the next one is open, each fetched delivery could only be pushed
+// again, to the end of its queue.
+func (w *Worker) canBegin() bool {
+	_, err := w.locks.Certain()
+	return !errors.Is(err, locks.ErrNoSession) // a doubt about a session does not refuse a claim
+}
+
 // drain waits for the attempts, and cancels those that take too long. It then leaves behind
 // handlers that do not return within a cutoff. Calls without a reply are repeated for a lease:
 // after that the session is over, and with it every hold that it was granted.
@@ -589,15 +599,15 @@ func (w *Worker) close(ctx context.Context) {
 }
 
 // take claims the runs of fetched deliveries, in the slots that they were fetched for. It returns
-// when all claims have replies, or ctx ends: until then the deliveries are on record as this
+// when all claims are settled, or ctx ends: until then the deliveries are on record as this
 // worker's, see [queue.Options].Handle.
 func (w *Worker) take(ctx context.Context, some []queue.Delivery) {
 	due := make([]ledger.Due, len(some))
 	for i, d := range some {
 		due[i] = ledger.Due{Run: jobs.RunID(d.Run), N: d.N, Queue: d.Queue}
 	}
-	unanswered, settled := w.claimAll(due)
-	for range unanswered {
+	unsettled, settled := w.claimAll(due)
+	for range unsettled {
 		select {
 		case <-settled:
 		case <-ctx.Done(): // a drain must not wait for Redis
