@@ -133,11 +133,8 @@ func (w *Worker) leavePlace(g *guest, claimed *ledger.Claimed, ended <-chan stru
 	if g.since.IsZero() || !claimed.Job.Survives(claimed.Record.Crashes) {
 		return
 	}
-	call, cancel := context.WithTimeout(w.attempts, callLimit)
-	record, _, err := w.ledger.Find(call, run)
-	cancel()
-	if err != nil {
-		w.log.DebugContext(w.attempts, "could not read the crashed attempts of a run, it keeps the suspects' place", "run", run, "error", err)
+	record := w.crashedAttempts(run, ended)
+	if record == nil {
 		return
 	}
 	timer := time.NewTimer(time.Until(began.Add(max(time.Second, ledger.PastCrash(record.Attempts)))))
@@ -147,6 +144,31 @@ func (w *Worker) leavePlace(g *guest, claimed *ledger.Claimed, ended <-chan stru
 	case <-timer.C:
 		if w.suspects.leave(g) {
 			w.log.InfoContext(w.attempts, "a run has outlived its crashed attempts, other suspects may start here", "run", run)
+		}
+	}
+}
+
+// crashedAttempts reads the record of a run that has crashed, again and again until Redis replies.
+// It returns nil when the attempt has ended first, or the drain ends it.
+func (w *Worker) crashedAttempts(run jobs.RunID, ended <-chan struct{}) *ledger.Record {
+	for pause := resendFirst; ; pause = min(2*pause, resendMost) {
+		call, cancel := context.WithTimeout(w.attempts, callLimit)
+		record, _, err := w.ledger.Find(call, run)
+		cancel()
+		if err == nil {
+			return record
+		}
+		w.often.WarnContext(w.attempts, "could not read the crashed attempts of a run, which keeps the suspects' place; will retry",
+			"call", "crashed attempts", "run", run, "error", err)
+		timer := time.NewTimer(pause)
+		select {
+		case <-ended:
+			timer.Stop()
+			return nil
+		case <-w.attempts.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
 		}
 	}
 }
