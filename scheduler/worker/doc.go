@@ -96,7 +96,8 @@
 //
 // An executor that does not return keeps its slot and its locks. The attempt is stuck ([Stuck])
 // when its executor has not returned a cutoff after the end of its context: the worker's card, a
-// log line and Options.OnStuck report it until the executor returns.
+// log line and Options.OnStuck report it until the executor returns. The card names as many stuck
+// attempts as it has room for.
 //
 // The arguments of an attempt are those of its run, from which its locks are read. Only if they are
 // equal to those of the definition does the attempt get the definition's with their ${...}

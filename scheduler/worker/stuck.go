@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	shownStuck = 64 // stuck attempts that a card names
+	shownStuck = 64 // stuck attempts that a card names, or fewer if it has no room
 	// in addition to the cutoff, for a command: it may end in order before it is killed
 	endingLimit = 10 * time.Second
 )
@@ -106,8 +106,8 @@ func (s *stuckAttempts) version() int {
 	return s.changes
 }
 
-// shown returns the attempts that a card names: those that have been stuck for longest.
-func (s *stuckAttempts) shown() []Stuck {
+// shown returns the attempts that a card names: at most most, which have been stuck for longest.
+func (s *stuckAttempts) shown(most int) []Stuck {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var list []Stuck
@@ -115,7 +115,7 @@ func (s *stuckAttempts) shown() []Stuck {
 		list = append(list, one)
 	}
 	slices.SortFunc(list, func(a, b Stuck) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Token, b.Token)) })
-	return list[:min(len(list), shownStuck)]
+	return list[:min(len(list), most)]
 }
 
 // StuckError is the error of a drain that has left attempts behind: handlers that ignored the end

@@ -3,6 +3,7 @@ package worker_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -69,6 +70,29 @@ func TestAnAttemptThatIgnoresItsTimeoutShowsAsStuck(t *testing.T) {
 	if got := stuck.told(); !slices.Equal(got, []int{1, 0}) {
 		t.Errorf("told the numbers %v, want 1 and 0: the punctual attempt was never stuck", got)
 	}
+}
+
+// TestACardNamesAsManyStuckAttemptsAsItHasRoomFor: the names of all of them make a card that is too
+// large.
+func TestACardNamesAsManyStuckAttemptsAsItHasRoomFor(t *testing.T) {
+	f := newFleet(t)
+	end := make(chan struct{})
+	release := sync.OnceFunc(func() { close(end) })
+	job := f.job("deaf", func(context.Context, *jobs.Run[struct{}]) error { <-end; return nil },
+		func(j *jobs.Job) { j.Timeout = 50 * time.Millisecond })
+	const n = 64
+	var stuck counts
+	w := f.start(func(o *worker.Options) { o.Concurrency, o.OnStuck = n, stuck.add })
+	t.Cleanup(release) // before the worker stops
+	for i := range n {
+		f.enqueue(job, fmt.Sprintf("%03d%s", i, strings.Repeat("x", 190)))
+	}
+	f.await("all attempts to be stuck", func() bool { return slices.Contains(stuck.told(), n) })
+	end <- struct{}{} // so the card changes while they are stuck
+	f.await("the card to show stuck attempts and the slots that they keep", func() bool {
+		card := f.card(w.ID())
+		return len(card.Stuck) > 0 && card.Busy == n-1
+	})
 }
 
 // A drain leaves a handler behind that ignores its context, keeps the session for it, and returns

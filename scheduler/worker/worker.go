@@ -321,11 +321,21 @@ func (w *Worker) show(ctx context.Context) {
 	call, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	now := w.load()
-	if err := w.locks.SetCard(call, w.card(state, now)); err != nil {
-		w.log.DebugContext(ctx, "could not update the worker's card", "state", state, "error", err)
-		return
+	var err error
+	for most := shownStuck; ; most /= 2 {
+		err = w.locks.SetCard(call, w.card(state, now, most))
+		if most == 0 || !errors.Is(err, locks.ErrInvalid) { // else it is too large
+			break
+		}
 	}
-	w.shown = now
+	switch {
+	case errors.Is(err, locks.ErrInvalid):
+		w.often.WarnContext(ctx, "the worker's card is too large and stays as it was", "call", "card", "state", state, "error", err)
+	case err != nil:
+		w.log.DebugContext(ctx, "could not update the worker's card", "state", state, "error", err)
+	default:
+		w.shown = now
+	}
 }
 
 // load is the part of a card that changes with each attempt.
@@ -385,7 +395,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 
 	w.locks, err = locks.Open(ctx, w.o.Redis, locks.Options{
 		Namespace: w.o.Namespace, Name: w.o.Name, Lease: w.o.Lease, ReserveAfter: w.o.ReserveAfter, Grace: w.o.Grace,
-		Card: w.card("ready", load{}), Logger: w.log,
+		Card: w.card("ready", load{}, 0), Logger: w.log,
 		OnOffer: func() {
 			if s := w.loop.Load(); s != nil {
 				s.Wake()
@@ -514,6 +524,14 @@ func (w *Worker) begin() (*locks.Request, error) {
 	return request, err
 }
 
+// canBegin reports whether the client has a session, under which a claim can begin. From the time
+// when a session is cut off until the next one is open, each fetched delivery could only be pushed
+// again, to the end of its queue.
+func (w *Worker) canBegin() bool {
+	_, err := w.locks.Certain()
+	return !errors.Is(err, locks.ErrNoSession) // a doubt about a session does not refuse a claim
+}
+
 // tell reports a session to OnSession, unless it was the last one reported.
 func (w *Worker) tell(session locks.SessionID) {
 	if told := w.told.Load(); w.o.OnSession == nil || told != nil && *told == session {
@@ -522,14 +540,6 @@ func (w *Worker) tell(session locks.SessionID) {
 	w.o.OnSession(session)
 	// after the call: a goroutine that finds the session here may rely on OnSession knowing it
 	w.told.Store(&session)
-}
-
-// canBegin reports whether the client has a session, under which a claim can begin. From the time
-// when a session is cut off until the next one is open, each fetched delivery could only be pushed
-// again, to the end of its queue.
-func (w *Worker) canBegin() bool {
-	_, err := w.locks.Certain()
-	return !errors.Is(err, locks.ErrNoSession) // a doubt about a session does not refuse a claim
 }
 
 // drain waits for the attempts, and cancels those that take too long. It then leaves behind
@@ -724,8 +734,8 @@ func (w *Worker) watchClock(ctx context.Context) {
 	})
 }
 
-// card returns this worker's card as others see it.
-func (w *Worker) card(state string, now load) json.RawMessage {
+// card returns this worker's card as others see it, with the names of at most most stuck attempts.
+func (w *Worker) card(state string, now load, most int) json.RawMessage {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
@@ -740,7 +750,7 @@ func (w *Worker) card(state string, now load) json.RawMessage {
 		Slots: w.o.Concurrency, Queues: w.o.Queues, StartedAt: w.started.UTC(), Admin: w.o.Admin, Ticket: w.o.Ticket, Drifted: int(w.drifted.Load()),
 		Clock: time.Duration(w.clock.Load()), Disputed: w.disputes(),
 		Key: w.o.Keys.ID(), Refused: now.refused,
-		Stuck: w.stuck.shown(), Busy: now.busy, Suspect: now.suspect, Alone: now.alone, Beside: now.beside, Handlers: shown, MoreHandlers: len(handlers) - len(shown), Picks: true,
+		Stuck: w.stuck.shown(most), Busy: now.busy, Suspect: now.suspect, Alone: now.alone, Beside: now.beside, Handlers: shown, MoreHandlers: len(handlers) - len(shown), Picks: true,
 	})
 	if err != nil {
 		panic("worker: a card is plain data: " + err.Error())
