@@ -546,7 +546,9 @@ func (w *Worker) tell(session locks.SessionID) {
 // handlers that do not return within a cutoff. Calls without a reply are repeated for a lease:
 // after that the session is over, and with it every hold that it was granted.
 func (w *Worker) drain(ctx context.Context, stopCalls context.CancelFunc) {
-	w.show(ctx)
+	var showing sync.WaitGroup // beside the timer: a Redis that does not reply takes callLimit
+	showing.Go(func() { w.show(ctx) })
+	defer showing.Wait()
 	w.log.InfoContext(ctx, "worker drains", "worker", w.locks.Session(), "for_at_most", w.o.DrainTimeout)
 	ended := make(chan struct{})
 	go func() { // ends when the attempts have; this function waits for that
