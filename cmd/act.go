@@ -156,7 +156,8 @@ func (t *tool) jobForgetCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "forget JOB", Short: "Remove the data of a job that no worker carries",
 		Long: `Remove the data of a job that was removed from the config: its definition, its cursor and its history. This is
-refused while a worker carries the job or a run of it is outstanding. If the job comes back, it is a new one.`,
+refused while a worker carries the job or a run of it is outstanding. If the job comes back, it is a new one, and the
+ticks that it has missed have no line in its history.`,
 		Args: oneArg("a JOB"),
 	}
 	a.flags(cmd, true)

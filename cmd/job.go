@@ -80,7 +80,8 @@ func (t *tool) jobLsCommand() *cobra.Command {
   queue paused  its runs do not start
   drifted       workers carry different definitions of it: fine while a new config is rolled out
   no worker carries it
-                it was removed from the config; lockstep job forget removes its data`,
+                it was removed from the config, and its ticks are missed; lockstep job forget removes
+                its data`,
 		Args: noArgs,
 	}
 	cmd.Flags().StringVar(&note, "note", "", "list only jobs with this `NOTE`")

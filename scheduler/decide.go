@@ -14,6 +14,9 @@ import (
 const (
 	catchUpMost = 100   // missed ticks that `on_missed: all` runs
 	missedLines = 1_000 // missed ticks with a line of their own; older ones share one
+	// How many ticks of an absence are counted one by one, and after how many of several absences a
+	// step ends. They take some 10 ms.
+	countMost = 20_000
 )
 
 // Trigger returns the schedule of a job, or nil for a job that has none.
@@ -117,4 +120,46 @@ func decide(job *jobs.Job, next func(time.Time) time.Time, cursor, now time.Time
 		seen = upto
 	}
 	return decisions
+}
+
+// absent returns the line for the ticks of an absence, by the trigger that the job had, or nil if
+// there are none; and how many were counted for it.
+//
+// If this build cannot compute the trigger (wrong), for example because it no longer knows the time
+// zone, the line covers the whole time, without a number. Another worker might know better, but
+// none may ever come, and the time must not stay without a line.
+func absent(absence *ledger.Absence, trigger *cronspec.Schedule, wrong error) (line *ledger.Tick, counted int) {
+	const reason = "no worker carried it"
+	switch {
+	case wrong != nil:
+		first, last := absence.From.Truncate(time.Second).Add(time.Second), absence.Upto.Truncate(time.Second)
+		if first.After(last) {
+			return nil, 0
+		}
+		return rangeOf(first, last, fmt.Sprintf("%s; its ticks cannot be computed: %v", reason, wrong)), 0
+	case trigger == nil:
+		return nil, 0
+	}
+	span := trigger.Between(absence.From, absence.Upto, countMost)
+	if counted = span.Ticks; absence.Old.Every > 0 {
+		counted = 0 // the number for an interval is a division
+	}
+	switch {
+	case span.Ticks == 0:
+		return nil, 0
+	case span.Ticks == 1:
+		return rangeOf(span.First, span.Last, reason), counted
+	case span.More:
+		return rangeOf(span.First, span.Last, fmt.Sprintf("%s for more than %d ticks", reason, span.Ticks)), counted
+	}
+	return rangeOf(span.First, span.Last, fmt.Sprintf("%s for %d ticks", reason, span.Ticks)), counted
+}
+
+// rangeOf returns a line for missed ticks from one to another, or for a single one.
+func rangeOf(first, last time.Time, reason string) *ledger.Tick {
+	line := &ledger.Tick{At: first, Verdict: ledger.Missed, Reason: reason}
+	if last.After(first) {
+		line.Upto = last
+	}
+	return line
 }

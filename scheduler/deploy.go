@@ -17,6 +17,8 @@ import (
 const (
 	registerStep = 4 * ledger.RegisterBatch
 	activateStep = 4 * ledger.ActivateBatch
+
+	settleStep = 100 // absences of jobs that are settled together
 )
 
 // registration registers definitions with the ledger, batch by batch, with ticks and polls in
@@ -65,8 +67,8 @@ func (s *Scheduler) beginAnew() {
 }
 
 // deploy does the next step for a new set of jobs or a change of the active definitions: it
-// registers a batch of definitions, or activates a batch. It returns how long to wait until the
-// next step; an hour when nothing is left.
+// registers a batch of definitions, or activates a batch, or settles some absences of jobs that
+// returned. It returns how long to wait until the next step; an hour when nothing is left.
 func (s *Scheduler) deploy(ctx context.Context, now *serverTime) time.Duration {
 	if wait := time.Until(s.deployAfter); wait > 0 {
 		return wait
@@ -76,12 +78,14 @@ func (s *Scheduler) deploy(ctx context.Context, now *serverTime) time.Duration {
 		ok = s.register(ctx, now)
 	} else if len(s.set.changes) > 0 {
 		ok = s.activate(ctx, now.told)
+	} else if len(s.absences) > 0 {
+		ok = s.settle(ctx)
 	}
 	switch {
 	case !ok:
 		s.deployAfter = time.Now().Add(again)
 		return again
-	case s.registering == nil && len(s.set.changes) == 0:
+	case s.registering == nil && len(s.set.changes) == 0 && len(s.absences) == 0:
 		return time.Hour
 	}
 	return 0
@@ -114,6 +118,9 @@ func (s *Scheduler) register(ctx context.Context, now *serverTime) (ok bool) {
 			s.willChange(ctx, r.set, name, standing)
 		} else {
 			delete(r.set.pending, name)
+		}
+		if standing.Absence != nil {
+			s.absences[name] = standing.Absence
 		}
 		r.set.alarms.move(name, standing.Cursor)
 		s.stands(ctx, r.set, name, standing.Standing == ledger.Active)
@@ -378,4 +385,38 @@ func (s *Scheduler) moved(ctx context.Context, job string, moved ledger.Moved) {
 			c.move(moved.Cursor)
 		}
 	}
+}
+
+// settle has a line written for the ticks of some absences. It returns false when none could be
+// settled.
+func (s *Scheduler) settle(ctx context.Context) (ok bool) {
+	var some []ledger.Settlement
+	counted := 0
+	for _, absence := range s.absences {
+		trigger, err := s.set.trigger(absence.Old)
+		line, ticks := absent(absence, trigger, err)
+		some = append(some, ledger.Settlement{Absence: absence, Line: line, By: s.o.Session()})
+		if counted += ticks; len(some) == settleStep || counted >= countMost {
+			break
+		}
+	}
+	call, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	written, last := 0, ""
+	for i, settled := range s.o.Ledger.Settle(call, some) {
+		if settled.Err != nil {
+			s.failed(ctx, "settle an absence", settled.Err)
+			continue
+		}
+		job := some[i].Absence.Job
+		delete(s.absences, job)
+		ok = true
+		if settled.Written {
+			written, last = written+1, job
+		}
+	}
+	if written > 0 {
+		s.often.WarnContext(ctx, "ticks were missed because no worker carried their jobs", "jobs", written, "job", last)
+	}
+	return ok
 }

@@ -30,6 +30,11 @@
 // another trigger activated, in batches, with polls and ticks in between. Definitions of a job that
 // has a tick soon by the old trigger go first.
 //
+// A job that returns after no worker carried it begins anew, and its registration brings the time
+// in which it was absent. The scheduler counts the ticks of that time by the old trigger and has
+// one line written for them. It keeps absences until that has succeeded, and does so after all
+// registrations and changes, some absences at a time.
+//
 // [Scheduler.SetJobs] is a deploy of one worker: the new set is registered whole, under its own
 // digest, before it replaces the old one, whose digest this worker then no longer carries.
 //

@@ -124,9 +124,12 @@ type Scheduler struct {
 	told        int           // the number of drifted definitions that Options.Drift last received
 	// when failed steps of a registration or of changes may be tried again
 	deployAfter time.Time
-	carried     []string  // configs that were carried at the last check for drift
-	asked       time.Time // when drifted definitions were last registered again
-	unsure      bool      // they must be registered once more
+	// Of jobs that returned: they have no line for their ticks yet. They are also in Redis, and
+	// every worker that registers such a job settles its absence; the first one writes the line.
+	absences map[string]*ledger.Absence
+	carried  []string  // configs that were carried at the last check for drift
+	asked    time.Time // when drifted definitions were last registered again
+	unsure   bool      // they must be registered once more
 
 	unserved unserved                 // used only by the goroutine of moves
 	paused   atomic.Pointer[[]string] // the paused queues at the last read, sorted; nil before that
@@ -150,7 +153,7 @@ func New(o Options) (*Scheduler, error) {
 		return nil, err
 	}
 	s := &Scheduler{o: o, often: repeats.New(o.Logger, "call"), againLog: repeats.New(o.Logger, "reason"), againCount: make(map[string]*atomic.Int64),
-		set: set, revision: -1, wake: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		set: set, revision: -1, absences: make(map[string]*ledger.Absence), wake: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 		unserved: unserved{due: make(map[string]string), waiting: make(map[string]string)}}
 	for _, reason := range Reasons {
 		s.againCount[reason] = new(atomic.Int64)

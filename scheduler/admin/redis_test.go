@@ -422,3 +422,44 @@ func TestLocksOfAllModes(t *testing.T) {
 		}
 	})
 }
+
+// TestTicksThatAJobMissedWhileItWasAbsentShow in its history, and in the explanation of each of
+// them.
+func TestTicksThatAJobMissedWhileItWasAbsentShow(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		t.Parallel()
+		s := newStage(t, rdb)
+		job := &jobs.Job{Name: "j", Every: time.Hour, Command: []string{"true"}, Queue: "default", History: jobs.History{Runs: 100, For: time.Hour}}
+		now := must(s.ledger.Register(t.Context(), "config", []*jobs.Job{job})).Now
+		first := now.Truncate(time.Hour).Add(-9 * time.Hour)
+		last := first.Add(8 * time.Hour)
+		key := func(name string) string { return "{" + s.namespace + "}:" + name }
+		ago := func(d time.Duration) int64 { return now.Add(-d).UnixMilli() }
+		pipe := rdb.Pipeline()
+		pipe.HSet(t.Context(), key("cursor"), "j", first.Add(-time.Hour).UnixMilli())
+		pipe.HSet(t.Context(), key("ledger"), "config:config", ago(9*time.Hour), "since:other", ago(8*time.Hour), "config:other", ago(0))
+		must(pipe.Exec(t.Context()))
+		absence := must(s.ledger.Register(t.Context(), "back", []*jobs.Job{job})).Jobs["j"].Absence
+		if absence == nil {
+			t.Fatal("it returned without an absence")
+		}
+		line := &ledger.Tick{At: first, Upto: last, Verdict: ledger.Missed, Reason: "no worker carried it for 9 ticks"}
+		if settled := s.ledger.Settle(t.Context(), []ledger.Settlement{{Absence: absence, Line: line, By: "w.12345678"}})[0]; !settled.Written {
+			t.Fatalf("%+v, want the line written", settled)
+		}
+		ticks := must(s.reader.Ticks(t.Context(), "j", 0))
+		if len(ticks) != 1 || ticks[0].Outcome != "missed" || string(ticks[0].Reason) != line.Reason || !ticks[0].Tick.Equal(first) || !ticks[0].Upto.Equal(last) {
+			t.Errorf("the history is %+v, want one line from %v to %v", ticks, first, last)
+		}
+		for _, tick := range []time.Time{first, first.Add(3 * time.Hour), last} {
+			explained := must(s.reader.Explain(t.Context(), "j", tick))
+			if explained.Outcome != "missed" || explained.Conclusion != "missed ("+line.Reason+")" {
+				t.Errorf("tick %v is explained by %+v, want it missed: %s", tick, explained, line.Reason)
+			}
+		}
+		if runs := must(s.reader.Runs(t.Context(), RunFilter{})); len(runs) != 0 {
+			t.Errorf("runs %+v, want none", runs)
+		}
+	})
+}

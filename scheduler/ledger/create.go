@@ -40,6 +40,16 @@ type Tick struct {
 	Upto    time.Time // the last tick of a line for a range of missed ticks; else zero
 }
 
+// line returns the id of the record of a tick, or of the line for a range of ticks, and the last
+// tick of that range in the form for the scripts.
+func (t Tick) line(job string) (id jobs.RunID, upto string) {
+	id = jobs.TickRunID(job, t.At)
+	if t.Upto.IsZero() {
+		return id, ""
+	}
+	return id + jobs.RunID(".."+t.Upto.UTC().Format(time.RFC3339)), strconv.FormatInt(t.Upto.UnixMilli(), 10)
+}
+
 // Decision is what [Ledger.Create] records: every tick of a job after Seen, up to Cursor.
 type Decision struct {
 	Job    *jobs.Job
@@ -133,6 +143,10 @@ type RegisteredJob struct {
 	Cursor   time.Time
 	Standing Standing
 	Old      *jobs.Job // for Change: the definition that is still active
+
+	// Absence is set while the ticks that the job missed before it began anew have no line yet. The
+	// caller settles it: see [Ledger.Settle].
+	Absence *Absence
 }
 
 const (
@@ -203,9 +217,10 @@ func trigger(job *jobs.Job) string {
 // the standing of each. The newest definition of a job, by its first registration, is active as
 // long as a worker carries it: the worker has polled with its config within [GoneAfter]. The cursor
 // of a job starts at the server's time if the ledger has never seen the job, if no worker has
-// carried it for a week, or if it was removed: other workers were present and did not carry it. Any
-// other job continues where it stopped. Sent again, it changes nothing. With an error, Register
-// returns the definitions with a reply to their registration, perhaps none.
+// carried it for a week, or if it was removed: other workers were present and did not carry it. The
+// ticks that it missed in these two cases are its [Absence]. Any other job continues where it
+// stopped. Sent again, it changes nothing. With an error, Register returns the definitions with a
+// reply to their registration, perhaps none.
 func (l *Ledger) Register(ctx context.Context, digest string, definitions []*jobs.Job) (*Registered, error) {
 	registered := &Registered{Jobs: make(map[string]RegisteredJob, len(definitions))}
 	lost := make(map[*jobs.Job]time.Time)
@@ -239,6 +254,9 @@ func (l *Ledger) Register(ctx context.Context, digest string, definitions []*job
 			}
 			if r.number() == 1 && r.err == nil && (job.Every > 0 || job.Schedule != "") {
 				lost[job] = one.Cursor
+			}
+			if absence := r.text(); absence != "" {
+				one.Absence = readAbsence(job.Name, absence)
 			}
 			if r.err != nil {
 				break
@@ -578,11 +596,7 @@ func (l *Ledger) decisionArgs(d *Decision) ([]any, error) {
 		args = append(args, item.String())
 	}
 	for _, tick := range ticks {
-		id, upto := jobs.TickRunID(d.Job.Name, tick.At), ""
-		if !tick.Upto.IsZero() {
-			id += jobs.RunID(".." + tick.Upto.UTC().Format(time.RFC3339))
-			upto = strconv.FormatInt(tick.Upto.UnixMilli(), 10)
-		}
+		id, upto := tick.line(d.Job.Name)
 		args = append(args, string(id), tick.At.UnixMilli(), string(tick.Verdict), plain(tick.Reason), upto,
 			tick.At.Add(tick.After).UnixMilli())
 	}

@@ -118,6 +118,14 @@
 // cursor, until a worker comes; after a week without one, the job begins anew. So does a job that
 // was removed: other workers were present for GoneAfter and did not carry it.
 //
+// The ticks that such a job missed are accounted for as well, by the trigger that it had. The
+// script that begins it anew knows no cron and has no keys of histories, so it stores the
+// [Absence]: the cursor before, the new one and the old trigger. Each registration of the job
+// returns it, until a worker has written one line for these ticks, which also removes the absence
+// ([Ledger.Settle]). So a worker that dies in between leaves the line to the next one, and two
+// workers write one line. A job that was forgotten ([Ledger.Forget]) has no absence: it was removed
+// on purpose. A build from before absences registers such a job without one.
+//
 // A worker that is reloaded, drains or has crashed has left its config ([Ledger.Leave]):
 // definitions that no other session carries give way, after a crash some seconds later. The other
 // workers receive a notice and check the standing of their definitions, so one of them decides the
@@ -231,7 +239,9 @@
 // its locks:
 //
 //   - cursors: the highest one wins, and a tick counts as one if the worker has started its run. If
-//     a worker that never knew a job has registered it since, the job returns to its former cursor;
+//     a worker that never knew a job has registered it since, the job returns to its former cursor.
+//     A job whose cursor in Redis is lower than that of its worker was carried in the meantime, so
+//     it does not begin anew;
 //   - its own attempts, with their records: those that run, and the ends of the last ten minutes,
 //     which are sent again as they were sent. So a finish without a reply is also an end;
 //   - ends of other workers' runs that it has learned from the news of its polls: of every tick,

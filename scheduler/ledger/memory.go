@@ -21,9 +21,6 @@ var (
 	//go:embed scripts/assert.lua
 	assertSource string
 	assertScript = script(assertSource)
-	//go:embed scripts/lost.lua
-	lostSource string
-	lostScript = script(lostSource)
 	//go:embed scripts/mirror.lua
 	mirrorSource string
 	mirrorScript = script(mirrorSource)
@@ -637,10 +634,11 @@ func (l *Ledger) writeLost(ctx context.Context, lost map[*jobs.Job]time.Time) er
 	var steps []step
 	for job, upto := range lost {
 		id := job.Name + "@.." + upto.UTC().Format(time.RFC3339)
-		steps = append(steps, step{job.Name, []any{job.Name, id, upto.Add(-job.History.For).UnixMilli(), upto.UnixMilli()}})
+		steps = append(steps, step{job.Name, []any{job.Name, id, upto.Add(-job.History.For).UnixMilli(), upto.UnixMilli(),
+			string(Lost), "Redis was emptied: what no live worker knew of these ticks is lost", "", ""}})
 	}
 	var errs []error
-	for i, command := range l.runAll(ctx, lostScript, steps) {
+	for i, command := range l.runAll(ctx, lineScript, steps) {
 		if err := command.Err(); err != nil {
 			errs = append(errs, fmt.Errorf("note what was lost of %s: %w", steps[i].job, err))
 		}

@@ -19,8 +19,9 @@ var (
 )
 
 // Forget removes the remaining data of a job that no worker carries: its definition, its cursor,
-// its history. The error is an [ErrRefused] while a worker carries it, and while runs of it are
-// outstanding. A job that is registered again later is a new one. Sent again it gives [ErrUnknown].
+// its history, its [Absence]. The error is an [ErrRefused] while a worker carries it, and while
+// runs of it are outstanding. A job that is registered again later is a new one. Sent again it
+// gives [ErrUnknown].
 func (l *Ledger) Forget(ctx context.Context, job string, act Act) error {
 	fail := func(err error) error { return fmt.Errorf("forget job %s: %w", job, err) }
 	if err := act.check(); err != nil {

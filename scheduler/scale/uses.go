@@ -399,6 +399,7 @@ func (m *meter) usesOfOperators() []use {
 	var holds []*locks.Hold
 	var other *locks.Client
 	var moving []*ledger.Record
+	var settlements []ledger.Settlement
 	act := m.act()
 	one := func(job *jobs.Job) func(ctx context.Context) (err error) {
 		return func(ctx context.Context) (err error) {
@@ -562,6 +563,38 @@ func (m *meter) usesOfOperators() []use {
 		{"a page of the runs that wait in a queue", nil, func(ctx context.Context) error {
 			_, err := m.ledger.WaitingRuns(ctx, "default", "", 100)
 			return err
+		}},
+		{"absences of jobs that returned get their lines", func(ctx context.Context) error {
+			settlements = nil
+			var returned []*jobs.Job
+			for range 100 {
+				job := newJob("returned" + strconv.FormatInt(m.last.Add(1), 10))
+				returned = append(returned, job)
+			}
+			if _, err := m.ledger.Register(ctx, "scale", returned); err != nil {
+				return err
+			}
+			for _, job := range returned {
+				if err := m.rdb.HSet(ctx, "{"+m.namespace+"}:facts", "m"+job.Name, "1000\x1e9000\x1eevery 1s").Err(); err != nil {
+					return err
+				}
+			}
+			registered, err := m.ledger.Register(ctx, "scale", returned)
+			if err != nil {
+				return err
+			}
+			for _, one := range registered.Jobs {
+				line := &ledger.Tick{At: one.Absence.From, Upto: one.Absence.Upto, Verdict: ledger.Missed}
+				settlements = append(settlements, ledger.Settlement{Absence: one.Absence, Line: line})
+			}
+			return nil
+		}, func(ctx context.Context) error {
+			for _, settled := range m.ledger.Settle(ctx, settlements) {
+				if settled.Err != nil || !settled.Written {
+					return fmt.Errorf("settle an absence: %+v", settled)
+				}
+			}
+			return nil
 		}},
 		{"a job is forgotten", func(ctx context.Context) error {
 			_, err := m.ledger.Register(ctx, "forgotten", []*jobs.Job{newJob("forgotten")})

@@ -45,6 +45,9 @@
 --                              joined by \30, and by \31
 --                      s<job>  spans of ticks to skip: from, to (ms), actor and reason; joined by
 --                              \30, and by \31
+--                      m<job>  its absence: no worker carried it, it has begun anew, and the ticks
+--                              up to then have no line yet. Its last cursor before, the one that it
+--                              began anew with (ms), and the trigger before; joined by \30
 --                    and by the id of the first run of an adopted id that was used again, for as
 --                    long as that is in ids:
 --                      a<run>  how many runs that id has had, and a word for each of its last

@@ -5,15 +5,17 @@
 --       and replace equal ones that are stored without this signature; else 0  then five for each
 --       job: job, hash of its definition, trigger, definition (JSON), the cursor (ms) that the
 --       caller knows, or ""
--- Replies: now (ms), the revision of the cursors before this, then four for each job, in the order
+-- Replies: now (ms), the revision of the cursors before this, then five for each job, in the order
 --   of ARGV: its cursor (ms), active | drifted | change, for change, the definition (JSON) that is
---   still active, and 1 when the job begins anew although the caller knows a cursor: Redis has lost
---   it, unless remove.lua removed the job
+--   still active, 1 when the job begins anew although the caller knows a cursor: Redis has lost it,
+--   unless remove.lua removed the job; and the absence of the job (see m<job> in facts), or ""
 -- The newest definition, by its first registration, is active as long as it is carried. It becomes
 -- so at once when its trigger is that of the one before; else (change) by activate, once the old
 -- trigger has decided the ticks up to now. A definition is carried while a worker polls with a
 -- config that has it. A new job begins now; so does one that was retired, or removed: other workers
--- were present for long enough that a definition gives way, and did not carry it.
+-- were present for long enough that a definition gives way, and did not carry it. The ticks that
+-- such a job missed become its absence, which every registration of it returns until line.lua has
+-- written a line for them: this script has no keys of histories, and cannot compute ticks.
 -- While lost state is being re-asserted, the highest cursor that a worker knows counts.
 local config, gone, retired = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local recalls = recalling()
@@ -35,6 +37,10 @@ end
 if not seen[config] or seen[config] < now - gone then call('HSET', LEDGER, 'since:' .. config, ms) end
 call('HSET', LEDGER, 'config:' .. config, ms)
 seen[config] = now
+
+local absences = {}
+for i = 5, #ARGV, 5 do absences[i / 5] = 'm' .. ARGV[i] end
+if #absences > 0 then absences = call('HMGET', FACTS, unpack(absences)) end
 
 for i = 5, #ARGV, 5 do
   local job, hash, trigger, definition = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
@@ -61,7 +67,24 @@ for i = 5, #ARGV, 5 do
   for c, at in pairs(seen) do
     if c ~= config then without = math.max(without, at - math.max(since[c] or at, carried)) end
   end
-  if active and (carried < now - retired or without >= gone) then
+  local absence = absences[i / 5]
+  if absence and not active then -- the job was forgotten, by a build that knows no absences
+    call('HDEL', FACTS, 'm' .. job)
+    absence = nil
+  end
+  -- The caller knows a later cursor: Redis has lost the time in which the job was carried.
+  local behind = recalls and cursor and last ~= '' and tonumber(last) > tonumber(cursor)
+  if active and not behind and (carried < now - retired or without >= gone) then
+    for k = 1, #versions do
+      local v = versions[k]
+      -- its trigger has a time zone at most if the job has no schedule
+      if v.hash == active and cursor and string.find(v.trigger, '%S.* ') then
+        -- with that of an earlier absence that has no line yet
+        local from = absence and string.match(absence, '^%d+') or cursor
+        absence = concat({from, ms, v.trigger}, '\30')
+        call('HSET', FACTS, 'm' .. job, absence)
+      end
+    end
     active, versions, mine = nil, {}, nil
   end
   local first = not active
@@ -116,5 +139,6 @@ for i = 5, #ARGV, 5 do
   keep(job, active, left)
   local k = #out
   out[k + 1], out[k + 2], out[k + 3], out[k + 4] = cursor, status, status == 'change' and call('HGET', DEF, job) or '', lost
+  out[k + 5] = absence or ''
 end
 return out

@@ -24,7 +24,7 @@ if #old > 0 then
 end
 call('DEL', HIST)
 call('DEL', OUTPUT)
-call('HDEL', FACTS, 'g' .. job, 'p' .. job, 'v' .. job, 's' .. job)
+call('HDEL', FACTS, 'g' .. job, 'p' .. job, 'v' .. job, 's' .. job, 'm' .. job)
 call('HDEL', CURSOR, job)
 call('ZREM', REV, job)
 call('HDEL', DEF, job)

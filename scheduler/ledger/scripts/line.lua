@@ -1,0 +1,17 @@
+-- line writes one line for ticks of a job that no worker decided, or of which Redis has lost the
+-- records.
+-- ARGV: 1 job  2 id of the line; "": none is written  3 the first and 4 the last of the ticks (ms);
+--       4 is "" for a single tick  5 final state  6 reason  7 session of the caller, or ""
+--       8 the absence of the job (see m<job> in facts) that this settles; "": none
+-- Replies: ok | settled: that is not the absence of the job any more, and nothing was written
+local job, id, absence = ARGV[1], ARGV[2], ARGV[8]
+if absence ~= '' and call('HGET', FACTS, 'm' .. job) ~= absence then return {'settled'} end
+check()
+if absence ~= '' then call('HDEL', FACTS, 'm' .. job) end
+-- A single tick may have a record: a person has run it by hand in the meantime.
+if id ~= '' and call('HEXISTS', RUN, id) == 0 and call('HEXISTS', HIST, id) == 0 then
+  local run = fresh(job, '', 'schedule', ARGV[3])
+  run[STATE], run[REASON], run[FINISHED], run[BY], run[UPTO] = ARGV[5], ARGV[6], ms, ARGV[7], ARGV[4]
+  archive(id, run, '', 'null')
+end
+return {'ok'}
