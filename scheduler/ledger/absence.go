@@ -26,7 +26,8 @@ type Absence struct {
 	// Its ticks are after From, the last cursor before, and not after Upto, the first one after it.
 	// Both are zero if the entry in Redis cannot be read.
 	From, Upto time.Time
-	Old        *jobs.Job // the trigger that the job had, and nothing else: Schedule and Timezone, or Every
+	// Old has the trigger that the job had, and nothing else: Schedule and Timezone, or Every.
+	Old *jobs.Job
 
 	entry string // as it is stored
 }
