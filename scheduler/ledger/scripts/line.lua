@@ -5,13 +5,14 @@
 --       8 the absence of the job (see m<job> in facts) that this settles; "": none
 -- Replies: ok | settled: that is not the absence of the job any more, and nothing was written
 local job, id, absence = ARGV[1], ARGV[2], ARGV[8]
-if absence ~= '' and call('HGET', FACTS, 'm' .. job) ~= absence then return {'settled'} end
-check()
-if absence ~= '' then call('HDEL', FACTS, 'm' .. job) end
--- A single tick may have a record: a person has run it by hand in the meantime.
-if id ~= '' and call('HEXISTS', RUN, id) == 0 and call('HEXISTS', HIST, id) == 0 then
-  local run = fresh(job, '', 'schedule', ARGV[3])
-  run[STATE], run[REASON], run[FINISHED], run[BY], run[UPTO] = ARGV[5], ARGV[6], ms, ARGV[7], ARGV[4]
-  archive(id, run, '', 'null')
+if absence ~= '' then
+  if call('HGET', FACTS, 'm' .. job) ~= absence then return {'settled'} end
+  check()
+  call('HDEL', FACTS, 'm' .. job)
+  -- A single tick may have a record: a person has run it by hand in the meantime.
+  if id == '' or call('HEXISTS', RUN, id) == 1 or call('HEXISTS', HIST, id) == 1 then return {'ok'} end
 end
+local run = fresh(job, '', 'schedule', ARGV[3])
+run[STATE], run[REASON], run[FINISHED], run[BY], run[UPTO] = ARGV[5], ARGV[6], ms, ARGV[7], ARGV[4]
+archive(id, run, '', 'null')
 return {'ok'}
