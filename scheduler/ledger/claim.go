@@ -329,15 +329,17 @@ type FinishVerdict string
 const (
 	// it is the attempt's end, by this call or an earlier one like it
 	Recorded FinishVerdict = "recorded"
-	// this attempt had been closed before; only a success could still count
+	// this attempt had been closed before, perhaps by an earlier copy of this call; only a success
+	// could still count
 	Counted FinishVerdict = "counted"
 	Fenced  FinishVerdict = "fenced"  // a later attempt has begun, or the run has ended otherwise
 	Refused FinishVerdict = "refused" // Redis refused to record it, see [Ledger.Refuse]
 )
 
 // Finish records how an attempt ended, frees its bundle and passes it on, in one step. It may be
-// sent again: once recorded, a finish of the same token gets the same reply. It frees the hold
-// whatever the verdict. After an error that is [Final] nothing has changed, and the run is for
+// sent again: once recorded, a finish that has ended its run gets the same reply, and one after
+// which the run is tried again is Counted, since it has closed the attempt itself. Finish frees the
+// hold whatever the verdict. After an error that is [Final] nothing has changed, and the run is for
 // [Ledger.Refuse].
 func (l *Ledger) Finish(ctx context.Context, finish Finish) (*Finished, error) {
 	l.memory.finishing(finish)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"time"
 
 	"lockstep/jobs"
 	"lockstep/locks"
@@ -55,6 +56,9 @@ func (l *Ledger) KnownOpen() []jobs.RunID {
 	defer l.memory.mu.Unlock()
 	return slices.Sorted(maps.Keys(l.memory.open))
 }
+
+// SetClock gives a ledger the clock by which it forgets what it remembers.
+func (l *Ledger) SetClock(now func() time.Time) { l.memory.now = now }
 
 // ForgetNews makes a ledger take the news it has heard for incomplete.
 func (l *Ledger) ForgetNews() {

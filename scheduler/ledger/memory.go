@@ -47,7 +47,7 @@ type memory struct {
 	mirror  *mirror
 	cursors map[string]time.Time // the highest that was seen, by job
 	open    map[jobs.RunID]bool  // outstanding runs of ticks, as far as was heard
-	ended   map[jobs.RunID]end   // how runs ended, as was heard
+	ended   map[jobs.RunID]end   // how runs ended, as was heard; kept as long as own has the run
 	own     map[jobs.RunID]*turn // the last attempt of this worker at a run
 	order   []jobs.RunID         // of own, in the order in which their attempts ended
 
@@ -133,6 +133,16 @@ func (m *memory) created(d *Decision, ended map[jobs.RunID]State) {
 	}
 }
 
+// removed forgets the cursor of a job that a person has removed.
+func (m *memory) removed(job string) {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.cursors, job)
+}
+
 // claimed keeps an attempt that begins.
 func (m *memory) claimed(c *Claimed, record, args, definition string) {
 	if m == nil {
@@ -174,7 +184,8 @@ func (m *memory) finishing(finish Finish) {
 // finished forgets an attempt that did not count, and one whose run has ended in another way: it
 // was canceled, or had crashed too often. finished is nil while there is no reply. If Redis knows
 // of no attempt as late as this one, it has lost data, perhaps still undetected: then this is an
-// end all the same.
+// end all the same. If the attempt was closed before and none has begun since, perhaps only this
+// worker knows of the run.
 func (m *memory) finished(finish Finish, finished *Finished) {
 	if m == nil || finished == nil {
 		return
@@ -185,7 +196,11 @@ func (m *memory) finished(finish Finish, finished *Finished) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if t := m.own[finish.Run]; t != nil && t.token == finish.Token {
+	switch t := m.own[finish.Run]; {
+	case t == nil || t.token != finish.Token:
+	case finished.Verdict == Counted && finished.State != Running:
+		m.pass(t, finish)
+	default: // without an announcement, a sweep may still end the run of a running attempt
 		delete(m.own, finish.Run)
 	}
 	if finished.State.Final() {
@@ -193,15 +208,35 @@ func (m *memory) finished(finish Finish, finished *Finished) {
 	}
 }
 
-// lost forgets an attempt that has lost its lease and was handed back.
-func (m *memory) lost(run jobs.RunID, token locks.Token) {
+// pass keeps an attempt whose run is outstanding and waits for the next one, like an attempt that
+// was handed back. The end of the run will be announced.
+func (m *memory) pass(t *turn, finish Finish) {
+	if t.finish == nil {
+		m.order = append(m.order, finish.Run)
+	}
+	finish.Output = ""
+	if finish.Outcome.ends() {
+		finish.Outcome, finish.Pause = HandBack, 0
+	}
+	t.finish, t.at = &finish, m.now()
+}
+
+// lost keeps an attempt that has lost its lease if that has handed its run back, and forgets it
+// otherwise. closed is nil if the run has moved on.
+func (m *memory) lost(dead Dead, job *jobs.Job, closed *Closed) {
 	if m == nil {
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if t := m.own[run]; t != nil && t.token == token {
-		delete(m.own, run)
+	t := m.own[dead.Run]
+	switch {
+	case t == nil || t.token != dead.Token:
+	case closed == nil || closed.State.Final():
+		delete(m.own, dead.Run)
+	default:
+		hold := strings.Split(t.record, "\x1f")[fHolder]
+		m.pass(t, Finish{Run: dead.Run, Job: job, Token: dead.Token, Hold: locks.HoldID(hold), Outcome: HandBack})
 	}
 }
 
@@ -233,11 +268,11 @@ func (m *memory) hear(run jobs.RunID, state State) {
 	m.ended[run] = end{state, m.now()}
 }
 
-// forget drops entries that are too old to be useful: ends, and attempts whose run has ended or
-// moved on.
+// forget drops entries that are too old to be useful: attempts whose run has ended or moved on, and
+// ends. An end is never dropped before an attempt at its run. Without it, the run of an attempt
+// that failed or was handed back would seem outstanding, and would run again after a loss.
 func (m *memory) forget() {
 	old := m.now().Add(-rememberFor)
-	maps.DeleteFunc(m.ended, func(_ jobs.RunID, e end) bool { return e.at.Before(old) })
 	maps.DeleteFunc(m.own, func(run jobs.RunID, t *turn) bool {
 		if t.finish == nil || !t.at.Before(old) {
 			return false
@@ -245,6 +280,7 @@ func (m *memory) forget() {
 		_, ended := m.ended[run]
 		return t.finish.Outcome.ends() || ended
 	})
+	maps.DeleteFunc(m.ended, func(run jobs.RunID, e end) bool { return e.at.Before(old) && m.own[run] == nil })
 }
 
 // position returns how far the news were read, for the next poll. If that is unknown, the news are
@@ -570,7 +606,7 @@ func (m *memory) recollect(session locks.SessionID, loss string, definitions []*
 	}
 	for name, cursor := range m.cursors {
 		if carried[name] == nil { // else it was asserted by registering the job
-			add(name, "cursor "+name, nil, "cursor", name, fmt.Sprint(cursor.UnixMilli()), "")
+			add(name, "cursor "+name, nil, "cursor", name, fmt.Sprint(cursor.UnixMilli()), retiredAfter.Milliseconds())
 		}
 	}
 	own := make(map[jobs.RunID]bool)

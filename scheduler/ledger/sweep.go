@@ -63,8 +63,8 @@ type Poll struct {
 
 // Moved is the changes of a job.
 type Moved struct {
-	Cursor time.Time
-	Active string // the hash of the definition that decides its ticks
+	Cursor time.Time // zero: the job was removed, see [Ledger.Forget]
+	Active string    // the hash of the definition that decides its ticks; "" for none
 }
 
 // Poll reads, in one command, what every worker must know once a second: the server's time, whether
@@ -104,7 +104,11 @@ func (l *Ledger) poll(ctx context.Context, session locks.SessionID, digest strin
 			continue // one that cannot be read must not hide the others
 		}
 		poll.Moved[job] = Moved{millis(ms), active}
-		l.memory.saw(job, millis(ms))
+		if ms == 0 {
+			l.memory.removed(job)
+		} else {
+			l.memory.saw(job, millis(ms))
+		}
 	}
 	if r.err != nil {
 		return nil, fmt.Errorf("poll: %w", r.err)
@@ -318,7 +322,7 @@ func (l *Ledger) CrashAll(ctx context.Context, closings []Closing) []CrashResult
 	}
 	results := make([]CrashResult, len(closings))
 	for i, command := range l.runAll(ctx, crashScript, steps) {
-		_, results[i].Closed, results[i].Err = l.closed(closings[i].Dead, "", read(command.Result()))
+		_, results[i].Closed, results[i].Err = l.closed(closings[i].Dead, closings[i].Job, "", read(command.Result()))
 	}
 	return results
 }
@@ -341,7 +345,7 @@ func (l *Ledger) LostLease(ctx context.Context, session locks.SessionID, lost De
 var ErrNotYet = errors.New("not at this time")
 
 func (l *Ledger) close(ctx context.Context, dead Dead, job *jobs.Job, reporter locks.SessionID) (reply string, _ *Closed, err error) {
-	return l.closed(dead, reporter, read(l.run(ctx, crashScript, dead.Job, closeArgs(dead, job, reporter)...)))
+	return l.closed(dead, job, reporter, read(l.run(ctx, crashScript, dead.Job, closeArgs(dead, job, reporter)...)))
 }
 
 func closeArgs(dead Dead, job *jobs.Job, reporter locks.SessionID) []any {
@@ -351,17 +355,17 @@ func closeArgs(dead Dead, job *jobs.Job, reporter locks.SessionID) []any {
 }
 
 // closed decodes the reply to the closing of an attempt.
-func (l *Ledger) closed(dead Dead, reporter locks.SessionID, r *reply) (outcome string, _ *Closed, err error) {
+func (l *Ledger) closed(dead Dead, job *jobs.Job, reporter locks.SessionID, r *reply) (outcome string, closed *Closed, err error) {
 	outcome = r.text()
-	if reporter != "" && r.err == nil && outcome != "later" && outcome != "dead" {
-		l.memory.lost(dead.Run, dead.Token)
-	}
-	closed := &Closed{State: State(r.text()), Outcome: r.text(), Due: r.due()}
-	switch {
-	case r.err != nil:
+	closed = &Closed{State: State(r.text()), Outcome: r.text(), Due: r.due()}
+	if r.err != nil {
 		return "", nil, fmt.Errorf("close the attempt of %s: %w", dead.Run, r.err)
-	case outcome != "closed":
-		return outcome, nil, nil
+	}
+	if outcome != "closed" {
+		closed = nil
+	}
+	if reporter != "" && outcome != "later" && outcome != "dead" {
+		l.memory.lost(dead, job, closed)
 	}
 	return outcome, closed, nil
 }
