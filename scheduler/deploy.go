@@ -366,11 +366,16 @@ func (s *Scheduler) retry(c *change) {
 	s.set.pending[c.job.Name] = c
 }
 
-// moved applies what a poll reports about a job: to the set, and to one that is being registered.
+// moved applies what a poll reports about a job: to the set, and to one that is being registered. A
+// job without a cursor was removed by a person. This worker was absent at that time, else it would
+// have been refused. So for this worker the job has drifted, and is registered again.
 func (s *Scheduler) moved(ctx context.Context, job string, moved ledger.Moved) {
 	sets := []*jobSet{s.set}
 	if s.registering != nil && s.registering.set != s.set {
 		sets = append(sets, s.registering.set)
+	}
+	if _, ok := s.set.own[job]; ok && moved.Cursor.IsZero() {
+		s.o.Logger.WarnContext(ctx, "a job was removed while this worker was absent: it is registered again and begins now", "job", job)
 	}
 	for _, set := range sets {
 		set.alarms.move(job, moved.Cursor)
@@ -379,7 +384,7 @@ func (s *Scheduler) moved(ctx context.Context, job string, moved ledger.Moved) {
 			continue
 		}
 		s.stands(ctx, set, job, moved.Active == own.hash)
-		if c := set.pending[job]; c != nil && moved.Active == own.hash {
+		if c := set.pending[job]; c != nil && (moved.Active == own.hash || moved.Cursor.IsZero()) {
 			delete(set.pending, job)
 		} else if c != nil {
 			c.move(moved.Cursor)

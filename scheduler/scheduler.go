@@ -430,7 +430,8 @@ func (s *Scheduler) create(ctx context.Context, now time.Time, late time.Duratio
 
 // forgotten handles a job with a cursor that Redis has lost, and with it perhaps more than is known
 // here. The session finds out: it either re-asserts what it knows, or, when that is too late, ends.
-// Then the job begins anew under the next session.
+// Then the job begins anew under the next session. If Redis has lost nothing, a person has removed
+// the job, and the next poll reports that.
 func (s *Scheduler) forgotten(ctx context.Context, job string) {
 	if s.o.Session() == s.under {
 		s.o.Doubt()

@@ -116,7 +116,9 @@
 // [Ledger.Create] refuses all others. So a new definition takes over when its first worker comes,
 // and gives way when its last one has gone. Without any worker the last active one stays, with the
 // cursor, until a worker comes; after a week without one, the job begins anew. So does a job that
-// was removed: other workers were present for GoneAfter and did not carry it.
+// was removed: other workers were present for GoneAfter and did not carry it. A person can remove
+// the data of such a job ([Ledger.Forget]). A worker that carries it after all, since it was only
+// absent, finds that in its next poll and registers it, and the job begins anew.
 //
 // The ticks that such a job missed are accounted for as well, by the trigger that it had. The
 // script that begins it anew knows no cron and has no keys of histories, so it stores the
@@ -241,9 +243,11 @@
 //   - cursors: the highest one wins, and a tick counts as one if the worker has started its run. If
 //     a worker that never knew a job has registered it since, the job returns to its former cursor.
 //     A job whose cursor in Redis is lower than that of its worker was carried in the meantime, so
-//     it does not begin anew;
-//   - its own attempts, with their records: those that run, and the ends of the last ten minutes,
-//     which are sent again as they were sent. So a finish without a reply is also an end;
+//     it does not begin anew. A job that only other workers carried returns to its former cursor
+//     as well, unless none has carried it for GoneAfter since: then it was removed;
+//   - its own attempts, with their records: those that run, those whose runs wait for the next
+//     attempt, and the ends of the last ten minutes, which are sent again as they were sent. So a
+//     finish without a reply is also an end;
 //   - ends of other workers' runs that it has learned from the news of its polls: of every tick,
 //     and of requests that had more than one attempt;
 //   - which runs of ticks are outstanding: the news report changes, and a worker that has just

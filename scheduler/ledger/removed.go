@@ -20,14 +20,17 @@ var (
 
 // Forget removes the remaining data of a job that no worker carries: its definition, its cursor,
 // its history, its [Absence]. The error is an [ErrRefused] while a worker carries it, and while
-// runs of it are outstanding. A job that is registered again later is a new one. Sent again it
-// gives [ErrUnknown].
+// runs of it are outstanding; a long history is removed in steps, and a refusal between two of them
+// leaves the rest. A job that is registered again later is a new one. A worker that was absent and
+// still carries the job learns of this by its next poll, and registers it. Sent again, Forget gives
+// [ErrUnknown].
 func (l *Ledger) Forget(ctx context.Context, job string, act Act) error {
 	fail := func(err error) error { return fmt.Errorf("forget job %s: %w", job, err) }
 	if err := act.check(); err != nil {
 		return fail(err)
 	}
 	entry := act.entry()
+	done := "" // by the steps before
 	for {
 		r := read(l.runAct(ctx, removeScript, job, entry, job, GoneAfter.Milliseconds(), entry, retiredAfter.Milliseconds()))
 		switch outcome := r.text(); {
@@ -35,12 +38,16 @@ func (l *Ledger) Forget(ctx context.Context, job string, act Act) error {
 			return fail(r.err)
 		case outcome == "done":
 			return nil
+		case outcome == "more":
+			done = "; a part of its history has been removed already"
 		case outcome == "none":
 			return fail(ErrUnknown)
 		case outcome == "carried":
-			return fail(fmt.Errorf("%w: a worker carries it, or did so within the last %v: remove it from the config", ErrRefused, GoneAfter))
+			return fail(fmt.Errorf("%w: a worker carries it, or did so within the last %v: remove it from the config%s", ErrRefused, GoneAfter, done))
 		case outcome == "open":
-			return fail(fmt.Errorf("%w: %d of its runs are outstanding: cancel them (lockstep run cancel)", ErrRefused, r.number()))
+			return fail(fmt.Errorf("%w: %d of its runs are outstanding: cancel them (lockstep run cancel)%s", ErrRefused, r.number(), done))
+		default:
+			return fail(r.unknown(outcome))
 		}
 	}
 }

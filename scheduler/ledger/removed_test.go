@@ -1,10 +1,12 @@
 package ledger_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -166,6 +168,88 @@ func TestARemovedJobIsForgotten(t *testing.T) {
 	})
 }
 
+// TestPollsReportAForgottenJob until it is registered again, or for a week.
+func TestPollsReportAForgottenJob(t *testing.T) {
+	each(t, func(f *fixture) {
+		w := f.session("w")
+		f.register(f.job)
+		revision := func() string { return f.rdb.ZScore(f.Context(), f.key("rev"), "j").String() }
+		for _, returns := range []bool{true, false} {
+			before, err := f.Poll(f.Context(), w.Session(), "config", 0)
+			if err != nil {
+				f.Fatal(err)
+			}
+			for _, config := range []string{"config", "back"} {
+				f.left(config, 50*time.Second)
+			}
+			if err := f.Forget(f.Context(), "j", ledger.Act{Who: "ann", What: "forget job", On: "j"}); err != nil {
+				f.Fatal(err)
+			}
+			poll, err := f.Poll(f.Context(), w.Session(), "config", before.Revision)
+			if moved, reported := poll.Moved["j"]; err != nil || !reported || moved != (ledger.Moved{}) {
+				f.Errorf("got %+v, %v, want the job without cursor and definition", poll.Moved, err)
+			}
+			if returns {
+				f.carries("back", f.job, ledger.Active)
+			}
+			was := revision()
+			if err := f.rdb.ZAddXX(f.Context(), f.key("ids"), redis.Z{Score: 1, Member: "\x01j"}).Err(); err != nil {
+				f.Fatal(err)
+			}
+			f.sweep()
+			if now := revision(); (now == was) != returns {
+				f.Errorf("revision %q, then %q, want it kept: %v", was, now, returns)
+			}
+		}
+	})
+}
+
+// replies runs something once, after a script has replied with a word.
+type replies struct {
+	word string
+	then func()
+	once *sync.Once
+}
+
+func (r replies) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (r replies) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (r replies) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if script, is := cmd.(*redis.Cmd); is {
+			if words, _ := script.Slice(); len(words) == 1 && words[0] == r.word {
+				r.once.Do(r.then)
+			}
+		}
+		return err
+	}
+}
+
+// TestARefusalToForgetNamesWhatIsRemovedAlready: a worker returns while a long history is removed
+// step by step.
+func TestARefusalToForgetNamesWhatIsRemovedAlready(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.carries("config", f.job, ledger.Active)
+		f.left("config", 50*time.Second)
+		ended := make([]redis.Z, 600)
+		for i := range ended {
+			ended[i] = redis.Z{Score: float64(i), Member: fmt.Sprintf("j#%d", i)}
+		}
+		if err := f.rdb.ZAdd(f.Context(), f.key("done:j"), ended...).Err(); err != nil {
+			f.Fatal(err)
+		}
+		f.rdb.AddHook(replies{word: "more", then: func() { f.left("config", 0) }, once: new(sync.Once)})
+		err := f.Forget(f.Context(), "j", ledger.Act{Who: "ann", What: "forget job", On: "j"})
+		if !errors.Is(err, ledger.ErrRefused) || !strings.Contains(err.Error(), "a part of its history has been removed already") {
+			f.Errorf("got %v, want a refusal that names what is removed", err)
+		}
+	})
+}
+
 // TestAForgottenJobThatReturnsWasNotLost, in a process that remembers its cursor. A later loss of
 // data is recorded as one.
 func TestAForgottenJobThatReturnsWasNotLost(t *testing.T) {
@@ -205,6 +289,72 @@ func TestAForgottenJobThatReturnsWasNotLost(t *testing.T) {
 		w.say()
 		if n := lost(); n != 1 {
 			f.Errorf("%d lines of lost ticks after a loss, want one", n)
+		}
+	})
+}
+
+// reassertsUncarried lets Redis lose all data, and a worker that no longer carries any job
+// re-assert what it knows.
+func (w *worker) reassertsUncarried(session locks.SessionID) {
+	w.Helper()
+	w.lose(w)
+	if err := w.Assert(w.Context(), session, w.lost, "other", nil); err != nil {
+		w.Fatal(err)
+	}
+	w.goOn()
+}
+
+// TestAJobThatReturnsAfterALossBeginsAnewIfItWasRemoved: another worker, which does not carry the
+// job, re-asserts its cursor and is present until the job returns.
+func TestAJobThatReturnsAfterALossBeginsAnewIfItWasRemoved(t *testing.T) {
+	for name, test := range map[string]struct {
+		absent time.Duration
+		anew   bool
+	}{
+		"it was absent for an hour": {time.Hour, true},
+		"it was absent shortly":     {20 * time.Second, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			each(t, func(f *fixture) {
+				cursor := f.cursor(f.job, 5000)
+				w := f.worker("w")
+				w.register(w.job)
+				w.reassertsUncarried(w.client.Session())
+				f.present("other", test.absent, 0)
+				if err := f.rdb.ZIncrBy(f.Context(), f.key("ids"), -float64(test.absent.Milliseconds()), "\x02j").Err(); err != nil {
+					f.Fatal(err)
+				}
+				got := f.carries("back", f.job, ledger.Active).Cursor
+				if anew := got.After(cursor.Add(time.Minute)); anew != test.anew || !anew && !got.Equal(cursor) {
+					f.Errorf("cursor %v after %v; want it to begin anew: %v", got, cursor, test.anew)
+				}
+			})
+		})
+	}
+}
+
+// TestRemainsOfAJobCanBeForgotten: after a loss of data, a worker has re-asserted a cursor although
+// no worker carries the job.
+func TestRemainsOfAJobCanBeForgotten(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.cursor(f.job, 5)
+		w := f.worker("w")
+		w.register(w.job)
+		w.reassertsUncarried(w.client.Session())
+		act := ledger.Act{Who: "ann", What: "forget job", On: "j"}
+		if err := f.Forget(f.Context(), "j", act); err != nil {
+			f.Errorf("%v, want its cursor removed", err)
+		}
+		if left := f.rdb.HGetAll(f.Context(), f.key("cursor")).Val(); len(left) > 0 {
+			f.Errorf("cursors %v are left", left)
+		}
+		if err := f.Forget(f.Context(), "j", act); !errors.Is(err, ledger.ErrUnknown) {
+			f.Errorf("forgotten twice: %v, want it unknown", err)
+		}
+		w.poll()
+		w.reassertsUncarried(w.client.Session())
+		if left := f.rdb.HGetAll(f.Context(), f.key("cursor")).Val(); len(left) > 0 {
+			f.Errorf("after another loss the cursors %v are back", left)
 		}
 	})
 }

@@ -2,7 +2,8 @@
 -- ARGV: 1 history: runs, or "" to leave it unchanged  2 history: ms  then four for each run: ran,
 --       run, its record while it ran, arguments and definition (as embody takes it), joined by
 --       \31; or ended, run, its final state, its tick (ms) or ""; or cursor, job, its cursor (ms),
---       "": for a job that this worker does not carry
+--       ms for which that is remembered ("": an older build): for a job that this worker does not
+--       carry
 -- Replies: ok | late: nothing is re-asserted at this time
 -- The furthest wins: an end, then an attempt with a higher token, then a due run. An end that was
 -- only heard of gives way to that of a worker that knows how it came about. Locks that this frees
@@ -54,6 +55,8 @@ for i = 3, #ARGV, 4 do
     end
   elseif kind == 'cursor' then
     recall(id, call('HGET', CURSOR, id), ARGV[i + 2])
+    -- register needs to know since when no worker may have carried the job
+    if ARGV[i + 3] ~= '' and call('HEXISTS', FACTS, 'v' .. id) == 0 then call('ZADD', IDS, format('%.0f', now + ARGV[i + 3]), '\2' .. id) end
   elseif call('HEXISTS', HIST, id) == 0 then
     if run then
       S = S or space()

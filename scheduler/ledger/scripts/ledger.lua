@@ -18,7 +18,8 @@
 --                    outstanding runs
 --   18 cursor  HASH  job -> the last decided tick, server ms
 --   19 def     HASH  job -> definition, JSON
---   20 rev     ZSET  job, score = the revision at which its cursor last moved
+--   20 rev     ZSET  job, score = the revision at which its cursor last moved, or at which it was
+--                    forgotten
 --   21 ledger  HASH  pauses:<queue> (the last pauses of a queue: from, "-", to or nothing, server
 --                    ms, separated by blanks), rev (the last revision), duty (the session that
 --                    creates and sweeps for all), looked (where the sweep continues to check
@@ -31,7 +32,8 @@
 --   22 ids     ZSET  run, score = server ms until which the id of a request is remembered; and \0
 --                    with a word for one delivery of an adopted request, score = server ms until
 --                    which that is remembered; and \1 with a job that was forgotten, score = server
---                    ms of that + 7 days
+--                    ms of that + 7 days; and \2 with a job without a definition whose cursor a
+--                    worker has re-asserted, score = server ms of that + 7 days
 --   23 late    ZSET  run, score = server ms after which it must not start, or has waited long
 --                    enough for its bundle
 --   24 ask     ZSET  all scores 0: session \0 run. The runs that a worker must stop; with no run:
@@ -607,7 +609,11 @@ local function forget(most)
   local old = call('ZRANGEBYSCORE', IDS, '-inf', ms, 'LIMIT', '0', most)
   if #old == 0 then return end
   call('ZREM', IDS, unpack(old))
-  for i = 1, #old do old[i] = 'a' .. old[i] end
+  for i = 1, #old do
+    local job = sub(old[i], 1, 1) == '\1' and sub(old[i], 2)
+    if job and call('HEXISTS', FACTS, 'v' .. job) == 0 then call('ZREM', REV, job) end
+    old[i] = 'a' .. old[i]
+  end
   call('HDEL', FACTS, unpack(old))
 end
 

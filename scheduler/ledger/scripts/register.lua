@@ -64,6 +64,12 @@ for i = 5, #ARGV, 5 do
   end
   -- how long other workers were present that did not carry it
   local unknown, without = not active, 0
+  -- after a loss of data, a worker that does not carry the job has re-asserted its cursor
+  local spared = unknown and cursor and call('ZSCORE', IDS, '\2' .. job)
+  if spared then
+    call('ZREM', IDS, '\2' .. job)
+    carried = spared - retired
+  end
   for c, at in pairs(seen) do
     if c ~= config then without = math.max(without, at - math.max(since[c] or at, carried)) end
   end
@@ -87,6 +93,7 @@ for i = 5, #ARGV, 5 do
     end
     active, versions, mine = nil, {}, nil
   end
+  if spared and not recalls and without >= gone then cursor = nil end -- it was removed
   local first = not active
   if not mine then
     mine = {hash = hash, order = call('HINCRBY', LEDGER, 'order', 1), trigger = trigger, configs = ''}

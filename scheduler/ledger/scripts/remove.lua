@@ -2,11 +2,15 @@
 -- and history.
 -- ARGV: 1 job  2 ms after which a definition that no worker carries gives way  3 entry for the
 --       audit  4 ms for which the removal of the job is remembered
--- Replies: done | more: it must be called again | none: the job does not exist | carried: a worker
---   carries it | open, how many of its runs are outstanding
+-- Replies: done | more: it must be called again | none: nothing of the job is left | carried: a
+--   worker carries it | open, how many of its runs are outstanding
+-- Polls report the removed job, without a cursor, until it is registered again: a worker that
+-- carries it was only absent, and workers that know its cursor forget it.
 local job = ARGV[1]
 local _, versions = known(job)
-if call('HEXISTS', DEF, job) == 0 then return {'none'} end
+-- After a loss of data, there may be a cursor or a history that workers have re-asserted, although
+-- no worker carries the job.
+if call('HEXISTS', DEF, job) == 0 and call('HEXISTS', CURSOR, job) == 0 and call('EXISTS', HIST) == 0 then return {'none'} end
 for i = 1, #versions do
   for c in string.gmatch(versions[i].configs, '[^,]+') do
     if tonumber(call('HGET', LEDGER, 'config:' .. c) or '0') >= now - ARGV[2] then return {'carried'} end
@@ -26,10 +30,11 @@ call('DEL', HIST)
 call('DEL', OUTPUT)
 call('HDEL', FACTS, 'g' .. job, 'p' .. job, 'v' .. job, 's' .. job, 'm' .. job)
 call('HDEL', CURSOR, job)
-call('ZREM', REV, job)
 call('HDEL', DEF, job)
+call('ZADD', REV, call('HINCRBY', LEDGER, 'rev', 1), job)
 -- For a worker that carries the job again: Redis has not lost it. This is remembered for as long as
 -- a job that no worker carries is.
 call('ZADD', IDS, format('%.0f', now + ARGV[4]), '\1' .. job)
+call('ZREM', IDS, '\2' .. job)
 audit(ARGV[3])
 return {'done'}
