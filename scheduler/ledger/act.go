@@ -158,10 +158,13 @@ type Reopening struct {
 	Act       *Act
 }
 
-// Reopen makes an ended run due again. An outstanding one stays unchanged: Reopen returns no due
-// run, also when it is sent again. The error is an [ErrRefused] for a run that succeeded, unless
-// Any is set; for a line for many ticks; and for a run whose args have ${...} of a definition with
-// other args than Job, unless Any is set.
+// Reopen makes an ended run due again. An outstanding one stays unchanged, and Reopen returns no
+// due run. So it may be sent again, but a copy that arrives when the run has ended once more is
+// another request to reopen it.
+//
+// The error is an [ErrRefused] for a run that succeeded, unless Any is set; for a line for many
+// ticks; and for a run whose args have ${...} of a definition with other args than Job, unless Any
+// is set.
 func (l *Ledger) Reopen(ctx context.Context, re Reopening) ([]Due, error) {
 	fail := func(err error) ([]Due, error) { return nil, fmt.Errorf("run %s again: %w", re.Run, err) }
 	job := re.Job
