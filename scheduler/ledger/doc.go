@@ -245,7 +245,7 @@
 //     A job whose cursor in Redis is lower than that of its worker was carried in the meantime, so
 //     it does not begin anew. A job that only other workers carried returns to its former cursor
 //     as well, unless none has carried it for GoneAfter since: then it was removed;
-//   - its own attempts, with their records: those that run, those whose runs wait for the next
+//   - its own attempts, with their records: those that run, those at runs that wait for the next
 //     attempt, and the ends of the last ten minutes, which are sent again as they were sent. So a
 //     finish without a reply is also an end;
 //   - ends of other workers' runs that it has learned from the news of its polls: of every tick,

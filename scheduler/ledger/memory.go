@@ -181,7 +181,7 @@ func (m *memory) finishing(finish Finish) {
 	}
 }
 
-// finished forgets an attempt that did not count, and one whose run has ended in another way: it
+// finished forgets an attempt that did not count, and one if its run has ended in another way: it
 // was canceled, or had crashed too often. finished is nil while there is no reply. If Redis knows
 // of no attempt as late as this one, it has lost data, perhaps still undetected: then this is an
 // end all the same. If the attempt was closed before and none has begun since, perhaps only this
@@ -208,8 +208,8 @@ func (m *memory) finished(finish Finish, finished *Finished) {
 	}
 }
 
-// pass keeps an attempt whose run is outstanding and waits for the next one, like an attempt that
-// was handed back. The end of the run will be announced.
+// pass keeps an attempt at a run that is outstanding and waits for the next one, like an attempt
+// that was handed back. The end of the run will be announced.
 func (m *memory) pass(t *turn, finish Finish) {
 	if t.finish == nil {
 		m.order = append(m.order, finish.Run)
@@ -268,8 +268,8 @@ func (m *memory) hear(run jobs.RunID, state State) {
 	m.ended[run] = end{state, m.now()}
 }
 
-// forget drops entries that are too old to be useful: attempts whose run has ended or moved on, and
-// ends. An end is never dropped before an attempt at its run. Without it, the run of an attempt
+// forget drops entries that are too old to be useful: attempts at runs that have ended or moved on,
+// and ends. An end is never dropped before an attempt at its run. Without it, the run of an attempt
 // that failed or was handed back would seem outstanding, and would run again after a loss.
 func (m *memory) forget() {
 	old := m.now().Add(-rememberFor)

@@ -32,8 +32,8 @@
 --   22 ids     ZSET  run, score = server ms until which the id of a request is remembered; and \0
 --                    with a word for one delivery of an adopted request, score = server ms until
 --                    which that is remembered; and \1 with a job that was forgotten, score = server
---                    ms of that + 7 days; and \2 with a job without a definition whose cursor a
---                    worker has re-asserted, score = server ms of that + 7 days
+--                    ms of that + 7 days; and \2 with a job without a definition if a worker has
+--                    re-asserted its cursor, score = server ms of that + 7 days
 --   23 late    ZSET  run, score = server ms after which it must not start, or has waited long
 --                    enough for its bundle
 --   24 ask     ZSET  all scores 0: session \0 run. The runs that a worker must stop; with no run:
