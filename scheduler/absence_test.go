@@ -133,7 +133,7 @@ func (f *returning) scheduler(l *ledger.Ledger, definitions ...*jobs.Job) *Sched
 	if err != nil {
 		f.Fatal(err)
 	}
-	s.begin(s.set, s.set.jobs)
+	s.begin(s.set, s.set.definitions)
 	return s
 }
 

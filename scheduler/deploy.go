@@ -26,18 +26,20 @@ const (
 type registration struct {
 	// the set of these definitions; it becomes the scheduler's once a whole one is registered
 	set     *jobSet
-	whole   bool            // the definitions are the whole set, not a part
-	anew    bool            // Redis had lost data: polls start from what this registration reads
-	left    []*jobs.Job     // not registered yet
-	session locks.SessionID // with which it began
-	asked   bool            // some definitions have been registered
+	whole   bool              // the definitions are the whole set, not a part
+	anew    bool              // Redis had lost data: polls start from what this registration reads
+	left    []*ledger.Encoded // not registered yet
+	session locks.SessionID   // with which it began
+	asked   bool              // some definitions have been registered
 }
 
 // change is a definition that becomes active in place of one with another trigger. The old trigger
 // decides the ticks up to then.
 type change struct {
 	job    *jobs.Job
+	own    *ledger.Encoded // job, encoded
 	old    *jobs.Job
+	hash   string                    // of old
 	next   func(time.Time) time.Time // by the old trigger; nil: it has none
 	cursor time.Time
 	at     time.Time // the first tick by the old trigger; zero: none
@@ -52,8 +54,8 @@ func (c *change) move(cursor time.Time) {
 }
 
 // begin starts to register some or all definitions of a set.
-func (s *Scheduler) begin(set *jobSet, definitions []*jobs.Job) {
-	s.registering = &registration{set: set, whole: len(definitions) == len(set.jobs), left: definitions, session: s.o.Session()}
+func (s *Scheduler) begin(set *jobSet, definitions []*ledger.Encoded) {
+	s.registering = &registration{set: set, whole: len(definitions) == len(set.definitions), left: definitions, session: s.o.Session()}
 }
 
 // beginAnew starts to register everything again: the ledger has lost some of it.
@@ -62,7 +64,7 @@ func (s *Scheduler) beginAnew() {
 	if r := s.registering; r != nil && r.whole {
 		set = r.set
 	}
-	s.begin(set, set.jobs)
+	s.begin(set, set.definitions)
 	s.registering.anew = true
 }
 
@@ -99,7 +101,8 @@ func (s *Scheduler) register(ctx context.Context, now *serverTime) (ok bool) {
 	some := r.left[:min(len(r.left), registerStep)]
 	call, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
-	registered, err := s.o.Ledger.Register(call, r.set.digest, some)
+	// the old definitions are mostly those of the set before
+	registered, err := s.o.Ledger.RegisterEncoded(call, r.set.digest, some, s.set.carried)
 	if err != nil {
 		s.failed(ctx, "register jobs", err)
 		if len(registered.Jobs) == 0 {
@@ -117,7 +120,7 @@ func (s *Scheduler) register(ctx context.Context, now *serverTime) (ok bool) {
 		if standing.Standing == ledger.Change {
 			s.willChange(ctx, r.set, name, standing)
 		} else {
-			delete(r.set.pending, name)
+			r.set.resolve(name)
 		}
 		if standing.Absence != nil {
 			s.absences[name] = standing.Absence
@@ -127,8 +130,8 @@ func (s *Scheduler) register(ctx context.Context, now *serverTime) (ok bool) {
 	}
 	r.left = r.left[len(some):]
 	if err != nil { // a slow Redis may never answer all of a step: the next one sends the others
-		others := slices.DeleteFunc(slices.Clone(some), func(job *jobs.Job) bool {
-			_, ok := registered.Jobs[job.Name]
+		others := slices.DeleteFunc(slices.Clone(some), func(e *ledger.Encoded) bool {
+			_, ok := registered.Jobs[e.Job.Name]
 			return ok
 		})
 		r.left = append(others, r.left...)
@@ -177,11 +180,12 @@ func (s *Scheduler) willChange(ctx context.Context, set *jobSet, name string, st
 	// another worker could compute it: this machine's zone files lack what others have
 	if err != nil {
 		s.often.ErrorContext(ctx, "the old trigger of a job cannot be computed here, another worker must change it", "job", name, "error", err)
-		delete(set.pending, name)
+		set.resolve(name)
 		s.unsure = true
 		return
 	}
-	c := &change{job: set.own[name].job, old: standing.Old}
+	own := set.own[name]
+	c := &change{job: own.Job, own: own, old: standing.Old, hash: standing.OldHash}
 	if trigger != nil {
 		c.next = trigger.Next
 	}
@@ -190,6 +194,12 @@ func (s *Scheduler) willChange(ctx context.Context, set *jobSet, name string, st
 		set.changes = append(set.changes, name)
 	}
 	set.pending[name] = c
+}
+
+// resolve notes that no change of a definition is pending. Its text is not needed any more.
+func (set *jobSet) resolve(name string) {
+	delete(set.pending, name)
+	set.own[name].Forget()
 }
 
 // trigger returns the schedule of a job, or nil for a job that has none. Many old definitions share
@@ -208,19 +218,27 @@ func (set *jobSet) trigger(job *jobs.Job) (*cronspec.Schedule, error) {
 // sortChanges orders the changes by their next ticks by the old triggers, so that those ticks are
 // as little late as possible.
 func (set *jobSet) sortChanges() {
-	set.changes = slices.DeleteFunc(set.changes, func(name string) bool { return set.pending[name] == nil })
-	slices.SortStableFunc(set.changes, func(a, b string) int {
-		x, y := set.pending[a].at, set.pending[b].at
+	order := make([]*change, 0, len(set.changes))
+	for _, name := range set.changes {
+		if c := set.pending[name]; c != nil {
+			order = append(order, c)
+		}
+	}
+	slices.SortStableFunc(order, func(a, b *change) int {
 		switch {
-		case x.IsZero() && y.IsZero():
+		case a.at.IsZero() && b.at.IsZero():
 			return 0
-		case x.IsZero():
+		case a.at.IsZero():
 			return 1
-		case y.IsZero():
+		case b.at.IsZero():
 			return -1
 		}
-		return x.Compare(y)
+		return a.at.Compare(b.at)
 	})
+	set.changes = set.changes[:0]
+	for _, c := range order {
+		set.changes = append(set.changes, c.job.Name)
+	}
 }
 
 // takeChanges returns the next changes, and the ticks to decide first: at most a batch of each,
@@ -287,7 +305,7 @@ func (s *Scheduler) activate(ctx context.Context, now time.Time) (ok bool) {
 			upto = c.cursor
 		}
 		sent = append(sent, c)
-		activations = append(activations, ledger.Activation{Job: c.job, From: c.old, Seen: c.cursor, Cursor: upto})
+		activations = append(activations, ledger.Activation{Job: c.job, From: c.old, Seen: c.cursor, Cursor: upto, Encoded: c.own, FromHash: c.hash})
 	}
 	active := 0
 	for i, result := range s.o.Ledger.Activate(call, activations) {
@@ -305,6 +323,7 @@ func (s *Scheduler) activate(ctx context.Context, now time.Time) (ok bool) {
 		case result.Moved || result.Inactive: // the next check for drift finds it again
 			s.unsure = true
 		default:
+			c.own.Forget()
 			s.set.alarms.move(c.job.Name, result.Cursor)
 			s.stands(ctx, s.set, c.job.Name, true)
 			active++
@@ -379,13 +398,13 @@ func (s *Scheduler) moved(ctx context.Context, job string, moved ledger.Moved) {
 	}
 	for _, set := range sets {
 		set.alarms.move(job, moved.Cursor)
-		own, ok := set.own[job]
-		if !ok {
+		own := set.own[job]
+		if own == nil {
 			continue
 		}
-		s.stands(ctx, set, job, moved.Active == own.hash)
-		if c := set.pending[job]; c != nil && (moved.Active == own.hash || moved.Cursor.IsZero()) {
-			delete(set.pending, job)
+		s.stands(ctx, set, job, moved.Active == own.Hash)
+		if c := set.pending[job]; c != nil && (moved.Active == own.Hash || moved.Cursor.IsZero()) {
+			set.resolve(job)
 		} else if c != nil {
 			c.move(moved.Cursor)
 		}

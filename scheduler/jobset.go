@@ -13,9 +13,9 @@ import (
 // jobSet is a set of jobs and the state derived from it. The second part changes while the set is
 // registered and used.
 type jobSet struct {
-	jobs   []*jobs.Job
-	own    map[string]definition
-	digest string // of all definitions
+	definitions []*ledger.Encoded
+	own         map[string]*ledger.Encoded // by job
+	digest      string                     // of all definitions
 
 	alarms  alarms             // of the jobs with a trigger
 	drift   map[string]bool    // jobs with an active definition that differs from the set's
@@ -26,12 +26,6 @@ type jobSet struct {
 	triggers map[triggerKey]*cronspec.Schedule
 }
 
-// definition is a job as this worker has it.
-type definition struct {
-	job  *jobs.Job
-	hash string
-}
-
 // triggerKey is what two jobs with the same ticks have in common.
 type triggerKey struct {
 	schedule, timezone string
@@ -39,7 +33,7 @@ type triggerKey struct {
 }
 
 func newJobSet(list []*jobs.Job) (*jobSet, error) {
-	digest, hashes, err := ledger.Digest(list)
+	digest, definitions, err := ledger.Digest(list)
 	if err != nil {
 		return nil, err
 	}
@@ -47,15 +41,23 @@ func newJobSet(list []*jobs.Job) (*jobSet, error) {
 	if err != nil {
 		return nil, err
 	}
-	set := &jobSet{jobs: list, own: make(map[string]definition, len(list)), digest: digest, drift: make(map[string]bool),
+	set := &jobSet{definitions: definitions, own: make(map[string]*ledger.Encoded, len(list)), digest: digest, drift: make(map[string]bool),
 		pending: make(map[string]*change), triggers: triggers}
-	for _, job := range list {
-		set.own[job.Name] = definition{job, hashes[job.Name]}
+	for i, job := range list {
+		set.own[job.Name] = definitions[i]
 		if trigger := triggers[keyOf(job)]; trigger != nil {
 			set.alarms.add(&alarm{job: job, next: trigger.Next})
 		}
 	}
 	return set, nil
+}
+
+// carried returns the definition of a job if the set has the one with this hash, else nil.
+func (set *jobSet) carried(job, hash string) *jobs.Job {
+	if own := set.own[job]; own != nil && own.Hash == hash {
+		return own.Job
+	}
+	return nil
 }
 
 func keyOf(job *jobs.Job) triggerKey { return triggerKey{job.Schedule, job.Timezone, job.Every} }
@@ -115,5 +117,5 @@ func (s *Scheduler) takeOverJobs(ctx context.Context) {
 		s.next.CompareAndSwap(set, nil) // unless newer ones exist already
 		return
 	}
-	s.begin(set, set.jobs)
+	s.begin(set, set.definitions)
 }

@@ -213,7 +213,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 // first. In between, it registers large sets of jobs, and changes their triggers, step by step.
 func (s *Scheduler) ticks(ctx context.Context) {
 	var now serverTime
-	s.begin(s.set, s.set.jobs)
+	s.begin(s.set, s.set.definitions)
 	defer s.leave(ctx)
 	// by this machine's clock: the last poll; when creating may be tried again
 	var polled, notBefore time.Time
@@ -317,10 +317,10 @@ func (s *Scheduler) returned(ctx context.Context) bool {
 		return false
 	}
 	s.asked, s.unsure = time.Now(), false
-	definitions := make([]*jobs.Job, 0, len(s.set.drift))
+	definitions := make([]*ledger.Encoded, 0, len(s.set.drift))
 	for name := range s.set.drift {
 		if s.set.pending[name] == nil {
-			definitions = append(definitions, s.set.own[name].job)
+			definitions = append(definitions, s.set.own[name])
 		}
 	}
 	if len(definitions) > 0 {

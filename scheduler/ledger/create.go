@@ -143,6 +143,7 @@ type RegisteredJob struct {
 	Cursor   time.Time
 	Standing Standing
 	Old      *jobs.Job // for Change: the definition that is still active
+	OldHash  string    // its hash
 
 	// Absence is set while the ticks that the job missed before it began anew have no line yet. The
 	// caller settles it: see [Ledger.Settle].
@@ -176,11 +177,9 @@ func (l *Ledger) signs() int {
 // Hash names a definition. It covers the text before its ${...} are replaced, without its
 // signature, so it is the same on all hosts.
 func Hash(job *jobs.Job) (string, error) {
-	text, _, err := job.Definition()
-	if err != nil {
-		return "", fmt.Errorf("definition of job %s: %w", job.Name, err)
-	}
-	return hashText(jobs.Unsigned(text)), nil
+	e := Encoded{Job: job}
+	err := e.encode()
+	return e.Hash, err
 }
 
 func hashText(definition []byte) string {
@@ -188,21 +187,22 @@ func hashText(definition []byte) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// Digest names a set of definitions, which is what one worker carries, and each of them by its
-// job's name: see [Hash].
-func Digest(definitions []*jobs.Job) (digest string, hashes map[string]string, err error) {
-	hashes = make(map[string]string, len(definitions))
+// Digest names a set of definitions, which is what one worker carries. It also returns each of
+// them, encoded.
+func Digest(definitions []*jobs.Job) (digest string, encoded []*Encoded, err error) {
+	all := make([]Encoded, len(definitions))
+	encoded = make([]*Encoded, len(definitions))
 	lines := make([]string, len(definitions))
 	for i, job := range definitions {
-		hash, err := Hash(job)
-		if err != nil {
+		all[i].Job, encoded[i] = job, &all[i]
+		if err := all[i].encode(); err != nil {
 			return "", nil, err
 		}
-		hashes[job.Name], lines[i] = hash, job.Name+" "+hash
+		lines[i] = job.Name + " " + all[i].Hash
 	}
 	slices.Sort(lines)
 	sum := sha256.Sum256([]byte(strings.Join(lines, "\n")))
-	return hex.EncodeToString(sum[:8]), hashes, nil
+	return hex.EncodeToString(sum[:8]), encoded, nil
 }
 
 // trigger writes the part of a definition that determines a job's ticks.
@@ -222,20 +222,31 @@ func trigger(job *jobs.Job) string {
 // stopped. Sent again, it changes nothing. With an error, Register returns the definitions with a
 // reply to their registration, perhaps none.
 func (l *Ledger) Register(ctx context.Context, digest string, definitions []*jobs.Job) (*Registered, error) {
+	encoded := make([]*Encoded, len(definitions))
+	for i, job := range definitions {
+		encoded[i] = &Encoded{Job: job}
+	}
+	return l.RegisterEncoded(ctx, digest, encoded, func(string, string) *jobs.Job { return nil })
+}
+
+// RegisterEncoded is [Ledger.Register] for a caller that registers very many definitions. carried
+// returns the definition of a job with a hash, if the caller has it: RegisteredJob.Old is that one
+// then, which costs less than decoding it again.
+func (l *Ledger) RegisterEncoded(ctx context.Context, digest string, definitions []*Encoded, carried func(job, hash string) *jobs.Job) (*Registered, error) {
 	registered := &Registered{Jobs: make(map[string]RegisteredJob, len(definitions))}
 	lost := make(map[*jobs.Job]time.Time)
-	batch := func(i int) []*jobs.Job {
+	batch := func(i int) []*Encoded {
 		return definitions[i*RegisterBatch : min((i+1)*RegisterBatch, len(definitions))]
 	}
 	prepare := func(i int) ([]any, error) {
 		args := make([]any, 0, 4+5*len(batch(i)))
 		args = append(args, digest, GoneAfter.Milliseconds(), retiredAfter.Milliseconds(), l.signs())
-		for _, job := range batch(i) {
-			definition, err := l.write(job)
+		for _, e := range batch(i) {
+			definition, hash, err := l.encoded(e)
 			if err != nil {
-				return nil, fmt.Errorf("register job %s: %w", job.Name, err)
+				return nil, fmt.Errorf("register job %s: %w", e.Job.Name, err)
 			}
-			args = append(args, job.Name, hashText(jobs.Unsigned(definition)), trigger(job), definition, l.memory.cursor(job.Name))
+			args = append(args, e.Job.Name, hash, trigger(e.Job), definition, l.memory.cursor(e.Job.Name))
 		}
 		return args, nil
 	}
@@ -247,10 +258,14 @@ func (l *Ledger) Register(ctx context.Context, digest string, definitions []*job
 			}
 			registered.Now = now
 		}
-		for _, job := range batch(i) {
+		for _, e := range batch(i) {
+			job := e.Job
 			one := RegisteredJob{Cursor: r.time(), Standing: Standing(r.text())}
 			if old := r.text(); old != "" && r.err == nil {
-				one.Old, r.err = jobs.ReadJob(old)
+				one.OldHash = hashText(jobs.Unsigned([]byte(old)))
+				if one.Old = carried(job.Name, one.OldHash); one.Old == nil {
+					one.Old, r.err = jobs.ReadJob(old)
+				}
 			}
 			if r.number() == 1 && r.err == nil && (job.Every > 0 || job.Schedule != "") {
 				lost[job] = one.Cursor
@@ -421,6 +436,10 @@ type Activation struct {
 	From   *jobs.Job // is still active
 	Seen   time.Time // the cursor of the job
 	Cursor time.Time // its new cursor, from which Job computes the next tick
+
+	// Optional results that the caller already has; Activate computes the missing ones.
+	Encoded  *Encoded // of Job
+	FromHash string   // of From
 }
 
 // Activate makes definitions active whose triggers differ from those of the active ones, each whole
@@ -440,17 +459,23 @@ func (l *Ledger) Activate(ctx context.Context, activations []Activation) []Creat
 		var args []any
 		for i := batch * ActivateBatch; i < min((batch+1)*ActivateBatch, len(activations)); i++ {
 			a := activations[i]
-			before, err := Hash(a.From)
+			before, e := a.FromHash, a.Encoded
+			if before == "" {
+				var err error
+				if before, err = Hash(a.From); err != nil {
+					fail(i, err)
+					continue
+				}
+			}
+			if e == nil {
+				e = &Encoded{Job: a.Job}
+			}
+			definition, hash, err := l.encoded(e)
 			if err != nil {
 				fail(i, err)
 				continue
 			}
-			definition, err := l.write(a.Job)
-			if err != nil {
-				fail(i, err)
-				continue
-			}
-			args = append(args, a.Job.Name, a.Seen.UnixMilli(), a.Cursor.UnixMilli(), before, hashText(jobs.Unsigned(definition)), definition)
+			args = append(args, a.Job.Name, a.Seen.UnixMilli(), a.Cursor.UnixMilli(), before, hash, definition)
 			which[batch] = append(which[batch], i)
 		}
 		return args, nil
@@ -546,7 +571,7 @@ func (c *Created) decode(command *redis.Cmd, cursor time.Time) error {
 }
 
 func (l *Ledger) decisionArgs(d *Decision) ([]any, error) {
-	definition, untrusted := l.write(d.Job)
+	definition, hash, untrusted := l.encoded(&Encoded{Job: d.Job})
 	if untrusted != nil && !errors.Is(untrusted, jobs.ErrSignature) {
 		return nil, fmt.Errorf("create ticks of %s: %w", d.Job.Name, untrusted)
 	}
@@ -581,10 +606,6 @@ func (l *Ledger) decisionArgs(d *Decision) ([]any, error) {
 		alone = aloneItem(d.Job).String() // runs that catch up come one after the other
 	}
 	patience, onBusy, limits := waitOf(d.Job)
-	hash, err := Hash(d.Job)
-	if err != nil {
-		return nil, err
-	}
 	seen := strconv.FormatInt(d.Seen.UnixMilli(), 10)
 	if d.again {
 		seen = "again"

@@ -27,6 +27,31 @@ func nameOf(definition string) string {
 // named returns a definition as the scripts take it: its name and its text.
 func named(definition string) string { return nameOf(definition) + "\x1f" + definition }
 
+// Encoded is a definition in the form for Redis. To encode and hash a definition takes a process
+// longer than all else that it does to register it, so a caller with very many of them does that
+// once for all calls. The job must not change.
+type Encoded struct {
+	Job  *jobs.Job
+	Hash string // see [Hash]; "" until the definition was encoded
+
+	text      []byte // as [jobs.Job.Definition] returns it; nil: not encoded, or forgotten
+	fromRedis bool
+}
+
+// encode sets what is derived from the job.
+func (e *Encoded) encode() error {
+	text, fromRedis, err := e.Job.Definition()
+	if err != nil {
+		return fmt.Errorf("definition of job %s: %w", e.Job.Name, err)
+	}
+	e.text, e.fromRedis, e.Hash = text, fromRedis, hashText(jobs.Unsigned(text))
+	return nil
+}
+
+// Forget releases the memory of the text. A call that needs the text later encodes the definition
+// again.
+func (e *Encoded) Forget() { e.text = nil }
+
 // errMissing says that Redis does not have the definition of a run.
 var errMissing = errors.New("its definition is missing")
 

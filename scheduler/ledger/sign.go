@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"bytes"
-	"fmt"
 	"math"
 	"time"
 
@@ -49,20 +48,30 @@ func (l *Ledger) verify(job string, text []byte) error {
 // definition that was read and cannot be trusted gives an error that is [jobs.ErrSignature]: a
 // signature of this process must not make it valid.
 func (l *Ledger) write(job *jobs.Job) ([]byte, error) {
-	text, fromRedis, err := job.Definition()
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("definition of job %s: %w", job.Name, err)
-	case !fromRedis:
-		return l.signing.Sign(job.Name, text), nil
+	text, _, err := l.encoded(&Encoded{Job: job})
+	return text, err
+}
+
+// encoded is write for a definition that may be encoded already. It also returns the hash, which an
+// [jobs.ErrSignature] does not affect.
+func (l *Ledger) encoded(e *Encoded) (text []byte, hash string, err error) {
+	if e.text == nil {
+		e = &Encoded{Job: e.Job} // the caller wants to keep no text
+		if err := e.encode(); err != nil {
+			return nil, "", err
+		}
 	}
-	if err := l.verify(job.Name, text); err != nil {
-		return nil, err
+	job := e.Job.Name
+	if !e.fromRedis {
+		return l.signing.Sign(job, e.text), e.Hash, nil
 	}
-	if l.signing.Verify(job.Name, text) != nil { // it is this process's own
-		text = l.signing.Sign(job.Name, jobs.Unsigned(text))
+	if err := l.verify(job, e.text); err != nil {
+		return nil, e.Hash, err
 	}
-	return text, nil
+	if l.signing.Verify(job, e.text) != nil { // it is this process's own
+		return l.signing.Sign(job, jobs.Unsigned(e.text)), e.Hash, nil
+	}
+	return e.text, e.Hash, nil
 }
 
 // definition decodes the definition of a claimed run, and verifies it. key is its mark, or the text

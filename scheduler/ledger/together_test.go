@@ -1,0 +1,150 @@
+package ledger_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"lockstep/jobs"
+	"lockstep/scheduler/ledger"
+)
+
+// deployed are nine jobs before and after a deploy. The triggers of job0, job3 and job6 change, and
+// the descriptions of job1, job4 and job7. The others are new.
+func deployed() (before, after []*jobs.Job) {
+	for i := range 9 {
+		job := newJob(fmt.Sprintf("job%d", i))
+		job.Description = fmt.Sprintf("definition %d", i)
+		next := *job
+		switch i % 3 {
+		case 0:
+			next.Every = time.Duration(i+1) * time.Hour
+		case 1:
+			next.Description += ", changed"
+		}
+		if after = append(after, &next); i%3 < 2 {
+			before = append(before, job)
+		}
+	}
+	return before, after
+}
+
+// TestJobsOfABatchGetTheirOwnOutcomes: the scripts read and write for all jobs of a batch together.
+// Encoded definitions make no difference, also without their texts.
+func TestJobsOfABatchGetTheirOwnOutcomes(t *testing.T) {
+	for _, encoded := range []bool{false, true} {
+		t.Run(fmt.Sprintf("encoded %v", encoded), func(t *testing.T) {
+			each(t, func(f *fixture) {
+				before, after := deployed()
+				if _, err := f.Register(f.Context(), "old", before); err != nil {
+					f.Fatal(err)
+				}
+				old := make(map[string]*jobs.Job)
+				for _, job := range before {
+					old[job.Name] = job
+				}
+				_, definitions, err := ledger.Digest(after)
+				if err != nil {
+					f.Fatal(err)
+				}
+				definitions[3].Forget()
+				var registered *ledger.Registered
+				if encoded {
+					registered, err = f.RegisterEncoded(f.Context(), "new", definitions, func(job, hash string) *jobs.Job {
+						if have, err := ledger.Hash(old[job]); err != nil || have != hash {
+							f.Errorf("the old definition of %s is said to have the hash %s, want %s, %v", job, hash, have, err)
+						}
+						return old[job]
+					})
+				} else {
+					registered, err = f.Register(f.Context(), "new", after)
+				}
+				if err != nil {
+					f.Fatal(err)
+				}
+				for i, job := range after {
+					one := registered.Jobs[job.Name]
+					switch {
+					case i%3 > 0:
+						if one.Standing != ledger.Active || one.Old != nil {
+							f.Errorf("%s: %+v, want it active", job.Name, one)
+						}
+					case one.Standing != ledger.Change || one.Old == nil || one.Old.Description != job.Description || one.Old.Every != time.Second:
+						f.Errorf("%s: %+v, want a change from its own old definition", job.Name, one)
+					case encoded && one.Old != old[job.Name]:
+						f.Errorf("%s: its old definition is not the one that the caller has", job.Name)
+					}
+				}
+				if got := f.rdb.HGet(f.Context(), f.key("ledger"), "order").Val(); got != "15" {
+					f.Errorf("the last of the 15 definitions has the order %s", got)
+				}
+				f.changesTogether(after, definitions, registered, encoded)
+			})
+		})
+	}
+}
+
+// changesTogether activates the definitions of job0, job3 and job6, and refuses others in the same
+// batch.
+func (f *fixture) changesTogether(after []*jobs.Job, definitions []*ledger.Encoded, registered *ledger.Registered, encoded bool) {
+	f.Helper()
+	session := f.session("w").Session()
+	polled, err := f.Poll(f.Context(), session, "new", registered.Revision)
+	if err != nil {
+		f.Fatal(err)
+	}
+	var activations []ledger.Activation
+	add := func(i int, seen, cursor time.Time, from *jobs.Job) {
+		a := ledger.Activation{Job: after[i], From: from, Seen: seen, Cursor: cursor}
+		if one := registered.Jobs[after[i].Name]; encoded && from == one.Old {
+			a.Encoded, a.FromHash = definitions[i], one.OldHash
+		}
+		activations = append(activations, a)
+	}
+	one := func(i int) ledger.RegisteredJob { return registered.Jobs[after[i].Name] }
+	add(0, one(0).Cursor, one(0).Cursor, one(0).Old)
+	add(1, one(1).Cursor, one(1).Cursor, newJob("job1")) // that definition is not active
+	add(3, one(3).Cursor, one(3).Cursor, one(3).Old)
+	add(4, one(4).Cursor.Add(time.Second), one(4).Cursor, after[4])
+	add(5, one(5).Cursor, one(5).Cursor.Add(time.Hour), after[5])
+	add(6, one(6).Cursor, one(6).Cursor, one(6).Old)
+	results := f.Activate(f.Context(), activations)
+	for i, result := range results {
+		var ok bool
+		switch i {
+		case 1:
+			ok = result.Inactive
+		case 3:
+			ok = result.Moved && result.Cursor.Equal(one(4).Cursor)
+		case 4:
+			ok = result.Early
+		default:
+			ok = result.Cursor.Equal(activations[i].Cursor) && !result.Moved && !result.Early && !result.Inactive
+		}
+		if result.Err != nil || !ok {
+			f.Errorf("change of %s: %+v", activations[i].Job.Name, result)
+		}
+	}
+	next, err := f.Poll(f.Context(), session, "new", polled.Revision)
+	if err != nil {
+		f.Fatal(err)
+	}
+	if got := slices.Sorted(maps.Keys(next.Moved)); !slices.Equal(got, []string{"job0", "job3", "job6"}) || next.Revision != polled.Revision+3 {
+		f.Errorf("the changes of %q have the revisions %d to %d, want those of job0, job3 and job6", got, polled.Revision, next.Revision)
+	}
+	for i, job := range after {
+		hash, err := ledger.Hash(job)
+		if moved, has := next.Moved[job.Name]; err != nil || has && moved.Active != hash {
+			f.Errorf("%s has the active definition %s, want %s, %v", job.Name, moved.Active, hash, err)
+		}
+		record, err := f.Job(f.Context(), job.Name)
+		if err != nil || record.Job.Every != job.Every || record.Job.Description != job.Description {
+			f.Errorf("job%d is %+v, %v, want %+v", i, record, err, job)
+		}
+	}
+	if again, err := f.Poll(f.Context(), session, "new", next.Revision-1); err != nil || len(again.Moved) != 1 {
+		f.Errorf("one job has the last revision, but %v, %v", again.Moved, err)
+	}
+}
