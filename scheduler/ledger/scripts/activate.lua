@@ -6,11 +6,20 @@
 --   ok, "" | moved, the cursor: another worker has decided ticks since | inactive, "": another
 --   definition decides, or the new one is not carried | early, "": the new cursor is in the future
 --   | grace, ms left of a grace period, in which nothing is decided
+-- It reads and writes for all jobs together: a deploy changes very many. No job comes twice.
 local out, asked, pause = {}, false, nil
+if #ARGV == 0 then return out end
+local names, facts = {}, {}
 for i = 1, #ARGV, 6 do
-  local job, seen, upto, before, hash = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
-  local cursor = call('HGET', CURSOR, job)
-  local active, versions = known(job)
+  names[#names + 1], facts[#facts + 1] = ARGV[i], 'v' .. ARGV[i]
+end
+local cursors, texts = call('HMGET', CURSOR, unpack(names)), call('HMGET', FACTS, unpack(facts))
+local moved, kept, definitions = {}, {}, {} -- what is written
+for i = 1, #ARGV, 6 do
+  local seen, upto, before, hash = ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
+  local at = (i + 5) / 6
+  local job, cursor = names[at], cursors[at]
+  local active, versions = versionsOf(texts[at])
   local valid = false
   for k = 1, #versions do valid = valid or active == before and versions[k].hash == hash end
   if not asked then asked, pause = true, not quiet() and space().grace() end
@@ -24,12 +33,22 @@ for i = 1, #ARGV, 6 do
   elseif pause then
     outcome, detail = 'grace', format('%.0f', pause)
   else
-    call('HSET', CURSOR, job, upto)
-    call('ZADD', REV, call('HINCRBY', LEDGER, 'rev', 1), job)
-    keep(job, hash, versions)
-    call('HSET', DEF, job, ARGV[i + 5])
+    local k = #moved
+    moved[k + 1], moved[k + 2] = job, upto
+    kept[k + 1], kept[k + 2] = facts[at], versionsText(hash, versions)
+    definitions[k + 1], definitions[k + 2] = job, ARGV[i + 5]
   end
   local k = #out
   out[k + 1], out[k + 2] = outcome, detail
+end
+if #moved > 0 then
+  local revised, rev = {}, call('HINCRBY', LEDGER, 'rev', #moved / 2) - #moved / 2
+  for k = 1, #moved, 2 do
+    revised[k], revised[k + 1] = rev + (k + 1) / 2, moved[k]
+  end
+  call('HSET', CURSOR, unpack(moved))
+  call('ZADD', REV, unpack(revised))
+  call('HSET', FACTS, unpack(kept))
+  call('HSET', DEF, unpack(definitions))
 end
 return out

@@ -617,9 +617,10 @@ local function forget(most)
   call('HDEL', FACTS, unpack(old))
 end
 
--- known returns the hash of a job's active definition, or nil, and its definitions.
-local function known(job)
-  local text, active, versions = call('HGET', FACTS, 'v' .. job), nil, {}
+-- versionsOf reads a text of versionsText: the hash of a job's active definition, or nil, and its
+-- definitions.
+local function versionsOf(text)
+  local active, versions = nil, {}
   for entry in string.gmatch(text or '', '[^\31]+') do
     if not active then
       active = entry
@@ -631,12 +632,15 @@ local function known(job)
   return active, versions
 end
 
--- keep writes what known reads.
-local function keep(job, active, versions)
+-- known returns what versionsOf does, for a job.
+local function known(job) return versionsOf(call('HGET', FACTS, 'v' .. job)) end
+
+-- versionsText returns what FACTS has of a job's definitions.
+local function versionsText(active, versions)
   local text = active
   for i = 1, #versions do
     local v = versions[i]
     text = text .. US .. v.hash .. '\30' .. v.order .. '\30' .. v.trigger .. '\30' .. v.configs
   end
-  call('HSET', FACTS, 'v' .. job, text)
+  return text
 end

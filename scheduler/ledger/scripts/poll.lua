@@ -41,10 +41,16 @@ if ARGV[6] ~= '' then
   if #news == tonumber(ARGV[3]) and #call('XREVRANGE', NEWS, ARGV[6], '-', 'COUNT', '1') == 0 then out[5] = '' end
 end
 local changed = call('ZRANGEBYSCORE', REV, '(' .. ARGV[2], '+inf', 'WITHSCORES', 'LIMIT', '0', ARGV[3])
+if #changed == 0 then return out end
+local names, facts = {}, {}
 for i = 1, #changed, 2 do
-  out[#out + 1] = changed[i]
-  out[#out + 1] = call('HGET', CURSOR, changed[i]) or '0'
-  out[#out + 1] = string.match(call('HGET', FACTS, 'v' .. changed[i]) or '', '^([^\31]*)')
-  out[3] = changed[i + 1]
+  names[#names + 1], facts[#facts + 1] = changed[i], 'v' .. changed[i]
 end
+local cursors, texts = call('HMGET', CURSOR, unpack(names)), call('HMGET', FACTS, unpack(facts))
+local k = #out
+for i = 1, #names do
+  out[k + 1], out[k + 2], out[k + 3] = names[i], cursors[i] or '0', string.match(texts[i] or '', '^([^\31]*)')
+  k = k + 3
+end
+out[3] = changed[#changed]
 return out

@@ -17,6 +17,7 @@
 -- such a job missed become its absence, which every registration of it returns until line.lua has
 -- written a line for them: this script has no keys of histories, and cannot compute ticks.
 -- While lost state is being re-asserted, the highest cursor that a worker knows counts.
+-- It reads and writes for all jobs together: a deploy changes very many. No job comes twice.
 local config, gone, retired = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local recalls = recalling()
 local out, seen = {ms, call('HGET', LEDGER, 'rev') or '0'}, {}
@@ -38,14 +39,23 @@ if not seen[config] or seen[config] < now - gone then call('HSET', LEDGER, 'sinc
 call('HSET', LEDGER, 'config:' .. config, ms)
 seen[config] = now
 
-local absences = {}
-for i = 5, #ARGV, 5 do absences[i / 5] = 'm' .. ARGV[i] end
-if #absences > 0 then absences = call('HMGET', FACTS, unpack(absences)) end
+if #ARGV == 4 then return out end
+local names, facts, absences = {}, {}, {}
+for i = 5, #ARGV, 5 do
+  local at = i / 5
+  names[at], facts[at], absences[at] = ARGV[i], 'v' .. ARGV[i], 'm' .. ARGV[i]
+end
+absences = call('HMGET', FACTS, unpack(absences))
+local cursors, texts = call('HMGET', CURSOR, unpack(names)), call('HMGET', FACTS, unpack(facts))
+local kept, moved, begun, revised = {}, {}, {}, {} -- what is written to FACTS, CURSOR, DEF, REV
+local order, made = nil, 0 -- the order of the last definition, and how many are new
+local changing, places = {}, {} -- the jobs with a change, and where out has their definitions
 
 for i = 5, #ARGV, 5 do
   local job, hash, trigger, definition = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
-  local active, versions = known(job)
-  local cursor, last, lost = call('HGET', CURSOR, job), ARGV[i + 4], 0
+  local at = i / 5
+  local active, versions = versionsOf(texts[at])
+  local cursor, last, lost = cursors[at], ARGV[i + 4], 0
   local carried, mine = 0, nil -- when the job was last carried
   for k = 1, #versions do
     local v = versions[k]
@@ -73,7 +83,7 @@ for i = 5, #ARGV, 5 do
   for c, at in pairs(seen) do
     if c ~= config then without = math.max(without, at - math.max(since[c] or at, carried)) end
   end
-  local absence = absences[i / 5]
+  local absence = absences[at]
   if absence and not active then -- the job was forgotten, by a build that knows no absences
     call('HDEL', FACTS, 'm' .. job)
     absence = nil
@@ -94,18 +104,19 @@ for i = 5, #ARGV, 5 do
     active, versions, mine = nil, {}, nil
   end
   if spared and not recalls and without >= gone then cursor = nil end -- it was removed
-  local first = not active
+  local first, new = not active, not active
   if not mine then
-    mine = {hash = hash, order = call('HINCRBY', LEDGER, 'order', 1), trigger = trigger, configs = ''}
+    order, made = (order or tonumber(call('HGET', LEDGER, 'order') or 0)) + 1, made + 1
+    mine = {hash = hash, order = order, trigger = trigger, configs = ''}
     versions[#versions + 1] = mine
   end
   mine.seen = now
   if not string.find(',' .. mine.configs .. ',', ',' .. config .. ',', 1, true) then
-    local kept = config -- and those of its configs that other workers still carry
+    local carrying = config -- and those of its configs that other workers still carry
     for c in string.gmatch(mine.configs, '[^,]+') do
-      if (seen[c] or 0) >= now - gone then kept = kept .. ',' .. c end
+      if (seen[c] or 0) >= now - gone then carrying = carrying .. ',' .. c end
     end
-    mine.configs = kept
+    mine.configs = carrying
   end
   local left, newest, was = {}, nil, nil
   for k = 1, #versions do
@@ -125,7 +136,6 @@ for i = 5, #ARGV, 5 do
     else
       cursor = ms
     end
-    call('HSET', CURSOR, job, cursor)
     call('HSETNX', FACTS, 'g' .. job, 'r' .. ms)
   elseif newest ~= mine then
     status = 'drifted'
@@ -137,15 +147,39 @@ for i = 5, #ARGV, 5 do
   if recalls and last ~= '' then cursor = recall(job, cursor, last) end
   -- until its ticks are decided
   if was and was.hash == active and was.seen < now - gone then left[#left + 1] = was end
+  if new then
+    local k = #moved
+    moved[k + 1], moved[k + 2] = job, cursor
+  end
   if first then
-    call('HSET', DEF, job, definition)
-    call('ZADD', REV, call('HINCRBY', LEDGER, 'rev', 1), job)
+    local k = #begun
+    begun[k + 1], begun[k + 2], revised[k + 1], revised[k + 2] = job, definition, 0, job
   elseif ARGV[4] == '1' and active == hash and call('HGET', DEF, job) ~= definition then
     call('HSET', DEF, job, definition)
   end
-  keep(job, active, left)
+  local text = versionsText(active, left)
+  if text ~= texts[at] then
+    local k = #kept
+    kept[k + 1], kept[k + 2] = facts[at], text
+  end
   local k = #out
-  out[k + 1], out[k + 2], out[k + 3], out[k + 4] = cursor, status, status == 'change' and call('HGET', DEF, job) or '', lost
+  out[k + 1], out[k + 2], out[k + 3], out[k + 4] = cursor, status, '', lost
   out[k + 5] = absence or ''
+  if status == 'change' then
+    changing[#changing + 1], places[#places + 1] = job, k + 3
+  end
+end
+if made > 0 then call('HINCRBY', LEDGER, 'order', made) end
+if #moved > 0 then call('HSET', CURSOR, unpack(moved)) end
+if #kept > 0 then call('HSET', FACTS, unpack(kept)) end
+if #begun > 0 then
+  local rev = call('HINCRBY', LEDGER, 'rev', #begun / 2) - #begun / 2
+  for k = 1, #begun, 2 do revised[k] = rev + (k + 1) / 2 end
+  call('HSET', DEF, unpack(begun))
+  call('ZADD', REV, unpack(revised))
+end
+if #changing > 0 then
+  local definitions = call('HMGET', DEF, unpack(changing))
+  for i = 1, #changing do out[places[i]] = definitions[i] or '' end
 end
 return out
