@@ -73,7 +73,7 @@ func TestFaultsOfFastPathsAreFound(t *testing.T) {
 		"a finish does not move the job's last success":      {"call('HSET', FACTS, 'g' .. ended[1][4], 's' .. ms)", ""},
 		"a finish leaves its run in the index":               {"call('ZREM', OPEN, unpack(open))", ""},
 		"a finish is recorded for several, without the runs": {"replies[k] = 1", "replies[1] = 1"},
-		"an id asked for twice is two runs":                  {"call('HEXISTS', RUN, id) == 0 and", ""},
+		"an id asked for twice is two runs":                  {"call('HEXISTS', RUN, id) == 0 and call('HEXISTS', BODY, id) == 0 and", ""},
 		"an id that has ended is asked for again":            {"call('HEXISTS', HIST, id) == 0 and", ""},
 		"a request is not pushed when its maker has died":    {"call('ZADD', PUSH, ms, id)", ""},
 		"a request does not count for its definition":        {"call('HINCRBY', DEFS, '#' .. name, 1) == 1", "call('HSET', DEFS, '#' .. name, 1)"},

@@ -11,7 +11,8 @@ do
   local job, id = ARGV[1], ARGV[2]
   local clock = call('TIME')
   local ms = clock[1] .. sub(format('%06d', clock[2]), 1, 3)
-  if call('HGET', KEYS[7], 'format') == FORMAT and ARGV[6] == '0' and tonumber(ARGV[5]) <= tonumber(ms) and ARGV[13] == '' and call('HEXISTS', RUN, id) == 0 and
+  if call('HGET', KEYS[7], 'format') == FORMAT and ARGV[6] == '0' and tonumber(ARGV[5]) <= tonumber(ms) and ARGV[13] == '' and
+    call('HEXISTS', RUN, id) == 0 and call('HEXISTS', BODY, id) == 0 and
     call('HEXISTS', HIST, id) == 0 and not call('ZSCORE', IDS, id) and (ARGV[7] == '0' or call('ZCOUNT', IDS, '-inf', ms) == 0) then
     local at = string.find(ARGV[9], '\31', 1, true)
     local name = sub(ARGV[9], 1, at - 1)
