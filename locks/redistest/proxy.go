@@ -112,6 +112,7 @@ type Proxy struct {
 	counted int                // requests to which these faults apply; guarded by mu
 	changed chan struct{}      // closed and replaced when faults change; guarded by mu
 	links   map[*link]struct{} // the open ones; nil once the proxy is closed; guarded by mu
+	cuts    int                // calls of Cut; guarded by mu
 }
 
 // link is one connection of a client, with the connection to the server that belongs to it.
@@ -217,6 +218,7 @@ func (p *Proxy) judge(command string) verdict {
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.cuts++
 	for l := range p.links {
 		l.cut()
 	}
@@ -252,7 +254,10 @@ func (p *Proxy) accept(ctx context.Context) {
 
 // connect serves one connection of a client to its end.
 func (p *Proxy) connect(ctx context.Context, client net.Conn) {
-	if f, _ := p.now(); f.Refuse {
+	p.mu.Lock()
+	refuse, cuts := p.faults.Refuse, p.cuts
+	p.mu.Unlock()
+	if refuse {
 		reset(client)
 		return
 	}
@@ -263,7 +268,7 @@ func (p *Proxy) connect(ctx context.Context, client net.Conn) {
 	}
 	l := &link{client: client, server: server, late: make(chan []byte), done: make(chan struct{})}
 	p.mu.Lock()
-	if p.links == nil {
+	if p.links == nil || p.cuts != cuts { // it was open for its client already
 		p.mu.Unlock()
 		l.cut()
 		return

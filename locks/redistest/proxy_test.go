@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -171,6 +172,30 @@ func TestRefusedConnectionsFailAtOnce(t *testing.T) {
 	p.Cut()
 	p.Set(redistest.Faults{})
 	eventually(t, "new connections are welcome again", func() bool { return rdb.Ping(t.Context()).Err() == nil })
+}
+
+// TestACutReachesConnectionsThatHaveJustBegun cuts while the proxy still connects to the server.
+func TestACutReachesConnectionsThatHaveJustBegun(t *testing.T) {
+	t.Parallel()
+	p := redistest.Shared(t).Proxy(t)
+	for round := range 300 {
+		p.Set(redistest.Faults{})
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", p.RedisOptions().Addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for began := time.Now(); time.Since(began) < time.Duration(round)*time.Microsecond; {
+			runtime.Gosched()
+		}
+		p.Set(redistest.Faults{Refuse: true})
+		p.Cut()
+		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+		_, _ = conn.Write([]byte("PING\r\n"))
+		if n, err := conn.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("round %d: read %d bytes (%v) from a connection that was cut, want its end", round, n, err)
+		}
+		_ = conn.Close()
+	}
 }
 
 func TestCutConnectionsFail(t *testing.T) {
