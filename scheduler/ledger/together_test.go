@@ -148,3 +148,72 @@ func (f *fixture) changesTogether(after []*jobs.Job, definitions []*ledger.Encod
 		f.Errorf("one job has the last revision, but %v, %v", again.Moved, err)
 	}
 }
+
+// TestARefusedDeployChangesNothing: a definition that is active is stored, although a key had the
+// wrong type when it was registered or activated.
+func TestARefusedDeployChangesNothing(t *testing.T) {
+	for _, key := range []string{"def", "rev"} {
+		t.Run(key, func(t *testing.T) {
+			each(t, func(f *fixture) {
+				stored := func(want *jobs.Job) {
+					f.Helper()
+					got, err := f.Job(f.Context(), want.Name)
+					if err != nil {
+						f.Fatalf("after the repair: %v", err)
+					}
+					if got.Job.Every != want.Every {
+						f.Errorf("after the repair, the active definition runs every %s, want %s", got.Job.Every, want.Every)
+					}
+				}
+				must := func(err error) {
+					f.Helper()
+					if err != nil {
+						f.Fatal(err)
+					}
+				}
+				// broken makes a call while another program has the key.
+				broken := func(call func() error) {
+					f.Helper()
+					there := f.rdb.Exists(f.Context(), f.key(key)).Val() == 1
+					if there {
+						must(f.rdb.Rename(f.Context(), f.key(key), f.key("kept")).Err())
+					}
+					must(f.rdb.Set(f.Context(), f.key(key), "of another program", 0).Err())
+					if err := call(); err == nil {
+						f.Error("a call that cannot write was not refused")
+					}
+					must(f.rdb.Del(f.Context(), f.key(key)).Err())
+					if there {
+						must(f.rdb.Rename(f.Context(), f.key("kept"), f.key(key)).Err())
+					}
+				}
+				before := newJob("j")
+				after := *before
+				after.Every = time.Hour
+				register := func(digest string, job *jobs.Job) (*ledger.Registered, error) {
+					return f.Register(f.Context(), digest, []*jobs.Job{job})
+				}
+				broken(func() error { _, err := register("old", before); return err })
+				if _, err := register("old", before); err != nil {
+					f.Fatal(err)
+				}
+				stored(before)
+
+				registered, err := register("new", &after)
+				if err != nil || registered.Jobs["j"].Standing != ledger.Change {
+					f.Fatalf("%+v (%v), want a change", registered, err)
+				}
+				seen := registered.Jobs["j"].Cursor
+				activate := func() error {
+					return f.Activate(f.Context(), []ledger.Activation{{Job: &after, From: before, Seen: seen, Cursor: seen}})[0].Err
+				}
+				broken(activate)
+				stored(before)
+				if err := activate(); err != nil {
+					f.Fatal(err)
+				}
+				stored(&after)
+			})
+		})
+	}
+}

@@ -9,6 +9,7 @@
 -- It reads and writes for all jobs together: a deploy changes very many. No job comes twice.
 local out, asked, pause = {}, false, nil
 if #ARGV == 0 then return out end
+checkJobs()
 local names, facts = {}, {}
 for i = 1, #ARGV, 6 do
   names[#names + 1], facts[#facts + 1] = ARGV[i], 'v' .. ARGV[i]

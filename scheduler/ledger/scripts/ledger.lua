@@ -635,6 +635,15 @@ end
 -- known returns what versionsOf does, for a job.
 local function known(job) return versionsOf(call('HGET', FACTS, 'v' .. job)) end
 
+-- checkJobs raises the error of keys that have the wrong type, before register and activate write
+-- any of them: a definition that is active must be stored.
+local function checkJobs()
+  call('HLEN', CURSOR)
+  call('HLEN', FACTS)
+  call('HLEN', DEF)
+  call('ZCARD', REV)
+end
+
 -- versionsText returns what FACTS has of a job's definitions.
 local function versionsText(active, versions)
   local text = active

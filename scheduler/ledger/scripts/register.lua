@@ -20,6 +20,7 @@
 -- It reads and writes for all jobs together: a deploy changes very many. No job comes twice.
 local config, gone, retired = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local recalls = recalling()
+checkJobs()
 local out, seen = {ms, call('HGET', LEDGER, 'rev') or '0'}, {}
 local since, ended, all = {}, {}, call('HGETALL', LEDGER)
 for i = 1, #all, 2 do
