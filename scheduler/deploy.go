@@ -14,9 +14,12 @@ import (
 // One step of a deploy registers or activates this many definitions, which are several batches, so
 // that while Redis works on one batch the next is prepared and the reply to the last is read. Polls
 // and ticks come after each step.
+// The batches of one step of a deploy overlap, so longer steps take less time in all. But ticks and
+// polls wait for the end of a step.
 const (
-	registerStep = 4 * ledger.RegisterBatch
-	activateStep = 4 * ledger.ActivateBatch
+	stepLeast = 4                      // batches
+	stepMost  = 16                     // batches
+	stepTime  = 300 * time.Millisecond // after a step that took longer, the next one is short
 
 	settleStep = 100 // absences of jobs that are settled together
 )
@@ -76,12 +79,19 @@ func (s *Scheduler) deploy(ctx context.Context, now *serverTime) time.Duration {
 		return wait
 	}
 	ok := true
+	began := time.Now()
 	if s.registering != nil {
 		ok = s.register(ctx, now)
 	} else if len(s.set.changes) > 0 {
 		ok = s.activate(ctx, now.told)
 	} else if len(s.absences) > 0 {
 		ok = s.settle(ctx)
+	}
+	switch took := time.Since(began); {
+	case took > stepTime:
+		s.step = stepLeast
+	case took < stepTime/2:
+		s.step = min(2*s.step, stepMost)
 	}
 	switch {
 	case !ok:
@@ -98,7 +108,7 @@ func (s *Scheduler) deploy(ctx context.Context, now *serverTime) time.Duration {
 // is left all the same.
 func (s *Scheduler) register(ctx context.Context, now *serverTime) (ok bool) {
 	r := s.registering
-	some := r.left[:min(len(r.left), registerStep)]
+	some := r.left[:min(len(r.left), s.step*ledger.RegisterBatch)]
 	call, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	// the old definitions are mostly those of the set before
@@ -244,7 +254,7 @@ func (set *jobSet) sortChanges() {
 // takeChanges returns the next changes, and the ticks to decide first: at most a batch of each,
 // except that the ticks of one job stay together.
 func (s *Scheduler) takeChanges(ctx context.Context, now time.Time) (changes []*change, decisions []ledger.Decision) {
-	for len(changes) < activateStep && len(decisions) < batch && len(s.set.changes) > 0 {
+	for len(changes) < s.step*ledger.ActivateBatch && len(decisions) < batch && len(s.set.changes) > 0 {
 		name := s.set.changes[0]
 		s.set.changes = s.set.changes[1:]
 		c := s.set.pending[name]

@@ -124,6 +124,7 @@ type Scheduler struct {
 	told        int           // the number of drifted definitions that Options.Drift last received
 	// when failed steps of a registration or of changes may be tried again
 	deployAfter time.Time
+	step        int // batches in the next step
 	// Of jobs that returned: they have no line for their ticks yet. They are also in Redis, and
 	// every worker that registers such a job settles its absence; the first one writes the line.
 	absences map[string]*ledger.Absence
@@ -153,7 +154,7 @@ func New(o Options) (*Scheduler, error) {
 		return nil, err
 	}
 	s := &Scheduler{o: o, often: repeats.New(o.Logger, "call"), againLog: repeats.New(o.Logger, "reason"), againCount: make(map[string]*atomic.Int64),
-		set: set, revision: -1, absences: make(map[string]*ledger.Absence), wake: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		set: set, revision: -1, step: stepLeast, absences: make(map[string]*ledger.Absence), wake: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 		unserved: unserved{due: make(map[string]string), waiting: make(map[string]string)}}
 	for _, reason := range Reasons {
 		s.againCount[reason] = new(atomic.Int64)
