@@ -310,7 +310,7 @@ func (c *checker) ticks(job spec, lines []tickJSON, h *history) {
 		c.found("%s has no ticks but those that are lost", job.name)
 		return
 	}
-	turns := append([]turn{{trigger: job.trigger}}, job.turns...)
+	turns := settledTurns(append([]turn{{trigger: job.trigger}}, job.turns...), h.losses)
 	have := make(map[int64]int)
 	first, last := lines[0].Tick.Unix(), lines[0].Tick.Unix()
 	for _, line := range lines {
@@ -604,7 +604,7 @@ func TestCheckerFindsPlantedFaults(t *testing.T) {
 			jobs: map[string]spec{
 				"a": {name: "a", trigger: "every: 1s", ends: []string{"skipped"}},
 				"b": {
-					name: "b", trigger: "every: 1s", turns: []turn{{`schedule: "*/2 * * * * *"`, at(1)}}, ends: []string{"lost", "failed", "missed"},
+					name: "b", trigger: "every: 1s", turns: []turn{{trigger: `schedule: "*/2 * * * * *"`, after: at(1)}}, ends: []string{"lost", "failed", "missed"},
 					retries: 1, abandon: true, modes: map[string]int{"gate": 2},
 				},
 				"c": {name: "c", ends: []string{"canceled"}, only: "special", modes: map[string]int{"job:a": readers, "gate": 2}},
@@ -695,6 +695,41 @@ func TestCheckerFindsPlantedFaults(t *testing.T) {
 		found := strings.Join(c.problems, "\n")
 		if test.want == "" && found != "" || !strings.Contains(found, test.want) {
 			t.Errorf("%s: found %q, want %q", test.name, found, test.want)
+		}
+	}
+}
+
+// settledTurns returns turns as they may have been in force when Redis lost data soon after workers
+// had left. Their definition is active for up to a minute, but only Redis has it: with it lost, the
+// trigger of the other workers decides all ticks after the last one that these know, also those of
+// the time before the others left.
+func settledTurns(turns []turn, losses []loss) []turn {
+	for i := 1; i < len(turns); i++ {
+		left := turns[i].after
+		if turns[i].returns && slices.ContainsFunc(losses, func(l loss) bool { return l.at.After(left) && l.at.Before(left.Add(time.Minute)) }) {
+			turns[i].after = turns[i-1].after
+		}
+	}
+	return turns
+}
+
+// TestTheOlderTriggerDecidesFromTheCursorAfterALoss checks which triggers may decide ticks from
+// when on: a canary has come at 0 s and left at 6 s.
+func TestTheOlderTriggerDecidesFromTheCursorAfterALoss(t *testing.T) {
+	t.Parallel()
+	came := time.Unix(0, 0)
+	left := came.Add(6 * time.Second)
+	for _, test := range []struct {
+		lost int // s; -1: never
+		want time.Time
+	}{{-1, left}, {5, left}, {14, came}, {67, left}} {
+		var losses []loss
+		if test.lost >= 0 {
+			losses = []loss{{at: came.Add(time.Duration(test.lost) * time.Second)}}
+		}
+		turns := settledTurns([]turn{{trigger: "every: 2s"}, {trigger: "every: 5s", after: came}, {trigger: "every: 2s", after: left, returns: true}}, losses)
+		if !turns[2].after.Equal(test.want) || !turns[1].after.Equal(came) {
+			t.Errorf("with a loss at %d s, the older trigger decides ticks after %s, want %s", test.lost, turns[2].after, test.want)
 		}
 	}
 }

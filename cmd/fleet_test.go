@@ -55,6 +55,8 @@ const readers = -1
 type turn struct {
 	trigger string
 	after   time.Time // the earliest time at which workers could know it
+	// The workers with the trigger of the turn before have left, and the others still had this one.
+	returns bool
 }
 
 // now returns the job's latest trigger.

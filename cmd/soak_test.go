@@ -461,7 +461,7 @@ func (s *soak) tend() {
 func (s *soak) reload() {
 	s.generation++
 	s.written = time.Now()
-	s.turns = append(s.turns, turn{changing[s.generation%len(changing)], time.Now()})
+	s.turns = append(s.turns, turn{trigger: changing[s.generation%len(changing)], after: time.Now()})
 	s.configure(s.soakJobs())
 }
 
@@ -513,7 +513,7 @@ func (s *soak) endCanary(how kind) {
 	}
 	s.canary, s.left = nil, time.Now()
 	// Only now: a config that the others are given meanwhile has the trigger of the last turn.
-	s.visits = append(s.visits, s.brought, turn{trigger: canaryTriggers[0], after: leaving})
+	s.visits = append(s.visits, s.brought, turn{trigger: canaryTriggers[0], after: leaving, returns: true})
 	job := s.jobs["canaried"]
 	job.turns = s.visits
 	s.jobs["canaried"] = job
