@@ -20,9 +20,9 @@ func Link(library, script string) string {
 	return readScript("keys") + guardFor(Format) + link(readScript("awaited")+readScript("space")+library, script)
 }
 
-// LinkFast assembles a fast path, which precedes the result of [Link]: the function awaited if the
-// fast path uses it, then the fast path.
-func LinkFast(script string) string { return link(readScript("awaited"), script) }
+// LinkFast assembles a fast path, which precedes the result of [Link]: the function awaited and
+// those of the caller's library that the fast path uses, then the fast path.
+func LinkFast(library, script string) string { return link(readScript("awaited")+library, script) }
 
 // link returns the script, preceded by the declarations of a library that it uses, directly or
 // through others.

@@ -89,7 +89,7 @@ func sourceFor(name string, format int) string {
 	case "open", "renew", "greet", "assert":
 		server = readScript("server")
 	}
-	return readScript("keys") + LinkFast(fast) + guard + link(readScript("awaited")+readScript("space"), server+readScript(name))
+	return readScript("keys") + LinkFast("", fast) + guard + link(readScript("awaited")+readScript("space"), server+readScript(name))
 }
 
 // guardFor returns the guard of a build that writes the given format. A fast path runs before it or

@@ -146,6 +146,10 @@ type Claim struct {
 // Together bounds the claims or finishes of one call: a script must be short.
 const Together = 100
 
+// outputsTogether bounds the bytes of output that one script stores, for the same reason. A longer
+// output is stored by a script of its own.
+const outputsTogether = 256 << 10
+
 // ClaimAll is [Ledger.ClaimSound] for up to [Together] runs that deliveries brought: in one round
 // trip when all of them can begin at once, as most can, else in two, or in three if a definition is
 // new to this process. The replies are in the order of the claims. A claim with a nil reply must
@@ -383,18 +387,19 @@ func (f *Finish) decode(r *reply) (*Finished, error) {
 // order of the finishes. A nil reply did not arrive: its finish must be sent again, by Finish.
 func (l *Ledger) FinishAll(ctx context.Context, finishes []Finish) []*Finished {
 	finished := make([]*Finished, len(finishes))
-	jobs := make(map[string]int) // index of a job's step
+	jobs := make(map[string]int) // index of a job's last step
 	var steps []step
 	var which [][]int // finishes of a step
+	var bytes []int   // of output in a step
 	for i, f := range finishes {
 		l.memory.finishing(f)
 		k, ok := jobs[f.Job.Name]
-		if !ok {
+		if !ok || bytes[k] > 0 && bytes[k]+len(f.Output) > outputsTogether {
 			k = len(steps)
-			jobs[f.Job.Name], which = k, append(which, nil)
+			jobs[f.Job.Name], which, bytes = k, append(which, nil), append(bytes, 0)
 			steps = append(steps, step{f.Job.Name, []any{"", f.Job.History.Runs, f.Job.History.For.Milliseconds()}})
 		}
-		which[k] = append(which[k], i)
+		which[k], bytes[k] = append(which[k], i), bytes[k]+len(f.Output)
 		steps[k].args = append(steps[k].args, string(f.Run), f.Token.String(), string(f.Hold), f.Output)
 	}
 	var single []step

@@ -58,12 +58,12 @@ func TestFaultsOfFastPathsAreFound(t *testing.T) {
 		"a claim leaves its run due":                         {"call('ZREM', READY, unpack(ready))", ""},
 		"a claim leaves its delivery to be pushed":           {"call('ZREM', PUSH, unpack(mine))", ""},
 		"a claim keeps its n":                                {"'running\\31' .. format('%d', n + 1)", "'running\\31' .. n"},
-		"a claim takes what its worker cannot run":           {"      if fits then", "      if true then"},
+		"a claim takes what its worker cannot run":           {"if fits and not unread then", "if not unread then"},
 		"a claim issues a token twice":                       {"token = token + 1", "token = token + 0"},
 		"an attempt runs and nobody knows":                   {"call('ZADD', BUSY, unpack(busy))", ""},
 		"a finish ends what was asked to stop":               {"[^\\31]*)\\31\\31\\31(x.*)$'\n  local several", "[^\\31]*)\\31[^\\31]*\\31\\31(x.*)$'\n  local several"},
 		"a finish leaves the locks to nobody":                {"call('HDEL', OWN, unpack(names))", ""},
-		"a finish passes its locks to no wait":               {"if queues and queues[bundles[i]] then free = nil end", ""},
+		"a finish passes its locks to no wait":               {"if queues and queues[bundles[i]] then free = false end", ""},
 		"a finish looks at the first lock alone":             {"awaited(bundles, 1, #bundles)", "awaited(bundles, 1, 1)"},
 		"a claim passes a request that waits":                {"if queues and queues[names[i]] then free = false end", ""},
 		"a finish forgets the attempts before":               {"logs[e] and logs[e] .. ',' or ''", "''"},
@@ -375,6 +375,52 @@ func TestLargeBundlesAreFinishedTogether(t *testing.T) {
 		for i, finished := range f.FinishAll(f.Context(), finishes) {
 			if finished == nil || finished.Verdict != ledger.Recorded {
 				f.Errorf("%s: %+v, want it recorded", finishes[i].Run, finished)
+			}
+		}
+		f.wantNothingLeft()
+	})
+}
+
+// TestLargeArgsAndOutputsSurviveTogether claims and finishes runs together that have more args, and
+// more output, than one script reads or stores.
+func TestLargeArgsAndOutputsSurviveTogether(t *testing.T) {
+	each(t, func(f *fixture) {
+		const runs = 16 // the last five have much output
+		w := f.session("w")
+		job := newJob("large")
+		job.Every = 0
+		// 32 to 128 KiB
+		args := func(i int) string { return fmt.Sprintf("%q", strings.Repeat(string(rune('a'+i)), (i%4+1)<<15-2)) }
+		// up to 160 KiB
+		output := func(i int) string { return strings.Repeat(string(rune('A'+i)), 1+max(0, i-10)<<15) }
+		var claims []ledger.Claim
+		for i := range runs {
+			enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: job, ID: fmt.Sprint(i), Trigger: ledger.ByRequest, Args: []byte(args(i))})
+			if err != nil {
+				f.Fatal(err)
+			}
+			claims = append(claims, ledger.Claim{Request: f.request(w), Due: enqueued.Due[0]})
+		}
+		var finishes []ledger.Finish
+		for i, claimed := range f.ClaimAll(f.Context(), claims, 0) {
+			if claimed == nil || claimed.Outcome != ledger.Granted {
+				f.Fatalf("claim of %s: %+v, want it granted", claims[i].Due.Run, claimed)
+			}
+			if got := string(claimed.Args); got != args(i) {
+				f.Errorf("%s got args %.10s... of %d bytes, want %.10s... of %d", claims[i].Due.Run, got, len(got), args(i), len(args(i)))
+			}
+			claims[i].Request.Granted(f.Context(), claimed.Grant()).Freeing()
+			finishes = append(finishes, ledger.Finish{Run: claimed.Record.ID, Job: job, Token: claimed.Record.Last().Token,
+				Hold: claims[i].Request.ID(), Outcome: ledger.Success, Output: output(i)})
+		}
+		for i, finished := range f.FinishAll(f.Context(), finishes) {
+			if finished == nil || finished.Verdict != ledger.Recorded {
+				f.Errorf("%s: %+v, want it recorded", finishes[i].Run, finished)
+			}
+			record, stored, err := f.Find(f.Context(), finishes[i].Run)
+			if err != nil || record.State != ledger.Succeeded || string(record.Args) != args(i) || stored != output(i) {
+				f.Errorf("%s is stored as %s with %d bytes of args and %d of output, %v; want it succeeded with %d and %d", finishes[i].Run,
+					record.State, len(record.Args), len(stored), err, len(args(i)), len(output(i)))
 			}
 		}
 		f.wantNothingLeft()

@@ -78,8 +78,12 @@ func (l *Ledger) Writable(ctx context.Context) error {
 	return nil
 }
 
-//go:embed scripts/ledger.lua
-var shared string
+var (
+	//go:embed scripts/ledger.lua
+	shared string
+	//go:embed scripts/fast.lua
+	sharedFast string // of the fast paths
+)
 
 // A lazyScript is assembled when it is first called, and does not change afterward: a process that
 // sends none, such as the guard of a command, does not spend the milliseconds that all of them
@@ -95,7 +99,9 @@ func script(source string) lazyScript { return quick("", source) }
 func quick(fast, source string) lazyScript {
 	// each source begins with its name
 	name, _, _ := strings.Cut(strings.TrimPrefix(source, "-- "), " ")
-	scripts[name] = sync.OnceValue(func() *redis.Script { return redis.NewScript(locks.LinkFast(fast) + locks.Link(shared, source)) })
+	scripts[name] = sync.OnceValue(func() *redis.Script {
+		return redis.NewScript(locks.LinkFast(sharedFast, fast) + locks.Link(shared, source))
+	})
 	return scripts[name]
 }
 

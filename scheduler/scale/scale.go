@@ -249,7 +249,7 @@ func (m *meter) fill(ctx, waiting context.Context) error {
 			}
 			ended = append(ended, run)
 		}
-		if err := m.work(ctx, ended); err != nil {
+		if err := m.work(ctx, m.job, ended, ""); err != nil {
 			return err
 		}
 	}

@@ -2,6 +2,7 @@ package scale
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -160,6 +161,8 @@ func (m *meter) usesOfRuns() []use {
 		}
 	}
 	big := quoted(100 << 10)
+	bundles := newJob("bundles")
+	bundles.Lock = jobs.Lock{Exclusive: []string{"{names[*]}"}}
 	act := m.act()
 	var decision ledger.Decision
 	var activations []ledger.Activation
@@ -167,7 +170,7 @@ func (m *meter) usesOfRuns() []use {
 		{"a request", nil, some(1, "null", 0)},
 		{"requests of 100 KiB", nil, some(10, big, time.Hour)},
 		{"outstanding runs", nil, func(ctx context.Context) error { _, err := m.ledger.Outstanding(ctx, "", 5000); return err }},
-		{"100 claims and finishes", some(ledger.Together, "null", 0), func(ctx context.Context) error { return m.work(ctx, runs) }},
+		{"100 claims and finishes", some(ledger.Together, "null", 0), func(ctx context.Context) error { return m.work(ctx, m.job, runs, "") }},
 		{"a run is found", some(1, "null", 0), func(ctx context.Context) error {
 			_, _, err := m.ledger.Find(ctx, runs[0].Run)
 			return err
@@ -180,7 +183,27 @@ func (m *meter) usesOfRuns() []use {
 			_, err := m.ledger.Cancel(ctx, runs[0].Run, m.job, act)
 			return err
 		}},
-		{"runs of 100 KiB end", some(20, big, 0), func(ctx context.Context) error { return m.work(ctx, runs) }},
+		{"runs of 100 KiB end", some(20, big, 0), func(ctx context.Context) error { return m.work(ctx, m.job, runs, "") }},
+		{"runs with outputs of 100 KiB end", some(20, "null", 0), func(ctx context.Context) error { return m.work(ctx, m.job, runs, big) }},
+		{"runs of 990 locks begin and end", func(ctx context.Context) error {
+			runs = nil
+			for i := range 20 {
+				names := make([]string, 990)
+				for k := range names {
+					names[k] = fmt.Sprintf("account:%d:%020d", i, k)
+				}
+				args, err := json.Marshal(map[string]any{"names": names})
+				if err != nil {
+					return err
+				}
+				run, err := m.enqueueOf(ctx, bundles, string(args), 0)
+				if err != nil {
+					return err
+				}
+				runs = append(runs, run)
+			}
+			return nil
+		}, func(ctx context.Context) error { return m.work(ctx, bundles, runs, "") }},
 		{"a history", nil, func(ctx context.Context) error { _, err := m.ledger.History(ctx, m.job.Name, 1000); return err }},
 		{"deliveries are confirmed", some(500, "null", 0), func(ctx context.Context) error {
 			var due []ledger.Due
@@ -302,7 +325,7 @@ func (m *meter) usesOfRuns() []use {
 				if err := some(ledger.Together, "null", 0)(ctx); err != nil {
 					return err
 				}
-				if err := m.work(ctx, runs); err != nil {
+				if err := m.work(ctx, m.job, runs, ""); err != nil {
 					return err
 				}
 			}
@@ -326,8 +349,8 @@ func (m *meter) usesOfRuns() []use {
 	}
 }
 
-// work claims runs together and finishes them together.
-func (m *meter) work(ctx context.Context, runs []*ledger.Enqueued) error {
+// work claims runs of a job together and finishes them together, with some output.
+func (m *meter) work(ctx context.Context, job *jobs.Job, runs []*ledger.Enqueued, output string) error {
 	var claims []ledger.Claim
 	for _, run := range runs {
 		request, err := m.locks.Begin()
@@ -344,7 +367,8 @@ func (m *meter) work(ctx context.Context, runs []*ledger.Enqueued) error {
 		hold := claims[i].Request.Granted(ctx, claimed.Grant())
 		hold.Freeing()
 		defer hold.Released()
-		finishes = append(finishes, ledger.Finish{Run: runs[i].Run, Job: m.job, Token: hold.Token(), Hold: hold.ID(), Outcome: ledger.Success})
+		finishes = append(finishes, ledger.Finish{Run: runs[i].Run, Job: job, Token: hold.Token(), Hold: hold.ID(), Outcome: ledger.Success,
+			Output: output})
 	}
 	for i, finished := range m.ledger.FinishAll(ctx, finishes) {
 		if finished == nil {

@@ -30,14 +30,16 @@ do
   if call('ZCOUNT', EXP, '-inf', ms) == 0 and call('ZSCORE', EXP, 's' .. session) then
     local ids = {}
     for i = first, last, 4 do ids[#ids + 1] = ARGV[i + 1] end
-    local records = call('HMGET', RUN, unpack(ids))
+    local records = values(RUN, ids)
 
     -- Which of the runs are plain, by their records.
-    local plain, names = {}, {}
+    local plain, names, bytes = {}, {}, 0
     for k = 1, #ids do
-      local n, job, queue, made, since, told, serial, wait, items = match(records[k] or '', PLAIN)
+      local record = records[k] or ''
+      bytes = bytes + #record
+      if k > 1 and bytes > 98304 then record = '' end -- patterns take long on long records
+      local n, job, queue, made, since, told, serial, wait, items = match(record, PLAIN)
       local fit = n == ARGV[first + 4 * k - 2]
-      if fit and find(items, '\31[^x]') then fit = false end
       local rank = fit and (#since == 13 and '000' .. since or format('%016.0f', tonumber(since)))
       if fit and serial == '1' then
         local tick = match(made, '\31(%d+)\31')
@@ -50,8 +52,11 @@ do
       end
       if fit then
         local from = #names
-        for name in string.gmatch(items, 'x([^\31]*)') do names[#names + 1] = name end
-        if #names > 1000 then -- the others are claimed one by one
+        for mode, name in string.gmatch(items, '\31?(.)([^\31]*)') do
+          if mode ~= 'x' then fit = false end
+          names[#names + 1] = name
+        end
+        if not fit or #names > 1000 then -- the others are claimed one by one
           for i = #names, from + 1, -1 do names[i] = nil end
         else
           plain[#plain + 1] = {k, from + 1, #names, n, job, queue, made, since, told, serial, wait, items, rank}
@@ -80,10 +85,10 @@ do
     -- Which of these their worker can run.
     local mine, bodies = {}, {}
     for g = 1, #granted do mine[g] = ids[granted[g][1]] end
-    if #granted > 0 then bodies = call('HMGET', BODY, unpack(mine)) end
+    if #granted > 0 then bodies = values(BODY, mine) end
     local able = 0
     for g = 1, #granted do
-      local run, body = granted[g], bodies[g] or ''
+      local run, unread, body = granted[g], bodies[g] == nil, bodies[g] or ''
       local marks = several and ARGV[first + 4 * run[1] - 1] or ARGV[8]
       local fits = marks == ''
       local at = find(body, '\31', 1, true) or 0
@@ -97,7 +102,7 @@ do
         mark = mark or handler .. ' ' .. #body - at
         if find(marks, '\30' .. mark .. '\30', 1, true) then fits = true end
       end
-      if fits then
+      if fits and not unread then
         able = able + 1
         granted[able], mine[able], bodies[able] = run, mine[g], body
       end

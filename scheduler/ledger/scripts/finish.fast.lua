@@ -29,21 +29,27 @@ do
   if (several or ARGV[4] == 'succeeded') and call('ZCOUNT', EXP, '-inf', ms) == 0 then
     local ids = {}
     for i = first, last, step do ids[#ids + 1] = ARGV[i] end
-    local records = call('HMGET', RUN, unpack(ids))
+    local records = values(RUN, ids)
 
-    local plain, members, seen, bundles = {}, {}, {}, {}
+    local plain, members, mine, seen, bundles, bytes = {}, {}, {}, {}, {}, 0
     for k = 1, #ids do
-      local id, at = ids[k], first + step * (k - 1)
-      local n, made, job, tick, token, hid, session, attempt, started, tally, rest, items = match(records[k] or '', PLAIN)
-      if n and token == ARGV[at + 1] and hid == ARGV[at + 2] and not seen[id] and not find(items, '\31[^x]') then
+      local id, at, record = ids[k], first + step * (k - 1), records[k] or ''
+      bytes = bytes + #record
+      if k > 1 and bytes > 98304 then record = '' end -- patterns take long on long records
+      local n, made, job, tick, token, hid, session, attempt, started, tally, rest, items = match(record, PLAIN)
+      if n and token == ARGV[at + 1] and hid == ARGV[at + 2] and not seen[id] then
         seen[id] = true
-        local from = #bundles + 1
-        for name in string.gmatch(items, 'x([^\31]*)') do bundles[#bundles + 1] = name end
-        if #bundles > 1000 then -- the others are finished one by one
+        local from, fit = #bundles + 1, true
+        for mode, name in string.gmatch(items, '\31?(.)([^\31]*)') do
+          if mode ~= 'x' then fit = false end
+          bundles[#bundles + 1] = name
+        end
+        if not fit or #bundles > 1000 then -- the others are finished one by one
           for i = #bundles, from, -1 do bundles[i] = nil end
         else
           members[#members + 1] = session .. '\0' .. hid .. '\31' .. token .. '\31' .. started .. '\31\31\31{"job":"' .. job ..
             '","run":"' .. id .. '"}\31' .. items
+          mine[#members] = id
           plain[#plain + 1] = {k, n, made, job, tick, token, session, attempt, started, tally, rest, ARGV[at + output], from, #bundles}
         end
       end
@@ -52,27 +58,29 @@ do
     local ended, gone, names = {}, {}, {}
     local held = #members > 0 and call('ZMSCORE', HOLD, unpack(members)) or {}
     local queues = #members > 0 and awaited(bundles, 1, #bundles)
+    local bodies = #members > 0 and values(BODY, mine)
     for p = 1, #plain do
       local run, last = plain[p], #names
-      local free = held[p]
+      local free = held[p] and bodies[p] ~= nil
       for i = run[13], free and run[14] or 0 do
-        if queues and queues[bundles[i]] then free = nil end
+        if queues and queues[bundles[i]] then free = false end
         names[#names + 1] = bundles[i]
       end
       if free then
-        ended[#ended + 1], gone[#gone + 1] = run, members[p]
+        local e = #ended + 1
+        ended[e], gone[e], mine[e], bodies[e] = run, members[p], mine[p], bodies[p]
       else
         for i = #names, last + 1, -1 do names[i] = nil end
       end
     end
+    for p = #plain, #ended + 1, -1 do mine[p] = nil end
     if #ended > 0 then
-      local mine, busy, open, hist, done, tails, told = {}, {}, {}, {}, {}, {}, {}
+      local busy, open, hist, done, tails, told = {}, {}, {}, {}, {}, {}
       local again = false -- whether one of them is not the first attempt at its run
       for e = 1, #ended do
-        mine[e] = ids[ended[e][1]]
         again = again or ended[e][8] ~= '1'
       end
-      local bodies, logs = call('HMGET', BODY, unpack(mine)), again and call('HMGET', LOG, unpack(mine)) or {}
+      local logs = again and call('HMGET', LOG, unpack(mine)) or {}
       local uses = {} -- name -> how many of the bodies name it
       for e = 1, #ended do
         local k, n, made, job, tick, token, session, attempt, started, tally, rest, tail = unpack(ended[e])

@@ -4,10 +4,11 @@
 -- Replies: how many of the triples were examined, the caller sends the others again; a list of the
 --   runs that moved; then the pushes to do (id, n, queue). A run moves only if it is due or waits
 --   in that queue, and has never started
-local MOST = 1000 -- names of the locks that moved runs want, in one script
+-- How many runs are examined in one script, and how many names of locks the moved ones may want.
+local MOST, NAMES = 100, 1000
 local list, examined, moved, names, S = {}, 0, {}, 0, nil
 for i = 1, #ARGV, 3 do
-  if names > MOST then break end
+  if examined == MOST or names > NAMES then break end
   examined = examined + 1
   local id, queue = ARGV[i], ARGV[i + 2]
   local run = load(id)
