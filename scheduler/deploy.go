@@ -170,6 +170,7 @@ func (s *Scheduler) replace(ctx context.Context, set *jobSet) {
 	}
 	before := s.set.digest
 	s.set = set
+	s.o.Ledger.Carries(set.definitions)
 	s.next.CompareAndSwap(set, nil) // unless newer ones exist already
 	s.leaveConfig(ctx, before)
 }

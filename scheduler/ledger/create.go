@@ -215,7 +215,9 @@ func trigger(job *jobs.Job) string {
 
 // Register registers definitions, some or all of those in the config with this digest, and returns
 // the standing of each. The newest definition of a job, by its first registration, is active as
-// long as a worker carries it: the worker has polled with its config within [GoneAfter]. The cursor
+// long as a worker carries it: the worker has polled with its config within [GoneAfter]. A
+// definition that no worker has carried for that long counts as new when it is registered again,
+// except by a process that remembers its order (see [Ledger.Remember]). The cursor
 // of a job starts at the server's time if the ledger has never seen the job, if no worker has
 // carried it for a week, or if it was removed: other workers were present and did not carry it. The
 // ticks that it missed in these two cases are its [Absence]. Any other job continues where it
@@ -239,14 +241,15 @@ func (l *Ledger) RegisterEncoded(ctx context.Context, digest string, definitions
 		return definitions[i*RegisterBatch : min((i+1)*RegisterBatch, len(definitions))]
 	}
 	prepare := func(i int) ([]any, error) {
-		args := make([]any, 0, 4+5*len(batch(i)))
+		args := make([]any, 0, 4+6*len(batch(i)))
 		args = append(args, digest, GoneAfter.Milliseconds(), retiredAfter.Milliseconds(), l.signs())
 		for _, e := range batch(i) {
 			definition, hash, err := l.encoded(e)
 			if err != nil {
 				return nil, fmt.Errorf("register job %s: %w", e.Job.Name, err)
 			}
-			args = append(args, e.Job.Name, hash, trigger(e.Job), definition, l.memory.cursor(e.Job.Name))
+			e.Hash = hash
+			args = append(args, e.Job.Name, hash, trigger(e.Job), definition, l.memory.cursor(e.Job.Name), l.memory.orderOf(e.Job.Name, hash))
 		}
 		return args, nil
 	}
@@ -273,11 +276,13 @@ func (l *Ledger) RegisterEncoded(ctx context.Context, digest string, definitions
 			if absence := r.text(); absence != "" {
 				one.Absence = readAbsence(job.Name, absence)
 			}
+			order := r.number()
 			if r.err != nil {
 				break
 			}
 			registered.Jobs[job.Name] = one
 			l.memory.saw(job.Name, one.Cursor)
+			l.memory.registered(job.Name, e.Hash, order)
 		}
 		if r.err != nil {
 			return fmt.Errorf("register %d jobs: %w", len(definitions), r.err)

@@ -120,6 +120,15 @@
 // the data of such a job ([Ledger.Forget]). A worker that carries it after all, since it was only
 // absent, finds that in its next poll and registers it, and the job begins anew.
 //
+// A worker that was cut off for so long that its definition gave way returns with it, and must not
+// take back what was deployed meanwhile. So a registration returns the order of the definition
+// among all others, and a process that registers the definition again brings that order: the
+// definition returns to its old place. A process that has just been started brings none, nor does
+// one that has carried another definition in between: if no worker carries the definition, it
+// becomes the newest again, which takes a deploy back. Redis keeps the highest order, and a new one
+// is also not below the server's time in milliseconds. So after a loss of data the workers restore
+// their places in any order, and the next new definition is newer than all of them.
+//
 // The ticks that such a job missed are accounted for as well, by the trigger that it had. The
 // script that begins it anew knows no cron and has no keys of histories, so it stores the
 // [Absence]: the cursor before, the new one and the old trigger. Each registration of the job

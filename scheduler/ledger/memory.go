@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -46,10 +47,12 @@ type memory struct {
 	// the present reading of the outstanding runs; nil once all of them have been read
 	mirror  *mirror
 	cursors map[string]time.Time // the highest that was seen, by job
-	open    map[jobs.RunID]bool  // outstanding runs of ticks, as far as was heard
-	ended   map[jobs.RunID]end   // how runs ended, as was heard; kept as long as own has the run
-	own     map[jobs.RunID]*turn // the last attempt of this worker at a run
-	order   []jobs.RunID         // of own, in the order in which their attempts ended
+	// by job: the definition that this process carries, and the order of its registration
+	orders map[string]ordered
+	open   map[jobs.RunID]bool  // outstanding runs of ticks, as far as was heard
+	ended  map[jobs.RunID]end   // how runs ended, as was heard; kept as long as own has the run
+	own    map[jobs.RunID]*turn // the last attempt of this worker at a run
+	order  []jobs.RunID         // of own, in the order in which their attempts ended
 
 	loss string          // the last one
 	told map[string]bool // the facts that were re-asserted after it, by name
@@ -64,6 +67,12 @@ type mirror struct {
 	// once all is true: own attempts that must still be looked up, because their runs may have
 	// ended unheard
 	check []jobs.RunID
+}
+
+// ordered is a definition with its place among those of its job: see [Ledger.Register].
+type ordered struct {
+	hash  string
+	order int64
 }
 
 // end is how a run ended, and when that was heard.
@@ -87,7 +96,7 @@ type turn struct {
 // it: for a worker, before its first call.
 func (l *Ledger) Remember() {
 	l.memory = &memory{
-		now: time.Now, cursors: make(map[string]time.Time), open: make(map[jobs.RunID]bool), ended: make(map[jobs.RunID]end),
+		now: time.Now, cursors: make(map[string]time.Time), orders: make(map[string]ordered), open: make(map[jobs.RunID]bool), ended: make(map[jobs.RunID]end),
 		own: make(map[jobs.RunID]*turn), told: make(map[string]bool),
 	}
 }
@@ -116,6 +125,48 @@ func (m *memory) cursor(job string) string {
 		return fmt.Sprint(seen.UnixMilli())
 	}
 	return ""
+}
+
+// registered keeps the order of a definition, in place of that of the job's definition before.
+func (m *memory) registered(job, hash string, order int64) {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.orders[job] = ordered{hash, order}
+}
+
+// orderOf returns the order of a definition, in the form for the scripts; "" if this process has
+// not registered it, or has registered another one since.
+func (m *memory) orderOf(job, hash string) string {
+	if m == nil {
+		return ""
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if known, ok := m.orders[job]; ok && known.hash == hash {
+		return strconv.FormatInt(known.order, 10)
+	}
+	return ""
+}
+
+// Carries notes that this process carries these definitions now and no others. If it carries one of
+// the others again later, it registers it as a new one.
+func (l *Ledger) Carries(definitions []*Encoded) {
+	m := l.memory
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	orders := make(map[string]ordered, len(definitions))
+	for _, e := range definitions {
+		if known, ok := m.orders[e.Job.Name]; ok && known.hash == e.Hash {
+			orders[e.Job.Name] = known
+		}
+	}
+	m.orders = orders
 }
 
 // created keeps the outcomes of ticks that were decided here, which the news report only later.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -77,12 +78,32 @@ func TestJobsOfABatchGetTheirOwnOutcomes(t *testing.T) {
 						f.Errorf("%s: its old definition is not the one that the caller has", job.Name)
 					}
 				}
-				if got := f.rdb.HGet(f.Context(), f.key("ledger"), "order").Val(); got != "15" {
-					f.Errorf("the last of the 15 definitions has the order %s", got)
-				}
+				f.wantOrders(15)
 				f.changesTogether(after, definitions, registered, encoded)
 			})
 		})
+	}
+}
+
+// wantOrders checks that so many definitions have orders of their own, and that the highest one is
+// noted.
+func (f *fixture) wantOrders(n int) {
+	f.Helper()
+	highest := f.rdb.HGet(f.Context(), f.key("ledger"), "order").Val()
+	orders := make(map[string]bool)
+	for name, text := range f.rdb.HGetAll(f.Context(), f.key("facts")).Val() {
+		if !strings.HasPrefix(name, "v") {
+			continue
+		}
+		for _, definition := range strings.Split(text, "\x1f")[1:] {
+			order := strings.Split(definition, "\x1e")[1]
+			if orders[order] = true; len(order) > len(highest) || len(order) == len(highest) && order > highest {
+				f.Errorf("a definition of %s has the order %s, and the highest is said to be %s", name[1:], order, highest)
+			}
+		}
+	}
+	if len(orders) != n || !orders[highest] {
+		f.Errorf("the definitions have the orders %v, the highest is said to be %s, want %d of them", slices.Sorted(maps.Keys(orders)), highest, n)
 	}
 }
 

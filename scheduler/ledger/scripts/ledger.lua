@@ -27,8 +27,8 @@
 --                    earlier when its workers have left it), was:<digest> (the true ms of that
 --                    poll, after they left it), since:<digest> (ms since which one has polled
 --                    without a long pause), carry:<session> (the digest it last polled with), order
---                    (of definitions), leaves (how many configs were left), unfit (the session on
---                    duty, if some of its definitions have drifted)
+--                    (the highest of definitions), leaves (how many configs were left), unfit (the
+--                    session on duty, if some of its definitions have drifted)
 --   22 ids     ZSET  run, score = server ms until which the id of a request is remembered; and \0
 --                    with a word for one delivery of an adopted request, score = server ms until
 --                    which that is remembered; and \1 with a job that was forgotten, score = server
@@ -43,8 +43,8 @@
 --                              never had one
 --                      p<job>  the actor and the reason of its pause
 --                      v<job>  the hash of its active definition, then all that are carried: hash,
---                              order of their first registration, trigger, configs (by commas);
---                              joined by \30, and by \31
+--                              order of their first registration (a number; older builds count
+--                              from 1), trigger, configs (by commas); joined by \30, and by \31
 --                      s<job>  spans of ticks to skip: from, to (ms), actor and reason; joined by
 --                              \30, and by \31
 --                      m<job>  its absence: no worker carried it, it has begun anew, and the ticks

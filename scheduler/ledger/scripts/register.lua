@@ -2,20 +2,25 @@
 -- of its job.
 -- ARGV: 1 digest of the config  2 ms after which a definition that no worker carries gives way
 --       3 ms after which a job that no worker carries is retired  4 1: the definitions are signed,
---       and replace equal ones that are stored without this signature; else 0  then five for each
+--       and replace equal ones that are stored without this signature; else 0  then six for each
 --       job: job, hash of its definition, trigger, definition (JSON), the cursor (ms) that the
---       caller knows, or ""
--- Replies: now (ms), the revision of the cursors before this, then five for each job, in the order
+--       caller knows, or "", and the order that this definition got when the caller last
+--       registered it, or "" when it has not done so
+-- Replies: now (ms), the revision of the cursors before this, then six for each job, in the order
 --   of ARGV: its cursor (ms), active | drifted | change, for change, the definition (JSON) that is
 --   still active, 1 when the job begins anew although the caller knows a cursor: Redis has lost it,
---   unless remove.lua removed the job; and the absence of the job (see m<job> in facts), or ""
+--   unless remove.lua removed the job; the absence of the job (see m<job> in facts), or ""; and the
+--   order of its definition
 -- The newest definition, by its first registration, is active as long as it is carried. It becomes
 -- so at once when its trigger is that of the one before; else (change) by activate, once the old
 -- trigger has decided the ticks up to now. A definition is carried while a worker polls with a
--- config that has it. A new job begins now; so does one that was retired, or removed: other workers
--- were present for long enough that a definition gives way, and did not carry it. The ticks that
--- such a job missed become its absence, which every registration of it returns until line.lua has
--- written a line for them: this script has no keys of histories, and cannot compute ticks.
+-- config that has it. A definition that gave way returns to its place if the caller has its order:
+-- that worker was absent, and must not take back what was deployed meanwhile. Without an order it
+-- counts as new: a worker was started with it, perhaps to take another one back. A new job begins
+-- now; so does one that was retired, or removed: other workers were present for long enough that a
+-- definition gives way, and did not carry it. The ticks that such a job missed become its absence,
+-- which every registration of it returns until line.lua has written a line for them: this script
+-- has no keys of histories, and cannot compute ticks.
 -- While lost state is being re-asserted, the highest cursor that a worker knows counts.
 -- It reads and writes for all jobs together: a deploy changes very many. No job comes twice.
 local config, gone, retired = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -23,6 +28,7 @@ local recalls = recalling()
 checkJobs()
 local out, seen = {ms, call('HGET', LEDGER, 'rev') or '0'}, {}
 local since, ended, all = {}, {}, call('HGETALL', LEDGER)
+local before = 0 -- the highest order
 for i = 1, #all, 2 do
   local kind, name = string.match(all[i], '^(%a+):(.*)$')
   if kind == 'config' then
@@ -34,27 +40,29 @@ for i = 1, #all, 2 do
     ended[name] = tonumber(all[i + 1])
   elseif kind == 'carry' and not ends(name) then
     call('HDEL', LEDGER, all[i])
+  elseif all[i] == 'order' then
+    before = tonumber(all[i + 1])
   end
 end
+local highest = before
 if not seen[config] or seen[config] < now - gone then call('HSET', LEDGER, 'since:' .. config, ms) end
 call('HSET', LEDGER, 'config:' .. config, ms)
 seen[config] = now
 
 if #ARGV == 4 then return out end
 local names, facts, absences = {}, {}, {}
-for i = 5, #ARGV, 5 do
-  local at = i / 5
+for i = 5, #ARGV, 6 do
+  local at = (i + 1) / 6
   names[at], facts[at], absences[at] = ARGV[i], 'v' .. ARGV[i], 'm' .. ARGV[i]
 end
 absences = call('HMGET', FACTS, unpack(absences))
 local cursors, texts = call('HMGET', CURSOR, unpack(names)), call('HMGET', FACTS, unpack(facts))
 local kept, moved, begun, revised = {}, {}, {}, {} -- what is written to FACTS, CURSOR, DEF, REV
-local order, made = nil, 0 -- the order of the last definition, and how many are new
 local changing, places = {}, {} -- the jobs with a change, and where out has their definitions
 
-for i = 5, #ARGV, 5 do
-  local job, hash, trigger, definition = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
-  local at = i / 5
+for i = 5, #ARGV, 6 do
+  local job, hash, trigger, definition, given = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], tonumber(ARGV[i + 5])
+  local at = (i + 1) / 6
   local active, versions = versionsOf(texts[at])
   local cursor, last, lost = cursors[at], ARGV[i + 4], 0
   local carried, mine = 0, nil -- when the job was last carried
@@ -107,10 +115,14 @@ for i = 5, #ARGV, 5 do
   if spared and not recalls and without >= gone then cursor = nil end -- it was removed
   local first, new = not active, not active
   if not mine then
-    order, made = (order or tonumber(call('HGET', LEDGER, 'order') or 0)) + 1, made + 1
-    mine = {hash = hash, order = order, trigger = trigger, configs = ''}
+    -- A new order is not below the time, so it is above those that callers have got, although
+    -- Redis may have lost the highest one.
+    mine = {hash = hash, order = given or math.max(highest + 1, now), trigger = trigger, configs = ''}
     versions[#versions + 1] = mine
   end
+  -- Redis may have lost the later of two registrations
+  mine.order = math.max(mine.order, given or 0)
+  highest = math.max(highest, mine.order)
   mine.seen = now
   if not string.find(',' .. mine.configs .. ',', ',' .. config .. ',', 1, true) then
     local carrying = config -- and those of its configs that other workers still carry
@@ -165,12 +177,12 @@ for i = 5, #ARGV, 5 do
   end
   local k = #out
   out[k + 1], out[k + 2], out[k + 3], out[k + 4] = cursor, status, '', lost
-  out[k + 5] = absence or ''
+  out[k + 5], out[k + 6] = absence or '', format('%.0f', mine.order)
   if status == 'change' then
     changing[#changing + 1], places[#places + 1] = job, k + 3
   end
 end
-if made > 0 then call('HINCRBY', LEDGER, 'order', made) end
+if highest > before then call('HSET', LEDGER, 'order', format('%.0f', highest)) end
 if #moved > 0 then call('HSET', CURSOR, unpack(moved)) end
 if #kept > 0 then call('HSET', FACTS, unpack(kept)) end
 if #begun > 0 then

@@ -1,0 +1,107 @@
+package worker_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"lockstep/jobs"
+	"lockstep/locks"
+	"lockstep/locks/redistest"
+	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/worker"
+)
+
+// cutOff has a worker with its own way to Redis, which can be cut.
+type cutOff struct {
+	*fleet
+	worker *running
+	proxy  *redistest.Proxy
+	digest string // of the config that it carries
+}
+
+// startCutOff starts a worker with the jobs of the fleet and cuts it off.
+func startCutOff(t *testing.T, f *fleet, server *redistest.Server) *cutOff {
+	t.Helper()
+	c := &cutOff{fleet: f, proxy: server.Proxy(t)}
+	c.worker = f.start(func(o *worker.Options) { o.Redis, o.Lease = c.proxy.Client(t), 2*time.Second })
+	var err error
+	if c.digest, _, err = ledger.Digest(f.jobs); err != nil {
+		t.Fatal(err)
+	}
+	c.proxy.Set(redistest.Faults{DropRequests: true, DropReplies: true})
+	return c
+}
+
+// vanishes makes the worker appear to have been away for so long that its definitions give way.
+func (c *cutOff) vanishes(session locks.SessionID) {
+	c.Helper()
+	c.await("the session to end", func() bool {
+		sessions, _, err := c.ledger.Space().Sessions(c.Context())
+		if err != nil {
+			c.Fatal(err)
+		}
+		return !slices.ContainsFunc(sessions, func(s locks.SessionRecord) bool { return s.ID == session })
+	})
+	gone := time.Now().Add(-ledger.GoneAfter - time.Second).UnixMilli()
+	if err := c.rdb.HSet(c.Context(), c.key("ledger"), "config:"+c.digest, gone).Err(); err != nil {
+		c.Fatal(err)
+	}
+}
+
+// returns lifts the fault, and waits until the worker has its next session.
+func (c *cutOff) returns(session locks.SessionID) {
+	c.Helper()
+	c.proxy.Set(redistest.Faults{})
+	c.proxy.Cut()
+	c.await("the next session", func() bool { id := c.worker.ID(); return id != "" && id != session })
+}
+
+// carriers returns the configs that carry definitions of a job, as far as registrations know.
+func (f *fleet) carriers(job string) string {
+	f.Helper()
+	return f.rdb.HGet(f.Context(), f.key("facts"), "v"+job).Val()
+}
+
+// active returns the description of the active definition of a job.
+func (f *fleet) active(job string) string {
+	f.Helper()
+	record, err := f.ledger.Job(f.Context(), job)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return record.Job.Description
+}
+
+// TestAWorkerThatReturnsDoesNotTakeADeployBack: a worker is cut off from Redis for so long that its
+// definition gives way. Meanwhile another worker is started with a newer one.
+func TestAWorkerThatReturnsDoesNotTakeADeployBack(t *testing.T) {
+	server := redistest.New(t, redistest.Options{})
+	f := newFleetOn(t, server.Client(t))
+	job := f.everySecond("j")
+	older := startCutOff(t, f, server)
+	session := older.worker.ID()
+	newer := *job
+	newer.Description = "newer"
+	w := f.start(func(o *worker.Options) { o.Jobs = []*jobs.Job{&newer} })
+	older.vanishes(session)
+	// A reload registers the definition again, which drops the older one.
+	other := f.everySecond("other")
+	if err := w.SetJobs(t.Context(), []*jobs.Job{&newer, other}, nil, "two"); err != nil {
+		t.Fatal(err)
+	}
+	f.await("the older definition to be dropped", func() bool { return !strings.Contains(f.carriers("j"), older.digest) })
+	older.returns(session)
+	f.await("the older definition to be registered", func() bool { return strings.Contains(f.carriers("j"), older.digest) })
+	if got := f.active("j"); got != "newer" {
+		t.Errorf("when the worker has returned, the active definition is %q, want the newer one", got)
+	}
+	f.await("the worker that returned to show as drifted", func() bool { return f.card(older.worker.ID()).Drifted == 1 })
+	if card := f.card(w.ID()); card.Drifted != 0 {
+		t.Errorf("%d jobs of the other worker have drifted", card.Drifted)
+	}
+
+	w.stop()
+	f.await("the older definition to be active again", func() bool { return f.active("j") == "" })
+}
