@@ -1,6 +1,10 @@
 package locks
 
-import "time"
+import (
+	"time"
+
+	"lockstep/locks/bootclock"
+)
 
 // A clock measures how much time has passed on this machine. The monotonic clock stops while the
 // machine is suspended. The boot clock keeps counting, and exists only on Linux. Neither is ever
@@ -37,7 +41,7 @@ func (c clock) since(then instant) time.Duration { return c.read().since(then) }
 // be set.
 func (i instant) since(then instant) time.Duration {
 	passed := i.at.Sub(then.at)
-	if hasBootClock {
+	if bootclock.CountsSuspend {
 		passed = max(passed, i.boot-then.boot)
 	}
 	return passed
