@@ -17,8 +17,8 @@
 // # Processes
 //
 // The binary starts itself again in three cases: as the guard of a command (lockstep/jobs/command),
-// as the working child of `lockstep start`, and as the workers of `lockstep demo`. [Main] becomes a
-// guard before it does anything else.
+// as the working child of `lockstep start`, and as the workers of `lockstep demo`. A guard runs
+// before [Main], while the program is initialized (lockstep/cmd/internal/asguard).
 //
 // The first SIGINT, SIGTERM or SIGHUP cancels the root context, from which all others derive; a
 // worker then drains. A second signal cancels whatever still runs. For a worker, SIGHUP means
@@ -102,8 +102,8 @@
 //     does not exit, since no process would start it again once the cause is repaired. It logs the
 //     cause and tries again after 1 s, 2 s, ... up to 30 s, and at once on SIGHUP. If the very
 //     first child cannot start, the parent exits with its error.
-//   - The program with the Go handlers opens a database before [Main]: the parent, the guards and
-//     command lines open it too. With [jobs.Registry.OnStart], only the working child does, before
+//   - The program with the Go handlers opens a database before [Main]: the parent and command lines
+//     open it too. With [jobs.Registry.OnStart], only the working child does, before
 //     it has a session.
 //   - redis.url is embedded: that Redis dies with the child, so the parent has no session to end.
 //

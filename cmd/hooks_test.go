@@ -6,17 +6,20 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"lockstep/cmd/internal/asguard"
 	"lockstep/jobs"
 )
 
 // hooksIn names a folder in which the program with handlers writes a line for each call of OnStart
-// and OnStop. OnStart fails while the folder has a file "refuse".
+// and OnStop, and one for its own code before Main. OnStart fails while the folder has a file
+// "refuse".
 const hooksIn = "LOCKSTEP_CMD_TEST_HOOKS"
 
 func addHooks(reg *jobs.Registry) {
@@ -24,14 +27,18 @@ func addHooks(reg *jobs.Registry) {
 	if folder == "" {
 		return
 	}
-	trace := func(what string) error {
-		f, err := os.OpenFile(filepath.Join(folder, "calls"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	record := func(file string, what ...any) error {
+		f, err := os.OpenFile(filepath.Join(folder, file), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintln(f, what, os.Getpid())
+		_, err = fmt.Fprintln(f, what...)
 		return errors.Join(err, f.Close())
 	}
+	if err := record("mains", os.Args[1]); err != nil {
+		panic(err)
+	}
+	trace := func(what string) error { return record("calls", what, os.Getpid()) }
 	reg.OnStart(func(context.Context) error {
 		if exists(filepath.Join(folder, "refuse")) {
 			return errors.New("no database at 10.0.0.7")
@@ -66,6 +73,22 @@ func TestHooksRunInTheWorkingChildAlone(t *testing.T) {
 	}
 	if got, want := strings.Join(hookCalls(folder), ", "), fmt.Sprintf("start %d, stop %[1]d", child); got != want {
 		t.Errorf("behind the drain: %s, want %s", got, want)
+	}
+}
+
+// Code before Main would delay each command.
+func TestCodeBeforeMainDoesNotRunInGuards(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	f, _ := newPack(t, `jobs: {works: {command: ["true"]}}`, long, withHandlers+"=1", hooksIn+"="+folder)
+	f.startAll(1)
+	f.await(f.enqueue("works", "x"), "succeeded")
+	text, err := os.ReadFile(filepath.Join(folder, "mains"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mains := strings.Fields(string(text)); !slices.Contains(mains, "start") || !slices.Contains(mains, childWord) || slices.Contains(mains, asguard.Word) {
+		t.Errorf("it ran in %q, want a parent and a child among them, and no guard", mains)
 	}
 }
 

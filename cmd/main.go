@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"lockstep/cmd/internal/asguard"
 	"lockstep/jobs"
 	"lockstep/jobs/command"
 )
@@ -22,15 +23,14 @@ import (
 // the handlers of reg. It exits the process.
 //
 // A worker consists of several processes of this binary: a parent, its working child, and a guard
-// for each command. Code that runs before Main runs in all of them, and for each command line. If
-// it takes 300 ms, each command starts 300 ms later; if it opens a database, each guard holds
-// connections. So call Main right after registering the handlers, and open what they need in
-// [jobs.Registry.OnStart], which is called only in the working child.
+// for each command. Code that runs before Main runs in the parent and the child, and for each
+// command line. If it takes 300 ms, each command line takes 300 ms longer; if it opens a database,
+// the parent holds connections too. So call Main right after registering the handlers, and open
+// what they need in [jobs.Registry.OnStart], which is called only in the working child. A guard
+// does not get as far as main: it runs while the program is initialized
+// (lockstep/cmd/internal/asguard).
 func Main(reg *jobs.Registry) {
 	args := os.Args[1:]
-	if len(args) > 0 && args[0] == guardWord {
-		os.Exit(command.GuardMain(args[1:]))
-	}
 	redis.SetLogger(quiet{})
 	var parent *upward
 	if len(args) > 0 && args[0] == childWord {
@@ -46,16 +46,13 @@ func Main(reg *jobs.Registry) {
 	os.Exit(code)
 }
 
-// guardWord is the first argument of this binary when it runs as the guard of a command.
-const guardWord = "guard:"
-
 // guardArgv returns the command line that starts this binary as a guard.
 func guardArgv() ([]string, error) {
 	self, err := command.Self()
 	if err != nil {
 		return nil, fmt.Errorf("find this program, to guard commands: %w", err)
 	}
-	return []string{self, guardWord}, nil
+	return []string{self, asguard.Word}, nil
 }
 
 // quiet discards what the Redis client prints by itself: each of its errors also reaches a caller,

@@ -66,6 +66,9 @@ func testMain(m *testing.M) int {
 
 func buildTool(path string, flags ...string) error {
 	build := exec.Command("go", slices.Concat([]string{"build", "-o", path}, flags, []string{"lockstep/cmd/lockstep"})...)
+	if !slices.Contains(flags, "-race") { // which needs cgo
+		build.Env = append(os.Environ(), "CGO_ENABLED=0") // as make build does
+	}
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the tool: %w\n%s", err, out)
 	}
@@ -79,10 +82,18 @@ func plainTool(t *testing.T) string {
 	if !raceEnabled {
 		return toolPath
 	}
-	path := filepath.Join(t.TempDir(), "lockstep")
-	must(t, buildTool(path))
+	path, err := builtPlain()
+	if err != nil {
+		t.Fatal(err)
+	}
 	return path
 }
+
+// builtPlain builds the tool without the race detector, once.
+var builtPlain = sync.OnceValues(func() (string, error) {
+	path := filepath.Join(filepath.Dir(toolPath), "lockstep-plain")
+	return path, buildTool(path)
+})
 
 // toolEnv returns an environment for the tool in tests: nothing of this machine's, and its own
 // cache folder, in which it finds no demo.

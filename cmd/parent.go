@@ -15,6 +15,7 @@ import (
 	"lockstep/configs"
 	"lockstep/jobs"
 	"lockstep/jobs/command"
+	"lockstep/jobs/command/guard"
 	"lockstep/locks"
 	"lockstep/scheduler/ledger"
 )
@@ -112,7 +113,7 @@ func (t *tool) watchOver(ctx context.Context) error {
 	p := &parent{
 		argv:    append([]string{os.Args[0], childWord}, t.args...),
 		signals: signals, children: children, terminal: hasTerminal(),
-		adopts: command.AdoptOrphans() == nil,
+		adopts: guard.AdoptOrphans() == nil,
 		logAs:  func(settings configs.Log) *slog.Logger { return newLogger(t.stderr, settings) },
 	}
 	p.log = p.logAs(configs.Log{Level: "info", Format: "auto"})
@@ -506,7 +507,7 @@ func (p *parent) killOrphans() bool {
 		if _, none := p.reap(nil); none {
 			return true
 		}
-		command.KillChildren()
+		guard.KillChildren()
 		again := time.NewTimer(lookAgain)
 		select {
 		case <-p.children:

@@ -9,7 +9,8 @@
 //
 // # The guard
 //
-// That process is the guard: our own binary, executed again, once for each command.
+// That process is the guard (lockstep/jobs/command/guard): our own binary, executed again, once for
+// each command.
 //
 //	worker ──orders──▶ guard ──▶ command ──▶ its children ...
 //	       ◀─reports──       (own process group)
@@ -55,8 +56,8 @@
 // # What a guarded program needs
 //
 // A program that was started with the arguments in Options.Guard must call [GuardMain] before it
-// does anything else. cmd.Main does that. Tests use the path of a built binary, or let their
-// TestMain call GuardMain.
+// does anything else. A program that imports lockstep/cmd does that by itself. Tests use the path
+// of a built binary, or let their TestMain call GuardMain.
 //
 // # What is not promised
 //

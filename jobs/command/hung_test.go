@@ -4,7 +4,6 @@ package command_test
 
 import (
 	"context"
-	"encoding/gob"
 	"errors"
 	"log/slog"
 	"os"
@@ -17,34 +16,12 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/jobs/command"
+	"lockstep/jobs/command/guard"
 	"lockstep/locks"
 )
 
 // Processes that hang: commands that cannot be killed, guards that do not respond, and a lookup
 // that takes too long.
-
-// The messages between a worker and its guard, as far as these tests need them.
-type (
-	order struct {
-		Start  *start
-		KillBy time.Duration
-		Signal syscall.Signal
-		Stop   bool
-	}
-	start struct {
-		Argv, Env []string
-		Parent    int
-		Mark      uint64
-	}
-	report struct {
-		Started int
-		Ended   *ended
-	}
-	ended struct {
-		Signal           syscall.Signal
-		Stopped, Overdue bool
-	}
-)
 
 // helperHungGuard is a guard that takes no orders. It makes the file in $GATE, and ends when that
 // file is removed. If started, it reports a process that no signal reaches.
@@ -52,7 +29,7 @@ func helperHungGuard(started bool) {
 	gate := os.Getenv("GATE")
 	if started {
 		const unreachable = 1 << 30 // larger than any process ID
-		if err := gob.NewEncoder(os.NewFile(4, "reports")).Encode(report{Started: unreachable}); err != nil {
+		if err := (guard.Report{Started: unreachable}).Send(os.NewFile(guard.ReportsFD, "reports")); err != nil {
 			panic(err)
 		}
 	}
@@ -167,15 +144,15 @@ func TestGuardLooksAgainBeforeItStartsTheCommand(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		killBy  time.Duration // from the first order on
-		more    []order       // that follow at once
+		more    []guard.Order // that follow at once
 		hangUp  bool
 		overdue bool
 		starts  bool // but a SIGTERM, not from the worker's own end, ends it
 	}{
 		"the deadline has passed":          {killBy: 400 * time.Millisecond, overdue: true},
-		"it was ordered to stop":           {killBy: time.Minute, more: []order{{Signal: syscall.SIGTERM, Stop: true}}},
+		"it was ordered to stop":           {killBy: time.Minute, more: []guard.Order{{Signal: syscall.SIGTERM, Stop: true}}},
 		"its worker has died":              {killBy: time.Minute, hangUp: true},
-		"a signal for the command arrived": {killBy: time.Minute, more: []order{{Signal: syscall.SIGTERM}}, starts: true},
+		"a signal for the command arrived": {killBy: time.Minute, more: []guard.Order{{Signal: syscall.SIGTERM}}, starts: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -193,10 +170,10 @@ func TestGuardLooksAgainBeforeItStartsTheCommand(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			guard := exec.Command(os.Args[0], "guard")
-			guard.Dir, guard.ExtraFiles = folder, []*os.File{ordersRead, reportsWrite}
-			guard.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-			err = guard.Start()
+			process := exec.Command(os.Args[0], "guard")
+			process.Dir, process.ExtraFiles = folder, []*os.File{ordersRead, reportsWrite}
+			process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+			err = process.Start()
 			ordersRead.Close()
 			reportsWrite.Close()
 			if err != nil {
@@ -204,16 +181,15 @@ func TestGuardLooksAgainBeforeItStartsTheCommand(t *testing.T) {
 			}
 			t.Cleanup(func() {
 				ordersWrite.Close() // kills the command
-				_ = guard.Wait()
+				_ = process.Wait()
 				reportsRead.Close()
 			})
-			first := order{
-				Start:  &start{Argv: []string{"sleep", "20"}, Env: []string{"PATH=" + path}, Parent: os.Getpid(), Mark: 1<<61 | uint64(os.Getpid())},
+			first := guard.Order{
+				Start:  &guard.Start{Argv: []string{"sleep", "20"}, Env: []string{"PATH=" + path}, Parent: os.Getpid(), Mark: guard.Mark(1<<61 | os.Getpid())},
 				KillBy: locks.BootTime() + test.killBy,
 			}
-			encoder := gob.NewEncoder(ordersWrite)
-			for _, o := range append([]order{first}, test.more...) {
-				if err := encoder.Encode(o); err != nil {
+			for _, o := range append([]guard.Order{first}, test.more...) {
+				if err := o.Send(ordersWrite); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -223,16 +199,18 @@ func TestGuardLooksAgainBeforeItStartsTheCommand(t *testing.T) {
 			if err := reportsRead.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
 				t.Fatal(err)
 			}
-			var got report
-			decoder := gob.NewDecoder(reportsRead)
-			for got.Ended == nil {
-				if err := decoder.Decode(&got); err != nil {
-					t.Fatalf("after %+v: %v, want the guard to report an end", got, err)
+			var end *guard.Ended
+			started := false
+			for end == nil {
+				got, err := guard.ReceiveReport(reportsRead)
+				if err != nil {
+					t.Fatalf("%v, want the guard to report an end", err)
 				}
+				started, end = started || got.Started != 0, got.Ended
 			}
-			if started := got.Started != 0; started != test.starts || got.Ended.Stopped == test.starts || got.Ended.Overdue != test.overdue ||
-				test.starts && got.Ended.Signal != syscall.SIGTERM {
-				t.Errorf("the guard started the command: %v, and reports %+v", started, *got.Ended)
+			if started != test.starts || end.Stopped == test.starts || end.Overdue != test.overdue ||
+				test.starts && end.Signal != syscall.SIGTERM {
+				t.Errorf("the guard started the command: %v, and reports %+v", started, *end)
 			}
 		})
 	}

@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
 		case "guard":
-			os.Exit(command.GuardMain(os.Args[2:]))
+			os.Exit(command.GuardMain())
 		case "worker":
 			helperWorker(os.Args[2])
 			os.Exit(0)

@@ -2,7 +2,6 @@ package command
 
 import (
 	"context"
-	"encoding/gob"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lockstep/jobs"
+	"lockstep/jobs/command/guard"
 	"lockstep/locks"
 )
 
@@ -83,6 +83,11 @@ func New(options Options) (*Executor, error) {
 	}
 	return e, nil
 }
+
+// GuardMain is the main function of a guard. It returns the exit code. Call it from main as soon as
+// the arguments show that this process was started as a guard (see Options.Guard). The arguments
+// after those only show in a list of processes which command is guarded.
+func GuardMain() int { return guard.Main() }
 
 // Spec says what [Executor.Run] runs.
 type Spec struct {
@@ -218,9 +223,8 @@ type child struct {
 
 	cmd     *exec.Cmd     // the guard
 	pipe    *os.File      // sends orders; closing it orders the guard to kill
-	orders  *gob.Encoder  // writes to pipe
 	reports *os.File      // only the guard has its other end, so it ends with the guard
-	mark    mark          // of the command's processes
+	mark    guard.Mark    // of the command's processes
 	told    time.Duration // the deadline that the guard knows
 	// The reading of the boot clock at which a command that was asked to stop is killed. 0 means
 	// that it was not asked.
@@ -230,9 +234,9 @@ type child struct {
 	pid   int           // the command; 0 until it has started
 	// the worker has killed the command in place of the guard, or a guard that has not started it
 	killed bool
-	failed *failed
-	ended  *ended
-	gone   *gone
+	failed *guard.Failed
+	ended  *guard.Ended
+	gone   *guard.Gone
 }
 
 func (c *child) startGuard() error {
@@ -261,7 +265,8 @@ func (c *child) startGuard() error {
 	}
 	c.cmd.Stdout, c.cmd.Stderr = c.spec.Stdout, c.spec.Stderr
 	c.cmd.WaitDelay = outputDelay
-	c.cmd.ExtraFiles = []*os.File{ordersRead, reportsWrite} // become ordersFD and reportsFD
+	// They become guard.OrdersFD and guard.ReportsFD.
+	c.cmd.ExtraFiles = []*os.File{ordersRead, reportsWrite}
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	err = c.cmd.Start()
 	ordersRead.Close()
@@ -271,7 +276,7 @@ func (c *child) startGuard() error {
 		reportsRead.Close()
 		return err
 	}
-	c.pipe, c.orders, c.reports = ordersWrite, gob.NewEncoder(ordersWrite), reportsRead
+	c.pipe, c.reports = ordersWrite, reportsRead
 	c.begun = locks.BootTime()
 	return nil
 }
@@ -280,7 +285,7 @@ func (c *child) startGuard() error {
 // must read while the worker writes. If ctx ends, the write is interrupted, which the guard treats
 // as the death of its worker.
 func (c *child) sendStart(ctx context.Context) {
-	s := &start{Argv: c.spec.Argv, Env: withoutDoubles(c.spec.Env), Parent: os.Getpid(), Mark: c.mark, Remove: c.spec.remove}
+	s := &guard.Start{Argv: c.spec.Argv, Env: withoutDoubles(c.spec.Env), Parent: os.Getpid(), Mark: c.mark, Remove: c.spec.remove}
 	if c.spec.Foreground {
 		s.Group = syscall.Getpgrp()
 	}
@@ -290,7 +295,7 @@ func (c *child) sendStart(ctx context.Context) {
 		_ = c.pipe.SetWriteDeadline(time.Unix(1, 0))
 	})
 	c.told = c.deadline()
-	err := c.orders.Encode(order{Start: s, KillBy: c.told})
+	err := guard.Order{Start: s, KillBy: c.told}.Send(c.pipe)
 	if !stop() {
 		<-called // otherwise its deadline would affect a later order
 	}
@@ -313,12 +318,12 @@ func (c *child) deadline() time.Duration {
 
 // send sends an order. The pipe has room for thousands of orders. If it is full anyway, the guard
 // is stopped.
-func (c *child) send(o order) {
+func (c *child) send(o guard.Order) {
 	if c.pipe == nil {
 		return
 	}
 	_ = c.pipe.SetWriteDeadline(time.Now().Add(time.Second))
-	if err := c.orders.Encode(o); err != nil {
+	if err := o.Send(c.pipe); err != nil {
 		c.abandon() // a partial order may be written, and no other can follow it
 	}
 }
@@ -334,15 +339,14 @@ func (c *child) abandon() {
 // watch sends orders and receives reports until the guard has ended. It returns false if it has
 // left the guard behind instead (Spec.abandon): the command has survived its KILL.
 func (c *child) watch(ctx context.Context) bool {
-	reports := make(chan report)
+	reports := make(chan guard.Report)
 	// Ends with the guard, which alone has the other end of the pipe. The loop below, or leave,
 	// reads until then.
 	go func() {
 		defer close(reports)
-		decoder := gob.NewDecoder(c.reports)
 		for {
-			var r report
-			if decoder.Decode(&r) != nil {
+			r, err := guard.ReceiveReport(c.reports)
+			if err != nil {
 				return
 			}
 			reports <- r
@@ -366,18 +370,18 @@ func (c *child) watch(ctx context.Context) bool {
 			done = nil
 			c.grace = locks.BootTime() + c.killAfter
 			c.told = c.deadline()
-			c.send(order{KillBy: c.told, Signal: syscall.SIGTERM, Stop: true})
+			c.send(guard.Order{KillBy: c.told, Signal: syscall.SIGTERM, Stop: true})
 		case s, ok := <-signals:
 			if !ok {
 				signals = nil
 			} else if sig, ok := s.(syscall.Signal); ok {
-				c.send(order{Signal: sig})
+				c.send(guard.Order{Signal: sig})
 			}
 		case <-timer.C:
 			deadline := c.deadline()
 			if deadline != c.told {
 				c.told = deadline
-				c.send(order{KillBy: deadline})
+				c.send(guard.Order{KillBy: deadline})
 			}
 			if c.isOverdue(deadline) && !c.killed && !c.catchUp(reports) {
 				return true
@@ -422,7 +426,7 @@ func (c *child) killForGuard() {
 }
 
 // leave leaves the guard behind, which continues to kill. Nothing waits for it or for the output.
-func (c *child) leave(reports <-chan report) {
+func (c *child) leave(reports <-chan guard.Report) {
 	c.abandon()
 	c.log.Error("a command cannot be killed and is left behind", "guard", c.cmd.Process.Pid, "command", c.pid, "label", c.spec.Label)
 	// Ends with the guard, or with this process, which is about to exit.
@@ -435,7 +439,7 @@ func (c *child) leave(reports <-chan report) {
 }
 
 // note records a report of the guard.
-func (c *child) note(r report) {
+func (c *child) note(r guard.Report) {
 	switch {
 	case r.Failed != nil:
 		c.failed = r.Failed
@@ -451,7 +455,7 @@ func (c *child) note(r report) {
 // catchUp reads the pending reports. A worker that was itself stopped may continue after the
 // deadline, long after the guard has done its work, when the command's ID may already belong to
 // another process. catchUp returns false if the guard has ended.
-func (c *child) catchUp(reports <-chan report) bool {
+func (c *child) catchUp(reports <-chan guard.Report) bool {
 	moment := time.NewTimer(backstop / 5)
 	defer moment.Stop()
 	for c.ended == nil {
@@ -506,7 +510,7 @@ func (c *child) killInPlace() {
 	if c.pid != 0 {
 		c.log.Warn("guard was killed; the worker kills the command", "guard", c.cmd.Process.Pid, "command", c.pid, "label", c.spec.Label)
 	}
-	if left := c.mark.kill(outputDelay); len(left) > 0 {
+	if left := killMarked(c.mark, outputDelay); len(left) > 0 {
 		c.log.Error("guard was killed, and processes of its command cannot be killed", "pids", left, "label", c.spec.Label)
 	}
 	if c.pid != 0 {

@@ -1,34 +1,30 @@
-package command
+package guard
 
 import (
-	"encoding/gob"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
-	"os/exec"
 	"os/signal"
 	"runtime"
 	"slices"
-	"strings"
+	"strconv"
 	"syscall"
 	"time"
 
-	"lockstep/locks"
+	"lockstep/locks/bootclock"
 )
 
 // look is how often the guard checks the boot clock and its parent.
 const look = 100 * time.Millisecond
 
-// GuardMain is the main function of a guard. It returns the exit code. Call it from main as soon as
-// the arguments show that this process was started as a guard (see Options.Guard). args are the
-// arguments after Options.Guard. They only show in a list of processes which command is guarded.
-func GuardMain(args []string) int {
+// Main is the main function of a guard. It returns the exit code. Call it as soon as the arguments
+// show that this process was started as a guard.
+func Main() int {
 	// The kernel ties the life of the command (Pdeathsig) to the thread that starts it, not to the
 	// process.
 	runtime.LockOSThread()
-	for _, fd := range []int{ordersFD, reportsFD} {
+	for _, fd := range []int{OrdersFD, ReportsFD} {
 		var stat syscall.Stat_t
 		if err := syscall.Fstat(fd, &stat); err != nil || stat.Mode&syscall.S_IFMT != syscall.S_IFIFO {
 			return notByHand()
@@ -36,13 +32,14 @@ func GuardMain(args []string) int {
 		// Otherwise the command could hold the pipe open, or write a report itself.
 		syscall.CloseOnExec(fd)
 	}
-	orders := gob.NewDecoder(os.NewFile(ordersFD, "orders"))
-	g := &guard{reports: gob.NewEncoder(os.NewFile(reportsFD, "reports")), terms: make(chan os.Signal, 1)}
-	var first order
-	if err := orders.Decode(&first); errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+	orders := os.NewFile(OrdersFD, "orders")
+	g := &guard{reports: os.NewFile(ReportsFD, "reports"), terms: make(chan os.Signal, 1)}
+	first, err := ReceiveOrder(orders)
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		// The worker died or abandoned the command before the guard received it.
 		return 0
-	} else if err != nil || first.Start == nil {
+	}
+	if err != nil || first.Start == nil {
 		return notByHand()
 	}
 	g.run(first, orders)
@@ -50,7 +47,7 @@ func GuardMain(args []string) int {
 }
 
 func notByHand() int {
-	fmt.Fprintln(os.Stderr, "lockstep: a guard is started by a worker for one of its commands, not by hand")
+	_, _ = os.Stderr.WriteString("lockstep: a guard is started by a worker for one of its commands, not by hand\n")
 	return 2
 }
 
@@ -58,11 +55,11 @@ func notByHand() int {
 // starts, signals and reaps processes, so a process ID that it uses cannot have passed to another
 // process in between.
 type guard struct {
-	reports *gob.Encoder
+	reports *os.File
 	// Receives the SIGTERMs sent to this process. Its buffer is one, because one signal is enough.
 	terms chan os.Signal
 	// Closed when the worker is dead or orders an end, and nil after that.
-	orders chan order
+	orders chan Order
 
 	killBy time.Duration // reading of the boot clock; 0 means none
 	pid    int           // the command
@@ -78,7 +75,7 @@ type guard struct {
 	leftovers int              // processes killed after the command had ended by itself
 }
 
-func (g *guard) run(first order, decoder *gob.Decoder) {
+func (g *guard) run(first Order, orders io.Reader) {
 	// Signals sent to the worker's service or terminal are for the worker to act on: a guard that
 	// died of one could not guard. The guard catches signals instead of ignoring them, because the
 	// command would inherit ignored signals. It records a TERM, because the command may have
@@ -95,24 +92,24 @@ func (g *guard) run(first order, decoder *gob.Decoder) {
 	_ = AdoptOrphans() // if this fails, the group is still killed
 	g.killBy = first.KillBy
 	parent := first.Start.Parent
-	g.orders = make(chan order)
+	g.orders = make(chan Order)
 	// Ends with the process, because a read that waits for orders cannot be interrupted.
 	go func() {
 		defer close(g.orders)
 		for {
-			var o order
-			if decoder.Decode(&o) != nil {
+			o, err := ReceiveOrder(orders)
+			if err != nil {
 				return
 			}
 			g.orders <- o
 		}
 	}()
 	// Before the checks below: if a folder of PATH does not respond, this takes any time.
-	path, err := lookUp(first.Start)
+	path, err := lookUp(first.Start.Argv[0], first.Start.Env)
 	g.readOrders()
 	if overdue := g.isOverdue(); overdue || g.stopped {
-		g.report(report{Ended: &ended{Signal: syscall.SIGKILL, Stopped: true, Overdue: overdue}})
-		g.report(report{Gone: &gone{}})
+		g.report(Report{Ended: &Ended{Signal: syscall.SIGKILL, Stopped: true, Overdue: overdue}})
+		g.report(Report{Gone: &Gone{}})
 		return
 	}
 	if os.Getppid() != parent {
@@ -122,10 +119,10 @@ func (g *guard) run(first order, decoder *gob.Decoder) {
 		err = g.start(first.Start, path)
 	}
 	if err != nil {
-		g.report(report{Failed: failure(first.Start, path, err)})
+		g.report(Report{Failed: failure(first.Start, path, err)})
 		return
 	}
-	g.report(report{Started: g.pid})
+	g.report(Report{Started: g.pid})
 	for _, sig := range g.early {
 		g.signal(sig)
 	}
@@ -151,11 +148,11 @@ func (g *guard) run(first order, decoder *gob.Decoder) {
 			g.kill()
 		}
 	}
-	g.report(report{Gone: &gone{Leftovers: g.leftovers}})
+	g.report(Report{Gone: &Gone{Leftovers: g.leftovers}})
 }
 
 // report sends a report to the worker. If the worker is dead, the error does not matter.
-func (g *guard) report(r report) { _ = g.reports.Encode(r) }
+func (g *guard) report(r Report) { _ = r.Send(g.reports) }
 
 // readOrders carries out the orders that have arrived.
 func (g *guard) readOrders() {
@@ -173,7 +170,7 @@ func (g *guard) readOrders() {
 // may contain an unread order with a later deadline. isOverdue reads it first. That takes a moment,
 // which is negligible compared with the time between this deadline and the end of the lease.
 func (g *guard) isOverdue() bool {
-	passed := func() bool { return g.killBy != 0 && locks.BootTime() >= g.killBy }
+	passed := func() bool { return g.killBy != 0 && bootclock.Now() >= g.killBy }
 	if !passed() {
 		return false
 	}
@@ -197,25 +194,14 @@ func (g *guard) nextLook() time.Duration {
 		// that
 		return look / 10
 	case g.killBy != 0 && !g.killing:
-		return min(look, max(g.killBy-locks.BootTime(), 0))
+		return min(look, max(g.killBy-bootclock.Now(), 0))
 	default:
 		return look
 	}
 }
 
-// lookUp returns the path of the program. It looks where the command will look up others: in the
-// PATH of the command's own environment.
-func lookUp(s *start) (path string, err error) {
-	for _, entry := range s.Env {
-		if path, ok := strings.CutPrefix(entry, "PATH="); ok {
-			os.Setenv("PATH", path)
-		}
-	}
-	return exec.LookPath(s.Argv[0])
-}
-
 // start starts the command.
-func (g *guard) start(s *start, path string) (err error) {
+func (g *guard) start(s *Start, path string) (err error) {
 	attr := &syscall.SysProcAttr{Setpgid: true, Pgid: s.Group}
 	dieWithParent(attr)
 	g.group = s.Group == 0
@@ -226,13 +212,10 @@ func (g *guard) start(s *start, path string) (err error) {
 }
 
 // failure describes why the program at path could not be looked up or started.
-func failure(s *start, path string, err error) *failed {
-	f := &failed{Reason: err.Error(), NotFound: errors.Is(err, exec.ErrNotFound)}
-	if lookup := new(exec.Error); errors.As(err, &lookup) {
-		f.Reason = lookup.Err.Error() // the StartError already has the name
-	}
+func failure(s *Start, path string, err error) *Failed {
+	f := &Failed{Reason: err.Error(), NotFound: errors.Is(err, errNotFound)}
 	if errors.Is(err, fs.ErrPermission) {
-		f.Errno = syscall.EACCES // LookPath returns no more detail
+		f.Errno = syscall.EACCES // lookUp knows no more
 	}
 	if errors.As(err, &f.Errno) {
 		f.Reason = f.Errno.Error()
@@ -247,14 +230,14 @@ func failure(s *start, path string, err error) *failed {
 			for _, text := range slices.Concat(s.Argv, s.Env) {
 				size += len(text) + 1
 			}
-			f.Reason += fmt.Sprintf(" (arguments and environment have %d bytes; Linux allows 131071 for a single one)", size)
+			f.Reason += " (arguments and environment have " + strconv.Itoa(size) + " bytes; Linux allows 131071 for a single one)"
 		}
 	}
 	return f
 }
 
 // obey carries out an order of the worker. ok is false if there are no more orders.
-func (g *guard) obey(o order, ok bool) {
+func (g *guard) obey(o Order, ok bool) {
 	if !ok {
 		g.orders = nil
 		g.kill()
@@ -330,7 +313,7 @@ func (g *guard) reap() bool {
 			return false
 		case pid == g.pid && !g.ended:
 			g.ended = true
-			end := &ended{Stopped: g.stopped, Overdue: g.overdue, Terminated: len(g.terms) > 0}
+			end := &Ended{Stopped: g.stopped, Overdue: g.overdue, Terminated: len(g.terms) > 0}
 			if status.Signaled() {
 				end.Signal = status.Signal()
 			} else {
@@ -338,7 +321,7 @@ func (g *guard) reap() bool {
 			}
 			// First of all, so that none of its processes continues.
 			g.kill()
-			g.report(report{Ended: end})
+			g.report(Report{Ended: end})
 		case g.ended && !g.stopped && status.Signaled() && status.Signal() == syscall.SIGKILL:
 			g.leftovers++
 		}
