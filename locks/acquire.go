@@ -84,11 +84,7 @@ func (q *quest) args(r *Request) []any {
 	case q.order.limited:
 		wait = max(1, (q.order.limit - time.Since(q.began)).Milliseconds())
 	}
-	barge := ""
-	if q.order.barge {
-		barge = "1"
-	}
-	how := strconv.FormatInt(wait, 10) + "\x1f" + strconv.FormatInt(q.client.patience.Milliseconds(), 10) + "\x1f" + barge +
+	how := strconv.FormatInt(wait, 10) + "\x1f" + strconv.FormatInt(q.client.patience.Milliseconds(), 10) +
 		"\x1f" + q.nest.text() + "\x1f" + q.order.limits.text(q.client.Cutoff())
 	args := make([]any, 0, 5+len(r.items))
 	args = append(args, string(r.session.id), string(r.id), how, string(q.order.info), joinItems(r.items))

@@ -113,14 +113,11 @@ func (a *actor) ask(ctx context.Context, items []locks.Item) (hold *locks.Hold, 
 		asked = append(asked, locks.MinHold(least))
 	}
 	if a.limits && a.dice(8) {
-		asked = append(asked, locks.CrashDelay(50*time.Millisecond), locks.ProgressWithin(200*time.Millisecond))
+		asked = append(asked, locks.CrashDelay(50*time.Millisecond))
 	}
 	bounded, cancel := context.WithTimeoutCause(ctx, hangs, errHangs)
 	switch a.rand.IntN(6) {
 	case 0:
-		if a.dice(2) {
-			asked = append(asked, locks.Barge())
-		}
 		hold, err = a.client.TryAcquire(bounded, asked...)
 	case 1:
 		hold, err = a.client.Acquire(bounded, append(asked, locks.Wait(time.Duration(a.rand.IntN(20))*time.Millisecond))...)
@@ -178,7 +175,6 @@ func (a *actor) visit(ctx context.Context, outer []*having) {
 		case 2:
 			a.downgrade(ctx, stack)
 		case 3:
-			hold.Progress()
 			a.touch(stack)
 			time.Sleep(time.Duration(a.rand.IntN(2000)) * time.Microsecond) // the work
 		}

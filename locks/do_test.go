@@ -120,7 +120,6 @@ func TestBadRulesAreRefusedAtStart(t *testing.T) {
 		{locks.RuleOptions{Exclusive: []string{"a"}, MaxHold: -1}, "max hold of -1ns is negative"},
 		{locks.RuleOptions{Exclusive: []string{"a"}, MinHold: -1}, "min hold of -1ns is negative"},
 		{locks.RuleOptions{Exclusive: []string{"a"}, CrashDelay: -1}, "crash delay of -1ns is negative"},
-		{locks.RuleOptions{Exclusive: []string{"a"}, ProgressWithin: -1}, "progress deadline of -1ns is negative"},
 		{locks.RuleOptions{Exclusive: []string{"a"}, Info: json.RawMessage("{")}, "info is not JSON"},
 	} {
 		r, err := locks.NewRule[bills](bad.o)

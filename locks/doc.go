@@ -19,8 +19,7 @@
 //     from the late writes of a paused process.
 //   - [Client.Acquire] with a hold's context asks for more under that hold. [Client.Join] enters
 //     the hold of another process.
-//   - [MaxHold], [ProgressWithin], [MinHold] and [CrashDelay] bound a hold from above and from
-//     below.
+//   - [MaxHold], [MinHold] and [CrashDelay] bound a hold from above and from below.
 //   - [Space.Read], [Space.HeldBy] and [Space.Sessions] list holders, waiters and live sessions
 //     without taking a lock. [Space.Revoke] takes a lock back.
 //
@@ -117,12 +116,11 @@
 //
 // # Taking back
 //
-// A hold ends before its release when its session is lost, when [MaxHold] is over, when the work
-// makes no progress ([ProgressWithin]), or when it is revoked. In every case the context ends
-// first, in this process, with a cause that is [ErrLost]. The bundle passes on when the holder has
-// released it. After a limit or a lost session it passes on at the latest Client.Cutoff later. Only
-// [Seize] does not wait for the holder. A revocation names the hold by its token, so it never
-// touches a later grant of the lock.
+// A hold ends before its release when its session is lost, when [MaxHold] is over, or when it is
+// revoked. In every case the context ends first, in this process, with a cause that is [ErrLost].
+// The bundle passes on when the holder has released it. After a limit or a lost session it passes
+// on at the latest Client.Cutoff later. Only [Seize] does not wait for the holder. A revocation
+// names the hold by its token, so it never touches a later grant of the lock.
 //
 // # Waits of the space
 //

@@ -26,10 +26,6 @@ var (
 	// ErrExpired means that a hold reached its [MaxHold]. It is an [ErrLost].
 	ErrExpired = errors.New("lock was held for longer than its max hold")
 
-	// ErrStalled means that the work under a hold made no progress within the time of
-	// [ProgressWithin]. It is an [ErrLost].
-	ErrStalled = errors.New("work under the lock made no progress")
-
 	// ErrRevoked means that a hold was revoked, see [Space.Revoke]. It is an [ErrLost], and the
 	// error that carries it is a [*RevokedError].
 	ErrRevoked = errors.New("lock was revoked")

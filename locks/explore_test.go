@@ -40,11 +40,11 @@ import (
 // amounts they age in the order in which they came: with different values, a nested request can
 // pass an aged wait that would depend on it only if each request took all permits.
 //
-// The exploration lacks: waits and offers of the space, AtMost, raised limits, TryAcquire and
-// Barge, MaxHold and MinHold, sessions that expire, a second crash, lost data and grace periods,
-// messages that are lost, late or doubled, searches that are cut short and work that is left to the
-// next script, and more open requests than its worlds have. Random histories and directed tests
-// have all of these but the last.
+// The exploration lacks: waits and offers of the space, AtMost, raised limits, TryAcquire, MaxHold
+// and MinHold, sessions that expire, a second crash, lost data and grace periods, messages that are
+// lost, late or doubled, searches that are cut short and work that is left to the next script, and
+// more open requests than its worlds have. Random histories and directed tests have all of these
+// but the last.
 
 // A world sets the limits of an exploration.
 type world struct {

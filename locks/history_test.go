@@ -258,7 +258,6 @@ func (h *history) ask(session string) modelAsk {
 	a.info = "i" + a.id
 	a.wait = int64(pick(h.rand, -1, 0, 0, 0, 0, 30, 3000))
 	a.patience = int64(pick(h.rand, 0, 40, 1000))
-	a.barge = a.wait == -1 && h.rand.IntN(3) == 0
 	if h.nests {
 		a.wait = 0
 	}
@@ -278,13 +277,9 @@ func (h *history) ask(session string) modelAsk {
 }
 
 func (a modelAsk) args() []any {
-	barge := ""
-	if a.barge {
-		barge = "1"
-	}
 	args := []any{
 		a.session, a.id,
-		fmt.Sprintf("%d\x1f%d\x1f%s\x1f%s\x1f%s", a.wait, a.patience, barge, strings.Join(a.under, " "), a.limits),
+		fmt.Sprintf("%d\x1f%d\x1f%s\x1f%s", a.wait, a.patience, strings.Join(a.under, " "), a.limits),
 		a.info, strings.Join(a.items, "\x1f"),
 	}
 	if a.plain() {

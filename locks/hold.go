@@ -38,14 +38,13 @@ type Hold struct {
 
 	mu *sync.Mutex // guards the following fields; the session's, or its own
 
-	items    []Item        // the whole bundle, including what is covered; sorted
-	users    int           // the hold and the holds that use it; freed when none is left
-	lost     error         // why the hold ended before it was released
-	done     bool          // a release has begun
-	wanted   *Asked        // the last revocation
-	asked    chan struct{} // created by Asked, closed by a revocation
-	progress instant       // of the last sign of progress
-	killBy   time.Duration // boot clock, set when a limit or a revocation ends the hold; 0 before
+	items  []Item        // the whole bundle, including what is covered; sorted
+	users  int           // the hold and the holds that use it; freed when none is left
+	lost   error         // why the hold ended before it was released
+	done   bool          // a release has begun
+	wanted *Asked        // the last revocation
+	asked  chan struct{} // created by Asked, closed by a revocation
+	killBy time.Duration // boot clock, set when a limit or a revocation ends the hold; 0 before
 }
 
 // stands reports whether the hold is valid, so that work may continue. The caller holds mu.
@@ -124,17 +123,6 @@ func (h *Hold) KillBy() time.Duration {
 		}
 	}
 	return by
-}
-
-// Progress reports that the work under the hold is making progress, see [ProgressWithin].
-func (h *Hold) Progress() {
-	now := h.client.clock.read()
-	h.mu.Lock()
-	h.progress = now
-	h.mu.Unlock()
-	for _, outer := range h.covers {
-		outer.Progress()
-	}
 }
 
 // Asked returns a channel that is closed when the lock is asked for, see [Space.Revoke]: the holder
@@ -248,9 +236,6 @@ func (h *Hold) ended(cause error) error {
 func (h *Hold) overdue(now instant) error {
 	if most := h.limits.most; most > 0 && h.spent+now.since(h.admitted) >= most {
 		return fmt.Errorf("%w: %w of %s", ErrLost, ErrExpired, most)
-	}
-	if within := h.limits.progress; within > 0 && now.since(h.progress) >= within {
-		return fmt.Errorf("%w: %w for %s", ErrLost, ErrStalled, within)
 	}
 	return nil
 }

@@ -46,7 +46,7 @@ func (c *Client) Join(ctx context.Context, id HoldID) (*Hold, error) {
 	}
 	h := newHold(c, ctx, new(sync.Mutex), parseItems(fieldsOf(r.text(5))))
 	h.id, h.session, h.token, h.since = id, sessionOf(id), token, serverTime(r.number(3))
-	h.admitted, h.progress = local, local
+	h.admitted = local
 	j := &joint{client: c, hold: h}
 	h.joint = j
 	lose := func(cause error) {

@@ -125,26 +125,3 @@ func TestCrashDelayIsOnlyForCrashes(t *testing.T) {
 	defer cancel()
 	_ = dying.Close(ctx) // no command arrives
 }
-
-func TestWorkThatIsStuckLosesItsLock(t *testing.T) {
-	t.Parallel()
-	c := openClient(t, redistest.Client(t), locks.Options{Namespace: redistest.Namespace(t), Lease: shortest})
-	const within = 400 * time.Millisecond
-	hold := acquire(t, c, locks.Exclusive("a"), locks.ProgressWithin(within))
-	inner := nested(t, c, hold, locks.Exclusive("a"))
-	for began := time.Now(); time.Since(began) < 2*within; time.Sleep(within / 20) {
-		inner.Progress() // progress of the inner one counts for the outer one
-		if hold.Context().Err() != nil {
-			t.Fatalf("ended although there was progress: %v", context.Cause(hold.Context()))
-		}
-	}
-	release(t, inner)
-	<-hold.Context().Done()
-	if cause := context.Cause(hold.Context()); !errors.Is(cause, locks.ErrStalled) || !errors.Is(cause, locks.ErrLost) {
-		t.Errorf("got cause %v", cause)
-	}
-	release(t, acquire(t, c, locks.Exclusive("a"))) // the stuck one is never released
-	if err := hold.Release(); !errors.Is(err, locks.ErrStalled) {
-		t.Errorf("got %v from the release", err)
-	}
-}

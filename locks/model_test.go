@@ -173,7 +173,6 @@ type modelAsker struct {
 	self           string // a wait that may have the bundle reserved by its own offer
 	since, reserve int64
 	nested         []string
-	barge          bool
 }
 
 func (w *modelWait) asker() modelAsker {
@@ -181,8 +180,8 @@ func (w *modelWait) asker() modelAsker {
 }
 
 // fresh is a request without a wait.
-func (m *model) fresh(items, nested []string, barge bool) modelAsker {
-	return modelAsker{items: items, since: m.now(), reserve: math.MaxInt64, nested: nested, barge: barge}
+func (m *model) fresh(items, nested []string) modelAsker {
+	return modelAsker{items: items, since: m.now(), reserve: math.MaxInt64, nested: nested}
 }
 
 func (w *modelWait) isNested() bool { return w.ticket < nestedTickets }
@@ -378,12 +377,10 @@ func (m *model) blocked(a modelAsker) (resource, by string, beaten []string) {
 			return name, "l", nil
 		}
 	}
-	if !a.barge {
-		for _, item := range items {
-			if by := m.barred(item, a); by != "" {
-				_, _, name := parseItem(item)
-				return name, "w" + by, nil
-			}
+	for _, item := range items {
+		if by := m.barred(item, a); by != "" {
+			_, _, name := parseItem(item)
+			return name, "w" + by, nil
 		}
 	}
 	return "", "", beaten
@@ -822,7 +819,6 @@ func (m *model) soonest() string {
 type modelAsk struct {
 	session, id, info string
 	wait, patience    int64
-	barge             bool
 	under             []string
 	limits            modelLimits
 	items             []string
@@ -889,17 +885,17 @@ func (m *model) acquire(a modelAsk) []string {
 		return why
 	}
 	fast := a.plain() && m.unoccupied(a.items) && (m.flaw == flawAcquire || !m.awaited(a.items))
-	if resource, _, _ := m.blocked(m.fresh(a.items, a.under, a.barge)); fast || resource == "" {
+	if resource, _, _ := m.blocked(m.fresh(a.items, a.under)); fast || resource == "" {
 		token := m.take(a.id, a.session, a.info, a.items, a.limits)
 		return []string{"granted", token, fmt.Sprint(m.now())}
 	}
 	if a.wait == -1 {
-		return m.describe([]string{"busy", m.soonest()}, m.fresh(a.items, a.under, a.barge))
+		return m.describe([]string{"busy", m.soonest()}, m.fresh(a.items, a.under))
 	}
 	if a.nested() && m.circle(a.items, a.under) {
 		return []string{"deadlock"}
 	}
-	described := m.describe(nil, m.fresh(a.items, a.under, a.barge))
+	described := m.describe(nil, m.fresh(a.items, a.under))
 	m.park(a.id, a.session, a.info, a.items, a.patience, a.wait, a.limits, a.under)
 	// It counts itself among those that wait for the resource.
 	described[7] = fmt.Sprint(parseInt(described[7]) + 1)
@@ -1174,7 +1170,7 @@ func (m *model) acquireAll(asks []modelAsk) []string {
 	}
 	marks, first := "", ""
 	for _, a := range asks {
-		if resource, _, _ := m.blocked(m.fresh(a.items, nil, false)); resource != "" || m.awaited(a.items) {
+		if resource, _, _ := m.blocked(m.fresh(a.items, nil)); resource != "" || m.awaited(a.items) {
 			marks += "0"
 			continue
 		}
@@ -1340,7 +1336,7 @@ func (m *model) claim(run, hold, session string, patience int64, items []string)
 	if m.grace != 0 {
 		return []string{"grace"}
 	}
-	asker := m.fresh(items, nil, false)
+	asker := m.fresh(items, nil)
 	if w := m.waits[run]; w != nil {
 		items, asker = w.items, w.asker()
 		asker.self = run

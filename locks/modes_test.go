@@ -208,7 +208,7 @@ func must(hold *locks.Hold, err error) *locks.Hold {
 	return hold
 }
 
-func TestTryRespectsTheQueueUnlessItBarges(t *testing.T) {
+func TestTryRespectsTheQueue(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		t.Parallel()
@@ -225,15 +225,11 @@ func TestTryRespectsTheQueueUnlessItBarges(t *testing.T) {
 		if e := inTheWay(t, c, "b", locks.Exclusive("b")); e.Holder != "" || e.Hold != waits(t, c)[0].Request {
 			t.Errorf("got %+v, want b reserved for the request that waits", e)
 		}
-		release(t, acquireAtOnce(t, c, locks.Exclusive("b"), locks.Barge()))
 		cancel()
 		if err := <-gone; !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
 		}
 		release(t, held)
-		if _, err := c.Acquire(t.Context(), locks.Exclusive("b"), locks.Barge()); !errors.Is(err, locks.ErrInvalid) {
-			t.Errorf("got %v for a request that barges and waits", err)
-		}
 	})
 }
 
@@ -301,7 +297,7 @@ func TestOneResourceHasOneModeInABundle(t *testing.T) {
 		{locks.Exclusive("a"), locks.MaxHold(-time.Second)},
 		{locks.Exclusive("a"), locks.MinHold(time.Microsecond)},
 		{locks.Exclusive("a"), locks.CrashDelay(10_000 * time.Hour)},
-		{locks.Exclusive("a"), locks.ProgressWithin(-1)},
+		{locks.Exclusive("a"), locks.MaxHold(-1)},
 	} {
 		if _, err := c.TryAcquire(t.Context(), parts...); !errors.Is(err, locks.ErrInvalid) {
 			t.Errorf("got %v, want an invalid request", err)

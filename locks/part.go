@@ -22,8 +22,8 @@ const (
 )
 
 // A Part is one piece of a request. [Exclusive], [Shared], [AtMost] and [Permits] name resources
-// and mix in one bundle. [Wait], [Barge], [MaxHold], [MinHold], [CrashDelay], [ProgressWithin],
-// [Info] and [OnWait] say how to request them.
+// and mix in one bundle. [Wait], [MaxHold], [MinHold], [CrashDelay], [Info] and [OnWait] say how to
+// request them.
 type Part func(*order) error
 
 // order is a request assembled from its parts.
@@ -31,7 +31,6 @@ type order struct {
 	items   []Item // sorted by names, without duplicates
 	limited bool   // whether limit counts
 	limit   time.Duration
-	barge   bool
 	limits  limits
 	info    json.RawMessage
 	onWait  func(*BusyError)
@@ -39,10 +38,9 @@ type order struct {
 
 // limits are the times that bound a hold; 0 for none.
 type limits struct {
-	most     time.Duration // until its context ends
-	least    time.Duration // that its bundle stays taken
-	crash    time.Duration // that its bundle stays taken when its session has ended by itself
-	progress time.Duration // between two calls of Hold.Progress
+	most  time.Duration // until its context ends
+	least time.Duration // that its bundle stays taken
+	crash time.Duration // that its bundle stays taken when its session has ended by itself
 }
 
 // text returns the limits as the scripts read them. Redis ends a hold by its max hold slack later
@@ -104,16 +102,6 @@ func Permits(name string, n int) Part {
 	}
 }
 
-// Barge lets a try take what is free even if an older request has waited so long that it must not
-// be passed anymore. Without it, a try respects the queue. It is only for [Client.TryAcquire]: a
-// request that waits has a place in the queue.
-func Barge() Part {
-	return func(o *order) error {
-		o.barge = true
-		return nil
-	}
-}
-
 // MaxHold bounds how long the bundle is held, counted from the grant. After d its context ends with
 // the cause [ErrExpired]; [Client.Cutoff] later the bundle passes on, released or not.
 func MaxHold(d time.Duration) Part {
@@ -131,12 +119,6 @@ func MinHold(d time.Duration) Part {
 // a parent process ends ([Space.EndSession]). [Client.Close] is not a crash.
 func CrashDelay(d time.Duration) Part {
 	return func(o *order) error { return bound(&o.limits.crash, "crash delay", d) }
-}
-
-// ProgressWithin ends the context of a hold when its work is stuck: [Hold.Progress] was not called
-// for d. The cause is [ErrStalled]. [Client.Cutoff] later the bundle is released.
-func ProgressWithin(d time.Duration) Part {
-	return func(o *order) error { return bound(&o.limits.progress, "progress deadline", d) }
 }
 
 const maxLimit = 365 * 24 * time.Hour // of a hold; a longer limit is an error
@@ -215,8 +197,6 @@ func (o *order) seal() (err error) {
 	case n > MaxBundle:
 		return fmt.Errorf("%w: %d resources, from %q to %q; a bundle has at most %d: lock something coarser",
 			ErrInvalid, n, o.items[0].Name, o.items[n-1].Name, MaxBundle)
-	case o.barge && !(o.limited && o.limit == 0):
-		return fmt.Errorf("%w: Barge is for TryAcquire; a request that waits has a place in the queue", ErrInvalid)
 	}
 	return nil
 }

@@ -65,7 +65,6 @@ func TestBadRequestsAreRefusedUnsent(t *testing.T) {
 		{"a negative max hold", []Part{Exclusive("a"), MaxHold(-1)}, "a max hold of -1ns is negative"},
 		{"a negative min hold", []Part{Exclusive("a"), MinHold(-1)}, "a min hold of -1ns is negative"},
 		{"a negative crash delay", []Part{Exclusive("a"), CrashDelay(-1)}, "a crash delay of -1ns is negative"},
-		{"a negative progress deadline", []Part{Exclusive("a"), ProgressWithin(-1)}, "a progress deadline of -1ns is negative"},
 		{"a max hold of two years", []Part{Exclusive("a"), MaxHold(2 * maxLimit)}, "longer than a year; leave it out"},
 		{"a max hold of a nanosecond", []Part{Exclusive("a"), MaxHold(1)}, "shorter than a millisecond"},
 		{"a negative wait", []Part{Exclusive("a"), Wait(-1)}, "negative"},
@@ -125,7 +124,7 @@ func FuzzParts(f *testing.F) {
 		d := time.Duration(limit)
 		o, err := newOrder([]Part{
 			Exclusive(exclusive), Shared(shared), AtMost(n, limited), Permits(permits, n), Wait(time.Duration(wait)),
-			MaxHold(d), MinHold(d), CrashDelay(d), ProgressWithin(d), Info(json.RawMessage(info)),
+			MaxHold(d), MinHold(d), CrashDelay(d), Info(json.RawMessage(info)),
 		})
 		if err != nil {
 			if text := err.Error(); o != nil || !errors.Is(err, ErrInvalid) || strings.ContainsFunc(text, unicode.IsControl) {

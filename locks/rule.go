@@ -29,10 +29,9 @@ type RuleOptions struct {
 	OnBusy Busy
 
 	// As the parts with the same names; 0 for none.
-	MaxHold        time.Duration
-	MinHold        time.Duration
-	CrashDelay     time.Duration
-	ProgressWithin time.Duration
+	MaxHold    time.Duration
+	MinHold    time.Duration
+	CrashDelay time.Duration
 
 	// Info is visible to callers that list the holds or find them in the way, see [Info].
 	Info json.RawMessage
@@ -129,7 +128,7 @@ func (r *Rule[A]) compile(o *RuleOptions) error {
 	if _, err := Bundle(fixed); err != nil {
 		return err
 	}
-	parts := []Part{MaxHold(o.MaxHold), MinHold(o.MinHold), CrashDelay(o.CrashDelay), ProgressWithin(o.ProgressWithin)}
+	parts := []Part{MaxHold(o.MaxHold), MinHold(o.MinHold), CrashDelay(o.CrashDelay)}
 	switch o.OnBusy {
 	case BusyWait:
 		if o.Wait != 0 {

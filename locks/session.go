@@ -154,7 +154,6 @@ func (s *session) admit(parent context.Context, r *Request, g grant, o *order, n
 	h := newHold(s.client, parent, &s.mu, o.items)
 	h.request, h.id, h.session, h.token, h.since = r, r.id, s.id, g.token, g.since
 	h.limits, h.admitted = o.limits, s.client.clock.read()
-	h.progress = h.admitted
 	if n != nil {
 		h.covers = n.covers
 	}
@@ -167,7 +166,7 @@ func (s *session) admit(parent context.Context, r *Request, g grant, o *order, n
 	} else {
 		s.become(r, held)
 	}
-	if h.limits.most > 0 || h.limits.progress > 0 {
+	if h.limits.most > 0 {
 		s.limited[h] = false
 		h.spent = max(0, s.seen.server.Add(s.client.clock.since(s.seen.local)).Sub(h.since))
 	}

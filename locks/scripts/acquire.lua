@@ -3,7 +3,6 @@
 -- ARGV: 1 session  2 request ID  3 how to ask, fields joined by \31:
 --         wait (-1 not at all, 0 without limit, else ms)
 --         patience (ms)
---         barge (1 or '')
 --         the holds that the request is nested in (joined by spaces)
 --         limits (as in a hold's record)
 --       4 info  5 items, joined by \31  6... names, for the fast path: of an exclusive bundle that
@@ -23,7 +22,7 @@
 -- for an ID that waits, it is the wait's last try: the reply is the bundle, or the reason without
 -- the wait.
 local session, id, info, items, nested = ARGV[1], ARGV[2], ARGV[4], fields(ARGV[5]), nil
-local longest, patience, barge, under, limits = unpack(fields(ARGV[3]))
+local longest, patience, under, limits = unpack(fields(ARGV[3]))
 if not ends(session) then return {'dead'} end
 local S = space()
 S.reap()
@@ -64,7 +63,7 @@ if why then
   S.tell()
   return {why, name, n}
 end
-local resource, owner = S.blocked(items, nil, nil, nested, barge == '1')
+local resource, owner = S.blocked(items, nil, nil, nested)
 if not resource then
   local token = S.seize(id, session, info, items, limits, under)
   S.tell()

@@ -801,9 +801,8 @@ local function space()
   --
   -- self: the ID of the request's own wait, whose offer may reserve the bundle; or its record,
   -- where that cannot be. ticket nil: the youngest. nested: the holds that the request is nested
-  -- in, as a set; their shares do not block it. barge: no queue blocks it. first: the names in
-  -- whose queues it is the first.
-  function S.blocked(items, ticket, self, nested, barge, first)
+  -- in, as a set; their shares do not block it. first: the names in whose queues it is the first.
+  function S.blocked(items, ticket, self, nested, first)
     local beaten, beats = {}, {}
     local mine = type(self) == 'table' and self or self and S.wait(self)
     if mine and mine[4] == 'o' then return nil, nil, beaten end
@@ -876,7 +875,7 @@ local function space()
       end
       if by then return names[i], by end
     end
-    if not barge and call('ZCARD', Q) > 0 then
+    if call('ZCARD', Q) > 0 then
       S.cut = false
       local some, whole = queues(names)
       local many = some and #names > WIDE
@@ -1076,7 +1075,7 @@ local function space()
         local _, items = bundle(wait, W_ITEMS)
         local first = {}
         for i = 1, #same do first[same[i].name] = same[i].first end
-        local resource, _, beaten = S.blocked(items, ticket, wait, within(wait[7]), nil, first)
+        local resource, _, beaten = S.blocked(items, ticket, wait, within(wait[7]), first)
         given = not resource and #beaten == 0
         if given then
           if unknown == nil then unknown = strange() end

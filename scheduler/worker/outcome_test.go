@@ -24,7 +24,7 @@ func TestAHandlersOwnErrorsAreFailures(t *testing.T) {
 	}{
 		{fmt.Errorf("report: %w", locks.ErrLost), 3},
 		{locks.ErrExpired, 3},
-		{errors.Join(errors.New("rolled back"), locks.ErrStalled), 3},
+		{errors.Join(errors.New("rolled back"), locks.ErrRevoked), 3},
 		{jobs.Permanent(locks.ErrLost), 1},
 		{jobs.ErrUnknownHandler, 3},
 		{&jobs.UnknownKeysError{}, 3},
