@@ -141,8 +141,9 @@ type Worker struct {
 	pusher  *scheduler.Pusher
 	attempt sync.WaitGroup // every claim, and every attempt that it starts
 
-	jobs atomic.Pointer[definitions]
-	loop atomic.Pointer[scheduler.Scheduler] // nil until Run has made it
+	setting sync.Mutex // guards changes of jobs and loop, but not reads
+	jobs    atomic.Pointer[definitions]
+	loop    atomic.Pointer[scheduler.Scheduler] // nil until Run has made it
 
 	showing sync.Mutex // one card at a time, so that the last one written is the latest
 	shown   load       // of the last written card; guarded by showing
@@ -262,25 +263,45 @@ func New(o Options) (*Worker, error) {
 // SetJobs replaces all jobs while the worker runs: see [scheduler.Scheduler.SetJobs]. config is the
 // digest that others see. SetJobs declares permits first, and returns an [ErrPermits] when that is
 // impossible. An error leaves the jobs unchanged, but some of several permits may have been
-// declared.
+// declared. A call waits for the end of an earlier one.
 func (w *Worker) SetJobs(ctx context.Context, list []*jobs.Job, permits map[string]locks.PermitLimit, config string) error {
 	if err := scheduler.CheckJobs(list); err != nil {
 		return err
 	}
+	w.setting.Lock()
+	defer w.setting.Unlock()
+	next := newDefinitions(list, permits, config)
 	loop := w.loop.Load()
-	if loop != nil {
-		if err := w.declare(ctx, permits); err != nil {
-			return err
-		}
+	if loop == nil { // Run takes them over once it has made the scheduler
+		w.jobs.Store(next)
+		return nil
 	}
-	w.jobs.Store(newDefinitions(list, permits, config))
-	if loop == nil {
-		return nil // Run takes them over once it has started the scheduler
+	return w.replaceJobs(ctx, loop, next)
+}
+
+// replaceJobs gives other definitions to this worker and its scheduler. The caller holds setting.
+func (w *Worker) replaceJobs(ctx context.Context, loop *scheduler.Scheduler, next *definitions) error {
+	if err := w.declare(ctx, next.permits); err != nil {
+		return err
 	}
-	if err := loop.SetJobs(list); err != nil {
+	before := w.jobs.Swap(next)
+	if err := loop.SetJobs(next.jobs); err != nil {
+		w.jobs.Store(before)
 		return err
 	}
 	w.show(ctx)
+	return nil
+}
+
+// schedule makes a scheduler for the jobs begun that of this worker, and gives it those that
+// SetJobs has brought since.
+func (w *Worker) schedule(ctx context.Context, loop *scheduler.Scheduler, begun *definitions) error {
+	w.setting.Lock()
+	defer w.setting.Unlock()
+	w.loop.Store(loop)
+	if now := w.jobs.Load(); now != begun {
+		return w.replaceJobs(ctx, loop, now)
+	}
 	return nil
 }
 
@@ -453,11 +474,8 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("start worker: %w", err)
 	}
-	w.loop.Store(ticks)
-	if now := w.jobs.Load(); now != begun { // they were replaced in the meantime
-		if err := w.SetJobs(ctx, now.jobs, now.permits, now.config); err != nil {
-			return fmt.Errorf("start worker: %w", err)
-		}
+	if err := w.schedule(ctx, ticks, begun); err != nil {
+		return fmt.Errorf("start worker: %w", err)
 	}
 	// The pusher outlives the rest: a run that is handed back is pushed again.
 	pushing, stop := context.WithCancel(running)
