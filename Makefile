@@ -7,6 +7,11 @@ PKG      ?= ./...
 FUZZTIME ?= 30s
 SOAK     ?= 100
 
+# RUN= limits a test target to the tests of that name; 'TestName/Case' and 'TestFault.*' work, too.
+# Only the command line sets it: a variable RUN in the environment must not shrink what CI tests.
+RUN :=
+ONE := $(if $(RUN),-count=1 -run '^$(RUN)$$')
+
 # The tests of these packages start dozens of processes and measure time, so they run alone.
 ALONE := lockstep/cmd|lockstep/locks
 
@@ -30,17 +35,17 @@ demo: ## three workers on an embedded Redis, with a page; ARGS= passes more flag
 
 # LOCKSTEP_REDIS_SERVER=FILE runs the tests on that redis-server or valkey-server instead of the one
 # in PATH.
-test: needed ## all tests, with the race detector; installs redis-server if it is missing
+test: needed ## all tests, with the race detector; RUN=TestName PKG=./locks runs one
 	@all=$$($(GO) list $(PKG)) || exit 1; \
 	alone=$$(echo "$$all" | grep -xE '$(ALONE)'); \
 	others=$$(echo "$$all" | grep -vxE '$(ALONE)'); \
 	failed=0; \
-	[ -z "$$alone" ] || $(GO) test -race -p 1 -timeout 20m $$alone || failed=1; \
-	[ -z "$$others" ] || $(GO) test -race -p 2 -timeout 20m $$others || failed=1; \
+	[ -z "$$alone" ] || $(GO) test -race -p 1 -timeout 20m $(ONE) $$alone || failed=1; \
+	[ -z "$$others" ] || $(GO) test -race -p 2 -timeout 20m $(ONE) $$others || failed=1; \
 	exit $$failed
 
 test-short: needed ## only the fast tests, without the race detector
-	$(GO) test -short $(PKG)
+	$(GO) test -short $(ONE) $(PKG)
 
 check: tidy-check fmt-check lint build test ## what CI runs: tidy go.mod, format, lint, build, test
 

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -49,10 +50,22 @@ func TestReadmeCommandsExist(t *testing.T) {
 			line = strings.TrimPrefix(strings.TrimSpace(line), "$ ")
 			line, _, _ = strings.Cut(line, "   ") // its explanation follows
 			line = strings.TrimPrefix(line, "go run ./cmd/")
-			if target, ok := strings.CutPrefix(line, "make "); ok {
+			if args, ok := strings.CutPrefix(line, "make "); ok {
 				commands++
+				target, settings, _ := strings.Cut(args, " ")
 				if !strings.Contains(string(makefile), "\n"+target+":") {
 					t.Errorf("%q: the Makefile has no target %s", line, target)
+				}
+				set := make(map[string]string)
+				for _, setting := range words(settings) {
+					name, value, _ := strings.Cut(setting, "=")
+					set[name] = value
+					if !strings.Contains(string(makefile), "$("+name+")") {
+						t.Errorf("%q: the Makefile does not use %s", line, name)
+					}
+				}
+				if name := set["RUN"]; name != "" && !hasTest(t, filepath.Join("..", set["PKG"]), name) {
+					t.Errorf("%q: %s has no test of this name", line, set["PKG"])
 				}
 			}
 			if args, ok := strings.CutPrefix(line, "lockstep "); ok && !strings.HasSuffix(strings.Fields(args)[0], ":") {
@@ -65,6 +78,58 @@ func TestReadmeCommandsExist(t *testing.T) {
 	}
 	if commands < 14 {
 		t.Errorf("checked %d commands, want all of the README's", commands)
+	}
+}
+
+// hasTest reports whether a test file in this folder defines the test.
+func hasTest(t *testing.T, folder, name string) bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(folder, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.ContainsFunc(files, func(file string) bool {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(string(source), "\nfunc "+name+"(t *testing.T)")
+	})
+}
+
+// TestMakeRunsOneTestByItsName reads the command that make would run. The name must match as a
+// whole, and only the command line of make may limit the tests: CI inherits its environment.
+func TestMakeRunsOneTestByItsName(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("make"); err != nil && !allTests() {
+		t.Skip("make is missing")
+	}
+	for _, c := range []struct {
+		args    []string
+		environ string
+		want    []string
+	}{
+		{args: []string{"test", "RUN=TestName", "PKG=./locks"}, want: []string{"go list ./locks)",
+			"go test -race -p 1 -timeout 20m -count=1 -run '^TestName$' $alone",
+			"go test -race -p 2 -timeout 20m -count=1 -run '^TestName$' $others"}},
+		{args: []string{"test-short", "RUN=TestName/Case"}, want: []string{
+			"go test -short -count=1 -run '^TestName/Case$' ./..."}},
+		{args: []string{"test"}, environ: "RUN=TestName", want: []string{"go list ./...)",
+			"go test -race -p 1 -timeout 20m $alone",
+			"go test -race -p 2 -timeout 20m $others"}},
+	} {
+		show := exec.CommandContext(t.Context(), "make", append([]string{"-n", "-C", ".."}, c.args...)...)
+		show.Env = []string{"PATH=" + os.Getenv("PATH"), c.environ}
+		out, err := show.CombinedOutput()
+		if err != nil {
+			t.Fatalf("make %q: %v\n%s", c.args, err, out)
+		}
+		commands := strings.Join(strings.Fields(string(out)), " ")
+		for _, want := range c.want {
+			if !strings.Contains(commands, want) {
+				t.Errorf("make %q, with %q in its environment, does not run %q but:\n%s", c.args, c.environ, want, out)
+			}
+		}
 	}
 }
 
