@@ -37,26 +37,26 @@ func (s *Server) routes() {
 	list(s, v1+"jobs/{job}/ticks", s.ticks)
 	list(s, v1+"runs", s.runs, "job", "state")
 	list(s, v1+"locks", func(ctx context.Context, q question) (*part[Lock], error) {
-		scene, err := s.scene(ctx)
+		snapshot, err := s.snapshot(ctx)
 		if err != nil {
 			return nil, err
 		}
-		return cut(q, scene.locks(), func(lock *Lock) string { return lock.Name }, strings.Compare), nil
+		return cut(q, snapshot.locks(), func(lock *Lock) string { return lock.Name }, strings.Compare), nil
 	})
 	list(s, v1+"waits", func(ctx context.Context, q question) (*part[Wait], error) {
-		scene, err := s.scene(ctx)
+		snapshot, err := s.snapshot(ctx)
 		if err != nil {
 			return nil, err
 		}
 		ticket := func(wait *Wait) string { return fmt.Sprintf("%020d", wait.ticket) }
-		return cut(q, scene.waits, ticket, strings.Compare), nil
+		return cut(q, snapshot.waits, ticket, strings.Compare), nil
 	})
 	list(s, v1+"workers", func(ctx context.Context, q question) (*part[Worker], error) {
-		scene, err := s.scene(ctx)
+		snapshot, err := s.snapshot(ctx)
 		if err != nil {
 			return nil, err
 		}
-		return cut(q, scene.workers(), func(w *Worker) string { return string(w.ID) }, strings.Compare), nil
+		return cut(q, snapshot.workers(), func(w *Worker) string { return string(w.ID) }, strings.Compare), nil
 	})
 
 	s.configRoutes(v1)
@@ -115,19 +115,19 @@ func (s *Server) routes() {
 		return found.run, err
 	})
 	one(s, v1+"locks/{lock}", func(ctx context.Context, q question) (*Lock, error) {
-		scene, err := s.scene(ctx)
+		snapshot, err := s.snapshot(ctx)
 		if err != nil {
 			return nil, err
 		}
 		name := q.path("lock")
-		return shared(ctx, s.read, "lock "+name, func(ctx context.Context) (*Lock, error) { return r.lock(ctx, scene, name) })
+		return shared(ctx, s.read, "lock "+name, func(ctx context.Context) (*Lock, error) { return r.lock(ctx, snapshot, name) })
 	})
 	one(s, v1+"workers/{id}", func(ctx context.Context, q question) (*Worker, error) {
-		scene, err := s.scene(ctx)
+		snapshot, err := s.snapshot(ctx)
 		if err != nil {
 			return nil, err
 		}
-		return scene.worker(locks.SessionID(q.path("id")))
+		return snapshot.worker(locks.SessionID(q.path("id")))
 	})
 	s.handle(v1+"runs/{id}/output", func(w http.ResponseWriter, r *http.Request) error {
 		q, err := ask(r)
@@ -185,7 +185,7 @@ func newPart[T any](items []T, next string) *part[T] {
 
 func (s *Server) runs(ctx context.Context, q question) (*part[Run], error) {
 	filter := RunFilter{Job: q.value("job"), State: q.value("state"), Limit: q.limit}
-	after, err := readPlace(q.cursor)
+	after, err := readPosition(q.cursor)
 	if err != nil {
 		return nil, err
 	}
@@ -206,7 +206,7 @@ func (s *Server) runs(ctx context.Context, q question) (*part[Run], error) {
 
 func (s *Server) ticks(ctx context.Context, q question) (*part[Tick], error) {
 	job := q.path("job")
-	after, err := readPlace(q.cursor)
+	after, err := readPosition(q.cursor)
 	if err != nil {
 		return nil, err
 	}
@@ -224,7 +224,7 @@ type question struct {
 	request *http.Request
 	query   url.Values
 	limit   int
-	cursor  string // the place of the client's last item; "" to begin with the first
+	cursor  string // the position of the client's last item; "" to begin with the first
 }
 
 func (q question) path(name string) string  { return q.request.PathValue(name) }
@@ -256,11 +256,11 @@ func ask(r *http.Request, known ...string) (question, error) {
 		}
 	}
 	if text := q.query.Get("cursor"); text != "" {
-		place, err := base64.RawURLEncoding.DecodeString(text)
+		position, err := base64.RawURLEncoding.DecodeString(text)
 		if err != nil {
 			return q, errCursor
 		}
-		q.cursor = string(place)
+		q.cursor = string(position)
 	}
 	return q, nil
 }
@@ -271,11 +271,11 @@ type part[T any] struct {
 	NextCursor *string `json:"next_cursor"` // null: nothing comes after
 }
 
-// cut takes the requested part out of a list. place returns an item's place as a text that compare
-// orders; an item may have vanished when the cursor that names its place comes back.
-func cut[T any](q question, items []T, place func(*T) string, compare func(a, b string) int) *part[T] {
+// cut takes the requested part out of a list. position returns an item's position as a text that compare
+// orders; an item may have vanished when the cursor that names its position comes back.
+func cut[T any](q question, items []T, position func(*T) string, compare func(a, b string) int) *part[T] {
 	if q.cursor != "" {
-		begin := slices.IndexFunc(items, func(item T) bool { return compare(place(&item), q.cursor) > 0 })
+		begin := slices.IndexFunc(items, func(item T) bool { return compare(position(&item), q.cursor) > 0 })
 		if begin < 0 {
 			begin = len(items)
 		}
@@ -283,7 +283,7 @@ func cut[T any](q question, items []T, place func(*T) string, compare func(a, b 
 	}
 	p := &part[T]{Items: items[:min(len(items), q.limit)]}
 	if len(items) > q.limit {
-		next := base64.RawURLEncoding.EncodeToString([]byte(place(&p.Items[q.limit-1])))
+		next := base64.RawURLEncoding.EncodeToString([]byte(position(&p.Items[q.limit-1])))
 		p.NextCursor = &next
 	}
 	if p.Items == nil {

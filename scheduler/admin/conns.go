@@ -17,7 +17,7 @@ const (
 	// /livez must not
 	metricsMost  = 16
 	slowWriting  = 5 * time.Second
-	bodySmall    = 16 << 10 // bytes of a body that is read without taking a place
+	bodySmall    = 16 << 10 // bytes of a body that is read without taking a slot
 	bodiesMost   = 32       // larger ones that are read at a time
 	slowBody     = time.Second
 	refusalLimit = time.Second // for sending a refusal
@@ -156,8 +156,8 @@ func (l *connLimit) dispensable(forProbes bool) *boundConn {
 	return least
 }
 
-// readBody takes a place for reading a larger body, if necessary that of a client that is slow to
-// send one. It returns false if there is no place.
+// readBody takes a slot for reading a larger body, if necessary that of a client that is slow to
+// send one. It returns false if there is no slot.
 func (l *connLimit) readBody(c *boundConn) bool {
 	l.mu.Lock()
 	var oldest *boundConn

@@ -52,7 +52,7 @@ func (r *Reader) Explain(ctx context.Context, job string, at time.Time) (*Explan
 	case trigger == nil:
 		return nil, fmt.Errorf("job %s: %w: it has no schedule, so it has no ticks; see its runs", job, ErrInvalid)
 	}
-	s := &story{known: known, trigger: trigger, zone: trigger.Location(), now: now}
+	s := &explainer{known: known, trigger: trigger, zone: trigger.Location(), now: now}
 	if zone, err := cronspec.LoadZone(known.Job.Timezone); err == nil {
 		s.zone = zone
 	}
@@ -173,7 +173,7 @@ func (r *Reader) tickRecord(ctx context.Context, job ledger.JobRecord, at time.T
 
 // overlapped reads the facts about a tick that was skipped because of another run: that run, and
 // how long others took.
-func (r *Reader) overlapped(ctx context.Context, s *story) (err error) {
+func (r *Reader) overlapped(ctx context.Context, s *explainer) (err error) {
 	id, _, is := s.overlap()
 	if !is {
 		return nil
@@ -194,8 +194,8 @@ func (r *Reader) overlapped(ctx context.Context, s *story) (err error) {
 	return err
 }
 
-// story is the known facts about a job from which one tick is explained.
-type story struct {
+// explainer has the known facts about a job, and explains one tick from them.
+type explainer struct {
 	known   ledger.JobRecord
 	trigger *cronspec.Schedule
 	zone    *time.Location
@@ -203,22 +203,22 @@ type story struct {
 	record  *ledger.Record  // of the tick or the run to explain; nil: it has none
 	waits   *WaitingFor     // why that run does not run
 	other   *ledger.Record  // the run that caused the skip; nil: none, or it is no longer kept
-	took    []time.Duration // of the last finished runs that succeeded, if the story needs it
+	took    []time.Duration // of the last finished runs that succeeded, if the explanation needs it
 	e       *Explanation
 }
 
-func (s *story) say(ok bool, name, format string, args ...any) {
+func (s *explainer) say(ok bool, name, format string, args ...any) {
 	s.e.Steps = append(s.e.Steps, Step{ok, name, fmt.Sprintf(format, args...)})
 }
 
-func (s *story) conclude(format string, args ...any) *Explanation {
+func (s *explainer) conclude(format string, args ...any) *Explanation {
 	s.e.Conclusion = fmt.Sprintf(format, args...)
 	return s.e
 }
 
 // local formats an instant in the job's time zone, with the date when it differs from that of the
 // tick.
-func (s *story) local(at time.Time) string {
+func (s *explainer) local(at time.Time) string {
 	at = at.In(s.zone)
 	if day := s.e.Tick.In(s.zone); at.YearDay() == day.YearDay() && at.Year() == day.Year() {
 		return at.Format("15:04:05.000")
@@ -226,7 +226,7 @@ func (s *story) local(at time.Time) string {
 	return at.Format("Mon 2006-01-02 15:04:05")
 }
 
-func (s *story) tell(at time.Time) *Explanation {
+func (s *explainer) tell(at time.Time) *Explanation {
 	layout := "Mon 2006-01-02 15:04 MST"
 	if at.Second() != 0 {
 		layout = "Mon 2006-01-02 15:04:05 MST"
@@ -274,7 +274,7 @@ func (s *story) tell(at time.Time) *Explanation {
 	return s.ended(record)
 }
 
-func (s *story) words() string {
+func (s *explainer) words() string {
 	text := s.trigger.String()
 	if s.known.Job.Every == 0 {
 		text = fmt.Sprintf("%q", text)
@@ -289,7 +289,7 @@ func (s *story) words() string {
 }
 
 // unrecorded explains a tick without a record.
-func (s *story) unrecorded(at time.Time) *Explanation {
+func (s *explainer) unrecorded(at time.Time) *Explanation {
 	switch {
 	case at.After(s.now):
 		s.say(false, "decided", "not yet: it is in the future, in %s", brief(at.Sub(s.now)))
@@ -303,7 +303,7 @@ func (s *story) unrecorded(at time.Time) *Explanation {
 	return s.conclude("unknown: it has no record")
 }
 
-func (s *story) skipped(record *ledger.Record) *Explanation {
+func (s *explainer) skipped(record *ledger.Record) *Explanation {
 	policy, _, _ := strings.Cut(record.Reason, "; ")
 	id, state, overlap := s.overlap()
 	switch {
@@ -343,7 +343,7 @@ func (s *story) skipped(record *ledger.Record) *Explanation {
 }
 
 // overlap returns the run that caused the skip of the tick, and its state then.
-func (s *story) overlap() (id jobs.RunID, state string, is bool) {
+func (s *explainer) overlap() (id jobs.RunID, state string, is bool) {
 	policy, rest, _ := strings.Cut(s.record.Reason, "; ")
 	if s.record.State != ledger.Skipped || !strings.HasPrefix(policy, "overlap: skip") {
 		return "", "", false
@@ -371,7 +371,7 @@ func during(record *ledger.Record, at time.Time) *ledger.AttemptRecord {
 }
 
 // usual returns the median duration of the job's last runs that succeeded; 0 when none is known.
-func (s *story) usual() time.Duration {
+func (s *explainer) usual() time.Duration {
 	if len(s.took) == 0 {
 		return 0
 	}
@@ -380,7 +380,7 @@ func (s *story) usual() time.Duration {
 }
 
 // waited adds the step that explains what kept a run from starting at once.
-func (s *story) waited(record *ledger.Record) {
+func (s *explainer) waited(record *ledger.Record) {
 	if record.Waited.IsZero() {
 		return
 	}
@@ -405,7 +405,7 @@ func (s *story) waited(record *ledger.Record) {
 	s.say(true, "waited", "from %s%s for %s", s.local(record.Waited), until, what)
 }
 
-func (s *story) attempt(a *ledger.AttemptRecord) {
+func (s *explainer) attempt(a *ledger.AttemptRecord) {
 	name := fmt.Sprintf("attempt %d", a.Number)
 	switch {
 	case a.Finished.IsZero():
@@ -422,7 +422,7 @@ func (s *story) attempt(a *ledger.AttemptRecord) {
 	}
 }
 
-func (s *story) ended(record *ledger.Record) *Explanation {
+func (s *explainer) ended(record *ledger.Record) *Explanation {
 	s.e.WaitingFor = s.waits
 	if w := s.waits; w != nil {
 		switch w.Reason {

@@ -11,7 +11,7 @@ import (
 // Holds returns the holds, the longest first: those of the given sessions, or all when none is
 // given.
 func (r *Reader) Holds(ctx context.Context, sessions ...locks.SessionID) ([]Holder, error) {
-	s, err := r.scene(ctx)
+	s, err := r.snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -23,7 +23,7 @@ func (r *Reader) Holds(ctx context.Context, sessions ...locks.SessionID) ([]Hold
 
 // Waits returns the waiting requests, in the order of their tickets.
 func (r *Reader) Waits(ctx context.Context) ([]Wait, error) {
-	s, err := r.scene(ctx)
+	s, err := r.snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -33,7 +33,7 @@ func (r *Reader) Waits(ctx context.Context) ([]Wait, error) {
 // Locks returns every resource that is held or waited for, by name, without those that only keep
 // one run from running twice.
 func (r *Reader) Locks(ctx context.Context) ([]Lock, error) {
-	s, err := r.scene(ctx)
+	s, err := r.snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -43,15 +43,15 @@ func (r *Reader) Locks(ctx context.Context) ([]Lock, error) {
 // Lock returns one resource, including those of runs. Any name is a lock: one without holders and
 // waiters is free.
 func (r *Reader) Lock(ctx context.Context, name string) (*Lock, error) {
-	s, err := r.scene(ctx)
+	s, err := r.snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return r.lock(ctx, s, name)
 }
 
-// lock returns one resource of a scene. The scene does not include unused permits.
-func (r *Reader) lock(ctx context.Context, s *scene, name string) (*Lock, error) {
+// lock returns one resource of a snapshot. The snapshot does not include unused permits.
+func (r *Reader) lock(ctx context.Context, s *snapshot, name string) (*Lock, error) {
 	lock := s.lock(name)
 	if len(lock.Holders)+len(lock.Waits) == 0 {
 		permits, err := r.space.Permits(ctx, name)
@@ -84,7 +84,7 @@ func (l *Lock) describe(permits map[string]locks.PermitRecord) {
 	}
 }
 
-func (s *scene) lock(name string) *Lock {
+func (s *snapshot) lock(name string) *Lock {
 	lock := newLock(name)
 	for _, h := range s.holders {
 		if slices.Contains(h.Bundle, name) {
@@ -100,7 +100,7 @@ func (s *scene) lock(name string) *Lock {
 	return lock
 }
 
-func (s *scene) locks() []Lock {
+func (s *snapshot) locks() []Lock {
 	byName := make(map[string]*Lock)
 	get := func(name string) *Lock {
 		if byName[name] == nil {

@@ -137,14 +137,14 @@ func (s *Server) metrics() func(http.ResponseWriter, *http.Request) error {
 	}
 	return func(w http.ResponseWriter, r *http.Request) error {
 		sight := &sight{config: s.config(), worker: locks.SessionID(s.o.Worker())}
-		sight.scene, sight.err = s.scene(r.Context())
+		sight.snapshot, sight.err = s.snapshot(r.Context())
 		if sight.err == nil {
 			sight.due, sight.err = shared(r.Context(), s.read, "due", func(ctx context.Context) (map[WaitReason]int, error) {
 				paused, err := s.o.Reader.book.Paused(ctx)
 				if err != nil {
 					return nil, err
 				}
-				return s.o.Reader.dueBy(ctx, conditionsOf(sight.scene, paused))
+				return s.o.Reader.dueBy(ctx, conditionsOf(sight.snapshot, paused))
 			})
 		}
 		if err := s.o.Unready(); errors.Is(err, worker.ErrRedis) {
@@ -159,11 +159,11 @@ func (s *Server) metrics() func(http.ResponseWriter, *http.Request) error {
 
 // sight is what one request for metrics sees: the config of this process, and the lock space.
 type sight struct {
-	config *Config // nil: it has none
-	worker locks.SessionID
-	scene  *scene
-	due    map[WaitReason]int // due runs
-	err    error              // the lock space cannot be read
+	config   *Config // nil: it has none
+	worker   locks.SessionID
+	snapshot *snapshot
+	due      map[WaitReason]int // due runs
+	err      error              // the lock space cannot be read
 
 	// the worker can start no run, because its session is in doubt or Redis takes no writes
 	unusable bool
@@ -218,18 +218,18 @@ func (s *sight) Collect(to chan<- prometheus.Metric) {
 		return
 	}
 	held := 0
-	for i := range s.scene.holders {
-		if !s.scene.holders[i].Resting {
+	for i := range s.snapshot.holders {
+		if !s.snapshot.holders[i].Resting {
 			held++
 		}
 	}
 	tell(descHolds, float64(held))
-	tell(descWaits, float64(len(s.scene.waits)))
+	tell(descWaits, float64(len(s.snapshot.waits)))
 	for _, reason := range dueReasons {
 		tell(descDue, float64(s.due[reason]), string(reason))
 	}
 	states := map[string]int{"ready": 0, "draining": 0}
-	for _, w := range s.scene.workers() {
+	for _, w := range s.snapshot.workers() {
 		states[w.State]++
 		if w.ID == s.worker {
 			tell(descLease, time.Duration(w.LeaseLeft).Seconds())

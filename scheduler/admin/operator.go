@@ -27,7 +27,7 @@ type Operator struct {
 	take   func(context.Context, []ledger.Due) bool
 	told   func(error)
 
-	requests *tally[ledger.Act] // for runs; thousands a second may arrive
+	requests *repeatCounter[ledger.Act] // for runs; thousands a second may arrive
 }
 
 // NewOperator returns an operator. If take is not nil, the operator offers it the runs that become
@@ -41,7 +41,7 @@ func NewOperator(l *ledger.Ledger, q *queue.Client, take func(context.Context, [
 	if undelivered == nil {
 		undelivered = func(error) {}
 	}
-	return &Operator{l, q, scheduler.NewPusher(q, l), take, undelivered, newTally[ledger.Act](requestSpan, requestKinds)}
+	return &Operator{l, q, scheduler.NewPusher(q, l), take, undelivered, newRepeatCounter[ledger.Act](requestSpan, requestKinds)}
 }
 
 // Actor is the requester of an act, and the reason.

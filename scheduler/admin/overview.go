@@ -60,7 +60,7 @@ type replica struct {
 
 // overview reads what the page shows.
 func (s *Server) overview(ctx context.Context) (*overview, error) {
-	scene, err := s.scene(ctx)
+	snapshot, err := s.snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -92,8 +92,8 @@ func (s *Server) overview(ctx context.Context) (*overview, error) {
 	}
 
 	o := &overview{At: now, Jobs: len(records), Asked: len(asked), Runs: runs}
-	o.fleet(scene)
-	o.Waits, o.MoreWait = some(scene.waits, showWaits)
+	o.fleet(snapshot)
+	o.Waits, o.MoreWait = some(snapshot.waits, showWaits)
 	o.Noted, o.MoreNote = some(noted(records, paused, now), showNoted)
 	o.Next, o.MoreNext = some(nextTicks(records, now, 1), showNext)
 	o.Words = make(map[string]string, len(o.Next))
@@ -101,7 +101,7 @@ func (s *Server) overview(ctx context.Context) (*overview, error) {
 		o.Words[tick.Job] = triggerOf(records, tick.Job)
 	}
 	o.pending(outstanding)
-	c := conditionsOf(scene, paused)
+	c := conditionsOf(snapshot, paused)
 	if o.Unable, err = r.unable(ctx, c); err != nil {
 		return nil, err
 	}
@@ -122,11 +122,11 @@ func noted(records []ledger.JobRecord, paused []string, now time.Time) []Job {
 }
 
 // fleet fills in the workers and the holds, and counts them.
-func (o *overview) fleet(scene *scene) {
-	holders, more := some(scene.holders, showHolds)
+func (o *overview) fleet(snapshot *snapshot) {
+	holders, more := some(snapshot.holders, showHolds)
 	o.MoreHold = more
 	at := make(map[locks.SessionID]int)
-	for i, worker := range scene.workers() {
+	for i, worker := range snapshot.workers() {
 		o.Workers = append(o.Workers, replica{Worker: worker})
 		at[worker.ID] = i
 		if worker.State == Gone {

@@ -23,10 +23,10 @@ type pager struct {
 	// reports that neither an entry nor any that follow it in the index are listed; nil: never
 	end func(ledger.OpenEntry) bool
 
-	open  bool  // outstanding runs are still to be listed
-	ended bool  // finished runs are listed
-	at    place // of the last run that was looked at
-	from  *place
+	open  bool     // outstanding runs are still to be listed
+	ended bool     // finished runs are listed
+	at    position // of the last run that was looked at
+	from  *position
 	heads endedHeap
 	begun bool // heads has been read
 
@@ -37,7 +37,7 @@ type pager struct {
 // item is a run in a list. Its record is nil if the run has left the list since.
 type item struct {
 	record *ledger.Record
-	at     place
+	at     position
 }
 
 const (
@@ -46,8 +46,8 @@ const (
 	sideBySide = 200 // histories in one step
 )
 
-// runPager returns the list of runs that match a filter, after a place.
-func (r *Reader) runPager(filter RunFilter, after *place) (*pager, error) {
+// runPager returns the list of runs that match a filter, after a position.
+func (r *Reader) runPager(filter RunFilter, after *position) (*pager, error) {
 	if err := filter.check(); err != nil {
 		return nil, err
 	}
@@ -69,14 +69,14 @@ func (r *Reader) runPager(filter RunFilter, after *place) (*pager, error) {
 	return p.after(after)
 }
 
-// tickPager returns the list of a job's ticks after a place.
-func (r *Reader) tickPager(job string, after *place) *pager {
+// tickPager returns the list of a job's ticks after a position.
+func (r *Reader) tickPager(job string, after *position) *pager {
 	isTick := func(id jobs.RunID) bool { return strings.HasPrefix(string(id), job+"@") }
 	p := &pager{book: r.book, index: ledger.ByJob, job: job, open: true, ended: true, may: isTick,
 		keep: func(record *ledger.Record) bool { return !record.Tick.IsZero() },
 		// runs without a tick follow
 		end: func(entry ledger.OpenEntry) bool { return !isTick(entry.Run) }}
-	p, _ = p.after(after) // a place of another list is useless and harmless
+	p, _ = p.after(after) // a position of another list is useless and harmless
 	return p
 }
 
@@ -87,7 +87,7 @@ func (r *Reader) endedPager(names []string, keep func(*ledger.Record) bool) *pag
 	return p
 }
 
-func (p *pager) after(after *place) (*pager, error) {
+func (p *pager) after(after *position) (*pager, error) {
 	if after == nil {
 		return p, nil
 	}
@@ -174,7 +174,7 @@ func (p *pager) readOpen(ctx context.Context, most int) (int, error) {
 	}
 	var ids []jobs.RunID
 	for _, entry := range entries {
-		p.ready = append(p.ready, item{at: place{Index: p.index, Open: entry.Place}})
+		p.ready = append(p.ready, item{at: position{Index: p.index, Open: entry.Place}})
 		if p.may(entry.Run) {
 			ids = append(ids, entry.Run)
 		}
@@ -226,7 +226,7 @@ func (p *pager) readEnded(ctx context.Context, most int) (int, error) {
 		return 0, err
 	}
 	for _, entry := range entries {
-		one := item{at: endedPlace(entry)}
+		one := item{at: endedPosition(entry)}
 		if p.may(entry.Run) {
 			one.record, records = records[0], records[1:]
 		}
@@ -239,8 +239,8 @@ func (p *pager) readEnded(ctx context.Context, most int) (int, error) {
 type head struct {
 	entries []ledger.EndedEntry
 	next    ledger.EndedPage // what follows entries
-	// place of the last entry that was read or is listed already; nil: none
-	last *place
+	// position of the last entry that was read or is listed already; nil: none
+	last *position
 	all  bool // nothing follows
 }
 
@@ -254,7 +254,7 @@ func (h endedHeap) Less(i, j int) bool {
 	if len(h[i].entries) == 0 || len(h[j].entries) == 0 {
 		return len(h[i].entries) == 0 && len(h[j].entries) > 0
 	}
-	return endedPlace(h[i].entries[0]).compare(endedPlace(h[j].entries[0])) < 0
+	return endedPosition(h[i].entries[0]).compare(endedPosition(h[j].entries[0])) < 0
 }
 func (h *endedHeap) Push(x any) { *h = append(*h, x.(*head)) }
 func (h *endedHeap) Pop() any {
@@ -318,10 +318,10 @@ func (p *pager) fill(ctx context.Context) error {
 		h.follow(part)
 		h.entries = part
 		if last := h.last; last != nil { // entries of its millisecond may come before it
-			h.entries = slices.DeleteFunc(part, func(entry ledger.EndedEntry) bool { return endedPlace(entry).compare(*last) <= 0 })
+			h.entries = slices.DeleteFunc(part, func(entry ledger.EndedEntry) bool { return endedPosition(entry).compare(*last) <= 0 })
 		}
 		if n := len(h.entries); n > 0 {
-			at := endedPlace(h.entries[n-1])
+			at := endedPosition(h.entries[n-1])
 			h.last = &at
 		}
 		if len(h.entries) > 0 || !h.all {

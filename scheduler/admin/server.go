@@ -73,8 +73,8 @@ type Server struct {
 
 	foreign *http.CrossOriginProtection // checks the requests that change something
 
-	told  seldom       // limits logging of Redis' refusals
-	lines *tally[line] // of actions, done and refused
+	told  seldom               // limits logging of Redis' refusals
+	lines *repeatCounter[line] // of actions, done and refused
 
 	// last is the last overview that could be read from Redis; nil before that. It is replaced,
 	// never changed.
@@ -98,7 +98,7 @@ func New(o Options) (*Server, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	s := &Server{o: o, mux: http.NewServeMux(), read: newShare(), lines: newTally[line](lineSpan, lineKinds), foreign: http.NewCrossOriginProtection()}
+	s := &Server{o: o, mux: http.NewServeMux(), read: newShare(), lines: newRepeatCounter[line](lineSpan, lineKinds), foreign: http.NewCrossOriginProtection()}
 	s.handle("/{$}", s.page)
 	s.handle("/static/{file}", s.static)
 	s.handle("/livez", s.live)
@@ -319,9 +319,9 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) error {
 	return nil
 }
 
-// scene returns the lock space as it was at most a moment ago.
-func (s *Server) scene(ctx context.Context) (*scene, error) {
-	return shared(ctx, s.read, "scene", s.o.Reader.scene)
+// snapshot returns the lock space as it was at most a moment ago.
+func (s *Server) snapshot(ctx context.Context) (*snapshot, error) {
+	return shared(ctx, s.read, "snapshot", s.o.Reader.snapshot)
 }
 
 // static answers with the files that the page needs.

@@ -220,7 +220,7 @@ func TestRefusedSignInsToActAreLogged(t *testing.T) {
 func TestTalliesAreBoundedAndForget(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-	counts := newTally[int](time.Minute, 3)
+	counts := newRepeatCounter[int](time.Minute, 3)
 	for i := range 5 {
 		first, known := counts.first(fmt.Sprint(i), now)
 		if !first || known != (i < 3) {

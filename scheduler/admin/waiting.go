@@ -355,7 +355,7 @@ func (r *Reader) ExplainRun(ctx context.Context, id jobs.RunID) (*Explanation, e
 	if err != nil {
 		return nil, err
 	}
-	s := &story{zone: time.UTC, now: now, record: record, waits: waits}
+	s := &explainer{zone: time.UTC, now: now, record: record, waits: waits}
 	s.e = &Explanation{Job: record.Job, Tick: TickTime{record.Tick}, RunID: Text(id), Outcome: Text(record.State), Steps: []Step{}, WaitingFor: waits}
 	if !record.State.Final() {
 		s.e.Outcome = Pending
@@ -449,5 +449,5 @@ const (
 	lookRuns   = 20 // due runs of each that are looked at
 )
 
-// conditionsOf makes conditions of a scene that was already read.
-func conditionsOf(s *scene, paused []string) *conditions { return &conditions{paused, s.sessions} }
+// conditionsOf makes conditions of a snapshot that was already read.
+func conditionsOf(s *snapshot, paused []string) *conditions { return &conditions{paused, s.sessions} }

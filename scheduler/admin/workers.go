@@ -15,8 +15,8 @@ import (
 	"lockstep/scheduler/worker"
 )
 
-// scene is the lock space at one moment: its sessions, holds and waits.
-type scene struct {
+// snapshot is the lock space at one moment: its sessions, holds and waits.
+type snapshot struct {
 	holders  []Holder // by the time of their grant
 	waits    []Wait   // by ticket
 	sessions []session
@@ -31,9 +31,9 @@ type session struct {
 	worker bool // the card is a worker's
 }
 
-// scene reads the lock space. It reads the sessions second, so that they include the session of
+// snapshot reads the lock space. It reads the sessions second, so that they include the session of
 // every holder unless that has ended.
-func (r *Reader) scene(ctx context.Context) (*scene, error) {
+func (r *Reader) snapshot(ctx context.Context) (*snapshot, error) {
 	listing, err := r.space.Read(ctx)
 	if err != nil {
 		return nil, err
@@ -42,7 +42,7 @@ func (r *Reader) scene(ctx context.Context) (*scene, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &scene{sessions: make([]session, len(records))}
+	s := &snapshot{sessions: make([]session, len(records))}
 	cards := make(map[locks.SessionID]worker.Card, len(records))
 	for i, record := range records {
 		s.sessions[i] = newSession(record)
@@ -80,7 +80,7 @@ func (r *Reader) scene(ctx context.Context) (*scene, error) {
 }
 
 // permitsOf returns the resources with permits that are held or wanted.
-func permitsOf(s *scene) []string {
+func permitsOf(s *snapshot) []string {
 	names := make(map[string]bool)
 	for _, h := range s.holders {
 		for name := range h.Permits {
@@ -201,7 +201,7 @@ func visible(bundle []string) []string {
 	return names
 }
 
-func (s *scene) workers() []Worker {
+func (s *snapshot) workers() []Worker {
 	busy := make(map[locks.SessionID]int)
 	for _, holder := range s.holders {
 		if holder.RunID != "" {
@@ -237,7 +237,7 @@ func (s *scene) workers() []Worker {
 // Workers returns the replicas, by id. Other users of the lock library also have sessions, but are
 // not workers.
 func (r *Reader) Workers(ctx context.Context) ([]Worker, error) {
-	s, err := r.scene(ctx)
+	s, err := r.snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -246,14 +246,14 @@ func (r *Reader) Workers(ctx context.Context) ([]Worker, error) {
 
 // Worker returns one replica.
 func (r *Reader) Worker(ctx context.Context, id locks.SessionID) (*Worker, error) {
-	s, err := r.scene(ctx)
+	s, err := r.snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return s.worker(id)
 }
 
-func (s *scene) worker(id locks.SessionID) (*Worker, error) {
+func (s *snapshot) worker(id locks.SessionID) (*Worker, error) {
 	for _, w := range s.workers() {
 		if w.ID == id {
 			return &w, nil

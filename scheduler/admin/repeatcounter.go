@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// tally counts repeats: it reports the first of a kind at once, and those that follow within a span
-// together, at its end. Time is an argument, so that tests need not wait.
-type tally[V any] struct {
+// repeatCounter reports the first of a kind at once, and its repeats within a span together, at the
+// end of the span. Time is an argument, so that tests need not wait.
+type repeatCounter[V any] struct {
 	span time.Duration
 	most int // kinds that are counted at a time
 
@@ -22,33 +22,33 @@ type counted[V any] struct {
 	last  V
 }
 
-func newTally[V any](span time.Duration, most int) *tally[V] {
-	return &tally[V]{span: span, most: most, open: make(map[string]*counted[V])}
+func newRepeatCounter[V any](span time.Duration, most int) *repeatCounter[V] {
+	return &repeatCounter[V]{span: span, most: most, open: make(map[string]*counted[V])}
 }
 
 // first reports whether this is the first of its kind for a while, so that it must be reported at
 // once. known is false for a kind that exceeds the number of counted kinds.
-func (t *tally[V]) first(kind string, now time.Time) (first, known bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.open[kind] != nil {
+func (r *repeatCounter[V]) first(kind string, now time.Time) (first, known bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.open[kind] != nil {
 		return false, true
 	}
-	if len(t.open) >= t.most {
+	if len(r.open) >= r.most {
 		return true, false
 	}
-	t.open[kind] = &counted[V]{since: now}
+	r.open[kind] = &counted[V]{since: now}
 	return true, true
 }
 
 // count counts a repeat that was not reported.
-func (t *tally[V]) count(kind string, value V, now time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	c := t.open[kind]
+func (r *repeatCounter[V]) count(kind string, value V, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.open[kind]
 	if c == nil { // it was just reported, and forgotten
 		c = &counted[V]{since: now}
-		t.open[kind] = c
+		r.open[kind] = c
 	}
 	c.times++
 	c.last = value
@@ -56,33 +56,33 @@ func (t *tally[V]) count(kind string, value V, now time.Time) {
 
 // due returns what must be reported by now, or, with all, everything that was counted. It forgets a
 // kind that did not repeat.
-func (t *tally[V]) due(now time.Time, all bool) []counted[V] {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (r *repeatCounter[V]) due(now time.Time, all bool) []counted[V] {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	var due []counted[V]
-	for kind, c := range t.open {
-		switch over := now.Sub(c.since) >= t.span; {
+	for kind, c := range r.open {
+		switch over := now.Sub(c.since) >= r.span; {
 		case !over && !all:
 		case c.times > 0:
 			due = append(due, *c)
 			c.since, c.times = now, 0
 		case over:
-			delete(t.open, kind)
+			delete(r.open, kind)
 		}
 	}
 	return due
 }
 
 // again puts back repeats that were due and could not be recorded.
-func (t *tally[V]) again(kind string, c counted[V]) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if open := t.open[kind]; open != nil {
+func (r *repeatCounter[V]) again(kind string, c counted[V]) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if open := r.open[kind]; open != nil {
 		open.times += c.times
 		if open.times == c.times {
 			open.last = c.last
 		}
 		return
 	}
-	t.open[kind] = &c
+	r.open[kind] = &c
 }

@@ -8,10 +8,10 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// place is the position of a run in a list of runs. It needs no other run, so a page can begin
+// position is where a run is in a list of runs. It needs no other run, so a page can begin
 // after a run that has left the list.
-type place struct {
-	// of an outstanding run: the index that the list follows, and the place in it
+type position struct {
+	// of an outstanding run: the index that the list follows, and the position in it
 	Index ledger.Index `json:"x,omitempty"`
 	Open  string       `json:"p,omitempty"`
 
@@ -20,31 +20,31 @@ type place struct {
 	ID    jobs.RunID `json:"i,omitempty"`
 }
 
-func endedPlace(entry ledger.EndedEntry) place {
-	return place{Final: true, At: entry.At.UnixMilli(), ID: entry.Run}
+func endedPosition(entry ledger.EndedEntry) position {
+	return position{Final: true, At: entry.At.UnixMilli(), ID: entry.Run}
 }
 
 // compare orders finished runs as the list does: the last one first, and within one millisecond,
 // the last id first.
-func (p place) compare(q place) int {
+func (p position) compare(q position) int {
 	return cmp.Or(cmp.Compare(q.At, p.At), cmp.Compare(q.ID, p.ID))
 }
 
-// cursor encodes a place as the text of a cursor.
-func (p place) cursor() string {
+// cursor encodes a position as the text of a cursor.
+func (p position) cursor() string {
 	text, err := json.Marshal(p)
 	if err != nil {
-		panic("admin: a place is plain data: " + err.Error())
+		panic("admin: a position is plain data: " + err.Error())
 	}
 	return string(text)
 }
 
-// readPlace decodes the text of a cursor; "" is no place.
-func readPlace(text string) (*place, error) {
+// readPosition decodes the text of a cursor; "" is no position.
+func readPosition(text string) (*position, error) {
 	if text == "" {
 		return nil, nil
 	}
-	p := new(place)
+	p := new(position)
 	if json.Unmarshal([]byte(text), p) != nil || p.Final == (p.Index != "") {
 		return nil, errCursor
 	}
