@@ -271,8 +271,8 @@ type part[T any] struct {
 	NextCursor *string `json:"next_cursor"` // null: nothing comes after
 }
 
-// cut takes the requested part out of a list. position returns an item's position as a text that compare
-// orders; an item may have vanished when the cursor that names its position comes back.
+// cut takes the requested part out of a list. position returns an item's position as a text that
+// compare orders; an item may have vanished when the cursor that names its position comes back.
 func cut[T any](q question, items []T, position func(*T) string, compare func(a, b string) int) *part[T] {
 	if q.cursor != "" {
 		begin := slices.IndexFunc(items, func(item T) bool { return compare(position(&item), q.cursor) > 0 })
