@@ -56,8 +56,8 @@ lint: ## golangci-lint by .golangci.yml, and the prose of all texts by cmd/prose
 fmt: ## format the code
 	gofmt -w .
 
-generate: ## generate the schema and reference of config files from configs/file.go
-	$(GO) generate ./configs
+generate: ## generate schema and reference from configs/file.go, the READMEs' promise from cmd/promise.md
+	$(GO) generate ./configs ./cmd
 
 bench: needed ## compare locks with other libraries; select with ARGS='-short -run pairs'
 	cd cmd/bench && $(GO) run . $(ARGS)

@@ -2,6 +2,7 @@ package cmd
 
 import (
 	"encoding/json"
+	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +16,96 @@ import (
 	"lockstep/configs"
 	"lockstep/jobs"
 )
+
+var update = flag.Bool("update", false, "write the promise into the READMEs")
+
+// TestThePromiseIsOneText compares the READMEs' copies of the promise with their source. With
+// -update, which go generate passes, it writes them.
+func TestThePromiseIsOneText(t *testing.T) {
+	t.Parallel()
+	const begin, end = "<!-- The promise: edit cmd/promise.md, then run make generate. -->\n", "<!-- The end of the promise. -->\n"
+	for _, path := range []string{"../README.md", "../scheduler/README.md"} {
+		text, err := os.ReadFile(path)
+		must(t, err)
+		before, rest, began := strings.Cut(string(text), begin)
+		got, after, ended := strings.Cut(rest, end)
+		switch {
+		case !began || !ended:
+			t.Errorf("%s has no promise between %q and %q", path, begin, end)
+		case *update:
+			must(t, os.WriteFile(path, []byte(before+begin+promise+end+after), 0o644))
+		case got != promise:
+			t.Errorf("the promise in %s differs from cmd/promise.md: run make generate", path)
+		}
+	}
+}
+
+// TestHelpHasTheWholePromise compares the words of the help with those of the source, and finds the
+// marks of Markdown that a terminal would show.
+func TestHelpHasTheWholePromise(t *testing.T) {
+	t.Parallel()
+	plain := plainPromise()
+	mark := regexp.MustCompile("[*`#]|\\]\\(")
+	if found := mark.FindString(plain); found != "" {
+		t.Errorf("the help shows %q:\n%s", found, plain)
+	}
+	want := strings.NewReplacer("What is promised", "Promised:", "What is not promised", "Not promised:").Replace(promise)
+	if got, want := strings.Fields(plain), strings.Fields(mark.ReplaceAllString(want, "")); !slices.Equal(got, want) {
+		t.Errorf("help guarantees has the words\n%q\nwant\n%q", got, want)
+	}
+	for line := range strings.Lines(plain) {
+		if width := len([]rune(strings.TrimRight(line, "\n"))); width > 120 {
+			t.Errorf("a line of help guarantees has %d columns: %s", width, line)
+		}
+	}
+}
+
+// TestReadmeLinksExist looks up each link to a file or a section, and each path of a file, in the
+// READMEs.
+func TestReadmeLinksExist(t *testing.T) {
+	t.Parallel()
+	link := regexp.MustCompile(`\]\(([^):#]*)(?:#([^)]*))?\)`)
+	path := regexp.MustCompile("`((?:[a-z0-9_]+/)+[a-z0-9_]+\\.(?:go|lua|md|txtar))`")
+	links := 0
+	for _, readme := range []string{"../README.md", "../configs/README.md", "../locks/README.md", "../scheduler/README.md"} {
+		text, err := os.ReadFile(readme)
+		must(t, err)
+		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
+			links++
+			target := readme
+			if m[1] != "" {
+				target = filepath.Join(filepath.Dir(readme), m[1])
+			}
+			if _, err := os.Stat(target); err != nil {
+				t.Errorf("%s links to %s: %v", readme, m[1], err)
+			} else if m[2] != "" && !slices.Contains(sections(t, target), m[2]) {
+				t.Errorf("%s links to %s, which has no section #%s", readme, target, m[2])
+			}
+		}
+		for _, m := range path.FindAllStringSubmatch(string(text), -1) {
+			links++
+			if _, err := os.Stat(filepath.Join("..", m[1])); err != nil {
+				t.Errorf("%s names a file: %v", readme, err)
+			}
+		}
+	}
+	if links < 14 {
+		t.Errorf("checked %d links, want all of the READMEs'", links)
+	}
+}
+
+// sections returns the anchors that GitHub makes of the headings of a Markdown file.
+func sections(t *testing.T, path string) []string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	must(t, err)
+	var list []string
+	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(string(text), -1) {
+		anchor := regexp.MustCompile(`[^a-z0-9 _-]`).ReplaceAllString(strings.ToLower(m[1]), "")
+		list = append(list, strings.ReplaceAll(anchor, " ", "-"))
+	}
+	return list
+}
 
 // fence is one block of the README between ``` lines.
 type fence struct{ language, text string }

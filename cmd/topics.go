@@ -1,6 +1,26 @@
 package cmd
 
-import "github.com/spf13/cobra"
+import (
+	_ "embed"
+	"regexp"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// promise is the only source of the promise. The README and scheduler/README.md have copies of it.
+//
+//go:generate go test -run ^TestThePromiseIsOneText$ . -update
+//go:embed promise.md
+var promise string
+
+// plainPromise returns the promise for a terminal: without the marks of Markdown, and with indented
+// lists.
+func plainPromise() string {
+	plain := strings.NewReplacer("**", "", "`", "", "## What is promised", "Promised:", "## What is not promised", "Not promised:").
+		Replace(strings.TrimSpace(promise))
+	return regexp.MustCompile(`(?m)^(?:\d\. |- |  )`).ReplaceAllString(plain, "  $0")
+}
 
 // topics returns the topics that `lockstep help` has besides the commands.
 func topics() []*cobra.Command {
@@ -58,32 +78,7 @@ The command of lock exec gets LOCKSTEP_TOKEN, LOCKSTEP_LOCKS, LOCKSTEP_HOLD and 
 		{
 			Use:   "guarantees",
 			Short: "What is promised, and what is not",
-			Long: `Promised:
-
-  Every tick is accounted for: each due time of each job has one record and one final outcome, for any number of
-  replicas, whatever their clocks, and through restarts.
-  One holder: no two workers act on one lock at the same time. A worker's context ends, and its child processes are
-  killed, before its lease can pass to another worker.
-  Finished means finished: a run whose outcome is recorded never runs again, however often it is delivered.
-  A crash is not a retry: when a worker dies or loses its lease, another one reruns its runs or marks them lost, as the
-  jobs' on_crash says. Only a death, which the worker's parent process reports, counts as a crash. A lost lease, as in an
-  outage of Redis, counts as neither a crash nor a failure. Crashes are counted separately from failures.
-  Every attempt can be fenced: it carries a token that only grows, and an idempotency key that is the same for all
-  attempts of a run.
-
-This assumes that Redis keeps its data, that its clock is not stepped forward, that clock rates agree within 0.1 %, and
-that a handler reacts to the end of its context within a fifth of the lease (at most 3 seconds).
-
-Not promised:
-
-  Exactly-once effects on a target that checks neither the token nor the key: a process can be paused in the middle of a
-  write for longer than any lease. The guards in lockstep/locks/guard check them, for SQL, Redis and HTTP.
-  Stopping Go code that ignores its context, except by ending its process. Command jobs can be killed, and are.
-  One holder after an operator overrides the lock: lock release --force passes it on without waiting for its holder.
-  One holder while two masters answer: with Sentinel or Cluster, set min-replicas-to-write 1. lockstep doctor checks it.
-  Anything that no live worker knew when Redis loses its data: run it with persistence. lockstep doctor checks that.
-  Protection from clients that can write to Redis: a sign key keeps their commands from the workers, but nothing keeps
-  them from deleting records or freeing locks.`,
+			Long:  plainPromise(),
 		},
 	}
 }
