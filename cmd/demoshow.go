@@ -52,7 +52,7 @@ func (d *demo) produce(ctx context.Context) {
 	for {
 		hauls, err := d.conn.reader.Runs(ctx, admin.RunFilter{Job: "long-haul", Limit: 1})
 		if err == nil && (len(hauls) == 0 || hauls[0].State.Final()) {
-			d.ask(ctx, "long-haul", ledger.ByRequest, "")
+			d.ask(ctx, "long-haul", ledger.TriggerEnqueue, "")
 		}
 		if !pause(ctx, 2*time.Second+time.Duration(rand.IntN(3000))*time.Millisecond) {
 			return
@@ -62,7 +62,7 @@ func (d *demo) produce(ctx context.Context) {
 			bills = append(bills, strconv.Itoa(1001+i))
 		}
 		slices.Sort(bills)
-		d.ask(ctx, "settle-bills", ledger.ByRequest, fmt.Sprintf(`{"bill_ids":[%s]}`, strings.Join(bills, ",")))
+		d.ask(ctx, "settle-bills", ledger.TriggerEnqueue, fmt.Sprintf(`{"bill_ids":[%s]}`, strings.Join(bills, ",")))
 	}
 }
 
@@ -128,7 +128,7 @@ func (d *demo) tellWorkers(before, now []admin.Worker) {
 // tellRun prints what is new about a run and returns what has been printed about it.
 func (d *demo) tellRun(run *admin.Run, said told, workers []admin.Worker, waits []admin.Wait) told {
 	attempts := len(run.Attempts)
-	if run.State == ledger.WaitsLock && !said.waits {
+	if run.State == ledger.StateWaiting && !said.waits {
 		if i := slices.IndexFunc(waits, func(w admin.Wait) bool { return w.RunID == admin.Text(run.ID) }); i >= 0 && len(waits[i].BlockedBy) > 0 {
 			said.waits = true
 			others := ""
@@ -142,13 +142,13 @@ func (d *demo) tellRun(run *admin.Run, said told, workers []admin.Worker, waits 
 	if attempts > max(said.attempts, 1) {
 		before, last := run.Attempts[attempts-2], run.Attempts[attempts-1]
 		switch before.Outcome {
-		case ledger.CrashedAttempt, ledger.LostLeaseAttempt:
+		case ledger.AttemptCrashed, ledger.AttemptLostLease:
 			d.out.say(cyan, "%s has moved from %s to %s: attempt %d, token %s after %s", run.ID, before.Worker, last.Worker, last.Number, last.Token, before.Token)
 		default:
 			d.out.say("", "%s attempt %d %s on %s (%s); it is retried", run.ID, before.Number, before.Outcome, before.Worker, firstLine(string(before.Error)))
 		}
 	}
-	if run.State == ledger.Running && run.Job == "long-haul" && attempts > said.attempts {
+	if run.State == ledger.StateRunning && run.Job == "long-haul" && attempts > said.attempts {
 		worker := run.Attempts[attempts-1].Worker
 		if pid := pidOf(workers, worker); pid != 0 {
 			d.out.say(cyan, "%s runs for a minute on %s (pid %d): kill -9 %[3]d and see it move", run.ID, worker, pid)
@@ -157,7 +157,7 @@ func (d *demo) tellRun(run *admin.Run, said told, workers []admin.Worker, waits 
 	said.attempts = attempts
 	if run.State.Final() && !said.final {
 		said.final = true
-		d.out.say(map[ledger.State]string{ledger.Failed: red, ledger.Lost: red}[run.State], "%s", d.ending(run))
+		d.out.say(map[ledger.State]string{ledger.StateFailed: red, ledger.StateLost: red}[run.State], "%s", d.ending(run))
 	}
 	return said
 }

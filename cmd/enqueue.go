@@ -23,7 +23,7 @@ import (
 )
 
 func (t *tool) enqueueCommand() *cobra.Command {
-	return t.request("enqueue JOB", ledger.ByRequest, "Ask for a run of a job",
+	return t.request("enqueue JOB", ledger.TriggerEnqueue, "Ask for a run of a job",
 		`Ask for a run of a job, with its own arguments or those of the definition, and print the run's ID. The job is the
 one that workers have registered, or else the one in the config.
 
@@ -37,7 +37,7 @@ nor -o is possible. --queue does this for any user.`,
 }
 
 func (t *tool) jobRunCommand() *cobra.Command {
-	return t.request("run JOB", ledger.ByHand, "Run a job now, by hand",
+	return t.request("run JOB", ledger.TriggerHand, "Run a job now, by hand",
 		`Run a job now, in addition to its schedule, and print the run's ID. This is lockstep enqueue, except that the run's
 trigger is "hand". The run takes the locks of the job like any other run.`,
 		`  lockstep job run nightly-backup --wait`)
@@ -70,7 +70,7 @@ func (t *tool) request(use string, trigger ledger.Trigger, short, long, example 
 	flags.StringVar(&a.at, "at", "", "not before this `TIME`, RFC 3339 or in the job's time zone: 2027-03-26T12:00")
 	flags.Var(&a.wait, "wait", "wait for the end of the run; --wait=`D`: at most this long")
 	flags.Lookup("wait").NoOptDefVal = endless
-	if trigger == ledger.ByRequest {
+	if trigger == ledger.TriggerEnqueue {
 		flags.StringVar(&a.queue, "queue", "", "send a task to this `QUEUE`, which needs only the rights of a producer (default without rights to the ledger: the job's queue)")
 	}
 	a.output = outputFlag(cmd, names, asJSON, asYAML)
@@ -95,7 +95,7 @@ func (t *tool) request(use string, trigger ledger.Trigger, short, long, example 
 		if a.queue == "" {
 			request.Job, err = t.findJob(cmd, conn, args[0])
 		}
-		if trigger == ledger.ByRequest && (a.queue != "" || redis.HasErrorPrefix(err, "NOPERM")) {
+		if trigger == ledger.TriggerEnqueue && (a.queue != "" || redis.HasErrorPrefix(err, "NOPERM")) {
 			return conn.away(t.produce(cmd, conn, args[0], request, a))
 		}
 		if err != nil {
@@ -122,7 +122,7 @@ func (t *tool) enqueue(ctx context.Context, conn *connection, request ledger.Req
 		return err
 	}
 	ask, by := operator.Enqueue, admin.Actor{Who: whoAmI()}
-	if request.Trigger == ledger.ByHand {
+	if request.Trigger == ledger.TriggerHand {
 		ask = operator.RunJob
 	}
 	enqueued, err := ask(ctx, request, by)
@@ -391,7 +391,7 @@ func orUnknown(state ledger.State) string {
 
 // outcome returns an error unless the run succeeded.
 func outcome(record *ledger.Record) error {
-	if record.State == ledger.Succeeded {
+	if record.State == ledger.StateSucceeded {
 		return nil
 	}
 	why := record.Reason

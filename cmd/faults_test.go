@@ -355,7 +355,7 @@ func TestFaultDeliveryNeverSentLostOrDoubled(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		enqueued, err := conn.ledger.Enqueue(t.Context(), ledger.Request{Job: record.Job, ID: id, Trigger: ledger.ByRequest})
+		enqueued, err := conn.ledger.Enqueue(t.Context(), ledger.Request{Job: record.Job, ID: id, Trigger: ledger.TriggerEnqueue})
 		if err != nil || len(enqueued.Due) != 1 {
 			t.Fatalf("%+v, %v", enqueued, err)
 		}
@@ -674,7 +674,7 @@ func (f *fleet) enqueueMany(job string, n int, args any) {
 	group.SetLimit(8)
 	for i := range n {
 		group.Go(func() error {
-			_, err := conn.ledger.Enqueue(f.t.Context(), ledger.Request{Job: record.Job, ID: fmt.Sprintf("%05d", i), Args: text, Trigger: ledger.ByRequest})
+			_, err := conn.ledger.Enqueue(f.t.Context(), ledger.Request{Job: record.Job, ID: fmt.Sprintf("%05d", i), Args: text, Trigger: ledger.TriggerEnqueue})
 			return err
 		})
 	}

@@ -108,7 +108,7 @@ func whyRun(r *admin.Run) string {
 	if r.Reason != "" {
 		return string(r.Reason)
 	}
-	if n := len(r.Attempts); n > 0 && r.State != ledger.Succeeded && r.State != ledger.Running {
+	if n := len(r.Attempts); n > 0 && r.State != ledger.StateSucceeded && r.State != ledger.StateRunning {
 		return string(r.Attempts[n-1].Error)
 	}
 	return ""

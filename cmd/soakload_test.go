@@ -63,7 +63,7 @@ func (r requester) ask(ctx context.Context, job, id string, args json.RawMessage
 		record, err := r.conn.ledger.Job(call, job)
 		if err == nil {
 			var run *ledger.Enqueued
-			run, err = r.operator.Enqueue(call, ledger.Request{Job: record.Job, ID: id, Args: args, Trigger: ledger.ByRequest, Named: true}, admin.Actor{Who: "soak"})
+			run, err = r.operator.Enqueue(call, ledger.Request{Job: record.Job, ID: id, Args: args, Trigger: ledger.TriggerEnqueue, Named: true}, admin.Actor{Who: "soak"})
 			if err == nil {
 				cancel()
 				return request{string(run.Run), time.Now()}, true
@@ -165,7 +165,7 @@ func (s *soak) beginOutage(f fault) {
 		s.tend()
 		records, err := r.conn.ledger.OpenRecords(ctx, o.ids())
 		for _, record := range records {
-			if err == nil && record != nil && record.State == ledger.Running {
+			if err == nil && record != nil && record.State == ledger.StateRunning {
 				o.before[record.ID] = record
 			}
 		}
@@ -223,7 +223,7 @@ func (s *soak) endOutage(f fault) {
 				before.Crashes = record.Crashes
 			}
 			// The attempts that the outage interrupted are running until their sessions end.
-			if record.State != ledger.Running || before != nil && record.Last().Token == before.Last().Token {
+			if record.State != ledger.StateRunning || before != nil && record.Last().Token == before.Last().Token {
 				idle = append(idle, fmt.Sprintf("%s is %s", record.ID, record.State))
 			}
 		}
@@ -338,7 +338,7 @@ func (b *backlog) run(ctx context.Context, s *soak) error {
 				return nil // another one has failed
 			}
 			return insist("ask for a run", patience, func(ctx context.Context) error {
-				_, err := conn.ledger.Enqueue(ctx, ledger.Request{Job: job, ID: strconv.Itoa(i + 1), Trigger: ledger.ByRequest, At: b.due})
+				_, err := conn.ledger.Enqueue(ctx, ledger.Request{Job: job, ID: strconv.Itoa(i + 1), Trigger: ledger.TriggerEnqueue, At: b.due})
 				return err
 			})
 		})

@@ -132,7 +132,7 @@ func (w *watch) sample(ctx context.Context, conn *connection, s *soak) error {
 			if err != nil {
 				return err
 			}
-			if run.State != ledger.DueNow {
+			if run.State != ledger.StateDue {
 				continue
 			}
 			why := run.WaitingFor

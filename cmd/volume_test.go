@@ -64,7 +64,7 @@ func TestFaultManyTriggersChangeInOneDeploy(t *testing.T) {
 		job := beat.name
 		var worst time.Duration
 		for _, tick := range ticks(job) {
-			if worst = max(worst, tick.Created.Sub(tick.Tick)); tick.State == ledger.MissedRun {
+			if worst = max(worst, tick.Created.Sub(tick.Tick)); tick.State == ledger.StateMissed {
 				t.Errorf("%s was missed: %s", tick.ID, tick.Reason)
 			}
 		}
@@ -93,7 +93,7 @@ func TestFaultMillionRunsAreOutstanding(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	later, err := conn.ledger.Enqueue(t.Context(), ledger.Request{Job: record.Job, ID: "later", Trigger: ledger.ByRequest, In: 24 * time.Hour})
+	later, err := conn.ledger.Enqueue(t.Context(), ledger.Request{Job: record.Job, ID: "later", Trigger: ledger.TriggerEnqueue, In: 24 * time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,13 +125,13 @@ end`
 	began := time.Now()
 	f.startAll(1)
 	up := time.Now()
-	soon, err := conn.ledger.Enqueue(t.Context(), ledger.Request{Job: record.Job, ID: "soon", Trigger: ledger.ByRequest, In: 100 * time.Millisecond})
+	soon, err := conn.ledger.Enqueue(t.Context(), ledger.Request{Job: record.Job, ID: "soon", Trigger: ledger.TriggerEnqueue, In: 100 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, time.Minute, "a run is made due, which takes duty and a sweep", func() bool {
 		run, _, err := conn.ledger.Find(t.Context(), soon.Run)
-		return err == nil && run.State == ledger.Succeeded
+		return err == nil && run.State == ledger.StateSucceeded
 	})
 	ran := time.Since(up)
 	views := make(map[string]time.Duration)

@@ -57,7 +57,7 @@ func TestTheTicksOfAnAbsenceAreCounted(t *testing.T) {
 					got += ".." + line.Upto.Format(time.RFC3339)
 				}
 				got += " " + line.Reason
-				if line.Verdict != ledger.Missed {
+				if line.Verdict != ledger.VerdictMissed {
 					t.Errorf("the line is %s, want missed", line.Verdict)
 				}
 			}
@@ -166,7 +166,7 @@ func (f *returning) wantLine(job string, every time.Duration, upto time.Time) {
 	first, last := f.cursor.Truncate(every).Add(every), upto.Truncate(every)
 	ticks := int(last.Sub(first)/every) + 1
 	line, reason := history[0], fmt.Sprintf("no worker carried it for %d ticks", ticks)
-	if line.State != ledger.MissedRun || line.Reason != reason || !line.Tick.Equal(first) || !line.Upto.Equal(last) || line.By != "w.12345678" {
+	if line.State != ledger.StateMissed || line.Reason != reason || !line.Tick.Equal(first) || !line.Upto.Equal(last) || line.By != "w.12345678" {
 		f.Errorf("%+v, want it missed from %v to %v: %s", line, first, last, reason)
 	}
 	if id := jobs.TickRunID(job, first) + jobs.RunID(".."+last.Format(time.RFC3339)); line.ID != id {

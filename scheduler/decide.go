@@ -45,7 +45,7 @@ func leave(decisions []ledger.Decision, now time.Time) bool {
 func missAll(decisions []ledger.Decision, reason error) {
 	for _, decision := range decisions {
 		for i := range decision.Ticks {
-			decision.Ticks[i].Verdict, decision.Ticks[i].Reason = ledger.Missed, reason.Error()
+			decision.Ticks[i].Verdict, decision.Ticks[i].Reason = ledger.VerdictMissed, reason.Error()
 		}
 	}
 }
@@ -78,7 +78,7 @@ func decide(job *jobs.Job, next func(time.Time) time.Time, cursor, now time.Time
 	)
 	for tick := next(cursor); !tick.IsZero() && !tick.After(now); tick = next(tick) {
 		if now.Sub(tick) <= jobs.MissedAfter {
-			ticks = append(ticks, ledger.Tick{At: tick, After: spread(job, next, tick), Verdict: ledger.Run})
+			ticks = append(ticks, ledger.Tick{At: tick, After: spread(job, next, tick), Verdict: ledger.VerdictRun})
 			continue
 		}
 		if len(missed) < missedLines {
@@ -95,13 +95,13 @@ func decide(job *jobs.Job, next func(time.Time) time.Time, cursor, now time.Time
 	var lines []ledger.Tick
 	if dropped > 0 {
 		reason := fmt.Sprintf("no worker was up for %d ticks", dropped)
-		lines = append(lines, ledger.Tick{At: oldest, Upto: newer, Verdict: ledger.Missed, Reason: reason})
+		lines = append(lines, ledger.Tick{At: oldest, Upto: newer, Verdict: ledger.VerdictMissed, Reason: reason})
 	}
 	run := map[jobs.OnMissed]int{jobs.MissedLast: 1, jobs.MissedAll: catchUpMost}[job.OnMissed]
 	for i := range missed {
-		line := ledger.Tick{At: missed[(dropped+i)%len(missed)], Verdict: ledger.CatchUp}
+		line := ledger.Tick{At: missed[(dropped+i)%len(missed)], Verdict: ledger.VerdictCatchUp}
 		if i < len(missed)-run {
-			line.Verdict, line.Reason = ledger.Missed, fmt.Sprintf("no worker was up (on_missed: %s)", job.OnMissed)
+			line.Verdict, line.Reason = ledger.VerdictMissed, fmt.Sprintf("no worker was up (on_missed: %s)", job.OnMissed)
 		}
 		lines = append(lines, line)
 	}
@@ -157,7 +157,7 @@ func absent(absence *ledger.Absence, trigger *cronspec.Schedule, wrong error) (l
 
 // rangeOf returns a line for missed ticks from one to another, or for a single one.
 func rangeOf(first, last time.Time, reason string) *ledger.Tick {
-	line := &ledger.Tick{At: first, Verdict: ledger.Missed, Reason: reason}
+	line := &ledger.Tick{At: first, Verdict: ledger.VerdictMissed, Reason: reason}
 	if last.After(first) {
 		line.Upto = last
 	}

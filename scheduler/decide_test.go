@@ -38,7 +38,7 @@ func verdicts(t *testing.T, decisions []ledger.Decision, next func(time.Time) ti
 				b.WriteString("R")
 				continue
 			}
-			b.WriteString(map[ledger.Verdict]string{ledger.Run: "r", ledger.CatchUp: "c", ledger.Missed: "m"}[tick.Verdict])
+			b.WriteString(map[ledger.Verdict]string{ledger.VerdictRun: "r", ledger.VerdictCatchUp: "c", ledger.VerdictMissed: "m"}[tick.Verdict])
 		}
 		if !d.Cursor.Equal(cursor) {
 			t.Errorf("the new cursor is %v, want %v", d.Cursor, cursor)

@@ -127,7 +127,7 @@ func (s *Scheduler) register(ctx context.Context, now *serverTime) (ok bool) {
 	}
 	r.asked = true
 	for name, standing := range registered.Jobs {
-		if standing.Standing == ledger.Change {
+		if standing.Standing == ledger.StandingChange {
 			s.willChange(ctx, r.set, name, standing)
 		} else {
 			r.set.resolve(name)
@@ -136,7 +136,7 @@ func (s *Scheduler) register(ctx context.Context, now *serverTime) (ok bool) {
 			s.absences[name] = standing.Absence
 		}
 		r.set.alarms.move(name, standing.Cursor)
-		s.stands(ctx, r.set, name, standing.Standing == ledger.Active)
+		s.stands(ctx, r.set, name, standing.Standing == ledger.StandingActive)
 	}
 	r.left = r.left[len(some):]
 	if err != nil { // a slow Redis may never answer all of a step: the next one sends the others

@@ -200,7 +200,7 @@ func (s *Scheduler) takeOver(ctx context.Context, dead []ledger.Dead) (due []led
 // refuse ends a run that cannot be processed.
 func (s *Scheduler) refuse(ctx context.Context, refusal ledger.Refusal) ([]ledger.Due, error) {
 	outcome, due, err := s.o.Ledger.Refuse(ctx, refusal)
-	if err == nil && outcome != ledger.RefusedNot {
+	if err == nil && outcome != ledger.RefusalNone {
 		s.often.WarnContext(ctx, "a run that cannot be processed was ended", "run", refusal.Run, "outcome", outcome, "error", refusal.Cause)
 	}
 	return due, err

@@ -112,7 +112,7 @@ func (f *sweepFixture) session(name string) *locks.Client {
 
 func (f *sweepFixture) enqueue(job *jobs.Job, id string, in time.Duration) *ledger.Enqueued {
 	f.Helper()
-	enqueued, err := f.ledger.Enqueue(f.Context(), ledger.Request{Job: job, ID: id, Trigger: ledger.ByRequest, In: in})
+	enqueued, err := f.ledger.Enqueue(f.Context(), ledger.Request{Job: job, ID: id, Trigger: ledger.TriggerEnqueue, In: in})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func (f *sweepFixture) claim(client *locks.Client, due ledger.Due, want ledger.C
 	if err != nil || claimed.Outcome != want {
 		f.Fatalf("claim of %s: %+v, %v, want it %s", due.Run, claimed, err, want)
 	}
-	if want != ledger.Granted {
+	if want != ledger.ClaimGranted {
 		request.Drop()
 	}
 }
@@ -140,7 +140,7 @@ func (f *sweepFixture) waits(name, id string) jobs.RunID {
 	job := unservedJob(name, "q")
 	job.Lock = jobs.Lock{Exclusive: []string{"bill"}, Wait: time.Millisecond, OnBusy: jobs.BusySkip}
 	enqueued := f.enqueue(job, id, 0)
-	f.claim(f.client, enqueued.Due[0], ledger.Waiting)
+	f.claim(f.client, enqueued.Due[0], ledger.ClaimWaiting)
 	return enqueued.Run
 }
 
@@ -170,7 +170,7 @@ func TestASweepDeliversAtOnceAndClosesInFewRoundTrips(t *testing.T) {
 	var dead, late []jobs.RunID
 	for i := range 100 {
 		enqueued := f.enqueue(unservedJob("settle", "q"), fmt.Sprint(i), 0)
-		f.claim(gone, enqueued.Due[0], ledger.Granted)
+		f.claim(gone, enqueued.Due[0], ledger.ClaimGranted)
 		dead = append(dead, enqueued.Run)
 	}
 	if _, err := f.client.Acquire(t.Context(), locks.Exclusive("bill")); err != nil {
@@ -201,7 +201,7 @@ func TestASweepDeliversAtOnceAndClosesInFewRoundTrips(t *testing.T) {
 			t.Errorf("%s, of a host that died, is not delivered", run)
 		}
 	}
-	f.until(late[len(late)-1], ledger.Skipped)
+	f.until(late[len(late)-1], ledger.StateSkipped)
 }
 
 // TestARunWhoseExpiryIsRefusedHoldsUpNoOther: a key of its job's history has the wrong type, or the
@@ -223,7 +223,7 @@ func TestARunWhoseExpiryIsRefusedHoldsUpNoOther(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			f.until(good, ledger.Skipped)
+			f.until(good, ledger.StateSkipped)
 			now := time.Now()
 			for _, run := range refused {
 				at, err := f.rdb.ZScore(t.Context(), "{"+f.namespace+"}:late", string(run)).Result()

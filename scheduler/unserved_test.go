@@ -87,7 +87,7 @@ func unservedJob(name, queue string) *jobs.Job {
 // enqueue makes a due run in a queue. Only runs of the job "moves" can move.
 func (f *unservedFixture) enqueue(job, queue string) jobs.RunID {
 	f.Helper()
-	enqueued, err := f.o.Ledger.Enqueue(f.Context(), ledger.Request{Job: unservedJob(job, queue), ID: queue, Trigger: ledger.ByRequest})
+	enqueued, err := f.o.Ledger.Enqueue(f.Context(), ledger.Request{Job: unservedJob(job, queue), ID: queue, Trigger: ledger.TriggerEnqueue})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -304,7 +304,7 @@ func settleSpace(ctx context.Context, rdb *redis.Client) error {
 
 func (w *whole) ask(ctx context.Context, i int) error {
 	enqueued, err := w.ledger.Enqueue(ctx, ledger.Request{
-		Job: w.job, ID: fmt.Sprint(i), Trigger: ledger.ByRequest, Args: []byte(fmt.Sprintf(`{"record":%d}`, i)),
+		Job: w.job, ID: fmt.Sprint(i), Trigger: ledger.TriggerEnqueue, Args: []byte(fmt.Sprintf(`{"record":%d}`, i)),
 	})
 	if err != nil {
 		return err

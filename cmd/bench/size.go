@@ -124,7 +124,7 @@ func (w *whole) schedule(ctx context.Context, n int) error {
 		group.Go(func() error {
 			for i := next.Add(1); i <= int64(n); i = next.Add(1) {
 				_, err := w.ledger.Enqueue(asks, ledger.Request{
-					Job: w.job, ID: jobs.NewRunName(time.Now()), Trigger: ledger.ByRequest, Args: fmt.Appendf(nil, `{"record":%d}`, i), In: 24 * time.Hour,
+					Job: w.job, ID: jobs.NewRunName(time.Now()), Trigger: ledger.TriggerEnqueue, Args: fmt.Appendf(nil, `{"record":%d}`, i), In: 24 * time.Hour,
 				})
 				if err != nil {
 					return err

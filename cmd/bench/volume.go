@@ -83,7 +83,7 @@ func latest(ctx context.Context, l *ledger.Ledger, since time.Time) (late time.D
 		if tick.Tick.Before(since) { // no worker may have been up
 			continue
 		}
-		if tick.State == ledger.MissedRun {
+		if tick.State == ledger.StateMissed {
 			err = errors.Join(err, fmt.Errorf("%s was missed", tick.ID))
 		}
 		late = max(late, tick.Created.Sub(tick.Tick))
@@ -178,8 +178,8 @@ func (w *whole) ended(ctx context.Context, s *server, n int) (bytes float64, err
 	if err != nil {
 		return 0, err
 	}
-	for done := 0; done < n; done += ledger.Together {
-		if err := w.succeed(ctx, client, &job, min(ledger.Together, n-done)); err != nil {
+	for done := 0; done < n; done += ledger.MaxTogether {
+		if err := w.succeed(ctx, client, &job, min(ledger.MaxTogether, n-done)); err != nil {
 			return 0, err
 		}
 	}
@@ -191,7 +191,7 @@ func (w *whole) ended(ctx context.Context, s *server, n int) (bytes float64, err
 func (w *whole) succeed(ctx context.Context, client *locks.Client, job *jobs.Job, n int) error {
 	claims := make([]ledger.Claim, n)
 	for i := range claims {
-		enqueued, err := w.ledger.Enqueue(ctx, ledger.Request{Job: job, ID: jobs.NewRunName(time.Now()), Trigger: ledger.ByRequest,
+		enqueued, err := w.ledger.Enqueue(ctx, ledger.Request{Job: job, ID: jobs.NewRunName(time.Now()), Trigger: ledger.TriggerEnqueue,
 			Args: fmt.Appendf(nil, `{"record":%d}`, i)})
 		if err != nil {
 			return err
@@ -204,13 +204,13 @@ func (w *whole) succeed(ctx context.Context, client *locks.Client, job *jobs.Job
 	}
 	finishes := make([]ledger.Finish, n)
 	for i, claimed := range w.ledger.ClaimAll(ctx, claims, time.Second) {
-		if claimed == nil || claimed.Outcome != ledger.Granted {
+		if claimed == nil || claimed.Outcome != ledger.ClaimGranted {
 			return fmt.Errorf("claim of %s: %+v", claims[i].Due.Run, claimed)
 		}
 		hold := claims[i].Request.Granted(ctx, claimed.Grant())
 		hold.Freeing()
 		defer hold.Released()
-		finishes[i] = ledger.Finish{Run: claims[i].Due.Run, Job: job, Token: hold.Token(), Hold: hold.ID(), Outcome: ledger.Success}
+		finishes[i] = ledger.Finish{Run: claims[i].Due.Run, Job: job, Token: hold.Token(), Hold: hold.ID(), Outcome: ledger.OutcomeSuccess}
 	}
 	for i, finished := range w.ledger.FinishAll(ctx, finishes) {
 		if finished == nil {
@@ -242,7 +242,7 @@ func (w *whole) beside(ctx context.Context, s *server) (seen seen, err error) {
 	ran := make(chan struct{}, 1)
 	tick := beat()
 	began := time.Now()
-	enqueued, err := w.ledger.Enqueue(ctx, ledger.Request{Job: w.job, ID: fmt.Sprint("soon", began.UnixNano()), Trigger: ledger.ByRequest,
+	enqueued, err := w.ledger.Enqueue(ctx, ledger.Request{Job: w.job, ID: fmt.Sprint("soon", began.UnixNano()), Trigger: ledger.TriggerEnqueue,
 		Args: []byte(`{"record":-1}`), In: time.Millisecond})
 	if err != nil {
 		return seen, err
@@ -277,7 +277,7 @@ func (w *whole) beside(ctx context.Context, s *server) (seen seen, err error) {
 		return seen, err
 	}
 	seen.jobs, asked = ms(time.Since(asked)), time.Now()
-	entries, err := far.OpenEntries(limit, ledger.ByJob, "", "", 50)
+	entries, err := far.OpenEntries(limit, ledger.IndexJob, "", "", 50)
 	if err != nil {
 		return seen, err
 	}

@@ -182,7 +182,7 @@ func runsBeside(ctx context.Context, s *server, rdb *redis.Client, waiting, n in
 	}
 	for i := range waiting {
 		enqueued, err := w.ledger.Enqueue(ctx, ledger.Request{
-			Job: w.job, ID: fmt.Sprint("waits-", i), Trigger: ledger.ByRequest, Args: []byte(`{"record":0}`),
+			Job: w.job, ID: fmt.Sprint("waits-", i), Trigger: ledger.TriggerEnqueue, Args: []byte(`{"record":0}`),
 		})
 		if err != nil {
 			return one, err

@@ -145,7 +145,7 @@ func (s *Server) enqueue(ctx context.Context, _ *http.Request, body order, by Ac
 	if err != nil {
 		return 0, nil, err
 	}
-	request := ledger.Request{Job: record.Job, Named: body.ID != "", Args: body.Args, Trigger: ledger.ByRequest}
+	request := ledger.Request{Job: record.Job, Named: body.ID != "", Args: body.Args, Trigger: ledger.TriggerEnqueue}
 	if err := body.name(); err != nil {
 		return 0, nil, err
 	}

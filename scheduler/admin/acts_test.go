@@ -197,7 +197,7 @@ func TestASpanIsReplayedOrSkipped(t *testing.T) {
 			t.Fatalf("%v, %v, want three ticks", ticks, err)
 		}
 		for _, tick := range ticks {
-			if tick.Outcome != string(ledger.Skipped) || tick.Reason != "skipped by ann: disk was full" {
+			if tick.Outcome != string(ledger.StateSkipped) || tick.Reason != "skipped by ann: disk was full" {
 				t.Errorf("%+v, want it skipped with the user and the reason", tick)
 			}
 		}

@@ -93,7 +93,7 @@ func (r *Reader) lastTick(ctx context.Context, job ledger.JobRecord) (time.Time,
 	}
 	// The cursor is not a tick when the job is new or its trigger has changed, and has no record of
 	// its own when a line for many ticks includes it.
-	open, err := r.book.OpenEntries(ctx, ledger.ByJob, name, "", 1)
+	open, err := r.book.OpenEntries(ctx, ledger.IndexJob, name, "", 1)
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -187,7 +187,7 @@ func (r *Reader) overlapped(ctx context.Context, s *explainer) (err error) {
 	}
 	records, err := r.book.EndedRecords(ctx, parts[0])
 	for _, record := range records {
-		if record != nil && record.State == ledger.Succeeded {
+		if record != nil && record.State == ledger.StateSucceeded {
 			s.took = append(s.took, record.Finished.Sub(record.Started))
 		}
 	}
@@ -260,9 +260,9 @@ func (s *explainer) tell(at time.Time) *Explanation {
 		s.say(false, "recorded", "in one line for all ticks from %s to %s", s.local(record.Tick), s.local(record.Upto))
 	}
 	switch record.State {
-	case ledger.Skipped:
+	case ledger.StateSkipped:
 		return s.skipped(record)
-	case ledger.MissedRun:
+	case ledger.StateMissed:
 		s.waited(record)
 		s.say(false, "started", "%s", record.Reason)
 		return s.conclude("missed (%s)", record.Reason)
@@ -345,7 +345,7 @@ func (s *explainer) skipped(record *ledger.Record) *Explanation {
 // overlap returns the run that caused the skip of the tick, and its state then.
 func (s *explainer) overlap() (id jobs.RunID, state string, is bool) {
 	policy, rest, _ := strings.Cut(s.record.Reason, "; ")
-	if s.record.State != ledger.Skipped || !strings.HasPrefix(policy, "overlap: skip") {
+	if s.record.State != ledger.StateSkipped || !strings.HasPrefix(policy, "overlap: skip") {
 		return "", "", false
 	}
 	name, state, _ := strings.Cut(rest, " is ")
@@ -411,7 +411,7 @@ func (s *explainer) attempt(a *ledger.AttemptRecord) {
 	case a.Finished.IsZero():
 		s.say(true, name, "runs on %s since %s, token %s", a.Worker, s.local(a.Started), a.Token)
 	case a.Error == "":
-		s.say(a.Outcome == string(ledger.Success), name, "%s on %s at %s after %s, token %s", a.Outcome, a.Worker, s.local(a.Finished),
+		s.say(a.Outcome == string(ledger.OutcomeSuccess), name, "%s on %s at %s after %s, token %s", a.Outcome, a.Worker, s.local(a.Finished),
 			brief(a.Finished.Sub(a.Started)), a.Token)
 	case a.Times > 1:
 		line, _, _ := strings.Cut(a.Error, "\n")
@@ -432,7 +432,7 @@ func (s *explainer) ended(record *ledger.Record) *Explanation {
 		case WaitsTime:
 		default:
 			s.say(w.Reason == WaitsStart, string(w.Reason), "%s", w.Text)
-			if record.State == ledger.DueNow || record.State == ledger.Scheduled {
+			if record.State == ledger.StateDue || record.State == ledger.StateScheduled {
 				return s.conclude("%s: %s", record.State, w.Text)
 			}
 		}
@@ -442,13 +442,13 @@ func (s *explainer) ended(record *ledger.Record) *Explanation {
 		reason = " (" + record.Reason + ")"
 	}
 	switch record.State {
-	case ledger.Running:
+	case ledger.StateRunning:
 		return s.conclude("running")
-	case ledger.Scheduled, ledger.Retrying:
+	case ledger.StateScheduled, ledger.StateRetrying:
 		return s.conclude("%s: due at %s", record.State, s.local(record.At))
-	case ledger.WaitsLock:
+	case ledger.StateWaiting:
 		return s.conclude("waiting for its locks")
-	case ledger.Succeeded:
+	case ledger.StateSucceeded:
 		if !record.Started.IsZero() {
 			return s.conclude("succeeded after %s%s", brief(record.Finished.Sub(record.Started)), reason)
 		}

@@ -29,7 +29,7 @@ func TestExplain(t *testing.T) {
 		return at
 	}
 	tick := func(text string, r ledger.Record) *ledger.Record {
-		r.Job, r.Tick, r.By, r.Trigger = "nightly", utc(text), "web-1.x7k2m9qa", ledger.BySchedule
+		r.Job, r.Tick, r.By, r.Trigger = "nightly", utc(text), "web-1.x7k2m9qa", ledger.TriggerSchedule
 		r.ID, r.Created = jobs.TickRunID("nightly", r.Tick), r.Tick.Add(31*time.Millisecond)
 		return &r
 	}
@@ -40,11 +40,11 @@ func TestExplain(t *testing.T) {
 		}
 		return a
 	}
-	long := tick("2026-11-19 01:00:00", ledger.Record{State: ledger.Succeeded, Started: utc("2026-11-19 21:58:00"), Finished: utc("2026-11-20 01:00:09"),
+	long := tick("2026-11-19 01:00:00", ledger.Record{State: ledger.StateSucceeded, Started: utc("2026-11-19 21:58:00"), Finished: utc("2026-11-20 01:00:09"),
 		Attempts: []ledger.AttemptRecord{attempt("web-3.m4t8c2wz", "2026-11-19 21:58:00", "2026-11-20 01:00:09", "succeeded", "")}})
 	usual := func(text string) *ledger.Record {
 		begin := utc(text)
-		return tick(text, ledger.Record{State: ledger.Succeeded, Started: begin, Finished: begin.Add(41 * time.Minute)})
+		return tick(text, ledger.Record{State: ledger.StateSucceeded, Started: begin, Finished: begin.Add(41 * time.Minute)})
 	}
 	f := &fake{
 		listing: locks.Listing{At: utc("2026-11-21 12:00:00")},
@@ -55,16 +55,16 @@ func TestExplain(t *testing.T) {
 		}},
 		history: map[string][]*ledger.Record{"nightly": {
 			usual("2026-11-16 01:00:00"), usual("2026-11-17 01:00:00"),
-			tick("2026-11-18 01:00:00", ledger.Record{State: ledger.Skipped, Reason: "paused by ann: the partner is down"}),
+			tick("2026-11-18 01:00:00", ledger.Record{State: ledger.StateSkipped, Reason: "paused by ann: the partner is down"}),
 			long,
-			tick("2026-11-20 01:00:00", ledger.Record{State: ledger.Skipped, Reason: "overlap: skip; " + string(long.ID) + " is running"}),
+			tick("2026-11-20 01:00:00", ledger.Record{State: ledger.StateSkipped, Reason: "overlap: skip; " + string(long.ID) + " is running"}),
 			{Job: "nightly", ID: "nightly@2026-11-01T01:00:00Z..2026-11-10T01:00:00Z", Tick: utc("2026-11-01 01:00:00"), Upto: utc("2026-11-10 01:00:00"),
-				State: ledger.MissedRun, Reason: "no worker was up for 10 ticks", By: "web-1.x7k2m9qa", Created: utc("2026-11-11 09:00:00"),
+				State: ledger.StateMissed, Reason: "no worker was up for 10 ticks", By: "web-1.x7k2m9qa", Created: utc("2026-11-11 09:00:00"),
 				Finished: utc("2026-11-11 09:00:00")},
-			tick("2026-11-15 01:00:00", ledger.Record{State: ledger.MissedRun, Reason: "start_deadline: it was waiting", Waited: utc("2026-11-15 01:00:00.1"),
+			tick("2026-11-15 01:00:00", ledger.Record{State: ledger.StateMissed, Reason: "start_deadline: it was waiting", Waited: utc("2026-11-15 01:00:00.1"),
 				Blocker: &ledger.Blocker{Resource: "disk", Session: "web-2.p91qd3f7", Run: "copy#1", Token: 17, Since: utc("2026-11-15 00:10:00")}}),
 		}},
-		outstanding: []*ledger.Record{tick("2026-11-21 01:00:00", ledger.Record{State: ledger.Retrying, At: utc("2026-11-21 12:05:00"), Fails: 1,
+		outstanding: []*ledger.Record{tick("2026-11-21 01:00:00", ledger.Record{State: ledger.StateRetrying, At: utc("2026-11-21 12:05:00"), Fails: 1,
 			Attempts: []ledger.AttemptRecord{attempt("web-1.x7k2m9qa", "2026-11-21 01:00:00.05", "2026-11-21 01:00:04", "failed", "exit 1\nmore")}})},
 	}
 	const due = `ok due: "0 2 * * *" Europe/Berlin: at 02:00, every day` + "\n"
@@ -114,8 +114,8 @@ func TestARunThatWaitsSaysThatItsQueueIsPaused(t *testing.T) {
 		jobs:    []ledger.JobRecord{{Job: &jobs.Job{Name: "j", Schedule: "0 1 * * *", Command: []string{"a"}}, Cursor: at}},
 	}
 	for state, want := range map[ledger.State][2]string{
-		ledger.DueNow:    {"due: its queue is paused", "due: no worker serves its queue night: start one, or add the queue to worker.queues"},
-		ledger.WaitsLock: {"waiting: its queue is paused", "waiting for its locks"},
+		ledger.StateDue:     {"due: its queue is paused", "due: no worker serves its queue night: start one, or add the queue to worker.queues"},
+		ledger.StateWaiting: {"waiting: its queue is paused", "waiting for its locks"},
 	} {
 		f.outstanding = []*ledger.Record{{ID: jobs.TickRunID("j", at), Job: "j", Tick: at, Created: at, State: state, Queue: "night"}}
 		for i, paused := range [][]string{{"day", "night"}, {"day"}} {

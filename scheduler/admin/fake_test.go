@@ -66,21 +66,21 @@ func (f *fake) Outstanding(_ context.Context, job string, limit int) ([]*ledger.
 // openPlace is a run's entry in an index, as the scripts of the ledger write it.
 func openPlace(index ledger.Index, r *ledger.Record) string {
 	switch index {
-	case ledger.ByQueue:
+	case ledger.IndexQueue:
 		return fmt.Sprintf("%s\x00%016d\x00%s", r.Queue, max(0, r.DueSince.UnixMilli()), r.ID)
-	case ledger.ByWorker:
+	case ledger.IndexWorker:
 		return fmt.Sprintf("%s\x00%s", r.Last().Worker, r.ID)
-	case ledger.ByTime:
+	case ledger.IndexTime:
 		return fmt.Sprintf("%016d\x00%s", max(0, r.At.UnixMilli()), r.ID)
 	}
 	return fmt.Sprintf("%s\x00%016d\x00%s", r.Job, max(0, r.Tick.UnixMilli()), r.ID)
 }
 
 func (f *fake) OpenEntries(_ context.Context, index ledger.Index, job, after string, limit int) ([]ledger.OpenEntry, error) {
-	in := map[ledger.Index][]ledger.State{ledger.ByQueue: {ledger.DueNow}, ledger.ByWorker: {ledger.Running},
-		ledger.ByTime: {ledger.Scheduled, ledger.Retrying}}[index]
+	in := map[ledger.Index][]ledger.State{ledger.IndexQueue: {ledger.StateDue}, ledger.IndexWorker: {ledger.StateRunning},
+		ledger.IndexTime: {ledger.StateScheduled, ledger.StateRetrying}}[index]
 	compare := func(a, b string) int {
-		if index != ledger.ByJob {
+		if index != ledger.IndexJob {
 			return strings.Compare(a, b)
 		}
 		jobA, restA, _ := strings.Cut(a, "\x00")
@@ -89,7 +89,7 @@ func (f *fake) OpenEntries(_ context.Context, index ledger.Index, job, after str
 	}
 	var entries []ledger.OpenEntry
 	for _, record := range f.outstanding {
-		if (in == nil || slices.Contains(in, record.State)) && (index != ledger.ByJob || job == "" || record.Job == job) {
+		if (in == nil || slices.Contains(in, record.State)) && (index != ledger.IndexJob || job == "" || record.Job == job) {
 			if place := openPlace(index, record); after == "" || compare(place, after) > 0 {
 				entries = append(entries, ledger.OpenEntry{Run: record.ID, Place: place})
 			}
@@ -122,7 +122,7 @@ func (f *fake) CountOpen(_ context.Context, names []string) (map[string]int, err
 func (f *fake) CountRunning(context.Context) (map[string]int, error) {
 	counts := make(map[string]int)
 	for _, record := range f.outstanding {
-		if record.State == ledger.Running {
+		if record.State == ledger.StateRunning {
 			counts[record.Job]++
 		}
 	}
@@ -315,7 +315,7 @@ func fleet() *fake {
 	}
 	f.outstanding = []*ledger.Record{
 		{
-			ID: run2, Job: "nightly-backup", Queue: "default", Trigger: ledger.BySchedule, State: ledger.Running,
+			ID: run2, Job: "nightly-backup", Queue: "default", Trigger: ledger.TriggerSchedule, State: ledger.StateRunning,
 			Tick: noon.Add(-11 * time.Hour), Created: noon.Add(-11*time.Hour + 31*time.Millisecond), By: "web-1.x7k2m9qa",
 			Started: noon.Add(-182 * time.Second), Args: []byte("null"), Crashes: 1,
 			Attempts: []ledger.AttemptRecord{
@@ -325,17 +325,17 @@ func fleet() *fake {
 			},
 		},
 		{
-			ID: run1, Job: "settle-bills", Queue: "critical", Trigger: ledger.ByRequest, State: ledger.Running,
+			ID: run1, Job: "settle-bills", Queue: "critical", Trigger: ledger.TriggerEnqueue, State: ledger.StateRunning,
 			Created: noon.Add(-5 * time.Second), Started: noon.Add(-4 * time.Second), Args: []byte(`{"bill_ids":[1001,1002]}`),
 			Attempts: []ledger.AttemptRecord{{Number: 1, Worker: "web-2.p91qd3f7", Token: 1795222978000042,
 				Hold: "web-2.p91qd3f7.1", Started: noon.Add(-4 * time.Second)}},
 		},
 		{
-			ID: "settle-bills#second", Job: "settle-bills", Queue: "critical", Trigger: ledger.ByHand, State: ledger.WaitsLock,
+			ID: "settle-bills#second", Job: "settle-bills", Queue: "critical", Trigger: ledger.TriggerHand, State: ledger.StateWaiting,
 			Created: noon.Add(-2 * time.Second), Args: []byte(`{"bill_ids":[1001]}`),
 		},
 		{
-			ID: "settle-bills#third", Job: "settle-bills", Queue: "critical", Trigger: ledger.ByRequest, State: ledger.Retrying,
+			ID: "settle-bills#third", Job: "settle-bills", Queue: "critical", Trigger: ledger.TriggerEnqueue, State: ledger.StateRetrying,
 			Created: noon.Add(-time.Minute), At: noon.Add(5 * time.Second), Args: []byte("null"), Fails: 1,
 			Attempts: []ledger.AttemptRecord{{Number: 1, Worker: "web-1.x7k2m9qa", Token: 1795222900000001,
 				Started: noon.Add(-time.Minute), Finished: noon.Add(-59 * time.Second), Outcome: "failed", Error: "no <b>bank</b> today"}},
@@ -344,11 +344,11 @@ func fleet() *fake {
 	ended := func(day, hour int, state ledger.State, reason string) *ledger.Record {
 		tick := time.Date(2026, 11, day, hour, 0, 0, 0, time.UTC)
 		r := &ledger.Record{
-			ID: jobs.TickRunID("nightly-backup", tick), Job: "nightly-backup", Queue: "default", Trigger: ledger.BySchedule,
+			ID: jobs.TickRunID("nightly-backup", tick), Job: "nightly-backup", Queue: "default", Trigger: ledger.TriggerSchedule,
 			Tick: tick, State: state, Reason: reason, Created: tick.Add(20 * time.Millisecond), By: "web-1.x7k2m9qa",
 			Finished: tick.Add(20 * time.Millisecond), Args: []byte("null"),
 		}
-		if state == ledger.Succeeded || state == ledger.Failed {
+		if state == ledger.StateSucceeded || state == ledger.StateFailed {
 			r.Started, r.Finished = tick.Add(50*time.Millisecond), tick.Add(41*time.Minute)
 			r.Attempts = []ledger.AttemptRecord{{Number: 1, Worker: "web-1.x7k2m9qa", Token: 1795000000000001, Started: r.Started,
 				Finished: r.Finished, Outcome: string(state)}}
@@ -356,10 +356,10 @@ func fleet() *fake {
 		return r
 	}
 	f.history = map[string][]*ledger.Record{"nightly-backup": {
-		ended(18, 1, ledger.Failed, ""),
-		ended(19, 1, ledger.Skipped, "overlap: skip; nightly-backup@2026-11-18T01:00:00Z is running"),
-		ended(20, 1, ledger.Succeeded, ""),
-		ended(17, 1, ledger.MissedRun, "no worker was up (on_missed: last)"),
+		ended(18, 1, ledger.StateFailed, ""),
+		ended(19, 1, ledger.StateSkipped, "overlap: skip; nightly-backup@2026-11-18T01:00:00Z is running"),
+		ended(20, 1, ledger.StateSucceeded, ""),
+		ended(17, 1, ledger.StateMissed, "no worker was up (on_missed: last)"),
 	}}
 	f.sessions = []locks.SessionRecord{
 		{ID: "web-2.p91qd3f7", Card: []byte(web2Card), LeaseLeft: 13900 * time.Millisecond},

@@ -96,7 +96,7 @@ func NewMetrics(version string, slots int) *Metrics {
 func (m *Metrics) Attempt(claimed *ledger.Claimed) (ended func(*ledger.Finished)) {
 	m.running.Inc()
 	record := claimed.Record
-	if first := record.Last(); record.Trigger == ledger.BySchedule && first.Number == 1 {
+	if first := record.Last(); record.Trigger == ledger.TriggerSchedule && first.Number == 1 {
 		due := record.Tick
 		if claimed.Job.Jitter > 0 && record.DueSince.After(due) {
 			due = record.DueSince
@@ -105,7 +105,7 @@ func (m *Metrics) Attempt(claimed *ledger.Claimed) (ended func(*ledger.Finished)
 	}
 	return func(finished *ledger.Finished) {
 		m.running.Dec()
-		if finished != nil && finished.Verdict == ledger.Recorded && finished.State.Final() {
+		if finished != nil && finished.Verdict == ledger.FinishRecorded && finished.State.Final() {
 			m.ended.WithLabelValues(record.Job, string(finished.State)).Inc()
 		}
 	}

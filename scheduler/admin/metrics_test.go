@@ -106,7 +106,7 @@ func TestMetricsDescribeTheLockSpace(t *testing.T) {
 func TestMetricsCountDueRunsByTheirReason(t *testing.T) {
 	t.Parallel()
 	due := func(queue string, n, crashes int) *ledger.Record {
-		return &ledger.Record{ID: jobs.RunID(fmt.Sprintf("j#%s%d", queue, n)), Job: "j", Queue: queue, State: ledger.DueNow, Crashes: crashes}
+		return &ledger.Record{ID: jobs.RunID(fmt.Sprintf("j#%s%d", queue, n)), Job: "j", Queue: queue, State: ledger.StateDue, Crashes: crashes}
 	}
 	f := crew(worker.Card{State: "ready", Handlers: []string{"h"}, Suspect: "j#poison", Queues: map[string]int{"default": 1, "off": 1}})
 	f.paused = []string{"off"}
@@ -126,7 +126,7 @@ func TestMetricsCountARunThatAnotherCrashEndsByTheRuleOfTheWorkers(t *testing.T)
 	f := crew(worker.Card{State: "ready", Handlers: []string{"h"}, Beside: 1})
 	cleared := []ledger.AttemptRecord{{Number: 1, Started: noon, Finished: noon.Add(time.Second), Outcome: "crashed", Cleared: true}}
 	f.due = []ledger.DueQueue{{Name: "default", Due: 1, Oldest: []*ledger.Record{
-		{ID: "j#x", Job: "j", Queue: "default", State: ledger.DueNow, Crashes: 1, Attempts: cleared},
+		{ID: "j#x", Job: "j", Queue: "default", State: ledger.StateDue, Crashes: 1, Attempts: cleared},
 	}}}
 	for most, want := range map[int]string{2: "suspect", 3: "delivery"} {
 		f.jobs[0].Job.MaxCrashes = most
@@ -146,21 +146,22 @@ func TestMetricsCountAttempts(t *testing.T) {
 		return m.Attempt(&ledger.Claimed{Record: record, Job: job})
 	}
 	backup, spread := &jobs.Job{Name: "backup"}, &jobs.Job{Name: "spread", Jitter: time.Minute}
-	first := begin(backup, ledger.BySchedule, 30*time.Millisecond)
+	first := begin(backup, ledger.TriggerSchedule, 30*time.Millisecond)
 	// due after 20 s
-	second := begin(spread, ledger.BySchedule, 20*time.Second+200*time.Millisecond)
-	third := begin(backup, ledger.BySchedule, time.Hour, ledger.AttemptRecord{Number: 1})
-	fourth := begin(backup, ledger.ByRequest, time.Hour)
+	second := begin(spread, ledger.TriggerSchedule, 20*time.Second+200*time.Millisecond)
+	third := begin(backup, ledger.TriggerSchedule, time.Hour, ledger.AttemptRecord{Number: 1})
+	fourth := begin(backup, ledger.TriggerEnqueue, time.Hour)
 	tells(t, s, "lockstep_attempts_running 4", `lockstep_tick_start_delay_seconds_bucket{le="0.025"} 0`,
 		`lockstep_tick_start_delay_seconds_bucket{le="0.05"} 1`, `lockstep_tick_start_delay_seconds_bucket{le="0.25"} 2`,
 		"lockstep_tick_start_delay_seconds_count 2")
 
-	first(&ledger.Finished{Verdict: ledger.Recorded, State: ledger.Succeeded})
-	second(&ledger.Finished{Verdict: ledger.Recorded, State: ledger.Retrying}) // the run continues
+	first(&ledger.Finished{Verdict: ledger.FinishRecorded, State: ledger.StateSucceeded})
+	// the run continues
+	second(&ledger.Finished{Verdict: ledger.FinishRecorded, State: ledger.StateRetrying})
 	// another attempt's failure
-	third(&ledger.Finished{Verdict: ledger.Fenced, State: ledger.Failed})
+	third(&ledger.Finished{Verdict: ledger.FinishFenced, State: ledger.StateFailed})
 	fourth(nil)
-	begin(backup, ledger.ByHand, 0)(&ledger.Finished{Verdict: ledger.Recorded, State: ledger.Failed})
+	begin(backup, ledger.TriggerHand, 0)(&ledger.Finished{Verdict: ledger.FinishRecorded, State: ledger.StateFailed})
 	body := tells(t, s, "lockstep_attempts_running 0", `lockstep_runs_ended_total{job="backup",outcome="succeeded"} 1`,
 		`lockstep_runs_ended_total{job="backup",outcome="failed"} 1`)
 	if strings.Contains(body, `job="spread"`) || strings.Contains(body, "a run with args") || strings.Contains(body, "web-1") {

@@ -351,7 +351,7 @@ func (o *Operator) RunNow(ctx context.Context, job, id string, args json.RawMess
 	if err != nil {
 		return nil, err
 	}
-	return o.RunJob(ctx, ledger.Request{Job: record.Job, ID: id, Args: args, Named: named, Trigger: ledger.ByHand}, by)
+	return o.RunJob(ctx, ledger.Request{Job: record.Job, ID: id, Args: args, Named: named, Trigger: ledger.TriggerHand}, by)
 }
 
 // RunJob is [Operator.Enqueue] of a run that is made by hand.

@@ -161,7 +161,7 @@ func (o *overview) pending(outstanding []*ledger.Record) {
 	var waiting []*ledger.Record
 	for _, record := range outstanding {
 		o.Count[record.State]++
-		if record.State != ledger.Running {
+		if record.State != ledger.StateRunning {
 			waiting = append(waiting, record)
 		}
 	}
@@ -183,7 +183,7 @@ func (r *Reader) explainPending(ctx context.Context, o *overview, c *conditions,
 		run := &o.Pending[i]
 		record := outstanding[slices.IndexFunc(outstanding, func(record *ledger.Record) bool { return record.ID == run.ID })]
 		ahead := 0
-		if record.State == ledger.DueNow {
+		if record.State == ledger.StateDue {
 			var err error
 			if ahead, err = r.book.Ahead(ctx, record); err != nil {
 				return err
@@ -201,7 +201,7 @@ func (o *overview) WaitCount() int { return len(o.Waits) + o.MoreWait }
 func (o *overview) Outstanding() int {
 	n := 0
 	for state, count := range o.Count {
-		if state != ledger.Running {
+		if state != ledger.StateRunning {
 			n += count
 		}
 	}

@@ -161,27 +161,27 @@ type badge struct {
 }
 
 var badges = map[string]badge{
-	string(ledger.Succeeded): {Sign: "✓", Kind: "good"},
-	string(ledger.Failed):    {Sign: "✗", Kind: "bad"},
-	string(ledger.Lost):      {Sign: "?", Kind: "bad"},
-	string(ledger.Canceled):  {Sign: "–", Kind: "idle"},
-	string(ledger.Running):   {Sign: "●", Kind: "busy"},
-	string(ledger.DueNow):    {Sign: "○", Kind: "busy"},
-	string(ledger.WaitsLock): {Sign: "◐", Kind: "warn"},
-	string(ledger.Retrying):  {Sign: "↻", Kind: "warn"},
-	string(ledger.Scheduled): {Sign: "◌", Kind: "idle"},
-	string(locks.Offered):    {Sign: "◑", Kind: "busy"},
-	string(locks.Lapsed):     {Sign: "◌", Kind: "warn"},
-	string(locks.Kept):       {Sign: "‖", Kind: "warn"},
-	"late":                   {Sign: "!", Kind: "bad"},
-	"stuck":                  {Sign: "!", Kind: "bad"},
-	"paused":                 {Sign: "‖", Kind: "warn"},
-	"queue paused":           {Sign: "⊘", Kind: "warn"},
-	"drifted":                {Sign: "≠", Kind: "warn"},
-	"no worker carries it":   {Sign: "∅", Kind: "warn"},
-	"ready":                  {Sign: "✓", Kind: "good"},
-	"draining":               {Sign: "↓", Kind: "warn"},
-	Gone:                     {Sign: "✗", Kind: "bad"},
+	string(ledger.StateSucceeded): {Sign: "✓", Kind: "good"},
+	string(ledger.StateFailed):    {Sign: "✗", Kind: "bad"},
+	string(ledger.StateLost):      {Sign: "?", Kind: "bad"},
+	string(ledger.StateCanceled):  {Sign: "–", Kind: "idle"},
+	string(ledger.StateRunning):   {Sign: "●", Kind: "busy"},
+	string(ledger.StateDue):       {Sign: "○", Kind: "busy"},
+	string(ledger.StateWaiting):   {Sign: "◐", Kind: "warn"},
+	string(ledger.StateRetrying):  {Sign: "↻", Kind: "warn"},
+	string(ledger.StateScheduled): {Sign: "◌", Kind: "idle"},
+	string(locks.Offered):         {Sign: "◑", Kind: "busy"},
+	string(locks.Lapsed):          {Sign: "◌", Kind: "warn"},
+	string(locks.Kept):            {Sign: "‖", Kind: "warn"},
+	"late":                        {Sign: "!", Kind: "bad"},
+	"stuck":                       {Sign: "!", Kind: "bad"},
+	"paused":                      {Sign: "‖", Kind: "warn"},
+	"queue paused":                {Sign: "⊘", Kind: "warn"},
+	"drifted":                     {Sign: "≠", Kind: "warn"},
+	"no worker carries it":        {Sign: "∅", Kind: "warn"},
+	"ready":                       {Sign: "✓", Kind: "good"},
+	"draining":                    {Sign: "↓", Kind: "warn"},
+	Gone:                          {Sign: "✗", Kind: "bad"},
 }
 
 func newBadge(state any) badge {
@@ -212,13 +212,13 @@ func lastAttempt(r Run) *Attempt {
 
 // why returns what went wrong with a run, or why it does not run; "" for neither.
 func why(r Run) string {
-	if w := r.WaitingFor; w != nil && (r.State == ledger.DueNow || w.Reason == WaitsPaused || w.Reason == WaitsHandler) {
+	if w := r.WaitingFor; w != nil && (r.State == ledger.StateDue || w.Reason == WaitsPaused || w.Reason == WaitsHandler) {
 		return w.Text
 	}
 	if r.Reason != "" {
 		return string(r.Reason)
 	}
-	if last := lastAttempt(r); last != nil && r.State != ledger.Succeeded {
+	if last := lastAttempt(r); last != nil && r.State != ledger.StateSucceeded {
 		return string(last.Error)
 	}
 	return ""

@@ -301,10 +301,10 @@ func TestLongListsAreCutAndCounted(t *testing.T) {
 		f.listing.Waits = append(f.listing.Waits, locks.WaitRecord{
 			Request: locks.HoldID(fmt.Sprintf("+a#%d", i)), Ticket: uint64(i), State: locks.Waiting, Names: names[:5], Since: noon,
 		})
-		f.outstanding = append(f.outstanding, &ledger.Record{ID: jobs.RunID(fmt.Sprintf("a#%d", i)), Job: "a", State: ledger.DueNow, Created: noon})
+		f.outstanding = append(f.outstanding, &ledger.Record{ID: jobs.RunID(fmt.Sprintf("a#%d", i)), Job: "a", State: ledger.StateDue, Created: noon})
 		name := fmt.Sprintf("job-%04d", i)
 		f.jobs = append(f.jobs, ledger.JobRecord{Job: &jobs.Job{Name: name, Every: time.Minute}, Cursor: noon})
-		f.history[name] = []*ledger.Record{{ID: jobs.RequestRunID(name, "1"), Job: name, State: ledger.Succeeded, Finished: noon}}
+		f.history[name] = []*ledger.Record{{ID: jobs.RequestRunID(name, "1"), Job: name, State: ledger.StateSucceeded, Finished: noon}}
 	}
 	w := get(newServer(t, f), "/")
 	page := parsePage(t, w.Body.String())

@@ -52,19 +52,19 @@ func (r *Reader) runPager(filter RunFilter, after *position) (*pager, error) {
 		return nil, err
 	}
 	state := ledger.State(filter.State)
-	p := &pager{book: r.book, index: ledger.ByJob, job: filter.Job, keep: filter.keeps, open: !state.Final(), ended: state == "" || state.Final(),
+	p := &pager{book: r.book, index: ledger.IndexJob, job: filter.Job, keep: filter.keeps, open: !state.Final(), ended: state == "" || state.Final(),
 		may: func(jobs.RunID) bool { return true }}
 	switch {
-	case state == ledger.Running: // as many as the fleet has slots
-		p.index = ledger.ByWorker
+	case state == ledger.StateRunning: // as many as the fleet has slots
+		p.index = ledger.IndexWorker
 		if filter.Job != "" {
 			p.may = func(id jobs.RunID) bool { return id.Job() == filter.Job }
 		}
 	case filter.Job != "":
-	case state == ledger.DueNow:
-		p.index = ledger.ByQueue
-	case state == ledger.Scheduled || state == ledger.Retrying:
-		p.index = ledger.ByTime
+	case state == ledger.StateDue:
+		p.index = ledger.IndexQueue
+	case state == ledger.StateScheduled || state == ledger.StateRetrying:
+		p.index = ledger.IndexTime
 	}
 	return p.after(after)
 }
@@ -72,7 +72,7 @@ func (r *Reader) runPager(filter RunFilter, after *position) (*pager, error) {
 // tickPager returns the list of a job's ticks after a position.
 func (r *Reader) tickPager(job string, after *position) *pager {
 	isTick := func(id jobs.RunID) bool { return strings.HasPrefix(string(id), job+"@") }
-	p := &pager{book: r.book, index: ledger.ByJob, job: job, open: true, ended: true, may: isTick,
+	p := &pager{book: r.book, index: ledger.IndexJob, job: job, open: true, ended: true, may: isTick,
 		keep: func(record *ledger.Record) bool { return !record.Tick.IsZero() },
 		// runs without a tick follow
 		end: func(entry ledger.OpenEntry) bool { return !isTick(entry.Run) }}

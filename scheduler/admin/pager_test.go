@@ -88,7 +88,7 @@ func (s *stage) crowd(n int) map[ledger.State]int {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	count := map[ledger.State]int{ledger.DueNow: 1}
+	count := map[ledger.State]int{ledger.StateDue: 1}
 	fields := strings.Split(record, "\x1f")
 	since := fields[7]
 	for begin := 0; begin < n; begin += 1000 {
@@ -96,22 +96,22 @@ func (s *stage) crowd(n int) map[ledger.State]int {
 			for i := begin; i < min(n, begin+1000); i++ {
 				name := fmt.Sprintf("crowd-%02d", i%20)
 				id := fmt.Sprintf("%s#%06d", name, i)
-				state := ledger.DueNow
+				state := ledger.StateDue
 				switch i % 10 {
 				case 1, 2:
-					state = ledger.Retrying
+					state = ledger.StateRetrying
 					// all at the same moment
 					pipe.ZAdd(ctx, key("timer"), redis.Z{Score: 4e12, Member: id})
 				case 3:
-					state = ledger.WaitsLock
+					state = ledger.StateWaiting
 				case 4:
 					if i >= 1000 {
 						break
 					}
-					state = ledger.Running
+					state = ledger.StateRunning
 					pipe.ZAdd(ctx, key("busy"), redis.Z{Member: fmt.Sprintf("web-%d.aaaaaaaa\x00%s", i%7, id)})
 				}
-				if state == ledger.DueNow {
+				if state == ledger.StateDue {
 					pipe.ZAdd(ctx, key("ready"), redis.Z{Member: fmt.Sprintf("default\x00%016s\x00%s", since, id)})
 				}
 				count[state]++
@@ -226,9 +226,9 @@ func TestCountsOfOutstandingRunsReadNoRecords(t *testing.T) {
 		for _, job := range all {
 			outstanding, running = outstanding+job.Outstanding, running+job.Running
 		}
-		wantOutstanding, wantRunning := 20001, count[ledger.Running]
+		wantOutstanding, wantRunning := 20001, count[ledger.StateRunning]
 		if len(all) == 1 {
-			wantOutstanding, wantRunning = 1000, count[ledger.Running]/2
+			wantOutstanding, wantRunning = 1000, count[ledger.StateRunning]/2
 		}
 		if outstanding != wantOutstanding || running != wantRunning {
 			t.Errorf("%d jobs: %d outstanding and %d running, want %d and %d", len(all), outstanding, running, wantOutstanding, wantRunning)
@@ -305,7 +305,7 @@ func TestAPageOfTicksReadsNoMoreOfALongHistory(t *testing.T) {
 		for range n / perCall {
 			d := ledger.Decision{Job: job, Seen: cursor, Cursor: cursor.Add(perCall * time.Second), By: web.Session()}
 			for i := range perCall {
-				d.Ticks = append(d.Ticks, ledger.Tick{At: cursor.Add(time.Duration(i+1) * time.Second), Verdict: ledger.Missed, Reason: "no worker was up"})
+				d.Ticks = append(d.Ticks, ledger.Tick{At: cursor.Add(time.Duration(i+1) * time.Second), Verdict: ledger.VerdictMissed, Reason: "no worker was up"})
 			}
 			if created := s.ledger.Create(ctx, []ledger.Decision{d})[0]; created.Err != nil || !created.Cursor.Equal(d.Cursor) {
 				t.Fatalf("%+v", created)

@@ -67,8 +67,8 @@ type RunFilter struct {
 }
 
 var states = []ledger.State{
-	ledger.Scheduled, ledger.DueNow, ledger.WaitsLock, ledger.Running, ledger.Retrying, ledger.Succeeded, ledger.Failed,
-	ledger.Lost, ledger.Canceled, ledger.Skipped, ledger.MissedRun,
+	ledger.StateScheduled, ledger.StateDue, ledger.StateWaiting, ledger.StateRunning, ledger.StateRetrying, ledger.StateSucceeded, ledger.StateFailed,
+	ledger.StateLost, ledger.StateCanceled, ledger.StateSkipped, ledger.StateMissed,
 }
 
 func (f RunFilter) check() error {
@@ -92,7 +92,7 @@ func (f RunFilter) keeps(record *ledger.Record) bool {
 // wasRun reports whether a record belongs to a run, not to a tick that did not run, nor to a line
 // for many ticks.
 func wasRun(record *ledger.Record) bool {
-	return record.State != ledger.Skipped && record.State != ledger.MissedRun && record.Upto.IsZero()
+	return record.State != ledger.StateSkipped && record.State != ledger.StateMissed && record.Upto.IsZero()
 }
 
 // Runs returns the outstanding runs, in the order of an index of the ledger, and then the finished
@@ -143,7 +143,7 @@ func (r *Reader) Run(ctx context.Context, id jobs.RunID) (*Run, string, error) {
 	if run.WaitingFor, err = r.waitingFor(ctx, record); err != nil {
 		return nil, "", err
 	}
-	if record.State != ledger.Running || len(run.Attempts) == 0 {
+	if record.State != ledger.StateRunning || len(run.Attempts) == 0 {
 		return &run, output, nil
 	}
 	sessions, _, err := r.space.Sessions(ctx)

@@ -107,10 +107,10 @@ func busyHistory(f *fake, job string, n int) {
 	for i := range n {
 		at := noon.Add(-time.Duration(i) * time.Minute)
 		record := &ledger.Record{
-			ID: jobs.TickRunID(job, at), Job: job, Tick: at, State: ledger.Skipped, Created: at, Finished: at,
+			ID: jobs.TickRunID(job, at), Job: job, Tick: at, State: ledger.StateSkipped, Created: at, Finished: at,
 		}
 		if i%50 == 49 {
-			record.State = ledger.Succeeded
+			record.State = ledger.StateSucceeded
 		}
 		f.history[job] = append(f.history[job], record)
 	}
@@ -146,7 +146,7 @@ func TestManyJobsGiveTheNewestRunsOfAll(t *testing.T) {
 		f.jobs = append(f.jobs, ledger.JobRecord{Job: &jobs.Job{Name: name}})
 		for j := range 20 {
 			record := &ledger.Record{
-				ID: jobs.RequestRunID(name, fmt.Sprint(j)), Job: name, State: ledger.Succeeded,
+				ID: jobs.RequestRunID(name, fmt.Sprint(j)), Job: name, State: ledger.StateSucceeded,
 				// many at the same moment
 				Finished: noon.Add(time.Duration((i*7919+j*104729)%5000) * time.Millisecond),
 			}
@@ -172,7 +172,7 @@ func TestRunThatEndsWhileItIsReadIsListedOnce(t *testing.T) {
 	t.Parallel()
 	f := fleet()
 	done := *f.outstanding[1]
-	done.State, done.Finished = ledger.Succeeded, noon
+	done.State, done.Finished = ledger.StateSucceeded, noon
 	f.history["settle-bills"] = append(f.history["settle-bills"], &done)
 	runs, err := f.reader().Runs(t.Context(), RunFilter{Job: "settle-bills"})
 	if err != nil {
@@ -182,7 +182,7 @@ func TestRunThatEndsWhileItIsReadIsListedOnce(t *testing.T) {
 	if got := idsOf(runs); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if runs[2].State != ledger.Succeeded {
+	if runs[2].State != ledger.StateSucceeded {
 		t.Errorf("its state is %s, want succeeded", runs[2].State)
 	}
 }
@@ -193,7 +193,7 @@ func TestTicksHaveOneLineForARangeOfMissedOnes(t *testing.T) {
 	first, last := noon.Add(-30*24*time.Hour), noon.Add(-20*24*time.Hour)
 	f.history["warm-cache"] = []*ledger.Record{{
 		ID: "warm-cache@2026-10-22T12:00:00Z..2026-11-01T12:00:00Z", Job: "warm-cache", Tick: first, Upto: last,
-		State: ledger.MissedRun, Created: noon, Finished: noon, By: "web-1.x7k2m9qa", Reason: "no worker was up for 961 ticks",
+		State: ledger.StateMissed, Created: noon, Finished: noon, By: "web-1.x7k2m9qa", Reason: "no worker was up for 961 ticks",
 	}}
 	ticks, err := f.reader().Ticks(t.Context(), "warm-cache", 0)
 	if err != nil {
@@ -210,7 +210,7 @@ func TestALineForManyTicksIsNoRun(t *testing.T) {
 	first, last := noon.Add(-3*time.Hour), noon.Add(-2*time.Hour)
 	f.history["warm-cache"] = append(f.history["warm-cache"], &ledger.Record{
 		ID: "warm-cache@2026-11-21T09:00:00Z..2026-11-21T10:00:00Z", Job: "warm-cache", Tick: first, Upto: last,
-		State: ledger.Lost, Created: noon, Finished: noon.Add(time.Hour), Reason: "Redis was emptied",
+		State: ledger.StateLost, Created: noon, Finished: noon.Add(time.Hour), Reason: "Redis was emptied",
 	})
 	for _, state := range []string{"", "lost"} {
 		runs, err := f.reader().Runs(t.Context(), RunFilter{Job: "warm-cache", State: state})
@@ -222,7 +222,7 @@ func TestALineForManyTicksIsNoRun(t *testing.T) {
 		}
 	}
 	job, err := f.reader().Job(t.Context(), "warm-cache")
-	if err != nil || job.LastRun != nil && job.LastRun.State == ledger.Lost {
+	if err != nil || job.LastRun != nil && job.LastRun.State == ledger.StateLost {
 		t.Errorf("%+v, %v, want the last run to be one", job, err)
 	}
 	if _, _, err := f.reader().Run(t.Context(), "warm-cache@2026-11-21T09:00:00Z..2026-11-21T10:00:00Z"); err != nil {

@@ -85,7 +85,7 @@ func (s *stage) claim(client *locks.Client, due ledger.Due) (*ledger.Claimed, *l
 func (s *stage) begin(client *locks.Client, due ledger.Due) (*ledger.Claimed, *locks.Hold) {
 	s.t.Helper()
 	claimed, request := s.claim(client, due)
-	if claimed.Outcome != ledger.Granted {
+	if claimed.Outcome != ledger.ClaimGranted {
 		s.t.Fatalf("claim of %s: %s", due.Run, claimed.Outcome)
 	}
 	return claimed, request.Granted(s.t.Context(), claimed.Grant())
@@ -93,7 +93,7 @@ func (s *stage) begin(client *locks.Client, due ledger.Due) (*ledger.Claimed, *l
 
 func (s *stage) enqueue(job *jobs.Job, id, args string) ledger.Due {
 	s.t.Helper()
-	enqueued, err := s.ledger.Enqueue(s.t.Context(), ledger.Request{Job: job, ID: id, Args: []byte(args), Trigger: ledger.ByRequest})
+	enqueued, err := s.ledger.Enqueue(s.t.Context(), ledger.Request{Job: job, ID: id, Args: []byte(args), Trigger: ledger.TriggerEnqueue})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -129,9 +129,9 @@ func TestReaderFollowsWhatHappens(t *testing.T) {
 		created := s.ledger.Create(ctx, []ledger.Decision{{
 			Job: nightly, Seen: cursor, Cursor: cursor, By: web.Session(),
 			Ticks: []ledger.Tick{
-				{At: tick.Add(-2 * time.Hour), Verdict: ledger.Missed, Reason: "no worker was up"},
-				{At: tick.Add(-time.Hour), Verdict: ledger.Run},
-				{At: tick, Verdict: ledger.Run},
+				{At: tick.Add(-2 * time.Hour), Verdict: ledger.VerdictMissed, Reason: "no worker was up"},
+				{At: tick.Add(-time.Hour), Verdict: ledger.VerdictRun},
+				{At: tick, Verdict: ledger.VerdictRun},
 			},
 		}})
 		if created[0].Err != nil || len(created[0].Due) != 1 {
@@ -140,7 +140,7 @@ func TestReaderFollowsWhatHappens(t *testing.T) {
 		_, nightlyHold := s.begin(web, created[0].Due[0])
 		claimedA, holdA := s.begin(web, s.enqueue(bills, "a", `{"id":1001}`))
 		waiting, request := s.claim(web, s.enqueue(bills, "b", `{"id":1001}`))
-		if waiting.Outcome != ledger.Waiting {
+		if waiting.Outcome != ledger.ClaimWaiting {
 			t.Fatalf("claim of b: %s, want it to wait", waiting.Outcome)
 		}
 		request.Drop()
@@ -189,9 +189,9 @@ func TestReaderFollowsWhatHappens(t *testing.T) {
 		}
 
 		finished, err := s.ledger.Finish(ctx, ledger.Finish{
-			Run: "bills#a", Job: claimedA.Job, Token: holdA.Token(), Hold: holdA.ID(), Outcome: ledger.Success, Output: "settled 1001\n",
+			Run: "bills#a", Job: claimedA.Job, Token: holdA.Token(), Hold: holdA.ID(), Outcome: ledger.OutcomeSuccess, Output: "settled 1001\n",
 		})
-		if err != nil || finished.Verdict != ledger.Recorded {
+		if err != nil || finished.Verdict != ledger.FinishRecorded {
 			t.Fatalf("finish: %+v, %v", finished, err)
 		}
 		holdA.Released()
@@ -200,7 +200,7 @@ func TestReaderFollowsWhatHappens(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if run.State != ledger.Succeeded || output != "settled 1001\n" || len(run.Attempts) != 1 || run.Attempts[0].Outcome != "succeeded" ||
+		if run.State != ledger.StateSucceeded || output != "settled 1001\n" || len(run.Attempts) != 1 || run.Attempts[0].Outcome != "succeeded" ||
 			run.FinishedAt.Before(run.StartedAt.Time) || string(run.Args) != `{"id":1001}` {
 			t.Errorf("the run that ended: %+v, output %q", run, output)
 		}
@@ -444,7 +444,7 @@ func TestTicksThatAJobMissedWhileItWasAbsentShow(t *testing.T) {
 		if absence == nil {
 			t.Fatal("it returned without an absence")
 		}
-		line := &ledger.Tick{At: first, Upto: last, Verdict: ledger.Missed, Reason: "no worker carried it for 9 ticks"}
+		line := &ledger.Tick{At: first, Upto: last, Verdict: ledger.VerdictMissed, Reason: "no worker carried it for 9 ticks"}
 		if settled := s.ledger.Settle(t.Context(), []ledger.Settlement{{Absence: absence, Line: line, By: "w.12345678"}})[0]; !settled.Written {
 			t.Fatalf("%+v, want the line written", settled)
 		}

@@ -115,7 +115,7 @@ func TestEmptyListsAreListsNotNull(t *testing.T) {
 func TestObjectsAreFoundByTheirEscapedIDs(t *testing.T) {
 	t.Parallel()
 	f := fleet()
-	f.outstanding = append(f.outstanding, &ledger.Record{ID: "settle-bills#a/b", Job: "settle-bills", State: ledger.DueNow})
+	f.outstanding = append(f.outstanding, &ledger.Record{ID: "settle-bills#a/b", Job: "settle-bills", State: ledger.StateDue})
 	s := newServer(t, f)
 	for path, want := range map[string]string{
 		"/api/v1/jobs/warm-cache": `{"job":"warm-cache",`,
@@ -145,7 +145,7 @@ func TestPagesGiveEveryItemOnce(t *testing.T) {
 	busyHistory(f, "warm-cache", 600)
 	for i := range 30 { // that ended at the same moment
 		f.history["settle-bills"] = append(f.history["settle-bills"], &ledger.Record{
-			ID: jobs.RequestRunID("settle-bills", fmt.Sprint(i)), Job: "settle-bills", State: ledger.Failed, Created: noon, Finished: noon,
+			ID: jobs.RequestRunID("settle-bills", fmt.Sprint(i)), Job: "settle-bills", State: ledger.StateFailed, Created: noon, Finished: noon,
 		})
 	}
 	s := newServer(t, f)

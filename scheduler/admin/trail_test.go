@@ -251,7 +251,7 @@ func BenchmarkEnqueue(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			o, job := benchOperator(b, rdb)
 			for i := 0; b.Loop(); i++ {
-				request := ledger.Request{Job: job, ID: fmt.Sprint(i), Trigger: ledger.ByRequest}
+				request := ledger.Request{Job: job, ID: fmt.Sprint(i), Trigger: ledger.TriggerEnqueue}
 				var err error
 				if kept {
 					_, err = o.Enqueue(b.Context(), request, Actor{Who: "ann"})

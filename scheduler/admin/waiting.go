@@ -71,19 +71,19 @@ func (r *Reader) conditions(ctx context.Context) (*conditions, error) {
 func (r *Reader) waitingFor(ctx context.Context, record *ledger.Record) (*WaitingFor, error) {
 	switch {
 	case handedBack(record): // perhaps because the worker lacks its handler
-	case record.Parked, record.State == ledger.Scheduled, record.State == ledger.Retrying:
+	case record.Parked, record.State == ledger.StateScheduled, record.State == ledger.StateRetrying:
 		return undue(record, nil), nil
-	case record.State == ledger.WaitsLock:
+	case record.State == ledger.StateWaiting:
 		paused, err := r.book.Paused(ctx)
 		return undue(record, paused), err
-	case record.State != ledger.DueNow:
+	case record.State != ledger.StateDue:
 		return nil, nil
 	}
 	c, err := r.conditions(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if record.State == ledger.DueNow {
+	if record.State == ledger.StateDue {
 		need, err := r.book.NeedOf(ctx, record)
 		if err != nil {
 			return nil, err
@@ -101,7 +101,7 @@ func (r *Reader) waitingFor(ctx context.Context, record *ledger.Record) (*Waitin
 		return nil, err
 	}
 	ahead := 0
-	if record.State == ledger.DueNow {
+	if record.State == ledger.StateDue {
 		if ahead, err = r.book.Ahead(ctx, record); err != nil {
 			return nil, err
 		}
@@ -113,14 +113,14 @@ func (r *Reader) waitingFor(ctx context.Context, record *ledger.Record) (*Waitin
 // not do it, or drained.
 func handedBack(record *ledger.Record) bool {
 	last := record.Last()
-	return record.State == ledger.Scheduled && last != nil && last.Outcome == ledger.HandedBackAttempt
+	return record.State == ledger.StateScheduled && last != nil && last.Outcome == ledger.AttemptHandedBack
 }
 
 // whyNot is why for any run that does not run. A handed-back run is due again in a moment, so the
 // delay is the reason only if a worker could then start the run.
 func (c *conditions) whyNot(record *ledger.Record, job *jobs.Job, ahead int) *WaitingFor {
 	switch {
-	case record.State == ledger.DueNow:
+	case record.State == ledger.StateDue:
 		return c.why(record, job, ahead)
 	case handedBack(record):
 		if w := c.why(record, job, 0); w.Reason == WaitsPaused || w.Reason == WaitsWorker || w.Reason == WaitsHandler {
@@ -137,9 +137,9 @@ func undue(record *ledger.Record, paused []string) *WaitingFor {
 	case record.Parked:
 		return &WaitingFor{Reason: WaitsParked, Text: "it has failed and is parked: its job's history refuses it. Once that is repaired, " +
 			"it is moved there within a minute; lockstep run cancel " + string(record.ID) + " tries again at once"}
-	case record.State == ledger.Scheduled:
+	case record.State == ledger.StateScheduled:
 		return &WaitingFor{Reason: WaitsTime, Text: "it is scheduled for " + at}
-	case record.State == ledger.Retrying:
+	case record.State == ledger.StateRetrying:
 		return &WaitingFor{Reason: WaitsTime, Text: "its last attempt failed; the next one is due at " + at}
 	case slices.Contains(paused, record.Queue):
 		return isPaused(record.Queue)
@@ -365,7 +365,7 @@ func (r *Reader) ExplainRun(ctx context.Context, id jobs.RunID) (*Explanation, e
 	} else {
 		s.e.Local = record.Tick.UTC().Format(localLayout)
 	}
-	made := map[ledger.Trigger]string{ledger.BySchedule: "for a tick of its schedule", ledger.ByRequest: "by a request", ledger.ByHand: "by hand"}[record.Trigger]
+	made := map[ledger.Trigger]string{ledger.TriggerSchedule: "for a tick of its schedule", ledger.TriggerEnqueue: "by a request", ledger.TriggerHand: "by hand"}[record.Trigger]
 	if record.By != "" {
 		made += ", by " + string(record.By)
 	}

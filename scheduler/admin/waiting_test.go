@@ -111,24 +111,24 @@ func TestADueRunSaysWhyItDoesNotRun(t *testing.T) {
 		"it lost its lease after its crash": {[]worker.Card{place}, func(_ *fake, r *ledger.Record) { r.Crashes, r.Attempts = 1, lost },
 			WaitsSuspect, ""},
 		"it has lost its lease": {[]worker.Card{place}, func(_ *fake, r *ledger.Record) { r.Attempts = lost[1:] }, WaitsStart, ""},
-		"it is scheduled": {[]worker.Card{idle}, func(_ *fake, r *ledger.Record) { r.State, r.At = ledger.Scheduled, noon.Add(time.Hour) },
+		"it is scheduled": {[]worker.Card{idle}, func(_ *fake, r *ledger.Record) { r.State, r.At = ledger.StateScheduled, noon.Add(time.Hour) },
 			WaitsTime, "it is scheduled for 2026-11-21T13:00:00Z"},
 		"it was handed back for lack of its handler": {[]worker.Card{has(func(c *worker.Card) { c.Handlers = []string{} })},
-			func(_ *fake, r *ledger.Record) { r.State, r.At, r.Attempts = ledger.Scheduled, noon, handed }, WaitsHandler, "no worker has handler h, of those that serve its queue default"},
+			func(_ *fake, r *ledger.Record) { r.State, r.At, r.Attempts = ledger.StateScheduled, noon, handed }, WaitsHandler, "no worker has handler h, of those that serve its queue default"},
 		"it was handed back and waits a moment": {[]worker.Card{idle},
-			func(_ *fake, r *ledger.Record) { r.State, r.At, r.Attempts = ledger.Scheduled, noon, handed }, WaitsTime, "2026-11-21T12:00:00Z"},
-		"it is tried again later": {[]worker.Card{idle}, func(_ *fake, r *ledger.Record) { r.State, r.At = ledger.Retrying, noon.Add(time.Hour) },
+			func(_ *fake, r *ledger.Record) { r.State, r.At, r.Attempts = ledger.StateScheduled, noon, handed }, WaitsTime, "2026-11-21T12:00:00Z"},
+		"it is tried again later": {[]worker.Card{idle}, func(_ *fake, r *ledger.Record) { r.State, r.At = ledger.StateRetrying, noon.Add(time.Hour) },
 			WaitsTime, "the next one is due at 2026-11-21T13:00:00Z"},
 		"its locks": {[]worker.Card{idle}, func(_ *fake, r *ledger.Record) {
-			r.State, r.Blocker = ledger.WaitsLock, &ledger.Blocker{Resource: "disk", Session: "w1", Run: "k#1"}
+			r.State, r.Blocker = ledger.StateWaiting, &ledger.Blocker{Resource: "disk", Session: "w1", Run: "k#1"}
 		}, WaitsLocks, "disk was held by k#1 on w1"},
-		"it is parked": {[]worker.Card{idle}, func(_ *fake, r *ledger.Record) { r.State, r.Parked = ledger.Failed, true },
+		"it is parked": {[]worker.Card{idle}, func(_ *fake, r *ledger.Record) { r.State, r.Parked = ledger.StateFailed, true },
 			WaitsParked, "is parked"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := crew(test.cards...)
-			record := &ledger.Record{ID: "j#x", Job: "j", Queue: "default", State: ledger.DueNow, Created: noon, DueSince: noon}
+			record := &ledger.Record{ID: "j#x", Job: "j", Queue: "default", State: ledger.StateDue, Created: noon, DueSince: noon}
 			if test.change != nil {
 				test.change(f, record)
 			}
@@ -147,7 +147,7 @@ func TestADueRunSaysWhyItDoesNotRun(t *testing.T) {
 			if e.WaitingFor == nil || *e.WaitingFor != *run.WaitingFor {
 				t.Errorf("explained is %+v, shown %+v", e.WaitingFor, run.WaitingFor)
 			}
-			if record.State == ledger.DueNow && test.reason != WaitsPaused && e.Conclusion != "due: "+run.WaitingFor.Text {
+			if record.State == ledger.StateDue && test.reason != WaitsPaused && e.Conclusion != "due: "+run.WaitingFor.Text {
 				t.Errorf("conclusion %q, want why it does not run", e.Conclusion)
 			}
 		})
@@ -157,7 +157,7 @@ func TestADueRunSaysWhyItDoesNotRun(t *testing.T) {
 func TestARunThatRunsOrIsOverWaitsForNothing(t *testing.T) {
 	t.Parallel()
 	f := crew()
-	for _, state := range []ledger.State{ledger.Running, ledger.Succeeded, ledger.Failed, ledger.Skipped} {
+	for _, state := range []ledger.State{ledger.StateRunning, ledger.StateSucceeded, ledger.StateFailed, ledger.StateSkipped} {
 		f.outstanding = []*ledger.Record{{ID: "j#x", Job: "j", Queue: "default", State: state}}
 		if run, _, err := f.reader().Run(t.Context(), "j#x"); err != nil || run.WaitingFor != nil {
 			t.Errorf("%s: waits for %+v, %v", state, run.WaitingFor, err)
@@ -169,7 +169,7 @@ func TestParkedRunsAreFound(t *testing.T) {
 	t.Parallel()
 	f := crew()
 	f.outstanding = []*ledger.Record{
-		{ID: "j#a", Job: "j", State: ledger.DueNow}, {ID: "j#b", Job: "j", State: ledger.Failed, Parked: true},
+		{ID: "j#a", Job: "j", State: ledger.StateDue}, {ID: "j#b", Job: "j", State: ledger.StateFailed, Parked: true},
 	}
 	if parked, all, err := f.reader().Parked(t.Context()); err != nil || !all || len(parked) != 1 || parked[0] != "j#b" {
 		t.Errorf("got %v, %v, %v, want j#b of all", parked, all, err)
@@ -179,7 +179,7 @@ func TestParkedRunsAreFound(t *testing.T) {
 func TestARunIsExplainedByItsID(t *testing.T) {
 	t.Parallel()
 	f := crew(worker.Card{State: "ready", Handlers: []string{"h"}, Busy: 2})
-	f.outstanding = []*ledger.Record{{ID: "j#x", Job: "j", Queue: "default", Trigger: ledger.ByRequest, State: ledger.DueNow, Created: noon, DueSince: noon}}
+	f.outstanding = []*ledger.Record{{ID: "j#x", Job: "j", Queue: "default", Trigger: ledger.TriggerEnqueue, State: ledger.StateDue, Created: noon, DueSince: noon}}
 	e, err := f.reader().ExplainRun(t.Context(), "j#x")
 	if err != nil {
 		t.Fatal(err)
@@ -222,7 +222,7 @@ func TestAStuckAttemptShowsAtItsRunAndAtItsHold(t *testing.T) {
 	f := crew(card)
 	holder := f.sessions[0].ID
 	attempt := func(id jobs.RunID, token locks.Token) *ledger.Record {
-		return &ledger.Record{ID: id, Job: "j", State: ledger.Running,
+		return &ledger.Record{ID: id, Job: "j", State: ledger.StateRunning,
 			Attempts: []ledger.AttemptRecord{{Number: 1, Worker: holder, Token: token, Started: since.Add(-time.Minute)}}}
 	}
 	f.outstanding = []*ledger.Record{attempt("j#deaf", 7), attempt("j#fine", 8)}

@@ -120,11 +120,11 @@ const (
 )
 
 // marked is the outcome of a claim that must be sent again, since its needs are now known.
-const marked ClaimOutcome = "marked"
+const claimMarked ClaimOutcome = "marked"
 
 // Limit makes claims decline runs that this process cannot do, before they take a lock: their
-// outcome is [Unable]. can reports whether the process has what a definition needs; its result must
-// not change. Call it before the ledger is used.
+// outcome is [ClaimUnable]. can reports whether the process has what a definition needs; its result
+// must not change. Call it before the ledger is used.
 func (l *Ledger) Limit(can func(Need) bool) {
 	l.able = &abilities{can: can, known: make(map[string][]mark)}
 }
@@ -158,7 +158,7 @@ func (a *abilities) judge(job string, m mark) (ClaimOutcome, Need) {
 	// The claim itself detects a definition that cannot be read or trusted.
 	if read, err := jobs.ReadJob(m.definition); err == nil {
 		if need := needOf(read); !a.can(need) {
-			return Unable, need
+			return ClaimUnable, need
 		}
 	}
 	if !byName(m.text) {
@@ -180,7 +180,7 @@ func (a *abilities) judge(job string, m mark) (ClaimOutcome, Need) {
 		}
 	}
 	a.known[job] = marks
-	return marked, ""
+	return claimMarked, ""
 }
 
 // SetAside leaves a run that is due under this n to a worker that has what it needs: the run stays

@@ -44,7 +44,7 @@ func (f *fixture) handled(handler, id string) ledger.Due {
 	f.Helper()
 	job := newJob("bill")
 	job.Command, job.Handler, job.Every = nil, handler, 0
-	enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: job, ID: id, Trigger: ledger.ByRequest})
+	enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: job, ID: id, Trigger: ledger.TriggerEnqueue})
 	if err != nil || len(enqueued.Due) != 1 {
 		f.Fatalf("%+v, %v", enqueued, err)
 	}
@@ -60,7 +60,7 @@ func TestAClaimThatItsWorkerCannotDoChangesNothing(t *testing.T) {
 		web := f.session("web")
 		due := f.handled("unknown", "a")
 		before := f.snapshot()
-		a := f.claim(web, due, ledger.Unable)
+		a := f.claim(web, due, ledger.ClaimUnable)
 		if a.Need.Handler() != "unknown" || a.Need.Keys() != nil {
 			t.Errorf("it needs %q, want the handler unknown", a.Need)
 		}
@@ -75,16 +75,16 @@ func TestAClaimThatItsWorkerCannotDoChangesNothing(t *testing.T) {
 			claims = append(claims, ledger.Claim{Request: f.request(web), Due: f.handled("known", fmt.Sprint(i))})
 		}
 		for i, claimed := range f.ClaimAll(f.Context(), claims, 0) {
-			want := ledger.Granted
+			want := ledger.ClaimGranted
 			if i == 0 {
-				want = ledger.Unable
+				want = ledger.ClaimUnable
 				claims[i].Request.Drop()
 			}
 			if claimed == nil || claimed.Outcome != want {
 				t.Errorf("claim %d of several: %+v, want it %s", i, claimed, want)
 			}
 		}
-		if claimed, err := able.Claim(f.Context(), f.request(web), due, 0, nil); err != nil || claimed.Outcome != ledger.Granted {
+		if claimed, err := able.Claim(f.Context(), f.request(web), due, 0, nil); err != nil || claimed.Outcome != ledger.ClaimGranted {
 			t.Errorf("another worker: %+v, %v, want it granted", claimed, err)
 		}
 	})
@@ -95,15 +95,15 @@ func TestAnotherHandlerOrKeyIsAskedFor(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.Limit(func(need ledger.Need) bool { return need.Handler() == "first" && need.Keys() == nil })
 		web := f.session("web")
-		f.claim(web, f.handled("first", "a"), ledger.Granted)
-		f.claim(web, f.handled("other", "b"), ledger.Unable)
+		f.claim(web, f.handled("first", "a"), ledger.ClaimGranted)
+		f.claim(web, f.handled("other", "b"), ledger.ClaimUnable)
 		due := f.handled("first", "c")
 		definition := f.carried(due.Run)
 		newer := "{}\x1f" + definition[:len(definition)-1] + `,"zone":"eu"}`
 		if err := f.rdb.HSet(f.Context(), f.key("body"), string(due.Run), newer).Err(); err != nil {
 			t.Fatal(err)
 		}
-		if a := f.claim(web, due, ledger.Unable); !slices.Equal(a.Need.Keys(), []string{"zone"}) || a.Need.Handler() != "first" {
+		if a := f.claim(web, due, ledger.ClaimUnable); !slices.Equal(a.Need.Keys(), []string{"zone"}) || a.Need.Handler() != "first" {
 			t.Errorf("it needs %q, want handler first and key zone", a.Need)
 		}
 	})
@@ -124,8 +124,8 @@ func TestRunsThatAreSetAsideArePickedInTheirOrder(t *testing.T) {
 					t.Fatalf("%v, %v, want %v", done, err, want)
 				}
 			}
-			f.claim(web, due, ledger.Stale)
-			record := f.wantState(due.Run, ledger.DueNow)
+			f.claim(web, due, ledger.ClaimStale)
+			record := f.wantState(due.Run, ledger.StateDue)
 			if need, err := f.NeedOf(f.Context(), record); err != nil || need != "handler h" {
 				t.Errorf("it needs %q, %v", need, err)
 			}
@@ -136,7 +136,7 @@ func TestRunsThatAreSetAsideArePickedInTheirOrder(t *testing.T) {
 
 		late := f.handled("g", "late")
 		claimed, err := f.Claim(f.Context(), f.request(web), late, 0, []string{late.Queue})
-		if err != nil || claimed.Outcome != ledger.Granted {
+		if err != nil || claimed.Outcome != ledger.ClaimGranted {
 			t.Errorf("a direct claim behind them: %+v, %v, want it granted", claimed, err)
 		}
 
@@ -155,7 +155,7 @@ func TestRunsThatAreSetAsideArePickedInTheirOrder(t *testing.T) {
 			if err != nil || len(picked) != 1 || picked[0].Run != aside[i].Run || picked[0].N <= aside[i].N {
 				t.Fatalf("picked %+v, %v, want %s under a new n", picked, err, aside[i].Run)
 			}
-			f.finish(f.claim(web, picked[0], ledger.Granted), ledger.Success, ledger.Recorded)
+			f.finish(f.claim(web, picked[0], ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded)
 		}
 		if picked, err := f.Pick(f.Context(), 10, places); err != nil || len(picked) != 0 {
 			t.Errorf("picked %+v, %v, want nothing", picked, err)
@@ -168,7 +168,7 @@ func TestDefinitionsInUseSideBySideAreBothKnown(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.Limit(func(ledger.Need) bool { return true })
 		web := f.session("web")
-		f.claim(web, f.handled("one", "first"), ledger.Granted)
+		f.claim(web, f.handled("one", "first"), ledger.ClaimGranted)
 		var claims []ledger.Claim
 		for i := range 16 {
 			claims = append(claims, ledger.Claim{Request: f.request(web), Due: f.handled("another", fmt.Sprint(i))})
@@ -286,7 +286,7 @@ func TestAnEntryOfARunThatHasMovedPicksNothing(t *testing.T) {
 		"to another queue": func(f *fixture, due ledger.Due) ledger.Due {
 			job := newJob("bill")
 			job.Command, job.Handler, job.Every, job.Queue = nil, "h", 0, "new"
-			f.carries("config", job, ledger.Active)
+			f.carries("config", job, ledger.StandingActive)
 			moved, again, err := f.Requeue(f.Context(), []*ledger.Record{f.find(due.Run)})
 			if err != nil || len(moved) != 1 || len(again) != 1 {
 				f.Fatalf("moved %+v, due %+v, %v", moved, again, err)
@@ -335,7 +335,7 @@ func TestAnEntryOfARunThatHasMovedPicksNothing(t *testing.T) {
 				if err != nil || len(picked) != 1 || picked[0].Run != due.Run || picked[0].Queue != due.Queue {
 					f.Fatalf("picked %+v, %v, want %s in the queue %s", picked, err, due.Run, due.Queue)
 				}
-				f.claim(web, picked[0], ledger.Granted)
+				f.claim(web, picked[0], ledger.ClaimGranted)
 			})
 		})
 	}
@@ -413,7 +413,7 @@ func TestARunThatCannotBeReadIsListedUntilItIsEnded(t *testing.T) {
 		},
 		"scheduled": {
 			func(f *fixture) jobs.RunID {
-				enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: f.job, ID: "later", Trigger: ledger.ByRequest, In: time.Hour})
+				enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: f.job, ID: "later", Trigger: ledger.TriggerEnqueue, In: time.Hour})
 				if err != nil {
 					f.Fatal(err)
 				}
@@ -440,10 +440,10 @@ func TestARunThatCannotBeReadIsListedUntilItIsEnded(t *testing.T) {
 					f.Fatalf("a sweep finds %v, %v, want %s", sweep.Broken, err, run)
 				}
 				outcome, _, err := f.Refuse(f.Context(), ledger.Refusal{Run: run, Cause: ledger.ErrUnreadable})
-				if err != nil || outcome != ledger.RefusedFailed {
+				if err != nil || outcome != ledger.RefusalEnded {
 					f.Errorf("%s, %v, want it ended", outcome, err)
 				}
-				f.wantState(run, ledger.Failed)
+				f.wantState(run, ledger.StateFailed)
 			})
 		})
 	}
@@ -467,10 +467,10 @@ func (f *fixture) blocked(patience time.Duration) jobs.RunID {
 		f.Fatal(err)
 	}
 	f.job.Lock = jobs.Lock{Exclusive: []string{"bill:1"}, Wait: patience, OnBusy: jobs.BusySkip}
-	enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: f.job, ID: "waits", Trigger: ledger.ByRequest})
+	enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: f.job, ID: "waits", Trigger: ledger.TriggerEnqueue})
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.claim(web, enqueued.Due[0], ledger.Waiting)
+	f.claim(web, enqueued.Due[0], ledger.ClaimWaiting)
 	return enqueued.Run
 }

@@ -79,7 +79,7 @@ func (l *Ledger) Settle(ctx context.Context, settlements []Settlement) []Settled
 	steps := make([]step, len(settlements))
 	for i, s := range settlements {
 		job := s.Absence.Job
-		args := []any{job, "", 0, "", string(MissedRun), "", string(s.By), s.Absence.entry}
+		args := []any{job, "", 0, "", string(StateMissed), "", string(s.By), s.Absence.entry}
 		if s.Line != nil {
 			id, upto := s.Line.line(job)
 			args[1], args[2], args[3], args[5] = string(id), s.Line.At.UnixMilli(), upto, plain(s.Line.Reason)

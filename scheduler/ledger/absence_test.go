@@ -23,7 +23,7 @@ func (f *fixture) settles(absence *ledger.Absence) bool {
 	f.Helper()
 	first := absence.From.Add(time.Second)
 	settled := f.Settle(f.Context(), []ledger.Settlement{{Absence: absence, By: "w.12345678",
-		Line: &ledger.Tick{At: first, Upto: first.Add(9 * time.Second), Verdict: ledger.Missed, Reason: "no worker carried it"}}})[0]
+		Line: &ledger.Tick{At: first, Upto: first.Add(9 * time.Second), Verdict: ledger.VerdictMissed, Reason: "no worker carried it"}}})[0]
 	if settled.Err != nil {
 		f.Fatal(settled.Err)
 	}
@@ -38,7 +38,7 @@ func (f *fixture) missed() (lines []*ledger.Record) {
 		f.Fatal(err)
 	}
 	for _, record := range history {
-		if record.State == ledger.MissedRun {
+		if record.State == ledger.StateMissed {
 			lines = append(lines, record)
 		}
 	}
@@ -60,8 +60,8 @@ func TestAJobThatReturnsHasAnAbsenceUntilItIsSettled(t *testing.T) {
 				}
 				daily := newJob("j")
 				daily.Every, daily.Schedule, daily.Timezone = 0, "0 2 * * *", "Europe/Berlin"
-				first := f.carries("back", daily, ledger.Active)
-				second := f.carries("second", daily, ledger.Active)
+				first := f.carries("back", daily, ledger.StandingActive)
+				second := f.carries("second", daily, ledger.StandingActive)
 				for _, registered := range []ledger.RegisteredJob{first, second} {
 					a := registered.Absence
 					if a == nil {
@@ -75,7 +75,7 @@ func TestAJobThatReturnsHasAnAbsenceUntilItIsSettled(t *testing.T) {
 				if !written[0] || written[1] || written[2] {
 					t.Errorf("written: %v, want the first call to write the line, and no other one", written)
 				}
-				if again := f.carries("third", daily, ledger.Active); again.Absence != nil {
+				if again := f.carries("third", daily, ledger.StandingActive); again.Absence != nil {
 					t.Errorf("it has the absence %+v after it was settled", again.Absence)
 				}
 				lines, from := f.missed(), cursor.Add(time.Second)
@@ -84,7 +84,7 @@ func TestAJobThatReturnsHasAnAbsenceUntilItIsSettled(t *testing.T) {
 				}
 				id := jobs.TickRunID("j", from) + jobs.RunID(".."+from.Add(9*time.Second).Format(time.RFC3339))
 				if l := lines[0]; l.ID != id || !l.Tick.Equal(from) || !l.Upto.Equal(from.Add(9*time.Second)) || l.By != "w.12345678" ||
-					l.Reason != "no worker carried it" || l.Trigger != ledger.BySchedule {
+					l.Reason != "no worker carried it" || l.Trigger != ledger.TriggerSchedule {
 					t.Errorf("the line %+v, want %s", l, id)
 				}
 				if runs, err := f.Outstanding(f.Context(), "j", 0); err != nil || len(runs) != 0 {
@@ -100,12 +100,12 @@ func TestAJobThatReturnsHasAnAbsenceUntilItIsSettled(t *testing.T) {
 func TestAnAbsenceWithoutALineBelongsToTheNextOne(t *testing.T) {
 	each(t, func(f *fixture) {
 		cursor := f.drop(f.job, 5000)
-		before := f.carries("back", f.job, ledger.Active)
+		before := f.carries("back", f.job, ledger.StandingActive)
 		f.left("back", 80*time.Second)
 		for now := before.Cursor; !now.After(before.Cursor); now = f.rdb.Time(f.Context()).Val().Truncate(time.Millisecond) {
 			continue // the absences differ by a millisecond at least
 		}
-		after := f.carries("later", f.job, ledger.Active)
+		after := f.carries("later", f.job, ledger.StandingActive)
 		if a := after.Absence; a == nil || !a.From.Equal(cursor) || !a.Upto.Equal(after.Cursor) || a.Upto.Before(before.Cursor) {
 			t.Fatalf("%+v, want one absence from %v to %v", a, cursor, after.Cursor)
 		}
@@ -120,17 +120,17 @@ func TestAnAbsenceWithoutALineBelongsToTheNextOne(t *testing.T) {
 
 func TestOnlyAJobThatReturnsWithATriggerHasAnAbsence(t *testing.T) {
 	each(t, func(f *fixture) {
-		if got := f.carries("config", f.job, ledger.Active); got.Absence != nil {
+		if got := f.carries("config", f.job, ledger.StandingActive); got.Absence != nil {
 			t.Errorf("a new job: %+v", got.Absence)
 		}
 		f.left("config", time.Hour) // the whole fleet was down
-		if got := f.carries("config", f.job, ledger.Active); got.Absence != nil {
+		if got := f.carries("config", f.job, ledger.StandingActive); got.Absence != nil {
 			t.Errorf("a job that continues where it stopped: %+v", got.Absence)
 		}
 		silent := newJob("silent")
 		silent.Every, silent.Timezone = 0, "Europe/Berlin"
 		f.drop(silent, 5)
-		if got := f.carries("back", silent, ledger.Active); got.Absence != nil {
+		if got := f.carries("back", silent, ledger.StandingActive); got.Absence != nil {
 			t.Errorf("a job without a trigger: %+v", got.Absence)
 		}
 	})
@@ -143,7 +143,7 @@ func TestTheAbsenceOfAForgottenJobHasNoLine(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			each(t, func(f *fixture) {
 				f.drop(f.job, 5000)
-				absence := f.carries("back", f.job, ledger.Active).Absence
+				absence := f.carries("back", f.job, ledger.StandingActive).Absence
 				entry := f.rdb.HGet(f.Context(), f.key("facts"), "mj").Val()
 				if absence == nil || entry == "" {
 					t.Fatalf("absence %+v, stored as %q", absence, entry)
@@ -160,7 +160,7 @@ func TestTheAbsenceOfAForgottenJobHasNoLine(t *testing.T) {
 				} else if f.settles(absence) {
 					t.Error("a worker that still knew the absence has written a line")
 				}
-				if got := f.carries("again", f.job, ledger.Active); got.Absence != nil {
+				if got := f.carries("again", f.job, ledger.StandingActive); got.Absence != nil {
 					t.Errorf("it returns with the absence %+v", got.Absence)
 				}
 				if f.settles(absence) || len(f.missed()) != 0 {
@@ -179,7 +179,7 @@ func TestALossOfDataMakesNoAbsence(t *testing.T) {
 		w := f.worker("w")
 		f.drop(f.job, 5000)
 		facts, cursor := f.rdb.HGetAll(f.Context(), f.key("facts")).Val(), f.rdb.HGet(f.Context(), f.key("cursor"), "j").Val()
-		absence := w.carries("back", f.job, ledger.Active).Absence
+		absence := w.carries("back", f.job, ledger.StandingActive).Absence
 		if absence == nil || !w.settles(absence) {
 			t.Fatalf("the absence %+v is not settled", absence)
 		}
@@ -193,13 +193,13 @@ func TestALossOfDataMakesNoAbsence(t *testing.T) {
 			t.Fatal(err)
 		}
 		f.grace(w)
-		if got := w.carries("back", f.job, ledger.Active); got.Absence != nil || !got.Cursor.Equal(absence.Upto) {
+		if got := w.carries("back", f.job, ledger.StandingActive); got.Absence != nil || !got.Cursor.Equal(absence.Upto) {
 			t.Errorf("cursor %v, absence %+v, want it to continue at %v", got.Cursor, got.Absence, absence.Upto)
 		}
 
 		f.goOn()
 		f.left("back", 100*time.Second)
-		pending := w.carries("config", f.job, ledger.Active).Absence
+		pending := w.carries("config", f.job, ledger.StandingActive).Absence
 		if pending == nil {
 			t.Fatal("it returned once more, without an absence")
 		}
@@ -208,7 +208,7 @@ func TestALossOfDataMakesNoAbsence(t *testing.T) {
 		if f.settles(pending) || len(f.missed()) != 0 {
 			t.Errorf("%d lines for missed ticks, want the line for what was lost alone", len(f.missed()))
 		}
-		if got := w.carries("config", f.job, ledger.Active); got.Absence != nil {
+		if got := w.carries("config", f.job, ledger.StandingActive); got.Absence != nil {
 			t.Errorf("it has the absence %+v", got.Absence)
 		}
 	})
@@ -219,21 +219,21 @@ func TestALossOfDataMakesNoAbsence(t *testing.T) {
 func TestAnAbsenceStaysUntilItsLineCanBeWritten(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.drop(f.job, 5000)
-		absence := f.carries("back", f.job, ledger.Active).Absence
+		absence := f.carries("back", f.job, ledger.StandingActive).Absence
 		if err := f.rdb.Set(f.Context(), f.key("done:j"), "x", 0).Err(); err != nil {
 			t.Fatal(err)
 		}
 		f.drop(newJob("k"), 5000)
-		other := f.carries("back", newJob("k"), ledger.Active).Absence
+		other := f.carries("back", newJob("k"), ledger.StandingActive).Absence
 		if absence == nil || other == nil {
 			t.Fatal("no absence")
 		}
-		line := &ledger.Tick{At: absence.From.Add(time.Second), Verdict: ledger.Missed, Reason: "no worker carried it"}
+		line := &ledger.Tick{At: absence.From.Add(time.Second), Verdict: ledger.VerdictMissed, Reason: "no worker carried it"}
 		settled := f.Settle(f.Context(), []ledger.Settlement{{Absence: absence, Line: line}, {Absence: other, Line: line}})
 		if settled[0].Err == nil || settled[0].Written || settled[1].Err != nil || !settled[1].Written {
 			t.Errorf("%+v, want an error of the first alone", settled)
 		}
-		if f.carries("back", f.job, ledger.Active).Absence == nil {
+		if f.carries("back", f.job, ledger.StandingActive).Absence == nil {
 			t.Error("the absence was removed, although it has no line")
 		}
 		f.rdb.Del(f.Context(), f.key("done:j"))
@@ -247,11 +247,11 @@ func TestAnAbsenceStaysUntilItsLineCanBeWritten(t *testing.T) {
 func TestAnAbsenceWithoutTicksIsForgotten(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.drop(f.job, 5000)
-		absence := f.carries("back", f.job, ledger.Active).Absence
+		absence := f.carries("back", f.job, ledger.StandingActive).Absence
 		for _, entry := range []string{"", "x", "x\x1ey\x1ez", "1\x1e2"} {
 			if entry != "" {
 				f.rdb.HSet(f.Context(), f.key("facts"), "mj", entry)
-				absence = f.carries("back", f.job, ledger.Active).Absence
+				absence = f.carries("back", f.job, ledger.StandingActive).Absence
 				if absence == nil || !absence.From.IsZero() || absence.Old.Scheduled() {
 					t.Errorf("%q is read as %+v, want nothing known of it", entry, absence)
 				}
@@ -260,7 +260,7 @@ func TestAnAbsenceWithoutTicksIsForgotten(t *testing.T) {
 			if settled.Err != nil || settled.Written {
 				t.Errorf("%q: %+v, want no line", entry, settled)
 			}
-			if got := f.carries("back", f.job, ledger.Active); got.Absence != nil {
+			if got := f.carries("back", f.job, ledger.StandingActive); got.Absence != nil {
 				t.Errorf("%q: %+v is left", entry, got.Absence)
 			}
 		}
@@ -274,17 +274,17 @@ func TestAnAbsenceWithoutTicksIsForgotten(t *testing.T) {
 func TestALineDoesNotReplaceTheRecordOfItsTick(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.drop(f.job, 5000)
-		absence := f.carries("back", f.job, ledger.Active).Absence
+		absence := f.carries("back", f.job, ledger.StandingActive).Absence
 		tick := absence.From.Add(time.Second)
 		run := jobs.TickRunID("j", tick)
 		if _, err := f.Reopen(f.Context(), ledger.Reopening{Run: run, Tick: tick, Job: f.job, Any: true}); err != nil {
 			t.Fatal(err)
 		}
-		settled := f.Settle(f.Context(), []ledger.Settlement{{Absence: absence, Line: &ledger.Tick{At: tick, Verdict: ledger.Missed}}})[0]
+		settled := f.Settle(f.Context(), []ledger.Settlement{{Absence: absence, Line: &ledger.Tick{At: tick, Verdict: ledger.VerdictMissed}}})[0]
 		if settled.Err != nil {
 			t.Fatal(settled.Err)
 		}
-		f.wantState(run, ledger.DueNow)
+		f.wantState(run, ledger.StateDue)
 		if lines := f.missed(); len(lines) != 0 {
 			t.Errorf("%+v beside the run", lines[0])
 		}

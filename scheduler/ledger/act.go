@@ -226,7 +226,7 @@ func (l *Ledger) Reopen(ctx context.Context, re Reopening) ([]Due, error) {
 	case "outstanding":
 		return nil, nil
 	case "refused":
-		if state := r.text(); state == string(Succeeded) {
+		if state := r.text(); state == string(StateSucceeded) {
 			return fail(fmt.Errorf("%w: it succeeded", ErrRefused))
 		}
 		return fail(fmt.Errorf("%w: its record is for many ticks; replay the ticks that you want", ErrRefused))

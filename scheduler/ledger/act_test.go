@@ -25,28 +25,28 @@ func (f *fixture) reopen(id jobs.RunID, tick time.Time, anyState bool) ([]ledger
 func TestARunThatFailedIsDoneAgainUnderItsID(t *testing.T) {
 	each(t, func(f *fixture) {
 		w, due := f.session("w"), f.run()
-		a := f.claim(w, due, ledger.Granted)
+		a := f.claim(w, due, ledger.ClaimGranted)
 		if again, err := f.reopen(due.Run, time.Time{}, false); err != nil || len(again) != 0 {
 			f.Errorf("%+v, %v, want an outstanding run left alone", again, err)
 		}
-		f.finish(a, ledger.Failure, ledger.Recorded)
+		f.finish(a, ledger.OutcomeFailure, ledger.FinishRecorded)
 		again, err := f.reopen(due.Run, time.Time{}, false)
 		if err != nil || len(again) != 1 || again[0].N <= due.N {
 			f.Fatalf("%+v, %v, want it due under a later n than %d", again, err, due.N)
 		}
-		if record := f.wantState(due.Run, ledger.DueNow); record.Fails != 0 || len(record.Attempts) != 1 || record.Reason != "" {
+		if record := f.wantState(due.Run, ledger.StateDue); record.Fails != 0 || len(record.Attempts) != 1 || record.Reason != "" {
 			f.Errorf("%+v, want its attempt kept and its failures counted anew", record)
 		}
 		if left := f.history("j"); len(left) != 0 {
 			f.Errorf("history %+v, want it outstanding", left)
 		}
-		f.claim(w, due, ledger.Stale)
-		b := f.claim(w, again[0], ledger.Granted)
+		f.claim(w, due, ledger.ClaimStale)
+		b := f.claim(w, again[0], ledger.ClaimGranted)
 		if b.Record.Last().Number != 2 || b.token() <= a.token() {
 			f.Errorf("attempt %+v, want the second, with a higher token", b.Record.Last())
 		}
-		f.finish(a, ledger.Success, ledger.Fenced)
-		f.finish(b, ledger.Success, ledger.Recorded)
+		f.finish(a, ledger.OutcomeSuccess, ledger.FinishFenced)
+		f.finish(b, ledger.OutcomeSuccess, ledger.FinishRecorded)
 		if _, err := f.reopen(due.Run, time.Time{}, false); !errors.Is(err, ledger.ErrRefused) {
 			f.Errorf("%v, want a run that succeeded refused", err)
 		}
@@ -60,23 +60,23 @@ func TestARunThatFailedIsDoneAgainUnderItsID(t *testing.T) {
 func TestALateSuccessCountsForAReopenedRunUnlessItHadSucceeded(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.job.OnCrash = jobs.CrashAbandon
-		a := f.claim(f.session("w"), f.run(), ledger.Granted)
+		a := f.claim(f.session("w"), f.run(), ledger.ClaimGranted)
 		f.crash(a.client)
 		id := a.Record.ID
 		if _, err := f.reopen(id, time.Time{}, false); err != nil {
 			f.Fatal(err)
 		}
-		f.finish(a, ledger.Failure, ledger.Counted)
+		f.finish(a, ledger.OutcomeFailure, ledger.FinishCounted)
 		// the worker was only cut off: the work is done
-		f.finish(a, ledger.Success, ledger.Recorded)
-		f.wantState(id, ledger.Succeeded)
+		f.finish(a, ledger.OutcomeSuccess, ledger.FinishRecorded)
+		f.wantState(id, ledger.StateSucceeded)
 		due, err := f.reopen(id, a.Record.Tick, true)
 		if err != nil {
 			f.Fatal(err)
 		}
 		// the finish is sent again: it belongs to the run before the reopening
-		f.finish(a, ledger.Success, ledger.Fenced)
-		f.finish(f.claim(f.session("b"), due[0], ledger.Granted), ledger.Success, ledger.Recorded)
+		f.finish(a, ledger.OutcomeSuccess, ledger.FinishFenced)
+		f.finish(f.claim(f.session("b"), due[0], ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded)
 		f.wantNothingLeft()
 	})
 }
@@ -84,18 +84,18 @@ func TestALateSuccessCountsForAReopenedRunUnlessItHadSucceeded(t *testing.T) {
 func TestATickIsReplayedWhateverIsKnownOfIt(t *testing.T) {
 	each(t, func(f *fixture) {
 		w := f.session("w")
-		created := f.tick(f.job, f.cursor(f.job, 50), 1, ledger.Missed)
+		created := f.tick(f.job, f.cursor(f.job, 50), 1, ledger.VerdictMissed)
 		forgotten := created.Cursor.Add(-time.Hour)
 		for _, tick := range []time.Time{created.Cursor, forgotten} {
 			due, err := f.reopen(jobs.TickRunID("j", tick), tick, true)
 			if err != nil || len(due) != 1 {
 				f.Fatalf("%+v, %v, want the tick of %v due", due, err, tick)
 			}
-			a := f.claim(w, due[0], ledger.Granted)
-			if !a.Record.Tick.Equal(tick) || a.Record.Trigger != ledger.BySchedule {
+			a := f.claim(w, due[0], ledger.ClaimGranted)
+			if !a.Record.Tick.Equal(tick) || a.Record.Trigger != ledger.TriggerSchedule {
 				f.Errorf("%+v, want the tick %v", a.Record, tick)
 			}
-			f.finish(a, ledger.Success, ledger.Recorded)
+			f.finish(a, ledger.OutcomeSuccess, ledger.FinishRecorded)
 		}
 		f.wantNothingLeft()
 	})
@@ -104,7 +104,7 @@ func TestATickIsReplayedWhateverIsKnownOfIt(t *testing.T) {
 func TestALineForManyTicksIsNotReplayed(t *testing.T) {
 	each(t, func(f *fixture) {
 		cursor := f.cursor(f.job, 50)
-		line := ledger.Tick{At: cursor.Add(time.Second), Upto: cursor.Add(9 * time.Second), Verdict: ledger.Missed}
+		line := ledger.Tick{At: cursor.Add(time.Second), Upto: cursor.Add(9 * time.Second), Verdict: ledger.VerdictMissed}
 		created := f.Create(f.Context(), []ledger.Decision{{Job: f.job, Seen: cursor, Cursor: line.Upto, Ticks: []ledger.Tick{line}}})[0]
 		if created.Err != nil {
 			f.Fatal(created.Err)
@@ -119,8 +119,8 @@ func TestASpanOfTicksIsSkipped(t *testing.T) {
 	each(t, func(f *fixture) {
 		cursor := f.cursor(f.job, 50)
 		at := func(n int) time.Time { return cursor.Add(time.Duration(n) * time.Second) }
-		created := f.tick(f.job, cursor, 3, ledger.Run) // ticks 1 to 3
-		a := f.claim(f.session("w"), created.Due[0], ledger.Granted)
+		created := f.tick(f.job, cursor, 3, ledger.VerdictRun) // ticks 1 to 3
+		a := f.claim(f.session("w"), created.Due[0], ledger.ClaimGranted)
 		for range 2 { // sent again, it changes nothing
 			n, _, err := f.Skip(f.Context(), f.job, at(1), at(5), ledger.Act{Who: "ann", What: "skip ticks", On: "j", Why: "holidays"})
 			if err != nil {
@@ -130,13 +130,13 @@ func TestASpanOfTicksIsSkipped(t *testing.T) {
 				f.Errorf("%d runs were skipped, want 2 at first", n)
 			}
 		}
-		created = f.tick(f.job, created.Cursor, 3, ledger.Run) // ticks 4 to 6
+		created = f.tick(f.job, created.Cursor, 3, ledger.VerdictRun) // ticks 4 to 6
 		if len(created.Due) != 1 || created.Due[0].Run != jobs.TickRunID("j", at(6)) {
 			f.Errorf("due %+v, want the tick after the span alone", created.Due)
 		}
-		f.wantState(a.Record.ID, ledger.Running)
+		f.wantState(a.Record.ID, ledger.StateRunning)
 		for n := 2; n <= 5; n++ {
-			if record := f.wantState(jobs.TickRunID("j", at(n)), ledger.Skipped); record.Reason != "skipped by ann: holidays" {
+			if record := f.wantState(jobs.TickRunID("j", at(n)), ledger.StateSkipped); record.Reason != "skipped by ann: holidays" {
 				f.Errorf("reason %q, want the user and the reason", record.Reason)
 			}
 		}
@@ -170,7 +170,7 @@ func TestActsExplainAnUnknownFormat(t *testing.T) {
 		ctx, act := f.Context(), ledger.Act{Who: "ann", What: "act", On: "j"}
 		for what, do := range map[string]func() error{
 			"enqueue": func() error {
-				_, err := f.Enqueue(ctx, ledger.Request{Job: f.job, ID: "x", Trigger: ledger.ByRequest, Act: &act})
+				_, err := f.Enqueue(ctx, ledger.Request{Job: f.job, ID: "x", Trigger: ledger.TriggerEnqueue, Act: &act})
 				return err
 			},
 			"cancel": func() error { _, err := f.Cancel(ctx, "j#x", f.job, act); return err },
@@ -277,7 +277,7 @@ func TestActsOnANewServerGrantNothing(t *testing.T) {
 			}
 			f.job.Lock.Exclusive = []string{"taken", "reserved"}
 			due := f.run()
-			f.claim(w, due, ledger.Waiting)
+			f.claim(w, due, ledger.ClaimWaiting)
 			ctx, cancel := context.WithCancel(t.Context())
 			granted := make(chan error, 1)
 			queued := make(chan struct{})

@@ -40,9 +40,9 @@ type Adoption struct {
 	Again  bool // a worker may have received it before
 }
 
-// Generated is the minimum time for which an adopted request's id is remembered if no client chose
-// it: its queue generated it, so only another delivery of the same request has the same id.
-const Generated = 10 * time.Minute
+// GeneratedFor is the minimum time for which an adopted request's id is remembered if no client
+// chose it: its queue generated it, so only another delivery of the same request has the same id.
+const GeneratedFor = 10 * time.Minute
 
 // generated reports whether an id is a random UUID, as asynq generates for tasks without an id of
 // their own.
@@ -53,9 +53,9 @@ var randomUUID = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab
 // Adopt records the run <job>#<queue>/<id> of a request, once, however often the request is
 // delivered. While that run is outstanding the request exists already. After its end the same id
 // may be used again, and the run is then <job>#<queue>/<id>~2, ~3 and so on; but a request with
-// Again is the old one. All this is remembered for at least [Remembered], or [Generated] when no
-// client chose the id. A request that cannot be run becomes a failed run with the reason, since its
-// sender waits for no reply.
+// Again is the old one. All this is remembered for at least [RememberedFor], or [GeneratedFor] when
+// no client chose the id. A request that cannot be run becomes a failed run with the reason, since
+// its sender waits for no reply.
 //
 // Send an adoption until a reply arrives, or the session is over: until then the run may exist.
 // After the session the error is an [ErrSession]. The error is a [jobs.ErrUnknownKeys] for a
@@ -75,14 +75,14 @@ func (l *Ledger) Adopt(ctx context.Context, a Adoption) (*Enqueued, error) {
 	if a.Again {
 		again = 1
 	}
-	remembered := Remembered
+	remembered := RememberedFor
 	if generated(a.ID) {
-		remembered = Generated
+		remembered = GeneratedFor
 	}
 	patience, onBusy, limits := waitOf(job)
 	args := []any{job.Name, string(id), string(a.Session), a.Giving, again, a.Queue, remembered.Milliseconds(), reason,
 		storedArgs(arguments, job), named(string(definition)), patience, onBusy, limits,
-		job.History.Runs, job.History.For.Milliseconds(), Generated.Milliseconds()}
+		job.History.Runs, job.History.For.Milliseconds(), GeneratedFor.Milliseconds()}
 	for _, item := range items {
 		args = append(args, item.String())
 	}

@@ -38,10 +38,10 @@ func (f *fixture) adopt(a ledger.Adoption) *ledger.Enqueued {
 func (f *fixture) adopted(client *locks.Client, a ledger.Adoption, want jobs.RunID) {
 	f.Helper()
 	enqueued := f.adopt(a)
-	if enqueued.Exists || enqueued.Run != want || enqueued.State != ledger.DueNow || len(enqueued.Due) != 1 || enqueued.Due[0].Queue != a.Queue {
+	if enqueued.Exists || enqueued.Run != want || enqueued.State != ledger.StateDue || len(enqueued.Due) != 1 || enqueued.Due[0].Queue != a.Queue {
 		f.Fatalf("got %+v, want the new run %s", enqueued, want)
 	}
-	f.finish(f.claim(client, enqueued.Due[0], ledger.Granted), ledger.Success, ledger.Recorded)
+	f.finish(f.claim(client, enqueued.Due[0], ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded)
 }
 
 func (f *fixture) thereAlready(a ledger.Adoption, want jobs.RunID, state ledger.State) {
@@ -60,10 +60,10 @@ func TestAdoptedRequestIsOneRun(t *testing.T) {
 		if enqueued.Run != run || enqueued.Exists || len(enqueued.Due) != 1 {
 			f.Fatalf("got %+v, want a new run that is due", enqueued)
 		}
-		f.thereAlready(first, run, ledger.DueNow)              // sent again
-		f.thereAlready(f.given(w, "4711"), run, ledger.DueNow) // delivered again, uncounted
-		a := f.claim(w, enqueued.Due[0], ledger.Granted)
-		if string(a.Args) != `{"n":1}` || a.Record.Trigger != ledger.ByRequest || a.Record.Queue != "low" {
+		f.thereAlready(first, run, ledger.StateDue)              // sent again
+		f.thereAlready(f.given(w, "4711"), run, ledger.StateDue) // delivered again, uncounted
+		a := f.claim(w, enqueued.Due[0], ledger.ClaimGranted)
+		if string(a.Args) != `{"n":1}` || a.Record.Trigger != ledger.TriggerEnqueue || a.Record.Queue != "low" {
 			f.Errorf("got %+v with %s", a.Record, a.Args)
 		}
 		var held []string
@@ -73,12 +73,12 @@ func TestAdoptedRequestIsOneRun(t *testing.T) {
 		if got := strings.Join(held, " "); got != "job:j run:"+run {
 			f.Errorf("its attempt holds %s, want the lock of its job and its own", got)
 		}
-		f.thereAlready(f.given(w, "4711"), run, ledger.Running)
-		f.finish(a, ledger.Success, ledger.Recorded)
-		f.thereAlready(first, run, ledger.Succeeded) // a late copy of the first adoption
+		f.thereAlready(f.given(w, "4711"), run, ledger.StateRunning)
+		f.finish(a, ledger.OutcomeSuccess, ledger.FinishRecorded)
+		f.thereAlready(first, run, ledger.StateSucceeded) // a late copy of the first adoption
 		again := f.given(w, "4711")
 		again.Again = true
-		f.thereAlready(again, run, ledger.Succeeded)
+		f.thereAlready(again, run, ledger.StateSucceeded)
 	})
 }
 
@@ -94,8 +94,9 @@ func TestIDUsedAgainAfterItsRunIsANewRequest(t *testing.T) {
 		f.adopted(w, f.given(w, "daily"), "j#low/daily~3")
 		old := f.given(w, "daily")
 		old.Again = true
-		f.thereAlready(old, "j#low/daily~3", ledger.Succeeded)
-		f.thereAlready(first, "j#low/daily~3", ledger.Succeeded) // a copy that was delayed for long
+		f.thereAlready(old, "j#low/daily~3", ledger.StateSucceeded)
+		// a copy that was delayed for long
+		f.thereAlready(first, "j#low/daily~3", ledger.StateSucceeded)
 		f.adopted(w, f.given(w, "other"), "j#low/other~2")
 
 		// A request that is delivered again but was never recorded becomes a run.
@@ -281,7 +282,7 @@ func TestRequestThatCannotBeRunIsAFailedRun(t *testing.T) {
 			a := f.given(w, fmt.Sprint(i))
 			a.Payload = []byte(c.payload)
 			enqueued := f.adopt(a)
-			if enqueued.State != ledger.Failed || enqueued.Exists || enqueued.Due != nil {
+			if enqueued.State != ledger.StateFailed || enqueued.Exists || enqueued.Due != nil {
 				f.Fatalf("%q: got %+v, want a failed run", c.payload, enqueued)
 			}
 			record, _, err := f.Find(f.Context(), enqueued.Run)
@@ -292,12 +293,12 @@ func TestRequestThatCannotBeRunIsAFailedRun(t *testing.T) {
 			if err := errors.Join(json.Unmarshal(record.Args, &got), json.Unmarshal([]byte(c.args), &want)); err != nil {
 				f.Fatal(err)
 			}
-			if record.State != ledger.Failed || !strings.Contains(record.Reason, c.reason) || !reflect.DeepEqual(got, want) ||
+			if record.State != ledger.StateFailed || !strings.Contains(record.Reason, c.reason) || !reflect.DeepEqual(got, want) ||
 				len(record.Attempts) != 0 || record.Finished.IsZero() {
 				f.Errorf("%q: got %+v with %s, want it failed because %s, with %s", c.payload, record, record.Args, c.reason, c.args)
 			}
 			a.Again = true
-			f.thereAlready(a, enqueued.Run, ledger.Failed)
+			f.thereAlready(a, enqueued.Run, ledger.StateFailed)
 		}
 		// Without a payload the definition's arguments apply, as for any other request.
 		f.job.Args = json.RawMessage(`{"bill": 7}`)
@@ -319,7 +320,7 @@ func TestAnAdoptedRequestWithTheArgsOfItsJobIsRetriedOnlyWithThem(t *testing.T) 
 		locked.Lock.Exclusive = []string{"bill:{bill}"}
 		retry := func(run jobs.RunID, job *jobs.Job) ([]ledger.Due, error) {
 			f.Helper()
-			record := f.wantState(run, ledger.Failed)
+			record := f.wantState(run, ledger.StateFailed)
 			return f.Reopen(f.Context(), ledger.Reopening{Run: run, Job: job, Args: record.Args, Templated: record.Templated})
 		}
 		for _, c := range []struct {
@@ -335,11 +336,11 @@ func TestAnAdoptedRequestWithTheArgsOfItsJobIsRetriedOnlyWithThem(t *testing.T) 
 			a.Job, a.Payload = c.job, []byte(c.payload)
 			enqueued := f.adopt(a)
 			for _, due := range enqueued.Due {
-				attempt := f.claim(w, due, ledger.Granted)
+				attempt := f.claim(w, due, ledger.ClaimGranted)
 				if text := string(attempt.Args); c.payload == "" && text != args {
 					f.Errorf("%s: the attempt has the args %q, want %s", c.id, text, args)
 				}
-				f.finish(attempt, ledger.Failure, ledger.Recorded)
+				f.finish(attempt, ledger.OutcomeFailure, ledger.FinishRecorded)
 			}
 			if _, err := retry(enqueued.Run, &changed); errors.Is(err, ledger.ErrRefused) != c.refused {
 				f.Errorf("%s: the retry by a definition with other args: %v, want it refused: %t", c.id, err, c.refused)

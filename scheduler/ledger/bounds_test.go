@@ -68,11 +68,11 @@ func TestASpanIsSkippedInShortSteps(t *testing.T) {
 			f.job.Overlap = jobs.OverlapAllow
 			f.job.Args, _ = json.Marshal(strings.Repeat("x", test.size))
 			cursor := f.cursor(f.job, test.runs+5)
-			created := f.tick(f.job, cursor, test.runs, ledger.CatchUp)
+			created := f.tick(f.job, cursor, test.runs, ledger.VerdictCatchUp)
 			if len(created.Due) == 0 {
 				t.Fatalf("%+v", created)
 			}
-			f.claim(f.session("web"), created.Due[0], ledger.Granted)
+			f.claim(f.session("web"), created.Due[0], ledger.ClaimGranted)
 			records, err := f.Outstanding(t.Context(), f.job.Name, 0)
 			if err != nil || len(records) != test.runs {
 				t.Fatalf("%d outstanding runs, %v, want %d", len(records), err, test.runs)
@@ -90,7 +90,7 @@ func TestASpanIsSkippedInShortSteps(t *testing.T) {
 			if err != nil || skipped != test.runs-1 || calls < test.steps {
 				t.Errorf("skipped %d runs in %d calls, %v, want %d in at least %d", skipped, calls, err, test.runs-1, test.steps)
 			}
-			if records, err = f.Outstanding(t.Context(), f.job.Name, 0); err != nil || len(records) != 1 || records[0].State != ledger.Running {
+			if records, err = f.Outstanding(t.Context(), f.job.Name, 0); err != nil || len(records) != 1 || records[0].State != ledger.StateRunning {
 				t.Errorf("%d runs are left, %v, want the one that is running", len(records), err)
 			}
 		})
@@ -110,13 +110,13 @@ func TestATickReplacesManyRunsInShortSteps(t *testing.T) {
 			f := alone(t)
 			f.job.Overlap = jobs.OverlapReplace
 			f.job.Args, _ = json.Marshal(strings.Repeat("x", test.size))
-			piled := f.tick(f.job, f.cursor(f.job, test.runs+5), test.runs, ledger.CatchUp)
+			piled := f.tick(f.job, f.cursor(f.job, test.runs+5), test.runs, ledger.VerdictCatchUp)
 			web := f.session("web")
-			first := f.claim(web, piled.Due[0], ledger.Granted)
+			first := f.claim(web, piled.Due[0], ledger.ClaimGranted)
 			at := []time.Time{piled.Cursor.Add(time.Second), piled.Cursor.Add(2 * time.Second)}
 			decision := ledger.Decision{Job: f.job, Seen: piled.Cursor, Cursor: at[1], By: "me.1"}
 			for _, tick := range at {
-				decision.Ticks = append(decision.Ticks, ledger.Tick{At: tick, Verdict: ledger.Run})
+				decision.Ticks = append(decision.Ticks, ledger.Tick{At: tick, Verdict: ledger.VerdictRun})
 			}
 			created := ledger.Created{More: true}
 			calls, slowest := f.logged(func() {
@@ -141,13 +141,13 @@ func TestATickReplacesManyRunsInShortSteps(t *testing.T) {
 			if stop := f.asked(web).Stop[first.Record.ID]; stop != why {
 				t.Errorf("the running run is asked to stop for %q, want %q", stop, why)
 			}
-			if record := f.wantState(piled.Due[test.runs-1].Run, ledger.Canceled); record.Reason != why {
+			if record := f.wantState(piled.Due[test.runs-1].Run, ledger.StateCanceled); record.Reason != why {
 				t.Errorf("reason %q, want %q", record.Reason, why)
 			}
-			f.wantState(jobs.TickRunID("j", at[0]), ledger.Canceled)
+			f.wantState(jobs.TickRunID("j", at[0]), ledger.StateCanceled)
 			last := jobs.TickRunID("j", at[1])
-			f.wantState(last, ledger.WaitsLock)
-			if due := f.finish(first, ledger.Stopped, ledger.Recorded).Due; len(due) != 1 || due[0].Run != last {
+			f.wantState(last, ledger.StateWaiting)
+			if due := f.finish(first, ledger.OutcomeCanceled, ledger.FinishRecorded).Due; len(due) != 1 || due[0].Run != last {
 				t.Errorf("due after the end of the running run: %+v, want %s", due, last)
 			}
 		})
@@ -180,9 +180,9 @@ func (f *fixture) calls(names ...string) (n int) {
 func TestTicksBehindManyRunsThatWaitReadFewOfThem(t *testing.T) {
 	t.Parallel()
 	f := alone(t)
-	piled := f.tick(f.job, f.cursor(f.job, 2100), 2000, ledger.CatchUp)
+	piled := f.tick(f.job, f.cursor(f.job, 2100), 2000, ledger.VerdictCatchUp)
 	before := f.calls("hget", "hmget")
-	created := f.tick(f.job, piled.Cursor, 60, ledger.Run)
+	created := f.tick(f.job, piled.Cursor, 60, ledger.VerdictRun)
 	reads := f.calls("hget", "hmget") - before
 	t.Logf("60 ticks behind 2,000 runs made %d reads", reads)
 	if len(created.Due) != 0 || reads > 100 {
@@ -199,9 +199,9 @@ func TestOnlySoManyTicksEverWait(t *testing.T) {
 	t.Parallel()
 	f := alone(t)
 	f.job.MaxQueued = 20_000
-	piled := f.tick(f.job, f.cursor(f.job, 1100), jobs.QueuedMost, ledger.CatchUp)
-	f.claim(f.session("web"), piled.Due[0], ledger.Granted)
-	if created := f.tick(f.job, piled.Cursor, 3, ledger.Run); len(created.Due) != 1 {
+	piled := f.tick(f.job, f.cursor(f.job, 1100), jobs.QueuedMost, ledger.VerdictCatchUp)
+	f.claim(f.session("web"), piled.Due[0], ledger.ClaimGranted)
+	if created := f.tick(f.job, piled.Cursor, 3, ledger.VerdictRun); len(created.Due) != 1 {
 		t.Errorf("%d runs are due, want 1: as many as have started", len(created.Due))
 	}
 }
@@ -214,7 +214,7 @@ func TestManyRunsAreAskedToStopAtATime(t *testing.T) {
 	ctx := t.Context()
 	due := f.run()
 	web := f.session("web")
-	f.claim(web, due, ledger.Granted)
+	f.claim(web, due, ledger.ClaimGranted)
 	record, err := f.rdb.HGet(ctx, f.key("run"), string(due.Run)).Result()
 	if err != nil {
 		t.Fatal(err)
@@ -269,11 +269,11 @@ func TestFactsAreAssertedInShortSteps(t *testing.T) {
 	args, _ := json.Marshal(strings.Repeat("x", 60<<10))
 	const n = 200
 	for i := range n {
-		enqueued, err := w.Enqueue(t.Context(), ledger.Request{Job: f.job, ID: fmt.Sprint(i), Args: args, Trigger: ledger.ByRequest})
+		enqueued, err := w.Enqueue(t.Context(), ledger.Request{Job: f.job, ID: fmt.Sprint(i), Args: args, Trigger: ledger.TriggerEnqueue})
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.claim(w.client, enqueued.Due[0], ledger.Granted)
+		w.claim(w.client, enqueued.Due[0], ledger.ClaimGranted)
 	}
 	f.lose(w)
 	calls, slowest := f.logged(w.say, "EVAL") // of one job: one in each transaction

@@ -36,20 +36,22 @@ var (
 type ClaimOutcome string
 
 const (
-	Granted ClaimOutcome = "granted" // the attempt has begun, the bundle is held
+	ClaimGranted ClaimOutcome = "granted" // the attempt has begun, the bundle is held
 	// the bundle is not free: the run waits for it, without a worker
-	Waiting ClaimOutcome = "waiting"
-	Stale   ClaimOutcome = "stale"  // the run is not due, or not under this n: drop the delivery
-	Behind  ClaimOutcome = "behind" // earlier ticks of its job were due, too: it waits behind them
-	Later   ClaimOutcome = "later"  // not here, or not yet: push it instead, as in Due
+	ClaimWaiting ClaimOutcome = "waiting"
+	// the run is not due, or not under this n: drop the delivery
+	ClaimStale ClaimOutcome = "stale"
+	// earlier ticks of its job were due, too: it waits behind them
+	ClaimBehind ClaimOutcome = "behind"
+	ClaimLater  ClaimOutcome = "later" // not here, or not yet: push it instead, as in Due
 	// it has ended without an attempt: its time to start was over, or its bundle can never be
 	// granted
-	Over        ClaimOutcome = "over"
-	SessionDead ClaimOutcome = "dead" // the claimant's session has ended
+	ClaimOver         ClaimOutcome = "over"
+	ClaimSessionEnded ClaimOutcome = "dead" // the claimant's session has ended
 	// this process cannot run its definition, see [Claimed.Need]: nothing was changed
-	Unable ClaimOutcome = "unable"
+	ClaimUnable ClaimOutcome = "unable"
 	// the run has crashed before, and ClaimSound was called: nothing was changed
-	Crashed ClaimOutcome = "crashed"
+	ClaimCrashed ClaimOutcome = "crashed"
 )
 
 // Claimed is the reply to [Ledger.Claim].
@@ -57,7 +59,7 @@ type Claimed struct {
 	Outcome ClaimOutcome
 	Due     []Due // runs that became due in this step, whatever the outcome
 
-	// For Granted:
+	// For [ClaimGranted]:
 	Record *Record // with the attempt that begins as its only one
 	// the definition that the run was made with; it is shared and must not be changed
 	Job   *jobs.Job
@@ -68,18 +70,18 @@ type Claimed struct {
 	// contains none of it. The error is a [*jobs.SignatureError]; nil for a trusted run.
 	Refused error
 
-	// For Later: a run that goes first and that may be claimed instead of this one, since it was
-	// offered its locks before, and its delivery is still in its queue. Nil for none.
+	// For [ClaimLater]: a run that goes first and that may be claimed instead of this one, since it
+	// was offered its locks before, and its delivery is still in its queue. Nil for none.
 	First *Due
 
-	// For Crashed: how often, and whether the run is a suspect, see [Record.Suspect].
+	// For [ClaimCrashed]: how often, and whether the run is a suspect, see [Record.Suspect].
 	Crashes   int
 	Suspected bool
 
-	// For Unable: the needs of the run, for [Ledger.SetAside].
+	// For [ClaimUnable]: the needs of the run, for [Ledger.SetAside].
 	Need Need
 
-	// For Waiting: what was in the way.
+	// For [ClaimWaiting]: what was in the way.
 	Busy *locks.BusyError
 }
 
@@ -122,7 +124,7 @@ func (l *Ledger) claim(ctx context.Context, request *locks.Request, due Due, pat
 		marks := l.able.marks(due.Run.Job())
 		step := l.claimStep(request, due, patience, suspects, marks, before)
 		claimed, err := l.decodeClaim(due, marks, read(l.run(ctx, claimScript, step.job, step.args...)))
-		if err != nil || claimed.Outcome != marked {
+		if err != nil || claimed.Outcome != claimMarked {
 			return claimed, err
 		}
 	}
@@ -143,17 +145,17 @@ type Claim struct {
 	Due     Due
 }
 
-// Together bounds the claims or finishes of one call: a script must be short.
-const Together = 100
+// MaxTogether bounds the claims or finishes of one call: a script must be short.
+const MaxTogether = 100
 
 // outputsTogether bounds the bytes of output that one script stores, for the same reason. A longer
 // output is stored by a script of its own.
 const outputsTogether = 256 << 10
 
-// ClaimAll is [Ledger.ClaimSound] for up to [Together] runs that deliveries brought: in one round
-// trip when all of them can begin at once, as most can, else in two, or in three if a definition is
-// new to this process. The replies are in the order of the claims. A claim with a nil reply must
-// be sent again by ClaimSound.
+// ClaimAll is [Ledger.ClaimSound] for up to [MaxTogether] runs that deliveries brought: in one
+// round trip when all of them can begin at once, as most can, else in two, or in three if a
+// definition is new to this process. The replies are in the order of the claims. A claim with a nil
+// reply must be sent again by ClaimSound.
 func (l *Ledger) ClaimAll(ctx context.Context, claims []Claim, patience time.Duration) []*Claimed {
 	claimed := make([]*Claimed, len(claims))
 	marks := make([][]mark, len(claims))
@@ -207,7 +209,7 @@ func (l *Ledger) claimEach(ctx context.Context, claims []Claim, claimed []*Claim
 			i := which[k]
 			// It is nil with an error.
 			claimed[i], _ = l.decodeClaim(claims[i].Due, marks[k], read(command.Result()))
-			if claimed[i] != nil && claimed[i].Outcome == marked {
+			if claimed[i] != nil && claimed[i].Outcome == claimMarked {
 				again = append(again, i)
 			}
 		}
@@ -225,7 +227,7 @@ func (l *Ledger) decodeClaim(due Due, marks []mark, r *reply) (*Claimed, error) 
 	}
 	claimed := &Claimed{Outcome: ClaimOutcome(r.text())}
 	switch claimed.Outcome {
-	case Granted:
+	case ClaimGranted:
 		r.text() // the record has the token, too
 		record := r.text()
 		args, definition, _ := strings.Cut(r.text(), "\x1f")
@@ -251,19 +253,19 @@ func (l *Ledger) decodeClaim(due Due, marks []mark, r *reply) (*Claimed, error) 
 		if r.err == nil {
 			l.memory.claimed(claimed, record, args, definition)
 		}
-	case Waiting:
+	case ClaimWaiting:
 		busy := &locks.BusyError{Resource: r.text(), Holder: locks.SessionID(r.text()), Hold: locks.HoldID(r.text()), Info: r.text()}
 		busy.Token = locks.Token(r.number())
 		busy.HeldFor = time.Duration(r.number()) * time.Millisecond
 		busy.LeaseLeft = time.Duration(r.number()) * time.Millisecond
 		busy.Queue = int(r.number())
 		claimed.Busy, claimed.Due = busy, r.due()
-	case Later:
+	case ClaimLater:
 		claimed.Due = r.due()
 		if first := r.due(); len(first) > 0 {
 			claimed.First = &first[0]
 		}
-	case Behind, Over:
+	case ClaimBehind, ClaimOver:
 		claimed.Due = r.due()
 	case "needs":
 		needed := mark{r.text(), r.text()}
@@ -273,9 +275,9 @@ func (l *Ledger) decodeClaim(due Due, marks []mark, r *reply) (*Claimed, error) 
 		if r.err == nil {
 			claimed.Outcome, claimed.Need = l.able.judge(due.Run.Job(), needed)
 		}
-	case Crashed:
+	case ClaimCrashed:
 		claimed.Crashes, claimed.Suspected = int(r.number()), r.number() == 1
-	case Stale, SessionDead:
+	case ClaimStale, ClaimSessionEnded:
 	case "broken":
 		return nil, fmt.Errorf("claim %s: %w", due.Run, ErrUnreadable)
 	default:
@@ -291,20 +293,20 @@ func (l *Ledger) decodeClaim(due Due, marks []mark, r *reply) (*Claimed, error) 
 type Outcome string
 
 const (
-	Success Outcome = "succeeded"
-	Failure Outcome = "failed" // permanently: the run has failed
-	Again   Outcome = "retry"  // it failed, and the run is tried again after a pause
+	OutcomeSuccess Outcome = "succeeded"
+	OutcomeFailure Outcome = "failed" // permanently: the run has failed
+	OutcomeRetry   Outcome = "retry"  // it failed, and the run is tried again after a pause
 	// the worker drains, or cannot do it: the run is due again, and nothing is counted
-	HandBack Outcome = "handback"
-	Stopped  Outcome = "canceled" // it was asked to stop: the run is canceled
+	OutcomeHandBack Outcome = "handback"
+	OutcomeCanceled Outcome = "canceled" // it was asked to stop: the run is canceled
 
-	// Left is for a run of `on_crash: abandon` whose handler ignored the end of its context, so
-	// that only the end of its process stopped it: the run is lost.
-	Left Outcome = "left"
+	// OutcomeLeft is for a run of `on_crash: abandon` whose handler ignored the end of its context,
+	// so that only the end of its process stopped it: the run is lost.
+	OutcomeLeft Outcome = "left"
 )
 
 // ends reports whether the outcome also ends the run.
-func (o Outcome) ends() bool { return o != Again && o != HandBack }
+func (o Outcome) ends() bool { return o != OutcomeRetry && o != OutcomeHandBack }
 
 // Finish is the end of one attempt.
 type Finish struct {
@@ -313,7 +315,7 @@ type Finish struct {
 	Token   locks.Token
 	Hold    locks.HoldID
 	Outcome Outcome
-	Pause   time.Duration // until the run is due again, for Again and HandBack
+	Pause   time.Duration // until the run is due again, for OutcomeRetry and OutcomeHandBack
 	Error   string        // for people; "" for none
 	Output  string        // the tail of the attempt's output; "" keeps the present one
 }
@@ -332,19 +334,20 @@ type FinishVerdict string
 
 const (
 	// it is the attempt's end, by this call or an earlier one like it
-	Recorded FinishVerdict = "recorded"
+	FinishRecorded FinishVerdict = "recorded"
 	// this attempt had been closed before, perhaps by an earlier copy of this call; only a success
 	// could still count
-	Counted FinishVerdict = "counted"
-	Fenced  FinishVerdict = "fenced"  // a later attempt has begun, or the run has ended otherwise
-	Refused FinishVerdict = "refused" // Redis refused to record it, see [Ledger.Refuse]
+	FinishCounted FinishVerdict = "counted"
+	// a later attempt has begun, or the run has ended otherwise
+	FinishFenced  FinishVerdict = "fenced"
+	FinishRefused FinishVerdict = "refused" // Redis refused to record it, see [Ledger.Refuse]
 )
 
 // Finish records how an attempt ended, frees its bundle and passes it on, in one step. It may be
 // sent again: once recorded, a finish that has ended its run gets the same reply, and one after
-// which the run is tried again is Counted, since it has closed the attempt itself. Finish frees the
-// hold whatever the verdict. After an error that is [Final] nothing has changed, and the run is for
-// [Ledger.Refuse].
+// which the run is tried again is FinishCounted, since it has closed the attempt itself. Finish
+// frees the hold whatever the verdict. After an error that is [Final] nothing has changed, and the
+// run is for [Ledger.Refuse].
 func (l *Ledger) Finish(ctx context.Context, finish Finish) (*Finished, error) {
 	l.memory.finishing(finish)
 	step, err := finish.step()
@@ -373,7 +376,7 @@ func (f *Finish) decode(r *reply) (*Finished, error) {
 		return nil, fmt.Errorf("finish %s: %w", f.Run, r.err)
 	}
 	finished := &Finished{Verdict: FinishVerdict(r.text()), State: State(r.text()), Due: r.due()}
-	if finished.Verdict != Recorded {
+	if finished.Verdict != FinishRecorded {
 		finished.token = locks.Token(r.number())
 	}
 	if r.err != nil {
@@ -382,7 +385,7 @@ func (f *Finish) decode(r *reply) (*Finished, error) {
 	return finished, nil
 }
 
-// FinishAll is [Ledger.Finish] for up to [Together] attempts that succeeded: in one round trip
+// FinishAll is [Ledger.Finish] for up to [MaxTogether] attempts that succeeded: in one round trip
 // while no request waits for any of their locks, as is usual, else in two. The replies are in the
 // order of the finishes. A nil reply did not arrive: its finish must be sent again, by Finish.
 func (l *Ledger) FinishAll(ctx context.Context, finishes []Finish) []*Finished {
@@ -411,7 +414,7 @@ func (l *Ledger) FinishAll(ctx context.Context, finishes []Finish) []*Finished {
 		}
 		for j, i := range which[k] {
 			if answers[j] == int64(1) {
-				finished[i] = &Finished{Verdict: Recorded, State: Succeeded}
+				finished[i] = &Finished{Verdict: FinishRecorded, State: StateSucceeded}
 			} else if step, err := finishes[i].step(); err == nil {
 				single, rest = append(single, step), append(rest, i)
 			}

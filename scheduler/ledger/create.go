@@ -25,10 +25,11 @@ import (
 type Verdict string
 
 const (
-	Run     Verdict = "run"    // it runs, unless the job's overlap policy skips it
-	CatchUp Verdict = "catch"  // it was missed and runs all the same; overlap does not skip it
-	Missed  Verdict = "missed" // it does not run: no worker was up
-	Broken  Verdict = "failed" // it cannot run: its bundle cannot be made
+	VerdictRun Verdict = "run" // it runs, unless the job's overlap policy skips it
+	// it was missed and runs all the same; overlap does not skip it
+	VerdictCatchUp Verdict = "catch"
+	VerdictMissed  Verdict = "missed" // it does not run: no worker was up
+	VerdictBroken  Verdict = "failed" // it cannot run: its bundle cannot be made
 )
 
 // Tick is one due time with its verdict.
@@ -36,7 +37,7 @@ type Tick struct {
 	At      time.Time
 	After   time.Duration // how long after it its run becomes due
 	Verdict Verdict
-	Reason  string    // for Missed and Broken
+	Reason  string    // for VerdictMissed and VerdictBroken
 	Upto    time.Time // the last tick of a line for a range of missed ticks; else zero
 }
 
@@ -125,10 +126,10 @@ var (
 type Standing string
 
 const (
-	Active  Standing = "active"  // it decides the job's ticks
-	Drifted Standing = "drifted" // another one does
+	StandingActive  Standing = "active"  // it decides the job's ticks
+	StandingDrifted Standing = "drifted" // another one does
 	// it will, and its trigger differs: the old one must decide the ticks up to now
-	Change Standing = "change"
+	StandingChange Standing = "change"
 )
 
 // Registered is the reply to [Ledger.Register].
@@ -142,7 +143,7 @@ type Registered struct {
 type RegisteredJob struct {
 	Cursor   time.Time
 	Standing Standing
-	Old      *jobs.Job // for Change: the definition that is still active
+	Old      *jobs.Job // for StandingChange: the definition that is still active
 	OldHash  string    // its hash
 
 	// Absence is set while the ticks that the job missed before it began anew have no line yet. The
@@ -597,8 +598,8 @@ func (l *Ledger) decisionArgs(d *Decision) ([]any, error) {
 		ticks = make([]Tick, len(d.Ticks))
 		for i, tick := range d.Ticks {
 			ticks[i] = tick
-			if tick.Verdict != Missed {
-				ticks[i].Verdict, ticks[i].Reason = Broken, plain(err.Error())
+			if tick.Verdict != VerdictMissed {
+				ticks[i].Verdict, ticks[i].Reason = VerdictBroken, plain(err.Error())
 			}
 		}
 		items = nil
@@ -659,16 +660,16 @@ type Request struct {
 	Job     *jobs.Job
 	ID      string          // the requester's; two requests with it give one run
 	Args    json.RawMessage // nil: the definition's
-	Trigger Trigger         // ByRequest or ByHand
+	Trigger Trigger         // TriggerEnqueue or TriggerHand
 	At      time.Time       // not before this instant of the server's clock; zero: at once
 	In      time.Duration   // nor before this much time has passed
 	Named   bool            // a client chose the id: it is remembered for at least Remembered
 	Act     *Act            // for the audit; nil: the caller counts it with others of its kind
 }
 
-// Remembered is how long an id that a client chose names the same run, even when the history is
+// RememberedFor is how long an id that a client chose names the same run, even when the history is
 // shorter.
-const Remembered = 7 * 24 * time.Hour
+const RememberedFor = 7 * 24 * time.Hour
 
 // Enqueued is the reply to a [Request].
 type Enqueued struct {
@@ -707,7 +708,7 @@ func (l *Ledger) Enqueue(ctx context.Context, request Request) (*Enqueued, error
 	}
 	remember := int64(0)
 	if request.Named {
-		remember = Remembered.Milliseconds()
+		remember = RememberedFor.Milliseconds()
 	}
 	patience, onBusy, limits := waitOf(job)
 	entry := request.Act.entry()

@@ -16,10 +16,10 @@ import (
 // again.
 func (f *fixture) decline(client *locks.Client, due ledger.Due, why string) ledger.Due {
 	f.Helper()
-	a := f.claim(client, due, ledger.Granted)
+	a := f.claim(client, due, ledger.ClaimGranted)
 	finished, err := f.Finish(f.Context(), ledger.Finish{Run: a.Record.ID, Job: a.Job, Token: a.token(), Hold: a.request.ID(),
-		Outcome: ledger.HandBack, Pause: time.Hour, Error: why})
-	if err != nil || finished.Verdict != ledger.Recorded || finished.State != ledger.Scheduled {
+		Outcome: ledger.OutcomeHandBack, Pause: time.Hour, Error: why})
+	if err != nil || finished.Verdict != ledger.FinishRecorded || finished.State != ledger.StateScheduled {
 		f.Fatalf("hand-back: %+v, %v", finished, err)
 	}
 	if err := f.rdb.ZAdd(f.Context(), f.key("timer"), redis.Z{Score: 1, Member: string(due.Run)}).Err(); err != nil {
@@ -54,7 +54,7 @@ func TestARunThatNoWorkerCanDoGrowsNothing(t *testing.T) {
 			t.Fatalf("%d attempts are recorded, %+v, want one for each reason", len(record.Attempts), record)
 		}
 		for i, a := range record.Attempts {
-			if a.Times != n/2 || a.Number != n-1+i || a.Outcome != ledger.HandedBackAttempt || !a.First.Before(a.Started) ||
+			if a.Times != n/2 || a.Number != n-1+i || a.Outcome != ledger.AttemptHandedBack || !a.First.Before(a.Started) ||
 				!strings.Contains(a.Error, fmt.Sprint(i)) {
 				t.Errorf("%+v, want attempt %d with %d times", a, n-1+i, n/2)
 			}
@@ -64,9 +64,9 @@ func TestARunThatNoWorkerCanDoGrowsNothing(t *testing.T) {
 		}
 
 		// Later attempts are recorded as usual.
-		a := f.claim(workers[0], due, ledger.Granted)
-		f.finish(a, ledger.Success, ledger.Recorded)
-		if record = f.wantState(due.Run, ledger.Succeeded); len(record.Attempts) != 3 || record.Last().Times != 1 || record.Last().Number != n+1 {
+		a := f.claim(workers[0], due, ledger.ClaimGranted)
+		f.finish(a, ledger.OutcomeSuccess, ledger.FinishRecorded)
+		if record = f.wantState(due.Run, ledger.StateSucceeded); len(record.Attempts) != 3 || record.Last().Times != 1 || record.Last().Number != n+1 {
 			t.Errorf("%+v", record)
 		}
 	})
@@ -76,14 +76,14 @@ func TestARunThatNoWorkerCanDoGrowsNothing(t *testing.T) {
 func TestDeclinedAttemptsLeaveOthersAlone(t *testing.T) {
 	each(t, func(f *fixture) {
 		due, web := f.run(), f.session("web")
-		f.finish(f.claim(web, due, ledger.Granted), ledger.Again, ledger.Recorded)
+		f.finish(f.claim(web, due, ledger.ClaimGranted), ledger.OutcomeRetry, ledger.FinishRecorded)
 		due = f.await()[0]
 		for range 3 {
 			due = f.decline(web, due, "no handler")
 		}
-		a := f.claim(web, due, ledger.Granted)
+		a := f.claim(web, due, ledger.ClaimGranted)
 		finished, err := f.Finish(f.Context(), ledger.Finish{Run: a.Record.ID, Job: a.Job, Token: a.token(), Hold: a.request.ID(),
-			Outcome: ledger.HandBack, Error: "no handler"})
+			Outcome: ledger.OutcomeHandBack, Error: "no handler"})
 		if err != nil {
 			t.Fatal(err)
 		}

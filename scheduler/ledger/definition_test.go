@@ -88,22 +88,22 @@ func TestADefinitionIsStoredOnceForAllItsRuns(t *testing.T) {
 		if body := f.rdb.HGet(f.Context(), f.key("body"), string(single.Run)).Val(); len(body) > 30 {
 			t.Errorf("a body is %q, want the args and a name", body)
 		}
-		f.finish(f.claim(client, single, ledger.Granted), ledger.Success, ledger.Recorded)
+		f.finish(f.claim(client, single, ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded)
 		f.wantDefinitions("the other one has ended", 1)
 
 		// Each way out of the outstanding runs.
-		f.finish(f.claim(client, due[0], ledger.Granted), ledger.Failure, ledger.Recorded)
+		f.finish(f.claim(client, due[0], ledger.ClaimGranted), ledger.OutcomeFailure, ledger.FinishRecorded)
 		if _, err := f.Cancel(f.Context(), due[1].Run, f.job, ledger.Act{Who: "ann"}); err != nil {
 			t.Fatal(err)
 		}
 		var finishes []ledger.Finish
 		for _, d := range due[2:4] {
-			a := f.claim(client, d, ledger.Granted)
-			finishes = append(finishes, ledger.Finish{Run: d.Run, Job: a.Job, Token: a.token(), Hold: a.request.ID(), Outcome: ledger.Success})
+			a := f.claim(client, d, ledger.ClaimGranted)
+			finishes = append(finishes, ledger.Finish{Run: d.Run, Job: a.Job, Token: a.token(), Hold: a.request.ID(), Outcome: ledger.OutcomeSuccess})
 		}
 		f.wantDefinitions("two of five have ended", 1)
 		for _, finished := range f.FinishAll(f.Context(), finishes) {
-			if finished == nil || finished.Verdict != ledger.Recorded {
+			if finished == nil || finished.Verdict != ledger.FinishRecorded {
 				t.Errorf("%+v, want it recorded", finished)
 			}
 		}
@@ -111,7 +111,7 @@ func TestADefinitionIsStoredOnceForAllItsRuns(t *testing.T) {
 		if _, err := f.Reopen(f.Context(), ledger.Reopening{Run: due[0].Run, Job: f.job}); err != nil {
 			t.Fatal(err)
 		}
-		if outcome, _, err := f.Refuse(f.Context(), ledger.Refusal{Run: due[4].Run, N: due[4].N, Cause: errors.New("no")}); err != nil || outcome != ledger.RefusedFailed {
+		if outcome, _, err := f.Refuse(f.Context(), ledger.Refusal{Run: due[4].Run, N: due[4].N, Cause: errors.New("no")}); err != nil || outcome != ledger.RefusalEnded {
 			t.Fatalf("%v, %v, want it ended", outcome, err)
 		}
 		f.wantDefinitions("one is done again", 1)
@@ -139,7 +139,7 @@ func TestDefinitionsAreStoredInFormatOneBesideAnOlderBuild(t *testing.T) {
 			t.Fatal(err)
 		}
 		again := f.enqueues(f.Ledger, f.job, "c")
-		f.finish(f.claim(client, again, ledger.Granted), ledger.Failure, ledger.Recorded)
+		f.finish(f.claim(client, again, ledger.ClaimGranted), ledger.OutcomeFailure, ledger.FinishRecorded)
 		reopened, err := f.Reopen(f.Context(), ledger.Reopening{Run: again.Run, Job: f.job})
 		if err != nil {
 			t.Fatal(err)
@@ -155,21 +155,21 @@ func TestDefinitionsAreStoredInFormatOneBesideAnOlderBuild(t *testing.T) {
 			}
 		}
 		f.wantDefinitions("in format 1", 0)
-		running := f.claim(client, due[0], ledger.Granted)
+		running := f.claim(client, due[0], ledger.ClaimGranted)
 
 		leave()
 		f.enqueues(f.Ledger, f.job, "d")
 		f.wantDefinitions("after the raise", 1)
-		f.finish(running, ledger.Success, ledger.Recorded)
+		f.finish(running, ledger.OutcomeSuccess, ledger.FinishRecorded)
 		limited := *f
 		limited.Ledger = ledger.New(client.Redis(), client.Space())
 		limited.Limit(func(ledger.Need) bool { return true })
 		for _, d := range append(due[1:], ledger.Due{Run: "j#d", N: 1, Queue: "default"}) {
-			a := limited.claim(client, d, ledger.Granted)
+			a := limited.claim(client, d, ledger.ClaimGranted)
 			if got, _, err := a.Job.Definition(); err != nil || string(got) != string(definition) {
 				t.Errorf("the claim of %s brings %s, %v", d.Run, got, err)
 			}
-			f.finish(a, ledger.Success, ledger.Recorded)
+			f.finish(a, ledger.OutcomeSuccess, ledger.FinishRecorded)
 		}
 		f.wantNothingLeft()
 	})
@@ -187,9 +187,9 @@ func TestAGrantThatIsRepeatedBringsTheDefinition(t *testing.T) {
 			return &own
 		}
 		due := f.enqueues(f.Ledger, f.job, "a")
-		a := limited().claim(client, due, ledger.Granted)
+		a := limited().claim(client, due, ledger.ClaimGranted)
 		again, err := limited().Claim(f.Context(), a.request, due, 0, nil)
-		if err != nil || again.Outcome != ledger.Granted || again.Record.Last().Token != a.token() || again.Job.Name != "j" {
+		if err != nil || again.Outcome != ledger.ClaimGranted || again.Record.Last().Token != a.token() || again.Job.Name != "j" {
 			t.Errorf("sent again: %+v, %v, want the grant", again, err)
 		}
 	})
@@ -242,7 +242,7 @@ func TestNoRunBeginsWithoutItsDefinition(t *testing.T) {
 					t.Error(err)
 				}
 				request.Drop()
-				f.wantState(due.Run, ledger.Failed)
+				f.wantState(due.Run, ledger.StateFailed)
 			}
 		}
 		f.wantNothingLeft()
@@ -259,10 +259,10 @@ func TestALostDefinitionComesBackWithItsRun(t *testing.T) {
 			w.Limit(func(ledger.Need) bool { return true })
 			w.hear()
 			cursor := w.cursor(w.job, 5)
-			created := w.tick(w.job, cursor, 3, ledger.Run)
+			created := w.tick(w.job, cursor, 3, ledger.VerdictRun)
 			w.hear()
-			running := []attempt{w.claim(w.client, created.Due[0], ledger.Granted)}
-			running = append(running, w.claim(w.client, w.enqueues(w.Ledger, w.job, "a"), ledger.Granted))
+			running := []attempt{w.claim(w.client, created.Due[0], ledger.ClaimGranted)}
+			running = append(running, w.claim(w.client, w.enqueues(w.Ledger, w.job, "a"), ledger.ClaimGranted))
 			f.lose(w)
 			if err := f.rdb.HSet(f.Context(), f.key("meta"), "format", format, "least_format", 1).Err(); err != nil {
 				t.Fatal(err)
@@ -280,7 +280,7 @@ func TestALostDefinitionComesBackWithItsRun(t *testing.T) {
 				}
 			}
 			for _, a := range running {
-				f.finish(a, ledger.Success, ledger.Recorded)
+				f.finish(a, ledger.OutcomeSuccess, ledger.FinishRecorded)
 			}
 			f.wantDefinitions(fmt.Sprintf("format %d, two have ended", format), format-1)
 			f.lose()
@@ -438,13 +438,13 @@ func TestARefusedBodyChangesNothing(t *testing.T) {
 					cursor := w.cursor(w.job, 5)
 					w.hear()
 					ran, other := w.enqueues(w.Ledger, w.job, "ran"), w.enqueues(w.Ledger, w.job, "other")
-					running := w.claim(w.client, ran, ledger.Granted)
+					running := w.claim(w.client, ran, ledger.ClaimGranted)
 					if name == "reopened run" {
-						f.finish(running, ledger.Failure, ledger.Recorded)
+						f.finish(running, ledger.OutcomeFailure, ledger.FinishRecorded)
 					}
 					given := f.given(w.client, "given")
 					request := func(r ledger.Request) error {
-						r.Job, r.Trigger, r.Named = w.job, ledger.ByRequest, true
+						r.Job, r.Trigger, r.Named = w.job, ledger.TriggerEnqueue, true
 						_, err := w.Enqueue(f.Context(), r)
 						return err
 					}
@@ -454,7 +454,7 @@ func TestARefusedBodyChangesNothing(t *testing.T) {
 						tick := cursor.Add(time.Second)
 						run = jobs.TickRunID("j", tick)
 						try = func() error {
-							return w.Create(f.Context(), []ledger.Decision{{Job: w.job, Seen: cursor, Cursor: tick, Ticks: []ledger.Tick{{At: tick, Verdict: ledger.Run}}, By: "me.1"}})[0].Err
+							return w.Create(f.Context(), []ledger.Decision{{Job: w.job, Seen: cursor, Cursor: tick, Ticks: []ledger.Tick{{At: tick, Verdict: ledger.VerdictRun}}, By: "me.1"}})[0].Err
 						}
 					case "request":
 						try = func() error { return request(ledger.Request{ID: "new"}) }
@@ -494,7 +494,7 @@ func TestARefusedBodyChangesNothing(t *testing.T) {
 					}
 					if name == "request" && key == "defs" {
 						// Its body was removed, because the end does not read the key.
-						f.finish(running, ledger.Success, ledger.Recorded)
+						f.finish(running, ledger.OutcomeSuccess, ledger.FinishRecorded)
 					}
 					repair()
 					if err := try(); err != nil {
@@ -563,15 +563,15 @@ func TestTheNextRunRestoresALostDefinition(t *testing.T) {
 				if err := do(); err != nil {
 					f.Fatal(err)
 				}
-				if _, err := f.Enqueue(f.Context(), ledger.Request{Job: f.job, ID: fmt.Sprint("next", n), Trigger: ledger.ByRequest, In: in}); err != nil {
+				if _, err := f.Enqueue(f.Context(), ledger.Request{Job: f.job, ID: fmt.Sprint("next", n), Trigger: ledger.TriggerEnqueue, In: in}); err != nil {
 					f.Fatal(err)
 				}
 				if got := f.carried(due.Run); got != string(definition) {
 					f.Errorf("%s, and a run %s: the definition is %q, want it restored", damage, how, got)
 					continue
 				}
-				f.claim(client, due, ledger.Granted)
-				limited.claim(client, f.enqueues(f.Ledger, f.job, fmt.Sprint("last", n)), ledger.Granted)
+				f.claim(client, due, ledger.ClaimGranted)
+				limited.claim(client, f.enqueues(f.Ledger, f.job, fmt.Sprint("last", n)), ledger.ClaimGranted)
 			}
 		}
 		if !f.Failed() {

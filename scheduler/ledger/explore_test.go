@@ -436,7 +436,7 @@ func (d *replay) look(ctx context.Context, i int) error {
 // claim sends a claim under a hold of its own, and notes the attempt that it begins.
 func (d *replay) claim(ctx context.Context, session locks.SessionID, hold locks.HoldID, run int, n uint8) error {
 	claimed, err := d.ClaimAs(ctx, session, hold, ledger.Due{Run: d.id(run), N: int64(n), Queue: "default"})
-	if err == nil && claimed.Outcome == ledger.Granted {
+	if err == nil && claimed.Outcome == ledger.ClaimGranted {
 		last := claimed.Record.Last()
 		d.attempts[[2]int{run, last.Number}] = workedAt{last.Token, hold}
 	}
@@ -445,7 +445,7 @@ func (d *replay) claim(ctx context.Context, session locks.SessionID, hold locks.
 
 func (d *replay) finish(run int, token uint8, outcome int) func(context.Context) error {
 	a := d.attempts[[2]int{run, int(token)}]
-	names := map[int]ledger.Outcome{endSucceeded: ledger.Success, endHandedBack: ledger.HandBack, endFailed: ledger.Failure}
+	names := map[int]ledger.Outcome{endSucceeded: ledger.OutcomeSuccess, endHandedBack: ledger.OutcomeHandBack, endFailed: ledger.OutcomeFailure}
 	finish := ledger.Finish{Run: d.id(run), Job: d.jobs[0], Token: a.token, Hold: a.hold, Outcome: names[outcome]}
 	return func(ctx context.Context) error {
 		_, err := d.Finish(ctx, finish)
@@ -468,7 +468,7 @@ func (d *replay) do(ctx context.Context, s *modelState, mv modelMove) error {
 	case 'c':
 		decision := ledger.Decision{
 			Job: d.jobs[x.definition], Seen: d.at(r), Cursor: d.at(r + 1), By: now,
-			Ticks: []ledger.Tick{{At: d.at(r + 1), Verdict: ledger.Run}},
+			Ticks: []ledger.Tick{{At: d.at(r + 1), Verdict: ledger.VerdictRun}},
 		}
 		request = func(ctx context.Context) error { return d.Create(ctx, []ledger.Decision{decision})[0].Err }
 	case 'p':

@@ -367,13 +367,13 @@ func TestLargeBundlesAreFinishedTogether(t *testing.T) {
 			for k := range bills {
 				names = append(names, fmt.Sprintf("bill:%d-%03d", i, k))
 			}
-			a := f.claim(w, f.billed(fmt.Sprint(i), names...), ledger.Granted)
+			a := f.claim(w, f.billed(fmt.Sprint(i), names...), ledger.ClaimGranted)
 			finishes = append(finishes, ledger.Finish{
-				Run: a.Record.ID, Job: a.Job, Token: a.token(), Hold: a.request.ID(), Outcome: ledger.Success,
+				Run: a.Record.ID, Job: a.Job, Token: a.token(), Hold: a.request.ID(), Outcome: ledger.OutcomeSuccess,
 			})
 		}
 		for i, finished := range f.FinishAll(f.Context(), finishes) {
-			if finished == nil || finished.Verdict != ledger.Recorded {
+			if finished == nil || finished.Verdict != ledger.FinishRecorded {
 				f.Errorf("%s: %+v, want it recorded", finishes[i].Run, finished)
 			}
 		}
@@ -395,7 +395,7 @@ func TestLargeArgsAndOutputsSurviveTogether(t *testing.T) {
 		output := func(i int) string { return strings.Repeat(string(rune('A'+i)), 1+max(0, i-10)<<15) }
 		var claims []ledger.Claim
 		for i := range runs {
-			enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: job, ID: fmt.Sprint(i), Trigger: ledger.ByRequest, Args: []byte(args(i))})
+			enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: job, ID: fmt.Sprint(i), Trigger: ledger.TriggerEnqueue, Args: []byte(args(i))})
 			if err != nil {
 				f.Fatal(err)
 			}
@@ -403,7 +403,7 @@ func TestLargeArgsAndOutputsSurviveTogether(t *testing.T) {
 		}
 		var finishes []ledger.Finish
 		for i, claimed := range f.ClaimAll(f.Context(), claims, 0) {
-			if claimed == nil || claimed.Outcome != ledger.Granted {
+			if claimed == nil || claimed.Outcome != ledger.ClaimGranted {
 				f.Fatalf("claim of %s: %+v, want it granted", claims[i].Due.Run, claimed)
 			}
 			if got := string(claimed.Args); got != args(i) {
@@ -411,14 +411,14 @@ func TestLargeArgsAndOutputsSurviveTogether(t *testing.T) {
 			}
 			claims[i].Request.Granted(f.Context(), claimed.Grant()).Freeing()
 			finishes = append(finishes, ledger.Finish{Run: claimed.Record.ID, Job: job, Token: claimed.Record.Last().Token,
-				Hold: claims[i].Request.ID(), Outcome: ledger.Success, Output: output(i)})
+				Hold: claims[i].Request.ID(), Outcome: ledger.OutcomeSuccess, Output: output(i)})
 		}
 		for i, finished := range f.FinishAll(f.Context(), finishes) {
-			if finished == nil || finished.Verdict != ledger.Recorded {
+			if finished == nil || finished.Verdict != ledger.FinishRecorded {
 				f.Errorf("%s: %+v, want it recorded", finishes[i].Run, finished)
 			}
 			record, stored, err := f.Find(f.Context(), finishes[i].Run)
-			if err != nil || record.State != ledger.Succeeded || string(record.Args) != args(i) || stored != output(i) {
+			if err != nil || record.State != ledger.StateSucceeded || string(record.Args) != args(i) || stored != output(i) {
 				f.Errorf("%s is stored as %s with %d bytes of args and %d of output, %v; want it succeeded with %d and %d", finishes[i].Run,
 					record.State, len(record.Args), len(stored), err, len(args(i)), len(output(i)))
 			}

@@ -40,7 +40,7 @@ func endings() []ending {
 		if len(due) != 1 {
 			f.Fatalf("%v are due, want one run", due)
 		}
-		return f.claim(f.session("w"), due[0], ledger.Granted)
+		return f.claim(f.session("w"), due[0], ledger.ClaimGranted)
 	}
 	first := func(f *fixture, id string) attempt {
 		f.Helper()
@@ -64,7 +64,7 @@ func endings() []ending {
 		return endedRun{attempts[0].Record.ID, f.job, attempts}
 	}
 	finish := func(a attempt) ledger.Finish {
-		return ledger.Finish{Run: a.Record.ID, Job: a.Job, Token: a.token(), Hold: a.request.ID(), Outcome: ledger.Success}
+		return ledger.Finish{Run: a.Record.ID, Job: a.Job, Token: a.token(), Hold: a.request.ID(), Outcome: ledger.OutcomeSuccess}
 	}
 	// ticking returns a fixture whose job has ticks, one due run of it, and that run's tick.
 	ticking := func(f *fixture, name string) (*fixture, ledger.Due, time.Time) {
@@ -79,125 +79,125 @@ func endings() []ending {
 			a := first(f, id)
 			for range 2 { // the first reply is lost
 				finished, err := f.Finish(f.Context(), finish(a))
-				if err != nil || finished.Verdict != ledger.Recorded {
+				if err != nil || finished.Verdict != ledger.FinishRecorded {
 					f.Fatalf("finish: %+v, %v", finished, err)
 				}
 			}
 			return ended(f, a)
-		}, ledger.Succeeded, []string{"succeeded"}, true},
+		}, ledger.StateSucceeded, []string{"succeeded"}, true},
 		{"succeeded with output", func(f *fixture, id string) endedRun {
 			a := first(f, id)
-			f.finish(a, ledger.Success, ledger.Recorded)
+			f.finish(a, ledger.OutcomeSuccess, ledger.FinishRecorded)
 			return ended(f, a)
-		}, ledger.Succeeded, []string{"succeeded"}, true},
+		}, ledger.StateSucceeded, []string{"succeeded"}, true},
 		{"succeeded together with another", func(f *fixture, id string) endedRun {
 			a, b := first(f, id), first(f, id+"-too")
 			for _, finished := range f.FinishAll(f.Context(), []ledger.Finish{finish(b), finish(a)}) {
-				if finished == nil || finished.Verdict != ledger.Recorded {
+				if finished == nil || finished.Verdict != ledger.FinishRecorded {
 					f.Fatalf("finish: %+v", finished)
 				}
 			}
 			return ended(f, a)
-		}, ledger.Succeeded, []string{"succeeded"}, true},
+		}, ledger.StateSucceeded, []string{"succeeded"}, true},
 		{"succeeded while another run waited for its lock", func(f *fixture, id string) endedRun {
 			a := begin(f, f.billed(id, "bill"))
 			waiter := f.billed(id+"-too", "bill")
-			f.claim(a.client, waiter, ledger.Waiting)
-			next := f.finish(a, ledger.Success, ledger.Recorded).Due
-			f.finish(begin(f, next...), ledger.Success, ledger.Recorded)
+			f.claim(a.client, waiter, ledger.ClaimWaiting)
+			next := f.finish(a, ledger.OutcomeSuccess, ledger.FinishRecorded).Due
+			f.finish(begin(f, next...), ledger.OutcomeSuccess, ledger.FinishRecorded)
 			return endedRun{a.Record.ID, a.Job, []attempt{a}}
-		}, ledger.Succeeded, []string{"succeeded"}, true},
+		}, ledger.StateSucceeded, []string{"succeeded"}, true},
 		{"succeeded although it was asked to stop", func(f *fixture, id string) endedRun {
 			a := first(f, id)
 			cancel(f, a.Record.ID)
-			f.finish(a, ledger.Success, ledger.Recorded)
+			f.finish(a, ledger.OutcomeSuccess, ledger.FinishRecorded)
 			return ended(f, a)
-		}, ledger.Succeeded, []string{"succeeded"}, true},
+		}, ledger.StateSucceeded, []string{"succeeded"}, true},
 		{"succeeded as a tick", func(f *fixture, id string) endedRun {
 			f, due, _ := ticking(f, "ticks-"+id)
 			a := begin(f, due)
-			f.finish(a, ledger.Success, ledger.Recorded)
+			f.finish(a, ledger.OutcomeSuccess, ledger.FinishRecorded)
 			return ended(f, a)
-		}, ledger.Succeeded, []string{"succeeded"}, true},
+		}, ledger.StateSucceeded, []string{"succeeded"}, true},
 		{"succeeded late", func(f *fixture, id string) endedRun {
 			a := first(f, id)
 			f.loseLease(a.client)
-			f.finish(a, ledger.Success, ledger.Recorded)
+			f.finish(a, ledger.OutcomeSuccess, ledger.FinishRecorded)
 			return ended(f, a)
-		}, ledger.Succeeded, []string{"lost lease"}, false},
+		}, ledger.StateSucceeded, []string{"lost lease"}, false},
 		{"crashed, then succeeded", func(f *fixture, id string) endedRun {
 			a := first(f, id)
 			b := begin(f, f.crash(a.client)...)
-			f.finish(b, ledger.Success, ledger.Recorded)
+			f.finish(b, ledger.OutcomeSuccess, ledger.FinishRecorded)
 			return ended(f, a, b)
-		}, ledger.Succeeded, []string{"crashed", "succeeded"}, false},
+		}, ledger.StateSucceeded, []string{"crashed", "succeeded"}, false},
 		{"failed, then succeeded", func(f *fixture, id string) endedRun {
 			a := first(f, id)
-			f.finish(a, ledger.Again, ledger.Recorded)
+			f.finish(a, ledger.OutcomeRetry, ledger.FinishRecorded)
 			b := begin(f, f.await()...)
-			f.finish(b, ledger.Success, ledger.Recorded)
+			f.finish(b, ledger.OutcomeSuccess, ledger.FinishRecorded)
 			return ended(f, a, b)
-		}, ledger.Succeeded, []string{"failed", "succeeded"}, false},
+		}, ledger.StateSucceeded, []string{"failed", "succeeded"}, false},
 		{"handed back, then succeeded", func(f *fixture, id string) endedRun {
 			a := first(f, id)
-			f.finish(a, ledger.HandBack, ledger.Recorded)
+			f.finish(a, ledger.OutcomeHandBack, ledger.FinishRecorded)
 			b := begin(f, f.await()...)
-			f.finish(b, ledger.Success, ledger.Recorded)
+			f.finish(b, ledger.OutcomeSuccess, ledger.FinishRecorded)
 			return ended(f, a, b)
-		}, ledger.Succeeded, []string{"handed back", "succeeded"}, false},
+		}, ledger.StateSucceeded, []string{"handed back", "succeeded"}, false},
 		{"failed", func(f *fixture, id string) endedRun {
 			a := first(f, id)
-			f.finish(a, ledger.Failure, ledger.Recorded)
+			f.finish(a, ledger.OutcomeFailure, ledger.FinishRecorded)
 			return ended(f, a)
-		}, ledger.Failed, []string{"failed"}, false},
+		}, ledger.StateFailed, []string{"failed"}, false},
 		{"refused", func(f *fixture, id string) endedRun {
 			due := f.enqueues(f.Ledger, f.job, id)
 			outcome, _, err := f.Refuse(f.Context(), ledger.Refusal{Run: due.Run, N: due.N, Cause: errors.New("no")})
-			if err != nil || outcome != ledger.RefusedFailed {
+			if err != nil || outcome != ledger.RefusalEnded {
 				f.Fatalf("%v, %v, want it ended", outcome, err)
 			}
 			return endedRun{due.Run, f.job, nil}
-		}, ledger.Failed, nil, false},
+		}, ledger.StateFailed, nil, false},
 		{"canceled before its start", func(f *fixture, id string) endedRun {
 			due := f.enqueues(f.Ledger, f.job, id)
 			cancel(f, due.Run)
 			return endedRun{due.Run, f.job, nil}
-		}, ledger.Canceled, nil, false},
+		}, ledger.StateCanceled, nil, false},
 		{"canceled", func(f *fixture, id string) endedRun {
 			a := first(f, id)
 			cancel(f, a.Record.ID)
-			f.finish(a, ledger.Stopped, ledger.Recorded)
+			f.finish(a, ledger.OutcomeCanceled, ledger.FinishRecorded)
 			return ended(f, a)
-		}, ledger.Canceled, []string{"canceled"}, false},
+		}, ledger.StateCanceled, []string{"canceled"}, false},
 		{"skipped", func(f *fixture, id string) endedRun {
 			f, due, tick := ticking(f, "skips-"+id)
 			if n, _, err := f.Skip(f.Context(), f.job, tick, tick, ledger.Act{Who: "ann"}); err != nil || n != 1 {
 				f.Fatalf("skipped %d, %v", n, err)
 			}
 			return endedRun{due.Run, f.job, nil}
-		}, ledger.Skipped, nil, false},
+		}, ledger.StateSkipped, nil, false},
 		{"skipped when its tick came", func(f *fixture, id string) endedRun {
 			own := *f
 			own.job = newJob("overlaps-" + id)
 			own.job.Overlap = jobs.OverlapSkip
-			created := own.tick(own.job, own.cursor(own.job, 5), 2, ledger.Run)
-			own.finish(begin(&own, created.Due...), ledger.Success, ledger.Recorded)
+			created := own.tick(own.job, own.cursor(own.job, 5), 2, ledger.VerdictRun)
+			own.finish(begin(&own, created.Due...), ledger.OutcomeSuccess, ledger.FinishRecorded)
 			return endedRun{jobs.TickRunID(own.job.Name, created.Cursor), own.job, nil}
-		}, ledger.Skipped, nil, false},
+		}, ledger.StateSkipped, nil, false},
 		{"succeeded, then reopened", func(f *fixture, id string) endedRun {
 			a := first(f, id)
-			f.finish(a, ledger.Success, ledger.Recorded)
+			f.finish(a, ledger.OutcomeSuccess, ledger.FinishRecorded)
 			b := begin(f, reopen(f, a.Record.ID)...)
-			f.finish(b, ledger.Success, ledger.Recorded)
+			f.finish(b, ledger.OutcomeSuccess, ledger.FinishRecorded)
 			return ended(f, a, b)
-		}, ledger.Succeeded, []string{"succeeded", "succeeded"}, false},
+		}, ledger.StateSucceeded, []string{"succeeded", "succeeded"}, false},
 		{"succeeded, then reopened and canceled", func(f *fixture, id string) endedRun {
 			a := first(f, id)
-			f.finish(a, ledger.Success, ledger.Recorded)
+			f.finish(a, ledger.OutcomeSuccess, ledger.FinishRecorded)
 			reopen(f, a.Record.ID)
 			cancel(f, a.Record.ID)
 			return ended(f, a)
-		}, ledger.Canceled, []string{"succeeded"}, false},
+		}, ledger.StateCanceled, []string{"succeeded"}, false},
 	}
 }
 
@@ -269,9 +269,9 @@ func TestFinalRecordsAreReadAsTheirRunsEnded(t *testing.T) {
 			if got := f.find(run.run).Attempts; !slices.Equal(got, record.Attempts) {
 				f.Errorf("%s was reopened with the attempts %+v, want %+v", run.run, got, record.Attempts)
 			}
-			a := f.claim(f.session("w"), due[0], ledger.Granted)
-			f.finish(a, ledger.Success, ledger.Recorded)
-			got := f.wantState(run.run, ledger.Succeeded).Attempts
+			a := f.claim(f.session("w"), due[0], ledger.ClaimGranted)
+			f.finish(a, ledger.OutcomeSuccess, ledger.FinishRecorded)
+			got := f.wantState(run.run, ledger.StateSucceeded).Attempts
 			if n := len(record.Attempts); len(got) != n+1 || !slices.Equal(got[:n], record.Attempts) || got[n].Token != a.token() {
 				f.Errorf("%s has succeeded once more with the attempts %+v, want one after %+v", run.run, got, record.Attempts)
 			}
@@ -302,7 +302,7 @@ func (f *fixture) wantAttempts(name string, record *ledger.Record, attempts []at
 	if !slices.Equal(record.Attempts, want) {
 		f.Errorf("%s: the attempts are %+v, want %+v", name, record.Attempts, want)
 	}
-	if last := record.Last(); record.State == ledger.Succeeded && last.Outcome == "succeeded" && last.Finished != record.Finished {
+	if last := record.Last(); record.State == ledger.StateSucceeded && last.Outcome == "succeeded" && last.Finished != record.Finished {
 		f.Errorf("%s: the last attempt ended at %v, and the run at %v", name, last.Finished, record.Finished)
 	}
 	if len(attempts) > 0 && record.Started != want[0].Started {
@@ -314,7 +314,7 @@ func (f *fixture) wantAttempts(name string, record *ledger.Record, attempts []at
 // and a small argument. Most of a large history consists of such runs.
 func TestAFinishedRunWithoutOutputIsSmall(t *testing.T) {
 	t.Parallel()
-	const runs, text, memory = 2 * ledger.Together, 220, 500
+	const runs, text, memory = 2 * ledger.MaxTogether, 220, 500
 	rdb, namespace := redistest.Client(t), redistest.Namespace(t)
 	space, err := locks.NewSpace(rdb, namespace)
 	if err != nil {
@@ -323,19 +323,19 @@ func TestAFinishedRunWithoutOutputIsSmall(t *testing.T) {
 	f := &fixture{T: t, rdb: rdb, namespace: namespace, Ledger: ledger.New(rdb, space), job: newJob("mail")}
 	f.job.Overlap = jobs.OverlapAllow
 	w := f.session("worker-12")
-	for range runs / ledger.Together {
+	for range runs / ledger.MaxTogether {
 		var finishes []ledger.Finish
-		for i := range ledger.Together {
-			enqueued, err := f.Enqueue(t.Context(), ledger.Request{Job: f.job, ID: jobs.NewRunName(time.Now()), Trigger: ledger.ByRequest,
+		for i := range ledger.MaxTogether {
+			enqueued, err := f.Enqueue(t.Context(), ledger.Request{Job: f.job, ID: jobs.NewRunName(time.Now()), Trigger: ledger.TriggerEnqueue,
 				Args: fmt.Appendf(nil, `{"record":%d}`, i)})
 			if err != nil {
 				t.Fatal(err)
 			}
-			a := f.claim(w, enqueued.Due[0], ledger.Granted)
-			finishes = append(finishes, ledger.Finish{Run: a.Record.ID, Job: a.Job, Token: a.token(), Hold: a.request.ID(), Outcome: ledger.Success})
+			a := f.claim(w, enqueued.Due[0], ledger.ClaimGranted)
+			finishes = append(finishes, ledger.Finish{Run: a.Record.ID, Job: a.Job, Token: a.token(), Hold: a.request.ID(), Outcome: ledger.OutcomeSuccess})
 		}
 		for _, finished := range f.FinishAll(t.Context(), finishes) {
-			if finished == nil || finished.Verdict != ledger.Recorded {
+			if finished == nil || finished.Verdict != ledger.FinishRecorded {
 				t.Fatalf("finish: %+v", finished)
 			}
 		}
@@ -412,7 +412,7 @@ func wrongRecords(before, after map[jobs.RunID]*ledger.Record) string {
 			}
 			continue
 		}
-		closed, running := was.Attempts, was.State == ledger.Running
+		closed, running := was.Attempts, was.State == ledger.StateRunning
 		if running {
 			closed = closed[:len(closed)-1]
 		}
@@ -424,7 +424,7 @@ func wrongRecords(before, after map[jobs.RunID]*ledger.Record) string {
 			if a.Number != b.Number || a.Worker != b.Worker || a.Token != b.Token || !a.Started.Equal(b.Started) {
 				return fmt.Sprintf("the running attempt of %s was %+v and is %+v", id, a, b)
 			}
-			if is.State.Final() && !b.Finished.Equal(is.Finished) || is.State == ledger.Succeeded && b.Outcome != "succeeded" {
+			if is.State.Final() && !b.Finished.Equal(is.Finished) || is.State == ledger.StateSucceeded && b.Outcome != "succeeded" {
 				return fmt.Sprintf("%s is %s since %v, and its last attempt is %+v", id, is.State, is.Finished, b)
 			}
 		}
@@ -488,10 +488,10 @@ func TestRecordsOfEarlierBuildsAreRead(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.older() // so that the rest of the record is whole
 		client := f.session("w")
-		for name, outcome := range map[string]ledger.Outcome{"fast": ledger.Success, "slow": ledger.Failure} {
-			a := f.claim(client, f.billed(name, "bill:"+name), ledger.Granted)
+		for name, outcome := range map[string]ledger.Outcome{"fast": ledger.OutcomeSuccess, "slow": ledger.OutcomeFailure} {
+			a := f.claim(client, f.billed(name, "bill:"+name), ledger.ClaimGranted)
 			run := a.Record.ID
-			f.finish(a, outcome, ledger.Recorded)
+			f.finish(a, outcome, ledger.FinishRecorded)
 			record := f.find(run)
 			fields, log := f.stored(run)
 			if short := strings.Join(fields, us); len(fields) != itemsRun || strings.Contains(short, string(client.Session())) || strings.Contains(short, "bill:") {
@@ -510,8 +510,8 @@ func TestRecordsOfEarlierBuildsAreRead(t *testing.T) {
 			if err != nil || len(again) != 1 {
 				t.Fatalf("%s: done again: %v, %v", name, again, err)
 			}
-			f.finish(f.claim(client, again[0], ledger.Granted), ledger.Success, ledger.Recorded)
-			if got := f.wantState(run, ledger.Succeeded); len(got.Attempts) != 2 {
+			f.finish(f.claim(client, again[0], ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded)
+			if got := f.wantState(run, ledger.StateSucceeded); len(got.Attempts) != 2 {
 				t.Errorf("%s: %+v, want two attempts", name, got)
 			}
 		}

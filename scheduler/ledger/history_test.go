@@ -151,7 +151,7 @@ func (p *play) step() {
 		}
 	case n < 12:
 		job := p.ticking[p.rand.IntN(len(p.ticking))]
-		created := p.tick(job, p.cursors[job.Name], 1, []ledger.Verdict{ledger.CatchUp, ledger.Run}[p.rand.IntN(2)])
+		created := p.tick(job, p.cursors[job.Name], 1, []ledger.Verdict{ledger.VerdictCatchUp, ledger.VerdictRun}[p.rand.IntN(2)])
 		p.say("tick %v of %s: due %v", created.Cursor, job.Name, created.Due)
 		p.cursors[job.Name] = created.Cursor
 		p.push(created.Due)
@@ -179,19 +179,19 @@ func (p *play) step() {
 		}
 		p.say("late copy of claim %s n %d by %s: %s", claim.due.Run, claim.due.N, claim.request.ID(), claimed.Outcome)
 		runs := func(a attempt) bool { return a.request.ID() == claim.request.ID() }
-		if claimed.Outcome != ledger.Stale && claimed.Outcome != ledger.SessionDead && !slices.ContainsFunc(p.acting, runs) {
+		if claimed.Outcome != ledger.ClaimStale && claimed.Outcome != ledger.ClaimSessionEnded && !slices.ContainsFunc(p.acting, runs) {
 			p.fatalf("it did something, and nobody hears of it")
 		}
 	case n < 70 && len(p.acting) > 1:
 		p.endSeveral()
 	case n < 83 && len(p.acting) > 0:
 		a := pick(p.rand, &p.acting)
-		p.end(a, []ledger.Outcome{ledger.Success, ledger.Success, ledger.Again, ledger.HandBack, ledger.Failure}[p.rand.IntN(5)])
+		p.end(a, []ledger.Outcome{ledger.OutcomeSuccess, ledger.OutcomeSuccess, ledger.OutcomeRetry, ledger.OutcomeHandBack, ledger.OutcomeFailure}[p.rand.IntN(5)])
 	// recent ones, so that their runs may be running again
 	case p.plain && n < 89 && len(p.stale) > 0:
-		p.end(p.stale[max(0, len(p.stale)-1-p.rand.IntN(4))], ledger.Success)
+		p.end(p.stale[max(0, len(p.stale)-1-p.rand.IntN(4))], ledger.OutcomeSuccess)
 	case n < 86 && len(p.stale) > 0:
-		p.end(p.stale[p.rand.IntN(len(p.stale))], []ledger.Outcome{ledger.Success, ledger.Again}[p.rand.IntN(2)])
+		p.end(p.stale[p.rand.IntN(len(p.stale))], []ledger.Outcome{ledger.OutcomeSuccess, ledger.OutcomeRetry}[p.rand.IntN(2)])
 	case n < 89:
 		p.crashOne()
 	case n < 93:
@@ -318,7 +318,7 @@ func (p *play) stopAsked() {
 		}
 		a := p.acting[i]
 		p.acting = slices.Delete(p.acting, i, i+1)
-		p.end(a, ledger.Stopped)
+		p.end(a, ledger.OutcomeCanceled)
 	}
 }
 
@@ -342,7 +342,7 @@ func (p *play) enqueue() {
 			job.Lock.Exclusive = append(job.Lock.Exclusive, fmt.Sprint("bill:", i))
 		}
 	}
-	enqueued, err := p.Enqueue(p.Context(), ledger.Request{Job: job, ID: fmt.Sprint(p.asked), Trigger: ledger.ByRequest})
+	enqueued, err := p.Enqueue(p.Context(), ledger.Request{Job: job, ID: fmt.Sprint(p.asked), Trigger: ledger.TriggerEnqueue})
 	if err != nil {
 		p.fatalf("%v", err)
 	}
@@ -381,7 +381,7 @@ func (p *play) sendSeveral() {
 		order[i] = i
 	}
 	token := func(i int) locks.Token {
-		if all[i] == nil || all[i].Outcome != ledger.Granted {
+		if all[i] == nil || all[i].Outcome != ledger.ClaimGranted {
 			return 0
 		}
 		return all[i].Record.Last().Token
@@ -391,7 +391,7 @@ func (p *play) sendSeveral() {
 	for _, i := range order {
 		claimed, claim := all[i], sentClaim{claims[i].Request, claims[i].Due, nil, wait}
 		p.say("claim %s n %d by %s with %d others: %s", claim.due.Run, claim.due.N, claim.request.ID(), len(claims)-1, claimed.Outcome)
-		if claimed.Outcome == ledger.Crashed {
+		if claimed.Outcome == ledger.ClaimCrashed {
 			p.checkSuspect(claim.due.Run, claimed.Suspected)
 			suspects = append(suspects, claim)
 			continue
@@ -409,7 +409,7 @@ func (p *play) claimed(claim sentClaim, claimed *ledger.Claimed) {
 	if p.rand.IntN(4) == 0 {
 		p.sent = append(p.sent, claim)
 	}
-	if claimed.Outcome != ledger.Granted {
+	if claimed.Outcome != ledger.ClaimGranted {
 		return
 	}
 	a := attempt{Claimed: claimed, request: claim.request}
@@ -438,7 +438,7 @@ func (p *play) end(a attempt, outcome ledger.Outcome) {
 		}
 		p.say("finish %s token %v %s: %s, %s", a.Record.ID, a.token(), outcome, finished.Verdict, finished.State)
 		p.push(finished.Due)
-		if finished.Verdict == ledger.Recorded && outcome == ledger.Success && i == 0 && !p.knows(a) {
+		if finished.Verdict == ledger.FinishRecorded && outcome == ledger.OutcomeSuccess && i == 0 && !p.knows(a) {
 			p.success[a.Record.ID]++
 		}
 	}
@@ -457,7 +457,7 @@ func (p *play) endSeveral() {
 	}
 	finishes := make([]ledger.Finish, len(ending))
 	for i, a := range ending {
-		finishes[i] = ledger.Finish{Run: a.Record.ID, Job: a.Job, Token: a.token(), Hold: a.request.ID(), Outcome: ledger.Success}
+		finishes[i] = ledger.Finish{Run: a.Record.ID, Job: a.Job, Token: a.token(), Hold: a.request.ID(), Outcome: ledger.OutcomeSuccess}
 	}
 	for range 1 + p.rand.IntN(2) { // a lost reply: they are sent again
 		for i, finished := range p.FinishAll(p.Context(), finishes) {
@@ -467,7 +467,7 @@ func (p *play) endSeveral() {
 			}
 			p.say("finish %s token %v together: %s, %s", a.Record.ID, a.token(), finished.Verdict, finished.State)
 			p.push(finished.Due)
-			if finished.Verdict == ledger.Recorded && !p.knows(a) {
+			if finished.Verdict == ledger.FinishRecorded && !p.knows(a) {
 				p.success[a.Record.ID]++
 				p.stale = append(p.stale, a)
 			}
@@ -836,12 +836,12 @@ func (p *play) settle() {
 			p.send(sentClaim{p.begin(), pick(p.rand, &p.queue), nil, 0})
 			p.check()
 			for len(p.acting) > 0 {
-				p.end(pick(p.rand, &p.acting), ledger.Success)
+				p.end(pick(p.rand, &p.acting), ledger.OutcomeSuccess)
 				p.check()
 			}
 		}
 		for len(p.acting) > 0 {
-			p.end(pick(p.rand, &p.acting), ledger.Success)
+			p.end(pick(p.rand, &p.acting), ledger.OutcomeSuccess)
 		}
 	}
 	p.sweepAll(0) // which forgets deaths after all their attempts are closed

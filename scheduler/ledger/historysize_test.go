@@ -116,14 +116,14 @@ func TestARunThatWasRemovedIsNotMadeAgain(t *testing.T) {
 		w := f.session("w")
 		f.job.Overlap = jobs.OverlapAllow
 		cursor := f.cursor(f.job, 5)
-		tick := f.tick(f.job, cursor, 1, ledger.Run).Due[0]
-		f.finish(f.claim(w, tick, ledger.Granted), ledger.Success, ledger.Recorded)
-		request := ledger.Request{Job: f.job, ID: "4711", Named: true, Trigger: ledger.ByRequest}
+		tick := f.tick(f.job, cursor, 1, ledger.VerdictRun).Due[0]
+		f.finish(f.claim(w, tick, ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded)
+		request := ledger.Request{Job: f.job, ID: "4711", Named: true, Trigger: ledger.TriggerEnqueue}
 		enqueued, err := f.Enqueue(f.Context(), request)
 		if err != nil {
 			f.Fatal(err)
 		}
-		f.finish(f.claim(w, enqueued.Due[0], ledger.Granted), ledger.Success, ledger.Recorded)
+		f.finish(f.claim(w, enqueued.Due[0], ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded)
 		size, err := f.HistorySize(f.Context(), without)
 		if err != nil {
 			f.Fatal(err)
@@ -131,7 +131,7 @@ func TestARunThatWasRemovedIsNotMadeAgain(t *testing.T) {
 		if removed, _, err := f.TrimHistory(f.Context(), size, 0, without); err != nil || removed != 2 {
 			f.Fatalf("%d runs were removed, want both, %v", removed, err)
 		}
-		if again := f.tick(f.job, cursor, 1, ledger.Run); !again.Moved {
+		if again := f.tick(f.job, cursor, 1, ledger.VerdictRun); !again.Moved {
 			f.Errorf("the tick was decided again: %+v", again)
 		}
 		if again, err := f.Enqueue(f.Context(), request); err != nil || !again.Exists {

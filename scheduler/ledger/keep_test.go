@@ -31,12 +31,12 @@ func TestARunOfAPausedQueueIsOfferedNothingUntilItIsResumed(t *testing.T) {
 			f.Fatal(err)
 		}
 		first, second := f.billed("first", "bill"), f.billed("second", "bill")
-		f.claim(w, first, ledger.Waiting)
+		f.claim(w, first, ledger.ClaimWaiting)
 		if err := f.QueuePaused(f.Context(), first.Queue); err != nil {
 			f.Fatal(err)
 		}
 		// it comes while the queue is paused: it had been fetched before
-		f.claim(w, second, ledger.Waiting)
+		f.claim(w, second, ledger.ClaimWaiting)
 		if waits := f.waits(); waits[first.Run] != locks.Kept || waits[second.Run] != locks.Kept {
 			f.Errorf("%v, want both kept back", waits)
 		}
@@ -72,8 +72,8 @@ func TestARunOfAPausedQueueIsOfferedNothingUntilItIsResumed(t *testing.T) {
 		if err != nil || len(due) != 1 || due[0].Run != first.Run {
 			f.Fatalf("%v, %v, want the run that has waited longest due in this step", due, err)
 		}
-		due = f.finish(f.claim(w, due[0], ledger.Granted), ledger.Success, ledger.Recorded).Due
-		f.finish(f.claim(w, due[0], ledger.Granted), ledger.Success, ledger.Recorded)
+		due = f.finish(f.claim(w, due[0], ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded).Due
+		f.finish(f.claim(w, due[0], ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded)
 		f.wantNothingLeft()
 	})
 }
@@ -89,7 +89,7 @@ func TestPauseStopsTheClockOfAWait(t *testing.T) {
 		}
 		job := newJob("waits")
 		job.Lock = jobs.Lock{Exclusive: []string{"bill"}, Wait: patience, OnBusy: jobs.BusyFail}
-		enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: job, ID: "1", Trigger: ledger.ByRequest})
+		enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: job, ID: "1", Trigger: ledger.TriggerEnqueue})
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -105,12 +105,12 @@ func TestPauseStopsTheClockOfAWait(t *testing.T) {
 			return record.State
 		}
 		began := time.Now()
-		f.claim(w, enqueued.Due[0], ledger.Waiting)
+		f.claim(w, enqueued.Due[0], ledger.ClaimWaiting)
 		if err := f.QueuePaused(f.Context(), job.Queue); err != nil {
 			f.Fatal(err)
 		}
 		for time.Since(began) < pause { // the clock is under test
-			if state := expire(); state != ledger.WaitsLock {
+			if state := expire(); state != ledger.StateWaiting {
 				f.Fatalf("the run is %s %s after it began to wait, while its queue is paused", state, time.Since(began))
 			}
 			time.Sleep(20 * time.Millisecond)
@@ -118,7 +118,7 @@ func TestPauseStopsTheClockOfAWait(t *testing.T) {
 		if _, err := f.QueueResumed(f.Context(), job.Queue); err != nil {
 			f.Fatal(err)
 		}
-		for expire() == ledger.WaitsLock {
+		for expire() == ledger.StateWaiting {
 			if time.Since(began) > time.Minute {
 				f.Fatal("the wait does not end")
 			}
@@ -127,7 +127,7 @@ func TestPauseStopsTheClockOfAWait(t *testing.T) {
 		if took := time.Since(began); took < patience+pause-100*time.Millisecond {
 			f.Errorf("the wait ended after %s, want at least %s beside a pause of %s", took, patience, pause)
 		}
-		if state := expire(); state != ledger.Failed {
+		if state := expire(); state != ledger.StateFailed {
 			f.Errorf("the run is %s, want failed", state)
 		}
 	})

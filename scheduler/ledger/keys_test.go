@@ -42,11 +42,11 @@ func TestUnknownKeysOfADefinitionArePassedOn(t *testing.T) {
 			if got := f.carried(due.Run); got != text {
 				t.Errorf("%s: the run has %q, want the definition as it is stored: %q", name, got, text)
 			}
-			a := f.claim(client, due, ledger.Granted)
+			a := f.claim(client, due, ledger.ClaimGranted)
 			if err := a.Job.CheckKeys(); err == nil || !strings.Contains(err.Error(), "retry.on, zone") {
 				t.Errorf("%s: its claim says %v, want the keys", name, err)
 			}
-			f.finish(a, ledger.Failure, ledger.Recorded)
+			f.finish(a, ledger.OutcomeFailure, ledger.FinishRecorded)
 			if _, err := f.Reopen(f.Context(), ledger.Reopening{Run: due.Run, Job: definition, Any: true}); err != nil {
 				t.Errorf("%s: reopen: %v", name, err)
 			}
@@ -63,7 +63,7 @@ func TestNoRunIsMadeWhoseLocksCannotBeTold(t *testing.T) {
 		client := f.session("w")
 		f.newer(`"lock":{`, `"lock":{"until":"x"`, nil)
 		definition := f.registered(f.Ledger, "j")
-		_, err := f.Enqueue(f.Context(), ledger.Request{Job: definition, ID: "x", Trigger: ledger.ByHand})
+		_, err := f.Enqueue(f.Context(), ledger.Request{Job: definition, ID: "x", Trigger: ledger.TriggerHand})
 		_, again := f.Reopen(f.Context(), ledger.Reopening{Run: "j#y", Job: definition, Any: true})
 		adoption := f.given(client, "z")
 		adoption.Job = definition
@@ -91,7 +91,7 @@ func TestNoRunIsMadeWhoseLocksCannotBeTold(t *testing.T) {
 		if created := f.decides(definition, cursor); created.Inactive || len(created.Due) != 0 {
 			t.Errorf("a tick by it: %+v, want it recorded, and nothing due", created)
 		}
-		record := f.wantState(jobs.TickRunID("j", cursor.Add(time.Second)), ledger.Failed)
+		record := f.wantState(jobs.TickRunID("j", cursor.Add(time.Second)), ledger.StateFailed)
 		if !strings.Contains(record.Reason, "lock.until") {
 			t.Errorf("its reason is %q, want the key named", record.Reason)
 		}

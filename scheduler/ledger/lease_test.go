@@ -35,7 +35,7 @@ func (f *fixture) ask(id string, change func(*jobs.Job)) ledger.Due {
 	job := newJob("asked")
 	job.Every = 0
 	change(job)
-	enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: job, ID: id, Trigger: ledger.ByRequest})
+	enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: job, ID: id, Trigger: ledger.TriggerEnqueue})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -54,22 +54,23 @@ func TestALostLeaseIsNeitherACrashNorAFailure(t *testing.T) {
 		f.job.MaxCrashes, f.job.Retry.Max = 1, 0
 		due := f.run()
 		for i := range 3 {
-			a := f.claim(f.session("a"), due, ledger.Granted)
+			a := f.claim(f.session("a"), due, ledger.ClaimGranted)
 			again := f.loseLease(a.client)
 			if len(again) != 1 || again[0].Run != due.Run {
 				f.Fatalf("due after the lost lease: %+v, want the run", again)
 			}
 			due = again[0]
-			record := f.wantState(due.Run, ledger.DueNow)
+			record := f.wantState(due.Run, ledger.StateDue)
 			if last := record.Last(); record.Crashes != 0 || record.Fails != 0 || len(record.Attempts) != i+1 ||
-				last.Outcome != ledger.LostLeaseAttempt || !strings.Contains(last.Error, "lost its lease") {
+				last.Outcome != ledger.AttemptLostLease || !strings.Contains(last.Error, "lost its lease") {
 				f.Errorf("%+v, want an attempt that lost its lease, and nothing counted", record)
 			}
 			f.suspected(due.Run, false)
-			f.finish(a, ledger.Failure, ledger.Counted) // its later result no longer counts
+			// its later result no longer counts
+			f.finish(a, ledger.OutcomeFailure, ledger.FinishCounted)
 		}
 		sound, err := f.ClaimSound(f.Context(), f.request(f.session("b")), due, 0, nil)
-		if err != nil || sound.Outcome != ledger.Granted {
+		if err != nil || sound.Outcome != ledger.ClaimGranted {
 			f.Fatalf("claim of a run that never crashed: %+v, %v, want it granted", sound, err)
 		}
 	})
@@ -85,12 +86,12 @@ func TestAnAbandonedRunSaysWhatHappenedToItsWorker(t *testing.T) {
 			" lost its lease (on_crash: abandon), it says so": func(a attempt) []ledger.Due { return f.report(a, f.session("next")).Due },
 		} {
 			due := f.ask(fmt.Sprint(len(reason)), func(job *jobs.Job) { job.OnCrash = jobs.CrashAbandon })
-			a := f.claim(f.session("a"), due, ledger.Granted)
+			a := f.claim(f.session("a"), due, ledger.ClaimGranted)
 			if due := end(a); len(due) != 0 {
 				f.Errorf("due: %+v, want nothing", due)
 			}
 			reason, _, _ = strings.Cut(reason, ", ")
-			if record := f.wantState(a.Record.ID, ledger.Lost); record.Reason != "its worker "+string(a.client.Session())+reason {
+			if record := f.wantState(a.Record.ID, ledger.StateLost); record.Reason != "its worker "+string(a.client.Session())+reason {
 				f.Errorf("lost because %q, want %q", record.Reason, reason)
 			}
 		}
@@ -103,9 +104,9 @@ func TestAnAbandonedRunSaysWhatHappenedToItsWorker(t *testing.T) {
 func TestAWorkerHandsBackWhatItCutOff(t *testing.T) {
 	each(t, func(f *fixture) {
 		old, next := f.session("w"), f.session("w")
-		a := f.claim(old, f.run(), ledger.Granted)
+		a := f.claim(old, f.run(), ledger.ClaimGranted)
 		closed := f.report(a, next)
-		if closed == nil || len(closed.Due) != 1 || closed.State != ledger.DueNow || closed.Outcome != ledger.LostLeaseAttempt {
+		if closed == nil || len(closed.Due) != 1 || closed.State != ledger.StateDue || closed.Outcome != ledger.AttemptLostLease {
 			f.Fatalf("%+v, want the run due", closed)
 		}
 		if record := f.find(a.Record.ID); !record.Last().Confirmed || record.Crashes != 0 || record.Fails != 0 {
@@ -114,12 +115,12 @@ func TestAWorkerHandsBackWhatItCutOff(t *testing.T) {
 		if again := f.report(a, next); again != nil {
 			f.Errorf("the same report once more: %+v, want nothing", again)
 		}
-		b := f.claim(next, closed.Due[0], ledger.Granted)
+		b := f.claim(next, closed.Due[0], ledger.ClaimGranted)
 		if late := f.report(a, f.session("third")); late != nil {
 			f.Errorf("a late report closed the next attempt: %+v", late)
 		}
-		f.finish(a, ledger.Failure, ledger.Fenced)
-		f.finish(b, ledger.Success, ledger.Recorded)
+		f.finish(a, ledger.OutcomeFailure, ledger.FinishFenced)
+		f.finish(b, ledger.OutcomeSuccess, ledger.FinishRecorded)
 		f.wantNothingLeft()
 	})
 }
@@ -128,7 +129,7 @@ func TestAWorkerHandsBackWhatItCutOff(t *testing.T) {
 // that has also ended reports nothing.
 func TestAWorkerConfirmsALostLeaseThatASweepHasRecorded(t *testing.T) {
 	each(t, func(f *fixture) {
-		a := f.claim(f.session("a"), f.run(), ledger.Granted)
+		a := f.claim(f.session("a"), f.run(), ledger.ClaimGranted)
 		due := f.loseLease(a.client)
 		if f.find(a.Record.ID).Last().Confirmed {
 			f.Error("the lost lease is confirmed before the worker has said anything")
@@ -138,14 +139,14 @@ func TestAWorkerConfirmsALostLeaseThatASweepHasRecorded(t *testing.T) {
 		if _, err := f.LostLease(f.Context(), ended.Session(), a.lost(), a.Job); !errors.Is(err, ledger.ErrNotYet) {
 			f.Errorf("the report of a session that has ended: %v, want ErrNotYet", err)
 		}
-		b := f.claim(f.session("b"), due[0], ledger.Granted)
+		b := f.claim(f.session("b"), due[0], ledger.ClaimGranted)
 		if closed := f.report(a, f.session("next")); closed != nil {
 			f.Errorf("%+v, want nothing closed", closed)
 		}
-		if record := f.find(a.Record.ID); !record.Attempts[0].Confirmed || record.State != ledger.Running {
+		if record := f.find(a.Record.ID); !record.Attempts[0].Confirmed || record.State != ledger.StateRunning {
 			f.Errorf("%+v, want the first attempt confirmed and the second one running", record)
 		}
-		f.finish(b, ledger.Success, ledger.Recorded)
+		f.finish(b, ledger.OutcomeSuccess, ledger.FinishRecorded)
 	})
 }
 
@@ -156,7 +157,7 @@ func TestARunWhoseHostsNeverComeBackEnds(t *testing.T) {
 		due := f.run()
 		lose := func(confirm bool) {
 			f.Helper()
-			a := f.claim(f.session("a"), due, ledger.Granted)
+			a := f.claim(f.session("a"), due, ledger.ClaimGranted)
 			again := f.loseLease(a.client)
 			if confirm {
 				f.report(a, f.session("next"))
@@ -175,9 +176,9 @@ func TestARunWhoseHostsNeverComeBackEnds(t *testing.T) {
 		for range ledger.MaxLostLeases - 1 {
 			lose(false)
 		}
-		f.wantState(due.Run, ledger.DueNow)
+		f.wantState(due.Run, ledger.StateDue)
 		lose(false)
-		if record := f.wantState(due.Run, ledger.Failed); record.Crashes != 0 || !strings.Contains(record.Reason, "lost its lease 10 times in a row") {
+		if record := f.wantState(due.Run, ledger.StateFailed); record.Crashes != 0 || !strings.Contains(record.Reason, "lost its lease 10 times in a row") {
 			f.Errorf("%+v, want it failed for its lost leases", record)
 		}
 		f.wantNothingLeft()
@@ -199,7 +200,7 @@ func TestTheSuspectThatDiesAgainClearsTheOthers(t *testing.T) {
 			f.Helper()
 			w := f.session("w")
 			for _, run := range together {
-				f.claim(w, dues[run], ledger.Granted)
+				f.claim(w, dues[run], ledger.ClaimGranted)
 			}
 			for _, due := range f.crash(w) {
 				dues[due.Run] = due
@@ -224,7 +225,7 @@ func TestTheSuspectThatDiesAgainClearsTheOthers(t *testing.T) {
 			f.suspected(run, true)
 		}
 		for _, run := range runs {
-			f.finish(f.claim(f.session("w"), dues[run], ledger.Granted), ledger.Success, ledger.Recorded)
+			f.finish(f.claim(f.session("w"), dues[run], ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded)
 		}
 		f.wantNothingLeft()
 	})
@@ -235,7 +236,7 @@ func TestTheSuspectThatDiesAgainClearsTheOthers(t *testing.T) {
 func TestADeathIsForgottenWhenItsAttemptsAreClosed(t *testing.T) {
 	each(t, func(f *fixture) {
 		w := f.session("w")
-		a := f.claim(w, f.run(), ledger.Granted)
+		a := f.claim(w, f.run(), ledger.ClaimGranted)
 		idle := f.session("idle")
 		for _, session := range []locks.SessionID{w.Session(), idle.Session()} {
 			if err := f.Died(f.Context(), session); err != nil {
@@ -244,7 +245,7 @@ func TestADeathIsForgottenWhenItsAttemptsAreClosed(t *testing.T) {
 		}
 		f.end(w)
 		f.end(idle)
-		f.finish(a, ledger.Success, ledger.Recorded) // sent before the death
+		f.finish(a, ledger.OutcomeSuccess, ledger.FinishRecorded) // sent before the death
 		f.sweep()
 		f.wantNothingLeft()
 	})
@@ -258,13 +259,13 @@ func TestSuspectsThatAnOlderBuildHasEndedAreForgotten(t *testing.T) {
 			f.Fatal(err)
 		}
 		w := f.session("w")
-		a := f.claim(w, f.run(), ledger.Granted)
-		b := f.claim(f.session("v"), f.crash(w)[0], ledger.Granted)
+		a := f.claim(w, f.run(), ledger.ClaimGranted)
+		b := f.claim(f.session("v"), f.crash(w)[0], ledger.ClaimGranted)
 		if died, err := f.rdb.ZRange(f.Context(), f.key("died"), 0, -1).Result(); err != nil || len(died) != 1 ||
 			died[0] != string(w.Session())+"\x00"+string(a.Record.ID) {
 			f.Errorf("%q, %v; want the run that has crashed alone", died, err)
 		}
-		f.finish(b, ledger.Success, ledger.Recorded)
+		f.finish(b, ledger.OutcomeSuccess, ledger.FinishRecorded)
 		f.wantNothingLeft()
 	})
 }

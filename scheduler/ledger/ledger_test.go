@@ -137,7 +137,7 @@ func (f *fixture) tick(job *jobs.Job, cursor time.Time, n int, verdict ledger.Ve
 // run creates one due run of the fixture's job.
 func (f *fixture) run() ledger.Due {
 	f.Helper()
-	created := f.tick(f.job, f.cursor(f.job, 5), 1, ledger.Run)
+	created := f.tick(f.job, f.cursor(f.job, 5), 1, ledger.VerdictRun)
 	if len(created.Due) != 1 {
 		f.Fatalf("created %+v, want one run", created)
 	}
@@ -172,7 +172,7 @@ func (f *fixture) claim(client *locks.Client, due ledger.Due, want ledger.ClaimO
 	if a.Outcome != want {
 		f.Fatalf("claim of %+v: %s, want %s", due, a.Outcome, want)
 	}
-	if want != ledger.Granted {
+	if want != ledger.ClaimGranted {
 		a.request.Drop()
 	}
 	return a
@@ -287,7 +287,7 @@ func (f *fixture) wantNothingLeft() {
 func TestATickIsCreatedOnceByTheFirstWorker(t *testing.T) {
 	each(t, func(f *fixture) {
 		cursor := f.cursor(f.job, 5)
-		first, second := f.tick(f.job, cursor, 2, ledger.Run), f.tick(f.job, cursor, 2, ledger.Run)
+		first, second := f.tick(f.job, cursor, 2, ledger.VerdictRun), f.tick(f.job, cursor, 2, ledger.VerdictRun)
 		if len(first.Due) != 2 || first.Moved {
 			f.Errorf("first: %+v, want two runs", first)
 		}
@@ -298,7 +298,7 @@ func TestATickIsCreatedOnceByTheFirstWorker(t *testing.T) {
 		if err != nil || len(records) != 2 {
 			f.Fatalf("%d outstanding runs, %v, want 2", len(records), err)
 		}
-		if id := jobs.TickRunID("j", cursor.Add(time.Second)); records[0].ID != id || records[0].State != ledger.DueNow {
+		if id := jobs.TickRunID("j", cursor.Add(time.Second)); records[0].ID != id || records[0].State != ledger.StateDue {
 			f.Errorf("first run is %s, %s, want %s, due", records[0].ID, records[0].State, id)
 		}
 	})
@@ -307,7 +307,7 @@ func TestATickIsCreatedOnceByTheFirstWorker(t *testing.T) {
 func TestATickThatHasNotComeIsRefusedAndNothingChanges(t *testing.T) {
 	each(t, func(f *fixture) {
 		cursor := f.cursor(f.job, 0)
-		if created := f.tick(f.job, cursor, 3600, ledger.Run); !created.Early {
+		if created := f.tick(f.job, cursor, 3600, ledger.VerdictRun); !created.Early {
 			f.Errorf("%+v, want it refused as early", created)
 		}
 		record, err := f.Job(f.Context(), "j")
@@ -329,13 +329,13 @@ func TestNothingIsCreatedOrClaimedInAGraceTime(t *testing.T) {
 		if err := f.rdb.ZAdd(f.Context(), f.key("exp"), redis.Z{Member: "e"}).Err(); err != nil {
 			f.Fatal(err)
 		}
-		if created := f.tick(f.job, cursor, 1, ledger.Run); created.Grace < 59*time.Minute {
+		if created := f.tick(f.job, cursor, 1, ledger.VerdictRun); created.Grace < 59*time.Minute {
 			f.Errorf("%+v, want it refused for an hour", created)
 		}
-		if refused := f.claim(client, run, ledger.Later); len(refused.Due) != 0 {
+		if refused := f.claim(client, run, ledger.ClaimLater); len(refused.Due) != 0 {
 			f.Errorf("got %+v to push, want the sweep to do it", refused.Due)
 		}
-		f.claim(client, run, ledger.Stale) // it has the next n
+		f.claim(client, run, ledger.ClaimStale) // it has the next n
 		swept, err := f.Sweep(f.Context(), ledger.SweepLimits{Most: 100})
 		if err != nil || len(swept.Due) != 1 {
 			f.Fatalf("swept %+v, %v, want the run", swept, err)
@@ -343,8 +343,8 @@ func TestNothingIsCreatedOrClaimedInAGraceTime(t *testing.T) {
 		if err := f.rdb.HSet(f.Context(), f.key("meta"), "grace", 1).Err(); err != nil {
 			f.Fatal(err)
 		}
-		f.claim(client, swept.Due[0], ledger.Granted)
-		if created := f.tick(f.job, cursor, 1, ledger.Run); len(created.Due) != 1 {
+		f.claim(client, swept.Due[0], ledger.ClaimGranted)
+		if created := f.tick(f.job, cursor, 1, ledger.VerdictRun); len(created.Due) != 1 {
 			f.Errorf("%+v after the grace time, want a run", created)
 		}
 	})
@@ -353,7 +353,7 @@ func TestNothingIsCreatedOrClaimedInAGraceTime(t *testing.T) {
 func TestOverlapSkipsATickWithItsReason(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.job.Overlap = jobs.OverlapSkip
-		created := f.tick(f.job, f.cursor(f.job, 5), 2, ledger.Run)
+		created := f.tick(f.job, f.cursor(f.job, 5), 2, ledger.VerdictRun)
 		if len(created.Due) != 1 {
 			f.Fatalf("%d runs are due, want 1", len(created.Due))
 		}
@@ -362,7 +362,7 @@ func TestOverlapSkipsATickWithItsReason(t *testing.T) {
 			f.Fatalf("history %v, %v, want one entry", history, err)
 		}
 		want := fmt.Sprintf("overlap: skip; %s is due", created.Due[0].Run)
-		if history[0].State != ledger.Skipped || history[0].Reason != want {
+		if history[0].State != ledger.StateSkipped || history[0].Reason != want {
 			f.Errorf("%s (%s), want skipped (%s)", history[0].State, history[0].Reason, want)
 		}
 	})
@@ -373,10 +373,10 @@ func TestOverlapQueuesOnlySoMany(t *testing.T) {
 		f.job.MaxQueued = 2
 		worker := f.session("w")
 		cursor := f.cursor(f.job, 9)
-		created := f.tick(f.job, cursor, 1, ledger.Run)
-		f.claim(worker, created.Due[0], ledger.Granted)
+		created := f.tick(f.job, cursor, 1, ledger.VerdictRun)
+		f.claim(worker, created.Due[0], ledger.ClaimGranted)
 		// One runs, which does not count; two may wait.
-		if created = f.tick(f.job, created.Cursor, 4, ledger.Run); len(created.Due) != 2 {
+		if created = f.tick(f.job, created.Cursor, 4, ledger.VerdictRun); len(created.Due) != 2 {
 			f.Errorf("%d runs are due, want 2", len(created.Due))
 		}
 		history, err := f.History(f.Context(), "j", 0)
@@ -389,7 +389,7 @@ func TestOverlapQueuesOnlySoMany(t *testing.T) {
 func TestCaughtUpTicksAreNotSkippedForEachOther(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.job.Overlap = jobs.OverlapSkip
-		if created := f.tick(f.job, f.cursor(f.job, 9), 3, ledger.CatchUp); len(created.Due) != 3 {
+		if created := f.tick(f.job, f.cursor(f.job, 9), 3, ledger.VerdictCatchUp); len(created.Due) != 3 {
 			f.Errorf("%d runs are due, want 3", len(created.Due))
 		}
 	})
@@ -400,7 +400,7 @@ func TestARunGoesItsWay(t *testing.T) {
 		f.job.Args = []byte(` {"a": "b\u001f"} `)
 		f.job.Lock.Exclusive = []string{"bill:1"}
 		due := f.run()
-		a := f.claim(f.session("w"), due, ledger.Granted)
+		a := f.claim(f.session("w"), due, ledger.ClaimGranted)
 		if string(a.Args) != `{"a":"b\u001f"}` || a.Job.Name != "j" || a.Record.Attempts[0].Number != 1 {
 			f.Errorf("claimed %s %s attempt %d", a.Args, a.Job.Name, a.Record.Attempts[0].Number)
 		}
@@ -412,13 +412,13 @@ func TestARunGoesItsWay(t *testing.T) {
 		if want := []string{"bill:1", "job:j", "run:" + string(due.Run)}; !slices.Equal(names, want) {
 			f.Errorf("holds %q, want %q", names, want)
 		}
-		f.wantState(due.Run, ledger.Running)
-		f.finish(a, ledger.Success, ledger.Recorded)
+		f.wantState(due.Run, ledger.StateRunning)
+		f.finish(a, ledger.OutcomeSuccess, ledger.FinishRecorded)
 		record, output, err := f.Find(f.Context(), due.Run)
 		if err != nil {
 			f.Fatal(err)
 		}
-		if record.State != ledger.Succeeded || output != "out of succeeded" || record.Finished.Before(record.Started) {
+		if record.State != ledger.StateSucceeded || output != "out of succeeded" || record.Finished.Before(record.Started) {
 			f.Errorf("%+v, output %q", record, output)
 		}
 		if len(record.Attempts) != 1 || record.Attempts[0].Outcome != "succeeded" || record.Attempts[0].Token != a.token() {
@@ -431,21 +431,21 @@ func TestARunGoesItsWay(t *testing.T) {
 func TestOneOfManyClaimsStartsTheAttempt(t *testing.T) {
 	each(t, func(f *fixture) {
 		due := f.run()
-		a := f.claim(f.session("a"), due, ledger.Granted)
+		a := f.claim(f.session("a"), due, ledger.ClaimGranted)
 		b := f.session("b")
-		f.claim(b, due, ledger.Stale)
-		f.finish(a, ledger.Success, ledger.Recorded)
-		f.claim(b, due, ledger.Stale) // a late copy of the delivery: finished means finished
-		f.claim(b, ledger.Due{Run: due.Run, N: due.N + 1}, ledger.Stale)
+		f.claim(b, due, ledger.ClaimStale)
+		f.finish(a, ledger.OutcomeSuccess, ledger.FinishRecorded)
+		f.claim(b, due, ledger.ClaimStale) // a late copy of the delivery: finished means finished
+		f.claim(b, ledger.Due{Run: due.Run, N: due.N + 1}, ledger.ClaimStale)
 		f.wantNothingLeft()
 	})
 }
 
 func TestAClaimSentAgainGetsTheSameReply(t *testing.T) {
 	each(t, func(f *fixture) {
-		a := f.claim(f.session("a"), f.run(), ledger.Granted)
+		a := f.claim(f.session("a"), f.run(), ledger.ClaimGranted)
 		again, err := f.Claim(f.Context(), a.request, ledger.Due{Run: a.Record.ID, N: 1}, 0, nil)
-		if err != nil || again.Outcome != ledger.Granted || (attempt{Claimed: again}).token() != a.token() {
+		if err != nil || again.Outcome != ledger.ClaimGranted || (attempt{Claimed: again}).token() != a.token() {
 			f.Errorf("%+v, %v, want it granted under token %v", again, err, a.token())
 		}
 	})
@@ -462,8 +462,8 @@ func TestAClaimNamesTheCurrentDelivery(t *testing.T) {
 			f.Errorf("a delivery was repeated twice: %+v, %v", twice, err)
 		}
 		w := f.session("w")
-		f.claim(w, due, ledger.Stale)
-		f.claim(w, again[0], ledger.Granted)
+		f.claim(w, due, ledger.ClaimStale)
+		f.claim(w, again[0], ledger.ClaimGranted)
 	})
 }
 
@@ -473,10 +473,10 @@ func TestAnEndedSessionClaimsNothing(t *testing.T) {
 		request := f.request(w)
 		f.end(w)
 		claimed, err := f.Claim(f.Context(), request, due, 0, nil)
-		if err != nil || claimed.Outcome != ledger.SessionDead {
+		if err != nil || claimed.Outcome != ledger.ClaimSessionEnded {
 			f.Errorf("%+v, %v, want the session dead", claimed, err)
 		}
-		f.wantState(due.Run, ledger.DueNow)
+		f.wantState(due.Run, ledger.StateDue)
 	})
 }
 
@@ -488,12 +488,12 @@ func TestARunThatWaitsIsOfferedItsBundleByTheReleaseOfALibraryLock(t *testing.T)
 		if err != nil {
 			f.Fatal(err)
 		}
-		a := f.claim(w, due, ledger.Waiting)
+		a := f.claim(w, due, ledger.ClaimWaiting)
 		if a.Busy.Resource != "bill:1" || a.Busy.Hold != hold.ID() {
 			f.Errorf("busy %+v, want bill:1 held by %s", a.Busy, hold.ID())
 		}
-		f.claim(w, due, ledger.Stale) // its delivery is over
-		f.wantState(due.Run, ledger.WaitsLock)
+		f.claim(w, due, ledger.ClaimStale) // its delivery is over
+		f.wantState(due.Run, ledger.StateWaiting)
 		if err := hold.Release(); err != nil {
 			f.Fatal(err)
 		}
@@ -504,44 +504,44 @@ func TestARunThatWaitsIsOfferedItsBundleByTheReleaseOfALibraryLock(t *testing.T)
 		if _, err := w.TryAcquire(f.Context(), locks.Exclusive("bill:1")); !errors.Is(err, locks.ErrBusy) {
 			f.Errorf("a bundle on offer was given to somebody else: %v", err)
 		}
-		f.finish(f.claim(w, offered[0], ledger.Granted), ledger.Success, ledger.Recorded)
+		f.finish(f.claim(w, offered[0], ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded)
 		f.wantNothingLeft()
 	})
 }
 
 func TestAFinishPassesTheLockToTheNextRunInTheSameStep(t *testing.T) {
 	each(t, func(f *fixture) {
-		created := f.tick(f.job, f.cursor(f.job, 9), 3, ledger.Run)
+		created := f.tick(f.job, f.cursor(f.job, 9), 3, ledger.VerdictRun)
 		w := f.session("w")
-		a := f.claim(w, created.Due[0], ledger.Granted)
-		f.claim(w, created.Due[1], ledger.Waiting)
-		f.claim(w, created.Due[2], ledger.Waiting)
+		a := f.claim(w, created.Due[0], ledger.ClaimGranted)
+		f.claim(w, created.Due[1], ledger.ClaimWaiting)
+		f.claim(w, created.Due[2], ledger.ClaimWaiting)
 		for _, next := range []int{1, 2} {
-			finished := f.finish(a, ledger.Success, ledger.Recorded)
+			finished := f.finish(a, ledger.OutcomeSuccess, ledger.FinishRecorded)
 			if len(finished.Due) != 1 || finished.Due[0].Run != created.Due[next].Run {
 				f.Fatalf("due %+v, want %s", finished.Due, created.Due[next].Run)
 			}
-			a = f.claim(w, finished.Due[0], ledger.Granted)
+			a = f.claim(w, finished.Due[0], ledger.ClaimGranted)
 		}
-		f.finish(a, ledger.Success, ledger.Recorded)
+		f.finish(a, ledger.OutcomeSuccess, ledger.FinishRecorded)
 		f.wantNothingLeft()
 	})
 }
 
 func TestTicksOfOneJobBeginInTheirOrder(t *testing.T) {
 	each(t, func(f *fixture) {
-		created := f.tick(f.job, f.cursor(f.job, 9), 4, ledger.Run)
+		created := f.tick(f.job, f.cursor(f.job, 9), 4, ledger.VerdictRun)
 		w := f.session("w")
 		// The last delivery comes first.
-		due := f.claim(w, created.Due[3], ledger.Behind).Due
+		due := f.claim(w, created.Due[3], ledger.ClaimBehind).Due
 		for i := range 3 {
-			f.claim(w, created.Due[i], ledger.Stale) // they wait in front of it
+			f.claim(w, created.Due[i], ledger.ClaimStale) // they wait in front of it
 		}
 		for i := range 4 {
 			if len(due) != 1 || due[0].Run != created.Due[i].Run {
 				f.Fatalf("due %+v, want %s", due, created.Due[i].Run)
 			}
-			due = f.finish(f.claim(w, due[0], ledger.Granted), ledger.Success, ledger.Recorded).Due
+			due = f.finish(f.claim(w, due[0], ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded).Due
 		}
 		f.wantNothingLeft()
 	})
@@ -549,12 +549,12 @@ func TestTicksOfOneJobBeginInTheirOrder(t *testing.T) {
 
 func TestAnOfferThatLapsesLeavesTheRunItsTicketAndDelivery(t *testing.T) {
 	each(t, func(f *fixture) {
-		created := f.tick(f.job, f.cursor(f.job, 9), 3, ledger.Run)
+		created := f.tick(f.job, f.cursor(f.job, 9), 3, ledger.VerdictRun)
 		w := f.session("w")
-		a := f.claim(w, created.Due[0], ledger.Granted)
-		f.claim(w, created.Due[1], ledger.Waiting)
-		f.claim(w, created.Due[2], ledger.Waiting)
-		first := f.finish(a, ledger.Success, ledger.Recorded).Due[0]
+		a := f.claim(w, created.Due[0], ledger.ClaimGranted)
+		f.claim(w, created.Due[1], ledger.ClaimWaiting)
+		f.claim(w, created.Due[2], ledger.ClaimWaiting)
+		first := f.finish(a, ledger.OutcomeSuccess, ledger.FinishRecorded).Due[0]
 		// No worker takes it: the offer expires, and the next one in line is offered the bundle.
 		if err := f.rdb.ZAddXX(f.Context(), f.key("exp"), redis.Z{Score: 1, Member: "o+" + string(first.Run)}).Err(); err != nil {
 			f.Fatal(err)
@@ -564,10 +564,10 @@ func TestAnOfferThatLapsesLeavesTheRunItsTicketAndDelivery(t *testing.T) {
 			f.Fatalf("offered %+v, want %s", second, created.Due[2].Run)
 		}
 		// The older ticket beats the younger one's untaken offer, under its old delivery.
-		a = f.claim(w, first, ledger.Granted)
-		f.claim(w, second[0], ledger.Waiting)
-		last := f.finish(a, ledger.Success, ledger.Recorded).Due
-		f.finish(f.claim(w, last[0], ledger.Granted), ledger.Success, ledger.Recorded)
+		a = f.claim(w, first, ledger.ClaimGranted)
+		f.claim(w, second[0], ledger.ClaimWaiting)
+		last := f.finish(a, ledger.OutcomeSuccess, ledger.FinishRecorded).Due
+		f.finish(f.claim(w, last[0], ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded)
 		f.wantNothingLeft()
 	})
 }
@@ -575,19 +575,19 @@ func TestAnOfferThatLapsesLeavesTheRunItsTicketAndDelivery(t *testing.T) {
 func TestAFailedAttemptIsRetriedAfterItsPause(t *testing.T) {
 	each(t, func(f *fixture) {
 		w := f.session("w")
-		a := f.claim(w, f.run(), ledger.Granted)
-		f.finish(a, ledger.Again, ledger.Recorded)
-		f.finish(a, ledger.Again, ledger.Counted) // sent again: it counts once
-		record := f.wantState(a.Record.ID, ledger.Retrying)
+		a := f.claim(w, f.run(), ledger.ClaimGranted)
+		f.finish(a, ledger.OutcomeRetry, ledger.FinishRecorded)
+		f.finish(a, ledger.OutcomeRetry, ledger.FinishCounted) // sent again: it counts once
+		record := f.wantState(a.Record.ID, ledger.StateRetrying)
 		if record.Fails != 1 || record.Attempts[0].Error != "it said: \"no\"\n" || record.At.IsZero() {
 			f.Errorf("%+v, want one failure with its error, and the time of the next attempt", record)
 		}
-		b := f.claim(w, f.await()[0], ledger.Granted)
+		b := f.claim(w, f.await()[0], ledger.ClaimGranted)
 		if b.token() <= a.token() || b.Record.Last().Number != 2 || b.Record.Fails != 1 {
 			f.Errorf("second attempt %+v, want number 2 with a higher token", b.Record)
 		}
-		f.finish(b, ledger.Failure, ledger.Recorded)
-		if record := f.wantState(a.Record.ID, ledger.Failed); record.Fails != 2 || len(record.Attempts) != 2 {
+		f.finish(b, ledger.OutcomeFailure, ledger.FinishRecorded)
+		if record := f.wantState(a.Record.ID, ledger.StateFailed); record.Fails != 2 || len(record.Attempts) != 2 {
 			f.Errorf("%+v, want two failed attempts", record)
 		}
 		f.wantNothingLeft()
@@ -597,51 +597,51 @@ func TestAFailedAttemptIsRetriedAfterItsPause(t *testing.T) {
 func TestAHandBackCountsNothing(t *testing.T) {
 	each(t, func(f *fixture) {
 		w := f.session("w")
-		a := f.claim(w, f.run(), ledger.Granted)
-		f.finish(a, ledger.HandBack, ledger.Recorded)
+		a := f.claim(w, f.run(), ledger.ClaimGranted)
+		f.finish(a, ledger.OutcomeHandBack, ledger.FinishRecorded)
 		record := f.find(a.Record.ID)
-		if record.Fails != 0 || record.Crashes != 0 || len(record.Attempts) != 1 || record.State != ledger.Scheduled {
+		if record.Fails != 0 || record.Crashes != 0 || len(record.Attempts) != 1 || record.State != ledger.StateScheduled {
 			f.Errorf("%+v, want it scheduled with nothing counted", record)
 		}
-		f.finish(f.claim(w, f.await()[0], ledger.Granted), ledger.Success, ledger.Recorded)
+		f.finish(f.claim(w, f.await()[0], ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded)
 		f.wantNothingLeft()
 	})
 }
 
 func TestACrashIsNotARetry(t *testing.T) {
 	each(t, func(f *fixture) {
-		a := f.claim(f.session("a"), f.run(), ledger.Granted)
+		a := f.claim(f.session("a"), f.run(), ledger.ClaimGranted)
 		b := f.session("b")
 		due := f.crash(a.client)
 		if len(due) != 1 {
 			f.Fatalf("due after the crash: %+v, want the run", due)
 		}
-		next := f.claim(b, due[0], ledger.Granted)
+		next := f.claim(b, due[0], ledger.ClaimGranted)
 		if next.token() <= a.token() {
 			f.Errorf("token %v after %v, want it to grow", next.token(), a.token())
 		}
 		if record := f.find(a.Record.ID); record.Crashes != 1 || record.Fails != 0 || record.Attempts[0].Outcome != "crashed" {
 			f.Errorf("%+v, want one crash and no failure", record)
 		}
-		f.finish(a, ledger.Success, ledger.Fenced) // the first worker was only paused
-		f.finish(next, ledger.Success, ledger.Recorded)
-		f.finish(a, ledger.Failure, ledger.Fenced)
+		f.finish(a, ledger.OutcomeSuccess, ledger.FinishFenced) // the first worker was only paused
+		f.finish(next, ledger.OutcomeSuccess, ledger.FinishRecorded)
+		f.finish(a, ledger.OutcomeFailure, ledger.FinishFenced)
 		f.wantNothingLeft()
 	})
 }
 
 func TestASuccessAfterTheCountedCrashStandsUntilAnotherAttemptBegins(t *testing.T) {
 	each(t, func(f *fixture) {
-		a := f.claim(f.session("a"), f.run(), ledger.Granted)
+		a := f.claim(f.session("a"), f.run(), ledger.ClaimGranted)
 		due := f.crash(a.client)
-		f.finish(a, ledger.Failure, ledger.Counted)
-		f.finish(a, ledger.Success, ledger.Recorded)
-		record := f.wantState(a.Record.ID, ledger.Succeeded)
+		f.finish(a, ledger.OutcomeFailure, ledger.FinishCounted)
+		f.finish(a, ledger.OutcomeSuccess, ledger.FinishRecorded)
+		record := f.wantState(a.Record.ID, ledger.StateSucceeded)
 		if record.Reason == "" || len(record.Attempts) != 1 {
 			f.Errorf("%+v, want the late success marked, and no attempt counted twice", record)
 		}
-		f.claim(f.session("b"), due[0], ledger.Stale)
-		f.finish(a, ledger.Success, ledger.Recorded)
+		f.claim(f.session("b"), due[0], ledger.ClaimStale)
+		f.finish(a, ledger.OutcomeSuccess, ledger.FinishRecorded)
 		f.wantNothingLeft()
 	})
 }
@@ -661,12 +661,12 @@ func TestPlainClaimsPassNoWaiterThatMustNotBePassed(t *testing.T) {
 			return claims
 		}
 		first, err := f.ClaimSound(f.Context(), f.request(client), f.billed("first", "bill:1", "bill:2"), 0, nil)
-		if err != nil || first.Outcome != ledger.Waiting {
+		if err != nil || first.Outcome != ledger.ClaimWaiting {
 			f.Fatalf("the first: %+v, %v, want it to wait", first, err)
 		}
 		for _, claims := range [][]ledger.Claim{claim("alone"), claim("together", "beside")} {
 			for i, claimed := range f.ClaimAll(f.Context(), claims, 0) {
-				if claimed == nil || claimed.Outcome != ledger.Waiting {
+				if claimed == nil || claimed.Outcome != ledger.ClaimWaiting {
 					f.Errorf("%s: %+v, want it to wait behind the first", claims[i].Due.Run, claimed)
 				}
 			}
@@ -681,7 +681,7 @@ func TestALateSuccessFreesNoOtherLocks(t *testing.T) {
 	each(t, func(f *fixture) {
 		dead, other := f.session("dead"), f.session("other")
 		late, together := f.billed("late", "bill:1"), f.billed("together", "bill:2")
-		attempts := []attempt{f.claim(dead, late, ledger.Granted), f.claim(dead, together, ledger.Granted)}
+		attempts := []attempt{f.claim(dead, late, ledger.ClaimGranted), f.claim(dead, together, ledger.ClaimGranted)}
 		f.end(dead)
 		// which reaps what is due
 		hold, err := other.TryAcquire(f.Context(), locks.Exclusive("bill:1", "bill:2"))
@@ -690,13 +690,13 @@ func TestALateSuccessFreesNoOtherLocks(t *testing.T) {
 		}
 		finishes := make([]ledger.Finish, len(attempts))
 		for i, a := range attempts {
-			finishes[i] = ledger.Finish{Run: a.Record.ID, Job: a.Job, Token: a.token(), Hold: a.request.ID(), Outcome: ledger.Success}
+			finishes[i] = ledger.Finish{Run: a.Record.ID, Job: a.Job, Token: a.token(), Hold: a.request.ID(), Outcome: ledger.OutcomeSuccess}
 		}
-		if finished, err := f.Finish(f.Context(), finishes[0]); err != nil || finished.Verdict != ledger.Recorded {
+		if finished, err := f.Finish(f.Context(), finishes[0]); err != nil || finished.Verdict != ledger.FinishRecorded {
 			f.Errorf("the late success: %+v, %v, want it recorded", finished, err)
 		}
 		for _, finished := range f.FinishAll(f.Context(), finishes) {
-			if finished == nil || finished.Verdict != ledger.Recorded {
+			if finished == nil || finished.Verdict != ledger.FinishRecorded {
 				f.Errorf("together: %+v, want it recorded", finished)
 			}
 		}
@@ -711,12 +711,12 @@ func TestALateSuccessFreesNoOtherLocks(t *testing.T) {
 func TestAPoisonJobEndsAfterMaxCrashes(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.job.MaxCrashes = 2
-		a := f.claim(f.session("a"), f.run(), ledger.Granted)
-		a = f.claim(f.session("b"), f.crash(a.client)[0], ledger.Granted)
+		a := f.claim(f.session("a"), f.run(), ledger.ClaimGranted)
+		a = f.claim(f.session("b"), f.crash(a.client)[0], ledger.ClaimGranted)
 		if due := f.crash(a.client); len(due) != 0 {
 			f.Errorf("due after the last crash: %+v", due)
 		}
-		if record := f.wantState(a.Record.ID, ledger.Failed); record.Crashes != 2 || !strings.Contains(record.Reason, "max_crashes") {
+		if record := f.wantState(a.Record.ID, ledger.StateFailed); record.Crashes != 2 || !strings.Contains(record.Reason, "max_crashes") {
 			f.Errorf("%+v, want it failed by its crashes", record)
 		}
 		f.wantNothingLeft()
@@ -725,23 +725,23 @@ func TestAPoisonJobEndsAfterMaxCrashes(t *testing.T) {
 
 func TestAnAttemptUnderALiveSessionIsNotClosed(t *testing.T) {
 	each(t, func(f *fixture) {
-		a := f.claim(f.session("a"), f.run(), ledger.Granted)
+		a := f.claim(f.session("a"), f.run(), ledger.ClaimGranted)
 		closed, err := f.Crash(f.Context(), ledger.Dead{Run: a.Record.ID, Token: a.token(), Job: "j"}, f.job)
 		if err != nil || closed != nil {
 			f.Errorf("%+v, %v, want nothing", closed, err)
 		}
-		f.wantState(a.Record.ID, ledger.Running)
+		f.wantState(a.Record.ID, ledger.StateRunning)
 	})
 }
 
 func TestAnAbandonedRunIsLost(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.job.OnCrash = jobs.CrashAbandon
-		a := f.claim(f.session("a"), f.run(), ledger.Granted)
+		a := f.claim(f.session("a"), f.run(), ledger.ClaimGranted)
 		if due := f.crash(a.client); len(due) != 0 {
 			f.Errorf("due: %+v, want nothing", due)
 		}
-		f.wantState(a.Record.ID, ledger.Lost)
+		f.wantState(a.Record.ID, ledger.StateLost)
 		f.wantNothingLeft()
 	})
 }
@@ -810,7 +810,7 @@ func TestASweepRepeatsNoPushThatItsProcessStillHas(t *testing.T) {
 		if score := f.rdb.ZScore(f.Context(), f.key("push"), string(waits.Run)).Val(); score == 1 {
 			f.Errorf("its push still counts as unconfirmed for long: the next sweep would list it again")
 		}
-		f.claim(f.session("a"), waits, ledger.Granted)
+		f.claim(f.session("a"), waits, ledger.ClaimGranted)
 	})
 }
 
@@ -818,7 +818,7 @@ func TestARequestAskedForTwiceIsOneRun(t *testing.T) {
 	each(t, func(f *fixture) {
 		ask := func() *ledger.Enqueued {
 			f.Helper()
-			enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: f.job, ID: "x", Trigger: ledger.ByRequest, Named: true})
+			enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: f.job, ID: "x", Trigger: ledger.TriggerEnqueue, Named: true})
 			if err != nil {
 				f.Fatal(err)
 			}
@@ -828,11 +828,11 @@ func TestARequestAskedForTwiceIsOneRun(t *testing.T) {
 		if first.Run != "j#x" || first.Exists || len(first.Due) != 1 {
 			f.Fatalf("%+v, want run j#x due", first)
 		}
-		if again := ask(); !again.Exists || again.State != ledger.DueNow || len(again.Due) != 0 {
+		if again := ask(); !again.Exists || again.State != ledger.StateDue || len(again.Due) != 0 {
 			f.Errorf("%+v, want it there, due", again)
 		}
-		f.finish(f.claim(f.session("w"), first.Due[0], ledger.Granted), ledger.Success, ledger.Recorded)
-		if again := ask(); !again.Exists || again.State != ledger.Succeeded {
+		f.finish(f.claim(f.session("w"), first.Due[0], ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded)
+		if again := ask(); !again.Exists || again.State != ledger.StateSucceeded {
 			f.Errorf("%+v, want it there, succeeded", again)
 		}
 		for _, key := range []string{"hist:j", "done:j"} { // as if the history were full of others
@@ -848,8 +848,8 @@ func TestARequestAskedForTwiceIsOneRun(t *testing.T) {
 
 func TestARequestForLaterIsNotDueBefore(t *testing.T) {
 	each(t, func(f *fixture) {
-		enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: f.job, ID: "x", Trigger: ledger.ByRequest, In: 50 * time.Millisecond})
-		if err != nil || enqueued.State != ledger.Scheduled || len(enqueued.Due) != 0 {
+		enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: f.job, ID: "x", Trigger: ledger.TriggerEnqueue, In: 50 * time.Millisecond})
+		if err != nil || enqueued.State != ledger.StateScheduled || len(enqueued.Due) != 0 {
 			f.Fatalf("%+v, %v, want it scheduled", enqueued, err)
 		}
 		at := f.find(enqueued.Run).At
@@ -863,7 +863,7 @@ func TestARequestForLaterIsNotDueBefore(t *testing.T) {
 func TestARequestWithoutWhatItsLocksNeedIsRefused(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.job.Lock.Exclusive = []string{"bill:{id}"}
-		_, err := f.Enqueue(f.Context(), ledger.Request{Job: f.job, ID: "x", Args: []byte(`{"no":1}`), Trigger: ledger.ByRequest})
+		_, err := f.Enqueue(f.Context(), ledger.Request{Job: f.job, ID: "x", Args: []byte(`{"no":1}`), Trigger: ledger.TriggerEnqueue})
 		if err == nil || !strings.Contains(err.Error(), "bill:{id}") || !strings.Contains(err.Error(), `id`) {
 			f.Errorf("%v, want the key and the field named", err)
 		}
@@ -874,12 +874,12 @@ func TestARequestWithoutWhatItsLocksNeedIsRefused(t *testing.T) {
 func TestATickWithoutWhatItsLocksNeedFailsForGood(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.job.Lock.Exclusive = []string{"bill:{id}"}
-		created := f.tick(f.job, f.cursor(f.job, 5), 1, ledger.Run)
+		created := f.tick(f.job, f.cursor(f.job, 5), 1, ledger.VerdictRun)
 		if len(created.Due) != 0 {
 			f.Fatalf("due %+v, want nothing", created.Due)
 		}
 		history, err := f.History(f.Context(), "j", 0)
-		if err != nil || len(history) != 1 || history[0].State != ledger.Failed || !strings.Contains(history[0].Reason, "bill:{id}") {
+		if err != nil || len(history) != 1 || history[0].State != ledger.StateFailed || !strings.Contains(history[0].Reason, "bill:{id}") {
 			f.Errorf("history %+v, %v, want it failed with the key named", history, err)
 		}
 	})
@@ -890,7 +890,7 @@ func TestAHistoryKeepsItsBounds(t *testing.T) {
 		f.job.History.Runs = 3
 		cursor := f.cursor(f.job, 50)
 		for range 10 {
-			cursor = f.tick(f.job, cursor, 1, ledger.Missed).Cursor
+			cursor = f.tick(f.job, cursor, 1, ledger.VerdictMissed).Cursor
 		}
 		history, err := f.History(f.Context(), "j", 0)
 		if err != nil || len(history) != 3 || !history[0].Tick.Equal(cursor) {
@@ -902,7 +902,7 @@ func TestAHistoryKeepsItsBounds(t *testing.T) {
 func TestTheRunThatHasBeenDueForLongestGoesFirst(t *testing.T) {
 	each(t, func(f *fixture) {
 		older := f.run()
-		enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: newJob("other"), ID: "x", Trigger: ledger.ByRequest})
+		enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: newJob("other"), ID: "x", Trigger: ledger.TriggerEnqueue})
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -918,20 +918,20 @@ func TestTheRunThatHasBeenDueForLongestGoesFirst(t *testing.T) {
 			if err != nil {
 				f.Fatal(err)
 			}
-			if claimed.Outcome != ledger.Granted {
+			if claimed.Outcome != ledger.ClaimGranted {
 				request.Drop()
 			}
 			return claimed.Outcome
 		}
-		if got := direct("default"); got != ledger.Later {
-			f.Errorf("%s, want %s", got, ledger.Later)
+		if got := direct("default"); got != ledger.ClaimLater {
+			f.Errorf("%s, want %s", got, ledger.ClaimLater)
 		}
-		if got := direct("another"); got != ledger.Stale {
-			f.Errorf("%s, want %s: the refused claim gave the run its next delivery", got, ledger.Stale)
+		if got := direct("another"); got != ledger.ClaimStale {
+			f.Errorf("%s, want %s: the refused claim gave the run its next delivery", got, ledger.ClaimStale)
 		}
 		enqueued.Due[0].N++
-		if got := direct("another"); got != ledger.Granted {
-			f.Errorf("%s, want %s", got, ledger.Granted)
+		if got := direct("another"); got != ledger.ClaimGranted {
+			f.Errorf("%s, want %s", got, ledger.ClaimGranted)
 		}
 	})
 }
@@ -965,7 +965,7 @@ func TestAPollReportsMovedCursors(t *testing.T) {
 		if err != nil {
 			f.Fatal(err)
 		}
-		created := f.tick(f.job, cursor, 1, ledger.Run)
+		created := f.tick(f.job, cursor, 1, ledger.VerdictRun)
 		after, err := f.Poll(f.Context(), w.Session(), "config", before.Revision)
 		if err != nil || len(after.Moved) != 1 || !after.Moved["j"].Cursor.Equal(created.Cursor) {
 			f.Errorf("%+v, %v, want j at %v", after, err, created.Cursor)
@@ -981,7 +981,7 @@ func (f *fixture) billed(id string, bills ...string) ledger.Due {
 	f.Helper()
 	job := newJob("billed")
 	job.Every, job.Lock.Exclusive = 0, bills
-	enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: job, ID: id, Trigger: ledger.ByRequest})
+	enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: job, ID: id, Trigger: ledger.TriggerEnqueue})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -1004,7 +1004,7 @@ func TestAStandingOfferIsTakenWhateverHasGrownOldSince(t *testing.T) {
 			request := f.request(w)
 			defer request.Drop()
 			claimed, err := f.Claim(f.Context(), request, due, patience, nil)
-			if err != nil || claimed.Outcome != ledger.Waiting {
+			if err != nil || claimed.Outcome != ledger.ClaimWaiting {
 				f.Fatalf("claim of %s: %+v, %v, want it to wait", due.Run, claimed, err)
 			}
 		}
@@ -1025,7 +1025,7 @@ func TestAStandingOfferIsTakenWhateverHasGrownOldSince(t *testing.T) {
 		take("y")
 		// back to its place, in front of b, which has been offered its bundle all the same
 		wait(a, 0)
-		f.claim(w, b, ledger.Granted)
+		f.claim(w, b, ledger.ClaimGranted)
 	})
 }
 
@@ -1039,25 +1039,25 @@ func TestAFinishIsRecordedWhenRedisIsFull(t *testing.T) {
 	}
 	f := &fixture{T: t, rdb: rdb, namespace: namespace, Ledger: ledger.New(rdb, space), job: newJob("j")}
 	w := f.session("w")
-	created := f.tick(f.job, f.cursor(f.job, 9), 1, ledger.Run)
-	a := f.claim(w, created.Due[0], ledger.Granted)
+	created := f.tick(f.job, f.cursor(f.job, 9), 1, ledger.VerdictRun)
+	a := f.claim(w, created.Due[0], ledger.ClaimGranted)
 	if err := rdb.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
 	tick := created.Cursor.Add(time.Second)
 	refused := f.Create(t.Context(), []ledger.Decision{{
-		Job: f.job, Seen: created.Cursor, Cursor: tick, Ticks: []ledger.Tick{{At: tick, Verdict: ledger.Run}},
+		Job: f.job, Seen: created.Cursor, Cursor: tick, Ticks: []ledger.Tick{{At: tick, Verdict: ledger.VerdictRun}},
 	}})[0]
 	if refused.Err == nil || !strings.Contains(refused.Err.Error(), "OOM") {
 		t.Errorf("a tick with full memory: %+v, want it refused", refused)
 	}
-	f.finish(a, ledger.Success, ledger.Recorded)
+	f.finish(a, ledger.OutcomeSuccess, ledger.FinishRecorded)
 	if err := rdb.ConfigSet(t.Context(), "maxmemory", "0").Err(); err != nil {
 		t.Fatal(err)
 	}
-	f.wantState(a.Record.ID, ledger.Succeeded)
+	f.wantState(a.Record.ID, ledger.StateSucceeded)
 	f.wantNothingLeft()
-	if again := f.tick(f.job, created.Cursor, 1, ledger.Run); len(again.Due) != 1 {
+	if again := f.tick(f.job, created.Cursor, 1, ledger.VerdictRun); len(again.Due) != 1 {
 		t.Errorf("%+v, want the refused tick to have changed nothing", again)
 	}
 }
@@ -1069,7 +1069,7 @@ func TestASuspectIsClaimedOnlyOnRequest(t *testing.T) {
 		a, b := f.session("a"), f.session("b")
 		due := f.run()
 		first, err := f.ClaimSound(f.Context(), f.request(a), due, 0, nil)
-		if err != nil || first.Outcome != ledger.Granted {
+		if err != nil || first.Outcome != ledger.ClaimGranted {
 			f.Fatalf("claim of a run that has never crashed: %+v, %v, want it granted", first, err)
 		}
 		again := f.crash(a)
@@ -1077,7 +1077,7 @@ func TestASuspectIsClaimedOnlyOnRequest(t *testing.T) {
 			f.Fatalf("after the crash %+v are due, want the run", again)
 		}
 		// No other run waits until it finds a place.
-		other, err := f.Enqueue(f.Context(), ledger.Request{Job: newJob("other"), ID: "x", Trigger: ledger.ByRequest})
+		other, err := f.Enqueue(f.Context(), ledger.Request{Job: newJob("other"), ID: "x", Trigger: ledger.TriggerEnqueue})
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -1085,21 +1085,21 @@ func TestASuspectIsClaimedOnlyOnRequest(t *testing.T) {
 			f.Fatalf("due for longest is %q, %v; want the run that crashed", ready, err)
 		}
 		younger, err := f.ClaimSound(f.Context(), f.request(b), other.Due[0], 0, []string{"default"})
-		if err != nil || younger.Outcome != ledger.Granted {
+		if err != nil || younger.Outcome != ledger.ClaimGranted {
 			f.Fatalf("direct claim of a run that is due since later: %+v, %v, want it granted", younger, err)
 		}
 		request := f.request(b)
 		for range 2 {
 			refused, err := f.ClaimSound(f.Context(), request, again[0], 0, nil)
-			if err != nil || refused.Outcome != ledger.Crashed || refused.Crashes != 1 || !refused.Suspected {
+			if err != nil || refused.Outcome != ledger.ClaimCrashed || refused.Crashes != 1 || !refused.Suspected {
 				f.Fatalf("claim of a run that has crashed: %+v, %v, want it refused", refused, err)
 			}
 		}
 		second, err := f.Claim(f.Context(), request, again[0], 0, nil)
-		if err != nil || second.Outcome != ledger.Granted || second.Record.Last().Number != 2 {
+		if err != nil || second.Outcome != ledger.ClaimGranted || second.Record.Last().Number != 2 {
 			f.Fatalf("claim under the same request by the worker that takes it: %+v, %v, want the second attempt", second, err)
 		}
-		if sent, err := f.ClaimSound(f.Context(), request, again[0], 0, nil); err != nil || sent.Outcome != ledger.Granted {
+		if sent, err := f.ClaimSound(f.Context(), request, again[0], 0, nil); err != nil || sent.Outcome != ledger.ClaimGranted {
 			f.Fatalf("a late copy of the refused claim: %+v, %v, want the attempt that runs", sent, err)
 		}
 	})

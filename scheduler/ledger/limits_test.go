@@ -25,17 +25,17 @@ func TestWhatIsTooLargeIsRefusedOnEntry(t *testing.T) {
 	job := &jobs.Job{Name: "settle", Handler: "settle", Queue: "q", History: jobs.History{Runs: 10, For: 1e12}}
 	large, reason := json.RawMessage(`"`+strings.Repeat("x", 999)+`"`), strings.Repeat("y", jobs.MaxReason+1)
 	act := Act{Who: "a", What: "b", On: "c", Why: reason}
-	good, err := l.Enqueue(t.Context(), Request{Job: job, ID: "good", Trigger: ByRequest, Args: json.RawMessage(`"` + strings.Repeat("x", 998) + `"`)})
-	if err != nil || good.State != DueNow {
+	good, err := l.Enqueue(t.Context(), Request{Job: job, ID: "good", Trigger: TriggerEnqueue, Args: json.RawMessage(`"` + strings.Repeat("x", 998) + `"`)})
+	if err != nil || good.State != StateDue {
 		t.Fatalf("args of exactly 1000 bytes: %+v, %v", good, err)
 	}
 	for what, do := range map[string]func() error{
 		"enqueue": func() error {
-			_, err := l.Enqueue(t.Context(), Request{Job: job, ID: "x", Trigger: ByRequest, Args: large})
+			_, err := l.Enqueue(t.Context(), Request{Job: job, ID: "x", Trigger: TriggerEnqueue, Args: large})
 			return err
 		},
 		"enqueue with a reason": func() error {
-			_, err := l.Enqueue(t.Context(), Request{Job: job, ID: "x", Trigger: ByHand, Act: &act})
+			_, err := l.Enqueue(t.Context(), Request{Job: job, ID: "x", Trigger: TriggerHand, Act: &act})
 			return err
 		},
 		"run again": func() error {
@@ -51,7 +51,7 @@ func TestWhatIsTooLargeIsRefusedOnEntry(t *testing.T) {
 		}
 	}
 	runs, err := l.Outstanding(t.Context(), "", 0)
-	if err != nil || len(runs) != 1 || runs[0].State != DueNow {
+	if err != nil || len(runs) != 1 || runs[0].State != StateDue {
 		t.Errorf("outstanding %v, %v; want the one good run, due", runs, err)
 	}
 }

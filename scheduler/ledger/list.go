@@ -43,16 +43,16 @@ type Index string
 // The indexes of outstanding runs. They are the sorted sets of the same names, so each build
 // maintains them.
 const (
-	// ByJob has all runs: by job, and of each job the latest tick first, then runs without a tick,
-	// the last id first.
-	ByJob Index = "open"
-	// ByQueue has the due runs: by queue, and of each queue the run that has been due for longest
-	// first.
-	ByQueue Index = "ready"
-	// ByWorker has the running runs: by the session that runs them.
-	ByWorker Index = "busy"
-	// ByTime has the scheduled and retrying runs: the run that becomes due first is the first.
-	ByTime Index = "timer"
+	// IndexJob has all runs: by job, and of each job the latest tick first, then runs without a
+	// tick, the last id first.
+	IndexJob Index = "open"
+	// IndexQueue has the due runs: by queue, and of each queue the run that has been due for
+	// longest first.
+	IndexQueue Index = "ready"
+	// IndexWorker has the running runs: by the session that runs them.
+	IndexWorker Index = "busy"
+	// IndexTime has the scheduled and retrying runs: the run that becomes due first is the first.
+	IndexTime Index = "timer"
 )
 
 // OpenEntry is a run's entry in an [Index].
@@ -62,8 +62,8 @@ type OpenEntry struct {
 }
 
 // OpenEntries returns the entries of an index that follow a place, or the first ones with "": at
-// most limit of them, and at most 200. A job other than "" restricts [ByJob] to that job; it has no
-// effect on other indexes. The cost depends only on the limit, not on the number of outstanding
+// most limit of them, and at most 200. A job other than "" restricts [IndexJob] to that job; it has
+// no effect on other indexes. The cost depends only on the limit, not on the number of outstanding
 // runs. Read the records with [Ledger.OpenRecords].
 func (l *Ledger) OpenEntries(ctx context.Context, index Index, job, after string, limit int) ([]OpenEntry, error) {
 	r := read(l.run(ctx, openScript, "", string(index), job, after, min(limit, page)))
@@ -95,7 +95,7 @@ func (l *Ledger) OpenRecords(ctx context.Context, ids []jobs.RunID) ([]*Record, 
 			}
 			decoded, _, err := decode(some[n], record, log, args)
 			if err != nil { // it must not hide the others
-				decoded = unreadable(some[n], DueNow, err)
+				decoded = unreadable(some[n], StateDue, err)
 			}
 			decoded.Parked = decoded.State.Final()
 			records = append(records, decoded)
@@ -295,7 +295,7 @@ func (l *Ledger) EndedRecords(ctx context.Context, entries []EndedEntry) ([]*Rec
 				if text := r.text(); text != "" {
 					record, err := decodeFinal(entries[at].Run, text)
 					if err != nil {
-						record = unreadable(entries[at].Run, Failed, err)
+						record = unreadable(entries[at].Run, StateFailed, err)
 					}
 					records[at] = record
 				}

@@ -13,13 +13,13 @@ import (
 // It returns the run's next delivery.
 func (f *fixture) ends(client *locks.Client, due ledger.Due, outcome ledger.Outcome) ledger.Due {
 	f.Helper()
-	a := f.claim(client, due, ledger.Granted)
+	a := f.claim(client, due, ledger.ClaimGranted)
 	finished, err := f.Finish(f.Context(), ledger.Finish{Run: a.Record.ID, Job: a.Job, Token: a.token(), Hold: a.request.ID(),
 		Outcome: outcome, Error: `"},{"attempt":1,"worker":"` + strings.Repeat("x", 900) + fmt.Sprint(a.Record.Last().Number) + `{`})
-	if err != nil || finished.Verdict != ledger.Recorded {
+	if err != nil || finished.Verdict != ledger.FinishRecorded {
 		f.Fatalf("finish %s: %+v, %v", outcome, finished, err)
 	}
-	if outcome == ledger.HandBack {
+	if outcome == ledger.OutcomeHandBack {
 		return finished.Due[0]
 	}
 	return f.await()[0]
@@ -31,7 +31,7 @@ func TestTheLogOfARunWithManyAttemptsIsBounded(t *testing.T) {
 		due, web := f.run(), f.session("web")
 		const n = 80
 		for i := range n {
-			due = f.ends(web, due, []ledger.Outcome{ledger.HandBack, ledger.Again}[i%2])
+			due = f.ends(web, due, []ledger.Outcome{ledger.OutcomeHandBack, ledger.OutcomeRetry}[i%2])
 		}
 		record := f.find(due.Run)
 		if size := f.rdb.HStrLen(f.Context(), f.key("log"), string(due.Run)).Val(); size > 64<<10 {
@@ -53,8 +53,8 @@ func TestTheLogOfARunWithManyAttemptsIsBounded(t *testing.T) {
 				t.Errorf("attempts %v are recorded, want the first ones and the last ones", numbers)
 			}
 		}
-		f.finish(f.claim(web, due, ledger.Granted), ledger.Success, ledger.Recorded)
-		if record = f.wantState(due.Run, ledger.Succeeded); record.Last().Number != n+1 {
+		f.finish(f.claim(web, due, ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded)
+		if record = f.wantState(due.Run, ledger.StateSucceeded); record.Last().Number != n+1 {
 			t.Errorf("the last attempt is %d, want %d", record.Last().Number, n+1)
 		}
 	})
@@ -68,15 +68,15 @@ func TestALongLogKeepsWhatDecidesAboutSuspects(t *testing.T) {
 			each(t, func(f *fixture) {
 				due, web := f.run(), f.session("web")
 				for range 12 {
-					due = f.ends(web, due, ledger.HandBack)
+					due = f.ends(web, due, ledger.OutcomeHandBack)
 				}
-				f.claim(web, due, ledger.Granted)
+				f.claim(web, due, ledger.ClaimGranted)
 				due, web = f.crash(web)[0], f.session("next")
 				if survived {
-					due = f.ends(web, due, ledger.Again)
+					due = f.ends(web, due, ledger.OutcomeRetry)
 				}
 				for range 40 {
-					due = f.ends(web, due, ledger.HandBack)
+					due = f.ends(web, due, ledger.OutcomeHandBack)
 				}
 				record := f.find(due.Run)
 				if n := len(record.Attempts); n > 45 || record.Crashes != 1 {
@@ -84,7 +84,7 @@ func TestALongLogKeepsWhatDecidesAboutSuspects(t *testing.T) {
 				}
 				f.suspected(due.Run, !survived)
 				found, err := f.ClaimSound(f.Context(), f.request(web), due, 0, nil)
-				if err != nil || found.Outcome != ledger.Crashed || found.Suspected == survived {
+				if err != nil || found.Outcome != ledger.ClaimCrashed || found.Suspected == survived {
 					t.Errorf("claim: %+v, %v; want the run suspected: %v", found, err, !survived)
 				}
 			})
@@ -100,9 +100,9 @@ func TestALongLogKeepsTheLostLeasesThatNoWorkerExplained(t *testing.T) {
 		for i := range ledger.MaxLostLeases {
 			web := f.session(fmt.Sprint("web-", i))
 			for range 8 {
-				due = f.ends(web, due, ledger.HandBack)
+				due = f.ends(web, due, ledger.OutcomeHandBack)
 			}
-			f.claim(web, due, ledger.Granted)
+			f.claim(web, due, ledger.ClaimGranted)
 			again := f.loseLease(web)
 			if last := i == ledger.MaxLostLeases-1; last != (len(again) == 0) {
 				t.Fatalf("due after %d lost leases: %+v", i+1, again)
@@ -110,6 +110,6 @@ func TestALongLogKeepsTheLostLeasesThatNoWorkerExplained(t *testing.T) {
 				due = again[0]
 			}
 		}
-		f.wantState(due.Run, ledger.Failed)
+		f.wantState(due.Run, ledger.StateFailed)
 	})
 }

@@ -242,14 +242,14 @@ func (m *memory) finished(finish Finish, finished *Finished) {
 		return
 	}
 	otherwise := finished.State.Final() && string(finished.State) != string(finish.Outcome)
-	if finished.Verdict == Recorded && !otherwise || finished.Verdict != Recorded && finished.token < finish.Token {
+	if finished.Verdict == FinishRecorded && !otherwise || finished.Verdict != FinishRecorded && finished.token < finish.Token {
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch t := m.own[finish.Run]; {
 	case t == nil || t.token != finish.Token:
-	case finished.Verdict == Counted && finished.State != Running:
+	case finished.Verdict == FinishCounted && finished.State != StateRunning:
 		m.pass(t, finish)
 	default: // without an announcement, a sweep may still end the run of a running attempt
 		delete(m.own, finish.Run)
@@ -267,7 +267,7 @@ func (m *memory) pass(t *turn, finish Finish) {
 	}
 	finish.Output = ""
 	if finish.Outcome.ends() {
-		finish.Outcome, finish.Pause = HandBack, 0
+		finish.Outcome, finish.Pause = OutcomeHandBack, 0
 	}
 	t.finish, t.at = &finish, m.now()
 }
@@ -287,7 +287,7 @@ func (m *memory) lost(dead Dead, job *jobs.Job, closed *Closed) {
 		delete(m.own, dead.Run)
 	default:
 		hold := strings.Split(t.record, "\x1f")[fHolder]
-		m.pass(t, Finish{Run: dead.Run, Job: job, Token: dead.Token, Hold: locks.HoldID(hold), Outcome: HandBack})
+		m.pass(t, Finish{Run: dead.Run, Job: job, Token: dead.Token, Hold: locks.HoldID(hold), Outcome: OutcomeHandBack})
 	}
 }
 
@@ -299,7 +299,7 @@ func (m *memory) refused(run jobs.RunID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.own, run)
-	m.hear(run, Failed)
+	m.hear(run, StateFailed)
 }
 
 // hear applies one entry of the news. A run without a final state is outstanding.
@@ -687,7 +687,7 @@ func (m *memory) recollect(session locks.SessionID, loss string, definitions []*
 	for run := range open {
 		tick, ok := run.Tick()
 		if job := carried[run.Job()]; ok && job != nil && !own[run] {
-			ticks[job] = append(ticks[job], Tick{At: tick, Verdict: CatchUp})
+			ticks[job] = append(ticks[job], Tick{At: tick, Verdict: VerdictCatchUp})
 		}
 	}
 	for job, list := range ticks {
@@ -722,7 +722,7 @@ func (l *Ledger) writeLost(ctx context.Context, lost map[*jobs.Job]time.Time) er
 	for job, upto := range lost {
 		id := job.Name + "@.." + upto.UTC().Format(time.RFC3339)
 		steps = append(steps, step{job.Name, []any{job.Name, id, upto.Add(-job.History.For).UnixMilli(), upto.UnixMilli(),
-			string(Lost), "Redis was emptied: what no live worker knew of these ticks is lost", "", ""}})
+			string(StateLost), "Redis was emptied: what no live worker knew of these ticks is lost", "", ""}})
 	}
 	var errs []error
 	for i, command := range l.runAll(ctx, lineScript, steps) {

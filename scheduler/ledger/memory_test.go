@@ -116,7 +116,7 @@ func (w *worker) ticks(n int, others ...*worker) []ledger.Due {
 		other.hear()
 	}
 	cursor := w.cursor(w.job, 5)
-	created := w.tick(w.job, cursor, n, ledger.Run)
+	created := w.tick(w.job, cursor, n, ledger.VerdictRun)
 	if len(created.Due) != n {
 		w.Fatalf("created %+v, want %d runs", created, n)
 	}
@@ -131,34 +131,34 @@ func TestWhatOneWorkerKnowsSurvivesALossOfData(t *testing.T) {
 		f.job.Overlap = jobs.OverlapAllow
 		a := f.worker("a")
 		due := a.ticks(5)
-		running, succeeded := a.claim(a.client, due[0], ledger.Granted), a.claim(a.client, due[1], ledger.Granted)
-		failed, retried := a.claim(a.client, due[2], ledger.Granted), a.claim(a.client, due[3], ledger.Granted)
-		a.finish(succeeded, ledger.Success, ledger.Recorded)
-		a.finish(failed, ledger.Failure, ledger.Recorded)
-		a.finish(retried, ledger.Again, ledger.Recorded)
+		running, succeeded := a.claim(a.client, due[0], ledger.ClaimGranted), a.claim(a.client, due[1], ledger.ClaimGranted)
+		failed, retried := a.claim(a.client, due[2], ledger.ClaimGranted), a.claim(a.client, due[3], ledger.ClaimGranted)
+		a.finish(succeeded, ledger.OutcomeSuccess, ledger.FinishRecorded)
+		a.finish(failed, ledger.OutcomeFailure, ledger.FinishRecorded)
+		a.finish(retried, ledger.OutcomeRetry, ledger.FinishRecorded)
 
 		f.lose(a)
 		for range 2 { // a repetition changes nothing
 			a.say()
 		}
-		now := f.wantState(running.Record.ID, ledger.Running)
+		now := f.wantState(running.Record.ID, ledger.StateRunning)
 		if last := now.Last(); last.Token != running.token() || last.Number != 1 || last.Worker != a.client.Session() {
 			t.Errorf("the running attempt is said to be %+v, want it as it was", last)
 		}
-		if got := f.wantState(succeeded.Record.ID, ledger.Succeeded); got.Last().Token != succeeded.token() {
+		if got := f.wantState(succeeded.Record.ID, ledger.StateSucceeded); got.Last().Token != succeeded.token() {
 			t.Errorf("the succeeded attempt is said to be %+v, want it as it was", got.Last())
 		}
-		f.wantState(failed.Record.ID, ledger.Failed)
-		if got := f.wantState(retried.Record.ID, ledger.Retrying); got.Fails != 1 {
+		f.wantState(failed.Record.ID, ledger.StateFailed)
+		if got := f.wantState(retried.Record.ID, ledger.StateRetrying); got.Fails != 1 {
 			t.Errorf("%d failures are counted, want 1", got.Fails)
 		}
-		f.wantState(due[4].Run, ledger.DueNow)
-		a.claim(a.client, f.sweepAgain(due[4].Run), ledger.Later) // the grace period
+		f.wantState(due[4].Run, ledger.StateDue)
+		a.claim(a.client, f.sweepAgain(due[4].Run), ledger.ClaimLater) // the grace period
 		f.goOn()
-		a.finish(running, ledger.Success, ledger.Recorded)
-		f.wantState(running.Record.ID, ledger.Succeeded)
-		last := a.claim(a.client, f.sweepAgain(due[4].Run), ledger.Granted)
-		a.finish(last, ledger.Success, ledger.Recorded)
+		a.finish(running, ledger.OutcomeSuccess, ledger.FinishRecorded)
+		f.wantState(running.Record.ID, ledger.StateSucceeded)
+		last := a.claim(a.client, f.sweepAgain(due[4].Run), ledger.ClaimGranted)
+		a.finish(last, ledger.OutcomeSuccess, ledger.FinishRecorded)
 	})
 }
 
@@ -183,25 +183,25 @@ func TestNewsOfOtherWorkersSurvivesThem(t *testing.T) {
 		f.job.Overlap = jobs.OverlapAllow
 		a, b := f.worker("a"), f.worker("b")
 		due := a.ticks(3, b)
-		a.finish(a.claim(a.client, due[0], ledger.Granted), ledger.Success, ledger.Recorded)
-		running := a.claim(a.client, due[1], ledger.Granted)
+		a.finish(a.claim(a.client, due[0], ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded)
+		running := a.claim(a.client, due[1], ledger.ClaimGranted)
 		b.hear()
 
 		f.lose(b) // and a has exited
 		b.say()
-		ended := f.wantState(due[0].Run, ledger.Succeeded)
+		ended := f.wantState(due[0].Run, ledger.StateSucceeded)
 		if !strings.Contains(ended.Reason, "re-asserted") || !ended.Tick.Equal(tickOf(t, due[0].Run)) {
 			t.Errorf("the end that was heard is kept as %+v", ended)
 		}
-		f.wantState(due[1].Run, ledger.DueNow) // no worker asserts that it runs
-		f.wantState(due[2].Run, ledger.DueNow)
+		f.wantState(due[1].Run, ledger.StateDue) // no worker asserts that it runs
+		f.wantState(due[2].Run, ledger.StateDue)
 
 		a.say() // it had not exited, after all
-		f.wantState(due[0].Run, ledger.Succeeded)
+		f.wantState(due[0].Run, ledger.StateSucceeded)
 		if got := f.find(due[0].Run); got.Last() == nil || got.Reason != "" {
 			t.Errorf("a worker that knows the cause reports it, and %+v is kept", got)
 		}
-		if last := f.wantState(due[1].Run, ledger.Running).Last(); last.Token != running.token() {
+		if last := f.wantState(due[1].Run, ledger.StateRunning).Last(); last.Token != running.token() {
 			t.Errorf("it runs as %+v, want what its worker says", last)
 		}
 	})
@@ -214,7 +214,7 @@ func TestARequestWithATickInItsIDIsNoTick(t *testing.T) {
 		a := f.worker("a")
 		tick := a.cursor(f.job, 100).Add(10 * time.Second) // decided long ago
 		name := "x@" + tick.UTC().Format(time.RFC3339)
-		request, err := f.Enqueue(t.Context(), ledger.Request{Job: f.job, ID: name, Trigger: ledger.ByRequest})
+		request, err := f.Enqueue(t.Context(), ledger.Request{Job: f.job, ID: name, Trigger: ledger.TriggerEnqueue})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -253,19 +253,19 @@ func TestTheFurthestAssertionWinsInAnyOrder(t *testing.T) {
 				due := a.ticks(2, b)
 				var second [2]attempt
 				for i := range due {
-					a.finish(a.claim(a.client, due[i], ledger.Granted), ledger.Again, ledger.Recorded)
-					second[i] = b.claim(b.client, f.await()[0], ledger.Granted)
+					a.finish(a.claim(a.client, due[i], ledger.ClaimGranted), ledger.OutcomeRetry, ledger.FinishRecorded)
+					second[i] = b.claim(b.client, f.await()[0], ledger.ClaimGranted)
 				}
-				b.finish(second[1], ledger.Success, ledger.Recorded)
+				b.finish(second[1], ledger.OutcomeSuccess, ledger.FinishRecorded)
 
 				f.lose(a, b)
 				for _, w := range order(a, b) {
 					w.say()
 				}
-				if got := f.wantState(due[0].Run, ledger.Running); got.Last().Token != second[0].token() || got.Last().Number != 2 {
+				if got := f.wantState(due[0].Run, ledger.StateRunning); got.Last().Token != second[0].token() || got.Last().Number != 2 {
 					t.Errorf("it runs as %+v, want the second attempt", got.Last())
 				}
-				if got := f.wantState(due[1].Run, ledger.Succeeded); got.Last().Token != second[1].token() {
+				if got := f.wantState(due[1].Run, ledger.StateSucceeded); got.Last().Token != second[1].token() {
 					t.Errorf("it ended with %+v, want the second attempt", got.Last())
 				}
 			})
@@ -277,10 +277,10 @@ func TestCursorsSurviveALossOfData(t *testing.T) {
 	each(t, func(f *fixture) {
 		a, b, c := f.worker("a"), f.worker("b"), f.worker("c")
 		cursor := f.cursor(f.job, 60) // without a memory: it is set back by hand
-		a.tick(a.job, cursor, 10, ledger.Missed)
+		a.tick(a.job, cursor, 10, ledger.VerdictMissed)
 		b.hear()
 		mine := cursor.Add(10 * time.Second)
-		a.tick(a.job, mine, 10, ledger.Missed) // b does not hear of this
+		a.tick(a.job, mine, 10, ledger.VerdictMissed) // b does not hear of this
 		highest := mine.Add(10 * time.Second)
 
 		f.lose(a, b, c)
@@ -297,7 +297,7 @@ func TestCursorsSurviveALossOfData(t *testing.T) {
 			t.Errorf("the cursor is at %v, want the highest, %v", got.Cursor, highest)
 		}
 		f.goOn()
-		if created := a.tick(a.job, highest, 1, ledger.Run); len(created.Due) != 1 {
+		if created := a.tick(a.job, highest, 1, ledger.VerdictRun); len(created.Due) != 1 {
 			t.Errorf("the next tick: %+v, want a run", created)
 		}
 	})
@@ -307,7 +307,7 @@ func TestOneLineRecordsTheTicksThatWereLost(t *testing.T) {
 	each(t, func(f *fixture) {
 		a, b := f.worker("a"), f.worker("b")
 		cursor := f.cursor(f.job, 60) // without a memory: it is set back by hand
-		a.tick(a.job, cursor, 10, ledger.Missed)
+		a.tick(a.job, cursor, 10, ledger.VerdictMissed)
 		b.hear()
 		f.lose(a, b)
 		a.say()
@@ -318,7 +318,7 @@ func TestOneLineRecordsTheTicksThatWereLost(t *testing.T) {
 		}
 		lines := 0
 		for _, record := range history {
-			if record.State == ledger.Lost {
+			if record.State == ledger.StateLost {
 				lines++
 				if upto := cursor.Add(10 * time.Second); !record.Upto.Equal(upto) || !record.Tick.Before(cursor) {
 					t.Errorf("%+v, want a line for what came until %v", record, upto)
@@ -335,7 +335,7 @@ func TestNothingIsReassertedAfterTheGracePeriod(t *testing.T) {
 	each(t, func(f *fixture) {
 		a := f.worker("a")
 		due := a.ticks(1)
-		a.claim(a.client, due[0], ledger.Granted)
+		a.claim(a.client, due[0], ledger.ClaimGranted)
 		f.lose(a)
 		f.goOn()
 		err := a.Assert(f.Context(), a.client.Session(), "loss", "config", []*jobs.Job{a.job})
@@ -352,17 +352,17 @@ func TestNothingIsReassertedAfterTheGracePeriod(t *testing.T) {
 func TestAFinishWithoutAReplyIsAnEnd(t *testing.T) {
 	each(t, func(f *fixture) {
 		a := f.worker("a")
-		done := a.claim(a.client, a.ticks(1)[0], ledger.Granted)
+		done := a.claim(a.client, a.ticks(1)[0], ledger.ClaimGranted)
 		ctx, cancel := context.WithCancel(f.Context())
 		cancel()
-		finish := ledger.Finish{Run: done.Record.ID, Job: done.Job, Token: done.token(), Hold: done.request.ID(), Outcome: ledger.Success}
+		finish := ledger.Finish{Run: done.Record.ID, Job: done.Job, Token: done.token(), Hold: done.request.ID(), Outcome: ledger.OutcomeSuccess}
 		if _, err := a.Finish(ctx, finish); err == nil {
 			t.Fatal("a finish that was not sent is answered")
 		}
 		f.lose(a)
 		a.say()
-		f.wantState(done.Record.ID, ledger.Succeeded)
-		if finished, err := a.Finish(f.Context(), finish); err != nil || finished.Verdict != ledger.Recorded {
+		f.wantState(done.Record.ID, ledger.StateSucceeded)
+		if finished, err := a.Finish(f.Context(), finish); err != nil || finished.Verdict != ledger.FinishRecorded {
 			t.Errorf("sent again: %+v, %v, want it recorded", finished, err)
 		}
 	})
@@ -373,11 +373,11 @@ func TestAFinishWithoutAReplyIsAnEnd(t *testing.T) {
 func TestAnEndBetweenALossAndItsDetectionIsReasserted(t *testing.T) {
 	each(t, func(f *fixture) {
 		a := f.worker("a")
-		done := a.claim(a.client, a.ticks(1)[0], ledger.Granted)
+		done := a.claim(a.client, a.ticks(1)[0], ledger.ClaimGranted)
 		f.lose(a)
-		a.finish(done, ledger.Success, ledger.Fenced)
+		a.finish(done, ledger.OutcomeSuccess, ledger.FinishFenced)
 		a.say()
-		f.wantState(done.Record.ID, ledger.Succeeded)
+		f.wantState(done.Record.ID, ledger.StateSucceeded)
 	})
 }
 
@@ -390,13 +390,13 @@ func TestTheWorkerThatDecidesTicksKnowsThemAtOnce(t *testing.T) {
 		a.hear()
 		cursor := a.cursor(a.job, 5)
 		f.mark()
-		created := a.tick(a.job, cursor, 2, ledger.Run)
+		created := a.tick(a.job, cursor, 2, ledger.VerdictRun)
 		skipped := jobs.TickRunID("j", created.Cursor)
-		f.wantState(skipped, ledger.Skipped)
+		f.wantState(skipped, ledger.StateSkipped)
 		f.rewind(a)
 		a.say()
-		f.wantState(created.Due[0].Run, ledger.DueNow)
-		f.wantState(skipped, ledger.Skipped)
+		f.wantState(created.Due[0].Run, ledger.StateDue)
+		f.wantState(skipped, ledger.StateSkipped)
 		if job, err := a.Job(f.Context(), "j"); err != nil || job.Cursor.Before(created.Cursor) {
 			t.Errorf("%+v, %v, want the cursor behind both ticks", job, err)
 		}
@@ -424,15 +424,15 @@ func TestTheWorkerOfAnAttemptDecidesHowItsRunEnded(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.job.Retry.Max = 0
 		a, b := f.worker("a"), f.worker("b")
-		claimed := a.claim(a.client, a.ticks(1, b)[0], ledger.Granted)
+		claimed := a.claim(a.client, a.ticks(1, b)[0], ledger.ClaimGranted)
 		f.mark()
-		a.finish(claimed, ledger.Failure, ledger.Recorded)
+		a.finish(claimed, ledger.OutcomeFailure, ledger.FinishRecorded)
 		b.hear()
 		f.rewind(a, b)
 		for _, w := range []*worker{b, a, b, a} {
 			w.say()
 		}
-		got := f.wantState(claimed.Record.ID, ledger.Failed)
+		got := f.wantState(claimed.Record.ID, ledger.StateFailed)
 		if len(got.Attempts) != 1 || got.Last().Token != claimed.token() || got.Last().Outcome != "failed" || got.Fails != 1 {
 			t.Errorf("%+v, want the attempt as it was", got)
 		}
@@ -488,21 +488,21 @@ func TestAnEndThatARolledBackRedisDoesNotKnowIsReasserted(t *testing.T) {
 		a := f.worker("a")
 		due := a.ticks(3)
 		f.mark()
-		first, second, third := a.claim(a.client, due[0], ledger.Granted), a.claim(a.client, due[1], ledger.Granted), a.claim(a.client, due[2], ledger.Granted)
-		a.finish(second, ledger.Again, ledger.Recorded)
+		first, second, third := a.claim(a.client, due[0], ledger.ClaimGranted), a.claim(a.client, due[1], ledger.ClaimGranted), a.claim(a.client, due[2], ledger.ClaimGranted)
+		a.finish(second, ledger.OutcomeRetry, ledger.FinishRecorded)
 		f.rewind(a)
-		if got := a.finish(first, ledger.Success, ledger.Fenced); got.State != ledger.DueNow {
+		if got := a.finish(first, ledger.OutcomeSuccess, ledger.FinishFenced); got.State != ledger.StateDue {
 			t.Errorf("%+v, want it to be due", got)
 		}
-		a.finish(third, ledger.Failure, ledger.Fenced)
+		a.finish(third, ledger.OutcomeFailure, ledger.FinishFenced)
 		a.say()
-		f.wantState(first.Record.ID, ledger.Succeeded)
-		if got := f.wantState(second.Record.ID, ledger.Retrying); got.Fails != 1 {
+		f.wantState(first.Record.ID, ledger.StateSucceeded)
+		if got := f.wantState(second.Record.ID, ledger.StateRetrying); got.Fails != 1 {
 			t.Errorf("%+v, want one failure counted", got)
 		}
-		f.wantState(third.Record.ID, ledger.Failed)
+		f.wantState(third.Record.ID, ledger.StateFailed)
 		f.goOn()
-		a.finish(a.claim(a.client, a.await()[0], ledger.Granted), ledger.Success, ledger.Recorded)
+		a.finish(a.claim(a.client, a.await()[0], ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded)
 	})
 }
 
@@ -512,7 +512,7 @@ func TestNoAttemptIsClosedWhileItIsReasserted(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.job.Retry.Max = 0
 		a := f.worker("a")
-		claimed := a.claim(a.client, a.ticks(1)[0], ledger.Granted)
+		claimed := a.claim(a.client, a.ticks(1)[0], ledger.ClaimGranted)
 		f.lose(a)
 		a.say() // its hold does not exist, like that of an attempt that has ended
 		found := f.sweep().Dead
@@ -522,9 +522,9 @@ func TestNoAttemptIsClosedWhileItIsReasserted(t *testing.T) {
 		if _, err := f.Crash(f.Context(), found[0], f.job); err != nil {
 			f.Fatal(err)
 		}
-		f.wantState(claimed.Record.ID, ledger.Running)
-		a.finish(claimed, ledger.Success, ledger.Recorded)
-		f.wantState(claimed.Record.ID, ledger.Succeeded)
+		f.wantState(claimed.Record.ID, ledger.StateRunning)
+		a.finish(claimed, ledger.OutcomeSuccess, ledger.FinishRecorded)
+		f.wantState(claimed.Record.ID, ledger.StateSucceeded)
 	})
 }
 
@@ -541,8 +541,8 @@ func TestCursorsOfJobsNoLongerCarriedSurviveALossOfData(t *testing.T) {
 				for _, w := range []*worker{a, b} {
 					w.hear()
 				}
-				due := a.tick(a.job, cursor, 1, ledger.Run).Due // b does not hear of it
-				a.finish(a.claim(a.client, due[0], ledger.Granted), ledger.Success, ledger.Recorded)
+				due := a.tick(a.job, cursor, 1, ledger.VerdictRun).Due // b does not hear of it
+				a.finish(a.claim(a.client, due[0], ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded)
 
 				f.lose(a, b)
 				for _, i := range order {
@@ -570,7 +570,7 @@ func TestATickWhoseEndIsKnownIsNotDecidedAgain(t *testing.T) {
 	each(t, func(f *fixture) {
 		a := f.worker("a")
 		due := a.ticks(1)
-		a.finish(a.claim(a.client, due[0], ledger.Granted), ledger.Success, ledger.Recorded)
+		a.finish(a.claim(a.client, due[0], ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded)
 		f.lose(a)
 		a.say()
 		f.goOn()
@@ -579,10 +579,10 @@ func TestATickWhoseEndIsKnownIsNotDecidedAgain(t *testing.T) {
 		if err := f.rdb.HSet(f.Context(), f.key("cursor"), "j", before.UnixMilli()).Err(); err != nil {
 			t.Fatal(err)
 		}
-		if created := a.tick(a.job, before, 2, ledger.Run); len(created.Due) != 1 || created.Due[0].Run == due[0].Run {
+		if created := a.tick(a.job, before, 2, ledger.VerdictRun); len(created.Due) != 1 || created.Due[0].Run == due[0].Run {
 			t.Errorf("%+v (cursor %v), want the second tick alone", created, cursor)
 		}
-		f.wantState(due[0].Run, ledger.Succeeded)
+		f.wantState(due[0].Run, ledger.StateSucceeded)
 	})
 }
 
@@ -593,7 +593,7 @@ func TestReassertingManyEndsContinuesWhereItStopped(t *testing.T) {
 		a := f.worker("a")
 		due := a.ticks(5)
 		for _, d := range due {
-			a.finish(a.claim(a.client, d, ledger.Granted), ledger.Success, ledger.Recorded)
+			a.finish(a.claim(a.client, d, ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded)
 		}
 		f.lose(a)
 		ended, cancel := context.WithCancel(f.Context())
@@ -603,7 +603,7 @@ func TestReassertingManyEndsContinuesWhereItStopped(t *testing.T) {
 		}
 		a.say()
 		for _, d := range due {
-			f.wantState(d.Run, ledger.Succeeded)
+			f.wantState(d.Run, ledger.StateSucceeded)
 		}
 		// Asserted facts are not asserted again after this loss, but they are after the next one.
 		f.lose(a)
@@ -614,7 +614,7 @@ func TestReassertingManyEndsContinuesWhereItStopped(t *testing.T) {
 		}
 		f.lose(a)
 		a.say()
-		f.wantState(due[0].Run, ledger.Succeeded)
+		f.wantState(due[0].Run, ledger.StateSucceeded)
 	})
 }
 
@@ -625,11 +625,11 @@ func TestAnEndThatWasDecidedOtherwiseStays(t *testing.T) {
 		f.job.Overlap, f.job.MaxCrashes = jobs.OverlapAllow, 1
 		a := f.worker("a")
 		due := a.ticks(2)
-		canceled, crashed := a.claim(a.client, due[0], ledger.Granted), a.claim(a.client, due[1], ledger.Granted)
+		canceled, crashed := a.claim(a.client, due[0], ledger.ClaimGranted), a.claim(a.client, due[1], ledger.ClaimGranted)
 		if _, err := a.Cancel(f.Context(), due[0].Run, a.job, ledger.Act{Who: "ann", What: "cancel run"}); err != nil {
 			t.Fatal(err)
 		}
-		a.finish(canceled, ledger.Failure, ledger.Recorded)
+		a.finish(canceled, ledger.OutcomeFailure, ledger.FinishRecorded)
 		b := f.worker("b")
 		if err := b.Died(f.Context(), a.client.Session()); err != nil {
 			t.Fatal(err)
@@ -641,14 +641,14 @@ func TestAnEndThatWasDecidedOtherwiseStays(t *testing.T) {
 			t.Fatalf("the attempt of a dead session is not closed: %v", err)
 		}
 		// a paused process that continues: the reply is that this attempt was closed
-		a.finish(crashed, ledger.Success, ledger.Recorded)
+		a.finish(crashed, ledger.OutcomeSuccess, ledger.FinishRecorded)
 
 		f.lose(b)
 		a.client = b.client // its next session
 		a.lost = b.lost
 		a.say()
-		f.wantState(due[0].Run, ledger.Canceled)
-		f.wantState(due[1].Run, ledger.Failed)
+		f.wantState(due[0].Run, ledger.StateCanceled)
+		f.wantState(due[1].Run, ledger.StateFailed)
 	})
 }
 
@@ -693,7 +693,7 @@ func TestAnEndIsAssertedWholeOrNotAtAll(t *testing.T) {
 		for sent := 0; ; sent++ {
 			a := f.worker("a")
 			run := a.ticks(1)[0]
-			a.finish(a.claim(a.client, run, ledger.Granted), ledger.Success, ledger.Recorded)
+			a.finish(a.claim(a.client, run, ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded)
 			f.lose(a)
 			left := new(atomic.Int64)
 			left.Store(int64(sent))
@@ -703,7 +703,7 @@ func TestAnEndIsAssertedWholeOrNotAtAll(t *testing.T) {
 			record, _, found := f.Find(f.Context(), run.Run)
 			switch {
 			case errors.Is(found, ledger.ErrUnknown) && err != nil:
-			case found != nil || record.State != ledger.Succeeded:
+			case found != nil || record.State != ledger.StateSucceeded:
 				t.Errorf("after %d sendings the run is %+v (%v), want it succeeded or forgotten", sent, record, found)
 			}
 			if err == nil {

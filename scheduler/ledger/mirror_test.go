@@ -98,12 +98,12 @@ func TestManyChangesInOnePollReadNothingAnew(t *testing.T) {
 		f.job.Overlap = jobs.OverlapAllow
 		w := f.worker("w")
 		cursor := f.cursor(f.job, 2_500)
-		f.tick(f.job, cursor, 1, ledger.Run)
+		f.tick(f.job, cursor, 1, ledger.VerdictRun)
 		w.hear()
 		var counted commands
 		w.client.Redis().AddHook(&counted)
 		for i := range 24 {
-			f.tick(f.job, cursor.Add(time.Duration(1+100*i)*time.Second), 100, ledger.Run)
+			f.tick(f.job, cursor.Add(time.Duration(1+100*i)*time.Second), 100, ledger.VerdictRun)
 		}
 		before, polls := counted.sent.Load(), 0
 		for more := true; more; polls++ {
@@ -132,8 +132,8 @@ func TestAWorkerThatMissedNewsReadsWhatIsOutstandingAnew(t *testing.T) {
 		f.job.Overlap = jobs.OverlapAllow
 		w, other := f.worker("w"), f.worker("other")
 		due := w.ticks(5)
-		ended := f.claim(other.client, due[0], ledger.Granted)
-		f.finish(ended, ledger.Success, ledger.Recorded)
+		ended := f.claim(other.client, due[0], ledger.ClaimGranted)
+		f.finish(ended, ledger.OutcomeSuccess, ledger.FinishRecorded)
 		f.outstanding([]string{"quiet"}, 1_500, 10)
 		pipe := f.rdb.Pipeline() // as many news as a reply holds, and the first ones are lost
 		for i := range 1_100 {
@@ -179,7 +179,7 @@ func TestWhatIsOutstandingIsKnownAlthoughItChangesWhileItIsRead(t *testing.T) {
 	var open []jobs.RunID
 	cursor := f.cursor(f.job, 2_000)
 	for range 300 {
-		created := f.tick(f.job, cursor, 4, ledger.Run)
+		created := f.tick(f.job, cursor, 4, ledger.VerdictRun)
 		cursor = cursor.Add(4 * time.Second)
 		for _, due := range created.Due {
 			open = append(open, due.Run)

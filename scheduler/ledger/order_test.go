@@ -31,13 +31,13 @@ func (f *fixture) deploys(config string, job *jobs.Job) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	if one := registered.Jobs[job.Name]; one.Standing == ledger.Change {
+	if one := registered.Jobs[job.Name]; one.Standing == ledger.StandingChange {
 		activated := f.activates(ledger.Activation{Job: job, From: one.Old, Seen: one.Cursor, Cursor: one.Cursor})
 		if activated.Moved || activated.Early || activated.Inactive {
 			f.Fatalf("%+v, want the trigger changed", activated)
 		}
 	}
-	f.carries(config, job, ledger.Active)
+	f.carries(config, job, ledger.StandingActive)
 }
 
 // TestAnAbsentWorkerReturnsBehindTheNewerDefinition: the worker was unreachable for so long that
@@ -53,22 +53,22 @@ func TestAnAbsentWorkerReturnsBehindTheNewerDefinition(t *testing.T) {
 				older.deploys("old", v[0])
 				newer.deploys("new", v[1])
 				f.left("old", 70*time.Second)
-				newer.carries("new", v[1], ledger.Active)
-				older.carries("old", v[0], ledger.Drifted)
-				newer.carries("new", v[1], ledger.Active)
+				newer.carries("new", v[1], ledger.StandingActive)
+				older.carries("old", v[0], ledger.StandingDrifted)
+				newer.carries("new", v[1], ledger.StandingActive)
 
 				f.left("old", 70*time.Second)
-				newer.carries("new", v[1], ledger.Active)
+				newer.carries("new", v[1], ledger.StandingActive)
 				started.deploys("started", v[0])
-				older.carries("old", v[0], ledger.Active)
-				newer.carries("new", v[1], ledger.Drifted)
+				older.carries("old", v[0], ledger.StandingActive)
+				newer.carries("new", v[1], ledger.StandingDrifted)
 
 				// It has learned that its definition is the newest now.
 				f.left("old", 70*time.Second)
 				f.left("started", 70*time.Second)
 				newer.deploys("new", v[1])
 				older.deploys("old", v[0])
-				newer.carries("new", v[1], ledger.Drifted)
+				newer.carries("new", v[1], ledger.StandingDrifted)
 			})
 		})
 	}
@@ -98,7 +98,7 @@ func TestDefinitionsOfManyBatchesKeepTheirOrders(t *testing.T) {
 				}
 			}
 		}
-		active := func(int) ledger.Standing { return ledger.Active }
+		active := func(int) ledger.Standing { return ledger.StandingActive }
 		odd := func(when ledger.Standing, other ledger.Standing) func(int) ledger.Standing {
 			return func(i int) ledger.Standing {
 				if i%2 == 1 {
@@ -133,12 +133,12 @@ func TestDefinitionsOfManyBatchesKeepTheirOrders(t *testing.T) {
 		standings("when b has returned", b, "b", others, active)
 		f.left("a", 70*time.Second)
 		standings("while a is absent", b, "b", others, active)
-		standings("when a has returned", a, "a", both, func(int) ledger.Standing { return ledger.Drifted })
+		standings("when a has returned", a, "a", both, func(int) ledger.Standing { return ledger.StandingDrifted })
 		c := f.startProcess()
 		f.left("a", 70*time.Second)
 		standings("while a is absent again", b, "b", others, active)
 		standings("when c is started", c, "c", some, active)
-		standings("when a has returned again", a, "a", both, odd(ledger.Active, ledger.Drifted))
+		standings("when a has returned again", a, "a", both, odd(ledger.StandingActive, ledger.StandingDrifted))
 	})
 }
 
@@ -154,8 +154,8 @@ func TestALossOfDataKeepsTheOrderOfDefinitions(t *testing.T) {
 				f.Fatal(err)
 			}
 		}
-		older.carries("old", v[0], ledger.Active)
-		newer.carries("new", v[1], ledger.Active)
+		older.carries("old", v[0], ledger.StandingActive)
+		newer.carries("new", v[1], ledger.StandingActive)
 		for _, olderFirst := range []bool{true, false} {
 			f.lose(older, newer)
 			if olderFirst {
@@ -166,17 +166,17 @@ func TestALossOfDataKeepsTheOrderOfDefinitions(t *testing.T) {
 				asserts(older, "old", v[0])
 			}
 			f.goOn()
-			older.carries("old", v[0], ledger.Drifted)
-			newer.carries("new", v[1], ledger.Active)
+			older.carries("old", v[0], ledger.StandingDrifted)
+			newer.carries("new", v[1], ledger.StandingActive)
 		}
 
 		f.lose(older, newer)
 		f.goOn()
 		started := f.startProcess()
-		started.carries("started", v[2], ledger.Active)
-		newer.carries("new", v[1], ledger.Drifted)
-		older.carries("old", v[0], ledger.Drifted)
-		started.carries("started", v[2], ledger.Active)
+		started.carries("started", v[2], ledger.StandingActive)
+		newer.carries("new", v[1], ledger.StandingDrifted)
+		older.carries("old", v[0], ledger.StandingDrifted)
+		started.carries("started", v[2], ledger.StandingActive)
 	})
 }
 
@@ -186,18 +186,18 @@ func TestALostRegistrationOfAnOlderDefinitionReturns(t *testing.T) {
 	each(t, func(f *fixture) {
 		v := versions("older", "newer")
 		older, newer := f.startProcess(), f.startProcess()
-		older.carries("old", v[0], ledger.Active)
-		newer.carries("new", v[1], ledger.Active)
+		older.carries("old", v[0], ledger.StandingActive)
+		newer.carries("new", v[1], ledger.StandingActive)
 		before := f.rdb.HGetAll(f.Context(), f.key("facts")).Val()
 		f.left("old", 70*time.Second)
-		newer.carries("new", v[1], ledger.Active)
+		newer.carries("new", v[1], ledger.StandingActive)
 		started := f.startProcess()
-		started.carries("old", v[0], ledger.Active)
+		started.carries("old", v[0], ledger.StandingActive)
 		if err := f.rdb.HSet(f.Context(), f.key("facts"), before).Err(); err != nil {
 			f.Fatal(err)
 		}
-		started.carries("old", v[0], ledger.Active)
-		newer.carries("new", v[1], ledger.Drifted)
+		started.carries("old", v[0], ledger.StandingActive)
+		newer.carries("new", v[1], ledger.StandingDrifted)
 	})
 }
 
@@ -227,22 +227,22 @@ func TestOrdersOfOlderBuildsStayBelowLaterOnes(t *testing.T) {
 			}
 			f.left(config, 0)
 		}
-		f.carries("old", v[0], ledger.Active)
+		f.carries("old", v[0], ledger.StandingActive)
 		f.rdb.HDel(f.Context(), f.key("ledger"), "order")
 		registers("old", 0, "")
-		newer.carries("new", v[1], ledger.Active)
-		older.carries("old", v[0], ledger.Drifted)
+		newer.carries("new", v[1], ledger.StandingActive)
+		older.carries("old", v[0], ledger.StandingDrifted)
 		registers("newest", 2, f.rdb.HGet(f.Context(), f.key("facts"), "vj").Val())
-		f.carries("newest", v[2], ledger.Active)
-		newer.carries("new", v[1], ledger.Drifted)
+		f.carries("newest", v[2], ledger.StandingActive)
+		newer.carries("new", v[1], ledger.StandingDrifted)
 
 		// The process knows only the order that the older build gave to its definition.
 		f.left("old", 70*time.Second)
-		newer.carries("new", v[1], ledger.Drifted)
-		older.carries("old", v[0], ledger.Drifted)
+		newer.carries("new", v[1], ledger.StandingDrifted)
+		older.carries("old", v[0], ledger.StandingDrifted)
 		f.left("newest", 70*time.Second)
-		newer.carries("new", v[1], ledger.Active)
-		f.carries("newest", v[2], ledger.Active)
+		newer.carries("new", v[1], ledger.StandingActive)
+		f.carries("newest", v[2], ledger.StandingActive)
 	})
 }
 
@@ -269,18 +269,18 @@ func TestAReloadBringsAnOlderDefinitionBack(t *testing.T) {
 				reloads(returns, "returns", v[:1])
 				reloads(stays, "stays reloaded", append([]*jobs.Job{newJob("other")}, v[0]))
 				reloads(returns, "between", between)
-				newer.carries("new", v[1], ledger.Active)
+				newer.carries("new", v[1], ledger.StandingActive)
 				gone := []string{"stays", "stays reloaded", "returns", "between"}
 				for _, config := range gone {
 					f.left(config, 70*time.Second)
 				}
-				newer.carries("new", v[1], ledger.Active)
-				stays.carries("stays reloaded", v[0], ledger.Drifted)
+				newer.carries("new", v[1], ledger.StandingActive)
+				stays.carries("stays reloaded", v[0], ledger.StandingDrifted)
 				for _, config := range gone {
 					f.left(config, 70*time.Second)
 				}
-				newer.carries("new", v[1], ledger.Active)
-				returns.carries("returns", v[0], ledger.Active)
+				newer.carries("new", v[1], ledger.StandingActive)
+				returns.carries("returns", v[0], ledger.StandingActive)
 			})
 		})
 	}

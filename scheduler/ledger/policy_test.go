@@ -80,14 +80,14 @@ func (f *fixture) history(job string) []*ledger.Record {
 func TestRunsOfAJobThatMayOverlapWorkSideBySide(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.job.Overlap = jobs.OverlapAllow
-		created := f.tick(f.job, f.cursor(f.job, 9), 3, ledger.Run)
+		created := f.tick(f.job, f.cursor(f.job, 9), 3, ledger.VerdictRun)
 		w := f.session("w")
 		var attempts []attempt
 		for i := range 3 { // in the order in which deliveries happen to come
-			attempts = append(attempts, f.claim(w, created.Due[2-i], ledger.Granted))
+			attempts = append(attempts, f.claim(w, created.Due[2-i], ledger.ClaimGranted))
 		}
 		for _, a := range attempts {
-			f.finish(a, ledger.Success, ledger.Recorded)
+			f.finish(a, ledger.OutcomeSuccess, ledger.FinishRecorded)
 		}
 		f.wantNothingLeft()
 	})
@@ -96,12 +96,12 @@ func TestRunsOfAJobThatMayOverlapWorkSideBySide(t *testing.T) {
 func TestMissedTicksOfAJobThatMayOverlapRunOneAfterTheOther(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.job.Overlap = jobs.OverlapAllow
-		created := f.tick(f.job, f.cursor(f.job, 9), 2, ledger.CatchUp)
+		created := f.tick(f.job, f.cursor(f.job, 9), 2, ledger.VerdictCatchUp)
 		w := f.session("w")
-		a := f.claim(w, created.Due[0], ledger.Granted)
-		f.claim(w, created.Due[1], ledger.Waiting)
-		next := f.finish(a, ledger.Success, ledger.Recorded).Due
-		f.finish(f.claim(w, next[0], ledger.Granted), ledger.Success, ledger.Recorded)
+		a := f.claim(w, created.Due[0], ledger.ClaimGranted)
+		f.claim(w, created.Due[1], ledger.ClaimWaiting)
+		next := f.finish(a, ledger.OutcomeSuccess, ledger.FinishRecorded).Due
+		f.finish(f.claim(w, next[0], ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded)
 		f.wantNothingLeft()
 	})
 }
@@ -110,30 +110,30 @@ func TestAReplacingTickCancelsWhatHasNotStartedAndAsksWhatRuns(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.job.Overlap = jobs.OverlapReplace
 		w := f.session("w")
-		created := f.tick(f.job, f.cursor(f.job, 9), 1, ledger.Run)
-		first := f.claim(w, created.Due[0], ledger.Granted)
-		created = f.tick(f.job, created.Cursor, 1, ledger.Run)
+		created := f.tick(f.job, f.cursor(f.job, 9), 1, ledger.VerdictRun)
+		first := f.claim(w, created.Due[0], ledger.ClaimGranted)
+		created = f.tick(f.job, created.Cursor, 1, ledger.VerdictRun)
 		if len(created.Due) != 0 {
 			f.Errorf("due %+v, want the new run to wait for the one that it replaces", created.Due)
 		}
 		second := jobs.TickRunID("j", created.Cursor)
-		f.wantState(second, ledger.WaitsLock)
-		created = f.tick(f.job, created.Cursor, 1, ledger.Run)
+		f.wantState(second, ledger.StateWaiting)
+		created = f.tick(f.job, created.Cursor, 1, ledger.VerdictRun)
 		third := jobs.TickRunID("j", created.Cursor)
-		if record := f.wantState(second, ledger.Canceled); record.Reason != "overlap: replace; by "+string(third) {
+		if record := f.wantState(second, ledger.StateCanceled); record.Reason != "overlap: replace; by "+string(third) {
 			f.Errorf("reason %q, want the run named that replaces it", record.Reason)
 		}
 		if why := f.asked(w).Stop[first.Record.ID]; why != "overlap: replace; by "+string(third) {
 			f.Errorf("the worker is asked to stop for %q, want the reason", why)
 		}
 		// A later run goes behind it.
-		hand, err := f.Enqueue(f.Context(), ledger.Request{Job: f.job, ID: "x", Trigger: ledger.ByHand})
+		hand, err := f.Enqueue(f.Context(), ledger.Request{Job: f.job, ID: "x", Trigger: ledger.TriggerHand})
 		if err != nil {
 			f.Fatal(err)
 		}
-		f.claim(w, hand.Due[0], ledger.Waiting)
-		due := f.finish(first, ledger.Stopped, ledger.Recorded).Due
-		if record := f.wantState(first.Record.ID, ledger.Canceled); record.Last().Outcome != "canceled" || record.Fails != 0 {
+		f.claim(w, hand.Due[0], ledger.ClaimWaiting)
+		due := f.finish(first, ledger.OutcomeCanceled, ledger.FinishRecorded).Due
+		if record := f.wantState(first.Record.ID, ledger.StateCanceled); record.Last().Outcome != "canceled" || record.Fails != 0 {
 			f.Errorf("%+v, want its attempt canceled and no failure counted", record)
 		}
 		if len(due) != 1 || due[0].Run != third {
@@ -142,27 +142,27 @@ func TestAReplacingTickCancelsWhatHasNotStartedAndAsksWhatRuns(t *testing.T) {
 		if left := f.asked(w).Stop; len(left) != 0 {
 			f.Errorf("the worker is still asked to stop %v", left)
 		}
-		due = f.finish(f.claim(w, due[0], ledger.Granted), ledger.Success, ledger.Recorded).Due
-		f.finish(f.claim(w, due[0], ledger.Granted), ledger.Success, ledger.Recorded)
+		due = f.finish(f.claim(w, due[0], ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded).Due
+		f.finish(f.claim(w, due[0], ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded)
 		f.wantNothingLeft()
 	})
 }
 
 func TestARunThatWasAskedToStopIsNotTriedAgain(t *testing.T) {
 	for name, end := range map[string]func(f *fixture, a attempt){
-		"it failed":        func(f *fixture, a attempt) { f.finish(a, ledger.Again, ledger.Recorded) },
-		"it was handed":    func(f *fixture, a attempt) { f.finish(a, ledger.HandBack, ledger.Recorded) },
+		"it failed":        func(f *fixture, a attempt) { f.finish(a, ledger.OutcomeRetry, ledger.FinishRecorded) },
+		"it was handed":    func(f *fixture, a attempt) { f.finish(a, ledger.OutcomeHandBack, ledger.FinishRecorded) },
 		"its worker ended": func(f *fixture, a attempt) { f.crash(a.client) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			each(t, func(f *fixture) {
-				a := f.claim(f.session("w"), f.run(), ledger.Granted)
+				a := f.claim(f.session("w"), f.run(), ledger.ClaimGranted)
 				canceled, err := f.Cancel(f.Context(), a.Record.ID, f.job, ledger.Act{Who: "ann", What: "cancel run", Why: "wrong day"})
 				if err != nil || !canceled.Asked {
 					f.Fatalf("%+v, %v, want its worker asked", canceled, err)
 				}
 				end(f, a)
-				if record := f.wantState(a.Record.ID, ledger.Canceled); record.Reason != "canceled by ann: wrong day" {
+				if record := f.wantState(a.Record.ID, ledger.StateCanceled); record.Reason != "canceled by ann: wrong day" {
 					f.Errorf("reason %q, want the user and the reason", record.Reason)
 				}
 				f.wantNothingLeft()
@@ -173,12 +173,12 @@ func TestARunThatWasAskedToStopIsNotTriedAgain(t *testing.T) {
 
 func TestASuccessCountsAlsoWhenTheRunWasToStop(t *testing.T) {
 	each(t, func(f *fixture) {
-		a := f.claim(f.session("w"), f.run(), ledger.Granted)
+		a := f.claim(f.session("w"), f.run(), ledger.ClaimGranted)
 		if _, err := f.Cancel(f.Context(), a.Record.ID, f.job, ledger.Act{Who: "ann"}); err != nil {
 			f.Fatal(err)
 		}
-		f.finish(a, ledger.Success, ledger.Recorded)
-		f.wantState(a.Record.ID, ledger.Succeeded)
+		f.finish(a, ledger.OutcomeSuccess, ledger.FinishRecorded)
+		f.wantState(a.Record.ID, ledger.StateSucceeded)
 		f.wantNothingLeft()
 	})
 }
@@ -190,7 +190,7 @@ func TestACanceledRunIsNeverClaimed(t *testing.T) {
 		if err != nil || canceled.Asked {
 			f.Fatalf("%+v, %v, want it ended at once", canceled, err)
 		}
-		f.claim(w, due, ledger.Stale)
+		f.claim(w, due, ledger.ClaimStale)
 		if _, err := f.Cancel(f.Context(), due.Run, f.job, ledger.Act{Who: "ann"}); err == nil || !strings.Contains(err.Error(), "canceled") {
 			f.Errorf("canceled twice: %v, want it refused", err)
 		}
@@ -203,14 +203,14 @@ func TestAnExpiredRunWithoutADefinitionRemovesNoHistory(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.job.StartDeadline = time.Hour
 		ended := f.enqueues(f.Ledger, f.job, "ended")
-		f.finish(f.claim(f.session("w"), ended, ledger.Granted), ledger.Success, ledger.Recorded)
+		f.finish(f.claim(f.session("w"), ended, ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded)
 		due := f.run()
 		f.over(due.Run, fieldDeadline)
 		if _, err := f.Expire(f.Context(), due.Run, new(jobs.Job)); err != nil {
 			f.Fatal(err)
 		}
-		f.wantState(due.Run, ledger.MissedRun)
-		f.wantState(ended.Run, ledger.Succeeded)
+		f.wantState(due.Run, ledger.StateMissed)
+		f.wantState(ended.Run, ledger.StateSucceeded)
 	})
 }
 
@@ -222,7 +222,7 @@ func TestARunIsMissedWhenItsStartDeadlineIsOver(t *testing.T) {
 	}{
 		"seen by its claim": {"due", func(f *fixture, due ledger.Due) {
 			over(f, due)
-			f.claim(f.session("w"), due, ledger.Over)
+			f.claim(f.session("w"), due, ledger.ClaimOver)
 		}},
 		"seen by the sweep": {"due", func(f *fixture, due ledger.Due) {
 			over(f, due)
@@ -234,7 +234,7 @@ func TestARunIsMissedWhenItsStartDeadlineIsOver(t *testing.T) {
 			if err != nil {
 				f.Fatal(err)
 			}
-			f.claim(w, due, ledger.Waiting)
+			f.claim(w, due, ledger.ClaimWaiting)
 			over(f, due)
 			f.expire()
 			if err := hold.Release(); err != nil {
@@ -248,8 +248,8 @@ func TestARunIsMissedWhenItsStartDeadlineIsOver(t *testing.T) {
 			if err != nil {
 				f.Fatal(err)
 			}
-			f.claim(w, due, ledger.Waiting)
-			f.claim(w, next, ledger.Waiting)
+			f.claim(w, due, ledger.ClaimWaiting)
+			f.claim(w, next, ledger.ClaimWaiting)
 			over(f, due)
 			if err := hold.Release(); err != nil {
 				f.Fatal(err)
@@ -259,8 +259,8 @@ func TestARunIsMissedWhenItsStartDeadlineIsOver(t *testing.T) {
 			if len(offered) != 2 || offered[0].Run != due.Run || offered[1].Run != next.Run {
 				f.Fatalf("offered %+v, want both due", offered)
 			}
-			f.finish(f.claim(w, offered[1], ledger.Granted), ledger.Success, ledger.Recorded)
-			f.claim(w, offered[0], ledger.Over)
+			f.finish(f.claim(w, offered[1], ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded)
+			f.claim(w, offered[0], ledger.ClaimOver)
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -268,7 +268,7 @@ func TestARunIsMissedWhenItsStartDeadlineIsOver(t *testing.T) {
 				f.job.StartDeadline = time.Hour
 				due := f.run()
 				test.happen(f, due)
-				if record := f.wantState(due.Run, ledger.MissedRun); record.Reason != "start_deadline: it was "+test.state {
+				if record := f.wantState(due.Run, ledger.StateMissed); record.Reason != "start_deadline: it was "+test.state {
 					f.Errorf("reason %q, want it to have been %s", record.Reason, test.state)
 				}
 				f.wantNothingLeft()
@@ -280,11 +280,11 @@ func TestARunIsMissedWhenItsStartDeadlineIsOver(t *testing.T) {
 func TestATickDecidedAfterItsStartDeadlineIsMissed(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.job.StartDeadline = 10 * time.Second
-		if created := f.tick(f.job, f.cursor(f.job, 3000), 2, ledger.CatchUp); len(created.Due) != 0 {
+		if created := f.tick(f.job, f.cursor(f.job, 3000), 2, ledger.VerdictCatchUp); len(created.Due) != 0 {
 			f.Errorf("due %+v, want none", created.Due)
 		}
 		for _, record := range f.history("j") {
-			if record.State != ledger.MissedRun || !strings.HasPrefix(record.Reason, "start_deadline") {
+			if record.State != ledger.StateMissed || !strings.HasPrefix(record.Reason, "start_deadline") {
 				f.Errorf("%s (%s), want missed for the start deadline", record.State, record.Reason)
 			}
 		}
@@ -295,13 +295,13 @@ func TestAStartDeadlineEndsWithTheFirstStart(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.job.StartDeadline = time.Hour
 		w := f.session("w")
-		a := f.claim(w, f.run(), ledger.Granted)
+		a := f.claim(w, f.run(), ledger.ClaimGranted)
 		if n, err := f.rdb.ZCard(f.Context(), f.key("late")).Result(); err != nil || n != 0 {
 			f.Errorf("%d runs are watched, %v, want none", n, err)
 		}
-		f.finish(a, ledger.Again, ledger.Recorded)
+		f.finish(a, ledger.OutcomeRetry, ledger.FinishRecorded)
 		f.set(a.Record.ID, fieldDeadline, "1")
-		f.finish(f.claim(w, f.await()[0], ledger.Granted), ledger.Success, ledger.Recorded)
+		f.finish(f.claim(w, f.await()[0], ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded)
 		f.wantNothingLeft()
 	})
 }
@@ -311,23 +311,23 @@ func TestJitterDelaysTheRunAndNotItsRecord(t *testing.T) {
 		cursor := f.cursor(f.job, 5)
 		tick := cursor.Add(time.Second)
 		created := f.Create(f.Context(), []ledger.Decision{{Job: f.job, Seen: cursor, Cursor: tick, By: "me.1",
-			Ticks: []ledger.Tick{{At: tick, After: time.Hour, Verdict: ledger.Run}}}})[0]
+			Ticks: []ledger.Tick{{At: tick, After: time.Hour, Verdict: ledger.VerdictRun}}}})[0]
 		if created.Err != nil || len(created.Due) != 0 {
 			f.Fatalf("%+v, want nothing due", created)
 		}
-		record := f.wantState(jobs.TickRunID("j", tick), ledger.Scheduled)
+		record := f.wantState(jobs.TickRunID("j", tick), ledger.StateScheduled)
 		if !record.At.Equal(tick.Add(time.Hour)) || !record.Tick.Equal(tick) {
 			f.Errorf("due at %v for tick %v, want an hour after it", record.At, record.Tick)
 		}
 		// The next tick finds it outstanding.
 		f.job.Overlap = jobs.OverlapSkip
-		if created := f.tick(f.job, tick, 1, ledger.Run); len(created.Due) != 0 {
+		if created := f.tick(f.job, tick, 1, ledger.VerdictRun); len(created.Due) != 0 {
 			f.Errorf("due %+v, want the tick skipped", created.Due)
 		}
 		if err := f.rdb.ZAdd(f.Context(), f.key("timer"), redis.Z{Score: 1, Member: string(record.ID)}).Err(); err != nil {
 			f.Fatal(err)
 		}
-		f.finish(f.claim(f.session("w"), f.await()[0], ledger.Granted), ledger.Success, ledger.Recorded)
+		f.finish(f.claim(f.session("w"), f.await()[0], ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded)
 		f.wantNothingLeft()
 	})
 }
@@ -341,10 +341,10 @@ func TestTicksOfAPausedJobAreSkipped(t *testing.T) {
 				f.Errorf("pause: %v, %v, want %v", news, err, want)
 			}
 		}
-		created := f.tick(f.job, cursor, 1, ledger.Run)
-		created = f.tick(f.job, created.Cursor, 1, ledger.CatchUp)
+		created := f.tick(f.job, cursor, 1, ledger.VerdictRun)
+		created = f.tick(f.job, created.Cursor, 1, ledger.VerdictCatchUp)
 		for _, record := range f.history("j") {
-			if record.State != ledger.Skipped || record.Reason != "paused by ann: the partner is down" {
+			if record.State != ledger.StateSkipped || record.Reason != "paused by ann: the partner is down" {
 				f.Errorf("%s (%s), want it skipped with the user and the reason", record.State, record.Reason)
 			}
 		}
@@ -355,9 +355,9 @@ func TestTicksOfAPausedJobAreSkipped(t *testing.T) {
 			f.Errorf("resume: %v, %v, want it done", news, err)
 		}
 		f.job.Paused = true // its definition has the same effect
-		created = f.tick(f.job, created.Cursor, 1, ledger.Run)
+		created = f.tick(f.job, created.Cursor, 1, ledger.VerdictRun)
 		f.job.Paused, f.job.Description = false, "continues"
-		if created = f.tick(f.job, created.Cursor, 1, ledger.Run); len(created.Due) != 1 {
+		if created = f.tick(f.job, created.Cursor, 1, ledger.VerdictRun); len(created.Due) != 1 {
 			f.Errorf("due %+v, want the tick after the pause", created.Due)
 		}
 		if history := f.history("j"); len(history) != 3 {
@@ -382,12 +382,12 @@ func TestAWaitForLocksEnds(t *testing.T) {
 				}
 				var runs []ledger.Due
 				for _, id := range []string{"a", "b"} {
-					enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: f.job, ID: id, Trigger: ledger.ByRequest})
+					enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: f.job, ID: id, Trigger: ledger.TriggerEnqueue})
 					if err != nil {
 						f.Fatal(err)
 					}
 					runs = append(runs, enqueued.Due[0])
-					f.claim(w, enqueued.Due[0], ledger.Waiting)
+					f.claim(w, enqueued.Due[0], ledger.ClaimWaiting)
 				}
 				if due := f.expire(); len(due) != 0 {
 					f.Errorf("due %+v before the time is over", due)
@@ -395,11 +395,11 @@ func TestAWaitForLocksEnds(t *testing.T) {
 				f.over(runs[0].Run, fieldWaitBy)
 				f.expire()
 				if onBusy == jobs.BusyRequeue {
-					if record := f.wantState(runs[0].Run, ledger.WaitsLock); record.Blocker == nil || record.Blocker.Resource != "bill:1" || record.Blocker.Session != w.Session() {
+					if record := f.wantState(runs[0].Run, ledger.StateWaiting); record.Blocker == nil || record.Blocker.Resource != "bill:1" || record.Blocker.Session != w.Session() {
 						f.Errorf("%+v, want what was in its way first", record.Blocker)
 					}
 				} else {
-					want := map[jobs.OnBusy]ledger.State{jobs.BusySkip: ledger.Skipped, jobs.BusyFail: ledger.Failed}[onBusy]
+					want := map[jobs.OnBusy]ledger.State{jobs.BusySkip: ledger.StateSkipped, jobs.BusyFail: ledger.StateFailed}[onBusy]
 					reason := fmt.Sprintf("lock.wait: its locks were not free for 90s (on_busy: %s); first in the way: bill:1", onBusy)
 					if record := f.wantState(runs[0].Run, want); record.Reason != reason {
 						f.Errorf("reason %q, want %q", record.Reason, reason)
@@ -417,7 +417,7 @@ func TestAWaitForLocksEnds(t *testing.T) {
 					if len(due) != 1 || due[0].Run != want {
 						f.Fatalf("due %+v, want %s", due, want)
 					}
-					due = f.finish(f.claim(w, due[0], ledger.Granted), ledger.Success, ledger.Recorded).Due
+					due = f.finish(f.claim(w, due[0], ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded).Due
 				}
 				f.wantNothingLeft()
 			})

@@ -40,7 +40,7 @@ func (l *Ledger) Find(ctx context.Context, id jobs.RunID) (*Record, string, erro
 		}
 		decoded, _, err := decode(id, record, log, args)
 		if err != nil {
-			decoded = unreadable(id, DueNow, err)
+			decoded = unreadable(id, StateDue, err)
 		}
 		decoded.Parked = decoded.State.Final()
 		return decoded, output, nil
@@ -51,7 +51,7 @@ func (l *Ledger) Find(ctx context.Context, id jobs.RunID) (*Record, string, erro
 		}
 		decoded, err := decodeFinal(id, text)
 		if err != nil {
-			decoded = unreadable(id, Failed, err)
+			decoded = unreadable(id, StateFailed, err)
 		}
 		return decoded, output, nil
 	case "none":
@@ -64,9 +64,9 @@ func (l *Ledger) Find(ctx context.Context, id jobs.RunID) (*Record, string, erro
 // unreadable represents a run with a record that cannot be read: the sweep or its claim ends an
 // outstanding one.
 func unreadable(id jobs.RunID, state State, err error) *Record {
-	record := &Record{ID: id, Job: id.Job(), Trigger: ByRequest, State: state, Reason: jobs.Cut(plain(err.Error()), jobs.MaxReason)}
+	record := &Record{ID: id, Job: id.Job(), Trigger: TriggerEnqueue, State: state, Reason: jobs.Cut(plain(err.Error()), jobs.MaxReason)}
 	if tick, ok := id.Tick(); ok {
-		record.Trigger, record.Tick = BySchedule, tick
+		record.Trigger, record.Tick = TriggerSchedule, tick
 	}
 	return record
 }

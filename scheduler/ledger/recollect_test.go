@@ -12,7 +12,7 @@ import (
 // requested makes a run for a request, and returns its delivery.
 func (f *fixture) requested(id string) ledger.Due {
 	f.Helper()
-	enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: f.job, ID: id, Trigger: ledger.ByRequest})
+	enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: f.job, ID: id, Trigger: ledger.TriggerEnqueue})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -41,9 +41,9 @@ func TestAFinishedRunDoesNotRunAgainAfterALoss(t *testing.T) {
 				a.SetClock(func() time.Time { return began.Add(elapsed) })
 				first := map[jobs.RunID]ledger.Outcome{}
 				for i, due := range append(a.ticks(2, b), a.requested("retried"), a.requested("handed-back")) {
-					first[due.Run] = []ledger.Outcome{ledger.Again, ledger.HandBack}[i%2]
-					a.finish(a.claim(a.client, due, ledger.Granted), first[due.Run], ledger.Recorded)
-					b.finish(b.claim(b.client, f.await()[0], ledger.Granted), ledger.Success, ledger.Recorded)
+					first[due.Run] = []ledger.Outcome{ledger.OutcomeRetry, ledger.OutcomeHandBack}[i%2]
+					a.finish(a.claim(a.client, due, ledger.ClaimGranted), first[due.Run], ledger.FinishRecorded)
+					b.finish(b.claim(b.client, f.await()[0], ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded)
 				}
 				for _, elapsed = range []time.Duration{500 * time.Millisecond, 599_900 * time.Millisecond, 600_900 * time.Millisecond} {
 					a.poll()
@@ -53,12 +53,12 @@ func TestAFinishedRunDoesNotRunAgainAfterALoss(t *testing.T) {
 				a.say()
 				f.goOn()
 				for _, due := range f.sweep().Due {
-					again := a.claim(a.client, due, ledger.Granted).Record
+					again := a.claim(a.client, due, ledger.ClaimGranted).Record
 					f.Errorf("%s (%s at first) had succeeded and runs again, as attempt %d", again.ID, first[again.ID], again.Last().Number)
 				}
 				for run := range first {
 					record, _, err := f.Find(f.Context(), run)
-					if !errors.Is(err, ledger.ErrUnknown) && (err != nil || record.State != ledger.Succeeded) {
+					if !errors.Is(err, ledger.ErrUnknown) && (err != nil || record.State != ledger.StateSucceeded) {
 						f.Errorf("%s had succeeded; after the loss: %+v, %v", run, record, err)
 					}
 				}
@@ -79,7 +79,7 @@ func TestAnAttemptThatOutlivesItsRunIsNotReasserted(t *testing.T) {
 		job := newJob("asked")
 		job.Retry.Initial = time.Millisecond
 		due := a.ask("x", func(j *jobs.Job) { j.Lock.MaxHold, j.Retry = time.Minute, job.Retry })
-		stuck := a.claim(a.client, due, ledger.Granted)
+		stuck := a.claim(a.client, due, ledger.ClaimGranted)
 		f.expireHold(stuck.request.ID())
 		dead := f.sweep().Dead
 		if len(dead) != 1 {
@@ -88,13 +88,13 @@ func TestAnAttemptThatOutlivesItsRunIsNotReasserted(t *testing.T) {
 		if _, err := f.Crash(f.Context(), dead[0], job); err != nil {
 			f.Fatal(err)
 		}
-		b.finish(b.claim(b.client, f.await()[0], ledger.Granted), ledger.Success, ledger.Recorded)
+		b.finish(b.claim(b.client, f.await()[0], ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded)
 		for _, elapsed = range []time.Duration{time.Second, 602 * time.Second} {
 			a.poll()
 		}
 		f.lose(a)
 		a.say()
-		f.wantState(due.Run, ledger.Succeeded)
+		f.wantState(due.Run, ledger.StateSucceeded)
 	})
 }
 
@@ -103,8 +103,8 @@ func TestAnAttemptThatOutlivesItsRunIsNotReasserted(t *testing.T) {
 func TestARequestThatWaitsForItsNextAttemptSurvivesALoss(t *testing.T) {
 	twice := func(outcome ledger.Outcome) func(f *fixture, a *worker, claimed attempt) {
 		return func(_ *fixture, a *worker, claimed attempt) {
-			a.finish(claimed, outcome, ledger.Recorded)
-			a.finish(claimed, outcome, ledger.Counted) // the first reply was lost
+			a.finish(claimed, outcome, ledger.FinishRecorded)
+			a.finish(claimed, outcome, ledger.FinishCounted) // the first reply was lost
 		}
 	}
 	for name, test := range map[string]struct {
@@ -112,28 +112,28 @@ func TestARequestThatWaitsForItsNextAttemptSurvivesALoss(t *testing.T) {
 		want  ledger.State
 		fails int
 	}{
-		"a retry that was sent twice":     {twice(ledger.Again), ledger.Retrying, 1},
-		"a hand-back that was sent twice": {twice(ledger.HandBack), ledger.Scheduled, 0},
+		"a retry that was sent twice":     {twice(ledger.OutcomeRetry), ledger.StateRetrying, 1},
+		"a hand-back that was sent twice": {twice(ledger.OutcomeHandBack), ledger.StateScheduled, 0},
 		"a failure after a sweep has closed the attempt": {func(f *fixture, a *worker, claimed attempt) {
 			f.loseLease(a.client)
-			if got := a.finish(claimed, ledger.Failure, ledger.Counted); got.State != ledger.DueNow {
+			if got := a.finish(claimed, ledger.OutcomeFailure, ledger.FinishCounted); got.State != ledger.StateDue {
 				f.Fatalf("%+v, want it to be due", got)
 			}
 			a.client = f.session("a")
-		}, ledger.DueNow, 0},
+		}, ledger.StateDue, 0},
 		"a lost lease that was reported": {func(f *fixture, a *worker, claimed attempt) {
 			f.end(a.client)
 			a.client = f.session("a")
-			if closed := a.report(claimed, a.client); closed == nil || closed.State != ledger.DueNow {
+			if closed := a.report(claimed, a.client); closed == nil || closed.State != ledger.StateDue {
 				f.Fatalf("%+v, want it to be due", closed)
 			}
-		}, ledger.DueNow, 0},
+		}, ledger.StateDue, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			each(t, func(f *fixture) {
 				a := f.worker("a")
 				due := a.requested("x")
-				claimed := a.claim(a.client, due, ledger.Granted)
+				claimed := a.claim(a.client, due, ledger.ClaimGranted)
 				test.ends(f, a, claimed)
 				f.wantState(due.Run, test.want)
 				f.lose(a)
@@ -153,19 +153,19 @@ func TestAnAttemptWhoseRunASweepEndsIsNotReasserted(t *testing.T) {
 		a := f.worker("a")
 		f.job.OnCrash = jobs.CrashAbandon
 		due := a.requested("x")
-		claimed := a.claim(a.client, due, ledger.Granted)
+		claimed := a.claim(a.client, due, ledger.ClaimGranted)
 		f.end(a.client)
 		dead := f.sweep().Dead
 		if len(dead) != 1 {
 			f.Fatalf("found %+v, want the attempt of the ended session", dead)
 		}
-		if got := a.finish(claimed, ledger.Failure, ledger.Counted); got.State != ledger.Running {
+		if got := a.finish(claimed, ledger.OutcomeFailure, ledger.FinishCounted); got.State != ledger.StateRunning {
 			f.Fatalf("%+v, want it left to the sweep", got)
 		}
 		if _, err := f.Crash(f.Context(), dead[0], claimed.Job); err != nil {
 			f.Fatal(err)
 		}
-		f.wantState(due.Run, ledger.Lost)
+		f.wantState(due.Run, ledger.StateLost)
 		a.client = f.session("a")
 		f.lose(a)
 		a.say()

@@ -15,25 +15,25 @@ import (
 type State string
 
 const (
-	Scheduled State = "scheduled" // not before At
-	DueNow    State = "due"       // its delivery is on its way
-	WaitsLock State = "waiting"   // for its bundle, in the lock space
-	Running   State = "running"
-	Retrying  State = "retrying" // after a failed attempt; the next one not before At
+	StateScheduled State = "scheduled" // not before At
+	StateDue       State = "due"       // its delivery is on its way
+	StateWaiting   State = "waiting"   // for its bundle, in the lock space
+	StateRunning   State = "running"
+	StateRetrying  State = "retrying" // after a failed attempt; the next one not before At
 
 	// The final ones.
-	Succeeded State = "succeeded"
-	Failed    State = "failed"
-	Lost      State = "lost"
-	Canceled  State = "canceled"
-	Skipped   State = "skipped"
-	MissedRun State = "missed"
+	StateSucceeded State = "succeeded"
+	StateFailed    State = "failed"
+	StateLost      State = "lost"
+	StateCanceled  State = "canceled"
+	StateSkipped   State = "skipped"
+	StateMissed    State = "missed"
 )
 
 // Final reports whether a run in this state never runs again.
 func (s State) Final() bool {
 	switch s {
-	case Scheduled, DueNow, WaitsLock, Running, Retrying, "":
+	case StateScheduled, StateDue, StateWaiting, StateRunning, StateRetrying, "":
 		return false
 	}
 	return true
@@ -43,9 +43,9 @@ func (s State) Final() bool {
 type Trigger string
 
 const (
-	BySchedule Trigger = "schedule"
-	ByRequest  Trigger = "enqueue"
-	ByHand     Trigger = "hand"
+	TriggerSchedule Trigger = "schedule"
+	TriggerEnqueue  Trigger = "enqueue"
+	TriggerHand     Trigger = "hand"
 )
 
 // Record is the ledger's record of one run.
@@ -66,7 +66,7 @@ type Record struct {
 
 	Created  time.Time
 	By       locks.SessionID // the worker that decided the tick; "" without one
-	At       time.Time       // for Scheduled and Retrying: when it becomes due
+	At       time.Time       // in StateScheduled and StateRetrying: when it becomes due
 	DueSince time.Time       // when it first became due; zero until then
 	Started  time.Time       // its first attempt; zero until then
 	Finished time.Time       // zero while outstanding
@@ -128,10 +128,10 @@ type AttemptRecord struct {
 
 // Outcomes of attempts, in addition to those of runs.
 const (
-	CrashedAttempt = "crashed" // its worker's process died, as the parent reported
+	AttemptCrashed = "crashed" // its worker's process died, as the parent reported
 	// its worker's session expired or was cut off, and no parent reported a death
-	LostLeaseAttempt  = "lost lease"
-	HandedBackAttempt = "handed back" // its worker drained, or could not do it
+	AttemptLostLease  = "lost lease"
+	AttemptHandedBack = "handed back" // its worker drained, or could not do it
 )
 
 // Suspect reports whether the run may be what kills its workers. A worker runs one such run at a
@@ -146,9 +146,9 @@ func (r *Record) Suspect() bool {
 	for i, a := range r.Attempts {
 		switch {
 		case a.Finished.IsZero():
-		case a.Outcome == CrashedAttempt:
+		case a.Outcome == AttemptCrashed:
 			suspect = !a.Cleared
-		case a.Outcome != HandedBackAttempt && a.Outcome != LostLeaseAttempt:
+		case a.Outcome != AttemptHandedBack && a.Outcome != AttemptLostLease:
 			suspect = false
 		default:
 			if past := PastCrash(r.Attempts[:i]); past > 0 && a.Finished.Sub(a.Started) >= past {
@@ -180,7 +180,7 @@ func IsolationOf(job *jobs.Job, crashes int, suspect bool) Isolation {
 func PastCrash(attempts []AttemptRecord) time.Duration {
 	longest := time.Duration(-1)
 	for _, a := range attempts {
-		if a.Outcome == CrashedAttempt {
+		if a.Outcome == AttemptCrashed {
 			longest = max(longest, a.Finished.Sub(a.Started))
 		}
 	}
@@ -261,14 +261,14 @@ func decode(id jobs.RunID, record, log, args string) (*Record, []locks.Item, err
 		args, r.Templated = strings.CutPrefix(args, " ")
 		r.Args = json.RawMessage(args)
 	}
-	if r.State != Scheduled && r.State != Retrying {
+	if r.State != StateScheduled && r.State != StateRetrying {
 		r.At = time.Time{}
 	}
 	var err error
 	if r.Attempts, err = decodeLog(log); err != nil {
 		return nil, nil, fmt.Errorf("%w: attempts of run %s: %w", errReply, id, err)
 	}
-	if r.State == Running {
+	if r.State == StateRunning {
 		r.Attempts = append(r.Attempts, AttemptRecord{
 			Number: int(number(fAttempt)), Worker: locks.SessionID(f[fSession]), Token: locks.Token(number(fToken)),
 			Hold: locks.HoldID(f[fHolder]), Started: instant(fStarted), Times: 1, First: instant(fStarted),

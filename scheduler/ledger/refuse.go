@@ -36,11 +36,11 @@ type Refusal struct {
 type RefusalOutcome string
 
 const (
-	RefusedFailed RefusalOutcome = "ended" // it has failed, with the cause as its reason
+	RefusalEnded RefusalOutcome = "ended" // it has failed, with the cause as its reason
 	// it has failed and stays outstanding, since its job's history cannot be written
-	RefusedParked RefusalOutcome = "parked"
+	RefusalParked RefusalOutcome = "parked"
 	// the refusal does not match the run, or no longer; nothing changed
-	RefusedNot RefusalOutcome = "no"
+	RefusalNone RefusalOutcome = "no"
 )
 
 // Refuse permanently ends a run after a call for it had an error that is [Final]: it fails with
@@ -68,7 +68,7 @@ func (l *Ledger) Refuse(ctx context.Context, refusal Refusal) (RefusalOutcome, [
 	if r.err != nil {
 		return "", nil, fmt.Errorf("refuse %s: %w", refusal.Run, r.err)
 	}
-	if refused != RefusedNot {
+	if refused != RefusalNone {
 		l.memory.refused(refusal.Run)
 	}
 	return refused, due, nil

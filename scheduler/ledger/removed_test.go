@@ -50,7 +50,7 @@ func TestARemovedJobBeginsAnewWhenItReturns(t *testing.T) {
 				cursor := f.cursor(f.job, 5000)
 				f.left("config", test.carried)
 				f.present("other", test.from, test.to)
-				got := f.carries("back", f.job, ledger.Active).Cursor
+				got := f.carries("back", f.job, ledger.StandingActive).Cursor
 				if removed := got.After(cursor.Add(time.Minute)); removed != test.removed {
 					f.Errorf("cursor %v after %v; want it to begin anew: %v", got, cursor, test.removed)
 				}
@@ -77,7 +77,7 @@ func TestAJobWhoseOnlyWorkerRestartsIsNotRemoved(t *testing.T) {
 					}
 				}
 				f.present("other", time.Hour, -5*time.Second) // and polls once more
-				if got := f.carries("changed", f.job, ledger.Active).Cursor; !got.Equal(cursor) {
+				if got := f.carries("changed", f.job, ledger.StandingActive).Cursor; !got.Equal(cursor) {
 					f.Errorf("cursor %v, want it to continue at %v", got, cursor)
 				}
 			})
@@ -112,8 +112,8 @@ func TestAPollRecordsSinceWhenItsConfigIsCarried(t *testing.T) {
 
 func TestAJobShowsThatNoWorkerCarriesIt(t *testing.T) {
 	each(t, func(f *fixture) {
-		f.carries("config", f.job, ledger.Active)
-		f.carries("other", newJob("k"), ledger.Active)
+		f.carries("config", f.job, ledger.StandingActive)
+		f.carries("other", newJob("k"), ledger.StandingActive)
 		for _, want := range []bool{false, true} {
 			records, err := f.Jobs(f.Context())
 			if err != nil || len(records) != 2 || records[0].Uncarried != want || records[1].Uncarried {
@@ -130,7 +130,7 @@ func TestAJobShowsThatNoWorkerCarriesIt(t *testing.T) {
 func TestARemovedJobIsForgotten(t *testing.T) {
 	each(t, func(f *fixture) {
 		due, act := f.run(), ledger.Act{Who: "ann", What: "forget job", On: "j"}
-		f.carries("other", newJob("k"), ledger.Active)
+		f.carries("other", newJob("k"), ledger.StandingActive)
 		refused := func(why string) {
 			f.Helper()
 			if err := f.Forget(f.Context(), "j", act); !errors.Is(err, ledger.ErrRefused) {
@@ -140,7 +140,7 @@ func TestARemovedJobIsForgotten(t *testing.T) {
 		refused("it is carried")
 		f.left("config", 50*time.Second)
 		refused("a run is outstanding")
-		f.finish(f.claim(f.session("w"), due, ledger.Granted), ledger.Success, ledger.Recorded)
+		f.finish(f.claim(f.session("w"), due, ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded)
 		if _, err := f.Pause(f.Context(), "j", act); err != nil {
 			t.Fatal(err)
 		}
@@ -162,7 +162,7 @@ func TestARemovedJobIsForgotten(t *testing.T) {
 			t.Errorf("%+v, %v, want the other job to stay", record, err)
 		}
 		before := time.Now().Add(-time.Minute)
-		if got := f.carries("back", f.job, ledger.Active).Cursor; got.Before(before) {
+		if got := f.carries("back", f.job, ledger.StandingActive).Cursor; got.Before(before) {
 			t.Errorf("cursor %v, want it to begin now", got)
 		}
 	})
@@ -190,7 +190,7 @@ func TestPollsReportAForgottenJob(t *testing.T) {
 				f.Errorf("got %+v, %v, want the job without cursor and definition", poll.Moved, err)
 			}
 			if returns {
-				f.carries("back", f.job, ledger.Active)
+				f.carries("back", f.job, ledger.StandingActive)
 			}
 			was := revision()
 			if err := f.rdb.ZAddXX(f.Context(), f.key("ids"), redis.Z{Score: 1, Member: "\x01j"}).Err(); err != nil {
@@ -233,7 +233,7 @@ func (r replies) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // step by step.
 func TestARefusalToForgetNamesWhatIsRemovedAlready(t *testing.T) {
 	each(t, func(f *fixture) {
-		f.carries("config", f.job, ledger.Active)
+		f.carries("config", f.job, ledger.StandingActive)
 		f.left("config", 50*time.Second)
 		ended := make([]redis.Z, 600)
 		for i := range ended {
@@ -271,7 +271,7 @@ func TestAForgottenJobThatReturnsWasNotLost(t *testing.T) {
 				f.Fatal(err)
 			}
 			for _, record := range history {
-				if record.State == ledger.Lost {
+				if record.State == ledger.StateLost {
 					lines++
 				}
 			}
@@ -281,7 +281,7 @@ func TestAForgottenJobThatReturnsWasNotLost(t *testing.T) {
 		f.register(f.job)
 		for range 2 {
 			forget()
-			if got := f.carries("back", f.job, ledger.Active).Cursor; got.Before(before) || lost() != 0 {
+			if got := f.carries("back", f.job, ledger.StandingActive).Cursor; got.Before(before) || lost() != 0 {
 				f.Errorf("cursor %v, %d lines of lost ticks, want it to begin now, without any", got, lost())
 			}
 		}
@@ -324,7 +324,7 @@ func TestAJobThatReturnsAfterALossBeginsAnewIfItWasRemoved(t *testing.T) {
 				if err := f.rdb.ZIncrBy(f.Context(), f.key("ids"), -float64(test.absent.Milliseconds()), "\x02j").Err(); err != nil {
 					f.Fatal(err)
 				}
-				got := f.carries("back", f.job, ledger.Active).Cursor
+				got := f.carries("back", f.job, ledger.StandingActive).Cursor
 				if anew := got.After(cursor.Add(time.Minute)); anew != test.anew || !anew && !got.Equal(cursor) {
 					f.Errorf("cursor %v after %v; want it to begin anew: %v", got, cursor, test.anew)
 				}
@@ -363,33 +363,33 @@ func TestRemainsOfAJobCanBeForgotten(t *testing.T) {
 // whose job has no other queue.
 func TestRunsThatNeverStartedMoveToTheQueueOfTheirJob(t *testing.T) {
 	each(t, func(f *fixture) {
-		f.carries("config", f.job, ledger.Active)
+		f.carries("config", f.job, ledger.StandingActive)
 		ask := func(id string) ledger.Due {
-			enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: f.job, ID: id, Trigger: ledger.ByRequest})
+			enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: f.job, ID: id, Trigger: ledger.TriggerEnqueue})
 			if err != nil {
 				t.Fatal(err)
 			}
 			return enqueued.Due[0]
 		}
 		web := f.session("w")
-		started := f.claim(web, ask("started"), ledger.Granted)
-		f.finish(started, ledger.HandBack, ledger.Recorded)
+		started := f.claim(web, ask("started"), ledger.ClaimGranted)
+		f.finish(started, ledger.OutcomeHandBack, ledger.FinishRecorded)
 		due := ask("fresh")
-		records := []*ledger.Record{f.wantState(due.Run, ledger.DueNow)}
+		records := []*ledger.Record{f.wantState(due.Run, ledger.StateDue)}
 		if _, moved, err := f.Requeue(f.Context(), records); err != nil || len(moved) != 0 {
 			t.Errorf("moved %+v, %v, want none while the queue is the job's", moved, err)
 		}
 		renamed := *f.job
 		renamed.Queue = "renamed"
-		f.carries("new", &renamed, ledger.Active)
+		f.carries("new", &renamed, ledger.StandingActive)
 		f.await()
-		records = append(records, f.wantState("j#started", ledger.DueNow))
+		records = append(records, f.wantState("j#started", ledger.StateDue))
 		_, moved, err := f.Requeue(f.Context(), records)
 		if err != nil || len(moved) != 1 || moved[0].Run != due.Run || moved[0].Queue != "renamed" || moved[0].N <= due.N {
 			t.Fatalf("moved %+v, %v, want %s to the queue renamed", moved, err, due.Run)
 		}
-		f.claim(web, due, ledger.Stale)
-		f.claim(web, moved[0], ledger.Granted)
+		f.claim(web, due, ledger.ClaimStale)
+		f.claim(web, moved[0], ledger.ClaimGranted)
 	})
 }
 
@@ -399,7 +399,7 @@ func TestRunsThatNeverStartedMoveToTheQueueOfTheirJob(t *testing.T) {
 func TestAdoptedRunsMoveOnlyWhenTheQueueOfTheirJobDoes(t *testing.T) {
 	each(t, func(f *fixture) {
 		first := f.job.Queue
-		f.carries("config", f.job, ledger.Active)
+		f.carries("config", f.job, ledger.StandingActive)
 		web := f.session("w")
 		adopt := func(queue, id string) jobs.RunID {
 			adopted, err := f.Adopt(f.Context(), ledger.Adoption{Job: f.job, Queue: queue, ID: id, Payload: []byte("{}"),
@@ -410,7 +410,7 @@ func TestAdoptedRunsMoveOnlyWhenTheQueueOfTheirJobDoes(t *testing.T) {
 			return adopted.Run
 		}
 		stay := []jobs.RunID{adopt("chosen", "a"), adopt("cho/sen", "b"), adopt("chosen", strings.Repeat("long", 50))}
-		asked, err := f.Enqueue(f.Context(), ledger.Request{Job: f.job, ID: first + "/c", Trigger: ledger.ByRequest})
+		asked, err := f.Enqueue(f.Context(), ledger.Request{Job: f.job, ID: first + "/c", Trigger: ledger.TriggerEnqueue})
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -418,10 +418,10 @@ func TestAdoptedRunsMoveOnlyWhenTheQueueOfTheirJobDoes(t *testing.T) {
 		requeue := func(to string) (moved []jobs.RunID) {
 			job := *f.job
 			job.Queue = to
-			f.carries("to "+to, &job, ledger.Active)
+			f.carries("to "+to, &job, ledger.StandingActive)
 			var records []*ledger.Record
 			for _, run := range slices.Concat(stay, move) {
-				records = append(records, f.wantState(run, ledger.DueNow))
+				records = append(records, f.wantState(run, ledger.StateDue))
 			}
 			_, due, err := f.Requeue(f.Context(), records)
 			if err != nil {
@@ -442,7 +442,7 @@ func TestAdoptedRunsMoveOnlyWhenTheQueueOfTheirJobDoes(t *testing.T) {
 			f.Errorf("moved %q, want %q and %q again", moved, move[0], asked.Run)
 		}
 		for _, run := range stay {
-			if record := f.wantState(run, ledger.DueNow); !strings.HasPrefix(record.Queue, "cho") {
+			if record := f.wantState(run, ledger.StateDue); !strings.HasPrefix(record.Queue, "cho") {
 				f.Errorf("%s is in the queue %s", run, record.Queue)
 			}
 		}
@@ -490,14 +490,14 @@ func TestAMovedRunObeysThePauseOfItsNewQueue(t *testing.T) {
 				job.Every, job.Queue, job.Lock.Exclusive, job.Lock.Wait = 0, "old", []string{"bill"}, time.Hour
 				renamed := *job
 				renamed.Queue = "new"
-				f.carries("config", &renamed, ledger.Active)
+				f.carries("config", &renamed, ledger.StandingActive)
 				wait := func(job *jobs.Job, id string) ledger.Due {
 					f.Helper()
-					enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: job, ID: id, Trigger: ledger.ByRequest})
+					enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: job, ID: id, Trigger: ledger.TriggerEnqueue})
 					if err != nil {
 						f.Fatal(err)
 					}
-					f.claim(web, enqueued.Due[0], ledger.Waiting)
+					f.claim(web, enqueued.Due[0], ledger.ClaimWaiting)
 					return enqueued.Due[0]
 				}
 				hold := take()
@@ -526,7 +526,7 @@ func TestAMovedRunObeysThePauseOfItsNewQueue(t *testing.T) {
 					}
 					f.sweep()
 					hold = take()
-					f.claim(web, again[0], ledger.Waiting)
+					f.claim(web, again[0], ledger.ClaimWaiting)
 					pause(test.paused)
 				}
 				younger := wait(&renamed, "younger")
@@ -547,7 +547,7 @@ func TestAMovedRunObeysThePauseOfItsNewQueue(t *testing.T) {
 					}
 					runs = append(runs, f.sweep().Due...)
 				}
-				if state := f.find(due.Run); state.State != ledger.DueNow || state.Queue != "new" {
+				if state := f.find(due.Run); state.State != ledger.StateDue || state.Queue != "new" {
 					f.Errorf("it is %s in the queue %s after %+v, want it to be due in the new queue", state.State, state.Queue, runs)
 				}
 			})
@@ -569,15 +569,15 @@ func TestTimeInAPausedQueueDoesNotCountAfterAMove(t *testing.T) {
 		job.Lock = jobs.Lock{Exclusive: []string{"bill"}, Wait: patience, OnBusy: jobs.BusyFail}
 		renamed := *job
 		renamed.Queue = "new"
-		f.carries("config", &renamed, ledger.Active)
+		f.carries("config", &renamed, ledger.StandingActive)
 		if err := f.QueuePaused(f.Context(), "old"); err != nil {
 			f.Fatal(err)
 		}
-		enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: job, ID: "moves", Trigger: ledger.ByRequest})
+		enqueued, err := f.Enqueue(f.Context(), ledger.Request{Job: job, ID: "moves", Trigger: ledger.TriggerEnqueue})
 		if err != nil {
 			f.Fatal(err)
 		}
-		f.claim(web, enqueued.Due[0], ledger.Waiting)
+		f.claim(web, enqueued.Due[0], ledger.ClaimWaiting)
 		time.Sleep(patience + 100*time.Millisecond) // the clock is what is tested
 		page, err := f.WaitingRuns(f.Context(), "old", "", 10)
 		if err != nil {
@@ -592,10 +592,10 @@ func TestTimeInAPausedQueueDoesNotCountAfterAMove(t *testing.T) {
 				f.Fatal(err)
 			}
 			record := f.find(enqueued.Run)
-			if record.State == ledger.Failed {
+			if record.State == ledger.StateFailed {
 				break
 			}
-			if record.State != ledger.WaitsLock || time.Since(began) > time.Minute {
+			if record.State != ledger.StateWaiting || time.Since(began) > time.Minute {
 				f.Fatalf("it is %s after %v, want it to fail in time", record.State, time.Since(began))
 			}
 			time.Sleep(20 * time.Millisecond)
@@ -612,7 +612,7 @@ func TestLongArgumentsCostFewCalls(t *testing.T) {
 	t.Parallel()
 	f := alone(t)
 	web := f.session("w")
-	f.carries("config", f.job, ledger.Active)
+	f.carries("config", f.job, ledger.StandingActive)
 	payload := []byte(`"` + strings.Repeat("x", 100<<10) + `"`)
 	var records []*ledger.Record
 	for i := range 16 {
@@ -622,7 +622,7 @@ func TestLongArgumentsCostFewCalls(t *testing.T) {
 	}
 	renamed := *f.job
 	renamed.Queue = "new"
-	f.carries("new", &renamed, ledger.Active)
+	f.carries("new", &renamed, ledger.StandingActive)
 	// The server must know the script.
 	if _, err := f.Definition(f.Context(), records[0].ID); err != nil {
 		t.Fatal(err)

@@ -40,7 +40,7 @@ func (f *fixture) decides(job *jobs.Job, cursor time.Time) ledger.Created {
 	f.Helper()
 	tick := cursor.Add(time.Second)
 	created := f.Create(f.Context(), []ledger.Decision{{Job: job, Seen: cursor, Cursor: tick, By: "me.1",
-		Ticks: []ledger.Tick{{At: tick, Verdict: ledger.Run}}}})[0]
+		Ticks: []ledger.Tick{{At: tick, Verdict: ledger.VerdictRun}}}})[0]
 	if created.Err != nil {
 		f.Fatal(created.Err)
 	}
@@ -72,14 +72,14 @@ func TestTheNewestDefinitionDecides(t *testing.T) {
 		v := versions("one", "two")
 		f.job = v[0]
 		cursor := f.cursor(f.job, 20)
-		f.carries("old", v[0], ledger.Active)
-		f.carries("new", v[1], ledger.Active)
-		f.carries("old", v[0], ledger.Drifted) // it was there before
+		f.carries("old", v[0], ledger.StandingActive)
+		f.carries("new", v[1], ledger.StandingActive)
+		f.carries("old", v[0], ledger.StandingDrifted) // it was there before
 		if created := f.decides(v[0], cursor); !created.Inactive || len(created.Due) > 0 {
 			f.Errorf("%+v, want the older one refused", created)
 		}
 		created := f.decides(v[1], cursor)
-		a := f.claim(f.session("w"), created.Due[0], ledger.Granted)
+		a := f.claim(f.session("w"), created.Due[0], ledger.ClaimGranted)
 		if a.Job.Description != "two" {
 			f.Errorf("the run carries %q, want the newest", a.Job.Description)
 		}
@@ -94,19 +94,20 @@ func TestADefinitionThatNoWorkerCarriesGivesWay(t *testing.T) {
 		v := versions("one", "two")
 		f.job = v[0]
 		cursor := f.cursor(f.job, 20)
-		f.carries("config", v[0], ledger.Active)
-		f.carries("new", v[1], ledger.Active)
+		f.carries("config", v[0], ledger.StandingActive)
+		f.carries("new", v[1], ledger.StandingActive)
 		f.left("new", 40*time.Second)
-		f.carries("config", v[0], ledger.Drifted)
+		f.carries("config", v[0], ledger.StandingDrifted)
 		f.left("new", 70*time.Second)
-		if got := f.carries("config", v[0], ledger.Active).Cursor; !got.Equal(cursor) {
+		if got := f.carries("config", v[0], ledger.StandingActive).Cursor; !got.Equal(cursor) {
 			f.Errorf("cursor %v, want it to stay at %v", got, cursor)
 		}
 		if created := f.decides(v[0], cursor); len(created.Due) != 1 {
 			f.Errorf("%+v, want the one before to decide again", created)
 		}
-		f.carries("new", v[1], ledger.Active) // it was forgotten, so it is the newest once more
-		f.carries("config", v[0], ledger.Drifted)
+		// it was forgotten, so it is the newest once more
+		f.carries("new", v[1], ledger.StandingActive)
+		f.carries("config", v[0], ledger.StandingDrifted)
 	})
 }
 
@@ -116,7 +117,7 @@ func TestAPollKeepsADefinitionCarried(t *testing.T) {
 		f.job = v[0]
 		f.cursor(f.job, 20)
 		w := f.session("w")
-		f.carries("new", v[1], ledger.Active)
+		f.carries("new", v[1], ledger.StandingActive)
 		f.left("new", 70*time.Second)
 		poll, err := f.Poll(f.Context(), w.Session(), "new", 0)
 		if err != nil {
@@ -126,7 +127,7 @@ func TestAPollKeepsADefinitionCarried(t *testing.T) {
 		if err != nil || poll.Moved["j"].Active != hash {
 			f.Errorf("active %q, want %q, %v", poll.Moved["j"].Active, hash, err)
 		}
-		f.carries("config", v[0], ledger.Drifted)
+		f.carries("config", v[0], ledger.StandingDrifted)
 	})
 }
 
@@ -136,8 +137,8 @@ func TestADefinitionThatIsLeftGivesWaySoon(t *testing.T) {
 		v := versions("one", "two")
 		f.job = v[0]
 		f.cursor(f.job, 20)
-		f.carries("config", v[0], ledger.Active)
-		f.carries("new", v[1], ledger.Active)
+		f.carries("config", v[0], ledger.StandingActive)
+		f.carries("new", v[1], ledger.StandingActive)
 		w, leaves := f.session("w"), f.session("leaves")
 		poll := func(client *locks.Client) {
 			if _, err := f.Poll(f.Context(), client.Session(), "new", 0); err != nil {
@@ -152,7 +153,7 @@ func TestADefinitionThatIsLeftGivesWaySoon(t *testing.T) {
 		poll(leaves)
 		leave(time.Second)
 		// not before its worker could have been started again
-		f.carries("config", v[0], ledger.Drifted)
+		f.carries("config", v[0], ledger.StandingDrifted)
 		standing := func() ledger.Standing {
 			registered, err := f.Register(f.Context(), "config", []*jobs.Job{v[0]})
 			if err != nil {
@@ -163,30 +164,31 @@ func TestADefinitionThatIsLeftGivesWaySoon(t *testing.T) {
 		began := time.Now()
 		tick := time.NewTicker(50 * time.Millisecond)
 		defer tick.Stop()
-		for standing() != ledger.Active {
+		for standing() != ledger.StandingActive {
 			if <-tick.C; time.Since(began) > 30*time.Second {
 				f.Fatal("it does not give way")
 			}
 		}
-		f.carries("new", v[1], ledger.Active) // it was forgotten, so it is the newest once more
+		// it was forgotten, so it is the newest once more
+		f.carries("new", v[1], ledger.StandingActive)
 
 		// Left by one worker, and carried by another.
 		poll(leaves)
 		poll(w)
 		leave(0)
-		f.carries("config", v[0], ledger.Drifted)
+		f.carries("config", v[0], ledger.StandingDrifted)
 
 		// The other one also leaves it.
 		if err := f.Leave(f.Context(), w.Session(), "new", 0); err != nil {
 			f.Fatal(err)
 		}
-		f.carries("config", v[0], ledger.Active)
+		f.carries("config", v[0], ledger.StandingActive)
 
 		// A config that was left long ago does not come back when it is left again.
-		f.carries("new", v[1], ledger.Active)
+		f.carries("new", v[1], ledger.StandingActive)
 		f.left("new", 70*time.Second)
 		leave(0)
-		f.carries("config", v[0], ledger.Active)
+		f.carries("config", v[0], ledger.StandingActive)
 	})
 }
 
@@ -203,7 +205,7 @@ func TestADefinitionThatAnOlderBuildMayCarryDoesNotGiveWayAtOnce(t *testing.T) {
 		leaves := f.session("leaves")
 		shows(leaves, `{"host":"h","queues":{"default":1},"picks":true}`)
 		comesAndLeaves := func() {
-			f.carries("new", v[1], ledger.Active)
+			f.carries("new", v[1], ledger.StandingActive)
 			if _, err := f.Poll(f.Context(), leaves.Session(), "new", 0); err != nil {
 				f.Fatal(err)
 			}
@@ -211,22 +213,22 @@ func TestADefinitionThatAnOlderBuildMayCarryDoesNotGiveWayAtOnce(t *testing.T) {
 				f.Fatal(err)
 			}
 		}
-		f.carries("config", v[0], ledger.Active)
+		f.carries("config", v[0], ledger.StandingActive)
 		shows(f.session("locks"), `{"host":"h","pid":1}`)
 		shows(f.session("left"), `{"host":"h","queues":{"default":1},"picks":true}`)
 		comesAndLeaves()
-		f.carries("config", v[0], ledger.Active)
+		f.carries("config", v[0], ledger.StandingActive)
 
 		older := f.session("older")
 		shows(older, `{"host":"h","queues":{"default":1},"handlers":[]}`)
 		comesAndLeaves()
-		f.carries("config", v[0], ledger.Drifted)
+		f.carries("config", v[0], ledger.StandingDrifted)
 		f.left("new", ledger.GoneAfter+time.Second)
-		f.carries("config", v[0], ledger.Active)
+		f.carries("config", v[0], ledger.StandingActive)
 
 		f.end(older)
 		comesAndLeaves()
-		f.carries("config", v[0], ledger.Active)
+		f.carries("config", v[0], ledger.StandingActive)
 	})
 }
 
@@ -235,17 +237,17 @@ func TestADefinitionThatAnOlderBuildMayCarryDoesNotGiveWayAtOnce(t *testing.T) {
 func TestAConfigThatComesAndLeavesBetweenTwoLooksIsNoticed(t *testing.T) {
 	each(t, func(f *fixture) {
 		v := versions("one", "two")
-		f.carries("config", v[0], ledger.Active)
+		f.carries("config", v[0], ledger.StandingActive)
 		before, err := f.Carried(f.Context())
 		if err != nil {
 			f.Fatal(err)
 		}
 		w := f.session("w")
-		f.carries("new", v[1], ledger.Active)
+		f.carries("new", v[1], ledger.StandingActive)
 		if _, err := f.Poll(f.Context(), w.Session(), "new", 0); err != nil {
 			f.Fatal(err)
 		}
-		f.carries("config", v[0], ledger.Drifted)
+		f.carries("config", v[0], ledger.StandingDrifted)
 		if err := f.Leave(f.Context(), w.Session(), "", 0); err != nil {
 			f.Fatal(err)
 		}
@@ -256,7 +258,7 @@ func TestAConfigThatComesAndLeavesBetweenTwoLooksIsNoticed(t *testing.T) {
 		if !slices.ContainsFunc(before, func(one string) bool { return !slices.Contains(after, one) }) {
 			f.Errorf("carried were %q and are %q, want an entry to have gone", before, after)
 		}
-		f.carries("config", v[0], ledger.Active)
+		f.carries("config", v[0], ledger.StandingActive)
 	})
 }
 
@@ -267,7 +269,7 @@ func TestAFleetThatWasDownContinuesWhereItStopped(t *testing.T) {
 		cursor := f.cursor(f.job, 3000)
 		f.left("config", 6*24*time.Hour)
 		// also with another definition
-		if got := f.carries("other", v[1], ledger.Active).Cursor; !got.Equal(cursor) {
+		if got := f.carries("other", v[1], ledger.StandingActive).Cursor; !got.Equal(cursor) {
 			f.Errorf("cursor %v, want it to stay at %v", got, cursor)
 		}
 	})
@@ -277,7 +279,7 @@ func TestAJobThatNoWorkerCarriedForAWeekBeginsAnew(t *testing.T) {
 	each(t, func(f *fixture) {
 		cursor := f.cursor(f.job, 3000)
 		f.left("config", 8*24*time.Hour)
-		if got := f.carries("other", f.job, ledger.Active).Cursor; got.Before(cursor.Add(time.Minute)) {
+		if got := f.carries("other", f.job, ledger.StandingActive).Cursor; got.Before(cursor.Add(time.Minute)) {
 			f.Errorf("cursor %v, want it to begin now", got)
 		}
 	})
@@ -289,7 +291,7 @@ func TestAChangedTriggerDecidesUpToNowByTheOldOneFirst(t *testing.T) {
 		cursor := f.cursor(f.job, 20)
 		changed := newJob("j")
 		changed.Every = 7 * time.Second
-		standing := f.carries("new", changed, ledger.Change)
+		standing := f.carries("new", changed, ledger.StandingChange)
 		if standing.Old == nil || standing.Old.Every != time.Second || !standing.Cursor.Equal(cursor) {
 			f.Fatalf("%+v, want the old definition and its cursor", standing)
 		}
@@ -303,7 +305,7 @@ func TestAChangedTriggerDecidesUpToNowByTheOldOneFirst(t *testing.T) {
 		now := cursor.Add(3500 * time.Millisecond)
 		change := ledger.Activation{Job: changed, From: f.job, Seen: cursor.Add(time.Second), Cursor: now}
 		created := f.Create(f.Context(), []ledger.Decision{{Job: f.job, Seen: cursor.Add(time.Second), Cursor: cursor.Add(3 * time.Second), By: "me.1",
-			Ticks: []ledger.Tick{{At: cursor.Add(2 * time.Second), Verdict: ledger.Run}, {At: cursor.Add(3 * time.Second), Verdict: ledger.Run}}}})[0]
+			Ticks: []ledger.Tick{{At: cursor.Add(2 * time.Second), Verdict: ledger.VerdictRun}, {At: cursor.Add(3 * time.Second), Verdict: ledger.VerdictRun}}}})[0]
 		if created.Err != nil || len(created.Due) != 2 {
 			f.Fatalf("%+v, want the ticks of the old trigger", created)
 		}
@@ -317,11 +319,11 @@ func TestAChangedTriggerDecidesUpToNowByTheOldOneFirst(t *testing.T) {
 		if again := f.activates(change); !again.Moved {
 			f.Errorf("%+v, want the second change refused", again)
 		}
-		a := f.claim(f.session("w"), created.Due[0], ledger.Granted)
+		a := f.claim(f.session("w"), created.Due[0], ledger.ClaimGranted)
 		if a.Job.Every != time.Second {
 			f.Errorf("a tick of the old trigger carries %v", a.Job.Every)
 		}
-		if standing := f.carries("new", changed, ledger.Active); !standing.Cursor.Equal(now) {
+		if standing := f.carries("new", changed, ledger.StandingActive); !standing.Cursor.Equal(now) {
 			f.Errorf("cursor %v, want %v", standing.Cursor, now)
 		}
 		if created := f.decides(f.job, now); !created.Inactive {
@@ -357,9 +359,9 @@ func TestAJobShowsThatAnotherDefinitionOfItIsCarried(t *testing.T) {
 				f.Errorf("%+v, %v, want drifted %v", one, err, want)
 			}
 		}
-		f.carries("old", v[0], ledger.Active)
+		f.carries("old", v[0], ledger.StandingActive)
 		wants(false)
-		f.carries("new", v[1], ledger.Active)
+		f.carries("new", v[1], ledger.StandingActive)
 		wants(true)
 		f.left("old", 20*time.Second)
 		wants(false)

@@ -38,7 +38,7 @@ func (f *fixture) process(carries []*jobs.Job, list ...[]byte) *ledger.Ledger {
 // enqueues requests a run, as a process does.
 func (f *fixture) enqueues(l *ledger.Ledger, job *jobs.Job, id string) ledger.Due {
 	f.Helper()
-	enqueued, err := l.Enqueue(f.Context(), ledger.Request{Job: job, ID: id, Trigger: ledger.ByRequest})
+	enqueued, err := l.Enqueue(f.Context(), ledger.Request{Job: job, ID: id, Trigger: ledger.TriggerEnqueue})
 	if err != nil || len(enqueued.Due) != 1 {
 		f.Fatalf("enqueue %s: %+v, %v", id, enqueued, err)
 	}
@@ -61,8 +61,8 @@ func (f *fixture) verdict(l *ledger.Ledger, due ledger.Due) string {
 	w := *f
 	w.Ledger = l
 	client := w.session("w")
-	a := w.claim(client, due, ledger.Granted)
-	defer w.finish(a, ledger.Failure, ledger.Recorded)
+	a := w.claim(client, due, ledger.ClaimGranted)
+	defer w.finish(a, ledger.OutcomeFailure, ledger.FinishRecorded)
 	if a.Refused == nil {
 		if len(a.Job.Command) == 0 {
 			f.Errorf("%s is not refused, and its definition is lost", due.Run)
@@ -163,7 +163,7 @@ func TestAKeyThatIsIntroducedSignsWhatIsRegisteredAlready(t *testing.T) {
 		if err := stranger.Trust(f.registered(stranger, "j")); err != nil {
 			t.Errorf("after a worker has signed it: %v", err)
 		}
-		if got := after.Jobs["j"]; got.Standing != ledger.Active || !got.Cursor.Equal(before.Jobs["j"].Cursor) {
+		if got := after.Jobs["j"]; got.Standing != ledger.StandingActive || !got.Cursor.Equal(before.Jobs["j"].Cursor) {
 			t.Errorf("got %+v, want it active as before: %+v", got, before.Jobs["j"])
 		}
 		if got := f.rdb.HGet(f.Context(), f.key("facts"), "vj").Val(); got != hash {
@@ -204,7 +204,7 @@ func TestWhatWasReadFromRedisIsNotSignedUnverified(t *testing.T) {
 		l := f.process(nil, newKey)
 		client := f.session("w")
 		planted := f.registered(l, "j")
-		_, err := l.Enqueue(f.Context(), ledger.Request{Job: planted, ID: "x", Trigger: ledger.ByHand})
+		_, err := l.Enqueue(f.Context(), ledger.Request{Job: planted, ID: "x", Trigger: ledger.TriggerHand})
 		_, again := l.Reopen(f.Context(), ledger.Reopening{Run: "j#y", Job: planted, Any: true})
 		_, adopted := l.Adopt(f.Context(), ledger.Adoption{Job: planted, Queue: "default", ID: "z", Session: client.Session(), Giving: "g"})
 		for call, err := range map[string]error{"enqueue": err, "reopen": again, "adopt": adopted} {
@@ -225,12 +225,12 @@ func TestTicksOfAnUntrustedDefinitionFailAndTheNextOneTakesOver(t *testing.T) {
 		changed.Every = 2 * time.Second
 		worker := f.process([]*jobs.Job{changed}, newKey)
 		registered, err := worker.Register(f.Context(), "next", []*jobs.Job{changed})
-		if err != nil || registered.Jobs["j"].Standing != ledger.Change {
+		if err != nil || registered.Jobs["j"].Standing != ledger.StandingChange {
 			f.Fatalf("got %+v, %v, want a change", registered, err)
 		}
 		old, tick := registered.Jobs["j"].Old, cursor.Add(time.Second)
 		results := worker.Create(f.Context(), []ledger.Decision{
-			{Job: old, Seen: cursor, Cursor: tick, By: "me.1", Ticks: []ledger.Tick{{At: tick, Verdict: ledger.Run}}},
+			{Job: old, Seen: cursor, Cursor: tick, By: "me.1", Ticks: []ledger.Tick{{At: tick, Verdict: ledger.VerdictRun}}},
 		})
 		results = append(results, worker.Activate(f.Context(), []ledger.Activation{{Job: changed, From: old, Seen: tick, Cursor: tick.Add(time.Second)}})...)
 		for i, created := range results {
@@ -238,7 +238,7 @@ func TestTicksOfAnUntrustedDefinitionFailAndTheNextOneTakesOver(t *testing.T) {
 				t.Errorf("decision %d: %+v", i, created)
 			}
 		}
-		record := f.wantState(jobs.TickRunID("j", tick), ledger.Failed)
+		record := f.wantState(jobs.TickRunID("j", tick), ledger.StateFailed)
 		if !strings.Contains(record.Reason, "is not signed") {
 			t.Errorf("its reason is %q", record.Reason)
 		}

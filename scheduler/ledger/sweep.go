@@ -285,7 +285,7 @@ const MaxLostLeases = 10
 // Closed says how an attempt was closed after its session or hold had ended.
 type Closed struct {
 	State   State  // the run's now
-	Outcome string // the attempt's: CrashedAttempt, LostLeaseAttempt or "failed"
+	Outcome string // the attempt's: AttemptCrashed, AttemptLostLease or "failed"
 	Due     []Due  // runs that became due in this step
 }
 

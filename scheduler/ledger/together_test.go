@@ -69,10 +69,10 @@ func TestJobsOfABatchGetTheirOwnOutcomes(t *testing.T) {
 					one := registered.Jobs[job.Name]
 					switch {
 					case i%3 > 0:
-						if one.Standing != ledger.Active || one.Old != nil {
+						if one.Standing != ledger.StandingActive || one.Old != nil {
 							f.Errorf("%s: %+v, want it active", job.Name, one)
 						}
-					case one.Standing != ledger.Change || one.Old == nil || one.Old.Description != job.Description || one.Old.Every != time.Second:
+					case one.Standing != ledger.StandingChange || one.Old == nil || one.Old.Description != job.Description || one.Old.Every != time.Second:
 						f.Errorf("%s: %+v, want a change from its own old definition", job.Name, one)
 					case encoded && one.Old != old[job.Name]:
 						f.Errorf("%s: its old definition is not the one that the caller has", job.Name)
@@ -221,7 +221,7 @@ func TestARefusedDeployChangesNothing(t *testing.T) {
 				stored(before)
 
 				registered, err := register("new", &after)
-				if err != nil || registered.Jobs["j"].Standing != ledger.Change {
+				if err != nil || registered.Jobs["j"].Standing != ledger.StandingChange {
 					f.Fatalf("%+v (%v), want a change", registered, err)
 				}
 				seen := registered.Jobs["j"].Cursor

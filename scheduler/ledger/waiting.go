@@ -141,7 +141,7 @@ func (l *Ledger) WaitingRuns(ctx context.Context, queue, after string, most int)
 	}
 	records, err := l.OpenRecords(ctx, ids)
 	for _, record := range records {
-		if record != nil && record.State == WaitsLock {
+		if record != nil && record.State == StateWaiting {
 			page.Runs = append(page.Runs, record)
 		}
 	}
@@ -170,7 +170,7 @@ func (l *Ledger) due(ctx context.Context, members []string) ([]*Record, error) {
 	for i, id := range ids {
 		text, _ := records.Val()[i].(string)
 		log, _ := logs.Val()[i].(string)
-		if record, _, err := decode(jobs.RunID(id), text, log, ""); err == nil && record.State == DueNow {
+		if record, _, err := decode(jobs.RunID(id), text, log, ""); err == nil && record.State == StateDue {
 			due = append(due, record)
 		}
 	}

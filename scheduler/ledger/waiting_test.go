@@ -18,7 +18,7 @@ func TestDueRunsAreCountedByQueue(t *testing.T) {
 			for i := range 3 {
 				job := newJob("j")
 				job.Queue, job.Handler, job.Command = queue, "h", nil
-				request := ledger.Request{Job: job, ID: fmt.Sprintf("%s%d", queue, i), Trigger: ledger.ByRequest}
+				request := ledger.Request{Job: job, ID: fmt.Sprintf("%s%d", queue, i), Trigger: ledger.TriggerEnqueue}
 				if _, err := f.Enqueue(f.Context(), request); err != nil {
 					f.Fatal(err)
 				}
@@ -29,7 +29,7 @@ func TestDueRunsAreCountedByQueue(t *testing.T) {
 			f.Fatalf("got %+v, %v, want the queues a and ab", queues, err)
 		}
 		for _, queue := range queues {
-			if queue.Due != 3 || len(queue.Oldest) != 2 || queue.Oldest[0].ID != jobs.RunID("j#"+queue.Name+"0") || queue.Oldest[0].State != ledger.DueNow {
+			if queue.Due != 3 || len(queue.Oldest) != 2 || queue.Oldest[0].ID != jobs.RunID("j#"+queue.Name+"0") || queue.Oldest[0].State != ledger.StateDue {
 				f.Errorf("got %+v, want 3 due runs, the oldest two of them", queue)
 			}
 		}
@@ -52,7 +52,7 @@ func TestARunThatSurvivesAnAttemptIsASuspectNoMore(t *testing.T) {
 		f.job.MaxCrashes = 10
 		a, b := f.session("a"), f.session("b")
 		due := f.run()
-		f.claim(a, due, ledger.Granted)
+		f.claim(a, due, ledger.ClaimGranted)
 		wants := func(due ledger.Due, crashes int, suspected bool) {
 			f.Helper()
 			if record := f.find(due.Run); record.Suspect() != suspected {
@@ -60,7 +60,7 @@ func TestARunThatSurvivesAnAttemptIsASuspectNoMore(t *testing.T) {
 			}
 			request := f.request(b)
 			claimed, err := f.ClaimSound(f.Context(), request, due, 0, nil)
-			if err != nil || claimed.Outcome != ledger.Crashed || claimed.Crashes != crashes || claimed.Suspected != suspected {
+			if err != nil || claimed.Outcome != ledger.ClaimCrashed || claimed.Crashes != crashes || claimed.Suspected != suspected {
 				f.Fatalf("claim: %+v, %v, want %d crashes, a suspect: %v", claimed, err, crashes, suspected)
 			}
 			request.Drop()
@@ -79,26 +79,26 @@ func TestARunThatSurvivesAnAttemptIsASuspectNoMore(t *testing.T) {
 		}
 		again := f.crash(a)[0]
 		wants(again, 1, true)
-		f.finish(f.claim(b, again, ledger.Granted), ledger.HandBack, ledger.Recorded)
+		f.finish(f.claim(b, again, ledger.ClaimGranted), ledger.OutcomeHandBack, ledger.FinishRecorded)
 		again = f.await()[0]
 		wants(again, 1, true)
-		f.finish(f.claim(b, again, ledger.Granted), ledger.Again, ledger.Recorded)
+		f.finish(f.claim(b, again, ledger.ClaimGranted), ledger.OutcomeRetry, ledger.FinishRecorded)
 		again = f.await()[0]
 		wants(again, 1, false)
 
 		for crashes, end := range []func() ledger.Due{
 			2: func() ledger.Due { // it has crashed twice, and survives just the same
-				f.finish(f.claim(b, again, ledger.Granted), ledger.Again, ledger.Recorded)
+				f.finish(f.claim(b, again, ledger.ClaimGranted), ledger.OutcomeRetry, ledger.FinishRecorded)
 				return f.await()[0]
 			},
 			3: func() ledger.Due {
-				f.finish(f.claim(b, again, ledger.Granted), ledger.HandBack, ledger.Recorded)
+				f.finish(f.claim(b, again, ledger.ClaimGranted), ledger.OutcomeHandBack, ledger.FinishRecorded)
 				longer()
 				return f.await()[0]
 			},
 			4: func() ledger.Due {
 				lost := f.session("lost")
-				f.claim(lost, again, ledger.Granted)
+				f.claim(lost, again, ledger.ClaimGranted)
 				due := f.loseLease(lost)[0]
 				wants(due, 4, true)
 				longer()
@@ -109,7 +109,7 @@ func TestARunThatSurvivesAnAttemptIsASuspectNoMore(t *testing.T) {
 				continue
 			}
 			dying := f.session("dying")
-			f.claim(dying, again, ledger.Granted)
+			f.claim(dying, again, ledger.ClaimGranted)
 			again = f.crash(dying)[0]
 			wants(again, crashes, true)
 			again = end()

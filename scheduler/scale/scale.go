@@ -242,7 +242,7 @@ func (m *meter) fill(ctx, waiting context.Context) error {
 	}
 	for range 10 { // a history
 		var ended []*ledger.Enqueued
-		for range ledger.Together {
+		for range ledger.MaxTogether {
 			run, err := m.enqueue(ctx, "null", 0)
 			if err != nil {
 				return err
@@ -292,7 +292,7 @@ func (m *meter) enqueue(ctx context.Context, args string, in time.Duration) (*le
 
 func (m *meter) enqueueOf(ctx context.Context, job *jobs.Job, args string, in time.Duration) (*ledger.Enqueued, error) {
 	id := "r" + strconv.FormatInt(m.last.Add(1), 10)
-	return m.ledger.Enqueue(ctx, ledger.Request{Job: job, ID: id, Args: json.RawMessage(args), Trigger: ledger.ByRequest, In: in})
+	return m.ledger.Enqueue(ctx, ledger.Request{Job: job, ID: id, Args: json.RawMessage(args), Trigger: ledger.TriggerEnqueue, In: in})
 }
 
 // cursorOf registers a job and sets its cursor back.
@@ -317,7 +317,7 @@ func (m *meter) ticksOf(job *jobs.Job, cursor time.Time, n int, verdict ledger.V
 // pile makes n further outstanding ticks of the piled job, behind the others.
 func (m *meter) pile(ctx context.Context, n int) error {
 	for n > 0 {
-		d := m.ticksOf(m.piled, m.piledTo, min(n, ledger.MaxTicks), ledger.CatchUp)
+		d := m.ticksOf(m.piled, m.piledTo, min(n, ledger.MaxTicks), ledger.VerdictCatchUp)
 		if created := m.ledger.Create(ctx, []ledger.Decision{d})[0]; len(created.Due) != len(d.Ticks) {
 			return fmt.Errorf("%d ticks made %d runs: %w", len(d.Ticks), len(created.Due), created.Err)
 		}

@@ -170,7 +170,7 @@ func (m *meter) usesOfRuns() []use {
 		{"a request", nil, some(1, "null", 0)},
 		{"requests of 100 KiB", nil, some(10, big, time.Hour)},
 		{"outstanding runs", nil, func(ctx context.Context) error { _, err := m.ledger.Outstanding(ctx, "", 5000); return err }},
-		{"100 claims and finishes", some(ledger.Together, "null", 0), func(ctx context.Context) error { return m.work(ctx, m.job, runs, "") }},
+		{"100 claims and finishes", some(ledger.MaxTogether, "null", 0), func(ctx context.Context) error { return m.work(ctx, m.job, runs, "") }},
 		{"a run is found", some(1, "null", 0), func(ctx context.Context) error {
 			_, _, err := m.ledger.Find(ctx, runs[0].Run)
 			return err
@@ -273,7 +273,7 @@ func (m *meter) usesOfRuns() []use {
 			_, err := m.ledger.Register(ctx, "scale", []*jobs.Job{m.piled})
 			return errors.Join(err, m.pile(ctx, 50)) // as many as it ends
 		}, func(ctx context.Context) error {
-			created := m.ledger.Create(ctx, []ledger.Decision{m.ticksOf(m.piled, m.piledTo, 1, ledger.Run)})[0]
+			created := m.ledger.Create(ctx, []ledger.Decision{m.ticksOf(m.piled, m.piledTo, 1, ledger.VerdictRun)})[0]
 			if !created.More {
 				return fmt.Errorf("a tick behind very many: %+v", created)
 			}
@@ -285,7 +285,7 @@ func (m *meter) usesOfRuns() []use {
 			if _, err := m.ledger.Register(ctx, "scale", []*jobs.Job{&queued}); err != nil {
 				return err
 			}
-			decision = m.ticksOf(&queued, m.piledTo, 50, ledger.Run)
+			decision = m.ticksOf(&queued, m.piledTo, 50, ledger.VerdictRun)
 			return nil
 		}, func(ctx context.Context) error {
 			created := m.ledger.Create(ctx, []ledger.Decision{decision})[0]
@@ -322,7 +322,7 @@ func (m *meter) usesOfRuns() []use {
 		}},
 		{"a history is trimmed", func(ctx context.Context) error {
 			for range 2 {
-				if err := some(ledger.Together, "null", 0)(ctx); err != nil {
+				if err := some(ledger.MaxTogether, "null", 0)(ctx); err != nil {
 					return err
 				}
 				if err := m.work(ctx, m.job, runs, ""); err != nil {
@@ -361,13 +361,13 @@ func (m *meter) work(ctx context.Context, job *jobs.Job, runs []*ledger.Enqueued
 	}
 	var finishes []ledger.Finish
 	for i, claimed := range m.ledger.ClaimAll(ctx, claims, time.Second) {
-		if claimed == nil || claimed.Outcome != ledger.Granted {
+		if claimed == nil || claimed.Outcome != ledger.ClaimGranted {
 			return fmt.Errorf("claim of %s: %+v", runs[i].Run, claimed)
 		}
 		hold := claims[i].Request.Granted(ctx, claimed.Grant())
 		hold.Freeing()
 		defer hold.Released()
-		finishes = append(finishes, ledger.Finish{Run: runs[i].Run, Job: job, Token: hold.Token(), Hold: hold.ID(), Outcome: ledger.Success,
+		finishes = append(finishes, ledger.Finish{Run: runs[i].Run, Job: job, Token: hold.Token(), Hold: hold.ID(), Outcome: ledger.OutcomeSuccess,
 			Output: output})
 	}
 	for i, finished := range m.ledger.FinishAll(ctx, finishes) {
@@ -384,7 +384,7 @@ func (m *meter) missTicks(d *ledger.Decision) func(ctx context.Context) error {
 	return func(ctx context.Context) error {
 		job := newJob("ticks" + strconv.FormatInt(m.last.Add(1), 10))
 		cursor, err := m.cursorOf(ctx, job, time.Hour)
-		*d = m.ticksOf(job, cursor, ledger.MaxTicks, ledger.CatchUp)
+		*d = m.ticksOf(job, cursor, ledger.MaxTicks, ledger.VerdictCatchUp)
 		return err
 	}
 }
@@ -445,7 +445,7 @@ func (m *meter) usesOfOperators() []use {
 				return err
 			}
 			granted, err := m.ledger.Claim(ctx, request, enqueued.Due[0], time.Second, nil)
-			if err != nil || granted.Outcome != ledger.Granted {
+			if err != nil || granted.Outcome != ledger.ClaimGranted {
 				return fmt.Errorf("claim of %s: %+v: %w", enqueued.Run, granted, err)
 			}
 			claimed, holds = append(claimed, granted), append(holds, request.Granted(ctx, granted.Grant()))
@@ -472,7 +472,7 @@ func (m *meter) usesOfOperators() []use {
 			for i, c := range claimed {
 				holds[i].Freeing()
 				_, failed := m.ledger.Finish(ctx, ledger.Finish{Run: c.Record.ID, Job: m.job, Token: holds[i].Token(), Hold: holds[i].ID(),
-					Outcome: ledger.Success})
+					Outcome: ledger.OutcomeSuccess})
 				holds[i].Released()
 				err = errors.Join(err, failed)
 			}
@@ -566,7 +566,7 @@ func (m *meter) usesOfOperators() []use {
 			return err
 		}},
 		{"a page of an index", nil, func(ctx context.Context) error {
-			_, err := m.ledger.OpenEntries(ctx, ledger.ByJob, "", "", 200)
+			_, err := m.ledger.OpenEntries(ctx, ledger.IndexJob, "", "", 200)
 			return err
 		}},
 		{"200 runs move to another queue", func(ctx context.Context) error {
@@ -608,7 +608,7 @@ func (m *meter) usesOfOperators() []use {
 				return err
 			}
 			for _, one := range registered.Jobs {
-				line := &ledger.Tick{At: one.Absence.From, Upto: one.Absence.Upto, Verdict: ledger.Missed}
+				line := &ledger.Tick{At: one.Absence.From, Upto: one.Absence.Upto, Verdict: ledger.VerdictMissed}
 				settlements = append(settlements, ledger.Settlement{Absence: one.Absence, Line: line})
 			}
 			return nil

@@ -36,7 +36,7 @@ func (w *Worker) adopt(ctx context.Context, request queue.Request) error {
 	switch {
 	case enqueued.Exists:
 		log.InfoContext(ctx, "a task requests a run that exists already", "state", enqueued.State)
-	case enqueued.State == ledger.Failed:
+	case enqueued.State == ledger.StateFailed:
 		log.WarnContext(ctx, "a task requests a run that cannot be made")
 	default:
 		log.InfoContext(ctx, "a task has become a run")

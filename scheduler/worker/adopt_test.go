@@ -95,8 +95,8 @@ func TestTaskOfAPlainClientBecomesARun(t *testing.T) {
 		want = append(want, string(f.adopted("settle", sent.ID)))
 	}
 	for i, run := range want {
-		record := f.becomes(jobs.RunID(run), ledger.Succeeded)
-		if len(record.Attempts) != 1 || record.Trigger != ledger.ByRequest || record.Queue != f.queue {
+		record := f.becomes(jobs.RunID(run), ledger.StateSucceeded)
+		if len(record.Attempts) != 1 || record.Trigger != ledger.TriggerEnqueue || record.Queue != f.queue {
 			t.Errorf("%+v, want one attempt in the queue that it came by", record)
 		}
 		f.gone(fmt.Sprint("bill-", i))
@@ -110,10 +110,10 @@ func TestTaskOfAPlainClientBecomesARun(t *testing.T) {
 
 	// The same id after its run's end is a new request, even if asynq kept the task for a while.
 	f.send("settle", "{}", asynq.TaskID("bill-7"))
-	f.becomes(f.adopted("settle", "bill-7~2"), ledger.Succeeded)
+	f.becomes(f.adopted("settle", "bill-7~2"), ledger.StateSucceeded)
 	// Input that cannot become a valid run becomes a failed run.
 	sent := f.send("settle", "hello")
-	failed := f.becomes(f.adopted("settle", sent.ID), ledger.Failed)
+	failed := f.becomes(f.adopted("settle", sent.ID), ledger.StateFailed)
 	if !strings.Contains(failed.Reason, "not JSON") {
 		t.Errorf("it failed because %q", failed.Reason)
 	}
@@ -145,7 +145,7 @@ func TestTaskWhileItsRunIsOutstandingExistsAlready(t *testing.T) {
 	f.send("settle", "{}", asynq.TaskID("4711"))
 	f.gone("4711")
 	close(end)
-	f.becomes(f.adopted("settle", "4711"), ledger.Succeeded)
+	f.becomes(f.adopted("settle", "4711"), ledger.StateSucceeded)
 	f.noSecond("settle", "4711")
 	if len(begun) > 0 {
 		t.Error("it ran twice")
@@ -164,7 +164,7 @@ func TestLostReplyToAnAdoptionMakesNoSecondRun(t *testing.T) {
 		return strings.Contains(request, "\r\nsettle\r\n") && strings.Contains(request, "\r\n"+string(run)+"\r\n") && lost.Load() < 2
 	}
 	f.start(f.lossy(adopts, func() {
-		f.awaitState(run, ledger.Succeeded) // the sweep delivers it
+		f.awaitState(run, ledger.StateSucceeded) // the sweep delivers it
 		lost.Add(1)
 	}))
 	f.send("settle", "{}", asynq.TaskID("4711"))
@@ -197,7 +197,7 @@ func TestLostAckMakesNoSecondRun(t *testing.T) {
 		return errLost
 	}))
 	f.send("settle", "{}", asynq.TaskID("4711"))
-	f.becomes(f.adopted("settle", "4711"), ledger.Succeeded)
+	f.becomes(f.adopted("settle", "4711"), ledger.StateSucceeded)
 	f.await("the ack to be lost", func() bool { return lost.Load() > 0 })
 	first.stop()
 
@@ -219,7 +219,7 @@ func TestLostAckMakesNoSecondRun(t *testing.T) {
 		t.Errorf("got runs %v, want one", got)
 	}
 	f.send("settle", "{}", asynq.TaskID("4711")) // and this one is new
-	f.becomes(f.adopted("settle", "4711~2"), ledger.Succeeded)
+	f.becomes(f.adopted("settle", "4711~2"), ledger.StateSucceeded)
 }
 
 // TestOptionsOfAPlainClientDoNotBindTheRun shows that a task ends when it is adopted, and with it
@@ -249,7 +249,7 @@ func TestOptionsOfAPlainClientDoNotBindTheRun(t *testing.T) {
 		f.send("settle", "{}", append(options, asynq.TaskID(fmt.Sprint(i)))...)
 	}
 	for i := range sets {
-		if record := f.becomes(f.adopted("settle", fmt.Sprint(i)), ledger.Succeeded); len(record.Attempts) != 1 {
+		if record := f.becomes(f.adopted("settle", fmt.Sprint(i)), ledger.StateSucceeded); len(record.Attempts) != 1 {
 			t.Errorf("%+v, want one attempt", record)
 		}
 	}
@@ -280,7 +280,7 @@ func TestDriftedWorkerAdoptsByTheActiveDefinition(t *testing.T) {
 	sent := f.send("settle", "{}")
 	run := f.adopted("settle", sent.ID)
 	f.gone(sent.ID)
-	f.becomes(run, ledger.Succeeded)
+	f.becomes(run, ledger.StateSucceeded)
 	if got := ran.Load(); got != changed.Description {
 		t.Errorf("it ran by the definition %q, want %q", got, changed.Description)
 	}

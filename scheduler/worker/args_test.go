@@ -92,7 +92,7 @@ func TestARetriedTickRunsWithTheArgsThatItsLocksAreReadFrom(t *testing.T) {
 	job, seen := f.settler(`{"account":7}`)
 	w := f.start()
 	first := <-seen
-	record := f.awaitState(first.run, ledger.Failed)
+	record := f.awaitState(first.run, ledger.StateFailed)
 	active := f.replaceArgs(w, job, `{"account":8}`)
 	if err := f.retry(record, active); err != nil {
 		t.Fatal(err)
@@ -101,7 +101,7 @@ func TestARetriedTickRunsWithTheArgsThatItsLocksAreReadFrom(t *testing.T) {
 	if again.account != 7 || !slices.Contains(again.locks, "account:7") {
 		t.Errorf("the retry got account %d under the locks %v, want 7 under account:7", again.account, again.locks)
 	}
-	if done := f.awaitState(first.run, ledger.Succeeded); string(done.Args) != `{"account":7}` {
+	if done := f.awaitState(first.run, ledger.StateSucceeded); string(done.Args) != `{"account":7}` {
 		t.Errorf("its record says %s, want account 7", done.Args)
 	}
 	for present := range seen { // a later tick has the present args
@@ -119,7 +119,7 @@ func TestARetriedTickIsRefusedWhenOnlyItsOldDefinitionCouldReplaceItsArgs(t *tes
 	job, seen := f.settler(`{"account":7,"note":"${NOTE} <x>"}`)
 	w := f.start(withNote)
 	first := <-seen
-	record := f.awaitState(first.run, ledger.Failed)
+	record := f.awaitState(first.run, ledger.StateFailed)
 	if first.note != "hello <x>" {
 		t.Errorf("the first attempt got the note %q, want it replaced", first.note)
 	}
@@ -134,7 +134,7 @@ func TestARetriedTickIsRefusedWhenOnlyItsOldDefinitionCouldReplaceItsArgs(t *tes
 	if again := next(seen, first.run); again.note != "hello <x>" {
 		t.Errorf("the retry by the same definition got the note %q, want it replaced", again.note)
 	}
-	f.awaitState(first.run, ledger.Succeeded)
+	f.awaitState(first.run, ledger.StateSucceeded)
 
 	changed := f.replaceArgs(w, job, `{"account":8}`)
 	if err := f.retry(record, changed); !errors.Is(err, ledger.ErrRefused) || !strings.Contains(err.Error(), "replay") {
@@ -154,17 +154,17 @@ func TestARetriedRequestWithTheArgsOfItsJobIsRefusedWhenTheseHaveChanged(t *test
 	if first := next(seen, own); first.note != "hello <x>" {
 		t.Errorf("the first attempt got the note %q, want it replaced", first.note)
 	}
-	record := f.awaitState(own, ledger.Failed)
+	record := f.awaitState(own, ledger.StateFailed)
 	if text := string(record.Args); !record.Templated || text != `{"account":7,"note":"${NOTE} <x>"}` {
 		t.Errorf("its record has the args %s, want the text of the definition", text)
 	}
-	enqueued, err := f.ledger.Enqueue(t.Context(), ledger.Request{Job: job, ID: "theirs", Trigger: ledger.ByRequest,
+	enqueued, err := f.ledger.Enqueue(t.Context(), ledger.Request{Job: job, ID: "theirs", Trigger: ledger.TriggerEnqueue,
 		Args: json.RawMessage(`{"account":9,"note":"${NOTE}"}`)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	f.pushAndConfirm(enqueued.Due[0])
-	theirs := f.awaitState(enqueued.Run, ledger.Succeeded)
+	theirs := f.awaitState(enqueued.Run, ledger.StateSucceeded)
 	if again := next(seen, theirs.ID); again.note != "${NOTE}" || theirs.Templated {
 		t.Errorf("the args of a client gave the note %q, want its text", again.note)
 	}
@@ -180,7 +180,7 @@ func TestARetriedRequestWithTheArgsOfItsJobIsRefusedWhenTheseHaveChanged(t *test
 	if again := next(seen, own); again.note != "hello <x>" {
 		t.Errorf("the retry by a definition with the same args got the note %q, want it replaced", again.note)
 	}
-	f.awaitState(own, ledger.Succeeded)
+	f.awaitState(own, ledger.StateSucceeded)
 }
 
 func TestATickThatIsReplayedUnderANewKeyKnowsItsTick(t *testing.T) {
@@ -204,7 +204,7 @@ func TestATickThatIsReplayedUnderANewKeyKnowsItsTick(t *testing.T) {
 			t.Fatalf("%+v, %v, want it due", due, err)
 		}
 		f.pushAndConfirm(due[0])
-		f.awaitState(run, ledger.Succeeded)
+		f.awaitState(run, ledger.StateSucceeded)
 		got := <-attempts
 		if !got.tick.Equal(tick) {
 			t.Errorf("%s ran for the tick %v, want %v", run, got.tick, tick)

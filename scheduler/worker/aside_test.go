@@ -31,7 +31,7 @@ func (f *fleet) awaitAside(id jobs.RunID) (record *ledger.Record, need ledger.Ne
 		if need, err = f.ledger.NeedOf(f.Context(), record); err != nil {
 			f.Fatal(err)
 		}
-		return record.State == ledger.DueNow && need != ""
+		return record.State == ledger.StateDue && need != ""
 	})
 	return record, need
 }
@@ -62,7 +62,7 @@ func TestRunsStartAtOnceOnTheOneWorkerThatHasTheirHandler(t *testing.T) {
 		runs = append(runs, f.enqueue(job, fmt.Sprint(i)))
 	}
 	for _, id := range runs {
-		if record := f.awaitState(id, ledger.Succeeded); len(record.Attempts) != 1 || record.Fails != 0 {
+		if record := f.awaitState(id, ledger.StateSucceeded); len(record.Attempts) != 1 || record.Fails != 0 {
 			t.Errorf("%s has %d attempts, want 1", id, len(record.Attempts))
 		}
 	}
@@ -99,14 +99,14 @@ func TestARunThatNoWorkerCanDoStaysDueAndCostsNothing(t *testing.T) {
 	const lookUpTime = 4 * time.Second // within which a delivery that is in no queue is detected
 	until := time.Now().Add(lookUpTime)
 	for i := 0; time.Now().Before(until); i++ {
-		f.awaitState(f.enqueue(other, fmt.Sprint(i)), ledger.Succeeded)
+		f.awaitState(f.enqueue(other, fmt.Sprint(i)), ledger.StateSucceeded)
 		if now := f.rdb.HGet(t.Context(), f.key("run"), string(id)).Val(); now != text {
 			t.Fatalf("the record was %q and is %q, want nothing to happen to it", text, now)
 		}
 	}
 	began := time.Now()
 	f.start()
-	if record = f.awaitState(id, ledger.Succeeded); len(record.Attempts) != 1 {
+	if record = f.awaitState(id, ledger.StateSucceeded); len(record.Attempts) != 1 {
 		t.Errorf("%d attempts, want 1", len(record.Attempts))
 	}
 	t.Logf("it ended %v after a worker with its handler had been started", time.Since(began))
@@ -128,8 +128,8 @@ func TestACanceledRunIsNoLongerSetAside(t *testing.T) {
 	}
 	f.await("the entry of the canceled run to be removed", func() bool { return f.rdb.ZCard(t.Context(), f.key("aside")).Val() == 1 })
 	f.start()
-	f.awaitState(second, ledger.Succeeded)
-	f.awaitState(first, ledger.Canceled)
+	f.awaitState(second, ledger.StateSucceeded)
+	f.awaitState(first, ledger.StateCanceled)
 }
 
 // TestRunsAreLeftToWorkersOfAnOlderBuildAsWell includes a worker that picks nothing.
@@ -204,7 +204,7 @@ func TestARunIsFoundBehindManyThatNoWorkerCanDo(t *testing.T) {
 	var d done
 	job := f.job("zz", d.handle)
 	aside := func(id string, need ledger.Need) jobs.RunID {
-		enqueued, err := f.ledger.Enqueue(t.Context(), ledger.Request{Job: job, ID: id, Trigger: ledger.ByRequest})
+		enqueued, err := f.ledger.Enqueue(t.Context(), ledger.Request{Job: job, ID: id, Trigger: ledger.TriggerEnqueue})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -218,7 +218,7 @@ func TestARunIsFoundBehindManyThatNoWorkerCanDo(t *testing.T) {
 	}
 	run := aside("found", "handler zz")
 	f.start()
-	f.awaitState(run, ledger.Succeeded)
+	f.awaitState(run, ledger.StateSucceeded)
 }
 
 // TestARunThatIsSetAsideObeysAPauseFromBeforeItsPick: the queue is paused while the worker waits
@@ -241,8 +241,8 @@ func TestARunThatIsSetAsideObeysAPauseFromBeforeItsPick(t *testing.T) {
 	}, nil))
 	release := sync.OnceFunc(func() { close(free) })
 	defer release()
-	f.awaitState(f.enqueue(blocks, "x"), ledger.Running)
-	enqueued, err := f.ledger.Enqueue(t.Context(), ledger.Request{Job: job, ID: "a", Trigger: ledger.ByRequest})
+	f.awaitState(f.enqueue(blocks, "x"), ledger.StateRunning)
+	enqueued, err := f.ledger.Enqueue(t.Context(), ledger.Request{Job: job, ID: "a", Trigger: ledger.TriggerEnqueue})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -269,7 +269,7 @@ func TestARunThatIsSetAsideObeysAPauseFromBeforeItsPick(t *testing.T) {
 	if _, err := q.Resume(t.Context(), f.queue); err != nil {
 		t.Fatal(err)
 	}
-	f.awaitState(enqueued.Run, ledger.Succeeded)
+	f.awaitState(enqueued.Run, ledger.StateSucceeded)
 }
 
 // TestALookAfterAnErrorReachesAllPlaces: it continues where the one before ended, and then reads

@@ -57,7 +57,7 @@ func (w *Worker) claimAll(due []ledger.Due) (unsettled int, settled <-chan struc
 	done := make(chan struct{}, len(claims))
 	for i, c := range claims {
 		reply := claimed[i]
-		if reply != nil && reply.Outcome != ledger.Crashed && reply.Outcome != ledger.Unable {
+		if reply != nil && reply.Outcome != ledger.ClaimCrashed && reply.Outcome != ledger.ClaimUnable {
 			w.follow(c.Request, c.Due, nil, reply)
 			continue
 		}
@@ -77,13 +77,13 @@ func (w *Worker) claimAll(due []ledger.Due) (unsettled int, settled <-chan struc
 func (w *Worker) follow(request *locks.Request, due ledger.Due, before []string, claimed *ledger.Claimed) {
 	done := w.handOn
 	var crashed *guest
-	if claimed != nil && claimed.Outcome == ledger.Crashed {
+	if claimed != nil && claimed.Outcome == ledger.ClaimCrashed {
 		if crashed = w.admit(due.Run, claimed); crashed != nil {
 			done = func(next []ledger.Due) { w.suspects.end(crashed); w.handOn(next) }
 			claimed = w.sendClaim(request, due, before, w.ledger.Claim)
 		}
 	}
-	if claimed == nil || claimed.Outcome != ledger.Granted {
+	if claimed == nil || claimed.Outcome != ledger.ClaimGranted {
 		request.Drop()
 		var first []ledger.Due
 		if claimed != nil && claimed.First != nil {
@@ -93,11 +93,11 @@ func (w *Worker) follow(request *locks.Request, due ledger.Due, before []string,
 	}
 	switch {
 	case claimed == nil:
-	case claimed.Outcome == ledger.Unable:
+	case claimed.Outcome == ledger.ClaimUnable:
 		w.setAside(due, claimed.Need)
-	case claimed.Outcome == ledger.Crashed:
+	case claimed.Outcome == ledger.ClaimCrashed:
 		w.putOff(due, w.suspects.pause())
-	case claimed.Outcome == ledger.Granted:
+	case claimed.Outcome == ledger.ClaimGranted:
 		hold := request.Granted(w.attempts, claimed.Grant())
 		ended := make(chan struct{})
 		w.busy.Add(1)
@@ -111,15 +111,15 @@ func (w *Worker) follow(request *locks.Request, due ledger.Due, before []string,
 		if crashed != nil {
 			w.attempt.Go(func() { w.leavePlace(crashed, claimed, ended) })
 		}
-	case claimed.Outcome == ledger.SessionDead:
+	case claimed.Outcome == ledger.ClaimSessionEnded:
 		w.locks.Doubt()   // else this worker fetches and pushes runs until its next renewal
 		w.pusher.Add(due) // for a worker that has a session
-	case claimed.Outcome == ledger.Later:
+	case claimed.Outcome == ledger.ClaimLater:
 		w.pusher.Add(claimed.Due...)
 		return
-	case claimed.Outcome == ledger.Over:
+	case claimed.Outcome == ledger.ClaimOver:
 		w.log.InfoContext(w.attempts, "run has ended without an attempt", "run", due.Run)
-	case claimed.Outcome == ledger.Waiting:
+	case claimed.Outcome == ledger.ClaimWaiting:
 		w.log.DebugContext(w.attempts, "run waits for its locks", "run", due.Run, "lock", claimed.Busy.Resource, "held_by", claimed.Busy.Holder)
 	}
 	if claimed != nil {
@@ -257,7 +257,7 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) []ledger.Due {
 	}
 	switch delay, asked := jobs.RetryDelay(err); {
 	case err == nil:
-		finish.Outcome = ledger.Success
+		finish.Outcome = ledger.OutcomeSuccess
 	case hold.Lost() != nil && !failed(hold):
 		// Another worker may have the run already.
 		log.WarnContext(hold.Context(), "attempt lost its locks", "error", reason)
@@ -269,19 +269,19 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) []ledger.Due {
 		w.handBack(hold, claimed)
 		return nil
 	case errors.Is(context.Cause(ctx), jobs.ErrCanceled):
-		finish.Outcome = ledger.Stopped
+		finish.Outcome = ledger.OutcomeCanceled
 	case declined:
-		finish.Outcome, finish.Pause = ledger.HandBack, decline
+		finish.Outcome, finish.Pause = ledger.OutcomeHandBack, decline
 	case len(claimed.Job.Command) > 0 && errors.Is(err, locks.ErrLost) && !failed(hold):
 		// The guard killed the command because of a lease that continued after all: this process
 		// was starved of time. That is not a failure of the run.
-		finish.Outcome = ledger.HandBack
+		finish.Outcome = ledger.OutcomeHandBack
 	case terminated, errors.Is(context.Cause(w.attempts), jobs.ErrDrain) && !errors.Is(err, jobs.ErrTimeout) && !failed(hold):
-		finish.Outcome = ledger.HandBack
+		finish.Outcome = ledger.OutcomeHandBack
 	case jobs.IsPermanent(err) || record.Fails >= claimed.Job.Retry.Max:
-		finish.Outcome = ledger.Failure
+		finish.Outcome = ledger.OutcomeFailure
 	default:
-		finish.Outcome, finish.Pause = ledger.Again, claimed.Job.Retry.Pause(record.ID, record.Fails+1)
+		finish.Outcome, finish.Pause = ledger.OutcomeRetry, claimed.Job.Retry.Pause(record.ID, record.Fails+1)
 		if asked {
 			finish.Pause = delay
 		}
@@ -292,7 +292,7 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) []ledger.Due {
 		return nil
 	}
 	hold.Freeing() // from here on Redis may no longer have the hold although it was not revoked
-	if finish.Outcome == ledger.Success {
+	if finish.Outcome == ledger.OutcomeSuccess {
 		finished = w.ends.send(w.calls, w.ledger, finish, w.attempt.Go)
 	}
 	if finished == nil {
@@ -308,7 +308,7 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) []ledger.Due {
 	}
 	hold.Released()
 	level := slog.LevelInfo
-	if finished.State == ledger.Failed {
+	if finished.State == ledger.StateFailed {
 		level = slog.LevelWarn
 	}
 	log.Log(w.attempts, level, "attempt ended", "outcome", finish.Outcome, "recorded", finished.Verdict,
@@ -471,7 +471,7 @@ func (w *Worker) sendFinish(finish ledger.Finish, hold *locks.Hold) *ledger.Fini
 		case ledger.Final(err):
 			return w.rejectFinish(finish, err)
 		}
-		if finish.Outcome != ledger.Success && hold.Lost() != nil && !failed(hold) || time.Now().After(deadline) {
+		if finish.Outcome != ledger.OutcomeSuccess && hold.Lost() != nil && !failed(hold) || time.Now().After(deadline) {
 			return nil
 		}
 		w.often.WarnContext(w.attempts, "could not record the end of an attempt yet, will retry", "run", finish.Run, "error", err)

@@ -108,7 +108,7 @@ func TestLostReplyToAFinishIsRecordedOnce(t *testing.T) {
 	}
 	f.start(f.lossy(finishes, func() { lost.Add(1) }), func(o *worker.Options) { o.Concurrency = 1 })
 	for i := range 3 {
-		record := f.awaitState(f.enqueue(job, fmt.Sprint(i)), ledger.Succeeded)
+		record := f.awaitState(f.enqueue(job, fmt.Sprint(i)), ledger.StateSucceeded)
 		if len(record.Attempts) != 1 || record.Crashes != 0 || record.Reason != "" {
 			t.Errorf("%+v, want one attempt that succeeded", record)
 		}

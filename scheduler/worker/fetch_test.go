@@ -76,7 +76,7 @@ func TestAWorkerWithoutASessionFetchesNothing(t *testing.T) {
 	}
 	away.Store(false)
 	for _, id := range runs {
-		if record := f.awaitState(id, ledger.Succeeded); len(record.Attempts) != 1 {
+		if record := f.awaitState(id, ledger.StateSucceeded); len(record.Attempts) != 1 {
 			t.Errorf("%s has %d attempts, want 1", id, len(record.Attempts))
 		}
 	}
@@ -91,7 +91,7 @@ func TestAWorkerLearnsFromAClaimThatItsSessionHasEnded(t *testing.T) {
 	w := f.start(quiet, func(o *worker.Options) { o.Lease = time.Minute })
 	f.endLease(w)
 	began := time.Now()
-	f.awaitState(f.enqueue(job, "x"), ledger.Succeeded)
+	f.awaitState(f.enqueue(job, "x"), ledger.StateSucceeded)
 	took := time.Since(began)
 	t.Logf("the run ended after %v and %d fetches", took, f.fetched())
 	if took > 8*time.Second {
@@ -130,7 +130,7 @@ func TestGrantedRunsDoNotWaitForTheOthersOfTheirFetch(t *testing.T) {
 	case <-time.After(patience / 3):
 		t.Fatal("the granted run does not start while runs that were fetched with it are not set aside")
 	}
-	f.awaitState(id, ledger.Succeeded)
+	f.awaitState(id, ledger.StateSucceeded)
 	stopped := make(chan struct{})
 	go func() { w.stop(); close(stopped) }() // received below
 	f.await("the drain to begin", func() bool { return log.contains("worker drains") })

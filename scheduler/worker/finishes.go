@@ -66,7 +66,7 @@ func (f *finishes) deliver(ctx context.Context, l *ledger.Ledger, some []*finish
 func (f *finishes) take() []*finishing {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	n := min(len(f.waiting), ledger.Together)
+	n := min(len(f.waiting), ledger.MaxTogether)
 	some := f.waiting[:n:n]
 	f.waiting = f.waiting[n:]
 	f.under = n > 0

@@ -56,7 +56,7 @@ func TestForgottenJobsReturnWithTheirWorker(t *testing.T) {
 	})
 	f.await("a tick", func() bool {
 		ticks := f.ticks(tick)
-		return len(ticks) > 0 && ticks[0].State == ledger.Succeeded
+		return len(ticks) > 0 && ticks[0].State == ledger.StateSucceeded
 	})
 	if now := w.ID(); now != session {
 		t.Errorf("the session is %s, was %s: the test proves less", now, session)

@@ -140,7 +140,7 @@ func TestSlotIsPassedToNoRunThatWasDueLater(t *testing.T) {
 	for i := range backlog {
 		f.enqueue(other, fmt.Sprint(i))
 	}
-	waits, err := f.ledger.Enqueue(t.Context(), ledger.Request{Job: settle, ID: "1", Trigger: ledger.ByRequest})
+	waits, err := f.ledger.Enqueue(t.Context(), ledger.Request{Job: settle, ID: "1", Trigger: ledger.TriggerEnqueue})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +148,7 @@ func TestSlotIsPassedToNoRunThatWasDueLater(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if claimed, err := f.ledger.Claim(t.Context(), request, waits.Due[0], time.Second, nil); err != nil || claimed.Outcome != ledger.Waiting {
+	if claimed, err := f.ledger.Claim(t.Context(), request, waits.Due[0], time.Second, nil); err != nil || claimed.Outcome != ledger.ClaimWaiting {
 		t.Fatalf("the run of the bill: %+v, %v, want it to wait", claimed, err)
 	}
 	request.Drop()

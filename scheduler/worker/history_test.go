@@ -20,7 +20,7 @@ func TestAllHistoriesStayWithinTheirSpace(t *testing.T) {
 	f.start(func(o *worker.Options) { o.MaxHistory, o.HistoryEvery = most, 20*time.Millisecond })
 	for i := range runs {
 		for _, job := range list {
-			enqueued, err := f.ledger.Enqueue(t.Context(), ledger.Request{Job: job, ID: fmt.Sprint(i), Trigger: ledger.ByRequest})
+			enqueued, err := f.ledger.Enqueue(t.Context(), ledger.Request{Job: job, ID: fmt.Sprint(i), Trigger: ledger.TriggerEnqueue})
 			if err != nil {
 				t.Fatal(err)
 			}

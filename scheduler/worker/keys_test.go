@@ -110,7 +110,7 @@ func TestRunWithAnUnknownKeyIsLeftToAnotherWorker(t *testing.T) {
 		f.pushAndConfirm(due)
 	}
 	for _, id := range runs {
-		if record := f.awaitState(id, ledger.Succeeded); record.Fails != 0 || record.Crashes != 0 || len(record.Attempts) != 1 {
+		if record := f.awaitState(id, ledger.StateSucceeded); record.Fails != 0 || record.Crashes != 0 || len(record.Attempts) != 1 {
 			t.Errorf("%+v, want its first attempt to have succeeded", record)
 		}
 	}
@@ -167,7 +167,7 @@ func TestTicksOfADefinitionWithAnUnknownKeyAreNotRun(t *testing.T) {
 	f.start()
 	f.await("a tick by the worker's definition", func() bool {
 		for _, record := range f.ticks(job) {
-			if record.State == ledger.Succeeded {
+			if record.State == ledger.StateSucceeded {
 				return true
 			}
 		}
@@ -179,7 +179,7 @@ func TestTicksOfADefinitionWithAnUnknownKeyAreNotRun(t *testing.T) {
 			continue
 		}
 		missed++
-		if record.State != ledger.MissedRun || !strings.Contains(record.Reason, "lock.until") || record.Tick.Unix()%20 != 0 {
+		if record.State != ledger.StateMissed || !strings.Contains(record.Reason, "lock.until") || record.Tick.Unix()%20 != 0 {
 			t.Errorf("tick %v %s (%s), want it missed, for the key", record.Tick, record.State, record.Reason)
 		}
 	}

@@ -43,7 +43,7 @@ func TestADefinitionThatLeavesInOrderGivesWayAtOnce(t *testing.T) {
 	}
 	f.await("them to run", func() bool {
 		record, _, err := f.ledger.Find(t.Context(), held[len(held)-1])
-		return err == nil && record.State == ledger.Running
+		return err == nil && record.State == ledger.StateRunning
 	})
 	began := time.Now()
 	stopped := make(chan struct{})
@@ -61,7 +61,7 @@ func TestADefinitionThatLeavesInOrderGivesWayAtOnce(t *testing.T) {
 	f.await("more ticks", func() bool { return len(f.ticks(job)) > seen+1 })
 	records := f.ticks(job)
 	for i, record := range records {
-		if i > 0 && record.Tick.Sub(records[i-1].Tick) != time.Second || record.State != ledger.Succeeded {
+		if i > 0 && record.Tick.Sub(records[i-1].Tick) != time.Second || record.State != ledger.StateSucceeded {
 			t.Errorf("tick %v %s (%s), after %v", record.Tick, record.State, record.Reason, records[max(0, i-1)].Tick)
 		}
 	}
@@ -143,7 +143,7 @@ func TestRunsOfARenamedQueueMove(t *testing.T) {
 	tick := registered.Now.Truncate(time.Second)
 	f.damage("cursor", "tick", func(string) string { return fmt.Sprint(tick.Add(-time.Second).UnixMilli()) })
 	created := f.ledger.Create(t.Context(), []ledger.Decision{{Job: &before, Seen: tick.Add(-time.Second), Cursor: tick, By: "me.1",
-		Ticks: []ledger.Tick{{At: tick, Verdict: ledger.Run}}}})[0]
+		Ticks: []ledger.Tick{{At: tick, Verdict: ledger.VerdictRun}}}})[0]
 	if created.Err != nil || len(created.Due) != 1 {
 		t.Fatalf("%+v, want one run", created)
 	}
@@ -151,7 +151,7 @@ func TestRunsOfARenamedQueueMove(t *testing.T) {
 	f.start(func(o *worker.Options) {
 		o.Jobs, o.Queues = []*jobs.Job{&renamed}, map[string]int{renamed.Queue: 1}
 	})
-	if record := f.awaitState(created.Due[0].Run, ledger.Succeeded); record.Queue != renamed.Queue || len(record.Attempts) != 1 {
+	if record := f.awaitState(created.Due[0].Run, ledger.StateSucceeded); record.Queue != renamed.Queue || len(record.Attempts) != 1 {
 		t.Errorf("%+v, want it to have run in the queue %s", record, renamed.Queue)
 	}
 }
@@ -180,14 +180,14 @@ func TestAdoptedRunsStayInTheQueueOfTheirSender(t *testing.T) {
 	moves := f.enqueue(&before, "moves")
 
 	f.start()
-	if record := f.awaitState(moves, ledger.Succeeded); record.Queue != f.queue {
+	if record := f.awaitState(moves, ledger.StateSucceeded); record.Queue != f.queue {
 		t.Errorf("%+v, want it to have run in the queue %s", record, f.queue)
 	}
-	if record, _, err := f.ledger.Find(t.Context(), adopted.Run); err != nil || record.State != ledger.DueNow || record.Queue != chosen {
+	if record, _, err := f.ledger.Find(t.Context(), adopted.Run); err != nil || record.State != ledger.StateDue || record.Queue != chosen {
 		t.Errorf("%+v, %v, want it to be due in the queue %s", record, err, chosen)
 	}
 	f.start(func(o *worker.Options) { o.Queues = map[string]int{chosen: 1} })
-	if record := f.awaitState(adopted.Run, ledger.Succeeded); record.Queue != chosen {
+	if record := f.awaitState(adopted.Run, ledger.StateSucceeded); record.Queue != chosen {
 		t.Errorf("%+v, want it to have run in the queue %s", record, chosen)
 	}
 }

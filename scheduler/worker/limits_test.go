@@ -33,7 +33,7 @@ func TestAnAttemptThatHoldsItsLocksForTooLongHasFailed(t *testing.T) {
 	if cause := <-causes; !errors.Is(cause, locks.ErrExpired) {
 		t.Errorf("it was stopped for %v", cause)
 	}
-	record := f.awaitState(id, ledger.Succeeded)
+	record := f.awaitState(id, ledger.StateSucceeded)
 	if record.Fails != 1 || record.Crashes != 0 || len(record.Attempts) != 2 || !strings.Contains(record.Attempts[0].Error, "max hold") {
 		t.Errorf("got %+v", record)
 	}

@@ -50,7 +50,7 @@ func TestAHandlersOwnErrorsAreFailures(t *testing.T) {
 			}
 			time.Sleep(5 * time.Millisecond)
 		}
-		if record.State != ledger.Failed || record.Fails != test.attempts {
+		if record.State != ledger.StateFailed || record.Fails != test.attempts {
 			t.Errorf("%v: the run is %s with %d failures in %d attempts, want it failed after %d", test.err, record.State, record.Fails,
 				len(record.Attempts), test.attempts)
 		}
@@ -72,8 +72,8 @@ func TestACommandThatWasKilledForALeaseThatContinuedIsHandedBack(t *testing.T) {
 			return nil
 		})
 	})
-	record := f.awaitState(f.enqueue(job, "x"), ledger.Succeeded)
-	if record.Fails != 0 || len(record.Attempts) != 3 || record.Attempts[0].Outcome != ledger.HandedBackAttempt {
+	record := f.awaitState(f.enqueue(job, "x"), ledger.StateSucceeded)
+	if record.Fails != 0 || len(record.Attempts) != 3 || record.Attempts[0].Outcome != ledger.AttemptHandedBack {
 		t.Errorf("%+v, want two attempts handed back, and nothing counted", record)
 	}
 }

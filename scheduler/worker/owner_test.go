@@ -28,7 +28,7 @@ func TestAQueueGivenToAnotherNamespaceRaisesAnAlarmAndStopsNoWorker(t *testing.T
 	const alarm = "a queue that this worker serves was given to another namespace"
 	f.await("an alarm", func() bool { return strings.Count(log.String(), alarm) > 0 })
 	f.await("the worker to show it", func() bool { return f.card(r.ID()).Disputed[f.queue] == "thief" })
-	f.awaitState(f.enqueue(job, "during"), ledger.Succeeded)
+	f.awaitState(f.enqueue(job, "during"), ledger.StateSucceeded)
 	if r.Unready() != nil {
 		t.Error("the worker is not ready any more")
 	}

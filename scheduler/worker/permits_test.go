@@ -58,7 +58,7 @@ func TestPermitsOfTheConfigBoundRuns(t *testing.T) {
 	f.await("two to run", func() bool { return now.Load() == 2 })
 	close(gate)
 	for _, run := range runs {
-		f.awaitState(run, ledger.Succeeded)
+		f.awaitState(run, ledger.StateSucceeded)
 	}
 	if most.Load() != 2 {
 		t.Errorf("%d ran at a time, want 2", most.Load())

@@ -44,7 +44,7 @@ func TestATickReplacesTheRunBeforeIt(t *testing.T) {
 		return len(history) >= 2
 	})
 	for _, record := range canceled {
-		if record.State != ledger.Canceled || len(record.Attempts) != 1 || record.Fails != 0 {
+		if record.State != ledger.StateCanceled || len(record.Attempts) != 1 || record.Fails != 0 {
 			t.Errorf("%+v, want it canceled in its only attempt, and no failure counted", record)
 		}
 	}
@@ -69,7 +69,7 @@ func TestACanceledRunIsStoppedWithItsReason(t *testing.T) {
 	if cause := <-causes; !errors.Is(cause, jobs.ErrCanceled) || !strings.Contains(cause.Error(), "ann: wrong bill") {
 		t.Errorf("it was stopped for %v, want the user and the reason", cause)
 	}
-	f.awaitState(id, ledger.Canceled)
+	f.awaitState(id, ledger.StateCanceled)
 }
 
 // TestACanceledRunIsStoppedWhenAnEarlierAttemptOfItHasEndedHere: the first attempt loses its locks
@@ -109,7 +109,7 @@ func TestACanceledRunIsStoppedWhenAnEarlierAttemptOfItHasEndedHere(t *testing.T)
 	if canceled, err := f.ledger.Cancel(t.Context(), id, job, ledger.Act{Who: "ann", What: "cancel run"}); err != nil || !canceled.Asked {
 		t.Fatalf("%+v, %v, want its worker asked", canceled, err)
 	}
-	f.awaitState(id, ledger.Canceled)
+	f.awaitState(id, ledger.StateCanceled)
 }
 
 // TestAWorkerConfirmsThatItSurvivedALostLease: its session ends under it, and another worker's
@@ -150,12 +150,12 @@ func TestAWorkerConfirmsThatItSurvivedALostLease(t *testing.T) {
 				t.Fatal(err)
 			}
 			first := record.Attempts[0]
-			return first.Worker == old && first.Outcome == ledger.LostLeaseAttempt && first.Confirmed
+			return first.Worker == old && first.Outcome == ledger.AttemptLostLease && first.Confirmed
 		})
 	}
 	release()
 	for _, id := range runs {
-		if record := f.awaitState(id, ledger.Succeeded); record.Crashes != 0 || record.Fails != 0 {
+		if record := f.awaitState(id, ledger.StateSucceeded); record.Crashes != 0 || record.Fails != 0 {
 			t.Errorf("%+v, want nothing counted", record)
 		}
 	}
@@ -177,7 +177,7 @@ func TestAWorkerThatIsAskedToDrainsAndEnds(t *testing.T) {
 	}
 	f.await("the drain", func() bool { return w.Unready() != nil })
 	close(end)
-	f.awaitState(id, ledger.Succeeded)
+	f.awaitState(id, ledger.StateSucceeded)
 	f.await("the end of the session", func() bool {
 		sessions, _, err := f.ledger.Space().Sessions(t.Context())
 		return err == nil && len(sessions) == 0
@@ -202,7 +202,7 @@ func TestARunIsCanceledAlsoWhileItsWorkerDrains(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-stopped
-	f.awaitState(id, ledger.Canceled)
+	f.awaitState(id, ledger.StateCanceled)
 }
 
 func TestJitterPartsTheRunsOfOneTick(t *testing.T) {
@@ -221,7 +221,7 @@ func TestJitterPartsTheRunsOfOneTick(t *testing.T) {
 	})
 	for _, record := range history {
 		want := record.Tick.Add(job.Spread(record.Tick, 2*time.Second))
-		if record.State != ledger.Succeeded || record.Started.Before(want) || record.Created.After(want.Add(5*time.Second)) {
+		if record.State != ledger.StateSucceeded || record.Started.Before(want) || record.Created.After(want.Add(5*time.Second)) {
 			t.Errorf("tick %v was decided at %v and began at %v, want it not to begin before %v", record.Tick, record.Created, record.Started, want)
 		}
 	}
@@ -246,7 +246,7 @@ func TestAWaitForLocksThatIsOverEndsTheRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.start()
-	if record := f.awaitState(f.enqueue(job, "x"), ledger.Skipped); !strings.Contains(record.Reason, "lock.wait") {
+	if record := f.awaitState(f.enqueue(job, "x"), ledger.StateSkipped); !strings.Contains(record.Reason, "lock.wait") {
 		t.Errorf("reason %q, want the wait named", record.Reason)
 	}
 }
@@ -272,7 +272,7 @@ func TestAWorkerRunsOneRunAtATimeThatHasCrashedBefore(t *testing.T) {
 	}
 	var ids []jobs.RunID
 	for _, id := range []string{"a", "b"} {
-		enqueued, err := f.ledger.Enqueue(t.Context(), ledger.Request{Job: job, ID: id, Trigger: ledger.ByRequest})
+		enqueued, err := f.ledger.Enqueue(t.Context(), ledger.Request{Job: job, ID: id, Trigger: ledger.TriggerEnqueue})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -281,7 +281,7 @@ func TestAWorkerRunsOneRunAtATimeThatHasCrashedBefore(t *testing.T) {
 			t.Fatal(err)
 		}
 		claimed, err := f.ledger.Claim(t.Context(), request, enqueued.Due[0], 0, nil)
-		if err != nil || claimed.Outcome != ledger.Granted {
+		if err != nil || claimed.Outcome != ledger.ClaimGranted {
 			t.Fatalf("%+v, %v, want it granted", claimed, err)
 		}
 		ids = append(ids, enqueued.Run)
@@ -300,7 +300,7 @@ func TestAWorkerRunsOneRunAtATimeThatHasCrashedBefore(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, record := range records {
-			if record.State == ledger.Running {
+			if record.State == ledger.StateRunning {
 				n++
 			}
 		}
@@ -313,7 +313,7 @@ func TestAWorkerRunsOneRunAtATimeThatHasCrashedBefore(t *testing.T) {
 	<-began
 	close(release)
 	for _, id := range ids {
-		if record := f.awaitState(id, ledger.Succeeded); record.Crashes != 1 {
+		if record := f.awaitState(id, ledger.StateSucceeded); record.Crashes != 1 {
 			t.Errorf("%+v, want one crash", record)
 		}
 	}

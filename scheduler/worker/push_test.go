@@ -144,12 +144,12 @@ func testDueAtOnce(t *testing.T, runs int, takes time.Duration) {
 		o.OnRepeated = func(_ string, n int) { repeated.Add(int64(n)) }
 	})
 	// a new lock space grants nothing at first
-	f.awaitState(f.enqueue(job, "first"), ledger.Succeeded)
+	f.awaitState(f.enqueue(job, "first"), ledger.StateSucceeded)
 	for _, count := range []*atomic.Int64{&ran, &pushed.n, &repeated} {
 		count.Store(0)
 	}
 	began := time.Now()
-	f.multiply(f.ask(1, ledger.Request{Job: job, Trigger: ledger.ByRequest, In: time.Hour})[0].Run, runs)
+	f.multiply(f.ask(1, ledger.Request{Job: job, Trigger: ledger.TriggerEnqueue, In: time.Hour})[0].Run, runs)
 	defer func() {
 		t.Logf("%d of %d runs ran in %v, by %d deliveries, of which %d were repeated", ran.Load(), runs, time.Since(began), pushed.n.Load(), repeated.Load())
 	}()
@@ -225,7 +225,7 @@ func TestWhatAKilledWorkerHadFetchedIsPushedAgainWhenItsSessionEnds(t *testing.T
 	var d done
 	job := f.job("j", d.handle)
 	const runs = 3
-	asked := f.ask(runs, ledger.Request{Job: job, Trigger: ledger.ByRequest})
+	asked := f.ask(runs, ledger.Request{Job: job, Trigger: ledger.TriggerEnqueue})
 	dying, dies := f.killedByItsFirstClaim()
 	f.start(func(o *worker.Options) { o.Queues, o.Name = map[string]int{f.queue + "-other": 1}, "survivor" })
 	victim := f.start(dies, quiet, func(o *worker.Options) { o.Name = "victim" })
@@ -253,7 +253,7 @@ func TestWhatAKilledWorkerHadFetchedIsPushedAgainWhenItsSessionEnds(t *testing.T
 	t.Logf("pushed again %v after the session had ended", time.Since(ended))
 	f.start(func(o *worker.Options) { o.Name = "next" })
 	for _, one := range asked {
-		if record := f.awaitState(one.Run, ledger.Succeeded); len(record.Attempts) != 1 || record.Crashes != 0 {
+		if record := f.awaitState(one.Run, ledger.StateSucceeded); len(record.Attempts) != 1 || record.Crashes != 0 {
 			t.Errorf("%+v, want one attempt", record)
 		}
 	}
@@ -311,7 +311,7 @@ func TestADeliveryIsOnRecordUntilItsClaimIsAnswered(t *testing.T) {
 		}
 	}
 	close(answers)
-	f.awaitState(run, ledger.Succeeded)
+	f.awaitState(run, ledger.StateSucceeded)
 	f.await("the record to be removed", func() bool { return onRecord() == 0 })
 }
 
@@ -338,7 +338,7 @@ func TestManyLostDeliveriesAreRepeatedInBatches(t *testing.T) {
 		n.Add(1)
 		return nil
 	}, func(j *jobs.Job) { j.History.Runs = 10 })
-	asked := f.ask(runs, ledger.Request{Job: job, Trigger: ledger.ByRequest})
+	asked := f.ask(runs, ledger.Request{Job: job, Trigger: ledger.TriggerEnqueue})
 	var due []ledger.Due
 	for _, one := range asked {
 		due = append(due, one.Due...)

@@ -159,7 +159,7 @@ func TestFullRedisIsReportedOnceAndHarmsNoRun(t *testing.T) {
 		o.Concurrency = 8
 	})
 	running := f.enqueue(held, "x")
-	f.awaitState(running, ledger.Running)
+	f.awaitState(running, ledger.StateRunning)
 	var due []jobs.RunID
 	for i := range 200 {
 		due = append(due, f.enqueue(quick, fmt.Sprint("due", i)))
@@ -177,9 +177,9 @@ func TestFullRedisIsReportedOnceAndHarmsNoRun(t *testing.T) {
 	memory("0")
 	close(release)
 	f.await("the worker to be ready", func() bool { return w.Unready() == nil })
-	f.awaitState(running, ledger.Succeeded)
+	f.awaitState(running, ledger.StateSucceeded)
 	for _, run := range due {
-		f.awaitState(run, ledger.Succeeded)
+		f.awaitState(run, ledger.StateSucceeded)
 	}
 	w.stop()
 	if lines := log.warnings(); len(lines) > 40 {

@@ -68,7 +68,7 @@ func TestAttemptIsRecordedWithoutSecrets(t *testing.T) {
 		})
 	})
 	id := f.enqueue(job, "a")
-	record := f.awaitState(id, ledger.Failed)
+	record := f.awaitState(id, ledger.StateFailed)
 	if got := record.Last().Error; got != "cannot do ${FIRST}" {
 		t.Errorf("got the error %q, want it without the value that it quotes", got)
 	}
@@ -95,7 +95,7 @@ func TestFailedRunIsLoggedAsAWarning(t *testing.T) {
 	var log logged
 	f.start(func(o *worker.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 	id := f.enqueue(job, "a")
-	f.awaitState(id, ledger.Failed)
+	f.awaitState(id, ledger.StateFailed)
 	ended := func() (levels []string) {
 		for line := range strings.Lines(log.String()) {
 			if strings.Contains(line, `msg="attempt ended"`) {

@@ -51,7 +51,7 @@ func (w *Worker) rejectFinish(finish ledger.Finish, cause error) *ledger.Finishe
 	if !w.reject("finish", ledger.Refusal{Run: finish.Run, Hold: finish.Hold, Cause: text}) {
 		return nil
 	}
-	return &ledger.Finished{Verdict: ledger.Refused, State: ledger.Failed}
+	return &ledger.Finished{Verdict: ledger.FinishRefused, State: ledger.StateFailed}
 }
 
 // wait waits for d. It returns false when ctx ends earlier.

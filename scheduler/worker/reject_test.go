@@ -69,14 +69,14 @@ func TestRunThatCannotBeClaimedEndsAndHoldsUpNoOther(t *testing.T) {
 			}
 			w := f.start(func(o *worker.Options) { o.Concurrency, o.DrainTimeout = 4, time.Second })
 			for i := range 3 {
-				f.awaitState(f.enqueue(job, fmt.Sprint(i)), ledger.Succeeded)
+				f.awaitState(f.enqueue(job, fmt.Sprint(i)), ledger.StateSucceeded)
 			}
 			for _, run := range bad {
 				f.await("the bad run to end", func() bool {
 					record, _, err := f.ledger.Find(t.Context(), run)
-					return err == nil && record.State == ledger.Failed
+					return err == nil && record.State == ledger.StateFailed
 				})
-				record := f.awaitState(run, ledger.Failed)
+				record := f.awaitState(run, ledger.StateFailed)
 				why := record.Reason
 				if last := record.Last(); last != nil {
 					why += last.Error
@@ -129,12 +129,12 @@ func TestRunWhoseEndIsRefusedIsParkedAndHoldsUpNoOther(t *testing.T) {
 				bad = append(bad, f.enqueueAnyhow(job, fmt.Sprint(i)))
 			}
 			for i := range 3 {
-				f.awaitState(f.enqueue(other, fmt.Sprint(i)), ledger.Succeeded)
+				f.awaitState(f.enqueue(other, fmt.Sprint(i)), ledger.StateSucceeded)
 			}
 			f.await("the runs to be parked", func() bool {
 				outstanding, err := f.ledger.Outstanding(t.Context(), "settle", 0)
 				return err == nil && len(outstanding) == len(bad) && !slices.ContainsFunc(outstanding, func(r *ledger.Record) bool {
-					return r.State != ledger.Failed || !strings.Contains(r.Reason, "WRONGTYPE") || !strings.Contains(r.Reason, "parked")
+					return r.State != ledger.StateFailed || !strings.Contains(r.Reason, "WRONGTYPE") || !strings.Contains(r.Reason, "parked")
 				})
 			})
 			for _, run := range bad { // each can be read, whatever is wrong with the history
@@ -156,7 +156,7 @@ func TestRunWhoseEndIsRefusedIsParkedAndHoldsUpNoOther(t *testing.T) {
 			}
 			f.nothingIsLeft()
 			for _, run := range bad {
-				if record := f.awaitState(run, ledger.Failed); !strings.Contains(record.Reason, "could not be recorded") {
+				if record := f.awaitState(run, ledger.StateFailed); !strings.Contains(record.Reason, "could not be recorded") {
 					t.Errorf("reason %q", record.Reason)
 				}
 			}
@@ -180,7 +180,7 @@ func (f *fleet) enqueueAnyhow(job *jobs.Job, id string) jobs.RunID {
 		}
 	}
 	run := func() jobs.RunID {
-		enqueued, err := f.ledger.Enqueue(f.Context(), ledger.Request{Job: job, ID: id, Trigger: ledger.ByRequest})
+		enqueued, err := f.ledger.Enqueue(f.Context(), ledger.Request{Job: job, ID: id, Trigger: ledger.TriggerEnqueue})
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -220,7 +220,7 @@ func TestRunThatIsRefusedByRightsHoldsUpNoOther(t *testing.T) {
 		refused = append(refused, f.enqueue(bad, fmt.Sprint(i)))
 	}
 	for i := range 3 {
-		f.awaitState(f.enqueue(good, fmt.Sprint(i)), ledger.Succeeded)
+		f.awaitState(f.enqueue(good, fmt.Sprint(i)), ledger.StateSucceeded)
 	}
 	w.stopsInTime(t, "the worker does not stop: it still sends what was refused")
 	// several may have been claimed together, which needs no key of their job
@@ -267,11 +267,11 @@ func TestStrayEntriesOfNoRunDoNotKeepTheSweepFromTheOthers(t *testing.T) {
 		}
 	}
 	f.start()
-	enqueued, err := f.ledger.Enqueue(t.Context(), ledger.Request{Job: job, ID: "x", Trigger: ledger.ByRequest})
+	enqueued, err := f.ledger.Enqueue(t.Context(), ledger.Request{Job: job, ID: "x", Trigger: ledger.TriggerEnqueue})
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.awaitState(enqueued.Run, ledger.Succeeded) // it has no delivery but the sweep's
+	f.awaitState(enqueued.Run, ledger.StateSucceeded) // it has no delivery but the sweep's
 	outstanding, err := f.ledger.Outstanding(t.Context(), "", 0)
 	if err != nil || len(outstanding) != 0 {
 		t.Errorf("outstanding %v, %v; want none", outstanding, err)

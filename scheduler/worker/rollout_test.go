@@ -54,7 +54,7 @@ func (f *fleet) turns(job *jobs.Job, began time.Time) {
 		if since >= 0 && (record.Tick.Unix()%3 != 0 || i > since && record.Tick.Sub(history[i-1].Tick) != 3*time.Second) {
 			f.Errorf("tick %v after %v, want one each three seconds", record.Tick, history[i-1].Tick)
 		}
-		if record.State != ledger.Succeeded {
+		if record.State != ledger.StateSucceeded {
 			f.Errorf("tick %v %s (%s), want it to have run", record.Tick, record.State, record.Reason)
 		}
 	}
@@ -161,8 +161,8 @@ func TestAReloadCarriesWhatItDoesNotChange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := registered.Jobs["stays"].Standing; got != ledger.Drifted {
-		t.Errorf("the older definition is %s, want %s", got, ledger.Drifted)
+	if got := registered.Jobs["stays"].Standing; got != ledger.StandingDrifted {
+		t.Errorf("the older definition is %s, want %s", got, ledger.StandingDrifted)
 	}
 }
 
@@ -262,7 +262,7 @@ func TestManyChangedTriggersDelayNoTick(t *testing.T) {
 			for _, job := range []*jobs.Job{stays, turns} {
 				var worst time.Duration
 				for _, tick := range f.ticks(job) {
-					if worst = max(worst, tick.Created.Sub(tick.Tick)); tick.State == ledger.MissedRun {
+					if worst = max(worst, tick.Created.Sub(tick.Tick)); tick.State == ledger.StateMissed {
 						t.Errorf("%s was missed: %s", tick.ID, tick.Reason)
 					}
 				}

@@ -150,8 +150,8 @@ func (w *Worker) abandon(finish ledger.Finish, log *slog.Logger) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.abandoned = append(s.abandoned, finish.Run)
-	if finish.Outcome == ledger.HandBack && finish.Job.OnCrash == jobs.CrashAbandon {
-		finish.Outcome = ledger.Left
+	if finish.Outcome == ledger.OutcomeHandBack && finish.Job.OnCrash == jobs.CrashAbandon {
+		finish.Outcome = ledger.OutcomeLeft
 	}
 	if finish.Outcome != "" {
 		s.left = append(s.left, finish)

@@ -49,11 +49,11 @@ func TestAnAttemptThatIgnoresItsTimeoutShowsAsStuck(t *testing.T) {
 	}, func(j *jobs.Job) { j.Timeout, j.Retry.Max = 50*time.Millisecond, 0 })
 	var stuck counts
 	w := f.start(func(o *worker.Options) { o.OnStuck = stuck.add })
-	f.awaitState(f.enqueue(punctual, "x"), ledger.Failed)
+	f.awaitState(f.enqueue(punctual, "x"), ledger.StateFailed)
 	run := f.enqueue(job, "x")
 	<-began
 	f.await("the card to show the stuck attempt", func() bool { return len(f.card(w.ID()).Stuck) == 1 })
-	record := f.awaitState(run, ledger.Running)
+	record := f.awaitState(run, ledger.StateRunning)
 	got, last := f.card(w.ID()).Stuck[0], record.Last()
 	if got.Run != run || got.Token != last.Token || got.Because != jobs.ErrTimeout.Error() {
 		t.Errorf("%+v is stuck, want the attempt %+v, for its timeout", got, last)
@@ -65,7 +65,7 @@ func TestAnAttemptThatIgnoresItsTimeoutShowsAsStuck(t *testing.T) {
 		t.Errorf("%d slots are busy, want that of the stuck attempt", busy)
 	}
 	close(end)
-	f.awaitState(run, ledger.Failed)
+	f.awaitState(run, ledger.StateFailed)
 	f.await("the card to show nothing any more", func() bool { return len(f.card(w.ID()).Stuck) == 0 })
 	if got := stuck.told(); !slices.Equal(got, []int{1, 0}) {
 		t.Errorf("told the numbers %v, want 1 and 0: the punctual attempt was never stuck", got)
@@ -148,7 +148,7 @@ func TestADrainDoesNotWaitForAHandlerThatIgnoresItsContext(t *testing.T) {
 		t.Errorf("left behind: %v, want %v", stuck.Runs, want)
 	}
 	// As a parent does once the process is dead: here, once the handlers have returned.
-	for name, state := range map[string]ledger.State{"reruns": ledger.Running, "abandons": ledger.Running, "late": ledger.Running, "prompt": ledger.DueNow} {
+	for name, state := range map[string]ledger.State{"reruns": ledger.StateRunning, "abandons": ledger.StateRunning, "late": ledger.StateRunning, "prompt": ledger.StateDue} {
 		f.awaitState(runs[name], state)
 	}
 	close(end)
@@ -161,21 +161,21 @@ func TestADrainDoesNotWaitForAHandlerThatIgnoresItsContext(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.CloseSession(t.Context())
-	if record := f.awaitState(runs["reruns"], ledger.DueNow); record.Crashes != 0 || record.Fails != 0 {
+	if record := f.awaitState(runs["reruns"], ledger.StateDue); record.Crashes != 0 || record.Fails != 0 {
 		t.Errorf("%+v, want it handed back with nothing counted", record)
 	}
-	if record := f.awaitState(runs["late"], ledger.Failed); record.Fails != 1 || record.Crashes != 0 {
+	if record := f.awaitState(runs["late"], ledger.StateFailed); record.Fails != 1 || record.Crashes != 0 {
 		t.Errorf("%+v, want its timeout counted as a failure", record)
 	}
-	record := f.awaitState(runs["abandons"], ledger.Lost)
+	record := f.awaitState(runs["abandons"], ledger.StateLost)
 	if want := "its worker " + string(session) + " ended while the handler ignored the end of its context (on_crash: abandon)"; record.Reason != want {
 		t.Errorf("reason %q, want %q", record.Reason, want)
 	}
-	if last := record.Last(); last.Outcome != ledger.HandedBackAttempt || strings.Contains(last.Error, "lease") {
+	if last := record.Last(); last.Outcome != ledger.AttemptHandedBack || strings.Contains(last.Error, "lease") {
 		t.Errorf("%+v, want no lost lease", last)
 	}
 	f.start()
-	if record := f.awaitState(runs["reruns"], ledger.Succeeded); len(record.Attempts) != 2 || record.Crashes != 0 {
+	if record := f.awaitState(runs["reruns"], ledger.StateSucceeded); len(record.Attempts) != 2 || record.Crashes != 0 {
 		t.Errorf("%+v, want the attempt that was handed back and the next one", record)
 	}
 }

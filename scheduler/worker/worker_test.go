@@ -154,7 +154,7 @@ func (f *fleet) await(what string, so func() bool) {
 
 func (f *fleet) enqueue(job *jobs.Job, id string) jobs.RunID {
 	f.Helper()
-	enqueued, err := f.ledger.Enqueue(f.Context(), ledger.Request{Job: job, ID: id, Trigger: ledger.ByRequest})
+	enqueued, err := f.ledger.Enqueue(f.Context(), ledger.Request{Job: job, ID: id, Trigger: ledger.TriggerEnqueue})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -227,7 +227,7 @@ func TestATickRunsOnceOnManyWorkers(t *testing.T) {
 		if i > 0 && !record.Tick.Equal(history[i-1].Tick.Add(time.Second)) {
 			t.Errorf("tick %v follows %v, want every second", record.Tick, history[i-1].Tick)
 		}
-		if record.State != ledger.Succeeded || ran[record.ID] != 1 || len(record.Attempts) != 1 {
+		if record.State != ledger.StateSucceeded || ran[record.ID] != 1 || len(record.Attempts) != 1 {
 			t.Errorf("run %s: %s, ran %d times in %d attempts, want once", record.ID, record.State, ran[record.ID], len(record.Attempts))
 		}
 	}
@@ -245,7 +245,7 @@ func TestAFailedAttemptIsRepeatedUntilItSucceeds(t *testing.T) {
 		return nil
 	})
 	f.start()
-	record := f.awaitState(f.enqueue(job, "x"), ledger.Succeeded)
+	record := f.awaitState(f.enqueue(job, "x"), ledger.StateSucceeded)
 	if len(record.Attempts) != 3 || record.Fails != 2 {
 		t.Fatalf("%+v, want two failures and a success", record)
 	}
@@ -260,10 +260,10 @@ func TestRetriesEnd(t *testing.T) {
 		func(j *jobs.Job) { j.Retry.Max = 2 })
 	final := f.job("final", func(context.Context, *jobs.Run[struct{}]) error { return jobs.Permanent(errors.New("no use")) })
 	f.start()
-	if record := f.awaitState(f.enqueue(job, "x"), ledger.Failed); len(record.Attempts) != 3 {
+	if record := f.awaitState(f.enqueue(job, "x"), ledger.StateFailed); len(record.Attempts) != 3 {
 		t.Errorf("%d attempts, want 3", len(record.Attempts))
 	}
-	if record := f.awaitState(f.enqueue(final, "x"), ledger.Failed); len(record.Attempts) != 1 {
+	if record := f.awaitState(f.enqueue(final, "x"), ledger.StateFailed); len(record.Attempts) != 1 {
 		t.Errorf("%d attempts, want 1", len(record.Attempts))
 	}
 }
@@ -275,7 +275,7 @@ func TestATimeoutEndsAnAttempt(t *testing.T) {
 		return ctx.Err()
 	}, func(j *jobs.Job) { j.Timeout, j.Retry.Max = 10*time.Millisecond, 0 })
 	f.start()
-	record := f.awaitState(f.enqueue(job, "x"), ledger.Failed)
+	record := f.awaitState(f.enqueue(job, "x"), ledger.StateFailed)
 	if !strings.Contains(record.Last().Error, "timeout") {
 		t.Errorf("error %q, want the timeout named", record.Last().Error)
 	}
@@ -305,14 +305,14 @@ func TestARunThatWaitsForALockTakesNoSlot(t *testing.T) {
 		waiting = append(waiting, f.enqueue(billed, fmt.Sprint(i)))
 	}
 	for _, id := range waiting {
-		f.awaitState(id, ledger.WaitsLock)
+		f.awaitState(id, ledger.StateWaiting)
 	}
-	f.awaitState(f.enqueue(free, "x"), ledger.Succeeded)
+	f.awaitState(f.enqueue(free, "x"), ledger.StateSucceeded)
 	if err := hold.Release(); err != nil {
 		t.Fatal(err)
 	}
 	for _, id := range waiting {
-		f.awaitState(id, ledger.Succeeded)
+		f.awaitState(id, ledger.StateSucceeded)
 	}
 }
 
@@ -336,7 +336,7 @@ func TestAQueuePausedByOthersToolsKeepsItsRunsBack(t *testing.T) {
 	}
 	f.start()
 	id := f.enqueue(billed, "1")
-	f.awaitState(id, ledger.WaitsLock)
+	f.awaitState(id, ledger.StateWaiting)
 	flag := "asynq:{" + f.queue + "}:paused"
 	if err := f.rdb.Set(t.Context(), flag, time.Now().Unix(), 0).Err(); err != nil {
 		t.Fatal(err)
@@ -354,11 +354,11 @@ func TestAQueuePausedByOthersToolsKeepsItsRunsBack(t *testing.T) {
 	if err := hold.Release(); err != nil {
 		t.Fatal(err)
 	}
-	f.awaitState(id, ledger.WaitsLock)
+	f.awaitState(id, ledger.StateWaiting)
 	if err := f.rdb.Del(t.Context(), flag).Err(); err != nil {
 		t.Fatal(err)
 	}
-	f.awaitState(id, ledger.Succeeded)
+	f.awaitState(id, ledger.StateSucceeded)
 }
 
 func TestADrainHandsRunsBack(t *testing.T) {
@@ -386,7 +386,7 @@ func TestADrainHandsRunsBack(t *testing.T) {
 		t.Fatalf("%+v, %v, want it handed back with nothing counted", record, err)
 	}
 	f.start()
-	if record = f.awaitState(id, ledger.Succeeded); len(record.Attempts) != 2 {
+	if record = f.awaitState(id, ledger.StateSucceeded); len(record.Attempts) != 2 {
 		t.Errorf("attempts %+v, want the one handed back and the next", record.Attempts)
 	}
 }
@@ -407,7 +407,7 @@ func TestADrainLetsRunsEnd(t *testing.T) {
 	f.await("the drain", func() bool { return w.Unready() != nil })
 	close(end)
 	<-stopped
-	f.awaitState(id, ledger.Succeeded)
+	f.awaitState(id, ledger.StateSucceeded)
 }
 
 func TestARunWhoseSessionEndsIsTakenOver(t *testing.T) {
@@ -439,8 +439,8 @@ func TestARunWhoseSessionEndsIsTakenOver(t *testing.T) {
 	if cause := <-causes; !errors.Is(cause, locks.ErrLost) {
 		t.Errorf("the first attempt's context ended with %v, want the lock lost", cause)
 	}
-	record := f.awaitState(id, ledger.Succeeded)
-	if record.Crashes != 0 || record.Fails != 0 || len(record.Attempts) != 2 || record.Attempts[0].Outcome != ledger.LostLeaseAttempt {
+	record := f.awaitState(id, ledger.StateSucceeded)
+	if record.Crashes != 0 || record.Fails != 0 || len(record.Attempts) != 2 || record.Attempts[0].Outcome != ledger.AttemptLostLease {
 		t.Errorf("%+v, want one lost lease and then the success", record)
 	}
 }
@@ -480,7 +480,7 @@ func TestSessionsAreReportedBeforeAnyClaim(t *testing.T) {
 	if n := <-began; n != 2 {
 		t.Errorf("the second attempt began when %d sessions had been told, want its own as well", n)
 	}
-	for i, a := range f.awaitState(id, ledger.Succeeded).Attempts {
+	for i, a := range f.awaitState(id, ledger.StateSucceeded).Attempts {
 		if a.Worker != told[i] {
 			t.Errorf("attempt %d ran under %s, told was %s", i+1, a.Worker, told[i])
 		}
@@ -526,9 +526,9 @@ func TestAWorkerRunsOneSuspectAtATime(t *testing.T) {
 	f.dies(w)
 	<-began // the first suspect runs
 	other := f.enqueue(healthy, "x")
-	f.awaitState(other, ledger.Running) // beside it
+	f.awaitState(other, ledger.StateRunning) // beside it
 	healed()
-	f.awaitState(other, ledger.Succeeded)
+	f.awaitState(other, ledger.StateSucceeded)
 	// Meanwhile the other two are offered again and again. The n of their deliveries shows how
 	// often.
 	f.await("the other two to be put off several times", func() bool {
@@ -539,7 +539,7 @@ func TestAWorkerRunsOneSuspectAtATime(t *testing.T) {
 				t.Fatal(err)
 			}
 			fields := strings.Split(record, "\x1f") // state, n, ...
-			if n, err := strconv.Atoi(fields[1]); err == nil && fields[0] == string(ledger.DueNow) && n > 5 {
+			if n, err := strconv.Atoi(fields[1]); err == nil && fields[0] == string(ledger.StateDue) && n > 5 {
 				off++
 			}
 		}
@@ -551,7 +551,7 @@ func TestAWorkerRunsOneSuspectAtATime(t *testing.T) {
 	}
 	release()
 	for _, id := range runs {
-		if record := f.awaitState(id, ledger.Succeeded); record.Crashes != 1 || len(record.Attempts) != 2 {
+		if record := f.awaitState(id, ledger.StateSucceeded); record.Crashes != 1 || len(record.Attempts) != 2 {
 			t.Errorf("%s: %d crashes, %d attempts, want one crash and then the success", id, record.Crashes, len(record.Attempts))
 		}
 	}
@@ -563,12 +563,12 @@ func TestAWorkerRunsOneSuspectAtATime(t *testing.T) {
 func TestADeliveryThatNeverCameIsRepeated(t *testing.T) {
 	f := newFleet(t)
 	job := f.job("j", func(context.Context, *jobs.Run[struct{}]) error { return nil })
-	enqueued, err := f.ledger.Enqueue(t.Context(), ledger.Request{Job: job, ID: "x", Trigger: ledger.ByRequest})
+	enqueued, err := f.ledger.Enqueue(t.Context(), ledger.Request{Job: job, ID: "x", Trigger: ledger.TriggerEnqueue})
 	if err != nil {
 		t.Fatal(err)
 	}
 	f.start() // its client died before the push
-	f.awaitState(enqueued.Run, ledger.Succeeded)
+	f.awaitState(enqueued.Run, ledger.StateSucceeded)
 }
 
 // TestWhatIsMadeDueInThisProcessNeedsNoQueue has a run that was never pushed, and that the sweep
@@ -577,7 +577,7 @@ func TestWhatIsMadeDueInThisProcessNeedsNoQueue(t *testing.T) {
 	f := newFleet(t)
 	job := f.job("j", func(context.Context, *jobs.Run[struct{}]) error { return nil })
 	w := f.start()
-	enqueued, err := f.ledger.Enqueue(t.Context(), ledger.Request{Job: job, ID: "x", Trigger: ledger.ByRequest})
+	enqueued, err := f.ledger.Enqueue(t.Context(), ledger.Request{Job: job, ID: "x", Trigger: ledger.TriggerEnqueue})
 	if err == nil {
 		err = f.ledger.Confirm(t.Context(), enqueued.Due)
 	}
@@ -587,7 +587,7 @@ func TestWhatIsMadeDueInThisProcessNeedsNoQueue(t *testing.T) {
 	if !w.Deliver(t.Context(), enqueued.Due) {
 		t.Error("a worker that is ready does not take it")
 	}
-	f.awaitState(enqueued.Run, ledger.Succeeded)
+	f.awaitState(enqueued.Run, ledger.StateSucceeded)
 	w.stop()
 	if w.Deliver(t.Context(), enqueued.Due) {
 		t.Error("a worker that has ended takes it")
@@ -597,7 +597,7 @@ func TestWhatIsMadeDueInThisProcessNeedsNoQueue(t *testing.T) {
 func TestADeliveryThatTheQueueLostIsRepeated(t *testing.T) {
 	f := newFleet(t)
 	job := f.job("j", func(context.Context, *jobs.Run[struct{}]) error { return nil })
-	enqueued, err := f.ledger.Enqueue(t.Context(), ledger.Request{Job: job, ID: "x", Trigger: ledger.ByRequest})
+	enqueued, err := f.ledger.Enqueue(t.Context(), ledger.Request{Job: job, ID: "x", Trigger: ledger.TriggerEnqueue})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -611,7 +611,7 @@ func TestADeliveryThatTheQueueLostIsRepeated(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.start()
-	f.awaitState(enqueued.Run, ledger.Succeeded)
+	f.awaitState(enqueued.Run, ledger.StateSucceeded)
 }
 
 func TestTicksContinueWhenTheWorkerOnDutyIsLost(t *testing.T) {
@@ -812,7 +812,7 @@ func TestASuspectThatOutlivesItsCrashLeavesThePlace(t *testing.T) {
 	}
 	release()
 	for _, id := range runs {
-		if record := f.awaitState(id, ledger.Succeeded); record.Crashes != 1 {
+		if record := f.awaitState(id, ledger.StateSucceeded); record.Crashes != 1 {
 			t.Errorf("%s: %d crashes, want 1", id, record.Crashes)
 		}
 	}
@@ -834,6 +834,6 @@ func TestACardShowsWhatAWorkerCanStart(t *testing.T) {
 	id := f.enqueue(job, "x")
 	f.await("the busy slot to show", func() bool { return f.card(w.ID()).Busy == 1 })
 	release()
-	f.awaitState(id, ledger.Succeeded)
+	f.awaitState(id, ledger.StateSucceeded)
 	f.await("the free slot to show", func() bool { return f.card(w.ID()).Busy == 0 })
 }
