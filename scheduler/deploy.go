@@ -58,12 +58,15 @@ func (c *change) move(cursor time.Time) {
 
 // begin starts to register some or all definitions of a set.
 func (s *Scheduler) begin(set *jobSet, definitions []*ledger.Encoded) {
-	s.registering = &registration{set: set, whole: len(definitions) == len(set.definitions), left: definitions, session: s.o.Session()}
+	r := s.registering
+	anew := r != nil && r.anew && !r.asked // polls still start from before the loss
+	s.registering = &registration{set: set, whole: len(definitions) == len(set.definitions), anew: anew, left: definitions, session: s.o.Session()}
 }
 
 // beginAnew starts to register everything again: the ledger has lost some of it.
 func (s *Scheduler) beginAnew() {
 	set := s.set
+	set.registered = false
 	if r := s.registering; r != nil && r.whole {
 		set = r.set
 	}
@@ -151,6 +154,7 @@ func (s *Scheduler) register(ctx context.Context, now *serverTime) (ok bool) {
 	}
 	s.registering = nil
 	if r.whole {
+		r.set.registered = true
 		s.under = r.session
 		if s.o.Registered != nil {
 			s.o.Registered()

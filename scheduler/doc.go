@@ -36,7 +36,8 @@
 // registrations and changes, some absences at a time.
 //
 // [Scheduler.SetJobs] is a deploy of one worker: the new set is registered whole, under its own
-// digest, before it replaces the old one, whose digest this worker then no longer carries.
+// digest, before it replaces the old one, whose digest this worker then no longer carries. A worker
+// that drains meanwhile leaves both.
 //
 // # The sweep
 //

@@ -16,6 +16,7 @@ type jobSet struct {
 	definitions []*ledger.Encoded
 	own         map[string]*ledger.Encoded // by job
 	digest      string                     // of all definitions
+	registered  bool                       // all of them, since Redis has lost data the last time
 
 	alarms  alarms             // of the jobs with a trigger
 	drift   map[string]bool    // jobs with an active definition that differs from the set's
@@ -105,17 +106,23 @@ func (s *Scheduler) SetJobs(list []*jobs.Job) error {
 // takeOverJobs starts to replace the jobs by those of SetJobs. It registers all of them, including
 // unchanged ones: from then on the worker carries them under another digest.
 func (s *Scheduler) takeOverJobs(ctx context.Context) {
-	set := s.next.Load()
-	if set == nil || s.registering != nil && s.registering.set == set {
+	set, r := s.next.Load(), s.registering
+	if set == nil || r != nil && r.set == set {
 		return
 	}
-	if r := s.registering; r != nil && r.set != s.set { // the newer set also replaces it
-		s.registering = nil
+	if r != nil && r.set != s.set { // the newer set also replaces it
 		s.leaveConfig(ctx, r.set.digest)
 	}
 	if set.digest == s.set.digest {
 		s.next.CompareAndSwap(set, nil) // unless newer ones exist already
-		return
+		switch {
+		case r == nil || r.set == s.set:
+			return
+		case s.set.registered:
+			s.registering = nil
+			return
+		}
+		set = s.set
 	}
 	s.begin(set, set.definitions)
 }

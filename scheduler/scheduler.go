@@ -331,11 +331,19 @@ func (s *Scheduler) returned(ctx context.Context) bool {
 }
 
 // leave reports, when this worker ends, that it no longer carries its definitions and has no duty.
+// The ledger knows the config of the last poll. It does not know one that this worker has
+// registered since, or has begun to register.
 func (s *Scheduler) leave(ctx context.Context) {
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveLimit)
 	defer cancel()
-	if err := s.o.Ledger.Leave(call, s.o.Session(), "", 0); err != nil {
-		s.o.Logger.DebugContext(ctx, "the definitions of this worker seem carried for a while", "error", err)
+	digests := []string{s.set.digest}
+	if r := s.registering; r != nil && r.set != s.set {
+		digests = append(digests, r.set.digest)
+	}
+	for _, digest := range append(digests, "") {
+		if err := s.o.Ledger.Leave(call, s.o.Session(), digest, 0); err != nil {
+			s.o.Logger.DebugContext(ctx, "the definitions of this worker seem carried for a while", "error", err)
+		}
 	}
 }
 

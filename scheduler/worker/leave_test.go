@@ -3,8 +3,12 @@ package worker_test
 import (
 	"context"
 	"fmt"
+	"net"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"lockstep/jobs"
 	"lockstep/locks"
@@ -68,6 +72,71 @@ func TestADefinitionThatLeavesInOrderGivesWayAtOnce(t *testing.T) {
 	t.Logf("the older definition was active %v after the drain had begun", took)
 	if took > 5*time.Second {
 		t.Errorf("it took %v, want a moment", took)
+	}
+}
+
+// hash returns the name under which Redis knows a script of the ledger.
+func hash(script string) string {
+	for hash, name := range ledger.ScriptNames() {
+		if name == script {
+			return hash
+		}
+	}
+	return ""
+}
+
+// TestAWorkerLeavesWhatItHasJustRegistered drains a worker while it gets no reply to a registration
+// that Redis has carried out, or before its first poll with the new config. The worker with the
+// older definition decides the ticks again.
+func TestAWorkerLeavesWhatItHasJustRegistered(t *testing.T) {
+	for name, test := range map[string]struct {
+		reload bool
+		fails  string // the script
+	}{"at the start": {false, "register"}, "in a reload": {true, "register"}, "before the first poll": {true, "poll"}} {
+		t.Run(name, func(t *testing.T) {
+			f := newFleet(t)
+			job := f.everySecond("j")
+			f.start()
+			newer := *job
+			newer.Description = "newer"
+			digest, _, err := ledger.Digest([]*jobs.Job{&newer})
+			if err != nil {
+				t.Fatal(err)
+			}
+			fails := func(request string) bool {
+				return strings.Contains(request, hash(test.fails)) && strings.Contains(request, digest)
+			}
+			loses := f.lossy(fails, func() {})
+			if test.fails == "poll" {
+				loses = func(o *worker.Options) {
+					options := *f.rdb.Options()
+					options.Dialer = func(ctx context.Context, network, address string) (net.Conn, error) {
+						conn, err := new(net.Dialer).DialContext(ctx, network, address)
+						return &watchedConn{conn, func(request string) error {
+							if fails(request) {
+								return errLost
+							}
+							return nil
+						}}, err
+					}
+					rdb := redis.NewClient(&options)
+					f.Cleanup(func() { _ = rdb.Close() })
+					o.Redis = rdb
+				}
+			}
+			var w *running
+			if test.reload {
+				w = f.start(loses)
+				if err := w.SetJobs(t.Context(), []*jobs.Job{&newer}, nil, "two"); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				w = f.launch(loses, func(o *worker.Options) { o.Jobs = []*jobs.Job{&newer} })
+			}
+			f.await("the newer definition to be active", func() bool { return f.active("j") == "newer" })
+			w.stop()
+			f.await("the older definition to be active", func() bool { return f.active("j") == "" })
+		})
 	}
 }
 

@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"context"
+	"errors"
 	"net"
 	"strings"
 	"sync"
@@ -45,13 +46,14 @@ func (r *reloading) blocks() func(*worker.Options) {
 		options := *r.rdb.Options()
 		options.Dialer = func(ctx context.Context, network, address string) (net.Conn, error) {
 			conn, err := new(net.Dialer).DialContext(ctx, network, address)
-			return &blockedConn{conn, func(request string) {
+			return &watchedConn{conn, func(request string) error {
 				for name, blocked := range r.blocked {
 					if strings.Contains(request, name) {
 						arrived[name].Do(func() { close(blocked) })
 						<-r.passes[name]
 					}
 				}
+				return nil
 			}}, err
 		}
 		rdb := redis.NewClient(&options)
@@ -60,14 +62,16 @@ func (r *reloading) blocks() func(*worker.Options) {
 	}
 }
 
-// blockedConn sends a request when sends has returned.
-type blockedConn struct {
+// watchedConn sends a request when sends has returned nil.
+type watchedConn struct {
 	net.Conn
-	sends func(request string)
+	sends func(request string) error
 }
 
-func (c *blockedConn) Write(p []byte) (int, error) {
-	c.sends(string(p))
+func (c *watchedConn) Write(p []byte) (int, error) {
+	if err := c.sends(string(p)); err != nil {
+		return 0, errors.Join(err, c.Close())
+	}
 	return c.Conn.Write(p)
 }
 
