@@ -157,7 +157,11 @@ func (d *demo) tellRun(run *admin.Run, said told, workers []admin.Worker, waits 
 	said.attempts = attempts
 	if run.State.Final() && !said.final {
 		said.final = true
-		d.out.say(map[ledger.State]string{ledger.StateFailed: red, ledger.StateLost: red}[run.State], "%s", d.ending(run))
+		color := ""
+		if run.State.Facts().Tone == ledger.ToneBad {
+			color = red
+		}
+		d.out.say(color, "%s", d.ending(run))
 	}
 	return said
 }

@@ -15,6 +15,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v4"
+
+	"lockstep/scheduler/ledger"
 )
 
 // format is an output format, as -o names it.
@@ -289,17 +291,21 @@ func isTerminal(stream any) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
+// toneColors are the colors of a run's states, by their tones.
+var toneColors = map[ledger.Tone]string{
+	ledger.ToneGood: green, ledger.ToneBad: red, ledger.ToneBusy: cyan, ledger.ToneWarn: yellow, ledger.TonePassed: yellow,
+}
+
 // state colors the word for a state or an outcome.
 func (t *tool) state(word string) string {
 	if !colours(t.stdout) {
 		return word
 	}
-	code := map[string]string{
-		"succeeded": green, "ready": green, "ok": green, "running": cyan,
-		"waiting": yellow, "retrying": yellow, "draining": yellow, "skipped": yellow, "missed": yellow,
-		"warning": yellow, "error": red, "failed": red, "crashed": red, "lost lease": yellow, "lost": red, "gone": red, "late": red, "stuck": red,
+	code := cmp.Or(map[string]string{
+		"ready": green, "ok": green, "draining": yellow, "warning": yellow, "error": red,
+		"crashed": red, "lost lease": yellow, "gone": red, "late": red, "stuck": red,
 		"paused": yellow, "queue paused": yellow, "drifted": yellow, "no worker carries it": yellow,
-	}[word]
+	}[word], toneColors[ledger.State(word).Facts().Tone])
 	if code == "" {
 		return word
 	}

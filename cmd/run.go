@@ -32,7 +32,7 @@ in the history.`,
 		Args: noArgs,
 	}
 	cmd.Flags().StringVar(&job, "job", "", "only runs of this `JOB`")
-	cmd.Flags().StringVar(&state, "state", "", "only runs in this `STATE`: scheduled, due, waiting, running, retrying, succeeded, failed, lost, canceled, skipped, missed")
+	cmd.Flags().StringVar(&state, "state", "", "only runs in this `STATE`: "+strings.Join(ledger.StateNames(), ", "))
 	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)
 	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, _ []string) error {
 		runs, err := conn.reader.Runs(ctx, admin.RunFilter{Job: job, State: state, Limit: int(*limit)})

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"embed"
 	"errors"
@@ -157,38 +158,34 @@ func took(r *Run) string {
 // badge is a state with its own sign, so that no reader needs to tell colors apart.
 type badge struct {
 	Sign, Word string
-	Kind       string // class of the style sheet: good, bad, busy, idle
+	Kind       string // class of the style sheet: good, bad, busy, warn, idle
 }
 
+// tones are the classes of the tones of a run's states, where they differ from the tone's name.
+var tones = map[ledger.Tone]string{ledger.ToneNext: "busy", ledger.TonePassed: "idle"}
+
+// badges are those of words that are no states of runs.
 var badges = map[string]badge{
-	string(ledger.StateSucceeded): {Sign: "✓", Kind: "good"},
-	string(ledger.StateFailed):    {Sign: "✗", Kind: "bad"},
-	string(ledger.StateLost):      {Sign: "?", Kind: "bad"},
-	string(ledger.StateCanceled):  {Sign: "–", Kind: "idle"},
-	string(ledger.StateRunning):   {Sign: "●", Kind: "busy"},
-	string(ledger.StateDue):       {Sign: "○", Kind: "busy"},
-	string(ledger.StateWaiting):   {Sign: "◐", Kind: "warn"},
-	string(ledger.StateRetrying):  {Sign: "↻", Kind: "warn"},
-	string(ledger.StateScheduled): {Sign: "◌", Kind: "idle"},
-	string(locks.Offered):         {Sign: "◑", Kind: "busy"},
-	string(locks.Lapsed):          {Sign: "◌", Kind: "warn"},
-	string(locks.Kept):            {Sign: "‖", Kind: "warn"},
-	"late":                        {Sign: "!", Kind: "bad"},
-	"stuck":                       {Sign: "!", Kind: "bad"},
-	"paused":                      {Sign: "‖", Kind: "warn"},
-	"queue paused":                {Sign: "⊘", Kind: "warn"},
-	"drifted":                     {Sign: "≠", Kind: "warn"},
-	"no worker carries it":        {Sign: "∅", Kind: "warn"},
-	"ready":                       {Sign: "✓", Kind: "good"},
-	"draining":                    {Sign: "↓", Kind: "warn"},
-	Gone:                          {Sign: "✗", Kind: "bad"},
+	string(locks.Offered):  {Sign: "◑", Kind: "busy"},
+	string(locks.Lapsed):   {Sign: "◌", Kind: "warn"},
+	string(locks.Kept):     {Sign: "‖", Kind: "warn"},
+	"late":                 {Sign: "!", Kind: "bad"},
+	"stuck":                {Sign: "!", Kind: "bad"},
+	"paused":               {Sign: "‖", Kind: "warn"},
+	"queue paused":         {Sign: "⊘", Kind: "warn"},
+	"drifted":              {Sign: "≠", Kind: "warn"},
+	"no worker carries it": {Sign: "∅", Kind: "warn"},
+	"ready":                {Sign: "✓", Kind: "good"},
+	"draining":             {Sign: "↓", Kind: "warn"},
+	Gone:                   {Sign: "✗", Kind: "bad"},
 }
 
 func newBadge(state any) badge {
 	word := fmt.Sprint(state)
 	b, known := badges[word]
 	if !known {
-		b = badge{Sign: "·", Kind: "idle"}
+		facts := ledger.State(word).Facts()
+		b = badge{Sign: facts.Sign, Kind: cmp.Or(tones[facts.Tone], string(facts.Tone))}
 	}
 	b.Word = word
 	return b

@@ -393,10 +393,17 @@ func TestSpansHaveAtMostTwoUnits(t *testing.T) {
 
 func TestEveryStateHasABadgeOfItsOwn(t *testing.T) {
 	t.Parallel()
-	for _, state := range states {
-		if _, known := badges[string(state)]; !known && wasRun(&ledger.Record{State: state}) {
-			t.Errorf("%s has no badge", state)
+	seen := make(map[badge]ledger.State)
+	for _, facts := range ledger.States() {
+		b := newBadge(facts.State)
+		if b.Word != string(facts.State) || b.Kind == "" {
+			t.Errorf("%s is shown as %+v", facts.State, b)
 		}
+		b.Word, b.Kind = "", ""
+		if other, taken := seen[b]; taken && !facts.Tick {
+			t.Errorf("%s has the sign of %s", facts.State, other)
+		}
+		seen[b] = facts.State
 	}
 	if b := newBadge("something new"); b.Word != "something new" || b.Sign == "" {
 		t.Errorf("an unknown state is shown as %+v", b)

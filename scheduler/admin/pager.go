@@ -54,17 +54,15 @@ func (r *Reader) runPager(filter RunFilter, after *position) (*pager, error) {
 	state := ledger.State(filter.State)
 	p := &pager{book: r.book, index: ledger.IndexJob, job: filter.Job, keep: filter.keeps, open: !state.Final(), ended: state == "" || state.Final(),
 		may: func(jobs.RunID) bool { return true }}
-	switch {
-	case state == ledger.StateRunning: // as many as the fleet has slots
-		p.index = ledger.IndexWorker
+	switch index := state.Facts().Index; {
+	case index == ledger.IndexWorker: // as many as the fleet has slots
+		p.index = index
 		if filter.Job != "" {
 			p.may = func(id jobs.RunID) bool { return id.Job() == filter.Job }
 		}
 	case filter.Job != "":
-	case state == ledger.StateDue:
-		p.index = ledger.IndexQueue
-	case state == ledger.StateScheduled || state == ledger.StateRetrying:
-		p.index = ledger.IndexTime
+	case index != "":
+		p.index = index
 	}
 	return p.after(after)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"lockstep/jobs"
@@ -66,17 +65,12 @@ type RunFilter struct {
 	Limit int // maximum number; 0: no limit
 }
 
-var states = []ledger.State{
-	ledger.StateScheduled, ledger.StateDue, ledger.StateWaiting, ledger.StateRunning, ledger.StateRetrying, ledger.StateSucceeded, ledger.StateFailed,
-	ledger.StateLost, ledger.StateCanceled, ledger.StateSkipped, ledger.StateMissed,
-}
-
 func (f RunFilter) check() error {
 	if f.Limit < 0 {
 		return fmt.Errorf("%w: a limit of %d runs", ErrInvalid, f.Limit)
 	}
-	if f.State != "" && !slices.Contains(states, ledger.State(f.State)) {
-		return fmt.Errorf("%w: no run has the state %q; the states are %v", ErrInvalid, f.State, states)
+	if f.State != "" && ledger.State(f.State).Facts().State == "" {
+		return fmt.Errorf("%w: no run has the state %q; the states are %v", ErrInvalid, f.State, ledger.StateNames())
 	}
 	return nil
 }
@@ -92,7 +86,7 @@ func (f RunFilter) keeps(record *ledger.Record) bool {
 // wasRun reports whether a record belongs to a run, not to a tick that did not run, nor to a line
 // for many ticks.
 func wasRun(record *ledger.Record) bool {
-	return record.State != ledger.StateSkipped && record.State != ledger.StateMissed && record.Upto.IsZero()
+	return !record.State.Facts().Tick && record.Upto.IsZero()
 }
 
 // Runs returns the outstanding runs, in the order of an index of the ledger, and then the finished

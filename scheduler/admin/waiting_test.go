@@ -154,13 +154,18 @@ func TestADueRunSaysWhyItDoesNotRun(t *testing.T) {
 	}
 }
 
-func TestARunThatRunsOrIsOverWaitsForNothing(t *testing.T) {
+// TestEachStateSaysWhyARunInItDoesNotRun, unless it runs or is over.
+func TestEachStateSaysWhyARunInItDoesNotRun(t *testing.T) {
 	t.Parallel()
 	f := crew()
-	for _, state := range []ledger.State{ledger.StateRunning, ledger.StateSucceeded, ledger.StateFailed, ledger.StateSkipped} {
-		f.outstanding = []*ledger.Record{{ID: "j#x", Job: "j", Queue: "default", State: state}}
-		if run, _, err := f.reader().Run(t.Context(), "j#x"); err != nil || run.WaitingFor != nil {
-			t.Errorf("%s: waits for %+v, %v", state, run.WaitingFor, err)
+	for _, facts := range ledger.States() {
+		f.outstanding = []*ledger.Record{{ID: "j#x", Job: "j", Queue: "default", State: facts.State, At: noon, DueSince: noon}}
+		run, _, err := f.reader().Run(t.Context(), "j#x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if waits := !facts.Final && facts.State != ledger.StateRunning; waits != (run.WaitingFor != nil) {
+			t.Errorf("%s: waits for %+v, want a reason: %v", facts.State, run.WaitingFor, waits)
 		}
 	}
 }

@@ -11,34 +11,6 @@ import (
 	"lockstep/locks"
 )
 
-// State is the state of a run.
-type State string
-
-const (
-	StateScheduled State = "scheduled" // not before At
-	StateDue       State = "due"       // its delivery is on its way
-	StateWaiting   State = "waiting"   // for its bundle, in the lock space
-	StateRunning   State = "running"
-	StateRetrying  State = "retrying" // after a failed attempt; the next one not before At
-
-	// The final ones.
-	StateSucceeded State = "succeeded"
-	StateFailed    State = "failed"
-	StateLost      State = "lost"
-	StateCanceled  State = "canceled"
-	StateSkipped   State = "skipped"
-	StateMissed    State = "missed"
-)
-
-// Final reports whether a run in this state never runs again.
-func (s State) Final() bool {
-	switch s {
-	case StateScheduled, StateDue, StateWaiting, StateRunning, StateRetrying, "":
-		return false
-	}
-	return true
-}
-
 // Trigger is what made a run.
 type Trigger string
 
@@ -261,7 +233,7 @@ func decode(id jobs.RunID, record, log, args string) (*Record, []locks.Item, err
 		args, r.Templated = strings.CutPrefix(args, " ")
 		r.Args = json.RawMessage(args)
 	}
-	if r.State != StateScheduled && r.State != StateRetrying {
+	if r.State.Facts().Index != IndexTime {
 		r.At = time.Time{}
 	}
 	var err error
