@@ -63,14 +63,19 @@ func (s *Scheduler) begin(set *jobSet, definitions []*ledger.Encoded) {
 	s.registering = &registration{set: set, whole: len(definitions) == len(set.definitions), anew: anew, left: definitions, session: s.o.Session()}
 }
 
-// beginAnew starts to register everything again: the ledger has lost some of it.
-func (s *Scheduler) beginAnew() {
+// beginAgain starts to register everything again: the ledger has dropped some of it.
+func (s *Scheduler) beginAgain() {
 	set := s.set
 	set.registered = false
 	if r := s.registering; r != nil && r.whole {
 		set = r.set
 	}
 	s.begin(set, set.definitions)
+}
+
+// beginAnew is beginAgain after a loss of data.
+func (s *Scheduler) beginAnew() {
+	s.beginAgain()
 	s.registering.anew = true
 }
 
@@ -124,6 +129,9 @@ func (s *Scheduler) register(ctx context.Context, now *serverTime) (ok bool) {
 	}
 	if err == nil || now.told.IsZero() { // with an error, the last reply may be seconds old
 		now.set(registered.Now)
+	}
+	if s.carries.IsZero() {
+		s.carries = registered.Now
 	}
 	if !r.asked && (s.revision < 0 || r.anew) {
 		s.revision = registered.Revision

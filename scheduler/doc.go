@@ -24,7 +24,8 @@
 // A worker creates the ticks of a job only while its definition is the active one (see the ledger);
 // every poll reports changes of that. A drifted worker asks every five seconds whether its
 // definition is active again. A worker that activates a definition with another trigger first
-// decides the ticks up to now by the old one.
+// decides the ticks up to now by the old one. A worker that was absent for so long that the ledger
+// may have dropped some of its definitions registers all of them again.
 //
 // The number of definitions does not delay ticks: definitions are registered, and those with
 // another trigger activated, in batches, with polls and ticks in between. Definitions of a job that

@@ -130,6 +130,7 @@ type Scheduler struct {
 	absences map[string]*ledger.Absence
 	carried  []string  // configs that were carried at the last check for drift
 	asked    time.Time // when drifted definitions were last registered again
+	carries  time.Time // by the server: the last poll that kept the definitions carried
 	unsure   bool      // they must be registered once more
 
 	unserved unserved                 // used only by the goroutine of moves
@@ -383,9 +384,24 @@ func (s *Scheduler) poll(ctx context.Context, now *serverTime) (more bool) {
 	for job, moved := range poll.Moved {
 		s.moved(ctx, job, moved)
 	}
+	s.absent(ctx, poll)
 	s.tellDrift(ctx)
 	s.revision = poll.Revision
 	return poll.More
+}
+
+// absent registers all jobs again if this worker did not poll for so long that some of its
+// definitions may have been dropped. The active ones among them may be carried by other workers at
+// the moment, and must not give way when those leave.
+func (s *Scheduler) absent(ctx context.Context, poll *ledger.Poll) {
+	if !poll.Carries {
+		return
+	}
+	if !s.carries.IsZero() && poll.Dropped.Sub(s.carries) > ledger.GoneAfter {
+		s.o.Logger.InfoContext(ctx, "this worker was absent while definitions changed: it registers its jobs again", "jobs", len(s.set.own))
+		s.beginAgain()
+	}
+	s.carries = poll.Now
 }
 
 // create records the ticks that have come, of one batch of jobs, and has their runs delivered. It

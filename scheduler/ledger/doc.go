@@ -129,6 +129,13 @@
 // is also not below the server's time in milliseconds. So after a loss of data the workers restore
 // their places in any order, and the next new definition is newer than all of them.
 //
+// A registration drops what no worker carries, also a config that carried an active definition. So
+// a worker that was absent may carry a definition without the ledger knowing it, and that one would
+// give way when the other workers with it leave. Polls report when a registration last dropped
+// something. If that was more than GoneAfter after the last poll before the absence, the worker
+// registers all of its definitions again. Registrations by builds from before this are not
+// reported.
+//
 // The ticks that such a job missed are accounted for as well, by the trigger that it had. The
 // script that begins it anew knows no cron and has no keys of histories, so it stores the
 // [Absence]: the cursor before, the new one and the old trigger. Each registration of the job

@@ -131,6 +131,56 @@ func TestAPollKeepsADefinitionCarried(t *testing.T) {
 	})
 }
 
+// TestAPollReportsThatDefinitionsWereDropped: a worker that was absent at that time must register
+// its definitions again.
+func TestAPollReportsThatDefinitionsWereDropped(t *testing.T) {
+	each(t, func(f *fixture) {
+		v := versions("one", "two")
+		w := f.session("w")
+		dropped := func(when string, carries bool) time.Time {
+			f.Helper()
+			poll, err := f.Poll(f.Context(), w.Session(), "new", 0)
+			if err != nil {
+				f.Fatal(err)
+			}
+			if poll.Carries != carries {
+				f.Errorf("%s, a poll says that its session carries definitions: %v", when, poll.Carries)
+			}
+			return poll.Dropped
+		}
+		last := time.Time{}
+		wants := func(when string, later bool) {
+			f.Helper()
+			got := dropped(when, true)
+			if got.After(last) != later {
+				f.Errorf("%s, definitions were dropped at %v, and before at %v", when, got, last)
+			}
+			last = got
+			time.Sleep(2 * time.Millisecond) // the times are in milliseconds
+		}
+		f.carries("old", v[0], ledger.StandingActive)
+		f.carries("other", v[0], ledger.StandingActive)
+		f.carries("new", v[1], ledger.StandingActive)
+		wants("when two definitions are carried", false)
+		f.left("other", 70*time.Second)
+		f.carries("old", v[0], ledger.StandingDrifted)
+		f.carries("new", v[1], ledger.StandingActive)
+		wants("while one config is absent", false)
+		f.carries("third", v[0], ledger.StandingDrifted)
+		wants("when another config has its definition", true)
+		f.left("old", 70*time.Second)
+		f.left("third", 70*time.Second)
+		f.carries("new", v[1], ledger.StandingActive)
+		wants("when a definition gave way", true)
+		f.carries("new", v[1], ledger.StandingActive)
+		wants("after another registration", false)
+		f.end(w)
+		if got := dropped("after the end of the session", false); !got.IsZero() {
+			f.Errorf("the poll of a session that has ended says %v", got)
+		}
+	})
+}
+
 // A config that is taken back: its definitions are older than those it replaces.
 func TestADefinitionThatIsLeftGivesWaySoon(t *testing.T) {
 	each(t, func(f *fixture) {

@@ -59,6 +59,12 @@ type Poll struct {
 	Stop     map[jobs.RunID]string // runs of this session that must stop, and why
 	Drain    bool                  // the worker is asked to drain
 	Aside    bool                  // runs are set aside, see [Ledger.Pick]
+
+	// Carries reports that the session is alive, so the definitions of its config are carried.
+	Carries bool
+	// Dropped is when a registration last dropped definitions that no worker carried. If that was
+	// more than [GoneAfter] after the last poll of this session that counted, they may be its own.
+	Dropped time.Time
 }
 
 // Moved is the changes of a job.
@@ -95,6 +101,9 @@ func (l *Ledger) poll(ctx context.Context, session locks.SessionID, digest strin
 	var news []string
 	r.each(func(list *reply) { news = append(news, list.text()) })
 	poll.Aside = r.number() == 1
+	if dropped := r.text(); dropped != "" {
+		poll.Carries, poll.Dropped = true, (&reply{values: []any{dropped}}).time()
+	}
 	changed := 0
 	for r.more() {
 		job, cursor, active := r.text(), r.text(), r.text()

@@ -50,6 +50,20 @@ func (c *cutOff) vanishes(session locks.SessionID) {
 	}
 }
 
+// passes makes the time at which definitions were dropped as late as if the worker had been absent
+// for so long.
+func (c *cutOff) passes() {
+	c.Helper()
+	dropped, err := c.rdb.HGet(c.Context(), c.key("ledger"), "dropped").Int64()
+	if err != nil {
+		c.Fatalf("no definition was dropped: %v", err)
+	}
+	later := dropped + ledger.GoneAfter.Milliseconds()
+	if err := c.rdb.HSet(c.Context(), c.key("ledger"), "dropped", later).Err(); err != nil {
+		c.Fatal(err)
+	}
+}
+
 // returns lifts the fault, and waits until the worker has its next session.
 func (c *cutOff) returns(session locks.SessionID) {
 	c.Helper()
@@ -104,4 +118,37 @@ func TestAWorkerThatReturnsDoesNotTakeADeployBack(t *testing.T) {
 
 	w.stop()
 	f.await("the older definition to be active again", func() bool { return f.active("j") == "" })
+}
+
+// TestAWorkerThatReturnsCarriesItsDefinitionsAgain: while a worker is cut off, its definition gives
+// way to a newer one, which a start with the older one takes back. The worker finds its definition
+// active, and must register that it carries it: the other worker leaves.
+func TestAWorkerThatReturnsCarriesItsDefinitionsAgain(t *testing.T) {
+	server := redistest.New(t, redistest.Options{})
+	f := newFleetOn(t, server.Client(t))
+	job := f.everySecond("j")
+	older := startCutOff(t, f, server)
+	session := older.worker.ID()
+	newer := *job
+	newer.Description = "newer"
+	w := f.start(func(o *worker.Options) { o.Jobs = []*jobs.Job{&newer} })
+	older.vanishes(session)
+	other := f.everySecond("other")
+	if err := w.SetJobs(t.Context(), []*jobs.Job{&newer, other}, nil, "two"); err != nil {
+		t.Fatal(err)
+	}
+	f.await("the older definition to be dropped", func() bool { return !strings.Contains(f.carriers("j"), older.digest) })
+	back := f.start(func(o *worker.Options) { o.Jobs = []*jobs.Job{job, other} })
+	f.await("the older definition to be active", func() bool { return f.active("j") == "" })
+	older.passes()
+	older.returns(session)
+	f.await("the older definition to be registered", func() bool { return strings.Contains(f.carriers("j"), older.digest) })
+	back.stop()
+	drifted := func() bool { return f.card(w.ID()).Drifted == 1 }
+	f.await("the newer definition to have drifted", drifted)
+	until := time.Now().Add(2 * time.Second) // the other worker registers at once when one leaves
+	f.await("some time to pass", func() bool { return time.Now().After(until) })
+	if got := f.active("j"); got != "" || !drifted() {
+		t.Errorf("the active definition is %q, want the older one, which a worker was started with last", got)
+	}
 }

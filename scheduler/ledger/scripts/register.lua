@@ -58,6 +58,7 @@ end
 absences = call('HMGET', FACTS, unpack(absences))
 local cursors, texts = call('HMGET', CURSOR, unpack(names)), call('HMGET', FACTS, unpack(facts))
 local kept, moved, begun, revised = {}, {}, {}, {} -- what is written to FACTS, CURSOR, DEF, REV
+local dropped = false -- a definition gives way, or a config that carried one
 local changing, places = {}, {} -- the jobs with a change, and where out has their definitions
 
 for i = 5, #ARGV, 6 do
@@ -110,7 +111,7 @@ for i = 5, #ARGV, 6 do
         call('HSET', FACTS, 'm' .. job, absence)
       end
     end
-    active, versions, mine = nil, {}, nil
+    active, versions, mine, dropped = nil, {}, nil, true
   end
   if spared and not recalls and without >= gone then cursor = nil end -- it was removed
   local first, new = not active, not active
@@ -127,7 +128,7 @@ for i = 5, #ARGV, 6 do
   if not string.find(',' .. mine.configs .. ',', ',' .. config .. ',', 1, true) then
     local carrying = config -- and those of its configs that other workers still carry
     for c in string.gmatch(mine.configs, '[^,]+') do
-      if (seen[c] or 0) >= now - gone then carrying = carrying .. ',' .. c end
+      if (seen[c] or 0) >= now - gone then carrying = carrying .. ',' .. c else dropped = true end
     end
     mine.configs = carrying
   end
@@ -160,6 +161,7 @@ for i = 5, #ARGV, 6 do
   if recalls and last ~= '' then cursor = recall(job, cursor, last) end
   -- until its ticks are decided
   if was and was.hash == active and was.seen < now - gone then left[#left + 1] = was end
+  dropped = dropped or #left < #versions
   if new then
     local k = #moved
     moved[k + 1], moved[k + 2] = job, cursor
@@ -182,6 +184,7 @@ for i = 5, #ARGV, 6 do
     changing[#changing + 1], places[#places + 1] = job, k + 3
   end
 end
+if dropped then call('HSET', LEDGER, 'dropped', ms) end
 if highest > before then call('HSET', LEDGER, 'order', format('%.0f', highest)) end
 if #moved > 0 then call('HSET', CURSOR, unpack(moved)) end
 if #kept > 0 then call('HSET', FACTS, unpack(kept)) end
