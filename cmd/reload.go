@@ -315,8 +315,8 @@ func askReload(ctx context.Context, w admin.Worker) (*admin.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	if w.Ticket != "" { // any client that reads Redis may reload, without a sign-in
-		request.Header.Set("Authorization", "Lockstep "+w.Ticket)
+	if w.Pass != "" { // any client that reads Redis may reload, without a sign-in
+		request.Header.Set("Authorization", "Lockstep "+w.Pass)
 		// for the audit; a worker that does not know it ignores it
 		request.Header.Set(admin.ActorHeader, whoAmI())
 	}

@@ -163,7 +163,7 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	}
 	options.OnRejected, options.OnStuck = metrics.Rejected, metrics.Stuck
 	options.OnRepeated, options.OnLeft = metrics.Repeated, metrics.Left
-	options.Admin, options.Ticket = listener.Addr().String(), rand.Text()
+	options.Admin, options.Pass = listener.Addr().String(), rand.Text()
 	if config.Settings.Redis.URL != embedded {
 		options.OnSession = parent.session
 	}
@@ -187,7 +187,7 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 		log.WarnContext(ctx, "could not push a delivery, the sweep will repeat it", "error", err)
 	})
 	server, err := admin.New(admin.Options{
-		Reader: conn.reader, Operator: operator, SignIn: signIn, Hosts: settings.Admin.Hosts, Ticket: options.Ticket, Unready: w.Unready, Worker: func() string { return string(w.ID()) }, Logger: log,
+		Reader: conn.reader, Operator: operator, SignIn: signIn, Hosts: settings.Admin.Hosts, Pass: options.Pass, Unready: w.Unready, Worker: func() string { return string(w.ID()) }, Logger: log,
 		Config: reloads.status.Load, Reload: func(ctx context.Context) error { return reloads.reload(ctx, "a request") },
 		Metrics: metrics,
 	})

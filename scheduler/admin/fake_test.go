@@ -91,11 +91,11 @@ func (f *fake) OpenEntries(_ context.Context, index ledger.Index, job, after str
 	for _, record := range f.outstanding {
 		if (in == nil || slices.Contains(in, record.State)) && (index != ledger.IndexJob || job == "" || record.Job == job) {
 			if place := openPlace(index, record); after == "" || compare(place, after) > 0 {
-				entries = append(entries, ledger.OpenEntry{Run: record.ID, Place: place})
+				entries = append(entries, ledger.OpenEntry{Run: record.ID, Position: place})
 			}
 		}
 	}
-	slices.SortFunc(entries, func(a, b ledger.OpenEntry) int { return compare(a.Place, b.Place) })
+	slices.SortFunc(entries, func(a, b ledger.OpenEntry) int { return compare(a.Position, b.Position) })
 	return entries[:min(limit, len(entries))], f.read()
 }
 

@@ -172,7 +172,7 @@ func (p *pager) readOpen(ctx context.Context, most int) (int, error) {
 	}
 	var ids []jobs.RunID
 	for _, entry := range entries {
-		p.ready = append(p.ready, item{at: position{Index: p.index, Open: entry.Place}})
+		p.ready = append(p.ready, item{at: position{Index: p.index, Open: entry.Position}})
 		if p.may(entry.Run) {
 			ids = append(ids, entry.Run)
 		}

@@ -37,9 +37,9 @@ type Options struct {
 	// admin.hosts. Addresses and localhost need not be listed. Default: none.
 	Hosts []string
 
-	// Ticket lets a client that sends it, as Authorization: Lockstep TICKET, reload the config, and
+	// Pass lets a client that sends it, as Authorization: Lockstep PASS, reload the config, and
 	// nothing else. The command line reads it from Redis. Default: none.
-	Ticket string
+	Pass string
 
 	// Unready returns why the worker of this process may take no runs now, or nil. An error that is
 	// a [worker.ErrRedis] also makes lockstep_redis_up 0. Default: nil, for a process that has no
@@ -156,7 +156,7 @@ func (s *Server) admit(r *http.Request) (string, error) {
 		return "", nil
 	}
 	if r.URL.Path == reloadPath {
-		if ticket, ok := authorization(r, "Lockstep"); ok && s.o.Ticket != "" && sameText(ticket, s.o.Ticket) {
+		if pass, ok := authorization(r, "Lockstep"); ok && s.o.Pass != "" && sameText(pass, s.o.Pass) {
 			return commandLine(r), nil
 		}
 	}

@@ -213,7 +213,7 @@ type Worker struct {
 	Drifted int     `json:"drifted"`
 	Admin   Text    `json:"admin"`                // host:port of its API and page
 	Clock   Seconds `json:"clock_offset_seconds"` // by how much its host's clock is ahead of Redis'
-	Ticket  string  `json:"-"`                    // [Options.Ticket] of its API; "" for none
+	Pass    string  `json:"-"`                    // [Options.Pass] of its API; "" for none
 
 	Key string `json:"signing_key,omitempty"` // the id of the key with which it signs definitions
 	// runs that it refused because their definition could not be trusted

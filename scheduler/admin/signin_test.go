@@ -61,7 +61,7 @@ func newGuarded(t *testing.T, auth Auth, address string) *guarded {
 	}
 	g := new(guarded)
 	g.Server, err = New(Options{
-		Reader: fleet().reader(), SignIn: signIn, Hosts: []string{"lockstep.example"}, Ticket: "the-ticket", Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics("v", 1),
+		Reader: fleet().reader(), SignIn: signIn, Hosts: []string{"lockstep.example"}, Pass: "the-pass", Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics("v", 1),
 		Config: func() *Config { return new(Config) }, Reload: func(context.Context) error { g.reloads++; return nil },
 	})
 	if err != nil {
@@ -130,7 +130,7 @@ func TestOnlySignedInUsersHaveAccess(t *testing.T) {
 			{"a part of it", bearing("Bearer", "0123456789"), ""},
 			{"an empty one", bearing("Bearer", ""), ""},
 			{"as a password", as("ci", "0123456789abcdef"), ""},
-			{"the ticket", bearing("Lockstep", "the-ticket"), ""},
+			{"the ticket", bearing("Lockstep", "the-pass"), ""},
 		}},
 		"proxy": {Auth{Mode: AuthProxy, Header: "X-Forwarded-User", Proxies: append(loopback, netip.MustParsePrefix("10.1.0.0/16"))}, `Proxy realm="lockstep"`, []try{
 			{"nothing", nil, ""},
@@ -228,7 +228,7 @@ func TestTicketOpensTheReloadAlone(t *testing.T) {
 	} {
 		at := func(r *http.Request) {
 			r.Host = "10.0.0.7:9620"
-			r.Header.Set("Authorization", "Lockstep the-ticket")
+			r.Header.Set("Authorization", "Lockstep the-pass")
 		}
 		if w := g.asks(http.MethodPost, "/api/v1/config/reload", at); w.Code != http.StatusOK || g.reloads != 1 {
 			t.Errorf("%s: got %d, %s", name, w.Code, w.Body)
@@ -243,7 +243,7 @@ func TestTicketOpensTheReloadAlone(t *testing.T) {
 		}
 	}
 	g := newGuarded(t, Auth{}, "0.0.0.0:0")
-	g.o.Ticket = ""
+	g.o.Pass = ""
 	if w := g.asks(http.MethodPost, "/api/v1/config/reload", bearing("Lockstep", "")); w.Code != http.StatusForbidden {
 		t.Errorf("no ticket is opened by none: got %d", w.Code)
 	}

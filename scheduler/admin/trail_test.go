@@ -59,7 +59,7 @@ func newJournaled(t *testing.T, rdb *redis.Client) (*console, *journal) {
 	var err error
 	if c.server, err = New(Options{
 		Reader: c.reader, Operator: c.operator, Logger: slog.New(slog.NewJSONHandler(j, nil)), Worker: func() string { return "web-1.x" },
-		Config: func() *Config { return &Config{Digest: "9f2c1e"} }, Reload: func(context.Context) error { return nil }, Ticket: "the-ticket",
+		Config: func() *Config { return &Config{Digest: "9f2c1e"} }, Reload: func(context.Context) error { return nil }, Pass: "the-pass",
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func TestReloadsAreInTheAudit(t *testing.T) {
 		for _, actor := range []string{"", "ann@desk", strings.Repeat("x", nameMost+1)} {
 			r := httptest.NewRequest(http.MethodPost, "http://127.0.0.1:9620"+reloadPath, nil)
 			r.RemoteAddr = "127.0.0.1:1234"
-			r.Header.Set("Authorization", "Lockstep the-ticket")
+			r.Header.Set("Authorization", "Lockstep the-pass")
 			r.Header.Set(ActorHeader, actor)
 			w := httptest.NewRecorder()
 			c.server.ServeHTTP(w, r)

@@ -218,7 +218,7 @@ func (s *snapshot) workers() []Worker {
 			ID: session.id, Host: card.Host, PID: card.PID, Version: card.Version, Config: card.Config, State: card.State,
 			Slots: card.Slots, Busy: busy[session.id], Queues: card.Queues, StartedAt: Instant{card.StartedAt}, Drifted: card.Drifted,
 			Admin:     Text(card.Admin),
-			Ticket:    card.Ticket,
+			Pass:      card.Pass,
 			LeaseLeft: Seconds(session.left),
 			Clock:     Seconds(card.Clock),
 			Disputed:  card.Disputed,

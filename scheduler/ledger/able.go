@@ -196,24 +196,24 @@ func (l *Ledger) SetAside(ctx context.Context, due Due, need Need) (bool, error)
 	return done, nil
 }
 
-// A Place is where runs of a queue are that were set aside for one need.
-type Place struct {
+// A Shelf is where runs of a queue are that were set aside for one need.
+type Shelf struct {
 	Queue string
 	Need  Need
 }
 
-// text is a place for Redis; that of the zero Place is "".
-func (p Place) text() string {
-	if p == (Place{}) {
+// text is a shelf for Redis; that of the zero Shelf is "".
+func (s Shelf) text() string {
+	if s == (Shelf{}) {
 		return ""
 	}
-	return p.Queue + "\x00" + string(p.Need)
+	return s.Queue + "\x00" + string(s.Need)
 }
 
-func placeOf(text string) Place {
+func shelfOf(text string) Shelf {
 	queue, need, _ := strings.Cut(text, "\x00")
 	need, _, _ = strings.Cut(need, "\x00")
-	return Place{queue, Need(need)}
+	return Shelf{queue, Need(need)}
 }
 
 // Notices that scripts send to all sessions: see locks.Options.OnNotice.
@@ -224,35 +224,35 @@ const (
 )
 
 const (
-	placesPage  = 64  // places that [Ledger.Places] returns at most
-	asidesPage  = 200 // places that are counted in one call
+	shelvesPage = 64  // shelves that [Ledger.Shelves] returns at most
+	asidesPage  = 200 // shelves that are counted in one call
 	asidesPages = 5   // number of such calls
 )
 
-// Places returns where runs are set aside: the places that follow one, or the zero Place for the
-// first ones. next is the place to continue after, the zero one after the last. On the way, Places
+// Shelves returns where runs are set aside: the shelves that follow one, or the zero Shelf for the
+// first ones. next is the shelf to continue after, the zero one after the last. On the way, Shelves
 // removes some stale entries: of runs that are no longer due, or are due since later or in another
 // queue.
-func (l *Ledger) Places(ctx context.Context, after Place) (places []Place, next Place, err error) {
-	r := read(l.run(ctx, pickScript, "", placesPage, "list", after.text()))
-	next = placeOf(r.text())
+func (l *Ledger) Shelves(ctx context.Context, after Shelf) (shelves []Shelf, next Shelf, err error) {
+	r := read(l.run(ctx, pickScript, "", shelvesPage, "list", after.text()))
+	next = shelfOf(r.text())
 	for r.more() {
-		places = append(places, placeOf(r.text()))
+		shelves = append(shelves, shelfOf(r.text()))
 	}
 	if r.err != nil {
-		return nil, Place{}, fmt.Errorf("list runs that are set aside: %w", r.err)
+		return nil, Shelf{}, fmt.Errorf("list runs that are set aside: %w", r.err)
 	}
-	return places, next, nil
+	return shelves, next, nil
 }
 
-// Pick returns runs of some places, at most this number, those that have been due for longest
+// Pick returns runs of some shelves, at most this number, those that have been due for longest
 // first. They are due under a new n, for the caller to claim or to push; if it does neither, the
 // sweep pushes them.
-func (l *Ledger) Pick(ctx context.Context, most int, places []Place) ([]Due, error) {
-	args := make([]any, 0, 2+len(places))
+func (l *Ledger) Pick(ctx context.Context, most int, shelves []Shelf) ([]Due, error) {
+	args := make([]any, 0, 2+len(shelves))
 	args = append(args, most, "pick")
-	for _, place := range places {
-		args = append(args, place.text())
+	for _, shelf := range shelves {
+		args = append(args, shelf.text())
 	}
 	for {
 		r := read(l.run(ctx, pickScript, "", args...))
@@ -270,13 +270,13 @@ func (l *Ledger) Pick(ctx context.Context, most int, places []Place) ([]Due, err
 	}
 }
 
-// Aside is how many runs are set aside in a place.
+// Aside is how many runs are set aside in a shelf.
 type Aside struct {
-	Place
+	Shelf
 	Runs int // some may no longer be due
 }
 
-// Asides counts the runs that are set aside, in the first 1,000 places. It changes nothing.
+// Asides counts the runs that are set aside, in the first 1,000 shelves. It changes nothing.
 func (l *Ledger) Asides(ctx context.Context) ([]Aside, error) {
 	var all []Aside
 	err := l.asides(ctx, "", func(some []Aside) (more bool, err error) {
@@ -286,7 +286,7 @@ func (l *Ledger) Asides(ctx context.Context) ([]Aside, error) {
 	return all, err
 }
 
-// asides passes the places of a queue, or with "" of all, to a function, page by page while it
+// asides passes the shelves of a queue, or with "" of all, to a function, page by page while it
 // requests more.
 func (l *Ledger) asides(ctx context.Context, queue string, page func([]Aside) (more bool, err error)) error {
 	after := ""
@@ -295,7 +295,7 @@ func (l *Ledger) asides(ctx context.Context, queue string, page func([]Aside) (m
 		after = r.text()
 		var some []Aside
 		for r.more() {
-			some = append(some, Aside{placeOf(r.text()), int(r.number())})
+			some = append(some, Aside{shelfOf(r.text()), int(r.number())})
 		}
 		if r.err != nil {
 			return fmt.Errorf("count runs that are set aside: %w", r.err)

@@ -110,7 +110,7 @@ func TestAnotherHandlerOrKeyIsAskedFor(t *testing.T) {
 }
 
 // TestRunsThatAreSetAsideArePickedInTheirOrder: they are due without a delivery, delay no direct
-// claim, and go to a worker that names the place.
+// claim, and go to a worker that names the shelf.
 func TestRunsThatAreSetAsideArePickedInTheirOrder(t *testing.T) {
 	each(t, func(f *fixture) {
 		web := f.session("web")
@@ -143,21 +143,21 @@ func TestRunsThatAreSetAsideArePickedInTheirOrder(t *testing.T) {
 		if _, err := f.Cancel(f.Context(), aside[0].Run, f.job, ledger.Act{Who: "ann"}); err != nil {
 			t.Fatal(err)
 		}
-		places, _, err := f.Places(f.Context(), ledger.Place{})
-		if want := (ledger.Place{Queue: late.Queue, Need: "handler h"}); err != nil || !slices.Equal(places, []ledger.Place{want}) {
-			t.Fatalf("places %+v, %v, want %+v", places, err, want)
+		shelves, _, err := f.Shelves(f.Context(), ledger.Shelf{})
+		if want := (ledger.Shelf{Queue: late.Queue, Need: "handler h"}); err != nil || !slices.Equal(shelves, []ledger.Shelf{want}) {
+			t.Fatalf("shelves %+v, %v, want %+v", shelves, err, want)
 		}
 		if asides, err := f.Asides(f.Context()); err != nil || len(asides) != 1 || asides[0].Runs != 2 {
 			t.Errorf("%+v, %v, want the two that are left", asides, err)
 		}
 		for i := 1; i < 3; i++ {
-			picked, err := f.Pick(f.Context(), 1, places)
+			picked, err := f.Pick(f.Context(), 1, shelves)
 			if err != nil || len(picked) != 1 || picked[0].Run != aside[i].Run || picked[0].N <= aside[i].N {
 				t.Fatalf("picked %+v, %v, want %s under a new n", picked, err, aside[i].Run)
 			}
 			f.finish(f.claim(web, picked[0], ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded)
 		}
-		if picked, err := f.Pick(f.Context(), 10, places); err != nil || len(picked) != 0 {
+		if picked, err := f.Pick(f.Context(), 10, shelves); err != nil || len(picked) != 0 {
 			t.Errorf("picked %+v, %v, want nothing", picked, err)
 		}
 	})
@@ -201,11 +201,11 @@ func TestRunsThatAreNotDueHoldUpNoPick(t *testing.T) {
 		if done, err := f.SetAside(f.Context(), due, "handler h"); err != nil || !done {
 			t.Fatalf("%v, %v", done, err)
 		}
-		places, next, err := f.Places(f.Context(), ledger.Place{})
-		if err != nil || len(places) != 1 || next != (ledger.Place{}) {
-			t.Fatalf("places %+v, %+v, %v, want one", places, next, err)
+		shelves, next, err := f.Shelves(f.Context(), ledger.Shelf{})
+		if err != nil || len(shelves) != 1 || next != (ledger.Shelf{}) {
+			t.Fatalf("shelves %+v, %+v, %v, want one", shelves, next, err)
 		}
-		picked, err := f.Pick(f.Context(), 1, places)
+		picked, err := f.Pick(f.Context(), 1, shelves)
 		if err != nil || len(picked) != 1 || picked[0].Run != due.Run {
 			t.Errorf("picked %+v, %v, want %s", picked, err, due.Run)
 		}
@@ -226,22 +226,22 @@ func TestAllPlacesAreFound(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		var found []ledger.Place
-		for after := (ledger.Place{}); ; {
-			places, next, err := f.Places(f.Context(), after)
+		var found []ledger.Shelf
+		for after := (ledger.Shelf{}); ; {
+			shelves, next, err := f.Shelves(f.Context(), after)
 			if err != nil {
 				t.Fatal(err)
 			}
-			found = append(found, places...)
-			if after = next; after == (ledger.Place{}) {
+			found = append(found, shelves...)
+			if after = next; after == (ledger.Shelf{}) {
 				break
 			}
 		}
-		if len(found) != want || !slices.IsSortedFunc(found, func(a, b ledger.Place) int { return strings.Compare(string(a.Need), string(b.Need)) }) {
-			t.Errorf("%d places, want %d: %+v", len(found), want, found)
+		if len(found) != want || !slices.IsSortedFunc(found, func(a, b ledger.Shelf) int { return strings.Compare(string(a.Need), string(b.Need)) }) {
+			t.Errorf("%d shelves, want %d: %+v", len(found), want, found)
 		}
-		if asides, err := f.Asides(f.Context()); err != nil || len(asides) != want || asides[want-1] != (ledger.Aside{Place: found[want-1], Runs: 1}) {
-			t.Errorf("%d places are counted, %v, want %d with one run each", len(asides), err, want)
+		if asides, err := f.Asides(f.Context()); err != nil || len(asides) != want || asides[want-1] != (ledger.Aside{Shelf: found[want-1], Runs: 1}) {
+			t.Errorf("%d shelves are counted, %v, want %d with one run each", len(asides), err, want)
 		}
 		if need, err := f.NeedOf(f.Context(), f.find(last.Run)); err != nil || need != found[want-1].Need {
 			t.Errorf("%s needs %q, %v, want %q", last.Run, need, err, found[want-1].Need)
@@ -273,14 +273,14 @@ func TestWorkersReceiveANoticeOfTheFirstRunThatIsSetAside(t *testing.T) {
 		}
 		<-told
 		if n := len(told); n != 0 {
-			t.Errorf("%d more messages, want one for each place", n)
+			t.Errorf("%d more messages, want one for each shelf", n)
 		}
 	})
 }
 
 // TestAnEntryOfARunThatHasMovedPicksNothing has runs that were set aside, and then became due in
 // another queue, or in the same one anew. They have deliveries. The entries from before are
-// removed, and the runs are picked only in their present places.
+// removed, and the runs are picked only in their present shelves.
 func TestAnEntryOfARunThatHasMovedPicksNothing(t *testing.T) {
 	for name, move := range map[string]func(f *fixture, due ledger.Due) ledger.Due{
 		"to another queue": func(f *fixture, due ledger.Due) ledger.Due {
@@ -317,21 +317,21 @@ func TestAnEntryOfARunThatHasMovedPicksNothing(t *testing.T) {
 					f.Fatalf("%v, %v", done, err)
 				}
 				due = move(f, due)
-				old := ledger.Place{Queue: "default", Need: "handler h"}
-				if picked, err := f.Pick(f.Context(), 1, []ledger.Place{old}); err != nil || len(picked) != 0 {
+				old := ledger.Shelf{Queue: "default", Need: "handler h"}
+				if picked, err := f.Pick(f.Context(), 1, []ledger.Shelf{old}); err != nil || len(picked) != 0 {
 					f.Errorf("picked %+v, %v by its old entry, want nothing", picked, err)
 				}
 				if n := f.rdb.ZCard(f.Context(), f.key("aside")).Val(); n != 0 {
 					f.Errorf("%d entries are left, want none", n)
 				}
-				present := ledger.Place{Queue: due.Queue, Need: "handler h"}
+				present := ledger.Shelf{Queue: due.Queue, Need: "handler h"}
 				if done, err := f.SetAside(f.Context(), due, "handler h"); err != nil || !done {
 					f.Fatalf("%v, %v, want its delivery to be valid", done, err)
 				}
-				if places, _, err := f.Places(f.Context(), ledger.Place{}); err != nil || !slices.Equal(places, []ledger.Place{present}) {
-					f.Errorf("places %+v, %v, want %+v", places, err, present)
+				if shelves, _, err := f.Shelves(f.Context(), ledger.Shelf{}); err != nil || !slices.Equal(shelves, []ledger.Shelf{present}) {
+					f.Errorf("shelves %+v, %v, want %+v", shelves, err, present)
 				}
-				picked, err := f.Pick(f.Context(), 1, []ledger.Place{old, present})
+				picked, err := f.Pick(f.Context(), 1, []ledger.Shelf{old, present})
 				if err != nil || len(picked) != 1 || picked[0].Run != due.Run || picked[0].Queue != due.Queue {
 					f.Fatalf("picked %+v, %v, want %s in the queue %s", picked, err, due.Run, due.Queue)
 				}
@@ -342,7 +342,7 @@ func TestAnEntryOfARunThatHasMovedPicksNothing(t *testing.T) {
 }
 
 // TestTheEndOfARunRemovesItFromThoseSetAside, also behind an entry that stays at the head of its
-// place, and behind other places.
+// shelf, and behind other shelves.
 func TestTheEndOfARunRemovesItFromThoseSetAside(t *testing.T) {
 	each(t, func(f *fixture) {
 		asides := func() (all string) {
@@ -402,12 +402,12 @@ func TestARunThatCannotBeReadIsListedUntilItIsEnded(t *testing.T) {
 		},
 		"set aside, and listed": {
 			func(f *fixture) jobs.RunID { return f.setAside(need) },
-			func(f *fixture, _ jobs.RunID) error { _, _, err := f.Places(f.Context(), ledger.Place{}); return err },
+			func(f *fixture, _ jobs.RunID) error { _, _, err := f.Shelves(f.Context(), ledger.Shelf{}); return err },
 		},
 		"set aside, and picked": {
 			func(f *fixture) jobs.RunID { return f.setAside(need) },
 			func(f *fixture, _ jobs.RunID) error {
-				_, err := f.Pick(f.Context(), 1, []ledger.Place{{Queue: "default", Need: need}})
+				_, err := f.Pick(f.Context(), 1, []ledger.Shelf{{Queue: "default", Need: need}})
 				return err
 			},
 		},

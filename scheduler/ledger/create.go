@@ -65,7 +65,7 @@ type Decision struct {
 // A replacement is how far the runs are ended that a decision replaces.
 type replacement struct {
 	seen  time.Time // of the decision
-	after string    // the place to continue from
+	after string    // where to continue
 }
 
 // MaxTicks bounds the ticks of one decision; more ticks take several decisions, one after the
@@ -95,7 +95,7 @@ type Created struct {
 	Err error // only this decision could not be sent or got no reply; it may be sent again
 
 	ended map[jobs.RunID]State // ticks that did not become runs
-	after string               // for More: the place to continue from
+	after string               // for More: where to continue
 }
 
 var (
@@ -420,7 +420,7 @@ func (l *Ledger) replaced(d *Decision, c *Created) {
 	}
 }
 
-// replaceAfter returns the place from which a decision continues to end the runs that it replaces,
+// replaceAfter returns where a decision continues to end the runs that it replaces,
 // "" to begin.
 func (l *Ledger) replaceAfter(d *Decision) string {
 	l.mu.Lock()

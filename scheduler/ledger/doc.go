@@ -283,7 +283,7 @@
 //   - That a finished run can be read forever: the history is trimmed.
 //   - That a request is adopted only once by a worker that pauses for more than a minute in the
 //     middle of the adoption, if its lease is longer than that.
-//   - After a loss of data: requests that no worker had started, orders given by hand (pauses,
+//   - After a loss of data: requests that no worker had started, requests made by hand (pauses,
 //     spans to skip, the audit), outputs, ticks of jobs that no worker carried at the time, ticks
 //     between the cursor and a trigger change at the same moment, and what happened in the last
 //     second before the loss, if the process that knew it died too. Run Redis with persistence.

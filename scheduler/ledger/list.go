@@ -57,11 +57,11 @@ const (
 
 // OpenEntry is a run's entry in an [Index].
 type OpenEntry struct {
-	Run   jobs.RunID
-	Place string // its position in the index, valid also after the run has ended
+	Run      jobs.RunID
+	Position string // its position in the index, valid also after the run has ended
 }
 
-// OpenEntries returns the entries of an index that follow a place, or the first ones with "": at
+// OpenEntries returns the entries of an index that follow a position, or the first ones with "": at
 // most limit of them, and at most 200. A job other than "" restricts [IndexJob] to that job; it has
 // no effect on other indexes. The cost depends only on the limit, not on the number of outstanding
 // runs. Read the records with [Ledger.OpenRecords].
@@ -69,7 +69,7 @@ func (l *Ledger) OpenEntries(ctx context.Context, index Index, job, after string
 	r := read(l.run(ctx, openScript, "", string(index), job, after, min(limit, page)))
 	var entries []OpenEntry
 	for r.more() {
-		entries = append(entries, OpenEntry{Run: jobs.RunID(r.text()), Place: r.text()})
+		entries = append(entries, OpenEntry{Run: jobs.RunID(r.text()), Position: r.text()})
 	}
 	if r.err != nil {
 		return nil, fmt.Errorf("read index of outstanding runs: %w", r.err)

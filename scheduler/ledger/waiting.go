@@ -88,8 +88,8 @@ func (l *Ledger) DueNames(ctx context.Context, after string, most int) (names []
 	return names, nil
 }
 
-// dueOf counts the due runs of a queue, and reads entries of them that follow a place, or with ""
-// the first ones.
+// dueOf counts the due runs of a queue, and reads entries of them that follow a position, or with
+// "" the first ones.
 func (l *Ledger) dueOf(ctx context.Context, pipe redis.Pipeliner, queue, after string, most int) (*redis.IntCmd, *redis.StringSliceCmd) {
 	first, last := "["+queue+"\x00", "("+queue+"\x01"
 	from := first
@@ -103,11 +103,11 @@ func (l *Ledger) dueOf(ctx context.Context, pipe redis.Pipeliner, queue, after s
 // A RunPage is some runs of a queue, without their arguments.
 type RunPage struct {
 	Runs []*Record
-	Next string // the place to continue from; "" after the last run
+	Next string // where to continue; "" after the last run
 	All  int    // the due runs of the queue, for [Ledger.DueRuns]
 }
 
-// DueRuns returns due runs of a queue that follow a place, or with "" those due for longest, at
+// DueRuns returns due runs of a queue that follow a position, or with "" those due for longest, at
 // most this number. It skips runs with unreadable records.
 func (l *Ledger) DueRuns(ctx context.Context, queue, after string, most int) (page RunPage, err error) {
 	var count *redis.IntCmd

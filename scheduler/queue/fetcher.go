@@ -19,9 +19,9 @@ var (
 	takeScript = script(takeSource)
 )
 
-// lostTicket is how long a fetched task may take from Redis' reply to asynq's call of BaseContext,
+// fetchSlack is how long a fetched task may take from Redis' reply to asynq's call of BaseContext,
 // which normally takes microseconds. After that, asynq could not decode the task.
-const lostTicket = time.Second
+const fetchSlack = time.Second
 
 // fetcher is the Redis client of one asynq server. It passes on every command except two scripts: a
 // fetch waits for the gate and takes many of our deliveries at a time, and a foreign task that
@@ -70,7 +70,7 @@ func (f *fetcher) settle() {
 	if f.pending.Load() == nil {
 		return
 	}
-	timer := time.NewTimer(lostTicket)
+	timer := time.NewTimer(fetchSlack)
 	defer timer.Stop()
 	for f.pending.Load() != nil {
 		select {

@@ -555,7 +555,7 @@ func (m *meter) usesOfOperators() []use {
 			if _, err := m.ledger.SetAside(ctx, run.Due[0], "handler other"); err != nil {
 				return err
 			}
-			places, _, err := m.ledger.Places(ctx, ledger.Place{})
+			places, _, err := m.ledger.Shelves(ctx, ledger.Shelf{})
 			if err != nil {
 				return err
 			}

@@ -13,7 +13,7 @@ import (
 
 const (
 	pickMost   = 16              // runs that are picked together
-	placePages = 16              // pages of places that are read together
+	shelfPages = 16              // pages of shelves that are read together
 	lookOlder  = 5 * time.Second // how long the knowledge about workers of older builds is valid
 	// how long a run stays away that perhaps only a worker of an older build can do
 	forOlder = time.Second
@@ -152,18 +152,18 @@ func (w *Worker) pushForOlder(ctx context.Context) error {
 		return err
 	}
 	var due []ledger.Due
-	for range placePages {
-		var places []ledger.Place
-		if places, w.olderAfter, err = w.ledger.Places(ctx, w.olderAfter); err != nil {
+	for range shelfPages {
+		var shelves []ledger.Shelf
+		if shelves, w.olderAfter, err = w.ledger.Shelves(ctx, w.olderAfter); err != nil {
 			return err
 		}
-		places = slices.DeleteFunc(places, func(p ledger.Place) bool { return !queues[p.Queue] })
-		if len(places) > 0 {
-			if due, err = w.ledger.Pick(ctx, pushAside, places); err != nil {
+		shelves = slices.DeleteFunc(shelves, func(p ledger.Shelf) bool { return !queues[p.Queue] })
+		if len(shelves) > 0 {
+			if due, err = w.ledger.Pick(ctx, pushAside, shelves); err != nil {
 				return err
 			}
 		}
-		if len(due) > 0 || w.olderAfter == (ledger.Place{}) {
+		if len(due) > 0 || w.olderAfter == (ledger.Shelf{}) {
 			break
 		}
 	}
@@ -198,25 +198,25 @@ func (w *Worker) lookAside() {
 // watchAside picks runs that other workers set aside, as long as this worker can do some of them,
 // until ctx ends.
 func (w *Worker) watchAside(ctx context.Context) {
-	var after ledger.Place
+	var after ledger.Shelf
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-w.aside:
 		}
-		after = walkPlaces(after, func(after ledger.Place) (ledger.Place, bool) { return w.pick(ctx, after) })
+		after = walkShelves(after, func(after ledger.Shelf) (ledger.Shelf, bool) { return w.pick(ctx, after) })
 	}
 }
 
-// walkPlaces picks in some pages of places, and returns the place to continue after the next time:
-// where the pages were too many, or where pick failed. It begins behind the place at which the last
-// walk ended, and continues with the first places after the last one, as far as that place: a run
-// that was set aside since may be in front of it.
-func walkPlaces(from ledger.Place, pick func(after ledger.Place) (next ledger.Place, ok bool)) ledger.Place {
-	var first ledger.Place // no place: the first ones follow it
+// walkShelves picks in some pages of shelves, and returns the shelf to continue after the next
+// time: where the pages were too many, or where pick failed. It begins behind the shelf at which
+// the last walk ended, and continues with the first shelves after the last one, as far as that
+// shelf: a run that was set aside since may be in front of it.
+func walkShelves(from ledger.Shelf, pick func(after ledger.Shelf) (next ledger.Shelf, ok bool)) ledger.Shelf {
+	var first ledger.Shelf // no shelf: the first ones follow it
 	after, again := from, from == first
-	for range placePages {
+	for range shelfPages {
 		next, ok := pick(after)
 		if !ok {
 			break
@@ -226,34 +226,34 @@ func walkPlaces(from ledger.Place, pick func(after ledger.Place) (next ledger.Pl
 				break
 			}
 			again = true
-		} else if again && from != first && comparePlaces(after, from) >= 0 {
+		} else if again && from != first && compareShelves(after, from) >= 0 {
 			return first
 		}
 	}
 	return after
 }
 
-// comparePlaces compares places in the order in which they are read.
-func comparePlaces(a, b ledger.Place) int {
+// compareShelves compares shelves in the order in which they are read.
+func compareShelves(a, b ledger.Shelf) int {
 	return cmp.Or(cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.Need, b.Need))
 }
 
-// pick claims runs that were set aside in a page of places, in slots that it waits for, until none
-// are left there for this worker. It returns the place to continue after; false when the caller
+// pick claims runs that were set aside in a page of shelves, in slots that it waits for, until none
+// are left there for this worker. It returns the shelf to continue after; false when the caller
 // must try again later.
-func (w *Worker) pick(ctx context.Context, after ledger.Place) (next ledger.Place, ok bool) {
+func (w *Worker) pick(ctx context.Context, after ledger.Shelf) (next ledger.Shelf, ok bool) {
 	for {
 		call, cancel := context.WithTimeout(ctx, callLimit)
-		places, next, err := w.ledger.Places(call, after)
+		shelves, next, err := w.ledger.Shelves(call, after)
 		cancel()
 		paused := w.paused.Load()
 		if err != nil || paused == nil { // the next poll asks again
 			return after, false
 		}
-		places = slices.DeleteFunc(places, func(p ledger.Place) bool {
+		shelves = slices.DeleteFunc(shelves, func(p ledger.Shelf) bool {
 			return w.o.Queues[p.Queue] == 0 || (*paused)[p.Queue] || !w.can(p.Need)
 		})
-		if len(places) == 0 {
+		if len(shelves) == 0 {
 			return next, true
 		}
 		if w.slots.Acquire(ctx, 1) != nil {
@@ -263,13 +263,13 @@ func (w *Worker) pick(ctx context.Context, after ledger.Place) (next ledger.Plac
 			w.slots.Release(1)
 			return after, false
 		}
-		slices.SortStableFunc(places, func(a, b ledger.Place) int { return cmp.Compare(w.o.Queues[b.Queue], w.o.Queues[a.Queue]) })
+		slices.SortStableFunc(shelves, func(a, b ledger.Shelf) int { return cmp.Compare(w.o.Queues[b.Queue], w.o.Queues[a.Queue]) })
 		n := 1
 		for n < pickMost && w.slots.TryAcquire(1) {
 			n++
 		}
 		call, cancel = context.WithTimeout(ctx, callLimit)
-		due, err := w.ledger.Pick(call, n, places)
+		due, err := w.ledger.Pick(call, n, shelves)
 		cancel()
 		w.slots.Release(int64(n - len(due)))
 		if err != nil {

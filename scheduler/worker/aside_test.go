@@ -197,7 +197,7 @@ func TestRunsThatAreSetAsideAreLeftToAWorkerOfAnOlderBuildThatComesLater(t *test
 	}
 }
 
-// TestARunIsFoundBehindManyThatNoWorkerCanDo: the others need so many handlers that their places
+// TestARunIsFoundBehindManyThatNoWorkerCanDo: the others need so many handlers that their shelves
 // fill several pages.
 func TestARunIsFoundBehindManyThatNoWorkerCanDo(t *testing.T) {
 	f := newFleet(t)
@@ -273,46 +273,46 @@ func TestARunThatIsSetAsideObeysAPauseFromBeforeItsPick(t *testing.T) {
 }
 
 // TestALookAfterAnErrorReachesAllPlaces: it continues where the one before ended, and then reads
-// the places in front of that. However many pages there are, each is read within some looks.
+// the shelves in front of that. However many pages there are, each is read within some looks.
 func TestALookAfterAnErrorReachesAllPlaces(t *testing.T) {
 	t.Parallel()
-	place := func(page int) ledger.Place {
+	shelf := func(page int) ledger.Shelf {
 		if page == 0 {
-			return ledger.Place{}
+			return ledger.Shelf{}
 		}
-		return ledger.Place{Queue: "q", Need: ledger.Need(fmt.Sprintf("handler %03d", page))}
+		return ledger.Shelf{Queue: "q", Need: ledger.Need(fmt.Sprintf("handler %03d", page))}
 	}
-	for _, pages := range []int{1, 3, worker.PlacePages, 3*worker.PlacePages - 1} {
-		number := make(map[ledger.Place]int)
+	for _, pages := range []int{1, 3, worker.ShelfPages, 3*worker.ShelfPages - 1} {
+		number := make(map[ledger.Shelf]int)
 		for page := range pages {
-			number[place(page)] = page
+			number[shelf(page)] = page
 		}
 		for breaks := range pages {
-			broken, after := true, ledger.Place{}
+			broken, after := true, ledger.Shelf{}
 			read, calls := make(map[int]bool), 0
-			pick := func(after ledger.Place) (ledger.Place, bool) {
+			pick := func(after ledger.Shelf) (ledger.Shelf, bool) {
 				page := number[after]
 				if broken && page == breaks {
 					return after, false
 				}
 				read[page] = true
 				calls++
-				return place((page + 1) % pages), true
+				return shelf((page + 1) % pages), true
 			}
-			for range 1 + breaks/worker.PlacePages {
-				after = worker.WalkPlaces(after, pick)
+			for range 1 + breaks/worker.ShelfPages {
+				after = worker.WalkShelves(after, pick)
 			}
 			if number[after] != breaks {
 				t.Fatalf("it ended at page %d of %d, want %d, where it failed", number[after], pages, breaks)
 			}
 			broken = false
 			clear(read)
-			looks := (pages + worker.PlacePages - 1) / worker.PlacePages
+			looks := (pages + worker.ShelfPages - 1) / worker.ShelfPages
 			for look := range looks {
 				calls = 0
-				after = worker.WalkPlaces(after, pick)
-				if calls > worker.PlacePages {
-					t.Errorf("look %d has read %d pages, want %d at most", look, calls, worker.PlacePages)
+				after = worker.WalkShelves(after, pick)
+				if calls > worker.ShelfPages {
+					t.Errorf("look %d has read %d pages, want %d at most", look, calls, worker.ShelfPages)
 				}
 			}
 			if len(read) != pages {

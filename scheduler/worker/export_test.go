@@ -12,8 +12,8 @@ func (w *Worker) KnowsPaused(queue string) bool {
 	return paused != nil && (*paused)[queue]
 }
 
-// PlacePages is how many pages of places a look for runs that are set aside reads.
-const PlacePages = placePages
+// ShelfPages is how many pages of places a look for runs that are set aside reads.
+const ShelfPages = shelfPages
 
-// WalkPlaces is one such look.
-var WalkPlaces = walkPlaces
+// WalkShelves is one such look.
+var WalkShelves = walkShelves

@@ -97,12 +97,12 @@ func TestRunWithAnUnknownKeyIsLeftToAnotherWorker(t *testing.T) {
 	for _, id := range runs {
 		f.damage("body", id, func(string) string { return before[id] })
 	}
-	places, _, err := f.ledger.Places(t.Context(), ledger.Place{})
+	shelves, _, err := f.ledger.Shelves(t.Context(), ledger.Shelf{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	// as a worker of the newer build does
-	picked, err := f.ledger.Pick(t.Context(), len(runs), places)
+	picked, err := f.ledger.Pick(t.Context(), len(runs), shelves)
 	if err != nil || len(picked) != len(runs) {
 		t.Fatalf("%v were picked, %v, want all %d", picked, err, len(runs))
 	}

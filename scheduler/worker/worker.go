@@ -83,9 +83,9 @@ type Options struct {
 	Version string // shown to others
 	Config  string // a digest of the configuration, shown to others
 	Admin   string // address of this worker's API and page, shown to others; "" for none
-	// Ticket lets any client that reads Redis request a reload of the config from that API; "" for
+	// Pass lets any client that reads Redis request a reload of the config from that API; "" for
 	// none.
-	Ticket string
+	Pass string
 
 	// Abort, when closed, ends the drain at once: running attempts are canceled and handed back.
 	Abort <-chan struct{}
@@ -158,7 +158,7 @@ type Worker struct {
 
 	olderReading sync.Mutex // one caller at a time reads older anew
 
-	olderAfter ledger.Place // used only by the goroutine of watchOlder: the next places follow it
+	olderAfter ledger.Shelf // used only by the goroutine of watchOlder: the next shelves follow it
 	// a poll has found runs that are set aside, and watchOlder has not yet looked at them
 	polled atomic.Bool
 	// served queues that belong to another namespace, and to which
@@ -767,7 +767,7 @@ func (w *Worker) card(state string, now load, most int) json.RawMessage {
 	shown := handlers[:min(len(handlers), shownHandlers)]
 	card, err := json.Marshal(Card{
 		Host: host, PID: os.Getpid(), Version: w.o.Version, Config: w.jobs.Load().config, State: state,
-		Slots: w.o.Concurrency, Queues: w.o.Queues, StartedAt: w.started.UTC(), Admin: w.o.Admin, Ticket: w.o.Ticket, Drifted: int(w.drifted.Load()),
+		Slots: w.o.Concurrency, Queues: w.o.Queues, StartedAt: w.started.UTC(), Admin: w.o.Admin, Pass: w.o.Pass, Drifted: int(w.drifted.Load()),
 		Clock: time.Duration(w.clock.Load()), Disputed: w.disputes(),
 		Key: w.o.Keys.ID(), Refused: now.refused,
 		Stuck: w.stuck.shown(most), Busy: now.busy, Suspect: now.suspect, Alone: now.alone, Beside: now.beside, Handlers: shown, MoreHandlers: len(handlers) - len(shown), Picks: true,
@@ -801,7 +801,7 @@ type Card struct {
 	StartedAt time.Time      `json:"started_at"`
 	Admin     string         `json:"admin,omitempty"` // host:port of its API and page; "" for none
 	// lets the command line request a reload of its config there
-	Ticket  string `json:"ticket,omitempty"`
+	Pass    string `json:"ticket,omitempty"`
 	Drifted int    `json:"drifted,omitempty"` // jobs with another active definition
 	// ns by which its host's clock is ahead of Redis'; 0 for next to nothing
 	Clock time.Duration `json:"clock,omitempty"`

@@ -8,8 +8,8 @@ local run = load(id)
 if not run or run[STATE] ~= 'due' or run[N] ~= ARGV[2] then return {0} end
 due(id, run) -- under the next n: a copy of the delivery is stale now
 call('ZREM', PUSH, id)
-local place = run[QUEUE] .. '\0' .. ARGV[3]
-local first = call('ZLEXCOUNT', ASIDE, '[' .. place .. '\0', '(' .. place .. '\1') == 0
-call('ZADD', ASIDE, '0', place .. '\0' .. pad(run[SINCE]) .. '\0' .. id)
+local shelf = run[QUEUE] .. '\0' .. ARGV[3]
+local first = call('ZLEXCOUNT', ASIDE, '[' .. shelf .. '\0', '(' .. shelf .. '\1') == 0
+call('ZADD', ASIDE, '0', shelf .. '\0' .. pad(run[SINCE]) .. '\0' .. id)
 if first then notify('aside') end
 return {1}

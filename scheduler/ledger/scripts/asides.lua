@@ -1,6 +1,6 @@
--- asides counts the runs that are set aside, place by place. It changes nothing.
--- ARGV: 1 places at most  2 queue, '' for all  3 the place to continue after, '' to begin
--- Replies: the place to continue after, '' after the last one; then for each place: it, and how
+-- asides counts the runs that are set aside, shelf by shelf. It changes nothing.
+-- ARGV: 1 shelves at most  2 queue, '' for all  3 the shelf to continue after, '' to begin
+-- Replies: the shelf to continue after, '' after the last one; then for each shelf: it, and how
 --   many runs, some of which may no longer be due
 local list, most, queue, after = {}, tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local from = after ~= '' and '[' .. after .. '\1' or queue ~= '' and '[' .. queue .. '\0' or '-'

@@ -131,8 +131,8 @@ if busy then
     offered(S, list)
     return {'over', list}
   end
-  local place = S.wait(wid)
-  local resource, owner, beaten = S.blocked(items, place and place[2], wid)
+  local wait = S.wait(wid)
+  local resource, owner, beaten = S.blocked(items, wait and wait[2], wid)
   if resource then
     local who = {S.describe(resource, owner)}
     park(S, id, run, ARGV[5], {who[1], who[2], who[3], who[4], who[5], format('%.0f', now - who[6])})

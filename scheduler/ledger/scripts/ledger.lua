@@ -249,9 +249,9 @@ local function dropAside(id, run)
   for _ = 1, 64 do
     local member = call('ZRANGEBYLEX', ASIDE, from, upto, 'LIMIT', '0', '1')[1]
     if not member then return end
-    local place = string.match(member, '^([^%z]*%z[^%z]*)')
-    if call('ZREM', ASIDE, place .. '\0' .. pad(run[SINCE]) .. '\0' .. id) == 1 then return end
-    from = '[' .. place .. '\1'
+    local shelf = string.match(member, '^([^%z]*%z[^%z]*)')
+    if call('ZREM', ASIDE, shelf .. '\0' .. pad(run[SINCE]) .. '\0' .. id) == 1 then return end
+    from = '[' .. shelf .. '\1'
   end
 end
 

@@ -1,8 +1,8 @@
 -- pick makes runs that were set aside due again, for a worker that has what they need and claims
 -- them at once. If it ends before that, the sweep pushes them, like any push that is not confirmed.
--- ARGV: 1 entries at most  2 list | pick  3... list: the place to continue after, '' to begin;
---       pick: places, each a queue and a need, joined by \0
--- Replies to list: the place to continue after, '' after the last one; then places that have runs
+-- ARGV: 1 entries at most  2 list | pick  3... list: the shelf to continue after, '' to begin;
+--       pick: shelves, each a queue and a need, joined by \0
+-- Replies to list: the shelf to continue after, '' after the last one; then shelves that have runs
 --   to pick: 1 when the search ended early, at stale entries, else 0; then
 --   for each run: id, n, queue
 -- Stale entries are removed, at most SPARE of them in one call: those of runs that are no longer
@@ -11,16 +11,16 @@
 local SPARE = 200
 local most, list, removed, early = tonumber(ARGV[1]), {}, 0, false
 
--- first returns the run of a place that has been due for longest. It sets early when it must not
+-- first returns the run of a shelf that has been due for longest. It sets early when it must not
 -- remove more entries.
-local function first(place)
-  local queue = string.match(place, '^[^%z]*')
+local function first(shelf)
+  local queue = string.match(shelf, '^[^%z]*')
   while true do
-    local member = call('ZRANGEBYLEX', ASIDE, '[' .. place .. '\0', '(' .. place .. '\1', 'LIMIT', '0', '1')[1]
+    local member = call('ZRANGEBYLEX', ASIDE, '[' .. shelf .. '\0', '(' .. shelf .. '\1', 'LIMIT', '0', '1')[1]
     if not member then return nil end
     local id = string.match(member, '([^%z]*)$')
     local run, broken = load(id)
-    if run and run[STATE] == 'due' and run[QUEUE] == queue and member == place .. '\0' .. pad(run[SINCE]) .. '\0' .. id then
+    if run and run[STATE] == 'due' and run[QUEUE] == queue and member == shelf .. '\0' .. pad(run[SINCE]) .. '\0' .. id then
       return member, id, run
     end
     if removed == SPARE then
