@@ -56,6 +56,10 @@ func testCanaryLeaves(t *testing.T, bound time.Duration, leave func(canary *proc
 	f := newFleet(t, nil, nil)
 	const config = `jobs: {tick: {every: 1s, overlap: queue, description: %s, command: ["true"]}}`
 	f.startWith(fmt.Sprintf(config, "old"))
+	eventually(t, 30*time.Second, "the job is registered", func() bool {
+		_, _, code := runTool(t, f.env, "job", "show", "tick")
+		return code == 0
+	})
 	ran := func(more int) {
 		t.Helper()
 		before, _ := f.outcomes("tick")
