@@ -16,13 +16,15 @@ import (
 )
 
 const (
-	steadyJobs      = 20_000 // jobs of the steady stream
+	steadyJobs      = 60_000 // jobs of one steady stream
 	steadyMost      = 1_000  // how many of them are outstanding at a time
 	spareDeliveries = 10_000
 )
 
 // measureSize makes very many runs due at one instant, and compares the rate at which one worker
-// does them with that of a steady stream, where another run is enqueued whenever one ends.
+// does them with that of a steady stream, where another run is enqueued whenever one ends. Such a
+// stream is measured before and after them, since the drain of a million takes minutes, in which
+// the machine may become faster or slower.
 func measureSize(ctx context.Context, set settings, r *result) error {
 	n, stream := set.volume(), steadyJobs
 	if set.short {
@@ -34,39 +36,56 @@ func measureSize(ctx context.Context, set settings, r *result) error {
 	}
 	defer stop()
 
-	set.step("size: a steady stream of %d runs", stream)
-	steady, err := steadyRate(ctx, rdb, stream)
+	steady := func(when string) (float64, error) {
+		set.step("size: a steady stream of %d runs, %s", stream, when)
+		rate, err := steadyRate(ctx, rdb, stream)
+		if err != nil {
+			return 0, fmt.Errorf("a steady stream: %w", err)
+		}
+		return rate, s.admin.FlushAll(ctx).Err()
+	}
+	before, err := steady("before")
 	if err != nil {
-		return fmt.Errorf("a steady stream: %w", err)
+		return err
+	}
+	once, err := dueAtOnce(ctx, set, rdb, n)
+	if err != nil {
+		return fmt.Errorf("%d runs due at once: %w", n, err)
 	}
 	if err := s.admin.FlushAll(ctx).Err(); err != nil {
 		return err
 	}
-	set.step("size: %d runs are recorded", n)
-	w, err := newWhole(ctx, rdb)
+	after, err := steady("after")
 	if err != nil {
 		return err
-	}
-	defer w.stop()
-	if err := w.schedule(ctx, n); err != nil {
-		return err
-	}
-	if err := w.makeDue(ctx); err != nil {
-		return err
-	}
-	set.step("size: they are due at once")
-	once, err := w.drain(ctx, n)
-	if err != nil {
-		return fmt.Errorf("%d runs due at once: %w", n, err)
 	}
 	r.note("one worker of concurrency %d; the stream has at most %d runs outstanding", concurrency, steadyMost)
 	r.Columns = []string{"load", "runs", "runs/s", "deliveries beyond the runs outstanding", "heap at most, MiB"}
-	r.row("steady", stream, steady, nil, nil)
+	r.row("steady, before", stream, before, nil, nil)
 	r.row("due at once", n, once.rate, once.beyond, once.heap)
-	r.atLeast(0.8, once.rate/steady, "runs per second when %d are due at once, relative to the stream", n)
+	r.row("steady, after", stream, after, nil, nil)
+	r.atLeast(0.8, once.rate/((before+after)/2), "runs per second when %d are due at once, relative to the stream", n)
 	r.atMost(spareDeliveries, once.beyond, "deliveries in asynq beyond the outstanding runs")
 	r.atMost(256, once.heap, "MiB of heap in use, of worker and measurement")
 	return nil
+}
+
+// dueAtOnce makes n runs due at one instant, and has a worker do them.
+func dueAtOnce(ctx context.Context, set settings, rdb *redis.Client, n int) (d drained, err error) {
+	set.step("size: %d runs are recorded", n)
+	w, err := newWhole(ctx, rdb)
+	if err != nil {
+		return d, err
+	}
+	defer w.stop()
+	if err := w.schedule(ctx, n); err != nil {
+		return d, err
+	}
+	if err := w.makeDue(ctx); err != nil {
+		return d, err
+	}
+	set.step("size: they are due at once")
+	return w.drain(ctx, n)
 }
 
 // steadyRate returns how many runs per second a worker does that are enqueued while it works.
@@ -136,10 +155,10 @@ func (w *whole) schedule(ctx context.Context, n int) error {
 	return group.Wait()
 }
 
-// makeDue makes all scheduled runs due since 1970.
+// makeDue makes all scheduled runs due since 1970. Redis may take seconds for a million of them.
 func (w *whole) makeDue(ctx context.Context) error {
 	const timer = "{bench}:timer"
-	return w.rdb.ZUnionStore(ctx, timer, &redis.ZStore{Keys: []string{timer}, Weights: []float64{0}}).Err()
+	return w.rdb.WithTimeout(time.Minute).ZUnionStore(ctx, timer, &redis.ZStore{Keys: []string{timer}, Weights: []float64{0}}).Err()
 }
 
 // drained has the figures of runs that became due at once.
