@@ -16,7 +16,8 @@ type hook struct {
 // worker calls these functions in the order of registration, before it takes its first run.
 // cmd.Main calls them only in the worker's child process: not in the parent, not in the guard of a
 // command, and not for other commands of the command line. Code before cmd.Main runs in all of
-// these processes except guards. Register all functions before cmd.Main.
+// these processes except guards. The initialization of a package may also run in guards, if that
+// package imports little. Register all functions before cmd.Main.
 //
 // An error ends the worker before it takes a run: `lockstep start` reports the error and exits with
 // 1. So does a panic in f ([*PanicError]). ctx ends if the worker must stop meanwhile. It is not

@@ -56,8 +56,9 @@
 // # What a guarded program needs
 //
 // A program that was started with the arguments in Options.Guard must call [GuardMain] before it
-// does anything else. A program that imports lockstep/cmd does that by itself. Tests use the path
-// of a built binary, or let their TestMain call GuardMain.
+// does anything else. A program that imports lockstep/cmd does that by itself for the guards of its
+// workers, not for those of an [Executor] that it makes with Options.Guard of its own. Tests use
+// the path of a built binary, or let their TestMain call GuardMain.
 //
 // # What is not promised
 //

@@ -215,3 +215,17 @@ func TestGuardLooksAgainBeforeItStartsTheCommand(t *testing.T) {
 		})
 	}
 }
+
+// TestGuardThatIsTerminatedBeforeItsHandlersIsNoFailure: a service manager that stops a service
+// sends a SIGTERM to all of its processes, also to a guard that has just been started.
+func TestGuardThatIsTerminatedBeforeItsHandlersIsNoFailure(t *testing.T) {
+	t.Parallel()
+	e, err := command.New(command.Options{Guard: []string{os.Args[0], "terminated"}, GuardEnv: os.Environ(), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	attempt, _ := attemptOf("true")
+	if err := e.Execute(t.Context(), attempt); !errors.Is(err, jobs.ErrTerminated) {
+		t.Errorf("got %v, want it ended by a SIGTERM", err)
+	}
+}

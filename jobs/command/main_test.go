@@ -37,6 +37,9 @@ func TestMain(m *testing.M) {
 		case "worker":
 			helperWorker(os.Args[2])
 			os.Exit(0)
+		case "terminated":
+			_ = syscall.Kill(os.Getpid(), syscall.SIGTERM)
+			time.Sleep(time.Minute) // the signal may reach another thread
 		case "hung", "hung with a command":
 			helperHungGuard(os.Args[1] != "hung")
 			os.Exit(0)

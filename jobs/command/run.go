@@ -209,11 +209,25 @@ func (e *Executor) Run(ctx context.Context, spec Spec) error {
 			guardErr = errors.New("exit status 0")
 		}
 		err := fmt.Errorf("the guard of %q ended before the command: %w", spec.Argv[0], guardErr)
+		if c.pid == 0 && wasTerminated(guardErr) {
+			err = fmt.Errorf("%w: %w", jobs.ErrTerminated, err)
+		}
 		if cause := context.Cause(ctx); cause != nil {
 			err = fmt.Errorf("%w (%w)", cause, err)
 		}
 		return err
 	}
+}
+
+// wasTerminated reports whether a SIGTERM ended a guard. It can do so only before the first lines
+// of guard.Main, so the guard has started nothing.
+func wasTerminated(err error) bool {
+	exit := new(exec.ExitError)
+	if !errors.As(err, &exit) {
+		return false
+	}
+	status, ok := exit.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled() && status.Signal() == syscall.SIGTERM
 }
 
 // child is one command and its guard, as seen by the worker. Only the goroutine of Run uses it.
@@ -316,8 +330,8 @@ func (c *child) deadline() time.Duration {
 	return deadline
 }
 
-// send sends an order. The pipe has room for thousands of orders. If it is full anyway, the guard
-// is stopped.
+// send sends an order. The pipe has room for a thousand orders. If it is full anyway, the guard is
+// stopped.
 func (c *child) send(o guard.Order) {
 	if c.pipe == nil {
 		return

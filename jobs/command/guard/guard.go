@@ -24,6 +24,13 @@ func Main() int {
 	// The kernel ties the life of the command (Pdeathsig) to the thread that starts it, not to the
 	// process.
 	runtime.LockOSThread()
+	// Signals sent to the worker's service or terminal are for the worker to act on: a guard that
+	// died of one could not guard. The guard catches signals instead of ignoring them, because the
+	// command would inherit ignored signals. It records a TERM, because the command may have
+	// received one too.
+	caught, terms := make(chan os.Signal, 1), make(chan os.Signal, 1)
+	signal.Notify(caught, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
+	signal.Notify(terms, syscall.SIGTERM)
 	for _, fd := range []int{OrdersFD, ReportsFD} {
 		var stat syscall.Stat_t
 		if err := syscall.Fstat(fd, &stat); err != nil || stat.Mode&syscall.S_IFMT != syscall.S_IFIFO {
@@ -33,7 +40,7 @@ func Main() int {
 		syscall.CloseOnExec(fd)
 	}
 	orders := os.NewFile(OrdersFD, "orders")
-	g := &guard{reports: os.NewFile(ReportsFD, "reports"), terms: make(chan os.Signal, 1)}
+	g := &guard{reports: os.NewFile(ReportsFD, "reports"), terms: terms}
 	first, err := ReceiveOrder(orders)
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		// The worker died or abandoned the command before the guard received it.
@@ -76,13 +83,6 @@ type guard struct {
 }
 
 func (g *guard) run(first Order, orders io.Reader) {
-	// Signals sent to the worker's service or terminal are for the worker to act on: a guard that
-	// died of one could not guard. The guard catches signals instead of ignoring them, because the
-	// command would inherit ignored signals. It records a TERM, because the command may have
-	// received one too.
-	caught := make(chan os.Signal, 1)
-	signal.Notify(caught, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
-	signal.Notify(g.terms, syscall.SIGTERM)
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, syscall.SIGCHLD)
 

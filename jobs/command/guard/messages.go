@@ -177,7 +177,7 @@ func receive(r io.Reader, fields func(*message)) error {
 	if _, err := io.ReadFull(r, header); err != nil {
 		return err
 	}
-	length := 0
+	length := int64(0) // on any machine: eight foreign bytes must not become a small number
 	number(&message{data: header, receiving: true}, &length)
 	if length <= 0 || length > longest {
 		return errForeign
