@@ -15,9 +15,9 @@ type FastPath struct{ Name, Fast, Slow, Hash string }
 
 // FastPaths are all of them.
 var FastPaths = []FastPath{
-	{"claim", locks.LinkFast(sharedFast, claimFast), locks.Link(shared, claimSource), claimScript().Hash()},
-	{"finish", locks.LinkFast(sharedFast, finishFast), locks.Link(shared, finishSource), finishScript().Hash()},
-	{"enqueue", locks.LinkFast(sharedFast, enqueueFast), locks.Link(shared, enqueueSource), enqueueScript().Hash()},
+	{"claim", linkFast(claimFast), link(claimSource), claimScript().Hash()},
+	{"finish", linkFast(finishFast), link(finishSource), finishScript().Hash()},
+	{"enqueue", linkFast(enqueueFast), link(enqueueSource), enqueueScript().Hash()},
 }
 
 // NameOf is the name under which Redis stores a definition.
@@ -44,7 +44,7 @@ func BodyScripts() map[string]string {
 		{cancelScript, "", cancelSource}, {expireScript, "", expireSource}, {crashScript, "", crashSource},
 		{refuseScript, "", refuseSource}, {skipScript, "", skipSource},
 	} {
-		texts[s.script().Hash()] = locks.LinkFast(sharedFast, s.fast) + locks.Link(shared, s.source)
+		texts[s.script().Hash()] = linkFast(s.fast) + link(s.source)
 	}
 	return texts
 }

@@ -82,7 +82,7 @@ var (
 	//go:embed scripts/ledger.lua
 	shared string
 	//go:embed scripts/fast.lua
-	sharedFast string // of the fast paths
+	sharedFast string // the part of it that fast paths use, too
 )
 
 // A lazyScript is assembled when it is first called, and does not change afterward: a process that
@@ -100,10 +100,14 @@ func quick(fast, source string) lazyScript {
 	// each source begins with its name
 	name, _, _ := strings.Cut(strings.TrimPrefix(source, "-- "), " ")
 	scripts[name] = sync.OnceValue(func() *redis.Script {
-		return redis.NewScript(locks.LinkFast(sharedFast, fast) + locks.Link(shared, source))
+		return redis.NewScript(linkFast(fast) + link(source))
 	})
 	return scripts[name]
 }
+
+func linkFast(fast string) string { return locks.LinkFast(sharedFast, fast) }
+
+func link(source string) string { return locks.Link(sharedFast+shared, source) }
 
 // ScriptNames returns the names of the scripts that this package sends, by the hashes that SLOWLOG
 // and MONITOR show.

@@ -1,7 +1,7 @@
 -- values returns the values of a hash for some names, in order, false for a missing one. It stops
 -- when the values have more than 256 KiB, since each copy between Redis and Lua takes time: those
--- that it did not read are nil. The fast paths leave them to the general path. It reads four at a
--- time: a larger step could read too much at once, a smaller one takes more calls.
+-- that it did not read are nil. The callers leave them to later. It reads four at a time: a larger
+-- step could read too much at once, a smaller one takes more calls.
 local function values(key, names)
   if #names <= 4 then return redis.call('HMGET', key, unpack(names)) end
   local list, bytes = {}, 0

@@ -32,6 +32,7 @@ do
     local records = values(RUN, ids)
 
     local plain, members, mine, seen, bundles, bytes = {}, {}, {}, {}, {}, 0
+    local again = false -- whether one of them is not the first attempt at its run
     for k = 1, #ids do
       local id, at, record = ids[k], first + step * (k - 1), records[k] or ''
       bytes = bytes + #record
@@ -50,6 +51,7 @@ do
           members[#members + 1] = session .. '\0' .. hid .. '\31' .. token .. '\31' .. started .. '\31\31\31{"job":"' .. job ..
             '","run":"' .. id .. '"}\31' .. items
           mine[#members] = id
+          again = again or attempt ~= '1'
           plain[#plain + 1] = {k, n, made, job, tick, token, session, attempt, started, tally, rest, ARGV[at + output], from, #bundles}
         end
       end
@@ -59,16 +61,17 @@ do
     local held = #members > 0 and call('ZMSCORE', HOLD, unpack(members)) or {}
     local queues = #members > 0 and awaited(bundles, 1, #bundles)
     local bodies = #members > 0 and values(BODY, mine)
+    local logs = again and values(LOG, mine) or {}
     for p = 1, #plain do
       local run, last = plain[p], #names
-      local free = held[p] and bodies[p] ~= nil
+      local free = held[p] and bodies[p] ~= nil and (run[8] == '1' or logs[p] ~= nil)
       for i = run[13], free and run[14] or 0 do
         if queues and queues[bundles[i]] then free = false end
         names[#names + 1] = bundles[i]
       end
       if free then
         local e = #ended + 1
-        ended[e], gone[e], mine[e], bodies[e] = run, members[p], mine[p], bodies[p]
+        ended[e], gone[e], mine[e], bodies[e], logs[e] = run, members[p], mine[p], bodies[p], logs[p]
       else
         for i = #names, last + 1, -1 do names[i] = nil end
       end
@@ -76,11 +79,6 @@ do
     for p = #plain, #ended + 1, -1 do mine[p] = nil end
     if #ended > 0 then
       local busy, open, hist, done, tails, told = {}, {}, {}, {}, {}, {}
-      local again = false -- whether one of them is not the first attempt at its run
-      for e = 1, #ended do
-        again = again or ended[e][8] ~= '1'
-      end
-      local logs = again and call('HMGET', LOG, unpack(mine)) or {}
       local uses = {} -- name -> how many of the bodies name it
       for e = 1, #ended do
         local k, n, made, job, tick, token, session, attempt, started, tally, rest, tail = unpack(ended[e])
@@ -117,7 +115,7 @@ do
       -- The keys of the job are read first: if one of them has the wrong type, nothing has changed.
       call('HLEN', HIST)
       if #tails > 0 then call('HLEN', OUTPUT) end
-      local old = call('ZRANGEBYSCORE', DONE, '-inf', format('(%.0f', ms - age), 'LIMIT', '0', 100)
+      local old = keep == '0' and {} or call('ZRANGEBYSCORE', DONE, '-inf', format('(%.0f', ms - age), 'LIMIT', '0', 100)
       call('ZREM', HOLD, unpack(gone))
       call('HDEL', OWN, unpack(names))
       call('ZREM', BUSY, unpack(busy))
@@ -134,7 +132,7 @@ do
       call('HSET', HIST, unpack(hist))
       call('ZADD', DONE, unpack(done))
       for t = 1, #told do call('XADD', NEWS, 'MAXLEN', '~', '10000', '*', 'r', told[t], 's', 'succeeded') end
-      local extra = call('ZCARD', DONE) - keep
+      local extra = keep == '0' and 0 or call('ZCARD', DONE) - keep
       if extra > #old then old = call('ZRANGE', DONE, 0, math.min(extra, 100) - 1) end
       if #old > 0 then
         call('ZREM', DONE, unpack(old))

@@ -27,19 +27,50 @@ for i = 1, #waiting do S.offers[#S.offers + 1] = string.match(waiting[i], '^[^%z
 offered(S, list)
 local offers = #list / 3
 
+-- A record in the order of ledger.lua, as far as load checks it: state, n, job, queue, trigger to
+-- created, since; from the separator behind since on, nothing changes when the run becomes due.
+local TIMED = '^(%l+)\31(%d+)\31([^\31]*\31)([^\31]*)(\31[^\31]*\31[^\31]*\31[^\31]*\31)(%d*)()\31%d+\31[^\31]*\31[^\31]*\31%d+' ..
+  '\31[^\31]*\31[^\31]*\31%d+\31%d+\31' .. string.rep('[^\31]*\31', R_ITEMS - 18) .. '[^\31]*'
 local timers = call('ZRANGEBYSCORE', TIMER, '-inf', ms, 'LIMIT', '0', room)
+local records = #timers > 0 and values(RUN, timers) or {}
+local timed, ready, push, written, unread = {}, {}, {}, {}, false
 for i = 1, #timers do
-  local id = timers[i]
-  local run, text = load(id)
-  if text then
-    broken[#broken + 1] = id
-    unreadable(id) -- the reply may be lost
+  local id, record = timers[i], records[i]
+  if record == nil then -- the records before it are long
+    unread = true
+    break
   end
-  call('ZREM', TIMER, id)
-  if run and (run[STATE] == 'scheduled' or run[STATE] == 'retrying') then
-    due(id, run)
-    pushes(list, id, run)
+  local state, n, job, queue, made, since, rest = string.match(record or '', TIMED)
+  if state == 'scheduled' or state == 'retrying' then -- as by due, all at once
+    n = format('%d', n + 1)
+    if since == '' then since = ms end
+    local k = #timed
+    timed[k + 1] = id
+    ready[2 * k + 1], ready[2 * k + 2] = '0', queue .. '\0' .. pad(since) .. '\0' .. id
+    push[2 * k + 1], push[2 * k + 2] = ms, id
+    written[2 * k + 1] = id
+    written[2 * k + 2] = 'due\31' .. n .. '\31' .. job .. queue .. made .. since .. sub(record, rest)
+    k = #list
+    list[k + 1], list[k + 2], list[k + 3] = id, n, queue
+  else
+    local run, text = load(id)
+    call('ZREM', TIMER, id)
+    if text then
+      broken[#broken + 1] = id
+      unreadable(id) -- the reply may be lost
+    end
+    if run and (run[STATE] == 'scheduled' or run[STATE] == 'retrying') then
+      due(id, run)
+      pushes(list, id, run)
+    end
   end
+end
+if #timed > 0 then
+  call('ZREM', SENT, unpack(timed)) -- a removal first, for a full Redis
+  call('ZADD', READY, unpack(ready))
+  call('ZADD', PUSH, unpack(push))
+  call('HSET', RUN, unpack(written))
+  call('ZREM', TIMER, unpack(timed)) -- last: after an error, the next sweep finds all of them
 end
 
 -- Unconfirmed pushes are only listed: the caller knows which of them it still has to push.
@@ -109,5 +140,5 @@ for _, key in ipairs({TIMER, LATE}) do
   local left = first[2] and tonumber(first[2]) - now
   if left and (not wait or left < wait) then wait = left end
 end
-local more = S.more or #waiting == most or #timers == room or #unsure == room or #late == most
+local more = S.more or unread or #waiting == most or #timers == room or #unsure == room or #late == most
 return {ms, format('%.0f', wait or -1), more and 1 or 0, list, dead, unconfirmed, late, broken, offers}
