@@ -120,7 +120,7 @@ func (s *Scheduler) register(ctx context.Context, now *serverTime) (ok bool) {
 	call, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	// the old definitions are mostly those of the set before
-	registered, err := s.o.Ledger.RegisterEncoded(call, r.set.digest, some, s.set.carried)
+	registered, err := s.o.Ledger.RegisterEncoded(call, r.set.digest, some, r.whole && len(some) == len(r.left), s.set.carried)
 	if err != nil {
 		s.failed(ctx, "register jobs", err)
 		if len(registered.Jobs) == 0 {
@@ -162,6 +162,9 @@ func (s *Scheduler) register(ctx context.Context, now *serverTime) (ok bool) {
 	}
 	s.registering = nil
 	if r.whole {
+		if registered.Now.After(s.carries) {
+			s.carries = registered.Now
+		}
 		r.set.registered = true
 		s.under = r.session
 		if s.o.Registered != nil {

@@ -110,8 +110,12 @@ func (s *Scheduler) takeOverJobs(ctx context.Context) {
 	if set == nil || r != nil && r.set == set {
 		return
 	}
-	if r != nil && r.set != s.set { // the newer set also replaces it
-		s.leaveConfig(ctx, r.set.digest)
+	if r != nil && r.set != s.set {
+		if r.set.digest == set.digest { // it is the same set
+			s.next.CompareAndSwap(set, r.set)
+			return
+		}
+		s.leaveConfig(ctx, r.set.digest) // the newer set also replaces this one
 	}
 	if set.digest == s.set.digest {
 		s.next.CompareAndSwap(set, nil) // unless newer ones exist already

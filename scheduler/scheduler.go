@@ -337,11 +337,11 @@ func (s *Scheduler) returned(ctx context.Context) bool {
 func (s *Scheduler) leave(ctx context.Context) {
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveLimit)
 	defer cancel()
-	digests := []string{s.set.digest}
+	digests := []string{"", s.set.digest} // with the first one, duty passes on
 	if r := s.registering; r != nil && r.set != s.set {
 		digests = append(digests, r.set.digest)
 	}
-	for _, digest := range append(digests, "") {
+	for _, digest := range digests {
 		if err := s.o.Ledger.Leave(call, s.o.Session(), digest, 0); err != nil {
 			s.o.Logger.DebugContext(ctx, "the definitions of this worker seem carried for a while", "error", err)
 		}
@@ -390,14 +390,15 @@ func (s *Scheduler) poll(ctx context.Context, now *serverTime) (more bool) {
 	return poll.More
 }
 
-// absent registers all jobs again if this worker did not poll for so long that some of its
-// definitions may have been dropped. The active ones among them may be carried by other workers at
-// the moment, and must not give way when those leave.
+// absent registers all jobs again if some of its definitions may have been dropped since the last
+// poll, as its config was not carried for a while: this worker was absent, or a twin left while its
+// session was over. The active ones among them may be carried by other workers at the moment, and
+// must not give way when those leave.
 func (s *Scheduler) absent(ctx context.Context, poll *ledger.Poll) {
 	if !poll.Carries {
 		return
 	}
-	if !s.carries.IsZero() && poll.Dropped.Sub(s.carries) > ledger.GoneAfter {
+	if !s.carries.IsZero() && poll.Since.After(s.carries) && poll.Dropped.After(s.carries) {
 		s.o.Logger.InfoContext(ctx, "this worker was absent while definitions changed: it registers its jobs again", "jobs", len(s.set.own))
 		s.beginAgain()
 	}

@@ -229,21 +229,23 @@ func (l *Ledger) Register(ctx context.Context, digest string, definitions []*job
 	for i, job := range definitions {
 		encoded[i] = &Encoded{Job: job}
 	}
-	return l.RegisterEncoded(ctx, digest, encoded, func(string, string) *jobs.Job { return nil })
+	return l.RegisterEncoded(ctx, digest, encoded, true, func(string, string) *jobs.Job { return nil })
 }
 
-// RegisterEncoded is [Ledger.Register] for a caller that registers very many definitions. carried
+// RegisterEncoded is [Ledger.Register] for a caller that registers very many definitions. last
+// reports that those are the last ones of the config: the caller has registered all others. carried
 // returns the definition of a job with a hash, if the caller has it: RegisteredJob.Old is that one
 // then, which costs less than decoding it again.
-func (l *Ledger) RegisterEncoded(ctx context.Context, digest string, definitions []*Encoded, carried func(job, hash string) *jobs.Job) (*Registered, error) {
+func (l *Ledger) RegisterEncoded(ctx context.Context, digest string, definitions []*Encoded, last bool, carried func(job, hash string) *jobs.Job) (*Registered, error) {
 	registered := &Registered{Jobs: make(map[string]RegisteredJob, len(definitions))}
 	lost := make(map[*jobs.Job]time.Time)
 	batch := func(i int) []*Encoded {
 		return definitions[i*RegisterBatch : min((i+1)*RegisterBatch, len(definitions))]
 	}
+	batches := max(1, (len(definitions)+RegisterBatch-1)/RegisterBatch)
 	prepare := func(i int) ([]any, error) {
-		args := make([]any, 0, 4+6*len(batch(i)))
-		args = append(args, digest, GoneAfter.Milliseconds(), retiredAfter.Milliseconds(), l.signs())
+		args := make([]any, 0, 5+6*len(batch(i)))
+		args = append(args, digest, GoneAfter.Milliseconds(), retiredAfter.Milliseconds(), l.signs(), last && i == batches-1)
 		for _, e := range batch(i) {
 			definition, hash, err := l.encoded(e)
 			if err != nil {
@@ -254,7 +256,7 @@ func (l *Ledger) RegisterEncoded(ctx context.Context, digest string, definitions
 		}
 		return args, nil
 	}
-	err := l.overlap(ctx, registerScript, max(1, (len(definitions)+RegisterBatch-1)/RegisterBatch), prepare, func(i int, r *reply) error {
+	err := l.overlap(ctx, registerScript, batches, prepare, func(i int, r *reply) error {
 		now, revision := r.time(), r.number()
 		if r.err == nil {
 			if registered.Now.IsZero() {

@@ -116,9 +116,12 @@
 // [Ledger.Create] refuses all others. So a new definition takes over when its first worker comes,
 // and gives way when its last one has gone. Without any worker the last active one stays, with the
 // cursor, until a worker comes; after a week without one, the job begins anew. So does a job that
-// was removed: other workers were present for GoneAfter and did not carry it. A person can remove
-// the data of such a job ([Ledger.Forget]). A worker that carries it after all, since it was only
-// absent, finds that in its next poll and registers it, and the job begins anew.
+// was removed: other workers were present for GoneAfter and did not carry it. If the very config
+// returns that its last workers had, those others must have come about when these left, as in a
+// deploy that is reverted. Workers that were present all the time and never carried the job do not
+// turn an outage of its own workers into a removal. A person can remove the data of a removed job
+// ([Ledger.Forget]). A worker that carries it after all, since it was only absent, finds that in
+// its next poll and registers it, and the job begins anew.
 //
 // A worker that was cut off for so long that its definition gave way returns with it, and must not
 // take back what was deployed meanwhile. So a registration returns the order of the definition
@@ -126,15 +129,16 @@
 // definition returns to its old place. A process that has just been started brings none, nor does
 // one that has carried another definition in between: if no worker carries the definition, it
 // becomes the newest again, which takes a deploy back. Redis keeps the highest order, and a new one
-// is also not below the server's time in milliseconds. So after a loss of data the workers restore
-// their places in any order, and the next new definition is newer than all of them.
+// is also not below the server's time in milliseconds. The new definitions of one script share one,
+// so a deploy of very many takes no orders that are still to come. After a loss of data, the
+// workers restore their places in any order, and the next new definition is newer than all of them.
 //
 // A registration drops what no worker carries, also a config that carried an active definition. So
 // a worker that was absent may carry a definition without the ledger knowing it, and that one would
 // give way when the other workers with it leave. Polls report when a registration last dropped
-// something. If that was more than GoneAfter after the last poll before the absence, the worker
-// registers all of its definitions again. Registrations by builds from before this are not
-// reported.
+// something, and since when the config of the worker is carried without a pause. If both are after
+// the last poll before, the worker registers all of its definitions again. Registrations by builds
+// from before this are not reported.
 //
 // The ticks that such a job missed are accounted for as well, by the trigger that it had. The
 // script that begins it anew knows no cron and has no keys of histories, so it stores the

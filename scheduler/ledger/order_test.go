@@ -429,3 +429,61 @@ func TestRandomDeploysFollowTheOrderOfDefinitions(t *testing.T) {
 		}
 	})
 }
+
+// TestARevertTakesADeployBack although the definitions of the config that returns were not dropped
+// from the ledger, since no registration came in between.
+func TestARevertTakesADeployBack(t *testing.T) {
+	each(t, func(f *fixture) {
+		v := versions("older", "newer")
+		f.startProcess().carries("old", v[0], ledger.StandingActive)
+		newer := f.startProcess()
+		newer.carries("new", v[1], ledger.StandingActive)
+		f.left("old", 70*time.Second)
+		started, twin := f.startProcess(), f.startProcess()
+		started.carries("old", v[0], ledger.StandingActive)
+		newer.carries("new", v[1], ledger.StandingDrifted)
+		twin.carries("old", v[0], ledger.StandingActive)
+	})
+}
+
+// TestTwinsOfAConfigThatReturnsBeginItsJobsAnew: each of two workers registers some of the jobs
+// while the other has not registered them.
+func TestTwinsOfAConfigThatReturnsBeginItsJobsAnew(t *testing.T) {
+	each(t, func(f *fixture) {
+		list := []*jobs.Job{newJob("a"), newJob("b"), newJob("c")}
+		_, all, err := ledger.Digest(list)
+		if err != nil {
+			f.Fatal(err)
+		}
+		none := func(string, string) *jobs.Job { return nil }
+		registers := func(p *fixture, some []*ledger.Encoded, last bool) map[string]ledger.RegisteredJob {
+			f.Helper()
+			registered, err := p.RegisterEncoded(f.Context(), "config", some, last, none)
+			if err != nil {
+				f.Fatal(err)
+			}
+			return registered.Jobs
+		}
+		registers(f.startProcess(), all, true)
+		f.left("config", 100*time.Second)
+		f.present("other", 90*time.Second, 0)
+		first, second := f.startProcess(), f.startProcess()
+		anew := func(who string, got map[string]ledger.RegisteredJob, want bool) {
+			f.Helper()
+			for name, job := range got {
+				if (job.Absence != nil) != want {
+					f.Errorf("%s registers %s: absence %v, want one: %v", who, name, job.Absence, want)
+				}
+			}
+		}
+		anew("the first", registers(first, all[:1], false), true)
+		anew("the second", registers(second, all[1:2], false), true)
+		began := registers(first, all[1:], true)
+		again := registers(second, all, true)
+		for name, job := range began {
+			if !again[name].Cursor.Equal(job.Cursor) || job.Absence == nil {
+				f.Errorf("%s begins at %v with absence %v, and then at %v; want it to begin once", name, job.Cursor, job.Absence, again[name].Cursor)
+			}
+		}
+	})
+}

@@ -36,21 +36,27 @@ func TestARemovedJobBeginsAnewWhenItReturns(t *testing.T) {
 	for name, test := range map[string]struct {
 		carried  time.Duration // ago
 		from, to time.Duration // when others were present
+		as       string        // the config with which it returns
 		removed  bool
 	}{
-		"others were present":                          {100 * time.Second, 90 * time.Second, 0, true},
-		"others were present before and after":         {100 * time.Second, time.Hour, 0, true},
-		"others were present for a while, long ago":    {time.Hour, 50 * time.Minute, 49 * time.Minute, true},
-		"the fleet was down":                           {time.Hour, 2 * time.Hour, time.Hour, false},
-		"the fleet was down, others came a bit sooner": {time.Hour, 3 * time.Second, 0, false},
-		"it stopped for a moment":                      {10 * time.Second, time.Hour, 0, false},
+		"others were present":                             {100 * time.Second, 90 * time.Second, 0, "back", true},
+		"others were present before and after":            {100 * time.Second, time.Hour, 0, "back", true},
+		"others were present for a while, long ago":       {time.Hour, 50 * time.Minute, 49 * time.Minute, "back", true},
+		"the fleet was down":                              {time.Hour, 2 * time.Hour, time.Hour, "back", false},
+		"the fleet was down, others came a bit sooner":    {time.Hour, 3 * time.Second, 0, "back", false},
+		"it stopped for a moment":                         {10 * time.Second, time.Hour, 0, "back", false},
+		"others replaced it, and the change is reverted":  {100 * time.Second, 90 * time.Second, 0, "config", true},
+		"others replaced it slowly, and that is reverted": {time.Hour, 65 * time.Minute, 0, "config", true},
+		"it was down beside others that never had it":     {100 * time.Second, time.Hour, 0, "config", false},
+		"the fleet was down, and returns as it was":       {time.Hour, 2 * time.Hour, time.Hour, "config", false},
+		"it stopped for a moment, and returns as it was":  {10 * time.Second, 9 * time.Second, 0, "config", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			each(t, func(f *fixture) {
 				cursor := f.cursor(f.job, 5000)
 				f.left("config", test.carried)
 				f.present("other", test.from, test.to)
-				got := f.carries("back", f.job, ledger.StandingActive).Cursor
+				got := f.carries(test.as, f.job, ledger.StandingActive).Cursor
 				if removed := got.After(cursor.Add(time.Minute)); removed != test.removed {
 					f.Errorf("cursor %v after %v; want it to begin anew: %v", got, cursor, test.removed)
 				}

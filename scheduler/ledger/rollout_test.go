@@ -33,6 +33,12 @@ func (f *fixture) left(config string, since time.Duration) {
 	if err := f.rdb.HSet(f.Context(), f.key("ledger"), "config:"+config, now.Add(-since).UnixMilli()).Err(); err != nil {
 		f.Fatal(err)
 	}
+	// A registration after this is in a later millisecond than those before it.
+	for later := now; later.UnixMilli() == now.UnixMilli(); {
+		if later, err = f.rdb.Time(f.Context()).Result(); err != nil {
+			f.Fatal(err)
+		}
+	}
 }
 
 // decides submits one tick to the ledger by a definition, and returns the reply.
@@ -328,9 +334,15 @@ func TestAFleetThatWasDownContinuesWhereItStopped(t *testing.T) {
 func TestAJobThatNoWorkerCarriedForAWeekBeginsAnew(t *testing.T) {
 	each(t, func(f *fixture) {
 		cursor := f.cursor(f.job, 3000)
-		f.left("config", 8*24*time.Hour)
-		if got := f.carries("other", f.job, ledger.StandingActive).Cursor; got.Before(cursor.Add(time.Minute)) {
-			f.Errorf("cursor %v, want it to begin now", got)
+		for _, config := range []string{"config", "other"} { // as it was, and then with another one
+			f.left("config", 8*24*time.Hour)
+			got := f.carries(config, f.job, ledger.StandingActive).Cursor
+			if got.Before(cursor.Add(time.Minute)) {
+				f.Errorf("cursor %v with config %s, want it to begin now", got, config)
+			}
+			if err := f.rdb.HSet(f.Context(), f.key("cursor"), f.job.Name, cursor.UnixMilli()).Err(); err != nil {
+				f.Fatal(err)
+			}
 		}
 	})
 }

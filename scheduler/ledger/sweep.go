@@ -62,9 +62,10 @@ type Poll struct {
 
 	// Carries reports that the session is alive, so the definitions of its config are carried.
 	Carries bool
-	// Dropped is when a registration last dropped definitions that no worker carried. If that was
-	// more than [GoneAfter] after the last poll of this session that counted, they may be its own.
-	Dropped time.Time
+	// Since is since when the config of this session is carried without a pause, and Dropped when a
+	// registration last dropped definitions that no worker carried. If both are after the last poll
+	// of this session, they may be its own.
+	Since, Dropped time.Time
 }
 
 // Moved is the changes of a job.
@@ -104,6 +105,7 @@ func (l *Ledger) poll(ctx context.Context, session locks.SessionID, digest strin
 	if dropped := r.text(); dropped != "" {
 		poll.Carries, poll.Dropped = true, (&reply{values: []any{dropped}}).time()
 	}
+	poll.Since = r.time()
 	changed := 0
 	for r.more() {
 		job, cursor, active := r.text(), r.text(), r.text()

@@ -25,11 +25,12 @@
 --                    creates and sweeps for all), looked (where the sweep continues to check
 --                    running runs), config:<digest> (ms at which a worker with it last polled, or
 --                    earlier when its workers have left it), was:<digest> (the true ms of that
---                    poll, after they left it), since:<digest> (ms since which one has polled
---                    without a long pause), carry:<session> (the digest it last polled with), order
---                    (the highest of definitions), dropped (ms at which a registration last
---                    dropped a definition, or a config of one), leaves (how many configs were
---                    left), unfit (the session on duty, if some of its definitions have drifted)
+--                    poll, after they left it, until all of its definitions are registered again),
+--                    since:<digest> (ms since which one has polled without a long pause),
+--                    carry:<session> (the digest it last polled with), order (the highest of
+--                    definitions), dropped (ms at which a registration last dropped a definition,
+--                    or a config of one), leaves (how many configs were left), unfit (the session
+--                    on duty, if some of its definitions have drifted)
 --   22 ids     ZSET  run, score = server ms until which the id of a request is remembered; and \0
 --                    with a word for one delivery of an adopted request, score = server ms until
 --                    which that is remembered; and \1 with a job that was forgotten, score = server

@@ -8,7 +8,8 @@
 --   to stop (a list of runs and reasons; no run: all of them, it must drain), the news read up to,
 --   or "" when some after the last known one are lost, the news (a list of run and state), 1 when
 --   runs are set aside else 0, ms at which a registration last dropped definitions that no worker
---   carried, or 0, "" when this session has ended, then job, cursor and active definition (its
+--   carried, or 0, "" when this session has ended, ms since which the config of this session is
+--   carried without a pause, or 0, then job, cursor and active definition (its
 --   hash) of each change
 -- Duty affects only speed: the session that has it creates ticks first and sweeps. Duty, and with
 -- it the desk of the lock space, passes to the first live session that polls when the holder has
@@ -17,7 +18,7 @@
 local session, stale = ARGV[1], tonumber(ARGV[4])
 -- a removal, of nothing, so that a full Redis does not refuse the writes that follow
 call('HDEL', LEDGER, '')
-local duty = call('HMGET', LEDGER, 'duty', 'seen', 'unfit', 'config:' .. ARGV[5], 'dropped')
+local duty = call('HMGET', LEDGER, 'duty', 'seen', 'unfit', 'config:' .. ARGV[5], 'dropped', 'since:' .. ARGV[5])
 local mine = duty[1] == session
 if not mine and ends(session) then
   mine = not duty[1] or not ends(duty[1]) or tonumber(duty[2]) < now - stale or
@@ -28,13 +29,16 @@ if not mine and ends(session) then
   end
 end
 if mine then call('HSET', LEDGER, 'seen', ms, 'unfit', ARGV[7] == '1' and session or '') end
-local dropped = ''
+local dropped, since = '', '0'
 if ends(session) then
-  dropped = duty[5] or '0'
-  if not duty[4] or tonumber(duty[4]) < now - ARGV[8] then call('HSET', LEDGER, 'since:' .. ARGV[5], ms) end
+  dropped, since = duty[5] or '0', duty[6] or '0'
+  if not duty[4] or tonumber(duty[4]) < now - ARGV[8] then
+    since = ms
+    call('HSET', LEDGER, 'since:' .. ARGV[5], ms)
+  end
   call('HSET', LEDGER, 'config:' .. ARGV[5], ms, 'carry:' .. session, ARGV[5])
 end
-local out = {ms, mine and 1 or 0, ARGV[2], asked(session), ARGV[6], {}, call('ZCARD', ASIDE) > 0 and 1 or 0, dropped}
+local out = {ms, mine and 1 or 0, ARGV[2], asked(session), ARGV[6], {}, call('ZCARD', ASIDE) > 0 and 1 or 0, dropped, since}
 if ARGV[6] ~= '' then
   local news = call('XRANGE', NEWS, '(' .. ARGV[6], '+', 'COUNT', ARGV[3])
   for i = 1, #news do

@@ -2,10 +2,10 @@
 -- of its job.
 -- ARGV: 1 digest of the config  2 ms after which a definition that no worker carries gives way
 --       3 ms after which a job that no worker carries is retired  4 1: the definitions are signed,
---       and replace equal ones that are stored without this signature; else 0  then six for each
---       job: job, hash of its definition, trigger, definition (JSON), the cursor (ms) that the
---       caller knows, or "", and the order that this definition got when the caller last
---       registered it, or "" when it has not done so
+--       and replace equal ones that are stored without this signature; else 0  5 1: these are the
+--       last definitions of the config, else 0  then six for each job: job, hash of its definition,
+--       trigger, definition (JSON), the cursor (ms) that the caller knows, or "", and the order
+--       that this definition got when the caller last registered it, or "" when it has not done so
 -- Replies: now (ms), the revision of the cursors before this, then six for each job, in the order
 --   of ARGV: its cursor (ms), active | drifted | change, for change, the definition (JSON) that is
 --   still active, 1 when the job begins anew although the caller knows a cursor: Redis has lost it,
@@ -16,14 +16,21 @@
 -- trigger has decided the ticks up to now. A definition is carried while a worker polls with a
 -- config that has it. A definition that gave way returns to its place if the caller has its order:
 -- that worker was absent, and must not take back what was deployed meanwhile. Without an order it
--- counts as new: a worker was started with it, perhaps to take another one back. A new job begins
--- now; so does one that was retired, or removed: other workers were present for long enough that a
--- definition gives way, and did not carry it. The ticks that such a job missed become its absence,
--- which every registration of it returns until line.lua has written a line for them: this script
--- has no keys of histories, and cannot compute ticks.
+-- counts as new: a worker was started with it, perhaps to take another one back. This holds for a
+-- config that returns with the same digest, too: until a registration of it has come to its last
+-- definitions, was:<digest> is when its workers left, and those that were registered before that
+-- are not carried by it. A new job begins now; so does one that was retired, or removed: other
+-- workers were present for long enough that a definition gives way, and did not carry it. If the
+-- config itself returns, these others must have come about when its workers left: they replaced
+-- them. Workers that were present all the time never carried the job, and its own were only down.
+-- The ticks that such a job missed become its absence, which every registration of it returns until
+-- line.lua has written a line for them: this script has no keys of histories, and cannot compute
+-- ticks.
 -- While lost state is being re-asserted, the highest cursor that a worker knows counts.
 -- It reads and writes for all jobs together: a deploy changes very many. No job comes twice.
 local config, gone, retired = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+-- ms that a deploy takes, from the first worker with another config to the last one without it
+local ROLLOUT = 10 * 60 * 1000
 local recalls = recalling()
 checkJobs()
 local out, seen = {ms, call('HGET', LEDGER, 'rev') or '0'}, {}
@@ -44,15 +51,26 @@ for i = 1, #all, 2 do
     before = tonumber(all[i + 1])
   end
 end
-local highest = before
-if not seen[config] or seen[config] < now - gone then call('HSET', LEDGER, 'since:' .. config, ms) end
+-- New orders are not below the time, so they are above those that callers have got, although Redis
+-- may have lost the highest one. Orders matter within a job only: jobs may have the same ones.
+local highest, fresh = before, math.max(before + 1, now)
+if not seen[config] or seen[config] < now - gone then
+  since[config] = now
+  call('HSET', LEDGER, 'since:' .. config, ms)
+  if seen[config] then
+    ended[config] = math.max(seen[config], ended[config] or 0)
+    call('HSET', LEDGER, 'was:' .. config, format('%.0f', ended[config]))
+  end
+end
+local returned, begins = ended[config], since[config] or 0
 call('HSET', LEDGER, 'config:' .. config, ms)
+if ARGV[5] == '1' then call('HDEL', LEDGER, 'was:' .. config) end
 seen[config] = now
 
-if #ARGV == 4 then return out end
+if #ARGV == 5 then return out end
 local names, facts, absences = {}, {}, {}
-for i = 5, #ARGV, 6 do
-  local at = (i + 1) / 6
+for i = 6, #ARGV, 6 do
+  local at = i / 6
   names[at], facts[at], absences[at] = ARGV[i], 'v' .. ARGV[i], 'm' .. ARGV[i]
 end
 absences = call('HMGET', FACTS, unpack(absences))
@@ -61,16 +79,19 @@ local kept, moved, begun, revised = {}, {}, {}, {} -- what is written to FACTS, 
 local dropped = false -- a definition gives way, or a config that carried one
 local changing, places = {}, {} -- the jobs with a change, and where out has their definitions
 
-for i = 5, #ARGV, 6 do
+for i = 6, #ARGV, 6 do
   local job, hash, trigger, definition, given = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], tonumber(ARGV[i + 5])
-  local at = (i + 1) / 6
+  local at = i / 6
   local active, versions = versionsOf(texts[at])
   local cursor, last, lost = cursors[at], ARGV[i + 4], 0
-  local carried, mine = 0, nil -- when the job was last carried
+  local carried, mine, latest, back = 0, nil, 0, false -- when the job was last carried
   for k = 1, #versions do
     local v = versions[k]
+    latest = math.max(latest, v.order)
     for c in string.gmatch(v.configs, '[^,]+') do
-      v.seen = math.max(v.seen, seen[c] or 0)
+      local polled = seen[c] or 0
+      if c == config and returned and v.order < begins and not (v.hash == hash and given) then polled, back = returned, true end
+      v.seen = math.max(v.seen, polled)
       carried = math.max(carried, v.seen, ended[c] or 0)
     end
     if v.hash == hash then mine = v end
@@ -91,7 +112,7 @@ for i = 5, #ARGV, 6 do
     carried = spared - retired
   end
   for c, at in pairs(seen) do
-    if c ~= config then without = math.max(without, at - math.max(since[c] or at, carried)) end
+    if c ~= config and (not back or (since[c] or at) > returned - ROLLOUT) then without = math.max(without, at - math.max(since[c] or at, carried)) end
   end
   local absence = absences[at]
   if absence and not active then -- the job was forgotten, by a build that knows no absences
@@ -116,10 +137,10 @@ for i = 5, #ARGV, 6 do
   if spared and not recalls and without >= gone then cursor = nil end -- it was removed
   local first, new = not active, not active
   if not mine then
-    -- A new order is not below the time, so it is above those that callers have got, although
-    -- Redis may have lost the highest one.
-    mine = {hash = hash, order = given or math.max(highest + 1, now), trigger = trigger, configs = ''}
+    mine = {hash = hash, order = given or math.max(fresh, latest + 1), trigger = trigger, configs = ''}
     versions[#versions + 1] = mine
+  elseif mine.seen < now - gone and not given then
+    mine.order = math.max(fresh, latest + 1)
   end
   -- Redis may have lost the later of two registrations
   mine.order = math.max(mine.order, given or 0)
