@@ -36,7 +36,8 @@ do
     for k = 1, #ids do
       local id, at, record = ids[k], first + step * (k - 1), records[k] or ''
       bytes = bytes + #record
-      if k > 1 and bytes > 98304 then record = '' end -- patterns take long on long records
+      -- patterns take long on long records
+      if k > 1 and (bytes > 98304 or #bundles > 500 and #record > 8192) then record = '' end
       local n, made, job, tick, token, hid, session, attempt, started, tally, rest, items = match(record, PLAIN)
       if n and token == ARGV[at + 1] and hid == ARGV[at + 2] and not seen[id] then
         seen[id] = true
