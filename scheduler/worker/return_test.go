@@ -88,12 +88,22 @@ func (f *fleet) active(job string) string {
 	return record.Job.Description
 }
 
-// TestAWorkerThatReturnsDoesNotTakeADeployBack: a worker is cut off from Redis for so long that its
-// definition gives way. Meanwhile another worker is started with a newer one.
-func TestAWorkerThatReturnsDoesNotTakeADeployBack(t *testing.T) {
+// rollout has a worker with the older definition of a job, which is cut off, and one with a newer
+// definition, which dropped the older one.
+type rollout struct {
+	*cutOff
+	session locks.SessionID // of the worker that is cut off
+	newer   *running
+	jobs    []*jobs.Job // with the older definition
+}
+
+// startRollout starts both workers.
+func startRollout(t *testing.T) *rollout {
+	t.Helper()
 	server := redistest.New(t, redistest.Options{})
 	f := newFleetOn(t, server.Client(t))
-	job := f.everySecond("j")
+	job, other := f.everySecond("j"), f.everySecond("other")
+	f.jobs = []*jobs.Job{job}
 	older := startCutOff(t, f, server)
 	session := older.worker.ID()
 	newer := *job
@@ -101,54 +111,56 @@ func TestAWorkerThatReturnsDoesNotTakeADeployBack(t *testing.T) {
 	w := f.start(func(o *worker.Options) { o.Jobs = []*jobs.Job{&newer} })
 	older.vanishes(session)
 	// A reload registers the definition again, which drops the older one.
-	other := f.everySecond("other")
 	if err := w.SetJobs(t.Context(), []*jobs.Job{&newer, other}, nil, "two"); err != nil {
 		t.Fatal(err)
 	}
-	f.await("the older definition to be dropped", func() bool { return !strings.Contains(f.carriers("j"), older.digest) })
-	older.returns(session)
-	f.await("the older definition to be registered", func() bool { return strings.Contains(f.carriers("j"), older.digest) })
-	if got := f.active("j"); got != "newer" {
+	r := &rollout{cutOff: older, session: session, newer: w, jobs: []*jobs.Job{job, other}}
+	f.await("the older definition to be dropped", func() bool { return !r.registered() })
+	return r
+}
+
+// registered reports whether the older definition is registered as carried.
+func (r *rollout) registered() bool { return strings.Contains(r.carriers("j"), r.digest) }
+
+// rejoins waits until the worker that was cut off has registered its definition.
+func (r *rollout) rejoins() {
+	r.Helper()
+	r.returns(r.session)
+	r.await("the older definition to be registered", r.registered)
+}
+
+// TestAWorkerThatReturnsDoesNotTakeADeployBack: a worker is cut off from Redis for so long that its
+// definition gives way. Meanwhile another worker is started with a newer one.
+func TestAWorkerThatReturnsDoesNotTakeADeployBack(t *testing.T) {
+	r := startRollout(t)
+	r.rejoins()
+	if got := r.active("j"); got != "newer" {
 		t.Errorf("when the worker has returned, the active definition is %q, want the newer one", got)
 	}
-	f.await("the worker that returned to show as drifted", func() bool { return f.card(older.worker.ID()).Drifted == 1 })
-	if card := f.card(w.ID()); card.Drifted != 0 {
+	r.await("the worker that returned to show as drifted", func() bool { return r.card(r.worker.ID()).Drifted == 1 })
+	if card := r.card(r.newer.ID()); card.Drifted != 0 {
 		t.Errorf("%d jobs of the other worker have drifted", card.Drifted)
 	}
 
-	w.stop()
-	f.await("the older definition to be active again", func() bool { return f.active("j") == "" })
+	r.newer.stop()
+	r.await("the older definition to be active again", func() bool { return r.active("j") == "" })
 }
 
 // TestAWorkerThatReturnsCarriesItsDefinitionsAgain: while a worker is cut off, its definition gives
 // way to a newer one, which a start with the older one takes back. The worker finds its definition
 // active, and must register that it carries it: the other worker leaves.
 func TestAWorkerThatReturnsCarriesItsDefinitionsAgain(t *testing.T) {
-	server := redistest.New(t, redistest.Options{})
-	f := newFleetOn(t, server.Client(t))
-	job := f.everySecond("j")
-	older := startCutOff(t, f, server)
-	session := older.worker.ID()
-	newer := *job
-	newer.Description = "newer"
-	w := f.start(func(o *worker.Options) { o.Jobs = []*jobs.Job{&newer} })
-	older.vanishes(session)
-	other := f.everySecond("other")
-	if err := w.SetJobs(t.Context(), []*jobs.Job{&newer, other}, nil, "two"); err != nil {
-		t.Fatal(err)
-	}
-	f.await("the older definition to be dropped", func() bool { return !strings.Contains(f.carriers("j"), older.digest) })
-	back := f.start(func(o *worker.Options) { o.Jobs = []*jobs.Job{job, other} })
-	f.await("the older definition to be active", func() bool { return f.active("j") == "" })
-	older.passes()
-	older.returns(session)
-	f.await("the older definition to be registered", func() bool { return strings.Contains(f.carriers("j"), older.digest) })
+	r := startRollout(t)
+	back := r.start(func(o *worker.Options) { o.Jobs = r.jobs })
+	r.await("the older definition to be active", func() bool { return r.active("j") == "" })
+	r.passes()
+	r.rejoins()
 	back.stop()
-	drifted := func() bool { return f.card(w.ID()).Drifted == 1 }
-	f.await("the newer definition to have drifted", drifted)
+	drifted := func() bool { return r.card(r.newer.ID()).Drifted == 1 }
+	r.await("the newer definition to have drifted", drifted)
 	until := time.Now().Add(2 * time.Second) // the other worker registers at once when one leaves
-	f.await("some time to pass", func() bool { return time.Now().After(until) })
-	if got := f.active("j"); got != "" || !drifted() {
+	r.await("some time to pass", func() bool { return time.Now().After(until) })
+	if got := r.active("j"); got != "" || !drifted() {
 		t.Errorf("the active definition is %q, want the older one, which a worker was started with last", got)
 	}
 }
