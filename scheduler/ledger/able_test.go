@@ -299,9 +299,7 @@ func TestAnEntryOfARunThatHasMovedPicksNothing(t *testing.T) {
 			if _, err := f.Cancel(f.Context(), due.Run, job, ledger.Act{Who: "ann"}); err != nil {
 				f.Fatal(err)
 			}
-			for before := f.rdb.Time(f.Context()).Val().UnixMilli(); f.rdb.Time(f.Context()).Val().UnixMilli() == before; {
-				continue // so that it is due since another millisecond
-			}
+			f.nextMillisecond() // so that it is due since another one
 			again, err := f.Reopen(f.Context(), ledger.Reopening{Run: due.Run, Job: job})
 			if err != nil || len(again) != 1 {
 				f.Fatalf("due %+v, %v", again, err)

@@ -102,7 +102,7 @@ func TestAnAbsenceWithoutALineBelongsToTheNextOne(t *testing.T) {
 		cursor := f.drop(f.job, 5000)
 		before := f.carries("back", f.job, ledger.StandingActive)
 		f.left("back", 80*time.Second)
-		for now := before.Cursor; !now.After(before.Cursor); now = f.rdb.Time(f.Context()).Val().Truncate(time.Millisecond) {
+		for now := before.Cursor; !now.After(before.Cursor); now = f.now().Truncate(time.Millisecond) {
 			continue // the absences differ by a millisecond at least
 		}
 		after := f.carries("later", f.job, ledger.StandingActive)

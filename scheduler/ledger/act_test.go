@@ -365,10 +365,7 @@ func TestRepeatsAfterAWhileAreAnEntryOfTheirOwn(t *testing.T) {
 func TestTheAuditIsBounded(t *testing.T) {
 	each(t, func(f *fixture) {
 		ctx := f.Context()
-		now, err := f.rdb.Time(ctx).Result()
-		if err != nil {
-			f.Fatal(err)
-		}
+		now := f.now()
 		old := func(days int) string {
 			return fmt.Sprintf("%d-0", now.Add(-time.Duration(days)*24*time.Hour).UnixMilli())
 		}

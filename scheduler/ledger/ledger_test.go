@@ -43,6 +43,25 @@ func each(t *testing.T, test func(f *fixture)) {
 	})
 }
 
+// now returns the time of the server.
+func (f *fixture) now() time.Time {
+	f.Helper()
+	now, err := f.rdb.Time(f.Context()).Result()
+	if err != nil {
+		f.Fatal(err)
+	}
+	return now
+}
+
+// nextMillisecond waits until the server's time is in another millisecond: stored times that are
+// taken afterward are later than those before.
+func (f *fixture) nextMillisecond() {
+	f.Helper()
+	for first := f.now().UnixMilli(); f.now().UnixMilli() == first; {
+		continue
+	}
+}
+
 func newJob(name string) *jobs.Job {
 	return &jobs.Job{
 		Name: name, Every: time.Second, Queue: "default", Command: []string{"true"},

@@ -21,10 +21,7 @@ import (
 // to another.
 func (f *fixture) present(config string, from, to time.Duration) {
 	f.Helper()
-	now, err := f.rdb.Time(f.Context()).Result()
-	if err != nil {
-		f.Fatal(err)
-	}
+	now := f.now()
 	if err := f.rdb.HSet(f.Context(), f.key("ledger"), "since:"+config, now.Add(-from).UnixMilli(), "config:"+config, now.Add(-to).UnixMilli()).Err(); err != nil {
 		f.Fatal(err)
 	}

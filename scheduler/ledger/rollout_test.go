@@ -26,19 +26,10 @@ func (f *fixture) carries(config string, job *jobs.Job, want ledger.Standing) le
 // left makes all workers with a config appear to have been gone for a while.
 func (f *fixture) left(config string, since time.Duration) {
 	f.Helper()
-	now, err := f.rdb.Time(f.Context()).Result()
-	if err != nil {
+	if err := f.rdb.HSet(f.Context(), f.key("ledger"), "config:"+config, f.now().Add(-since).UnixMilli()).Err(); err != nil {
 		f.Fatal(err)
 	}
-	if err := f.rdb.HSet(f.Context(), f.key("ledger"), "config:"+config, now.Add(-since).UnixMilli()).Err(); err != nil {
-		f.Fatal(err)
-	}
-	// A registration after this is in a later millisecond than those before it.
-	for later := now; later.UnixMilli() == now.UnixMilli(); {
-		if later, err = f.rdb.Time(f.Context()).Result(); err != nil {
-			f.Fatal(err)
-		}
-	}
+	f.nextMillisecond()
 }
 
 // decides submits one tick to the ledger by a definition, and returns the reply.
@@ -135,24 +126,6 @@ func TestAPollKeepsADefinitionCarried(t *testing.T) {
 		}
 		f.carries("config", v[0], ledger.StandingDrifted)
 	})
-}
-
-// nextMillisecond waits until the server's time is in another millisecond.
-func (f *fixture) nextMillisecond() {
-	f.Helper()
-	first := time.Time{}
-	for {
-		now, err := f.rdb.Time(f.Context()).Result()
-		if err != nil {
-			f.Fatal(err)
-		}
-		if first.IsZero() {
-			first = now
-		}
-		if now.UnixMilli() != first.UnixMilli() {
-			return
-		}
-	}
 }
 
 // TestAPollReportsThatDefinitionsWereDropped: a worker that was absent at that time must register
