@@ -141,11 +141,11 @@ func (s *Server) enqueue(ctx context.Context, _ *http.Request, body order, by Ac
 	if body.Job == "" {
 		return 0, nil, fmt.Errorf("%w: names no job", errBody)
 	}
-	record, err := s.o.Reader.book.Job(ctx, body.Job)
+	job, err := s.o.Reader.Definition(ctx, body.Job)
 	if err != nil {
 		return 0, nil, err
 	}
-	request := ledger.Request{Job: record.Job, Named: body.ID != "", Args: body.Args, Trigger: ledger.TriggerEnqueue}
+	request := ledger.Request{Job: job, Named: body.ID != "", Args: body.Args, Trigger: ledger.TriggerEnqueue}
 	if err := body.name(); err != nil {
 		return 0, nil, err
 	}

@@ -14,7 +14,6 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks"
-	"lockstep/scheduler/ledger"
 )
 
 const (
@@ -41,22 +40,22 @@ func (s *Server) routes() {
 		if err != nil {
 			return nil, err
 		}
-		return cut(q, snapshot.locks(), func(lock *Lock) string { return lock.Name }, strings.Compare), nil
+		return cut(q, snapshot.Locks(), func(lock *Lock) string { return lock.Name }, strings.Compare), nil
 	})
 	list(s, v1+"waits", func(ctx context.Context, q question) (*part[Wait], error) {
 		snapshot, err := s.snapshot(ctx)
 		if err != nil {
 			return nil, err
 		}
-		ticket := func(wait *Wait) string { return fmt.Sprintf("%020d", wait.ticket) }
-		return cut(q, snapshot.waits, ticket, strings.Compare), nil
+		ticket := func(wait *Wait) string { return fmt.Sprintf("%020d", wait.Ticket) }
+		return cut(q, snapshot.Waits, ticket, strings.Compare), nil
 	})
 	list(s, v1+"workers", func(ctx context.Context, q question) (*part[Worker], error) {
 		snapshot, err := s.snapshot(ctx)
 		if err != nil {
 			return nil, err
 		}
-		return cut(q, snapshot.workers(), func(w *Worker) string { return string(w.ID) }, strings.Compare), nil
+		return cut(q, snapshot.Workers(), func(w *Worker) string { return string(w.ID) }, strings.Compare), nil
 	})
 
 	s.configRoutes(v1)
@@ -67,11 +66,8 @@ func (s *Server) routes() {
 
 	list(s, v1+"audit", func(ctx context.Context, q question) (*part[Act], error) {
 		before := q.cursor
-		if before != "" && !ledger.IsActID(before) {
-			return nil, errCursor
-		}
 		acts, err := shared(ctx, s.read, fmt.Sprintf("audit %d %s", q.limit, before), func(ctx context.Context) ([]Act, error) {
-			return r.audit(ctx, before, q.limit+1)
+			return r.AuditBefore(ctx, before, q.limit+1)
 		})
 		q.cursor = "" // the acts already begin after it
 		return cut(q, acts, func(act *Act) string { return act.ID }, nil), err
@@ -120,14 +116,14 @@ func (s *Server) routes() {
 			return nil, err
 		}
 		name := q.path("lock")
-		return shared(ctx, s.read, "lock "+name, func(ctx context.Context) (*Lock, error) { return r.lock(ctx, snapshot, name) })
+		return shared(ctx, s.read, "lock "+name, func(ctx context.Context) (*Lock, error) { return snapshot.Lock(ctx, name) })
 	})
 	one(s, v1+"workers/{id}", func(ctx context.Context, q question) (*Worker, error) {
 		snapshot, err := s.snapshot(ctx)
 		if err != nil {
 			return nil, err
 		}
-		return snapshot.worker(locks.SessionID(q.path("id")))
+		return snapshot.Worker(locks.SessionID(q.path("id")))
 	})
 	s.handle(v1+"runs/{id}/output", func(w http.ResponseWriter, r *http.Request) error {
 		q, err := ask(r)
@@ -156,24 +152,6 @@ func (s *Server) find(ctx context.Context, q question) (found, error) {
 	})
 }
 
-// looksAtMost is how many records a page of a list may read beyond its limit when most runs are not
-// in the requested state. The page is then shorter, and its next_cursor leads on.
-const looksAtMost = 1000
-
-// page reads one page of a list: its items, and the cursor of the next page, "" after the last one.
-func (p *pager) page(ctx context.Context, q question) (items []item, next string, err error) {
-	items, err = p.next(ctx, q.limit+1, looksAtMost)
-	switch {
-	case err != nil:
-		return nil, "", err
-	case len(items) > q.limit:
-		return items[:q.limit], items[q.limit-1].at.cursor(), nil
-	case !p.done:
-		return items, p.at.cursor(), nil
-	}
-	return items, "", nil
-}
-
 func newPart[T any](items []T, next string) *part[T] {
 	p := &part[T]{Items: items}
 	if next != "" {
@@ -185,37 +163,18 @@ func newPart[T any](items []T, next string) *part[T] {
 
 func (s *Server) runs(ctx context.Context, q question) (*part[Run], error) {
 	filter := RunFilter{Job: q.value("job"), State: q.value("state"), Limit: q.limit}
-	after, err := readPosition(q.cursor)
-	if err != nil {
-		return nil, err
-	}
 	name := fmt.Sprintf("runs %q %q %d %s", filter.Job, filter.State, filter.Limit, q.cursor)
 	return shared(ctx, s.read, name, func(ctx context.Context) (*part[Run], error) {
-		pager, err := s.o.Reader.runPager(filter, after)
-		if err != nil {
-			return nil, err
-		}
-		items, next, err := pager.page(ctx, q)
-		if err != nil {
-			return nil, err
-		}
-		runs, err := s.o.Reader.listedRuns(ctx, filter, items)
+		runs, next, err := s.o.Reader.RunPage(ctx, filter, q.cursor)
 		return newPart(runs, next), err
 	})
 }
 
 func (s *Server) ticks(ctx context.Context, q question) (*part[Tick], error) {
 	job := q.path("job")
-	after, err := readPosition(q.cursor)
-	if err != nil {
-		return nil, err
-	}
 	return shared(ctx, s.read, fmt.Sprintf("ticks %q %d %s", job, q.limit, q.cursor), func(ctx context.Context) (*part[Tick], error) {
-		if _, err := s.o.Reader.book.Job(ctx, job); err != nil {
-			return nil, err
-		}
-		items, next, err := s.o.Reader.tickPager(job, after).page(ctx, q)
-		return newPart(listedTicks(items), next), err
+		ticks, next, err := s.o.Reader.TickPage(ctx, job, q.cursor, q.limit)
+		return newPart(ticks, next), err
 	})
 }
 
@@ -229,8 +188,6 @@ type question struct {
 
 func (q question) path(name string) string  { return q.request.PathValue(name) }
 func (q question) value(name string) string { return q.query.Get(name) }
-
-var errCursor = fmt.Errorf("%w: this cursor is none that a list gave as next_cursor", ErrInvalid)
 
 // ask reads the parameters of a request, and accepts only those in known.
 func ask(r *http.Request, known ...string) (question, error) {
@@ -258,7 +215,7 @@ func ask(r *http.Request, known ...string) (question, error) {
 	if text := q.query.Get("cursor"); text != "" {
 		position, err := base64.RawURLEncoding.DecodeString(text)
 		if err != nil {
-			return q, errCursor
+			return q, ErrCursor
 		}
 		q.cursor = string(position)
 	}

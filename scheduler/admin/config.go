@@ -9,34 +9,8 @@ import (
 	"time"
 )
 
-// Config describes the config of this process' worker: which one it is, and how the last attempt to
-// load another one ended. Scripts rely on its shape.
-type Config struct {
-	Worker   string   `json:"worker"` // the worker that has the config
-	Digest   string   `json:"digest"` // the same for workers with the same jobs
-	Files    []string `json:"files"`
-	Jobs     int      `json:"jobs"`
-	Warnings int      `json:"warnings"`
-	LoadedAt Instant  `json:"loaded_at"` // by the clock of the process, like all times here
-	Reloads  int      `json:"reloads"`   // successful ones since the process began
-	Refused  int      `json:"refused_reloads"`
-	// time of the last reload if it was refused; else null
-	RefusedAt Instant         `json:"refused_at"`
-	Problems  []ConfigProblem `json:"problems"` // the reasons for the refusal
-	// settings with other values in the files than in this process
-	NeedsRestart []string `json:"needs_restart"`
-}
-
-// ConfigProblem is one error in a config.
-type ConfigProblem struct {
-	At      string `json:"at"` // file:line:column, a variable or a flag
-	Code    string `json:"code"`
-	Message string `json:"message"`
-	Hint    Text   `json:"hint"`
-}
-
-// refused reports whether the last reload was refused.
-func (c *Config) refused() bool { return c != nil && !c.RefusedAt.IsZero() }
+// wasRefused reports whether the last reload was refused.
+func wasRefused(c *Config) bool { return c != nil && !c.RefusedAt.IsZero() }
 
 // ErrNoConfig is returned when this process has no config to describe or reload.
 var ErrNoConfig = errors.New("this process has no config of a worker")
@@ -125,7 +99,7 @@ func (s *Server) reload(w http.ResponseWriter, r *http.Request, told line) error
 		return fmt.Errorf("%w: %w", errBroken, err)
 	}
 	status, detail := http.StatusOK, "config "+config.Digest
-	if told.done = !config.refused(); !told.done {
+	if told.done = !wasRefused(config); !told.done {
 		status, detail = http.StatusUnprocessableEntity, fmt.Sprintf("refused: errors in %d places", len(config.Problems))
 		told.status, told.because = status, detail
 	}
@@ -134,7 +108,7 @@ func (s *Server) reload(w http.ResponseWriter, r *http.Request, told line) error
 		// The reload has happened, whether or not the audit can keep it.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), actLimit)
 		defer cancel()
-		if err := s.o.Operator.ledger.Audit(ctx, Actor{Who: told.who}.act(told.action, told.on, detail)); err != nil {
+		if err := s.o.Operator.Audit(ctx, told.action, told.on, detail, Actor{Who: told.who}); err != nil {
 			s.o.Logger.ErrorContext(ctx, "a reload of the config is not in the audit", "error", err)
 		}
 	}

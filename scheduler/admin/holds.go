@@ -11,50 +11,51 @@ import (
 // Holds returns the holds, the longest first: those of the given sessions, or all when none is
 // given.
 func (r *Reader) Holds(ctx context.Context, sessions ...locks.SessionID) ([]Holder, error) {
-	s, err := r.snapshot(ctx)
+	s, err := r.Snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if len(sessions) > 0 {
-		s.holders = slices.DeleteFunc(s.holders, func(h Holder) bool { return !slices.Contains(sessions, h.Worker) })
+		s.Holders = slices.DeleteFunc(s.Holders, func(h Holder) bool { return !slices.Contains(sessions, h.Worker) })
 	}
-	return s.holders, nil
+	return s.Holders, nil
 }
 
 // Waits returns the waiting requests, in the order of their tickets.
 func (r *Reader) Waits(ctx context.Context) ([]Wait, error) {
-	s, err := r.snapshot(ctx)
+	s, err := r.Snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return append([]Wait{}, s.waits...), nil
+	return append([]Wait{}, s.Waits...), nil
 }
 
 // Locks returns every resource that is held or waited for, by name, without those that only keep
 // one run from running twice.
 func (r *Reader) Locks(ctx context.Context) ([]Lock, error) {
-	s, err := r.snapshot(ctx)
+	s, err := r.Snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return s.locks(), nil
+	return s.Locks(), nil
 }
 
 // Lock returns one resource, including those of runs. Any name is a lock: one without holders and
 // waiters is free.
 func (r *Reader) Lock(ctx context.Context, name string) (*Lock, error) {
-	s, err := r.snapshot(ctx)
+	s, err := r.Snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return r.lock(ctx, s, name)
+	return s.Lock(ctx, name)
 }
 
-// lock returns one resource of a snapshot. The snapshot does not include unused permits.
-func (r *Reader) lock(ctx context.Context, s *snapshot, name string) (*Lock, error) {
+// Lock returns one resource. It reads the limit of permits that are neither held nor wanted, which
+// a snapshot does not include.
+func (s *Snapshot) Lock(ctx context.Context, name string) (*Lock, error) {
 	lock := s.lock(name)
 	if len(lock.Holders)+len(lock.Waits) == 0 {
-		permits, err := r.space.Permits(ctx, name)
+		permits, err := s.space.Permits(ctx, name)
 		if err != nil {
 			return nil, err
 		}
@@ -84,14 +85,14 @@ func (l *Lock) describe(permits map[string]locks.PermitRecord) {
 	}
 }
 
-func (s *snapshot) lock(name string) *Lock {
+func (s *Snapshot) lock(name string) *Lock {
 	lock := newLock(name)
-	for _, h := range s.holders {
+	for _, h := range s.Holders {
 		if slices.Contains(h.Bundle, name) {
 			lock.Holders = append(lock.Holders, h)
 		}
 	}
-	for _, w := range s.waits {
+	for _, w := range s.Waits {
 		if slices.Contains(w.Wants, name) {
 			lock.Waits = append(lock.Waits, w)
 		}
@@ -100,7 +101,9 @@ func (s *snapshot) lock(name string) *Lock {
 	return lock
 }
 
-func (s *snapshot) locks() []Lock {
+// Locks returns every resource that is held or waited for, by name, without those that only keep
+// one run from running twice.
+func (s *Snapshot) Locks() []Lock {
 	byName := make(map[string]*Lock)
 	get := func(name string) *Lock {
 		if byName[name] == nil {
@@ -108,13 +111,13 @@ func (s *snapshot) locks() []Lock {
 		}
 		return byName[name]
 	}
-	for i := range s.holders {
-		for _, name := range s.holders[i].Locks() {
+	for i := range s.Holders {
+		for _, name := range s.Holders[i].Locks() {
 			lock := get(name)
-			lock.Holders = append(lock.Holders, s.holders[i])
+			lock.Holders = append(lock.Holders, s.Holders[i])
 		}
 	}
-	for _, w := range s.waits {
+	for _, w := range s.Waits {
 		for _, name := range w.Wants {
 			lock := get(name)
 			lock.Waits = append(lock.Waits, w)

@@ -69,6 +69,12 @@ func (r *Reader) Job(ctx context.Context, name string) (*Job, error) {
 	return &described[0], nil
 }
 
+// Definition returns the definition with which new runs of a job are made.
+func (r *Reader) Definition(ctx context.Context, name string) (*jobs.Job, error) {
+	record, err := r.book.Job(ctx, name)
+	return record.Job, err
+}
+
 const (
 	describedTogether = 8 // how many jobs' last runs are searched for at the same time
 	// entries of a history that are read to find the last run among skipped and missed ticks

@@ -140,11 +140,7 @@ func (s *Server) metrics() func(http.ResponseWriter, *http.Request) error {
 		sight.snapshot, sight.err = s.snapshot(r.Context())
 		if sight.err == nil {
 			sight.due, sight.err = shared(r.Context(), s.read, "due", func(ctx context.Context) (map[WaitReason]int, error) {
-				paused, err := s.o.Reader.book.Paused(ctx)
-				if err != nil {
-					return nil, err
-				}
-				return s.o.Reader.dueBy(ctx, conditionsOf(sight.snapshot, paused))
+				return s.o.Reader.DueBy(ctx, sight.snapshot)
 			})
 		}
 		if err := s.o.Unready(); errors.Is(err, worker.ErrRedis) {
@@ -161,7 +157,7 @@ func (s *Server) metrics() func(http.ResponseWriter, *http.Request) error {
 type sight struct {
 	config   *Config // nil: it has none
 	worker   locks.SessionID
-	snapshot *snapshot
+	snapshot *Snapshot
 	due      map[WaitReason]int // due runs
 	err      error              // the lock space cannot be read
 
@@ -209,7 +205,7 @@ func (s *sight) Collect(to chan<- prometheus.Metric) {
 		tell(descConfigJobs, float64(c.Jobs))
 		to <- prometheus.MustNewConstMetric(descReloads, prometheus.CounterValue, float64(c.Reloads), "taken")
 		to <- prometheus.MustNewConstMetric(descReloads, prometheus.CounterValue, float64(c.Refused), "refused")
-		tell(descReloaded, truth(!c.refused()))
+		tell(descReloaded, truth(!wasRefused(c)))
 		tell(descLoaded, float64(c.LoadedAt.UnixMilli())/float64(time.Second/time.Millisecond))
 		tell(descRestart, truth(len(c.NeedsRestart) > 0))
 	}
@@ -218,18 +214,18 @@ func (s *sight) Collect(to chan<- prometheus.Metric) {
 		return
 	}
 	held := 0
-	for i := range s.snapshot.holders {
-		if !s.snapshot.holders[i].Resting {
+	for i := range s.snapshot.Holders {
+		if !s.snapshot.Holders[i].Resting {
 			held++
 		}
 	}
 	tell(descHolds, float64(held))
-	tell(descWaits, float64(len(s.snapshot.waits)))
-	for _, reason := range dueReasons {
+	tell(descWaits, float64(len(s.snapshot.Waits)))
+	for _, reason := range DueReasons() {
 		tell(descDue, float64(s.due[reason]), string(reason))
 	}
 	states := map[string]int{"ready": 0, "draining": 0}
-	for _, w := range s.snapshot.workers() {
+	for _, w := range s.snapshot.Workers() {
 		states[w.State]++
 		if w.ID == s.worker {
 			tell(descLease, time.Duration(w.LeaseLeft).Seconds())

@@ -13,6 +13,14 @@ import (
 	"lockstep/scheduler"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
+	"lockstep/scheduler/repeats"
+)
+
+const (
+	// for which the requests of one actor for one job are counted before they are recorded
+	requestSpan  = 10 * time.Second
+	requestKinds = 1000      // actors and jobs that are counted; more are recorded one by one
+	requestEntry = time.Hour // for which such requests are one entry of the audit
 )
 
 // Operator carries out the acts of people, requested over HTTP or on the command line: it changes
@@ -27,7 +35,7 @@ type Operator struct {
 	take   func(context.Context, []ledger.Due) bool
 	told   func(error)
 
-	requests *repeatCounter[ledger.Act] // for runs; thousands a second may arrive
+	requests *repeats.Counter[ledger.Act] // for runs; thousands a second may arrive
 }
 
 // NewOperator returns an operator. If take is not nil, the operator offers it the runs that become
@@ -41,7 +49,7 @@ func NewOperator(l *ledger.Ledger, q *queue.Client, take func(context.Context, [
 	if undelivered == nil {
 		undelivered = func(error) {}
 	}
-	return &Operator{l, q, scheduler.NewPusher(q, l), take, undelivered, newRepeatCounter[ledger.Act](requestSpan, requestKinds)}
+	return &Operator{l, q, scheduler.NewPusher(q, l), take, undelivered, repeats.NewCounter[ledger.Act](requestSpan, requestKinds)}
 }
 
 // Actor is the requester of an act, and the reason.
@@ -285,6 +293,11 @@ func (o *Operator) audited(ctx context.Context, act ledger.Act, do func() (bool,
 	return true, errors.Join(err, o.ledger.Audit(ctx, act))
 }
 
+// Audit records an act that another package has carried out.
+func (o *Operator) Audit(ctx context.Context, what, on, detail string, by Actor) error {
+	return o.ledger.Audit(ctx, by.act(what, on, detail))
+}
+
 // DrainWorker asks a worker to take nothing new, and to exit when its runs have ended. It returns
 // false if the worker was asked already.
 func (o *Operator) DrainWorker(ctx context.Context, id locks.SessionID, by Actor) (bool, error) {
@@ -357,4 +370,39 @@ func (o *Operator) RunNow(ctx context.Context, job, id string, args json.RawMess
 // RunJob is [Operator.Enqueue] of a run that is made by hand.
 func (o *Operator) RunJob(ctx context.Context, request ledger.Request, by Actor) (*ledger.Enqueued, error) {
 	return o.enqueue(ctx, request, by.act("run job", request.Job.Name, string(jobs.RequestRunID(request.Job.Name, request.ID))))
+}
+
+// enqueue asks for a run and records that in the audit: an actor's first request for a job at once,
+// in the same step, those that follow within a few seconds as one.
+func (o *Operator) enqueue(ctx context.Context, request ledger.Request, act ledger.Act) (*ledger.Enqueued, error) {
+	act.Span = requestEntry
+	kind := act.Who + "\x00" + act.What + "\x00" + act.On
+	first, _ := o.requests.First(kind, time.Now())
+	if first {
+		request.Act = &act
+	}
+	enqueued, err := o.ledger.Enqueue(ctx, request)
+	if err != nil {
+		return nil, err
+	}
+	if !first && !enqueued.Exists {
+		o.requests.Count(kind, act, time.Now())
+	}
+	o.deliver(ctx, enqueued.Due)
+	return enqueued, nil
+}
+
+// Flush records the counted requests that are due, or all of them. It keeps counting those that it
+// could not record.
+func (o *Operator) Flush(ctx context.Context, now time.Time, all bool) error {
+	var failed []error
+	for _, counted := range o.requests.Due(now, all) {
+		act := counted.Last
+		act.Times = counted.Times
+		if err := o.ledger.Audit(ctx, act); err != nil {
+			failed = append(failed, err)
+			o.requests.Again(act.Who+"\x00"+act.What+"\x00"+act.On, counted)
+		}
+	}
+	return errors.Join(failed...)
 }

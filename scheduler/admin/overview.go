@@ -24,10 +24,10 @@ const (
 	askHistories = 500  // how many jobs' histories are read for the last runs
 )
 
-// overview is everything that the page shows, read a moment ago.
-type overview struct {
+// Overview is everything that the page shows.
+type Overview struct {
 	At       time.Time // by the server's clock
-	Workers  []replica
+	Workers  []Replica
 	Others   []Holder // holds of clients that are not workers
 	MoreHold int      // holds that are not shown
 	Waits    []Wait
@@ -52,19 +52,14 @@ type overview struct {
 	Disputed []string
 }
 
-// replica is a worker with its holds.
-type replica struct {
+// Replica is a worker with its holds.
+type Replica struct {
 	Worker
 	Holds []Holder
 }
 
-// overview reads what the page shows.
-func (s *Server) overview(ctx context.Context) (*overview, error) {
-	snapshot, err := s.snapshot(ctx)
-	if err != nil {
-		return nil, err
-	}
-	r := s.o.Reader
+// Overview reads what the page shows besides a snapshot.
+func (r *Reader) Overview(ctx context.Context, snapshot *Snapshot) (*Overview, error) {
 	now, err := r.now(ctx)
 	if err != nil {
 		return nil, err
@@ -91,9 +86,9 @@ func (s *Server) overview(ctx context.Context) (*overview, error) {
 		return nil, err
 	}
 
-	o := &overview{At: now, Jobs: len(records), Asked: len(asked), Runs: runs}
+	o := &Overview{At: now, Jobs: len(records), Asked: len(asked), Runs: runs}
 	o.fleet(snapshot)
-	o.Waits, o.MoreWait = some(snapshot.waits, showWaits)
+	o.Waits, o.MoreWait = some(snapshot.Waits, showWaits)
 	o.Noted, o.MoreNote = some(noted(records, paused, now), showNoted)
 	o.Next, o.MoreNext = some(nextTicks(records, now, 1), showNext)
 	o.Words = make(map[string]string, len(o.Next))
@@ -122,12 +117,12 @@ func noted(records []ledger.JobRecord, paused []string, now time.Time) []Job {
 }
 
 // fleet fills in the workers and the holds, and counts them.
-func (o *overview) fleet(snapshot *snapshot) {
-	holders, more := some(snapshot.holders, showHolds)
+func (o *Overview) fleet(snapshot *Snapshot) {
+	holders, more := some(snapshot.Holders, showHolds)
 	o.MoreHold = more
 	at := make(map[locks.SessionID]int)
-	for i, worker := range snapshot.workers() {
-		o.Workers = append(o.Workers, replica{Worker: worker})
+	for i, worker := range snapshot.Workers() {
+		o.Workers = append(o.Workers, Replica{Worker: worker})
 		at[worker.ID] = i
 		if worker.State == Gone {
 			continue
@@ -155,7 +150,7 @@ func (o *overview) fleet(snapshot *snapshot) {
 }
 
 // pending counts the outstanding runs and takes the oldest that are not running.
-func (o *overview) pending(outstanding []*ledger.Record) {
+func (o *Overview) pending(outstanding []*ledger.Record) {
 	o.CountedAll = len(outstanding) < countPending
 	o.Count = make(map[ledger.State]int)
 	var waiting []*ledger.Record
@@ -174,7 +169,7 @@ func (o *overview) pending(outstanding []*ledger.Record) {
 
 // explainPending adds to each shown run why it does not run: for ten of them at most, from data
 // that was already read.
-func (r *Reader) explainPending(ctx context.Context, o *overview, c *conditions, outstanding []*ledger.Record, records []ledger.JobRecord) error {
+func (r *Reader) explainPending(ctx context.Context, o *Overview, c *conditions, outstanding []*ledger.Record, records []ledger.JobRecord) error {
 	active := make(map[string]*jobs.Job, len(records))
 	for _, record := range records {
 		active[record.Job.Name] = record.Job
@@ -195,10 +190,10 @@ func (r *Reader) explainPending(ctx context.Context, o *overview, c *conditions,
 }
 
 // WaitCount returns the number of requests that wait for locks.
-func (o *overview) WaitCount() int { return len(o.Waits) + o.MoreWait }
+func (o *Overview) WaitCount() int { return len(o.Waits) + o.MoreWait }
 
 // Outstanding returns the number of runs that are neither finished nor running.
-func (o *overview) Outstanding() int {
+func (o *Overview) Outstanding() int {
 	n := 0
 	for state, count := range o.Count {
 		if state != ledger.StateRunning {

@@ -52,7 +52,7 @@ var pageTemplate = sync.OnceValue(func() *template.Template {
 
 // view is the data of the template.
 type view struct {
-	Seen    *overview // nil: nothing was read yet
+	Seen    *Overview // nil: nothing was read yet
 	Worker  string    // the worker that serves the page
 	Problem string    // why Redis cannot be read; "" when it can
 	// of the worker, when its last reload was refused or it must be restarted; else nil
@@ -62,7 +62,7 @@ type view struct {
 // page answers with the overview. When Redis cannot be read it shows the last overview and says so.
 func (s *Server) page(w http.ResponseWriter, r *http.Request) error {
 	v := view{Worker: s.o.Worker()}
-	if config := s.config(); config.refused() || config != nil && len(config.NeedsRestart) > 0 {
+	if config := s.config(); wasRefused(config) || config != nil && len(config.NeedsRestart) > 0 {
 		v.Config = config
 	}
 	status := http.StatusOK
@@ -152,7 +152,7 @@ func took(r *Run) string {
 	if r.StartedAt.IsZero() || r.FinishedAt.IsZero() {
 		return ""
 	}
-	return span(r.took())
+	return span(r.FinishedAt.Sub(r.StartedAt.Time))
 }
 
 // badge is a state with its own sign, so that no reader needs to tell colors apart.
@@ -244,14 +244,12 @@ type fewNames struct {
 
 func newFewNames(names []string) fewNames {
 	const most, mostRest = 4, 50
-	few := fewNames{}
-	few.Names, few.More = some(names, most)
-	if few.More > 0 {
-		rest, more := some(names[most:], mostRest)
-		few.Rest = strings.Join(rest, "\n")
-		if more > 0 {
-			few.Rest += fmt.Sprintf("\nand %d more", more)
-		}
+	few := fewNames{Names: names[:min(len(names), most)]}
+	rest := names[len(few.Names):]
+	few.More = len(rest)
+	few.Rest = strings.Join(rest[:min(len(rest), mostRest)], "\n")
+	if few.More > mostRest {
+		few.Rest += fmt.Sprintf("\nand %d more", few.More-mostRest)
 	}
 	return few
 }

@@ -3,6 +3,7 @@ package admin
 import (
 	pq "container/heap" // heap is also a word for memory
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -10,6 +11,13 @@ import (
 	"lockstep/jobs"
 	"lockstep/scheduler/ledger"
 )
+
+// ErrCursor is returned for a cursor that no page of this list returned.
+var ErrCursor = fmt.Errorf("%w: this cursor is none that a list gave as next_cursor", ErrInvalid)
+
+// looksAtMost is how many records a page of a list may read beyond its limit when most runs are not
+// in the requested state. The page is then shorter, and its next_cursor leads on.
+const looksAtMost = 1000
 
 // pager walks through outstanding runs and then through finished ones. Of each batch it reads the
 // entries of an index first, and then the records of those entries that may be listed. A pager
@@ -90,11 +98,26 @@ func (p *pager) after(after *position) (*pager, error) {
 		return p, nil
 	}
 	if !after.Final && (after.Index != p.index || !p.open) || after.Final && !p.ended {
-		return p, errCursor // of a list with another filter
+		return p, ErrCursor // of a list with another filter
 	}
 	p.at, p.from = *after, after
 	p.open = !after.Final
 	return p, nil
+}
+
+// page returns the next page of a list, at most limit items, and the cursor of the page that
+// follows, "" after the last one.
+func (p *pager) page(ctx context.Context, limit int) (items []item, next string, err error) {
+	items, err = p.next(ctx, limit+1, looksAtMost)
+	switch {
+	case err != nil:
+		return nil, "", err
+	case len(items) > limit:
+		return items[:limit], items[limit-1].at.cursor(), nil
+	case !p.done:
+		return items, p.at.cursor(), nil
+	}
+	return items, "", nil
 }
 
 // next returns the next runs: at most want of them, or with 0 all. With budget > 0 it stops early

@@ -46,7 +46,7 @@ func readPosition(text string) (*position, error) {
 	}
 	p := new(position)
 	if json.Unmarshal([]byte(text), p) != nil || p.Final == (p.Index != "") {
-		return nil, errCursor
+		return nil, ErrCursor
 	}
 	return p, nil
 }

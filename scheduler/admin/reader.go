@@ -103,6 +103,26 @@ func (r *Reader) Runs(ctx context.Context, filter RunFilter) ([]Run, error) {
 	return r.listedRuns(ctx, filter, listed)
 }
 
+// RunPage returns a page of [Reader.Runs] and the cursor of the next page, "" after the last one.
+// The cursor of the first page is "". A page has at most filter.Limit runs, which must not be 0,
+// and may have fewer although others follow; see the package's doc.
+func (r *Reader) RunPage(ctx context.Context, filter RunFilter, cursor string) (runs []Run, next string, err error) {
+	after, err := readPosition(cursor)
+	if err != nil {
+		return nil, "", err
+	}
+	pager, err := r.runPager(filter, after)
+	if err != nil {
+		return nil, "", err
+	}
+	listed, next, err := pager.page(ctx, filter.Limit)
+	if err != nil {
+		return nil, "", err
+	}
+	runs, err = r.listedRuns(ctx, filter, listed)
+	return runs, next, err
+}
+
 // listedRuns returns runs as they are shown. An empty list of a job that does not exist is an
 // error.
 func (r *Reader) listedRuns(ctx context.Context, filter RunFilter, listed []item) ([]Run, error) {
@@ -167,6 +187,19 @@ func (r *Reader) Ticks(ctx context.Context, job string, limit int) ([]Tick, erro
 	return listedTicks(listed), err
 }
 
+// TickPage returns one page of [Reader.Ticks], as [Reader.RunPage] does of runs.
+func (r *Reader) TickPage(ctx context.Context, job, cursor string, limit int) (ticks []Tick, next string, err error) {
+	after, err := readPosition(cursor)
+	if err != nil {
+		return nil, "", err
+	}
+	if _, err := r.book.Job(ctx, job); err != nil {
+		return nil, "", err
+	}
+	listed, next, err := r.tickPager(job, after).page(ctx, limit)
+	return listedTicks(listed), next, err
+}
+
 func listedTicks(listed []item) []Tick {
 	ticks := make([]Tick, len(listed))
 	for i, one := range listed {
@@ -176,10 +209,15 @@ func listedTicks(listed []item) []Tick {
 }
 
 // Audit returns the acts of people, the last first: at most limit, or, with 0, all that are kept.
-func (r *Reader) Audit(ctx context.Context, limit int) ([]Act, error) { return r.audit(ctx, "", limit) }
+func (r *Reader) Audit(ctx context.Context, limit int) ([]Act, error) {
+	return r.AuditBefore(ctx, "", limit)
+}
 
-// audit is [Reader.Audit] of the acts before the act with an id.
-func (r *Reader) audit(ctx context.Context, before string, limit int) ([]Act, error) {
+// AuditBefore is [Reader.Audit] of the acts before the act with an id; "" for all.
+func (r *Reader) AuditBefore(ctx context.Context, before string, limit int) ([]Act, error) {
+	if before != "" && !ledger.IsActID(before) {
+		return nil, ErrCursor
+	}
 	if limit < 0 {
 		return nil, fmt.Errorf("%w: a limit of %d", ErrInvalid, limit)
 	}

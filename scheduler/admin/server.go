@@ -18,6 +18,7 @@ import (
 	"lockstep/locks"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
+	"lockstep/scheduler/repeats"
 	"lockstep/scheduler/worker"
 )
 
@@ -73,12 +74,12 @@ type Server struct {
 
 	foreign *http.CrossOriginProtection // checks the requests that change something
 
-	told  seldom               // limits logging of Redis' refusals
-	lines *repeatCounter[line] // of actions, done and refused
+	told  seldom                 // limits logging of Redis' refusals
+	lines *repeats.Counter[line] // of actions, done and refused
 
 	// last is the last overview that could be read from Redis; nil before that. It is replaced,
 	// never changed.
-	last atomic.Pointer[overview]
+	last atomic.Pointer[Overview]
 }
 
 // New returns a server. It reads nothing yet.
@@ -98,7 +99,7 @@ func New(o Options) (*Server, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	s := &Server{o: o, mux: http.NewServeMux(), read: newShare(), lines: newRepeatCounter[line](lineSpan, lineKinds), foreign: http.NewCrossOriginProtection()}
+	s := &Server{o: o, mux: http.NewServeMux(), read: newShare(), lines: repeats.NewCounter[line](lineSpan, lineKinds), foreign: http.NewCrossOriginProtection()}
 	s.handle("/{$}", s.page)
 	s.handle("/static/{file}", s.static)
 	s.handle("/livez", s.live)
@@ -320,8 +321,17 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) error {
 }
 
 // snapshot returns the lock space as it was at most a moment ago.
-func (s *Server) snapshot(ctx context.Context) (*snapshot, error) {
-	return shared(ctx, s.read, "snapshot", s.o.Reader.snapshot)
+func (s *Server) snapshot(ctx context.Context) (*Snapshot, error) {
+	return shared(ctx, s.read, "snapshot", s.o.Reader.Snapshot)
+}
+
+// overview reads what the page shows.
+func (s *Server) overview(ctx context.Context) (*Overview, error) {
+	snapshot, err := s.snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.o.Reader.Overview(ctx, snapshot)
 }
 
 // static answers with the files that the page needs.

@@ -3,7 +3,6 @@ package admin
 import (
 	"encoding/json"
 	"slices"
-	"time"
 
 	"lockstep/jobs"
 	"lockstep/locks"
@@ -182,7 +181,7 @@ type Wait struct {
 	// Blockers has one for each of BlockedBy.
 	Blockers []Blocker `json:"-"`
 
-	ticket uint64
+	Ticket uint64 `json:"-"` // the order of the waits
 }
 
 // Purpose returns what the request waits for, in one word or line: the id of a run, the command of
@@ -213,7 +212,7 @@ type Worker struct {
 	Drifted int     `json:"drifted"`
 	Admin   Text    `json:"admin"`                // host:port of its API and page
 	Clock   Seconds `json:"clock_offset_seconds"` // by how much its host's clock is ahead of Redis'
-	Pass    string  `json:"-"`                    // [Options.Pass] of its API; "" for none
+	Pass    string  `json:"-"`                    // permits a reload through its API; "" for none
 
 	Key string `json:"signing_key,omitempty"` // the id of the key with which it signs definitions
 	// runs that it refused because their definition could not be trusted
@@ -225,12 +224,6 @@ type Worker struct {
 // Gone is the state of a worker after the end of its lease. The worker vanishes as soon as another
 // worker takes over what it left.
 const Gone = "gone"
-
-// WhoAmI is the identity of the client, as the answering worker sees it.
-type WhoAmI struct {
-	User Text     `json:"user"` // null where users do not sign in
-	Mode AuthMode `json:"mode"`
-}
 
 // Tick is one due time of a job and its outcome.
 type Tick struct {
@@ -262,6 +255,32 @@ type Act struct {
 	Detail  Text    `json:"detail"` // of repeats: the last
 	Times   int     `json:"times"`
 	FirstAt Instant `json:"first_at"`
+}
+
+// Config describes the config of this process' worker: which one it is, and how the last attempt to
+// load another one ended. Scripts rely on its shape.
+type Config struct {
+	Worker   string   `json:"worker"` // the worker that has the config
+	Digest   string   `json:"digest"` // the same for workers with the same jobs
+	Files    []string `json:"files"`
+	Jobs     int      `json:"jobs"`
+	Warnings int      `json:"warnings"`
+	LoadedAt Instant  `json:"loaded_at"` // by the clock of the process, like all times here
+	Reloads  int      `json:"reloads"`   // successful ones since the process began
+	Refused  int      `json:"refused_reloads"`
+	// time of the last reload if it was refused; else null
+	RefusedAt Instant         `json:"refused_at"`
+	Problems  []ConfigProblem `json:"problems"` // the reasons for the refusal
+	// settings with other values in the files than in this process
+	NeedsRestart []string `json:"needs_restart"`
+}
+
+// ConfigProblem is one error in a config.
+type ConfigProblem struct {
+	At      string `json:"at"` // file:line:column, a variable or a flag
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	Hint    Text   `json:"hint"`
 }
 
 // NextTick is a future tick.
@@ -373,6 +392,3 @@ func newTick(record *ledger.Record) Tick {
 	}
 	return tick
 }
-
-// took returns the time from a run's first attempt to its end.
-func (r *Run) took() time.Duration { return r.FinishedAt.Sub(r.StartedAt.Time) }

@@ -481,3 +481,9 @@ func (s *seldom) now() bool {
 	s.last = time.Now()
 	return true
 }
+
+// WhoAmI is the identity of the client, as the answering worker sees it.
+type WhoAmI struct {
+	User Text     `json:"user"` // null where users do not sign in
+	Mode AuthMode `json:"mode"`
+}

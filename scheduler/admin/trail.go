@@ -2,24 +2,17 @@ package admin
 
 import (
 	"context"
-	"errors"
 	"net"
 	"net/http"
 	"time"
-
-	"lockstep/scheduler/ledger"
 )
 
 const (
 	flushEvery = time.Second
 	flushLimit = 5 * time.Second // for the last flush
-	// for which the requests of one actor for one job are counted before they are recorded
-	requestSpan  = 10 * time.Second
-	requestKinds = 1000        // actors and jobs that are counted; more are recorded one by one
-	requestEntry = time.Hour   // for which such requests are one entry of the audit
-	lineSpan     = time.Minute // for which repeated lines of the log are counted
-	lineKinds    = 200         // of lines; others are counted together
-	lineText     = 200         // bytes of a name in a line
+	lineSpan   = time.Minute     // for which repeated lines of the log are counted
+	lineKinds  = 200             // of lines; others are counted together
+	lineText   = 200             // bytes of a name in a line
 )
 
 // line is a log line about a request to change something.
@@ -49,14 +42,14 @@ func (s *Server) tell(ctx context.Context, l line, counts bool) {
 		return
 	}
 	kind, now := l.kind(), time.Now()
-	first, known := s.lines.first(kind, now)
+	first, known := s.lines.First(kind, now)
 	switch {
 	case !known:
-		s.lines.count("", line{done: l.done, who: "various", action: "various", on: "various", status: l.status}, now)
+		s.lines.Count("", line{done: l.done, who: "various", action: "various", on: "various", status: l.status}, now)
 	case first:
 		s.writeLine(ctx, l, 1)
 	default:
-		s.lines.count(kind, l, now)
+		s.lines.Count(kind, l, now)
 	}
 }
 
@@ -81,13 +74,13 @@ func (s *Server) writeLine(ctx context.Context, l line, times int) {
 // flush logs the counted lines, and records the counted requests.
 func (s *Server) flush(ctx context.Context, all bool) {
 	now := time.Now()
-	for _, counted := range s.lines.due(now, all) {
-		s.writeLine(ctx, counted.last, counted.times)
+	for _, counted := range s.lines.Due(now, all) {
+		s.writeLine(ctx, counted.Last, counted.Times)
 	}
 	if s.o.Operator == nil {
 		return
 	}
-	if err := s.o.Operator.flush(ctx, now, all); err != nil {
+	if err := s.o.Operator.Flush(ctx, now, all); err != nil {
 		s.o.Logger.WarnContext(ctx, "requests are not in the audit yet, they are counted on", "error", err)
 	}
 }
@@ -118,38 +111,4 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	defer cancel()
 	s.flush(last, true)
 	return err
-}
-
-// enqueue asks for a run and records that in the audit: an actor's first request for a job at once,
-// in the same step, those that follow within a few seconds as one.
-func (o *Operator) enqueue(ctx context.Context, request ledger.Request, act ledger.Act) (*ledger.Enqueued, error) {
-	act.Span = requestEntry
-	kind := act.Who + "\x00" + act.What + "\x00" + act.On
-	first, _ := o.requests.first(kind, time.Now())
-	if first {
-		request.Act = &act
-	}
-	enqueued, err := o.ledger.Enqueue(ctx, request)
-	if err != nil {
-		return nil, err
-	}
-	if !first && !enqueued.Exists {
-		o.requests.count(kind, act, time.Now())
-	}
-	o.deliver(ctx, enqueued.Due)
-	return enqueued, nil
-}
-
-// flush records the counted requests. It keeps counting those that it could not record.
-func (o *Operator) flush(ctx context.Context, now time.Time, all bool) error {
-	var failed []error
-	for _, counted := range o.requests.due(now, all) {
-		act := counted.last
-		act.Times = counted.times
-		if err := o.ledger.Audit(ctx, act); err != nil {
-			failed = append(failed, err)
-			o.requests.again(act.Who+"\x00"+act.What+"\x00"+act.On, counted)
-		}
-	}
-	return errors.Join(failed...)
 }

@@ -217,33 +217,6 @@ func TestRefusedSignInsToActAreLogged(t *testing.T) {
 	}
 }
 
-func TestTalliesAreBoundedAndForget(t *testing.T) {
-	t.Parallel()
-	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-	counts := newRepeatCounter[int](time.Minute, 3)
-	for i := range 5 {
-		first, known := counts.first(fmt.Sprint(i), now)
-		if !first || known != (i < 3) {
-			t.Errorf("kind %d: first %t, known %t", i, first, known)
-		}
-	}
-	counts.count("1", 7, now)
-	counts.count("1", 8, now)
-	if due := counts.due(now.Add(59*time.Second), false); len(due) != 0 {
-		t.Errorf("%v is due early", due)
-	}
-	now = now.Add(time.Minute)
-	if due := counts.due(now, false); len(due) != 1 || due[0].times != 2 || due[0].last != 8 {
-		t.Errorf("got %v, want two of kind 1", due)
-	}
-	if first, _ := counts.first("1", now); first || len(counts.open) != 1 {
-		t.Errorf("first %t, %d kinds, want kind 1 counted on and the others forgotten", first, len(counts.open))
-	}
-	if counts.due(now.Add(time.Minute), false); len(counts.open) != 0 {
-		t.Error("a kind that does not come again is not forgotten")
-	}
-}
-
 // BenchmarkEnqueue shows what the audit costs a request for a run.
 func BenchmarkEnqueue(b *testing.B) {
 	rdb := redistest.Client(b)

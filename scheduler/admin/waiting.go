@@ -41,8 +41,10 @@ const (
 	WaitsParked  WaitReason = "parked"   // it has failed, and cannot be moved to its job's history
 )
 
-// dueReasons are the possible reasons of a due run, in the order in which they are checked.
-var dueReasons = []WaitReason{WaitsPaused, WaitsWorker, WaitsHandler, WaitsSuspect, WaitsSlot, WaitsBehind, WaitsStart}
+// DueReasons returns the possible reasons of a due run, in the order in which they are checked.
+func DueReasons() []WaitReason {
+	return []WaitReason{WaitsPaused, WaitsWorker, WaitsHandler, WaitsSuspect, WaitsSlot, WaitsBehind, WaitsStart}
+}
 
 // conditions are the facts that decide whether a due run can start.
 type conditions struct {
@@ -397,9 +399,14 @@ func (r *Reader) Parked(ctx context.Context) (parked []jobs.RunID, all bool, err
 	return parked, len(outstanding) < countPending, nil
 }
 
-// dueBy counts due runs by why they do not run. It looks at the oldest ones of each queue; younger
-// ones are behind these.
-func (r *Reader) dueBy(ctx context.Context, c *conditions) (map[WaitReason]int, error) {
+// DueBy counts due runs by why they do not run: see [DueReasons]. It looks at the oldest ones of
+// each queue; younger ones are behind these.
+func (r *Reader) DueBy(ctx context.Context, snapshot *Snapshot) (map[WaitReason]int, error) {
+	paused, err := r.book.Paused(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c := conditionsOf(snapshot, paused)
 	queues, err := r.book.DueQueues(ctx, lookQueues, lookRuns)
 	if err != nil {
 		return nil, err
@@ -414,8 +421,8 @@ func (r *Reader) dueBy(ctx context.Context, c *conditions) (map[WaitReason]int, 
 	if err != nil {
 		return nil, err
 	}
-	count := make(map[WaitReason]int, len(dueReasons))
-	for _, reason := range dueReasons {
+	count := make(map[WaitReason]int)
+	for _, reason := range DueReasons() {
 		count[reason] = 0
 	}
 	for _, queue := range queues {
@@ -450,4 +457,4 @@ const (
 )
 
 // conditionsOf makes conditions of a snapshot that was already read.
-func conditionsOf(s *snapshot, paused []string) *conditions { return &conditions{paused, s.sessions} }
+func conditionsOf(s *Snapshot, paused []string) *conditions { return &conditions{paused, s.sessions} }

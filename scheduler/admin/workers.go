@@ -15,12 +15,15 @@ import (
 	"lockstep/scheduler/worker"
 )
 
-// snapshot is the lock space at one moment: its sessions, holds and waits.
-type snapshot struct {
-	holders  []Holder // by the time of their grant
-	waits    []Wait   // by ticket
+// Snapshot is the lock space at one moment: its sessions, holds and waits. It must be treated as
+// read-only.
+type Snapshot struct {
+	Holders []Holder // by the time of their grant
+	Waits   []Wait   // by ticket
+
 	sessions []session
 	permits  map[string]locks.PermitRecord // those in use, or wanted
+	space    space                         // for permits that are neither
 }
 
 // session is one session with its card.
@@ -31,9 +34,9 @@ type session struct {
 	worker bool // the card is a worker's
 }
 
-// snapshot reads the lock space. It reads the sessions second, so that they include the session of
+// Snapshot reads the lock space. It reads the sessions second, so that they include the session of
 // every holder unless that has ended.
-func (r *Reader) snapshot(ctx context.Context) (*snapshot, error) {
+func (r *Reader) Snapshot(ctx context.Context) (*Snapshot, error) {
 	listing, err := r.space.Read(ctx)
 	if err != nil {
 		return nil, err
@@ -42,52 +45,52 @@ func (r *Reader) snapshot(ctx context.Context) (*snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &snapshot{sessions: make([]session, len(records))}
+	s := &Snapshot{sessions: make([]session, len(records)), space: r.space}
 	cards := make(map[locks.SessionID]worker.Card, len(records))
 	for i, record := range records {
 		s.sessions[i] = newSession(record)
 		cards[record.ID] = s.sessions[i].card
 	}
-	s.holders = make([]Holder, len(listing.Holds))
+	s.Holders = make([]Holder, len(listing.Holds))
 	names := make(map[locks.HoldID]Blocker, len(listing.Holds)+len(listing.Waits))
 	for i, hold := range listing.Holds {
-		s.holders[i] = newHolder(hold, cards[hold.Session], listing.At)
-		names[hold.ID] = Blocker{ID: s.holders[i].name(), Worker: hold.Session}
+		s.Holders[i] = newHolder(hold, cards[hold.Session], listing.At)
+		names[hold.ID] = Blocker{ID: s.Holders[i].name(), Worker: hold.Session}
 	}
 	for _, wait := range listing.Waits {
 		if _, granted := names[wait.Request]; granted { // granted between two pages of the listing
 			continue
 		}
-		s.waits = append(s.waits, newWait(wait, listing.At))
-		names[wait.Request] = Blocker{ID: s.waits[len(s.waits)-1].name(), Worker: wait.Session, Waits: true}
+		s.Waits = append(s.Waits, newWait(wait, listing.At))
+		names[wait.Request] = Blocker{ID: s.Waits[len(s.Waits)-1].name(), Worker: wait.Session, Waits: true}
 	}
 	if s.permits, err = r.space.Permits(ctx, permitsOf(s)...); err != nil {
 		return nil, err
 	}
 	blocked := locks.BlockedBy(listing.Holds, listing.Waits)
-	for i := range s.waits {
-		for _, id := range blocked[s.waits[i].ID] {
+	for i := range s.Waits {
+		for _, id := range blocked[s.Waits[i].ID] {
 			blocker := names[id]
-			s.waits[i].BlockedBy = append(s.waits[i].BlockedBy, blocker.ID)
-			s.waits[i].Blockers = append(s.waits[i].Blockers, blocker)
+			s.Waits[i].BlockedBy = append(s.Waits[i].BlockedBy, blocker.ID)
+			s.Waits[i].Blockers = append(s.Waits[i].Blockers, blocker)
 		}
 	}
-	slices.SortFunc(s.holders, func(a, b Holder) int {
+	slices.SortFunc(s.Holders, func(a, b Holder) int {
 		return cmp.Or(a.Since.Compare(b.Since.Time), cmp.Compare(a.HoldID, b.HoldID))
 	})
-	slices.SortFunc(s.waits, func(a, b Wait) int { return cmp.Compare(a.ticket, b.ticket) })
+	slices.SortFunc(s.Waits, func(a, b Wait) int { return cmp.Compare(a.Ticket, b.Ticket) })
 	return s, nil
 }
 
 // permitsOf returns the resources with permits that are held or wanted.
-func permitsOf(s *snapshot) []string {
+func permitsOf(s *Snapshot) []string {
 	names := make(map[string]bool)
-	for _, h := range s.holders {
+	for _, h := range s.Holders {
 		for name := range h.Permits {
 			names[name] = true
 		}
 	}
-	for _, w := range s.waits {
+	for _, w := range s.Waits {
 		for name := range w.Permits {
 			names[name] = true
 		}
@@ -171,7 +174,7 @@ func newWait(record locks.WaitRecord, now time.Time) Wait {
 	wait := Wait{
 		ID: record.Request, Worker: Text(record.Session), State: record.State, Since: Instant{record.Since},
 		Waited: Seconds(max(0, now.Sub(record.Since))), Wants: visible(record.Names), BlockedBy: []string{},
-		Modes: newModes(record.Items), ticket: record.Ticket,
+		Modes: newModes(record.Items), Ticket: record.Ticket,
 	}
 	if a := readInfo(record.Info); a.Run != "" {
 		wait.Job, wait.RunID = Text(a.Job), Text(a.Run)
@@ -201,9 +204,10 @@ func visible(bundle []string) []string {
 	return names
 }
 
-func (s *snapshot) workers() []Worker {
+// Workers returns the replicas, by id.
+func (s *Snapshot) Workers() []Worker {
 	busy := make(map[locks.SessionID]int)
-	for _, holder := range s.holders {
+	for _, holder := range s.Holders {
 		if holder.RunID != "" {
 			busy[holder.Worker]++
 		}
@@ -237,24 +241,25 @@ func (s *snapshot) workers() []Worker {
 // Workers returns the replicas, by id. Other users of the lock library also have sessions, but are
 // not workers.
 func (r *Reader) Workers(ctx context.Context) ([]Worker, error) {
-	s, err := r.snapshot(ctx)
+	s, err := r.Snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return s.workers(), nil
+	return s.Workers(), nil
 }
 
 // Worker returns one replica.
 func (r *Reader) Worker(ctx context.Context, id locks.SessionID) (*Worker, error) {
-	s, err := r.snapshot(ctx)
+	s, err := r.Snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return s.worker(id)
+	return s.Worker(id)
 }
 
-func (s *snapshot) worker(id locks.SessionID) (*Worker, error) {
-	for _, w := range s.workers() {
+// Worker returns one replica.
+func (s *Snapshot) Worker(id locks.SessionID) (*Worker, error) {
+	for _, w := range s.Workers() {
 		if w.ID == id {
 			return &w, nil
 		}
