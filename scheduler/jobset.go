@@ -116,6 +116,7 @@ func (s *Scheduler) takeOverJobs(ctx context.Context) {
 			return
 		}
 		s.leaveConfig(ctx, r.set.digest) // the newer set also replaces this one
+		s.o.Ledger.Carries(s.set.definitions)
 	}
 	if set.digest == s.set.digest {
 		s.next.CompareAndSwap(set, nil) // unless newer ones exist already

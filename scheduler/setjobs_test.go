@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"lockstep/jobs"
+	"lockstep/scheduler/ledger"
 )
 
 // reloads has a scheduler take over jobs.
@@ -54,4 +55,42 @@ func TestAReloadKeepsThatRedisHasLostData(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAnAbandonedReloadKeepsTheOrderOfTheJobs: a reload begins to register its jobs, and the next
+// one brings back those before. When these return from an absence, they must not take back what was
+// deployed meanwhile. The abandoned ones are new again if a reload brings them.
+func TestAnAbandonedReloadKeepsTheOrderOfTheJobs(t *testing.T) {
+	job := returningJob("j", time.Hour)
+	reloaded, newer := *job, *job
+	reloaded.Description, newer.Description = "reloaded", "newer"
+	f := newReturning(t, job)
+	own := f.newLedger(f.rdb)
+	own.Remember()
+	s := f.scheduler(own, job)
+	f.deploys(s)
+	registers := func(l *ledger.Ledger, digest string, job *jobs.Job, want ledger.Standing) {
+		t.Helper()
+		registered, err := l.Register(t.Context(), digest, []*jobs.Job{job})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := registered.Jobs["j"].Standing; got != want {
+			t.Errorf("the definition %q is %s, want %s", job.Description, got, want)
+		}
+	}
+	f.reloads(s, &reloaded)
+	abandoned := s.registering.set.digest
+	registers(own, abandoned, &reloaded, ledger.StandingActive) // as its first batch does
+	f.reloads(s, job)
+	registers(f.ledger, "newer", &newer, ledger.StandingActive)
+	long := time.Now().Add(-ledger.GoneAfter - time.Minute).UnixMilli()
+	if err := f.rdb.HSet(t.Context(), f.key("ledger"), "config:"+s.set.digest, long, "config:"+abandoned, long).Err(); err != nil {
+		t.Fatal(err)
+	}
+	registers(f.ledger, "newer", &newer, ledger.StandingActive)
+
+	registers(own, s.set.digest, job, ledger.StandingDrifted)
+	registers(f.ledger, "newer", &newer, ledger.StandingActive)
+	registers(own, abandoned, &reloaded, ledger.StandingActive)
 }

@@ -47,8 +47,8 @@ type memory struct {
 	// the present reading of the outstanding runs; nil once all of them have been read
 	mirror  *mirror
 	cursors map[string]time.Time // the highest that was seen, by job
-	// by job: the definition that this process carries, and the order of its registration
-	orders map[string]ordered
+	// the orders of the definitions that this process carries or has begun to register
+	orders map[definitionOf]int64
 	open   map[jobs.RunID]bool  // outstanding runs of ticks, as far as was heard
 	ended  map[jobs.RunID]end   // how runs ended, as was heard; kept as long as own has the run
 	own    map[jobs.RunID]*turn // the last attempt of this worker at a run
@@ -69,11 +69,8 @@ type mirror struct {
 	check []jobs.RunID
 }
 
-// ordered is a definition with its place among those of its job: see [Ledger.Register].
-type ordered struct {
-	hash  string
-	order int64
-}
+// definitionOf is one definition of a job.
+type definitionOf struct{ job, hash string }
 
 // end is how a run ended, and when that was heard.
 type end struct {
@@ -96,7 +93,7 @@ type turn struct {
 // it: for a worker, before its first call.
 func (l *Ledger) Remember() {
 	l.memory = &memory{
-		now: time.Now, cursors: make(map[string]time.Time), orders: make(map[string]ordered), open: make(map[jobs.RunID]bool), ended: make(map[jobs.RunID]end),
+		now: time.Now, cursors: make(map[string]time.Time), orders: make(map[definitionOf]int64), open: make(map[jobs.RunID]bool), ended: make(map[jobs.RunID]end),
 		own: make(map[jobs.RunID]*turn), told: make(map[string]bool),
 	}
 }
@@ -127,32 +124,33 @@ func (m *memory) cursor(job string) string {
 	return ""
 }
 
-// registered keeps the order of a definition, in place of that of the job's definition before.
+// registered keeps the order of a definition among those of its job: see [Ledger.Register].
 func (m *memory) registered(job, hash string, order int64) {
 	if m == nil {
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.orders[job] = ordered{hash, order}
+	m.orders[definitionOf{job, hash}] = order
 }
 
 // orderOf returns the order of a definition, in the form for the scripts; "" if this process has
-// not registered it, or has registered another one since.
+// not registered it, or has carried others since.
 func (m *memory) orderOf(job, hash string) string {
 	if m == nil {
 		return ""
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if known, ok := m.orders[job]; ok && known.hash == hash {
-		return strconv.FormatInt(known.order, 10)
+	if order, ok := m.orders[definitionOf{job, hash}]; ok {
+		return strconv.FormatInt(order, 10)
 	}
 	return ""
 }
 
-// Carries notes that this process carries these definitions now and no others. If it carries one of
-// the others again later, it registers it as a new one.
+// Carries notes that this process carries these definitions now and no others, whether it has
+// replaced those or abandoned their registration. If it carries one of the others again later, it
+// registers it as a new one.
 func (l *Ledger) Carries(definitions []*Encoded) {
 	m := l.memory
 	if m == nil {
@@ -160,10 +158,10 @@ func (l *Ledger) Carries(definitions []*Encoded) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	orders := make(map[string]ordered, len(definitions))
+	orders := make(map[definitionOf]int64, len(definitions))
 	for _, e := range definitions {
-		if known, ok := m.orders[e.Job.Name]; ok && known.hash == e.Hash {
-			orders[e.Job.Name] = known
+		if order, ok := m.orders[definitionOf{e.Job.Name, e.Hash}]; ok {
+			orders[definitionOf{e.Job.Name, e.Hash}] = order
 		}
 	}
 	m.orders = orders
