@@ -32,15 +32,15 @@ type console struct {
 func newConsole(t *testing.T, rdb *redis.Client) *console {
 	t.Helper()
 	s := newStage(t, rdb)
-	client, err := queue.New(rdb, s.namespace)
+	client, err := queue.New(rdb, s.Namespace)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &console{stage: s, queue: "q-" + s.namespace}
+	c := &console{stage: s, queue: "q-" + s.Namespace}
 	if err := client.Own(t.Context(), []string{c.queue}); err != nil {
 		t.Fatal(err)
 	}
-	c.operator = NewOperator(s.ledger, client, nil, func(err error) { t.Error(err) })
+	c.operator = NewOperator(s.Ledger, client, nil, func(err error) { t.Error(err) })
 	if c.server, err = New(Options{Reader: s.reader, Operator: c.operator, Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func newConsole(t *testing.T, rdb *redis.Client) *console {
 		Overlap: jobs.OverlapSkip, OnMissed: jobs.MissedLast, OnCrash: jobs.CrashRerun, MaxCrashes: 3,
 		History: jobs.History{Runs: 100, For: 1000 * time.Hour},
 	}
-	if _, err := s.ledger.Register(t.Context(), "config", []*jobs.Job{c.job}); err != nil {
+	if _, err := s.Ledger.Register(t.Context(), "config", []*jobs.Job{c.job}); err != nil {
 		t.Fatal(err)
 	}
 	return c
@@ -126,7 +126,7 @@ func TestWhatPeopleDoOverHTTP(t *testing.T) {
 		}
 		c.post(v1+"queues/none/pause", "", 404)
 
-		w := c.open("w", nil)
+		w := c.Open("w", nil)
 		c.post(v1+"workers/nobody.12345678/drain", "", 404)
 		if _, err := c.operator.DrainWorker(t.Context(), w.Session(), Actor{Who: "ann"}); err != nil {
 			t.Error(err)
@@ -158,7 +158,7 @@ func TestOtherOriginsChangeNothing(t *testing.T) {
 		w := httptest.NewRecorder()
 		c.server.ServeHTTP(w, r)
 		checkProblem(t, w, http.StatusForbidden, map[bool]string{true: "another origin", false: "admin.hosts"}[strings.HasPrefix(name, "another")])
-		if record, err := c.ledger.Job(t.Context(), "nightly"); err != nil || record.Paused != "" {
+		if record, err := c.Ledger.Job(t.Context(), "nightly"); err != nil || record.Paused != "" {
 			t.Errorf("%s: paused %q, %v", name, record.Paused, err)
 		}
 	}
@@ -170,7 +170,7 @@ func TestASpanIsReplayedOrSkipped(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		t.Parallel()
 		c := newConsole(t, rdb)
-		record, err := c.ledger.Job(t.Context(), "nightly")
+		record, err := c.Ledger.Job(t.Context(), "nightly")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -209,7 +209,7 @@ func TestLocksAreReleasedOverHTTP(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		t.Parallel()
 		c := newConsole(t, rdb)
-		client := c.open("w", nil)
+		client := c.Open("w", nil)
 		const path = "/api/v1/locks/bill:1/release"
 		hold, err := client.Acquire(t.Context(), locks.Exclusive("bill:1", "bill:2"))
 		if err != nil {

@@ -8,13 +8,15 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"lockstep/scheduler/admin/fakes"
 )
 
 // configServer is a server of the worker "web-1.x" with the config that the test gives it.
 func configServer(t *testing.T, config *Config, reload func(context.Context) error) *Server {
 	t.Helper()
 	s, err := New(Options{
-		Reader: fleet().reader(), Worker: func() string { return "web-1.x" }, Logger: slog.New(slog.DiscardHandler),
+		Reader: readerOf(fakes.Fleet()), Worker: func() string { return "web-1.x" }, Logger: slog.New(slog.DiscardHandler),
 		Config: func() *Config { return config }, Reload: reload,
 	})
 	if err != nil {
@@ -39,7 +41,7 @@ func postReload(s *Server, body string, header ...string) *httptest.ResponseReco
 
 func TestConfigIsShown(t *testing.T) {
 	t.Parallel()
-	s := configServer(t, &Config{Digest: "9f2c1e", Files: []string{"lockstep.yaml"}, Jobs: 4, LoadedAt: Instant{noon}}, nil)
+	s := configServer(t, &Config{Digest: "9f2c1e", Files: []string{"lockstep.yaml"}, Jobs: 4, LoadedAt: Instant{fakes.Noon}}, nil)
 	w := get(s, "/api/v1/config")
 	want := `{"worker":"web-1.x","digest":"9f2c1e","files":["lockstep.yaml"],"jobs":4,"warnings":0,"loaded_at":"2026-11-21T12:00:00.000Z",` +
 		`"reloads":0,"refused_reloads":0,"refused_at":null,"problems":[],"needs_restart":[]}` + "\n"
@@ -49,14 +51,14 @@ func TestConfigIsShown(t *testing.T) {
 	if body := get(s, "/").Body.String(); strings.Contains(body, "banner") {
 		t.Errorf("the page has a banner without a reason")
 	}
-	if w := get(newServer(t, fleet()), "/api/v1/config"); w.Code != http.StatusNotFound {
+	if w := get(newServer(t, fakes.Fleet()), "/api/v1/config"); w.Code != http.StatusNotFound {
 		t.Errorf("a process without a worker answers %d: %s", w.Code, w.Body)
 	}
 }
 
 func TestRefusedConfigHasABanner(t *testing.T) {
 	t.Parallel()
-	config := &Config{Digest: "9f2c1e", LoadedAt: Instant{noon}, RefusedAt: Instant{noon}}
+	config := &Config{Digest: "9f2c1e", LoadedAt: Instant{fakes.Noon}, RefusedAt: Instant{fakes.Noon}}
 	for range 12 {
 		config.Problems = append(config.Problems, ConfigProblem{At: "a.yaml:3:5", Code: "unknown-key", Message: `unknown key "<b>"`, Hint: "none"})
 	}
@@ -94,7 +96,7 @@ func TestReloadIsAskedFor(t *testing.T) {
 		"403 another origin": postReload(s, "", "Origin", "https://elsewhere.example"),
 		"403 another name":   postReload(s, "", "Host", "elsewhere.example:9620"),
 		"405 GET":            get(s, "/api/v1/config/reload"),
-		"404 nothing to do":  postReload(newServer(t, fleet()), ""),
+		"404 nothing to do":  postReload(newServer(t, fakes.Fleet()), ""),
 		"500 failed":         postReload(configServer(t, config, func(context.Context) error { return errors.New("no") }), ""),
 	} {
 		if got := w.Result(); got.Status[:3] != name[:3] || got.Header.Get("Content-Type") != "application/problem+json" {
@@ -104,7 +106,7 @@ func TestReloadIsAskedFor(t *testing.T) {
 	if asked != 2 {
 		t.Errorf("a refused request was passed on")
 	}
-	config.RefusedAt = Instant{noon}
+	config.RefusedAt = Instant{fakes.Noon}
 	if w := postReload(s, ""); w.Code != http.StatusUnprocessableEntity {
 		t.Errorf("a refused config answers %d, want 422", w.Code)
 	}

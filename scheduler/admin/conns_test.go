@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"lockstep/scheduler/admin/fakes"
 )
 
 // flood opens many connections to a server and sends a text on each. They stay open until the test
@@ -81,7 +83,7 @@ func TestThousandsOfConnectionsTakeLittleAndLockOutNoClient(t *testing.T) {
 		"slow posts":   "POST /api/v1/enqueue HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\n{\"job\": \"nightly\", \"args\": \"" + strings.Repeat("x", 60_000),
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newServer(t, fleet())
+			s := newServer(t, fakes.Fleet())
 			s.o.Operator = new(Operator) // only so that bodies are read: none of them is complete
 			url, stop := serve(t, s)
 			before := heap()

@@ -7,6 +7,7 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks"
+	"lockstep/scheduler/admin/fakes"
 	"lockstep/scheduler/ledger"
 )
 
@@ -46,14 +47,14 @@ func TestExplain(t *testing.T) {
 		begin := utc(text)
 		return tick(text, ledger.Record{State: ledger.StateSucceeded, Started: begin, Finished: begin.Add(41 * time.Minute)})
 	}
-	f := &fake{
-		listing: locks.Listing{At: utc("2026-11-21 12:00:00")},
-		jobs: []ledger.JobRecord{{
+	f := &fakes.Fake{
+		Listing: locks.Listing{At: utc("2026-11-21 12:00:00")},
+		Registered: []ledger.JobRecord{{
 			Job: &jobs.Job{Name: "nightly", Schedule: "0 2 * * *", Timezone: "Europe/Berlin", Command: []string{"a"},
 				History: jobs.History{Runs: 1000, For: 168 * time.Hour}},
 			Cursor: utc("2026-11-21 01:00:00"),
 		}},
-		history: map[string][]*ledger.Record{"nightly": {
+		Ended: map[string][]*ledger.Record{"nightly": {
 			usual("2026-11-16 01:00:00"), usual("2026-11-17 01:00:00"),
 			tick("2026-11-18 01:00:00", ledger.Record{State: ledger.StateSkipped, Reason: "paused by ann: the partner is down"}),
 			long,
@@ -64,7 +65,7 @@ func TestExplain(t *testing.T) {
 			tick("2026-11-15 01:00:00", ledger.Record{State: ledger.StateMissed, Reason: "start_deadline: it was waiting", Waited: utc("2026-11-15 01:00:00.1"),
 				Blocker: &ledger.Blocker{Resource: "disk", Session: "web-2.p91qd3f7", Run: "copy#1", Token: 17, Since: utc("2026-11-15 00:10:00")}}),
 		}},
-		outstanding: []*ledger.Record{tick("2026-11-21 01:00:00", ledger.Record{State: ledger.StateRetrying, At: utc("2026-11-21 12:05:00"), Fails: 1,
+		Open: []*ledger.Record{tick("2026-11-21 01:00:00", ledger.Record{State: ledger.StateRetrying, At: utc("2026-11-21 12:05:00"), Fails: 1,
 			Attempts: []ledger.AttemptRecord{attempt("web-1.x7k2m9qa", "2026-11-21 01:00:00.05", "2026-11-21 01:00:04", "failed", "exit 1\nmore")}})},
 	}
 	const due = `ok due: "0 2 * * *" Europe/Berlin: at 02:00, every day` + "\n"
@@ -93,7 +94,7 @@ func TestExplain(t *testing.T) {
 		if at != "" {
 			when = utc(at)
 		}
-		e, err := f.reader().Explain(t.Context(), "nightly", when)
+		e, err := readerOf(f).Explain(t.Context(), "nightly", when)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,7 +102,7 @@ func TestExplain(t *testing.T) {
 			t.Errorf("%s:\ngot:\n%s\nwant:\n%s", at, got, want)
 		}
 	}
-	if _, err := f.reader().Explain(t.Context(), "nobody", time.Time{}); err == nil {
+	if _, err := readerOf(f).Explain(t.Context(), "nobody", time.Time{}); err == nil {
 		t.Error("a job that is not there was explained")
 	}
 }
@@ -109,18 +110,18 @@ func TestExplain(t *testing.T) {
 func TestARunThatWaitsSaysThatItsQueueIsPaused(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 11, 21, 1, 0, 0, 0, time.UTC)
-	f := &fake{
-		listing: locks.Listing{At: at.Add(time.Minute)},
-		jobs:    []ledger.JobRecord{{Job: &jobs.Job{Name: "j", Schedule: "0 1 * * *", Command: []string{"a"}}, Cursor: at}},
+	f := &fakes.Fake{
+		Listing:    locks.Listing{At: at.Add(time.Minute)},
+		Registered: []ledger.JobRecord{{Job: &jobs.Job{Name: "j", Schedule: "0 1 * * *", Command: []string{"a"}}, Cursor: at}},
 	}
 	for state, want := range map[ledger.State][2]string{
 		ledger.StateDue:     {"due: its queue is paused", "due: no worker serves its queue night: start one, or add the queue to worker.queues"},
 		ledger.StateWaiting: {"waiting: its queue is paused", "waiting for its locks"},
 	} {
-		f.outstanding = []*ledger.Record{{ID: jobs.TickRunID("j", at), Job: "j", Tick: at, Created: at, State: state, Queue: "night"}}
+		f.Open = []*ledger.Record{{ID: jobs.TickRunID("j", at), Job: "j", Tick: at, Created: at, State: state, Queue: "night"}}
 		for i, paused := range [][]string{{"day", "night"}, {"day"}} {
-			f.paused = paused
-			if e, err := f.reader().Explain(t.Context(), "j", at); err != nil || e.Conclusion != want[i] {
+			f.PausedQueues = paused
+			if e, err := readerOf(f).Explain(t.Context(), "j", at); err != nil || e.Conclusion != want[i] {
 				t.Errorf("%s, paused are %v: %+v, %v, want %q", state, paused, e, err, want[i])
 			}
 		}

@@ -3,7 +3,25 @@ package admin
 import (
 	"testing"
 
+	"github.com/redis/go-redis/v9"
+
 	"lockstep/locks/redistest"
+	"lockstep/scheduler/admin/fakes"
 )
 
 func TestMain(m *testing.M) { redistest.Main(m) }
+
+func readerOf(f *fakes.Fake) *Reader { return ReaderOf(f, f) }
+
+// stage is a [fakes.Stage] with a reader.
+type stage struct {
+	*fakes.Stage
+	t      *testing.T
+	reader *Reader
+}
+
+func newStage(t *testing.T, rdb *redis.Client) *stage {
+	t.Helper()
+	s := fakes.NewStage(t, rdb)
+	return &stage{s, t, NewReader(s.Ledger)}
+}

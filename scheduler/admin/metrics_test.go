@@ -12,16 +12,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"lockstep/jobs"
+	"lockstep/scheduler/admin/fakes"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/worker"
 )
 
 // measured is a server of the worker "web-1.x7k2m9qa" of the fleet, with metrics.
-func measured(t *testing.T, f *fake, config *Config) (*Server, *Metrics) {
+func measured(t *testing.T, f *fakes.Fake, config *Config) (*Server, *Metrics) {
 	t.Helper()
 	m := NewMetrics("v1.2.3", 8)
 	s, err := New(Options{
-		Reader: f.reader(), Worker: func() string { return "web-1.x7k2m9qa" }, Logger: slog.New(slog.DiscardHandler),
+		Reader: readerOf(f), Worker: func() string { return "web-1.x7k2m9qa" }, Logger: slog.New(slog.DiscardHandler),
 		Config: func() *Config { return config }, Metrics: m,
 	})
 	if err != nil {
@@ -58,8 +59,8 @@ func tells(t *testing.T, s *Server, lines ...string) (body string) {
 
 func TestMetricsDescribeTheConfig(t *testing.T) {
 	t.Parallel()
-	config := &Config{Digest: "9f2c1e", Jobs: 4, LoadedAt: Instant{noon}, Reloads: 2}
-	s, _ := measured(t, fleet(), config)
+	config := &Config{Digest: "9f2c1e", Jobs: 4, LoadedAt: Instant{fakes.Noon}, Reloads: 2}
+	s, _ := measured(t, fakes.Fleet(), config)
 	good := []string{
 		`lockstep_config_info{digest="9f2c1e"} 1`, "lockstep_config_jobs 4", `lockstep_config_reloads_total{outcome="taken"} 2`,
 		"lockstep_config_last_load_timestamp_seconds 1.7952624e+09", "lockstep_config_restart_needed 0",
@@ -68,7 +69,7 @@ func TestMetricsDescribeTheConfig(t *testing.T) {
 	tells(t, s, append(good, `lockstep_config_reloads_total{outcome="refused"} 0`, "lockstep_config_last_reload_successful 1")...)
 
 	// the rest is that of the old one
-	config.Refused, config.RefusedAt = 1, Instant{noon.Add(time.Minute)}
+	config.Refused, config.RefusedAt = 1, Instant{fakes.Noon.Add(time.Minute)}
 	tells(t, s, append(good, `lockstep_config_reloads_total{outcome="refused"} 1`, "lockstep_config_last_reload_successful 0")...)
 
 	config.NeedsRestart = []string{"worker.concurrency"}
@@ -77,23 +78,23 @@ func TestMetricsDescribeTheConfig(t *testing.T) {
 
 func TestMetricsDescribeTheLockSpace(t *testing.T) {
 	t.Parallel()
-	f := fleet()
+	f := fakes.Fleet()
 	s, _ := measured(t, f, nil)
-	body := tells(t, s, "lockstep_redis_up 1", fmt.Sprintf("lockstep_holds %d", len(f.listing.Holds)),
-		fmt.Sprintf("lockstep_waits %d", len(f.listing.Waits)), `lockstep_workers{state="ready"} 1`, `lockstep_workers{state="draining"} 1`, "lockstep_session_lease_left_seconds 12", "lockstep_slots 8")
+	body := tells(t, s, "lockstep_redis_up 1", fmt.Sprintf("lockstep_holds %d", len(f.Listing.Holds)),
+		fmt.Sprintf("lockstep_waits %d", len(f.Listing.Waits)), `lockstep_workers{state="ready"} 1`, `lockstep_workers{state="draining"} 1`, "lockstep_session_lease_left_seconds 12", "lockstep_slots 8")
 	if strings.Contains(body, "lockstep_config") {
 		t.Errorf("metrics of a config that is not there:\n%s", body)
 	}
 
 	// A full Redis can be read, but the worker cannot work with it.
-	full, err := New(Options{Reader: f.reader(), Unready: func() error { return fmt.Errorf("%w: OOM", worker.ErrRedis) }})
+	full, err := New(Options{Reader: readerOf(f), Unready: func() error { return fmt.Errorf("%w: OOM", worker.ErrRedis) }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	tells(t, full, "lockstep_redis_up 0", fmt.Sprintf("lockstep_holds %d", len(f.listing.Holds)))
+	tells(t, full, "lockstep_redis_up 0", fmt.Sprintf("lockstep_holds %d", len(f.Listing.Holds)))
 
 	// In an outage the process' own counts are still served.
-	f.fail("connection refused")
+	f.Fail("connection refused")
 	s, _ = measured(t, f, nil)
 	body = tells(t, s, "lockstep_redis_up 0", "lockstep_slots 8")
 	for _, unknown := range []string{"lockstep_holds", "lockstep_workers", "lockstep_session"} {
@@ -108,9 +109,9 @@ func TestMetricsCountDueRunsByTheirReason(t *testing.T) {
 	due := func(queue string, n, crashes int) *ledger.Record {
 		return &ledger.Record{ID: jobs.RunID(fmt.Sprintf("j#%s%d", queue, n)), Job: "j", Queue: queue, State: ledger.StateDue, Crashes: crashes}
 	}
-	f := crew(worker.Card{State: "ready", Handlers: []string{"h"}, Suspect: "j#poison", Queues: map[string]int{"default": 1, "off": 1}})
-	f.paused = []string{"off"}
-	f.due = []ledger.DueQueue{
+	f := fakes.Crew(worker.Card{State: "ready", Handlers: []string{"h"}, Suspect: "j#poison", Queues: map[string]int{"default": 1, "off": 1}})
+	f.PausedQueues = []string{"off"}
+	f.Queues = []ledger.DueQueue{
 		{Name: "default", Due: 50, Oldest: []*ledger.Record{due("default", 0, 0), due("default", 1, 1), due("default", 2, 0)}},
 		{Name: "nobody", Due: 7, Oldest: []*ledger.Record{due("nobody", 0, 0)}},
 		{Name: "off", Due: 30, Oldest: []*ledger.Record{due("off", 0, 0)}},
@@ -123,13 +124,13 @@ func TestMetricsCountDueRunsByTheirReason(t *testing.T) {
 
 func TestMetricsCountARunThatAnotherCrashEndsByTheRuleOfTheWorkers(t *testing.T) {
 	t.Parallel()
-	f := crew(worker.Card{State: "ready", Handlers: []string{"h"}, Beside: 1})
-	cleared := []ledger.AttemptRecord{{Number: 1, Started: noon, Finished: noon.Add(time.Second), Outcome: "crashed", Cleared: true}}
-	f.due = []ledger.DueQueue{{Name: "default", Due: 1, Oldest: []*ledger.Record{
+	f := fakes.Crew(worker.Card{State: "ready", Handlers: []string{"h"}, Beside: 1})
+	cleared := []ledger.AttemptRecord{{Number: 1, Started: fakes.Noon, Finished: fakes.Noon.Add(time.Second), Outcome: "crashed", Cleared: true}}
+	f.Queues = []ledger.DueQueue{{Name: "default", Due: 1, Oldest: []*ledger.Record{
 		{ID: "j#x", Job: "j", Queue: "default", State: ledger.StateDue, Crashes: 1, Attempts: cleared},
 	}}}
 	for most, want := range map[int]string{2: "suspect", 3: "delivery"} {
-		f.jobs[0].Job.MaxCrashes = most
+		f.Registered[0].Job.MaxCrashes = most
 		s, _ := measured(t, f, nil)
 		tells(t, s, fmt.Sprintf("lockstep_due_runs{reason=%q} 1", want))
 	}
@@ -137,11 +138,11 @@ func TestMetricsCountARunThatAnotherCrashEndsByTheRuleOfTheWorkers(t *testing.T)
 
 func TestMetricsCountAttempts(t *testing.T) {
 	t.Parallel()
-	s, m := measured(t, fleet(), nil)
+	s, m := measured(t, fakes.Fleet(), nil)
 	begin := func(job *jobs.Job, trigger ledger.Trigger, late time.Duration, before ...ledger.AttemptRecord) func(*ledger.Finished) {
 		record := &ledger.Record{
-			ID: "a run with args", Job: job.Name, Trigger: trigger, Tick: noon, DueSince: noon.Add(20 * time.Second),
-			Attempts: append(before, ledger.AttemptRecord{Number: len(before) + 1, Worker: "web-1.x7k2m9qa", Started: noon.Add(late)}),
+			ID: "a run with args", Job: job.Name, Trigger: trigger, Tick: fakes.Noon, DueSince: fakes.Noon.Add(20 * time.Second),
+			Attempts: append(before, ledger.AttemptRecord{Number: len(before) + 1, Worker: "web-1.x7k2m9qa", Started: fakes.Noon.Add(late)}),
 		}
 		return m.Attempt(&ledger.Claimed{Record: record, Job: job})
 	}

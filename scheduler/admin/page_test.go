@@ -16,6 +16,7 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks"
+	"lockstep/scheduler/admin/fakes"
 	"lockstep/scheduler/ledger"
 )
 
@@ -112,8 +113,8 @@ func getPage(t *testing.T, h http.Handler, status int) *element {
 
 func TestPageShowsHoldersAndWaiters(t *testing.T) {
 	t.Parallel()
-	f := fleet()
-	s, err := New(Options{Reader: f.reader(), Worker: func() string { return "web-1.x7k2m9qa" }})
+	f := fakes.Fleet()
+	s, err := New(Options{Reader: readerOf(f), Worker: func() string { return "web-1.x7k2m9qa" }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,12 +174,12 @@ func TestPageShowsHoldersAndWaiters(t *testing.T) {
 // policy.
 func TestPageIsSound(t *testing.T) {
 	t.Parallel()
-	broken := fleet()
-	broken.fail("connection refused")
+	broken := fakes.Fleet()
+	broken.Fail("connection refused")
 	for name, test := range map[string]struct {
-		f      *fake
+		f      *fakes.Fake
 		status int
-	}{"full": {fleet(), 200}, "empty": {&fake{listing: locks.Listing{At: noon}}, 200}, "broken": {broken, 503}} {
+	}{"full": {fakes.Fleet(), 200}, "empty": {&fakes.Fake{Listing: locks.Listing{At: fakes.Noon}}, 200}, "broken": {broken, 503}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			page := getPage(t, newServer(t, test.f), test.status)
@@ -257,7 +258,7 @@ func TestPageIsSound(t *testing.T) {
 
 func TestEmptyPageSaysSo(t *testing.T) {
 	t.Parallel()
-	page := getPage(t, newServer(t, &fake{}), http.StatusOK)
+	page := getPage(t, newServer(t, &fakes.Fake{}), http.StatusOK)
 	for _, want := range []string{"No worker is running. lockstep start", "No request waits for a lock.", "No job has a schedule.", "Nothing is due.", "No run has finished yet."} {
 		if !strings.Contains(page.text, want) {
 			t.Errorf("it does not say %q", want)
@@ -270,13 +271,13 @@ func TestEmptyPageSaysSo(t *testing.T) {
 
 func TestTextsCannotBecomeMarkup(t *testing.T) {
 	t.Parallel()
-	f := fleet()
+	f := fakes.Fleet()
 	const evil = `<script>alert("1")</script>`
-	f.outstanding[3].Attempts[0].Error = evil
-	f.history["nightly-backup"][0].Reason = evil
-	f.listing.Holds[2].Names = []string{evil}
-	f.listing.Holds[2].Info = []byte(`{"command":"<script>alert(1)</script>"}`)
-	f.sessions[0].Card = []byte(strings.Replace(web2Card, "web-2", "<script>", 1))
+	f.Open[3].Attempts[0].Error = evil
+	f.Ended["nightly-backup"][0].Reason = evil
+	f.Listing.Holds[2].Names = []string{evil}
+	f.Listing.Holds[2].Info = []byte(`{"command":"<script>alert(1)</script>"}`)
+	f.Live[0].Card = []byte(strings.Replace(fakes.Web2Card, "web-2", "<script>", 1))
 	page := get(newServer(t, f), "/").Body.String()
 	if n := strings.Count(page, "<script"); n != 1 {
 		t.Errorf("there are %d scripts, want only our own", n)
@@ -288,23 +289,23 @@ func TestTextsCannotBecomeMarkup(t *testing.T) {
 
 func TestLongListsAreCutAndCounted(t *testing.T) {
 	t.Parallel()
-	f := &fake{listing: locks.Listing{At: noon}, history: map[string][]*ledger.Record{}}
-	f.sessions = []locks.SessionRecord{{ID: "web-1.x7k2m9qa", Card: []byte(web1Card), LeaseLeft: time.Second}}
+	f := &fakes.Fake{Listing: locks.Listing{At: fakes.Noon}, Ended: map[string][]*ledger.Record{}}
+	f.Live = []locks.SessionRecord{{ID: "web-1.x7k2m9qa", Card: []byte(fakes.Web1Card), LeaseLeft: time.Second}}
 	names := make([]string, 1000)
 	for i := range names {
 		names[i] = fmt.Sprintf("bill:%04d", i)
 	}
 	for i := range 1500 {
-		f.listing.Holds = append(f.listing.Holds, locks.HoldRecord{
-			ID: locks.HoldID(fmt.Sprintf("web-1.x7k2m9qa.%d", i)), Session: "web-1.x7k2m9qa", Names: names, Since: noon,
+		f.Listing.Holds = append(f.Listing.Holds, locks.HoldRecord{
+			ID: locks.HoldID(fmt.Sprintf("web-1.x7k2m9qa.%d", i)), Session: "web-1.x7k2m9qa", Names: names, Since: fakes.Noon,
 		})
-		f.listing.Waits = append(f.listing.Waits, locks.WaitRecord{
-			Request: locks.HoldID(fmt.Sprintf("+a#%d", i)), Ticket: uint64(i), State: locks.Waiting, Names: names[:5], Since: noon,
+		f.Listing.Waits = append(f.Listing.Waits, locks.WaitRecord{
+			Request: locks.HoldID(fmt.Sprintf("+a#%d", i)), Ticket: uint64(i), State: locks.Waiting, Names: names[:5], Since: fakes.Noon,
 		})
-		f.outstanding = append(f.outstanding, &ledger.Record{ID: jobs.RunID(fmt.Sprintf("a#%d", i)), Job: "a", State: ledger.StateDue, Created: noon})
+		f.Open = append(f.Open, &ledger.Record{ID: jobs.RunID(fmt.Sprintf("a#%d", i)), Job: "a", State: ledger.StateDue, Created: fakes.Noon})
 		name := fmt.Sprintf("job-%04d", i)
-		f.jobs = append(f.jobs, ledger.JobRecord{Job: &jobs.Job{Name: name, Every: time.Minute}, Cursor: noon})
-		f.history[name] = []*ledger.Record{{ID: jobs.RequestRunID(name, "1"), Job: name, State: ledger.StateSucceeded, Finished: noon}}
+		f.Registered = append(f.Registered, ledger.JobRecord{Job: &jobs.Job{Name: name, Every: time.Minute}, Cursor: fakes.Noon})
+		f.Ended[name] = []*ledger.Record{{ID: jobs.RequestRunID(name, "1"), Job: name, State: ledger.StateSucceeded, Finished: fakes.Noon}}
 	}
 	w := get(newServer(t, f), "/")
 	page := parsePage(t, w.Body.String())
@@ -319,7 +320,7 @@ func TestLongListsAreCutAndCounted(t *testing.T) {
 	if n := w.Body.Len(); n > 1<<20 {
 		t.Errorf("the page has %d bytes", n)
 	}
-	if n := f.histories.Load(); n > askHistories {
+	if n := f.HistoryCount.Load(); n > askHistories {
 		t.Errorf("%d histories were read, want at most %d", n, askHistories)
 	}
 }
@@ -329,7 +330,7 @@ func TestJobsThatWereActiveLastAreLookedAt(t *testing.T) {
 	var records []ledger.JobRecord
 	for i := range 2 * askHistories {
 		records = append(records, ledger.JobRecord{
-			Job: &jobs.Job{Name: fmt.Sprintf("job-%04d", i), Every: time.Minute}, Cursor: noon.Add(time.Duration(i) * time.Second),
+			Job: &jobs.Job{Name: fmt.Sprintf("job-%04d", i), Every: time.Minute}, Cursor: fakes.Noon.Add(time.Duration(i) * time.Second),
 		})
 	}
 	records = append(records, ledger.JobRecord{Job: &jobs.Job{Name: "by-hand"}})
@@ -344,20 +345,20 @@ func TestJobsThatWereActiveLastAreLookedAt(t *testing.T) {
 
 func TestPageInAnOutageShowsTheLastOverview(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleet()
+		f := fakes.Fleet()
 		s := newServer(t, f)
-		f.fail("dial unix: <connection refused>")
+		f.Fail("dial unix: <connection refused>")
 		page := getPage(t, s, http.StatusServiceUnavailable)
 		if !strings.Contains(page.id("main").text, "Redis cannot be read. Nothing has been read since this process started.") ||
 			!strings.Contains(page.text, "dial unix: <connection refused>") {
 			t.Errorf("before anything was seen it says: %s", page.text)
 		}
-		f.recover()
+		f.Recover()
 		time.Sleep(2 * keepAtLast)
 		if page = getPage(t, s, http.StatusOK); strings.Contains(page.text, "cannot be read") {
 			t.Errorf("after the outage it says: %s", page.text)
 		}
-		f.fail("connection refused")
+		f.Fail("connection refused")
 		time.Sleep(2 * keepAtLast)
 		page = getPage(t, s, http.StatusServiceUnavailable)
 		for _, want := range []string{"The data below was last read at 12:00:00 UTC", "connection refused", "nightly-backup@2026-11-21T01:00:00Z"} {
@@ -412,9 +413,9 @@ func TestEveryStateHasABadgeOfItsOwn(t *testing.T) {
 
 func TestADisputedQueueHasABannerAndAMetric(t *testing.T) {
 	t.Parallel()
-	f := fleet()
-	f.sessions[1].Card = []byte(strings.Replace(web1Card, `"state"`, `"disputed":{"critical":"thief"},"state"`, 1))
-	s, err := New(Options{Reader: f.reader(), Worker: func() string { return "web-1.x7k2m9qa" }})
+	f := fakes.Fleet()
+	f.Live[1].Card = []byte(strings.Replace(fakes.Web1Card, `"state"`, `"disputed":{"critical":"thief"},"state"`, 1))
+	s, err := New(Options{Reader: readerOf(f), Worker: func() string { return "web-1.x7k2m9qa" }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ const looksAtMost = 1000
 // entries of an index first, and then the records of those entries that may be listed. A pager
 // answers one request; it is not safe for concurrent use.
 type pager struct {
-	book  book
+	book  Book
 	index ledger.Index
 	job   string                    // "": all
 	may   func(jobs.RunID) bool     // reports whether a run may be listed, judged by its id

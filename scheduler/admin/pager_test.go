@@ -78,13 +78,13 @@ func (s *stage) crowd(n int) map[ledger.State]int {
 	s.t.Helper()
 	ctx := s.t.Context()
 	job := &jobs.Job{Name: "crowd-00", Command: []string{"true"}, Queue: "default", History: jobs.History{Runs: 10000, For: time.Hour}}
-	due := s.enqueue(job, "template", `{"a":1}`)
-	key := func(name string) string { return "{" + s.namespace + "}:" + name }
-	record, err := s.rdb.HGet(ctx, key("run"), string(due.Run)).Result()
+	due := s.Enqueue(job, "template", `{"a":1}`)
+	key := func(name string) string { return "{" + s.Namespace + "}:" + name }
+	record, err := s.Redis.HGet(ctx, key("run"), string(due.Run)).Result()
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	body, err := s.rdb.HGet(ctx, key("body"), string(due.Run)).Result()
+	body, err := s.Redis.HGet(ctx, key("body"), string(due.Run)).Result()
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func (s *stage) crowd(n int) map[ledger.State]int {
 	fields := strings.Split(record, "\x1f")
 	since := fields[7]
 	for begin := 0; begin < n; begin += 1000 {
-		_, err := s.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		_, err := s.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 			for i := begin; i < min(n, begin+1000); i++ {
 				name := fmt.Sprintf("crowd-%02d", i%20)
 				id := fmt.Sprintf("%s#%06d", name, i)
@@ -134,14 +134,14 @@ func (s *stage) crowd(n int) map[ledger.State]int {
 func (s *stage) metered() (*Reader, *meter) {
 	s.t.Helper()
 	m := new(meter)
-	rdb := redis.NewClient(s.rdb.Options())
+	rdb := redis.NewClient(s.Redis.Options())
 	s.t.Cleanup(func() {
 		if err := rdb.Close(); err != nil {
 			s.t.Error(err)
 		}
 	})
 	rdb.AddHook(m)
-	space, err := locks.NewSpace(rdb, s.namespace)
+	space, err := locks.NewSpace(rdb, s.Namespace)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -207,7 +207,7 @@ func TestCountsOfOutstandingRunsReadNoRecords(t *testing.T) {
 	count := s.crowd(20000)
 	for i := range 20 {
 		job := &jobs.Job{Name: fmt.Sprintf("crowd-%02d", i), Command: []string{"true"}, Queue: "default"}
-		if _, err := s.ledger.Register(t.Context(), "config", []*jobs.Job{job}); err != nil {
+		if _, err := s.Ledger.Register(t.Context(), "config", []*jobs.Job{job}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -292,14 +292,14 @@ func TestAPageOfTicksReadsNoMoreOfALongHistory(t *testing.T) {
 		s := newStage(t, rdb)
 		ctx := t.Context()
 		card := &worker.Card{Host: "web-1", State: "ready", Slots: 1}
-		web := s.open("web-1", card)
+		web := s.Open("web-1", card)
 		job := &jobs.Job{Name: "ticker", Every: time.Second, Command: []string{"true"}, Queue: "default", Overlap: jobs.OverlapQueue,
 			MaxQueued: 10, OnMissed: jobs.MissedAll, History: jobs.History{Runs: 10000, For: 24 * time.Hour}}
-		registered := must(s.ledger.Register(ctx, "config", []*jobs.Job{job}))
+		registered := must(s.Ledger.Register(ctx, "config", []*jobs.Job{job}))
 		const n, perCall = 3000, 500
 		cursor := registered.Now.Truncate(time.Second).Add(-(n + 10) * time.Second)
 		first := cursor.Add(time.Second)
-		if err := s.rdb.HSet(ctx, "{"+s.namespace+"}:cursor", job.Name, cursor.UnixMilli()).Err(); err != nil {
+		if err := s.Redis.HSet(ctx, "{"+s.Namespace+"}:cursor", job.Name, cursor.UnixMilli()).Err(); err != nil {
 			t.Fatal(err)
 		}
 		for range n / perCall {
@@ -307,7 +307,7 @@ func TestAPageOfTicksReadsNoMoreOfALongHistory(t *testing.T) {
 			for i := range perCall {
 				d.Ticks = append(d.Ticks, ledger.Tick{At: cursor.Add(time.Duration(i+1) * time.Second), Verdict: ledger.VerdictMissed, Reason: "no worker was up"})
 			}
-			if created := s.ledger.Create(ctx, []ledger.Decision{d})[0]; created.Err != nil || !created.Cursor.Equal(d.Cursor) {
+			if created := s.Ledger.Create(ctx, []ledger.Decision{d})[0]; created.Err != nil || !created.Cursor.Equal(d.Cursor) {
 				t.Fatalf("%+v", created)
 			}
 			cursor = d.Cursor

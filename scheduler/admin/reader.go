@@ -18,12 +18,12 @@ var ErrInvalid = errors.New("invalid request")
 // call reads anew; it changes nothing. An unknown name gives an error that is [ledger.ErrUnknown].
 // A Reader is safe for concurrent use.
 type Reader struct {
-	book  book
-	space space
+	book  Book
+	space Space
 }
 
-// book is the part of the ledger that a [Reader] reads.
-type book interface {
+// Book is the part of the ledger that a [Reader] reads.
+type Book interface {
 	Outstanding(ctx context.Context, job string, limit int) ([]*ledger.Record, error)
 	OpenEntries(ctx context.Context, index ledger.Index, job, after string, limit int) ([]ledger.OpenEntry, error)
 	OpenRecords(ctx context.Context, ids []jobs.RunID) ([]*ledger.Record, error)
@@ -45,8 +45,8 @@ type book interface {
 	Asides(ctx context.Context) ([]ledger.Aside, error)
 }
 
-// space is the part of the lock space that a [Reader] reads.
-type space interface {
+// Space is the part of the lock space that a [Reader] reads.
+type Space interface {
 	Read(ctx context.Context, sessions ...locks.SessionID) (*locks.Listing, error)
 	Sessions(ctx context.Context) ([]locks.SessionRecord, time.Time, error)
 	Now(ctx context.Context) (time.Time, error)
@@ -54,7 +54,10 @@ type space interface {
 }
 
 // NewReader returns a reader of a ledger and of its lock space.
-func NewReader(l *ledger.Ledger) *Reader { return &Reader{book: l, space: l.Space()} }
+func NewReader(l *ledger.Ledger) *Reader { return ReaderOf(l, l.Space()) }
+
+// ReaderOf returns a reader of anything that has the methods of a ledger and a lock space.
+func ReaderOf(book Book, space Space) *Reader { return &Reader{book: book, space: space} }
 
 // RunFilter selects runs. The zero value selects all that are kept.
 type RunFilter struct {

@@ -12,6 +12,7 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks"
+	"lockstep/scheduler/admin/fakes"
 	"lockstep/scheduler/ledger"
 )
 
@@ -35,7 +36,7 @@ func TestRunsAreTheOutstandingOnesByJobThenTheFinishedOnesNewestFirst(t *testing
 		night18  = "nightly-backup@2026-11-18T01:00:00Z"
 		night17  = "nightly-backup@2026-11-17T01:00:00Z"
 	)
-	r := fleet().reader()
+	r := readerOf(fakes.Fleet())
 	for name, test := range map[string]struct {
 		filter RunFilter
 		want   []string
@@ -68,7 +69,7 @@ func TestRunsAreTheOutstandingOnesByJobThenTheFinishedOnesNewestFirst(t *testing
 
 func TestMissingObjectsAreUnknown(t *testing.T) {
 	t.Parallel()
-	r := fleet().reader()
+	r := readerOf(fakes.Fleet())
 	ctx := t.Context()
 	for name, read := range map[string]func() error{
 		"run":        func() error { _, _, err := r.Run(ctx, "settle-bills#nobody"); return err },
@@ -87,7 +88,7 @@ func TestMissingObjectsAreUnknown(t *testing.T) {
 
 func TestQuestionsThatCannotBeAreRefused(t *testing.T) {
 	t.Parallel()
-	r := fleet().reader()
+	r := readerOf(fakes.Fleet())
 	ctx := t.Context()
 	for name, read := range map[string]func() error{
 		"state":       func() error { _, err := r.Runs(ctx, RunFilter{State: "runing"}); return err },
@@ -103,54 +104,54 @@ func TestQuestionsThatCannotBeAreRefused(t *testing.T) {
 
 // busyHistory gives a job a history in which runs are rare among skipped ticks: of n records, every
 // 50th is a run.
-func busyHistory(f *fake, job string, n int) {
+func busyHistory(f *fakes.Fake, job string, n int) {
 	for i := range n {
-		at := noon.Add(-time.Duration(i) * time.Minute)
+		at := fakes.Noon.Add(-time.Duration(i) * time.Minute)
 		record := &ledger.Record{
 			ID: jobs.TickRunID(job, at), Job: job, Tick: at, State: ledger.StateSkipped, Created: at, Finished: at,
 		}
 		if i%50 == 49 {
 			record.State = ledger.StateSucceeded
 		}
-		f.history[job] = append(f.history[job], record)
+		f.Ended[job] = append(f.Ended[job], record)
 	}
 }
 
 func TestLimitCountsRunsNotSkippedTicks(t *testing.T) {
 	t.Parallel()
-	f := &fake{history: map[string][]*ledger.Record{}}
-	f.jobs = []ledger.JobRecord{{Job: &jobs.Job{Name: "busy"}}}
+	f := &fakes.Fake{Ended: map[string][]*ledger.Record{}}
+	f.Registered = []ledger.JobRecord{{Job: &jobs.Job{Name: "busy"}}}
 	busyHistory(f, "busy", 1000)
-	runs, err := f.reader().Runs(t.Context(), RunFilter{Limit: 3})
+	runs, err := readerOf(f).Runs(t.Context(), RunFilter{Limit: 3})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []string{}
 	for _, i := range []int{49, 99, 149} {
-		want = append(want, string(jobs.TickRunID("busy", noon.Add(-time.Duration(i)*time.Minute))))
+		want = append(want, string(jobs.TickRunID("busy", fakes.Noon.Add(-time.Duration(i)*time.Minute))))
 	}
 	if got := idsOf(runs); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if reads := f.histories.Load(); reads > 4 {
+	if reads := f.HistoryCount.Load(); reads > 4 {
 		t.Errorf("the history was read %d times, want at most 4", reads)
 	}
 }
 
 func TestManyJobsGiveTheNewestRunsOfAll(t *testing.T) {
 	t.Parallel()
-	f := &fake{history: map[string][]*ledger.Record{}}
+	f := &fakes.Fake{Ended: map[string][]*ledger.Record{}}
 	var all []*ledger.Record
 	for i := range 300 {
 		name := fmt.Sprintf("job-%03d", i)
-		f.jobs = append(f.jobs, ledger.JobRecord{Job: &jobs.Job{Name: name}})
+		f.Registered = append(f.Registered, ledger.JobRecord{Job: &jobs.Job{Name: name}})
 		for j := range 20 {
 			record := &ledger.Record{
 				ID: jobs.RequestRunID(name, fmt.Sprint(j)), Job: name, State: ledger.StateSucceeded,
 				// many at the same moment
-				Finished: noon.Add(time.Duration((i*7919+j*104729)%5000) * time.Millisecond),
+				Finished: fakes.Noon.Add(time.Duration((i*7919+j*104729)%5000) * time.Millisecond),
 			}
-			f.history[name] = append(f.history[name], record)
+			f.Ended[name] = append(f.Ended[name], record)
 			all = append(all, record)
 		}
 	}
@@ -159,7 +160,7 @@ func TestManyJobsGiveTheNewestRunsOfAll(t *testing.T) {
 	for _, record := range all[:40] {
 		want = append(want, string(record.ID))
 	}
-	runs, err := f.reader().Runs(t.Context(), RunFilter{Limit: 40})
+	runs, err := readerOf(f).Runs(t.Context(), RunFilter{Limit: 40})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,11 +171,11 @@ func TestManyJobsGiveTheNewestRunsOfAll(t *testing.T) {
 
 func TestRunThatEndsWhileItIsReadIsListedOnce(t *testing.T) {
 	t.Parallel()
-	f := fleet()
-	done := *f.outstanding[1]
-	done.State, done.Finished = ledger.StateSucceeded, noon
-	f.history["settle-bills"] = append(f.history["settle-bills"], &done)
-	runs, err := f.reader().Runs(t.Context(), RunFilter{Job: "settle-bills"})
+	f := fakes.Fleet()
+	done := *f.Open[1]
+	done.State, done.Finished = ledger.StateSucceeded, fakes.Noon
+	f.Ended["settle-bills"] = append(f.Ended["settle-bills"], &done)
+	runs, err := readerOf(f).Runs(t.Context(), RunFilter{Job: "settle-bills"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,13 +190,13 @@ func TestRunThatEndsWhileItIsReadIsListedOnce(t *testing.T) {
 
 func TestTicksHaveOneLineForARangeOfMissedOnes(t *testing.T) {
 	t.Parallel()
-	f := fleet()
-	first, last := noon.Add(-30*24*time.Hour), noon.Add(-20*24*time.Hour)
-	f.history["warm-cache"] = []*ledger.Record{{
+	f := fakes.Fleet()
+	first, last := fakes.Noon.Add(-30*24*time.Hour), fakes.Noon.Add(-20*24*time.Hour)
+	f.Ended["warm-cache"] = []*ledger.Record{{
 		ID: "warm-cache@2026-10-22T12:00:00Z..2026-11-01T12:00:00Z", Job: "warm-cache", Tick: first, Upto: last,
-		State: ledger.StateMissed, Created: noon, Finished: noon, By: "web-1.x7k2m9qa", Reason: "no worker was up for 961 ticks",
+		State: ledger.StateMissed, Created: fakes.Noon, Finished: fakes.Noon, By: "web-1.x7k2m9qa", Reason: "no worker was up for 961 ticks",
 	}}
-	ticks, err := f.reader().Ticks(t.Context(), "warm-cache", 0)
+	ticks, err := readerOf(f).Ticks(t.Context(), "warm-cache", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,14 +207,14 @@ func TestTicksHaveOneLineForARangeOfMissedOnes(t *testing.T) {
 
 func TestALineForManyTicksIsNoRun(t *testing.T) {
 	t.Parallel()
-	f := fleet()
-	first, last := noon.Add(-3*time.Hour), noon.Add(-2*time.Hour)
-	f.history["warm-cache"] = append(f.history["warm-cache"], &ledger.Record{
+	f := fakes.Fleet()
+	first, last := fakes.Noon.Add(-3*time.Hour), fakes.Noon.Add(-2*time.Hour)
+	f.Ended["warm-cache"] = append(f.Ended["warm-cache"], &ledger.Record{
 		ID: "warm-cache@2026-11-21T09:00:00Z..2026-11-21T10:00:00Z", Job: "warm-cache", Tick: first, Upto: last,
-		State: ledger.StateLost, Created: noon, Finished: noon.Add(time.Hour), Reason: "Redis was emptied",
+		State: ledger.StateLost, Created: fakes.Noon, Finished: fakes.Noon.Add(time.Hour), Reason: "Redis was emptied",
 	})
 	for _, state := range []string{"", "lost"} {
-		runs, err := f.reader().Runs(t.Context(), RunFilter{Job: "warm-cache", State: state})
+		runs, err := readerOf(f).Runs(t.Context(), RunFilter{Job: "warm-cache", State: state})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -221,18 +222,18 @@ func TestALineForManyTicksIsNoRun(t *testing.T) {
 			t.Errorf("state %q: %q, want the line in the history of ticks alone", state, idsOf(runs))
 		}
 	}
-	job, err := f.reader().Job(t.Context(), "warm-cache")
+	job, err := readerOf(f).Job(t.Context(), "warm-cache")
 	if err != nil || job.LastRun != nil && job.LastRun.State == ledger.StateLost {
 		t.Errorf("%+v, %v, want the last run to be one", job, err)
 	}
-	if _, _, err := f.reader().Run(t.Context(), "warm-cache@2026-11-21T09:00:00Z..2026-11-21T10:00:00Z"); err != nil {
+	if _, _, err := readerOf(f).Run(t.Context(), "warm-cache@2026-11-21T09:00:00Z..2026-11-21T10:00:00Z"); err != nil {
 		t.Errorf("%v, want the line found by its id", err)
 	}
 }
 
 func TestLocksLeaveOutWhatOnlyKeepsARunFromRunningTwice(t *testing.T) {
 	t.Parallel()
-	all, err := fleet().reader().Locks(t.Context())
+	all, err := readerOf(fakes.Fleet()).Locks(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -251,7 +252,7 @@ func TestLocksLeaveOutWhatOnlyKeepsARunFromRunningTwice(t *testing.T) {
 
 func TestHoldsAndWaitsShowTheirPurpose(t *testing.T) {
 	t.Parallel()
-	r := fleet().reader()
+	r := readerOf(fakes.Fleet())
 	holds, err := r.Holds(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -286,11 +287,11 @@ func TestHoldsAndWaitsShowTheirPurpose(t *testing.T) {
 
 func TestWaitThatIsGrantedBetweenTwoPagesIsAHold(t *testing.T) {
 	t.Parallel()
-	f := fleet()
-	f.listing.Waits = append(f.listing.Waits, locks.WaitRecord{
-		Request: "shell.00000001.1", Session: "shell.00000001", Names: []string{"bill:1003"}, Since: noon, Ticket: 1, State: locks.Waiting,
+	f := fakes.Fleet()
+	f.Listing.Waits = append(f.Listing.Waits, locks.WaitRecord{
+		Request: "shell.00000001.1", Session: "shell.00000001", Names: []string{"bill:1003"}, Since: fakes.Noon, Ticket: 1, State: locks.Waiting,
 	})
-	waits, err := f.reader().Waits(t.Context())
+	waits, err := readerOf(f).Waits(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +304,7 @@ func TestWaitThatIsGrantedBetweenTwoPagesIsAHold(t *testing.T) {
 
 func TestWorkersAreTheSessionsWithAWorkersCard(t *testing.T) {
 	t.Parallel()
-	workers, err := fleet().reader().Workers(t.Context())
+	workers, err := readerOf(fakes.Fleet()).Workers(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -319,28 +320,28 @@ func TestWorkersAreTheSessionsWithAWorkersCard(t *testing.T) {
 
 func TestJobWhoseTriggerCannotBeComputedHereSaysSo(t *testing.T) {
 	t.Parallel()
-	f := fleet()
-	f.jobs = append(f.jobs, ledger.JobRecord{Job: &jobs.Job{Name: "odd", Schedule: "0 2 * * *", Timezone: "Mars/Olympus"}})
-	all, err := f.reader().Jobs(t.Context())
+	f := fakes.Fleet()
+	f.Registered = append(f.Registered, ledger.JobRecord{Job: &jobs.Job{Name: "odd", Schedule: "0 2 * * *", Timezone: "Mars/Olympus"}})
+	all, err := readerOf(f).Jobs(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(all) != 4 || all[3].Problem == "" || !all[3].NextTick.IsZero() {
 		t.Errorf("got %+v, want a problem for the last of four", all)
 	}
-	if _, err := f.reader().Next(t.Context(), "odd", 1); err == nil {
+	if _, err := readerOf(f).Next(t.Context(), "odd", 1); err == nil {
 		t.Error("its next tick was computed")
 	}
-	if ticks, err := f.reader().Next(t.Context(), "", 1); err != nil || len(ticks) != 2 {
+	if ticks, err := readerOf(f).Next(t.Context(), "", 1); err != nil || len(ticks) != 2 {
 		t.Errorf("got %v and %v, want the ticks of the two others", ticks, err)
 	}
 }
 
 func TestErrorsOfAReadAreReturned(t *testing.T) {
 	t.Parallel()
-	f := fleet()
-	f.fail("connection refused")
-	r := f.reader()
+	f := fakes.Fleet()
+	f.Fail("connection refused")
+	r := readerOf(f)
 	ctx := t.Context()
 	for name, read := range map[string]func(context.Context) error{
 		"runs":    func(ctx context.Context) error { _, err := r.Runs(ctx, RunFilter{}); return err },

@@ -21,88 +21,6 @@ import (
 	"lockstep/scheduler/worker"
 )
 
-// stage is a real ledger, and workers of which only the sessions are real: the test acts for them.
-type stage struct {
-	t         *testing.T
-	rdb       *redis.Client
-	namespace string
-	ledger    *ledger.Ledger
-	reader    *Reader
-}
-
-func newStage(t *testing.T, rdb *redis.Client) *stage {
-	t.Helper()
-	namespace := redistest.Namespace(t)
-	space, err := locks.NewSpace(rdb, namespace)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := ledger.New(rdb, space)
-	return &stage{t, rdb, namespace, l, NewReader(l)}
-}
-
-// open opens a session; card nil makes it that of a user of the lock library.
-func (s *stage) open(name string, card *worker.Card) *locks.Client {
-	s.t.Helper()
-	o := locks.Options{Namespace: s.namespace, Name: name, Grace: -1}
-	if card != nil {
-		text, err := json.Marshal(card)
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		o.Card = text
-	}
-	client, err := locks.Open(s.t.Context(), s.rdb, o)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.t.Cleanup(func() { s.close(client) })
-	return client
-}
-
-func (s *stage) close(client *locks.Client) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.t.Context()), 10*time.Second)
-	defer cancel()
-	if err := client.Close(ctx); err != nil && !errors.Is(err, locks.ErrClosed) {
-		s.t.Error(err)
-	}
-}
-
-func (s *stage) claim(client *locks.Client, due ledger.Due) (*ledger.Claimed, *locks.Request) {
-	s.t.Helper()
-	request, err := client.Begin()
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	claimed, err := s.ledger.Claim(s.t.Context(), request, due, 0, nil)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return claimed, request
-}
-
-// begin claims a run; the claim must be granted.
-func (s *stage) begin(client *locks.Client, due ledger.Due) (*ledger.Claimed, *locks.Hold) {
-	s.t.Helper()
-	claimed, request := s.claim(client, due)
-	if claimed.Outcome != ledger.ClaimGranted {
-		s.t.Fatalf("claim of %s: %s", due.Run, claimed.Outcome)
-	}
-	return claimed, request.Granted(s.t.Context(), claimed.Grant())
-}
-
-func (s *stage) enqueue(job *jobs.Job, id, args string) ledger.Due {
-	s.t.Helper()
-	enqueued, err := s.ledger.Enqueue(s.t.Context(), ledger.Request{Job: job, ID: id, Args: []byte(args), Trigger: ledger.TriggerEnqueue})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	if len(enqueued.Due) != 1 {
-		s.t.Fatalf("enqueue %s: %+v", id, enqueued)
-	}
-	return enqueued.Due[0]
-}
-
 // TestReaderFollowsWhatHappens runs a tick and two requests, and reads after each step.
 func TestReaderFollowsWhatHappens(t *testing.T) {
 	t.Parallel()
@@ -119,14 +37,14 @@ func TestReaderFollowsWhatHappens(t *testing.T) {
 			History: jobs.History{Runs: 100, For: time.Hour},
 		}
 		started := time.Now()
-		web := s.open("web-1", &worker.Card{Host: "web-1", PID: 4711, State: "ready", Slots: 4,
+		web := s.Open("web-1", &worker.Card{Host: "web-1", PID: 4711, State: "ready", Slots: 4,
 			Queues: map[string]int{"default": 1}, StartedAt: started})
-		shell := s.open("shell", nil)
+		shell := s.Open("shell", nil)
 
-		registered := must(s.ledger.Register(ctx, "config", []*jobs.Job{nightly, bills}))
+		registered := must(s.Ledger.Register(ctx, "config", []*jobs.Job{nightly, bills}))
 		cursor := registered.Jobs["nightly"].Cursor
 		tick := cursor.Truncate(time.Second)
-		created := s.ledger.Create(ctx, []ledger.Decision{{
+		created := s.Ledger.Create(ctx, []ledger.Decision{{
 			Job: nightly, Seen: cursor, Cursor: cursor, By: web.Session(),
 			Ticks: []ledger.Tick{
 				{At: tick.Add(-2 * time.Hour), Verdict: ledger.VerdictMissed, Reason: "no worker was up"},
@@ -137,9 +55,9 @@ func TestReaderFollowsWhatHappens(t *testing.T) {
 		if created[0].Err != nil || len(created[0].Due) != 1 {
 			t.Fatalf("create: %+v", created[0])
 		}
-		_, nightlyHold := s.begin(web, created[0].Due[0])
-		claimedA, holdA := s.begin(web, s.enqueue(bills, "a", `{"id":1001}`))
-		waiting, request := s.claim(web, s.enqueue(bills, "b", `{"id":1001}`))
+		_, nightlyHold := s.Begin(web, created[0].Due[0])
+		claimedA, holdA := s.Begin(web, s.Enqueue(bills, "a", `{"id":1001}`))
+		waiting, request := s.Claim(web, s.Enqueue(bills, "b", `{"id":1001}`))
 		if waiting.Outcome != ledger.ClaimWaiting {
 			t.Fatalf("claim of b: %s, want it to wait", waiting.Outcome)
 		}
@@ -188,7 +106,7 @@ func TestReaderFollowsWhatHappens(t *testing.T) {
 			t.Errorf("ticks: got %q, want %q", outcomes, want)
 		}
 
-		finished, err := s.ledger.Finish(ctx, ledger.Finish{
+		finished, err := s.Ledger.Finish(ctx, ledger.Finish{
 			Run: "bills#a", Job: claimedA.Job, Token: holdA.Token(), Hold: holdA.ID(), Outcome: ledger.OutcomeSuccess, Output: "settled 1001\n",
 		})
 		if err != nil || finished.Verdict != ledger.FinishRecorded {
@@ -241,7 +159,7 @@ func TestReaderFollowsWhatHappens(t *testing.T) {
 		if err := nightlyHold.Release(); err != nil {
 			t.Error(err)
 		}
-		s.close(web)
+		s.Close(web)
 		if _, err := s.reader.Worker(ctx, workers[0].ID); !errors.Is(err, ledger.ErrUnknown) {
 			t.Errorf("a worker that has ended: got %v, want ledger.ErrUnknown", err)
 		}
@@ -328,7 +246,7 @@ func TestLocksOfAllModes(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		stage := newStage(t, rdb)
 		ctx := t.Context()
-		one, two := stage.open("one", nil), stage.open("two", nil)
+		one, two := stage.Open("one", nil), stage.Open("two", nil)
 		for name, limit := range map[string]int{"api": 3, "idle": 2} {
 			if _, err := one.Declare(ctx, name, locks.PermitLimit{Permits: limit}); err != nil {
 				t.Fatal(err)
@@ -344,7 +262,7 @@ func TestLocksOfAllModes(t *testing.T) {
 		}
 		first := acquire(one, locks.Exclusive("bill:1"), locks.Shared("rates"), locks.Permits("api", 2))
 		acquire(two, locks.Shared("rates"))
-		if _, err := stage.ledger.Space().Revoke(ctx, "api", first.Token(), locks.Ask, locks.Revocation{By: "ada", Reason: "now"}); err != nil {
+		if _, err := stage.Ledger.Space().Revoke(ctx, "api", first.Token(), locks.Ask, locks.Revocation{By: "ada", Reason: "now"}); err != nil {
 			t.Fatal(err)
 		}
 		kept := acquire(two, locks.Exclusive("kept"), locks.MinHold(time.Hour))
@@ -431,21 +349,21 @@ func TestTicksThatAJobMissedWhileItWasAbsentShow(t *testing.T) {
 		t.Parallel()
 		s := newStage(t, rdb)
 		job := &jobs.Job{Name: "j", Every: time.Hour, Command: []string{"true"}, Queue: "default", History: jobs.History{Runs: 100, For: time.Hour}}
-		now := must(s.ledger.Register(t.Context(), "config", []*jobs.Job{job})).Now
+		now := must(s.Ledger.Register(t.Context(), "config", []*jobs.Job{job})).Now
 		first := now.Truncate(time.Hour).Add(-9 * time.Hour)
 		last := first.Add(8 * time.Hour)
-		key := func(name string) string { return "{" + s.namespace + "}:" + name }
+		key := func(name string) string { return "{" + s.Namespace + "}:" + name }
 		ago := func(d time.Duration) int64 { return now.Add(-d).UnixMilli() }
 		pipe := rdb.Pipeline()
 		pipe.HSet(t.Context(), key("cursor"), "j", first.Add(-time.Hour).UnixMilli())
 		pipe.HSet(t.Context(), key("ledger"), "config:config", ago(9*time.Hour), "since:other", ago(8*time.Hour), "config:other", ago(0))
 		must(pipe.Exec(t.Context()))
-		absence := must(s.ledger.Register(t.Context(), "back", []*jobs.Job{job})).Jobs["j"].Absence
+		absence := must(s.Ledger.Register(t.Context(), "back", []*jobs.Job{job})).Jobs["j"].Absence
 		if absence == nil {
 			t.Fatal("it returned without an absence")
 		}
 		line := &ledger.Tick{At: first, Upto: last, Verdict: ledger.VerdictMissed, Reason: "no worker carried it for 9 ticks"}
-		if settled := s.ledger.Settle(t.Context(), []ledger.Settlement{{Absence: absence, Line: line, By: "w.12345678"}})[0]; !settled.Written {
+		if settled := s.Ledger.Settle(t.Context(), []ledger.Settlement{{Absence: absence, Line: line, By: "w.12345678"}})[0]; !settled.Written {
 			t.Fatalf("%+v, want the line written", settled)
 		}
 		ticks := must(s.reader.Ticks(t.Context(), "j", 0))

@@ -17,13 +17,14 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks/redistest"
+	"lockstep/scheduler/admin/fakes"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/worker"
 )
 
-func newServer(t *testing.T, f *fake) *Server {
+func newServer(t *testing.T, f *fakes.Fake) *Server {
 	t.Helper()
-	return newServerOf(t, f.reader())
+	return newServerOf(t, readerOf(f))
 }
 
 func newServerOf(t *testing.T, reader *Reader) *Server {
@@ -77,7 +78,7 @@ func (l listed) names(field string) []string {
 
 func TestListsAreAnsweredWithTheirShapes(t *testing.T) {
 	t.Parallel()
-	s := newServer(t, fleet())
+	s := newServer(t, fakes.Fleet())
 	for path, test := range map[string]struct {
 		field string
 		want  []string
@@ -103,7 +104,7 @@ func TestListsAreAnsweredWithTheirShapes(t *testing.T) {
 
 func TestEmptyListsAreListsNotNull(t *testing.T) {
 	t.Parallel()
-	s := newServer(t, &fake{})
+	s := newServer(t, &fakes.Fake{})
 	for _, name := range []string{"jobs", "runs", "locks", "waits", "workers"} {
 		got := get(s, "/api/v1/"+name).Body.String()
 		if want := `{"items":[],"next_cursor":null}` + "\n"; got != want {
@@ -114,8 +115,8 @@ func TestEmptyListsAreListsNotNull(t *testing.T) {
 
 func TestObjectsAreFoundByTheirEscapedIDs(t *testing.T) {
 	t.Parallel()
-	f := fleet()
-	f.outstanding = append(f.outstanding, &ledger.Record{ID: "settle-bills#a/b", Job: "settle-bills", State: ledger.StateDue})
+	f := fakes.Fleet()
+	f.Open = append(f.Open, &ledger.Record{ID: "settle-bills#a/b", Job: "settle-bills", State: ledger.StateDue})
 	s := newServer(t, f)
 	for path, want := range map[string]string{
 		"/api/v1/jobs/warm-cache": `{"job":"warm-cache",`,
@@ -141,11 +142,11 @@ func TestObjectsAreFoundByTheirEscapedIDs(t *testing.T) {
 // TestPagesGiveEveryItemOnce follows next_cursor through every list, for several sizes of a page.
 func TestPagesGiveEveryItemOnce(t *testing.T) {
 	t.Parallel()
-	f := fleet()
+	f := fakes.Fleet()
 	busyHistory(f, "warm-cache", 600)
 	for i := range 30 { // that ended at the same moment
-		f.history["settle-bills"] = append(f.history["settle-bills"], &ledger.Record{
-			ID: jobs.RequestRunID("settle-bills", fmt.Sprint(i)), Job: "settle-bills", State: ledger.StateFailed, Created: noon, Finished: noon,
+		f.Ended["settle-bills"] = append(f.Ended["settle-bills"], &ledger.Record{
+			ID: jobs.RequestRunID("settle-bills", fmt.Sprint(i)), Job: "settle-bills", State: ledger.StateFailed, Created: fakes.Noon, Finished: fakes.Noon,
 		})
 	}
 	s := newServer(t, f)
@@ -185,15 +186,15 @@ func TestPagesGiveEveryItemOnce(t *testing.T) {
 
 func TestJobsAreFoundByTheirNotes(t *testing.T) {
 	t.Parallel()
-	f := fleet()
-	f.jobs = []ledger.JobRecord{
+	f := fakes.Fleet()
+	f.Registered = []ledger.JobRecord{
 		{Job: &jobs.Job{Name: "calm", Queue: "day", Command: []string{"a"}}},
 		{Job: &jobs.Job{Name: "drifted", Queue: "day", Command: []string{"a"}}, Drifted: true},
-		{Job: &jobs.Job{Name: "late", Queue: "day", Command: []string{"a"}, MaxSilence: time.Hour}, Silent: noon.Add(-2 * time.Hour)},
+		{Job: &jobs.Job{Name: "late", Queue: "day", Command: []string{"a"}, MaxSilence: time.Hour}, Silent: fakes.Noon.Add(-2 * time.Hour)},
 		{Job: &jobs.Job{Name: "night", Queue: "night", Command: []string{"a"}}},
 		{Job: &jobs.Job{Name: "off", Queue: "day", Command: []string{"a"}, Paused: true}},
 	}
-	f.paused = []string{"night"}
+	f.PausedQueues = []string{"night"}
 	s := newServer(t, f)
 	for note, want := range map[string]string{
 		"": "calm drifted late night off", "late": "late", "paused": "off", "queue%20paused": "night", "drifted": "drifted",
@@ -219,7 +220,7 @@ func TestJobsAreFoundByTheirNotes(t *testing.T) {
 
 func TestBadParametersAreNamed(t *testing.T) {
 	t.Parallel()
-	s := newServer(t, fleet())
+	s := newServer(t, fakes.Fleet())
 	for target, want := range map[string]string{
 		"/api/v1/runs?limit=0":                "limit",
 		"/api/v1/runs?limit=1001":             "limit",
@@ -261,7 +262,7 @@ func checkProblem(t *testing.T, w *httptest.ResponseRecorder, status int, detail
 
 func TestMissingObjectsAreAProblem404(t *testing.T) {
 	t.Parallel()
-	s := newServer(t, fleet())
+	s := newServer(t, fakes.Fleet())
 	for target, detail := range map[string]string{
 		"/nothing":                      "this path does not exist",
 		"/api/v1/":                      "this path does not exist",
@@ -282,7 +283,7 @@ func TestMissingObjectsAreAProblem404(t *testing.T) {
 
 func TestNothingCanBeChanged(t *testing.T) {
 	t.Parallel()
-	f := fleet()
+	f := fakes.Fleet()
 	s := newServer(t, f)
 	for _, target := range []string{"/", "/livez", "/readyz", "/static/page.css", "/api/v1/runs", "/api/v1/runs/a%23b", "/api/v1/jobs/a/ticks"} {
 		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodPatch, http.MethodOptions} {
@@ -294,14 +295,14 @@ func TestNothingCanBeChanged(t *testing.T) {
 		}
 	}
 	checkProblem(t, request(s, http.MethodPost, "/nothing"), http.StatusNotFound, "this path does not exist")
-	if n := f.reads.Load(); n != 0 {
+	if n := f.ReadCount.Load(); n != 0 {
 		t.Errorf("refused requests cost %d reads", n)
 	}
 }
 
 func TestHeadHasTheHeadersAndNoBody(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewServer(newServer(t, fleet()))
+	server := httptest.NewServer(newServer(t, fakes.Fleet()))
 	defer server.Close()
 	for _, path := range []string{"/", "/livez", "/api/v1/runs", "/static/page.css", "/nothing"} {
 		head, err := server.Client().Head(server.URL + path)
@@ -328,7 +329,7 @@ func TestHeadHasTheHeadersAndNoBody(t *testing.T) {
 
 func TestEveryAnswerIsGuarded(t *testing.T) {
 	t.Parallel()
-	s := newServer(t, fleet())
+	s := newServer(t, fakes.Fleet())
 	for _, path := range []string{"/", "/livez", "/api/v1/runs", "/static/live.js", "/nothing"} {
 		h := get(s, path).Header()
 		for name, want := range map[string]string{
@@ -351,10 +352,10 @@ func TestEveryAnswerIsGuarded(t *testing.T) {
 
 func TestProbesDoNotAskRedis(t *testing.T) {
 	t.Parallel()
-	f := fleet()
-	f.fail("connection refused")
+	f := fakes.Fleet()
+	f.Fail("connection refused")
 	unready := errors.New("the worker drains")
-	s, err := New(Options{Reader: f.reader(), Unready: func() error { return unready }})
+	s, err := New(Options{Reader: readerOf(f), Unready: func() error { return unready }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -372,15 +373,15 @@ func TestProbesDoNotAskRedis(t *testing.T) {
 	if w := get(s, "/readyz"); w.Code != http.StatusOK || w.Body.String() != "ready\n" {
 		t.Errorf("/readyz of a worker that is ready: got %d: %s", w.Code, w.Body)
 	}
-	if n := f.reads.Load(); n != 0 {
+	if n := f.ReadCount.Load(); n != 0 {
 		t.Errorf("the probes cost %d reads", n)
 	}
 }
 
 func TestOutageIsAProblem503(t *testing.T) {
 	t.Parallel()
-	f := fleet()
-	f.fail("connection refused")
+	f := fakes.Fleet()
+	f.Fail("connection refused")
 	s := newServer(t, f)
 	for _, path := range []string{"jobs", "jobs/a", "jobs/a/ticks", "runs", "runs/a%23b", "runs/a%23b/output", "locks", "locks/a", "waits", "workers", "workers/a"} {
 		w := get(s, "/api/v1/"+path)
@@ -393,13 +394,13 @@ func TestOutageIsAProblem503(t *testing.T) {
 
 func TestManyReadersCostOneReadASecond(t *testing.T) {
 	t.Parallel()
-	f := fleet()
+	f := fakes.Fleet()
 	s := newServer(t, f)
 	paths := []string{"/", "/api/v1/jobs", "/api/v1/runs", "/api/v1/locks", "/api/v1/waits", "/api/v1/workers", "/api/v1/runs/settle-bills%23second"}
 	for _, path := range paths {
 		get(s, path)
 	}
-	once := f.reads.Load()
+	once := f.ReadCount.Load()
 	var readers sync.WaitGroup
 	for range 20 {
 		readers.Go(func() {
@@ -413,14 +414,14 @@ func TestManyReadersCostOneReadASecond(t *testing.T) {
 	readers.Wait()
 	// A slow machine may need more than a second for all of this; without sharing it would be
 	// twenty times.
-	if n := f.reads.Load(); n > 5*once {
+	if n := f.ReadCount.Load(); n > 5*once {
 		t.Errorf("20 readers cost %d reads; one costs %d", n, once)
 	}
 }
 
 func TestStaticFilesAreSentOnce(t *testing.T) {
 	t.Parallel()
-	s := newServer(t, &fake{})
+	s := newServer(t, &fakes.Fake{})
 	for name, contentType := range map[string]string{
 		"page.css": "text/css; charset=utf-8", "live.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml",
 	} {
@@ -448,14 +449,14 @@ func TestReaderIsRequired(t *testing.T) {
 // A permanent refusal of Redis is not an outage: a client that retried would do so forever.
 func TestRefusalsOfRedisAreNoOutage(t *testing.T) {
 	t.Parallel()
-	f := fleet()
+	f := fakes.Fleet()
 	s := newServer(t, f)
 	for text, want := range map[string]int{
 		"NOPERM this user has no permissions to run the 'evalsha' command": 500, "WRONGTYPE Operation against a key": 500,
 		"LOADING Redis is loading the dataset in memory": 503, "OOM command not allowed": 503, "READONLY You can't write": 503,
 	} {
 		var err error = replied(text)
-		f.broken.Store(&err)
+		f.FailWith(err)
 		s.read = newShare()
 		for _, path := range []string{"/api/v1/jobs", "/"} {
 			w := get(s, path)
@@ -477,7 +478,7 @@ func (replied) RedisError()     {}
 
 func TestBrowsersGetProblemsAsPages(t *testing.T) {
 	t.Parallel()
-	s := newServer(t, fleet())
+	s := newServer(t, fakes.Fleet())
 	for _, test := range []struct{ host, path, want string }{
 		{"127.0.0.1:9620", "/nothing", "this path does not exist"}, {"evil.example", "/", "admin.hosts"}, {"<b>.example", "/", "&lt;b&gt;.example"},
 	} {

@@ -8,17 +8,19 @@ import (
 
 	"lockstep/locks"
 	"lockstep/scheduler/worker"
+
+	"lockstep/scheduler/admin/fakes"
 )
 
 // TestShapesAreWhatScriptsRelyOn prints every shape as the API does. The expected texts are a
 // promise.
 func TestShapesAreWhatScriptsRelyOn(t *testing.T) {
 	t.Parallel()
-	f := fleet()
-	r := f.reader()
+	f := fakes.Fleet()
+	r := readerOf(f)
 	ctx := t.Context()
 	run := func(id string) any {
-		for _, record := range append(f.outstanding, f.history["nightly-backup"]...) {
+		for _, record := range append(f.Open, f.Ended["nightly-backup"]...) {
 			if string(record.ID) == id {
 				return newRun(record)
 			}
@@ -139,7 +141,7 @@ func TestShapesAreWhatScriptsRelyOn(t *testing.T) {
 
 func TestShapesCanBeReadBack(t *testing.T) {
 	t.Parallel()
-	lock, err := fleet().reader().Lock(t.Context(), "bill:1001")
+	lock, err := readerOf(fakes.Fleet()).Lock(t.Context(), "bill:1001")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +167,7 @@ func TestShapesCanBeReadBack(t *testing.T) {
 
 func TestSecretsOfAJobAreNotShown(t *testing.T) {
 	t.Parallel()
-	job, err := fleet().reader().Job(t.Context(), "warm-cache")
+	job, err := readerOf(fakes.Fleet()).Job(t.Context(), "warm-cache")
 	if err != nil {
 		t.Fatal(err)
 	}

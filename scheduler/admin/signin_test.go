@@ -18,6 +18,8 @@ import (
 	"golang.org/x/crypto/bcrypt"
 
 	"lockstep/locks/redistest"
+
+	"lockstep/scheduler/admin/fakes"
 )
 
 // secretFile writes a file and returns its path.
@@ -61,7 +63,7 @@ func newGuarded(t *testing.T, auth Auth, address string) *guarded {
 	}
 	g := new(guarded)
 	g.Server, err = New(Options{
-		Reader: fleet().reader(), SignIn: signIn, Hosts: []string{"lockstep.example"}, Pass: "the-pass", Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics("v", 1),
+		Reader: readerOf(fakes.Fleet()), SignIn: signIn, Hosts: []string{"lockstep.example"}, Pass: "the-pass", Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics("v", 1),
 		Config: func() *Config { return new(Config) }, Reload: func(context.Context) error { g.reloads++; return nil },
 	})
 	if err != nil {

@@ -1,8 +1,6 @@
 package admin
 
 import (
-	"encoding/json"
-	"fmt"
 	"net/http"
 	"reflect"
 	"strings"
@@ -11,29 +9,10 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks"
+	"lockstep/scheduler/admin/fakes"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/worker"
 )
-
-// crew is a fake of some workers that serve "default", with due runs of the job "j", whose handler
-// is "h".
-func crew(cards ...worker.Card) *fake {
-	f := &fake{listing: locks.Listing{At: noon}, jobs: []ledger.JobRecord{{Job: &jobs.Job{Name: "j", Handler: "h", MaxCrashes: 3}}}}
-	for i, card := range cards {
-		if card.Queues == nil {
-			card.Queues = map[string]int{"default": 1}
-		}
-		if card.Slots == 0 {
-			card.Slots = 2
-		}
-		text, err := json.Marshal(card)
-		if err != nil {
-			panic(err)
-		}
-		f.sessions = append(f.sessions, locks.SessionRecord{ID: locks.SessionID(fmt.Sprintf("w%d", i+1)), Card: text, LeaseLeft: time.Second})
-	}
-	return f
-}
 
 func TestADueRunSaysWhyItDoesNotRun(t *testing.T) {
 	t.Parallel()
@@ -43,26 +22,26 @@ func TestADueRunSaysWhyItDoesNotRun(t *testing.T) {
 		return card
 	}
 	idle, full := has(func(*worker.Card) {}), has(func(c *worker.Card) { c.Busy = 2 })
-	crash := []ledger.AttemptRecord{{Number: 1, Started: noon, Finished: noon.Add(time.Second), Outcome: "crashed"}}
-	failed := append(crash, ledger.AttemptRecord{Number: 2, Started: noon, Finished: noon.Add(time.Second), Outcome: "failed"})
-	handed := append(crash, ledger.AttemptRecord{Number: 2, Started: noon, Finished: noon.Add(time.Second), Outcome: "handed back"})
-	lost := append(crash, ledger.AttemptRecord{Number: 2, Started: noon, Finished: noon.Add(time.Second), Outcome: "lost lease"})
-	cleared := []ledger.AttemptRecord{{Number: 1, Started: noon, Finished: noon.Add(time.Second), Outcome: "crashed", Cleared: true}}
+	crash := []ledger.AttemptRecord{{Number: 1, Started: fakes.Noon, Finished: fakes.Noon.Add(time.Second), Outcome: "crashed"}}
+	failed := append(crash, ledger.AttemptRecord{Number: 2, Started: fakes.Noon, Finished: fakes.Noon.Add(time.Second), Outcome: "failed"})
+	handed := append(crash, ledger.AttemptRecord{Number: 2, Started: fakes.Noon, Finished: fakes.Noon.Add(time.Second), Outcome: "handed back"})
+	lost := append(crash, ledger.AttemptRecord{Number: 2, Started: fakes.Noon, Finished: fakes.Noon.Add(time.Second), Outcome: "lost lease"})
+	cleared := []ledger.AttemptRecord{{Number: 1, Started: fakes.Noon, Finished: fakes.Noon.Add(time.Second), Outcome: "crashed", Cleared: true}}
 	place := has(func(c *worker.Card) { c.Suspect = "poison#1" })
 	for name, test := range map[string]struct {
 		cards  []worker.Card
-		change func(*fake, *ledger.Record)
+		change func(*fakes.Fake, *ledger.Record)
 		reason WaitReason
 		text   string // a part
 	}{
 		"nothing is in its way": {[]worker.Card{idle}, nil, WaitsStart, "about to start"},
-		"its queue is paused": {[]worker.Card{idle}, func(f *fake, _ *ledger.Record) { f.paused = []string{"default"} },
+		"its queue is paused": {[]worker.Card{idle}, func(f *fakes.Fake, _ *ledger.Record) { f.PausedQueues = []string{"default"} },
 			WaitsPaused, "lockstep queue resume default"},
 		"no worker": {nil, nil, WaitsWorker, "no worker serves its queue default"},
-		"no worker for its queue": {[]worker.Card{idle}, func(_ *fake, r *ledger.Record) { r.Queue = "night" },
+		"no worker for its queue": {[]worker.Card{idle}, func(_ *fakes.Fake, r *ledger.Record) { r.Queue = "night" },
 			WaitsWorker, "no worker serves its queue night"},
 		"the only worker drains": {[]worker.Card{has(func(c *worker.Card) { c.State = "draining" })}, nil, WaitsWorker, "no worker serves"},
-		"the only worker has left": {[]worker.Card{idle}, func(f *fake, _ *ledger.Record) { f.sessions[0].LeaseLeft = 0 },
+		"the only worker has left": {[]worker.Card{idle}, func(f *fakes.Fake, _ *ledger.Record) { f.Live[0].LeaseLeft = 0 },
 			WaitsWorker, "no worker serves"},
 		"no worker has its handler": {[]worker.Card{has(func(c *worker.Card) { c.Handlers = []string{} })}, nil,
 			WaitsHandler, "no worker has handler h, of those that serve its queue default"},
@@ -70,77 +49,83 @@ func TestADueRunSaysWhyItDoesNotRun(t *testing.T) {
 			WaitsStart, ""},
 		"the card of an older build": {[]worker.Card{has(func(c *worker.Card) { c.Handlers = nil })}, nil, WaitsStart, ""},
 		"set aside, and no worker runs commands": {[]worker.Card{has(func(c *worker.Card) { c.Picks = true })},
-			func(f *fake, _ *ledger.Record) { f.needs = map[jobs.RunID]ledger.Need{"j#x": ledger.NeedCommand} },
+			func(f *fakes.Fake, _ *ledger.Record) { f.Needs = map[jobs.RunID]ledger.Need{"j#x": ledger.NeedCommand} },
 			WaitsHandler, "no worker runs jobs of its kind, command"},
 		"set aside, and a worker of an older build may run commands": {[]worker.Card{has(func(c *worker.Card) { c.Picks = true }), idle},
-			func(f *fake, _ *ledger.Record) { f.needs = map[jobs.RunID]ledger.Need{"j#x": ledger.NeedCommand} }, WaitsStart, ""},
-		"no slot": {[]worker.Card{full, full}, func(f *fake, _ *ledger.Record) { f.ahead = map[jobs.RunID]int{"j#x": 3} },
+			func(f *fakes.Fake, _ *ledger.Record) { f.Needs = map[jobs.RunID]ledger.Need{"j#x": ledger.NeedCommand} }, WaitsStart, ""},
+		"no slot": {[]worker.Card{full, full}, func(f *fakes.Fake, _ *ledger.Record) { f.AheadOf = map[jobs.RunID]int{"j#x": 3} },
 			WaitsSlot, "no slot is free: 4 of 4 are busy on the 2 workers that could run it; 3 runs of its queue default have been due for longer"},
 		"a slot of a worker that lacks the handler": {[]worker.Card{full, has(func(c *worker.Card) { c.Handlers = []string{} })}, nil,
 			WaitsSlot, "2 of 2 are busy on the one worker"},
-		"others are in front": {[]worker.Card{idle, full}, func(f *fake, _ *ledger.Record) { f.ahead = map[jobs.RunID]int{"j#x": 1} },
+		"others are in front": {[]worker.Card{idle, full}, func(f *fakes.Fake, _ *ledger.Record) { f.AheadOf = map[jobs.RunID]int{"j#x": 1} },
 			WaitsBehind, "1 run of its queue default has been due for longer"},
-		"the suspects' place is taken": {[]worker.Card{place}, func(_ *fake, r *ledger.Record) { r.Crashes, r.Attempts = 1, crash },
+		"the suspects' place is taken": {[]worker.Card{place}, func(_ *fakes.Fake, r *ledger.Record) { r.Crashes, r.Attempts = 1, crash },
 			WaitsSuspect, "it has crashed once, and a worker runs one such run at a time; the place is taken by poison#1 on w1"},
-		"another place is free": {[]worker.Card{place, idle}, func(_ *fake, r *ledger.Record) { r.Crashes, r.Attempts = 1, crash },
+		"another place is free": {[]worker.Card{place, idle}, func(_ *fakes.Fake, r *ledger.Record) { r.Crashes, r.Attempts = 1, crash },
 			WaitsStart, ""},
-		"it was handed back after its crash": {[]worker.Card{place}, func(_ *fake, r *ledger.Record) { r.Crashes, r.Attempts = 1, handed },
+		"it was handed back after its crash": {[]worker.Card{place}, func(_ *fakes.Fake, r *ledger.Record) { r.Crashes, r.Attempts = 1, handed },
 			WaitsSuspect, ""},
-		"it is a suspect no more": {[]worker.Card{place}, func(_ *fake, r *ledger.Record) { r.Crashes, r.Attempts = 1, failed },
+		"it is a suspect no more": {[]worker.Card{place}, func(_ *fakes.Fake, r *ledger.Record) { r.Crashes, r.Attempts = 1, failed },
 			WaitsStart, ""},
 		"it was cleared, and the run in the place must be alone": {[]worker.Card{has(func(c *worker.Card) { c.Suspect, c.Alone = "poison#1", true })},
-			func(_ *fake, r *ledger.Record) { r.Crashes, r.Attempts = 1, cleared },
+			func(_ *fakes.Fake, r *ledger.Record) { r.Crashes, r.Attempts = 1, cleared },
 			WaitsSuspect, "it has crashed once, and no worker runs it beside a crashed run that must run alone; the place is taken by poison#1 on w1"},
-		"it was cleared": {[]worker.Card{place}, func(_ *fake, r *ledger.Record) { r.Crashes, r.Attempts = 1, cleared }, WaitsStart, ""},
-		"it must be alone": {[]worker.Card{has(func(c *worker.Card) { c.Beside = 2 })}, func(_ *fake, r *ledger.Record) { r.Crashes, r.Attempts = 2, crash },
+		"it was cleared": {[]worker.Card{place}, func(_ *fakes.Fake, r *ledger.Record) { r.Crashes, r.Attempts = 1, cleared }, WaitsStart, ""},
+		"it must be alone": {[]worker.Card{has(func(c *worker.Card) { c.Beside = 2 })}, func(_ *fakes.Fake, r *ledger.Record) { r.Crashes, r.Attempts = 2, crash },
 			WaitsSuspect, "it has crashed 2 times, and a worker runs it beside no other run that has crashed; the place is taken by 2 runs on w1"},
 		"another crash ends it": {[]worker.Card{has(func(c *worker.Card) { c.Beside = 2 })},
-			func(f *fake, r *ledger.Record) {
-				r.Crashes, r.Attempts, f.jobs[0].Job.MaxCrashes = 1, crash, 2
+			func(f *fakes.Fake, r *ledger.Record) {
+				r.Crashes, r.Attempts, f.Registered[0].Job.MaxCrashes = 1, crash, 2
 			},
 			WaitsSuspect, "it has crashed once, and a worker runs it beside no other run that has crashed; the place is taken by 2 runs on w1"},
 		"it was cleared, but another crash ends it": {[]worker.Card{place},
-			func(f *fake, r *ledger.Record) {
-				r.Crashes, r.Attempts, f.jobs[0].Job.MaxCrashes = 1, cleared, 2
+			func(f *fakes.Fake, r *ledger.Record) {
+				r.Crashes, r.Attempts, f.Registered[0].Job.MaxCrashes = 1, cleared, 2
 			},
 			WaitsSuspect, "it has crashed once, and a worker runs it beside no other run that has crashed; the place is taken by poison#1 on w1"},
 		"it was cleared after two crashes, and survives a third": {[]worker.Card{place, has(func(c *worker.Card) { c.Beside = 2 })},
-			func(f *fake, r *ledger.Record) {
-				r.Crashes, r.Attempts, f.jobs[0].Job.MaxCrashes = 2, cleared, 10
+			func(f *fakes.Fake, r *ledger.Record) {
+				r.Crashes, r.Attempts, f.Registered[0].Job.MaxCrashes = 2, cleared, 10
 			}, WaitsStart, ""},
-		"it lost its lease after its crash": {[]worker.Card{place}, func(_ *fake, r *ledger.Record) { r.Crashes, r.Attempts = 1, lost },
+		"it lost its lease after its crash": {[]worker.Card{place}, func(_ *fakes.Fake, r *ledger.Record) { r.Crashes, r.Attempts = 1, lost },
 			WaitsSuspect, ""},
-		"it has lost its lease": {[]worker.Card{place}, func(_ *fake, r *ledger.Record) { r.Attempts = lost[1:] }, WaitsStart, ""},
-		"it is scheduled": {[]worker.Card{idle}, func(_ *fake, r *ledger.Record) { r.State, r.At = ledger.StateScheduled, noon.Add(time.Hour) },
+		"it has lost its lease": {[]worker.Card{place}, func(_ *fakes.Fake, r *ledger.Record) { r.Attempts = lost[1:] }, WaitsStart, ""},
+		"it is scheduled": {[]worker.Card{idle}, func(_ *fakes.Fake, r *ledger.Record) {
+			r.State, r.At = ledger.StateScheduled, fakes.Noon.Add(time.Hour)
+		},
 			WaitsTime, "it is scheduled for 2026-11-21T13:00:00Z"},
 		"it was handed back for lack of its handler": {[]worker.Card{has(func(c *worker.Card) { c.Handlers = []string{} })},
-			func(_ *fake, r *ledger.Record) { r.State, r.At, r.Attempts = ledger.StateScheduled, noon, handed }, WaitsHandler, "no worker has handler h, of those that serve its queue default"},
+			func(_ *fakes.Fake, r *ledger.Record) {
+				r.State, r.At, r.Attempts = ledger.StateScheduled, fakes.Noon, handed
+			}, WaitsHandler, "no worker has handler h, of those that serve its queue default"},
 		"it was handed back and waits a moment": {[]worker.Card{idle},
-			func(_ *fake, r *ledger.Record) { r.State, r.At, r.Attempts = ledger.StateScheduled, noon, handed }, WaitsTime, "2026-11-21T12:00:00Z"},
-		"it is tried again later": {[]worker.Card{idle}, func(_ *fake, r *ledger.Record) { r.State, r.At = ledger.StateRetrying, noon.Add(time.Hour) },
+			func(_ *fakes.Fake, r *ledger.Record) {
+				r.State, r.At, r.Attempts = ledger.StateScheduled, fakes.Noon, handed
+			}, WaitsTime, "2026-11-21T12:00:00Z"},
+		"it is tried again later": {[]worker.Card{idle}, func(_ *fakes.Fake, r *ledger.Record) { r.State, r.At = ledger.StateRetrying, fakes.Noon.Add(time.Hour) },
 			WaitsTime, "the next one is due at 2026-11-21T13:00:00Z"},
-		"its locks": {[]worker.Card{idle}, func(_ *fake, r *ledger.Record) {
+		"its locks": {[]worker.Card{idle}, func(_ *fakes.Fake, r *ledger.Record) {
 			r.State, r.Blocker = ledger.StateWaiting, &ledger.Blocker{Resource: "disk", Session: "w1", Run: "k#1"}
 		}, WaitsLocks, "disk was held by k#1 on w1"},
-		"it is parked": {[]worker.Card{idle}, func(_ *fake, r *ledger.Record) { r.State, r.Parked = ledger.StateFailed, true },
+		"it is parked": {[]worker.Card{idle}, func(_ *fakes.Fake, r *ledger.Record) { r.State, r.Parked = ledger.StateFailed, true },
 			WaitsParked, "is parked"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := crew(test.cards...)
-			record := &ledger.Record{ID: "j#x", Job: "j", Queue: "default", State: ledger.StateDue, Created: noon, DueSince: noon}
+			f := fakes.Crew(test.cards...)
+			record := &ledger.Record{ID: "j#x", Job: "j", Queue: "default", State: ledger.StateDue, Created: fakes.Noon, DueSince: fakes.Noon}
 			if test.change != nil {
 				test.change(f, record)
 			}
-			f.outstanding = []*ledger.Record{record}
-			run, _, err := f.reader().Run(t.Context(), record.ID)
+			f.Open = []*ledger.Record{record}
+			run, _, err := readerOf(f).Run(t.Context(), record.ID)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if w := run.WaitingFor; w == nil || w.Reason != test.reason || !strings.Contains(w.Text, test.text) {
 				t.Errorf("got %+v, want %s, %q", w, test.reason, test.text)
 			}
-			e, err := f.reader().ExplainRun(t.Context(), record.ID)
+			e, err := readerOf(f).ExplainRun(t.Context(), record.ID)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -157,10 +142,10 @@ func TestADueRunSaysWhyItDoesNotRun(t *testing.T) {
 // TestEachStateSaysWhyARunInItDoesNotRun, unless it runs or is over.
 func TestEachStateSaysWhyARunInItDoesNotRun(t *testing.T) {
 	t.Parallel()
-	f := crew()
+	f := fakes.Crew()
 	for _, facts := range ledger.States() {
-		f.outstanding = []*ledger.Record{{ID: "j#x", Job: "j", Queue: "default", State: facts.State, At: noon, DueSince: noon}}
-		run, _, err := f.reader().Run(t.Context(), "j#x")
+		f.Open = []*ledger.Record{{ID: "j#x", Job: "j", Queue: "default", State: facts.State, At: fakes.Noon, DueSince: fakes.Noon}}
+		run, _, err := readerOf(f).Run(t.Context(), "j#x")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -172,20 +157,20 @@ func TestEachStateSaysWhyARunInItDoesNotRun(t *testing.T) {
 
 func TestParkedRunsAreFound(t *testing.T) {
 	t.Parallel()
-	f := crew()
-	f.outstanding = []*ledger.Record{
+	f := fakes.Crew()
+	f.Open = []*ledger.Record{
 		{ID: "j#a", Job: "j", State: ledger.StateDue}, {ID: "j#b", Job: "j", State: ledger.StateFailed, Parked: true},
 	}
-	if parked, all, err := f.reader().Parked(t.Context()); err != nil || !all || len(parked) != 1 || parked[0] != "j#b" {
+	if parked, all, err := readerOf(f).Parked(t.Context()); err != nil || !all || len(parked) != 1 || parked[0] != "j#b" {
 		t.Errorf("got %v, %v, %v, want j#b of all", parked, all, err)
 	}
 }
 
 func TestARunIsExplainedByItsID(t *testing.T) {
 	t.Parallel()
-	f := crew(worker.Card{State: "ready", Handlers: []string{"h"}, Busy: 2})
-	f.outstanding = []*ledger.Record{{ID: "j#x", Job: "j", Queue: "default", Trigger: ledger.TriggerEnqueue, State: ledger.StateDue, Created: noon, DueSince: noon}}
-	e, err := f.reader().ExplainRun(t.Context(), "j#x")
+	f := fakes.Crew(worker.Card{State: "ready", Handlers: []string{"h"}, Busy: 2})
+	f.Open = []*ledger.Record{{ID: "j#x", Job: "j", Queue: "default", Trigger: ledger.TriggerEnqueue, State: ledger.StateDue, Created: fakes.Noon, DueSince: fakes.Noon}}
+	e, err := readerOf(f).ExplainRun(t.Context(), "j#x")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +180,7 @@ func TestARunIsExplainedByItsID(t *testing.T) {
 	if got := told(e); got != want {
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)
 	}
-	s, err := New(Options{Reader: f.reader()})
+	s, err := New(Options{Reader: readerOf(f)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,22 +206,22 @@ func TestARunIsExplainedByItsID(t *testing.T) {
 
 func TestAStuckAttemptShowsAtItsRunAndAtItsHold(t *testing.T) {
 	t.Parallel()
-	since := noon.Add(-time.Minute)
+	since := fakes.Noon.Add(-time.Minute)
 	card := worker.Card{State: "ready", Queues: map[string]int{"default": 1}, Slots: 8,
 		Stuck: []worker.Stuck{{Run: "j#deaf", Token: 7, Since: since, Because: "timeout: the attempt took too long"}}}
-	f := crew(card)
-	holder := f.sessions[0].ID
+	f := fakes.Crew(card)
+	holder := f.Live[0].ID
 	attempt := func(id jobs.RunID, token locks.Token) *ledger.Record {
 		return &ledger.Record{ID: id, Job: "j", State: ledger.StateRunning,
 			Attempts: []ledger.AttemptRecord{{Number: 1, Worker: holder, Token: token, Started: since.Add(-time.Minute)}}}
 	}
-	f.outstanding = []*ledger.Record{attempt("j#deaf", 7), attempt("j#fine", 8)}
-	f.listing = locks.Listing{At: noon, Holds: []locks.HoldRecord{
+	f.Open = []*ledger.Record{attempt("j#deaf", 7), attempt("j#fine", 8)}
+	f.Listing = locks.Listing{At: fakes.Noon, Holds: []locks.HoldRecord{
 		{ID: "h1", Session: holder, Token: 7, Names: []string{"bill:1"}, Info: []byte(`{"job":"j","run":"j#deaf"}`)},
 		{ID: "h2", Session: holder, Token: 8, Names: []string{"bill:2"}, Info: []byte(`{"job":"j","run":"j#fine"}`)},
 	}}
 	for id, want := range map[jobs.RunID]*Stuck{"j#deaf": {Instant{since}, "timeout: the attempt took too long"}, "j#fine": nil} {
-		run, _, err := f.reader().Run(t.Context(), id)
+		run, _, err := readerOf(f).Run(t.Context(), id)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -244,7 +229,7 @@ func TestAStuckAttemptShowsAtItsRunAndAtItsHold(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", id, got, want)
 		}
 	}
-	s, err := New(Options{Reader: f.reader(), Worker: func() string { return string(holder) }})
+	s, err := New(Options{Reader: readerOf(f), Worker: func() string { return string(holder) }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ type Snapshot struct {
 
 	sessions []session
 	permits  map[string]locks.PermitRecord // those in use, or wanted
-	space    space                         // for permits that are neither
+	space    Space                         // for permits that are neither
 }
 
 // session is one session with its card.
