@@ -140,6 +140,50 @@ func TestAWorkerLeavesWhatItHasJustRegistered(t *testing.T) {
 	}
 }
 
+// TestADrainingWorkerLeavesWhatItHasReasserted: Redis loses all data while a worker with a newer
+// definition drains. That worker re-asserts its definitions, which Redis needs for their cursors,
+// but does not carry them any more.
+func TestADrainingWorkerLeavesWhatItHasReasserted(t *testing.T) {
+	server := redistest.New(t, redistest.Options{})
+	f := newFleetOn(t, server.Client(t))
+	release := make(chan struct{})
+	blocks := f.job("blocks", func(context.Context, *jobs.Run[struct{}]) error { <-release; return nil })
+	job := f.everySecond("j")
+	short := func(o *worker.Options) { o.Lease = 2 * time.Second }
+	f.start(short, func(o *worker.Options) { o.Jobs, o.Queues = []*jobs.Job{job}, map[string]int{f.queue + "-other": 1} })
+	newer := *job
+	newer.Description = "newer"
+	carried := []*jobs.Job{&newer, blocks}
+	digest, _, err := ledger.Digest(carried)
+	if err != nil {
+		t.Fatal(err)
+	}
+	canary := f.start(short, func(o *worker.Options) { o.Jobs, o.DrainTimeout = carried, time.Minute })
+	f.awaitState(f.enqueue(blocks, "a"), ledger.StateRunning)
+	stopped := make(chan struct{})
+	go func() { canary.stop(); close(stopped) }()
+	f.await("the older definition to be active", func() bool { return f.active("j") == "" })
+
+	if err := f.rdb.FlushAll(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	active := func(description string) func() bool {
+		return func() bool {
+			record, err := f.ledger.Job(t.Context(), "j")
+			return err == nil && record.Job != nil && record.Job.Description == description
+		}
+	}
+	f.await("the newer definition to be re-asserted", func() bool { return strings.Contains(f.carriers("j"), digest) })
+	f.await("the older definition to be active again", active(""))
+	select {
+	case <-stopped:
+		t.Error("the worker ended, want it to drain meanwhile")
+	default:
+	}
+	close(release)
+	<-stopped
+}
+
 // TestDutyPassesToAWorkerWithoutDrift starts a worker with a newer definition beside the one that
 // has duty.
 func TestDutyPassesToAWorkerWithoutDrift(t *testing.T) {
@@ -172,12 +216,7 @@ func TestADriftedWorkerRegistersOnce(t *testing.T) {
 	newer.Description = "newer"
 	w := f.start(func(o *worker.Options) { o.Jobs = []*jobs.Job{&newer} })
 	f.await("the older worker to have drifted", func() bool { return f.card(old.ID()).Drifted == 1 })
-	register := ""
-	for hash, name := range ledger.ScriptNames() {
-		if name == "register" {
-			register = hash
-		}
-	}
+	register := hash("register")
 	calls := func() (n int) {
 		for _, entry := range f.rdb.SlowLogGet(t.Context(), -1).Val() {
 			if len(entry.Args) > 1 && entry.Args[1] == register {

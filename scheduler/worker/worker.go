@@ -524,7 +524,12 @@ func (w *Worker) recover(ctx context.Context, session locks.SessionID, loss stri
 	if err != nil {
 		return err
 	}
-	if err := w.ledger.Assert(ctx, session, loss, digest, carried); err != nil {
+	err = w.ledger.Assert(ctx, session, loss, digest, carried)
+	if err == nil && w.draining.Load() {
+		// Other workers with this config may not have polled yet: they get the time to do so.
+		err = w.ledger.Leave(ctx, session, digest, ledger.RestartTime)
+	}
+	if err != nil {
 		w.log.WarnContext(ctx, "re-asserting lost state failed, will retry", "worker", session, "error", err)
 		return err
 	}
