@@ -679,7 +679,7 @@ func (f *fault) where(p *path) string {
 // contains ${...}, so that the message may only quote the text as written.
 func (d *decoder) fault(n *yaml.Node, shown, where string, f *fault, replaced, secret bool) {
 	message, hint := f.sentence(shown, where, replaced, secret)
-	if secret && (strings.Contains(n.Value, "@") && !replacedPassword().MatchString(n.Value) || len(jobs.URLSecrets(n.Value)) > 0) {
+	if secret && (strings.Contains(n.Value, "@") && !jobs.PasswordIsReplaced(n.Value) || len(jobs.URLSecrets(n.Value)) > 0) {
 		d.src.hide(n)
 	}
 	if replaced || secret || f.part == "" {
@@ -688,9 +688,6 @@ func (d *decoder) fault(n *yaml.Node, shown, where string, f *fault, replaced, s
 	}
 	d.partError(d.src, n, f.part, f.offset, f.code, message, hint)
 }
-
-// replacedPassword matches the part of a URL in which ${...} is the whole password.
-var replacedPassword = pattern(`:\$\{[^}]*\}@`)
 
 // sentence returns the message and hint of a fault.
 func (f *fault) sentence(shown, where string, replaced, secret bool) (message, hint string) {
@@ -921,9 +918,9 @@ func parseInt(s string, yamlInt bool) (int, *fault) {
 // replace returns a scalar with its ${...} replaced. replaced is false if the scalar contains
 // neither a ${...} nor an escaped dollar sign.
 func (d *decoder) replace(n *yaml.Node, p *path) (value string, replaced, ok bool) {
-	list, bad := pieces(n.Value)
-	if bad != nil {
-		d.placeholder(n, bad, p)
+	list, wrong := jobs.Pieces(n.Value)
+	if wrong != nil {
+		d.placeholder(n, &placeholderError{CodePlaceholder, wrong}, p)
 		return "", false, false
 	}
 	if list == nil {
@@ -932,13 +929,13 @@ func (d *decoder) replace(n *yaml.Node, p *path) (value string, replaced, ok boo
 	var b strings.Builder
 	ok = true
 	for _, part := range list {
-		if d.stored && part.file != "" {
-			d.placeholder(n, &placeholderError{CodeSecretInRedis, part.source, "would reach Redis: this value is stored there",
-				"secrets are allowed in command, http, env and args"}, p)
+		if d.stored && part.File != "" {
+			d.placeholder(n, badPlaceholder(CodeSecretInRedis, part, "would reach Redis: this value is stored there",
+				"secrets are allowed in command, http, env and args"), p)
 			ok = false
 			continue
 		}
-		replaced = replaced || part.source != ""
+		replaced = replaced || part.Source != ""
 		s, _, bad := d.replacer.value(part)
 		if bad != nil {
 			d.placeholder(n, bad, p)
@@ -951,8 +948,8 @@ func (d *decoder) replace(n *yaml.Node, p *path) (value string, replaced, ok boo
 
 // placeholder reports a ${...}, at its own position in the text if that can be found.
 func (d *decoder) placeholder(n *yaml.Node, bad *placeholderError, p *path) {
-	message := fmt.Sprintf("%s %s, in %s", oneLine(bad.source), bad.reason, p)
-	d.partError(d.src, n, bad.source, strings.Index(n.Value, bad.source), bad.code, message, bad.hint)
+	message := fmt.Sprintf("%s %s, in %s", oneLine(bad.Source), bad.Reason, p)
+	d.partError(d.src, n, bad.Source, strings.Index(n.Value, bad.Source), bad.code, message, bad.Hint)
 }
 
 // oneLine shortens an unclosed ${...}, which extends to the end of a text.

@@ -292,8 +292,8 @@ func (l *loader) trigger(f *jobFile, job *jobs.Job) {
 		_, node := f.find(key)
 		d := decoder{loader: l, src: f.src}
 		fault := cronFault(err, CodeSchedule, kind, want)
-		list, _ := pieces(node.Value)
-		replaced := slices.ContainsFunc(list, func(p piece) bool { return p.source != "" })
+		list, _ := jobs.Pieces(node.Value)
+		replaced := slices.ContainsFunc(list, func(p jobs.Piece) bool { return p.Source != "" })
 		d.fault(node, node.Value, fmt.Sprintf("in job %q", f.name), fault, replaced, false)
 	}
 	if f.Schedule != nil {

@@ -461,7 +461,7 @@ func (l *loader) lintSettings(c *Config) {
 		if len(jobs.URLSecrets(node.Value)) > 0 {
 			s.hide(deref(node))
 		}
-		if !replacedPassword().MatchString(node.Value) && hasPassword(node.Value) {
+		if !jobs.PasswordIsReplaced(node.Value) && hasPassword(node.Value) {
 			l.warnAt(s, node, CodeInlineSecret, "redis.url contains a secret", "write ${VAR}, or put the password into redis.password_file")
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -18,94 +17,14 @@ import (
 // Lookup returns the value of an environment variable, like [os.LookupEnv].
 type Lookup func(name string) (value string, set bool)
 
-// piece is a part of a text: plain text, or one ${...}.
-type piece struct {
-	plain    string
-	source   string // the ${...} as written; "" for plain text
-	variable string
-	fallback *string // of a variable
-	file     string
-}
-
-// placeholderError describes the mistake in one ${...}.
+// placeholderError is the mistake in one ${...}, with the code of its problem.
 type placeholderError struct {
-	code   string
-	source string // the ${...} as written
-	reason string
-	hint   string
+	code string
+	*jobs.PlaceholderError
 }
 
-func (e *placeholderError) Error() string { return e.source + " " + e.reason }
-
-// pieces splits a text at its ${...}. It returns nil for a text without a meaningful dollar sign.
-func pieces(s string) ([]piece, *placeholderError) {
-	if !strings.Contains(s, "${") && !strings.Contains(s, "$$") {
-		return nil, nil
-	}
-	var list []piece
-	for s != "" {
-		i := strings.IndexByte(s, '$')
-		switch {
-		case i < 0 || i == len(s)-1:
-			return append(list, piece{plain: s}), nil
-		case s[i+1] == '$':
-			list, s = append(list, piece{plain: s[:i+1]}), s[i+2:]
-		case s[i+1] != '{':
-			list, s = append(list, piece{plain: s[:i+1]}), s[i+1:]
-		default:
-			if i > 0 {
-				list = append(list, piece{plain: s[:i]})
-			}
-			end := strings.IndexByte(s[i:], '}')
-			if end < 0 {
-				return nil, &placeholderError{CodePlaceholder, s[i:], "has no closing }", dollarHint}
-			}
-			p, err := parsePlaceholder(s[i : i+end+1])
-			if err != nil {
-				return nil, err
-			}
-			list, s = append(list, p), s[i+end+1:]
-		}
-	}
-	return list, nil
-}
-
-const dollarHint = "write $$ for a literal dollar sign"
-
-// parsePlaceholder parses one ${...}.
-func parsePlaceholder(source string) (piece, *placeholderError) {
-	bad := func(reason, hint string) (piece, *placeholderError) {
-		return piece{}, &placeholderError{CodePlaceholder, source, reason, hint}
-	}
-	inner := source[2 : len(source)-1]
-	if strings.Contains(inner, "${") {
-		return bad("has another ${ inside", "a default is plain text")
-	}
-	if file, ok := strings.CutPrefix(inner, "file:"); ok {
-		if !filepath.IsAbs(file) {
-			return bad("does not name an absolute path", "write ${file:/path}")
-		}
-		return piece{source: source, file: file}, nil
-	}
-	name, rest := inner, ""
-	if i := strings.IndexFunc(inner, notInVariable); i >= 0 {
-		name, rest = inner[:i], inner[i:]
-	}
-	if name == "" || name[0] >= '0' && name[0] <= '9' {
-		return bad("does not name a variable", dollarHint)
-	}
-	if rest == "" {
-		return piece{source: source, variable: name}, nil
-	}
-	fallback, ok := strings.CutPrefix(rest, ":-")
-	if !ok {
-		return bad(fmt.Sprintf("has %s after the name", quote(rest)), "write ${VAR}, ${VAR:-default} or ${file:/path}")
-	}
-	return piece{source: source, variable: name, fallback: &fallback}, nil
-}
-
-func notInVariable(r rune) bool {
-	return r != '_' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
+func badPlaceholder(code string, p jobs.Piece, reason, hint string) *placeholderError {
+	return &placeholderError{code, &jobs.PlaceholderError{Source: p.Source, Reason: reason, Hint: hint}}
 }
 
 // secretLimit limits the size of a file in ${file:...}.
@@ -143,33 +62,33 @@ type replacer struct {
 
 // value returns the replacement of one piece, and whether it is the default of a variable without a
 // value.
-func (r replacer) value(p piece) (value string, isDefault bool, err *placeholderError) {
+func (r replacer) value(p jobs.Piece) (value string, isDefault bool, err *placeholderError) {
 	switch {
-	case p.source == "":
-		return p.plain, false, nil
-	case p.file != "":
-		secret, err := r.read(p.file)
+	case p.Source == "":
+		return p.Plain, false, nil
+	case p.File != "":
+		secret, err := r.read(p.File)
 		if err != nil {
-			return "", false, &placeholderError{CodeSecretFile, p.source, "cannot be read: " + err.Error(), ""}
+			return "", false, badPlaceholder(CodeSecretFile, p, "cannot be read: "+err.Error(), "")
 		}
 		return secret, false, nil
 	}
-	value, set := r.lookup(p.variable)
+	value, set := r.lookup(p.Variable)
 	switch {
-	case p.fallback != nil && value == "":
-		return *p.fallback, true, nil
+	case p.Fallback != nil && value == "":
+		return *p.Fallback, true, nil
 	case !set:
-		return "", false, &placeholderError{CodeUnsetVariable, p.source, "is not set",
-			fmt.Sprintf("set the variable, or give it a default: ${%s:-...}", p.variable)}
+		return "", false, badPlaceholder(CodeUnsetVariable, p, "is not set",
+			fmt.Sprintf("set the variable, or give it a default: ${%s:-...}", p.Variable))
 	}
 	return value, false, nil
 }
 
 // text replaces every ${...} in a text.
 func (r replacer) text(s string) (string, error) {
-	list, bad := pieces(s)
-	if bad != nil {
-		return "", bad
+	list, wrong := jobs.Pieces(s)
+	if wrong != nil {
+		return "", wrong
 	}
 	if list == nil {
 		return s, nil
@@ -180,8 +99,8 @@ func (r replacer) text(s string) (string, error) {
 		if bad != nil {
 			return "", bad
 		}
-		if r.note != nil && p.source != "" && !isDefault {
-			r.note(p.source, value)
+		if r.note != nil && p.Source != "" && !isDefault {
+			r.note(p.Source, value)
 		}
 		b.WriteString(value)
 	}

@@ -25,7 +25,6 @@ func SafeURL(text string) string {
 type Span struct{ From, To int }
 
 var (
-	replaced     = regexp.MustCompile(`\$\{[^}]*\}`)
 	numericPort  = regexp.MustCompile(`^(?:[^:]*|\[[^\]]*\])(?::[0-9]*)?$`)
 	plainOptions = []string{"db", "master"}
 )
@@ -34,12 +33,12 @@ var (
 func URLSecrets(text string) []Span {
 	// A ${...} may contain any of the characters that separate the parts of a URL. No URL contains
 	// a NUL.
-	plain := replaced.ReplaceAllStringFunc(text, func(s string) string { return strings.Repeat("\x00", len(s)) })
-	scheme, rest, ok := strings.Cut(plain, "://")
-	if !ok || strings.ContainsAny(scheme, " /?#@") {
+	plain := blank(text)
+	scheme, rest, ok := cutScheme(plain)
+	if !ok {
 		return nil
 	}
-	web := scheme == "http" || scheme == "https"
+	web := isWeb(scheme)
 	var spans []Span
 	// A part with nothing but ${...} is not a secret. The colon separates a user from a password.
 	add := func(from, to int) {
@@ -48,13 +47,7 @@ func URLSecrets(text string) []Span {
 		}
 	}
 	at := len(scheme) + len("://")
-	authority := rest[:indexAny(rest, "/?#")]
-	user := strings.LastIndexByte(authority, '@')
-	if !web || user < 0 && !numericPort.MatchString(authority) {
-		// No host has such a port: an unescaped password continues after a / or a ?.
-		user = strings.LastIndexByte(rest, '@')
-	}
-	if user >= 0 {
+	if user := userEnd(scheme, rest); user >= 0 {
 		add(at, at+user)
 		rest, at = rest[user+1:], at+user+1
 	}
@@ -79,6 +72,36 @@ func URLSecrets(text string) []Span {
 		add(at+end+1, at+len(rest))
 	}
 	return spans
+}
+
+// PasswordIsReplaced reports whether a URL has a password that consists only of ${...}.
+func PasswordIsReplaced(text string) bool {
+	scheme, rest, ok := cutScheme(blank(text))
+	if !ok {
+		return false
+	}
+	_, password, _ := strings.Cut(rest[:max(userEnd(scheme, rest), 0)], ":")
+	return password != "" && strings.Trim(password, "\x00") == ""
+}
+
+// cutScheme splits a URL at its ://. It returns false for a text that is not a URL.
+func cutScheme(url string) (scheme, rest string, ok bool) {
+	scheme, rest, ok = strings.Cut(url, "://")
+	return scheme, rest, ok && !strings.ContainsAny(scheme, " /?#@")
+}
+
+func isWeb(scheme string) bool { return scheme == "http" || scheme == "https" }
+
+// userEnd returns the position of the @ after the user and password of a URL without its scheme, or
+// -1 if the URL has neither.
+func userEnd(scheme, rest string) int {
+	authority := rest[:indexAny(rest, "/?#")]
+	user := strings.LastIndexByte(authority, '@')
+	if !isWeb(scheme) || user < 0 && !numericPort.MatchString(authority) {
+		// No host has such a port: an unescaped password continues after a / or a ?.
+		user = strings.LastIndexByte(rest, '@')
+	}
+	return user
 }
 
 // indexAny is strings.IndexAny, or the length of s.

@@ -32,9 +32,32 @@ func TestSafeURLHidesPossibleSecrets(t *testing.T) {
 		"https://h/?a=b#access_token=x":    "https://h/?a=(hidden)#(hidden)",
 		"https://h/?master=m":              "https://h/?master=(hidden)",
 		"see https://h/?a=b":               "see https://h/?a=b",
+		"https://h/?key=${1KEY}":           "https://h/?key=(hidden)", // not a ${...} that a worker replaces
 	} {
 		if got := SafeURL(url); got != want {
 			t.Errorf("%s: got %s, want %s", url, got, want)
+		}
+	}
+}
+
+func TestPasswordIsReplacedOnlyWhereThePasswordIs(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]bool{
+		"redis://:${P}@h:1/0":               true,
+		"redis://u:${file:/a@b:c}@h:1/0":    true,
+		"redis://u:${P}${Q}@h:1/0":          true,
+		"redis-sentinel://u:${P}@a:1,b:2/0": true,
+		"redis://u:pw@h:1/0?x=:${P}@":       false,
+		"redis://u:pw${P}@h:1/0":            false,
+		"redis://${U}@h:1/0":                false,
+		"redis://u:@h:1/0":                  false,
+		"redis://h:1/0":                     false,
+		"redis://u:${1P}@h:1/0":             false,
+		":${P}@h:1/0":                       false,
+		"":                                  false,
+	} {
+		if got := PasswordIsReplaced(url); got != want {
+			t.Errorf("%s: got %t, want %t", url, got, want)
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	_ "embed"
@@ -175,7 +174,7 @@ func (l *Ledger) Reopen(ctx context.Context, re Reopening) ([]Due, error) {
 	if err := errors.Join(jobs.CheckArgs(len(arguments), l.maxArgs), re.Act.check()); err != nil {
 		return fail(err)
 	}
-	if !re.Any && hasReferences(arguments) && !jobs.SameArgs(arguments, job.Args) && (!re.Tick.IsZero() || re.Templated) {
+	if !re.Any && jobs.HasPlaceholders(arguments) && !jobs.SameArgs(arguments, job.Args) && (!re.Tick.IsZero() || re.Templated) {
 		remedy := "enqueue it again instead"
 		if !re.Tick.IsZero() {
 			remedy = "replay the tick instead, which then has the present args"
@@ -235,11 +234,6 @@ func (l *Ledger) Reopen(ctx context.Context, re Reopening) ([]Due, error) {
 	default:
 		return fail(r.unknown(outcome))
 	}
-}
-
-// hasReferences reports whether a worker would replace a part of a definition's args.
-func hasReferences(args json.RawMessage) bool {
-	return bytes.Contains(args, []byte("${")) || bytes.Contains(args, []byte("$$")) || bytes.Contains(args, []byte(`\u0024`))
 }
 
 // Pause makes a job skip its ticks from now on. Existing runs and requested runs continue. It

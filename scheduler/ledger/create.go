@@ -756,7 +756,7 @@ func compact(text json.RawMessage) (json.RawMessage, error) {
 // that are the definition's and have ${...}: only that definition can replace them, see
 // [Ledger.Reopen].
 func storedArgs(arguments json.RawMessage, job *jobs.Job) string {
-	if hasReferences(arguments) && jobs.SameArgs(arguments, job.Args) {
+	if jobs.HasPlaceholders(arguments) && jobs.SameArgs(arguments, job.Args) {
 		return " " + string(arguments)
 	}
 	return string(arguments)
