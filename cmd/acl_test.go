@@ -60,10 +60,12 @@ func TestRightsHaveEveryCommandOfTheScripts(t *testing.T) {
 	for _, c := range []struct{ role, scripts string }{
 		{"worker", "../locks/scripts/*.lua"},
 		{"worker", "../scheduler/ledger/scripts/*.lua"},
+		{"worker", "../scheduler/ledger/scripts/lib/*.lua"},
 		{"worker", "../scheduler/queue/scripts/*.lua"},
 		{"worker", filepath.Join(strings.TrimSpace(string(asynq)), "internal", "rdb", "rdb.go")},
 		{"operator", "../locks/scripts/*.lua"},
 		{"operator", "../scheduler/ledger/scripts/*.lua"},
+		{"operator", "../scheduler/ledger/scripts/lib/*.lua"},
 		{"reader", "../locks/scripts/list.lua"},
 		{"reader", "../locks/scripts/sessions.lua"},
 		{"reader", "../scheduler/ledger/scripts/open.lua"},

@@ -95,7 +95,7 @@ func (c *Claimed) Grant() locks.Grant {
 }
 
 // info is the lock space's description of a run's hold, as the function of that name in
-// scripts/ledger.lua makes it.
+// scripts/lib/run.lua makes it.
 func info(record *Record) json.RawMessage {
 	return fmt.Appendf(nil, `{"job":"%s","run":"%s"}`, record.Job, record.ID)
 }

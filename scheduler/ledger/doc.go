@@ -69,6 +69,8 @@
 // that they omit; a test runs both paths on random ledgers and compares the results, and every
 // change of one must be made in the other.
 //
+// A script is assembled from the functions that it uses (scripts/lib, by nouns): see package locks.
+//
 // # Waiting for locks
 //
 // A run with a taken bundle waits in the lock space, without a worker, under a wait of its own

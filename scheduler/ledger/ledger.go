@@ -2,7 +2,7 @@ package ledger
 
 import (
 	"context"
-	_ "embed"
+	"embed"
 	"errors"
 	"fmt"
 	"strconv"
@@ -78,12 +78,28 @@ func (l *Ledger) Writable(ctx context.Context) error {
 	return nil
 }
 
+//go:embed scripts/lib
+var libraryFiles embed.FS
+
+// The library is what scripts of the ledger share, by nouns (scripts/lib). A declaration uses only
+// those before it.
 var (
-	//go:embed scripts/ledger.lua
-	shared string
-	//go:embed scripts/fast.lua
-	sharedFast string // the part of it that fast paths use, too
+	// sharedFast is the part that fast paths use, too.
+	sharedFast = readLibrary("values")
+	shared     = readLibrary("keys", "layout", "run", "body", "attempt", "wait", "order", "news", "end", "tick", "job", "carry")
 )
+
+func readLibrary(names ...string) string {
+	var text strings.Builder
+	for _, name := range names {
+		source, err := libraryFiles.ReadFile("scripts/lib/" + name + ".lua")
+		if err != nil {
+			panic(err) // the list above names a file that is missing
+		}
+		text.Write(source)
+	}
+	return text.String()
+}
 
 // A lazyScript is assembled when it is first called, and does not change afterward: a process that
 // sends none, such as the guard of a command, does not spend the milliseconds that all of them

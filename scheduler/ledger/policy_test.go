@@ -13,7 +13,7 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// The numbers of some fields of a run's record, as scripts/ledger.lua has them, from 0.
+// The numbers of some fields of a run's record, as scripts/lib/layout.lua has them, from 0.
 const (
 	fieldState, fieldSession, fieldFirst, fieldCrashes = 0, 10, 13, 15
 	fieldDeadline, fieldWaitBy, fieldStop              = 24, 27, 30
@@ -103,6 +103,17 @@ func TestMissedTicksOfAJobThatMayOverlapRunOneAfterTheOther(t *testing.T) {
 		next := f.finish(a, ledger.OutcomeSuccess, ledger.FinishRecorded).Due
 		f.finish(f.claim(w, next[0], ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded)
 		f.wantNothingLeft()
+	})
+}
+
+// TestAReplacingTickPassesARunThatCannotBeRead: the tick must not be lost because of it.
+func TestAReplacingTickPassesARunThatCannotBeRead(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.job.Overlap = jobs.OverlapReplace
+		created := f.tick(f.job, f.cursor(f.job, 9), 1, ledger.VerdictRun)
+		f.rdb.HSet(f.Context(), f.key("run"), string(created.Due[0].Run), "garbage")
+		created = f.tick(f.job, created.Cursor, 1, ledger.VerdictRun)
+		f.wantState(jobs.TickRunID("j", created.Cursor), ledger.StateDue)
 	})
 }
 

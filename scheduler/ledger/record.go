@@ -162,7 +162,7 @@ func PastCrash(attempts []AttemptRecord) time.Duration {
 	return longest + max(longest/4, time.Second)
 }
 
-// The fields of a record, as scripts/ledger.lua numbers them, from 0.
+// The fields of a record, as scripts/lib/layout.lua numbers them, from 0.
 const (
 	fState = iota
 	fN
@@ -329,8 +329,8 @@ func decodeFinal(id jobs.RunID, text string) (*Record, error) {
 }
 
 // plainLog returns the log of a run that its only attempt ended with success, under this session,
-// from the fields of its final record. The function of the same name in scripts/ledger.lua returns
-// the same.
+// from the fields of its final record. The function of the same name in scripts/lib/attempt.lua
+// returns the same.
 func plainLog(f []string, session string) string {
 	return `{"attempt":` + f[fAttempt] + `,"worker":"` + session + `","token":"` + f[fToken] + `","started_at":` + f[fFirst] +
 		`,"finished_at":` + f[fFinished] + `,"outcome":"succeeded","error":null}`

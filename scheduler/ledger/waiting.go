@@ -18,7 +18,7 @@ var (
 )
 
 // readyMember is the entry of a due run in the index of due runs, as pad and due of
-// scripts/ledger.lua make it.
+// scripts/lib/run.lua make it.
 func readyMember(record *Record) string {
 	return fmt.Sprintf("%s\x00%016d\x00%s", record.Queue, unixMillis(record.DueSince), record.ID)
 }

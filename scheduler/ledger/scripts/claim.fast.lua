@@ -15,9 +15,8 @@
 do
   local call, sub, format, match, find = redis.call, string.sub, string.format, string.match, string.find
   local EXP, OWN, HOLD, SEQ = KEYS[1], KEYS[2], KEYS[3], KEYS[8]
-  local RUN, BODY, READY, PUSH, SENT, BUSY, OPEN = KEYS[9], KEYS[10], KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17]
-  local DEFS = KEYS[30]
-  -- The fields of a plain record, in the order of ledger.lua: n, job, queue; trigger, tick,
+  local RUN, BODY, READY, PUSH, SENT, BUSY, OPEN, DEFS = KEYS[9], KEYS[10], KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17], KEYS[30]
+  -- The fields of a plain record, in the order of layout.lua: n, job, queue; trigger, tick,
   -- created; since; nothing of an attempt; reason, at, by, upto; serial; patience and what then;
   -- items.
   local PLAIN = '^due\31(%d+)\31([^\31]*)\31([^\31]*)\31([^\31]*\31%d*\31%d+)\31(%d+)\0310\31\31\0310\31\31\0310\0310\31([^\31]*\31\31\31[^\31]*\31[^\31]*\31[^\31]*)\31\31([^\31]*)\31(\31[^\31]*\31[^\31]*)\31\31\31\31\31\31(x.*)$'

@@ -64,44 +64,21 @@ if not able then
 end
 if ARGV[6] == '0' and run[CRASHES] ~= '0' then return {'crashed', run[CRASHES], suspected(id, run) and '1' or '0'} end
 for i = 9, #ARGV do
-  local first = call('ZRANGEBYLEX', READY, '[' .. ARGV[i] .. '\0', '(' .. ARGV[i] .. '\1', 'LIMIT', '0', 8)
-  for j = 1, #first do
-    local since, other = string.match(first[j], '^[^%z]*%z([^%z]*)%z(.*)$')
-    if since >= pad(run[SINCE]) then break end
-    -- else it was set aside: no delivery is delayed
-    local delivered = call('ZSCORE', PUSH, other) or call('ZSCORE', SENT, other)
-    local before = load(other)
-    if not before then
-      call('ZREM', READY, first[j]) -- no claim of it can succeed
-    -- others may be put off for long, and must not delay this one
-    elseif delivered and before[CRASHES] == '0' then
-      local waits, goes = before[WAITS] == '1', {}
-      local queued = waits and call('ZSCORE', SENT, other)
-      if not waits or queued then
-        if queued then pushes(goes, other, before) end
-        -- under the next n: a late copy of this claim must not take what a delivery is pushed for
-        due(id, run)
-        pushes(list, id, run)
-        return {'later', list, goes}
-      end -- else it was offered its locks just now, and is about to be claimed
-    end
+  local other, before, queued = goesFirst(ARGV[i], run[SINCE])
+  if other then
+    local goes = {}
+    if queued then pushes(goes, other, before) end
+    -- under the next n: a late copy of this claim must not take what a delivery is pushed for
+    due(id, run)
+    pushes(list, id, run)
+    return {'later', list, goes}
   end
 end
 
 -- Ticks of one job start in their order: earlier ones that are due, but whose deliveries take
 -- longer, go to wait in front of this one.
 if run[SERIAL] == '1' and run[TICK] ~= '' and run[WAITS] ~= '1' then
-  local before, first = '(' .. run[JOB] .. '\0' .. pad(run[TICK]), '[' .. run[JOB] .. '\0' .. pad(1)
-  -- still earlier ones were due long ago
-  local earlier = call('ZREVRANGEBYLEX', OPEN, before, first, 'LIMIT', '0', 128)
-  for i = #earlier, 1, -1 do
-    local other = string.match(earlier[i], '([^%z]*)$')
-    local tick = load(other)
-    if tick and tick[STATE] == 'due' and tick[WAITS] ~= '1' and tick[SERIAL] == '1' then
-      S = S or space()
-      S.visit(park(S, other, tick, ARGV[5], {'job:' .. run[JOB], '', '', '', '0', ms}))
-    end
-  end
+  S = parkEarlier(run, ARGV[5])
   if S then
     S.visit(park(S, id, run, ARGV[5], {'job:' .. run[JOB], '', '', '', '0', ms}))
     S.reap()

@@ -20,10 +20,6 @@
 --   early: a tick has not come yet | inactive: another definition of the job decides its ticks |
 --   grace, ms left of a grace period, in which nothing is decided | late: the grace period is over,
 --   and nothing is re-asserted any more
--- MOST and BYTES bound how long a call keeps Redis busy: runs that a tick replaces, and the size of
--- these. READ and PAGE bound what overlap queue reads: the size of all records, and the number of
--- those that it reads together.
-local MOST, BYTES, READ, PAGE = 50, 256 * 1024, 1024 * 1024, 50
 local job, items, again = ARGV[1], tonumber(ARGV[19]), ARGV[2] == 'again'
 local START = 21 + items -- where the arguments of the ticks begin
 local list = {}
@@ -43,149 +39,55 @@ else
   checkBodies(ARGV[11])
 end
 
--- Where data was lost once, the cursor may have gone back behind some ticks that are known.
-local doubtful = again or call('HEXISTS', META, 'lost') == 1
-
-local S, ended = nil, {}
+local ended = {}
 local out = {'ok', ended}
-local from, to = '[' .. job .. '\0' .. pad(1), '(' .. job .. '\1' -- the outstanding runs of ticks
-local function outstanding() return call('ZRANGEBYLEX', OPEN, from, to, 'LIMIT', '0', '1')[1] end
 local ordered = call('HMGET', FACTS, 'p' .. job, 's' .. job)
-local paused = ARGV[16] == '1' and 'by its definition' or ordered[1]
-
--- The spans to skip; those that the cursor has passed are forgotten.
-local spans, kept = {}, {}
-for span in string.gmatch(ordered[2] or '', '[^\31]+') do
-  local first, last, why = string.match(span, '^(%d+)\30(%d+)\30(.*)$')
-  spans[#spans + 1] = {tonumber(first), tonumber(last), why}
-  if tonumber(last) > tonumber(ARGV[3]) then kept[#kept + 1] = span end
-end
-
--- judge returns the verdict on a tick and its reason, as far as no other run matters; the start
--- deadline of its run, or ''; and whether a worker that knows more has asserted that run.
-local function judge(i)
-  local id, tick, verdict, reason, upto = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
-  local deadline = ARGV[12] ~= '' and format('%.0f', tick + ARGV[12]) or ''
-  if upto == '' and verdict ~= 'failed' then
-    for k = 1, #spans do
-      if tonumber(tick) >= spans[k][1] and tonumber(tick) <= spans[k][2] then verdict, reason = 'skipped', spans[k][3] end
-    end
-  end
-  local there = doubtful and (call('HEXISTS', RUN, id) == 1 or call('HEXISTS', HIST, id) == 1)
-  if not again and (verdict == 'run' or verdict == 'catch') then
-    if paused then
-      verdict, reason = 'skipped', 'paused ' .. paused
-    elseif deadline ~= '' and now >= tonumber(deadline) then
-      verdict, reason = 'missed', 'start_deadline: no worker was up'
-    end
-  end
-  return verdict, reason, deadline, there
-end
+local spans, left, passed = spansOf(ordered[2], tonumber(ARGV[3]))
+local decision = {
+  job = job, again = again, overlap = ARGV[6], most = tonumber(ARGV[7]), lateness = ARGV[12], spans = spans, made = {},
+  -- Where data was lost once, the cursor may have gone back behind some ticks that are known.
+  doubtful = again or call('HEXISTS', META, 'lost') == 1,
+  paused = ARGV[16] == '1' and 'by its definition' or ordered[1],
+}
 
 -- The first tick that runs replaces all earlier runs. There may be very many of them.
-if not again and ARGV[6] == 'replace' then
-  local by
+local last = false
+if not again and decision.overlap == 'replace' then
   for i = START, #ARGV, 6 do
-    local verdict, _, _, there = judge(i)
+    local verdict, _, _, there = judge(decision, unpack(ARGV, i, i + 4))
     if verdict == 'run' and not there then
-      by = ARGV[i]
+      last = replaceEarlier(decision, ARGV[20], ARGV[i])
       break
     end
   end
-  local others = by and call('ZRANGEBYLEX', OPEN, ARGV[20] == '' and from or '(' .. ARGV[20], to, 'LIMIT', '0', MOST) or {}
-  local last, bytes = #others == MOST and others[MOST], 0
-  for i = 1, #others do
-    local other = string.match(others[i], '([^%z]*)$')
-    bytes = bytes + call('HSTRLEN', RUN, other) + call('HSTRLEN', BODY, other)
-    local run = load(other)
-    if run then
-      S = S or space()
-      cancel(S, other, run, 'overlap: replace; by ' .. by)
-    end
-    if bytes >= BYTES and i < #others then
-      last = others[i]
-      break
-    end
+end
+if last then
+  out = {'more', last}
+  trim(tonumber(ARGV[8]), tonumber(ARGV[9]))
+  if decision.S then
+    decision.S.settle()
+    offered(decision.S, out)
   end
-  if last then
-    out = {'more', last}
-    trim(tonumber(ARGV[8]), tonumber(ARGV[9]))
-    if S then
-      S.settle()
-      offered(S, out)
-    end
-    return out
-  end
+  return out
 end
 
 if not again then
   call('HSET', CURSOR, job, ARGV[3])
   call('ZADD', REV, call('HINCRBY', LEDGER, 'rev', 1), job)
 end
-if #kept == 0 and #spans > 0 then
+if passed and #left == 0 then
   call('HDEL', FACTS, 's' .. job)
-elseif #kept < #spans then
-  call('HSET', FACTS, 's' .. job, concat(kept, US))
-end
-
--- queued returns how many runs of ticks wait; a higher number once it is known that at least most
--- do. The newest ones come first: they wait if any does, so that few records are read. Runs
--- beyond READ count as waiting.
-local function queued(most)
-  local n, bytes, upto, left = 0, 0, to, call('ZLEXCOUNT', OPEN, from, to)
-  while n < most and left > 0 do
-    if bytes >= READ then return n + left end
-    local page = call('ZREVRANGEBYLEX', OPEN, upto, from, 'LIMIT', '0', PAGE)
-    if #page == 0 then break end
-    upto, left = '(' .. page[#page], left - #page
-    for i = 1, #page do page[i] = string.match(page[i], '([^%z]*)$') end
-    local records = call('HMGET', RUN, unpack(page))
-    for i = 1, #page do
-      local record = records[i] or ''
-      bytes = bytes + #record
-      if record ~= '' and sub(record, 1, 8) ~= 'running' .. US then n = n + 1 end
-    end
-  end
-  return n
-end
-
--- overlap returns why a tick is skipped, or nil; and whether it must wait, in front of all later
--- ones, for a run that it replaces.
-local made = {} -- the runs of this decision, which a later tick of it may replace
-local waiting   -- how many runs of ticks wait, once that was counted
-local function overlap(id)
-  if ARGV[6] == 'allow' then return nil end
-  if ARGV[6] == 'skip' then
-    local member = outstanding()
-    if not member then return nil end
-    local other = string.match(member, '([^%z]*)$')
-    local there = load(other)
-    return 'overlap: skip; ' .. other .. ' is ' .. (there and there[STATE] or 'unreadable')
-  end
-  if ARGV[6] == 'replace' then
-    for i = 1, #made do
-      local there = load(made[i])
-      S = S or space()
-      if there then cancel(S, made[i], there, 'overlap: replace; by ' .. id) end
-    end
-    made = {}
-    return nil, outstanding() ~= nil -- those that are left were asked to stop
-  end
-  local most = tonumber(ARGV[7])
-  if not waiting then
-    if call('ZLEXCOUNT', OPEN, from, to) < most then return nil end
-    waiting = queued(most)
-  end
-  return waiting >= most and 'overlap: queue; ' .. most .. ' runs wait already' or nil
+elseif passed then
+  call('HSET', FACTS, 's' .. job, concat(left, US))
 end
 
 for i = START, #ARGV, 6 do
   local id, tick, upto, at = ARGV[i], ARGV[i + 1], ARGV[i + 4], ARGV[i + 5]
-  local verdict, reason, deadline, there = judge(i)
+  local verdict, reason, deadline, there = judge(decision, unpack(ARGV, i, i + 4))
   local wait = false
   if verdict == 'run' and not again and not there then
     local why
-    why, wait = overlap(id)
+    why, wait = overlap(decision, id)
     if why then verdict, reason = 'skipped', why end
   end
   local run = fresh(job, ARGV[5], 'schedule', tick)
@@ -196,7 +98,7 @@ for i = START, #ARGV, 6 do
     local own = list == '' and 'xrun:' .. id or list .. US .. 'xrun:' .. id
     local alone = verdict == 'catch' and ARGV[17] or ''
     if alone ~= '' then own = own .. US .. alone end
-    run[SERIAL] = (ARGV[6] ~= 'allow' or alone ~= '') and '1' or ''
+    run[SERIAL] = (decision.overlap ~= 'allow' or alone ~= '') and '1' or ''
     run[DEADLINE], run[PATIENCE], run[ONBUSY], run[LIMITS] = deadline, ARGV[13], ARGV[14], ARGV[15]
     run[R_ITEMS] = own
     embody(id, ARGV[10], ARGV[11])
@@ -208,13 +110,16 @@ for i = START, #ARGV, 6 do
     elseif wait then
       run = fields(concat(run, US)) -- its items one by one
       run[SINCE] = ms
+      local S = decision.S or space() -- no run that it replaces could be read
+      decision.S = S
       S.visit(park(S, id, run, 0, {'job:' .. job, '', '', '', '0', ms}))
     else
       due(id, run)
       pushes(out, id, run)
     end
     watch(id, run)
-    made[#made + 1], waiting = id, waiting and waiting + 1
+    decision.made[#decision.made + 1] = id
+    if decision.waiting then decision.waiting = decision.waiting + 1 end
   else
     run[STATE], run[FINISHED] = verdict, ms
     ended[#ended + 1] = id
@@ -224,8 +129,8 @@ for i = START, #ARGV, 6 do
   end
 end
 trim(tonumber(ARGV[8]), tonumber(ARGV[9]))
-if S then
-  S.settle()
-  offered(S, out)
+if decision.S then
+  decision.S.settle()
+  offered(decision.S, out)
 end
 return out

@@ -17,7 +17,7 @@ do
   local EXP, OWN, HOLD = KEYS[1], KEYS[2], KEYS[3]
   local RUN, BODY, LOG, BUSY, OPEN, FACTS = KEYS[9], KEYS[10], KEYS[11], KEYS[16], KEYS[17], KEYS[25]
   local NEWS, DEFS, HIST, DONE, OUTPUT = KEYS[27], KEYS[30], KEYS[31], KEYS[32], KEYS[33]
-  -- The fields of a plain record, in the order of ledger.lua: n; job, queue and so on to since,
+  -- The fields of a plain record, in the order of layout.lua: n; job, queue and so on to since,
   -- with job and tick in it; token, hold, session, attempt, started; first, failures, crashes; not
   -- reason and finished, not closed; from at on to what was in its way; items.
   local PLAIN = '^running\31(%d+)\31(([^\31]*)\31[^\31]*\31[^\31]*\31(%d*)\31%d+\31%d*)\31(%d+)\31([^\31]*)\31([^\31]*)\31(%d+)\31(%d+)\31([^\31]*\31%d+\0310)\31[^\31]*\31[^\31]*\31\31([^\31]*\31[^\31]*\31[^\31]*\31\31[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*)\31\31\31(x.*)$'

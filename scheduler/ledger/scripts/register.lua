@@ -11,61 +11,18 @@
 --   still active, 1 when the job begins anew although the caller knows a cursor: Redis has lost it,
 --   unless remove.lua removed the job; the absence of the job (see m<job> in facts), or ""; and the
 --   order of its definition
--- The newest definition, by its first registration, is active as long as it is carried. It becomes
--- so at once when its trigger is that of the one before; else (change) by activate, once the old
--- trigger has decided the ticks up to now. A definition is carried while a worker polls with a
--- config that has it. A definition that gave way returns to its place if the caller has its order:
--- that worker was absent, and must not take back what was deployed meanwhile. Without an order it
--- counts as new: a worker was started with it, perhaps to take another one back. This holds for a
--- config that returns with the same digest, too: until a registration of it has come to its last
--- definitions, was:<digest> is when its workers left, and those that were registered before that
--- are not carried by it. A new job begins now; so does one that was retired, or removed: other
--- workers were present for long enough that a definition gives way, and did not carry it. If the
--- config itself returns, these others must have come about when its workers left: they replaced
--- them. Workers that were present all the time never carried the job, and its own were only down.
--- The ticks that such a job missed become its absence, which every registration of it returns until
--- line.lua has written a line for them: this script has no keys of histories, and cannot compute
--- ticks.
--- While lost state is being re-asserted, the highest cursor that a worker knows counts.
--- It reads and writes for all jobs together: a deploy changes very many. No job comes twice.
+-- lib/carry.lua has the rules: which definition is active, and when a job begins anew. While lost
+-- state is being re-asserted, the highest cursor that a worker knows counts. This script reads and
+-- writes for all jobs together: a deploy changes very many. No job comes twice.
 local config, gone, retired = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
--- ms that a deploy takes, from the first worker with another config to the last one without it
-local ROLLOUT = 10 * 60 * 1000
 local recalls = recalling()
 checkJobs()
-local out, seen = {ms, call('HGET', LEDGER, 'rev') or '0'}, {}
-local since, ended, all = {}, {}, call('HGETALL', LEDGER)
-local before = 0 -- the highest order
-for i = 1, #all, 2 do
-  local kind, name = string.match(all[i], '^(%a+):(.*)$')
-  if kind == 'config' then
-    seen[name] = tonumber(all[i + 1])
-    if seen[name] < now - retired then call('HDEL', LEDGER, all[i], 'since:' .. name, 'was:' .. name) end
-  elseif kind == 'since' then
-    since[name] = tonumber(all[i + 1])
-  elseif kind == 'was' then
-    ended[name] = tonumber(all[i + 1])
-  elseif kind == 'carry' and not ends(name) then
-    call('HDEL', LEDGER, all[i])
-  elseif all[i] == 'order' then
-    before = tonumber(all[i + 1])
-  end
-end
+local out = {ms, call('HGET', LEDGER, 'rev') or '0'}
+local presence = enter(config, gone, retired, ARGV[5] == '1')
+local before = presence.order -- the highest order
 -- New orders are not below the time, so they are above those that callers have got, although Redis
 -- may have lost the highest one. Orders matter within a job only: jobs may have the same ones.
 local highest, fresh = before, math.max(before + 1, now)
-if not seen[config] or seen[config] < now - gone then
-  since[config] = now
-  call('HSET', LEDGER, 'since:' .. config, ms)
-  if seen[config] then
-    ended[config] = math.max(seen[config], ended[config] or 0)
-    call('HSET', LEDGER, 'was:' .. config, format('%.0f', ended[config]))
-  end
-end
-local returned, begins = ended[config], since[config] or 0
-call('HSET', LEDGER, 'config:' .. config, ms)
-if ARGV[5] == '1' then call('HDEL', LEDGER, 'was:' .. config) end
-seen[config] = now
 
 if #ARGV == 5 then return out end
 local names, facts, absences = {}, {}, {}
@@ -84,36 +41,16 @@ for i = 6, #ARGV, 6 do
   local at = i / 6
   local active, versions = versionsOf(texts[at])
   local cursor, last, lost = cursors[at], ARGV[i + 4], 0
-  local carried, mine, latest, back = 0, nil, 0, false -- when the job was last carried
-  for k = 1, #versions do
-    local v = versions[k]
-    latest = math.max(latest, v.order)
-    for c in string.gmatch(v.configs, '[^,]+') do
-      local polled = seen[c] or 0
-      if c == config and returned and v.order < begins and not (v.hash == hash and given) then polled, back = returned, true end
-      v.seen = math.max(v.seen, polled)
-      carried = math.max(carried, v.seen, ended[c] or 0)
-    end
-    if v.hash == hash then mine = v end
-  end
-  local forgotten = not active and call('ZSCORE', IDS, '\1' .. job)
-  if forgotten then -- earlier cursors belong to no job any more
-    call('ZREM', IDS, '\1' .. job)
-    local at = forgotten - retired
-    if cursor and tonumber(cursor) <= at then cursor = nil end
-    if last ~= '' and tonumber(last) <= at then last = '' end
-  end
-  -- how long other workers were present that did not carry it
-  local unknown, without = not active, 0
+  local carried, mine, latest, back = carriedUntil(presence, versions, hash, given)
+  if not active then cursor, last = unlessForgotten(job, cursor, last, retired) end
+  local unknown = not active
   -- after a loss of data, a worker that does not carry the job has re-asserted its cursor
   local spared = unknown and cursor and call('ZSCORE', IDS, '\2' .. job)
   if spared then
     call('ZREM', IDS, '\2' .. job)
     carried = spared - retired
   end
-  for c, at in pairs(seen) do
-    if c ~= config and (not back or (since[c] or at) > returned - ROLLOUT) then without = math.max(without, at - math.max(since[c] or at, carried)) end
-  end
+  local without = othersPresent(presence, carried, back)
   local absence = absences[at]
   if absence and not active then -- the job was forgotten, by a build that knows no absences
     call('HDEL', FACTS, 'm' .. job)
@@ -122,16 +59,7 @@ for i = 6, #ARGV, 6 do
   -- The caller knows a later cursor: Redis has lost the time in which the job was carried.
   local behind = recalls and cursor and last ~= '' and tonumber(last) > tonumber(cursor)
   if active and not behind and (carried < now - retired or without >= gone) then
-    for k = 1, #versions do
-      local v = versions[k]
-      -- its trigger has a time zone at most if the job has no schedule
-      if v.hash == active and cursor and string.find(v.trigger, '%S.* ') then
-        -- with that of an earlier absence that has no line yet
-        local from = absence and string.match(absence, '^%d+') or cursor
-        absence = concat({from, ms, v.trigger}, '\30')
-        call('HSET', FACTS, 'm' .. job, absence)
-      end
-    end
+    absence = absent(job, versions, active, cursor, absence)
     active, versions, mine, dropped = nil, {}, nil, true
   end
   if spared and not recalls and without >= gone then cursor = nil end -- it was removed
@@ -146,22 +74,8 @@ for i = 6, #ARGV, 6 do
   mine.order = math.max(mine.order, given or 0)
   highest = math.max(highest, mine.order)
   mine.seen = now
-  if not string.find(',' .. mine.configs .. ',', ',' .. config .. ',', 1, true) then
-    local carrying = config -- and those of its configs that other workers still carry
-    for c in string.gmatch(mine.configs, '[^,]+') do
-      if (seen[c] or 0) >= now - gone then carrying = carrying .. ',' .. c else dropped = true end
-    end
-    mine.configs = carrying
-  end
-  local left, newest, was = {}, nil, nil
-  for k = 1, #versions do
-    local v = versions[k]
-    if v.hash == active then was = v end
-    if v.seen >= now - gone then
-      left[#left + 1] = v
-      if not newest or v.order > newest.order then newest = v end
-    end
-  end
+  dropped = addConfig(presence, mine, gone) or dropped
+  local left, newest, was = stillCarried(versions, active, gone)
   local status = 'active'
   if first then
     active = hash

@@ -27,7 +27,7 @@ for i = 1, #waiting do S.offers[#S.offers + 1] = string.match(waiting[i], '^[^%z
 offered(S, list)
 local offers = #list / 3
 
--- A record in the order of ledger.lua, as far as load checks it: state, n, job, queue, trigger to
+-- A record in the order of layout.lua, as far as load checks it: state, n, job, queue, trigger to
 -- created, since; from the separator behind since on, nothing changes when the run becomes due.
 local TIMED = '^(%l+)\31(%d+)\31([^\31]*\31)([^\31]*)(\31[^\31]*\31[^\31]*\31[^\31]*\31)(%d*)()\31%d+\31[^\31]*\31[^\31]*\31%d+' ..
   '\31[^\31]*\31[^\31]*\31%d+\31%d+\31' .. string.rep('[^\31]*\31', R_ITEMS - 18) .. '[^\31]*'

@@ -1,0 +1,53 @@
+package cmd
+
+import (
+	"bytes"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// mostLuaLines is how many lines a Lua file may have. A script is assembled from the declarations
+// that it uses, so a long file gains nothing: a newcomer reads it whole to find one function.
+const mostLuaLines = 150
+
+// longLuaFiles are files of locks that may be longer, with the reason.
+var longLuaFiles = map[string]string{
+	"space.lua":  "it is one closure, which the linker cannot take apart yet",
+	"assert.lua": "it shares the state of that closure",
+}
+
+func TestNoLuaFileIsLong(t *testing.T) {
+	t.Parallel()
+	long := make(map[string]bool)
+	err := filepath.WalkDir("..", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || filepath.Ext(path) != ".lua" {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		lines := bytes.Count(text, []byte("\n"))
+		if lines <= mostLuaLines {
+			return nil
+		}
+		name := filepath.Base(path)
+		if strings.HasPrefix(path, filepath.Join("..", "locks")) && longLuaFiles[name] != "" {
+			long[name] = true
+			return nil
+		}
+		t.Errorf("%s has %d lines, want %d at most: move some of its functions into a file of lib", path, lines, mostLuaLines)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range longLuaFiles {
+		if !long[name] {
+			t.Errorf("%s is not long any more: remove it from longLuaFiles", name)
+		}
+	}
+}

@@ -1,0 +1,66 @@
+-- Bodies: the arguments and the definition of a run.
+
+-- checkBodies raises the error of keys that embody writes and that have the wrong type, before any
+-- write; and an error if the number of bodies that name this definition (as embody takes it) is not
+-- a number. The end of a run does without it: disembody tolerates definitions that it cannot count.
+local function checkBodies(definition)
+  call('HLEN', BODY)
+  call('HLEN', DEFS)
+  if tonumber(WRITTEN or '1') < 2 then return end
+  local field = '#' .. string.match(definition, '^[^\31]*')
+  local n = call('HGET', DEFS, field)
+  if n and n ~= '0' and (#n > 18 or not string.find(n, '^%-?[1-9]%d*$')) then
+    error('field ' .. field .. ' of ' .. DEFS .. ' is not a number, remove it: ' .. sub(n, 1, 100))
+  end
+end
+
+-- apart returns the arguments and the definition in a body, and whether the latter is a name. A
+-- pattern would look at each byte.
+local function apart(body)
+  local at = string.find(body, US, 1, true) or #body + 1
+  return sub(body, 1, at - 1), sub(body, at + 1), string.byte(body, at + 1) == 64
+end
+
+-- disembody removes the body of a run, and its definition if no other body names that. It returns
+-- the arguments, and whether the body named the definition.
+local function disembody(id)
+  local args, name, byname = apart(call('HGET', BODY, id) or '')
+  call('HDEL', BODY, id)
+  if byname then
+    -- Another program wrote a value that is not a number; then the text stays.
+    local left = redis.pcall('HINCRBY', DEFS, '#' .. sub(name, 2), -1)
+    if type(left) == 'number' and left <= 0 then call('HDEL', DEFS, name, '#' .. sub(name, 2)) end
+  end
+  return args, byname
+end
+
+-- embody writes the body of a run. definition: its name and the definition (JSON), joined by \31.
+-- It also restores a definition that a foreign write has removed or cut: its length shows that,
+-- without a copy of the text.
+local function embody(id, args, definition)
+  local at = string.find(definition, US, 1, true)
+  local name, text = sub(definition, 1, at - 1), sub(definition, at + 1)
+  if call('HEXISTS', BODY, id) == 1 then disembody(id) end
+  if tonumber(WRITTEN or '1') < 2 then
+    call('HSET', BODY, id, args .. US .. text)
+  else
+    if call('HINCRBY', DEFS, '#' .. name, 1) == 1 or call('HSTRLEN', DEFS, '@' .. name) ~= #text then call('HSET', DEFS, '@' .. name, text) end
+    call('HSET', BODY, id, args .. US .. '@' .. name)
+  end
+end
+
+-- resolve returns the definition (JSON) of a run: '' if it has none, or if the one that its body
+-- names is missing.
+local function resolve(definition, byname)
+  if byname then return call('HGET', DEFS, definition) or '' end
+  return definition
+end
+
+-- markof returns the mark of a definition in a body, which a claim lists if its worker can run it:
+-- @ and the name, or the handler and the length of the text.
+local function markof(definition, byname)
+  if byname then return definition end
+  local _, upto = string.find(definition, '"handler":"', 1, true)
+  local handler = upto and sub(definition, upto + 1, (string.find(definition, '"', upto + 1, true) or 0) - 1) or ''
+  return handler .. ' ' .. #definition
+end

@@ -1,0 +1,95 @@
+-- The end of a run, and the history of its job.
+
+-- blocked returns why the history of the job cannot be written, since a key of it has the wrong
+-- type, or nil.
+local function blocked()
+  local why
+  local function try(...)
+    local reply = redis.pcall(...)
+    if type(reply) == 'table' and reply.err then why = why or reply.err end
+  end
+  try('HLEN', HIST)
+  try('ZCARD', DONE)
+  try('HLEN', OUTPUT)
+  return why
+end
+
+-- check raises the error of a history with keys of the wrong type, before anything is written.
+local function check()
+  call('HLEN', HIST)
+  call('ZCARD', DONE)
+  call('HLEN', OUTPUT)
+end
+
+-- trim keeps a job's history within its bounds: a number of runs, and ms. It removes nothing if the
+-- number is 0: then the bounds are unknown, because no definition of the job could be read.
+local function trim(keep, age)
+  if keep == 0 then return end
+  local old = call('ZRANGEBYSCORE', DONE, '-inf', format('(%.0f', now - age), 'LIMIT', '0', 100)
+  local extra = call('ZCARD', DONE) - keep
+  if extra > #old then old = call('ZRANGE', DONE, 0, math.min(extra, 100) - 1) end
+  if #old == 0 then return end
+  call('ZREM', DONE, unpack(old))
+  call('HDEL', HIST, unpack(old))
+  call('HDEL', OUTPUT, unpack(old))
+end
+
+-- archive writes a final record into the job's history, without its bundle and without what the log
+-- has of the last attempt. byname: whether the body of the run named its definition: then format 2
+-- is written, and the empty fields at the end and the log of an only attempt that succeeded are
+-- omitted. finish.fast.lua does the same.
+local function archive(id, run, log, args, byname)
+  if byname and log == plainLog(run, run[SESSION]) then log = '@' .. run[SESSION] end
+  run[HOLDER], run[SESSION], run[STARTED] = '', '', ''
+  local record = concat(run, US, 1, R_ITEMS - 1)
+  if byname then record = string.match(record, '^(.-)\31*$') end
+  call('HSET', HIST, id, concat({record, log, args}, '\29'))
+  call('ZADD', DONE, ms, id)
+end
+
+-- works writes the entries beside the record of a running run; settled removes them.
+local function works(id, run)
+  call('ZADD', BUSY, '0', run[SESSION] .. '\0' .. id)
+  if run[STOP] ~= '' then call('ZADD', ASK, '0', run[SESSION] .. '\0' .. id) end
+end
+
+local function settled(id, run)
+  call('ZREM', BUSY, run[SESSION] .. '\0' .. id)
+  if run[STOP] ~= '' then call('ZREM', ASK, run[SESSION] .. '\0' .. id) end
+end
+
+-- final permanently ends an outstanding run.
+local function final(S, id, run, state, reason)
+  -- A request's only attempt needs no announcement: no worker but its own knows of it.
+  if run[TICK] ~= '' or run[ATTEMPT] ~= '1' or run[STATE] ~= 'running' then announce(id, state) end
+  undue(id, run)
+  call('ZREM', TIMER, id)
+  if run[DEADLINE] ~= '' or run[PATIENCE] ~= '' then call('ZREM', LATE, id) end
+  call('ZREM', OPEN, run[JOB] .. '\0' .. pad(run[TICK]) .. '\0' .. id)
+  if run[WAITS] == '1' then S.drop('+' .. id) end
+  run[STATE], run[REASON], run[FINISHED] = state, reason, ms
+  local log = call('HGET', LOG, id) or ''
+  if run[CRASHES] ~= '0' then
+    for session, _, _, outcome in string.gmatch(log, ATTEMPTS) do
+      if outcome == 'crashed' then call('ZREM', DIED, session .. '\0' .. id) end
+    end
+  end
+  call('HDEL', RUN, id)
+  local args, byname = disembody(id)
+  archive(id, run, log, args, byname)
+  call('HDEL', LOG, id)
+  if state == 'succeeded' then call('HSET', FACTS, 'g' .. run[JOB], 's' .. ms) end
+end
+
+-- cancel ends a run that is not running; it asks a running one to stop. It returns whether the run
+-- ended.
+local function cancel(S, id, run, reason)
+  if run[STATE] ~= 'running' then
+    final(S, id, run, 'canceled', reason)
+    return true
+  end
+  run[STOP] = reason
+  works(id, run)
+  save(id, run)
+  return false
+end

@@ -1,0 +1,54 @@
+-- Runs that wait for their bundle.
+
+-- stopped returns for how many ms a queue was paused since an instant (server ms), and if it is
+-- paused now, for how many ms.
+local function stopped(queue, since)
+  local total, still = 0, nil
+  local kept = US .. (call('HGET', META, 'kept') or '') .. US
+  for from, upto in string.gmatch(call('HGET', LEDGER, 'pauses:' .. queue) or '', '(%d+)%-(%d*)') do
+    -- If the end of a pause is missing although the queue is not paused, an older build did not
+    -- record it: that pause does not count.
+    local open = upto == '' and string.find(kept, US .. queue .. US, 1, true)
+    local ended = open and now or tonumber(upto) or 0
+    total = total + math.max(0, ended - math.max(from, since))
+    if open then still = now - from end
+  end
+  return total, still
+end
+
+-- offered makes the runs due that the lock space has offered their bundle in this script. A run
+-- whose time is over does not get it: its delivery, or the sweep, ends it.
+local function offered(S, list)
+  while #S.offers > 0 do
+    local offers = S.offers
+    S.offers = {}
+    for i = 1, #offers do
+      local wid = offers[i]
+      local id = sub(wid, 2)
+      local run, broken = load(id)
+      if broken then unreadable(id) end
+      call('ZREM', IDX, '@\0o\0' .. wid)
+      if run and run[STATE] == 'waiting' then
+        if overdue(run) then S.lapse(wid) end
+        due(id, run)
+        pushes(list, id, run)
+      end
+    end
+    S.settle()
+  end
+end
+
+-- park sends a run to wait for its bundle, under its present ticket or the next one, and returns
+-- the names in its bundle. blocker is what was in its way: resource, session, id, info, token,
+-- since (ms).
+local function park(S, id, run, patience, blocker)
+  local names, items = bundle(run, R_ITEMS)
+  undue(id, run)
+  run[STATE], run[WAITS] = 'waiting', '1'
+  if run[WAITED] == '' then run[WAITED], run[BLOCKER] = ms, concat(blocker, '\30') end
+  if run[PATIENCE] ~= '' and run[WAITBY] == '' then run[WAITBY] = format('%.0f', now + run[PATIENCE]) end
+  save(id, run)
+  watch(id, run)
+  S.park('+' .. id, '@', info(id, run), items, tonumber(patience), nil, run[QUEUE])
+  return names
+end
