@@ -181,13 +181,6 @@ func (c *connection) noJob(ctx context.Context, name string, err error) error {
 }
 
 func (t *tool) jobFacts(j *admin.Job, now time.Time) []fact {
-	work := strings.Join(j.Command, " ")
-	switch j.Kind {
-	case "http":
-		work = j.HTTP.Method + " " + j.HTTP.URL
-	case "handler":
-		work = j.Handler
-	}
 	schedule := trigger(j)
 	if j.Words != "" && j.Every == nil {
 		schedule += " (" + string(j.Words) + ")"
@@ -199,7 +192,7 @@ func (t *tool) jobFacts(j *admin.Job, now time.Time) []fact {
 		{"problem", string(j.Problem)},
 		{"paused", string(j.Paused)},
 		{"next tick", withAge(j.NextTick.String(), until(now, j.NextTick.Time))},
-		{j.Kind, work},
+		{j.Kind, j.Work},
 		{"args", compactJSON(j.Args)},
 		{"queue", pausedQueue(j)},
 		{"drifted", map[bool]string{true: "workers also carry another definition of it: lockstep doctor shows which"}[j.Drifted]},

@@ -366,7 +366,7 @@ func workerOptions(config *configs.Config, settings configs.Settings, rdb redis.
 		Expand: func(job *jobs.Job) (*jobs.Job, []jobs.Secret, error) {
 			return configs.Expand(job, os.LookupEnv)
 		},
-		Command: commands, HTTP: calls, Handlers: handlers,
+		Executors: map[string]jobs.Executor{"command": commands, "http": calls}, Handlers: handlers,
 		Version: readBuild().short(), Config: digest(config.Jobs),
 		Abort: abort, Logger: log,
 	}, nil

@@ -38,7 +38,8 @@ type rules struct {
 	shape    string
 	size     int
 	secret   bool
-	scalar   bool // a list that may be written as its only element
+	scalar   bool   // a list that may be written as its only element
+	required string // what to write, for a key that the work of a job must have
 
 	// The default of the key, as text. "" means the zero value.
 	initial string
@@ -99,7 +100,7 @@ func (f *fields) read(t reflect.Type, at []int) {
 // readRules panics on an invalid tag, which is a mistake in this package.
 func readRules(sf reflect.StructField) rules {
 	r := rules{check: sf.Tag.Get("check"), keys: sf.Tag.Get("keys"), shape: sf.Tag.Get("shape"),
-		secret: sf.Tag.Get("secret") != "", scalar: sf.Tag.Get("scalar") != "", initial: sf.Tag.Get("default")}
+		secret: sf.Tag.Get("secret") != "", required: sf.Tag.Get("required"), scalar: sf.Tag.Get("scalar") != "", initial: sf.Tag.Get("default")}
 	if words := sf.Tag.Get("enum"); words != "" {
 		r.enum = strings.Split(words, ",")
 	}
@@ -203,7 +204,7 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, r *rules, p *path) bool {
 		if !ok {
 			return false
 		}
-		raw, err := encodeJSON(value)
+		raw, err := jobs.EncodeArgs(value)
 		if err != nil {
 			panic("configs: " + err.Error()) // node contains only types that JSON has
 		}
@@ -241,9 +242,9 @@ func (d *decoder) structure(n *yaml.Node, v reflect.Value, p *path) bool {
 	for _, e := range d.entries(n, p) {
 		f, ok := known.byName[e.key.Value]
 		if !ok {
-			eachSecret(e.value, e.key.Value, d.src.hide)
+			eachSecret(e.value, e.key.Value, func(n *yaml.Node, _ bool) { d.src.hide(n) })
 			likely := d.unknownKey(e.key, v.Type(), p)
-			if job, ok := v.Addr().Interface().(*jobFile); ok && isWork(likely) {
+			if job, ok := v.Addr().Interface().(*jobFile); ok && slices.Contains(jobs.KindNames(), likely) {
 				job.likelyWork = true
 			}
 			if permit, ok := v.Addr().Interface().(*permitFile); ok && likely == "limit" {
@@ -414,7 +415,7 @@ func (d *decoder) mapping(n *yaml.Node, v reflect.Value, r *rules, p *path) bool
 					d.src.hide(at)
 				}
 			}
-			eachSecret(n, p.key, d.src.hide)
+			eachSecret(n, p.key, func(n *yaml.Node, _ bool) { d.src.hide(n) })
 		}
 		d.mismatch(n, "a map", p, hint)
 		return false

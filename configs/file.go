@@ -30,6 +30,7 @@ import (
 //	example   a value for the reference, as YAML
 //	scalar    a list that may also be written as its only element
 //	secret    the value is never quoted, printed or shown
+//	required  what to write, for a key that the work of a job must have
 //
 // A string is replaced (see the package doc) when it is loaded, a text when the job runs, and prose
 // never.
@@ -361,10 +362,29 @@ type httpFile struct {
 	Method *string `yaml:"method" enum:"GET,HEAD,POST,PUT,PATCH,DELETE,OPTIONS" default:"POST" example:"PUT"`
 
 	// The URL of the request. Required.
-	URL *text `yaml:"url" check:"http-url" example:"https://shop.internal/cache/warm"`
+	URL *text `yaml:"url" check:"http-url" required:"write url: https://host/path" example:"https://shop.internal/cache/warm"`
 
 	// Headers, in addition to those that every run sends.
 	Headers map[string]text `yaml:"headers" keys:"header" unset:"none" example:"{Authorization: \"Bearer ${file:/run/secrets/token}\"}"`
+}
+
+// setWork copies the work of a job.
+func (f *jobFile) setWork(job *jobs.Job) {
+	for _, argument := range f.Command {
+		job.Command = append(job.Command, string(argument))
+	}
+	if f.HTTP != nil {
+		job.HTTP = &jobs.HTTP{Method: defaultMethod(), Headers: plainMap(f.HTTP.Headers)}
+		if f.HTTP.Method != nil {
+			job.HTTP.Method = *f.HTTP.Method
+		}
+		if f.HTTP.URL != nil {
+			job.HTTP.URL = string(*f.HTTP.URL)
+		}
+	}
+	if f.Handler != nil {
+		job.Handler = *f.Handler
+	}
 }
 
 type lockFile struct {

@@ -18,6 +18,7 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
+	"lockstep/jobs"
 	"lockstep/scheduler/cronspec"
 )
 
@@ -220,15 +221,16 @@ func (g generator) structure(t reflect.Type) *jsonSchema {
 			property.schema.Examples = []any{plainValue(node.Content[0])}
 		}
 		s.Properties = append(s.Properties, property)
+		if f.rules.required != "" {
+			s.Required = append(s.Required, f.name)
+		}
 	}
 	switch t {
 	case reflect.TypeFor[jobFile]():
-		for _, kind := range []string{"command", "http", "handler"} {
+		for _, kind := range jobs.KindNames() {
 			s.OneOf = append(s.OneOf, &jsonSchema{Required: []string{kind}})
 		}
 		s.Not = &jsonSchema{Required: []string{"schedule", "every"}}
-	case reflect.TypeFor[httpFile]():
-		s.Required = []string{"url"}
 	case reflect.TypeFor[permitFile]():
 		s.Required = []string{"limit"}
 	}

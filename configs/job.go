@@ -26,18 +26,14 @@ func builtin() policies {
 	return p
 }
 
-// httpTimeout is the timeout of an http job for which no file sets one. Otherwise a server that
-// accepts a request and never replies would keep the run's slot and its locks forever.
-const httpTimeout = time.Hour
-
-// timeout returns the timeout of a job. An http job has no timeout only if the job or the defaults
-// set 0s.
-func (f *jobFile) timeout(p policies) time.Duration {
-	switch {
-	case p.Timeout != nil:
+// timeout returns the timeout of a job. If its kind of work has a timeout, then only the job itself
+// or the defaults can remove it, with 0s.
+func timeout(p policies, job *jobs.Job) time.Duration {
+	if p.Timeout != nil {
 		return *p.Timeout
-	case f.HTTP != nil:
-		return httpTimeout
+	}
+	if kind := job.Kind(); kind != nil {
+		return kind.Timeout
 	}
 	return 0
 }
@@ -140,9 +136,9 @@ func (l *loader) buildJobs() []*jobs.Job {
 		// in the order of names, regardless of which part was done first
 		l.take(part)
 	}
-	for _, f := range files {
-		if base.Timeout == nil && f.policies.Timeout == nil && f.HTTP != nil {
-			l.httpTimeouts = append(l.httpTimeouts, f.name)
+	for i, f := range files {
+		if kind := list[i].Kind(); base.Timeout == nil && f.policies.Timeout == nil && kind != nil && kind.Timeout > 0 {
+			l.workTimeouts = append(l.workTimeouts, f.name)
 		}
 	}
 	return list
@@ -179,27 +175,13 @@ func (l *loader) buildJob(f *jobFile, base policies) *jobs.Job {
 		MaxSilence:    *p.MaxSilence,
 		Paused:        f.Paused != nil && *f.Paused,
 	}
-	job.Timeout = f.timeout(p)
+	f.setWork(job)
+	job.Timeout = timeout(p, job)
 	if f.Concurrency != nil {
 		job.Concurrency = *f.Concurrency
 	}
 	if f.Description != nil {
 		job.Description = string(*f.Description)
-	}
-	for _, argument := range f.Command {
-		job.Command = append(job.Command, string(argument))
-	}
-	if f.HTTP != nil {
-		job.HTTP = &jobs.HTTP{Method: defaultMethod(), Headers: plainMap(f.HTTP.Headers)}
-		if f.HTTP.Method != nil {
-			job.HTTP.Method = *f.HTTP.Method
-		}
-		if f.HTTP.URL != nil {
-			job.HTTP.URL = string(*f.HTTP.URL)
-		}
-	}
-	if f.Handler != nil {
-		job.Handler = *f.Handler
 	}
 	l.trigger(f, job)
 	l.work(f)
@@ -293,7 +275,7 @@ func (l *loader) trigger(f *jobFile, job *jobs.Job) {
 		d := decoder{loader: l, src: f.src}
 		fault := cronFault(err, CodeSchedule, kind, want)
 		list, _ := jobs.Pieces(node.Value)
-		replaced := slices.ContainsFunc(list, func(p jobs.Piece) bool { return p.Source != "" })
+		replaced := slices.ContainsFunc(list, isReference)
 		d.fault(node, node.Value, fmt.Sprintf("in job %q", f.name), fault, replaced, false)
 	}
 	if f.Schedule != nil {
@@ -324,7 +306,14 @@ func (l *loader) trigger(f *jobFile, job *jobs.Job) {
 // work checks that the job has exactly one kind of work.
 func (l *loader) work(f *jobFile) {
 	// Most jobs are correct, and their keys need no search in the file.
-	if n := btoi(f.Command != nil) + btoi(f.HTTP != nil) + btoi(f.Handler != nil); n != 1 || f.HTTP != nil && f.HTTP.URL == nil {
+	n, complete := 0, true
+	for _, kind := range workKeys() {
+		if !reflect.ValueOf(f).Elem().FieldByIndex(kind.index).IsNil() {
+			n++
+			complete = complete && len(f.missing(kind)) == 0
+		}
+	}
+	if n != 1 || !complete {
 		l.workProblems(f)
 	}
 	if len(f.Command) > 0 && f.Command[0] == "" {
@@ -334,17 +323,34 @@ func (l *loader) work(f *jobFile) {
 	}
 }
 
-func btoi(b bool) int {
-	if b {
-		return 1
+// workKeys returns the keys of a job that give it work.
+var workKeys = sync.OnceValue(func() []*field {
+	var list []*field
+	for _, name := range jobs.KindNames() {
+		list = append(list, fieldsOf(jobFileType.Elem()).byName[name])
 	}
-	return 0
+	return list
+})
+
+// missing returns the keys that a kind of work requires and the job has no value for.
+func (f *jobFile) missing(kind *field) []*field {
+	work := reflect.ValueOf(f).Elem().FieldByIndex(kind.index)
+	if valueType(kind.typ).Kind() != reflect.Struct || work.IsNil() {
+		return nil
+	}
+	var missing []*field
+	for _, key := range fieldsOf(valueType(kind.typ)).list {
+		if key.rules.required != "" && work.Elem().FieldByIndex(key.index).IsNil() {
+			missing = append(missing, key)
+		}
+	}
+	return missing
 }
 
 func (l *loader) workProblems(f *jobFile) {
 	var kinds []string
 	var last *yaml.Node
-	for _, kind := range []string{"command", "http", "handler"} {
+	for _, kind := range jobs.KindNames() {
 		key, _ := f.find(kind)
 		if key == nil {
 			continue
@@ -360,14 +366,17 @@ func (l *loader) workProblems(f *jobFile) {
 			return
 		}
 		l.errorAt(f.src, f.key, CodeNoWork, fmt.Sprintf("job %q has nothing to do", f.name),
-			"give it one of command, http, handler")
+			"give it one of "+strings.Join(jobs.KindNames(), ", "))
 	case 1:
 	default:
 		l.errorAt(f.src, last, CodeTwoKinds, fmt.Sprintf("job %q has %s", f.name, enumerate(kinds)), "keep one of them")
 	}
-	if f.HTTP != nil && !f.has("http", "url") {
-		key, _ := f.find("http")
-		l.errorAt(f.src, key, CodeMissingKey, fmt.Sprintf("http of job %q has no url", f.name), "write url: https://host/path")
+	for _, kind := range workKeys() {
+		for _, wanted := range f.missing(kind) {
+			if key, _ := f.find(kind.name); !f.has(kind.name, wanted.name) {
+				l.errorAt(f.src, key, CodeMissingKey, fmt.Sprintf("%s of job %q has no %s", kind.name, f.name, wanted.name), wanted.rules.required)
+			}
+		}
 	}
 }
 
@@ -434,8 +443,6 @@ func (l *loader) checkJitter(f *jobFile, job *jobs.Job) {
 		report("not shorter than the shortest time between two of its ticks, which is "+cronspec.FormatInterval(gap), "")
 	}
 }
-
-func isWork(key string) bool { return key == "command" || key == "http" || key == "handler" }
 
 // lockKeys checks that a job with a trigger has the args that its lock keys read. For an enqueued
 // job the args are known only later. It also checks that no name is requested in two modes.

@@ -1,8 +1,8 @@
 package configs
 
 import (
+	"encoding/json"
 	"fmt"
-	"maps"
 	"net"
 	"net/netip"
 	"net/url"
@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v4"
@@ -31,7 +32,7 @@ func (l *loader) lintJob(f *jobFile, job *jobs.Job) {
 	l.lintConcurrency(f, job)
 	l.lintLock(f, job)
 	l.lintCommand(f)
-	l.lintTexts(f)
+	l.lintTexts(f, job)
 	l.lintHandler(f)
 }
 
@@ -229,56 +230,58 @@ func (l *loader) lintCommand(f *jobFile) {
 }
 
 // lintTexts searches for secrets in the file, and for variables in shell syntax.
-func (l *loader) lintTexts(f *jobFile) {
-	for i, word := range f.Command {
-		if isSecretArgument(f.Command, i) || isSecretText(string(word)) || tellsSecret(string(word)) {
-			_, list := f.find("command")
-			l.inlineSecret(place{f.src, list.Content[i]}, fmt.Sprintf("command of job %q", f.name))
-		}
+func (l *loader) lintTexts(f *jobFile, job *jobs.Job) {
+	_, err := job.MapTexts(!l.flawed && mayHoldSecrets(job.Args), func(t jobs.Text) (string, error) {
+		l.lintText(f, t)
+		return t.Value, nil
+	})
+	if err != nil {
+		panic("configs: " + err.Error()) // the args are JSON, because the decoder made them
 	}
-	one := func(name string, value text, keys ...string) {
-		if keys[len(keys)-1] == "url" && len(jobs.URLSecrets(string(value))) > 0 {
-			_, node := f.find(keys...)
-			f.src.hide(deref(node))
-		}
-		named := keys[0] == "env" && isSecretName(name) || keys[0] == "http" && name != "" && isSecretHeader(name)
-		switch s := string(value); {
-		case strings.Contains(s, "${"):
-		case named && isSecretValue(s), isSecretText(s), keys[len(keys)-1] == "url" && hasPassword(s):
-			_, node := f.find(keys...)
-			l.inlineSecret(place{f.src, node}, fmt.Sprintf("%s of job %q", strings.Join(keys, "."), f.name))
-		case strings.Contains(s, "$") && plainDollar().MatchString(s):
-			_, node := f.find(keys...)
-			variable := plainDollar().FindStringSubmatch(s)[1]
-			l.warnAt(f.src, node, CodePlainDollar, fmt.Sprintf("$%s in %s of job %q is not replaced", variable, strings.Join(keys, "."), f.name),
-				fmt.Sprintf("write ${%s}, or $$%s for the text as it is", variable, variable))
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(f.Env)) {
-		one(name, f.Env[name], "env", name)
-	}
-	if f.HTTP != nil {
-		if f.HTTP.URL != nil {
-			one("", *f.HTTP.URL, "http", "url")
-		}
-		for _, name := range slices.Sorted(maps.Keys(f.HTTP.Headers)) {
-			one(name, f.HTTP.Headers[name], "http", "headers", name)
-		}
-	}
-	// Args that are wrong were not decoded, but their secrets must be hidden too.
-	if f.Args != nil && (secretName().Match(f.Args) || isSecretText(string(f.Args))) || f.Args == nil && l.flawed && f.has("args") {
-		l.lintArgs(f)
+	if l.flawed && f.has("args") {
+		// Parts of the args that are wrong were not decoded, but their secrets must be hidden too.
+		_, args := f.find("args")
+		eachSecret(args, "", func(n *yaml.Node, warn bool) { l.foundSecret(f, n, "args", warn) })
 	}
 }
 
-// lintArgs searches the arguments for secrets. Arguments reach Redis as written.
-func (l *loader) lintArgs(f *jobFile) {
-	_, args := f.find("args")
-	eachSecret(args, "", func(n *yaml.Node) { l.inlineSecret(place{f.src, n}, fmt.Sprintf("args of job %q", f.name)) })
+func (l *loader) lintText(f *jobFile, t jobs.Text) {
+	hide, warn := isSecret(t)
+	switch {
+	case hide:
+		where := t.Key()
+		if t.Role == jobs.Word || t.Role == jobs.Arg {
+			where = t.Path[0]
+		}
+		_, node := f.find(t.Path...)
+		l.foundSecret(f, node, where, warn)
+	case t.Role == jobs.URL && len(jobs.URLSecrets(t.Value)) > 0:
+		_, node := f.find(t.Path...)
+		f.src.hide(deref(node))
+	}
+	if warn || t.Role == jobs.Word || t.Role == jobs.Arg || !strings.Contains(t.Value, "$") || !plainDollar().MatchString(t.Value) {
+		return
+	}
+	if _, references := plainParts(t.Value); !references {
+		_, node := f.find(t.Path...)
+		variable := plainDollar().FindStringSubmatch(t.Value)[1]
+		l.warnAt(f.src, node, CodePlainDollar, fmt.Sprintf("$%s in %s of job %q is not replaced", variable, t.Key(), f.name),
+			fmt.Sprintf("write ${%s}, or $$%s for the text as it is", variable, variable))
+	}
+}
+
+// foundSecret hides a value of a job in every excerpt, and warns of it if its author can do better.
+func (l *loader) foundSecret(f *jobFile, n *yaml.Node, where string, warn bool) {
+	if !warn {
+		f.src.hide(deref(n))
+		return
+	}
+	l.inlineSecret(place{f.src, n}, fmt.Sprintf("%s of job %q", where, f.name))
 }
 
 // eachSecret visits each apparent secret in a value of any shape under a key with the given name.
-func eachSecret(n *yaml.Node, name string, visit func(n *yaml.Node)) {
+// It is for values that may not have been decoded. For those of a job see [isSecret].
+func eachSecret(n *yaml.Node, name string, visit func(n *yaml.Node, warn bool)) {
 	switch n = deref(n); n.Kind {
 	case yaml.MappingNode:
 		for _, e := range entries(n, nil, nil) {
@@ -289,8 +292,11 @@ func eachSecret(n *yaml.Node, name string, visit func(n *yaml.Node)) {
 			eachSecret(c, name, visit)
 		}
 	default:
-		if n.Tag == "!!str" && !strings.Contains(n.Value, "${") && (isSecretName(name) && isSecretValue(n.Value) || isSecretText(n.Value)) {
-			visit(n)
+		if n.Tag != "!!str" {
+			return
+		}
+		if hide, warn := judge(n.Value, isSecretName(name), isSecretValue); hide {
+			visit(n, warn)
 		}
 	}
 }
@@ -306,7 +312,9 @@ var (
 		"rk_live_", "AKIA", "ASIA", "AIza"}
 
 	privateKey = pattern(`-----BEGIN [A-Z ]*PRIVATE KEY`)
-	secretFlag = pattern(`(?s)^--?([A-Za-z][A-Za-z0-9_-]*)(?:=(.*))?$`)
+	secretFlag = pattern(`^--?([A-Za-z][A-Za-z0-9_-]*)$`)
+
+	shellVariable = pattern(`^\$\$(\w+|\{\w+\})$`)
 )
 
 func isSecretName(name string) bool {
@@ -322,14 +330,102 @@ func isSecretHeader(name string) bool {
 }
 
 // isSecretValue reports whether the value under a secret's name may be a secret. A path is only its
-// location, and a number or a boolean is not a secret.
+// location, and a number or a boolean is not a secret. A value with a $, or with nothing but a
+// $$VARIABLE, was probably written for a shell.
 func isSecretValue(s string) bool {
 	if _, err := strconv.ParseFloat(s, 64); err == nil {
 		return false
 	}
 	_, err := strconv.ParseBool(s)
-	return err != nil && s != "" && !strings.HasPrefix(s, "/") && !strings.Contains(s, "$")
+	return err != nil && s != "" && !strings.HasPrefix(s, "/") && !strings.Contains(literalDollars.Replace(s), "$") &&
+		!shellVariable().MatchString(s)
 }
+
+// literalDollars removes each $$, and each ${ without an end.
+var literalDollars = strings.NewReplacer("$$", "", "${", "")
+
+// isSecretParameter is isSecretValue for the value of a command's flag. A $$ may be for a shell,
+// too.
+func isSecretParameter(s string) bool { return isSecretValue(s) && !strings.Contains(s, "$") }
+
+// mayHoldSecrets reports whether args need a closer look.
+func mayHoldSecrets(args json.RawMessage) bool {
+	return secretName().Match(args) || isSecretText(string(args))
+}
+
+// isSecret reports whether a text of a job contains an apparent secret besides its ${...}, so that
+// it must be hidden, and whether that deserves a warning.
+func isSecret(t jobs.Text) (hide, warn bool) {
+	switch t.Role {
+	case jobs.Word:
+		hide, warn = isSecretWord(t.Before, t.Value)
+		if !warn && strings.ContainsFunc(t.Value, unicode.IsSpace) {
+			hideLine, warnLine := isSecretLine(t.Value)
+			hide, warn = hide || hideLine, warnLine
+		}
+		return hide, warn
+	case jobs.URL:
+		if hasPassword(t.Value) {
+			if _, references := plainParts(t.Value); !references {
+				return true, true
+			}
+		}
+		return judge(t.Value, false, nil)
+	case jobs.Header:
+		return judge(t.Value, isSecretHeader(t.Name()), isSecretValue)
+	}
+	return judge(t.Value, isSecretName(t.Name()), isSecretValue)
+}
+
+// judge is isSecret for a value. named says that it has the name of a secret, and may reports
+// whether a value under such a name may be one.
+//
+// A part of a value beside a ${...} is hidden, but causes no warning unless it has the form of a
+// secret: it may be a prefix.
+func judge(value string, named bool, may func(string) bool) (hide, warn bool) {
+	if !strings.Contains(value, "${") {
+		hide = isSecretText(value) || named && may(value)
+		return hide, hide
+	}
+	parts, references := plainParts(value)
+	if slices.ContainsFunc(parts, isSecretText) {
+		return true, true
+	}
+	if !named {
+		return false, false
+	}
+	rest := strings.Join(parts, "")
+	if references {
+		rest = strings.TrimSpace(scheme().ReplaceAllString(rest, ""))
+		if !strings.ContainsFunc(rest, func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }) {
+			return false, false // it only separates the ${...}
+		}
+	}
+	hide = may(rest)
+	return hide, hide && !references
+}
+
+// scheme matches the word before the credentials in a header.
+var scheme = pattern(`(?i)^\s*(bearer|basic|token)\s`)
+
+// plainParts returns the parts of a text besides its ${...}, as written. references is false if
+// there is no ${...}. A text with a mistake counts as one part and a ${...}, because the mistake is
+// reported.
+func plainParts(text string) (parts []string, references bool) {
+	list, err := jobs.Pieces(text)
+	if err != nil || list == nil {
+		return []string{text}, err != nil
+	}
+	from := 0
+	for _, p := range list {
+		if isReference(p) {
+			parts, from, references = append(parts, text[from:p.From]), p.To, true
+		}
+	}
+	return append(parts, text[from:]), references
+}
+
+func isReference(p jobs.Piece) bool { return p.Source != "" }
 
 // isSecretText reports whether a text contains a word with the prefix and length of a provider's
 // key, or a private key. It checks every text of every job, so it avoids regular expressions where
@@ -354,32 +450,52 @@ func isKeyCharacter(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-'
 }
 
-// isSecretArgument reports whether an argument is the value of a flag such as --password.
-func isSecretArgument(words []text, i int) bool {
-	word := string(words[i])
-	if strings.HasPrefix(word, "-") {
-		m := secretFlag().FindStringSubmatch(word)
-		return m != nil && strings.Contains(word, "=") && isSecretName(m[1]) && isSecretValue(m[2])
+// isSecretWord is isSecret for a word of a command: a secret by its form, or the value of a flag
+// such as --password.
+func isSecretWord(before, word string) (hide, warn bool) {
+	if !strings.HasPrefix(word, "-") {
+		return judge(word, isSecretFlag(before), isSecretParameter)
 	}
-	if i == 0 || !strings.HasPrefix(string(words[i-1]), "-") {
-		return false
-	}
-	m := secretFlag().FindStringSubmatch(string(words[i-1]))
-	return m != nil && !strings.Contains(string(words[i-1]), "=") && isSecretName(m[1]) && isSecretValue(word)
-}
-
-// tellsSecret reports whether a command line, which should have been a list, contains a secret.
-func tellsSecret(line string) bool {
-	var words []text
-	for word := range strings.FieldsSeq(line) {
-		words = append(words, text(word))
-	}
-	for i := range words {
-		if isSecretArgument(words, i) || isSecretText(string(words[i])) {
-			return true
+	if flag, value, joined := strings.Cut(word, "="); joined && isSecretFlag(flag) {
+		if hide, warn = judge(value, true, isSecretParameter); hide {
+			return hide, warn
 		}
 	}
-	return false
+	return judge(word, false, nil)
+}
+
+// secretFlagOf splits --password=VALUE at the sign. It returns false for any other word.
+func secretFlagOf(word string) (flag, value string, ok bool) {
+	flag, value, joined := strings.Cut(word, "=")
+	if !joined || !isSecretFlag(flag) || isSecretText(flag) {
+		return "", "", false
+	}
+	ok, _ = judge(value, true, isSecretParameter)
+	return flag, value, ok
+}
+
+func isSecretFlag(flag string) bool {
+	if !strings.HasPrefix(flag, "-") {
+		return false
+	}
+	m := secretFlag().FindStringSubmatch(flag)
+	return m != nil && isSecretName(m[1])
+}
+
+// isSecretLine is isSecret for a command line, which should have been a list.
+func isSecretLine(line string) (hide, warn bool) {
+	before := ""
+	for word := range strings.FieldsSeq(line) {
+		hideWord, warnWord := isSecretWord(before, word)
+		hide, warn, before = hide || hideWord, warn || warnWord, word
+	}
+	return hide, warn
+}
+
+// tellsSecret reports whether a command line contains a secret.
+func tellsSecret(line string) bool {
+	hide, _ := isSecretLine(line)
+	return hide
 }
 
 // hasPassword reports whether a URL has a password before the host.
@@ -447,9 +563,13 @@ func (l *loader) lintSettings(c *Config) {
 		l.lintRights(c)
 	}
 	for _, s := range l.sources {
-		if _, node := find(s.root, "redis", "sign_key"); node != nil && !isNull(node) && node.Value != "" && !strings.Contains(node.Value, "${") {
-			s.hide(node)
-			l.warnAt(s, node, CodeInlineSecret, "redis.sign_key contains a secret", "put the key into a file, and name that in redis.sign_key_file")
+		if _, node := find(s.root, "redis", "sign_key"); node != nil && !isNull(node) {
+			if parts, references := plainParts(node.Value); strings.Join(parts, "") != "" {
+				s.hide(node)
+				if !references {
+					l.warnAt(s, node, CodeInlineSecret, "redis.sign_key contains a secret", "put the key into a file, and name that in redis.sign_key_file")
+				}
+			}
 		}
 		if s.file.Redis == nil || s.file.Redis.URL == nil {
 			continue

@@ -131,7 +131,7 @@ func Load(o Options) (*Config, error) {
 		return nil, err
 	}
 	c := &Config{Settings: settings, Origins: origins, Permits: l.buildPermits(), Jobs: l.buildJobs(), declared: make(map[string]Origin)}
-	c.HTTPTimeouts = l.httpTimeouts
+	c.HTTPTimeouts = l.workTimeouts
 	for name, f := range l.permits {
 		c.declared[name] = f.src.origin(f.key)
 	}
@@ -190,7 +190,7 @@ type loader struct {
 	now       time.Time
 	inputs    *Inputs
 
-	httpTimeouts []string // jobs that use httpTimeout by default
+	workTimeouts []string // jobs with the default timeout of their kind of work
 }
 
 // aside returns a loader for a part of the work that runs in parallel with other parts. It knows

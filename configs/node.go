@@ -2,6 +2,8 @@ package configs
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 
 	"go.yaml.in/yaml/v4"
 )
@@ -125,17 +127,25 @@ func entries(m *yaml.Node, twice func(first, second *yaml.Node), misuse func(val
 	return list
 }
 
-// find returns the key and value at a path of keys, or nils. It walks the maps again, because only
-// problems, which are rare, need positions.
+// find returns the key and value at a path of keys, or nils. In a path, [2] is an element of a
+// list, which has no key. find walks the maps again, because only problems, which are rare, need
+// positions.
 func find(m *yaml.Node, path ...string) (key, value *yaml.Node) {
 	for i, name := range path {
 		if m == nil {
 			return nil, nil
 		}
-		if m = deref(m); m.Kind != yaml.MappingNode {
+		m, key, value = deref(m), nil, nil
+		if m.Kind == yaml.SequenceNode {
+			if at, err := strconv.Atoi(strings.Trim(name, "[]")); err == nil && at >= 0 && at < len(m.Content) {
+				value = m.Content[at]
+			}
+			m = value
+			continue
+		}
+		if m.Kind != yaml.MappingNode {
 			return nil, nil
 		}
-		key, value = nil, nil
 		for _, e := range entries(m, nil, nil) {
 			if e.key.Kind == yaml.ScalarNode && e.key.Value == name {
 				key, value = e.key, deref(e.value)

@@ -1,12 +1,9 @@
 package configs
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -124,101 +121,16 @@ func Expand(job *jobs.Job, lookup Lookup) (*jobs.Job, []jobs.Secret, error) {
 			secrets = append(secrets, secret)
 		}
 	}
-	e := expansion{replacer: replacer{lookup: lookup, read: readSecret, note: note}, job: job.Name}
-	out := *job
-	out.Command = slices.Clone(job.Command)
-	for i, argument := range out.Command {
-		out.Command[i] = e.text(argument, "command[%d]", i)
-	}
-	out.Env = e.texts(job.Env, "env.%s")
-	if job.HTTP != nil {
-		request := *job.HTTP
-		request.URL = e.text(request.URL, "http.url")
-		request.Headers = e.texts(request.Headers, "http.headers.%s")
-		out.HTTP = &request
-	}
-	out.Args = e.args(job.Args)
-	if e.err != nil {
-		return nil, nil, e.err
-	}
-	return &out, secrets, nil
-}
-
-// expansion replaces the texts of one job, up to the first error.
-type expansion struct {
-	replacer
-	job string
-	err error
-}
-
-func (e *expansion) text(s string, key string, args ...any) string {
-	if e.err != nil {
-		return ""
-	}
-	value, err := e.replacer.text(s)
-	if err != nil {
-		e.err = fmt.Errorf("job %q: %s: %w", e.job, fmt.Sprintf(key, args...), err)
-	}
-	return value
-}
-
-func (e *expansion) texts(m map[string]string, key string) map[string]string {
-	out := maps.Clone(m)
-	for _, name := range slices.Sorted(maps.Keys(m)) {
-		// sorted, so that the error is always the same
-		out[name] = e.text(m[name], key, name)
-	}
-	return out
-}
-
-// args replaces the texts inside a JSON value. It replaces each text by itself, so a secret that
-// contains a quote cannot change the structure of the value.
-func (e *expansion) args(raw json.RawMessage) json.RawMessage {
-	if e.err != nil || !bytes.ContainsRune(raw, '$') && !bytes.Contains(raw, []byte(`\u0024`)) {
-		return slices.Clone(raw)
-	}
-	decoder := json.NewDecoder(bytes.NewReader(raw))
-	decoder.UseNumber() // a number keeps its digits
-	var value any
-	if err := decoder.Decode(&value); err != nil {
-		e.err = fmt.Errorf("job %q: args: %w", e.job, err)
-		return nil
-	}
-	value = e.leaves(value, "args")
-	if e.err != nil {
-		return nil
-	}
-	out, err := encodeJSON(value)
-	if err != nil {
-		e.err = fmt.Errorf("job %q: args: %w", e.job, err)
-	}
-	return out
-}
-
-func (e *expansion) leaves(value any, key string) any {
-	switch v := value.(type) {
-	case string:
-		return e.text(v, "%s", key)
-	case []any:
-		for i := range v {
-			v[i] = e.leaves(v[i], fmt.Sprintf("%s[%d]", key, i))
+	r := replacer{lookup: lookup, read: readSecret, note: note}
+	out, err := job.MapTexts(jobs.HasPlaceholders(job.Args), func(t jobs.Text) (string, error) {
+		value, err := r.text(t.Value)
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", t.Key(), err)
 		}
-	case map[string]any:
-		for _, name := range slices.Sorted(maps.Keys(v)) {
-			v[name] = e.leaves(v[name], key+"."+name)
-		}
+		return value, nil
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("job %q: %w", job.Name, err)
 	}
-	return value
-}
-
-// encodeJSON encodes a value with sorted keys and unescaped < > &: args are data for programs, not
-// HTML.
-func encodeJSON(value any) (json.RawMessage, error) {
-	var b bytes.Buffer
-	encoder := json.NewEncoder(&b)
-	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(value); err != nil {
-		return nil, err
-	}
-	return bytes.TrimRight(b.Bytes(), "\n"), nil
+	return out, secrets, nil
 }

@@ -144,6 +144,23 @@ func TestExpandReturnsValuesWithoutDefaults(t *testing.T) {
 	}
 }
 
+// Each value is known by itself, even where two are adjacent, so an error that quotes one of them
+// does not reveal it.
+func TestExpandReturnsAdjacentValuesApart(t *testing.T) {
+	t.Parallel()
+	values := map[string]string{"A": "first-5f0c81", "B": "second-77b2e9"}
+	got, secrets, err := Expand(&jobs.Job{Name: "x", Command: []string{"do", "${A}${B}"}}, lookup(values))
+	if err != nil || got.Command[1] != values["A"]+values["B"] {
+		t.Fatalf("got %q, %v", got.Command, err)
+	}
+	redactor := jobs.NewRedactor(secrets)
+	for name, value := range values {
+		if shown := redactor.Text("cannot use " + value); shown != "cannot use ${"+name+"}" {
+			t.Errorf("an error that quotes one value is shown as %q", shown)
+		}
+	}
+}
+
 func TestLoadAndExpandAgree(t *testing.T) {
 	t.Parallel()
 	c := load(t, `jobs: {a: {command: ["${A}", "${B:-b}", "$$"], args: ["${A}"]}}`, "A=x")

@@ -174,74 +174,48 @@ func jobKeys(v reflect.Value, prefix string, list *[]Value) {
 // Redact returns a copy of a job in which apparent secrets are hidden. ${...} stays, because it is
 // not a secret.
 func Redact(job *jobs.Job) *jobs.Job {
-	out := *job
-	words := make([]text, len(job.Command))
-	for i, word := range job.Command {
-		words[i] = text(word)
-	}
-	out.Command = slices.Clone(job.Command)
-	for i, word := range job.Command {
-		flag, _, joined := strings.Cut(word, "=")
-		switch {
-		case isSecretArgument(words, i) && joined && strings.HasPrefix(flag, "-"):
-			out.Command[i] = flag + "=" + hidden
-		case isSecretArgument(words, i), isSecretText(word), tellsSecret(word):
-			out.Command[i] = hidden
-		}
-	}
-	out.Env = redactTexts(job.Env, isSecretName)
-	if job.HTTP != nil {
-		request := *job.HTTP
-		request.URL = jobs.SafeURL(request.URL)
-		request.Headers = redactTexts(request.Headers, isSecretHeader)
-		out.HTTP = &request
-	}
-	if secretName().Match(job.Args) || isSecretText(string(job.Args)) {
-		out.Args = redactArgs(job.Args)
-	}
-	return &out
-}
-
-func redactTexts(m map[string]string, secret func(name string) bool) map[string]string {
-	out := maps.Clone(m)
-	for name, value := range m {
-		if !strings.Contains(value, "${") && (secret(name) && isSecretValue(value) || isSecretText(value)) {
-			out[name] = hidden
-		}
-	}
-	return out
-}
-
-func redactArgs(raw json.RawMessage) json.RawMessage {
-	decoder := json.NewDecoder(bytes.NewReader(raw))
-	decoder.UseNumber()
-	var value any
-	if decoder.Decode(&value) != nil {
-		return raw // not JSON, and refused later for that reason
-	}
-	var walk func(value any, name string) any
-	walk = func(value any, name string) any {
-		switch v := value.(type) {
-		case map[string]any:
-			for key, inner := range v {
-				v[key] = walk(inner, key)
-			}
-		case []any:
-			for i, inner := range v {
-				v[i] = walk(inner, name)
-			}
-		case string:
-			if !strings.Contains(v, "${") && (isSecretName(name) && isSecretValue(v) || isSecretText(v)) {
-				return hidden
-			}
-		}
-		return value
-	}
-	out, err := encodeJSON(walk(value, ""))
+	out, err := job.MapTexts(mayHoldSecrets(job.Args), safe)
 	if err != nil {
-		panic("configs: " + err.Error()) // it was valid JSON before
+		// The args are not JSON, and are refused later for that reason.
+		out, _ = job.MapTexts(false, safe)
 	}
 	return out
+}
+
+// safe returns a text of a job without apparent secrets.
+func safe(t jobs.Text) (string, error) {
+	if t.Role == jobs.URL {
+		t.Value = jobs.SafeURL(t.Value)
+	}
+	if hide, _ := isSecret(t); !hide {
+		return t.Value, nil
+	}
+	if t.Role == jobs.Word {
+		if flag, value, ok := secretFlagOf(t.Value); ok {
+			return flag + "=" + withoutPlain(value), nil
+		}
+		if hide, _ := isSecretWord(t.Before, t.Value); !hide {
+			return hidden, nil // a whole command line
+		}
+	}
+	return withoutPlain(t.Value), nil
+}
+
+// withoutPlain hides a text, except for its ${...}.
+func withoutPlain(text string) string {
+	list, err := jobs.Pieces(text)
+	if err != nil || !slices.ContainsFunc(list, isReference) {
+		return hidden
+	}
+	var b strings.Builder
+	for i, p := range list {
+		if isReference(p) {
+			b.WriteString(p.Source)
+		} else if i == 0 || isReference(list[i-1]) {
+			b.WriteString(hidden)
+		}
+	}
+	return b.String()
 }
 
 // Knows reports whether this version knows a key of a job and, if word is not empty, whether word

@@ -15,28 +15,38 @@ import (
 func TestOnlySecretsAreRedacted(t *testing.T) {
 	t.Parallel()
 	job := &jobs.Job{
-		Name:    "a",
-		Command: []string{"dump", "--password=hush1", "--token", "hush2", "mysql --password hush3 | x", "--user=me", "${file:/secret}"},
-		Env:     map[string]string{"DB_PASSWORD": "hush4", "TOKEN": "${TOKEN}", "HOME": "/home/web", "TOKEN_FILE": "/run/token"},
+		Name: "a",
+		Command: []string{"dump", "--password=hush1", "--token", "hush2", "mysql --password hush3 | x", "--user=me", "${file:/secret}",
+			"--password=hush8${X}", "--token", "hush9${X}", "sh --password $$P --token=${X}", "--token=${X}", "ghp_hushhushhush${X}", "mysql --password=hush10${X} | x"},
+		Env: map[string]string{"DB_PASSWORD": "hush4", "TOKEN": "${TOKEN}", "HOME": "/home/web", "TOKEN_FILE": "/run/token",
+			"API_TOKEN": "hush11${X}hush12$$${Y}", "PASSWORD": "hush13$${word}", "KEY": "x ghp_hushhushhush${X}", "LOGIN_TOKEN": "${A}:${B}", "SHELL_TOKEN": "$T",
+			"WRONG_TOKEN": "hush14${X"},
 		HTTP: &jobs.HTTP{Method: "POST", URL: "https://me:hush5@host/x?a=b",
-			Headers: map[string]string{"Authorization": "Bearer hush6", "Accept": "text/plain"}},
-		Args: json.RawMessage(`{"list":[{"client_secret":"hush7","n":12345678901234567890}],"key":"AKIAHUSHHUSHHUSHHUSH"}`),
+			Headers: map[string]string{"Authorization": "Bearer hush6", "Accept": "text/plain", "Proxy-Authorization": "Bearer ${TOKEN}", "Cookie": "Bearer hush15${X}"}},
+		Args: json.RawMessage(`{"list":[{"client_secret":"hush7","n":12345678901234567890}],"key":"AKIAHUSHHUSHHUSHHUSH","token":["hush16${X}","${X}"]}`),
 	}
 	before := fmt.Sprintf("%+v %s", job, job.Args)
 	got := Redact(job)
 	want := &jobs.Job{
-		Name:    "a",
-		Command: []string{"dump", "--password=(hidden)", "--token", "(hidden)", "(hidden)", "--user=me", "${file:/secret}"},
-		Env:     map[string]string{"DB_PASSWORD": "(hidden)", "TOKEN": "${TOKEN}", "HOME": "/home/web", "TOKEN_FILE": "/run/token"},
+		Name: "a",
+		Command: []string{"dump", "--password=(hidden)", "--token", "(hidden)", "(hidden)", "--user=me", "${file:/secret}",
+			"--password=(hidden)${X}", "--token", "(hidden)${X}", "sh --password $$P --token=${X}", "--token=${X}", "(hidden)${X}", "(hidden)"},
+		Env: map[string]string{"DB_PASSWORD": "(hidden)", "TOKEN": "${TOKEN}", "HOME": "/home/web", "TOKEN_FILE": "/run/token",
+			"API_TOKEN": "(hidden)${X}(hidden)${Y}", "PASSWORD": "(hidden)", "KEY": "(hidden)${X}", "LOGIN_TOKEN": "${A}:${B}", "SHELL_TOKEN": "$T",
+			"WRONG_TOKEN": "(hidden)"},
 		HTTP: &jobs.HTTP{Method: "POST", URL: "https://(hidden)@host/x?a=(hidden)",
-			Headers: map[string]string{"Authorization": "(hidden)", "Accept": "text/plain"}},
-		Args: json.RawMessage(`{"key":"(hidden)","list":[{"client_secret":"(hidden)","n":12345678901234567890}]}`),
+			Headers: map[string]string{"Authorization": "(hidden)", "Accept": "text/plain", "Proxy-Authorization": "Bearer ${TOKEN}", "Cookie": "(hidden)${X}"}},
+		Args: json.RawMessage(`{"key":"(hidden)","list":[{"client_secret":"(hidden)","n":12345678901234567890}],"token":["(hidden)${X}","${X}"]}`),
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v %+v %s\nwant %+v %+v %s", got, got.HTTP, got.Args, want, want.HTTP, want.Args)
 	}
 	if after := fmt.Sprintf("%+v %s", job, job.Args); after != before {
 		t.Errorf("the job itself was changed: %s", after)
+	}
+	bad := json.RawMessage(`{"password": `)
+	if got := Redact(&jobs.Job{Name: "a", Env: map[string]string{"TOKEN": "hush"}, Args: bad}); got.Env["TOKEN"] != "(hidden)" || string(got.Args) != string(bad) {
+		t.Errorf("got %+v for args that are not JSON", got)
 	}
 }
 

@@ -60,3 +60,13 @@ func (a *Attempt) IdempotencyKey() string { return string(a.Run) }
 type Executor interface {
 	Execute(ctx context.Context, attempt *Attempt) error
 }
+
+// Chooser is an [Executor] that does only some of the work of its kind. A [Registry] does that of
+// its handlers.
+type Chooser interface {
+	Executor
+
+	// Has reports whether the executor does the work that needs this name: see [Kind.Need]. The
+	// result never changes from true to false.
+	Has(name string) bool
+}

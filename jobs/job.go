@@ -145,7 +145,7 @@ type Job struct {
 	Every    time.Duration `json:"every,omitempty"`
 	Timezone string        `json:"timezone,omitempty"` // IANA name; "" is UTC
 
-	// The work: exactly one of Command, HTTP and Handler.
+	// The work: exactly one of Command, HTTP and Handler. See [Kind].
 	Command []string `json:"command,omitempty"` // argv, no shell
 	HTTP    *HTTP    `json:"http,omitempty"`
 	Handler string   `json:"handler,omitempty"` // a name in the worker's Registry

@@ -126,7 +126,7 @@ func newJob(record ledger.JobRecord, now time.Time) Job {
 	d := record.Job
 	job := Job{
 		Name: d.Name, Description: Text(d.Description), Schedule: Text(d.Schedule), Every: seconds(d.Every),
-		Args: d.Args, Queue: d.Queue, Locks: locksOf(d), Timeout: seconds(d.Timeout),
+		Kind: "command", Command: d.Command, Handler: d.Handler, Args: d.Args, Queue: d.Queue, Locks: locksOf(d), Timeout: seconds(d.Timeout),
 		Retry: Retry{Max: d.Retry.Max, Backoff: d.Retry.Backoff, Initial: Seconds(d.Retry.Initial),
 			MaxDelay: Seconds(d.Retry.MaxDelay)},
 		Overlap: d.Overlap, MaxQueued: d.MaxQueued, OnMissed: d.OnMissed, OnCrash: d.OnCrash, MaxCrashes: d.MaxCrashes,
@@ -138,13 +138,11 @@ func newJob(record ledger.JobRecord, now time.Time) Job {
 	if d.Paused {
 		job.Paused = "by its definition"
 	}
-	switch {
-	case d.HTTP != nil:
-		job.Kind, job.HTTP = "http", &Call{Method: d.HTTP.Method, URL: jobs.SafeURL(d.HTTP.URL)}
-	case d.Handler != "":
-		job.Kind, job.Handler = "handler", d.Handler
-	default:
-		job.Kind, job.Command = "command", d.Command
+	if kind := d.Kind(); kind != nil {
+		job.Kind, job.Work = kind.Name, kind.Line(d)
+	}
+	if d.HTTP != nil {
+		job.HTTP = &Call{Method: d.HTTP.Method, URL: jobs.SafeURL(d.HTTP.URL)}
 	}
 	if err := d.CheckKeys(); err != nil {
 		job.Problem = Text(err.Error())

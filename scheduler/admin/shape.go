@@ -305,6 +305,7 @@ type Job struct {
 
 	// The work: one of the three.
 	Kind    string   `json:"kind"` // command, http, handler
+	Work    string   `json:"-"`    // in one line, for people
 	Command []string `json:"command,omitempty"`
 	HTTP    *Call    `json:"http,omitempty"`
 	Handler string   `json:"handler,omitempty"`

@@ -30,21 +30,14 @@ var (
 // is a text for Redis.
 type Need string
 
-// The kinds of work.
-const (
-	NeedCommand = "command"
-	NeedHTTP    = "http"
-	needHandler = "handler "
-)
-
 // needOf returns the needs of a definition, as far as this build knows them.
 func needOf(job *jobs.Job) Need {
-	work := NeedCommand
-	switch {
-	case job.Handler != "":
-		work = needHandler + job.Handler
-	case job.HTTP != nil:
-		work = NeedHTTP
+	work := "command" // of a definition without work, too
+	if kind := job.Kind(); kind != nil {
+		work = kind.Name
+		if name := kind.Need(job); name != "" {
+			work += " " + name
+		}
 	}
 	var unknown *jobs.UnknownKeysError
 	if errors.As(job.CheckKeys(), &unknown) {
@@ -53,17 +46,27 @@ func needOf(job *jobs.Job) Need {
 	return Need(jobs.Cut(strings.ReplaceAll(work, "\x00", " "), jobs.MaxReason))
 }
 
-// Handler returns the required Go handler, or "".
-func (n Need) Handler() string {
-	handler, _ := strings.CutPrefix(n.Work(), needHandler)
-	if handler == n.Work() {
-		return ""
-	}
-	return handler
+// Kind returns the name of the kind of work: see [jobs.KindNames].
+func (n Need) Kind() string {
+	kind, _, _ := strings.Cut(n.Work(), " ")
+	return kind
 }
 
-// Work returns the kind of work, with the handler: [NeedCommand], [NeedHTTP] or another text for a
-// handler.
+// Name returns the name that the executor of that kind must know, or "": see [jobs.Kind.Need].
+func (n Need) Name() string {
+	_, name, _ := strings.Cut(n.Work(), " ")
+	return name
+}
+
+// Handler returns the required Go handler, or "".
+func (n Need) Handler() string {
+	if n.Kind() != "handler" {
+		return ""
+	}
+	return n.Name()
+}
+
+// Work returns the kind of work, and after a blank the name that its executor must know, if any.
 func (n Need) Work() string {
 	work, _, _ := strings.Cut(string(n), "\x1f")
 	return work

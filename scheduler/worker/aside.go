@@ -30,13 +30,17 @@ func (w *Worker) can(need ledger.Need) bool {
 	if slices.ContainsFunc(need.Keys(), func(key string) bool { return !jobs.KnowsKey(key) }) {
 		return false
 	}
-	switch need.Work() {
-	case ledger.NeedCommand:
-		return w.o.Command != nil
-	case ledger.NeedHTTP:
-		return w.o.HTTP != nil
+	return w.executorOf(need.Kind(), need.Name()) != nil
+}
+
+// executorOf returns the executor of a kind of work, or nil if this worker has none. The executor
+// must know name: see [jobs.Kind.Need].
+func (w *Worker) executorOf(kind, name string) jobs.Executor {
+	executor := w.executors[kind]
+	if chooser, ok := executor.(jobs.Chooser); ok && !chooser.Has(name) {
+		return nil
 	}
-	return w.o.Handlers != nil && w.o.Handlers.Has(need.Handler())
+	return executor
 }
 
 // setAside leaves a run to a worker that has what it needs, and notifies such workers at once.

@@ -400,19 +400,12 @@ func (w *Worker) abandons() bool {
 // executor returns what does the work of a job. The error is [jobs.ErrUnknownHandler] if this
 // worker cannot do it.
 func (w *Worker) executor(job *jobs.Job) (jobs.Executor, error) {
-	var executor jobs.Executor
-	switch {
-	case job.Handler != "" && w.o.Handlers != nil && w.o.Handlers.Has(job.Handler):
-		executor = w.o.Handlers
-	case len(job.Command) > 0:
-		executor = w.o.Command
-	case job.HTTP != nil:
-		executor = w.o.HTTP
+	if kind := job.Kind(); kind != nil {
+		if executor := w.executorOf(kind.Name, kind.Need(job)); executor != nil {
+			return executor, nil
+		}
 	}
-	if executor == nil {
-		return nil, fmt.Errorf("job %s: %w", job.Name, jobs.ErrUnknownHandler)
-	}
-	return executor, nil
+	return nil, fmt.Errorf("job %s: %w", job.Name, jobs.ErrUnknownHandler)
 }
 
 // execute hands the attempt to its executor. job is the definition with its ${...} replaced.
@@ -427,7 +420,7 @@ func (w *Worker) execute(ctx context.Context, executor jobs.Executor, hold *lock
 		return context.Cause(ctx)
 	}
 	allowed := w.locks.Cutoff()
-	if job.Handler == "" {
+	if !job.Kind().InProcess {
 		allowed += endingLimit
 	}
 	defer w.stuck.watch(ctx, record, allowed, log)()

@@ -65,12 +65,12 @@ func TestACommandThatWasKilledForALeaseThatContinuedIsHandedBack(t *testing.T) {
 		j.Handler, j.Command, j.Retry.Max = "", []string{"true"}, 0
 	})
 	f.start(func(o *worker.Options) {
-		o.Command = executor(func(_ context.Context, attempt *jobs.Attempt) error {
+		o.Executors = map[string]jobs.Executor{"command": executor(func(_ context.Context, attempt *jobs.Attempt) error {
 			if attempt.Number < 3 {
 				return fmt.Errorf("%w (killed)", locks.ErrLost)
 			}
 			return nil
-		})
+		})}
 	})
 	record := f.awaitState(f.enqueue(job, "x"), ledger.StateSucceeded)
 	if record.Fails != 0 || len(record.Attempts) != 3 || record.Attempts[0].Outcome != ledger.AttemptHandedBack {

@@ -57,7 +57,7 @@ func TestAttemptIsRecordedWithoutSecrets(t *testing.T) {
 			expanded.Command, expanded.Env = []string{"do", first + second}, map[string]string{"K": second}
 			return &expanded, []jobs.Secret{{Reference: "${FIRST}", Value: first}, {Reference: "${SECOND}", Value: second}}, nil
 		}
-		o.Command = executor(func(_ context.Context, attempt *jobs.Attempt) error {
+		o.Executors = map[string]jobs.Executor{"command": executor(func(_ context.Context, attempt *jobs.Attempt) error {
 			if attempt.Job.Command[1] != first+second || attempt.Job.Env["K"] != second {
 				t.Errorf("got %q, %q, want the values", attempt.Job.Command, attempt.Job.Env)
 			}
@@ -65,7 +65,7 @@ func TestAttemptIsRecordedWithoutSecrets(t *testing.T) {
 			fmt.Fprint(attempt.Output, second[5:], strings.Repeat("x", jobs.DefaultTail-30), " in the middle ", first[:7])
 			fmt.Fprint(attempt.Output, first[7:], " cut at the end ", second[:8])
 			return jobs.Permanent(errors.New("cannot do " + first))
-		})
+		})}
 	})
 	id := f.enqueue(job, "a")
 	record := f.awaitState(id, ledger.StateFailed)

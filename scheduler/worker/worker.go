@@ -76,9 +76,10 @@ type Options struct {
 	// substituted values are kept out of the attempt's output and errors.
 	Expand func(*jobs.Job) (*jobs.Job, []jobs.Secret, error)
 
-	// The executors, by the kind of the job; nil: this worker declines such jobs.
-	Command, HTTP jobs.Executor
-	Handlers      *jobs.Registry
+	// Executors do the work of jobs, by the name of its kind: see [jobs.KindNames]. This worker
+	// declines jobs of other kinds. Handlers is the executor of the kind handler, or nil.
+	Executors map[string]jobs.Executor
+	Handlers  *jobs.Registry
 
 	Version string // shown to others
 	Config  string // a digest of the configuration, shown to others
@@ -124,6 +125,8 @@ type Worker struct {
 	o       Options
 	log     *slog.Logger
 	started time.Time
+	// by the name of the kind of work
+	executors map[string]jobs.Executor
 	// one for each attempt, and for a fetch on its way: a busy worker leaves deliveries to idle
 	// ones
 	slots  *semaphore.Weighted
@@ -255,6 +258,11 @@ func New(o Options) (*Worker, error) {
 		return nil, err
 	}
 	w := &Worker{o: o, log: o.Logger, often: repeats.New(o.Logger, "call"), aside: make(chan struct{}, 1), slots: semaphore.NewWeighted(int64(o.Concurrency)), leave: make(chan struct{})}
+	w.executors = make(map[string]jobs.Executor)
+	maps.Copy(w.executors, o.Executors)
+	if o.Handlers != nil {
+		w.executors["handler"] = o.Handlers
+	}
 	w.stuck.tell = o.OnStuck
 	w.jobs.Store(newDefinitions(o.Jobs, o.Permits, o.Config))
 	return w, nil
