@@ -13,7 +13,7 @@ RUN :=
 ONE := $(if $(RUN),-count=1 -run '^$(RUN)$$')
 
 # The tests of these packages start dozens of processes and measure time, so they run alone.
-ALONE := lockstep/cmd|lockstep/locks
+ALONE := lockstep/cmd|lockstep/locks|lockstep/locks/space
 
 # Programs that the tests need besides Go, as command:package,package. The race detector needs a C
 # compiler to link.

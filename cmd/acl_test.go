@@ -58,16 +58,16 @@ func TestRightsHaveEveryCommandOfTheScripts(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ role, scripts string }{
-		{"worker", "../locks/scripts/*.lua"},
+		{"worker", "../locks/space/scripts/*.lua"},
 		{"worker", "../scheduler/ledger/scripts/*.lua"},
 		{"worker", "../scheduler/ledger/scripts/lib/*.lua"},
 		{"worker", "../scheduler/queue/scripts/*.lua"},
 		{"worker", filepath.Join(strings.TrimSpace(string(asynq)), "internal", "rdb", "rdb.go")},
-		{"operator", "../locks/scripts/*.lua"},
+		{"operator", "../locks/space/scripts/*.lua"},
 		{"operator", "../scheduler/ledger/scripts/*.lua"},
 		{"operator", "../scheduler/ledger/scripts/lib/*.lua"},
-		{"reader", "../locks/scripts/list.lua"},
-		{"reader", "../locks/scripts/sessions.lua"},
+		{"reader", "../locks/space/scripts/list.lua"},
+		{"reader", "../locks/space/scripts/sessions.lua"},
 		{"reader", "../scheduler/ledger/scripts/open.lua"},
 		{"reader", "../scheduler/ledger/scripts/outstanding.lua"},
 		{"reader", "../scheduler/ledger/scripts/history.lua"},

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strconv"
 	"time"
+
+	"lockstep/locks/space"
 )
 
 // Acquire asks for a bundle, all or none, and waits until it is granted, the limit of [Wait] has
@@ -87,7 +89,7 @@ func (q *quest) args(r *Request) []any {
 	how := strconv.FormatInt(wait, 10) + "\x1f" + strconv.FormatInt(q.client.patience.Milliseconds(), 10) +
 		"\x1f" + q.nest.text() + "\x1f" + q.order.limits.text(q.client.Cutoff())
 	args := make([]any, 0, 5+len(r.items))
-	args = append(args, string(r.session.id), string(r.id), how, string(q.order.info), joinItems(r.items))
+	args = append(args, string(r.session.id), string(r.id), how, string(q.order.info), space.JoinItems(r.items))
 	if r.plain {
 		for _, item := range r.items {
 			args = append(args, item.Name)
@@ -341,15 +343,15 @@ func (q *quest) ask(ctx context.Context, s *session, r *Request) (<-chan answer,
 }
 
 // take handles a reply. It returns neither hold nor error if the request continues.
-func (q *quest) take(ctx context.Context, s *session, r *Request, reply reply) (*Hold, error) {
-	switch reply.text(0) {
+func (q *quest) take(ctx context.Context, s *session, r *Request, reply space.Reply) (*Hold, error) {
+	switch reply.At(0) {
 	case "granted":
-		token, err := ParseToken(reply.text(1))
+		token, err := ParseToken(reply.At(1))
 		if err != nil {
 			s.drop(ctx, r)
 			return nil, err
 		}
-		return q.admit(ctx, s, r, grant{token, serverTime(reply.number(2))})
+		return q.admit(ctx, s, r, grant{token, space.Time(reply.NumberAt(2))})
 	case "busy":
 		q.blocked(reply)
 		s.forget(r)
@@ -360,7 +362,7 @@ func (q *quest) take(ctx context.Context, s *session, r *Request, reply reply) (
 		if q.late {
 			return nil, nil
 		}
-		q.client.reaper.due(milliseconds(reply.number(1)))
+		q.client.reaper.due(space.Millis(reply.NumberAt(1)))
 		if q.order.onWait != nil && q.busy != nil && !q.told {
 			q.told = true
 			q.order.onWait(q.busy)
@@ -368,18 +370,18 @@ func (q *quest) take(ctx context.Context, s *session, r *Request, reply reply) (
 		return nil, nil
 	case "grace":
 		s.forget(r)
-		return nil, q.grace(ctx, s, milliseconds(reply.number(1)))
+		return nil, q.grace(ctx, s, space.Millis(reply.NumberAt(1)))
 	case "mode", "limit":
 		s.forget(r)
 		return nil, q.unfit(reply)
 	case "lost":
 		s.forget(r)
-		return nil, fmt.Errorf("%w: the hold %s that the request is nested in is no longer valid", ErrLost, reply.text(1))
+		return nil, fmt.Errorf("%w: the hold %s that the request is nested in is no longer valid", ErrLost, reply.At(1))
 	case "deadlock":
 		s.forget(r)
 		e := &DeadlockError{Cut: len(reply)%3 == 2}
 		for i := 1; i+2 < len(reply); i += 3 {
-			e.Circle = append(e.Circle, DeadlockEdge{reply.text(i), HoldID(reply.text(i + 1)), reply.text(i + 2)})
+			e.Circle = append(e.Circle, DeadlockEdge{reply.At(i), HoldID(reply.At(i + 1)), reply.At(i + 2)})
 		}
 		return nil, e
 	case "dead":
@@ -399,16 +401,16 @@ func (q *quest) take(ctx context.Context, s *session, r *Request, reply reply) (
 		return nil, q.gone(s)
 	}
 	s.drop(ctx, r)
-	return nil, errReply("acquire", reply)
+	return nil, space.Unexpected("acquire", reply)
 }
 
 // unfit returns the error of a request that can never be granted as it is.
-func (q *quest) unfit(r reply) error {
-	name := r.text(1)
+func (q *quest) unfit(r space.Reply) error {
+	name := r.At(1)
 	switch {
-	case r.text(0) == "limit":
-		return fmt.Errorf("%w: %q has %d permits in all", ErrInvalid, name, r.number(2))
-	case r.number(2) == 1:
+	case r.At(0) == "limit":
+		return fmt.Errorf("%w: %q has %d permits in all", ErrInvalid, name, r.NumberAt(2))
+	case r.NumberAt(2) == 1:
 		return fmt.Errorf("%w: %q is declared as permits; ask for it with locks.Permits", ErrInvalid, name)
 	}
 	return fmt.Errorf("%w: no permits of %q are declared; declare them with Client.Declare, or under permits: in the config of a worker", ErrInvalid, name)
@@ -438,14 +440,14 @@ func (q *quest) grace(ctx context.Context, s *session, left time.Duration) error
 }
 
 // blocked keeps what a reply says about the hold or wait in the way.
-func (q *quest) blocked(r reply) {
+func (q *quest) blocked(r space.Reply) {
 	if len(r) < 10 {
 		return
 	}
-	token, _ := ParseToken(r.text(6))
+	token, _ := ParseToken(r.At(6))
 	q.busy = &BusyError{
-		Bundle: namesOf(q.order.items), Resource: r.text(2), Holder: SessionID(r.text(3)), Hold: HoldID(r.text(4)), Info: r.text(5),
-		Token: token, HeldFor: milliseconds(r.number(7)), LeaseLeft: milliseconds(r.number(8)), Queue: int(r.number(9)),
+		Bundle: space.NamesOf(q.order.items), Resource: r.At(2), Holder: SessionID(r.At(3)), Hold: HoldID(r.At(4)), Info: r.At(5),
+		Token: token, HeldFor: space.Millis(r.NumberAt(7)), LeaseLeft: space.Millis(r.NumberAt(8)), Queue: int(r.NumberAt(9)),
 	}
 }
 

@@ -10,13 +10,14 @@ import (
 	"time"
 
 	"lockstep/locks/redistest"
+	"lockstep/locks/space"
 )
 
 // rival asserts a resource under a token for a session without a client, and returns the reply.
 func rival(t *testing.T, c *Client, at place, token Token) []string {
 	t.Helper()
 	member := strings.Join([]string{"rival.x\x00rival.x.1", token.String(), "1", "", "", "", "xa"}, "\x1f")
-	return c.raw(t, assertScript, "rival.x", 60_000, "{}", at.id, at.epoch, "the rival's", 10_000, 0, token.String(), "1", member, "")
+	return c.raw(t, space.Assert, "rival.x", 60_000, "{}", at.id, at.epoch, "the rival's", 10_000, 0, token.String(), "1", member, "")
 }
 
 // TestOfTwoHoldersTheHigherTokenWins makes another session assert the same resource, before and
@@ -44,7 +45,7 @@ func TestOfTwoHoldersTheHigherTokenWins(t *testing.T) {
 				pipe := c.rdb.TxPipeline()
 				pipe.FlushAll(t.Context())
 				if first {
-					assertScript().Eval(t.Context(), pipe, c.space.keys, "rival.x", 60_000, "{}", "", "", "the rival's", 10_000, 0, "0", "1")
+					space.Assert.Redis().Eval(t.Context(), pipe, c.space.keys, "rival.x", 60_000, "{}", "", "", "the rival's", 10_000, 0, "0", "1")
 				}
 				if _, err := pipe.Exec(t.Context()); err != nil {
 					t.Fatal(err)
@@ -54,7 +55,7 @@ func TestOfTwoHoldersTheHigherTokenWins(t *testing.T) {
 					t.Fatal(err)
 				}
 				at := func() place {
-					known := c.raw(t, placeScript, string(session))
+					known := c.raw(t, space.Place, string(session))
 					return place{known[0], known[1]}
 				}
 				if !first {

@@ -4,6 +4,8 @@ import (
 	"slices"
 
 	"github.com/redis/go-redis/v9"
+
+	"lockstep/locks/space"
 )
 
 // Most of what a script costs Redis does not depend on its work: the call, its arguments, the
@@ -12,7 +14,7 @@ import (
 
 // A batcher is the script that serves many letters of one kind at once.
 type batcher struct {
-	prepared
+	space.Prepared
 	of     *redis.Script // the script of those letters
 	shared int           // the number of leading arguments that a whole batch shares
 	// subject is the index of the argument with the request ID (acquire) or the hold's record
@@ -22,7 +24,7 @@ type batcher struct {
 	names int
 	rest  func(l *letter) any // further arguments for each letter, or nil
 	// reply returns the reply to the nth letter, from 0, of those that were served
-	reply func(all reply, nth int) reply
+	reply func(all space.Reply, nth int) space.Reply
 }
 
 const (
@@ -35,14 +37,14 @@ const (
 func batchers(keys []string) []*batcher {
 	return []*batcher{
 		{
-			prepared: prepare(releaseAllScript(), keys), of: releaseScript(), subject: 1, names: 2,
-			reply: func(reply, int) reply { return reply{"released"} },
+			Prepared: space.Prepare(space.ReleaseAll.Redis(), keys), of: space.Release.Redis(), subject: 1, names: 2,
+			reply: func(space.Reply, int) space.Reply { return space.Reply{"released"} },
 		},
 		{
-			prepared: prepare(acquireAllScript(), keys), of: acquireScript(), shared: 1, subject: 1, names: 5,
+			Prepared: space.Prepare(space.AcquireAll.Redis(), keys), of: space.Acquire.Redis(), shared: 1, subject: 1, names: 5,
 			rest: func(l *letter) any { return l.args[3].(string) + "\x1f" + l.args[4].(string) },
-			reply: func(all reply, nth int) reply {
-				return reply{"granted", Token(all.number(2) + int64(nth)).String(), all.text(1)}
+			reply: func(all space.Reply, nth int) space.Reply {
+				return space.Reply{"granted", Token(all.NumberAt(2) + int64(nth)).String(), all.At(1)}
 			},
 		},
 	}
@@ -51,7 +53,7 @@ func batchers(keys []string) []*batcher {
 // takes reports whether a letter may join others in a batch.
 func (b *batcher) takes(others []*letter, l *letter) bool {
 	n := len(l.args) - b.names
-	return l.script.script == b.of && 0 < n && n <= batchNames && len(others) < batchOf &&
+	return l.script.Script == b.of && 0 < n && n <= batchNames && len(others) < batchOf &&
 		(len(others) == 0 || slices.Equal(others[0].args[:b.shared], l.args[:b.shared]))
 }
 
@@ -85,8 +87,8 @@ type batch struct {
 
 // deal passes the reply on to the letters that were served, or an error to all, and returns the
 // others.
-func (b *batch) deal(all reply, err error) (left []*letter) {
-	marks, nth := all.text(0), 0
+func (b *batch) deal(all space.Reply, err error) (left []*letter) {
+	marks, nth := all.At(0), 0
 	for i, l := range b.letters {
 		switch {
 		case err != nil:

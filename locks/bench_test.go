@@ -2,11 +2,16 @@ package locks
 
 import (
 	"fmt"
+	"regexp"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"lockstep/locks/redistest"
+	"lockstep/locks/space"
 )
 
 // holdMany takes n resources in bundles of 1,000.
@@ -27,7 +32,7 @@ func TestOneCommandRenewsAllHolds(t *testing.T) {
 	t.Parallel()
 	c := opened(t, redistest.New(t, redistest.Options{}).Client(t), "ns")
 	holdMany(t, c, 10_000)
-	renewed, all := &calls{hash: renewScript().Hash()}, new(calls)
+	renewed, all := &calls{hash: space.Renew.Hash()}, new(calls)
 	c.beat.AddHook(renewed)
 	c.beat.AddHook(all)
 	c.rdb.AddHook(all)
@@ -134,4 +139,18 @@ func BenchmarkHandOff(b *testing.B) {
 			})
 		})
 	}
+}
+
+// commandStats returns how often each command was called.
+func commandStats(t testing.TB, rdb redis.UniversalClient) map[string]int {
+	t.Helper()
+	info, err := rdb.Info(t.Context(), "commandstats").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stats := make(map[string]int)
+	for _, m := range regexp.MustCompile(`cmdstat_([^:]+):calls=(\d+)`).FindAllStringSubmatch(info, -1) {
+		stats[m[1]], _ = strconv.Atoi(m[2])
+	}
+	return stats
 }

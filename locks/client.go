@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"lockstep/locks/space"
 )
 
 // Options are the settings of a [Client]. The zero value is a good start.
@@ -78,8 +80,11 @@ type Options struct {
 
 	clock *clock // nil: the machine's; tests set another one
 
-	impersonate *impersonator // nil: this build; tests set another one
+	impersonate *space.Impersonator // nil: this build; tests set another one
 }
+
+// everyBuild is what clients impersonate that are not told otherwise. Tests set it.
+var everyBuild *space.Impersonator
 
 const (
 	defaultNamespace = "lockstep"
@@ -105,7 +110,7 @@ type Client struct {
 	space *Space
 	post  *post // for acquires and releases
 
-	acquireScript, releaseScript prepared
+	acquireScript, releaseScript space.Prepared
 
 	namespace string
 	name      string
@@ -157,6 +162,9 @@ type Client struct {
 // the caller keeps and closes rdb. rdb must be a plain client, a Sentinel client (which must
 // outlive this one), or a cluster client. ctx bounds only the opening.
 func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, error) {
+	if o.impersonate == nil {
+		o.impersonate = everyBuild
+	}
 	c, err := newClient(o)
 	if err != nil {
 		return nil, fmt.Errorf("open lock client: %w", err)
@@ -164,7 +172,7 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, e
 	if err = c.inspect(ctx, rdb); err != nil {
 		return nil, fmt.Errorf("open lock client: %w", err)
 	}
-	c.space = &Space{keys: spaceKeys(c.namespace)}
+	keys := space.KeysOf(c.namespace)
 	if rdb, ok := rdb.(*redis.Client); ok {
 		c.follower = newFollower(rdb.Options(), c.log)
 	}
@@ -177,9 +185,9 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, e
 			return nil, fmt.Errorf("open lock client: ask sentinel for the master: %w", err)
 		}
 	}
-	greeter := &greeter{keys: c.space.keys, script: greetScript(), build: c.format, recovery: &c.recovery, identity: &c.identity, changed: c.Doubt}
+	greeter := &greeter{keys: keys, script: space.Greet.Redis(), build: c.format, recovery: &c.recovery, identity: &c.identity, changed: c.Doubt}
 	if o.impersonate != nil {
-		greeter.script = o.impersonate.script(greetScript())
+		greeter.script = o.impersonate.Script(space.Greet.Redis())
 	}
 	if c.rdb, err = c.ownClient(rdb, greeter, c.try, 0); err != nil {
 		return nil, fmt.Errorf("open lock client: %w", err)
@@ -195,12 +203,13 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, e
 		}
 	}
 	if as := o.impersonate; as != nil {
-		c.rdb = &impersonator{c.rdb, as.format, as.script}
-		c.beat = &impersonator{c.beat, as.format, as.script}
+		c.rdb = &space.Impersonator{UniversalClient: c.rdb, Format: as.Format, Script: as.Script}
+		c.beat = &space.Impersonator{UniversalClient: c.beat, Format: as.Format, Script: as.Script}
 	}
-	c.space.rdb = c.rdb
-	c.post = &post{rdb: c.rdb, keys: c.space.keys, units: batchers(c.space.keys), try: c.try, spawn: c.spawn, now: time.Now}
-	c.acquireScript, c.releaseScript = prepare(as(c.rdb, acquireScript()), c.space.keys), prepare(as(c.rdb, releaseScript()), c.space.keys)
+	c.space = spaceOn(c.rdb, keys)
+	c.post = &post{rdb: c.rdb, keys: keys, units: batchers(keys), try: c.try, spawn: c.spawn, now: time.Now}
+	c.acquireScript = space.Prepare(space.As(c.rdb, space.Acquire.Redis()), keys)
+	c.releaseScript = space.Prepare(space.As(c.rdb, space.Release.Redis()), keys)
 	began := time.Now()
 	s, listener, err := c.openSession(ctx, c.try)
 	if err != nil {
@@ -227,7 +236,7 @@ func newClient(o Options) (*Client, error) {
 		declared: make(map[string]PermitLimit), failed: make(chan struct{}), format: Format,
 	}
 	if o.impersonate != nil {
-		c.format = o.impersonate.format
+		c.format = o.impersonate.Format
 	}
 	if o.clock != nil {
 		c.clock = *o.clock
@@ -235,7 +244,7 @@ func newClient(o Options) (*Client, error) {
 	if c.namespace == "" {
 		c.namespace = defaultNamespace
 	}
-	if err := checkNamespace(c.namespace); err != nil {
+	if err := space.CheckNamespace(c.namespace); err != nil {
 		return nil, err
 	}
 	if c.lease == 0 {
@@ -318,7 +327,7 @@ func checkCard(card json.RawMessage, format int) (json.RawMessage, error) {
 	if _, taken := members["format"]; taken {
 		return nil, fmt.Errorf("%w: Options.Card has a member \"format\", which the client writes itself; give it another name", ErrInvalid)
 	}
-	return stamp(compact.Bytes(), format), nil
+	return space.Stamp(compact.Bytes(), format), nil
 }
 
 // ownClient makes a client to the same server as rdb that sends each command once and keeps
@@ -373,14 +382,14 @@ func (c *Client) ownClient(rdb redis.UniversalClient, g *greeter, try time.Durat
 }
 
 // call sends a script once, for at most c.try.
-func (c *Client) call(ctx context.Context, script lazyScript, args ...any) (reply, error) {
+func (c *Client) call(ctx context.Context, script space.Script, args ...any) (space.Reply, error) {
 	return c.callWithin(ctx, c.try, script, args...)
 }
 
-func (c *Client) callWithin(ctx context.Context, try time.Duration, script lazyScript, args ...any) (reply, error) {
+func (c *Client) callWithin(ctx context.Context, try time.Duration, script space.Script, args ...any) (space.Reply, error) {
 	ctx, cancel := context.WithTimeout(ctx, try)
 	defer cancel()
-	return runScript(ctx, c.rdb, script, c.space.keys, args...)
+	return space.Run(ctx, c.rdb, script, c.space.keys, args...)
 }
 
 // spawn starts a goroutine that Close waits for, unless the client is closed.
@@ -398,7 +407,7 @@ func (c *Client) spawn(f func()) bool {
 func (c *Client) live(ctx context.Context, s *session, listener *subscriber) {
 	for {
 		c.keep(ctx, s, listener)
-		var pause backoff
+		var pause space.Backoff
 		for {
 			select {
 			case <-c.closing:
@@ -417,7 +426,7 @@ func (c *Client) live(ctx context.Context, s *session, listener *subscriber) {
 			c.outage = err
 			c.mu.Unlock()
 			c.log.Debug("opening a lock session", slog.Any("error", err))
-			if !pause.wait(ctx.Done()) {
+			if !pause.Wait(ctx.Done()) {
 				return
 			}
 		}
@@ -427,7 +436,7 @@ func (c *Client) live(ctx context.Context, s *session, listener *subscriber) {
 		card, changed := c.card, !bytes.Equal(c.card, s.card)
 		c.mu.Unlock()
 		if changed { // by a SetCard that found no session
-			if _, err := c.call(ctx, cardScript, string(s.id), string(card)); err != nil {
+			if _, err := c.call(ctx, space.Card, string(s.id), string(card)); err != nil {
 				c.log.Warn("setting the card of a lock session", slog.Any("error", err))
 			}
 		}
@@ -474,23 +483,23 @@ func (c *Client) openSession(ctx context.Context, try time.Duration) (*session, 
 		knew := c.last != nil
 		c.mu.Unlock()
 		s.dog.from = c.clock.read()
-		r, err := c.callWithin(ctx, try, openScript, string(id), c.lease.Milliseconds(), string(s.card), c.newSpace(), c.recovery.first(knew))
-		if err == nil && r.text(0) == "open" {
-			s.see(sighting{serverTime(r.number(1)), s.dog.from})
-			s.at = c.arrived(place{r.text(2), r.text(3)}, r.number(5) == 1)
-			if s.at != (place{r.text(2), r.text(3)}) {
+		r, err := c.callWithin(ctx, try, space.Open, string(id), c.lease.Milliseconds(), string(s.card), c.newSpace(), c.recovery.first(knew))
+		if err == nil && r.At(0) == "open" {
+			s.see(sighting{space.Time(r.NumberAt(1)), s.dog.from})
+			s.at = c.arrived(place{r.At(2), r.At(3)}, r.NumberAt(5) == 1)
+			if s.at != (place{r.At(2), r.At(3)}) {
 				s.dog.hurry()
 			}
-			c.recovery.heard(r.number(4), c.lease)
-			c.written.Store(r.number(6))
+			c.recovery.heard(r.NumberAt(4), c.lease)
+			c.written.Store(r.NumberAt(6))
 			return s, listener, nil
 		}
 		_ = listener.sub.Close()
 		if err != nil {
 			return nil, nil, err
 		}
-		if r.text(0) != "taken" {
-			return nil, nil, errReply("open", r)
+		if r.At(0) != "taken" {
+			return nil, nil, space.Unexpected("open", r)
 		}
 	}
 	return nil, nil, fmt.Errorf("%d random session ids in a row are taken", tries)
@@ -595,11 +604,11 @@ func (c *Client) current() (*session, <-chan struct{}, error) {
 
 // reap handles due entries of the space.
 func (c *Client) reap(ctx context.Context) (time.Duration, error) {
-	r, err := c.call(ctx, reapScript)
+	r, err := c.call(ctx, space.Reap)
 	if err != nil {
 		return 0, err
 	}
-	return milliseconds(r.number(0)), nil
+	return space.Millis(r.NumberAt(0)), nil
 }
 
 func (c *Client) readSession(ctx context.Context, id SessionID) (*Listing, error) {
@@ -641,7 +650,7 @@ func (c *Client) Cutoff() time.Duration { return cutoffOf(c.lease) }
 func (c *Client) Space() *Space { return c.space }
 
 // Redis returns connections to the Redis of the lock space, for the caller's own scripts over the
-// same keys (see [Link]). On each connection, before anything else is sent, the space checks
+// same keys (see package space). On each connection, before anything else is sent, the space checks
 // whether it is on a new server, which may have lost data. A command is sent once and keeps its
 // deadline. The connections are closed with the client.
 func (c *Client) Redis() redis.UniversalClient { return c.rdb }
@@ -664,7 +673,7 @@ func (c *Client) SetCard(ctx context.Context, card json.RawMessage) error {
 	case s == nil:
 		return nil
 	}
-	if _, err := c.call(ctx, cardScript, string(s.id), string(card)); err != nil {
+	if _, err := c.call(ctx, space.Card, string(s.id), string(card)); err != nil {
 		return fmt.Errorf("set card: %w", err)
 	}
 	return nil
@@ -727,18 +736,18 @@ func (c *Client) Close(ctx context.Context) error {
 
 // closeSession ends a session in Redis, some hundred holds per call.
 func (c *Client) closeSession(ctx context.Context, s *session) error {
-	var pause backoff
+	var pause space.Backoff
 	for {
-		r, err := c.call(ctx, closeScript, string(s.id))
+		r, err := c.call(ctx, space.Close, string(s.id))
 		switch {
-		case err == nil && r.text(0) == "ended":
+		case err == nil && r.At(0) == "ended":
 			return nil
 		case err == nil:
 			continue
-		case ctx.Err() != nil || !passing(err):
+		case ctx.Err() != nil || !space.Passing(err):
 			return fmt.Errorf("session %s was not ended, its holds pass on when the lease ends: %w", s.id, err)
 		}
-		if !pause.wait(ctx.Done()) {
+		if !pause.Wait(ctx.Done()) {
 			return fmt.Errorf("session %s was not ended, its holds pass on when the lease ends: %w", s.id, err)
 		}
 	}

@@ -49,8 +49,8 @@
 //
 // # How it works
 //
-// Scripts make every decision, one at a time, by the server's clock (scripts/keys.lua describes the
-// layout).
+// Scripts make every decision, one at a time, by the server's clock. Package space has the scripts,
+// and describes what they store.
 //
 // A request for a free bundle is granted in one round trip. Otherwise it gets a ticket and joins
 // the queue of each of its resources. The script that frees a resource walks the queue from the
@@ -122,19 +122,6 @@
 // on at the latest Client.Cutoff later. Only [Seize] does not wait for the holder. A revocation
 // names the hold by its token, so it never touches a later grant of the lock.
 //
-// # Waits of the space
-//
-// A wait can also belong to the space instead of a session. Runs of the scheduler wait that way,
-// without a worker. Such a wait is not granted its bundle but offered it: the bundle is reserved
-// for some seconds, the session that acts as the desk is notified (Options.OnOffer), and a script
-// of package ledger turns the offer into a hold. An offer that is not taken lapses; the wait keeps
-// its ticket.
-//
-// Each wait of the space has a class (the run's queue). A class can be kept back while no worker
-// would take an offer. Its waits then leave the queues, block no other request and get no offers.
-// They keep their tickets. The script that lets the class go puts them back into their places and
-// offers what is free.
-//
 // # The watchdog
 //
 // Each renewal is counted from before it was sent. For one lease from that moment, less a margin
@@ -197,11 +184,11 @@
 // first. The space has a random ID and an epoch, and remembers the run ID of its server. A session
 // knows the ID, and the epoch in which it last asserted everything it holds.
 //
-// A new server is detected by its run ID, which scripts/greet.lua compares on every new connection
-// before anything else is sent over it. A replica of a cluster may take over under connections that
-// exist already, so a node is greeted again before the first script that it receives as the master.
-// Renewals compare, too, for proxies that keep connections. An emptied space is detected by its
-// missing or different ID.
+// A new server is detected by its run ID, which space/scripts/greet.lua compares on every new
+// connection before anything else is sent over it. A replica of a cluster may take over under
+// connections that exist already, so a node is greeted again before the first script that it
+// receives as the master. Renewals compare, too, for proxies that keep connections. An emptied
+// space is detected by its missing or different ID.
 //
 // The run ID comes from INFO, so a client needs the right +info: [Open] refuses to start without
 // it, and the client logs an error if it is withdrawn later. Where a provider hides the run ID, the
@@ -267,40 +254,11 @@
 //
 // # Format
 //
-// Everything stored under the hash tag of a namespace, including the ledger of the packages above,
-// has one layout number. {ns}:meta holds format, the layout that is written now, and least_format,
-// the oldest layout that data may still have. This build writes format [Format], and a build that
-// writes format N reads N-1 and N. A space without a number has format 1, unless the types of its
-// keys show that it is even older.
-//
-// During a rolling upgrade, builds that write N-1 and N share a space. Each session's card begins
-// with the highest format that its build can write; a card without one means 1. As long as one live
-// session can only write N-1, all builds write N-1. The number is raised as soon as every live
-// session can write N, by the script that opens a session or by a renewal of a session that can
-// write more than is written. It is never lowered. It is not raised during a grace period, since a
-// session that has not asserted yet may be of the older build.
-//
-// A build that does not know the format is refused with [ErrFormat]. Every script begins with a
-// guard that reads both numbers and replies with that refusal before it writes anything, so no
-// check can race with a raise. The fast paths of acquire, claim and finish come before the guard:
-// they need a live session, and while that session is live the number is never raised beyond its
-// build. The fast path of release removes a hold only if it is exactly as it was written. A session
-// whose lease has ended no longer counts. If its process returns after a raise, it cannot open
-// another session, and [Client.Failed] reports that.
-//
-// The client that recreates a space after a loss of data sets its number: the format that this
-// client last saw or, if it has seen none, its own. So a new client of a newer build may shut out
-// sessions of the older one that have not come back yet. Their work is cut off as after a late
-// assertion.
-//
-// Formats 1 and 2 differ in the ledger alone (see package ledger).
-//
-// To change the layout, raise [Format] by one. Write the old layout wherever the guard's WRITTEN is
-// below FORMAT, and skip the fast paths there. Read both layouts. A script takes the number that it
-// writes by from the guard, never from its client. Convert what is left of the old layout, and
-// raise least_format in the script that converts the last of it: the build after the next one
-// depends on that. A new field in a hash, a new key, or a new member of a JSON object that older
-// builds ignore needs no new format.
+// All data of a namespace has one layout number, which package space describes. During a rolling
+// upgrade, builds that write layouts N-1 and N share a namespace. A build that does not know the
+// layout is refused with [ErrFormat]. A session whose lease has ended does not keep the layout from
+// being raised. If its process returns afterward, it cannot open another session, and
+// [Client.Failed] reports that.
 //
 // # Invariants
 //

@@ -3,9 +3,9 @@ package locks
 import (
 	"context"
 	"fmt"
-)
 
-var rouseScript = newScript("rouse")
+	"lockstep/locks/space"
+)
 
 // EndSession ends a session from outside the process that opened it. That process, and everything
 // that it started, must be dead: the session's holds pass on at once, or after their [CrashDelay],
@@ -20,13 +20,13 @@ var rouseScript = newScript("rouse")
 // notified.
 func (s *Space) EndSession(ctx context.Context, id SessionID) error {
 	if err := s.insist(ctx, func(ctx context.Context) (bool, error) {
-		r, err := runScript(ctx, s.rdb, closeScript, s.keys, string(id), "crashed")
-		return r.text(0) == "ended", err // otherwise there is more of it than one call ends
+		r, err := space.Run(ctx, s.rdb, space.Close, s.keys, string(id), "crashed")
+		return r.At(0) == "ended", err // otherwise there is more of it than one call ends
 	}); err != nil {
 		return fmt.Errorf("end session %s: %w", id, err)
 	}
 	if err := s.insist(ctx, func(ctx context.Context) (bool, error) {
-		_, err := runScript(ctx, s.rdb, rouseScript, s.keys)
+		_, err := space.Run(ctx, s.rdb, space.Rouse, s.keys)
 		return true, err
 	}); err != nil {
 		return fmt.Errorf("session %s has ended, but notifying the desk failed: %w", id, err)
@@ -37,7 +37,7 @@ func (s *Space) EndSession(ctx context.Context, id SessionID) error {
 // insist repeats a call, which must be safe to repeat, until it reports that it is done. It returns
 // at a lasting error, and when ctx ends.
 func (s *Space) insist(ctx context.Context, call func(context.Context) (done bool, err error)) error {
-	var pause backoff
+	var pause space.Backoff
 	for {
 		try, cancel := context.WithTimeout(ctx, minTry)
 		done, err := call(try)
@@ -47,7 +47,7 @@ func (s *Space) insist(ctx context.Context, call func(context.Context) (done boo
 			return nil
 		case err == nil:
 			continue
-		case !passing(err) || !pause.wait(ctx.Done()):
+		case !space.Passing(err) || !pause.Wait(ctx.Done()):
 			return err
 		}
 	}

@@ -44,11 +44,6 @@ var (
 
 	// ErrClosed means that the client was closed.
 	ErrClosed = errors.New("lock client is closed")
-
-	// ErrInvalid means that a request can never be granted, whatever others do: a bad name, no
-	// resource or too many, more permits than are declared, a mode that the resource does not have.
-	// Nothing has changed.
-	ErrInvalid = errors.New("invalid lock request")
 )
 
 // BusyError reports what blocked a bundle when the space last checked. errors.Is(err, [ErrBusy]) is

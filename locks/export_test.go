@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"github.com/redis/go-redis/v9"
+
+	"lockstep/locks/space"
 )
 
 // faultEnv makes a test binary run with a fault in its scripts: a text, and its replacement after
@@ -16,23 +18,26 @@ const faultEnv = "LOCKS_TEST_FAULT"
 const FaultEnv = faultEnv
 
 // AssertHash identifies in SLOWLOG the script that asserts holds.
-var AssertHash = assertScript().Hash()
+var AssertHash = space.Assert.Hash()
 
 func init() {
 	from, to, planted := strings.Cut(os.Getenv(faultEnv), "=>")
 	if !planted {
 		return
 	}
-	found := false
-	for name, script := range map[string]*lazyScript{
-		"acquire": &acquireScript, "assert": &assertScript, "greet": &greetScript, "renew": &renewScript,
-	} {
-		source := scriptSource(name)
-		found = found || strings.Contains(source, from)
-		faulty := redis.NewScript(strings.ReplaceAll(source, from, to))
-		*script = func() *redis.Script { return faulty }
+	faulty := make(map[*redis.Script]*redis.Script)
+	for _, script := range []space.Script{space.Acquire, space.Assert, space.Greet, space.Renew} {
+		if source := script.Source(Format); strings.Contains(source, from) {
+			faulty[script.Redis()] = redis.NewScript(strings.ReplaceAll(source, from, to))
+		}
 	}
-	if !found {
+	if len(faulty) == 0 {
 		panic("no script has " + from)
 	}
+	everyBuild = &space.Impersonator{Format: Format, Script: func(script *redis.Script) *redis.Script {
+		if other := faulty[script]; other != nil {
+			return other
+		}
+		return script
+	}}
 }

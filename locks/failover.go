@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"lockstep/locks/space"
 )
 
 // newborn is how long a space that was created on a young server grants nothing, as in open.lua.
@@ -80,18 +82,18 @@ type greeter struct {
 
 func (g *greeter) greet(ctx context.Context, via redis.Scripter) error {
 	least, margin := g.recovery.args()
-	r, err := runFor(ctx, via, g.build, g.script, g.keys, least, margin)
+	r, err := space.RunFor(ctx, via, g.build, g.script, g.keys, least, margin)
 	if err != nil {
 		return err
 	}
-	switch r.text(0) {
+	switch r.At(0) {
 	case "changed":
 		g.changed()
 		g.identity.shows(true, "")
 	case "known":
 		g.identity.shows(true, "")
 	case "hidden":
-		g.identity.shows(false, r.text(1))
+		g.identity.shows(false, r.At(1))
 	}
 	return nil
 }
@@ -222,7 +224,7 @@ func (n *node) prepare(ctx context.Context, cmd redis.Cmder) error {
 
 // learn notices from an error that the server is no longer the master of the space.
 func (n *node) learn(err error) {
-	if code := codeOf(err); code == "MOVED" || code == "READONLY" {
+	if code := space.CodeOf(err); code == "MOVED" || code == "READONLY" {
 		n.ours.Store(false)
 	}
 }
@@ -369,13 +371,13 @@ func assertCost(r *Request) int {
 func (s *session) member(r *Request) string {
 	asked := ""
 	if r.hold != nil && r.hold.wanted != nil {
-		asked = r.hold.wanted.text()
+		asked = r.hold.wanted.Text()
 	} else if r.revoked != nil {
-		asked = r.revoked.text()
+		asked = r.revoked.Text()
 	}
 	return strings.Join([]string{
 		string(s.id) + "\x00" + string(r.id), r.granted.token.String(), strconv.FormatInt(r.granted.since.UnixMilli(), 10),
-		r.limits, asked, string(r.info), joinItems(r.items),
+		r.limits, asked, string(r.info), space.JoinItems(r.items),
 	}, "\x1f")
 }
 
@@ -402,23 +404,23 @@ func (s *session) assert(ctx context.Context, at place, page []assertion, last b
 	if why := s.why(); why != nil {
 		return false, at, nil, why
 	}
-	r, err := runScript(ctx, c.beat, assertScript, c.space.keys, args...)
+	r, err := space.Run(ctx, c.beat, space.Assert, c.space.keys, args...)
 	if err != nil {
 		return false, at, nil, err
 	}
-	switch r.text(0) {
+	switch r.At(0) {
 	case "ok":
 		for i := 4; i < len(r); i++ {
-			refused = append(refused, HoldID(r.text(i)))
+			refused = append(refused, HoldID(r.At(i)))
 		}
-		c.reaper.due(milliseconds(r.number(3)))
-		return true, place{r.text(1), r.text(2)}, refused, nil
+		c.reaper.due(space.Millis(r.NumberAt(3)))
+		return true, place{r.At(1), r.At(2)}, refused, nil
 	case "again":
-		return false, place{r.text(1), r.text(2)}, nil, nil
+		return false, place{r.At(1), r.At(2)}, nil, nil
 	case "late":
 		return false, at, nil, errLate
 	}
-	return false, at, nil, errReply("assert", r)
+	return false, at, nil, space.Unexpected("assert", r)
 }
 
 // asserted records the result of a page.
@@ -497,13 +499,13 @@ func (c *Client) redeclareSome(ctx context.Context, names []string) error {
 		}
 		args := []any{name, limit.Permits, limit.Version}
 		if !loaded { // makes sure that Redis has the script
-			if _, err := runScript(ctx, c.beat, declareScript, c.space.keys, args...); err != nil {
+			if _, err := space.Run(ctx, c.beat, space.Declare, c.space.keys, args...); err != nil {
 				return err
 			}
 			loaded = true
 			continue
 		}
-		declareScript().EvalSha(ctx, pipe, c.space.keys, args...)
+		space.Declare.Redis().EvalSha(ctx, pipe, c.space.keys, args...)
 	}
 	if pipe.Len() == 0 {
 		return nil

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"lockstep/locks/space"
 )
 
 const (
@@ -105,7 +107,7 @@ func (f *follower) run(ctx context.Context, patience time.Duration) {
 		if err != nil && ctx.Err() == nil {
 			f.log.Debug("asking sentinel for the master", slog.Any("error", err))
 		}
-		if !sleep(followPause, ctx.Done()) {
+		if !space.Sleep(followPause, ctx.Done()) {
 			return
 		}
 	}
@@ -253,7 +255,7 @@ func (f *follower) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 
 // learn asks Sentinel at once if the reply is typical of a replaced master.
 func (f *follower) learn(err error) {
-	switch codeOf(err) {
+	switch space.CodeOf(err) {
 	case "READONLY", "NOREPLICAS", "MASTERDOWN":
 		f.hurry()
 	}

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"net"
 	"testing"
+
+	"lockstep/locks/space"
 )
 
 // an addressed connection goes nowhere; it only has an address.
@@ -69,7 +71,7 @@ func TestFollowerClosesConnectionsToAReplacedMaster(t *testing.T) {
 		master = "b"
 		ask()
 	}
-	if _, err := connect(); !errors.Is(err, errReplaced) || !passing(err) {
+	if _, err := connect(); !errors.Is(err, errReplaced) || !space.Passing(err) {
 		t.Errorf("got %v for a connection to the last master, want that it was replaced, to be tried again", err)
 	}
 	if !first.closed {
@@ -114,3 +116,9 @@ func TestFollowerClosesConnectionsToAReplacedMaster(t *testing.T) {
 		}
 	}
 }
+
+// replied is an error reply of Redis.
+type replied string
+
+func (r replied) Error() string { return string(r) }
+func (replied) RedisError()     {}

@@ -4,24 +4,23 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"maps"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/locks/redistest"
+	"lockstep/locks/space"
 )
 
 // build returns what a client impersonates to act as a build that writes the given format.
-func build(format int) *impersonator {
+func build(format int) *space.Impersonator {
 	others := make(map[*redis.Script]*redis.Script)
-	for name, script := range scripts {
-		others[script()] = redis.NewScript(sourceFor(name, format))
+	for _, script := range space.Scripts() {
+		others[script.Redis()] = redis.NewScript(script.Source(format))
 	}
-	return &impersonator{format: format, script: func(script *redis.Script) *redis.Script {
+	return &space.Impersonator{Format: format, Script: func(script *redis.Script) *redis.Script {
 		if other := others[script]; other != nil {
 			return other
 		}
@@ -92,17 +91,17 @@ func TestFormatIsRaisedWhenEveryLiveSessionKnowsIt(t *testing.T) {
 		t.Parallel()
 		namespace := redistest.Namespace(t)
 		older := openBuild(t, rdb, namespace, 1)
-		wantFormats(t, older, "made by format 1", Formats{1, 1})
+		wantFormats(t, older, "made by format 1", Formats{Written: 1, Least: 1})
 		newer, another := openBuild(t, rdb, namespace, 2), openBuild(t, rdb, namespace, 2)
 		renewed(t, newer)
 		renewed(t, older)
-		wantFormats(t, newer, "while a session knows format 1 only", Formats{1, 1})
+		wantFormats(t, newer, "while a session knows format 1 only", Formats{Written: 1, Least: 1})
 		if got := newer.written.Load(); got != 1 {
 			t.Errorf("the newer build writes format %d beside the older one, want 1", got)
 		}
 		closeBuild(t, older)
 		renewed(t, newer)
-		wantFormats(t, newer, "when the older build has left", Formats{2, 1})
+		wantFormats(t, newer, "when the older build has left", Formats{Written: 2, Least: 1})
 		renewed(t, another)
 		if got := another.written.Load(); got != 2 {
 			t.Errorf("another newer build writes format %d after the raise, want 2", got)
@@ -116,7 +115,9 @@ func TestFormatIsRaisedWhenEveryLiveSessionKnowsIt(t *testing.T) {
 		if !Refused(err) {
 			t.Errorf("%v does not count as a final reply", err)
 		}
-		if want := (FormatError{Namespace: namespace, Written: "2", Least: 1, Build: 1, reply: refused.reply}); *refused != want {
+		want := *refused // with the reply of Redis
+		want.Namespace, want.Written, want.Least, want.Detail, want.Build = namespace, "2", 1, "", 1
+		if *refused != want {
 			t.Errorf("got %+v, want %+v", *refused, want)
 		}
 		closeBuild(t, another)
@@ -125,7 +126,7 @@ func TestFormatIsRaisedWhenEveryLiveSessionKnowsIt(t *testing.T) {
 			t.Errorf("the older build came when no session was open: got %v, want %v", err, ErrFormat)
 		}
 		next := openBuild(t, rdb, namespace, 2)
-		wantFormats(t, next, "opened again", Formats{2, 1})
+		wantFormats(t, next, "opened again", Formats{Written: 2, Least: 1})
 		if _, err := Open(t.Context(), rdb, Options{Namespace: namespace, impersonate: build(3)}); !errors.Is(err, ErrFormat) {
 			t.Errorf("a build that reads 2 and 3 met data of format 1: got %v, want %v", err, ErrFormat)
 		}
@@ -140,99 +141,13 @@ func TestFirstSessionOfANewerBuildRaisesTheFormat(t *testing.T) {
 		namespace := redistest.Namespace(t)
 		closeBuild(t, openBuild(t, rdb, namespace, 1))
 		newer := openBuild(t, rdb, namespace, 2)
-		wantFormats(t, newer, "opened alone", Formats{2, 1})
+		wantFormats(t, newer, "opened alone", Formats{Written: 2, Least: 1})
 		if got := newer.written.Load(); got != 2 {
 			t.Errorf("the newer build writes format %d, want 2", got)
 		}
 		fresh := openBuild(t, rdb, redistest.Namespace(t), 2)
-		wantFormats(t, fresh, "a new space", Formats{2, 2})
+		wantFormats(t, fresh, "a new space", Formats{Written: 2, Least: 2})
 	})
-}
-
-// No script of a build touches a space that is written in a format unknown to the build.
-func TestScriptsRefuseAnotherFormatBeforeTheyWrite(t *testing.T) {
-	t.Parallel()
-	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
-		t.Parallel()
-		for name, spoil := range map[string]func(r *rig) error{
-			"higher": func(r *rig) error {
-				return r.rdb.HSet(r.ctx, r.keys[6], "format", Format+1, "least_format", Format).Err()
-			},
-			"no word": func(r *rig) error { return r.rdb.HSet(r.ctx, r.keys[6], "format", "two").Err() },
-			"older, with a hash of holds": func(r *rig) error {
-				return errors.Join(r.rdb.Del(r.ctx, r.keys[2]).Err(), r.rdb.HSet(r.ctx, r.keys[2], "s.1", "s").Err())
-			},
-			"older, without leases": func(r *rig) error {
-				return r.rdb.HDel(r.ctx, r.keys[6], "id", "at:s").Err()
-			},
-		} {
-			r := newRig(t, rdb)
-			r.open(t, "s", 60_000)
-			r.acquire(t, "s", "s.1", -1, 0, "xa")
-			r.do(t, "acquire", ask("s", "s.2", 0, 0, "xa").args()...)
-			if name != "higher" {
-				if err := r.rdb.HDel(r.ctx, r.keys[6], "format", "least_format").Err(); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if err := spoil(r); err != nil {
-				t.Fatal(err)
-			}
-			before := dumpAll(t, r)
-			// All requests for a have a wait before them. Otherwise acquire would take its fast
-			// path, which checks for a live session instead: a build has none in a space that was
-			// raised beyond it.
-			for script, args := range map[string][]any{
-				"open": {"t", 60_000, "{}", "space", 0}, "renew": {"s", 60_000, "space", "1", 0, 0}, "card": {"s", "{}"},
-				"acquire": ask("s", "s.3", -1, 0, "xa").args(), "release": {"s.1"}, "reap": nil, "close": {"s"},
-				"declare": {"p", 2, 1}, "downgrade": {"s.1", "a"}, "revoke": {"a", "1", "t", "{}"}, "greet": {0, 0},
-				"assert": {"s", 60_000, "{}", "space", "1", "other", 0, 0, "0", "1"}, "list": {"h", "-", "+", 10},
-				"sessions": nil, "holders": {"a", 10}, "stands": {"s.1"}, "place": {"s"}, "check": nil, "rouse": nil,
-			} {
-				answer, err := r.run(script, args...)
-				var refused *FormatError
-				if !errors.As(err, &refused) || refused.Namespace != namespaceOf(r.keys[0]) {
-					t.Errorf("%s: script %s replied %v, %v; want a FormatError", name, script, answer, err)
-				}
-				if strings.HasPrefix(name, "older") && refused != nil && (refused.Written != "0" || refused.Detail == "") {
-					t.Errorf("%s: script %s: got %+v, want the age of the data with a detail", name, script, refused)
-				}
-			}
-			if after := dumpAll(t, r); !maps.Equal(before, after) {
-				t.Errorf("%s: refusals changed the keys from\n%v\nto\n%v", name, before, after)
-			}
-		}
-	})
-}
-
-// dumpAll reads the keys of a rig's space, whatever their types.
-func dumpAll(t *testing.T, r *rig) map[string]string {
-	t.Helper()
-	all := make(map[string]string)
-	for _, key := range r.keys {
-		kind, err := r.rdb.Type(r.ctx, key).Result()
-		if err != nil {
-			t.Fatal(err)
-		}
-		var value any
-		switch kind {
-		case "hash":
-			value, err = r.rdb.HGetAll(r.ctx, key).Result()
-		case "zset":
-			value, err = r.rdb.ZRangeWithScores(r.ctx, key, 0, -1).Result()
-		case "string":
-			value, err = r.rdb.Get(r.ctx, key).Result()
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := json.Marshal(value)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all[key] = kind + " " + string(text)
-	}
-	return all
 }
 
 // A space that was created by a build without numbers gets one, and nothing else of it changes.
@@ -254,10 +169,10 @@ func TestSpaceWithoutANumberIsFormatOne(t *testing.T) {
 			t.Errorf("read a space without a number: %v", err)
 		}
 		second := openBuild(t, rdb, namespace, 2)
-		wantFormats(t, second, "opened by a newer build beside format 1", Formats{1, 1})
+		wantFormats(t, second, "opened by a newer build beside format 1", Formats{Written: 1, Least: 1})
 		unnumber()
 		renewed(t, first)
-		wantFormats(t, first, "renewed", Formats{1, 1})
+		wantFormats(t, first, "renewed", Formats{Written: 1, Least: 1})
 		unnumber()
 		// The card of a build without numbers has no format.
 		s, _, err := first.current()
@@ -268,7 +183,7 @@ func TestSpaceWithoutANumberIsFormatOne(t *testing.T) {
 			t.Fatal(err)
 		}
 		renewed(t, second)
-		wantFormats(t, second, "beside a card without a format", Formats{1, 1})
+		wantFormats(t, second, "beside a card without a format", Formats{Written: 1, Least: 1})
 	})
 }
 
@@ -294,7 +209,7 @@ func TestReturnAfterTheRaiseIsFatal(t *testing.T) {
 	eventually(t, "the lease of the older build ends and the format is raised", func() bool {
 		renewed(t, newer)
 		formats, err := newer.Space().Formats(t.Context())
-		return err == nil && formats == Formats{2, 1}
+		return err == nil && formats == Formats{Written: 2, Least: 1}
 	})
 	proxy.Set(redistest.Faults{})
 	proxy.Cut()
@@ -338,7 +253,7 @@ func TestEmptiedSpaceIsNumberedByTheNextOwner(t *testing.T) {
 			t.Fatal(err)
 		}
 		renewed(t, newer)
-		wantFormats(t, newer, "made anew by the newer build", Formats{1, 1})
+		wantFormats(t, newer, "made anew by the newer build", Formats{Written: 1, Least: 1})
 		renewed(t, older)
 		if err := kept.Lost(); err != nil {
 			t.Errorf("the hold of the older build is lost: %v", err)
@@ -348,7 +263,7 @@ func TestEmptiedSpaceIsNumberedByTheNextOwner(t *testing.T) {
 		t.Parallel()
 		rdb := redistest.New(t, redistest.Options{}).Client(t)
 		newer := openBuild(t, rdb, "space", 2)
-		wantFormats(t, newer, "new", Formats{2, 2})
+		wantFormats(t, newer, "new", Formats{Written: 2, Least: 2})
 		kept, err := newer.Acquire(t.Context(), Exclusive("a"))
 		if err != nil {
 			t.Fatal(err)
@@ -359,7 +274,7 @@ func TestEmptiedSpaceIsNumberedByTheNextOwner(t *testing.T) {
 		older := openBuild(t, rdb, "space", 1)
 		renewed(t, newer) // it asserts
 		renewed(t, newer)
-		wantFormats(t, newer, "after the newer build has asserted", Formats{1, 1})
+		wantFormats(t, newer, "after the newer build has asserted", Formats{Written: 1, Least: 1})
 		if got := newer.written.Load(); got != 1 {
 			t.Errorf("the newer build writes format %d, want 1", got)
 		}
@@ -370,7 +285,7 @@ func TestEmptiedSpaceIsNumberedByTheNextOwner(t *testing.T) {
 		eventually(t, "the format is raised when the grace period is over", func() bool {
 			renewed(t, newer)
 			formats, err := newer.Space().Formats(t.Context())
-			return err == nil && formats == Formats{2, 1}
+			return err == nil && formats == Formats{Written: 2, Least: 1}
 		})
 	})
 	t.Run("by a newer build that comes first", func(t *testing.T) {
@@ -385,7 +300,7 @@ func TestEmptiedSpaceIsNumberedByTheNextOwner(t *testing.T) {
 			t.Fatal(err)
 		}
 		newer := openBuild(t, rdb, "space", 2)
-		wantFormats(t, newer, "made by the newer build", Formats{2, 2})
+		wantFormats(t, newer, "made by the newer build", Formats{Written: 2, Least: 2})
 		select {
 		case <-older.Failed():
 		case <-time.After(20 * time.Second):
@@ -393,63 +308,6 @@ func TestEmptiedSpaceIsNumberedByTheNextOwner(t *testing.T) {
 		}
 		if err := kept.Lost(); !errors.Is(err, ErrLost) || !errors.Is(err, ErrFormat) {
 			t.Errorf("the hold of the older build: got %v, want %v with %v", err, ErrLost, ErrFormat)
-		}
-	})
-}
-
-// No format is raised during a grace period: a session that has not asserted yet may be of an older
-// build.
-func TestGracePeriodRaisesNoFormat(t *testing.T) {
-	t.Parallel()
-	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
-		t.Parallel()
-		r := newRig(t, rdb)
-		r.open(t, "s", 60_000)
-		if err := rdb.HSet(r.ctx, r.keys[6], "format", 1, "least_format", 1).Err(); err != nil {
-			t.Fatal(err)
-		}
-		if err := rdb.HSet(r.ctx, r.keys[6], "card:s", `{"format":2}`, "grace", time.Now().Add(time.Minute).UnixMilli()).Err(); err != nil {
-			t.Fatal(err)
-		}
-		r.source = func(string) string { return sourceFor("renew", 2) }
-		if got := r.do(t, "renew", "s", 60_000, "space", "1", 0, 0); got[6] != "1" {
-			t.Errorf("got %q in a grace period, want format 1", got)
-		}
-		if err := rdb.HDel(r.ctx, r.keys[6], "grace").Err(); err != nil {
-			t.Fatal(err)
-		}
-		if got := r.do(t, "renew", "s", 60_000, "space", "1", 0, 0); got[6] != "2" {
-			t.Errorf("got %q after the grace period, want format 2", got)
-		}
-	})
-}
-
-// A raise checks every live session, also when there are more of them than one page.
-func TestRaiseLooksAtEverySession(t *testing.T) {
-	t.Parallel()
-	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
-		t.Parallel()
-		r := newRig(t, rdb)
-		names := make([]string, 250)
-		// so that no opening raises it
-		r.source = func(string) string { return sourceFor("open", 1) }
-		for i := range names {
-			names[i] = "s" + Token(1000+i).String()
-			r.do(t, "open", names[i], 60_000, `{"format":2}`, "space", 0)
-		}
-		r.source = nil
-		last := names[len(names)-1]
-		r.do(t, "card", last, `{"format":1}`)
-		r.source = func(string) string { return sourceFor("renew", 2) }
-		if got := r.do(t, "renew", names[0], 60_000, "space", "1", 0, 0); got[6] != "1" {
-			t.Errorf("got %q beside session %s of format 1, want format 1", got, last)
-		}
-		// its lease has ended
-		if err := rdb.ZAdd(r.ctx, r.keys[0], redis.Z{Score: 1, Member: "s" + last}).Err(); err != nil {
-			t.Fatal(err)
-		}
-		if got := r.do(t, "renew", names[0], 60_000, "space", "1", 0, 0); got[6] != "2" {
-			t.Errorf("got %q when that session has ended, want format 2", got)
 		}
 	})
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"lockstep/locks/space"
 )
 
 // errReleased is the cause of the context of a hold that was released.
@@ -76,7 +78,7 @@ func (h *Hold) Token() Token { return h.token }
 func (h *Hold) ID() HoldID { return h.id }
 
 // Names returns the resources, sorted.
-func (h *Hold) Names() []string { return namesOf(h.Items()) }
+func (h *Hold) Names() []string { return space.NamesOf(h.Items()) }
 
 // Items returns the resources and how they are held, sorted by name.
 func (h *Hold) Items() []Item {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"lockstep/locks/space"
 )
 
 // A joint keeps track of whether a hold of another process is still valid. It renews nothing: it
@@ -32,7 +34,7 @@ func (c *Client) Join(ctx context.Context, id HoldID) (*Hold, error) {
 		return nil, fmt.Errorf("join hold %s: %w", id, err)
 	}
 	local := c.clock.read()
-	r, err := c.call(ctx, standsScript, string(id))
+	r, err := c.call(ctx, space.Stands, string(id))
 	if err != nil {
 		return nil, fmt.Errorf("join hold %s: %w", id, err)
 	}
@@ -40,12 +42,12 @@ func (c *Client) Join(ctx context.Context, id HoldID) (*Hold, error) {
 	if err != nil {
 		return nil, fmt.Errorf("join hold %s: %w", id, err)
 	}
-	token, err := ParseToken(r.text(2))
+	token, err := ParseToken(r.At(2))
 	if err != nil {
 		return nil, fmt.Errorf("join hold %s: %w", id, err)
 	}
-	h := newHold(c, ctx, new(sync.Mutex), parseItems(fieldsOf(r.text(5))))
-	h.id, h.session, h.token, h.since = id, sessionOf(id), token, serverTime(r.number(3))
+	h := newHold(c, ctx, new(sync.Mutex), space.ParseItems(space.FieldsOf(r.At(5))))
+	h.id, h.session, h.token, h.since = id, space.SessionOf(id), token, space.Time(r.NumberAt(3))
 	h.admitted = local
 	j := &joint{client: c, hold: h}
 	h.joint = j
@@ -89,7 +91,7 @@ func (j *joint) run(work context.Context) {
 
 // ask returns the remaining lease of the hold's session.
 func (j *joint) ask(ctx context.Context) (time.Duration, error) {
-	r, err := runScript(ctx, j.client.beat, standsScript, j.client.space.keys, string(j.hold.id))
+	r, err := space.Run(ctx, j.client.beat, space.Stands, j.client.space.keys, string(j.hold.id))
 	if err != nil {
 		return 0, err
 	}
@@ -100,16 +102,16 @@ func (j *joint) ask(ctx context.Context) (time.Duration, error) {
 	return left, err
 }
 
-func leftOf(r reply) (time.Duration, error) {
-	switch r.text(0) {
+func leftOf(r space.Reply) (time.Duration, error) {
+	switch r.At(0) {
 	case "stands":
-		return milliseconds(r.number(4)), nil
+		return space.Millis(r.NumberAt(4)), nil
 	case "gone":
 		return 0, fmt.Errorf("%w: it is no longer valid", ErrLost)
 	case "unsure":
 		return 0, fmt.Errorf("%w: it may still be re-asserted", ErrGrace)
 	}
-	return 0, errReply("stands", r)
+	return 0, space.Unexpected("stands", r)
 }
 
 // leave stops tracking a joined hold.

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"lockstep/locks/space"
 )
 
 // maxCombinations bounds the work of one Expand when many elements give few different keys.
@@ -89,7 +91,7 @@ func ParseKey(text string) (*Key, error) {
 	// A fault of the literal text is a fault of every key made from it. A placeholder alone has no
 	// literal text.
 	if literal.Len() > 0 || text == "" {
-		if fault := nameFault(literal.String()); fault != "" {
+		if fault := space.NameFault(literal.String()); fault != "" {
 			return nil, &KeyError{Key: text, Problem: fault}
 		}
 	}
@@ -263,7 +265,7 @@ func (e *expansion) run() error {
 	if len(e.keys) == MaxBundle {
 		return e.fault(fmt.Sprintf("more than %d different keys", MaxBundle))
 	}
-	if fault := nameFault(name); fault != "" {
+	if fault := space.NameFault(name); fault != "" {
 		return e.fault(fault)
 	}
 	e.seen[name] = true

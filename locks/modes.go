@@ -5,13 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-)
 
-// PermitLimit is a declared number of permits.
-type PermitLimit struct {
-	Permits int
-	Version int64
-}
+	"lockstep/locks/space"
+)
 
 // Declare sets the number of permits of a resource, for [Permits]. The limit is stored in Redis, so
 // every client finds the same one. It has a version: a higher version replaces it, a lower one
@@ -34,17 +30,17 @@ func (c *Client) Declare(ctx context.Context, name string, limit PermitLimit) (P
 	if err != nil {
 		return PermitLimit{}, fmt.Errorf("declare permits: %w", err)
 	}
-	r, err := c.call(ctx, declareScript, name, limit.Permits, limit.Version)
+	r, err := c.call(ctx, space.Declare, name, limit.Permits, limit.Version)
 	if err != nil {
 		return PermitLimit{}, fmt.Errorf("declare permits of %s: %w", name, err)
 	}
-	stands := PermitLimit{int(r.number(1)), r.number(2)}
-	switch r.text(0) {
+	stands := PermitLimit{Permits: int(r.NumberAt(1)), Version: r.NumberAt(2)}
+	switch r.At(0) {
 	case "ok":
 		c.mu.Lock()
 		c.declared[name] = stands
 		c.mu.Unlock()
-		if r.number(3) == 1 {
+		if r.NumberAt(3) == 1 {
 			c.reaper.now()
 		}
 		return stands, nil
@@ -54,7 +50,7 @@ func (c *Client) Declare(ctx context.Context, name string, limit PermitLimit) (P
 	case "mode":
 		return PermitLimit{}, fmt.Errorf("declare permits of %s: %w: it is held in another mode", name, ErrBusy)
 	}
-	return PermitLimit{}, fmt.Errorf("declare permits of %s: %w", name, errReply("declare", r))
+	return PermitLimit{}, fmt.Errorf("declare permits of %s: %w", name, space.Unexpected("declare", r))
 }
 
 // Undeclare removes the permits of a resource. After that it can be locked in the other modes, and
@@ -82,21 +78,21 @@ func (s *Space) Undeclare(ctx context.Context, name string, version int64) error
 	if err := CheckName(name); err != nil {
 		return fmt.Errorf("undeclare permits: %w", err)
 	}
-	r, err := runScript(ctx, s.rdb, undeclareScript, s.keys, name, version)
+	r, err := space.Run(ctx, s.rdb, space.Undeclare, s.keys, name, version)
 	if err != nil {
 		return fmt.Errorf("undeclare permits of %s: %w", name, err)
 	}
-	switch r.text(0) {
+	switch r.At(0) {
 	case "ok", "none":
 		return nil
 	case "newer":
 		return fmt.Errorf("undeclare permits of %s: %w: version %d is declared, with %d permits, and not %d",
-			name, ErrInvalid, r.number(2), r.number(1), version)
+			name, ErrInvalid, r.NumberAt(2), r.NumberAt(1), version)
 	case "used":
 		return fmt.Errorf("undeclare permits of %s: %w: %d permits are in use, and %d requests wait; try again when there are none",
-			name, ErrBusy, r.number(1), r.number(2))
+			name, ErrBusy, r.NumberAt(1), r.NumberAt(2))
 	}
-	return fmt.Errorf("undeclare permits of %s: %w", name, errReply("undeclare", r))
+	return fmt.Errorf("undeclare permits of %s: %w", name, space.Unexpected("undeclare", r))
 }
 
 // maxPermits also bounds how many may share a resource. Scripts print numbers up to this one
@@ -134,16 +130,16 @@ func (h *Hold) Downgrade(ctx context.Context, names ...string) error {
 	if lost != nil {
 		return fmt.Errorf("downgrade: %w", lost)
 	}
-	r, _, err := s.untilAnswered(func() (reply, error) { return h.client.call(ctx, downScript, args...) })
+	r, _, err := s.untilAnswered(func() (space.Reply, error) { return h.client.call(ctx, space.Downgrade, args...) })
 	switch {
 	case err != nil:
 		return fmt.Errorf("downgrade %s: %w", names, err)
-	case r.text(0) == "gone":
+	case r.At(0) == "gone":
 		return fmt.Errorf("downgrade %s: %w: redis no longer has the hold", names, ErrLost)
-	case r.text(0) == "mode":
-		return fmt.Errorf("downgrade: %w: the hold does not have %q exclusively", ErrInvalid, r.text(1))
+	case r.At(0) == "mode":
+		return fmt.Errorf("downgrade: %w: the hold does not have %q exclusively", ErrInvalid, r.At(1))
 	}
-	if r.number(1) == 1 {
+	if r.NumberAt(1) == 1 {
 		h.client.reaper.now()
 	}
 	s.mu.Lock()

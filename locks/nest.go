@@ -74,7 +74,7 @@ func (h *Hold) part(want Item) (rest Item, all bool) {
 	}
 	for _, item := range own {
 		if item.Name == want.Name {
-			return item.covers(want)
+			return item.Covers(want)
 		}
 	}
 	return want, false

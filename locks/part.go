@@ -7,19 +7,12 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
+
+	"lockstep/locks/space"
 )
 
-// Limits of a request. Names are bounded to keep listings readable, bundles and their info to keep
-// each script short.
-const (
-	maxName = 512     // bytes of a resource's name
-	maxInfo = 4 << 10 // bytes of JSON
-
-	// MaxBundle is how many resources one bundle may have.
-	MaxBundle = 1000
-)
+// maxInfo bounds the info of a request, to keep each script short.
+const maxInfo = 4 << 10 // bytes of JSON
 
 // A Part is one piece of a request. [Exclusive], [Shared], [AtMost] and [Permits] name resources
 // and mix in one bundle. [Wait], [MaxHold], [MinHold], [CrashDelay], [Info] and [OnWait] say how to
@@ -61,7 +54,7 @@ func (o *order) add(mode Mode, n int, names ...string) error {
 		if err := CheckName(name); err != nil {
 			return err
 		}
-		o.items = append(o.items, Item{name, mode, n})
+		o.items = append(o.items, Item{Name: name, Mode: mode, N: n})
 	}
 	return nil
 }
@@ -211,35 +204,9 @@ func (o *order) String() string { return brief(o.items) }
 
 // brief shortens a bundle for an error or a log line.
 func brief(items []Item) string {
-	names := namesOf(items)
+	names := space.NamesOf(items)
 	if len(names) <= 4 {
 		return "[" + strings.Join(names, " ") + "]"
 	}
 	return fmt.Sprintf("[%s and %d more]", strings.Join(names[:3], " "), len(names)-3)
-}
-
-// CheckName returns an [ErrInvalid] for an invalid name of a resource. A valid name has 1 to 512
-// bytes of UTF-8 without control characters. Every call that takes a name checks it; use CheckName
-// to check it earlier.
-func CheckName(name string) error {
-	if fault := nameFault(name); fault != "" {
-		return fmt.Errorf("%w: %s", ErrInvalid, fault)
-	}
-	return nil
-}
-
-// nameFault says what is wrong with a name; "" if it is valid.
-func nameFault(name string) string {
-	switch {
-	case name == "":
-		return fmt.Sprintf("a resource's name is empty; give it 1 to %d bytes", maxName)
-	case len(name) > maxName:
-		return fmt.Sprintf("the resource %.40q... has %d bytes; use at most %d, or a hash of the name", name, len(name), maxName)
-	case !utf8.ValidString(name):
-		return fmt.Sprintf("the resource %.100q is not UTF-8; encode it, as hex for example", name)
-	}
-	if i := strings.IndexFunc(name, unicode.IsControl); i >= 0 {
-		return fmt.Sprintf("the resource %.100q has a control character at byte %d; leave it out or encode it", name, i)
-	}
-	return ""
 }

@@ -15,12 +15,13 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/locks/redistest"
+	"lockstep/locks/space"
 )
 
 func TestBadRequestsAreRefusedUnsent(t *testing.T) {
 	t.Parallel()
 	c := opened(t, redistest.Client(t), redistest.Namespace(t))
-	sent := &calls{hash: acquireScript().Hash()}
+	sent := &calls{hash: space.Acquire.Hash()}
 	c.rdb.AddHook(sent)
 	numbered := func(n int) []string {
 		names := make([]string, n)
@@ -29,7 +30,7 @@ func TestBadRequestsAreRefusedUnsent(t *testing.T) {
 		}
 		return names
 	}
-	long := strings.Repeat("x", maxName)
+	long := strings.Repeat("x", space.MaxName)
 	for _, bad := range []struct {
 		name  string
 		parts []Part
@@ -136,14 +137,15 @@ func FuzzParts(f *testing.F) {
 			t.Errorf("got %+v", o)
 		}
 		want := []Item{
-			{exclusive, ModeExclusive, 0}, {shared, ModeShared, 0}, {limited, ModeShared, n}, {permits, ModePermits, n},
+			{Name: exclusive, Mode: ModeExclusive}, {Name: shared, Mode: ModeShared},
+			{Name: limited, Mode: ModeShared, N: n}, {Name: permits, Mode: ModePermits, N: n},
 		}
 		for i, item := range o.items {
 			read, err := ParseItem(item.String())
 			if err != nil || read != item || !slices.Contains(want, item) || i > 0 && o.items[i-1].Name >= item.Name {
 				t.Errorf("item %d of %+v: read as %v, %v", i, o.items, read, err)
 			}
-			if len(item.Name) > maxName || !utf8.ValidString(item.Name) || strings.ContainsFunc(item.Name, unicode.IsControl) {
+			if len(item.Name) > space.MaxName || !utf8.ValidString(item.Name) || strings.ContainsFunc(item.Name, unicode.IsControl) {
 				t.Errorf("%q was accepted", item.Name)
 			}
 		}
@@ -184,7 +186,7 @@ func TestUnfitRequestsChangeNothing(t *testing.T) {
 		return err
 	}
 	declare := func(name string, permits int, version int64) error {
-		_, err := c.Declare(ctx, name, PermitLimit{permits, version})
+		_, err := c.Declare(ctx, name, PermitLimit{Permits: permits, Version: version})
 		return err
 	}
 	revoke := func(name string, token Token, force Force, why Revocation) error {

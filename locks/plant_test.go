@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/redis/go-redis/v9"
+
+	"lockstep/locks/space"
 )
 
 // Internals for the tests of package locks_test.
@@ -17,13 +19,8 @@ var Soak = soak
 func Plant(t testing.TB, c *Client, old, new string) {
 	t.Helper()
 	p := planted{}
-	files, err := scriptFiles.ReadDir("scripts")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range files {
-		name, _ := strings.CutSuffix(file.Name(), ".lua")
-		source := scriptSource(name)
+	for _, script := range space.Scripts() {
+		source := script.Source(Format)
 		if faulty := strings.ReplaceAll(source, old, new); faulty != source {
 			p[source] = faulty
 			p[redis.NewScript(source).Hash()] = redis.NewScript(faulty).Hash()

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"lockstep/locks/space"
 )
 
 // A post sends the scripts of many callers. While few are in flight, each caller sends its own, at
@@ -30,10 +32,10 @@ type post struct {
 
 // A letter is one script that is sent together with others.
 type letter struct {
-	script prepared
+	script space.Prepared
 	args   []any
 	done   chan struct{} // closed when reply and err are set
-	reply  reply
+	reply  space.Reply
 	err    error
 }
 
@@ -53,7 +55,7 @@ const (
 // own sends a script in the goroutine of its caller if few others are in flight. Otherwise ok is
 // false, and nothing was sent. It takes no longer than try, or than hurried for a caller in a
 // hurry. ctx only carries values.
-func (p *post) own(ctx context.Context, script prepared, args []any, hurry bool) (r reply, err error, ok bool) {
+func (p *post) own(ctx context.Context, script space.Prepared, args []any, hurry bool) (r space.Reply, err error, ok bool) {
 	p.mu.Lock()
 	if p.under >= sendings || hurry && !p.slow.IsZero() && p.now().Before(p.slow) {
 		p.mu.Unlock()
@@ -67,7 +69,7 @@ func (p *post) own(ctx context.Context, script prepared, args []any, hurry bool)
 	}
 	ctx = context.WithoutCancel(ctx)
 	bounded, cancel := context.WithTimeout(ctx, patience)
-	r, err = p.result(bounded, p.rdb.Do(bounded, script.command(args)...), script, args)
+	r, err = p.result(bounded, p.rdb.Do(bounded, script.Command(args)...), script, args)
 	late := hurry && bounded.Err() != nil
 	cancel()
 	p.mu.Lock()
@@ -85,7 +87,7 @@ func (p *post) own(ctx context.Context, script prepared, args []any, hurry bool)
 }
 
 // drop queues a script to be sent with others. It gets its reply within twice try.
-func (p *post) drop(ctx context.Context, script prepared, args []any) *letter {
+func (p *post) drop(ctx context.Context, script space.Prepared, args []any) *letter {
 	l := &letter{script: script, args: args, done: make(chan struct{})}
 	p.mu.Lock()
 	p.letters = append(p.letters, l)
@@ -160,14 +162,14 @@ func (p *post) trip(ctx context.Context, together []*batch, alone []*letter) (le
 	pipe := p.rdb.Pipeline()
 	sent := make([]*redis.Cmd, 0, len(together)+len(alone))
 	for _, b := range together {
-		sent = append(sent, pipe.Do(ctx, b.by.command(b.args)...))
+		sent = append(sent, pipe.Do(ctx, b.by.Command(b.args)...))
 	}
 	for _, l := range alone {
-		sent = append(sent, pipe.Do(ctx, l.script.command(l.args)...))
+		sent = append(sent, pipe.Do(ctx, l.script.Command(l.args)...))
 	}
 	_, _ = pipe.Exec(ctx) // each command has its own error
 	for i, b := range together {
-		all, err := p.result(ctx, sent[i], b.by.prepared, b.args)
+		all, err := p.result(ctx, sent[i], b.by.Prepared, b.args)
 		left = append(left, b.deal(all, err)...)
 	}
 	for i, l := range alone {
@@ -178,24 +180,24 @@ func (p *post) trip(ctx context.Context, together []*batch, alone []*letter) (le
 
 // result returns the reply of a script. If the server does not know the script yet, it sends the
 // text.
-func (p *post) result(ctx context.Context, sent *redis.Cmd, script prepared, args []any) (reply, error) {
+func (p *post) result(ctx context.Context, sent *redis.Cmd, script space.Prepared, args []any) (space.Reply, error) {
 	answer, err := sent.Result()
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		return runAssembled(ctx, p.rdb, script.script, p.keys, args...)
+		return space.RunText(ctx, p.rdb, script.Script, p.keys, args...)
 	}
 	if err != nil {
-		return nil, explain(err, namespaceOf(p.keys[0]), buildOf(p.rdb))
+		return nil, space.Explain(err, space.NamespaceOf(p.keys[0]), space.BuildOf(p.rdb))
 	}
-	return toReply(answer), nil
+	return space.ToReply(answer), nil
 }
 
-func (l *letter) answer(r reply, err error) {
+func (l *letter) answer(r space.Reply, err error) {
 	l.reply, l.err = r, err
 	close(l.done)
 }
 
 // wait sends a script with or without others, whichever is faster, and waits for the reply.
-func (p *post) wait(ctx context.Context, script prepared, args []any) (reply, error) {
+func (p *post) wait(ctx context.Context, script space.Prepared, args []any) (space.Reply, error) {
 	if r, err, ok := p.own(ctx, script, args, false); ok {
 		return r, err
 	}

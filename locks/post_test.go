@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/locks/redistest"
+	"lockstep/locks/space"
 )
 
 // A gate keeps what callers send themselves until it is opened, so that all requests of others are
@@ -38,15 +39,15 @@ func (g *gate) note(cmds ...redis.Cmder) {
 	}
 }
 
-func (g *gate) count(script lazyScript) int {
+func (g *gate) count(script space.Script) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.sent[script().Hash()]
+	return g.sent[script.Hash()]
 }
 
 func (g *gate) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if args := cmd.Args(); len(args) > 1 && (args[1] == acquireScript().Hash() || args[1] == releaseScript().Hash()) {
+		if args := cmd.Args(); len(args) > 1 && (args[1] == space.Acquire.Hash() || args[1] == space.Release.Hash()) {
 			<-g.open
 			ctx = context.WithoutCancel(ctx) // it has waited here, not for Redis
 		}
@@ -92,8 +93,8 @@ func (c *Client) together(t *testing.T, g *gate, calls ...func()) {
 func gated(t *testing.T) (*Client, *gate) {
 	t.Helper()
 	rdb := redistest.Client(t)
-	for _, script := range []lazyScript{acquireScript, acquireAllScript, releaseScript, releaseAllScript} {
-		if err := script().Load(t.Context(), rdb).Err(); err != nil {
+	for _, script := range []space.Script{space.Acquire, space.AcquireAll, space.Release, space.ReleaseAll} {
+		if err := script.Redis().Load(t.Context(), rdb).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -172,8 +173,8 @@ func TestRequestsOfManyShareOneScript(t *testing.T) {
 	c.stands(t, nil)
 	for _, script := range []struct {
 		name      string
-		one, many lazyScript
-	}{{"acquire", acquireScript, acquireAllScript}, {"release", releaseScript, releaseAllScript}} {
+		one, many space.Script
+	}{{"acquire", space.Acquire, space.AcquireAll}, {"release", space.Release, space.ReleaseAll}} {
 		if one, many := g.count(script.one), g.count(script.many); one != 2 || many != 1 {
 			t.Errorf("%s: %d scripts for one and %d for many, want 2 and 1", script.name, one, many)
 		}
@@ -265,7 +266,7 @@ func TestSharedScriptWithALostReplyIsSentAgain(t *testing.T) {
 	g.mu.Unlock()
 	c.releaseTogether(t, g, held)
 	c.stands(t, nil)
-	if g.after != nil || g.count(acquireAllScript) == 0 || g.count(releaseAllScript) == 0 {
+	if g.after != nil || g.count(space.AcquireAll) == 0 || g.count(space.ReleaseAll) == 0 {
 		t.Error("no answer to a script for many was lost: the test proves nothing")
 	}
 }

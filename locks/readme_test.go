@@ -169,8 +169,12 @@ func TestNamesInTheReadmeExist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	records, err := filepath.Glob("space/*.go") // this package has names for what is declared there
+	if err != nil {
+		t.Fatal(err)
+	}
 	var source strings.Builder
-	for _, name := range files {
+	for _, name := range append(files, records...) {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)

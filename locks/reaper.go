@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	"lockstep/locks/space"
 )
 
 // reaper makes Redis handle due entries while requests of this client wait, so that the lock of a
@@ -86,7 +88,7 @@ func (r *reaper) next() (time.Duration, bool) {
 // run calls call, which handles due entries and returns the time to the next one, whenever an entry
 // is due.
 func (r *reaper) run(ctx context.Context, log *slog.Logger, call func(context.Context) (time.Duration, error)) {
-	var pause backoff
+	var pause space.Backoff
 	for {
 		var timer <-chan time.Time // nil: only a wake-up ends the wait
 		if in, ok := r.next(); ok {
@@ -106,12 +108,12 @@ func (r *reaper) run(ctx context.Context, log *slog.Logger, call func(context.Co
 		in, err := call(ctx)
 		if err != nil {
 			log.Debug("reaping due entries of the lock space", slog.Any("error", err))
-			if !pause.wait(ctx.Done()) {
+			if !pause.Wait(ctx.Done()) {
 				return
 			}
 			in = 0
 		} else {
-			pause = backoff{}
+			pause = space.Backoff{}
 		}
 		r.due(in)
 		if forced && in == 0 {

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"lockstep/locks/space"
 )
 
 // RuleOptions describe what a piece of work locks, and how. Make a [Rule] of them with [NewRule].
@@ -91,14 +93,14 @@ func (r *Rule[A]) compile(o *RuleOptions) error {
 		if err != nil {
 			return err
 		}
-		if fault := nameFault(r.prefix + key.literal()); fault != "" && r.prefix+key.literal() != "" {
+		if fault := space.NameFault(r.prefix + key.literal()); fault != "" && r.prefix+key.literal() != "" {
 			return &KeyError{Key: text, Problem: fault}
 		}
 		if err := key.checkFields(reflect.TypeFor[A]()); err != nil {
 			return err
 		}
 		if key.fixed() {
-			fixed = append(fixed, Item{r.prefix + text, mode, n})
+			fixed = append(fixed, Item{Name: r.prefix + text, Mode: mode, N: n})
 		}
 		r.keys = append(r.keys, ruleKey{key, mode, n})
 		return nil
@@ -181,7 +183,7 @@ func (r *Rule[A]) order(args A) (*order, error) {
 			return nil, err
 		}
 		for _, name := range names {
-			o.items = append(o.items, Item{name, k.mode, k.n})
+			o.items = append(o.items, Item{Name: name, Mode: k.mode, N: k.n})
 		}
 	}
 	if len(o.items) == 0 {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"lockstep/locks/space"
 )
 
 // ErrServer means that a Redis cannot be trusted with locks: it evicts them when its memory is
@@ -131,7 +133,7 @@ func askServer(ctx context.Context, rdb redis.Cmdable) (server, error) {
 			return s, err
 		}
 		if len(sections) > 0 && sections[0] == "server" && err != nil {
-			s.refused = codeOf(err) == "NOPERM"
+			s.refused = space.CodeOf(err) == "NOPERM"
 			// This is the text of miniredis' error for a section.
 			s.embedded = strings.Contains(err.Error(), "is not supported")
 		}
@@ -176,7 +178,7 @@ func (s server) replicated() bool {
 }
 
 func (s server) nodeTimeout() time.Duration {
-	return milliseconds(int64(s.number("cluster-node-timeout", 15_000)))
+	return space.Millis(int64(s.number("cluster-node-timeout", 15_000)))
 }
 
 func (s server) maxLag() time.Duration {

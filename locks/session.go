@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"lockstep/locks/space"
 )
 
 // session is one lease, with a table of everything that Redis may hold for it. A request enters the
@@ -357,30 +359,30 @@ func (s *session) renew(ctx context.Context) (time.Duration, error) {
 	c := s.client
 	local := c.clock.read()
 	least, margin := c.recovery.args()
-	r, err := runScript(ctx, c.beat, renewScript, c.space.keys, string(s.id), c.lease.Milliseconds(), at.id, at.epoch,
+	r, err := space.Run(ctx, c.beat, space.Renew, c.space.keys, string(s.id), c.lease.Milliseconds(), at.id, at.epoch,
 		least, margin)
 	if err != nil {
 		return 0, err
 	}
-	switch r.text(0) {
+	switch r.At(0) {
 	case "dead":
 		return 0, errEnded
 	case "assert":
-		if err := s.reclaim(ctx, place{r.text(1), r.text(2)}); err != nil {
+		if err := s.reclaim(ctx, place{r.At(1), r.At(2)}); err != nil {
 			return 0, err
 		}
 	case "ok":
-		s.see(sighting{serverTime(r.number(1)), local})
-		s.check(before, uint64(r.number(2)), int(r.number(3)))
-		c.reaper.due(milliseconds(r.number(4)))
-		if r.number(4) == 0 { // more was due than one call handles
+		s.see(sighting{space.Time(r.NumberAt(1)), local})
+		s.check(before, uint64(r.NumberAt(2)), int(r.NumberAt(3)))
+		c.reaper.due(space.Millis(r.NumberAt(4)))
+		if r.NumberAt(4) == 0 { // more was due than one call handles
 			c.reaper.now()
 		}
-		c.recovery.heard(r.number(5), c.lease)
-		c.written.Store(r.number(6))
-		c.identity.shows(r.text(7) != "hidden", r.text(8))
+		c.recovery.heard(r.NumberAt(5), c.lease)
+		c.written.Store(r.NumberAt(6))
+		c.identity.shows(r.At(7) != "hidden", r.At(8))
 	default:
-		return 0, errReply("renew", r)
+		return 0, space.Unexpected("renew", r)
 	}
 	s.mu.Lock()
 	close(s.answer)
@@ -514,7 +516,7 @@ func (s *session) release(ctx context.Context, h *Hold) error {
 
 	began := s.client.clock.now()
 	r, resent, err := s.sendRelease(ctx, args)
-	if lost == nil && (err != nil || r.text(0) == "gone") {
+	if lost == nil && (err != nil || r.At(0) == "gone") {
 		lost = s.unreleased(h, began, r, resent, err)
 	}
 	s.forget(request)
@@ -528,7 +530,7 @@ func (s *session) release(ctx context.Context, h *Hold) error {
 // while the session was alive. It returns nil if the hold was valid when its release began, so that
 // an earlier copy of the release, sent by this client or duplicated by the network, may have ended
 // it.
-func (s *session) unreleased(h *Hold, began time.Time, r reply, resent bool, err error) error {
+func (s *session) unreleased(h *Hold, began time.Time, r space.Reply, resent bool, err error) error {
 	s.mu.Lock()
 	over := h.overdue(instant{at: began, boot: h.admitted.boot})
 	s.mu.Unlock()
@@ -552,10 +554,10 @@ func (s *session) unreleased(h *Hold, began time.Time, r reply, resent bool, err
 	unheard := func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.heard < uint64(r.number(4)) || s.compare
+		return s.heard < uint64(r.NumberAt(4)) || s.compare
 	}
 	if unheard() {
-		sleep(settleTime, s.dead)
+		space.Sleep(settleTime, s.dead)
 	}
 	lost := unheard()
 	s.mu.Lock()
@@ -563,7 +565,7 @@ func (s *session) unreleased(h *Hold, began time.Time, r reply, resent bool, err
 	switch {
 	case h.wanted != nil && h.wanted.Force == Seize:
 		return &RevokedError{h.wanted.Revocation}
-	case lost, s.at != place{r.text(2), r.text(3)}:
+	case lost, s.at != place{r.At(2), r.At(3)}:
 		return gone
 	}
 	return nil
@@ -609,7 +611,7 @@ func (s *session) drop(ctx context.Context, r *Request) {
 func (s *session) errorReply(r *Request) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if codeOf(r.last) == "" {
+	if space.CodeOf(r.last) == "" {
 		return nil
 	}
 	return r.last
@@ -624,9 +626,9 @@ func (s *session) cancel(ctx context.Context, r *Request) {
 }
 
 // sendRelease sends a release until it gets a reply or the session is dead.
-func (s *session) sendRelease(ctx context.Context, args []any) (r reply, resent bool, err error) {
-	r, resent, err = s.untilAnswered(func() (reply, error) { return s.client.post.wait(ctx, s.client.releaseScript, args) })
-	if r.number(1) == 1 {
+func (s *session) sendRelease(ctx context.Context, args []any) (r space.Reply, resent bool, err error) {
+	r, resent, err = s.untilAnswered(func() (space.Reply, error) { return s.client.post.wait(ctx, s.client.releaseScript, args) })
+	if r.NumberAt(1) == 1 {
 		s.client.reaper.now()
 	}
 	return r, resent, err
@@ -634,21 +636,21 @@ func (s *session) sendRelease(ctx context.Context, args []any) (r reply, resent 
 
 // untilAnswered sends a script until it gets a reply or the session is dead. resent means that an
 // earlier copy got no reply and may be the one that was applied.
-func (s *session) untilAnswered(send func() (reply, error)) (r reply, resent bool, err error) {
-	var pause backoff
+func (s *session) untilAnswered(send func() (space.Reply, error)) (r space.Reply, resent bool, err error) {
+	var pause space.Backoff
 	for {
 		r, err := send()
 		if err == nil {
 			return r, resent, nil
 		}
-		if why := s.why(); why != nil && !passing(err) {
+		if why := s.why(); why != nil && !space.Passing(err) {
 			return nil, resent, why
 		}
-		if !passing(err) {
+		if !space.Passing(err) {
 			return nil, resent, err
 		}
-		resent = resent || !unsent(err)
-		if !pause.wait(s.dead) {
+		resent = resent || !space.Unsent(err)
+		if !pause.Wait(s.dead) {
 			return nil, resent, s.why()
 		}
 	}
@@ -656,7 +658,7 @@ func (s *session) untilAnswered(send func() (reply, error)) (r reply, resent boo
 
 // answer is the outcome of an acquire.
 type answer struct {
-	reply reply
+	reply space.Reply
 	err   error
 }
 
@@ -664,13 +666,13 @@ type answer struct {
 // own goroutine, since a command in flight cannot be interrupted and the caller's context may end
 // meanwhile.
 func (s *session) ask(ctx context.Context, r *Request, args []any) answer {
-	var pause backoff
+	var pause space.Backoff
 	for {
 		reply, err := s.client.post.wait(ctx, s.client.acquireScript, args)
 		if final, a := s.answered(ctx, r, answer{reply, err}); final {
 			return a
 		}
-		if !pause.wait(s.dead) {
+		if !pause.Wait(s.dead) {
 			s.mu.Lock()
 			r.asking = false
 			s.mu.Unlock()
@@ -683,15 +685,15 @@ func (s *session) ask(ctx context.Context, r *Request, args []any) answer {
 // answer to act on. Otherwise the same acquire must be sent again.
 func (s *session) answered(ctx context.Context, r *Request, a answer) (final bool, _ answer) {
 	s.mu.Lock()
-	if a.err != nil && !unsent(a.err) {
+	if a.err != nil && !space.Unsent(a.err) {
 		r.doubt = true
 	}
-	if a.err == nil && a.reply.text(0) == "waiting" && r.state == open {
+	if a.err == nil && a.reply.At(0) == "waiting" && r.state == open {
 		s.become(r, waiting)
 	}
 	dropped := r.state == ending && r.hold == nil
 	late := !dropped && (r.state == ending || r.state == over)
-	final = a.err == nil || !passing(a.err) || r.once && lasting(a.err) || dropped || late
+	final = a.err == nil || !space.Passing(a.err) || r.once && space.Lasting(a.err) || dropped || late
 	r.last = a.err
 	if final {
 		r.asking = false
@@ -715,7 +717,7 @@ func (s *session) answered(ctx context.Context, r *Request, a answer) (final boo
 // audit handles doubtful cases until the session ends: requests that may have been applied late,
 // and differences between the table and Redis.
 func (s *session) audit(ctx context.Context) {
-	var pause backoff
+	var pause space.Backoff
 	for {
 		select {
 		case <-ctx.Done():
@@ -727,12 +729,12 @@ func (s *session) audit(ctx context.Context) {
 		if err := s.auditOnce(ctx); err != nil {
 			s.client.log.Debug("comparing a lock session with redis", slog.String("session", string(s.id)), slog.Any("error", err))
 			s.rouse()
-			if !pause.wait(s.dead) {
+			if !pause.Wait(s.dead) {
 				return
 			}
 			continue
 		}
-		pause = backoff{}
+		pause = space.Backoff{}
 	}
 }
 
@@ -745,7 +747,7 @@ func (s *session) auditOnce(ctx context.Context) error {
 	behind := !s.compare && s.told > s.heard
 	s.mu.Unlock()
 	if behind {
-		sleep(settleTime, s.dead)
+		space.Sleep(settleTime, s.dead)
 	}
 	s.mu.Lock()
 	compare := s.compare || s.told > s.heard
@@ -773,12 +775,12 @@ func (s *session) auditOnce(ctx context.Context) error {
 		suspects = append(suspects, strays...)
 	}
 	for _, id := range suspects {
-		r, err := s.client.call(ctx, releaseScript, string(id))
+		r, err := s.client.call(ctx, space.Release, string(id))
 		if err != nil {
 			s.recompare()
 			return err
 		}
-		if r.text(0) != "gone" {
+		if r.At(0) != "gone" {
 			s.client.log.Warn("released a lock without a request", slog.String("hold", string(id)))
 		}
 	}
@@ -803,11 +805,11 @@ func (s *session) compareTable(ctx context.Context, told uint64) (strays []HoldI
 		return nil, err
 	}
 	// A listing of a space that has lost data proves nothing: the session must re-assert first.
-	r, err := s.client.call(ctx, placeScript, string(s.id))
+	r, err := s.client.call(ctx, space.Place, string(s.id))
 	if err != nil {
 		return nil, err
 	}
-	if at != (place{r.text(0), r.text(1)}) || r.number(2) != 1 {
+	if at != (place{r.At(0), r.At(1)}) || r.NumberAt(2) != 1 {
 		s.dog.hurry()
 		return nil, errors.New("the space has lost data")
 	}
@@ -857,7 +859,7 @@ func (s *session) lose(missing []*Hold) {
 	if len(missing) == 0 {
 		return
 	}
-	sleep(settleTime, s.dead) // a message that explains the release may be on its way
+	space.Sleep(settleTime, s.dead) // a message that explains the release may be on its way
 	cause := fmt.Errorf("%w: redis no longer has the hold", ErrLost)
 	s.mu.Lock()
 	missing = slices.DeleteFunc(missing, func(h *Hold) bool { return h.request.state != held || !h.stands() })
@@ -871,31 +873,5 @@ func (s *session) lose(missing []*Hold) {
 		h.cancel(cause)
 		s.client.log.Warn("redis no longer has a lock", slog.String("hold", string(h.request.id)),
 			slog.Any("locks", h.Names()))
-	}
-}
-
-// backoff is a growing pause between two attempts to send a command.
-type backoff struct{ last time.Duration }
-
-const (
-	firstPause = 20 * time.Millisecond
-	maxPause   = 500 * time.Millisecond
-)
-
-// wait pauses. It returns false if dead is closed.
-func (b *backoff) wait(dead <-chan struct{}) bool {
-	b.last = min(max(2*b.last, firstPause), maxPause)
-	return sleep(b.last, dead)
-}
-
-// sleep returns false if done is closed before the time is over.
-func sleep(d time.Duration, done <-chan struct{}) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-done:
-		return false
-	case <-timer.C:
-		return true
 	}
 }

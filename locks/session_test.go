@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"lockstep/locks/redistest"
+	"lockstep/locks/space"
 )
 
 // quick is a short lease that survives a busy machine: it is renewed every 2 s, and its cutoff is
@@ -73,13 +75,50 @@ func (c *Client) listing(t testing.TB) *Listing {
 }
 
 // raw runs a script as an intruder would send it.
-func (c *Client) raw(t testing.TB, script lazyScript, args ...any) []string {
+func (c *Client) raw(t testing.TB, script space.Script, args ...any) []string {
 	t.Helper()
-	answer, err := c.call(t.Context(), script, args...)
+	return c.rawText(t, script.Redis(), args...)
+}
+
+func (c *Client) rawText(t testing.TB, script *redis.Script, args ...any) []string {
+	t.Helper()
+	reply, err := space.RunText(t.Context(), c.rdb, script, c.space.keys, args...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return texts(answer)
+	return texts(reply)
+}
+
+func texts(r space.Reply) []string {
+	out := make([]string, len(r))
+	for i := range r {
+		out[i] = r.At(i)
+	}
+	return out
+}
+
+// asks returns the arguments of an acquire of exclusive items, without special options.
+func asks(session, id string, wait, patience int64, items ...string) []any {
+	args := []any{session, id, fmt.Sprintf("%d\x1f%d\x1f\x1f", wait, patience), "", strings.Join(items, "\x1f")}
+	for _, item := range items {
+		args = append(args, strings.TrimPrefix(item, "x"))
+	}
+	return args
+}
+
+// exclusively returns an exclusive bundle of names.
+func exclusively(names ...string) []Item {
+	items := make([]Item, len(names))
+	for i, name := range names {
+		items[i] = Item{Name: name, Mode: ModeExclusive}
+	}
+	return items
+}
+
+// soak multiplies the length of tests: LOCKSTEP_SOAK=100 go test.
+func soak() int {
+	n, _ := strconv.Atoi(os.Getenv("LOCKSTEP_SOAK"))
+	return max(1, n)
 }
 
 // keepBusy keeps requests of the client in flight, until the test ends.
@@ -111,10 +150,10 @@ func TestHoldWithoutARequestIsReleasedWithinARenewal(t *testing.T) {
 		}
 		session := string(c.Session())
 		stray := session + ".777"
-		if got := c.raw(t, acquireScript, ask(session, stray, 0, 0, "xa").args()...); got[0] != "granted" {
+		if got := c.raw(t, space.Acquire, asks(session, stray, 0, 0, "xa")...); got[0] != "granted" {
 			t.Fatalf("got %q", got)
 		}
-		if got := c.raw(t, acquireScript, ask(session, stray+"8", 0, 0, "xmine").args()...); got[0] != "waiting" {
+		if got := c.raw(t, space.Acquire, asks(session, stray+"8", 0, 0, "xmine")...); got[0] != "waiting" {
 			t.Fatalf("got %q", got)
 		}
 		took := eventually(t, "the strays are removed", func() bool {
@@ -146,7 +185,7 @@ func TestLateAcquireIsReleasedWithinARenewal(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r, err := s.begin(exclusively([]string{"a"}))
+			r, err := s.begin(exclusively("a"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -159,7 +198,7 @@ func TestLateAcquireIsReleasedWithinARenewal(t *testing.T) {
 				defer s.mu.Unlock()
 				return r.state == over
 			})
-			if got := c.raw(t, acquireScript, ask(string(s.id), string(r.id), 0, 0, "xa").args()...); got[0] != "granted" {
+			if got := c.raw(t, space.Acquire, asks(string(s.id), string(r.id), 0, 0, "xa")...); got[0] != "granted" {
 				t.Fatalf("got %q", got)
 			}
 			took := eventually(t, "the late hold is released", func() bool {
@@ -186,7 +225,7 @@ func TestHoldThatRedisLostIsLost(t *testing.T) {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		c.raw(t, releaseScript, string(hold.ID()))
+		c.raw(t, space.Release, string(hold.ID()))
 		<-hold.Context().Done()
 		if took := time.Since(began); took > renewal {
 			t.Errorf("took %s, want one renewal", took)
@@ -210,8 +249,8 @@ func TestHoldThatRedisLostIsLost(t *testing.T) {
 }
 
 // silent is release without its messages.
-var silent lazyScript = sync.OnceValue(func() *redis.Script {
-	return redis.NewScript(strings.Replace(Link("", readScript("release")), "call('PUBLISH', ", "select('#', ", 1))
+var silent = sync.OnceValue(func() *redis.Script {
+	return redis.NewScript(strings.Replace(space.Release.Source(Format), "call('PUBLISH', ", "select('#', ", 1))
 })
 
 func TestGrantIsFoundWithoutItsMessage(t *testing.T) {
@@ -236,7 +275,7 @@ func TestGrantIsFoundWithoutItsMessage(t *testing.T) {
 		}()
 		eventually(t, "it waits", func() bool { return len(c.listing(t).Waits) == 1 })
 		began := time.Now()
-		c.raw(t, silent, string(hold.ID()))
+		c.rawText(t, silent(), string(hold.ID()))
 		granted := <-got
 		if took := time.Since(began); took > renewal {
 			t.Errorf("took %s, want one renewal", took)
@@ -264,7 +303,7 @@ func TestWaitThatRedisLostIsQueuedAgain(t *testing.T) {
 	}()
 	var wait []WaitRecord
 	eventually(t, "it waits", func() bool { wait = c.listing(t).Waits; return len(wait) == 1 })
-	c.raw(t, releaseScript, string(wait[0].Request))
+	c.raw(t, space.Release, string(wait[0].Request))
 	took := eventually(t, "it waits again", func() bool {
 		again := c.listing(t).Waits
 		return len(again) == 1 && again[0].Ticket > wait[0].Ticket
@@ -305,7 +344,7 @@ func (h *calls) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 func TestBusySessionIsNotComparedAllTheTime(t *testing.T) {
 	t.Parallel()
 	c := opened(t, redistest.Client(t), redistest.Namespace(t))
-	compared, renewed := &calls{hash: listScript().Hash()}, &calls{hash: renewScript().Hash()}
+	compared, renewed := &calls{hash: space.List.Hash()}, &calls{hash: space.Renew.Hash()}
 	c.rdb.AddHook(compared)
 	c.beat.AddHook(renewed)
 	c.keepBusy(t)
@@ -337,7 +376,7 @@ func TestLateCopyOnABusySessionIsReleased(t *testing.T) {
 		if err := hold.Release(); err != nil {
 			t.Fatal(err)
 		}
-		if got := c.raw(t, acquireScript, ask(string(hold.Session()), string(hold.ID()), 0, 0, "x"+name).args()...); got[0] != "granted" {
+		if got := c.raw(t, space.Acquire, asks(string(hold.Session()), string(hold.ID()), 0, 0, "x"+name)...); got[0] != "granted" {
 			t.Fatalf("got %q", got)
 		}
 		took := eventually(t, "the late hold is released", func() bool {
@@ -414,12 +453,12 @@ func TestLateSessionIsCutOff(t *testing.T) {
 	began := time.Now()
 	pipe := rdb.TxPipeline()
 	pipe.FlushAll(t.Context())
-	openScript().Eval(t.Context(), pipe, c.space.keys, "new.x", 60_000, "{}", "another space", "0")
-	granted := acquireScript().Eval(t.Context(), pipe, c.space.keys, ask("new.x", "new.x.1", -1, 0, "xb").args()...)
+	space.Open.Redis().Eval(t.Context(), pipe, c.space.keys, "new.x", 60_000, "{}", "another space", "0")
+	granted := space.Acquire.Redis().Eval(t.Context(), pipe, c.space.keys, asks("new.x", "new.x.1", -1, 0, "xb")...)
 	if _, err := pipe.Exec(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := texts(toReply(granted.Val())); got[0] != "granted" {
+	if got := texts(space.ToReply(granted.Val())); got[0] != "granted" {
 		t.Fatalf("got %q for a new client", got)
 	}
 	<-hold.Context().Done()
@@ -430,7 +469,7 @@ func TestLateSessionIsCutOff(t *testing.T) {
 		t.Errorf("got cause %v", cause)
 	}
 	<-request.Done()
-	lost := request.Granted(t.Context(), Grant{Token: 1, Items: exclusively([]string{"z"})})
+	lost := request.Granted(t.Context(), Grant{Token: 1, Items: exclusively("z")})
 	if cause := context.Cause(lost.Context()); !errors.Is(cause, ErrLost) {
 		t.Errorf("got cause %v for a hold that was granted on a dead session", cause)
 	}
@@ -473,8 +512,8 @@ func TestRequestOfAnotherScript(t *testing.T) {
 		for i, name := range names {
 			items[i] = "x" + name
 		}
-		args := ask(string(r.Session()), string(r.ID()), -1, 0, items...).args()
-		got := c.raw(t, acquireScript, args...)
+		args := asks(string(r.Session()), string(r.ID()), -1, 0, items...)
+		got := c.raw(t, space.Acquire, args...)
 		if got[0] != "granted" {
 			t.Fatalf("got %q", got)
 		}
@@ -482,7 +521,7 @@ func TestRequestOfAnotherScript(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return r.Granted(parent, Grant{Token: token, Since: time.Now(), Items: exclusively(names)})
+		return r.Granted(parent, Grant{Token: token, Since: time.Now(), Items: exclusively(names...)})
 	}
 	hold := grant("b", "a")
 	if hold.Context().Value(key{}) != 1 || hold.Context().Err() != nil || !slices.Equal(hold.Names(), []string{"a", "b"}) {
@@ -498,7 +537,7 @@ func TestRequestOfAnotherScript(t *testing.T) {
 	}
 	hold = grant("a")
 	hold.Freeing()
-	c.raw(t, releaseScript, string(hold.ID())) // as a finish does
+	c.raw(t, space.Release, string(hold.ID())) // as a finish does
 	s, _, err := c.current()
 	if err != nil {
 		t.Fatal(err)
@@ -583,13 +622,10 @@ func TestCloseLeavesNothing(t *testing.T) {
 			}
 		}
 		goleak.VerifyNone(t, before)
-		r := &rig{ctx: t.Context(), rdb: rdb, keys: spaceKeys(ns)}
-		d, err := r.dump()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(d.exp)+len(d.own)+len(d.hold)+len(d.wait)+len(d.q)+len(d.idx) != 0 {
-			t.Errorf("left over: %+v", d)
+		for _, key := range space.KeysOf(ns)[:6] { // not meta and the last token
+			if n, err := rdb.Exists(t.Context(), key).Result(); err != nil || n != 0 {
+				t.Errorf("left over: %s (%v)", key, err)
+			}
 		}
 	})
 }

@@ -1,35 +1,15 @@
 package locks
 
 import (
-	"cmp"
-	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"regexp"
-	"slices"
-	"strings"
-	"sync"
-	"time"
-
 	"github.com/redis/go-redis/v9"
+
+	"lockstep/locks/space"
 )
 
-var namespacePattern = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
-})
-
-func checkNamespace(namespace string) error {
-	if !namespacePattern().MatchString(namespace) {
-		return fmt.Errorf("%w: namespace %q: use 1 to 64 letters, digits, - and _", ErrInvalid, namespace)
-	}
-	return nil
-}
-
-// A Space is one lock space, seen without a session: [Space.Read] lists holds and waits,
-// [Space.Sessions] the live sessions. Packages with their own scripts that grant and free in the
-// space build them with [Space.Keys] and [Link]. Reading changes nothing and creates nothing.
+// A Space is one lock space, seen without a session: Read lists holds and waits, Sessions the live
+// sessions. See package space, which also has what other packages need for scripts of their own.
 type Space struct {
+	*space.Space
 	rdb  redis.UniversalClient
 	keys []string
 }
@@ -37,425 +17,130 @@ type Space struct {
 // NewSpace returns the space of a namespace: 1 to 64 letters, digits, - and _. It sends commands
 // through rdb, which the caller keeps and closes. It dials nothing.
 func NewSpace(rdb redis.UniversalClient, namespace string) (*Space, error) {
-	if err := checkNamespace(namespace); err != nil {
+	if err := space.CheckNamespace(namespace); err != nil {
 		return nil, err
 	}
-	return &Space{rdb, spaceKeys(namespace)}, nil
+	return spaceOn(rdb, space.KeysOf(namespace)), nil
 }
 
-// spaceKeys returns the keys in the order of KEYS. The namespace is the hash tag: a space lives in
-// one slot.
-func spaceKeys(namespace string) []string {
-	keys := []string{"exp", "own", "hold", "wait", "q", "idx", "meta", "seq"}
-	for i, key := range keys {
-		keys[i] = "{" + namespace + "}:" + key
-	}
-	return keys
+func spaceOn(rdb redis.UniversalClient, keys []string) *Space {
+	return &Space{space.On(rdb, keys), rdb, keys}
 }
 
-// channel returns the one channel that a session listens to.
-func channel(namespace string, session SessionID) string {
-	return "{" + namespace + "}:to:" + string(session)
-}
+// Package space describes these types.
+type (
+	// A Token is a fencing token.
+	Token = space.Token
+	// A SessionID names one lease of one process incarnation.
+	SessionID = space.SessionID
+	// A HoldID names one request, and then its hold.
+	HoldID = space.HoldID
 
-// Keys returns the keys of the space in the order in which [Link] expects them, at the front of
-// KEYS. The caller may append to the slice.
-func (s *Space) Keys() []string { return slices.Clip(slices.Clone(s.keys)) }
+	// An Item is one resource of a bundle, with how it is wanted or held.
+	Item = space.Item
+	// A Mode is how a bundle holds one of its resources.
+	Mode = space.Mode
 
-// HoldRecord is a granted bundle.
-type HoldRecord struct {
-	ID      HoldID
-	Session SessionID
-	Token   Token
-	Since   time.Time       // of the grant, by the server's clock
-	Info    json.RawMessage // from the holder; nil if it gave none
-	Names   []string        // sorted
-	Items   []Item          // the same, with how each is held
-	// Resting means that the hold was released or its holder died, but its bundle stays taken
-	// (MinHold, CrashDelay).
-	Resting bool
-	// LeaseLeft is the time until its session ends unless renewed, or until its rest ends. It is 0
-	// when that time is over and no script has noticed yet.
-	LeaseLeft time.Duration
-	Asked     *Asked // set by a revocation; nil without one
-}
+	// A Listing is the content of a space.
+	Listing = space.Listing
+	// A HoldRecord is a granted bundle.
+	HoldRecord = space.HoldRecord
+	// A WaitRecord is a queued request.
+	WaitRecord = space.WaitRecord
+	// A WaitState is the state of a wait.
+	WaitState = space.WaitState
+	// A SessionRecord is one session.
+	SessionRecord = space.SessionRecord
+	// A LockRecord is one resource with its holders.
+	LockRecord = space.LockRecord
+	// A PermitLimit is a declared number of permits.
+	PermitLimit = space.PermitLimit
+	// A PermitRecord is a declared number of permits, and how many are taken.
+	PermitRecord = space.PermitRecord
 
-// WaitState is the state of a wait.
-type WaitState string
+	// A Revocation names the actor that wants a lock back, and its reason.
+	Revocation = space.Revocation
+	// A Force is how forcefully a lock is revoked.
+	Force = space.Force
+	// An Asked is a revocation of a hold, with its force.
+	Asked = space.Asked
 
-const (
-	Waiting WaitState = "waiting" // in the queues of its resources
-	// Offered: its bundle is reserved for it for a moment; only for waits of runs.
-	Offered WaitState = "offered"
-	// Lapsed: the offer was not taken in time. Others may pass, the ticket stays.
-	Lapsed WaitState = "lapsed"
-	// Kept: its class gets no offers at this time (its queue is paused). Others may pass, the
-	// ticket stays.
-	Kept WaitState = "kept"
+	// Formats are the layouts of a space.
+	Formats = space.Formats
+	// A FormatError reports that a namespace has a layout that this build does not know.
+	FormatError = space.FormatError
 )
 
-// WaitRecord is a queued request for a bundle.
-type WaitRecord struct {
-	Request HoldID
-	// Session is "" for a wait that belongs to the space: that of a run, which waits without a
-	// worker.
-	Session SessionID
-	Since   time.Time // when it was queued, by the server's clock
-	Ticket  uint64    // its place: lower tickets came earlier
-	State   WaitState
-	Names   []string // sorted
-	Items   []Item   // the same, with how each is wanted
-	Under   []HoldID // the holds that it is nested in
-	Info    json.RawMessage
-}
+// The modes of an [Item].
+const (
+	ModeExclusive = space.ModeExclusive // alone
+	ModeShared    = space.ModeShared    // beside others that share it
+	ModePermits   = space.ModePermits   // a number of permits, of a declared limit
+)
 
-// SessionRecord is one session.
-type SessionRecord struct {
-	ID        SessionID
-	Card      json.RawMessage // its description of itself
-	Format    int             // the highest layout that its build can write
-	LeaseLeft time.Duration   // 0 when it has ended and no script has noticed yet
-}
+// The states of a wait.
+const (
+	Waiting = space.Waiting
+	Offered = space.Offered
+	Lapsed  = space.Lapsed
+	Kept    = space.Kept
+)
 
-// Listing is the content of a space, or of some of its sessions. It is read in pages of at most
-// 1,000, each of one moment. A bundle that is granted between two pages may be listed as a wait and
-// as a hold.
-type Listing struct {
-	At    time.Time // when the first page was read, by the server's clock
-	Holds []HoldRecord
-	Waits []WaitRecord // in the order of their tickets
-}
+const (
+	// Ask asks the holder, which learns of it through [Hold.Asked] and decides by itself.
+	Ask = space.Ask
+	// Take ends the context of the hold with the cause [ErrRevoked]. The lock passes on when its
+	// holder has released it, or when the holder's session has ended.
+	Take = space.Take
+	// Seize frees the lock at once, and then ends the context of the hold. Until the holder has
+	// received that, two holders may work. Guards refuse the token of the seized hold once they
+	// have seen a newer one. During a grace period, before the holder has re-asserted the hold,
+	// Seize acts like Take, since nothing passes on.
+	Seize = space.Seize
+)
 
-const pageSize = 1000
+// Format is the number of the layout that this build writes, see package space.
+const Format = space.Format
 
-// Read lists the holds and waits of the given sessions, or of the whole space when none is given.
-func (s *Space) Read(ctx context.Context, sessions ...SessionID) (*Listing, error) {
-	return s.read(ctx, "hw", sessions)
-}
+// MaxBundle is how many resources one bundle may have.
+const MaxBundle = space.MaxBundle
 
-// Holds lists the holds of the given sessions, or all when none is given, and the server's time.
-func (s *Space) Holds(ctx context.Context, sessions ...SessionID) ([]HoldRecord, time.Time, error) {
-	listing, err := s.read(ctx, "h", sessions)
-	if err != nil {
-		return nil, time.Time{}, err
-	}
-	return listing.Holds, listing.At, nil
-}
+var (
+	// ErrInvalid means that a request can never be granted, whatever others do: a bad name, no
+	// resource or too many, more permits than are declared, a mode that the resource does not have.
+	// Nothing has changed.
+	ErrInvalid = space.ErrInvalid
 
-// Waits lists the waits of the given sessions in the order of their tickets, or all waits when none
-// is given, and the server's time. The waits of runs belong to the session "@".
-func (s *Space) Waits(ctx context.Context, sessions ...SessionID) ([]WaitRecord, time.Time, error) {
-	listing, err := s.read(ctx, "w", sessions)
-	if err != nil {
-		return nil, time.Time{}, err
-	}
-	return listing.Waits, listing.At, nil
-}
+	// ErrFormat means that this build must not read or write what a namespace stores, because it
+	// does not know the layout. The error that carries it is a [*FormatError]. It is final: trying
+	// again does not help.
+	ErrFormat = space.ErrFormat
+)
 
-// read lists holds (h), waits (w) or both.
-func (s *Space) read(ctx context.Context, kinds string, sessions []SessionID) (*Listing, error) {
-	listing := new(Listing)
-	ranges := [][2]string{{"-", "(~"}} // indexes of other things come after ~
-	if len(sessions) > 0 {
-		ranges = ranges[:0]
-		for _, id := range sessions {
-			ranges = append(ranges, [2]string{"[" + string(id) + "\x00", "(" + string(id) + "\x01"})
-		}
-	}
-	for _, r := range ranges {
-		for _, kind := range strings.Split(kinds, "") {
-			if err := s.readRange(ctx, kind, r[0], r[1], listing); err != nil {
-				return nil, fmt.Errorf("read lock space: %w", err)
-			}
-		}
-	}
-	slices.SortFunc(listing.Waits, func(a, b WaitRecord) int { return cmp.Compare(a.Ticket, b.Ticket) })
-	return listing, nil
-}
+// ParseToken reads a token in decimal.
+func ParseToken(text string) (Token, error) { return space.ParseToken(text) }
 
-func (s *Space) readRange(ctx context.Context, kind, from, to string, listing *Listing) error {
-	for from != "" {
-		r, err := runScript(ctx, s.rdb, listScript, s.keys, kind, from, to, pageSize)
-		if err != nil {
-			return err
-		}
-		if listing.At.IsZero() {
-			listing.At = serverTime(r.number(0))
-		}
-		from = r.text(1)
-		for i := 2; i+2 < len(r); i += 3 {
-			if kind == "h" {
-				if hold, ok := parseHold(r.text(i), milliseconds(r.number(i+2))); ok {
-					listing.Holds = append(listing.Holds, hold)
-				}
-			} else {
-				listing.addWait(r.text(i), r.text(i+1))
-			}
-		}
-	}
-	return nil
-}
+// ParseItem reads what [Item.String] writes.
+func ParseItem(text string) (Item, error) { return space.ParseItem(text) }
 
-// parseHold reads a hold as it is stored in the space.
-func parseHold(member string, left time.Duration) (HoldRecord, bool) {
-	fields := strings.Split(member, "\x1f")
-	session, id, ok := strings.Cut(fields[0], "\x00")
-	if !ok || len(fields) < 7 {
-		return HoldRecord{}, false
-	}
-	token, _ := ParseToken(fields[1])
-	h := HoldRecord{
-		ID: HoldID(id), Session: SessionID(session), Token: token, Since: serverTime(parseInt(fields[2])),
-		Info: rawInfo(fields[5]), Items: parseItems(fields[6:]), LeaseLeft: left,
-	}
-	h.Names = namesOf(h.Items)
-	if session == "@" {
-		h.Resting, h.Session = true, sessionOf(h.ID)
-	}
-	if asked := fields[4]; asked != "" {
-		h.Asked = &Asked{Force(asked[:1]), parseRevocation(asked[1:])}
-	}
-	return h, true
-}
+// Bundle sorts items by name and drops duplicates, in place. A resource that is wanted in two modes
+// is an error.
+func Bundle(items []Item) ([]Item, error) { return space.Bundle(items) }
 
-// addWait adds the wait of one index entry, session \0 w \0 id, and its record.
-func (l *Listing) addWait(member, record string) {
-	entry := strings.SplitN(member, "\x00", 3)
-	fields := strings.Split(record, "\x1f")
-	if len(entry) != 3 || entry[1] != "w" || len(fields) < 9 {
-		return
-	}
-	session := SessionID(fields[0])
-	if session == "@" {
-		session = ""
-	}
-	w := WaitRecord{
-		Request: HoldID(entry[2]), Session: session, Ticket: uint64(parseInt(fields[1])),
-		State: map[string]WaitState{"w": Waiting, "o": Offered, "l": Lapsed, "k": Kept}[fields[3]],
-		Since: serverTime(parseInt(fields[2])), Info: rawInfo(fields[7]), Items: parseItems(fields[8:]),
-	}
-	for _, id := range strings.Fields(fields[6]) {
-		w.Under = append(w.Under, HoldID(id))
-	}
-	w.Names = namesOf(w.Items)
-	l.Waits = append(l.Waits, w)
-}
+// CheckName returns an [ErrInvalid] for an invalid name of a resource. A valid name has 1 to 512
+// bytes of UTF-8 without control characters. Every call that takes a name checks it; use CheckName
+// to check it earlier.
+func CheckName(name string) error { return space.CheckName(name) }
 
-// Kept returns the classes of waits that are kept back, in order: see [Kept].
-func (s *Space) Kept(ctx context.Context) ([]string, error) {
-	text, err := s.rdb.HGet(ctx, s.keys[6], "kept").Result()
-	if err != nil && !errors.Is(err, redis.Nil) {
-		return nil, fmt.Errorf("read lock space: %w", err)
-	}
-	return strings.FieldsFunc(text, func(r rune) bool { return r == '\x1f' }), nil
-}
-
-// sessionsPage is how many sessions, with cards of up to 16 KiB, one script reads.
-const sessionsPage = 100
-
-// Sessions lists every session, and the server's time. It reads in pages: a session that opens or
-// ends meanwhile may be listed or missing.
-func (s *Space) Sessions(ctx context.Context) ([]SessionRecord, time.Time, error) {
-	var records []SessionRecord
-	var at time.Time
-	for from := "[~l"; from != ""; {
-		r, err := runScript(ctx, s.rdb, sessionsScript, s.keys, from, sessionsPage)
-		if err != nil {
-			return nil, time.Time{}, fmt.Errorf("read lock space: %w", err)
-		}
-		if at.IsZero() {
-			at = serverTime(r.number(0))
-		}
-		from = r.text(1)
-		for i := 2; i+2 < len(r); i += 3 {
-			left := max(0, milliseconds(r.number(i+2)))
-			records = append(records, SessionRecord{SessionID(r.text(i)), rawInfo(r.text(i + 1)), formatOf(json.RawMessage(r.text(i + 1))), left})
-		}
-	}
-	slices.SortFunc(records, func(a, b SessionRecord) int { return cmp.Compare(a.LeaseLeft, b.LeaseLeft) })
-	return records, at, nil
-}
-
-// Now returns the time by the server's clock.
-func (s *Space) Now(ctx context.Context) (time.Time, error) {
-	r, err := runScript(ctx, s.rdb, sessionsScript, s.keys, "[~l", 0)
-	if err != nil {
-		return time.Time{}, fmt.Errorf("read the time of the lock space: %w", err)
-	}
-	return serverTime(r.number(0)), nil
-}
-
-// BlockedBy returns for each wait what blocks it. For each resource, that is the holds on it that
-// are in the way, or the wait that it is reserved for, and the wait right in front in its queue. A
-// wait that is kept back, or has a lapsed offer, is in no queue. For permits it names all holders
-// of some. It names at most 32.
+// BlockedBy returns for each wait what blocks it, at most 32 holds and waits. See package space.
 func BlockedBy(holds []HoldRecord, waits []WaitRecord) map[HoldID][]HoldID {
-	type user struct {
-		id   HoldID
-		mode Mode
-	}
-	users := make(map[string][]user)
-	use := func(id HoldID, items []Item) {
-		for _, item := range items {
-			users[item.Name] = append(users[item.Name], user{id, item.Mode})
-		}
-	}
-	for _, h := range holds {
-		use(h.ID, h.Items)
-	}
-	queue := make([]WaitRecord, 0, len(waits))
-	for _, w := range waits {
-		switch w.State {
-		case Offered:
-			use(w.Request, w.Items)
-		case Waiting:
-			queue = append(queue, w)
-		case Lapsed, Kept:
-		}
-	}
-	slices.SortFunc(queue, func(a, b WaitRecord) int { return int(int64(a.Ticket) - int64(b.Ticket)) })
-	blocked := make(map[HoldID][]HoldID, len(queue))
-	front := make(map[string]HoldID) // the last wait seen in each queue
-	for _, w := range queue {
-		var by []HoldID
-		add := func(id HoldID) {
-			if id != "" && !slices.Contains(by, id) {
-				by = append(by, id)
-			}
-		}
-		for _, item := range w.Items {
-			on := users[item.Name]
-			for _, u := range on {
-				if len(by) >= namedBlockers {
-					break
-				}
-				full := item.Mode == ModePermits || item.N > 0 && len(on) >= item.N
-				if u.mode == ModeExclusive || full || item.Mode == ModeExclusive && !slices.Contains(w.Under, u.id) {
-					add(u.id)
-				}
-			}
-			add(front[item.Name])
-			front[item.Name] = w.Request
-		}
-		blocked[w.Request] = by
-	}
-	return blocked
+	return space.BlockedBy(holds, waits)
 }
 
-const namedBlockers = 32
+// Refused reports whether err is Redis' final reply to a command: the same command would get it
+// again, whenever it is sent. See package space.
+func Refused(err error) bool { return space.Refused(err) }
 
-// LockRecord is one resource with its holders and their mode.
-type LockRecord struct {
-	Name  string
-	At    time.Time // when it was read, by the server's clock
-	Mode  Mode      // "" when the resource is free
-	Limit int       // the number of permits declared; 0 without a declaration
-	// Used is how many permits or shares are taken, including current offers; 1 when held
-	// exclusively.
-	Used  int
-	Holds []HoldRecord
-}
-
-// Holder returns the hold with a token, or nil if it is not among those that were read.
-func (l *LockRecord) Holder(token Token) *HoldRecord {
-	for i := range l.Holds {
-		if l.Holds[i].Token == token {
-			return &l.Holds[i]
-		}
-	}
-	return nil
-}
-
-// holdersPage is how many holds of one resource one script reads.
-const holdersPage = 200
-
-// HeldBy returns the holders of a resource. It reads at most 1,000 holds that share the resource,
-// in pages: a hold that is released meanwhile may be among them.
-func (s *Space) HeldBy(ctx context.Context, name string) (*LockRecord, error) {
-	if err := CheckName(name); err != nil {
-		return nil, fmt.Errorf("read lock: %w", err)
-	}
-	lock, next, err := s.heldBy(ctx, name, "")
-	for err == nil && next != "" && len(lock.Holds) < pageSize {
-		var more *LockRecord
-		if more, next, err = s.heldBy(ctx, name, next); err == nil {
-			lock.Holds = append(lock.Holds, more.Holds...)
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read lock %s: %w", name, err)
-	}
-	return lock, nil
-}
-
-// heldBy reads one page of the holds of a resource, and returns the start of the next one.
-func (s *Space) heldBy(ctx context.Context, name, from string) (*LockRecord, string, error) {
-	r, err := runScript(ctx, s.rdb, holdersScript, s.keys, name, from, holdersPage)
-	if err != nil {
-		return nil, "", err
-	}
-	lock := &LockRecord{Name: name, At: serverTime(r.number(0))}
-	owner := r.text(1)
-	switch {
-	case owner == "":
-	case owner[0] == 's':
-		lock.Mode, lock.Used = ModeShared, int(parseInt(owner[1:]))
-	case owner[0] == 'p':
-		permits := parsePermits(owner)
-		lock.Mode, lock.Used, lock.Limit = ModePermits, permits.Used, permits.Permits
-	default:
-		lock.Mode, lock.Used = ModeExclusive, 1
-	}
-	for i := 3; i+1 < len(r); i += 2 {
-		if hold, ok := parseHold(r.text(i), milliseconds(r.number(i+1))); ok {
-			lock.Holds = append(lock.Holds, hold)
-		}
-	}
-	return lock, r.text(2), nil
-}
-
-// PermitRecord is a declared number of permits and how many of them are taken, including current
-// offers.
-type PermitRecord struct {
-	PermitLimit
-	Used int
-}
-
-// Permits reads the declared permits of those of the given resources that have some.
-func (s *Space) Permits(ctx context.Context, names ...string) (map[string]PermitRecord, error) {
-	records := make(map[string]PermitRecord)
-	for some := range slices.Chunk(names, pageSize) {
-		owners, err := s.rdb.HMGet(ctx, s.keys[1], some...).Result()
-		if err != nil {
-			return nil, fmt.Errorf("read permits: %w", err)
-		}
-		for i, owner := range owners {
-			if text, _ := owner.(string); strings.HasPrefix(text, "p") {
-				records[some[i]] = parsePermits(text)
-			}
-		}
-	}
-	return records, nil
-}
-
-// parsePermits reads p<used>:<limit>:<version>.
-func parsePermits(owner string) PermitRecord {
-	var numbers [3]int64
-	for i, text := range strings.SplitN(owner[1:], ":", len(numbers)) {
-		numbers[i] = parseInt(text)
-	}
-	return PermitRecord{PermitLimit{Permits: int(numbers[1]), Version: numbers[2]}, int(numbers[0])}
-}
-
-func serverTime(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
-
-func milliseconds(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
-
-func parseInt(text string) int64 { return reply{text}.number(0) }
-
-func rawInfo(text string) json.RawMessage {
-	if text == "" {
-		return nil
-	}
-	return json.RawMessage(text)
-}
+// ScriptNames returns the names of the scripts that this package sends, by the hashes in SLOWLOG
+// and MONITOR.
+func ScriptNames() map[string]string { return space.ScriptNames() }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"lockstep/locks/space"
 )
 
 // subscriber reads a session's channel. It blocks only on the network.
@@ -25,7 +27,7 @@ type subscriber struct {
 func (c *Client) subscribe(ctx context.Context, s *session, try time.Duration) (*subscriber, error) {
 	ctx, cancel := context.WithTimeout(ctx, try)
 	defer cancel()
-	l := &subscriber{session: s, channel: channel(c.namespace, s.id), quiet: c.lease / renewalsPerLease}
+	l := &subscriber{session: s, channel: space.Channel(c.namespace, s.id), quiet: c.lease / renewalsPerLease}
 	l.sub = c.rdb.Subscribe(ctx, l.channel)
 	if _, err := l.sub.ReceiveTimeout(ctx, try); err != nil {
 		_ = l.sub.Close()
@@ -39,7 +41,7 @@ func (c *Client) subscribe(ctx context.Context, s *session, try time.Duration) (
 // comparison of the session with Redis.
 func (l *subscriber) run(ctx context.Context) {
 	defer func() { _ = l.sub.Close() }()
-	var pause backoff
+	var pause space.Backoff
 	asked := false // a ping is unanswered
 	for {
 		// A read is not interrupted by its context, only by closing the connection.
@@ -52,7 +54,7 @@ func (l *subscriber) run(ctx context.Context) {
 		}
 		switch {
 		case err == nil:
-			asked, pause = false, backoff{}
+			asked, pause = false, space.Backoff{}
 			l.hear(message)
 		case errors.Is(err, os.ErrDeadlineExceeded) && !asked:
 			asked = true
@@ -63,7 +65,7 @@ func (l *subscriber) run(ctx context.Context) {
 			l.sub = l.session.client.rdb.Subscribe(ctx, l.channel)
 		default:
 			l.session.client.log.Debug("lock channel", slog.String("session", string(l.session.id)), slog.Any("error", err))
-			if !pause.wait(ctx.Done()) {
+			if !pause.Wait(ctx.Done()) {
 				return
 			}
 		}
@@ -83,14 +85,14 @@ func (l *subscriber) hear(message any) {
 			if err != nil || err2 != nil {
 				return
 			}
-			since := serverTime(parseInt(fields[4]))
+			since := space.Time(space.Int(fields[4]))
 			l.session.granted(HoldID(fields[2]), grant{token, since}, revision)
 		case fields[0] == "r" && len(fields) == 5:
 			revision, err := strconv.ParseUint(fields[1], 10, 64)
 			if err != nil {
 				return
 			}
-			l.session.revoked(HoldID(fields[2]), Asked{Force(fields[3]), parseRevocation(fields[4])}, revision)
+			l.session.revoked(HoldID(fields[2]), Asked{Force: Force(fields[3]), Revocation: space.ParseRevocation(fields[4])}, revision)
 		case fields[0] == "a" && len(fields) == 3:
 			if revision, err := strconv.ParseUint(fields[1], 10, 64); err == nil {
 				l.session.unqueued(HoldID(fields[2]), revision)

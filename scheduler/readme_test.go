@@ -18,7 +18,7 @@ func TestReadmeNamesExistingTests(t *testing.T) {
 	}
 	folders := map[string]string{
 		"cmd": "../cmd", "scheduler": ".", "ledger": "ledger", "worker": "worker", "queue": "queue", "locks": "../locks",
-		"command": "../jobs/command",
+		"space": "../locks/space", "command": "../jobs/command",
 	}
 	tests := make(map[string]string) // the text of a package's test files
 	for name, folder := range folders {

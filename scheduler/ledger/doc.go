@@ -187,7 +187,7 @@
 // also missing in Redis, which only a foreign write can cause, the run fails with that reason. The
 // next run with the same definition restores the text, for all runs that name it then.
 //
-// This is format 2 (see package locks). In format 1 each body has the text itself. Format 1 is
+// This is format 2 (see package space). In format 1 each body has the text itself. Format 1 is
 // written as long as a session of an older build lives, and always read: runs that were made then
 // keep such a body until they end. No script converts them, so least_format remains 1; a build that
 // raises it must convert them first.

@@ -14,6 +14,7 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks"
+	"lockstep/locks/space"
 )
 
 // Ledger reads and writes the record of ticks and runs of one namespace. Its methods are safe for
@@ -121,9 +122,9 @@ func quick(fast, source string) lazyScript {
 	return scripts[name]
 }
 
-func linkFast(fast string) string { return locks.LinkFast(sharedFast, fast) }
+func linkFast(fast string) string { return space.LinkFast(sharedFast, fast) }
 
-func link(source string) string { return locks.Link(sharedFast+shared, source) }
+func link(source string) string { return space.Link(sharedFast+shared, source) }
 
 // ScriptNames returns the names of the scripts that this package sends, by the hashes that SLOWLOG
 // and MONITOR show.

@@ -1,4 +1,4 @@
-package locks
+package space
 
 import (
 	"fmt"
@@ -46,7 +46,7 @@ type SessionID string
 // grant, never a later one of the same name.
 type HoldID string
 
-// sessionOf returns the session that drew an ID.
-func sessionOf(id HoldID) SessionID {
+// SessionOf returns the session that drew an ID.
+func SessionOf(id HoldID) SessionID {
 	return SessionID(id[:max(0, strings.LastIndexByte(string(id), '.'))])
 }

@@ -1,4 +1,4 @@
-package locks
+package space
 
 import (
 	"fmt"
@@ -88,10 +88,10 @@ func TestTokensGrowWhateverHappens(t *testing.T) {
 				for range 3 {
 					n++
 					got := r.acquire(t, "s", fmt.Sprint("s.", n), -1, 0, fmt.Sprint("x", n))
-					if got[0] != "granted" || parseInt(got[1]) <= last {
+					if got[0] != "granted" || Int(got[1]) <= last {
 						t.Errorf("%s: got %q after token %d", when, got, last)
 					}
-					last = parseInt(got[1])
+					last = Int(got[1])
 				}
 			}
 			grows("at first")
@@ -131,7 +131,7 @@ func TestFastPathIsShort(t *testing.T) {
 	inside := func(script string, args ...any) int {
 		t.Helper()
 		r.do(t, "reap")
-		if err := redis.NewScript(scriptSource(script)).Load(r.ctx, r.rdb).Err(); err != nil {
+		if err := redis.NewScript(Script(script).Source(Format)).Load(r.ctx, r.rdb).Err(); err != nil {
 			t.Fatal(err)
 		}
 		if err := r.rdb.ConfigResetStat(r.ctx).Err(); err != nil {
@@ -333,7 +333,7 @@ func TestFullRedisKeepsLocks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := r.run("acquire", ask("s", "s.5", 0, 0, "x5").args()...); err == nil || !lasting(err) {
+	if got, err := r.run("acquire", ask("s", "s.5", 0, 0, "x5").args()...); err == nil || !Lasting(err) {
 		t.Errorf("got %q, %v for an acquire, want a refusal that lasts", texts(got), err)
 	}
 	after, err := r.dump()
@@ -574,7 +574,7 @@ func TestLargestBundle(t *testing.T) {
 		large := func(id string, n int) string {
 			items := make([]string, n)
 			for i := range n {
-				items[i] = fmt.Sprintf("x%0*d", maxName, i)
+				items[i] = fmt.Sprintf("x%0*d", MaxName, i)
 			}
 			return r.acquire(t, "s", id, 0, 0, items...)[0]
 		}

@@ -1,4 +1,4 @@
-package locks
+package space
 
 import (
 	"cmp"
@@ -104,7 +104,7 @@ func parseItem(item string) (mode byte, n int64, name string) {
 	mode, name = item[0], item[1:]
 	if mode == 'c' || mode == 'p' {
 		number, rest, _ := strings.Cut(name, ":")
-		n, name = parseInt(number), rest
+		n, name = Int(number), rest
 	}
 	return mode, n, name
 }
@@ -551,7 +551,7 @@ func (m *model) open(session string, lease int64, id, pause string) []string {
 	}
 	if m.id == "" {
 		m.id, m.epoch, m.knows, m.format = id, m.us, m.server, Format
-		waits := parseInt(pause)
+		waits := Int(pause)
 		if pause == "" && m.server != "" && lease > modelUptime*1000 {
 			waits = 1000
 		}
@@ -898,7 +898,7 @@ func (m *model) acquire(a modelAsk) []string {
 	described := m.describe(nil, m.fresh(a.items, a.under))
 	m.park(a.id, a.session, a.info, a.items, a.patience, a.wait, a.limits, a.under)
 	// It counts itself among those that wait for the resource.
-	described[7] = fmt.Sprint(parseInt(described[7]) + 1)
+	described[7] = fmt.Sprint(Int(described[7]) + 1)
 	reply := append([]string{"waiting", m.soonest()}, described...)
 	m.settle() // a wait that now depends on other holds no longer bars requests nested in them
 	return reply
@@ -1145,7 +1145,7 @@ func (m *model) release(id string, quick bool) []string {
 	}
 	m.settle()
 	m.reap()
-	session := string(sessionOf(HoldID(id)))
+	session := string(SessionOf(HoldID(id)))
 	if answer != "gone" || !m.alive(session) {
 		return []string{answer, "0"}
 	}

@@ -1,4 +1,4 @@
-package locks
+package space
 
 import (
 	"context"
@@ -92,7 +92,7 @@ func TestRejectedPasswordIsNoRefusal(t *testing.T) {
 	o.Username, o.Password = "replaced", "wrong"
 	rdb := redis.NewClient(&o)
 	defer rdb.Close()
-	if err := rdb.Ping(t.Context()).Err(); codeOf(err) != "WRONGPASS" || Refused(err) {
+	if err := rdb.Ping(t.Context()).Err(); CodeOf(err) != "WRONGPASS" || Refused(err) {
 		t.Errorf("got %v, a refusal: %t; want WRONGPASS, and no refusal", err, Refused(err))
 	}
 }

@@ -1,4 +1,4 @@
-package locks
+package space
 
 import (
 	"encoding/json"
@@ -16,7 +16,7 @@ import (
 
 func TestKeysAndSource(t *testing.T) {
 	t.Parallel()
-	space, err := NewSpace(redistest.Client(t), "n-1")
+	space, err := New(redistest.Client(t), "n-1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func TestListing(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		r := newRig(t, rdb)
-		space := &Space{rdb, r.keys}
+		space := On(rdb, r.keys)
 		if err := rdb.Del(t.Context(), r.keys...).Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -161,4 +161,13 @@ func TestTokensAreTextInJSON(t *testing.T) {
 			t.Errorf("%q: got %s", bad, got)
 		}
 	}
+}
+
+// exclusively returns an exclusive bundle of names.
+func exclusively(names []string) []Item {
+	items := make([]Item, len(names))
+	for i, name := range names {
+		items[i] = Item{Name: name, Mode: ModeExclusive}
+	}
+	return items
 }

@@ -1,4 +1,4 @@
-package locks
+package space
 
 import (
 	"cmp"
@@ -807,7 +807,7 @@ func (w *world) retrace(t testing.TB, rdb *redis.Client, flaw string, source fun
 		case 'e':
 			script = "reap"
 		}
-		var got reply
+		var got Reply
 		run := func(us int64) error {
 			err := h.setTime(us)
 			if err == nil && script != "" {
@@ -837,7 +837,7 @@ func (w *world) retrace(t testing.TB, rdb *redis.Client, flaw string, source fun
 			}
 		}
 		if script != "" {
-			if got.text(0) == "deadlock" && s.reply[0] == "deadlock" {
+			if got.At(0) == "deadlock" && s.reply[0] == "deadlock" {
 				if err := s.m.checkCircle(a, texts(got)[1:]); err != nil {
 					return err
 				}

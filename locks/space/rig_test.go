@@ -1,4 +1,4 @@
-package locks
+package space
 
 import (
 	"context"
@@ -29,7 +29,7 @@ type rig struct {
 func newRig(t testing.TB, rdb redis.UniversalClient) *rig {
 	t.Helper()
 	r := &rig{
-		ctx: t.Context(), rdb: rdb, keys: spaceKeys(redistest.Namespace(t)), scripts: make(map[string]*redis.Script),
+		ctx: t.Context(), rdb: rdb, keys: KeysOf(redistest.Namespace(t)), scripts: make(map[string]*redis.Script),
 	}
 	if err := rdb.HSet(r.ctx, r.keys[6], "id", "space", "epoch", "1", "server", "").Err(); err != nil {
 		t.Fatal(err)
@@ -53,12 +53,12 @@ func virtualTime(source string) string {
 }
 
 // run sends a script once; name is a file's, or Lua of a test.
-func (r *rig) run(name string, args ...any) (reply, error) {
+func (r *rig) run(name string, args ...any) (Reply, error) {
 	script := r.scripts[name]
 	if script == nil {
 		source := Link("", name)
 		if !strings.ContainsAny(name, "\n ") {
-			source = scriptSource(name)
+			source = Script(name).Source(Format)
 		}
 		if r.us != 0 {
 			source = virtualTime(source)
@@ -69,7 +69,7 @@ func (r *rig) run(name string, args ...any) (reply, error) {
 		script = redis.NewScript(source)
 		r.scripts[name] = script
 	}
-	return runAssembled(r.ctx, r.rdb, script, r.keys, args...)
+	return RunText(r.ctx, r.rdb, script, r.keys, args...)
 }
 
 // do is run for scripts that must succeed. It returns the reply as text.
@@ -98,10 +98,10 @@ func (r *rig) acquire(t testing.TB, session, id string, wait, patience int64, it
 	return r.do(t, "acquire", ask(session, id, wait, patience, items...).args()...)
 }
 
-func texts(r reply) []string {
+func texts(r Reply) []string {
 	out := make([]string, len(r))
 	for i := range r {
-		out[i] = r.text(i)
+		out[i] = r.At(i)
 	}
 	return out
 }
@@ -269,7 +269,7 @@ func (d *dump) check(now int64, settled bool) error {
 	}
 	for name, by := range d.own {
 		if by[0] == 'p' {
-			limits[name] = parseInt(strings.Split(by, ":")[1])
+			limits[name] = Int(strings.Split(by, ":")[1])
 		}
 	}
 
@@ -285,7 +285,7 @@ func (d *dump) check(now int64, settled bool) error {
 	for field, at := range d.meta {
 		if session, ok := strings.CutPrefix(field, "at:"); ok {
 			_, lease, _ := strings.Cut(at, " ")
-			idx[fmt.Sprintf("~l%09d\x00%s", parseInt(lease), session)] = true
+			idx[fmt.Sprintf("~l%09d\x00%s", Int(lease), session)] = true
 		}
 	}
 	for _, member := range d.idx {
@@ -374,21 +374,21 @@ waits:
 				continue waits
 			}
 			for _, other := range queues[name] {
-				if parseInt(other.reserve) > now || mode == 'p' && other.mode[0] != 'p' {
+				if Int(other.reserve) > now || mode == 'p' && other.mode[0] != 'p' {
 					continue
 				}
 				// A wait that was this old when a nested one came comes first, unless it depends on
 				// that one, which the model decides.
-				plain := parseInt(other.ticket) >= nestedTickets
+				plain := Int(other.ticket) >= nestedTickets
 				switch {
-				case len(under) > 0 && parseInt(other.reserve) >= parseInt(f[2]):
+				case len(under) > 0 && Int(other.reserve) >= Int(f[2]):
 					continue
-				case len(under) == 0 && (other.ticket >= f[1] || !plain && parseInt(other.since) > parseInt(f[4])):
+				case len(under) == 0 && (other.ticket >= f[1] || !plain && Int(other.since) > Int(f[4])):
 					continue
 				}
 				wants := int64(1)
 				if other.mode[0] == 'p' {
-					wants = parseInt(other.mode[1:])
+					wants = Int(other.mode[1:])
 				}
 				if other.mode[0] == 'p' && wants > limits[name] {
 					continue // it is not granted while the limit is that low

@@ -1,4 +1,4 @@
-package locks
+package space
 
 import (
 	"cmp"
@@ -358,7 +358,7 @@ func (h *history) known(holds, outOf int) string {
 
 // step does one random operation and compares.
 func (h *history) step() error {
-	var got reply
+	var got Reply
 	var err error
 	var want []string
 	var what string
@@ -466,7 +466,7 @@ func (h *history) step() error {
 		note("acquire %q", a.args())
 		got, err = h.run("acquire", a.args()...)
 		want = m.acquire(a)
-		if err == nil && want[0] == "deadlock" && got.text(0) == "deadlock" {
+		if err == nil && want[0] == "deadlock" && got.At(0) == "deadlock" {
 			err = m.checkCircle(a, texts(got)[1:])
 			want = texts(got)
 		}
@@ -884,7 +884,7 @@ func (h *history) finishedLater(steps int) error {
 			if err != nil {
 				return err
 			}
-			if next.text(0) != "0" {
+			if next.At(0) != "0" {
 				break
 			}
 			if calls > 1000 {

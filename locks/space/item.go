@@ -1,4 +1,4 @@
-package locks
+package space
 
 import (
 	"cmp"
@@ -64,8 +64,8 @@ func ParseItem(text string) (Item, error) {
 	return Item{}, fmt.Errorf("%w: item %q of a bundle has no mode", ErrInvalid, text)
 }
 
-// parseItems reads the items of a record and skips those that it does not know.
-func parseItems(texts []string) []Item {
+// ParseItems reads the items of a record and skips those that it does not know.
+func ParseItems(texts []string) []Item {
 	items := make([]Item, 0, len(texts))
 	for _, text := range texts {
 		if item, err := ParseItem(text); err == nil {
@@ -75,8 +75,8 @@ func parseItems(texts []string) []Item {
 	return items
 }
 
-// joinItems returns a bundle in the form of an argument or a record.
-func joinItems(items []Item) string {
+// JoinItems returns a bundle in the form of an argument or a record.
+func JoinItems(items []Item) string {
 	if len(items) == 1 {
 		return items[0].String()
 	}
@@ -90,17 +90,8 @@ func joinItems(items []Item) string {
 	return b.String()
 }
 
-// exclusively returns an exclusive bundle of names.
-func exclusively(names []string) []Item {
-	items := make([]Item, len(names))
-	for i, name := range names {
-		items[i] = Item{Name: name, Mode: ModeExclusive}
-	}
-	return items
-}
-
-// namesOf returns the names of a bundle, in its order.
-func namesOf(items []Item) []string {
+// NamesOf returns the names of a bundle, in its order.
+func NamesOf(items []Item) []string {
 	names := make([]string, len(items))
 	for i, item := range items {
 		names[i] = item.Name
@@ -135,9 +126,9 @@ func (i Item) want() string {
 	return string(i.Mode)
 }
 
-// covers returns what is left to ask for if the resource is already held as i; ok means nothing is
+// Covers returns what is left to ask for if the resource is already held as i; ok means nothing is
 // left. A share does not cover a part of an exclusive request. Permits are added up.
-func (i Item) covers(want Item) (rest Item, ok bool) {
+func (i Item) Covers(want Item) (rest Item, ok bool) {
 	switch {
 	case i.Mode == ModeExclusive && want.Mode != ModePermits:
 		return Item{}, true

@@ -1,4 +1,4 @@
-package locks
+package space
 
 import (
 	"bytes"
@@ -67,9 +67,9 @@ func (e *FormatError) Unwrap() error { return e.reply }
 // (scripts/guard.lua).
 const guardRefusal = "LOCKSTEPFORMAT "
 
-// explain returns the [*FormatError] for a refusal of a script's guard, and any other error as it
+// Explain returns the [*FormatError] for a refusal of a script's guard, and any other error as it
 // is.
-func explain(err error, namespace string, build int) error {
+func Explain(err error, namespace string, build int) error {
 	if err == nil || errors.Is(err, ErrFormat) || !redis.HasErrorPrefix(err, guardRefusal) {
 		return err
 	}
@@ -79,8 +79,8 @@ func explain(err error, namespace string, build int) error {
 	return &FormatError{Namespace: namespace, Written: fields[0], Least: least, Detail: fields[2], Build: build, reply: err}
 }
 
-// namespaceOf returns the namespace in the name of a key.
-func namespaceOf(key string) string {
+// NamespaceOf returns the namespace in the name of a key.
+func NamespaceOf(key string) string {
 	namespace, _, _ := strings.Cut(strings.TrimPrefix(key, "{"), "}")
 	return namespace
 }
@@ -88,13 +88,13 @@ func namespaceOf(key string) string {
 // Explain returns a [*FormatError] if err is the refusal of a script that [Link] has assembled, and
 // any other error as it is.
 func (s *Space) Explain(err error) error {
-	return explain(err, namespaceOf(s.keys[0]), buildOf(s.rdb))
+	return Explain(err, NamespaceOf(s.keys[0]), BuildOf(s.rdb))
 }
 
-// buildOf returns the highest format known to the build whose scripts are sent through rdb.
-func buildOf(rdb redis.Scripter) int {
-	if as, ok := rdb.(*impersonator); ok {
-		return as.format
+// BuildOf returns the highest format known to the build whose scripts are sent through rdb.
+func BuildOf(rdb redis.Scripter) int {
+	if as, ok := rdb.(*Impersonator); ok {
+		return as.Format
 	}
 	return Format
 }
@@ -103,7 +103,7 @@ func buildOf(rdb redis.Scripter) int {
 // checks that by itself; Check is for a caller that is about to read keys without a script. An
 // empty space is valid.
 func (s *Space) Check(ctx context.Context) error {
-	if _, err := runScript(ctx, s.rdb, checkScript, s.keys); err != nil {
+	if _, err := Run(ctx, s.rdb, Check, s.keys); err != nil {
 		return fmt.Errorf("read lock space: %w", err)
 	}
 	return nil
@@ -130,15 +130,15 @@ func (s *Space) Formats(ctx context.Context) (Formats, error) {
 			}
 		}
 	}
-	return Formats{numbers[0], numbers[1]}, nil
+	return Formats{Written: numbers[0], Least: numbers[1]}, nil
 }
 
 // formatMember is the beginning of a session's card: the highest format that its build can write.
 // The scripts find it there without parsing the card.
 const formatMember = `{"format":`
 
-// stamp puts the format of a build into a card, which is a JSON object.
-func stamp(card json.RawMessage, format int) json.RawMessage {
+// Stamp puts the format of a build into a card, which is a JSON object.
+func Stamp(card json.RawMessage, format int) json.RawMessage {
 	rest := bytes.TrimPrefix(card, []byte("{"))
 	stamped := strconv.AppendInt([]byte(formatMember), int64(format), 10)
 	if !bytes.HasPrefix(rest, []byte("}")) {
@@ -162,18 +162,19 @@ func formatOf(card json.RawMessage) int {
 	return format
 }
 
-// An impersonator sends the scripts of a build with another format. In tests, it lets builds meet
+// An Impersonator sends the scripts of a build with another format. In tests, it lets builds meet
 // that differ in nothing else.
-type impersonator struct {
+type Impersonator struct {
 	redis.UniversalClient
-	format int
-	script func(*redis.Script) *redis.Script
+	Format int // that the build writes
+	// Script returns what that build sends in place of a script of this build.
+	Script func(*redis.Script) *redis.Script
 }
 
-// as returns the script that rdb sends for a script of this build.
-func as(rdb redis.Scripter, script *redis.Script) *redis.Script {
-	if other, ok := rdb.(*impersonator); ok {
-		return other.script(script)
+// As returns the script that rdb sends for a script of this build.
+func As(rdb redis.Scripter, script *redis.Script) *redis.Script {
+	if other, ok := rdb.(*Impersonator); ok {
+		return other.Script(script)
 	}
 	return script
 }

@@ -1,7 +1,8 @@
-package locks
+package space
 
 import (
 	"errors"
+	"net"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -30,8 +31,8 @@ func Refused(err error) bool {
 	return !transientReplies[replyCode(text)] && !strings.HasPrefix(text, "ERR max number of clients")
 }
 
-// codeOf returns the first word of an error reply, and "" for any other error.
-func codeOf(err error) string {
+// CodeOf returns the first word of an error reply, and "" for any other error.
+func CodeOf(err error) string {
 	var reply redis.Error
 	if !errors.As(err, &reply) {
 		return ""
@@ -50,4 +51,28 @@ func replyCode(text string) string {
 	}
 	code, _, _ := strings.Cut(text, " ")
 	return code
+}
+
+// Passing reports whether an error may pass, so that the same command should be sent again. That is
+// every error on the way, and every reply that is not a refusal (see [Refused]).
+func Passing(err error) bool {
+	return !errors.Is(err, redis.ErrClosed) && !errors.Is(err, redis.Nil) && !Refused(err)
+}
+
+// Lasting reports whether an error reply that may pass probably lasts until a person acts: Redis
+// has no memory left, cannot write to its disk, or rejects the password. A waiting request is sent
+// again all the same; a try is not.
+func Lasting(err error) bool {
+	switch CodeOf(err) {
+	case "OOM", "MISCONF", "NOAUTH", "WRONGPASS":
+		return true
+	}
+	return false
+}
+
+// Unsent reports whether a command that failed with err surely never reached Redis.
+func Unsent(err error) bool {
+	var refused redis.Error
+	var op *net.OpError
+	return errors.As(err, &refused) || errors.Is(err, redis.ErrPoolTimeout) || errors.As(err, &op) && op.Op == "dial"
 }

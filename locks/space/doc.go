@@ -1,0 +1,66 @@
+// Package space is what Redis stores for locks: keys, records, and the scripts that read and write
+// them. Package locks has the clients that take locks, and is what most programs need. Packages
+// with scripts of their own that grant and free in the space, such as the ledger of the scheduler,
+// use this one.
+//
+//   - scripts/keys.lua describes each key and the fields of each record. [Space.Keys] returns the
+//     keys in the order of KEYS.
+//   - [Script] names the scripts, which make every decision, one at a time, by the server's clock.
+//     Each file describes its arguments and its reply.
+//   - [Link] assembles a script of another package with the functions of the space that it uses;
+//     [LinkFast] does that for a fast path before it.
+//   - [Run] sends a script once. [Passing], [Lasting] and [Unsent] tell apart the errors of a
+//     command. [Backoff] is the pause before the command is sent again.
+//   - [Space.Read], [Space.HeldBy], [Space.Sessions] and [Space.Permits] list what is stored, and
+//     write nothing.
+//
+// # Waits of the space
+//
+// A wait can also belong to the space instead of a session. Runs of the scheduler wait that way,
+// without a worker. Such a wait is not granted its bundle but offered it: the bundle is reserved
+// for some seconds, the session that acts as the desk is notified (locks.Options.OnOffer), and a
+// script of package ledger turns the offer into a hold. An offer that is not taken lapses; the wait
+// keeps its ticket.
+//
+// Each wait of the space has a class (the run's queue). A class can be kept back while no worker
+// would take an offer. Its waits then leave the queues, block no other request and get no offers.
+// They keep their tickets. The script that lets the class go puts them back into their places and
+// offers what is free.
+//
+// # Format
+//
+// Everything stored under the hash tag of a namespace, including the ledger of the packages above,
+// has one layout number. {ns}:meta holds format, the layout that is written now, and least_format,
+// the oldest layout that data may still have. This build writes format [Format], and a build that
+// writes format N reads N-1 and N. A space without a number has format 1, unless the types of its
+// keys show that it is even older.
+//
+// During a rolling upgrade, builds that write N-1 and N share a space. Each session's card begins
+// with the highest format that its build can write; a card without one means 1. As long as one live
+// session can only write N-1, all builds write N-1. The number is raised as soon as every live
+// session can write N, by the script that opens a session or by a renewal of a session that can
+// write more than is written. It is never lowered. It is not raised during a grace period, since a
+// session that has not asserted yet may be of the older build.
+//
+// A build that does not know the format is refused with [ErrFormat]. Every script begins with a
+// guard that reads both numbers and replies with that refusal before it writes anything, so no
+// check can race with a raise. The fast paths of acquire, claim and finish come before the guard:
+// they need a live session, and while that session is live the number is never raised beyond its
+// build. The fast path of release removes a hold only if it is exactly as it was written. A session
+// whose lease has ended no longer counts. If its process returns after a raise, it cannot open
+// another session, and Client.Failed of package locks reports that.
+//
+// The client that recreates a space after a loss of data sets its number: the format that this
+// client last saw or, if it has seen none, its own. So a new client of a newer build may shut out
+// sessions of the older one that have not come back yet. Their work is cut off as after a late
+// assertion.
+//
+// Formats 1 and 2 differ in the ledger alone (see package ledger).
+//
+// To change the layout, raise [Format] by one. Write the old layout wherever the guard's WRITTEN is
+// below FORMAT, and skip the fast paths there. Read both layouts. A script takes the number that it
+// writes by from the guard, never from its client. Convert what is left of the old layout, and
+// raise least_format in the script that converts the last of it: the build after the next one
+// depends on that. A new field in a hash, a new key, or a new member of a JSON object that older
+// builds ignore needs no new format.
+package space

@@ -1,0 +1,156 @@
+package space
+
+import (
+	"context"
+	"embed"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Each script has its own file, which describes its arguments and replies. Before it come keys.lua,
+// its fast path if it has one (<name>.fast.lua), space.lua, and server.lua if the script checks
+// which server it runs on. A fast path for many requests at once is a separate script
+// (<name>.all.lua). awaited.lua belongs to the fast paths.
+//
+//go:embed scripts/*.lua
+var scriptFiles embed.FS
+
+// A Script is one of the scripts of the space, by the name of its file.
+type Script string
+
+const (
+	Acquire    Script = "acquire"
+	AcquireAll Script = "acquire.all"
+	Assert     Script = "assert"
+	Card       Script = "card"
+	Check      Script = "check"
+	Close      Script = "close"
+	Declare    Script = "declare"
+	Downgrade  Script = "downgrade"
+	Greet      Script = "greet"
+	Holders    Script = "holders"
+	List       Script = "list"
+	Open       Script = "open"
+	Place      Script = "place"
+	Reap       Script = "reap"
+	Release    Script = "release"
+	ReleaseAll Script = "release.all"
+	Renew      Script = "renew"
+	Revoke     Script = "revoke"
+	Rouse      Script = "rouse"
+	Sessions   Script = "sessions"
+	Stands     Script = "stands"
+	Undeclare  Script = "undeclare"
+)
+
+// scripts has all of them, each of which is assembled when it is sent for the first time, and stays
+// the same from then on. Assembling all of them takes some milliseconds, which a process that never
+// sends one should not pay. The guard of each command is such a process.
+var scripts = lazily(
+	Acquire, AcquireAll, Assert, Card, Check, Close, Declare, Downgrade, Greet, Holders, List, Open, Place, Reap,
+	Release, ReleaseAll, Renew, Revoke, Rouse, Sessions, Stands, Undeclare,
+)
+
+func lazily(all ...Script) map[Script]func() *redis.Script {
+	assemble := make(map[Script]func() *redis.Script, len(all))
+	for _, s := range all {
+		assemble[s] = sync.OnceValue(func() *redis.Script { return redis.NewScript(s.Source(Format)) })
+	}
+	return assemble
+}
+
+// Scripts returns all scripts of the space, sorted by name.
+func Scripts() []Script { return slices.Sorted(maps.Keys(scripts)) }
+
+// ScriptNames returns the names of the scripts of the space, by the hashes in SLOWLOG and MONITOR.
+func ScriptNames() map[string]string {
+	names := make(map[string]string, len(scripts))
+	for _, s := range Scripts() {
+		names[s.Hash()] = string(s)
+	}
+	return names
+}
+
+// Redis returns the script as it is sent.
+func (s Script) Redis() *redis.Script { return scripts[s]() }
+
+// Hash returns the hash by which Redis knows the script.
+func (s Script) Hash() string { return s.Redis().Hash() }
+
+// Source assembles the script as a build does that writes the given format.
+func (s Script) Source(format int) string {
+	name, fast, server, guard := string(s), "", "", guardFor(format)
+	switch s {
+	case Acquire, Release:
+		fast = readScript(name + ".fast")
+	case AcquireAll, ReleaseAll:
+		guard = "" // a fast path
+	case Open, Renew, Greet, Assert:
+		server = readScript("server")
+	}
+	return readScript("keys") + LinkFast("", fast) + guard + link(readScript("awaited")+readScript("space"), server+readScript(name))
+}
+
+func readScript(name string) string {
+	source, err := scriptFiles.ReadFile("scripts/" + name + ".lua")
+	if err != nil {
+		panic(err) // it is embedded
+	}
+	return string(source)
+}
+
+// guardFor returns the guard of a build that writes the given format. A fast path runs before it or
+// without it: an acquire finds no live session in a space that was raised beyond its build, and a
+// release removes a hold only if it is exactly as it was written.
+func guardFor(format int) string {
+	return fmt.Sprintf("local FORMAT, LEAST = %d, %d\n", format, leastFormat(format)) + withoutComments(readScript("guard"))
+}
+
+// Run sends a script once. If the server does not know it yet, it sends the text.
+func Run(ctx context.Context, rdb redis.Scripter, script Script, keys []string, args ...any) (Reply, error) {
+	return RunText(ctx, rdb, script.Redis(), keys, args...)
+}
+
+// RunText is [Run] for a script that is assembled already.
+func RunText(ctx context.Context, rdb redis.Scripter, script *redis.Script, keys []string, args ...any) (Reply, error) {
+	return RunFor(ctx, rdb, BuildOf(rdb), As(rdb, script), keys, args...)
+}
+
+// RunFor sends a script of the build that writes the given format.
+func RunFor(ctx context.Context, rdb redis.Scripter, build int, script *redis.Script, keys []string, args ...any) (Reply, error) {
+	answer, err := script.Run(ctx, rdb, keys, args...).Result()
+	if err != nil {
+		return nil, Explain(err, NamespaceOf(keys[0]), build)
+	}
+	return ToReply(answer), nil
+}
+
+// A Prepared script is sent so often that its command is prepared once.
+type Prepared struct {
+	Script *redis.Script
+	prefix []any // of the command: EVALSHA, hash, number of keys, keys
+}
+
+// Prepare prepares the command of a script for the given keys.
+func Prepare(script *redis.Script, keys []string) Prepared {
+	p := Prepared{script, []any{"EVALSHA", script.Hash(), len(keys)}}
+	for _, key := range keys {
+		p.prefix = append(p.prefix, key)
+	}
+	return p
+}
+
+// Command returns the whole command.
+func (p Prepared) Command(args []any) []any {
+	command := make([]any, 0, len(p.prefix)+len(args))
+	return append(append(command, p.prefix...), args...)
+}
+
+// Unexpected reports a reply that the protocol does not know.
+func Unexpected(script string, r Reply) error {
+	return fmt.Errorf("locks: unexpected reply of script %s: %q", script, r.At(0))
+}
