@@ -26,6 +26,7 @@ import (
 	"lockstep/configs"
 	"lockstep/jobs/command"
 	"lockstep/scheduler/admin"
+	"lockstep/scheduler/admin/web"
 )
 
 //go:embed demo.yaml
@@ -90,12 +91,12 @@ type demo struct {
 // run starts everything in order and stops it in reverse.
 func (d *demo) run(ctx context.Context, listen string, explicit bool) (err error) {
 	background := context.WithoutCancel(ctx) // for what must outlive ctx
-	listener, err := admin.Listen(listen, explicit)
+	listener, err := web.Listen(listen, explicit)
 	if err != nil {
 		return err
 	}
 	d.page = "http://" + listener.Addr().String()
-	// once it serves, admin.Serve closes it
+	// once it serves, web.Serve closes it
 	closeListener := sync.OnceFunc(func() { _ = listener.Close() })
 	defer closeListener()
 
@@ -124,7 +125,7 @@ func (d *demo) run(ctx context.Context, listen string, explicit bool) (err error
 	if d.acts, err = d.operator(d.conn); err != nil {
 		return err
 	}
-	server, err := admin.New(admin.Options{Reader: d.conn.reader, Operator: d.acts, Logger: slog.New(slog.DiscardHandler)})
+	server, err := web.New(web.Options{Reader: d.conn.reader, Operator: d.acts, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ import (
 
 	"lockstep/configs"
 	"lockstep/scheduler/admin"
+	"lockstep/scheduler/admin/web"
 	"lockstep/scheduler/worker"
 )
 
@@ -318,7 +319,7 @@ func askReload(ctx context.Context, w admin.Worker) (*admin.Config, error) {
 	if w.Pass != "" { // any client that reads Redis may reload, without a sign-in
 		request.Header.Set("Authorization", "Lockstep "+w.Pass)
 		// for the audit; a worker that does not know it ignores it
-		request.Header.Set(admin.ActorHeader, whoAmI())
+		request.Header.Set(web.ActorHeader, whoAmI())
 	}
 	// no proxy: the worker is on this host
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}

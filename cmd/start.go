@@ -24,6 +24,7 @@ import (
 	httpjob "lockstep/jobs/http"
 	"lockstep/locks"
 	"lockstep/scheduler/admin"
+	"lockstep/scheduler/admin/web"
 	"lockstep/scheduler/queue"
 	"lockstep/scheduler/worker"
 )
@@ -147,7 +148,7 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	if err := checkServer(ctx, rdb, log); err != nil {
 		return interruptedIsFine(ctx, lostRedis(settings.Redis, err))
 	}
-	listener, err := admin.Listen(settings.Admin.Listen, settings.Admin.ListenSet)
+	listener, err := web.Listen(settings.Admin.Listen, settings.Admin.ListenSet)
 	if err != nil {
 		return err
 	}
@@ -156,7 +157,7 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	if err != nil {
 		return err
 	}
-	metrics := admin.NewMetrics(options.Version, options.Concurrency)
+	metrics := web.NewMetrics(options.Version, options.Concurrency)
 	options.OnAttempt, options.OnRefused = metrics.Attempt, metrics.Refused
 	if config.Settings.Redis.URL != embedded {
 		sayWhatIsSigned(ctx, settings.Redis, options.Keys, log)
@@ -186,7 +187,7 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	operator := admin.NewOperator(conn.ledger, queues, w.Deliver, func(err error) {
 		log.WarnContext(ctx, "could not push a delivery, the sweep will repeat it", "error", err)
 	})
-	server, err := admin.New(admin.Options{
+	server, err := web.New(web.Options{
 		Reader: conn.reader, Operator: operator, SignIn: signIn, Hosts: settings.Admin.Hosts, Pass: options.Pass, Unready: w.Unready, Worker: func() string { return string(w.ID()) }, Logger: log,
 		Config: reloads.status.Load, Reload: func(ctx context.Context) error { return reloads.reload(ctx, "a request") },
 		Metrics: metrics,
@@ -308,10 +309,10 @@ func sayWhatIsSigned(ctx context.Context, settings configs.Redis, keys *jobs.Key
 const unsignedMeans = "any client that can write to this Redis can run any command on every worker, and read the files that workers can read"
 
 // newSignIn returns the check that lets requests in, as configured. Its error is a config error.
-func newSignIn(settings configs.Admin, log *slog.Logger) (*admin.SignIn, error) {
+func newSignIn(settings configs.Admin, log *slog.Logger) (*web.SignIn, error) {
 	auth := settings.Auth
-	return admin.NewSignIn(admin.Auth{
-		Mode: admin.AuthMode(auth.Mode), User: auth.User, PasswordFile: auth.PasswordFile, UsersFile: auth.UsersFile,
+	return web.NewSignIn(web.Auth{
+		Mode: web.AuthMode(auth.Mode), User: auth.User, PasswordFile: auth.PasswordFile, UsersFile: auth.UsersFile,
 		TokenFile: auth.TokenFile, Header: auth.Header, Proxies: auth.Networks(),
 	}, settings.Listen, log)
 }

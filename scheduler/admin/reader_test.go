@@ -102,26 +102,11 @@ func TestQuestionsThatCannotBeAreRefused(t *testing.T) {
 	}
 }
 
-// busyHistory gives a job a history in which runs are rare among skipped ticks: of n records, every
-// 50th is a run.
-func busyHistory(f *fakes.Fake, job string, n int) {
-	for i := range n {
-		at := fakes.Noon.Add(-time.Duration(i) * time.Minute)
-		record := &ledger.Record{
-			ID: jobs.TickRunID(job, at), Job: job, Tick: at, State: ledger.StateSkipped, Created: at, Finished: at,
-		}
-		if i%50 == 49 {
-			record.State = ledger.StateSucceeded
-		}
-		f.Ended[job] = append(f.Ended[job], record)
-	}
-}
-
 func TestLimitCountsRunsNotSkippedTicks(t *testing.T) {
 	t.Parallel()
 	f := &fakes.Fake{Ended: map[string][]*ledger.Record{}}
 	f.Registered = []ledger.JobRecord{{Job: &jobs.Job{Name: "busy"}}}
-	busyHistory(f, "busy", 1000)
+	f.AddHistory("busy", 1000)
 	runs, err := readerOf(f).Runs(t.Context(), RunFilter{Limit: 3})
 	if err != nil {
 		t.Fatal(err)

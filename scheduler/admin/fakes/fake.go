@@ -438,3 +438,18 @@ func Crew(cards ...worker.Card) *Fake {
 	}
 	return f
 }
+
+// AddHistory gives a job a history in which runs are rare among skipped ticks: of n records, every
+// 50th is a run.
+func (f *Fake) AddHistory(job string, n int) {
+	for i := range n {
+		at := Noon.Add(-time.Duration(i) * time.Minute)
+		record := &ledger.Record{
+			ID: jobs.TickRunID(job, at), Job: job, Tick: at, State: ledger.StateSkipped, Created: at, Finished: at,
+		}
+		if i%50 == 49 {
+			record.State = ledger.StateSucceeded
+		}
+		f.Ended[job] = append(f.Ended[job], record)
+	}
+}

@@ -1,4 +1,4 @@
-package admin
+package web
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks"
+	"lockstep/scheduler/admin"
 )
 
 const (
@@ -26,51 +27,51 @@ func (s *Server) routes() {
 	const v1 = "/api/v1/"
 	r := s.o.Reader
 
-	list(s, v1+"jobs", func(ctx context.Context, q question) (*part[Job], error) {
+	list(s, v1+"jobs", func(ctx context.Context, q question) (*part[admin.Job], error) {
 		all, err := shared(ctx, s.read, "jobs", r.Jobs)
 		if err == nil {
-			all, err = Noted(all, q.value("note"))
+			all, err = admin.Noted(all, q.value("note"))
 		}
-		return cut(q, all, func(job *Job) string { return job.Name }, strings.Compare), err
+		return cut(q, all, func(job *admin.Job) string { return job.Name }, strings.Compare), err
 	}, "note")
 	list(s, v1+"jobs/{job}/ticks", s.ticks)
 	list(s, v1+"runs", s.runs, "job", "state")
-	list(s, v1+"locks", func(ctx context.Context, q question) (*part[Lock], error) {
+	list(s, v1+"locks", func(ctx context.Context, q question) (*part[admin.Lock], error) {
 		snapshot, err := s.snapshot(ctx)
 		if err != nil {
 			return nil, err
 		}
-		return cut(q, snapshot.Locks(), func(lock *Lock) string { return lock.Name }, strings.Compare), nil
+		return cut(q, snapshot.Locks(), func(lock *admin.Lock) string { return lock.Name }, strings.Compare), nil
 	})
-	list(s, v1+"waits", func(ctx context.Context, q question) (*part[Wait], error) {
+	list(s, v1+"waits", func(ctx context.Context, q question) (*part[admin.Wait], error) {
 		snapshot, err := s.snapshot(ctx)
 		if err != nil {
 			return nil, err
 		}
-		ticket := func(wait *Wait) string { return fmt.Sprintf("%020d", wait.Ticket) }
+		ticket := func(wait *admin.Wait) string { return fmt.Sprintf("%020d", wait.Ticket) }
 		return cut(q, snapshot.Waits, ticket, strings.Compare), nil
 	})
-	list(s, v1+"workers", func(ctx context.Context, q question) (*part[Worker], error) {
+	list(s, v1+"workers", func(ctx context.Context, q question) (*part[admin.Worker], error) {
 		snapshot, err := s.snapshot(ctx)
 		if err != nil {
 			return nil, err
 		}
-		return cut(q, snapshot.Workers(), func(w *Worker) string { return string(w.ID) }, strings.Compare), nil
+		return cut(q, snapshot.Workers(), func(w *admin.Worker) string { return string(w.ID) }, strings.Compare), nil
 	})
 
 	s.configRoutes(v1)
 
 	one(s, v1+"whoami", func(ctx context.Context, _ question) (*WhoAmI, error) {
-		return &WhoAmI{Text(signedIn(ctx)), s.o.SignIn.mode}, nil
+		return &WhoAmI{admin.Text(signedIn(ctx)), s.o.SignIn.mode}, nil
 	})
 
-	list(s, v1+"audit", func(ctx context.Context, q question) (*part[Act], error) {
+	list(s, v1+"audit", func(ctx context.Context, q question) (*part[admin.Act], error) {
 		before := q.cursor
-		acts, err := shared(ctx, s.read, fmt.Sprintf("audit %d %s", q.limit, before), func(ctx context.Context) ([]Act, error) {
+		acts, err := shared(ctx, s.read, fmt.Sprintf("audit %d %s", q.limit, before), func(ctx context.Context) ([]admin.Act, error) {
 			return r.AuditBefore(ctx, before, q.limit+1)
 		})
 		q.cursor = "" // the acts already begin after it
-		return cut(q, acts, func(act *Act) string { return act.ID }, nil), err
+		return cut(q, acts, func(act *admin.Act) string { return act.ID }, nil), err
 	})
 
 	s.handle(v1+"jobs/{job}/explain", func(w http.ResponseWriter, request *http.Request) error {
@@ -81,10 +82,10 @@ func (s *Server) routes() {
 		name, at := q.path("job"), time.Time{}
 		if id := jobs.RunID(q.value("run")); id != "" {
 			if q.value("at") != "" || id.Job() != name {
-				return fmt.Errorf("%w: run %q: it must be the ID of a run of %s, without at", ErrInvalid, id, name)
+				return fmt.Errorf("%w: run %q: it must be the ID of a run of %s, without at", admin.ErrInvalid, id, name)
 			}
 			explained, err := shared(request.Context(), s.read, "explain run "+string(id),
-				func(ctx context.Context) (*Explanation, error) { return r.ExplainRun(ctx, id) })
+				func(ctx context.Context) (*admin.Explanation, error) { return r.ExplainRun(ctx, id) })
 			if err != nil {
 				return err
 			}
@@ -92,33 +93,33 @@ func (s *Server) routes() {
 		}
 		if text := q.value("at"); text != "" {
 			if at, err = time.Parse(time.RFC3339, text); err != nil {
-				return fmt.Errorf("%w: at %q: it must be a time, as in RFC 3339", ErrInvalid, text)
+				return fmt.Errorf("%w: at %q: it must be a time, as in RFC 3339", admin.ErrInvalid, text)
 			}
 		}
 		explained, err := shared(request.Context(), s.read, fmt.Sprintf("explain %s %d", name, at.Unix()),
-			func(ctx context.Context) (*Explanation, error) { return r.Explain(ctx, name, at) })
+			func(ctx context.Context) (*admin.Explanation, error) { return r.Explain(ctx, name, at) })
 		if err != nil {
 			return err
 		}
 		return writeJSON(w, explained)
 	})
-	one(s, v1+"jobs/{job}", func(ctx context.Context, q question) (*Job, error) {
+	one(s, v1+"jobs/{job}", func(ctx context.Context, q question) (*admin.Job, error) {
 		name := q.path("job")
-		return shared(ctx, s.read, "job "+name, func(ctx context.Context) (*Job, error) { return r.Job(ctx, name) })
+		return shared(ctx, s.read, "job "+name, func(ctx context.Context) (*admin.Job, error) { return r.Job(ctx, name) })
 	})
-	one(s, v1+"runs/{id}", func(ctx context.Context, q question) (*Run, error) {
+	one(s, v1+"runs/{id}", func(ctx context.Context, q question) (*admin.Run, error) {
 		found, err := s.find(ctx, q)
 		return found.run, err
 	})
-	one(s, v1+"locks/{lock}", func(ctx context.Context, q question) (*Lock, error) {
+	one(s, v1+"locks/{lock}", func(ctx context.Context, q question) (*admin.Lock, error) {
 		snapshot, err := s.snapshot(ctx)
 		if err != nil {
 			return nil, err
 		}
 		name := q.path("lock")
-		return shared(ctx, s.read, "lock "+name, func(ctx context.Context) (*Lock, error) { return snapshot.Lock(ctx, name) })
+		return shared(ctx, s.read, "lock "+name, func(ctx context.Context) (*admin.Lock, error) { return snapshot.Lock(ctx, name) })
 	})
-	one(s, v1+"workers/{id}", func(ctx context.Context, q question) (*Worker, error) {
+	one(s, v1+"workers/{id}", func(ctx context.Context, q question) (*admin.Worker, error) {
 		snapshot, err := s.snapshot(ctx)
 		if err != nil {
 			return nil, err
@@ -140,7 +141,7 @@ func (s *Server) routes() {
 
 // found is a run and the output of its last attempt.
 type found struct {
-	run    *Run
+	run    *admin.Run
 	output string
 }
 
@@ -161,18 +162,18 @@ func newPart[T any](items []T, next string) *part[T] {
 	return p
 }
 
-func (s *Server) runs(ctx context.Context, q question) (*part[Run], error) {
-	filter := RunFilter{Job: q.value("job"), State: q.value("state"), Limit: q.limit}
+func (s *Server) runs(ctx context.Context, q question) (*part[admin.Run], error) {
+	filter := admin.RunFilter{Job: q.value("job"), State: q.value("state"), Limit: q.limit}
 	name := fmt.Sprintf("runs %q %q %d %s", filter.Job, filter.State, filter.Limit, q.cursor)
-	return shared(ctx, s.read, name, func(ctx context.Context) (*part[Run], error) {
+	return shared(ctx, s.read, name, func(ctx context.Context) (*part[admin.Run], error) {
 		runs, next, err := s.o.Reader.RunPage(ctx, filter, q.cursor)
 		return newPart(runs, next), err
 	})
 }
 
-func (s *Server) ticks(ctx context.Context, q question) (*part[Tick], error) {
+func (s *Server) ticks(ctx context.Context, q question) (*part[admin.Tick], error) {
 	job := q.path("job")
-	return shared(ctx, s.read, fmt.Sprintf("ticks %q %d %s", job, q.limit, q.cursor), func(ctx context.Context) (*part[Tick], error) {
+	return shared(ctx, s.read, fmt.Sprintf("ticks %q %d %s", job, q.limit, q.cursor), func(ctx context.Context) (*part[admin.Tick], error) {
 		ticks, next, err := s.o.Reader.TickPage(ctx, job, q.cursor, q.limit)
 		return newPart(ticks, next), err
 	})
@@ -194,28 +195,28 @@ func ask(r *http.Request, known ...string) (question, error) {
 	q := question{request: r, limit: defaultLimit}
 	var err error
 	if q.query, err = url.ParseQuery(r.URL.RawQuery); err != nil {
-		return q, fmt.Errorf("%w: the query cannot be read: %w", ErrInvalid, err)
+		return q, fmt.Errorf("%w: the query cannot be read: %w", admin.ErrInvalid, err)
 	}
 	for name, values := range q.query {
 		if !slices.Contains(known, name) {
 			if len(known) == 0 {
-				return q, fmt.Errorf("%w: %q: this path takes no parameters", ErrInvalid, name)
+				return q, fmt.Errorf("%w: %q: this path takes no parameters", admin.ErrInvalid, name)
 			}
-			return q, fmt.Errorf("%w: unknown parameter %q; this path takes %s", ErrInvalid, name, strings.Join(known, ", "))
+			return q, fmt.Errorf("%w: unknown parameter %q; this path takes %s", admin.ErrInvalid, name, strings.Join(known, ", "))
 		}
 		if len(values) > 1 {
-			return q, fmt.Errorf("%w: parameter %q is given %d times", ErrInvalid, name, len(values))
+			return q, fmt.Errorf("%w: parameter %q is given %d times", admin.ErrInvalid, name, len(values))
 		}
 	}
 	if text := q.query.Get("limit"); text != "" {
 		if q.limit, err = strconv.Atoi(text); err != nil || q.limit < 1 || q.limit > mostLimit {
-			return q, fmt.Errorf("%w: limit %q: it must be a number from 1 to %d", ErrInvalid, text, mostLimit)
+			return q, fmt.Errorf("%w: limit %q: it must be a number from 1 to %d", admin.ErrInvalid, text, mostLimit)
 		}
 	}
 	if text := q.query.Get("cursor"); text != "" {
 		position, err := base64.RawURLEncoding.DecodeString(text)
 		if err != nil {
-			return q, ErrCursor
+			return q, admin.ErrCursor
 		}
 		q.cursor = string(position)
 	}

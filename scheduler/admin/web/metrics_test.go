@@ -1,4 +1,4 @@
-package admin
+package web
 
 import (
 	"fmt"
@@ -12,18 +12,19 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"lockstep/jobs"
+	"lockstep/scheduler/admin"
 	"lockstep/scheduler/admin/fakes"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/worker"
 )
 
 // measured is a server of the worker "web-1.x7k2m9qa" of the fleet, with metrics.
-func measured(t *testing.T, f *fakes.Fake, config *Config) (*Server, *Metrics) {
+func measured(t *testing.T, f *fakes.Fake, config *admin.Config) (*Server, *Metrics) {
 	t.Helper()
 	m := NewMetrics("v1.2.3", 8)
 	s, err := New(Options{
 		Reader: readerOf(f), Worker: func() string { return "web-1.x7k2m9qa" }, Logger: slog.New(slog.DiscardHandler),
-		Config: func() *Config { return config }, Metrics: m,
+		Config: func() *admin.Config { return config }, Metrics: m,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +60,7 @@ func tells(t *testing.T, s *Server, lines ...string) (body string) {
 
 func TestMetricsDescribeTheConfig(t *testing.T) {
 	t.Parallel()
-	config := &Config{Digest: "9f2c1e", Jobs: 4, LoadedAt: Instant{fakes.Noon}, Reloads: 2}
+	config := &admin.Config{Digest: "9f2c1e", Jobs: 4, LoadedAt: admin.Instant{Time: fakes.Noon}, Reloads: 2}
 	s, _ := measured(t, fakes.Fleet(), config)
 	good := []string{
 		`lockstep_config_info{digest="9f2c1e"} 1`, "lockstep_config_jobs 4", `lockstep_config_reloads_total{outcome="taken"} 2`,
@@ -69,7 +70,7 @@ func TestMetricsDescribeTheConfig(t *testing.T) {
 	tells(t, s, append(good, `lockstep_config_reloads_total{outcome="refused"} 0`, "lockstep_config_last_reload_successful 1")...)
 
 	// the rest is that of the old one
-	config.Refused, config.RefusedAt = 1, Instant{fakes.Noon.Add(time.Minute)}
+	config.Refused, config.RefusedAt = 1, admin.Instant{Time: fakes.Noon.Add(time.Minute)}
 	tells(t, s, append(good, `lockstep_config_reloads_total{outcome="refused"} 1`, "lockstep_config_last_reload_successful 0")...)
 
 	config.NeedsRestart = []string{"worker.concurrency"}

@@ -1,4 +1,4 @@
-package admin
+package web
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"lockstep/locks"
 	"lockstep/scheduler"
+	"lockstep/scheduler/admin"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/worker"
 )
@@ -139,7 +140,7 @@ func (s *Server) metrics() func(http.ResponseWriter, *http.Request) error {
 		sight := &sight{config: s.config(), worker: locks.SessionID(s.o.Worker())}
 		sight.snapshot, sight.err = s.snapshot(r.Context())
 		if sight.err == nil {
-			sight.due, sight.err = shared(r.Context(), s.read, "due", func(ctx context.Context) (map[WaitReason]int, error) {
+			sight.due, sight.err = shared(r.Context(), s.read, "due", func(ctx context.Context) (map[admin.WaitReason]int, error) {
 				return s.o.Reader.DueBy(ctx, sight.snapshot)
 			})
 		}
@@ -155,11 +156,11 @@ func (s *Server) metrics() func(http.ResponseWriter, *http.Request) error {
 
 // sight is what one request for metrics sees: the config of this process, and the lock space.
 type sight struct {
-	config   *Config // nil: it has none
+	config   *admin.Config // nil: it has none
 	worker   locks.SessionID
-	snapshot *Snapshot
-	due      map[WaitReason]int // due runs
-	err      error              // the lock space cannot be read
+	snapshot *admin.Snapshot
+	due      map[admin.WaitReason]int // due runs
+	err      error                    // the lock space cannot be read
 
 	// the worker can start no run, because its session is in doubt or Redis takes no writes
 	unusable bool
@@ -221,7 +222,7 @@ func (s *sight) Collect(to chan<- prometheus.Metric) {
 	}
 	tell(descHolds, float64(held))
 	tell(descWaits, float64(len(s.snapshot.Waits)))
-	for _, reason := range DueReasons() {
+	for _, reason := range admin.DueReasons() {
 		tell(descDue, float64(s.due[reason]), string(reason))
 	}
 	states := map[string]int{"ready": 0, "draining": 0}
@@ -233,7 +234,7 @@ func (s *sight) Collect(to chan<- prometheus.Metric) {
 		}
 	}
 	for state, n := range states {
-		if state != Gone { // the space keeps an ended session for a while, to report it
+		if state != admin.Gone { // the space keeps an ended session for a while, to report it
 			tell(descWorkers, float64(n), state)
 		}
 	}

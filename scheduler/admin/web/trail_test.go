@@ -1,4 +1,4 @@
-package admin
+package web
 
 import (
 	"bytes"
@@ -11,14 +11,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"lockstep/jobs"
-	"lockstep/locks"
 	"lockstep/locks/redistest"
-	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/admin"
 )
 
 // journal is a log with lines that can be read back.
@@ -59,7 +56,7 @@ func newJournaled(t *testing.T, rdb *redis.Client) (*console, *journal) {
 	var err error
 	if c.server, err = New(Options{
 		Reader: c.reader, Operator: c.operator, Logger: slog.New(slog.NewJSONHandler(j, nil)), Worker: func() string { return "web-1.x" },
-		Config: func() *Config { return &Config{Digest: "9f2c1e"} }, Reload: func(context.Context) error { return nil }, Pass: "the-pass",
+		Config: func() *admin.Config { return &admin.Config{Digest: "9f2c1e"} }, Reload: func(context.Context) error { return nil }, Pass: "the-pass",
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -214,38 +211,5 @@ func TestRefusedSignInsToActAreLogged(t *testing.T) {
 	if lines := log.lines(t, "action is refused"); len(lines) != 1 || lines[0]["status"] != 401.0 || lines[0]["who"] != "http 192.0.2.7" ||
 		lines[0]["on"] != "/api/v1/jobs/nightly/pause" {
 		t.Errorf("the log has %v", lines)
-	}
-}
-
-// BenchmarkEnqueue shows what the audit costs a request for a run.
-func BenchmarkEnqueue(b *testing.B) {
-	rdb := redistest.Client(b)
-	for name, kept := range map[string]bool{"counted": true, "without audit": false} {
-		b.Run(name, func(b *testing.B) {
-			o, job := benchOperator(b, rdb)
-			for i := 0; b.Loop(); i++ {
-				request := ledger.Request{Job: job, ID: fmt.Sprint(i), Trigger: ledger.TriggerEnqueue}
-				var err error
-				if kept {
-					_, err = o.Enqueue(b.Context(), request, Actor{Who: "ann"})
-				} else {
-					_, err = o.ledger.Enqueue(b.Context(), request)
-				}
-				if err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
-func benchOperator(b *testing.B, rdb *redis.Client) (*Operator, *jobs.Job) {
-	b.Helper()
-	space, err := locks.NewSpace(rdb, redistest.Namespace(b))
-	if err != nil {
-		b.Fatal(err)
-	}
-	return NewOperator(ledger.New(rdb, space), nil, func(context.Context, []ledger.Due) bool { return true }, nil), &jobs.Job{
-		Name: "nightly", Command: []string{"true"}, Queue: "default", History: jobs.History{Runs: 100, For: time.Hour},
 	}
 }

@@ -1,4 +1,4 @@
-package admin
+package web
 
 import (
 	"context"
@@ -19,6 +19,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/crypto/bcrypt"
+
+	"lockstep/scheduler/admin"
 )
 
 // AuthMode is how people and scripts sign in.
@@ -484,6 +486,6 @@ func (s *seldom) now() bool {
 
 // WhoAmI is the identity of the client, as the answering worker sees it.
 type WhoAmI struct {
-	User Text     `json:"user"` // null where users do not sign in
-	Mode AuthMode `json:"mode"`
+	User admin.Text `json:"user"` // null where users do not sign in
+	Mode AuthMode   `json:"mode"`
 }

@@ -1,4 +1,4 @@
-package admin
+package web
 
 import (
 	"context"
@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"net/http"
 	"time"
+
+	"lockstep/scheduler/admin"
 )
 
 // wasRefused reports whether the last reload was refused.
-func wasRefused(c *Config) bool { return c != nil && !c.RefusedAt.IsZero() }
+func wasRefused(c *admin.Config) bool { return c != nil && !c.RefusedAt.IsZero() }
 
 // ErrNoConfig is returned when this process has no config to describe or reload.
 var ErrNoConfig = errors.New("this process has no config of a worker")
@@ -36,7 +38,7 @@ func (s *Server) configRoutes(v1 string) {
 }
 
 // config returns a description of the config, or nil.
-func (s *Server) config() *Config {
+func (s *Server) config() *admin.Config {
 	if s.o.Config == nil {
 		return nil
 	}
@@ -46,7 +48,7 @@ func (s *Server) config() *Config {
 	}
 	full := *config // lists are never null
 	full.Files = append([]string{}, config.Files...)
-	full.Problems = append([]ConfigProblem{}, config.Problems...)
+	full.Problems = append([]admin.ConfigProblem{}, config.Problems...)
 	full.NeedsRestart = append([]string{}, config.NeedsRestart...)
 	full.Worker = s.o.Worker()
 	return &full
@@ -78,7 +80,7 @@ func (s *Server) reload(w http.ResponseWriter, r *http.Request, told line) error
 		decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, reloadLimit))
 		decoder.DisallowUnknownFields()
 		if err := decoder.Decode(&wanted); err != nil {
-			return fmt.Errorf("%w: the body: %w", ErrInvalid, err)
+			return fmt.Errorf("%w: the body: %w", admin.ErrInvalid, err)
 		}
 	}
 	if self := s.o.Worker(); wanted.Worker != "" && wanted.Worker != self {
@@ -108,7 +110,7 @@ func (s *Server) reload(w http.ResponseWriter, r *http.Request, told line) error
 		// The reload has happened, whether or not the audit can keep it.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), actLimit)
 		defer cancel()
-		if err := s.o.Operator.Audit(ctx, told.action, told.on, detail, Actor{Who: told.who}); err != nil {
+		if err := s.o.Operator.Audit(ctx, told.action, told.on, detail, admin.Actor{Who: told.who}); err != nil {
 			s.o.Logger.ErrorContext(ctx, "a reload of the config is not in the audit", "error", err)
 		}
 	}

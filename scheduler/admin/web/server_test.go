@@ -1,4 +1,4 @@
-package admin
+package web
 
 import (
 	"encoding/json"
@@ -17,6 +17,7 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks/redistest"
+	"lockstep/scheduler/admin"
 	"lockstep/scheduler/admin/fakes"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/worker"
@@ -27,7 +28,7 @@ func newServer(t *testing.T, f *fakes.Fake) *Server {
 	return newServerOf(t, readerOf(f))
 }
 
-func newServerOf(t *testing.T, reader *Reader) *Server {
+func newServerOf(t *testing.T, reader *admin.Reader) *Server {
 	t.Helper()
 	s, err := New(Options{Reader: reader, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -143,7 +144,7 @@ func TestObjectsAreFoundByTheirEscapedIDs(t *testing.T) {
 func TestPagesGiveEveryItemOnce(t *testing.T) {
 	t.Parallel()
 	f := fakes.Fleet()
-	busyHistory(f, "warm-cache", 600)
+	f.AddHistory("warm-cache", 600)
 	for i := range 30 { // that ended at the same moment
 		f.Ended["settle-bills"] = append(f.Ended["settle-bills"], &ledger.Record{
 			ID: jobs.RequestRunID("settle-bills", fmt.Sprint(i)), Job: "settle-bills", State: ledger.StateFailed, Created: fakes.Noon, Finished: fakes.Noon,

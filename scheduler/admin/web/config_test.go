@@ -1,4 +1,4 @@
-package admin
+package web
 
 import (
 	"context"
@@ -9,15 +9,16 @@ import (
 	"strings"
 	"testing"
 
+	"lockstep/scheduler/admin"
 	"lockstep/scheduler/admin/fakes"
 )
 
 // configServer is a server of the worker "web-1.x" with the config that the test gives it.
-func configServer(t *testing.T, config *Config, reload func(context.Context) error) *Server {
+func configServer(t *testing.T, config *admin.Config, reload func(context.Context) error) *Server {
 	t.Helper()
 	s, err := New(Options{
 		Reader: readerOf(fakes.Fleet()), Worker: func() string { return "web-1.x" }, Logger: slog.New(slog.DiscardHandler),
-		Config: func() *Config { return config }, Reload: reload,
+		Config: func() *admin.Config { return config }, Reload: reload,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -41,7 +42,7 @@ func postReload(s *Server, body string, header ...string) *httptest.ResponseReco
 
 func TestConfigIsShown(t *testing.T) {
 	t.Parallel()
-	s := configServer(t, &Config{Digest: "9f2c1e", Files: []string{"lockstep.yaml"}, Jobs: 4, LoadedAt: Instant{fakes.Noon}}, nil)
+	s := configServer(t, &admin.Config{Digest: "9f2c1e", Files: []string{"lockstep.yaml"}, Jobs: 4, LoadedAt: admin.Instant{Time: fakes.Noon}}, nil)
 	w := get(s, "/api/v1/config")
 	want := `{"worker":"web-1.x","digest":"9f2c1e","files":["lockstep.yaml"],"jobs":4,"warnings":0,"loaded_at":"2026-11-21T12:00:00.000Z",` +
 		`"reloads":0,"refused_reloads":0,"refused_at":null,"problems":[],"needs_restart":[]}` + "\n"
@@ -58,9 +59,9 @@ func TestConfigIsShown(t *testing.T) {
 
 func TestRefusedConfigHasABanner(t *testing.T) {
 	t.Parallel()
-	config := &Config{Digest: "9f2c1e", LoadedAt: Instant{fakes.Noon}, RefusedAt: Instant{fakes.Noon}}
+	config := &admin.Config{Digest: "9f2c1e", LoadedAt: admin.Instant{Time: fakes.Noon}, RefusedAt: admin.Instant{Time: fakes.Noon}}
 	for range 12 {
-		config.Problems = append(config.Problems, ConfigProblem{At: "a.yaml:3:5", Code: "unknown-key", Message: `unknown key "<b>"`, Hint: "none"})
+		config.Problems = append(config.Problems, admin.ConfigProblem{At: "a.yaml:3:5", Code: "unknown-key", Message: `unknown key "<b>"`, Hint: "none"})
 	}
 	body := get(configServer(t, config, nil), "/").Body.String()
 	for _, want := range []string{"The new config was refused", "a.yaml:3:5: unknown key &#34;&lt;b&gt;&#34;; none [unknown-key]", "and 2 more"} {
@@ -68,7 +69,7 @@ func TestRefusedConfigHasABanner(t *testing.T) {
 			t.Errorf("the page lacks %q", want)
 		}
 	}
-	body = get(configServer(t, &Config{NeedsRestart: []string{"worker.concurrency"}}, nil), "/").Body.String()
+	body = get(configServer(t, &admin.Config{NeedsRestart: []string{"worker.concurrency"}}, nil), "/").Body.String()
 	if !strings.Contains(body, "A restart is needed") || !strings.Contains(body, "<code>worker.concurrency</code>") {
 		t.Errorf("the page does not tell that a restart is needed")
 	}
@@ -76,7 +77,7 @@ func TestRefusedConfigHasABanner(t *testing.T) {
 
 func TestReloadIsAskedFor(t *testing.T) {
 	t.Parallel()
-	config := &Config{Digest: "one"}
+	config := &admin.Config{Digest: "one"}
 	asked := 0
 	s := configServer(t, config, func(context.Context) error { asked++; config.Digest = "two"; return nil })
 	for _, body := range []string{"", `{"worker":"web-1.x"}`} {
@@ -106,7 +107,7 @@ func TestReloadIsAskedFor(t *testing.T) {
 	if asked != 2 {
 		t.Errorf("a refused request was passed on")
 	}
-	config.RefusedAt = Instant{fakes.Noon}
+	config.RefusedAt = admin.Instant{Time: fakes.Noon}
 	if w := postReload(s, ""); w.Code != http.StatusUnprocessableEntity {
 		t.Errorf("a refused config answers %d, want 422", w.Code)
 	}

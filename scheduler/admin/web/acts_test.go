@@ -1,4 +1,4 @@
-package admin
+package web
 
 import (
 	"encoding/json"
@@ -16,6 +16,7 @@ import (
 	"lockstep/jobs"
 	"lockstep/locks"
 	"lockstep/locks/redistest"
+	"lockstep/scheduler/admin"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
 )
@@ -24,7 +25,7 @@ import (
 type console struct {
 	*stage
 	server   *Server
-	operator *Operator
+	operator *admin.Operator
 	job      *jobs.Job
 	queue    string
 }
@@ -40,7 +41,7 @@ func newConsole(t *testing.T, rdb *redis.Client) *console {
 	if err := client.Own(t.Context(), []string{c.queue}); err != nil {
 		t.Fatal(err)
 	}
-	c.operator = NewOperator(s.Ledger, client, nil, func(err error) { t.Error(err) })
+	c.operator = admin.NewOperator(s.Ledger, client, nil, func(err error) { t.Error(err) })
 	if c.server, err = New(Options{Reader: s.reader, Operator: c.operator, Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +129,7 @@ func TestWhatPeopleDoOverHTTP(t *testing.T) {
 
 		w := c.Open("w", nil)
 		c.post(v1+"workers/nobody.12345678/drain", "", 404)
-		if _, err := c.operator.DrainWorker(t.Context(), w.Session(), Actor{Who: "ann"}); err != nil {
+		if _, err := c.operator.DrainWorker(t.Context(), w.Session(), admin.Actor{Who: "ann"}); err != nil {
 			t.Error(err)
 		}
 
@@ -174,19 +175,19 @@ func TestASpanIsReplayedOrSkipped(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		by := Actor{Who: "ann", Why: "disk was full"}
+		by := admin.Actor{Who: "ann", Why: "disk was full"}
 		from, to := record.Cursor.Add(-72*time.Hour), record.Cursor
-		n, err := c.operator.Replay(t.Context(), "nightly", from, to, SameKeys, by)
+		n, err := c.operator.Replay(t.Context(), "nightly", from, to, admin.SameKeys, by)
 		if err != nil || n != 3 {
 			t.Fatalf("%d, %v, want the three ticks of three days", n, err)
 		}
-		if n, err = c.operator.Replay(t.Context(), "nightly", from, to, SameKeys, by); err != nil || n != 0 {
+		if n, err = c.operator.Replay(t.Context(), "nightly", from, to, admin.SameKeys, by); err != nil || n != 0 {
 			t.Errorf("%d, %v, want those that are outstanding left alone", n, err)
 		}
-		if n, err = c.operator.Replay(t.Context(), "nightly", from, to, NewKeys, by); err != nil || n != 0 {
+		if n, err = c.operator.Replay(t.Context(), "nightly", from, to, admin.NewKeys, by); err != nil || n != 0 {
 			t.Errorf("%d, %v, want outstanding ticks left alone under new keys, too", n, err)
 		}
-		if _, err = c.operator.Replay(t.Context(), "nightly", from, to.Add(48*time.Hour), SameKeys, by); err == nil || !strings.Contains(err.Error(), "come by themselves") {
+		if _, err = c.operator.Replay(t.Context(), "nightly", from, to.Add(48*time.Hour), admin.SameKeys, by); err == nil || !strings.Contains(err.Error(), "come by themselves") {
 			t.Errorf("%v, want ticks to come refused", err)
 		}
 		if n, err = c.operator.Skip(t.Context(), "nightly", from, to, by); err != nil || n != 3 {

@@ -1,4 +1,4 @@
-package admin
+package web
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"lockstep/scheduler/admin"
 	"lockstep/scheduler/admin/fakes"
 )
 
@@ -84,7 +85,8 @@ func TestThousandsOfConnectionsTakeLittleAndLockOutNoClient(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newServer(t, fakes.Fleet())
-			s.o.Operator = new(Operator) // only so that bodies are read: none of them is complete
+			// only so that bodies are read: none of them is complete
+			s.o.Operator = new(admin.Operator)
 			url, stop := serve(t, s)
 			before := heap()
 			many := 5000

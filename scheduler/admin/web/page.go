@@ -1,4 +1,4 @@
-package admin
+package web
 
 import (
 	"bytes"
@@ -17,6 +17,7 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks"
+	"lockstep/scheduler/admin"
 	"lockstep/scheduler/ledger"
 )
 
@@ -27,11 +28,11 @@ var files embed.FS
 // none.
 var pageTemplate = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("page.html").Funcs(template.FuncMap{
-		"ago":     func(t Instant, now time.Time) moment { return relative(t.Time, now) },
-		"tick":    func(t TickTime, now time.Time) moment { return relative(t.Time, now) },
+		"ago":     func(t admin.Instant, now time.Time) moment { return relative(t.Time, now) },
+		"tick":    func(t admin.TickTime, now time.Time) moment { return relative(t.Time, now) },
 		"exactly": func(t time.Time) moment { return relative(t, t) },
-		"for":     func(s Seconds) string { return span(time.Duration(s)) },
-		"took":    func(r Run) string { return took(&r) },
+		"for":     func(s admin.Seconds) string { return span(time.Duration(s)) },
+		"took":    func(r admin.Run) string { return took(&r) },
 		"badge":   newBadge,
 		"run":     newRunName,
 		"last":    lastAttempt,
@@ -40,23 +41,23 @@ var pageTemplate = sync.OnceValue(func() *template.Template {
 		"few":     newFewNames,
 		"escape":  url.PathEscape,
 		"plural":  plural,
-		"text":    func(t Text) string { return string(t) },
-		"purpose": func(h Holder) string { return h.Purpose() },
-		"waiter":  func(w Wait) string { return w.Purpose() },
-		"locks":   func(h Holder) []string { return h.Locks() },
-		"few10":   func(list []ConfigProblem) []ConfigProblem { return list[:min(len(list), 10)] },
-		"more10":  func(list []ConfigProblem) int { return len(list) - 10 },
+		"text":    func(t admin.Text) string { return string(t) },
+		"purpose": func(h admin.Holder) string { return h.Purpose() },
+		"waiter":  func(w admin.Wait) string { return w.Purpose() },
+		"locks":   func(h admin.Holder) []string { return h.Locks() },
+		"few10":   func(list []admin.ConfigProblem) []admin.ConfigProblem { return list[:min(len(list), 10)] },
+		"more10":  func(list []admin.ConfigProblem) int { return len(list) - 10 },
 		"paths":   func() []string { return []string{"workers", "locks", "waits", "jobs", "runs"} },
 	}).ParseFS(files, "page/page.html"))
 })
 
 // view is the data of the template.
 type view struct {
-	Seen    *Overview // nil: nothing was read yet
-	Worker  string    // the worker that serves the page
-	Problem string    // why Redis cannot be read; "" when it can
+	Seen    *admin.Overview // nil: nothing was read yet
+	Worker  string          // the worker that serves the page
+	Problem string          // why Redis cannot be read; "" when it can
 	// of the worker, when its last reload was refused or it must be restarted; else nil
-	Config *Config
+	Config *admin.Config
 }
 
 // page answers with the overview. When Redis cannot be read it shows the last overview and says so.
@@ -103,7 +104,7 @@ func relative(t, now time.Time) moment {
 	}
 	t = t.UTC()
 	m := moment{
-		ISO: Instant{t}.String(), Exact: t.Format("Mon 2006-01-02 15:04:05.000 UTC"), Clock: t.Format("15:04:05 UTC"),
+		ISO: admin.Instant{Time: t}.String(), Exact: t.Format("Mon 2006-01-02 15:04:05.000 UTC"), Clock: t.Format("15:04:05 UTC"),
 		Minute: t.Format("2006-01-02 15:04 UTC"),
 	}
 	switch d := now.Sub(t); {
@@ -148,7 +149,7 @@ func span(d time.Duration) string {
 	return "0s"
 }
 
-func took(r *Run) string {
+func took(r *admin.Run) string {
 	if r.StartedAt.IsZero() || r.FinishedAt.IsZero() {
 		return ""
 	}
@@ -177,7 +178,7 @@ var badges = map[string]badge{
 	"no worker carries it": {Sign: "∅", Kind: "warn"},
 	"ready":                {Sign: "✓", Kind: "good"},
 	"draining":             {Sign: "↓", Kind: "warn"},
-	Gone:                   {Sign: "✗", Kind: "bad"},
+	admin.Gone:             {Sign: "✗", Kind: "bad"},
 }
 
 func newBadge(state any) badge {
@@ -200,7 +201,7 @@ func newRunName(id any) runName {
 	return runName{text, job, strings.TrimPrefix(text, job)}
 }
 
-func lastAttempt(r Run) *Attempt {
+func lastAttempt(r admin.Run) *admin.Attempt {
 	if len(r.Attempts) == 0 {
 		return nil
 	}
@@ -208,8 +209,8 @@ func lastAttempt(r Run) *Attempt {
 }
 
 // why returns what went wrong with a run, or why it does not run; "" for neither.
-func why(r Run) string {
-	if w := r.WaitingFor; w != nil && (r.State == ledger.StateDue || w.Reason == WaitsPaused || w.Reason == WaitsHandler) {
+func why(r admin.Run) string {
+	if w := r.WaitingFor; w != nil && (r.State == ledger.StateDue || w.Reason == admin.WaitsPaused || w.Reason == admin.WaitsHandler) {
 		return w.Text
 	}
 	if r.Reason != "" {
@@ -224,7 +225,7 @@ func why(r Run) string {
 const mostMarks = 32 // a worker with more slots shows only its numbers
 
 // slotMarks returns one mark for each slot of a worker: true if it is busy.
-func slotMarks(w Worker) []bool {
+func slotMarks(w admin.Worker) []bool {
 	if w.Slots > mostMarks {
 		return nil
 	}

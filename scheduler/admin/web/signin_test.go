@@ -1,4 +1,4 @@
-package admin
+package web
 
 import (
 	"context"
@@ -19,6 +19,7 @@ import (
 
 	"lockstep/locks/redistest"
 
+	"lockstep/scheduler/admin"
 	"lockstep/scheduler/admin/fakes"
 )
 
@@ -64,7 +65,7 @@ func newGuarded(t *testing.T, auth Auth, address string) *guarded {
 	g := new(guarded)
 	g.Server, err = New(Options{
 		Reader: readerOf(fakes.Fleet()), SignIn: signIn, Hosts: []string{"lockstep.example"}, Pass: "the-pass", Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics("v", 1),
-		Config: func() *Config { return new(Config) }, Reload: func(context.Context) error { g.reloads++; return nil },
+		Config: func() *admin.Config { return new(admin.Config) }, Reload: func(context.Context) error { g.reloads++; return nil },
 	})
 	if err != nil {
 		t.Fatal(err)

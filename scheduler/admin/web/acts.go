@@ -1,4 +1,4 @@
-package admin
+package web
 
 import (
 	"cmp"
@@ -13,6 +13,7 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks"
+	"lockstep/scheduler/admin"
 	"lockstep/scheduler/ledger"
 )
 
@@ -23,7 +24,7 @@ const (
 
 var (
 	errOrigin = errors.New("this request comes from a page of another origin")
-	errBody   = fmt.Errorf("%w: the body", ErrInvalid)
+	errBody   = fmt.Errorf("%w: the body", admin.ErrInvalid)
 )
 
 // order is the body of a request. Each path takes some of its fields.
@@ -50,7 +51,7 @@ func (a *asked) name() error {
 		return nil
 	}
 	if err := jobs.ValidRunName(a.ID); err != nil {
-		return fmt.Errorf("%w: %w", ErrInvalid, err)
+		return fmt.Errorf("%w: %w", admin.ErrInvalid, err)
 	}
 	return nil
 }
@@ -60,8 +61,8 @@ func (s *Server) acts() {
 	const v1 = "/api/v1/"
 	r, o := s.o.Reader, s.o.Operator
 
-	job := func(do func(ctx context.Context, name string, by Actor) (bool, error)) doer {
-		return func(ctx context.Context, request *http.Request, _ order, by Actor) (int, any, error) {
+	job := func(do func(ctx context.Context, name string, by admin.Actor) (bool, error)) doer {
+		return func(ctx context.Context, request *http.Request, _ order, by admin.Actor) (int, any, error) {
 			name := request.PathValue("job")
 			if _, err := do(ctx, name, by); err != nil {
 				return 0, nil, err
@@ -70,9 +71,11 @@ func (s *Server) acts() {
 			return http.StatusOK, job, err
 		}
 	}
-	s.act(v1+"jobs/{job}/pause", "pause job", job(func(ctx context.Context, name string, by Actor) (bool, error) { return o.PauseJob(ctx, name, by) }))
-	s.act(v1+"jobs/{job}/resume", "resume job", job(func(ctx context.Context, name string, by Actor) (bool, error) { return o.ResumeJob(ctx, name, by) }))
-	s.act(v1+"jobs/{job}/run", "run job", func(ctx context.Context, request *http.Request, body order, by Actor) (int, any, error) {
+	s.act(v1+"jobs/{job}/pause", "pause job", job(func(ctx context.Context, name string, by admin.Actor) (bool, error) { return o.PauseJob(ctx, name, by) }))
+	s.act(v1+"jobs/{job}/resume", "resume job", job(func(ctx context.Context, name string, by admin.Actor) (bool, error) {
+		return o.ResumeJob(ctx, name, by)
+	}))
+	s.act(v1+"jobs/{job}/run", "run job", func(ctx context.Context, request *http.Request, body order, by admin.Actor) (int, any, error) {
 		if body.Job != "" || body.In != "" || body.At != nil {
 			return 0, nil, fmt.Errorf("%w: this path takes args, id and reason", errBody)
 		}
@@ -85,8 +88,8 @@ func (s *Server) acts() {
 	})
 	s.act(v1+"enqueue", "enqueue", s.enqueue)
 
-	run := func(do func(ctx context.Context, id jobs.RunID, by Actor) error) doer {
-		return func(ctx context.Context, request *http.Request, _ order, by Actor) (int, any, error) {
+	run := func(do func(ctx context.Context, id jobs.RunID, by admin.Actor) error) doer {
+		return func(ctx context.Context, request *http.Request, _ order, by admin.Actor) (int, any, error) {
 			id := jobs.RunID(request.PathValue("id"))
 			if err := do(ctx, id, by); err != nil {
 				return 0, nil, err
@@ -95,12 +98,12 @@ func (s *Server) acts() {
 			return http.StatusOK, run, err
 		}
 	}
-	s.act(v1+"runs/{id}/cancel", "cancel run", run(func(ctx context.Context, id jobs.RunID, by Actor) error {
+	s.act(v1+"runs/{id}/cancel", "cancel run", run(func(ctx context.Context, id jobs.RunID, by admin.Actor) error {
 		_, err := o.CancelRun(ctx, id, by)
 		return err
 	}))
-	s.act(v1+"runs/{id}/retry", "retry run", run(func(ctx context.Context, id jobs.RunID, by Actor) error { return o.RetryRun(ctx, id, by) }))
-	s.act(v1+"workers/{id}/drain", "drain worker", func(ctx context.Context, request *http.Request, _ order, by Actor) (int, any, error) {
+	s.act(v1+"runs/{id}/retry", "retry run", run(func(ctx context.Context, id jobs.RunID, by admin.Actor) error { return o.RetryRun(ctx, id, by) }))
+	s.act(v1+"workers/{id}/drain", "drain worker", func(ctx context.Context, request *http.Request, _ order, by admin.Actor) (int, any, error) {
 		id := locks.SessionID(request.PathValue("id"))
 		if _, err := o.DrainWorker(ctx, id, by); err != nil {
 			return 0, nil, err
@@ -108,7 +111,7 @@ func (s *Server) acts() {
 		worker, err := r.Worker(ctx, id)
 		return http.StatusOK, worker, err
 	})
-	s.act(v1+"locks/{lock}/release", "release lock", func(ctx context.Context, request *http.Request, body order, by Actor) (int, any, error) {
+	s.act(v1+"locks/{lock}/release", "release lock", func(ctx context.Context, request *http.Request, body order, by admin.Actor) (int, any, error) {
 		name := request.PathValue("lock")
 		if body.Token == 0 {
 			return 0, nil, fmt.Errorf("%w: names no token; it is the one of the hold that is meant, as locks/{lock} shows it", errBody)
@@ -119,8 +122,8 @@ func (s *Server) acts() {
 		lock, err := r.Lock(ctx, name)
 		return http.StatusOK, lock, err
 	})
-	queue := func(paused bool, do func(ctx context.Context, name string, by Actor) (bool, error)) doer {
-		return func(ctx context.Context, request *http.Request, _ order, by Actor) (int, any, error) {
+	queue := func(paused bool, do func(ctx context.Context, name string, by admin.Actor) (bool, error)) doer {
+		return func(ctx context.Context, request *http.Request, _ order, by admin.Actor) (int, any, error) {
 			name := request.PathValue("queue")
 			_, err := do(ctx, name, by)
 			return http.StatusOK, struct {
@@ -129,12 +132,16 @@ func (s *Server) acts() {
 			}{name, paused}, err
 		}
 	}
-	s.act(v1+"queues/{queue}/pause", "pause queue", queue(true, func(ctx context.Context, name string, by Actor) (bool, error) { return o.PauseQueue(ctx, name, by) }))
-	s.act(v1+"queues/{queue}/resume", "resume queue", queue(false, func(ctx context.Context, name string, by Actor) (bool, error) { return o.ResumeQueue(ctx, name, by) }))
+	s.act(v1+"queues/{queue}/pause", "pause queue", queue(true, func(ctx context.Context, name string, by admin.Actor) (bool, error) {
+		return o.PauseQueue(ctx, name, by)
+	}))
+	s.act(v1+"queues/{queue}/resume", "resume queue", queue(false, func(ctx context.Context, name string, by admin.Actor) (bool, error) {
+		return o.ResumeQueue(ctx, name, by)
+	}))
 }
 
 // enqueue asks for a run of the job that the body names.
-func (s *Server) enqueue(ctx context.Context, _ *http.Request, body order, by Actor) (int, any, error) {
+func (s *Server) enqueue(ctx context.Context, _ *http.Request, body order, by admin.Actor) (int, any, error) {
 	if body.Reason != "" {
 		return 0, nil, fmt.Errorf("%w: this path takes job, args, id, in and at", errBody)
 	}
@@ -176,7 +183,7 @@ func (s *Server) enqueued(ctx context.Context, enqueued *ledger.Enqueued, err er
 }
 
 // doer carries out a request and returns the reply.
-type doer func(ctx context.Context, r *http.Request, body order, by Actor) (status int, answer any, err error)
+type doer func(ctx context.Context, r *http.Request, body order, by admin.Actor) (status int, answer any, err error)
 
 // act registers a path that changes something: POST, with a JSON object or nothing as the body.
 // Each request is logged as an action, done or refused.
@@ -233,7 +240,7 @@ func (s *Server) do(w http.ResponseWriter, r *http.Request, do doer, told *line)
 	// An act that has begun is completed even if its client disconnects.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), actLimit)
 	defer cancel()
-	return do(ctx, r, body, Actor{Who: asker(r), Why: body.Reason})
+	return do(ctx, r, body, admin.Actor{Who: asker(r), Why: body.Reason})
 }
 
 func readOrder(w http.ResponseWriter, r *http.Request) (body order, err error) {

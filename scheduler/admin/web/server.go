@@ -1,4 +1,4 @@
-package admin
+package web
 
 import (
 	"bytes"
@@ -16,6 +16,7 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks"
+	"lockstep/scheduler/admin"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
 	"lockstep/scheduler/repeats"
@@ -24,11 +25,11 @@ import (
 
 // Options configure a [Server]. Reader is required.
 type Options struct {
-	Reader *Reader
+	Reader *admin.Reader
 
 	// Operator carries out requested acts. Default: nothing can be changed, and the paths for acts
 	// do not exist.
-	Operator *Operator
+	Operator *admin.Operator
 
 	// SignIn decides which clients have access. Default: all, for a server that only this machine
 	// reaches.
@@ -52,7 +53,7 @@ type Options struct {
 	Worker func() string
 
 	// Config returns a description of the worker's config. Default: nothing.
-	Config func() *Config
+	Config func() *admin.Config
 
 	// Reload loads the worker's config again, or keeps the old one: then Config has the reasons,
 	// and the error is nil. Default: reloading is not possible.
@@ -79,13 +80,13 @@ type Server struct {
 
 	// last is the last overview that could be read from Redis; nil before that. It is replaced,
 	// never changed.
-	last atomic.Pointer[Overview]
+	last atomic.Pointer[admin.Overview]
 }
 
 // New returns a server. It reads nothing yet.
 func New(o Options) (*Server, error) {
 	if o.Reader == nil {
-		return nil, errors.New("admin: Options.Reader is required")
+		return nil, errors.New("web: Options.Reader is required")
 	}
 	if o.Unready == nil {
 		o.Unready = func() error { return nil }
@@ -219,7 +220,7 @@ func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) int 
 		status = http.StatusMethodNotAllowed
 	case tooLarge, errors.Is(err, jobs.ErrTooLarge):
 		status = http.StatusRequestEntityTooLarge
-	case errors.Is(err, ErrInvalid), errors.Is(err, locks.ErrInvalid), jobs.IsPermanent(err):
+	case errors.Is(err, admin.ErrInvalid), errors.Is(err, locks.ErrInvalid), jobs.IsPermanent(err):
 		status = http.StatusBadRequest
 	case errors.Is(err, errBroken):
 		status = http.StatusInternalServerError
@@ -247,7 +248,7 @@ func writeProblem(w http.ResponseWriter, r *http.Request, status int, detail str
 	if wantsPage(r) {
 		var body bytes.Buffer
 		if err := problemTemplate().Execute(&body, map[string]any{"Status": status, "Title": http.StatusText(status), "Detail": detail}); err != nil {
-			panic("admin: a problem is plain data: " + err.Error())
+			panic("web: a problem is plain data: " + err.Error())
 		}
 		write(w, status, "text/html; charset=utf-8", body.Bytes())
 		return
@@ -260,7 +261,7 @@ func writeProblem(w http.ResponseWriter, r *http.Request, status int, detail str
 		Instance string `json:"instance"`
 	}{"about:blank", http.StatusText(status), status, detail, r.URL.EscapedPath()})
 	if err != nil {
-		panic("admin: a problem is plain data: " + err.Error())
+		panic("web: a problem is plain data: " + err.Error())
 	}
 	write(w, status, "application/problem+json", append(body, '\n'))
 }
@@ -321,12 +322,12 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) error {
 }
 
 // snapshot returns the lock space as it was at most a moment ago.
-func (s *Server) snapshot(ctx context.Context) (*Snapshot, error) {
+func (s *Server) snapshot(ctx context.Context) (*admin.Snapshot, error) {
 	return shared(ctx, s.read, "snapshot", s.o.Reader.Snapshot)
 }
 
 // overview reads what the page shows.
-func (s *Server) overview(ctx context.Context) (*Overview, error) {
+func (s *Server) overview(ctx context.Context) (*admin.Overview, error) {
 	snapshot, err := s.snapshot(ctx)
 	if err != nil {
 		return nil, err

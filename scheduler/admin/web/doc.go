@@ -1,0 +1,151 @@
+// Package web shows the state of a fleet of workers over HTTP: as JSON, as a page, and as metrics.
+// It also changes things: acts go through the [admin.Operator], and a request can make its worker
+// read its config again. Package admin has the shapes of the answers, and the reader behind them.
+//
+// # Use
+//
+// A worker opens its address with [Listen], defines the sign-in with [NewSignIn], makes a [Server]
+// with [New] and runs it with [Serve].
+//
+// # Paths
+//
+//	/                            the page
+//	/livez                       200 while the process serves; it does not ask Redis
+//	/readyz                      200 while the worker may take runs, else 503: it drains, its
+//	                             session is in doubt, or Redis takes no writes
+//	/metrics                     for Prometheus: see [Metrics]
+//	/api/v1/jobs                 ?note=: only those that are late, paused, queue paused or drifted
+//	/api/v1/jobs/{job}           and jobs/{job}/ticks, jobs/{job}/explain?at= or ?run=
+//	/api/v1/runs                 ?job= ?state=: the outstanding ones first, then the finished ones
+//	/api/v1/runs/{id}            with "waiting_for": why it does not run; and runs/{id}/output: the
+//	                             tail of its last attempt's output, as plain text
+//	/api/v1/locks                and locks/{lock}: a lock without a holder is not an error, its
+//	                             list of holders is empty
+//	/api/v1/waits                in the order of their tickets
+//	/api/v1/workers              and workers/{id}
+//	/api/v1/config               of the worker that serves it: its config, and why its last reload
+//	                             was refused
+//	/api/v1/audit                the acts of people and programs, newest first
+//	/api/v1/whoami               the client's identity: {"user", "mode"}
+//
+// These answer GET and HEAD and change nothing. The following take POST:
+//
+//	/api/v1/jobs/{job}/run       {"args", "id", "reason"}; jobs/{job}/pause and resume {"reason"}
+//	/api/v1/enqueue              {"job", "args", "id", "in", "at"}; 201 with the new run, 200 when
+//	                             the run already existed
+//	/api/v1/runs/{id}/cancel     and runs/{id}/retry {"reason"}
+//	/api/v1/workers/{id}/drain   {"reason"}
+//	/api/v1/locks/{lock}/release {"token", "reason", "force"}; 409 when the token is not a present
+//	                             holder's. With force the lock passes on at once: two holders may
+//	                             then work at the same time
+//	/api/v1/queues/{queue}/pause and resume {"reason"}
+//	/api/v1/config/reload        {"worker"}: load the config again. 200 when the new config is in
+//	                             use, 422 when the old one stays
+//
+// The body may be omitted where no field of it is needed. The reply is the changed object. A
+// request that a page of another origin sends is refused (403).
+//
+// An id in a path is escaped: "#" is %23, "/" is %2F. A list is {"items": [...], "next_cursor":
+// null} and takes ?limit=, 1 to 1,000, by default 100; to get the next page, send next_cursor as
+// ?cursor=. Package admin describes the order of runs and ticks: a list ends where next_cursor is
+// null, even if its last pages are short or empty. An unknown parameter is an error, so that a
+// misspelled filter does not return everything.
+//
+// Errors are application/problem+json (RFC 9457), or a small page for a browser that opens a path
+// outside the API: 400 for a bad parameter or body, 401, 403, 404, 405, 409 for an act that the
+// state of its object does not allow or that was meant for another worker, 413 for a body that is
+// too large, 429 for too many sign-ins, 500 when Redis refuses permanently (a missing right), and
+// 503 while Redis cannot be read or written to.
+//
+// # One read a second
+//
+// Pages refresh themselves every second and scripts poll. However many clients there are, each
+// thing is read at most once a second and all of them get that answer; a client that asks during
+// the read waits for it. An answer is kept for five times as long as its read took, up to half a
+// minute, so that an installation with very much to show does not spend its Redis on being looked
+// at. The page shows the first few of each kind and counts the rest.
+//
+// # When Redis cannot be read
+//
+// The API answers 503. The page also answers 503, with a banner that gives the reason, above the
+// last data it read and their time. /livez stays 200: a probe that asks Redis would restart all
+// workers in an outage. /metrics continues to serve what the process itself counts, and reports
+// lockstep_redis_up 0 instead of the metrics of the lock space. A Redis that can be read but takes
+// no writes, for example because its memory is full, also makes lockstep_redis_up 0.
+//
+// # Access
+//
+// /livez, /readyz and /metrics are open to every client, under any host name. For everything else
+// admin.auth.mode decides:
+//
+//	none    every client, at a loopback address. Any other address answers 403, so that nothing is
+//	        open by accident
+//	basic   user and password, of one user (password_file) or of many (users_file, made by
+//	        htpasswd -B -C 12)
+//	token   Authorization: Bearer, for scripts: no browser sends it by itself
+//	proxy   the user that a reverse proxy names in a header, when the request comes from one of its
+//	        addresses
+//
+// Without them the answer is 401 with a challenge. whoami shows the signed-in user, and the audit
+// keeps the name with the address that the request came from. Every signed-in user may do
+// everything.
+//
+// The files are read for each request: a change takes effect at once, and while a file cannot be
+// read, the answer is 503 and the log has the reason. A comparison takes the same time whatever is
+// wrong; with a users file, the time of its most costly hash. So time reveals neither a password
+// nor which users exist. check, doctor and start warn about hashes of a cost below 10.
+//
+// A sign-in with credentials that were not right before takes a token from two buckets: the bucket
+// of its address (10, then one in 5 seconds; an IPv6 address counts by its /64) and that of all
+// addresses (20, then 3 a second). Without a token the answer is 429 with Retry-After, after a
+// second. Right credentials are remembered for a day, in memory and hashed, with the address that
+// they came from and until the file changes: they need no token and never wait, so guessers cannot
+// lock out a user with an earlier sign-in. One hash is computed at a time, so that guessers do not
+// take the processors from the jobs. Refused sign-ins are logged, at most one a second. Mode proxy
+// compares no secret, so it limits nothing here: the proxy does that. Behind a proxy in mode basic
+// or token, all clients have the proxy's address and share its bucket.
+//
+// # The log of actions
+//
+// The worker that serves also logs each action, and each refused one: refused because of its
+// sign-in, its origin, its body, or the state of its object. Requests for runs and refusals that
+// repeat within a minute are one line with their number; a refusal leaves nothing in Redis.
+//
+// # Host names
+//
+// A web page can make a name of its own point to 127.0.0.1; its requests then come from the browser
+// of this machine, and have the page's origin (DNS rebinding). So in modes none and proxy a request
+// is answered only under an IP address, localhost, or a name of admin.hosts, and gets 403 under any
+// other. In modes basic and token the browser has no password or token for such a name; there the
+// check is made only if admin.hosts is set. In mode none a request with a header Forwarded,
+// X-Forwarded-... or X-Real-Ip also gets 403: a reverse proxy in front would let in all of its
+// clients.
+//
+// # Connections
+//
+// The jobs run in the process that serves, so the memory that clients can take is bounded. [Serve]
+// takes 384 connections at a time. One more closes the least needed one: the oldest that is idle,
+// else the oldest that has sent nothing, else the oldest that is sending its request, else the
+// oldest that is slow to read its reply. When all are at work, 32 more are accepted for probes;
+// other requests get 503 with Retry-After on them. A header may take 5 seconds and 64 KiB, a whole
+// request 10 seconds, a body 1 MiB; of bodies above 16 KiB, 32 are read at a time, and one that
+// takes more than a second makes room for another.
+//
+// The command line works on Redis and signs in nowhere. Only one request goes to a worker, to load
+// its config again, and it carries a ticket: a random text that each worker makes at its start and
+// keeps in its session's card, where every client that can read Redis can read it. The ticket opens
+// nothing else, and the API does not show it.
+//
+// # Not promised
+//
+// There is no TLS: on a network where others can listen, put a reverse proxy with TLS in front. In
+// mode none every program that can open a port of this machine can read and act, and make the
+// worker read its config files again; in mode proxy every program at one of the proxies' addresses
+// can name any user.
+//
+// A guesser at the address of a signed-in user (the same host, a NAT, a proxy in front of
+// mode basic) gets 256 guesses a second at that user's password, and no more; other guessers get
+// the 12 a minute of their bucket. A guesser that makes more than 256 requests at a time locks out
+// the users at its own address. A guesser with very many addresses can keep users from signing in
+// for the first time, though not those with an earlier sign-in.
+package web
