@@ -20,7 +20,7 @@ import (
 // [context.WithTimeout]: its cancel ends the work, and its timeout cuts the work off while the lock
 // is held. Use [Wait], which bounds only the wait, as the example shows.
 func (c *Client) Acquire(ctx context.Context, parts ...Part) (*Hold, error) {
-	o, err := newOrder(parts)
+	o, err := newSpec(parts)
 	if err != nil {
 		return nil, fmt.Errorf("acquire: %w", err)
 	}
@@ -32,23 +32,23 @@ func (c *Client) Acquire(ctx context.Context, parts ...Part) (*Hold, error) {
 // [ErrNoSession]. It waits only on a space that was just created by a server that may have lost
 // another one, for a second at most.
 func (c *Client) TryAcquire(ctx context.Context, parts ...Part) (*Hold, error) {
-	o, err := newOrder(append(parts[:len(parts):len(parts)], Wait(0)))
+	o, err := newSpec(append(parts[:len(parts):len(parts)], Wait(0)))
 	if err != nil {
 		return nil, fmt.Errorf("acquire: %w", err)
 	}
 	return c.acquire(ctx, o)
 }
 
-// acquire sends the order in one session after the other until one returns a final reply.
-func (c *Client) acquire(ctx context.Context, o *order) (*Hold, error) {
-	q := &quest{client: c, order: o, began: time.Now()}
-	if o.limited && o.limit > 0 {
+// acquire sends the request in one session after another until one returns a final reply.
+func (c *Client) acquire(ctx context.Context, o *spec) (*Hold, error) {
+	acq := &acquisition{client: c, spec: o, began: time.Now()}
+	if o.bounded && o.limit > 0 {
 		timer := time.NewTimer(o.limit)
 		defer timer.Stop()
-		q.limit = timer.C
+		acq.limit = timer.C
 	}
 	for {
-		hold, err := q.attempt(ctx)
+		hold, err := acq.attempt(ctx)
 		if err == nil {
 			return hold, nil
 		}
@@ -61,35 +61,35 @@ func (c *Client) acquire(ctx context.Context, o *order) (*Hold, error) {
 // errAgain means that the session ended under a request: ask again in the next one.
 var errAgain = errors.New("the session has ended")
 
-// quest is one call of Acquire or TryAcquire.
-type quest struct {
-	client *Client
-	order  *order
-	nest   *nest // its relation to the holds of its context
-	began  time.Time
-	limit  <-chan time.Time // nil without a limit
-	late   bool             // the limit has passed
-	busy   *BusyError       // what blocked it when Redis last replied
-	told   bool             // OnWait was called
-	reply  error            // the error reply that made the acquire be sent again last
+// acquisition is one call of Acquire or TryAcquire.
+type acquisition struct {
+	client   *Client
+	spec     *spec
+	nest     *nest // its relation to the holds of its context
+	began    time.Time
+	limit    <-chan time.Time // nil without a limit
+	late     bool             // the limit has passed
+	busy     *BusyError       // what blocked it when Redis last replied
+	notified bool             // OnWait was called
+	reply    error            // the error reply that made the acquire be sent again last
 }
 
 // tries reports whether the request must be granted at once or not at all.
-func (q *quest) tries() bool { return q.late || q.order.limited && q.order.limit == 0 }
+func (acq *acquisition) tries() bool { return acq.late || acq.spec.bounded && acq.spec.limit == 0 }
 
 // args returns the arguments of the script.
-func (q *quest) args(r *Request) []any {
+func (acq *acquisition) args(r *Request) []any {
 	wait := int64(0)
 	switch {
-	case q.tries():
+	case acq.tries():
 		wait = -1
-	case q.order.limited:
-		wait = max(1, (q.order.limit - time.Since(q.began)).Milliseconds())
+	case acq.spec.bounded:
+		wait = max(1, (acq.spec.limit - time.Since(acq.began)).Milliseconds())
 	}
-	how := strconv.FormatInt(wait, 10) + "\x1f" + strconv.FormatInt(q.client.patience.Milliseconds(), 10) +
-		"\x1f" + q.nest.text() + "\x1f" + q.order.limits.text(q.client.Cutoff())
+	how := strconv.FormatInt(wait, 10) + "\x1f" + strconv.FormatInt(acq.client.patience.Milliseconds(), 10) +
+		"\x1f" + acq.nest.text() + "\x1f" + acq.spec.limits.text(acq.client.Cutoff())
 	args := make([]any, 0, 5+len(r.items))
-	args = append(args, string(r.session.id), string(r.id), how, string(q.order.info), space.JoinItems(r.items))
+	args = append(args, string(r.session.id), string(r.id), how, string(acq.spec.info), space.JoinItems(r.items))
 	if r.plain {
 		for _, item := range r.items {
 			args = append(args, item.Name)
@@ -98,21 +98,21 @@ func (q *quest) args(r *Request) []any {
 	return args
 }
 
-// gaveUp returns the error of a request that ends without a grant.
-func (q *quest) gaveUp(cause error) error {
+// stopped returns the error of a request that ends without a grant.
+func (acq *acquisition) stopped(cause error) error {
 	switch {
-	case cause == nil && q.busy == nil && q.reply != nil:
-		return fmt.Errorf("not possible within %s: %w", q.order.limit, q.reply)
-	case cause == nil && q.busy == nil:
-		return fmt.Errorf("no reply within %s", q.order.limit)
-	case q.busy == nil && q.reply != nil:
-		return fmt.Errorf("%w; redis said: %w", cause, q.reply)
-	case q.busy == nil:
+	case cause == nil && acq.busy == nil && acq.reply != nil:
+		return fmt.Errorf("not possible within %s: %w", acq.spec.limit, acq.reply)
+	case cause == nil && acq.busy == nil:
+		return fmt.Errorf("no reply within %s", acq.spec.limit)
+	case acq.busy == nil && acq.reply != nil:
+		return fmt.Errorf("%w; redis said: %w", cause, acq.reply)
+	case acq.busy == nil:
 		return cause
 	}
-	busy := *q.busy // OnWait received the other one
-	if !(q.order.limited && q.order.limit == 0) {
-		busy.Waited = time.Since(q.began)
+	busy := *acq.busy // OnWait received the other one
+	if !(acq.spec.bounded && acq.spec.limit == 0) {
+		busy.Waited = time.Since(acq.began)
 	}
 	if cause == nil {
 		return &busy
@@ -121,53 +121,53 @@ func (q *quest) gaveUp(cause error) error {
 }
 
 // attempt asks in the current session. It waits until there is one.
-func (q *quest) attempt(ctx context.Context) (*Hold, error) {
+func (acq *acquisition) attempt(ctx context.Context) (*Hold, error) {
 	var s *session
 	for s == nil {
 		if ctx.Err() != nil {
-			return nil, q.gaveUp(context.Cause(ctx))
+			return nil, acq.stopped(context.Cause(ctx))
 		}
 		var changed <-chan struct{}
 		var err error
-		if s, changed, err = q.client.current(); err == nil {
+		if s, changed, err = acq.client.current(); err == nil {
 			break
 		}
-		if changed == nil || q.tries() {
-			return nil, q.gaveUp(err)
+		if changed == nil || acq.tries() {
+			return nil, acq.stopped(err)
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-		case <-q.client.closing:
-		case <-q.limit:
-			return nil, q.gaveUp(err)
+		case <-acq.client.closing:
+		case <-acq.limit:
+			return nil, acq.stopped(err)
 		}
 	}
-	q.nest = q.client.nesting(ctx, q.order.items)
-	if err := q.nest.enter(); err != nil {
+	acq.nest = acq.client.nesting(ctx, acq.spec.items)
+	if err := acq.nest.enter(); err != nil {
 		return nil, err
 	}
-	if len(q.nest.rest) == 0 {
-		return q.client.reenter(ctx, q.order, q.nest), nil
+	if len(acq.nest.rest) == 0 {
+		return acq.client.reenter(ctx, acq.spec, acq.nest), nil
 	}
-	r, err := s.begin(q.nest.rest)
+	r, err := s.begin(acq.nest.rest)
 	if err != nil {
-		q.nest.leave()
-		return nil, q.again(s)
+		acq.nest.leave()
+		return nil, acq.again(s)
 	}
-	r.plain = q.order.plain(q.nest)
-	r.under, r.info, r.limits = q.nest.text(), q.order.info, q.order.limits.text(q.client.Cutoff())
-	hold, err := q.follow(ctx, s, r)
+	r.plain = acq.spec.plain(acq.nest)
+	r.under, r.info, r.limits = acq.nest.text(), acq.spec.info, acq.spec.limits.text(acq.client.Cutoff())
+	hold, err := acq.follow(ctx, s, r)
 	if err != nil {
-		q.nest.leave()
+		acq.nest.leave()
 	}
 	return hold, err
 }
 
 // again returns errAgain. A try does not wait for the next session, so it gets the reason why this
 // one has ended.
-func (q *quest) again(s *session) error {
-	if !(q.order.limited && q.order.limit == 0) {
+func (acq *acquisition) again(s *session) error {
+	if !(acq.spec.bounded && acq.spec.limit == 0) {
 		return errAgain
 	}
 	return s.ended()
@@ -176,46 +176,46 @@ func (q *quest) again(s *session) error {
 // follow sends the request and attends to it until it is granted, refused or abandoned. This
 // goroutine sends it first, alone or together with the requests of others. Only a retry or a later
 // question needs its own goroutine.
-func (q *quest) follow(ctx context.Context, s *session, r *Request) (*Hold, error) {
+func (acq *acquisition) follow(ctx context.Context, s *session, r *Request) (*Hold, error) {
 	s.mu.Lock()
-	r.asking, r.once = true, q.tries()
+	r.asking, r.once = true, acq.tries()
 	s.mu.Unlock()
-	args := q.args(r)
-	reply, err, own := q.client.post.own(ctx, q.client.acquireScript, args, true)
+	args := acq.args(r)
+	reply, err, own := acq.client.post.own(ctx, acq.client.acquireScript, args, true)
 	if !own {
-		return q.await(ctx, s, r, q.client.post.drop(ctx, q.client.acquireScript, args), nil)
+		return acq.await(ctx, s, r, acq.client.post.drop(ctx, acq.client.acquireScript, args), nil)
 	}
-	final, a := s.answered(ctx, r, answer{reply, err})
+	final, a := s.answered(ctx, r, outcome{reply, err})
 	if final {
-		if hold, err := q.judge(ctx, s, r, a); hold != nil || err != nil {
+		if hold, err := acq.judge(ctx, s, r, a); hold != nil || err != nil {
 			return hold, err
 		}
-		return q.await(ctx, s, r, nil, nil)
+		return acq.await(ctx, s, r, nil, nil)
 	}
-	answers, ok := q.ask(ctx, s, r)
+	answers, ok := acq.ask(ctx, s, r)
 	if !ok {
 		s.forget(r)
 		return nil, ErrClosed
 	}
-	return q.await(ctx, s, r, nil, answers)
+	return acq.await(ctx, s, r, nil, answers)
 }
 
 // judge handles a reply to the request. It returns neither hold nor error if the request continues.
-func (q *quest) judge(ctx context.Context, s *session, r *Request, a answer) (*Hold, error) {
+func (acq *acquisition) judge(ctx context.Context, s *session, r *Request, a outcome) (*Hold, error) {
 	switch {
 	case a.err != nil && s.why() != nil:
 		s.forget(r)
-		return nil, q.gone(s)
+		return nil, acq.sessionEnded(s)
 	case a.err != nil:
-		s.drop(ctx, r)
-		return nil, q.gaveUp(a.err)
+		s.abandon(ctx, r)
+		return nil, acq.stopped(a.err)
 	}
-	return q.take(ctx, s, r, a.reply)
+	return acq.take(ctx, s, r, a.reply)
 }
 
-// await attends to a request that was sent in a letter, or by a goroutine that puts its answer into
-// answers, or that waits in Redis if both are nil.
-func (q *quest) await(ctx context.Context, s *session, r *Request, posted *letter, answers <-chan answer) (*Hold, error) {
+// await attends to a request that was sent with others, or by a goroutine that puts its outcome into
+// outcomes, or that waits in Redis if both are nil.
+func (acq *acquisition) await(ctx context.Context, s *session, r *Request, posted *letter, answers <-chan outcome) (*Hold, error) {
 	s.mu.Lock()
 	r.channels()
 	grants, recheck := r.grant, r.recheck
@@ -226,12 +226,12 @@ func (q *quest) await(ctx context.Context, s *session, r *Request, posted *lette
 	}
 	defer func() {
 		if sent != nil {
-			q.cleanUp(ctx, s, r, posted)
+			acq.cleanUp(ctx, s, r, posted)
 		}
 	}()
 	var hurry <-chan time.Time // bounds the last question after the limit
-	if q.late {
-		hurry = time.After(q.patience())
+	if acq.late {
+		hurry = time.After(acq.patience())
 	}
 	// again sends the request again, unless it is still in flight.
 	again := func() bool {
@@ -239,8 +239,8 @@ func (q *quest) await(ctx context.Context, s *session, r *Request, posted *lette
 			return true
 		}
 		var ok bool
-		if answers, ok = q.ask(ctx, s, r); !ok {
-			s.drop(ctx, r)
+		if answers, ok = acq.ask(ctx, s, r); !ok {
+			s.abandon(ctx, r)
 		}
 		return ok
 	}
@@ -248,21 +248,21 @@ func (q *quest) await(ctx context.Context, s *session, r *Request, posted *lette
 		select {
 		case <-sent:
 			sent = nil
-			final, a := s.answered(ctx, r, answer{posted.reply, posted.err})
+			final, a := s.answered(ctx, r, outcome{posted.reply, posted.err})
 			if final {
-				if hold, err := q.judge(ctx, s, r, a); hold != nil || err != nil {
+				if hold, err := acq.judge(ctx, s, r, a); hold != nil || err != nil {
 					return hold, err
 				}
 			}
-			if (!final || q.late) && !again() {
+			if (!final || acq.late) && !again() {
 				return nil, ErrClosed
 			}
 		case a := <-answers:
 			answers = nil
-			if hold, err := q.judge(ctx, s, r, a); hold != nil || err != nil {
+			if hold, err := acq.judge(ctx, s, r, a); hold != nil || err != nil {
 				return hold, err
 			}
-			if q.late && !again() {
+			if acq.late && !again() {
 				return nil, ErrClosed
 			}
 		case g := <-grants:
@@ -272,108 +272,108 @@ func (q *quest) await(ctx context.Context, s *session, r *Request, posted *lette
 				select {
 				case <-sent:
 					sent = nil
-					s.answered(ctx, r, answer{posted.reply, posted.err})
+					s.answered(ctx, r, outcome{posted.reply, posted.err})
 				case <-answers:
 				case <-time.After(hurried):
 				case <-ctx.Done():
 				case <-s.dead:
 				}
 			}
-			return q.admit(ctx, s, r, g)
+			return acq.admit(ctx, s, r, g)
 		case <-recheck:
 			if !again() {
 				return nil, ErrClosed
 			}
-		case <-q.limit:
-			q.late = true
-			hurry = time.After(q.patience())
+		case <-acq.limit:
+			acq.late = true
+			hurry = time.After(acq.patience())
 			if !again() {
 				return nil, ErrClosed
 			}
 		case <-hurry:
-			q.reply = s.errorReply(r)
-			s.drop(ctx, r)
-			return nil, q.gaveUp(nil)
+			acq.reply = s.errorReply(r)
+			s.abandon(ctx, r)
+			return nil, acq.stopped(nil)
 		case <-ctx.Done():
-			q.reply = s.errorReply(r)
-			s.drop(ctx, r)
-			return nil, q.gaveUp(context.Cause(ctx))
+			acq.reply = s.errorReply(r)
+			s.abandon(ctx, r)
+			return nil, acq.stopped(context.Cause(ctx))
 		case <-s.dead:
 			s.forget(r)
-			return nil, q.gone(s)
+			return nil, acq.sessionEnded(s)
 		}
 	}
 }
 
 // cleanUp handles a letter that its caller no longer waits for.
-func (q *quest) cleanUp(ctx context.Context, s *session, r *Request, posted *letter) {
+func (acq *acquisition) cleanUp(ctx context.Context, s *session, r *Request, posted *letter) {
 	ctx = context.WithoutCancel(ctx) // the caller's has ended; the session bounds it
-	q.client.spawn(func() {
+	acq.client.spawn(func() {
 		<-posted.done
-		if final, _ := s.answered(ctx, r, answer{posted.reply, posted.err}); !final {
+		if final, _ := s.answered(ctx, r, outcome{posted.reply, posted.err}); !final {
 			s.ask(ctx, r, posted.args)
 		}
 	})
 }
 
 // patience returns how long the last question after the limit may take.
-func (q *quest) patience() time.Duration { return min(time.Second, q.client.try) }
+func (acq *acquisition) patience() time.Duration { return min(time.Second, acq.client.try) }
 
 // gone returns the consequence of the end of a session.
-func (q *quest) gone(s *session) error {
+func (acq *acquisition) sessionEnded(s *session) error {
 	why := s.why()
 	if errors.Is(why, ErrClosed) {
 		return ErrClosed
 	}
-	return q.again(s)
+	return acq.again(s)
 }
 
-// ask sends the request in a goroutine that puts its answer into the channel. It returns false if
+// ask sends the request in a goroutine that puts its outcome into the channel. It returns false if
 // the client is closed.
-func (q *quest) ask(ctx context.Context, s *session, r *Request) (<-chan answer, bool) {
+func (acq *acquisition) ask(ctx context.Context, s *session, r *Request) (<-chan outcome, bool) {
 	s.mu.Lock()
 	r.asking = true
 	s.mu.Unlock()
-	args := q.args(r)
-	answers := make(chan answer, 1)
+	args := acq.args(r)
+	answers := make(chan outcome, 1)
 	// It continues when the caller's context ends, to clean up after the reply. Every command in it
 	// has a timeout, and the session bounds it.
 	ctx = context.WithoutCancel(ctx)
-	return answers, q.client.spawn(func() { answers <- s.ask(ctx, r, args) })
+	return answers, acq.client.spawn(func() { answers <- s.ask(ctx, r, args) })
 }
 
 // take handles a reply. It returns neither hold nor error if the request continues.
-func (q *quest) take(ctx context.Context, s *session, r *Request, reply space.Reply) (*Hold, error) {
+func (acq *acquisition) take(ctx context.Context, s *session, r *Request, reply space.Reply) (*Hold, error) {
 	switch reply.At(0) {
 	case "granted":
 		token, err := ParseToken(reply.At(1))
 		if err != nil {
-			s.drop(ctx, r)
+			s.abandon(ctx, r)
 			return nil, err
 		}
-		return q.admit(ctx, s, r, grant{token, space.Time(reply.NumberAt(2))})
+		return acq.admit(ctx, s, r, grant{token, space.Time(reply.NumberAt(2))})
 	case "busy":
-		q.blocked(reply)
+		acq.blocked(reply)
 		s.forget(r)
-		return nil, q.gaveUp(nil)
+		return nil, acq.stopped(nil)
 	case "waiting":
-		q.blocked(reply)
+		acq.blocked(reply)
 		// The limit passed while the reply was in flight; the last question ends the wait.
-		if q.late {
+		if acq.late {
 			return nil, nil
 		}
-		q.client.reaper.due(space.Millis(reply.NumberAt(1)))
-		if q.order.onWait != nil && q.busy != nil && !q.told {
-			q.told = true
-			q.order.onWait(q.busy)
+		acq.client.reaper.due(space.Millis(reply.NumberAt(1)))
+		if acq.spec.onWait != nil && acq.busy != nil && !acq.notified {
+			acq.notified = true
+			acq.spec.onWait(acq.busy)
 		}
 		return nil, nil
 	case "grace":
 		s.forget(r)
-		return nil, q.grace(ctx, s, space.Millis(reply.NumberAt(1)))
+		return nil, acq.grace(ctx, s, space.Millis(reply.NumberAt(1)))
 	case "mode", "limit":
 		s.forget(r)
-		return nil, q.unfit(reply)
+		return nil, acq.unfit(reply)
 	case "lost":
 		s.forget(r)
 		return nil, fmt.Errorf("%w: the hold %s that the request is nested in is no longer valid", ErrLost, reply.At(1))
@@ -386,26 +386,26 @@ func (q *quest) take(ctx context.Context, s *session, r *Request, reply space.Re
 		return nil, e
 	case "dead":
 		s.forget(r)
-		limit := q.limit
-		if q.tries() {
-			limit = time.After(q.patience())
+		limit := acq.limit
+		if acq.tries() {
+			limit = time.After(acq.patience())
 		}
 		switch {
 		case s.doubt(ctx, limit):
 			return nil, errAgain
 		case ctx.Err() != nil:
-			return nil, q.gaveUp(context.Cause(ctx))
+			return nil, acq.stopped(context.Cause(ctx))
 		case s.why() == nil:
-			return nil, q.gaveUp(s.ended())
+			return nil, acq.stopped(s.ended())
 		}
-		return nil, q.gone(s)
+		return nil, acq.sessionEnded(s)
 	}
-	s.drop(ctx, r)
+	s.abandon(ctx, r)
 	return nil, space.Unexpected("acquire", reply)
 }
 
 // unfit returns the error of a request that can never be granted as it is.
-func (q *quest) unfit(r space.Reply) error {
+func (acq *acquisition) unfit(r space.Reply) error {
 	name := r.At(1)
 	switch {
 	case r.At(0) == "limit":
@@ -418,10 +418,10 @@ func (q *quest) unfit(r space.Reply) error {
 
 // grace waits until the space grants again. A try waits, too, but no longer than a new space does.
 // Otherwise the first one would always be refused.
-func (q *quest) grace(ctx context.Context, s *session, left time.Duration) error {
+func (acq *acquisition) grace(ctx context.Context, s *session, left time.Duration) error {
 	busy := fmt.Errorf("%w for another %s", ErrGrace, left)
-	if q.tries() && left > newborn {
-		return q.gaveUp(busy)
+	if acq.tries() && left > newborn {
+		return acq.stopped(busy)
 	}
 	timer := time.NewTimer(left + reapSlack())
 	defer timer.Stop()
@@ -429,10 +429,10 @@ func (q *quest) grace(ctx context.Context, s *session, left time.Duration) error
 	case <-timer.C:
 	case <-s.dead:
 	case <-ctx.Done():
-		return q.gaveUp(context.Cause(ctx))
-	case <-q.limit:
-		if q.busy != nil {
-			return fmt.Errorf("%w; %w", busy, q.gaveUp(nil))
+		return acq.stopped(context.Cause(ctx))
+	case <-acq.limit:
+		if acq.busy != nil {
+			return fmt.Errorf("%w; %w", busy, acq.stopped(nil))
 		}
 		return busy
 	}
@@ -440,22 +440,22 @@ func (q *quest) grace(ctx context.Context, s *session, left time.Duration) error
 }
 
 // blocked keeps what a reply says about the hold or wait in the way.
-func (q *quest) blocked(r space.Reply) {
+func (acq *acquisition) blocked(r space.Reply) {
 	if len(r) < 10 {
 		return
 	}
 	token, _ := ParseToken(r.At(6))
-	q.busy = &BusyError{
-		Bundle: space.NamesOf(q.order.items), Resource: r.At(2), Holder: SessionID(r.At(3)), Hold: HoldID(r.At(4)), Info: r.At(5),
+	acq.busy = &BusyError{
+		Bundle: space.NamesOf(acq.spec.items), Resource: r.At(2), Holder: SessionID(r.At(3)), Hold: HoldID(r.At(4)), Info: r.At(5),
 		Token: token, HeldFor: space.Millis(r.NumberAt(7)), LeaseLeft: space.Millis(r.NumberAt(8)), Queue: int(r.NumberAt(9)),
 	}
 }
 
 // admit creates the hold, unless the session was cut off before.
-func (q *quest) admit(ctx context.Context, s *session, r *Request, g grant) (*Hold, error) {
-	hold, lost := s.admit(ctx, r, g, q.order, q.nest)
+func (acq *acquisition) admit(ctx context.Context, s *session, r *Request, g grant) (*Hold, error) {
+	hold, lost := s.admit(ctx, r, g, acq.spec, acq.nest)
 	if lost != nil {
-		return nil, q.gone(s)
+		return nil, acq.sessionEnded(s)
 	}
 	return hold, nil
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // rival asserts a resource under a token for a session without a client, and returns the reply.
-func rival(t *testing.T, c *Client, at place, token Token) []string {
+func rival(t *testing.T, c *Client, at generation, token Token) []string {
 	t.Helper()
 	member := strings.Join([]string{"rival.x\x00rival.x.1", token.String(), "1", "", "", "", "xa"}, "\x1f")
 	return c.raw(t, space.Assert, "rival.x", 60_000, "{}", at.id, at.epoch, "the rival's", 10_000, 0, token.String(), "1", member, "")
@@ -54,15 +54,15 @@ func TestOfTwoHoldersTheHigherTokenWins(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				at := func() place {
+				at := func() generation {
 					known := c.raw(t, space.Place, string(session))
-					return place{known[0], known[1]}
+					return generation{known[0], known[1]}
 				}
 				if !first {
 					eventually(t, "it has said what it holds", func() bool {
 						s.mu.Lock()
 						defer s.mu.Unlock()
-						return s.at == at() && s.at.id != ""
+						return s.gen == at() && s.gen.id != ""
 					})
 				}
 				got := rival(t, c, at(), token)
@@ -82,7 +82,7 @@ func TestOfTwoHoldersTheHigherTokenWins(t *testing.T) {
 				eventually(t, "it has said what it holds", func() bool {
 					s.mu.Lock()
 					defer s.mu.Unlock()
-					return s.at == at()
+					return s.gen == at()
 				})
 				if !stronger {
 					if err := hold.Release(); err != nil {
@@ -139,7 +139,7 @@ func TestManyHoldsAreReassertedWhileOthersComeAndGo(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.mu.Lock()
-		was := s.at
+		was := s.gen
 		s.mu.Unlock()
 		if err := rdb.FlushAll(t.Context()).Err(); err != nil {
 			t.Fatal(err)
@@ -147,7 +147,7 @@ func TestManyHoldsAreReassertedWhileOthersComeAndGo(t *testing.T) {
 		eventually(t, "it has said what it holds", func() bool {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			return s.at != was
+			return s.gen != was
 		})
 	}
 	hold, err := c.Acquire(t.Context(), Exclusive("after")) // the grace period is over
@@ -212,8 +212,8 @@ func TestPermitsThatWereUndeclaredAreNotDeclaredAgain(t *testing.T) {
 	if _, err := c.Declare(ctx, "api", PermitLimit{Permits: 2, Version: 1}); err != nil {
 		t.Fatal(err)
 	}
-	at := place{"another", "1"}
-	c.redeclared.at, c.redeclared.names = at, []string{"undeclared", "api"}
+	at := generation{"another", "1"}
+	c.redeclared.gen, c.redeclared.names = at, []string{"undeclared", "api"}
 	if err := c.redeclare(ctx, at); err != nil {
 		t.Fatal(err)
 	}

@@ -83,7 +83,7 @@ type Options struct {
 	impersonate *space.Impersonator // nil: this build; tests set another one
 }
 
-// everyBuild is what clients impersonate that are not told otherwise. Tests set it.
+// everyBuild is what clients impersonate unless their options name a build. Tests set it.
 var everyBuild *space.Impersonator
 
 const (
@@ -144,14 +144,14 @@ type Client struct {
 	last    *session      // the one opened last, whatever its state; guarded by mu
 	changed chan struct{} // closed and replaced when session changes; guarded by mu
 	outage  error         // why there is no session; guarded by mu
-	// at is the place of the space in which this client last asserted what it knows. Guarded by mu.
-	at       place
+	// gen is the generation in which this client last asserted what it knows. Guarded by mu.
+	gen      generation
 	card     json.RawMessage        // guarded by mu
 	declared map[string]PermitLimit // by this client; guarded by mu
 
 	redeclared struct { // progress after the last loss of data; guarded by mu
-		at    place
-		names []string // still to be declared at that place
+		gen   generation
+		names []string // still to be declared in it
 	}
 	failure  error // why no session can be opened anymore; guarded by mu
 	finished bool  // Close was called: nothing may start anymore; guarded by mu
@@ -257,7 +257,7 @@ func newClient(o Options) (*Client, error) {
 		return nil, fmt.Errorf("%w: Options.Grace is %s; it must be at least the lease, %s: a client that is cut off from Redis may continue for that long",
 			ErrInvalid, o.Grace, c.lease)
 	}
-	c.recovery.heard(0, c.lease)
+	c.recovery.noteLease(0, c.lease)
 	switch {
 	case c.patience == 0:
 		c.patience = defaultReserveAfter
@@ -452,7 +452,7 @@ func (c *Client) keep(ctx context.Context, s *session, listener *subscriber) {
 		var running sync.WaitGroup
 		running.Go(func() { defer cancel(); s.dog.run(ctx) })
 		running.Go(func() { listener.run(work) })
-		running.Go(func() { s.audit(work) })
+		running.Go(func() { s.reconcile(work) })
 		running.Wait()
 	})
 	select {
@@ -485,12 +485,12 @@ func (c *Client) openSession(ctx context.Context, try time.Duration) (*session, 
 		s.dog.from = c.clock.read()
 		r, err := c.callWithin(ctx, try, space.Open, string(id), c.lease.Milliseconds(), string(s.card), c.newSpace(), c.recovery.first(knew))
 		if err == nil && r.At(0) == "open" {
-			s.see(sighting{space.Time(r.NumberAt(1)), s.dog.from})
-			s.at = c.arrived(place{r.At(2), r.At(3)}, r.NumberAt(5) == 1)
-			if s.at != (place{r.At(2), r.At(3)}) {
+			s.setClock(serverClock{space.Time(r.NumberAt(1)), s.dog.from})
+			s.gen = c.begins(generation{r.At(2), r.At(3)}, r.NumberAt(5) == 1)
+			if s.gen != (generation{r.At(2), r.At(3)}) {
 				s.dog.hurry()
 			}
-			c.recovery.heard(r.NumberAt(4), c.lease)
+			c.recovery.noteLease(r.NumberAt(4), c.lease)
 			c.written.Store(r.NumberAt(6))
 			return s, listener, nil
 		}
@@ -515,21 +515,21 @@ func (c *Client) newSpace() string {
 	return rand.Text()
 }
 
-// arrived returns the place at which a session begins that was opened at the given place. If the
+// begins returns the generation in which a session begins that was opened in the given one. If the
 // client knew another one, Redis lost data while there was no session. No hold is left, but the
-// program may know more ([Options].Recover). If the grace period still runs, the session begins at
-// the old place, so that its first renewal makes it re-assert all of that.
-func (c *Client) arrived(at place, still bool) place {
+// program may know more ([Options].Recover). If the grace period still runs, the session begins in
+// the old one, so that its first renewal makes it re-assert all of that.
+func (c *Client) begins(gen generation, still bool) generation {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if knew := c.at; knew != at && knew != (place{}) && c.recover != nil {
+	if knew := c.gen; knew != gen && knew != (generation{}) && c.recover != nil {
 		if still {
 			return knew
 		}
 		c.log.Error("redis lost data while no session was open, and it is too late to re-assert what this client knew")
 	}
-	c.at = at
-	return at
+	c.gen = gen
+	return gen
 }
 
 // randomName returns 8 random characters of [a-z0-9].

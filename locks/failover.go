@@ -27,12 +27,12 @@ var errLate = fmt.Errorf("%w: redis has lost data, and the grace period for re-a
 // errDoubled is why a hold ends that lost to a stronger one.
 var errDoubled = fmt.Errorf("%w: redis has lost data, and a younger hold has a part of the bundle", ErrLost)
 
-// place identifies the space that a session knows: an ID, and an epoch that grows whenever the
+// generation identifies the space that a session knows: an ID, and an epoch that grows whenever the
 // space may have lost writes.
-type place struct{ id, epoch string }
+type generation struct{ id, epoch string }
 
 // recovery decides how long a grace period lasts: Options.Grace, or the longest lease that this
-// client has heard of plus the time for which the topology may have two masters.
+// client knows of plus the time for which the topology may have two masters.
 type recovery struct {
 	fixed   time.Duration
 	margin  time.Duration // set by Open before the first command that needs it
@@ -49,8 +49,8 @@ func (r *recovery) args() (least, margin int64) {
 	return r.longest.Load() + margin, margin
 }
 
-// heard takes the longest lease in use from a reply. The client's own lease counts, too.
-func (r *recovery) heard(longest int64, own time.Duration) {
+// noteLease takes the longest lease in use from a reply. The client's own lease counts, too.
+func (r *recovery) noteLease(longest int64, own time.Duration) {
 	r.longest.Store(max(longest, own.Milliseconds()))
 }
 
@@ -257,23 +257,23 @@ func (c *Client) saw(token Token) {
 const (
 	assertNames = 256
 	assertBytes = 64 << 10
-	// assertDear is the cost of a name in another mode, or of a nested request, in exclusive names.
-	assertDear = 6
+	// assertSlow is the cost of a name in another mode, or of a nested request, in exclusive names.
+	assertSlow = 6
 )
 
-// reclaim asserts what the session holds, after the reply to a renewal named another place than the
-// session knows. The session is renewed only after its last page was accepted. A hold that was
-// asserted at a place is not asserted there again. So if an assertion takes longer than one renewal
+// reclaim asserts what the session holds, after the reply to a renewal named another generation than
+// the session knows. The session is renewed only after its last page was accepted. A hold that
+// was asserted in a generation is not asserted in it again. So if an assertion takes longer than one renewal
 // may take, the next renewal continues it.
-func (s *session) reclaim(ctx context.Context, at place) error {
+func (s *session) reclaim(ctx context.Context, gen generation) error {
 	recovered := s.client.recover == nil
-	if err := s.client.redeclare(ctx, at); err != nil {
+	if err := s.client.redeclare(ctx, gen); err != nil {
 		return err
 	}
-	queue := s.toAssert(at)
+	queue := s.toAssert(gen)
 	for {
 		page, rest := s.page(queue)
-		accepted, next, refused, err := s.assert(ctx, at, page, len(rest) == 0 && recovered)
+		accepted, next, refused, err := s.assert(ctx, gen, page, len(rest) == 0 && recovered)
 		if err != nil {
 			return err
 		}
@@ -281,23 +281,23 @@ func (s *session) reclaim(ctx context.Context, at place) error {
 			if err := s.client.redeclare(ctx, next); err != nil {
 				return err
 			}
-			at, queue, recovered = next, s.toAssert(next), s.client.recover == nil
+			gen, queue, recovered = next, s.toAssert(next), s.client.recover == nil
 			continue
 		}
-		at, queue = next, rest
-		s.asserted(at, page, refused)
+		gen, queue = next, rest
+		s.asserted(gen, page, refused)
 		if len(rest) > 0 {
 			continue
 		}
 		if !recovered {
-			if err := s.client.recover(ctx, s.id, at.id+" "+at.epoch); err != nil {
+			if err := s.client.recover(ctx, s.id, gen.id+" "+gen.epoch); err != nil {
 				return err
 			}
-			recovered, queue = true, s.toAssert(at)
+			recovered, queue = true, s.toAssert(gen)
 			continue
 		}
-		if queue = s.toAssert(at); len(queue) == 0 {
-			s.arrive(at)
+		if queue = s.toAssert(gen); len(queue) == 0 {
+			s.reasserted(gen)
 			return nil
 		}
 	}
@@ -311,13 +311,13 @@ type assertion struct {
 	under   string
 }
 
-// toAssert returns the holds that were not asserted at a place, the oldest first. It sorts all of
+// toAssert returns the holds that were not asserted in a generation, the oldest first. It sorts all of
 // them, so it is called once for each round of pages, not for each page.
-func (s *session) toAssert(at place) []assertion {
+func (s *session) toAssert(gen generation) []assertion {
 	s.mu.Lock()
 	var queue []assertion
 	for _, r := range s.requests {
-		if r.assertable() && (r.said != at || at.id == "") {
+		if r.assertable() && (r.assertedIn != gen || gen.id == "") {
 			queue = append(queue, assertion{request: r, token: r.granted.token})
 		}
 	}
@@ -361,7 +361,7 @@ func assertCost(r *Request) int {
 	cost := len(r.items)
 	for _, item := range r.items {
 		if item.Mode != ModeExclusive || r.under != "" {
-			cost += assertDear - 1
+			cost += assertSlow - 1
 		}
 	}
 	return cost
@@ -381,15 +381,15 @@ func (s *session) member(r *Request) string {
 	}, "\x1f")
 }
 
-// assert sends one page. If the space is by now at another place than at, nothing was accepted.
-func (s *session) assert(ctx context.Context, at place, page []assertion, last bool) (accepted bool, next place, refused []HoldID, err error) {
+// assert sends one page. If the space has another generation by now, nothing was accepted.
+func (s *session) assert(ctx context.Context, gen generation, page []assertion, last bool) (accepted bool, next generation, refused []HoldID, err error) {
 	c := s.client
 	c.mu.Lock()
 	card := c.card
 	c.mu.Unlock()
 	least, margin := c.recovery.args()
 	args := []any{
-		string(s.id), c.lease.Milliseconds(), string(card), at.id, at.epoch, c.newSpace(), least, margin,
+		string(s.id), c.lease.Milliseconds(), string(card), gen.id, gen.epoch, c.newSpace(), least, margin,
 		strconv.FormatUint(c.highest.Load(), 10), "0",
 	}
 	if last {
@@ -402,11 +402,11 @@ func (s *session) assert(ctx context.Context, at place, page []assertion, last b
 	s.asserting.Lock()
 	defer s.asserting.Unlock()
 	if why := s.why(); why != nil {
-		return false, at, nil, why
+		return false, gen, nil, why
 	}
 	r, err := space.Run(ctx, c.beat, space.Assert, c.space.keys, args...)
 	if err != nil {
-		return false, at, nil, err
+		return false, gen, nil, err
 	}
 	switch r.At(0) {
 	case "ok":
@@ -414,27 +414,27 @@ func (s *session) assert(ctx context.Context, at place, page []assertion, last b
 			refused = append(refused, HoldID(r.At(i)))
 		}
 		c.reaper.due(space.Millis(r.NumberAt(3)))
-		return true, place{r.At(1), r.At(2)}, refused, nil
+		return true, generation{r.At(1), r.At(2)}, refused, nil
 	case "again":
-		return false, place{r.At(1), r.At(2)}, nil, nil
+		return false, generation{r.At(1), r.At(2)}, nil, nil
 	case "late":
-		return false, at, nil, errLate
+		return false, gen, nil, errLate
 	}
-	return false, at, nil, space.Unexpected("assert", r)
+	return false, gen, nil, space.Unexpected("assert", r)
 }
 
 // asserted records the result of a page.
-func (s *session) asserted(at place, page []assertion, refused []HoldID) {
+func (s *session) asserted(gen generation, page []assertion, refused []HoldID) {
 	var lost []*Hold
 	s.mu.Lock()
 	for _, a := range page {
 		r := a.request
-		r.said = at
+		r.assertedIn = gen
 		if !slices.Contains(refused, r.id) {
 			continue
 		}
 		r.refused = errDoubled // for a caller that does not have the hold yet
-		if h := r.hold; h != nil && h.stands() {
+		if h := r.hold; h != nil && h.valid() {
 			h.lose(errDoubled)
 			s.become(r, over)
 			delete(s.limited, h)
@@ -451,13 +451,13 @@ func (s *session) asserted(at place, page []assertion, refused []HoldID) {
 
 // arrive ends an assertion. The table is then compared with the rest in Redis: requests with lost
 // waits ask again, and holds that were released during the assertion are released again.
-func (s *session) arrive(at place) {
+func (s *session) reasserted(gen generation) {
 	s.mu.Lock()
-	s.at = at
-	s.heard, s.told = 0, 0 // the revisions may have gone back
+	s.gen = gen
+	s.received, s.published = 0, 0 // the revisions may have gone back
 	s.mu.Unlock()
 	s.client.mu.Lock()
-	s.client.at = at
+	s.client.gen = gen
 	s.client.mu.Unlock()
 	s.client.log.Warn("redis has lost data or was replaced; all holds were re-asserted",
 		slog.String("session", string(s.id)))
@@ -468,11 +468,11 @@ func (s *session) arrive(at place) {
 const redeclareMost = 200
 
 // redeclare declares again the permits that this client has declared, since they bound how many may
-// be held. It does so once for each place, and continues where an error has stopped it.
-func (c *Client) redeclare(ctx context.Context, at place) error {
+// be held. It does so once for each generation, and continues where an error has stopped it.
+func (c *Client) redeclare(ctx context.Context, gen generation) error {
 	c.mu.Lock()
-	if c.redeclared.at != at || at.id == "" {
-		c.redeclared.at, c.redeclared.names = at, slices.Collect(maps.Keys(c.declared))
+	if c.redeclared.gen != gen || gen.id == "" {
+		c.redeclared.gen, c.redeclared.names = gen, slices.Collect(maps.Keys(c.declared))
 	}
 	left := c.redeclared.names
 	c.mu.Unlock()
@@ -519,7 +519,7 @@ func (c *Client) redeclareSome(ctx context.Context, names []string) error {
 // the session and waits for the reply, which settles that. It returns whether the session is alive.
 func (s *session) doubt(ctx context.Context, limit <-chan time.Time) bool {
 	s.mu.Lock()
-	answered := s.answer
+	answered := s.renewed
 	s.mu.Unlock()
 	s.dog.hurry()
 	select {

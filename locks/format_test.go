@@ -60,7 +60,7 @@ func renewed(t *testing.T, c *Client) {
 		t.Fatal(err)
 	}
 	s.mu.Lock()
-	answer := s.answer
+	answer := s.renewed
 	s.mu.Unlock()
 	c.Doubt()
 	select {

@@ -23,7 +23,7 @@ type Hold struct {
 	client *Client
 	// request is the granted one; nil for a hold that only re-enters others, or was joined.
 	request  *Request
-	joint    *joint // set for a hold that was joined
+	joined   *joined // set for a hold that was joined
 	id       HoldID
 	session  SessionID
 	token    Token
@@ -50,7 +50,7 @@ type Hold struct {
 }
 
 // stands reports whether the hold is valid, so that work may continue. The caller holds mu.
-func (h *Hold) stands() bool { return h.lost == nil && !h.done }
+func (h *Hold) valid() bool { return h.lost == nil && !h.done }
 
 type holdKey struct{}
 
@@ -114,8 +114,8 @@ func (h *Hold) Lost() error {
 func (h *Hold) KillBy() time.Duration {
 	by := time.Duration(-1)
 	switch {
-	case h.joint != nil:
-		by = h.joint.killBy(h)
+	case h.joined != nil:
+		by = h.joined.killBy(h)
 	case h.request != nil:
 		by = h.request.session.killBy(h)
 	}
@@ -131,7 +131,7 @@ func (h *Hold) KillBy() time.Duration {
 // should finish and release it. [Hold.Why] names the caller and the reason. If the holder ignores
 // it, nothing else happens.
 func (h *Hold) Asked() <-chan struct{} {
-	if h.request == nil && h.joint == nil {
+	if h.request == nil && h.joined == nil {
 		return h.covers[0].Asked()
 	}
 	h.mu.Lock()
@@ -147,7 +147,7 @@ func (h *Hold) Asked() <-chan struct{} {
 
 // Why returns the details of the last revocation, or nil without one.
 func (h *Hold) Why() *Revocation {
-	if h.request == nil && h.joint == nil {
+	if h.request == nil && h.joined == nil {
 		return h.covers[0].Why()
 	}
 	h.mu.Lock()
@@ -173,7 +173,7 @@ func (h *Hold) Release() error {
 func (h *Hold) enter() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.stands() || h.users == 0 {
+	if !h.valid() || h.users == 0 {
 		return false
 	}
 	h.users++
@@ -191,8 +191,8 @@ func (h *Hold) leave() error {
 	}
 	var err error
 	switch {
-	case h.joint != nil:
-		h.joint.leave(h)
+	case h.joined != nil:
+		h.joined.leave(h)
 	case h.request != nil:
 		err = h.request.session.release(context.WithoutCancel(h.ctx), h)
 	default:

@@ -10,10 +10,10 @@ import (
 	"lockstep/locks/space"
 )
 
-// A joint keeps track of whether a hold of another process is still valid. It renews nothing: it
+// joined keeps track of whether a hold of another process is still valid. It renews nothing: it
 // asks how long the lease of that hold's session still lasts, and a watchdog ends the work here if
 // no reply arrives in time.
-type joint struct {
+type joined struct {
 	client *Client
 	hold   *Hold
 	dog    *watchdog
@@ -49,11 +49,11 @@ func (c *Client) Join(ctx context.Context, id HoldID) (*Hold, error) {
 	h := newHold(c, ctx, new(sync.Mutex), space.ParseItems(space.FieldsOf(r.At(5))))
 	h.id, h.session, h.token, h.since = id, space.SessionOf(id), token, space.Time(r.NumberAt(3))
 	h.admitted = local
-	j := &joint{client: c, hold: h}
-	h.joint = j
+	j := &joined{client: c, hold: h}
+	h.joined = j
 	lose := func(cause error) {
 		h.mu.Lock()
-		first := h.stands()
+		first := h.valid()
 		if first {
 			h.lost = cause
 		}
@@ -77,7 +77,7 @@ func (c *Client) Join(ctx context.Context, id HoldID) (*Hold, error) {
 }
 
 // run returns when the hold, work or the client ends.
-func (j *joint) run(work context.Context) {
+func (j *joined) run(work context.Context) {
 	defer j.stop()
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -90,7 +90,7 @@ func (j *joint) run(work context.Context) {
 }
 
 // ask returns the remaining lease of the hold's session.
-func (j *joint) ask(ctx context.Context) (time.Duration, error) {
+func (j *joined) ask(ctx context.Context) (time.Duration, error) {
 	r, err := space.Run(ctx, j.client.beat, space.Stands, j.client.space.keys, string(j.hold.id))
 	if err != nil {
 		return 0, err
@@ -115,7 +115,7 @@ func leftOf(r space.Reply) (time.Duration, error) {
 }
 
 // leave stops tracking a joined hold.
-func (j *joint) leave(h *Hold) {
+func (j *joined) leave(h *Hold) {
 	h.mu.Lock()
 	h.done = true
 	h.mu.Unlock()
@@ -123,7 +123,7 @@ func (j *joint) leave(h *Hold) {
 	h.cancel(errReleased)
 }
 
-func (j *joint) killBy(h *Hold) time.Duration {
+func (j *joined) killBy(h *Hold) time.Duration {
 	h.mu.Lock()
 	done, lost := h.done, h.lost != nil
 	h.mu.Unlock()

@@ -28,7 +28,7 @@ func (c *Client) nesting(ctx context.Context, items []Item) *nest {
 	for h := innermost; h != nil; h = h.outer {
 		switch {
 		case h.client != c:
-		case h.request == nil && h.joint == nil:
+		case h.request == nil && h.joined == nil:
 			between = append(between, h)
 		default:
 			chain = append(chain, h)
@@ -110,7 +110,7 @@ func (n *nest) text() string {
 }
 
 // reenter creates the hold of a bundle that other holds cover. It does not call Redis.
-func (c *Client) reenter(ctx context.Context, o *order, n *nest) *Hold {
+func (c *Client) reenter(ctx context.Context, o *spec, n *nest) *Hold {
 	innermost := n.covers[0]
 	h := newHold(c, ctx, innermost.mu, o.items)
 	h.id, h.session, h.since, h.covers = innermost.id, innermost.session, innermost.since, n.covers
@@ -140,5 +140,5 @@ func (c *Client) IsHeld(ctx context.Context, names ...string) bool {
 func (h *Hold) has(name string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.stands() && slices.ContainsFunc(h.items, func(item Item) bool { return item.Name == name })
+	return h.valid() && slices.ContainsFunc(h.items, func(item Item) bool { return item.Name == name })
 }

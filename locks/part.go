@@ -17,12 +17,12 @@ const maxInfo = 4 << 10 // bytes of JSON
 // A Part is one piece of a request. [Exclusive], [Shared], [AtMost] and [Permits] name resources
 // and mix in one bundle. [Wait], [MaxHold], [MinHold], [CrashDelay], [Info] and [OnWait] say how to
 // request them.
-type Part func(*order) error
+type Part func(*spec) error
 
 // order is a request assembled from its parts.
-type order struct {
+type spec struct {
 	items   []Item // sorted by names, without duplicates
-	limited bool   // whether limit counts
+	bounded bool   // whether limit counts
 	limit   time.Duration
 	limits  limits
 	info    json.RawMessage
@@ -49,7 +49,7 @@ func (l limits) text(slack time.Duration) string {
 	return fmt.Sprintf("%d,%d,%d", most, l.least.Milliseconds(), l.crash.Milliseconds())
 }
 
-func (o *order) add(mode Mode, n int, names ...string) error {
+func (o *spec) add(mode Mode, n int, names ...string) error {
 	for _, name := range names {
 		if err := CheckName(name); err != nil {
 			return err
@@ -63,20 +63,20 @@ func (o *order) add(mode Mode, n int, names ...string) error {
 // Duplicates count once, and the order does not matter. A name is 1 to 512 bytes of UTF-8 without
 // control characters. A bundle has 1 to 1,000 names.
 func Exclusive(names ...string) Part {
-	return func(o *order) error { return o.add(ModeExclusive, 0, names...) }
+	return func(o *spec) error { return o.add(ModeExclusive, 0, names...) }
 }
 
 // Shared asks for resources that others may share, but that none may hold exclusively at the same
 // time: the readers' side of a read-write lock.
 func Shared(names ...string) Part {
-	return func(o *order) error { return o.add(ModeShared, 0, names...) }
+	return func(o *spec) error { return o.add(ModeShared, 0, names...) }
 }
 
 // AtMost asks for resources that at most n may share, including this request. The limit belongs to
 // the request and is stored nowhere. Use it for a limit of the code that asks, and [Permits] for
 // one that all clients must agree on.
 func AtMost(n int, names ...string) Part {
-	return func(o *order) error {
+	return func(o *spec) error {
 		if n < 1 || n > maxPermits {
 			return fmt.Errorf("%w: at most %d may share a resource; use 1 to %d", ErrInvalid, n, maxPermits)
 		}
@@ -87,7 +87,7 @@ func AtMost(n int, names ...string) Part {
 // Permits asks for n permits of a resource with a limit that was declared with [Client.Declare]: a
 // counting semaphore.
 func Permits(name string, n int) Part {
-	return func(o *order) error {
+	return func(o *spec) error {
 		if n < 1 || n > maxPermits {
 			return fmt.Errorf("%w: %d permits of %.100q; ask for 1 to %d", ErrInvalid, n, name, maxPermits)
 		}
@@ -98,20 +98,20 @@ func Permits(name string, n int) Part {
 // MaxHold bounds how long the bundle is held, counted from the grant. After d its context ends with
 // the cause [ErrExpired]; [Client.Cutoff] later the bundle passes on, released or not.
 func MaxHold(d time.Duration) Part {
-	return func(o *order) error { return bound(&o.limits.most, "max hold", d) }
+	return func(o *spec) error { return bound(&o.limits.most, "max hold", d) }
 }
 
 // MinHold keeps the bundle taken for at least d from the grant on, even if it is released earlier.
 // So a replica that is late, by its clock or its load, does not repeat work that was just done.
 func MinHold(d time.Duration) Part {
-	return func(o *order) error { return bound(&o.limits.least, "min hold", d) }
+	return func(o *spec) error { return bound(&o.limits.least, "min hold", d) }
 }
 
 // CrashDelay keeps the bundle taken for d after a crash, so that what the process left behind can
 // settle. A crash is a session that ends by itself, because the process died or lost Redis, or that
 // a parent process ends ([Space.EndSession]). [Client.Close] is not a crash.
 func CrashDelay(d time.Duration) Part {
-	return func(o *order) error { return bound(&o.limits.crash, "crash delay", d) }
+	return func(o *spec) error { return bound(&o.limits.crash, "crash delay", d) }
 }
 
 const maxLimit = 365 * 24 * time.Hour // of a hold; a longer limit is an error
@@ -132,11 +132,11 @@ func bound(limit *time.Duration, what string, d time.Duration) error {
 // Wait bounds how long [Client.Acquire] waits; at the limit the error is a [*BusyError]. 0 asks
 // once. Prefer it to a deadline on the context, which would end the hold's context, too.
 func Wait(limit time.Duration) Part {
-	return func(o *order) error {
+	return func(o *spec) error {
 		if limit < 0 {
 			return fmt.Errorf("%w: a wait of %s is negative; leave Wait out to wait without limit", ErrInvalid, limit)
 		}
-		o.limited, o.limit = true, limit
+		o.bounded, o.limit = true, limit
 		return nil
 	}
 }
@@ -144,7 +144,7 @@ func Wait(limit time.Duration) Part {
 // Info attaches a JSON value of at most 4 KiB to the request and its hold, for callers that list
 // them or find them in the way.
 func Info(v json.RawMessage) Part {
-	return func(o *order) error {
+	return func(o *spec) error {
 		var compact bytes.Buffer
 		if err := json.Compact(&compact, v); err != nil {
 			return fmt.Errorf("%w: info is not JSON: %w", ErrInvalid, err)
@@ -160,14 +160,14 @@ func Info(v json.RawMessage) Part {
 // OnWait calls f once when the bundle is not free and the request was queued. f receives what is in
 // the way. It must return soon, because the request is not attended to meanwhile.
 func OnWait(f func(*BusyError)) Part {
-	return func(o *order) error {
+	return func(o *spec) error {
 		o.onWait = f
 		return nil
 	}
 }
 
-func newOrder(parts []Part) (*order, error) {
-	o := new(order)
+func newSpec(parts []Part) (*spec, error) {
+	o := new(spec)
 	for _, part := range parts {
 		if err := part(o); err != nil {
 			return nil, err
@@ -180,7 +180,7 @@ func newOrder(parts []Part) (*order, error) {
 }
 
 // seal sorts the bundle of a request, and checks what no single part can check.
-func (o *order) seal() (err error) {
+func (o *spec) seal() (err error) {
 	if o.items, err = Bundle(o.items); err != nil {
 		return err
 	}
@@ -195,12 +195,12 @@ func (o *order) seal() (err error) {
 }
 
 // plain reports whether the scripts have a fast path for the request.
-func (o *order) plain(n *nest) bool {
+func (o *spec) plain(n *nest) bool {
 	shared := slices.ContainsFunc(n.rest, func(item Item) bool { return item.Mode != ModeExclusive })
 	return !shared && len(n.under) == 0 && o.limits.text(0) == ""
 }
 
-func (o *order) String() string { return brief(o.items) }
+func (o *spec) String() string { return brief(o.items) }
 
 // brief shortens a bundle for an error or a log line.
 func brief(items []Item) string {

@@ -123,7 +123,7 @@ func FuzzParts(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, exclusive, shared, limited, permits string, n int, wait, limit int64, info string) {
 		d := time.Duration(limit)
-		o, err := newOrder([]Part{
+		o, err := newSpec([]Part{
 			Exclusive(exclusive), Shared(shared), AtMost(n, limited), Permits(permits, n), Wait(time.Duration(wait)),
 			MaxHold(d), MinHold(d), CrashDelay(d), Info(json.RawMessage(info)),
 		})

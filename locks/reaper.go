@@ -33,7 +33,7 @@ func (r *reaper) waits(n int) {
 	r.waiting += n
 	r.mu.Unlock()
 	if first {
-		r.rouse()
+		r.signal()
 	}
 }
 
@@ -53,7 +53,7 @@ func (r *reaper) due(in time.Duration) {
 	waiting := r.waiting > 0
 	r.mu.Unlock()
 	if earlier && waiting {
-		r.rouse()
+		r.signal()
 	}
 }
 
@@ -62,10 +62,10 @@ func (r *reaper) now() {
 	r.mu.Lock()
 	r.forced = true
 	r.mu.Unlock()
-	r.rouse()
+	r.signal()
 }
 
-func (r *reaper) rouse() {
+func (r *reaper) signal() {
 	select {
 	case r.wake <- struct{}{}:
 	default:

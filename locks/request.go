@@ -20,21 +20,21 @@ type Request struct {
 	recheck chan struct{} // buffer 1: the wait is no longer in Redis; ask again
 	items   []Item        // what it asks for in Redis, sorted
 	// plain means exclusive, not nested and without limits: scripts have a fast path for it
-	plain   bool
-	state   requestState
-	doubt   bool   // a copy of the acquire got no reply, so it may still arrive
-	late    bool   // a reply arrived when the hold was already being released
-	asking  bool   // a goroutine is sending the acquire
-	once    bool   // it only tries: a reply that lasts until a person acts ends it
-	last    error  // why the acquire was sent again last
-	hold    *Hold  // once the holder has it
-	revoked *Asked // received before the holder had it
-	granted grant  // set when it was granted
-	limits  string // as in its record; under and info likewise
-	under   string
-	info    json.RawMessage
-	said    place // where this hold was last asserted
-	refused error // set when a stronger hold won there
+	plain      bool
+	state      requestState
+	doubt      bool   // a copy of the acquire got no reply, so it may still arrive
+	late       bool   // a reply arrived when the hold was already being released
+	asking     bool   // a goroutine is sending the acquire
+	once       bool   // it only tries: a reply that lasts until a person acts ends it
+	last       error  // why the acquire was sent again last
+	hold       *Hold  // once the holder has it
+	revoked    *Asked // received before the holder had it
+	granted    grant  // set when it was granted
+	limits     string // as in its record; under and info likewise
+	under      string
+	info       json.RawMessage
+	assertedIn generation // where this hold was last asserted
+	refused    error      // set when a stronger hold won there
 }
 
 type requestState int
@@ -92,7 +92,7 @@ type Grant struct {
 // with the cause [ErrLost].
 func (r *Request) Granted(parent context.Context, g Grant) *Hold {
 	items := slices.SortedFunc(slices.Values(g.Items), func(a, b Item) int { return cmp.Compare(a.Name, b.Name) })
-	o := &order{items: items, limits: limits{most: g.MaxHold, least: g.MinHold, crash: g.CrashDelay}}
+	o := &spec{items: items, limits: limits{most: g.MaxHold, least: g.MinHold, crash: g.CrashDelay}}
 	r.session.mu.Lock()
 	r.items, r.info, r.limits = items, g.Info, o.limits.text(r.Cutoff())
 	r.session.mu.Unlock()

@@ -59,7 +59,7 @@ const (
 type Rule[A any] struct {
 	prefix string
 	keys   []ruleKey
-	form   order // of each request, except its bundle
+	form   spec // of each request, except its bundle
 	skip   bool
 }
 
@@ -165,7 +165,7 @@ func (r *Rule[A]) Items(args A) ([]Item, error) {
 }
 
 // order makes the request of one call.
-func (r *Rule[A]) order(args A) (*order, error) {
+func (r *Rule[A]) order(args A) (*spec, error) {
 	o := r.form
 	var value any
 	if slices.ContainsFunc(r.keys, func(k ruleKey) bool { return !k.key.fixed() }) {

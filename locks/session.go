@@ -22,45 +22,45 @@ type session struct {
 	dog    *watchdog
 	card   []byte        // the card it was opened with
 	dead   chan struct{} // closed by end
-	wake   chan struct{} // buffer 1: the audit has work
+	wake   chan struct{} // buffer 1: reconcile has work
 	cutOne sync.Once     // makes cut work once; a second caller waits until the first is done
 
 	asserting sync.Mutex // held while a page of an assertion is under way
 
-	mu       sync.Mutex // guards the following fields, and those fields of its requests that say so
-	requests map[HoldID]*Request
-	drawn    uint64 // the number of the last request
-	cause    error  // why no work may begin on it anymore; nil while it is alive
-	tally    tally
-	heard    uint64 // the highest revision of a grant that was received
-	told     uint64 // the highest revision that a renewal returned
-	compare  bool   // the table must be compared with Redis
-	// vague counts renewals in a row that proved nothing, because requests were in flight.
-	vague int
+	mu        sync.Mutex // guards the following fields, and those fields of its requests that say so
+	requests  map[HoldID]*Request
+	drawn     uint64 // the number of the last request
+	cause     error  // why no work may begin on it anymore; nil while it is alive
+	counts    counts
+	received  uint64 // the highest revision of a grant that was received
+	published uint64 // the highest revision that a renewal returned
+	compare   bool   // the table must be compared with Redis
+	// inconclusive counts renewals in a row that proved nothing, because requests were in flight.
+	inconclusive int
 	// suspects are requests that are over but may have a late copy that is applied later, and until
 	// when they are suspected.
 	suspects map[HoldID]time.Time
-	seen     sighting
-	at       place         // of the space that it knows
-	answer   chan struct{} // closed and replaced when a renewal got its reply
+	clock    serverClock
+	gen      generation    // of the space that it knows
+	renewed  chan struct{} // closed and replaced when a renewal got its reply
 	// limited has the holds with limits, which lookAtLimits checks; true: ended, and released later
 	// if its holder does not release it first.
 	limited map[*Hold]bool
 }
 
-// sighting pairs the server's clock with a reading of the local clocks from before the server was
+// serverClock pairs the server's clock with a reading of the local clocks from before the server was
 // asked. Since then the server's clock has advanced by no more than the local ones.
-type sighting struct {
+type serverClock struct {
 	server time.Time
 	local  instant
 }
 
-// tally has the counts that the number of holds and waits in a renewal's reply is compared with.
-type tally struct {
-	begun   uint64 // requests that ever entered the table
-	eased   uint64 // requests that stopped being certain
-	table   int    // requests in the table: an upper bound of what Redis has
-	certain int    // of these, those that Redis surely has: waiting or held
+// counts has the numbers that the number of holds and waits in a renewal's reply is compared with.
+type counts struct {
+	added    uint64 // requests that ever entered the table
+	unstored uint64 // requests that are no longer surely stored
+	listed   int    // requests in the table: an upper bound of what Redis has
+	stored   int    // of these, those that Redis surely has: waiting or held
 }
 
 // suspectFor is how long a request is suspected of a late copy. It is roughly how long a system's
@@ -80,7 +80,7 @@ func newSession(c *Client, id SessionID) *session {
 	s := &session{
 		id: id, client: c, dead: make(chan struct{}), wake: make(chan struct{}, 1),
 		requests: make(map[HoldID]*Request), suspects: make(map[HoldID]time.Time), limited: make(map[*Hold]bool),
-		answer: make(chan struct{}),
+		renewed: make(chan struct{}),
 	}
 	s.dog = &watchdog{
 		lease: c.lease, clock: c.clock, renew: s.renew, cut: s.cut, end: s.end, each: s.lookAtLimits,
@@ -101,8 +101,8 @@ func (s *session) begin(items []Item) (*Request, error) {
 		id: HoldID(string(s.id) + "." + strconv.FormatUint(s.drawn, 10)), session: s, items: items,
 	}
 	s.requests[r.id] = r
-	s.tally.begun++
-	s.tally.table++
+	s.counts.added++
+	s.counts.listed++
 	return r, nil
 }
 
@@ -111,10 +111,10 @@ func (s *session) become(r *Request, state requestState) {
 	was, is := r.state == waiting || r.state == held, state == waiting || state == held
 	switch {
 	case is && !was:
-		s.tally.certain++
+		s.counts.stored++
 	case was && !is:
-		s.tally.certain--
-		s.tally.eased++
+		s.counts.stored--
+		s.counts.unstored++
 	}
 	if r.state == waiting {
 		s.client.reaper.waits(-1)
@@ -124,7 +124,7 @@ func (s *session) become(r *Request, state requestState) {
 	}
 	if state == over && r.state != over {
 		delete(s.requests, r.id)
-		s.tally.table--
+		s.counts.listed--
 		if r.doubt || r.late {
 			s.suspect(r)
 		}
@@ -132,7 +132,7 @@ func (s *session) become(r *Request, state requestState) {
 	r.state = state
 }
 
-// suspect makes the audit release a request that is over once more, since a copy of its acquire may
+// suspect makes reconcile release a request that is over once more, since a copy of its acquire may
 // have been applied late. While another copy may still arrive, that is repeated at every renewal.
 // The caller holds mu.
 func (s *session) suspect(r *Request) {
@@ -140,7 +140,7 @@ func (s *session) suspect(r *Request) {
 	if r.doubt {
 		s.suspects[r.id] = time.Now().Add(suspectFor)
 	}
-	s.rouse()
+	s.signal()
 }
 
 func (s *session) forget(r *Request) {
@@ -151,7 +151,7 @@ func (s *session) forget(r *Request) {
 
 // admit gives a granted request its hold. n is nil, or says which part of the bundle the outer
 // holds have. The error is the cause if the hold is lost already.
-func (s *session) admit(parent context.Context, r *Request, g grant, o *order, n *nest) (*Hold, error) {
+func (s *session) admit(parent context.Context, r *Request, g grant, o *spec, n *nest) (*Hold, error) {
 	s.dog.inspect() // a process that was stopped may get here before the watchdog checks
 	h := newHold(s.client, parent, &s.mu, o.items)
 	h.request, h.id, h.session, h.token, h.since = r, r.id, s.id, g.token, g.since
@@ -170,7 +170,7 @@ func (s *session) admit(parent context.Context, r *Request, g grant, o *order, n
 	}
 	if h.limits.most > 0 {
 		s.limited[h] = false
-		h.spent = max(0, s.seen.server.Add(s.client.clock.since(s.seen.local)).Sub(h.since))
+		h.spent = max(0, s.clock.server.Add(s.client.clock.since(s.clock.local)).Sub(h.since))
 	}
 	revoked := r.revoked
 	lost := h.lost
@@ -227,20 +227,20 @@ func (s *session) lookAtLimits() {
 	}
 }
 
-// heardOf records the revision of a message, and starts a comparison if earlier ones were lost. The
+// note records the revision of a message, and starts a comparison if earlier ones were lost. The
 // caller holds mu.
-func (s *session) heardOf(revision uint64) {
-	if revision > s.heard+1 {
+func (s *session) note(revision uint64) {
+	if revision > s.received+1 {
 		s.compare = true // the messages in between were lost
-		s.rouse()
+		s.signal()
 	}
-	s.heard = max(s.heard, revision)
+	s.received = max(s.received, revision)
 }
 
 // revoked handles the message that a hold was revoked.
 func (s *session) revoked(id HoldID, news Asked, revision uint64) {
 	s.mu.Lock()
-	s.heardOf(revision)
+	s.note(revision)
 	r := s.requests[id]
 	if r != nil && r.hold == nil {
 		r.revoked = &news // the holder learns of it when it gets the hold
@@ -263,7 +263,7 @@ func (s *session) revoke(r *Request, news Asked) {
 	if first || news.Force != Ask {
 		h.wanted = &news
 	}
-	ends := news.Force != Ask && h.stands()
+	ends := news.Force != Ask && h.valid()
 	cause := &RevokedError{news.Revocation}
 	if ends {
 		h.lose(cause)
@@ -290,7 +290,7 @@ func (s *session) cutAll(cause error) {
 	s.cause = cause
 	var holds []*Hold
 	for _, r := range s.requests {
-		if h := r.hold; h != nil && h.stands() {
+		if h := r.hold; h != nil && h.valid() {
 			h.lost = cause
 			holds = append(holds, h)
 		}
@@ -354,12 +354,12 @@ func (s *session) killBy(h *Hold) time.Duration {
 // renew sends one renewal, for the watchdog.
 func (s *session) renew(ctx context.Context) (time.Duration, error) {
 	s.mu.Lock()
-	before, at := s.tally, s.at
+	before, gen := s.counts, s.gen
 	s.mu.Unlock()
 	c := s.client
 	local := c.clock.read()
 	least, margin := c.recovery.args()
-	r, err := space.Run(ctx, c.beat, space.Renew, c.space.keys, string(s.id), c.lease.Milliseconds(), at.id, at.epoch,
+	r, err := space.Run(ctx, c.beat, space.Renew, c.space.keys, string(s.id), c.lease.Milliseconds(), gen.id, gen.epoch,
 		least, margin)
 	if err != nil {
 		return 0, err
@@ -368,66 +368,66 @@ func (s *session) renew(ctx context.Context) (time.Duration, error) {
 	case "dead":
 		return 0, errEnded
 	case "assert":
-		if err := s.reclaim(ctx, place{r.At(1), r.At(2)}); err != nil {
+		if err := s.reclaim(ctx, generation{r.At(1), r.At(2)}); err != nil {
 			return 0, err
 		}
 	case "ok":
-		s.see(sighting{space.Time(r.NumberAt(1)), local})
+		s.setClock(serverClock{space.Time(r.NumberAt(1)), local})
 		s.check(before, uint64(r.NumberAt(2)), int(r.NumberAt(3)))
 		c.reaper.due(space.Millis(r.NumberAt(4)))
 		if r.NumberAt(4) == 0 { // more was due than one call handles
 			c.reaper.now()
 		}
-		c.recovery.heard(r.NumberAt(5), c.lease)
+		c.recovery.noteLease(r.NumberAt(5), c.lease)
 		c.written.Store(r.NumberAt(6))
 		c.identity.shows(r.At(7) != "hidden", r.At(8))
 	default:
 		return 0, space.Unexpected("renew", r)
 	}
 	s.mu.Lock()
-	close(s.answer)
-	s.answer = make(chan struct{})
+	close(s.renewed)
+	s.renewed = make(chan struct{})
 	s.mu.Unlock()
 	return c.lease, nil
 }
 
-func (s *session) see(seen sighting) {
+func (s *session) setClock(seen serverClock) {
 	s.mu.Lock()
-	s.seen = seen
+	s.clock = seen
 	s.mu.Unlock()
 }
 
 // check compares the count in a renewal's reply with the table. Commands were in flight meanwhile,
-// so the count must lie between the requests that were certain all the time and those that were in
+// so the count must lie between the requests that were surely stored all the time and those that were in
 // the table at any time.
-func (s *session) check(before tally, revision uint64, count int) {
+func (s *session) check(before counts, revision uint64, count int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	atLeast := before.certain - int(s.tally.eased-before.eased)
-	atMost := before.table + int(s.tally.begun-before.begun)
+	atLeast := before.stored - int(s.counts.unstored-before.unstored)
+	atMost := before.listed + int(s.counts.added-before.added)
 	switch {
 	case count < atLeast || count > atMost:
 		s.compare = true
 	case atLeast == atMost:
-		s.vague = 0
+		s.inconclusive = 0
 	default:
 		// A late copy of an acquire that got its reply is no suspect. While the session is busy, it
 		// may hide between the two bounds.
-		if s.vague++; s.vague >= compareEvery {
+		if s.inconclusive++; s.inconclusive >= compareEvery {
 			s.compare = true
 		}
 	}
 	if s.compare {
-		s.vague = 0
+		s.inconclusive = 0
 	}
-	s.told = max(s.told, revision)
-	if s.compare || s.told > s.heard || len(s.suspects) > 0 {
-		s.rouse()
+	s.published = max(s.published, revision)
+	if s.compare || s.published > s.received || len(s.suspects) > 0 {
+		s.signal()
 	}
 }
 
-// rouse wakes the audit.
-func (s *session) rouse() {
+// signal wakes reconcile.
+func (s *session) signal() {
 	select {
 	case s.wake <- struct{}{}:
 	default: // the pending wake-up covers everything
@@ -439,21 +439,21 @@ func (s *session) recompare() {
 	s.mu.Lock()
 	s.compare = true
 	s.mu.Unlock()
-	s.rouse()
+	s.signal()
 }
 
 // granted handles the message that a request was granted.
 func (s *session) granted(id HoldID, g grant, revision uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.heardOf(revision)
+	s.note(revision)
 	if r := s.requests[id]; r != nil {
 		s.take(r, g)
 		return
 	}
 	// The request was abandoned; its cancellation may have arrived too early.
 	s.suspects[id] = time.Now()
-	s.rouse()
+	s.signal()
 }
 
 // unqueued handles the message that a wait was taken out of the queues: its request asks again. If
@@ -461,7 +461,7 @@ func (s *session) granted(id HoldID, g grant, revision uint64) {
 func (s *session) unqueued(id HoldID, revision uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.heardOf(revision)
+	s.note(revision)
 	if r := s.requests[id]; r != nil && r.state == waiting {
 		s.askAgain(r)
 	}
@@ -554,7 +554,7 @@ func (s *session) unreleased(h *Hold, began time.Time, r space.Reply, resent boo
 	unheard := func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.heard < uint64(r.NumberAt(4)) || s.compare
+		return s.received < uint64(r.NumberAt(4)) || s.compare
 	}
 	if unheard() {
 		space.Sleep(settleTime, s.dead)
@@ -565,7 +565,7 @@ func (s *session) unreleased(h *Hold, began time.Time, r space.Reply, resent boo
 	switch {
 	case h.wanted != nil && h.wanted.Force == Seize:
 		return &RevokedError{h.wanted.Revocation}
-	case lost, s.at != place{r.At(2), r.At(3)}:
+	case lost, s.gen != generation{r.At(2), r.At(3)}:
 		return gone
 	}
 	return nil
@@ -575,7 +575,7 @@ func (s *session) unreleased(h *Hold, began time.Time, r space.Reply, resent boo
 func (s *session) freeing(h *Hold) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h.stands() {
+	if h.valid() {
 		s.become(h.request, ending)
 	}
 }
@@ -589,8 +589,8 @@ func (s *session) released(h *Hold) {
 	h.cancel(errReleased)
 }
 
-// drop abandons a request: everything that it has or will get is released in the background.
-func (s *session) drop(ctx context.Context, r *Request) {
+// abandon ends a request: everything that it has or will get is released in the background.
+func (s *session) abandon(ctx context.Context, r *Request) {
 	s.mu.Lock()
 	if r.state == ending || r.state == over {
 		s.mu.Unlock()
@@ -656,8 +656,8 @@ func (s *session) untilAnswered(send func() (space.Reply, error)) (r space.Reply
 	}
 }
 
-// answer is the outcome of an acquire.
-type answer struct {
+// outcome is that of one attempt to send an acquire.
+type outcome struct {
 	reply space.Reply
 	err   error
 }
@@ -665,25 +665,25 @@ type answer struct {
 // ask sends an acquire until it gets a reply, is abandoned, or the session is dead. It runs in its
 // own goroutine, since a command in flight cannot be interrupted and the caller's context may end
 // meanwhile.
-func (s *session) ask(ctx context.Context, r *Request, args []any) answer {
+func (s *session) ask(ctx context.Context, r *Request, args []any) outcome {
 	var pause space.Backoff
 	for {
 		reply, err := s.client.post.wait(ctx, s.client.acquireScript, args)
-		if final, a := s.answered(ctx, r, answer{reply, err}); final {
+		if final, a := s.answered(ctx, r, outcome{reply, err}); final {
 			return a
 		}
 		if !pause.Wait(s.dead) {
 			s.mu.Lock()
 			r.asking = false
 			s.mu.Unlock()
-			return answer{err: s.why()}
+			return outcome{err: s.why()}
 		}
 	}
 }
 
 // answered records the outcome of one attempt to send an acquire. If that is final, it returns the
-// answer to act on. Otherwise the same acquire must be sent again.
-func (s *session) answered(ctx context.Context, r *Request, a answer) (final bool, _ answer) {
+// outcome to act on. Otherwise the same acquire must be sent again.
+func (s *session) answered(ctx context.Context, r *Request, a outcome) (final bool, _ outcome) {
 	s.mu.Lock()
 	if a.err != nil && !space.Unsent(a.err) {
 		r.doubt = true
@@ -709,14 +709,14 @@ func (s *session) answered(ctx context.Context, r *Request, a answer) (final boo
 	s.mu.Unlock()
 	if dropped {
 		s.cancel(ctx, r)
-		return true, answer{err: s.why()}
+		return true, outcome{err: s.why()}
 	}
 	return final, a
 }
 
-// audit handles doubtful cases until the session ends: requests that may have been applied late,
+// reconcile handles doubtful cases until the session ends: requests that may have been applied late,
 // and differences between the table and Redis.
-func (s *session) audit(ctx context.Context) {
+func (s *session) reconcile(ctx context.Context) {
 	var pause space.Backoff
 	for {
 		select {
@@ -726,9 +726,9 @@ func (s *session) audit(ctx context.Context) {
 			return
 		case <-s.wake:
 		}
-		if err := s.auditOnce(ctx); err != nil {
+		if err := s.reconcileOnce(ctx); err != nil {
 			s.client.log.Debug("comparing a lock session with redis", slog.String("session", string(s.id)), slog.Any("error", err))
-			s.rouse()
+			s.signal()
 			if !pause.Wait(s.dead) {
 				return
 			}
@@ -742,16 +742,16 @@ func (s *session) audit(ctx context.Context) {
 // a renewal has already counted it.
 const settleTime = 50 * time.Millisecond
 
-func (s *session) auditOnce(ctx context.Context) error {
+func (s *session) reconcileOnce(ctx context.Context) error {
 	s.mu.Lock()
-	behind := !s.compare && s.told > s.heard
+	behind := !s.compare && s.published > s.received
 	s.mu.Unlock()
 	if behind {
 		space.Sleep(settleTime, s.dead)
 	}
 	s.mu.Lock()
-	compare := s.compare || s.told > s.heard
-	told := s.told
+	compare := s.compare || s.published > s.received
+	upto := s.published
 	s.compare = false
 	var suspects []HoldID
 	for id, until := range s.suspects {
@@ -765,14 +765,14 @@ func (s *session) auditOnce(ctx context.Context) error {
 	}
 	s.mu.Unlock()
 	if compare {
-		strays, err := s.compareTable(ctx, told)
+		orphans, err := s.compareTable(ctx, upto)
 		if err != nil {
 			s.mu.Lock()
 			s.compare = true
 			s.mu.Unlock()
 			return err
 		}
-		suspects = append(suspects, strays...)
+		suspects = append(suspects, orphans...)
 	}
 	for _, id := range suspects {
 		r, err := s.client.call(ctx, space.Release, string(id))
@@ -790,10 +790,10 @@ func (s *session) auditOnce(ctx context.Context) error {
 // compareTable reads what Redis has for the session. It delivers grants with a lost message,
 // ends holds that are missing, makes requests with missing waits ask again, and returns what
 // this client does not know.
-func (s *session) compareTable(ctx context.Context, told uint64) (strays []HoldID, err error) {
+func (s *session) compareTable(ctx context.Context, upto uint64) (orphans []HoldID, err error) {
 	before := make(map[HoldID]requestState)
 	s.mu.Lock()
-	at := s.at
+	gen := s.gen
 	for id, r := range s.requests {
 		if r.state == held || r.state == waiting {
 			before[id] = r.state
@@ -809,7 +809,7 @@ func (s *session) compareTable(ctx context.Context, told uint64) (strays []HoldI
 	if err != nil {
 		return nil, err
 	}
-	if at != (place{r.At(0), r.At(1)}) || r.NumberAt(2) != 1 {
+	if gen != (generation{r.At(0), r.At(1)}) || r.NumberAt(2) != 1 {
 		s.dog.hurry()
 		return nil, errors.New("the space has lost data")
 	}
@@ -825,13 +825,13 @@ func (s *session) compareTable(ctx context.Context, told uint64) (strays []HoldI
 				r.revoked = h.Asked
 			}
 		} else {
-			strays = append(strays, h.ID)
+			orphans = append(orphans, h.ID)
 		}
 	}
 	for _, w := range listing.Waits {
 		delete(before, w.Request)
 		if s.requests[w.Request] == nil {
-			strays = append(strays, w.Request)
+			orphans = append(orphans, w.Request)
 		}
 	}
 	var missing []*Hold
@@ -845,13 +845,13 @@ func (s *session) compareTable(ctx context.Context, told uint64) (strays []HoldI
 			missing = append(missing, r.hold)
 		}
 	}
-	s.heard = max(s.heard, told)
+	s.received = max(s.received, upto)
 	s.mu.Unlock()
 	for _, tell := range asked {
 		tell()
 	}
 	s.lose(missing)
-	return strays, nil
+	return orphans, nil
 }
 
 // lose ends holds that Redis no longer has.
@@ -862,7 +862,7 @@ func (s *session) lose(missing []*Hold) {
 	space.Sleep(settleTime, s.dead) // a message that explains the release may be on its way
 	cause := fmt.Errorf("%w: redis no longer has the hold", ErrLost)
 	s.mu.Lock()
-	missing = slices.DeleteFunc(missing, func(h *Hold) bool { return h.request.state != held || !h.stands() })
+	missing = slices.DeleteFunc(missing, func(h *Hold) bool { return h.request.state != held || !h.valid() })
 	for _, h := range missing {
 		h.lost = cause
 		s.become(h.request, over)

@@ -192,7 +192,7 @@ func TestLateAcquireIsReleasedWithinARenewal(t *testing.T) {
 			s.mu.Lock()
 			r.doubt = true // it was sent, and got no reply
 			s.mu.Unlock()
-			s.drop(t.Context(), r)
+			s.abandon(t.Context(), r)
 			eventually(t, "the cancellation was answered", func() bool {
 				s.mu.Lock()
 				defer s.mu.Unlock()
@@ -565,8 +565,8 @@ func TestRequestOfAnotherScript(t *testing.T) {
 	r.Drop()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.requests) != 0 || s.tally.table != 0 || s.tally.certain != 0 {
-		t.Errorf("the table is not empty: %+v, %+v", s.requests, s.tally)
+	if len(s.requests) != 0 || s.counts.listed != 0 || s.counts.stored != 0 {
+		t.Errorf("the table is not empty: %+v, %+v", s.requests, s.counts)
 	}
 }
 
