@@ -213,8 +213,8 @@ func (acq *acquisition) judge(ctx context.Context, s *session, r *Request, a out
 	return acq.take(ctx, s, r, a.reply)
 }
 
-// await attends to a request that was sent with others, or by a goroutine that puts its outcome into
-// outcomes, or that waits in Redis if both are nil.
+// await attends to a request that was sent with others, or by a goroutine that puts its outcome
+// into outcomes, or that waits in Redis if both are nil.
 func (acq *acquisition) await(ctx context.Context, s *session, r *Request, posted *letter, answers <-chan outcome) (*Hold, error) {
 	s.mu.Lock()
 	r.channels()
