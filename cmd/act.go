@@ -449,7 +449,7 @@ The token identifies the hold, so that a lock that has passed on meanwhile is le
 				name, meant, lock.Holders[0].Token, lock.Holders[0].Worker)
 		}
 		h := &lock.Holders[at]
-		who := fmt.Sprintf("%s (%s)", h.Worker, sum(", ", h.Purpose(), "for "+age(time.Duration(h.Held))))
+		who := fmt.Sprintf("%s (%s)", h.Worker, sum(", ", h.Purpose(), "for "+admin.Age(time.Duration(h.Held))))
 		what := bundleName(name, len(h.Locks()))
 		question := fmt.Sprintf("this ends the work of %s, and %s passes on when the holder has confirmed that", who, what)
 		if force {

@@ -244,7 +244,7 @@ func (d *demo) keepWorker(ctx context.Context, name string) error {
 		if ended == "" {
 			what = fmt.Sprintf("worker %s (pid %d) was asked to stop and has drained", name, pid)
 		}
-		d.out.say(red, "%s; a new %s starts in %s", what, name, age(replaceIn))
+		d.out.say(red, "%s; a new %s starts in %s", what, name, admin.Age(replaceIn))
 		if !pause(ctx, replaceIn) {
 			return nil
 		}

@@ -180,7 +180,7 @@ func (d *demo) ending(run *admin.Run) string {
 	text := fmt.Sprintf("%s %s", run.ID, run.State)
 	if n := len(run.Attempts); n > 0 {
 		last := run.Attempts[n-1]
-		text += fmt.Sprintf(" on %s in %s", last.Worker, span(last.FinishedAt.Sub(last.StartedAt.Time)))
+		text += fmt.Sprintf(" on %s in %s", last.Worker, admin.Span(last.FinishedAt.Sub(last.StartedAt.Time)))
 		if n > 1 {
 			text += fmt.Sprintf(", attempt %d", last.Number)
 		}

@@ -383,9 +383,9 @@ func memory(bytes int64) string {
 // apart describes how far one clock is from another.
 func apart(off time.Duration) string {
 	if off < 0 {
-		return age(-off) + " behind"
+		return admin.Age(-off) + " behind"
 	}
-	return age(off) + " ahead of"
+	return admin.Age(off) + " ahead of"
 }
 
 // workers checks which workers exist, their clocks and their configs.

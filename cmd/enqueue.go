@@ -375,7 +375,7 @@ func (t *tool) follow(ctx context.Context, conn *connection, id jobs.RunID, limi
 		case <-ctx.Done():
 			timer.Stop()
 			if errors.Is(context.Cause(ctx), errWaited) {
-				return exit(exitTimeout, fmt.Errorf("run %s is %s after %s; it continues", id, orUnknown(state), span(limit)))
+				return exit(exitTimeout, fmt.Errorf("run %s is %s after %s; it continues", id, orUnknown(state), admin.Span(limit)))
 			}
 			return ctx.Err()
 		}

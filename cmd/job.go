@@ -141,7 +141,7 @@ func (t *tool) jobView(now time.Time) view[admin.Job] {
 func trigger(j *admin.Job) string {
 	switch {
 	case j.Every != nil:
-		return "every " + age(time.Duration(*j.Every))
+		return "every " + admin.Age(time.Duration(*j.Every))
 	case j.Schedule != "" && j.Timezone != "" && j.Timezone != "UTC":
 		return fmt.Sprintf("%s %s", j.Schedule, j.Timezone)
 	}
@@ -200,11 +200,11 @@ func (t *tool) jobFacts(j *admin.Job, now time.Time) []fact {
 		{"locks", strings.Join(j.Locks, " ")},
 	}
 	if j.Timeout != nil {
-		facts = append(facts, fact{"timeout", age(time.Duration(*j.Timeout))})
+		facts = append(facts, fact{"timeout", admin.Age(time.Duration(*j.Timeout))})
 	}
 	retry := "none"
 	if j.Retry.Max > 0 {
-		retry = fmt.Sprintf("%d times, %s from %s to %s", j.Retry.Max, j.Retry.Backoff, age(time.Duration(j.Retry.Initial)), age(time.Duration(j.Retry.MaxDelay)))
+		retry = fmt.Sprintf("%d times, %s from %s to %s", j.Retry.Max, j.Retry.Backoff, admin.Age(time.Duration(j.Retry.Initial)), admin.Age(time.Duration(j.Retry.MaxDelay)))
 	}
 	facts = append(facts, fact{"retry", retry},
 		fact{"on crash", fmt.Sprintf("%s, at most %d crashes", j.OnCrash, j.MaxCrashes)})
@@ -213,17 +213,17 @@ func (t *tool) jobFacts(j *admin.Job, now time.Time) []fact {
 			fact{"decided", withAge(j.Cursor.String(), ago(now, j.Cursor.Time))})
 	}
 	if j.StartDeadline != nil {
-		facts = append(facts, fact{"start deadline", age(time.Duration(*j.StartDeadline)) + " after the tick"})
+		facts = append(facts, fact{"start deadline", admin.Age(time.Duration(*j.StartDeadline)) + " after the tick"})
 	}
 	if j.Jitter != nil {
-		facts = append(facts, fact{"jitter", "up to " + age(time.Duration(*j.Jitter))})
+		facts = append(facts, fact{"jitter", "up to " + admin.Age(time.Duration(*j.Jitter))})
 	}
 	if j.MaxSilence != nil {
 		state := "in time"
 		if j.Late {
 			state = "late"
 		}
-		facts = append(facts, fact{"max silence", fmt.Sprintf("%s: %s", age(time.Duration(*j.MaxSilence)), state)})
+		facts = append(facts, fact{"max silence", fmt.Sprintf("%s: %s", admin.Age(time.Duration(*j.MaxSilence)), state)})
 	}
 	facts = append(facts, fact{"last success", ago(now, j.LastSuccess.Time)})
 	facts = append(facts, fact{"runs", fmt.Sprintf("%d running, %d outstanding", j.Running, j.Outstanding)})
@@ -318,7 +318,7 @@ func nextView(zones map[string]*time.Location) view[admin.NextTick] {
 				return n.Tick.In(zone).Format("Mon 2006-01-02 15:04:05 MST")
 			}},
 			{title: "UTC", cell: func(n admin.NextTick) string { return n.Tick.String() }},
-			{title: "due", cell: func(n admin.NextTick) string { return "in " + age(time.Duration(n.In)) }},
+			{title: "due", cell: func(n admin.NextTick) string { return "in " + admin.Age(time.Duration(n.In)) }},
 		},
 	}
 }
@@ -361,7 +361,7 @@ func (t *tool) tickView(now time.Time) view[admin.Tick] {
 			{title: "reason", cell: func(k admin.Tick) string { return string(k.Reason) }},
 			{title: "decided by", wide: true, cell: func(k admin.Tick) string { return string(k.DecidedBy) }},
 			{title: "decided after", wide: true, cell: func(k admin.Tick) string {
-				return k.DecidedAt.Sub(k.Tick.Time).Round(time.Millisecond).String()
+				return admin.Span(k.DecidedAt.Sub(k.Tick.Time))
 			}},
 			{title: "run", wide: true, cell: func(k admin.Tick) string { return string(k.RunID) }},
 		},

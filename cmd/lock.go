@@ -128,8 +128,8 @@ func holderColumns() []column[*admin.Holder] {
 		{title: "held by", cell: func(h *admin.Holder) string { return string(h.Worker) }},
 		{title: "run", cell: func(h *admin.Holder) string { return h.Purpose() }},
 		{title: "token", cell: func(h *admin.Holder) string { return h.Token.String() }},
-		{title: "held", cell: func(h *admin.Holder) string { return age(time.Duration(h.Held)) }},
-		{title: "lease", cell: func(h *admin.Holder) string { return age(time.Duration(h.LeaseLeft)) }},
+		{title: "held", cell: func(h *admin.Holder) string { return admin.Age(time.Duration(h.Held)) }},
+		{title: "lease", cell: func(h *admin.Holder) string { return admin.Age(time.Duration(h.LeaseLeft)) }},
 	}
 }
 
@@ -175,7 +175,7 @@ func waiting(waits []admin.Wait) string {
 	if len(waits) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%d: %s, %s", len(waits), waiter(&waits[0]), age(time.Duration(waits[0].Waited)))
+	return fmt.Sprintf("%d: %s, %s", len(waits), waiter(&waits[0]), admin.Age(time.Duration(waits[0].Waited)))
 }
 
 // waiter names a waiter: a run, which waits without a worker, or a session.
@@ -214,9 +214,9 @@ func (t *tool) showLock(lock *admin.Lock) error {
 		if h.PID != 0 {
 			host += ", pid " + strconv.Itoa(h.PID)
 		}
-		lease := age(time.Duration(h.LeaseLeft)) + " left, renewed while its worker lives"
+		lease := admin.Age(time.Duration(h.LeaseLeft)) + " left, renewed while its worker lives"
 		if h.Resting {
-			lease = "the hold has ended, and its locks stay taken for another " + age(time.Duration(h.LeaseLeft))
+			lease = "the hold has ended, and its locks stay taken for another " + admin.Age(time.Duration(h.LeaseLeft))
 		}
 		if n := h.Permits[lock.Name]; n > 0 {
 			host = sum(", ", host, many(n, "permit"))
@@ -230,7 +230,7 @@ func (t *tool) showLock(lock *admin.Lock) error {
 			fact{"stuck", stuckSince(h.Stuck, h.Since.Add(time.Duration(h.Held)))},
 			fact{"hold", string(h.HoldID)},
 			fact{"token", h.Token.String()},
-			fact{"since", withAge(h.Since.String(), age(time.Duration(h.Held)))},
+			fact{"since", withAge(h.Since.String(), admin.Age(time.Duration(h.Held)))},
 			fact{"lease", lease},
 			fact{"bundle", strings.Join(h.Bundle, " ")},
 		)
@@ -279,7 +279,7 @@ func waitView() view[admin.Wait] {
 		name: func(w admin.Wait) string { return string(w.ID) },
 		columns: []column[admin.Wait]{
 			{title: "waiting", cell: func(w admin.Wait) string { return waiter(&w) }},
-			{title: "for", cell: func(w admin.Wait) string { return age(time.Duration(w.Waited)) }},
+			{title: "for", cell: func(w admin.Wait) string { return admin.Age(time.Duration(w.Waited)) }},
 			{title: "wants", cell: func(w admin.Wait) string { return strings.Join(w.Wants, " ") }},
 			{title: "blocked by", cell: func(w admin.Wait) string {
 				ids := make([]string, len(w.Blockers))

@@ -22,6 +22,7 @@ import (
 	"lockstep/configs"
 	"lockstep/jobs/command"
 	"lockstep/locks"
+	"lockstep/scheduler/admin"
 )
 
 // execFlags are the flags of lock exec, which name the bundle.
@@ -316,7 +317,7 @@ func notAcquired(err error) error {
 	case errors.Is(err, locks.ErrBusy) && errors.As(err, &busy):
 		line := inTheWay(busy)
 		if waited := busy.Waited.Round(100 * time.Millisecond); waited > 0 {
-			line += "; timed out after " + waited.String()
+			line += "; timed out after " + admin.Span(waited)
 		}
 		return exit(exitBusy, errors.New(line))
 	case errors.Is(err, locks.ErrDeadlock), errors.Is(err, locks.ErrGrace):
@@ -330,7 +331,7 @@ func notAcquired(err error) error {
 // inTheWay describes what blocks a request: `bill:1001 is held by web-2.p91qd3f7
 // (settle-bills#01K9B7, for 4s)`.
 func inTheWay(busy *locks.BusyError) string {
-	what := "for " + age(busy.HeldFor)
+	what := "for " + admin.Age(busy.HeldFor)
 	var info struct{ Run, Command string }
 	if json.Unmarshal([]byte(busy.Info), &info) == nil {
 		switch {
@@ -344,7 +345,7 @@ func inTheWay(busy *locks.BusyError) string {
 	case busy.Holder != "":
 		return fmt.Sprintf("%s is held by %s (%s)", busy.Resource, busy.Holder, what)
 	case busy.Token != 0:
-		return fmt.Sprintf("%s was released, and stays taken for another %s", busy.Resource, age(busy.LeaseLeft))
+		return fmt.Sprintf("%s was released, and stays taken for another %s", busy.Resource, admin.Age(busy.LeaseLeft))
 	case busy.Hold == "":
 		return busy.Resource + " has fewer permits than requested, or is held in another mode permanently"
 	}

@@ -8,7 +8,6 @@ import (
 	"os"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -16,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v4"
 
+	"lockstep/scheduler/admin"
 	"lockstep/scheduler/ledger"
 )
 
@@ -236,34 +236,12 @@ func plain(n *yaml.Node) {
 	}
 }
 
-// age formats a time span the way people say it: 4s, 3m 2s, 5h 10m, 2d 3h.
-func age(d time.Duration) string {
-	d = max(d, 0).Round(time.Second)
-	units := []struct {
-		letter string
-		length time.Duration
-	}{{"d", 24 * time.Hour}, {"h", time.Hour}, {"m", time.Minute}, {"s", time.Second}}
-	for i, u := range units {
-		if d < u.length && i < len(units)-1 {
-			continue
-		}
-		text := strconv.Itoa(int(d/u.length)) + u.letter
-		if i+1 < len(units) {
-			if rest := d % u.length / units[i+1].length; rest > 0 {
-				text += " " + strconv.Itoa(int(rest)) + units[i+1].letter
-			}
-		}
-		return text
-	}
-	return ""
-}
-
 // ago and until describe how far an instant is from now; "" for the zero time.
 func ago(now, at time.Time) string {
 	if at.IsZero() {
 		return ""
 	}
-	return age(now.Sub(at)) + " ago"
+	return admin.Age(now.Sub(at)) + " ago"
 }
 
 func until(now, at time.Time) string {
@@ -271,7 +249,7 @@ func until(now, at time.Time) string {
 		return ""
 	}
 	if d := at.Sub(now); d > 0 {
-		return "in " + age(d)
+		return "in " + admin.Age(d)
 	}
 	return "now"
 }

@@ -17,6 +17,7 @@ import (
 	"lockstep/jobs/command"
 	"lockstep/jobs/command/guard"
 	"lockstep/locks"
+	"lockstep/scheduler/admin"
 	"lockstep/scheduler/ledger"
 )
 
@@ -165,7 +166,7 @@ func (p *parent) run(ctx context.Context) error {
 		case p.asked:
 			return fmt.Errorf("the worker crashed during its drain: %s", how)
 		case n == maxCrashes:
-			return fmt.Errorf("the worker crashed %d times within %s, most recently: %s", n, age(crashSpan), how)
+			return fmt.Errorf("the worker crashed %d times within %s, most recently: %s", n, admin.Age(crashSpan), how)
 		case !p.rest(crashPauses[n-1]):
 			return nil // nothing is running
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"lockstep/scheduler/admin"
 	"lockstep/scheduler/queue"
 )
 
@@ -82,7 +83,7 @@ func queueView() view[queueLine] {
 				if q.Pending == 0 {
 					return ""
 				}
-				return age(q.info.Latency)
+				return admin.Age(q.info.Latency)
 			}},
 			{title: "scheduled", wide: true, cell: func(q queueLine) string { return count(q.Scheduled) }},
 			{title: "retry", wide: true, cell: func(q queueLine) string { return count(q.Retry) }},

@@ -92,15 +92,7 @@ func took(r *admin.Run, now time.Time) string {
 	case !r.FinishedAt.IsZero():
 		now = r.FinishedAt.Time
 	}
-	return span(now.Sub(r.StartedAt.Time))
-}
-
-// span formats a time span, exact to the millisecond if it is short.
-func span(d time.Duration) string {
-	if d < 10*time.Second {
-		return max(d, 0).Round(time.Millisecond).String()
-	}
-	return age(d)
+	return admin.Span(now.Sub(r.StartedAt.Time))
 }
 
 // whyRun explains the state of a run: its reason, or the error of its last attempt.
@@ -187,7 +179,7 @@ func (t *tool) showRun(r *admin.Run, now time.Time) error {
 		if a.Times > 1 {
 			outcome += fmt.Sprintf(" (%d times since %s)", a.Times, a.FirstAt)
 		}
-		rows[i] = []string{strconv.Itoa(a.Number), string(a.Worker), a.Token.String(), a.StartedAt.String(), span(length),
+		rows[i] = []string{strconv.Itoa(a.Number), string(a.Worker), a.Token.String(), a.StartedAt.String(), admin.Span(length),
 			t.state(outcome), firstLine(string(a.Error))}
 	}
 	if err := t.write("\n"); err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/configs"
+	"lockstep/scheduler/admin"
 	"lockstep/scheduler/cronspec"
 )
 
@@ -138,7 +139,7 @@ func clockChange(zone *time.Location, before, after time.Time) string {
 	if by < 0 {
 		direction, by = "back", -by
 	}
-	note := fmt.Sprintf("clocks go %s by %s", direction, age(by))
+	note := fmt.Sprintf("clocks go %s by %s", direction, admin.Age(by))
 	change, _ := after.In(zone).ZoneBounds() // the latest change; there may be more between the two
 	if change.IsZero() || !change.After(before) {
 		return note

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -58,18 +57,6 @@ func TestClientsSendOnceAndKeepDeadlines(t *testing.T) {
 			if o := rdb.Options(); o.MaxRetries > 0 || o.MaxRedirects != 3 || !o.ContextTimeoutEnabled {
 				t.Errorf("%s: %d retries, %d redirects, deadlines kept %v", url, o.MaxRetries, o.MaxRedirects, o.ContextTimeoutEnabled)
 			}
-		}
-	}
-}
-
-func TestAge(t *testing.T) {
-	t.Parallel()
-	for d, want := range map[time.Duration]string{
-		-time.Second: "0s", 400 * time.Millisecond: "0s", 4 * time.Second: "4s", 59600 * time.Millisecond: "1m", 182 * time.Second: "3m 2s",
-		time.Hour: "1h", 5*time.Hour + 10*time.Minute + 7*time.Second: "5h 10m", 51 * time.Hour: "2d 3h", 400 * 24 * time.Hour: "400d",
-	} {
-		if got := age(d); got != want {
-			t.Errorf("age(%s) = %q, want %q", d, got, want)
 		}
 	}
 }

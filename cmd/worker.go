@@ -55,7 +55,7 @@ func (t *tool) workerView(now time.Time) view[admin.Worker] {
 			{title: "host", cell: func(w admin.Worker) string { return w.Host }},
 			{title: "pid", cell: func(w admin.Worker) string { return strconv.Itoa(w.PID) }},
 			{title: "started", cell: func(w admin.Worker) string { return ago(now, w.StartedAt.Time) }},
-			{title: "lease", cell: func(w admin.Worker) string { return age(time.Duration(w.LeaseLeft)) }},
+			{title: "lease", cell: func(w admin.Worker) string { return admin.Age(time.Duration(w.LeaseLeft)) }},
 			{title: "queues", wide: true, cell: func(w admin.Worker) string { return weights(w.Queues) }},
 			{title: "drifted", wide: true, cell: func(w admin.Worker) string { return strconv.Itoa(w.Drifted) }},
 			{title: "version", wide: true, cell: func(w admin.Worker) string { return w.Version }},
@@ -129,7 +129,7 @@ func (t *tool) showWorker(w *admin.Worker, holds []admin.Holder, now time.Time) 
 		{"queues", weights(w.Queues)},
 		{"busy", fmt.Sprintf("%d of %d slots", w.Busy, w.Slots)},
 		{"started", withAge(w.StartedAt.String(), ago(now, w.StartedAt.Time))},
-		{"lease", age(time.Duration(w.LeaseLeft)) + " left"},
+		{"lease", admin.Age(time.Duration(w.LeaseLeft)) + " left"},
 	})
 	if err != nil || len(holds) == 0 {
 		return err
@@ -141,7 +141,7 @@ func (t *tool) showWorker(w *admin.Worker, holds []admin.Holder, now time.Time) 
 		{title: "run", cell: func(h admin.Holder) string { return h.Purpose() }},
 		{title: "locks", cell: func(h admin.Holder) string { return strings.Join(h.Locks(), " ") }},
 		{title: "token", cell: func(h admin.Holder) string { return h.Token.String() }},
-		{title: "held", cell: func(h admin.Holder) string { return age(time.Duration(h.Held)) }},
+		{title: "held", cell: func(h admin.Holder) string { return admin.Age(time.Duration(h.Held)) }},
 	}}.print(t, tables, holds)
 }
 

@@ -255,7 +255,7 @@ func (s *explainer) tell(at time.Time) *Explanation {
 	if by == "" {
 		by = "hand" // it was replayed, and it had no record
 	}
-	s.say(true, "decided", "by %s at %s (+%s)", by, s.local(record.Created), brief(record.Created.Sub(record.Tick)))
+	s.say(true, "decided", "by %s at %s (+%s)", by, s.local(record.Created), Span(record.Created.Sub(record.Tick)))
 	if !record.Upto.IsZero() {
 		s.say(false, "recorded", "in one line for all ticks from %s to %s", s.local(record.Tick), s.local(record.Upto))
 	}
@@ -292,14 +292,14 @@ func (s *explainer) words() string {
 func (s *explainer) unrecorded(at time.Time) *Explanation {
 	switch {
 	case at.After(s.now):
-		s.say(false, "decided", "not yet: it is in the future, in %s", brief(at.Sub(s.now)))
+		s.say(false, "decided", "not yet: it is in the future, in %s", Span(at.Sub(s.now)))
 		return s.conclude("not due yet")
 	case at.After(s.known.Cursor):
 		s.say(false, "decided", "not yet: ticks are decided up to %s", s.local(s.known.Cursor))
 		return s.conclude("undecided: no worker that has the job is there, or it is about to decide it")
 	}
 	keep := s.known.Job.History
-	s.say(false, "recorded", "not, or not any more: the last %d are kept, for %s at most; the job may also be newer than the tick", keep.Runs, brief(keep.For))
+	s.say(false, "recorded", "not, or not any more: the last %d are kept, for %s at most; the job may also be newer than the tick", keep.Runs, Span(keep.For))
 	return s.conclude("unknown: it has no record")
 }
 
@@ -322,12 +322,12 @@ func (s *explainer) skipped(record *ledger.Record) *Explanation {
 		}
 		end := ""
 		if !other.Finished.IsZero() && !other.Started.IsZero() {
-			end = fmt.Sprintf(". That run took %s", brief(other.Finished.Sub(other.Started)))
+			end = fmt.Sprintf(". That run took %s", Span(other.Finished.Sub(other.Started)))
 		} else if !other.Started.IsZero() {
-			end = fmt.Sprintf(". That run has taken %s so far", brief(s.now.Sub(other.Started)))
+			end = fmt.Sprintf(". That run has taken %s so far", Span(s.now.Sub(other.Started)))
 		}
 		if usual := s.usual(); end != "" && usual > 0 {
-			end += "; usual is " + brief(usual)
+			end += "; usual is " + Span(usual)
 		}
 		return s.conclude("skipped (%s)%s", policy, dot(end))
 	case strings.HasPrefix(record.Reason, "paused"):
@@ -412,13 +412,13 @@ func (s *explainer) attempt(a *ledger.AttemptRecord) {
 		s.say(true, name, "runs on %s since %s, token %s", a.Worker, s.local(a.Started), a.Token)
 	case a.Error == "":
 		s.say(a.Outcome == string(ledger.OutcomeSuccess), name, "%s on %s at %s after %s, token %s", a.Outcome, a.Worker, s.local(a.Finished),
-			brief(a.Finished.Sub(a.Started)), a.Token)
+			Span(a.Finished.Sub(a.Started)), a.Token)
 	case a.Times > 1:
 		line, _, _ := strings.Cut(a.Error, "\n")
 		s.say(false, name, "%s %d times since %s, at last on %s at %s: %s", a.Outcome, a.Times, s.local(a.First), a.Worker, s.local(a.Finished), line)
 	default:
 		line, _, _ := strings.Cut(a.Error, "\n")
-		s.say(false, name, "%s on %s at %s after %s: %s", a.Outcome, a.Worker, s.local(a.Finished), brief(a.Finished.Sub(a.Started)), line)
+		s.say(false, name, "%s on %s at %s after %s: %s", a.Outcome, a.Worker, s.local(a.Finished), Span(a.Finished.Sub(a.Started)), line)
 	}
 }
 
@@ -450,31 +450,8 @@ func (s *explainer) ended(record *ledger.Record) *Explanation {
 		return s.conclude("waiting for its locks")
 	case ledger.StateSucceeded:
 		if !record.Started.IsZero() {
-			return s.conclude("succeeded after %s%s", brief(record.Finished.Sub(record.Started)), reason)
+			return s.conclude("succeeded after %s%s", Span(record.Finished.Sub(record.Started)), reason)
 		}
 	}
 	return s.conclude("%s%s", record.State, reason)
-}
-
-// brief formats a duration: 31ms, 4.2s, 3h 2m.
-func brief(d time.Duration) string {
-	switch {
-	case d < time.Second:
-		return d.Round(time.Millisecond).String()
-	case d < time.Minute:
-		return d.Round(100 * time.Millisecond).String()
-	case d < time.Hour:
-		return spaced(d.Round(time.Second), time.Minute, "m", time.Second, "s")
-	case d < 48*time.Hour:
-		return spaced(d.Round(time.Minute), time.Hour, "h", time.Minute, "m")
-	}
-	return spaced(d.Round(time.Hour), 24*time.Hour, "d", time.Hour, "h")
-}
-
-func spaced(d, big time.Duration, bigUnit string, small time.Duration, smallUnit string) string {
-	text := fmt.Sprintf("%d%s", d/big, bigUnit)
-	if rest := d % big / small; rest > 0 {
-		text += fmt.Sprintf(" %d%s", rest, smallUnit)
-	}
-	return text
 }

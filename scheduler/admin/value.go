@@ -70,3 +70,37 @@ func seconds(d time.Duration) *Seconds {
 	s := Seconds(d)
 	return &s
 }
+
+// Age describes how long ago something was, or how much time is left: in whole seconds, and in at
+// most two units, such as 4s, 3m 2s, 5h 10m or 2d 3h.
+func Age(d time.Duration) string {
+	d = max(d, 0).Round(time.Second)
+	units := []struct {
+		letter string
+		length time.Duration
+	}{{"d", 24 * time.Hour}, {"h", time.Hour}, {"m", time.Minute}, {"s", time.Second}}
+	for i, u := range units {
+		if d < u.length && i < len(units)-1 {
+			continue
+		}
+		text := strconv.Itoa(int(d/u.length)) + u.letter
+		if i+1 < len(units) {
+			if rest := d % u.length / units[i+1].length; rest > 0 {
+				text += " " + strconv.Itoa(int(rest)) + units[i+1].letter
+			}
+		}
+		return text
+	}
+	return ""
+}
+
+// Span describes how long something took. It is [Age], but more exact for a short time: 31ms, 4.3s.
+func Span(d time.Duration) string {
+	switch d = max(d, 0); {
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d < 10*time.Second:
+		return d.Round(100 * time.Millisecond).String()
+	}
+	return Age(d)
+}

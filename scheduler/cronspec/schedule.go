@@ -42,7 +42,8 @@ func Every(interval time.Duration) (*Schedule, error) {
 	return &Schedule{text: "every " + text, loc: time.UTC, every: int64(interval / time.Second)}, nil
 }
 
-// FormatInterval returns 15m where [time.Duration.String] returns 15m0s.
+// FormatInterval returns an interval as a config accepts it, exactly: 15m where
+// [time.Duration.String] returns 15m0s.
 func FormatInterval(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {

@@ -31,7 +31,7 @@ var pageTemplate = sync.OnceValue(func() *template.Template {
 		"ago":     func(t admin.Instant, now time.Time) moment { return relative(t.Time, now) },
 		"tick":    func(t admin.TickTime, now time.Time) moment { return relative(t.Time, now) },
 		"exactly": func(t time.Time) moment { return relative(t, t) },
-		"for":     func(s admin.Seconds) string { return span(time.Duration(s)) },
+		"for":     func(s admin.Seconds) string { return admin.Span(time.Duration(s)) },
 		"took":    func(r admin.Run) string { return took(&r) },
 		"badge":   newBadge,
 		"run":     newRunName,
@@ -111,49 +111,18 @@ func relative(t, now time.Time) moment {
 	case d > -time.Second && d < time.Second:
 		m.Text = "now"
 	case d > 0:
-		m.Text = span(d) + " ago"
+		m.Text = admin.Span(d) + " ago"
 	default:
-		m.Text = "in " + span(-d)
+		m.Text = "in " + admin.Span(-d)
 	}
 	return m
-}
-
-// span formats a duration in at most two units.
-func span(d time.Duration) string {
-	d = max(0, d)
-	if d < 10*time.Second {
-		switch {
-		case d < time.Second:
-			return strconv.FormatInt(d.Milliseconds(), 10) + "ms"
-		case d%time.Second < 50*time.Millisecond:
-			return strconv.FormatInt(int64(d/time.Second), 10) + "s"
-		}
-		return strconv.FormatFloat(d.Truncate(100*time.Millisecond).Seconds(), 'f', 1, 64) + "s"
-	}
-	units := []struct {
-		size time.Duration
-		name string
-	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "m"}, {time.Second, "s"}}
-	for i, unit := range units {
-		if d < unit.size {
-			continue
-		}
-		text := strconv.FormatInt(int64(d/unit.size), 10) + unit.name
-		if i+1 < len(units) {
-			if rest := d % unit.size / units[i+1].size; rest > 0 {
-				text += " " + strconv.FormatInt(int64(rest), 10) + units[i+1].name
-			}
-		}
-		return text
-	}
-	return "0s"
 }
 
 func took(r *admin.Run) string {
 	if r.StartedAt.IsZero() || r.FinishedAt.IsZero() {
 		return ""
 	}
-	return span(r.FinishedAt.Sub(r.StartedAt.Time))
+	return admin.Span(r.FinishedAt.Sub(r.StartedAt.Time))
 }
 
 // badge is a state with its own sign, so that no reader needs to tell colors apart.
