@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/jobs"
+	"lockstep/locks/space"
 )
 
 var (
@@ -191,10 +192,10 @@ func (a *abilities) judge(job string, m mark) (ClaimOutcome, Need) {
 // first such run. Sent again it changes nothing more. It returns false when the run was not due
 // under this n any more.
 func (l *Ledger) SetAside(ctx context.Context, due Due, need Need) (bool, error) {
-	r := read(l.run(ctx, asideScript, "", string(due.Run), due.N, string(need)))
-	done := r.number() == 1
-	if r.err != nil {
-		return false, fmt.Errorf("set run %s aside: %w", due.Run, r.err)
+	r := space.Read(l.run(ctx, asideScript, "", string(due.Run), due.N, string(need)))
+	done := r.Number() == 1
+	if r.Err != nil {
+		return false, fmt.Errorf("set run %s aside: %w", due.Run, r.Err)
 	}
 	return done, nil
 }
@@ -237,13 +238,13 @@ const (
 // removes some stale entries: of runs that are no longer due, or are due since later or in another
 // queue.
 func (l *Ledger) Shelves(ctx context.Context, after Shelf) (shelves []Shelf, next Shelf, err error) {
-	r := read(l.run(ctx, pickScript, "", shelvesPage, "list", after.text()))
-	next = shelfOf(r.text())
-	for r.more() {
-		shelves = append(shelves, shelfOf(r.text()))
+	r := space.Read(l.run(ctx, pickScript, "", shelvesPage, "list", after.text()))
+	next = shelfOf(r.Text())
+	for r.More() {
+		shelves = append(shelves, shelfOf(r.Text()))
 	}
-	if r.err != nil {
-		return nil, Shelf{}, fmt.Errorf("list runs that are set aside: %w", r.err)
+	if r.Err != nil {
+		return nil, Shelf{}, fmt.Errorf("list runs that are set aside: %w", r.Err)
 	}
 	return shelves, next, nil
 }
@@ -258,14 +259,14 @@ func (l *Ledger) Pick(ctx context.Context, most int, shelves []Shelf) ([]Due, er
 		args = append(args, shelf.text())
 	}
 	for {
-		r := read(l.run(ctx, pickScript, "", args...))
-		early := r.number() == 1
+		r := space.Read(l.run(ctx, pickScript, "", args...))
+		early := r.Number() == 1
 		var due []Due
-		for r.more() {
-			due = append(due, r.oneDue())
+		for r.More() {
+			due = append(due, oneDue(r))
 		}
-		if r.err != nil {
-			return nil, fmt.Errorf("pick runs that are set aside: %w", r.err)
+		if r.Err != nil {
+			return nil, fmt.Errorf("pick runs that are set aside: %w", r.Err)
 		}
 		if len(due) > 0 || !early { // each call that ends early has removed entries
 			return due, nil
@@ -294,14 +295,14 @@ func (l *Ledger) Asides(ctx context.Context) ([]Aside, error) {
 func (l *Ledger) asides(ctx context.Context, queue string, page func([]Aside) (more bool, err error)) error {
 	after := ""
 	for range asidesPages {
-		r := read(l.run(ctx, asidesScript, "", asidesPage, queue, after))
-		after = r.text()
+		r := space.Read(l.run(ctx, asidesScript, "", asidesPage, queue, after))
+		after = r.Text()
 		var some []Aside
-		for r.more() {
-			some = append(some, Aside{shelfOf(r.text()), int(r.number())})
+		for r.More() {
+			some = append(some, Aside{shelfOf(r.Text()), int(r.Number())})
 		}
-		if r.err != nil {
-			return fmt.Errorf("count runs that are set aside: %w", r.err)
+		if r.Err != nil {
+			return fmt.Errorf("count runs that are set aside: %w", r.Err)
 		}
 		if more, err := page(some); err != nil || !more || after == "" {
 			return err

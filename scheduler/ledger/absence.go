@@ -10,6 +10,7 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks"
+	"lockstep/locks/space"
 )
 
 var (
@@ -88,13 +89,13 @@ func (l *Ledger) Settle(ctx context.Context, settlements []Settlement) []Settled
 	}
 	settled := make([]Settled, len(settlements))
 	for i, command := range l.runAll(ctx, lineScript, steps) {
-		r := read(command.Result())
-		outcome := r.text()
-		if r.err == nil && outcome != "ok" && outcome != "settled" {
-			r.err = r.unknown(outcome)
+		r := space.Read(command.Result())
+		outcome := r.Text()
+		if r.Err == nil && outcome != "ok" && outcome != "settled" {
+			r.Err = r.Unknown(outcome)
 		}
-		if r.err != nil {
-			settled[i].Err = fmt.Errorf("write a line for the ticks that %s has missed: %w", steps[i].job, r.err)
+		if r.Err != nil {
+			settled[i].Err = fmt.Errorf("write a line for the ticks that %s has missed: %w", steps[i].job, r.Err)
 			continue
 		}
 		settled[i].Written = outcome == "ok" && settlements[i].Line != nil

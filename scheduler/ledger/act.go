@@ -15,6 +15,7 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks"
+	"lockstep/locks/space"
 )
 
 var (
@@ -128,12 +129,12 @@ func (l *Ledger) Cancel(ctx context.Context, run jobs.RunID, job *jobs.Job, act 
 		return nil, fmt.Errorf("cancel %s: %w", run, ErrUnknown)
 	}
 	entry := act.entry()
-	r := read(l.runAct(ctx, cancelScript, run.Job(), entry, string(run), "canceled "+act.by(), job.History.Runs,
+	r := space.Read(l.runAct(ctx, cancelScript, run.Job(), entry, string(run), "canceled "+act.by(), job.History.Runs,
 		job.History.For.Milliseconds(), entry))
-	outcome, state, due := r.text(), r.text(), r.due()
+	outcome, state, due := r.Text(), r.Text(), dueOf(r)
 	switch {
-	case r.err != nil:
-		return nil, fmt.Errorf("cancel %s: %w", run, r.err)
+	case r.Err != nil:
+		return nil, fmt.Errorf("cancel %s: %w", run, r.Err)
 	case outcome == "none":
 		return nil, fmt.Errorf("cancel %s: %w", run, ErrUnknown)
 	case outcome == "over":
@@ -214,25 +215,25 @@ func (l *Ledger) Reopen(ctx context.Context, re Reopening) ([]Due, error) {
 	for _, item := range items {
 		args = append(args, item.String())
 	}
-	r := read(l.runAct(ctx, reopenScript, job.Name, entry, args...))
-	switch outcome := r.text(); outcome {
+	r := space.Read(l.runAct(ctx, reopenScript, job.Name, entry, args...))
+	switch outcome := r.Text(); outcome {
 	case "due":
-		due := Due{Run: re.Run, N: r.number(), Queue: job.Queue}
-		if r.err != nil {
-			return fail(r.err)
+		due := Due{Run: re.Run, N: r.Number(), Queue: job.Queue}
+		if r.Err != nil {
+			return fail(r.Err)
 		}
 		return []Due{due}, nil
 	case "outstanding":
 		return nil, nil
 	case "refused":
-		if state := r.text(); state == string(StateSucceeded) {
+		if state := r.Text(); state == string(StateSucceeded) {
 			return fail(fmt.Errorf("%w: it succeeded", ErrRefused))
 		}
 		return fail(fmt.Errorf("%w: its record is for many ticks; replay the ticks that you want", ErrRefused))
 	case "none":
 		return fail(ErrUnknown)
 	default:
-		return fail(r.unknown(outcome))
+		return fail(r.Unknown(outcome))
 	}
 }
 
@@ -252,13 +253,13 @@ func (l *Ledger) pause(ctx context.Context, job, by string, act Act) (bool, erro
 		return false, fmt.Errorf("pause or resume job %s: %w", job, err)
 	}
 	entry := act.entry()
-	r := read(l.runAct(ctx, pauseScript, "", entry, job, by, entry))
-	outcome := r.text()
-	if r.err == nil && outcome == "none" {
-		r.err = ErrUnknown
+	r := space.Read(l.runAct(ctx, pauseScript, "", entry, job, by, entry))
+	outcome := r.Text()
+	if r.Err == nil && outcome == "none" {
+		r.Err = ErrUnknown
 	}
-	if r.err != nil {
-		return false, fmt.Errorf("%s %s: %w", act.What, job, r.err)
+	if r.Err != nil {
+		return false, fmt.Errorf("%s %s: %w", act.What, job, r.Err)
 	}
 	return outcome == "done", nil
 }
@@ -272,22 +273,22 @@ func (l *Ledger) Skip(ctx context.Context, job *jobs.Job, from, to time.Time, ac
 	}
 	entry := act.entry()
 	for last, more := "", true; more; entry, more = "", last != "" {
-		r := read(l.runAct(ctx, skipScript, job.Name, entry, job.Name, max(0, from.UnixMilli()), max(0, to.UnixMilli()), "skipped "+act.by(),
+		r := space.Read(l.runAct(ctx, skipScript, job.Name, entry, job.Name, max(0, from.UnixMilli()), max(0, to.UnixMilli()), "skipped "+act.by(),
 			job.History.Runs, job.History.For.Milliseconds(), last, entry))
-		outcome := r.text()
-		n := r.number()
-		last = r.text()
-		due = append(due, r.due()...)
+		outcome := r.Text()
+		n := r.Number()
+		last = r.Text()
+		due = append(due, dueOf(r)...)
 		skipped += int(n)
 		switch {
-		case r.err != nil:
+		case r.Err != nil:
 		case outcome == "none":
-			r.err = ErrUnknown
+			r.Err = ErrUnknown
 		case outcome == "many":
-			r.err = fmt.Errorf("%w: it has a hundred spans of ticks to skip already", ErrRefused)
+			r.Err = fmt.Errorf("%w: it has a hundred spans of ticks to skip already", ErrRefused)
 		}
-		if r.err != nil {
-			return skipped, due, fmt.Errorf("skip ticks of %s: %w", job.Name, r.err)
+		if r.Err != nil {
+			return skipped, due, fmt.Errorf("skip ticks of %s: %w", job.Name, r.Err)
 		}
 	}
 	return skipped, due, nil
@@ -301,13 +302,13 @@ func (l *Ledger) Drain(ctx context.Context, worker locks.SessionID, act Act) (bo
 		return false, fmt.Errorf("drain %s: %w", worker, err)
 	}
 	entry := act.entry()
-	r := read(l.runAct(ctx, drainScript, "", entry, string(worker), entry))
-	outcome := r.text()
-	if r.err == nil && outcome == "none" {
-		r.err = ErrUnknown
+	r := space.Read(l.runAct(ctx, drainScript, "", entry, string(worker), entry))
+	outcome := r.Text()
+	if r.Err == nil && outcome == "none" {
+		r.Err = ErrUnknown
 	}
-	if r.err != nil {
-		return false, fmt.Errorf("drain worker %s: %w", worker, r.err)
+	if r.Err != nil {
+		return false, fmt.Errorf("drain worker %s: %w", worker, r.Err)
 	}
 	return outcome == "asked", nil
 }
@@ -376,7 +377,7 @@ func decodeAct(message redis.XMessage) (ActRecord, error) {
 	text, _ := message.Values["e"].(string)
 	var ms int64
 	if _, err := fmt.Sscanf(message.ID, "%d-", &ms); err != nil {
-		return record, fmt.Errorf("%w: id %q in the audit", errReply, message.ID)
+		return record, fmt.Errorf("%w: id %q in the audit", space.ErrReply, message.ID)
 	}
 	record.At, record.First, record.Times = millis(ms), millis(ms), 1
 	if n, ok := message.Values["n"].(string); ok { // not what an older build has kept
@@ -384,14 +385,14 @@ func decodeAct(message redis.XMessage) (ActRecord, error) {
 		text, _ := message.Values["f"].(string)
 		first, err2 := strconv.ParseInt(text, 10, 64)
 		if err := errors.Join(err1, err2); err != nil {
-			return record, fmt.Errorf("%w: entry %s of the audit: %w", errReply, message.ID, err)
+			return record, fmt.Errorf("%w: entry %s of the audit: %w", space.ErrReply, message.ID, err)
 		}
 		if record.Times = times; times > 1 {
 			record.First = millis(first)
 		}
 	}
 	if err := json.Unmarshal([]byte(text), &record.Act); err != nil {
-		return record, fmt.Errorf("%w: entry %s of the audit: %w", errReply, message.ID, err)
+		return record, fmt.Errorf("%w: entry %s of the audit: %w", space.ErrReply, message.ID, err)
 	}
 	return record, nil
 }

@@ -15,6 +15,7 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks"
+	"lockstep/locks/space"
 )
 
 var (
@@ -86,25 +87,25 @@ func (l *Ledger) Adopt(ctx context.Context, a Adoption) (*Enqueued, error) {
 	for _, item := range items {
 		args = append(args, item.String())
 	}
-	r := read(l.run(ctx, adoptScript, job.Name, args...))
+	r := space.Read(l.run(ctx, adoptScript, job.Name, args...))
 	enqueued := new(Enqueued)
-	switch outcome := r.text(); outcome {
+	switch outcome := r.Text(); outcome {
 	case "created":
-		enqueued.Run = jobs.RunID(r.text())
-		n := r.number()
-		enqueued.State = State(r.text())
+		enqueued.Run = jobs.RunID(r.Text())
+		n := r.Number()
+		enqueued.State = State(r.Text())
 		if n > 0 {
 			enqueued.Due = []Due{{Run: enqueued.Run, N: n, Queue: a.Queue}}
 		}
 	case "exists":
-		enqueued.Exists, enqueued.Run, enqueued.State = true, jobs.RunID(r.text()), State(r.text())
+		enqueued.Exists, enqueued.Run, enqueued.State = true, jobs.RunID(r.Text()), State(r.Text())
 	case "dead":
 		return fail(ErrSession)
 	default:
-		return fail(r.unknown(outcome))
+		return fail(r.Unknown(outcome))
 	}
-	if r.err != nil {
-		return fail(r.err)
+	if r.Err != nil {
+		return fail(r.Err)
 	}
 	return enqueued, nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks"
+	"lockstep/locks/space"
 )
 
 var (
@@ -123,7 +124,7 @@ func (l *Ledger) claim(ctx context.Context, request *locks.Request, due Due, pat
 	for {
 		marks := l.able.marks(due.Run.Job())
 		step := l.claimStep(request, due, patience, suspects, marks, before)
-		claimed, err := l.decodeClaim(due, marks, read(l.run(ctx, claimScript, step.job, step.args...)))
+		claimed, err := l.decodeClaim(due, marks, space.Read(l.run(ctx, claimScript, step.job, step.args...)))
 		if err != nil || claimed.Outcome != claimMarked {
 			return claimed, err
 		}
@@ -179,7 +180,7 @@ func (l *Ledger) ClaimAll(ctx context.Context, claims []Claim, patience time.Dur
 		for k, answer := range several {
 			if _, plain := answer.([]any); plain {
 				i := which[k]
-				claimed[i], _ = l.decodeClaim(claims[i].Due, marks[i], read(answer, nil))
+				claimed[i], _ = l.decodeClaim(claims[i].Due, marks[i], space.Read(answer, nil))
 			}
 		}
 		which = nil
@@ -208,7 +209,7 @@ func (l *Ledger) claimEach(ctx context.Context, claims []Claim, claimed []*Claim
 		for k, command := range l.runAll(ctx, claimScript, steps) {
 			i := which[k]
 			// It is nil with an error.
-			claimed[i], _ = l.decodeClaim(claims[i].Due, marks[k], read(command.Result()))
+			claimed[i], _ = l.decodeClaim(claims[i].Due, marks[k], space.Read(command.Result()))
 			if claimed[i] != nil && claimed[i].Outcome == claimMarked {
 				again = append(again, i)
 			}
@@ -221,70 +222,70 @@ func (l *Ledger) claimEach(ctx context.Context, claims []Claim, claimed []*Claim
 }
 
 // decodeClaim reads the reply to a claim that had these marks.
-func (l *Ledger) decodeClaim(due Due, marks []mark, r *reply) (*Claimed, error) {
-	if r.err != nil {
-		return nil, fmt.Errorf("claim %s: %w", due.Run, r.err)
+func (l *Ledger) decodeClaim(due Due, marks []mark, r *space.Reader) (*Claimed, error) {
+	if r.Err != nil {
+		return nil, fmt.Errorf("claim %s: %w", due.Run, r.Err)
 	}
-	claimed := &Claimed{Outcome: ClaimOutcome(r.text())}
+	claimed := &Claimed{Outcome: ClaimOutcome(r.Text())}
 	switch claimed.Outcome {
 	case ClaimGranted:
-		r.text() // the record has the token, too
-		record := r.text()
-		args, definition, _ := strings.Cut(r.text(), "\x1f")
-		claimed.Due = r.due()
+		r.Text() // the record has the token, too
+		record := r.Text()
+		args, definition, _ := strings.Cut(r.Text(), "\x1f")
+		claimed.Due = dueOf(r)
 		key := definition
 		if byName(definition) {
 			definition = textOf(definition, marks)
 		}
-		if r.err == nil && definition == "" {
-			r.err = errMissing
+		if r.Err == nil && definition == "" {
+			r.Err = errMissing
 		}
-		if r.err != nil {
+		if r.Err != nil {
 			break
 		}
 		claimed.Args = json.RawMessage(strings.TrimPrefix(args, " ")) // see storedArgs
-		if claimed.Record, claimed.Items, r.err = decode(due.Run, record, "", args); r.err == nil {
-			claimed.Job, r.err = l.definition(due.Run, key, definition)
-			if errors.Is(r.err, jobs.ErrSignature) {
-				claimed.Refused, r.err = r.err, nil
+		if claimed.Record, claimed.Items, r.Err = decode(due.Run, record, "", args); r.Err == nil {
+			claimed.Job, r.Err = l.definition(due.Run, key, definition)
+			if errors.Is(r.Err, jobs.ErrSignature) {
+				claimed.Refused, r.Err = r.Err, nil
 				claimed.Job = refusedJob(due.Run)
 			}
 		}
-		if r.err == nil {
+		if r.Err == nil {
 			l.memory.claimed(claimed, record, args, definition)
 		}
 	case ClaimWaiting:
-		busy := &locks.BusyError{Resource: r.text(), Holder: locks.SessionID(r.text()), Hold: locks.HoldID(r.text()), Info: r.text()}
-		busy.Token = locks.Token(r.number())
-		busy.HeldFor = time.Duration(r.number()) * time.Millisecond
-		busy.LeaseLeft = time.Duration(r.number()) * time.Millisecond
-		busy.Queue = int(r.number())
-		claimed.Busy, claimed.Due = busy, r.due()
+		busy := &locks.BusyError{Resource: r.Text(), Holder: locks.SessionID(r.Text()), Hold: locks.HoldID(r.Text()), Info: r.Text()}
+		busy.Token = locks.Token(r.Number())
+		busy.HeldFor = space.Millis(r.Number())
+		busy.LeaseLeft = space.Millis(r.Number())
+		busy.Queue = int(r.Number())
+		claimed.Busy, claimed.Due = busy, dueOf(r)
 	case ClaimLater:
-		claimed.Due = r.due()
-		if first := r.due(); len(first) > 0 {
+		claimed.Due = dueOf(r)
+		if first := dueOf(r); len(first) > 0 {
 			claimed.First = &first[0]
 		}
 	case ClaimBehind, ClaimOver:
-		claimed.Due = r.due()
+		claimed.Due = dueOf(r)
 	case "needs":
-		needed := mark{r.text(), r.text()}
-		if byName(needed.text) && r.err == nil {
-			r.err = checkName(needed.text, needed.definition)
+		needed := mark{r.Text(), r.Text()}
+		if byName(needed.text) && r.Err == nil {
+			r.Err = checkName(needed.text, needed.definition)
 		}
-		if r.err == nil {
+		if r.Err == nil {
 			claimed.Outcome, claimed.Need = l.able.judge(due.Run.Job(), needed)
 		}
 	case ClaimCrashed:
-		claimed.Crashes, claimed.Suspected = int(r.number()), r.number() == 1
+		claimed.Crashes, claimed.Suspected = int(r.Number()), r.Number() == 1
 	case ClaimStale, ClaimSessionEnded:
 	case "broken":
 		return nil, fmt.Errorf("claim %s: %w", due.Run, ErrUnreadable)
 	default:
-		r.err = r.unknown(string(claimed.Outcome))
+		r.Err = r.Unknown(string(claimed.Outcome))
 	}
-	if r.err != nil { // this was a reply, and another one would not be better
-		return nil, fmt.Errorf("claim %s: %w: %w", due.Run, ErrUnreadable, r.err)
+	if r.Err != nil { // this was a reply, and another one would not be better
+		return nil, fmt.Errorf("claim %s: %w: %w", due.Run, ErrUnreadable, r.Err)
 	}
 	return claimed, nil
 }
@@ -354,7 +355,7 @@ func (l *Ledger) Finish(ctx context.Context, finish Finish) (*Finished, error) {
 	if err != nil {
 		return nil, err
 	}
-	finished, err := finish.decode(read(l.run(ctx, finishScript, step.job, step.args...)))
+	finished, err := finish.decode(space.Read(l.run(ctx, finishScript, step.job, step.args...)))
 	l.memory.finished(finish, finished)
 	return finished, err
 }
@@ -371,16 +372,16 @@ func (f *Finish) step() (step, error) {
 		failure, f.Output, f.Job.History.Runs, f.Job.History.For.Milliseconds()}}, nil
 }
 
-func (f *Finish) decode(r *reply) (*Finished, error) {
-	if r.err != nil {
-		return nil, fmt.Errorf("finish %s: %w", f.Run, r.err)
+func (f *Finish) decode(r *space.Reader) (*Finished, error) {
+	if r.Err != nil {
+		return nil, fmt.Errorf("finish %s: %w", f.Run, r.Err)
 	}
-	finished := &Finished{Verdict: FinishVerdict(r.text()), State: State(r.text()), Due: r.due()}
+	finished := &Finished{Verdict: FinishVerdict(r.Text()), State: State(r.Text()), Due: dueOf(r)}
 	if finished.Verdict != FinishRecorded {
-		finished.token = locks.Token(r.number())
+		finished.token = locks.Token(r.Number())
 	}
-	if r.err != nil {
-		return nil, fmt.Errorf("finish %s: %w: %w", f.Run, ErrUnreadable, r.err)
+	if r.Err != nil {
+		return nil, fmt.Errorf("finish %s: %w: %w", f.Run, ErrUnreadable, r.Err)
 	}
 	return finished, nil
 }
@@ -422,7 +423,7 @@ func (l *Ledger) FinishAll(ctx context.Context, finishes []Finish) []*Finished {
 	}
 	for k, command := range l.runAll(ctx, finishScript, single) {
 		i := rest[k]
-		finished[i], _ = finishes[i].decode(read(command.Result())) // nil with an error
+		finished[i], _ = finishes[i].decode(space.Read(command.Result())) // nil with an error
 		l.memory.finished(finishes[i], finished[i])
 	}
 	return finished
@@ -458,12 +459,12 @@ func (l *Ledger) repush(ctx context.Context, unconfirmed int, deliveries []Due) 
 		args = append(args, string(d.Run), d.N)
 	}
 	var due []Due
-	r := read(l.run(ctx, repushScript, "", args...))
-	for r.more() {
-		due = append(due, r.oneDue())
+	r := space.Read(l.run(ctx, repushScript, "", args...))
+	for r.More() {
+		due = append(due, oneDue(r))
 	}
-	if r.err != nil {
-		return nil, fmt.Errorf("push %s again: %w", describe(deliveries), r.err)
+	if r.Err != nil {
+		return nil, fmt.Errorf("push %s again: %w", describe(deliveries), r.Err)
 	}
 	return due, nil
 }

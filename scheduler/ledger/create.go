@@ -19,6 +19,7 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks"
+	"lockstep/locks/space"
 )
 
 // Verdict is the outcome of a tick when it is decided.
@@ -256,9 +257,9 @@ func (l *Ledger) RegisterEncoded(ctx context.Context, digest string, definitions
 		}
 		return args, nil
 	}
-	err := l.overlap(ctx, registerScript, batches, prepare, func(i int, r *reply) error {
-		now, revision := r.time(), r.number()
-		if r.err == nil {
+	err := l.overlap(ctx, registerScript, batches, prepare, func(i int, r *space.Reader) error {
+		now, revision := r.Time(), r.Number()
+		if r.Err == nil {
 			if registered.Now.IsZero() {
 				registered.Revision = revision
 			}
@@ -266,29 +267,29 @@ func (l *Ledger) RegisterEncoded(ctx context.Context, digest string, definitions
 		}
 		for _, e := range batch(i) {
 			job := e.Job
-			one := RegisteredJob{Cursor: r.time(), Standing: Standing(r.text())}
-			if old := r.text(); old != "" && r.err == nil {
+			one := RegisteredJob{Cursor: r.Time(), Standing: Standing(r.Text())}
+			if old := r.Text(); old != "" && r.Err == nil {
 				one.OldHash = hashText(jobs.Unsigned([]byte(old)))
 				if one.Old = carried(job.Name, one.OldHash); one.Old == nil {
-					one.Old, r.err = jobs.ReadJob(old)
+					one.Old, r.Err = jobs.ReadJob(old)
 				}
 			}
-			if r.number() == 1 && r.err == nil && (job.Every > 0 || job.Schedule != "") {
+			if r.Number() == 1 && r.Err == nil && (job.Every > 0 || job.Schedule != "") {
 				lost[job] = one.Cursor
 			}
-			if absence := r.text(); absence != "" {
+			if absence := r.Text(); absence != "" {
 				one.Absence = readAbsence(job.Name, absence)
 			}
-			order := r.number()
-			if r.err != nil {
+			order := r.Number()
+			if r.Err != nil {
 				break
 			}
 			registered.Jobs[job.Name] = one
 			l.memory.saw(job.Name, one.Cursor)
 			l.memory.registered(job.Name, e.Hash, order)
 		}
-		if r.err != nil {
-			return fmt.Errorf("register %d jobs: %w", len(definitions), r.err)
+		if r.Err != nil {
+			return fmt.Errorf("register %d jobs: %w", len(definitions), r.Err)
 		}
 		return nil
 	})
@@ -300,16 +301,16 @@ func (l *Ledger) RegisterEncoded(ctx context.Context, digest string, definitions
 // the arguments of the next are prepared and the reply to the last is taken. After the first error
 // of prepare or take it begins no further call, but take still gets the replies to all calls that
 // were made: Redis has executed them. take gets the error of a call with its reply.
-func (l *Ledger) overlap(ctx context.Context, script lazyScript, n int, prepare func(i int) ([]any, error), take func(i int, r *reply) error) error {
+func (l *Ledger) overlap(ctx context.Context, script lazyScript, n int, prepare func(i int) ([]any, error), take func(i int, r *space.Reader) error) error {
 	if n == 1 {
 		args, err := prepare(0)
 		if err != nil {
 			return err
 		}
-		return take(0, read(l.run(ctx, script, "", args...)))
+		return take(0, space.Read(l.run(ctx, script, "", args...)))
 	}
 	var group errgroup.Group
-	prepared, replies := make(chan []any, 1), make(chan *reply, 1)
+	prepared, replies := make(chan []any, 1), make(chan *space.Reader, 1)
 	stop := make(chan struct{}) // closed at the first error of take
 	group.Go(func() error {
 		defer close(prepared)
@@ -333,7 +334,7 @@ func (l *Ledger) overlap(ctx context.Context, script lazyScript, n int, prepare 
 			case <-stop:
 				return nil
 			default: // also when ctx has ended: then the call fails at once
-				replies <- read(l.run(ctx, script, "", args...))
+				replies <- space.Read(l.run(ctx, script, "", args...))
 			}
 		}
 		return nil
@@ -356,9 +357,9 @@ func (l *Ledger) overlap(ctx context.Context, script lazyScript, n int, prepare 
 // worker is started again. Without this call they would give way after [GoneAfter], as they do
 // while a worker of an older build lives, which may carry them. Sent again it changes nothing more.
 func (l *Ledger) Leave(ctx context.Context, session locks.SessionID, digest string, keep time.Duration) error {
-	r := read(l.run(ctx, leaveScript, "", string(session), digest, GoneAfter.Milliseconds(), keep.Milliseconds()))
-	if r.err != nil {
-		return fmt.Errorf("leave a config: %w", r.err)
+	r := space.Read(l.run(ctx, leaveScript, "", string(session), digest, GoneAfter.Milliseconds(), keep.Milliseconds()))
+	if r.Err != nil {
+		return fmt.Errorf("leave a config: %w", r.Err)
 	}
 	return nil
 }
@@ -366,13 +367,13 @@ func (l *Ledger) Leave(ctx context.Context, session locks.SessionID, digest stri
 // Carried returns the digests of the configs that workers carry, and an entry that changes whenever
 // a worker leaves one. As long as no entry vanishes, no drifted definition becomes active.
 func (l *Ledger) Carried(ctx context.Context) ([]string, error) {
-	r := read(l.run(ctx, carriedScript, "", GoneAfter.Milliseconds()))
+	r := space.Read(l.run(ctx, carriedScript, "", GoneAfter.Milliseconds()))
 	var digests []string
-	for r.more() {
-		digests = append(digests, r.text())
+	for r.More() {
+		digests = append(digests, r.Text())
 	}
-	if r.err != nil {
-		return nil, fmt.Errorf("read carried configs: %w", r.err)
+	if r.Err != nil {
+		return nil, fmt.Errorf("read carried configs: %w", r.Err)
 	}
 	return digests, nil
 }
@@ -489,11 +490,11 @@ func (l *Ledger) Activate(ctx context.Context, activations []Activation) []Creat
 		return args, nil
 	}
 	taken := 0
-	err := l.overlap(ctx, activateScript, batches, prepare, func(batch int, r *reply) error {
+	err := l.overlap(ctx, activateScript, batches, prepare, func(batch int, r *space.Reader) error {
 		for _, i := range which[batch] {
-			outcome, detail := r.text(), r.text()
-			if r.err != nil {
-				fail(i, r.err)
+			outcome, detail := r.Text(), r.Text()
+			if r.Err != nil {
+				fail(i, r.Err)
 				continue
 			}
 			if err := results[i].activated(outcome, detail, activations[i].Cursor); err != nil {
@@ -515,66 +516,66 @@ func (l *Ledger) Activate(ctx context.Context, activations []Activation) []Creat
 
 // activated decodes the reply to one activation.
 func (c *Created) activated(outcome, detail string, cursor time.Time) error {
-	r := reply{values: []any{detail}}
+	r := space.Read([]any{detail}, nil)
 	switch outcome {
 	case "ok":
 		c.Cursor = cursor
 	case "moved":
 		c.Moved = true
 		if detail != "" {
-			c.Cursor = r.time()
+			c.Cursor = r.Time()
 		}
 	case "early":
 		c.Early = true
 	case "inactive":
 		c.Inactive = true
 	case "grace":
-		c.Grace = time.Duration(r.number()) * time.Millisecond
+		c.Grace = space.Millis(r.Number())
 	default:
-		return r.unknown(outcome)
+		return r.Unknown(outcome)
 	}
-	return r.err
+	return r.Err
 }
 
 func (c *Created) decode(command *redis.Cmd, cursor time.Time) error {
-	r := read(command.Result())
-	switch outcome := r.text(); outcome {
+	r := space.Read(command.Result())
+	switch outcome := r.Text(); outcome {
 	case "ok":
 		c.Cursor, c.ended = cursor, make(map[jobs.RunID]State)
-		r.each(func(list *reply) { c.ended[jobs.RunID(list.text())] = State(list.text()) })
-		for r.more() {
-			c.Due = append(c.Due, r.oneDue())
+		r.Each(func(list *space.Reader) { c.ended[jobs.RunID(list.Text())] = State(list.Text()) })
+		for r.More() {
+			c.Due = append(c.Due, oneDue(r))
 		}
-		return r.err
+		return r.Err
 	case "more":
-		c.More, c.after = true, r.text()
-		for r.more() {
-			c.Due = append(c.Due, r.oneDue())
+		c.More, c.after = true, r.Text()
+		for r.More() {
+			c.Due = append(c.Due, oneDue(r))
 		}
-		return r.err
+		return r.Err
 	case "moved":
 		c.Moved = true
-		if r.more() {
-			if text := r.text(); text != "" {
+		if r.More() {
+			if text := r.Text(); text != "" {
 				ms, err := strconv.ParseInt(text, 10, 64)
 				c.Cursor = millis(ms)
 				return err
 			}
 		}
-		return r.err
+		return r.Err
 	case "early":
 		c.Early = true
 		return nil
 	case "grace":
-		c.Grace = time.Duration(r.number()) * time.Millisecond
-		return r.err
+		c.Grace = space.Millis(r.Number())
+		return r.Err
 	case "inactive":
 		c.Inactive = true
 		return nil
 	case "late":
 		return ErrLate
 	default:
-		return r.unknown(outcome)
+		return r.Unknown(outcome)
 	}
 }
 
@@ -719,22 +720,22 @@ func (l *Ledger) Enqueue(ctx context.Context, request Request) (*Enqueued, error
 	for _, item := range items {
 		args = append(args, item.String())
 	}
-	r := read(l.runAct(ctx, enqueueScript, job.Name, entry, args...))
+	r := space.Read(l.runAct(ctx, enqueueScript, job.Name, entry, args...))
 	enqueued := &Enqueued{Run: id}
-	switch outcome := r.text(); outcome {
+	switch outcome := r.Text(); outcome {
 	case "created":
-		n := r.number()
-		enqueued.State = State(r.text())
+		n := r.Number()
+		enqueued.State = State(r.Text())
 		if n > 0 {
 			enqueued.Due = []Due{{Run: id, N: n, Queue: job.Queue}}
 		}
 	case "exists":
-		enqueued.Exists, enqueued.State = true, State(r.text())
+		enqueued.Exists, enqueued.State = true, State(r.Text())
 	default:
-		return fail(r.unknown(outcome))
+		return fail(r.Unknown(outcome))
 	}
-	if r.err != nil {
-		return fail(r.err)
+	if r.Err != nil {
+		return fail(r.Err)
 	}
 	return enqueued, nil
 }

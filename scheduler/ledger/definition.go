@@ -9,6 +9,7 @@ import (
 	"fmt"
 
 	"lockstep/jobs"
+	"lockstep/locks/space"
 )
 
 var (
@@ -85,15 +86,15 @@ func (l *Ledger) definitionsOf(ctx context.Context, ids []jobs.RunID) ([]string,
 	for i, id := range ids {
 		args[i] = string(id)
 	}
-	r := read(l.run(ctx, definitionScript, "", args...))
+	r := space.Read(l.run(ctx, definitionScript, "", args...))
 	var definitions []string
-	for r.more() {
-		definitions = append(definitions, r.text())
+	for r.More() {
+		definitions = append(definitions, r.Text())
 	}
-	if r.err == nil && (len(definitions) == 0 || len(definitions) > len(ids)) {
-		r.err = fmt.Errorf("%w: %d definitions of %d runs", errReply, len(definitions), len(ids))
+	if r.Err == nil && (len(definitions) == 0 || len(definitions) > len(ids)) {
+		r.Err = fmt.Errorf("%w: %d definitions of %d runs", space.ErrReply, len(definitions), len(ids))
 	}
-	return definitions, r.err
+	return definitions, r.Err
 }
 
 // Definition returns the definition that an outstanding run was made with, or [ErrUnknown].

@@ -8,6 +8,7 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks"
+	"lockstep/locks/space"
 )
 
 // A FastPath is a script that has one: its two parts, and the digest of the whole.
@@ -69,7 +70,7 @@ func (l *Ledger) ForgetNews() {
 
 // ClaimAs is [Ledger.Claim] for a session and a hold that have no client.
 func (l *Ledger) ClaimAs(ctx context.Context, session locks.SessionID, hold locks.HoldID, due Due) (*Claimed, error) {
-	return l.decodeClaim(due, nil, read(l.run(ctx, claimScript, due.Run.Job(), string(session), string(hold), string(due.Run), due.N,
+	return l.decodeClaim(due, nil, space.Read(l.run(ctx, claimScript, due.Run.Job(), string(session), string(hold), string(due.Run), due.N,
 		0, 1, 0, "")))
 }
 

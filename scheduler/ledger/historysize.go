@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"lockstep/locks/space"
 )
 
 var (
@@ -183,11 +185,11 @@ func (l *Ledger) TrimHistory(ctx context.Context, size *HistorySize, bytes int64
 		}
 		var more []string
 		for i, answer := range l.runAll(ctx, purgeScript, steps) {
-			r := read(answer.Result())
-			n := int(r.number())
-			if r.err != nil {
+			r := space.Read(answer.Result())
+			n := int(r.Number())
+			if r.Err != nil {
 				// the others are trimmed all the same
-				err = errors.Join(err, fmt.Errorf("trim history of %s: %w", some[i], r.err))
+				err = errors.Join(err, fmt.Errorf("trim history of %s: %w", some[i], r.Err))
 				continue
 			}
 			if removed += n; n == purgeMost {

@@ -4,6 +4,8 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+
+	"lockstep/locks/space"
 )
 
 var (
@@ -59,6 +61,6 @@ func (l *Ledger) keep(ctx context.Context, how string, queues ...string) ([]Due,
 		args = append(args, queue)
 	}
 	value, err := l.run(ctx, keepScript, "", args...)
-	r := read([]any{value}, err)
-	return r.due(), r.err
+	r := space.Read([]any{value}, err)
+	return dueOf(r), r.Err
 }

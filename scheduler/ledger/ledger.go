@@ -5,7 +5,6 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -179,105 +178,18 @@ func (l *Ledger) runAll(ctx context.Context, script lazyScript, steps []step) []
 	return sent
 }
 
-// errReply is returned for a script's reply that this version does not know.
-var errReply = errors.New("unexpected reply of a ledger script")
-
 // ErrUnreadable means that a record in Redis is not one that lockstep wrote.
 var ErrUnreadable = errors.New("the record of the run cannot be read")
 
-// reply decodes the fields of a script's reply one after the other; the first that is missing, or
-// of the wrong kind, sets err, and no later field is read.
-type reply struct {
-	values []any
-	err    error
-}
-
-func read(value any, err error) *reply {
-	if err != nil {
-		return &reply{err: err}
-	}
-	values, ok := value.([]any)
-	if !ok {
-		return &reply{err: fmt.Errorf("%w: %v", errReply, value)}
-	}
-	return &reply{values: values}
-}
-
-func (r *reply) more() bool { return r.err == nil && len(r.values) > 0 }
-
-func (r *reply) next() any {
-	if r.err != nil {
-		return nil
-	}
-	if len(r.values) == 0 {
-		r.err = fmt.Errorf("%w: it ends too soon", errReply)
-		return nil
-	}
-	value := r.values[0]
-	r.values = r.values[1:]
-	return value
-}
-
-func (r *reply) text() string {
-	switch value := r.next().(type) {
-	case string:
-		return value
-	case int64:
-		return strconv.FormatInt(value, 10)
-	case nil:
-		return ""
-	default:
-		r.err = fmt.Errorf("%w: %T instead of a text", errReply, value)
-		return ""
-	}
-}
-
-func (r *reply) number() int64 {
-	text := r.text()
-	if r.err != nil {
-		return 0
-	}
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil {
-		r.err = fmt.Errorf("%w: %q instead of a number", errReply, text)
-	}
-	return n
-}
-
-func (r *reply) time() time.Time { return millis(r.number()) }
-
-// each decodes a list inside the reply; one ends when the list does.
-func (r *reply) each(one func(list *reply)) {
-	value := r.next()
-	if r.err != nil {
-		return
-	}
-	values, ok := value.([]any)
-	if !ok {
-		r.err = fmt.Errorf("%w: %T instead of a list", errReply, value)
-		return
-	}
-	list := &reply{values: values}
-	for list.more() {
-		one(list)
-	}
-	r.err = list.err
-}
-
-// due decodes a list of runs to push.
-func (r *reply) due() []Due {
+// dueOf reads a list of runs to push.
+func dueOf(r *space.Reader) []Due {
 	var due []Due
-	r.each(func(list *reply) { due = append(due, list.oneDue()) })
+	r.Each(func(list *space.Reader) { due = append(due, oneDue(list)) })
 	return due
 }
 
-func (r *reply) oneDue() Due { return Due{Run: jobs.RunID(r.text()), N: r.number(), Queue: r.text()} }
-
-func (r *reply) unknown(outcome string) error {
-	if r.err != nil {
-		return r.err
-	}
-	return fmt.Errorf("%w: %q", errReply, outcome)
+func oneDue(r *space.Reader) Due {
+	return Due{Run: jobs.RunID(r.Text()), N: r.Number(), Queue: r.Text()}
 }
 
 // millis is the instant of a server time in ms; 0 is no time.

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/jobs"
+	"lockstep/locks/space"
 )
 
 var (
@@ -66,13 +67,13 @@ type OpenEntry struct {
 // no effect on other indexes. The cost depends only on the limit, not on the number of outstanding
 // runs. Read the records with [Ledger.OpenRecords].
 func (l *Ledger) OpenEntries(ctx context.Context, index Index, job, after string, limit int) ([]OpenEntry, error) {
-	r := read(l.run(ctx, openScript, "", string(index), job, after, min(limit, page)))
+	r := space.Read(l.run(ctx, openScript, "", string(index), job, after, min(limit, page)))
 	var entries []OpenEntry
-	for r.more() {
-		entries = append(entries, OpenEntry{Run: jobs.RunID(r.text()), Position: r.text()})
+	for r.More() {
+		entries = append(entries, OpenEntry{Run: jobs.RunID(r.Text()), Position: r.Text()})
 	}
-	if r.err != nil {
-		return nil, fmt.Errorf("read index of outstanding runs: %w", r.err)
+	if r.Err != nil {
+		return nil, fmt.Errorf("read index of outstanding runs: %w", r.Err)
 	}
 	return entries, nil
 }
@@ -83,10 +84,10 @@ func (l *Ledger) OpenRecords(ctx context.Context, ids []jobs.RunID) ([]*Record, 
 	records := make([]*Record, 0, len(ids))
 	for len(records) < len(ids) {
 		some := ids[len(records):min(len(ids), len(records)+page)]
-		r := read(l.run(ctx, outstandingScript, "", argsOf(some)...))
-		for n := 0; n == 0 || r.more() && n < len(some); n++ { // a reply has one record at least
-			record, log, args := r.text(), r.text(), r.text()
-			if r.err != nil {
+		r := space.Read(l.run(ctx, outstandingScript, "", argsOf(some)...))
+		for n := 0; n == 0 || r.More() && n < len(some); n++ { // a reply has one record at least
+			record, log, args := r.Text(), r.Text(), r.Text()
+			if r.Err != nil {
 				break
 			}
 			if record == "" {
@@ -100,8 +101,8 @@ func (l *Ledger) OpenRecords(ctx context.Context, ids []jobs.RunID) ([]*Record, 
 			decoded.Parked = decoded.State.Final()
 			records = append(records, decoded)
 		}
-		if r.err != nil {
-			return nil, fmt.Errorf("read outstanding runs: %w", r.err)
+		if r.Err != nil {
+			return nil, fmt.Errorf("read outstanding runs: %w", r.Err)
 		}
 	}
 	return records, nil
@@ -287,12 +288,12 @@ func (l *Ledger) EndedRecords(ctx context.Context, entries []EndedEntry) ([]*Rec
 		var more []string
 		for i, answer := range l.runAll(ctx, historyScript, steps) {
 			name := asked[i]
-			r := read(answer.Result())
+			r := space.Read(answer.Result())
 			// a reply has one record at least
-			for once := true; once || r.more() && len(left[name]) > 0; once = false {
+			for once := true; once || r.More() && len(left[name]) > 0; once = false {
 				at := left[name][0]
 				left[name] = left[name][1:]
-				if text := r.text(); text != "" {
+				if text := r.Text(); text != "" {
 					record, err := decodeFinal(entries[at].Run, text)
 					if err != nil {
 						record = unreadable(entries[at].Run, StateFailed, err)
@@ -300,8 +301,8 @@ func (l *Ledger) EndedRecords(ctx context.Context, entries []EndedEntry) ([]*Rec
 					records[at] = record
 				}
 			}
-			if r.err != nil {
-				return nil, fmt.Errorf("read history of %s: %w", name, r.err)
+			if r.Err != nil {
+				return nil, fmt.Errorf("read history of %s: %w", name, r.Err)
 			}
 			if len(left[name]) > 0 {
 				more = append(more, name)

@@ -16,6 +16,7 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks"
+	"lockstep/locks/space"
 )
 
 var (
@@ -409,14 +410,14 @@ func (l *Ledger) Mirror(ctx context.Context) (more bool, err error) {
 
 // mirrorPage reads the next page of the index.
 func (l *Ledger) mirrorPage(ctx context.Context, reading *mirror, asked time.Time) error {
-	r := read(l.run(ctx, mirrorScript, "", reading.after, mirrorPage))
-	after := r.text()
+	r := space.Read(l.run(ctx, mirrorScript, "", reading.after, mirrorPage))
+	after := r.Text()
 	var runs []jobs.RunID
-	for r.more() {
-		runs = append(runs, jobs.RunID(r.text()))
+	for r.More() {
+		runs = append(runs, jobs.RunID(r.Text()))
 	}
-	if r.err != nil {
-		return r.err
+	if r.Err != nil {
+		return r.Err
 	}
 	m := l.memory
 	m.mu.Lock()
@@ -533,12 +534,12 @@ func (l *Ledger) say(ctx context.Context, facts []fact) error {
 		}
 		said, ended := l.sayAtOnce(ctx, steps, ends)
 		for i, command := range said {
-			r := read(command.Result())
-			if r.text() == "late" {
+			r := space.Read(command.Result())
+			if r.Text() == "late" {
 				return ErrLate
 			}
-			if r.err != nil {
-				return fmt.Errorf("re-assert what is known of %s: %w", steps[i].job, r.err)
+			if r.Err != nil {
+				return fmt.Errorf("re-assert what is known of %s: %w", steps[i].job, r.Err)
 			}
 		}
 		for i, command := range ended {

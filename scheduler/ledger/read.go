@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/jobs"
+	"lockstep/locks/space"
 )
 
 var (
@@ -31,12 +32,12 @@ func (l *Ledger) Find(ctx context.Context, id jobs.RunID) (*Record, string, erro
 	if job == "" {
 		return fail(ErrUnknown)
 	}
-	r := read(l.run(ctx, findScript, job, string(id)))
-	switch outcome := r.text(); outcome {
+	r := space.Read(l.run(ctx, findScript, job, string(id)))
+	switch outcome := r.Text(); outcome {
 	case "open":
-		record, log, args, output := r.text(), r.text(), r.text(), r.text()
-		if r.err != nil {
-			return fail(r.err)
+		record, log, args, output := r.Text(), r.Text(), r.Text(), r.Text()
+		if r.Err != nil {
+			return fail(r.Err)
 		}
 		decoded, _, err := decode(id, record, log, args)
 		if err != nil {
@@ -45,9 +46,9 @@ func (l *Ledger) Find(ctx context.Context, id jobs.RunID) (*Record, string, erro
 		decoded.Parked = decoded.State.Final()
 		return decoded, output, nil
 	case "done":
-		text, output := r.text(), r.text()
-		if r.err != nil {
-			return fail(r.err)
+		text, output := r.Text(), r.Text()
+		if r.Err != nil {
+			return fail(r.Err)
 		}
 		decoded, err := decodeFinal(id, text)
 		if err != nil {
@@ -57,7 +58,7 @@ func (l *Ledger) Find(ctx context.Context, id jobs.RunID) (*Record, string, erro
 	case "none":
 		return fail(ErrUnknown)
 	default:
-		return fail(r.unknown(outcome))
+		return fail(r.Unknown(outcome))
 	}
 }
 
@@ -180,8 +181,8 @@ func carriedOf(fields map[string]string) map[string]bool {
 	seen := make(map[string]int64)
 	for field, value := range fields {
 		if digest, is := strings.CutPrefix(field, "config:"); is {
-			r := reply{values: []any{value}}
-			seen[digest] = r.number()
+			r := space.Read([]any{value}, nil)
+			seen[digest] = r.Number()
 			newest = max(newest, seen[digest])
 		}
 	}
@@ -217,18 +218,18 @@ func decodeJob(name, definition, cursor, silent, paused, versions string) (JobRe
 	if err != nil {
 		return JobRecord{}, fmt.Errorf("definition of job %s: %w", name, err)
 	}
-	r := reply{values: []any{cursor}}
-	record := JobRecord{Job: job, Cursor: r.time(), Paused: paused}
+	r := space.Read([]any{cursor}, nil)
+	record := JobRecord{Job: job, Cursor: r.Time(), Paused: paused}
 	record.Hash, _, _ = strings.Cut(versions, "\x1f")
 	if silent != "" {
-		since := reply{values: []any{silent[1:]}}
-		record.Silent = since.time()
+		since := space.Read([]any{silent[1:]}, nil)
+		record.Silent = since.Time()
 		if silent[0] == 's' {
 			record.LastSuccess = record.Silent
 		}
-		r.err = errors.Join(r.err, since.err)
+		r.Err = errors.Join(r.Err, since.Err)
 	}
-	return record, r.err
+	return record, r.Err
 }
 
 // scan reads a whole hash in pages, so that no single command blocks Redis for long.

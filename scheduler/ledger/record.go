@@ -9,6 +9,7 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks"
+	"lockstep/locks/space"
 )
 
 // Trigger is what made a run.
@@ -203,7 +204,7 @@ const (
 func decode(id jobs.RunID, record, log, args string) (*Record, []locks.Item, error) {
 	f := strings.Split(record, "\x1f")
 	if len(f) < fItems {
-		return nil, nil, fmt.Errorf("%w: a record of %d fields for run %s", errReply, len(f), id)
+		return nil, nil, fmt.Errorf("%w: a record of %d fields for run %s", space.ErrReply, len(f), id)
 	}
 	var broken error
 	number := func(field int) int64 {
@@ -212,7 +213,7 @@ func decode(id jobs.RunID, record, log, args string) (*Record, []locks.Item, err
 		}
 		n, err := strconv.ParseInt(f[field], 10, 64)
 		if err != nil && broken == nil {
-			broken = fmt.Errorf("%w: field %d of run %s: %w", errReply, field, id, err)
+			broken = fmt.Errorf("%w: field %d of run %s: %w", space.ErrReply, field, id, err)
 		}
 		return n
 	}
@@ -226,7 +227,7 @@ func decode(id jobs.RunID, record, log, args string) (*Record, []locks.Item, err
 	}
 	if f[fBlocker] != "" {
 		if r.Blocker = decodeBlocker(f[fBlocker]); r.Blocker == nil {
-			return nil, nil, fmt.Errorf("%w: what was in the way of run %s: %q", errReply, id, f[fBlocker])
+			return nil, nil, fmt.Errorf("%w: what was in the way of run %s: %q", space.ErrReply, id, f[fBlocker])
 		}
 	}
 	if args != "" {
@@ -238,7 +239,7 @@ func decode(id jobs.RunID, record, log, args string) (*Record, []locks.Item, err
 	}
 	var err error
 	if r.Attempts, err = decodeLog(log); err != nil {
-		return nil, nil, fmt.Errorf("%w: attempts of run %s: %w", errReply, id, err)
+		return nil, nil, fmt.Errorf("%w: attempts of run %s: %w", space.ErrReply, id, err)
 	}
 	if r.State == StateRunning {
 		r.Attempts = append(r.Attempts, AttemptRecord{
@@ -253,7 +254,7 @@ func decode(id jobs.RunID, record, log, args string) (*Record, []locks.Item, err
 		}
 		item, err := locks.ParseItem(text)
 		if err != nil {
-			return nil, nil, fmt.Errorf("%w: bundle of run %s: %w", errReply, id, err)
+			return nil, nil, fmt.Errorf("%w: bundle of run %s: %w", space.ErrReply, id, err)
 		}
 		items = append(items, item)
 	}
@@ -316,7 +317,7 @@ func decodeLog(log string) ([]AttemptRecord, error) {
 func decodeFinal(id jobs.RunID, text string) (*Record, error) {
 	parts := strings.SplitN(text, "\x1d", 3)
 	if len(parts) != 3 {
-		return nil, fmt.Errorf("%w: a final record of %d parts for run %s", errReply, len(parts), id)
+		return nil, fmt.Errorf("%w: a final record of %d parts for run %s", space.ErrReply, len(parts), id)
 	}
 	if f := strings.Split(parts[0], "\x1f"); len(f) > fFinished {
 		parts[0] += strings.Repeat("\x1f", max(0, fItems-len(f)))

@@ -9,6 +9,7 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks"
+	"lockstep/locks/space"
 )
 
 var (
@@ -60,13 +61,13 @@ func (l *Ledger) Refuse(ctx context.Context, refusal Refusal) (RefusalOutcome, [
 	if hold == "" && refusal.Token != 0 {
 		hold = refusal.Token.String()
 	}
-	r := read(l.run(ctx, refuseScript, refusal.Run.Job(), string(refusal.Run), n, hold, reason, quoted, tickOf(refusal.Run),
+	r := space.Read(l.run(ctx, refuseScript, refusal.Run.Job(), string(refusal.Run), n, hold, reason, quoted, tickOf(refusal.Run),
 		refusal.Queue))
-	refused := RefusalOutcome(r.text())
-	r.text()
-	due := r.due()
-	if r.err != nil {
-		return "", nil, fmt.Errorf("refuse %s: %w", refusal.Run, r.err)
+	refused := RefusalOutcome(r.Text())
+	r.Text()
+	due := dueOf(r)
+	if r.Err != nil {
+		return "", nil, fmt.Errorf("refuse %s: %w", refusal.Run, r.Err)
 	}
 	if refused != RefusalNone {
 		l.memory.refused(refusal.Run)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"lockstep/jobs"
+	"lockstep/locks/space"
 )
 
 var (
@@ -32,10 +33,10 @@ func (l *Ledger) Forget(ctx context.Context, job string, act Act) error {
 	entry := act.entry()
 	done := "" // by the steps before
 	for {
-		r := read(l.runAct(ctx, removeScript, job, entry, job, GoneAfter.Milliseconds(), entry, retiredAfter.Milliseconds()))
-		switch outcome := r.text(); {
-		case r.err != nil:
-			return fail(r.err)
+		r := space.Read(l.runAct(ctx, removeScript, job, entry, job, GoneAfter.Milliseconds(), entry, retiredAfter.Milliseconds()))
+		switch outcome := r.Text(); {
+		case r.Err != nil:
+			return fail(r.Err)
 		case outcome == "done":
 			return nil
 		case outcome == "more":
@@ -45,9 +46,9 @@ func (l *Ledger) Forget(ctx context.Context, job string, act Act) error {
 		case outcome == "carried":
 			return fail(fmt.Errorf("%w: a worker carries it, or did so within the last %v: remove it from the config%s", ErrRefused, GoneAfter, done))
 		case outcome == "open":
-			return fail(fmt.Errorf("%w: %d of its runs are outstanding: cancel them (lockstep run cancel)%s", ErrRefused, r.number(), done))
+			return fail(fmt.Errorf("%w: %d of its runs are outstanding: cancel them (lockstep run cancel)%s", ErrRefused, r.Number(), done))
 		default:
-			return fail(r.unknown(outcome))
+			return fail(r.Unknown(outcome))
 		}
 	}
 }
@@ -98,17 +99,17 @@ func (l *Ledger) Requeue(ctx context.Context, records []*Record) (moved []Requeu
 		}
 	}
 	for len(args) > 0 {
-		r := read(l.run(ctx, requeueScript, "", args...))
-		examined := int(r.number())
-		r.each(func(list *reply) {
-			run := jobs.RunID(list.text())
+		r := space.Read(l.run(ctx, requeueScript, "", args...))
+		examined := int(r.Number())
+		r.Each(func(list *space.Reader) {
+			run := jobs.RunID(list.Text())
 			moved = append(moved, Requeued{run, queues[run]})
 		})
-		for r.more() {
-			due = append(due, r.oneDue())
+		for r.More() {
+			due = append(due, oneDue(r))
 		}
-		if r.err != nil {
-			return moved, due, fmt.Errorf("move runs to another queue: %w", r.err)
+		if r.Err != nil {
+			return moved, due, fmt.Errorf("move runs to another queue: %w", r.Err)
 		}
 		args = args[3*examined:]
 	}

@@ -10,6 +10,7 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks"
+	"lockstep/locks/space"
 )
 
 var (
@@ -94,24 +95,24 @@ func (l *Ledger) poll(ctx context.Context, session locks.SessionID, digest strin
 	if err != nil {
 		return nil, fmt.Errorf("poll: read the last of the news: %w", err)
 	}
-	r := read(l.run(ctx, pollScript, "", string(session), revision, most, DutyStale.Milliseconds(), digest, position,
+	r := space.Read(l.run(ctx, pollScript, "", string(session), revision, most, DutyStale.Milliseconds(), digest, position,
 		drifted, GoneAfter.Milliseconds()))
-	poll := &Poll{Now: r.time(), Duty: r.number() == 1, Revision: r.number(), Moved: make(map[string]Moved)}
-	poll.Stop, poll.Drain = r.asked()
-	position = r.text()
+	poll := &Poll{Now: r.Time(), Duty: r.Number() == 1, Revision: r.Number(), Moved: make(map[string]Moved)}
+	poll.Stop, poll.Drain = askedOf(r)
+	position = r.Text()
 	var news []string
-	r.each(func(list *reply) { news = append(news, list.text()) })
-	poll.Aside = r.number() == 1
-	if dropped := r.text(); dropped != "" {
-		poll.Carries, poll.Dropped = true, (&reply{values: []any{dropped}}).time()
+	r.Each(func(list *space.Reader) { news = append(news, list.Text()) })
+	poll.Aside = r.Number() == 1
+	if dropped := r.Text(); dropped != "" {
+		poll.Carries, poll.Dropped = true, space.Read([]any{dropped}, nil).Time()
 	}
-	poll.Since = r.time()
+	poll.Since = r.Time()
 	changed := 0
-	for r.more() {
-		job, cursor, active := r.text(), r.text(), r.text()
+	for r.More() {
+		job, cursor, active := r.Text(), r.Text(), r.Text()
 		changed++
 		ms, err := strconv.ParseInt(cursor, 10, 64)
-		if r.err != nil || err != nil {
+		if r.Err != nil || err != nil {
 			continue // one that cannot be read must not hide the others
 		}
 		poll.Moved[job] = Moved{millis(ms), active}
@@ -121,8 +122,8 @@ func (l *Ledger) poll(ctx context.Context, session locks.SessionID, digest strin
 			l.memory.saw(job, millis(ms))
 		}
 	}
-	if r.err != nil {
-		return nil, fmt.Errorf("poll: %w", r.err)
+	if r.Err != nil {
+		return nil, fmt.Errorf("poll: %w", r.Err)
 	}
 	l.memory.heard(position, news)
 	poll.More = changed == most || len(news) == 2*most
@@ -130,10 +131,10 @@ func (l *Ledger) poll(ctx context.Context, session locks.SessionID, digest strin
 }
 
 // asked reads which runs a session is asked to stop.
-func (r *reply) asked() (stop map[jobs.RunID]string, drain bool) {
+func askedOf(r *space.Reader) (stop map[jobs.RunID]string, drain bool) {
 	stop = make(map[jobs.RunID]string)
-	r.each(func(list *reply) {
-		if run, why := jobs.RunID(list.text()), list.text(); run == "" {
+	r.Each(func(list *space.Reader) {
+		if run, why := jobs.RunID(list.Text()), list.Text(); run == "" {
 			drain = true
 		} else {
 			stop[run] = why
@@ -145,10 +146,10 @@ func (r *reply) asked() (stop map[jobs.RunID]string, drain bool) {
 // Asked returns the runs of a session that must stop, and why: for a draining worker, which no
 // longer polls.
 func (l *Ledger) Asked(ctx context.Context, session locks.SessionID) (map[jobs.RunID]string, error) {
-	r := read(l.run(ctx, askedScript, "", string(session)))
-	stop, _ := r.asked()
-	if r.err != nil {
-		return nil, fmt.Errorf("read which runs must stop: %w", r.err)
+	r := space.Read(l.run(ctx, askedScript, "", string(session)))
+	stop, _ := askedOf(r)
+	if r.Err != nil {
+		return nil, fmt.Errorf("read which runs must stop: %w", r.Err)
 	}
 	return stop, nil
 }
@@ -199,20 +200,20 @@ func (l *Ledger) Sweep(ctx context.Context, limits SweepLimits) (*Sweep, error) 
 	if limits.Room != nil {
 		room = max(0, min(room, limits.Room()))
 	}
-	r := read(l.run(ctx, sweepScript, "", limits.Most, limits.Unconfirmed.Milliseconds(), room))
-	sweep := &Sweep{Now: r.time(), Next: time.Duration(r.number()) * time.Millisecond, More: r.number() == 1, Due: r.due()}
-	r.each(func(list *reply) {
-		sweep.Dead = append(sweep.Dead, Dead{Run: jobs.RunID(list.text()), Token: locks.Token(list.number()), Job: list.text(),
-			Fails: int(list.number())})
+	r := space.Read(l.run(ctx, sweepScript, "", limits.Most, limits.Unconfirmed.Milliseconds(), room))
+	sweep := &Sweep{Now: r.Time(), Next: space.Millis(r.Number()), More: r.Number() == 1, Due: dueOf(r)}
+	r.Each(func(list *space.Reader) {
+		sweep.Dead = append(sweep.Dead, Dead{Run: jobs.RunID(list.Text()), Token: locks.Token(list.Number()), Job: list.Text(),
+			Fails: int(list.Number())})
 	})
-	unconfirmed := r.due()
-	r.each(func(list *reply) { sweep.Late = append(sweep.Late, jobs.RunID(list.text())) })
-	r.each(func(list *reply) { sweep.Broken = append(sweep.Broken, jobs.RunID(list.text())) })
-	for i := range min(int(r.number()), len(sweep.Due)) {
+	unconfirmed := dueOf(r)
+	r.Each(func(list *space.Reader) { sweep.Late = append(sweep.Late, jobs.RunID(list.Text())) })
+	r.Each(func(list *space.Reader) { sweep.Broken = append(sweep.Broken, jobs.RunID(list.Text())) })
+	for i := range min(int(r.Number()), len(sweep.Due)) {
 		sweep.Due[i].Offered = true
 	}
-	if r.err != nil {
-		return nil, fmt.Errorf("sweep: %w", r.err)
+	if r.Err != nil {
+		return nil, fmt.Errorf("sweep: %w", r.Err)
 	}
 	var repeat, pending []Due
 	for _, due := range unconfirmed {
@@ -261,11 +262,11 @@ type Sent struct {
 // Sent returns at most most deliveries that were last known to be in their queues at least since
 // ago, the oldest first.
 func (l *Ledger) Sent(ctx context.Context, most int, since time.Duration) (*Sent, error) {
-	r := read(l.run(ctx, sentScript, "", most, since.Milliseconds()))
-	sent := &Sent{All: int(r.number()), LookUp: r.due()}
-	r.each(func(list *reply) { sent.Broken = append(sent.Broken, jobs.RunID(list.text())) })
-	if r.err != nil {
-		return nil, fmt.Errorf("list deliveries to look up: %w", r.err)
+	r := space.Read(l.run(ctx, sentScript, "", most, since.Milliseconds()))
+	sent := &Sent{All: int(r.Number()), LookUp: dueOf(r)}
+	r.Each(func(list *space.Reader) { sent.Broken = append(sent.Broken, jobs.RunID(list.Text())) })
+	if r.Err != nil {
+		return nil, fmt.Errorf("list deliveries to look up: %w", r.Err)
 	}
 	return sent, nil
 }
@@ -276,13 +277,13 @@ func (l *Ledger) Ended(ctx context.Context, sessions []locks.SessionID) ([]locks
 	for i, session := range sessions {
 		args[i] = string(session)
 	}
-	r := read(l.run(ctx, endedScript, "", args...))
+	r := space.Read(l.run(ctx, endedScript, "", args...))
 	var ended []locks.SessionID
-	for r.more() {
-		ended = append(ended, locks.SessionID(r.text()))
+	for r.More() {
+		ended = append(ended, locks.SessionID(r.Text()))
 	}
-	if r.err != nil {
-		return nil, fmt.Errorf("find ended sessions: %w", r.err)
+	if r.Err != nil {
+		return nil, fmt.Errorf("find ended sessions: %w", r.Err)
 	}
 	return ended, nil
 }
@@ -333,7 +334,7 @@ func (l *Ledger) CrashAll(ctx context.Context, closings []Closing) []CrashResult
 	}
 	results := make([]CrashResult, len(closings))
 	for i, command := range l.runAll(ctx, crashScript, steps) {
-		_, results[i].Closed, results[i].Err = l.closed(closings[i].Dead, closings[i].Job, "", read(command.Result()))
+		_, results[i].Closed, results[i].Err = l.closed(closings[i].Dead, closings[i].Job, "", space.Read(command.Result()))
 	}
 	return results
 }
@@ -356,7 +357,7 @@ func (l *Ledger) LostLease(ctx context.Context, session locks.SessionID, lost De
 var ErrNotYet = errors.New("not at this time")
 
 func (l *Ledger) close(ctx context.Context, dead Dead, job *jobs.Job, reporter locks.SessionID) (reply string, _ *Closed, err error) {
-	return l.closed(dead, job, reporter, read(l.run(ctx, crashScript, dead.Job, closeArgs(dead, job, reporter)...)))
+	return l.closed(dead, job, reporter, space.Read(l.run(ctx, crashScript, dead.Job, closeArgs(dead, job, reporter)...)))
 }
 
 func closeArgs(dead Dead, job *jobs.Job, reporter locks.SessionID) []any {
@@ -366,11 +367,11 @@ func closeArgs(dead Dead, job *jobs.Job, reporter locks.SessionID) []any {
 }
 
 // closed decodes the reply to the closing of an attempt.
-func (l *Ledger) closed(dead Dead, job *jobs.Job, reporter locks.SessionID, r *reply) (outcome string, closed *Closed, err error) {
-	outcome = r.text()
-	closed = &Closed{State: State(r.text()), Outcome: r.text(), Due: r.due()}
-	if r.err != nil {
-		return "", nil, fmt.Errorf("close the attempt of %s: %w", dead.Run, r.err)
+func (l *Ledger) closed(dead Dead, job *jobs.Job, reporter locks.SessionID, r *space.Reader) (outcome string, closed *Closed, err error) {
+	outcome = r.Text()
+	closed = &Closed{State: State(r.Text()), Outcome: r.Text(), Due: dueOf(r)}
+	if r.Err != nil {
+		return "", nil, fmt.Errorf("close the attempt of %s: %w", dead.Run, r.Err)
 	}
 	if outcome != "closed" {
 		closed = nil
@@ -419,12 +420,12 @@ func (l *Ledger) ExpireAll(ctx context.Context, expiries []Expiry) []Expired {
 	}
 	results := make([]Expired, len(expiries))
 	for i, command := range l.runAll(ctx, expireScript, steps) {
-		r := read(command.Result())
-		r.text()
-		r.text()
-		due := r.due()
-		if r.err != nil {
-			results[i].Err = fmt.Errorf("check whether the time of %s is over: %w", expiries[i].Run, r.err)
+		r := space.Read(command.Result())
+		r.Text()
+		r.Text()
+		due := dueOf(r)
+		if r.Err != nil {
+			results[i].Err = fmt.Errorf("check whether the time of %s is over: %w", expiries[i].Run, r.Err)
 			continue
 		}
 		results[i].Due = due

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/jobs"
+	"lockstep/locks/space"
 )
 
 var (
@@ -130,14 +131,14 @@ func (l *Ledger) DueRuns(ctx context.Context, queue, after string, most int) (pa
 // WaitingRuns returns runs of a queue that wait for their locks, as [Ledger.DueRuns] does: those
 // that have waited for longest first.
 func (l *Ledger) WaitingRuns(ctx context.Context, queue, after string, most int) (page RunPage, err error) {
-	r := read(l.run(ctx, waitingScript, "", queue, after, most))
-	page.Next = r.text()
+	r := space.Read(l.run(ctx, waitingScript, "", queue, after, most))
+	page.Next = r.Text()
 	var ids []jobs.RunID
-	for r.more() {
-		ids = append(ids, jobs.RunID(r.text()))
+	for r.More() {
+		ids = append(ids, jobs.RunID(r.Text()))
 	}
-	if r.err != nil {
-		return page, fmt.Errorf("read runs that wait in queue %s: %w", queue, r.err)
+	if r.Err != nil {
+		return page, fmt.Errorf("read runs that wait in queue %s: %w", queue, r.Err)
 	}
 	records, err := l.OpenRecords(ctx, ids)
 	for _, record := range records {
