@@ -48,7 +48,7 @@ func TestAReplyThatIsTooShortOrOfAnotherKindIsAnError(t *testing.T) {
 		test.read(r)
 		if first := r.Err; !errors.Is(first, test.want) {
 			t.Errorf("%s: got %v, want %v", name, first, test.want)
-		} else if r.Text() != "" || r.Number() != 0 || !r.Time().IsZero() || r.More() || r.Err != first || r.Unknown("b") != first {
+		} else if r.Text() != "" || r.Number() != 0 || !r.Time().IsZero() || r.More() || !errors.Is(r.Err, first) || !errors.Is(r.Unknown("b"), first) {
 			t.Errorf("%s: more is read after the error %v: %v", name, first, r.Err)
 		}
 	}
