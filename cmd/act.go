@@ -23,12 +23,8 @@ import (
 
 // operator returns the [admin.Operator] of an installation. A delivery that cannot be pushed is
 // reported on stderr and is not an error.
-func (t *tool) operator(conn *connection) (*admin.Operator, error) {
-	client, err := queue.New(conn.rdb, conn.settings.Redis.Namespace)
-	if err != nil {
-		return nil, err
-	}
-	return admin.NewOperator(conn.ledger, client, nil, func(err error) { fmt.Fprintln(t.stderr, "lockstep:", err) }), nil
+func (t *tool) operator(conn *connection) *admin.Operator {
+	return admin.NewOperator(conn.ledger, conn.queue, nil, func(err error) { fmt.Fprintln(t.stderr, "lockstep:", err) })
 }
 
 // whoAmI names the actor for the audit: user and host.
@@ -91,11 +87,7 @@ func (t *tool) confirm(ctx context.Context, a *action, format string, args ...an
 // does makes the RunE of a command that connects and acts. Refusals exit with exitUsage.
 func (t *tool) does(f func(ctx context.Context, conn *connection, o *admin.Operator, args []string) error) func(*cobra.Command, []string) error {
 	return t.reads(func(ctx context.Context, conn *connection, args []string) error {
-		o, err := t.operator(conn)
-		if err != nil {
-			return err
-		}
-		err = f(ctx, conn, o, args)
+		err := f(ctx, conn, t.operator(conn), args)
 		for _, refusal := range []error{ledger.ErrRefused, admin.ErrInvalid, jobs.ErrSignature, jobs.ErrUnknownKeys, jobs.ErrTooLarge, queue.ErrOwned, locks.ErrStale, locks.ErrInvalid} {
 			if errors.Is(err, refusal) {
 				return exit(exitUsage, err)
@@ -366,7 +358,7 @@ func (c *connection) noQueue(ctx context.Context, name string, err error) error 
 	if !errors.Is(err, queue.ErrNoQueue) {
 		return err
 	}
-	infos, err := c.queues(ctx)
+	infos, err := c.queue.Queues(ctx)
 	if err != nil {
 		return err
 	}

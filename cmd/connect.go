@@ -52,6 +52,7 @@ type connection struct {
 	settings configs.Settings
 	rdb      redis.UniversalClient
 	ledger   *ledger.Ledger
+	queue    *queue.Client
 	reader   *admin.Reader
 }
 
@@ -105,6 +106,10 @@ func newConnection(rdb redis.UniversalClient, settings configs.Settings) (*conne
 	if err != nil {
 		return nil, err
 	}
+	deliveries, err := queue.New(rdb, settings.Redis.Namespace)
+	if err != nil {
+		return nil, err
+	}
 	keys, err := settings.Redis.SignKeys()
 	switch {
 	// a user without the right to read the key passes on definitions that workers signed
@@ -116,7 +121,7 @@ func newConnection(rdb redis.UniversalClient, settings configs.Settings) (*conne
 	l := ledger.New(rdb, space)
 	l.Sign(keys, nil)
 	l.LimitArgs(settings.Limits.ArgsBytes())
-	return &connection{settings: settings, rdb: rdb, ledger: l, reader: admin.NewReader(l)}, nil
+	return &connection{settings: settings, rdb: rdb, ledger: l, queue: deliveries, reader: admin.NewReader(l)}, nil
 }
 
 // open makes a client and pings Redis.
@@ -167,13 +172,4 @@ func (c *connection) now(ctx context.Context) (time.Time, error) {
 		return time.Time{}, fmt.Errorf("ask Redis for its time: %w", err)
 	}
 	return now, nil
-}
-
-// queues returns all queues of this Redis.
-func (c *connection) queues(ctx context.Context) ([]queue.Info, error) {
-	client, err := queue.New(c.rdb, c.settings.Redis.Namespace)
-	if err != nil {
-		return nil, err
-	}
-	return client.Queues(ctx)
 }

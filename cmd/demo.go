@@ -122,9 +122,7 @@ func (d *demo) run(ctx context.Context, listen string, explicit bool) (err error
 	if d.conn, err = newConnection(rdb, settings); err != nil {
 		return err
 	}
-	if d.acts, err = d.operator(d.conn); err != nil {
-		return err
-	}
+	d.acts = d.operator(d.conn)
 	server, err := web.New(web.Options{Reader: d.conn.reader, Operator: d.acts, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err

@@ -441,7 +441,7 @@ func (d *doctor) differences(what string, who map[string][]string) {
 
 // queues checks which namespace owns each queue, and whether a worker serves it.
 func (d *doctor) queues(ctx context.Context, conn *connection, config *configs.Config) error {
-	infos, err := conn.queues(ctx)
+	infos, err := conn.queue.Queues(ctx)
 	if err != nil {
 		return err
 	}

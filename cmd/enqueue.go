@@ -19,7 +19,6 @@ import (
 	"lockstep/scheduler/admin"
 	"lockstep/scheduler/cronspec"
 	"lockstep/scheduler/ledger"
-	"lockstep/scheduler/queue"
 )
 
 func (t *tool) enqueueCommand() *cobra.Command {
@@ -117,10 +116,7 @@ func (t *tool) request(use string, trigger ledger.Trigger, short, long, example 
 
 // enqueue records a run, pushes its delivery, prints it and, if asked to, waits for its end.
 func (t *tool) enqueue(ctx context.Context, conn *connection, request ledger.Request, a asked) error {
-	operator, err := t.operator(conn)
-	if err != nil {
-		return err
-	}
+	operator := t.operator(conn)
 	ask, by := operator.Enqueue, admin.Actor{Who: whoAmI()}
 	if request.Trigger == ledger.TriggerHand {
 		ask = operator.RunJob
@@ -198,12 +194,8 @@ func (t *tool) produce(cmd *cobra.Command, conn *connection, name string, reques
 	case request.In > 0:
 		at = time.Now().Add(request.In)
 	}
-	client, err := queue.New(conn.rdb, conn.settings.Redis.Namespace)
-	if err != nil {
-		return err
-	}
 	run := jobs.RequestRunID(name, ledger.AdoptedName(a.queue, request.ID))
-	sent, err := client.Send(cmd.Context(), a.queue, name, request.ID, request.Args, at)
+	sent, err := conn.queue.Send(cmd.Context(), a.queue, name, request.ID, request.Args, at)
 	if err != nil {
 		return err
 	}

@@ -346,10 +346,6 @@ func TestFaultDeliveryNeverSentLostOrDoubled(t *testing.T) {
 	f := newFleet(t, nil, []spec{{name: "work", work: ":"}})
 	f.startAll(1)
 	conn := f.connection()
-	queues, err := queue.New(conn.rdb, "lockstep")
-	if err != nil {
-		t.Fatal(err)
-	}
 	create := func(id string) ledger.Due {
 		record, err := conn.ledger.Job(t.Context(), "work")
 		if err != nil {
@@ -362,7 +358,7 @@ func TestFaultDeliveryNeverSentLostOrDoubled(t *testing.T) {
 		return enqueued.Due[0]
 	}
 	push := func(due ledger.Due) {
-		if _, err := queues.Push(t.Context(), queue.Delivery{Run: string(due.Run), N: due.N, Queue: due.Queue}); err != nil {
+		if _, err := conn.queue.Push(t.Context(), queue.Delivery{Run: string(due.Run), N: due.N, Queue: due.Queue}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -396,7 +392,7 @@ func TestFaultDeliveryNeverSentLostOrDoubled(t *testing.T) {
 	push(again)
 	eventually(t, 20*time.Second, "the late deliveries are removed", func() bool {
 		for _, n := range []int64{doubled.N, again.N} {
-			if alive, err := queues.Alive(t.Context(), queue.Delivery{Run: string(doubled.Run), N: n, Queue: doubled.Queue}); err != nil || alive {
+			if alive, err := conn.queue.Alive(t.Context(), queue.Delivery{Run: string(doubled.Run), N: n, Queue: doubled.Queue}); err != nil || alive {
 				return false
 			}
 		}

@@ -50,7 +50,7 @@ see lockstep run ls.`,
 	}
 	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)
 	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, _ []string) error {
-		infos, err := conn.queues(ctx)
+		infos, err := conn.queue.Queues(ctx)
 		if err != nil {
 			return err
 		}

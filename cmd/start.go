@@ -180,11 +180,7 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	if err != nil {
 		return err
 	}
-	queues, err := queue.New(rdb, settings.Redis.Namespace)
-	if err != nil {
-		return err
-	}
-	operator := admin.NewOperator(conn.ledger, queues, w.Deliver, func(err error) {
+	operator := admin.NewOperator(conn.ledger, conn.queue, w.Deliver, func(err error) {
 		log.WarnContext(ctx, "could not push a delivery, the sweep will repeat it", "error", err)
 	})
 	server, err := web.New(web.Options{
