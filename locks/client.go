@@ -736,19 +736,12 @@ func (c *Client) Close(ctx context.Context) error {
 
 // closeSession ends a session in Redis, some hundred holds per call.
 func (c *Client) closeSession(ctx context.Context, s *session) error {
-	var pause space.Backoff
-	for {
+	err := space.Insist(space.Backoff{}, func() (done bool, err error) {
 		r, err := c.call(ctx, space.Close, string(s.id))
-		switch {
-		case err == nil && r.At(0) == "ended":
-			return nil
-		case err == nil:
-			continue
-		case ctx.Err() != nil || !space.Passing(err):
-			return fmt.Errorf("session %s was not ended, its holds pass on when the lease ends: %w", s.id, err)
-		}
-		if !pause.Wait(ctx.Done()) {
-			return fmt.Errorf("session %s was not ended, its holds pass on when the lease ends: %w", s.id, err)
-		}
+		return r.At(0) == "ended" || err != nil && space.Over(err), err
+	}, ctx.Done())
+	if err != nil {
+		return fmt.Errorf("session %s was not ended, its holds pass on when the lease ends: %w", s.id, err)
 	}
+	return nil
 }

@@ -21,34 +21,26 @@ import (
 func (s *Space) EndSession(ctx context.Context, id SessionID) error {
 	if err := s.insist(ctx, func(ctx context.Context) (bool, error) {
 		r, err := space.Run(ctx, s.rdb, space.Close, s.keys, string(id), "crashed")
-		return r.At(0) == "ended", err // otherwise there is more of it than one call ends
+		// without an error, there is more of it than one call ends
+		return r.At(0) == "ended" || err != nil && space.Over(err), err
 	}); err != nil {
 		return fmt.Errorf("end session %s: %w", id, err)
 	}
 	if err := s.insist(ctx, func(ctx context.Context) (bool, error) {
 		_, err := space.Run(ctx, s.rdb, space.Rouse, s.keys)
-		return true, err
+		return space.Over(err), err
 	}); err != nil {
 		return fmt.Errorf("session %s has ended, but notifying the desk failed: %w", id, err)
 	}
 	return nil
 }
 
-// insist repeats a call, which must be safe to repeat, until it reports that it is done. It returns
-// at a lasting error, and when ctx ends.
+// insist makes a call, with a deadline for each attempt, until it is done or ctx ends: see
+// [space.Insist].
 func (s *Space) insist(ctx context.Context, call func(context.Context) (done bool, err error)) error {
-	var pause space.Backoff
-	for {
+	return space.Insist(space.Backoff{}, func() (done bool, err error) {
 		try, cancel := context.WithTimeout(ctx, minTry)
-		done, err := call(try)
-		cancel()
-		switch {
-		case err == nil && done:
-			return nil
-		case err == nil:
-			continue
-		case !space.Passing(err) || !pause.Wait(ctx.Done()):
-			return err
-		}
-	}
+		defer cancel()
+		return call(try)
+	}, ctx.Done())
 }

@@ -57,7 +57,7 @@ func (s *Space) Revoke(ctx context.Context, name string, token Token, force Forc
 			defer cancel()
 			_ = s.insist(bounded, func(ctx context.Context) (bool, error) {
 				left, err := space.Run(ctx, s.rdb, space.Reap, s.keys)
-				return left.At(0) != "0", err
+				return left.At(0) != "0" && space.Over(err), err
 			})
 		}
 		return HoldID(r.At(1)), nil

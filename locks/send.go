@@ -1,6 +1,7 @@
 package locks
 
 import (
+	"cmp"
 	"context"
 
 	"lockstep/locks/space"
@@ -19,23 +20,16 @@ func (s *session) errorReply(r *Request) error {
 // untilAnswered sends a script until it gets a reply or the session is dead. resent means that an
 // earlier copy got no reply and may be the one that was applied.
 func (s *session) untilAnswered(send func() (space.Reply, error)) (r space.Reply, resent bool, err error) {
-	var pause space.Backoff
-	for {
-		r, err := send()
-		if err == nil {
-			return r, resent, nil
-		}
-		if why := s.why(); why != nil && !space.Passing(err) {
-			return nil, resent, why
-		}
-		if !space.Passing(err) {
-			return nil, resent, err
-		}
-		resent = resent || !space.Unsent(err)
-		if !pause.Wait(s.dead) {
-			return nil, resent, s.why()
-		}
+	err = space.Insist(space.Backoff{}, func() (done bool, err error) {
+		r, err = send()
+		done = space.Over(err)
+		resent = resent || !done && !space.Unsent(err)
+		return done, err
+	}, s.dead)
+	if err != nil {
+		return nil, resent, cmp.Or(s.why(), err)
 	}
+	return r, resent, nil
 }
 
 // outcome is that of one attempt to send an acquire.
@@ -47,20 +41,20 @@ type outcome struct {
 // ask sends an acquire until it gets a reply, is abandoned, or the session is dead. It runs in its
 // own goroutine, since a command in flight cannot be interrupted and the caller's context may end
 // meanwhile.
-func (s *session) ask(ctx context.Context, r *Request, args []any) outcome {
-	var pause space.Backoff
-	for {
+func (s *session) ask(ctx context.Context, r *Request, args []any) (a outcome) {
+	var final bool
+	_ = space.Insist(space.Backoff{}, func() (bool, error) {
 		reply, err := s.client.post.wait(ctx, s.client.acquireScript, args)
-		if final, a := s.answered(ctx, r, outcome{reply, err}); final {
-			return a
-		}
-		if !pause.Wait(s.dead) {
-			s.mu.Lock()
-			r.asking = false
-			s.mu.Unlock()
-			return outcome{err: s.why()}
-		}
+		final, a = s.answered(ctx, r, outcome{reply, err})
+		return final, err
+	}, s.dead)
+	if !final {
+		s.mu.Lock()
+		r.asking = false
+		s.mu.Unlock()
+		a = outcome{err: s.why()}
 	}
+	return a
 }
 
 // answered records the outcome of one attempt to send an acquire. If that is final, it returns the

@@ -10,8 +10,8 @@
 //   - [Link] assembles a script of another package with the functions of the space that it uses;
 //     [LinkFast] does that for a fast path before it.
 //   - [Run] sends a script once. It returns a [Reply], which [Read] reads field by field.
-//     [Passing], [Lasting] and [Unsent] tell apart the errors of a command. [Backoff] is the pause
-//     before the command is sent again.
+//     [Passing], [Lasting] and [Unsent] tell apart the errors of a command. [Insist] repeats it
+//     with a growing pause ([Backoff]).
 //   - [Space.Read], [Space.HeldBy], [Space.Sessions] and [Space.Permits] list what is stored, and
 //     write nothing.
 //

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -70,31 +69,23 @@ func (w *Worker) active(ctx context.Context, name string) (*jobs.Job, error) {
 // attempt is in doubt, the task is retried later; otherwise the outcome is unknown.
 func (w *Worker) sendAdoption(ctx context.Context, adoption ledger.Adoption) (*ledger.Enqueued, error) {
 	doubt := false
-	for pause := resendFirst; ; pause = min(2*pause, resendMost) {
+	var enqueued *ledger.Enqueued
+	err := ledger.Insist(func() (done bool, err error) {
 		// Not under ctx: when the server stops, the reply to a sent adoption is still needed.
 		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), callLimit)
-		enqueued, err := w.ledger.Adopt(call, adoption)
-		cancel()
-		if err == nil {
-			return enqueued, nil
+		defer cancel()
+		if enqueued, err = w.ledger.Adopt(call, adoption); err == nil {
+			return true, nil
 		}
 		var refusal redis.Error
 		refused := errors.Is(err, ledger.ErrSession) || errors.Is(err, jobs.ErrSignature) || errors.Is(err, jobs.ErrUnknownKeys) ||
 			errors.As(err, &refusal)
 		doubt = doubt || !refused
 		w.often.WarnContext(ctx, "could not make a run of a task yet, will retry", "job", adoption.Job.Name, "task", adoption.ID, "error", err)
-		switch {
-		case !doubt:
-			return nil, fmt.Errorf("%w: %w", queue.ErrLater, err)
-		case ledger.Final(err), errors.Is(err, ledger.ErrSession), w.locks.Session() != adoption.Session:
-			return nil, err
+		if !doubt {
+			return true, fmt.Errorf("%w: %w", queue.ErrLater, err)
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return nil, err
-		case <-timer.C:
-		}
-	}
+		return ledger.Final(err) || errors.Is(err, ledger.ErrSession) || w.locks.Session() != adoption.Session, err
+	}, ctx.Done())
+	return enqueued, err // nil with an error
 }

@@ -15,11 +15,6 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-const (
-	resendFirst = 50 * time.Millisecond // pauses between attempts to send a script without a reply
-	resendMost  = time.Second
-)
-
 // claim is one of the ledger's methods that claim a run.
 type claim func(context.Context, *locks.Request, ledger.Due, time.Duration, []string) (*ledger.Claimed, error)
 
@@ -177,31 +172,24 @@ func (w *Worker) putOff(due ledger.Due, pause time.Duration) {
 // nil when nothing remains to be done for it: the session is over, or is about to end with the
 // drain, and with it any grant; or the claim was refused, and the run has been ended for that.
 func (w *Worker) sendClaim(request *locks.Request, due ledger.Due, before []string, send claim) *ledger.Claimed {
-	for pause := resendFirst; ; pause = min(2*pause, resendMost) {
+	var claimed *ledger.Claimed
+	_ = ledger.Insist(func() (done bool, err error) {
 		call, cancel := context.WithTimeout(w.calls, callLimit)
-		claimed, err := send(call, request, due, max(0, w.o.ReserveAfter), before)
-		cancel()
+		defer cancel()
+		claimed, err = send(call, request, due, max(0, w.o.ReserveAfter), before)
 		switch {
 		case err == nil:
-			return claimed
+			return true, nil
 		case errors.Is(err, locks.ErrFormat): // the session is about to end
-			return nil
+			return true, err
 		case ledger.Final(err):
 			w.rejectClaim(request, due, err)
-			return nil
+			return true, err
 		}
 		w.often.WarnContext(w.attempts, "no reply to a claim, will retry", "run", due.Run, "error", err)
-		timer := time.NewTimer(pause)
-		select {
-		case <-request.Done():
-			timer.Stop()
-			return nil
-		case <-w.calls.Done():
-			timer.Stop()
-			return nil
-		case <-timer.C:
-		}
-	}
+		return false, err
+	}, request.Done(), w.calls.Done())
+	return claimed // nil with an error
 }
 
 // failed reports whether the hold ended for a reason that makes its attempt a failed one: it
@@ -324,8 +312,8 @@ func (w *Worker) handBack(hold *locks.Hold, claimed *ledger.Claimed) {
 	record := claimed.Record
 	lost := ledger.Dead{Run: record.ID, Token: hold.Token(), Job: record.Job, Fails: record.Fails}
 	w.attempt.Go(func() {
-		pause := resendFirst
-		for {
+		pause := ledger.ResendFirst
+		for { // not by ledger.Insist: the pause grows only while Redis does not reply
 			session, err := w.locks.Certain()
 			if err == nil && session == hold.Session() {
 				return // the session lives, and only the hold has ended: the sweep decides
@@ -345,7 +333,7 @@ func (w *Worker) handBack(hold *locks.Hold, claimed *ledger.Claimed) {
 					return
 				}
 				w.often.WarnContext(w.attempts, "could not report a lost lease yet, will retry", "run", record.ID, "error", err)
-				pause = min(2*pause, resendMost)
+				pause = min(2*pause, ledger.ResendMost)
 			}
 			timer := time.NewTimer(pause)
 			select {
@@ -450,9 +438,9 @@ func (w *Worker) sendFinish(finish ledger.Finish, hold *locks.Hold) *ledger.Fini
 	const patience = 10 * time.Minute
 	deadline := time.Now().Add(patience)
 	drained := w.attempts.Done()
-	for pause := resendFirst; ; pause = min(2*pause, resendMost) {
+	for pause := ledger.ResendFirst; ; pause = min(2*pause, ledger.ResendMost) {
 		// Not under the attempts' context: it has ended when the worker hands its runs back.
-		call, cancel := context.WithTimeout(context.WithoutCancel(w.attempts), min(callLimit, max(time.Until(deadline), resendFirst)))
+		call, cancel := context.WithTimeout(context.WithoutCancel(w.attempts), min(callLimit, max(time.Until(deadline), ledger.ResendFirst)))
 		finished, err := w.ledger.Finish(call, finish)
 		cancel()
 		switch {
@@ -474,7 +462,7 @@ func (w *Worker) sendFinish(finish ledger.Finish, hold *locks.Hold) *ledger.Fini
 			drained, deadline = nil, time.Now().Add(w.locks.Lease())
 			<-timer.C
 		case <-w.o.Abort:
-			if pause == resendMost { // it was tried for a while, and an operator waits
+			if pause == ledger.ResendMost { // it was tried for a while, and an operator waits
 				timer.Stop()
 				return nil
 			}

@@ -27,7 +27,7 @@ func (w *Worker) reject(what string, refusal ledger.Refusal) bool {
 			w.deliver(w.calls, due)
 			return true
 		}
-		if ledger.Final(err) || try == tries || !wait(w.calls, resendMost) {
+		if ledger.Final(err) || try == tries || !wait(w.calls, ledger.ResendMost) {
 			w.often.ErrorContext(w.calls, "a refused run could not be ended, it stays unchanged", "call", what, "run", refusal.Run,
 				"error", err)
 			return false

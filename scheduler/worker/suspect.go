@@ -151,24 +151,15 @@ func (w *Worker) leavePlace(g *guest, claimed *ledger.Claimed, ended <-chan stru
 // crashedAttempts reads the record of a run that has crashed, again and again until Redis replies.
 // It returns nil when the attempt has ended first, or the drain ends it.
 func (w *Worker) crashedAttempts(run jobs.RunID, ended <-chan struct{}) *ledger.Record {
-	for pause := resendFirst; ; pause = min(2*pause, resendMost) {
+	var record *ledger.Record
+	_ = ledger.Insist(func() (done bool, err error) {
 		call, cancel := context.WithTimeout(w.attempts, callLimit)
-		record, _, err := w.ledger.Find(call, run)
-		cancel()
-		if err == nil {
-			return record
+		defer cancel()
+		if record, _, err = w.ledger.Find(call, run); err != nil {
+			w.often.WarnContext(w.attempts, "could not read the crashed attempts of a run, which keeps the suspects' place; will retry",
+				"call", "crashed attempts", "run", run, "error", err)
 		}
-		w.often.WarnContext(w.attempts, "could not read the crashed attempts of a run, which keeps the suspects' place; will retry",
-			"call", "crashed attempts", "run", run, "error", err)
-		timer := time.NewTimer(pause)
-		select {
-		case <-ended:
-			timer.Stop()
-			return nil
-		case <-w.attempts.Done():
-			timer.Stop()
-			return nil
-		case <-timer.C:
-		}
-	}
+		return err == nil, err
+	}, ended, w.attempts.Done())
+	return record // nil with an error
 }
